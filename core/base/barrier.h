@@ -1,0 +1,30 @@
+// The asymmetric barrier between a producer on its hot path and a consumer about to sleep.
+#pragma once
+
+#include <atomic>
+
+namespace ringsock {
+
+/// Sleeping on shared memory is Dekker's problem: the producer stores an entry and then loads "is the consumer armed?",
+/// the consumer stores "armed" and then loads the entries once more. Each side needs a store-load barrier between its two
+/// steps. A full fence on the producer's side would make every message wait for the store buffer to drain (the cache line
+/// belongs to the other CPU at that moment, 50-100 ns). membarrier(2) moves the whole cost to the side that sleeps anyway:
+/// the producer uses light_barrier(), the consumer heavy_barrier().
+///
+/// MEMBARRIER_CMD_GLOBAL_EXPEDITED reaches every process that has registered; a producer that has not (membarrier
+/// refused by seccomp, say) must be told apart at connection set-up and use full_barrier().
+class AsymmetricBarrier {
+ public:
+  /// Registers this process, once; thread-safe and cheap afterwards.
+  /// @return false when the kernel refuses: producers of this process must use full_barrier().
+  static bool register_process();
+
+  /// Producer side, when both processes registered: keeps the compiler from reordering, no instruction.
+  static void light() { std::atomic_signal_fence(std::memory_order_seq_cst); }
+  /// Producer side otherwise.
+  static void full() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+  /// Consumer side: every registered thread has passed a full barrier when it returns. 0.3-2.5 us.
+  static void heavy();
+};
+
+}  // namespace ringsock

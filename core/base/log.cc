@@ -1,0 +1,50 @@
+#include "core/base/log.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+
+namespace ringsock {
+
+namespace {
+
+constinit std::atomic<int> g_level{static_cast<int>(LogLevel::warn)};
+
+const char* name_of(LogLevel level) {
+  switch (level) {
+    case LogLevel::error: return "error";
+    case LogLevel::warn: return "warning";
+    case LogLevel::info: return "info";
+    case LogLevel::debug: return "debug";
+    case LogLevel::none: break;
+  }
+  return "";
+}
+
+}  // namespace
+
+void set_log_level(LogLevel level) { g_level.store(static_cast<int>(level), std::memory_order_relaxed); }
+
+bool log_enabled(LogLevel level) { return static_cast<int>(level) <= g_level.load(std::memory_order_relaxed); }
+
+void log_line(LogLevel level, const char* format, ...) {
+  if (!log_enabled(level)) return;
+  const int saved_errno = errno;
+  char line[512];
+  const int head = std::snprintf(line, sizeof line, "ringsock: %s: ", name_of(level));
+  va_list args;
+  va_start(args, format);
+  const int text = std::vsnprintf(line + head, sizeof line - static_cast<std::size_t>(head), format, args);
+  va_end(args);
+  // Cut to what fits, always ending in a newline.
+  std::size_t length = std::min(sizeof line - 1, static_cast<std::size_t>(head + std::max(text, 0)));
+  line[length++] = '\n';
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line, length);
+  errno = saved_errno;
+}
+
+}  // namespace ringsock

@@ -1,0 +1,19 @@
+// One line on stderr per message. Libraries set the level; the core never reads the environment.
+#pragma once
+
+namespace ringsock {
+
+enum class LogLevel : int { none = 0, error = 1, warn = 2, info = 3, debug = 4 };
+
+void set_log_level(LogLevel level);
+bool log_enabled(LogLevel level);
+
+/// Writes "ringsock: <level>: text\n" with one write(2); errno is kept. Not for signal handlers.
+void log_line(LogLevel level, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+#define log_error(...) ::ringsock::log_line(::ringsock::LogLevel::error, __VA_ARGS__)
+#define log_warn(...) ::ringsock::log_line(::ringsock::LogLevel::warn, __VA_ARGS__)
+#define log_info(...) ::ringsock::log_line(::ringsock::LogLevel::info, __VA_ARGS__)
+#define log_debug(...) ::ringsock::log_line(::ringsock::LogLevel::debug, __VA_ARGS__)
+
+}  // namespace ringsock

@@ -1,0 +1,130 @@
+#include "core/base/socket_address.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+
+namespace ringsock {
+
+Result<SocketAddress> SocketAddress::from(const sockaddr* address, socklen_t length) {
+  SocketAddress out;
+  if (address == nullptr || length < sizeof(sa_family_t)) return Error{EINVAL, "address: too short"};
+  sa_family_t family = AF_UNSPEC;
+  std::memcpy(&family, address, sizeof family);
+  if (family == AF_INET) {
+    if (length < sizeof(sockaddr_in)) return Error{EINVAL, "address: shorter than sockaddr_in"};
+    std::memcpy(&out.storage_.in4, address, sizeof(sockaddr_in));
+    std::memset(out.storage_.in4.sin_zero, 0, sizeof out.storage_.in4.sin_zero);
+    return out;
+  }
+  if (family == AF_INET6) {
+    // Linux takes sockaddr_in6 without the scope id (RFC 2133 size, 24 bytes).
+    constexpr socklen_t kRfc2133Length = 24;
+    if (length < kRfc2133Length) return Error{EINVAL, "address: shorter than sockaddr_in6"};
+    std::memcpy(&out.storage_.in6, address, std::min<std::size_t>(length, sizeof(sockaddr_in6)));
+    return out;
+  }
+  return Error{EAFNOSUPPORT, "address: family"};
+}
+
+SocketAddress SocketAddress::v4(std::uint32_t host_order_address, std::uint16_t port) {
+  SocketAddress out;
+  out.storage_.in4.sin_family = AF_INET;
+  out.storage_.in4.sin_addr.s_addr = htonl(host_order_address);
+  out.storage_.in4.sin_port = htons(port);
+  return out;
+}
+
+SocketAddress SocketAddress::v6(const in6_addr& address, std::uint16_t port, std::uint32_t scope_id) {
+  SocketAddress out;
+  out.storage_.in6.sin6_family = AF_INET6;
+  out.storage_.in6.sin6_addr = address;
+  out.storage_.in6.sin6_port = htons(port);
+  out.storage_.in6.sin6_scope_id = scope_id;
+  return out;
+}
+
+SocketAddress SocketAddress::wildcard(int family, std::uint16_t port) {
+  return family == AF_INET6 ? v6(in6addr_any, port) : v4(INADDR_ANY, port);
+}
+
+std::uint16_t SocketAddress::port() const {
+  if (family() == AF_INET) return ntohs(storage_.in4.sin_port);
+  if (family() == AF_INET6) return ntohs(storage_.in6.sin6_port);
+  return 0;
+}
+
+void SocketAddress::set_port(std::uint16_t port) {
+  if (family() == AF_INET) storage_.in4.sin_port = htons(port);
+  if (family() == AF_INET6) storage_.in6.sin6_port = htons(port);
+}
+
+bool SocketAddress::is_wildcard() const {
+  if (family() == AF_INET) return storage_.in4.sin_addr.s_addr == htonl(INADDR_ANY);
+  if (family() == AF_INET6) return IN6_IS_ADDR_UNSPECIFIED(&storage_.in6.sin6_addr);
+  return false;
+}
+
+bool SocketAddress::is_loopback() const {
+  const SocketAddress plain = unmapped();
+  if (plain.family() == AF_INET) return (ntohl(plain.storage_.in4.sin_addr.s_addr) >> 24) == IN_LOOPBACKNET;
+  if (plain.family() == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&plain.storage_.in6.sin6_addr);
+  return false;
+}
+
+bool SocketAddress::is_v4_mapped() const {
+  return family() == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&storage_.in6.sin6_addr);
+}
+
+SocketAddress SocketAddress::unmapped() const {
+  if (!is_v4_mapped()) return *this;
+  std::uint32_t address = 0;
+  std::memcpy(&address, storage_.in6.sin6_addr.s6_addr + 12, sizeof address);
+  return v4(ntohl(address), port());
+}
+
+SocketAddress SocketAddress::mapped() const {
+  if (family() != AF_INET) return *this;
+  if (is_wildcard()) return v6(in6addr_any, port());
+  in6_addr address{};
+  address.s6_addr[10] = address.s6_addr[11] = 0xff;
+  std::memcpy(address.s6_addr + 12, &storage_.in4.sin_addr.s_addr, 4);
+  return v6(address, port());
+}
+
+socklen_t SocketAddress::length() const {
+  if (family() == AF_INET) return sizeof(sockaddr_in);
+  if (family() == AF_INET6) return sizeof(sockaddr_in6);
+  return sizeof(sa_family_t);
+}
+
+void SocketAddress::copy_to(sockaddr* out, socklen_t* out_length) const {
+  if (out == nullptr || out_length == nullptr) return;
+  std::memcpy(out, &storage_, std::min(*out_length, length()));
+  *out_length = length();
+}
+
+std::string SocketAddress::to_string() const {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (family() == AF_INET) {
+    ::inet_ntop(AF_INET, &storage_.in4.sin_addr, text, sizeof text);
+    return std::string(text) + ":" + std::to_string(port());
+  }
+  if (family() == AF_INET6) {
+    ::inet_ntop(AF_INET6, &storage_.in6.sin6_addr, text, sizeof text);
+    return "[" + std::string(text) + "]:" + std::to_string(port());
+  }
+  return "unspecified";
+}
+
+bool operator==(const SocketAddress& a, const SocketAddress& b) {
+  if (a.family() != b.family() || a.port() != b.port()) return false;
+  if (a.family() == AF_INET) return a.storage_.in4.sin_addr.s_addr == b.storage_.in4.sin_addr.s_addr;
+  if (a.family() == AF_INET6) {
+    return IN6_ARE_ADDR_EQUAL(&a.storage_.in6.sin6_addr, &b.storage_.in6.sin6_addr) &&
+           a.storage_.in6.sin6_scope_id == b.storage_.in6.sin6_scope_id;
+  }
+  return true;
+}
+
+}  // namespace ringsock

@@ -1,0 +1,148 @@
+// What a descriptor is, to the C edges, the preload table and the poller.
+#pragma once
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/base/clock.h"
+#include "core/base/intrusive_list.h"
+#include "core/base/mutex.h"
+#include "core/base/result.h"
+#include "core/base/socket_address.h"
+
+namespace ringsock::runtime {
+
+class Watch;  // an endpoint's membership in an epoll set (epoll_set.h)
+
+/// The kernel descriptors to sleep on for one endpoint: all for input. At most two.
+struct WaitFds {
+  std::array<int, 2> fd{-1, -1};
+};
+
+/// An object behind a descriptor of ours. The operations are attempts: none sleeps, ever; what would block answers EAGAIN (connect:
+/// EINPROGRESS) and the caller waits with wait_for() (wait.h) and tries again. So blocking, O_NONBLOCK, MSG_DONTWAIT, SO_RCVTIMEO
+/// and the pollers share one implementation of each operation.
+/// Errors are the errno values of the Linux socket call of the same name.
+/// Threads: every function may be called from any thread at any time, also while another thread closes the descriptor.
+/// Lifetime: intrusive reference count (Ref below); the descriptor table holds one reference, sleepers and epoll sets others.
+class Endpoint {
+ public:
+  Endpoint() = default;
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+  virtual ~Endpoint();
+
+  // -- socket operations ------------------------------------------------------------------------------------------------
+  virtual Status bind(const sockaddr* address, socklen_t length);
+  virtual Status listen(int backlog);
+  /// The new descriptor. `flags` as accept4(2). Fills `peer` as getpeername does.
+  virtual Result<int> accept(SocketAddress& peer, int flags);
+  /// EINPROGRESS once started; called again: EALREADY while pending, EISCONN or the failure afterwards (as connect(2)).
+  virtual Status connect(const sockaddr* address, socklen_t length);
+  virtual Status shutdown(int how);
+  virtual Result<SocketAddress> local_name();
+  virtual Result<SocketAddress> peer_name();
+  virtual Status set_option(int level, int name, const void* value, socklen_t length);
+  virtual Status get_option(int level, int name, void* value, socklen_t* length);
+  /// Scatter receive: message.msg_iov is filled in order; msg_name, msg_control and msg_flags are set as recvmsg(2) does.
+  virtual Result<ssize_t> receive(msghdr& message, int flags);
+  virtual Result<ssize_t> send(const msghdr& message, int flags);
+  /// The same for one buffer; the hot path. Default: receive()/send() with a one-element msghdr.
+  virtual Result<ssize_t> receive_bytes(void* data, std::size_t length, int flags);
+  virtual Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags);
+  /// FIONREAD and SIOCOUTQ.
+  virtual Result<int> unread_bytes();
+  virtual Result<int> unsent_bytes();
+
+  // -- readiness --------------------------------------------------------------------------------------------------------
+  /// Does pending work (polls completions, drives a connect) and tells which EPOLL* conditions hold now: level-triggered, not
+  /// masked with what anybody asked for. EPOLLERR and EPOLLHUP included. Never sleeps.
+  virtual std::uint32_t ready() noexcept = 0;
+  /// Announces that somebody is about to sleep: from now on any change that could make ready() report more makes a
+  /// descriptor of the result readable. The caller looks at ready() once more before it sleeps (a completion that landed in
+  /// between would wake nobody). Harmless when nobody then sleeps.
+  virtual WaitFds arm() noexcept = 0;
+  /// After a descriptor of arm() was readable: takes what made it so, so that it does not stay readable.
+  virtual void woken() noexcept = 0;
+  /// When ready() wants to be called although all is quiet (a connect's time-out), or Nanos::max().
+  virtual Nanos deadline() noexcept { return Nanos::max(); }
+
+  // -- life -------------------------------------------------------------------------------------------------------------
+  /// The descriptor has been closed: start the protocol's close, make every sleeper return. Called once, by the table, after
+  /// no new caller can find the endpoint. Operations that are still running see EBADF. The destructor comes later.
+  virtual void closed() noexcept = 0;
+  /// How long close(2) should wait first because of SO_LINGER: 0 not at all. Waits for EPOLLOUT-like `is_drained()`.
+  virtual Nanos linger() noexcept { return Nanos::zero(); }
+  virtual bool is_drained() noexcept { return true; }
+
+  /// O_NONBLOCK of the open file description.
+  [[nodiscard]] bool is_nonblocking() const { return nonblocking_.load(std::memory_order_relaxed); }
+  void set_nonblocking(bool on) { nonblocking_.store(on, std::memory_order_relaxed); }
+  /// SO_RCVTIMEO and SO_SNDTIMEO; Nanos::max() means for ever.
+  [[nodiscard]] Nanos receive_timeout() const { return receive_timeout_.load(std::memory_order_relaxed); }
+  [[nodiscard]] Nanos send_timeout() const { return send_timeout_.load(std::memory_order_relaxed); }
+  void set_receive_timeout(Nanos t) { receive_timeout_.store(t, std::memory_order_relaxed); }
+  void set_send_timeout(Nanos t) { send_timeout_.store(t, std::memory_order_relaxed); }
+
+  void add_ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
+  void drop_ref() {
+    if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+  // -- epoll sets (epoll_set.h) -----------------------------------------------------------------------------------------
+  /// To be called by the implementation, without its own locks held, whenever work done on behalf of one caller (polling
+  /// completions in receive(), say) may have made ready() report more: the sleepers of every epoll set that watches this
+  /// endpoint look again. One relaxed load while no set watches.
+  void notify_watchers() {
+    if (has_watches_.load(std::memory_order_relaxed)) notify_watchers_slow();
+  }
+
+ private:
+  friend class EpollSet;
+  void notify_watchers_slow();
+
+  std::atomic<std::uint32_t> refs_{1};
+  std::atomic<bool> nonblocking_{false};
+  std::atomic<bool> has_watches_{false};
+  std::atomic<Nanos> receive_timeout_{Nanos::max()};
+  std::atomic<Nanos> send_timeout_{Nanos::max()};
+  Mutex watches_lock_;
+  IntrusiveList<Watch, Endpoint> watches_;
+};
+
+/// A counted reference to an endpoint.
+class Ref {
+ public:
+  Ref() = default;
+  /// Takes over one reference.
+  explicit Ref(Endpoint* adopted) : endpoint_(adopted) {}
+  static Ref share(Endpoint& endpoint) {
+    endpoint.add_ref();
+    return Ref(&endpoint);
+  }
+  Ref(Ref&& other) noexcept : endpoint_(other.endpoint_) { other.endpoint_ = nullptr; }
+  Ref& operator=(Ref&& other) noexcept {
+    std::swap(endpoint_, other.endpoint_);
+    return *this;
+  }
+  ~Ref() {
+    if (endpoint_) endpoint_->drop_ref();
+  }
+  [[nodiscard]] Endpoint* get() const { return endpoint_; }
+  Endpoint* operator->() const { return endpoint_; }
+  Endpoint& operator*() const { return *endpoint_; }
+  explicit operator bool() const { return endpoint_ != nullptr; }
+
+ private:
+  Endpoint* endpoint_ = nullptr;
+};
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,121 @@
+// The connection manager's interface, after rdma_cm(7): what both devices offer.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "core/base/clock.h"
+#include "core/base/result.h"
+#include "core/base/socket_address.h"
+#include "core/verbs/device.h"
+#include "core/verbs/handles.h"
+
+namespace ringsock::verbs {
+
+inline constexpr std::size_t kMaxRequestPrivateData = 56;  ///< bytes in a connect request, as on InfiniBand with IP addresses
+inline constexpr std::size_t kMaxReplyPrivateData = 196;   ///< bytes in a reply
+inline constexpr std::size_t kMaxRejectPrivateData = 148;  ///< bytes in a reject
+
+/// Names are those of enum rdma_cm_event_type without the prefix.
+enum class CmEventType {
+  addr_resolved,
+  addr_error,
+  route_resolved,
+  route_error,
+  connect_request,
+  connect_error,
+  unreachable,  ///< nobody answered in time; status ETIMEDOUT
+  rejected,     ///< nobody listens, or the listener refused; status ECONNREFUSED
+  established,
+  disconnected,
+  device_removal,
+};
+
+/// struct rdma_conn_param.
+struct ConnectionParameters {
+  std::span<const std::byte> private_data;  ///< copied by the call
+  std::uint8_t responder_resources = 0;
+  std::uint8_t initiator_depth = 0;
+  std::uint8_t flow_control = 1;
+  std::uint8_t retry_count = 7;
+  std::uint8_t rnr_retry_count = 7;  ///< 7: for ever
+  std::uint32_t qkey = 0;            ///< PortSpace::udp only
+};
+
+class ConnectionId;
+
+struct CmEvent {
+  CmEventType type{};
+  int status = 0;  ///< errno value for the failures, else 0
+  /// connect_request: the new endpoint; accept() or reject() it, dropping it rejects.
+  std::unique_ptr<ConnectionId> request;
+  ConnectionParameters parameters;  ///< connect_request, established; private_data is `private_data` below, not set here
+  std::array<std::byte, kMaxReplyPrivateData> private_data{};
+  std::size_t private_data_bytes = 0;
+  // established, PortSpace::udp: where to send (rdma_ud_param)
+  std::uint32_t remote_qpn = 0;
+  std::uint32_t remote_qkey = 0;
+  ibv_ah_attr ah_attr{};
+
+  [[nodiscard]] std::span<const std::byte> data() const { return std::span(private_data).first(private_data_bytes); }
+};
+
+/// A queue pair for one connection, and the memory that its peer may write.
+/// Destroyed in reverse: the registration before the queue pair that holds the memory.
+struct ConnectionQp {
+  Qp qp;
+  Mr receive_mr;                        ///< local and remote write, covers all of `receive_memory`
+  std::span<std::byte> receive_memory;  ///< zeroed, page aligned; lives as long as `qp`
+};
+
+/// One endpoint of the connection manager: rdma_cm_id with an event queue of its own.
+/// Threads: calls on one id are serialised by the caller; different ids are independent.
+class ConnectionId {
+ public:
+  /// Drops the connection: the peer sees `disconnected`. The queue pair should be destroyed first.
+  virtual ~ConnectionId() = default;
+
+  virtual Device& device() = 0;
+  /// rdma_bind_addr(3). Port 0 picks one. Errors: EADDRINUSE, EADDRNOTAVAIL, EACCES, EINVAL when already bound.
+  virtual Status bind(const SocketAddress& address) = 0;
+  /// Like RDMA_OPTION_ID_REUSEADDR and RDMA_OPTION_ID_AFONLY; before bind().
+  virtual void set_reuse_address(bool on) = 0;
+  virtual void set_v6_only(bool on) = 0;
+  /// rdma_listen(3). Errors: EINVAL when not bound, EADDRINUSE.
+  virtual Status listen(int backlog) = 0;
+  /// rdma_resolve_addr(3) and rdma_resolve_route(3): events addr_resolved or addr_error, route_resolved or route_error.
+  virtual Status resolve_addr(const SocketAddress& destination, Nanos timeout) = 0;
+  virtual Status resolve_route(Nanos timeout) = 0;
+  /// rdma_create_qp(3), plus `receive_bytes` (may be 0) of zeroed memory that the peer may RDMA-write once connected. The
+  /// queue pair comes back in state INIT, receives may be posted. `attr.cap` is updated to what was granted.
+  /// After route_resolved, or on the id of a connect_request.
+  virtual Result<ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) = 0;
+  /// rdma_connect(3). Later: established (the queue pair is then in RTS), rejected, unreachable or connect_error.
+  virtual Status connect(const ConnectionParameters& parameters) = 0;
+  /// rdma_accept(3), on the id of a connect_request; the queue pair is in RTS on return, `established` follows.
+  virtual Status accept(const ConnectionParameters& parameters) = 0;
+  virtual Status reject(std::span<const std::byte> private_data) = 0;
+  /// rdma_disconnect(3): the queue pair goes to ERR and flushes; the peer gets `disconnected`.
+  virtual Status disconnect() = 0;
+
+  /// The oldest event, or EAGAIN. Never blocks. Does the protocol's work, so call it when event_fd() is readable and when
+  /// next_deadline() has passed. Events that a call causes at once (addr_resolved of the embedded device) wait here
+  /// without event_fd() becoming readable: look here after each call before sleeping.
+  virtual Result<CmEvent> next_event() = 0;
+  /// Readable when next_event() has work. -1 when the id has nothing to wait for, or when the completion channel of its
+  /// connected queue pair wakes for this id's events too. May change after each call on the id.
+  [[nodiscard]] virtual int event_fd() const = 0;
+  /// When next_event() wants to be called although event_fd() stays quiet (CLOCK_MONOTONIC).
+  [[nodiscard]] virtual std::optional<Nanos> next_deadline() const = 0;
+
+  [[nodiscard]] virtual SocketAddress local_address() const = 0;
+  [[nodiscard]] virtual SocketAddress peer_address() const = 0;
+};
+
+}  // namespace ringsock::verbs

@@ -1,0 +1,69 @@
+// What the code above needs of a device beyond the verbs that <infiniband/verbs.h> implements inline.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "core/base/result.h"
+#include "core/base/socket_address.h"
+#include "core/verbs/handles.h"
+
+namespace ringsock::verbs {
+
+class ConnectionId;
+
+/// How a connection manager identifies services: rdma_cm(7) port spaces.
+enum class PortSpace { tcp, udp };
+
+/// An open device. Posting, polling and arming go straight through context()->ops by the inline verbs (ibv_post_send(),
+/// ibv_poll_cq(), ibv_req_notify_cq() ...) whatever the device; the functions here are the ones that libibverbs exports
+/// as symbols. Arguments, results and errors are those of the ibv_ function of the same name (man 3 ibv_create_qp ...);
+/// creating functions return owning handles (handles.h).
+/// Threads: every function may be called from any thread.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual ibv_context& context() = 0;
+  [[nodiscard]] virtual const char* name() const = 0;
+  /// Largest inline payload of a send queue, bytes. ibv_device_attr does not have it.
+  [[nodiscard]] virtual std::uint32_t max_inline_data() const = 0;
+  virtual Result<ibv_device_attr> query_device() = 0;
+  virtual Result<ibv_port_attr> query_port(std::uint8_t port) = 0;
+
+  virtual Result<Pd> alloc_pd() = 0;
+  virtual Result<Mr> reg_mr(ibv_pd& pd, void* address, std::size_t length, int access) = 0;
+  virtual Result<CompChannel> create_comp_channel() = 0;
+  virtual Result<Cq> create_cq(int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector) = 0;
+  /// ibv_get_cq_event(3), except that it never blocks. Error: EAGAIN when no event is pending.
+  virtual Result<ibv_cq*> get_cq_event(ibv_comp_channel& channel) = 0;
+  virtual void ack_cq_events(ibv_cq& cq, unsigned int count) = 0;
+  virtual Result<Srq> create_srq(ibv_pd& pd, ibv_srq_init_attr& attr) = 0;
+  virtual Status modify_srq(ibv_srq& srq, ibv_srq_attr& attr, int mask) = 0;
+  virtual Status query_srq(ibv_srq& srq, ibv_srq_attr& attr) = 0;
+  /// A queue pair that the connection manager knows nothing of (UD, raw packet, or RC wired up by hand).
+  virtual Result<Qp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr) = 0;
+  virtual Status modify_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask) = 0;
+  virtual Status query_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask, ibv_qp_init_attr& init_attr) = 0;
+  virtual Result<Ah> create_ah(ibv_pd& pd, ibv_ah_attr& attr) = 0;
+  /// ibv_get_async_event(3), except that it never blocks; context().async_fd is pollable. Error: EAGAIN.
+  virtual Result<ibv_async_event> get_async_event() = 0;
+  virtual void ack_async_event(ibv_async_event& event) = 0;
+
+  /// A new endpoint of this device's connection manager (connection_manager.h).
+  virtual Result<std::unique_ptr<ConnectionId>> create_id(PortSpace space) = 0;
+
+  // Run by the handles' destructors. 0 or an errno value, as ibv_dealloc_pd(3) and the like.
+  virtual int dealloc_pd(ibv_pd* pd) = 0;
+  virtual int dereg_mr(ibv_mr* mr) = 0;
+  virtual int destroy_comp_channel(ibv_comp_channel* channel) = 0;
+  virtual int destroy_cq(ibv_cq* cq) = 0;
+  virtual int destroy_srq(ibv_srq* srq) = 0;
+  virtual int destroy_qp(ibv_qp* qp) = 0;
+  virtual int destroy_ah(ibv_ah* ah) = 0;
+};
+
+}  // namespace ringsock::verbs

@@ -1,0 +1,65 @@
+// Owning handles of verbs objects.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <utility>
+
+namespace ringsock::verbs {
+
+class Device;
+
+namespace detail {
+int destroy(Device& device, ibv_pd* object);
+int destroy(Device& device, ibv_mr* object);
+int destroy(Device& device, ibv_comp_channel* object);
+int destroy(Device& device, ibv_cq* object);
+int destroy(Device& device, ibv_srq* object);
+int destroy(Device& device, ibv_qp* object);
+int destroy(Device& device, ibv_ah* object);
+/// A failing destroy means that a child is still alive: logged, never thrown.
+void report_teardown_failure(int error);
+}  // namespace detail
+
+/// Owns one verbs object of a device and destroys it. Moves only. Declare parents first: members are destroyed in
+/// reverse order, children before parents.
+template <class T>
+class Handle {
+ public:
+  Handle() = default;
+  Handle(Device& device, T* object) : device_(&device), object_(object) {}
+  Handle(Handle&& other) noexcept : device_(other.device_), object_(std::exchange(other.object_, nullptr)) {}
+  Handle& operator=(Handle&& other) noexcept {
+    if (this != &other) {
+      reset();
+      device_ = other.device_;
+      object_ = std::exchange(other.object_, nullptr);
+    }
+    return *this;
+  }
+  ~Handle() { reset(); }
+
+  [[nodiscard]] T* get() const { return object_; }
+  T* operator->() const { return object_; }
+  T& operator*() const { return *object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+  void reset() {
+    if (T* object = std::exchange(object_, nullptr)) {
+      if (int error = detail::destroy(*device_, object)) detail::report_teardown_failure(error);
+    }
+  }
+
+ private:
+  Device* device_ = nullptr;
+  T* object_ = nullptr;
+};
+
+using Pd = Handle<ibv_pd>;
+using Mr = Handle<ibv_mr>;
+using CompChannel = Handle<ibv_comp_channel>;
+using Cq = Handle<ibv_cq>;
+using Srq = Handle<ibv_srq>;
+using Qp = Handle<ibv_qp>;
+using Ah = Handle<ibv_ah>;
+
+}  // namespace ringsock::verbs

@@ -1,0 +1,57 @@
+// The rsockets message word and the structures that RDMA writes place in the peer's memory. Source: fact sheet 2.4, 2.5.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/wire/big_endian.h"
+
+namespace ringsock::wire {
+
+/// What a message word asks for. The values 1, 3 and 5 are reserved; upstream receivers take them for data.
+enum class RsOpcode : std::uint32_t {
+  data = 0,
+  write = 2,      ///< local bookkeeping of upstream, never on the wire; ignored when received
+  sgl = 4,        ///< a new cumulative credit limit, perhaps with an announced buffer
+  iomap_sgl = 6,  ///< an iomap entry has been written
+  ctrl = 7,
+};
+
+/// Values of RsOpcode::ctrl.
+enum class RsControl : std::uint32_t { disconnect = 0, keepalive = 1, shutdown = 2 };
+
+/// 32 bits: opcode in the top three, value in the rest.
+struct RsMessage {
+  RsOpcode opcode;
+  std::uint32_t value;  ///< 0..kMaxRsValue
+};
+inline constexpr std::uint32_t kMaxRsValue = (1u << 29) - 1;
+
+constexpr std::uint32_t encode_rs_message(RsMessage message) {
+  return static_cast<std::uint32_t>(message.opcode) << 29 | (message.value & kMaxRsValue);
+}
+constexpr RsMessage decode_rs_message(std::uint32_t word) {
+  return {static_cast<RsOpcode>(word >> 29), word & kMaxRsValue};
+}
+
+/// An announced buffer as RDMA writes it: in the byte order of the host that owns the memory written to.
+struct PeerSge {
+  std::uint64_t addr;
+  std::uint32_t key;
+  std::uint32_t length;  ///< bytes; 0 means "nothing announced here yet"
+};
+static_assert(sizeof(PeerSge) == 16);
+
+/// An iomap entry as RDMA writes it, 24 bytes, in the same byte order as PeerSge.
+struct PeerIomap {
+  std::uint64_t offset;  ///< the stream offset its owner chose
+  PeerSge sge;
+};
+static_assert(sizeof(PeerIomap) == 24);
+
+constexpr PeerSge swap_bytes(PeerSge sge) {
+  return {swap_bytes(sge.addr), swap_bytes(sge.key), swap_bytes(sge.length)};
+}
+constexpr PeerIomap swap_bytes(PeerIomap entry) { return {swap_bytes(entry.offset), swap_bytes(entry.sge)}; }
+
+}  // namespace ringsock::wire
