@@ -1,0 +1,59 @@
+# Shared by ./demo and ./check: where things are, quiet runs with progress lines, builds. Sourced by bash.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build_root=${RINGSOCK_BUILD_DIR:-$root/build}
+jobs=$(nproc)
+started_at=$SECONDS
+
+say() { printf '%s\n' "$*"; }
+
+# "[ 1:05] text", the time since the start of the script.
+progress() {
+  local seconds=$((SECONDS - started_at))
+  printf '[%2d:%02d] %s\n' $((seconds / 60)) $((seconds % 60)) "$*"
+}
+
+# run_logged NAME LOGFILE COMMAND...: runs it quietly; a line a minute tells that it is alive; on failure the end of its output.
+run_logged() {
+  local name=$1 log=$2 status=0
+  shift 2
+  mkdir -p "$(dirname "$log")"
+  (
+    trap 'kill "$!" 2>/dev/null; exit 0' TERM
+    while :; do
+      sleep 60 >/dev/null 2>&1 &
+      wait "$!"
+      progress "  still at it: $name ($(tail -n 1 "$log" 2>/dev/null | cut -c1-90))"
+    done
+  ) &
+  local heart=$!
+  "$@" >"$log" 2>&1 </dev/null || status=$?
+  kill "$heart" 2>/dev/null || true
+  wait "$heart" 2>/dev/null || true
+  if [ $status != 0 ]; then
+    progress "FAILED: $name (status $status); the end of $log:"
+    tail -n 40 "$log" | sed 's/^/    /'
+  fi
+  return $status
+}
+
+# The compiler command, through ccache where that is installed.
+cached() { if command -v ccache >/dev/null; then echo "ccache $1"; else echo "$1"; fi; }
+
+# configure_in DIR CC CXX CXXFLAGS [OPTION...]: makes ./configure and DIR/Makefile unless they are there and newer.
+configure_in() {
+  local dir=$1 cc=$2 cxx=$3 flags=$4
+  shift 4
+  if [ ! -x "$root/configure" ] || [ "$root/configure.ac" -nt "$root/configure" ]; then
+    run_logged autogen "$build_root/autogen.log" "$root/autogen.sh" || return 1
+  fi
+  mkdir -p "$dir"
+  if [ ! -f "$dir/Makefile" ] || [ "$root/configure" -nt "$dir/config.status" ]; then
+    run_logged "configure $(basename "$dir")" "$dir/configure.log" \
+      env -C "$dir" CC="$(cached "$cc")" CXX="$(cached "$cxx")" CFLAGS="$flags" CXXFLAGS="$flags" \
+      "$root/configure" --prefix="$dir/stage" --sysconfdir="$dir/stage/etc" "$@" || return 1
+  fi
+}
+
+# A TCP port that nobody holds at the moment.
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }

@@ -1,0 +1,159 @@
+# The stages of ./check. Each is a function stage_NAME that adds to passed, failed and skipped, and returns 0 (passed),
+# 77 (skipped, with skip_reason set) or anything else (failed). Sourced by check, after lib.sh.
+
+all_stages=(gcc headers exports tools clang asan tsan fuzz dist format tidy)
+declare -A stage_help=(
+  [gcc]="g++, warnings are errors; all tests; install"
+  [headers]="every header compiles alone, the installed ones as C too"
+  [exports]="the libraries export what their symbol maps say, and carry the right names"
+  [tools]="Debian's rstream, riostream, rcopy over librsocket, with each other and with ours"
+  [clang]="clang++, warnings are errors"
+  [asan]="AddressSanitizer and UBSan; all tests"
+  [tsan]="ThreadSanitizer; the threaded tests"
+  [fuzz]="the libFuzzer targets, for a moment each"
+  [dist]="make distcheck: the tarball builds, passes its tests, installs and uninstalls"
+  [format]="clang-format has nothing to change"
+  [tidy]="clang-tidy on the files changed last"
+)
+
+# run_tests BUILD_DIR [MAKE_ARGUMENT...]: builds and runs the tests, adds up what they say.
+run_tests() {
+  local dir=$1 name counts p f s status=0
+  name=$(basename "$dir")
+  shift
+  run_logged "build the tests of $name" "$dir/build-tests.log" make -C "$dir" -j"$jobs" check TESTS= || return 1
+  touch "$dir/tests-started"
+  progress "  $name: built, running the tests"
+  make -C "$dir" -j"$jobs" -k check "$@" >"$dir/tests.log" 2>&1 </dev/null || status=$?
+  counts=$("$root/scripts/count-tests" "$dir") || return 1
+  read -r p f s <<<"$counts"
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  if [ $status != 0 ] && [ "$f" = 0 ]; then
+    progress "FAILED: make check; the end of $dir/tests.log:"
+    tail -n 20 "$dir/tests.log" | sed 's/^/    /'
+  fi
+  return $status
+}
+
+build_all() { run_logged "build $(basename "$1")" "$1/build.log" make -C "$1" -j"$jobs" all; }
+
+# The plain build, installed into its own stage/; other stages look at it.
+plain_build() {
+  configure_in "$build_root/gcc" gcc g++ "-O2 -g" --enable-werror && build_all "$build_root/gcc" &&
+    run_logged "install" "$build_root/gcc/install.log" make -C "$build_root/gcc" install
+}
+
+# counted LOG COMMAND...: a command that is one check.
+counted() {
+  local log=$1
+  shift
+  if run_logged "$(basename "$1")" "$log" "$@"; then
+    tail -n 1 "$log" | sed 's/^/    /'
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    return 1
+  fi
+}
+
+stage_gcc() { plain_build && run_tests "$build_root/gcc"; }
+
+stage_headers() { counted "$build_root/headers.log" "$root/tests/abi/check_headers.sh" "$root"; }
+
+stage_exports() {
+  plain_build && counted "$build_root/exports.log" "$root/tests/abi/check_exports.sh" "$root" "$build_root/gcc/stage/lib"
+}
+
+stage_tools() {
+  local log=$build_root/tools.log p f s
+  plain_build || return 1
+  run_logged "upstream's tools" "$log" "$root/tests/apps/upstream_tools.sh" "$build_root/gcc/stage"
+  local status=$?
+  if [ $status = 77 ]; then
+    skip_reason=$(tail -n 1 "$log")
+    return 77
+  fi
+  p=$(grep -c '^ok ' "$log") f=$(grep -c '^not ok ' "$log") s=$(grep -c '^skip ' "$log")
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  return $status
+}
+
+stage_clang() {
+  configure_in "$build_root/clang" clang clang++ "-O2 -g" --enable-werror && build_all "$build_root/clang" &&
+    run_logged "build the tests with clang" "$build_root/clang/build-tests.log" make -C "$build_root/clang" -j"$jobs" check TESTS= &&
+    passed=$((passed + 1))
+}
+
+stage_asan() {
+  configure_in "$build_root/asan" gcc g++ "-O1 -g" --enable-werror --enable-asan --enable-ubsan || return 1
+  ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+    run_tests "$build_root/asan"
+}
+
+stage_tsan() {
+  configure_in "$build_root/tsan" gcc g++ "-O1 -g" --enable-werror --enable-tsan || return 1
+  TSAN_OPTIONS="suppressions=$root/tests/tsan.supp history_size=4" run_tests "$build_root/tsan"
+}
+
+stage_fuzz() {
+  local dir=$build_root/fuzz runs=20000 target status=0
+  [ "$long" = no ] || runs=2000000
+  configure_in "$dir" clang clang++ "-O1 -g" --enable-fuzzers --enable-asan --enable-ubsan || return 1
+  run_logged "build the fuzz targets" "$dir/build.log" make -C "$dir" -j"$jobs" fuzzers || return 1
+  for target in $(make -s -C "$dir" list-fuzzers); do
+    mkdir -p "$dir/corpus/$(basename "$target")"
+    # New inputs go to the first directory; the stored corpus is read only.
+    if run_logged "$target" "$dir/$target.log" "$dir/$target" -runs=$runs -max_total_time=300 -timeout=10 -rss_limit_mb=4096 \
+      -artifact_prefix="$dir/" "$dir/corpus/$(basename "$target")" "$root/tests/fuzz/corpus/$(basename "$target" _fuzzer)"; then
+      passed=$((passed + 1))
+    else
+      failed=$((failed + 1)) status=1
+    fi
+  done
+  return $status
+}
+
+stage_dist() {
+  plain_build && run_logged distcheck "$build_root/gcc/distcheck.log" make -C "$build_root/gcc" -j"$jobs" distcheck \
+    DISTCHECK_CONFIGURE_FLAGS="CC='$(cached gcc)' CXX='$(cached g++)'" && passed=$((passed + 1))
+}
+
+sources() { git -C "$root" ls-files -- 'core/*.h' 'core/*.cc' 'librsocket/*.h' 'librsocket/*.cc' 'include/*.h' 'tools/*.h' 'tools/*.cc' 'tests/*.h' 'tests/*.cc'; }
+
+stage_format() {
+  local log=$build_root/format.log
+  if ! git -C "$root" rev-parse --git-dir >/dev/null 2>&1; then
+    skip_reason="not a git working tree"
+    return 77
+  fi
+  # shellcheck disable=SC2046
+  (cd "$root" && clang-format --dry-run -Werror $(sources)) >"$log" 2>&1
+  local status=$?
+  if [ $status != 0 ]; then
+    progress "FAILED: clang-format -i is owed to:"
+    grep -o '^[^:]*:' "$log" | sort | uniq -c | sed 's/^/    /'
+    return 1
+  fi
+  passed=$((passed + 1))
+}
+
+stage_tidy() {
+  local files=() log=$build_root/tidy.log
+  if ! git -C "$root" rev-parse --git-dir >/dev/null 2>&1; then
+    skip_reason="not a git working tree"
+    return 77
+  fi
+  if [ "$long" = yes ]; then
+    mapfile -t files < <(sources | grep -E '^(core|librsocket|tools)/.*\.cc$')
+  else
+    mapfile -t files < <(cd "$root" && { git diff --name-only HEAD; git log -n 10 --name-only --pretty=; } | sort -u |
+      grep -E '^(core|librsocket|tools)/.*\.cc$' | while read -r file; do [ ! -f "$file" ] || echo "$file"; done | head -n 24)
+  fi
+  if [ ${#files[@]} = 0 ]; then
+    skip_reason="no source file changed lately"
+    return 77
+  fi
+  run_logged "clang-tidy on ${#files[@]} files" "$log" env -C "$root" bash -c \
+    'printf "%s\0" "${@:2}" | xargs -0 -n 1 -P "$1" sh -c '\''clang-tidy --quiet "$0" -- -std=c++20 -I. -Iinclude -D_GNU_SOURCE -DSYSCONFDIR="\"/etc\"" $(pkg-config --cflags libnl-3.0)'\' \
+    tidy "$jobs" "${files[@]}" && passed=$((passed + 1))
+}
