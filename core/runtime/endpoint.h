@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <utility>
 
 #include "core/base/clock.h"
 #include "core/base/intrusive_list.h"
@@ -20,27 +20,51 @@
 
 namespace ringsock::runtime {
 
-class Watch;  // an endpoint's membership in an epoll set (epoll_set.h)
+class Endpoint;
+class Ref;
+
+/// Somebody who wants to hear that an endpoint's readiness may have changed: a sleeper (sleeper.h) or an epoll set's
+/// member (epoll_set.h). Leaves with Endpoint::remove_watch() before it is destroyed.
+class Watch : public ListNode<Endpoint> {
+ public:
+  /// @param interest  EPOLL* bits worth telling; EPOLLERR, EPOLLHUP and EPOLLRDHUP always are.
+  explicit Watch(std::uint32_t interest = ~0U) : interest_(interest | kAlwaysTold) {}
+
+  /// ready() may report more than before, or the endpoint was closed. Called under the endpoint's watch lock, from any
+  /// thread: must not sleep, call the endpoint, or take a lock that is held around add_watch() or remove_watch().
+  virtual void endpoint_changed() noexcept = 0;
+  /// The epoll set whose member this is, empty for a sleeper (or when the set is being destroyed). Same context.
+  virtual Ref owner() noexcept;
+
+ protected:
+  ~Watch() = default;
+
+ private:
+  friend class Endpoint;
+  static constexpr std::uint32_t kAlwaysTold = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
+  std::uint32_t interest_;
+};
 
 /// The kernel descriptors to sleep on for one endpoint: all for input. At most two.
 struct WaitFds {
   std::array<int, 2> fd{-1, -1};
 };
 
-/// An object behind a descriptor of ours. The operations are attempts: none sleeps, ever; what would block answers EAGAIN (connect:
-/// EINPROGRESS) and the caller waits with wait_for() (wait.h) and tries again. So blocking, O_NONBLOCK, MSG_DONTWAIT, SO_RCVTIMEO
-/// and the pollers share one implementation of each operation.
-/// Errors are the errno values of the Linux socket call of the same name.
-/// Threads: every function may be called from any thread at any time, also while another thread closes the descriptor.
-/// Lifetime: intrusive reference count (Ref below); the descriptor table holds one reference, sleepers and epoll sets others.
+/// An object behind a descriptor of ours. The operations are attempts: none sleeps, ever; what would block answers
+/// EAGAIN (connect: EINPROGRESS) and the caller waits with retry_until_ready() (wait.h) and tries again. So blocking,
+/// O_NONBLOCK, MSG_DONTWAIT, SO_RCVTIMEO and the pollers share one implementation of each operation. Errors are the
+/// errno values of the Linux socket call of the same name. Threads: every function may be called from any thread at any
+/// time, also while another thread closes the descriptor. Lifetime: intrusive reference count (Ref below); the
+/// descriptor table holds one reference, sleepers and epoll sets others.
 class Endpoint {
  public:
-  Endpoint() = default;
+  Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
   virtual ~Endpoint();
 
-  // -- socket operations ------------------------------------------------------------------------------------------------
+  // -- socket operations
+  // ------------------------------------------------------------------------------------------------
   virtual Status bind(const sockaddr* address, socklen_t length);
   virtual Status listen(int backlog);
   /// The new descriptor. `flags` as accept4(2). Fills `peer` as getpeername does.
@@ -52,7 +76,8 @@ class Endpoint {
   virtual Result<SocketAddress> peer_name();
   virtual Status set_option(int level, int name, const void* value, socklen_t length);
   virtual Status get_option(int level, int name, void* value, socklen_t* length);
-  /// Scatter receive: message.msg_iov is filled in order; msg_name, msg_control and msg_flags are set as recvmsg(2) does.
+  /// Scatter receive: message.msg_iov is filled in order; msg_name, msg_control and msg_flags are set as recvmsg(2)
+  /// does.
   virtual Result<ssize_t> receive(msghdr& message, int flags);
   virtual Result<ssize_t> send(const msghdr& message, int flags);
   /// The same for one buffer; the hot path. Default: receive()/send() with a one-element msghdr.
@@ -62,23 +87,31 @@ class Endpoint {
   virtual Result<int> unread_bytes();
   virtual Result<int> unsent_bytes();
 
-  // -- readiness --------------------------------------------------------------------------------------------------------
-  /// Does pending work (polls completions, drives a connect) and tells which EPOLL* conditions hold now: level-triggered, not
-  /// masked with what anybody asked for. EPOLLERR and EPOLLHUP included. Never sleeps.
+  // -- readiness
+  // --------------------------------------------------------------------------------------------------------
+  /// Does pending work (polls completions, drives a connect) and tells which EPOLL* conditions hold now:
+  /// level-triggered, not masked with what anybody asked for. EPOLLERR and EPOLLHUP included. Never sleeps.
   virtual std::uint32_t ready() noexcept = 0;
   /// Announces that somebody is about to sleep: from now on any change that could make ready() report more makes a
-  /// descriptor of the result readable. The caller looks at ready() once more before it sleeps (a completion that landed in
-  /// between would wake nobody). Harmless when nobody then sleeps.
+  /// descriptor of the result readable. The caller looks at ready() once more before it sleeps (a completion that
+  /// landed in between would wake nobody). Harmless when nobody then sleeps.
   virtual WaitFds arm() noexcept = 0;
   /// After a descriptor of arm() was readable: takes what made it so, so that it does not stay readable.
   virtual void woken() noexcept = 0;
   /// When ready() wants to be called although all is quiet (a connect's time-out), or Nanos::max().
   virtual Nanos deadline() noexcept { return Nanos::max(); }
 
-  // -- life -------------------------------------------------------------------------------------------------------------
-  /// The descriptor has been closed: start the protocol's close, make every sleeper return. Called once, by the table, after
-  /// no new caller can find the endpoint. Operations that are still running see EBADF. The destructor comes later.
+  // -- life
+  // -------------------------------------------------------------------------------------------------------------
+  /// What a C edge calls once the last descriptor has left the table (has_descriptors()): closed(), then every sleeper
+  /// looks again and epoll sets forget the endpoint. Harmless when called twice.
+  void close() noexcept;
+  /// The descriptor has been closed: start the protocol's close. Called once, by close(), after no new caller can find
+  /// the endpoint. Operations that are still running or woken up by it see EBADF. The destructor comes later.
   virtual void closed() noexcept = 0;
+  [[nodiscard]] bool is_closed() const { return is_closed_.load(std::memory_order_acquire); }
+  /// Whether a descriptor in the table (fd_table.h) still means this endpoint; more than one after dup(2).
+  [[nodiscard]] bool has_descriptors() const { return descriptors_.load(std::memory_order_acquire) != 0; }
   /// How long close(2) should wait first because of SO_LINGER: 0 not at all. Waits for EPOLLOUT-like `is_drained()`.
   virtual Nanos linger() noexcept { return Nanos::zero(); }
   virtual bool is_drained() noexcept { return true; }
@@ -97,21 +130,48 @@ class Endpoint {
     if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 
-  // -- epoll sets (epoll_set.h) -----------------------------------------------------------------------------------------
-  /// To be called by the implementation, without its own locks held, whenever work done on behalf of one caller (polling
-  /// completions in receive(), say) may have made ready() report more: the sleepers of every epoll set that watches this
-  /// endpoint look again. One relaxed load while no set watches.
-  void notify_watchers() {
-    if (has_watches_.load(std::memory_order_relaxed)) notify_watchers_slow();
+  /// For who knows the address but holds no reference: false when the count had already reached zero.
+  bool try_add_ref() {
+    std::uint32_t refs = refs_.load(std::memory_order_relaxed);
+    while (refs != 0 && !refs_.compare_exchange_weak(refs, refs + 1, std::memory_order_relaxed)) {
+    }
+    return refs != 0;
   }
 
+  // -- those who watch
+  // ----------------------------------------------------------------------------------------------------
+  /// To be called by the implementation, without its own locks held, whenever work done on behalf of one caller
+  /// (polling completions in receive(), say) may have made ready() report more: sleepers and epoll sets that watch this
+  /// endpoint look again. One relaxed load while nobody does.
+  /// @param changed  EPOLL* bits that may be new; those who wait for others are left in peace.
+  void notify_watchers(std::uint32_t changed = ~0U) {
+    if (has_watches_.load(std::memory_order_relaxed)) notify_watchers_slow(changed);
+  }
+  /// @return false when the endpoint is closed: not entered.
+  bool add_watch(Watch& watch);
+  /// No call of the watch runs or comes after return. Harmless when it is not entered.
+  void remove_watch(Watch& watch);
+
+  /// How often something arrived, or space came free: what edge-triggered epoll reports as a new edge although ready()
+  /// says the same as before. Wraps.
+  [[nodiscard]] std::uint32_t activity() const { return activity_.load(std::memory_order_acquire); }
+
+ protected:
+  /// To be called by the implementation when new data (a connection, an error) arrived or space for sending came free.
+  void note_activity() { activity_.fetch_add(1, std::memory_order_release); }
+  /// A member of this epoll set was closed. Called without locks.
+  virtual void member_closed(Endpoint& member) noexcept;
+
  private:
-  friend class EpollSet;
-  void notify_watchers_slow();
+  friend class FdTable;
+  void notify_watchers_slow(std::uint32_t changed);
 
   std::atomic<std::uint32_t> refs_{1};
+  std::atomic<std::uint32_t> descriptors_{0};
+  std::atomic<std::uint32_t> activity_{0};
   std::atomic<bool> nonblocking_{false};
   std::atomic<bool> has_watches_{false};
+  std::atomic<bool> is_closed_{false};
   std::atomic<Nanos> receive_timeout_{Nanos::max()};
   std::atomic<Nanos> send_timeout_{Nanos::max()};
   Mutex watches_lock_;
@@ -137,6 +197,8 @@ class Ref {
     if (endpoint_) endpoint_->drop_ref();
   }
   [[nodiscard]] Endpoint* get() const { return endpoint_; }
+  /// Gives the reference to the caller.
+  [[nodiscard]] Endpoint* release() { return std::exchange(endpoint_, nullptr); }
   Endpoint* operator->() const { return endpoint_; }
   Endpoint& operator*() const { return *endpoint_; }
   explicit operator bool() const { return endpoint_ != nullptr; }

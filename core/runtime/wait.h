@@ -1,27 +1,63 @@
 // Sleeping until an endpoint is ready: spin, arm, look once more, sleep.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 
 #include "core/base/clock.h"
 #include "core/base/result.h"
 #include "core/runtime/endpoint.h"
-#include "core/runtime/fd_table.h"
+#include "core/runtime/sleeper.h"
+#include "core/runtime/spin_policy.h"
 
 namespace ringsock::runtime {
 
+/// When a call that began now and may take `timeout` is over; Nanos::max() (for ever) stays so.
+inline Nanos deadline_after(Nanos timeout) {
+  if (timeout == Nanos::max()) return timeout;
+  const Nanos now = monotonic_now();
+  return timeout > Nanos::max() - now ? Nanos::max() : now + timeout;
+}
+
+/// Sleeps on the descriptors of endpoint.arm(), on this thread's bell and until `deadline` or endpoint.deadline().
+/// `watch` has left the endpoint afterwards. ok(): look again. Errors: EAGAIN `deadline` has passed; EINTR.
+Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline);
+
+template <class T>
+bool would_block(const Result<T>& answer) {
+  return !answer && answer.error().code == EAGAIN;
+}
+
 /// Spins `attempt` and then sleeps until it answers something else than EAGAIN. `attempt` is called as
 /// Result<T>(); the endpoint must be pinned.
+/// @param interest  EPOLL* bits that `attempt` waits for.
 /// @param deadline  CLOCK_MONOTONIC, Nanos::max() for ever.
-/// @return the attempt's answer; EAGAIN once the deadline has passed; EINTR when a signal handler ran.
+/// @return the attempt's answer; EAGAIN once the deadline has passed; EINTR when a signal handler ran, unless there is
+/// no
+///         deadline and all handlers of the process ask for SA_RESTART, as in signal(7).
 template <class Attempt>
 auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadline, Attempt attempt)
-    -> decltype(attempt());
-
-/// How blocking calls spend their time before they sleep (design D3). Set from the configuration.
-struct SpinPolicy {
-  Nanos polling_time{10'000};
-};
-void set_spin_policy(SpinPolicy policy);
+    -> decltype(attempt()) {
+  auto answer = attempt();
+  while (would_block(answer)) {
+    Spinner spinner(deadline);
+    while (spinner.again()) {
+      answer = attempt();
+      if (!would_block(answer)) {
+        spinner.paid_off();
+        return answer;
+      }
+    }
+    // Watched before armed, armed before the last look: whatever comes after that look wakes us.
+    SleeperWatch watch(endpoint, interest, thread_bell());
+    const WaitFds fds = endpoint.arm();
+    answer = attempt();
+    if (!would_block(answer)) return answer;
+    const Status slept = watch.entered() ? sleep_on(endpoint, watch, fds, deadline) : Error{EBADF, "wait: closed"};
+    answer = attempt();
+    if (!slept && would_block(answer)) return slept.error();
+  }
+  return answer;
+}
 
 }  // namespace ringsock::runtime

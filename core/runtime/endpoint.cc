@@ -1,0 +1,89 @@
+#include "core/runtime/endpoint.h"
+
+#include <mutex>
+
+namespace ringsock::runtime {
+
+namespace {
+Error unsupported() { return {EOPNOTSUPP, "endpoint: operation"}; }
+}  // namespace
+
+Ref Watch::owner() noexcept { return {}; }
+
+Endpoint::Endpoint() = default;
+Endpoint::~Endpoint() = default;
+
+Status Endpoint::bind(const sockaddr*, socklen_t) { return unsupported(); }
+Status Endpoint::listen(int) { return unsupported(); }
+Result<int> Endpoint::accept(SocketAddress&, int) { return unsupported(); }
+Status Endpoint::connect(const sockaddr*, socklen_t) { return unsupported(); }
+Status Endpoint::shutdown(int) { return unsupported(); }
+Result<SocketAddress> Endpoint::local_name() { return unsupported(); }
+Result<SocketAddress> Endpoint::peer_name() { return unsupported(); }
+Status Endpoint::set_option(int, int, const void*, socklen_t) { return unsupported(); }
+Status Endpoint::get_option(int, int, void*, socklen_t*) { return unsupported(); }
+Result<ssize_t> Endpoint::receive(msghdr&, int) { return unsupported(); }
+Result<ssize_t> Endpoint::send(const msghdr&, int) { return unsupported(); }
+Result<int> Endpoint::unread_bytes() { return unsupported(); }
+Result<int> Endpoint::unsent_bytes() { return unsupported(); }
+
+Result<ssize_t> Endpoint::receive_bytes(void* data, std::size_t length, int flags) {
+  iovec piece{data, length};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  return receive(message, flags);
+}
+
+Result<ssize_t> Endpoint::send_bytes(const void* data, std::size_t length, int flags) {
+  iovec piece{const_cast<void*>(data), length};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  return send(message, flags);
+}
+
+bool Endpoint::add_watch(Watch& watch) {
+  const std::lock_guard guard(watches_lock_);
+  if (is_closed()) return false;
+  watches_.push_back(watch);
+  has_watches_.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+void Endpoint::remove_watch(Watch& watch) {
+  const std::lock_guard guard(watches_lock_);
+  watch.ListNode<Endpoint>::unlink();
+  has_watches_.store(!watches_.empty(), std::memory_order_relaxed);
+}
+
+void Endpoint::notify_watchers_slow(std::uint32_t changed) {
+  const std::lock_guard guard(watches_lock_);
+  watches_.for_each([changed](Watch& watch) {
+    if ((watch.interest_ & changed) != 0) watch.endpoint_changed();
+  });
+}
+
+void Endpoint::member_closed(Endpoint&) noexcept {}
+
+void Endpoint::close() noexcept {
+  {
+    const std::lock_guard guard(watches_lock_);
+    if (is_closed_.exchange(true, std::memory_order_acq_rel)) return;
+  }
+  closed();
+  notify_watchers_slow(~0U);
+  for (;;) {
+    Ref set;
+    {
+      const std::lock_guard guard(watches_lock_);
+      watches_.for_each([&set](Watch& watch) {
+        if (!set) set = watch.owner();
+      });
+    }
+    if (!set) return;
+    set->member_closed(*this);
+  }
+}
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,98 @@
+#include "core/runtime/fd_table.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <urcu/urcu-bp.h>
+
+#include <cerrno>
+#include <memory>
+#include <new>
+
+namespace ringsock::runtime {
+
+constinit FdTable process_fd_table;
+
+namespace {
+
+// The table's lock first: remove() waits for readers without holding it.
+void before_fork() {
+  process_fd_table.before_fork();
+  urcu_bp_before_fork();
+}
+void after_fork_parent() {
+  urcu_bp_after_fork_parent();
+  process_fd_table.after_fork();
+}
+void after_fork_child() {
+  urcu_bp_after_fork_child();
+  process_fd_table.after_fork();
+}
+
+[[gnu::constructor]] void install_fork_handlers() {
+  ::pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+}  // namespace
+
+void rcu_wait_for_readers() {
+  const int saved_errno = errno;
+  urcu_bp_synchronize_rcu();
+  errno = saved_errno;
+#ifdef RINGSOCK_TSAN
+  __tsan_acquire(&urcu_bp_gp);
+#endif
+}
+
+Result<FdTable::Entry*> FdTable::make_entry(int fd) {
+  if (fd < 0) return Error{EBADF, "descriptor table"};
+  const auto number = static_cast<std::size_t>(fd);
+  std::atomic<Chunk*>& slot = chunks_[number >> kChunkBits];
+  if (!slot.load(std::memory_order_relaxed)) {
+    const int saved_errno = errno;
+    void* memory =
+        ::mmap(nullptr, sizeof(Chunk), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    errno = saved_errno;
+    if (memory == MAP_FAILED) return Error{ENOMEM, "descriptor table"};
+    // Zeroed pages are a chunk of null pointers: constructing it would touch every page.
+    static_assert(std::is_trivially_destructible_v<Chunk> && sizeof(Entry) == sizeof(Endpoint*));
+    slot.store(static_cast<Chunk*>(memory), std::memory_order_release);
+  }
+  return entry(fd);
+}
+
+Endpoint* FdTable::exchange(Entry& entry, Endpoint* endpoint) {
+  if (endpoint) endpoint->descriptors_.fetch_add(1, std::memory_order_relaxed);
+  Endpoint* old = entry.exchange(endpoint, std::memory_order_acq_rel);
+  if (old) old->descriptors_.fetch_sub(1, std::memory_order_acq_rel);
+  return old;
+}
+
+Status FdTable::insert(int fd, Ref endpoint) {
+  Endpoint* stale = nullptr;
+  {
+    const std::lock_guard guard(lock_);
+    Result<Entry*> entry = make_entry(fd);
+    if (!entry) return entry.error();
+    stale = exchange(**entry, endpoint.release());
+  }
+  if (stale) {
+    rcu_wait_for_readers();
+    const Ref last(stale);
+    if (!stale->has_descriptors()) stale->close();
+  }
+  return ok();
+}
+
+Ref FdTable::remove(int fd) {
+  Endpoint* endpoint = nullptr;
+  {
+    const std::lock_guard guard(lock_);
+    Entry* const place = entry(fd);
+    if (place) endpoint = exchange(*place, nullptr);
+  }
+  if (!endpoint) return {};
+  rcu_wait_for_readers();
+  return Ref(endpoint);
+}
+
+}  // namespace ringsock::runtime

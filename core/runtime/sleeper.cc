@@ -1,0 +1,79 @@
+#include "core/runtime/sleeper.h"
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <ctime>
+
+#include "core/base/unique_fd.h"
+
+namespace ringsock::runtime {
+
+namespace {
+
+// A child shares its parent's eventfds; each would wake the other.
+constinit std::atomic<unsigned> fork_generation{0};
+[[gnu::constructor]] void install_fork_handler() {
+  ::pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1, std::memory_order_relaxed); });
+}
+
+struct ThreadBell {
+  UniqueFd fd;
+  unsigned generation = 0;
+};
+thread_local ThreadBell bell_of_thread;
+
+}  // namespace
+
+int thread_bell() {
+  ThreadBell& bell = bell_of_thread;
+  const unsigned generation = fork_generation.load(std::memory_order_relaxed);
+  if (!bell.fd || bell.generation != generation) {
+    bell.fd.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    bell.generation = generation;
+  }
+  return bell.fd.get();
+}
+
+void silence_thread_bell() {
+  const int saved_errno = errno;
+  eventfd_t count = 0;
+  ::eventfd_read(bell_of_thread.fd.get(), &count);
+  errno = saved_errno;
+}
+
+void SleeperWatch::endpoint_changed() noexcept {
+  const int saved_errno = errno;
+  if (bell_ >= 0) ::eventfd_write(bell_, 1);
+  errno = saved_errno;
+}
+
+Result<int> poll_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* mask) {
+  timespec left{};
+  if (deadline != Nanos::max()) {
+    const Nanos duration = std::max(deadline - monotonic_now(), Nanos::zero());
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);
+    left.tv_sec = seconds.count();
+    left.tv_nsec = (duration - seconds).count();
+  }
+  const int ready = ::ppoll(fds.data(), fds.size(), deadline == Nanos::max() ? nullptr : &left, mask);
+  if (ready < 0) return Error::last("ppoll");
+  return ready;
+}
+
+bool handlers_restart_calls() {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) != 0) continue;
+    const bool has_handler =
+        (action.sa_flags & SA_SIGINFO) != 0 || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+    if (has_handler && (action.sa_flags & SA_RESTART) == 0) return false;
+  }
+  return true;
+}
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,60 @@
+// A thread that sleeps until endpoints or kernel descriptors are ready.
+#pragma once
+
+#include <poll.h>
+
+#include <csignal>
+#include <cstddef>
+#include <span>
+
+#include "core/base/clock.h"
+#include "core/base/result.h"
+#include "core/runtime/endpoint.h"
+
+namespace ringsock::runtime {
+
+/// The eventfd on which other threads wake the calling thread; made on first use, closed when the thread ends, made
+/// anew in a forked child. -1 when there are no descriptors left.
+int thread_bell();
+/// Takes what made the bell readable.
+void silence_thread_bell();
+
+/// Makes one endpoint wake the thread that constructs it, from then until destruction, whenever another thread did work
+/// that may be what this one waits for (Endpoint::notify_watchers()) or closed it.
+///
+/// Descriptors of Endpoint::arm() are not enough when several threads sleep on one endpoint: the first to wake takes
+/// the doorbell, and one that was only about to sleep then would miss it.
+class SleeperWatch final : public Watch {
+ public:
+  /// @param bell  thread_bell()
+  SleeperWatch(Endpoint& endpoint, std::uint32_t interest, int bell)
+      : Watch(interest), endpoint_(endpoint), bell_(bell) {
+    entered_ = endpoint_.add_watch(*this);
+  }
+  SleeperWatch(const SleeperWatch&) = delete;
+  SleeperWatch& operator=(const SleeperWatch&) = delete;
+  ~SleeperWatch() { leave(); }
+  /// False when the endpoint was closed already: do not sleep.
+  [[nodiscard]] bool entered() const { return entered_; }
+  /// Stops watching; the bell is not rung for this endpoint after return.
+  void leave() {
+    if (entered_) endpoint_.remove_watch(*this);
+    entered_ = false;
+  }
+  void endpoint_changed() noexcept override;
+
+ private:
+  Endpoint& endpoint_;
+  int bell_;
+  bool entered_;
+};
+
+/// ppoll(2) until an absolute time of CLOCK_MONOTONIC (Nanos::max() for ever). Errors: EINTR, ENOMEM, EINVAL.
+/// @return as ppoll: the number of ready entries, 0 once the deadline has passed.
+Result<int> poll_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* mask);
+
+/// Whether a call that a signal handler interrupted should go on, as recv(2) does: yes when every handler of the
+/// process was installed with SA_RESTART. Some 10 us; for blocking calls without a time-out, never for pollers.
+bool handlers_restart_calls();
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,150 @@
+// How long to spin before sleeping, and when not to (design D3).
+#pragma once
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "core/base/clock.h"
+
+namespace ringsock::runtime {
+
+/// How blocking calls spend their time before they sleep. Set from the configuration.
+struct SpinPolicy {
+  Nanos polling_time{10'000};
+  /// Spin less after spins that did not pay. Off when somebody asked for this very polling time.
+  bool adaptive = true;
+};
+void set_spin_policy(SpinPolicy policy);
+SpinPolicy spin_policy();
+
+/// What the threads of a process have learnt about their CPUs: whether others want them. Shared, relaxed: a hint.
+///
+/// sched_yield() returns in about half a microsecond when nobody else is runnable on this CPU; when it takes longer,
+/// somebody ran meanwhile. That is the only sign that needs no other process's help, and it costs nothing that was of
+/// use.
+class Contention {
+ public:
+  /// A yield that took longer gave the CPU to somebody.
+  static constexpr Nanos kLongYield{1'500};
+  /// How long one long yield is remembered, and what a short one takes off.
+  static constexpr Nanos kMemory{1'000'000};
+  static constexpr Nanos kForgiveness{250'000};
+
+  [[nodiscard]] bool is_contended(Nanos now) const { return until_.load(std::memory_order_relaxed) > now; }
+  void note_yield(Nanos begun, Nanos ended) {
+    if (ended - begun > kLongYield) {
+      until_.store(ended + kMemory, std::memory_order_relaxed);
+    } else if (is_contended(ended)) {
+      until_.store(until_.load(std::memory_order_relaxed) - kForgiveness, std::memory_order_relaxed);
+    }
+  }
+
+ private:
+  std::atomic<Nanos> until_{Nanos::min()};
+};
+
+/// Whether this thread's spins paid off lately.
+class SpinHistory {
+ public:
+  /// The part of `polling_time` to spend this time. After misses in a row it shrinks to an eighth; one spin in 16 gets
+  /// all of it, so that a thread whose peer has become quick notices.
+  [[nodiscard]] Nanos budget(const SpinPolicy& policy) {
+    if (!policy.adaptive || misses_ < kMissesPerStep || ++probe_ % kProbeInterval == 0) return policy.polling_time;
+    return Nanos(policy.polling_time.count() >> std::min(misses_ / kMissesPerStep, kMaxShift));
+  }
+  void hit() { misses_ = 0; }
+  void miss() { misses_ = std::min(misses_ + 1, kMissesPerStep * kMaxShift); }
+
+ private:
+  static constexpr unsigned kMissesPerStep = 4;
+  static constexpr unsigned kMaxShift = 3;
+  static constexpr unsigned kProbeInterval = 16;
+  unsigned misses_ = 0;
+  unsigned probe_ = 0;
+};
+
+/// Time and the scheduler, as the machine has them. Tests bring their own.
+struct RealMachine {
+  static Nanos now() { return monotonic_now(); }
+  static void relax() { cpu_relax(); }
+  static void yield() { ::sched_yield(); }
+};
+
+/// One spin: `while (spinner.again()) if (attempt()) {...}`. The first attempts cost one pause each; the clock is read
+/// once in `stride` calls, and every kSlice the CPU is offered to others. On a contended machine the slices vanish:
+/// every attempt is followed by a yield, and after kContendedYields of them the spin is over.
+/// Used by one thread; `contention` and `history` outlive it.
+template <class Machine>
+class BasicSpinner {
+ public:
+  static constexpr Nanos kSlice{2'000};
+  static constexpr unsigned kContendedYields = 6;
+  /// For attempts of some 20-50 ns; loops whose round takes a microsecond pass 1.
+  static constexpr unsigned kDefaultStride = 16;
+
+  BasicSpinner(SpinPolicy policy, Contention& contention, SpinHistory& history, Nanos deadline,
+               unsigned stride = kDefaultStride, Machine machine = {})
+      : machine_(machine),
+        contention_(contention),
+        history_(history),
+        budget_(history.budget(policy)),
+        deadline_(deadline),
+        stride_(stride) {}
+
+  /// @return false when it is time to arm and sleep; the miss is then in the history.
+  bool again() {
+    machine_.relax();
+    if (++calls_ % stride_ != 0 && !contended_) return true;
+    return look_at_clock();
+  }
+  /// The attempt succeeded.
+  void paid_off() { history_.hit(); }
+
+ private:
+  bool look_at_clock() {
+    const Nanos now = machine_.now();
+    if (!started_) {
+      started_ = true;
+      begun_ = slice_begun_ = now;
+      contended_ = contention_.is_contended(now);
+    }
+    if (now >= deadline_ || (!contended_ && now - begun_ >= budget_) || yields_ >= kContendedYields) return give_up();
+    if (contended_ || now - slice_begun_ >= kSlice) offer_cpu(now);
+    return true;
+  }
+  void offer_cpu(Nanos now) {
+    machine_.yield();
+    slice_begun_ = machine_.now();
+    contention_.note_yield(now, slice_begun_);
+    contended_ = contention_.is_contended(slice_begun_);
+    yields_ = contended_ ? yields_ + 1 : 0;
+  }
+  bool give_up() {
+    history_.miss();
+    return false;
+  }
+
+  [[no_unique_address]] Machine machine_;
+  Contention& contention_;
+  SpinHistory& history_;
+  Nanos budget_;
+  Nanos deadline_;
+  Nanos begun_{};
+  Nanos slice_begun_{};
+  unsigned stride_;
+  unsigned calls_ = 0;
+  unsigned yields_ = 0;
+  bool started_ = false;
+  bool contended_ = false;
+};
+
+/// The spinner of this process and thread.
+class Spinner : public BasicSpinner<RealMachine> {
+ public:
+  explicit Spinner(Nanos deadline, unsigned stride = kDefaultStride);
+};
+
+}  // namespace ringsock::runtime

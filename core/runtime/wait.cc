@@ -1,0 +1,35 @@
+#include "core/runtime/wait.h"
+
+#include <algorithm>
+#include <array>
+
+namespace ringsock::runtime {
+
+namespace {
+/// Without descriptors for a bell another thread's work goes unnoticed: how long at most.
+constexpr Nanos kBlindSleep{10'000'000};
+}  // namespace
+
+Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline) {
+  const int bell = thread_bell();
+  std::array<pollfd, 3> entries{{{fds.fd[0], POLLIN, 0}, {fds.fd[1], POLLIN, 0}, {bell, POLLIN, 0}}};
+  Nanos wake_at = std::min(deadline, endpoint.deadline());
+  if (bell < 0) wake_at = std::min(wake_at, monotonic_now() + kBlindSleep);
+
+  const Result<int> ready = poll_until(entries, wake_at, nullptr);
+  watch.leave();
+  if (!ready) {
+    const bool restarts = ready.error().code == EINTR && deadline == Nanos::max() && handlers_restart_calls();
+    return restarts ? ok() : Status(ready.error());
+  }
+  if (entries[2].revents != 0) silence_thread_bell();
+  if (entries[0].revents != 0 || entries[1].revents != 0) {
+    endpoint.woken();
+    // Others may have been about to sleep on the doorbell that this took.
+    endpoint.notify_watchers();
+  }
+  if (*ready == 0 && deadline != Nanos::max() && monotonic_now() >= deadline) return Error{EAGAIN, "wait: timed out"};
+  return ok();
+}
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,177 @@
+#include "core/runtime/fd_table.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <climits>
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "tests/fakes/fake_endpoint.h"
+
+namespace ringsock::runtime {
+namespace {
+
+using fakes::FakeEndpoint;
+
+/// Tells when it dies.
+class Mortal final : public Endpoint {
+ public:
+  explicit Mortal(std::atomic<int>& deaths, std::atomic<int>& closes) : deaths_(deaths), closes_(closes) {}
+  ~Mortal() override { ++deaths_; }
+  std::uint32_t ready() noexcept override { return 0; }
+  WaitFds arm() noexcept override { return {}; }
+  void woken() noexcept override {}
+  void closed() noexcept override { ++closes_; }
+
+ private:
+  std::atomic<int>& deaths_;
+  std::atomic<int>& closes_;
+};
+
+class FdTableTest : public testing::Test {
+ protected:
+  Ref new_endpoint() { return Ref(new Mortal(deaths_, closes_)); }
+  std::unique_ptr<FdTable> table_ = std::make_unique<FdTable>();
+  std::atomic<int> deaths_{0};
+  std::atomic<int> closes_{0};
+};
+
+TEST_F(FdTableTest, FindsOnlyWhatWasInserted) {
+  ASSERT_TRUE(table_->insert(7, new_endpoint()));
+
+  EXPECT_TRUE(table_->find(7));
+  EXPECT_FALSE(table_->find(6));
+  EXPECT_FALSE(table_->find(-1));
+  EXPECT_FALSE(table_->find(INT_MIN));
+  EXPECT_FALSE(table_->find(INT_MAX));
+
+  EXPECT_TRUE(table_->remove(7));
+  EXPECT_FALSE(table_->find(7));
+  EXPECT_FALSE(table_->remove(7));
+  EXPECT_EQ(deaths_, 1);
+}
+
+TEST_F(FdTableTest, TakesAnyDescriptorNumberTheKernelCanGive) {
+  const std::vector<int> numbers{0, 16'383, 16'384, 1'048'575, 1'048'576, INT_MAX};
+  for (const int fd : numbers) ASSERT_TRUE(table_->insert(fd, new_endpoint())) << fd;
+  std::set<int> seen;
+  table_->for_each([&seen](int fd, Endpoint&) { seen.insert(fd); });
+  EXPECT_EQ(seen, std::set<int>(numbers.begin(), numbers.end()));
+  for (const int fd : numbers) EXPECT_TRUE(table_->remove(fd)) << fd;
+}
+
+TEST_F(FdTableTest, RefusesNegativeNumbersAndKeepsErrno) {
+  errno = 4711;
+  const Status inserted = table_->insert(-1, new_endpoint());
+  ASSERT_FALSE(inserted);
+  EXPECT_EQ(inserted.error().code, EBADF);
+  EXPECT_EQ(deaths_, 1);
+  ASSERT_TRUE(table_->insert(3, new_endpoint()));
+  ASSERT_TRUE(table_->remove(3));
+  EXPECT_EQ(errno, 4711);
+}
+
+TEST_F(FdTableTest, AStaleEntryIsClosedWhenItsNumberComesAgain) {
+  ASSERT_TRUE(table_->insert(5, new_endpoint()));
+  ASSERT_TRUE(table_->insert(5, new_endpoint()));
+  EXPECT_EQ(closes_, 1);
+  EXPECT_EQ(deaths_, 1);
+  EXPECT_TRUE(table_->remove(5));
+  EXPECT_EQ(closes_, 1) << "remove() leaves closing to the caller";
+  EXPECT_EQ(deaths_, 2);
+}
+
+TEST_F(FdTableTest, KnowsTheLastDescriptorOfAnEndpoint) {
+  Ref endpoint = new_endpoint();
+  ASSERT_TRUE(table_->insert(3, Ref::share(*endpoint)));
+  ASSERT_TRUE(table_->insert(4, Ref::share(*endpoint)));
+  EXPECT_TRUE(table_->remove(3)->has_descriptors());
+  EXPECT_FALSE(table_->remove(4)->has_descriptors());
+}
+
+TEST_F(FdTableTest, APinnedLookupOutlivesRemoval) {
+  ASSERT_TRUE(table_->insert(3, new_endpoint()));
+  {
+    FdTable::Lookup lookup = table_->find(3);
+    lookup.pin();
+    EXPECT_TRUE(table_->remove(3));
+    EXPECT_EQ(deaths_, 0);
+  }
+  EXPECT_EQ(deaths_, 1);
+}
+
+TEST_F(FdTableTest, AReaderHoldsOffRemovalUntilItsLookupIsGone) {
+  ASSERT_TRUE(table_->insert(3, new_endpoint()));
+  std::atomic<bool> removed{false};
+  std::thread closer;
+  {
+    const FdTable::Lookup lookup = table_->find(3);
+    closer = std::thread([&] {
+      EXPECT_TRUE(table_->remove(3));
+      removed = true;
+    });
+    while (table_->find(3)) std::this_thread::yield();
+    EXPECT_FALSE(removed);
+    EXPECT_EQ(deaths_, 0);
+  }
+  closer.join();
+  EXPECT_EQ(deaths_, 1);
+}
+
+TEST_F(FdTableTest, SurvivesReadersThatRaceWithCloseAndReuse) {
+  constexpr int kRounds = 200;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 3; ++i) {
+    readers.emplace_back([&] {
+      while (!stop) {
+        const FdTable::Lookup lookup = table_->find(9);
+        if (lookup) EXPECT_EQ(lookup->ready(), 0U);
+        const Ref kept = table_->get(9);
+        if (kept) EXPECT_EQ(kept->ready(), 0U);
+      }
+    });
+  }
+  for (int round = 0; round < kRounds; ++round) {
+    ASSERT_TRUE(table_->insert(9, new_endpoint()));
+    const Ref gone = table_->remove(9);
+    ASSERT_TRUE(gone);
+    gone->close();
+  }
+  stop = true;
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(deaths_, kRounds);
+}
+
+TEST(FdTableFork, AChildUsesTheTableEvenWhenThreadsWereInsideIt) {
+  fakes::OpenFake fake;
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop) {
+      const fakes::OpenFake another;
+      EXPECT_TRUE(fd_table().find(another.fd()));
+    }
+  });
+  for (int round = 0; round < 20; ++round) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      const bool found = static_cast<bool>(fd_table().find(fake.fd()));
+      const Ref gone = fd_table().remove(fake.fd());
+      ::_exit(found && gone && !fd_table().find(fake.fd()) ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  stop = true;
+  busy.join();
+  EXPECT_TRUE(fd_table().find(fake.fd())) << "what a child removes stays in the parent";
+}
+
+}  // namespace
+}  // namespace ringsock::runtime

@@ -1,0 +1,134 @@
+#include "core/runtime/spin_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace ringsock::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A CPU in virtual time: a pause takes 30 ns, a yield as long as the others run.
+struct Cpu {
+  Nanos time{1'000'000};
+  Nanos yield_takes{500};
+  int yields = 0;
+};
+struct VirtualMachine {
+  Cpu* cpu = nullptr;
+  [[nodiscard]] Nanos now() const { return cpu->time; }
+  void relax() const { cpu->time += 30ns; }
+  void yield() const {
+    cpu->time += cpu->yield_takes;
+    ++cpu->yields;
+  }
+};
+
+class SpinPolicyTest : public testing::Test {
+ protected:
+  /// Spins without success. @return how long it took.
+  Nanos spin(Nanos deadline = Nanos::max()) {
+    const Nanos begun = cpu_.time;
+    BasicSpinner<VirtualMachine> spinner(policy_, contention_, history_, deadline, 16, {&cpu_});
+    while (spinner.again()) {
+    }
+    return cpu_.time - begun;
+  }
+  /// Spins until something arrives after `after`. @return how long it took, or max when it gave up.
+  Nanos spin_until(Nanos after) {
+    const Nanos begun = cpu_.time;
+    BasicSpinner<VirtualMachine> spinner(policy_, contention_, history_, Nanos::max(), 16, {&cpu_});
+    while (spinner.again()) {
+      if (cpu_.time - begun < after) continue;
+      spinner.paid_off();
+      return cpu_.time - begun;
+    }
+    return Nanos::max();
+  }
+  Cpu cpu_;
+  SpinPolicy policy_{.polling_time = 10us, .adaptive = true};
+  Contention contention_;
+  SpinHistory history_;
+};
+
+TEST_F(SpinPolicyTest, SpinsForThePollingTimeOnAQuietMachine) {
+  EXPECT_GE(spin(), 10us);
+  EXPECT_LE(spin(), 13us);
+}
+
+TEST_F(SpinPolicyTest, AQuickAnswerIsFoundWithoutGivingTheCpuAway) {
+  EXPECT_LE(spin_until(1us), 1us + 60ns);
+  EXPECT_EQ(cpu_.yields, 0);
+}
+
+TEST_F(SpinPolicyTest, NeverSpinsPastTheDeadline) {
+  EXPECT_LE(spin(cpu_.time + 3us), 4us);
+  EXPECT_LE(spin(cpu_.time), 600ns);
+}
+
+TEST_F(SpinPolicyTest, DoesNotSpinWhenThePollingTimeIsZero) {
+  policy_.polling_time = 0us;
+  EXPECT_LE(spin(), 600ns);
+  EXPECT_EQ(cpu_.yields, 0);
+}
+
+TEST_F(SpinPolicyTest, OnlyYieldsWhileOthersWantTheCpu) {
+  // Three others run for 5 us each whenever this one yields: the first spin notices.
+  cpu_.yield_takes = 15us;
+  spin();
+  ASSERT_TRUE(contention_.is_contended(cpu_.time));
+
+  // From now on hardly any time is spent spinning: the others get all but a few attempts.
+  cpu_.yields = 0;
+  const Nanos spent = spin();
+  EXPECT_GE(cpu_.yields, 2);
+  EXPECT_LE(spent - cpu_.yields * 15us, 1us);
+}
+
+TEST_F(SpinPolicyTest, GoesToSleepAfterAFewYieldsThatFoundNothing) {
+  cpu_.yield_takes = 15us;
+  spin();
+  cpu_.yields = 0;
+  spin();
+  EXPECT_LE(cpu_.yields, 10);
+}
+
+TEST_F(SpinPolicyTest, SpinsAgainSoonAfterTheOthersHaveGone) {
+  cpu_.yield_takes = 15us;
+  for (int i = 0; i < 10; ++i) spin();
+  cpu_.yield_takes = 500ns;
+  // A few short yields prove that the CPU is free.
+  spin();
+  spin();
+  EXPECT_FALSE(contention_.is_contended(cpu_.time));
+  EXPECT_LE(spin_until(1us), 1us + 60ns);
+}
+
+TEST_F(SpinPolicyTest, ForgetsContentionAfterAMillisecondOfSilence) {
+  cpu_.yield_takes = 15us;
+  spin();
+  cpu_.time += 1ms;
+  EXPECT_FALSE(contention_.is_contended(cpu_.time));
+}
+
+TEST_F(SpinPolicyTest, SpinsLessAfterSpinsThatDidNotPay) {
+  Nanos total{};
+  for (int i = 0; i < 160; ++i) total += spin();
+  EXPECT_LE(total, 160 * 4us) << "most spins are an eighth of the polling time";
+  EXPECT_GE(total, 10 * 10us) << "one in sixteen is whole";
+}
+
+TEST_F(SpinPolicyTest, OneSpinThatPaysBringsTheWholePollingTimeBack) {
+  for (int i = 0; i < 100; ++i) spin();
+  int tries = 1;
+  while (spin_until(9us) == Nanos::max()) ++tries;
+  EXPECT_LE(tries, 16);
+  EXPECT_GE(spin(), 10us);
+}
+
+TEST_F(SpinPolicyTest, APollingTimeThatSomebodyAskedForIsKept) {
+  policy_ = {.polling_time = 50us, .adaptive = false};
+  for (int i = 0; i < 100; ++i) EXPECT_GE(spin(), 50us);
+}
+
+}  // namespace
+}  // namespace ringsock::runtime

@@ -1,0 +1,199 @@
+#include "core/runtime/wait.h"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <thread>
+
+#include "tests/fakes/fake_endpoint.h"
+
+namespace ringsock::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+using fakes::FakeEndpoint;
+using fakes::OpenFake;
+
+Result<int> wait_for(FakeEndpoint& endpoint, std::uint32_t events, Nanos timeout = Nanos::max()) {
+  return retry_until_ready(endpoint, events, deadline_after(timeout), [&] { return endpoint.attempt(events); });
+}
+
+/// Until the other thread sleeps or is about to: it has armed at least `arms` times.
+void until_armed(const FakeEndpoint& endpoint, int arms = 1) {
+  while (endpoint.arms() < arms) std::this_thread::yield();
+}
+
+TEST(Wait, WhatIsReadyCostsOneAttempt) {
+  OpenFake fake;
+  fake->become(EPOLLIN);
+  EXPECT_EQ(*wait_for(*fake, EPOLLIN), static_cast<int>(EPOLLIN));
+  EXPECT_EQ(fake->looks(), 1);
+  EXPECT_EQ(fake->arms(), 0);
+}
+
+TEST(Wait, AnErrorEndsTheWaitAtOnce) {
+  OpenFake fake;
+  fake.close();
+  EXPECT_EQ(wait_for(*fake, EPOLLIN).error().code, EBADF);
+}
+
+TEST(Wait, ASleeperIsWokenByTheDoorbell) {
+  OpenFake fake;
+  std::thread peer([&] {
+    until_armed(*fake);
+    fake->become(EPOLLIN);
+  });
+  EXPECT_TRUE(wait_for(*fake, EPOLLIN));
+  peer.join();
+}
+
+TEST(Wait, TimesOutNeitherEarlyNorMuchTooLate) {
+  OpenFake fake;
+  const Nanos begun = monotonic_now();
+  EXPECT_EQ(wait_for(*fake, EPOLLIN, 2'345us).error().code, EAGAIN);
+  EXPECT_GE(monotonic_now() - begun, 2'345us);
+  EXPECT_EQ(wait_for(*fake, EPOLLIN, 0us).error().code, EAGAIN);
+}
+
+TEST(Wait, LooksAgainAtTheDeadlineOfTheEndpoint) {
+  OpenFake fake;
+  fake->set_deadline(monotonic_now() + 2ms);
+  // The condition appears by time alone, as a connect's time-out does.
+  const auto answer = retry_until_ready(*fake, EPOLLIN, Nanos::max(), [&]() -> Result<int> {
+    if (monotonic_now() < fake->deadline()) return Error{EAGAIN, "early"};
+    return 1;
+  });
+  EXPECT_TRUE(answer);
+}
+
+TEST(Wait, CloseByAnotherThreadEndsTheWait) {
+  OpenFake fake;
+  const Ref pinned = fd_table().get(fake.fd());
+  std::thread closer([&] {
+    until_armed(*fake);
+    fake.close();
+  });
+  EXPECT_EQ(wait_for(*fake, EPOLLIN).error().code, EBADF);
+  closer.join();
+}
+
+TEST(Wait, OneThreadsWorkWakesTheOther) {
+  OpenFake fake;
+  std::thread other([&] {
+    until_armed(*fake);
+    fake->become_by_other_callers_work(EPOLLOUT);
+  });
+  EXPECT_TRUE(wait_for(*fake, EPOLLOUT));
+  other.join();
+}
+
+TEST(Wait, ReaderAndWriterOnOneEndpointNeverLoseAWakeUp) {
+  constexpr int kRounds = 2'000;
+  OpenFake fake;
+  auto waiter = [&](std::uint32_t events) {
+    for (int i = 0; i < kRounds; ++i) {
+      ASSERT_TRUE(wait_for(*fake, events, 20s));
+      fake->lose(events);
+    }
+  };
+  std::atomic<int> running{2};
+  std::thread reader([&] { waiter(EPOLLIN), --running; });
+  std::thread writer([&] { waiter(EPOLLOUT), --running; });
+  // The peer: each condition comes again once it has been used up.
+  while (running > 0) {
+    const std::uint32_t missing = (EPOLLIN | EPOLLOUT) & ~fake->ready();
+    if (missing != 0) fake->become(missing);
+    std::this_thread::yield();
+  }
+  reader.join();
+  writer.join();
+}
+
+extern "C" void ignore_signal(int) {}
+
+/// Installs a handler for SIGUSR1 while it lives.
+class Handler {
+ public:
+  explicit Handler(int flags) {
+    struct sigaction action {};
+    action.sa_handler = ignore_signal;
+    action.sa_flags = flags;
+    ::sigaction(SIGUSR1, &action, &old_);
+  }
+  Handler(const Handler&) = delete;
+  Handler& operator=(const Handler&) = delete;
+  ~Handler() { ::sigaction(SIGUSR1, &old_, nullptr); }
+
+ private:
+  struct sigaction old_ {};
+};
+
+/// Signals `thread` until told to stop: the first may come before it sleeps.
+class Nuisance {
+ public:
+  Nuisance(pthread_t victim, FakeEndpoint& armed)
+      : thread_([this, victim, &armed] {
+          until_armed(armed);
+          while (!stop_) {
+            ::pthread_kill(victim, SIGUSR1);
+            std::this_thread::yield();
+          }
+        }) {}
+  ~Nuisance() { stop(); }
+  void stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+TEST(Wait, ASignalHandlerInterrupts) {
+  const Handler handler(0);
+  OpenFake fake;
+  Nuisance nuisance(::pthread_self(), *fake);
+  EXPECT_EQ(wait_for(*fake, EPOLLIN).error().code, EINTR);
+}
+
+TEST(Wait, AHandlerWithSaRestartInterruptsOnlyWaitsWithATimeOut) {
+  const Handler handler(SA_RESTART);
+  OpenFake fake;
+  {
+    Nuisance nuisance(::pthread_self(), *fake);
+    EXPECT_EQ(wait_for(*fake, EPOLLIN, 20s).error().code, EINTR);
+  }
+  const int arms = fake->arms();
+  std::thread peer([&, self = ::pthread_self()] {
+    until_armed(*fake, arms + 1);
+    // Each signal makes it look and arm again, none ends the wait.
+    for (int i = arms; i < arms + 3; i = fake->arms()) {
+      ::pthread_kill(self, SIGUSR1);
+      std::this_thread::yield();
+    }
+    fake->become(EPOLLIN);
+  });
+  EXPECT_TRUE(wait_for(*fake, EPOLLIN));
+  peer.join();
+}
+
+TEST(Wait, ABlockedReaderWithoutTrafficUsesNoCpu) {
+  OpenFake fake;
+  rusage before{};
+  rusage after{};
+  ASSERT_EQ(::getrusage(RUSAGE_THREAD, &before), 0);
+  EXPECT_EQ(wait_for(*fake, EPOLLIN, 300ms).error().code, EAGAIN);
+  ASSERT_EQ(::getrusage(RUSAGE_THREAD, &after), 0);
+  const auto cpu = [](const rusage& u) {
+    return std::chrono::seconds(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           std::chrono::microseconds(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+  };
+  EXPECT_LE(cpu(after) - cpu(before), 3ms) << "one percent";
+  EXPECT_EQ(fake->arms(), 1);
+}
+
+}  // namespace
+}  // namespace ringsock::runtime
