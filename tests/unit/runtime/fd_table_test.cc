@@ -130,9 +130,13 @@ TEST_F(FdTableTest, SurvivesReadersThatRaceWithCloseAndReuse) {
     readers.emplace_back([&] {
       while (!stop) {
         const FdTable::Lookup lookup = table_->find(9);
-        if (lookup) EXPECT_EQ(lookup->ready(), 0U);
+        if (lookup) {
+          EXPECT_EQ(lookup->ready(), 0U);
+        }
         const Ref kept = table_->get(9);
-        if (kept) EXPECT_EQ(kept->ready(), 0U);
+        if (kept) {
+          EXPECT_EQ(kept->ready(), 0U);
+        }
       }
     });
   }
