@@ -53,14 +53,9 @@ void SleeperWatch::endpoint_changed() noexcept {
 }
 
 Result<int> poll_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* mask) {
-  timespec left{};
-  if (deadline != Nanos::max()) {
-    const Nanos duration = std::max(deadline - monotonic_now(), Nanos::zero());
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);
-    left.tv_sec = seconds.count();
-    left.tv_nsec = (duration - seconds).count();
-  }
-  const int ready = ::ppoll(fds.data(), fds.size(), deadline == Nanos::max() ? nullptr : &left, mask);
+  const bool for_ever = deadline == Nanos::max();
+  const timespec left = to_timespec(for_ever ? deadline : std::max(deadline - monotonic_now(), Nanos::zero()));
+  const int ready = ::ppoll(fds.data(), fds.size(), for_ever ? nullptr : &left, mask);
   if (ready < 0) return Error::last("ppoll");
   return ready;
 }

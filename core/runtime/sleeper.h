@@ -4,7 +4,7 @@
 #include <poll.h>
 
 #include <csignal>
-#include <cstddef>
+#include <ctime>
 #include <span>
 
 #include "core/base/clock.h"
@@ -48,6 +48,11 @@ class SleeperWatch final : public Watch {
   int bell_;
   bool entered_;
 };
+
+inline timespec to_timespec(Nanos duration) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);
+  return {.tv_sec = seconds.count(), .tv_nsec = (duration - seconds).count()};
+}
 
 /// ppoll(2) until an absolute time of CLOCK_MONOTONIC (Nanos::max() for ever). Errors: EINTR, ENOMEM, EINVAL.
 /// @return as ppoll: the number of ready entries, 0 once the deadline has passed.
