@@ -1,0 +1,44 @@
+#include "core/engine/stream/send_window.h"
+
+#include <algorithm>
+
+namespace ringsock::engine {
+
+void SendWindow::reset(wire::PeerSge first_buffer, std::uint16_t credits) {
+  current_ = first_buffer;
+  sequence_ = 0;
+  queued_head_.store(0, std::memory_order_relaxed);
+  queued_tail_.store(0, std::memory_order_relaxed);
+  limit_.store(credits, std::memory_order_release);
+}
+
+std::uint32_t SendWindow::room() const {
+  if (current_.length != 0) return current_.length;
+  return has_queued() ? queued_[queued_head_.load(std::memory_order_relaxed) % kMaxQueued].length : 0;
+}
+
+SendWindow::Placement SendWindow::take(std::uint32_t wanted) {
+  if (current_.length == 0) {
+    const std::uint32_t head = queued_head_.load(std::memory_order_relaxed);
+    current_ = queued_[head % kMaxQueued];
+    queued_head_.store(head + 1, std::memory_order_release);
+  }
+  const std::uint32_t length = std::min(wanted, current_.length);
+  const Placement placement{current_.addr, current_.key, length};
+  current_.addr += length;
+  current_.length -= length;
+  ++sequence_;
+  return placement;
+}
+
+Status SendWindow::add_buffer(wire::PeerSge buffer) {
+  const std::uint32_t tail = queued_tail_.load(std::memory_order_relaxed);
+  if (tail - queued_head_.load(std::memory_order_acquire) >= kMaxQueued) {
+    return Error{EPROTO, "rsocket: more buffers announced than there are slots"};
+  }
+  queued_[tail % kMaxQueued] = buffer;
+  queued_tail_.store(tail + 1, std::memory_order_release);
+  return ok();
+}
+
+}  // namespace ringsock::engine

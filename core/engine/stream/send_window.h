@@ -1,0 +1,65 @@
+// What a stream rsocket may send now: the peer's announced buffers and its credits.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/result.h"
+#include "core/wire/rs_message.h"
+
+namespace ringsock::engine {
+
+/// The sender's half of the rsockets flow control (fact sheet 2.7; rdma-core librdmacm/docs/rsocket).
+///
+/// Credits are a cumulative limit modulo 65536: sending stops when the sequence number equals it. Buffers are used strictly in the
+/// order of their announcement and to the last byte; a message never spans two.
+///
+/// Threads: take() and can_send() belong to the sender (one at a time), set_limit() and add_buffer() to whoever processes
+/// completions (one at a time); the two may run beside each other.
+class SendWindow {
+ public:
+  /// A piece of the peer's memory for one message.
+  struct Placement {
+    std::uint64_t addr;
+    std::uint32_t key;
+    std::uint32_t length;
+  };
+
+  /// Starts over: the buffer and the credits of the peer's connect data. Before any other call.
+  void reset(wire::PeerSge first_buffer, std::uint16_t credits);
+
+  /// True when a message of at least one byte may leave.
+  [[nodiscard]] bool can_send() const {
+    return sequence_ != limit_.load(std::memory_order_acquire) && (current_.length != 0 || has_queued());
+  }
+  /// Bytes of the buffer that the next message goes to; 0 when none is announced.
+  [[nodiscard]] std::uint32_t room() const;
+  /// Uses one credit and up to `wanted` bytes of the current buffer. Requires can_send() and wanted > 0.
+  Placement take(std::uint32_t wanted);
+
+  /// A credit update; only the low 16 bits count.
+  void set_limit(std::uint32_t value) { limit_.store(static_cast<std::uint16_t>(value), std::memory_order_release); }
+  /// A buffer that the peer has announced. Error: EPROTO when more are outstanding than the peer has slots for.
+  Status add_buffer(wire::PeerSge buffer);
+
+ private:
+  /// The array in which a peer announces has two entries, so no more than two buffers wait behind the current one.
+  static constexpr std::uint32_t kMaxQueued = 2;
+
+  [[nodiscard]] bool has_queued() const {
+    return queued_head_.load(std::memory_order_relaxed) != queued_tail_.load(std::memory_order_acquire);
+  }
+
+  // The sender's
+  wire::PeerSge current_{};
+  std::uint16_t sequence_ = 0;
+  std::atomic<std::uint32_t> queued_head_{0};  ///< buffers taken so far
+  // The completion side's
+  std::atomic<std::uint16_t> limit_{0};
+  std::atomic<std::uint32_t> queued_tail_{0};  ///< buffers added so far
+  std::array<wire::PeerSge, kMaxQueued> queued_{};
+};
+
+}  // namespace ringsock::engine

@@ -1,0 +1,63 @@
+#include "core/engine/stream/send_window.h"
+
+#include <gtest/gtest.h>
+
+namespace ringsock::engine {
+namespace {
+
+constexpr std::uint64_t kFirst = 0x1000;
+constexpr std::uint64_t kSecond = 0x9000;
+
+TEST(SendWindow, FillsABufferToItsLastByteAndNeverSpansTwo) {
+  SendWindow window;
+  window.reset({kFirst, 7, 100}, 10);
+  ASSERT_TRUE(window.add_buffer({kSecond, 8, 50}));
+
+  const auto most = window.take(80);
+  EXPECT_EQ(most.addr, kFirst);
+  EXPECT_EQ(most.length, 80u);
+  const auto rest = window.take(80);  // only 20 are left in the first buffer
+  EXPECT_EQ(rest.addr, kFirst + 80);
+  EXPECT_EQ(rest.key, 7u);
+  EXPECT_EQ(rest.length, 20u);
+  const auto next = window.take(80);
+  EXPECT_EQ(next.addr, kSecond);
+  EXPECT_EQ(next.key, 8u);
+  EXPECT_EQ(next.length, 50u);
+  EXPECT_FALSE(window.can_send());  // no buffer, though credits are left
+}
+
+TEST(SendWindow, StopsWhenTheSequenceEqualsTheLimit) {
+  SendWindow window;
+  window.reset({kFirst, 7, 100}, 2);
+  window.take(1);
+  window.take(1);
+  EXPECT_FALSE(window.can_send());
+  window.set_limit(3);
+  EXPECT_TRUE(window.can_send());
+}
+
+TEST(SendWindow, CreditsGoOnAcrossTheWrapOfSixteenBits) {
+  SendWindow window;
+  window.reset({kFirst, 7, 1u << 20}, 384);
+  std::uint32_t limit = 384;
+  for (int message = 0; message < 70000; ++message) {
+    if (!window.can_send()) {
+      limit += 384;
+      window.set_limit(limit);  // the value on the wire may exceed 16 bits
+    }
+    ASSERT_TRUE(window.can_send()) << message;
+    window.take(1);
+  }
+}
+
+TEST(SendWindow, RefusesMoreBuffersThanThePeerHasSlots) {
+  SendWindow window;
+  window.reset({kFirst, 7, 100}, 10);
+  ASSERT_TRUE(window.add_buffer({kSecond, 8, 50}));
+  ASSERT_TRUE(window.add_buffer({kFirst, 7, 100}));
+  EXPECT_EQ(window.add_buffer({kSecond, 8, 50}).error().code, EPROTO);
+}
+
+}  // namespace
+}  // namespace ringsock::engine
