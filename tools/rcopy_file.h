@@ -1,0 +1,42 @@
+// A file that appears under its name only when it is complete.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "core/base/result.h"
+#include "core/base/unique_fd.h"
+
+namespace ringsock::tools {
+
+/// Collects the contents in a temporary file beside the destination. commit() puts it in place in one step; without it
+/// nothing changes, so a transfer that breaks off never leaves half a file or spoils an old one.
+class IncomingFile {
+ public:
+  /// `mode`: permission bits; set-user-ID and the like are dropped, the umask applies.
+  /// Errors: those of open(2); EISDIR or EINVAL when something other than a regular file has that name.
+  static Result<IncomingFile> create(const std::string& path, mode_t mode);
+  IncomingFile(IncomingFile&& other) noexcept
+      : path_(std::move(other.path_)), temporary_(std::exchange(other.temporary_, {})), file_(std::move(other.file_)) {}
+  IncomingFile& operator=(IncomingFile&&) = delete;
+  ~IncomingFile();
+
+  /// Makes room for `bytes`. Errors: ENOSPC, EFBIG ...
+  Status reserve(std::uint64_t bytes);
+  Status append(std::span<const std::byte> data);
+  Status commit();
+
+ private:
+  IncomingFile(std::string path, std::string temporary, UniqueFd file)
+      : path_(std::move(path)), temporary_(std::move(temporary)), file_(std::move(file)) {}
+
+  std::string path_;
+  std::string temporary_;  ///< empty once there is none to remove
+  UniqueFd file_;
+};
+
+}  // namespace ringsock::tools

@@ -1,0 +1,87 @@
+// What rstream and riostream share: connecting, moving bytes in the chosen mode, the series of tests and their table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "tools/socket_calls.h"
+#include "tools/stream_options.h"
+
+namespace ringsock::tools {
+
+/// What a connection is tuned for; decides its inline size.
+enum class Optimization { none, latency, bandwidth };
+
+struct StreamTest {
+  std::string name;
+  std::size_t bytes;
+  std::uint32_t transfers;
+  std::uint32_t iterations;
+};
+
+/// One end of the test, over one connection after the other.
+class StreamSession {
+ public:
+  explicit StreamSession(const StreamOptions& options);
+
+  [[nodiscard]] const StreamOptions& options() const { return options_; }
+  [[nodiscard]] const SocketCalls& calls() const { return calls_; }
+  [[nodiscard]] int fd() const { return connection_.fd(); }
+  [[nodiscard]] const Socket& connection() const { return connection_; }
+  /// Flags of send, recv and riowrite calls in the chosen mode.
+  [[nodiscard]] int call_flags() const;
+
+  /// Server: binds and listens. riostream wants room for `iomaps` mappings on every connection.
+  Status listen(int iomaps);
+  /// Client: connects. Server: waits for the next client.
+  Status open_connection(Optimization optimization, int iomaps);
+  void close_connection();
+  /// Server with -T fork: takes over an accepted connection in the child.
+  Result<Socket> accept_one() { return accept_socket(listener_, nullptr); }
+  Status adopt(Socket connection);
+
+  /// All of `data`. In nonblocking mode it spins, in async mode it polls first.
+  Status send_all(std::span<const std::byte> data);
+  /// All of `data`. Error: ECONNRESET when the peer has closed.
+  Status receive_all(std::span<std::byte> data);
+  /// With -T async: waits until `event` is there.
+  Status wait_if_async(short event);
+
+ private:
+  Status configure(const Socket& socket, Optimization optimization, int iomaps);
+  Status set_keepalive(const Socket& socket);
+  Status connect(Optimization optimization, int iomaps);
+
+  const StreamOptions options_;
+  const SocketCalls& calls_;
+  Socket listener_;
+  Socket connection_;
+};
+
+/// Does one test on an open connection: synchronises with the peer, then transfers.
+class StreamTransfer {
+ public:
+  virtual ~StreamTransfer() = default;
+  /// Mappings the connections must have room for.
+  [[nodiscard]] virtual int iomaps() const { return 0; }
+  /// Gets ready for `test` and meets the peer; not part of the time.
+  virtual Status prepare(const StreamTest& test) = 0;
+  virtual Status run(const StreamTest& test) = 0;
+  virtual void finish() {}
+};
+
+/// The tests of a series: named 64_lat, 64k_bw ...
+std::vector<StreamTest> latency_tests(bool all_sizes);
+std::vector<StreamTest> bandwidth_tests(bool all_sizes);
+
+/// Runs what the options ask for and prints the table. @return exit status.
+int run_stream_tests(const char* tool, StreamSession& session, StreamTransfer& transfer);
+
+/// Tells about a failure: "rstream: connect: Connection refused".
+void print_failure(const char* tool, Error error);
+
+}  // namespace ringsock::tools
