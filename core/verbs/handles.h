@@ -43,6 +43,8 @@ class Handle {
   T* operator->() const { return object_; }
   T& operator*() const { return *object_; }
   explicit operator bool() const { return object_ != nullptr; }
+  /// Gives the object away; the caller destroys it.
+  [[nodiscard]] T* release() { return std::exchange(object_, nullptr); }
   void reset() {
     if (T* object = std::exchange(object_, nullptr)) {
       if (int error = detail::destroy(*device_, object)) detail::report_teardown_failure(error);

@@ -75,6 +75,7 @@ Status Link::send(LinkPacket type, std::span<const std::byte> bytes, std::span<c
 void Link::drain() {
   const int saved_errno = errno;
   std::lock_guard guard(lock_);
+  bool woken = false;
   while (!peer_gone()) {
     std::byte bytes[kMaxLinkPacket];
     alignas(cmsghdr) std::byte control[kControlBytes];
@@ -92,9 +93,11 @@ void Link::drain() {
     }
     const auto type = static_cast<LinkPacket>(bytes[0]);
     std::vector<UniqueFd> fds = take_fds(message);
+    woken = woken || type == LinkPacket::wake;
     if (type == LinkPacket::wake || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) continue;
     deliver({type, std::vector<std::byte>(bytes + 1, bytes + got), std::move(fds)});
   }
+  if (woken && queue_pair_ != nullptr) queue_pair_->on_wake();
   if (peer_gone()) deliver_gone();
   errno = saved_errno;
 }

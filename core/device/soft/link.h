@@ -38,6 +38,8 @@ class Link {
     virtual ~Sink() = default;
     /// A packet other than wake. `bytes` starts behind the type byte and is untrusted; take from `fds` what you keep.
     virtual void on_packet(LinkPacket type, std::span<const std::byte> bytes, std::span<UniqueFd> fds) = 0;
+    /// One or more wake packets were read. Only the queue pair hears of it.
+    virtual void on_wake() {}
     /// The peer has gone: closed, died or executed another program. Called once per sink.
     virtual void on_peer_gone() = 0;
   };

@@ -1,0 +1,69 @@
+#include "core/device/soft/protection_domain.h"
+
+#include <memory>
+#include <new>
+
+#include "core/device/soft/soft_device.h"
+
+namespace ringsock::soft {
+
+namespace {
+constexpr int kRemoteAccess = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+}
+
+Result<MemoryRegion*> ProtectionDomain::add_region(SoftDevice& device, void* address, std::size_t length, int access,
+                                                   RemoteAccess* only_for) {
+  auto region = std::make_unique<MemoryRegion>();
+  const auto start = reinterpret_cast<std::uint64_t>(address);
+  auto key = device.keys().insert({this, start, length, static_cast<unsigned>(access)});
+  if (!key) return key.error();
+  region->context = &device.context();
+  region->pd = this;
+  region->addr = address;
+  region->length = length;
+  region->lkey = region->rkey = region->handle = *key;
+  region->access = access;
+  region->only_for = only_for;
+  add_child();
+  if ((access & kRemoteAccess) != 0) {
+    if (only_for != nullptr) {
+      only_for->publish(*region);
+    } else {
+      std::lock_guard guard(lock_);
+      shared_regions_.push_back(region.get());
+      peers_.for_each([&](RemoteAccess& peer) { peer.publish(*region); });
+    }
+  }
+  return region.release();
+}
+
+void ProtectionDomain::remove_region(SoftDevice& device, MemoryRegion* region) {
+  device.keys().remove(region->lkey);
+  // Whoever found the key before is through once this lock has been ours.
+  access_lock_.lock();
+  access_lock_.unlock();
+  if ((region->access & kRemoteAccess) != 0) {
+    if (region->only_for != nullptr) {
+      region->only_for->retract(*region);
+    } else {
+      std::lock_guard guard(lock_);
+      std::erase(shared_regions_, region);
+      peers_.for_each([&](RemoteAccess& peer) { peer.retract(*region); });
+    }
+  }
+  drop_child();
+  delete region;
+}
+
+void ProtectionDomain::add_peer(RemoteAccess& peer) {
+  std::lock_guard guard(lock_);
+  peers_.push_back(peer);
+  for (const MemoryRegion* region : shared_regions_) peer.publish(*region);
+}
+
+void ProtectionDomain::remove_peer(RemoteAccess& peer) {
+  std::lock_guard guard(lock_);
+  peer.unlink();
+}
+
+}  // namespace ringsock::soft
