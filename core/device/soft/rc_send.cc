@@ -20,11 +20,6 @@ ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
   }
 }
 
-bool can_be_inline(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM || opcode == IBV_WR_SEND ||
-         opcode == IBV_WR_SEND_WITH_IMM;
-}
-
 bool is_supported(const ibv_send_wr& wr) {
   switch (wr.opcode) {
     case IBV_WR_RDMA_WRITE:

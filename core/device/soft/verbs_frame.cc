@@ -104,7 +104,7 @@ VerbsFrame::VerbsFrame(SoftDevice& device, int async_fd) {
   verbs_context& verbs = frame_.verbs;
   device_info.node_type = IBV_NODE_CA;
   device_info.transport_type = IBV_TRANSPORT_IB;
-  std::strncpy(device_.name, kSoftDeviceName, sizeof device_info.name - 1);
+  std::strncpy(device_info.name, kSoftDeviceName, sizeof device_info.name - 1);
   verbs.sz = sizeof verbs;
   verbs.query_port = query_port;
   verbs.query_device_ex = query_device_ex;
