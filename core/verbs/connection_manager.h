@@ -82,6 +82,9 @@ class ConnectionId {
   virtual ~ConnectionId() = default;
 
   virtual Device& device() = 0;
+  /// A device that reserves the kernel's port of the same number binds this kernel TCP (UDP) socket for it instead of making
+  /// one of its own. Before bind() and resolve_addr(). The descriptor stays the caller's and outlives the id.
+  virtual void share_port_with(int /*kernel_socket*/) {}
   /// rdma_bind_addr(3). Port 0 picks one. Errors: EADDRINUSE, EADDRNOTAVAIL, EACCES, EINVAL when already bound.
   virtual Status bind(const SocketAddress& address) = 0;
   /// Like RDMA_OPTION_ID_REUSEADDR and RDMA_OPTION_ID_AFONLY; before bind().

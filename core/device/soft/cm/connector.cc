@@ -1,0 +1,76 @@
+#include "core/device/soft/cm/connector.h"
+
+#include <algorithm>
+
+#include "core/device/soft/cm/port_owner.h"
+#include "core/device/soft/cm/port_reservation.h"
+
+namespace ringsock::soft {
+namespace {
+
+/// Names under which a listener can be found, most specific first.
+std::vector<std::string> listener_names(const PortBinding& destination) {
+  std::vector<std::string> out{listening_name(destination)};
+  PortBinding wildcard = destination;
+  const auto add = [&](int family, bool v6_only) {
+    wildcard.address = SocketAddress::wildcard(family, destination.address.port());
+    wildcard.v6_only = v6_only;
+    out.push_back(listening_name(wildcard));
+  };
+  if (destination.address.family() == AF_INET) {
+    add(AF_INET, false);
+    add(AF_INET6, false);
+  } else {
+    add(AF_INET6, false);
+    add(AF_INET6, true);
+  }
+  return out;
+}
+
+/// Errors of connect(2) that say that nobody of ours listens under a name.
+bool is_nobody(int error) { return error == ECONNREFUSED || error == EPROTOTYPE || error == EACCES || error == EPERM; }
+
+}  // namespace
+
+Connector::Connector(verbs::PortSpace space, const SocketAddress& destination, UniqueFd socket, ConnectTimes times,
+                     Nanos now)
+    : destination_{space, destination, false},
+      socket_(std::move(socket)),
+      names_(listener_names(destination_)),
+      times_(times),
+      deadline_(now + times.total),
+      retry_at_(now),
+      interval_(times.first_retry) {}
+
+Result<Connector::Connected> Connector::attempt(Nanos now) {
+  for (const std::string& name : names_) {
+    auto connected = try_name(name);
+    if (connected) return connected;
+    const int error = connected.error().code;
+    if (is_nobody(error)) continue;
+    if (error != EAGAIN) return connected;
+    // Somebody listens here: a less specific name must not get what is his.
+    if (now >= deadline_) return Error{ETIMEDOUT, "connect: backlog full"};
+    retry_at_ = std::min(now + interval_, deadline_);
+    interval_ = std::min(interval_ * 2, times_.longest_retry);
+    return connected;
+  }
+  return Error{ECONNREFUSED, "connect: nobody listens"};
+}
+
+Result<Connector::Connected> Connector::try_name(const std::string& name) {
+  if (!socket_) {
+    auto fresh = make_link_socket();
+    if (!fresh) return fresh.error();
+    socket_ = std::move(*fresh);
+  }
+  const AbstractAddress address(name);
+  if (::connect(socket_.get(), address.get(), address.length) != 0) return Error::last("connect");
+  UniqueFd connected = std::move(socket_);
+  const auto peer = peer_credentials(connected.get());
+  if (!peer) return peer.error();
+  if (!is_trusted_on_port(peer->uid, destination_)) return Error{ECONNREFUSED, "connect: not the owner of the port"};
+  return Connected{std::move(connected), *peer};
+}
+
+}  // namespace ringsock::soft

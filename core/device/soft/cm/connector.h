@@ -1,0 +1,54 @@
+// The active side's search for a listener.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <string>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/result.h"
+#include "core/base/unique_fd.h"
+#include "core/device/soft/cm/port_name.h"
+
+namespace ringsock::soft {
+
+/// How long a connecting id waits.
+struct ConnectTimes {
+  Nanos total{60'000'000'000};      ///< from connect() to `unreachable`
+  Nanos first_retry{200'000};       ///< the listener's backlog was full: try again after this time, doubling ...
+  Nanos longest_retry{50'000'000};  ///< ... up to this
+};
+
+/// Finds the process that listens for a destination: first the exact address, then the wildcards that cover it. A name
+/// that somebody holds who does not own the kernel's port is passed over.
+class Connector {
+ public:
+  struct Connected {
+    UniqueFd socket;
+    ucred peer;
+  };
+
+  /// @param socket  carries the connecting id's own name (PortReservation::take_named_socket()).
+  Connector(verbs::PortSpace space, const SocketAddress& destination, UniqueFd socket, ConnectTimes times, Nanos now);
+
+  /// One round of attempts. Never blocks.
+  /// Errors: EAGAIN the listener's backlog is full: call again at retry_at(). ETIMEDOUT it stayed full. ECONNREFUSED
+  /// nobody listens, or nobody whom the port belongs to. EMFILE, ENOMEM and the like.
+  Result<Connected> attempt(Nanos now);
+  [[nodiscard]] Nanos retry_at() const { return retry_at_; }
+  [[nodiscard]] Nanos deadline() const { return deadline_; }
+
+ private:
+  Result<Connected> try_name(const std::string& name);
+
+  PortBinding destination_;
+  UniqueFd socket_;
+  std::vector<std::string> names_;
+  ConnectTimes times_;
+  Nanos deadline_;
+  Nanos retry_at_;
+  Nanos interval_;
+};
+
+}  // namespace ringsock::soft

@@ -1,0 +1,51 @@
+#include "core/device/soft/cm/local_address.h"
+
+#include "core/base/unique_fd.h"
+#include "core/device/soft/cm/port_name.h"
+
+namespace ringsock::soft {
+
+SocketAddress connect_target(const SocketAddress& destination) {
+  const SocketAddress target = canonical_address(destination);
+  if (!target.is_wildcard()) return target;
+  return target.family() == AF_INET6 ? SocketAddress::v6(in6addr_loopback, target.port())
+                                     : SocketAddress::v4(INADDR_LOOPBACK, target.port());
+}
+
+Status check_unicast(const SocketAddress& target) {
+  if (target.port() == 0) return Error{ECONNREFUSED, "resolve: port 0"};
+  if (target.family() == AF_INET6) {
+    if (IN6_IS_ADDR_MULTICAST(&target.in6().sin6_addr)) return Error{ENETUNREACH, "resolve: multicast"};
+    return ok();
+  }
+  const in_addr_t host = ntohl(target.in4().sin_addr.s_addr);
+  // bind(2) would take these although they are no address of ours.
+  if (IN_MULTICAST(host) || host == INADDR_BROADCAST) return Error{ENETUNREACH, "resolve: multicast or broadcast"};
+  return ok();
+}
+
+Status check_local(const SocketAddress& target) {
+  if (target.is_loopback()) return ok();
+  const UniqueFd probe(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!probe) return explain_unreachable(Error::last("resolve: socket"));
+  SocketAddress any_port = target;
+  any_port.set_port(0);
+  if (::bind(probe.get(), any_port.get(), any_port.length()) != 0) {
+    return explain_unreachable(Error::last("resolve: bind"));
+  }
+  return ok();
+}
+
+Error explain_unreachable(Error bind_error) {
+  switch (bind_error.code) {
+    case EADDRNOTAVAIL:
+    case EINVAL:  // a link-local address without its interface
+    case ENODEV: return {EHOSTUNREACH, "resolve: not an address of this host"};
+    case EAFNOSUPPORT: return {ENETUNREACH, "resolve: address family"};
+    // No free port for the source address: connect(2) says it so.
+    case EADDRINUSE: return {EADDRNOTAVAIL, "resolve: no free port"};
+    default: return bind_error;
+  }
+}
+
+}  // namespace ringsock::soft

@@ -1,0 +1,57 @@
+// Which port of which address an id holds, and the name in the abstract AF_UNIX space that says so.
+#pragma once
+
+#include <sys/un.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/base/socket_address.h"
+#include "core/verbs/device.h"
+
+namespace ringsock::soft {
+
+/// A port of an address. The address is in canonical form (canonical_address()).
+struct PortBinding {
+  verbs::PortSpace space{};
+  SocketAddress address;
+  bool v6_only = false;  ///< means something for the wildcard of IPv6 only: it does not cover IPv4
+};
+
+/// Mapped addresses become IPv4, the scope id stays only where it tells addresses apart (link-local).
+SocketAddress canonical_address(const SocketAddress& address);
+
+/// Whether both cover a common address and port, by the rules of bind(2).
+bool overlap(const PortBinding& a, const PortBinding& b);
+
+enum class PortRole {
+  bound,          ///< bound or connecting; nobody can connect to this name
+  bound_reusing,  ///< the same, with SO_REUSEADDR
+  listening,
+};
+
+struct PortName {
+  PortRole role{};
+  PortBinding binding;
+};
+
+/// The name of a listening socket: one per binding, so that connectors can compute it.
+std::string listening_name(const PortBinding& binding);
+/// A name that shows that a port is taken. `unique` tells apart those who share a port.
+std::string bound_name(const PortBinding& binding, bool reuse, std::uint32_t unique);
+/// What all names of a port begin with.
+std::string port_prefix(verbs::PortSpace space, std::uint16_t port);
+/// The inverse of both; nothing for names that are not ours.
+std::optional<PortName> parse_port_name(std::string_view name);
+
+/// A sockaddr_un with its length.
+struct AbstractAddress {
+  sockaddr_un address{};
+  socklen_t length = 0;
+  explicit AbstractAddress(std::string_view name);
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+}  // namespace ringsock::soft

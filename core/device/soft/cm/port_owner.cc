@@ -1,0 +1,59 @@
+#include "core/device/soft/cm/port_owner.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <string_view>
+
+#include "core/base/unique_fd.h"
+#include "core/device/soft/cm/sock_diag.h"
+
+namespace ringsock::soft {
+namespace {
+
+constexpr uid_t kOverflowUid = 65534;  // the default of /proc/sys/kernel/overflowuid
+
+/// True when every uid of the host is mapped to itself here, as in the initial user namespace.
+bool sees_real_uids() {
+  const UniqueFd file(::open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC));
+  char text[128];
+  const ssize_t got = file ? ::read(file.get(), text, sizeof text) : -1;
+  if (got <= 0) return false;
+  const std::string_view map(text, static_cast<std::size_t>(got));
+  const std::size_t inside = map.find_first_not_of(' ');
+  const std::size_t outside = map.find_first_not_of(' ', map.find(' ', inside));
+  const std::size_t count = map.find_first_not_of(' ', map.find(' ', outside));
+  if (inside == map.npos || outside == map.npos || count == map.npos) return false;
+  return map.substr(inside, 2) == "0 " && map.substr(outside, 2) == "0 " && map.substr(count, 10) == "4294967295";
+}
+
+bool names_one_user(uid_t uid) { return uid != kOverflowUid || sees_real_uids(); }
+
+}  // namespace
+
+Result<ucred> peer_credentials(int socket) {
+  ucred out{};
+  socklen_t length = sizeof out;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &out, &length) != 0) return Error::last("getsockopt SO_PEERCRED");
+  return out;
+}
+
+bool owns_port(uid_t uid, const PortBinding& where) {
+  const auto holders = kernel_holders(where.space, where.address.port());
+  if (!holders) return false;
+  bool found = false;
+  for (const PortHolder& holder : *holders) {
+    if (!overlap(holder.binding, where)) continue;
+    if (holder.uid != uid) return false;
+    found = true;
+  }
+  return found;
+}
+
+bool is_own_uid(uid_t uid) { return uid == ::geteuid() && names_one_user(uid); }
+
+bool is_trusted_on_port(uid_t peer, const PortBinding& where) {
+  return is_own_uid(peer) || (names_one_user(peer) && owns_port(peer, where));
+}
+
+}  // namespace ringsock::soft

@@ -1,0 +1,173 @@
+#include "core/device/soft/cm/port_reservation.h"
+
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/device/soft/cm/port_owner.h"
+#include "core/device/soft/cm/sock_diag.h"
+
+namespace ringsock::soft {
+namespace {
+
+using verbs::PortSpace;
+
+Result<int> socket_option(int socket, int level, int name) {
+  int value = 0;
+  socklen_t length = sizeof value;
+  if (::getsockopt(socket, level, name, &value, &length) != 0) return Error::last("getsockopt");
+  return value;
+}
+
+Status set_flag(int socket, int level, int name, bool on) {
+  const int value = on ? 1 : 0;
+  if (::setsockopt(socket, level, name, &value, sizeof value) != 0) return Error::last("setsockopt");
+  return ok();
+}
+
+Result<SocketAddress> socket_name(int socket) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return Error::last("getsockname");
+  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length);
+}
+
+/// EINVAL of bind(2) on a socket that has a port already: fine when it is the port asked for.
+Status accept_bound_before(int socket, const SocketAddress& wanted) {
+  const auto name = socket_name(socket);
+  if (!name || name->port() == 0) return Error{EINVAL, "bind"};
+  const SocketAddress held = canonical_address(*name);
+  const bool covers = held.is_wildcard() || SocketAddress(held) == [&] {
+    SocketAddress same_port = wanted;
+    same_port.set_port(held.port());
+    return same_port;
+  }();
+  if (!covers || (wanted.port() != 0 && wanted.port() != held.port())) return Error{EINVAL, "bind"};
+  return ok();
+}
+
+std::uint32_t random_number() {
+  std::uint32_t out = 0;
+  if (::getrandom(&out, sizeof out, GRND_NONBLOCK) != sizeof out) {
+    out = static_cast<std::uint32_t>(::getpid()) ^ static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(&out));
+  }
+  return out;
+}
+
+/// Every kernel socket that holds the port belongs to this user.
+bool held_by_own_user(const PortBinding& where) { return owns_port(::geteuid(), where) && is_own_uid(::geteuid()); }
+
+}  // namespace
+
+Result<UniqueFd> make_link_socket() {
+  UniqueFd out(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!out) return Error::last("socket AF_UNIX");
+  return out;
+}
+
+Status PortReservation::bind(PortSpace space, const SocketAddress& address, Options options) {
+  if (bound_) return Error{EINVAL, "bind: bound already"};
+  reuse_ = options.reuse_address;
+  binding_ = {space, canonical_address(address), options.v6_only};
+  Status kernel = bind_kernel(binding_.address, options);
+  bool look_at_names = options.reuse_address;
+  if (!kernel && kernel.error().code == EADDRINUSE && binding_.address.port() != 0 && held_by_own_user(binding_)) {
+    kernel = ok();
+    look_at_names = true;
+  }
+  // The name comes before the look at others', so of two who race at least one sees the other.
+  if (kernel) kernel = bind_name();
+  if (kernel && look_at_names) kernel = check_names(name_, false);
+  if (!kernel) {
+    release();
+    return kernel;
+  }
+  bound_ = true;
+  return ok();
+}
+
+Status PortReservation::bind_ephemeral(PortSpace space, const SocketAddress& host) {
+  if (bound_) return Error{EINVAL, "bind: bound already"};
+  binding_ = {space, canonical_address(host), false};
+  binding_.address.set_port(0);
+  Status done = bind_kernel(binding_.address, {});
+  if (done) done = bind_name();
+  if (!done) {
+    release();
+    return done;
+  }
+  bound_ = true;
+  return ok();
+}
+
+Status PortReservation::bind_kernel(const SocketAddress& address, Options options) {
+  SocketAddress wanted = address;
+  int socket = shared_;
+  if (socket >= 0) {
+    const auto domain = socket_option(socket, SOL_SOCKET, SO_DOMAIN);
+    if (!domain) return domain.error();
+    if (*domain == AF_INET6 && wanted.family() == AF_INET) wanted = wanted.mapped();
+  } else {
+    const int type = binding_.space == PortSpace::tcp ? SOCK_STREAM : SOCK_DGRAM;
+    kernel_.reset(::socket(wanted.family(), type | SOCK_CLOEXEC, 0));
+    if (!kernel_) return Error::last("socket");
+    socket = kernel_.get();
+    if (wanted.family() == AF_INET6 && wanted.is_wildcard()) {
+      if (Status set = set_flag(socket, IPPROTO_IPV6, IPV6_V6ONLY, options.v6_only); !set) return set;
+    }
+  }
+  if (options.reuse_address) {
+    if (Status set = set_flag(socket, SOL_SOCKET, SO_REUSEADDR, true); !set) return set;
+  }
+  if (socket == shared_ && options.v6_only && wanted.family() == AF_INET6) {
+    if (Status set = set_flag(socket, IPPROTO_IPV6, IPV6_V6ONLY, true); !set) return set;
+  }
+  if (::bind(socket, wanted.get(), wanted.length()) != 0) {
+    if (errno != EINVAL) return Error::last("bind");
+    if (Status same = accept_bound_before(socket, address); !same) return same;
+  }
+  if (address.port() == 0) {
+    const auto name = socket_name(socket);
+    if (!name) return name.error();
+    binding_.address.set_port(name->port());
+  }
+  return ok();
+}
+
+Status PortReservation::bind_name() {
+  auto socket = make_link_socket();
+  if (!socket) return socket.error();
+  for (;;) {
+    name_ = bound_name(binding_, reuse_, random_number());
+    const AbstractAddress name(name_);
+    if (::bind(socket->get(), name.get(), name.length) == 0) break;
+    if (errno != EADDRINUSE) return Error::last("bind AF_UNIX");
+  }
+  named_ = std::move(*socket);
+  return ok();
+}
+
+Status PortReservation::check_no_other_listener(const std::string& own_name) const {
+  return check_names(own_name, true);
+}
+
+Status PortReservation::check_names(const std::string& own_name, bool listeners_only) const {
+  const auto holders = named_holders(binding_.space, binding_.address.port());
+  if (!holders) return Error{EADDRINUSE, "bind: cannot see who holds the port"};
+  for (const NamedHolder& other : *holders) {
+    // Another user's names prove nothing: his port is the kernel's to defend.
+    if (other.text == own_name || other.uid != ::geteuid() || !overlap(other.name.binding, binding_)) continue;
+    const bool listens = other.name.role == PortRole::listening;
+    const bool both_reuse = reuse_ && other.name.role == PortRole::bound_reusing;
+    if (listens || (!listeners_only && !both_reuse)) return Error{EADDRINUSE, "bind: another rsocket has the port"};
+  }
+  return ok();
+}
+
+void PortReservation::release() {
+  kernel_.reset();
+  named_.reset();
+  binding_ = {};
+}
+
+}  // namespace ringsock::soft

@@ -1,0 +1,252 @@
+#include "core/device/soft/cm/soft_id.h"
+
+#include <utility>
+
+#include "core/device/soft/cm/local_address.h"
+#include "core/device/soft/cm/port_owner.h"
+#include "core/device/soft/rc_wiring.h"
+
+namespace ringsock::soft {
+
+using verbs::CmEventType;
+using verbs::ConnectionParameters;
+using verbs::ConnectionQp;
+using verbs::PortSpace;
+
+namespace {
+
+constexpr std::uint32_t kDefaultUdpQkey = 0x01234567;  // RDMA_UDP_QKEY
+
+}  // namespace
+
+std::unique_ptr<verbs::ConnectionId> make_soft_id(SoftDevice& device, PortSpace space) {
+  return std::make_unique<SoftId>(device, space, SoftIdLimits{});
+}
+
+SoftId::SoftId(SoftDevice& device, PortSpace space, SoftIdLimits limits)
+    : device_(device), space_(space), limits_(limits) {}
+
+SoftId::SoftId(SoftDevice& device, IncomingRequest incoming, SoftIdLimits limits)
+    : device_(device),
+      space_(incoming.request.space),
+      limits_(limits),
+      state_(State::requested),
+      local_address_(incoming.request.destination),
+      peer_address_(incoming.request.source),
+      request_(std::move(incoming.request)),
+      peer_(incoming.peer),
+      accepted_by_listening_process_(incoming.accepted_by_listening_process),
+      peer_segment_(std::move(incoming.segment)),
+      inbox_(std::move(incoming.inbox)),
+      link_(std::move(incoming.link)) {}
+
+SoftId::~SoftId() { drop_link(); }
+
+void SoftId::drop_link() {
+  if (!link_) return;
+  link_->set_manager(nullptr);
+  link_->hang_up();
+  link_.reset();
+}
+
+void SoftId::share_port_with(int kernel_socket) { port_.share_with(kernel_socket); }
+
+Status SoftId::bind(const SocketAddress& address) {
+  if (state_ != State::idle || port_.is_bound()) return Error{EINVAL, "bind: state"};
+  if (address.is_unspecified()) return Error{EAFNOSUPPORT, "bind: family"};
+  Status bound = port_.bind(space_, address, options_);
+  if (bound) local_address_ = port_.binding().address;
+  return bound;
+}
+
+Status SoftId::listen(int backlog) {
+  if (state_ == State::listening) return acceptor_->set_backlog(backlog);
+  if (state_ != State::idle || !port_.is_bound()) return Error{EINVAL, "listen: not bound"};
+  auto acceptor = Acceptor::open(port_.binding(), backlog, limits_.accept);
+  if (!acceptor) return acceptor.error();
+  if (port_.reuses_address()) {
+    // The kernel let several bind the port; only one may listen.
+    Status alone = port_.check_no_other_listener(listening_name(port_.binding()));
+    if (!alone) return alone;
+  }
+  acceptor_ = std::move(*acceptor);
+  // From here on the listening socket shows that the port is taken.
+  port_.take_named_socket().reset();
+  state_ = State::listening;
+  return ok();
+}
+
+Status SoftId::resolve_addr(const SocketAddress& destination, Nanos) {
+  if (state_ != State::idle) return Error{EINVAL, "resolve_addr: state"};
+  if (destination.is_unspecified()) return Error{EAFNOSUPPORT, "resolve_addr: family"};
+  const SocketAddress target = connect_target(destination);
+  auto source = choose_source(target);
+  if (!source) {
+    post(CmEventType::addr_error, source.error().code);
+    return ok();
+  }
+  local_address_ = *source;
+  peer_address_ = target;
+  state_ = State::addr_resolved;
+  post(CmEventType::addr_resolved);
+  return ok();
+}
+
+/// The bound address, or like the kernel for a destination on the own host the destination's address; with a port of
+/// ours.
+Result<SocketAddress> SoftId::choose_source(const SocketAddress& target) {
+  if (Status unicast = check_unicast(target); !unicast) return unicast.error();
+  if (!port_.is_bound()) {
+    // Whether the address is ours, the bind itself tells.
+    Status bound = port_.bind_ephemeral(space_, target);
+    if (!bound) return explain_unreachable(bound.error());
+    return port_.binding().address;
+  }
+  if (Status local = check_local(target); !local) return local.error();
+  const PortBinding& bound = port_.binding();
+  SocketAddress source = target;
+  source.set_port(bound.address.port());
+  if (overlap(bound, {space_, source, false})) return source;
+  if (bound.address.family() != target.family()) return Error{ENETUNREACH, "resolve_addr: bound to the other family"};
+  return bound.address;
+}
+
+Status SoftId::resolve_route(Nanos) {
+  if (state_ != State::addr_resolved) return Error{EINVAL, "resolve_route: state"};
+  state_ = State::route_resolved;
+  post(CmEventType::route_resolved);
+  return ok();
+}
+
+Result<ConnectionQp> SoftId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) {
+  if (qp_ != nullptr || (state_ != State::route_resolved && state_ != State::requested)) {
+    return Error{EINVAL, "create_qp: state"};
+  }
+  auto out = space_ == PortSpace::tcp ? create_rc(pd, attr, receive_bytes) : create_ud(pd, attr);
+  if (out) qp_ = out->qp.get();
+  return out;
+}
+
+Result<ConnectionQp> SoftId::create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) {
+  const SpareRoom spare{peer_segment_, request_.offer.spare};
+  const bool has_spare = state_ == State::requested && spare.inbox.bytes != 0;
+  auto made = create_rc_queue_pair(device_, pd, attr, receive_bytes, has_spare ? &spare : nullptr);
+  if (!made) return made.error();
+  ConnectionQp out;
+  out.qp = verbs::Qp(device_, made->qp);
+  if (made->arena_mr != nullptr) {
+    out.receive_mr = verbs::Mr(device_, made->arena_mr);
+    out.receive_memory = {static_cast<std::byte*>(made->arena), receive_bytes};
+  }
+  return out;
+}
+
+Result<ConnectionQp> SoftId::create_ud(ibv_pd& pd, ibv_qp_init_attr& attr) {
+  if (attr.qp_type != IBV_QPT_UD) return Error{EINVAL, "create_qp: type"};
+  auto made = device_.create_qp(pd, attr);
+  if (!made) return made.error();
+  // As rdma_create_qp(3) does: ready to use.
+  ibv_qp_attr change{};
+  change.qp_state = IBV_QPS_INIT;
+  change.port_num = 1;
+  change.qkey = kDefaultUdpQkey;
+  Status moved = device_.modify_qp(**made, change, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
+  change.qp_state = IBV_QPS_RTR;
+  if (moved) moved = device_.modify_qp(**made, change, IBV_QP_STATE);
+  change.qp_state = IBV_QPS_RTS;
+  if (moved) moved = device_.modify_qp(**made, change, IBV_QP_STATE | IBV_QP_SQ_PSN);
+  if (!moved) return moved.error();
+  ConnectionQp out;
+  out.qp = std::move(*made);
+  return out;
+}
+
+Status SoftId::connect(const ConnectionParameters& parameters) {
+  if (state_ != State::route_resolved) return Error{EINVAL, "connect: state"};
+  if (space_ == PortSpace::tcp && qp_ == nullptr) return Error{EINVAL, "connect: no queue pair"};
+  Status taken = request_.private_data.assign(parameters.private_data, verbs::kMaxRequestPrivateData);
+  if (!taken) return taken;
+  request_.space = space_;
+  request_.source = local_address_;
+  request_.destination = peer_address_;
+  request_.parameters = parameters;
+  connector_.emplace(space_, peer_address_, port_.take_named_socket(), limits_.connect, monotonic_now());
+  state_ = State::connecting;
+  work_connect();
+  return ok();
+}
+
+Status SoftId::send_request(Connector::Connected connected) {
+  peer_ = connected.peer;
+  inbox_ = std::make_unique<LinkInbox>();
+  link_ = std::make_shared<Link>(std::move(connected.socket));
+  link_->set_manager(inbox_.get());
+  if (space_ != PortSpace::tcp) return link_->send(LinkPacket::request, encode_request(request_).view());
+  RcWiring& wiring = wiring_of(*qp_);
+  request_.offer = wiring.offer();
+  const int memfd = wiring.offer_memfd();
+  return link_->send(LinkPacket::request, encode_request(request_).view(), {&memfd, 1});
+}
+
+Status SoftId::accept(const ConnectionParameters& parameters) {
+  if (state_ != State::requested || qp_ == nullptr) return Error{EINVAL, "accept: state"};
+  ConnectReply reply;
+  Status taken = reply.private_data.assign(parameters.private_data, verbs::kMaxReplyPrivateData);
+  if (!taken) return taken;
+  reply.parameters = parameters;
+  reply.from_listening_process = accepted_by_listening_process_;
+  int memfd = -1;
+  if (space_ == PortSpace::tcp) {
+    RcWiring& wiring = wiring_of(*qp_);
+    reply.offer = wiring.offer();
+    memfd = wiring.offer_memfd();
+    const pid_t pid = is_own_uid(peer_.uid) ? peer_.pid : 0;
+    Status attached = wiring.attach(request_.offer, peer_segment_, link_, pid, request_.parameters.rnr_retry_count);
+    if (!attached) return attached;
+  } else {
+    reply.offer.qp_num = qp_->qp_num;
+    if (reply.parameters.qkey == 0) reply.parameters.qkey = kDefaultUdpQkey;
+  }
+  const std::span<const int> fds(&memfd, memfd >= 0 ? 1 : 0);
+  if (Status sent = link_->send(LinkPacket::reply, encode_reply(reply).view(), fds); !sent) {
+    return Error{ECONNRESET, "accept: the peer has gone"};
+  }
+  peer_segment_.reset();
+  if (space_ == PortSpace::udp) {
+    // The exchange is over, as with SIDR: datagrams need no connection, and this side hears nothing more.
+    drop_link();
+    state_ = State::established;
+    return ok();
+  }
+  establish();
+  events_.back().parameters = request_.parameters;
+  return ok();
+}
+
+Status SoftId::reject(std::span<const std::byte> private_data) {
+  if (state_ != State::requested) return Error{EINVAL, "reject: state"};
+  PrivateData data;
+  if (Status taken = data.assign(private_data, verbs::kMaxRejectPrivateData); !taken) return taken;
+  // A peer that has gone meanwhile needs no answer.
+  [[maybe_unused]] const Status sent = link_->send(LinkPacket::reject, encode_reject(data).view());
+  drop_link();
+  state_ = State::closed;
+  return ok();
+}
+
+Status SoftId::disconnect() {
+  if (state_ == State::closed) return ok();
+  if (state_ != State::established || space_ != PortSpace::tcp) return Error{EINVAL, "disconnect: state"};
+  ibv_qp_attr change{};
+  change.qp_state = IBV_QPS_ERR;
+  if (Status flushed = device_.modify_qp(*qp_, change, IBV_QP_STATE); !flushed) return flushed;
+  [[maybe_unused]] const Status sent = link_->send(LinkPacket::disconnect, {});
+  drop_link();
+  state_ = State::closed;
+  post(CmEventType::disconnected);
+  return ok();
+}
+
+SocketAddress SoftId::local_address() const { return local_address_; }
+
+}  // namespace ringsock::soft

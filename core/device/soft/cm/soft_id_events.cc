@@ -1,0 +1,192 @@
+// What happens to a SoftId from outside: its state machine's other half.
+#include <algorithm>
+#include <utility>
+
+#include "core/device/soft/cm/port_owner.h"
+#include "core/device/soft/cm/soft_id.h"
+#include "core/device/soft/rc_wiring.h"
+
+namespace ringsock::soft {
+
+using verbs::CmEvent;
+using verbs::CmEventType;
+using verbs::PortSpace;
+
+namespace {
+
+void copy_private_data(const PrivateData& from, CmEvent& to) {
+  std::copy_n(from.bytes.begin(), from.size, to.private_data.begin());
+  to.private_data_bytes = from.size;
+}
+
+/// An address handle needs no path on one host: it names the destination in its GID, IPv4 as a mapped address.
+ibv_ah_attr address_handle_for(const SocketAddress& peer) {
+  ibv_ah_attr out{};
+  out.is_global = 1;
+  out.port_num = 1;
+  out.grh.hop_limit = 1;
+  const SocketAddress as_v6 = peer.family() == AF_INET ? peer.mapped() : peer;
+  std::copy_n(as_v6.in6().sin6_addr.s6_addr, sizeof out.grh.dgid.raw, out.grh.dgid.raw);
+  return out;
+}
+
+}  // namespace
+
+void SoftId::post(CmEventType type, int status) {
+  CmEvent event;
+  event.type = type;
+  event.status = status;
+  events_.push_back(std::move(event));
+}
+
+Result<CmEvent> SoftId::next_event() {
+  if (events_.empty()) work();
+  if (events_.empty()) return Error{EAGAIN, "next_event"};
+  CmEvent out = std::move(events_.front());
+  events_.pop_front();
+  return out;
+}
+
+void SoftId::work() {
+  switch (state_) {
+    case State::listening: work_listener(); break;
+    case State::connecting: work_connect(); break;
+    case State::awaiting_reply:
+    case State::requested:
+    case State::established: work_link(); break;
+    default: break;
+  }
+}
+
+void SoftId::work_connect() {
+  const Nanos now = monotonic_now();
+  if (now < connector_->retry_at()) return;
+  auto connected = connector_->attempt(now);
+  if (!connected) {
+    if (connected.error().code != EAGAIN) fail_connect(connected.error().code);
+    return;
+  }
+  reply_deadline_ = connector_->deadline();
+  connector_.reset();
+  state_ = State::awaiting_reply;
+  if (Status sent = send_request(std::move(*connected)); !sent) {
+    // A listener that went away in between has refused.
+    const int error = sent.error().code;
+    fail_connect(error == EPIPE || error == ECONNRESET ? ECONNREFUSED : error);
+  }
+}
+
+void SoftId::fail_connect(int error) {
+  connector_.reset();
+  drop_link();
+  state_ = State::closed;
+  if (error == ECONNREFUSED) return post(CmEventType::rejected, error);
+  if (error == ETIMEDOUT) return post(CmEventType::unreachable, error);
+  post(CmEventType::connect_error, error);
+}
+
+void SoftId::work_listener() {
+  auto incoming = acceptor_->next(monotonic_now());
+  if (!incoming) return;
+  CmEvent event;
+  event.type = CmEventType::connect_request;
+  event.parameters = incoming->request.parameters;
+  copy_private_data(incoming->request.private_data, event);
+  event.request = std::make_unique<SoftId>(device_, std::move(*incoming), limits_);
+  events_.push_back(std::move(event));
+}
+
+void SoftId::establish() {
+  const auto has_channel = [](const ibv_cq* cq) { return cq != nullptr && cq->channel != nullptr; };
+  channel_wakes_us_ = has_channel(qp_->recv_cq) || has_channel(qp_->send_cq);
+  state_ = State::established;
+  post(CmEventType::established);
+}
+
+void SoftId::work_link() {
+  // Draining would take the doorbell's packet from somebody who is about to sleep on the channel, and the channel's
+  // owner drains anyway.
+  if (!channel_wakes_us_) link_->drain();
+  while (link_) {
+    auto packet = inbox_->pop();
+    if (!packet) break;
+    on_packet(std::move(*packet));
+  }
+  if (link_ && inbox_->is_finished()) return on_peer_gone();
+  if (state_ == State::awaiting_reply && monotonic_now() >= reply_deadline_) fail_connect(ETIMEDOUT);
+}
+
+void SoftId::on_packet(LinkInbox::Packet packet) {
+  const bool waiting = state_ == State::awaiting_reply;
+  if (waiting && packet.type == LinkPacket::reply) return on_reply(std::move(packet));
+  if (waiting && packet.type == LinkPacket::reject) return on_reject(packet);
+  if (packet.type == LinkPacket::disconnect) on_peer_gone();
+}
+
+void SoftId::on_reply(LinkInbox::Packet packet) {
+  auto reply = parse_reply(packet.bytes);
+  if (!reply) return fail_connect(ECONNREFUSED);
+  if (space_ == PortSpace::udp) return on_udp_reply(*reply);
+  if (Status attached = attach(*reply, packet); !attached) return fail_connect(attached.error().code);
+  establish();
+  events_.back().parameters = reply->parameters;
+  copy_private_data(reply->private_data, events_.back());
+}
+
+Status SoftId::attach(const ConnectReply& reply, LinkInbox::Packet& packet) {
+  std::shared_ptr<MappedSegment> segment;
+  if ((reply.offer.flags & kOfferHasMemfd) != 0) {
+    if (packet.fds.size() != 1) return Error{EPROTO, "reply: memfd"};
+    auto mapped = map_peer_segment(std::move(packet.fds.front()));
+    if (!mapped) return mapped.error();
+    segment = std::move(*mapped);
+  }
+  // SO_PEERCRED names the process that called listen(). A forked worker has another number; a process of another user
+  // could have any by now.
+  const pid_t pid = reply.from_listening_process && is_own_uid(peer_.uid) ? peer_.pid : 0;
+  return wiring_of(*qp_).attach(reply.offer, std::move(segment), link_, pid, reply.parameters.rnr_retry_count);
+}
+
+void SoftId::on_udp_reply(const ConnectReply& reply) {
+  // The exchange is over, as with SIDR: datagrams need no connection.
+  drop_link();
+  state_ = State::established;
+  post(CmEventType::established);
+  CmEvent& event = events_.back();
+  event.remote_qpn = reply.offer.qp_num;
+  event.remote_qkey = reply.parameters.qkey;
+  event.ah_attr = address_handle_for(peer_address_);
+  copy_private_data(reply.private_data, event);
+}
+
+void SoftId::on_reject(const LinkInbox::Packet& packet) {
+  const auto data = parse_reject(packet.bytes);
+  fail_connect(ECONNREFUSED);
+  if (data) copy_private_data(*data, events_.back());
+}
+
+void SoftId::on_peer_gone() {
+  if (state_ == State::awaiting_reply) return fail_connect(ECONNREFUSED);
+  const bool was_established = state_ == State::established;
+  drop_link();
+  state_ = State::closed;
+  if (was_established) return post(CmEventType::disconnected);
+  post(CmEventType::connect_error, ECONNRESET);
+}
+
+int SoftId::event_fd() const {
+  if (state_ == State::listening) return acceptor_->fd();
+  if (!link_ || channel_wakes_us_) return -1;
+  return link_->fd();
+}
+
+std::optional<Nanos> SoftId::next_deadline() const {
+  switch (state_) {
+    case State::listening: return acceptor_->deadline();
+    case State::connecting: return connector_->retry_at();
+    case State::awaiting_reply: return reply_deadline_;
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace ringsock::soft
