@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/device/soft/cm/local_address.h"
+#include "core/device/soft/cm/connect_target.h"
 #include "core/device/soft/cm/port_owner.h"
 #include "core/device/soft/rc_wiring.h"
 

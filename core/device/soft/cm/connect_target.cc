@@ -1,4 +1,4 @@
-#include "core/device/soft/cm/local_address.h"
+#include "core/device/soft/cm/connect_target.h"
 
 #include "core/base/unique_fd.h"
 #include "core/device/soft/cm/port_name.h"
