@@ -1,0 +1,262 @@
+// Connector and Acceptor together, in port space UDP: requests that carry no queue pair.
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <string_view>
+
+#include "core/device/soft/cm/acceptor.h"
+#include "core/device/soft/cm/connector.h"
+#include "core/device/soft/cm/port_reservation.h"
+
+namespace ringsock::soft {
+namespace {
+
+using verbs::PortSpace;
+
+const auto kLoopback = SocketAddress::v4(INADDR_LOOPBACK, 0);
+
+SocketAddress with_port(SocketAddress address, std::uint16_t port) {
+  address.set_port(port);
+  return address;
+}
+
+/// A listener on a port that it owns.
+struct Listener {
+  PortReservation port;
+  std::unique_ptr<Acceptor> acceptor;
+
+  explicit Listener(const SocketAddress& address, int backlog = 8, PortReservation::Options options = {},
+                    Acceptor::Limits limits = {}) {
+    EXPECT_TRUE(port.bind(PortSpace::udp, address, options));
+    auto opened = Acceptor::open(port.binding(), backlog, limits);
+    EXPECT_TRUE(opened);
+    if (opened) acceptor = std::move(*opened);
+  }
+  [[nodiscard]] std::uint16_t number() const { return port.binding().address.port(); }
+  [[nodiscard]] SocketAddress loopback() const { return with_port(kLoopback, number()); }
+  [[nodiscard]] bool has_work() const {
+    pollfd wait{acceptor->fd(), POLLIN, 0};
+    return ::poll(&wait, 1, 0) == 1;
+  }
+};
+
+/// The other side, by hand.
+struct Client {
+  PortReservation port;
+  std::optional<Connector> connector;
+  std::unique_ptr<Link> link;
+  SocketAddress target;
+
+  /// @return 0 once connected, else the error.
+  int connect(const SocketAddress& to, ConnectTimes times = {}, Nanos now = Nanos(0)) {
+    target = to;
+    EXPECT_TRUE(port.bind_ephemeral(PortSpace::udp, to));
+    connector.emplace(PortSpace::udp, to, port.take_named_socket(), times, now);
+    return retry(now);
+  }
+  int retry(Nanos now) {
+    auto connected = connector->attempt(now);
+    if (!connected) return connected.error().code;
+    link = std::make_unique<Link>(std::move(connected->socket));
+    return 0;
+  }
+  ConnectRequest request() {
+    ConnectRequest out;
+    out.space = PortSpace::udp;
+    out.source = port.binding().address;
+    out.destination = target;
+    return out;
+  }
+  Client& say_hello() {
+    EXPECT_TRUE(link->send(LinkPacket::request, encode_request(request()).view()));
+    return *this;
+  }
+  [[nodiscard]] bool was_dropped() const {
+    link->drain();
+    return link->peer_gone();
+  }
+};
+
+TEST(Connecting, ARequestReachesTheListenerOfTheAddress) {
+  Listener listener(kLoopback);
+  Client client;
+  ASSERT_EQ(client.connect(listener.loopback()), 0);
+  client.say_hello();
+  EXPECT_TRUE(listener.has_work());
+  auto incoming = listener.acceptor->next(Nanos(0));
+  ASSERT_TRUE(incoming);
+  EXPECT_EQ(incoming->request.source, client.port.binding().address);
+  EXPECT_EQ(incoming->peer.pid, ::getpid());
+  EXPECT_TRUE(incoming->accepted_by_listening_process);
+  EXPECT_EQ(listener.acceptor->next(Nanos(0)).error().code, EAGAIN);
+  EXPECT_FALSE(listener.has_work());
+}
+
+TEST(Connecting, AWildcardListenerIsFoundUnderEveryAddress) {
+  Listener listener(SocketAddress::wildcard(AF_INET, 0));
+  Client client, other;
+  EXPECT_EQ(client.connect(listener.loopback()), 0);
+  EXPECT_EQ(other.connect(SocketAddress::v4(0x7f010203, listener.number())), 0);
+}
+
+TEST(Connecting, ADualStackListenerIsFoundByBothFamilies) {
+  Listener listener(SocketAddress::wildcard(AF_INET6, 0));
+  Client v4, v6;
+  EXPECT_EQ(v4.connect(listener.loopback()), 0);
+  EXPECT_EQ(v6.connect(SocketAddress::v6(in6addr_loopback, listener.number())), 0);
+}
+
+TEST(Connecting, AV6OnlyListenerIsFoundByIpv6Alone) {
+  Listener listener(SocketAddress::wildcard(AF_INET6, 0), 8, {.v6_only = true});
+  Client v4, v6;
+  EXPECT_EQ(v4.connect(listener.loopback()), ECONNREFUSED);
+  EXPECT_EQ(v6.connect(SocketAddress::v6(in6addr_loopback, listener.number())), 0);
+}
+
+TEST(Connecting, NobodyListensIsRefused) {
+  PortReservation bound;
+  ASSERT_TRUE(bound.bind(PortSpace::udp, kLoopback, {}));
+  Client client;
+  EXPECT_EQ(client.connect(bound.binding().address), ECONNREFUSED);
+}
+
+TEST(Connecting, AFullBacklogIsTriedAgainUntilThereIsRoom) {
+  Listener listener(kLoopback, 0);
+  Client first, second;
+  ASSERT_EQ(first.connect(listener.loopback()), 0);
+  ASSERT_EQ(second.connect(listener.loopback(), {}, Nanos(0)), EAGAIN);
+  EXPECT_EQ(second.connector->retry_at(), Nanos(200'000));
+  ASSERT_EQ(second.retry(Nanos(200'000)), EAGAIN);
+  EXPECT_EQ(second.connector->retry_at(), Nanos(600'000));
+  first.say_hello();
+  ASSERT_TRUE(listener.acceptor->next(Nanos(0)));
+  EXPECT_EQ(second.retry(Nanos(600'000)), 0);
+}
+
+TEST(Connecting, ABacklogThatStaysFullTimesOut) {
+  Listener listener(kLoopback, 0);
+  Client first, second;
+  ASSERT_EQ(first.connect(listener.loopback()), 0);
+  const ConnectTimes times{.total = Nanos(1'000'000'000)};
+  ASSERT_EQ(second.connect(listener.loopback(), times), EAGAIN);
+  Nanos now(0);
+  int attempts = 0;
+  int error = EAGAIN;
+  for (; error == EAGAIN && attempts < 100; ++attempts) {
+    ASSERT_LE(second.connector->retry_at() - now, Nanos(50'000'000));
+    now = second.connector->retry_at();
+    error = second.retry(now);
+  }
+  EXPECT_EQ(error, ETIMEDOUT);
+  EXPECT_EQ(now, Nanos(1'000'000'000));
+}
+
+TEST(Accepting, AClientThatSaysNothingKeepsNobodyWaiting) {
+  Listener listener(kLoopback);
+  Client silent, talking;
+  ASSERT_EQ(silent.connect(listener.loopback()), 0);
+  EXPECT_EQ(listener.acceptor->next(Nanos(0)).error().code, EAGAIN);
+  EXPECT_FALSE(listener.has_work());
+  ASSERT_EQ(talking.connect(listener.loopback()), 0);
+  talking.say_hello();
+  auto incoming = listener.acceptor->next(Nanos(0));
+  ASSERT_TRUE(incoming);
+  EXPECT_EQ(incoming->request.source, talking.port.binding().address);
+
+  // It can still make up its mind.
+  silent.say_hello();
+  EXPECT_TRUE(listener.has_work());
+  incoming = listener.acceptor->next(Nanos(1));
+  ASSERT_TRUE(incoming);
+  EXPECT_EQ(incoming->request.source, silent.port.binding().address);
+  EXPECT_FALSE(listener.acceptor->deadline());
+}
+
+TEST(Accepting, AClientThatSaysNothingForTooLongIsDropped) {
+  Listener listener(kLoopback, 8, {}, {.half_open_time = Nanos(100)});
+  Client silent;
+  ASSERT_EQ(silent.connect(listener.loopback()), 0);
+  EXPECT_FALSE(listener.acceptor->next(Nanos(5)));
+  EXPECT_EQ(listener.acceptor->deadline(), Nanos(105));
+  EXPECT_FALSE(listener.acceptor->next(Nanos(104)));
+  EXPECT_FALSE(silent.was_dropped());
+  EXPECT_FALSE(listener.acceptor->next(Nanos(105)));
+  EXPECT_TRUE(silent.was_dropped());
+}
+
+TEST(Accepting, TheOldestSilentClientMakesRoomForANewOne) {
+  Listener listener(kLoopback, 8, {}, {.half_open = 2});
+  Client silent[3];
+  for (Client& client : silent) {
+    ASSERT_EQ(client.connect(listener.loopback()), 0);
+    EXPECT_FALSE(listener.acceptor->next(Nanos(0)));
+  }
+  EXPECT_TRUE(silent[0].was_dropped());
+  EXPECT_FALSE(silent[1].was_dropped());
+  silent[1].say_hello();
+  EXPECT_TRUE(listener.acceptor->next(Nanos(0)));
+}
+
+TEST(Accepting, AClientThatGoesAwayBeforeItSpeaksLeavesNothing) {
+  Listener listener(kLoopback);
+  {
+    Client client;
+    ASSERT_EQ(client.connect(listener.loopback()), 0);
+    EXPECT_FALSE(listener.acceptor->next(Nanos(0)));
+  }
+  EXPECT_TRUE(listener.has_work());
+  EXPECT_FALSE(listener.acceptor->next(Nanos(0)));
+  EXPECT_FALSE(listener.acceptor->deadline());
+  EXPECT_FALSE(listener.has_work());
+}
+
+TEST(Accepting, GarbageIsDropped) {
+  Listener listener(kLoopback);
+  Client garbage, wrong_type, wrong_space, wrong_port;
+  ASSERT_EQ(garbage.connect(listener.loopback()), 0);
+  const std::byte bytes[20]{};
+  ASSERT_TRUE(garbage.link->send(LinkPacket::request, bytes));
+
+  ASSERT_EQ(wrong_type.connect(listener.loopback()), 0);
+  ASSERT_TRUE(wrong_type.link->send(LinkPacket::reply, encode_request(wrong_type.request()).view()));
+
+  ASSERT_EQ(wrong_space.connect(listener.loopback()), 0);
+  ConnectRequest request = wrong_space.request();
+  request.space = PortSpace::tcp;
+  ASSERT_TRUE(wrong_space.link->send(LinkPacket::request, encode_request(request).view()));
+
+  ASSERT_EQ(wrong_port.connect(listener.loopback()), 0);
+  request = wrong_port.request();
+  request.destination.set_port(1);
+  ASSERT_TRUE(wrong_port.link->send(LinkPacket::request, encode_request(request).view()));
+
+  EXPECT_EQ(listener.acceptor->next(Nanos(0)).error().code, EAGAIN);
+  for (Client* client : {&garbage, &wrong_type, &wrong_space, &wrong_port}) EXPECT_TRUE(client->was_dropped());
+}
+
+TEST(Accepting, OnlyOneListensUnderAName) {
+  Listener listener(kLoopback);
+  EXPECT_EQ(Acceptor::open(listener.port.binding(), 1, {}).error().code, EADDRINUSE);
+}
+
+TEST(Accepting, AConnectionThatOutlivesItsListenerDoesNotKeepThePort) {
+  PortBinding where;
+  std::shared_ptr<Link> accepted;
+  Client client;
+  {
+    Listener listener(kLoopback);
+    where = listener.port.binding();
+    ASSERT_EQ(client.connect(listener.loopback()), 0);
+    client.say_hello();
+    auto incoming = listener.acceptor->next(Nanos(0));
+    ASSERT_TRUE(incoming);
+    accepted = incoming->link;
+    accepted->set_manager(nullptr);
+  }
+  PortReservation again;
+  ASSERT_TRUE(again.bind(PortSpace::udp, where.address, {.reuse_address = true}));
+  EXPECT_TRUE(Acceptor::open(again.binding(), 1, {}));
+}
+
+}  // namespace
+}  // namespace ringsock::soft
