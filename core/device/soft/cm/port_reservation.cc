@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
+
 #include "core/device/soft/cm/port_owner.h"
 #include "core/device/soft/cm/sock_diag.h"
 
@@ -46,12 +48,15 @@ Status accept_bound_before(int socket, const SocketAddress& wanted) {
   return ok();
 }
 
-std::uint32_t random_number() {
-  std::uint32_t out = 0;
-  if (::getrandom(&out, sizeof out, GRND_NONBLOCK) != sizeof out) {
-    out = static_cast<std::uint32_t>(::getpid()) ^ static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(&out));
-  }
-  return out;
+/// Hardly ever used by another process of this host; a clash only costs another try.
+std::uint32_t unlikely_number() {
+  static std::atomic<std::uint32_t> counter = [] {
+    std::uint32_t start = 0;
+    if (::getrandom(&start, sizeof start, GRND_NONBLOCK) != sizeof start)
+      start = static_cast<std::uint32_t>(::getpid());
+    return start;
+  }();
+  return counter.fetch_add(1, std::memory_order_relaxed);
 }
 
 /// Every kernel socket that holds the port belongs to this user.
@@ -138,7 +143,7 @@ Status PortReservation::bind_name() {
   auto socket = make_link_socket();
   if (!socket) return socket.error();
   for (;;) {
-    name_ = bound_name(binding_, reuse_, random_number());
+    name_ = bound_name(binding_, reuse_, unlikely_number());
     const AbstractAddress name(name_);
     if (::bind(socket->get(), name.get(), name.length) == 0) break;
     if (errno != EADDRINUSE) return Error::last("bind AF_UNIX");
