@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "core/base/clock.h"
 #include "core/base/result.h"
@@ -67,8 +68,17 @@ struct CmEvent {
 };
 
 /// A queue pair for one connection, and the memory that its peer may write.
-/// Destroyed in reverse: the registration before the queue pair that holds the memory.
+/// Destroyed in reverse, also by assignment: the registration before the queue pair that holds the memory.
 struct ConnectionQp {
+  ConnectionQp() = default;
+  ConnectionQp(ConnectionQp&&) = default;
+  ConnectionQp& operator=(ConnectionQp&& other) noexcept {
+    receive_mr = std::move(other.receive_mr);
+    qp = std::move(other.qp);
+    receive_memory = other.receive_memory;
+    return *this;
+  }
+
   Qp qp;
   Mr receive_mr;                        ///< local and remote write, covers all of `receive_memory`
   std::span<std::byte> receive_memory;  ///< zeroed, page aligned; lives as long as `qp`
