@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cerrno>
 
+#include "core/device/soft/cm/soft_id.h"
 #include "core/device/soft/completion_queue.h"
 #include "core/device/soft/protection_domain.h"
 #include "core/device/soft/queue_pair.h"
@@ -215,8 +216,8 @@ Result<ibv_async_event> SoftDevice::get_async_event() { return async_events_.tak
 
 void SoftDevice::ack_async_event(ibv_async_event& event) { async_events_.acknowledge(event); }
 
-Result<std::unique_ptr<verbs::ConnectionId>> SoftDevice::create_id(verbs::PortSpace) {
-  return Error{ENOSYS, "create_id"};
+Result<std::unique_ptr<verbs::ConnectionId>> SoftDevice::create_id(verbs::PortSpace space) {
+  return make_soft_id(*this, space);
 }
 
 std::uint32_t SoftDevice::next_qp_num() {
