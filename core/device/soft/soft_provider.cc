@@ -1,0 +1,30 @@
+#include "core/device/soft/soft_provider.h"
+
+#include "core/device/soft/soft_device.h"
+#include "core/net/local_address.h"
+
+namespace ringsock::soft {
+
+namespace {
+
+class SoftProvider final : public verbs::DeviceProvider {
+ public:
+  [[nodiscard]] const char* name() const override { return kSoftDeviceName; }
+  [[nodiscard]] verbs::DeviceKind kind() const override { return verbs::DeviceKind::soft; }
+  bool reaches(const SocketAddress& address) override {
+    if (address.is_wildcard() || address.is_loopback()) return true;
+    const auto local = net::is_local_address(address);
+    return local && *local;
+  }
+  Result<std::unique_ptr<verbs::Device>> open() override {
+    auto device = SoftDevice::open();
+    if (!device) return device.error();
+    return std::unique_ptr<verbs::Device>(*std::move(device));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<verbs::DeviceProvider> make_soft_provider() { return std::make_unique<SoftProvider>(); }
+
+}  // namespace ringsock::soft
