@@ -5,7 +5,7 @@ build_root=${RINGSOCK_BUILD_DIR:-$root/build}
 jobs=$(nproc)
 started_at=$SECONDS
 
-say() { printf '%s\n' "$*"; }
+say() { printf '%s\n' "$@"; }
 
 # "[ 1:05] text", the time since the start of the script.
 progress() {
