@@ -1,0 +1,103 @@
+// Fixed-size buffers out of registered slabs.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "core/base/result.h"
+#include "core/verbs/buffer.h"
+#include "core/verbs/device.h"
+#include "core/verbs/handles.h"
+#include "core/verbs/pages.h"
+
+namespace ringsock::verbs {
+
+struct BufferPoolOptions {
+  std::size_t buffer_bytes = 2048;     ///< of one buffer, rounded up to a multiple of 64
+  std::size_t slab_bytes = 2 << 20;    ///< what is mapped and registered at a time
+  std::size_t limit_bytes = 64 << 20;  ///< the pool stops growing before it exceeds this
+  int access = IBV_ACCESS_LOCAL_WRITE;
+};
+
+struct BufferPoolStatistics {
+  std::size_t slabs;
+  std::size_t bytes;       ///< mapped and registered
+  std::size_t buffers;     ///< taken and free
+  std::size_t in_use;      ///< of them taken
+  std::uint64_t refusals;  ///< how often the pool had none to give
+  PageBacking backing;     ///< of the newest slab
+};
+
+/// A pool for one protection domain (or none: then keys are 0 and the memory only for the CPU). It grows a slab at a
+/// time when it runs out, up to its limit, and never shrinks. Buffers are handed out last in, first out: warm ones
+/// first. Lifetime: the pool outlives its buffers; the device and the protection domain outlive the pool. Threads: all
+/// functions, and the release of buffers, from any thread. Taking and returning are lock-free; growing locks.
+class BufferPool {
+ public:
+  /// `device` and `pd` both or neither. Errors: EINVAL when the options allow not even one slab.
+  static Result<std::unique_ptr<BufferPool>> create(Device* device, ibv_pd* pd, const BufferPoolOptions& options);
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+  ~BufferPool();
+
+  /// A buffer with unspecified contents. Errors: ENOBUFS at the limit; ENOMEM when memory or its registration is
+  /// refused.
+  Result<BufferRef> take();
+  /// Fills `out` with as many buffers as there are, with one atomic operation while none has to be made.
+  /// @return how many, 0..out.size()
+  std::size_t take(std::span<BufferRef> out);
+
+  [[nodiscard]] std::size_t buffer_bytes() const { return buffer_bytes_; }
+  [[nodiscard]] BufferPoolStatistics statistics() const;
+
+ private:
+  friend void recycle(BufferHeader& header);
+
+  /// Parents first: the registration goes before the memory.
+  struct Slab {
+    Pages pages;
+    Mr mr;
+    std::unique_ptr<BufferHeader[]> headers;
+  };
+  /// The stack of free buffers: the index + 1 of its top, and a counter that changes with each operation so that a top
+  /// that has left and come back is noticed (the ABA problem).
+  struct FreeTop {
+    std::uint32_t position;
+    std::uint32_t changes;
+  };
+
+  BufferPool(Device* device, ibv_pd* pd, const BufferPoolOptions& options);
+
+  [[nodiscard]] BufferHeader& header_at(std::uint32_t position) const;
+  /// Takes up to `count` buffers off the stack; the first one's position, linked by next_free, and how many.
+  std::pair<std::uint32_t, std::size_t> pop(std::size_t count);
+  void push(BufferHeader& first, BufferHeader& last);
+  Result<Slab> make_slab();
+  /// Links and publishes a slab that has become the pool's.
+  void publish(std::unique_ptr<Slab> slab);
+  Status grow();
+
+  Device* const device_;
+  ibv_pd* const pd_;
+  const int access_;
+  const std::size_t buffer_bytes_;
+  const std::size_t slab_bytes_;
+  const std::uint32_t buffers_per_slab_;
+  const std::size_t max_slabs_;
+
+  Mutex grow_lock_;
+  bool told_of_failure_ = false;                      ///< under grow_lock_
+  std::unique_ptr<std::atomic<Slab*>[]> slab_table_;  ///< max_slabs_ entries; published once each
+  std::atomic<std::size_t> slabs_ = 0;
+
+  alignas(64) std::atomic<FreeTop> free_top_{FreeTop{0, 0}};
+  std::atomic<std::size_t> in_use_ = 0;
+  std::atomic<std::uint64_t> refusals_ = 0;
+};
+
+}  // namespace ringsock::verbs

@@ -1,0 +1,80 @@
+#include "core/verbs/pages.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+// In the kernel since 5.14; libc headers lag behind.
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace ringsock::verbs {
+
+namespace {
+
+/// 2 MiB on x86-64 and, with 4 KiB pages, on aarch64. Elsewhere the kernel refuses and small pages serve.
+constexpr std::size_t kHugePageBytes = 2 << 20;
+
+std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+std::size_t small_page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
+std::span<std::byte> map(std::size_t bytes, int extra_flags) {
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | extra_flags, -1, 0);
+  if (memory == MAP_FAILED) return {};
+  return {static_cast<std::byte*>(memory), bytes};
+}
+
+/// Huge pages for at least seven eighths of use: the rest of the last one would be lost.
+bool worth_huge_pages(std::size_t bytes) {
+  return bytes >= kHugePageBytes && (rounded_up(bytes, kHugePageBytes) - bytes) * 8 <= bytes;
+}
+
+}  // namespace
+
+Pages::~Pages() {
+  if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
+}
+
+Result<Pages> Pages::on_reserved_huge_pages(std::size_t bytes) {
+  const auto memory = map(rounded_up(bytes, kHugePageBytes), MAP_HUGETLB);
+  if (memory.empty()) return Error::last("mmap MAP_HUGETLB");
+  Pages pages(memory, PageBacking::hugetlb);
+  // A control group may refuse the pages when they are touched, by SIGBUS. Asking now turns that into an error.
+  if (::madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
+    return Error::last("madvise MADV_POPULATE_WRITE");
+  }
+  return pages;
+}
+
+Result<Pages> Pages::on_joinable_pages(std::size_t bytes) {
+  // Only aligned huge pages can be joined: map more, and give back both ends.
+  const std::size_t wanted = rounded_up(bytes, kHugePageBytes);
+  const auto memory = map(wanted + kHugePageBytes, 0);
+  if (memory.empty()) return Error::last("mmap");
+  const auto misalignment = reinterpret_cast<std::uintptr_t>(memory.data()) % kHugePageBytes;
+  const std::size_t head = misalignment == 0 ? 0 : kHugePageBytes - misalignment;
+  if (head > 0) ::munmap(memory.data(), head);
+  ::munmap(memory.data() + head + wanted, kHugePageBytes - head);
+  const auto kept = memory.subspan(head, wanted);
+  const bool joinable = ::madvise(kept.data(), kept.size(), MADV_HUGEPAGE) == 0;
+  return Pages(kept, joinable ? PageBacking::transparent_huge : PageBacking::small);
+}
+
+Result<Pages> Pages::on_small_pages(std::size_t bytes) {
+  const auto memory = map(rounded_up(bytes, small_page_bytes()), 0);
+  if (memory.empty()) return Error::last("mmap");
+  return Pages(memory, PageBacking::small);
+}
+
+Result<Pages> Pages::allocate(std::size_t bytes) {
+  if (worth_huge_pages(bytes)) {
+    if (auto pages = on_reserved_huge_pages(bytes)) return pages;
+    if (auto pages = on_joinable_pages(bytes)) return pages;
+  }
+  return on_small_pages(bytes);
+}
+
+}  // namespace ringsock::verbs
