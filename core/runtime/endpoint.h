@@ -21,6 +21,7 @@
 namespace ringsock::runtime {
 
 class Endpoint;
+class EpollSet;
 class Ref;
 
 /// Somebody who wants to hear that an endpoint's readiness may have changed: a sleeper (sleeper.h) or an epoll set's
@@ -137,6 +138,9 @@ class Endpoint {
     }
     return refs != 0;
   }
+
+  /// This endpoint as an epoll set (epoll_set.h), or null.
+  virtual EpollSet* as_epoll_set() noexcept { return nullptr; }
 
   // -- those who watch
   // ----------------------------------------------------------------------------------------------------

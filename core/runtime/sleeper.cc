@@ -16,9 +16,9 @@ namespace ringsock::runtime {
 namespace {
 
 // A child shares its parent's eventfds; each would wake the other.
-constinit std::atomic<unsigned> fork_generation{0};
+constinit std::atomic<unsigned> forks{0};
 [[gnu::constructor]] void install_fork_handler() {
-  ::pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1, std::memory_order_relaxed); });
+  ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
 }
 
 struct ThreadBell {
@@ -29,9 +29,11 @@ thread_local ThreadBell bell_of_thread;
 
 }  // namespace
 
+unsigned fork_generation() { return forks.load(std::memory_order_relaxed); }
+
 int thread_bell() {
   ThreadBell& bell = bell_of_thread;
-  const unsigned generation = fork_generation.load(std::memory_order_relaxed);
+  const unsigned generation = fork_generation();
   if (!bell.fd || bell.generation != generation) {
     bell.fd.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     bell.generation = generation;

@@ -13,6 +13,9 @@
 
 namespace ringsock::runtime {
 
+/// How many times this process was forked off: a number that differs between parent and child.
+unsigned fork_generation();
+
 /// The eventfd on which other threads wake the calling thread; made on first use, closed when the thread ends, made
 /// anew in a forked child. -1 when there are no descriptors left.
 int thread_bell();

@@ -36,6 +36,8 @@ class FakeEndpoint final : public runtime::Endpoint {
     note_activity();
     notify_watchers(events);
   }
+  /// Time alone changed something: no doorbell, no notice (see deadline()).
+  void change_silently(std::uint32_t events) { events_.fetch_or(events); }
   void set_deadline(Nanos deadline) { deadline_ = deadline; }
 
   // -- what happened
