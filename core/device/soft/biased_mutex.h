@@ -8,11 +8,12 @@
 
 namespace ringsock::soft {
 
-/// A mutex biased to the first thread that takes it. That thread enters and leaves with plain stores; the first other thread
-/// takes the bias away for good, with a membarrier(2), and from then on it is a Mutex. A locked instruction would wait until
-/// the stores to the peer's cache lines have drained (50-100 ns a message), which is what the whole data path avoids.
-/// Satisfies Lockable. Not recursive, process-private. A process that membarrier(2) refuses gets the plain Mutex at once.
-/// fork() by a thread other than the biased one while that one is inside leaves the child's copy locked, as with any mutex.
+/// A mutex biased to the first thread that takes it. That thread enters and leaves with plain stores; the first other
+/// thread takes the bias away for good, with a membarrier(2), and from then on it is a Mutex. A locked instruction
+/// would wait until the stores to the peer's cache lines have drained (50-100 ns a message), which is what the whole
+/// data path avoids. Satisfies Lockable. Not recursive, process-private. A process that membarrier(2) refuses gets the
+/// plain Mutex at once. fork() by a thread other than the biased one while that one is inside leaves the child's copy
+/// locked, as with any mutex.
 class BiasedMutex {
  public:
   BiasedMutex() = default;

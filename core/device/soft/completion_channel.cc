@@ -20,7 +20,9 @@ Result<std::unique_ptr<CompletionChannel>> CompletionChannel::create(ibv_context
   return channel;
 }
 
-CompletionChannel::CompletionChannel(UniqueFd epoll) : ibv_comp_channel{}, epoll_(std::move(epoll)) { fd = epoll_.get(); }
+CompletionChannel::CompletionChannel(UniqueFd epoll) : ibv_comp_channel{}, epoll_(std::move(epoll)) {
+  fd = epoll_.get();
+}
 
 Result<std::uint64_t> CompletionChannel::watch(int watched, std::function<void()> on_readable) {
   std::lock_guard guard(lock_);
@@ -28,7 +30,8 @@ Result<std::uint64_t> CompletionChannel::watch(int watched, std::function<void()
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = watch;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watched, &event) != 0) return Error::last("completion channel: epoll_ctl");
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watched, &event) != 0)
+    return Error::last("completion channel: epoll_ctl");
   watches_.emplace(watch, std::make_shared<std::function<void()>>(std::move(on_readable)));
   return watch;
 }

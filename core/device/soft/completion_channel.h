@@ -22,8 +22,8 @@ class CompletionChannel final : public ibv_comp_channel {
  public:
   static Result<std::unique_ptr<CompletionChannel>> create(ibv_context& context);
 
-  /// `on_readable` runs inside next_event() whenever `watched` is readable, and must make it unreadable. It may still be
-  /// running, in another thread, when unwatch() returns: it must own what it uses. Errors: those of epoll_ctl(2).
+  /// `on_readable` runs inside next_event() whenever `watched` is readable, and must make it unreadable. It may still
+  /// be running, in another thread, when unwatch() returns: it must own what it uses. Errors: those of epoll_ctl(2).
   Result<std::uint64_t> watch(int watched, std::function<void()> on_readable);
   void unwatch(std::uint64_t watch, int watched);
 

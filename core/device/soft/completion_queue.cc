@@ -82,16 +82,22 @@ void CompletionQueue::push(const ibv_wc& wc) {
   {
     std::lock_guard guard(local_lock_);
     const std::uint32_t count = local_count_.load(std::memory_order_relaxed);
-    if (count == local_capacity_) [[unlikely]] return overrun();
+    if (count == local_capacity_) [[unlikely]]
+      return overrun();
     std::uint32_t slot = local_head_ + count;
     if (slot >= local_capacity_) slot -= local_capacity_;
-    local_[slot] = {wc.wr_id,      wc.qp_num, wc.byte_len, wc.vendor_err, static_cast<std::uint16_t>(wc.status),
+    local_[slot] = {wc.wr_id,
+                    wc.qp_num,
+                    wc.byte_len,
+                    wc.vendor_err,
+                    static_cast<std::uint16_t>(wc.status),
                     static_cast<std::uint16_t>(wc.opcode)};
     local_count_.store(count + 1, std::memory_order_release);
   }
   AsymmetricBarrier::light();
   const auto armed = armed_.load(std::memory_order_relaxed);
-  if (armed == 0) [[likely]] return;
+  if (armed == 0) [[likely]]
+    return;
   if (armed == kArmedForAny || wc.status != IBV_WC_SUCCESS) fire();
 }
 

@@ -1,4 +1,5 @@
-// A completion queue: completions of this side in a private ring, completions of the peers' messages straight from the inboxes.
+// A completion queue: completions of this side in a private ring, completions of the peers' messages straight from the
+// inboxes.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -24,8 +25,8 @@ class SoftDevice;
 /// What ibv_req_notify_cq() asked for. The numbers are those of DoorbellLine::armed.
 enum class ArmKind : std::uint32_t { any = kArmedForAny, solicited = kArmedForSolicited };
 
-/// Lock order: Link's lock, then poll_lock_, then a queue pair's send lock, then the leaves (local_lock_, arm_lock_, the
-/// channel's). So nothing that drains a link may run under a lock of this class.
+/// Lock order: Link's lock, then poll_lock_, then a queue pair's send lock, then the leaves (local_lock_, arm_lock_,
+/// the channel's). So nothing that drains a link may run under a lock of this class.
 class CompletionQueue final : public ibv_cq {
  public:
   CompletionQueue(SoftDevice& device, int cqe, void* context, CompletionChannel* channel);
@@ -37,8 +38,8 @@ class CompletionQueue final : public ibv_cq {
   /// A completion that arose on this side. Only wr_id, status, opcode, byte_len, vendor_err and qp_num are kept.
   /// Any thread; a leaf. When the queue is full it is in error: IBV_EVENT_CQ_ERR, the completion is lost.
   void push(const ibv_wc& wc);
-  // Arming (ibv_req_notify_cq(3)) in two steps, so that many queues share one barrier: arm() each, then the heavy barrier,
-  // then after_barrier() each.
+  // Arming (ibv_req_notify_cq(3)) in two steps, so that many queues share one barrier: arm() each, then the heavy
+  // barrier, then after_barrier() each.
   void arm(ArmKind kind);
   void after_barrier();
   [[nodiscard]] bool is_armed() const { return armed_.load(std::memory_order_relaxed) != 0; }

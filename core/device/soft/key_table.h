@@ -15,9 +15,9 @@
 
 namespace ringsock::soft {
 
-/// Every memory region of a device, found by key without a lock. A key is {index:24, generation:8}; the generation changes
-/// with each use of an index, so a stale key fails. A region's lkey and rkey are the same number.
-/// Threads: all functions from any thread.
+/// Every memory region of a device, found by key without a lock. A key is {index:24, generation:8}; the generation
+/// changes with each use of an index, so a stale key fails. A region's lkey and rkey are the same number. Threads: all
+/// functions from any thread.
 class KeyTable {
  public:
   struct Region {

@@ -26,8 +26,8 @@ enum class LinkPacket : std::uint8_t {
 inline constexpr std::size_t kMaxLinkPacket = 1024;
 inline constexpr std::size_t kMaxLinkFds = 2;
 
-/// One AF_UNIX SOCK_SEQPACKET connection, non-blocking. It wakes a sleeping peer (wake packets), tells of its death (end of
-/// file: the kernel closes a dead process's sockets), and carries the few messages of the connection manager.
+/// One AF_UNIX SOCK_SEQPACKET connection, non-blocking. It wakes a sleeping peer (wake packets), tells of its death
+/// (end of file: the kernel closes a dead process's sockets), and carries the few messages of the connection manager.
 /// One descriptor serves it all, so it is what a completion channel and an event channel both wait on.
 /// Shared (std::shared_ptr) by the queue pair and the connection id; lives until both are gone.
 /// Threads: all functions from any thread.
@@ -48,13 +48,14 @@ class Link {
   ~Link();
 
   [[nodiscard]] int fd() const { return socket_.get(); }
-  /// Rings the peer's doorbell. One system call; a full socket is already a rung doorbell; a dead peer is noticed by drain().
+  /// Rings the peer's doorbell. One system call; a full socket is already a rung doorbell; a dead peer is noticed by
+  /// drain().
   void ring();
   /// Sends one packet of at most kMaxLinkPacket bytes, with at most kMaxLinkFds descriptors (SCM_RIGHTS).
   /// Errors: EAGAIN socket full, EPIPE or ECONNRESET peer gone, EMSGSIZE.
   Status send(LinkPacket type, std::span<const std::byte> bytes, std::span<const int> fds = {});
-  /// Reads every packet that is there (at least one recvmsg(2)) and tells the sinks; at end of file both hear on_peer_gone().
-  /// A packet that arrives while no manager is set is kept for it.
+  /// Reads every packet that is there (at least one recvmsg(2)) and tells the sinks; at end of file both hear
+  /// on_peer_gone(). A packet that arrives while no manager is set is kept for it.
   void drain();
   [[nodiscard]] bool peer_gone() const { return peer_gone_.load(std::memory_order_acquire); }
   /// shutdown(2) both ways: the peer sees end of file at once, the descriptor stays valid for a concurrent user.

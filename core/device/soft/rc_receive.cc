@@ -11,7 +11,9 @@ namespace ringsock::soft {
 namespace {
 
 constexpr std::uint8_t flags_of(std::uint64_t head) { return static_cast<std::uint8_t>(head >> 32); }
-constexpr EntryType type_of(std::uint64_t head) { return static_cast<EntryType>(static_cast<std::uint8_t>(head >> 40)); }
+constexpr EntryType type_of(std::uint64_t head) {
+  return static_cast<EntryType>(static_cast<std::uint8_t>(head >> 40));
+}
 constexpr std::uint32_t round_up_8(std::uint32_t bytes) { return (bytes + 7) & ~7U; }
 
 }  // namespace
@@ -22,7 +24,8 @@ int ReliableQueuePair::post_receive(ibv_recv_wr* wr, ibv_recv_wr** bad) {
   const ibv_qp_state now = state_.load(std::memory_order_relaxed);
   int error = now == IBV_QPS_RESET || uses_srq ? EINVAL : 0;
   for (; wr != nullptr && error == 0; wr = wr->next) {
-    const std::uint32_t bytes = wr->num_sge == 0 ? 0 : total_length(wr->sg_list, static_cast<std::size_t>(std::max(wr->num_sge, 0)));
+    const std::uint32_t bytes =
+        wr->num_sge == 0 ? 0 : total_length(wr->sg_list, static_cast<std::size_t>(std::max(wr->num_sge, 0)));
     error = receives_.post(*wr);
     if (error != 0) break;
     smallest_receive_ = receives_.posted() == 1 ? bytes : std::min(smallest_receive_, bytes);
@@ -32,7 +35,8 @@ int ReliableQueuePair::post_receive(ibv_recv_wr* wr, ibv_recv_wr** bad) {
   inbox_.consumer->receive_bytes.store(smallest_receive_, std::memory_order_relaxed);
   inbox_.consumer->receives_posted.store(receives_.posted(), std::memory_order_release);
   ring_if_waiting();
-  if (now == IBV_QPS_ERR) [[unlikely]] receive_queue().fire();
+  if (now == IBV_QPS_ERR) [[unlikely]]
+    receive_queue().fire();
   return error;
 }
 
@@ -44,20 +48,24 @@ int ReliableQueuePair::poll_receives(int count, ibv_wc* wc) {
     if (head >> 48 != inbox_.lap(index_) || inbox_broken_) break;
     const std::uint64_t body = entry.body.load(std::memory_order_relaxed);
     if (type_of(head) == EntryType::write_imm) [[likely]] {
-      if (!take_receive()) [[unlikely]] break;
+      if (!take_receive()) [[unlikely]]
+        break;
       fill_receive(wc[got++], head, static_cast<std::uint32_t>(body));
       finish_receive();
     } else if (!consume(head, body, wc, got)) {
       break;
     }
     ++index_;
-    if (index_ - index_published_ >= inbox_.ring_entries / 4) [[unlikely]] publish_consumed();
+    if (index_ - index_published_ >= inbox_.ring_entries / 4) [[unlikely]]
+      publish_consumed();
   }
-  if (got < count && flushing_.load(std::memory_order_acquire)) [[unlikely]] got += flush_receives(count - got, wc + got);
+  if (got < count && flushing_.load(std::memory_order_acquire)) [[unlikely]]
+    got += flush_receives(count - got, wc + got);
   return got;
 }
 
-/// The next receive, into receive_. False: none; with a shared queue the message waits, else the peer sent without leave.
+/// The next receive, into receive_. False: none; with a shared queue the message waits, else the peer sent without
+/// leave.
 bool ReliableQueuePair::take_receive() {
   if (srq != nullptr) return static_cast<SharedReceiveQueue*>(srq)->take(receive_, srq_sges_);
   if (receives_.empty()) [[unlikely]] {
@@ -162,7 +170,8 @@ bool ReliableQueuePair::consume_assist(std::uint32_t room) {
     return false;
   }
   std::memcpy(&request, inbox_.payload + at, sizeof request);
-  const ibv_wc_status status = carry_out(request, inbox_.payload + at, room - static_cast<std::uint32_t>(sizeof request));
+  const ibv_wc_status status =
+      carry_out(request, inbox_.payload + at, room - static_cast<std::uint32_t>(sizeof request));
   payload_ += round_up_8(room);
   if (status != IBV_WC_SUCCESS) {
     refuse(status);
@@ -261,7 +270,8 @@ void ReliableQueuePair::publish_consumed() {
 /// After anything that may let the peer's stalled sends go on.
 void ReliableQueuePair::ring_if_waiting() {
   barrier_light();
-  if (inbox_.producer->waiting.load(std::memory_order_relaxed) == 0) [[likely]] return;
+  if (inbox_.producer->waiting.load(std::memory_order_relaxed) == 0) [[likely]]
+    return;
   Link* link = ringing_.load(std::memory_order_acquire);
   if (link != nullptr && inbox_.producer->waiting.exchange(0) != 0) link->ring();
 }

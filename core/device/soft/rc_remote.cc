@@ -31,7 +31,8 @@ ReliableQueuePair::Target ReliableQueuePair::find_target(std::uint32_t rkey, std
   if ((granted & access) != access || address < start || length > size || skip > size - length) {
     return {Target::Kind::denied};
   }
-  if ((granted & kRowInArena) == 0) return {direct_access_ ? Target::Kind::process : Target::Kind::assisted, nullptr, row};
+  if ((granted & kRowInArena) == 0)
+    return {direct_access_ ? Target::Kind::process : Target::Kind::assisted, nullptr, row};
   const std::uint64_t base = row->arena_offset.load(std::memory_order_relaxed);
   if (base > peer_.arena_bytes || skip > peer_.arena_bytes - base || length > peer_.arena_bytes - base - skip) {
     return {Target::Kind::denied};
@@ -99,8 +100,8 @@ std::uint64_t fetch_and_add(std::byte* memory, std::uint64_t addend) {
   return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(memory)).fetch_add(addend);
 }
 
-/// Carries an operation out with the help of the peer's progress, a piece of the payload ring at a time. The answer to a
-/// read or an atomic operation comes back in the same place.
+/// Carries an operation out with the help of the peer's progress, a piece of the payload ring at a time. The answer to
+/// a read or an atomic operation comes back in the same place.
 ReliableQueuePair::Step ReliableQueuePair::assist(const ibv_send_wr& wr, SendProgress& progress, AssistKind kind,
                                                   std::uint64_t length) {
   const auto list = sges_of(wr);
@@ -163,8 +164,7 @@ bool ReliableQueuePair::process_copy(const ibv_send_wr& wr, MrRow& row, bool to_
     std::vector<iovec> local;
     local.reserve(static_cast<std::size_t>(wr.num_sge));
     const std::uint64_t length = length_of(sges_of(wr));
-    for_each_part(sges_of(wr), 0, length,
-                  [&](std::byte* part, std::size_t bytes) { local.push_back({part, bytes}); });
+    for_each_part(sges_of(wr), 0, length, [&](std::byte* part, std::size_t bytes) { local.push_back({part, bytes}); });
     const iovec remote{reinterpret_cast<void*>(wr.wr.rdma.remote_addr), length};
     const int saved_errno = errno;
     const ssize_t moved = to_peer ? ::process_vm_writev(peer_pid_, local.data(), local.size(), &remote, 1, 0)

@@ -45,7 +45,7 @@ constexpr std::uint32_t round_up_8(std::uint32_t bytes) { return (bytes + 7) & ~
 /// ibv_qp_attr.min_rnr_timer: the codes of the InfiniBand specification.
 Nanos rnr_delay(std::uint8_t code) {
   static constexpr std::uint32_t kHundredthsOfMs[32] = {
-      65536, 1,   2,   3,   4,   6,   8,   12,   16,   24,   32,   48,   64,   96,   128,   192,
+      65536, 1,   2,   3,   4,    6,    8,    12,   16,   24,   32,   48,    64,    96,    128,   192,
       256,   384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
   return Nanos(std::uint64_t{kHundredthsOfMs[code & 31]} * 10'000);
 }
@@ -58,8 +58,8 @@ ReliableQueuePair::QueuedSend::QueuedSend(const ibv_send_wr& posted, const SendP
   if ((posted.send_flags & IBV_SEND_INLINE) != 0) {
     inline_data.resize(length_of(list));
     gather(list, 0, inline_data.size(), inline_data.data());
-    sges.push_back({reinterpret_cast<std::uint64_t>(inline_data.data()),
-                    static_cast<std::uint32_t>(inline_data.size()), 0});
+    sges.push_back(
+        {reinterpret_cast<std::uint64_t>(inline_data.data()), static_cast<std::uint32_t>(inline_data.size()), 0});
   } else {
     sges.assign(list.begin(), list.end());
   }
@@ -80,11 +80,14 @@ int ReliableQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
 }
 
 int ReliableQueuePair::post_one(const ibv_send_wr& wr) {
-  if (static_cast<std::uint32_t>(wr.num_sge) > max_send_sge_ || !is_supported(wr)) [[unlikely]] return EINVAL;
+  if (static_cast<std::uint32_t>(wr.num_sge) > max_send_sge_ || !is_supported(wr)) [[unlikely]]
+    return EINVAL;
   SendProgress progress;
-  if (!direct_) [[unlikely]] return post_queued(wr, progress, Step::stalled);
+  if (!direct_) [[unlikely]]
+    return post_queued(wr, progress, Step::stalled);
   const Step step = execute(wr, progress);
-  if (step != Step::done) [[unlikely]] return post_queued(wr, progress, step);
+  if (step != Step::done) [[unlikely]]
+    return post_queued(wr, progress, step);
   complete(wr, IBV_WC_SUCCESS);
   return 0;
 }
@@ -138,7 +141,8 @@ ReliableQueuePair::Step ReliableQueuePair::write(const ibv_send_wr& wr, SendProg
   const bool with_imm = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   Step step = Step::done;
   // Looked at before the copy, so that a stalled message is not copied twice.
-  if (with_imm && !may_send(progress, step)) [[unlikely]] return step;
+  if (with_imm && !may_send(progress, step)) [[unlikely]]
+    return step;
   // A write of nothing names no memory, and whatever the address and key say is not looked at.
   if (length != 0) {
     if (length > kMaxMessageBytes) return fail(progress, IBV_WC_LOC_LEN_ERR);
@@ -172,14 +176,16 @@ ReliableQueuePair::Step ReliableQueuePair::send(const ibv_send_wr& wr, SendProgr
   if (wants_ack) flags |= kEntryWantsAck;
   do {
     const std::uint32_t at = payload_used_ & (peer_.payload_bytes - 1);
-    const auto piece = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-        {length - progress.offset, peer_.payload_bytes - at, peer_.payload_bytes / 4}));
+    const auto piece = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>({length - progress.offset, peer_.payload_bytes - at, peer_.payload_bytes / 4}));
     if (!has_entry() || payload_room() < piece) return Step::stalled;
     gather(list, progress.offset, piece, peer_.payload + at);
     payload_used_ += round_up_8(piece);
     progress.offset += piece;
-    if (progress.offset < length) put_entry(EntryType::send, kEntryMore, 0, piece);
-    else put_entry(EntryType::send, flags, wr.imm_data, piece);
+    if (progress.offset < length)
+      put_entry(EntryType::send, kEntryMore, 0, piece);
+    else
+      put_entry(EntryType::send, flags, wr.imm_data, piece);
   } while (progress.offset < length);
   if (!peer_uses_srq_) ++receives_used_;
   if (!wants_ack) return Step::done;
@@ -198,7 +204,8 @@ bool ReliableQueuePair::local_memory_ok(const ibv_send_wr& wr, unsigned access) 
 /// Whether a message that uses up a receive can go out; else `step` says what becomes of it.
 bool ReliableQueuePair::may_send(SendProgress& progress, Step& step) {
   if (has_receive()) [[likely]] {
-    if (has_entry()) [[likely]] return true;
+    if (has_entry()) [[likely]]
+      return true;
     step = Step::stalled;
     return false;
   }
@@ -215,7 +222,8 @@ bool ReliableQueuePair::may_send(SendProgress& progress, Step& step) {
 }
 
 bool ReliableQueuePair::has_receive() {
-  if (receives_used_ != receives_known_ || peer_uses_srq_) [[likely]] return true;
+  if (receives_used_ != receives_known_ || peer_uses_srq_) [[likely]]
+    return true;
   const std::uint32_t posted = peer_.consumer->receives_posted.load(std::memory_order_acquire);
   // More than a queue can hold, or fewer than before: nonsense, treated as none.
   if (posted - receives_used_ > kMaxQueueEntries) return false;
@@ -225,7 +233,8 @@ bool ReliableQueuePair::has_receive() {
 }
 
 bool ReliableQueuePair::has_entry() {
-  if (entries_used_ - entries_freed_ < peer_.ring_entries) [[likely]] return true;
+  if (entries_used_ - entries_freed_ < peer_.ring_entries) [[likely]]
+    return true;
   const std::uint32_t consumed = peer_.consumer->entries_consumed.load(std::memory_order_acquire);
   if (entries_used_ - consumed > peer_.ring_entries) return false;
   entries_freed_ = consumed;
@@ -248,7 +257,8 @@ void ReliableQueuePair::put_entry(EntryType type, std::uint8_t flags, std::uint3
   ++entries_used_;
   barrier_light();
   const std::uint32_t armed = peer_.doorbell->armed.load(std::memory_order_relaxed);
-  if (armed == 0) [[likely]] return;
+  if (armed == 0) [[likely]]
+    return;
   const bool counts = (flags & (kEntrySolicited | kEntryMore)) != 0 || type == EntryType::assist;
   if ((armed != kArmedForSolicited || counts) && peer_.doorbell->armed.exchange(0) != 0) link_->ring();
 }

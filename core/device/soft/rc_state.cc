@@ -17,8 +17,8 @@ constexpr std::uint32_t kPayloadRingBytes = 128 << 10;
 constexpr std::uint32_t kSrqRingEntries = 256;
 constexpr std::uint32_t kRoomForAssists = 16;
 
-/// The consumer tells of used entries a quarter of the ring at a time: that many more than receives, so that the ring is not
-/// what holds a sender up.
+/// The consumer tells of used entries a quarter of the ring at a time: that many more than receives, so that the ring
+/// is not what holds a sender up.
 std::uint32_t ring_entries_for(const ibv_qp_init_attr& attr) {
   if (attr.srq != nullptr) return kSrqRingEntries;
   return attr.cap.max_recv_wr + attr.cap.max_recv_wr / 4 + kRoomForAssists;
@@ -47,7 +47,8 @@ Status check_transition(ibv_qp_state from, const ibv_qp_attr& attr, int mask) {
   if ((mask & IBV_QP_MIN_RNR_TIMER) != 0 && attr.min_rnr_timer > 31) return Error{EINVAL, "modify_qp: min_rnr_timer"};
   const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attr.qp_state : from;
   if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) return ok();
-  const auto* allowed = std::ranges::find_if(kTransitions, [&](const Transition& t) { return t.from == from && t.to == to; });
+  const auto* allowed =
+      std::ranges::find_if(kTransitions, [&](const Transition& t) { return t.from == from && t.to == to; });
   if (allowed == std::end(kTransitions)) return Error{EINVAL, "modify_qp: transition"};
   if ((mask & allowed->required) != allowed->required) return Error{EINVAL, "modify_qp: attributes"};
   return ok();
@@ -284,7 +285,8 @@ void ReliableQueuePair::on_peer_gone() {
 }
 
 Result<MemoryRegion*> ReliableQueuePair::register_arena(std::size_t bytes) {
-  auto region = domain().add_region(device_, inbox_.arena, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, this);
+  auto region =
+      domain().add_region(device_, inbox_.arena, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, this);
   if (region) arena_registered_.store(true, std::memory_order_relaxed);
   return region;
 }
@@ -295,8 +297,8 @@ void ReliableQueuePair::publish(const MemoryRegion& region) {
   row_keys_[row] = region.rkey;
   const auto start = reinterpret_cast<std::uint64_t>(region.addr);
   const auto arena = reinterpret_cast<std::uint64_t>(inbox_.arena);
-  const bool in_arena = start >= arena && start - arena <= inbox_.arena_bytes &&
-                        region.length <= inbox_.arena_bytes - (start - arena);
+  const bool in_arena =
+      start >= arena && start - arena <= inbox_.arena_bytes && region.length <= inbox_.arena_bytes - (start - arena);
   MrRow& shared = inbox_.rows[row];
   shared.address.store(start, std::memory_order_relaxed);
   shared.length.store(region.length, std::memory_order_relaxed);

@@ -14,9 +14,9 @@
 
 namespace ringsock::soft {
 
-/// Where one queue pair's inbox lies in a connection's memfd: its control lines, table of remotely accessible memory, ring
-/// of entries, payload ring, and arena (the memory the peer may RDMA-write). Travels in the CM request and reply in host
-/// byte order (both ends are on one host) and is checked by check_inbox() before use, then never read again.
+/// Where one queue pair's inbox lies in a connection's memfd: its control lines, table of remotely accessible memory,
+/// ring of entries, payload ring, and arena (the memory the peer may RDMA-write). Travels in the CM request and reply
+/// in host byte order (both ends are on one host) and is checked by check_inbox() before use, then never read again.
 struct InboxLayout {
   std::uint64_t offset;         ///< bytes from the start of the memfd, page aligned
   std::uint64_t bytes;          ///< everything, arena included
@@ -28,18 +28,19 @@ static_assert(sizeof(InboxLayout) == 32);
 
 /// What a side tells the other in the request or reply, beside the application's private data.
 struct QueuePairOffer {
-  InboxLayout inbox;       ///< where the sender receives
-  InboxLayout spare;       ///< request only: room in the same memfd for the other side's inbox (bytes 0: none)
+  InboxLayout inbox;  ///< where the sender receives
+  InboxLayout spare;  ///< request only: room in the same memfd for the other side's inbox (bytes 0: none)
   std::uint32_t qp_num;
-  std::uint32_t flags;     ///< kOffer...
+  std::uint32_t flags;  ///< kOffer...
 };
 static_assert(sizeof(QueuePairOffer) == 72);
-inline constexpr std::uint32_t kOfferHasMemfd = 1 << 0;       ///< the packet carries the sender's memfd (always in a request)
+inline constexpr std::uint32_t kOfferHasMemfd = 1
+                                                << 0;  ///< the packet carries the sender's memfd (always in a request)
 inline constexpr std::uint32_t kOfferNeedsFullFence = 1 << 1;  ///< the sender could not register for membarrier(2)
 inline constexpr std::uint32_t kOfferUsesSrq = 1 << 2;         ///< receives come from a shared receive queue
 
-/// A memfd made by somebody else, checked: sealed against shrinking, growing and unsealing, ordinary pages, mapped whole,
-/// shared. No peer can take pages from under the mapping, so no access inside [base, base + bytes) faults.
+/// A memfd made by somebody else, checked: sealed against shrinking, growing and unsealing, ordinary pages, mapped
+/// whole, shared. No peer can take pages from under the mapping, so no access inside [base, base + bytes) faults.
 class MappedSegment;
 
 /// Checks and maps a peer's memfd. Errors: EPROTO not a memfd, not sealed, hugetlb pages, wrong size; ENOMEM.
@@ -53,7 +54,8 @@ class RcWiring {
   virtual QueuePairOffer offer() = 0;
   virtual int offer_memfd() = 0;
   /// Takes the peer's offer and the link, and moves the queue pair INIT -> RTR -> RTS. `peer_pid` (SO_PEERCRED) allows
-  /// process_vm_writev(2) where the kernel does. Errors: EPROTO when the offer does not fit the memfd, ENOMEM, EINVAL state.
+  /// process_vm_writev(2) where the kernel does. Errors: EPROTO when the offer does not fit the memfd, ENOMEM, EINVAL
+  /// state.
   virtual Status attach(const QueuePairOffer& peer, std::shared_ptr<MappedSegment> peer_segment,
                         std::shared_ptr<Link> link, pid_t peer_pid, std::uint8_t rnr_retry_count) = 0;
 };
@@ -61,8 +63,9 @@ class RcWiring {
 RcWiring& wiring_of(ibv_qp& qp);
 
 class SoftDevice;
-/// An RC queue pair in state INIT with `receive_bytes` of arena. `from_peer` is the requester's segment and the spare room
-/// in it (nullptr on the active side): used for the inbox when it is large enough, else a memfd of our own is made.
+/// An RC queue pair in state INIT with `receive_bytes` of arena. `from_peer` is the requester's segment and the spare
+/// room in it (nullptr on the active side): used for the inbox when it is large enough, else a memfd of our own is
+/// made.
 struct SpareRoom {
   std::shared_ptr<MappedSegment> segment;
   InboxLayout inbox;
@@ -72,7 +75,7 @@ struct RcQueuePair {
   void* arena;
   ibv_mr* arena_mr;  ///< nullptr when receive_bytes is 0
 };
-Result<RcQueuePair> create_rc_queue_pair(SoftDevice& device, ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes,
-                                         const SpareRoom* from_peer);
+Result<RcQueuePair> create_rc_queue_pair(SoftDevice& device, ibv_pd& pd, ibv_qp_init_attr& attr,
+                                         std::size_t receive_bytes, const SpareRoom* from_peer);
 
 }  // namespace ringsock::soft

@@ -41,8 +41,8 @@ std::uint64_t fetch_and_add(std::byte* memory, std::uint64_t addend);
 std::size_t row_of(std::uint32_t rkey);
 enum class AssistKind : std::uint32_t { write = 1, read = 2, compare_swap = 3, fetch_add = 4 };
 
-/// Locks: the receive side is under the receive queue's poll lock, the send side under send_lock_, posting of receives under
-/// receive_lock_. Order: see CompletionQueue.
+/// Locks: the receive side is under the receive queue's poll lock, the send side under send_lock_, posting of receives
+/// under receive_lock_. Order: see CompletionQueue.
 class ReliableQueuePair final : public QueuePair, public RcWiring, public RemoteAccess, private Link::Sink {
  public:
   /// In state INIT, with its inbox in `room` when it fits there, else in a memfd of its own.
@@ -80,10 +80,10 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
  private:
   /// How far a send has come.
   enum class Step {
-    done,        ///< carried out
-    unacked,     ///< handed over; complete when SendProgress::ack is acknowledged; later sends may go on
-    stalled,     ///< cannot go on now
-    failed,      ///< SendProgress::status tells why
+    done,     ///< carried out
+    unacked,  ///< handed over; complete when SendProgress::ack is acknowledged; later sends may go on
+    stalled,  ///< cannot go on now
+    failed,   ///< SendProgress::status tells why
   };
   struct SendProgress {
     std::uint64_t offset = 0;  ///< bytes of the payload that are through
@@ -213,8 +213,8 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   std::uint32_t payload_ = 0, payload_published_ = 0;
   std::uint32_t acked_ = 0;
   std::uint32_t peer_qp_num_ = 0;
-  bool in_message_ = false;     ///< a SEND has come in part, into receive_
-  bool inbox_broken_ = false;   ///< nothing more is taken from the inbox
+  bool in_message_ = false;    ///< a SEND has come in part, into receive_
+  bool inbox_broken_ = false;  ///< nothing more is taken from the inbox
   PostedReceive receive_;
   std::uint32_t message_bytes_ = 0;
   std::vector<ibv_sge> srq_sges_;
@@ -239,10 +239,11 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   InboxLayout spare_{};
   std::shared_ptr<Link> link_;
   std::uint64_t send_watch_ = 0, receive_watch_ = 0;  ///< in the channels of the completion queues; 0: none
-  bool wired_ = false;         ///< attach() has been here; under send_lock_
-  bool gone_untold_ = false;   ///< the peer has gone and no send has failed for it yet; under send_lock_
+  bool wired_ = false;                                ///< attach() has been here; under send_lock_
+  bool gone_untold_ = false;  ///< the peer has gone and no send has failed for it yet; under send_lock_
   std::atomic<bool> arena_registered_{false};
-  std::array<std::uint32_t, kMrRows> row_keys_{};  ///< what we published; row 0 is the arena's, others under the domain's lock
+  std::array<std::uint32_t, kMrRows>
+      row_keys_{};  ///< what we published; row 0 is the arena's, others under the domain's lock
   ibv_qp_attr attr_{};
 };
 

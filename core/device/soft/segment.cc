@@ -63,8 +63,8 @@ Status check_inbox(const InboxLayout& layout, std::uint64_t segment_bytes) {
                       layout.ring_entries <= kMaxRingEntries && std::has_single_bit(layout.payload_bytes) &&
                       layout.payload_bytes >= kMinPayloadBytes && layout.payload_bytes <= kMaxPayloadBytes;
   const bool inside = layout.bytes <= segment_bytes && layout.offset <= segment_bytes - layout.bytes;
-  const bool fits = layout.arena_bytes <= layout.bytes && queue_bytes(layout.ring_entries, layout.payload_bytes) <=
-                                                              layout.bytes - layout.arena_bytes;
+  const bool fits = layout.arena_bytes <= layout.bytes &&
+                    queue_bytes(layout.ring_entries, layout.payload_bytes) <= layout.bytes - layout.arena_bytes;
   if (!aligned || !queues || !inside || !fits) return Error{EPROTO, "inbox layout"};
   return ok();
 }

@@ -70,8 +70,8 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 16);
 
-/// The offsets inside an inbox that follow from its layout. The first page holds the lines, the table and the start of the
-/// ring, so an idle connection touches one page a side.
+/// The offsets inside an inbox that follow from its layout. The first page holds the lines, the table and the start of
+/// the ring, so an idle connection touches one page a side.
 inline constexpr std::size_t kConsumerOffset = 0;
 inline constexpr std::size_t kDoorbellOffset = 64;
 inline constexpr std::size_t kProducerOffset = 128;
@@ -88,8 +88,8 @@ inline constexpr std::uint64_t kMaxArenaBytes = std::uint64_t{1} << 40;
 /// A layout at `offset` for that much; sizes are rounded up to what the rules of check_inbox() ask for.
 InboxLayout plan_inbox(std::uint64_t offset, std::uint32_t ring_entries, std::uint32_t payload_bytes,
                        std::uint64_t arena_bytes);
-/// Whether an inbox of a layout that came from a peer lies inside a segment of that size, page aligned, with sane sizes.
-/// Error: EPROTO.
+/// Whether an inbox of a layout that came from a peer lies inside a segment of that size, page aligned, with sane
+/// sizes. Error: EPROTO.
 Status check_inbox(const InboxLayout& layout, std::uint64_t segment_bytes);
 
 class MappedSegment {

@@ -97,7 +97,8 @@ int SoftDevice::dealloc_pd(ibv_pd* pd) {
 
 Result<verbs::Mr> SoftDevice::reg_mr(ibv_pd& pd, void* address, std::size_t length, int access) {
   if ((access & kUnsupportedAccess) != 0) return Error{EOPNOTSUPP, "reg_mr: access"};
-  if ((access & kNeedsLocalWrite) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) return Error{EINVAL, "reg_mr: access"};
+  if ((access & kNeedsLocalWrite) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0)
+    return Error{EINVAL, "reg_mr: access"};
   if (reinterpret_cast<std::uint64_t>(address) + length < length) return Error{EINVAL, "reg_mr: length"};
   auto region = static_cast<ProtectionDomain&>(pd).add_region(*this, address, length, access, nullptr);
   if (!region) return region.error();

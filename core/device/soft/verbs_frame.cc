@@ -30,12 +30,14 @@ int req_notify_cq(ibv_cq* cq, int solicited_only) {
 
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
   // The usual kind without the virtual call.
-  if (qp->qp_type == IBV_QPT_RC) [[likely]] return static_cast<ReliableQueuePair*>(qp)->post_send(wr, bad);
+  if (qp->qp_type == IBV_QPT_RC) [[likely]]
+    return static_cast<ReliableQueuePair*>(qp)->post_send(wr, bad);
   return static_cast<QueuePair*>(qp)->post_send(wr, bad);
 }
 
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
-  if (qp->qp_type == IBV_QPT_RC) [[likely]] return static_cast<ReliableQueuePair*>(qp)->post_receive(wr, bad);
+  if (qp->qp_type == IBV_QPT_RC) [[likely]]
+    return static_cast<ReliableQueuePair*>(qp)->post_receive(wr, bad);
   return static_cast<QueuePair*>(qp)->post_receive(wr, bad);
 }
 

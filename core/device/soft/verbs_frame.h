@@ -7,8 +7,8 @@ namespace ringsock::soft {
 
 class SoftDevice;
 
-/// A verbs_context and its ibv_device. The data path's operations are ours; every extended operation that the device does not
-/// have answers EOPNOTSUPP, so that no inline verb calls through null.
+/// A verbs_context and its ibv_device. The data path's operations are ours; every extended operation that the device
+/// does not have answers EOPNOTSUPP, so that no inline verb calls through null.
 class VerbsFrame {
  public:
   VerbsFrame(SoftDevice& device, int async_fd);

@@ -1,0 +1,220 @@
+// Arming, completion channels, waking sleepers.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/unit/device_soft/rc_pair.h"
+
+namespace ringsock::soft::testing {
+namespace {
+
+int arm(End& end, bool solicited = false) { return ibv_req_notify_cq(end.cq.get(), solicited); }
+int write_imm(RcPair& pair, unsigned flags = 0) {
+  return pair.alice.post_text(IBV_WR_RDMA_WRITE_WITH_IMM, "x", &pair.bob, 0, 0, flags);
+}
+
+TEST(RcEvents, AnArmedQueueWakesOnceForManyMessages) {
+  RcPair pair;
+  pair.bob.post_receives(8);
+  ASSERT_EQ(write_imm(pair), 0);
+  EXPECT_FALSE(pair.bob.channel_readable()) << "not armed";
+  EXPECT_EQ(pair.bob.next().status, IBV_WC_SUCCESS);
+
+  ASSERT_EQ(arm(pair.bob), 0);
+  EXPECT_FALSE(pair.bob.channel_readable());
+  ASSERT_EQ(write_imm(pair), 0);
+  ASSERT_EQ(write_imm(pair), 0);
+  EXPECT_EQ(pair.bob.next_event(), pair.bob.cq.get());
+  EXPECT_EQ(pair.bob.next_event(0), nullptr);
+  EXPECT_FALSE(pair.bob.channel_readable());
+  EXPECT_EQ(End::poll_once(*pair.bob.cq).size(), 2U);
+}
+
+TEST(RcEvents, SolicitedOnlyWakesForSolicitedMessages) {
+  RcPair pair;
+  pair.bob.post_receives(8);
+  ASSERT_EQ(arm(pair.bob, true), 0);
+  ASSERT_EQ(write_imm(pair), 0);
+  EXPECT_EQ(pair.bob.next_event(0), nullptr);
+  ASSERT_EQ(write_imm(pair, IBV_SEND_SOLICITED), 0);
+  EXPECT_EQ(pair.bob.next_event(), pair.bob.cq.get());
+}
+
+TEST(RcEvents, ArmingForLessDoesNotUndoArmingForMore) {
+  RcPair pair;
+  pair.bob.post_receives(8);
+  ASSERT_EQ(arm(pair.bob), 0);
+  ASSERT_EQ(arm(pair.bob, true), 0);
+  ASSERT_EQ(write_imm(pair), 0);
+  EXPECT_EQ(pair.bob.next_event(), pair.bob.cq.get());
+}
+
+TEST(RcEvents, ArmingAgainDoesNotLoseAnEventThatIsDue) {
+  RcPair pair;
+  pair.bob.post_receives(8);
+  ASSERT_EQ(arm(pair.bob), 0);
+  ASSERT_EQ(write_imm(pair), 0);
+  ASSERT_EQ(arm(pair.bob), 0);
+  EXPECT_EQ(pair.bob.next_event(), pair.bob.cq.get());
+}
+
+TEST(RcEvents, CompletionsOfThisSideWakeToo) {
+  RcPair pair;
+  ASSERT_EQ(arm(pair.alice), 0);
+  ASSERT_EQ(pair.alice.post_text(IBV_WR_RDMA_WRITE, "x", &pair.bob, 0), 0);
+  EXPECT_TRUE(pair.alice.channel_readable());
+  EXPECT_EQ(pair.alice.next_event(), pair.alice.cq.get());
+  EXPECT_FALSE(pair.alice.channel_readable());
+}
+
+TEST(RcEvents, AStalledSenderIsWokenWhenAReceiveIsPosted) {
+  RcPair pair;
+  ASSERT_EQ(pair.alice.post_text(IBV_WR_RDMA_WRITE_WITH_IMM, "x", &pair.bob, 0), 0);
+  ASSERT_EQ(arm(pair.alice), 0);
+  EXPECT_EQ(pair.alice.next_event(0), nullptr);
+  pair.bob.post_receives(1);
+  EXPECT_EQ(pair.alice.next_event(), pair.alice.cq.get());
+  EXPECT_EQ(pair.alice.next().status, IBV_WC_SUCCESS);
+}
+
+TEST(RcEvents, AReceiveThatComesJustBeforeArmingStillWakesTheStalledSender) {
+  RcPair pair;
+  ASSERT_EQ(pair.alice.post_text(IBV_WR_RDMA_WRITE_WITH_IMM, "x", &pair.bob, 0), 0);
+  pair.bob.post_receives(1);
+  ASSERT_EQ(arm(pair.alice), 0);
+  EXPECT_EQ(pair.alice.next_event(), pair.alice.cq.get());
+}
+
+TEST(RcEvents, AStalledSenderOfATooLongSendIsWokenWithItsFailure) {
+  RcPair pair;
+  pair.bob.post_receives(1);
+  ASSERT_EQ(pair.alice.post_text(IBV_WR_SEND, "too long", nullptr), 0);
+  ASSERT_EQ(arm(pair.alice), 0);
+  EXPECT_EQ(pair.bob.next().status, IBV_WC_LOC_LEN_ERR);
+  EXPECT_EQ(pair.alice.next_event(), pair.alice.cq.get());
+  EXPECT_EQ(pair.alice.next().status, IBV_WC_REM_INV_REQ_ERR);
+}
+
+TEST(RcEvents, ManyQueuesAreArmedTogether) {
+  RcPair first, second;
+  first.bob.post_receives(1);
+  ibv_cq* queues[] = {first.bob.cq.get()};
+  first.bob.device->arm(queues);
+  ASSERT_EQ(write_imm(first), 0);
+  EXPECT_EQ(first.bob.next_event(), first.bob.cq.get());
+}
+
+TEST(RcEvents, AnEventOfOneQueueIsNotReportedForTheOther) {
+  RcPair pair({}, {.two_queues = true});
+  pair.bob.post_receives(1);
+  ASSERT_EQ(ibv_req_notify_cq(pair.bob.send_cq.get(), 0), 0);
+  ASSERT_EQ(write_imm(pair), 0);
+  EXPECT_EQ(pair.bob.next_event(0), nullptr);
+  ASSERT_EQ(pair.bob.post_text(IBV_WR_RDMA_WRITE, "y", &pair.alice, 0), 0);
+  EXPECT_EQ(pair.bob.next_event(), pair.bob.send_cq.get());
+}
+
+/// Sleeps on the channel whenever there is nothing; as every event-driven verbs program does.
+void receive_sleeping(End& end, std::uint64_t messages) {
+  for (std::uint64_t got = 0; got < messages;) {
+    ASSERT_EQ(arm(end), 0);
+    std::vector<ibv_wc> batch = End::poll_once(*end.cq);
+    if (batch.empty()) {
+      ASSERT_NE(end.next_event(), nullptr) << "a wake-up was lost after " << got << " messages";
+      batch = End::poll_once(*end.cq);
+    }
+    for (const ibv_wc& wc : batch) {
+      ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+      ASSERT_EQ(end.post_receive(0), 0);
+    }
+    got += batch.size();
+  }
+}
+
+TEST(RcEvents, NoWakeUpIsLostBetweenASenderAndASleeper) {
+  constexpr std::uint64_t kMessages = 20'000;
+  RcPair pair;
+  pair.bob.post_receives(64);
+  std::thread sleeper([&] { receive_sleeping(pair.bob, kMessages); });
+  for (std::uint64_t sent = 0; sent < kMessages;) {
+    if (write_imm(pair) == 0) {
+      ++sent;
+    }
+    End::poll_once(*pair.alice.cq);
+  }
+  // What is still queued goes when receives come.
+  std::atomic<bool> done{false};
+  std::thread pusher([&] {
+    while (!done) End::poll_once(*pair.alice.cq);
+  });
+  sleeper.join();
+  done = true;
+  pusher.join();
+}
+
+TEST(RcEvents, TwoSleepersPingPong) {
+  constexpr int kRounds = 3'000;
+  RcPair pair;
+  pair.alice.post_receives(4);
+  pair.bob.post_receives(4);
+  std::thread echo([&] {
+    for (int i = 0; i < kRounds; ++i) {
+      receive_sleeping(pair.bob, 1);
+      ASSERT_EQ(pair.bob.post_text(IBV_WR_RDMA_WRITE_WITH_IMM, "pong", &pair.alice, 0, 0, 0), 0);
+    }
+  });
+  for (int i = 0; i < kRounds; ++i) {
+    ASSERT_EQ(write_imm(pair), 0);
+    receive_sleeping(pair.alice, 1);
+  }
+  echo.join();
+}
+
+TEST(RcEvents, ThreadsMayPostPollAndArmAtTheSameTime) {
+  constexpr std::uint64_t kMessages = 30'000;
+  RcPair pair;
+  pair.bob.post_receives(64);
+  std::atomic<std::uint64_t> received{0};
+  const auto drain = [&] {
+    while (received < kMessages) {
+      for (const ibv_wc& wc : End::poll_once(*pair.bob.cq, 3)) {
+        ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+        ASSERT_EQ(pair.bob.post_receive(0), 0);
+        ++received;
+      }
+      arm(pair.bob);
+      pair.bob.next_event(0);
+    }
+  };
+  std::thread first(drain), second(drain);
+  for (std::uint64_t sent = 0; sent < kMessages;) {
+    if (write_imm(pair, IBV_SEND_SIGNALED) == 0) ++sent;
+    End::poll_once(*pair.alice.cq);
+  }
+  while (received < kMessages) End::poll_once(*pair.alice.cq);
+  first.join();
+  second.join();
+}
+
+TEST(RcEvents, DestroyingAQueueWaitsForTheAcknowledgement) {
+  RcPair pair;
+  ASSERT_EQ(arm(pair.alice), 0);
+  ASSERT_EQ(pair.alice.post_text(IBV_WR_RDMA_WRITE, "x", &pair.bob, 0), 0);
+  auto event = pair.alice.device->get_cq_event(*pair.alice.channel);
+  ASSERT_TRUE(event);
+  pair.alice.arena_mr.reset();
+  pair.alice.qp.reset();
+  std::atomic<bool> destroyed{false};
+  std::thread destroyer([&] {
+    pair.alice.cq.reset();
+    destroyed = true;
+  });
+  EXPECT_FALSE(destroyed);
+  pair.alice.device->ack_cq_events(**event, 1);
+  destroyer.join();
+  EXPECT_TRUE(destroyed);
+}
+
+}  // namespace
+}  // namespace ringsock::soft::testing
