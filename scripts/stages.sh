@@ -130,8 +130,8 @@ stage_format() {
   (cd "$root" && clang-format --dry-run -Werror $(sources)) >"$log" 2>&1
   local status=$?
   if [ $status != 0 ]; then
-    progress "FAILED: clang-format -i is owed to:"
-    grep -o '^[^:]*:' "$log" | sort | uniq -c | sed 's/^/    /'
+    progress "FAILED: clang-format -i is owed to (lines, file):"
+    sed -n 's/^\([^:]*\):[0-9]*:[0-9]*: .*clang-format-violations.*/\1/p' "$log" | sort | uniq -c | sed 's/^/    /'
     return 1
   fi
   passed=$((passed + 1))
