@@ -7,7 +7,6 @@
 #include <array>
 #include <utility>
 
-#include "core/device/soft/cm/port_owner.h"
 #include "core/device/soft/cm/port_reservation.h"
 
 namespace ringsock::soft {
@@ -141,11 +140,11 @@ std::optional<IncomingRequest> Acceptor::check(HalfOpen& from, LinkInbox::Packet
   auto request = parse_request(packet.bytes);
   if (!request || request->space != where_.space) return std::nullopt;
   if (!overlap({request->space, request->destination, false}, where_)) return std::nullopt;
-  const auto peer = peer_credentials(from.link->fd());
+  const auto peer = identify_peer(from.link->fd());
   if (!peer) return std::nullopt;
-  if (!is_own_uid(peer->uid)) {
+  if (!peer->same_user) {
     // The peer address must be no lie, and a client of another user is only ours if the port is.
-    if (!is_trusted_on_port(peer->uid, {request->space, request->source, false})) return std::nullopt;
+    if (!is_trusted_on_port(*peer, {request->space, request->source, false})) return std::nullopt;
     if (!owns_port(listening_uid_, {request->space, request->destination, false})) return std::nullopt;
   }
   IncomingRequest out;

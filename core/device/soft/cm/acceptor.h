@@ -1,7 +1,6 @@
 // The passive side: a listening socket and the connections whose request has not come yet.
 #pragma once
 
-#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <list>
@@ -14,6 +13,7 @@
 #include "core/device/soft/cm/cm_wire.h"
 #include "core/device/soft/cm/link_inbox.h"
 #include "core/device/soft/cm/port_name.h"
+#include "core/device/soft/cm/port_owner.h"
 
 namespace ringsock::soft {
 
@@ -23,7 +23,7 @@ struct IncomingRequest {
   std::shared_ptr<Link> link;
   ConnectRequest request;
   std::shared_ptr<MappedSegment> segment;  ///< the requester's memfd; nullptr for PortSpace::udp
-  ucred peer{};
+  PeerIdentity peer;
   bool accepted_by_listening_process = false;
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/device/soft/cm/port_owner.h"
 #include "core/device/soft/cm/port_reservation.h"
 
 namespace ringsock::soft {
@@ -67,9 +66,9 @@ Result<Connector::Connected> Connector::try_name(const std::string& name) {
   const AbstractAddress address(name);
   if (::connect(socket_.get(), address.get(), address.length) != 0) return Error::last("connect");
   UniqueFd connected = std::move(socket_);
-  const auto peer = peer_credentials(connected.get());
+  const auto peer = identify_peer(connected.get());
   if (!peer) return peer.error();
-  if (!is_trusted_on_port(peer->uid, destination_)) return Error{ECONNREFUSED, "connect: not the owner of the port"};
+  if (!is_trusted_on_port(*peer, destination_)) return Error{ECONNREFUSED, "connect: not the owner of the port"};
   return Connected{std::move(connected), *peer};
 }
 

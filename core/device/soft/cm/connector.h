@@ -1,8 +1,6 @@
 // The active side's search for a listener.
 #pragma once
 
-#include <sys/socket.h>
-
 #include <string>
 #include <vector>
 
@@ -10,6 +8,7 @@
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "core/device/soft/cm/port_name.h"
+#include "core/device/soft/cm/port_owner.h"
 
 namespace ringsock::soft {
 
@@ -26,7 +25,7 @@ class Connector {
  public:
   struct Connected {
     UniqueFd socket;
-    ucred peer;
+    PeerIdentity peer;
   };
 
   /// @param socket  carries the connecting id's own name (PortReservation::take_named_socket()).

@@ -1,6 +1,7 @@
 #include "core/device/soft/cm/port_owner.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <string_view>
@@ -31,11 +32,11 @@ bool names_one_user(uid_t uid) { return uid != kOverflowUid || sees_real_uids();
 
 }  // namespace
 
-Result<ucred> peer_credentials(int socket) {
-  ucred out{};
-  socklen_t length = sizeof out;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &out, &length) != 0) return Error::last("getsockopt SO_PEERCRED");
-  return out;
+Result<PeerIdentity> identify_peer(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return Error::last("getsockopt SO_PEERCRED");
+  return PeerIdentity{peer.pid, peer.uid, is_own_uid(peer.uid)};
 }
 
 bool owns_port(uid_t uid, const PortBinding& where) {
@@ -52,8 +53,8 @@ bool owns_port(uid_t uid, const PortBinding& where) {
 
 bool is_own_uid(uid_t uid) { return uid == ::geteuid() && names_one_user(uid); }
 
-bool is_trusted_on_port(uid_t peer, const PortBinding& where) {
-  return is_own_uid(peer) || (names_one_user(peer) && owns_port(peer, where));
+bool is_trusted_on_port(const PeerIdentity& peer, const PortBinding& where) {
+  return peer.same_user || (names_one_user(peer.uid) && owns_port(peer.uid, where));
 }
 
 }  // namespace ringsock::soft

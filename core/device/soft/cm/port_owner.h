@@ -1,7 +1,6 @@
 // Who may take part in a connection: the rule of ARCHITECTURE.md, "Who may connect to whom".
 #pragma once
 
-#include <sys/socket.h>
 #include <sys/types.h>
 
 #include "core/base/result.h"
@@ -9,9 +8,15 @@
 
 namespace ringsock::soft {
 
-/// SO_PEERCRED of a connected AF_UNIX socket: on the connecting side the credentials are those of the process that
-/// called listen(), on the accepting side those of the process that called connect().
-Result<ucred> peer_credentials(int socket);
+/// Who is at the other end of an AF_UNIX connection.
+struct PeerIdentity {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  bool same_user = false;  ///< surely this process's effective user
+};
+/// SO_PEERCRED: on the connecting side that is the process that called listen(), on the accepting side the one that
+/// called connect().
+Result<PeerIdentity> identify_peer(int socket);
 
 /// Whether at least one kernel socket holds the port on an address that `where` overlaps, and all that do belong to
 /// `uid`. False when the kernel cannot be asked.
@@ -22,6 +27,6 @@ bool owns_port(uid_t uid, const PortBinding& where);
 bool is_own_uid(uid_t uid);
 
 /// Whether this process may talk to `peer`, who claims to hold the port `where`.
-bool is_trusted_on_port(uid_t peer, const PortBinding& where);
+bool is_trusted_on_port(const PeerIdentity& peer, const PortBinding& where);
 
 }  // namespace ringsock::soft

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "core/device/soft/cm/connect_target.h"
-#include "core/device/soft/cm/port_owner.h"
 #include "core/device/soft/rc_wiring.h"
 
 namespace ringsock::soft {
@@ -45,7 +44,9 @@ SoftId::~SoftId() { drop_link(); }
 void SoftId::drop_link() {
   if (!link_) return;
   link_->set_manager(nullptr);
-  link_->hang_up();
+  // While a queue pair holds it too, closing would not be seen. Else closing is all: a forked child that goes on with
+  // its copy of the connection keeps it.
+  if (link_.use_count() > 1) link_->hang_up();
   link_.reset();
 }
 
@@ -200,7 +201,7 @@ Status SoftId::accept(const ConnectionParameters& parameters) {
     RcWiring& wiring = wiring_of(*qp_);
     reply.offer = wiring.offer();
     memfd = wiring.offer_memfd();
-    const pid_t pid = is_own_uid(peer_.uid) ? peer_.pid : 0;
+    const pid_t pid = peer_.same_user ? peer_.pid : 0;
     Status attached = wiring.attach(request_.offer, peer_segment_, link_, pid, request_.parameters.rnr_retry_count);
     if (!attached) return attached;
   } else {
@@ -241,6 +242,7 @@ Status SoftId::disconnect() {
   change.qp_state = IBV_QPS_ERR;
   if (Status flushed = device_.modify_qp(*qp_, change, IBV_QP_STATE); !flushed) return flushed;
   [[maybe_unused]] const Status sent = link_->send(LinkPacket::disconnect, {});
+  link_->hang_up();
   drop_link();
   state_ = State::closed;
   post(CmEventType::disconnected);

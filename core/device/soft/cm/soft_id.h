@@ -97,7 +97,7 @@ class SoftId final : public verbs::ConnectionId {
   std::unique_ptr<Acceptor> acceptor_;
   std::optional<Connector> connector_;
   ConnectRequest request_;  ///< ours on the active side, the peer's on the passive one
-  ucred peer_{};
+  PeerIdentity peer_;
   bool accepted_by_listening_process_ = false;
   Nanos reply_deadline_{};
   ibv_qp* qp_ = nullptr;  ///< the caller's, alive while the connection is used

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/device/soft/cm/port_owner.h"
 #include "core/device/soft/cm/soft_id.h"
 #include "core/device/soft/rc_wiring.h"
 
@@ -143,7 +142,7 @@ Status SoftId::attach(const ConnectReply& reply, LinkInbox::Packet& packet) {
   }
   // SO_PEERCRED names the process that called listen(). A forked worker has another number; a process of another user
   // could have any by now.
-  const pid_t pid = reply.from_listening_process && is_own_uid(peer_.uid) ? peer_.pid : 0;
+  const pid_t pid = reply.from_listening_process && peer_.same_user ? peer_.pid : 0;
   return wiring_of(*qp_).attach(reply.offer, std::move(segment), link_, pid, reply.parameters.rnr_retry_count);
 }
 
