@@ -11,6 +11,7 @@
 #include "core/device/soft/queue_pair.h"
 #include "core/device/soft/receive_queue.h"
 #include "core/device/soft/reliable_queue_pair.h"
+#include "core/device/soft/ud_queue_pair.h"
 
 namespace ringsock::soft {
 
@@ -177,6 +178,11 @@ int SoftDevice::destroy_srq(ibv_srq* srq) {
 }
 
 Result<verbs::Qp> SoftDevice::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr) {
+  if (attr.qp_type == IBV_QPT_UD) {
+    auto queue_pair = UdQueuePair::create(*this, pd, attr);
+    if (!queue_pair) return queue_pair.error();
+    return verbs::Qp(*this, std::move(*queue_pair).release());
+  }
   if (attr.qp_type != IBV_QPT_RC) return Error{EOPNOTSUPP, "create_qp: type"};
   auto queue_pair = ReliableQueuePair::create(*this, pd, attr, 0, nullptr);
   if (!queue_pair) return queue_pair.error();
