@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/device/soft/biased_mutex.h"
+#include "core/base/biased_mutex.h"
 #include "core/device/soft/completion_channel.h"
 #include "core/device/soft/segment.h"
 

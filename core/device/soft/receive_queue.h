@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "core/device/soft/biased_mutex.h"
+#include "core/base/biased_mutex.h"
 
 namespace ringsock::soft {
 

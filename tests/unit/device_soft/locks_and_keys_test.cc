@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/device/soft/biased_mutex.h"
+#include "core/base/biased_mutex.h"
 #include "core/device/soft/key_table.h"
 
 namespace ringsock::soft {

@@ -1,0 +1,83 @@
+#include "core/base/biased_mutex.h"
+
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "core/base/clock.h"
+
+namespace ringsock {
+
+namespace {
+
+std::atomic<std::uint64_t> g_last_thread{0};
+
+constexpr int kStreakForBias = 32;
+constexpr std::uint8_t kMaxRevocations = 10;
+
+long membarrier(int command) { return ::syscall(__NR_membarrier, command, 0, 0); }
+
+bool can_revoke() {
+  static const bool registered = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
+  return registered;
+}
+
+}  // namespace
+
+thread_local constinit std::uint64_t BiasedMutex::tls_thread = 0;
+
+void BiasedMutex::lock_slow() {
+  const int saved_errno = errno;
+  mutex_.lock();
+  take_over();
+  errno = saved_errno;
+}
+
+bool BiasedMutex::try_lock_slow() {
+  const int saved_errno = errno;
+  if (!mutex_.try_lock()) return false;
+  // Somebody's bias counts as held only while he is inside: waiting for that is as short as his critical section.
+  take_over();
+  errno = saved_errno;
+  return true;
+}
+
+/// mutex_ is held; now nobody may come in by bias. Decides who may next time.
+void BiasedMutex::take_over() {
+  if (tls_thread == 0) tls_thread = g_last_thread.fetch_add(1, std::memory_order_relaxed) + 1;
+  by_bias_ = false;
+  const std::uint64_t owner = owner_.load(std::memory_order_relaxed);
+  if (owner == kUnowned) {
+    owner_.store(can_revoke() ? tls_thread : kShared, std::memory_order_relaxed);
+    return;
+  }
+  if (owner != kShared) {
+    revoke();
+    if (revocations_ < kMaxRevocations) ++revocations_;
+    streak_ = 0;
+  }
+  streak_ = last_ == tls_thread ? static_cast<std::uint16_t>(streak_ + 1) : std::uint16_t{0};
+  last_ = tls_thread;
+  // Handed on from the thread that set things up to the one that works with them, say. Each time it proves wrong, the
+  // next bias takes twice as long to earn.
+  if (revocations_ < kMaxRevocations && streak_ >= kStreakForBias << revocations_) {
+    owner_.store(tls_thread, std::memory_order_relaxed);
+  }
+}
+
+void BiasedMutex::revoke() {
+  owner_.store(kShared, std::memory_order_relaxed);
+  membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  for (int spin = 0; inside_.load(std::memory_order_acquire); ++spin) {
+    if (spin < 64) {
+      cpu_relax();
+    } else {
+      ::sched_yield();
+    }
+  }
+}
+
+}  // namespace ringsock
