@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <ctime>
@@ -26,6 +27,13 @@ struct ThreadBell {
   unsigned generation = 0;
 };
 thread_local ThreadBell bell_of_thread;
+
+/// Signals for mistakes of the program: they interrupt no wait, and runtimes and sanitizers handle them in their own
+/// way.
+bool is_fault(int signal) {
+  constexpr std::array kFaults{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+  return std::find(kFaults.begin(), kFaults.end(), signal) != kFaults.end();
+}
 
 }  // namespace
 
@@ -64,6 +72,7 @@ Result<int> poll_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* ma
 
 bool handlers_restart_calls() {
   for (int signal = 1; signal < NSIG; ++signal) {
+    if (is_fault(signal)) continue;
     struct sigaction action {};
     if (::sigaction(signal, nullptr, &action) != 0) continue;
     const bool has_handler =
