@@ -66,7 +66,7 @@ class BufferPool {
   };
   /// The stack of free buffers: the index + 1 of its top, and a counter that changes with each operation so that a top
   /// that has left and come back is noticed (the ABA problem).
-  struct FreeTop {
+  struct alignas(8) FreeTop {
     std::uint32_t position;
     std::uint32_t changes;
   };
