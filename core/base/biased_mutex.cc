@@ -48,9 +48,9 @@ bool BiasedMutex::try_lock_slow() {
 /// mutex_ is held; now nobody may come in by bias. Decides who may next time.
 void BiasedMutex::take_over() {
   if (tls_thread == 0) tls_thread = g_last_thread.fetch_add(1, std::memory_order_relaxed) + 1;
-  by_bias_ = false;
   const std::uint64_t owner = owner_.load(std::memory_order_relaxed);
   if (owner == kUnowned) {
+    by_bias_ = false;
     owner_.store(can_revoke() ? tls_thread : kShared, std::memory_order_relaxed);
     return;
   }
@@ -59,6 +59,8 @@ void BiasedMutex::take_over() {
     if (revocations_ < kMaxRevocations) ++revocations_;
     streak_ = 0;
   }
+  // Not before revoke() has seen the biased thread leave: until then this is how that thread finds its way out.
+  by_bias_ = false;
   streak_ = last_ == tls_thread ? static_cast<std::uint16_t>(streak_ + 1) : std::uint16_t{0};
   last_ = tls_thread;
   // Handed on from the thread that set things up to the one that works with them, say. Each time it proves wrong, the

@@ -11,8 +11,8 @@
 #include <mutex>
 #include <vector>
 
-#include "core/base/clock.h"
 #include "core/base/biased_mutex.h"
+#include "core/base/clock.h"
 #include "core/device/soft/completion_channel.h"
 #include "core/device/soft/segment.h"
 

@@ -27,7 +27,7 @@ class KeyTable {
     unsigned access;
   };
 
-  /// Error: ENOMEM when there are 2^24 regions, or no memory.
+  /// Error: ENOMEM when there are 2^20 regions, or no memory.
   Result<std::uint32_t> insert(const Region& region);
   void remove(std::uint32_t key);
 
@@ -52,8 +52,8 @@ class KeyTable {
     std::uint8_t generation = 0;  ///< of the last key given out; under lock_
   };
   static constexpr unsigned kGenerationBits = 8;
-  static constexpr std::size_t kChunkRows = 4096;
-  static constexpr std::size_t kMaxChunks = 4096;
+  static constexpr std::size_t kChunkRows = 1024;
+  static constexpr std::size_t kMaxChunks = 1024;
 
   [[nodiscard]] const Row* find(std::uint32_t key) const {
     const std::size_t index = key >> kGenerationBits;

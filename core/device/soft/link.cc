@@ -76,7 +76,9 @@ void Link::drain() {
   const int saved_errno = errno;
   std::lock_guard guard(lock_);
   bool woken = false;
-  while (!peer_gone()) {
+  // A peer that never stops sending must not keep us here; what is left keeps the descriptor readable.
+  constexpr int kMaxPacketsPerDrain = 128;
+  for (int packets = 0; packets < kMaxPacketsPerDrain && !peer_gone(); ++packets) {
     std::byte bytes[kMaxLinkPacket];
     alignas(cmsghdr) std::byte control[kControlBytes];
     iovec part{bytes, sizeof bytes};

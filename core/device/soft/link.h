@@ -54,8 +54,8 @@ class Link {
   /// Sends one packet of at most kMaxLinkPacket bytes, with at most kMaxLinkFds descriptors (SCM_RIGHTS).
   /// Errors: EAGAIN socket full, EPIPE or ECONNRESET peer gone, EMSGSIZE.
   Status send(LinkPacket type, std::span<const std::byte> bytes, std::span<const int> fds = {});
-  /// Reads every packet that is there (at least one recvmsg(2)) and tells the sinks; at end of file both hear
-  /// on_peer_gone(). A packet that arrives while no manager is set is kept for it.
+  /// Reads the packets that are there (at least one recvmsg(2), at most 128) and tells the sinks; at end of file both
+  /// hear on_peer_gone(). A packet that arrives while no manager is set is kept for it.
   void drain();
   [[nodiscard]] bool peer_gone() const { return peer_gone_.load(std::memory_order_acquire); }
   /// shutdown(2) both ways: the peer sees end of file at once, the descriptor stays valid for a concurrent user.

@@ -89,7 +89,7 @@ void ReliableQueuePair::fill_receive(ibv_wc& wc, std::uint64_t head, std::uint32
   wc.byte_len = length;
   wc.imm_data = static_cast<std::uint32_t>(head);
   wc.qp_num = qp_num;
-  wc.src_qp = peer_qp_num_;
+  wc.src_qp = peer_qp_num_.load(std::memory_order_relaxed);
   wc.wc_flags = has_imm ? IBV_WC_WITH_IMM : 0;
   wc.pkey_index = 0;
   wc.slid = 0;

@@ -210,7 +210,16 @@ Status ReliableQueuePair::modify(ibv_qp_attr& attr, int mask) {
 }
 
 void ReliableQueuePair::reset() {
-  std::scoped_lock guard(send_lock_);
+  // Nobody polls us while we are detached, so the receive side is ours.
+  detach_from_queues();
+  {
+    std::lock_guard guard(receive_lock_);
+    while (!receives_.empty()) receives_.pop();
+  }
+  in_message_ = false;
+  inbox_broken_ = true;
+  attach_to_queues();
+  std::lock_guard guard(send_lock_);
   direct_ = false;
   started_ = 0;
   while (!queued_.empty()) pop_queued();

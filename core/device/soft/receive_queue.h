@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/base/result.h"
 #include "core/base/biased_mutex.h"
+#include "core/base/result.h"
 
 namespace ringsock::soft {
 

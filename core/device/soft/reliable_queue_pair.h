@@ -167,7 +167,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   void on_peer_gone() override;
 
   void barrier_light() const {
-    if (full_fence_) [[unlikely]] {
+    if (full_fence_.load(std::memory_order_relaxed)) [[unlikely]] {
       AsymmetricBarrier::full();
     } else {
       AsymmetricBarrier::light();
@@ -191,7 +191,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   bool signal_all_;
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};  ///< ibv_qp::state, for those without send_lock_
   bool peer_uses_srq_ = false;
-  bool full_fence_ = true;
+  std::atomic<bool> full_fence_{true};
   std::uint32_t entries_used_ = 0, entries_freed_ = 0;
   std::uint32_t receives_used_ = 0, receives_known_ = 0;
   std::uint32_t peer_receive_bytes_ = 0;
@@ -212,7 +212,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   std::uint32_t index_ = 0, index_published_ = 0;
   std::uint32_t payload_ = 0, payload_published_ = 0;
   std::uint32_t acked_ = 0;
-  std::uint32_t peer_qp_num_ = 0;
+  std::atomic<std::uint32_t> peer_qp_num_{0};
   bool in_message_ = false;    ///< a SEND has come in part, into receive_
   bool inbox_broken_ = false;  ///< nothing more is taken from the inbox
   PostedReceive receive_;

@@ -50,7 +50,7 @@ Result<ibv_device_attr> SoftDevice::query_device() {
   attr.max_sge_rd = kMaxSendSge;
   attr.max_cq = 1 << 20;
   attr.max_cqe = kMaxCqEntries;
-  attr.max_mr = 1 << 24;
+  attr.max_mr = 1 << 20;
   attr.max_pd = 1 << 20;
   attr.max_qp_rd_atom = 255;
   attr.max_qp_init_rd_atom = 255;

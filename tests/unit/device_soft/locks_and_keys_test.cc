@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <set>
 #include <thread>
 #include <vector>
@@ -29,17 +30,26 @@ TEST(BiasedMutex, KeepsThreadsOutOfEachOthersWay) {
 }
 
 TEST(BiasedMutex, TheBiasIsTakenAwayWhileItsOwnerIsInside) {
-  BiasedMutex mutex;
-  { std::lock_guard first_use(mutex); }
-  bool seen = false;
-  mutex.lock();
-  std::thread other([&] {
-    std::lock_guard guard(mutex);
-    EXPECT_TRUE(seen);
-  });
-  seen = true;
-  mutex.unlock();
-  other.join();
+  for (int round = 0; round < 100; ++round) {
+    BiasedMutex mutex;
+    { std::lock_guard first_use(mutex); }
+    bool seen = false;
+    std::atomic<bool> about_to_lock{false};
+    mutex.lock();
+    std::thread other([&] {
+      about_to_lock = true;
+      std::lock_guard guard(mutex);
+      EXPECT_TRUE(seen);
+    });
+    while (!about_to_lock) std::this_thread::yield();
+    // Most rounds get as far as taking the bias away meanwhile.
+    for (int i = 0; i < 20; ++i) std::this_thread::yield();
+    seen = true;
+    mutex.unlock();
+    other.join();
+    // And the owner of old still gets in.
+    std::lock_guard again(mutex);
+  }
 }
 
 class KeyTableTest : public ::testing::Test {

@@ -140,6 +140,17 @@ TEST(RcErrors, IllegalTransitionsAreRefused) {
   EXPECT_EQ(pair.alice.post_text(IBV_WR_SEND, "", nullptr), EINVAL);
 }
 
+TEST(RcErrors, ResetForgetsWhatWasPostedWithoutCompletions) {
+  RcPair pair;
+  ASSERT_EQ(pair.alice.post_text(IBV_WR_SEND, "waits", nullptr), 0);
+  pair.alice.post_receives(2);
+  ASSERT_TRUE(pair.alice.modify_state(IBV_QPS_RESET));
+  EXPECT_EQ(pair.alice.post_receive(1), EINVAL);
+  EXPECT_TRUE(End::poll_once(*pair.alice.cq).empty());
+  ASSERT_TRUE(pair.alice.modify_state(IBV_QPS_ERR));
+  EXPECT_TRUE(End::poll_once(*pair.alice.cq).empty());
+}
+
 TEST(RcErrors, AFullCompletionQueueRaisesAnAsyncEvent) {
   RcPair pair({.cqe = 2, .signal_all = true});
   for (int i = 0; i < 3; ++i) ASSERT_EQ(pair.alice.post_text(IBV_WR_RDMA_WRITE, "x", &pair.bob, 0), 0);
