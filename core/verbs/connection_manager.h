@@ -117,7 +117,8 @@ class ConnectionId {
   /// rdma_disconnect(3): the queue pair goes to ERR and flushes; the peer gets `disconnected`.
   virtual Status disconnect() = 0;
 
-  /// The oldest event, or EAGAIN. Never blocks. Does the protocol's work, so call it when event_fd() is readable and when
+  /// The oldest event, or EAGAIN. A listener that cannot take a connection in: EMFILE, ENFILE, ENOMEM as accept(2); it stays
+  /// readable. Never blocks. Does the protocol's work, so call it when event_fd() is readable and when
   /// next_deadline() has passed. Events that a call causes at once (addr_resolved of the embedded device) wait here
   /// without event_fd() becoming readable: look here after each call before sleeping.
   virtual Result<CmEvent> next_event() = 0;

@@ -1,4 +1,4 @@
-// Packets of the embedded device's connection manager, and names of its ports, from a hostile peer.
+// Packets of the embedded device's connection manager, names of its ports and UD datagrams, from a hostile peer.
 // First byte: which parser. Whatever a parser accepts must come back from it after encoding.
 #include <cstdint>
 #include <cstdlib>
@@ -6,6 +6,7 @@
 
 #include "core/device/soft/cm/cm_wire.h"
 #include "core/device/soft/cm/port_name.h"
+#include "core/device/soft/ud_wire.h"
 
 namespace {
 
@@ -50,16 +51,24 @@ void name(std::span<const std::byte> bytes) {
   require(again && again->binding.address == parsed->binding.address);
 }
 
+void datagram(std::span<const std::byte> bytes) {
+  const auto parsed = parse_datagram(bytes);
+  if (!parsed) return;
+  require(parsed->payload.size() <= kMaxDatagramBytes &&
+          parsed->payload.data() + parsed->payload.size() == bytes.data() + bytes.size());
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const auto rest = std::as_bytes(std::span(data, size)).subspan(1);
-  switch (data[0] % 4) {
+  switch (data[0] % 5) {
     case 0: request(rest); break;
     case 1: reply(rest); break;
     case 2: reject(rest); break;
-    default: name(rest); break;
+    case 3: name(rest); break;
+    default: datagram(rest); break;
   }
   return 0;
 }

@@ -1,4 +1,6 @@
 // The life of a connection id: every event and error.
+#include <sys/resource.h>
+
 #include "tests/unit/soft_cm/soft_host.h"
 
 namespace ringsock::tests {
@@ -292,6 +294,20 @@ TEST(SoftId, WithAChannelTheChannelWakesForItsEventsToo) {
   }
   EXPECT_EQ(next(*server.id).type, CmEventType::disconnected);
   server.close();
+  client.close();
+}
+
+TEST(SoftId, AListenerWithoutDescriptorsSaysSoAndGoesOnLater) {
+  SoftHost host;
+  auto listener = host.listener();
+  End client = start_connect(host, listener->local_address());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_EQ(nothing_to_say(*listener), EMFILE);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(next(*listener).type, CmEventType::connect_request);
   client.close();
 }
 

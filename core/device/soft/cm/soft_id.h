@@ -65,9 +65,9 @@ class SoftId final : public verbs::ConnectionId {
 
   // soft_id_events.cc
   void post(verbs::CmEventType type, int status = 0);
-  void work();
+  Status work();
   void work_connect();
-  void work_listener();
+  Status work_listener();
   void work_link();
   void on_packet(LinkInbox::Packet packet);
   void on_reply(LinkInbox::Packet packet);

@@ -39,22 +39,25 @@ void SoftId::post(CmEventType type, int status) {
 }
 
 Result<CmEvent> SoftId::next_event() {
-  if (events_.empty()) work();
+  if (events_.empty()) {
+    if (Status worked = work(); !worked) return worked.error();
+  }
   if (events_.empty()) return Error{EAGAIN, "next_event"};
   CmEvent out = std::move(events_.front());
   events_.pop_front();
   return out;
 }
 
-void SoftId::work() {
+Status SoftId::work() {
   switch (state_) {
-    case State::listening: work_listener(); break;
+    case State::listening: return work_listener();
     case State::connecting: work_connect(); break;
     case State::awaiting_reply:
     case State::requested:
     case State::established: work_link(); break;
     default: break;
   }
+  return ok();
 }
 
 void SoftId::work_connect() {
@@ -84,15 +87,16 @@ void SoftId::fail_connect(int error) {
   post(CmEventType::connect_error, error);
 }
 
-void SoftId::work_listener() {
+Status SoftId::work_listener() {
   auto incoming = acceptor_->next(monotonic_now());
-  if (!incoming) return;
+  if (!incoming) return incoming.error();
   CmEvent event;
   event.type = CmEventType::connect_request;
   event.parameters = incoming->request.parameters;
   copy_private_data(incoming->request.private_data, event);
   event.request = std::make_unique<SoftId>(device_, std::move(*incoming), limits_);
   events_.push_back(std::move(event));
+  return ok();
 }
 
 void SoftId::establish() {
