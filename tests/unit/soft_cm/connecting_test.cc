@@ -7,6 +7,7 @@
 #include "core/device/soft/cm/acceptor.h"
 #include "core/device/soft/cm/connector.h"
 #include "core/device/soft/cm/port_reservation.h"
+#include "tests/unit/soft_cm/other_process.h"
 
 namespace ringsock::soft {
 namespace {
@@ -208,6 +209,24 @@ TEST(Accepting, AClientThatGoesAwayBeforeItSpeaksLeavesNothing) {
   EXPECT_FALSE(listener.acceptor->next(Nanos(0)));
   EXPECT_FALSE(listener.acceptor->deadline());
   EXPECT_FALSE(listener.has_work());
+}
+
+TEST(Accepting, WhatAForkedProcessTookInWakesNobodyElse) {
+  Listener listener(kLoopback);
+  Client silent;
+  ASSERT_EQ(silent.connect(listener.loopback()), 0);
+  tests::OtherProcess worker(::geteuid(), [&](tests::Channel parent) {
+    const bool waits = !listener.acceptor->next(Nanos(0)) && listener.acceptor->deadline();
+    parent.tell(waits ? 1 : 0);
+    [[maybe_unused]] const auto go = parent.hear();
+    return listener.acceptor->next(Nanos(0)) ? 0 : 1;
+  });
+  ASSERT_EQ(worker.channel().hear(), 1u);
+  silent.say_hello();
+  EXPECT_FALSE(listener.has_work());
+  EXPECT_FALSE(listener.acceptor->next(Nanos(0)));
+  worker.channel().tell(1);
+  EXPECT_EQ(worker.wait(), 0);
 }
 
 TEST(Accepting, GarbageIsDropped) {
