@@ -1,0 +1,34 @@
+// The socket calls with the blocking behaviour of Linux sockets, over any endpoint. Shared by the C edges.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <cstddef>
+
+#include "core/base/result.h"
+#include "core/runtime/fd_table.h"
+
+namespace ringsock::runtime {
+
+using Lookup = FdTable::Lookup;
+
+// Each takes the look-up of its descriptor; pins it only when it has to sleep. Blocking follows O_NONBLOCK,
+// MSG_DONTWAIT, SO_RCVTIMEO and SO_SNDTIMEO as in socket(7). An EPIPE raises SIGPIPE unless MSG_NOSIGNAL. Threads: any.
+
+/// recv(2): with MSG_WAITALL goes on until all bytes are there, the stream ends, an error or a signal comes.
+Result<ssize_t> receive(Lookup& socket, void* data, std::size_t length, int flags);
+/// recvmsg(2). `message.msg_iov` itself is not changed.
+Result<ssize_t> receive(Lookup& socket, msghdr& message, int flags);
+/// send(2): a blocking call returns when all bytes have been taken, or what was taken when an error or signal ended it.
+Result<ssize_t> send(Lookup& socket, const void* data, std::size_t length, int flags);
+/// sendmsg(2).
+Result<ssize_t> send(Lookup& socket, const msghdr& message, int flags);
+/// connect(2). A time-out of SO_SNDTIMEO answers EINPROGRESS; the connect goes on.
+Status connect(Lookup& socket, const sockaddr* address, socklen_t length);
+/// accept4(2).
+Result<int> accept(Lookup& socket, SocketAddress& peer, int flags);
+/// close(2) of a descriptor of ours: takes it out of the table, lingers, closes. Error: EBADF when it is not ours.
+Status close_descriptor(int fd);
+
+}  // namespace ringsock::runtime
