@@ -1,0 +1,292 @@
+// The C edge: r* calls on stream rsockets.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <rdma/rsocket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdarg>
+
+#include "core/base/posix_edge.h"
+#include "core/base/unique_fd.h"
+#include "core/runtime/fd_table.h"
+#include "core/runtime/socket_calls.h"
+#include "core/runtime/wait.h"
+#include "librsocket/export.h"
+#include "librsocket/process.h"
+#include "librsocket/stream_socket.h"
+
+namespace ringsock::rs {
+namespace {
+
+using runtime::fd_table;
+using runtime::Lookup;
+
+/// Why a descriptor is not one of ours: there is none, or it is something else.
+Error not_ours(int fd) {
+  return ::fcntl(fd, F_GETFD) < 0 ? Error{EBADF, "rsocket: descriptor"} : Error{ENOTSOCK, "rsocket: descriptor"};
+}
+
+/// Runs `body(Lookup&)` on the endpoint behind `fd` and turns its Result into a return value and errno.
+template <class Body>
+auto on_socket(int fd, Body body) {
+  return to_posix([&]() -> decltype(body(std::declval<Lookup&>())) {
+    Lookup socket = fd_table().find(fd);
+    if (!socket) return not_ours(fd);
+    return body(socket);
+  });
+}
+
+/// The same for calls that set up or tear down: they take their time, so no reader's section is held meanwhile.
+template <class Body>
+auto on_pinned_socket(int fd, Body body) {
+  return on_socket(fd, [&](Lookup& socket) {
+    socket.pin();
+    return body(socket);
+  });
+}
+
+/// The endpoint as a stream socket, for the calls that only they have. Error: EOPNOTSUPP.
+Result<StreamSocket*> as_stream(Lookup& socket) {
+  if (auto* stream = dynamic_cast<StreamSocket*>(&*socket)) return stream;
+  return Error{EOPNOTSUPP, "rsocket: not a stream"};
+}
+
+Result<int> make_socket(int domain, int type, int protocol) {
+  const int flags = type & (SOCK_NONBLOCK | SOCK_CLOEXEC);
+  const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (domain != AF_INET && domain != AF_INET6) return Error{EAFNOSUPPORT, "rsocket: domain"};
+  if (kind != SOCK_STREAM) return Error{ESOCKTNOSUPPORT, "rsocket: type"};
+  if (protocol != 0 && protocol != IPPROTO_TCP) return Error{EPROTONOSUPPORT, "rsocket: protocol"};
+  Process& shared = process();
+  if (shared.registry.empty()) return Error{ENODEV, "rsocket: no device is allowed"};
+  // The descriptor is a kernel TCP socket: it never collides, and bind() reserves the kernel's port with it.
+  UniqueFd fd(::socket(domain, SOCK_STREAM | (flags & SOCK_CLOEXEC), IPPROTO_TCP));
+  if (!fd) return Error::last("rsocket: socket");
+  runtime::Ref socket(new StreamSocket(shared, domain, fd.get()));
+  socket->set_nonblocking((flags & SOCK_NONBLOCK) != 0);
+  if (Status entered = fd_table().insert(fd.get(), std::move(socket)); !entered) return entered.error();
+  return fd.release();
+}
+
+msghdr one_message(const iovec* parts, int count) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts);
+  message.msg_iovlen = static_cast<std::size_t>(count);
+  return message;
+}
+
+Result<int> duplicate(Lookup& socket, int fd, int command, long lowest) {
+  UniqueFd copy(::fcntl(fd, command, lowest));
+  if (!copy) return Error::last("rfcntl: F_DUPFD");
+  if (Status entered = fd_table().insert(copy.get(), runtime::Ref::share(*socket)); !entered) return entered.error();
+  return copy.release();
+}
+
+Result<int> control(Lookup& socket, int fd, int command, long argument) {
+  switch (command) {
+    case F_GETFL: return O_RDWR | (socket->is_nonblocking() ? O_NONBLOCK : 0);
+    case F_SETFL: socket->set_nonblocking((argument & O_NONBLOCK) != 0); return 0;
+    case F_GETFD:
+    case F_SETFD: {
+      const int answer = ::fcntl(fd, command, argument);
+      if (answer < 0) return Error::last("rfcntl");
+      return answer;
+    }
+    case F_DUPFD:
+    case F_DUPFD_CLOEXEC: return duplicate(socket, fd, command, argument);
+    default: return Error{EINVAL, "rfcntl: command"};
+  }
+}
+
+Result<std::size_t> write_direct(Lookup& socket, const std::byte* data, std::size_t count, off_t offset, int flags) {
+  auto stream = as_stream(socket);
+  if (!stream) return stream.error();
+  StreamSocket& target = **stream;
+  const bool may_block = !target.is_nonblocking() && (flags & MSG_DONTWAIT) == 0;
+  std::size_t done = 0;
+  while (done < count) {
+    const auto attempt = [&] {
+      return target.write_direct(data + done, count - done, static_cast<std::uint64_t>(offset) + done);
+    };
+    auto step = attempt();
+    if (runtime::would_block(step) && may_block) {
+      socket.pin();
+      step = runtime::retry_until_ready(target, EPOLLOUT, runtime::deadline_after(target.send_timeout()), attempt);
+    }
+    if (!step) {
+      if (done > 0) break;
+      return step;
+    }
+    if (*step == 0) break;  // nothing is mapped there
+    done += *step;
+  }
+  return done;
+}
+
+}  // namespace
+}  // namespace ringsock::rs
+
+using namespace ringsock;
+using namespace ringsock::rs;
+using runtime::Lookup;
+
+extern "C" {
+
+RS_EXPORT int rsocket(int domain, int type, int protocol) {
+  return to_posix([&] { return make_socket(domain, type, protocol); });
+}
+
+RS_EXPORT int rbind(int fd, const sockaddr* address, socklen_t length) {
+  return on_pinned_socket(fd, [&](Lookup& socket) { return socket->bind(address, length); });
+}
+
+RS_EXPORT int rlisten(int fd, int backlog) {
+  return on_pinned_socket(fd, [&](Lookup& socket) { return socket->listen(backlog); });
+}
+
+RS_EXPORT int raccept(int fd, sockaddr* address, socklen_t* length) {
+  return on_pinned_socket(fd, [&](Lookup& socket) {
+    SocketAddress peer;
+    auto accepted = runtime::accept(socket, peer, 0);
+    if (accepted) peer.copy_to(address, length);
+    return accepted;
+  });
+}
+
+RS_EXPORT int rconnect(int fd, const sockaddr* address, socklen_t length) {
+  return on_pinned_socket(fd, [&](Lookup& socket) { return runtime::connect(socket, address, length); });
+}
+
+RS_EXPORT int rshutdown(int fd, int how) {
+  return on_pinned_socket(fd, [&](Lookup& socket) { return socket->shutdown(how); });
+}
+
+RS_EXPORT int rclose(int fd) {
+  return to_posix([&] { return runtime::close_descriptor(fd); });
+}
+
+RS_EXPORT ssize_t rrecv(int fd, void* data, size_t length, int flags) {
+  return on_socket(fd, [&](Lookup& socket) { return runtime::receive(socket, data, length, flags); });
+}
+
+RS_EXPORT ssize_t rrecvfrom(int fd, void* data, size_t length, int flags, sockaddr* address,
+                            socklen_t* address_length) {
+  return on_socket(fd, [&](Lookup& socket) {
+    auto got = runtime::receive(socket, data, length, flags);
+    // recvfrom(2) on TCP leaves the address empty; rdma-core names the peer, and programs written for it look.
+    if (got && address != nullptr) {
+      if (auto peer = socket->peer_name()) peer->copy_to(address, address_length);
+    }
+    return got;
+  });
+}
+
+RS_EXPORT ssize_t rrecvmsg(int fd, msghdr* message, int flags) {
+  return on_socket(fd, [&](Lookup& socket) -> Result<ssize_t> {
+    if (message == nullptr) return Error{EFAULT, "rrecvmsg"};
+    return runtime::receive(socket, *message, flags);
+  });
+}
+
+RS_EXPORT ssize_t rsend(int fd, const void* data, size_t length, int flags) {
+  return on_socket(fd, [&](Lookup& socket) { return runtime::send(socket, data, length, flags); });
+}
+
+RS_EXPORT ssize_t rsendto(int fd, const void* data, size_t length, int flags, const sockaddr* address, socklen_t) {
+  return on_socket(fd, [&](Lookup& socket) -> Result<ssize_t> {
+    if (address != nullptr) return Error{EISCONN, "rsendto"};
+    return runtime::send(socket, data, length, flags);
+  });
+}
+
+RS_EXPORT ssize_t rsendmsg(int fd, const msghdr* message, int flags) {
+  return on_socket(fd, [&](Lookup& socket) -> Result<ssize_t> {
+    if (message == nullptr) return Error{EFAULT, "rsendmsg"};
+    return runtime::send(socket, *message, flags);
+  });
+}
+
+RS_EXPORT ssize_t rread(int fd, void* data, size_t length) { return rrecv(fd, data, length, 0); }
+
+RS_EXPORT ssize_t rwrite(int fd, const void* data, size_t length) { return rsend(fd, data, length, 0); }
+
+RS_EXPORT ssize_t rreadv(int fd, const iovec* parts, int count) {
+  return on_socket(fd, [&](Lookup& socket) -> Result<ssize_t> {
+    if (count < 0 || count > IOV_MAX) return Error{EINVAL, "rreadv: count"};
+    msghdr message = one_message(parts, count);
+    return runtime::receive(socket, message, 0);
+  });
+}
+
+RS_EXPORT ssize_t rwritev(int fd, const iovec* parts, int count) {
+  return on_socket(fd, [&](Lookup& socket) -> Result<ssize_t> {
+    if (count < 0 || count > IOV_MAX) return Error{EINVAL, "rwritev: count"};
+    const msghdr message = one_message(parts, count);
+    return runtime::send(socket, message, 0);
+  });
+}
+
+RS_EXPORT int rgetpeername(int fd, sockaddr* address, socklen_t* length) {
+  return on_pinned_socket(fd, [&](Lookup& socket) -> Status {
+    auto name = socket->peer_name();
+    if (!name) return name.error();
+    if (address == nullptr || length == nullptr) return Error{EFAULT, "rgetpeername"};
+    name->copy_to(address, length);
+    return ok();
+  });
+}
+
+RS_EXPORT int rgetsockname(int fd, sockaddr* address, socklen_t* length) {
+  return on_pinned_socket(fd, [&](Lookup& socket) -> Status {
+    auto name = socket->local_name();
+    if (!name) return name.error();
+    if (address == nullptr || length == nullptr) return Error{EFAULT, "rgetsockname"};
+    name->copy_to(address, length);
+    return ok();
+  });
+}
+
+RS_EXPORT int rsetsockopt(int fd, int level, int name, const void* value, socklen_t length) {
+  return on_pinned_socket(fd, [&](Lookup& socket) { return socket->set_option(level, name, value, length); });
+}
+
+RS_EXPORT int rgetsockopt(int fd, int level, int name, void* value, socklen_t* length) {
+  return on_pinned_socket(fd, [&](Lookup& socket) { return socket->get_option(level, name, value, length); });
+}
+
+RS_EXPORT int rfcntl(int fd, int command, ...) {
+  va_list arguments;
+  va_start(arguments, command);
+  const long argument = va_arg(arguments, long);  // absent for the F_GET commands, and then not used
+  va_end(arguments);
+  return on_pinned_socket(fd, [&](Lookup& socket) { return control(socket, fd, command, argument); });
+}
+
+RS_EXPORT off_t riomap(int fd, void* data, size_t length, int prot, int, off_t offset) {
+  return on_pinned_socket(fd, [&](Lookup& socket) -> Result<off_t> {
+    auto stream = as_stream(socket);
+    if (!stream) return stream.error();
+    return runtime::retry_until_ready(**stream, EPOLLOUT, Nanos::max(),
+                                      [&] { return (*stream)->map_buffer(data, length, prot, offset); });
+  });
+}
+
+RS_EXPORT int riounmap(int fd, void* data, size_t length) {
+  return on_pinned_socket(fd, [&](Lookup& socket) -> Status {
+    auto stream = as_stream(socket);
+    if (!stream) return stream.error();
+    return runtime::retry_until_ready(**stream, EPOLLOUT, Nanos::max(),
+                                      [&] { return (*stream)->unmap_buffer(data, length); });
+  });
+}
+
+RS_EXPORT size_t riowrite(int fd, const void* data, size_t count, off_t offset, int flags) {
+  return on_socket(fd, [&](Lookup& socket) {
+    return write_direct(socket, static_cast<const std::byte*>(data), count, offset, flags);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,184 @@
+// Binding and connecting.
+#include <cerrno>
+#include <mutex>
+
+#include "core/base/log.h"
+#include "librsocket/process.h"
+#include "librsocket/stream_socket.h"
+
+namespace ringsock::rs {
+
+using verbs::CmEventType;
+
+namespace {
+/// Linux gives up a connect after about two minutes (tcp_syn_retries); addresses of this host resolve at once.
+constexpr Nanos kResolveTimeout = std::chrono::seconds(2);
+}  // namespace
+
+Result<SocketAddress> StreamSocket::usable_address(const sockaddr* address, socklen_t length) const {
+  auto parsed = SocketAddress::from(address, length);
+  if (!parsed) return parsed;
+  if (domain_ == AF_INET && parsed->family() != AF_INET) return Error{EAFNOSUPPORT, "address: family"};
+  if (domain_ == AF_INET6 && parsed->family() != AF_INET6) return Error{EINVAL, "address: family"};
+  return parsed;
+}
+
+SocketAddress StreamSocket::as_seen_here(const SocketAddress& address) const {
+  return domain_ == AF_INET6 ? address.mapped() : address;
+}
+
+Status StreamSocket::make_id(const SocketAddress& near) {
+  if (id_) return ok();
+  auto device = process_.registry.choose(near);
+  if (!device) return device.error();
+  auto id = (*device)->create_id(verbs::PortSpace::tcp);
+  if (!id) return id.error();
+  id_ = *std::move(id);
+  id_->set_reuse_address(options_.get(SOL_SOCKET, SO_REUSEADDR) != 0);
+  id_->set_v6_only(options_.get(IPPROTO_IPV6, IPV6_V6ONLY) != 0);
+  id_->share_port_with(fd_);
+  return ok();
+}
+
+Status StreamSocket::bind(const sockaddr* address, socklen_t length) {
+  std::lock_guard guard(setup_lock_);
+  auto local = usable_address(address, length);
+  if (!local) return local.error();
+  if (state() != State::initial) return Error{EINVAL, "rbind: bound already"};
+  return bind_locked(*local);
+}
+
+Status StreamSocket::bind_locked(const SocketAddress& address) {
+  if (Status made = make_id(address.unmapped()); !made) return made;
+  if (Status bound = id_->bind(address.unmapped()); !bound) {
+    id_.reset();  // nothing of a refused address stays
+    return bound;
+  }
+  set_state(State::bound);
+  return ok();
+}
+
+Status StreamSocket::connect(const sockaddr* address, socklen_t length) {
+  std::lock_guard guard(setup_lock_);
+  switch (state()) {
+    case State::connecting:
+      drive();
+      if (is_connected()) return ok();
+      if (state() == State::failed) return Error{take_error(), "rconnect"};
+      return Error{EALREADY, "rconnect"};
+    case State::connected:
+    case State::listening: return Error{EISCONN, "rconnect"};
+    case State::failed:
+      if (const int error = take_error()) return Error{error, "rconnect"};
+      break;
+    case State::initial:
+    case State::bound: break;
+  }
+  auto destination = usable_address(address, length);
+  if (!destination) return destination.error();
+  if (Status started = start_connect(*destination); !started) return started;
+  drive();
+  if (state() == State::failed) return Error{take_error(), "rconnect"};
+  if (is_connected()) return ok();
+  return Error{EINPROGRESS, "rconnect"};
+}
+
+Status StreamSocket::start_connect(const SocketAddress& wanted) {
+  SocketAddress destination = wanted.unmapped();
+  if (destination.is_wildcard()) {  // Linux takes the wildcard for the loopback address
+    destination = destination.family() == AF_INET ? SocketAddress::v4(INADDR_LOOPBACK, destination.port())
+                                                  : SocketAddress::v6(in6addr_loopback, destination.port());
+  }
+  const State before = state();
+  if (Status made = make_id(destination); !made) return made;
+  if (Status started = id_->resolve_addr(destination, kResolveTimeout); !started) {
+    if (before != State::bound) id_.reset();
+    return started;
+  }
+  destination_ = wanted;
+  set_state(State::connecting);
+  return ok();
+}
+
+void StreamSocket::drive() {
+  while (state() == State::connecting || is_connected()) {
+    auto event = id_->next_event();
+    if (!event) break;
+    handle_cm_event(*event);
+  }
+  const auto next = id_ ? id_->next_deadline() : std::nullopt;
+  deadline_.store(next.value_or(Nanos::max()), std::memory_order_relaxed);
+}
+
+void StreamSocket::handle_cm_event(verbs::CmEvent& event) {
+  if (is_connected()) return;  // the queue pair's completions tell the same, after the data that came before
+  switch (event.type) {
+    case CmEventType::addr_resolved:
+      if (Status started = id_->resolve_route(kResolveTimeout); !started) fail_connect(started.error().code);
+      return;
+    case CmEventType::route_resolved: send_connect_request(); return;
+    case CmEventType::established: finish_connect(event); return;
+    case CmEventType::rejected: fail_connect(ECONNREFUSED); return;
+    case CmEventType::unreachable: fail_connect(event.status != 0 ? event.status : ETIMEDOUT); return;
+    case CmEventType::disconnected: fail_connect(ECONNRESET); return;
+    case CmEventType::addr_error:
+    case CmEventType::route_error:
+    case CmEventType::connect_error:
+    case CmEventType::device_removal: fail_connect(event.status != 0 ? event.status : ENETUNREACH); return;
+    case CmEventType::connect_request: return;
+  }
+}
+
+void StreamSocket::send_connect_request() {
+  auto connection = Connection::create(*id_, settings_);
+  if (!connection) {
+    fail_connect(connection.error().code);
+    return;
+  }
+  connection_ = *std::move(connection);
+  const wire::RsConnect data = connection_->connect_data();
+  verbs::ConnectionParameters parameters;
+  parameters.private_data = std::as_bytes(std::span(&data, 1));
+  if (Status sent = id_->connect(parameters); !sent) fail_connect(sent.error().code);
+}
+
+void StreamSocket::finish_connect(const verbs::CmEvent& event) {
+  const auto peer = wire::parse_rs_connect(event.data());
+  Status started = peer ? connection_->start(*peer) : Status(peer.error());
+  if (!started) {
+    log_info("rconnect: the peer's answer: %s", started.error().where);
+    fail_connect(ECONNREFUSED);
+    return;
+  }
+  set_connected();
+}
+
+void StreamSocket::set_connected() {
+  connection_->announce_if_due();
+  set_state(State::connected);
+  note_activity();
+  option_changed(SOL_SOCKET, SO_KEEPALIVE);
+}
+
+void StreamSocket::fail_connect(int error) {
+  connection_.reset();
+  id_.reset();
+  error_.store(error, std::memory_order_release);
+  set_state(State::failed);
+  note_activity();
+}
+
+Result<SocketAddress> StreamSocket::local_name() {
+  std::lock_guard guard(setup_lock_);
+  if (!id_) return SocketAddress::wildcard(domain_, 0);
+  const SocketAddress address = id_->local_address();
+  return address.is_unspecified() ? SocketAddress::wildcard(domain_, 0) : as_seen_here(address);
+}
+
+Result<SocketAddress> StreamSocket::peer_name() {
+  std::lock_guard guard(setup_lock_);
+  if (!is_connected()) return Error{ENOTCONN, "rgetpeername"};
+  return as_seen_here(id_->peer_address());
+}
+
+}  // namespace ringsock::rs

@@ -1,0 +1,174 @@
+// One established rsocket connection: its queue pair, its buffers, and the messages over it.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/base/biased_mutex.h"
+#include "core/base/result.h"
+#include "core/engine/stream/receive_window.h"
+#include "core/engine/stream/send_window.h"
+#include "core/verbs/connection_manager.h"
+#include "core/wire/rs_connect.h"
+#include "core/wire/rs_message.h"
+#include "librsocket/io_vector.h"
+
+namespace ringsock::rs {
+
+/// What SOL_RDMA, SO_RCVBUF and the configuration files say. Copied to accepted sockets.
+struct QueueSettings {
+  std::uint16_t send_queue = 384;     ///< entries, 16..65534
+  std::uint16_t receive_queue = 384;  ///< entries, 16..65534
+  std::uint32_t inline_bytes = 64;
+  std::uint32_t receive_ring = 131072;  ///< bytes
+  std::uint32_t send_ring = 131072;     ///< bytes
+  std::uint32_t iomap_entries = 0;      ///< slots in which the peer may map buffers for us
+};
+
+/// The wire protocol of the fact sheet, section 2, over one RC queue pair.
+///
+/// Threads: the owner serialises senders (send(), write_direct()) with one lock and readers (receive(),
+/// announce_if_due()) with another; everything else may be called by anybody. poll() serialises itself.
+class Connection {
+ public:
+  /// Makes the resources on `id` (after route_resolved, or on a connect request) and posts the receives.
+  static Result<std::unique_ptr<Connection>> create(verbs::ConnectionId& id, const QueueSettings& settings);
+  ~Connection() = default;
+
+  /// The 40 bytes for the request or the reply.
+  [[nodiscard]] wire::RsConnect connect_data() const;
+  /// Takes the peer's 40 bytes. Before it, nothing may be sent or polled. Error: EPROTO for absurd sizes.
+  Status start(const wire::RsConnect& peer);
+
+  // -- sending, under the sender's lock --
+  [[nodiscard]] bool can_send() const { return send_window_.can_send() && data_slots() > 0; }
+  /// Posts as much of `data` as buffers, credits and queue allow, and advances it. Bytes posted, 0 when none fits.
+  std::size_t send(IoCursor& data);
+  /// RDMA WRITE without notice to the peer's memory. Bytes posted: `data.size()`, or less when the queue is full.
+  std::size_t write_direct(const std::byte* data, std::size_t size, std::uint64_t remote_address, std::uint32_t key);
+
+  // -- reading, under the reader's lock --
+  [[nodiscard]] std::uint64_t readable() const { return receive_window_.readable(); }
+  /// Copies received bytes out and advances `out`; with `peek` they stay. Bytes copied.
+  std::size_t receive(IoCursor& out, bool peek);
+  /// Tells the peer of free buffer and credits once there is enough to tell.
+  void announce_if_due();
+
+  // -- control, by anybody --
+  /// SHUTDOWN or DISCONNECT. EAGAIN when no control slot is free: poll() and try again.
+  Status send_control(wire::RsControl control);
+  /// An empty RDMA WRITE, the proof of life of fact sheet 2.11.
+  Status send_keepalive();
+  /// Maps entry `index` of the peer's iomap table. EAGAIN as send_control().
+  Status send_iomap(std::uint32_t index, const wire::PeerIomap& entry);
+
+  /// Processes completions. True when something changed: bytes or space arrived, the peer shut down, the connection
+  /// failed.
+  bool poll();
+  /// Completion notification, and the descriptor that becomes readable with it.
+  int arm();
+  /// Takes the notification.
+  void woken();
+
+  [[nodiscard]] bool peer_shut_down() const { return peer_shut_down_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool peer_disconnected() const { return peer_disconnected_.load(std::memory_order_acquire); }
+  /// errno value of the failure that ended the connection, or 0. Bytes that arrived before it remain readable.
+  [[nodiscard]] int failure() const { return failure_.load(std::memory_order_acquire); }
+  /// The control messages, and with them everything posted before, have been carried out.
+  [[nodiscard]] bool is_drained() const {
+    return free_control_slots_.load(std::memory_order_acquire) ==
+           static_cast<int>(kControlSlots);  // a control message is always signalled
+  }
+  /// From now on flushed work is expected, not a failure.
+  void expect_flush() { closing_.store(true, std::memory_order_release); }
+
+  /// The buffer that the peer has mapped for us around stream offset `offset`.
+  [[nodiscard]] std::optional<wire::PeerIomap> find_iomap(std::uint64_t offset);
+  /// Slots of the peer's table, in which we may map buffers for it.
+  [[nodiscard]] std::uint32_t peer_iomap_entries() const { return peer_iomap_entries_; }
+  /// In this connection's protection domain: no other peer can use the key.
+  Result<verbs::Mr> register_memory(void* data, std::size_t length, int access) {
+    return device_.reg_mr(*pd_, data, length, access);
+  }
+  [[nodiscard]] const QueueSettings& settings() const { return settings_; }
+
+ private:
+  Connection(verbs::Device& device, const QueueSettings& settings);
+  Status make_resources(verbs::ConnectionId& id);
+  void link_receive_requests();
+  Status post_receives(unsigned count);
+
+  /// Send queue entries that data may use now; the others belong to control messages.
+  [[nodiscard]] std::uint32_t data_slots() const {
+    return settings_.send_queue - kControlSlots -
+           (posted_.load(std::memory_order_relaxed) - retired_.load(std::memory_order_acquire));
+  }
+  Status post_control(ibv_send_wr& request);
+
+  bool handle(const ibv_wc& completion, unsigned& receives);
+  bool handle_message(const ibv_wc& completion);
+  void count_posted() { posted_.store(posted_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+  void take_announced_buffer();
+  void take_iomap_entry(std::uint32_t index);
+  void fail(int error);
+
+  static constexpr std::uint32_t kSglEntries = 2;
+  static constexpr std::uint32_t kControlSlots = 4;
+  /// Receives beyond the granted credits, for the control messages, which have none.
+  static constexpr unsigned kControlReceives = 8;
+  static constexpr std::size_t kSglBytes = kSglEntries * sizeof(wire::PeerSge);
+
+  [[nodiscard]] std::size_t ring_offset() const;
+  [[nodiscard]] std::byte* ring() const { return memory_.receive_memory.data() + ring_offset(); }
+
+  verbs::Device& device_;
+  QueueSettings settings_;
+  // Parents first: destroyed in reverse.
+  verbs::Pd pd_;
+  verbs::CompChannel channel_;
+  verbs::Cq cq_;
+  verbs::ConnectionQp memory_;
+
+  engine::SendWindow send_window_;
+  engine::ReceiveWindow receive_window_;
+
+  // The peer's tables
+  bool swap_for_peer_ = false;
+  std::uint64_t peer_sgl_address_ = 0;
+  std::uint32_t peer_sgl_key_ = 0;
+  std::uint32_t peer_sgl_entries_ = 0;
+  std::uint32_t peer_sgl_next_ = 0;  ///< where the next announcement goes (reader)
+  std::uint32_t peer_iomap_entries_ = 0;
+
+  // The sender's
+  ibv_send_wr data_request_{};
+  std::vector<ibv_sge> gather_;
+  unsigned unsignalled_ = 0;
+  std::uint32_t max_inline_ = 0;
+  unsigned signal_every_ = 1;
+
+  // Two counters with one writer each: a locked instruction per message would wait for the stores to the peer's memory.
+  std::atomic<std::uint32_t> posted_{0};   ///< data work requests; the sender's
+  std::atomic<std::uint32_t> retired_{0};  ///< of these, known to be finished; whoever polls
+  std::atomic<int> free_control_slots_{kControlSlots};
+
+  // Completion processing
+  BiasedMutex poll_lock_;
+  std::uint32_t own_sgl_next_ = 1;  ///< where the peer's next announcement will be
+  std::vector<wire::PeerIomap> own_iomap_;
+  std::vector<ibv_recv_wr> receive_requests_;
+  std::atomic<bool> peer_shut_down_{false};
+  std::atomic<bool> peer_disconnected_{false};
+  std::atomic<bool> closing_{false};
+  std::atomic<int> failure_{0};
+};
+
+}  // namespace ringsock::rs

@@ -1,0 +1,96 @@
+#include "librsocket/iomap.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+
+#include "librsocket/stream_socket.h"
+
+namespace ringsock::rs {
+
+Result<std::uint32_t> IoMap::free_slot() const {
+  for (std::uint32_t slot = 0; slot < connection_.peer_iomap_entries(); ++slot) {
+    const bool taken = std::any_of(mappings_.begin(), mappings_.end(),
+                                   [&](const Mapping& mapping) { return mapping.for_peer && mapping.slot == slot; });
+    if (!taken) return slot;
+  }
+  return Error{ENOMEM, "riomap: the peer has no free slot"};
+}
+
+Result<off_t> IoMap::map(void* data, std::size_t length, bool for_peer, off_t offset) {
+  const off_t chosen = offset == -1 ? static_cast<off_t>(reinterpret_cast<std::uintptr_t>(data)) : offset;
+  Result<std::uint32_t> slot = for_peer ? free_slot() : Result<std::uint32_t>(0u);
+  if (!slot) return slot.error();
+  const int access = for_peer ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_LOCAL_WRITE;
+  auto registration = connection_.register_memory(data, length, access);
+  if (!registration) return registration.error();
+  if (for_peer) {
+    const wire::PeerIomap entry{
+        static_cast<std::uint64_t>(chosen),
+        {reinterpret_cast<std::uintptr_t>(data), (*registration)->rkey, static_cast<std::uint32_t>(length)}};
+    if (Status sent = connection_.send_iomap(*slot, entry); !sent) return sent.error();
+  }
+  mappings_.push_back({data, length, for_peer, *slot, *std::move(registration)});
+  return chosen;
+}
+
+Status IoMap::unmap(void* data, std::size_t length) {
+  const auto found = std::find_if(mappings_.begin(), mappings_.end(), [&](const Mapping& mapping) {
+    return mapping.data == data && mapping.length == length;
+  });
+  if (found == mappings_.end()) return Error{EINVAL, "riounmap: not mapped"};
+  if (found->for_peer && connection_.failure() == 0 && !connection_.peer_disconnected()) {
+    if (Status sent = connection_.send_iomap(found->slot, {}); !sent && sent.error().code == EAGAIN) return sent;
+  }
+  mappings_.erase(found);
+  return ok();
+}
+
+// -- the socket's calls
+// ------------------------------------------------------------------------------------------------
+
+Result<off_t> StreamSocket::map_buffer(void* data, std::size_t length, int prot, off_t offset) {
+  if (prot != PROT_NONE && prot != PROT_WRITE) return Error{EINVAL, "riomap: protection"};
+  if (data == nullptr || length == 0 || length > UINT32_MAX) return Error{EINVAL, "riomap: buffer"};
+  if (!is_connected()) return Error{EINVAL, "riomap: not connected"};
+  progress();
+  std::lock_guard guard(setup_lock_);
+  if (!iomap_) iomap_ = std::make_unique<IoMap>(*connection_);
+  return iomap_->map(data, length, prot == PROT_WRITE, offset);
+}
+
+Status StreamSocket::unmap_buffer(void* data, std::size_t length) {
+  if (!is_connected()) return Error{EINVAL, "riounmap: not connected"};
+  progress();
+  std::lock_guard guard(setup_lock_);
+  if (!iomap_) return Error{EINVAL, "riounmap: not mapped"};
+  return iomap_->unmap(data, length);
+}
+
+Result<std::size_t> StreamSocket::write_direct(const std::byte* data, std::size_t size, std::uint64_t offset) {
+  if (Status connected = require_connected(ENOTCONN); !connected) return connected.error();
+  progress();
+  std::lock_guard sending(send_lock_);
+  if (const int error = take_error()) return Error{error, "riowrite"};
+  if (write_shut_.load(std::memory_order_relaxed) || connection_->failure() != 0 || connection_->peer_disconnected()) {
+    return Error{EPIPE, "riowrite"};
+  }
+  std::size_t written = 0;
+  while (written < size) {
+    const auto entry = connection_->find_iomap(offset + written);
+    if (!entry) break;
+    const std::uint64_t within = offset + written - entry->offset;
+    const std::size_t fits = std::min<std::size_t>(size - written, entry->sge.length - within);
+    const std::size_t step = connection_->write_direct(data + written, fits, entry->sge.addr + within, entry->sge.key);
+    written += step;
+    if (step < fits) {  // the queue is full
+      if (written == 0) return Error{EAGAIN, "riowrite"};
+      break;
+    }
+  }
+  return written;
+}
+
+}  // namespace ringsock::rs

@@ -1,0 +1,70 @@
+#include "librsocket/keepalive.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "core/base/log.h"
+#include "librsocket/stream_socket.h"
+
+namespace ringsock::rs {
+
+Status Keepalive::start() {
+  std::lock_guard guard(lock_);
+  return schedule_next();
+}
+
+Status Keepalive::schedule_next() {
+  auto timer = runtime::service_thread().schedule(monotonic_now() + interval_, [self = weak_from_this()] {
+    if (auto keepalive = self.lock()) keepalive->run();
+  });
+  if (!timer) return timer.error();
+  timer_ = *timer;
+  return ok();
+}
+
+void Keepalive::run() {
+  {
+    std::lock_guard guard(lock_);
+    if (stopped_) return;
+  }
+  tick_();
+  std::lock_guard guard(lock_);
+  if (stopped_) return;
+  if (Status next = schedule_next(); !next) log_warn("keepalive stops: %s", next.error().where);
+}
+
+void Keepalive::stop() {
+  runtime::ServiceThread::Id timer = 0;
+  {
+    std::lock_guard guard(lock_);
+    stopped_ = true;
+    timer = timer_;
+  }
+  runtime::service_thread().cancel(timer);  // waits for a tick that runs now
+}
+
+// -- the socket's side
+// -------------------------------------------------------------------------------------------------
+
+void StreamSocket::update_keepalive() {
+  stop_keepalive();
+  if (options_.get(SOL_SOCKET, SO_KEEPALIVE) == 0 || !is_connected()) return;
+  const auto interval = std::chrono::seconds(options_.get(IPPROTO_TCP, TCP_KEEPIDLE));
+  keepalive_ = std::make_shared<Keepalive>(interval, [this] { keepalive_tick(); });
+  if (Status started = keepalive_->start(); !started) log_warn("no keepalive: %s", started.error().where);
+}
+
+void StreamSocket::stop_keepalive() {
+  if (auto keepalive = std::exchange(keepalive_, nullptr)) keepalive->stop();
+}
+
+/// On the service thread, with no lock held: the queue pair's own are enough.
+void StreamSocket::keepalive_tick() {
+  connection_->woken();  // what the link has to say, above all that the peer is gone
+  progress();
+  // No free slot means that earlier proofs are still under way: one more would say nothing new.
+  if (connection_->failure() == 0) (void)connection_->send_keepalive();
+  progress();
+}
+
+}  // namespace ringsock::rs

@@ -1,0 +1,214 @@
+// Listening and accepting.
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <mutex>
+
+#include "core/base/log.h"
+#include "core/base/unique_fd.h"
+#include "core/runtime/fd_table.h"
+#include "core/runtime/service_thread.h"
+#include "librsocket/process.h"
+#include "librsocket/stream_socket.h"
+
+namespace ringsock::rs {
+
+namespace {
+/// How long a listener may be left to its application before the service thread answers its clients (listen(2): a
+/// connection is established whether or not accept(2) is being called). An application that accepts all the time never
+/// needs it.
+constexpr Nanos kAcceptPatience = std::chrono::milliseconds(1);
+}  // namespace
+
+/// Answers a listener's clients when its application is busy elsewhere (listen(2): a connection is established whether
+/// or not accept(2) is being called). An application that accepts all the time never needs it, and is not disturbed: an
+/// event only starts a timer, and only if nobody has called accept() when that runs out, the service thread does it.
+class StreamSocket::ListenerWatch : public std::enable_shared_from_this<ListenerWatch> {
+ public:
+  explicit ListenerWatch(StreamSocket& socket) : socket_(socket) {}
+
+  Status start(int fd) {
+    std::lock_guard guard(lock_);
+    auto watch = runtime::service_thread().watch(fd, EPOLLIN, [self = weak_from_this()](std::uint32_t) {
+      if (auto watch = self.lock()) watch->on_event();
+    });
+    if (!watch) return watch.error();
+    watch_ = *watch;
+    return ok();
+  }
+  /// No callback runs after return. Not with the socket's locks held: a callback may be waiting for them.
+  void stop() {
+    {
+      std::lock_guard guard(lock_);
+      stopped_ = true;
+    }
+    runtime::service_thread().unwatch(watch_);
+    if (const auto timer = timer_.load()) runtime::service_thread().cancel(timer);
+  }
+  /// accept() has made room in a queue that was full.
+  void room_again() {
+    if (waits_for_room_.exchange(false)) resume();
+  }
+
+ private:
+  void on_event() {
+    std::lock_guard guard(lock_);
+    if (stopped_) return;
+    calls_before_ = socket_.accept_calls_.load(std::memory_order_relaxed);
+    runtime::service_thread().pause(watch_);
+    auto timer = runtime::service_thread().schedule(monotonic_now() + kAcceptPatience, [self = weak_from_this()] {
+      if (auto watch = self.lock()) watch->on_patience_over();
+    });
+    if (timer) {
+      timer_.store(*timer);
+    } else {
+      resume();
+    }
+  }
+  void on_patience_over() {
+    bool full = false;
+    if (socket_.accept_calls_.load(std::memory_order_relaxed) == calls_before_) {
+      full = socket_.progress_in_background([this] { waits_for_room_.store(true); });
+    }
+    if (!full) resume();
+  }
+  void resume() {
+    if (Status resumed = runtime::service_thread().resume(watch_); !resumed) {
+      log_warn("a listener is not served in the background any more: %s", resumed.error().where);
+    }
+  }
+
+  StreamSocket& socket_;
+  std::mutex lock_;
+  bool stopped_ = false;
+  runtime::ServiceThread::Id watch_ = 0;
+  std::atomic<runtime::ServiceThread::Id> timer_{0};
+  std::uint64_t calls_before_ = 0;  ///< the service thread's
+  std::atomic<bool> waits_for_room_{false};
+};
+
+Status StreamSocket::listen(int backlog) {
+  std::lock_guard guard(setup_lock_);
+  const auto limit = static_cast<std::size_t>(std::clamp(backlog, 1, SOMAXCONN));
+  if (state() == State::listening) {  // listen(2): a second call changes the backlog
+    backlog_ = limit;
+    return ok();
+  }
+  if (state() == State::initial) {
+    if (Status bound = bind_locked(SocketAddress::wildcard(domain_, 0)); !bound) return bound;
+  }
+  if (state() != State::bound) return Error{EINVAL, "rlisten"};
+  if (Status listening = id_->listen(std::max(backlog, 1)); !listening) return listening;
+  backlog_ = limit;
+  set_state(State::listening);
+  return watch_listener();
+}
+
+Result<int> StreamSocket::accept(SocketAddress& peer, int flags) {
+  if (state() != State::listening || read_shut_.load(std::memory_order_acquire)) return Error{EINVAL, "raccept"};
+  std::lock_guard guard(setup_lock_);
+  accept_calls_.fetch_add(1, std::memory_order_relaxed);
+  if (accept_queue_.empty()) progress_listener();
+  if (closed_.load(std::memory_order_relaxed)) return Error{EBADF, "raccept: closed meanwhile"};
+  if (accept_queue_.empty()) return Error{EAGAIN, "raccept"};
+
+  UniqueFd fd(::eventfd(0, EFD_NONBLOCK | ((flags & SOCK_CLOEXEC) != 0 ? EFD_CLOEXEC : 0)));
+  if (!fd) return Error::last("raccept: eventfd");
+  auto& accepted = static_cast<StreamSocket&>(*accept_queue_.front());
+  accepted.fd_ = fd.get();
+  accepted.set_nonblocking((flags & SOCK_NONBLOCK) != 0);
+  peer = accepted.as_seen_here(accepted.id_->peer_address());
+  if (Status entered = runtime::fd_table().insert(fd.get(), runtime::Ref::share(accepted)); !entered) {
+    return entered.error();
+  }
+  accept_queue_.pop_front();
+  if (listener_watch_) listener_watch_->room_again();
+  return fd.release();
+}
+
+void StreamSocket::progress_listener() {
+  bool admitted = false;
+  while (id_ && accept_queue_.size() < backlog_) {
+    auto event = id_->next_event();
+    if (!event) break;
+    if (event->type == verbs::CmEventType::connect_request) admitted |= admit(*event);
+  }
+  if (admitted) note_activity();
+  const auto next = id_ ? id_->next_deadline() : std::nullopt;
+  deadline_.store(next.value_or(Nanos::max()), std::memory_order_relaxed);
+}
+
+bool StreamSocket::admit(verbs::CmEvent& event) {
+  auto accepted = make_accepted(event);
+  if (!accepted) {
+    // The id goes with the event, and with it the request: the client is refused.
+    log_info("raccept: a request from %s is refused: %s", event.request->peer_address().to_string().c_str(),
+             accepted.error().where);
+    return false;
+  }
+  accept_queue_.push_back(*std::move(accepted));
+  return true;
+}
+
+Result<runtime::Ref> StreamSocket::make_accepted(verbs::CmEvent& event) {
+  const auto peer = wire::parse_rs_connect(event.data());
+  if (!peer) return peer.error();
+  auto* socket = new StreamSocket(process_, domain_, -1);
+  runtime::Ref owner(socket);
+  socket->settings_ = settings_;
+  socket->options_ = options_;
+  socket->linger_on_.store(linger_on_.load());
+  socket->linger_seconds_.store(linger_seconds_.load());
+  socket->set_receive_timeout(receive_timeout());
+  socket->set_send_timeout(send_timeout());
+
+  auto connection = Connection::create(*event.request, settings_);
+  if (!connection) return connection.error();
+  if (Status started = (*connection)->start(*peer); !started) return started.error();
+  const wire::RsConnect data = (*connection)->connect_data();
+  verbs::ConnectionParameters parameters = event.parameters;
+  parameters.private_data = std::as_bytes(std::span(&data, 1));
+  if (Status accepted = event.request->accept(parameters); !accepted) return accepted.error();
+  socket->id_ = std::move(event.request);
+  socket->connection_ = *std::move(connection);
+  socket->set_connected();
+  return owner;
+}
+
+// -- the service thread's part
+// -----------------------------------------------------------------------------------------
+
+Status StreamSocket::watch_listener() {
+  listener_watch_ = std::make_shared<ListenerWatch>(*this);
+  return listener_watch_->start(id_->event_fd());
+}
+
+/// Calls `when_full` under the lock that accept() takes to make room. True when the queue is full.
+template <class WhenFull>
+bool StreamSocket::progress_in_background(WhenFull when_full) {
+  bool full = false;
+  {
+    std::lock_guard guard(setup_lock_);
+    if (state() != State::listening) return false;
+    progress_listener();
+    full = accept_queue_.size() >= backlog_;
+    if (full) when_full();
+  }
+  notify_watchers(EPOLLIN);
+  return full;
+}
+
+void StreamSocket::stop_background() {
+  std::shared_ptr<ListenerWatch> watch;
+  {
+    std::lock_guard guard(setup_lock_);
+    watch = std::move(listener_watch_);
+  }
+  if (watch) watch->stop();
+  stop_keepalive();
+}
+
+}  // namespace ringsock::rs

@@ -1,0 +1,265 @@
+// setsockopt and getsockopt.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+#include "librsocket/process.h"
+#include "librsocket/stream_socket.h"
+
+// <rdma/rsocket.h> has these too, but belongs to applications.
+namespace {
+constexpr int kSolRdma = 0x10000;
+enum RdmaOption { kRdmaSqSize, kRdmaRqSize, kRdmaInline, kRdmaIomapSize, kRdmaRoute };
+}  // namespace
+
+namespace ringsock::rs {
+
+namespace {
+
+constexpr int kMinQueue = 16;
+constexpr int kMaxQueue = 65534;
+constexpr std::uint32_t kMinBuffer = 4096;
+constexpr std::uint32_t kMaxBuffer = 1u << 30;
+constexpr std::size_t kPathDataBytes = 72;  // struct ibv_path_data
+
+/// An int as setsockopt(2) takes it. Errors: EINVAL too short, EFAULT no value.
+Result<int> read_int(const void* value, socklen_t length) {
+  if (value == nullptr) return Error{EFAULT, "option: no value"};
+  if (length < sizeof(int)) return Error{EINVAL, "option: too short"};
+  int out = 0;
+  std::memcpy(&out, value, sizeof out);
+  return out;
+}
+
+/// At most *length bytes are written; *length becomes what was written.
+Status write_value(void* value, socklen_t* length, const void* from, std::size_t size) {
+  if (value == nullptr || length == nullptr) return Error{EFAULT, "option: no room"};
+  if (static_cast<int>(*length) < 0) return Error{EINVAL, "option: negative length"};
+  *length = static_cast<socklen_t>(std::min<std::size_t>(*length, size));
+  std::memcpy(value, from, *length);
+  return ok();
+}
+Status write_int(void* value, socklen_t* length, int from) { return write_value(value, length, &from, sizeof from); }
+
+/// SO_RCVTIMEO and SO_SNDTIMEO. Zero means for ever. EDOM as socket(7) for odd microseconds.
+Result<Nanos> read_timeout(const void* value, socklen_t length) {
+  if (value == nullptr) return Error{EFAULT, "option: no value"};
+  if (length < sizeof(timeval)) return Error{EINVAL, "option: too short"};
+  timeval time{};
+  std::memcpy(&time, value, sizeof time);
+  if (time.tv_usec < 0 || time.tv_usec >= 1'000'000) return Error{EDOM, "option: microseconds"};
+  if (time.tv_sec < 0) return Nanos::zero();  // Linux: does not wait at all
+  if (time.tv_sec == 0 && time.tv_usec == 0) return Nanos::max();
+  constexpr time_t kForEver = 1'000'000'000;
+  if (time.tv_sec >= kForEver) return Nanos::max();
+  return Nanos(std::chrono::seconds(time.tv_sec) + std::chrono::microseconds(time.tv_usec));
+}
+Status write_timeout(void* value, socklen_t* length, Nanos timeout) {
+  timeval time{};
+  if (timeout != Nanos::max()) {
+    time.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(timeout).count();
+    time.tv_usec = std::chrono::duration_cast<std::chrono::microseconds>(timeout).count() % 1'000'000;
+  }
+  return write_value(value, length, &time, sizeof time);
+}
+
+/// What SO_RCVBUF and SO_SNDBUF keep: twice the argument, as Linux does, within our limits, even.
+std::uint32_t buffer_size(int argument) {
+  const auto doubled = 2 * static_cast<std::uint64_t>(std::max(argument, 0));
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(doubled, kMinBuffer, kMaxBuffer));
+}
+
+}  // namespace
+
+// -- set
+// ---------------------------------------------------------------------------------------------------------------
+
+Status StreamSocket::set_option(int level, int name, const void* value, socklen_t length) {
+  if (level == kSolRdma) return set_rdma_level(name, value, length);
+  if (level == SOL_SOCKET) {
+    bool handled = false;
+    Status done = set_socket_level(name, value, length, handled);
+    if (handled) return done;
+  }
+  if (level == IPPROTO_TCP && name == TCP_MAXSEG) {
+    auto size = read_int(value, length);
+    return size ? ok() : Status(size.error());
+  }
+  if (level == IPPROTO_TCP && name == TCP_CONGESTION) {
+    // Kept out of the network: RDMA has no choice of algorithm here.
+    return value != nullptr && length > 0 ? ok() : Status(Error{EINVAL, "TCP_CONGESTION"});
+  }
+  const auto row = find_int_option(level, name);
+  if (!row) return Error{ENOPROTOOPT, "rsetsockopt"};
+  Result<int> number = 0;
+  if (level == IPPROTO_IP && length >= 1 && length < sizeof(int) && value != nullptr) {
+    number = static_cast<int>(*static_cast<const unsigned char*>(value));  // ip(7) takes a byte too
+  } else {
+    number = read_int(value, length);
+  }
+  if (!number) return number.error();
+  const IntOption& option = int_option(*row);
+  if (*number < option.minimum || *number > option.maximum) return Error{EINVAL, "rsetsockopt: value"};
+  std::lock_guard guard(setup_lock_);
+  if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY && state() != State::initial) return Error{EINVAL, "IPV6_V6ONLY"};
+  options_.set(*row, option.is_flag ? *number != 0 : *number);
+  option_changed(level, name);
+  return ok();
+}
+
+Status StreamSocket::set_socket_level(int name, const void* value, socklen_t length, bool& handled) {
+  handled = true;
+  switch (name) {
+    case SO_RCVTIMEO:
+    case SO_SNDTIMEO: {
+      auto timeout = read_timeout(value, length);
+      if (!timeout) return timeout.error();
+      name == SO_RCVTIMEO ? set_receive_timeout(*timeout) : set_send_timeout(*timeout);
+      return ok();
+    }
+    case SO_LINGER: {
+      struct linger setting {};
+      if (value == nullptr) return Error{EFAULT, "SO_LINGER"};
+      if (length < sizeof setting) return Error{EINVAL, "SO_LINGER"};
+      std::memcpy(&setting, value, sizeof setting);
+      linger_seconds_.store(std::clamp(setting.l_linger, 0, 32767), std::memory_order_relaxed);
+      linger_on_.store(setting.l_onoff != 0, std::memory_order_relaxed);
+      return ok();
+    }
+    case SO_SNDBUF:
+    case SO_RCVBUF: {
+      auto size = read_int(value, length);
+      if (!size) return size.error();
+      std::lock_guard guard(setup_lock_);
+      // Once the buffers exist the size stays, as in rdma-core; Linux, too, promises nothing.
+      if (state() == State::connecting || is_connected()) return ok();
+      (name == SO_RCVBUF ? settings_.receive_ring : settings_.send_ring) = buffer_size(*size);
+      return ok();
+    }
+    case SO_TYPE:
+    case SO_DOMAIN:
+    case SO_PROTOCOL:
+    case SO_ACCEPTCONN:
+    case SO_ERROR: return Error{ENOPROTOOPT, "rsetsockopt: read only"};
+    default: handled = false; return ok();
+  }
+}
+
+Status StreamSocket::set_rdma_level(int name, const void* value, socklen_t length) {
+  std::lock_guard guard(setup_lock_);
+  if (state() == State::connecting || is_connected()) return Error{EINVAL, "rsetsockopt: connected"};
+  if (name == kRdmaRoute) {
+    if (value == nullptr || length < kPathDataBytes || length % kPathDataBytes != 0) return Error{EINVAL, "RDMA_ROUTE"};
+    const auto* bytes = static_cast<const std::byte*>(value);
+    route_.assign(bytes, bytes + length);
+    return ok();
+  }
+  const auto number = read_int(value, length);
+  if (!number) return number.error();
+  if (*number < 0) return Error{EINVAL, "rsetsockopt: negative"};
+  const auto queue = static_cast<std::uint16_t>(std::clamp(*number, kMinQueue, kMaxQueue));
+  switch (name) {
+    case kRdmaSqSize: settings_.send_queue = queue; return ok();
+    case kRdmaRqSize: settings_.receive_queue = queue; return ok();
+    case kRdmaInline: settings_.inline_bytes = static_cast<std::uint32_t>(*number); return ok();
+    case kRdmaIomapSize:
+      settings_.iomap_entries = wire::decode_iomap_size(wire::encode_iomap_size(static_cast<std::uint32_t>(*number)));
+      return ok();
+    default: return Error{ENOPROTOOPT, "rsetsockopt"};
+  }
+}
+
+// -- get
+// ---------------------------------------------------------------------------------------------------------------
+
+Status StreamSocket::get_option(int level, int name, void* value, socklen_t* length) {
+  if (value == nullptr || length == nullptr) return Error{EFAULT, "rgetsockopt"};
+  if (level == kSolRdma) return get_rdma_level(name, value, length);
+  if (level == SOL_SOCKET) {
+    switch (name) {
+      case SO_ERROR: {
+        if (is_connected()) progress();
+        return write_int(value, length, take_error());
+      }
+      case SO_TYPE: return write_int(value, length, SOCK_STREAM);
+      case SO_DOMAIN: return write_int(value, length, domain_);
+      case SO_PROTOCOL: return write_int(value, length, IPPROTO_TCP);
+      case SO_ACCEPTCONN: return write_int(value, length, state() == State::listening);
+      case SO_RCVTIMEO: return write_timeout(value, length, receive_timeout());
+      case SO_SNDTIMEO: return write_timeout(value, length, send_timeout());
+      case SO_SNDBUF: return write_int(value, length, static_cast<int>(settings_.send_ring));
+      case SO_RCVBUF: return write_int(value, length, static_cast<int>(settings_.receive_ring));
+      case SO_LINGER: {
+        const struct linger setting { linger_on_.load(), linger_seconds_.load() };
+        return write_value(value, length, &setting, sizeof setting);
+      }
+      default: break;
+    }
+  }
+  if (level == IPPROTO_TCP) {
+    switch (name) {
+      case TCP_MAXSEG: return write_int(value, length, kSegmentBytes);
+      case TCP_INFO: return get_tcp_info(value, length);
+      case TCP_CONGESTION: {
+        char algorithm[16] = "rdma";
+        return write_value(value, length, algorithm, sizeof algorithm);
+      }
+      default: break;
+    }
+  }
+  const auto row = find_int_option(level, name);
+  if (!row) return Error{ENOPROTOOPT, "rgetsockopt"};
+  return write_int(value, length, options_.get(*row));
+}
+
+Status StreamSocket::get_rdma_level(int name, void* value, socklen_t* length) {
+  std::lock_guard guard(setup_lock_);
+  const QueueSettings& settings = connection_ ? connection_->settings() : settings_;
+  switch (name) {
+    case kRdmaSqSize: return write_int(value, length, settings.send_queue);
+    case kRdmaRqSize: return write_int(value, length, settings.receive_queue);
+    case kRdmaInline: return write_int(value, length, static_cast<int>(settings.inline_bytes));
+    case kRdmaIomapSize: return write_int(value, length, static_cast<int>(settings.iomap_entries));
+    case kRdmaRoute:
+      if (*length < kPathDataBytes) return Error{EINVAL, "RDMA_ROUTE"};
+      return write_value(value, length, route_.data(), route_.size());
+    default: return Error{ENOPROTOOPT, "rgetsockopt"};
+  }
+}
+
+Status StreamSocket::get_tcp_info(void* value, socklen_t* length) {
+  tcp_info info{};
+  switch (state()) {
+    case State::listening: info.tcpi_state = TCP_LISTEN; break;
+    case State::connecting: info.tcpi_state = TCP_SYN_SENT; break;
+    case State::initial:
+    case State::bound:
+    case State::failed: info.tcpi_state = TCP_CLOSE; break;
+    case State::connected: {
+      progress();
+      const bool peer_done = connection_->peer_shut_down() || connection_->peer_disconnected();
+      const bool we_done = write_shut_.load(std::memory_order_acquire);
+      info.tcpi_state = TCP_ESTABLISHED;
+      if (peer_done) info.tcpi_state = TCP_CLOSE_WAIT;
+      if (we_done) info.tcpi_state = peer_done ? TCP_CLOSE : TCP_FIN_WAIT2;
+      if (connection_->failure() != 0) info.tcpi_state = TCP_CLOSE;
+      info.tcpi_snd_cwnd = connection_->settings().send_queue;
+      info.tcpi_snd_mss = info.tcpi_rcv_mss = kSegmentBytes;
+      info.tcpi_rcv_space = connection_->settings().receive_ring;
+      break;
+    }
+  }
+  return write_value(value, length, &info, sizeof info);
+}
+
+void StreamSocket::option_changed(int level, int name) {
+  const bool is_keepalive = (level == SOL_SOCKET && name == SO_KEEPALIVE) ||
+                            (level == IPPROTO_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL));
+  if (is_keepalive) update_keepalive();
+}
+
+}  // namespace ringsock::rs

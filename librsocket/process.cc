@@ -1,0 +1,66 @@
+#include "librsocket/process.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "core/base/log.h"
+#include "core/device/soft/soft_provider.h"
+#include "core/runtime/spin_policy.h"
+
+namespace ringsock::rs {
+
+namespace {
+
+constexpr char kConfigDirectory[] = SYSCONFDIR "/rdma/rsocket";
+
+config::RsocketConfig load_config() {
+  // secure_getenv: a set-uid program does not let its caller choose its files.
+  const char* directory = ::secure_getenv("RINGSOCK_CONFIG_DIR");
+  config::RsocketOverrides overrides;
+  overrides.device = ::secure_getenv("RINGSOCK_DEVICE");
+  overrides.device_name = "RINGSOCK_DEVICE";
+  return config::load_rsocket_config(directory != nullptr ? directory : kConfigDirectory, overrides,
+                                     config::report_as_warning);
+}
+
+void apply_log_level() {
+  const char* text = ::secure_getenv("RINGSOCK_LOG");
+  if (text == nullptr) return;
+  constexpr const char* kNames[] = {"none", "error", "warn", "info", "debug"};
+  for (int level = 0; level < 5; ++level) {
+    if (std::strcmp(text, kNames[level]) == 0) {
+      set_log_level(static_cast<LogLevel>(level));
+      return;
+    }
+  }
+  log_warn("RINGSOCK_LOG: \"%s\" is none of none, error, warn, info, debug; \"warn\" is used", text);
+}
+
+std::vector<std::unique_ptr<verbs::DeviceProvider>> providers() {
+  std::vector<std::unique_ptr<verbs::DeviceProvider>> all;
+  all.push_back(soft::make_soft_provider());
+  return all;
+}
+
+verbs::AllowedDevices allowed(config::DeviceChoice choice) {
+  using enum config::DeviceChoice;
+  return {.rdma = choice == automatic || choice == rdma, .soft = choice == automatic || choice == soft};
+}
+
+}  // namespace
+
+Process::Process(config::RsocketConfig settings) : config(settings), registry(providers(), allowed(settings.device)) {
+  runtime::set_spin_policy({.polling_time = std::chrono::microseconds(config.polling_time)});
+}
+
+Process& process() {
+  static Process* const instance = [] {
+    apply_log_level();
+    return new Process(load_config());
+  }();
+  return *instance;
+}
+
+}  // namespace ringsock::rs

@@ -1,0 +1,166 @@
+// A stream rsocket: what rsocket(…, SOCK_STREAM, …) makes.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "core/base/biased_mutex.h"
+#include "core/base/mutex.h"
+#include "core/base/socket_address.h"
+#include "core/config/rsocket_config.h"
+#include "core/runtime/endpoint.h"
+#include "core/verbs/connection_manager.h"
+#include "librsocket/connection.h"
+#include "librsocket/io_vector.h"
+#include "librsocket/iomap.h"
+#include "librsocket/keepalive.h"
+#include "librsocket/socket_options.h"
+
+namespace ringsock::rs {
+
+struct Process;
+
+/// Life: initial → bound → listening, or → connecting → connected (or → failed, from which connect() starts again). A
+/// connected socket stays `connected` until its end; that the peer has gone is the Connection's to know.
+///
+/// Locks, in the order in which they may nest: setup_lock_ (states, connection manager, options), send_lock_ (one
+/// sender), receive_lock_ (one reader); the Connection's completion lock is innermost. notify_watchers() is called
+/// without any.
+///
+/// connection_ is set before the state becomes `connected` and stays until the destructor, so whoever has seen that
+/// state (acquire) may use it without a lock.
+class StreamSocket final : public runtime::Endpoint {
+ public:
+  /// @param domain  AF_INET or AF_INET6
+  /// @param fd      the descriptor it will be known by: a kernel TCP socket that holds the port, owned by the caller
+  StreamSocket(Process& process, int domain, int fd);
+  ~StreamSocket() override;
+
+  Status bind(const sockaddr* address, socklen_t length) override;
+  Status listen(int backlog) override;
+  Result<int> accept(SocketAddress& peer, int flags) override;
+  Status connect(const sockaddr* address, socklen_t length) override;
+  Status shutdown(int how) override;
+  Result<SocketAddress> local_name() override;
+  Result<SocketAddress> peer_name() override;
+  Status set_option(int level, int name, const void* value, socklen_t length) override;
+  Status get_option(int level, int name, void* value, socklen_t* length) override;
+  Result<ssize_t> receive(msghdr& message, int flags) override;
+  Result<ssize_t> send(const msghdr& message, int flags) override;
+  Result<ssize_t> receive_bytes(void* data, std::size_t length, int flags) override;
+  Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags) override;
+  Result<int> unread_bytes() override;
+  Result<int> unsent_bytes() override;
+
+  std::uint32_t ready() noexcept override;
+  runtime::WaitFds arm() noexcept override;
+  void woken() noexcept override;
+  Nanos deadline() noexcept override { return deadline_.load(std::memory_order_relaxed); }
+  void closed() noexcept override;
+  Nanos linger() noexcept override;
+  bool is_drained() noexcept override;
+
+  // Direct placement (riomap(3) and so on).
+  Result<off_t> map_buffer(void* data, std::size_t length, int prot, off_t offset);
+  Status unmap_buffer(void* data, std::size_t length);
+  /// One attempt at [offset, offset + size): bytes written, 0 when nothing is mapped there. EAGAIN: the queue is full.
+  Result<std::size_t> write_direct(const std::byte* data, std::size_t size, std::uint64_t offset);
+
+ private:
+  enum class State : std::uint8_t { initial, bound, listening, connecting, connected, failed };
+  [[nodiscard]] State state() const { return state_.load(std::memory_order_acquire); }
+  void set_state(State next) { state_.store(next, std::memory_order_release); }
+  [[nodiscard]] bool is_connected() const { return state() == State::connected; }
+
+  // connect.cc: all under setup_lock_
+  Result<SocketAddress> usable_address(const sockaddr* address, socklen_t length) const;
+  Status make_id(const SocketAddress& near);
+  Status bind_locked(const SocketAddress& address);
+  Status start_connect(const SocketAddress& destination);
+  void drive();
+  void handle_cm_event(verbs::CmEvent& event);
+  void send_connect_request();
+  void finish_connect(const verbs::CmEvent& event);
+  void fail_connect(int error);
+  void set_connected();
+  [[nodiscard]] SocketAddress as_seen_here(const SocketAddress& address) const;
+
+  // listen.cc
+  void progress_listener();
+  bool admit(verbs::CmEvent& event);
+  Result<runtime::Ref> make_accepted(verbs::CmEvent& event);
+  Status watch_listener();
+  template <class WhenFull>
+  bool progress_in_background(WhenFull when_full);
+  /// Without locks: nothing of this socket runs on the service thread any more.
+  void stop_background();
+
+  // transfer.cc
+  Result<ssize_t> receive_into(IoCursor& out, std::size_t total, int flags);
+  Result<ssize_t> send_from(IoCursor& data, std::size_t total);
+  int take_error();
+  [[nodiscard]] bool at_end_of_stream() const;
+  Status require_connected(int error_if_not);
+  /// Polls completions and tells whoever sleeps.
+  void progress();
+  std::uint32_t connected_events() noexcept;
+  void send_control(wire::RsControl control);
+  void disconnect();
+
+  // options.cc
+  Status set_socket_level(int name, const void* value, socklen_t length, bool& handled);
+  Status set_rdma_level(int name, const void* value, socklen_t length);
+  Status get_rdma_level(int name, void* value, socklen_t* length);
+  void option_changed(int level, int name);
+  Status get_tcp_info(void* value, socklen_t* length);
+  /// The largest segment that is told; RDMA has none. 1 << (7 + path MTU code 4), as rdma-core says on Ethernet.
+  static constexpr int kSegmentBytes = 2048;
+
+  // keepalive.cc
+  void update_keepalive();  ///< under setup_lock_
+  void stop_keepalive();
+  void keepalive_tick();
+
+  static QueueSettings settings_from(const config::RsocketConfig& config);
+
+  Process& process_;
+  const int domain_;
+  int fd_;
+
+  Mutex setup_lock_;
+  std::atomic<State> state_{State::initial};
+  SocketAddress destination_;
+  std::atomic<Nanos> deadline_{Nanos::max()};
+  std::unique_ptr<verbs::ConnectionId> id_;
+  std::unique_ptr<Connection> connection_;  ///< destroyed before id_
+  std::unique_ptr<IoMap> iomap_;            ///< destroyed before connection_
+
+  // Listening
+  std::deque<runtime::Ref> accept_queue_;
+  std::size_t backlog_ = 0;
+  std::atomic<std::uint64_t> accept_calls_{0};  ///< tells the service thread that the application accepts by itself
+  class ListenerWatch;
+  std::shared_ptr<ListenerWatch> listener_watch_;
+
+  BiasedMutex send_lock_;
+  BiasedMutex receive_lock_;
+  std::atomic<bool> read_shut_{false};
+  std::atomic<bool> write_shut_{false};
+  std::atomic<bool> closed_{false};
+  std::atomic<int> error_{0};               ///< SO_ERROR
+  std::atomic<bool> failure_taken_{false};  ///< the connection's failure has been reported
+
+  IntOptions options_;
+  QueueSettings settings_;
+  std::atomic<bool> linger_on_{false};
+  std::atomic<int> linger_seconds_{0};
+  std::vector<std::byte> route_;  ///< RDMA_ROUTE
+  std::shared_ptr<Keepalive> keepalive_;
+};
+
+}  // namespace ringsock::rs

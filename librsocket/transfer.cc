@@ -1,0 +1,321 @@
+// Sending, receiving, readiness and the end of a connection.
+#include <cerrno>
+#include <mutex>
+
+#include "librsocket/process.h"
+#include "librsocket/stream_socket.h"
+
+namespace ringsock::rs {
+
+// -- errors
+// ------------------------------------------------------------------------------------------------------------
+
+int StreamSocket::take_error() {
+  if (const int error = error_.exchange(0, std::memory_order_acq_rel)) return error;
+  if (!is_connected() || closed_.load(std::memory_order_relaxed)) return 0;
+  const int failure = connection_->failure();
+  if (failure != 0 && !failure_taken_.exchange(true, std::memory_order_acq_rel)) return failure;
+  return 0;
+}
+
+bool StreamSocket::at_end_of_stream() const {
+  return read_shut_.load(std::memory_order_acquire) || connection_->peer_shut_down() ||
+         connection_->peer_disconnected() || connection_->failure() != 0;
+}
+
+/// A connection that is being made answers EAGAIN.
+Status StreamSocket::require_connected(int error_if_not) {
+  if (is_connected()) return ok();
+  if (state() == State::connecting) {
+    {
+      std::lock_guard guard(setup_lock_);
+      drive();
+    }
+    if (is_connected()) return ok();
+    if (state() == State::connecting) return Error{EAGAIN, "rsocket: connecting"};
+  }
+  if (state() == State::failed) {
+    if (const int error = take_error()) return Error{error, "rsocket: connect"};
+  }
+  return Error{error_if_not, "rsocket: not connected"};
+}
+
+void StreamSocket::progress() {
+  if (connection_->poll()) {
+    note_activity();
+    notify_watchers();
+  }
+}
+
+// -- receiving
+// ---------------------------------------------------------------------------------------------------------
+
+Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int flags) {
+  if (!is_connected()) {
+    if (Status connected = require_connected(ENOTCONN); !connected) return connected.error();
+  }
+  if ((flags & MSG_OOB) != 0) return Error{EINVAL, "rrecv: no urgent data"};
+  const bool peek = (flags & MSG_PEEK) != 0;
+  // More than has been counted is wanted: look what came meanwhile.
+  if (connection_->readable() < total || total == 0) progress();
+  std::unique_lock reading(receive_lock_);
+  if (total == 0)
+    return connection_->readable() > 0 || at_end_of_stream() ? Result<ssize_t>(0) : Error{EAGAIN, "rrecv"};
+  const std::size_t copied = connection_->receive(out, peek);
+  if (!peek) connection_->announce_if_due();
+  if (copied > 0) return static_cast<ssize_t>(copied);
+  reading.unlock();
+
+  if (closed_.load(std::memory_order_acquire)) return Error{EBADF, "rrecv: closed meanwhile"};
+  if (!at_end_of_stream()) return Error{EAGAIN, "rrecv"};
+  // The end was seen after the bytes: a message that came in between is not lost.
+  progress();
+  if (connection_->readable() > 0 && !read_shut_.load(std::memory_order_acquire)) return Error{EAGAIN, "rrecv"};
+  if (const int error = take_error()) return Error{error, "rrecv"};
+  return 0;
+}
+
+Result<ssize_t> StreamSocket::receive_bytes(void* data, std::size_t length, int flags) {
+  if ((flags & MSG_TRUNC) == 0) {
+    const iovec part{data, length};
+    IoCursor out({&part, 1});
+    return receive_into(out, length, flags);
+  }
+  // tcp(7): MSG_TRUNC discards the bytes instead of storing them.
+  std::byte scratch[4096];
+  std::size_t discarded = 0;
+  while (discarded < length) {
+    const iovec part{scratch, std::min(sizeof scratch, length - discarded)};
+    IoCursor out({&part, 1});
+    auto got = receive_into(out, part.iov_len, flags);
+    if (!got) return discarded > 0 ? Result<ssize_t>(static_cast<ssize_t>(discarded)) : got;
+    discarded += static_cast<std::size_t>(*got);
+    if (static_cast<std::size_t>(*got) < part.iov_len || (flags & MSG_PEEK) != 0) break;
+  }
+  return static_cast<ssize_t>(discarded);
+}
+
+Result<ssize_t> StreamSocket::receive(msghdr& message, int flags) {
+  const auto total = total_bytes(message.msg_iov, message.msg_iovlen);
+  if (!total) return total.error();
+  Result<ssize_t> got = Error{EAGAIN, "rrecvmsg"};
+  if ((flags & MSG_TRUNC) != 0) {
+    got = receive_bytes(nullptr, *total, flags);
+  } else {
+    IoCursor out({message.msg_iov, message.msg_iovlen});
+    got = receive_into(out, *total, flags);
+  }
+  if (got) {
+    // A stream has no ancillary data, and recvmsg(2) on TCP leaves the name empty.
+    message.msg_controllen = 0;
+    message.msg_flags = 0;
+    message.msg_namelen = 0;
+  }
+  return got;
+}
+
+Result<int> StreamSocket::unread_bytes() {
+  if (state() == State::listening) return Error{EINVAL, "FIONREAD"};
+  if (!is_connected()) return 0;
+  progress();
+  return static_cast<int>(std::min<std::uint64_t>(connection_->readable(), INT32_MAX));
+}
+
+// -- sending
+// -----------------------------------------------------------------------------------------------------------
+
+Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
+  if (!is_connected()) {
+    if (Status connected = require_connected(EPIPE); !connected) return connected.error();
+  }
+  std::size_t sent = 0;
+  {
+    std::lock_guard sending(send_lock_);
+    if (!write_shut_.load(std::memory_order_relaxed) && connection_->failure() == 0 &&
+        !connection_->peer_disconnected()) {
+      if (total == 0) return 0;
+      sent = connection_->send(data);
+    }
+  }
+  if (sent < total) {
+    progress();
+    std::lock_guard sending(send_lock_);
+    if (!write_shut_.load(std::memory_order_relaxed) && connection_->failure() == 0 &&
+        !connection_->peer_disconnected()) {
+      sent += connection_->send(data);
+    }
+  }
+  if (sent > 0) return static_cast<ssize_t>(sent);
+  if (closed_.load(std::memory_order_acquire)) return Error{EBADF, "rsend: closed meanwhile"};
+  if (const int error = take_error()) return Error{error, "rsend"};
+  if (write_shut_.load(std::memory_order_acquire) || connection_->peer_disconnected() || connection_->failure() != 0) {
+    return Error{EPIPE, "rsend"};
+  }
+  // A writer that never reads still has to tell the peer of its buffers.
+  if (std::unique_lock reading(receive_lock_, std::try_to_lock); reading) connection_->announce_if_due();
+  return Error{EAGAIN, "rsend"};
+}
+
+Result<ssize_t> StreamSocket::send_bytes(const void* data, std::size_t length, int flags) {
+  if ((flags & MSG_OOB) != 0) return Error{EOPNOTSUPP, "rsend: no urgent data"};
+  const iovec part{const_cast<void*>(data), length};
+  IoCursor cursor({&part, 1});
+  return send_from(cursor, length);
+}
+
+Result<ssize_t> StreamSocket::send(const msghdr& message, int flags) {
+  if ((flags & MSG_OOB) != 0) return Error{EOPNOTSUPP, "rsendmsg: no urgent data"};
+  if (message.msg_controllen != 0 && message.msg_control != nullptr) return Error{EINVAL, "rsendmsg: control data"};
+  const auto total = total_bytes(message.msg_iov, message.msg_iovlen);
+  if (!total) return total.error();
+  IoCursor cursor({message.msg_iov, message.msg_iovlen});
+  return send_from(cursor, *total);
+}
+
+Result<int> StreamSocket::unsent_bytes() {
+  if (state() == State::listening) return Error{EINVAL, "SIOCOUTQ"};
+  return 0;  // a byte that was taken is in the peer's memory or on its way there
+}
+
+// -- readiness
+// ---------------------------------------------------------------------------------------------------------
+
+std::uint32_t StreamSocket::ready() noexcept {
+  switch (state()) {
+    case State::initial:
+    case State::bound: return EPOLLOUT | EPOLLHUP;
+    case State::listening: {
+      std::lock_guard guard(setup_lock_);
+      progress_listener();
+      const bool ended = read_shut_.load(std::memory_order_acquire);
+      if (ended) return EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP;
+      return accept_queue_.empty() ? 0 : EPOLLIN | EPOLLRDNORM;
+    }
+    case State::connecting: {
+      {
+        std::lock_guard guard(setup_lock_);
+        drive();
+      }
+      if (state() == State::connecting) return 0;
+      return ready();
+    }
+    case State::failed: {
+      const std::uint32_t error = error_.load(std::memory_order_acquire) != 0 ? std::uint32_t{EPOLLERR} : 0;
+      return error | EPOLLHUP | EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM | EPOLLRDHUP;
+    }
+    case State::connected: return connected_events();
+  }
+  return 0;
+}
+
+std::uint32_t StreamSocket::connected_events() noexcept {
+  progress();
+  const int failure = connection_->failure();
+  const bool ended = at_end_of_stream();
+  const bool cannot_write = write_shut_.load(std::memory_order_acquire) || connection_->peer_disconnected();
+  std::uint32_t events = 0;
+  if (connection_->readable() > 0 || ended) events |= EPOLLIN | EPOLLRDNORM;
+  if (ended) events |= EPOLLRDHUP;
+  if (failure != 0 || cannot_write || connection_->can_send()) events |= EPOLLOUT | EPOLLWRNORM;
+  if (failure != 0 || (ended && write_shut_.load(std::memory_order_acquire))) events |= EPOLLHUP;
+  const bool untold = failure != 0 && !failure_taken_.load(std::memory_order_acquire);
+  if (untold || error_.load(std::memory_order_acquire) != 0) events |= EPOLLERR;
+  if (std::unique_lock reading(receive_lock_, std::try_to_lock); reading) connection_->announce_if_due();
+  return events;
+}
+
+runtime::WaitFds StreamSocket::arm() noexcept {
+  runtime::WaitFds fds;
+  if (is_connected()) {
+    fds.fd[0] = connection_->arm();
+    return fds;
+  }
+  std::lock_guard guard(setup_lock_);
+  if (is_connected()) {
+    fds.fd[0] = connection_->arm();
+  } else if (id_) {
+    fds.fd[0] = id_->event_fd();
+  }
+  return fds;
+}
+
+void StreamSocket::woken() noexcept {
+  // The events of a connect or of a listener are taken by ready(), which the caller looks at next.
+  if (is_connected()) connection_->woken();
+}
+
+// -- the end
+// -----------------------------------------------------------------------------------------------------------
+
+Status StreamSocket::shutdown(int how) {
+  if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) return Error{EINVAL, "rshutdown"};
+  if (state() == State::listening) {
+    if (how == SHUT_WR) return ok();
+    read_shut_.store(true, std::memory_order_release);  // accept() answers EINVAL from now on
+    notify_watchers();
+    return ok();
+  }
+  if (!is_connected()) return Error{ENOTCONN, "rshutdown"};
+  {
+    std::scoped_lock guard(setup_lock_, send_lock_);
+    const bool was_readable = !read_shut_.load(std::memory_order_relaxed);
+    const bool was_writable = !write_shut_.load(std::memory_order_relaxed);
+    const bool readable = was_readable && how == SHUT_WR;
+    const bool writable = was_writable && how == SHUT_RD;
+    if (!readable) read_shut_.store(true, std::memory_order_release);
+    if (!writable) write_shut_.store(true, std::memory_order_release);
+    // Fact sheet 2.9: a half close of the writing side says SHUTDOWN, the end of both sides DISCONNECT.
+    if (!readable && !writable && (was_readable || was_writable)) {
+      disconnect();
+    } else if (was_writable && !writable) {
+      send_control(wire::RsControl::shutdown);
+    }
+  }
+  note_activity();
+  notify_watchers();
+  return ok();
+}
+
+void StreamSocket::send_control(wire::RsControl control) {
+  // Four control messages fit at once and completing one needs no peer: this loop is short.
+  while (connection_->failure() == 0) {
+    const Status sent = connection_->send_control(control);
+    if (sent || sent.error().code != EAGAIN) return;
+    connection_->poll();
+  }
+}
+
+void StreamSocket::disconnect() {
+  if (!connection_->peer_disconnected()) send_control(wire::RsControl::disconnect);
+  connection_->expect_flush();
+}
+
+void StreamSocket::closed() noexcept {
+  closed_.store(true, std::memory_order_release);
+  stop_background();
+  std::scoped_lock guard(setup_lock_, send_lock_);
+  if (state() == State::listening) {
+    accept_queue_.clear();  // the peers see an abortive end
+    id_.reset();
+    set_state(State::failed);
+    return;
+  }
+  if (!is_connected()) return;
+  const bool abort = linger_on_.load(std::memory_order_relaxed) && linger_seconds_.load(std::memory_order_relaxed) == 0;
+  const bool half_open = !read_shut_.exchange(true) || !write_shut_.load(std::memory_order_relaxed);
+  write_shut_.store(true, std::memory_order_release);
+  if (half_open && !abort) disconnect();
+}
+
+Nanos StreamSocket::linger() noexcept {
+  if (!linger_on_.load(std::memory_order_relaxed) || !is_connected()) return Nanos::zero();
+  return std::chrono::seconds(linger_seconds_.load(std::memory_order_relaxed));
+}
+
+bool StreamSocket::is_drained() noexcept {
+  if (!is_connected()) return true;
+  progress();
+  return connection_->is_drained() || connection_->failure() != 0;
+}
+
+}  // namespace ringsock::rs
