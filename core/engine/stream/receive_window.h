@@ -13,11 +13,12 @@ namespace ringsock::engine {
 
 /// The receiver's half of the rsockets flow control (fact sheet 2.7).
 ///
-/// The receive ring is announced to the peer in two halves, turn by turn; the peer fills them in order, so arriving bytes lie
-/// one after the other in the ring and only have to be counted. The credit limit bounds the messages that wait unread.
+/// The receive ring is announced to the peer in two halves, turn by turn; the peer fills them in order, so arriving
+/// bytes lie one after the other in the ring and only have to be counted. The credit limit bounds the messages that
+/// wait unread.
 ///
-/// Threads: arrived() belongs to whoever processes completions, everything else to the reader; one at a time each, the two
-/// may run beside each other.
+/// Threads: arrived() belongs to whoever processes completions, everything else to the reader; one at a time each, the
+/// two may run beside each other.
 class ReceiveWindow {
  public:
   /// @param ring_bytes      size of the receive ring; an odd byte at the end stays unused. At least 2.
@@ -47,10 +48,10 @@ class ReceiveWindow {
 
   /// A message to the peer that is due.
   struct Announcement {
-    bool has_buffer;       ///< announce [offset, offset + length) of the ring
+    bool has_buffer;  ///< announce [offset, offset + length) of the ring
     std::uint32_t offset;
     std::uint32_t length;
-    std::uint32_t limit;   ///< the new cumulative credit limit
+    std::uint32_t limit;  ///< the new cumulative credit limit
   };
   /// Due when half the ring is free, or half the credits are used up; nothing otherwise.
   [[nodiscard]] std::optional<Announcement> due() const;
@@ -59,7 +60,8 @@ class ReceiveWindow {
 
  private:
   [[nodiscard]] std::uint64_t free_bytes() const {
-    return ring_bytes_ - (announced_bytes_.load(std::memory_order_relaxed) - read_bytes_.load(std::memory_order_relaxed));
+    return ring_bytes_ -
+           (announced_bytes_.load(std::memory_order_relaxed) - read_bytes_.load(std::memory_order_relaxed));
   }
 
   const std::uint32_t half_;
@@ -69,11 +71,11 @@ class ReceiveWindow {
 
   // The reader's
   std::atomic<std::uint64_t> read_bytes_{0};
-  std::uint32_t read_offset_ = 0;                 ///< read_bytes_ modulo the ring
-  std::uint32_t message_used_ = 0;                ///< bytes already read of the oldest message
-  std::atomic<std::uint32_t> read_messages_{0};   ///< modulo 2^32
-  std::uint32_t credit_threshold_;                ///< read_messages_ at which new credits are due
-  std::uint32_t announce_offset_;                 ///< announced_bytes_ modulo the ring
+  std::uint32_t read_offset_ = 0;                ///< read_bytes_ modulo the ring
+  std::uint32_t message_used_ = 0;               ///< bytes already read of the oldest message
+  std::atomic<std::uint32_t> read_messages_{0};  ///< modulo 2^32
+  std::uint32_t credit_threshold_;               ///< read_messages_ at which new credits are due
+  std::uint32_t announce_offset_;                ///< announced_bytes_ modulo the ring
   std::atomic<std::uint64_t> announced_bytes_;
   // The completion side's
   std::atomic<std::uint64_t> arrived_bytes_{0};

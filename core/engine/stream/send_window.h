@@ -13,11 +13,11 @@ namespace ringsock::engine {
 
 /// The sender's half of the rsockets flow control (fact sheet 2.7; rdma-core librdmacm/docs/rsocket).
 ///
-/// Credits are a cumulative limit modulo 65536: sending stops when the sequence number equals it. Buffers are used strictly in the
-/// order of their announcement and to the last byte; a message never spans two.
+/// Credits are a cumulative limit modulo 65536: sending stops when the sequence number equals it. Buffers are used
+/// strictly in the order of their announcement and to the last byte; a message never spans two.
 ///
-/// Threads: take() and can_send() belong to the sender (one at a time), set_limit() and add_buffer() to whoever processes
-/// completions (one at a time); the two may run beside each other.
+/// Threads: take() and can_send() belong to the sender (one at a time), set_limit() and add_buffer() to whoever
+/// processes completions (one at a time); the two may run beside each other.
 class SendWindow {
  public:
   /// A piece of the peer's memory for one message.

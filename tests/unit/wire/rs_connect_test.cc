@@ -60,8 +60,16 @@ TEST(IomapSize, IsLiteralUpTo128AndThenCountsIn256) {
     std::uint8_t encoded;
     std::uint32_t decoded;
   };
-  for (const Case& c : {Case{0, 0, 0}, {1, 1, 1}, {128, 128, 128}, {129, 128, 128}, {255, 128, 128}, {256, 0x81, 256},
-                        {511, 0x81, 256}, {512, 0x82, 512}, {32512, 0xff, 32512}, {100000, 0xff, 32512}}) {
+  for (const Case& c : {Case{0, 0, 0},
+                        {1, 1, 1},
+                        {128, 128, 128},
+                        {129, 128, 128},
+                        {255, 128, 128},
+                        {256, 0x81, 256},
+                        {511, 0x81, 256},
+                        {512, 0x82, 512},
+                        {32512, 0xff, 32512},
+                        {100000, 0xff, 32512}}) {
     EXPECT_EQ(encode_iomap_size(c.wanted), c.encoded) << c.wanted;
     EXPECT_EQ(decode_iomap_size(c.encoded), c.decoded) << c.wanted;
   }
