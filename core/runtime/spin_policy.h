@@ -24,26 +24,46 @@ SpinPolicy spin_policy();
 ///
 /// sched_yield() returns in about half a microsecond when nobody else is runnable on this CPU; when it takes longer,
 /// somebody ran meanwhile. That is the only sign that needs no other process's help, and it costs nothing that was of
-/// use.
+/// use. Others like us, who wait for messages, give the CPU back within some microseconds: between them, taking turns
+/// is quicker than sleeping. Those who compute keep it for their whole time slice: against them only sleeping helps,
+/// since the kernel prefers a thread that was woken to one that yielded.
 class Contention {
  public:
-  /// A yield that took longer gave the CPU to somebody.
+  /// A yield that took longer gave the CPU to somebody, and to somebody who computes.
   static constexpr Nanos kLongYield{1'500};
-  /// How long one long yield is remembered, and what a short one takes off.
+  static constexpr Nanos kLostSlice{50'000};
+  /// How long a long yield is remembered, and what a short one takes off.
   static constexpr Nanos kMemory{1'000'000};
   static constexpr Nanos kForgiveness{250'000};
+  /// How long a lost time slice is remembered at first; each time that it happens again, twice as long: asking costs a
+  /// slice.
+  static constexpr Nanos kHogMemory{20'000'000};
+  static constexpr Nanos kLongestHogMemory{1'280'000'000};
 
-  [[nodiscard]] bool is_contended(Nanos now) const { return until_.load(std::memory_order_relaxed) > now; }
+  [[nodiscard]] bool is_contended(Nanos now) const { return contended_until_.load(std::memory_order_relaxed) > now; }
+  /// Yielding costs a time slice.
+  [[nodiscard]] bool is_hogged(Nanos now) const { return hogged_until_.load(std::memory_order_relaxed) > now; }
   void note_yield(Nanos begun, Nanos ended) {
-    if (ended - begun > kLongYield) {
-      until_.store(ended + kMemory, std::memory_order_relaxed);
+    const Nanos took = ended - begun;
+    if (took > kLostSlice) {
+      const Nanos memory = hog_memory_.load(std::memory_order_relaxed);
+      hogged_until_.store(ended + memory, std::memory_order_relaxed);
+      hog_memory_.store(std::min(2 * memory, kLongestHogMemory), std::memory_order_relaxed);
+    } else {
+      hog_memory_.store(kHogMemory, std::memory_order_relaxed);
+    }
+    if (took > kLongYield) {
+      contended_until_.store(ended + kMemory, std::memory_order_relaxed);
     } else if (is_contended(ended)) {
-      until_.store(until_.load(std::memory_order_relaxed) - kForgiveness, std::memory_order_relaxed);
+      contended_until_.store(contended_until_.load(std::memory_order_relaxed) - kForgiveness,
+                             std::memory_order_relaxed);
     }
   }
 
  private:
-  std::atomic<Nanos> until_{Nanos::min()};
+  std::atomic<Nanos> contended_until_{Nanos::min()};
+  std::atomic<Nanos> hogged_until_{Nanos::min()};
+  std::atomic<Nanos> hog_memory_{kHogMemory};
 };
 
 /// Whether this thread's spins paid off lately.
@@ -54,6 +74,10 @@ class SpinHistory {
   [[nodiscard]] Nanos budget(const SpinPolicy& policy) {
     if (!policy.adaptive || misses_ < kMissesPerStep || ++probe_ % kProbeInterval == 0) return policy.polling_time;
     return Nanos(policy.polling_time.count() >> std::min(misses_ / kMissesPerStep, kMaxShift));
+  }
+  /// None after a miss, but for one spin in 16.
+  [[nodiscard]] Nanos budget_when_hogged(Nanos budget) {
+    return misses_ == 0 || ++probe_ % kProbeInterval == 0 ? budget : Nanos::zero();
   }
   void hit() { misses_ = 0; }
   void miss() { misses_ = std::min(misses_ + 1, kMissesPerStep * kMaxShift); }
@@ -75,8 +99,8 @@ struct RealMachine {
 
 /// One spin: `while (spinner.again()) if (attempt()) {...}`. The first attempts cost one pause each; the clock is read
 /// once in `stride` calls, and every kSlice the CPU is offered to others. On a contended machine the slices vanish:
-/// every attempt is followed by a yield, and after kContendedYields of them the spin is over.
-/// Used by one thread; `contention` and `history` outlive it.
+/// every attempt is followed by a yield, and after kContendedYields of them the spin is over. Where yielding costs a
+/// time slice, one slice is all there is. Used by one thread; `contention` and `history` outlive it.
 template <class Machine>
 class BasicSpinner {
  public:
@@ -110,9 +134,13 @@ class BasicSpinner {
       started_ = true;
       begun_ = slice_begun_ = now;
       contended_ = contention_.is_contended(now);
+      // With the CPUs in others' hands the peer is hardly ever running at this moment.
+      if (contention_.is_hogged(now)) budget_ = history_.budget_when_hogged(budget_);
     }
     if (now >= deadline_ || (!contended_ && now - begun_ >= budget_) || yields_ >= kContendedYields) return give_up();
-    if (contended_ || now - slice_begun_ >= kSlice) offer_cpu(now);
+    if (!contended_ && now - slice_begun_ < kSlice) return true;
+    if (contention_.is_hogged(now)) return give_up();
+    offer_cpu(now);
     return true;
   }
   void offer_cpu(Nanos now) {

@@ -354,7 +354,9 @@ TEST_P(EpollSignals, APendingSignalThatTheMaskLetsThroughInterrupts) {
   EXPECT_EQ(wait(100us, nullptr), 0) << "still blocked";
   EXPECT_EQ(signals_seen, 0);
   EXPECT_EQ(wait(20s, &let_through_), -EINTR);
+#ifndef RINGSOCK_TSAN  // which delays handlers
   EXPECT_EQ(signals_seen, 1);
+#endif
 }
 
 TEST_P(EpollSignals, EventsComeBeforeSignals) {

@@ -103,6 +103,27 @@ TEST_F(SpinPolicyTest, SpinsAgainSoonAfterTheOthersHaveGone) {
   EXPECT_LE(spin_until(1us), 1us + 60ns);
 }
 
+TEST_F(SpinPolicyTest, DoesNotYieldToThoseWhoKeepTheCpuForATimeSlice) {
+  cpu_.yield_takes = 3ms;
+  spin();
+  EXPECT_EQ(cpu_.yields, 1) << "once is enough to know";
+  cpu_.yields = 0;
+  for (int i = 0; i < 10; ++i) EXPECT_LE(spin(), 3us);
+  EXPECT_EQ(cpu_.yields, 0);
+
+  // Asking again costs a time slice each time, so it is done ever more rarely.
+  for (int i = 0; i < 1'000; ++i) {
+    cpu_.time += 5ms;
+    spin();
+  }
+  EXPECT_LE(cpu_.yields, 10);
+
+  // They may have gone: in the end that is noticed.
+  cpu_.time += 2s;
+  cpu_.yield_takes = 500ns;
+  EXPECT_GE(spin(), 10us);
+}
+
 TEST_F(SpinPolicyTest, ForgetsContentionAfterAMillisecondOfSilence) {
   cpu_.yield_takes = 15us;
   spin();
