@@ -121,7 +121,9 @@ TEST_F(SpinPolicyTest, DoesNotYieldToThoseWhoKeepTheCpuForATimeSlice) {
   // They may have gone: in the end that is noticed.
   cpu_.time += 2s;
   cpu_.yield_takes = 500ns;
-  EXPECT_GE(spin(), 10us);
+  Nanos longest{};
+  for (int i = 0; i < 32; ++i) longest = std::max(longest, spin());
+  EXPECT_GE(longest, 10us);
 }
 
 TEST_F(SpinPolicyTest, ForgetsContentionAfterAMillisecondOfSilence) {
