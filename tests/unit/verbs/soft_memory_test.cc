@@ -1,0 +1,40 @@
+// Buffers and cached registrations on the embedded device, rather than on the fake one.
+#include <gtest/gtest.h>
+
+#include "core/device/soft/soft_device.h"
+#include "core/verbs/buffer_pool.h"
+#include "core/verbs/registration_cache.h"
+
+namespace ringsock::verbs {
+namespace {
+
+struct SoftMemoryTest : testing::Test {
+  std::unique_ptr<soft::SoftDevice> device = std::move(*soft::SoftDevice::open());
+  Pd pd = std::move(*device->alloc_pd());
+};
+
+TEST_F(SoftMemoryTest, PoolBuffersLieInARegistrationOfTheDevice) {
+  auto pool = std::move(*BufferPool::create(device.get(), pd.get(), {.buffer_bytes = 2048, .slab_bytes = 1 << 16}));
+  std::vector<BufferRef> buffers(40);
+  ASSERT_EQ(pool->take(buffers), 40u);
+  EXPECT_EQ(buffers.front().lkey(), buffers[1].lkey()) << "one registration for the slab";
+  EXPECT_NE(buffers.front().lkey(), buffers.back().lkey()) << "40 buffers of 2 KiB take two slabs of 64 KiB";
+}
+
+TEST_F(SoftMemoryTest, CachedRegistrationsAreReusedAndGoAwayBeforeTheDomain) {
+  std::vector<std::byte> memory(1 << 16);
+  RegistrationCache cache(*device, *pd);
+  constexpr int kRemote = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+  std::uint32_t key = 0;
+  {
+    auto range = cache.get(memory.data(), memory.size(), kRemote);
+    ASSERT_TRUE(range);
+    key = range->rkey();
+  }
+  EXPECT_EQ(cache.get(memory.data(), memory.size(), kRemote)->rkey(), key);
+  cache.invalidate(memory.data(), memory.size());
+  EXPECT_NE(cache.get(memory.data(), memory.size(), kRemote)->rkey(), key) << "a key is not given out again at once";
+}
+
+}  // namespace
+}  // namespace ringsock::verbs
