@@ -149,9 +149,5 @@ class DirectTransfer final : public StreamTransfer {
 
 int main(int argc, char** argv) {
   using namespace ringsock::tools;
-  const ParsedOptions parsed = parse_stream_options(kRiostream, argc, argv);
-  if (!parsed.options) return parsed.exit_status;
-  StreamSession session(*parsed.options);
-  DirectTransfer transfer(session);
-  return run_stream_tests(kRiostream.name, session, transfer);
+  return stream_tool_main<DirectTransfer>(kRiostream, argc, argv);
 }

@@ -65,9 +65,5 @@ class MessageTransfer final : public StreamTransfer {
 
 int main(int argc, char** argv) {
   using namespace ringsock::tools;
-  const ParsedOptions parsed = parse_stream_options(kRstream, argc, argv);
-  if (!parsed.options) return parsed.exit_status;
-  StreamSession session(*parsed.options);
-  MessageTransfer transfer(session);
-  return run_stream_tests(kRstream.name, session, transfer);
+  return stream_tool_main<MessageTransfer>(kRstream, argc, argv);
 }

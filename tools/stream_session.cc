@@ -43,6 +43,12 @@ Status StreamSession::set_keepalive(const Socket& socket) {
   return ok();
 }
 
+Status StreamSession::set_inline(const Socket& socket, Optimization optimization) {
+  if (!calls_.is_rsockets || optimization == Optimization::none) return ok();
+  const int bytes = optimization == Optimization::latency ? options_.inline_bytes : 0;
+  return socket.set_option(SOL_RDMA, RDMA_INLINE, bytes, "setsockopt RDMA_INLINE");
+}
+
 Status StreamSession::configure(const Socket& socket, Optimization optimization, int iomaps) {
   Status done = ok();
   const auto set = [&](int level, int name, int value, const char* where) {
@@ -54,10 +60,7 @@ Status StreamSession::configure(const Socket& socket, Optimization optimization,
   }
   set(IPPROTO_TCP, TCP_NODELAY, 1, "setsockopt TCP_NODELAY");
   if (calls_.is_rsockets && iomaps > 0) set(SOL_RDMA, RDMA_IOMAPSIZE, iomaps, "setsockopt RDMA_IOMAPSIZE");
-  if (calls_.is_rsockets && optimization != Optimization::none) {
-    const int inline_bytes = optimization == Optimization::latency ? options_.inline_bytes : 0;
-    set(SOL_RDMA, RDMA_INLINE, inline_bytes, "setsockopt RDMA_INLINE");
-  }
+  if (done) done = set_inline(socket, optimization);
   if (done && options_.keepalive_s > 0) done = set_keepalive(socket);
   if (done && !options_.blocking) done = socket.set_nonblocking();
   return done;
@@ -106,11 +109,7 @@ Status StreamSession::adopt(Socket connection) {
 Status StreamSession::open_connection(Optimization optimization, int iomaps) {
   if (options_.is_client()) return connect(optimization, iomaps);
   // Queue sizes and the like come from the listener: it must have them before the client does.
-  if (calls_.is_rsockets && optimization != Optimization::none) {
-    const int inline_bytes = optimization == Optimization::latency ? options_.inline_bytes : 0;
-    if (auto set = listener_.set_option(SOL_RDMA, RDMA_INLINE, inline_bytes, "setsockopt RDMA_INLINE"); !set)
-      return set;
-  }
+  if (auto set = set_inline(listener_, optimization); !set) return set;
   auto accepted = accept_one();
   if (!accepted) return accepted.error();
   return adopt(std::move(*accepted));

@@ -54,6 +54,7 @@ class StreamSession {
  private:
   Status configure(const Socket& socket, Optimization optimization, int iomaps);
   Status set_keepalive(const Socket& socket);
+  Status set_inline(const Socket& socket, Optimization optimization);
   Status connect(Optimization optimization, int iomaps);
 
   const StreamOptions options_;
@@ -80,6 +81,16 @@ std::vector<StreamTest> bandwidth_tests(bool all_sizes);
 
 /// Runs what the options ask for and prints the table. @return exit status.
 int run_stream_tests(const char* tool, StreamSession& session, StreamTransfer& transfer);
+
+/// The main() of a tool that transfers in its own way. `Transfer` is made from a StreamSession&.
+template <class Transfer>
+int stream_tool_main(const StreamTool& tool, int argc, char** argv) {
+  const ParsedOptions parsed = parse_stream_options(tool, argc, argv);
+  if (!parsed.options) return parsed.exit_status;
+  StreamSession session(*parsed.options);
+  Transfer transfer(session);
+  return run_stream_tests(tool.name, session, transfer);
+}
 
 /// Tells about a failure: "rstream: connect: Connection refused".
 void print_failure(const char* tool, Error error);
