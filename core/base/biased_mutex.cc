@@ -16,7 +16,6 @@ namespace {
 std::atomic<std::uint64_t> g_last_thread{0};
 
 constexpr int kStreakForBias = 32;
-constexpr std::uint8_t kMaxRevocations = 10;
 
 long membarrier(int command) { return ::syscall(__NR_membarrier, command, 0, 0); }
 
@@ -50,30 +49,31 @@ void BiasedMutex::take_over() {
   if (tls_thread == 0) tls_thread = g_last_thread.fetch_add(1, std::memory_order_relaxed) + 1;
   const std::uint64_t owner = owner_.load(std::memory_order_relaxed);
   if (owner == kUnowned) {
-    by_bias_ = false;
-    owner_.store(can_revoke() ? tls_thread : kShared, std::memory_order_relaxed);
+    by_bias_ = kNotByBias;
+    owner_.store(can_revoke() ? tls_thread << kBiasBits : kShared, std::memory_order_relaxed);
     return;
   }
   if (owner != kShared) {
-    revoke();
-    if (revocations_ < kMaxRevocations) ++revocations_;
+    revoke(owner);
+    ++revocations_;
     streak_ = 0;
   }
   // Not before revoke() has seen the biased thread leave: until then this is how that thread finds its way out.
-  by_bias_ = false;
+  by_bias_ = kNotByBias;
   streak_ = last_ == tls_thread ? static_cast<std::uint16_t>(streak_ + 1) : std::uint16_t{0};
   last_ = tls_thread;
   // Handed on from the thread that set things up to the one that works with them, say. Each time it proves wrong, the
   // next bias takes twice as long to earn.
-  if (revocations_ < kMaxRevocations && streak_ >= kStreakForBias << revocations_) {
-    owner_.store(tls_thread, std::memory_order_relaxed);
+  if (revocations_ < kMaxBiases && streak_ >= kStreakForBias << revocations_) {
+    owner_.store(tls_thread << kBiasBits | revocations_, std::memory_order_relaxed);
   }
 }
 
-void BiasedMutex::revoke() {
+void BiasedMutex::revoke(std::uint64_t owner) {
+  const std::atomic<bool>& inside = inside_[owner & (kMaxBiases - 1)];
   owner_.store(kShared, std::memory_order_relaxed);
   membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-  for (int spin = 0; inside_.load(std::memory_order_acquire); ++spin) {
+  for (int spin = 0; inside.load(std::memory_order_acquire); ++spin) {
     if (spin < 64) {
       cpu_relax();
     } else {

@@ -1,19 +1,21 @@
 // A lock that costs its usual user no locked instruction.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "core/base/mutex.h"
 
 namespace ringsock {
 
-/// A mutex biased to the thread that uses it. That thread enters and leaves with plain stores; another thread that wants in takes
-/// the bias away with a membarrier(2), and from then on it is a Mutex, until one thread has had it for itself long enough to get
-/// the bias again. A locked instruction would wait until the stores to the peer's cache lines have drained (50-100 ns a
-/// message), which is what the whole data path avoids.
-/// Satisfies Lockable. Not recursive, process-private. A process that membarrier(2) refuses gets the plain Mutex at once.
-/// fork() by a thread other than the biased one while that one is inside leaves the child's copy locked, as with any mutex.
+/// A mutex biased to the thread that uses it. That thread enters and leaves with plain stores; another thread that
+/// wants in takes the bias away with a membarrier(2), and from then on it is a Mutex, until one thread has had it for
+/// itself long enough to get the bias again. A locked instruction would wait until the stores to the peer's cache lines
+/// have drained (50-100 ns a message), which is what the whole data path avoids. Satisfies Lockable. Not recursive,
+/// process-private. A process that membarrier(2) refuses gets the plain Mutex at once. fork() by a thread other than
+/// the biased one while that one is inside leaves the child's copy locked, as with any mutex.
 class BiasedMutex {
  public:
   BiasedMutex() = default;
@@ -25,45 +27,52 @@ class BiasedMutex {
   }
   bool try_lock() { return lock_by_bias() || try_lock_slow(); }
   void unlock() {
-    if (by_bias_) [[likely]] {
-      inside_.store(false, std::memory_order_release);
+    if (const int bias = by_bias_; bias != kNotByBias) [[likely]] {
+      inside_[static_cast<std::size_t>(bias)].store(false, std::memory_order_release);
     } else {
       mutex_.unlock();
     }
   }
 
  private:
+  static constexpr unsigned kBiasBits = 3;
+  static constexpr std::size_t kMaxBiases = std::size_t{1} << kBiasBits;
+  static constexpr std::int8_t kNotByBias = -1;
   static constexpr std::uint64_t kUnowned = 0;
   static constexpr std::uint64_t kShared = ~std::uint64_t{0};
 
   bool lock_by_bias() {
-    const std::uint64_t self = tls_thread;
-    if (self == 0 || owner_.load(std::memory_order_relaxed) != self) [[unlikely]] return false;
-    inside_.store(true, std::memory_order_relaxed);
+    const std::uint64_t owner = owner_.load(std::memory_order_relaxed);
+    if (owner >> kBiasBits != tls_thread || owner == kUnowned) [[unlikely]]
+      return false;
+    const std::size_t bias = owner & (kMaxBiases - 1);
+    inside_[bias].store(true, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);
     // Looked at again: a revoker's membarrier makes either this load see its store, or its load see ours.
-    if (owner_.load(std::memory_order_relaxed) == self) [[likely]] {
-      by_bias_ = true;
+    if (owner_.load(std::memory_order_relaxed) == owner) [[likely]] {
+      by_bias_ = static_cast<std::int8_t>(bias);
       return true;
     }
-    inside_.store(false, std::memory_order_release);
+    inside_[bias].store(false, std::memory_order_release);
     return false;
   }
   void lock_slow();
   bool try_lock_slow();
   void take_over();
-  void revoke();
+  void revoke(std::uint64_t owner);
 
   // Numbers are never reused, so a new thread cannot inherit a dead one's bias without synchronising with it.
   static thread_local constinit std::uint64_t tls_thread __attribute__((tls_model("initial-exec")));
 
-  std::atomic<std::uint64_t> owner_{kUnowned};
-  std::atomic<bool> inside_{false};  ///< the biased thread holds the lock, or is finding out that it may not
-  bool by_bias_ = false;             ///< how the holder came in; its own
-  std::uint8_t revocations_ = 0;     ///< under mutex_, like those below
-  std::uint16_t streak_ = 0;         ///< how often last_ came in a row
-  std::uint64_t last_ = 0;           ///< who held it last, while shared
-  Mutex mutex_;                      ///< everybody else's
+  std::atomic<std::uint64_t> owner_{kUnowned};  ///< the biased thread's number, then the number of the bias
+  /// The biased thread holds the lock, or is finding out that it may not. One for each bias there can be: a thread that
+  /// lost its bias between its two looks at owner_ still writes here, and must not write where its successor does.
+  std::array<std::atomic<bool>, kMaxBiases> inside_{};
+  std::int8_t by_bias_ = kNotByBias;  ///< how the holder came in; its own
+  std::uint8_t revocations_ = 0;      ///< number of the next bias; under mutex_, like those below
+  std::uint16_t streak_ = 0;          ///< how often last_ came in a row
+  std::uint64_t last_ = 0;            ///< who held it last, while shared
+  Mutex mutex_;                       ///< everybody else's
 };
 
 }  // namespace ringsock
