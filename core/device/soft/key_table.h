@@ -57,6 +57,8 @@ class KeyTable {
 
   [[nodiscard]] const Row* find(std::uint32_t key) const {
     const std::size_t index = key >> kGenerationBits;
+    // Keys come from peers too: any 32 bits.
+    if (index >= kChunkRows * kMaxChunks) return nullptr;
     const Row* chunk = chunks_[index / kChunkRows].load(std::memory_order_acquire);
     if (chunk == nullptr) return nullptr;
     const Row& row = chunk[index % kChunkRows];
