@@ -3,6 +3,8 @@
 
 #include <urcu/tls-compat.h>
 
+#include <atomic>
+
 // liburcu declares its per-thread pointer as C++ thread_local, which makes every access call a wrapper function that
 // could construct it, and from a shared library __tls_get_addr() on top. It is a plain pointer of a library that is
 // loaded together with ours: say so.
@@ -26,14 +28,34 @@ extern "C" void __tsan_release(void* address);
 
 namespace ringsock::runtime {
 
+/// This thread's counter, which the grace period watches: its low half counts nested sections. Through a pointer to its
+/// type, not by urcu_bp_reader::ctr: liburcu does not give the structure the alignment that it declares, and UBSan
+/// knows.
+inline std::atomic_ref<unsigned long> rcu_reader_counter() {
+  return std::atomic_ref(*reinterpret_cast<unsigned long*>(urcu_bp_reader));
+}
+
 /// Begins a read-side section; may be nested. Never sleep, and never call rcu_wait_for_readers(), inside one.
-inline void rcu_read_enter() { _urcu_bp_read_lock(); }
+inline void rcu_read_enter() {
+  if (!urcu_bp_reader) urcu_bp_register();
+  const auto counter = rcu_reader_counter();
+  const unsigned long value = counter.load(std::memory_order_relaxed);
+  if (value & URCU_BP_GP_CTR_NEST_MASK) {
+    counter.store(value + URCU_BP_GP_COUNT, std::memory_order_relaxed);
+  } else {
+    counter.store(CMM_LOAD_SHARED(urcu_bp_gp.ctr), std::memory_order_relaxed);
+    urcu_bp_smp_mb_slave();
+  }
+}
 inline void rcu_read_leave() {
 #ifdef RINGSOCK_TSAN
   // TSan does not see that the grace period orders what readers did before what comes after it.
   __tsan_release(&urcu_bp_gp);
 #endif
-  _urcu_bp_read_unlock();
+  const auto counter = rcu_reader_counter();
+  const unsigned long value = counter.load(std::memory_order_relaxed);
+  urcu_bp_smp_mb_slave();
+  counter.store(value - URCU_BP_GP_COUNT, std::memory_order_relaxed);
 }
 /// Returns when every section that was open at the call has ended. Some 10 us; errno is kept.
 void rcu_wait_for_readers();

@@ -195,13 +195,13 @@ TEST(ServiceThread, AProcessMayExitWhileItIsBusy) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    const Bell* bell = new Bell;
+    static const Bell& bell = *new Bell;
     static std::promise<void>& running = *new std::promise<void>;
     static int calls = 0;
-    const auto watch = service_thread().watch(bell->fd.get(), EPOLLIN, [](std::uint32_t) {
+    const auto watch = service_thread().watch(bell.fd.get(), EPOLLIN, [](std::uint32_t) {
       if (++calls == 1) running.set_value();
     });
-    bell->ring();
+    bell.ring();
     if (watch) running.get_future().get();
     // The callback is called without end meanwhile; nothing of what it uses goes away before the process does.
     std::exit(watch ? 0 : 1);
