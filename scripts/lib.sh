@@ -55,5 +55,17 @@ configure_in() {
   fi
 }
 
-# A TCP port that nobody holds at the moment.
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+# A TCP port that nobody holds at the moment, below those that the kernel hands out by itself.
+free_port() {
+  python3 - <<'PY'
+import random, socket
+while True:
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", random.randrange(10000, 32000)))
+            print(probe.getsockname()[1])
+            break
+    except OSError:
+        pass
+PY
+}

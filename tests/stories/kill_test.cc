@@ -278,8 +278,8 @@ class Survivor {
       } else {
         verdict.bytes = receive_stream(end, round, ledger_);
         if (verdict.bytes > ledger_.offered) complain("more bytes came than were sent");
-        // rsend() may return while the last pieces wait in the sender's own buffer, which dies with it.
-        if (verdict.bytes + send_buffer_bytes(socket) < ledger_.sent)
+        // What rsend() took is not the sender's any more, as with send(2): its death takes nothing back.
+        if (verdict.bytes < ledger_.sent)
           complain("%llu sent bytes are gone", as_ull(ledger_.sent - verdict.bytes));
       }
       return;
@@ -287,14 +287,6 @@ class Survivor {
   }
 
   static unsigned long long as_ull(std::uint64_t value) { return value; }
-
-  static std::uint64_t send_buffer_bytes(int socket) {
-    int bytes = 0;
-    socklen_t length = sizeof bytes;
-    if (rgetsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, &length) != 0)
-      complain("SO_SNDBUF: %s", std::strerror(errno));
-    return static_cast<std::uint64_t>(bytes);
-  }
 
   static bool hears_hello(End& end, std::uint64_t seed) {
     std::uint64_t hello = 0;
