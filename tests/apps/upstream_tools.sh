@@ -49,7 +49,8 @@ run_client() {
   for attempt in $(seq 40); do
     timeout -k 5 60 "${words[@]}" "${@:3}" >"$work/client.log" 2>&1 </dev/null
     status=$?
-    if [ $status = 0 ] || [ $status -ge 124 ] || ! kill -0 "$server_pid" 2>/dev/null; then return $status; fi
+    case $status in 0 | 124 | 137) return $status ;; esac # 124, 137: timeout(1) had to end it
+    kill -0 "$server_pid" 2>/dev/null || return $status
     sleep 0.05
   done
   return $status

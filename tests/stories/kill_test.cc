@@ -279,8 +279,7 @@ class Survivor {
         verdict.bytes = receive_stream(end, round, ledger_);
         if (verdict.bytes > ledger_.offered) complain("more bytes came than were sent");
         // What rsend() took is not the sender's any more, as with send(2): its death takes nothing back.
-        if (verdict.bytes < ledger_.sent)
-          complain("%llu sent bytes are gone", as_ull(ledger_.sent - verdict.bytes));
+        if (verdict.bytes < ledger_.sent) complain("%llu sent bytes are gone", as_ull(ledger_.sent - verdict.bytes));
       }
       return;
     }
