@@ -55,6 +55,16 @@ configure_in() {
   fi
 }
 
+# build_and_install DIR [TARGET...]: everything, installed into DIR/stage.
+build_and_install() {
+  local dir=$1
+  shift
+  # An earlier installation goes first: the linker would find its libraries before those being built.
+  rm -rf "$dir/stage"
+  run_logged "build $(basename "$dir")" "$dir/build.log" make -C "$dir" -j"$jobs" all "$@" &&
+    run_logged "install $(basename "$dir")" "$dir/install.log" make -C "$dir" install
+}
+
 # A TCP port that nobody holds at the moment, below those that the kernel hands out by itself.
 free_port() {
   python3 - <<'PY'

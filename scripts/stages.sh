@@ -38,10 +38,7 @@ run_tests() {
 build_all() { run_logged "build $(basename "$1")" "$1/build.log" make -C "$1" -j"$jobs" all; }
 
 # The plain build, installed into its own stage/; other stages look at it.
-plain_build() {
-  configure_in "$build_root/gcc" gcc g++ "-O2 -g" --enable-werror && build_all "$build_root/gcc" &&
-    run_logged "install" "$build_root/gcc/install.log" make -C "$build_root/gcc" install
-}
+plain_build() { configure_in "$build_root/gcc" gcc g++ "-O2 -g" --enable-werror && build_and_install "$build_root/gcc"; }
 
 # counted LOG COMMAND...: a command that is one check.
 counted() {

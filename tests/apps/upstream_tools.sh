@@ -37,7 +37,7 @@ command_of() {
 # start_server WHOSE TOOL ARGUMENT...
 start_server() {
   command_of "$1" "$2"
-  timeout -k 5 60 "${words[@]}" "${@:3}" >"$work/server.log" 2>&1 </dev/null &
+  timeout -k 5 200 "${words[@]}" "${@:3}" >"$work/server.log" 2>&1 </dev/null &
   server_pid=$!
 }
 
@@ -47,7 +47,7 @@ run_client() {
   local attempt status=1
   command_of "$1" "$2"
   for attempt in $(seq 40); do
-    timeout -k 5 60 "${words[@]}" "${@:3}" >"$work/client.log" 2>&1 </dev/null
+    timeout -k 5 150 "${words[@]}" "${@:3}" >"$work/client.log" 2>&1 </dev/null
     status=$?
     case $status in 0 | 124 | 137) return $status ;; esac # 124, 137: timeout(1) had to end it
     kill -0 "$server_pid" 2>/dev/null || return $status
