@@ -55,14 +55,12 @@ configure_in() {
   fi
 }
 
-# build_and_install DIR [TARGET...]: everything, installed into DIR/stage.
+# build_and_install DIR: everything but the tests, installed into DIR/stage.
 build_and_install() {
-  local dir=$1
-  shift
-  # An earlier installation goes first: the linker would find its libraries before those being built.
-  rm -rf "$dir/stage"
-  run_logged "build $(basename "$dir")" "$dir/build.log" make -C "$dir" -j"$jobs" all "$@" &&
-    run_logged "install $(basename "$dir")" "$dir/install.log" make -C "$dir" install
+  # An earlier installation goes first: the linker could find its libraries before those being built.
+  rm -rf "$1/stage"
+  run_logged "build $(basename "$1")" "$1/build.log" make -C "$1" -j"$jobs" all &&
+    run_logged "install $(basename "$1")" "$1/install.log" make -C "$1" install
 }
 
 # A TCP port that nobody holds at the moment, below those that the kernel hands out by itself.
