@@ -1,5 +1,7 @@
 // What a message costs on an RC queue pair of the embedded device, below everything else.
 #include <benchmark/benchmark.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include <atomic>
 #include <thread>
@@ -10,6 +12,14 @@ namespace ringsock::soft::testing {
 namespace {
 
 constexpr std::uint32_t kDepth = 384;
+
+/// Two spinning threads on one CPU would measure the scheduler.
+void run_on_cpu(unsigned cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set);
+}
 
 EndOptions deep() {
   EndOptions options;
@@ -106,7 +116,9 @@ void BM_OneWay(benchmark::State& state) {
   pair.bob.post_receives(kDepth);
   std::atomic<bool> stop{false};
   std::atomic<std::uint64_t> received{0};
+  run_on_cpu(0);
   std::thread receiver([&] {
+    run_on_cpu(1);
     Reader reader(pair.bob);
     std::uint64_t total = 0;
     while (!stop.load(std::memory_order_relaxed)) {
@@ -136,7 +148,9 @@ void BM_PingPong(benchmark::State& state) {
   pair.bob.post_receives(kDepth);
   const auto bytes = static_cast<std::size_t>(state.range(0));
   std::atomic<bool> stop{false};
+  run_on_cpu(0);
   std::thread echo([&] {
+    run_on_cpu(1);
     Writer writer(pair.bob, pair.alice, bytes);
     Reader reader(pair.bob);
     while (!stop.load(std::memory_order_relaxed)) {
