@@ -63,9 +63,11 @@ Result<int> make_socket(int domain, int type, int protocol) {
   Process& shared = process();
   if (shared.registry.empty()) return Error{ENODEV, "rsocket: no device is allowed"};
   // The descriptor is a kernel TCP socket: it never collides, and bind() reserves the kernel's port with it.
-  UniqueFd fd(::socket(domain, SOCK_STREAM | (flags & SOCK_CLOEXEC), IPPROTO_TCP));
+  UniqueFd fd(::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!fd) return Error::last("rsocket: socket");
-  runtime::Ref socket(new StreamSocket(shared, domain, fd.get()));
+  auto* stream = new StreamSocket(shared, domain, fd.get());
+  runtime::Ref socket(stream);
+  stream->close_on_exec.store((flags & SOCK_CLOEXEC) != 0);
   socket->set_nonblocking((flags & SOCK_NONBLOCK) != 0);
   if (Status entered = fd_table().insert(fd.get(), std::move(socket)); !entered) return entered.error();
   return fd.release();
@@ -85,15 +87,23 @@ Result<int> duplicate(Lookup& socket, int fd, int command, long lowest) {
   return copy.release();
 }
 
+Result<int> descriptor_flags(int fd, int command, long argument) {
+  const int answer = ::fcntl(fd, command, argument);
+  if (answer < 0) return Error::last("rfcntl");
+  return answer;
+}
+
 Result<int> control(Lookup& socket, int fd, int command, long argument) {
   switch (command) {
     case F_GETFL: return O_RDWR | (socket->is_nonblocking() ? O_NONBLOCK : 0);
     case F_SETFL: socket->set_nonblocking((argument & O_NONBLOCK) != 0); return 0;
     case F_GETFD:
     case F_SETFD: {
-      const int answer = ::fcntl(fd, command, argument);
-      if (answer < 0) return Error::last("rfcntl");
-      return answer;
+      auto stream = as_stream(socket);
+      if (!stream) return descriptor_flags(fd, command, argument);
+      if (command == F_GETFD) return (*stream)->close_on_exec.load() ? FD_CLOEXEC : 0;
+      (*stream)->close_on_exec.store((argument & FD_CLOEXEC) != 0);
+      return 0;
     }
     case F_DUPFD:
     case F_DUPFD_CLOEXEC: return duplicate(socket, fd, command, argument);

@@ -155,9 +155,25 @@ void StreamSocket::finish_connect(const verbs::CmEvent& event) {
 
 void StreamSocket::set_connected() {
   connection_->announce_if_due();
+  if (id_->device().wakes_through_connection()) {
+    // One descriptor for all: the kernel socket that held the port has served its purpose. An accepted socket is known by the
+    // connection's descriptor from the start.
+    if (fd_ < 0) {
+      fd_ = id_->event_fd();
+      connection_owns_fd_.store(true, std::memory_order_release);
+    } else if (id_->move_to_descriptor(fd_)) {
+      connection_owns_fd_.store(true, std::memory_order_release);
+    }
+  }
   set_state(State::connected);
   note_activity();
   option_changed(SOL_SOCKET, SO_KEEPALIVE);
+}
+
+/// Of a connection that is made: what matters of them comes through the queue pair, but they must be taken.
+void StreamSocket::take_cm_events() {
+  while (id_->next_event()) {
+  }
 }
 
 void StreamSocket::fail_connect(int error) {

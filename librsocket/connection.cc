@@ -52,9 +52,11 @@ Status Connection::make_resources(verbs::ConnectionId& id) {
   auto pd = device_.alloc_pd();
   if (!pd) return pd.error();
   pd_ = *std::move(pd);
-  auto channel = device_.create_comp_channel();
-  if (!channel) return channel.error();
-  channel_ = *std::move(channel);
+  if (!device_.wakes_through_connection()) {
+    auto channel = device_.create_comp_channel();
+    if (!channel) return channel.error();
+    channel_ = *std::move(channel);
+  }
   const unsigned receives = settings_.receive_queue + kControlReceives;
   auto cq = device_.create_cq(static_cast<int>(settings_.send_queue + receives), this, channel_.get(), 0);
   if (!cq) return cq.error();
@@ -391,10 +393,11 @@ std::optional<wire::PeerIomap> Connection::find_iomap(std::uint64_t offset) {
 int Connection::arm() {
   // A failure means that the queue pair is beyond sending completions; the caller's last look finds that.
   ibv_req_notify_cq(cq_.get(), 0);
-  return channel_->fd;
+  return channel_ ? channel_->fd : -1;
 }
 
 void Connection::woken() {
+  if (!channel_) return;
   while (auto cq = device_.get_cq_event(*channel_)) device_.ack_cq_events(**cq, 1);
 }
 

@@ -73,7 +73,7 @@ class Connection {
   /// Processes completions. True when something changed: bytes or space arrived, the peer shut down, the connection
   /// failed.
   bool poll();
-  /// Completion notification, and the descriptor that becomes readable with it.
+  /// Completion notification, and the descriptor that becomes readable with it; -1: that of the connection id.
   int arm();
   /// Takes the notification.
   void woken();

@@ -3,6 +3,8 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include <mutex>
+
 #include "core/base/log.h"
 #include "librsocket/stream_socket.h"
 
@@ -60,7 +62,8 @@ void StreamSocket::stop_keepalive() {
 
 /// On the service thread, with no lock held: the queue pair's own are enough.
 void StreamSocket::keepalive_tick() {
-  connection_->woken();  // what the link has to say, above all that the peer is gone
+  // What the connection manager has to say, above all that the peer is gone; unless somebody else is at it.
+  if (std::unique_lock guard(setup_lock_, std::try_to_lock); guard) take_cm_events();
   progress();
   // No free slot means that earlier proofs are still under way: one more would say nothing new.
   if (connection_->failure() == 0) (void)connection_->send_keepalive();

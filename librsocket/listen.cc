@@ -113,27 +113,41 @@ Result<int> StreamSocket::accept(SocketAddress& peer, int flags) {
   accept_calls_.fetch_add(1, std::memory_order_relaxed);
   if (accept_queue_.empty()) progress_listener();
   if (closed_.load(std::memory_order_relaxed)) return Error{EBADF, "raccept: closed meanwhile"};
-  if (accept_queue_.empty()) return Error{EAGAIN, "raccept"};
+  if (accept_queue_.empty()) {
+    // No descriptor for the next client, say: the caller hears of it, the client waits.
+    if (const int error = std::exchange(listener_error_, 0)) return Error{error, "raccept"};
+    return Error{EAGAIN, "raccept"};
+  }
 
-  UniqueFd fd(::eventfd(0, EFD_NONBLOCK | ((flags & SOCK_CLOEXEC) != 0 ? EFD_CLOEXEC : 0)));
-  if (!fd) return Error::last("raccept: eventfd");
   auto& accepted = static_cast<StreamSocket&>(*accept_queue_.front());
-  accepted.fd_ = fd.get();
+  UniqueFd fd;
+  if (accepted.fd_ < 0) {
+    fd.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (!fd) return Error::last("raccept: eventfd");
+    accepted.fd_ = fd.get();
+  }
+  accepted.close_on_exec.store((flags & SOCK_CLOEXEC) != 0);
   accepted.set_nonblocking((flags & SOCK_NONBLOCK) != 0);
   peer = accepted.as_seen_here(accepted.id_->peer_address());
-  if (Status entered = runtime::fd_table().insert(fd.get(), runtime::Ref::share(accepted)); !entered) {
+  const int number = accepted.fd_;
+  if (Status entered = runtime::fd_table().insert(number, runtime::Ref::share(accepted)); !entered) {
+    if (fd) accepted.fd_ = -1;
     return entered.error();
   }
+  (void)fd.release();
   accept_queue_.pop_front();
   if (listener_watch_) listener_watch_->room_again();
-  return fd.release();
+  return number;
 }
 
 void StreamSocket::progress_listener() {
   bool admitted = false;
   while (id_ && accept_queue_.size() < backlog_) {
     auto event = id_->next_event();
-    if (!event) break;
+    if (!event) {
+      if (event.error().code != EAGAIN) listener_error_ = event.error().code;
+      break;
+    }
     if (event->type == verbs::CmEventType::connect_request) admitted |= admit(*event);
   }
   if (admitted) note_activity();

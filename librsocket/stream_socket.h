@@ -64,6 +64,13 @@ class StreamSocket final : public runtime::Endpoint {
   void closed() noexcept override;
   Nanos linger() noexcept override;
   bool is_drained() noexcept override;
+  bool owns_descriptor(int fd) const noexcept override {
+    return fd == fd_ && connection_owns_fd_.load(std::memory_order_acquire);
+  }
+
+  /// FD_CLOEXEC as the application sees it. The descriptor itself is always closed on exec: a program that does not know the
+  /// connection must not keep it alive.
+  std::atomic<bool> close_on_exec{false};
 
   // Direct placement (riomap(3) and so on).
   Result<off_t> map_buffer(void* data, std::size_t length, int prot, off_t offset);
@@ -88,6 +95,7 @@ class StreamSocket final : public runtime::Endpoint {
   void finish_connect(const verbs::CmEvent& event);
   void fail_connect(int error);
   void set_connected();
+  void take_cm_events();
   [[nodiscard]] SocketAddress as_seen_here(const SocketAddress& address) const;
 
   // listen.cc
@@ -131,6 +139,7 @@ class StreamSocket final : public runtime::Endpoint {
   Process& process_;
   const int domain_;
   int fd_;
+  std::atomic<bool> connection_owns_fd_{false};  ///< fd_ is the connection's own descriptor
 
   Mutex setup_lock_;
   std::atomic<State> state_{State::initial};
@@ -143,6 +152,7 @@ class StreamSocket final : public runtime::Endpoint {
   // Listening
   std::deque<runtime::Ref> accept_queue_;
   std::size_t backlog_ = 0;
+  int listener_error_ = 0;  ///< why no client could be taken in last time
   std::atomic<std::uint64_t> accept_calls_{0};  ///< tells the service thread that the application accepts by itself
   class ListenerWatch;
   std::shared_ptr<ListenerWatch> listener_watch_;

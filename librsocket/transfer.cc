@@ -228,20 +228,22 @@ runtime::WaitFds StreamSocket::arm() noexcept {
   runtime::WaitFds fds;
   if (is_connected()) {
     fds.fd[0] = connection_->arm();
-    return fds;
+    if (connection_owns_fd_.load(std::memory_order_acquire)) {
+      fds.fd[1] = fd_;
+      return fds;
+    }
   }
   std::lock_guard guard(setup_lock_);
-  if (is_connected()) {
-    fds.fd[0] = connection_->arm();
-  } else if (id_) {
-    fds.fd[0] = id_->event_fd();
-  }
+  if (id_) fds.fd[1] = id_->event_fd();
   return fds;
 }
 
 void StreamSocket::woken() noexcept {
   // The events of a connect or of a listener are taken by ready(), which the caller looks at next.
-  if (is_connected()) connection_->woken();
+  if (!is_connected()) return;
+  connection_->woken();
+  std::lock_guard guard(setup_lock_);
+  take_cm_events();
 }
 
 // -- the end

@@ -16,7 +16,24 @@ bool AsymmetricBarrier::register_process() {
   return registered;
 }
 
+namespace {
+constinit thread_local unsigned open_batches = 0;
+constinit thread_local bool batch_owes = false;
+}  // namespace
+
+AsymmetricBarrier::Batch::Batch() { ++open_batches; }
+
+AsymmetricBarrier::Batch::~Batch() {
+  if (--open_batches > 0 || !batch_owes) return;
+  batch_owes = false;
+  heavy();
+}
+
 void AsymmetricBarrier::heavy() {
+  if (open_batches > 0) {
+    batch_owes = true;
+    return;
+  }
   full();
   // A failure can only mean that nobody could register either: producers then use full().
   if (register_process()) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);

@@ -25,6 +25,16 @@ class AsymmetricBarrier {
   static void full() { std::atomic_thread_fence(std::memory_order_seq_cst); }
   /// Consumer side: every registered thread has passed a full barrier when it returns. 0.3-2.5 us.
   static void heavy();
+
+  /// While one lives on this thread, heavy() only notes that it was asked for; the end of the (outermost) batch makes up for
+  /// it. For who arms many and looks at all of them afterwards.
+  class Batch {
+   public:
+    Batch();
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
+    ~Batch();
+  };
 };
 
 }  // namespace ringsock

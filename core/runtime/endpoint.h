@@ -117,6 +117,10 @@ class Endpoint {
   virtual Nanos linger() noexcept { return Nanos::zero(); }
   virtual bool is_drained() noexcept { return true; }
 
+  /// Whether descriptor `fd` is closed by the endpoint's destructor, not by whoever takes it out of the table: then no
+  /// thread that is still inside meets a number that belongs to something else by now.
+  virtual bool owns_descriptor(int /*fd*/) const noexcept { return false; }
+
   /// O_NONBLOCK of the open file description.
   [[nodiscard]] bool is_nonblocking() const { return nonblocking_.load(std::memory_order_relaxed); }
   void set_nonblocking(bool on) { nonblocking_.store(on, std::memory_order_relaxed); }

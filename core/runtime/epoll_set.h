@@ -131,6 +131,7 @@ class EpollSet final : public Endpoint {
   enum class After { stay_hot, get_cold };
   int collect_locked(std::span<epoll_event> events, After after);
   void cool_down_locked();
+  void arm_hot_locked();
   void wake_due_locked();
   void take_doorbells_locked();
   Result<int> look_at_kernel(std::span<epoll_event> events, const sigset_t* mask);

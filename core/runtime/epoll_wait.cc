@@ -4,6 +4,7 @@
 #include <climits>
 #include <mutex>
 
+#include "core/base/barrier.h"
 #include "core/runtime/epoll_set.h"
 #include "core/runtime/sleeper.h"
 #include "core/runtime/spin_policy.h"
@@ -146,13 +147,18 @@ Result<int> EpollSet::spin(std::span<epoll_event> events, Nanos deadline, const 
   return 0;
 }
 
+void EpollSet::arm_hot_locked() {
+  const AsymmetricBarrier::Batch one_barrier;
+  hot_.for_each([this](EpollMember& member) { member.armed_ = arm_member(member); });
+}
+
 /// @return events found, 0 to go on; afterwards the hot members are those that changed meanwhile.
 Result<int> EpollSet::sleep(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask) {
   const CountedSleeper sleeper(sleepers_);
   {
     const std::lock_guard guard(lock_);
     if (is_closed()) return Error{EBADF, "epoll_wait"};
-    hot_.for_each([this](EpollMember& member) { member.armed_ = arm_member(member); });
+    arm_hot_locked();
     // Counted and armed: whatever comes after this look wakes us.
     const int ready = collect_locked(events, After::get_cold);
     hot_.for_each([](EpollMember& member) { member.armed_ = false; });
@@ -218,6 +224,7 @@ std::uint32_t EpollSet::ready() noexcept {
 
 WaitFds EpollSet::arm() noexcept {
   const std::lock_guard guard(lock_);
+  const AsymmetricBarrier::Batch one_barrier;
   hot_.for_each([this](EpollMember& member) { arm_member(member); });
   return {{kernel_.get(), doorbells_.get()}};
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/barrier.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/sleeper.h"
@@ -68,6 +69,7 @@ class PollCall {
   };
 
   int look_at_members();
+  void arm_members();
   Result<int> look_at_kernel(const sigset_t* mask);
   Result<int> look(bool kernel_too, const sigset_t* mask);
   Result<int> spin(Nanos deadline, const sigset_t* mask);
@@ -210,7 +212,8 @@ Result<int> PollCall::sleep_on_descriptors(Nanos deadline, const sigset_t* mask)
   return look_at_members() + static_cast<int>(kernel_ready);
 }
 
-Result<int> PollCall::sleep(Nanos deadline, const sigset_t* mask) {
+void PollCall::arm_members() {
+  const AsymmetricBarrier::Batch one_barrier;
   doorbells_.clear();
   for (std::size_t i = 0; i < members_.size(); ++i) {
     Endpoint& endpoint = *members_[i].endpoint;
@@ -220,6 +223,10 @@ Result<int> PollCall::sleep(Nanos deadline, const sigset_t* mask) {
       if (fd >= 0) doorbells_.push_back({fd, i});
     }
   }
+}
+
+Result<int> PollCall::sleep(Nanos deadline, const sigset_t* mask) {
+  arm_members();
   // Watched and armed: whatever comes after this look wakes us.
   if (look_at_members() > 0) {
     sleepers_.clear();

@@ -181,7 +181,7 @@ Status close_descriptor(int fd) {
           });
     }
   }
-  ::close(fd);
+  if (!endpoint->owns_descriptor(fd)) ::close(fd);
   return ok();
 }
 

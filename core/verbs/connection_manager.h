@@ -128,6 +128,9 @@ class ConnectionId {
   /// When next_event() wants to be called although event_fd() stays quiet (CLOCK_MONOTONIC).
   [[nodiscard]] virtual std::optional<Nanos> next_deadline() const = 0;
 
+  /// Moves the descriptor of an established connection to the number `fd`: what was open there is closed, and the number belongs
+  /// to the connection from now on; event_fd() is then `fd`. Errors: EOPNOTSUPP, EINVAL not established; those of dup3(2).
+  virtual Status move_to_descriptor(int /*fd*/) { return Error{EOPNOTSUPP, "connection id: descriptor"}; }
   [[nodiscard]] virtual SocketAddress local_address() const = 0;
   [[nodiscard]] virtual SocketAddress peer_address() const = 0;
 };

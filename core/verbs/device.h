@@ -31,6 +31,9 @@ class Device {
   [[nodiscard]] virtual const char* name() const = 0;
   /// Largest inline payload of a send queue, bytes. ibv_device_attr does not have it.
   [[nodiscard]] virtual std::uint32_t max_inline_data() const = 0;
+  /// Whether a completion queue without a channel, once armed, makes event_fd() of its queue pairs' connection ids readable, and
+  /// next_event() takes that. Spares a descriptor per connection.
+  [[nodiscard]] virtual bool wakes_through_connection() const { return false; }
   virtual Result<ibv_device_attr> query_device() = 0;
   virtual Result<ibv_port_attr> query_port(std::uint8_t port) = 0;
 

@@ -3,6 +3,8 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -18,6 +20,18 @@ namespace {
     EXPECT_EQ(static_cast<long>(call), -1L) << #call; \
     EXPECT_EQ(errno, code) << #call;                  \
   } while (false)
+
+rlimit limit_before{};
+
+/// No descriptor can be opened any more.
+void set_limit_to_what_is_open() {
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit_before), 0);
+  const int next = ::dup(0);
+  ::close(next);
+  const rlimit none{static_cast<rlim_t>(next), limit_before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+}
+void restore_limit() { setrlimit(RLIMIT_NOFILE, &limit_before); }
 
 TEST(RsocketSetup, NamesAreThoseOfBothEnds) {
   Listener listener;
@@ -265,21 +279,26 @@ TEST(RsocketErrors, CreationAndAddresses) {
   EXPECT_ERRNO(rreadv(pair.alice, nullptr, -1), EINVAL);
 }
 
-TEST(RsocketErrors, AFullDescriptorTableLeavesTheConnectionInTheQueue) {
+TEST(RsocketErrors, AFullDescriptorTableIsToldAndTheClientWaits) {
   Listener listener;
-  Rsocket client = connect_to(listener);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  // The next number would be above the limit, whatever is open now.
-  const int next = ::dup(0);
-  ::close(next);
-  rlimit none{static_cast<rlim_t>(next), before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  set_limit_to_what_is_open();
+  const pid_t child = fork();
+  if (child == 0) {
+    // Another process, with room of its own.
+    restore_limit();
+    Rsocket client(rsocket(AF_INET, SOCK_STREAM, 0));
+    if (rconnect(client, listener.name.get(), listener.name.length) != 0) _exit(1);
+    _exit(rsend(client, "kept", 4, 0) == 4 && client.hear() == "bye" ? 0 : 2);
+  }
+  ASSERT_GT(child, 0);
   EXPECT_ERRNO(raccept(listener.socket, nullptr, nullptr), EMFILE);
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  restore_limit();
   Rsocket server = listener.accept();
-  client.say("kept");
   EXPECT_EQ(server.hear(), "kept");
+  server.say("bye");
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 // -- options

@@ -119,6 +119,13 @@ void Link::deliver_gone() {
   if (manager_ != nullptr && !std::exchange(manager_told_gone_, true)) manager_->on_peer_gone();
 }
 
+Status Link::move_to(int fd) {
+  std::lock_guard guard(lock_);
+  if (::dup3(socket_.get(), fd, O_CLOEXEC) < 0) return Error::last("link: dup3");
+  socket_.reset(fd);
+  return ok();
+}
+
 void Link::hang_up() {
   const int saved_errno = errno;
   ::shutdown(fd(), SHUT_RDWR);

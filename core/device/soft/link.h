@@ -58,6 +58,8 @@ class Link {
   /// hear on_peer_gone(). A packet that arrives while no manager is set is kept for it.
   void drain();
   [[nodiscard]] bool peer_gone() const { return peer_gone_.load(std::memory_order_acquire); }
+  /// Moves the socket to the descriptor number `fd`, closing what was open there. Before others use fd().
+  Status move_to(int fd);
   /// shutdown(2) both ways: the peer sees end of file at once, the descriptor stays valid for a concurrent user.
   void hang_up();
   /// The connection id takes packets; both take on_peer_gone(). nullptr removes; after return the old sink is not being

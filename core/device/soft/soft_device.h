@@ -37,6 +37,7 @@ class SoftDevice final : public verbs::Device {
   ibv_context& context() override { return frame_.context(); }
   [[nodiscard]] const char* name() const override { return kSoftDeviceName; }
   [[nodiscard]] std::uint32_t max_inline_data() const override { return kMaxInlineBytes; }
+  [[nodiscard]] bool wakes_through_connection() const override { return true; }
   Result<ibv_device_attr> query_device() override;
   Result<ibv_port_attr> query_port(std::uint8_t port) override;
 

@@ -46,6 +46,7 @@ class SoftId final : public verbs::ConnectionId {
   Status disconnect() override;
   Result<verbs::CmEvent> next_event() override;
   [[nodiscard]] int event_fd() const override;
+  Status move_to_descriptor(int fd) override;
   [[nodiscard]] std::optional<Nanos> next_deadline() const override;
   [[nodiscard]] SocketAddress local_address() const override;
   [[nodiscard]] SocketAddress peer_address() const override { return peer_address_; }

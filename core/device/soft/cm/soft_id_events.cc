@@ -177,6 +177,11 @@ void SoftId::on_peer_gone() {
   post(CmEventType::connect_error, ECONNRESET);
 }
 
+Status SoftId::move_to_descriptor(int fd) {
+  if (state_ != State::established || !link_ || channel_wakes_us_) return Error{EINVAL, "move_to_descriptor: state"};
+  return link_->move_to(fd);
+}
+
 int SoftId::event_fd() const {
   if (state_ == State::listening) return acceptor_->fd();
   if (!link_ || channel_wakes_us_) return -1;
