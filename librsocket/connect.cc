@@ -156,8 +156,8 @@ void StreamSocket::finish_connect(const verbs::CmEvent& event) {
 void StreamSocket::set_connected() {
   connection_->announce_if_due();
   if (id_->device().wakes_through_connection()) {
-    // One descriptor for all: the kernel socket that held the port has served its purpose. An accepted socket is known by the
-    // connection's descriptor from the start.
+    // One descriptor for all: the kernel socket that held the port has served its purpose. An accepted socket is known
+    // by the connection's descriptor from the start.
     if (fd_ < 0) {
       fd_ = id_->event_fd();
       connection_owns_fd_.store(true, std::memory_order_release);

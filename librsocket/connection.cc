@@ -201,6 +201,9 @@ std::size_t Connection::receive(IoCursor& out, bool peek) {
 void Connection::announce_if_due() {
   while (const auto due = receive_window_.due()) {
     if (failure() != 0 || peer_disconnected()) return;
+    if (!take_control_slot()) return;  // due() stays true
+    // Counted before it is sent: another thread may poll the peer's answer to it before this one goes on.
+    receive_window_.announced(*due);
     ibv_send_wr request{};
     ibv_sge piece{};
     wire::PeerSge entry{};
@@ -215,20 +218,26 @@ void Connection::announce_if_due() {
       request.wr.rdma.remote_addr = peer_sgl_address_ + sizeof entry * peer_sgl_next_;
       request.wr.rdma.rkey = peer_sgl_key_;
     }
-    if (Status posted = post_control(request); !posted) return;  // no slot now: due() stays true
     if (due->has_buffer) peer_sgl_next_ = (peer_sgl_next_ + 1) % peer_sgl_entries_;
-    receive_window_.announced(*due);
+    if (Status posted = post_in_control_slot(request); !posted) return;
   }
 }
 
 // -- control
 // -----------------------------------------------------------------------------------------------------------
 
+bool Connection::take_control_slot() {
+  if (free_control_slots_.fetch_sub(1, std::memory_order_relaxed) > 0) return true;
+  free_control_slots_.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
 Status Connection::post_control(ibv_send_wr& request) {
-  if (free_control_slots_.fetch_sub(1, std::memory_order_relaxed) <= 0) {
-    free_control_slots_.fetch_add(1, std::memory_order_relaxed);
-    return Error{EAGAIN, "rsocket: no control slot"};
-  }
+  if (!take_control_slot()) return Error{EAGAIN, "rsocket: no control slot"};
+  return post_in_control_slot(request);
+}
+
+Status Connection::post_in_control_slot(ibv_send_wr& request) {
   request.wr_id = kControlId;
   request.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;

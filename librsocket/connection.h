@@ -111,7 +111,9 @@ class Connection {
     return settings_.send_queue - kControlSlots -
            (posted_.load(std::memory_order_relaxed) - retired_.load(std::memory_order_acquire));
   }
+  bool take_control_slot();
   Status post_control(ibv_send_wr& request);
+  Status post_in_control_slot(ibv_send_wr& request);
 
   bool handle(const ibv_wc& completion, unsigned& receives);
   bool handle_message(const ibv_wc& completion);

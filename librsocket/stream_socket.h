@@ -68,8 +68,8 @@ class StreamSocket final : public runtime::Endpoint {
     return fd == fd_ && connection_owns_fd_.load(std::memory_order_acquire);
   }
 
-  /// FD_CLOEXEC as the application sees it. The descriptor itself is always closed on exec: a program that does not know the
-  /// connection must not keep it alive.
+  /// FD_CLOEXEC as the application sees it. The descriptor itself is always closed on exec: a program that does not
+  /// know the connection must not keep it alive.
   std::atomic<bool> close_on_exec{false};
 
   // Direct placement (riomap(3) and so on).
@@ -152,7 +152,7 @@ class StreamSocket final : public runtime::Endpoint {
   // Listening
   std::deque<runtime::Ref> accept_queue_;
   std::size_t backlog_ = 0;
-  int listener_error_ = 0;  ///< why no client could be taken in last time
+  int listener_error_ = 0;                      ///< why no client could be taken in last time
   std::atomic<std::uint64_t> accept_calls_{0};  ///< tells the service thread that the application accepts by itself
   class ListenerWatch;
   std::shared_ptr<ListenerWatch> listener_watch_;
@@ -163,6 +163,7 @@ class StreamSocket final : public runtime::Endpoint {
   std::atomic<bool> write_shut_{false};
   std::atomic<bool> closed_{false};
   std::atomic<int> error_{0};               ///< SO_ERROR
+  std::atomic<bool> hung_up_{false};        ///< the peer has been told of the connection's failure
   std::atomic<bool> failure_taken_{false};  ///< the connection's failure has been reported
 
   IntOptions options_;

@@ -41,10 +41,14 @@ Status StreamSocket::require_connected(int error_if_not) {
 }
 
 void StreamSocket::progress() {
-  if (connection_->poll()) {
-    note_activity();
-    notify_watchers();
+  if (!connection_->poll()) return;
+  if (connection_->failure() != 0 && !hung_up_.exchange(true, std::memory_order_acq_rel)) {
+    // Whatever the reason, the peer must not wait for ever for a connection that is dead here.
+    std::lock_guard guard(setup_lock_);
+    [[maybe_unused]] const Status gone = id_->disconnect();
   }
+  note_activity();
+  notify_watchers();
 }
 
 // -- receiving

@@ -6,10 +6,10 @@
 namespace ringsock {
 
 /// Sleeping on shared memory is Dekker's problem: the producer stores an entry and then loads "is the consumer armed?",
-/// the consumer stores "armed" and then loads the entries once more. Each side needs a store-load barrier between its two
-/// steps. A full fence on the producer's side would make every message wait for the store buffer to drain (the cache line
-/// belongs to the other CPU at that moment, 50-100 ns). membarrier(2) moves the whole cost to the side that sleeps anyway:
-/// the producer uses light_barrier(), the consumer heavy_barrier().
+/// the consumer stores "armed" and then loads the entries once more. Each side needs a store-load barrier between its
+/// two steps. A full fence on the producer's side would make every message wait for the store buffer to drain (the
+/// cache line belongs to the other CPU at that moment, 50-100 ns). membarrier(2) moves the whole cost to the side that
+/// sleeps anyway: the producer uses light_barrier(), the consumer heavy_barrier().
 ///
 /// MEMBARRIER_CMD_GLOBAL_EXPEDITED reaches every process that has registered; a producer that has not (membarrier
 /// refused by seccomp, say) must be told apart at connection set-up and use full_barrier().
@@ -26,8 +26,8 @@ class AsymmetricBarrier {
   /// Consumer side: every registered thread has passed a full barrier when it returns. 0.3-2.5 us.
   static void heavy();
 
-  /// While one lives on this thread, heavy() only notes that it was asked for; the end of the (outermost) batch makes up for
-  /// it. For who arms many and looks at all of them afterwards.
+  /// While one lives on this thread, heavy() only notes that it was asked for; the end of the (outermost) batch makes
+  /// up for it. For who arms many and looks at all of them afterwards.
   class Batch {
    public:
     Batch();

@@ -12,7 +12,8 @@ namespace ringsock {
 
 namespace {
 long futex(std::atomic<std::uint32_t>* word, int op, std::uint32_t value) {
-  return ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(word), op | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
+  return ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(word), op | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr,
+                   0);
 }
 }  // namespace
 

@@ -19,7 +19,8 @@
 
 namespace ringsock::verbs {
 
-inline constexpr std::size_t kMaxRequestPrivateData = 56;  ///< bytes in a connect request, as on InfiniBand with IP addresses
+inline constexpr std::size_t kMaxRequestPrivateData =
+    56;  ///< bytes in a connect request, as on InfiniBand with IP addresses
 inline constexpr std::size_t kMaxReplyPrivateData = 196;   ///< bytes in a reply
 inline constexpr std::size_t kMaxRejectPrivateData = 148;  ///< bytes in a reject
 
@@ -56,7 +57,8 @@ struct CmEvent {
   int status = 0;  ///< errno value for the failures, else 0
   /// connect_request: the new endpoint; accept() or reject() it, dropping it rejects.
   std::unique_ptr<ConnectionId> request;
-  ConnectionParameters parameters;  ///< connect_request, established; private_data is `private_data` below, not set here
+  ConnectionParameters
+      parameters;  ///< connect_request, established; private_data is `private_data` below, not set here
   std::array<std::byte, kMaxReplyPrivateData> private_data{};
   std::size_t private_data_bytes = 0;
   // established, PortSpace::udp: where to send (rdma_ud_param)
@@ -92,8 +94,8 @@ class ConnectionId {
   virtual ~ConnectionId() = default;
 
   virtual Device& device() = 0;
-  /// A device that reserves the kernel's port of the same number binds this kernel TCP (UDP) socket for it instead of making
-  /// one of its own. Before bind() and resolve_addr(). The descriptor stays the caller's and outlives the id.
+  /// A device that reserves the kernel's port of the same number binds this kernel TCP (UDP) socket for it instead of
+  /// making one of its own. Before bind() and resolve_addr(). The descriptor stays the caller's and outlives the id.
   virtual void share_port_with(int /*kernel_socket*/) {}
   /// rdma_bind_addr(3). Port 0 picks one. Errors: EADDRINUSE, EADDRNOTAVAIL, EACCES, EINVAL when already bound.
   virtual Status bind(const SocketAddress& address) = 0;
@@ -105,9 +107,9 @@ class ConnectionId {
   /// rdma_resolve_addr(3) and rdma_resolve_route(3): events addr_resolved or addr_error, route_resolved or route_error.
   virtual Status resolve_addr(const SocketAddress& destination, Nanos timeout) = 0;
   virtual Status resolve_route(Nanos timeout) = 0;
-  /// rdma_create_qp(3), plus `receive_bytes` (may be 0) of zeroed memory that the peer may RDMA-write once connected. The
-  /// queue pair comes back in state INIT, receives may be posted. `attr.cap` is updated to what was granted.
-  /// After route_resolved, or on the id of a connect_request.
+  /// rdma_create_qp(3), plus `receive_bytes` (may be 0) of zeroed memory that the peer may RDMA-write once connected.
+  /// The queue pair comes back in state INIT, receives may be posted. `attr.cap` is updated to what was granted. After
+  /// route_resolved, or on the id of a connect_request.
   virtual Result<ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) = 0;
   /// rdma_connect(3). Later: established (the queue pair is then in RTS), rejected, unreachable or connect_error.
   virtual Status connect(const ConnectionParameters& parameters) = 0;
@@ -117,8 +119,8 @@ class ConnectionId {
   /// rdma_disconnect(3): the queue pair goes to ERR and flushes; the peer gets `disconnected`.
   virtual Status disconnect() = 0;
 
-  /// The oldest event, or EAGAIN. A listener that cannot take a connection in: EMFILE, ENFILE, ENOMEM as accept(2); it stays
-  /// readable. Never blocks. Does the protocol's work, so call it when event_fd() is readable and when
+  /// The oldest event, or EAGAIN. A listener that cannot take a connection in: EMFILE, ENFILE, ENOMEM as accept(2); it
+  /// stays readable. Never blocks. Does the protocol's work, so call it when event_fd() is readable and when
   /// next_deadline() has passed. Events that a call causes at once (addr_resolved of the embedded device) wait here
   /// without event_fd() becoming readable: look here after each call before sleeping.
   virtual Result<CmEvent> next_event() = 0;
@@ -128,8 +130,9 @@ class ConnectionId {
   /// When next_event() wants to be called although event_fd() stays quiet (CLOCK_MONOTONIC).
   [[nodiscard]] virtual std::optional<Nanos> next_deadline() const = 0;
 
-  /// Moves the descriptor of an established connection to the number `fd`: what was open there is closed, and the number belongs
-  /// to the connection from now on; event_fd() is then `fd`. Errors: EOPNOTSUPP, EINVAL not established; those of dup3(2).
+  /// Moves the descriptor of an established connection to the number `fd`: what was open there is closed, and the
+  /// number belongs to the connection from now on; event_fd() is then `fd`. Errors: EOPNOTSUPP, EINVAL not established;
+  /// those of dup3(2).
   virtual Status move_to_descriptor(int /*fd*/) { return Error{EOPNOTSUPP, "connection id: descriptor"}; }
   [[nodiscard]] virtual SocketAddress local_address() const = 0;
   [[nodiscard]] virtual SocketAddress peer_address() const = 0;

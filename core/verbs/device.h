@@ -31,8 +31,8 @@ class Device {
   [[nodiscard]] virtual const char* name() const = 0;
   /// Largest inline payload of a send queue, bytes. ibv_device_attr does not have it.
   [[nodiscard]] virtual std::uint32_t max_inline_data() const = 0;
-  /// Whether a completion queue without a channel, once armed, makes event_fd() of its queue pairs' connection ids readable, and
-  /// next_event() takes that. Spares a descriptor per connection.
+  /// Whether a completion queue without a channel, once armed, makes event_fd() of its queue pairs' connection ids
+  /// readable, and next_event() takes that. Spares a descriptor per connection.
   [[nodiscard]] virtual bool wakes_through_connection() const { return false; }
   virtual Result<ibv_device_attr> query_device() = 0;
   virtual Result<ibv_port_attr> query_port(std::uint8_t port) = 0;
@@ -44,7 +44,8 @@ class Device {
   /// ibv_get_cq_event(3), except that it never blocks. Error: EAGAIN when no event is pending.
   virtual Result<ibv_cq*> get_cq_event(ibv_comp_channel& channel) = 0;
   virtual void ack_cq_events(ibv_cq& cq, unsigned int count) = 0;
-  /// ibv_req_notify_cq(3) for any completion, on several queues of this device at once: cheaper where arming has a price per call.
+  /// ibv_req_notify_cq(3) for any completion, on several queues of this device at once: cheaper where arming has a
+  /// price per call.
   virtual void arm(std::span<ibv_cq* const> cqs) {
     for (ibv_cq* cq : cqs) ibv_req_notify_cq(cq, 0);
   }

@@ -13,8 +13,8 @@
 
 namespace ringsock::wire {
 
-/// One remote buffer in CM private data: always big-endian. Entries that RDMA later writes into the peer's memory use the
-/// peer's order; they are another type, PeerSge (rs_message.h).
+/// One remote buffer in CM private data: always big-endian. Entries that RDMA later writes into the peer's memory use
+/// the peer's order; they are another type, PeerSge (rs_message.h).
 struct WireSge {
   Be64 addr;
   Be32 key;

@@ -1,4 +1,5 @@
-// The rsockets message word and the structures that RDMA writes place in the peer's memory. Source: fact sheet 2.4, 2.5.
+// The rsockets message word and the structures that RDMA writes place in the peer's memory. Source: fact
+// sheet 2.4, 2.5.
 #pragma once
 
 #include <cstddef>
