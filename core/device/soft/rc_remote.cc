@@ -165,10 +165,13 @@ bool ReliableQueuePair::process_copy(const ibv_send_wr& wr, MrRow& row, bool to_
     local.reserve(static_cast<std::size_t>(wr.num_sge));
     const std::uint64_t length = length_of(sges_of(wr));
     for_each_part(sges_of(wr), 0, length, [&](std::byte* part, std::size_t bytes) { local.push_back({part, bytes}); });
-    const iovec remote{reinterpret_cast<void*>(wr.wr.rdma.remote_addr), length};
+    // The last bytes in a part of their own, so that they are written last: see place_in_order().
+    const std::uint64_t head = length > kTailBytes ? length - kTailBytes : 0;
+    const iovec remote[] = {{reinterpret_cast<void*>(wr.wr.rdma.remote_addr), head},
+                            {reinterpret_cast<void*>(wr.wr.rdma.remote_addr + head), length - head}};
     const int saved_errno = errno;
-    const ssize_t moved = to_peer ? ::process_vm_writev(peer_pid_, local.data(), local.size(), &remote, 1, 0)
-                                  : ::process_vm_readv(peer_pid_, local.data(), local.size(), &remote, 1, 0);
+    const ssize_t moved = to_peer ? ::process_vm_writev(peer_pid_, local.data(), local.size(), remote, 2, 0)
+                                  : ::process_vm_readv(peer_pid_, local.data(), local.size(), remote, 2, 0);
     copied = moved == static_cast<ssize_t>(length);
     if (moved < 0 && (errno == EPERM || errno == ENOSYS || errno == ESRCH)) direct_access_ = false;
     errno = saved_errno;

@@ -40,6 +40,15 @@ std::uint8_t entry_flags(const ibv_send_wr& wr) {
   return flags;
 }
 
+/// A plain WRITE has no message behind it, and programs that look at the last byte to see it arrive (riostream does)
+/// rely on the order in which devices write: the end comes last. memcpy(3) may store it first.
+void place_in_order(std::span<const ibv_sge> list, std::uint64_t length, std::byte* to) {
+  const std::uint64_t head = length > kTailBytes ? length - kTailBytes : 0;
+  gather(list, 0, head, to);
+  std::atomic_thread_fence(std::memory_order_release);
+  gather(list, head, length - head, to + head);
+}
+
 constexpr std::uint32_t round_up_8(std::uint32_t bytes) { return (bytes + 7) & ~7U; }
 
 /// ibv_qp_attr.min_rnr_timer: the codes of the InfiniBand specification.
@@ -149,7 +158,11 @@ ReliableQueuePair::Step ReliableQueuePair::write(const ibv_send_wr& wr, SendProg
     if (!local_memory_ok(wr, 0)) return fail(progress, IBV_WC_LOC_PROT_ERR);
     const Target target = find_target(wr.wr.rdma.rkey, wr.wr.rdma.remote_addr, length, IBV_ACCESS_REMOTE_WRITE);
     if (target.kind == Target::Kind::arena) [[likely]] {
-      gather(list, 0, length, target.memory);
+      if (with_imm) [[likely]] {
+        gather(list, 0, length, target.memory);
+      } else {
+        place_in_order(list, length, target.memory);
+      }
     } else {
       step = write_elsewhere(wr, progress, target, length);
       if (step != Step::done) return step;

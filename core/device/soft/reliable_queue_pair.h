@@ -39,6 +39,8 @@ std::uint64_t compare_and_swap(std::byte* memory, std::uint64_t expected, std::u
 std::uint64_t fetch_and_add(std::byte* memory, std::uint64_t addend);
 /// The row of the table that a region with this key may take; row 0 is the arena's.
 std::size_t row_of(std::uint32_t rkey);
+/// The end of a plain WRITE that becomes visible last.
+inline constexpr std::uint64_t kTailBytes = 8;
 enum class AssistKind : std::uint32_t { write = 1, read = 2, compare_swap = 3, fetch_add = 4 };
 
 /// Locks: the receive side is under the receive queue's poll lock, the send side under send_lock_, posting of receives
