@@ -37,7 +37,7 @@ class BiasedMutex {
  private:
   static constexpr unsigned kBiasBits = 3;
   static constexpr std::size_t kMaxBiases = std::size_t{1} << kBiasBits;
-  static constexpr std::int8_t kNotByBias = -1;
+  static constexpr int kNotByBias = -1;
   static constexpr std::uint64_t kUnowned = 0;
   static constexpr std::uint64_t kShared = ~std::uint64_t{0};
 
@@ -50,7 +50,7 @@ class BiasedMutex {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     // Looked at again: a revoker's membarrier makes either this load see its store, or its load see ours.
     if (owner_.load(std::memory_order_relaxed) == owner) [[likely]] {
-      by_bias_ = static_cast<std::int8_t>(bias);
+      by_bias_ = static_cast<int>(bias);
       return true;
     }
     inside_[bias].store(false, std::memory_order_release);
@@ -68,11 +68,11 @@ class BiasedMutex {
   /// The biased thread holds the lock, or is finding out that it may not. One for each bias there can be: a thread that
   /// lost its bias between its two looks at owner_ still writes here, and must not write where its successor does.
   std::array<std::atomic<bool>, kMaxBiases> inside_{};
-  std::int8_t by_bias_ = kNotByBias;  ///< how the holder came in; its own
-  std::uint8_t revocations_ = 0;      ///< number of the next bias; under mutex_, like those below
-  std::uint16_t streak_ = 0;          ///< how often last_ came in a row
-  std::uint64_t last_ = 0;            ///< who held it last, while shared
-  Mutex mutex_;                       ///< everybody else's
+  int by_bias_ = kNotByBias;      ///< how the holder came in; its own
+  std::uint8_t revocations_ = 0;  ///< number of the next bias; under mutex_, like those below
+  std::uint16_t streak_ = 0;      ///< how often last_ came in a row
+  std::uint64_t last_ = 0;        ///< who held it last, while shared
+  Mutex mutex_;                   ///< everybody else's
 };
 
 }  // namespace ringsock

@@ -54,7 +54,7 @@ Result<FdTable::Entry*> FdTable::make_entry(int fd) {
     errno = saved_errno;
     if (memory == MAP_FAILED) return Error{ENOMEM, "descriptor table"};
     // Zeroed pages are a chunk of null pointers: constructing it would touch every page.
-    static_assert(std::is_trivially_destructible_v<Chunk> && sizeof(Entry) == sizeof(Endpoint*));
+    static_assert(std::is_trivially_destructible_v<Chunk> && sizeof(Entry) == sizeof(void*));
     slot.store(static_cast<Chunk*>(memory), std::memory_order_release);
   }
   return entry(fd);

@@ -32,6 +32,8 @@ namespace ringsock::runtime {
 /// type, not by urcu_bp_reader::ctr: liburcu does not give the structure the alignment that it declares, and UBSan
 /// knows.
 inline std::atomic_ref<unsigned long> rcu_reader_counter() {
+  // Not null: rcu_read_enter() has registered the thread.
+  // NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker)
   return std::atomic_ref(*reinterpret_cast<unsigned long*>(urcu_bp_reader));
 }
 
