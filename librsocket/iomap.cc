@@ -74,9 +74,7 @@ Result<std::size_t> StreamSocket::write_direct(const std::byte* data, std::size_
   progress();
   std::lock_guard sending(send_lock_);
   if (const int error = take_error()) return Error{error, "riowrite"};
-  if (write_shut_.load(std::memory_order_relaxed) || connection_->failure() != 0 || connection_->peer_disconnected()) {
-    return Error{EPIPE, "riowrite"};
-  }
+  if (at_end_of_sending()) return Error{EPIPE, "riowrite"};
   std::size_t written = 0;
   while (written < size) {
     const auto entry = connection_->find_iomap(offset + written);

@@ -113,6 +113,7 @@ class StreamSocket final : public runtime::Endpoint {
   Result<ssize_t> send_from(IoCursor& data, std::size_t total);
   int take_error();
   [[nodiscard]] bool at_end_of_stream() const;
+  [[nodiscard]] bool at_end_of_sending() const;
   Status require_connected(int error_if_not);
   /// Polls completions and tells whoever sleeps.
   void progress();

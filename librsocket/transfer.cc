@@ -23,6 +23,10 @@ bool StreamSocket::at_end_of_stream() const {
          connection_->peer_disconnected() || connection_->failure() != 0;
 }
 
+bool StreamSocket::at_end_of_sending() const {
+  return write_shut_.load(std::memory_order_acquire) || connection_->peer_disconnected() || connection_->failure() != 0;
+}
+
 /// A connection that is being made answers EAGAIN.
 Status StreamSocket::require_connected(int error_if_not) {
   if (is_connected()) return ok();
@@ -135,8 +139,7 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
   std::size_t sent = 0;
   {
     std::lock_guard sending(send_lock_);
-    if (!write_shut_.load(std::memory_order_relaxed) && connection_->failure() == 0 &&
-        !connection_->peer_disconnected()) {
+    if (!at_end_of_sending()) {
       if (total == 0) return 0;
       sent = connection_->send(data);
     }
@@ -144,17 +147,14 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
   if (sent < total) {
     progress();
     std::lock_guard sending(send_lock_);
-    if (!write_shut_.load(std::memory_order_relaxed) && connection_->failure() == 0 &&
-        !connection_->peer_disconnected()) {
+    if (!at_end_of_sending()) {
       sent += connection_->send(data);
     }
   }
   if (sent > 0) return static_cast<ssize_t>(sent);
   if (closed_.load(std::memory_order_acquire)) return Error{EBADF, "rsend: closed meanwhile"};
   if (const int error = take_error()) return Error{error, "rsend"};
-  if (write_shut_.load(std::memory_order_acquire) || connection_->peer_disconnected() || connection_->failure() != 0) {
-    return Error{EPIPE, "rsend"};
-  }
+  if (at_end_of_sending()) return Error{EPIPE, "rsend"};
   // A writer that never reads still has to tell the peer of its buffers.
   if (std::unique_lock reading(receive_lock_, std::try_to_lock); reading) connection_->announce_if_due();
   return Error{EAGAIN, "rsend"};

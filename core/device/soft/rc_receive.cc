@@ -14,7 +14,6 @@ constexpr std::uint8_t flags_of(std::uint64_t head) { return static_cast<std::ui
 constexpr EntryType type_of(std::uint64_t head) {
   return static_cast<EntryType>(static_cast<std::uint8_t>(head >> 40));
 }
-constexpr std::uint32_t round_up_8(std::uint32_t bytes) { return (bytes + 7) & ~7U; }
 
 }  // namespace
 

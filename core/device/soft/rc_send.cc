@@ -49,8 +49,6 @@ void place_in_order(std::span<const ibv_sge> list, std::uint64_t length, std::by
   gather(list, head, length - head, to + head);
 }
 
-constexpr std::uint32_t round_up_8(std::uint32_t bytes) { return (bytes + 7) & ~7U; }
-
 /// ibv_qp_attr.min_rnr_timer: the codes of the InfiniBand specification.
 Nanos rnr_delay(std::uint8_t code) {
   static constexpr std::uint32_t kHundredthsOfMs[32] = {

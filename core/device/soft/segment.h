@@ -92,6 +92,9 @@ InboxLayout plan_inbox(std::uint64_t offset, std::uint32_t ring_entries, std::ui
 /// sizes. Error: EPROTO.
 Status check_inbox(const InboxLayout& layout, std::uint64_t segment_bytes);
 
+/// What `bytes` occupy in the payload ring: pieces start at multiples of 8.
+constexpr std::uint32_t round_up_8(std::uint32_t bytes) { return (bytes + 7) & ~7U; }
+
 class MappedSegment {
  public:
   MappedSegment(std::byte* base, std::size_t bytes) : base_(base), bytes_(bytes) {}
