@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/base/log.h"
+#include "core/config/config_directory.h"
 #include "core/device/soft/soft_provider.h"
 #include "core/runtime/spin_policy.h"
 
@@ -13,16 +14,11 @@ namespace ringsock::rs {
 
 namespace {
 
-constexpr char kConfigDirectory[] = SYSCONFDIR "/rdma/rsocket";
-
 config::RsocketConfig load_config() {
-  // secure_getenv: a set-uid program does not let its caller choose its files.
-  const char* directory = ::secure_getenv("RINGSOCK_CONFIG_DIR");
   config::RsocketOverrides overrides;
   overrides.device = ::secure_getenv("RINGSOCK_DEVICE");
   overrides.device_name = "RINGSOCK_DEVICE";
-  return config::load_rsocket_config(directory != nullptr ? directory : kConfigDirectory, overrides,
-                                     config::report_as_warning);
+  return config::load_rsocket_config(config::config_directory(), overrides, config::report_as_warning);
 }
 
 void apply_log_level() {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <utility>
 
 #include "core/base/unique_fd.h"
 
@@ -33,7 +34,7 @@ std::string option_value(std::string_view text) {
   return std::string(trimmed(kept));
 }
 
-Result<std::optional<std::string>> read_option_file(int directory_fd, const char* name) {
+Result<std::optional<std::string>> read_option_file(int directory_fd, const char* name, std::size_t max_bytes) {
   // Non-blocking: a FIFO in this place must not stop the program.
   const UniqueFd file(::openat(directory_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!file) {
@@ -43,17 +44,16 @@ Result<std::optional<std::string>> read_option_file(int directory_fd, const char
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return Error::last("fstat");
   if (!S_ISREG(status.st_mode)) return Error{EINVAL, "not a regular file"};
-  std::array<char, kMaxFileBytes + 1> buffer;
-  std::size_t used = 0;
-  while (used < buffer.size()) {
-    const ssize_t count = ::read(file.get(), buffer.data() + used, buffer.size() - used);
+  std::string text;
+  std::array<char, kMaxFileBytes> buffer;
+  for (;;) {
+    const ssize_t count = ::read(file.get(), buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return Error::last("read");
-    if (count == 0) break;
-    used += static_cast<std::size_t>(count);
+    if (count == 0) return std::optional(std::move(text));
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+    if (text.size() > max_bytes) return Error{EFBIG, "read"};
   }
-  if (used > kMaxFileBytes) return Error{EFBIG, "read"};
-  return std::optional(std::string(buffer.data(), used));
 }
 
 ParsedNumber parse_number(std::string_view value, std::int64_t minimum, std::int64_t maximum) {

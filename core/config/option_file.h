@@ -18,8 +18,9 @@ inline constexpr std::size_t kMaxFileBytes = 4096;
 std::string option_value(std::string_view text);
 
 /// Reads `name` in the directory `directory_fd`. nullopt: there is no such file.
-/// Errors: those of open(2) and read(2); EINVAL when it is no regular file; EFBIG above kMaxFileBytes.
-Result<std::optional<std::string>> read_option_file(int directory_fd, const char* name);
+/// Errors: those of open(2) and read(2); EINVAL when it is no regular file; EFBIG above `max_bytes`.
+Result<std::optional<std::string>> read_option_file(int directory_fd, const char* name,
+                                                    std::size_t max_bytes = kMaxFileBytes);
 
 enum class NumberProblem { none, empty, not_a_number, trailing_text, out_of_range };
 struct ParsedNumber {
