@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/device/soft/reliable_queue_pair.h"
+#include "core/device/soft/segment_cache.h"
 #include "core/device/soft/soft_device.h"
 
 namespace ringsock::soft {
@@ -64,15 +65,17 @@ ReliableQueuePair::ReliableQueuePair(SoftDevice& device, ibv_pd& domain, const i
 
 Result<std::unique_ptr<ReliableQueuePair>> ReliableQueuePair::create(SoftDevice& device, ibv_pd& pd,
                                                                      ibv_qp_init_attr& attr, std::size_t receive_bytes,
-                                                                     const SpareRoom* room) {
+                                                                     const SpareRoom* room,
+                                                                     std::optional<PeerProcess> peer) {
   if (Status granted = grant_capacities(attr); !granted) return granted.error();
   std::unique_ptr<ReliableQueuePair> queue_pair(new ReliableQueuePair(device, pd, attr));
-  if (Status made = queue_pair->make_inbox(receive_bytes, room); !made) return made.error();
+  if (Status made = queue_pair->make_inbox(receive_bytes, room, peer); !made) return made.error();
   queue_pair->attach_to_queues();
   return queue_pair;
 }
 
-Status ReliableQueuePair::make_inbox(std::size_t receive_bytes, const SpareRoom* room) {
+Status ReliableQueuePair::make_inbox(std::size_t receive_bytes, const SpareRoom* room,
+                                     std::optional<PeerProcess> peer) {
   if (receive_bytes > kMaxArenaBytes) return Error{ENOMEM, "create_qp: receive memory"};
   layout_ = plan_inbox(0, ring_entries_for(init_attr_), kPayloadRingBytes, receive_bytes);
   if (room != nullptr && room->segment && layout_.bytes <= room->inbox.bytes &&
@@ -84,7 +87,7 @@ Status ReliableQueuePair::make_inbox(std::size_t receive_bytes, const SpareRoom*
       spare_ = layout_;
       spare_.offset = layout_.bytes;
     }
-    auto own = make_segment(layout_.bytes + spare_.bytes);
+    auto own = segment_cache().make(layout_.bytes + spare_.bytes, room == nullptr ? peer : std::nullopt);
     if (!own) return own.error();
     segment_ = std::move(own->mapping);
     memfd_ = std::move(own->memfd);
@@ -352,8 +355,9 @@ void ReliableQueuePair::wait_for_lease() {
 RcWiring& wiring_of(ibv_qp& qp) { return static_cast<ReliableQueuePair&>(static_cast<QueuePair&>(qp)); }
 
 Result<RcQueuePair> create_rc_queue_pair(SoftDevice& device, ibv_pd& pd, ibv_qp_init_attr& attr,
-                                         std::size_t receive_bytes, const SpareRoom* from_peer) {
-  auto made = ReliableQueuePair::create(device, pd, attr, receive_bytes, from_peer);
+                                         std::size_t receive_bytes, const SpareRoom* from_peer,
+                                         std::optional<PeerProcess> peer) {
+  auto made = ReliableQueuePair::create(device, pd, attr, receive_bytes, from_peer, peer);
   if (!made) return made.error();
   ReliableQueuePair& queue_pair = **made;
   RcQueuePair out{&queue_pair, nullptr, nullptr};

@@ -14,6 +14,13 @@
 
 namespace ringsock::soft {
 
+/// A process that segments may be kept for (segment_cache.h): of our own user, as the kernel says (SO_PEERCRED).
+struct PeerProcess {
+  pid_t pid;
+  uid_t uid;
+  bool operator==(const PeerProcess&) const = default;
+};
+
 /// Where one queue pair's inbox lies in a connection's memfd: its control lines, table of remotely accessible memory,
 /// ring of entries, payload ring, and arena (the memory the peer may RDMA-write). Travels in the CM request and reply
 /// in host byte order (both ends are on one host) and is checked by check_inbox() before use, then never read again.
@@ -65,7 +72,7 @@ RcWiring& wiring_of(ibv_qp& qp);
 class SoftDevice;
 /// An RC queue pair in state INIT with `receive_bytes` of arena. `from_peer` is the requester's segment and the spare
 /// room in it (nullptr on the active side): used for the inbox when it is large enough, else a memfd of our own is
-/// made.
+/// made. `peer` is the process that it will be connected to, if that is known: a segment kept for it may be used.
 struct SpareRoom {
   std::shared_ptr<MappedSegment> segment;
   InboxLayout inbox;
@@ -76,6 +83,7 @@ struct RcQueuePair {
   ibv_mr* arena_mr;  ///< nullptr when receive_bytes is 0
 };
 Result<RcQueuePair> create_rc_queue_pair(SoftDevice& device, ibv_pd& pd, ibv_qp_init_attr& attr,
-                                         std::size_t receive_bytes, const SpareRoom* from_peer);
+                                         std::size_t receive_bytes, const SpareRoom* from_peer,
+                                         std::optional<PeerProcess> peer = std::nullopt);
 
 }  // namespace ringsock::soft

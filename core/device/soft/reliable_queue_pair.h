@@ -49,7 +49,8 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
  public:
   /// In state INIT, with its inbox in `room` when it fits there, else in a memfd of its own.
   static Result<std::unique_ptr<ReliableQueuePair>> create(SoftDevice& device, ibv_pd& pd, ibv_qp_init_attr& attr,
-                                                           std::size_t receive_bytes, const SpareRoom* room);
+                                                           std::size_t receive_bytes, const SpareRoom* room,
+                                                           std::optional<PeerProcess> peer = std::nullopt);
   ~ReliableQueuePair() override;
 
   // QueuePair
@@ -66,7 +67,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
 
   // RcWiring
   QueuePairOffer offer() override;
-  int offer_memfd() override { return memfd_.get(); }
+  int offer_memfd() override { return memfd_ ? memfd_->get() : -1; }
   Status attach(const QueuePairOffer& peer, std::shared_ptr<MappedSegment> peer_segment, std::shared_ptr<Link> link,
                 pid_t peer_pid, std::uint8_t rnr_retry_count) override;
 
@@ -112,7 +113,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   };
 
   ReliableQueuePair(SoftDevice& device, ibv_pd& pd, const ibv_qp_init_attr& attr);
-  Status make_inbox(std::size_t receive_bytes, const SpareRoom* room);
+  Status make_inbox(std::size_t receive_bytes, const SpareRoom* room, std::optional<PeerProcess> peer);
 
   // rc_send.cc: under send_lock_
   int post_one(const ibv_send_wr& wr);
@@ -236,7 +237,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   // Set up once.
   std::shared_ptr<MappedSegment> segment_;
   std::shared_ptr<MappedSegment> peer_segment_;
-  UniqueFd memfd_;
+  std::shared_ptr<const UniqueFd> memfd_;
   InboxLayout layout_{};
   InboxLayout spare_{};
   std::shared_ptr<Link> link_;

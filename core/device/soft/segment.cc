@@ -45,6 +45,10 @@ Result<std::shared_ptr<MappedSegment>> map_whole(int fd, std::uint64_t bytes) {
 
 MappedSegment::~MappedSegment() { ::munmap(base_, bytes_); }
 
+std::atomic<std::uint32_t>& MappedSegment::let_go() const {
+  return reinterpret_cast<ProducerLine*>(base_ + kProducerOffset)->let_go;
+}
+
 InboxLayout plan_inbox(std::uint64_t offset, std::uint32_t ring_entries, std::uint32_t payload_bytes,
                        std::uint64_t arena_bytes) {
   InboxLayout layout{};

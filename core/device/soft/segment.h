@@ -39,6 +39,7 @@ struct alignas(kLineBytes) DoorbellLine {
 struct alignas(kLineBytes) ProducerLine {
   std::atomic<std::uint32_t> waiting;  ///< the peer sleeps although it has more to send; taken by the owner, who rings
   std::atomic<std::uint32_t> lease;    ///< odd while the peer accesses memory of the owner's process directly
+  std::atomic<std::uint32_t> let_go;   ///< of the segment's first inbox: MappedSegment::let_go()
 };
 
 /// A memory region that the peer may access. `rkey` is written last and cleared first.
@@ -104,6 +105,9 @@ class MappedSegment {
 
   [[nodiscard]] std::byte* base() const { return base_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
+  /// Set by the peer of who made the segment: it has made its last access, so the segment may serve another connection
+  /// (SegmentCache).
+  [[nodiscard]] std::atomic<std::uint32_t>& let_go() const;
 
  private:
   std::byte* base_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/device/soft/cm/port_reservation.h"
+#include "core/device/soft/segment_cache.h"
 
 namespace ringsock::soft {
 
@@ -148,9 +149,12 @@ std::optional<IncomingRequest> Acceptor::check(HalfOpen& from, LinkInbox::Packet
     if (!owns_port(listening_uid_, {request->space, request->destination, false})) return std::nullopt;
   }
   IncomingRequest out;
+  out.accepted_by_listening_process = listening_pid_ == ::getpid();
   if (request->space == verbs::PortSpace::tcp) {
     if (packet.fds.size() != 1 || (request->offer.flags & kOfferHasMemfd) == 0) return std::nullopt;
-    auto segment = map_peer_segment(std::move(packet.fds.front()));
+    // To the client the listening process has made the connection, whoever of its children accepts it.
+    const auto maker = out.accepted_by_listening_process ? kept_for(*peer) : std::nullopt;
+    auto segment = segment_cache().map(std::move(packet.fds.front()), maker);
     if (!segment) return std::nullopt;
     out.segment = std::move(*segment);
   }
@@ -158,7 +162,6 @@ std::optional<IncomingRequest> Acceptor::check(HalfOpen& from, LinkInbox::Packet
   out.link = std::move(from.link);
   out.request = std::move(*request);
   out.peer = *peer;
-  out.accepted_by_listening_process = listening_pid_ == ::getpid();
   return out;
 }
 

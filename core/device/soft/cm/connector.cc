@@ -36,10 +36,15 @@ Connector::Connector(verbs::PortSpace space, const SocketAddress& destination, U
     : destination_{space, destination, false},
       socket_(std::move(socket)),
       names_(listener_names(destination_)),
-      times_(times),
-      deadline_(now + times.total),
-      retry_at_(now),
-      interval_(times.first_retry) {}
+      times_(times) {
+  start(now);
+}
+
+void Connector::start(Nanos now) {
+  deadline_ = now + times_.total;
+  retry_at_ = now;
+  interval_ = times_.first_retry;
+}
 
 Result<Connector::Connected> Connector::attempt(Nanos now) {
   for (const std::string& name : names_) {

@@ -31,6 +31,8 @@ class Connector {
   /// @param socket  carries the connecting id's own name (PortReservation::take_named_socket()).
   Connector(verbs::PortSpace space, const SocketAddress& destination, UniqueFd socket, ConnectTimes times, Nanos now);
 
+  /// Time begins anew.
+  void start(Nanos now);
   /// One round of attempts. Never blocks.
   /// Errors: EAGAIN the listener's backlog is full: call again at retry_at(). ETIMEDOUT it stayed full. ECONNREFUSED
   /// nobody listens, or nobody whom the port belongs to. EMFILE, ENOMEM and the like.
@@ -45,9 +47,9 @@ class Connector {
   UniqueFd socket_;
   std::vector<std::string> names_;
   ConnectTimes times_;
-  Nanos deadline_;
-  Nanos retry_at_;
-  Nanos interval_;
+  Nanos deadline_{};
+  Nanos retry_at_{};
+  Nanos interval_{};
 };
 
 }  // namespace ringsock::soft

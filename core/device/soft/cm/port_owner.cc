@@ -39,6 +39,11 @@ Result<PeerIdentity> identify_peer(int socket) {
   return PeerIdentity{peer.pid, peer.uid, is_own_uid(peer.uid)};
 }
 
+std::optional<PeerProcess> kept_for(const PeerIdentity& peer) {
+  if (!peer.same_user || peer.pid <= 0) return std::nullopt;
+  return PeerProcess{peer.pid, peer.uid};
+}
+
 bool owns_port(uid_t uid, const PortBinding& where) {
   const auto holders = kernel_holders(where.space, where.address.port());
   if (!holders) return false;

@@ -3,8 +3,11 @@
 
 #include <sys/types.h>
 
+#include <optional>
+
 #include "core/base/result.h"
 #include "core/device/soft/cm/port_name.h"
+#include "core/device/soft/rc_wiring.h"
 
 namespace ringsock::soft {
 
@@ -14,6 +17,9 @@ struct PeerIdentity {
   uid_t uid = 0;
   bool same_user = false;  ///< surely this process's effective user
 };
+/// The process that segments may be kept for: it must be of our user, and the kernel must have a number for it (it has
+/// none for processes of other PID namespaces).
+std::optional<PeerProcess> kept_for(const PeerIdentity& peer);
 /// SO_PEERCRED: on the connecting side that is the process that called listen(), on the accepting side the one that
 /// called connect().
 Result<PeerIdentity> identify_peer(int socket);

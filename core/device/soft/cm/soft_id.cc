@@ -131,7 +131,8 @@ Result<ConnectionQp> SoftId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::
 Result<ConnectionQp> SoftId::create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) {
   const SpareRoom spare{peer_segment_, request_.offer.spare};
   const bool has_spare = state_ == State::requested && spare.inbox.bytes != 0;
-  auto made = create_rc_queue_pair(device_, pd, attr, receive_bytes, has_spare ? &spare : nullptr);
+  if (state_ == State::route_resolved) connect_early();
+  auto made = create_rc_queue_pair(device_, pd, attr, receive_bytes, has_spare ? &spare : nullptr, segment_peer_);
   if (!made) return made.error();
   ConnectionQp out;
   out.qp = verbs::Qp(device_, made->qp);
@@ -140,6 +141,16 @@ Result<ConnectionQp> SoftId::create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, std::
     out.receive_memory = {static_cast<std::byte*>(made->arena), receive_bytes};
   }
   return out;
+}
+
+/// Joins the listener's backlog, if that works at once, so that the queue pair can use a segment kept for its process.
+/// What does not work, connect() finds.
+void SoftId::connect_early() {
+  if (!connector_) connector_.emplace(space_, peer_address_, port_.take_named_socket(), limits_.connect, monotonic_now());
+  auto connected = connector_->attempt(monotonic_now());
+  if (!connected) return;
+  segment_peer_ = kept_for(connected->peer);
+  connected_early_ = *std::move(connected);
 }
 
 Result<ConnectionQp> SoftId::create_ud(ibv_pd& pd, ibv_qp_init_attr& attr) {
@@ -171,7 +182,8 @@ Status SoftId::connect(const ConnectionParameters& parameters) {
   request_.source = local_address_;
   request_.destination = peer_address_;
   request_.parameters = parameters;
-  connector_.emplace(space_, peer_address_, port_.take_named_socket(), limits_.connect, monotonic_now());
+  if (!connector_) connector_.emplace(space_, peer_address_, port_.take_named_socket(), limits_.connect, monotonic_now());
+  connector_->start(monotonic_now());
   state_ = State::connecting;
   work_connect();
   return ok();

@@ -82,6 +82,7 @@ class SoftId final : public verbs::ConnectionId {
   Result<SocketAddress> choose_source(const SocketAddress& target);
   Result<verbs::ConnectionQp> create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes);
   Result<verbs::ConnectionQp> create_ud(ibv_pd& pd, ibv_qp_init_attr& attr);
+  void connect_early();
   Status send_request(Connector::Connected connected);
   void drop_link();
 
@@ -97,6 +98,8 @@ class SoftId final : public verbs::ConnectionId {
 
   std::unique_ptr<Acceptor> acceptor_;
   std::optional<Connector> connector_;
+  std::optional<Connector::Connected> connected_early_;  ///< before connect(), so that create_qp() knows the peer
+  std::optional<PeerProcess> segment_peer_;              ///< the process that the queue pair's segment is kept for
   ConnectRequest request_;  ///< ours on the active side, the peer's on the passive one
   PeerIdentity peer_;
   bool accepted_by_listening_process_ = false;

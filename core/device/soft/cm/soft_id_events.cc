@@ -63,19 +63,26 @@ Status SoftId::work() {
 void SoftId::work_connect() {
   const Nanos now = monotonic_now();
   if (now < connector_->retry_at()) return;
-  auto connected = connector_->attempt(now);
+  auto early = std::exchange(connected_early_, std::nullopt);
+  auto connected = early ? Result(std::move(*early)) : connector_->attempt(now);
   if (!connected) {
     if (connected.error().code != EAGAIN) fail_connect(connected.error().code);
     return;
   }
+  // The segment may have been kept for the process that was there before.
+  if (segment_peer_ && kept_for(connected->peer) != segment_peer_) return fail_connect(ECONNREFUSED);
   reply_deadline_ = connector_->deadline();
-  connector_.reset();
   state_ = State::awaiting_reply;
   if (Status sent = send_request(std::move(*connected)); !sent) {
-    // A listener that went away in between has refused.
     const int error = sent.error().code;
-    fail_connect(error == EPIPE || error == ECONNRESET ? ECONNREFUSED : error);
+    const bool gone = error == EPIPE || error == ECONNRESET;
+    if (!gone || !early) return fail_connect(gone ? ECONNREFUSED : error);
+    // The listener does not wait for ever for a request.
+    drop_link();
+    state_ = State::connecting;
+    return work_connect();
   }
+  connector_.reset();
 }
 
 void SoftId::fail_connect(int error) {

@@ -1,0 +1,206 @@
+#include "core/device/soft/segment_cache.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+namespace ringsock::soft {
+
+namespace {
+
+/// How many descriptors may be spent on keeping segments: a process that has few needs them for itself.
+std::size_t descriptor_allowance() {
+  constexpr rlim_t kShare = 64;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  return static_cast<std::size_t>(std::min<rlim_t>(limit.rlim_cur / kShare, SegmentCache::kMaxKept));
+}
+
+/// Zeroes what was ever written, which the kernel knows also of pages that it has swapped out. Not the rest, whose first
+/// touch is dear. False when the kernel does not tell.
+bool zero_touched(const UniqueFd& memfd, const MappedSegment& mapping) {
+  const auto end = static_cast<off_t>(mapping.bytes());
+  for (off_t at = 0; at < end;) {
+    const off_t data = ::lseek(memfd.get(), at, SEEK_DATA);
+    if (data < 0) return errno == ENXIO;
+    const off_t hole = ::lseek(memfd.get(), data, SEEK_HOLE);
+    if (hole <= data || hole > end) return false;
+    std::memset(mapping.base() + data, 0, static_cast<std::size_t>(hole - data));
+    at = hole;
+  }
+  return true;
+}
+
+}  // namespace
+
+/// What a connection holds of the cache: its end is the return.
+struct SegmentCache::MadeLoan {
+  SegmentCache& cache;
+  Kept kept;
+  ~MadeLoan() { cache.take_back_made(std::move(kept)); }
+};
+struct SegmentCache::GivenLoan {
+  SegmentCache& cache;
+  Kept kept;
+  ~GivenLoan() { cache.take_back_given(std::move(kept)); }
+};
+
+SegmentCache::Made SegmentCache::lend_made(Kept kept, bool reused) {
+  MappedSegment* const mapping = kept.mapping.get();
+  std::shared_ptr<const UniqueFd> memfd = kept.memfd;
+  const std::shared_ptr<MadeLoan> loan(new MadeLoan{*this, std::move(kept)});
+  return {{loan, mapping}, std::move(memfd), reused};
+}
+
+std::shared_ptr<MappedSegment> SegmentCache::lend_given(Kept kept) {
+  MappedSegment* const mapping = kept.mapping.get();
+  const std::shared_ptr<GivenLoan> loan(new GivenLoan{*this, std::move(kept)});
+  return {loan, mapping};
+}
+
+Result<SegmentCache::Made> SegmentCache::make(std::uint64_t bytes, std::optional<PeerProcess> peer) {
+  List dropped;
+  bool keep = peer && bytes <= kMaxKeptBytes;
+  unsigned forks = 0;
+  if (keep) {
+    List found;
+    {
+      const std::lock_guard guard(lock_);
+      forks = forks_;
+      const auto fits = [&](const Kept& kept) {
+        return kept.peer == *peer && kept.mapping->bytes() == bytes &&
+               kept.mapping->let_go().load(std::memory_order_acquire) != 0;
+      };
+      const auto place = std::find_if(made_.begin(), made_.end(), fits);
+      if (place != made_.end()) {
+        found.splice(found.end(), made_, place);
+        found.front().forks = forks;
+      } else {
+        keep = reserve_place(dropped);
+      }
+    }
+    if (!found.empty()) {
+      if (zero_touched(*found.front().memfd, *found.front().mapping)) return lend_made(std::move(found.front()), true);
+      // Its place goes to the new one.
+    }
+  }
+  auto fresh = make_segment(bytes);
+  if (!fresh) {
+    const std::lock_guard guard(lock_);
+    if (keep) --made_places_;
+    return fresh.error();
+  }
+  auto memfd = std::make_shared<const UniqueFd>(std::move(fresh->memfd));
+  if (!keep) return Made{std::move(fresh->mapping), std::move(memfd), false};
+  return lend_made({std::move(fresh->mapping), std::move(memfd), *peer, 0, 0, forks}, false);
+}
+
+/// Under the lock: room for one more descriptor, if need be in the place of the one that was idle longest.
+bool SegmentCache::reserve_place(List& dropped) {
+  if (made_places_ < descriptor_allowance()) {
+    ++made_places_;
+    return true;
+  }
+  if (made_.empty()) return false;
+  dropped.splice(dropped.end(), made_, std::prev(made_.end()));
+  return true;
+}
+
+void SegmentCache::take_back_made(Kept kept) {
+  List dropped;
+  dropped.push_back(std::move(kept));
+  const std::lock_guard guard(lock_);
+  if (dropped.front().forks == forks_) {
+    made_.splice(made_.begin(), dropped);
+  } else {
+    --made_places_;
+  }
+}
+
+Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, std::optional<PeerProcess> maker) {
+  struct stat status {};
+  if (!maker || ::fstat(memfd.get(), &status) != 0) {
+    return map_peer_segment(std::move(memfd));
+  }
+  unsigned forks = 0;
+  {
+    const std::lock_guard guard(lock_);
+    forks = forks_;
+    const auto is_it = [&](const Kept& kept) {
+      return kept.inode == status.st_ino && kept.device == status.st_dev && kept.peer == *maker;
+    };
+    const auto place = std::find_if(given_.begin(), given_.end(), is_it);
+    if (place != given_.end()) {
+      Kept kept = std::move(*place);
+      given_.erase(place);
+      kept.forks = forks;
+      return lend_given(std::move(kept));
+    }
+  }
+  auto mapped = map_peer_segment(std::move(memfd));
+  if (!mapped) return mapped.error();
+  return lend_given({std::move(*mapped), nullptr, *maker, status.st_dev, status.st_ino, forks});
+}
+
+void SegmentCache::take_back_given(Kept kept) {
+  List dropped;
+  dropped.push_back(std::move(kept));
+  const std::lock_guard guard(lock_);
+  Kept& back = dropped.front();
+  // A child of a fork may still read and write here.
+  if (back.forks != forks_) return;
+  back.mapping->let_go().store(1, std::memory_order_release);
+  if (back.mapping->bytes() > kMaxKeptBytes) return;
+  given_.splice(given_.begin(), dropped);
+  if (given_.size() > kMaxKept) dropped.splice(dropped.end(), given_, std::prev(given_.end()));
+}
+
+std::size_t SegmentCache::idle() {
+  const std::lock_guard guard(lock_);
+  return made_.size() + given_.size();
+}
+
+void SegmentCache::clear() {
+  List dropped;
+  const std::lock_guard guard(lock_);
+  clear_locked(dropped);
+}
+
+void SegmentCache::clear_locked(List& dropped) {
+  made_places_ -= made_.size();
+  dropped.splice(dropped.end(), made_);
+  dropped.splice(dropped.end(), given_);
+}
+
+void SegmentCache::before_fork() {
+  lock_.lock();
+  List dropped;
+  clear_locked(dropped);
+}
+
+void SegmentCache::after_fork() {
+  ++forks_;
+  lock_.unlock();
+}
+
+SegmentCache& segment_cache() {
+  static auto* const instance = new SegmentCache;
+  return *instance;
+}
+
+namespace {
+[[gnu::constructor]] void install_fork_handlers() {
+  segment_cache();
+  ::pthread_atfork([] { segment_cache().before_fork(); }, [] { segment_cache().after_fork(); },
+                   [] { segment_cache().after_fork(); });
+}
+}  // namespace
+
+}  // namespace ringsock::soft
