@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <mutex>
 #include <utility>
@@ -23,8 +24,8 @@ std::size_t descriptor_allowance() {
   return static_cast<std::size_t>(std::min<rlim_t>(limit.rlim_cur / kShare, SegmentCache::kMaxKept));
 }
 
-/// Zeroes what was ever written, which the kernel knows also of pages that it has swapped out. Not the rest, whose first
-/// touch is dear. False when the kernel does not tell.
+/// Zeroes what was ever written, which the kernel knows also of pages that it has swapped out. Not the rest, whose
+/// first touch is dear. False when the kernel does not tell.
 bool zero_touched(const UniqueFd& memfd, const MappedSegment& mapping) {
   const auto end = static_cast<off_t>(mapping.bytes());
   for (off_t at = 0; at < end;) {
@@ -119,9 +120,9 @@ void SegmentCache::take_back_made(Kept kept) {
   const std::lock_guard guard(lock_);
   if (dropped.front().forks == forks_) {
     made_.splice(made_.begin(), dropped);
-  } else {
-    --made_places_;
+    drop_oldest_of_dead(made_, dropped);
   }
+  made_places_ -= dropped.size();
 }
 
 Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, std::optional<PeerProcess> maker) {
@@ -159,7 +160,17 @@ void SegmentCache::take_back_given(Kept kept) {
   back.mapping->let_go().store(1, std::memory_order_release);
   if (back.mapping->bytes() > kMaxKeptBytes) return;
   given_.splice(given_.begin(), dropped);
+  drop_oldest_of_dead(given_, dropped);
   if (given_.size() > kMaxKept) dropped.splice(dropped.end(), given_, std::prev(given_.end()));
+}
+
+/// One at each return, so that what dead processes leave behind goes away with the traffic of others.
+void SegmentCache::drop_oldest_of_dead(List& idle, List& dropped) {
+  const PeerProcess oldest = idle.back().peer;
+  if (oldest == idle.front().peer) return;
+  const int saved_errno = errno;
+  if (::kill(oldest.pid, 0) != 0 && errno == ESRCH) dropped.splice(dropped.end(), idle, std::prev(idle.end()));
+  errno = saved_errno;
 }
 
 std::size_t SegmentCache::idle() {

@@ -25,9 +25,9 @@ namespace ringsock::soft {
 /// and everything else that was touched, before the segment is offered again. A peer that never lets go (it died, it is
 /// an accepting process that is not the one that listens) is not offered the segment again.
 ///
-/// Only between processes of one user, who may read each other's memory anyway, and never across fork(2): a fork empties
-/// the cache, and a segment that was in use meanwhile is given up by its user. So no third process holds a mapping of a
-/// connection that it did not inherit as a whole.
+/// Only between processes of one user, who may read each other's memory anyway, and never across fork(2): a fork
+/// empties the cache, and a segment that was in use meanwhile is given up by its user. So no third process holds a
+/// mapping of a connection that it did not inherit as a whole.
 ///
 /// Bounds: kMaxKept segments made, in use or not, have a descriptor here (fewer where RLIMIT_NOFILE is small); kMaxKept
 /// mappings of peers' segments are kept; none larger than kMaxKeptBytes. Threads: all functions from any thread.
@@ -80,11 +80,12 @@ class SegmentCache {
   void take_back_made(Kept kept);
   void take_back_given(Kept kept);
   bool reserve_place(List& dropped);
+  static void drop_oldest_of_dead(List& idle, List& dropped);
   void clear_locked(List& dropped);
 
   Mutex lock_;
-  List made_;   ///< idle, the last used in front
-  List given_;  ///< idle, the last used in front
+  List made_;                    ///< idle, the last used in front
+  List given_;                   ///< idle, the last used in front
   std::size_t made_places_ = 0;  ///< segments we made that hold a descriptor for the cache: lent or in made_
   unsigned forks_ = 0;
 };

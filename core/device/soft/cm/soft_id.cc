@@ -146,7 +146,8 @@ Result<ConnectionQp> SoftId::create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, std::
 /// Joins the listener's backlog, if that works at once, so that the queue pair can use a segment kept for its process.
 /// What does not work, connect() finds.
 void SoftId::connect_early() {
-  if (!connector_) connector_.emplace(space_, peer_address_, port_.take_named_socket(), limits_.connect, monotonic_now());
+  if (!connector_)
+    connector_.emplace(space_, peer_address_, port_.take_named_socket(), limits_.connect, monotonic_now());
   auto connected = connector_->attempt(monotonic_now());
   if (!connected) return;
   segment_peer_ = kept_for(connected->peer);
@@ -182,7 +183,8 @@ Status SoftId::connect(const ConnectionParameters& parameters) {
   request_.source = local_address_;
   request_.destination = peer_address_;
   request_.parameters = parameters;
-  if (!connector_) connector_.emplace(space_, peer_address_, port_.take_named_socket(), limits_.connect, monotonic_now());
+  if (!connector_)
+    connector_.emplace(space_, peer_address_, port_.take_named_socket(), limits_.connect, monotonic_now());
   connector_->start(monotonic_now());
   state_ = State::connecting;
   work_connect();

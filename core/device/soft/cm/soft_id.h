@@ -100,7 +100,7 @@ class SoftId final : public verbs::ConnectionId {
   std::optional<Connector> connector_;
   std::optional<Connector::Connected> connected_early_;  ///< before connect(), so that create_qp() knows the peer
   std::optional<PeerProcess> segment_peer_;              ///< the process that the queue pair's segment is kept for
-  ConnectRequest request_;  ///< ours on the active side, the peer's on the passive one
+  ConnectRequest request_;                               ///< ours on the active side, the peer's on the passive one
   PeerIdentity peer_;
   bool accepted_by_listening_process_ = false;
   Nanos reply_deadline_{};
