@@ -1,0 +1,1 @@
+"""What the programs of ../programs are started, watched and judged with."""

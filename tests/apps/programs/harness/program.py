@@ -1,0 +1,93 @@
+"""What a file of ../programs describes, and how one is put to the test."""
+import dataclasses
+
+from . import statistics
+from .processes import Failure, find_program
+from .run import Run
+
+MODES = ("both", "client", "server", "none", "killed")
+MODE_TEXT = {"both": "both preloaded", "client": "client only", "server": "server only", "none": "none", "killed": "server killed -9"}
+CLIENT_NOTICES_S = 10  # how long a client may take to end with an error after its server was killed
+
+
+class Program:
+    """A program nobody here wrote, as server, client or both.
+
+    name: as reported; title: as in the README; needs: executables; silent: sides whose processes end without running their
+    exit handlers, so that no statistics can be had of them.
+    """
+    name = ""
+    title = ""
+    needs = ()
+    silent = ()
+
+    def start(self, run):
+        """Starts the servers; returns when a client may come."""
+        raise NotImplementedError
+
+    def exchange(self, run):
+        """Runs the clients, checks what they say and what arrived; Failure when anything is wrong."""
+        raise NotImplementedError
+
+    def endless(self, run):
+        """Starts a client that would run for a minute or more; returns it when data is on its way."""
+        raise NotImplementedError
+
+    def check_lost(self, finished):
+        """Called with an endless client that ended after its server was killed: it must tell that something went wrong."""
+        if finished.status == 0:
+            raise Failure("the client ended with status 0 although its server was killed")
+
+    def missing(self):
+        """Executables that are not installed."""
+        return [name for name in self.needs if find_program(name) is None]
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What one program did in one mode. verdict: "ok", "not ok" or "skip"; why: reason of the last two, first line is the essence."""
+    program: str
+    mode: str
+    verdict: str
+    why: str = ""
+
+    @property
+    def label(self):
+        return f"{self.program}, {MODE_TEXT[self.mode]}"
+
+
+def try_program(program, mode, library):
+    """Runs one program in one mode. Never raises for what the program does."""
+    missing = program.missing()
+    if missing:
+        return Outcome(program.name, mode, "skip", f"not installed: {', '.join(missing)}")
+    ours = library.environment()
+    run = Run(program.name, server=ours if mode in ("both", "server", "killed") else {},
+              client=ours if mode in ("both", "client", "killed") else {})
+    why = ""
+    try:
+        program.start(run)
+        if mode == "killed":
+            _kill_servers_midway(program, run)
+        else:
+            program.exchange(run)
+            run.end_servers()
+            if library.path is not None:
+                statistics.check_paths(run, mode, program.silent)
+    except Failure as failure:
+        why = "\n".join([str(failure), *run.last_lines()])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        # Also output that cannot be understood, which is a failure of the program.
+        why = "\n".join([f"{type(error).__name__}: {error}", *run.last_lines()])
+    strays = run.close()
+    if strays and not why and mode != "killed":
+        why = f"left behind: {'; '.join(strays)}"
+    return Outcome(program.name, mode, "not ok" if why else "ok", why)
+
+
+def _kill_servers_midway(program, run):
+    client = program.endless(run)
+    if client.status() is not None:
+        raise Failure(f"the client ended with {client.status()} before its server was killed")
+    run.kill_servers()
+    program.check_lost(run.finish(client, status=None, timeout=CLIENT_NOTICES_S))

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Debian's own programs, unmodified, with and without librspreload.
+
+Usage: run_programs.py [run] [--preload PATH|none] [--only NAME,...] [--modes MODE,...] [--json FILE] [--readme]
+       run_programs.py --list
+
+run     each program with both ends preloaded, with the client alone, with the server alone, with neither; then with its server
+        killed by signal 9 in the middle. Prints "ok NAME, MODE", "not ok NAME, MODE: why" or "skip NAME, MODE: why" for each.
+        Without a library (--preload none) the last two only.
+--readme writes the results into the marked table of README.md.
+Exit status: 0 all well, 1 something failed, 2 wrong usage.
+"""
+import argparse
+import json
+import pathlib
+import sys
+import time
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from harness import processes, readme  # noqa: E402
+from harness.program import MODES, try_program  # noqa: E402
+from harness.run import Library  # noqa: E402
+from programs import all_programs  # noqa: E402
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("run",), default="run")
+    parser.add_argument("--preload", default="none", metavar="PATH", help="librspreload.so, or none")
+    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="environment that goes with the library")
+    parser.add_argument("--only", metavar="NAME,...", help="these programs")
+    parser.add_argument("--modes", metavar="MODE,...", help=f"of {', '.join(MODES)}")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="the results, for other programs")
+    parser.add_argument("--readme", action="store_true", help="write the results into README.md")
+    parser.add_argument("--list", action="store_true", help="names the programs")
+    return parser.parse_args()
+
+
+def chosen(text, allowed, what):
+    names = list(allowed) if text is None else text.split(",")
+    unknown = [name for name in names if name not in allowed]
+    if unknown:
+        sys.exit(f"run_programs.py: no {what} is called {unknown[0]!r}; there are: {', '.join(allowed)}")
+    return names
+
+
+def environment_of(settings):
+    """{name: value} of NAME=VALUE words."""
+    return dict(setting.split("=", 1) for setting in settings)
+
+
+def report(outcome, seconds):
+    first, _, rest = outcome.why.partition("\n")
+    print(f"{outcome.verdict} {outcome.label}{': ' if first else ''}{first}", flush=True)
+    if outcome.verdict == "not ok":
+        print("\n".join("    " + line for line in rest.splitlines()), flush=True)
+    print(f"# {seconds:.1f} s", flush=True)
+
+
+def run(options, library, programs):
+    allowed = MODES if library.path else ("none", "killed")
+    modes = chosen(options.modes, allowed, "mode")
+    outcomes = []
+    for program in programs:
+        for mode in modes:
+            started = time.monotonic()
+            outcomes.append(try_program(program, mode, library))
+            report(outcomes[-1], time.monotonic() - started)
+    if options.json:
+        options.json.write_text(json.dumps([vars(outcome) for outcome in outcomes], indent=1) + "\n")
+    if options.readme:
+        readme.write("programs", readme.programs_table(programs, outcomes))
+    failed = sum(outcome.verdict == "not ok" for outcome in outcomes)
+    print(f"# {len(outcomes) - failed} of {len(outcomes)} without failure")
+    return 1 if failed else 0
+
+
+def main():
+    options = arguments()
+    by_name = {program.name: program for program in all_programs()}
+    if options.list:
+        print("\n".join(f"{program.name:22} {program.title}" for program in by_name.values()))
+        return 0
+    path = None if options.preload == "none" else pathlib.Path(options.preload).resolve()
+    if path is not None and not path.is_file():
+        sys.exit(f"run_programs.py: {path} is not there")
+    processes.adopt_orphans()
+    library = Library(path, environment_of(options.setting))
+    return run(options, library, [by_name[name] for name in chosen(options.only, by_name, "program")])
+
+
+sys.exit(main())
