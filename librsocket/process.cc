@@ -7,6 +7,7 @@
 
 #include "core/base/log.h"
 #include "core/config/config_directory.h"
+#include "core/device/soft/app_memory.h"
 #include "core/device/soft/soft_provider.h"
 #include "core/runtime/spin_policy.h"
 
@@ -48,6 +49,7 @@ verbs::AllowedDevices allowed(config::DeviceChoice choice) {
 }  // namespace
 
 Process::Process(config::RsocketConfig settings) : config(settings), registry(providers(), allowed(settings.device)) {
+  soft::share_application_memory(config.iomap_share != 0);
   runtime::set_spin_policy({.polling_time = std::chrono::microseconds(config.polling_time)});
 }
 

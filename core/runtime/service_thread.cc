@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <new>
 
+#include "core/base/own_threads.h"
+#include "core/base/signals_blocked.h"
 #include "core/runtime/sleeper.h"
 
 namespace ringsock::runtime {
@@ -20,22 +21,6 @@ namespace {
   ::pthread_atfork([] { service_thread().before_fork(); }, [] { service_thread().after_fork_in_parent(); },
                    [] { service_thread().after_fork_in_child(); });
 }
-
-/// Blocks all signals while it lives: a thread that is started meanwhile inherits that, and handlers never run on it.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_{};
-};
 
 }  // namespace
 
@@ -74,6 +59,7 @@ Status ServiceThread::start() {
 // -------------------------------------------------------------------------------------------------------------
 
 void ServiceThread::run(std::shared_ptr<Loop> loop) {
+  const OwnThread counted;
   std::unique_lock lock(lock_);
   while (loop_ == loop) {
     run_due_timers(lock);

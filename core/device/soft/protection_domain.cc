@@ -30,6 +30,9 @@ Result<MemoryRegion*> ProtectionDomain::add_region(SoftDevice& device, void* add
       only_for->publish(*region);
     } else {
       std::lock_guard guard(lock_);
+      bool share = false;
+      peers_.for_each([&](RemoteAccess& peer) { share = share || peer.may_share(); });
+      region->memory = std::make_unique<AppMemory>(address, length, share);
       shared_regions_.push_back(region.get());
       peers_.for_each([&](RemoteAccess& peer) { peer.publish(*region); });
     }

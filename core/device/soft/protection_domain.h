@@ -4,12 +4,14 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "core/base/intrusive_list.h"
 #include "core/base/mutex.h"
 #include "core/base/result.h"
+#include "core/device/soft/app_memory.h"
 
 namespace ringsock::soft {
 
@@ -20,13 +22,16 @@ class MemoryRegion final : public ibv_mr {
  public:
   MemoryRegion() : ibv_mr{} {}
   int access = 0;
-  RemoteAccess* only_for = nullptr;  ///< the queue pair whose arena this is; nullptr: every queue pair of the domain
+  RemoteAccess* only_for = nullptr;   ///< the queue pair whose arena this is; nullptr: every queue pair of the domain
+  std::unique_ptr<AppMemory> memory;  ///< of the application, and a peer may access it
 };
 
 /// A queue pair whose peer accesses registered memory by a table in shared memory.
 class RemoteAccess : public ListNode<> {
  public:
   virtual ~RemoteAccess() = default;
+  /// Whether the peer may map memory of this process.
+  [[nodiscard]] virtual bool may_share() = 0;
   /// Makes the region known to the peer, if there is room for it.
   virtual void publish(const MemoryRegion& region) = 0;
   /// On return no peer is accessing the region or can start to.

@@ -32,7 +32,7 @@ ReliableQueuePair::Target ReliableQueuePair::find_target(std::uint32_t rkey, std
     return {Target::Kind::denied};
   }
   if ((granted & kRowInArena) == 0)
-    return {direct_access_ ? Target::Kind::process : Target::Kind::assisted, nullptr, row};
+    return {peer_pid_ != 0 ? Target::Kind::process : Target::Kind::assisted, nullptr, row};
   const std::uint64_t base = row->arena_offset.load(std::memory_order_relaxed);
   if (base > peer_.arena_bytes || skip > peer_.arena_bytes - base || length > peer_.arena_bytes - base - skip) {
     return {Target::Kind::denied};
@@ -44,7 +44,7 @@ ReliableQueuePair::Step ReliableQueuePair::write_elsewhere(const ibv_send_wr& wr
                                                            const Target& target, std::uint64_t length) {
   if (target.kind == Target::Kind::denied) return fail(progress, IBV_WC_REM_ACCESS_ERR);
   if (progress.offset == 0 && !progress.piece_out && target.kind == Target::Kind::process &&
-      process_copy(wr, *target.row, true)) {
+      copy_elsewhere(wr, *target.row, true)) {
     return Step::done;
   }
   return assist(wr, progress, AssistKind::write, length);
@@ -62,7 +62,7 @@ ReliableQueuePair::Step ReliableQueuePair::read(const ibv_send_wr& wr, SendProgr
     return Step::done;
   }
   if (progress.offset == 0 && !progress.piece_out && target.kind == Target::Kind::process &&
-      process_copy(wr, *target.row, false)) {
+      copy_elsewhere(wr, *target.row, false)) {
     return Step::done;
   }
   return assist(wr, progress, AssistKind::read, length);
@@ -151,33 +151,55 @@ bool ReliableQueuePair::reserve_room(SendProgress& progress, std::uint32_t bytes
   return true;
 }
 
-/// Copies between local memory and a region of the peer's process, the kernel permitting.
-/// @return false when it does not: not permitted, or the region is gone or not as it was said to be.
-bool ReliableQueuePair::process_copy(const ibv_send_wr& wr, MrRow& row, bool to_peer) {
+/// Copies between local memory and a region of the peer's process.
+/// @return false when that cannot be: the kernel does not permit it, or the region is gone or not as it was said to be.
+bool ReliableQueuePair::copy_elsewhere(const ibv_send_wr& wr, MrRow& row, bool to_peer) {
   std::atomic<std::uint32_t>& lease = peer_.producer->lease;
   const std::uint32_t before = lease.load(std::memory_order_relaxed) & ~1U;
   // Odd before the key is looked at again: dereg_mr clears the key first and then waits for an even lease.
-  lease.store(before + 1, std::memory_order_seq_cst);
-  AsymmetricBarrier::full();
-  bool copied = false;
-  if (row.rkey.load(std::memory_order_acquire) == wr.wr.rdma.rkey) {
-    std::vector<iovec> local;
-    local.reserve(static_cast<std::size_t>(wr.num_sge));
-    const std::uint64_t length = length_of(sges_of(wr));
-    for_each_part(sges_of(wr), 0, length, [&](std::byte* part, std::size_t bytes) { local.push_back({part, bytes}); });
-    // The last bytes in a part of their own, so that they are written last: see place_in_order().
-    const std::uint64_t head = length > kTailBytes ? length - kTailBytes : 0;
-    const iovec remote[] = {{reinterpret_cast<void*>(wr.wr.rdma.remote_addr), head},
-                            {reinterpret_cast<void*>(wr.wr.rdma.remote_addr + head), length - head}};
-    const int saved_errno = errno;
-    const ssize_t moved = to_peer ? ::process_vm_writev(peer_pid_, local.data(), local.size(), remote, 2, 0)
-                                  : ::process_vm_readv(peer_pid_, local.data(), local.size(), remote, 2, 0);
-    copied = moved == static_cast<ssize_t>(length);
-    if (moved < 0 && (errno == EPERM || errno == ENOSYS || errno == ESRCH)) direct_access_ = false;
-    errno = saved_errno;
-  }
+  lease.store(before + 1, std::memory_order_relaxed);
+  barrier_light();
+  const bool copied = row.rkey.load(std::memory_order_acquire) == wr.wr.rdma.rkey &&
+                      (shared_copy(wr, row, to_peer) || process_copy(wr, to_peer));
   lease.store(before + 2, std::memory_order_release);
   return copied;
+}
+
+bool ReliableQueuePair::shared_copy(const ibv_send_wr& wr, const MrRow& row, bool to_peer) {
+  const auto list = sges_of(wr);
+  const std::uint64_t length = length_of(list);
+  const SharedPlace place{
+      row.shared_start.load(std::memory_order_relaxed), row.shared_bytes.load(std::memory_order_relaxed),
+      row.shared_inode.load(std::memory_order_relaxed), row.shared_fd.load(std::memory_order_relaxed)};
+  PeerMemory& known = peer_memory_[static_cast<std::size_t>(&row - peer_.rows)];
+  std::byte* memory = known.find(peer_pid_, place, wr.wr.rdma.remote_addr, length);
+  if (memory == nullptr) return false;
+  if (!to_peer) {
+    scatter(memory, list, 0, length);
+  } else if (wr.opcode == IBV_WR_RDMA_WRITE) {
+    place_in_order(list, length, memory);
+  } else {
+    gather(list, 0, length, memory);
+  }
+  return true;
+}
+
+bool ReliableQueuePair::process_copy(const ibv_send_wr& wr, bool to_peer) {
+  if (!direct_access_) return false;
+  std::vector<iovec> local;
+  local.reserve(static_cast<std::size_t>(wr.num_sge));
+  const std::uint64_t length = length_of(sges_of(wr));
+  for_each_part(sges_of(wr), 0, length, [&](std::byte* part, std::size_t bytes) { local.push_back({part, bytes}); });
+  // The last bytes in a part of their own, so that they are written last: see place_in_order().
+  const std::uint64_t head = length > kTailBytes ? length - kTailBytes : 0;
+  const iovec remote[] = {{reinterpret_cast<void*>(wr.wr.rdma.remote_addr), head},
+                          {reinterpret_cast<void*>(wr.wr.rdma.remote_addr + head), length - head}};
+  const int saved_errno = errno;
+  const ssize_t moved = to_peer ? ::process_vm_writev(peer_pid_, local.data(), local.size(), remote, 2, 0)
+                                : ::process_vm_readv(peer_pid_, local.data(), local.size(), remote, 2, 0);
+  if (moved < 0 && (errno == EPERM || errno == ENOSYS || errno == ESRCH)) direct_access_ = false;
+  errno = saved_errno;
+  return moved == static_cast<ssize_t>(length);
 }
 
 }  // namespace ringsock::soft

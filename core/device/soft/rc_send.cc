@@ -40,15 +40,6 @@ std::uint8_t entry_flags(const ibv_send_wr& wr) {
   return flags;
 }
 
-/// A plain WRITE has no message behind it, and programs that look at the last byte to see it arrive (riostream does)
-/// rely on the order in which devices write: the end comes last. memcpy(3) may store it first.
-void place_in_order(std::span<const ibv_sge> list, std::uint64_t length, std::byte* to) {
-  const std::uint64_t head = length > kTailBytes ? length - kTailBytes : 0;
-  gather(list, 0, head, to);
-  std::atomic_thread_fence(std::memory_order_release);
-  gather(list, head, length - head, to + head);
-}
-
 /// ibv_qp_attr.min_rnr_timer: the codes of the InfiniBand specification.
 Nanos rnr_delay(std::uint8_t code) {
   static constexpr std::uint32_t kHundredthsOfMs[32] = {

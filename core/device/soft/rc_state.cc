@@ -303,6 +303,11 @@ Result<MemoryRegion*> ReliableQueuePair::register_arena(std::size_t bytes) {
   return region;
 }
 
+bool ReliableQueuePair::may_share() {
+  std::lock_guard guard(send_lock_);
+  return peer_pid_ != 0;
+}
+
 void ReliableQueuePair::publish(const MemoryRegion& region) {
   const std::size_t row = region.only_for == this ? 0 : row_of(region.rkey);
   if (row_keys_[row] != 0) return;
@@ -317,6 +322,11 @@ void ReliableQueuePair::publish(const MemoryRegion& region) {
   shared.arena_offset.store(in_arena ? start - arena : 0, std::memory_order_relaxed);
   shared.access.store(static_cast<std::uint32_t>(region.access) | (in_arena ? kRowInArena : 0),
                       std::memory_order_relaxed);
+  const SharedPlace place = region.memory && may_share() ? region.memory->place() : SharedPlace{};
+  shared.shared_start.store(place.start, std::memory_order_relaxed);
+  shared.shared_bytes.store(place.bytes, std::memory_order_relaxed);
+  shared.shared_fd.store(place.fd, std::memory_order_relaxed);
+  shared.shared_inode.store(place.inode, std::memory_order_relaxed);
   shared.rkey.store(region.rkey, std::memory_order_release);
 }
 

@@ -16,6 +16,7 @@
 #include "core/base/clock.h"
 #include "core/base/mutex.h"
 #include "core/device/soft/link.h"
+#include "core/device/soft/peer_memory.h"
 #include "core/device/soft/queue_pair.h"
 #include "core/device/soft/rc_wiring.h"
 #include "core/device/soft/receive_queue.h"
@@ -39,8 +40,6 @@ std::uint64_t compare_and_swap(std::byte* memory, std::uint64_t expected, std::u
 std::uint64_t fetch_and_add(std::byte* memory, std::uint64_t addend);
 /// The row of the table that a region with this key may take; row 0 is the arena's.
 std::size_t row_of(std::uint32_t rkey);
-/// The end of a plain WRITE that becomes visible last.
-inline constexpr std::uint64_t kTailBytes = 8;
 enum class AssistKind : std::uint32_t { write = 1, read = 2, compare_swap = 3, fetch_add = 4 };
 
 /// Locks: the receive side is under the receive queue's poll lock, the send side under send_lock_, posting of receives
@@ -72,6 +71,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
                 pid_t peer_pid, std::uint8_t rnr_retry_count) override;
 
   // RemoteAccess
+  [[nodiscard]] bool may_share() override;
   void publish(const MemoryRegion& region) override;
   void retract(const MemoryRegion& region) override;
 
@@ -137,7 +137,9 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   Step write_elsewhere(const ibv_send_wr& wr, SendProgress& progress, const Target& target, std::uint64_t length);
   Step assist(const ibv_send_wr& wr, SendProgress& progress, AssistKind kind, std::uint64_t length);
   bool reserve_room(SendProgress& progress, std::uint32_t bytes);
-  bool process_copy(const ibv_send_wr& wr, MrRow& row, bool to_peer);
+  bool copy_elsewhere(const ibv_send_wr& wr, MrRow& row, bool to_peer);
+  bool shared_copy(const ibv_send_wr& wr, const MrRow& row, bool to_peer);
+  bool process_copy(const ibv_send_wr& wr, bool to_peer);
   Target find_target(std::uint32_t rkey, std::uint64_t address, std::uint64_t length, unsigned access);
   // rc_progress.cc: under send_lock_
   void progress_sends();
@@ -208,7 +210,8 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   std::uint8_t rnr_retry_ = 7;
   std::uint8_t min_rnr_timer_ = 12;
   pid_t peer_pid_ = 0;
-  bool direct_access_ = true;  ///< the kernel has not yet refused process_vm_writev(2)
+  std::array<PeerMemory, kMrRows> peer_memory_;  ///< behind the rows of the peer's table; under send_lock_
+  bool direct_access_ = true;                    ///< the kernel has not yet refused process_vm_writev(2)
 
   // Receive side.
   InboxView inbox_;

@@ -4,6 +4,7 @@
 #include <infiniband/verbs.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -49,6 +50,18 @@ inline void scatter(const std::byte* from, std::span<const ibv_sge> sges, std::u
     std::memcpy(part, from, bytes);
     from += bytes;
   });
+}
+
+/// The end of a plain WRITE that becomes visible last.
+inline constexpr std::uint64_t kTailBytes = 8;
+
+/// A plain WRITE has no message behind it, and programs that look at the last byte to see it arrive (riostream does)
+/// rely on the order in which devices write: the end comes last. memcpy(3) may store it first.
+inline void place_in_order(std::span<const ibv_sge> list, std::uint64_t length, std::byte* to) {
+  const std::uint64_t head = length > kTailBytes ? length - kTailBytes : 0;
+  gather(list, 0, head, to);
+  std::atomic_thread_fence(std::memory_order_release);
+  gather(list, head, length - head, to + head);
 }
 
 }  // namespace ringsock::soft

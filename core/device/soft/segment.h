@@ -43,14 +43,19 @@ struct alignas(kLineBytes) ProducerLine {
 };
 
 /// A memory region that the peer may access. `rkey` is written last and cleared first.
-struct MrRow {
+struct alignas(kLineBytes) MrRow {
   std::atomic<std::uint64_t> address;  ///< in the owner's process
   std::atomic<std::uint64_t> length;
   std::atomic<std::uint64_t> arena_offset;  ///< from the start of the arena; with kRowInArena
   std::atomic<std::uint32_t> rkey;
   std::atomic<std::uint32_t> access;  ///< ibv_access_flags, kRowInArena
+  // Not in the arena: SharedPlace (peer_memory.h).
+  std::atomic<std::uint64_t> shared_inode;  ///< 0: not in shared memory
+  std::atomic<std::uint64_t> shared_start;
+  std::atomic<std::uint64_t> shared_bytes;
+  std::atomic<std::uint32_t> shared_fd;
 };
-static_assert(sizeof(MrRow) == 32);
+static_assert(sizeof(MrRow) == 64);
 inline constexpr std::uint32_t kRowInArena = 1U << 31;
 inline constexpr std::size_t kMrRows = 16;
 

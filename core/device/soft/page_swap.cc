@@ -1,0 +1,75 @@
+#include "core/device/soft/page_swap.h"
+
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/base/signals_blocked.h"
+#include "core/base/unique_fd.h"
+
+namespace ringsock::soft {
+
+namespace {
+
+constexpr int kFlags = O_CLOEXEC | O_NONBLOCK;
+
+/// One that also holds up writes of the kernel (read(2) into the memory): the other kind would make them fail.
+UniqueFd open_userfaultfd() {
+  UniqueFd fd(static_cast<int>(::syscall(SYS_userfaultfd, kFlags)));
+#ifdef USERFAULTFD_IOC_NEW
+  if (!fd) {
+    // Linux 6.1: whoever may open the device may have one.
+    const UniqueFd device(::open("/dev/userfaultfd", O_RDWR | O_CLOEXEC));
+    if (device) fd.reset(::ioctl(device.get(), USERFAULTFD_IOC_NEW, kFlags));
+  }
+#endif
+  return fd;
+}
+
+/// Write protection of a range; closing it lets those who wait go on.
+Result<UniqueFd> protect(std::byte* address, std::size_t bytes) {
+  UniqueFd fd = open_userfaultfd();
+  if (!fd) return Error::last("userfaultfd");
+  uffdio_api api{};
+  api.api = UFFD_API;
+  api.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+  if (::ioctl(fd.get(), UFFDIO_API, &api) != 0) return Error::last("userfaultfd: write protection");
+  // Protection is a bit of a page that is there.
+  if (::madvise(address, bytes, MADV_POPULATE_WRITE) != 0) return Error::last("madvise");
+  uffdio_register range{};
+  range.range = {reinterpret_cast<std::uint64_t>(address), bytes};
+  range.mode = UFFDIO_REGISTER_MODE_WP;
+  if (::ioctl(fd.get(), UFFDIO_REGISTER, &range) != 0) return Error::last("userfaultfd: register");
+  uffdio_writeprotect protection{};
+  protection.range = range.range;
+  protection.mode = UFFDIO_WRITEPROTECT_MODE_WP;
+  // Closing on the error path takes back what was protected so far.
+  if (::ioctl(fd.get(), UFFDIO_WRITEPROTECT, &protection) != 0) return Error::last("userfaultfd: protect");
+  return fd;
+}
+
+}  // namespace
+
+Status swap_pages(std::byte* address, std::byte* replacement, std::size_t bytes, OtherWriters writers) {
+  const SignalsBlocked no_handlers;
+  UniqueFd protection;
+  if (writers == OtherWriters::threads) {
+    auto made = protect(address, bytes);
+    if (!made) return made.error();
+    protection = std::move(*made);
+  }
+  // Until the end of the protection this thread must not write to the memory either: no allocation, no lock.
+  std::memcpy(replacement, address, bytes);
+  if (::mremap(replacement, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
+    return Error::last("mremap");
+  }
+  return ok();
+}
+
+}  // namespace ringsock::soft

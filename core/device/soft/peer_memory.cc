@@ -1,0 +1,70 @@
+#include "core/device/soft/peer_memory.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "core/base/unique_fd.h"
+
+namespace ringsock::soft {
+
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_SEAL;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 40;
+
+/// A descriptor of our own for the peer's. Looked at before it is opened: opening a device or a FIFO has effects.
+Result<UniqueFd> open_descriptor_of(pid_t process, const SharedPlace& place) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/fd/%u", process, place.fd);
+  const UniqueFd found(::open(path, O_PATH | O_CLOEXEC));
+  if (!found) return Error::last("peer's memory: open");
+  struct stat status {};
+  struct statfs filesystem {};
+  if (::fstat(found.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_ino != place.inode ||
+      ::fstatfs(found.get(), &filesystem) != 0 || filesystem.f_type != TMPFS_MAGIC) {
+    return Error{EPROTO, "peer's memory: not the file it said"};
+  }
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", found.get());
+  UniqueFd file(::open(path, O_RDWR | O_CLOEXEC));
+  if (!file) return Error::last("peer's memory: open");
+  return file;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MappedSegment>> map_memory_of(pid_t process, const SharedPlace& place) {
+  if (place.bytes == 0 || place.bytes % kPageBytes != 0 || place.bytes > kMaxBytes || place.fd > INT32_MAX) {
+    return Error{EPROTO, "peer's memory: size"};
+  }
+  auto file = open_descriptor_of(process, place);
+  if (!file) return file.error();
+  const int seals = ::fcntl(file->get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) return Error{EPROTO, "peer's memory: not sealed"};
+  struct stat status {};
+  if (::fstat(file->get(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < place.bytes) {
+    return Error{EPROTO, "peer's memory: smaller than it said"};
+  }
+  void* base = ::mmap(nullptr, place.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->get(), 0);
+  if (base == MAP_FAILED) return Error::last("peer's memory: mmap");
+  return std::make_unique<MappedSegment>(static_cast<std::byte*>(base), place.bytes);
+}
+
+std::byte* PeerMemory::find(pid_t process, const SharedPlace& place, std::uint64_t address, std::uint64_t length) {
+  if (place.inode != place_.inode || place.start != place_.start || place.bytes != place_.bytes) {
+    place_ = place;
+    mapping_.reset();
+    if (place.inode == 0) return nullptr;
+    if (auto mapped = map_memory_of(process, place)) mapping_ = *std::move(mapped);
+  }
+  const std::uint64_t skip = address - place_.start;
+  if (!mapping_ || address < place_.start || length > place_.bytes || skip > place_.bytes - length) return nullptr;
+  return mapping_->base() + skip;
+}
+
+}  // namespace ringsock::soft

@@ -1,0 +1,171 @@
+#include "core/device/soft/shared_pages.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/base/own_threads.h"
+
+namespace ringsock::soft {
+
+namespace {
+
+constexpr int kReadWrite = PROT_READ | PROT_WRITE;
+/// Of the file, whatever is mapped: realloc(3) may let a mapping grow with mremap(2), and pages behind the end of a
+/// file are a SIGBUS. Pages nobody touches do not exist.
+constexpr off_t kFileBytes = off_t{1} << 45;
+
+/// All that live, in no order. Under SharedPages::lock().
+std::vector<SharedPages*>& all_pages() {
+  static auto& all = *new std::vector<SharedPages*>;
+  return all;
+}
+
+UniqueFd make_file() {
+  UniqueFd fd(::memfd_create("ringsock-riomap", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd && (::ftruncate(fd.get(), kFileBytes) != 0 ||
+             ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)) {
+    fd.reset();
+  }
+  return fd;
+}
+
+/// A mapping with pages; nullptr when there are none to be had.
+std::byte* map_populated(int fd, std::uint64_t bytes) {
+  void* base = ::mmap(nullptr, bytes, kReadWrite, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) return nullptr;
+  if (::madvise(base, bytes, MADV_POPULATE_WRITE) == 0) return static_cast<std::byte*>(base);
+  ::munmap(base, bytes);
+  return nullptr;
+}
+
+}  // namespace
+
+std::mutex& SharedPages::lock() {
+  static auto& mutex = *new std::mutex;
+  return mutex;
+}
+
+SharedPages::SharedPages(UniqueFd memfd, const SharedPlace& place, std::uint64_t device)
+    : memfd_(std::move(memfd)), place_(place), device_(device) {
+  all_pages().push_back(this);
+}
+
+std::vector<MemoryArea> SharedPages::areas() const {
+  auto out = areas_between(place_.start, place_.start + place_.bytes, AreaDetail::maps);
+  std::erase_if(out, [this](const MemoryArea& area) {
+    return area.inode != place_.inode || area.device != device_ || area.permissions != "rw-s";
+  });
+  return out;
+}
+
+std::shared_ptr<SharedPages> SharedPages::find(std::uint64_t start, std::uint64_t end) {
+  for (SharedPages* pages : all_pages()) {
+    const SharedPlace& place = pages->place_;
+    if (!pages->memfd_ || start < place.start || end > place.start + place.bytes) continue;
+    const auto areas = pages->areas();
+    const bool whole = std::ranges::any_of(areas, [&](const MemoryArea& area) {
+      return area.start <= start && end <= area.end && area.offset == area.start - place.start;
+    });
+    if (whole) return pages->shared_from_this();
+  }
+  return nullptr;
+}
+
+/// The child's copy is made before the fork, by the thread that forks: afterwards the parent goes on writing.
+struct SharedPages::ForkHandlers {
+  struct Snapshot {
+    void* address;
+    void* copy;  ///< MAP_FAILED: no memory; the child then sees the pages as they are when it first writes them
+    std::uint64_t bytes;
+    int fd;
+    off_t offset;
+  };
+  static std::vector<Snapshot>& snapshots() {
+    static auto& all = *new std::vector<Snapshot>;
+    return all;
+  }
+
+  static void prepare() {
+    lock().lock();
+    for (const SharedPages* pages : all_pages()) {
+      for (const MemoryArea& area : pages->areas()) {
+        const std::uint64_t bytes = area.end - area.start;
+        auto* memory = reinterpret_cast<void*>(area.start);
+        void* copy = ::mmap(nullptr, bytes, kReadWrite, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (copy != MAP_FAILED) std::memcpy(copy, memory, bytes);
+        snapshots().push_back({memory, copy, bytes, pages->memfd_.get(), static_cast<off_t>(area.offset)});
+      }
+    }
+  }
+  static void in_parent() {
+    for (const Snapshot& snapshot : snapshots()) {
+      if (snapshot.copy != MAP_FAILED) ::munmap(snapshot.copy, snapshot.bytes);
+    }
+    snapshots().clear();
+    lock().unlock();
+  }
+  static void in_child() {
+    OwnThread::forget_after_fork();
+    for (const Snapshot& snapshot : snapshots()) {
+      if (snapshot.copy == MAP_FAILED) {
+        ::mmap(snapshot.address, snapshot.bytes, kReadWrite, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, snapshot.fd,
+               snapshot.offset);
+      } else {
+        ::mremap(snapshot.copy, snapshot.bytes, snapshot.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, snapshot.address);
+      }
+    }
+    snapshots().clear();
+    for (SharedPages* pages : all_pages()) pages->memfd_.reset();
+    lock().unlock();
+  }
+  static bool are_installed() {
+    static const bool installed = ::pthread_atfork(prepare, in_parent, in_child) == 0;
+    return installed;
+  }
+};
+
+std::shared_ptr<SharedPages> SharedPages::put_under(std::uint64_t start, std::uint64_t bytes, OtherWriters writers) {
+  if (!ForkHandlers::are_installed()) return nullptr;
+  UniqueFd fd = make_file();
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) return nullptr;
+  std::byte* fresh = map_populated(fd.get(), bytes);
+  if (fresh == nullptr) return nullptr;
+  const SharedPlace place{start, bytes, status.st_ino, static_cast<std::uint32_t>(fd.get())};
+  // Complete before the exchange: a page of the application's may be one that we allocate from.
+  auto out = std::make_shared<SharedPages>(std::move(fd), place, status.st_dev);
+  if (Status swapped = swap_pages(reinterpret_cast<std::byte*>(start), fresh, bytes, writers); !swapped) {
+    ::munmap(fresh, bytes);
+    return nullptr;
+  }
+  return out;
+}
+
+/// The same pages, seen privately: in one step, so that nobody's write is lost. Then each page is copied, and the
+/// file's go: what is left behaves as anonymous memory, also for an allocator that expects zeros after madvise(2).
+SharedPages::~SharedPages() {
+  std::erase(all_pages(), this);
+  if (!memfd_) return;
+  const int saved_errno = errno;
+  bool copied = true;
+  for (const MemoryArea& area : areas()) {
+    const std::uint64_t from = std::max(area.start, place_.start);
+    const std::uint64_t bytes = area.end - from;
+    void* memory = reinterpret_cast<void*>(from);
+    const auto offset = static_cast<off_t>(area.offset + (from - area.start));
+    copied =
+        ::mmap(memory, bytes, kReadWrite, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, memfd_.get(), offset) == memory &&
+        ::madvise(memory, bytes, MADV_POPULATE_WRITE) == 0 && copied;
+  }
+  if (copied) ::fallocate(memfd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kFileBytes);
+  errno = saved_errno;
+}
+
+}  // namespace ringsock::soft
