@@ -209,57 +209,62 @@ TEST(AppMemory, CanBeSwitchedOff) {
 }
 
 TEST(AppMemory, AThreadThatWritesMeanwhileLosesNothing) {
-  const Pages pages;
-  // Each word counts its own writes; the thread keeps what it ought to be.
-  auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(pages.data());
-  constexpr std::size_t kWords = kBytes / sizeof(std::uint64_t);
+  constexpr std::size_t kLargeBytes = std::size_t{16} << 20;  // copying it takes long enough to be met
+  constexpr int kRounds = 20;
+  const Pages pages(kLargeBytes);
+  // Each word counts the writes to it; the thread keeps what it ought to be.
+  auto* words = reinterpret_cast<std::atomic<std::uint32_t>*>(pages.data());
+  constexpr std::size_t kWords = kLargeBytes / kPageBytes;
+  constexpr std::size_t kStride = kPageBytes / sizeof(std::uint32_t);
   std::atomic<bool> stop{false};
-  std::atomic<std::uint64_t> written{0};
+  std::atomic<std::uint64_t> passes{0};
   std::uint64_t lost = 0;
   std::thread writer([&] {
-    std::vector<std::uint64_t> expected(kWords, 0);
-    for (std::size_t at = 0; !stop.load(std::memory_order_relaxed); at = (at + 509) % kWords) {
-      if (words[at].load(std::memory_order_relaxed) != expected[at]) ++lost;
-      words[at].store(++expected[at], std::memory_order_relaxed);
-      written.fetch_add(1, std::memory_order_relaxed);
+    for (std::uint32_t pass = 0; !stop.load(std::memory_order_relaxed); ++pass) {
+      for (std::size_t i = 0; i < kWords; ++i) {
+        std::atomic<std::uint32_t>& word = words[i * kStride];
+        lost += word.load(std::memory_order_relaxed) != pass;
+        word.store(pass + 1, std::memory_order_relaxed);
+      }
+      passes.fetch_add(1, std::memory_order_relaxed);
     }
-    for (std::size_t at = 0; at < kWords; ++at) lost += words[at].load(std::memory_order_relaxed) != expected[at];
   });
   int shared_rounds = 0;
-  for (int round = 0; round < 400; ++round) {
-    const std::uint64_t before = written.load(std::memory_order_relaxed);
+  for (int round = 0; round < kRounds; ++round) {
+    const std::uint64_t before = passes.load(std::memory_order_relaxed);
     {
-      const AppMemory memory(pages.data(), kBytes, true);
+      const AppMemory memory(pages.data(), kLargeBytes, true);
       shared_rounds += memory.place().inode != 0;
     }
-    while (written.load(std::memory_order_relaxed) < before + 100) std::this_thread::yield();
+    while (passes.load(std::memory_order_relaxed) < before + 2) std::this_thread::yield();
   }
   stop.store(true, std::memory_order_relaxed);
   writer.join();
   EXPECT_EQ(lost, 0U);
   if (shared_rounds == 0) GTEST_SKIP() << "userfaultfd(2) is not permitted here: with threads memory is never shared";
-  EXPECT_EQ(shared_rounds, 400);
+  EXPECT_EQ(shared_rounds, kRounds);
 }
 
 TEST(AppMemory, AReadFromAFileIntoItMeanwhileLosesNothing) {
-  const Pages pages;
+  constexpr std::size_t kLargeBytes = std::size_t{8} << 20;
+  const Pages pages(kLargeBytes);
   const UniqueFd file(::memfd_create("source", MFD_CLOEXEC));
   std::atomic<bool> stop{false};
   std::atomic<int> failures{0}, rounds{0};
   std::thread reader([&] {
-    std::vector<unsigned char> content(kBytes);
+    std::vector<unsigned char> content(kLargeBytes);
     for (unsigned char round = 1; !stop.load(std::memory_order_relaxed); ++round) {
       std::ranges::fill(content, round);
-      const bool read = ::pwrite(file.get(), content.data(), kBytes, 0) == static_cast<ssize_t>(kBytes) &&
-                        ::pread(file.get(), pages.data(), kBytes, 0) == static_cast<ssize_t>(kBytes);
-      if (!read || std::memcmp(pages.data(), content.data(), kBytes) != 0) failures.fetch_add(1);
+      const bool read = ::pwrite(file.get(), content.data(), kLargeBytes, 0) == static_cast<ssize_t>(kLargeBytes) &&
+                        ::pread(file.get(), pages.data(), kLargeBytes, 0) == static_cast<ssize_t>(kLargeBytes);
+      if (!read || std::memcmp(pages.data(), content.data(), kLargeBytes) != 0) failures.fetch_add(1);
       rounds.fetch_add(1);
     }
   });
-  for (int round = 0; round < 200; ++round) {
-    const AppMemory memory(pages.data(), kBytes, true);
+  for (int round = 0; round < 20; ++round) {
     const int before = rounds.load();
-    while (rounds.load() == before && round % 8 == 0) std::this_thread::yield();
+    { const AppMemory memory(pages.data(), kLargeBytes, true); }
+    while (rounds.load() < before + 2) std::this_thread::yield();
   }
   stop.store(true);
   reader.join();
