@@ -1,6 +1,8 @@
 // riomap, riowrite, riounmap.
 #include <sys/mman.h>
 
+#include <memory>
+
 #include "tests/stories/rsocket_pair.h"
 
 namespace ringsock::stories {
@@ -106,6 +108,60 @@ TEST(RsocketIomap, ClosingWithLiveMappingsEnds) {
   ASSERT_EQ(riomap(pair.bob, buffer, sizeof buffer, PROT_WRITE, 0, 0), 0);
   pair.bob.close();
   EXPECT_EQ(pair.alice.hear(), "");
+}
+
+constexpr std::size_t kLarge = 300'000;
+
+TEST(RsocketIomap, ALargeBufferKeepsItsBytesThroughMappingWritingAndUnmapping) {
+  Pair pair = pair_with_iomap(1);
+  std::string text(kLarge, '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7 + i / 4096);
+  const auto memory = std::make_unique<std::string>(text);
+  ASSERT_EQ(riomap(pair.bob, memory->data(), memory->size(), PROT_WRITE, 0, 0), 0);
+  EXPECT_EQ(*memory, text);
+  pair.bob.say("go");
+  ASSERT_EQ(pair.alice.hear(), "go");
+  const std::string written(kLarge / 2, 'w');
+  ASSERT_EQ(riowrite(pair.alice, written.data(), written.size(), 5000, 0), written.size());
+  text.replace(5000, written.size(), written);
+  settle(pair);
+  EXPECT_EQ(*memory, text);
+  ASSERT_EQ(riounmap(pair.bob, memory->data(), memory->size()), 0);
+  EXPECT_EQ(*memory, text);
+}
+
+TEST(RsocketIomap, OneBufferForTwoPeers) {
+  Pair first = pair_with_iomap(1), second = pair_with_iomap(1);
+  std::string memory(kLarge, '-');
+  ASSERT_EQ(riomap(first.bob, memory.data(), memory.size(), PROT_WRITE, 0, 0), 0);
+  ASSERT_EQ(riomap(second.bob, memory.data(), memory.size(), PROT_WRITE, 0, 0), 0);
+  first.bob.say("go");
+  second.bob.say("go");
+  ASSERT_EQ(first.alice.hear(), "go");
+  ASSERT_EQ(second.alice.hear(), "go");
+  ASSERT_EQ(riowrite(first.alice, "first", 5, 0, 0), 5U);
+  settle(first);
+  ASSERT_EQ(riounmap(first.bob, memory.data(), memory.size()), 0);
+  ASSERT_EQ(riowrite(second.alice, "second", 6, 100'000, 0), 6U);
+  settle(second);
+  second.bob.close();
+  EXPECT_EQ(memory.substr(0, 6), "first-");
+  EXPECT_EQ(memory.substr(99'999, 8), "-second-");
+}
+
+TEST(RsocketIomap, ABufferMayBeFreedBeforeTheClose) {
+  Pair pair = pair_with_iomap(1);
+  auto memory = std::make_unique<std::string>(kLarge, '-');
+  ASSERT_EQ(riomap(pair.bob, memory->data(), memory->size(), PROT_WRITE, 0, 0), 0);
+  pair.bob.say("go");
+  ASSERT_EQ(pair.alice.hear(), "go");
+  ASSERT_EQ(riowrite(pair.alice, "x", 1, 77, 0), 1U);
+  settle(pair);
+  memory.reset();
+  pair.bob.close();
+  const std::string other(kLarge, 'o');
+  EXPECT_EQ(pair.alice.hear(), "");
+  EXPECT_EQ(other, std::string(kLarge, 'o'));
 }
 
 TEST(RsocketIomap, WrongArguments) {

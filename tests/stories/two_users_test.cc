@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <rdma/rsocket.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -144,6 +145,43 @@ TEST_F(TwoUsers, ConnectAlsoWhenOneOfThemIsRoot) {
   ASSERT_TRUE(port_of_root);
   EXPECT_EQ(process_of(kBob, [&](Channel&) { return use_server(*port_of_root); }).wait(), 0);
   EXPECT_EQ(root.wait(), 0);
+}
+
+TEST_F(TwoUsers, WriteIntoEachOthersMappedBuffersWithoutSharingMemory) {
+  constexpr std::size_t kBytes = 200'000;
+  const auto allow_one = [](int socket) {
+    const int entries = 1;
+    rsetsockopt(socket, SOL_RDMA, RDMA_IOMAPSIZE, &entries, sizeof entries);
+  };
+  Child alice = process_of(kAlice, [&](Channel& parent) {
+    const int listener = rsocket(AF_INET, SOCK_STREAM, 0);
+    allow_one(listener);
+    if (listen_and_tell(listener, parent) != 0) return 1;
+    const int socket = raccept(listener, nullptr, nullptr);
+    std::string memory(kBytes, '-');
+    if (riomap(socket, memory.data(), memory.size(), PROT_WRITE, 0, 0) != 0) return 2;
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      if (line.find("ringsock-riomap") != std::string::npos) return 3;
+    }
+    char byte = 'm';
+    if (rsend(socket, &byte, 1, MSG_NOSIGNAL) != 1 || rrecv(socket, &byte, 1, 0) != 1) return 4;
+    return memory == std::string(kBytes, 'w') ? 0 : 5;
+  });
+  const auto port = alice.channel().receive<std::uint16_t>();
+  ASSERT_TRUE(port);
+  Child bob = process_of(kBob, [&](Channel&) {
+    const int socket = rsocket(AF_INET, SOCK_STREAM, 0);
+    allow_one(socket);
+    if (const int code = try_connect(socket, *port); code != 0) return code;
+    char byte;
+    const std::string text(kBytes, 'w');
+    if (rrecv(socket, &byte, 1, 0) != 1 || riowrite(socket, text.data(), text.size(), 0, 0) != text.size()) return 101;
+    if (rsend(socket, &byte, 1, MSG_NOSIGNAL) != 1) return 102;
+    return rrecv(socket, &byte, 1, 0) <= 0 ? 0 : 103;  // until Alice has gone: her help is needed for the writes
+  });
+  EXPECT_EQ(alice.wait(), 0);
+  EXPECT_EQ(bob.wait(), 0);
 }
 
 TEST_F(TwoUsers, CannotBindEachOthersPort) {

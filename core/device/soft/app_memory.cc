@@ -20,6 +20,8 @@ namespace {
 
 /// Below it the exchange costs more than it is likely to save.
 constexpr std::uint64_t kMinBytes = 8 * kPageBytes;
+/// Above it the second copy, needed for a moment, may be more than the machine has.
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 30;
 
 std::atomic<bool> sharing_enabled{true};
 
@@ -84,7 +86,9 @@ AppMemory::AppMemory(void* address, std::size_t length, bool share)
     return !other->pages_ && other->start_ < end_ && start_ < other->end_;
   });
   registrations().push_back(this);
-  if (!share || length < kMinBytes || written_by_peers || !sharing_enabled.load(std::memory_order_relaxed)) return;
+  if (!share || length < kMinBytes || length > kMaxBytes || written_by_peers ||
+      !sharing_enabled.load(std::memory_order_relaxed))
+    return;
   pages_ = SharedPages::find(start_, end_);
   if (pages_ || !process_may_share()) return;
   const auto counts = process_counts();
