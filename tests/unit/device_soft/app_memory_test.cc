@@ -64,7 +64,21 @@ std::unique_ptr<MappedSegment> seen_by_peer(const AppMemory& memory) {
 
 bool is_shareable(void* memory, std::size_t bytes) { return AppMemory(memory, bytes, true).place().inode != 0; }
 
-TEST(AppMemory, KeepsItsContentsWhenItBecomesSharedAndWhenItIsPrivateAgain) {
+/// Where memory is shared at all.
+class SharedAppMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    // A thread that has been joined may be counted for a moment yet.
+    const Nanos deadline = monotonic_now() + std::chrono::seconds(1);
+    const Pages probe;
+    while (!is_shareable(probe.data(), kBytes)) {
+      if (monotonic_now() > deadline) GTEST_SKIP() << "skipped: this process may not share its memory";
+      std::this_thread::yield();
+    }
+  }
+};
+
+TEST_F(SharedAppMemory, KeepsItsContentsWhenItBecomesSharedAndWhenItIsPrivateAgain) {
   const Pages pages;
   pages.fill();
   {
@@ -85,7 +99,7 @@ TEST(AppMemory, KeepsItsContentsWhenItBecomesSharedAndWhenItIsPrivateAgain) {
   EXPECT_TRUE(pages.is_as_filled());
 }
 
-TEST(AppMemory, APeerThatKeepsItsMappingReachesNothingAfterTheEnd) {
+TEST_F(SharedAppMemory, APeerThatKeepsItsMappingReachesNothingAfterTheEnd) {
   const Pages pages;
   pages.fill();
   std::unique_ptr<MappedSegment> peer;
@@ -97,7 +111,7 @@ TEST(AppMemory, APeerThatKeepsItsMappingReachesNothingAfterTheEnd) {
   EXPECT_TRUE(pages.is_as_filled());
 }
 
-TEST(AppMemory, BehavesAsAnonymousMemoryAfterwards) {
+TEST_F(SharedAppMemory, BehavesAsAnonymousMemoryAfterwards) {
   Pages pages;
   pages.fill();
   ASSERT_TRUE(is_shareable(pages.data(), kBytes));
@@ -112,14 +126,14 @@ TEST(AppMemory, BehavesAsAnonymousMemoryAfterwards) {
   EXPECT_EQ(::munmap(grown, 4 * kBytes), 0);
 }
 
-TEST(AppMemory, CanBeSharedAgainAndAgain) {
+TEST_F(SharedAppMemory, CanBeSharedAgainAndAgain) {
   const Pages pages;
   pages.fill();
   for (int round = 0; round < 300; ++round) ASSERT_TRUE(is_shareable(pages.data(), kBytes)) << round;
   EXPECT_TRUE(pages.is_as_filled());
 }
 
-TEST(AppMemory, SeveralRegistrationsHaveTheSamePages) {
+TEST_F(SharedAppMemory, SeveralRegistrationsHaveTheSamePages) {
   const Pages pages;
   auto first = std::make_unique<AppMemory>(pages.data(), kBytes, true);
   const AppMemory second(pages.data() + 3 * kPageBytes + 7, 20 * kPageBytes, true);
@@ -131,14 +145,14 @@ TEST(AppMemory, SeveralRegistrationsHaveTheSamePages) {
   EXPECT_EQ(pages.data()[4 * kPageBytes], 9);
 }
 
-TEST(AppMemory, WhatPeersWriteOtherwiseIsLeftAlone) {
+TEST_F(SharedAppMemory, WhatPeersWriteOtherwiseIsLeftAlone) {
   const Pages pages;
   const AppMemory unshared(pages.data() + 60 * kPageBytes, 10, false);
   EXPECT_FALSE(is_shareable(pages.data(), kBytes));
   EXPECT_TRUE(is_shareable(pages.data(), 50 * kPageBytes));
 }
 
-TEST(AppMemory, OverlappingSharedMemoryIsLeftAlone) {
+TEST_F(SharedAppMemory, OverlappingSharedMemoryIsLeftAlone) {
   const Pages pages;
   const AppMemory first(pages.data(), 40 * kPageBytes, true);
   const AppMemory second(pages.data() + 20 * kPageBytes, 40 * kPageBytes, true);
@@ -146,7 +160,7 @@ TEST(AppMemory, OverlappingSharedMemoryIsLeftAlone) {
   EXPECT_EQ(second.place().inode, 0U);
 }
 
-TEST(AppMemory, MayBeFreedWhileItIsRegistered) {
+TEST_F(SharedAppMemory, MayBeFreedWhileItIsRegistered) {
   Pages pages;
   std::optional<AppMemory> memory(std::in_place, pages.data(), kBytes, true);
   ASSERT_TRUE(is_shared_now(pages.data()));
@@ -163,7 +177,7 @@ TEST(AppMemory, MayBeFreedWhileItIsRegistered) {
   EXPECT_EQ(::munmap(other, kBytes), 0);
 }
 
-TEST(AppMemory, FreedInPartTheRestBecomesPrivate) {
+TEST_F(SharedAppMemory, FreedInPartTheRestBecomesPrivate) {
   const Pages pages;
   pages.fill();
   {
@@ -176,7 +190,7 @@ TEST(AppMemory, FreedInPartTheRestBecomesPrivate) {
   EXPECT_EQ(pages.data()[2 * kPageBytes + 1], static_cast<unsigned char>((2 * kPageBytes + 1) * 31 + 2));
 }
 
-TEST(AppMemory, MemoryOfOtherKindsIsLeftAlone) {
+TEST_F(SharedAppMemory, MemoryOfOtherKindsIsLeftAlone) {
   unsigned char stack[kBytes];
   EXPECT_FALSE(is_shareable(stack, sizeof stack));
   const Pages read_only(kBytes, PROT_READ);
@@ -200,7 +214,7 @@ TEST(AppMemory, MemoryOfOtherKindsIsLeftAlone) {
   }
 }
 
-TEST(AppMemory, CanBeSwitchedOff) {
+TEST_F(SharedAppMemory, CanBeSwitchedOff) {
   const Pages pages;
   share_application_memory(false);
   EXPECT_FALSE(is_shareable(pages.data(), kBytes));
@@ -208,7 +222,7 @@ TEST(AppMemory, CanBeSwitchedOff) {
   EXPECT_TRUE(is_shareable(pages.data(), kBytes));
 }
 
-TEST(AppMemory, AThreadThatWritesMeanwhileLosesNothing) {
+TEST_F(SharedAppMemory, AThreadThatWritesMeanwhileLosesNothing) {
   constexpr std::size_t kLargeBytes = std::size_t{16} << 20;  // copying it takes long enough to be met
   constexpr int kRounds = 20;
   const Pages pages(kLargeBytes);
@@ -245,7 +259,7 @@ TEST(AppMemory, AThreadThatWritesMeanwhileLosesNothing) {
   EXPECT_EQ(shared_rounds, kRounds);
 }
 
-TEST(AppMemory, AReadFromAFileIntoItMeanwhileLosesNothing) {
+TEST_F(SharedAppMemory, AReadFromAFileIntoItMeanwhileLosesNothing) {
   constexpr std::size_t kLargeBytes = std::size_t{8} << 20;
   const Pages pages(kLargeBytes);
   const UniqueFd file(::memfd_create("source", MFD_CLOEXEC));
@@ -271,7 +285,7 @@ TEST(AppMemory, AReadFromAFileIntoItMeanwhileLosesNothing) {
   EXPECT_EQ(failures.load(), 0);
 }
 
-TEST(AppMemory, AForkedChildHasItsOwnCopyAsOfTheFork) {
+TEST_F(SharedAppMemory, AForkedChildHasItsOwnCopyAsOfTheFork) {
   const Pages pages;
   pages.fill();
   const AppMemory memory(pages.data(), kBytes, true);
@@ -382,7 +396,7 @@ TEST_F(LyingPeer, AWriteOutsideWhatIsMappedFindsNothing) {
 
 // -- through a queue pair -------------------------------------------------------------------------------------------
 
-class RcAppMemory : public ::testing::Test {
+class RcAppMemory : public SharedAppMemory {
  protected:
   ibv_wc_status write(std::string_view text, const void* to, std::uint32_t rkey, ibv_wr_opcode opcode) {
     ibv_send_wr wr{};
