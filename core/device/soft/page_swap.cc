@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "core/base/signals_blocked.h"
 #include "core/base/unique_fd.h"
@@ -54,9 +53,19 @@ Result<UniqueFd> protect(std::byte* address, std::size_t bytes) {
   return fd;
 }
 
+/// By the kernel, not by memcpy(3): whole pages hold bytes beside the buffer that are not for sanitizers to judge.
+Status copy_to_file(const std::byte* from, std::size_t bytes, int memfd) {
+  for (std::size_t done = 0; done < bytes;) {
+    const long step = ::syscall(SYS_pwrite64, memfd, from + done, bytes - done, done);
+    if (step <= 0) return Error::last("pwrite");
+    done += static_cast<std::size_t>(step);
+  }
+  return ok();
+}
+
 }  // namespace
 
-Status swap_pages(std::byte* address, std::byte* replacement, std::size_t bytes, OtherWriters writers) {
+Status swap_pages(std::byte* address, std::byte* replacement, int memfd, std::size_t bytes, OtherWriters writers) {
   const SignalsBlocked no_handlers;
   UniqueFd protection;
   if (writers == OtherWriters::threads) {
@@ -65,7 +74,7 @@ Status swap_pages(std::byte* address, std::byte* replacement, std::size_t bytes,
     protection = std::move(*made);
   }
   // Until the end of the protection this thread must not write to the memory either: no allocation, no lock.
-  std::memcpy(replacement, address, bytes);
+  if (Status copied = copy_to_file(address, bytes, memfd); !copied) return copied;
   if (::mremap(replacement, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
     return Error::last("mremap");
   }

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "core/base/own_threads.h"
 
@@ -98,9 +97,14 @@ struct SharedPages::ForkHandlers {
       for (const MemoryArea& area : pages->areas()) {
         const std::uint64_t bytes = area.end - area.start;
         auto* memory = reinterpret_cast<void*>(area.start);
+        const int fd = pages->memfd_.get();
+        const auto offset = static_cast<off_t>(area.offset);
         void* copy = ::mmap(nullptr, bytes, kReadWrite, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (copy != MAP_FAILED) std::memcpy(copy, memory, bytes);
-        snapshots().push_back({memory, copy, bytes, pages->memfd_.get(), static_cast<off_t>(area.offset)});
+        if (copy != MAP_FAILED && ::pread(fd, copy, bytes, offset) != static_cast<ssize_t>(bytes)) {
+          ::munmap(copy, bytes);
+          copy = MAP_FAILED;
+        }
+        snapshots().push_back({memory, copy, bytes, fd, offset});
       }
     }
   }
@@ -141,7 +145,8 @@ std::shared_ptr<SharedPages> SharedPages::put_under(std::uint64_t start, std::ui
   const SharedPlace place{start, bytes, status.st_ino, static_cast<std::uint32_t>(fd.get())};
   // Complete before the exchange: a page of the application's may be one that we allocate from.
   auto out = std::make_shared<SharedPages>(std::move(fd), place, status.st_dev);
-  if (Status swapped = swap_pages(reinterpret_cast<std::byte*>(start), fresh, bytes, writers); !swapped) {
+  if (Status swapped = swap_pages(reinterpret_cast<std::byte*>(start), fresh, out->memfd_.get(), bytes, writers);
+      !swapped) {
     ::munmap(fresh, bytes);
     return nullptr;
   }
