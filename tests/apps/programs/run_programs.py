@@ -2,35 +2,47 @@
 """Debian's own programs, unmodified, with and without librspreload.
 
 Usage: run_programs.py [run] [--preload PATH|none] [--only NAME,...] [--modes MODE,...] [--json FILE] [--readme]
+       run_programs.py bench|busy [--preload PATH|none] [--only NAME,...] [--runs N] [--seconds S] [--json FILE] [--readme]
        run_programs.py --list
 
 run     each program with both ends preloaded, with the client alone, with the server alone, with neither; then with its server
         killed by signal 9 in the middle. Prints "ok NAME, MODE", "not ok NAME, MODE: why" or "skip NAME, MODE: why" for each.
-        Without a library (--preload none) the last two only.
+        Without a library (--preload none) the last two only. Exit status 1 when something failed.
+bench   the table of numbers: kernel, library, and kernel with the library loaded but not in use, in turns, medians.
+busy    the same with two compute-bound processes beside.
+        Both print the table as Markdown. Exit status 1 when a program failed; a ratio that was not reached is no failure.
 --readme writes the results into the marked table of README.md.
-Exit status: 0 all well, 1 something failed, 2 wrong usage.
 """
 import argparse
 import json
 import pathlib
 import sys
+import tempfile
 import time
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+from harness import bench as benchmarks  # noqa: E402
 from harness import processes, readme  # noqa: E402
 from harness.program import MODES, try_program  # noqa: E402
 from harness.run import Library  # noqa: E402
 from programs import all_programs  # noqa: E402
+from programs.measures import all_measurements  # noqa: E402
+
+BUSY_PROCESSES = 2
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("run",), default="run")
+    parser.add_argument("what", nargs="?", choices=("run", "bench", "busy"), default="run")
     parser.add_argument("--preload", default="none", metavar="PATH", help="librspreload.so, or none")
     parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="environment that goes with the library")
+    parser.add_argument("--unused", action="append", default=[], metavar="NAME=VALUE",
+                        help="environment under which the library leaves all to the kernel; default: a rule file that says so")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="measurements of each number")
+    parser.add_argument("--seconds", type=float, default=2, metavar="S", help="length of a measurement")
     parser.add_argument("--only", metavar="NAME,...", help="these programs")
     parser.add_argument("--modes", metavar="MODE,...", help=f"of {', '.join(MODES)}")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="the results, for other programs")
@@ -50,6 +62,14 @@ def chosen(text, allowed, what):
 def environment_of(settings):
     """{name: value} of NAME=VALUE words."""
     return dict(setting.split("=", 1) for setting in settings)
+
+
+def rules_for_nobody(folder):
+    """Environment with a preload_config that leaves every socket to the kernel."""
+    pathlib.Path(folder).chmod(0o755)
+    rules = pathlib.Path(folder) / "preload_config"
+    rules.write_text("* * * * tcp\n")
+    return {"RINGSOCK_CONFIG_DIR": folder}
 
 
 def report(outcome, seconds):
@@ -78,18 +98,37 @@ def run(options, library, programs):
     return 1 if failed else 0
 
 
+def bench(options, library):
+    busy = BUSY_PROCESSES if options.what == "busy" else 0
+    by_name = {measurement.name: measurement for measurement in all_measurements()}
+    wanted = [by_name[name] for name in chosen(options.only, by_name, "measurement")]
+    with benchmarks.busy_processes(busy):
+        found, failures = benchmarks.take(wanted, library, runs=options.runs, seconds=options.seconds,
+                                          say=lambda line: print(line, flush=True))
+    result = benchmarks.summary(wanted, found, runs=options.runs, seconds=options.seconds, busy=busy)
+    print("\n".join(benchmarks.table(result)))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if options.readme:
+        readme.write(f"programs-{options.what}", benchmarks.table(result))
+    return 1 if failures else 0
+
+
 def main():
     options = arguments()
-    by_name = {program.name: program for program in all_programs()}
     if options.list:
-        print("\n".join(f"{program.name:22} {program.title}" for program in by_name.values()))
+        print("\n".join(f"{program.name:22} {program.title}" for program in all_programs()))
         return 0
     path = None if options.preload == "none" else pathlib.Path(options.preload).resolve()
     if path is not None and not path.is_file():
         sys.exit(f"run_programs.py: {path} is not there")
     processes.adopt_orphans()
-    library = Library(path, environment_of(options.setting))
-    return run(options, library, [by_name[name] for name in chosen(options.only, by_name, "program")])
+    with tempfile.TemporaryDirectory(prefix="ringsock-rules-") as folder:
+        library = Library(path, environment_of(options.setting), environment_of(options.unused) or rules_for_nobody(folder))
+        if options.what != "run":
+            return bench(options, library)
+        by_name = {program.name: program for program in all_programs()}
+        return run(options, library, [by_name[name] for name in chosen(options.only, by_name, "program")])
 
 
 sys.exit(main())

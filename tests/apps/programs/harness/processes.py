@@ -191,7 +191,7 @@ class Process:
 
 
 def reap_strays(known):
-    """kill -9 to our descendants that belong to no process of `known`; returns their command lines."""
+    """kill -9 to our children but those of `known`, and to all that descends from them; returns their command lines."""
     strays = []
     for pid in children_of(os.getpid()):
         if pid in known:

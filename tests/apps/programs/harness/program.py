@@ -14,12 +14,14 @@ class Program:
     """A program nobody here wrote, as server, client or both.
 
     name: as reported; title: as in the README; needs: executables; silent: sides whose processes end without running their
-    exit handlers, so that no statistics can be had of them.
+    exit handlers, so that no statistics can be had of them; kernel_because: why the library leaves its connections to the
+    kernel even when both ends are preloaded, empty where it must not.
     """
     name = ""
     title = ""
     needs = ()
     silent = ()
+    kernel_because = ""
 
     def start(self, run):
         """Starts the servers; returns when a client may come."""
@@ -73,7 +75,7 @@ def try_program(program, mode, library):
             program.exchange(run)
             run.end_servers()
             if library.path is not None:
-                statistics.check_paths(run, mode, program.silent)
+                statistics.check_paths(run, mode, program)
     except Failure as failure:
         why = "\n".join([str(failure), *run.last_lines()])
     except (OSError, ValueError, LookupError, TypeError) as error:

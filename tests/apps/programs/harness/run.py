@@ -47,6 +47,7 @@ class Run:
 
     server, client: the environment of each side's preload (empty: none). Threads: one.
     """
+    kept = frozenset()  # pids of children of the harness that are none of a run's processes
 
     def __init__(self, name, *, server=None, client=None):
         self.name = name
@@ -125,7 +126,7 @@ class Run:
             for process in started:
                 if process.status() is None:
                     process.kill()
-        strays = processes.reap_strays(set())
+        strays = processes.reap_strays(self.kept)
         for action in self._ends:
             action()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -25,6 +25,7 @@ class OpenSsh(Program):
     name = "openssh"
     title = "sshd, ssh, scp"
     needs = ("sshd", "ssh", "scp", "ssh-keygen")
+    kernel_because = "a built-in rule: sshd executes itself again with the connection"
 
     def start(self, run):
         self.port = free_port()
