@@ -16,6 +16,7 @@ busy    the same with two compute-bound processes beside.
 import argparse
 import json
 import pathlib
+import signal
 import sys
 import tempfile
 import time
@@ -123,6 +124,8 @@ def main():
     if path is not None and not path.is_file():
         sys.exit(f"run_programs.py: {path} is not there")
     processes.adopt_orphans()
+    # Some servers end on SIGINT; a shell that started us in the background had it ignored, which would be inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="ringsock-rules-") as folder:
         library = Library(path, environment_of(options.setting), environment_of(options.unused) or rules_for_nobody(folder))
         if options.what != "run":

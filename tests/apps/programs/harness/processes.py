@@ -10,6 +10,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import threading
 import time
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -103,11 +104,13 @@ def stacks_of(pid):
 class Process:
     """One started program and what it forked.
 
-    out, err: pathlib.Path of its standard output and error; label: what reports call it; stop: signal that asks it to end.
+    out, err: pathlib.Path of its standard output and error; label: what reports call it; stop: signal that asks it to end;
+    errors_by_pipe: standard error is a pipe, for programs that forbid themselves to write files.
     """
     _numbers = itertools.count(1)
 
-    def __init__(self, argv, *, folder, environment, label=None, user=None, stdin=None, stop=signal.SIGTERM):
+    def __init__(self, argv, *, folder, environment, label=None, user=None, stdin=None, stop=signal.SIGTERM,
+                 errors_by_pipe=False):
         number = next(self._numbers)
         self.label = label or os.path.basename(argv[0])
         self.argv = [str(word) for word in argv]
@@ -120,8 +123,12 @@ class Process:
         source = open(stdin, "rb") if isinstance(stdin, (str, os.PathLike)) else stdin
         as_user = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
-            self._child = subprocess.Popen([path, *self.argv[1:]], env=environment, cwd=folder, stdout=out, stderr=err,
+            self._child = subprocess.Popen([path, *self.argv[1:]], env=environment, cwd=folder, stdout=out,
+                                           stderr=subprocess.PIPE if errors_by_pipe else err,
                                            stdin=subprocess.DEVNULL if source is None else source, start_new_session=True, **as_user)
+        self._copier = threading.Thread(target=self._copy_errors, daemon=True) if errors_by_pipe else None
+        if self._copier:
+            self._copier.start()
         if source is not None and source is not stdin:
             source.close()
 
@@ -136,9 +143,22 @@ class Process:
     def output(self):
         return self.out.read_bytes()
 
+    def errors(self):
+        return self.err.read_text(errors="replace")
+
     def text(self):
         """Standard output, then standard error."""
-        return self.out.read_text(errors="replace") + self.err.read_text(errors="replace")
+        return self.out.read_text(errors="replace") + self.errors()
+
+    def settle(self, timeout=5.0):
+        """Returns when all that it and its children have said is in the files; they must have ended."""
+        if self._copier:
+            self._copier.join(timeout)
+
+    def _copy_errors(self):
+        with self._child.stderr as pipe, open(self.err, "ab", buffering=0) as log:
+            while piece := pipe.read1():
+                log.write(piece)
 
     def wait(self, timeout, expectation="end"):
         """Exit status; Failure with where it hangs when it runs on for longer than timeout seconds."""
@@ -187,6 +207,7 @@ class Process:
             signal_quietly(self.pid, self.stop)
             self.wait(timeout, f"end after {self.stop.name}")
             wait_until(lambda: all(is_zombie(pid) for pid in family), f"{self.label}: the processes it forked end with it", timeout)
+        self.settle()
         return self.status()
 
 

@@ -55,6 +55,7 @@ class Run:
         self.folder.chmod(0o755)
         self._sides = {"server": server or {}, "client": client or {}, "tool": {}}
         self._started = {side: [] for side in self._sides}
+        self._more_errors = {side: [] for side in self._sides}
         self._ends = []
 
     # -- what programs call ---------------------------------------------------------------------------------------------------
@@ -107,6 +108,10 @@ class Run:
     def random_file(self, name, size):
         return self.write(name, os.urandom(size))
 
+    def errors_also_in(self, side, path):
+        """A program of that side makes this file its standard error."""
+        self._more_errors[side].append(path)
+
     def at_end(self, action):
         """action() is called when all processes are gone."""
         self._ends.append(action)
@@ -114,11 +119,15 @@ class Run:
     # -- what the driver calls ------------------------------------------------------------------------------------------------
 
     def last_lines(self):
-        return [line for side in self._started for process in self._started[side][-3:] for line in process.last_lines()]
+        """The end of what the last processes of each side said."""
+        lines = [line for side in self._started for process in self._started[side][-3:] for line in process.last_lines()]
+        others = [path for paths in self._more_errors.values() for path in paths if path.exists()]
+        return lines + [f"{path.name}: {line}" for path in others for line in path.read_text(errors="replace").splitlines()[-6:]]
 
     def errors_of(self, side):
         """Standard error of each process of a side, as texts."""
-        return [process.err.read_text(errors="replace") for process in self._started[side]]
+        paths = [process.err for process in self._started[side]] + self._more_errors[side]
+        return [path.read_text(errors="replace") for path in paths if path.exists()]
 
     def close(self):
         """Ends what still runs and removes the folder. Returns command lines of processes that no longer belonged to anybody."""

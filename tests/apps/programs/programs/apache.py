@@ -37,8 +37,8 @@ class Apache(nginx.Nginx):
         nginx.make_files(run)
         user = "User nobody\nGroup nogroup" if os.geteuid() == 0 else ""
         configuration = CONFIGURATION.format(folder=run.folder, port=self.port, user=user)
-        # -E: errors of the start; ErrorLog /dev/stderr would be opened again by name, which a file of another user forbids.
-        run.serve(["apache2", "-D", "FOREGROUND", "-E", "/dev/stderr", "-f", run.write("apache.conf", configuration)], port=self.port)
+        run.errors_also_in("server", run.path("error.log"))
+        run.serve(["apache2", "-D", "FOREGROUND", "-f", run.write("apache.conf", configuration)], port=self.port)
 
     def exchange(self, run):
         nginx.check_fetches(run, self.port)

@@ -36,7 +36,8 @@ class OpenSsh(Program):
             SEPARATION.mkdir(mode=0o755)
             run.at_end(SEPARATION.rmdir)
         configuration = run.write("sshd_config", CONFIGURATION.format(port=self.port, folder=run.folder))
-        run.serve([find_program("sshd"), "-D", "-e", "-f", configuration], port=self.port)
+        # sshd's process without privileges sets RLIMIT_FSIZE to 0: a line of statistics into a file would be its end.
+        run.serve([find_program("sshd"), "-D", "-e", "-f", configuration], port=self.port, errors_by_pipe=True)
         self.options = ["-F", "none", "-i", run.path("user_key"), "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes", "-o",
                         f"UserKnownHostsFile={run.path('known_hosts')}", "-o", "StrictHostKeyChecking=accept-new"]
 

@@ -1,5 +1,6 @@
 """Python 3: http.server, asyncio, multiprocessing."""
 import pathlib
+import signal
 
 from harness.processes import wait_until
 from harness.program import Program
@@ -18,7 +19,7 @@ class PythonPeers(Program):
 
     def start(self, run):
         self.port = free_port()
-        run.serve(self.peer("server"), port=self.port, label="python3-server")
+        run.serve(self.peer("server"), port=self.port, label="python3-server", stop=signal.SIGINT)
 
     def exchange(self, run):
         must_equal(run.client(self.peer("client")).output.strip(), b"correct", "the client's verdict")
@@ -53,7 +54,8 @@ class HttpServer(Program):
         self.files = [run.random_file(f"www/{size}", size) for size in (0, 1, 65_537, 3_000_001)]
         with open(www / "endless", "wb") as sparse:
             sparse.truncate(1 << 40)
-        run.serve(["python3", "-m", "http.server", "--bind", "127.0.0.1", "--directory", www, self.port], port=self.port)
+        run.serve(["python3", "-m", "http.server", "--bind", "127.0.0.1", "--directory", www, self.port], port=self.port,
+                  stop=signal.SIGINT)
 
     def fetch(self, *names):
         return ["python3", "-B", PEERS / "http_fetch.py", f"http://127.0.0.1:{self.port}", *names]

@@ -1,4 +1,6 @@
 """sockperf over TCP: a ping-pong whose data it verifies itself."""
+import signal
+
 from harness.processes import wait_until
 from harness.program import Program
 from harness.run import free_port, must_hold
@@ -11,7 +13,7 @@ class Sockperf(Program):
 
     def start(self, run):
         self.port = free_port()
-        run.serve(["sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", self.port], port=self.port)
+        run.serve(["sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", self.port], port=self.port, stop=signal.SIGINT)
 
     def ping_pong(self, seconds, *words):
         return ["sockperf", "ping-pong", "--tcp", "-i", "127.0.0.1", "-p", self.port, "-t", seconds, *words]

@@ -18,7 +18,7 @@ async def echo(reader, writer):
 async def serve(port):
     server = await asyncio.start_server(echo, "127.0.0.1", port, backlog=CLIENTS)
     stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
     async with server:
         await stop.wait()
 
