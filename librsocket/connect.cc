@@ -151,6 +151,7 @@ void StreamSocket::finish_connect(const verbs::CmEvent& event) {
     return;
   }
   set_connected();
+  runtime::process_statistics.count_connected(path());
 }
 
 void StreamSocket::set_connected() {
@@ -180,6 +181,7 @@ void StreamSocket::fail_connect(int error) {
   connection_.reset();
   id_.reset();
   error_.store(error, std::memory_order_release);
+  statistics_.count_error();
   set_state(State::failed);
   note_activity();
 }

@@ -83,6 +83,7 @@ Result<std::size_t> StreamSocket::write_direct(const std::byte* data, std::size_
     const std::size_t fits = std::min<std::size_t>(size - written, entry->sge.length - within);
     const std::size_t step = connection_->write_direct(data + written, fits, entry->sge.addr + within, entry->sge.key);
     written += step;
+    if (step > 0) statistics_.count_sent(step);
     if (step < fits) {  // the queue is full
       if (written == 0) return Error{EAGAIN, "riowrite"};
       break;

@@ -135,6 +135,8 @@ Result<int> StreamSocket::accept(SocketAddress& peer, int flags) {
     return entered.error();
   }
   (void)fd.release();
+  accepted.describe();
+  runtime::process_statistics.count_accepted(accepted.path());
   accept_queue_.pop_front();
   if (listener_watch_) listener_watch_->room_again();
   return number;

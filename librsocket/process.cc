@@ -10,6 +10,7 @@
 #include "core/device/soft/app_memory.h"
 #include "core/device/soft/soft_provider.h"
 #include "core/runtime/spin_policy.h"
+#include "core/runtime/statistics.h"
 
 namespace ringsock::rs {
 
@@ -35,6 +36,11 @@ void apply_log_level() {
   log_warn("RINGSOCK_LOG: \"%s\" is none of none, error, warn, info, debug; \"warn\" is used", text);
 }
 
+void apply_statistics_wish() {
+  const char* text = ::secure_getenv("RINGSOCK_STATS");
+  runtime::process_statistics.set_print_at_exit(text != nullptr && std::strcmp(text, "1") == 0);
+}
+
 std::vector<std::unique_ptr<verbs::DeviceProvider>> providers() {
   std::vector<std::unique_ptr<verbs::DeviceProvider>> all;
   all.push_back(soft::make_soft_provider());
@@ -56,6 +62,7 @@ Process::Process(config::RsocketConfig settings) : config(settings), registry(pr
 Process& process() {
   static Process* const instance = [] {
     apply_log_level();
+    apply_statistics_wish();
     return new Process(load_config());
   }();
   return *instance;

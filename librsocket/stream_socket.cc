@@ -1,14 +1,40 @@
 #include "librsocket/stream_socket.h"
 
+#include <array>
+
 #include "librsocket/keepalive.h"
 #include "librsocket/process.h"
 
 namespace ringsock::rs {
 
 StreamSocket::StreamSocket(Process& process, int domain, int fd)
-    : process_(process), domain_(domain), fd_(fd), settings_(settings_from(process.config)) {}
+    : process_(process), domain_(domain), fd_(fd), settings_(settings_from(process.config)) {
+  describe();
+}
 
 StreamSocket::~StreamSocket() { stop_background(); }
+
+runtime::SocketPath StreamSocket::path() const {
+  if (!is_connected()) return runtime::SocketPath::none;
+  return id_->device().is_embedded() ? runtime::SocketPath::embedded : runtime::SocketPath::rdma;
+}
+
+void StreamSocket::describe() {
+  constexpr std::array kStates{runtime::SocketState::created,   runtime::SocketState::bound,
+                               runtime::SocketState::listening, runtime::SocketState::connecting,
+                               runtime::SocketState::connected, runtime::SocketState::failed};
+  runtime::SocketDescription description{.descriptor = fd_, .state = kStates[static_cast<std::size_t>(state())]};
+  if (closed_.load(std::memory_order_relaxed)) {
+    description.descriptor = -1;
+    description.state = runtime::SocketState::closed;
+  }
+  description.path = path();
+  if (id_) {
+    description.local = id_->local_address();
+    description.peer = id_->peer_address();
+  }
+  statistics_.describe(description);
+}
 
 QueueSettings StreamSocket::settings_from(const config::RsocketConfig& config) {
   QueueSettings settings;

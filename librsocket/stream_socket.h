@@ -14,6 +14,7 @@
 #include "core/base/socket_address.h"
 #include "core/config/rsocket_config.h"
 #include "core/runtime/endpoint.h"
+#include "core/runtime/statistics.h"
 #include "core/verbs/connection_manager.h"
 #include "librsocket/connection.h"
 #include "librsocket/io_vector.h"
@@ -64,6 +65,7 @@ class StreamSocket final : public runtime::Endpoint {
   void closed() noexcept override;
   Nanos linger() noexcept override;
   bool is_drained() noexcept override;
+  runtime::SocketStatistics* statistics() noexcept override { return &statistics_; }
   bool owns_descriptor(int fd) const noexcept override {
     return fd == fd_ && connection_owns_fd_.load(std::memory_order_acquire);
   }
@@ -81,8 +83,17 @@ class StreamSocket final : public runtime::Endpoint {
  private:
   enum class State : std::uint8_t { initial, bound, listening, connecting, connected, failed };
   [[nodiscard]] State state() const { return state_.load(std::memory_order_acquire); }
-  void set_state(State next) { state_.store(next, std::memory_order_release); }
+  /// The socket is complete in its new state: others may see it.
+  void set_state(State next) {
+    state_.store(next, std::memory_order_release);
+    describe();
+  }
   [[nodiscard]] bool is_connected() const { return state() == State::connected; }
+
+  // stream_socket.cc: under setup_lock_
+  /// Tells rsstat what the socket is now.
+  void describe();
+  [[nodiscard]] runtime::SocketPath path() const;
 
   // connect.cc: all under setup_lock_
   Result<SocketAddress> usable_address(const sockaddr* address, socklen_t length) const;
@@ -137,6 +148,7 @@ class StreamSocket final : public runtime::Endpoint {
 
   static QueueSettings settings_from(const config::RsocketConfig& config);
 
+  runtime::SocketStatistics statistics_;
   Process& process_;
   const int domain_;
   int fd_;

@@ -14,7 +14,10 @@ int StreamSocket::take_error() {
   if (const int error = error_.exchange(0, std::memory_order_acq_rel)) return error;
   if (!is_connected() || closed_.load(std::memory_order_relaxed)) return 0;
   const int failure = connection_->failure();
-  if (failure != 0 && !failure_taken_.exchange(true, std::memory_order_acq_rel)) return failure;
+  if (failure != 0 && !failure_taken_.exchange(true, std::memory_order_acq_rel)) {
+    statistics_.count_error();
+    return failure;
+  }
   return 0;
 }
 
@@ -71,7 +74,10 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
     return connection_->readable() > 0 || at_end_of_stream() ? Result<ssize_t>(0) : Error{EAGAIN, "rrecv"};
   const std::size_t copied = connection_->receive(out, peek);
   if (!peek) connection_->announce_if_due();
-  if (copied > 0) return static_cast<ssize_t>(copied);
+  if (copied > 0) {
+    if (!peek) statistics_.count_received(copied);
+    return static_cast<ssize_t>(copied);
+  }
   reading.unlock();
 
   if (closed_.load(std::memory_order_acquire)) return Error{EBADF, "rrecv: closed meanwhile"};
@@ -142,13 +148,16 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
     if (!at_end_of_sending()) {
       if (total == 0) return 0;
       sent = connection_->send(data);
+      if (sent > 0) statistics_.count_sent(sent);
     }
   }
   if (sent < total) {
     progress();
     std::lock_guard sending(send_lock_);
     if (!at_end_of_sending()) {
-      sent += connection_->send(data);
+      const std::size_t more = connection_->send(data);
+      if (more > 0) statistics_.count_sent(more);
+      sent += more;
     }
   }
   if (sent > 0) return static_cast<ssize_t>(sent);
@@ -245,6 +254,7 @@ runtime::WaitFds StreamSocket::arm() noexcept {
 void StreamSocket::woken() noexcept {
   // The events of a connect or of a listener are taken by ready(), which the caller looks at next.
   if (!is_connected()) return;
+  statistics_.count_wakeup();
   connection_->woken();
   std::lock_guard guard(setup_lock_);
   take_cm_events();
@@ -306,6 +316,7 @@ void StreamSocket::closed() noexcept {
     set_state(State::failed);
     return;
   }
+  describe();
   if (!is_connected()) return;
   const bool abort = linger_on_.load(std::memory_order_relaxed) && linger_seconds_.load(std::memory_order_relaxed) == 0;
   const bool half_open = !read_shut_.exchange(true) || !write_shut_.load(std::memory_order_relaxed);

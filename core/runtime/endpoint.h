@@ -23,6 +23,7 @@ namespace ringsock::runtime {
 class Endpoint;
 class EpollSet;
 class Ref;
+class SocketStatistics;
 
 /// Somebody who wants to hear that an endpoint's readiness may have changed: a sleeper (sleeper.h) or an epoll set's
 /// member (epoll_set.h). Leaves with Endpoint::remove_watch() before it is destroyed.
@@ -142,6 +143,9 @@ class Endpoint {
     }
     return refs != 0;
   }
+
+  /// Where what happens to this endpoint is counted, or null.
+  virtual SocketStatistics* statistics() noexcept { return nullptr; }
 
   /// This endpoint as an epoll set (epoll_set.h), or null.
   virtual EpollSet* as_epoll_set() noexcept { return nullptr; }

@@ -8,6 +8,7 @@
 #include "core/runtime/epoll_set.h"
 #include "core/runtime/sleeper.h"
 #include "core/runtime/spin_policy.h"
+#include "core/runtime/statistics.h"
 #include "core/runtime/wait.h"
 
 namespace ringsock::runtime {
@@ -142,6 +143,7 @@ Result<int> EpollSet::spin(std::span<epoll_event> events, Nanos deadline, const 
     Result<int> ready = look(events, ++round % rounds_per_kernel_look == 0, mask);
     if (ready && *ready == 0) continue;
     spinner.paid_off();
+    process_statistics.count_shared_spin_paid();
     return ready;
   }
   return 0;

@@ -15,6 +15,7 @@
 #include "core/runtime/fd_table.h"
 #include "core/runtime/sleeper.h"
 #include "core/runtime/spin_policy.h"
+#include "core/runtime/statistics.h"
 #include "core/runtime/wait.h"
 
 namespace ringsock::runtime {
@@ -73,6 +74,7 @@ class PollCall {
   Result<int> look_at_kernel(const sigset_t* mask);
   Result<int> look(bool kernel_too, const sigset_t* mask);
   Result<int> spin(Nanos deadline, const sigset_t* mask);
+  void count_spin_paid();
   Result<int> sleep(Nanos deadline, const sigset_t* mask);
   Result<int> sleep_on_descriptors(Nanos deadline, const sigset_t* mask);
   Result<int> wait_for_doorbells(Nanos wake_at, const sigset_t* mask);
@@ -133,9 +135,17 @@ Result<int> PollCall::spin(Nanos deadline, const sigset_t* mask) {
     Result<int> ready = look(++round % rounds_per_kernel_look == 0, mask);
     if (ready && *ready == 0) continue;
     spinner.paid_off();
+    count_spin_paid();
     return ready;
   }
   return 0;
+}
+
+void PollCall::count_spin_paid() {
+  for (const Member& member : members_) {
+    SocketStatistics* const counters = member.endpoint->statistics();
+    if (counters != nullptr && entries_[member.index].revents != 0) counters->count_spin_paid();
+  }
 }
 
 Nanos PollCall::wake_up_time(Nanos deadline) {

@@ -9,6 +9,7 @@
 #include "core/runtime/endpoint.h"
 #include "core/runtime/sleeper.h"
 #include "core/runtime/spin_policy.h"
+#include "core/runtime/statistics.h"
 
 namespace ringsock::runtime {
 
@@ -45,6 +46,7 @@ auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadlin
       answer = attempt();
       if (!would_block(answer)) {
         spinner.paid_off();
+        if (SocketStatistics* counters = endpoint.statistics()) counters->count_spin_paid();
         return answer;
       }
     }

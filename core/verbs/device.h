@@ -34,6 +34,8 @@ class Device {
   /// Whether a completion queue without a channel, once armed, makes event_fd() of its queue pairs' connection ids
   /// readable, and next_event() takes that. Spares a descriptor per connection.
   [[nodiscard]] virtual bool wakes_through_connection() const { return false; }
+  /// For people only: whether statistics call it embedded or RDMA.
+  [[nodiscard]] virtual bool is_embedded() const { return false; }
   virtual Result<ibv_device_attr> query_device() = 0;
   virtual Result<ibv_port_attr> query_port(std::uint8_t port) = 0;
 

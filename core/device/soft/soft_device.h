@@ -38,6 +38,7 @@ class SoftDevice final : public verbs::Device {
   [[nodiscard]] const char* name() const override { return kSoftDeviceName; }
   [[nodiscard]] std::uint32_t max_inline_data() const override { return kMaxInlineBytes; }
   [[nodiscard]] bool wakes_through_connection() const override { return true; }
+  [[nodiscard]] bool is_embedded() const override { return true; }
   Result<ibv_device_attr> query_device() override;
   Result<ibv_port_attr> query_port(std::uint8_t port) override;
 

@@ -1,0 +1,138 @@
+// Counting: what this process's sockets do, for rsstat(1) and for the line at exit.
+#pragma once
+
+#include <string>
+
+#include "core/base/mutex.h"
+#include "core/base/socket_address.h"
+#include "core/runtime/statistics_page.h"
+
+namespace ringsock::runtime {
+
+/// Without a locked instruction: for a counter with one writer, or one that may lose a count.
+inline void add_relaxed(Counter& counter, std::uint64_t amount) {
+  counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+}
+
+/// What is told of a socket beside its counters.
+struct SocketDescription {
+  int descriptor = -1;
+  SocketState state = SocketState::created;
+  SocketPath path = SocketPath::none;
+  SocketAddress local{};
+  SocketAddress peer{};
+};
+
+/// One socket's slot. Counting costs two relaxed loads and stores on a line of its own: no lock, no system call, no
+/// locked instruction. The first one of a process makes the process's page.
+class SocketStatistics {
+ public:
+  SocketStatistics();
+  SocketStatistics(const SocketStatistics&) = delete;
+  SocketStatistics& operator=(const SocketStatistics&) = delete;
+  /// The counts go to the process's totals.
+  ~SocketStatistics();
+
+  /// Some 50 ns: when the socket's state changes. Threads: any.
+  void describe(const SocketDescription& description);
+  /// A call that moved `bytes`; by whoever may send, or receive, at this time.
+  void count_sent(std::size_t bytes) {
+    add_relaxed(slot_->counters.bytes_out, bytes);
+    add_relaxed(slot_->counters.messages_out, 1);
+  }
+  void count_received(std::size_t bytes) {
+    add_relaxed(slot_->counters.bytes_in, bytes);
+    add_relaxed(slot_->counters.messages_in, 1);
+  }
+  /// A sleep that the peer's doorbell ended; a spin that made a sleep unnecessary; a failure that the application was
+  /// told. By any thread: of two at the same time one may be lost.
+  void count_wakeup();
+  void count_spin_paid() { add_relaxed(slot_->counters.spins_paid, 1); }
+  void count_error() { add_relaxed(slot_->counters.errors, 1); }
+
+ private:
+  SocketSlot* slot_;
+};
+
+/// The sums over a process's sockets, past and present.
+struct CounterSums {
+  std::uint64_t bytes_out = 0, messages_out = 0;
+  std::uint64_t bytes_in = 0, messages_in = 0;
+  std::uint64_t wakeups = 0, spins_paid = 0, errors = 0;
+
+  void add(const SlotCounters& counters);
+};
+
+/// The process's page. Threads: any. Without /dev/shm, or room in it, it is private memory: everything counts, rsstat
+/// sees nothing. A forked child starts with the sockets that it inherited and counters of its own, and shows its page
+/// once it makes a socket or sleeps on one. The file is removed at exit.
+class ProcessStatistics {
+ public:
+  constexpr ProcessStatistics() = default;
+  ProcessStatistics(const ProcessStatistics&) = delete;
+  ProcessStatistics& operator=(const ProcessStatistics&) = delete;
+
+  /// A connection made by connect(2), or accepted. For those by the kernel: why.
+  void count_connected(SocketPath path);
+  void count_kernel_connected(KernelReason reason);
+  void count_accepted(SocketPath path);
+
+  /// A spin for many sockets at a time that made a sleep unnecessary. Of two at the same time one may be lost.
+  void count_shared_spin_paid() {
+    if (PageHeader* header = header_.load(std::memory_order_acquire))
+      add_relaxed(header->others.counters.spins_paid, 1);
+  }
+
+  /// Whether exit(3) prints line() on standard error (RINGSOCK_STATS=1), if the process made or used a socket.
+  void set_print_at_exit(bool on) { print_at_exit_.store(on, std::memory_order_relaxed); }
+  /// The line for RINGSOCK_STATS=1, without its end; empty when there was no socket. Its format is in rsrun(1).
+  [[nodiscard]] std::string line();
+  /// The file's path; empty while the page is private.
+  [[nodiscard]] std::string path();
+
+  // -- for SocketStatistics, fork handlers and exit
+  SocketSlot* open_slot();
+  void close_slot(SocketSlot& slot);
+  void describe(SocketSlot& slot, const SocketDescription& description);
+  /// A child shows its page when it does something.
+  void show_if_forked() {
+    if (forked_.load(std::memory_order_relaxed)) show();
+  }
+  void before_fork() { lock_.lock(); }
+  void after_fork_in_parent() { lock_.unlock(); }
+  void after_fork_in_child();
+  void at_exit() noexcept;
+
+ private:
+  PageHeader& header();
+  PageHeader& header_locked();
+  void fill_header(PageHeader& header) const;
+  bool grow_locked();
+  void show();
+  void show_locked();
+  bool map_file_locked(int fd);
+  void leave_parents_page(PageHeader& header);
+  std::string line_locked();
+
+  Mutex lock_;
+  std::atomic<PageHeader*> header_{nullptr};  ///< null until the first use
+  std::atomic<bool> forked_{false};
+  std::atomic<bool> print_at_exit_{false};
+  bool opened_ = false;            ///< this process made a socket
+  std::uint32_t slots_ready_ = 0;  ///< slots that have memory; 0 when only `others` can be had
+  // Private copies, since others of this user could write to the page.
+  std::uint32_t header_used_ = 0;  ///< slots ever used
+  std::uint32_t first_free_ = 0;   ///< index + 1; 0: none
+  std::array<std::uint32_t, kStatisticsSlots> next_free_{};
+  std::array<char, 64> path_{};  ///< empty: the page is private
+};
+
+/// The one of the process. Never destroyed.
+extern ProcessStatistics process_statistics;
+
+inline void SocketStatistics::count_wakeup() {
+  process_statistics.show_if_forked();
+  add_relaxed(slot_->counters.wakeups, 1);
+}
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,49 @@
+// Reading other processes' statistics pages, for rsstat(1). A page is its owner's: whatever it holds is checked.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/base/socket_address.h"
+#include "core/runtime/statistics.h"
+#include "core/runtime/statistics_page.h"
+
+namespace ringsock::runtime {
+
+/// One socket, as it was when the page was read.
+struct SocketSnapshot {
+  SocketDescription description;
+  CounterSums counters;
+};
+
+struct ProcessSnapshot {
+  std::uint32_t pid = 0;
+  std::string program;  ///< printable characters
+  std::int64_t started_ns = 0;
+  std::array<std::uint64_t, kSocketPaths> connected{};
+  std::array<std::uint64_t, kSocketPaths> accepted{};
+  std::array<std::uint64_t, kKernelReasons> kernel{};
+  std::vector<SocketSnapshot> sockets;
+  CounterSums others;      ///< of sockets beyond what a page can list, and of waiting for many
+  CounterSums total;       ///< of all sockets, past and present
+  unsigned unsettled = 0;  ///< sockets left out because their entry was being changed
+};
+
+/// Error: EPROTO when it is no page of this version, or is cut off.
+Result<ProcessSnapshot> parse_statistics_page(std::span<const std::byte> bytes);
+
+/// Reads the page `name` in the directory. A socket whose entry keeps changing is left out.
+/// Errors: those of open(2) and read(2); EPERM when it is no regular file of the user that its name says; EFBIG;
+/// EPROTO; ESRCH when the process that its name says does not have it in its memory (any more).
+Result<ProcessSnapshot> read_statistics_file(int directory, const char* name);
+
+/// The pages of all living processes, by pid: this user's, for root everybody's. Files of dead processes are removed.
+/// @param refused  gets a line for each file that looks like a page and is none.
+std::vector<ProcessSnapshot> read_all_statistics(const char* directory, std::vector<std::string>& refused);
+
+}  // namespace ringsock::runtime
