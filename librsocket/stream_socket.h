@@ -35,7 +35,7 @@ struct Process;
 ///
 /// connection_ is set before the state becomes `connected` and stays until the destructor, so whoever has seen that
 /// state (acquire) may use it without a lock.
-class StreamSocket final : public runtime::Endpoint {
+class StreamSocket : public runtime::Endpoint {
  public:
   /// @param domain  AF_INET or AF_INET6
   /// @param fd      the descriptor it will be known by: a kernel TCP socket that holds the port, owned by the caller
@@ -60,9 +60,12 @@ class StreamSocket final : public runtime::Endpoint {
 
   std::uint32_t ready() noexcept override;
   runtime::WaitFds arm() noexcept override;
+  [[nodiscard]] bool asks_kernel() const noexcept override { return state() == State::listening; }
   void woken() noexcept override;
   Nanos deadline() noexcept override { return deadline_.load(std::memory_order_relaxed); }
   void closed() noexcept override;
+  void descriptor_closed(int fd) noexcept override;
+  void give_up_descriptor() noexcept override;
   Nanos linger() noexcept override;
   bool is_drained() noexcept override;
   runtime::SocketStatistics* statistics() noexcept override { return &statistics_; }
@@ -79,6 +82,13 @@ class StreamSocket final : public runtime::Endpoint {
   Status unmap_buffer(void* data, std::size_t length);
   /// One attempt at [offset, offset + size): bytes written, 0 when nothing is mapped there. EAGAIN: the queue is full.
   Result<std::size_t> write_direct(const std::byte* data, std::size_t size, std::uint64_t offset);
+
+ protected:
+  /// The number it is known by; another one after that was closed while a duplicate lives.
+  [[nodiscard]] int descriptor() const { return fd_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool has_failed_to_connect() const { return state() == State::failed; }
+  [[nodiscard]] rs::Process& process() const { return process_; }
+  [[nodiscard]] int domain() const { return domain_; }
 
  private:
   enum class State : std::uint8_t { initial, bound, listening, connecting, connected, failed };
@@ -151,7 +161,7 @@ class StreamSocket final : public runtime::Endpoint {
   runtime::SocketStatistics statistics_;
   Process& process_;
   const int domain_;
-  int fd_;
+  std::atomic<int> fd_;
   std::atomic<bool> connection_owns_fd_{false};  ///< fd_ is the connection's own descriptor
 
   Mutex setup_lock_;

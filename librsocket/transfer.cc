@@ -1,7 +1,10 @@
 // Sending, receiving, readiness and the end of a connection.
+#include <fcntl.h>
+
 #include <cerrno>
 #include <mutex>
 
+#include "core/runtime/fd_table.h"
 #include "librsocket/process.h"
 #include "librsocket/stream_socket.h"
 
@@ -322,6 +325,22 @@ void StreamSocket::closed() noexcept {
   const bool half_open = !read_shut_.exchange(true) || !write_shut_.load(std::memory_order_relaxed);
   write_shut_.store(true, std::memory_order_release);
   if (half_open && !abort) disconnect();
+}
+
+void StreamSocket::descriptor_closed(int fd) noexcept {
+  std::lock_guard guard(setup_lock_);
+  if (fd != fd_) return;
+  const int other = runtime::fd_table().number_of(*this).value_or(-1);
+  if (connection_owns_fd_.load(std::memory_order_relaxed) && !id_->move_to_descriptor(other)) return;
+  fd_ = other;
+}
+
+void StreamSocket::give_up_descriptor() noexcept {
+  std::lock_guard guard(setup_lock_);
+  if (!connection_owns_fd_.load(std::memory_order_relaxed) || !id_) return;
+  const int other = ::fcntl(fd_, F_DUPFD_CLOEXEC, 0);
+  if (other < 0 || !id_->move_to_descriptor(other)) return;
+  fd_ = other;
 }
 
 Nanos StreamSocket::linger() noexcept {

@@ -65,6 +65,7 @@ void Endpoint::notify_watchers_slow(std::uint32_t changed) {
 }
 
 void Endpoint::member_closed(Endpoint&) noexcept {}
+void Endpoint::member_left_to_kernel(Endpoint&) noexcept {}
 
 void Endpoint::close() noexcept {
   {
@@ -73,17 +74,22 @@ void Endpoint::close() noexcept {
   }
   closed();
   notify_watchers_slow(~0U);
-  for (;;) {
-    Ref set;
-    {
-      const std::lock_guard guard(watches_lock_);
-      watches_.for_each([&set](Watch& watch) {
-        if (!set) set = watch.owner();
-      });
-    }
-    if (!set) return;
-    set->member_closed(*this);
-  }
+  while (const Ref set = first_owner()) set->member_closed(*this);
+}
+
+void Endpoint::leave_to_kernel() noexcept {
+  while (const Ref set = first_owner()) set->member_left_to_kernel(*this);
+  notify_watchers_slow(~0U);
+}
+
+/// An epoll set that watches this endpoint, or empty.
+Ref Endpoint::first_owner() {
+  Ref set;
+  const std::lock_guard guard(watches_lock_);
+  watches_.for_each([&set](Watch& watch) {
+    if (!set) set = watch.owner();
+  });
+  return set;
 }
 
 }  // namespace ringsock::runtime

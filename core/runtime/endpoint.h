@@ -111,6 +111,9 @@ class Endpoint {
   /// The descriptor has been closed: start the protocol's close. Called once, by close(), after no new caller can find
   /// the endpoint. Operations that are still running or woken up by it see EBADF. The destructor comes later.
   virtual void closed() noexcept = 0;
+  /// One of several descriptors was closed (its number is out of the table, but not yet free): others still mean this
+  /// endpoint.
+  virtual void descriptor_closed(int /*fd*/) noexcept {}
   [[nodiscard]] bool is_closed() const { return is_closed_.load(std::memory_order_acquire); }
   /// Whether a descriptor in the table (fd_table.h) still means this endpoint; more than one after dup(2).
   [[nodiscard]] bool has_descriptors() const { return descriptors_.load(std::memory_order_acquire) != 0; }
@@ -121,6 +124,8 @@ class Endpoint {
   /// Whether descriptor `fd` is closed by the endpoint's destructor, not by whoever takes it out of the table: then no
   /// thread that is still inside meets a number that belongs to something else by now.
   virtual bool owns_descriptor(int /*fd*/) const noexcept { return false; }
+  /// Such a number is wanted for something else (dup2): the endpoint, which is closed, goes on under another one.
+  virtual void give_up_descriptor() noexcept {}
 
   /// O_NONBLOCK of the open file description.
   [[nodiscard]] bool is_nonblocking() const { return nonblocking_.load(std::memory_order_relaxed); }
@@ -146,6 +151,9 @@ class Endpoint {
 
   /// Where what happens to this endpoint is counted, or null.
   virtual SocketStatistics* statistics() noexcept { return nullptr; }
+  /// Whether ready() asks the kernel, which costs a system call, and arm() costs nothing: pollers then do not spin on it
+  /// but wait for its descriptors.
+  [[nodiscard]] virtual bool asks_kernel() const noexcept { return false; }
 
   /// This endpoint as an epoll set (epoll_set.h), or null.
   virtual EpollSet* as_epoll_set() noexcept { return nullptr; }
@@ -173,9 +181,15 @@ class Endpoint {
   void note_activity() { activity_.fetch_add(1, std::memory_order_release); }
   /// A member of this epoll set was closed. Called without locks.
   virtual void member_closed(Endpoint& member) noexcept;
+  /// A member's descriptors are the kernel's from now on. Called without locks.
+  virtual void member_left_to_kernel(Endpoint& member) noexcept;
+  /// To be called by an implementation whose descriptors go on as the kernel's: epoll sets hand them over, and sleepers
+  /// look again. Without its own locks held.
+  void leave_to_kernel() noexcept;
 
  private:
   friend class FdTable;
+  Ref first_owner();
   void notify_watchers_slow(std::uint32_t changed);
 
   std::atomic<std::uint32_t> refs_{1};

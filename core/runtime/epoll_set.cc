@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstring>
 #include <mutex>
 #include <new>
 
+#include "core/base/log.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/poll_set.h"
 #include "core/runtime/sleeper.h"
@@ -42,6 +44,13 @@ Result<int> wait_by_kernel(int epoll_fd, epoll_event* events, int max_events, Na
   }
   if (ready < 0) return Error::last("epoll_pwait2");
   return ready;
+}
+
+/// Marks our doorbells among the kernel's members of an adopted set: no data of the application has the address of our
+/// variable.
+std::uint64_t wake_up_tag() {
+  static const char tag = 0;
+  return reinterpret_cast<std::uintptr_t>(&tag);
 }
 
 Status check_exclusive(int op, bool is_set, std::uint32_t events) {
@@ -105,20 +114,47 @@ EpollSet::~EpollSet() {
   for (auto& [key, member] : members_) member->endpoint_->remove_watch(*member);
 }
 
-Result<int> EpollSet::create(int flags) {
-  UniqueFd descriptor(::epoll_create1(flags));
-  if (!descriptor) return Error::last("epoll_create1");
-  UniqueFd kernel(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
+Result<Ref> EpollSet::wrap(int epoll_fd) {
+  UniqueFd kernel(::fcntl(epoll_fd, F_DUPFD_CLOEXEC, 0));
   UniqueFd doorbells(::epoll_create1(EPOLL_CLOEXEC));
   UniqueFd bell(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!kernel || !doorbells || !bell) return Error::last("epoll_create");
   const epoll_event rung{EPOLLIN | EPOLLET, {.fd = bell.get()}};
   Status prepared = control_descriptor(doorbells.get(), EPOLL_CTL_ADD, bell.get(), &rung);
   if (!prepared) return prepared.error();
-  Status entered =
-      fd_table().insert(descriptor.get(), Ref(new EpollSet(std::move(kernel), std::move(doorbells), std::move(bell))));
+  return Ref(new EpollSet(std::move(kernel), std::move(doorbells), std::move(bell)));
+}
+
+Result<int> EpollSet::create(int flags) {
+  UniqueFd descriptor(::epoll_create1(flags));
+  if (!descriptor) return Error::last("epoll_create1");
+  auto set = wrap(descriptor.get());
+  if (!set) return set.error();
+  Status entered = fd_table().insert(descriptor.get(), *std::move(set));
   if (!entered) return entered.error();
   return descriptor.release();
+}
+
+Status EpollSet::adopt(int epoll_fd) {
+  static constinit Mutex adopting;
+  const std::lock_guard guard(adopting);
+  if (fd_table().holds(epoll_fd)) return ok();
+  auto wrapped = wrap(epoll_fd);
+  if (!wrapped) return wrapped.error();
+  auto& set = static_cast<EpollSet&>(**wrapped);
+  // From now on whoever sleeps on the epoll file is woken by our doorbells. This also tells whether it is an epoll file.
+  const epoll_event wake_up{EPOLLIN, {.u64 = wake_up_tag()}};
+  Status nested = control_descriptor(set.kernel_.get(), EPOLL_CTL_ADD, set.doorbells_.get(), &wake_up);
+  if (!nested) return nested;
+  set.has_kernel_members_.store(true, std::memory_order_relaxed);
+  Status entered = fd_table().insert(epoll_fd, *std::move(wrapped));
+  if (entered) set.ring();
+  return entered;
+}
+
+int EpollSet::forget_wake_up(epoll_event* events, int count) {
+  const auto is_wake_up = [](const epoll_event& event) { return event.data.u64 == wake_up_tag(); };
+  return static_cast<int>(std::remove_if(events, events + count, is_wake_up) - events);
 }
 
 Status EpollSet::control(int op, int fd, const epoll_event* event) {
@@ -212,6 +248,22 @@ void EpollSet::member_closed(Endpoint& endpoint) noexcept {
   const std::lock_guard guard(lock_);
   auto place = members_.lower_bound({&endpoint, INT_MIN});
   while (place != members_.end() && place->first.first == &endpoint) remove(place++, departed);
+}
+
+void EpollSet::member_left_to_kernel(Endpoint& endpoint) noexcept {
+  Departed departed;
+  const std::lock_guard guard(lock_);
+  auto place = members_.lower_bound({&endpoint, INT_MIN});
+  while (place != members_.end() && place->first.first == &endpoint) {
+    EpollMember& member = *place->second;
+    epoll_event event = member.event_;
+    if (!member.enabled_) event.events = 0;
+    if (Status moved = control_kernel(EPOLL_CTL_ADD, member.fd_, &event); !moved) {
+      log_warn("epoll: descriptor %d: %s: %s", member.fd_, moved.error().where, std::strerror(moved.error().code));
+    }
+    remove(place++, departed);
+  }
+  ring();
 }
 
 void EpollSet::closed() noexcept {

@@ -82,6 +82,13 @@ class EpollSet final : public Endpoint {
  public:
   /// epoll_create1(2). The new descriptor, in fd_table().
   static Result<int> create(int flags);
+  /// Makes the kernel's epoll set `epoll_fd` one of ours, with the members it has, so that it can hold endpoints.
+  /// Threads that sleep in epoll_wait(2) on it are woken: see forget_wake_up(). Errors: EBADF, EINVAL no epoll set,
+  /// EMFILE, ENOMEM. Harmless when it is one of ours already.
+  static Status adopt(int epoll_fd);
+  /// What epoll_wait(2) of the kernel gave for a set that was adopted meanwhile, without the event that woke the caller.
+  /// @return how many of the `count` are left.
+  static int forget_wake_up(epoll_event* events, int count);
   ~EpollSet() override;
 
   /// epoll_ctl(2), `event` not null unless `op` is EPOLL_CTL_DEL. Errors: EBADF, EEXIST, EINVAL, ELOOP, ENOENT, ENOMEM,
@@ -100,6 +107,7 @@ class EpollSet final : public Endpoint {
 
  protected:
   void member_closed(Endpoint& endpoint) noexcept override;
+  void member_left_to_kernel(Endpoint& endpoint) noexcept override;
 
  private:
   friend class EpollMember;
@@ -109,6 +117,8 @@ class EpollSet final : public Endpoint {
   using Departed = std::vector<std::unique_ptr<EpollMember>>;
 
   EpollSet(UniqueFd kernel, UniqueFd doorbells, UniqueFd bell);
+  /// A set around the epoll file behind `epoll_fd`.
+  static Result<Ref> wrap(int epoll_fd);
 
   // epoll_set.cc: membership; add() and what control() calls take the lock, the others need it
   Status control_endpoint(int op, int fd, Ref endpoint, const epoll_event* event);

@@ -58,6 +58,8 @@ int EpollSet::collect_locked(std::span<epoll_event> events, After after) {
       if (!member.enabled_) leave_lists(member);
     } else if (after == After::get_cold && member.armed_) {
       make_cold(member);
+    } else if (member.endpoint_->asks_kernel() && arm_member(member)) {
+      make_cold(member);  // its descriptors tell: registering them tells also what is there already
     }
   }
   return static_cast<int>(count);
@@ -108,6 +110,7 @@ Result<int> EpollSet::look_at_kernel(std::span<epoll_event> events, const sigset
     const std::size_t most = std::min<std::size_t>(events.size(), INT_MAX / sizeof(epoll_event));
     ready = ::epoll_wait(kernel_.get(), events.data(), static_cast<int>(most), 0);
     if (ready < 0) return Error::last("epoll_wait");
+    ready = forget_wake_up(events.data(), ready);
   }
   if (ready == 0 && mask) {
     const Result<int> passed = poll_until({}, Nanos::zero(), mask);

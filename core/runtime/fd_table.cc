@@ -95,4 +95,24 @@ Ref FdTable::remove(int fd) {
   return Ref(endpoint);
 }
 
+bool FdTable::let_go(int fd) {
+  std::array<Endpoint*, kMostRetired> ripe{};
+  {
+    const std::lock_guard guard(lock_);
+    Entry* const place = entry(fd);
+    Endpoint* const endpoint = place ? exchange(*place, nullptr) : nullptr;
+    if (!endpoint) return false;
+    if (retired_count_ == kMostRetired) {
+      ripe = retired_;
+      retired_count_ = 0;
+    }
+    retired_[retired_count_++] = endpoint;
+  }
+  if (ripe[0]) {
+    rcu_wait_for_readers();
+    for (Endpoint* endpoint : ripe) endpoint->drop_ref();
+  }
+  return true;
+}
+
 }  // namespace ringsock::runtime

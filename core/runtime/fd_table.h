@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 #include "core/base/mutex.h"
 #include "core/base/result.h"
@@ -61,6 +62,11 @@ class FdTable {
   FdTable& operator=(const FdTable&) = delete;
 
   [[nodiscard]] Lookup find(int fd) const noexcept { return Lookup(*this, fd); }
+  /// Whether `fd` is ours, by two loads: for calls that mostly are not. Another thread may change it at any time.
+  [[nodiscard]] bool holds(int fd) const noexcept {
+    const Entry* const place = entry(fd);
+    return place && place->load(std::memory_order_relaxed);
+  }
   /// A counted reference, empty when `fd` is not ours.
   [[nodiscard]] Ref get(int fd) const noexcept {
     const Lookup lookup(*this, fd);
@@ -74,6 +80,11 @@ class FdTable {
   /// not call Endpoint::close(): the caller does, when Endpoint::has_descriptors() says that this one was the last. Not
   /// inside a read-side section.
   Ref remove(int fd);
+  /// The same for a descriptor that goes on as the kernel's, and without waiting: the table's reference is dropped
+  /// later, with those of others. False when `fd` is not ours.
+  bool let_go(int fd);
+  /// A descriptor that means `endpoint`. Looks at every descriptor of ours.
+  [[nodiscard]] std::optional<int> number_of(const Endpoint& endpoint);
   /// Visits every entry as visit(int fd, Endpoint&), under the lock: `visit` must not call insert() or remove().
   template <class Visit>
   void for_each(Visit visit);
@@ -98,10 +109,13 @@ class FdTable {
     Chunk* chunk = chunks_[number >> kChunkBits].load(std::memory_order_acquire);
     return chunk ? &chunk->entries[number & (kChunkSize - 1)] : nullptr;
   }
+  static constexpr std::size_t kMostRetired = 32;
   Result<Entry*> make_entry(int fd);
   Endpoint* exchange(Entry& entry, Endpoint* endpoint);
 
   Mutex lock_;
+  std::array<Endpoint*, kMostRetired> retired_{};  ///< let go; readers may still be inside
+  std::size_t retired_count_ = 0;
   std::array<std::atomic<Chunk*>, kChunks> chunks_{};
 };
 
@@ -124,6 +138,14 @@ void FdTable::for_each(Visit visit) {
       if (endpoint) visit(static_cast<int>((i << kChunkBits) | j), *endpoint);
     }
   }
+}
+
+inline std::optional<int> FdTable::number_of(const Endpoint& endpoint) {
+  std::optional<int> number;
+  for_each([&](int fd, const Endpoint& entry) {
+    if (&entry == &endpoint) number = fd;
+  });
+  return number;
 }
 
 /// The one table of the process, shared by all libraries on this core.

@@ -69,7 +69,8 @@ class PollCall {
     std::size_t member;
   };
 
-  int look_at_members();
+  /// @param kernel_too  also those whose readiness is the kernel's to tell
+  int look_at_members(bool kernel_too = true);
   void arm_members();
   Result<int> look_at_kernel(const sigset_t* mask);
   Result<int> look(bool kernel_too, const sigset_t* mask);
@@ -92,10 +93,14 @@ class PollCall {
   std::pmr::deque<SleeperWatch> sleepers_;
 };
 
-int PollCall::look_at_members() {
+int PollCall::look_at_members(bool kernel_too) {
   int ready = 0;
   for (Member& member : members_) {
     pollfd& entry = entries_[member.index];
+    if (!kernel_too && member.endpoint->asks_kernel()) {
+      entry.revents = 0;
+      continue;
+    }
     const std::uint32_t events = with_normal_bands(member.endpoint->ready()) & interest_of(entry);
     entry.revents = static_cast<short>(member.endpoint->is_closed() ? POLLNVAL : events);
     if (entry.revents != 0) ++ready;
@@ -116,7 +121,7 @@ Result<int> PollCall::look_at_kernel(const sigset_t* mask) {
 }
 
 Result<int> PollCall::look(bool kernel_too, const sigset_t* mask) {
-  const int ready = look_at_members();
+  const int ready = look_at_members(kernel_too);
   if (!kernel_too || (kernel_.empty() && (!mask || ready > 0))) return ready;
   // With something to report a signal must stay pending, as in ppoll(2).
   Result<int> kernel_ready = look_at_kernel(ready > 0 ? nullptr : mask);

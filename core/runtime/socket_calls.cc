@@ -171,7 +171,9 @@ Result<int> accept(Lookup& socket, SocketAddress& peer, int flags) {
 Status close_descriptor(int fd) {
   Ref endpoint = fd_table().remove(fd);
   if (!endpoint) return Error{EBADF, "close"};
-  if (!endpoint->has_descriptors()) {
+  if (endpoint->has_descriptors()) {
+    endpoint->descriptor_closed(fd);
+  } else {
     const Nanos linger = endpoint->linger();
     endpoint->close();
     if (linger > Nanos::zero()) {

@@ -63,6 +63,9 @@ class Device {
   virtual Result<ibv_async_event> get_async_event() = 0;
   virtual void ack_async_event(ibv_async_event& event) = 0;
 
+  /// Whether connecting to `destination` may find anybody: cheap, without any effect. True where a device cannot tell.
+  /// Threads: any.
+  [[nodiscard]] virtual bool may_have_listener(PortSpace /*space*/, const SocketAddress& /*destination*/) { return true; }
   /// A new endpoint of this device's connection manager (connection_manager.h).
   virtual Result<std::unique_ptr<ConnectionId>> create_id(PortSpace space) = 0;
 

@@ -11,7 +11,7 @@ complain() {
 
 # "name node" for each symbol of a version script that lists plain names.
 mapped_symbols() {
-  sed -e 's,/\*.*\*/,,' -e 's/#.*//' "$1" | tr ';{}' '\n\n\n' | awk '
+  sed -e 's,/\*.*\*/,,' -e 's/#.*//' -e '/^RINGSOCK_PRIVATE/,/^}/d' "$1" | tr ';{}' '\n\n\n' | awk '
     NF == 0 { next }
     $1 ~ /^RDMACM_[0-9.]+$/ || $1 ~ /^RINGSOCK_[0-9.]+$/ { if (!seen[$1]++) node = $1; next }
     /global:/ { sub(/.*global:/, ""); if (NF == 0) next }
@@ -19,8 +19,11 @@ mapped_symbols() {
     { print $1, node }' | sort
 }
 
-# "name node" for each symbol that a library defines for others; the nodes themselves are absolute symbols, left out.
-exported_symbols() { nm -D --defined-only "$1" | awk '$2 != "A" { sub(/@@?/, " ", $3); print $3 }' | sort; }
+# "name node" for each symbol that a library defines for others; the nodes themselves are absolute symbols, left out. What
+# our libraries export for each other is not among them.
+exported_symbols() {
+  nm -D --defined-only "$1" | awk '$2 != "A" { sub(/@@?/, " ", $3); print $3 }' | grep -v ' RINGSOCK_PRIVATE$' | sort
+}
 
 check_soname() {
   local library=$1 wanted=$2 found
@@ -35,6 +38,8 @@ check_librsocket() {
   check_soname "$library" librsocket.so.1
   difference=$(diff <(mapped_symbols "$source_dir/librsocket/librsocket.map") <(exported_symbols "$library")) ||
     complain "librsocket.so and librsocket.map differ (< mapped, > exported):"$'\n'"$difference"
+  difference=$(nm -DC --defined-only "$library" | grep '@RINGSOCK_PRIVATE$' | cut -d' ' -f3- | grep -vE '(^| for )ringsock::rs::')
+  [ -z "$difference" ] || complain "librsocket.so exports what is not in namespace ringsock::rs:"$'\n'"$difference"
   # The ABI that programs linked with librdmacm's rsockets count on, apart from the map that could lose a line.
   difference=$(comm -23 <(sort "$source_dir/tests/abi/rdmacm_rsockets.txt") <(exported_symbols "$library"))
   [ -z "$difference" ] || complain "librsocket.so lacks: $difference"

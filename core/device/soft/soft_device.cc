@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cerrno>
 
+#include "core/device/soft/cm/connect_target.h"
+#include "core/device/soft/cm/port_name.h"
 #include "core/device/soft/cm/soft_id.h"
 #include "core/device/soft/completion_queue.h"
 #include "core/device/soft/protection_domain.h"
@@ -222,6 +224,10 @@ int SoftDevice::destroy_ah(ibv_ah* ah) {
 Result<ibv_async_event> SoftDevice::get_async_event() { return async_events_.take(); }
 
 void SoftDevice::ack_async_event(ibv_async_event& event) { async_events_.acknowledge(event); }
+
+bool SoftDevice::may_have_listener(verbs::PortSpace space, const SocketAddress& destination) {
+  return is_listener_name_taken({space, connect_target(destination), false});
+}
 
 Result<std::unique_ptr<verbs::ConnectionId>> SoftDevice::create_id(verbs::PortSpace space) {
   return make_soft_id(*this, space);

@@ -60,6 +60,7 @@ class SoftDevice final : public verbs::Device {
   /// ibv_req_notify_cq(cq, 0) on each, with one heavy barrier for all of them.
   void arm(std::span<ibv_cq* const> cqs) override;
 
+  [[nodiscard]] bool may_have_listener(verbs::PortSpace space, const SocketAddress& destination) override;
   Result<std::unique_ptr<verbs::ConnectionId>> create_id(verbs::PortSpace space) override;
 
   int dealloc_pd(ibv_pd* pd) override;

@@ -7,25 +7,6 @@
 namespace ringsock::soft {
 namespace {
 
-/// Names under which a listener can be found, most specific first.
-std::vector<std::string> listener_names(const PortBinding& destination) {
-  std::vector<std::string> out{listening_name(destination)};
-  PortBinding wildcard = destination;
-  const auto add = [&](int family, bool v6_only) {
-    wildcard.address = SocketAddress::wildcard(family, destination.address.port());
-    wildcard.v6_only = v6_only;
-    out.push_back(listening_name(wildcard));
-  };
-  if (destination.address.family() == AF_INET) {
-    add(AF_INET, false);
-    add(AF_INET6, false);
-  } else {
-    add(AF_INET6, false);
-    add(AF_INET6, true);
-  }
-  return out;
-}
-
 /// Errors of connect(2) that say that nobody of ours listens under a name.
 bool is_nobody(int error) { return error == ECONNREFUSED || error == EPROTOTYPE || error == EACCES || error == EPERM; }
 

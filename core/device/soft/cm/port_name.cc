@@ -1,11 +1,16 @@
 #include "core/device/soft/cm/port_name.h"
 
 #include <arpa/inet.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <cstring>
+
+#include "core/base/unique_fd.h"
 
 namespace ringsock::soft {
 namespace {
@@ -132,6 +137,41 @@ AbstractAddress::AbstractAddress(std::string_view name) {
   const std::size_t bytes = std::min(name.size(), sizeof address.sun_path - 1);
   std::memcpy(address.sun_path + 1, name.data(), bytes);
   length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
+}
+
+std::vector<std::string> listener_names(const PortBinding& destination) {
+  std::vector<std::string> out{listening_name(destination)};
+  PortBinding wildcard = destination;
+  const auto add = [&](int family, bool v6_only) {
+    wildcard.address = SocketAddress::wildcard(family, destination.address.port());
+    wildcard.v6_only = v6_only;
+    out.push_back(listening_name(wildcard));
+  };
+  if (destination.address.family() == AF_INET) {
+    add(AF_INET, false);
+    add(AF_INET6, false);
+  } else {
+    add(AF_INET6, false);
+    add(AF_INET6, true);
+  }
+  return out;
+}
+
+bool is_listener_name_taken(const PortBinding& destination) {
+  // Names are looked up before the socket that connects: with one that is connected already, the answer is EISCONN
+  // where somebody listens, ECONNREFUSED where nobody does.
+  static const UniqueFd probe = [] {
+    std::array<int, 2> pair{-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair.data()) != 0) return UniqueFd();
+    ::close(pair[1]);
+    return UniqueFd(pair[0]);
+  }();
+  if (!probe) return true;
+  const auto names = listener_names(destination);
+  return std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    const AbstractAddress address(name);
+    return ::connect(probe.get(), address.get(), address.length) == 0 || errno != ECONNREFUSED;
+  });
 }
 
 }  // namespace ringsock::soft

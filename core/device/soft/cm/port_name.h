@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/base/socket_address.h"
 #include "core/verbs/device.h"
@@ -39,6 +40,11 @@ struct PortName {
 
 /// The name of a listening socket: one per binding, so that connectors can compute it.
 std::string listening_name(const PortBinding& binding);
+/// Names under which a listener for `destination` can be found, most specific first.
+std::vector<std::string> listener_names(const PortBinding& destination);
+/// Whether anybody has one of these names: two or three failing connect(2) calls, some 0.3 us each, that no listener
+/// notices. It proves nothing about who that is. Threads: any.
+bool is_listener_name_taken(const PortBinding& destination);
 /// A name that shows that a port is taken. `unique` tells apart those who share a port.
 std::string bound_name(const PortBinding& binding, bool reuse, std::uint32_t unique);
 /// What all names of a port begin with.

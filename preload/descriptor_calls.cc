@@ -1,0 +1,249 @@
+// Descriptors: closing, duplicating, flags.
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdarg>
+#include <utility>
+#include <vector>
+
+#include "core/base/unique_fd.h"
+#include "preload/route.h"
+
+namespace ringsock::preload {
+namespace {
+
+using runtime::Endpoint;
+using runtime::Ref;
+
+int close_ours(int fd) {
+  if (!fd_table().holds(fd)) [[likely]]
+    return real.close(fd);
+  const Status closed = runtime::close_descriptor(fd);
+  if (!closed && closed.error().code == EBADF) return real.close(fd);  // another thread was faster
+  return to_posix([&] { return closed; });
+}
+
+// -- duplicates
+// ---------------------------------------------------------------------------------------------------------
+
+/// Enters `copy`, which the kernel has made, as another descriptor of `endpoint`.
+Result<int> enter_copy(UniqueFd copy, Endpoint& endpoint) {
+  if (Status entered = fd_table().insert(copy.get(), Ref::share(endpoint)); !entered) return entered.error();
+  return copy.release();
+}
+
+int dup_ours(int fd) {
+  return route_pinned(
+      fd,
+      [&](Lookup& socket) -> Result<int> {
+        UniqueFd copy(real.dup(fd));
+        if (!copy) return Error::last("dup");
+        return enter_copy(std::move(copy), *socket);
+      },
+      [&] { return real.dup(fd); });
+}
+
+/// dup2(2) and dup3(2), which `libcs` does, where one of the two is ours.
+Result<int> dup_to(int from, int to, auto libcs) {
+  Lookup source = fd_table().find(from);
+  source.pin();
+  if (real.fcntl(from, F_GETFD, 0) < 0 || from == to) {
+    const int answer = libcs();
+    return answer < 0 ? Result<int>(Error::last("dup2")) : Result<int>(answer);
+  }
+  // What was open there is closed, with all that belongs to it; a number that an endpoint closes by itself, later, is not
+  // free: then the kernel's part of dup2() would take it from under it.
+  if (Ref old = fd_table().remove(to)) {
+    if (old->has_descriptors()) {
+      old->descriptor_closed(to);
+    } else {
+      old->close();
+    }
+    if (old->owns_descriptor(to)) old->give_up_descriptor();
+  }
+  const int answer = libcs();
+  if (answer < 0) return Error::last("dup2");
+  if (!source) return answer;
+  if (Status entered = fd_table().insert(to, Ref::share(*source)); !entered) return entered.error();
+  return answer;
+}
+
+int dup2_ours(int from, int to) {
+  const auto libcs = [=] { return real.dup2(from, to); };
+  if (!fd_table().holds(from) && !fd_table().holds(to)) [[likely]]
+    return libcs();
+  return to_posix([&] { return dup_to(from, to, libcs); });
+}
+
+// -- fcntl and ioctl
+// ----------------------------------------------------------------------------------------------------
+
+std::atomic<bool>* close_on_exec_of(Lookup& socket) {
+  auto* stream = dynamic_cast<rs::StreamSocket*>(&*socket);
+  return stream != nullptr ? &stream->close_on_exec : nullptr;
+}
+
+Result<int> by_kernel(int fd, int command, long argument) {
+  const int answer = real.fcntl(fd, command, argument);
+  if (answer < 0) return Error::last("fcntl");
+  return answer;
+}
+
+Result<int> control(Lookup& socket, int fd, int command, long argument) {
+  DualSocket* const dual = as_dual(socket);
+  const bool is_stream = close_on_exec_of(socket) != nullptr;
+  switch (command) {
+    case F_GETFL:
+      if (!is_stream) break;
+      return O_RDWR | (socket->is_nonblocking() ? O_NONBLOCK : 0);
+    case F_SETFL:
+      if (!is_stream) break;
+      if (dual != nullptr) {
+        dual->set_status_flags(static_cast<int>(argument));
+      } else {
+        socket->set_nonblocking((argument & O_NONBLOCK) != 0);
+      }
+      return 0;
+    case F_GETFD:
+      if (!is_stream || (dual != nullptr && dual->is_kernel_socket())) break;
+      return close_on_exec_of(socket)->load() ? FD_CLOEXEC : 0;
+    case F_SETFD:
+      if (!is_stream) break;
+      close_on_exec_of(socket)->store((argument & FD_CLOEXEC) != 0);
+      if (dual != nullptr && dual->is_kernel_socket()) break;
+      return 0;
+    case F_DUPFD:
+    case F_DUPFD_CLOEXEC: {
+      UniqueFd copy(real.fcntl(fd, command, argument));
+      if (!copy) return Error::last("fcntl");
+      return enter_copy(std::move(copy), *socket);
+    }
+    default: break;
+  }
+  return by_kernel(fd, command, argument);
+}
+
+int fcntl_ours(int fd, int command, long argument) {
+  return route_pinned(
+      fd, [&](Lookup& socket) { return control(socket, fd, command, argument); },
+      [&] { return real.fcntl(fd, command, argument); });
+}
+
+Result<int> store_int(void* argument, const Result<int>& value) {
+  if (!value) return value.error();
+  if (argument == nullptr) return Error{EFAULT, "ioctl"};
+  *static_cast<int*>(argument) = *value;
+  return 0;
+}
+
+Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argument) {
+  const bool is_stream = close_on_exec_of(socket) != nullptr;
+  DualSocket* const dual = as_dual(socket);
+  const bool on_ring = is_stream && (dual == nullptr || !dual->is_kernel_socket());
+  if (is_stream && request == FIONBIO) {
+    if (argument == nullptr) return Error{EFAULT, "FIONBIO"};
+    const bool on = *static_cast<const int*>(argument) != 0;
+    if (dual != nullptr) {
+      dual->set_status_flags(O_RDWR | (on ? O_NONBLOCK : 0));
+    } else {
+      socket->set_nonblocking(on);
+    }
+    return 0;
+  }
+  if (is_stream && (request == FIOCLEX || request == FIONCLEX)) {
+    close_on_exec_of(socket)->store(request == FIOCLEX);
+    if (on_ring) return 0;
+  }
+  if (on_ring) {
+    switch (request) {
+      case FIONREAD: return store_int(argument, socket->unread_bytes());
+      case TIOCOUTQ:
+      case SIOCOUTQNSD: return store_int(argument, socket->unsent_bytes());
+      case SIOCATMARK: return store_int(argument, 0);  // a ring has no urgent data
+      default: break;
+    }
+  }
+  const int answer = real.ioctl(fd, request, argument);
+  if (answer < 0) return Error::last("ioctl");
+  return answer;
+}
+
+// -- ranges
+// -------------------------------------------------------------------------------------------------------------
+
+/// Our descriptors from `first` to `last`.
+std::vector<int> ours_between(unsigned first, unsigned last) {
+  std::vector<int> found;
+  fd_table().for_each([&](int fd, const Endpoint&) {
+    if (static_cast<unsigned>(fd) >= first && static_cast<unsigned>(fd) <= last) found.push_back(fd);
+  });
+  return found;
+}
+
+void close_all_ours(unsigned first, unsigned last) {
+  for (const int fd : ours_between(first, last)) [[maybe_unused]]
+    const Status closed = runtime::close_descriptor(fd);
+}
+
+}  // namespace
+}  // namespace ringsock::preload
+
+using namespace ringsock;
+using namespace ringsock::preload;
+
+RS_INTERCEPT int close(int fd) { return close_ours(fd); }
+RS_INTERCEPT int __close(int fd) { return close_ours(fd); }
+
+RS_INTERCEPT int close_range(unsigned first, unsigned last, int flags) {
+  if (first > last || (flags & ~(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC)) != 0) {
+    return real.close_range(first, last, flags);  // says what is wrong
+  }
+  const int saved_errno = errno;
+  if ((flags & CLOSE_RANGE_CLOEXEC) == 0) {
+    close_all_ours(first, last);
+  } else {
+    for (const int fd : ours_between(first, last)) fcntl_ours(fd, F_SETFD, FD_CLOEXEC);
+  }
+  errno = saved_errno;
+  return real.close_range(first, last, flags);
+}
+
+RS_INTERCEPT void closefrom(int lowest) {
+  close_all_ours(static_cast<unsigned>(lowest < 0 ? 0 : lowest), ~0U);
+  real.closefrom(lowest);
+}
+
+RS_INTERCEPT int dup(int fd) { return dup_ours(fd); }
+RS_INTERCEPT int dup2(int from, int to) { return dup2_ours(from, to); }
+RS_INTERCEPT int __dup2(int from, int to) { return dup2_ours(from, to); }
+RS_INTERCEPT int dup3(int from, int to, int flags) {
+  const auto libcs = [=] { return real.dup3(from, to, flags); };
+  if (!fd_table().holds(from) && !fd_table().holds(to)) [[likely]]
+    return libcs();
+  return to_posix([&] { return dup_to(from, to, libcs); });
+}
+
+// The third argument is variable, but is passed as a long would be.
+RS_INTERCEPT int fcntl(int fd, int command, ...) {
+  va_list arguments;
+  va_start(arguments, command);
+  const long argument = va_arg(arguments, long);
+  va_end(arguments);
+  return fcntl_ours(fd, command, argument);
+}
+RS_INTERCEPT int fcntl64(int fd, int command, ...) __attribute__((alias("fcntl")));
+RS_INTERCEPT int __fcntl(int fd, int command, ...) __attribute__((alias("fcntl")));
+
+RS_INTERCEPT int ioctl(int fd, unsigned long request, ...) {
+  va_list arguments;
+  va_start(arguments, request);
+  void* const argument = va_arg(arguments, void*);
+  va_end(arguments);
+  return route_pinned(
+      fd, [&](Lookup& socket) { return io_control(socket, fd, request, argument); },
+      [&] { return real.ioctl(fd, request, argument); });
+}

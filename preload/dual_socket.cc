@@ -1,0 +1,282 @@
+#include "preload/dual_socket.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+
+#include "core/base/log.h"
+#include "core/runtime/fd_table.h"
+#include "librsocket/process.h"
+#include "preload/offload.h"
+#include "preload/real_calls.h"
+
+namespace ringsock::preload {
+
+namespace {
+
+Result<SocketAddress> name_by(int (*call)(int, sockaddr*, socklen_t*), int fd, const char* where) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (call(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return Error::last(where);
+  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length);
+}
+
+/// Which answers of a connect mean that the ring has not taken the connection, so that the kernel may.
+bool is_refusal(const Status& connected) {
+  if (connected) return false;
+  const int code = connected.error().code;
+  return code != EINPROGRESS && code != EALREADY && code != EISCONN && code != EBADF;
+}
+
+bool has_reuse_port(int fd) {
+  int value = 0;
+  socklen_t length = sizeof value;
+  return real.getsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &value, &length) == 0 && value != 0;
+}
+
+void set_kernel_nonblocking(int fd, bool on) {
+  const int flags = real.fcntl(fd, F_GETFL, 0);
+  if (flags >= 0) real.fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK);
+}
+
+}  // namespace
+
+DualSocket::DualSocket(rs::Process& process, int domain, int fd) : StreamSocket(process, domain, fd) {}
+
+// -- which way
+// ---------------------------------------------------------------------------------------------------------
+
+/// The descriptors are the kernel's from now on. Not inside a read-side section, not with an epoll set's lock held.
+void DualSocket::leave() {
+  way_.store(Way::kernel, std::memory_order_release);
+  runtime::fd_table().let_go(descriptor());
+  while (has_descriptors()) {
+    const auto duplicate = runtime::fd_table().number_of(*this);
+    if (!duplicate) break;
+    runtime::fd_table().let_go(*duplicate);
+  }
+  leave_to_kernel();
+}
+
+bool DualSocket::may_use_ring(const sockaddr* address, socklen_t length) {
+  const auto destination = SocketAddress::from(address, length);
+  if (!destination || destination->family() != domain() || destination->port() == 0) return false;
+  if (!may_offload_address(domain(), *destination)) return false;
+  const SocketAddress plain = destination->unmapped();
+  auto device = process().registry.choose(plain.is_wildcard() ? SocketAddress::wildcard(plain.family(), 0) : plain);
+  return device && (*device)->may_have_listener(verbs::PortSpace::tcp, plain);
+}
+
+Status DualSocket::connect(const sockaddr* address, socklen_t length) {
+  if (way() == Way::both) return Error{EISCONN, "connect: listening"};
+  if (way() == Way::undecided) {
+    if (!may_use_ring(address, length)) return connect_by_kernel(address, length);
+    if (auto destination = SocketAddress::from(address, length)) destination_ = *destination;
+    way_.store(Way::ring, std::memory_order_release);
+  }
+  if (way() == Way::kernel) return connect_by_kernel(address, length);
+  Status connected = StreamSocket::connect(address, length);
+  if (!is_refusal(connected)) return connected;
+  log_info("connect to %s: by the kernel, after %s", destination_.to_string().c_str(), connected.error().where);
+  return connect_by_kernel(address, length);
+}
+
+/// Blocks as long as the kernel socket does, which follows the application's O_NONBLOCK.
+Status DualSocket::connect_by_kernel(const sockaddr* address, socklen_t length) {
+  const int fd = descriptor();
+  leave();
+  if (real.connect(fd, address, length) != 0) return Error::last("connect");
+  return ok();
+}
+
+/// A connect that went on in the background has failed on the ring. Under the locks of whoever asks, so the descriptor
+/// stays in the table for the moment.
+void DualSocket::fall_back_if_refused() noexcept {
+  if (way() != Way::ring || !has_failed_to_connect() || is_closed()) return;
+  Way expected = Way::ring;
+  if (!way_.compare_exchange_strong(expected, Way::kernel)) return;
+  set_kernel_nonblocking(descriptor(), true);
+  // Its outcome is SO_ERROR's to tell, and poll's.
+  real.connect(descriptor(), destination_.get(), destination_.length());
+  set_kernel_nonblocking(descriptor(), is_nonblocking());
+}
+
+// -- before connecting, and listening
+// ----------------------------------------------------------------------------------
+
+Status DualSocket::bind(const sockaddr* address, socklen_t length) {
+  if (way() == Way::ring) return Error{EINVAL, "bind: connected"};
+  if (real.bind(descriptor(), address, length) != 0) return Error::last("bind");
+  return ok();
+}
+
+Status DualSocket::listen(int backlog) {
+  if (way() == Way::ring) return Error{EINVAL, "listen: connected"};
+  const int fd = descriptor();
+  if (real.listen(fd, backlog) != 0) return Error::last("listen");
+  if (way() == Way::both) return StreamSocket::listen(backlog);
+  if (way() == Way::kernel) return ok();
+  if (Status both = listen_on_ring(backlog); !both) {
+    log_info("listen: by the kernel only: %s", both.error().where);
+    leave();
+  }
+  return ok();
+}
+
+Status DualSocket::listen_on_ring(int backlog) {
+  const int fd = descriptor();
+  const auto local = name_by(real.getsockname, fd, "getsockname");
+  if (!local) return local.error();
+  if (!may_offload_address(domain(), local->unmapped())) return Error{EPERM, "a rule"};
+  // The kernel spreads connections over all who have such a port, which only it knows.
+  if (has_reuse_port(fd)) return Error{EADDRINUSE, "SO_REUSEPORT"};
+  if (Status bound = StreamSocket::bind(local->get(), local->length()); !bound) return bound;
+  if (Status listening = StreamSocket::listen(backlog); !listening) return listening;
+  set_kernel_nonblocking(fd, true);
+  way_.store(Way::both, std::memory_order_release);
+  return ok();
+}
+
+Result<int> DualSocket::accept(SocketAddress& peer, int flags) {
+  if (way() != Way::both) return Error{EINVAL, "accept: not listening"};
+  // In turns, so that none of the two can keep the other's clients waiting.
+  const bool kernel_first = kernel_first_.load(std::memory_order_relaxed);
+  kernel_first_.store(!kernel_first, std::memory_order_relaxed);
+  auto first = kernel_first ? accept_from_kernel(peer, flags) : StreamSocket::accept(peer, flags);
+  if (first || first.error().code != EAGAIN) return first;
+  return kernel_first ? StreamSocket::accept(peer, flags) : accept_from_kernel(peer, flags);
+}
+
+Result<int> DualSocket::accept_from_kernel(SocketAddress& peer, int flags) {
+  if (is_closed()) return Error{EBADF, "accept: closed meanwhile"};
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  const int fd = real.accept4(descriptor(), reinterpret_cast<sockaddr*>(&storage), &length, flags);
+  if (fd < 0) return Error::last("accept4");
+  if (auto name = SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length)) peer = *name;
+  return fd;
+}
+
+Status DualSocket::shutdown(int how) {
+  switch (way()) {
+    case Way::ring: return StreamSocket::shutdown(how);
+    case Way::both:
+      if (Status shut = StreamSocket::shutdown(how); !shut) return shut;
+      [[fallthrough]];
+    case Way::undecided:
+    case Way::kernel: break;
+  }
+  if (real.shutdown(descriptor(), how) != 0) return Error::last("shutdown");
+  return ok();
+}
+
+// -- names, options, flags
+// ---------------------------------------------------------------------------------------------
+
+Result<SocketAddress> DualSocket::local_name() {
+  return is_kernel_socket() ? name_by(real.getsockname, descriptor(), "getsockname") : StreamSocket::local_name();
+}
+
+Result<SocketAddress> DualSocket::peer_name() {
+  return is_kernel_socket() ? name_by(real.getpeername, descriptor(), "getpeername") : StreamSocket::peer_name();
+}
+
+Status DualSocket::set_option(int level, int name, const void* value, socklen_t length) {
+  if (!is_kernel_socket()) return StreamSocket::set_option(level, name, value, length);
+  if (real.setsockopt(descriptor(), level, name, value, length) != 0) return Error::last("setsockopt");
+  // What a ring has no use for, it need not know.
+  [[maybe_unused]] const Status repeated = StreamSocket::set_option(level, name, value, length);
+  return ok();
+}
+
+Status DualSocket::get_option(int level, int name, void* value, socklen_t* length) {
+  fall_back_if_refused();
+  if (!is_kernel_socket()) return StreamSocket::get_option(level, name, value, length);
+  const int fd = descriptor();
+  if (way() == Way::kernel) leave();
+  if (real.getsockopt(fd, level, name, value, length) != 0) return Error::last("getsockopt");
+  return ok();
+}
+
+void DualSocket::set_status_flags(int flags) {
+  set_nonblocking((flags & O_NONBLOCK) != 0);
+  if (way() == Way::undecided || way() == Way::kernel) real.fcntl(descriptor(), F_SETFL, flags);
+}
+
+// -- bytes: of the kernel socket only while somebody still holds this object
+// ------------------------------------------------
+
+Result<ssize_t> DualSocket::receive(msghdr& message, int flags) {
+  if (way() != Way::kernel) [[likely]]
+    return StreamSocket::receive(message, flags);
+  const ssize_t got = real.recvmsg(descriptor(), &message, flags | MSG_DONTWAIT);
+  if (got < 0) return Error::last("recvmsg");
+  return got;
+}
+
+Result<ssize_t> DualSocket::send(const msghdr& message, int flags) {
+  if (way() != Way::kernel) [[likely]]
+    return StreamSocket::send(message, flags);
+  const ssize_t sent = real.sendmsg(descriptor(), &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0) return Error::last("sendmsg");
+  return sent;
+}
+
+Result<ssize_t> DualSocket::receive_bytes(void* data, std::size_t length, int flags) {
+  return way() != Way::kernel ? StreamSocket::receive_bytes(data, length, flags)
+                              : Endpoint::receive_bytes(data, length, flags);
+}
+
+Result<ssize_t> DualSocket::send_bytes(const void* data, std::size_t length, int flags) {
+  return way() != Way::kernel ? StreamSocket::send_bytes(data, length, flags)
+                              : Endpoint::send_bytes(data, length, flags);
+}
+
+// -- readiness
+// ---------------------------------------------------------------------------------------------------------
+
+std::uint32_t DualSocket::kernel_events() const noexcept {
+  const int saved_errno = errno;
+  pollfd entry{descriptor(), POLLIN | POLLOUT | POLLPRI | POLLRDHUP, 0};
+  const int ready = real.poll(&entry, 1, 0);
+  errno = saved_errno;
+  return ready > 0 ? static_cast<std::uint16_t>(entry.revents) : 0;
+}
+
+std::uint32_t DualSocket::ready() noexcept {
+  switch (way()) {
+    case Way::undecided: return StreamSocket::ready();
+    case Way::both: return StreamSocket::ready() | kernel_events();
+    case Way::kernel: return kernel_events();
+    case Way::ring: break;
+  }
+  const std::uint32_t events = StreamSocket::ready();
+  if (!has_failed_to_connect()) [[likely]]
+    return events;
+  fall_back_if_refused();
+  return way() == Way::kernel ? kernel_events() : events;
+}
+
+runtime::WaitFds DualSocket::arm() noexcept {
+  switch (way()) {
+    case Way::undecided:
+    case Way::kernel: return {{descriptor(), -1}};
+    case Way::ring: return StreamSocket::arm();
+    case Way::both: break;
+  }
+  runtime::WaitFds fds = StreamSocket::arm();
+  fds.fd[0] = descriptor();
+  return fds;
+}
+
+void DualSocket::woken() noexcept {
+  if (way() == Way::kernel) {
+    note_activity();
+  } else {
+    StreamSocket::woken();
+  }
+}
+
+bool DualSocket::asks_kernel() const noexcept { return way() == Way::kernel || StreamSocket::asks_kernel(); }
+
+}  // namespace ringsock::preload

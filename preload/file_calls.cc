@@ -1,0 +1,117 @@
+// Between files, pipes, streams and sockets: by copying.
+#include <fcntl.h>
+#include <sys/sendfile.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+
+#include "core/runtime/wait.h"
+#include "preload/route.h"
+
+namespace ringsock::preload {
+namespace {
+
+constexpr std::size_t kCopyBytes = 64 * 1024;
+
+/// sendfile(2) to a ring: what the socket takes is what the file's offset advances by.
+Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
+  static thread_local std::array<std::byte, kCopyBytes> copy;
+  const bool seekable = offset != nullptr || ::lseek(in, 0, SEEK_CUR) >= 0;
+  if (offset != nullptr && *offset < 0) return Error{EINVAL, "sendfile: offset"};
+  if (!seekable) return Error{EINVAL, "sendfile: not a file"};
+  off_t position = offset != nullptr ? *offset : ::lseek(in, 0, SEEK_CUR);
+  std::size_t done = 0;
+  Result<ssize_t> last = 0;
+  while (done < count) {
+    const ssize_t got = ::pread(in, copy.data(), std::min(copy.size(), count - done), position);
+    if (got < 0) last = Error::last("sendfile: read");
+    if (got <= 0) break;
+    last = runtime::send(socket, copy.data(), static_cast<std::size_t>(got), 0);
+    if (!last) break;
+    done += static_cast<std::size_t>(*last);
+    position += *last;
+    if (*last < got) break;
+  }
+  if (done == 0 && !last) return last;
+  if (offset != nullptr) {
+    *offset = position;
+  } else {
+    ::lseek(in, position, SEEK_SET);
+  }
+  return static_cast<ssize_t>(done);
+}
+
+ssize_t sendfile_ours(int out, int in, off_t* offset, size_t count) {
+  return route(
+      out, [&](Lookup& socket) { return send_file(socket, in, offset, count); },
+      [=] { return real.sendfile(out, in, offset, count); });
+}
+
+/// splice(2) from a ring into a pipe: what the pipe takes is what leaves the socket.
+Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned flags) {
+  static thread_local std::array<std::byte, kCopyBytes> copy;
+  const int wait = (flags & SPLICE_F_NONBLOCK) != 0 ? MSG_DONTWAIT : 0;
+  auto seen = runtime::receive(socket, copy.data(), std::min(copy.size(), count), MSG_PEEK | wait);
+  if (!seen || *seen == 0) return seen;
+  const ssize_t written = real.write(out, copy.data(), static_cast<std::size_t>(*seen));
+  if (written < 0) return Error::last("splice");
+  return runtime::receive(socket, copy.data(), static_cast<std::size_t>(written), MSG_DONTWAIT);
+}
+
+/// From a pipe into a ring: bytes that have left the pipe must be taken, so no more are read than fit.
+Result<ssize_t> pipe_to_socket(Lookup& socket, int in, size_t count, unsigned flags) {
+  static thread_local std::array<std::byte, kCopyBytes> copy;
+  const bool may_block = (flags & SPLICE_F_NONBLOCK) == 0 && !socket->is_nonblocking();
+  if (!may_block && (socket->ready() & EPOLLOUT) == 0) return Error{EAGAIN, "splice"};
+  // tee(2) would show the bytes without taking them, but only to another pipe; a small piece always fits a ring that is
+  // ready, and a blocking socket waits.
+  constexpr std::size_t kSurelyFits = 2048;
+  const std::size_t most = may_block ? copy.size() : kSurelyFits;
+  const ssize_t got = real.read(in, copy.data(), std::min(most, count));
+  if (got < 0) return Error::last("splice");
+  std::size_t done = 0;
+  while (done < static_cast<std::size_t>(got)) {
+    auto sent = runtime::retry_until_ready(*socket, EPOLLOUT, Nanos::max(), [&] {
+      return socket->send_bytes(copy.data() + done, static_cast<std::size_t>(got) - done, 0);
+    });
+    if (!sent && sent.error().code == EINTR) continue;
+    if (!sent) return sent;
+    done += static_cast<std::size_t>(*sent);
+  }
+  return got;
+}
+
+Result<ssize_t> splice_ours(Lookup& from, Lookup& to, int in, int out, size_t count, unsigned flags) {
+  from.pin();
+  to.pin();
+  if (from && to) return Error{EINVAL, "splice: one side must be a pipe"};
+  return from ? socket_to_pipe(from, out, count, flags) : pipe_to_socket(to, in, count, flags);
+}
+
+}  // namespace
+}  // namespace ringsock::preload
+
+using namespace ringsock;
+using namespace ringsock::preload;
+
+RS_INTERCEPT ssize_t sendfile(int out, int in, off_t* offset, size_t count) {
+  return sendfile_ours(out, in, offset, count);
+}
+RS_INTERCEPT ssize_t sendfile64(int out, int in, off_t* offset, size_t count) {
+  return sendfile_ours(out, in, offset, count);
+}
+
+RS_INTERCEPT ssize_t splice(int in, off_t* in_offset, int out, off_t* out_offset, size_t count, unsigned flags) {
+  if (!fd_table().holds(in) && !fd_table().holds(out)) [[likely]] {
+    return real.splice(in, in_offset, out, out_offset, count, flags);
+  }
+  return to_posix([&]() -> Result<ssize_t> {
+    Lookup from = fd_table().find(in);
+    Lookup to = fd_table().find(out);
+    if ((from && in_offset != nullptr) || (to && out_offset != nullptr)) return Error{ESPIPE, "splice: offset"};
+    return splice_ours(from, to, in, out, count, flags);
+  });
+}

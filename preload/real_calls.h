@@ -1,0 +1,26 @@
+// libc's own functions behind those that we define.
+#pragma once
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+
+namespace ringsock::preload {
+
+/// One member per row of calls.def. Each looks itself up when it is first called, since another library's constructor may
+/// call us before ours has run.
+struct RealCalls {
+#define LIBC_CALL(result, name, parameters, arguments) result(*name) parameters;
+#include "preload/calls.def"
+#undef LIBC_CALL
+};
+extern RealCalls real;
+
+}  // namespace ringsock::preload

@@ -1,0 +1,57 @@
+// From a libc call to an endpoint, or on to libc.
+#pragma once
+
+#include "core/base/posix_edge.h"
+#include "core/runtime/fd_table.h"
+#include "core/runtime/socket_calls.h"
+#include "preload/dual_socket.h"
+#include "preload/real_calls.h"
+
+#define RS_INTERCEPT extern "C" __attribute__((visibility("default")))
+
+namespace ringsock::preload {
+
+using runtime::fd_table;
+using runtime::Lookup;
+
+/// `ours(Lookup&)`, a Result, when `fd` means an endpoint, `libcs()` otherwise. For calls that move bytes: an RCU read-side
+/// section is held, so `ours` must pin() before it sleeps.
+template <class Ours, class Libcs>
+[[gnu::always_inline]] inline auto route(int fd, Ours ours, Libcs libcs) {
+  if (!fd_table().holds(fd)) [[likely]]
+    return libcs();
+  Lookup socket = fd_table().find(fd);
+  if (!socket) return libcs();
+  return static_cast<decltype(libcs())>(to_posix([&] { return ours(socket); }));
+}
+
+/// The same for calls that set up or tear down: the endpoint is pinned, no section is held.
+template <class Ours, class Libcs>
+inline auto route_pinned(int fd, Ours ours, Libcs libcs) {
+  return route(
+      fd,
+      [&](Lookup& socket) {
+        socket.pin();
+        return ours(socket);
+      },
+      libcs);
+}
+
+/// The endpoint as a socket of an unmodified program that may still be the kernel's, or null.
+inline DualSocket* as_dual(Lookup& socket) { return dynamic_cast<DualSocket*>(&*socket); }
+
+inline Nanos from_milliseconds(int timeout) {
+  return timeout < 0 ? Nanos::max() : Nanos(std::chrono::milliseconds(timeout));
+}
+/// Null is for ever. Errors: EINVAL as ppoll(2).
+inline Result<Nanos> from_timespec(const timespec* timeout) {
+  if (timeout == nullptr) return Nanos::max();
+  if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) {
+    return Error{EINVAL, "time-out"};
+  }
+  constexpr time_t kForEver = 1'000'000'000;
+  if (timeout->tv_sec >= kForEver) return Nanos::max();
+  return Nanos(std::chrono::seconds(timeout->tv_sec) + std::chrono::nanoseconds(timeout->tv_nsec));
+}
+
+}  // namespace ringsock::preload

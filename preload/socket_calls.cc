@@ -1,0 +1,154 @@
+// Making sockets, connecting them, their names and options.
+#include <fcntl.h>
+#include <netinet/in.h>
+
+#include <cerrno>
+
+#include "core/base/unique_fd.h"
+#include "librsocket/process.h"
+#include "preload/offload.h"
+#include "preload/route.h"
+
+namespace ringsock::preload {
+namespace {
+
+/// A kernel socket that may come to be carried by a ring. Where we cannot help it stays what it is.
+void take_in(int fd, int domain, int type) {
+  const int saved_errno = errno;
+  try {
+    auto* dual = new DualSocket(rs::process(), domain, fd);
+    runtime::Ref socket(dual);
+    dual->close_on_exec.store((type & SOCK_CLOEXEC) != 0);
+    dual->set_nonblocking((type & SOCK_NONBLOCK) != 0);
+    [[maybe_unused]] const Status entered = fd_table().insert(fd, std::move(socket));
+  } catch (const std::bad_alloc&) {
+  }
+  errno = saved_errno;
+}
+
+int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags) {
+  return route_pinned(
+      fd,
+      [&](Lookup& socket) -> Result<int> {
+        if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) return Error{EINVAL, "accept4: flags"};
+        SocketAddress peer;
+        auto accepted = runtime::accept(socket, peer, flags);
+        if (accepted && address != nullptr && length != nullptr) peer.copy_to(address, length);
+        return accepted;
+      },
+      [&] { return real.accept4(fd, address, length, flags); });
+}
+
+int name_of(int fd, sockaddr* address, socklen_t* length, Result<SocketAddress> (runtime::Endpoint::*name)(),
+            int (*libcs)(int, sockaddr*, socklen_t*)) {
+  return route_pinned(
+      fd,
+      [&](Lookup& socket) -> Status {
+        auto found = ((*socket).*name)();
+        if (!found) return found.error();
+        if (address == nullptr || length == nullptr) return Error{EFAULT, "socket name"};
+        if (static_cast<int>(*length) < 0) return Error{EINVAL, "socket name"};
+        found->copy_to(address, length);
+        return ok();
+      },
+      [&] { return libcs(fd, address, length); });
+}
+
+/// Options that a ring does not know: what a TCP socket would say to them.
+class KernelsOpinion {
+ public:
+  explicit KernelsOpinion(int domain) : socket_(real.socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP)) {}
+  [[nodiscard]] int fd() const { return socket_.get(); }
+
+ private:
+  UniqueFd socket_;
+};
+
+int domain_of(Lookup& socket) {
+  int domain = AF_INET;
+  socklen_t length = sizeof domain;
+  [[maybe_unused]] const Status told = socket->get_option(SOL_SOCKET, SO_DOMAIN, &domain, &length);
+  return domain;
+}
+
+Status set_option(Lookup& socket, int level, int name, const void* value, socklen_t length) {
+  Status done = socket->set_option(level, name, value, length);
+  if (done || done.error().code != ENOPROTOOPT) return done;
+  const KernelsOpinion kernel(domain_of(socket));
+  if (real.setsockopt(kernel.fd(), level, name, value, length) != 0) return Error::last("setsockopt");
+  return ok();
+}
+
+Status get_option(Lookup& socket, int level, int name, void* value, socklen_t* length) {
+  Status done = socket->get_option(level, name, value, length);
+  if (done || done.error().code != ENOPROTOOPT) return done;
+  const KernelsOpinion kernel(domain_of(socket));
+  if (real.getsockopt(kernel.fd(), level, name, value, length) != 0) return Error::last("getsockopt");
+  return ok();
+}
+
+int connect_ours(int fd, const sockaddr* address, socklen_t length) {
+  return route_pinned(
+      fd, [&](Lookup& socket) { return runtime::connect(socket, address, length); },
+      [&] { return real.connect(fd, address, length); });
+}
+
+}  // namespace
+}  // namespace ringsock::preload
+
+using namespace ringsock;
+using namespace ringsock::preload;
+
+RS_INTERCEPT int socket(int domain, int type, int protocol) {
+  const int fd = real.socket(domain, type, protocol);
+  if (fd >= 0 && may_offload(domain, type, protocol)) take_in(fd, domain, type);
+  return fd;
+}
+
+RS_INTERCEPT int bind(int fd, const sockaddr* address, socklen_t length) {
+  return route_pinned(
+      fd, [&](Lookup& socket) { return socket->bind(address, length); }, [&] { return real.bind(fd, address, length); });
+}
+
+RS_INTERCEPT int listen(int fd, int backlog) {
+  return route_pinned(
+      fd, [&](Lookup& socket) { return socket->listen(backlog); }, [&] { return real.listen(fd, backlog); });
+}
+
+RS_INTERCEPT int accept(int fd, sockaddr* address, socklen_t* length) { return accept_ours(fd, address, length, 0); }
+
+RS_INTERCEPT int accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
+  return accept_ours(fd, address, length, flags);
+}
+
+RS_INTERCEPT int connect(int fd, const sockaddr* address, socklen_t length) {
+  return connect_ours(fd, address, length);
+}
+RS_INTERCEPT int __connect(int fd, const sockaddr* address, socklen_t length) {
+  return connect_ours(fd, address, length);
+}
+
+RS_INTERCEPT int shutdown(int fd, int how) {
+  return route_pinned(
+      fd, [&](Lookup& socket) { return socket->shutdown(how); }, [&] { return real.shutdown(fd, how); });
+}
+
+RS_INTERCEPT int getsockname(int fd, sockaddr* address, socklen_t* length) {
+  return name_of(fd, address, length, &runtime::Endpoint::local_name, real.getsockname);
+}
+
+RS_INTERCEPT int getpeername(int fd, sockaddr* address, socklen_t* length) {
+  return name_of(fd, address, length, &runtime::Endpoint::peer_name, real.getpeername);
+}
+
+RS_INTERCEPT int setsockopt(int fd, int level, int name, const void* value, socklen_t length) {
+  return route_pinned(
+      fd, [&](Lookup& socket) { return set_option(socket, level, name, value, length); },
+      [&] { return real.setsockopt(fd, level, name, value, length); });
+}
+
+RS_INTERCEPT int getsockopt(int fd, int level, int name, void* value, socklen_t* length) {
+  return route_pinned(
+      fd, [&](Lookup& socket) { return get_option(socket, level, name, value, length); },
+      [&] { return real.getsockopt(fd, level, name, value, length); });
+}

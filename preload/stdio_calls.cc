@@ -1,0 +1,111 @@
+// Streams of libc on sockets: fdopen(3). libc's streams read by system calls of their own, which would meet the doorbell
+// of a ring instead of its bytes; so such a stream gets functions of ours.
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "core/base/mutex.h"
+#include "preload/route.h"
+
+namespace ringsock::preload {
+namespace {
+
+/// Which descriptor is behind a stream: libc knows none for streams with functions.
+class StreamTable {
+ public:
+  void add(FILE* stream, int fd) {
+    const std::lock_guard guard(lock_);
+    fds_[stream] = fd;
+    count_.store(fds_.size(), std::memory_order_release);
+  }
+  void remove(FILE* stream) {
+    const std::lock_guard guard(lock_);
+    fds_.erase(stream);
+    count_.store(fds_.size(), std::memory_order_release);
+  }
+  /// -1 for a stream that is not ours.
+  int find(FILE* stream) {
+    if (count_.load(std::memory_order_acquire) == 0) return -1;
+    const std::lock_guard guard(lock_);
+    const auto found = fds_.find(stream);
+    return found == fds_.end() ? -1 : found->second;
+  }
+
+ private:
+  Mutex lock_;
+  std::map<FILE*, int> fds_;
+  std::atomic<std::size_t> count_{0};
+};
+
+/// Never destroyed: streams are flushed after static objects are gone.
+StreamTable& streams() {
+  static StreamTable* const table = new StreamTable;
+  return *table;
+}
+
+struct SocketStream {
+  int fd;
+  FILE* stream;
+};
+
+// The number is looked up in each call: a socket that was left to the kernel is read there.
+ssize_t read_stream(void* cookie, char* data, size_t length) {
+  return ::read(static_cast<SocketStream*>(cookie)->fd, data, length);
+}
+ssize_t write_stream(void* cookie, const char* data, size_t length) {
+  const ssize_t written = ::write(static_cast<SocketStream*>(cookie)->fd, data, length);
+  return written < 0 ? 0 : written;  // fopencookie(3): 0 is the error
+}
+int close_stream(void* cookie) {
+  auto* const socket = static_cast<SocketStream*>(cookie);
+  streams().remove(socket->stream);
+  const int closed = ::close(socket->fd);
+  delete socket;
+  return closed;
+}
+
+FILE* open_stream(int fd, const char* mode) {
+  auto* const socket = new SocketStream{fd, nullptr};
+  cookie_io_functions_t functions{};
+  functions.read = &read_stream;
+  functions.write = &write_stream;
+  functions.close = &close_stream;
+  socket->stream = ::fopencookie(socket, mode, functions);
+  if (socket->stream == nullptr) {
+    delete socket;
+    return nullptr;
+  }
+  streams().add(socket->stream, fd);
+  return socket->stream;
+}
+
+int fileno_ours(FILE* stream, int (*libcs)(FILE*)) {
+  const int fd = streams().find(stream);
+  return fd >= 0 ? fd : libcs(stream);
+}
+
+}  // namespace
+}  // namespace ringsock::preload
+
+using namespace ringsock;
+using namespace ringsock::preload;
+
+RS_INTERCEPT FILE* fdopen(int fd, const char* mode) noexcept {
+  if (!fd_table().holds(fd)) [[likely]]
+    return real.fdopen(fd, mode);
+  if (mode == nullptr || std::strchr("rwa", mode[0]) == nullptr) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  try {
+    return open_stream(fd, mode);
+  } catch (const std::bad_alloc&) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+}
+
+RS_INTERCEPT int fileno(FILE* stream) noexcept { return fileno_ours(stream, real.fileno); }
+RS_INTERCEPT int fileno_unlocked(FILE* stream) noexcept { return fileno_ours(stream, real.fileno_unlocked); }

@@ -1,0 +1,239 @@
+// Bytes in and out.
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+#include "core/runtime/wait.h"
+#include "preload/route.h"
+
+namespace ringsock::preload {
+namespace {
+
+/// What libc's checked functions do when the length is larger than the buffer: they never return.
+[[noreturn]] void buffer_overflow(int fd) {
+  real.__read_chk(fd, nullptr, 1, 0);
+  __builtin_trap();
+}
+
+[[gnu::always_inline]] inline ssize_t receive(int fd, void* data, size_t length, int flags, auto libcs) {
+  return route(fd, [&](Lookup& socket) { return runtime::receive(socket, data, length, flags); }, libcs);
+}
+
+[[gnu::always_inline]] inline ssize_t send(int fd, const void* data, size_t length, int flags, auto libcs) {
+  return route(fd, [&](Lookup& socket) { return runtime::send(socket, data, length, flags); }, libcs);
+}
+
+Result<msghdr> as_message(const iovec* parts, int count) {
+  if (count < 0 || count > IOV_MAX) return Error{EINVAL, "iovec: count"};
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts);
+  message.msg_iovlen = static_cast<std::size_t>(count);
+  return message;
+}
+
+Result<ssize_t> receive_parts(Lookup& socket, const iovec* parts, int count) {
+  auto message = as_message(parts, count);
+  if (!message) return message.error();
+  return runtime::receive(socket, *message, 0);
+}
+
+Result<ssize_t> send_parts(Lookup& socket, const iovec* parts, int count) {
+  auto message = as_message(parts, count);
+  if (!message) return message.error();
+  return runtime::send(socket, *message, 0);
+}
+
+/// preadv2(2) and pwritev2(2) take sockets when the offset is -1; of the flags only RWF_NOWAIT has a meaning for them.
+Status check_v2(off_t offset, int flags) {
+  if (offset != -1) return Error{ESPIPE, "socket: offset"};
+  if ((flags & ~(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT)) != 0) return Error{EOPNOTSUPP, "socket: flags"};
+  return ok();
+}
+
+Result<ssize_t> receive_v2(Lookup& socket, const iovec* parts, int count, off_t offset, int flags) {
+  if (Status fine = check_v2(offset, flags); !fine) return fine.error();
+  auto message = as_message(parts, count);
+  if (!message) return message.error();
+  return runtime::receive(socket, *message, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
+}
+
+Result<ssize_t> send_v2(Lookup& socket, const iovec* parts, int count, off_t offset, int flags) {
+  if (Status fine = check_v2(offset, flags); !fine) return fine.error();
+  auto message = as_message(parts, count);
+  if (!message) return message.error();
+  return runtime::send(socket, *message, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
+}
+
+/// recvmmsg(2): blocks for the first message as the socket does, for others unless MSG_WAITFORONE.
+Result<int> receive_many(Lookup& socket, mmsghdr* messages, unsigned count, int flags, const timespec* timeout) {
+  const auto limit = from_timespec(timeout);
+  if (!limit) return limit.error();
+  const Nanos deadline = runtime::deadline_after(*limit);
+  int done = 0;
+  for (unsigned i = 0; i < std::min<unsigned>(count, IOV_MAX); ++i) {
+    auto got = runtime::receive(socket, messages[i].msg_hdr, flags & ~MSG_WAITFORONE);
+    if (!got) return done > 0 ? Result<int>(done) : got.error();
+    messages[i].msg_len = static_cast<unsigned>(*got);
+    ++done;
+    if (*got == 0 || (deadline != Nanos::max() && monotonic_now() >= deadline)) break;
+    if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
+  }
+  return done;
+}
+
+Result<int> send_many(Lookup& socket, mmsghdr* messages, unsigned count, int flags) {
+  int done = 0;
+  for (unsigned i = 0; i < std::min<unsigned>(count, IOV_MAX); ++i) {
+    auto sent = runtime::send(socket, messages[i].msg_hdr, flags);
+    if (!sent) return done > 0 ? Result<int>(done) : sent.error();
+    messages[i].msg_len = static_cast<unsigned>(*sent);
+    ++done;
+  }
+  return done;
+}
+
+ssize_t receive_from(int fd, void* data, size_t length, int flags, socklen_t* address_length, auto libcs) {
+  return route(
+      fd,
+      [&](Lookup& socket) {
+        auto got = runtime::receive(socket, data, length, flags);
+        // As Linux on TCP: no address, and its length says so.
+        if (got && address_length != nullptr) *address_length = 0;
+        return got;
+      },
+      libcs);
+}
+
+}  // namespace
+}  // namespace ringsock::preload
+
+using namespace ringsock;
+using namespace ringsock::preload;
+
+RS_INTERCEPT ssize_t read(int fd, void* data, size_t length) {
+  return receive(fd, data, length, 0, [=] { return real.read(fd, data, length); });
+}
+RS_INTERCEPT ssize_t __read(int fd, void* data, size_t length) {
+  return receive(fd, data, length, 0, [=] { return real.read(fd, data, length); });
+}
+RS_INTERCEPT ssize_t __read_chk(int fd, void* data, size_t length, size_t room) {
+  if (length > room) buffer_overflow(fd);
+  return receive(fd, data, length, 0, [=] { return real.read(fd, data, length); });
+}
+
+RS_INTERCEPT ssize_t recv(int fd, void* data, size_t length, int flags) {
+  return receive(fd, data, length, flags, [=] { return real.recv(fd, data, length, flags); });
+}
+RS_INTERCEPT ssize_t __recv_chk(int fd, void* data, size_t length, size_t room, int flags) {
+  if (length > room) buffer_overflow(fd);
+  return receive(fd, data, length, flags, [=] { return real.recv(fd, data, length, flags); });
+}
+
+RS_INTERCEPT ssize_t recvfrom(int fd, void* data, size_t length, int flags, sockaddr* address,
+                              socklen_t* address_length) {
+  return receive_from(fd, data, length, flags, address_length,
+                      [=] { return real.recvfrom(fd, data, length, flags, address, address_length); });
+}
+RS_INTERCEPT ssize_t __recvfrom_chk(int fd, void* data, size_t length, size_t room, int flags, sockaddr* address,
+                                    socklen_t* address_length) {
+  if (length > room) buffer_overflow(fd);
+  return receive_from(fd, data, length, flags, address_length,
+                      [=] { return real.recvfrom(fd, data, length, flags, address, address_length); });
+}
+
+RS_INTERCEPT ssize_t recvmsg(int fd, msghdr* message, int flags) {
+  return route(
+      fd,
+      [&](Lookup& socket) -> Result<ssize_t> {
+        if (message == nullptr) return Error{EFAULT, "recvmsg"};
+        return runtime::receive(socket, *message, flags);
+      },
+      [=] { return real.recvmsg(fd, message, flags); });
+}
+
+RS_INTERCEPT int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+  return route_pinned(
+      fd, [&](Lookup& socket) { return receive_many(socket, messages, count, flags, timeout); },
+      [=] { return real.recvmmsg(fd, messages, count, flags, timeout); });
+}
+
+RS_INTERCEPT ssize_t readv(int fd, const iovec* parts, int count) {
+  return route(
+      fd, [&](Lookup& socket) { return receive_parts(socket, parts, count); },
+      [=] { return real.readv(fd, parts, count); });
+}
+RS_INTERCEPT ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+  return route(
+      fd, [&](Lookup& socket) { return receive_v2(socket, parts, count, offset, flags); },
+      [=] { return real.preadv2(fd, parts, count, offset, flags); });
+}
+RS_INTERCEPT ssize_t preadv64v2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+  return route(
+      fd, [&](Lookup& socket) { return receive_v2(socket, parts, count, offset, flags); },
+      [=] { return real.preadv64v2(fd, parts, count, offset, flags); });
+}
+
+RS_INTERCEPT ssize_t write(int fd, const void* data, size_t length) {
+  return send(fd, data, length, 0, [=] { return real.write(fd, data, length); });
+}
+RS_INTERCEPT ssize_t __write(int fd, const void* data, size_t length) {
+  return send(fd, data, length, 0, [=] { return real.write(fd, data, length); });
+}
+
+RS_INTERCEPT ssize_t send(int fd, const void* data, size_t length, int flags) {
+  return ringsock::preload::send(fd, data, length, flags, [=] { return real.send(fd, data, length, flags); });
+}
+RS_INTERCEPT ssize_t __send(int fd, const void* data, size_t length, int flags) {
+  return ringsock::preload::send(fd, data, length, flags, [=] { return real.send(fd, data, length, flags); });
+}
+
+RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, const sockaddr* address,
+                            socklen_t address_length) {
+  return route_pinned(
+      fd,
+      [&](Lookup& socket) -> Result<ssize_t> {
+        if ((flags & MSG_FASTOPEN) != 0) {
+          if (Status connected = runtime::connect(socket, address, address_length); !connected) return connected.error();
+          const ssize_t sent = ::send(fd, data, length, flags & ~MSG_FASTOPEN);  // whichever way it went
+          if (sent < 0) return Error::last("sendto");
+          return sent;
+        }
+        return runtime::send(socket, data, length, flags);  // TCP ignores the address
+      },
+      [=] { return real.sendto(fd, data, length, flags, address, address_length); });
+}
+
+RS_INTERCEPT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  return route(
+      fd,
+      [&](Lookup& socket) -> Result<ssize_t> {
+        if (message == nullptr) return Error{EFAULT, "sendmsg"};
+        return runtime::send(socket, *message, flags);
+      },
+      [=] { return real.sendmsg(fd, message, flags); });
+}
+
+RS_INTERCEPT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
+  return route_pinned(
+      fd, [&](Lookup& socket) { return send_many(socket, messages, count, flags); },
+      [=] { return real.sendmmsg(fd, messages, count, flags); });
+}
+
+RS_INTERCEPT ssize_t writev(int fd, const iovec* parts, int count) {
+  return route(
+      fd, [&](Lookup& socket) { return send_parts(socket, parts, count); },
+      [=] { return real.writev(fd, parts, count); });
+}
+RS_INTERCEPT ssize_t pwritev2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+  return route(
+      fd, [&](Lookup& socket) { return send_v2(socket, parts, count, offset, flags); },
+      [=] { return real.pwritev2(fd, parts, count, offset, flags); });
+}
+RS_INTERCEPT ssize_t pwritev64v2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+  return route(
+      fd, [&](Lookup& socket) { return send_v2(socket, parts, count, offset, flags); },
+      [=] { return real.pwritev64v2(fd, parts, count, offset, flags); });
+}

@@ -1,0 +1,158 @@
+// poll, select, epoll.
+#include <algorithm>
+#include <span>
+
+#include "core/runtime/epoll_set.h"
+#include "core/runtime/poll_set.h"
+#include "core/runtime/wait.h"
+#include "preload/route.h"
+
+namespace ringsock::preload {
+namespace {
+
+using runtime::EpollSet;
+
+bool any_ours(std::span<const pollfd> entries) {
+  return std::any_of(entries.begin(), entries.end(), [](const pollfd& entry) { return fd_table().holds(entry.fd); });
+}
+
+int poll_ours(pollfd* fds, nfds_t count, int timeout) {
+  if (fds == nullptr || !any_ours({fds, count})) return real.poll(fds, count, timeout);
+  return to_posix([&] { return runtime::poll_endpoints({fds, count}, from_milliseconds(timeout), nullptr); });
+}
+
+int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
+  if (fds == nullptr || !any_ours({fds, count})) return real.ppoll(fds, count, timeout, mask);
+  return to_posix([&]() -> Result<int> {
+    const auto left = from_timespec(timeout);
+    if (!left) return left.error();
+    return runtime::poll_endpoints({fds, count}, *left, mask);
+  });
+}
+
+bool any_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional) {
+  for (const fd_set* set : {readable, writable, exceptional}) {
+    if (set == nullptr) continue;
+    const auto* words = reinterpret_cast<const fd_mask*>(set);
+    for (int word = 0; word * NFDBITS < nfds; ++word) {
+      for (auto bits = static_cast<unsigned long>(words[word]); bits != 0; bits &= bits - 1) {
+        const int fd = word * NFDBITS + __builtin_ctzl(bits);
+        if (fd < nfds && fd_table().holds(fd)) return true;
+      }
+    }
+  }
+  return false;
+}
+
+/// Null is for ever. Errors: EINVAL.
+Result<Nanos> from_timeval(const timeval* timeout) {
+  if (timeout == nullptr) return Nanos::max();
+  if (timeout->tv_sec < 0 || timeout->tv_usec < 0) return Error{EINVAL, "select: time-out"};
+  constexpr time_t kForEver = 1'000'000'000;
+  if (timeout->tv_sec >= kForEver) return Nanos::max();
+  return Nanos(std::chrono::seconds(timeout->tv_sec) + std::chrono::microseconds(timeout->tv_usec));
+}
+
+int select_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
+  if (!any_ours(nfds, readable, writable, exceptional)) {
+    return real.select(nfds, readable, writable, exceptional, timeout);
+  }
+  return to_posix([&]() -> Result<int> {
+    auto left = from_timeval(timeout);
+    if (!left) return left.error();
+    auto ready = runtime::select_endpoints(nfds, readable, writable, exceptional, *left, nullptr);
+    if (timeout != nullptr && *left != Nanos::max()) {
+      timeout->tv_sec = std::chrono::duration_cast<std::chrono::seconds>(*left).count();
+      timeout->tv_usec = std::chrono::duration_cast<std::chrono::microseconds>(*left).count() % 1'000'000;
+    }
+    return ready;
+  });
+}
+
+/// epoll_wait(2) and its relatives. `libcs` waits by the kernel; another thread may make the set one of ours meanwhile.
+int epoll_wait_ours(int epoll_fd, epoll_event* events, int count, Result<Nanos> timeout, const sigset_t* mask,
+                    auto libcs) {
+  if (!fd_table().holds(epoll_fd)) [[likely]] {
+    const int ready = libcs();
+    if (!fd_table().holds(epoll_fd)) [[likely]]
+      return ready;
+    if (ready <= 0) return ready;
+    const int left = EpollSet::forget_wake_up(events, ready);
+    if (left > 0) return left;
+  }
+  return to_posix([&]() -> Result<int> {
+    if (!timeout) return timeout.error();
+    return runtime::epoll_wait_for(epoll_fd, events, count, *timeout, mask);
+  });
+}
+
+}  // namespace
+}  // namespace ringsock::preload
+
+using namespace ringsock;
+using namespace ringsock::preload;
+
+RS_INTERCEPT int poll(pollfd* fds, nfds_t count, int timeout) { return poll_ours(fds, count, timeout); }
+RS_INTERCEPT int __poll(pollfd* fds, nfds_t count, int timeout) { return poll_ours(fds, count, timeout); }
+RS_INTERCEPT int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room) {
+  if (room / sizeof *fds < count) return real.__poll_chk(fds, count, timeout, room);  // does not return
+  return poll_ours(fds, count, timeout);
+}
+
+RS_INTERCEPT int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
+  return ppoll_ours(fds, count, timeout, mask);
+}
+RS_INTERCEPT int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask, size_t room) {
+  if (room / sizeof *fds < count) return real.__ppoll_chk(fds, count, timeout, mask, room);  // does not return
+  return ppoll_ours(fds, count, timeout, mask);
+}
+
+RS_INTERCEPT int select(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
+  return select_ours(nfds, readable, writable, exceptional, timeout);
+}
+RS_INTERCEPT int __select(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
+  return select_ours(nfds, readable, writable, exceptional, timeout);
+}
+
+RS_INTERCEPT int pselect(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, const timespec* timeout,
+                         const sigset_t* mask) {
+  if (!any_ours(nfds, readable, writable, exceptional)) {
+    return real.pselect(nfds, readable, writable, exceptional, timeout, mask);
+  }
+  return to_posix([&]() -> Result<int> {
+    auto left = from_timespec(timeout);
+    if (!left) return left.error();
+    return runtime::select_endpoints(nfds, readable, writable, exceptional, *left, mask);
+  });
+}
+
+
+
+RS_INTERCEPT int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event) {
+  if (!fd_table().holds(fd) && !fd_table().holds(epoll_fd)) [[likely]] {
+    return real.epoll_ctl(epoll_fd, op, fd, event);
+  }
+  return to_posix([&]() -> Status {
+    // A set becomes ours with its first endpoint.
+    if (op == EPOLL_CTL_ADD && !fd_table().holds(epoll_fd)) {
+      if (Status adopted = runtime::EpollSet::adopt(epoll_fd); !adopted) return adopted;
+    }
+    return runtime::epoll_control(epoll_fd, op, fd, event);
+  });
+}
+
+RS_INTERCEPT int epoll_wait(int epoll_fd, epoll_event* events, int count, int timeout) {
+  return epoll_wait_ours(epoll_fd, events, count, from_milliseconds(timeout), nullptr,
+                         [=] { return real.epoll_wait(epoll_fd, events, count, timeout); });
+}
+
+RS_INTERCEPT int epoll_pwait(int epoll_fd, epoll_event* events, int count, int timeout, const sigset_t* mask) {
+  return epoll_wait_ours(epoll_fd, events, count, from_milliseconds(timeout), mask,
+                         [=] { return real.epoll_pwait(epoll_fd, events, count, timeout, mask); });
+}
+
+RS_INTERCEPT int epoll_pwait2(int epoll_fd, epoll_event* events, int count, const timespec* timeout,
+                              const sigset_t* mask) {
+  return epoll_wait_ours(epoll_fd, events, count, from_timespec(timeout), mask,
+                         [=] { return real.epoll_pwait2(epoll_fd, events, count, timeout, mask); });
+}
