@@ -100,8 +100,9 @@ Status StreamSocket::start_connect(const SocketAddress& wanted) {
   return ok();
 }
 
+/// Once connected, the queue pair's completions tell what events would, after the data that came before.
 void StreamSocket::drive() {
-  while (state() == State::connecting || is_connected()) {
+  while (state() == State::connecting) {
     auto event = id_->next_event();
     if (!event) break;
     handle_cm_event(*event);
@@ -111,7 +112,6 @@ void StreamSocket::drive() {
 }
 
 void StreamSocket::handle_cm_event(verbs::CmEvent& event) {
-  if (is_connected()) return;  // the queue pair's completions tell the same, after the data that came before
   switch (event.type) {
     case CmEventType::addr_resolved:
       if (Status started = id_->resolve_route(kResolveTimeout); !started) fail_connect(started.error().code);

@@ -37,10 +37,7 @@ std::vector<UniqueFd> take_fds(msghdr& message) {
 
 }  // namespace
 
-Link::Link(UniqueFd socket) : socket_(std::move(socket)) {
-  const int flags = ::fcntl(fd(), F_GETFL);
-  if (flags >= 0 && (flags & O_NONBLOCK) == 0) ::fcntl(fd(), F_SETFL, flags | O_NONBLOCK);
-}
+Link::Link(UniqueFd socket) : socket_(std::move(socket)) {}
 
 Link::~Link() = default;
 
@@ -72,13 +69,11 @@ Status Link::send(LinkPacket type, std::span<const std::byte> bytes, std::span<c
   return ok();
 }
 
-void Link::drain() {
+void Link::drain(int at_most) {
   const int saved_errno = errno;
   std::lock_guard guard(lock_);
   bool woken = false;
-  // A peer that never stops sending must not keep us here; what is left keeps the descriptor readable.
-  constexpr int kMaxPacketsPerDrain = 128;
-  for (int packets = 0; packets < kMaxPacketsPerDrain && !peer_gone(); ++packets) {
+  for (int packets = 0; packets < at_most && !peer_gone(); ++packets) {
     std::byte bytes[kMaxLinkPacket];
     alignas(cmsghdr) std::byte control[kControlBytes];
     iovec part{bytes, sizeof bytes};

@@ -26,11 +26,11 @@ enum class LinkPacket : std::uint8_t {
 inline constexpr std::size_t kMaxLinkPacket = 1024;
 inline constexpr std::size_t kMaxLinkFds = 2;
 
-/// One AF_UNIX SOCK_SEQPACKET connection, non-blocking. It wakes a sleeping peer (wake packets), tells of its death
-/// (end of file: the kernel closes a dead process's sockets), and carries the few messages of the connection manager.
-/// One descriptor serves it all, so it is what a completion channel and an event channel both wait on.
-/// Shared (std::shared_ptr) by the queue pair and the connection id; lives until both are gone.
-/// Threads: all functions from any thread.
+/// One AF_UNIX SOCK_SEQPACKET connection. Nothing here blocks, whatever the socket's O_NONBLOCK says. It wakes a
+/// sleeping peer (wake packets), tells of its death (end of file: the kernel closes a dead process's sockets), and
+/// carries the few messages of the connection manager. One descriptor serves it all, so it is what a completion channel
+/// and an event channel both wait on. Shared (std::shared_ptr) by the queue pair and the connection id; lives until
+/// both are gone. Threads: all functions from any thread.
 class Link {
  public:
   /// What drain() hands out, in order of arrival.
@@ -54,9 +54,10 @@ class Link {
   /// Sends one packet of at most kMaxLinkPacket bytes, with at most kMaxLinkFds descriptors (SCM_RIGHTS).
   /// Errors: EAGAIN socket full, EPIPE or ECONNRESET peer gone, EMSGSIZE.
   Status send(LinkPacket type, std::span<const std::byte> bytes, std::span<const int> fds = {});
-  /// Reads the packets that are there (at least one recvmsg(2), at most 128) and tells the sinks; at end of file both
-  /// hear on_peer_gone(). A packet that arrives while no manager is set is kept for it.
-  void drain();
+  /// Reads packets that are there, `at_most` (by default as many as a peer that never stops may keep us with), one
+  /// recvmsg(2) each and one more to find that there are no more; what is left keeps the descriptor readable. Tells the
+  /// sinks; at end of file both hear on_peer_gone(). A packet that arrives while no manager is set is kept for it.
+  void drain(int at_most = 128);
   [[nodiscard]] bool peer_gone() const { return peer_gone_.load(std::memory_order_acquire); }
   /// Moves the socket to the descriptor number `fd`, closing what was open there. Before others use fd().
   Status move_to(int fd);

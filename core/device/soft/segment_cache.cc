@@ -31,8 +31,10 @@ bool zero_touched(const UniqueFd& memfd, const MappedSegment& mapping) {
   for (off_t at = 0; at < end;) {
     const off_t data = ::lseek(memfd.get(), at, SEEK_DATA);
     if (data < 0) return errno == ENXIO;
-    const off_t hole = ::lseek(memfd.get(), data, SEEK_HOLE);
-    if (hole <= data || hole > end) return false;
+    // After a short connection single pages were touched here and there: only for the second in a row it pays to ask
+    // how many there are.
+    const off_t hole = data == at && at != 0 ? ::lseek(memfd.get(), data, SEEK_HOLE) : data + off_t{kPageBytes};
+    if (data < at || hole <= data || hole > end) return false;
     std::memset(mapping.base() + data, 0, static_cast<std::size_t>(hole - data));
     at = hole;
   }

@@ -108,7 +108,7 @@ std::optional<IncomingRequest> Acceptor::serve_half_open() {
 }
 
 std::optional<IncomingRequest> Acceptor::serve(Slot slot) {
-  slot->link->drain();
+  slot->link->drain(1);
   auto packet = slot->inbox->pop();
   if (!packet) {
     if (slot->inbox->is_finished()) drop(slot);
@@ -124,7 +124,7 @@ std::optional<IncomingRequest> Acceptor::take_in(UniqueFd socket, Nanos now) {
   HalfOpen fresh{std::make_unique<LinkInbox>(), std::make_shared<Link>(std::move(socket)),
                  now + limits_.half_open_time};
   fresh.link->set_manager(fresh.inbox.get());
-  fresh.link->drain();
+  fresh.link->drain(1);
   if (auto packet = fresh.inbox->pop()) return check(fresh, std::move(*packet));
   if (fresh.inbox->is_finished()) return std::nullopt;
   if (half_open_.size() >= limits_.half_open) drop(half_open_.begin());

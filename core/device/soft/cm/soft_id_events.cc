@@ -116,7 +116,12 @@ void SoftId::establish() {
 void SoftId::work_link() {
   // Draining would take the doorbell's packet from somebody who is about to sleep on the channel, and the channel's
   // owner drains anyway.
-  if (!channel_wakes_us_) link_->drain();
+  if (state_ == State::awaiting_reply) {
+    // One packet, and it is here or not.
+    link_->drain(1);
+  } else if (!channel_wakes_us_) {
+    link_->drain();
+  }
   while (link_) {
     auto packet = inbox_->pop();
     if (!packet) break;
