@@ -68,41 +68,56 @@ std::shared_ptr<MappedSegment> SegmentCache::lend_given(Kept kept) {
   return {loan, mapping};
 }
 
+SegmentCache::Inode SegmentCache::inode_of(const UniqueFd& fd) {
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino};
+}
+
+/// A program may close every descriptor that it does not know, and open others under their numbers: such a number is
+/// neither passed on nor closed.
+std::shared_ptr<const UniqueFd> SegmentCache::kept_descriptor(UniqueFd fd, Inode inode) {
+  return {new UniqueFd(std::move(fd)), [inode](UniqueFd* kept) {
+            if (inode_of(*kept) != inode) (void)kept->release();
+            delete kept;
+          }};
+}
+
+bool SegmentCache::restore(const Kept& kept) {
+  return inode_of(*kept.memfd) == kept.inode && zero_touched(*kept.memfd, *kept.mapping);
+}
+
 Result<SegmentCache::Made> SegmentCache::make(std::uint64_t bytes, std::optional<PeerProcess> peer) {
-  List dropped;
+  List found, dropped;
   bool keep = peer && bytes <= kMaxKeptBytes;
   unsigned forks = 0;
   if (keep) {
-    List found;
-    {
-      const std::lock_guard guard(lock_);
-      forks = forks_;
-      const auto fits = [&](const Kept& kept) {
-        return kept.peer == *peer && kept.mapping->bytes() == bytes &&
-               kept.mapping->let_go().load(std::memory_order_acquire) != 0;
-      };
-      const auto place = std::find_if(made_.begin(), made_.end(), fits);
-      if (place != made_.end()) {
-        found.splice(found.end(), made_, place);
-        found.front().forks = forks;
-      } else {
-        keep = reserve_place(dropped);
-      }
-    }
-    if (!found.empty()) {
-      if (zero_touched(*found.front().memfd, *found.front().mapping)) return lend_made(std::move(found.front()), true);
-      // Its place goes to the new one.
+    const std::lock_guard guard(lock_);
+    forks = forks_;
+    const auto fits = [&](const Kept& kept) {
+      return kept.peer == *peer && kept.mapping->bytes() == bytes &&
+             kept.mapping->let_go().load(std::memory_order_acquire) != 0;
+    };
+    const auto place = std::find_if(made_.begin(), made_.end(), fits);
+    if (place != made_.end()) {
+      place->forks = forks;
+      found.splice(found.end(), made_, place);
+    } else {
+      keep = reserve_place(dropped);
     }
   }
+  // If that fails, its place goes to a new one.
+  if (!found.empty() && restore(found.front())) return lend_made(std::move(found.front()), true);
   auto fresh = make_segment(bytes);
   if (!fresh) {
     const std::lock_guard guard(lock_);
     if (keep) --made_places_;
     return fresh.error();
   }
-  auto memfd = std::make_shared<const UniqueFd>(std::move(fresh->memfd));
-  if (!keep) return Made{std::move(fresh->mapping), std::move(memfd), false};
-  return lend_made({std::move(fresh->mapping), std::move(memfd), *peer, 0, 0, forks}, false);
+  if (!keep) return Made{std::move(fresh->mapping), std::make_shared<const UniqueFd>(std::move(fresh->memfd)), false};
+  const Inode inode = inode_of(fresh->memfd);
+  return lend_made({std::move(fresh->mapping), kept_descriptor(std::move(fresh->memfd), inode), *peer, inode, forks},
+                   false);
 }
 
 /// Under the lock: room for one more descriptor, if need be in the place of the one that was idle longest.
@@ -128,17 +143,13 @@ void SegmentCache::take_back_made(Kept kept) {
 }
 
 Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, std::optional<PeerProcess> maker) {
-  struct stat status {};
-  if (!maker || ::fstat(memfd.get(), &status) != 0) {
-    return map_peer_segment(std::move(memfd));
-  }
+  if (!maker) return map_peer_segment(std::move(memfd));
+  const Inode inode = inode_of(memfd);
   unsigned forks = 0;
   {
     const std::lock_guard guard(lock_);
     forks = forks_;
-    const auto is_it = [&](const Kept& kept) {
-      return kept.inode == status.st_ino && kept.device == status.st_dev && kept.peer == *maker;
-    };
+    const auto is_it = [&](const Kept& kept) { return kept.inode == inode && kept.peer == *maker; };
     const auto place = std::find_if(given_.begin(), given_.end(), is_it);
     if (place != given_.end()) {
       Kept kept = std::move(*place);
@@ -149,7 +160,7 @@ Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, std::op
   }
   auto mapped = map_peer_segment(std::move(memfd));
   if (!mapped) return mapped.error();
-  return lend_given({std::move(*mapped), nullptr, *maker, status.st_dev, status.st_ino, forks});
+  return lend_given({std::move(*mapped), nullptr, *maker, inode, forks});
 }
 
 void SegmentCache::take_back_given(Kept kept) {

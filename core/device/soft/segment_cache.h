@@ -63,18 +63,25 @@ class SegmentCache {
   void after_fork();
 
  private:
+  struct Inode {
+    dev_t device = 0;
+    ino_t number = 0;
+    bool operator==(const Inode&) const = default;
+  };
   struct Kept {
     std::shared_ptr<MappedSegment> mapping;
     std::shared_ptr<const UniqueFd> memfd;  ///< of those we made
     PeerProcess peer;
-    dev_t device = 0;  ///< of those we were given
-    ino_t inode = 0;
+    Inode inode;
     unsigned forks = 0;  ///< how often the process had forked when it came into use
   };
   using List = std::list<Kept>;
   struct MadeLoan;
   struct GivenLoan;
 
+  static Inode inode_of(const UniqueFd& fd);
+  static std::shared_ptr<const UniqueFd> kept_descriptor(UniqueFd fd, Inode inode);
+  static bool restore(const Kept& kept);
   Made lend_made(Kept kept, bool reused);
   std::shared_ptr<MappedSegment> lend_given(Kept kept);
   void take_back_made(Kept kept);

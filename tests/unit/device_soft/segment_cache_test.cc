@@ -1,6 +1,7 @@
 // Which segments are used again, for whom, and what is left in them.
 #include "core/device/soft/segment_cache.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -196,6 +197,17 @@ TEST_F(SegmentCacheStory, AProcessWithFewDescriptorsKeepsThem) {
   share();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(makers_.idle(), 0u);
+}
+
+TEST_F(SegmentCacheStory, ADescriptorThatTheProgramClosedIsNeitherUsedNorClosedAgain) {
+  Shared first = share();
+  const int number = first.made.memfd->get();
+  first = {};
+  const UniqueFd programs(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::dup3(programs.get(), number, O_CLOEXEC), number);
+  EXPECT_FALSE(share().made.reused);
+  EXPECT_EQ(::fcntl(number, F_GETFD), FD_CLOEXEC) << "it is the program's now";
+  ::close(number);
 }
 
 TEST_F(SegmentCacheStory, SegmentsOfADeadProcessGoAwayWithTheTrafficOfOthers) {
