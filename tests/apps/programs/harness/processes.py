@@ -15,11 +15,16 @@ import time
 
 PR_SET_CHILD_SUBREAPER = 36
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+STACK_DEPTH = 10
 ANOTHER_LOOK_S = 0.005  # between two looks at what has no event to wait for (a file that grows, a port that listens)
 
 
 class Failure(Exception):
     """A program did not do what it must; the text is what is reported."""
+
+
+class Hung(Failure):
+    """It did nothing for longer than it may: where everybody stands is of interest."""
 
 
 def adopt_orphans():
@@ -41,7 +46,7 @@ def wait_until(holds, what, timeout=10.0):
         if value:
             return value
         if time.monotonic() > deadline:
-            raise Failure(f"{what}: not within {timeout:g} s")
+            raise Hung(f"{what}: not within {timeout:g} s")
         time.sleep(ANOTHER_LOOK_S)
 
 
@@ -89,9 +94,9 @@ def stacks_of(pid):
     """Where each thread of a hung process stands: the debugger's view if there is one, else the kernel's."""
     if find_program("gdb"):
         try:
-            shown = subprocess.run(["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "set pagination off", "-ex", "thread apply all bt 12"],
+            shown = subprocess.run(["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "set pagination off", "-ex", f"thread apply all bt {STACK_DEPTH}"],
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20)
-            return [line for line in shown.stdout.decode(errors="replace").splitlines() if line.startswith(("#", "Thread"))]
+            return [line[:160] for line in shown.stdout.decode(errors="replace").splitlines() if line.startswith(("#", "Thread"))]
         except subprocess.TimeoutExpired:
             pass
     try:
@@ -161,11 +166,11 @@ class Process:
                 log.write(piece)
 
     def wait(self, timeout, expectation="end"):
-        """Exit status; Failure with where it hangs when it runs on for longer than timeout seconds."""
+        """Exit status; Hung when it runs on for longer than timeout seconds."""
         try:
             return self._child.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise Failure(f"HUNG: did not {expectation} within {timeout:g} s: {self.describe()}\n{self.where()}") from None
+            raise Hung(f"HUNG: did not {expectation} within {timeout:g} s: {self.describe()}") from None
 
     def cpu_seconds(self):
         """CPU time it has used, user and system."""
@@ -176,16 +181,16 @@ class Process:
         return " ".join(self.argv)
 
     def where(self):
-        """Stacks of the whole tree, for the report of a hang."""
+        """Lines that say where each process of the tree stands."""
         lines = []
         for pid in tree_of(self.pid):
             if not is_zombie(pid):
-                lines += [f"pid {pid}: {command_of(pid)}", *("  " + line for line in stacks_of(pid))]
-        return "\n".join(lines)
+                lines += [f"{self.label}, pid {pid}: {command_of(pid)}", *("  " + line for line in stacks_of(pid))]
+        return lines
 
     def last_lines(self, count=6):
-        lines = self.text().replace("\t", "  ").splitlines()[-count:]
-        return [f"{self.label}: {line[:200] if line.isprintable() else '(not text)'}" for line in lines]
+        lines = [line.strip() for line in self.text().replace("\t", "  ").splitlines()]
+        return [f"{self.label}: {line[:200]}" for line in lines if line and line.isprintable()][-count:]
 
     def kill(self):
         """kill -9 to it and all that descends from it, stopped first so that nothing is born meanwhile."""

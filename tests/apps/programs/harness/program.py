@@ -2,7 +2,7 @@
 import dataclasses
 
 from . import statistics
-from .processes import Failure, find_program
+from .processes import Failure, Hung, find_program
 from .run import Run
 
 MODES = ("both", "client", "server", "none", "killed")
@@ -76,6 +76,8 @@ def try_program(program, mode, library):
             run.end_servers()
             if library.path is not None:
                 statistics.check_paths(run, mode, program)
+    except Hung as failure:
+        why = "\n".join([str(failure), *run.last_lines(), *run.where()])
     except Failure as failure:
         why = "\n".join([str(failure), *run.last_lines()])
     except (OSError, ValueError, LookupError, TypeError) as error:

@@ -12,6 +12,7 @@ from . import processes
 from .processes import Failure, Process, wait_until
 
 TCP_LISTEN = "0A"  # state column of /proc/net/tcp
+CLIENT_ENDS_S = 20  # none takes more than a few seconds
 
 
 class Library:
@@ -72,7 +73,7 @@ class Run:
         wait_until(lambda: condition() or self._refuse_dead(process), f"{process.describe()} is ready", 20)
         return process
 
-    def client(self, argv, *, status=0, timeout=25, **options):
+    def client(self, argv, *, status=0, timeout=CLIENT_ENDS_S, **options):
         """Runs a client to its end; Failure unless it exits with `status` (None: any but a signal) within `timeout` seconds."""
         return self.finish(self.begin(argv, **options), status=status, timeout=timeout)
 
@@ -80,7 +81,7 @@ class Run:
         """Starts a client and does not wait for it. options: those of Process."""
         return self._start("client", argv, **options)
 
-    def finish(self, process, *, status=0, timeout=25):
+    def finish(self, process, *, status=0, timeout=CLIENT_ENDS_S):
         got = process.wait(timeout)
         if got < 0 or (status is not None and got != status):
             raise Failure(f"ended with {got}, not {status}: {process.describe()}")
@@ -123,6 +124,10 @@ class Run:
         lines = [line for side in self._started for process in self._started[side][-3:] for line in process.last_lines()]
         others = [path for paths in self._more_errors.values() for path in paths if path.exists()]
         return lines + [f"{path.name}: {line}" for path in others for line in path.read_text(errors="replace").splitlines()[-6:]]
+
+    def where(self):
+        """Where each live process stands, as lines."""
+        return [line for started in self._started.values() for process in started if process.status() is None for line in process.where()]
 
     def errors_of(self, side):
         """Standard error of each process of a side, as texts."""

@@ -50,7 +50,7 @@ def start_nginx(run, port):
 
 
 def fetch(run, port, name, *words, address="127.0.0.1", **options):
-    return run.client(["curl", "-sS", "--fail", "--noproxy", "*", *words, f"http://{address}:{port}/{name}"], **options)
+    return run.client(["curl", "-sS", "--no-progress-meter", "--fail", "--noproxy", "*", *words, f"http://{address}:{port}/{name}"], **options)
 
 
 def check_fetches(run, port, addresses=("127.0.0.1", "[::1]")):
