@@ -4,21 +4,23 @@ import typing
 
 from .processes import Failure
 
-# What is read of it: the words before the counts may change, the counts are name=number.
-LINE = re.compile(r"^.*\bringsock\b.*\brdma=(\d+)\b.*\btcp=(\d+)\b.*$", re.M)
+# rsrun(1) has the format; a process without sockets says nothing.
+LINE = re.compile(r"ringsock\[\d+ [^\]]*\]: (\d+) connections by ring \([^)]*\), (\d+) by kernel TCP(?: \(([^)]*)\))?")
 
 
 class Connections(typing.NamedTuple):
-    """Over the ring, over the kernel's TCP; lines: of how many processes."""
+    """Over the ring, over the kernel's TCP and why; lines: of how many processes."""
     ring: int
     kernel: int
     lines: int
+    reasons: tuple = ()
 
 
 def connections(texts):
     """Connections, added up over the standard errors of some processes."""
     found = [match for text in texts for match in LINE.findall(text)]
-    return Connections(sum(int(ring) for ring, _ in found), sum(int(kernel) for _, kernel in found), len(found))
+    return Connections(sum(int(ring) for ring, _, _ in found), sum(int(kernel) for _, kernel, _ in found), len(found),
+                       tuple(dict.fromkeys(reason for _, _, reason in found if reason)))
 
 
 def check_paths(run, mode, program):
@@ -27,7 +29,7 @@ def check_paths(run, mode, program):
         if side in program.silent:
             continue
         seen = connections(run.errors_of(side))
-        counts = f"{side}: {seen.ring} connections over the ring, {seen.kernel} over the kernel"
+        counts = f"{side}: {seen.ring} connections over the ring, {seen.kernel} over the kernel {seen.reasons or ''}"
         if seen.lines == 0:
             raise Failure(f"{side}: no line of statistics, so the library was not loaded or did not live to its end")
         if mode == "both" and not program.kernel_because:
