@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,6 +34,12 @@ UniqueFd make_file() {
     fd.reset();
   }
   return fd;
+}
+
+/// In one step for other threads, which a sanitizer that sees an mmap(2) cannot know.
+bool see_privately(void* memory, std::uint64_t bytes, int fd, off_t offset) {
+  constexpr int kFlags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
+  return ::syscall(SYS_mmap, memory, bytes, kReadWrite, kFlags, fd, offset) != -1;
 }
 
 /// A mapping with pages; nullptr when there are none to be had.
@@ -119,8 +126,7 @@ struct SharedPages::ForkHandlers {
     OwnThread::forget_after_fork();
     for (const Snapshot& snapshot : snapshots()) {
       if (snapshot.copy == MAP_FAILED) {
-        ::mmap(snapshot.address, snapshot.bytes, kReadWrite, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, snapshot.fd,
-               snapshot.offset);
+        see_privately(snapshot.address, snapshot.bytes, snapshot.fd, snapshot.offset);
       } else {
         ::mremap(snapshot.copy, snapshot.bytes, snapshot.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, snapshot.address);
       }
@@ -165,9 +171,8 @@ SharedPages::~SharedPages() {
     const std::uint64_t bytes = area.end - from;
     void* memory = reinterpret_cast<void*>(from);
     const auto offset = static_cast<off_t>(area.offset + (from - area.start));
-    copied =
-        ::mmap(memory, bytes, kReadWrite, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, memfd_.get(), offset) == memory &&
-        ::madvise(memory, bytes, MADV_POPULATE_WRITE) == 0 && copied;
+    copied = see_privately(memory, bytes, memfd_.get(), offset) && ::madvise(memory, bytes, MADV_POPULATE_WRITE) == 0 &&
+             copied;
   }
   if (copied) ::fallocate(memfd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kFileBytes);
   errno = saved_errno;
