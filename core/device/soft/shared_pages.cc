@@ -63,6 +63,13 @@ SharedPages::SharedPages(UniqueFd memfd, const SharedPlace& place, std::uint64_t
   all_pages().push_back(this);
 }
 
+bool SharedPages::has_file() {
+  struct stat status {};
+  if (::fstat(memfd_.get(), &status) == 0 && status.st_ino == place_.inode && status.st_dev == device_) return true;
+  static_cast<void>(memfd_.release());
+  return false;
+}
+
 std::vector<MemoryArea> SharedPages::areas() const {
   auto out = areas_between(place_.start, place_.start + place_.bytes, AreaDetail::maps);
   std::erase_if(out, [this](const MemoryArea& area) {
@@ -74,7 +81,7 @@ std::vector<MemoryArea> SharedPages::areas() const {
 std::shared_ptr<SharedPages> SharedPages::find(std::uint64_t start, std::uint64_t end) {
   for (SharedPages* pages : all_pages()) {
     const SharedPlace& place = pages->place_;
-    if (!pages->memfd_ || start < place.start || end > place.start + place.bytes) continue;
+    if (!pages->has_file() || start < place.start || end > place.start + place.bytes) continue;
     const auto areas = pages->areas();
     const bool whole = std::ranges::any_of(areas, [&](const MemoryArea& area) {
       return area.start <= start && end <= area.end && area.offset == area.start - place.start;
@@ -100,11 +107,11 @@ struct SharedPages::ForkHandlers {
 
   static void prepare() {
     lock().lock();
-    for (const SharedPages* pages : all_pages()) {
+    for (SharedPages* pages : all_pages()) {
+      const int fd = pages->has_file() ? pages->memfd_.get() : -1;
       for (const MemoryArea& area : pages->areas()) {
         const std::uint64_t bytes = area.end - area.start;
         auto* memory = reinterpret_cast<void*>(area.start);
-        const int fd = pages->memfd_.get();
         const auto offset = static_cast<off_t>(area.offset);
         void* copy = ::mmap(nullptr, bytes, kReadWrite, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (copy != MAP_FAILED && ::pread(fd, copy, bytes, offset) != static_cast<ssize_t>(bytes)) {
@@ -132,7 +139,9 @@ struct SharedPages::ForkHandlers {
       }
     }
     snapshots().clear();
-    for (SharedPages* pages : all_pages()) pages->memfd_.reset();
+    for (SharedPages* pages : all_pages()) {
+      if (pages->has_file()) pages->memfd_.reset();
+    }
     lock().unlock();
   }
   static bool are_installed() {
@@ -163,8 +172,10 @@ std::shared_ptr<SharedPages> SharedPages::put_under(std::uint64_t start, std::ui
 /// file's go: what is left behaves as anonymous memory, also for an allocator that expects zeros after madvise(2).
 SharedPages::~SharedPages() {
   std::erase(all_pages(), this);
-  if (!memfd_) return;
   const int saved_errno = errno;
+  const bool can_return = has_file();
+  errno = saved_errno;
+  if (!can_return) return;
   bool copied = true;
   for (const MemoryArea& area : areas()) {
     const std::uint64_t from = std::max(area.start, place_.start);

@@ -39,6 +39,9 @@ class SharedPages : public std::enable_shared_from_this<SharedPages> {
 
  private:
   struct ForkHandlers;
+  /// Whether memfd_ is still the file. A program may close every descriptor that it does not know, and open others
+  /// under their numbers: such a number is neither used nor closed, and the memory stays shared.
+  bool has_file();
   /// Where these pages still are.
   [[nodiscard]] std::vector<MemoryArea> areas() const;
 

@@ -191,6 +191,22 @@ TEST_F(SharedAppMemory, FreedInPartTheRestBecomesPrivate) {
   EXPECT_EQ(pages.data()[2 * kPageBytes + 1], static_cast<unsigned char>((2 * kPageBytes + 1) * 31 + 2));
 }
 
+TEST_F(SharedAppMemory, ADescriptorThatTheProgramTookForItselfIsLeftAlone) {
+  const Pages pages;
+  pages.fill();
+  const UniqueFd other(::memfd_create("other", MFD_CLOEXEC));
+  ASSERT_EQ(::write(other.get(), "precious", 8), 8);
+  std::optional<AppMemory> memory(std::in_place, pages.data(), kBytes, true);
+  const auto number = static_cast<int>(memory->place().fd);
+  ASSERT_EQ(::dup2(other.get(), number), number);
+  memory.reset();
+  char text[8];
+  EXPECT_EQ(::pread(number, text, sizeof text, 0), 8);
+  EXPECT_EQ(std::string_view(text, 8), "precious");
+  EXPECT_TRUE(pages.is_as_filled());
+  EXPECT_EQ(::close(number), 0);
+}
+
 TEST_F(SharedAppMemory, MemoryOfOtherKindsIsLeftAlone) {
   unsigned char stack[kBytes];
   EXPECT_FALSE(is_shareable(stack, sizeof stack));
