@@ -57,9 +57,8 @@ struct SegmentCache::GivenLoan {
 
 SegmentCache::Made SegmentCache::lend_made(Kept kept, bool reused) {
   MappedSegment* const mapping = kept.mapping.get();
-  std::shared_ptr<const UniqueFd> memfd = kept.memfd;
   const std::shared_ptr<MadeLoan> loan(new MadeLoan{*this, std::move(kept)});
-  return {{loan, mapping}, std::move(memfd), reused};
+  return {{loan, mapping}, {loan, &loan->kept.memfd.fd}, reused};
 }
 
 std::shared_ptr<MappedSegment> SegmentCache::lend_given(Kept kept) {
@@ -74,17 +73,8 @@ SegmentCache::Inode SegmentCache::inode_of(const UniqueFd& fd) {
   return {status.st_dev, status.st_ino};
 }
 
-/// A program may close every descriptor that it does not know, and open others under their numbers: such a number is
-/// neither passed on nor closed.
-std::shared_ptr<const UniqueFd> SegmentCache::kept_descriptor(UniqueFd fd, Inode inode) {
-  return {new UniqueFd(std::move(fd)), [inode](UniqueFd* kept) {
-            if (inode_of(*kept) != inode) (void)kept->release();
-            delete kept;
-          }};
-}
-
 bool SegmentCache::restore(const Kept& kept) {
-  return inode_of(*kept.memfd) == kept.inode && zero_touched(*kept.memfd, *kept.mapping);
+  return kept.memfd.is_still_ours() && zero_touched(kept.memfd.fd, *kept.mapping);
 }
 
 Result<SegmentCache::Made> SegmentCache::make(std::uint64_t bytes, std::optional<PeerProcess> peer) {
@@ -116,8 +106,8 @@ Result<SegmentCache::Made> SegmentCache::make(std::uint64_t bytes, std::optional
   }
   if (!keep) return Made{std::move(fresh->mapping), std::make_shared<const UniqueFd>(std::move(fresh->memfd)), false};
   const Inode inode = inode_of(fresh->memfd);
-  return lend_made({std::move(fresh->mapping), kept_descriptor(std::move(fresh->memfd), inode), *peer, inode, forks},
-                   false);
+  KeptDescriptor memfd(std::move(fresh->memfd), inode);
+  return lend_made({std::move(fresh->mapping), std::move(memfd), *peer, inode, forks}, false);
 }
 
 /// Under the lock: room for one more descriptor, if need be in the place of the one that was idle longest.
@@ -160,7 +150,7 @@ Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, std::op
   }
   auto mapped = map_peer_segment(std::move(memfd));
   if (!mapped) return mapped.error();
-  return lend_given({std::move(*mapped), nullptr, *maker, inode, forks});
+  return lend_given({std::move(*mapped), {}, *maker, inode, forks});
 }
 
 void SegmentCache::take_back_given(Kept kept) {

@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "core/base/mutex.h"
 #include "core/base/result.h"
@@ -68,9 +69,24 @@ class SegmentCache {
     ino_t number = 0;
     bool operator==(const Inode&) const = default;
   };
+  static Inode inode_of(const UniqueFd& fd);
+  /// A program may close every descriptor that it does not know, and open others under their numbers: such a number is
+  /// neither passed on nor closed.
+  struct KeptDescriptor {
+    UniqueFd fd;
+    Inode inode;
+    KeptDescriptor() = default;
+    KeptDescriptor(UniqueFd kept, Inode known) : fd(std::move(kept)), inode(known) {}
+    KeptDescriptor(KeptDescriptor&&) = default;
+    KeptDescriptor& operator=(KeptDescriptor&&) = delete;
+    ~KeptDescriptor() {
+      if (fd && !is_still_ours()) (void)fd.release();
+    }
+    [[nodiscard]] bool is_still_ours() const { return inode_of(fd) == inode; }
+  };
   struct Kept {
     std::shared_ptr<MappedSegment> mapping;
-    std::shared_ptr<const UniqueFd> memfd;  ///< of those we made
+    KeptDescriptor memfd;  ///< of those we made
     PeerProcess peer;
     Inode inode;
     unsigned forks = 0;  ///< how often the process had forked when it came into use
@@ -79,8 +95,6 @@ class SegmentCache {
   struct MadeLoan;
   struct GivenLoan;
 
-  static Inode inode_of(const UniqueFd& fd);
-  static std::shared_ptr<const UniqueFd> kept_descriptor(UniqueFd fd, Inode inode);
   static bool restore(const Kept& kept);
   Made lend_made(Kept kept, bool reused);
   std::shared_ptr<MappedSegment> lend_given(Kept kept);
