@@ -141,6 +141,28 @@ RsocketConfig load_files(const Source& source) {
   return out;
 }
 
+void override_device(RsocketConfig& out, const RsocketOverrides& overrides, const Report& report) {
+  if (overrides.device == nullptr) return;
+  if (const auto choice = parse_device(overrides.device)) {
+    out.device = *choice;
+  } else {
+    report(std::string(overrides.device_name) + ": " + printable(overrides.device) +
+           " is not one of auto|rdma|soft|none; using " + word_of(out.device));
+  }
+}
+
+void override_polling_time(RsocketConfig& out, const RsocketOverrides& overrides, const Report& report) {
+  if (overrides.polling_time == nullptr) return;
+  const NumberRow<std::uint32_t> row{"polling_time", out.polling_time, 0, UINT32_MAX};
+  const ParsedNumber number = parse_number(overrides.polling_time, row.minimum, row.maximum);
+  if (number.problem == NumberProblem::none) {
+    out.polling_time = static_cast<std::uint32_t>(number.value);
+  } else {
+    report(std::string(overrides.polling_time_name) + ": " + describe(number.problem, overrides.polling_time, row) +
+           "; using " + std::to_string(out.polling_time));
+  }
+}
+
 }  // namespace
 
 void report_as_warning(const std::string& line) { log_warn("%s", line.c_str()); }
@@ -150,14 +172,8 @@ RsocketConfig load_rsocket_config(const char* directory, const RsocketOverrides&
   if (const UniqueFd fd = open_directory(directory, report)) out = load_files(Source{fd.get(), directory, report});
   out.mem_default = even(out.mem_default);
   out.iomap_size = expressible_iomap_size(out.iomap_size);
-  if (overrides.device != nullptr) {
-    if (const auto choice = parse_device(overrides.device)) {
-      out.device = *choice;
-    } else {
-      report(std::string(overrides.device_name) + ": " + printable(overrides.device) +
-             " is not one of auto|rdma|soft|none; using " + word_of(out.device));
-    }
-  }
+  override_device(out, overrides, report);
+  override_polling_time(out, overrides, report);
   return out;
 }
 

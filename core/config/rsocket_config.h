@@ -21,6 +21,8 @@ struct RsocketConfig {
 struct RsocketOverrides {
   const char* device = nullptr;        ///< auto, rdma, soft or none
   const char* device_name = "device";  ///< what the override is called in a report, e.g. "RINGSOCK_DEVICE"
+  const char* polling_time = nullptr;  ///< microseconds
+  const char* polling_time_name = "polling_time";
 };
 
 /// Receives one line per setting that could not be used: file, value, reason, and the default used instead.

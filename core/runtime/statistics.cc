@@ -26,6 +26,9 @@ namespace {
 /// Slots that get memory together: 16 KiB.
 constexpr std::uint32_t kSlotsPerStep = 64;
 
+/// Taken at load: programs write over the memory of their arguments later, and the name is a part of it.
+constinit std::array<char, 64> program_name{};
+
 /// Where to count when there is no memory for more.
 alignas(64) constinit PageHeader spare_header{};
 
@@ -145,7 +148,8 @@ std::string text_of(const PageHeader& header, const CounterSums& sums) {
 constinit ProcessStatistics process_statistics;
 
 namespace {
-[[gnu::constructor]] void install_fork_handlers() {
+[[gnu::constructor]] void prepare_statistics() {
+  std::snprintf(program_name.data(), program_name.size(), "%s", ::program_invocation_short_name);
   ::pthread_atfork([] { process_statistics.before_fork(); }, [] { process_statistics.after_fork_in_parent(); },
                    [] { process_statistics.after_fork_in_child(); });
 }
@@ -305,7 +309,7 @@ void ProcessStatistics::fill_header(PageHeader& header) const {
   header.slot_bytes = sizeof(SocketSlot);
   header.pid = static_cast<std::uint32_t>(::getpid());
   header.started_ns = now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
-  std::snprintf(header.program.data(), header.program.size(), "%s", ::program_invocation_short_name);
+  header.program = program_name;
   header.slots_used.store(header_used_, std::memory_order_relaxed);
 }
 

@@ -195,6 +195,14 @@ TEST_F(RsocketConfigTest, WrongOverrideIsReportedAndTheFileCounts) {
   EXPECT_THAT(lines_, ElementsAre("RINGSOCK_DEVICE: \"fast\" is not one of auto|rdma|soft|none; using rdma"));
 }
 
+TEST_F(RsocketConfigTest, PollingTimeCanBeOverridden) {
+  write("polling_time", "20");
+  EXPECT_EQ(load({.polling_time = "0"}).polling_time, 0u);
+  EXPECT_THAT(lines_, IsEmpty());
+  EXPECT_EQ(load({.polling_time = "long", .polling_time_name = "RINGSOCK_POLLING_TIME"}).polling_time, 20u);
+  EXPECT_THAT(lines_, ElementsAre("RINGSOCK_POLLING_TIME: \"long\" is not a number; using 20"));
+}
+
 TEST(Printable, CutsLongValues) { EXPECT_EQ(printable(std::string(50, 'x')), "\"" + std::string(40, 'x') + "...\""); }
 
 }  // namespace

@@ -1,0 +1,174 @@
+// rsstat: who uses ringsock, and what their sockets do.
+#include <getopt.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/runtime/statistics_reader.h"
+#include "tools/statistics_text.h"
+#include "tools/text.h"
+
+namespace ringsock::tools {
+namespace {
+
+using Processes = std::vector<runtime::ProcessSnapshot>;
+
+struct Options {
+  bool json = false;
+  std::optional<std::chrono::milliseconds> interval;  ///< absent: once
+  std::vector<std::uint64_t> pids;
+  std::vector<std::string> programs;  ///< beginnings of their names, whatever the case
+};
+
+void print_usage(std::FILE* out) {
+  std::fprintf(out,
+               "usage: rsstat [options]\n"
+               "Lists the processes that use ringsock and their sockets: one's own; root sees all.\n"
+               "  -j, --json            as JSON\n"
+               "  -w, --watch [SECONDS] again and again, every second or so many\n"
+               "  -p, --pid PID         only this process; may be repeated\n"
+               "  -n, --program NAME    only programs whose name begins like this; may be repeated\n"
+               "  -h, --help            show this help\n");
+}
+
+/// "2", "0.5": at least a millisecond.
+std::optional<std::chrono::milliseconds> parse_seconds(const char* text) {
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (end == text || *end != '\0' || !(seconds >= 0.001 && seconds <= 86400)) return std::nullopt;
+  return std::chrono::milliseconds(static_cast<long>(seconds * 1000));
+}
+
+bool apply(int letter, Options& options) {
+  switch (letter) {
+    case 'j': options.json = true; return true;
+    case 'n': options.programs.emplace_back(::optarg); return true;
+    case 'w':
+      options.interval = ::optarg == nullptr ? std::chrono::seconds(1) : parse_seconds(::optarg);
+      return options.interval.has_value();
+    case 'p': {
+      const auto pid = parse_number(::optarg, 1, UINT32_MAX);
+      if (pid) options.pids.push_back(*pid);
+      return pid.has_value();
+    }
+    default: return false;
+  }
+}
+
+int refuse(const std::string& message) {
+  if (!message.empty()) std::fprintf(stderr, "rsstat: %s\n", message.c_str());
+  print_usage(stderr);
+  return EXIT_FAILURE;
+}
+
+/// Either the options, or the status to end with.
+std::optional<Options> parse(int argc, char** argv, int& status) {
+  constexpr std::array kOptions{
+      option{"json", no_argument, nullptr, 'j'},      option{"watch", optional_argument, nullptr, 'w'},
+      option{"pid", required_argument, nullptr, 'p'}, option{"program", required_argument, nullptr, 'n'},
+      option{"help", no_argument, nullptr, 'h'},      option{nullptr, 0, nullptr, 0},
+  };
+  Options options;
+  for (int letter; (letter = ::getopt_long(argc, argv, "jw::p:n:h", kOptions.data(), nullptr)) != -1;) {
+    if (letter == 'h') {
+      print_usage(stdout);
+      status = EXIT_SUCCESS;
+      return std::nullopt;
+    }
+    if (!apply(letter, options)) {
+      status =
+          refuse(letter == '?' ? "" : std::string("wrong value for -") + static_cast<char>(letter) + ": " + ::optarg);
+      return std::nullopt;
+    }
+  }
+  // "-w 2": getopt takes an optional value only when it is attached.
+  if (::optind < argc && options.interval == std::chrono::seconds(1)) {
+    if (const auto interval = parse_seconds(argv[::optind])) {
+      options.interval = interval;
+      ++::optind;
+    }
+  }
+  if (::optind < argc) {
+    status = refuse(std::string("what is ") + argv[::optind] + "?");
+    return std::nullopt;
+  }
+  return options;
+}
+
+bool is_wanted(const runtime::ProcessSnapshot& process, const Options& options) {
+  const auto begins_like = [&](const std::string& start) {
+    return ::strncasecmp(process.program.c_str(), start.c_str(), start.size()) == 0;
+  };
+  const auto& pids = options.pids;
+  return (pids.empty() || std::find(pids.begin(), pids.end(), process.pid) != pids.end()) &&
+         (options.programs.empty() || std::any_of(options.programs.begin(), options.programs.end(), begins_like));
+}
+
+Processes look(const Options& options) {
+  std::vector<std::string> refused;
+  Processes processes = runtime::read_all_statistics(runtime::kStatisticsDirectory, refused);
+  for (const std::string& line : refused) std::fprintf(stderr, "rsstat: %s\n", line.c_str());
+  std::erase_if(processes, [&](const auto& process) { return !is_wanted(process, options); });
+  return processes;
+}
+
+/// False when nobody reads any more.
+bool print(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return true;
+  if (errno != EPIPE) std::fprintf(stderr, "rsstat: standard output: %s\n", std::strerror(errno));
+  return false;
+}
+
+std::string table_or_nothing(const Processes& processes) {
+  return processes.empty() ? "no process uses ringsock\n" : statistics_table(processes);
+}
+
+int show_once(const Options& options) {
+  const Processes processes = look(options);
+  return print(options.json ? statistics_json(processes, 2) : table_or_nothing(processes)) ? EXIT_SUCCESS
+                                                                                           : EXIT_FAILURE;
+}
+
+/// Until a signal or the reader's end.
+int watch(const Options& options) {
+  const char* const new_page = ::isatty(STDOUT_FILENO) != 0 ? "\033[H\033[2J" : "";
+  Processes before;
+  Nanos looked_before{};
+  for (;;) {
+    const Nanos looked = monotonic_now();
+    Processes processes = look(options);
+    const double seconds = std::chrono::duration<double>(looked - looked_before).count();
+    const std::string text = options.json ? statistics_json(processes, -1)
+                                          : new_page + table_or_nothing(processes) + "\n" +
+                                                statistics_rates(before, processes, seconds) + "\n";
+    if (!print(text)) return EXIT_FAILURE;
+    before = std::move(processes);
+    looked_before = looked;
+    const auto seconds_part = std::chrono::duration_cast<std::chrono::seconds>(*options.interval);
+    const timespec pause{seconds_part.count(), std::chrono::nanoseconds(*options.interval - seconds_part).count()};
+    ::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace ringsock::tools
+
+int main(int argc, char** argv) {
+  using namespace ringsock::tools;
+  int status = 0;
+  const auto options = parse(argc, argv, status);
+  if (!options) return status;
+  return options->interval ? watch(*options) : show_once(*options);
+}

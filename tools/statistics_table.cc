@@ -1,0 +1,146 @@
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "tools/statistics_text.h"
+
+namespace ringsock::tools {
+
+namespace {
+
+using runtime::CounterSums;
+using runtime::ProcessSnapshot;
+using runtime::SocketPath;
+using runtime::SocketSnapshot;
+
+constexpr std::size_t kColumns = 12;
+using Line = std::array<std::string, kColumns>;
+const Line kHead{"fd",      "state",     "path",     "local",    "peer",  "bytes in",
+                 "msgs in", "bytes out", "msgs out", "wake-ups", "spins", "errors"};
+/// Columns of words are aligned to the left.
+constexpr bool is_text(std::size_t column) { return column >= 1 && column <= 4; }
+
+Line line_of(std::string fd, std::string state, const CounterSums& counters) {
+  const auto number = [](std::uint64_t value) { return std::to_string(value); };
+  return {std::move(fd),
+          std::move(state),
+          "",
+          "",
+          "",
+          number(counters.bytes_in),
+          number(counters.messages_in),
+          number(counters.bytes_out),
+          number(counters.messages_out),
+          number(counters.wakeups),
+          number(counters.spins_paid),
+          number(counters.errors)};
+}
+
+std::string address_text(const SocketAddress& address) {
+  return address.is_unspecified() || (address.is_wildcard() && address.port() == 0) ? "-" : address.to_string();
+}
+
+Line line_of(const SocketSnapshot& socket) {
+  const auto& what = socket.description;
+  Line line =
+      line_of(what.descriptor < 0 ? "-" : std::to_string(what.descriptor), to_string(what.state), socket.counters);
+  line[2] = to_string(what.path);
+  line[3] = address_text(what.local);
+  line[4] = address_text(what.peer);
+  return line;
+}
+
+bool is_empty(const CounterSums& counters) {
+  return (counters.bytes_in | counters.bytes_out | counters.messages_in | counters.messages_out | counters.wakeups |
+          counters.spins_paid | counters.errors) == 0;
+}
+
+void append_padded(std::string& out, const std::string& text, std::size_t width, bool left) {
+  const std::string space(width - std::min(width, text.size()), ' ');
+  out += left ? text + space : space + text;
+}
+
+std::string aligned(const std::vector<Line>& lines) {
+  std::array<std::size_t, kColumns> widths{};
+  for (const Line& line : lines) {
+    for (std::size_t i = 0; i < kColumns; ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  std::string out;
+  for (const Line& line : lines) {
+    for (std::size_t i = 0; i < kColumns; ++i) {
+      out += "  ";
+      append_padded(out, line[i], widths[i], is_text(i));
+    }
+    out += '\n';
+  }
+  return out;
+}
+
+std::uint64_t both(const ProcessSnapshot& process, SocketPath path) {
+  const auto index = static_cast<std::size_t>(path);
+  return process.connected[index] + process.accepted[index];
+}
+
+std::string kernel_reasons(const ProcessSnapshot& process) {
+  std::string out;
+  const auto add = [&out](std::uint64_t count, const char* word) {
+    if (count != 0) out += (out.empty() ? " (" : ", ") + std::to_string(count) + " " + word;
+  };
+  for (std::size_t i = 0; i < process.kernel.size(); ++i)
+    add(process.kernel[i], to_string(static_cast<runtime::KernelReason>(i)));
+  add(process.accepted[static_cast<std::size_t>(SocketPath::kernel)], "accepted");
+  return out.empty() ? out : out + ")";
+}
+
+std::string head_of(const ProcessSnapshot& process) {
+  const std::uint64_t embedded = both(process, SocketPath::embedded), rdma = both(process, SocketPath::rdma);
+  const std::uint64_t accepted = process.accepted[static_cast<std::size_t>(SocketPath::embedded)] +
+                                 process.accepted[static_cast<std::size_t>(SocketPath::rdma)];
+  return process.program + " [" + std::to_string(process.pid) + "]: " + std::to_string(embedded + rdma) +
+         " connections by ring (" + std::to_string(embedded) + " embedded, " + std::to_string(rdma) + " rdma, " +
+         std::to_string(accepted) + " accepted), " + std::to_string(both(process, SocketPath::kernel)) +
+         " by kernel TCP" + kernel_reasons(process) + "\n";
+}
+
+std::string rate_text(const ProcessSnapshot& before, const ProcessSnapshot& now, double seconds) {
+  const auto rate = [seconds](std::uint64_t then, std::uint64_t later) {
+    return later > then ? static_cast<double>(later - then) / seconds : 0.0;
+  };
+  std::array<char, 256> text;
+  std::snprintf(text.data(), text.size(),
+                "%s [%u]: %.0f messages/s %.0f bytes/s in, %.0f messages/s %.0f bytes/s out, %.0f wake-ups/s\n",
+                now.program.c_str(), now.pid, rate(before.total.messages_in, now.total.messages_in),
+                rate(before.total.bytes_in, now.total.bytes_in),
+                rate(before.total.messages_out, now.total.messages_out),
+                rate(before.total.bytes_out, now.total.bytes_out), rate(before.total.wakeups, now.total.wakeups));
+  return text.data();
+}
+
+}  // namespace
+
+std::string statistics_table(const std::vector<ProcessSnapshot>& processes) {
+  std::string out;
+  for (const ProcessSnapshot& process : processes) {
+    std::vector<Line> lines{kHead};
+    for (const SocketSnapshot& socket : process.sockets) lines.push_back(line_of(socket));
+    if (!is_empty(process.others)) lines.push_back(line_of("-", "others", process.others));
+    lines.push_back(line_of("", "all since start", process.total));
+    if (!out.empty()) out += '\n';
+    out += head_of(process) + aligned(lines);
+  }
+  return out;
+}
+
+std::string statistics_rates(const std::vector<ProcessSnapshot>& before, const std::vector<ProcessSnapshot>& now,
+                             double seconds) {
+  std::string out;
+  for (const ProcessSnapshot& process : now) {
+    const auto earlier = std::find_if(before.begin(), before.end(), [&](const ProcessSnapshot& other) {
+      return other.pid == process.pid && other.started_ns == process.started_ns;
+    });
+    if (earlier != before.end() && seconds > 0) out += rate_text(*earlier, process, seconds);
+  }
+  return out;
+}
+
+}  // namespace ringsock::tools
