@@ -2,15 +2,16 @@
 """Debian's own programs, unmodified, with and without librspreload.
 
 Usage: run_programs.py [run] [--preload PATH|none] [--only NAME,...] [--modes MODE,...] [--json FILE] [--readme]
-       run_programs.py bench|busy [--preload PATH|none] [--only NAME,...] [--runs N] [--seconds S] [--json FILE] [--readme]
+       run_programs.py bench|busy [--preload PATH|none] [--only NAME,...] [--runs N] [--seconds S] [--json FILE]
+                       [--readme]
        run_programs.py --list
 
-run     each program with both ends preloaded, with the client alone, with the server alone, with neither; then with its server
-        killed by signal 9 in the middle. Prints "ok NAME, MODE", "not ok NAME, MODE: why" or "skip NAME, MODE: why" for each.
-        Without a library (--preload none) the last two only. Exit status 1 when something failed.
+run     each program with both ends preloaded, with the client alone, with the server alone, with neither; then with its
+        server killed by signal 9 in the middle. Prints "ok NAME, MODE", "not ok NAME, MODE: why" or "skip NAME, MODE:
+        why" for each. Without a library (--preload none) the last two only. Exit status 1 when something failed.
 bench   the table of numbers: kernel, library, and kernel with the library loaded but not in use, in turns, medians.
 busy    the same with two compute-bound processes beside.
-        Both print the table as Markdown. Exit status 1 when a program failed; a ratio that was not reached is no failure.
+        Both print the table as Markdown. Exit status 1 when a program failed; a ratio not reached is no failure.
 --readme writes the results into the marked table of README.md.
 """
 import argparse
@@ -39,9 +40,16 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=("run", "bench", "busy"), default="run")
     parser.add_argument("--preload", default="none", metavar="PATH", help="librspreload.so, or none")
-    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="environment that goes with the library")
-    parser.add_argument("--unused", action="append", default=[], metavar="NAME=VALUE",
-                        help="environment under which the library leaves all to the kernel; default: a rule file that says so")
+    parser.add_argument(
+        "--setting", action="append", default=[], metavar="NAME=VALUE", help="environment that goes with the library"
+    )
+    parser.add_argument(
+        "--unused",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="environment under which the library leaves all to the kernel; default: a rule file that says so",
+    )
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="measurements of each number")
     parser.add_argument("--seconds", type=float, default=2, metavar="S", help="length of a measurement")
     parser.add_argument("--only", metavar="NAME,...", help="these programs")
@@ -104,8 +112,9 @@ def bench(options, library):
     by_name = {measurement.name: measurement for measurement in all_measurements()}
     wanted = [by_name[name] for name in chosen(options.only, by_name, "measurement")]
     with benchmarks.busy_processes(busy):
-        found, failures = benchmarks.take(wanted, library, runs=options.runs, seconds=options.seconds,
-                                          say=lambda line: print(line, flush=True))
+        found, failures = benchmarks.take(
+            wanted, library, runs=options.runs, seconds=options.seconds, say=lambda line: print(line, flush=True)
+        )
     result = benchmarks.summary(wanted, found, runs=options.runs, seconds=options.seconds, busy=busy)
     print("\n".join(benchmarks.table(result)))
     if options.json:
@@ -127,7 +136,9 @@ def main():
     # Some servers end on SIGINT; a shell that started us in the background had it ignored, which would be inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="ringsock-rules-") as folder:
-        library = Library(path, environment_of(options.setting), environment_of(options.unused) or rules_for_nobody(folder))
+        library = Library(
+            path, environment_of(options.setting), environment_of(options.unused) or rules_for_nobody(folder)
+        )
         if options.what != "run":
             return bench(options, library)
         by_name = {program.name: program for program in all_programs()}

@@ -1,4 +1,4 @@
-"""Numbers: the same measurement over the kernel, over the library, and over the kernel with an idle library, in turns."""
+"""Numbers: the same measurement over the kernel, over the library, and over the kernel with an idle library."""
 import contextlib
 import datetime
 import os
@@ -27,7 +27,7 @@ def variants(library):
 
 
 def measure_once(measurement, variant, environment, seconds):
-    """{row key: value} of one run. Failure also when the connections of "ours" did not all go over the ring, or others did."""
+    """{row key: value} of one run. Failure also when connections did not go the way of the variant."""
     run = Run(measurement.name, server=environment, client=environment)
     program = measurement.make()
     try:
@@ -83,21 +83,42 @@ def take(measurements, library, *, runs, seconds, say):
 
 
 def summary(measurements, found, *, runs, seconds, busy):
-    """What --json writes; a row has medians, all values, ratios (None where a side is missing) and the wanted ratios."""
+    """What --json writes; a row has medians, all values, ratios (None: a side is missing), wanted ratios."""
     rows = []
     for row in (row for measurement in measurements for row in measurement.rows if row.key in found):
         values = found[row.key]
         medians = {variant: median_of.median(each) for variant, each in values.items()}
         kernel = medians.get("kernel")
-        ratio = {variant: medians[variant] / kernel if kernel and variant in medians else None for variant in ("ours", "unused")}
-        rows.append({"key": row.key, "text": row.text, "unit": row.unit, "least": BUSY_LEAST if busy else row.least, "aim": row.aim,
-                     "medians": medians, "values": values, "ratio": ratio["ours"], "unused_ratio": ratio["unused"]})
-    return {"date": datetime.date.today().isoformat(), "machine": machine(), "cpus": os.cpu_count(), "runs": runs,
-            "seconds": seconds, "busy_processes": busy, "rows": rows}
+        ratio = {
+            variant: medians[variant] / kernel if kernel and variant in medians else None
+            for variant in ("ours", "unused")
+        }
+        rows.append(
+            {
+                "key": row.key,
+                "text": row.text,
+                "unit": row.unit,
+                "least": BUSY_LEAST if busy else row.least,
+                "aim": row.aim,
+                "medians": medians,
+                "values": values,
+                "ratio": ratio["ours"],
+                "unused_ratio": ratio["unused"],
+            }
+        )
+    return {
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "cpus": os.cpu_count(),
+        "runs": runs,
+        "seconds": seconds,
+        "busy_processes": busy,
+        "rows": rows,
+    }
 
 
 def machine():
-    """"AMD EPYC, Linux 6.1.0"."""
+    """ "AMD EPYC, Linux 6.1.0"."""
     model = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
     return f"{model[1] if model else platform.machine()}, Linux {platform.release()}"
 
@@ -118,14 +139,22 @@ def table(result):
     """Lines of Markdown."""
     busy = result["busy_processes"]
     beside = f", {busy} compute-bound processes beside them" if busy else ""
-    yield (f"Medians of {result['runs']} runs in turns on {result['cpus']} CPUs ({result['machine']}), {result['date']}{beside}; "
-           f"both ends preloaded:")
+    yield (
+        f"Medians of {result['runs']} runs in turns on {result['cpus']} CPUs ({result['machine']}), "
+        f"{result['date']}{beside}; "
+        f"both ends preloaded:"
+    )
     yield ""
     yield "| program | kernel | librspreload | ratio | at least | aim | reached | loaded, not in use |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | :-: | ---: |"
     for row in result["rows"]:
         medians = row["medians"]
-        kernel, ours = (f"{short(medians[side])} {row['unit']}" if side in medians else "–" for side in ("kernel", "ours"))
+        kernel, ours = (
+            f"{short(medians[side])} {row['unit']}" if side in medians else "–" for side in ("kernel", "ours")
+        )
         reached = "–" if row["ratio"] is None else "✓" if row["ratio"] >= row["least"] else "✗"
-        yield (f"| {row['text']} | {kernel} | {ours} | {times(row['ratio'])} | {row['least']:g} × | {row['aim']:g} × | {reached} | "
-               f"{times(row['unused_ratio'])} |")
+        yield (
+            f"| {row['text']} | {kernel} | {ours} | {times(row['ratio'])} | {row['least']:g} × | "
+            f"{row['aim']:g} × | {reached} | "
+            f"{times(row['unused_ratio'])} |"
+        )

@@ -1,7 +1,8 @@
 """Processes with a log, a time limit and an end that is certain.
 
-Every process is started directly (no shell), as the leader of its own session, with a small environment of its own; what it
-prints goes to files. The harness adopts orphans (PR_SET_CHILD_SUBREAPER), so nothing that a program forked outlives its run.
+Every process is started directly (no shell), as the leader of its own session, with a small environment of its own;
+what it prints goes to files. The harness adopts orphans (PR_SET_CHILD_SUBREAPER), so nothing that a program forked
+outlives its run.
 """
 import ctypes
 import itertools
@@ -16,6 +17,7 @@ import time
 PR_SET_CHILD_SUBREAPER = 36
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 STACK_DEPTH = 10
+BUSY_SINCE_S = 0.1
 ANOTHER_LOOK_S = 0.005  # between two looks at what has no event to wait for (a file that grows, a port that listens)
 
 
@@ -94,14 +96,32 @@ def stacks_of(pid):
     """Where each thread of a hung process stands: the debugger's view if there is one, else the kernel's."""
     if find_program("gdb"):
         try:
-            shown = subprocess.run(["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "set pagination off", "-ex", f"thread apply all bt {STACK_DEPTH}"],
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20)
-            return [line[:160] for line in shown.stdout.decode(errors="replace").splitlines() if line.startswith(("#", "Thread"))]
+            shown = subprocess.run(
+                [
+                    "gdb",
+                    "-p",
+                    str(pid),
+                    "-batch",
+                    "-nx",
+                    "-ex",
+                    "set pagination off",
+                    "-ex",
+                    f"thread apply all bt {STACK_DEPTH}",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=20,
+            )
+            lines = shown.stdout.decode(errors="replace").splitlines()
+            return [line[:160] for line in lines if line.startswith(("#", "Thread")) and " std::" not in line]
         except subprocess.TimeoutExpired:
             pass
     try:
-        return [f"waits in {pathlib.Path(f'/proc/{pid}/wchan').read_text()}, system call "
-                f"{pathlib.Path(f'/proc/{pid}/syscall').read_text().strip()}"]
+        return [
+            f"waits in {pathlib.Path(f'/proc/{pid}/wchan').read_text()}, system call "
+            f"{pathlib.Path(f'/proc/{pid}/syscall').read_text().strip()}"
+        ]
     except OSError as error:
         return [f"no stack: {error}"]
 
@@ -109,13 +129,15 @@ def stacks_of(pid):
 class Process:
     """One started program and what it forked.
 
-    out, err: pathlib.Path of its standard output and error; label: what reports call it; stop: signal that asks it to end;
-    errors_by_pipe: standard error is a pipe, for programs that forbid themselves to write files.
+    out, err: pathlib.Path of its standard output and error; label: what reports call it; stop: signal that asks it to
+    end; errors_by_pipe: standard error is a pipe, for programs that forbid themselves to write files.
     """
+
     _numbers = itertools.count(1)
 
-    def __init__(self, argv, *, folder, environment, label=None, user=None, stdin=None, stop=signal.SIGTERM,
-                 errors_by_pipe=False):
+    def __init__(
+        self, argv, *, folder, environment, label=None, user=None, stdin=None, stop=signal.SIGTERM, errors_by_pipe=False
+    ):
         number = next(self._numbers)
         self.label = label or os.path.basename(argv[0])
         self.argv = [str(word) for word in argv]
@@ -128,9 +150,16 @@ class Process:
         source = open(stdin, "rb") if isinstance(stdin, (str, os.PathLike)) else stdin
         as_user = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
-            self._child = subprocess.Popen([path, *self.argv[1:]], env=environment, cwd=folder, stdout=out,
-                                           stderr=subprocess.PIPE if errors_by_pipe else err,
-                                           stdin=subprocess.DEVNULL if source is None else source, start_new_session=True, **as_user)
+            self._child = subprocess.Popen(
+                [path, *self.argv[1:]],
+                env=environment,
+                cwd=folder,
+                stdout=out,
+                stderr=subprocess.PIPE if errors_by_pipe else err,
+                stdin=subprocess.DEVNULL if source is None else source,
+                start_new_session=True,
+                **as_user,
+            )
         self._copier = threading.Thread(target=self._copy_errors, daemon=True) if errors_by_pipe else None
         if self._copier:
             self._copier.start()
@@ -172,10 +201,10 @@ class Process:
         except subprocess.TimeoutExpired:
             raise Hung(f"HUNG: did not {expectation} within {timeout:g} s: {self.describe()}") from None
 
-    def cpu_seconds(self):
-        """CPU time it has used, user and system."""
+    def is_busy(self):
+        """Whether a program that prints nothing on its way has got past its start: CPU time tells."""
         fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return int(fields[11]) + int(fields[12]) > BUSY_SINCE_S * os.sysconf("SC_CLK_TCK")
 
     def describe(self):
         return " ".join(self.argv)
@@ -189,8 +218,11 @@ class Process:
         return lines
 
     def last_lines(self, count=6):
+        # Output may be data; that is left out.
         lines = [line.strip() for line in self.text().replace("\t", "  ").splitlines()]
-        return [f"{self.label}: {line[:200]}" for line in lines if line and line.isprintable()][-count:]
+        return [
+            f"{self.label}: {line[:200]}" for line in lines if line and line.isprintable() and "\ufffd" not in line
+        ][-count:]
 
     def kill(self):
         """kill -9 to it and all that descends from it, stopped first so that nothing is born meanwhile."""
@@ -211,7 +243,11 @@ class Process:
             family = tree_of(self.pid)
             signal_quietly(self.pid, self.stop)
             self.wait(timeout, f"end after {self.stop.name}")
-            wait_until(lambda: all(is_zombie(pid) for pid in family), f"{self.label}: the processes it forked end with it", timeout)
+            wait_until(
+                lambda: all(is_zombie(pid) for pid in family),
+                f"{self.label}: the processes it forked end with it",
+                timeout,
+            )
         self.settle()
         return self.status()
 

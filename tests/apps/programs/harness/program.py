@@ -6,17 +6,24 @@ from .processes import Failure, Hung, find_program
 from .run import Run
 
 MODES = ("both", "client", "server", "none", "killed")
-MODE_TEXT = {"both": "both preloaded", "client": "client only", "server": "server only", "none": "none", "killed": "server killed -9"}
+MODE_TEXT = {
+    "both": "both preloaded",
+    "client": "client only",
+    "server": "server only",
+    "none": "none",
+    "killed": "server killed -9",
+}
 CLIENT_NOTICES_S = 10  # how long a client may take to end with an error after its server was killed
 
 
 class Program:
     """A program nobody here wrote, as server, client or both.
 
-    name: as reported; title: as in the README; needs: executables; silent: sides whose processes end without running their
-    exit handlers, so that no statistics can be had of them; kernel_because: why the library leaves its connections to the
-    kernel even when both ends are preloaded, empty where it must not.
+    name: as reported; title: as in the README; needs: executables; silent: sides whose processes end without running
+    their exit handlers, so that no statistics can be had of them; kernel_because: why the library leaves its
+    connections to the kernel even when both ends are preloaded, empty where it must not.
     """
+
     name = ""
     title = ""
     needs = ()
@@ -36,7 +43,7 @@ class Program:
         raise NotImplementedError
 
     def check_lost(self, finished):
-        """Called with an endless client that ended after its server was killed: it must tell that something went wrong."""
+        """Called with an endless client whose server was killed: it must tell that something went wrong."""
         if finished.status == 0:
             raise Failure("the client ended with status 0 although its server was killed")
 
@@ -47,7 +54,8 @@ class Program:
 
 @dataclasses.dataclass
 class Outcome:
-    """What one program did in one mode. verdict: "ok", "not ok" or "skip"; why: reason of the last two, first line is the essence."""
+    """What one program did in one mode. verdict: "ok", "not ok" or "skip"; why: reason of the last two."""
+
     program: str
     mode: str
     verdict: str
@@ -64,8 +72,11 @@ def try_program(program, mode, library):
     if missing:
         return Outcome(program.name, mode, "skip", f"not installed: {', '.join(missing)}")
     ours = library.environment()
-    run = Run(program.name, server=ours if mode in ("both", "server", "killed") else {},
-              client=ours if mode in ("both", "client", "killed") else {})
+    run = Run(
+        program.name,
+        server=ours if mode in ("both", "server", "killed") else {},
+        client=ours if mode in ("both", "client", "killed") else {},
+    )
     why = ""
     try:
         program.start(run)
@@ -74,8 +85,8 @@ def try_program(program, mode, library):
         else:
             program.exchange(run)
             run.end_servers()
-            if library.path is not None:
-                statistics.check_paths(run, mode, program)
+        if library.path is not None:
+            statistics.check_paths(run, mode, program)
     except Hung as failure:
         why = "\n".join([str(failure), *run.last_lines(), *run.where()])
     except Failure as failure:

@@ -1,28 +1,49 @@
 """Tables of README.md that are made of results."""
+import datetime
 import pathlib
 import re
 
 from .program import MODES, MODE_TEXT
 
 README = pathlib.Path(__file__).resolve().parents[4] / "README.md"
+SECTION = "## Programs"
 VERDICTS = {"ok": "✓", "not ok": "✗", "skip": "–"}
 
 
 def programs_table(programs, outcomes):
     """Lines of Markdown: a row for each program, a column for each mode."""
     found = {(outcome.program, outcome.mode): outcome.verdict for outcome in outcomes}
+    yield (
+        f"{datetime.date.today().isoformat()}, written by `tests/apps/programs/run_programs.py run --readme`; "
+        "✓ data right, "
+        "connections went the way they should, ✗ not, – not installed:"
+    )
+    yield ""
     yield "| programs | " + " | ".join(MODE_TEXT[mode] for mode in MODES) + " |"
     yield "| --- |" + " :-: |" * len(MODES)
     for program in programs:
         cells = (VERDICTS.get(found.get((program.name, mode)), " ") for mode in MODES)
-        yield f"| {program.title} | " + " | ".join(cells) + " |"
+        because = f" (by kernel TCP: {program.kernel_because})" if program.kernel_because else ""
+        yield f"| {program.title}{because} | " + " | ".join(cells) + " |"
 
 
 def write(block, lines):
-    """Replaces what stands between <!-- BLOCK:begin … --> and <!-- BLOCK:end -->; raises ValueError unless there is one such pair."""
+    """Replaces what stands between <!-- BLOCK:begin … --> and <!-- BLOCK:end -->; a new block ends its section.
+
+    Raises ValueError when README.md has no such section, or the block more than once.
+    """
     text = README.read_text()
-    marked = re.compile(rf"(<!-- {block}:begin[^\n]*-->\n).*?(<!-- {block}:end -->)", re.S)
-    if len(marked.findall(text)) != 1:
-        raise ValueError(f"README.md has not exactly one pair of {block}:begin and {block}:end marks")
     body = "\n".join(lines)
-    README.write_text(marked.sub(lambda match: f"{match[1]}{body}\n{match[2]}", text))
+    marked = re.compile(rf"(<!-- {block}:begin[^\n]*-->\n).*?(<!-- {block}:end -->)", re.S)
+    blocks = len(marked.findall(text))
+    if blocks == 1:
+        README.write_text(marked.sub(lambda match: f"{match[1]}{body}\n{match[2]}", text))
+        return
+    section = re.search(rf"^{SECTION}\n.*?(?=^## )", text, re.S | re.M)
+    if blocks > 1 or section is None:
+        raise ValueError(
+            f"README.md has {blocks} pairs of {block}:begin and {block}:end marks, or no section {SECTION!r}"
+        )
+    mark = f"<!-- {block}:begin (written by tests/apps/programs/run_programs.py --readme; do not edit) -->"
+    end = section.end()
+    README.write_text(f"{text[:end]}{mark}\n{body}\n<!-- {block}:end -->\n\n{text[end:]}")

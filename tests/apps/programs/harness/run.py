@@ -48,6 +48,7 @@ class Run:
 
     server, client: the environment of each side's preload (empty: none). Threads: one.
     """
+
     kept = frozenset()  # pids of children of the harness that are none of a run's processes
 
     def __init__(self, name, *, server=None, client=None):
@@ -59,7 +60,7 @@ class Run:
         self._more_errors = {side: [] for side in self._sides}
         self._ends = []
 
-    # -- what programs call ---------------------------------------------------------------------------------------------------
+    # -- what programs call ------------------------------------------------------------------------------------------
 
     def tool(self, argv, *, user=None, timeout=60):
         """Runs something that is not under test and never preloaded."""
@@ -67,14 +68,14 @@ class Run:
         return self.finish(process, timeout=timeout)
 
     def serve(self, argv, *, port=None, ready=None, **options):
-        """Starts a server and returns it once `port` listens, or once ready(process) is true. options: those of Process."""
+        """Starts a server and returns it once `port` listens, or ready(process) is true. options: those of Process."""
         process = self._start("server", argv, **options)
         condition = (lambda: ready(process)) if ready else (lambda: port is None or is_listening(port))
         wait_until(lambda: condition() or self._refuse_dead(process), f"{process.describe()} is ready", 20)
         return process
 
     def client(self, argv, *, status=0, timeout=CLIENT_ENDS_S, **options):
-        """Runs a client to its end; Failure unless it exits with `status` (None: any but a signal) within `timeout` seconds."""
+        """Runs a client to its end; Failure unless it exits with `status` (None: any) within `timeout` seconds."""
         return self.finish(self.begin(argv, **options), status=status, timeout=timeout)
 
     def begin(self, argv, **options):
@@ -93,7 +94,7 @@ class Run:
                 process.kill()
 
     def end_servers(self):
-        """Asks every server to end, the last started first; Failure when one does not or was ended by another signal."""
+        """Asks every server to end, the last started first; Failure when one does not."""
         for process in reversed(self._started["server"]):
             process.end()
 
@@ -117,17 +118,27 @@ class Run:
         """action() is called when all processes are gone."""
         self._ends.append(action)
 
-    # -- what the driver calls ------------------------------------------------------------------------------------------------
+    # -- what the driver calls ---------------------------------------------------------------------------------------
 
     def last_lines(self):
         """The end of what the last processes of each side said."""
-        lines = [line for side in self._started for process in self._started[side][-3:] for line in process.last_lines()]
+        lines = [
+            line for side in self._started for process in self._started[side][-3:] for line in process.last_lines()
+        ]
         others = [path for paths in self._more_errors.values() for path in paths if path.exists()]
-        return lines + [f"{path.name}: {line}" for path in others for line in path.read_text(errors="replace").splitlines()[-6:]]
+        return lines + [
+            f"{path.name}: {line}" for path in others for line in path.read_text(errors="replace").splitlines()[-6:]
+        ]
 
     def where(self):
         """Where each live process stands, as lines."""
-        return [line for started in self._started.values() for process in started if process.status() is None for line in process.where()]
+        return [
+            line
+            for started in self._started.values()
+            for process in started
+            if process.status() is None
+            for line in process.where()
+        ]
 
     def errors_of(self, side):
         """Standard error of each process of a side, as texts."""
@@ -135,7 +146,7 @@ class Run:
         return [path.read_text(errors="replace") for path in paths if path.exists()]
 
     def close(self):
-        """Ends what still runs and removes the folder. Returns command lines of processes that no longer belonged to anybody."""
+        """Ends what still runs, removes the folder. Returns command lines of processes that belonged to nobody."""
         for started in self._started.values():
             for process in started:
                 if process.status() is None:
@@ -146,10 +157,15 @@ class Run:
         shutil.rmtree(self.folder, ignore_errors=True)
         return strays
 
-    # -- inside ---------------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------------------------
 
     def _start(self, side, argv, **options):
-        base = {"PATH": processes.SEARCH_PATH, "HOME": str(self.folder), "TMPDIR": str(self.folder), "LC_ALL": "C.UTF-8"}
+        base = {
+            "PATH": processes.SEARCH_PATH,
+            "HOME": str(self.folder),
+            "TMPDIR": str(self.folder),
+            "LC_ALL": "C.UTF-8",
+        }
         process = Process(argv, folder=self.folder, environment={**base, **self._sides[side]}, **options)
         self._started[side].append(process)
         return process
@@ -162,7 +178,7 @@ class Run:
 
 
 def is_listening(port):
-    """Whether some TCP socket of this network namespace listens on the port. A look, not a connection: that would be counted."""
+    """Whether a TCP socket of this network namespace listens on the port. A connection to find out would be counted."""
     suffix = f":{port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:

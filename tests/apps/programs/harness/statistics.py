@@ -8,8 +8,19 @@ from .processes import Failure
 LINE = re.compile(r"ringsock\[\d+ [^\]]*\]: (\d+) connections by ring \([^)]*\), (\d+) by kernel TCP(?: \(([^)]*)\))?")
 
 
+# Sides that are preloaded and reach their exit handlers.
+SIDES_SEEN = {
+    "both": ("server", "client"),
+    "client": ("client",),
+    "server": ("server",),
+    "none": (),
+    "killed": ("client",),
+}
+
+
 class Connections(typing.NamedTuple):
     """Over the ring, over the kernel's TCP and why; lines: of how many processes."""
+
     ring: int
     kernel: int
     lines: int
@@ -19,20 +30,24 @@ class Connections(typing.NamedTuple):
 def connections(texts):
     """Connections, added up over the standard errors of some processes."""
     found = [match for text in texts for match in LINE.findall(text)]
-    return Connections(sum(int(ring) for ring, _, _ in found), sum(int(kernel) for _, kernel, _ in found), len(found),
-                       tuple(dict.fromkeys(reason for _, _, reason in found if reason)))
+    return Connections(
+        sum(int(ring) for ring, _, _ in found),
+        sum(int(kernel) for _, kernel, _ in found),
+        len(found),
+        tuple(dict.fromkeys(reason for _, _, reason in found if reason)),
+    )
 
 
 def check_paths(run, mode, program):
     """Failure unless every connection went the way the mode demands: a fall-back that nobody asked for is one too."""
-    for side in {"both": ("server", "client"), "client": ("client",), "server": ("server",), "none": ()}[mode]:
+    for side in SIDES_SEEN[mode]:
         if side in program.silent:
             continue
         seen = connections(run.errors_of(side))
         counts = f"{side}: {seen.ring} connections over the ring, {seen.kernel} over the kernel {seen.reasons or ''}"
         if seen.lines == 0:
             raise Failure(f"{side}: no line of statistics, so the library was not loaded or did not live to its end")
-        if mode == "both" and not program.kernel_because:
+        if mode in ("both", "killed") and not program.kernel_because:
             if seen.ring == 0 or seen.kernel != 0:
                 raise Failure(f"both sides are preloaded but a connection fell back to the kernel ({counts})")
         elif seen.ring != 0:

@@ -1,6 +1,20 @@
 """The programs, in the order in which they are tried and reported."""
-from . import (apache, haproxy, iperf3, java_nio, memcached, netcat, nginx, openssh, postgresql, python_peers, qperf, redis,
-               socat, sockperf)
+from . import (
+    apache,
+    haproxy,
+    iperf3,
+    java_nio,
+    memcached,
+    netcat,
+    nginx,
+    openssh,
+    postgresql,
+    python_peers,
+    qperf,
+    redis,
+    socat,
+    sockperf,
+)
 
 
 def all_programs():

@@ -18,7 +18,17 @@ class JavaNio(Program):
         self.classes = None
 
     def java(self, role):
-        return ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", self.classes, "NioEcho", role, self.port]
+        return [
+            "java",
+            "-Xshare:auto",
+            "-XX:TieredStopAtLevel=1",
+            "-Xmx128m",
+            "-cp",
+            self.classes,
+            "NioEcho",
+            role,
+            self.port,
+        ]
 
     def start(self, run):
         self.port = free_port()

@@ -16,7 +16,10 @@ class Memcached(Program):
         self.port = free_port()
         self.servers = f"--servers=127.0.0.1:{self.port}"
         as_root = ["-u", "nobody"] if os.geteuid() == 0 else []
-        run.serve(["memcached", "-l", "127.0.0.1", "-p", self.port, "-U", 0, "-t", 4, "-I", "4m", "-m", 256, *as_root], port=self.port)
+        run.serve(
+            ["memcached", "-l", "127.0.0.1", "-p", self.port, "-U", 0, "-t", 4, "-I", "4m", "-m", 256, *as_root],
+            port=self.port,
+        )
 
     def slap(self, *words):
         return ["memcslap", self.servers, *words]
@@ -25,13 +28,17 @@ class Memcached(Program):
         value = run.random_file("value", 900_001)
         run.client(["memccp", self.servers, value])
         # memccat adds a line feed to what it prints.
-        must_equal(digest(run.client(["memccat", self.servers, "value"]).output[:-1]), digest(value), "the value read back")
+        must_equal(
+            digest(run.client(["memccat", self.servers, "value"]).output[:-1]), digest(value), "the value read back"
+        )
         run.client(self.slap("--concurrency=8", "--execute-number=500", "--test=set", "--flush"))
         run.client(self.slap("--concurrency=8", "--execute-number=500", "--initial-load=500", "--test=get"))
         counters = run.client(["memcstat", self.servers]).text
         for wanted in ("cmd_set: 4501\n", "get_hits: 4001\n", "get_misses: 0\n"):
             must_hold(counters, wanted)
-        verified = run.client(["memcaslap", "-s", f"127.0.0.1:{self.port}", "-T", 2, "-c", 8, "-x", 4000, "-v", "1.0"]).text
+        verified = run.client(
+            ["memcaslap", "-s", f"127.0.0.1:{self.port}", "-T", 2, "-c", 8, "-x", 4000, "-v", "1.0"]
+        ).text
         for wanted in ("get_misses: 0\n", "verify_misses: 0\n", "verify_failed: 0\n", "Ops: 4000 "):
             must_hold(verified, wanted)
 

@@ -38,8 +38,20 @@ class OpenSsh(Program):
         configuration = run.write("sshd_config", CONFIGURATION.format(port=self.port, folder=run.folder))
         # sshd's process without privileges sets RLIMIT_FSIZE to 0: a line of statistics into a file would be its end.
         run.serve([find_program("sshd"), "-D", "-e", "-f", configuration], port=self.port, errors_by_pipe=True)
-        self.options = ["-F", "none", "-i", run.path("user_key"), "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes", "-o",
-                        f"UserKnownHostsFile={run.path('known_hosts')}", "-o", "StrictHostKeyChecking=accept-new"]
+        self.options = [
+            "-F",
+            "none",
+            "-i",
+            run.path("user_key"),
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            "IdentitiesOnly=yes",
+            "-o",
+            f"UserKnownHostsFile={run.path('known_hosts')}",
+            "-o",
+            "StrictHostKeyChecking=accept-new",
+        ]
 
     def ssh(self, *words, address="127.0.0.1"):
         return ["ssh", *self.options, "-p", self.port, f"{getpass.getuser()}@{address}", *words]

@@ -37,18 +37,27 @@ class PostgreSql(Program):
         data.mkdir(mode=0o700)
         if user is not None:
             shutil.chown(data, user.pw_uid, user.pw_gid)
-        run.tool([self.commands["initdb"], "-D", data, "-U", "tester", "-A", "trust", "--no-sync", "--no-instructions"], user=user)
+        run.tool(
+            [self.commands["initdb"], "-D", data, "-U", "tester", "-A", "trust", "--no-sync", "--no-instructions"],
+            user=user,
+        )
         with open(data / "postgresql.conf", "a", encoding="ascii") as settings:
             settings.write(SETTINGS + f"port = {self.port}\n")
         run.at_end(lambda: remove_interlock(data))
-        run.serve([self.commands["postgres"], "-D", data], user=user, stop=signal.SIGINT,
-                  ready=lambda process: "ready" in status_of(data))
+        run.serve(
+            [self.commands["postgres"], "-D", data],
+            user=user,
+            stop=signal.SIGINT,
+            ready=lambda process: "ready" in status_of(data),
+        )
 
     def words(self, command, *words, address="127.0.0.1"):
         return [self.commands[command], "-h", address, "-p", self.port, "-U", "tester", *words, "postgres"]
 
     def query(self, run, text, address="127.0.0.1"):
-        return run.client(self.words("psql", "-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-c", text, address=address)).output.strip()
+        return run.client(
+            self.words("psql", "-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-c", text, address=address)
+        ).output.strip()
 
     def load(self, run):
         run.client(self.words("pgbench", "-i", "-q", "-s", 1))
@@ -59,13 +68,19 @@ class PostgreSql(Program):
         must_hold(reads, "number of transactions actually processed: 1000/1000")
         writes = run.client(self.words("pgbench", "-n", "-c", 4, "-j", 2, "-t", 50)).text
         must_hold(writes, "number of transactions actually processed: 200/200")
-        sums = self.query(run, "select count(*), sum(delta) - (select sum(abalance) from pgbench_accounts),"
-                               " sum(delta) - (select sum(bbalance) from pgbench_branches) from pgbench_history", "::1")
+        sums = self.query(
+            run,
+            "select count(*), sum(delta) - (select sum(abalance) from pgbench_accounts),"
+            " sum(delta) - (select sum(bbalance) from pgbench_branches) from pgbench_history",
+            "::1",
+        )
         must_equal(sums, b"200|0|0", "transactions and the differences of the balances")
         rows = run.write("rows", "".join(f"{number}\t{number * 7919 % 100_003}\n" for number in range(100_000)))
         self.query(run, "create table copied(a int, b int)")
         run.client(self.words("psql", "-X", "-q", "-c", "copy copied from stdin"), stdin=rows)
-        got = run.client(self.words("psql", "-X", "-q", "-c", "copy (select * from copied order by a) to stdout")).output
+        got = run.client(
+            self.words("psql", "-X", "-q", "-c", "copy (select * from copied order by a) to stdout")
+        ).output
         must_equal(digest(got), digest(rows), "100,000 rows copied in and out")
         self.cancel(run)
 

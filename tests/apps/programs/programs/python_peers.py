@@ -10,7 +10,8 @@ PEERS = pathlib.Path(__file__).parent / "peers"
 
 
 class PythonPeers(Program):
-    """A script of peers/: `SCRIPT server PORT`, `SCRIPT client PORT` prints "correct", `SCRIPT endless PORT` prints "begun"."""
+    """A script of peers/: `SCRIPT ROLE PORT`; role client prints "correct", role endless prints "begun"."""
+
     needs = ("python3",)
     script = ""
 
@@ -54,15 +55,22 @@ class HttpServer(Program):
         self.files = [run.random_file(f"www/{size}", size) for size in (0, 1, 65_537, 3_000_001)]
         with open(www / "endless", "wb") as sparse:
             sparse.truncate(1 << 40)
-        run.serve(["python3", "-m", "http.server", "--bind", "127.0.0.1", "--directory", www, self.port], port=self.port,
-                  stop=signal.SIGINT)
+        run.serve(
+            ["python3", "-m", "http.server", "--bind", "127.0.0.1", "--directory", www, self.port],
+            port=self.port,
+            stop=signal.SIGINT,
+        )
 
     def fetch(self, *names):
         return ["python3", "-B", PEERS / "http_fetch.py", f"http://127.0.0.1:{self.port}", *names]
 
     def exchange(self, run):
         wanted = "".join(f"{digest(file)} {file.name}\n" for file in self.files)
-        must_equal(run.client(self.fetch(*(file.name for file in self.files))).output.decode(), wanted, "sums of the files fetched")
+        must_equal(
+            run.client(self.fetch(*(file.name for file in self.files))).output.decode(),
+            wanted,
+            "sums of the files fetched",
+        )
 
     def endless(self, run):
         client = run.begin(self.fetch("endless"))

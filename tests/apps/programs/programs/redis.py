@@ -11,7 +11,10 @@ class Redis(Program):
 
     def start(self, run):
         self.port = free_port()
-        run.serve(["redis-server", "--port", self.port, "--bind", "127.0.0.1", "::1", "--save", "", "--dir", run.folder], port=self.port)
+        run.serve(
+            ["redis-server", "--port", self.port, "--bind", "127.0.0.1", "::1", "--save", "", "--dir", run.folder],
+            port=self.port,
+        )
 
     def cli(self, run, *words, address="127.0.0.1", **options):
         return run.client(["redis-cli", "-h", address, "-p", self.port, *words], **options)
@@ -26,8 +29,12 @@ class Redis(Program):
             got = self.cli(run, "--raw", "get", "value", address=address).output
             must_equal(digest(got[:-1]), digest(value), f"the value read back over {address}")
         run.client(self.benchmark("-q", "-c", 20, "-n", 3000, "incr", "counter"))
-        must_equal(self.cli(run, "get", "counter").output.strip(), b"3000", "a counter after 3000 increments of 20 clients")
-        run.client(self.benchmark("-q", "-c", 10, "-P", 16, "-n", 4000, "-d", 1000, "-t", "set,get,lpush,lrange_100,mset"))
+        must_equal(
+            self.cli(run, "get", "counter").output.strip(), b"3000", "a counter after 3000 increments of 20 clients"
+        )
+        run.client(
+            self.benchmark("-q", "-c", 10, "-P", 16, "-n", 4000, "-d", 1000, "-t", "set,get,lpush,lrange_100,mset")
+        )
         commands = run.write("commands", "".join(f"SET key:{number} {number}\r\n" for number in range(5000)))
         must_hold(self.cli(run, "--pipe", stdin=commands).text, "errors: 0, replies: 5000")
 

@@ -13,7 +13,9 @@ class Sockperf(Program):
 
     def start(self, run):
         self.port = free_port()
-        run.serve(["sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", self.port], port=self.port, stop=signal.SIGINT)
+        run.serve(
+            ["sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", self.port], port=self.port, stop=signal.SIGINT
+        )
 
     def ping_pong(self, seconds, *words):
         return ["sockperf", "ping-pong", "--tcp", "-i", "127.0.0.1", "-p", self.port, "-t", seconds, *words]

@@ -14,7 +14,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Random;
 
-/** Usage: NioEcho server|client|endless PORT. The server echoes on one selector; "client" prints "correct" when all came back. */
+/** Usage: NioEcho server|client|endless PORT. The server echoes on one selector; a client prints "correct". */
 public class NioEcho {
     private static final int CLIENTS = 12;
     private static final int BULK = 400_000;
@@ -121,7 +121,9 @@ public class NioEcho {
             for (boolean ended = false; !ended; ) {
                 selector.select();
                 selector.selectedKeys().clear();
-                if (key.isConnectable() && channel.finishConnect()) key.interestOps(SelectionKey.OP_READ | SelectionKey.OP_WRITE);
+                if (key.isConnectable() && channel.finishConnect()) {
+                    key.interestOps(SelectionKey.OP_READ | SelectionKey.OP_WRITE);
+                }
                 if (key.isWritable()) {
                     channel.write(out);
                     if (!out.hasRemaining()) {
@@ -132,7 +134,9 @@ public class NioEcho {
                 if (key.isReadable()) ended = channel.read(in) < 0;
             }
         }
-        if (!Arrays.equals(sent, Arrays.copyOf(in.array(), in.position()))) throw new IOException("the echo of " + seed + " differs");
+        if (!Arrays.equals(sent, Arrays.copyOf(in.array(), in.position()))) {
+            throw new IOException("the echo of " + seed + " differs");
+        }
     }
 
     /** Streams of a plain socket, one thread in each direction. */

@@ -1,4 +1,4 @@
-"""Usage: http_fetch.py URL NAME...: fetches each file at once in a thread of its own, prints "SHA256 NAME" in the order given."""
+"""Usage: http_fetch.py URL NAME...: fetches all files at once, a thread each; prints "SHA256 NAME" in that order."""
 import concurrent.futures
 import hashlib
 import sys
