@@ -102,6 +102,7 @@ Status StreamSocket::start_connect(const SocketAddress& wanted) {
 
 /// Once connected, the queue pair's completions tell what events would, after the data that came before.
 void StreamSocket::drive() {
+  if (!claim_locked()) return;
   while (state() == State::connecting) {
     auto event = id_->next_event();
     if (!event) break;

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "core/base/log.h"
+#include "core/runtime/fork_registry.h"
 
 namespace ringsock::rs {
 
@@ -122,6 +123,8 @@ Status Connection::start(const wire::RsConnect& peer) {
 
 std::size_t Connection::send(IoCursor& data) {
   std::size_t sent = 0;
+  if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
+    return 0;
   while (!data.done() && can_send()) {
     // Gather the next message without passing the end of the peer's buffer.
     const std::uint32_t limit = std::min({send_window_.room(), kPieceBytes, max_inline_});
@@ -160,6 +163,7 @@ std::size_t Connection::send(IoCursor& data) {
 std::size_t Connection::write_direct(const std::byte* data, std::size_t size, std::uint64_t remote_address,
                                      std::uint32_t key) {
   std::size_t written = 0;
+  if (suspended_.load(std::memory_order_relaxed)) return 0;
   while (written < size && data_slots() > 0) {
     const auto length = static_cast<std::uint32_t>(std::min<std::size_t>(size - written, max_inline_));
     ibv_sge piece{address_of(data + written), length, 0};
@@ -188,6 +192,8 @@ std::size_t Connection::write_direct(const std::byte* data, std::size_t size, st
 
 std::size_t Connection::receive(IoCursor& out, bool peek) {
   std::size_t copied = 0;
+  if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
+    return 0;
   while (!out.done()) {
     const auto span = receive_window_.peek(peek ? copied : 0);
     if (span.length == 0) break;
@@ -199,6 +205,8 @@ std::size_t Connection::receive(IoCursor& out, bool peek) {
 }
 
 void Connection::announce_if_due() {
+  if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
+    return;
   while (const auto due = receive_window_.due()) {
     if (failure() != 0 || peer_disconnected()) return;
     if (!take_control_slot()) return;  // due() stays true
@@ -257,6 +265,9 @@ Status Connection::send_control(wire::RsControl control) {
 }
 
 Status Connection::send_keepalive() {
+  // The lock keeps fork(2) out.
+  const std::lock_guard guard(poll_lock_);
+  if (suspended_.load(std::memory_order_relaxed)) return ok();
   ibv_send_wr request{};
   request.opcode = IBV_WR_RDMA_WRITE;
   return post_control(request);
@@ -275,6 +286,8 @@ Status Connection::send_iomap(std::uint32_t index, const wire::PeerIomap& entry)
   request.wr.rdma.rkey = peer_sgl_key_;
   return post_control(request);
 }
+
+void Connection::add_fork_locks(runtime::ForkLocks& locks) { locks.add_biased(2, poll_lock_); }
 
 // -- completions
 // -------------------------------------------------------------------------------------------------------
@@ -302,6 +315,8 @@ bool Connection::poll() {
   ibv_wc completions[kBatch];
   bool changed = false;
   std::lock_guard guard(poll_lock_);
+  if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
+    return false;
   for (;;) {
     const int count = ibv_poll_cq(cq_.get(), kBatch, completions);
     if (count < 0) {
@@ -335,6 +350,11 @@ bool Connection::handle(const ibv_wc& completion, unsigned& receives) {
   }
   if (completion.wr_id == kControlId) free_control_slots_.fetch_add(1, std::memory_order_release);
   if (closing_.load(std::memory_order_relaxed) || peer_disconnected()) return true;
+  if (completion.vendor_err == verbs::kVendorErrPeerEnded) {
+    // As TCP: the kernel ends a process's connections in order.
+    peer_disconnected_.store(true, std::memory_order_release);
+    return true;
+  }
   const bool refused = completion.status == IBV_WC_REM_ACCESS_ERR || completion.status == IBV_WC_REM_INV_REQ_ERR ||
                        completion.status == IBV_WC_REM_OP_ERR || completion.status == IBV_WC_LOC_PROT_ERR;
   fail(refused ? EIO : ECONNRESET);
@@ -400,6 +420,9 @@ std::optional<wire::PeerIomap> Connection::find_iomap(std::uint64_t offset) {
 }
 
 int Connection::arm() {
+  // The lock keeps fork(2) out.
+  const std::lock_guard guard(poll_lock_);
+  if (suspended_.load(std::memory_order_relaxed)) return -1;
   // A failure means that the queue pair is beyond sending completions; the caller's last look finds that.
   ibv_req_notify_cq(cq_.get(), 0);
   return channel_ ? channel_->fd : -1;

@@ -21,6 +21,10 @@
 #include "core/wire/rs_message.h"
 #include "librsocket/io_vector.h"
 
+namespace ringsock::runtime {
+class ForkLocks;
+}
+
 namespace ringsock::rs {
 
 /// What SOL_RDMA, SO_RCVBUF and the configuration files say. Copied to accepted sockets.
@@ -69,6 +73,13 @@ class Connection {
   Status send_keepalive();
   /// Maps entry `index` of the peer's iomap table. EAGAIN as send_control().
   Status send_iomap(std::uint32_t index, const wire::PeerIomap& entry);
+
+  // -- fork(2) --
+  void add_fork_locks(runtime::ForkLocks& locks);
+  /// Another process may be using the connection from now on: everything here does nothing until resume(). Under all
+  /// locks. resume(): by anybody.
+  void suspend() { suspended_.store(true, std::memory_order_relaxed); }
+  void resume() { suspended_.store(false, std::memory_order_release); }
 
   /// Processes completions. True when something changed: bytes or space arrived, the peer shut down, the connection
   /// failed.
@@ -164,6 +175,7 @@ class Connection {
 
   // Completion processing
   BiasedMutex poll_lock_;
+  std::atomic<bool> suspended_{false};
   std::uint32_t own_sgl_next_ = 1;  ///< where the peer's next announcement will be
   std::vector<wire::PeerIomap> own_iomap_;
   std::vector<ibv_recv_wr> receive_requests_;

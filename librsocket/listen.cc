@@ -26,6 +26,7 @@ constexpr Nanos kAcceptPatience = std::chrono::milliseconds(1);
 /// Answers a listener's clients when its application is busy elsewhere (listen(2): a connection is established whether
 /// or not accept(2) is being called). An application that accepts all the time never needs it, and is not disturbed: an
 /// event only starts a timer, and only if nobody has called accept() when that runs out, the service thread does it.
+/// Never while other processes have the listener, too: a client would be kept from the one that would take it.
 class StreamSocket::ListenerWatch : public std::enable_shared_from_this<ListenerWatch> {
  public:
   explicit ListenerWatch(StreamSocket& socket) : socket_(socket) {}
@@ -48,6 +49,10 @@ class StreamSocket::ListenerWatch : public std::enable_shared_from_this<Listener
     runtime::service_thread().unwatch(watch_);
     if (const auto timer = timer_.load()) runtime::service_thread().cancel(timer);
   }
+  /// This process has the listener for itself, perhaps since a moment ago.
+  void is_alone() {
+    if (waits_to_be_alone_.load(std::memory_order_relaxed) && waits_to_be_alone_.exchange(false)) resume();
+  }
   /// accept() has made room in a queue that was full.
   void room_again() {
     if (waits_for_room_.exchange(false)) resume();
@@ -57,6 +62,12 @@ class StreamSocket::ListenerWatch : public std::enable_shared_from_this<Listener
   void on_event() {
     std::lock_guard guard(lock_);
     if (stopped_) return;
+    if (socket_.is_shared()) {
+      runtime::service_thread().pause(watch_);
+      waits_to_be_alone_.store(true);
+      if (!socket_.is_shared()) is_alone();
+      return;
+    }
     calls_before_ = socket_.accept_calls_.load(std::memory_order_relaxed);
     runtime::service_thread().pause(watch_);
     auto timer = runtime::service_thread().schedule(monotonic_now() + kAcceptPatience, [self = weak_from_this()] {
@@ -70,7 +81,7 @@ class StreamSocket::ListenerWatch : public std::enable_shared_from_this<Listener
   }
   void on_patience_over() {
     bool full = false;
-    if (socket_.accept_calls_.load(std::memory_order_relaxed) == calls_before_) {
+    if (socket_.accept_calls_.load(std::memory_order_relaxed) == calls_before_ && !socket_.is_shared()) {
       full = socket_.progress_in_background([this] { waits_for_room_.store(true); });
     }
     if (!full) resume();
@@ -88,6 +99,7 @@ class StreamSocket::ListenerWatch : public std::enable_shared_from_this<Listener
   std::atomic<runtime::ServiceThread::Id> timer_{0};
   std::uint64_t calls_before_ = 0;  ///< the service thread's
   std::atomic<bool> waits_for_room_{false};
+  std::atomic<bool> waits_to_be_alone_{false};
 };
 
 Status StreamSocket::listen(int backlog) {
@@ -109,8 +121,9 @@ Status StreamSocket::listen(int backlog) {
 
 Result<int> StreamSocket::accept(SocketAddress& peer, int flags) {
   if (state() != State::listening || read_shut_.load(std::memory_order_acquire)) return Error{EINVAL, "raccept"};
-  std::lock_guard guard(setup_lock_);
+  std::unique_lock guard(setup_lock_);
   accept_calls_.fetch_add(1, std::memory_order_relaxed);
+  drop_those_taken_elsewhere();
   if (accept_queue_.empty()) progress_listener();
   if (closed_.load(std::memory_order_relaxed)) return Error{EBADF, "raccept: closed meanwhile"};
   if (accept_queue_.empty()) {
@@ -120,6 +133,7 @@ Result<int> StreamSocket::accept(SocketAddress& peer, int flags) {
   }
 
   auto& accepted = static_cast<StreamSocket&>(*accept_queue_.front());
+  if (!accepted.claim()) return Error{EAGAIN, "raccept: another process was faster"};
   UniqueFd fd;
   if (accepted.fd_ < 0) {
     fd.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -130,19 +144,38 @@ Result<int> StreamSocket::accept(SocketAddress& peer, int flags) {
   accepted.set_nonblocking((flags & SOCK_NONBLOCK) != 0);
   peer = accepted.as_seen_here(accepted.id_->peer_address());
   const int number = accepted.fd_;
+  runtime::Ref owner = std::move(accept_queue_.front());
+  accept_queue_.pop_front();
+  if (listener_watch_) listener_watch_->room_again();
+  // The table may have to wait for others, who may be waiting for this lock.
+  guard.unlock();
   if (Status entered = runtime::fd_table().insert(number, runtime::Ref::share(accepted)); !entered) {
+    guard.lock();
     if (fd) accepted.fd_ = -1;
+    accept_queue_.push_front(std::move(owner));
     return entered.error();
   }
   (void)fd.release();
   accepted.describe();
   runtime::process_statistics.count_accepted(accepted.path());
-  accept_queue_.pop_front();
-  if (listener_watch_) listener_watch_->room_again();
   return number;
 }
 
+/// Clients that had been taken in before a fork belong to whichever process accepts them first.
+void StreamSocket::drop_those_taken_elsewhere() {
+  while (!accept_queue_.empty() && static_cast<StreamSocket&>(*accept_queue_.front()).is_used_elsewhere()) {
+    accept_queue_.pop_front();
+  }
+}
+
 void StreamSocket::progress_listener() {
+  if (!is_shared()) {
+    if (watch_again_) {
+      watch_again_ = false;
+      if (Status watched = watch_listener(); !watched) log_warn("listener after fork: %s", watched.error().where);
+    }
+    if (listener_watch_) listener_watch_->is_alone();
+  }
   bool admitted = false;
   while (id_ && accept_queue_.size() < backlog_) {
     auto event = id_->next_event();

@@ -1,7 +1,9 @@
 #include "librsocket/stream_socket.h"
 
 #include <array>
+#include <shared_mutex>
 
+#include "core/runtime/fork_registry.h"
 #include "librsocket/keepalive.h"
 #include "librsocket/process.h"
 
@@ -10,9 +12,20 @@ namespace ringsock::rs {
 StreamSocket::StreamSocket(Process& process, int domain, int fd)
     : process_(process), domain_(domain), fd_(fd), settings_(settings_from(process.config)) {
   describe();
+  runtime::fork_registry().enter(*this);
 }
 
-StreamSocket::~StreamSocket() { stop_background(); }
+StreamSocket::~StreamSocket() {
+  stop_background();
+  const std::shared_lock teardown(runtime::fork_registry().teardown_gate());
+  runtime::fork_registry().leave(*this);
+  end_unseen();
+  // In this order, and now: a fork finds it whole or not at all.
+  iomap_.reset();
+  connection_.reset();
+  accept_queue_.clear();
+  id_.reset();
+}
 
 runtime::SocketPath StreamSocket::path() const {
   if (!is_connected()) return runtime::SocketPath::none;

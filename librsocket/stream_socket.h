@@ -17,6 +17,7 @@
 #include "core/runtime/statistics.h"
 #include "core/verbs/connection_manager.h"
 #include "librsocket/connection.h"
+#include "librsocket/family_record.h"
 #include "librsocket/io_vector.h"
 #include "librsocket/iomap.h"
 #include "librsocket/keepalive.h"
@@ -69,6 +70,9 @@ class StreamSocket : public runtime::Endpoint {
   Nanos linger() noexcept override;
   bool is_drained() noexcept override;
   runtime::SocketStatistics* statistics() noexcept override { return &statistics_; }
+  void add_fork_locks(runtime::ForkLocks& locks) override;
+  void before_fork() noexcept override;
+  void after_fork(ForkSide side) noexcept override;
   bool owns_descriptor(int fd) const noexcept override {
     return fd == fd_ && connection_owns_fd_.load(std::memory_order_acquire);
   }
@@ -121,6 +125,7 @@ class StreamSocket : public runtime::Endpoint {
 
   // listen.cc
   void progress_listener();
+  void drop_those_taken_elsewhere();
   bool admit(verbs::CmEvent& event);
   Result<runtime::Ref> make_accepted(verbs::CmEvent& event);
   Status watch_listener();
@@ -141,6 +146,22 @@ class StreamSocket : public runtime::Endpoint {
   std::uint32_t connected_events() noexcept;
   void send_control(wire::RsControl control);
   void disconnect();
+
+  // inherited.cc. After a fork(2) a connection is suspended in both processes, and belongs to the one that uses it
+  // first; the other one gets EIO. Without setup_lock_, but for those named _locked and those of the end.
+  /// Before anything that moves bytes or looks at the peer. False: it is another process's.
+  bool claim() noexcept;
+  bool claim_locked() noexcept;
+  [[nodiscard]] bool is_used_elsewhere() const noexcept;
+  /// Whether other processes have it open, as far as is known.
+  [[nodiscard]] bool is_shared() const noexcept;
+  void suspend() noexcept;
+  void resume() noexcept;
+  [[nodiscard]] FamilyRecord* family() const noexcept { return family_.load(std::memory_order_acquire); }
+  /// At the end of this process's use. False: the connection goes on without us, and must not notice that we left.
+  bool leave_family() noexcept;
+  void let_go_silently() noexcept;
+  void end_unseen() noexcept;
 
   // options.cc
   Status set_socket_level(int name, const void* value, socklen_t length, bool& handled);
@@ -195,6 +216,14 @@ class StreamSocket : public runtime::Endpoint {
   std::atomic<int> linger_seconds_{0};
   std::vector<std::byte> route_;  ///< RDMA_ROUTE
   std::shared_ptr<Keepalive> keepalive_;
+
+  // fork(2)
+  std::atomic<bool> suspended_{false};
+  bool lost_ = false;         ///< nothing of the connection is ours any more
+  bool loss_told_ = false;    ///< in the log
+  bool watch_again_ = false;  ///< a listener that has no service thread since the fork
+  std::shared_ptr<FamilyRecord> family_owner_;
+  std::atomic<FamilyRecord*> family_{nullptr};  ///< null: never inherited, or not any more
 };
 
 }  // namespace ringsock::rs

@@ -83,6 +83,10 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
   }
   reading.unlock();
 
+  if (suspended_.load(std::memory_order_acquire)) [[unlikely]] {
+    if (!claim()) return Error{EIO, "rrecv: another process uses the connection"};
+    return receive_into(out, total, flags);
+  }
   if (closed_.load(std::memory_order_acquire)) return Error{EBADF, "rrecv: closed meanwhile"};
   if (!at_end_of_stream()) return Error{EAGAIN, "rrecv"};
   // The end was seen after the bytes: a message that came in between is not lost.
@@ -134,6 +138,7 @@ Result<ssize_t> StreamSocket::receive(msghdr& message, int flags) {
 Result<int> StreamSocket::unread_bytes() {
   if (state() == State::listening) return Error{EINVAL, "FIONREAD"};
   if (!is_connected()) return 0;
+  if (!claim()) return Error{EIO, "FIONREAD"};
   progress();
   return static_cast<int>(std::min<std::uint64_t>(connection_->readable(), INT32_MAX));
 }
@@ -155,6 +160,7 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
     }
   }
   if (sent < total) {
+    if (!claim()) return Error{EIO, "rsend: another process uses the connection"};
     progress();
     std::lock_guard sending(send_lock_);
     if (!at_end_of_sending()) {
@@ -202,6 +208,7 @@ std::uint32_t StreamSocket::ready() noexcept {
     case State::bound: return EPOLLOUT | EPOLLHUP;
     case State::listening: {
       std::lock_guard guard(setup_lock_);
+      drop_those_taken_elsewhere();
       progress_listener();
       const bool ended = read_shut_.load(std::memory_order_acquire);
       if (ended) return EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP;
@@ -225,6 +232,7 @@ std::uint32_t StreamSocket::ready() noexcept {
 }
 
 std::uint32_t StreamSocket::connected_events() noexcept {
+  if (!claim()) return EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM | EPOLLERR | EPOLLHUP;
   progress();
   const int failure = connection_->failure();
   const bool ended = at_end_of_stream();
@@ -256,7 +264,7 @@ runtime::WaitFds StreamSocket::arm() noexcept {
 
 void StreamSocket::woken() noexcept {
   // The events of a connect or of a listener are taken by ready(), which the caller looks at next.
-  if (!is_connected()) return;
+  if (!is_connected() || !claim()) return;
   statistics_.count_wakeup();
   connection_->woken();
   std::lock_guard guard(setup_lock_);
@@ -275,6 +283,7 @@ Status StreamSocket::shutdown(int how) {
     return ok();
   }
   if (!is_connected()) return Error{ENOTCONN, "rshutdown"};
+  if (!claim()) return Error{EIO, "rshutdown: another process uses the connection"};
   {
     std::scoped_lock guard(setup_lock_, send_lock_);
     const bool was_readable = !read_shut_.load(std::memory_order_relaxed);
@@ -313,6 +322,7 @@ void StreamSocket::closed() noexcept {
   closed_.store(true, std::memory_order_release);
   stop_background();
   std::scoped_lock guard(setup_lock_, send_lock_);
+  const bool ends_here = leave_family();
   if (state() == State::listening) {
     accept_queue_.clear();  // the peers see an abortive end
     id_.reset();
@@ -320,11 +330,16 @@ void StreamSocket::closed() noexcept {
     return;
   }
   describe();
+  if (!ends_here) return let_go_silently();
   if (!is_connected()) return;
   const bool abort = linger_on_.load(std::memory_order_relaxed) && linger_seconds_.load(std::memory_order_relaxed) == 0;
   const bool half_open = !read_shut_.exchange(true) || !write_shut_.load(std::memory_order_relaxed);
   write_shut_.store(true, std::memory_order_release);
-  if (half_open && !abort) disconnect();
+  if (abort) {
+    [[maybe_unused]] const Status reset = id_->disconnect();
+  } else if (half_open) {
+    disconnect();
+  }
 }
 
 void StreamSocket::descriptor_closed(int fd) noexcept {
@@ -344,12 +359,12 @@ void StreamSocket::give_up_descriptor() noexcept {
 }
 
 Nanos StreamSocket::linger() noexcept {
-  if (!linger_on_.load(std::memory_order_relaxed) || !is_connected()) return Nanos::zero();
+  if (!linger_on_.load(std::memory_order_relaxed) || !is_connected() || is_shared()) return Nanos::zero();
   return std::chrono::seconds(linger_seconds_.load(std::memory_order_relaxed));
 }
 
 bool StreamSocket::is_drained() noexcept {
-  if (!is_connected()) return true;
+  if (!is_connected() || is_used_elsewhere()) return true;
   progress();
   return connection_->is_drained() || connection_->failure() != 0;
 }

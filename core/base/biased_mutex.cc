@@ -70,9 +70,13 @@ void BiasedMutex::take_over() {
 }
 
 void BiasedMutex::revoke(std::uint64_t owner) {
-  const std::atomic<bool>& inside = inside_[owner & (kMaxBiases - 1)];
   owner_.store(kShared, std::memory_order_relaxed);
   membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  wait_until_outside(owner);
+}
+
+void BiasedMutex::wait_until_outside(std::uint64_t owner) {
+  const std::atomic<bool>& inside = inside_[owner & (kMaxBiases - 1)];
   for (int spin = 0; inside.load(std::memory_order_acquire); ++spin) {
     if (spin < 64) {
       cpu_relax();
@@ -80,6 +84,34 @@ void BiasedMutex::revoke(std::uint64_t owner) {
       ::sched_yield();
     }
   }
+}
+
+// -- all others out
+// ----------------------------------------------------------------------------------------------------
+
+void BiasedMutex::lock_out_begin() {
+  mutex_.lock();
+  locked_out_ = owner_.load(std::memory_order_relaxed);
+  if (locked_out_ != kUnowned) owner_.store(kShared, std::memory_order_relaxed);
+}
+
+void BiasedMutex::lock_out_barrier() {
+  if (can_revoke()) membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+}
+
+void BiasedMutex::lock_out_finish() {
+  if (locked_out_ != kUnowned && locked_out_ != kShared) wait_until_outside(locked_out_);
+}
+
+void BiasedMutex::let_in(bool in_child) {
+  if (in_child && locked_out_ != kShared && locked_out_ >> kBiasBits != tls_thread) {
+    // The bias is nobody's: it goes to whoever comes first.
+    locked_out_ = kUnowned;
+    revocations_ = 0;
+  }
+  // The biased thread may be between its two looks at owner_; it is told that it may come in, and so it may.
+  owner_.store(locked_out_, std::memory_order_release);
+  mutex_.unlock();
 }
 
 }  // namespace ringsock

@@ -14,8 +14,8 @@ namespace ringsock {
 /// wants in takes the bias away with a membarrier(2), and from then on it is a Mutex, until one thread has had it for
 /// itself long enough to get the bias again. A locked instruction would wait until the stores to the peer's cache lines
 /// have drained (50-100 ns a message), which is what the whole data path avoids. Satisfies Lockable. Not recursive,
-/// process-private. A process that membarrier(2) refuses gets the plain Mutex at once. fork() by a thread other than
-/// the biased one while that one is inside leaves the child's copy locked, as with any mutex.
+/// process-private. A process that membarrier(2) refuses gets the plain Mutex at once. fork() while another thread is
+/// inside leaves the child's copy locked, as with any mutex, unless the forking thread has locked it out.
 class BiasedMutex {
  public:
   BiasedMutex() = default;
@@ -26,6 +26,15 @@ class BiasedMutex {
     if (!lock_by_bias()) lock_slow();
   }
   bool try_lock() { return lock_by_bias() || try_lock_slow(); }
+
+  // Taking many at once, as fork(2) needs it, with one membarrier(2) for all and without costing the bias: begin() on
+  // each, barrier(), finish() on each. The usual users wait until let_in().
+  void lock_out_begin();
+  static void lock_out_barrier();
+  void lock_out_finish();
+  /// @param in_child  of a fork: the biased thread may not exist here.
+  void let_in(bool in_child);
+
   void unlock() {
     if (const int bias = by_bias_; bias != kNotByBias) [[likely]] {
       inside_[static_cast<std::size_t>(bias)].store(false, std::memory_order_release);
@@ -60,6 +69,7 @@ class BiasedMutex {
   bool try_lock_slow();
   void take_over();
   void revoke(std::uint64_t owner);
+  void wait_until_outside(std::uint64_t owner);
 
   // Numbers are never reused, so a new thread cannot inherit a dead one's bias without synchronising with it.
   static thread_local constinit std::uint64_t tls_thread __attribute__((tls_model("initial-exec")));
@@ -72,6 +82,7 @@ class BiasedMutex {
   std::uint8_t revocations_ = 0;  ///< number of the next bias; under mutex_, like those below
   std::uint16_t streak_ = 0;      ///< how often last_ came in a row
   std::uint64_t last_ = 0;        ///< who held it last, while shared
+  std::uint64_t locked_out_ = 0;  ///< owner_ before lock_out_begin()
   Mutex mutex_;                   ///< everybody else's
 };
 

@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include "core/runtime/fork_registry.h"
+
 namespace ringsock::runtime {
 
 namespace {
@@ -75,6 +77,16 @@ void Endpoint::close() noexcept {
   closed();
   notify_watchers_slow(~0U);
   while (const Ref set = first_owner()) set->member_closed(*this);
+}
+
+void Endpoint::add_fork_locks(ForkLocks& locks) { locks.add_inner(watches_lock_); }
+
+void Endpoint::after_fork(ForkSide side) noexcept {
+  if (side != ForkSide::child) return;
+  watches_.for_each([](Watch& watch) {
+    if (watch.belongs_to_thread()) watch.ListNode<Endpoint>::unlink();
+  });
+  has_watches_.store(!watches_.empty(), std::memory_order_relaxed);
 }
 
 void Endpoint::leave_to_kernel() noexcept {

@@ -22,6 +22,8 @@ namespace ringsock::runtime {
 
 class Endpoint;
 class EpollSet;
+class ForkLocks;
+class ForkRegistry;
 class Ref;
 class SocketStatistics;
 
@@ -37,6 +39,8 @@ class Watch : public ListNode<Endpoint> {
   virtual void endpoint_changed() noexcept = 0;
   /// The epoll set whose member this is, empty for a sleeper (or when the set is being destroyed). Same context.
   virtual Ref owner() noexcept;
+  /// Whether it is on the stack of a thread, which a forked child does not have.
+  [[nodiscard]] virtual bool belongs_to_thread() const noexcept { return true; }
 
  protected:
   ~Watch() = default;
@@ -58,7 +62,7 @@ struct WaitFds {
 /// errno values of the Linux socket call of the same name. Threads: every function may be called from any thread at any
 /// time, also while another thread closes the descriptor. Lifetime: intrusive reference count (Ref below); the
 /// descriptor table holds one reference, sleepers and epoll sets others.
-class Endpoint {
+class Endpoint : public ListNode<ForkRegistry> {
  public:
   Endpoint();
   Endpoint(const Endpoint&) = delete;
@@ -158,6 +162,19 @@ class Endpoint {
   /// This endpoint as an epoll set (epoll_set.h), or null.
   virtual EpollSet* as_epoll_set() noexcept { return nullptr; }
 
+  // -- fork(2): see ForkRegistry, which calls these for endpoints that are entered there
+  // ---------------------------------------------------------------------------------------------------------------
+  enum class ForkSide {
+    parent,
+    child,
+    unprepared_child,  ///< came after before_fork(), or nobody held a reference: whole, but without its locks
+  };
+  /// Names the locks without which another thread could be in the middle of something.
+  virtual void add_fork_locks(ForkLocks& locks);
+  /// All those locks, of all endpoints, are held, and after_fork() is called before they are released.
+  virtual void before_fork() noexcept {}
+  virtual void after_fork(ForkSide side) noexcept;
+
   // -- those who watch
   // ----------------------------------------------------------------------------------------------------
   /// To be called by the implementation, without its own locks held, whenever work done on behalf of one caller
@@ -189,6 +206,7 @@ class Endpoint {
 
  private:
   friend class FdTable;
+  friend class ForkRegistry;
   Ref first_owner();
   void notify_watchers_slow(std::uint32_t changed);
 
@@ -198,6 +216,7 @@ class Endpoint {
   std::atomic<bool> nonblocking_{false};
   std::atomic<bool> has_watches_{false};
   std::atomic<bool> is_closed_{false};
+  bool prepared_for_fork_ = false;  ///< ForkRegistry's
   std::atomic<Nanos> receive_timeout_{Nanos::max()};
   std::atomic<Nanos> send_timeout_{Nanos::max()};
   Mutex watches_lock_;

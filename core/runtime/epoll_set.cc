@@ -13,6 +13,7 @@
 
 #include "core/base/log.h"
 #include "core/runtime/fd_table.h"
+#include "core/runtime/fork_registry.h"
 #include "core/runtime/poll_set.h"
 #include "core/runtime/sleeper.h"
 
@@ -107,22 +108,30 @@ void EpollMember::set_event(const epoll_event& event) {
 EpollSet::EpollSet(UniqueFd kernel, UniqueFd doorbells, UniqueFd bell)
     : kernel_(std::move(kernel)),
       doorbells_(std::move(doorbells)),
-      bell_(std::move(bell)),
-      fork_generation_(fork_generation()) {}
+      bell_(std::move(bell)) {
+  fork_registry().enter(*this);
+}
 
 EpollSet::~EpollSet() {
+  fork_registry().leave(*this);
   for (auto& [key, member] : members_) member->endpoint_->remove_watch(*member);
 }
 
 Result<Ref> EpollSet::wrap(int epoll_fd) {
   UniqueFd kernel(::fcntl(epoll_fd, F_DUPFD_CLOEXEC, 0));
-  UniqueFd doorbells(::epoll_create1(EPOLL_CLOEXEC));
-  UniqueFd bell(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!kernel || !doorbells || !bell) return Error::last("epoll_create");
-  const epoll_event rung{EPOLLIN | EPOLLET, {.fd = bell.get()}};
-  Status prepared = control_descriptor(doorbells.get(), EPOLL_CTL_ADD, bell.get(), &rung);
-  if (!prepared) return prepared.error();
+  if (!kernel) return Error::last("epoll_create");
+  UniqueFd doorbells;
+  UniqueFd bell;
+  if (Status made = make_doorbells(doorbells, bell); !made) return made.error();
   return Ref(new EpollSet(std::move(kernel), std::move(doorbells), std::move(bell)));
+}
+
+Status EpollSet::make_doorbells(UniqueFd& doorbells, UniqueFd& bell) {
+  doorbells.reset(::epoll_create1(EPOLL_CLOEXEC));
+  bell.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!doorbells || !bell) return Error::last("epoll_create");
+  const epoll_event rung{EPOLLIN | EPOLLET, {.fd = bell.get()}};
+  return control_descriptor(doorbells.get(), EPOLL_CTL_ADD, bell.get(), &rung);
 }
 
 Result<int> EpollSet::create(int flags) {
@@ -351,10 +360,7 @@ void EpollSet::drop_doorbell(int fd, Endpoint& endpoint) {
   const auto owner = doorbell_owner_.find(fd);
   if (owner == doorbell_owner_.end() || owner->second != &endpoint) return;
   doorbell_owner_.erase(owner);
-  // A child shares the epoll file with its parent, who still wants to hear.
-  if (fork_generation() == fork_generation_) {
-    static_cast<void>(control_descriptor(doorbells_.get(), EPOLL_CTL_DEL, fd, nullptr));
-  }
+  static_cast<void>(control_descriptor(doorbells_.get(), EPOLL_CTL_DEL, fd, nullptr));
 }
 
 /// For a member that has just left: unless the endpoint is still in under another descriptor.
@@ -364,6 +370,31 @@ void EpollSet::forget_doorbells(EpollMember& member) {
   if (other != members_.end() && other->first.first == &endpoint) return;
   for (const int fd : member.doorbells_.fd) {
     if (fd >= 0) drop_doorbell(fd, endpoint);
+  }
+}
+
+// -- fork
+// --------------------------------------------------------------------------------------------------------------------
+
+void EpollSet::add_fork_locks(ForkLocks& locks) {
+  locks.add_outer(lock_);
+  Endpoint::add_fork_locks(locks);
+}
+
+void EpollSet::after_fork(ForkSide side) noexcept {
+  Endpoint::after_fork(side);
+  if (side != ForkSide::child) return;
+  // Doorbells that ring in a shared epoll file would be taken by one for the other. Without descriptors for new ones
+  // the members stay hot.
+  if (Status made = make_doorbells(doorbells_, bell_); !made) log_warn("epoll after fork: %s", made.error().where);
+  sleepers_.store(0);
+  changed_.store(nullptr);
+  doorbell_owner_.clear();
+  for (auto& [key, member] : members_) {
+    member->changed_.store(false);
+    member->doorbells_ = {};
+    if (member->enabled_) make_hot(*member, round_ + kGraceRounds);
+    member->armed_ = false;
   }
 }
 

@@ -33,6 +33,7 @@ class EpollMember final : public Watch, public ListNode<EpollSet> {
 
   void endpoint_changed() noexcept override;
   Ref owner() noexcept override;
+  [[nodiscard]] bool belongs_to_thread() const noexcept override { return false; }
 
  private:
   friend class EpollSet;
@@ -104,6 +105,9 @@ class EpollSet final : public Endpoint {
   Nanos deadline() noexcept override;
   void closed() noexcept override;
   EpollSet* as_epoll_set() noexcept override { return this; }
+  void add_fork_locks(ForkLocks& locks) override;
+  /// The child shares the epoll file, as without us; what tells of endpoints is its own.
+  void after_fork(ForkSide side) noexcept override;
 
  protected:
   void member_closed(Endpoint& endpoint) noexcept override;
@@ -151,10 +155,13 @@ class EpollSet final : public Endpoint {
   Result<int> wait_awake(std::span<epoll_event> events, Nanos timeout, const sigset_t* mask);
   [[nodiscard]] std::size_t hot_count() const { return hot_count_.load(std::memory_order_relaxed); }
 
-  const UniqueFd kernel_;     ///< the epoll file behind the caller's descriptor, under a number of our own
-  const UniqueFd doorbells_;  ///< epoll: doorbells of endpoints, edge-triggered, and bell_
-  const UniqueFd bell_;       ///< eventfd that wakes the threads in wait(); never read: edge-triggered
-  const unsigned fork_generation_;
+  /// An epoll file for doorbells, with `bell` in it.
+  static Status make_doorbells(UniqueFd& doorbells, UniqueFd& bell);
+
+  // The descriptors change only in a forked child, before it can use the set.
+  const UniqueFd kernel_;  ///< the epoll file behind the caller's descriptor, under a number of our own
+  UniqueFd doorbells_;     ///< epoll: doorbells of endpoints, edge-triggered, and bell_
+  UniqueFd bell_;          ///< eventfd that wakes the threads in wait(); never read: edge-triggered
 
   Mutex lock_;
   Members members_;

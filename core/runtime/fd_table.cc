@@ -17,16 +17,19 @@ namespace {
 // The table's lock first: remove() waits for readers without holding it.
 void before_fork() {
   process_fd_table.before_fork();
-  urcu_bp_before_fork();
+  rcu_before_fork();
 }
 void after_fork_parent() {
-  urcu_bp_after_fork_parent();
+  rcu_after_fork_in_parent();
   process_fd_table.after_fork();
 }
 void after_fork_child() {
-  urcu_bp_after_fork_child();
+  rcu_after_fork_in_child();
   process_fd_table.after_fork();
 }
+
+/// How many times it is held; the forking thread's.
+constinit int fork_depth = 0;
 
 [[gnu::constructor]] void install_fork_handlers() {
   ::pthread_atfork(before_fork, after_fork_parent, after_fork_child);
@@ -41,6 +44,16 @@ void rcu_wait_for_readers() {
 #ifdef RINGSOCK_TSAN
   __tsan_acquire(&urcu_bp_gp);
 #endif
+}
+
+void rcu_before_fork() {
+  if (fork_depth++ == 0) urcu_bp_before_fork();
+}
+void rcu_after_fork_in_parent() {
+  if (--fork_depth == 0) urcu_bp_after_fork_parent();
+}
+void rcu_after_fork_in_child() {
+  if (--fork_depth == 0) urcu_bp_after_fork_child();
 }
 
 Result<FdTable::Entry*> FdTable::make_entry(int fd) {

@@ -62,4 +62,9 @@ inline void rcu_read_leave() {
 /// Returns when every section that was open at the call has ended. Some 10 us; errno is kept.
 void rcu_wait_for_readers();
 
+/// Around fork(2). May be nested: the first and the last count.
+void rcu_before_fork();
+void rcu_after_fork_in_parent();
+void rcu_after_fork_in_child();
+
 }  // namespace ringsock::runtime

@@ -134,6 +134,10 @@ class ConnectionId {
   /// number belongs to the connection from now on; event_fd() is then `fd`. Errors: EOPNOTSUPP, EINVAL not established;
   /// those of dup3(2).
   virtual Status move_to_descriptor(int /*fd*/) { return Error{EOPNOTSUPP, "connection id: descriptor"}; }
+  /// Another process goes on with a copy of this connection, which came by fork(2): nothing that happens to this one,
+  /// its queue pair and the id's destructor included, is seen by the peer or that process any more.
+  /// @param give_away  its descriptor is closed by the caller.
+  virtual void abandon(bool /*give_away*/) {}
   [[nodiscard]] virtual SocketAddress local_address() const = 0;
   [[nodiscard]] virtual SocketAddress peer_address() const = 0;
 };

@@ -13,6 +13,11 @@
 
 namespace ringsock::verbs {
 
+/// ibv_wc::vendor_err of a flushed receive when the peer's process has let the connection go without a failure: it
+/// ended, or executed another program, or closed its copy of an inherited connection. A real device does not tell.
+inline constexpr std::uint32_t kVendorErrPeerEnded = 0x52530001;
+
+
 class ConnectionId;
 
 /// How a connection manager identifies services: rdma_cm(7) port spaces.

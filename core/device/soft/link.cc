@@ -42,6 +42,7 @@ Link::Link(UniqueFd socket) : socket_(std::move(socket)) {}
 Link::~Link() = default;
 
 void Link::ring() {
+  if (is_abandoned()) return;
   const int saved_errno = errno;
   const auto wake = LinkPacket::wake;
   // A full socket is already readable at the other end; a dead peer is drain()'s to report.
@@ -50,6 +51,7 @@ void Link::ring() {
 }
 
 Status Link::send(LinkPacket type, std::span<const std::byte> bytes, std::span<const int> fds) {
+  if (is_abandoned()) return Error{EPIPE, "link: another process's"};
   if (bytes.size() + 1 > kMaxLinkPacket || fds.size() > kMaxLinkFds) return Error{EMSGSIZE, "link: packet"};
   iovec parts[2] = {{&type, 1}, {const_cast<std::byte*>(bytes.data()), bytes.size()}};
   alignas(cmsghdr) std::byte control[kControlBytes]{};
@@ -70,6 +72,7 @@ Status Link::send(LinkPacket type, std::span<const std::byte> bytes, std::span<c
 }
 
 void Link::drain(int at_most) {
+  if (is_abandoned()) return;
   const int saved_errno = errno;
   std::lock_guard guard(lock_);
   bool woken = false;
@@ -121,7 +124,15 @@ Status Link::move_to(int fd) {
   return ok();
 }
 
+void Link::abandon(bool give_away) {
+  abandoned_.store(true, std::memory_order_release);
+  if (!give_away) return;
+  std::lock_guard guard(lock_);
+  [[maybe_unused]] const int number = socket_.release();
+}
+
 void Link::hang_up() {
+  if (is_abandoned()) return;
   const int saved_errno = errno;
   ::shutdown(fd(), SHUT_RDWR);
   errno = saved_errno;

@@ -61,6 +61,9 @@ class Link {
   [[nodiscard]] bool peer_gone() const { return peer_gone_.load(std::memory_order_acquire); }
   /// Moves the socket to the descriptor number `fd`, closing what was open there. Before others use fd().
   Status move_to(int fd);
+  /// Another process goes on with its copy of the socket: nothing is sent, read or shut down here any more.
+  /// @param give_away  its descriptor is closed by somebody else.
+  void abandon(bool give_away);
   /// shutdown(2) both ways: the peer sees end of file at once, the descriptor stays valid for a concurrent user.
   void hang_up();
   /// The connection id takes packets; both take on_peer_gone(). nullptr removes; after return the old sink is not being
@@ -70,11 +73,13 @@ class Link {
 
  private:
   struct Pending;
+  [[nodiscard]] bool is_abandoned() const { return abandoned_.load(std::memory_order_acquire); }
   void deliver(Pending packet);
   void deliver_gone();
 
   UniqueFd socket_;
   std::atomic<bool> peer_gone_{false};
+  std::atomic<bool> abandoned_{false};
   // Recursive, because a sink may remove itself, or ring, from inside a callback.
   std::recursive_mutex lock_;
   Sink* manager_ = nullptr;

@@ -238,6 +238,7 @@ int ReliableQueuePair::flush_receives(int count, ibv_wc* wc) {
     wc[got].wr_id = receive_.wr_id;
     wc[got].status = IBV_WC_WR_FLUSH_ERR;
     wc[got].opcode = IBV_WC_RECV;
+    wc[got].vendor_err = peer_ended_.load(std::memory_order_relaxed) ? verbs::kVendorErrPeerEnded : 0;
     wc[got++].qp_num = qp_num;
   };
   if (srq != nullptr) {

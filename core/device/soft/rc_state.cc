@@ -172,6 +172,11 @@ Status ReliableQueuePair::attach(const QueuePairOffer& peer, std::shared_ptr<Map
   return ok();
 }
 
+void ReliableQueuePair::abandon() {
+  segment_->abandon();
+  if (peer_segment_) peer_segment_->abandon();
+}
+
 Status ReliableQueuePair::watch_link() {
   const auto watch = [this](CompletionChannel* channel) -> Result<std::uint64_t> {
     if (channel == nullptr) return std::uint64_t{0};
@@ -293,6 +298,8 @@ void ReliableQueuePair::on_peer_gone() {
   std::lock_guard guard(send_lock_);
   if (state == IBV_QPS_ERR || state == IBV_QPS_RESET) return;
   gone_untold_ = queued_.empty();
+  // A peer whose queue pair failed, or was reset, has said so.
+  peer_ended_.store(!peer_closed(), std::memory_order_relaxed);
   enter_error(IBV_WC_RETRY_EXC_ERR);
 }
 

@@ -65,6 +65,8 @@ class RcWiring {
   /// state.
   virtual Status attach(const QueuePairOffer& peer, std::shared_ptr<MappedSegment> peer_segment,
                         std::shared_ptr<Link> link, pid_t peer_pid, std::uint8_t rnr_retry_count) = 0;
+  /// ConnectionId::abandon(): private memory takes the place of what is shared with the peer.
+  virtual void abandon() = 0;
 };
 
 RcWiring& wiring_of(ibv_qp& qp);

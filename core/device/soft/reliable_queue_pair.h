@@ -69,6 +69,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   int offer_memfd() override { return memfd_ ? memfd_->get() : -1; }
   Status attach(const QueuePairOffer& peer, std::shared_ptr<MappedSegment> peer_segment, std::shared_ptr<Link> link,
                 pid_t peer_pid, std::uint8_t rnr_retry_count) override;
+  void abandon() override;
 
   // RemoteAccess
   [[nodiscard]] bool may_share() override;
@@ -224,6 +225,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   PostedReceive receive_;
   std::uint32_t message_bytes_ = 0;
   std::vector<ibv_sge> srq_sges_;
+  std::atomic<bool> peer_ended_{false};  ///< kVendorErrPeerEnded
   std::atomic<bool> flushing_{false};  ///< once the inbox is empty, posted receives complete with IBV_WC_WR_FLUSH_ERR
 
   // Posting of receives.

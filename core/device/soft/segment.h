@@ -113,6 +113,8 @@ class MappedSegment {
   /// Set by the peer of who made the segment: it has made its last access, so the segment may serve another connection
   /// (SegmentCache).
   [[nodiscard]] std::atomic<std::uint32_t>& let_go() const;
+  /// From now on it is private memory, of zeros: a forked child, or its parent, goes on with the real one.
+  void abandon();
 
  private:
   std::byte* base_;

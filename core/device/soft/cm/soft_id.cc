@@ -263,6 +263,11 @@ Status SoftId::disconnect() {
   return ok();
 }
 
+void SoftId::abandon(bool give_away) {
+  if (link_) link_->abandon(give_away);
+  if (qp_ != nullptr && space_ == PortSpace::tcp) wiring_of(*qp_).abandon();
+}
+
 SocketAddress SoftId::local_address() const { return local_address_; }
 
 }  // namespace ringsock::soft

@@ -1,0 +1,118 @@
+#include "core/runtime/fork_registry.h"
+
+#include <pthread.h>
+
+#include <mutex>
+#include <utility>
+
+#include "core/runtime/rcu.h"
+
+namespace ringsock::runtime {
+
+namespace {
+
+/// As std::lock(): never holds one while waiting for another, so the order in which others take them does not matter.
+void lock_all(const std::vector<Mutex*>& mutexes) {
+  const std::size_t count = mutexes.size();
+  for (std::size_t first = 0; count != 0;) {
+    mutexes[first]->lock();
+    std::size_t held = 1;
+    while (held < count && mutexes[(first + held) % count]->try_lock()) ++held;
+    if (held == count) return;
+    for (std::size_t i = 0; i < held; ++i) mutexes[(first + i) % count]->unlock();
+    first = (first + held) % count;  // the busy one: wait for it next time
+  }
+}
+
+void unlock_all(std::vector<Mutex*>& mutexes) {
+  for (Mutex* mutex : mutexes) mutex->unlock();
+  mutexes.clear();
+}
+
+}  // namespace
+
+void ForkLocks::lock() {
+  lock_all(outer_);
+  for (auto& level : biased_) {
+    if (level.empty()) continue;
+    for (BiasedMutex* mutex : level) mutex->lock_out_begin();
+    BiasedMutex::lock_out_barrier();
+    for (BiasedMutex* mutex : level) mutex->lock_out_finish();
+  }
+  lock_all(inner_);
+}
+
+void ForkLocks::unlock(bool in_child) {
+  unlock_all(inner_);
+  for (auto level = biased_.rbegin(); level != biased_.rend(); ++level) {
+    for (BiasedMutex* mutex : *level) mutex->let_in(in_child);
+    level->clear();
+  }
+  unlock_all(outer_);
+}
+
+ForkRegistry& fork_registry() {
+  static auto* const instance = new ForkRegistry;
+  return *instance;
+}
+
+void ForkRegistry::install_handlers() {
+  static const bool installed = ::pthread_atfork([] { fork_registry().before_fork(); },
+                                                 [] { fork_registry().after_fork_in_parent(); },
+                                                 [] { fork_registry().after_fork_in_child(); }) == 0;
+  static_cast<void>(installed);
+}
+
+void ForkRegistry::enter(Endpoint& endpoint) {
+  install_handlers();
+  const std::lock_guard guard(lock_);
+  entered_.push_back(endpoint);
+}
+
+void ForkRegistry::leave(Endpoint& endpoint) {
+  const std::lock_guard guard(lock_);
+  endpoint.ListNode<ForkRegistry>::unlink();
+}
+
+void ForkRegistry::before_fork() {
+  forking_.lock();
+  // First of all: a reader may wait for one of the locks below, and somebody else for that reader.
+  rcu_before_fork();
+  {
+    const std::lock_guard guard(lock_);
+    entered_.for_each([this](Endpoint& endpoint) {
+      endpoint.prepared_for_fork_ = endpoint.try_add_ref();
+      if (endpoint.prepared_for_fork_) prepared_.emplace_back(&endpoint);
+    });
+  }
+  for (const Ref& endpoint : prepared_) endpoint->add_fork_locks(locks_);
+  locks_.lock();
+  teardown_gate_.lock();
+  lock_.lock();
+  for (const Ref& endpoint : prepared_) endpoint->before_fork();
+}
+
+void ForkRegistry::after_fork_in_parent() {
+  for (const Ref& endpoint : prepared_) endpoint->after_fork(Endpoint::ForkSide::parent);
+  lock_.unlock();
+  teardown_gate_.unlock();
+  locks_.unlock(false);
+  rcu_after_fork_in_parent();
+  const auto done = std::exchange(prepared_, {});
+  forking_.unlock();
+}
+
+void ForkRegistry::after_fork_in_child() {
+  entered_.for_each([](Endpoint& endpoint) {
+    endpoint.after_fork(endpoint.prepared_for_fork_ ? Endpoint::ForkSide::child : Endpoint::ForkSide::unprepared_child);
+  });
+  lock_.unlock();
+  // Threads that are not here may have been waiting for it.
+  new (&teardown_gate_) std::shared_mutex;
+  locks_.unlock(true);
+  rcu_after_fork_in_child();
+  const auto done = std::exchange(prepared_, {});
+  forking_.unlock();
+}
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,70 @@
+// fork(2) in a process whose other threads are using endpoints at that moment.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <shared_mutex>
+#include <vector>
+
+#include "core/base/biased_mutex.h"
+#include "core/base/intrusive_list.h"
+#include "core/base/mutex.h"
+#include "core/runtime/endpoint.h"
+
+namespace ringsock::runtime {
+
+/// The locks that are held across fork(2), so that the child finds every object whole, and no lock held by a thread that
+/// it does not have. Each kind is taken before the next one:
+///
+/// - outer ones, which may nest in any order: taken as std::lock() does;
+/// - biased ones, level by level: one membarrier(2) for all of a level;
+/// - inner ones, as the outer ones.
+class ForkLocks {
+ public:
+  static constexpr std::size_t kLevels = 3;
+
+  void add_outer(Mutex& mutex) { outer_.push_back(&mutex); }
+  void add_biased(std::size_t level, BiasedMutex& mutex) { biased_[level].push_back(&mutex); }
+  void add_inner(Mutex& mutex) { inner_.push_back(&mutex); }
+
+  void lock();
+  /// Forgets them, too.
+  void unlock(bool in_child);
+
+ private:
+  std::vector<Mutex*> outer_;
+  std::array<std::vector<BiasedMutex*>, kLevels> biased_;
+  std::vector<Mutex*> inner_;
+};
+
+/// The endpoints that have something to do around fork(2) (Endpoint::add_fork_locks() and so on). Installs its
+/// pthread_atfork(3) handlers with the first one, after those of everything that is used under the endpoints' locks, so
+/// that they are run before.
+class ForkRegistry {
+ public:
+  /// At the end of a constructor, and at the beginning of the destructor.
+  void enter(Endpoint& endpoint);
+  void leave(Endpoint& endpoint);
+
+  /// Shared while an endpoint is taken apart: fork(2) waits for that. Without locks of endpoints.
+  std::shared_mutex& teardown_gate() { return teardown_gate_; }
+
+ private:
+  static void install_handlers();
+  void before_fork();
+  void after_fork_in_parent();
+  void after_fork_in_child();
+
+  Mutex forking_;  ///< one fork at a time; held across it
+  std::shared_mutex teardown_gate_;
+  Mutex lock_;  ///< of entered_; a leaf
+  IntrusiveList<Endpoint, ForkRegistry> entered_;
+  // Between before_fork() and after_fork_...():
+  ForkLocks locks_;
+  std::vector<Ref> prepared_;
+};
+
+/// The process's own. Never destroyed.
+ForkRegistry& fork_registry();
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,145 @@
+// A socket before, during and after fork(2): which process may use it.
+#include <unistd.h>
+
+#include <mutex>
+#include <new>
+#include <shared_mutex>
+
+#include "core/base/log.h"
+#include "core/runtime/fork_registry.h"
+#include "librsocket/stream_socket.h"
+
+namespace ringsock::rs {
+
+namespace {
+
+/// Leaves behind what threads that do not exist here may have locked.
+template <class T>
+void abandon(std::shared_ptr<T>& object) {
+  new std::shared_ptr<T>(std::move(object));
+  object.reset();
+}
+
+}  // namespace
+
+void StreamSocket::add_fork_locks(runtime::ForkLocks& locks) {
+  locks.add_outer(setup_lock_);
+  locks.add_biased(0, send_lock_);
+  locks.add_biased(1, receive_lock_);
+  if (connection_) connection_->add_fork_locks(locks);
+  Endpoint::add_fork_locks(locks);
+}
+
+void StreamSocket::before_fork() noexcept {
+  const State now = state();
+  const bool shares = now == State::connected || now == State::connecting || now == State::listening;
+  if (!shares || is_closed()) return;
+  if (!family_owner_) family_owner_ = make_family_record();
+  FamilyRecord* const family = family_owner_.get();
+  family_.store(family, std::memory_order_release);
+  if (family == nullptr) {
+    log_warn("fork: no memory for what parent and child have to tell each other: the child gets no connection");
+    return;
+  }
+  family->holders.fetch_add(1);
+  pid_t user = ::getpid();
+  family->user.compare_exchange_strong(user, 0);
+  if (now != State::listening) suspend();
+}
+
+void StreamSocket::after_fork(ForkSide side) noexcept {
+  Endpoint::after_fork(side);
+  if (side == ForkSide::parent) return;
+  abandon(listener_watch_);
+  abandon(keepalive_);
+  watch_again_ = state() == State::listening;
+  if (side == ForkSide::child && (family() != nullptr || state() == State::initial || state() == State::bound)) return;
+  // What nobody prepared for two processes stays the parent's.
+  family_.store(nullptr);
+  suspend();
+  lost_ = true;
+  let_go_silently();
+  if (!has_descriptors() && descriptor() >= 0) ::close(descriptor());
+}
+
+// -- whose it is
+// -------------------------------------------------------------------------------------------------------
+
+void StreamSocket::suspend() noexcept {
+  suspended_.store(true, std::memory_order_release);
+  if (connection_) connection_->suspend();
+}
+
+void StreamSocket::resume() noexcept {
+  if (connection_) connection_->resume();
+  suspended_.store(false, std::memory_order_release);
+}
+
+bool StreamSocket::claim() noexcept {
+  if (!suspended_.load(std::memory_order_acquire)) [[likely]]
+    return true;
+  const std::lock_guard guard(setup_lock_);
+  return claim_locked();
+}
+
+bool StreamSocket::claim_locked() noexcept {
+  if (!suspended_.load(std::memory_order_relaxed)) return true;
+  pid_t user = 0;
+  if (lost_ || family() == nullptr || !family()->user.compare_exchange_strong(user, ::getpid())) {
+    if (!std::exchange(loss_told_, true)) {
+      log_warn("descriptor %d: process %d uses the connection since the fork: EIO here", descriptor(),
+               static_cast<int>(user));
+    }
+    return false;
+  }
+  resume();
+  if (is_connected() && !keepalive_) option_changed(SOL_SOCKET, SO_KEEPALIVE);
+  return true;
+}
+
+bool StreamSocket::is_used_elsewhere() const noexcept {
+  if (!suspended_.load(std::memory_order_acquire)) return false;
+  return lost_ || family() == nullptr || family()->user.load(std::memory_order_relaxed) != 0;
+}
+
+bool StreamSocket::is_shared() const noexcept {
+  return family() != nullptr && family()->holders.load(std::memory_order_relaxed) > 1;
+}
+
+// -- the end of this process's use
+// -------------------------------------------------------------------------------------
+
+bool StreamSocket::leave_family() noexcept {
+  if (lost_) return false;
+  FamilyRecord* const family = family_.exchange(nullptr);
+  if (family == nullptr) return true;
+  const bool last = family->holders.fetch_sub(1) <= 1;
+  if (state() == State::listening) return last;
+  pid_t nobody = 0;
+  if (last && suspended_.load(std::memory_order_relaxed) &&
+      family->user.compare_exchange_strong(nobody, ::getpid())) {
+    resume();
+  }
+  if (last && !suspended_.load(std::memory_order_relaxed)) return true;
+  suspend();
+  lost_ = true;
+  return false;
+}
+
+/// The descriptor is left to whoever closes it.
+void StreamSocket::let_go_silently() noexcept {
+  if (state() == State::listening || !id_) return;
+  id_->abandon(connection_owns_fd_.exchange(false, std::memory_order_acq_rel));
+}
+
+/// In the destructor: one that was never closed by the application, which never saw it.
+void StreamSocket::end_unseen() noexcept {
+  if (closed_.load(std::memory_order_relaxed) || !id_) return;
+  if (!leave_family()) {
+    id_->abandon(false);
+  } else if (is_connected()) {
+    [[maybe_unused]] const Status reset = id_->disconnect();
+  }
+}
+
+}  // namespace ringsock::rs

@@ -1,0 +1,390 @@
+// Processes that fork while they have connections: who may use one, who sees its end, and what others notice (nothing).
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "tests/preload/preloaded.h"
+
+extern char** environ;
+
+namespace ringsock::preloaded {
+namespace {
+
+/// A connection between this process and a peer process that runs `body` on its end.
+struct Call {
+  int fd;
+  pid_t peer;
+};
+template <class Body>
+Call call(Body body) {
+  const Listener listener = listen_anywhere();
+  const pid_t peer = spawn([&] {
+    const int fd = ::accept(listener.fd, nullptr, nullptr);
+    ::close(listener.fd);
+    body(fd);
+  });
+  const int fd = connect_to(listener.port);
+  ::close(listener.fd);
+  EXPECT_TRUE(is_on_ring(fd));
+  return {fd, peer};
+}
+
+void expect(bool holds, const char* what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+TEST(Fork, AServerThatForksForEachClientServesThem) {
+  const Listener listener = listen_anywhere();
+  constexpr int kClients = 8;
+  const pid_t server = spawn([&] {
+    for (int i = 0; i < kClients; ++i) {
+      const int client = ::accept(listener.fd, nullptr, nullptr);
+      expect(is_on_ring(client), "the client came by a ring");
+      spawn([&] {
+        ::close(listener.fd);
+        echo(client);
+      });
+      ::close(client);
+    }
+    while (::wait(nullptr) > 0) {
+    }
+  });
+  ::close(listener.fd);
+
+  std::vector<std::thread> clients;
+  for (unsigned i = 0; i < kClients; ++i) {
+    clients.emplace_back([&listener, i] {
+      const int fd = connect_to(listener.port);
+      const std::string text = pattern(1 << 20, i);
+      std::thread writer([&] {
+        send_all(fd, text);
+        ::shutdown(fd, SHUT_WR);
+      });
+      EXPECT_EQ(receive_all(fd), text);
+      writer.join();
+      ::close(fd);
+    });
+  }
+  for (auto& client : clients) client.join();
+  EXPECT_EQ(wait_for(server), 0);
+}
+
+TEST(Fork, WorkersShareAnInheritedListener) {
+  const Listener listener = listen_anywhere();
+  std::set<pid_t> workers;
+  for (int i = 0; i < 4; ++i) {
+    workers.insert(spawn([&] {
+      for (;;) {
+        const int client = ::accept(listener.fd, nullptr, nullptr);
+        expect(is_on_ring(client), "the client came by a ring");
+        if (receive(client, 4) == "quit") return;
+        send_all(client, std::to_string(::getpid()));
+        ::close(client);
+      }
+    }));
+  }
+  // This process has the listener, too, but never accepts: every client must get an answer all the same.
+  for (int i = 0; i < 200; ++i) {
+    const int fd = connect_to(listener.port);
+    send_all(fd, "ping");
+    EXPECT_TRUE(workers.contains(std::stoi(receive_all(fd))));
+    ::close(fd);
+  }
+  for (int i = 0; i < 4; ++i) send_all(connect_to(listener.port), "quit");
+  for (const pid_t worker : workers) EXPECT_EQ(wait_for(worker), 0);
+}
+
+TEST(Fork, AChildGoesOnWithItsParentsConnectionWhicheverClosesFirst) {
+  for (const bool parent_first : {true, false}) {
+    const Call peer = call([](int fd) { echo(fd); });
+    send_all(peer.fd, "by the parent");
+    EXPECT_EQ(receive(peer.fd, 13), "by the parent");
+    Signal closed;
+    const pid_t child = spawn([&] {
+      if (parent_first) closed.wait();
+      const std::string text = pattern(300'000, 7);
+      std::thread writer([&] { send_all(peer.fd, text); });
+      expect(receive(peer.fd, text.size()) == text, "the echo");
+      writer.join();
+      ::shutdown(peer.fd, SHUT_WR);
+      expect(receive_all(peer.fd).empty(), "the end");
+      ::close(peer.fd);
+      if (!parent_first) closed.give();
+    });
+    if (!parent_first) closed.wait();
+    ::close(peer.fd);
+    if (parent_first) closed.give();
+    EXPECT_EQ(wait_for(child), 0);
+    EXPECT_EQ(wait_for(peer.peer), 0);
+  }
+}
+
+TEST(Fork, AChildThatOnlyClosesOrEndsLeavesTheConnectionToItsParent) {
+  for (const bool closes : {true, false}) {
+    const Call peer = call([](int fd) { echo(fd); });
+    const pid_t child = spawn([&] {
+      if (closes) ::close(peer.fd);
+    });
+    EXPECT_EQ(wait_for(child), 0);
+    send_all(peer.fd, "still here");
+    EXPECT_EQ(receive(peer.fd, 10), "still here");
+    ::close(peer.fd);
+    EXPECT_EQ(wait_for(peer.peer), 0);
+  }
+}
+
+TEST(Fork, BytesThatCameBeforeTheForkAreTheUsers) {
+  const Call peer = call([](int fd) {
+    send_all(fd, "before the fork");
+    echo(fd);
+  });
+  EXPECT_EQ(receive(peer.fd, 7), "before ");
+  const pid_t child = spawn([&] {
+    std::string rest(32, '\0');
+    const ssize_t got = ::recv(peer.fd, rest.data(), rest.size(), MSG_DONTWAIT);
+    expect(got == 8 && rest.substr(0, 8) == "the fork", "the rest, without waiting");
+  });
+  EXPECT_EQ(wait_for(child), 0);
+  ::close(peer.fd);
+  EXPECT_EQ(wait_for(peer.peer), 0);
+}
+
+TEST(Fork, WhoComesSecondGetsAnErrorAndSpoilsNothing) {
+  const Call peer = call([](int fd) { echo(fd); });
+  Signal used;
+  Signal tried;
+  const pid_t child = spawn([&] {
+    send_all(peer.fd, "mine");
+    used.give();
+    tried.wait();
+    expect(receive(peer.fd, 4) == "mine", "nothing was taken");
+    send_all(peer.fd, "still mine");
+    expect(receive(peer.fd, 10) == "still mine", "it goes on");
+    ::close(peer.fd);
+  });
+  used.wait();
+  char byte = 0;
+  EXPECT_EQ(error_of(::recv(peer.fd, &byte, 1, 0)), EIO);
+  EXPECT_EQ(error_of(::send(peer.fd, &byte, 1, 0)), EIO);
+  pollfd entry{peer.fd, POLLIN, 0};
+  EXPECT_EQ(::poll(&entry, 1, 10'000), 1);
+  EXPECT_TRUE(entry.revents & POLLERR);
+  ::close(peer.fd);
+  tried.give();
+  EXPECT_EQ(wait_for(child), 0);
+  EXPECT_EQ(wait_for(peer.peer), 0);
+}
+
+TEST(Fork, ThePeerSeesTheEndWhenTheLastProcessIsGoneHoweverItWent) {
+  for (const bool child_last : {true, false}) {
+    const Call peer = call([](int fd) { expect(receive_all(fd) == "hello", "hello, and the end"); });
+    Signal go;
+    const pid_t first = spawn([&] {
+      send_all(peer.fd, "hello");
+      if (child_last) go.wait();
+      if (child_last) ::kill(::getpid(), SIGKILL);
+    });
+    if (child_last) {
+      ::close(peer.fd);
+      go.give();
+      EXPECT_EQ(wait_for(first), 128 + SIGKILL);
+    } else {
+      EXPECT_EQ(wait_for(first), 0);
+      pollfd entry{peer.fd, POLLIN, 0};
+      EXPECT_EQ(::poll(&entry, 1, 0), 1);  // it was used elsewhere
+      ::close(peer.fd);
+    }
+    EXPECT_EQ(wait_for(peer.peer), 0);
+  }
+}
+
+TEST(Fork, KillingTheParentLeavesTheChildItsConnection) {
+  const Listener listener = listen_anywhere();
+  const pid_t server = spawn([&] {
+    const int client = ::accept(listener.fd, nullptr, nullptr);
+    spawn([&] { echo(client); });
+    ::pause();
+  });
+  const int fd = connect_to(listener.port);
+  send_all(fd, "one");
+  EXPECT_EQ(receive(fd, 3), "one");
+  ::kill(server, SIGKILL);
+  EXPECT_EQ(wait_for(server), 128 + SIGKILL);
+  send_all(fd, "two");
+  EXPECT_EQ(receive(fd, 3), "two");
+  ::shutdown(fd, SHUT_WR);
+  EXPECT_EQ(receive_all(fd), "");
+  ::close(fd);
+  ::close(listener.fd);
+}
+
+TEST(Fork, AnInheritedEpollSetWorksInTheChild) {
+  const Call peer = call([](int fd) { echo(fd); });
+  const int set = ::epoll_create1(0);
+  epoll_event interest{EPOLLIN, {.fd = peer.fd}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, peer.fd, &interest), 0);
+  epoll_event event{};
+  ASSERT_EQ(::epoll_wait(set, &event, 1, 10), 0);
+  const pid_t child = spawn([&] {
+    send_all(peer.fd, "hello");
+    expect(::epoll_wait(set, &event, 1, 10'000) == 1 && event.data.fd == peer.fd, "an event");
+    expect(receive(peer.fd, 5) == "hello", "the echo");
+    expect(::epoll_wait(set, &event, 1, 10) == 0, "no more events");
+    ::close(set);
+    ::close(peer.fd);
+  });
+  ::close(peer.fd);
+  EXPECT_EQ(wait_for(child), 0);
+  EXPECT_EQ(wait_for(peer.peer), 0);
+  ::close(set);
+}
+
+TEST(Fork, AnEpollSetGoesOnInTheParentOfAChildThatClosesIt) {
+  const Call peer = call([](int fd) { echo(fd); });
+  const int set = ::epoll_create1(0);
+  epoll_event interest{EPOLLIN, {.fd = peer.fd}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, peer.fd, &interest), 0);
+  for (int i = 0; i < 10; ++i) {
+    const pid_t child = spawn([&] {
+      ::close(set);
+      ::close(peer.fd);
+    });
+    send_all(peer.fd, "hello");
+    epoll_event event{};
+    EXPECT_EQ(::epoll_wait(set, &event, 1, 10'000), 1);
+    EXPECT_EQ(receive(peer.fd, 5), "hello");
+    EXPECT_EQ(wait_for(child), 0);
+  }
+  ::close(set);
+  ::close(peer.fd);
+  EXPECT_EQ(wait_for(peer.peer), 0);
+}
+
+TEST(Fork, ADaemonTakesItsConnectionsAndItsListenerWithIt) {
+  const Listener listener = listen_anywhere();
+  Signal ready;
+  const Call peer = call([](int fd) { echo(fd); });
+  const pid_t starter = spawn([&] {
+    send_all(peer.fd, "before");
+    expect(::daemon(1, 1) == 0, "daemon");
+    ready.give();
+    expect(receive(peer.fd, 6) == "before", "the answer comes to the daemon");
+    const int client = ::accept(listener.fd, nullptr, nullptr);
+    echo(client);
+  });
+  ::close(peer.fd);
+  EXPECT_EQ(wait_for(starter), 0);
+  ready.wait();
+  const int fd = connect_to(listener.port);
+  ::close(listener.fd);
+  send_all(fd, "hello");
+  EXPECT_EQ(receive(fd, 5), "hello");
+  ::shutdown(fd, SHUT_WR);
+  EXPECT_EQ(receive_all(fd), "");
+  ::close(fd);
+  EXPECT_EQ(wait_for(peer.peer), 0);
+}
+
+/// Ping-pong on a connection of its own until `stop`; how often.
+void keep_busy(int fd, const std::atomic<bool>& stop, std::atomic<int>& rounds, unsigned seed) {
+  while (!stop) {
+    const std::string text = pattern(3000, seed++);
+    send_all(fd, text);
+    ASSERT_EQ(receive(fd, text.size()), text);
+    ++rounds;
+  }
+}
+
+TEST(Fork, OtherThreadsTrafficGoesOnWhileOneThreadForks) {
+  constexpr unsigned kThreads = 3;
+  std::vector<Call> peers;
+  for (unsigned i = 0; i < kThreads; ++i) peers.push_back(call([](int fd) { echo(fd); }));
+  const Call inherited = call([](int fd) { echo(fd); });
+  std::atomic<bool> stop{false};
+  std::array<std::atomic<int>, kThreads> rounds{};
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] { keep_busy(peers[i].fd, stop, rounds[i], i * 1'000'000); });
+  }
+  for (int i = 0; i < 40; ++i) {
+    const pid_t child = spawn([&] {
+      if (i % 4 != 0) return;
+      // A child of a process with threads can use what it inherited, and make connections of its own.
+      for (const Call& peer : peers) ::close(peer.fd);
+      const Listener own = listen_anywhere();
+      const int fd = connect_to(own.port);
+      const int accepted = ::accept(own.fd, nullptr, nullptr);
+      send_all(fd, "in the child");
+      expect(receive(accepted, 12) == "in the child", "a connection of its own");
+    });
+    EXPECT_EQ(wait_for(child), 0);
+  }
+  const pid_t user = spawn([&] {
+    send_all(inherited.fd, "inherited");
+    expect(receive(inherited.fd, 9) == "inherited", "the inherited connection");
+  });
+  EXPECT_EQ(wait_for(user), 0);
+  const std::array<int, kThreads> so_far{rounds[0], rounds[1], rounds[2]};
+  for (unsigned i = 0; i < kThreads; ++i) {
+    while (rounds[i] == so_far[i]) std::this_thread::yield();
+  }
+  stop = true;
+  for (auto& thread : threads) thread.join();
+  ::close(inherited.fd);
+  for (const Call& peer : peers) ::close(peer.fd);
+  for (const Call& peer : peers) EXPECT_EQ(wait_for(peer.peer), 0);
+  EXPECT_EQ(wait_for(inherited.peer), 0);
+}
+
+TEST(Fork, CommandsThatAreRunLeaveTheConnectionsAlone) {
+  const Call peer = call([](int fd) { echo(fd); });
+  const auto still_works = [&] {
+    send_all(peer.fd, "hello");
+    return receive(peer.fd, 5) == "hello";
+  };
+  EXPECT_EQ(std::system("true"), 0);
+  EXPECT_TRUE(still_works());
+  FILE* const output = ::popen("echo from the shell", "r");
+  std::array<char, 64> line{};
+  EXPECT_STREQ(std::fgets(line.data(), line.size(), output), "from the shell\n");
+  EXPECT_EQ(::pclose(output), 0);
+  EXPECT_TRUE(still_works());
+  std::array<char*, 2> arguments{const_cast<char*>("true"), nullptr};
+  pid_t child = 0;
+  ASSERT_EQ(::posix_spawnp(&child, "true", nullptr, nullptr, arguments.data(), environ), 0);
+  EXPECT_EQ(wait_for(child), 0);
+  EXPECT_TRUE(still_works());
+  child = ::vfork();
+  if (child == 0) {
+    ::close(peer.fd);
+    ::execvp("true", arguments.data());
+    ::_exit(99);
+  }
+  EXPECT_EQ(wait_for(child), 0);
+  EXPECT_TRUE(still_works());
+  ::close(peer.fd);
+  EXPECT_EQ(wait_for(peer.peer), 0);
+}
+
+}  // namespace
+}  // namespace ringsock::preloaded
+
+int main(int argc, char** argv) {
+  ringsock::preloaded::ensure_preloaded(argv);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

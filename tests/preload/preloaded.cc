@@ -1,0 +1,151 @@
+#include "tests/preload/preloaded.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+
+namespace ringsock::preloaded {
+
+namespace {
+
+[[noreturn]] void fail(const char* what) { throw std::runtime_error(std::string(what) + ": " + std::strerror(errno)); }
+
+sockaddr_in loopback(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  return address;
+}
+
+}  // namespace
+
+void ensure_preloaded(char** argv) {
+  if (std::getenv("LD_PRELOAD") != nullptr) return;
+  const char* const library = std::getenv("RSPRELOAD");
+  ::setenv("LD_PRELOAD", library != nullptr ? library : RSPRELOAD_LIBRARY, 1);
+  ::execv("/proc/self/exe", argv);
+  std::perror("exec");
+  std::exit(99);
+}
+
+Listener listen_anywhere() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = loopback(0);
+  socklen_t length = sizeof address;
+  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) fail("bind");
+  if (::listen(fd, 128) != 0) fail("listen");
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) fail("getsockname");
+  return {fd, ntohs(address.sin_port)};
+}
+
+int connect_to(std::uint16_t port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  const sockaddr_in address = loopback(port);
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fail("connect");
+  return fd;
+}
+
+bool is_on_ring(int fd) {
+  int domain = 0;
+  socklen_t length = sizeof domain;
+  ::syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &length);
+  return domain == AF_UNIX;
+}
+
+void send_all(int fd, const std::string& text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t sent = ::send(fd, text.data() + done, text.size() - done, MSG_NOSIGNAL);
+    if (sent < 0) fail("send");
+    done += static_cast<std::size_t>(sent);
+  }
+}
+
+std::string receive(int fd, std::size_t bytes) {
+  std::string text(bytes, '\0');
+  std::size_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = ::recv(fd, text.data() + done, bytes - done, 0);
+    if (got < 0) fail("recv");
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  text.resize(done);
+  return text;
+}
+
+std::string receive_all(int fd) {
+  std::string all;
+  for (;;) {
+    std::string part = receive(fd, 4096);
+    all += part;
+    if (part.size() < 4096) return all;
+  }
+}
+
+int error_of(long result) { return result < 0 ? errno : 0; }
+
+void echo(int fd) {
+  std::string buffer(65536, '\0');
+  for (;;) {
+    const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), 0);
+    if (got < 0) fail("recv");
+    if (got == 0) return;
+    send_all(fd, buffer.substr(0, static_cast<std::size_t>(got)));
+  }
+}
+
+std::string pattern(std::size_t bytes, unsigned seed) {
+  std::mt19937 random(seed);
+  std::string text(bytes, '\0');
+  for (char& byte : text) byte = static_cast<char>(random());
+  return text;
+}
+
+pid_t spawn(const std::function<void()>& body) {
+  const pid_t child = ::fork();
+  if (child < 0) fail("fork");
+  if (child > 0) return child;
+  int status = 0;
+  try {
+    body();
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "child %d: %s\n", static_cast<int>(::getpid()), failure.what());
+    status = 1;
+  }
+  ::_exit(status);
+}
+
+int wait_for(pid_t child) {
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+Signal::Signal() {
+  if (::pipe(ends_) != 0) fail("pipe");
+}
+Signal::~Signal() {
+  ::close(ends_[0]);
+  ::close(ends_[1]);
+}
+void Signal::give() {
+  if (::write(ends_[1], "!", 1) != 1) fail("signal");
+}
+void Signal::wait() {
+  char byte = 0;
+  if (::read(ends_[0], &byte, 1) != 1) fail("signal");
+}
+
+}  // namespace ringsock::preloaded

@@ -1,0 +1,57 @@
+// For test programs that run under the preload library: sockets by their plain libc names, processes, and the certainty
+// that a connection is on a ring.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace ringsock::preloaded {
+
+/// Starts the program anew with LD_PRELOAD set to the library under test, if it is not. Call it first in main().
+void ensure_preloaded(char** argv);
+
+struct Listener {
+  int fd;
+  std::uint16_t port;
+};
+/// On the loopback address, port of the kernel's choice.
+Listener listen_anywhere();
+int connect_to(std::uint16_t port);
+/// By a direct system call: a connection on a ring is an AF_UNIX socket to the kernel.
+bool is_on_ring(int fd);
+
+/// The whole of `text`, or an exception with errno's text.
+void send_all(int fd, const std::string& text);
+/// Exactly so many bytes, fewer at the end of the stream; an error is an exception.
+std::string receive(int fd, std::size_t bytes);
+/// Until the end of the stream.
+std::string receive_all(int fd);
+/// errno of a call that failed, 0 when it did not.
+int error_of(long result);
+
+/// Sends everything that comes back to where it came from, until the end.
+void echo(int fd);
+/// `bytes` that are the same for the same seed.
+std::string pattern(std::size_t bytes, unsigned seed);
+
+/// A child that runs `body` and ends with status 0, or 1 and a line on stderr when it threw.
+pid_t spawn(const std::function<void()>& body);
+/// Waits for the end: exit status, or 128 + the signal.
+int wait_for(pid_t child);
+
+/// Tells something to another process once; inherited over fork(2). By a pipe, which no library touches.
+class Signal {
+ public:
+  Signal();
+  ~Signal();
+  void give();
+  void wait();
+
+ private:
+  int ends_[2];
+};
+
+}  // namespace ringsock::preloaded
