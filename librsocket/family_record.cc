@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <new>
 
+#include "core/runtime/fork_registry.h"
 #include "core/runtime/sleeper.h"
 
 namespace ringsock::rs {
@@ -53,5 +54,13 @@ std::shared_ptr<FamilyRecord> make_family_record() {
   FamilyRecord* const record = page->next();
   return {std::move(page), record};
 }
+
+void leave_families() noexcept {
+  runtime::fork_registry().try_for_each([](runtime::Endpoint& endpoint) { endpoint.process_ends(); });
+}
+
+namespace {
+[[gnu::destructor]] void leave_families_at_exit() { leave_families(); }
+}  // namespace
 
 }  // namespace ringsock::rs

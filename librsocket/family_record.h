@@ -20,4 +20,8 @@ struct FamilyRecord {
 /// this process, with the last of them. Errors: nullptr, no memory. Threads: only the forking one.
 std::shared_ptr<FamilyRecord> make_family_record();
 
+/// This process is about to end: it holds no socket any more, as far as the others are concerned. For signal handlers,
+/// too.
+void leave_families() noexcept;
+
 }  // namespace ringsock::rs

@@ -116,14 +116,17 @@ bool StreamSocket::leave_family() noexcept {
   const bool last = family->holders.fetch_sub(1) <= 1;
   if (state() == State::listening) return last;
   pid_t nobody = 0;
-  if (last && suspended_.load(std::memory_order_relaxed) &&
-      family->user.compare_exchange_strong(nobody, ::getpid())) {
+  if (last && suspended_.load(std::memory_order_relaxed) && family->user.compare_exchange_strong(nobody, ::getpid())) {
     resume();
   }
   if (last && !suspended_.load(std::memory_order_relaxed)) return true;
   suspend();
   lost_ = true;
   return false;
+}
+
+void StreamSocket::process_ends() noexcept {
+  if (FamilyRecord* const family = family_.exchange(nullptr)) family->holders.fetch_sub(1);
 }
 
 /// The descriptor is left to whoever closes it.

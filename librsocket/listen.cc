@@ -1,4 +1,5 @@
 // Listening and accepting.
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -168,6 +169,20 @@ void StreamSocket::drop_those_taken_elsewhere() {
   }
 }
 
+bool StreamSocket::has_client() {
+  drop_those_taken_elsewhere();
+  if (is_shared() && accept_queue_.empty() && id_) {
+    // Whoever looks need not be the one that accepts.
+    const int saved_errno = errno;
+    pollfd entry{id_->event_fd(), POLLIN, 0};
+    const bool there = ::poll(&entry, 1, 0) > 0;
+    errno = saved_errno;
+    return there;
+  }
+  progress_listener();
+  return !accept_queue_.empty();
+}
+
 void StreamSocket::progress_listener() {
   if (!is_shared()) {
     if (watch_again_) {
@@ -177,7 +192,9 @@ void StreamSocket::progress_listener() {
     if (listener_watch_) listener_watch_->is_alone();
   }
   bool admitted = false;
-  while (id_ && accept_queue_.size() < backlog_) {
+  // What is taken in here no other process can accept.
+  const std::size_t room = is_shared() ? 1 : backlog_;
+  while (id_ && accept_queue_.size() < room) {
     auto event = id_->next_event();
     if (!event) {
       if (event.error().code != EAGAIN) listener_error_ = event.error().code;

@@ -73,6 +73,7 @@ class StreamSocket : public runtime::Endpoint {
   void add_fork_locks(runtime::ForkLocks& locks) override;
   void before_fork() noexcept override;
   void after_fork(ForkSide side) noexcept override;
+  void process_ends() noexcept override;
   bool owns_descriptor(int fd) const noexcept override {
     return fd == fd_ && connection_owns_fd_.load(std::memory_order_acquire);
   }
@@ -126,6 +127,7 @@ class StreamSocket : public runtime::Endpoint {
   // listen.cc
   void progress_listener();
   void drop_those_taken_elsewhere();
+  bool has_client();
   bool admit(verbs::CmEvent& event);
   Result<runtime::Ref> make_accepted(verbs::CmEvent& event);
   Status watch_listener();

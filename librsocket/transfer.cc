@@ -208,11 +208,8 @@ std::uint32_t StreamSocket::ready() noexcept {
     case State::bound: return EPOLLOUT | EPOLLHUP;
     case State::listening: {
       std::lock_guard guard(setup_lock_);
-      drop_those_taken_elsewhere();
-      progress_listener();
-      const bool ended = read_shut_.load(std::memory_order_acquire);
-      if (ended) return EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP;
-      return accept_queue_.empty() ? 0 : EPOLLIN | EPOLLRDNORM;
+      if (read_shut_.load(std::memory_order_acquire)) return EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP;
+      return has_client() ? EPOLLIN | EPOLLRDNORM : 0;
     }
     case State::connecting: {
       {

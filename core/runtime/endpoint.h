@@ -155,8 +155,8 @@ class Endpoint : public ListNode<ForkRegistry> {
 
   /// Where what happens to this endpoint is counted, or null.
   virtual SocketStatistics* statistics() noexcept { return nullptr; }
-  /// Whether ready() asks the kernel, which costs a system call, and arm() costs nothing: pollers then do not spin on it
-  /// but wait for its descriptors.
+  /// Whether ready() asks the kernel, which costs a system call, and arm() costs nothing: pollers then do not spin on
+  /// it but wait for its descriptors.
   [[nodiscard]] virtual bool asks_kernel() const noexcept { return false; }
 
   /// This endpoint as an epoll set (epoll_set.h), or null.
@@ -174,6 +174,9 @@ class Endpoint : public ListNode<ForkRegistry> {
   /// All those locks, of all endpoints, are held, and after_fork() is called before they are released.
   virtual void before_fork() noexcept {}
   virtual void after_fork(ForkSide side) noexcept;
+  /// The process is about to end, or to become another program: nothing of it is used here any more. Nothing is waited
+  /// for.
+  virtual void process_ends() noexcept {}
 
   // -- those who watch
   // ----------------------------------------------------------------------------------------------------

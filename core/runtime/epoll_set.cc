@@ -106,9 +106,7 @@ void EpollMember::set_event(const epoll_event& event) {
 // ------------------------------------------------------------------------------------------------------------------
 
 EpollSet::EpollSet(UniqueFd kernel, UniqueFd doorbells, UniqueFd bell)
-    : kernel_(std::move(kernel)),
-      doorbells_(std::move(doorbells)),
-      bell_(std::move(bell)) {
+    : kernel_(std::move(kernel)), doorbells_(std::move(doorbells)), bell_(std::move(bell)) {
   fork_registry().enter(*this);
 }
 
@@ -151,7 +149,8 @@ Status EpollSet::adopt(int epoll_fd) {
   auto wrapped = wrap(epoll_fd);
   if (!wrapped) return wrapped.error();
   auto& set = static_cast<EpollSet&>(**wrapped);
-  // From now on whoever sleeps on the epoll file is woken by our doorbells. This also tells whether it is an epoll file.
+  // From now on whoever sleeps on the epoll file is woken by our doorbells. This also tells whether it is an epoll
+  // file.
   const epoll_event wake_up{EPOLLIN, {.u64 = wake_up_tag()}};
   Status nested = control_descriptor(set.kernel_.get(), EPOLL_CTL_ADD, set.doorbells_.get(), &wake_up);
   if (!nested) return nested;

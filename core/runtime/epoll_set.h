@@ -87,7 +87,8 @@ class EpollSet final : public Endpoint {
   /// Threads that sleep in epoll_wait(2) on it are woken: see forget_wake_up(). Errors: EBADF, EINVAL no epoll set,
   /// EMFILE, ENOMEM. Harmless when it is one of ours already.
   static Status adopt(int epoll_fd);
-  /// What epoll_wait(2) of the kernel gave for a set that was adopted meanwhile, without the event that woke the caller.
+  /// What epoll_wait(2) of the kernel gave for a set that was adopted meanwhile, without the event that woke the
+  /// caller.
   /// @return how many of the `count` are left.
   static int forget_wake_up(epoll_event* events, int count);
   ~EpollSet() override;

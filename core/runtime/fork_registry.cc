@@ -57,9 +57,9 @@ ForkRegistry& fork_registry() {
 }
 
 void ForkRegistry::install_handlers() {
-  static const bool installed = ::pthread_atfork([] { fork_registry().before_fork(); },
-                                                 [] { fork_registry().after_fork_in_parent(); },
-                                                 [] { fork_registry().after_fork_in_child(); }) == 0;
+  static const bool installed =
+      ::pthread_atfork([] { fork_registry().before_fork(); }, [] { fork_registry().after_fork_in_parent(); },
+                       [] { fork_registry().after_fork_in_child(); }) == 0;
   static_cast<void>(installed);
 }
 
@@ -72,6 +72,11 @@ void ForkRegistry::enter(Endpoint& endpoint) {
 void ForkRegistry::leave(Endpoint& endpoint) {
   const std::lock_guard guard(lock_);
   endpoint.ListNode<ForkRegistry>::unlink();
+}
+
+bool ForkRegistry::is_empty() {
+  const std::lock_guard guard(lock_);
+  return entered_.empty();
 }
 
 void ForkRegistry::before_fork() {

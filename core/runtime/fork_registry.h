@@ -13,8 +13,8 @@
 
 namespace ringsock::runtime {
 
-/// The locks that are held across fork(2), so that the child finds every object whole, and no lock held by a thread that
-/// it does not have. Each kind is taken before the next one:
+/// The locks that are held across fork(2), so that the child finds every object whole, and no lock held by a thread
+/// that it does not have. Each kind is taken before the next one:
 ///
 /// - outer ones, which may nest in any order: taken as std::lock() does;
 /// - biased ones, level by level: one membarrier(2) for all of a level;
@@ -45,6 +45,16 @@ class ForkRegistry {
   /// At the end of a constructor, and at the beginning of the destructor.
   void enter(Endpoint& endpoint);
   void leave(Endpoint& endpoint);
+
+  [[nodiscard]] bool is_empty();
+  /// Visits what is entered now; false when the list is busy, as it may be for a signal handler.
+  template <class Visit>
+  bool try_for_each(Visit visit) {
+    if (!lock_.try_lock()) return false;
+    entered_.for_each(visit);
+    lock_.unlock();
+    return true;
+  }
 
   /// Shared while an endpoint is taken apart: fork(2) waits for that. Without locks of endpoints.
   std::shared_mutex& teardown_gate() { return teardown_gate_; }

@@ -17,7 +17,6 @@ namespace ringsock::verbs {
 /// ended, or executed another program, or closed its copy of an inherited connection. A real device does not tell.
 inline constexpr std::uint32_t kVendorErrPeerEnded = 0x52530001;
 
-
 class ConnectionId;
 
 /// How a connection manager identifies services: rdma_cm(7) port spaces.
@@ -70,7 +69,9 @@ class Device {
 
   /// Whether connecting to `destination` may find anybody: cheap, without any effect. True where a device cannot tell.
   /// Threads: any.
-  [[nodiscard]] virtual bool may_have_listener(PortSpace /*space*/, const SocketAddress& /*destination*/) { return true; }
+  [[nodiscard]] virtual bool may_have_listener(PortSpace /*space*/, const SocketAddress& /*destination*/) {
+    return true;
+  }
   /// A new endpoint of this device's connection manager (connection_manager.h).
   virtual Result<std::unique_ptr<ConnectionId>> create_id(PortSpace space) = 0;
 

@@ -226,7 +226,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   std::uint32_t message_bytes_ = 0;
   std::vector<ibv_sge> srq_sges_;
   std::atomic<bool> peer_ended_{false};  ///< kVendorErrPeerEnded
-  std::atomic<bool> flushing_{false};  ///< once the inbox is empty, posted receives complete with IBV_WC_WR_FLUSH_ERR
+  std::atomic<bool> flushing_{false};    ///< once the inbox is empty, posted receives complete with IBV_WC_WR_FLUSH_ERR
 
   // Posting of receives.
   BiasedMutex receive_lock_;
