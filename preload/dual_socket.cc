@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "core/base/log.h"
 #include "core/runtime/fd_table.h"
@@ -11,6 +12,8 @@
 #include "preload/real_calls.h"
 
 namespace ringsock::preload {
+
+using runtime::KernelReason;
 
 namespace {
 
@@ -26,6 +29,17 @@ bool is_refusal(const Status& connected) {
   if (connected) return false;
   const int code = connected.error().code;
   return code != EINPROGRESS && code != EALREADY && code != EISCONN && code != EBADF;
+}
+
+KernelReason reason_of(int connect_error) {
+  switch (connect_error) {
+    case ECONNREFUSED: return KernelReason::other_user;
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+    case ETIMEDOUT: return KernelReason::full;
+    default: return KernelReason::other;
+  }
 }
 
 bool has_reuse_port(int fd) {
@@ -58,35 +72,42 @@ void DualSocket::leave() {
   leave_to_kernel();
 }
 
-bool DualSocket::may_use_ring(const sockaddr* address, socklen_t length) {
+std::optional<KernelReason> DualSocket::reason_for_kernel(const sockaddr* address, socklen_t length) {
   const auto destination = SocketAddress::from(address, length);
-  if (!destination || destination->family() != domain() || destination->port() == 0) return false;
-  if (!may_offload_address(domain(), *destination)) return false;
+  if (!destination || destination->family() != domain() || destination->port() == 0) return KernelReason::other;
+  if (!may_offload_address(domain(), *destination)) return KernelReason::rule;
   const SocketAddress plain = destination->unmapped();
-  auto device = process().registry.choose(plain.is_wildcard() ? SocketAddress::wildcard(plain.family(), 0) : plain);
-  return device && (*device)->may_have_listener(verbs::PortSpace::tcp, plain);
+  auto device = process().registry.choose(plain);
+  if (!device) return KernelReason::no_device;
+  if (!(*device)->may_have_listener(verbs::PortSpace::tcp, plain)) return KernelReason::nobody_listened;
+  destination_ = *destination;
+  return std::nullopt;
 }
 
 Status DualSocket::connect(const sockaddr* address, socklen_t length) {
-  if (way() == Way::both) return Error{EISCONN, "connect: listening"};
-  if (way() == Way::undecided) {
-    if (!may_use_ring(address, length)) return connect_by_kernel(address, length);
-    if (auto destination = SocketAddress::from(address, length)) destination_ = *destination;
-    way_.store(Way::ring, std::memory_order_release);
+  switch (way()) {
+    case Way::both: return Error{EISCONN, "connect: listening"};
+    case Way::kernel: return connect_by_kernel(address, length, KernelReason::other);
+    case Way::undecided:
+      if (const auto reason = reason_for_kernel(address, length)) return connect_by_kernel(address, length, *reason);
+      way_.store(Way::ring, std::memory_order_release);
+      break;
+    case Way::ring: break;
   }
-  if (way() == Way::kernel) return connect_by_kernel(address, length);
   Status connected = StreamSocket::connect(address, length);
   if (!is_refusal(connected)) return connected;
-  log_info("connect to %s: by the kernel, after %s", destination_.to_string().c_str(), connected.error().where);
-  return connect_by_kernel(address, length);
+  log_info("connect to %s: by the kernel, after %s: %s", destination_.to_string().c_str(), connected.error().where,
+           std::strerror(connected.error().code));
+  return connect_by_kernel(address, length, reason_of(connected.error().code));
 }
 
 /// Blocks as long as the kernel socket does, which follows the application's O_NONBLOCK.
-Status DualSocket::connect_by_kernel(const sockaddr* address, socklen_t length) {
+Status DualSocket::connect_by_kernel(const sockaddr* address, socklen_t length, KernelReason reason) {
   const int fd = descriptor();
   leave();
-  if (real.connect(fd, address, length) != 0) return Error::last("connect");
-  return ok();
+  const Status connected = real.connect(fd, address, length) == 0 ? ok() : Status(Error::last("connect"));
+  if (connected || connected.error().code == EINPROGRESS) runtime::process_statistics.count_kernel_connected(reason);
+  return connected;
 }
 
 /// A connect that went on in the background has failed on the ring. Under the locks of whoever asks, so the descriptor
@@ -96,6 +117,7 @@ void DualSocket::fall_back_if_refused() noexcept {
   Way expected = Way::ring;
   if (!way_.compare_exchange_strong(expected, Way::kernel)) return;
   set_kernel_nonblocking(descriptor(), true);
+  runtime::process_statistics.count_kernel_connected(KernelReason::full);
   // Its outcome is SO_ERROR's to tell, and poll's.
   real.connect(descriptor(), destination_.get(), destination_.length());
   set_kernel_nonblocking(descriptor(), is_nonblocking());
@@ -154,6 +176,7 @@ Result<int> DualSocket::accept_from_kernel(SocketAddress& peer, int flags) {
   const int fd = real.accept4(descriptor(), reinterpret_cast<sockaddr*>(&storage), &length, flags);
   if (fd < 0) return Error::last("accept4");
   if (auto name = SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length)) peer = *name;
+  runtime::process_statistics.count_accepted(runtime::SocketPath::kernel);
   return fd;
 }
 

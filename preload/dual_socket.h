@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 
+#include "core/runtime/statistics.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::preload {
@@ -53,9 +55,10 @@ class DualSocket final : public rs::StreamSocket {
   };
   [[nodiscard]] Way way() const { return way_.load(std::memory_order_acquire); }
 
-  bool may_use_ring(const sockaddr* address, socklen_t length);
+  /// Why the ring is out of the question for connecting there; empty when it is worth a try.
+  std::optional<runtime::KernelReason> reason_for_kernel(const sockaddr* address, socklen_t length);
   Status listen_on_ring(int backlog);
-  Status connect_by_kernel(const sockaddr* address, socklen_t length);
+  Status connect_by_kernel(const sockaddr* address, socklen_t length, runtime::KernelReason reason);
   Result<int> accept_from_kernel(SocketAddress& peer, int flags);
   [[nodiscard]] std::uint32_t kernel_events() const noexcept;
   void fall_back_if_refused() noexcept;

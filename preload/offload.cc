@@ -4,25 +4,39 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cerrno>
 
 #include "core/base/log.h"
+#include "core/config/config_directory.h"
+#include "core/config/preload_rules.h"
 #include "librsocket/process.h"
 
 namespace ringsock::preload {
 
 namespace {
+
 constinit std::atomic<bool> stopped{false};
+
+/// Read on first use, never destroyed.
+const config::PreloadRules& rules() {
+  static const auto* const all = new config::PreloadRules(config::PreloadRules::load(
+      config::config_directory(), program_invocation_short_name, config::report_as_warning));
+  return *all;
+}
+
 }  // namespace
 
 bool may_offload(int domain, int type, int protocol) {
   if (domain != AF_INET && domain != AF_INET6) return false;
   if ((type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM) return false;
   if (protocol != 0 && protocol != IPPROTO_TCP) return false;
-  return !stopped.load(std::memory_order_relaxed) && !rs::process().registry.empty();
+  return !stopped.load(std::memory_order_relaxed) && !rs::process().registry.empty() && !rules().process_is_off() &&
+         rules().for_socket(domain, type, IPPROTO_TCP) == config::PreloadAction::rdma;
 }
 
-bool may_offload_address(int /*domain*/, const SocketAddress& /*address*/) {
-  return !stopped.load(std::memory_order_relaxed);
+bool may_offload_address(int domain, const SocketAddress& address) {
+  return !stopped.load(std::memory_order_relaxed) &&
+         rules().for_address(domain, address) == config::PreloadAction::rdma;
 }
 
 void stop_offloading(const char* why) {
