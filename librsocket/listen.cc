@@ -267,6 +267,14 @@ bool StreamSocket::progress_in_background(WhenFull when_full) {
   return full;
 }
 
+void StreamSocket::stop_listening() {
+  stop_background();
+  std::lock_guard guard(setup_lock_);
+  accept_queue_.clear();
+  id_.reset();
+  set_state(State::initial);
+}
+
 void StreamSocket::stop_background() {
   std::shared_ptr<ListenerWatch> watch;
   {

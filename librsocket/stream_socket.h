@@ -91,6 +91,8 @@ class StreamSocket : public runtime::Endpoint {
  protected:
   /// The number it is known by; another one after that was closed while a duplicate lives.
   [[nodiscard]] int descriptor() const { return fd_.load(std::memory_order_relaxed); }
+  /// Undoes listen(): as after a connect that failed, everything may be tried again.
+  void stop_listening();
   [[nodiscard]] bool has_failed_to_connect() const { return state() == State::failed; }
   [[nodiscard]] rs::Process& process() const { return process_; }
   [[nodiscard]] int domain() const { return domain_; }
@@ -204,6 +206,9 @@ class StreamSocket : public runtime::Endpoint {
   std::shared_ptr<ListenerWatch> listener_watch_;
 
   BiasedMutex send_lock_;
+  /// A sender that never reads would hear of the peer's end only once the queue is full. The sender's.
+  static constexpr unsigned kSendsPerLook = 8;
+  unsigned sends_ = 0;
   BiasedMutex receive_lock_;
   std::atomic<bool> read_shut_{false};
   std::atomic<bool> write_shut_{false};

@@ -151,13 +151,19 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
     if (Status connected = require_connected(EPIPE); !connected) return connected.error();
   }
   std::size_t sent = 0;
+  bool look = false;
   {
     std::lock_guard sending(send_lock_);
     if (!at_end_of_sending()) {
       if (total == 0) return 0;
       sent = connection_->send(data);
       if (sent > 0) statistics_.count_sent(sent);
+      look = ++sends_ % kSendsPerLook == 0;
     }
+  }
+  if (sent == total && sent > 0) {
+    if (look) progress();
+    return static_cast<ssize_t>(sent);
   }
   if (sent < total) {
     if (!claim()) return Error{EIO, "rsend: another process uses the connection"};

@@ -18,14 +18,17 @@ namespace {
 
 using runtime::Endpoint;
 using runtime::Ref;
+}  // namespace
 
-int close_ours(int fd) {
+int intercepted_close(int fd) {
   if (!fd_table().holds(fd)) [[likely]]
     return real.close(fd);
   const Status closed = runtime::close_descriptor(fd);
   if (!closed && closed.error().code == EBADF) return real.close(fd);  // another thread was faster
   return to_posix([&] { return closed; });
 }
+
+namespace {
 
 // -- duplicates
 // ---------------------------------------------------------------------------------------------------------
@@ -195,8 +198,8 @@ void close_all_ours(unsigned first, unsigned last) {
 using namespace ringsock;
 using namespace ringsock::preload;
 
-RS_INTERCEPT int close(int fd) { return close_ours(fd); }
-RS_INTERCEPT int __close(int fd) { return close_ours(fd); }
+RS_INTERCEPT int close(int fd) { return intercepted_close(fd); }
+RS_INTERCEPT int __close(int fd) { return intercepted_close(fd); }
 
 RS_INTERCEPT int close_range(unsigned first, unsigned last, int flags) {
   if (first > last || (flags & ~(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC)) != 0) {

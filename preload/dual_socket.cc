@@ -42,12 +42,6 @@ KernelReason reason_of(int connect_error) {
   }
 }
 
-bool has_reuse_port(int fd) {
-  int value = 0;
-  socklen_t length = sizeof value;
-  return real.getsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &value, &length) == 0 && value != 0;
-}
-
 void set_kernel_nonblocking(int fd, bool on) {
   const int flags = real.fcntl(fd, F_GETFL, 0);
   if (flags >= 0) real.fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK);
@@ -135,13 +129,24 @@ Status DualSocket::bind(const sockaddr* address, socklen_t length) {
 Status DualSocket::listen(int backlog) {
   if (way() == Way::ring) return Error{EINVAL, "listen: connected"};
   const int fd = descriptor();
-  if (real.listen(fd, backlog) != 0) return Error::last("listen");
+  // The ring first: a client of ours that sees the kernel's listener would find nobody, and go by the kernel. A socket
+  // without a port gets one from the kernel's listen().
+  Status on_ring = way() == Way::undecided ? listen_on_ring(backlog) : ok();
+  if (real.listen(fd, backlog) != 0) {
+    const Error error = Error::last("listen");
+    if (way() == Way::undecided && on_ring) stop_listening();
+    return error;
+  }
   if (way() == Way::both) return StreamSocket::listen(backlog);
   if (way() == Way::kernel) return ok();
-  if (Status both = listen_on_ring(backlog); !both) {
-    log_info("listen: by the kernel only: %s", both.error().where);
+  if (!on_ring && on_ring.error().code == EDESTADDRREQ) on_ring = listen_on_ring(backlog);
+  if (!on_ring) {
+    log_info("listen: by the kernel only: %s", on_ring.error().where);
     leave();
+    return ok();
   }
+  set_kernel_nonblocking(fd, true);
+  way_.store(Way::both, std::memory_order_release);
   return ok();
 }
 
@@ -149,14 +154,10 @@ Status DualSocket::listen_on_ring(int backlog) {
   const int fd = descriptor();
   const auto local = name_by(real.getsockname, fd, "getsockname");
   if (!local) return local.error();
+  if (local->port() == 0) return Error{EDESTADDRREQ, "no port yet"};
   if (!may_offload_address(domain(), local->unmapped())) return Error{EPERM, "a rule"};
-  // The kernel spreads connections over all who have such a port, which only it knows.
-  if (has_reuse_port(fd)) return Error{EADDRINUSE, "SO_REUSEPORT"};
   if (Status bound = StreamSocket::bind(local->get(), local->length()); !bound) return bound;
-  if (Status listening = StreamSocket::listen(backlog); !listening) return listening;
-  set_kernel_nonblocking(fd, true);
-  way_.store(Way::both, std::memory_order_release);
-  return ok();
+  return StreamSocket::listen(backlog);
 }
 
 Result<int> DualSocket::accept(SocketAddress& peer, int flags) {

@@ -37,6 +37,11 @@ inline auto route_pinned(int fd, Ours ours, Libcs libcs) {
       libcs);
 }
 
+// What the application's call of that name does. Not by that name: the linker sends our own calls to libc (libc_calls.h).
+ssize_t intercepted_read(int fd, void* data, std::size_t length);
+ssize_t intercepted_send(int fd, const void* data, std::size_t length, int flags);
+int intercepted_close(int fd);
+
 /// The endpoint as a socket of an unmodified program that may still be the kernel's, or null.
 inline DualSocket* as_dual(Lookup& socket) { return dynamic_cast<DualSocket*>(&*socket); }
 

@@ -52,16 +52,16 @@ struct SocketStream {
 
 // The number is looked up in each call: a socket that was left to the kernel is read there.
 ssize_t read_stream(void* cookie, char* data, size_t length) {
-  return ::read(static_cast<SocketStream*>(cookie)->fd, data, length);
+  return intercepted_read(static_cast<SocketStream*>(cookie)->fd, data, length);
 }
 ssize_t write_stream(void* cookie, const char* data, size_t length) {
-  const ssize_t written = ::write(static_cast<SocketStream*>(cookie)->fd, data, length);
+  const ssize_t written = intercepted_send(static_cast<SocketStream*>(cookie)->fd, data, length, 0);
   return written < 0 ? 0 : written;  // fopencookie(3): 0 is the error
 }
 int close_stream(void* cookie) {
   auto* const socket = static_cast<SocketStream*>(cookie);
   streams().remove(socket->stream);
-  const int closed = ::close(socket->fd);
+  const int closed = intercepted_close(socket->fd);
   delete socket;
   return closed;
 }

@@ -108,6 +108,14 @@ ssize_t receive_from(int fd, void* data, size_t length, int flags, socklen_t* ad
 }
 
 }  // namespace
+
+ssize_t intercepted_read(int fd, void* data, std::size_t length) {
+  return receive(fd, data, length, 0, [=] { return real.read(fd, data, length); });
+}
+ssize_t intercepted_send(int fd, const void* data, std::size_t length, int flags) {
+  return send(fd, data, length, flags, [=] { return real.send(fd, data, length, flags); });
+}
+
 }  // namespace ringsock::preload
 
 using namespace ringsock;
@@ -197,7 +205,7 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
       [&](Lookup& socket) -> Result<ssize_t> {
         if ((flags & MSG_FASTOPEN) != 0) {
           if (Status connected = runtime::connect(socket, address, address_length); !connected) return connected.error();
-          const ssize_t sent = ::send(fd, data, length, flags & ~MSG_FASTOPEN);  // whichever way it went
+          const ssize_t sent = intercepted_send(fd, data, length, flags & ~MSG_FASTOPEN);  // whichever way it went
           if (sent < 0) return Error::last("sendto");
           return sent;
         }

@@ -5,6 +5,7 @@
 #include "core/runtime/epoll_set.h"
 #include "core/runtime/poll_set.h"
 #include "core/runtime/wait.h"
+#include "preload/epoll_nesting.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -128,6 +129,18 @@ RS_INTERCEPT int pselect(int nfds, fd_set* readable, fd_set* writable, fd_set* e
 
 
 
+RS_INTERCEPT int epoll_create(int size) noexcept {
+  const int fd = real.epoll_create(size);
+  note_epoll_set(fd);
+  return fd;
+}
+
+RS_INTERCEPT int epoll_create1(int flags) noexcept {
+  const int fd = real.epoll_create1(flags);
+  note_epoll_set(fd);
+  return fd;
+}
+
 RS_INTERCEPT int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event) {
   if (!fd_table().holds(fd) && !fd_table().holds(epoll_fd)) [[likely]] {
     return real.epoll_ctl(epoll_fd, op, fd, event);
@@ -135,7 +148,7 @@ RS_INTERCEPT int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event) {
   return to_posix([&]() -> Status {
     // A set becomes ours with its first endpoint.
     if (op == EPOLL_CTL_ADD && !fd_table().holds(epoll_fd)) {
-      if (Status adopted = runtime::EpollSet::adopt(epoll_fd); !adopted) return adopted;
+      if (Status adopted = adopt_epoll_set(epoll_fd); !adopted) return adopted;
     }
     return runtime::epoll_control(epoll_fd, op, fd, event);
   });

@@ -1,0 +1,88 @@
+#include "preload/epoll_nesting.h"
+
+#include <array>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "core/runtime/epoll_set.h"
+#include "core/runtime/fd_table.h"
+#include "preload/real_calls.h"
+
+namespace ringsock::preload {
+
+namespace {
+
+constinit Mutex sets_lock;
+/// Numbers that were epoll sets once. What they are now, the kernel tells.
+std::set<int>& sets() {
+  static auto* const all = new std::set<int>;
+  return *all;
+}
+
+std::vector<int> others_than(int epoll_fd) {
+  const std::lock_guard guard(sets_lock);
+  std::vector<int> out;
+  for (const int fd : sets()) {
+    if (fd != epoll_fd && !runtime::fd_table().holds(fd)) out.push_back(fd);
+  }
+  return out;
+}
+
+/// How `inner` is registered in the kernel's set `outer` (proc_pid_fdinfo(5)); nothing when it is not, or `outer` is no set.
+std::optional<epoll_event> registration_of(int inner, int outer) {
+  std::array<char, 64> path{};
+  std::snprintf(path.data(), path.size(), "/proc/self/fdinfo/%d", outer);
+  const std::unique_ptr<FILE, int (*)(FILE*)> info(std::fopen(path.data(), "re"), &std::fclose);
+  std::array<char, 256> line{};
+  while (info && std::fgets(line.data(), static_cast<int>(line.size()), info.get()) != nullptr) {
+    int member = -1;
+    std::uint32_t events = 0;
+    std::uint64_t data = 0;
+    if (std::sscanf(line.data(), "tfd: %d events: %" SCNx32 " data: %" SCNx64, &member, &events, &data) == 3 &&
+        member == inner) {
+      return epoll_event{events, {.u64 = data}};
+    }
+  }
+  return std::nullopt;
+}
+
+/// From a member of the kernel's to a member of ours.
+Status take_over(int inner, int outer, const epoll_event& registration) {
+  if (Status adopted = adopt_epoll_set(outer); !adopted) return adopted;
+  if (real.epoll_ctl(outer, EPOLL_CTL_DEL, inner, nullptr) != 0) return Error::last("epoll_ctl");
+  return runtime::epoll_control(outer, EPOLL_CTL_ADD, inner, &registration);
+}
+
+}  // namespace
+
+void note_epoll_set(int epoll_fd) noexcept {
+  if (epoll_fd < 0) return;
+  const int saved_errno = errno;
+  try {
+    const std::lock_guard guard(sets_lock);
+    sets().insert(epoll_fd);
+  } catch (const std::bad_alloc&) {
+    // Only sets inside others need it.
+  }
+  errno = saved_errno;
+}
+
+Status adopt_epoll_set(int epoll_fd) {
+  if (Status adopted = runtime::EpollSet::adopt(epoll_fd); !adopted) return adopted;
+  for (const int outer : others_than(epoll_fd)) {
+    const auto registration = registration_of(epoll_fd, outer);
+    if (!registration) continue;
+    if (Status taken = take_over(epoll_fd, outer, *registration); !taken) return taken;
+  }
+  return ok();
+}
+
+}  // namespace ringsock::preload

@@ -1,0 +1,285 @@
+// Connecting, accepting, falling back; names, options, duplicates.
+#include <dirent.h>
+#include <sys/ioctl.h>
+
+#include <array>
+#include <csignal>
+
+#include "tests/preload/tcp_world.h"
+
+namespace ringsock::preload_tests {
+namespace {
+
+class Preloaded : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Families, Preloaded, testing::Values(AF_INET, AF_INET6),
+                         [](const auto& info) { return info.param == AF_INET ? "IPv4" : "IPv6"; });
+
+/// Sockets made behind the library's back: the other side does not take part.
+Fd foreign_listener(int family) {
+  Fd fd(static_cast<int>(::syscall(SYS_socket, family, SOCK_STREAM, 0)));
+  Address any = Address::loopback(family, 0);
+  EXPECT_EQ(::syscall(SYS_bind, int(fd), any.get(), any.length), 0);
+  EXPECT_EQ(::syscall(SYS_listen, int(fd), 16), 0);
+  return fd;
+}
+
+TEST_P(Preloaded, BothSidesKnowEachOthersNames) {
+  const Fd listener = listening(GetParam());
+  const Fd alice = connected_to(listener);
+  Address seen;
+  seen.length = sizeof seen.storage;
+  const Fd bob(::accept(listener, seen.get(), &seen.length));
+  ASSERT_GE(bob, 0);
+  EXPECT_EQ(seen.port(), name_of(alice).port());
+  EXPECT_EQ(peer_of(alice).port(), name_of(listener).port());
+  EXPECT_EQ(peer_of(bob).port(), name_of(alice).port());
+  EXPECT_EQ(name_of(bob).port(), name_of(listener).port());
+  EXPECT_EQ(seen.storage.ss_family, GetParam());
+}
+
+TEST_P(Preloaded, AClientOfAListenerThatDoesNotTakePartGoesByTheKernel) {
+  const Fd listener = foreign_listener(GetParam());
+  const Fd alice = connected_to(listener);
+  EXPECT_FALSE(is_on_ring(alice));
+  const Fd bob(static_cast<int>(::syscall(SYS_accept, int(listener), nullptr, nullptr)));
+  ASSERT_EQ(::write(alice, "k", 1), 1);
+  EXPECT_EQ(read_all(bob, 1), "k");
+}
+
+TEST_P(Preloaded, AListenerAlsoTakesClientsThatDoNotTakePart) {
+  const Fd listener = listening(GetParam());
+  Address there = name_of(listener);
+  const Fd alice(static_cast<int>(::syscall(SYS_socket, GetParam(), SOCK_STREAM, 0)));
+  ASSERT_EQ(::syscall(SYS_connect, int(alice), there.get(), there.length), 0);
+  EXPECT_EQ(poll_once(listener, POLLIN, 1000), POLLIN);
+  const Fd bob(::accept(listener, nullptr, nullptr));
+  ASSERT_GE(bob, 0);
+  EXPECT_FALSE(is_on_ring(bob));
+  const Fd carol = connected_to(listener);
+  const Fd dave(::accept(listener, nullptr, nullptr));
+  EXPECT_EQ(is_on_ring(dave), preloaded());
+}
+
+TEST_P(Preloaded, NobodyListensIsConnectionRefused) {
+  Address nowhere;
+  {
+    const Fd gone = listening(GetParam());
+    nowhere = name_of(gone);
+  }
+  const Fd alice(::socket(GetParam(), SOCK_STREAM, 0));
+  EXPECT_EQ(::connect(alice, nowhere.get(), nowhere.length), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+}
+
+TEST_P(Preloaded, ANonblockingConnectEndsWithSoErrorZero) {
+  const Fd listener = listening(GetParam());
+  Address there = name_of(listener);
+  const Fd alice(::socket(GetParam(), SOCK_STREAM | SOCK_NONBLOCK, 0));
+  if (::connect(alice, there.get(), there.length) != 0) {
+    ASSERT_EQ(errno, EINPROGRESS);
+    ASSERT_NE(poll_once(alice, POLLOUT, 2000) & POLLOUT, 0);
+  }
+  int error = -1;
+  socklen_t length = sizeof error;
+  ASSERT_EQ(::getsockopt(alice, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+  EXPECT_EQ(error, 0);
+  EXPECT_EQ(is_on_ring(alice), preloaded());
+}
+
+TEST_P(Preloaded, AConnectThatNobodyAcceptsYetSucceedsAsTheBacklogSays) {
+  const Fd listener = listening(GetParam());
+  const Fd alice = connected_to(listener);
+  ASSERT_EQ(::write(alice, "early", 5), 5);
+  const Fd bob(::accept(listener, nullptr, nullptr));
+  EXPECT_EQ(read_all(bob, 5), "early");
+}
+
+TEST(PreloadedSetup, AcceptedSocketsHaveTheFlagsThatAccept4Names) {
+  const Fd listener = listening();
+  const Fd alice = connected_to(listener);
+  const Fd bob(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  ASSERT_GE(bob, 0);
+  EXPECT_NE(::fcntl(bob, F_GETFL) & O_NONBLOCK, 0);
+  EXPECT_NE(::fcntl(bob, F_GETFD) & FD_CLOEXEC, 0);
+  const Fd carol = connected_to(listener);
+  const Fd dave(::accept(listener, nullptr, nullptr));
+  EXPECT_EQ(::fcntl(dave, F_GETFL) & O_NONBLOCK, 0);
+  EXPECT_EQ(::fcntl(dave, F_GETFD) & FD_CLOEXEC, 0);
+}
+
+TEST(PreloadedSetup, OptionsReadBackWhatLinuxSays) {
+  auto [alice, bob] = connected_pair();
+  const auto get = [](int fd, int level, int name) {
+    int value = -1;
+    socklen_t length = sizeof value;
+    EXPECT_EQ(::getsockopt(fd, level, name, &value, &length), 0) << level << " " << name << std::strerror(errno);
+    return value;
+  };
+  EXPECT_EQ(get(alice, SOL_SOCKET, SO_TYPE), SOCK_STREAM);
+  EXPECT_EQ(get(alice, SOL_SOCKET, SO_DOMAIN), AF_INET);
+  EXPECT_EQ(get(alice, SOL_SOCKET, SO_PROTOCOL), IPPROTO_TCP);
+  EXPECT_EQ(get(alice, SOL_SOCKET, SO_ACCEPTCONN), 0);
+  EXPECT_EQ(get(alice, SOL_SOCKET, SO_ERROR), 0);
+  const int on = 1;
+  struct Option {
+    int level, name;
+  };
+  for (const auto& [level, name] : {Option{IPPROTO_TCP, TCP_NODELAY}, {SOL_SOCKET, SO_KEEPALIVE},
+                                    {IPPROTO_TCP, TCP_CORK}, {IPPROTO_TCP, TCP_QUICKACK},
+                                    {SOL_SOCKET, SO_PRIORITY}, {IPPROTO_TCP, TCP_USER_TIMEOUT}}) {
+    EXPECT_EQ(::setsockopt(alice, level, name, &on, sizeof on), 0) << level << " " << name << std::strerror(errno);
+  }
+  EXPECT_EQ(get(alice, IPPROTO_TCP, TCP_NODELAY), 1);
+  EXPECT_EQ(::setsockopt(alice, IPPROTO_TCP, 9999, &on, sizeof on), -1);
+  EXPECT_EQ(errno, ENOPROTOOPT);
+}
+
+TEST(PreloadedSetup, ReceiveTimeoutEndsABlockedRead) {
+  auto [alice, bob] = connected_pair();
+  const timeval short_time{0, 20'000};
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVTIMEO, &short_time, sizeof short_time), 0);
+  char byte = 0;
+  EXPECT_EQ(::read(bob, &byte, 1), -1);
+  EXPECT_EQ(errno, EAGAIN);
+}
+
+TEST(PreloadedSetup, ASignalHandlerWithoutRestartInterruptsARead) {
+  auto [alice, bob] = connected_pair();
+  struct sigaction action {}, old {};
+  action.sa_handler = [](int) {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, &old), 0);
+  std::atomic<bool> ended = false;
+  const pthread_t reader = ::pthread_self();
+  // Signals are sent until one falls into the read: which moment that is, nobody can know.
+  std::thread disturber([&] {
+    while (!ended) {
+      ::pthread_kill(reader, SIGUSR1);
+      std::this_thread::yield();
+    }
+  });
+  char byte = 0;
+  EXPECT_EQ(::read(bob, &byte, 1), -1);
+  EXPECT_EQ(errno, EINTR);
+  ended = true;
+  disturber.join();
+  ::sigaction(SIGUSR1, &old, nullptr);
+}
+
+TEST(PreloadedSetup, DuplicatesAreTheSameConnectionUntilTheLastIsClosed) {
+  auto [alice, bob] = connected_pair();
+  Fd copy(::dup(bob));
+  Fd third(::fcntl(bob, F_DUPFD_CLOEXEC, 100));
+  EXPECT_GE(third, 100);
+  bob.reset();
+  ASSERT_EQ(::write(alice, "one", 3), 3);
+  EXPECT_EQ(read_all(copy, 3), "one");
+  copy.reset();
+  ASSERT_EQ(::write(alice, "two", 3), 3);
+  EXPECT_EQ(read_all(third, 3), "two");
+  third.reset();
+  EXPECT_EQ(read_all(alice, 1), "");
+}
+
+TEST(PreloadedSetup, AClosedNumberIsFreeAtOnceThoughADuplicateLives) {
+  auto [alice, bob] = connected_pair();
+  const int number = bob;
+  const Fd copy(::dup(bob));
+  bob.reset();
+  EXPECT_EQ(::fcntl(number, F_GETFD), -1);
+  EXPECT_EQ(errno, EBADF);
+}
+
+TEST(PreloadedSetup, Dup2ClosesWhatWasThere) {
+  auto [alice, bob] = connected_pair();
+  auto [carol, dave] = connected_pair();
+  ASSERT_EQ(::dup2(dave, bob), int(bob));
+  EXPECT_EQ(read_all(alice, 1), "") << "bob's end is closed";
+  ASSERT_EQ(::write(carol, "x", 1), 1);
+  EXPECT_EQ(read_all(bob, 1), "x") << "his number is dave's now";
+  dave.reset();
+  ASSERT_EQ(::write(carol, "y", 1), 1);
+  EXPECT_EQ(read_all(bob, 1), "y");
+}
+
+TEST(PreloadedSetup, Dup2OfAFileOntoAConnectionEndsIt) {
+  auto [alice, bob] = connected_pair();
+  const Fd null(::open("/dev/null", O_RDWR));
+  ASSERT_EQ(::dup2(null, bob), int(bob));
+  EXPECT_EQ(read_all(alice, 1), "");
+  EXPECT_EQ(::write(bob, "gone", 4), 4) << "to /dev/null";
+  ASSERT_EQ(::dup2(bob, bob), int(bob));
+}
+
+TEST(PreloadedSetup, CloseRangeClosesConnections) {
+  auto [alice, bob] = connected_pair();
+  const int high = ::fcntl(bob, F_DUPFD, 500);
+  ASSERT_GE(high, 500);
+  bob.reset();
+  ASSERT_EQ(::close_range(500, 600, 0), 0);
+  EXPECT_EQ(read_all(alice, 1), "");
+}
+
+TEST(PreloadedSetup, ShutdownOfAListenerWakesWhoAccepts) {
+  const Fd listener = listening();
+  std::thread closer([fd = int(listener)] { ::shutdown(fd, SHUT_RDWR); });
+  EXPECT_EQ(::accept(listener, nullptr, nullptr), -1);
+  EXPECT_EQ(errno, EINVAL);
+  closer.join();
+}
+
+TEST(PreloadedSetup, UnconnectedSocketsAnswerAsLinuxSays) {
+  const Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
+  char byte = 0;
+  EXPECT_EQ(::recv(fd, &byte, 1, 0), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+  EXPECT_EQ(::send(fd, &byte, 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+  Address peer;
+  peer.length = sizeof peer.storage;
+  EXPECT_EQ(::getpeername(fd, peer.get(), &peer.length), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+  EXPECT_EQ(::shutdown(fd, SHUT_RDWR), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+  EXPECT_EQ(::accept(fd, nullptr, nullptr), -1);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+TEST(PreloadedSetup, AConnectedSocketCannotConnectAgain) {
+  const Fd listener = listening();
+  const Fd alice = connected_to(listener);
+  Address there = name_of(listener);
+  EXPECT_EQ(::connect(alice, there.get(), there.length), -1);
+  EXPECT_EQ(errno, EISCONN);
+}
+
+TEST(PreloadedSetup, APortInUseIsRefusedToTheNext) {
+  const Fd first = listening();
+  Address taken = name_of(first);
+  const Fd second(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(::bind(second, taken.get(), taken.length), -1);
+  EXPECT_EQ(errno, EADDRINUSE);
+}
+
+TEST(PreloadedSetup, AClosedConnectionLeavesNoDescriptorBehind) {
+  const auto open_descriptors = [] {
+    int count = 0;
+    DIR* const dir = ::opendir("/proc/self/fd");
+    while (::readdir(dir) != nullptr) ++count;
+    ::closedir(dir);
+    return count;
+  };
+  const Fd listener = listening();
+  const auto one_round = [&] {
+    const Fd alice = connected_to(listener);
+    const Fd bob(::accept(listener, nullptr, nullptr));
+    EXPECT_EQ(::write(alice, "x", 1), 1);
+    EXPECT_EQ(read_all(bob, 1), "x");
+  };
+  for (int i = 0; i < 40; ++i) one_round();  // caches fill
+  const int before = open_descriptors();
+  for (int i = 0; i < 40; ++i) one_round();
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+}  // namespace
+}  // namespace ringsock::preload_tests

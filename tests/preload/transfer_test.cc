@@ -1,0 +1,245 @@
+// Every call that moves bytes.
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/sendfile.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+
+#include "tests/preload/tcp_world.h"
+
+namespace ringsock::preload_tests {
+namespace {
+
+TEST(PreloadedBytes, ReadAndWrite) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::write(alice, "hello", 5), 5);
+  std::array<char, 16> data{};
+  ASSERT_EQ(::read(bob, data.data(), data.size()), 5);
+  EXPECT_STREQ(data.data(), "hello");
+}
+
+TEST(PreloadedBytes, ReadvAndWritevFillEveryPart) {
+  auto [alice, bob] = connected_pair();
+  std::string one = "ab", two = "cdef";
+  const std::array<iovec, 2> out{{{one.data(), 2}, {two.data(), 4}}};
+  ASSERT_EQ(::writev(alice, out.data(), 2), 6);
+  std::array<char, 3> first{}, second{};
+  const std::array<iovec, 2> in{{{first.data(), 3}, {second.data(), 3}}};
+  ASSERT_EQ(::readv(bob, in.data(), 2), 6);
+  EXPECT_EQ(std::string(first.data(), 3) + std::string(second.data(), 3), "abcdef");
+}
+
+TEST(PreloadedBytes, Preadv2WithoutOffsetIsReadvAndWithOneIsRefused) {
+  auto [alice, bob] = connected_pair();
+  std::string text = "xyz";
+  const iovec out{text.data(), 3};
+  ASSERT_EQ(::pwritev2(alice, &out, 1, -1, 0), 3);
+  std::array<char, 3> data{};
+  const iovec in{data.data(), 3};
+  ASSERT_EQ(::preadv2(bob, &in, 1, -1, 0), 3);
+  EXPECT_EQ(::preadv2(bob, &in, 1, 0, 0), -1);
+  EXPECT_EQ(errno, ESPIPE);
+}
+
+TEST(PreloadedBytes, RecvfromTellsNoAddressAsOnAnyStream) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::sendto(alice, "q", 1, 0, nullptr, 0), 1);
+  char byte = 0;
+  sockaddr_storage from{};
+  socklen_t length = sizeof from;
+  ASSERT_EQ(::recvfrom(bob, &byte, 1, 0, reinterpret_cast<sockaddr*>(&from), &length), 1);
+  EXPECT_EQ(length, 0U);
+}
+
+TEST(PreloadedBytes, PeekLeavesTheBytesAndWaitallWaitsForAll) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::send(alice, "abc", 3, MSG_NOSIGNAL), 3);
+  std::array<char, 6> data{};
+  ASSERT_EQ(::recv(bob, data.data(), 6, MSG_PEEK), 3);
+  std::thread late([fd = int(alice)] { EXPECT_EQ(::send(fd, "def", 3, 0), 3); });
+  EXPECT_EQ(::recv(bob, data.data(), 6, MSG_WAITALL), 6);
+  late.join();
+  EXPECT_EQ(std::string(data.data(), 6), "abcdef");
+}
+
+TEST(PreloadedBytes, NothingThereIsEagainForDontwaitAndForNonblockingSockets) {
+  auto [alice, bob] = connected_pair();
+  char byte = 0;
+  EXPECT_EQ(::recv(bob, &byte, 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  ASSERT_EQ(::fcntl(bob, F_SETFL, O_NONBLOCK), 0);
+  EXPECT_EQ(::fcntl(bob, F_GETFL) & O_NONBLOCK, O_NONBLOCK);
+  EXPECT_EQ(::read(bob, &byte, 1), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  int off = 0;
+  ASSERT_EQ(::ioctl(bob, FIONBIO, &off), 0);
+  EXPECT_EQ(::fcntl(bob, F_GETFL) & O_NONBLOCK, 0);
+}
+
+TEST(PreloadedBytes, SendmsgAndRecvmsg) {
+  auto [alice, bob] = connected_pair();
+  std::string one = "12", two = "345";
+  std::array<iovec, 2> parts{{{one.data(), 2}, {two.data(), 3}}};
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = 2;
+  ASSERT_EQ(::sendmsg(alice, &message, 0), 5);
+  std::array<char, 8> data{};
+  iovec part{data.data(), data.size()};
+  msghdr got{};
+  got.msg_iov = &part;
+  got.msg_iovlen = 1;
+  ASSERT_EQ(::recvmsg(bob, &got, 0), 5);
+  EXPECT_EQ(got.msg_flags, 0);
+}
+
+TEST(PreloadedBytes, SendmmsgAndRecvmmsg) {
+  auto [alice, bob] = connected_pair();
+  std::string one = "aa", two = "bbb";
+  std::array<iovec, 2> parts{{{one.data(), 2}, {two.data(), 3}}};
+  std::array<mmsghdr, 2> messages{};
+  for (std::size_t i = 0; i < 2; ++i) {
+    messages[i].msg_hdr.msg_iov = &parts[i];
+    messages[i].msg_hdr.msg_iovlen = 1;
+  }
+  ASSERT_EQ(::sendmmsg(alice, messages.data(), 2, 0), 2);
+  EXPECT_EQ(messages[1].msg_len, 3U);
+  std::array<char, 2> first{};
+  std::array<char, 3> second{};
+  std::array<iovec, 2> rooms{{{first.data(), 2}, {second.data(), 3}}};
+  std::array<mmsghdr, 2> got{};
+  for (std::size_t i = 0; i < 2; ++i) {
+    got[i].msg_hdr.msg_iov = &rooms[i];
+    got[i].msg_hdr.msg_iovlen = 1;
+  }
+  ASSERT_EQ(::recvmmsg(bob, got.data(), 2, 0, nullptr), 2);
+  EXPECT_EQ(std::string(second.data(), 3), "bbb");
+}
+
+TEST(PreloadedBytes, SendfileFollowsTheOffsetOrTheFilesPosition) {
+  auto [alice, bob] = connected_pair();
+  char name[] = "/tmp/ringsock-sendfile-XXXXXX";
+  const Fd file(::mkstemp(name));
+  ::unlink(name);
+  const std::string text(200'000, 'f');
+  ASSERT_EQ(::write(file, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  std::string got;
+  std::thread reader([&, fd = int(bob)] { got = read_all(fd, 150'000); });
+  off_t offset = 50'000;
+  std::size_t left = 100'000;
+  while (left > 0) {
+    const ssize_t sent = ::sendfile(alice, file, &offset, left);
+    ASSERT_GT(sent, 0);
+    left -= static_cast<std::size_t>(sent);
+  }
+  EXPECT_EQ(offset, 150'000);
+  EXPECT_EQ(::lseek(file, 0, SEEK_CUR), 200'000) << "an offset leaves the position alone";
+  ASSERT_EQ(::lseek(file, 0, SEEK_SET), 0);
+  left = 50'000;
+  while (left > 0) {
+    const ssize_t sent = ::sendfile(alice, file, nullptr, left);
+    ASSERT_GT(sent, 0);
+    left -= static_cast<std::size_t>(sent);
+  }
+  EXPECT_EQ(::lseek(file, 0, SEEK_CUR), 50'000);
+  reader.join();
+  EXPECT_EQ(got, std::string(150'000, 'f'));
+}
+
+TEST(PreloadedBytes, SpliceFromASocketToAPipeAndBack) {
+  auto [alice, bob] = connected_pair();
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const Fd out(ends[0]), in(ends[1]);
+  ASSERT_EQ(::write(alice, "through", 7), 7);
+  ASSERT_EQ(::splice(bob, nullptr, in, nullptr, 100, 0), 7);
+  ASSERT_EQ(::splice(out, nullptr, bob, nullptr, 7, 0), 7);
+  EXPECT_EQ(read_all(alice, 7), "through");
+}
+
+TEST(PreloadedBytes, StreamsOfStdio) {
+  auto [alice, bob] = connected_pair();
+  FILE* const stream = ::fdopen(bob.release(), "r+");
+  ASSERT_NE(stream, nullptr);
+  EXPECT_GE(::fileno(stream), 0);
+  ASSERT_EQ(::write(alice, "a line\nrest", 11), 11);
+  std::array<char, 32> line{};
+  ASSERT_NE(std::fgets(line.data(), line.size(), stream), nullptr);
+  EXPECT_STREQ(line.data(), "a line\n");
+  std::fprintf(stream, "answer %d\n", 42);
+  std::fflush(stream);
+  EXPECT_EQ(read_all(alice, 10), "answer 42\n");
+  std::fclose(stream);
+  EXPECT_EQ(read_all(alice, 1), "") << "fclose() closes the connection";
+}
+
+TEST(PreloadedBytes, HalfCloseGivesTheReaderTheEndAndLeavesTheOtherDirection) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::write(alice, "last", 4), 4);
+  ASSERT_EQ(::shutdown(alice, SHUT_WR), 0);
+  EXPECT_EQ(read_all(bob, 10), "last");
+  ASSERT_EQ(::write(bob, "ok", 2), 2);
+  EXPECT_EQ(read_all(alice, 2), "ok");
+}
+
+TEST(PreloadedBytes, WritingToOneWhoHasGoneIsEpipeWithASignal) {
+  auto [alice, bob] = connected_pair();
+  bob.reset();
+  static volatile std::sig_atomic_t signals = 0;
+  struct sigaction action {}, old {};
+  action.sa_handler = [](int) { signals = signals + 1; };
+  ASSERT_EQ(::sigaction(SIGPIPE, &action, &old), 0);
+  ssize_t sent = 0;
+  // The kernel's socket takes one write before the reset comes back.
+  for (int i = 0; i < 100 && sent >= 0; ++i) sent = ::write(alice, "x", 1);
+  EXPECT_EQ(errno, EPIPE);
+  EXPECT_EQ(signals, 1);
+  EXPECT_EQ(::send(alice, "x", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(signals, 1);
+  ::sigaction(SIGPIPE, &old, nullptr);
+}
+
+TEST(PreloadedBytes, CountsOfBytesThatWait) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::write(alice, "12345", 5), 5);
+  ASSERT_NE(poll_once(bob, POLLIN, 1000), 0);
+  int count = -1;
+  ASSERT_EQ(::ioctl(bob, FIONREAD, &count), 0);
+  EXPECT_EQ(count, 5);
+  ASSERT_EQ(::ioctl(alice, TIOCOUTQ, &count), 0);
+  EXPECT_EQ(count, 0);
+}
+
+TEST(PreloadedBytes, ALotInBothDirectionsAtOnce) {
+  auto [alice, bob] = connected_pair(AF_INET6);
+  constexpr std::size_t kBytes = 8 << 20;
+  const auto pattern = [](std::size_t i, char seed) { return static_cast<char>(i * 7 + (i >> 11) + static_cast<unsigned char>(seed)); };
+  const auto write_side = [&](int fd, char seed) {
+    std::string block(60'000, '\0');
+    for (std::size_t done = 0; done < kBytes;) {
+      const std::size_t size = std::min(block.size(), kBytes - done);
+      for (std::size_t i = 0; i < size; ++i) block[i] = pattern(done + i, seed);
+      const ssize_t sent = ::write(fd, block.data(), size);
+      ASSERT_GT(sent, 0);
+      done += static_cast<std::size_t>(sent);
+    }
+  };
+  const auto read_side = [&](int fd, char seed) {
+    const std::string all = read_all(fd, kBytes);
+    ASSERT_EQ(all.size(), kBytes);
+    for (std::size_t i = 0; i < kBytes; ++i) ASSERT_EQ(all[i], pattern(i, seed)) << i;
+  };
+  std::thread a([&] { write_side(alice, 'a'); });
+  std::thread b([&] { write_side(bob, 'b'); });
+  std::thread c([&] { read_side(alice, 'b'); });
+  read_side(bob, 'a');
+  a.join();
+  b.join();
+  c.join();
+}
+
+}  // namespace
+}  // namespace ringsock::preload_tests
