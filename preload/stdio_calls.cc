@@ -58,6 +58,11 @@ ssize_t write_stream(void* cookie, const char* data, size_t length) {
   const ssize_t written = intercepted_send(static_cast<SocketStream*>(cookie)->fd, data, length, 0);
   return written < 0 ? 0 : written;  // fopencookie(3): 0 is the error
 }
+/// Without one the stream would fail when it goes from reading to writing; so libc takes it as any socket.
+int seek_stream(void*, off64_t*, int) {
+  errno = ESPIPE;
+  return -1;
+}
 int close_stream(void* cookie) {
   auto* const socket = static_cast<SocketStream*>(cookie);
   streams().remove(socket->stream);
@@ -71,6 +76,7 @@ FILE* open_stream(int fd, const char* mode) {
   cookie_io_functions_t functions{};
   functions.read = &read_stream;
   functions.write = &write_stream;
+  functions.seek = &seek_stream;
   functions.close = &close_stream;
   socket->stream = ::fopencookie(socket, mode, functions);
   if (socket->stream == nullptr) {
