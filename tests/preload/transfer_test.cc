@@ -162,17 +162,20 @@ TEST(PreloadedBytes, SpliceFromASocketToAPipeAndBack) {
 
 TEST(PreloadedBytes, StreamsOfStdio) {
   auto [alice, bob] = connected_pair();
-  FILE* const stream = ::fdopen(bob.release(), "r+");
-  ASSERT_NE(stream, nullptr);
-  EXPECT_GE(::fileno(stream), 0);
+  FILE* const out = ::fdopen(::dup(bob), "w");
+  FILE* const in = ::fdopen(bob.release(), "r");
+  ASSERT_NE(in, nullptr);
+  ASSERT_NE(out, nullptr);
+  EXPECT_GE(::fileno(in), 0);
   ASSERT_EQ(::write(alice, "a line\nrest", 11), 11);
   std::array<char, 32> line{};
-  ASSERT_NE(std::fgets(line.data(), line.size(), stream), nullptr);
+  ASSERT_NE(std::fgets(line.data(), line.size(), in), nullptr);
   EXPECT_STREQ(line.data(), "a line\n");
-  std::fprintf(stream, "answer %d\n", 42);
-  std::fflush(stream);
+  std::fprintf(out, "answer %d\n", 42);
+  std::fflush(out);
   EXPECT_EQ(read_all(alice, 10), "answer 42\n");
-  std::fclose(stream);
+  std::fclose(in);
+  std::fclose(out);
   EXPECT_EQ(read_all(alice, 1), "") << "fclose() closes the connection";
 }
 
