@@ -59,6 +59,10 @@ void leave_families() noexcept {
   runtime::fork_registry().try_for_each([](runtime::Endpoint& endpoint) { endpoint.process_ends(); });
 }
 
+void rejoin_families() noexcept {
+  runtime::fork_registry().try_for_each([](runtime::Endpoint& endpoint) { endpoint.process_goes_on(); });
+}
+
 namespace {
 [[gnu::destructor]] void leave_families_at_exit() { leave_families(); }
 }  // namespace

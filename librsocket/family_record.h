@@ -23,5 +23,7 @@ std::shared_ptr<FamilyRecord> make_family_record();
 /// This process is about to end: it holds no socket any more, as far as the others are concerned. For signal handlers,
 /// too.
 void leave_families() noexcept;
+/// It goes on, after all.
+void rejoin_families() noexcept;
 
 }  // namespace ringsock::rs

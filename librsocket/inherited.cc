@@ -129,6 +129,13 @@ void StreamSocket::process_ends() noexcept {
   if (FamilyRecord* const family = family_.exchange(nullptr)) family->holders.fetch_sub(1);
 }
 
+void StreamSocket::process_goes_on() noexcept {
+  FamilyRecord* const family = family_owner_.get();
+  if (family == nullptr || lost_ || closed_.load(std::memory_order_relaxed) || this->family() != nullptr) return;
+  family->holders.fetch_add(1);
+  family_.store(family, std::memory_order_release);
+}
+
 /// The descriptor is left to whoever closes it.
 void StreamSocket::let_go_silently() noexcept {
   if (state() == State::listening || !id_) return;

@@ -74,6 +74,7 @@ class StreamSocket : public runtime::Endpoint {
   void before_fork() noexcept override;
   void after_fork(ForkSide side) noexcept override;
   void process_ends() noexcept override;
+  void process_goes_on() noexcept override;
   bool owns_descriptor(int fd) const noexcept override {
     return fd == fd_ && connection_owns_fd_.load(std::memory_order_acquire);
   }
@@ -88,9 +89,14 @@ class StreamSocket : public runtime::Endpoint {
   /// One attempt at [offset, offset + size): bytes written, 0 when nothing is mapped there. EAGAIN: the queue is full.
   Result<std::size_t> write_direct(const std::byte* data, std::size_t size, std::uint64_t offset);
 
- protected:
   /// The number it is known by; another one after that was closed while a duplicate lives.
   [[nodiscard]] int descriptor() const { return fd_.load(std::memory_order_relaxed); }
+  /// Whether other processes have it open, as far as is known: never no when they have.
+  [[nodiscard]] bool is_shared() const noexcept;
+  /// Since a fork it is another process's: EIO here.
+  [[nodiscard]] bool is_used_elsewhere() const noexcept;
+
+ protected:
   /// Undoes listen(): as after a connect that failed, everything may be tried again.
   void stop_listening();
   [[nodiscard]] bool has_failed_to_connect() const { return state() == State::failed; }
@@ -156,9 +162,6 @@ class StreamSocket : public runtime::Endpoint {
   /// Before anything that moves bytes or looks at the peer. False: it is another process's.
   bool claim() noexcept;
   bool claim_locked() noexcept;
-  [[nodiscard]] bool is_used_elsewhere() const noexcept;
-  /// Whether other processes have it open, as far as is known.
-  [[nodiscard]] bool is_shared() const noexcept;
   void suspend() noexcept;
   void resume() noexcept;
   [[nodiscard]] FamilyRecord* family() const noexcept { return family_.load(std::memory_order_acquire); }

@@ -349,6 +349,10 @@ void StreamSocket::descriptor_closed(int fd) noexcept {
   std::lock_guard guard(setup_lock_);
   if (fd != fd_) return;
   const int other = runtime::fd_table().number_of(*this).value_or(-1);
+  if (connection_owns_fd_.load(std::memory_order_relaxed) && other >= 0) {
+    // A duplicate has its own flag, which the connection's descriptor is about to hide.
+    close_on_exec.store((::fcntl(other, F_GETFD) & FD_CLOEXEC) != 0);
+  }
   if (connection_owns_fd_.load(std::memory_order_relaxed) && !id_->move_to_descriptor(other)) return;
   fd_ = other;
 }

@@ -58,8 +58,8 @@ Result<int> dup_to(int from, int to, auto libcs) {
     const int answer = libcs();
     return answer < 0 ? Result<int>(Error::last("dup2")) : Result<int>(answer);
   }
-  // What was open there is closed, with all that belongs to it; a number that an endpoint closes by itself, later, is not
-  // free: then the kernel's part of dup2() would take it from under it.
+  // What was open there is closed, with all that belongs to it; a number that an endpoint closes by itself, later, is
+  // not free: then the kernel's part of dup2() would take it from under it.
   if (Ref old = fd_table().remove(to)) {
     if (old->has_descriptors()) {
       old->descriptor_closed(to);
@@ -112,13 +112,17 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
       }
       return 0;
     case F_GETFD:
-      if (!is_stream || (dual != nullptr && dual->is_kernel_socket())) break;
+      if (!is_stream || !socket->owns_descriptor(fd)) break;  // a duplicate has the kernel's flag
       return close_on_exec_of(socket)->load() ? FD_CLOEXEC : 0;
     case F_SETFD:
       if (!is_stream) break;
-      close_on_exec_of(socket)->store((argument & FD_CLOEXEC) != 0);
-      if (dual != nullptr && dual->is_kernel_socket()) break;
-      return 0;
+      if (socket->owns_descriptor(fd)) {
+        close_on_exec_of(socket)->store((argument & FD_CLOEXEC) != 0);
+        return 0;
+      }
+      // Until a connection takes the number over.
+      if (dual == nullptr || dual->is_kernel_socket()) close_on_exec_of(socket)->store((argument & FD_CLOEXEC) != 0);
+      break;
     case F_DUPFD:
     case F_DUPFD_CLOEXEC: {
       UniqueFd copy(real.fcntl(fd, command, argument));
@@ -158,8 +162,7 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
     return 0;
   }
   if (is_stream && (request == FIOCLEX || request == FIONCLEX)) {
-    close_on_exec_of(socket)->store(request == FIOCLEX);
-    if (on_ring) return 0;
+    return control(socket, fd, F_SETFD, request == FIOCLEX ? FD_CLOEXEC : 0);
   }
   if (on_ring) {
     switch (request) {
@@ -188,8 +191,7 @@ std::vector<int> ours_between(unsigned first, unsigned last) {
 }
 
 void close_all_ours(unsigned first, unsigned last) {
-  for (const int fd : ours_between(first, last)) [[maybe_unused]]
-    const Status closed = runtime::close_descriptor(fd);
+  for (const int fd : ours_between(first, last)) [[maybe_unused]] const Status closed = runtime::close_descriptor(fd);
 }
 
 }  // namespace

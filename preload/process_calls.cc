@@ -1,10 +1,91 @@
-// Processes: what becomes of our sockets when one is made or ends.
-#include <sys/syscall.h>
+// Processes: what becomes of our sockets when one is made, becomes another program, or ends.
+#include <spawn.h>
 #include <unistd.h>
 
+#include <cstdarg>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "core/base/mutex.h"
 #include "core/runtime/fork_registry.h"
 #include "librsocket/family_record.h"
+#include "preload/hand_over.h"
 #include "preload/route.h"
+
+namespace ringsock::preload {
+namespace {
+
+/// One of the exec calls. Comes back when it failed.
+int execute(auto libcs) {
+  if (runtime::fork_registry().is_empty()) return libcs();
+  const int saved_errno = errno;
+  try {
+    prepare_exec();
+  } catch (const std::bad_alloc&) {
+  }
+  rs::leave_families();
+  errno = saved_errno;
+  const int answer = libcs();
+  const int error = errno;
+  rs::rejoin_families();
+  errno = error;
+  return answer;
+}
+
+/// A path that cannot be executed needs no preparation.
+int execute_path(const char* path, auto libcs) {
+  return path == nullptr || ::access(path, X_OK) != 0 ? libcs() : execute(libcs);
+}
+
+/// The arguments of execl(3), its relatives, and for execle(3) what follows them.
+class ArgumentList {
+ public:
+  ArgumentList(const char* first, va_list& rest) {
+    arguments_.push_back(const_cast<char*>(first));
+    while (arguments_.back() != nullptr) arguments_.push_back(va_arg(rest, char*));
+  }
+  char* const* get() const { return arguments_.data(); }
+
+ private:
+  std::vector<char*> arguments_;
+};
+
+/// Which descriptors of ours posix_spawn(3)'s file actions duplicate: the actions themselves are libc's secret.
+class SpawnActions {
+ public:
+  void add(const posix_spawn_file_actions_t* actions, int fd) {
+    const std::lock_guard guard(lock_);
+    numbers_[actions].push_back(fd);
+  }
+  void forget(const posix_spawn_file_actions_t* actions) {
+    const std::lock_guard guard(lock_);
+    numbers_.erase(actions);
+  }
+  std::vector<int> find(const posix_spawn_file_actions_t* actions) {
+    const std::lock_guard guard(lock_);
+    const auto found = numbers_.find(actions);
+    return found == numbers_.end() ? std::vector<int>{} : found->second;
+  }
+
+ private:
+  Mutex lock_;
+  std::map<const posix_spawn_file_actions_t*, std::vector<int>> numbers_;
+};
+
+SpawnActions& spawn_actions() {
+  static SpawnActions* const actions = new SpawnActions;
+  return *actions;
+}
+
+int spawn(const posix_spawn_file_actions_t* actions, auto libcs) {
+  if (actions == nullptr || runtime::fork_registry().is_empty()) return libcs();
+  const std::vector<int> numbers = spawn_actions().find(actions);
+  return numbers.empty() ? libcs() : spawn_with(numbers, libcs);
+}
+
+}  // namespace
+}  // namespace ringsock::preload
 
 using namespace ringsock;
 using namespace ringsock::preload;
@@ -50,3 +131,65 @@ RS_INTERCEPT void _exit(int status) {
   __builtin_unreachable();
 }
 RS_INTERCEPT void _Exit(int status) noexcept { ::_exit(status); }
+
+RS_INTERCEPT int execve(const char* path, char* const arguments[], char* const environment[]) noexcept {
+  return execute_path(path, [=] { return real.execve(path, arguments, environment); });
+}
+RS_INTERCEPT int execv(const char* path, char* const arguments[]) noexcept {
+  return execute_path(path, [=] { return real.execve(path, arguments, environ); });
+}
+RS_INTERCEPT int execvp(const char* file, char* const arguments[]) noexcept {
+  return execute([=] { return real.execvpe(file, arguments, environ); });
+}
+RS_INTERCEPT int execvpe(const char* file, char* const arguments[], char* const environment[]) noexcept {
+  return execute([=] { return real.execvpe(file, arguments, environment); });
+}
+RS_INTERCEPT int fexecve(int fd, char* const arguments[], char* const environment[]) noexcept {
+  return execute([=] { return real.fexecve(fd, arguments, environment); });
+}
+RS_INTERCEPT int execveat(int directory, const char* path, char* const arguments[], char* const environment[],
+                          int flags) noexcept {
+  return execute([=] { return real.execveat(directory, path, arguments, environment, flags); });
+}
+
+RS_INTERCEPT int execl(const char* path, const char* first, ...) noexcept {
+  va_list rest;
+  va_start(rest, first);
+  const ArgumentList arguments(first, rest);
+  va_end(rest);
+  return ::execve(path, arguments.get(), environ);
+}
+RS_INTERCEPT int execlp(const char* file, const char* first, ...) noexcept {
+  va_list rest;
+  va_start(rest, first);
+  const ArgumentList arguments(first, rest);
+  va_end(rest);
+  return ::execvpe(file, arguments.get(), environ);
+}
+RS_INTERCEPT int execle(const char* path, const char* first, ...) noexcept {
+  va_list rest;
+  va_start(rest, first);
+  const ArgumentList arguments(first, rest);
+  char* const* const environment = va_arg(rest, char* const*);
+  va_end(rest);
+  return ::execve(path, arguments.get(), environment);
+}
+
+RS_INTERCEPT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd, int to) noexcept {
+  const int answer = real.posix_spawn_file_actions_adddup2(actions, fd, to);
+  if (answer == 0 && fd_table().holds(fd)) [[unlikely]]
+    spawn_actions().add(actions, fd);
+  return answer;
+}
+RS_INTERCEPT int posix_spawn_file_actions_destroy(posix_spawn_file_actions_t* actions) noexcept {
+  if (!runtime::fork_registry().is_empty()) spawn_actions().forget(actions);
+  return real.posix_spawn_file_actions_destroy(actions);
+}
+RS_INTERCEPT int posix_spawn(pid_t* process, const char* path, const posix_spawn_file_actions_t* actions,
+                             const posix_spawnattr_t* attributes, char* const arguments[], char* const environment[]) {
+  return spawn(actions, [=] { return real.posix_spawn(process, path, actions, attributes, arguments, environment); });
+}
+RS_INTERCEPT int posix_spawnp(pid_t* process, const char* file, const posix_spawn_file_actions_t* actions,
+                              const posix_spawnattr_t* attributes, char* const arguments[], char* const environment[]) {
+  return spawn(actions, [=] { return real.posix_spawnp(process, file, actions, attributes, arguments, environment); });
+}

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <poll.h>
+#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -14,8 +15,8 @@
 
 namespace ringsock::preload {
 
-/// One member per row of calls.def. Each looks itself up when it is first called, since another library's constructor may
-/// call us before ours has run.
+/// One member per row of calls.def. Each looks itself up when it is first called, since another library's constructor
+/// may call us before ours has run.
 struct RealCalls {
 #define LIBC_CALL(result, name, parameters, arguments) result(*name) parameters;
 #include "preload/calls.def"

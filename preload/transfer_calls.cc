@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/runtime/wait.h"
+#include "preload/hand_over.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -19,11 +20,13 @@ namespace {
 }
 
 [[gnu::always_inline]] inline ssize_t receive(int fd, void* data, size_t length, int flags, auto libcs) {
-  return route(fd, [&](Lookup& socket) { return runtime::receive(socket, data, length, flags); }, libcs);
+  return route(
+      fd, [&](Lookup& socket) { return runtime::receive(socket, data, length, flags); }, libcs);
 }
 
 [[gnu::always_inline]] inline ssize_t send(int fd, const void* data, size_t length, int flags, auto libcs) {
-  return route(fd, [&](Lookup& socket) { return runtime::send(socket, data, length, flags); }, libcs);
+  return route(
+      fd, [&](Lookup& socket) { return runtime::send(socket, data, length, flags); }, libcs);
 }
 
 Result<msghdr> as_message(const iovec* parts, int count) {
@@ -221,13 +224,23 @@ RS_INTERCEPT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
         if (message == nullptr) return Error{EFAULT, "sendmsg"};
         return runtime::send(socket, *message, flags);
       },
-      [=] { return real.sendmsg(fd, message, flags); });
+      [=] {
+        // Perhaps with descriptors of ours.
+        if (message != nullptr && message->msg_controllen != 0) [[unlikely]]
+          return send_with_control(fd, *message, flags);
+        return real.sendmsg(fd, message, flags);
+      });
 }
 
 RS_INTERCEPT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   return route_pinned(
       fd, [&](Lookup& socket) { return send_many(socket, messages, count, flags); },
-      [=] { return real.sendmmsg(fd, messages, count, flags); });
+      [=] {
+        const auto has_control = [](const mmsghdr& one) { return one.msg_hdr.msg_controllen != 0; };
+        if (messages == nullptr || std::none_of(messages, messages + count, has_control)) [[likely]]
+          return real.sendmmsg(fd, messages, count, flags);
+        return send_many_with_control(fd, messages, count, flags);
+      });
 }
 
 RS_INTERCEPT ssize_t writev(int fd, const iovec* parts, int count) {

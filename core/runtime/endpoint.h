@@ -177,6 +177,8 @@ class Endpoint : public ListNode<ForkRegistry> {
   /// The process is about to end, or to become another program: nothing of it is used here any more. Nothing is waited
   /// for.
   virtual void process_ends() noexcept {}
+  /// It did not become another program after all.
+  virtual void process_goes_on() noexcept {}
 
   // -- those who watch
   // ----------------------------------------------------------------------------------------------------

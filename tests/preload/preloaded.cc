@@ -30,9 +30,26 @@ sockaddr_in loopback(std::uint16_t port) {
 
 }  // namespace
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitizer = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+constexpr bool kSanitizer = true;
+#else
+constexpr bool kSanitizer = false;
+#endif
+#else
+constexpr bool kSanitizer = false;
+#endif
+
 void ensure_preloaded(char** argv) {
+  if (kSanitizer) {
+    std::puts("skipped: a sanitizer's runtime wants to be the first library of every program that is started");
+    std::exit(77);
+  }
   if (std::getenv("LD_PRELOAD") != nullptr) return;
   const char* const library = std::getenv("RSPRELOAD");
+  ::setenv("RINGSOCK_CONFIG_DIR", "/nonexistent", 1);
   ::setenv("LD_PRELOAD", library != nullptr ? library : RSPRELOAD_LIBRARY, 1);
   ::execv("/proc/self/exe", argv);
   std::perror("exec");

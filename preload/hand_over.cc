@@ -1,0 +1,291 @@
+#include "preload/hand_over.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <map>
+
+#include "core/base/log.h"
+#include "core/base/signals_blocked.h"
+#include "core/runtime/fork_registry.h"
+#include "core/runtime/sleeper.h"
+#include "core/runtime/statistics.h"
+#include "librsocket/family_record.h"
+#include "preload/relay.h"
+#include "preload/route.h"
+
+namespace ringsock::preload {
+
+namespace {
+
+using runtime::Endpoint;
+using runtime::Ref;
+
+/// The end for the other program, and the end for the relay.
+struct SocketPair {
+  UniqueFd theirs;
+  UniqueFd relays;
+};
+
+Result<SocketAddress> name_of(int (*call)(int, sockaddr*, socklen_t*), int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (call(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return Error::last("hand-over: name");
+  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length);
+}
+
+void set_option(int fd, int level, int name) {
+  const int on = 1;
+  real.setsockopt(fd, level, name, &on, sizeof on);
+}
+
+bool bind_to(int fd, const SocketAddress& address) { return real.bind(fd, address.get(), address.length()) == 0; }
+
+/// Over TCP between the two addresses of the connection. The peer's port is the relay's if the kernel allows: then
+/// getpeername(2) tells what it told before.
+Result<SocketPair> tcp_pair(const SocketAddress& local, const SocketAddress& peer) {
+  UniqueFd listener(real.socket(local.family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  UniqueFd relays(real.socket(local.family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!listener || !relays) return Error::last("hand-over: socket");
+  SocketAddress any_port = local;
+  any_port.set_port(0);
+  if (!bind_to(listener.get(), any_port) || real.listen(listener.get(), 1) != 0)
+    return Error::last("hand-over: listen");
+  set_option(relays.get(), SOL_SOCKET, SO_REUSEADDR);
+  any_port = peer;
+  any_port.set_port(0);
+  if (!bind_to(relays.get(), peer) && !bind_to(relays.get(), any_port)) return Error::last("hand-over: bind");
+  auto meeting_point = name_of(real.getsockname, listener.get());
+  if (!meeting_point) return meeting_point.error();
+  if (real.connect(relays.get(), meeting_point->get(), meeting_point->length()) != 0)
+    return Error::last("hand-over: connect");
+  auto expected = name_of(real.getsockname, relays.get());
+  UniqueFd theirs(real.accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!theirs) return Error::last("hand-over: accept");
+  auto caller = name_of(real.getpeername, theirs.get());
+  if (!expected || !caller || !(*expected == *caller)) return Error{EPERM, "hand-over: somebody else was faster"};
+  set_option(theirs.get(), IPPROTO_TCP, TCP_NODELAY);
+  set_option(relays.get(), IPPROTO_TCP, TCP_NODELAY);
+  return SocketPair{std::move(theirs), std::move(relays)};
+}
+
+/// Where there is no TCP, a UNIX-domain socket still carries the bytes.
+Result<SocketPair> make_pair(rs::StreamSocket& socket) {
+  auto local = socket.local_name();
+  auto peer = socket.peer_name();
+  if (!local || !peer) return Error{ENOTCONN, "hand-over: not connected"};
+  auto pair = tcp_pair(*local, *peer);
+  if (!pair) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return Error::last("hand-over: socketpair");
+    pair = SocketPair{UniqueFd(ends[0]), UniqueFd(ends[1])};
+  }
+  // As the application left its descriptor.
+  const int flags = real.fcntl(pair->theirs.get(), F_GETFL, 0);
+  if (socket.is_nonblocking()) real.fcntl(pair->theirs.get(), F_SETFL, flags | O_NONBLOCK);
+  return pair;
+}
+
+// -- the relay's process
+// -----------------------------------------------------------------------------------------------
+
+void close_all_but(std::vector<int> kept) {
+  std::sort(kept.begin(), kept.end());
+  unsigned first = 0;
+  for (const int fd : kept) {
+    const auto number = static_cast<unsigned>(fd);
+    if (number > first) real.close_range(first, number - 1, 0);
+    first = number + 1;
+  }
+  real.close_range(first, ~0U, 0);
+}
+
+[[noreturn]] void run_relay(const std::vector<RelayedConnection>& connections) {
+  // What the application does to its processes and terminals is none of ours.
+  sigset_t all;
+  sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  set_log_level(LogLevel::none);  // descriptor 2 is not what it was
+  ::prctl(PR_SET_NAME, "ringsock-relay");
+  [[maybe_unused]] const int moved = ::chdir("/");
+  std::vector<const Endpoint*> ours;
+  std::vector<int> kept{runtime::thread_bell()};
+  for (const auto& connection : connections) {
+    if (const Lookup ring = fd_table().find(connection.ring)) ours.push_back(&*ring);
+    kept.push_back(connection.ring);
+    kept.push_back(connection.kernel);
+  }
+  std::erase(kept, -1);
+  // Of all other sockets this process is no holder.
+  runtime::fork_registry().try_for_each([&](Endpoint& endpoint) {
+    if (std::find(ours.begin(), ours.end(), &endpoint) == ours.end()) endpoint.process_ends();
+  });
+  close_all_but(std::move(kept));
+  relay(connections);
+  rs::leave_families();
+  real._exit(0);
+  __builtin_unreachable();
+}
+
+/// A grandchild, so that the application hears and sees nothing of it.
+Status start_relay(const std::vector<RelayedConnection>& connections) {
+  const SignalsBlocked blocked;  // SIGCHLD for the child in between
+  sigset_t pending_before;
+  ::sigpending(&pending_before);
+  const pid_t between = ::fork();
+  if (between < 0) return Error::last("hand-over: fork");
+  if (between == 0) {
+    const pid_t process = ::fork();
+    if (process == 0) run_relay(connections);
+    rs::leave_families();
+    real._exit(process < 0 ? 1 : 0);
+  }
+  int status = 0;
+  while (::waitpid(between, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (sigismember(&pending_before, SIGCHLD) == 0) {
+    sigset_t child_signal;
+    sigemptyset(&child_signal);
+    sigaddset(&child_signal, SIGCHLD);
+    const timespec none{};
+    ::sigtimedwait(&child_signal, nullptr, &none);
+  }
+  return status == 0 ? ok() : Status(Error{EAGAIN, "hand-over: fork"});
+}
+
+}  // namespace
+
+rs::StreamSocket* ring_connection(Endpoint& endpoint) {
+  auto* const socket = dynamic_cast<rs::StreamSocket*>(&endpoint);
+  auto* const dual = dynamic_cast<DualSocket*>(&endpoint);
+  if (socket == nullptr || (dual != nullptr && dual->is_kernel_socket())) return nullptr;
+  return socket->peer_name() ? socket : nullptr;
+}
+
+Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) {
+  std::vector<UniqueFd> theirs;
+  std::vector<UniqueFd> relays;
+  std::vector<RelayedConnection> relayed;
+  for (const HandOver& connection : connections) {
+    const Ref endpoint = fd_table().get(connection.fd);
+    auto* const socket = endpoint ? ring_connection(*endpoint) : nullptr;
+    if (socket == nullptr) return Error{ENOTCONN, "hand-over"};
+    const auto known = std::find_if(relayed.begin(), relayed.end(),
+                                    [&](const RelayedConnection& one) { return one.ring == socket->descriptor(); });
+    if (known != relayed.end()) {  // the same connection again
+      theirs.emplace_back(real.fcntl(known->theirs, F_DUPFD_CLOEXEC, 0));
+      if (!theirs.back()) return Error::last("hand-over: dup");
+      continue;
+    }
+    auto pair = make_pair(*socket);
+    if (!pair) return pair.error();
+    runtime::process_statistics.count_kernel_connected(runtime::KernelReason::handed_over);
+    relayed.push_back({socket->descriptor(), pair->relays.get(), connection.at_once, pair->theirs.get()});
+    theirs.push_back(std::move(pair->theirs));
+    relays.push_back(std::move(pair->relays));
+  }
+  if (Status started = start_relay(relayed); !started) return started.error();
+  return theirs;
+}
+
+// -- exec
+// --------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct Kept {
+  Ref endpoint;
+  std::vector<int> numbers;
+};
+
+bool closes_on_exec(const rs::StreamSocket& socket, int fd) {
+  if (socket.owns_descriptor(fd)) return socket.close_on_exec.load();
+  return (real.fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0;
+}
+
+/// The ring connections that the application keeps, and the numbers under which it does.
+std::vector<Kept> kept_connections() {
+  std::map<Endpoint*, Kept> found;
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    Kept& one = found[&endpoint];
+    if (!one.endpoint) one.endpoint = Ref::share(endpoint);
+    one.numbers.push_back(fd);
+  });
+  std::vector<Kept> kept;
+  for (auto& [endpoint, one] : found) {
+    auto* const socket = ring_connection(*endpoint);
+    if (socket == nullptr || socket->is_used_elsewhere()) continue;
+    std::erase_if(one.numbers, [&](int fd) { return closes_on_exec(*socket, fd); });
+    if (!one.numbers.empty()) kept.push_back(std::move(one));
+  }
+  return kept;
+}
+
+bool is_standard(const Kept& kept) {
+  return std::any_of(kept.numbers.begin(), kept.numbers.end(), [](int fd) { return fd <= STDERR_FILENO; });
+}
+
+/// A program that leaks its connections into others would get a relay for each of them. Those are not wanted there.
+void drop_leaks(std::vector<Kept>& kept) {
+  constexpr std::ptrdiff_t kMost = 8;
+  const auto may_be_leak = [](const Kept& one) {
+    return !is_standard(one) && static_cast<rs::StreamSocket&>(*one.endpoint).is_shared();
+  };
+  const auto leaks = std::count_if(kept.begin(), kept.end(), may_be_leak);
+  if (leaks <= kMost) return;
+  log_info("exec: %d connections that another process has open, too, are closed", static_cast<int>(leaks));
+  std::erase_if(kept, may_be_leak);
+}
+
+/// From now on these numbers are `replacement`; the connection is the relay's.
+void replace(const Kept& kept, const UniqueFd& replacement) {
+  for (const int fd : kept.numbers) [[maybe_unused]] const Ref gone = fd_table().remove(fd);
+  std::vector<int> closed_by_exec;
+  while (const auto other = fd_table().number_of(*kept.endpoint)) {
+    const Ref gone = fd_table().remove(*other);
+    closed_by_exec.push_back(*other);
+  }
+  kept.endpoint->close();
+  for (const int fd : kept.numbers) real.dup2(replacement.get(), fd);
+  // It may fail.
+  for (const int fd : closed_by_exec) real.dup3(replacement.get(), fd, O_CLOEXEC);
+}
+
+void restore_kernel_flags() {
+  std::vector<int> blocking;
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    auto* const dual = dynamic_cast<DualSocket*>(&endpoint);
+    // Those who share a listener need it as it is.
+    if (dual != nullptr && dual->is_kernel_socket() && !dual->is_nonblocking() && !dual->is_shared()) {
+      blocking.push_back(fd);
+    }
+  });
+  for (const int fd : blocking) real.fcntl(fd, F_SETFL, real.fcntl(fd, F_GETFL, 0) & ~O_NONBLOCK);
+}
+
+}  // namespace
+
+void prepare_exec() {
+  restore_kernel_flags();
+  std::vector<Kept> kept = kept_connections();
+  drop_leaks(kept);
+  if (kept.empty()) return;
+  std::vector<HandOver> wanted;
+  for (const Kept& one : kept) wanted.push_back({one.numbers.front(), is_standard(one)});
+  auto replacements = hand_over(wanted);
+  if (!replacements) {
+    log_warn("exec: %d connections are closed for the new program: %s", static_cast<int>(kept.size()),
+             replacements.error().where);
+    return;
+  }
+  for (std::size_t i = 0; i < kept.size(); ++i) replace(kept[i], (*replacements)[i]);
+}
+
+}  // namespace ringsock::preload

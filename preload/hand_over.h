@@ -1,0 +1,42 @@
+// Connections on a ring for programs that do not know it: after exec(2), or of descriptors that are sent elsewhere.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/base/unique_fd.h"
+#include "librsocket/stream_socket.h"
+
+namespace ringsock::preload {
+
+struct HandOver {
+  int fd;        ///< one descriptor of the connection
+  bool at_once;  ///< the other program may use it although this process, or another one, has it open
+};
+
+/// The ring connection behind a descriptor of ours, or null: it is the kernel's, or no connection.
+rs::StreamSocket* ring_connection(runtime::Endpoint& endpoint);
+
+/// Kernel sockets, close-on-exec, that stand for these connections, in their order: a process of its own (relay.h)
+/// keeps the rings and moves the bytes. Here the connections stay open; whoever wants that process to begin closes
+/// them. Errors: those of socket(2), fork(2); then nothing has changed.
+Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections);
+
+/// sendmsg(2) and sendmmsg(2) on a kernel socket: connections of ours in the control data are handed over. Error:
+/// EOPNOTSUPP when that fails.
+ssize_t send_with_control(int fd, const msghdr& message, int flags);
+int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags);
+
+/// posix_spawn(3) for which connections of ours become descriptors of the new program (`numbers`): while `spawn()` runs
+/// these numbers are the kernel's sockets that stand for them. An errno value.
+int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spawn);
+
+/// Before exec(2): what the application keeps becomes what it may keep. Also sets the kernel's flags to what the
+/// application asked for.
+void prepare_exec();
+
+}  // namespace ringsock::preload

@@ -1,0 +1,20 @@
+// A process between a ring and a kernel socket.
+#pragma once
+
+#include <vector>
+
+namespace ringsock::preload {
+
+/// One connection: the descriptor of ours, and a kernel socket whose other end stands for it in another program.
+struct RelayedConnection {
+  int ring;
+  int kernel;
+  bool at_once;  ///< although others have the connection open; else when they have closed it
+  int theirs;    ///< the other end of `kernel`; not in the relay's process
+};
+
+/// Moves bytes, ends and resets between them until all have ended. In a process of its own, which has only these
+/// descriptors and one thread.
+void relay(const std::vector<RelayedConnection>& connections);
+
+}  // namespace ringsock::preload

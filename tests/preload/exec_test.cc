@@ -1,0 +1,258 @@
+// Connections that go on in another program: kept over exec(2), given to a spawned one, sent to another process.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include "tests/preload/preloaded.h"
+
+extern char** environ;
+
+namespace ringsock::preloaded {
+namespace {
+
+/// A server process that accepts one client and runs `body` on it.
+struct Server {
+  std::uint16_t port;
+  pid_t pid;
+};
+template <class Body>
+Server serve(Body body) {
+  const Listener listener = listen_anywhere();
+  const pid_t pid = spawn([&] {
+    const int client = ::accept(listener.fd, nullptr, nullptr);
+    ::close(listener.fd);
+    if (!is_on_ring(client)) throw std::runtime_error("the client came by the kernel");
+    body(client);
+  });
+  ::close(listener.fd);
+  return {listener.port, pid};
+}
+
+/// The other end echoes, until the end, which comes back.
+void expect_echo(int fd, std::size_t bytes) {
+  const std::string text = pattern(bytes, 1);
+  std::thread writer([&] {
+    send_all(fd, text);
+    ::shutdown(fd, SHUT_WR);
+  });
+  EXPECT_TRUE(receive_all(fd) == text);
+  writer.join();
+}
+
+void become_standard_streams(int fd) {
+  ::dup2(fd, STDIN_FILENO);
+  ::dup2(fd, STDOUT_FILENO);
+  ::close(fd);
+}
+
+TEST(Exec, AnInetdStyleServerRunsAProgramOnTheConnection) {
+  const Server server = serve([](int client) {
+    become_standard_streams(client);
+    ::execlp("cat", "cat", nullptr);
+  });
+  const int fd = connect_to(server.port);
+  expect_echo(fd, 1 << 20);
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
+TEST(Exec, AProgramWithoutTheLibraryFindsAnOrdinarySocket) {
+  const Server server = serve([](int client) {
+    become_standard_streams(client);
+    char* const nothing[] = {nullptr};
+    ::execle("/bin/cat", "cat", nullptr, nothing);
+  });
+  const int fd = connect_to(server.port);
+  expect_echo(fd, 200'000);
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
+TEST(Exec, AServerThatForksFirstMayCloseItsCopyLater) {
+  Signal close_now;
+  const Server server = serve([&](int client) {
+    const pid_t child = spawn([&] {
+      ::dup2(client, 9);
+      ::execlp("sh", "sh", "-c", "cat <&9 >&9", nullptr);
+    });
+    close_now.wait();
+    ::close(client);
+    ::_exit(wait_for(child));
+  });
+  const int fd = connect_to(server.port);
+  send_all(fd, "early");
+  close_now.give();
+  EXPECT_EQ(receive(fd, 5), "early");
+  expect_echo(fd, 100'000);
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
+TEST(Exec, BytesThatTheServerHasNotReadAreThereForTheProgram) {
+  const Server server = serve([](int client) {
+    if (receive(client, 4) != "line") ::_exit(1);
+    become_standard_streams(client);
+    ::execlp("cat", "cat", nullptr);
+  });
+  const int fd = connect_to(server.port);
+  send_all(fd, "line and the rest");
+  EXPECT_EQ(receive(fd, 13), " and the rest");
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
+TEST(Exec, ACloseOnExecConnectionEnds) {
+  Signal over;
+  const Server server = serve([&](int client) {
+    ::fcntl(client, F_SETFD, FD_CLOEXEC);
+    ::execlp("sleep", "sleep", "1000", nullptr);
+  });
+  const int fd = connect_to(server.port);
+  EXPECT_EQ(receive_all(fd), "");
+  ::close(fd);
+  ::kill(server.pid, SIGKILL);
+  EXPECT_EQ(wait_for(server.pid), 128 + SIGKILL);
+}
+
+TEST(Exec, TheEndOfTheProgramIsTheEndOfTheConnection) {
+  const Server server = serve([&](int client) {
+    become_standard_streams(client);
+    ::execlp("sleep", "sleep", "1000", nullptr);
+  });
+  const int fd = connect_to(server.port);
+  ::kill(server.pid, SIGKILL);
+  EXPECT_EQ(wait_for(server.pid), 128 + SIGKILL);
+  EXPECT_EQ(receive_all(fd), "");
+  ::close(fd);
+}
+
+TEST(Exec, AfterAFailureTheProcessGoesOnWithTheConnection) {
+  const Server server = serve([](int client) {
+    ::execl("/no/such/program", "x", nullptr);
+    if (errno != ENOENT || !is_on_ring(client)) ::_exit(2);
+    ::execlp("no-such-program-anywhere", "x", nullptr);
+    if (errno != ENOENT) ::_exit(3);
+    echo(client);
+  });
+  const int fd = connect_to(server.port);
+  expect_echo(fd, 100'000);
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
+TEST(Exec, ThePeersAddressStaysAndNoChildIsSeen) {
+  const Server server = serve([](int client) {
+    sockaddr_storage before{};
+    socklen_t length = sizeof before;
+    ::getpeername(client, reinterpret_cast<sockaddr*>(&before), &length);
+    std::array<int, 2> report{};
+    if (::pipe(report.data()) != 0) ::_exit(1);
+    // A program that cannot be executed although it may be: the connection has been handed over then.
+    char* const arguments[] = {const_cast<char*>("x"), nullptr};
+    ::execv("/proc/self/exe/", arguments);
+    ::execvp("/dev", arguments);
+    sockaddr_storage after{};
+    socklen_t after_length = sizeof after;
+    if (::getpeername(client, reinterpret_cast<sockaddr*>(&after), &after_length) != 0) ::_exit(2);
+    if (length != after_length || after.ss_family != before.ss_family) ::_exit(3);
+    if (::waitpid(-1, nullptr, 0) != -1 || errno != ECHILD) ::_exit(4);
+    echo(client);
+  });
+  const int fd = connect_to(server.port);
+  expect_echo(fd, 100'000);
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
+TEST(Spawn, APosixSpawnedProgramGetsTheConnectionAsItsStreams) {
+  const Server server = serve([](int client) {
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, client, STDIN_FILENO);
+    ::posix_spawn_file_actions_adddup2(&actions, client, STDOUT_FILENO);
+    std::array<char*, 2> arguments{const_cast<char*>("cat"), nullptr};
+    pid_t child = 0;
+    if (::posix_spawnp(&child, "cat", &actions, nullptr, arguments.data(), environ) != 0) ::_exit(1);
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::close(client);
+    ::_exit(wait_for(child));
+  });
+  const int fd = connect_to(server.port);
+  expect_echo(fd, 300'000);
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
+// -- SCM_RIGHTS
+
+void send_descriptor(int over, int fd) {
+  char byte = '!';
+  iovec part{&byte, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  ASSERT_EQ(::sendmsg(over, &message, 0), 1);
+}
+
+int receive_descriptor(int over) {
+  char byte = 0;
+  iovec part{&byte, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  if (::recvmsg(over, &message, 0) != 1) throw std::runtime_error("recvmsg");
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+  return fd;
+}
+
+TEST(PassedOn, AConnectionGoesToAnotherProcess) {
+  std::array<int, 2> channel{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, channel.data()), 0);
+  const pid_t worker = spawn([&] {
+    ::close(channel[1]);
+    echo(receive_descriptor(channel[0]));
+  });
+  ::close(channel[0]);
+  const Server server = serve([&](int client) {
+    if (receive(client, 5) != "hello") ::_exit(1);
+    send_descriptor(channel[1], client);
+    ::close(client);
+  });
+  ::close(channel[1]);
+  const int fd = connect_to(server.port);
+  send_all(fd, "hello");
+  expect_echo(fd, 100'000);
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+  EXPECT_EQ(wait_for(worker), 0);
+}
+
+}  // namespace
+}  // namespace ringsock::preloaded
+
+int main(int argc, char** argv) {
+  ringsock::preloaded::ensure_preloaded(argv);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
