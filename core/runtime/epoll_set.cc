@@ -116,7 +116,7 @@ EpollSet::~EpollSet() {
 }
 
 Result<Ref> EpollSet::wrap(int epoll_fd) {
-  UniqueFd kernel(::fcntl(epoll_fd, F_DUPFD_CLOEXEC, 0));
+  UniqueFd kernel = out_of_the_way(UniqueFd(::fcntl(epoll_fd, F_DUPFD_CLOEXEC, 0)));
   if (!kernel) return Error::last("epoll_create");
   UniqueFd doorbells;
   UniqueFd bell;
@@ -125,8 +125,8 @@ Result<Ref> EpollSet::wrap(int epoll_fd) {
 }
 
 Status EpollSet::make_doorbells(UniqueFd& doorbells, UniqueFd& bell) {
-  doorbells.reset(::epoll_create1(EPOLL_CLOEXEC));
-  bell.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  doorbells = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
+  bell = out_of_the_way(UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)));
   if (!doorbells || !bell) return Error::last("epoll_create");
   const epoll_event rung{EPOLLIN | EPOLLET, {.fd = bell.get()}};
   return control_descriptor(doorbells.get(), EPOLL_CTL_ADD, bell.get(), &rung);

@@ -36,8 +36,8 @@ ServiceThread& service_thread() {
 Status ServiceThread::start() {
   if (loop_) return ok();
   auto loop = std::make_shared<Loop>();
-  loop->events.reset(::epoll_create1(EPOLL_CLOEXEC));
-  loop->bell.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  loop->events = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
+  loop->bell = out_of_the_way(UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)));
   epoll_event rung{EPOLLIN, {.u64 = 0}};
   if (!loop->events || !loop->bell || ::epoll_ctl(loop->events.get(), EPOLL_CTL_ADD, loop->bell.get(), &rung) != 0) {
     return Error::last("service thread");

@@ -43,7 +43,7 @@ int thread_bell() {
   ThreadBell& bell = bell_of_thread;
   const unsigned generation = fork_generation();
   if (!bell.fd || bell.generation != generation) {
-    bell.fd.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    bell.fd = out_of_the_way(UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)));
     bell.generation = generation;
   }
   return bell.fd.get();

@@ -94,6 +94,17 @@ TEST_P(Preloaded, AConnectThatNobodyAcceptsYetSucceedsAsTheBacklogSays) {
   EXPECT_EQ(read_all(bob, 5), "early");
 }
 
+TEST(PreloadedSetup, AListenerForIPv6Only) {
+  const Fd listener(::socket(AF_INET6, SOCK_STREAM, 0));
+  const int on = 1;
+  ASSERT_EQ(::setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on), 0);
+  Address any = Address::loopback(AF_INET6, 0);
+  ASSERT_EQ(::bind(listener, any.get(), any.length), 0);
+  ASSERT_EQ(::listen(listener, 4), 0);
+  const Fd alice = connected_to(listener);
+  EXPECT_EQ(is_on_ring(alice), preloaded());
+}
+
 TEST(PreloadedSetup, AcceptedSocketsHaveTheFlagsThatAccept4Names) {
   const Fd listener = listening();
   const Fd alice = connected_to(listener);

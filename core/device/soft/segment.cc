@@ -32,7 +32,7 @@ UniqueFd create_memfd() {
     extra_flags.store(0, std::memory_order_relaxed);
     fd.reset(::memfd_create("ringsock", kFlags));
   }
-  return fd;
+  return out_of_the_way(std::move(fd));
 }
 
 Result<std::shared_ptr<MappedSegment>> map_whole(int fd, std::uint64_t bytes) {

@@ -28,7 +28,7 @@ CompletionQueue& ours(ibv_cq& cq) { return static_cast<CompletionQueue&>(cq); }
 }  // namespace
 
 Result<std::unique_ptr<SoftDevice>> SoftDevice::open() {
-  UniqueFd async_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  UniqueFd async_fd = out_of_the_way(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
   if (!async_fd) return Error::last("soft device: eventfd");
   return std::unique_ptr<SoftDevice>(new SoftDevice(std::move(async_fd)));
 }

@@ -17,7 +17,7 @@ Result<std::unique_ptr<Acceptor>> Acceptor::open(const PortBinding& where, int b
   if (!socket) return socket.error();
   const AbstractAddress name(listening_name(where));
   if (::bind(socket->get(), name.get(), name.length) != 0) return Error::last("listen: bind AF_UNIX");
-  std::unique_ptr<Acceptor> out(new Acceptor(where, limits, std::move(*socket)));
+  std::unique_ptr<Acceptor> out(new Acceptor(where, limits, out_of_the_way(std::move(*socket))));
   if (Status watched = out->watch_socket(); !watched) return watched.error();
   if (Status listening = out->set_backlog(backlog); !listening) return listening.error();
   return out;
@@ -38,7 +38,7 @@ Status Acceptor::set_backlog(int backlog) {
 }
 
 Status Acceptor::watch_socket() {
-  epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_ = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
   if (!epoll_) return Error::last("epoll_create1");
   epoll_event interest{};
   interest.events = EPOLLIN;

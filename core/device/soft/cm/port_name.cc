@@ -164,7 +164,7 @@ bool is_listener_name_taken(const PortBinding& destination) {
     std::array<int, 2> pair{-1, -1};
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair.data()) != 0) return UniqueFd();
     ::close(pair[1]);
-    return UniqueFd(pair[0]);
+    return out_of_the_way(UniqueFd(pair[0]));
   }();
   if (!probe) return true;
   const auto names = listener_names(destination);

@@ -125,7 +125,12 @@ Status PortReservation::bind_kernel(const SocketAddress& address, Options option
     if (Status set = set_flag(socket, SOL_SOCKET, SO_REUSEADDR, true); !set) return set;
   }
   if (socket == shared_ && options.v6_only && wanted.family() == AF_INET6) {
-    if (Status set = set_flag(socket, IPPROTO_IPV6, IPV6_V6ONLY, true); !set) return set;
+    // A socket that is bound cannot be told any more, and need not when it has it.
+    const auto before = socket_option(socket, IPPROTO_IPV6, IPV6_V6ONLY);
+    if (!before) return before.error();
+    if (*before == 0) {
+      if (Status set = set_flag(socket, IPPROTO_IPV6, IPV6_V6ONLY, true); !set) return set;
+    }
   }
   if (::bind(socket, wanted.get(), wanted.length()) != 0) {
     if (errno != EINVAL) return Error::last("bind");
