@@ -204,11 +204,12 @@ RS_INTERCEPT int close(int fd) { return intercepted_close(fd); }
 RS_INTERCEPT int __close(int fd) { return intercepted_close(fd); }
 
 RS_INTERCEPT int close_range(unsigned first, unsigned last, int flags) {
-  if (first > last || (flags & ~(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC)) != 0) {
+  const auto wanted = static_cast<unsigned>(flags);
+  if (first > last || (wanted & ~(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC)) != 0) {
     return real.close_range(first, last, flags);  // says what is wrong
   }
   const int saved_errno = errno;
-  if ((flags & CLOSE_RANGE_CLOEXEC) == 0) {
+  if ((wanted & CLOSE_RANGE_CLOEXEC) == 0) {
     close_all_ours(first, last);
   } else {
     for (const int fd : ours_between(first, last)) fcntl_ours(fd, F_SETFD, FD_CLOEXEC);

@@ -106,21 +106,24 @@ class Pair {
   [[nodiscard]] bool is_done() const { return done_; }
   [[nodiscard]] bool is_waiting() const { return !started_ && !done_; }
 
-  /// While others have the connection, nothing of it is touched.
+  /// While others have the connection, nothing of it is touched, unless the program does something with it first.
   void start_if_alone() {
     if (!is_waiting()) return;
     Lookup ring = fd_table().find(ring_.fd());
     auto* const socket = ring ? dynamic_cast<rs::StreamSocket*>(&*ring) : nullptr;
     started_ = socket == nullptr || !socket->is_shared();
+    pollfd entry{kernel_.fd(), POLLIN | POLLRDHUP, 0};
+    if (started_ || real.poll(&entry, 1, 0) <= 0) return;
+    int written = 0;
+    started_ = real.ioctl(kernel_.fd(), FIONREAD, &written) == 0 && written > 0;
     if (started_) return;
-    pollfd entry{kernel_.fd(), POLLRDHUP, 0};
-    int unread = 0;
-    // The other program does not want it.
-    done_ = real.poll(&entry, 1, 0) > 0 && real.ioctl(kernel_.fd(), FIONREAD, &unread) == 0 && unread == 0;
-    if (done_) real.close(kernel_.fd());
+    // It has closed what it never used.
+    real.close(kernel_.fd());
+    done_ = true;
   }
 
   void add_to(std::vector<pollfd>& entries) const {
+    if (is_waiting()) entries.push_back({kernel_.fd(), POLLIN, 0});
     if (done_ || !started_) return;
     add(entries, ring_.fd(), from_ring_.wants_to_read(), to_ring_.wants_to_write());
     add(entries, kernel_.fd(), to_ring_.wants_to_read(), from_ring_.wants_to_write());

@@ -97,6 +97,38 @@ TEST(Exec, AServerThatForksFirstMayCloseItsCopyLater) {
   EXPECT_EQ(wait_for(server.pid), 0);
 }
 
+TEST(Exec, AProgramMayBeTheFirstToUseADescriptorThatItsParentKeeps) {
+  const Server server = serve([&](int client) {
+    const pid_t child = spawn([&] {
+      ::dup2(client, 9);
+      ::execlp("sh", "sh", "-c", "echo hello >&9; cat <&9 >&9", nullptr);
+    });
+    ::_exit(wait_for(child));
+  });
+  const int fd = connect_to(server.port);
+  EXPECT_EQ(receive(fd, 6), "hello\n");
+  expect_echo(fd, 100'000);
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
+TEST(Exec, ALeakedDescriptorTakesNothingFromItsOwner) {
+  const Server server = serve([&](int client) {
+    const pid_t child = spawn([&] {
+      ::fcntl(client, F_SETFD, 0);
+      ::execlp("sleep", "sleep", "1000", nullptr);
+    });
+    echo(client);
+    ::close(client);
+    ::kill(child, SIGKILL);
+    ::_exit(wait_for(child) == 128 + SIGKILL ? 0 : 1);
+  });
+  const int fd = connect_to(server.port);
+  expect_echo(fd, 300'000);
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
 TEST(Exec, BytesThatTheServerHasNotReadAreThereForTheProgram) {
   const Server server = serve([](int client) {
     if (receive(client, 4) != "line") ::_exit(1);

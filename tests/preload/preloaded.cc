@@ -1,6 +1,7 @@
 #include "tests/preload/preloaded.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -30,27 +31,28 @@ sockaddr_in loopback(std::uint16_t port) {
 
 }  // namespace
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitizer = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr bool kSanitizer = true;
-#else
-constexpr bool kSanitizer = false;
-#endif
-#else
-constexpr bool kSanitizer = false;
-#endif
+namespace {
+
+/// A sanitizer's runtime must come before every other library.
+std::string with_runtime(const std::string& library) {
+  Dl_info found{};
+  void* const symbol = ::dlsym(RTLD_DEFAULT, "__asan_init");
+  if (symbol == nullptr || ::dladdr(symbol, &found) == 0) return library;
+  return std::string(found.dli_fname) + ":" + library;
+}
+
+}  // namespace
 
 void ensure_preloaded(char** argv) {
-  if (kSanitizer) {
-    std::puts("skipped: a sanitizer's runtime wants to be the first library of every program that is started");
+  if (std::getenv("LD_PRELOAD") != nullptr) return;
+  if (::dlsym(RTLD_DEFAULT, "__tsan_init") != nullptr) {
+    std::puts("skipped: ThreadSanitizer does not support threads of forked children");
     std::exit(77);
   }
-  if (std::getenv("LD_PRELOAD") != nullptr) return;
   const char* const library = std::getenv("RSPRELOAD");
   ::setenv("RINGSOCK_CONFIG_DIR", "/nonexistent", 1);
-  ::setenv("LD_PRELOAD", library != nullptr ? library : RSPRELOAD_LIBRARY, 1);
+  ::setenv("ASAN_OPTIONS", "detect_leaks=0", 0);  // of the programs that are started
+  ::setenv("LD_PRELOAD", with_runtime(library != nullptr ? library : RSPRELOAD_LIBRARY).c_str(), 1);
   ::execv("/proc/self/exe", argv);
   std::perror("exec");
   std::exit(99);

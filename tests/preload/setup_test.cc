@@ -135,9 +135,12 @@ TEST(PreloadedSetup, OptionsReadBackWhatLinuxSays) {
   struct Option {
     int level, name;
   };
-  for (const auto& [level, name] : {Option{IPPROTO_TCP, TCP_NODELAY}, {SOL_SOCKET, SO_KEEPALIVE},
-                                    {IPPROTO_TCP, TCP_CORK}, {IPPROTO_TCP, TCP_QUICKACK},
-                                    {SOL_SOCKET, SO_PRIORITY}, {IPPROTO_TCP, TCP_USER_TIMEOUT}}) {
+  for (const auto& [level, name] : {Option{IPPROTO_TCP, TCP_NODELAY},
+                                    {SOL_SOCKET, SO_KEEPALIVE},
+                                    {IPPROTO_TCP, TCP_CORK},
+                                    {IPPROTO_TCP, TCP_QUICKACK},
+                                    {SOL_SOCKET, SO_PRIORITY},
+                                    {IPPROTO_TCP, TCP_USER_TIMEOUT}}) {
     EXPECT_EQ(::setsockopt(alice, level, name, &on, sizeof on), 0) << level << " " << name << std::strerror(errno);
   }
   EXPECT_EQ(get(alice, IPPROTO_TCP, TCP_NODELAY), 1);
@@ -156,7 +159,8 @@ TEST(PreloadedSetup, ReceiveTimeoutEndsABlockedRead) {
 
 TEST(PreloadedSetup, ASignalHandlerWithoutRestartInterruptsARead) {
   auto [alice, bob] = connected_pair();
-  struct sigaction action {}, old {};
+  struct sigaction action {
+  }, old{};
   action.sa_handler = [](int) {};
   ASSERT_EQ(::sigaction(SIGUSR1, &action, &old), 0);
   std::atomic<bool> ended = false;

@@ -192,7 +192,8 @@ TEST(PreloadedBytes, WritingToOneWhoHasGoneIsEpipeWithASignal) {
   auto [alice, bob] = connected_pair();
   bob.reset();
   static volatile std::sig_atomic_t signals = 0;
-  struct sigaction action {}, old {};
+  struct sigaction action {
+  }, old{};
   action.sa_handler = [](int) { signals = signals + 1; };
   ASSERT_EQ(::sigaction(SIGPIPE, &action, &old), 0);
   ssize_t sent = 0;
@@ -219,7 +220,9 @@ TEST(PreloadedBytes, CountsOfBytesThatWait) {
 TEST(PreloadedBytes, ALotInBothDirectionsAtOnce) {
   auto [alice, bob] = connected_pair(AF_INET6);
   constexpr std::size_t kBytes = 8 << 20;
-  const auto pattern = [](std::size_t i, char seed) { return static_cast<char>(i * 7 + (i >> 11) + static_cast<unsigned char>(seed)); };
+  const auto pattern = [](std::size_t i, char seed) {
+    return static_cast<char>(i * 7 + (i >> 11) + static_cast<unsigned char>(seed));
+  };
   const auto write_side = [&](int fd, char seed) {
     std::string block(60'000, '\0');
     for (std::size_t done = 0; done < kBytes;) {

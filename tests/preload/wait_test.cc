@@ -46,7 +46,8 @@ TEST(PreloadedWaiting, PollSleepsUntilWokenBesidesPipesAndTimers) {
 
 TEST(PreloadedWaiting, PpollLetsASignalThrough) {
   auto [alice, bob] = connected_pair();
-  struct sigaction action {}, old {};
+  struct sigaction action {
+  }, old{};
   action.sa_handler = [](int) {};
   ASSERT_EQ(::sigaction(SIGUSR2, &action, &old), 0);
   sigset_t blocked, before;

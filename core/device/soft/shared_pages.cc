@@ -148,6 +148,8 @@ struct SharedPages::ForkHandlers {
     static const bool installed = ::pthread_atfork(prepare, in_parent, in_child) == 0;
     return installed;
   }
+  // At load, so that those that must be run before are installed later (ForkRegistry).
+  static inline const bool at_load = are_installed();
 };
 
 std::shared_ptr<SharedPages> SharedPages::put_under(std::uint64_t start, std::uint64_t bytes, OtherWriters writers) {
