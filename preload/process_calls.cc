@@ -9,6 +9,7 @@
 
 #include "core/base/mutex.h"
 #include "core/runtime/fork_registry.h"
+#include "core/runtime/statistics.h"
 #include "librsocket/family_record.h"
 #include "preload/hand_over.h"
 #include "preload/route.h"
@@ -127,6 +128,7 @@ RS_INTERCEPT pid_t __vfork() { return ::fork(); }
 
 RS_INTERCEPT void _exit(int status) {
   rs::leave_families();
+  runtime::process_statistics.at_exit();
   real._exit(status);
   __builtin_unreachable();
 }
