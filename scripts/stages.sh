@@ -1,12 +1,13 @@
 # The stages of ./check. Each is a function stage_NAME that adds to passed, failed and skipped, and returns 0 (passed),
 # 77 (skipped, with skip_reason set) or anything else (failed). Sourced by check, after lib.sh.
 
-all_stages=(gcc headers exports tools clang asan tsan fuzz dist format tidy)
+all_stages=(gcc headers exports tools programs clang asan tsan fuzz dist format tidy)
 declare -A stage_help=(
   [gcc]="g++, warnings are errors; all tests; install"
   [headers]="every header compiles alone, the installed ones as C too"
   [exports]="the libraries export what their symbol maps say, and carry the right names"
   [tools]="Debian's rstream, riostream, rcopy over librsocket, with each other and with ours"
+  [programs]="Debian's redis, nginx, PostgreSQL, ssh ... over librspreload: both ends, one end, none, killed in the middle"
   [clang]="clang++, warnings are errors"
   [asan]="AddressSanitizer and UBSan; all tests"
   [tsan]="ThreadSanitizer; the threaded tests"
@@ -70,6 +71,17 @@ stage_tools() {
     skip_reason=$(tail -n 1 "$log")
     return 77
   fi
+  p=$(grep -c '^ok ' "$log") f=$(grep -c '^not ok ' "$log") s=$(grep -c '^skip ' "$log")
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  return $status
+}
+
+stage_programs() {
+  local log=$build_root/programs.log p f s
+  plain_build || return 1
+  run_logged "programs over librspreload" "$log" "$root/tests/apps/programs/run_programs.py" run \
+    --preload "$build_root/gcc/stage/lib/rsocket/librspreload.so"
+  local status=$?
   p=$(grep -c '^ok ' "$log") f=$(grep -c '^not ok ' "$log") s=$(grep -c '^skip ' "$log")
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   return $status

@@ -20,7 +20,8 @@ class Program:
     """A program nobody here wrote, as server, client or both.
 
     name: as reported; title: as in the README; needs: executables; silent: sides whose processes end without running
-    their exit handlers, so that no statistics can be had of them; kernel_because: why the library leaves its
+    their exit handlers, so that no statistics can be had of them; servers_talk: its servers
+    are connected with each other; kernel_because: why the library leaves its
     connections to the kernel even when both ends are preloaded, empty where it must not.
     """
 
@@ -29,6 +30,7 @@ class Program:
     needs = ()
     silent = ()
     kernel_because = ""
+    servers_talk = False
 
     def start(self, run):
         """Starts the servers; returns when a client may come."""

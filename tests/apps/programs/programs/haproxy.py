@@ -36,6 +36,7 @@ backend bytes
 class Haproxy(nginx.Nginx):
     name = "haproxy"
     title = "haproxy (HTTP, and TCP with splice) in front of nginx, curl, wrk"
+    servers_talk = True
     needs = ("haproxy", "nginx", "curl", "wrk")
 
     def start(self, run):

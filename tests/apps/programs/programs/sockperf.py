@@ -21,7 +21,7 @@ class Sockperf(Program):
         return ["sockperf", "ping-pong", "--tcp", "-i", "127.0.0.1", "-p", self.port, "-t", seconds, *words]
 
     def exchange(self, run):
-        said = run.client(self.ping_pong(1, "--data-integrity", "-m", 1000, "-r", 500)).text
+        said = run.client(self.ping_pong(1, "--data-integrity", "-m", 1000, "-r", 500, "--mps", 100_000)).text
         must_hold(said, "# dropped messages = 0; # duplicated messages = 0; # out-of-order messages = 0")
 
     def endless(self, run):
