@@ -172,8 +172,10 @@ Result<int> EpollSet::sleep(std::span<epoll_event> events, Nanos deadline, const
     if (hot_count_ > 0) deadline = std::min(deadline, monotonic_now() + kBlindSleep);
   }
   std::array<pollfd, 2> waited{{{kernel_.get(), POLLIN, 0}, {doorbells_.get(), POLLIN, 0}}};
+  const Nanos begun = monotonic_now();
   const Result<int> woken = poll_until(waited, deadline, mask);
   if (!woken) return woken;
+  if (*woken > 0) note_sleep(monotonic_now() - begun);
   if (waited[1].revents != 0) {
     const std::lock_guard guard(lock_);
     take_doorbells_locked();

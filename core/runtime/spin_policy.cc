@@ -18,6 +18,8 @@ SpinPolicy spin_policy() {
   return {polling_time.load(std::memory_order_relaxed), adaptive.load(std::memory_order_relaxed)};
 }
 
+void note_sleep(Nanos duration) { thread_history.slept(duration, spin_policy()); }
+
 Spinner::Spinner(Nanos deadline, unsigned stride)
     : BasicSpinner(spin_policy(), process_contention, thread_history, deadline, stride) {}
 

@@ -68,14 +68,28 @@ class Contention {
   std::atomic<Nanos> hog_memory_{kHogMemory};
 };
 
-/// Whether this thread's spins paid off lately.
+/// Whether this thread's spins paid off lately, and whether longer ones would have.
 class SpinHistory {
  public:
-  /// The part of `polling_time` to spend this time. After misses in a row it shrinks to an eighth; one spin in 16 gets
-  /// all of it, so that a thread whose peer has become quick notices.
+  /// A sleep that was over so soon would better have been spun: falling asleep and being woken costs some 25 us by itself.
+  static constexpr Nanos kShortSleep{120'000};
+  static constexpr Nanos kLongestBudget{100'000};
+
+  /// How long to spin this time: `polling_time`, more after short sleeps. After misses in a row it shrinks to an eighth;
+  /// one spin in 16 gets all of it, so that a thread whose peer has become quick notices.
   [[nodiscard]] Nanos budget(const SpinPolicy& policy) {
-    if (!policy.adaptive || misses_ < kMissesPerStep || ++probe_ % kProbeInterval == 0) return policy.polling_time;
+    if (!policy.adaptive || policy.polling_time == Nanos::zero()) return policy.polling_time;
+    if (misses_ < kMissesPerStep || ++probe_ % kProbeInterval == 0) return std::max(policy.polling_time, grown_);
     return Nanos(policy.polling_time.count() >> std::min(misses_ / kMissesPerStep, kMaxShift));
+  }
+  /// A spin found nothing, and the sleep after it took so long.
+  void slept(Nanos duration, const SpinPolicy& policy) {
+    if (duration < kShortSleep) {
+      grown_ = std::min(2 * std::max(grown_, policy.polling_time), std::max(kLongestBudget, policy.polling_time));
+      misses_ = 0;
+    } else {
+      grown_ = grown_ / 2;
+    }
   }
   /// None after a miss, but for one spin in 16.
   [[nodiscard]] Nanos budget_when_hogged(Nanos budget) {
@@ -90,6 +104,7 @@ class SpinHistory {
   static constexpr unsigned kProbeInterval = 16;
   unsigned misses_ = 0;
   unsigned probe_ = 0;
+  Nanos grown_{};
 };
 
 /// Time and the scheduler, as the machine has them. Tests bring their own.
@@ -169,6 +184,9 @@ class BasicSpinner {
   bool started_ = false;
   bool contended_ = false;
 };
+
+/// What the calling thread learns from a sleep that something ended, not a time-out.
+void note_sleep(Nanos duration);
 
 /// The spinner of this process and thread.
 class Spinner : public BasicSpinner<RealMachine> {

@@ -146,6 +146,26 @@ TEST_F(SpinPolicyTest, OneSpinThatPaysBringsTheWholePollingTimeBack) {
   EXPECT_GE(spin(), 10us);
 }
 
+TEST_F(SpinPolicyTest, SpinsLongerAfterSleepsThatWereShort) {
+  history_.slept(40us, policy_);
+  EXPECT_GE(spin(), 20us);
+  for (int i = 0; i < 10; ++i) history_.slept(40us, policy_);
+  EXPECT_GE(spin(), 100us);
+  EXPECT_LE(spin(), 130us) << "but not for ever longer";
+}
+
+TEST_F(SpinPolicyTest, LongSleepsBringThePollingTimeBack) {
+  for (int i = 0; i < 10; ++i) history_.slept(40us, policy_);
+  for (int i = 0; i < 10; ++i) history_.slept(5ms, policy_);
+  EXPECT_LE(spin(), 13us);
+}
+
+TEST_F(SpinPolicyTest, WhoAskedForNoSpinningGetsNoneHoweverShortTheSleeps) {
+  policy_.polling_time = 0us;
+  for (int i = 0; i < 10; ++i) history_.slept(40us, policy_);
+  EXPECT_LE(spin(), 600ns);
+}
+
 TEST_F(SpinPolicyTest, APollingTimeThatSomebodyAskedForIsKept) {
   policy_ = {.polling_time = 50us, .adaptive = false};
   for (int i = 0; i < 100; ++i) EXPECT_GE(spin(), 50us);
