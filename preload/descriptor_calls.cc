@@ -253,3 +253,8 @@ RS_INTERCEPT int ioctl(int fd, unsigned long request, ...) {
       fd, [&](Lookup& socket) { return io_control(socket, fd, request, argument); },
       [&] { return real.ioctl(fd, request, argument); });
 }
+
+RS_INTERCEPT int sockatmark(int fd) noexcept {
+  int at_mark = 0;
+  return ::ioctl(fd, SIOCATMARK, &at_mark) < 0 ? -1 : at_mark;
+}

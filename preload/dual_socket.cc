@@ -66,6 +66,14 @@ void DualSocket::leave() {
   leave_to_kernel();
 }
 
+void DualSocket::give_up_ring() {
+  if (way() == Way::both) {
+    stop_listening();
+    set_kernel_nonblocking(descriptor(), is_nonblocking());
+  }
+  if (way() == Way::both || way() == Way::undecided) leave();
+}
+
 std::optional<KernelReason> DualSocket::reason_for_kernel(const sockaddr* address, socklen_t length) {
   const auto destination = SocketAddress::from(address, length);
   if (!destination || destination->family() != domain() || destination->port() == 0) return KernelReason::other;
@@ -161,6 +169,7 @@ Status DualSocket::listen_on_ring(int backlog) {
 }
 
 Result<int> DualSocket::accept(SocketAddress& peer, int flags) {
+  if (way() == Way::kernel) return accept_from_kernel(peer, flags);
   if (way() != Way::both) return Error{EINVAL, "accept: not listening"};
   // In turns, so that none of the two can keep the other's clients waiting.
   const bool kernel_first = kernel_first_.load(std::memory_order_relaxed);

@@ -43,6 +43,8 @@ class DualSocket final : public rs::StreamSocket {
 
   /// F_SETFL: the kernel socket follows, but for a listener's, which must never block.
   void set_status_flags(int flags);
+  /// What is on no ring yet becomes the kernel's for good, a listener too; connections stay. Not inside a read-side section.
+  void give_up_ring();
   /// Whether the kernel socket still is what the descriptor means.
   [[nodiscard]] bool is_kernel_socket() const { return way() != Way::ring; }
 

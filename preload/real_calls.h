@@ -10,6 +10,7 @@
 #include <sys/uio.h>
 
 #include <csignal>
+#include <cstdarg>
 #include <cstdio>
 #include <ctime>
 

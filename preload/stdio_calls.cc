@@ -1,9 +1,12 @@
-// Streams of libc on sockets: fdopen(3). libc's streams read by system calls of their own, which would meet the doorbell
-// of a ring instead of its bytes; so such a stream gets functions of ours.
+// Streams of libc on sockets, fdopen(3), and dprintf(3). libc's streams read by system calls of their own, which would
+// meet the doorbell of a ring instead of its bytes; so such a stream gets functions of ours.
 #include <atomic>
 #include <cerrno>
+#include <cstdarg>
+#include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "core/base/mutex.h"
@@ -92,8 +95,24 @@ int fileno_ours(FILE* stream, int (*libcs)(FILE*)) {
   return fd >= 0 ? fd : libcs(stream);
 }
 
+/// dprintf(3) to an endpoint; `print(char** text)` as vasprintf(3).
+int print_to_socket(int fd, auto print) {
+  char* text = nullptr;
+  const int length = print(&text);
+  if (length < 0) return -1;
+  const std::unique_ptr<char, decltype(&std::free)> owner(text, &std::free);
+  for (ssize_t done = 0; done < length;) {
+    const ssize_t sent = intercepted_send(fd, text + done, static_cast<std::size_t>(length - done), 0);
+    if (sent < 0) return -1;
+    done += sent;
+  }
+  return length;
+}
+
 }  // namespace
 }  // namespace ringsock::preload
+
+extern "C" int __vasprintf_chk(char** text, int level, const char* format, va_list arguments);
 
 using namespace ringsock;
 using namespace ringsock::preload;
@@ -115,3 +134,28 @@ RS_INTERCEPT FILE* fdopen(int fd, const char* mode) noexcept {
 
 RS_INTERCEPT int fileno(FILE* stream) noexcept { return fileno_ours(stream, real.fileno); }
 RS_INTERCEPT int fileno_unlocked(FILE* stream) noexcept { return fileno_ours(stream, real.fileno_unlocked); }
+
+RS_INTERCEPT int vdprintf(int fd, const char* format, va_list arguments) {
+  if (!fd_table().holds(fd)) [[likely]]
+    return real.vdprintf(fd, format, arguments);
+  return print_to_socket(fd, [&](char** text) { return ::vasprintf(text, format, arguments); });
+}
+RS_INTERCEPT int __vdprintf_chk(int fd, int level, const char* format, va_list arguments) {
+  if (!fd_table().holds(fd)) [[likely]]
+    return real.__vdprintf_chk(fd, level, format, arguments);
+  return print_to_socket(fd, [&](char** text) { return ::__vasprintf_chk(text, level, format, arguments); });
+}
+RS_INTERCEPT int dprintf(int fd, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const int printed = ::vdprintf(fd, format, arguments);
+  va_end(arguments);
+  return printed;
+}
+RS_INTERCEPT int __dprintf_chk(int fd, int level, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const int printed = ::__vdprintf_chk(fd, level, format, arguments);
+  va_end(arguments);
+  return printed;
+}

@@ -160,6 +160,13 @@ TEST(PreloadedBytes, SpliceFromASocketToAPipeAndBack) {
   EXPECT_EQ(read_all(alice, 7), "through");
 }
 
+TEST(PreloadedBytes, DprintfAndSockatmark) {
+  auto [alice, bob] = connected_pair();
+  EXPECT_EQ(::dprintf(alice, "answer %d\n", 42), 10);
+  EXPECT_EQ(read_all(bob, 10), "answer 42\n");
+  EXPECT_EQ(::sockatmark(bob), 0);
+}
+
 TEST(PreloadedBytes, StreamsOfStdio) {
   auto [alice, bob] = connected_pair();
   FILE* const out = ::fdopen(::dup(bob), "w");
