@@ -42,7 +42,7 @@ void StreamSocket::before_fork() noexcept {
     return;
   }
   family->holders.fetch_add(1);
-  pid_t user = ::getpid();
+  pid_t user = runtime::fork_registry().forking_process();
   family->user.compare_exchange_strong(user, 0);
   if (now != State::listening) suspend();
 }

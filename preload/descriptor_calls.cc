@@ -190,9 +190,7 @@ std::vector<int> ours_between(unsigned first, unsigned last) {
   return found;
 }
 
-void close_all_ours(unsigned first, unsigned last) {
-  for (const int fd : ours_between(first, last)) [[maybe_unused]] const Status closed = runtime::close_descriptor(fd);
-}
+void close_all_ours(unsigned first, unsigned last) { runtime::close_descriptors(ours_between(first, last)); }
 
 }  // namespace
 }  // namespace ringsock::preload

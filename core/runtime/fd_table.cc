@@ -2,8 +2,12 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#if __has_include(<sys/single_threaded.h>)
+#include <sys/single_threaded.h>
+#endif
 #include <urcu/urcu-bp.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <new>
@@ -38,6 +42,9 @@ constinit int fork_depth = 0;
 }  // namespace
 
 void rcu_wait_for_readers() {
+#if __has_include(<sys/single_threaded.h>)
+  if (__libc_single_threaded != 0) return;
+#endif
   const int saved_errno = errno;
   urcu_bp_synchronize_rcu();
   errno = saved_errno;
@@ -69,6 +76,7 @@ Result<FdTable::Entry*> FdTable::make_entry(int fd) {
     // Zeroed pages are a chunk of null pointers: constructing it would touch every page.
     static_assert(std::is_trivially_destructible_v<Chunk> && sizeof(Entry) == sizeof(void*));
     slot.store(static_cast<Chunk*>(memory), std::memory_order_release);
+    chunks_end_ = std::max(chunks_end_, (number >> kChunkBits) + 1);
   }
   return entry(fd);
 }
@@ -106,6 +114,18 @@ Ref FdTable::remove(int fd) {
   if (!endpoint) return {};
   rcu_wait_for_readers();
   return Ref(endpoint);
+}
+
+std::vector<Ref> FdTable::remove(std::span<const int> fds) {
+  std::vector<Ref> removed(fds.size());
+  {
+    const std::lock_guard guard(lock_);
+    for (std::size_t i = 0; i < fds.size(); ++i) {
+      if (Entry* const place = entry(fds[i])) removed[i] = Ref(exchange(*place, nullptr));
+    }
+  }
+  rcu_wait_for_readers();
+  return removed;
 }
 
 bool FdTable::let_go(int fd) {

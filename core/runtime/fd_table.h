@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "core/base/mutex.h"
 #include "core/base/result.h"
@@ -80,6 +82,8 @@ class FdTable {
   /// not call Endpoint::close(): the caller does, when Endpoint::has_descriptors() says that this one was the last. Not
   /// inside a read-side section.
   Ref remove(int fd);
+  /// The same for many, with one grace period; those that are not ours are empty.
+  std::vector<Ref> remove(std::span<const int> fds);
   /// The same for a descriptor that goes on as the kernel's, and without waiting: the table's reference is dropped
   /// later, with those of others. False when `fd` is not ours.
   bool let_go(int fd);
@@ -116,6 +120,7 @@ class FdTable {
   Mutex lock_;
   std::array<Endpoint*, kMostRetired> retired_{};  ///< let go; readers may still be inside
   std::size_t retired_count_ = 0;
+  std::size_t chunks_end_ = 0;  ///< behind the last chunk there is
   std::array<std::atomic<Chunk*>, kChunks> chunks_{};
 };
 
@@ -130,7 +135,7 @@ inline FdTable::Lookup::Lookup(const FdTable& table, int fd) noexcept {
 template <class Visit>
 void FdTable::for_each(Visit visit) {
   const std::lock_guard guard(lock_);
-  for (std::size_t i = 0; i < kChunks; ++i) {
+  for (std::size_t i = 0; i < chunks_end_; ++i) {
     Chunk* chunk = chunks_[i].load(std::memory_order_relaxed);
     if (!chunk) continue;
     for (std::size_t j = 0; j < kChunkSize; ++j) {

@@ -1,6 +1,7 @@
 #include "core/runtime/fork_registry.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <mutex>
 #include <utility>
@@ -81,6 +82,7 @@ bool ForkRegistry::is_empty() {
 
 void ForkRegistry::before_fork() {
   forking_.lock();
+  forking_process_ = ::getpid();
   // First of all: a reader may wait for one of the locks below, and somebody else for that reader.
   rcu_before_fork();
   {

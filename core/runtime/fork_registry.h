@@ -1,6 +1,8 @@
 // fork(2) in a process whose other threads are using endpoints at that moment.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <cstddef>
 #include <shared_mutex>
@@ -56,6 +58,9 @@ class ForkRegistry {
     return true;
   }
 
+  /// Of the process that forks, in before_fork() of an endpoint: a system call for each would add up.
+  [[nodiscard]] pid_t forking_process() const { return forking_process_; }
+
   /// Shared while an endpoint is taken apart: fork(2) waits for that. Without locks of endpoints.
   std::shared_mutex& teardown_gate() { return teardown_gate_; }
 
@@ -70,6 +75,7 @@ class ForkRegistry {
   Mutex lock_;  ///< of entered_; a leaf
   IntrusiveList<Endpoint, ForkRegistry> entered_;
   // Between before_fork() and after_fork_...():
+  pid_t forking_process_ = 0;
   ForkLocks locks_;
   std::vector<Ref> prepared_;
 };

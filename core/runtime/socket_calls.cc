@@ -168,23 +168,39 @@ Result<int> accept(Lookup& socket, SocketAddress& peer, int flags) {
                            [&] { return socket->accept(peer, flags); });
 }
 
-Status close_descriptor(int fd) {
-  Ref endpoint = fd_table().remove(fd);
-  if (!endpoint) return Error{EBADF, "close"};
-  if (endpoint->has_descriptors()) {
-    endpoint->descriptor_closed(fd);
+namespace {
+/// The rest of close(2), after `fd` was taken out of the table.
+void finish_close(Endpoint& endpoint, int fd) {
+  if (endpoint.has_descriptors()) {
+    endpoint.descriptor_closed(fd);
   } else {
-    const Nanos linger = endpoint->linger();
-    endpoint->close();
+    const Nanos linger = endpoint.linger();
+    endpoint.close();
     if (linger > Nanos::zero()) {
       [[maybe_unused]] const Status drained =
-          retry_until_ready(*endpoint, EPOLLOUT, deadline_after(linger), [&]() -> Status {
-            return endpoint->is_drained() ? ok() : Status(Error{EAGAIN, "close"});
+          retry_until_ready(endpoint, EPOLLOUT, deadline_after(linger), [&]() -> Status {
+            return endpoint.is_drained() ? ok() : Status(Error{EAGAIN, "close"});
           });
     }
   }
-  if (!endpoint->owns_descriptor(fd)) ::close(fd);
+  if (!endpoint.owns_descriptor(fd)) ::close(fd);
+}
+}  // namespace
+
+Status close_descriptor(int fd) {
+  Ref endpoint = fd_table().remove(fd);
+  if (!endpoint) return Error{EBADF, "close"};
+  finish_close(*endpoint, fd);
   return ok();
+}
+
+void close_descriptors(std::span<const int> fds) {
+  std::vector<Ref> endpoints = fd_table().remove(fds);
+  for (std::size_t i = 0; i < fds.size(); ++i) {
+    if (!endpoints[i]) continue;
+    finish_close(*endpoints[i], fds[i]);
+    endpoints[i] = {};
+  }
 }
 
 }  // namespace ringsock::runtime

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <span>
 
 #include "core/base/result.h"
 #include "core/runtime/fd_table.h"
@@ -30,5 +31,7 @@ Status connect(Lookup& socket, const sockaddr* address, socklen_t length);
 Result<int> accept(Lookup& socket, SocketAddress& peer, int flags);
 /// close(2) of a descriptor of ours: takes it out of the table, lingers, closes. Error: EBADF when it is not ours.
 Status close_descriptor(int fd);
+/// The same for many; those that are not ours stay open.
+void close_descriptors(std::span<const int> fds);
 
 }  // namespace ringsock::runtime
