@@ -9,10 +9,10 @@
 
 namespace ringsock::preload {
 
-/// A kernel TCP socket that may turn into an rsocket under the same descriptor number. connect() decides: where a device
-/// finds a listener of ours, the connection goes through a ring; else, and also when that fails, the kernel socket is
-/// connected, and the descriptor leaves the table for good. listen() opens both ways, and accept() takes clients from
-/// both.
+/// A kernel TCP socket that may turn into an rsocket under the same descriptor number. connect() decides: where a
+/// device finds a listener of ours, the connection goes through a ring; else, and also when that fails, the kernel
+/// socket is connected, and the descriptor leaves the table for good. listen() opens both ways, and accept() takes
+/// clients from both.
 ///
 /// Until it is decided, binding and options go to the kernel socket, which thus answers as without us; options are
 /// repeated for the ring.
@@ -43,7 +43,8 @@ class DualSocket final : public rs::StreamSocket {
 
   /// F_SETFL: the kernel socket follows, but for a listener's, which must never block.
   void set_status_flags(int flags);
-  /// What is on no ring yet becomes the kernel's for good, a listener too; connections stay. Not inside a read-side section.
+  /// What is on no ring yet becomes the kernel's for good, a listener too; connections stay. Not inside a read-side
+  /// section.
   void give_up_ring();
   /// Whether the kernel socket still is what the descriptor means.
   [[nodiscard]] bool is_kernel_socket() const { return way() != Way::ring; }

@@ -36,7 +36,8 @@ std::vector<int> others_than(int epoll_fd) {
   return out;
 }
 
-/// How `inner` is registered in the kernel's set `outer` (proc_pid_fdinfo(5)); nothing when it is not, or `outer` is no set.
+/// How `inner` is registered in the kernel's set `outer` (proc_pid_fdinfo(5)); nothing when it is not, or `outer` is no
+/// set.
 std::optional<epoll_event> registration_of(int inner, int outer) {
   std::array<char, 64> path{};
   std::snprintf(path.data(), path.size(), "/proc/self/fdinfo/%d", outer);

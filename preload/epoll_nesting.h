@@ -9,7 +9,8 @@ namespace ringsock::preload {
 void note_epoll_set(int epoll_fd) noexcept;
 
 /// Makes the kernel's set `epoll_fd` one of ours (runtime::EpollSet::adopt), and with it those sets whose member it is:
-/// the kernel would not tell them what happens on a ring. Looks at the other sets of the process, a few microseconds each.
+/// the kernel would not tell them what happens on a ring. Looks at the other sets of the process, a few microseconds
+/// each.
 Status adopt_epoll_set(int epoll_fd);
 
 }  // namespace ringsock::preload

@@ -19,8 +19,8 @@ constinit std::atomic<bool> stopped{false};
 
 /// Read on first use, never destroyed.
 const config::PreloadRules& rules() {
-  static const auto* const all = new config::PreloadRules(config::PreloadRules::load(
-      config::config_directory(), program_invocation_short_name, config::report_as_warning));
+  static const auto* const all = new config::PreloadRules(
+      config::PreloadRules::load(config::config_directory(), program_invocation_short_name, config::report_as_warning));
   return *all;
 }
 

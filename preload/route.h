@@ -14,8 +14,8 @@ namespace ringsock::preload {
 using runtime::fd_table;
 using runtime::Lookup;
 
-/// `ours(Lookup&)`, a Result, when `fd` means an endpoint, `libcs()` otherwise. For calls that move bytes: an RCU read-side
-/// section is held, so `ours` must pin() before it sleeps.
+/// `ours(Lookup&)`, a Result, when `fd` means an endpoint, `libcs()` otherwise. For calls that move bytes: an RCU
+/// read-side section is held, so `ours` must pin() before it sleeps.
 template <class Ours, class Libcs>
 [[gnu::always_inline]] inline auto route(int fd, Ours ours, Libcs libcs) {
   if (!fd_table().holds(fd)) [[likely]]
@@ -37,7 +37,8 @@ inline auto route_pinned(int fd, Ours ours, Libcs libcs) {
       libcs);
 }
 
-// What the application's call of that name does. Not by that name: the linker sends our own calls to libc (libc_calls.h).
+// What the application's call of that name does. Not by that name: the linker sends our own calls to libc
+// (libc_calls.h).
 ssize_t intercepted_read(int fd, void* data, std::size_t length);
 ssize_t intercepted_send(int fd, const void* data, std::size_t length, int flags);
 int intercepted_close(int fd);

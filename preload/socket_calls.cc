@@ -107,7 +107,8 @@ RS_INTERCEPT int socket(int domain, int type, int protocol) {
 
 RS_INTERCEPT int bind(int fd, const sockaddr* address, socklen_t length) {
   return route_pinned(
-      fd, [&](Lookup& socket) { return socket->bind(address, length); }, [&] { return real.bind(fd, address, length); });
+      fd, [&](Lookup& socket) { return socket->bind(address, length); },
+      [&] { return real.bind(fd, address, length); });
 }
 
 RS_INTERCEPT int listen(int fd, int backlog) {

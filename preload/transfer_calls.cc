@@ -207,7 +207,8 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
       fd,
       [&](Lookup& socket) -> Result<ssize_t> {
         if ((flags & MSG_FASTOPEN) != 0) {
-          if (Status connected = runtime::connect(socket, address, address_length); !connected) return connected.error();
+          if (Status connected = runtime::connect(socket, address, address_length); !connected)
+            return connected.error();
           const ssize_t sent = intercepted_send(fd, data, length, flags & ~MSG_FASTOPEN);  // whichever way it went
           if (sent < 0) return Error::last("sendto");
           return sent;

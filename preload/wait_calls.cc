@@ -127,8 +127,6 @@ RS_INTERCEPT int pselect(int nfds, fd_set* readable, fd_set* writable, fd_set* e
   });
 }
 
-
-
 RS_INTERCEPT int epoll_create(int size) noexcept {
   const int fd = real.epoll_create(size);
   note_epoll_set(fd);

@@ -4,8 +4,8 @@
 #include "core/base/libc_calls.h"
 
 extern "C" {
-#define LIBC_CALL(result, name, parameters, arguments)                          \
-  [[gnu::visibility("hidden")]] result __wrap_##name parameters;                \
+#define LIBC_CALL(result, name, parameters, arguments)           \
+  [[gnu::visibility("hidden")]] result __wrap_##name parameters; \
   result __wrap_##name parameters { return ringsock::libc_calls.name arguments; }
 #include "core/base/libc_calls.def"
 #undef LIBC_CALL

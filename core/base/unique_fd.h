@@ -34,9 +34,9 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Gives a descriptor that the application does not know a high number (beyond 1000, or three quarters of RLIMIT_NOFILE),
-/// so that the application's own numbers stay as low as they are without us: programs keep arrays by number, select(2)
-/// ends at 1024. Closes on exec. Two system calls; the descriptor as it was where there is no room.
+/// Gives a descriptor that the application does not know a high number (beyond 1000, or three quarters of
+/// RLIMIT_NOFILE), so that the application's own numbers stay as low as they are without us: programs keep arrays by
+/// number, select(2) ends at 1024. Closes on exec. Two system calls; the descriptor as it was where there is no room.
 UniqueFd out_of_the_way(UniqueFd fd);
 
 }  // namespace ringsock

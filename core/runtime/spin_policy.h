@@ -71,12 +71,13 @@ class Contention {
 /// Whether this thread's spins paid off lately, and whether longer ones would have.
 class SpinHistory {
  public:
-  /// A sleep that was over so soon would better have been spun: falling asleep and being woken costs some 25 us by itself.
+  /// A sleep that was over so soon would better have been spun: falling asleep and being woken costs some 25 us by
+  /// itself.
   static constexpr Nanos kShortSleep{120'000};
   static constexpr Nanos kLongestBudget{100'000};
 
-  /// How long to spin this time: `polling_time`, more after short sleeps. After misses in a row it shrinks to an eighth;
-  /// one spin in 16 gets all of it, so that a thread whose peer has become quick notices.
+  /// How long to spin this time: `polling_time`, more after short sleeps. After misses in a row it shrinks to an
+  /// eighth; one spin in 16 gets all of it, so that a thread whose peer has become quick notices.
   [[nodiscard]] Nanos budget(const SpinPolicy& policy) {
     if (!policy.adaptive || policy.polling_time == Nanos::zero()) return policy.polling_time;
     if (misses_ < kMissesPerStep || ++probe_ % kProbeInterval == 0) return std::max(policy.polling_time, grown_);

@@ -1,5 +1,5 @@
-// Sockets of libc, as any program uses them. The tests here run twice: on the kernel's sockets, which shows that they are
-// right, and with librspreload.
+// Sockets of libc, as any program uses them. The tests here run twice: on the kernel's sockets, which shows that they
+// are right, and with librspreload.
 #pragma once
 
 #include <arpa/inet.h>
