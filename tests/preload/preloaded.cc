@@ -33,12 +33,14 @@ sockaddr_in loopback(std::uint16_t port) {
 
 namespace {
 
-/// A sanitizer's runtime must come before every other library.
-std::string with_runtime(const std::string& library) {
-  Dl_info found{};
-  void* const symbol = ::dlsym(RTLD_DEFAULT, "__asan_init");
-  if (symbol == nullptr || ::dladdr(symbol, &found) == 0) return library;
-  return std::string(found.dli_fname) + ":" + library;
+/// The sanitizers' runtimes must come before every other library, in programs that do not have them, too.
+std::string with_runtimes(std::string libraries) {
+  for (const char* const name : {"__ubsan_handle_type_mismatch_v1", "__asan_init"}) {
+    Dl_info found{};
+    void* const symbol = ::dlsym(RTLD_DEFAULT, name);
+    if (symbol != nullptr && ::dladdr(symbol, &found) != 0) libraries = std::string(found.dli_fname) + ":" + libraries;
+  }
+  return libraries;
 }
 
 }  // namespace
@@ -52,7 +54,7 @@ void ensure_preloaded(char** argv) {
   const char* const library = std::getenv("RSPRELOAD");
   ::setenv("RINGSOCK_CONFIG_DIR", "/nonexistent", 1);
   ::setenv("ASAN_OPTIONS", "detect_leaks=0", 0);  // of the programs that are started
-  ::setenv("LD_PRELOAD", with_runtime(library != nullptr ? library : RSPRELOAD_LIBRARY).c_str(), 1);
+  ::setenv("LD_PRELOAD", with_runtimes(library != nullptr ? library : RSPRELOAD_LIBRARY).c_str(), 1);
   ::execv("/proc/self/exe", argv);
   std::perror("exec");
   std::exit(99);
