@@ -150,6 +150,7 @@ Status DualSocket::listen(int backlog) {
   if (!on_ring && on_ring.error().code == EDESTADDRREQ) on_ring = listen_on_ring(backlog);
   if (!on_ring) {
     log_info("listen: by the kernel only: %s", on_ring.error().where);
+    stop_listening();  // nothing of a half-made listener stays
     leave();
     return ok();
   }
