@@ -13,17 +13,30 @@ namespace {
 
 using runtime::EpollSet;
 
-bool any_ours(std::span<const pollfd> entries) {
-  return std::any_of(entries.begin(), entries.end(), [](const pollfd& entry) { return fd_table().holds(entry.fd); });
+// What serves endpoints is kept out of the calls, so that these need no registers of their own on the way to libc.
+
+/// A plain loop: std::any_of() is unrolled, which costs more than it saves for the one descriptor that most ask for.
+[[gnu::always_inline]] inline bool any_ours(const pollfd* fds, nfds_t count) {
+  if (fds == nullptr) return false;
+  for (const pollfd* const end = fds + count; fds != end; ++fds) {
+    if (fd_table().holds(fds->fd)) return true;
+  }
+  return false;
 }
 
-int poll_ours(pollfd* fds, nfds_t count, int timeout) {
-  if (fds == nullptr || !any_ours({fds, count})) return real.poll(fds, count, timeout);
+[[gnu::noinline]] int poll_any(pollfd* fds, nfds_t count, int timeout) {
+  if (!any_ours(fds, count)) return real.poll(fds, count, timeout);
   return to_posix([&] { return runtime::poll_endpoints({fds, count}, from_milliseconds(timeout), nullptr); });
 }
 
+[[gnu::always_inline]] inline int poll_ours(pollfd* fds, nfds_t count, int timeout) {
+  asm("" : "+r"(fds));  // libc's header says of poll() that it only writes there, and the compiler believes it
+  const bool one_of_libcs = count == 1 && fds != nullptr && !fd_table().holds(fds->fd);
+  return one_of_libcs ? real.poll(fds, count, timeout) : poll_any(fds, count, timeout);
+}
+
 int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
-  if (fds == nullptr || !any_ours({fds, count})) return real.ppoll(fds, count, timeout, mask);
+  if (!any_ours(fds, count)) return real.ppoll(fds, count, timeout, mask);
   return to_posix([&]() -> Result<int> {
     const auto left = from_timespec(timeout);
     if (!left) return left.error();
@@ -70,21 +83,26 @@ int select_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptiona
   });
 }
 
-/// epoll_wait(2) and its relatives. `libcs` waits by the kernel; another thread may make the set one of ours meanwhile.
-int epoll_wait_ours(int epoll_fd, epoll_event* events, int count, Result<Nanos> timeout, const sigset_t* mask,
-                    auto libcs) {
-  if (!fd_table().holds(epoll_fd)) [[likely]] {
-    const int ready = libcs();
-    if (!fd_table().holds(epoll_fd)) [[likely]]
-      return ready;
-    if (ready <= 0) return ready;
-    const int left = EpollSet::forget_wake_up(events, ready);
-    if (left > 0) return left;
-  }
+[[gnu::noinline]] int wait_in_set(int epoll_fd, epoll_event* events, int count, int timeout) {
+  return to_posix(
+      [&] { return runtime::epoll_wait_for(epoll_fd, events, count, from_milliseconds(timeout), nullptr); });
+}
+[[gnu::noinline]] int wait_in_set_masked(int epoll_fd, epoll_event* events, int count, const Result<Nanos>& timeout,
+                                         const sigset_t* mask) {
   return to_posix([&]() -> Result<int> {
     if (!timeout) return timeout.error();
     return runtime::epoll_wait_for(epoll_fd, events, count, *timeout, mask);
   });
+}
+
+/// epoll_wait(2) and its relatives. `libcs` waits by the kernel; another thread may make the set one of ours meanwhile.
+[[gnu::always_inline]] inline int epoll_wait_ours(int epoll_fd, epoll_event* events, auto libcs, auto ours) {
+  if (fd_table().holds(epoll_fd)) return ours();
+  const int ready = libcs();
+  if (ready <= 0 || !fd_table().holds(epoll_fd)) [[likely]]
+    return ready;
+  const int left = EpollSet::forget_wake_up(events, ready);
+  return left > 0 ? left : ours();
 }
 
 }  // namespace
@@ -153,17 +171,28 @@ RS_INTERCEPT int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event) {
 }
 
 RS_INTERCEPT int epoll_wait(int epoll_fd, epoll_event* events, int count, int timeout) {
-  return epoll_wait_ours(epoll_fd, events, count, from_milliseconds(timeout), nullptr,
-                         [=] { return real.epoll_wait(epoll_fd, events, count, timeout); });
+  // In memory for what seldom comes after libc's call: one instruction each, where a register would cost three.
+  volatile const struct {
+    epoll_event* events;
+    int epoll_fd, count, timeout;
+  } kept{events, epoll_fd, count, timeout};
+  if (fd_table().holds(epoll_fd)) return wait_in_set(epoll_fd, events, count, timeout);
+  const int ready = real.epoll_wait(epoll_fd, events, count, timeout);
+  if (ready <= 0 || !fd_table().holds(kept.epoll_fd)) [[likely]]
+    return ready;
+  const int left = EpollSet::forget_wake_up(kept.events, ready);
+  return left > 0 ? left : wait_in_set(kept.epoll_fd, kept.events, kept.count, kept.timeout);
 }
 
 RS_INTERCEPT int epoll_pwait(int epoll_fd, epoll_event* events, int count, int timeout, const sigset_t* mask) {
-  return epoll_wait_ours(epoll_fd, events, count, from_milliseconds(timeout), mask,
-                         [=] { return real.epoll_pwait(epoll_fd, events, count, timeout, mask); });
+  return epoll_wait_ours(
+      epoll_fd, events, [=] { return real.epoll_pwait(epoll_fd, events, count, timeout, mask); },
+      [=] { return wait_in_set_masked(epoll_fd, events, count, from_milliseconds(timeout), mask); });
 }
 
 RS_INTERCEPT int epoll_pwait2(int epoll_fd, epoll_event* events, int count, const timespec* timeout,
                               const sigset_t* mask) {
-  return epoll_wait_ours(epoll_fd, events, count, from_timespec(timeout), mask,
-                         [=] { return real.epoll_pwait2(epoll_fd, events, count, timeout, mask); });
+  return epoll_wait_ours(
+      epoll_fd, events, [=] { return real.epoll_pwait2(epoll_fd, events, count, timeout, mask); },
+      [=] { return wait_in_set_masked(epoll_fd, events, count, from_timespec(timeout), mask); });
 }

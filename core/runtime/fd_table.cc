@@ -67,7 +67,7 @@ Result<FdTable::Entry*> FdTable::make_entry(int fd) {
   if (fd < 0) return Error{EBADF, "descriptor table"};
   const auto number = static_cast<std::size_t>(fd);
   std::atomic<Chunk*>& slot = chunks_[number >> kChunkBits];
-  if (!slot.load(std::memory_order_relaxed)) {
+  if (number >= kChunkSize && !slot.load(std::memory_order_relaxed)) {
     const int saved_errno = errno;
     void* memory =
         ::mmap(nullptr, sizeof(Chunk), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

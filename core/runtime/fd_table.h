@@ -24,7 +24,8 @@ namespace ringsock::runtime {
 ///
 ///     descriptor = | 17 bits: index into chunks_ | 14 bits: index into the chunk |
 ///
-/// Chunks are mapped when their first descriptor comes and stay; pages of them that hold nothing are never touched.
+/// Chunks are mapped when their first descriptor comes and stay; pages of them that hold nothing are never touched. The
+/// first one is a member: most descriptors are in it, and whether they are ours costs one load less.
 class FdTable {
  public:
   /// Inside an RCU read-side section: the endpoint stays alive until the Lookup is gone or released. Never sleep while
@@ -109,6 +110,8 @@ class FdTable {
   /// Null when no descriptor of that chunk has ever been ours, or `fd` is negative.
   [[nodiscard]] Entry* entry(int fd) const noexcept {
     const auto number = static_cast<std::uint32_t>(fd);
+    if (number < kChunkSize) [[likely]]
+      return &first_.entries[number];
     if (number >> 31) return nullptr;
     Chunk* chunk = chunks_[number >> kChunkBits].load(std::memory_order_acquire);
     return chunk ? &chunk->entries[number & (kChunkSize - 1)] : nullptr;
@@ -120,8 +123,9 @@ class FdTable {
   Mutex lock_;
   std::array<Endpoint*, kMostRetired> retired_{};  ///< let go; readers may still be inside
   std::size_t retired_count_ = 0;
-  std::size_t chunks_end_ = 0;  ///< behind the last chunk there is
-  std::array<std::atomic<Chunk*>, kChunks> chunks_{};
+  std::size_t chunks_end_ = 1;  ///< behind the last chunk there is
+  mutable Chunk first_{};
+  std::array<std::atomic<Chunk*>, kChunks> chunks_{};  ///< chunks_[0] stays null: it is first_
 };
 
 inline FdTable::Lookup::Lookup(const FdTable& table, int fd) noexcept {
@@ -136,7 +140,7 @@ template <class Visit>
 void FdTable::for_each(Visit visit) {
   const std::lock_guard guard(lock_);
   for (std::size_t i = 0; i < chunks_end_; ++i) {
-    Chunk* chunk = chunks_[i].load(std::memory_order_relaxed);
+    Chunk* chunk = i == 0 ? &first_ : chunks_[i].load(std::memory_order_relaxed);
     if (!chunk) continue;
     for (std::size_t j = 0; j < kChunkSize; ++j) {
       Endpoint* endpoint = chunk->entries[j].load(std::memory_order_relaxed);
