@@ -26,6 +26,8 @@ constexpr std::uint32_t kAllowedWithExclusive =
 /// Rounds that a new member may do nothing before it gets cold, out of kIdleRounds (epoll_wait.cc): a connection that
 /// was just accepted mostly has something to say.
 constexpr std::uint64_t kGraceRounds = 8;
+/// More than there are threads that wait for one set when it is adopted.
+constexpr int kRingsAfterAdoption = 64;
 
 Status control_descriptor(int epoll_fd, int op, int fd, const epoll_event* event) {
   epoll_event copy{};
@@ -155,8 +157,9 @@ Status EpollSet::adopt(int epoll_fd) {
   Status nested = control_descriptor(set.kernel_.get(), EPOLL_CTL_ADD, set.doorbells_.get(), &wake_up);
   if (!nested) return nested;
   set.has_kernel_members_.store(true, std::memory_order_relaxed);
+  set.rings_after_adoption_.store(kRingsAfterAdoption);
   Status entered = fd_table().insert(epoll_fd, *std::move(wrapped));
-  if (entered) set.ring();
+  if (entered) set.ring_uncounted_sleepers();
   return entered;
 }
 
@@ -323,7 +326,10 @@ void EpollSet::drain_changed() {
 }
 
 void EpollSet::ring() {
-  if (sleepers_.load() == 0) return;
+  if (sleepers_.load() > 0) ring_uncounted_sleepers();
+}
+
+void EpollSet::ring_uncounted_sleepers() {
   const int saved_errno = errno;
   ::eventfd_write(bell_.get(), 1);
   errno = saved_errno;

@@ -141,6 +141,8 @@ class EpollSet final : public Endpoint {
   void drop_doorbell(int fd, Endpoint& endpoint);
   void forget_doorbells(EpollMember& member);
   void ring();
+  /// Also those that sleep in the kernel's epoll_wait(), which they entered before the set was adopted.
+  void ring_uncounted_sleepers();
 
   // epoll_wait.cc
   enum class After { stay_hot, get_cold };
@@ -176,6 +178,7 @@ class EpollSet final : public Endpoint {
   std::atomic<bool> has_kernel_members_{false};
   std::atomic<bool> was_ready_{false};
   std::atomic<int> sleepers_{0};
+  std::atomic<int> rings_after_adoption_{0};  ///< of ring_uncounted_sleepers() by wait()
   std::atomic<EpollMember*> changed_{nullptr};
 };
 

@@ -203,7 +203,10 @@ Result<int> EpollSet::wait(std::span<epoll_event> events, Nanos timeout, const s
   if (events.empty() || events.size() > INT_MAX / sizeof(epoll_event)) return Error{EINVAL, "epoll_wait"};
   Result<int> ready = wait_awake(events, timeout, mask);
   // Nobody looks at the hot members any more: those who sleep must arm them.
-  if (sleepers_.load() > 0 && hot_count() > 0) ring();
+  if (hot_count() > 0) {
+    ring();
+    if (rings_after_adoption_.load() > 0 && rings_after_adoption_.fetch_sub(1) > 0) ring_uncounted_sleepers();
+  }
   return ready;
 }
 
@@ -212,16 +215,17 @@ Result<int> EpollSet::wait(std::span<epoll_event> events, Nanos timeout, const s
 
 std::uint32_t EpollSet::ready() noexcept {
   bool is_ready = false;
-  if (has_kernel_members_.load(std::memory_order_relaxed)) {
-    pollfd entry{kernel_.get(), POLLIN, 0};
-    is_ready = ::poll(&entry, 1, 0) > 0;
-  }
-  if (!is_ready && member_count_.load(std::memory_order_relaxed) > 0) {
+  if (member_count_.load(std::memory_order_relaxed) > 0) {
     const std::lock_guard guard(lock_);
     take_doorbells_locked();
     drain_changed();
     wake_due_locked();
     hot_.for_each([&is_ready](EpollMember& member) { is_ready = is_ready || member.reportable() != 0; });
+  }
+  // Afterwards: the doorbells of an adopted set are among the kernel's members.
+  if (!is_ready && has_kernel_members_.load(std::memory_order_relaxed)) {
+    pollfd entry{kernel_.get(), POLLIN, 0};
+    is_ready = ::poll(&entry, 1, 0) > 0;
   }
   // An edge for a set that watches this one.
   if (is_ready && !was_ready_.load(std::memory_order_relaxed)) note_activity();

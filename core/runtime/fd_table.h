@@ -123,7 +123,8 @@ class FdTable {
   Mutex lock_;
   std::array<Endpoint*, kMostRetired> retired_{};  ///< let go; readers may still be inside
   std::size_t retired_count_ = 0;
-  std::size_t chunks_end_ = 1;  ///< behind the last chunk there is
+  std::size_t chunks_end_ =
+      0;  ///< behind the last chunk there is, but for the first; all zero, so that no file holds it
   mutable Chunk first_{};
   std::array<std::atomic<Chunk*>, kChunks> chunks_{};  ///< chunks_[0] stays null: it is first_
 };
@@ -139,7 +140,7 @@ inline FdTable::Lookup::Lookup(const FdTable& table, int fd) noexcept {
 template <class Visit>
 void FdTable::for_each(Visit visit) {
   const std::lock_guard guard(lock_);
-  for (std::size_t i = 0; i < chunks_end_; ++i) {
+  for (std::size_t i = 0; i == 0 || i < chunks_end_; ++i) {
     Chunk* chunk = i == 0 ? &first_ : chunks_[i].load(std::memory_order_relaxed);
     if (!chunk) continue;
     for (std::size_t j = 0; j < kChunkSize; ++j) {
