@@ -75,8 +75,7 @@ Result<int> dup_to(int from, int to, auto libcs) {
   return answer;
 }
 
-int dup2_ours(int from, int to) {
-  const auto libcs = [=] { return real.dup2(from, to); };
+int dup_to_ours(int from, int to, auto libcs) {
   if (!fd_table().holds(from) && !fd_table().holds(to)) [[likely]]
     return libcs();
   return to_posix([&] { return dup_to(from, to, libcs); });
@@ -88,6 +87,14 @@ int dup2_ours(int from, int to) {
 std::atomic<bool>* close_on_exec_of(Lookup& socket) {
   auto* stream = dynamic_cast<rs::StreamSocket*>(&*socket);
   return stream != nullptr ? &stream->close_on_exec : nullptr;
+}
+
+void set_status_flags(Lookup& socket, int flags) {
+  if (DualSocket* const dual = as_dual(socket)) {
+    dual->set_status_flags(flags);
+  } else {
+    socket->set_nonblocking((flags & O_NONBLOCK) != 0);
+  }
 }
 
 Result<int> by_kernel(int fd, int command, long argument) {
@@ -105,11 +112,7 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
       return O_RDWR | (socket->is_nonblocking() ? O_NONBLOCK : 0);
     case F_SETFL:
       if (!is_stream) break;
-      if (dual != nullptr) {
-        dual->set_status_flags(static_cast<int>(argument));
-      } else {
-        socket->set_nonblocking((argument & O_NONBLOCK) != 0);
-      }
+      set_status_flags(socket, static_cast<int>(argument));
       return 0;
     case F_GETFD:
       if (!is_stream || !socket->owns_descriptor(fd)) break;  // a duplicate has the kernel's flag
@@ -154,11 +157,7 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
   if (is_stream && request == FIONBIO) {
     if (argument == nullptr) return Error{EFAULT, "FIONBIO"};
     const bool on = *static_cast<const int*>(argument) != 0;
-    if (dual != nullptr) {
-      dual->set_status_flags(O_RDWR | (on ? O_NONBLOCK : 0));
-    } else {
-      socket->set_nonblocking(on);
-    }
+    set_status_flags(socket, O_RDWR | (on ? O_NONBLOCK : 0));
     return 0;
   }
   if (is_stream && (request == FIOCLEX || request == FIONCLEX)) {
@@ -222,13 +221,14 @@ RS_INTERCEPT void closefrom(int lowest) {
 }
 
 RS_INTERCEPT int dup(int fd) { return dup_ours(fd); }
-RS_INTERCEPT int dup2(int from, int to) { return dup2_ours(from, to); }
-RS_INTERCEPT int __dup2(int from, int to) { return dup2_ours(from, to); }
+RS_INTERCEPT int dup2(int from, int to) {
+  return dup_to_ours(from, to, [=] { return real.dup2(from, to); });
+}
+RS_INTERCEPT int __dup2(int from, int to) {
+  return dup_to_ours(from, to, [=] { return real.dup2(from, to); });
+}
 RS_INTERCEPT int dup3(int from, int to, int flags) {
-  const auto libcs = [=] { return real.dup3(from, to, flags); };
-  if (!fd_table().holds(from) && !fd_table().holds(to)) [[likely]]
-    return libcs();
-  return to_posix([&] { return dup_to(from, to, libcs); });
+  return dup_to_ours(from, to, [=] { return real.dup3(from, to, flags); });
 }
 
 // The third argument is variable, but is passed as a long would be.

@@ -4,6 +4,7 @@
 #include "core/base/posix_edge.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/socket_calls.h"
+#include "core/runtime/timeouts.h"
 #include "preload/dual_socket.h"
 #include "preload/real_calls.h"
 
@@ -12,6 +13,8 @@
 namespace ringsock::preload {
 
 using runtime::fd_table;
+using runtime::from_milliseconds;
+using runtime::from_timespec;
 using runtime::Lookup;
 
 /// `ours(Lookup&)`, a Result, when `fd` means an endpoint, `libcs()` otherwise. For calls that move bytes: an RCU
@@ -45,19 +48,5 @@ int intercepted_close(int fd);
 
 /// The endpoint as a socket of an unmodified program that may still be the kernel's, or null.
 inline DualSocket* as_dual(Lookup& socket) { return dynamic_cast<DualSocket*>(&*socket); }
-
-inline Nanos from_milliseconds(int timeout) {
-  return timeout < 0 ? Nanos::max() : Nanos(std::chrono::milliseconds(timeout));
-}
-/// Null is for ever. Errors: EINVAL as ppoll(2).
-inline Result<Nanos> from_timespec(const timespec* timeout) {
-  if (timeout == nullptr) return Nanos::max();
-  if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) {
-    return Error{EINVAL, "time-out"};
-  }
-  constexpr time_t kForEver = 1'000'000'000;
-  if (timeout->tv_sec >= kForEver) return Nanos::max();
-  return Nanos(std::chrono::seconds(timeout->tv_sec) + std::chrono::nanoseconds(timeout->tv_nsec));
-}
 
 }  // namespace ringsock::preload

@@ -58,29 +58,11 @@ bool any_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional)
   return false;
 }
 
-/// Null is for ever. Errors: EINVAL.
-Result<Nanos> from_timeval(const timeval* timeout) {
-  if (timeout == nullptr) return Nanos::max();
-  if (timeout->tv_sec < 0 || timeout->tv_usec < 0) return Error{EINVAL, "select: time-out"};
-  constexpr time_t kForEver = 1'000'000'000;
-  if (timeout->tv_sec >= kForEver) return Nanos::max();
-  return Nanos(std::chrono::seconds(timeout->tv_sec) + std::chrono::microseconds(timeout->tv_usec));
-}
-
 int select_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
   if (!any_ours(nfds, readable, writable, exceptional)) {
     return real.select(nfds, readable, writable, exceptional, timeout);
   }
-  return to_posix([&]() -> Result<int> {
-    auto left = from_timeval(timeout);
-    if (!left) return left.error();
-    auto ready = runtime::select_endpoints(nfds, readable, writable, exceptional, *left, nullptr);
-    if (timeout != nullptr && *left != Nanos::max()) {
-      timeout->tv_sec = std::chrono::duration_cast<std::chrono::seconds>(*left).count();
-      timeout->tv_usec = std::chrono::duration_cast<std::chrono::microseconds>(*left).count() % 1'000'000;
-    }
-    return ready;
-  });
+  return to_posix([&] { return runtime::select_endpoints(nfds, readable, writable, exceptional, timeout); });
 }
 
 [[gnu::noinline]] int wait_in_set(int epoll_fd, epoll_event* events, int count, int timeout) {

@@ -92,9 +92,3 @@ TEST(Bypass, SyscallPassesSixArguments) {
 
 }  // namespace
 }  // namespace ringsock::preloaded
-
-int main(int argc, char** argv) {
-  ringsock::preloaded::ensure_preloaded(argv);
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -282,9 +282,3 @@ TEST(PassedOn, AConnectionGoesToAnotherProcess) {
 
 }  // namespace
 }  // namespace ringsock::preloaded
-
-int main(int argc, char** argv) {
-  ringsock::preloaded::ensure_preloaded(argv);
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -382,9 +382,3 @@ TEST(Fork, CommandsThatAreRunLeaveTheConnectionsAlone) {
 
 }  // namespace
 }  // namespace ringsock::preloaded
-
-int main(int argc, char** argv) {
-  ringsock::preloaded::ensure_preloaded(argv);
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
+#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -43,8 +44,7 @@ std::string with_runtimes(std::string libraries) {
   return libraries;
 }
 
-}  // namespace
-
+/// Starts the program anew with LD_PRELOAD set to the library under test, if it is not.
 void ensure_preloaded(char** argv) {
   if (std::getenv("LD_PRELOAD") != nullptr) return;
   if (::dlsym(RTLD_DEFAULT, "__tsan_init") != nullptr) {
@@ -59,6 +59,8 @@ void ensure_preloaded(char** argv) {
   std::perror("exec");
   std::exit(99);
 }
+
+}  // namespace
 
 Listener listen_anywhere() {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
@@ -170,3 +172,9 @@ void Signal::wait() {
 }
 
 }  // namespace ringsock::preloaded
+
+int main(int argc, char** argv) {
+  ringsock::preloaded::ensure_preloaded(argv);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

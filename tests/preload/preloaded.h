@@ -1,5 +1,5 @@
 // For test programs that run under the preload library: sockets by their plain libc names, processes, and the certainty
-// that a connection is on a ring.
+// that a connection is on a ring. main() is in preloaded.cc: it starts the program anew under the library.
 #pragma once
 
 #include <sys/types.h>
@@ -9,9 +9,6 @@
 #include <string>
 
 namespace ringsock::preloaded {
-
-/// Starts the program anew with LD_PRELOAD set to the library under test, if it is not. Call it first in main().
-void ensure_preloaded(char** argv);
 
 struct Listener {
   int fd;
