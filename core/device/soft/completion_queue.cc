@@ -37,6 +37,17 @@ CompletionQueue::~CompletionQueue() = default;
 
 int CompletionQueue::poll(int count, ibv_wc* wc) {
   std::unique_lock guard(poll_lock_);
+  int got = take_all(count, wc);
+  // A doorbell that rang since then is not heard again: who polls for somebody who is about to sleep must not miss it.
+  if (got == 0 && idle(guard)) {
+    guard.lock();
+    got = take_all(count, wc);
+  }
+  if (got != 0) empty_polls_ = 0;
+  return got;
+}
+
+int CompletionQueue::take_all(int count, ibv_wc* wc) {
   int got = local_count_.load(std::memory_order_acquire) != 0 ? take_local(count, wc) : 0;
   const std::size_t receivers = receivers_.size();
   for (std::size_t i = 0; i < receivers && got < count; ++i) {
@@ -47,11 +58,6 @@ int CompletionQueue::poll(int count, ibv_wc* wc) {
   if (stalled_.load(std::memory_order_relaxed) != 0) [[unlikely]] {
     push_stalled();
     if (got < count && local_count_.load(std::memory_order_acquire) != 0) got += take_local(count - got, wc + got);
-  }
-  if (got == 0) {
-    idle(guard);
-  } else {
-    empty_polls_ = 0;
   }
   return got;
 }
@@ -109,14 +115,14 @@ void CompletionQueue::overrun() {
   device_.async_events().raise(event);
 }
 
-void CompletionQueue::idle(std::unique_lock<BiasedMutex>& guard) {
+bool CompletionQueue::idle(std::unique_lock<BiasedMutex>& guard) {
   constexpr std::uint32_t kPollsPerClockRead = 32;
   constexpr Nanos kLookInterval{1'000'000};
   constexpr std::size_t kLinksPerLook = 16;
   for (QueuePair* queue_pair : receivers_) queue_pair->publish();
-  if (++empty_polls_ % kPollsPerClockRead != 0) return;
+  if (++empty_polls_ % kPollsPerClockRead != 0) return false;
   const Nanos now = monotonic_now();
-  if (now < next_link_look_) return;
+  if (now < next_link_look_) return false;
   next_link_look_ = now + kLookInterval;
   std::array<std::shared_ptr<Link>, kLinksPerLook> links;
   std::size_t count = 0;
@@ -127,7 +133,9 @@ void CompletionQueue::idle(std::unique_lock<BiasedMutex>& guard) {
     if (auto link = member->link()) links[count++] = std::move(link);
   }
   guard.unlock();
-  for (std::size_t i = 0; i < count; ++i) links[i]->drain();
+  bool rung = false;
+  for (std::size_t i = 0; i < count; ++i) rung |= links[i]->drain();
+  return rung;
 }
 
 void CompletionQueue::arm(ArmKind kind) {

@@ -64,8 +64,10 @@ class CompletionQueue final : public ibv_cq {
 
  private:
   struct Local;
+  int take_all(int count, ibv_wc* wc);
   int take_local(int count, ibv_wc* wc);
-  void idle(std::unique_lock<BiasedMutex>& guard);
+  /// What a poll that found nothing does besides. @return whether a doorbell's packet was taken: look again.
+  bool idle(std::unique_lock<BiasedMutex>& guard);
   void overrun();
   void push_stalled();
 

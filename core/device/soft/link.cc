@@ -71,8 +71,8 @@ Status Link::send(LinkPacket type, std::span<const std::byte> bytes, std::span<c
   return ok();
 }
 
-void Link::drain(int at_most) {
-  if (is_abandoned()) return;
+bool Link::drain(int at_most) {
+  if (is_abandoned()) return false;
   const int saved_errno = errno;
   std::lock_guard guard(lock_);
   bool woken = false;
@@ -100,6 +100,7 @@ void Link::drain(int at_most) {
   if (woken && queue_pair_ != nullptr) queue_pair_->on_wake();
   if (peer_gone()) deliver_gone();
   errno = saved_errno;
+  return woken;
 }
 
 void Link::deliver(Pending packet) {

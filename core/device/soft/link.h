@@ -57,7 +57,8 @@ class Link {
   /// Reads packets that are there, `at_most` (by default as many as a peer that never stops may keep us with), one
   /// recvmsg(2) each and one more to find that there are no more; what is left keeps the descriptor readable. Tells the
   /// sinks; at end of file both hear on_peer_gone(). A packet that arrives while no manager is set is kept for it.
-  void drain(int at_most = 128);
+  /// @return whether the peer had rung: what it rang for is in the ring, and nobody else will be told of it.
+  bool drain(int at_most = 128);
   [[nodiscard]] bool peer_gone() const { return peer_gone_.load(std::memory_order_acquire); }
   /// Moves the socket to the descriptor number `fd`, closing what was open there. Before others use fd().
   Status move_to(int fd);

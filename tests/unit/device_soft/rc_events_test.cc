@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <thread>
+#include <utility>
 
+#include "core/base/libc_calls.h"
 #include "tests/unit/device_soft/rc_pair.h"
 
 namespace ringsock::soft::testing {
@@ -113,6 +115,42 @@ TEST(RcEvents, AnEventOfOneQueueIsNotReportedForTheOther) {
   EXPECT_EQ(pair.bob.next_event(0), nullptr);
   ASSERT_EQ(pair.bob.post_text(IBV_WR_RDMA_WRITE, "y", &pair.alice, 0), 0);
   EXPECT_EQ(pair.bob.next_event(), pair.bob.send_cq.get());
+}
+
+// While it finds nothing, a poll looks now and then whether the peer is alive still, and reads the doorbell's packets
+// then. What arrives after the look at the ring and before that one has rung for nobody else: the same poll must find
+// it, or a thread that armed, polled, and goes to sleep on the link's descriptor sleeps for ever.
+class AMessageBeforeThePacketsAreRead {
+ public:
+  explicit AMessageBeforeThePacketsAreRead(RcPair& pair) : recvmsg_(libc_calls.recvmsg) {
+    sending_ = &pair;
+    libc_calls.recvmsg = [](int fd, msghdr* message, int flags) {
+      RcPair* const sender = std::exchange(sending_, nullptr);
+      EXPECT_TRUE(sender == nullptr || write_imm(*sender) == 0);
+      return ::recvmsg(fd, message, flags);
+    };
+  }
+  AMessageBeforeThePacketsAreRead(const AMessageBeforeThePacketsAreRead&) = delete;
+  AMessageBeforeThePacketsAreRead& operator=(const AMessageBeforeThePacketsAreRead&) = delete;
+  ~AMessageBeforeThePacketsAreRead() { libc_calls.recvmsg = recvmsg_; }
+  [[nodiscard]] bool was_sent() const { return sending_ == nullptr; }
+
+ private:
+  static inline RcPair* sending_ = nullptr;
+  ssize_t (*recvmsg_)(int, msghdr*, int);
+};
+
+TEST(RcEvents, AWakeUpThatAPollTakesItselfIsNotLost) {
+  RcPair pair;
+  pair.bob.post_receives(1);
+  ASSERT_EQ(arm(pair.bob), 0);
+  const AMessageBeforeThePacketsAreRead message(pair);
+  std::vector<ibv_wc> found;
+  while (!message.was_sent()) {
+    ASSERT_TRUE(found.empty());
+    found = End::poll_once(*pair.bob.cq);
+  }
+  EXPECT_EQ(found.size(), 1U);
 }
 
 /// Sleeps on the channel whenever there is nothing; as every event-driven verbs program does.
