@@ -3,7 +3,7 @@
 command -v python3 > /dev/null || { echo "no python3"; exit 77; }
 here=$(dirname "$0")
 library="${RSPRELOAD:-$PWD/.libs/librspreload.so}"
-if ldd "$library" | grep -q 'lib[at]san'; then
+if nm -D "$library" | grep -q '__[at]san_init'; then
 	echo "skipped: a sanitizer's runtime wants to be the first library of every program that is started"
 	exit 77
 fi

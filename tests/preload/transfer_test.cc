@@ -225,7 +225,7 @@ TEST(PreloadedBytes, CountsOfBytesThatWait) {
 }
 
 TEST(PreloadedBytes, ALotInBothDirectionsAtOnce) {
-  auto [alice, bob] = connected_pair(AF_INET6);
+  const auto pair = connected_pair(AF_INET6);
   constexpr std::size_t kBytes = 8 << 20;
   const auto pattern = [](std::size_t i, char seed) {
     return static_cast<char>(i * 7 + (i >> 11) + static_cast<unsigned char>(seed));
@@ -245,10 +245,10 @@ TEST(PreloadedBytes, ALotInBothDirectionsAtOnce) {
     ASSERT_EQ(all.size(), kBytes);
     for (std::size_t i = 0; i < kBytes; ++i) ASSERT_EQ(all[i], pattern(i, seed)) << i;
   };
-  std::thread a([&] { write_side(alice, 'a'); });
-  std::thread b([&] { write_side(bob, 'b'); });
-  std::thread c([&] { read_side(alice, 'b'); });
-  read_side(bob, 'a');
+  std::thread a([&] { write_side(pair.alice, 'a'); });
+  std::thread b([&] { write_side(pair.bob, 'b'); });
+  std::thread c([&] { read_side(pair.alice, 'b'); });
+  read_side(pair.bob, 'a');
   a.join();
   b.join();
   c.join();
