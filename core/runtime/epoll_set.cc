@@ -157,6 +157,7 @@ Status EpollSet::adopt(int epoll_fd) {
   Status nested = control_descriptor(set.kernel_.get(), EPOLL_CTL_ADD, set.doorbells_.get(), &wake_up);
   if (!nested) return nested;
   set.has_kernel_members_.store(true, std::memory_order_relaxed);
+  set.is_adopted_ = true;
   set.rings_after_adoption_.store(kRingsAfterAdoption);
   Status entered = fd_table().insert(epoll_fd, *std::move(wrapped));
   if (entered) set.ring_uncounted_sleepers();
@@ -323,10 +324,6 @@ void EpollSet::drain_changed() {
     if (member->enabled_) make_hot(*member, round_ + kGraceRounds);
     member = next;
   }
-}
-
-void EpollSet::ring() {
-  if (sleepers_.load() > 0) ring_uncounted_sleepers();
 }
 
 void EpollSet::ring_uncounted_sleepers() {

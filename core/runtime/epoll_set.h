@@ -1,6 +1,7 @@
 // epoll(7) over descriptors of ours and of the kernel alike.
 #pragma once
 
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <atomic>
@@ -140,20 +141,24 @@ class EpollSet final : public Endpoint {
   bool register_doorbell(int fd, Endpoint& endpoint);
   void drop_doorbell(int fd, Endpoint& endpoint);
   void forget_doorbells(EpollMember& member);
+  /// Wakes those who sleep in wait().
   void ring();
   /// Also those that sleep in the kernel's epoll_wait(), which they entered before the set was adopted.
   void ring_uncounted_sleepers();
 
   // epoll_wait.cc
+  class CountedSleeper;
   enum class After { stay_hot, get_cold };
   int collect_locked(std::span<epoll_event> events, After after);
   void cool_down_locked();
   void arm_hot_locked();
   void wake_due_locked();
   void take_doorbells_locked();
-  Result<int> look_at_kernel(std::span<epoll_event> events, const sigset_t* mask);
+  Result<int> look_at_kernel(std::span<epoll_event> events, const sigset_t* mask, bool& doorbells_rang);
   Result<int> look(std::span<epoll_event> events, bool kernel_too, const sigset_t* mask);
   Result<int> spin(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask);
+  Result<int> arm_and_sleep(std::span<pollfd> waited, std::span<epoll_event> events, Nanos deadline,
+                            const sigset_t* mask);
   Result<int> sleep(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask);
   Result<int> wait_awake(std::span<epoll_event> events, Nanos timeout, const sigset_t* mask);
   [[nodiscard]] std::size_t hot_count() const { return hot_count_.load(std::memory_order_relaxed); }
@@ -162,9 +167,10 @@ class EpollSet final : public Endpoint {
   static Status make_doorbells(UniqueFd& doorbells, UniqueFd& bell);
 
   // The descriptors change only in a forked child, before it can use the set.
-  const UniqueFd kernel_;  ///< the epoll file behind the caller's descriptor, under a number of our own
-  UniqueFd doorbells_;     ///< epoll: doorbells of endpoints, edge-triggered, and bell_
-  UniqueFd bell_;          ///< eventfd that wakes the threads in wait(); never read: edge-triggered
+  bool is_adopted_ = false;  ///< doorbells_ is a member of kernel_; set before others know the set
+  const UniqueFd kernel_;    ///< the epoll file behind the caller's descriptor, under a number of our own
+  UniqueFd doorbells_;       ///< epoll: doorbells of endpoints, edge-triggered, and bell_
+  UniqueFd bell_;            ///< eventfd that wakes the threads in wait(); never read: edge-triggered
 
   Mutex lock_;
   Members members_;

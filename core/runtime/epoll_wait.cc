@@ -3,6 +3,7 @@
 #include <array>
 #include <climits>
 #include <mutex>
+#include <utility>
 
 #include "core/base/barrier.h"
 #include "core/runtime/epoll_set.h"
@@ -25,19 +26,34 @@ constexpr std::size_t kLooksPerKernelLook = 16;
 /// When doorbells cannot be registered, hot members are looked at so often.
 constexpr Nanos kBlindSleep{1'000'000};
 
-/// Counts a thread as sleeping, whichever way it leaves.
-class CountedSleeper {
- public:
-  explicit CountedSleeper(std::atomic<int>& sleepers) : sleepers_(sleepers) { sleepers_.fetch_add(1); }
-  CountedSleeper(const CountedSleeper&) = delete;
-  CountedSleeper& operator=(const CountedSleeper&) = delete;
-  ~CountedSleeper() { sleepers_.fetch_sub(1); }
-
- private:
-  std::atomic<int>& sleepers_;
-};
+/// The set in which the calling thread counts as sleeping.
+constinit thread_local const EpollSet* sleeping_in = nullptr;
 
 }  // namespace
+
+/// Counts the calling thread as sleeping, whichever way it leaves.
+class EpollSet::CountedSleeper {
+ public:
+  explicit CountedSleeper(EpollSet& set) : set_(set), outer_(std::exchange(sleeping_in, &set)) {
+    set_.sleepers_.fetch_add(1);
+  }
+  CountedSleeper(const CountedSleeper&) = delete;
+  CountedSleeper& operator=(const CountedSleeper&) = delete;
+  ~CountedSleeper() {
+    set_.sleepers_.fetch_sub(1);
+    sleeping_in = outer_;
+  }
+
+ private:
+  EpollSet& set_;
+  const EpollSet* outer_;  // a signal handler that waits
+};
+
+void EpollSet::ring() {
+  // Who is about to sleep finds by itself what its own last look has changed.
+  const int ourselves = sleeping_in == this ? 1 : 0;
+  if (sleepers_.load() > ourselves) ring_uncounted_sleepers();
+}
 
 /// Reports hot members, those that waited longest first, until `events` is full.
 int EpollSet::collect_locked(std::span<epoll_event> events, After after) {
@@ -104,13 +120,17 @@ void EpollSet::take_doorbells_locked() {
 }
 
 /// The kernel's members. Errors: EINTR when nothing is ready and `mask` lets a pending signal through.
-Result<int> EpollSet::look_at_kernel(std::span<epoll_event> events, const sigset_t* mask) {
+/// @param doorbells_rang  whether take_doorbells_locked() may find any
+Result<int> EpollSet::look_at_kernel(std::span<epoll_event> events, const sigset_t* mask, bool& doorbells_rang) {
   int ready = 0;
+  doorbells_rang = true;
   if (has_kernel_members_.load(std::memory_order_relaxed)) {
     const std::size_t most = std::min<std::size_t>(events.size(), INT_MAX / sizeof(epoll_event));
     ready = ::epoll_wait(kernel_.get(), events.data(), static_cast<int>(most), 0);
     if (ready < 0) return Error::last("epoll_wait");
-    ready = forget_wake_up(events.data(), ready);
+    const int left = forget_wake_up(events.data(), ready);
+    doorbells_rang = !is_adopted_ || left != ready || static_cast<std::size_t>(ready) == most;
+    ready = left;
   }
   if (ready == 0 && mask) {
     const Result<int> passed = poll_until({}, Nanos::zero(), mask);
@@ -121,14 +141,15 @@ Result<int> EpollSet::look_at_kernel(std::span<epoll_event> events, const sigset
 
 Result<int> EpollSet::look(std::span<epoll_event> events, bool kernel_too, const sigset_t* mask) {
   Result<int> from_kernel = 0;
+  bool doorbells_rang = false;
   if (kernel_too) {
     rounds_since_kernel_look_.store(0, std::memory_order_relaxed);
-    from_kernel = look_at_kernel(events, mask);
+    from_kernel = look_at_kernel(events, mask, doorbells_rang);
     if (!from_kernel) return from_kernel;
   }
   if (member_count_.load(std::memory_order_relaxed) == 0) return from_kernel;
   const std::lock_guard guard(lock_);
-  if (kernel_too) take_doorbells_locked();
+  if (doorbells_rang) take_doorbells_locked();
   const int from_endpoints = collect_locked(events.subspan(static_cast<std::size_t>(*from_kernel)), After::stay_hot);
   if (from_endpoints > 0) cool_down_locked();
   return *from_kernel + from_endpoints;
@@ -157,9 +178,11 @@ void EpollSet::arm_hot_locked() {
   hot_.for_each([this](EpollMember& member) { member.armed_ = arm_member(member); });
 }
 
-/// @return events found, 0 to go on; afterwards the hot members are those that changed meanwhile.
-Result<int> EpollSet::sleep(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask) {
-  const CountedSleeper sleeper(sleepers_);
+/// Arms the hot members and sleeps on `waited`, the kernel's descriptors of kernel_ and doorbells_.
+/// @return events found before that, 0 to go on; afterwards the hot members are those that changed meanwhile.
+Result<int> EpollSet::arm_and_sleep(std::span<pollfd> waited, std::span<epoll_event> events, Nanos deadline,
+                                    const sigset_t* mask) {
+  const CountedSleeper sleeper(*this);
   {
     const std::lock_guard guard(lock_);
     if (is_closed()) return Error{EBADF, "epoll_wait"};
@@ -167,18 +190,32 @@ Result<int> EpollSet::sleep(std::span<epoll_event> events, Nanos deadline, const
     // Counted and armed: whatever comes after this look wakes us.
     const int ready = collect_locked(events, After::get_cold);
     hot_.for_each([](EpollMember& member) { member.armed_ = false; });
-    if (ready > 0) return ready;
+    if (ready > 0 || changed_.load() != nullptr) return ready;
     if (!due_.empty()) deadline = std::min(deadline, due_.begin()->first);
     if (hot_count_ > 0) deadline = std::min(deadline, monotonic_now() + kBlindSleep);
   }
-  std::array<pollfd, 2> waited{{{kernel_.get(), POLLIN, 0}, {doorbells_.get(), POLLIN, 0}}};
   const Nanos begun = monotonic_now();
   const Result<int> woken = poll_until(waited, deadline, mask);
   if (!woken) return woken;
   if (*woken > 0) note_sleep(monotonic_now() - begun);
-  if (waited[1].revents != 0) {
-    const std::lock_guard guard(lock_);
-    take_doorbells_locked();
+  return 0;
+}
+
+/// @return events found, 0 to go on.
+Result<int> EpollSet::sleep(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask) {
+  std::array<pollfd, 2> waited{{{kernel_.get(), POLLIN, 0}, {doorbells_.get(), POLLIN, 0}}};
+  Result<int> found = arm_and_sleep(waited, events, deadline, mask);
+  if (!found || *found > 0) return found;
+  const bool doorbells_rang = waited[1].revents != 0;
+  const bool only_doorbells = waited[0].revents == 0 || is_adopted_;
+  if (doorbells_rang) {
+    {
+      const std::lock_guard guard(lock_);
+      take_doorbells_locked();
+    }
+    // Mostly what rang is there, and the kernel has nothing to add.
+    if (only_doorbells) found = look(events, false, nullptr);
+    if (!found || *found > 0) return found;
   }
   return look(events, true, nullptr);
 }

@@ -245,7 +245,7 @@ void PollCall::arm_members() {
 Result<int> PollCall::sleep(Nanos deadline, const sigset_t* mask) {
   arm_members();
   // Watched and armed: whatever comes after this look wakes us.
-  if (look_at_members() > 0) {
+  if (look_at_members() > 0 || take_own_ring()) {
     sleepers_.clear();
     return look(true, nullptr);
   }

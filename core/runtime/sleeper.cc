@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <ctime>
+#include <utility>
 
 #include "core/base/unique_fd.h"
 
@@ -25,6 +26,7 @@ constinit std::atomic<unsigned> forks{0};
 struct ThreadBell {
   UniqueFd fd;
   unsigned generation = 0;
+  bool rung_by_itself = false;
 };
 thread_local ThreadBell bell_of_thread;
 
@@ -56,7 +58,13 @@ void silence_thread_bell() {
   errno = saved_errno;
 }
 
+bool take_own_ring() { return std::exchange(bell_of_thread.rung_by_itself, false); }
+
 void SleeperWatch::endpoint_changed() noexcept {
+  if (bell_ == bell_of_thread.fd.get()) {
+    bell_of_thread.rung_by_itself = true;
+    return;
+  }
   const int saved_errno = errno;
   if (bell_ >= 0) ::eventfd_write(bell_, 1);
   errno = saved_errno;

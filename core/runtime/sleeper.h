@@ -21,6 +21,9 @@ unsigned fork_generation();
 int thread_bell();
 /// Takes what made the bell readable.
 void silence_thread_bell();
+/// Whether what the calling thread did since the last call rang its own bell, which costs no system call: instead of
+/// sleeping it should look again.
+bool take_own_ring();
 
 /// Makes one endpoint wake the thread that constructs it, from then until destruction, whenever another thread did work
 /// that may be what this one waits for (Endpoint::notify_watchers()) or closed it.

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 #include "core/base/unique_fd.h"
 #include "core/runtime/endpoint.h"
@@ -39,6 +41,8 @@ class FakeEndpoint final : public runtime::Endpoint {
   /// Time alone changed something: no doorbell, no notice (see deadline()).
   void change_silently(std::uint32_t events) { events_.fetch_or(events); }
   void set_deadline(Nanos deadline) { deadline_ = deadline; }
+  /// Runs in each ready() once the endpoint was armed: in the last look before a sleep.
+  void on_armed_look(std::function<void()> action) { armed_look_ = std::move(action); }
 
   // -- what happened
   // ----------------------------------------------------------------------------------------------------
@@ -60,6 +64,7 @@ class FakeEndpoint final : public runtime::Endpoint {
   // ---------------------------------------------------------------------------------------------------------
   std::uint32_t ready() noexcept override {
     looks_.fetch_add(1, std::memory_order_relaxed);
+    if (arms_ > 0 && armed_look_) armed_look_();
     return events_.load();
   }
   runtime::WaitFds arm() noexcept override {
@@ -80,6 +85,7 @@ class FakeEndpoint final : public runtime::Endpoint {
     if (armed_.exchange(false)) ::eventfd_write(doorbell_.get(), 1);
   }
 
+  std::function<void()> armed_look_;
   UniqueFd doorbell_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
   std::atomic<std::uint32_t> events_{0};
   std::atomic<bool> armed_{false};

@@ -28,6 +28,9 @@ TEST(FortifiedCalls, ReadFromConnections) {
 }
 
 TEST(FortifiedCallsDeathTest, EndTheProgramWhenTheBufferIsTooSmall) {
+#if !defined(__USE_FORTIFY_LEVEL) || __USE_FORTIFY_LEVEL < 1
+  GTEST_SKIP() << "built without optimisation, for which the C library has no fortified entry points";
+#endif
   auto [alice, bob] = connected_pair();
   ASSERT_EQ(::write(alice, "abcdef", 6), 6);
   char data[4];

@@ -3,10 +3,14 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 
+#include <array>
 #include <csignal>
 #include <ctime>
 #include <thread>
 
+#include "core/runtime/epoll_set.h"
+#include "core/runtime/poll_set.h"
+#include "core/runtime/sleeper.h"
 #include "tests/fakes/fake_endpoint.h"
 
 namespace ringsock::runtime {
@@ -87,6 +91,44 @@ TEST(Wait, OneThreadsWorkWakesTheOther) {
   });
   EXPECT_TRUE(wait_for(*fake, EPOLLOUT));
   other.join();
+}
+
+TEST(Wait, WhoWorksForHimselfRingsNoBell) {
+  OpenFake fake;
+  const SleeperWatch watch(*fake, EPOLLIN, thread_bell());
+  fake->become_by_other_callers_work(EPOLLIN);
+  pollfd bell{thread_bell(), POLLIN, 0};
+  EXPECT_EQ(::poll(&bell, 1, 0), 0);
+  EXPECT_TRUE(take_own_ring());
+  EXPECT_FALSE(take_own_ring());
+}
+
+// The last look before sleeping goes from one to the next: what looking at Bob changes at Alice, who was looked at
+// already and whose doorbell stays silent, must not be slept over.
+void bobs_look_changes_alice(OpenFake& alice, OpenFake& bob) {
+  bob->on_armed_look([&alice] { alice->become_by_other_callers_work(EPOLLIN); });
+}
+
+TEST(Wait, PollDoesNotSleepOverWhatItsOwnLookChanged) {
+  OpenFake alice, bob;
+  bobs_look_changes_alice(alice, bob);
+  std::array<pollfd, 2> entries{{{alice.fd(), POLLIN, 0}, {bob.fd(), POLLIN, 0}}};
+  EXPECT_EQ(*poll_endpoints(entries, Nanos::max(), nullptr), 1);
+  EXPECT_EQ(entries[0].revents, POLLIN);
+}
+
+TEST(Wait, EpollDoesNotSleepOverWhatItsOwnLookChanged) {
+  OpenFake alice, bob;
+  bobs_look_changes_alice(alice, bob);
+  const UniqueFd set(*EpollSet::create(EPOLL_CLOEXEC));
+  for (const int fd : {alice.fd(), bob.fd()}) {
+    const epoll_event event{EPOLLIN, {.fd = fd}};
+    ASSERT_TRUE(epoll_control(set.get(), EPOLL_CTL_ADD, fd, &event));
+  }
+  epoll_event found{};
+  EXPECT_EQ(*epoll_wait_for(set.get(), &found, 1, Nanos::max(), nullptr), 1);
+  EXPECT_EQ(found.data.fd, alice.fd());
+  fd_table().remove(set.get())->close();
 }
 
 TEST(Wait, ReaderAndWriterOnOneEndpointNeverLoseAWakeUp) {
