@@ -97,7 +97,8 @@ stage_asan() {
 
 stage_tsan() {
   configure_in "$build_root/tsan" gcc g++ "-O0 -g" --enable-werror --enable-tsan || return 1
-  TSAN_OPTIONS="suppressions=$root/tests/tsan.supp history_size=4" run_tests "$build_root/tsan"
+  # The processes that tests fork off start threads.
+  TSAN_OPTIONS="suppressions=$root/tests/tsan.supp history_size=4 die_after_fork=0" run_tests "$build_root/tsan"
 }
 
 stage_fuzz() {

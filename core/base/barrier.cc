@@ -26,7 +26,7 @@ AsymmetricBarrier::Batch::Batch() { ++open_batches; }
 AsymmetricBarrier::Batch::~Batch() {
   if (--open_batches > 0 || !batch_owes) return;
   batch_owes = false;
-  heavy();
+  heavy_now();
 }
 
 void AsymmetricBarrier::heavy() {
@@ -34,6 +34,10 @@ void AsymmetricBarrier::heavy() {
     batch_owes = true;
     return;
   }
+  heavy_now();
+}
+
+void AsymmetricBarrier::heavy_now() {
   full();
   // A failure can only mean that nobody could register either: producers then use full().
   if (register_process()) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);

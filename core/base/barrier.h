@@ -9,7 +9,10 @@ namespace ringsock {
 /// the consumer stores "armed" and then loads the entries once more. Each side needs a store-load barrier between its
 /// two steps. A full fence on the producer's side would make every message wait for the store buffer to drain (the
 /// cache line belongs to the other CPU at that moment, 50-100 ns). membarrier(2) moves the whole cost to the side that
-/// sleeps anyway: the producer uses light_barrier(), the consumer heavy_barrier().
+/// sleeps anyway: the producer uses light(), the consumer heavy().
+///
+/// heavy() interrupts every CPU on which a registered process runs, 10 us on a virtual machine, so a consumer that
+/// sleeps after every few messages had better ask its producers for full() (ReliableQueuePair::follow_fence_wish()).
 ///
 /// MEMBARRIER_CMD_GLOBAL_EXPEDITED reaches every process that has registered; a producer that has not (membarrier
 /// refused by seccomp, say) must be told apart at connection set-up and use full_barrier().
@@ -23,8 +26,11 @@ class AsymmetricBarrier {
   static void light() { std::atomic_signal_fence(std::memory_order_seq_cst); }
   /// Producer side otherwise.
   static void full() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-  /// Consumer side: every registered thread has passed a full barrier when it returns. 0.3-2.5 us.
+  /// Consumer side: every registered thread has passed a full barrier when it returns. 0.5 us when no other CPU runs a
+  /// registered process, up to 10 us when one does.
   static void heavy();
+  /// The same, whether or not a Batch is open.
+  static void heavy_now();
 
   /// While one lives on this thread, heavy() only notes that it was asked for; the end of the (outermost) batch makes
   /// up for it. For who arms many and looks at all of them afterwards.

@@ -100,7 +100,8 @@ void CompletionQueue::push(const ibv_wc& wc) {
                     static_cast<std::uint16_t>(wc.opcode)};
     local_count_.store(count + 1, std::memory_order_release);
   }
-  AsymmetricBarrier::light();
+  // A full one: arming may do without the heavy barrier.
+  AsymmetricBarrier::full();
   const auto armed = armed_.load(std::memory_order_relaxed);
   if (armed == 0) [[likely]]
     return;
@@ -138,13 +139,15 @@ bool CompletionQueue::idle(std::unique_lock<BiasedMutex>& guard) {
   return rung;
 }
 
-void CompletionQueue::arm(ArmKind kind) {
+bool CompletionQueue::arm(ArmKind kind) {
   std::lock_guard guard(poll_lock_);
   // A weaker request does not undo a stronger one.
   if (armed_.load(std::memory_order_relaxed) == kArmedForAny) kind = ArmKind::any;
-  for (QueuePair* queue_pair : receivers_) queue_pair->arm(*this, kind);
-  for (QueuePair* queue_pair : senders_) queue_pair->arm(*this, kind);
-  armed_.store(static_cast<std::uint32_t>(kind), std::memory_order_relaxed);
+  bool needs_barrier = false;
+  for (QueuePair* queue_pair : receivers_) needs_barrier |= queue_pair->arm(*this, kind);
+  for (QueuePair* queue_pair : senders_) needs_barrier |= queue_pair->arm(*this, kind);
+  armed_.exchange(static_cast<std::uint32_t>(kind));  // a full fence, for push()
+  return needs_barrier;
 }
 
 void CompletionQueue::after_barrier() {

@@ -39,8 +39,8 @@ class CompletionQueue final : public ibv_cq {
   /// Any thread; a leaf. When the queue is full it is in error: IBV_EVENT_CQ_ERR, the completion is lost.
   void push(const ibv_wc& wc);
   // Arming (ibv_req_notify_cq(3)) in two steps, so that many queues share one barrier: arm() each, then the heavy
-  // barrier, then after_barrier() each.
-  void arm(ArmKind kind);
+  // barrier if one of them asks for it, then after_barrier() each.
+  bool arm(ArmKind kind);
   void after_barrier();
   [[nodiscard]] bool is_armed() const { return armed_.load(std::memory_order_relaxed) != 0; }
   /// Takes the arming and raises the event; nothing when not armed.

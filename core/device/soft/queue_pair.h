@@ -38,7 +38,8 @@ class QueuePair : public ibv_qp {
   /// poll() found nothing: publish what is worth it.
   virtual void publish() = 0;
   /// Makes the peer ring when something comes (receive side), or when a stalled send can go on (send side).
-  virtual void arm(CompletionQueue& queue, ArmKind kind) = 0;
+  /// @return whether that takes AsymmetricBarrier::heavy().
+  virtual bool arm(CompletionQueue& queue, ArmKind kind) = 0;
   /// The link to look at when polling finds nothing for long; may be null.
   virtual std::shared_ptr<Link> link() = 0;
   /// Whether memory that lives in the queue pair is still registered; it cannot be destroyed then.

@@ -264,7 +264,26 @@ void ReliableQueuePair::publish_consumed() {
   payload_published_ = payload_;
   inbox_.consumer->entries_consumed.store(index_, std::memory_order_release);
   inbox_.consumer->payload_consumed.store(payload_, std::memory_order_release);
+  withdraw_fence_wish();
   ring_if_waiting();
+}
+
+/// Somebody is about to sleep. After some times with few messages in between the peer is asked for fences.
+void ReliableQueuePair::note_arming() {
+  constexpr std::uint32_t kFewEntries = 64;
+  constexpr unsigned kManyArmings = 4;
+  withdraw_fence_wish();
+  const std::uint32_t entries = index_ - std::exchange(index_at_arming_, index_);
+  if (entries < kFewEntries && ++frequent_armings_ == kManyArmings)
+    inbox_.doorbell->wants_fences.store(1, std::memory_order_relaxed);
+}
+
+/// After many messages without a sleep their fences cost more than barriers would.
+void ReliableQueuePair::withdraw_fence_wish() {
+  if (frequent_armings_ == 0 || index_ - index_at_arming_ < kManyEntriesAwake) [[likely]]
+    return;
+  frequent_armings_ = 0;
+  inbox_.doorbell->wants_fences.store(0, std::memory_order_relaxed);
 }
 
 /// After anything that may let the peer's stalled sends go on.

@@ -259,10 +259,33 @@ void ReliableQueuePair::put_entry(EntryType type, std::uint8_t flags, std::uint3
   ++entries_used_;
   barrier_light();
   const std::uint32_t armed = peer_.doorbell->armed.load(std::memory_order_relaxed);
+  const bool wants_fences = peer_.doorbell->wants_fences.load(std::memory_order_relaxed) != 0;
+  if (wants_fences != follows_fence_wish_) [[unlikely]]
+    follow_fence_wish(wants_fences);
   if (armed == 0) [[likely]]
     return;
   const bool counts = (flags & (kEntrySolicited | kEntryMore)) != 0 || type == EntryType::assist;
   if ((armed != kArmedForSolicited || counts) && peer_.doorbell->armed.exchange(0) != 0) link_->ring();
+}
+
+/// The peer arms before nearly every message, or no longer does. Its barrier costs it up to 10 us and interrupts us;
+/// a fence behind each of our entries costs us 5-100 ns.
+void ReliableQueuePair::follow_fence_wish(bool fences) {
+  // Going back has our own barrier's price, so a peer cannot ask for it after every message.
+  if (!fences && entries_used_ - entries_at_fence_wish_ < kManyEntriesAwake) return;
+  follows_fence_wish_ = fences;
+  entries_at_fence_wish_ = entries_used_;
+  if (needs_full_fence_) return;
+  if (fences) {
+    full_fence_.store(true, std::memory_order_relaxed);
+    // After the entries so far: who sees this and looks at the ring sees them.
+    peer_.producer->fences.store(1, std::memory_order_release);
+    return;
+  }
+  peer_.producer->fences.store(0, std::memory_order_relaxed);
+  // Who armed and saw a one: its arming is visible to us afterwards. Who arms from now on sees a zero.
+  AsymmetricBarrier::heavy_now();
+  full_fence_.store(false, std::memory_order_relaxed);
 }
 
 void ReliableQueuePair::complete(const ibv_send_wr& wr, ibv_wc_status status) {

@@ -100,6 +100,11 @@ ReliableQueuePair::~ReliableQueuePair() {
   unplug();
   {
     std::lock_guard guard(send_lock_);
+    inbox_.consumer->destroyed.store(1, std::memory_order_release);
+    if (wired_ && link_->peer_gone() && peer_.consumer->destroyed.load(std::memory_order_acquire) == 0) {
+      segment_->forget_peer();
+      if (peer_segment_) peer_segment_->forget_peer();
+    }
     while (!queued_.empty()) pop_queued();
   }
   detach_from_queues();
@@ -149,7 +154,8 @@ Status ReliableQueuePair::attach(const QueuePairOffer& peer, std::shared_ptr<Map
     peer_qp_num_ = peer.qp_num;
     attr_.dest_qp_num = peer.qp_num;
     peer_uses_srq_ = (peer.flags & kOfferUsesSrq) != 0;
-    full_fence_ = (peer.flags & kOfferNeedsFullFence) != 0 || !AsymmetricBarrier::register_process();
+    needs_full_fence_ = (peer.flags & kOfferNeedsFullFence) != 0 || !AsymmetricBarrier::register_process();
+    full_fence_ = needs_full_fence_;
     rnr_retry_ = rnr_retry_count;
     peer_pid_ = peer_pid;
     link_ = std::move(link);
@@ -262,16 +268,22 @@ void ReliableQueuePair::query(ibv_qp_attr& attr) {
   attr.cap = init_attr_.cap;
 }
 
-void ReliableQueuePair::arm(CompletionQueue& queue, ArmKind kind) {
+bool ReliableQueuePair::arm(CompletionQueue& queue, ArmKind kind) {
+  bool needs_barrier = false;
   if (&queue == &receive_queue()) {
+    note_arming();
     std::lock_guard guard(arm_lock_);
+    // A full fence of its own; what the peer says is looked at behind it (follow_fence_wish()).
     const std::uint32_t before = inbox_.doorbell->armed.exchange(static_cast<std::uint32_t>(kind));
+    needs_barrier = inbox_.producer->fences.load() == 0;
     if (armed_here_ && before == 0 && queue.take_arming()) owed_ = true;
     armed_here_ = true;
   }
-  if (!has_queued_.load(std::memory_order_relaxed)) return;
+  if (!has_queued_.load(std::memory_order_relaxed)) return needs_barrier;
   std::lock_guard guard(send_lock_);
-  if (wired_ && !queued_.empty()) peer_.producer->waiting.store(1, std::memory_order_relaxed);
+  if (!wired_ || queued_.empty()) return needs_barrier;
+  peer_.producer->waiting.store(1, std::memory_order_relaxed);
+  return true;
 }
 
 void ReliableQueuePair::on_wake() {
@@ -282,7 +294,7 @@ void ReliableQueuePair::on_wake() {
       std::lock_guard guard(send_lock_);
       if (wired_) peer_.producer->waiting.store(1, std::memory_order_relaxed);
     }
-    AsymmetricBarrier::heavy();
+    AsymmetricBarrier::heavy_now();
     push_sends();
   }
   std::lock_guard guard(arm_lock_);
@@ -353,7 +365,7 @@ void ReliableQueuePair::retract(const MemoryRegion& region) {
 void ReliableQueuePair::wait_for_lease() {
   constexpr Nanos kPatience{1'000'000'000};
   constexpr timespec kPause{0, 20'000};
-  AsymmetricBarrier::heavy();
+  AsymmetricBarrier::heavy_now();
   const std::uint32_t lease = inbox_.producer->lease.load(std::memory_order_acquire);
   if ((lease & 1) == 0) return;
   const Nanos deadline = monotonic_now() + kPatience;

@@ -60,7 +60,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   int poll_receives(int count, ibv_wc* wc) override;
   void push_sends() override;
   void publish() override;
-  void arm(CompletionQueue& queue, ArmKind kind) override;
+  bool arm(CompletionQueue& queue, ArmKind kind) override;
   std::shared_ptr<Link> link() override;
   [[nodiscard]] bool has_memory_in_use() const override { return arena_registered_.load(std::memory_order_relaxed); }
 
@@ -82,6 +82,8 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   Result<MemoryRegion*> register_arena(std::size_t bytes);
 
  private:
+  /// Entries without a sleep between them, after which their fences cost more than the sleeper's barriers did.
+  static constexpr std::uint32_t kManyEntriesAwake = 1024;
   /// How far a send has come.
   enum class Step {
     done,     ///< carried out
@@ -131,6 +133,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   bool peer_closed() const;
   std::uint32_t payload_room();
   void put_entry(EntryType type, std::uint8_t flags, std::uint32_t imm, std::uint64_t length);
+  void follow_fence_wish(bool fences);
   void complete(const ibv_send_wr& wr, ibv_wc_status status);
   // rc_remote.cc: under send_lock_
   Step read(const ibv_send_wr& wr, SendProgress& progress);
@@ -166,6 +169,8 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   int flush_receives(int count, ibv_wc* wc);
   void publish_consumed();
   void ring_if_waiting();
+  void note_arming();
+  void withdraw_fence_wish();
 
   // Link::Sink
   void on_packet(LinkPacket, std::span<const std::byte>, std::span<UniqueFd>) override {}
@@ -198,6 +203,9 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};  ///< ibv_qp::state, for those without send_lock_
   bool peer_uses_srq_ = false;
   std::atomic<bool> full_fence_{true};
+  bool needs_full_fence_ = true;  ///< one side could not register for AsymmetricBarrier::heavy()
+  bool follows_fence_wish_ = false;
+  std::uint32_t entries_at_fence_wish_ = 0;
   std::uint32_t entries_used_ = 0, entries_freed_ = 0;
   std::uint32_t receives_used_ = 0, receives_known_ = 0;
   std::uint32_t peer_receive_bytes_ = 0;
@@ -218,6 +226,8 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   InboxView inbox_;
   std::uint32_t index_ = 0, index_published_ = 0;
   std::uint32_t payload_ = 0, payload_published_ = 0;
+  std::uint32_t index_at_arming_ = 0;
+  unsigned frequent_armings_ = 0;
   std::uint32_t acked_ = 0;
   std::atomic<std::uint32_t> peer_qp_num_{0};
   bool in_message_ = false;    ///< a SEND has come in part, into receive_

@@ -25,6 +25,7 @@ struct alignas(kLineBytes) ConsumerLine {
   std::atomic<std::uint32_t> acked;             ///< entries with kEntryWantsAck that were dealt with
   std::atomic<std::uint32_t> fault;             ///< an ibv_wc_status for the entry that comes after `acked`; 0: none
   std::atomic<std::uint32_t> closed;            ///< not 0: the owner's queue pair is in an error state
+  std::atomic<std::uint32_t> destroyed;         ///< not 0: the owner has let go of its queue pair, and did not die
 };
 
 inline constexpr std::uint32_t kArmedForAny = 1;
@@ -33,12 +34,14 @@ inline constexpr std::uint32_t kArmedForSolicited = 2;
 /// Set by the owner before it sleeps, taken by the peer, who then rings the link.
 struct alignas(kLineBytes) DoorbellLine {
   std::atomic<std::uint32_t> armed;
+  std::atomic<std::uint32_t> wants_fences;  ///< the owner sleeps often: see ProducerLine::fences
 };
 
 /// Written by the peer.
 struct alignas(kLineBytes) ProducerLine {
   std::atomic<std::uint32_t> waiting;  ///< the peer sleeps although it has more to send; taken by the owner, who rings
   std::atomic<std::uint32_t> lease;    ///< odd while the peer accesses memory of the owner's process directly
+  std::atomic<std::uint32_t> fences;   ///< the peer looks at `armed` behind a full fence: arming needs no barrier
   std::atomic<std::uint32_t> let_go;   ///< of the segment's first inbox: MappedSegment::let_go()
 };
 
@@ -115,10 +118,14 @@ class MappedSegment {
   [[nodiscard]] std::atomic<std::uint32_t>& let_go() const;
   /// From now on it is private memory, of zeros: a forked child, or its parent, goes on with the real one.
   void abandon();
+  /// The process at the other end has died: there will be no next connection with it. Before the last reference goes.
+  void forget_peer() { has_no_peer_.store(true, std::memory_order_relaxed); }
+  [[nodiscard]] bool has_no_peer() const { return has_no_peer_.load(std::memory_order_relaxed); }
 
  private:
   std::byte* base_;
   std::size_t bytes_;
+  std::atomic<bool> has_no_peer_{false};
 };
 
 /// A new zeroed memfd of that size, sealed and mapped.

@@ -125,7 +125,7 @@ void SegmentCache::take_back_made(Kept kept) {
   List dropped;
   dropped.push_back(std::move(kept));
   const std::lock_guard guard(lock_);
-  if (dropped.front().forks == forks_) {
+  if (dropped.front().forks == forks_ && !dropped.front().mapping->has_no_peer()) {
     made_.splice(made_.begin(), dropped);
     drop_oldest_of_dead(made_, dropped);
   }
@@ -161,7 +161,7 @@ void SegmentCache::take_back_given(Kept kept) {
   // A child of a fork may still read and write here.
   if (back.forks != forks_) return;
   back.mapping->let_go().store(1, std::memory_order_release);
-  if (back.mapping->bytes() > kMaxKeptBytes) return;
+  if (back.mapping->bytes() > kMaxKeptBytes || back.mapping->has_no_peer()) return;
   given_.splice(given_.begin(), dropped);
   drop_oldest_of_dead(given_, dropped);
   if (given_.size() > kMaxKept) dropped.splice(dropped.end(), given_, std::prev(given_.end()));

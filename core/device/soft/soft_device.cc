@@ -150,8 +150,9 @@ Result<ibv_cq*> SoftDevice::get_cq_event(ibv_comp_channel& channel) {
 void SoftDevice::ack_cq_events(ibv_cq& cq, unsigned int count) { ours(cq).count_acks(count); }
 
 void SoftDevice::arm(std::span<ibv_cq* const> cqs) {
-  for (ibv_cq* cq : cqs) ours(*cq).arm(ArmKind::any);
-  AsymmetricBarrier::heavy();
+  bool needs_barrier = false;
+  for (ibv_cq* cq : cqs) needs_barrier |= ours(*cq).arm(ArmKind::any);
+  if (needs_barrier) AsymmetricBarrier::heavy();
   for (ibv_cq* cq : cqs) ours(*cq).after_barrier();
 }
 

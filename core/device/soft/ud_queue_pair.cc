@@ -96,10 +96,11 @@ void UdQueuePair::query(ibv_qp_attr& attr) {
   attr.cap = init_attr_.cap;
 }
 
-void UdQueuePair::arm(CompletionQueue& queue, ArmKind kind) {
-  if (&queue != &receive_queue()) return;
+bool UdQueuePair::arm(CompletionQueue& queue, ArmKind kind) {
+  if (&queue != &receive_queue()) return false;
   std::lock_guard guard(gate_->lock);
   armed_for_ = kind;
+  return true;
 }
 
 void UdQueuePair::drop_everything() {

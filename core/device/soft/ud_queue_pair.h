@@ -35,7 +35,7 @@ class UdQueuePair final : public QueuePair {
   int poll_receives(int count, ibv_wc* wc) override;
   void push_sends() override {}
   void publish() override {}
-  void arm(CompletionQueue& queue, ArmKind kind) override;
+  bool arm(CompletionQueue& queue, ArmKind kind) override;
   std::shared_ptr<Link> link() override { return nullptr; }
 
  private:

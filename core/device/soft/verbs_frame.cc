@@ -22,8 +22,7 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) { return static_cast<CompletionQu
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) {
   auto* queue = static_cast<CompletionQueue*>(cq);
-  queue->arm(solicited_only != 0 ? ArmKind::solicited : ArmKind::any);
-  AsymmetricBarrier::heavy();
+  if (queue->arm(solicited_only != 0 ? ArmKind::solicited : ArmKind::any)) AsymmetricBarrier::heavy();
   queue->after_barrier();
   return 0;
 }

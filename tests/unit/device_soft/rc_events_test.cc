@@ -209,6 +209,73 @@ TEST(RcEvents, TwoSleepersPingPong) {
   echo.join();
 }
 
+// The sender's store of a message and its look whether somebody sleeps, against the sleeper's arming and its look for
+// messages: both at the same moment, to some nanoseconds.
+TEST(RcEvents, AMessageAndAnArmingAtTheSameMomentFindEachOther) {
+  constexpr unsigned kRounds = 20'000;
+  RcPair pair;
+  pair.bob.post_receives(1);
+  std::atomic<unsigned> round{0};
+  std::thread sender([&] {
+    for (unsigned i = 1; i <= kRounds; ++i) {
+      while (round.load() < i) {
+      }
+      for (unsigned delay = i % 7; delay > 0; --delay) cpu_relax();
+      ASSERT_EQ(write_imm(pair), 0);
+      End::poll_once(*pair.alice.cq);
+    }
+  });
+  for (unsigned i = 1; i <= kRounds; ++i) {
+    round.store(i);
+    for (unsigned delay = i % 31; delay > 0; --delay) cpu_relax();
+    receive_sleeping(pair.bob, 1);
+  }
+  sender.join();
+}
+
+/// Takes `messages` without ever arming.
+void receive_awake(End& end, std::uint64_t messages) {
+  for (std::uint64_t got = 0; got < messages; ++got) {
+    ASSERT_EQ(end.next().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(end.post_receive(0), 0);
+  }
+}
+
+// Who sleeps before every message asks its peer for fences, and withdraws that when it stays awake for a thousand.
+TEST(RcEvents, NoWakeUpIsLostWhileFencesComeAndGo) {
+  constexpr int kChanges = 20, kSleeps = 200, kAwake = 5'000;
+  RcPair pair;
+  pair.alice.post_receives(64);
+  pair.bob.post_receives(64);
+  std::thread bob([&] {
+    for (int change = 0; change < kChanges; ++change) {
+      for (int i = 0; i < kSleeps; ++i) {
+        receive_sleeping(pair.bob, 1);
+        ASSERT_EQ(pair.bob.post_text(IBV_WR_RDMA_WRITE_WITH_IMM, "pong", &pair.alice, 0, 0, 0), 0);
+      }
+      receive_awake(pair.bob, kAwake);
+    }
+  });
+  for (int change = 0; change < kChanges; ++change) {
+    for (int i = 0; i < kSleeps; ++i) {
+      ASSERT_EQ(write_imm(pair), 0);
+      receive_sleeping(pair.alice, 1);
+    }
+    for (int sent = 0; sent < kAwake;) {
+      if (write_imm(pair) == 0) ++sent;
+      End::poll_once(*pair.alice.cq);
+    }
+  }
+  // The last of them wait for receives.
+  std::atomic<bool> done{false};
+  std::thread pusher([&] {
+    while (!done) End::poll_once(*pair.alice.cq);
+  });
+  bob.join();
+  done = true;
+  pusher.join();
+}
+
 TEST(RcEvents, ThreadsMayPostPollAndArmAtTheSameTime) {
   constexpr std::uint64_t kMessages = 30'000;
   RcPair pair;

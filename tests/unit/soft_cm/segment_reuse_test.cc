@@ -159,6 +159,33 @@ TEST_F(SegmentReuse, HappensBetweenProcesses) {
   EXPECT_EQ(connect_and_close(host_, *port, server.channel()), first);
 }
 
+TEST_F(SegmentReuse, NothingIsKeptOfAServerThatDied) {
+  OtherProcess server(::geteuid(), serve_on_own_port);
+  const auto port = server.channel().hear();
+  ASSERT_TRUE(port);
+  End client = start_connect(host_, SocketAddress::v4(INADDR_LOOPBACK, static_cast<std::uint16_t>(*port)));
+  EXPECT_EQ(next(*client.id).type, CmEventType::established);
+  server.signal(SIGKILL);
+  EXPECT_EQ(next(*client.id).type, CmEventType::disconnected);
+  client.close();
+  EXPECT_EQ(segment_cache().idle(), 0u);
+}
+
+TEST_F(SegmentReuse, NothingIsKeptOfAClientThatDied) {
+  OtherProcess client(::geteuid(), [&](Channel) {
+    SoftHost host;
+    const End connected = start_connect(host, listener_->local_address());
+    return next(*connected.id).type == CmEventType::established && ::pause() == 0 ? 0 : 1;
+  });
+  End server = take_request(host_, *listener_);
+  ASSERT_TRUE(server.id->accept({}));
+  EXPECT_EQ(next(*server.id).type, CmEventType::established);
+  client.signal(SIGKILL);
+  EXPECT_EQ(next(*server.id).type, CmEventType::disconnected);
+  server.close();
+  EXPECT_EQ(segment_cache().idle(), 0u);
+}
+
 TEST_F(SegmentReuse, NotBetweenUsers) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
   OtherProcess server(kAlice, serve_on_own_port);
