@@ -1,0 +1,112 @@
+"""The cells of the matrix: which sides, devices, addresses and settings meet."""
+import itertools
+
+SIDES = [("upstream", "upstream"), ("ours", "upstream"), ("upstream", "ours"), ("ours", "ours")]  # client, server
+DEVICES = {"rxe": {"IPv4": "10.7.0", "IPv6": "fd07:"}, "siw": {"IPv4": "10.8.0", "IPv6": "fd08:"}}
+
+FAMILIES = ["IPv4", "IPv6"]
+TRANSFER = {
+    "family": FAMILIES,
+    "mode": ["blocking", "nonblocking", "async"],
+    "send": ["rsend", "sendmsg", "riowrite"],
+    "inline": [0, 64],
+    "rq": [16, 384, 65534],
+    "ring": [4096, 131072, 1048576],
+}
+BYTES = {4096: 200_000, 131072: 700_001, 1048576: 3_000_000}  # by ring size: many rings full
+
+
+def address(device, family, node=1):
+    return f"{DEVICES[device][family]}{'.' if family == 'IPv4' else ':'}{node}"
+
+
+def all_pairs(dimensions):
+    """Few combinations in which every pair of values of two dimensions occurs: greedy, always the same ones."""
+    names = list(dimensions)
+    missing = {
+        ((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in dimensions[a] for y in dimensions[b]
+    }
+    everything = [dict(zip(names, values)) for values in itertools.product(*dimensions.values())]
+    chosen = []
+    while missing:
+        best = max(everything, key=lambda cell: len(pairs_of(cell) & missing))
+        chosen.append(best)
+        missing -= pairs_of(best)
+    return chosen
+
+
+def pairs_of(cell):
+    return set(itertools.combinations(cell.items(), 2))
+
+
+def every_combination(dimensions):
+    return [dict(zip(dimensions, values)) for values in itertools.product(*dimensions.values())]
+
+
+def transfers(settings):
+    for setting in settings:
+        cell = dict(setting, scenario="transfer", bytes=BYTES[setting["ring"]])
+        if cell["device_kind"] == "siw" and cell["inline"] == 0:
+            cell["inline"] = 4  # iWARP mode needs it
+        yield cell, "{mode} {send} {family} inline {inline} rq {rq} ring {ring}".format(**cell)
+
+
+def ends(families):
+    """Connections that end in other ways than a transfer does."""
+    for family in families:
+        for first in ("client", "server"):
+            yield dict(scenario="half_close", family=family, first=first, bytes=150_000), f"half close, {first} first, {family}"
+        yield dict(scenario="refused", family=family), f"refused, {family}"
+        yield dict(scenario="many", family=family, connections=10), f"10 connections in turn, {family}"
+        yield dict(scenario="killed_client", family=family, mode="async"), f"kill -9 of the client, {family}"
+        yield dict(scenario="killed_server", family=family, mode="async"), f"kill -9 of the server, {family}"
+        yield dict(scenario="killed_server_reader", family=family), f"kill -9 of the server, client sleeps in recv, {family}"
+
+
+def preloaded(families):
+    for family in families:
+        common = dict(family=family, flavor="preload", inline=64, rq=384, ring=131072, bytes=700_001)
+        for mode, send in (("blocking", "rsend"), ("nonblocking", "sendmsg")):
+            yield dict(common, scenario="transfer", mode=mode, send=send), f"preload, {mode} {send} {family}"
+
+
+def tool_runs(families, full):
+    short = ["-S", "3000", "-C", "100", "-I", "5"]
+    for family in families:
+        options = ["-f", "ip"] if family == "IPv6" else []
+        for tool, modes in (("rstream", "abnv"), ("riostream", "abn")):
+            for mode in modes if full else modes[1:3]:
+                words = ["-T", mode, *short, *options]
+                yield dict(tool=tool, family=family, options=words), f"{tool} {' '.join(words)} {family}"
+        if full:
+            yield dict(tool="rstream", family=family, options=[*options, "-i", "0", *short]), f"rstream -i 0 {family}"
+            yield dict(tool="rstream", family=family, options=[*options, "-k", "1", *short]), f"rstream -k 1 {family}"
+            yield dict(tool="rstream", family=family, options=options), f"rstream {family}"
+            yield dict(tool="riostream", family=family, options=options), f"riostream {family}"
+    yield dict(tool="rcopy", family="IPv4"), "rcopy"
+
+
+def other_cells(full):
+    yield from tool_runs(FAMILIES if full else ["IPv4"], full)
+    yield from ends(FAMILIES if full else ["IPv6"])
+    yield from preloaded(FAMILIES if full else ["IPv4"])
+
+
+def cells_of(client, server, full):
+    """(cell, name) of one pair of sides. The short matrix has every pair of settings, the full one every combination."""
+    dimensions = {"device_kind": list(DEVICES), **TRANSFER}
+    listed = [(dict(cell, device_kind=device), name) for device in DEVICES for cell, name in other_cells(full)]
+    listed += transfers(every_combination(dimensions) if full else all_pairs(dimensions))
+    for cell, name in listed:
+        cell.update(client=client, server=server, device=f"{cell['device_kind']}0")
+        cell.setdefault("flavor", "library")
+        yield cell, f"{client} -> {server} {cell['device_kind']}: {name}"
+
+
+def cells(sides, full):
+    """All of them. Upstream with itself proves the lab, so the short matrix has little of it when there is more to see."""
+    for client, server in sides:
+        listed = list(cells_of(client, server, full))
+        if not full and len(sides) > 1 and (client, server) == ("upstream", "upstream"):
+            listed = listed[::5]
+        yield from listed

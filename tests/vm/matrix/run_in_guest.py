@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Runs the cells of the matrix in a guest and prints TAP. Usage: see run_matrix, which starts it."""
+import argparse
+import itertools
+import re
+import sys
+import time
+
+import cells
+import tools
+from deadline import Deadline
+from peers import Peer
+
+UPSTREAM_PRELOAD = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
+PORTS = itertools.count(20000)
+SURVIVAL_SECONDS = 20
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--stage", help="where our build is installed; without it upstream's side alone runs")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--only", default="", help="regular expression: the cells whose name has it")
+    parser.add_argument("--list", action="store_true", help="names the cells")
+    parser.add_argument("--cell-seconds", type=float, default=60)
+    return parser.parse_args()
+
+
+class Installation:
+    """Where the programs and libraries of a side are."""
+
+    def __init__(self, stage):
+        self._stage = stage
+
+    def tools(self, whose):
+        if whose == "upstream":
+            return tools.Side("/usr/bin", {})
+        return tools.Side(f"{self._stage}/bin", self._environment())
+
+    def peer(self, whose, cell):
+        """The cell as this side's peer needs it."""
+        preload = cell["flavor"] == "preload"
+        if whose == "upstream":
+            changed = dict(cell, strict=False, library=UPSTREAM_PRELOAD if preload else "librdmacm.so.1")
+            # Upstream does not fit its queues to the device's completion queues; rxe has 32767 entries.
+            if "rq" in cell and cell["device_kind"] == "rxe":
+                changed["rq"] = min(cell["rq"], 30000)
+            return changed
+        name = "lib/rsocket/librspreload.so" if preload else "lib/librsocket.so.1"
+        return dict(cell, strict=True, library=f"{self._stage}/{name}", environment=self._environment())
+
+    def _environment(self):
+        return {"LD_LIBRARY_PATH": f"{self._stage}/lib", "RINGSOCK_DEVICE": "rdma"}
+
+
+def run_tool(cell, installation, deadline):
+    client, server = installation.tools(cell["client"]), installation.tools(cell["server"])
+    if cell["tool"] == "rcopy":
+        return tools.copy_tool(server, client, cell["address"], cell["port"], deadline)
+    return tools.stream_tool(cell["tool"], server, client, cell["address"], cell["port"], cell["options"], deadline)
+
+
+class Meeting:
+    """The peers of one cell."""
+
+    def __init__(self, cell, installation, deadline):
+        self._cell, self._installation, self._deadline = cell, installation, deadline
+        self._peers = []
+
+    def start(self, end, scenario=None):
+        cell = self._installation.peer(self._cell[end], self._cell)
+        peer = Peer(f"{scenario or self._cell['scenario']}_{end}", cell)
+        self._peers.append(peer)
+        return peer
+
+    def start_server(self, scenario=None):
+        server = self.start("server", scenario)
+        if not server.wait_for("listening", self._deadline):
+            raise Failed(server.result(self._deadline) or "the server does not listen")
+        return server
+
+    def must_end_well(self, *peers):
+        whys, deadline = [], self._deadline
+        for peer in peers:
+            why = peer.result(deadline)
+            if why:
+                whys.append(why)
+                deadline = deadline.sooner(3)  # the other one may never know
+        if whys:
+            raise Failed("; ".join(whys))
+
+    def must_flow(self, peer):
+        if not peer.wait_for("flowing", self._deadline):
+            raise Failed(peer.result(self._deadline))
+
+    def must_survive(self, peer):
+        """Its call must come back soon after its peer was killed."""
+        if not peer.wait_for("survived", self._deadline.sooner(SURVIVAL_SECONDS)):
+            raise Failed(f"{peer.role} noticed nothing within {SURVIVAL_SECONDS} s; events: {peer.events}")
+
+    def close(self):
+        return [(peer.role, peer.end()) for peer in self._peers]
+
+
+class Failed(Exception):
+    pass
+
+
+def meet(meeting, scenario):
+    if scenario == "refused":
+        meeting.must_end_well(meeting.start("client"))
+        return
+    if scenario == "killed_client":
+        server = meeting.start_server()
+        victim = meeting.start("client")
+        meeting.must_flow(server)
+        victim.kill()
+        meeting.must_survive(server)
+        meeting.must_end_well(meeting.start("client", "one_echo"), server)
+    elif scenario == "killed_server":
+        victim = meeting.start_server()
+        client = meeting.start("client")
+        meeting.must_flow(victim)
+        victim.kill()
+        meeting.must_survive(client)
+        meeting.must_end_well(client)
+    elif scenario == "killed_server_reader":
+        victim = meeting.start_server("killed_server")
+        client = meeting.start("client")
+        meeting.must_flow(victim)
+        victim.kill()
+        meeting.must_survive(client)
+        meeting.must_end_well(client)
+    else:
+        server = meeting.start_server()
+        meeting.must_end_well(meeting.start("client"), server)
+
+
+def run_peers(cell, installation, deadline):
+    meeting = Meeting(cell, installation, deadline)
+    why = None
+    try:
+        meet(meeting, cell["scenario"])
+    except Failed as failure:
+        why = str(failure)
+    said = meeting.close()
+    return why and "\n".join([why, *(f"{role}: {text}" for role, text in said if text)])
+
+
+def run_cell(cell, installation, seconds):
+    cell = dict(cell, port=next(PORTS), address=cells.address(cell["device_kind"], cell["family"]))
+    deadline = Deadline(seconds)
+    return (run_tool if "tool" in cell else run_peers)(cell, installation, deadline)
+
+
+def selected(options):
+    sides = cells.SIDES if options.stage else [("upstream", "upstream")]
+    return [(cell, name) for cell, name in cells.cells(sides, options.full) if re.search(options.only, name)]
+
+
+def known(cell):
+    """Why a cell cannot pass: what is wrong in upstream 44.0. None when it must pass."""
+    if cell.get("scenario", "").startswith("killed_server") and cell["client"] == "upstream":
+        return "upstream does not look at connection manager events of connections that a blocking call made"
+    if cell["device_kind"] == "siw" and cell.get("rq") == 16 and cell["client"] == cell["server"] == "upstream":
+        return "upstream's control messages need receives that it does not post, and iWARP has no retry"
+    return None
+
+
+def main():
+    options = arguments()
+    chosen = selected(options)
+    if options.list:
+        print("\n".join(name for _, name in chosen))
+        return 0
+    installation = Installation(options.stage)
+    print(f"1..{len(chosen)}", flush=True)
+    failed = 0
+    started = time.monotonic()
+    for number, (cell, name) in enumerate(chosen, 1):
+        begin = time.monotonic()
+        reason = known(cell)
+        if reason:
+            print(f"ok {number} - {name} # SKIP {reason}", flush=True)
+            continue
+        why = run_cell(cell, installation, options.cell_seconds)
+        failed += bool(why)
+        print(f"{'not ok' if why else 'ok'} {number} - {name} ({time.monotonic() - begin:.1f} s)", flush=True)
+        if why:
+            print("\n".join(f"#   {line}" for line in why.splitlines()), flush=True)
+    print(f"# {len(chosen)} cells, {failed} failed, {time.monotonic() - started:.0f} s, {Deadline.stood_still:.0f} s of standstill")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""rstream, riostream and rcopy, Debian's or ours, with each other."""
+import hashlib
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import tempfile
+import time
+
+RESULT_LINE = re.compile(r"^[a-z0-9_]+ +[0-9.a-z]+ .*[0-9.]+s +[0-9.]+ +[0-9.]+$", re.MULTILINE)
+COMPLAINT = re.compile(r"error|verif|fail", re.IGNORECASE)
+
+
+class Side:
+    """How to start the programs of one side."""
+
+    def __init__(self, folder, environment):
+        self.folder, self.environment = folder, environment
+
+    def start(self, words, log):
+        return subprocess.Popen(
+            [f"{self.folder}/{words[0]}", *words[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/tmp",
+            env={**os.environ, **self.environment}, start_new_session=True,
+        )  # fmt: skip
+
+
+class Run:
+    """A server, and clients one after the other."""
+
+    def __init__(self, server, words, deadline):
+        self._deadline = deadline
+        self._log = tempfile.TemporaryFile()
+        self._server = server.start(words, self._log)
+
+    def client(self, side, words):
+        """Its exit status (None: not done in time) and what it wrote. Again and again while the server may be starting."""
+        while True:
+            with tempfile.TemporaryFile() as log:
+                process = side.start(words, log)
+                status = wait_until(process, self._deadline)
+                log.seek(0)
+                text = log.read().decode(errors="replace")
+            starting = self._server.poll() is None and self._deadline.left() and "refused" in text.lower()
+            if status in (0, None) or not starting:
+                return status, text
+            time.sleep(0.05)
+
+    def end_of_server(self):
+        """Its exit status, once it has ended by itself; None when it does not."""
+        return wait_until(self._server, self._deadline)
+
+    def lives(self):
+        return self._server.poll() is None
+
+    def close(self):
+        """Returns what the server wrote."""
+        if self.lives():
+            os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.wait()
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+
+def wait_until(process, deadline):
+    while deadline.left():
+        try:
+            return process.wait(deadline.left())
+        except subprocess.TimeoutExpired:
+            pass
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return None
+
+
+def stream_tool(tool, server, client, address, port, options, deadline):
+    """One run with the same options on both sides. None, or why it failed."""
+    common = [*options, "-p", str(port)]
+    run = Run(server, [tool, "-b", address, *common], deadline)
+    status, text = run.client(client, [tool, "-s", address, *common])
+    why = None
+    if status != 0:
+        why = f"the client ended with {status}"
+    elif run.end_of_server() != 0:
+        why = "the server failed"
+    elif not RESULT_LINE.search(text):
+        why = "no line of results"
+    server_text = run.close()
+    if why is None and COMPLAINT.search(text + server_text):
+        why = "an error was printed"
+    return why and f"{why}\nserver: {server_text}\nclient: {text}"
+
+
+def copy_tool(server, client, address, port, deadline):
+    """Files of several sizes to one server. None, or why it failed."""
+    problems = []
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        original, copy = pathlib.Path(folder) / "original", pathlib.Path(folder) / "copy"
+        run = Run(server, ["rcopy", "-p", str(port)], deadline)
+        for size in (1, 4097, 1234567):
+            data = random.Random(size).randbytes(size)
+            original.write_bytes(data)
+            copy.unlink(missing_ok=True)
+            status, text = run.client(client, ["rcopy", str(original), f"{address}:{copy}", "-p", str(port)])
+            if status != 0:
+                problems.append(f"the client ended with {status} ({size} bytes): {text}")
+            elif not copy.exists() or hashlib.sha256(copy.read_bytes()).digest() != hashlib.sha256(data).digest():
+                problems.append(f"the copy of {size} bytes differs")
+        if not run.lives():
+            problems.append("the server did not live on")
+        server_text = run.close()
+    return "; ".join(problems) + f"\nserver: {server_text}" if problems else None
