@@ -194,11 +194,8 @@ Result<int> EpollSet::arm_and_sleep(std::span<pollfd> waited, std::span<epoll_ev
     if (!due_.empty()) deadline = std::min(deadline, due_.begin()->first);
     if (hot_count_ > 0) deadline = std::min(deadline, monotonic_now() + kBlindSleep);
   }
-  const Nanos begun = monotonic_now();
-  const Result<int> woken = poll_until(waited, deadline, mask);
-  if (!woken) return woken;
-  if (*woken > 0) note_sleep(monotonic_now() - begun);
-  return 0;
+  const Result<int> woken = sleep_until(waited, deadline, mask);
+  return woken ? Result<int>(0) : woken;
 }
 
 /// @return events found, 0 to go on.

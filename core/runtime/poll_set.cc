@@ -171,9 +171,7 @@ void PollCall::take_doorbells() {
 Result<int> PollCall::wait_beside_kernel(std::span<pollfd> waited, Nanos wake_at, const sigset_t* mask) {
   const std::span<pollfd> kernel_part = waited.last(kernel_.size());
   std::copy(kernel_.begin(), kernel_.end(), kernel_part.begin());
-  const Nanos begun = monotonic_now();
-  Result<int> woken = poll_until(waited, wake_at, mask);
-  if (woken && *woken > 0) note_sleep(monotonic_now() - begun);
+  Result<int> woken = sleep_until(waited, wake_at, mask);
   if (woken) std::copy(kernel_part.begin(), kernel_part.end(), kernel_.begin());
   return woken;
 }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/base/unique_fd.h"
+#include "core/runtime/spin_policy.h"
 
 namespace ringsock::runtime {
 
@@ -76,6 +77,13 @@ Result<int> poll_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* ma
   const int ready = ::ppoll(fds.data(), fds.size(), for_ever ? nullptr : &left, mask);
   if (ready < 0) return Error::last("ppoll");
   return ready;
+}
+
+Result<int> sleep_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* mask) {
+  const Nanos begun = monotonic_now();
+  const Result<int> woken = poll_until(fds, deadline, mask);
+  if (woken && *woken > 0) note_sleep(monotonic_now() - begun);
+  return woken;
 }
 
 bool handlers_restart_calls() {

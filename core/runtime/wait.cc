@@ -20,9 +20,7 @@ Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos dead
   Nanos wake_at = std::min(deadline, endpoint.deadline());
   if (bell < 0) wake_at = std::min(wake_at, monotonic_now() + kBlindSleep);
 
-  const Nanos begun = monotonic_now();
-  const Result<int> ready = poll_until(entries, wake_at, nullptr);
-  if (ready && *ready > 0) note_sleep(monotonic_now() - begun);
+  const Result<int> ready = sleep_until(entries, wake_at, nullptr);
   watch.leave();
   if (!ready) {
     const bool restarts = ready.error().code == EINTR && deadline == Nanos::max() && handlers_restart_calls();
