@@ -101,7 +101,9 @@ ReliableQueuePair::~ReliableQueuePair() {
   {
     std::lock_guard guard(send_lock_);
     inbox_.consumer->destroyed.store(1, std::memory_order_release);
-    if (wired_ && link_->peer_gone() && peer_.consumer->destroyed.load(std::memory_order_acquire) == 0) {
+    const bool is_dead = wired_ && link_->peer_gone() && peer_.consumer->destroyed.load(std::memory_order_acquire) == 0;
+    // Without a peer so far: it may have died, too.
+    if (is_dead || !wired_) {
       segment_->forget_peer();
       if (peer_segment_) peer_segment_->forget_peer();
     }
