@@ -1,6 +1,8 @@
 """The cells of the matrix: which sides, devices, addresses and settings meet."""
 import itertools
 
+from hostile import BEHAVIOURS
+
 SIDES = [("upstream", "upstream"), ("ours", "upstream"), ("upstream", "ours"), ("ours", "ours")]  # client, server
 DEVICES = {"rxe": {"IPv4": "10.7.0", "IPv6": "fd07:"}, "siw": {"IPv4": "10.8.0", "IPv6": "fd08:"}}
 
@@ -103,6 +105,19 @@ def cells_of(client, server, full):
         yield cell, f"{client} -> {server} {cell['device_kind']}: {name}"
 
 
+def hostile_cells(sides):
+    """Each side against peers that break a rule; upstream only against those that it is known to withstand."""
+    for victim in sorted({side for pair in sides for side in pair}):
+        for device in DEVICES:
+            common = dict(device_kind=device, device=f"{device}0", family="IPv4", flavor="library", client=victim, server=victim)
+            for behaviour in BEHAVIOURS if victim == "ours" else ("hello", "version"):
+                for end, name in (("client", f"raw -> {victim}"), ("server", f"{victim} -> raw")):
+                    cell = dict(common, scenario=f"hostile_{end}", behaviour=behaviour)
+                    yield cell, f"{name} {device}: {behaviour}"
+            if victim == "ours":
+                yield dict(common, scenario="slow_client", behaviour="no-rtu"), f"raw -> {victim} {device}: no-rtu"
+
+
 def cells(sides, full):
     """All of them. Upstream with itself proves the lab, so the short matrix has little of it when there is more to see."""
     for client, server in sides:
@@ -110,3 +125,4 @@ def cells(sides, full):
         if not full and len(sides) > 1 and (client, server) == ("upstream", "upstream"):
             listed = listed[::5]
         yield from listed
+    yield from hostile_cells(sides)

@@ -1,4 +1,4 @@
-"""Processes that play one side of a scenario."""
+"""Processes that take part in a cell. What they tell are lines on a pipe, their events."""
 import json
 import os
 import pathlib
@@ -9,31 +9,21 @@ import sys
 import tempfile
 import traceback
 
+import hostile
 import scenarios
 
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-class Peer:
-    """A process that runs scenarios.ROLE(cell, say). Its events are lines on a pipe; the last is "ok" or "failed: why"."""
+class Process:
+    """A process and what it tells."""
 
-    def __init__(self, role, cell):
+    def __init__(self, role):
         self.role, self.events = role, []
         self._log = tempfile.TemporaryFile()
         self._lines, write_end = os.pipe()
         self._rest = b""
-        if cell["flavor"] == "preload":
-            environment = {**os.environ, "LD_PRELOAD": cell["library"]}
-            self._pid = subprocess.Popen(
-                [sys.executable, "-B", str(HERE / "peers.py"), role, json.dumps(cell), str(write_end)],
-                env=environment, pass_fds=[write_end], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-            ).pid  # fmt: skip
-        else:
-            self._pid = os.fork()
-            if self._pid == 0:
-                os.dup2(self._log.fileno(), 1)
-                os.dup2(self._log.fileno(), 2)
-                play(role, cell, write_end)
+        self._pid = self._start(write_end)
         os.close(write_end)
 
     def wait_for(self, event, deadline):
@@ -52,6 +42,50 @@ class Peer:
         self.events += [line.decode() for line in lines]
         return bool(data)
 
+    def place(self):
+        """Where the kernel has its threads."""
+        stacks = []
+        for task in sorted(pathlib.Path(f"/proc/{self._pid}/task").iterdir()):
+            frames = [line.split()[1].split("+")[0] for line in (task / "stack").read_text().splitlines()]
+            stacks.append(" < ".join(frames[:6]) or "user space")
+        return "; ".join(stacks)
+
+    def kill(self):
+        os.kill(self._pid, signal.SIGKILL)
+
+    def end(self):
+        """Kills it if need be. Returns what it wrote."""
+        self.kill()
+        os.waitpid(self._pid, 0)
+        os.close(self._lines)
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+
+class Peer(Process):
+    """Runs ROLE(cell, say) of scenarios or hostile. Its last event is "ok" or "failed: why"."""
+
+    def __init__(self, role, cell):
+        self._cell = cell
+        super().__init__(role)
+
+    def _start(self, write_end):
+        if self._cell["flavor"] == "preload":
+            return self._start_preloaded(write_end)
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(self._log.fileno(), 1)
+            os.dup2(self._log.fileno(), 2)
+            play(self.role, self._cell, write_end)
+        return pid
+
+    def _start_preloaded(self, write_end):
+        return subprocess.Popen(
+            [sys.executable, "-B", str(HERE / "peers.py"), self.role, json.dumps(self._cell), str(write_end)],
+            env={**os.environ, "LD_PRELOAD": self._cell["library"]}, pass_fds=[write_end],
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+        ).pid  # fmt: skip
+
     def result(self, deadline):
         """None when all was well, else why not."""
         self.wait_for("ok", deadline)
@@ -61,29 +95,19 @@ class Peer:
         if "ok" in self.events:
             return None
         if deadline.left() == 0:
-            return f"{self.role} did not come to an end; events: {self.events}; it waits in {self._place()}"
+            return f"{self.role} did not come to an end; events: {self.events}; it waits in {self.place()}"
         return f"{self.role} died; events: {self.events}"
 
-    def _place(self):
-        """Where the kernel has its threads."""
-        stacks = []
-        for task in sorted(pathlib.Path(f"/proc/{self._pid}/task").iterdir()):
-            frames = [line.split()[1].split("+")[0] for line in (task / "stack").read_text().splitlines()]
-            stacks.append(" < ".join(frames[:6]) or "user space")
-        return "; ".join(stacks)
 
-    def kill(self):
-        if self._pid is not None:
-            os.kill(self._pid, signal.SIGKILL)
+class Program(Process):
+    """A program whose standard output are events."""
 
-    def end(self):
-        """Kills it if need be. Returns what it wrote."""
-        self.kill()
-        os.waitpid(self._pid, 0)
-        self._pid = None
-        os.close(self._lines)
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")
+    def __init__(self, words):
+        self._words = words
+        super().__init__(os.path.basename(words[0]))
+
+    def _start(self, write_end):
+        return subprocess.Popen(self._words, stdin=subprocess.DEVNULL, stdout=write_end, stderr=self._log).pid
 
 
 def play(role, cell, write_end):
@@ -94,7 +118,7 @@ def play(role, cell, write_end):
 
     os.environ.update(cell.get("environment", {}))
     try:
-        getattr(scenarios, role)(cell, say)
+        getattr(hostile if hasattr(hostile, role) else scenarios, role)(cell, say)
         say("ok")
     except BaseException as error:  # pylint: disable=broad-except
         traceback.print_exc()

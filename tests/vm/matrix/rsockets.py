@@ -9,6 +9,7 @@ import time
 SOL_RDMA = 0x10000
 RDMA_SQSIZE, RDMA_RQSIZE, RDMA_INLINE, RDMA_IOMAPSIZE = range(4)
 PROT_WRITE = 2
+MSG_DONTWAIT = 0x40
 POLLIN, POLLOUT, POLLERR, POLLHUP = 1, 4, 8, 16
 
 BLOCKING, NON_BLOCKING, POLLED = "blocking", "nonblocking", "async"
@@ -129,6 +130,23 @@ class Socket:
     def receive_some(self, buffer, offset, length):
         """Into a ctypes array; the number of bytes, 0 at the end of the stream."""
         return self._attempt(POLLIN, "recv", ctypes.byref(buffer, offset), ctypes.c_size_t(length), 0, result=ctypes.c_ssize_t)
+
+    def try_receive(self, buffer):
+        """What is there now: the number of bytes, None for nothing."""
+        return self._try("recv", buffer)
+
+    def try_send(self, data):
+        return self._try("send", ctypes.create_string_buffer(bytes(data), len(data)))
+
+    def _try(self, name, buffer):
+        try:
+            return self.library.call(
+                name, self.descriptor, buffer, ctypes.c_size_t(len(buffer)), MSG_DONTWAIT, result=ctypes.c_ssize_t
+            )
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            return None
 
     def receive(self, length):
         """Exactly so many bytes."""

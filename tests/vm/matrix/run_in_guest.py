@@ -9,16 +9,16 @@ import time
 import cells
 import tools
 from deadline import Deadline
-from peers import Peer
+from meetings import meet
 
 UPSTREAM_PRELOAD = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 PORTS = itertools.count(20000)
-SURVIVAL_SECONDS = 20
 
 
 def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--stage", help="where our build is installed; without it upstream's side alone runs")
+    parser.add_argument("--raw-peer", help="the program")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--only", default="", help="regular expression: the cells whose name has it")
     parser.add_argument("--list", action="store_true", help="names the cells")
@@ -29,8 +29,8 @@ def arguments():
 class Installation:
     """Where the programs and libraries of a side are."""
 
-    def __init__(self, stage):
-        self._stage = stage
+    def __init__(self, stage, raw_peer):
+        self._stage, self.raw_peer = stage, raw_peer
 
     def tools(self, whose):
         if whose == "upstream":
@@ -60,97 +60,10 @@ def run_tool(cell, installation, deadline):
     return tools.stream_tool(cell["tool"], server, client, cell["address"], cell["port"], cell["options"], deadline)
 
 
-class Meeting:
-    """The peers of one cell."""
-
-    def __init__(self, cell, installation, deadline):
-        self._cell, self._installation, self._deadline = cell, installation, deadline
-        self._peers = []
-
-    def start(self, end, scenario=None):
-        cell = self._installation.peer(self._cell[end], self._cell)
-        peer = Peer(f"{scenario or self._cell['scenario']}_{end}", cell)
-        self._peers.append(peer)
-        return peer
-
-    def start_server(self, scenario=None):
-        server = self.start("server", scenario)
-        if not server.wait_for("listening", self._deadline):
-            raise Failed(server.result(self._deadline) or "the server does not listen")
-        return server
-
-    def must_end_well(self, *peers):
-        whys, deadline = [], self._deadline
-        for peer in peers:
-            why = peer.result(deadline)
-            if why:
-                whys.append(why)
-                deadline = deadline.sooner(3)  # the other one may never know
-        if whys:
-            raise Failed("; ".join(whys))
-
-    def must_flow(self, peer):
-        if not peer.wait_for("flowing", self._deadline):
-            raise Failed(peer.result(self._deadline))
-
-    def must_survive(self, peer):
-        """Its call must come back soon after its peer was killed."""
-        if not peer.wait_for("survived", self._deadline.sooner(SURVIVAL_SECONDS)):
-            raise Failed(f"{peer.role} noticed nothing within {SURVIVAL_SECONDS} s; events: {peer.events}")
-
-    def close(self):
-        return [(peer.role, peer.end()) for peer in self._peers]
-
-
-class Failed(Exception):
-    pass
-
-
-def meet(meeting, scenario):
-    if scenario == "refused":
-        meeting.must_end_well(meeting.start("client"))
-        return
-    if scenario == "killed_client":
-        server = meeting.start_server()
-        victim = meeting.start("client")
-        meeting.must_flow(server)
-        victim.kill()
-        meeting.must_survive(server)
-        meeting.must_end_well(meeting.start("client", "one_echo"), server)
-    elif scenario == "killed_server":
-        victim = meeting.start_server()
-        client = meeting.start("client")
-        meeting.must_flow(victim)
-        victim.kill()
-        meeting.must_survive(client)
-        meeting.must_end_well(client)
-    elif scenario == "killed_server_reader":
-        victim = meeting.start_server("killed_server")
-        client = meeting.start("client")
-        meeting.must_flow(victim)
-        victim.kill()
-        meeting.must_survive(client)
-        meeting.must_end_well(client)
-    else:
-        server = meeting.start_server()
-        meeting.must_end_well(meeting.start("client"), server)
-
-
-def run_peers(cell, installation, deadline):
-    meeting = Meeting(cell, installation, deadline)
-    why = None
-    try:
-        meet(meeting, cell["scenario"])
-    except Failed as failure:
-        why = str(failure)
-    said = meeting.close()
-    return why and "\n".join([why, *(f"{role}: {text}" for role, text in said if text)])
-
-
 def run_cell(cell, installation, seconds):
     cell = dict(cell, port=next(PORTS), address=cells.address(cell["device_kind"], cell["family"]))
     deadline = Deadline(seconds)
-    return (run_tool if "tool" in cell else run_peers)(cell, installation, deadline)
+    return (run_tool if "tool" in cell else meet)(cell, installation, deadline)
 
 
 def selected(options):
@@ -173,7 +86,7 @@ def main():
     if options.list:
         print("\n".join(name for _, name in chosen))
         return 0
-    installation = Installation(options.stage)
+    installation = Installation(options.stage, options.raw_peer)
     print(f"1..{len(chosen)}", flush=True)
     failed = 0
     started = time.monotonic()

@@ -1,0 +1,83 @@
+"""Scenarios against raw_peer, which breaks one rule: the victim may lose that connection, and nothing else."""
+import ctypes
+import errno
+
+from rsockets import NON_BLOCKING, POLLIN, POLLOUT
+from scenarios import Wrong, connected, content, library_of, listener
+
+BEHAVIOURS = (
+    "hello", "version", "short", "nothing", "no-entries", "no-credits", "no-buffer", "huge-buffer", "huge-entries", "huge-iomap",
+    "wild-addresses", "wrong-keys", "overrun", "beyond-ring", "write-outside", "empty-message", "reserved-words", "iomap-index",
+    "wild-credits", "wild-entries",
+)  # fmt: skip
+# What the protocol forbids so clearly that the connection must be reset, whatever else the peer does.
+MUST_FAIL = ("beyond-ring", "wild-entries", "wild-addresses", "wrong-keys")
+RESETS = (errno.ECONNRESET, errno.EPROTO, errno.EIO, errno.EPIPE)
+
+
+def suffer(stream):
+    """Sends and receives until the connection ends. Returns (bytes received, errno or 0)."""
+    buffer, received = (ctypes.c_char * 65536)(), 0
+    outgoing = content(4096, 9)
+    try:
+        while True:
+            events = stream.wait(POLLIN | POLLOUT, 20)
+            if events & ~POLLOUT:
+                count = stream.try_receive(buffer)
+                if count == 0:
+                    return received, 0
+                received += count or 0
+            if events & ~POLLIN:
+                stream.try_send(outgoing)
+    except OSError as error:
+        return received, error.errno
+
+
+def judge(behaviour, received, code, strict):
+    if behaviour == "hello" and (received, code) != (5, 0):
+        raise Wrong(f"an honest peer's 5 bytes: {received} came, errno {code}")
+    if strict and code and code not in RESETS:
+        raise Wrong(f"errno {code} ({errno.errorcode[code]})")
+    if strict and behaviour in MUST_FAIL and not code:
+        raise Wrong(f"the connection ended as if all were well, after {received} bytes")
+
+
+def hostile_client_server(cell, say):
+    """Serves whoever connects, until an honest client has had its echo."""
+    library = library_of(cell)
+    waiting = listener(cell, library, say)
+    if cell["behaviour"] != "version":
+        received, code = suffer(waiting.accept())
+        say(f"survived: {received} bytes, errno {code}")
+        judge(cell["behaviour"], received, code, cell["strict"])
+    echo = waiting.accept()
+    echo.send(echo.receive(1000))
+    echo.close()
+    waiting.close()
+
+
+def hostile_server_client(cell, say):
+    library = library_of(cell)
+    try:
+        stream = connected(dict(cell, mode=NON_BLOCKING), library)
+    except OSError as error:
+        say(f"survived: connect fails, errno {error.errno}")
+        if cell["behaviour"] == "version" and error.errno not in (errno.ENOTSUP, errno.EPROTO):
+            raise
+        if cell["behaviour"] == "hello":
+            raise
+        return
+    if cell["behaviour"] == "version":
+        raise Wrong("connected to a peer of another version")
+    received, code = suffer(stream)
+    say(f"survived: {received} bytes, errno {code}")
+    judge(cell["behaviour"], received, code, cell["strict"])
+
+
+def slow_client_server(cell, say):
+    """One client never completes its connection; the next one must be served all the same."""
+    waiting = listener(cell, library_of(cell), say)
+    echo = waiting.accept()
+    echo.send(echo.receive(1000))
+    echo.close()
+    waiting.close()

@@ -1,0 +1,135 @@
+"""Brings the peers of a cell together and judges what comes of it."""
+from peers import Peer, Program
+
+SURVIVAL_SECONDS = 20
+
+
+class Failed(Exception):
+    """Why a cell failed."""
+
+
+class Meeting:
+    """The processes of one cell."""
+
+    def __init__(self, cell, installation, deadline):
+        self.cell = cell
+        self._installation, self._deadline = installation, deadline
+        self._processes = []
+
+    def start(self, end, scenario=None):
+        """The cell's scenario, or another one, as "client" or "server"."""
+        cell = self._installation.peer(self.cell[end], self.cell)
+        self._processes.append(Peer(f"{scenario or self.cell['scenario']}_{end}", cell))
+        return self._processes[-1]
+
+    def start_server(self, scenario=None):
+        server = self.start("server", scenario)
+        if not server.wait_for("listening", self._deadline):
+            raise Failed(server.result(self._deadline) or "the server does not listen")
+        return server
+
+    def attack(self, verb):
+        """raw_peer, with the cell's behaviour. verb: "connect" or "listen"."""
+        words = [verb, self.cell["address"], str(self.cell["port"]), self.cell["behaviour"]]
+        self._processes.append(Program([self._installation.raw_peer, *words]))
+        return self._processes[-1]
+
+    def must_say(self, process, event):
+        if not process.wait_for(event, self._deadline):
+            raise Failed(f"{process.role} does not say {event!r}; it said {process.events}")
+
+    def must_end_well(self, *peers):
+        whys, deadline = [], self._deadline
+        for peer in peers:
+            why = peer.result(deadline)
+            if why:
+                whys.append(why)
+                deadline = deadline.sooner(3)  # the other one may never know
+        if whys:
+            raise Failed("; ".join(whys))
+
+    def must_survive(self, peer):
+        """Its call must come back soon after its peer has gone."""
+        if not peer.wait_for("survived", self._deadline.sooner(SURVIVAL_SECONDS)):
+            raise Failed(peer.result(self._deadline.sooner(0)) or f"{peer.role}: {peer.events}")
+
+    def close(self):
+        """What the processes wrote: (role, text)."""
+        return [(process.role, process.end()) for process in self._processes]
+
+
+def two_peers(meeting):
+    server = meeting.start_server()
+    meeting.must_end_well(meeting.start("client"), server)
+
+
+def refused(meeting):
+    meeting.must_end_well(meeting.start("client"))
+
+
+def killed_client(meeting):
+    server = meeting.start_server()
+    victim = meeting.start("client")
+    meeting.must_say(server, "flowing")
+    victim.kill()
+    meeting.must_survive(server)
+    meeting.must_end_well(meeting.start("client", "one_echo"), server)
+
+
+def killed_server(meeting):
+    victim = meeting.start_server("killed_server")
+    client = meeting.start("client")
+    meeting.must_say(victim, "flowing")
+    victim.kill()
+    meeting.must_survive(client)
+    meeting.must_end_well(client)
+
+
+def hostile_client(meeting):
+    server = meeting.start_server()
+    attacker = meeting.attack("connect")
+    if meeting.cell["behaviour"] == "version":
+        meeting.must_say(attacker, "rejected")
+    else:
+        meeting.must_survive(server)
+    meeting.must_end_well(meeting.start("client", "one_echo"), server)
+
+
+def hostile_server(meeting):
+    attacker = meeting.attack("listen")
+    meeting.must_say(attacker, "listening")
+    client = meeting.start("client")
+    meeting.must_survive(client)
+    meeting.must_end_well(client)
+
+
+def slow_client(meeting):
+    server = meeting.start_server()
+    attacker = meeting.attack("connect")
+    meeting.must_say(attacker, "connected")
+    meeting.must_end_well(meeting.start("client", "one_echo"), server)
+    if any(line in attacker.events for line in ("gone", "still there")):
+        raise Failed(f"it was served only after the slow client had gone: {attacker.events}")
+
+
+MEETINGS = {
+    "refused": refused,
+    "killed_client": killed_client,
+    "killed_server": killed_server,
+    "killed_server_reader": killed_server,
+    "hostile_client": hostile_client,
+    "hostile_server": hostile_server,
+    "slow_client": slow_client,
+}
+
+
+def meet(cell, installation, deadline):
+    """None when all went well, else why not."""
+    meeting = Meeting(cell, installation, deadline)
+    why = None
+    try:
+        MEETINGS.get(cell["scenario"], two_peers)(meeting)
+    except Failed as failure:
+        why = str(failure)
+    said = meeting.close()
+    return why and "\n".join([why, *(f"{role}: {text}" for role, text in said if text)])
