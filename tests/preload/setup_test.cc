@@ -4,6 +4,7 @@
 
 #include <array>
 #include <csignal>
+#include <vector>
 
 #include "tests/preload/tcp_world.h"
 
@@ -35,6 +36,48 @@ TEST_P(Preloaded, BothSidesKnowEachOthersNames) {
   EXPECT_EQ(peer_of(bob).port(), name_of(alice).port());
   EXPECT_EQ(name_of(bob).port(), name_of(listener).port());
   EXPECT_EQ(seen.storage.ss_family, GetParam());
+}
+
+/// Accepts until nobody waits; how many.
+int accept_all(int listener) {
+  int count = 0;
+  while (poll_once(listener, POLLIN, 0) != 0) {
+    const Fd accepted(::accept(listener, nullptr, nullptr));
+    EXPECT_GE(accepted, 0);
+    EXPECT_EQ(is_on_ring(accepted), preloaded());
+    ++count;
+  }
+  return count;
+}
+
+TEST_P(Preloaded, ListenersThatShareAPortShareItsClients) {
+  const auto share = [&](Address where) {
+    Fd fd(::socket(GetParam(), SOCK_STREAM, 0));
+    const int on = 1;
+    EXPECT_EQ(::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+    EXPECT_EQ(::setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on), 0);
+    EXPECT_EQ(::bind(fd, where.get(), where.length), 0) << std::strerror(errno);
+    EXPECT_EQ(::listen(fd, 100), 0) << std::strerror(errno);
+    return fd;
+  };
+  Fd first = share(Address::loopback(GetParam(), 0));
+  const Fd second = share(name_of(first));
+  const Fd third = share(name_of(first));
+  constexpr int kClients = 60;
+  std::vector<Fd> clients;
+  for (int i = 0; i < kClients; ++i) clients.push_back(connected_to(first));
+  const int by_first = accept_all(first), by_second = accept_all(second), by_third = accept_all(third);
+  EXPECT_EQ(by_first + by_second + by_third, kClients);
+  EXPECT_GT(by_first, 0);
+  EXPECT_GT(by_second, 0);
+  EXPECT_GT(by_third, 0);
+  // The others go on when one has gone.
+  const Address where = name_of(first);
+  first = Fd();
+  const Fd fourth = share(where);
+  for (int i = 0; i < kClients; ++i) clients.push_back(connected_to(second));
+  EXPECT_GT(accept_all(fourth), 0);
+  EXPECT_GT(accept_all(second), 0);
 }
 
 TEST_P(Preloaded, AClientOfAListenerThatDoesNotTakePartGoesByTheKernel) {

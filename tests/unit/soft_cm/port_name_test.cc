@@ -22,6 +22,8 @@ const auto kAny6 = SocketAddress::wildcard(AF_INET6, 80);
 
 TEST(PortName, AListeningNameTellsItsBinding) {
   EXPECT_EQ(listening_name(tcp(kLoopback)), "ringsock1/tcp/80/listen/127.0.0.1");
+  EXPECT_EQ(listening_name(tcp(kLoopback), 3), "ringsock1/tcp/80/listen/127.0.0.1//3");
+  EXPECT_EQ(listening_name(tcp(kAny6, true), 3), "ringsock1/tcp/80/listen/::/v6only/3");
   EXPECT_EQ(listening_name(tcp(kAny6)), "ringsock1/tcp/80/listen/::");
   EXPECT_EQ(listening_name(tcp(kAny6, true)), "ringsock1/tcp/80/listen/::/v6only");
   EXPECT_EQ(listening_name(tcp(v6("::1", 80), true)), "ringsock1/tcp/80/listen/::1");

@@ -12,11 +12,15 @@
 
 namespace ringsock::soft {
 
-Result<std::unique_ptr<Acceptor>> Acceptor::open(const PortBinding& where, int backlog, Limits limits) {
+Result<std::unique_ptr<Acceptor>> Acceptor::open(const PortBinding& where, int backlog, Limits limits,
+                                                 unsigned sharers) {
   auto socket = make_link_socket();
   if (!socket) return socket.error();
-  const AbstractAddress name(listening_name(where));
-  if (::bind(socket->get(), name.get(), name.length) != 0) return Error::last("listen: bind AF_UNIX");
+  for (unsigned sharer = 0;; ++sharer) {
+    const AbstractAddress name(listening_name(where, sharer));
+    if (::bind(socket->get(), name.get(), name.length) == 0) break;
+    if (errno != EADDRINUSE || sharer + 1 == sharers) return Error::last("listen: bind AF_UNIX");
+  }
   std::unique_ptr<Acceptor> out(new Acceptor(where, limits, out_of_the_way(std::move(*socket))));
   if (Status watched = out->watch_socket(); !watched) return watched.error();
   if (Status listening = out->set_backlog(backlog); !listening) return listening.error();

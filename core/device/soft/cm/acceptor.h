@@ -37,8 +37,11 @@ class Acceptor {
     Nanos half_open_time{2'000'000'000};
   };
 
-  /// @param backlog  as listen(2). Error: EADDRINUSE the name is taken.
-  static Result<std::unique_ptr<Acceptor>> open(const PortBinding& where, int backlog, Limits limits);
+  /// @param backlog  as listen(2)
+  /// @param sharers  how many may listen there: 1, or kMaxSharingListeners with SO_REUSEPORT
+  /// Error: EADDRINUSE the name is taken.
+  static Result<std::unique_ptr<Acceptor>> open(const PortBinding& where, int backlog, Limits limits,
+                                                unsigned sharers = 1);
   ~Acceptor();
 
   /// The next request, or EAGAIN. Clients that break a rule are dropped; they see a refused connection.

@@ -1,6 +1,9 @@
 #include "core/device/soft/cm/connector.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 
 #include "core/device/soft/cm/port_reservation.h"
 
@@ -16,7 +19,7 @@ Connector::Connector(verbs::PortSpace space, const SocketAddress& destination, U
                      Nanos now)
     : destination_{space, destination, false},
       socket_(std::move(socket)),
-      names_(listener_names(destination_)),
+      bindings_(listener_bindings(destination_)),
       times_(times) {
   start(now);
 }
@@ -28,8 +31,8 @@ void Connector::start(Nanos now) {
 }
 
 Result<Connector::Connected> Connector::attempt(Nanos now) {
-  for (const std::string& name : names_) {
-    auto connected = try_name(name);
+  for (const PortBinding& binding : bindings_) {
+    auto connected = try_binding(binding);
     if (connected) return connected;
     const int error = connected.error().code;
     if (is_nobody(error)) continue;
@@ -41,6 +44,14 @@ Result<Connector::Connected> Connector::attempt(Nanos now) {
     return connected;
   }
   return Error{ECONNREFUSED, "connect: nobody listens"};
+}
+
+/// Of listeners that share the binding another one each time.
+Result<Connector::Connected> Connector::try_binding(const PortBinding& binding) {
+  static std::atomic<unsigned> turn{static_cast<unsigned>(::getpid())};
+  const auto names = sharing_listeners(binding);
+  if (names.empty()) return Error{ECONNREFUSED, "connect: nobody listens"};
+  return try_name(names.size() == 1 ? names.front() : names[turn.fetch_add(1) % names.size()]);
 }
 
 Result<Connector::Connected> Connector::try_name(const std::string& name) {

@@ -41,11 +41,12 @@ class Connector {
   [[nodiscard]] Nanos deadline() const { return deadline_; }
 
  private:
+  Result<Connected> try_binding(const PortBinding& binding);
   Result<Connected> try_name(const std::string& name);
 
   PortBinding destination_;
   UniqueFd socket_;
-  std::vector<std::string> names_;
+  std::vector<PortBinding> bindings_;
   ConnectTimes times_;
   Nanos deadline_{};
   Nanos retry_at_{};

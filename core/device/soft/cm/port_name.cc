@@ -96,12 +96,12 @@ std::string port_prefix(PortSpace space, std::uint16_t port) {
   return out;
 }
 
-std::string listening_name(const PortBinding& binding) {
+std::string listening_name(const PortBinding& binding, unsigned sharer) {
   std::string out = port_prefix(binding.space, binding.address.port());
   out.append(kListen).append("/").append(host_text(binding.address));
-  if (binding.v6_only && binding.address.is_wildcard() && binding.address.family() == AF_INET6) {
-    out.append("/").append(kV6Only);
-  }
+  const bool v6_only = binding.v6_only && binding.address.is_wildcard() && binding.address.family() == AF_INET6;
+  if (v6_only) out.append("/").append(kV6Only);
+  if (sharer != 0) out.append(v6_only ? "/" : "//").append(std::to_string(sharer));
   return out;
 }
 
@@ -139,13 +139,10 @@ AbstractAddress::AbstractAddress(std::string_view name) {
   length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
 }
 
-std::vector<std::string> listener_names(const PortBinding& destination) {
-  std::vector<std::string> out{listening_name(destination)};
-  PortBinding wildcard = destination;
+std::vector<PortBinding> listener_bindings(const PortBinding& destination) {
+  std::vector<PortBinding> out{destination};
   const auto add = [&](int family, bool v6_only) {
-    wildcard.address = SocketAddress::wildcard(family, destination.address.port());
-    wildcard.v6_only = v6_only;
-    out.push_back(listening_name(wildcard));
+    out.push_back({destination.space, SocketAddress::wildcard(family, destination.address.port()), v6_only});
   };
   if (destination.address.family() == AF_INET) {
     add(AF_INET, false);
@@ -157,7 +154,9 @@ std::vector<std::string> listener_names(const PortBinding& destination) {
   return out;
 }
 
-bool is_listener_name_taken(const PortBinding& destination) {
+namespace {
+
+bool is_taken(const std::string& name) {
   // Names are looked up before the socket that connects: with one that is connected already, the answer is EISCONN
   // where somebody listens, ECONNREFUSED where nobody does.
   static const UniqueFd probe = [] {
@@ -167,11 +166,27 @@ bool is_listener_name_taken(const PortBinding& destination) {
     return out_of_the_way(UniqueFd(pair[0]));
   }();
   if (!probe) return true;
-  const auto names = listener_names(destination);
-  return std::any_of(names.begin(), names.end(), [](const std::string& name) {
-    const AbstractAddress address(name);
-    return ::connect(probe.get(), address.get(), address.length) == 0 || errno != ECONNREFUSED;
-  });
+  const AbstractAddress address(name);
+  return ::connect(probe.get(), address.get(), address.length) == 0 || errno != ECONNREFUSED;
+}
+
+}  // namespace
+
+std::vector<std::string> sharing_listeners(const PortBinding& binding) {
+  std::vector<std::string> out{listening_name(binding)};
+  if (!is_taken(listening_name(binding, 1))) return out;
+  if (!is_taken(out.front())) out.clear();
+  for (unsigned sharer = 1; sharer < kMaxSharingListeners; ++sharer) {
+    std::string name = listening_name(binding, sharer);
+    if (is_taken(name)) out.push_back(std::move(name));
+  }
+  return out;
+}
+
+bool is_listener_name_taken(const PortBinding& destination) {
+  const auto bindings = listener_bindings(destination);
+  return std::any_of(bindings.begin(), bindings.end(),
+                     [](const PortBinding& binding) { return is_taken(listening_name(binding)); });
 }
 
 }  // namespace ringsock::soft

@@ -38,10 +38,17 @@ struct PortName {
   PortBinding binding;
 };
 
-/// The name of a listening socket: one per binding, so that connectors can compute it.
-std::string listening_name(const PortBinding& binding);
-/// Names under which a listener for `destination` can be found, most specific first.
-std::vector<std::string> listener_names(const PortBinding& destination);
+/// Listeners that share a binding (SO_REUSEPORT) have a name each, the first ones that are free.
+inline constexpr unsigned kMaxSharingListeners = 32;
+
+/// The name of a listening socket, so that connectors can compute it.
+/// @param sharer  0, or of listeners that share the binding the number below kMaxSharingListeners
+std::string listening_name(const PortBinding& binding, unsigned sharer = 0);
+/// Bindings whose listener serves `destination`, most specific first.
+std::vector<PortBinding> listener_bindings(const PortBinding& destination);
+/// Names of those that listen at a binding: one when nobody shares it, whether or not it is taken, else all that are
+/// taken. Another failing connect(2) than is_listener_name_taken().
+std::vector<std::string> sharing_listeners(const PortBinding& binding);
 /// Whether anybody has one of these names: two or three failing connect(2) calls, some 0.3 us each, that no listener
 /// notices. It proves nothing about who that is. Threads: any.
 bool is_listener_name_taken(const PortBinding& destination);

@@ -75,7 +75,8 @@ Status PortReservation::bind(PortSpace space, const SocketAddress& address, Opti
   reuse_ = options.reuse_address;
   binding_ = {space, canonical_address(address), options.v6_only};
   Status kernel = bind_kernel(binding_.address, options);
-  bool look_at_names = options.reuse_address;
+  // Who shares the port is the kernel's to say.
+  bool look_at_names = options.reuse_address && !shares_port_;
   if (!kernel && kernel.error().code == EADDRINUSE && binding_.address.port() != 0 && held_by_own_user(binding_)) {
     kernel = ok();
     look_at_names = true;
@@ -112,6 +113,9 @@ Status PortReservation::bind_kernel(const SocketAddress& address, Options option
     const auto domain = socket_option(socket, SOL_SOCKET, SO_DOMAIN);
     if (!domain) return domain.error();
     if (*domain == AF_INET6 && wanted.family() == AF_INET) wanted = wanted.mapped();
+    const auto shares = socket_option(socket, SOL_SOCKET, SO_REUSEPORT);
+    if (!shares) return shares.error();
+    shares_port_ = *shares != 0;
   } else {
     const int type = binding_.space == PortSpace::tcp ? SOCK_STREAM : SOCK_DGRAM;
     kernel_.reset(::socket(wanted.family(), type | SOCK_CLOEXEC, 0));

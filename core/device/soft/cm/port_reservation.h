@@ -29,6 +29,8 @@ class PortReservation {
   [[nodiscard]] bool is_bound() const { return bound_; }
   [[nodiscard]] const PortBinding& binding() const { return binding_; }
   [[nodiscard]] bool reuses_address() const { return reuse_; }
+  /// The kernel socket of share_with() had SO_REUSEPORT: others of this user may listen on the same port.
+  [[nodiscard]] bool shares_port() const { return shares_port_; }
   /// Whether another rsocket of this user listens on an overlapping address; `own_name` is not another.
   /// Error: those of sock_diag.
   Status check_no_other_listener(const std::string& own_name) const;
@@ -45,6 +47,7 @@ class PortReservation {
   std::string name_;
   PortBinding binding_;
   bool reuse_ = false;
+  bool shares_port_ = false;
   bool bound_ = false;
 };
 

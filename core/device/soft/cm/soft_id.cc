@@ -63,9 +63,10 @@ Status SoftId::bind(const SocketAddress& address) {
 Status SoftId::listen(int backlog) {
   if (state_ == State::listening) return acceptor_->set_backlog(backlog);
   if (state_ != State::idle || !port_.is_bound()) return Error{EINVAL, "listen: not bound"};
-  auto acceptor = Acceptor::open(port_.binding(), backlog, limits_.accept);
+  const bool shares = port_.shares_port();
+  auto acceptor = Acceptor::open(port_.binding(), backlog, limits_.accept, shares ? kMaxSharingListeners : 1);
   if (!acceptor) return acceptor.error();
-  if (port_.reuses_address()) {
+  if (port_.reuses_address() && !shares) {
     // The kernel let several bind the port; only one may listen.
     Status alone = port_.check_no_other_listener(listening_name(port_.binding()));
     if (!alone) return alone;
