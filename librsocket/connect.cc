@@ -97,6 +97,7 @@ Status StreamSocket::start_connect(const SocketAddress& wanted) {
   }
   destination_ = wanted;
   set_state(State::connecting);
+  watch_cm_events();
   return ok();
 }
 
@@ -172,15 +173,69 @@ void StreamSocket::set_connected() {
   option_changed(SOL_SOCKET, SO_KEEPALIVE);
 }
 
-/// Of a connection that is made: what matters of them comes through the queue pair, but they must be taken.
-void StreamSocket::take_cm_events() {
-  while (id_->next_event()) {
+bool StreamSocket::take_cm_events() {
+  bool changed = false;
+  while (auto event = id_->next_event()) changed |= take_cm_event(*event);
+  return changed;
+}
+
+bool StreamSocket::take_cm_event(const verbs::CmEvent& event) {
+  switch (event.type) {
+    case CmEventType::established: {
+      connection_->established();
+      const std::unique_lock reading(receive_lock_, std::try_to_lock);
+      if (reading) connection_->announce_if_due();
+      return true;
+    }
+    case CmEventType::disconnected:
+      // Where the queue pair itself tells, it does so after the data that came before.
+      if (!id_->device().works_in_background()) return false;
+      connection_->poll();
+      connection_->peer_left();
+      return true;
+    case CmEventType::device_removal:
+    case CmEventType::connect_error:
+    case CmEventType::unreachable: connection_->fail(event.status != 0 ? event.status : ECONNRESET); return true;
+    default: return false;
+  }
+}
+
+void StreamSocket::watch_cm_events() {
+  if (!id_->device().works_in_background() || cm_watch_) return;
+  cm_watch_ = std::make_shared<CmWatch>(id_->event_fd(), [this] { serve_cm_events(); });
+  if (Status watched = cm_watch_->start(); !watched) {
+    log_warn("a connection is looked after by its application only: %s", watched.error().where);
+    cm_watch_.reset();
+  }
+}
+
+void StreamSocket::serve_cm_events() {
+  {
+    const std::lock_guard guard(setup_lock_);
+    if (state() == State::connecting) {
+      drive();
+    } else if (is_connected() && take_cm_events()) {
+      note_activity();
+    }
+  }
+  if (is_connected()) progress();
+  notify_watchers();
+}
+
+void StreamSocket::drop_connection() {
+  connection_.reset();
+  if (!cm_watch_) return id_.reset();
+  // The watch may be about to call us and wait for our lock. On the service thread itself no callback is running.
+  auto leave = [watch = std::move(cm_watch_), id = std::shared_ptr(std::move(id_))] { watch->stop(); };
+  cm_watch_.reset();
+  if (auto timer = runtime::service_thread().schedule(Nanos::zero(), leave); !timer) {
+    log_warn("a failed connection stays: %s", timer.error().where);
+    new auto(std::move(leave));
   }
 }
 
 void StreamSocket::fail_connect(int error) {
-  connection_.reset();
-  id_.reset();
+  drop_connection();
   error_.store(error, std::memory_order_release);
   statistics_.count_error();
   set_state(State::failed);

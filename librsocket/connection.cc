@@ -12,21 +12,54 @@ namespace ringsock::rs {
 
 namespace {
 
-// What a completion's wr_id says: the number of data work requests that it retires, or one of these.
-constexpr std::uint64_t kReceiveId = std::uint64_t{1} << 32;
-constexpr std::uint64_t kControlId = std::uint64_t{1} << 33;
+// What a completion's wr_id says: the data messages that it retires (bits 0 to 15) and the bytes of the send ring that
+// were theirs (16 to 47), or one of these.
+constexpr std::uint64_t kReceiveId = std::uint64_t{1} << 63;  ///< plus the number of the receive
+constexpr std::uint64_t kControlId = std::uint64_t{1} << 62;  ///< plus the control slot
+constexpr std::uint64_t kEndId = std::uint64_t{1} << 61;
+constexpr std::uint64_t kPartId = std::uint64_t{1} << 60;  ///< the WRITE before a SEND: completes only when it fails
+constexpr std::uint64_t kNotData = kReceiveId | kControlId | kEndId | kPartId;
+constexpr unsigned kRingBytesShift = 16;
 
 /// A message longer than this is sent in pieces, so that the reader copies one while the writer copies the next.
 constexpr std::uint32_t kPieceBytes = 16 * 1024;
 
+/// Out of the send ring: the first piece of a call is small, so that the device begins early, the next are twice as
+/// long.
+constexpr std::uint32_t kFirstRingPieceBytes = 8 * 1024;
+constexpr std::uint32_t kMaxRingPieceBytes = 64 * 1024;
+
 constexpr std::uint32_t kRingAlignment = 64;
 
+/// A device that takes whole pieces inline needs no send ring.
+bool takes_all_inline(const verbs::Device& device) { return device.max_inline_data() >= kPieceBytes; }
+
 /// Inline data that costs nothing extra is taken to the full; on a real device each byte makes the queue's entries
-/// longer.
+/// longer. What control messages carry is inline in any case, if the device can.
 std::uint32_t inline_request(const verbs::Device& device, const QueueSettings& settings) {
-  constexpr std::uint32_t kUnlimited = 64 * 1024;
-  if (device.max_inline_data() >= kUnlimited) return device.max_inline_data();
-  return std::min(settings.inline_bytes, device.max_inline_data());
+  if (takes_all_inline(device)) return device.max_inline_data();
+  const auto control = static_cast<std::uint32_t>(sizeof(wire::PeerIomap));
+  return std::min(std::max(settings.inline_bytes, control), device.max_inline_data());
+}
+
+/// At most what the device has.
+Result<QueueSettings> fitted_to(verbs::Device& device, QueueSettings settings, unsigned extra_sends,
+                                unsigned extra_receives) {
+  auto attr = device.query_device();
+  if (!attr) return attr.error();
+  const unsigned per_message = device.has_write_with_immediate() ? 1 : 2;
+  const auto entries = static_cast<unsigned>(std::max(0, attr->max_qp_wr));
+  const auto completions = static_cast<unsigned>(std::max(0, attr->max_cqe));
+  const unsigned sends = std::min(entries / per_message, completions / 2);
+  const unsigned receives = std::min(entries, completions / 2);
+  constexpr unsigned kLeast = 16;
+  if (sends < kLeast + extra_sends || receives < kLeast + extra_receives) {
+    return Error{ENOTSUP, "rsocket: the device's queues are too short"};
+  }
+  settings.send_queue = static_cast<std::uint16_t>(std::min<unsigned>(settings.send_queue, sends - extra_sends));
+  settings.receive_queue =
+      static_cast<std::uint16_t>(std::min<unsigned>(settings.receive_queue, receives - extra_receives));
+  return settings;
 }
 
 std::uint32_t word_in_network_order(std::uint32_t word) { return std::bit_cast<std::uint32_t>(wire::Be32(word)); }
@@ -35,8 +68,10 @@ std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uin
 
 }  // namespace
 
-Result<std::unique_ptr<Connection>> Connection::create(verbs::ConnectionId& id, const QueueSettings& settings) {
-  std::unique_ptr<Connection> connection(new Connection(id.device(), settings));
+Result<std::unique_ptr<Connection>> Connection::create(verbs::ConnectionId& id, const QueueSettings& wanted) {
+  auto settings = fitted_to(id.device(), wanted, kEndSlots, kControlReceives);
+  if (!settings) return settings.error();
+  std::unique_ptr<Connection> connection(new Connection(id.device(), *settings));
   if (Status made = connection->make_resources(id); !made) return made.error();
   return connection;
 }
@@ -50,6 +85,7 @@ std::size_t Connection::ring_offset() const {
 }
 
 Status Connection::make_resources(verbs::ConnectionId& id) {
+  words_by_send_ = !device_.has_write_with_immediate();
   auto pd = device_.alloc_pd();
   if (!pd) return pd.error();
   pd_ = *std::move(pd);
@@ -58,33 +94,59 @@ Status Connection::make_resources(verbs::ConnectionId& id) {
     if (!channel) return channel.error();
     channel_ = *std::move(channel);
   }
-  const unsigned receives = settings_.receive_queue + kControlReceives;
-  auto cq = device_.create_cq(static_cast<int>(settings_.send_queue + receives), this, channel_.get(), 0);
+  const unsigned sends = settings_.send_queue + kEndSlots;
+  auto cq = device_.create_cq(static_cast<int>(sends + receives()), this, channel_.get(), 0);
   if (!cq) return cq.error();
   cq_ = *std::move(cq);
+  if (Status made = make_queue_pair(id); !made) return made;
+  if (Status made = make_local_memory(); !made) return made;
+  signal_every_ = std::max(1u, (settings_.send_queue - kControlSlots) / 4);
+  own_iomap_.resize(settings_.iomap_entries);
+  return post_first_receives();
+}
 
+Status Connection::make_queue_pair(verbs::ConnectionId& id) {
+  const unsigned requests_per_message = words_by_send_ ? 2 : 1;
   ibv_qp_init_attr attr{};
   attr.send_cq = attr.recv_cq = cq_.get();
   attr.qp_type = IBV_QPT_RC;
-  attr.cap.max_send_wr = settings_.send_queue;
-  attr.cap.max_recv_wr = receives;
-  attr.cap.max_send_sge = 16;
+  attr.cap.max_send_wr = (settings_.send_queue + kEndSlots) * requests_per_message;
+  attr.cap.max_recv_wr = receives();
+  attr.cap.max_send_sge = takes_all_inline(device_) ? 16 : 2;
   attr.cap.max_recv_sge = 1;
   attr.cap.max_inline_data = inline_request(device_, settings_);
   auto qp = id.create_qp(*pd_, attr, ring_offset() + settings_.receive_ring);
   if (!qp) return qp.error();
   memory_ = *std::move(qp);
 
-  max_inline_ = attr.cap.max_inline_data;
-  settings_.inline_bytes = std::min<std::uint32_t>(attr.cap.max_inline_data, INT32_MAX);
-  gather_.resize(std::max(1u, attr.cap.max_send_sge));
-  signal_every_ = std::max(1u, (settings_.send_queue - kControlSlots) / 4);
-  own_iomap_.resize(settings_.iomap_entries);
+  const std::uint32_t granted = std::min(attr.cap.max_inline_data, device_.max_inline_data());
+  if (words_by_send_ && granted < sizeof(std::uint32_t)) return Error{ENOTSUP, "rsocket: no inline message words"};
+  control_inline_ = granted >= sizeof(wire::PeerIomap);
+  if (takes_all_inline(device_) || settings_.inline_bytes != 0) {
+    settings_.inline_bytes = std::min<std::uint32_t>(granted, INT32_MAX);
+  }
+  max_inline_ = settings_.inline_bytes;
+  gather_.resize(std::max(2u, attr.cap.max_send_sge));
+  return ok();
+}
+
+/// What the peer has no access to: what is sent, and the words that come by SEND.
+Status Connection::make_local_memory() {
+  if (takes_all_inline(device_) && !words_by_send_) return ok();
+  const std::size_t words = words_by_send_ ? receives() * sizeof(std::uint32_t) : 0;
+  auto ring = SendRing::create(device_, *pd_, settings_.send_ring, kControlScratchBytes + words);
+  if (!ring) return ring.error();
+  send_ring_ = *std::move(ring);
+  return ok();
+}
+
+Status Connection::post_first_receives() {
   link_receive_requests();
-  for (unsigned left = receives; left > 0;) {
-    const unsigned batch = std::min<unsigned>(left, static_cast<unsigned>(receive_requests_.size()));
-    if (Status posted = post_receives(batch); !posted) return posted;
-    left -= batch;
+  for (unsigned posted = 0; posted < receives();) {
+    const unsigned batch = std::min(receives() - posted, kReceiveBatch);
+    for (unsigned i = 0; i < batch; ++i) receives_to_post_[i] = posted + i;
+    if (Status done = post_receives(batch); !done) return done;
+    posted += batch;
   }
   return ok();
 }
@@ -110,39 +172,42 @@ Status Connection::start(const wire::RsConnect& peer) {
   peer_sgl_next_ = 1 % peer_sgl_entries_;
   peer_iomap_entries_ = (peer.flags & wire::kRsHasIomap) != 0 ? wire::decode_iomap_size(peer.iomap_size_scaled) : 0;
   swap_for_peer_ = (peer.flags & wire::kRsBigEndianHost) != wire::kRsLocalOrderFlag;
+  const bool held = held_.load(std::memory_order_relaxed);
+  held_credits_ = peer.credits.host();
   send_window_.reset({peer.first_buffer.addr.host(), peer.first_buffer.key.host(), peer.first_buffer.length.host()},
-                     peer.credits.host());
+                     held ? std::uint16_t{0} : held_credits_);
 
   data_request_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   data_request_.sg_list = gather_.data();
   return ok();
 }
 
+void Connection::let_go_of_hold() {
+  if (!held_.exchange(false, std::memory_order_acq_rel)) return;
+  send_window_.set_limit(held_credits_);
+}
+
+void Connection::established() {
+  const std::lock_guard guard(poll_lock_);
+  let_go_of_hold();
+}
+
 // -- sending
 // -----------------------------------------------------------------------------------------------------------
 
 std::size_t Connection::send(IoCursor& data) {
-  std::size_t sent = 0;
   if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
     return 0;
-  while (!data.done() && can_send()) {
-    // Gather the next message without passing the end of the peer's buffer.
-    const std::uint32_t limit = std::min({send_window_.room(), kPieceBytes, max_inline_});
-    std::uint32_t length = 0;
-    std::size_t parts = 0;
-    while (parts < gather_.size() && length < limit && !data.done()) {
-      const auto piece = data.piece();
-      const auto step = static_cast<std::uint32_t>(std::min<std::size_t>(piece.size(), limit - length));
-      gather_[parts++] = {address_of(piece.data()), step, 0};
-      length += step;
-      data.advance(step);
-    }
-    const auto placement = send_window_.take(length);
+  return send_ring_ ? send_with_ring(data) : send_inline(data);
+}
+
+std::size_t Connection::send_inline(IoCursor& data) {
+  std::size_t sent = 0;
+  while (!data.done() && send_window_.can_send() && data_slots() > 0) {
     ibv_send_wr& request = data_request_;
-    request.num_sge = static_cast<int>(parts);
-    request.imm_data = word_in_network_order(wire::encode_rs_message({wire::RsOpcode::data, length}));
-    request.wr.rdma.remote_addr = placement.addr;
-    request.wr.rdma.rkey = placement.key;
+    // Gather the next message without passing the end of the peer's buffer.
+    const std::uint32_t length = gather_inline(data, std::min({send_window_.room(), kPieceBytes, max_inline_}));
+    address_data_request(length);
     request.send_flags = IBV_SEND_INLINE;
     if (++unsignalled_ >= signal_every_) {
       request.send_flags |= IBV_SEND_SIGNALED;
@@ -160,25 +225,102 @@ std::size_t Connection::send(IoCursor& data) {
   return sent;
 }
 
+std::size_t Connection::send_with_ring(IoCursor& data) {
+  std::size_t sent = 0;
+  std::uint32_t ring_piece = kFirstRingPieceBytes;
+  while (!data.done() && can_send()) {
+    const std::uint32_t room = send_window_.room();
+    const std::uint32_t inline_limit = std::min(max_inline_, room);
+    std::uint32_t length = 0;
+    std::uint32_t ring_bytes = 0;
+    if (data.fits(inline_limit, gather_.size())) {
+      length = gather_inline(data, inline_limit);
+      data_request_.send_flags = IBV_SEND_INLINE;
+    } else {
+      length = ring_bytes = gather_from_ring(data, std::min(room, ring_piece));
+      data_request_.send_flags = 0;
+      ring_piece = std::min(2 * ring_piece, kMaxRingPieceBytes);
+    }
+    address_data_request(length);
+    sign_data_request(data_request_, ring_bytes, false);
+    count_posted();
+    if (const int error = post(data_request_); error != 0) {
+      log_debug("ibv_post_send: error %d", error);
+      fail(ECONNRESET);
+      break;
+    }
+    sent += length;
+  }
+  return sent;
+}
+
+inline std::uint32_t Connection::gather_inline(IoCursor& data, std::uint32_t limit) {
+  std::uint32_t length = 0;
+  std::size_t parts = 0;
+  while (parts < gather_.size() && length < limit && !data.done()) {
+    const auto piece = data.piece();
+    const auto step = static_cast<std::uint32_t>(std::min<std::size_t>(piece.size(), limit - length));
+    gather_[parts++] = {address_of(piece.data()), step, 0};
+    length += step;
+    data.advance(step);
+  }
+  data_request_.num_sge = static_cast<int>(parts);
+  return length;
+}
+
+inline void Connection::address_data_request(std::uint32_t length) {
+  const auto placement = send_window_.take(length);
+  data_request_.imm_data = word_in_network_order(wire::encode_rs_message({wire::RsOpcode::data, length}));
+  data_request_.wr.rdma.remote_addr = placement.addr;
+  data_request_.wr.rdma.rkey = placement.key;
+}
+
+std::uint32_t Connection::gather_from_ring(IoCursor& data, std::uint32_t limit) {
+  const auto pieces = send_ring_.copy_in(data, limit);
+  std::copy_n(pieces.list.begin(), pieces.count, gather_.begin());
+  data_request_.num_sge = pieces.count;
+  return pieces.length;
+}
+
+void Connection::sign_data_request(ibv_send_wr& request, std::uint32_t ring_bytes, bool always) {
+  unsignalled_ring_bytes_ += ring_bytes;
+  if (++unsignalled_ < signal_every_ && unsignalled_ring_bytes_ <= send_ring_.size() / 4 && !always) return;
+  request.send_flags |= IBV_SEND_SIGNALED;
+  request.wr_id = std::exchange(unsignalled_, 0u) | std::uint64_t{std::exchange(unsignalled_ring_bytes_, 0u)}
+                                                        << kRingBytesShift;
+}
+
 std::size_t Connection::write_direct(const std::byte* data, std::size_t size, std::uint64_t remote_address,
                                      std::uint32_t key) {
+  const iovec part{const_cast<std::byte*>(data), size};
+  IoCursor cursor({&part, 1});
   std::size_t written = 0;
   if (suspended_.load(std::memory_order_relaxed)) return 0;
-  while (written < size && data_slots() > 0) {
-    const auto length = static_cast<std::uint32_t>(std::min<std::size_t>(size - written, max_inline_));
-    ibv_sge piece{address_of(data + written), length, 0};
+  while (written < size && data_slots() > 0 && (!send_ring_ || send_ring_.free_bytes() >= kMinRingRoom)) {
     ibv_send_wr request{};
     request.opcode = IBV_WR_RDMA_WRITE;
-    request.sg_list = &piece;
-    request.num_sge = 1;
+    ibv_sge piece{};
+    SendRing::Pieces pieces{};
+    std::uint32_t length = 0;
+    if (send_ring_ && size - written > max_inline_) {
+      pieces = send_ring_.copy_in(cursor, kMaxRingPieceBytes);
+      length = pieces.length;
+      request.sg_list = pieces.list.data();
+      request.num_sge = pieces.count;
+    } else {
+      length = static_cast<std::uint32_t>(std::min<std::size_t>(size - written, max_inline_));
+      piece = {address_of(cursor.piece().data()), length, 0};
+      cursor.advance(length);
+      request.sg_list = &piece;
+      request.num_sge = 1;
+      request.send_flags = IBV_SEND_INLINE;
+    }
     request.wr.rdma.remote_addr = remote_address + written;
     request.wr.rdma.rkey = key;
     // Signalled each: a refused write must be noticed although no message follows.
-    request.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED;
-    request.wr_id = 1u + std::exchange(unsignalled_, 0u);
+    sign_data_request(request, pieces.length, true);
     count_posted();
-    ibv_send_wr* bad = nullptr;
-    if (const int error = ibv_post_send(memory_.qp.get(), &request, &bad); error != 0) {
+    if (post(request) != 0) {
       fail(ECONNRESET);
       break;
     }
@@ -204,12 +346,13 @@ std::size_t Connection::receive(IoCursor& out, bool peek) {
   return copied;
 }
 
-void Connection::announce_if_due() {
+bool Connection::announce_if_due() {
   if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
-    return;
+    return true;
   while (const auto due = receive_window_.due()) {
-    if (failure() != 0 || peer_disconnected()) return;
-    if (!take_control_slot()) return;  // due() stays true
+    if (failure() != 0 || peer_disconnected() || held_.load(std::memory_order_acquire)) return true;
+    const auto slot = take_control_slot();
+    if (!slot) return false;  // due() stays true
     // Counted before it is sent: another thread may poll the peer's answer to it before this one goes on.
     receive_window_.announced(*due);
     ibv_send_wr request{};
@@ -227,49 +370,105 @@ void Connection::announce_if_due() {
       request.wr.rdma.rkey = peer_sgl_key_;
     }
     if (due->has_buffer) peer_sgl_next_ = (peer_sgl_next_ + 1) % peer_sgl_entries_;
-    if (Status posted = post_in_control_slot(request); !posted) return;
+    if (Status posted = post_in_control_slot(request, *slot); !posted) return true;
   }
+  return true;
 }
 
 // -- control
 // -----------------------------------------------------------------------------------------------------------
 
-bool Connection::take_control_slot() {
-  if (free_control_slots_.fetch_sub(1, std::memory_order_relaxed) > 0) return true;
-  free_control_slots_.fetch_add(1, std::memory_order_relaxed);
-  return false;
+std::optional<unsigned> Connection::take_control_slot() {
+  std::uint32_t free = free_control_slots_.load(std::memory_order_relaxed);
+  while (free != 0) {
+    const auto slot = static_cast<unsigned>(std::countr_zero(free));
+    if (free_control_slots_.compare_exchange_weak(free, free & (free - 1), std::memory_order_acquire)) return slot;
+  }
+  return std::nullopt;
+}
+
+void Connection::free_control_slot(unsigned slot) {
+  free_control_slots_.fetch_or(1u << slot, std::memory_order_release);
 }
 
 Status Connection::post_control(ibv_send_wr& request) {
-  if (!take_control_slot()) return Error{EAGAIN, "rsocket: no control slot"};
-  return post_in_control_slot(request);
+  const auto slot = take_control_slot();
+  if (!slot) return Error{EAGAIN, "rsocket: no control slot"};
+  return post_in_control_slot(request, *slot);
 }
 
-Status Connection::post_in_control_slot(ibv_send_wr& request) {
-  request.wr_id = kControlId;
-  request.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED;
-  ibv_send_wr* bad = nullptr;
-  if (const int error = ibv_post_send(memory_.qp.get(), &request, &bad); error != 0) {
+Status Connection::post_in_control_slot(ibv_send_wr& request, unsigned slot) {
+  request.wr_id = kControlId | slot;
+  request.send_flags = IBV_SEND_SIGNALED;
+  ibv_sge copy{};
+  if (control_inline_ || request.num_sge == 0) {
+    request.send_flags |= IBV_SEND_INLINE;
+  } else {
+    const ibv_sge& piece = *request.sg_list;
+    std::byte* const scratch = send_ring_.extra().data() + slot * sizeof(wire::PeerIomap);
+    std::memcpy(scratch, reinterpret_cast<const void*>(piece.addr), piece.length);
+    copy = {address_of(scratch), piece.length, send_ring_.key()};
+    request.sg_list = &copy;
+  }
+  if (post(request) != 0) {
     fail(ECONNRESET);
     return Error{ECONNRESET, "ibv_post_send"};
   }
   return ok();
 }
 
+int Connection::post(ibv_send_wr& request) {
+  ibv_send_wr* bad = nullptr;
+  if (words_by_send_ && request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) [[unlikely]]
+    return post_as_write_and_send(request);
+  return ibv_post_send(memory_.qp.get(), &request, &bad);
+}
+
+/// Fact sheet 2.5: the payload by WRITE, then the word by SEND, in the byte order of this host.
+int Connection::post_as_write_and_send(ibv_send_wr& request) {
+  std::uint32_t word = std::bit_cast<wire::Be32>(request.imm_data).host();
+  ibv_sge word_piece{address_of(&word), sizeof word, 0};
+  ibv_send_wr send{};
+  send.wr_id = request.wr_id;
+  send.opcode = IBV_WR_SEND;
+  send.sg_list = &word_piece;
+  send.num_sge = 1;
+  send.send_flags = IBV_SEND_INLINE | (request.send_flags & IBV_SEND_SIGNALED);
+  ibv_send_wr write = request;
+  write.wr_id = kPartId;
+  write.opcode = IBV_WR_RDMA_WRITE;
+  write.send_flags = request.send_flags & IBV_SEND_INLINE;
+  write.next = &send;
+  ibv_send_wr* bad = nullptr;
+  return ibv_post_send(memory_.qp.get(), request.num_sge > 0 ? &write : &send, &bad);
+}
+
 Status Connection::send_control(wire::RsControl control) {
+  if (held_.load(std::memory_order_acquire)) return Error{ENOTCONN, "rsocket: the peer is not ready"};
   ibv_send_wr request{};
+  request.wr_id = kEndId;
   request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  request.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED;
   request.imm_data =
       word_in_network_order(wire::encode_rs_message({wire::RsOpcode::ctrl, static_cast<std::uint32_t>(control)}));
-  return post_control(request);
+  ends_under_way_.fetch_add(1, std::memory_order_relaxed);
+  if (post(request) != 0) {
+    fail(ECONNRESET);
+    return Error{ECONNRESET, "ibv_post_send"};
+  }
+  return ok();
 }
 
 Status Connection::send_keepalive() {
   // The lock keeps fork(2) out.
   const std::lock_guard guard(poll_lock_);
   if (suspended_.load(std::memory_order_relaxed)) return ok();
+  if (held_.load(std::memory_order_relaxed)) return ok();
   ibv_send_wr request{};
   request.opcode = IBV_WR_RDMA_WRITE;
+  // Nothing is written, but some devices look at the key nevertheless.
+  request.wr.rdma.remote_addr = peer_sgl_address_;
+  request.wr.rdma.rkey = peer_sgl_key_;
   return post_control(request);
 }
 
@@ -293,25 +492,40 @@ void Connection::add_fork_locks(runtime::ForkLocks& locks) { locks.add_biased(2,
 // -------------------------------------------------------------------------------------------------------
 
 void Connection::link_receive_requests() {
-  constexpr std::size_t kBatch = 32;
-  receive_requests_.resize(kBatch);
-  for (std::size_t i = 0; i < kBatch; ++i) {
+  receive_requests_.resize(kReceiveBatch);
+  for (std::size_t i = 0; i < kReceiveBatch; ++i) {
     receive_requests_[i] = {};
     receive_requests_[i].wr_id = kReceiveId;
-    receive_requests_[i].next = i + 1 < kBatch ? &receive_requests_[i + 1] : nullptr;
+    receive_requests_[i].next = i + 1 < kReceiveBatch ? &receive_requests_[i + 1] : nullptr;
+    if (!words_by_send_) continue;
+    receive_requests_[i].sg_list = &receive_words_[i];
+    receive_requests_[i].num_sge = 1;
   }
 }
 
 Status Connection::post_receives(unsigned count) {
-  // The requests carry no buffer, so one linked list serves every time: start so that `count` are left to its end.
-  ibv_recv_wr* first = &receive_requests_[receive_requests_.size() - count];
+  // One linked list serves every time: start so that `count` are left to its end.
+  const std::size_t first = kReceiveBatch - count;
+  if (words_by_send_) [[unlikely]]
+    name_word_buffers(count);
   ibv_recv_wr* bad = nullptr;
-  if (const int error = ibv_post_recv(memory_.qp.get(), first, &bad); error != 0) return Error{error, "ibv_post_recv"};
+  if (const int error = ibv_post_recv(memory_.qp.get(), &receive_requests_[first], &bad); error != 0) {
+    return Error{error, "ibv_post_recv"};
+  }
   return ok();
 }
 
+void Connection::name_word_buffers(unsigned count) {
+  const std::size_t first = kReceiveBatch - count;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t number = receives_to_post_[i];
+    receive_requests_[first + i].wr_id = kReceiveId | number;
+    receive_words_[first + i] = {address_of(word_buffer(number)), sizeof(std::uint32_t), send_ring_.key()};
+  }
+}
+
 bool Connection::poll() {
-  constexpr int kBatch = 32;
+  constexpr int kBatch = kReceiveBatch;
   ibv_wc completions[kBatch];
   bool changed = false;
   std::lock_guard guard(poll_lock_);
@@ -335,34 +549,64 @@ bool Connection::poll() {
 }
 
 bool Connection::handle(const ibv_wc& completion, unsigned& receives) {
-  if (completion.status == IBV_WC_SUCCESS) {
-    if (completion.wr_id == kReceiveId) {
-      ++receives;
-      return handle_message(completion);
-    }
-    if (completion.wr_id == kControlId) {
-      free_control_slots_.fetch_add(1, std::memory_order_release);
-    } else {
-      retired_.store(retired_.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(completion.wr_id),
-                     std::memory_order_release);
-    }
+  if (completion.status != IBV_WC_SUCCESS) [[unlikely]]
+    return handle_failed(completion);
+  if ((completion.wr_id & kReceiveId) == 0) {
+    handle_sent(completion.wr_id);
     return true;
   }
-  if (completion.wr_id == kControlId) free_control_slots_.fetch_add(1, std::memory_order_release);
+  receives_to_post_[receives++] = static_cast<std::uint32_t>(completion.wr_id);
+  return handle_received(completion);
+}
+
+/// Whoever waits for room hears of it by the queue pair's next completion at the latest.
+void Connection::handle_sent(std::uint64_t id) {
+  if ((id & kNotData) == 0) {
+    if (send_ring_) send_ring_.retire(static_cast<std::uint32_t>(id >> kRingBytesShift));
+    retired_.store(retired_.load(std::memory_order_relaxed) + static_cast<std::uint16_t>(id),
+                   std::memory_order_release);
+  } else if ((id & kControlId) != 0) {
+    free_control_slot(static_cast<unsigned>(id & (kControlSlots - 1)));
+  } else if ((id & kEndId) != 0) {
+    ends_under_way_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+bool Connection::handle_failed(const ibv_wc& completion) {
+  // wr_id is all that a failed completion is sure to have besides its status.
+  if ((completion.wr_id & (kControlId | kEndId)) != 0) handle_sent(completion.wr_id);
   if (closing_.load(std::memory_order_relaxed) || peer_disconnected()) return true;
   if (completion.vendor_err == verbs::kVendorErrPeerEnded) {
     // As TCP: the kernel ends a process's connections in order.
-    peer_disconnected_.store(true, std::memory_order_release);
+    peer_left();
     return true;
   }
+  if (failure() == 0)
+    log_info("rsocket: a work request failed: status %d, vendor error %#x", static_cast<int>(completion.status),
+             completion.vendor_err);
   const bool refused = completion.status == IBV_WC_REM_ACCESS_ERR || completion.status == IBV_WC_REM_INV_REQ_ERR ||
                        completion.status == IBV_WC_REM_OP_ERR || completion.status == IBV_WC_LOC_PROT_ERR;
   fail(refused ? EIO : ECONNRESET);
   return true;
 }
 
-bool Connection::handle_message(const ibv_wc& completion) {
-  const auto message = wire::decode_rs_message(std::bit_cast<wire::Be32>(completion.imm_data).host());
+bool Connection::handle_received(const ibv_wc& completion) {
+  if (held_.load(std::memory_order_relaxed)) [[unlikely]]
+    let_go_of_hold();
+  if ((completion.wc_flags & IBV_WC_WITH_IMM) != 0) [[likely]]
+    return handle_message(std::bit_cast<wire::Be32>(completion.imm_data).host());
+  if (words_by_send_ && completion.byte_len == sizeof(std::uint32_t)) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, word_buffer(static_cast<std::uint32_t>(completion.wr_id)), sizeof word);
+    return handle_message(word);
+  }
+  log_info("rsocket: the peer sent something that is no message");
+  fail(ECONNRESET);
+  return true;
+}
+
+bool Connection::handle_message(std::uint32_t word) {
+  const auto message = wire::decode_rs_message(word);
   switch (message.opcode) {
     case wire::RsOpcode::sgl:
       send_window_.set_limit(message.value);

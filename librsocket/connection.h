@@ -20,6 +20,7 @@
 #include "core/wire/rs_connect.h"
 #include "core/wire/rs_message.h"
 #include "librsocket/io_vector.h"
+#include "librsocket/send_ring.h"
 
 namespace ringsock::runtime {
 class ForkLocks;
@@ -51,9 +52,16 @@ class Connection {
   [[nodiscard]] wire::RsConnect connect_data() const;
   /// Takes the peer's 40 bytes. Before it, nothing may be sent or polled. Error: EPROTO for absurd sizes.
   Status start(const wire::RsConnect& peer);
+  /// Before start(): nothing leaves until the peer is known to be ready, by established() or because something came.
+  /// What a queue pair gets too early is lost, and sent again only after the acknowledgement timeout.
+  void hold() { held_.store(true, std::memory_order_relaxed); }
+  /// The connection manager says that the peer is ready.
+  void established();
 
   // -- sending, under the sender's lock --
-  [[nodiscard]] bool can_send() const { return send_window_.can_send() && data_slots() > 0; }
+  [[nodiscard]] bool can_send() const {
+    return send_window_.can_send() && data_slots() > 0 && (!send_ring_ || send_ring_.free_bytes() >= kMinRingRoom);
+  }
   /// Posts as much of `data` as buffers, credits and queue allow, and advances it. Bytes posted, 0 when none fits.
   std::size_t send(IoCursor& data);
   /// RDMA WRITE without notice to the peer's memory. Bytes posted: `data.size()`, or less when the queue is full.
@@ -63,15 +71,16 @@ class Connection {
   [[nodiscard]] std::uint64_t readable() const { return receive_window_.readable(); }
   /// Copies received bytes out and advances `out`; with `peek` they stay. Bytes copied.
   std::size_t receive(IoCursor& out, bool peek);
-  /// Tells the peer of free buffer and credits once there is enough to tell.
-  void announce_if_due();
+  /// Tells the peer of free buffer and credits once there is enough to tell. False: no control slot is free, poll() and
+  /// try again. What the peer has used up it was told of, so a slot is free by then, whatever the peer does.
+  bool announce_if_due();
 
   // -- control, by anybody --
-  /// SHUTDOWN or DISCONNECT. EAGAIN when no control slot is free: poll() and try again.
+  /// SHUTDOWN or DISCONNECT, each at most once: there is always room for them. Errors: ECONNRESET; ENOTCONN while held.
   Status send_control(wire::RsControl control);
   /// An empty RDMA WRITE, the proof of life of fact sheet 2.11.
   Status send_keepalive();
-  /// Maps entry `index` of the peer's iomap table. EAGAIN as send_control().
+  /// Maps entry `index` of the peer's iomap table. EAGAIN when no control slot is free: poll() and try again.
   Status send_iomap(std::uint32_t index, const wire::PeerIomap& entry);
 
   // -- fork(2) --
@@ -95,11 +104,16 @@ class Connection {
   [[nodiscard]] int failure() const { return failure_.load(std::memory_order_acquire); }
   /// The control messages, and with them everything posted before, have been carried out.
   [[nodiscard]] bool is_drained() const {
-    return free_control_slots_.load(std::memory_order_acquire) ==
-           static_cast<int>(kControlSlots);  // a control message is always signalled
+    // Both kinds are always signalled.
+    return free_control_slots_.load(std::memory_order_acquire) == kAllControlSlots &&
+           ends_under_way_.load(std::memory_order_acquire) == 0;
   }
   /// From now on flushed work is expected, not a failure.
   void expect_flush() { closing_.store(true, std::memory_order_release); }
+  /// The connection manager says that the peer has let go: the end of the stream, after what has arrived.
+  void peer_left() { peer_disconnected_.store(true, std::memory_order_release); }
+  /// It ends with this error (errno value), unless it had failed before.
+  void fail(int error);
 
   /// The buffer that the peer has mapped for us around stream offset `offset`.
   [[nodiscard]] std::optional<wire::PeerIomap> find_iomap(std::uint64_t offset);
@@ -114,29 +128,62 @@ class Connection {
  private:
   Connection(verbs::Device& device, const QueueSettings& settings);
   Status make_resources(verbs::ConnectionId& id);
+  Status make_queue_pair(verbs::ConnectionId& id);
+  Status make_local_memory();
+  Status post_first_receives();
   void link_receive_requests();
   Status post_receives(unsigned count);
+  void name_word_buffers(unsigned count);
+  [[nodiscard]] unsigned receives() const { return settings_.receive_queue + kControlReceives; }
+  /// Where the message word of receive `index` lands, if words come by SEND.
+  [[nodiscard]] std::byte* word_buffer(std::size_t index) const {
+    return send_ring_.extra().data() + kControlScratchBytes + index * sizeof(std::uint32_t);
+  }
 
   /// Send queue entries that data may use now; the others belong to control messages.
   [[nodiscard]] std::uint32_t data_slots() const {
     return settings_.send_queue - kControlSlots -
            (posted_.load(std::memory_order_relaxed) - retired_.load(std::memory_order_acquire));
   }
-  bool take_control_slot();
+  std::size_t send_inline(IoCursor& data);
+  std::size_t send_with_ring(IoCursor& data);
+  // The next message, at most `limit` bytes, as data_request_'s gather list. Its length.
+  std::uint32_t gather_inline(IoCursor& data, std::uint32_t limit);
+  std::uint32_t gather_from_ring(IoCursor& data, std::uint32_t limit);
+  void address_data_request(std::uint32_t length);
+  /// Whether the data request that is about to be posted asks for a completion, and what its wr_id says.
+  void sign_data_request(ibv_send_wr& request, std::uint32_t ring_bytes, bool always);
+
+  /// A number below kControlSlots; nothing when all are in use.
+  std::optional<unsigned> take_control_slot();
+  void free_control_slot(unsigned slot);
   Status post_control(ibv_send_wr& request);
-  Status post_in_control_slot(ibv_send_wr& request);
+  Status post_in_control_slot(ibv_send_wr& request, unsigned slot);
+  /// Gives it to the queue pair in the form that the device has for messages. 0 or an errno value.
+  int post(ibv_send_wr& request);
+  int post_as_write_and_send(ibv_send_wr& request);
 
   bool handle(const ibv_wc& completion, unsigned& receives);
-  bool handle_message(const ibv_wc& completion);
+  void handle_sent(std::uint64_t id);
+  bool handle_failed(const ibv_wc& completion);
+  bool handle_received(const ibv_wc& completion);
+  bool handle_message(std::uint32_t word);
   void count_posted() { posted_.store(posted_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   void take_announced_buffer();
   void take_iomap_entry(std::uint32_t index);
-  void fail(int error);
+  void let_go_of_hold();
 
   static constexpr std::uint32_t kSglEntries = 2;
   static constexpr std::uint32_t kControlSlots = 4;
+  static constexpr std::uint32_t kAllControlSlots = (1u << kControlSlots) - 1;
+  /// SHUTDOWN and DISCONNECT have entries of their own: they must not wait for an answer to anything.
+  static constexpr std::uint32_t kEndSlots = 2;
   /// Receives beyond the granted credits, for the control messages, which have none.
   static constexpr unsigned kControlReceives = 8;
+  /// What must be free of the send ring before a message is begun.
+  static constexpr std::uint32_t kMinRingRoom = 2048;
+  static constexpr std::size_t kControlScratchBytes = kControlSlots * sizeof(wire::PeerIomap);
+  static constexpr unsigned kReceiveBatch = 32;
   static constexpr std::size_t kSglBytes = kSglEntries * sizeof(wire::PeerSge);
 
   [[nodiscard]] std::size_t ring_offset() const;
@@ -148,6 +195,7 @@ class Connection {
   verbs::Pd pd_;
   verbs::CompChannel channel_;
   verbs::Cq cq_;
+  SendRing send_ring_;  ///< none on a device that takes everything inline
   verbs::ConnectionQp memory_;
 
   engine::SendWindow send_window_;
@@ -165,13 +213,17 @@ class Connection {
   ibv_send_wr data_request_{};
   std::vector<ibv_sge> gather_;
   unsigned unsignalled_ = 0;
-  std::uint32_t max_inline_ = 0;
+  std::uint32_t unsignalled_ring_bytes_ = 0;
+  std::uint32_t max_inline_ = 0;  ///< of data
+  bool control_inline_ = true;    ///< the device takes the payload of every control message inline
+  bool words_by_send_ = false;    ///< iWARP
   unsigned signal_every_ = 1;
 
   // Two counters with one writer each: a locked instruction per message would wait for the stores to the peer's memory.
-  std::atomic<std::uint32_t> posted_{0};   ///< data work requests; the sender's
-  std::atomic<std::uint32_t> retired_{0};  ///< of these, known to be finished; whoever polls
-  std::atomic<int> free_control_slots_{kControlSlots};
+  std::atomic<std::uint32_t> posted_{0};                             ///< data work requests; the sender's
+  std::atomic<std::uint32_t> retired_{0};                            ///< of these, known to be finished; whoever polls
+  std::atomic<std::uint32_t> free_control_slots_{kAllControlSlots};  ///< a bit each
+  std::atomic<int> ends_under_way_{0};
 
   // Completion processing
   BiasedMutex poll_lock_;
@@ -179,6 +231,10 @@ class Connection {
   std::uint32_t own_sgl_next_ = 1;  ///< where the peer's next announcement will be
   std::vector<wire::PeerIomap> own_iomap_;
   std::vector<ibv_recv_wr> receive_requests_;
+  std::array<ibv_sge, kReceiveBatch> receive_words_{};           ///< words_by_send_: their buffers
+  std::array<std::uint32_t, kReceiveBatch> receives_to_post_{};  ///< words_by_send_: which ones
+  std::atomic<bool> held_{false};
+  std::uint16_t held_credits_ = 0;
   std::atomic<bool> peer_shut_down_{false};
   std::atomic<bool> peer_disconnected_{false};
   std::atomic<bool> closing_{false};

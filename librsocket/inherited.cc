@@ -34,6 +34,7 @@ void StreamSocket::before_fork() noexcept {
   const State now = state();
   const bool shares = now == State::connected || now == State::connecting || now == State::listening;
   if (!shares || is_closed()) return;
+  if (id_ && !id_->device().survives_fork()) return;  // stays ours
   if (!family_owner_) family_owner_ = make_family_record();
   FamilyRecord* const family = family_owner_.get();
   family_.store(family, std::memory_order_release);
@@ -52,6 +53,7 @@ void StreamSocket::after_fork(ForkSide side) noexcept {
   if (side == ForkSide::parent) return;
   abandon(listener_watch_);
   abandon(keepalive_);
+  abandon(cm_watch_);
   watch_again_ = state() == State::listening;
   if (side == ForkSide::child && (family() != nullptr || state() == State::initial || state() == State::bound)) return;
   // What nobody prepared for two processes stays the parent's.

@@ -30,6 +30,16 @@ class IoCursor {
     used_ += bytes;
     skip_empty();
   }
+  /// Whether what is left is at most `bytes` in at most `parts` pieces.
+  [[nodiscard]] bool fits(std::size_t bytes, std::size_t parts) const {
+    if (parts_.size() > parts) return false;
+    std::size_t left = 0;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      left += parts_[i].iov_len - (i == 0 ? used_ : 0);
+      if (left > bytes) return false;
+    }
+    return true;
+  }
   /// Copies up to `size` bytes from `source` into the parts. Bytes copied.
   std::size_t fill_from(const std::byte* source, std::size_t size) {
     std::size_t copied = 0;

@@ -233,6 +233,7 @@ Result<runtime::Ref> StreamSocket::make_accepted(verbs::CmEvent& event) {
 
   auto connection = Connection::create(*event.request, settings_);
   if (!connection) return connection.error();
+  if (event.request->device().works_in_background()) (*connection)->hold();
   if (Status started = (*connection)->start(*peer); !started) return started.error();
   const wire::RsConnect data = (*connection)->connect_data();
   verbs::ConnectionParameters parameters = event.parameters;
@@ -241,6 +242,7 @@ Result<runtime::Ref> StreamSocket::make_accepted(verbs::CmEvent& event) {
   socket->id_ = std::move(event.request);
   socket->connection_ = *std::move(connection);
   socket->set_connected();
+  socket->watch_cm_events();
   return owner;
 }
 
@@ -283,6 +285,15 @@ void StreamSocket::stop_background() {
   }
   if (watch) watch->stop();
   stop_keepalive();
+}
+
+void StreamSocket::stop_serving() {
+  std::shared_ptr<CmWatch> watch;
+  {
+    std::lock_guard guard(setup_lock_);
+    watch = std::move(cm_watch_);
+  }
+  if (watch) watch->stop();
 }
 
 }  // namespace ringsock::rs

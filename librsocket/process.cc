@@ -43,9 +43,18 @@ void apply_statistics_wish() {
   runtime::process_statistics.set_print_at_exit(text != nullptr && std::strcmp(text, "1") == 0);
 }
 
+/// For our tests only: the embedded device with the abilities of others, so that what librsocket does on those is
+/// tried everywhere.
+soft::SoftAbilities soft_abilities() {
+  const char* text = ::secure_getenv("RINGSOCK_TEST_SOFT_LIKE");
+  if (text == nullptr) return {};
+  const bool iwarp = std::strcmp(text, "iwarp") == 0;
+  return {.max_inline_data = iwarp ? 4u : 64u, .write_with_immediate = !iwarp, .wakes_through_connection = false};
+}
+
 std::vector<std::unique_ptr<verbs::DeviceProvider>> providers() {
   std::vector<std::unique_ptr<verbs::DeviceProvider>> all;
-  all.push_back(soft::make_soft_provider());
+  all.push_back(soft::make_soft_provider(soft_abilities()));
   return all;
 }
 

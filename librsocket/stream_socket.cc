@@ -17,6 +17,7 @@ StreamSocket::StreamSocket(Process& process, int domain, int fd)
 
 StreamSocket::~StreamSocket() {
   stop_background();
+  stop_serving();
   const std::shared_lock teardown(runtime::fork_registry().teardown_gate());
   runtime::fork_registry().leave(*this);
   end_unseen();

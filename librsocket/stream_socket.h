@@ -16,6 +16,7 @@
 #include "core/runtime/endpoint.h"
 #include "core/runtime/statistics.h"
 #include "core/verbs/connection_manager.h"
+#include "librsocket/cm_watch.h"
 #include "librsocket/connection.h"
 #include "librsocket/family_record.h"
 #include "librsocket/io_vector.h"
@@ -129,7 +130,14 @@ class StreamSocket : public runtime::Endpoint {
   void finish_connect(const verbs::CmEvent& event);
   void fail_connect(int error);
   void set_connected();
-  void take_cm_events();
+  /// Of a connection that is made. True when something has changed for those who wait.
+  bool take_cm_events();
+  bool take_cm_event(const verbs::CmEvent& event);
+  /// From now on the service thread looks after the connection manager too, if the device needs that.
+  void watch_cm_events();
+  void serve_cm_events();  ///< on the service thread, without locks
+  /// The id, and the connection, of a connect that failed.
+  void drop_connection();
   [[nodiscard]] SocketAddress as_seen_here(const SocketAddress& address) const;
 
   // listen.cc
@@ -143,6 +151,7 @@ class StreamSocket : public runtime::Endpoint {
   bool progress_in_background(WhenFull when_full);
   /// Without locks: nothing of this socket runs on the service thread any more.
   void stop_background();
+  void stop_serving();  ///< the same for the connection manager, whose events a closed connection still wants
 
   // transfer.cc
   Result<ssize_t> receive_into(IoCursor& out, std::size_t total, int flags);
@@ -154,8 +163,8 @@ class StreamSocket : public runtime::Endpoint {
   /// Polls completions and tells whoever sleeps.
   void progress();
   std::uint32_t connected_events() noexcept;
-  void send_control(wire::RsControl control);
   void disconnect();
+  bool end_connection() noexcept;
 
   // inherited.cc. After a fork(2) a connection is suspended in both processes, and belongs to the one that uses it
   // first; the other one gets EIO. Without setup_lock_, but for those named _locked and those of the end.
@@ -199,6 +208,8 @@ class StreamSocket : public runtime::Endpoint {
   std::unique_ptr<verbs::ConnectionId> id_;
   std::unique_ptr<Connection> connection_;  ///< destroyed before id_
   std::unique_ptr<IoMap> iomap_;            ///< destroyed before connection_
+
+  std::shared_ptr<CmWatch> cm_watch_;
 
   // Listening
   std::deque<runtime::Ref> accept_queue_;

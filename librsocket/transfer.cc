@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "core/runtime/fd_table.h"
+#include "librsocket/closing.h"
 #include "librsocket/process.h"
 #include "librsocket/stream_socket.h"
 
@@ -76,12 +77,16 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
   if (total == 0)
     return connection_->readable() > 0 || at_end_of_stream() ? Result<ssize_t>(0) : Error{EAGAIN, "rrecv"};
   const std::size_t copied = connection_->receive(out, peek);
-  if (!peek) connection_->announce_if_due();
-  if (copied > 0) {
-    if (!peek) statistics_.count_received(copied);
-    return static_cast<ssize_t>(copied);
-  }
+  const bool told = peek || connection_->announce_if_due();
+  if (copied > 0 && !peek) statistics_.count_received(copied);
   reading.unlock();
+  if (!told) [[unlikely]] {
+    progress();
+    reading.lock();
+    connection_->announce_if_due();
+    reading.unlock();
+  }
+  if (copied > 0) return static_cast<ssize_t>(copied);
 
   if (suspended_.load(std::memory_order_acquire)) [[unlikely]] {
     if (!claim()) return Error{EIO, "rrecv: another process uses the connection"};
@@ -270,8 +275,13 @@ void StreamSocket::woken() noexcept {
   if (!is_connected() || !claim()) return;
   statistics_.count_wakeup();
   connection_->woken();
-  std::lock_guard guard(setup_lock_);
-  take_cm_events();
+  bool changed = false;
+  {
+    std::lock_guard guard(setup_lock_);
+    changed = take_cm_events();
+    if (changed) note_activity();
+  }
+  if (changed) notify_watchers();
 }
 
 // -- the end
@@ -299,7 +309,7 @@ Status StreamSocket::shutdown(int how) {
     if (!readable && !writable && (was_readable || was_writable)) {
       disconnect();
     } else if (was_writable && !writable) {
-      send_control(wire::RsControl::shutdown);
+      [[maybe_unused]] const Status told = connection_->send_control(wire::RsControl::shutdown);
     }
   }
   note_activity();
@@ -307,42 +317,44 @@ Status StreamSocket::shutdown(int how) {
   return ok();
 }
 
-void StreamSocket::send_control(wire::RsControl control) {
-  // Four control messages fit at once and completing one needs no peer: this loop is short.
-  while (connection_->failure() == 0) {
-    const Status sent = connection_->send_control(control);
-    if (sent || sent.error().code != EAGAIN) return;
-    connection_->poll();
-  }
-}
-
 void StreamSocket::disconnect() {
-  if (!connection_->peer_disconnected()) send_control(wire::RsControl::disconnect);
+  if (!connection_->peer_disconnected()) {
+    [[maybe_unused]] const Status told = connection_->send_control(wire::RsControl::disconnect);
+  }
   connection_->expect_flush();
 }
 
 void StreamSocket::closed() noexcept {
   closed_.store(true, std::memory_order_release);
   stop_background();
+  if (end_connection()) finish_in_background(*this);
+}
+
+/// True when the connection has to be kept until what is under way has arrived.
+bool StreamSocket::end_connection() noexcept {
   std::scoped_lock guard(setup_lock_, send_lock_);
   const bool ends_here = leave_family();
   if (state() == State::listening) {
     accept_queue_.clear();  // the peers see an abortive end
     id_.reset();
     set_state(State::failed);
-    return;
+    return false;
   }
   describe();
-  if (!ends_here) return let_go_silently();
-  if (!is_connected()) return;
+  if (!ends_here) {
+    let_go_silently();
+    return false;
+  }
+  if (!is_connected()) return false;
   const bool abort = linger_on_.load(std::memory_order_relaxed) && linger_seconds_.load(std::memory_order_relaxed) == 0;
   const bool half_open = !read_shut_.exchange(true) || !write_shut_.load(std::memory_order_relaxed);
   write_shut_.store(true, std::memory_order_release);
   if (abort) {
     [[maybe_unused]] const Status reset = id_->disconnect();
-  } else if (half_open) {
-    disconnect();
+    return false;
   }
+  if (half_open) disconnect();
+  return id_->device().works_in_background();
 }
 
 void StreamSocket::descriptor_closed(int fd) noexcept {

@@ -38,6 +38,15 @@ class Device {
   /// Whether a completion queue without a channel, once armed, makes event_fd() of its queue pairs' connection ids
   /// readable, and next_event() takes that. Spares a descriptor per connection.
   [[nodiscard]] virtual bool wakes_through_connection() const { return false; }
+  /// Whether RDMA WRITE WITH IMMEDIATE is how messages travel to any peer; iWARP devices have none, or their peers may
+  /// not.
+  [[nodiscard]] virtual bool has_write_with_immediate() const { return true; }
+  /// Whether the device goes on with what was posted after the call, so that destroying a queue pair loses what is under
+  /// way, and its connection manager has to be looked after while the application is away. False: a call is all there
+  /// is.
+  [[nodiscard]] virtual bool works_in_background() const { return false; }
+  /// Whether a forked child can go on with its copy of a connection.
+  [[nodiscard]] virtual bool survives_fork() const { return true; }
   /// For people only: whether statistics call it embedded or RDMA.
   [[nodiscard]] virtual bool is_embedded() const { return false; }
   virtual Result<ibv_device_attr> query_device() = 0;

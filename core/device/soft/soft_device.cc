@@ -27,13 +27,14 @@ CompletionQueue& ours(ibv_cq& cq) { return static_cast<CompletionQueue&>(cq); }
 
 }  // namespace
 
-Result<std::unique_ptr<SoftDevice>> SoftDevice::open() {
+Result<std::unique_ptr<SoftDevice>> SoftDevice::open(SoftAbilities abilities) {
   UniqueFd async_fd = out_of_the_way(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
   if (!async_fd) return Error::last("soft device: eventfd");
-  return std::unique_ptr<SoftDevice>(new SoftDevice(std::move(async_fd)));
+  return std::unique_ptr<SoftDevice>(new SoftDevice(std::move(async_fd), abilities));
 }
 
-SoftDevice::SoftDevice(UniqueFd async_fd) : frame_(*this, async_fd.get()), async_events_(std::move(async_fd)) {
+SoftDevice::SoftDevice(UniqueFd async_fd, SoftAbilities abilities)
+    : abilities_(abilities), frame_(*this, async_fd.get()), async_events_(std::move(async_fd)) {
   AsymmetricBarrier::register_process();
 }
 

@@ -24,20 +24,28 @@ inline constexpr int kMaxCqEntries = 1 << 22;
 /// Inline payloads are copied inside ibv_post_send() like all others, so nothing bounds them but the length field.
 inline constexpr std::uint32_t kMaxInlineBytes = 1U << 30;
 
+/// What of its abilities the device offers. Tests take some away to find what works on other devices, too.
+struct SoftAbilities {
+  std::uint32_t max_inline_data = kMaxInlineBytes;
+  bool write_with_immediate = true;
+  bool wakes_through_connection = true;
+};
+
 /// One open embedded device. Objects made from it must be destroyed before it.
 /// Threads: as verbs::Device.
 class SoftDevice final : public verbs::Device {
  public:
   /// Errors: EMFILE, ENFILE, ENOMEM.
-  static Result<std::unique_ptr<SoftDevice>> open();
+  static Result<std::unique_ptr<SoftDevice>> open(SoftAbilities abilities = {});
   ~SoftDevice() override;
   SoftDevice(const SoftDevice&) = delete;
   SoftDevice& operator=(const SoftDevice&) = delete;
 
   ibv_context& context() override { return frame_.context(); }
   [[nodiscard]] const char* name() const override { return kSoftDeviceName; }
-  [[nodiscard]] std::uint32_t max_inline_data() const override { return kMaxInlineBytes; }
-  [[nodiscard]] bool wakes_through_connection() const override { return true; }
+  [[nodiscard]] std::uint32_t max_inline_data() const override { return abilities_.max_inline_data; }
+  [[nodiscard]] bool wakes_through_connection() const override { return abilities_.wakes_through_connection; }
+  [[nodiscard]] bool has_write_with_immediate() const override { return abilities_.write_with_immediate; }
   [[nodiscard]] bool is_embedded() const override { return true; }
   Result<ibv_device_attr> query_device() override;
   Result<ibv_port_attr> query_port(std::uint8_t port) override;
@@ -78,8 +86,9 @@ class SoftDevice final : public verbs::Device {
   std::uint32_t next_qp_num();
 
  private:
-  explicit SoftDevice(UniqueFd async_fd);
+  SoftDevice(UniqueFd async_fd, SoftAbilities abilities);
 
+  const SoftAbilities abilities_;
   VerbsFrame frame_;
   AsyncEvents async_events_;
   KeyTable keys_;

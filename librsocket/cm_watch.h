@@ -1,0 +1,28 @@
+// A connection manager that is looked after while the application is away.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "core/base/result.h"
+#include "core/runtime/service_thread.h"
+
+namespace ringsock::rs {
+
+/// Calls `serve` on the service thread when `fd` is readable, from start() to stop().
+class CmWatch : public std::enable_shared_from_this<CmWatch> {
+ public:
+  CmWatch(int fd, std::function<void()> serve) : fd_(fd), serve_(std::move(serve)) {}
+  /// Errors: those of ServiceThread::watch().
+  Status start();
+  /// `serve` does not run after return, and the descriptor may be closed. Not with a lock held that `serve` takes.
+  void stop();
+
+ private:
+  const int fd_;
+  const std::function<void()> serve_;
+  runtime::ServiceThread::Id watch_ = 0;
+};
+
+}  // namespace ringsock::rs
