@@ -7,6 +7,7 @@
 
 #include "core/base/log.h"
 #include "core/config/config_directory.h"
+#include "core/device/rdma/rdma_provider.h"
 #include "core/device/soft/app_memory.h"
 #include "core/device/soft/soft_provider.h"
 #include "core/runtime/spin_policy.h"
@@ -54,6 +55,7 @@ soft::SoftAbilities soft_abilities() {
 
 std::vector<std::unique_ptr<verbs::DeviceProvider>> providers() {
   std::vector<std::unique_ptr<verbs::DeviceProvider>> all;
+  all.push_back(rdma::make_rdma_provider());
   all.push_back(soft::make_soft_provider(soft_abilities()));
   return all;
 }

@@ -1,0 +1,102 @@
+// verbs::Device on a real device.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "core/device/rdma/calls.h"
+#include "core/verbs/device.h"
+#include "core/verbs/pages.h"
+
+namespace ringsock::rdma {
+
+class RdmaDevices;
+
+/// A context of our own, closed with its last user.
+class OpenContext {
+ public:
+  /// Errors: those of ibv_open_device(3), e.g. EACCES.
+  static Result<std::shared_ptr<OpenContext>> open(const Calls& calls, ibv_device& device);
+  OpenContext(const OpenContext&) = delete;
+  OpenContext& operator=(const OpenContext&) = delete;
+  ~OpenContext();
+
+  [[nodiscard]] ibv_context& get() const { return *context_; }
+  /// The kernel's objects belong to the process that opened the device: a forked child must not touch them.
+  [[nodiscard]] bool is_ours() const;
+
+ private:
+  OpenContext(const Calls& calls, ibv_context& context);
+
+  const Calls& calls_;
+  ibv_context* const context_;
+  const pid_t owner_;
+};
+
+/// One open device. Errors and threads as verbs::Device. In a forked child nothing is destroyed: all of it is the
+/// parent's.
+class RdmaDevice final : public verbs::Device {
+ public:
+  /// Errors: those of ibv_query_device(3).
+  static Result<std::unique_ptr<RdmaDevice>> create(std::shared_ptr<RdmaDevices> devices,
+                                                    std::shared_ptr<OpenContext> context);
+
+  ibv_context& context() override { return context_->get(); }
+  [[nodiscard]] const char* name() const override { return context_->get().device->name; }
+  [[nodiscard]] std::uint32_t max_inline_data() const override;
+  [[nodiscard]] bool has_write_with_immediate() const override;
+  [[nodiscard]] bool works_in_background() const override { return true; }
+  [[nodiscard]] bool survives_fork() const override { return false; }
+  Result<ibv_device_attr> query_device() override { return attr_; }
+  Result<ibv_port_attr> query_port(std::uint8_t port) override;
+
+  Result<verbs::Pd> alloc_pd() override;
+  Result<verbs::Mr> reg_mr(ibv_pd& pd, void* address, std::size_t length, int access) override;
+  Result<verbs::CompChannel> create_comp_channel() override;
+  Result<verbs::Cq> create_cq(int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector) override;
+  Result<ibv_cq*> get_cq_event(ibv_comp_channel& channel) override;
+  void ack_cq_events(ibv_cq& cq, unsigned int count) override;
+  Result<verbs::Srq> create_srq(ibv_pd& pd, ibv_srq_init_attr& attr) override;
+  Status modify_srq(ibv_srq& srq, ibv_srq_attr& attr, int mask) override;
+  Status query_srq(ibv_srq& srq, ibv_srq_attr& attr) override;
+  /// Asks for less inline data where the device refuses what was asked for; attr.cap says what was granted.
+  Result<verbs::Qp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr) override;
+  Status modify_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask) override;
+  Status query_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask, ibv_qp_init_attr& init_attr) override;
+  Result<verbs::Ah> create_ah(ibv_pd& pd, ibv_ah_attr& attr) override;
+  Result<ibv_async_event> get_async_event() override;
+  void ack_async_event(ibv_async_event& event) override;
+  Result<std::unique_ptr<verbs::ConnectionId>> create_id(verbs::PortSpace space) override;
+
+  int dealloc_pd(ibv_pd* pd) override;
+  int dereg_mr(ibv_mr* mr) override;
+  int destroy_comp_channel(ibv_comp_channel* channel) override;
+  int destroy_cq(ibv_cq* cq) override;
+  int destroy_srq(ibv_srq* srq) override;
+  int destroy_qp(ibv_qp* qp) override;
+  int destroy_ah(ibv_ah* ah) override;
+
+  /// Memory that lives as long as the queue pair.
+  void keep_until_destroyed(ibv_qp& qp, verbs::Pages pages);
+
+ private:
+  RdmaDevice(std::shared_ptr<RdmaDevices> devices, std::shared_ptr<OpenContext> context, const ibv_device_attr& attr);
+
+  /// Runs a destroy call. What a device that was removed cannot destroy any more is gone.
+  template <class T>
+  int destroy(int (*call)(T*), T* object);
+
+  const std::shared_ptr<RdmaDevices> devices_;
+  const std::shared_ptr<OpenContext> context_;
+  const ibv_device_attr attr_;
+  const Calls& calls_;
+  std::mutex memory_lock_;
+  std::unordered_map<ibv_qp*, verbs::Pages> queue_pair_memory_;
+};
+
+}  // namespace ringsock::rdma

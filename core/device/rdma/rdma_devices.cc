@@ -1,0 +1,137 @@
+#include "core/device/rdma/rdma_devices.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/base/log.h"
+#include "core/device/rdma/event_channel.h"
+
+namespace ringsock::rdma {
+
+namespace {
+
+constexpr const char* kCmDevice = "/dev/infiniband/rdma_cm";
+constexpr Nanos kLookInterval = std::chrono::seconds(1);
+constexpr std::size_t kMaxRemembered = 1024;
+
+/// The list of libibverbs while it is used: its devices are valid only as long.
+class DeviceList {
+ public:
+  explicit DeviceList(const Calls& calls) : calls_(calls), list_(calls.get_device_list(&count_)) {}
+  DeviceList(const DeviceList&) = delete;
+  DeviceList& operator=(const DeviceList&) = delete;
+  ~DeviceList() {
+    if (list_ != nullptr) calls_.free_device_list(list_);
+  }
+  [[nodiscard]] std::span<ibv_device* const> devices() const {
+    return {list_, list_ != nullptr && count_ > 0 ? static_cast<std::size_t>(count_) : 0};
+  }
+
+ private:
+  const Calls& calls_;
+  int count_ = 0;
+  ibv_device** list_;
+};
+
+}  // namespace
+
+bool RdmaDevices::present() {
+  const std::lock_guard guard(lock_);
+  const Nanos now = monotonic_now();
+  if (look_again_ != Nanos::zero() && now < look_again_) return present_;
+  present_ = look_for_devices();
+  look_again_ = now + kLookInterval;
+  return present_;
+}
+
+bool RdmaDevices::look_for_devices() {
+  if (calls_.access(kCmDevice, R_OK | W_OK) != 0) {
+    if (errno == EACCES && !std::exchange(told_, true)) {
+      log_warn("RDMA devices are not used: no permission to open %s", kCmDevice);
+    }
+    return false;
+  }
+  return !DeviceList(calls_).devices().empty();
+}
+
+bool RdmaDevices::owns(const SocketAddress& address) {
+  SocketAddress host = address;
+  host.set_port(0);
+  const std::string key(reinterpret_cast<const char*>(host.get()), host.length());
+  {
+    const std::lock_guard guard(lock_);
+    if (const auto known = owners_.find(key); known != owners_.end() && monotonic_now() < known->second.until) {
+      return known->second.by_us;
+    }
+  }
+  const bool by_us = ask_who_owns(host);
+  const std::lock_guard guard(lock_);
+  if (owners_.size() >= kMaxRemembered) owners_.clear();
+  owners_.insert_or_assign(key, Owned{by_us, monotonic_now() + kLookInterval});
+  return by_us;
+}
+
+/// Binding an id to an address makes RDMA CM look for the device behind it, whatever the link layer.
+bool RdmaDevices::ask_who_owns(const SocketAddress& address) {
+  auto channel = EventChannel::create(calls_);
+  if (!channel) return false;
+  rdma_cm_id* id = nullptr;
+  if (calls_.create_id(channel->get(), &id, nullptr, RDMA_PS_TCP) != 0) return false;
+  const bool ours = calls_.bind_addr(id, const_cast<sockaddr*>(address.get())) == 0 && id->verbs != nullptr;
+  calls_.destroy_id(id);
+  return ours;
+}
+
+Result<std::shared_ptr<OpenContext>> RdmaDevices::open(ibv_device& device) {
+  if (auto open_already = contexts_[device.name].lock()) return open_already;
+  if (contexts_.size() == 1 && calls_.fork_init() != 0) {
+    log_info("RDMA: ibv_fork_init: %s", std::strerror(errno));
+  }
+  auto opened = OpenContext::open(calls_, device);
+  if (!opened) {
+    if (opened.error().code == EACCES || opened.error().code == EPERM) {
+      log_warn("RDMA device %s is not used: no permission to open /dev/infiniband/%s", device.name, device.dev_name);
+    }
+    return opened.error();
+  }
+  contexts_[device.name] = *opened;
+  return opened;
+}
+
+Result<RdmaDevice*> RdmaDevices::device_of(const ibv_context& context) {
+  const std::lock_guard guard(lock_);
+  const char* const name = context.device->name;
+  if (const auto known = devices_.find(name); known != devices_.end()) return known->second.get();
+  const DeviceList list(calls_);
+  for (ibv_device* device : list.devices()) {
+    if (std::strcmp(device->name, name) != 0) continue;
+    auto opened = open(*device);
+    if (!opened) return opened.error();
+    // Not by a shared_ptr to us: we own it.
+    auto made = RdmaDevice::create(std::shared_ptr<RdmaDevices>(std::shared_ptr<RdmaDevices>(), this), *opened);
+    if (!made) return made.error();
+    return devices_.emplace(name, *std::move(made)).first->second.get();
+  }
+  return Error{ENODEV, "rdma: the device is gone"};
+}
+
+Result<std::unique_ptr<RdmaDevice>> RdmaDevices::open_first() {
+  const std::lock_guard guard(lock_);
+  Error error{ENODEV, "rdma: no device"};
+  const DeviceList list(calls_);
+  for (ibv_device* device : list.devices()) {
+    auto opened = open(*device);
+    if (opened) {
+      auto made = RdmaDevice::create(shared_from_this(), *opened);
+      if (made) return made;
+      error = made.error();
+    } else {
+      error = opened.error();
+    }
+  }
+  return error;
+}
+
+}  // namespace ringsock::rdma

@@ -1,0 +1,58 @@
+// Which real devices this process can use, and which addresses are theirs.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/base/clock.h"
+#include "core/base/result.h"
+#include "core/base/socket_address.h"
+#include "core/device/rdma/calls.h"
+#include "core/device/rdma/rdma_device.h"
+
+namespace ringsock::rdma {
+
+/// All real devices of the process. RDMA CM chooses among them by the route, per connection: an id learns its device
+/// late.
+/// Threads: all functions from any thread.
+class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
+ public:
+  explicit RdmaDevices(const Calls& calls) : calls_(calls) {}
+  RdmaDevices(const RdmaDevices&) = delete;
+  RdmaDevices& operator=(const RdmaDevices&) = delete;
+
+  [[nodiscard]] const Calls& calls() const { return calls_; }
+  /// Whether there is a device and a connection manager that we may use. A look every second at most; without RDMA
+  /// that is one access(2). Says once when only a permission is missing.
+  bool present();
+  /// Whether `address`, one of this host's, is a device's: it has, or had less than a second ago.
+  bool owns(const SocketAddress& address);
+  /// The device of a context that librdmacm opened, by our own context. Lives as long as this.
+  Result<RdmaDevice*> device_of(const ibv_context& context);
+  /// The first device that can be opened, as an object of its own.
+  /// Errors: ENODEV; that of the last one that could not be opened.
+  Result<std::unique_ptr<RdmaDevice>> open_first();
+
+ private:
+  struct Owned {
+    bool by_us;
+    Nanos until;
+  };
+  bool look_for_devices();
+  bool ask_who_owns(const SocketAddress& address);
+  /// Under lock_.
+  Result<std::shared_ptr<OpenContext>> open(ibv_device& device);
+
+  const Calls& calls_;
+  std::mutex lock_;
+  bool present_ = false;
+  bool told_ = false;
+  Nanos look_again_{};
+  std::map<std::string, Owned> owners_;  ///< by the bytes of the address, port 0
+  std::map<std::string, std::weak_ptr<OpenContext>> contexts_;
+  std::map<std::string, std::unique_ptr<RdmaDevice>> devices_;
+};
+
+}  // namespace ringsock::rdma

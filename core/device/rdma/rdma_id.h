@@ -1,0 +1,94 @@
+// ConnectionId over RDMA CM.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "core/device/rdma/event_channel.h"
+#include "core/device/rdma/rdma_devices.h"
+#include "core/verbs/connection_manager.h"
+
+namespace ringsock::rdma {
+
+/// One rdma_cm_id with an event channel of its own, so that no other connection's events are in its way. The queue pair
+/// is ours, not librdmacm's: its states follow rdma_init_qp_attr(3), and what the peer may have to wait for when we are
+/// not ready is ours to set.
+class RdmaId final : public verbs::ConnectionId {
+ public:
+  /// `front` stands for the device until RDMA CM has chosen one. Errors: EOPNOTSUPP for datagrams; those of
+  /// rdma_create_id(3).
+  static Result<std::unique_ptr<verbs::ConnectionId>> create(std::shared_ptr<RdmaDevices> devices, RdmaDevice& front,
+                                                             verbs::PortSpace space);
+  ~RdmaId() override;
+  RdmaId(const RdmaId&) = delete;
+  RdmaId& operator=(const RdmaId&) = delete;
+
+  verbs::Device& device() override { return *device_; }
+  Status bind(const SocketAddress& address) override;
+  void set_reuse_address(bool on) override { reuse_address_ = on; }
+  void set_v6_only(bool on) override { v6_only_ = on; }
+  Status listen(int backlog) override;
+  Status resolve_addr(const SocketAddress& destination, Nanos timeout) override;
+  Status resolve_route(Nanos timeout) override;
+  Result<verbs::ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) override;
+  Status connect(const verbs::ConnectionParameters& parameters) override;
+  Status accept(const verbs::ConnectionParameters& parameters) override;
+  Status reject(std::span<const std::byte> private_data) override;
+  Status disconnect() override;
+
+  Result<verbs::CmEvent> next_event() override;
+  [[nodiscard]] int event_fd() const override { return channel_.fd(); }
+  [[nodiscard]] std::optional<Nanos> next_deadline() const override { return std::nullopt; }
+  void abandon(bool /*give_away*/) override { abandoned_ = true; }
+  [[nodiscard]] SocketAddress local_address() const override;
+  [[nodiscard]] SocketAddress peer_address() const override;
+
+ private:
+  RdmaId(std::shared_ptr<RdmaDevices> devices, RdmaDevice& device, EventChannel channel, rdma_cm_id* id);
+
+  [[nodiscard]] const Calls& calls() const { return devices_->calls(); }
+  Status call_failed_or_ok(int result, const char* where) const;
+  void set_option(int name, void* value, std::size_t length);
+  void shorten_ack_timeout();
+  Status prepare_binding();
+  /// RDMA CM has bound the id to a device: ours of that name from now on.
+  Status learn_device();
+
+  // The queue pair's states
+  Status to_init();
+  /// RTR and RTS. @param parameters  those of accept(), null on the active side
+  Status to_ready(const verbs::ConnectionParameters* parameters);
+  void to_error();
+  Result<int> attributes_for(ibv_qp_state state, ibv_qp_attr& attr);
+  rdma_conn_param request_parameters(const verbs::ConnectionParameters& parameters) const;
+
+  // rdma_id_events.cc
+  Result<verbs::CmEvent> take(rdma_cm_event& raw);
+  Result<verbs::CmEvent> on_request(const rdma_cm_event& raw);
+  Result<verbs::CmEvent> on_response(verbs::CmEvent event);
+  Result<verbs::CmEvent> on_established(verbs::CmEvent event);
+  Result<verbs::CmEvent> on_disconnected(verbs::CmEvent event);
+  std::unique_ptr<RdmaId> adopt_request(rdma_cm_id* id);
+
+  const std::shared_ptr<RdmaDevices> devices_;
+  RdmaDevice* device_;
+  EventChannel channel_;
+  EventChannel spare_channel_;  ///< a listener's: for the next client
+  rdma_cm_id* const id_;
+  const pid_t owner_;
+  ibv_qp* qp_ = nullptr;  ///< the caller's, alive while the connection is used
+  bool reuse_address_ = false;
+  bool v6_only_ = false;
+  bool options_set_ = false;
+  bool listening_ = false;
+  bool established_ = false;
+  bool ended_ = false;  ///< disconnected or removed: told, and once is enough
+  bool abandoned_ = false;
+  std::deque<verbs::CmEvent> events_;
+};
+
+}  // namespace ringsock::rdma

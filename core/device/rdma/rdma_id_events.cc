@@ -1,0 +1,165 @@
+// What RDMA CM reports, as events of a ConnectionId.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/base/log.h"
+#include "core/device/rdma/rdma_id.h"
+
+namespace ringsock::rdma {
+
+using verbs::CmEvent;
+using verbs::CmEventType;
+
+namespace {
+
+constexpr Error kNothing{EAGAIN, "rdma: no event"};
+
+/// rdma_cm_event::status is a negative errno value, or a reject reason.
+int error_of(const rdma_cm_event& raw, int otherwise) {
+  return raw.status < 0 && raw.status > -4096 ? -raw.status : otherwise;
+}
+
+/// Copies what the peer sent along. Its length is the peer's word, or the padded field of the packet.
+void copy_parameters(const rdma_cm_event& raw, CmEvent& event) {
+  const rdma_conn_param& from = raw.param.conn;
+  if (from.private_data != nullptr) {
+    event.private_data_bytes = std::min<std::size_t>(from.private_data_len, event.private_data.size());
+    std::memcpy(event.private_data.data(), from.private_data, event.private_data_bytes);
+  }
+  event.parameters.responder_resources = from.responder_resources;
+  event.parameters.initiator_depth = from.initiator_depth;
+  event.parameters.flow_control = from.flow_control;
+  event.parameters.retry_count = from.retry_count;
+  event.parameters.rnr_retry_count = from.rnr_retry_count;
+}
+
+CmEvent failure(CmEventType type, int error) {
+  CmEvent event;
+  event.type = type;
+  event.status = error;
+  return event;
+}
+
+}  // namespace
+
+Result<CmEvent> RdmaId::next_event() {
+  if (!events_.empty()) {
+    CmEvent event = std::move(events_.front());
+    events_.pop_front();
+    return event;
+  }
+  if (listening_ && !spare_channel_) {
+    // Before the request is taken: without a channel its client waits in the kernel's queue.
+    auto channel = EventChannel::create(calls());
+    if (!channel) return channel.error();
+    spare_channel_ = *std::move(channel);
+  }
+  // Some events mean nothing to us. A few at a time, so that no flood of them holds the caller up.
+  for (int looked_at = 0; looked_at < 16; ++looked_at) {
+    rdma_cm_event* raw = nullptr;
+    if (calls().get_cm_event(channel_.get(), &raw) != 0) return kNothing;
+    auto event = take(*raw);
+    if (event || event.error().code != EAGAIN) return event;
+  }
+  return kNothing;
+}
+
+/// Acknowledges `raw`, which is gone then.
+Result<CmEvent> RdmaId::take(rdma_cm_event& raw) {
+  CmEvent event;
+  switch (raw.event) {
+    case RDMA_CM_EVENT_CONNECT_REQUEST: {
+      auto request = on_request(raw);
+      return request;
+    }
+    case RDMA_CM_EVENT_ADDR_RESOLVED: event.type = CmEventType::addr_resolved; break;
+    case RDMA_CM_EVENT_ADDR_ERROR: event = failure(CmEventType::addr_error, error_of(raw, EHOSTUNREACH)); break;
+    case RDMA_CM_EVENT_ROUTE_RESOLVED: event.type = CmEventType::route_resolved; break;
+    case RDMA_CM_EVENT_ROUTE_ERROR: event = failure(CmEventType::route_error, error_of(raw, EHOSTUNREACH)); break;
+    case RDMA_CM_EVENT_CONNECT_ERROR: event = failure(CmEventType::connect_error, error_of(raw, ECONNABORTED)); break;
+    case RDMA_CM_EVENT_UNREACHABLE: event = failure(CmEventType::unreachable, error_of(raw, ETIMEDOUT)); break;
+    case RDMA_CM_EVENT_REJECTED:
+      event = failure(CmEventType::rejected, ECONNREFUSED);
+      log_info("rdma: rejected, reason %d", raw.status);
+      copy_parameters(raw, event);
+      break;
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+    case RDMA_CM_EVENT_ESTABLISHED:
+      event.type = CmEventType::established;
+      copy_parameters(raw, event);
+      break;
+    case RDMA_CM_EVENT_DISCONNECTED: event.type = CmEventType::disconnected; break;
+    case RDMA_CM_EVENT_DEVICE_REMOVAL: event = failure(CmEventType::device_removal, ENETDOWN); break;
+    default: calls().ack_cm_event(&raw); return kNothing;
+  }
+  const rdma_cm_event_type type = raw.event;
+  calls().ack_cm_event(&raw);
+  switch (type) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED:
+      if (Status learned = learn_device(); !learned) return failure(CmEventType::addr_error, learned.error().code);
+      return event;
+    case RDMA_CM_EVENT_CONNECT_RESPONSE: return on_response(std::move(event));
+    case RDMA_CM_EVENT_ESTABLISHED: return on_established(std::move(event));
+    case RDMA_CM_EVENT_DISCONNECTED:
+    case RDMA_CM_EVENT_DEVICE_REMOVAL: return on_disconnected(std::move(event));
+    default: return event;
+  }
+}
+
+Result<CmEvent> RdmaId::on_request(const rdma_cm_event& raw) {
+  CmEvent event;
+  event.type = CmEventType::connect_request;
+  copy_parameters(raw, event);
+  rdma_cm_id* const id = raw.id;
+  // The id can only move to its own channel when nothing of it is unacknowledged here.
+  calls().ack_cm_event(const_cast<rdma_cm_event*>(&raw));
+  event.request = adopt_request(id);
+  if (!event.request) return kNothing;
+  return event;
+}
+
+/// Null: it was refused.
+std::unique_ptr<RdmaId> RdmaId::adopt_request(rdma_cm_id* id) {
+  if (!listening_ || calls().migrate_id(id, spare_channel_.get()) != 0) {
+    log_info("rdma: a request is refused: %s", std::strerror(errno));
+    calls().destroy_id(id);
+    return nullptr;
+  }
+  std::unique_ptr<RdmaId> request(new RdmaId(devices_, *device_, std::move(spare_channel_), id));
+  spare_channel_ = {};
+  if (Status learned = request->learn_device(); !learned) {
+    log_info("rdma: a request is refused: %s: %s", learned.error().where, std::strerror(learned.error().code));
+    return nullptr;
+  }
+  request->shorten_ack_timeout();
+  return request;
+}
+
+/// The queue pair is ours, so librdmacm leaves the rest of the handshake to us.
+Result<CmEvent> RdmaId::on_response(CmEvent event) {
+  if (qp_ == nullptr || established_) return kNothing;
+  Status ready = to_ready(nullptr);
+  if (ready) ready = call_failed_or_ok(calls().establish(id_), "rdma_establish");
+  if (!ready) {
+    calls().disconnect(id_);
+    return failure(CmEventType::connect_error, ready.error().code);
+  }
+  established_ = true;
+  return event;
+}
+
+Result<CmEvent> RdmaId::on_established(CmEvent event) {
+  if (std::exchange(established_, true)) return kNothing;
+  return event;
+}
+
+Result<CmEvent> RdmaId::on_disconnected(CmEvent event) {
+  if (std::exchange(ended_, true)) return kNothing;
+  // What is still posted completes, so whoever polls or sleeps on the completion queue hears of it, too.
+  to_error();
+  if (event.type == CmEventType::disconnected) calls().disconnect(id_);  // the answer that the peer waits for
+  return event;
+}
+
+}  // namespace ringsock::rdma

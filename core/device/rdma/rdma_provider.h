@@ -1,0 +1,15 @@
+// The real devices for the registry.
+#pragma once
+
+#include <memory>
+
+#include "core/device/rdma/calls.h"
+#include "core/verbs/registry.h"
+
+namespace ringsock::rdma {
+
+/// Reaches what the route leads to by an interface that is a device's, and can listen on a wildcard: on all devices at
+/// once. Not the loopback address: packets to it pass no device. Costs one access(2) a second where there is no RDMA.
+std::unique_ptr<verbs::DeviceProvider> make_rdma_provider(const Calls& calls = real_calls());
+
+}  // namespace ringsock::rdma

@@ -1,0 +1,123 @@
+// libibverbs, librdmacm and the kernel behind them, played by a test.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+#include <unistd.h>
+
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/device/rdma/calls.h"
+
+namespace ringsock::rdma {
+
+/// Devices, ids and queue pairs that only remember what was done to them. One at a time: calls() finds it by a global.
+/// Everything that was made and not destroyed when it goes fails the test.
+class FakeRdma {
+ public:
+  FakeRdma();
+  FakeRdma(const FakeRdma&) = delete;
+  FakeRdma& operator=(const FakeRdma&) = delete;
+  ~FakeRdma();
+  static const Calls& calls();
+
+  /// A device with one address.
+  ibv_device& add_device(const std::string& name, const std::string& address,
+                         ibv_transport_type transport = IBV_TRANSPORT_IB);
+  /// The device is taken out of the machine: its calls fail with EIO.
+  void remove_devices();
+
+  struct QueuePair {
+    ibv_qp qp{};
+    ibv_qp_cap granted{};
+    struct Change {
+      ibv_qp_attr attr;
+      int mask;
+    };
+    std::vector<Change> changes;
+    [[nodiscard]] std::vector<ibv_qp_state> states() const;
+  };
+  struct Id {
+    rdma_cm_id id{};
+    std::map<int, std::vector<std::byte>> options;
+    rdma_conn_param parameters{};  ///< of connect or accept
+    std::vector<std::byte> private_data;
+    std::vector<std::string> calls;  ///< names, in order
+    int unacknowledged = 0;
+    [[nodiscard]] int count(const std::string& call) const;
+  };
+
+  /// The ids alive, oldest first.
+  [[nodiscard]] std::vector<Id*> ids();
+  [[nodiscard]] QueuePair& queue_pair(const ibv_qp* qp) { return *queue_pairs_.at(qp); }
+  [[nodiscard]] std::size_t live_queue_pairs() const { return queue_pairs_.size(); }
+  [[nodiscard]] std::size_t live_channels() const { return channels_.size(); }
+  /// Of all channels: events that nobody has taken.
+  [[nodiscard]] std::size_t waiting_events() const;
+
+  /// The connection manager reports something of `id`.
+  void report(Id& id, rdma_cm_event_type type, int status = 0, std::vector<std::byte> private_data = {},
+              rdma_conn_param parameters = {});
+  /// A client of `listener` asks for a connection. Returns its id, which is on the listener's channel.
+  Id& request(Id& listener, std::vector<std::byte> private_data, rdma_conn_param parameters = {});
+
+  // What the test wants to happen
+  int access_error = 0;            ///< of /dev/infiniband/rdma_cm
+  int open_error = 0;              ///< of each device
+  int channel_error = 0;           ///< of the next channels
+  std::uint32_t max_inline = 256;  ///< more makes create_qp fail with EINVAL
+  std::set<std::string> failing;   ///< calls that fail with `failure`
+  int failure = EINVAL;
+  // What it sees
+  int access_calls = 0;
+  int list_calls = 0;
+  int destroy_calls = 0;  ///< of anything
+
+  // The calls, for the table.
+  struct Channel;
+  ibv_device** list(int* count);
+  ibv_context* open(ibv_device* device);
+  int close(ibv_context* context);
+  ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr* attr);
+  rdma_event_channel* make_channel();
+  void drop_channel(rdma_event_channel* channel);
+  int make_id(rdma_event_channel* channel, rdma_cm_id** id);
+  int drop_id(rdma_cm_id* id);
+  int migrate(rdma_cm_id* id, rdma_event_channel* channel);
+  int bind(rdma_cm_id* id, const sockaddr* address);
+  int take_event(rdma_event_channel* channel, rdma_cm_event** event);
+  int acknowledge(rdma_cm_event* event);
+  /// Notes the call; -1 with errno when it is to fail.
+  int note(rdma_cm_id* id, const char* call);
+  [[nodiscard]] bool fails(const std::string& call) const { return failing.contains(call); }
+  int destroyed();
+  Id& of(rdma_cm_id* id) { return *ids_.at(id); }
+  std::map<const ibv_qp*, std::unique_ptr<QueuePair>>& queue_pairs() { return queue_pairs_; }
+  int live_objects = 0;  ///< PDs, MRs, CQs, completion channels
+
+ private:
+  struct DeviceEntry {
+    ibv_device device{};
+    ibv_context context{};
+    std::string address;
+  };
+  struct Event;
+  std::list<DeviceEntry> devices_;
+  std::vector<ibv_device*> device_list_;
+  std::map<rdma_event_channel*, std::unique_ptr<Channel>> channels_;
+  std::map<rdma_cm_id*, std::unique_ptr<Id>> ids_;
+  std::vector<rdma_cm_id*> id_order_;
+  std::map<const ibv_qp*, std::unique_ptr<QueuePair>> queue_pairs_;
+  std::uint32_t next_qp_number_ = 100;
+  bool removed_ = false;
+  const pid_t owner_ = ::getpid();
+  int open_contexts_ = 0;
+};
+
+}  // namespace ringsock::rdma

@@ -1,0 +1,94 @@
+// Which addresses the real devices are asked for, and what it costs where there are none.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "core/device/rdma/rdma_devices.h"
+#include "core/device/rdma/rdma_provider.h"
+#include "tests/unit/device_rdma/fake_rdma.h"
+
+namespace ringsock::rdma {
+namespace {
+
+const SocketAddress kAnywhere = SocketAddress::wildcard(AF_INET, 80);
+
+class RdmaProviderTest : public testing::Test {
+ protected:
+  FakeRdma fake_;
+  std::unique_ptr<verbs::DeviceProvider> provider_ = make_rdma_provider(FakeRdma::calls());
+};
+
+TEST_F(RdmaProviderTest, WithoutAConnectionManagerCostsOneLookASecond) {
+  fake_.access_error = ENOENT;
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(provider_->reaches(kAnywhere));
+  EXPECT_LE(fake_.access_calls, 2) << "more than one a second";
+  EXPECT_EQ(fake_.list_calls, 0);
+}
+
+TEST_F(RdmaProviderTest, WithoutADeviceReachesNothing) {
+  EXPECT_FALSE(provider_->reaches(kAnywhere));
+  EXPECT_EQ(provider_->open().error().code, ENODEV);
+}
+
+TEST_F(RdmaProviderTest, WithoutPermissionReachesNothing) {
+  fake_.add_device("rxe0", "127.0.0.2");
+  fake_.access_error = EACCES;
+  EXPECT_FALSE(provider_->reaches(kAnywhere));
+}
+
+TEST_F(RdmaProviderTest, ADeviceThatMayNotBeOpenedIsTold) {
+  fake_.add_device("rxe0", "127.0.0.2");
+  fake_.open_error = EACCES;
+  EXPECT_EQ(provider_->open().error().code, EACCES);
+}
+
+TEST_F(RdmaProviderTest, ListensAnywhereButNotOnTheLoopbackAddress) {
+  fake_.add_device("rxe0", "127.0.0.1");
+  EXPECT_TRUE(provider_->reaches(kAnywhere));
+  EXPECT_FALSE(provider_->reaches(SocketAddress::v4(INADDR_LOOPBACK, 80)));
+}
+
+TEST_F(RdmaProviderTest, OpensADeviceOnceForAllThatUseIt) {
+  fake_.add_device("rxe0", "127.0.0.2");
+  auto first = provider_->open();
+  auto second = provider_->open();
+  ASSERT_TRUE(first && second);
+  EXPECT_STREQ((*first)->name(), "rxe0");
+  EXPECT_EQ(&(*first)->context(), &(*second)->context());
+}
+
+class RdmaDevicesTest : public testing::Test {
+ protected:
+  FakeRdma fake_;
+  std::shared_ptr<RdmaDevices> devices_ = std::make_shared<RdmaDevices>(FakeRdma::calls());
+};
+
+TEST_F(RdmaDevicesTest, OwnWhatTheConnectionManagerBindsToADevice) {
+  fake_.add_device("rxe0", "10.7.0.1");
+  EXPECT_TRUE(devices_->owns(SocketAddress::v4(0x0a070001, 80)));
+  EXPECT_FALSE(devices_->owns(SocketAddress::v4(0x0a070002, 80)));
+  fake_.failing = {"bind_addr"};
+  EXPECT_FALSE(devices_->owns(SocketAddress::v4(0x0a070003, 80)));
+  // Nothing stays of the question, and the answer is remembered.
+  EXPECT_EQ(fake_.ids().size(), 0u);
+  EXPECT_EQ(fake_.live_channels(), 0u);
+  EXPECT_TRUE(devices_->owns(SocketAddress::v4(0x0a070001, 81)));
+}
+
+TEST_F(RdmaDevicesTest, FindTheDeviceOfAContextByItsName) {
+  fake_.add_device("rxe0", "10.7.0.1");
+  ibv_device& second = fake_.add_device("siw0", "10.8.0.1", IBV_TRANSPORT_IWARP);
+  ibv_context librdmacms{};
+  librdmacms.device = &second;
+  auto device = devices_->device_of(librdmacms);
+  ASSERT_TRUE(device);
+  EXPECT_STREQ((*device)->name(), "siw0");
+  EXPECT_NE(&(*device)->context(), &librdmacms);
+  EXPECT_EQ(*devices_->device_of(librdmacms), *device);
+  ibv_device gone{};
+  librdmacms.device = &gone;
+  EXPECT_EQ(devices_->device_of(librdmacms).error().code, ENODEV);
+}
+
+}  // namespace
+}  // namespace ringsock::rdma
