@@ -15,10 +15,13 @@ MUST_FAIL = ("beyond-ring", "wild-entries", "wild-addresses", "wrong-keys")
 RESETS = (errno.ECONNRESET, errno.EPROTO, errno.EIO, errno.EPIPE)
 
 
+NOISE = content(4096, 9)  # what victims send
+HONEST = content(1000, 6)  # what an honest client sends
+
+
 def suffer(stream):
-    """Sends and receives until the connection ends. Returns (bytes received, errno or 0)."""
-    buffer, received = (ctypes.c_char * 65536)(), 0
-    outgoing = content(4096, 9)
+    """Sends and receives until the connection ends. Returns (the first bytes received, errno or 0)."""
+    buffer, received = (ctypes.c_char * 65536)(), b""
     try:
         while True:
             events = stream.wait(POLLIN | POLLOUT, 20)
@@ -26,34 +29,42 @@ def suffer(stream):
                 count = stream.try_receive(buffer)
                 if count == 0:
                     return received, 0
-                received += count or 0
+                received = (received + buffer.raw[: count or 0])[: len(HONEST)]
             if events & ~POLLIN:
-                stream.try_send(outgoing)
+                stream.try_send(NOISE)
     except OSError as error:
         return received, error.errno
 
 
 def judge(behaviour, received, code, strict):
-    if behaviour == "hello" and (received, code) != (5, 0):
+    if behaviour == "hello" and received != b"hello":
         raise Wrong(f"an honest peer's 5 bytes: {received} came, errno {code}")
     if strict and code and code not in RESETS:
         raise Wrong(f"errno {code} ({errno.errorcode[code]})")
     if strict and behaviour in MUST_FAIL and not code:
-        raise Wrong(f"the connection ended as if all were well, after {received} bytes")
+        raise Wrong(f"the connection ended as if all were well, after {len(received)} bytes")
 
 
 def hostile_client_server(cell, say):
-    """Serves whoever connects, until an honest client has had its echo."""
-    library = library_of(cell)
-    waiting = listener(cell, library, say)
-    if cell["behaviour"] != "version":
-        received, code = suffer(waiting.accept())
-        say(f"survived: {received} bytes, errno {code}")
+    """Serves whoever connects, until the honest client has come."""
+    waiting = listener(cell, library_of(cell), say)
+    while True:
+        stream = waiting.accept()
+        received, code = suffer(stream)
+        stream.close()
+        if received == HONEST:
+            break
+        say(f"survived: {len(received)} bytes, errno {code}")
         judge(cell["behaviour"], received, code, cell["strict"])
-    echo = waiting.accept()
-    echo.send(echo.receive(1000))
-    echo.close()
     waiting.close()
+
+
+def honest_client(cell, say):
+    stream = connected(cell, library_of(cell))
+    stream.send(HONEST)
+    if stream.receive(len(NOISE)) != NOISE:
+        raise Wrong("what the server sends")
+    stream.close()
 
 
 def hostile_server_client(cell, say):

@@ -88,11 +88,10 @@ def killed_server(meeting):
 def hostile_client(meeting):
     server = meeting.start_server()
     attacker = meeting.attack("connect")
-    if meeting.cell["behaviour"] == "version":
-        meeting.must_say(attacker, "rejected")
-    else:
+    meeting.must_say(attacker, "rejected" if meeting.cell["behaviour"] == "version" else "")
+    if "rejected" not in attacker.events:
         meeting.must_survive(server)
-    meeting.must_end_well(meeting.start("client", "one_echo"), server)
+    meeting.must_end_well(meeting.start("client", "honest"), server)
 
 
 def hostile_server(meeting):

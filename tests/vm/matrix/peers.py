@@ -1,4 +1,5 @@
 """Processes that take part in a cell. What they tell are lines on a pipe, their events."""
+import faulthandler
 import json
 import os
 import pathlib
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 
 import hostile
@@ -95,6 +97,8 @@ class Peer(Process):
         if "ok" in self.events:
             return None
         if deadline.left() == 0:
+            os.kill(self._pid, signal.SIGUSR1)  # writes where it is in Python
+            time.sleep(0.3)
             return f"{self.role} did not come to an end; events: {self.events}; it waits in {self.place()}"
         return f"{self.role} died; events: {self.events}"
 
@@ -116,6 +120,7 @@ def play(role, cell, write_end):
     def say(event):
         os.write(write_end, event.replace("\n", " ").encode() + b"\n")
 
+    faulthandler.register(signal.SIGUSR1, file=2)
     os.environ.update(cell.get("environment", {}))
     try:
         getattr(hostile if hasattr(hostile, role) else scenarios, role)(cell, say)

@@ -22,7 +22,7 @@ def arguments():
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--only", default="", help="regular expression: the cells whose name has it")
     parser.add_argument("--list", action="store_true", help="names the cells")
-    parser.add_argument("--cell-seconds", type=float, default=60)
+    parser.add_argument("--cell-seconds", type=float, default=40, metavar="S", help="time limit of a cell")
     return parser.parse_args()
 
 
@@ -66,6 +66,20 @@ def run_cell(cell, installation, seconds):
     return (run_tool if "tool" in cell else meet)(cell, installation, deadline)
 
 
+def may_repeat(cell, why):
+    """Whether a failure is the other side's. siw refuses a connection when the server's first message comes right behind the
+    connection's reply (MPA forbids that); upstream's servers do not wait for the client's first message."""
+    return cell["device_kind"] == "siw" and cell["server"] == "upstream" and "Invalid argument" in why
+
+
+def run_repeatedly(cell, installation, seconds):
+    for _ in range(5):
+        why = run_cell(cell, installation, seconds)
+        if not why or not may_repeat(cell, why):
+            break
+    return why
+
+
 def selected(options):
     sides = cells.SIDES if options.stage else [("upstream", "upstream")]
     return [(cell, name) for cell, name in cells.cells(sides, options.full) if re.search(options.only, name)]
@@ -73,7 +87,7 @@ def selected(options):
 
 def known(cell):
     """Why a cell cannot pass: what is wrong in upstream 44.0. None when it must pass."""
-    if cell.get("scenario", "").startswith("killed_server") and cell["client"] == "upstream":
+    if cell.get("scenario") == "killed_server_reader" and cell["client"] == "upstream":
         return "upstream does not look at connection manager events of connections that a blocking call made"
     if cell["device_kind"] == "siw" and cell.get("rq") == 16 and cell["client"] == cell["server"] == "upstream":
         return "upstream's control messages need receives that it does not post, and iWARP has no retry"
@@ -96,7 +110,7 @@ def main():
         if reason:
             print(f"ok {number} - {name} # SKIP {reason}", flush=True)
             continue
-        why = run_cell(cell, installation, options.cell_seconds)
+        why = run_repeatedly(cell, installation, options.cell_seconds)
         failed += bool(why)
         print(f"{'not ok' if why else 'ok'} {number} - {name} ({time.monotonic() - begin:.1f} s)", flush=True)
         if why:
