@@ -41,9 +41,9 @@ class Device {
   /// Whether RDMA WRITE WITH IMMEDIATE is how messages travel to any peer; iWARP devices have none, or their peers may
   /// not.
   [[nodiscard]] virtual bool has_write_with_immediate() const { return true; }
-  /// Whether the device goes on with what was posted after the call, so that destroying a queue pair loses what is under
-  /// way, and its connection manager has to be looked after while the application is away. False: a call is all there
-  /// is.
+  /// Whether the device goes on with what was posted after the call, so that destroying a queue pair loses what is
+  /// under way, and its connection manager has to be looked after while the application is away. False: a call is all
+  /// there is.
   [[nodiscard]] virtual bool works_in_background() const { return false; }
   /// Whether a forked child can go on with its copy of a connection.
   [[nodiscard]] virtual bool survives_fork() const { return true; }
