@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "core/base/log.h"
+#include "core/verbs/many_devices_id.h"
 #include "librsocket/process.h"
 #include "librsocket/stream_socket.h"
 
@@ -27,11 +28,14 @@ SocketAddress StreamSocket::as_seen_here(const SocketAddress& address) const {
   return domain_ == AF_INET6 ? address.mapped() : address;
 }
 
-Status StreamSocket::make_id(const SocketAddress& near) {
+Status StreamSocket::make_id_towards(const SocketAddress& destination) {
   if (id_) return ok();
-  auto device = process_.registry.choose(near);
+  auto device = process_.registry.choose_towards(verbs::PortSpace::tcp, destination);
   if (!device) return device.error();
-  auto id = (*device)->create_id(verbs::PortSpace::tcp);
+  return prepare_id((*device)->create_id(verbs::PortSpace::tcp));
+}
+
+Status StreamSocket::prepare_id(Result<std::unique_ptr<verbs::ConnectionId>> id) {
   if (!id) return id.error();
   id_ = *std::move(id);
   id_->set_reuse_address(options_.get(SOL_SOCKET, SO_REUSEADDR) != 0);
@@ -49,8 +53,10 @@ Status StreamSocket::bind(const sockaddr* address, socklen_t length) {
 }
 
 Status StreamSocket::bind_locked(const SocketAddress& address) {
-  if (Status made = make_id(address.unmapped()); !made) return made;
-  if (Status bound = id_->bind(address.unmapped()); !bound) {
+  const SocketAddress plain = address.unmapped();
+  auto made = prepare_id(verbs::make_id_for_binding(process_.registry, plain, verbs::PortSpace::tcp));
+  if (!made) return made;
+  if (Status bound = id_->bind(plain); !bound) {
     id_.reset();  // nothing of a refused address stays
     return bound;
   }
@@ -90,7 +96,7 @@ Status StreamSocket::start_connect(const SocketAddress& wanted) {
                                                   : SocketAddress::v6(in6addr_loopback, destination.port());
   }
   const State before = state();
-  if (Status made = make_id(destination); !made) return made;
+  if (Status made = make_id_towards(destination); !made) return made;
   if (Status started = id_->resolve_addr(destination, kResolveTimeout); !started) {
     if (before != State::bound) id_.reset();
     return started;
@@ -149,7 +155,7 @@ void StreamSocket::finish_connect(const verbs::CmEvent& event) {
   Status started = peer ? connection_->start(*peer) : Status(peer.error());
   if (!started) {
     log_info("rconnect: the peer's answer: %s", started.error().where);
-    fail_connect(ECONNREFUSED);
+    fail_connect(started.error().code);
     return;
   }
   set_connected();

@@ -188,6 +188,9 @@ void Connection::let_go_of_hold() {
 }
 
 void Connection::established() {
+  // iWARP (RFC 5044, 7.1.2): the side that was called must not speak before the caller has. Every rsocket that waits
+  // for data announces its buffer first, so something comes.
+  if (words_by_send_) return;
   const std::lock_guard guard(poll_lock_);
   let_go_of_hold();
 }

@@ -12,7 +12,6 @@
 
 // <rdma/rsocket.h> has these too, but belongs to applications.
 namespace {
-constexpr int kSolRdma = 0x10000;
 enum RdmaOption { kRdmaSqSize, kRdmaRqSize, kRdmaInline, kRdmaIomapSize, kRdmaRoute };
 }  // namespace
 

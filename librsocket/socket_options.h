@@ -8,6 +8,8 @@
 
 namespace ringsock::rs {
 
+inline constexpr int kSolRdma = 0x10000;  ///< SOL_RDMA of <rdma/rsocket.h>
+
 /// One integer option: what getsockopt gives before anybody has set it, and what setsockopt takes.
 struct IntOption {
   int level;

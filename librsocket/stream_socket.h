@@ -121,7 +121,8 @@ class StreamSocket : public runtime::Endpoint {
 
   // connect.cc: all under setup_lock_
   Result<SocketAddress> usable_address(const sockaddr* address, socklen_t length) const;
-  Status make_id(const SocketAddress& near);
+  Status make_id_towards(const SocketAddress& destination);
+  Status prepare_id(Result<std::unique_ptr<verbs::ConnectionId>> id);
   Status bind_locked(const SocketAddress& address);
   Status start_connect(const SocketAddress& destination);
   void drive();

@@ -216,7 +216,7 @@ Result<SocketAddress> DualSocket::peer_name() {
 }
 
 Status DualSocket::set_option(int level, int name, const void* value, socklen_t length) {
-  if (!is_kernel_socket()) return StreamSocket::set_option(level, name, value, length);
+  if (!is_kernel_socket() || level == rs::kSolRdma) return StreamSocket::set_option(level, name, value, length);
   if (real.setsockopt(descriptor(), level, name, value, length) != 0) return Error::last("setsockopt");
   // What a ring has no use for, it need not know.
   [[maybe_unused]] const Status repeated = StreamSocket::set_option(level, name, value, length);
@@ -225,7 +225,7 @@ Status DualSocket::set_option(int level, int name, const void* value, socklen_t 
 
 Status DualSocket::get_option(int level, int name, void* value, socklen_t* length) {
   fall_back_if_refused();
-  if (!is_kernel_socket()) return StreamSocket::get_option(level, name, value, length);
+  if (!is_kernel_socket() || level == rs::kSolRdma) return StreamSocket::get_option(level, name, value, length);
   const int fd = descriptor();
   if (way() == Way::kernel) leave();
   if (real.getsockopt(fd, level, name, value, length) != 0) return Error::last("getsockopt");

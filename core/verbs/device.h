@@ -47,7 +47,7 @@ class Device {
   [[nodiscard]] virtual bool works_in_background() const { return false; }
   /// Whether a forked child can go on with its copy of a connection.
   [[nodiscard]] virtual bool survives_fork() const { return true; }
-  /// For people only: whether statistics call it embedded or RDMA.
+  /// Whether both ends of its connections are on this host. Statistics call it embedded, the others RDMA.
   [[nodiscard]] virtual bool is_embedded() const { return false; }
   virtual Result<ibv_device_attr> query_device() = 0;
   virtual Result<ibv_port_attr> query_port(std::uint8_t port) = 0;

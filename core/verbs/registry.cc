@@ -58,6 +58,17 @@ Result<Device*> DeviceRegistry::choose(const SocketAddress& address) {
   return error;
 }
 
+Result<Device*> DeviceRegistry::choose_towards(PortSpace space, const SocketAddress& destination) {
+  auto best = choose(destination);
+  if (!best || (*best)->is_embedded()) return best;
+  for (const auto& entry : entries_) {
+    if (entry->provider->kind() != DeviceKind::soft || !entry->provider->reaches(destination)) continue;
+    auto device = device_of(*entry);
+    if (device && (*device)->may_have_listener(space, destination)) return device;
+  }
+  return best;
+}
+
 std::vector<Device*> DeviceRegistry::all(const SocketAddress& address) {
   std::vector<Device*> devices;
   for (const auto& entry : entries_) {

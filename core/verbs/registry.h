@@ -48,6 +48,9 @@ class DeviceRegistry {
   /// The best device for `address`. Error: ENODEV when none reaches it; the error of open() when the only one that
   /// reaches it could not be opened.
   Result<Device*> choose(const SocketAddress& address);
+  /// The device to connect to `destination` with: choose(), unless that is hardware and somebody listens on the
+  /// embedded device. Then both ends are on this host, where memory is nearer than any card.
+  Result<Device*> choose_towards(PortSpace space, const SocketAddress& destination);
   /// Every device that reaches `address`, best first: for a listener, which takes connections from all of them.
   std::vector<Device*> all(const SocketAddress& address);
   /// Whether any device is permitted and has not failed to open. Opens nothing.

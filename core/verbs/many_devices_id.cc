@@ -1,0 +1,137 @@
+#include "core/verbs/many_devices_id.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/base/log.h"
+
+namespace ringsock::verbs {
+
+ManyDevicesId::ManyDevicesId(DeviceRegistry& registry, std::vector<Device*> devices, PortSpace space)
+    : registry_(registry), devices_(std::move(devices)), space_(space) {
+  // An id to ask, even before bind().
+  if (Status made = make_ids(); !made) log_debug("an id on several devices: %s", made.error().where);
+}
+
+/// Whichever can be made; an error when none can.
+Status ManyDevicesId::make_ids() {
+  std::vector<Member> made;
+  Error error{ENODEV, "no device"};
+  for (auto device = devices_.rbegin(); device != devices_.rend(); ++device) {
+    auto id = (*device)->create_id(space_);
+    if (!id) {
+      error = id.error();
+      continue;
+    }
+    (*id)->set_reuse_address(reuse_address_);
+    (*id)->set_v6_only(v6_only_);
+    if (kernel_socket_ >= 0) (*id)->share_port_with(kernel_socket_);
+    made.push_back({*device, *std::move(id)});
+  }
+  if (made.empty()) return error;
+  members_ = std::move(made);
+  return ok();
+}
+
+Status ManyDevicesId::bind(const SocketAddress& address) {
+  constexpr int kAttempts = 16;
+  Status bound = Error{EADDRINUSE, "bind"};
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    bound = bind_once(address);
+    // A port that one device has chosen may be taken on another.
+    if (bound || bound.error().code != EADDRINUSE || address.port() != 0) break;
+  }
+  return bound;
+}
+
+Status ManyDevicesId::bind_once(const SocketAddress& address) {
+  if (Status made = make_ids(); !made) return made;
+  if (Status first = front().bind(address); !first) return first;
+  SocketAddress same_port = address;
+  same_port.set_port(front().local_address().port());
+  for (std::size_t i = 1; i < members_.size();) {
+    const Status bound = members_[i].id->bind(same_port);
+    if (bound) {
+      ++i;
+      continue;
+    }
+    if (bound.error().code == EADDRINUSE) return bound;
+    log_info("%s is not bound on %s: %s: %s", same_port.to_string().c_str(), members_[i].device->name(),
+             bound.error().where, std::strerror(bound.error().code));
+    members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return ok();
+}
+
+Status ManyDevicesId::listen(int backlog) {
+  for (const Member& member : members_) {
+    if (Status listening = member.id->listen(backlog); !listening) return listening;
+  }
+  return members_.size() > 1 && !readiness_ ? watch_all() : ok();
+}
+
+Status ManyDevicesId::watch_all() {
+  UniqueFd readiness = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
+  if (!readiness) return Error::last("listen: epoll_create1");
+  for (const Member& member : members_) {
+    epoll_event entry{};
+    entry.events = EPOLLIN;
+    if (::epoll_ctl(readiness.get(), EPOLL_CTL_ADD, member.id->event_fd(), &entry) != 0) {
+      return Error::last("listen: epoll_ctl");
+    }
+  }
+  readiness_ = std::move(readiness);
+  return ok();
+}
+
+Status ManyDevicesId::resolve_addr(const SocketAddress& destination, Nanos timeout) {
+  const auto best = registry_.choose_towards(space_, destination);
+  const auto chosen = std::find_if(members_.begin(), members_.end(),
+                                   [&](const Member& member) { return best && member.device == *best; });
+  if (chosen != members_.end()) std::iter_swap(members_.begin(), chosen);
+  Status started = front().resolve_addr(destination, timeout);
+  if (started) members_.resize(1);
+  return started;
+}
+
+Result<CmEvent> ManyDevicesId::next_event() {
+  Error error{EAGAIN, "no event"};
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    turn_ = (turn_ + 1) % members_.size();
+    auto next = members_[turn_].id->next_event();
+    if (next) return next;
+    if (next.error().code != EAGAIN) error = next.error();
+  }
+  return error;
+}
+
+std::optional<Nanos> ManyDevicesId::next_deadline() const {
+  std::optional<Nanos> first;
+  for (const Member& member : members_) {
+    const auto deadline = member.id->next_deadline();
+    if (deadline && (!first || *deadline < *first)) first = deadline;
+  }
+  return first;
+}
+
+void ManyDevicesId::abandon(bool give_away) {
+  for (const Member& member : members_) member.id->abandon(give_away);
+}
+
+Result<std::unique_ptr<ConnectionId>> make_id_for_binding(DeviceRegistry& registry, const SocketAddress& address,
+                                                          PortSpace space) {
+  auto devices = registry.all(address);
+  if (devices.size() > 1) {
+    auto id = std::make_unique<ManyDevicesId>(registry, std::move(devices), space);
+    return std::unique_ptr<ConnectionId>(std::move(id));
+  }
+  auto device = devices.empty() ? registry.choose(address) : Result(devices.front());
+  if (!device) return device.error();
+  return (*device)->create_id(space);
+}
+
+}  // namespace ringsock::verbs

@@ -1,0 +1,72 @@
+// One endpoint of the connection manager on several devices.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/base/unique_fd.h"
+#include "core/verbs/connection_manager.h"
+#include "core/verbs/registry.h"
+
+namespace ringsock::verbs {
+
+/// A bound address belongs to every device that reaches it: a listener takes clients from all of them, and a connection
+/// goes through the one that is best for its destination. Before it is decided, what one device refuses for its own
+/// reasons the others do without; only a port that is taken anywhere is taken.
+class ManyDevicesId final : public ConnectionId {
+ public:
+  /// @param devices  best first; the last one is the first to bind, so that it may choose the port, and stands for all
+  ManyDevicesId(DeviceRegistry& registry, std::vector<Device*> devices, PortSpace space);
+
+  Device& device() override { return front().device(); }
+  void share_port_with(int kernel_socket) override { kernel_socket_ = kernel_socket; }
+  Status bind(const SocketAddress& address) override;
+  void set_reuse_address(bool on) override { reuse_address_ = on; }
+  void set_v6_only(bool on) override { v6_only_ = on; }
+  Status listen(int backlog) override;
+  Status resolve_addr(const SocketAddress& destination, Nanos timeout) override;
+  Status resolve_route(Nanos timeout) override { return front().resolve_route(timeout); }
+  Result<ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) override {
+    return front().create_qp(pd, attr, receive_bytes);
+  }
+  Status connect(const ConnectionParameters& parameters) override { return front().connect(parameters); }
+  Status accept(const ConnectionParameters& parameters) override { return front().accept(parameters); }
+  Status reject(std::span<const std::byte> private_data) override { return front().reject(private_data); }
+  Status disconnect() override { return front().disconnect(); }
+
+  /// Of the devices in turns, so that none of them keeps the others' clients waiting.
+  Result<CmEvent> next_event() override;
+  [[nodiscard]] int event_fd() const override { return readiness_ ? readiness_.get() : front().event_fd(); }
+  [[nodiscard]] std::optional<Nanos> next_deadline() const override;
+  Status move_to_descriptor(int fd) override { return front().move_to_descriptor(fd); }
+  void abandon(bool give_away) override;
+  [[nodiscard]] SocketAddress local_address() const override { return front().local_address(); }
+  [[nodiscard]] SocketAddress peer_address() const override { return front().peer_address(); }
+
+ private:
+  struct Member {
+    Device* device;
+    std::unique_ptr<ConnectionId> id;
+  };
+  [[nodiscard]] ConnectionId& front() const { return *members_.front().id; }
+  Status make_ids();
+  Status bind_once(const SocketAddress& address);
+  Status watch_all();
+
+  DeviceRegistry& registry_;
+  const std::vector<Device*> devices_;
+  const PortSpace space_;
+  int kernel_socket_ = -1;
+  bool reuse_address_ = false;
+  bool v6_only_ = false;
+  std::vector<Member> members_;  ///< the last device's first; one once connecting
+  std::size_t turn_ = 0;
+  UniqueFd readiness_;  ///< epoll: a listener's on several devices
+};
+
+/// What a socket binds with: an id of the only device that reaches `address`, or one on all that do.
+/// Errors: those of DeviceRegistry::choose() and Device::create_id().
+Result<std::unique_ptr<ConnectionId>> make_id_for_binding(DeviceRegistry& registry, const SocketAddress& address,
+                                                          PortSpace space);
+
+}  // namespace ringsock::verbs
