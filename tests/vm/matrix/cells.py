@@ -126,3 +126,21 @@ def cells(sides, full):
             listed = listed[::5]
         yield from listed
     yield from hostile_cells(sides)
+
+
+def wire_cells(sides, full):
+    """What must cross a wire: the server is in another guest."""
+    for client, server in sides:
+        for device in DEVICES:
+            transfer = dict(scenario="transfer", bytes=700_001, rq=384, ring=131072, inline=64)
+            listed = [
+                (dict(transfer, family="IPv4", mode="blocking", send="rsend"), "blocking rsend IPv4"),
+                (dict(transfer, family="IPv6", mode="async", send="sendmsg"), "async sendmsg IPv6"),
+                (dict(transfer, family="IPv4", mode="nonblocking", send="riowrite"), "nonblocking riowrite IPv4"),
+                *ends(FAMILIES if full else ["IPv4"]),
+            ]
+            if device == "rxe":  # TCP below iWARP would take a quarter of an hour
+                listed.append((dict(scenario="link_cut", family="IPv4", survival_seconds=60), "keepalive, link cut"))
+            for cell, name in listed:
+                cell.update(client=client, server=server, device_kind=device, device=f"{device}0", flavor="library")
+                yield cell, f"{client} -> {server} {device} wire: {name}"

@@ -1,7 +1,10 @@
 """Brings the peers of a cell together and judges what comes of it."""
-from peers import Peer, Program
+import subprocess
 
-SURVIVAL_SECONDS = 20
+from peers import Peer, Program
+from remote import RemotePeer
+
+SURVIVAL_SECONDS = 20  # but for cells that name another number
 
 
 class Failed(Exception):
@@ -19,7 +22,9 @@ class Meeting:
     def start(self, end, scenario=None):
         """The cell's scenario, or another one, as "client" or "server"."""
         cell = self._installation.peer(self.cell[end], self.cell)
-        self._processes.append(Peer(f"{scenario or self.cell['scenario']}_{end}", cell))
+        role = f"{scenario or self.cell['scenario']}_{end}"
+        is_remote = end == "server" and "agent" in cell
+        self._processes.append(RemotePeer(role, cell) if is_remote else Peer(role, cell))
         return self._processes[-1]
 
     def start_server(self, scenario=None):
@@ -50,7 +55,7 @@ class Meeting:
 
     def must_survive(self, peer):
         """Its call must come back soon after its peer has gone."""
-        if not peer.wait_for("survived", self._deadline.sooner(SURVIVAL_SECONDS)):
+        if not peer.wait_for("survived", self._deadline.sooner(self.cell.get("survival_seconds", SURVIVAL_SECONDS))):
             raise Failed(peer.result(self._deadline.sooner(0)) or f"{peer.role}: {peer.events}")
 
     def close(self):
@@ -111,7 +116,27 @@ def slow_client(meeting):
         raise Failed(f"it was served only after the slow client had gone: {attacker.events}")
 
 
+def link_cut(meeting):
+    """Keepalive must tell both ends, which wait in poll()."""
+    server = meeting.start_server()
+    client = meeting.start("client")
+    meeting.must_say(server, "idle")
+    meeting.must_say(client, "idle")
+    device = meeting.cell["device_kind"]
+    try:
+        subprocess.run(["/usr/sbin/ip", "link", "set", device, "down"], check=True)
+        meeting.must_survive(client)
+        meeting.must_survive(server)
+    finally:
+        subprocess.run(["/usr/sbin/ip", "link", "set", device, "up"], check=True)
+        # Going down cost the interface its IPv6 address.
+        address = f"{meeting.cell['local_ipv6']}/64"
+        subprocess.run(["/usr/sbin/ip", "addr", "add", address, "dev", device, "nodad"], check=True)
+    meeting.must_end_well(client, server)
+
+
 MEETINGS = {
+    "link_cut": link_cut,
     "refused": refused,
     "killed_client": killed_client,
     "killed_server": killed_server,

@@ -20,36 +20,59 @@ HERE = pathlib.Path(__file__).resolve().parent
 class Process:
     """A process and what it tells."""
 
-    def __init__(self, role):
+    def __init__(self, role, lines):
+        """lines: a descriptor to read the events from."""
         self.role, self.events = role, []
-        self._log = tempfile.TemporaryFile()
-        self._lines, write_end = os.pipe()
-        self._rest = b""
-        self._pid = self._start(write_end)
-        os.close(write_end)
+        self.lines, self._rest = lines, b""
 
     def wait_for(self, event, deadline):
         """True once an event begins so; False when the process ended or the time is over before."""
         while not any(line.startswith(event) for line in self.events):
-            if not self._read(deadline):
+            if not self.read(deadline):
                 return False
         return True
 
-    def _read(self, deadline):
-        while not select.select([self._lines], [], [], deadline.left())[0]:
+    def read(self, deadline):
+        """Takes the events that come next. False when the process ended or the time is over before."""
+        while not select.select([self.lines], [], [], deadline.left())[0]:
             if deadline.left() == 0:
                 return False
-        data = os.read(self._lines, 65536)
+        data = os.read(self.lines, 65536)
         *lines, self._rest = (self._rest + data).split(b"\n")
         self.events += [line.decode() for line in lines]
         return bool(data)
 
+    def result(self, deadline):
+        """None when all was well, else why not. For processes whose last event is "ok" or "failed: why"."""
+        self.wait_for("ok", deadline)
+        failures = [line for line in self.events if line.startswith("failed")]
+        if failures:
+            return f"{self.role} {failures[0]}"
+        if "ok" in self.events:
+            return None
+        if deadline.left() == 0:
+            return f"{self.role} did not come to an end; events: {self.events}; it waits in {self.place()}"
+        return f"{self.role} died; events: {self.events}"
+
+
+class LocalProcess(Process):
+    """One of this guest. A subclass has start(write_end), which returns the process's id."""
+
+    def __init__(self, role):
+        lines, write_end = os.pipe()
+        super().__init__(role, lines)
+        self._log = tempfile.TemporaryFile()
+        self._pid = self.start(write_end)
+        os.close(write_end)
+
     def place(self):
-        """Where the kernel has its threads."""
+        """Where its threads are in the kernel; tells it to write where it is in Python."""
         stacks = []
         for task in sorted(pathlib.Path(f"/proc/{self._pid}/task").iterdir()):
             frames = [line.split()[1].split("+")[0] for line in (task / "stack").read_text().splitlines()]
             stacks.append(" < ".join(frames[:6]) or "user space")
+        os.kill(self._pid, signal.SIGUSR1)
+        time.sleep(0.3)
         return "; ".join(stacks)
 
     def kill(self):
@@ -59,19 +82,19 @@ class Process:
         """Kills it if need be. Returns what it wrote."""
         self.kill()
         os.waitpid(self._pid, 0)
-        os.close(self._lines)
+        os.close(self.lines)
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
 
-class Peer(Process):
+class Peer(LocalProcess):
     """Runs ROLE(cell, say) of scenarios or hostile. Its last event is "ok" or "failed: why"."""
 
     def __init__(self, role, cell):
         self._cell = cell
         super().__init__(role)
 
-    def _start(self, write_end):
+    def start(self, write_end):
         if self._cell["flavor"] == "preload":
             return self._start_preloaded(write_end)
         pid = os.fork()
@@ -88,29 +111,15 @@ class Peer(Process):
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
         ).pid  # fmt: skip
 
-    def result(self, deadline):
-        """None when all was well, else why not."""
-        self.wait_for("ok", deadline)
-        failures = [line for line in self.events if line.startswith("failed")]
-        if failures:
-            return f"{self.role} {failures[0]}"
-        if "ok" in self.events:
-            return None
-        if deadline.left() == 0:
-            os.kill(self._pid, signal.SIGUSR1)  # writes where it is in Python
-            time.sleep(0.3)
-            return f"{self.role} did not come to an end; events: {self.events}; it waits in {self.place()}"
-        return f"{self.role} died; events: {self.events}"
 
-
-class Program(Process):
+class Program(LocalProcess):
     """A program whose standard output are events."""
 
     def __init__(self, words):
         self._words = words
         super().__init__(os.path.basename(words[0]))
 
-    def _start(self, write_end):
+    def start(self, write_end):
         return subprocess.Popen(self._words, stdin=subprocess.DEVNULL, stdout=write_end, stderr=self._log).pid
 
 

@@ -10,6 +10,7 @@ import cells
 import tools
 from deadline import Deadline
 from meetings import meet
+from remote import end_agent
 
 UPSTREAM_PRELOAD = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 PORTS = itertools.count(20000)
@@ -20,6 +21,7 @@ def arguments():
     parser.add_argument("--stage", help="where our build is installed; without it upstream's side alone runs")
     parser.add_argument("--raw-peer", help="the program")
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--wire", action="store_true", help="the server is in another guest, node 1, which runs remote.py")
     parser.add_argument("--only", default="", help="regular expression: the cells whose name has it")
     parser.add_argument("--list", action="store_true", help="names the cells")
     parser.add_argument("--cell-seconds", type=float, default=40, metavar="S", help="time limit of a cell")
@@ -60,9 +62,13 @@ def run_tool(cell, installation, deadline):
     return tools.stream_tool(cell["tool"], server, client, cell["address"], cell["port"], cell["options"], deadline)
 
 
-def run_cell(cell, installation, seconds):
+def run_cell(cell, installation, seconds, wire):
     cell = dict(cell, port=next(PORTS), address=cells.address(cell["device_kind"], cell["family"]))
-    deadline = Deadline(seconds)
+    if wire:
+        # What is told to the other guest goes over the network that the cell leaves alone.
+        other = "siw" if cell["device_kind"] == "rxe" else "rxe"
+        cell.update(agent=cells.address(other, "IPv4"), local_ipv6=cells.address(cell["device_kind"], "IPv6", 2))
+    deadline = Deadline(seconds + cell.get("survival_seconds", 0))
     return (run_tool if "tool" in cell else meet)(cell, installation, deadline)
 
 
@@ -72,9 +78,9 @@ def may_repeat(cell, why):
     return cell["device_kind"] == "siw" and cell["server"] == "upstream" and "Invalid argument" in why
 
 
-def run_repeatedly(cell, installation, seconds):
+def run_repeatedly(cell, installation, seconds, wire):
     for _ in range(5):
-        why = run_cell(cell, installation, seconds)
+        why = run_cell(cell, installation, seconds, wire)
         if not why or not may_repeat(cell, why):
             break
     return why
@@ -82,7 +88,8 @@ def run_repeatedly(cell, installation, seconds):
 
 def selected(options):
     sides = cells.SIDES if options.stage else [("upstream", "upstream")]
-    return [(cell, name) for cell, name in cells.cells(sides, options.full) if re.search(options.only, name)]
+    everything = (cells.wire_cells if options.wire else cells.cells)(sides, options.full)
+    return [(cell, name) for cell, name in everything if re.search(options.only, name)]
 
 
 def known(cell):
@@ -110,11 +117,13 @@ def main():
         if reason:
             print(f"ok {number} - {name} # SKIP {reason}", flush=True)
             continue
-        why = run_repeatedly(cell, installation, options.cell_seconds)
+        why = run_repeatedly(cell, installation, options.cell_seconds, options.wire)
         failed += bool(why)
         print(f"{'not ok' if why else 'ok'} {number} - {name} ({time.monotonic() - begin:.1f} s)", flush=True)
         if why:
             print("\n".join(f"#   {line}" for line in why.splitlines()), flush=True)
+    if options.wire:
+        end_agent(cells.address("rxe", "IPv4"))
     print(f"# {len(chosen)} cells, {failed} failed, {time.monotonic() - started:.0f} s, {Deadline.stood_still:.0f} s of standstill")
     return 1 if failed else 0
 

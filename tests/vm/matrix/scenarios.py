@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 
-from rsockets import RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_RQSIZE, SOL_RDMA, POLLIN, POLLOUT, BLOCKING, Library, Socket
+from rsockets import RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_RQSIZE, SOL_RDMA, POLLIN, BLOCKING, Library, Socket
 
 SMALL_MESSAGES = 40
 CHUNKS = (1, 17, 4095, 4096, 65536, 100003)
@@ -290,3 +290,36 @@ def killed_server_reader_client(cell, say):
         outcome = error.strerror
     say("survived: " + outcome)
     stream.close()
+
+
+def wait_idle(stream, cell, say):
+    """An idle connection with keepalive: poll() must come back, and recv() must tell that it is over."""
+    stream.set_option(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    stream.set_option(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    say("idle")
+    begin = time.monotonic()
+    stream.wait(POLLIN, cell["survival_seconds"] + 20)
+    try:
+        count = stream.receive_some((ctypes.c_char * 16)(), 0, 16)
+        outcome = f"{count} bytes"
+        if count:
+            raise Wrong("data on an idle connection")
+    except OSError as error:
+        outcome = error.strerror
+    say(f"survived: {outcome} after {time.monotonic() - begin:.0f} s")
+    stream.close()
+
+
+def link_cut_server(cell, say):
+    waiting = listener(cell, library_of(cell), say)
+    stream = waiting.accept()
+    stream.send(stream.receive(5))
+    wait_idle(stream, cell, say)
+    waiting.close()
+
+
+def link_cut_client(cell, say):
+    stream = connected(cell, library_of(cell))
+    stream.send(b"hello")
+    stream.receive(5)
+    wait_idle(stream, cell, say)
