@@ -10,6 +10,7 @@ BEHAVIOURS = (
     "wild-addresses", "wrong-keys", "overrun", "beyond-ring", "write-outside", "empty-message", "reserved-words", "iomap-index",
     "wild-credits", "wild-entries",
 )  # fmt: skip
+FEW_BEHAVIOURS = ("hello", "version", "short", "beyond-ring", "wild-entries")
 # What the protocol forbids so clearly that the connection must be reset, whatever else the peer does.
 MUST_FAIL = ("beyond-ring", "wild-entries", "wild-addresses", "wrong-keys")
 RESETS = (errno.ECONNRESET, errno.EPROTO, errno.EIO, errno.EPIPE)

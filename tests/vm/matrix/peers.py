@@ -107,8 +107,8 @@ class Peer(LocalProcess):
     def _start_preloaded(self, write_end):
         return subprocess.Popen(
             [sys.executable, "-B", str(HERE / "peers.py"), self.role, json.dumps(self._cell), str(write_end)],
-            env={**os.environ, "LD_PRELOAD": self._cell["library"]}, pass_fds=[write_end],
-            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+            env={**os.environ, **self._cell.get("environment", {}), "LD_PRELOAD": self._cell["library"]},
+            pass_fds=[write_end], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
         ).pid  # fmt: skip
 
 
