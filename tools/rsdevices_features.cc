@@ -1,0 +1,104 @@
+// Tries what the embedded device wants of the kernel.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "core/base/barrier.h"
+#include "core/base/unique_fd.h"
+#include "core/device/soft/cm/sock_diag.h"
+#include "core/device/soft/page_swap.h"
+#include "tools/rsdevices_system.h"
+
+namespace ringsock::tools {
+
+namespace {
+
+int error_of(bool succeeded) { return succeeded ? 0 : errno; }
+
+int error_of(const Status& status) { return status ? 0 : status.error().code; }
+
+/// A memfd of that size whose size stays, or none and errno.
+UniqueFd sealed_file(std::size_t bytes) {
+  UniqueFd fd(::memfd_create("rsdevices", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd && (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
+             ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)) {
+    fd.reset();
+  }
+  return fd;
+}
+
+int try_unix_socket() {
+  const UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd) return errno;
+  // Nothing but the family: the kernel chooses an abstract name.
+  const sockaddr_un address{AF_UNIX, {}};
+  return error_of(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(sa_family_t)) == 0);
+}
+
+int try_peer_writes() {
+  char from = 1;
+  char to = 0;
+  const iovec local{&from, 1};
+  const iovec remote{&to, 1};
+  return error_of(::process_vm_writev(::getpid(), &local, 1, &remote, 1, 0) == 1);
+}
+
+/// A mapping of one page that goes with its object; null: none, and errno.
+class MappedPage {
+ public:
+  MappedPage(std::size_t bytes, int flags, int fd)
+      : bytes_(bytes), page_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0)) {}
+  MappedPage(const MappedPage&) = delete;
+  MappedPage& operator=(const MappedPage&) = delete;
+  ~MappedPage() {
+    if (page_ != MAP_FAILED) ::munmap(page_, bytes_);
+  }
+  [[nodiscard]] std::byte* get() const { return page_ == MAP_FAILED ? nullptr : static_cast<std::byte*>(page_); }
+  /// Its place was moved elsewhere.
+  void forget() { page_ = MAP_FAILED; }
+
+ private:
+  const std::size_t bytes_;
+  void* page_;
+};
+
+/// What a registration of riomap() does, with a page of our own.
+int try_page_sharing(soft::OtherWriters writers) {
+  const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const UniqueFd file = sealed_file(bytes);
+  if (!file) return errno;
+  const MappedPage memory(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  MappedPage replacement(bytes, MAP_SHARED, file.get());
+  if (memory.get() == nullptr || replacement.get() == nullptr) return errno;
+  if (::madvise(replacement.get(), bytes, MADV_POPULATE_WRITE) != 0) return errno;
+  const Status swapped = soft::swap_pages(memory.get(), replacement.get(), file.get(), bytes, writers);
+  if (swapped) replacement.forget();
+  return error_of(swapped);
+}
+
+int try_port_owners() {
+  const auto holders = soft::kernel_holders(verbs::PortSpace::tcp, 1);
+  return holders ? 0 : holders.error().code;
+}
+
+}  // namespace
+
+int ask_kernel(KernelFeature feature) {
+  switch (feature) {
+    case KernelFeature::sealed_memfd: return error_of(static_cast<bool>(sealed_file(1)));
+    case KernelFeature::unix_sockets: return try_unix_socket();
+    case KernelFeature::membarrier: return AsymmetricBarrier::register_process() ? 0 : ENOSYS;
+    case KernelFeature::peer_writes: return try_peer_writes();
+    case KernelFeature::page_sharing: return try_page_sharing(soft::OtherWriters::none);
+    case KernelFeature::write_protection: return try_page_sharing(soft::OtherWriters::threads);
+    case KernelFeature::port_owners: break;
+  }
+  return try_port_owners();
+}
+
+}  // namespace ringsock::tools
