@@ -85,9 +85,10 @@ std::uint64_t connection_bytes(const Settings& settings) {
   return std::uint64_t{settings.config.mem_default} + settings.config.wmem_default;
 }
 
-void judge_locked_memory(const System& system, const Settings& settings, Survey& out) {
+/// Whether there is enough for a connection.
+bool judge_locked_memory(const System& system, const Settings& settings, Survey& out) {
   const auto limit = system.limit(Limit::locked_memory);
-  if (!limit || may_lock_memory(system)) return;
+  if (!limit || may_lock_memory(system)) return true;
   const std::string remedy =
       "For a shell: ulimit -l unlimited. For good: a line \"* - memlock unlimited\" in "
       "/etc/security/limits.d/rdma.conf, "
@@ -105,6 +106,7 @@ void judge_locked_memory(const System& system, const Settings& settings, Survey&
                                   (connections == 1 ? " connection" : " connections") + " on real devices",
                               remedy});
   }
+  return connections != 0;
 }
 
 // -- one device
@@ -115,6 +117,7 @@ struct Question {
   const std::vector<VerbsDevice>& verbs;
   const std::vector<HostAddress>& addresses;
   bool cm_is_there;
+  bool memory_suffices;  ///< the limit is not what a registration fails for
 };
 
 /// "uverbs0"; empty: none.
@@ -195,7 +198,8 @@ std::optional<Finding> access_obstacle(const Question& question, const DeviceRep
                    "InfiniBand, RoCE nor iWARP)",
                    ""};
   if (verbs->open_error != 0) return cannot_open(verbs->open_error);
-  if (verbs->register_error != 0) return cannot_register(verbs->register_error, question.settings);
+  if (verbs->register_error != 0 && question.memory_suffices)
+    return cannot_register(verbs->register_error, question.settings);
   return std::nullopt;
 }
 
@@ -263,10 +267,10 @@ void survey_rdma(const System& system, const Settings& settings, Survey& out) {
   }
   const auto cm_obstacle = file_obstacle(system, kCmFile, "rdma_ucm");
   if (cm_obstacle) out.rdma_obstacles.push_back(*cm_obstacle);
-  judge_locked_memory(system, settings, out);
+  const bool memory_suffices = judge_locked_memory(system, settings, out);
   const auto verbs = system.verbs_devices(connection_bytes(settings));
   const auto addresses = system.addresses(!cm_obstacle);
-  const Question question{system, settings, verbs, addresses, !cm_obstacle};
+  const Question question{system, settings, verbs, addresses, !cm_obstacle, memory_suffices};
   for (const std::string& name : names) out.devices.push_back(device_report(question, name));
 }
 

@@ -102,8 +102,7 @@ std::string survey_text(const Survey& survey) {
     }
   }
   std::string out = section("usable", usable, width);
-  if (usable.empty())
-    out += "usable\n  nothing: connections go by kernel TCP, or fail where a program calls rsocket() itself\n";
+  if (usable.empty()) out += "usable\n  nothing\n";
   return out + section("not usable", unusable, width) + section("could be better", costs, width);
 }
 
