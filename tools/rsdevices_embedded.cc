@@ -68,9 +68,10 @@ void add_sharing_costs(const System& system, const Settings& settings, Findings&
     out.push_back({"no-userfaultfd",
                    "userfaultfd(2) is not to be had" + because(refused) + "; in programs with several threads" +
                        std::string(kSlowRiomap).substr(1),
-                   refused == EPERM || refused == EACCES ? "sysctl vm.unprivileged_userfaultfd=1, or give permission on /dev/userfaultfd "
-                                      "(Linux 6.1), or the capability CAP_SYS_PTRACE"
-                                    : "It needs a kernel with CONFIG_USERFAULTFD and write protection"});
+                   refused == EPERM || refused == EACCES
+                       ? "sysctl vm.unprivileged_userfaultfd=1, or give permission on /dev/userfaultfd "
+                         "(Linux 6.1), or the capability CAP_SYS_PTRACE"
+                       : "It needs a kernel with CONFIG_USERFAULTFD and write protection"});
   }
   if (system.read("/proc/sys/vm/overcommit_memory").value_or("2") == "2") {
     out.push_back(
