@@ -62,7 +62,7 @@ std::optional<Finding> file_obstacle(const System& system, const std::string& pa
       return Finding{"no-permission", "the user " + quoted(system.user()) + " may not read and write " + path,
                      "Give the permission by a udev rule (MODE=\"0666\", or a group that the user is in), or at once: "
                      "chmod 666 " +
-                         path};
+                         path + "; to a container: docker run --device=" + path};
     default: return Finding{"bad-device-file", path + ": " + std::strerror(error), ""};
   }
 }

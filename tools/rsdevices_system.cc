@@ -1,5 +1,6 @@
 #include "tools/rsdevices_system.h"
 
+#include <fcntl.h>
 #include <pwd.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
@@ -10,6 +11,8 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include "core/base/unique_fd.h"
 
 namespace ringsock::tools {
 
@@ -55,7 +58,12 @@ class RealSystem final : public System {
   }
 
   [[nodiscard]] int access_error(const std::string& path) const override {
-    return ::access(path.c_str(), R_OK | W_OK) == 0 ? 0 : errno;
+    if (::access(path.c_str(), R_OK | W_OK) != 0) return errno;
+    std::error_code unknown;
+    if (!fs::is_character_file(path, unknown)) return 0;
+    // A container's control group may refuse what the file's mode permits.
+    const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    return fd ? 0 : errno;
   }
 
   [[nodiscard]] std::vector<VerbsDevice> verbs_devices(std::size_t trial_bytes) const override {

@@ -137,6 +137,7 @@ TEST_F(RdmaSurveyTest, TheConnectionManagersFileMustBePermitted) {
   EXPECT_EQ(finding.id, "no-permission");
   EXPECT_THAT(finding.says, HasSubstr("\"alice\" may not read and write /dev/infiniband/rdma_cm"));
   EXPECT_THAT(finding.remedy, HasSubstr("chmod 666 /dev/infiniband/rdma_cm"));
+  EXPECT_THAT(finding.remedy, HasSubstr("docker run --device=/dev/infiniband/rdma_cm"));
 }
 
 TEST_F(RdmaSurveyTest, OtherFailuresOfADeviceFileAreTheKernelsWords) {
