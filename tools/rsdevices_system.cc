@@ -76,7 +76,7 @@ class RealSystem final : public System {
 
   [[nodiscard]] std::optional<std::uint64_t> limit(Limit which) const override {
     rlimit limit{};
-    if (::getrlimit(static_cast<__rlimit_resource>(resource_of(which)), &limit) != 0) return std::nullopt;
+    if (::getrlimit(resource_of(which), &limit) != 0) return std::nullopt;
     if (limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
     return limit.rlim_cur;
   }

@@ -166,6 +166,16 @@ TEST(RealSystem, ReadsListsAndJudgesFiles) {
   EXPECT_FALSE(system->user().empty());
 }
 
+/// As in a container, whose control group refuses a device that everybody may open by its mode.
+TEST(RealSystem, OpensADeviceFileToKnow) {
+  if (::access("/dev/tty", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/tty that everybody may open";
+  const auto without_terminal = [] {
+    ::setsid();
+    ::_exit(real_system()->access_error("/dev/tty") == ENXIO ? 0 : 1);
+  };
+  EXPECT_EXIT(without_terminal(), testing::ExitedWithCode(0), "");
+}
+
 TEST(RealSystem, TellsLimits) {
   const auto system = real_system();
   rlimit saved{};
