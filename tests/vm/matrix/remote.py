@@ -40,12 +40,13 @@ class RemotePeer(Process):
 
 
 def dial(address):
-    deadline = Deadline(60)
+    """Raises OSError when the other guest does not answer for a minute: it may still be starting."""
+    give_up = time.monotonic() + 60
     while True:
         try:
             return socket.create_connection((address, PORT), 10)
         except OSError:
-            if deadline.left() == 0:
+            if time.monotonic() > give_up:
                 raise
             time.sleep(0.2)
 
