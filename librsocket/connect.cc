@@ -188,6 +188,7 @@ bool StreamSocket::take_cm_events() {
 bool StreamSocket::take_cm_event(const verbs::CmEvent& event) {
   switch (event.type) {
     case CmEventType::established: {
+      peer_confirmed_.store(true, std::memory_order_release);
       connection_->established();
       const std::unique_lock reading(receive_lock_, std::try_to_lock);
       if (reading) connection_->announce_if_due();
@@ -216,6 +217,9 @@ void StreamSocket::watch_cm_events() {
 }
 
 void StreamSocket::serve_cm_events() {
+  if (!try_add_ref()) return;  // the destructor waits for us
+  const runtime::Ref self(this);
+  runtime::Ref listener;
   {
     const std::lock_guard guard(setup_lock_);
     if (state() == State::connecting) {
@@ -223,9 +227,11 @@ void StreamSocket::serve_cm_events() {
     } else if (is_connected() && take_cm_events()) {
       note_activity();
     }
+    if (is_connected() && is_peer_decided()) listener = std::move(half_open_listener_);
   }
   if (is_connected()) progress();
   notify_watchers();
+  if (listener.get() != nullptr) static_cast<StreamSocket&>(*listener).half_open_changed();
 }
 
 void StreamSocket::drop_connection() {

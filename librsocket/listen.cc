@@ -22,6 +22,8 @@ namespace {
 /// connection is established whether or not accept(2) is being called). An application that accepts all the time never
 /// needs it.
 constexpr Nanos kAcceptPatience = std::chrono::milliseconds(1);
+/// At least so many clients may have been answered and not have confirmed, whatever the backlog.
+constexpr std::size_t kMinHalfOpen = 128;
 }  // namespace
 
 /// Answers a listener's clients when its application is busy elsewhere (listen(2): a connection is established whether
@@ -215,8 +217,62 @@ bool StreamSocket::admit(verbs::CmEvent& event) {
              accepted.error().where);
     return false;
   }
+  if (static_cast<StreamSocket&>(**accepted).waits_for_peer(*this)) {
+    keep_half_open(*std::move(accepted));
+    return false;
+  }
   accept_queue_.push_back(*std::move(accepted));
   return true;
+}
+
+/// From now on `listener` hears of the peer's confirmation. False: it has come already, or there is nobody to hear it.
+bool StreamSocket::waits_for_peer(StreamSocket& listener) {
+  const std::lock_guard guard(setup_lock_);
+  if (!cm_watch_ || is_peer_decided()) return false;
+  half_open_listener_ = runtime::Ref::share(listener);
+  return true;
+}
+
+/// Of a connection that is answered.
+bool StreamSocket::is_peer_decided() const {
+  return peer_confirmed_.load(std::memory_order_acquire) || connection_->failure() != 0 ||
+         connection_->peer_disconnected();
+}
+
+/// listen(2): accept() returns connections that are established. Whoever does not confirm his takes a place among those
+/// that do not, and nobody else's time.
+void StreamSocket::keep_half_open(runtime::Ref accepted) {
+  half_open_.push_back(std::move(accepted));
+  if (half_open_.size() <= std::max(backlog_, kMinHalfOpen)) return;
+  // Its destructor waits for the service thread, which may be waiting for our lock: over there.
+  auto oldest = std::make_shared<runtime::Ref>(std::move(half_open_.front()));
+  half_open_.pop_front();
+  if (auto timer = runtime::service_thread().schedule(Nanos::zero(), [oldest] {}); !timer) {
+    half_open_.push_front(std::move(*oldest));
+  }
+}
+
+void StreamSocket::half_open_changed() {
+  std::vector<runtime::Ref> failed;
+  bool admitted = false;
+  {
+    const std::lock_guard guard(setup_lock_);
+    std::deque<runtime::Ref> waiting;
+    for (runtime::Ref& accepted : half_open_) {
+      auto& socket = static_cast<StreamSocket&>(*accepted);
+      if (socket.peer_confirmed_.load(std::memory_order_acquire)) {
+        accept_queue_.push_back(std::move(accepted));
+        admitted = true;
+      } else if (socket.is_peer_decided()) {
+        failed.push_back(std::move(accepted));
+      } else {
+        waiting.push_back(std::move(accepted));
+      }
+    }
+    half_open_ = std::move(waiting);
+    if (admitted) note_activity();
+  }
+  if (admitted) notify_watchers(EPOLLIN);
 }
 
 Result<runtime::Ref> StreamSocket::make_accepted(verbs::CmEvent& event) {
@@ -271,7 +327,9 @@ bool StreamSocket::progress_in_background(WhenFull when_full) {
 
 void StreamSocket::stop_listening() {
   stop_background();
+  std::deque<runtime::Ref> half_open;  // these end without our lock
   std::lock_guard guard(setup_lock_);
+  half_open.swap(half_open_);
   accept_queue_.clear();
   id_.reset();
   set_state(State::initial);

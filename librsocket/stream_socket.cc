@@ -25,6 +25,7 @@ StreamSocket::~StreamSocket() {
   iomap_.reset();
   connection_.reset();
   accept_queue_.clear();
+  half_open_.clear();
   id_.reset();
 }
 

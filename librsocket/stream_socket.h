@@ -146,6 +146,11 @@ class StreamSocket : public runtime::Endpoint {
   void drop_those_taken_elsewhere();
   bool has_client();
   bool admit(verbs::CmEvent& event);
+  void keep_half_open(runtime::Ref accepted);
+  bool waits_for_peer(StreamSocket& listener);
+  [[nodiscard]] bool is_peer_decided() const;
+  /// One of half_open_ is established, or never will be. Without locks, on the service thread.
+  void half_open_changed();
   Result<runtime::Ref> make_accepted(verbs::CmEvent& event);
   Status watch_listener();
   template <class WhenFull>
@@ -211,9 +216,12 @@ class StreamSocket : public runtime::Endpoint {
   std::unique_ptr<IoMap> iomap_;            ///< destroyed before connection_
 
   std::shared_ptr<CmWatch> cm_watch_;
+  runtime::Ref half_open_listener_;          ///< who waits for our peer's confirmation
+  std::atomic<bool> peer_confirmed_{false};  ///< by the connection manager
 
   // Listening
   std::deque<runtime::Ref> accept_queue_;
+  std::deque<runtime::Ref> half_open_;  ///< have been answered, and not confirmed; oldest first
   std::size_t backlog_ = 0;
   int listener_error_ = 0;                      ///< why no client could be taken in last time
   std::atomic<std::uint64_t> accept_calls_{0};  ///< tells the service thread that the application accepts by itself
