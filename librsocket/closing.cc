@@ -29,7 +29,7 @@ void wait_at_exit() {
   while (owner.load() == ::getpid() && unfinished.load() > 0 && monotonic_now() < end) ::usleep(500);
 }
 
-void look_later(std::shared_ptr<runtime::Ref> socket, Nanos end) {
+void look_later(const std::shared_ptr<runtime::Ref>& socket, Nanos end) {
   auto look = [socket, end] {
     if ((*socket).get()->is_drained() || monotonic_now() >= end) {
       unfinished.fetch_sub(1);

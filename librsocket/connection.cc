@@ -413,7 +413,9 @@ Status Connection::post_in_control_slot(ibv_send_wr& request, unsigned slot) {
     copy = {address_of(scratch), piece.length, send_ring_.key()};
     request.sg_list = &copy;
   }
-  if (post(request) != 0) {
+  const int error = post(request);
+  request.sg_list = nullptr;  // `copy` ends here
+  if (error != 0) {
     fail(ECONNRESET);
     return Error{ECONNRESET, "ibv_post_send"};
   }

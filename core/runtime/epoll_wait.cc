@@ -72,10 +72,10 @@ int EpollSet::collect_locked(std::span<epoll_event> events, After after) {
       member.reported();
       member.idle_until_ = round_ + kIdleRounds;
       if (!member.enabled_) leave_lists(member);
-    } else if (after == After::get_cold && member.armed_) {
+    } else if ((after == After::get_cold && member.armed_) ||
+               // Its descriptors tell; registering them tells also what is there already.
+               (member.endpoint_->asks_kernel() && arm_member(member))) {
       make_cold(member);
-    } else if (member.endpoint_->asks_kernel() && arm_member(member)) {
-      make_cold(member);  // its descriptors tell: registering them tells also what is there already
     }
   }
   return static_cast<int>(count);

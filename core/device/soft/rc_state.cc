@@ -399,7 +399,7 @@ Result<RcQueuePair> create_rc_queue_pair(SoftDevice& device, ibv_pd& pd, ibv_qp_
     out.arena = queue_pair.arena();
     out.arena_mr = *region;
   }
-  std::move(*made).release();
+  static_cast<void>(std::move(*made).release());
   return out;
 }
 

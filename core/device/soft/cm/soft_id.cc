@@ -32,7 +32,7 @@ SoftId::SoftId(SoftDevice& device, IncomingRequest incoming, SoftIdLimits limits
       state_(State::requested),
       local_address_(incoming.request.destination),
       peer_address_(incoming.request.source),
-      request_(std::move(incoming.request)),
+      request_(incoming.request),
       peer_(incoming.peer),
       accepted_by_listening_process_(incoming.accepted_by_listening_process),
       peer_segment_(std::move(incoming.segment)),
@@ -44,6 +44,11 @@ SoftId::~SoftId() { drop_link(); }
 void SoftId::drop_link() {
   if (!link_) return;
   link_->set_manager(nullptr);
+  // A client that died before it was accepted has no next connection.
+  if (peer_segment_) {
+    link_->drain();
+    if (link_->peer_gone()) peer_segment_->forget_peer();
+  }
   // While a queue pair holds it too, closing would not be seen. Else closing is all: a forked child that goes on with
   // its copy of the connection keeps it.
   if (link_.use_count() > 1) link_->hang_up();
