@@ -4,6 +4,7 @@
 
 #include "core/device/soft/cm/connect_target.h"
 #include "core/device/soft/rc_wiring.h"
+#include "core/device/soft/segment.h"
 
 namespace ringsock::soft {
 
