@@ -586,6 +586,10 @@ bool Connection::handle_failed(const ibv_wc& completion) {
     peer_left();
     return true;
   }
+  if (completion.status == IBV_WC_WR_FLUSH_ERR && device_.works_in_background()) {
+    flushed_.store(true, std::memory_order_release);
+    return true;
+  }
   if (failure() == 0)
     log_info("rsocket: a work request failed: status %d, vendor error %#x", static_cast<int>(completion.status),
              completion.vendor_err);

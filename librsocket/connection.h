@@ -112,6 +112,10 @@ class Connection {
   void expect_flush() { closing_.store(true, std::memory_order_release); }
   /// The connection manager says that the peer has let go: the end of the stream, after what has arrived.
   void peer_left() { peer_disconnected_.store(true, std::memory_order_release); }
+  /// The queue pair has been flushed, and nothing has told why yet: the connection manager will, if it was the peer.
+  [[nodiscard]] bool is_flushed() const {
+    return flushed_.load(std::memory_order_acquire) && failure() == 0 && !peer_disconnected();
+  }
   /// It ends with this error (errno value), unless it had failed before.
   void fail(int error);
 
@@ -238,6 +242,7 @@ class Connection {
   std::atomic<bool> peer_shut_down_{false};
   std::atomic<bool> peer_disconnected_{false};
   std::atomic<bool> closing_{false};
+  std::atomic<bool> flushed_{false};
   std::atomic<int> failure_{0};
 };
 

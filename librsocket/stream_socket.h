@@ -168,6 +168,7 @@ class StreamSocket : public runtime::Endpoint {
   Status require_connected(int error_if_not);
   /// Polls completions and tells whoever sleeps.
   void progress();
+  void ask_why_flushed();
   std::uint32_t connected_events() noexcept;
   void disconnect();
   bool end_connection() noexcept;
@@ -218,6 +219,7 @@ class StreamSocket : public runtime::Endpoint {
   std::shared_ptr<CmWatch> cm_watch_;
   runtime::Ref half_open_listener_;          ///< who waits for our peer's confirmation
   std::atomic<bool> peer_confirmed_{false};  ///< by the connection manager
+  bool asked_why_flushed_ = false;
 
   // Listening
   std::deque<runtime::Ref> accept_queue_;

@@ -53,6 +53,8 @@ Status StreamSocket::require_connected(int error_if_not) {
 
 void StreamSocket::progress() {
   if (!connection_->poll()) return;
+  if (connection_->is_flushed()) [[unlikely]]
+    ask_why_flushed();
   if (connection_->failure() != 0 && !hung_up_.exchange(true, std::memory_order_acq_rel)) {
     // Whatever the reason, the peer must not wait for ever for a connection that is dead here.
     std::lock_guard guard(setup_lock_);
@@ -60,6 +62,25 @@ void StreamSocket::progress() {
   }
   note_activity();
   notify_watchers();
+}
+
+/// A flush says nothing of its reason. The connection manager's word may be on its way, or with another thread, which
+/// has our lock.
+void StreamSocket::ask_why_flushed() {
+  constexpr Nanos kPatience = std::chrono::seconds(1);
+  const std::lock_guard guard(setup_lock_);
+  take_cm_events();
+  if (!connection_->is_flushed() || std::exchange(asked_why_flushed_, true)) return;
+  auto give_up = [self = std::make_shared<runtime::Ref>(runtime::Ref::share(*this))] {
+    auto& socket = static_cast<StreamSocket&>(**self);
+    if (!socket.connection_->is_flushed()) return;
+    socket.connection_->fail(ECONNRESET);
+    socket.note_activity();
+    socket.notify_watchers();
+  };
+  if (auto timer = runtime::service_thread().schedule(monotonic_now() + kPatience, give_up); !timer) {
+    connection_->fail(ECONNRESET);
+  }
 }
 
 // -- receiving
