@@ -3,7 +3,7 @@ import json
 
 from harness.processes import Failure, wait_until
 from harness.program import Program
-from harness.run import free_port, must_equal
+from harness.run import free_port
 
 AMOUNT = 40 * 1024 * 1024
 
@@ -34,8 +34,9 @@ class Iperf3(Program):
         for address in ("127.0.0.1", "::1"):
             for words in (("-R",), ("-R", "-P", 4)):
                 end = self.measure(run, "-n", AMOUNT, *words, address=address)
-                # Here iperf3 waits for all that was sent.
-                must_equal(end["sum_received"]["bytes"], end["sum_sent"]["bytes"], f"bytes received with {words}")
+                # The client ends the test when it has that much; of several streams the server may have sent more.
+                if not AMOUNT <= end["sum_received"]["bytes"] <= end["sum_sent"]["bytes"]:
+                    raise Failure(f"{words}: {end['sum_sent']} sent, {end['sum_received']} received")
 
     def endless(self, run):
         client = run.begin(["iperf3", "-c", "127.0.0.1", "-p", self.port, "-t", 60, "-i", "0.1", "--forceflush"])
