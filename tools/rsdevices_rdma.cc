@@ -123,7 +123,7 @@ struct Question {
 /// "uverbs0"; empty: none.
 std::string verbs_file(const System& system, const std::string& device) {
   for (const std::string& entry : system.list(kVerbsFiles)) {
-    if (system.read(kVerbsFiles + "/" + entry + "/ibdev") == device) return entry;
+    if (system.read(std::string(kVerbsFiles).append("/").append(entry).append("/ibdev")) == device) return entry;
   }
   return "";
 }
@@ -237,7 +237,8 @@ DeviceReport device_report(const Question& question, const std::string& name) {
   DeviceReport out;
   out.name = name;
   out.driver = driver_of(question.system, name);
-  for (const std::string& port : question.system.list(kDevices + "/" + name + "/ports")) {
+  for (const std::string& port :
+       question.system.list(std::string(kDevices).append("/").append(name).append("/ports"))) {
     out.ports.push_back(port_report(question, name, port));
   }
   out.type = type_of(question.system, out);
