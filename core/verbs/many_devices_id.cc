@@ -11,10 +11,11 @@
 
 namespace ringsock::verbs {
 
-ManyDevicesId::ManyDevicesId(DeviceRegistry& registry, std::vector<Device*> devices, PortSpace space)
-    : registry_(registry), devices_(std::move(devices)), space_(space) {
-  // An id to ask, even before bind().
-  if (Status made = make_ids(); !made) log_debug("an id on several devices: %s", made.error().where);
+Result<std::unique_ptr<ConnectionId>> ManyDevicesId::create(DeviceRegistry& registry, std::vector<Device*> devices,
+                                                            PortSpace space) {
+  std::unique_ptr<ManyDevicesId> id(new ManyDevicesId(registry, std::move(devices), space));
+  if (Status made = id->make_ids(); !made) return made.error();
+  return std::unique_ptr<ConnectionId>(std::move(id));
 }
 
 /// Whichever can be made; an error when none can.
@@ -27,14 +28,19 @@ Status ManyDevicesId::make_ids() {
       error = id.error();
       continue;
     }
-    (*id)->set_reuse_address(reuse_address_);
-    (*id)->set_v6_only(v6_only_);
-    if (kernel_socket_ >= 0) (*id)->share_port_with(kernel_socket_);
     made.push_back({*device, *std::move(id)});
   }
   if (made.empty()) return error;
   members_ = std::move(made);
   return ok();
+}
+
+void ManyDevicesId::apply_options() const {
+  for (const Member& member : members_) {
+    member.id->set_reuse_address(reuse_address_);
+    member.id->set_v6_only(v6_only_);
+    if (kernel_socket_ >= 0) member.id->share_port_with(kernel_socket_);
+  }
 }
 
 Status ManyDevicesId::bind(const SocketAddress& address) {
@@ -49,7 +55,11 @@ Status ManyDevicesId::bind(const SocketAddress& address) {
 }
 
 Status ManyDevicesId::bind_once(const SocketAddress& address) {
-  if (Status made = make_ids(); !made) return made;
+  // What has been bound stays so, though others of them were not.
+  if (!std::exchange(fresh_, false)) {
+    if (Status made = make_ids(); !made) return made;
+  }
+  apply_options();
   if (Status first = front().bind(address); !first) return first;
   SocketAddress same_port = address;
   same_port.set_port(front().local_address().port());
@@ -125,10 +135,7 @@ void ManyDevicesId::abandon(bool give_away) {
 Result<std::unique_ptr<ConnectionId>> make_id_for_binding(DeviceRegistry& registry, const SocketAddress& address,
                                                           PortSpace space) {
   auto devices = registry.all(address);
-  if (devices.size() > 1) {
-    auto id = std::make_unique<ManyDevicesId>(registry, std::move(devices), space);
-    return std::unique_ptr<ConnectionId>(std::move(id));
-  }
+  if (devices.size() > 1) return ManyDevicesId::create(registry, std::move(devices), space);
   auto device = devices.empty() ? registry.choose(address) : Result(devices.front());
   if (!device) return device.error();
   return (*device)->create_id(space);

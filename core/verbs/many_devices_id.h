@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/base/unique_fd.h"
@@ -16,7 +17,9 @@ namespace ringsock::verbs {
 class ManyDevicesId final : public ConnectionId {
  public:
   /// @param devices  best first; the last one is the first to bind, so that it may choose the port, and stands for all
-  ManyDevicesId(DeviceRegistry& registry, std::vector<Device*> devices, PortSpace space);
+  /// Errors: those of Device::create_id(), when none of them can make one.
+  static Result<std::unique_ptr<ConnectionId>> create(DeviceRegistry& registry, std::vector<Device*> devices,
+                                                      PortSpace space);
 
   Device& device() override { return front().device(); }
   void share_port_with(int kernel_socket) override { kernel_socket_ = kernel_socket; }
@@ -48,8 +51,11 @@ class ManyDevicesId final : public ConnectionId {
     Device* device;
     std::unique_ptr<ConnectionId> id;
   };
+  ManyDevicesId(DeviceRegistry& registry, std::vector<Device*> devices, PortSpace space)
+      : registry_(registry), devices_(std::move(devices)), space_(space) {}
   [[nodiscard]] ConnectionId& front() const { return *members_.front().id; }
   Status make_ids();
+  void apply_options() const;
   Status bind_once(const SocketAddress& address);
   Status watch_all();
 
@@ -59,7 +65,8 @@ class ManyDevicesId final : public ConnectionId {
   int kernel_socket_ = -1;
   bool reuse_address_ = false;
   bool v6_only_ = false;
-  std::vector<Member> members_;  ///< the last device's first; one once connecting
+  std::vector<Member> members_;  ///< the last device's first; one once connecting; never none
+  bool fresh_ = true;            ///< nothing has been done to them
   std::size_t turn_ = 0;
   UniqueFd readiness_;  ///< epoll: a listener's on several devices
 };

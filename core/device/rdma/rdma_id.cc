@@ -70,19 +70,18 @@ void RdmaId::shorten_ack_timeout() {
   set_option(RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
 }
 
-Status RdmaId::prepare_binding() {
-  if (std::exchange(options_set_, true)) return ok();
+void RdmaId::prepare_binding() {
+  if (std::exchange(options_set_, true)) return;
   int on = 1;
   if (reuse_address_) set_option(RDMA_OPTION_ID_REUSEADDR, &on, sizeof on);
   int v6_only = v6_only_ ? 1 : 0;
   set_option(RDMA_OPTION_ID_AFONLY, &v6_only, sizeof v6_only);
   shorten_ack_timeout();
-  return ok();
 }
 
 Status RdmaId::bind(const SocketAddress& address) {
   if (address.is_unspecified()) return Error{EAFNOSUPPORT, "bind: family"};
-  if (Status prepared = prepare_binding(); !prepared) return prepared;
+  prepare_binding();
   return call_failed_or_ok(calls().bind_addr(id_, const_cast<sockaddr*>(address.get())), "rdma_bind_addr");
 }
 
@@ -94,7 +93,7 @@ Status RdmaId::listen(int backlog) {
 
 Status RdmaId::resolve_addr(const SocketAddress& destination, Nanos timeout) {
   if (destination.is_unspecified()) return Error{EAFNOSUPPORT, "resolve_addr: family"};
-  if (Status prepared = prepare_binding(); !prepared) return prepared;
+  prepare_binding();
   return call_failed_or_ok(
       calls().resolve_addr(id_, nullptr, const_cast<sockaddr*>(destination.get()), to_milliseconds(timeout)),
       "rdma_resolve_addr");

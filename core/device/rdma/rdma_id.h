@@ -54,7 +54,7 @@ class RdmaId final : public verbs::ConnectionId {
   Status call_failed_or_ok(int result, const char* where) const;
   void set_option(int name, void* value, std::size_t length);
   void shorten_ack_timeout();
-  Status prepare_binding();
+  void prepare_binding();
   /// RDMA CM has bound the id to a device: ours of that name from now on.
   Status learn_device();
 
@@ -68,7 +68,8 @@ class RdmaId final : public verbs::ConnectionId {
 
   // rdma_id_events.cc
   Result<verbs::CmEvent> take(rdma_cm_event& raw);
-  Result<verbs::CmEvent> on_request(const rdma_cm_event& raw);
+  Result<verbs::CmEvent> on_request(verbs::CmEvent event, rdma_cm_id* id);
+  Result<verbs::CmEvent> on_address(verbs::CmEvent event);
   Result<verbs::CmEvent> on_response(verbs::CmEvent event);
   Result<verbs::CmEvent> on_established(verbs::CmEvent event);
   Result<verbs::CmEvent> on_disconnected(verbs::CmEvent event);

@@ -41,6 +41,41 @@ CmEvent failure(CmEventType type, int error) {
   return event;
 }
 
+CmEvent with_parameters(CmEventType type, const rdma_cm_event& raw) {
+  CmEvent event;
+  event.type = type;
+  copy_parameters(raw, event);
+  return event;
+}
+
+CmEvent plain(CmEventType type) { return failure(type, 0); }
+
+CmEvent rejected(const rdma_cm_event& raw) {
+  log_info("rdma: rejected, reason %d", raw.status);
+  CmEvent event = with_parameters(CmEventType::rejected, raw);
+  event.status = ECONNREFUSED;
+  return event;
+}
+
+/// EAGAIN: it means nothing to us.
+Result<CmEvent> translate(const rdma_cm_event& raw) {
+  switch (raw.event) {
+    case RDMA_CM_EVENT_CONNECT_REQUEST: return with_parameters(CmEventType::connect_request, raw);
+    case RDMA_CM_EVENT_ADDR_RESOLVED: return plain(CmEventType::addr_resolved);
+    case RDMA_CM_EVENT_ADDR_ERROR: return failure(CmEventType::addr_error, error_of(raw, EHOSTUNREACH));
+    case RDMA_CM_EVENT_ROUTE_RESOLVED: return plain(CmEventType::route_resolved);
+    case RDMA_CM_EVENT_ROUTE_ERROR: return failure(CmEventType::route_error, error_of(raw, EHOSTUNREACH));
+    case RDMA_CM_EVENT_CONNECT_ERROR: return failure(CmEventType::connect_error, error_of(raw, ECONNABORTED));
+    case RDMA_CM_EVENT_UNREACHABLE: return failure(CmEventType::unreachable, error_of(raw, ETIMEDOUT));
+    case RDMA_CM_EVENT_REJECTED: return rejected(raw);
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+    case RDMA_CM_EVENT_ESTABLISHED: return with_parameters(CmEventType::established, raw);
+    case RDMA_CM_EVENT_DISCONNECTED: return plain(CmEventType::disconnected);
+    case RDMA_CM_EVENT_DEVICE_REMOVAL: return failure(CmEventType::device_removal, ENETDOWN);
+    default: return kNothing;
+  }
+}
+
 }  // namespace
 
 Result<CmEvent> RdmaId::next_event() {
@@ -65,57 +100,32 @@ Result<CmEvent> RdmaId::next_event() {
   return kNothing;
 }
 
-/// Acknowledges `raw`, which is gone then.
+/// Acknowledges `raw`, which is gone then: whatever is done about it may need that nothing is unacknowledged.
 Result<CmEvent> RdmaId::take(rdma_cm_event& raw) {
-  CmEvent event;
-  switch (raw.event) {
-    case RDMA_CM_EVENT_CONNECT_REQUEST: {
-      auto request = on_request(raw);
-      return request;
-    }
-    case RDMA_CM_EVENT_ADDR_RESOLVED: event.type = CmEventType::addr_resolved; break;
-    case RDMA_CM_EVENT_ADDR_ERROR: event = failure(CmEventType::addr_error, error_of(raw, EHOSTUNREACH)); break;
-    case RDMA_CM_EVENT_ROUTE_RESOLVED: event.type = CmEventType::route_resolved; break;
-    case RDMA_CM_EVENT_ROUTE_ERROR: event = failure(CmEventType::route_error, error_of(raw, EHOSTUNREACH)); break;
-    case RDMA_CM_EVENT_CONNECT_ERROR: event = failure(CmEventType::connect_error, error_of(raw, ECONNABORTED)); break;
-    case RDMA_CM_EVENT_UNREACHABLE: event = failure(CmEventType::unreachable, error_of(raw, ETIMEDOUT)); break;
-    case RDMA_CM_EVENT_REJECTED:
-      event = failure(CmEventType::rejected, ECONNREFUSED);
-      log_info("rdma: rejected, reason %d", raw.status);
-      copy_parameters(raw, event);
-      break;
-    case RDMA_CM_EVENT_CONNECT_RESPONSE:
-    case RDMA_CM_EVENT_ESTABLISHED:
-      event.type = CmEventType::established;
-      copy_parameters(raw, event);
-      break;
-    case RDMA_CM_EVENT_DISCONNECTED: event.type = CmEventType::disconnected; break;
-    case RDMA_CM_EVENT_DEVICE_REMOVAL: event = failure(CmEventType::device_removal, ENETDOWN); break;
-    default: calls().ack_cm_event(&raw); return kNothing;
-  }
+  auto event = translate(raw);
   const rdma_cm_event_type type = raw.event;
+  rdma_cm_id* const id = raw.id;
   calls().ack_cm_event(&raw);
+  if (!event) return event;
   switch (type) {
-    case RDMA_CM_EVENT_ADDR_RESOLVED:
-      if (Status learned = learn_device(); !learned) return failure(CmEventType::addr_error, learned.error().code);
-      return event;
-    case RDMA_CM_EVENT_CONNECT_RESPONSE: return on_response(std::move(event));
-    case RDMA_CM_EVENT_ESTABLISHED: return on_established(std::move(event));
+    case RDMA_CM_EVENT_CONNECT_REQUEST: return on_request(*std::move(event), id);
+    case RDMA_CM_EVENT_ADDR_RESOLVED: return on_address(*std::move(event));
+    case RDMA_CM_EVENT_CONNECT_RESPONSE: return on_response(*std::move(event));
+    case RDMA_CM_EVENT_ESTABLISHED: return on_established(*std::move(event));
     case RDMA_CM_EVENT_DISCONNECTED:
-    case RDMA_CM_EVENT_DEVICE_REMOVAL: return on_disconnected(std::move(event));
+    case RDMA_CM_EVENT_DEVICE_REMOVAL: return on_disconnected(*std::move(event));
     default: return event;
   }
 }
 
-Result<CmEvent> RdmaId::on_request(const rdma_cm_event& raw) {
-  CmEvent event;
-  event.type = CmEventType::connect_request;
-  copy_parameters(raw, event);
-  rdma_cm_id* const id = raw.id;
-  // The id can only move to its own channel when nothing of it is unacknowledged here.
-  calls().ack_cm_event(const_cast<rdma_cm_event*>(&raw));
+Result<CmEvent> RdmaId::on_request(CmEvent event, rdma_cm_id* id) {
   event.request = adopt_request(id);
   if (!event.request) return kNothing;
+  return event;
+}
+
+Result<CmEvent> RdmaId::on_address(CmEvent event) {
+  if (Status learned = learn_device(); !learned) return failure(CmEventType::addr_error, learned.error().code);
   return event;
 }
 

@@ -77,6 +77,8 @@ class StubDevice final : public fakes::FakeDevice {
   [[nodiscard]] bool is_embedded() const override { return embedded_; }
   [[nodiscard]] bool may_have_listener(PortSpace, const SocketAddress&) override { return !embedded_ || has_listener; }
   Result<std::unique_ptr<ConnectionId>> create_id(PortSpace) override {
+    if (create_error != 0) return Error{create_error, "stub"};
+    ++ids_made;
     auto id = std::make_unique<StubId>(*this);
     latest = id.get();
     return std::unique_ptr<ConnectionId>(std::move(id));
@@ -86,6 +88,8 @@ class StubDevice final : public fakes::FakeDevice {
   std::set<std::uint16_t> taken_ports;
   std::uint16_t next_port = 5000;
   int bind_error = 0;
+  int create_error = 0;
+  int ids_made = 0;
   bool has_listener = false;
 
  private:
@@ -146,6 +150,8 @@ TEST_F(ManyDevicesIdTest, ThePortThatTheEmbeddedDeviceGetsIsTheOtherOnesToo) {
   EXPECT_EQ(card_->latest->bound.port(), 5000);
   EXPECT_EQ(id_->local_address().port(), 5000);
   EXPECT_TRUE(card_->latest->reuse && memory_->latest->reuse);
+  EXPECT_EQ(card_->ids_made, 1);
+  EXPECT_EQ(memory_->ids_made, 1);
 }
 
 TEST_F(ManyDevicesIdTest, AChosenPortThatIsTakenElsewhereIsChosenAnew) {
@@ -153,6 +159,20 @@ TEST_F(ManyDevicesIdTest, AChosenPortThatIsTakenElsewhereIsChosenAnew) {
   ASSERT_TRUE(id_->bind(kAnyPort));
   EXPECT_EQ(id_->local_address().port(), 5002);
   EXPECT_EQ(card_->latest->bound.port(), 5002);
+}
+
+TEST_F(ManyDevicesIdTest, IdsAreMadeAnewOnlyAfterAnAttemptThatFailed) {
+  card_->taken_ports = {5000};
+  ASSERT_TRUE(id_->bind(kAnyPort));
+  EXPECT_EQ(card_->ids_made, 2);
+  EXPECT_EQ(memory_->ids_made, 2);
+}
+
+TEST_F(ManyDevicesIdTest, WhereNoDeviceCanMakeOneThereIsNone) {
+  card_->create_error = ENOMEM;
+  EXPECT_TRUE(make_id_for_binding(registry_, kAnyPort, PortSpace::tcp));
+  memory_->create_error = card_->create_error = EMFILE;
+  EXPECT_EQ(make_id_for_binding(registry_, kAnyPort, PortSpace::tcp).error().code, EMFILE);
 }
 
 TEST_F(ManyDevicesIdTest, AWantedPortThatIsTakenAnywhereIsTaken) {
