@@ -1,8 +1,6 @@
 // Connections that the application has closed while bytes were under way.
 #pragma once
 
-#include <atomic>
-
 #include "core/base/clock.h"
 #include "core/runtime/endpoint.h"
 

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 
 #include "core/base/result.h"
 #include "core/runtime/service_thread.h"

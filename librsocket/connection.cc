@@ -144,7 +144,7 @@ Status Connection::post_first_receives() {
   link_receive_requests();
   for (unsigned posted = 0; posted < receives();) {
     const unsigned batch = std::min(receives() - posted, kReceiveBatch);
-    for (unsigned i = 0; i < batch; ++i) receives_to_post_[i] = posted + i;
+    for (unsigned i = 0; i < batch; ++i) will_post_receive(i, posted + i);
     if (Status done = post_receives(batch); !done) return done;
     posted += batch;
   }
@@ -204,6 +204,8 @@ std::size_t Connection::send(IoCursor& data) {
   return send_ring_ ? send_with_ring(data) : send_inline(data);
 }
 
+/// send_with_ring() would do for every device. This one has no ring and no choice to look at: where all goes inline, a
+/// message costs so little that they would show.
 std::size_t Connection::send_inline(IoCursor& data) {
   std::size_t sent = 0;
   while (!data.done() && send_window_.can_send() && data_slots() > 0) {
@@ -218,11 +220,7 @@ std::size_t Connection::send_inline(IoCursor& data) {
     }
     count_posted();
     ibv_send_wr* bad = nullptr;
-    if (const int error = ibv_post_send(memory_.qp.get(), &request, &bad); error != 0) {
-      log_debug("ibv_post_send: error %d", error);
-      fail(ECONNRESET);
-      break;
-    }
+    if (!was_posted(ibv_post_send(memory_.qp.get(), &request, &bad))) break;
     sent += length;
   }
   return sent;
@@ -245,13 +243,9 @@ std::size_t Connection::send_with_ring(IoCursor& data) {
       ring_piece = std::min(2 * ring_piece, kMaxRingPieceBytes);
     }
     address_data_request(length);
-    sign_data_request(data_request_, ring_bytes, false);
+    ask_for_completion(data_request_, ring_bytes, false);
     count_posted();
-    if (const int error = post(data_request_); error != 0) {
-      log_debug("ibv_post_send: error %d", error);
-      fail(ECONNRESET);
-      break;
-    }
+    if (!post(data_request_)) break;
     sent += length;
   }
   return sent;
@@ -285,7 +279,7 @@ std::uint32_t Connection::gather_from_ring(IoCursor& data, std::uint32_t limit) 
   return pieces.length;
 }
 
-void Connection::sign_data_request(ibv_send_wr& request, std::uint32_t ring_bytes, bool always) {
+void Connection::ask_for_completion(ibv_send_wr& request, std::uint32_t ring_bytes, bool always) {
   unsignalled_ring_bytes_ += ring_bytes;
   if (++unsignalled_ < signal_every_ && unsignalled_ring_bytes_ <= send_ring_.size() / 4 && !always) return;
   request.send_flags |= IBV_SEND_SIGNALED;
@@ -299,7 +293,7 @@ std::size_t Connection::write_direct(const std::byte* data, std::size_t size, st
   IoCursor cursor({&part, 1});
   std::size_t written = 0;
   if (suspended_.load(std::memory_order_relaxed)) return 0;
-  while (written < size && data_slots() > 0 && (!send_ring_ || send_ring_.free_bytes() >= kMinRingRoom)) {
+  while (written < size && has_room_to_post()) {
     ibv_send_wr request{};
     request.opcode = IBV_WR_RDMA_WRITE;
     ibv_sge piece{};
@@ -321,12 +315,9 @@ std::size_t Connection::write_direct(const std::byte* data, std::size_t size, st
     request.wr.rdma.remote_addr = remote_address + written;
     request.wr.rdma.rkey = key;
     // Signalled each: a refused write must be noticed although no message follows.
-    sign_data_request(request, pieces.length, true);
+    ask_for_completion(request, pieces.length, true);
     count_posted();
-    if (post(request) != 0) {
-      fail(ECONNRESET);
-      break;
-    }
+    if (!post(request)) break;
     written += length;
   }
   return written;
@@ -413,20 +404,24 @@ Status Connection::post_in_control_slot(ibv_send_wr& request, unsigned slot) {
     copy = {address_of(scratch), piece.length, send_ring_.key()};
     request.sg_list = &copy;
   }
-  const int error = post(request);
+  const bool posted = post(request);
   request.sg_list = nullptr;  // `copy` ends here
-  if (error != 0) {
-    fail(ECONNRESET);
-    return Error{ECONNRESET, "ibv_post_send"};
-  }
-  return ok();
+  return posted ? ok() : Error{ECONNRESET, "ibv_post_send"};
 }
 
-int Connection::post(ibv_send_wr& request) {
+bool Connection::post(ibv_send_wr& request) {
   ibv_send_wr* bad = nullptr;
   if (words_by_send_ && request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) [[unlikely]]
-    return post_as_write_and_send(request);
-  return ibv_post_send(memory_.qp.get(), &request, &bad);
+    return was_posted(post_as_write_and_send(request));
+  return was_posted(ibv_post_send(memory_.qp.get(), &request, &bad));
+}
+
+bool Connection::was_posted(int error) {
+  if (error == 0) [[likely]]
+    return true;
+  log_debug("ibv_post_send: error %d", error);
+  fail(ECONNRESET);
+  return false;
 }
 
 /// Fact sheet 2.5: the payload by WRITE, then the word by SEND, in the byte order of this host.
@@ -457,11 +452,7 @@ Status Connection::send_control(wire::RsControl control) {
   request.imm_data =
       word_in_network_order(wire::encode_rs_message({wire::RsOpcode::ctrl, static_cast<std::uint32_t>(control)}));
   ends_under_way_.fetch_add(1, std::memory_order_relaxed);
-  if (post(request) != 0) {
-    fail(ECONNRESET);
-    return Error{ECONNRESET, "ibv_post_send"};
-  }
-  return ok();
+  return post(request) ? ok() : Error{ECONNRESET, "ibv_post_send"};
 }
 
 Status Connection::send_keepalive() {
@@ -498,12 +489,16 @@ void Connection::add_fork_locks(runtime::ForkLocks& locks) { locks.add_biased(2,
 
 void Connection::link_receive_requests() {
   receive_requests_.resize(kReceiveBatch);
+  if (words_by_send_) {
+    word_pieces_.resize(kReceiveBatch);
+    word_numbers_.resize(kReceiveBatch);
+  }
   for (std::size_t i = 0; i < kReceiveBatch; ++i) {
     receive_requests_[i] = {};
     receive_requests_[i].wr_id = kReceiveId;
     receive_requests_[i].next = i + 1 < kReceiveBatch ? &receive_requests_[i + 1] : nullptr;
     if (!words_by_send_) continue;
-    receive_requests_[i].sg_list = &receive_words_[i];
+    receive_requests_[i].sg_list = &word_pieces_[i];
     receive_requests_[i].num_sge = 1;
   }
 }
@@ -523,9 +518,9 @@ Status Connection::post_receives(unsigned count) {
 void Connection::name_word_buffers(unsigned count) {
   const std::size_t first = kReceiveBatch - count;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::uint32_t number = receives_to_post_[i];
+    const std::uint32_t number = word_numbers_[i];
     receive_requests_[first + i].wr_id = kReceiveId | number;
-    receive_words_[first + i] = {address_of(word_buffer(number)), sizeof(std::uint32_t), send_ring_.key()};
+    word_pieces_[first + i] = {address_of(word_buffer(number)), sizeof(std::uint32_t), send_ring_.key()};
   }
 }
 
@@ -560,7 +555,7 @@ bool Connection::handle(const ibv_wc& completion, unsigned& receives) {
     handle_sent(completion.wr_id);
     return true;
   }
-  receives_to_post_[receives++] = static_cast<std::uint32_t>(completion.wr_id);
+  will_post_receive(receives++, static_cast<std::uint32_t>(completion.wr_id));
   return handle_received(completion);
 }
 

@@ -60,7 +60,7 @@ class Connection {
 
   // -- sending, under the sender's lock --
   [[nodiscard]] bool can_send() const {
-    return send_window_.can_send() && data_slots() > 0 && (!send_ring_ || send_ring_.free_bytes() >= kMinRingRoom);
+    return send_window_.can_send() && has_room_to_post();
   }
   /// Posts as much of `data` as buffers, credits and queue allow, and advances it. Bytes posted, 0 when none fits.
   std::size_t send(IoCursor& data);
@@ -137,6 +137,11 @@ class Connection {
   Status post_first_receives();
   void link_receive_requests();
   Status post_receives(unsigned count);
+  /// Receive `number` is at place `i` of those that post_receives() posts next.
+  void will_post_receive(unsigned i, std::uint32_t number) {
+    if (words_by_send_) [[unlikely]]
+      word_numbers_[i] = number;
+  }
   void name_word_buffers(unsigned count);
   [[nodiscard]] unsigned receives() const { return settings_.receive_queue + kControlReceives; }
   /// Where the message word of receive `index` lands, if words come by SEND.
@@ -149,22 +154,27 @@ class Connection {
     return settings_.send_queue - kControlSlots -
            (posted_.load(std::memory_order_relaxed) - retired_.load(std::memory_order_acquire));
   }
+  [[nodiscard]] bool has_room_to_post() const {
+    return data_slots() > 0 && (!send_ring_ || send_ring_.free_bytes() >= kMinRingRoom);
+  }
   std::size_t send_inline(IoCursor& data);
   std::size_t send_with_ring(IoCursor& data);
   // The next message, at most `limit` bytes, as data_request_'s gather list. Its length.
   std::uint32_t gather_inline(IoCursor& data, std::uint32_t limit);
   std::uint32_t gather_from_ring(IoCursor& data, std::uint32_t limit);
   void address_data_request(std::uint32_t length);
-  /// Whether the data request that is about to be posted asks for a completion, and what its wr_id says.
-  void sign_data_request(ibv_send_wr& request, std::uint32_t ring_bytes, bool always);
+  /// For the data request that is about to be posted, when it is time or `always`: its wr_id says what it retires.
+  void ask_for_completion(ibv_send_wr& request, std::uint32_t ring_bytes, bool always);
 
   /// A number below kControlSlots; nothing when all are in use.
   std::optional<unsigned> take_control_slot();
   void free_control_slot(unsigned slot);
   Status post_control(ibv_send_wr& request);
   Status post_in_control_slot(ibv_send_wr& request, unsigned slot);
-  /// Gives it to the queue pair in the form that the device has for messages. 0 or an errno value.
-  int post(ibv_send_wr& request);
+  /// Gives it to the queue pair in the form that the device has for messages. False: the connection has failed.
+  bool post(ibv_send_wr& request);
+  /// The same, of a request that ibv_post_send(3) answered.
+  bool was_posted(int error);
   int post_as_write_and_send(ibv_send_wr& request);
 
   bool handle(const ibv_wc& completion, unsigned& receives);
@@ -235,8 +245,8 @@ class Connection {
   std::uint32_t own_sgl_next_ = 1;  ///< where the peer's next announcement will be
   std::vector<wire::PeerIomap> own_iomap_;
   std::vector<ibv_recv_wr> receive_requests_;
-  std::array<ibv_sge, kReceiveBatch> receive_words_{};           ///< words_by_send_: their buffers
-  std::array<std::uint32_t, kReceiveBatch> receives_to_post_{};  ///< words_by_send_: which ones
+  std::vector<ibv_sge> word_pieces_;         ///< words_by_send_: the buffers of receive_requests_
+  std::vector<std::uint32_t> word_numbers_;  ///< words_by_send_: the receives that are posted next
   std::atomic<bool> held_{false};
   std::uint16_t held_credits_ = 0;
   std::atomic<bool> peer_shut_down_{false};

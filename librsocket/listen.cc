@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <memory>
 #include <mutex>
 
@@ -327,12 +328,22 @@ bool StreamSocket::progress_in_background(WhenFull when_full) {
 
 void StreamSocket::stop_listening() {
   stop_background();
-  std::deque<runtime::Ref> half_open;  // these end without our lock
+  std::vector<runtime::Ref> clients;
   std::lock_guard guard(setup_lock_);
-  half_open.swap(half_open_);
-  accept_queue_.clear();
+  clients = take_clients();
   id_.reset();
   set_state(State::initial);
+}
+
+/// Those whom nobody will accept, to be dropped when the lock has been released: their destructors wait for the service
+/// thread, which may be waiting for the lock.
+std::vector<runtime::Ref> StreamSocket::take_clients() {
+  std::vector<runtime::Ref> clients;
+  for (auto* queue : {&accept_queue_, &half_open_}) {
+    std::move(queue->begin(), queue->end(), std::back_inserter(clients));
+    queue->clear();
+  }
+  return clients;
 }
 
 void StreamSocket::stop_background() {

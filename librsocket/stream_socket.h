@@ -147,6 +147,7 @@ class StreamSocket : public runtime::Endpoint {
   bool has_client();
   bool admit(verbs::CmEvent& event);
   void keep_half_open(runtime::Ref accepted);
+  std::vector<runtime::Ref> take_clients();
   bool waits_for_peer(StreamSocket& listener);
   [[nodiscard]] bool is_peer_decided() const;
   /// One of half_open_ is established, or never will be. Without locks, on the service thread.

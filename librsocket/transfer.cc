@@ -353,14 +353,11 @@ void StreamSocket::closed() noexcept {
 
 /// True when the connection has to be kept until what is under way has arrived.
 bool StreamSocket::end_connection() noexcept {
-  // Their destructors wait for the service thread, which may be waiting for our lock.
-  std::deque<runtime::Ref> not_confirmed;
-  std::deque<runtime::Ref> not_accepted;
+  std::vector<runtime::Ref> clients;
   std::scoped_lock guard(setup_lock_, send_lock_);
   const bool ends_here = leave_family();
   if (state() == State::listening) {
-    not_confirmed.swap(half_open_);
-    not_accepted.swap(accept_queue_);  // the peers see an abortive end
+    clients = take_clients();  // they see an abortive end
     id_.reset();
     set_state(State::failed);
     return false;

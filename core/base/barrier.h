@@ -15,11 +15,11 @@ namespace ringsock {
 /// sleeps after every few messages had better ask its producers for full() (ReliableQueuePair::follow_fence_wish()).
 ///
 /// MEMBARRIER_CMD_GLOBAL_EXPEDITED reaches every process that has registered; a producer that has not (membarrier
-/// refused by seccomp, say) must be told apart at connection set-up and use full_barrier().
+/// refused by seccomp, say) must be told apart at connection set-up and use full().
 class AsymmetricBarrier {
  public:
   /// Registers this process, once; thread-safe and cheap afterwards.
-  /// @return false when the kernel refuses: producers of this process must use full_barrier().
+  /// @return false when the kernel refuses: producers of this process must use full().
   static bool register_process();
 
   /// Producer side, when both processes registered: keeps the compiler from reordering, no instruction.

@@ -166,8 +166,8 @@ class EpollSet final : public Endpoint {
   /// An epoll file for doorbells, with `bell` in it.
   static Status make_doorbells(UniqueFd& doorbells, UniqueFd& bell);
 
-  // The descriptors change only in a forked child, before it can use the set.
   bool is_adopted_ = false;  ///< doorbells_ is a member of kernel_; set before others know the set
+  // The descriptors change only in a forked child, before it can use the set.
   const UniqueFd kernel_;    ///< the epoll file behind the caller's descriptor, under a number of our own
   UniqueFd doorbells_;       ///< epoll: doorbells of endpoints, edge-triggered, and bell_
   UniqueFd bell_;            ///< eventfd that wakes the threads in wait(); never read: edge-triggered

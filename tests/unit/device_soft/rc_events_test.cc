@@ -16,6 +16,17 @@ int write_imm(RcPair& pair, unsigned flags = 0) {
   return pair.alice.post_text(IBV_WR_RDMA_WRITE_WITH_IMM, "x", &pair.bob, 0, 0, flags);
 }
 
+/// What `sender` still has queued, waiting for receives, goes out by its polls.
+void push_until_ended(End& sender, std::thread& receiver) {
+  std::atomic<bool> done{false};
+  std::thread pusher([&] {
+    while (!done) End::poll_once(*sender.cq);
+  });
+  receiver.join();
+  done = true;
+  pusher.join();
+}
+
 TEST(RcEvents, AnArmedQueueWakesOnceForManyMessages) {
   RcPair pair;
   pair.bob.post_receives(8);
@@ -181,14 +192,7 @@ TEST(RcEvents, NoWakeUpIsLostBetweenASenderAndASleeper) {
     }
     End::poll_once(*pair.alice.cq);
   }
-  // What is still queued goes when receives come.
-  std::atomic<bool> done{false};
-  std::thread pusher([&] {
-    while (!done) End::poll_once(*pair.alice.cq);
-  });
-  sleeper.join();
-  done = true;
-  pusher.join();
+  push_until_ended(pair.alice, sleeper);
 }
 
 TEST(RcEvents, TwoSleepersPingPong) {
@@ -266,14 +270,7 @@ TEST(RcEvents, NoWakeUpIsLostWhileFencesComeAndGo) {
       End::poll_once(*pair.alice.cq);
     }
   }
-  // The last of them wait for receives.
-  std::atomic<bool> done{false};
-  std::thread pusher([&] {
-    while (!done) End::poll_once(*pair.alice.cq);
-  });
-  bob.join();
-  done = true;
-  pusher.join();
+  push_until_ended(pair.alice, bob);
 }
 
 TEST(RcEvents, ThreadsMayPostPollAndArmAtTheSameTime) {
