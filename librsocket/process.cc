@@ -1,8 +1,12 @@
 #include "librsocket/process.h"
 
+#include <sys/epoll.h>
+
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/base/log.h"
@@ -10,6 +14,7 @@
 #include "core/device/rdma/rdma_provider.h"
 #include "core/device/soft/app_memory.h"
 #include "core/device/soft/soft_provider.h"
+#include "core/runtime/service_thread.h"
 #include "core/runtime/spin_policy.h"
 #include "core/runtime/statistics.h"
 
@@ -53,9 +58,27 @@ soft::SoftAbilities soft_abilities() {
   return {.max_inline_data = iwarp ? 4u : 64u, .write_with_immediate = !iwarp, .wakes_through_connection = false};
 }
 
+class DeviceWatch {
+ public:
+  explicit DeviceWatch(runtime::ServiceThread::Id watch) : watch_(watch) {}
+  DeviceWatch(const DeviceWatch&) = delete;
+  DeviceWatch& operator=(const DeviceWatch&) = delete;
+  ~DeviceWatch() { runtime::service_thread().unwatch(watch_); }
+
+ private:
+  const runtime::ServiceThread::Id watch_;
+};
+
+/// rdma::Watcher on the service thread.
+std::shared_ptr<void> watch_device(int fd, std::function<void()> serve) {
+  auto watch = runtime::service_thread().watch(fd, EPOLLIN, [serve = std::move(serve)](std::uint32_t) { serve(); });
+  if (!watch) return nullptr;
+  return std::make_shared<DeviceWatch>(*watch);
+}
+
 std::vector<std::unique_ptr<verbs::DeviceProvider>> providers() {
   std::vector<std::unique_ptr<verbs::DeviceProvider>> all;
-  all.push_back(rdma::make_rdma_provider());
+  all.push_back(rdma::make_rdma_provider(watch_device));
   all.push_back(soft::make_soft_provider(soft_abilities()));
   return all;
 }

@@ -55,6 +55,7 @@ const Calls& real_calls() {
       .accept = ::rdma_accept,
       .reject = ::rdma_reject,
       .disconnect = ::rdma_disconnect,
+      .notify = ::rdma_notify,
       .get_cm_event = ::rdma_get_cm_event,
       .ack_cm_event = ::rdma_ack_cm_event,
   };

@@ -62,6 +62,7 @@ struct Calls {
   int (*accept)(rdma_cm_id* id, rdma_conn_param* parameters);
   int (*reject)(rdma_cm_id* id, const void* data, std::uint8_t length);
   int (*disconnect)(rdma_cm_id* id);
+  int (*notify)(rdma_cm_id* id, ibv_event_type event);
   int (*get_cm_event)(rdma_event_channel* channel, rdma_cm_event** event);
   int (*ack_cm_event)(rdma_cm_event* event);
 };

@@ -1,7 +1,6 @@
 #include "core/device/rdma/rdma_device.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -35,26 +34,6 @@ void explain_locked_memory(std::size_t bytes) {
 }
 
 }  // namespace
-
-// -- the context
-// -------------------------------------------------------------------------------------------------------
-
-Result<std::shared_ptr<OpenContext>> OpenContext::open(const Calls& calls, ibv_device& device) {
-  ibv_context* const context = calls.open_device(&device);
-  if (context == nullptr) return Error::last("ibv_open_device");
-  adopt_descriptor(context->cmd_fd);
-  adopt_descriptor(context->async_fd);
-  return std::shared_ptr<OpenContext>(new OpenContext(calls, *context));
-}
-
-OpenContext::OpenContext(const Calls& calls, ibv_context& context)
-    : calls_(calls), context_(&context), owner_(::getpid()) {}
-
-OpenContext::~OpenContext() {
-  if (is_ours()) calls_.close_device(context_);
-}
-
-bool OpenContext::is_ours() const { return ::getpid() == owner_; }
 
 // -- the device
 // --------------------------------------------------------------------------------------------------------
@@ -201,10 +180,15 @@ int RdmaDevice::destroy_srq(ibv_srq* srq) { return destroy(calls_.destroy_srq, s
 int RdmaDevice::destroy_ah(ibv_ah* ah) { return destroy(calls_.destroy_ah, ah); }
 
 int RdmaDevice::destroy_qp(ibv_qp* qp) {
+  if (context_->is_ours()) context_->events().leave(qp);
   const int error = destroy(calls_.destroy_qp, qp);
   const std::lock_guard guard(memory_lock_);
   queue_pair_memory_.erase(qp);
   return error;
+}
+
+void RdmaDevice::forget_owner(ibv_qp* qp, const QueuePairOwner& owner) {
+  if (context_->is_ours()) context_->events().leave(qp, &owner);
 }
 
 void RdmaDevice::keep_until_destroyed(ibv_qp& qp, verbs::Pages pages) {

@@ -1,8 +1,6 @@
 // verbs::Device on a real device.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -10,33 +8,13 @@
 #include <unordered_map>
 
 #include "core/device/rdma/calls.h"
+#include "core/device/rdma/open_context.h"
 #include "core/verbs/device.h"
 #include "core/verbs/pages.h"
 
 namespace ringsock::rdma {
 
 class RdmaDevices;
-
-/// A context of our own, closed with its last user.
-class OpenContext {
- public:
-  /// Errors: those of ibv_open_device(3), e.g. EACCES.
-  static Result<std::shared_ptr<OpenContext>> open(const Calls& calls, ibv_device& device);
-  OpenContext(const OpenContext&) = delete;
-  OpenContext& operator=(const OpenContext&) = delete;
-  ~OpenContext();
-
-  [[nodiscard]] ibv_context& get() const { return *context_; }
-  /// The kernel's objects belong to the process that opened the device: a forked child must not touch them.
-  [[nodiscard]] bool is_ours() const;
-
- private:
-  OpenContext(const Calls& calls, ibv_context& context);
-
-  const Calls& calls_;
-  ibv_context* const context_;
-  const pid_t owner_;
-};
 
 /// One open device. Errors and threads as verbs::Device. In a forked child nothing is destroyed: all of it is the
 /// parent's.
@@ -81,6 +59,12 @@ class RdmaDevice final : public verbs::Device {
   int destroy_qp(ibv_qp* qp) override;
   int destroy_ah(ibv_ah* ah) override;
 
+  /// Whether new objects can be made.
+  [[nodiscard]] bool is_usable() const { return context_->is_usable(); }
+  /// `owner` hears of the queue pair's end until it is destroyed, or until forget_owner().
+  void set_owner(ibv_qp& qp, QueuePairOwner& owner) { context_->events().enter(qp, owner); }
+  /// `qp` may have been destroyed.
+  void forget_owner(ibv_qp* qp, const QueuePairOwner& owner);
   /// Memory that lives as long as the queue pair.
   void keep_until_destroyed(ibv_qp& qp, verbs::Pages pages);
 

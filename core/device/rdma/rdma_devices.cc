@@ -85,11 +85,11 @@ bool RdmaDevices::ask_who_owns(const SocketAddress& address) {
 }
 
 Result<std::shared_ptr<OpenContext>> RdmaDevices::open(ibv_device& device) {
-  if (auto open_already = contexts_[device.name].lock()) return open_already;
+  if (auto known = contexts_[device.name].lock(); known && known->is_usable()) return known;
   if (contexts_.size() == 1 && calls_.fork_init() != 0) {
     log_info("RDMA: ibv_fork_init: %s", std::strerror(errno));
   }
-  auto opened = OpenContext::open(calls_, device);
+  auto opened = OpenContext::open(calls_, device, watch_);
   if (!opened) {
     if (opened.error().code == EACCES || opened.error().code == EPERM) {
       log_warn("RDMA device %s is not used: no permission to open /dev/infiniband/%s", device.name, device.dev_name);
@@ -103,7 +103,11 @@ Result<std::shared_ptr<OpenContext>> RdmaDevices::open(ibv_device& device) {
 Result<RdmaDevice*> RdmaDevices::device_of(const ibv_context& context) {
   const std::lock_guard guard(lock_);
   const char* const name = context.device->name;
-  if (const auto known = devices_.find(name); known != devices_.end()) return known->second.get();
+  if (const auto known = devices_.find(name); known != devices_.end()) {
+    if (known->second->is_usable()) return known->second.get();
+    retired_.push_back(std::move(known->second));
+    devices_.erase(known);
+  }
   const DeviceList list(calls_);
   for (ibv_device* device : list.devices()) {
     if (std::strcmp(device->name, name) != 0) continue;

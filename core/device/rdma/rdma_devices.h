@@ -5,6 +5,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/result.h"
@@ -19,7 +21,8 @@ namespace ringsock::rdma {
 /// Threads: all functions from any thread.
 class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
  public:
-  explicit RdmaDevices(const Calls& calls) : calls_(calls) {}
+  /// @param watch  looks after the events of each device that is opened
+  explicit RdmaDevices(const Calls& calls, Watcher watch = {}) : calls_(calls), watch_(std::move(watch)) {}
   RdmaDevices(const RdmaDevices&) = delete;
   RdmaDevices& operator=(const RdmaDevices&) = delete;
 
@@ -29,7 +32,8 @@ class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
   bool present();
   /// Whether `address`, one of this host's, is a device's: it has, or had less than a second ago.
   bool owns(const SocketAddress& address);
-  /// The device of a context that librdmacm opened, by our own context. Lives as long as this.
+  /// The device of a context that librdmacm opened, by our own context. Lives as long as this. When it was removed and
+  /// is there again, or was opened before a fork, it is another one.
   Result<RdmaDevice*> device_of(const ibv_context& context);
   /// The first device that can be opened, as an object of its own.
   /// Errors: ENODEV; that of the last one that could not be opened.
@@ -46,6 +50,7 @@ class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
   Result<std::shared_ptr<OpenContext>> open(ibv_device& device);
 
   const Calls& calls_;
+  const Watcher watch_;
   std::mutex lock_;
   bool present_ = false;
   bool told_ = false;
@@ -53,6 +58,7 @@ class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
   std::map<std::string, Owned> owners_;  ///< by the bytes of the address, port 0
   std::map<std::string, std::weak_ptr<OpenContext>> contexts_;
   std::map<std::string, std::unique_ptr<RdmaDevice>> devices_;
+  std::vector<std::unique_ptr<RdmaDevice>> retired_;  ///< not usable any more; connections refer to them
 };
 
 }  // namespace ringsock::rdma

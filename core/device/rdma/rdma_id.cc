@@ -52,6 +52,7 @@ RdmaId::RdmaId(std::shared_ptr<RdmaDevices> devices, RdmaDevice& device, EventCh
     : devices_(std::move(devices)), device_(&device), channel_(std::move(channel)), id_(id), owner_(::getpid()) {}
 
 RdmaId::~RdmaId() {
+  if (qp_ != nullptr) device_->forget_owner(qp_, *this);
   // In a forked child the kernel's id is the parent's, and librdmacm would destroy it through the shared descriptor.
   if (!abandoned_ && ::getpid() == owner_) calls().destroy_id(id_);
 }
@@ -137,6 +138,7 @@ Result<ConnectionQp> RdmaId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::
     qp_ = nullptr;
     return ready.error();
   }
+  device_->set_owner(*qp_, *this);
   return out;
 }
 

@@ -3,8 +3,8 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 
@@ -17,7 +17,7 @@ namespace ringsock::rdma {
 /// One rdma_cm_id with an event channel of its own, so that no other connection's events are in its way. The queue pair
 /// is ours, not librdmacm's: its states follow rdma_init_qp_attr(3), and what the peer may have to wait for when we are
 /// not ready is ours to set.
-class RdmaId final : public verbs::ConnectionId {
+class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
  public:
   /// `front` stands for the device until RDMA CM has chosen one. Errors: EOPNOTSUPP for datagrams; those of
   /// rdma_create_id(3).
@@ -67,6 +67,8 @@ class RdmaId final : public verbs::ConnectionId {
   rdma_conn_param request_parameters(const verbs::ConnectionParameters& parameters) const;
 
   // rdma_id_events.cc
+  void queue_pair_failed(ibv_qp& qp, int error) override;
+  void peer_has_sent() override;
   Result<verbs::CmEvent> take(rdma_cm_event& raw);
   Result<verbs::CmEvent> on_request(verbs::CmEvent event, rdma_cm_id* id);
   Result<verbs::CmEvent> on_address(verbs::CmEvent event);
@@ -81,7 +83,7 @@ class RdmaId final : public verbs::ConnectionId {
   EventChannel spare_channel_;  ///< a listener's: for the next client
   rdma_cm_id* const id_;
   const pid_t owner_;
-  ibv_qp* qp_ = nullptr;  ///< the caller's, alive while the connection is used
+  ibv_qp* qp_ = nullptr;  ///< the caller's, of device_; alive while the connection is used
   bool reuse_address_ = false;
   bool v6_only_ = false;
   bool options_set_ = false;
@@ -89,7 +91,8 @@ class RdmaId final : public verbs::ConnectionId {
   bool established_ = false;
   bool ended_ = false;  ///< disconnected or removed: told, and once is enough
   bool abandoned_ = false;
-  std::deque<verbs::CmEvent> events_;
+  /// Why the device gave the queue pair up, until next_event() tells. Any thread's.
+  std::atomic<int> device_error_{0};
 };
 
 }  // namespace ringsock::rdma

@@ -79,10 +79,8 @@ Result<CmEvent> translate(const rdma_cm_event& raw) {
 }  // namespace
 
 Result<CmEvent> RdmaId::next_event() {
-  if (!events_.empty()) {
-    CmEvent event = std::move(events_.front());
-    events_.pop_front();
-    return event;
+  if (const int error = device_error_.exchange(0, std::memory_order_acq_rel); error != 0) {
+    if (!std::exchange(ended_, true)) return failure(CmEventType::connect_error, error);
   }
   if (listening_ && !spare_channel_) {
     // Before the request is taken: without a channel its client waits in the kernel's queue.
@@ -171,5 +169,21 @@ Result<CmEvent> RdmaId::on_disconnected(CmEvent event) {
   if (event.type == CmEventType::disconnected) calls().disconnect(id_);  // the answer that the peer waits for
   return event;
 }
+
+// -- what the device reports, on whichever thread takes its events
+// ------------------------------------------------------------------
+
+void RdmaId::queue_pair_failed(ibv_qp& qp, int error) {
+  // Before the flush wakes anybody, who would find no reason for it.
+  device_error_.store(error, std::memory_order_release);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  calls().modify_qp(&qp, &attr, IBV_QP_STATE);
+  // The peer hears of it, and whatever comes of that is an event here: who waits for those, and finds nothing on a
+  // device that is dead, wakes. librdmacm's functions may be called by several threads.
+  calls().disconnect(id_);
+}
+
+void RdmaId::peer_has_sent() { calls().notify(id_, IBV_EVENT_COMM_EST); }
 
 }  // namespace ringsock::rdma

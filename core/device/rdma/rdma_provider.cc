@@ -9,7 +9,7 @@ namespace {
 
 class RdmaProvider final : public verbs::DeviceProvider {
  public:
-  explicit RdmaProvider(const Calls& calls) : devices_(std::make_shared<RdmaDevices>(calls)) {}
+  RdmaProvider(const Calls& calls, Watcher watch) : devices_(std::make_shared<RdmaDevices>(calls, std::move(watch))) {}
   [[nodiscard]] const char* name() const override { return "rdma"; }
   [[nodiscard]] verbs::DeviceKind kind() const override { return verbs::DeviceKind::rdma; }
   bool reaches(const SocketAddress& address) override {
@@ -30,8 +30,8 @@ class RdmaProvider final : public verbs::DeviceProvider {
 
 }  // namespace
 
-std::unique_ptr<verbs::DeviceProvider> make_rdma_provider(const Calls& calls) {
-  return std::make_unique<RdmaProvider>(calls);
+std::unique_ptr<verbs::DeviceProvider> make_rdma_provider(Watcher watch, const Calls& calls) {
+  return std::make_unique<RdmaProvider>(calls, std::move(watch));
 }
 
 }  // namespace ringsock::rdma

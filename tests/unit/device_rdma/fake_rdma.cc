@@ -39,6 +39,7 @@ FakeRdma::~FakeRdma() {
   EXPECT_EQ(queue_pairs_.size(), 0u) << "queue pairs left";
   EXPECT_EQ(live_objects, 0);
   EXPECT_EQ(open_contexts_, 0);
+  EXPECT_EQ(pending_device_events(), 0u);
   current = nullptr;
 }
 
@@ -105,6 +106,38 @@ FakeRdma::Id& FakeRdma::request(Id& listener, std::vector<std::byte> private_dat
   return of(id);
 }
 
+void FakeRdma::report(ibv_event_type type, void* element) {
+  ibv_async_event event{};
+  event.event_type = type;
+  event.element.qp = static_cast<ibv_qp*>(element);
+  const std::lock_guard guard(device_events_lock_);
+  device_events_.push_back(event);
+  const std::uint64_t one = 1;
+  ASSERT_EQ(::write(latest_context_->async_fd, &one, sizeof one), static_cast<ssize_t>(sizeof one));
+}
+
+std::size_t FakeRdma::pending_device_events() {
+  const std::lock_guard guard(device_events_lock_);
+  return device_events_.size() + taken_device_events_.size();
+}
+
+int FakeRdma::take_device_event(ibv_context* context, ibv_async_event* event) {
+  std::uint64_t taken = 0;
+  if (::read(context->async_fd, &taken, sizeof taken) < 0) return removed_ ? fail(EIO) : -1;
+  const std::lock_guard guard(device_events_lock_);
+  *event = device_events_.front();
+  device_events_.pop_front();
+  taken_device_events_.insert(event->element.qp);
+  return 0;
+}
+
+void FakeRdma::acknowledge(const ibv_async_event& event) {
+  const std::lock_guard guard(device_events_lock_);
+  const auto found = taken_device_events_.find(event.element.qp);
+  ASSERT_NE(found, taken_device_events_.end()) << "acknowledged twice";
+  taken_device_events_.erase(found);
+}
+
 ibv_device** FakeRdma::list(int* count) {
   ++list_calls;
   device_list_.clear();
@@ -122,7 +155,8 @@ ibv_context* FakeRdma::open(ibv_device* device) {
   auto* context = new ibv_context{};
   context->device = device;
   context->cmd_fd = ::eventfd(0, EFD_CLOEXEC);
-  context->async_fd = ::eventfd(0, EFD_CLOEXEC);
+  context->async_fd = ::eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+  latest_context_ = context;
   ++open_contexts_;
   return context;
 }
@@ -142,6 +176,10 @@ ibv_qp* FakeRdma::make_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   }
   auto made = std::make_unique<QueuePair>();
   made->qp.pd = pd;
+  made->qp.context = pd->context;
+  made->qp.send_cq = attr->send_cq;
+  made->qp.recv_cq = attr->recv_cq;
+  made->qp.srq = attr->srq;
   made->qp.qp_num = next_qp_number_++;
   made->granted = attr->cap;
   ibv_qp* const qp = &made->qp;
@@ -345,11 +383,9 @@ const Calls& FakeRdma::calls() {
           },
       .create_ah = [](ibv_pd*, ibv_ah_attr*) -> ibv_ah* { return nullptr; },
       .destroy_ah = [](ibv_ah*) { return EINVAL; },
-      .get_async_event = [](ibv_context* context, ibv_async_event*) -> int {
-        std::uint64_t taken = 0;
-        return ::read(context->async_fd, &taken, sizeof taken) < 0 ? -1 : 0;
-      },
-      .ack_async_event = [](ibv_async_event*) {},
+      .get_async_event = [](ibv_context* context,
+                            ibv_async_event* event) { return current->take_device_event(context, event); },
+      .ack_async_event = [](ibv_async_event* event) { current->acknowledge(*event); },
       .create_event_channel = [] { return current->make_channel(); },
       .destroy_event_channel = [](rdma_event_channel* channel) { current->drop_channel(channel); },
       .create_id = [](rdma_event_channel* channel, rdma_cm_id** id, void*,
@@ -380,6 +416,11 @@ const Calls& FakeRdma::calls() {
       .accept = [](rdma_cm_id* id, rdma_conn_param* p) { return note_parameters(id, p, "accept"); },
       .reject = [](rdma_cm_id* id, const void*, std::uint8_t) { return current->note(id, "reject"); },
       .disconnect = [](rdma_cm_id* id) { return current->note(id, "disconnect"); },
+      .notify =
+          [](rdma_cm_id* id, ibv_event_type event) {
+            if (event == IBV_EVENT_COMM_EST) ++current->notified_events;
+            return current->note(id, "notify");
+          },
       .get_cm_event = [](rdma_event_channel* channel,
                          rdma_cm_event** event) { return current->take_event(channel, event); },
       .ack_cm_event = [](rdma_cm_event* event) { return current->acknowledge(event); },

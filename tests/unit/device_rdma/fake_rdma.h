@@ -9,6 +9,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -67,6 +68,11 @@ class FakeRdma {
   /// A client of `listener` asks for a connection. Returns its id, which is on the listener's channel.
   Id& request(Id& listener, std::vector<std::byte> private_data, rdma_conn_param parameters = {});
 
+  /// The device whose context was opened last reports something.
+  void report(ibv_event_type type, void* element = nullptr);
+  /// Events of devices that nobody has taken, or that were taken and not acknowledged.
+  [[nodiscard]] std::size_t pending_device_events();
+
   // What the test wants to happen
   int access_error = 0;            ///< of /dev/infiniband/rdma_cm
   int open_error = 0;              ///< of each device
@@ -78,6 +84,8 @@ class FakeRdma {
   int access_calls = 0;
   int list_calls = 0;
   int destroy_calls = 0;  ///< of anything
+
+  int notified_events = 0;  ///< by rdma_notify(3), of any id
 
   // The calls, for the table.
   struct Channel;
@@ -91,6 +99,8 @@ class FakeRdma {
   int drop_id(rdma_cm_id* id);
   int migrate(rdma_cm_id* id, rdma_event_channel* channel);
   int bind(rdma_cm_id* id, const sockaddr* address);
+  int take_device_event(ibv_context* context, ibv_async_event* event);
+  void acknowledge(const ibv_async_event& event);
   int take_event(rdma_event_channel* channel, rdma_cm_event** event);
   int acknowledge(rdma_cm_event* event);
   /// Notes the call; -1 with errno when it is to fail.
@@ -118,6 +128,10 @@ class FakeRdma {
   bool removed_ = false;
   const pid_t owner_ = ::getpid();
   int open_contexts_ = 0;
+  ibv_context* latest_context_ = nullptr;
+  std::mutex device_events_lock_;
+  std::deque<ibv_async_event> device_events_;
+  std::multiset<const void*> taken_device_events_;  ///< what they are about
 };
 
 }  // namespace ringsock::rdma

@@ -15,7 +15,7 @@ const SocketAddress kAnywhere = SocketAddress::wildcard(AF_INET, 80);
 class RdmaProviderTest : public testing::Test {
  protected:
   FakeRdma fake_;
-  std::unique_ptr<verbs::DeviceProvider> provider_ = make_rdma_provider(FakeRdma::calls());
+  std::unique_ptr<verbs::DeviceProvider> provider_ = make_rdma_provider({}, FakeRdma::calls());
 };
 
 TEST_F(RdmaProviderTest, WithoutAConnectionManagerCostsOneLookASecond) {

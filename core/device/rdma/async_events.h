@@ -1,0 +1,59 @@
+// What a device reports without being asked: ibv_get_async_event(3).
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+
+#include "core/device/rdma/calls.h"
+
+namespace ringsock::rdma {
+
+/// Who hears of a queue pair. Called on the thread that takes the events, one call at a time, while the queue pair and
+/// the owner are entered; a call must not enter, leave or destroy any.
+class QueuePairOwner {
+ public:
+  /// It carries nothing any more. @param error  errno value for whoever uses it
+  virtual void queue_pair_failed(ibv_qp& qp, int error) = 0;
+  /// The peer has sent something before the connection manager called the connection established.
+  virtual void peer_has_sent() = 0;
+
+ protected:
+  ~QueuePairOwner() = default;
+};
+
+/// The events of one open device. All of them are acknowledged: destroying a queue pair waits for that.
+/// Threads: take_all() by one; the others from any thread.
+class AsyncEvents {
+ public:
+  AsyncEvents(const Calls& calls, ibv_context& context) : calls_(calls), context_(context) {}
+  AsyncEvents(const AsyncEvents&) = delete;
+  AsyncEvents& operator=(const AsyncEvents&) = delete;
+
+  void enter(ibv_qp& qp, QueuePairOwner& owner);
+  /// The owner is not called after return. Before the queue pair is destroyed, and before its owner is; whoever is
+  /// entered for it, or only this owner. Harmless when it is not entered.
+  void leave(ibv_qp* qp, const QueuePairOwner* owner = nullptr);
+
+  /// Handles whatever waits. False when nothing will come any more: the device is gone.
+  bool take_all();
+  /// The device has reported its failure, or has gone. What was made of it is dead.
+  [[nodiscard]] bool device_has_failed() const { return device_failed_.load(std::memory_order_acquire); }
+
+ private:
+  void handle(const ibv_async_event& event);
+  void fail_device();
+  /// Of the queue pairs that `concerns` holds for.
+  template <class Predicate>
+  void fail_all(int error, Predicate concerns);
+
+  const Calls& calls_;
+  ibv_context& context_;
+  std::mutex lock_;
+  std::unordered_map<ibv_qp*, QueuePairOwner*> owners_;
+  std::atomic<bool> device_failed_{false};
+};
+
+}  // namespace ringsock::rdma
