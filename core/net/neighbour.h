@@ -1,0 +1,68 @@
+// Who is at a next hop: one entry of the kernel's neighbour table.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/net/ip_address.h"
+#include "core/net/mac_address.h"
+
+namespace ringsock::net {
+
+/// NUD_* of linux/neighbour.h by name.
+enum class NeighbourState : std::uint8_t {
+  none,        ///< the kernel has no entry
+  incomplete,  ///< it is asking
+  reachable,
+  stale,      ///< usable; ask again while in use
+  delay,      ///< usable; the kernel will ask soon
+  probe,      ///< usable; the kernel is asking
+  failed,     ///< nobody answered: sends get EHOSTUNREACH until the kernel is asked again
+  no_arp,     ///< needs no resolution: multicast, broadcast, links without ARP
+  permanent,  ///< somebody configured it
+};
+
+/// What is known at one moment.
+struct NeighbourFacts {
+  NeighbourState state = NeighbourState::none;
+  MacAddress mac{};
+
+  /// Whether `mac` may be sent to.
+  [[nodiscard]] bool is_usable() const { return state >= NeighbourState::reachable && state != NeighbourState::failed; }
+  bool operator==(const NeighbourFacts&) const = default;
+};
+
+/// A next hop on a link, kept up to date by its NetworkState. Senders share it; it stays valid as long as they hold it,
+/// also when kernel or NetworkState forget it. Threads: any.
+class Neighbour {
+ public:
+  Neighbour(int ifindex, const IpAddress& address, const NeighbourFacts& facts = {});
+  Neighbour(const Neighbour&) = delete;
+  Neighbour& operator=(const Neighbour&) = delete;
+
+  [[nodiscard]] int ifindex() const { return ifindex_; }
+  [[nodiscard]] const IpAddress& address() const { return address_; }
+
+  /// One relaxed load: state and MAC belong together.
+  [[nodiscard]] NeighbourFacts facts() const noexcept;
+
+  /// Asked by the sender with each packet or burst: notes that the neighbour is in use. True once each time that the
+  /// kernel's entry went stale while nobody used it: then NetworkState::request_resolution() has the kernel confirm
+  /// it, for packets that pass by the kernel do not. (One in use is confirmed by NetworkState itself.) One load.
+  [[nodiscard]] bool needs_refresh() noexcept;
+
+ private:
+  friend class NeighbourTable;
+
+  /// Only NeighbourTable. @return whether a sender must care: another MAC, usable or not, failed or not.
+  bool update(const NeighbourFacts& facts) noexcept;
+  /// @return whether somebody sent since the last call.
+  bool take_use() noexcept { return in_use_.exchange(false, std::memory_order_relaxed); }
+
+  const int ifindex_;
+  const IpAddress address_;
+  std::atomic<std::uint64_t> packed_;  ///< MAC in the low 48 bits, state above
+  std::atomic<bool> in_use_{false};
+};
+
+}  // namespace ringsock::net

@@ -1,0 +1,42 @@
+// The network namespaces this process has sockets in.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "core/base/result.h"
+#include "core/net/network_state.h"
+
+namespace ringsock::net {
+
+/// Which network namespace a socket belongs to: that of the thread that made it, at that moment, for ever (setns(2)
+/// moves threads, not sockets). Two numbers are equal when the namespaces are. One or two system calls. Errors: EBADF,
+/// ENOTSOCK; EPERM on kernels before 5.14 without CAP_NET_ADMIN.
+Result<std::uint64_t> network_namespace_of(int socket_fd);
+
+/// One NetworkState per namespace in use, shared by who holds it; the last holder closes it, so that we do not keep a
+/// namespace alive. Threads: any.
+class Networks {
+ public:
+  /// That of a socket (any family). Makes it when nobody holds one yet: its netlink sockets are made by the calling
+  /// thread. Errors: EXDEV when the thread is in another namespace by now and nobody holds one for the socket's;
+  /// those of network_namespace_of() and NetworkState::open().
+  Result<std::shared_ptr<NetworkState>> of_socket(int socket_fd);
+
+  void before_fork();
+  void after_fork_in_parent();
+  void after_fork_in_child();
+
+ private:
+  Mutex lock_;
+  std::unordered_map<std::uint64_t, std::weak_ptr<NetworkState>> states_;
+  std::vector<std::shared_ptr<NetworkState>> across_fork_;
+};
+
+/// Of this process; its handlers for fork(2) are installed when the library is loaded.
+Networks& networks();
+
+}  // namespace ringsock::net
