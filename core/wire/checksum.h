@@ -1,0 +1,65 @@
+// The Internet checksum. Sources: RFC 1071 (the sum), RFC 1624 (changing one word of what it covers).
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/wire/big_endian.h"
+
+namespace ringsock::wire {
+
+/// The one's complement sum of 16-bit words, added up piece by piece. Pieces follow each other as in the packet, of any
+/// length: one of odd length is not padded unless it is the last.
+class InternetSum {
+ public:
+  constexpr InternetSum() = default;
+
+  InternetSum& add(std::span<const std::byte> bytes);
+  /// Adds one word. Only behind pieces whose lengths add up to an even number.
+  constexpr InternetSum& add(Be16 word) {
+    sum_ += std::bit_cast<std::uint16_t>(word);
+    return *this;
+  }
+
+  /// The sum in 16 bits, as it lies in a packet. A sender that leaves the rest to the device writes that of the pseudo
+  /// header into the checksum field (CHECKSUM_PARTIAL).
+  [[nodiscard]] constexpr Be16 folded() const { return std::bit_cast<Be16>(fold(sum_)); }
+  /// The complement of the sum: what goes into a checksum field that was zero meanwhile.
+  [[nodiscard]] constexpr Be16 checksum() const { return std::bit_cast<Be16>(static_cast<std::uint16_t>(~fold(sum_))); }
+  /// Whether what was added, its checksum field included, has the right checksum.
+  [[nodiscard]] constexpr bool is_valid() const { return fold(sum_) == 0xffff; }
+
+  static constexpr std::uint16_t fold(std::uint64_t sum) {
+    sum = (sum & 0xffffffff) + (sum >> 32);
+    sum = (sum & 0xffffffff) + (sum >> 32);
+    std::uint32_t half = static_cast<std::uint32_t>(sum);
+    half = (half & 0xffff) + (half >> 16);
+    half = (half & 0xffff) + (half >> 16);
+    return static_cast<std::uint16_t>(half);
+  }
+
+ private:
+  // Words are added in the byte order of this host: the sum is the same with its bytes swapped (RFC 1071, 2 (B)).
+  std::uint64_t sum_ = 0;
+  bool odd_ = false;  ///< an odd number of bytes came before
+};
+
+/// The checksum field after one 16-bit word that it covers has changed (RFC 1624, equation 3). Not for a UDP checksum
+/// of zero, which is none.
+constexpr Be16 update_checksum(Be16 checksum, Be16 old_word, Be16 new_word) {
+  const auto complement = [](Be16 word) { return static_cast<std::uint16_t>(~std::bit_cast<std::uint16_t>(word)); };
+  const std::uint64_t sum =
+      std::uint64_t{complement(checksum)} + complement(old_word) + std::bit_cast<std::uint16_t>(new_word);
+  return std::bit_cast<Be16>(static_cast<std::uint16_t>(~InternetSum::fold(sum)));
+}
+/// The same for a 32-bit word at an even offset, e.g. an address.
+constexpr Be16 update_checksum(Be16 checksum, Be32 old_word, Be32 new_word) {
+  const auto before = std::bit_cast<std::array<Be16, 2>>(old_word);
+  const auto after = std::bit_cast<std::array<Be16, 2>>(new_word);
+  return update_checksum(update_checksum(checksum, before[0], after[0]), before[1], after[1]);
+}
+
+}  // namespace ringsock::wire
