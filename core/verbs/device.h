@@ -22,6 +22,21 @@ class ConnectionId;
 /// How a connection manager identifies services: rdma_cm(7) port spaces.
 enum class PortSpace { tcp, udp };
 
+/// What became of the packets of a raw packet queue pair since it was made.
+struct PacketCounters {
+  std::uint64_t rx_packets = 0;       ///< completed receives
+  std::uint64_t rx_bytes = 0;         ///< in them
+  std::uint64_t rx_ring_full = 0;     ///< dropped: nobody polled in time, or no receive was posted
+  std::uint64_t rx_bad_length = 0;    ///< dropped: the headers' lengths contradict each other or the frame's
+  std::uint64_t rx_bad_checksum = 0;  ///< dropped
+  std::uint64_t rx_too_long = 0;      ///< dropped: the posted receive was too short
+  std::uint64_t tx_packets = 0;       ///< sent; one that the device segments counts once
+  std::uint64_t tx_bytes = 0;         ///< in them
+  std::uint64_t tx_dropped = 0;       ///< posted and lost: the interface's queue was full
+  std::uint64_t rx_system_calls = 0;  ///< for packets too large for the ring
+  std::uint64_t tx_system_calls = 0;
+};
+
 /// An open device. Posting, polling and arming go straight through context()->ops by the inline verbs (ibv_post_send(),
 /// ibv_poll_cq(), ibv_req_notify_cq() ...) whatever the device; the functions here are the ones that libibverbs exports
 /// as symbols. Arguments, results and errors are those of the ibv_ function of the same name (man 3 ibv_create_qp ...);
@@ -71,6 +86,8 @@ class Device {
   virtual Result<Qp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr) = 0;
   virtual Status modify_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask) = 0;
   virtual Status query_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask, ibv_qp_init_attr& init_attr) = 0;
+  /// Of a raw packet queue pair. Error: EOPNOTSUPP where the device does not count.
+  virtual Result<PacketCounters> packet_counters(ibv_qp& /*qp*/) { return Error{EOPNOTSUPP, "packet_counters"}; }
   virtual Result<Ah> create_ah(ibv_pd& pd, ibv_ah_attr& attr) = 0;
   /// ibv_get_async_event(3), except that it never blocks; context().async_fd is pollable. Error: EAGAIN.
   virtual Result<ibv_async_event> get_async_event() = 0;

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "core/base/result.h"
+
 namespace ringsock::verbs {
 
 class Device;
@@ -17,6 +19,7 @@ int destroy(Device& device, ibv_cq* object);
 int destroy(Device& device, ibv_srq* object);
 int destroy(Device& device, ibv_qp* object);
 int destroy(Device& device, ibv_ah* object);
+int destroy(Device& device, ibv_flow* object);
 /// A failing destroy means that a child is still alive: logged, never thrown.
 void report_teardown_failure(int error);
 }  // namespace detail
@@ -63,5 +66,12 @@ using Cq = Handle<ibv_cq>;
 using Srq = Handle<ibv_srq>;
 using Qp = Handle<ibv_qp>;
 using Ah = Handle<ibv_ah>;
+using Flow = Handle<ibv_flow>;
+
+/// ibv_create_flow(3). Errors: EINVAL nonsense, EOPNOTSUPP a rule that the device does not have, EEXIST the same rule
+/// is there already, EPERM, ENOMEM.
+Result<Flow> create_flow(Device& device, ibv_qp& qp, ibv_flow_attr& attr);
+/// Takes a new raw packet queue pair to where it sends and receives. Errors: those of ibv_modify_qp(3).
+Status start_raw_packet_qp(Device& device, ibv_qp& qp);
 
 }  // namespace ringsock::verbs
