@@ -111,7 +111,11 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
       if (!is_stream) break;
       return O_RDWR | (socket->is_nonblocking() ? O_NONBLOCK : 0);
     case F_SETFL:
-      if (!is_stream) break;
+      if (!is_stream) {  // the kernel's descriptor has the flags, too
+        auto done = by_kernel(fd, command, argument);
+        if (done) set_status_flags(socket, static_cast<int>(argument));
+        return done;
+      }
       set_status_flags(socket, static_cast<int>(argument));
       return 0;
     case F_GETFD:
@@ -162,6 +166,15 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
   }
   if (is_stream && (request == FIOCLEX || request == FIONCLEX)) {
     return control(socket, fd, F_SETFD, request == FIOCLEX ? FD_CLOEXEC : 0);
+  }
+  if (socket->is_datagram()) {
+    switch (request) {
+      case FIONREAD: return store_int(argument, socket->unread_bytes());
+      case FIONBIO:
+        if (argument != nullptr) socket->set_nonblocking(*static_cast<const int*>(argument) != 0);
+        break;
+      default: break;
+    }
   }
   if (on_ring) {
     switch (request) {

@@ -1,30 +1,14 @@
-// Making sockets, connecting them, their names and options.
+// Connecting sockets, their names and options.
 #include <fcntl.h>
 #include <netinet/in.h>
 
 #include <cerrno>
 
 #include "core/base/unique_fd.h"
-#include "librsocket/process.h"
-#include "preload/offload.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
 namespace {
-
-/// A kernel socket that may come to be carried by a ring. Where we cannot help it stays what it is.
-void take_in(int fd, int domain, int type) {
-  const int saved_errno = errno;
-  try {
-    auto* dual = new DualSocket(rs::process(), domain, fd);
-    runtime::Ref socket(dual);
-    dual->close_on_exec.store((type & SOCK_CLOEXEC) != 0);
-    dual->set_nonblocking((type & SOCK_NONBLOCK) != 0);
-    [[maybe_unused]] const Status entered = fd_table().insert(fd, std::move(socket));
-  } catch (const std::bad_alloc&) {
-  }
-  errno = saved_errno;
-}
 
 int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags) {
   return route_pinned(
@@ -73,7 +57,7 @@ int domain_of(Lookup& socket) {
 
 Status set_option(Lookup& socket, int level, int name, const void* value, socklen_t length) {
   Status done = socket->set_option(level, name, value, length);
-  if (done || done.error().code != ENOPROTOOPT) return done;
+  if (done || done.error().code != ENOPROTOOPT || socket->is_datagram()) return done;
   const KernelsOpinion kernel(domain_of(socket));
   if (real.setsockopt(kernel.fd(), level, name, value, length) != 0) return Error::last("setsockopt");
   return ok();
@@ -81,7 +65,7 @@ Status set_option(Lookup& socket, int level, int name, const void* value, sockle
 
 Status get_option(Lookup& socket, int level, int name, void* value, socklen_t* length) {
   Status done = socket->get_option(level, name, value, length);
-  if (done || done.error().code != ENOPROTOOPT) return done;
+  if (done || done.error().code != ENOPROTOOPT || socket->is_datagram()) return done;
   const KernelsOpinion kernel(domain_of(socket));
   if (real.getsockopt(kernel.fd(), level, name, value, length) != 0) return Error::last("getsockopt");
   return ok();
@@ -98,12 +82,6 @@ int connect_ours(int fd, const sockaddr* address, socklen_t length) {
 
 using namespace ringsock;
 using namespace ringsock::preload;
-
-RS_INTERCEPT int socket(int domain, int type, int protocol) {
-  const int fd = real.socket(domain, type, protocol);
-  if (fd >= 0 && may_offload(domain, type, protocol)) take_in(fd, domain, type);
-  return fd;
-}
 
 RS_INTERCEPT int bind(int fd, const sockaddr* address, socklen_t length) {
   return route_pinned(

@@ -81,7 +81,7 @@ Result<int> receive_many(Lookup& socket, mmsghdr* messages, unsigned count, int 
     if (!got) return done > 0 ? Result<int>(done) : got.error();
     messages[i].msg_len = static_cast<unsigned>(*got);
     ++done;
-    if (*got == 0 || (deadline != Nanos::max() && monotonic_now() >= deadline)) break;
+    if ((*got == 0 && !socket->is_datagram()) || (deadline != Nanos::max() && monotonic_now() >= deadline)) break;
     if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
   }
   return done;
@@ -98,16 +98,35 @@ Result<int> send_many(Lookup& socket, mmsghdr* messages, unsigned count, int fla
   return done;
 }
 
-ssize_t receive_from(int fd, void* data, size_t length, int flags, socklen_t* address_length, auto libcs) {
+ssize_t receive_from(int fd, void* data, size_t length, int flags, sockaddr* address, socklen_t* address_length,
+                     auto libcs) {
   return route(
       fd,
-      [&](Lookup& socket) {
-        auto got = runtime::receive(socket, data, length, flags);
-        // As Linux on TCP: no address, and its length says so.
-        if (got && address_length != nullptr) *address_length = 0;
+      [&](Lookup& socket) -> Result<ssize_t> {
+        if (address == nullptr) return runtime::receive(socket, data, length, flags);
+        if (address_length == nullptr) return Error{EFAULT, "recvfrom"};
+        iovec part{data, length};
+        msghdr message{};
+        message.msg_name = address;
+        message.msg_namelen = *address_length;
+        message.msg_iov = &part;
+        message.msg_iovlen = 1;
+        auto got = runtime::receive(socket, message, flags);
+        if (got) *address_length = message.msg_namelen;
         return got;
       },
       libcs);
+}
+
+Result<ssize_t> send_datagram_to(Lookup& socket, const void* data, size_t length, int flags, const sockaddr* address,
+                                 socklen_t address_length) {
+  iovec part{const_cast<void*>(data), length};
+  msghdr message{};
+  message.msg_name = const_cast<sockaddr*>(address);
+  message.msg_namelen = address_length;
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  return runtime::send(socket, message, flags);
 }
 
 }  // namespace
@@ -145,13 +164,13 @@ RS_INTERCEPT ssize_t __recv_chk(int fd, void* data, size_t length, size_t room, 
 
 RS_INTERCEPT ssize_t recvfrom(int fd, void* data, size_t length, int flags, sockaddr* address,
                               socklen_t* address_length) {
-  return receive_from(fd, data, length, flags, address_length,
+  return receive_from(fd, data, length, flags, address, address_length,
                       [=] { return real.recvfrom(fd, data, length, flags, address, address_length); });
 }
 RS_INTERCEPT ssize_t __recvfrom_chk(int fd, void* data, size_t length, size_t room, int flags, sockaddr* address,
                                     socklen_t* address_length) {
   if (length > room) buffer_overflow(fd);
-  return receive_from(fd, data, length, flags, address_length,
+  return receive_from(fd, data, length, flags, address, address_length,
                       [=] { return real.recvfrom(fd, data, length, flags, address, address_length); });
 }
 
@@ -203,10 +222,14 @@ RS_INTERCEPT ssize_t __send(int fd, const void* data, size_t length, int flags) 
 
 RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, const sockaddr* address,
                             socklen_t address_length) {
-  return route_pinned(
+  return route(
       fd,
       [&](Lookup& socket) -> Result<ssize_t> {
-        if ((flags & MSG_FASTOPEN) != 0) {
+        if (socket->is_datagram() && address != nullptr) {
+          return send_datagram_to(socket, data, length, flags, address, address_length);
+        }
+        if ((flags & MSG_FASTOPEN) != 0 && !socket->is_datagram()) {
+          socket.pin();
           if (Status connected = runtime::connect(socket, address, address_length); !connected)
             return connected.error();
           const ssize_t sent = intercepted_send(fd, data, length, flags & ~MSG_FASTOPEN);  // whichever way it went

@@ -194,6 +194,10 @@ class Endpoint : public ListNode<ForkRegistry> {
   /// No call of the watch runs or comes after return. Harmless when it is not entered.
   void remove_watch(Watch& watch);
 
+  /// Whether each send and each receive is one datagram: none of 0 bytes is an end, and no call goes on where another
+  /// one stopped.
+  [[nodiscard]] virtual bool is_datagram() const noexcept { return false; }
+
   /// How often something arrived, or space came free: what edge-triggered epoll reports as a new edge although ready()
   /// says the same as before. Wraps.
   [[nodiscard]] std::uint32_t activity() const { return activity_.load(std::memory_order_acquire); }

@@ -53,6 +53,11 @@ class RestOfMessage {
   msghdr message_;
 };
 
+/// Whether a receive wants all that it has room for (recv(2)).
+bool wants_all(const Endpoint& endpoint, int flags) {
+  return (flags & MSG_WAITALL) != 0 && (flags & MSG_PEEK) == 0 && !endpoint.is_datagram();
+}
+
 /// Repeats `attempt(done)` until it has moved `total` bytes. Bytes moved, or the error when there were none.
 /// `attempt` answers the bytes it moved; 0 is the end of the stream.
 template <class Attempt>
@@ -73,8 +78,8 @@ Result<ssize_t> until_complete(Endpoint& endpoint, std::uint32_t interest, Nanos
 }  // namespace
 
 Result<ssize_t> receive(Lookup& socket, void* data, std::size_t length, int flags) {
-  const bool all = (flags & MSG_WAITALL) != 0 && (flags & MSG_PEEK) == 0;
   auto first = socket->receive_bytes(data, length, flags);
+  const bool all = wants_all(*socket, flags);
   if (!may_block(*socket, flags)) return first;
   if (first) {
     if (!all || *first == 0 || static_cast<std::size_t>(*first) >= length) return first;
@@ -94,7 +99,7 @@ Result<ssize_t> receive(Lookup& socket, void* data, std::size_t length, int flag
 
 Result<ssize_t> receive(Lookup& socket, msghdr& message, int flags) {
   auto first = socket->receive(message, flags);
-  const bool all = (flags & MSG_WAITALL) != 0 && (flags & MSG_PEEK) == 0;
+  const bool all = wants_all(*socket, flags);
   if (!may_block(*socket, flags)) return first;
   if (first ? !all || *first == 0 : first.error().code != EAGAIN) return first;
   socket.pin();
@@ -121,6 +126,10 @@ Result<ssize_t> send(Lookup& socket, const void* data, std::size_t length, int f
   if (!may_block(*socket, flags)) return first;
   socket.pin();
   const Nanos deadline = deadline_after(socket->send_timeout());
+  if (socket->is_datagram()) {
+    return with_sigpipe(
+        retry_until_ready(*socket, EPOLLOUT, deadline, [&] { return socket->send_bytes(data, length, flags); }), flags);
+  }
   const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;
   auto sent = until_complete(*socket, EPOLLOUT, deadline, length, done, [&](std::size_t so_far) {
     return socket->send_bytes(static_cast<const std::byte*>(data) + so_far, length - so_far, flags);
@@ -132,6 +141,13 @@ Result<ssize_t> send(Lookup& socket, const msghdr& message, int flags) {
   auto first = socket->send(message, flags);
   if (!first && first.error().code != EAGAIN) return with_sigpipe(first, flags);
   if (!may_block(*socket, flags)) return first;
+  if (socket->is_datagram()) {
+    if (first) return first;
+    socket.pin();
+    return with_sigpipe(retry_until_ready(*socket, EPOLLOUT, deadline_after(socket->send_timeout()),
+                                          [&] { return socket->send(message, flags); }),
+                        flags);
+  }
   const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;
   RestOfMessage rest(message);
   const std::size_t total = rest.left();
