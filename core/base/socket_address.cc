@@ -1,6 +1,7 @@
 #include "core/base/socket_address.h"
 
 #include <arpa/inet.h>
+#include <endian.h>
 
 #include <algorithm>
 
@@ -27,6 +28,16 @@ Result<SocketAddress> SocketAddress::from(const sockaddr* address, socklen_t len
   return Error{EAFNOSUPPORT, "address: family"};
 }
 
+Result<SocketAddress> SocketAddress::from_rdma(const sockaddr* address, socklen_t length) {
+  sa_family_t family = AF_UNSPEC;
+  if (address != nullptr && length >= sizeof family) std::memcpy(&family, address, sizeof family);
+  if (family != AF_IB) return from(address, length);
+  if (length < sizeof(sockaddr_ib)) return Error{EINVAL, "address: shorter than sockaddr_ib"};
+  SocketAddress out;
+  std::memcpy(&out.storage_.ib, address, sizeof(sockaddr_ib));
+  return out;
+}
+
 SocketAddress SocketAddress::v4(std::uint32_t host_order_address, std::uint16_t port) {
   SocketAddress out;
   out.storage_.in4.sin_family = AF_INET;
@@ -51,12 +62,14 @@ SocketAddress SocketAddress::wildcard(int family, std::uint16_t port) {
 std::uint16_t SocketAddress::port() const {
   if (family() == AF_INET) return ntohs(storage_.in4.sin_port);
   if (family() == AF_INET6) return ntohs(storage_.in6.sin6_port);
+  if (is_infiniband()) return static_cast<std::uint16_t>(be64toh(storage_.ib.sib_sid));
   return 0;
 }
 
 void SocketAddress::set_port(std::uint16_t port) {
   if (family() == AF_INET) storage_.in4.sin_port = htons(port);
   if (family() == AF_INET6) storage_.in6.sin6_port = htons(port);
+  if (is_infiniband()) storage_.ib.sib_sid = htobe64((be64toh(storage_.ib.sib_sid) & ~std::uint64_t{0xffff}) | port);
 }
 
 bool SocketAddress::is_wildcard() const {
@@ -95,6 +108,7 @@ SocketAddress SocketAddress::mapped() const {
 socklen_t SocketAddress::length() const {
   if (family() == AF_INET) return sizeof(sockaddr_in);
   if (family() == AF_INET6) return sizeof(sockaddr_in6);
+  if (is_infiniband()) return sizeof(sockaddr_ib);
   return sizeof(sa_family_t);
 }
 
@@ -114,6 +128,10 @@ std::string SocketAddress::to_string() const {
     ::inet_ntop(AF_INET6, &storage_.in6.sin6_addr, text, sizeof text);
     return "[" + std::string(text) + "]:" + std::to_string(port());
   }
+  if (is_infiniband()) {  // a GID has the form of an IPv6 address
+    ::inet_ntop(AF_INET6, storage_.ib.sib_addr.sib_raw, text, sizeof text);
+    return "gid [" + std::string(text) + "]:" + std::to_string(port());
+  }
   return "unspecified";
 }
 
@@ -123,6 +141,10 @@ bool operator==(const SocketAddress& a, const SocketAddress& b) {
   if (a.family() == AF_INET6) {
     return IN6_ARE_ADDR_EQUAL(&a.storage_.in6.sin6_addr, &b.storage_.in6.sin6_addr) &&
            a.storage_.in6.sin6_scope_id == b.storage_.in6.sin6_scope_id;
+  }
+  if (a.is_infiniband()) {
+    return ib_addr_cmp(&a.storage_.ib.sib_addr, &b.storage_.ib.sib_addr) == 0 &&
+           a.storage_.ib.sib_sid == b.storage_.ib.sib_sid && a.storage_.ib.sib_pkey == b.storage_.ib.sib_pkey;
   }
   return true;
 }

@@ -1,6 +1,7 @@
 // A socket address by value: family, address, port, in one comparable type.
 #pragma once
 
+#include <infiniband/ib.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -12,21 +13,26 @@
 
 namespace ringsock {
 
-/// An AF_INET or AF_INET6 address with port, or nothing (AF_UNSPEC).
+/// An AF_INET or AF_INET6 address with port, or nothing (AF_UNSPEC). Where RDMA's own addresses are wanted, also an
+/// AF_IB one: a GID, with the port in the service id's last 16 bits.
 class SocketAddress {
  public:
   SocketAddress() { std::memset(&storage_, 0, sizeof storage_); }
 
   /// Checks family and length as the kernel does. Errors: EINVAL too short, EAFNOSUPPORT other family.
   static Result<SocketAddress> from(const sockaddr* address, socklen_t length);
+  /// Also AF_IB, struct sockaddr_ib.
+  static Result<SocketAddress> from_rdma(const sockaddr* address, socklen_t length);
   static SocketAddress v4(std::uint32_t host_order_address, std::uint16_t port);
   static SocketAddress v6(const in6_addr& address, std::uint16_t port, std::uint32_t scope_id = 0);
   static SocketAddress wildcard(int family, std::uint16_t port);
 
   [[nodiscard]] int family() const { return storage_.any.sa_family; }
   [[nodiscard]] bool is_unspecified() const { return family() == AF_UNSPEC; }
+  [[nodiscard]] bool is_infiniband() const { return family() == AF_IB; }
   [[nodiscard]] std::uint16_t port() const;
   void set_port(std::uint16_t port);
+  /// Both of IP: nothing but RDMA CM knows what an AF_IB address reaches.
   [[nodiscard]] bool is_wildcard() const;
   [[nodiscard]] bool is_loopback() const;
   [[nodiscard]] bool is_v4_mapped() const;
@@ -39,11 +45,12 @@ class SocketAddress {
   [[nodiscard]] socklen_t length() const;
   [[nodiscard]] const sockaddr_in& in4() const { return storage_.in4; }
   [[nodiscard]] const sockaddr_in6& in6() const { return storage_.in6; }
+  [[nodiscard]] const sockaddr_ib& ib() const { return storage_.ib; }
 
   /// Copies to a caller's buffer with the value-result rule of getsockname(2): at most *length bytes are written,
   /// *length becomes the full length. Either pointer null: nothing happens.
   void copy_to(sockaddr* out, socklen_t* length) const;
-  /// "10.0.0.1:80", "[::1]:80", "unspecified".
+  /// "10.0.0.1:80", "[::1]:80", "gid [fe80::1]:80", "unspecified".
   [[nodiscard]] std::string to_string() const;
 
   friend bool operator==(const SocketAddress& a, const SocketAddress& b);
@@ -53,6 +60,7 @@ class SocketAddress {
     sockaddr any;
     sockaddr_in in4;
     sockaddr_in6 in6;
+    sockaddr_ib ib;
   } storage_;
 };
 

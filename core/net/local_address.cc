@@ -88,7 +88,7 @@ Result<bool> ask_kernel(const SocketAddress& address) {
 
 Result<bool> is_local_address(const SocketAddress& address) {
   const SocketAddress plain = address.unmapped();
-  if (plain.is_unspecified() || plain.is_wildcard()) return false;
+  if (plain.is_unspecified() || plain.is_infiniband() || plain.is_wildcard()) return false;
   if (plain.is_loopback()) return true;
   return ask_kernel(plain);
 }

@@ -78,6 +78,7 @@ void for_each_pair(SlotCounters& a, const SlotCounters& b, Visit visit) {
 
 SlotAddress slot_address(const SocketAddress& address) {
   SlotAddress out{};
+  if (address.is_infiniband()) return out;  // the page has room for IP
   out.family = static_cast<std::uint16_t>(address.family());
   out.port = address.is_unspecified() ? std::uint16_t{0} : address.port();
   if (address.family() == AF_INET) {

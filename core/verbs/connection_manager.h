@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/result.h"
@@ -107,6 +108,11 @@ class ConnectionId {
   /// rdma_resolve_addr(3) and rdma_resolve_route(3): events addr_resolved or addr_error, route_resolved or route_error.
   virtual Status resolve_addr(const SocketAddress& destination, Nanos timeout) = 0;
   virtual Status resolve_route(Nanos timeout) = 0;
+  /// Path records that resolve_route() takes instead of asking for some: struct ibv_path_data[], as rdma_getaddrinfo(3)
+  /// gives them (RDMA_OPTION_IB_PATH). Kept. Ignored by a device without routes.
+  virtual void use_route(std::span<const std::byte> /*path_data*/) {}
+  /// The route that was resolved, in the same form; empty on a device without routes.
+  [[nodiscard]] virtual std::vector<std::byte> route() const { return {}; }
   /// rdma_create_qp(3), plus `receive_bytes` (may be 0) of zeroed memory that the peer may RDMA-write once connected.
   /// The queue pair comes back in state INIT, receives may be posted. `attr.cap` is updated to what was granted. After
   /// route_resolved, or on the id of a connect_request.

@@ -108,6 +108,10 @@ Status ManyDevicesId::resolve_addr(const SocketAddress& destination, Nanos timeo
   return started;
 }
 
+void ManyDevicesId::use_route(std::span<const std::byte> path_data) {
+  for (const Member& member : members_) member.id->use_route(path_data);
+}
+
 Result<CmEvent> ManyDevicesId::next_event() {
   Error error{EAGAIN, "no event"};
   for (std::size_t i = 0; i < members_.size(); ++i) {

@@ -29,6 +29,8 @@ class ManyDevicesId final : public ConnectionId {
   Status listen(int backlog) override;
   Status resolve_addr(const SocketAddress& destination, Nanos timeout) override;
   Status resolve_route(Nanos timeout) override { return front().resolve_route(timeout); }
+  void use_route(std::span<const std::byte> path_data) override;
+  [[nodiscard]] std::vector<std::byte> route() const override { return front().route(); }
   Result<ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) override {
     return front().create_qp(pd, attr, receive_bytes);
   }

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "core/base/log.h"
+#include "core/device/rdma/path_data.h"
 #include "core/verbs/pages.h"
 
 namespace ringsock::rdma {
@@ -30,7 +31,7 @@ int to_milliseconds(Nanos time) {
 }
 
 SocketAddress from_storage(const sockaddr_storage& storage) {
-  auto address = SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), sizeof storage);
+  auto address = SocketAddress::from_rdma(reinterpret_cast<const sockaddr*>(&storage), sizeof storage);
   return address ? *address : SocketAddress();
 }
 
@@ -101,7 +102,18 @@ Status RdmaId::resolve_addr(const SocketAddress& destination, Nanos timeout) {
 }
 
 Status RdmaId::resolve_route(Nanos timeout) {
+  if (!route_.empty()) {
+    // The kernel reports it as resolved.
+    return call_failed_or_ok(calls().set_option(id_, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, route_.data(), route_.size()),
+                             "rdma_set_option: path");
+  }
   return call_failed_or_ok(calls().resolve_route(id_, to_milliseconds(timeout)), "rdma_resolve_route");
+}
+
+std::vector<std::byte> RdmaId::route() const {
+  const rdma_route& route = id_->route;
+  if (route.path_rec == nullptr || route.num_paths <= 0) return {};
+  return path_data_of({route.path_rec, static_cast<std::size_t>(route.num_paths)});
 }
 
 Status RdmaId::learn_device() {
@@ -198,10 +210,23 @@ rdma_conn_param RdmaId::request_parameters(const ConnectionParameters& parameter
   return out;
 }
 
+std::size_t RdmaId::request_header_bytes() const {
+  // struct cma_hdr: version, IP version, port, two addresses of 16 bytes. With IP addresses the kernel puts it there,
+  // and hides it from the peer; with AF_IB, whose packets have it, too, it does neither.
+  constexpr std::size_t kHeaderBytes = 36;
+  return id_->route.addr.src_addr.sa_family == AF_IB ? kHeaderBytes : 0;
+}
+
 Status RdmaId::connect(const ConnectionParameters& parameters) {
   if (qp_ == nullptr) return Error{EINVAL, "connect: no queue pair"};
   if (parameters.private_data.size() > verbs::kMaxRequestPrivateData) return Error{EINVAL, "connect: private data"};
   rdma_conn_param request = request_parameters(parameters);
+  std::vector<std::byte> data(request_header_bytes());
+  if (!data.empty()) {
+    data.insert(data.end(), parameters.private_data.begin(), parameters.private_data.end());
+    request.private_data = data.data();
+    request.private_data_len = static_cast<std::uint8_t>(data.size());
+  }
   // iWARP's connection set-up may begin with a READ of zero bytes (RFC 6581).
   if (!device_->has_write_with_immediate())
     request.initiator_depth = std::max<std::uint8_t>(request.initiator_depth, 1);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "core/device/rdma/event_channel.h"
 #include "core/device/rdma/rdma_devices.h"
@@ -34,6 +35,8 @@ class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
   Status listen(int backlog) override;
   Status resolve_addr(const SocketAddress& destination, Nanos timeout) override;
   Status resolve_route(Nanos timeout) override;
+  void use_route(std::span<const std::byte> path_data) override { route_.assign(path_data.begin(), path_data.end()); }
+  [[nodiscard]] std::vector<std::byte> route() const override;
   Result<verbs::ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) override;
   Status connect(const verbs::ConnectionParameters& parameters) override;
   Status accept(const verbs::ConnectionParameters& parameters) override;
@@ -65,11 +68,14 @@ class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
   void to_error();
   Result<int> attributes_for(ibv_qp_state state, ibv_qp_attr& attr);
   rdma_conn_param request_parameters(const verbs::ConnectionParameters& parameters) const;
+  /// Bytes that the connection manager keeps for itself before the private data of a request, and leaves to us.
+  [[nodiscard]] std::size_t request_header_bytes() const;
 
   // rdma_id_events.cc
   void queue_pair_failed(ibv_qp& qp, int error) override;
   void peer_has_sent() override;
   Result<verbs::CmEvent> take(rdma_cm_event& raw);
+  [[nodiscard]] Result<verbs::CmEvent> translate(const rdma_cm_event& raw) const;
   Result<verbs::CmEvent> on_request(verbs::CmEvent event, rdma_cm_id* id);
   Result<verbs::CmEvent> on_address(verbs::CmEvent event);
   Result<verbs::CmEvent> on_response(verbs::CmEvent event);
@@ -87,6 +93,7 @@ class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
   bool reuse_address_ = false;
   bool v6_only_ = false;
   bool options_set_ = false;
+  std::vector<std::byte> route_;  ///< given by the caller; empty: to be asked for
   bool listening_ = false;
   bool established_ = false;
   bool ended_ = false;  ///< disconnected or removed: told, and once is enough

@@ -21,11 +21,12 @@ int error_of(const rdma_cm_event& raw, int otherwise) {
 }
 
 /// Copies what the peer sent along. Its length is the peer's word, or the padded field of the packet.
-void copy_parameters(const rdma_cm_event& raw, CmEvent& event) {
+void copy_parameters(const rdma_cm_event& raw, std::size_t header_bytes, CmEvent& event) {
   const rdma_conn_param& from = raw.param.conn;
-  if (from.private_data != nullptr) {
-    event.private_data_bytes = std::min<std::size_t>(from.private_data_len, event.private_data.size());
-    std::memcpy(event.private_data.data(), from.private_data, event.private_data_bytes);
+  if (from.private_data != nullptr && from.private_data_len > header_bytes) {
+    event.private_data_bytes = std::min<std::size_t>(from.private_data_len - header_bytes, event.private_data.size());
+    std::memcpy(event.private_data.data(), static_cast<const std::byte*>(from.private_data) + header_bytes,
+                event.private_data_bytes);
   }
   event.parameters.responder_resources = from.responder_resources;
   event.parameters.initiator_depth = from.initiator_depth;
@@ -41,10 +42,11 @@ CmEvent failure(CmEventType type, int error) {
   return event;
 }
 
-CmEvent with_parameters(CmEventType type, const rdma_cm_event& raw) {
+/// @param header_bytes  before the private data
+CmEvent with_parameters(CmEventType type, const rdma_cm_event& raw, std::size_t header_bytes = 0) {
   CmEvent event;
   event.type = type;
-  copy_parameters(raw, event);
+  copy_parameters(raw, header_bytes, event);
   return event;
 }
 
@@ -55,25 +57,6 @@ CmEvent rejected(const rdma_cm_event& raw) {
   CmEvent event = with_parameters(CmEventType::rejected, raw);
   event.status = ECONNREFUSED;
   return event;
-}
-
-/// EAGAIN: it means nothing to us.
-Result<CmEvent> translate(const rdma_cm_event& raw) {
-  switch (raw.event) {
-    case RDMA_CM_EVENT_CONNECT_REQUEST: return with_parameters(CmEventType::connect_request, raw);
-    case RDMA_CM_EVENT_ADDR_RESOLVED: return plain(CmEventType::addr_resolved);
-    case RDMA_CM_EVENT_ADDR_ERROR: return failure(CmEventType::addr_error, error_of(raw, EHOSTUNREACH));
-    case RDMA_CM_EVENT_ROUTE_RESOLVED: return plain(CmEventType::route_resolved);
-    case RDMA_CM_EVENT_ROUTE_ERROR: return failure(CmEventType::route_error, error_of(raw, EHOSTUNREACH));
-    case RDMA_CM_EVENT_CONNECT_ERROR: return failure(CmEventType::connect_error, error_of(raw, ECONNABORTED));
-    case RDMA_CM_EVENT_UNREACHABLE: return failure(CmEventType::unreachable, error_of(raw, ETIMEDOUT));
-    case RDMA_CM_EVENT_REJECTED: return rejected(raw);
-    case RDMA_CM_EVENT_CONNECT_RESPONSE:
-    case RDMA_CM_EVENT_ESTABLISHED: return with_parameters(CmEventType::established, raw);
-    case RDMA_CM_EVENT_DISCONNECTED: return plain(CmEventType::disconnected);
-    case RDMA_CM_EVENT_DEVICE_REMOVAL: return failure(CmEventType::device_removal, ENETDOWN);
-    default: return kNothing;
-  }
 }
 
 }  // namespace
@@ -96,6 +79,26 @@ Result<CmEvent> RdmaId::next_event() {
     if (event || event.error().code != EAGAIN) return event;
   }
   return kNothing;
+}
+
+/// EAGAIN: it means nothing to us.
+Result<CmEvent> RdmaId::translate(const rdma_cm_event& raw) const {
+  switch (raw.event) {
+    case RDMA_CM_EVENT_CONNECT_REQUEST:
+      return with_parameters(CmEventType::connect_request, raw, request_header_bytes());
+    case RDMA_CM_EVENT_ADDR_RESOLVED: return plain(CmEventType::addr_resolved);
+    case RDMA_CM_EVENT_ADDR_ERROR: return failure(CmEventType::addr_error, error_of(raw, EHOSTUNREACH));
+    case RDMA_CM_EVENT_ROUTE_RESOLVED: return plain(CmEventType::route_resolved);
+    case RDMA_CM_EVENT_ROUTE_ERROR: return failure(CmEventType::route_error, error_of(raw, EHOSTUNREACH));
+    case RDMA_CM_EVENT_CONNECT_ERROR: return failure(CmEventType::connect_error, error_of(raw, ECONNABORTED));
+    case RDMA_CM_EVENT_UNREACHABLE: return failure(CmEventType::unreachable, error_of(raw, ETIMEDOUT));
+    case RDMA_CM_EVENT_REJECTED: return rejected(raw);
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+    case RDMA_CM_EVENT_ESTABLISHED: return with_parameters(CmEventType::established, raw);
+    case RDMA_CM_EVENT_DISCONNECTED: return plain(CmEventType::disconnected);
+    case RDMA_CM_EVENT_DEVICE_REMOVAL: return failure(CmEventType::device_removal, ENETDOWN);
+    default: return kNothing;
+  }
 }
 
 /// Acknowledges `raw`, which is gone then: whatever is done about it may need that nothing is unacknowledged.

@@ -14,7 +14,7 @@ class RdmaProvider final : public verbs::DeviceProvider {
   [[nodiscard]] verbs::DeviceKind kind() const override { return verbs::DeviceKind::rdma; }
   bool reaches(const SocketAddress& address) override {
     if (address.is_loopback() || !devices_->present()) return false;
-    if (address.is_wildcard()) return true;
+    if (address.is_wildcard() || address.is_infiniband()) return true;
     const auto source = net::source_address(address);
     return source && devices_->owns(*source);
   }

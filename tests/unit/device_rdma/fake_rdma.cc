@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <infiniband/ib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -13,6 +14,10 @@ namespace ringsock::rdma {
 
 namespace {
 FakeRdma* current = nullptr;
+
+void copy_address(sockaddr_storage* to, const sockaddr* from) {
+  std::memcpy(to, from, from->sa_family == AF_IB ? sizeof(sockaddr_ib) : sizeof(sockaddr_in));
+}
 
 int fail(int error) {
   errno = error;
@@ -235,7 +240,7 @@ int FakeRdma::bind(rdma_cm_id* id, const sockaddr* address) {
   char text[INET_ADDRSTRLEN] = "";
   const auto& in4 = *reinterpret_cast<const sockaddr_in*>(address);
   ::inet_ntop(AF_INET, &in4.sin_addr, text, sizeof text);
-  std::memcpy(&id->route.addr.src_storage, address, sizeof in4);
+  copy_address(&id->route.addr.src_storage, address);
   for (DeviceEntry& entry : devices_) {
     if (entry.address == text) id->verbs = &entry.context;
   }
@@ -393,16 +398,18 @@ const Calls& FakeRdma::calls() {
       .destroy_id = [](rdma_cm_id* id) { return current->drop_id(id); },
       .migrate_id = [](rdma_cm_id* id, rdma_event_channel* channel) { return current->migrate(id, channel); },
       .set_option =
-          [](rdma_cm_id* id, int, int name, void* value, std::size_t length) {
+          [](rdma_cm_id* id, int level, int name, void* value, std::size_t length) {
             const auto* bytes = static_cast<const std::byte*>(value);
-            current->of(id).options[name].assign(bytes, bytes + length);
+            FakeRdma::Id& of = current->of(id);
+            (level == RDMA_OPTION_IB ? of.ib_options : of.options)[name].assign(bytes, bytes + length);
             return current->note(id, "set_option");
           },
       .bind_addr = [](rdma_cm_id* id, sockaddr* address) { return current->bind(id, address); },
       .listen = [](rdma_cm_id* id, int) { return current->note(id, "listen"); },
       .resolve_addr =
           [](rdma_cm_id* id, sockaddr*, sockaddr* destination, int) {
-            std::memcpy(&id->route.addr.dst_storage, destination, sizeof(sockaddr_in));
+            copy_address(&id->route.addr.dst_storage, destination);
+            id->route.addr.src_storage.ss_family = destination->sa_family;
             return current->note(id, "resolve_addr");
           },
       .resolve_route = [](rdma_cm_id* id, int) { return current->note(id, "resolve_route"); },

@@ -46,8 +46,9 @@ class FakeRdma {
   };
   struct Id {
     rdma_cm_id id{};
-    std::map<int, std::vector<std::byte>> options;
-    rdma_conn_param parameters{};  ///< of connect or accept
+    std::map<int, std::vector<std::byte>> options;     ///< of RDMA_OPTION_ID
+    std::map<int, std::vector<std::byte>> ib_options;  ///< of RDMA_OPTION_IB
+    rdma_conn_param parameters{};                      ///< of connect or accept
     std::vector<std::byte> private_data;
     std::vector<std::string> calls;  ///< names, in order
     int unacknowledged = 0;

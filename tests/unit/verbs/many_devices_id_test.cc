@@ -35,6 +35,7 @@ class StubId final : public ConnectionId {
     return ok();
   }
   Status resolve_route(Nanos) override { return ok(); }
+  void use_route(std::span<const std::byte> path_data) override { route_bytes = path_data.size(); }
   Result<ConnectionQp> create_qp(ibv_pd&, ibv_qp_init_attr&, std::size_t) override { return Error{EINVAL, "stub"}; }
   Status connect(const ConnectionParameters&) override { return ok(); }
   Status accept(const ConnectionParameters&) override { return ok(); }
@@ -62,6 +63,7 @@ class StubId final : public ConnectionId {
 
   bool reuse = false;
   bool resolving = false;
+  std::size_t route_bytes = 0;
   int clients = 0;
   std::optional<Nanos> deadline;
   SocketAddress bound;
@@ -216,7 +218,10 @@ TEST_F(ManyDevicesIdTest, AConnectionGoesByTheCardUnlessSomebodyListensOnThisHos
     memory_->has_listener = listener_here;
     StubDevice* const expected = listener_here ? memory_ : card_;
     StubId* const chosen = expected->latest;
+    const std::byte path_data[72] = {};
+    id->use_route(path_data);
     ASSERT_TRUE(id->resolve_addr(SocketAddress::v4(0x0a000001, 80), std::chrono::seconds(1)));
+    EXPECT_EQ(chosen->route_bytes, sizeof path_data);
     EXPECT_TRUE(chosen->resolving);
     EXPECT_EQ(&id->device(), expected);
     EXPECT_EQ(id->event_fd(), chosen->event_fd());
