@@ -23,12 +23,8 @@ namespace ringsock::rs {
 namespace {
 
 config::RsocketConfig load_config() {
-  config::RsocketOverrides overrides;
-  overrides.device = ::secure_getenv("RINGSOCK_DEVICE");
-  overrides.device_name = "RINGSOCK_DEVICE";
-  overrides.polling_time = ::secure_getenv("RINGSOCK_POLLING_TIME");
-  overrides.polling_time_name = "RINGSOCK_POLLING_TIME";
-  return config::load_rsocket_config(config::config_directory(), overrides, config::report_as_warning);
+  return config::load_rsocket_config(config::config_directory(), config::environment_overrides(),
+                                     config::report_as_warning);
 }
 
 void apply_log_level() {

@@ -81,14 +81,11 @@ std::optional<Options> parse(int argc, char** argv, int& status) {
 
 /// As the libraries have them.
 Settings settings(const Options& options) {
-  constexpr const char* kVariable = "RINGSOCK_DEVICE";
   const char* const directory = config::config_directory();
-  config::RsocketOverrides overrides;
-  overrides.device = ::secure_getenv(kVariable);
-  overrides.device_name = kVariable;
+  const config::RsocketOverrides overrides = config::environment_overrides();
   const auto report = [](const std::string& line) { std::fprintf(stderr, "rsdevices: %s\n", line.c_str()); };
   return {.config = config::load_rsocket_config(directory, overrides, report),
-          .device_source = overrides.device != nullptr ? kVariable : std::string(directory) + "/device",
+          .device_source = overrides.device != nullptr ? overrides.device_name : std::string(directory) + "/device",
           .rdma = options.rdma,
           .soft = options.soft};
 }

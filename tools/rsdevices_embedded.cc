@@ -136,16 +136,6 @@ void add_process_costs(const System& system, const Settings&, Findings& out) {
 
 }  // namespace
 
-const char* to_string(config::DeviceChoice choice) {
-  switch (choice) {
-    case config::DeviceChoice::automatic: return "auto";
-    case config::DeviceChoice::rdma: return "rdma";
-    case config::DeviceChoice::soft: return "soft";
-    case config::DeviceChoice::none: break;
-  }
-  return "none";
-}
-
 DeviceReport survey_embedded(const System& system, const Settings& settings) {
   DeviceReport out;
   out.name = "embedded";

@@ -1,5 +1,4 @@
 // Tries what the embedded device wants of the kernel.
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -12,6 +11,7 @@
 #include "core/base/unique_fd.h"
 #include "core/device/soft/cm/sock_diag.h"
 #include "core/device/soft/page_swap.h"
+#include "core/device/soft/segment.h"
 #include "tools/rsdevices_system.h"
 
 namespace ringsock::tools {
@@ -22,14 +22,12 @@ int error_of(bool succeeded) { return succeeded ? 0 : errno; }
 
 int error_of(const Status& status) { return status ? 0 : status.error().code; }
 
-/// A memfd of that size whose size stays, or none and errno.
-UniqueFd sealed_file(std::size_t bytes) {
-  UniqueFd fd(::memfd_create("rsdevices", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (fd && (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
-             ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)) {
-    fd.reset();
-  }
-  return fd;
+std::size_t page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
+/// What each connection has.
+int try_segment() {
+  const auto segment = soft::make_segment(page_bytes());
+  return segment ? 0 : segment.error().code;
 }
 
 int try_unix_socket() {
@@ -69,14 +67,15 @@ class MappedPage {
 
 /// What a registration of riomap() does, with a page of our own.
 int try_page_sharing(soft::OtherWriters writers) {
-  const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const UniqueFd file = sealed_file(bytes);
-  if (!file) return errno;
+  const std::size_t bytes = page_bytes();
+  const auto segment = soft::make_segment(bytes);
+  if (!segment) return segment.error().code;
+  const int file = segment->memfd.get();
   const MappedPage memory(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-  MappedPage replacement(bytes, MAP_SHARED, file.get());
+  MappedPage replacement(bytes, MAP_SHARED, file);
   if (memory.get() == nullptr || replacement.get() == nullptr) return errno;
   if (::madvise(replacement.get(), bytes, MADV_POPULATE_WRITE) != 0) return errno;
-  const Status swapped = soft::swap_pages(memory.get(), replacement.get(), file.get(), bytes, writers);
+  const Status swapped = soft::swap_pages(memory.get(), replacement.get(), file, bytes, writers);
   if (swapped) replacement.forget();
   return error_of(swapped);
 }
@@ -90,7 +89,7 @@ int try_port_owners() {
 
 int ask_kernel(KernelFeature feature) {
   switch (feature) {
-    case KernelFeature::sealed_memfd: return error_of(static_cast<bool>(sealed_file(1)));
+    case KernelFeature::sealed_memfd: return try_segment();
     case KernelFeature::unix_sockets: return try_unix_socket();
     case KernelFeature::membarrier: return AsymmetricBarrier::register_process() ? 0 : ENOSYS;
     case KernelFeature::peer_writes: return try_peer_writes();

@@ -68,9 +68,6 @@ Survey survey(const System& system, const Settings& settings);
 void survey_rdma(const System& system, const Settings& settings, Survey& out);
 DeviceReport survey_embedded(const System& system, const Settings& settings);
 
-/// "auto", "rdma", "soft", "none".
-const char* to_string(config::DeviceChoice choice);
-
 /// For people, at most 100 columns.
 std::string survey_text(const Survey& survey);
 /// One JSON document; its form is in rsdevices(1).

@@ -1,5 +1,4 @@
 // What libibverbs and librdmacm say.
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <infiniband/verbs.h>
 #include <net/if.h>
@@ -78,13 +77,6 @@ void bind(rdma_event_channel& channel, const SocketAddress& address, HostAddress
   out.port = made->port_num;
 }
 
-std::string host_text(const SocketAddress& address) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  const void* host = address.family() == AF_INET ? static_cast<const void*>(&address.in4().sin_addr)
-                                                 : static_cast<const void*>(&address.in6().sin6_addr);
-  return ::inet_ntop(address.family(), host, text.data(), text.size()) != nullptr ? text.data() : "";
-}
-
 socklen_t length_of(const sockaddr& address) {
   return address.sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
 }
@@ -113,7 +105,7 @@ std::vector<HostAddress> ask_addresses(bool ask_rdma_cm) {
     if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_LOOPBACK) != 0) continue;
     const auto address = SocketAddress::from(entry->ifa_addr, length_of(*entry->ifa_addr));
     if (!address) continue;
-    HostAddress host{entry->ifa_name, host_text(*address), "", 0};
+    HostAddress host{entry->ifa_name, address->host_to_string(), "", 0};
     if (channel) bind(*channel, *address, host);
     out.push_back(std::move(host));
   }

@@ -118,21 +118,18 @@ void SocketAddress::copy_to(sockaddr* out, socklen_t* out_length) const {
   *out_length = length();
 }
 
-std::string SocketAddress::to_string() const {
+std::string SocketAddress::host_to_string() const {
   char text[INET6_ADDRSTRLEN] = "";
-  if (family() == AF_INET) {
-    ::inet_ntop(AF_INET, &storage_.in4.sin_addr, text, sizeof text);
-    return std::string(text) + ":" + std::to_string(port());
-  }
-  if (family() == AF_INET6) {
-    ::inet_ntop(AF_INET6, &storage_.in6.sin6_addr, text, sizeof text);
-    return "[" + std::string(text) + "]:" + std::to_string(port());
-  }
-  if (is_infiniband()) {  // a GID has the form of an IPv6 address
-    ::inet_ntop(AF_INET6, storage_.ib.sib_addr.sib_raw, text, sizeof text);
-    return "gid [" + std::string(text) + "]:" + std::to_string(port());
-  }
-  return "unspecified";
+  if (family() == AF_INET) ::inet_ntop(AF_INET, &storage_.in4.sin_addr, text, sizeof text);
+  if (family() == AF_INET6) ::inet_ntop(AF_INET6, &storage_.in6.sin6_addr, text, sizeof text);
+  if (is_infiniband()) ::inet_ntop(AF_INET6, storage_.ib.sib_addr.sib_raw, text, sizeof text);
+  return text;
+}
+
+std::string SocketAddress::to_string() const {
+  if (is_unspecified()) return "unspecified";
+  const std::string host = family() == AF_INET ? host_to_string() : "[" + host_to_string() + "]";
+  return (is_infiniband() ? "gid " : "") + host + ":" + std::to_string(port());
 }
 
 bool operator==(const SocketAddress& a, const SocketAddress& b) {

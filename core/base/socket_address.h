@@ -50,6 +50,8 @@ class SocketAddress {
   /// Copies to a caller's buffer with the value-result rule of getsockname(2): at most *length bytes are written,
   /// *length becomes the full length. Either pointer null: nothing happens.
   void copy_to(sockaddr* out, socklen_t* length) const;
+  /// Without port and scope: "10.0.0.1", "::1", a GID in the form of an IPv6 address, ""; inet_ntop(3).
+  [[nodiscard]] std::string host_to_string() const;
   /// "10.0.0.1:80", "[::1]:80", "gid [fe80::1]:80", "unspecified".
   [[nodiscard]] std::string to_string() const;
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -79,7 +80,7 @@ struct ChoiceRow {
   const char* words;
 };
 
-constexpr std::array<std::pair<std::string_view, DeviceChoice>, 4> kDeviceWords{{
+constexpr std::array<std::pair<const char*, DeviceChoice>, 4> kDeviceWords{{
     {"auto", DeviceChoice::automatic},
     {"rdma", DeviceChoice::rdma},
     {"soft", DeviceChoice::soft},
@@ -93,15 +94,8 @@ std::optional<DeviceChoice> parse_device(std::string_view value) {
   return std::nullopt;
 }
 
-std::string word_of(DeviceChoice wanted) {
-  for (const auto& [word, choice] : kDeviceWords) {
-    if (choice == wanted) return std::string(word);
-  }
-  return "";
-}
-
 DeviceChoice load_choice(const Source& source, const ChoiceRow& row) {
-  const std::string default_used = word_of(row.default_value);
+  const std::string default_used = to_string(row.default_value);
   const auto value = source.value(row.name, default_used);
   if (!value) return row.default_value;
   if (const auto choice = parse_device(*value)) return *choice;
@@ -147,7 +141,7 @@ void override_device(RsocketConfig& out, const RsocketOverrides& overrides, cons
     out.device = *choice;
   } else {
     report(std::string(overrides.device_name) + ": " + printable(overrides.device) +
-           " is not one of auto|rdma|soft|none; using " + word_of(out.device));
+           " is not one of auto|rdma|soft|none; using " + to_string(out.device));
   }
 }
 
@@ -164,6 +158,22 @@ void override_polling_time(RsocketConfig& out, const RsocketOverrides& overrides
 }
 
 }  // namespace
+
+const char* to_string(DeviceChoice wanted) {
+  for (const auto& [word, choice] : kDeviceWords) {
+    if (choice == wanted) return word;
+  }
+  return "";
+}
+
+RsocketOverrides environment_overrides() {
+  constexpr const char* kDevice = "RINGSOCK_DEVICE";
+  constexpr const char* kPollingTime = "RINGSOCK_POLLING_TIME";
+  return {.device = ::secure_getenv(kDevice),
+          .device_name = kDevice,
+          .polling_time = ::secure_getenv(kPollingTime),
+          .polling_time_name = kPollingTime};
+}
 
 void report_as_warning(const std::string& line) { log_warn("%s", line.c_str()); }
 

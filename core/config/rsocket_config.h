@@ -9,6 +9,8 @@ namespace ringsock::config {
 
 /// Which devices may be used.
 enum class DeviceChoice { automatic, rdma, soft, none };
+/// As in the option's file: "auto", "rdma", "soft", "none".
+const char* to_string(DeviceChoice choice);
 
 /// One member per option of options.def, with its default.
 struct RsocketConfig {
@@ -17,13 +19,17 @@ struct RsocketConfig {
 #include "core/config/options.def"
 };
 
-/// Settings that go before the files, as text: the caller takes them from its environment. Null: not set.
+/// Settings that go before the files, as text. Null: not set.
 struct RsocketOverrides {
   const char* device = nullptr;        ///< auto, rdma, soft or none
   const char* device_name = "device";  ///< what the override is called in a report, e.g. "RINGSOCK_DEVICE"
   const char* polling_time = nullptr;  ///< microseconds
   const char* polling_time_name = "polling_time";
 };
+
+/// Those of this process: RINGSOCK_DEVICE and RINGSOCK_POLLING_TIME, which live as long as the environment. None in a
+/// set-uid program.
+RsocketOverrides environment_overrides();
 
 /// Receives one line per setting that could not be used: file, value, reason, and the default used instead.
 using Report = std::function<void(const std::string& line)>;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -91,6 +92,22 @@ TEST_F(RsocketConfigTest, EveryFileIsRead) {
   EXPECT_EQ(config.iomap_size, 128);
   EXPECT_EQ(config.device, DeviceChoice::soft);
   EXPECT_THAT(lines_, IsEmpty());
+}
+
+TEST_F(RsocketConfigTest, WhatTheEnvironmentSaysGoesBeforeTheFiles) {
+  write("device", "soft");
+  write("polling_time", "7");
+  ::unsetenv("RINGSOCK_POLLING_TIME");
+  ::setenv("RINGSOCK_DEVICE", "rdma", 1);
+  EXPECT_STREQ(to_string(load(environment_overrides()).device), "rdma");
+  EXPECT_EQ(load(environment_overrides()).polling_time, 7u);
+  ::setenv("RINGSOCK_DEVICE", "ib", 1);
+  ::setenv("RINGSOCK_POLLING_TIME", "20", 1);
+  const RsocketConfig config = load(environment_overrides());
+  ::unsetenv("RINGSOCK_DEVICE");
+  ::unsetenv("RINGSOCK_POLLING_TIME");
+  EXPECT_EQ(config.polling_time, 20u);
+  EXPECT_THAT(lines_, ElementsAre(AllOf(HasSubstr("RINGSOCK_DEVICE"), HasSubstr("using soft"))));
 }
 
 TEST_F(RsocketConfigTest, CommentsAndBlankLinesDoNotCount) {

@@ -42,6 +42,7 @@ TEST(InfiniBandAddress, IsTakenWholeWhereRdmasOwnAddressesAre) {
   EXPECT_EQ(std::memcmp(address.get(), &raw, sizeof raw), 0);
   EXPECT_EQ(address.length(), sizeof raw);
   EXPECT_EQ(address.to_string(), "gid [fe80::1]:7471");
+  EXPECT_EQ(address.host_to_string(), "fe80::1");
   EXPECT_FALSE(address.is_wildcard() || address.is_loopback() || address.is_unspecified());
   EXPECT_EQ(SocketAddress::from_rdma(any, sizeof raw - 1).error().code, EINVAL);
   EXPECT_EQ(SocketAddress::from(any, sizeof raw).error().code, EAFNOSUPPORT);
@@ -62,6 +63,9 @@ TEST(InfiniBandAddress, HasItsPortInTheServiceId) {
 TEST(InfiniBandAddress, OfIpIsAnIpAddressToo) {
   const SocketAddress ip = SocketAddress::v4(INADDR_LOOPBACK, 80);
   EXPECT_TRUE(*SocketAddress::from_rdma(ip.get(), ip.length()) == ip);
+  EXPECT_EQ(ip.to_string(), "127.0.0.1:80");
+  EXPECT_EQ(ip.host_to_string(), "127.0.0.1");
+  EXPECT_EQ(SocketAddress::v6(in6addr_loopback, 80).to_string(), "[::1]:80");
   EXPECT_EQ(SocketAddress::from_rdma(nullptr, 0).error().code, EINVAL);
 }
 

@@ -35,14 +35,8 @@ bool covers_other_family(const PortBinding& wide, const PortBinding& other) {
 }
 
 std::string host_text(const SocketAddress& address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (address.family() == AF_INET) {
-    ::inet_ntop(AF_INET, &address.in4().sin_addr, text, sizeof text);
-    return text;
-  }
-  ::inet_ntop(AF_INET6, &address.in6().sin6_addr, text, sizeof text);
-  if (address.in6().sin6_scope_id == 0) return text;
-  return std::string(text) + '%' + std::to_string(address.in6().sin6_scope_id);
+  const std::uint32_t scope = address.family() == AF_INET6 ? address.in6().sin6_scope_id : 0;
+  return scope == 0 ? address.host_to_string() : address.host_to_string() + '%' + std::to_string(scope);
 }
 
 template <class T>
