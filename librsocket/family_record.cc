@@ -31,7 +31,7 @@ class RecordPage {
     return memory_ != MAP_FAILED && used_ < kRecordsPerPage && generation_ == runtime::fork_generation();
   }
   FamilyRecord* next() {
-    return new (static_cast<std::byte*>(memory_) + sizeof(FamilyRecord) * used_++) FamilyRecord{1, 0};
+    return new (static_cast<std::byte*>(memory_) + sizeof(FamilyRecord) * used_++) FamilyRecord{1, 0, false};
   }
 
  private:

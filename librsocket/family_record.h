@@ -14,6 +14,7 @@ namespace ringsock::rs {
 struct FamilyRecord {
   std::atomic<std::int32_t> holders;  ///< processes that have the socket open
   std::atomic<pid_t> user;            ///< who moves bytes since the last fork; 0: nobody has so far
+  std::atomic<bool> child_listens;    ///< of a listener that only the parent has whole: a child uses its copy
 };
 
 /// A record for one socket, made before the fork that makes it needed. Records lie many to a page; the page goes, in

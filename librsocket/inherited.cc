@@ -34,7 +34,7 @@ void StreamSocket::before_fork() noexcept {
   const State now = state();
   const bool shares = now == State::connected || now == State::connecting || now == State::listening;
   if (!shares || is_closed()) return;
-  if (id_ && !id_->device().survives_fork()) return;  // stays ours
+  if (now != State::listening && id_ && !id_->device().survives_fork()) return;  // stays ours
   if (!family_owner_) family_owner_ = make_family_record();
   FamilyRecord* const family = family_owner_.get();
   family_.store(family, std::memory_order_release);
@@ -55,7 +55,8 @@ void StreamSocket::after_fork(ForkSide side) noexcept {
   abandon(keepalive_);
   abandon(cm_watch_);
   watch_again_ = state() == State::listening;
-  if (side == ForkSide::child && (family() != nullptr || state() == State::initial || state() == State::bound)) return;
+  const bool prepared = family() != nullptr || state() == State::initial || state() == State::bound;
+  if (side == ForkSide::child && prepared && (!watch_again_ || keep_shareable_parts())) return;
   // What nobody prepared for two processes stays the parent's.
   family_.store(nullptr);
   suspend();
@@ -84,14 +85,22 @@ bool StreamSocket::claim() noexcept {
   return claim_locked();
 }
 
+/// @param user  the process that has it, 0 when no other process than the parent can have it
+void StreamSocket::tell_loss(pid_t user) noexcept {
+  if (std::exchange(loss_told_, true)) return;
+  if (user != 0) {
+    log_warn("descriptor %d: process %d uses the connection since the fork: EIO here", descriptor(),
+             static_cast<int>(user));
+  } else {
+    log_warn("descriptor %d: what is on a device cannot be inherited over fork(2): EIO here", descriptor());
+  }
+}
+
 bool StreamSocket::claim_locked() noexcept {
   if (!suspended_.load(std::memory_order_relaxed)) return true;
   pid_t user = 0;
   if (lost_ || family() == nullptr || !family()->user.compare_exchange_strong(user, ::getpid())) {
-    if (!std::exchange(loss_told_, true)) {
-      log_warn("descriptor %d: process %d uses the connection since the fork: EIO here", descriptor(),
-               static_cast<int>(user));
-    }
+    tell_loss(user);
     return false;
   }
   resume();

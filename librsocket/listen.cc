@@ -13,98 +13,16 @@
 #include "core/base/unique_fd.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/service_thread.h"
+#include "librsocket/listener_watch.h"
 #include "librsocket/process.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
 
 namespace {
-/// How long a listener may be left to its application before the service thread answers its clients (listen(2): a
-/// connection is established whether or not accept(2) is being called). An application that accepts all the time never
-/// needs it.
-constexpr Nanos kAcceptPatience = std::chrono::milliseconds(1);
 /// At least so many clients may have been answered and not have confirmed, whatever the backlog.
 constexpr std::size_t kMinHalfOpen = 128;
 }  // namespace
-
-/// Answers a listener's clients when its application is busy elsewhere (listen(2): a connection is established whether
-/// or not accept(2) is being called). An application that accepts all the time never needs it, and is not disturbed: an
-/// event only starts a timer, and only if nobody has called accept() when that runs out, the service thread does it.
-/// Never while other processes have the listener, too: a client would be kept from the one that would take it.
-class StreamSocket::ListenerWatch : public std::enable_shared_from_this<ListenerWatch> {
- public:
-  explicit ListenerWatch(StreamSocket& socket) : socket_(socket) {}
-
-  Status start(int fd) {
-    std::lock_guard guard(lock_);
-    auto watch = runtime::service_thread().watch(fd, EPOLLIN, [self = weak_from_this()](std::uint32_t) {
-      if (auto watch = self.lock()) watch->on_event();
-    });
-    if (!watch) return watch.error();
-    watch_ = *watch;
-    return ok();
-  }
-  /// No callback runs after return. Not with the socket's locks held: a callback may be waiting for them.
-  void stop() {
-    {
-      std::lock_guard guard(lock_);
-      stopped_ = true;
-    }
-    runtime::service_thread().unwatch(watch_);
-    if (const auto timer = timer_.load()) runtime::service_thread().cancel(timer);
-  }
-  /// This process has the listener for itself, perhaps since a moment ago.
-  void is_alone() {
-    if (waits_to_be_alone_.load(std::memory_order_relaxed) && waits_to_be_alone_.exchange(false)) resume();
-  }
-  /// accept() has made room in a queue that was full.
-  void room_again() {
-    if (waits_for_room_.exchange(false)) resume();
-  }
-
- private:
-  void on_event() {
-    std::lock_guard guard(lock_);
-    if (stopped_) return;
-    if (socket_.is_shared()) {
-      runtime::service_thread().pause(watch_);
-      waits_to_be_alone_.store(true);
-      if (!socket_.is_shared()) is_alone();
-      return;
-    }
-    calls_before_ = socket_.accept_calls_.load(std::memory_order_relaxed);
-    runtime::service_thread().pause(watch_);
-    auto timer = runtime::service_thread().schedule(monotonic_now() + kAcceptPatience, [self = weak_from_this()] {
-      if (auto watch = self.lock()) watch->on_patience_over();
-    });
-    if (timer) {
-      timer_.store(*timer);
-    } else {
-      resume();
-    }
-  }
-  void on_patience_over() {
-    bool full = false;
-    if (socket_.accept_calls_.load(std::memory_order_relaxed) == calls_before_ && !socket_.is_shared()) {
-      full = socket_.progress_in_background([this] { waits_for_room_.store(true); });
-    }
-    if (!full) resume();
-  }
-  void resume() {
-    if (Status resumed = runtime::service_thread().resume(watch_); !resumed) {
-      log_warn("a listener is not served in the background any more: %s", resumed.error().where);
-    }
-  }
-
-  StreamSocket& socket_;
-  std::mutex lock_;
-  bool stopped_ = false;
-  runtime::ServiceThread::Id watch_ = 0;
-  std::atomic<runtime::ServiceThread::Id> timer_{0};
-  std::uint64_t calls_before_ = 0;  ///< the service thread's
-  std::atomic<bool> waits_for_room_{false};
-  std::atomic<bool> waits_to_be_alone_{false};
-};
 
 Status StreamSocket::listen(int backlog) {
   std::lock_guard guard(setup_lock_);
@@ -125,6 +43,8 @@ Status StreamSocket::listen(int backlog) {
 
 Result<int> StreamSocket::accept(SocketAddress& peer, int flags) {
   if (state() != State::listening || read_shut_.load(std::memory_order_acquire)) return Error{EINVAL, "raccept"};
+  if (!claim()) return Error{EIO, "raccept: the listener is the parent's"};
+  tell_that_child_listens();
   std::unique_lock guard(setup_lock_);
   accept_calls_.fetch_add(1, std::memory_order_relaxed);
   drop_those_taken_elsewhere();
@@ -188,26 +108,35 @@ bool StreamSocket::has_client() {
 
 void StreamSocket::progress_listener() {
   if (!is_shared()) {
-    if (watch_again_) {
+    if (watch_again_ && id_) {
       watch_again_ = false;
       if (Status watched = watch_listener(); !watched) log_warn("listener after fork: %s", watched.error().where);
     }
     if (listener_watch_) listener_watch_->is_alone();
   }
-  bool admitted = false;
   // What is taken in here no other process can accept.
-  const std::size_t room = is_shared() ? 1 : backlog_;
-  while (id_ && accept_queue_.size() < room) {
-    auto event = id_->next_event();
+  if (id_) take_in_clients(*id_, is_shared() ? 1 : backlog_);
+  const auto next = id_ ? id_->next_deadline() : std::nullopt;
+  deadline_.store(next.value_or(Nanos::max()), std::memory_order_relaxed);
+}
+
+/// Those of `from`, the listener or a part of it, until the queue has `room`.
+void StreamSocket::take_in_clients(verbs::ConnectionId& from, std::size_t room) {
+  bool admitted = false;
+  while (accept_queue_.size() < room) {
+    auto event = from.next_event();
     if (!event) {
       if (event.error().code != EAGAIN) listener_error_ = event.error().code;
       break;
     }
     if (event->type == verbs::CmEventType::connect_request) admitted |= admit(*event);
   }
-  if (admitted) note_activity();
-  const auto next = id_ ? id_->next_deadline() : std::nullopt;
-  deadline_.store(next.value_or(Nanos::max()), std::memory_order_relaxed);
+  if (admitted) note_admitted();
+}
+
+void StreamSocket::note_admitted() {
+  note_activity();
+  if (listener_watch_ && id_ && !lacks_parts_ && !id_->unshareable_parts().empty()) listener_watch_->look_later();
 }
 
 bool StreamSocket::admit(verbs::CmEvent& event) {
@@ -271,7 +200,7 @@ void StreamSocket::half_open_changed() {
       }
     }
     half_open_ = std::move(waiting);
-    if (admitted) note_activity();
+    if (admitted) note_admitted();
   }
   if (admitted) notify_watchers(EPOLLIN);
 }
@@ -311,16 +240,15 @@ Status StreamSocket::watch_listener() {
   return listener_watch_->start(id_->event_fd());
 }
 
-/// Calls `when_full` under the lock that accept() takes to make room. True when the queue is full.
-template <class WhenFull>
-bool StreamSocket::progress_in_background(WhenFull when_full) {
+/// True when the queue is full, which `waits_for_room` says, too, before accept() can make room.
+bool StreamSocket::progress_in_background(std::atomic<bool>& waits_for_room) {
   bool full = false;
   {
     std::lock_guard guard(setup_lock_);
     if (state() != State::listening) return false;
     progress_listener();
     full = accept_queue_.size() >= backlog_;
-    if (full) when_full();
+    if (full) waits_for_room.store(true);
   }
   notify_watchers(EPOLLIN);
   return full;

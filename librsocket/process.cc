@@ -51,7 +51,10 @@ soft::SoftAbilities soft_abilities() {
   const char* text = ::secure_getenv("RINGSOCK_TEST_SOFT_LIKE");
   if (text == nullptr) return {};
   const bool iwarp = std::strcmp(text, "iwarp") == 0;
-  return {.max_inline_data = iwarp ? 4u : 64u, .write_with_immediate = !iwarp, .wakes_through_connection = false};
+  return {.max_inline_data = iwarp ? 4u : 64u,
+          .write_with_immediate = !iwarp,
+          .wakes_through_connection = false,
+          .survives_fork = std::strcmp(text, "unforkable") != 0};
 }
 
 class DeviceWatch {

@@ -100,6 +100,8 @@ class StreamSocket : public runtime::Endpoint {
  protected:
   /// Undoes listen(): as after a connect that failed, everything may be tried again.
   void stop_listening();
+  /// Whether accept() takes clients from elsewhere, too.
+  [[nodiscard]] virtual bool has_other_listener() const noexcept { return false; }
   [[nodiscard]] bool has_failed_to_connect() const { return state() == State::failed; }
   [[nodiscard]] rs::Process& process() const { return process_; }
   [[nodiscard]] int domain() const { return domain_; }
@@ -143,6 +145,8 @@ class StreamSocket : public runtime::Endpoint {
 
   // listen.cc
   void progress_listener();
+  void take_in_clients(verbs::ConnectionId& from, std::size_t room);
+  void note_admitted();
   void drop_those_taken_elsewhere();
   bool has_client();
   bool admit(verbs::CmEvent& event);
@@ -154,11 +158,21 @@ class StreamSocket : public runtime::Endpoint {
   void half_open_changed();
   Result<runtime::Ref> make_accepted(verbs::CmEvent& event);
   Status watch_listener();
-  template <class WhenFull>
-  bool progress_in_background(WhenFull when_full);
+  bool progress_in_background(std::atomic<bool>& waits_for_room);
   /// Without locks: nothing of this socket runs on the service thread any more.
   void stop_background();
   void stop_serving();  ///< the same for the connection manager, whose events a closed connection still wants
+
+  // inherited_listener.cc
+  enum class Parts : std::uint8_t { ended, full, room };
+  bool keep_shareable_parts() noexcept;
+  void tell_that_child_listens() noexcept;
+  std::vector<int> unshareable_descriptors();
+  /// Of the parts that no other process has: takes in their clients, or ends them once another process listens. On the
+  /// service thread, without locks.
+  Parts serve_parts(bool take_in);
+  void end_parts();
+  std::vector<runtime::Ref> take_clients_of_parts();
 
   // transfer.cc
   Result<ssize_t> receive_into(IoCursor& out, std::size_t total, int flags);
@@ -179,6 +193,7 @@ class StreamSocket : public runtime::Endpoint {
   /// Before anything that moves bytes or looks at the peer. False: it is another process's.
   bool claim() noexcept;
   bool claim_locked() noexcept;
+  void tell_loss(pid_t user) noexcept;
   void suspend() noexcept;
   void resume() noexcept;
   [[nodiscard]] FamilyRecord* family() const noexcept { return family_.load(std::memory_order_acquire); }
@@ -255,6 +270,7 @@ class StreamSocket : public runtime::Endpoint {
   bool lost_ = false;         ///< nothing of the connection is ours any more
   bool loss_told_ = false;    ///< in the log
   bool watch_again_ = false;  ///< a listener that has no service thread since the fork
+  bool lacks_parts_ = false;  ///< a listener of which an ancestor had more
   std::shared_ptr<FamilyRecord> family_owner_;
   std::atomic<FamilyRecord*> family_{nullptr};  ///< null: never inherited, or not any more
 };

@@ -239,6 +239,8 @@ std::uint32_t StreamSocket::ready() noexcept {
     case State::initial:
     case State::bound: return EPOLLOUT | EPOLLHUP;
     case State::listening: {
+      if (!claim()) return EPOLLIN | EPOLLRDNORM | EPOLLERR | EPOLLHUP;
+      tell_that_child_listens();
       std::lock_guard guard(setup_lock_);
       if (read_shut_.load(std::memory_order_acquire)) return EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP;
       return has_client() ? EPOLLIN | EPOLLRDNORM : 0;

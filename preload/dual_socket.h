@@ -59,6 +59,7 @@ class DualSocket final : public rs::StreamSocket {
   [[nodiscard]] Way way() const { return way_.load(std::memory_order_acquire); }
 
   /// Why the ring is out of the question for connecting there; empty when it is worth a try.
+  [[nodiscard]] bool has_other_listener() const noexcept override { return way() == Way::both; }
   std::optional<runtime::KernelReason> reason_for_kernel(const sockaddr* address, socklen_t length);
   Status listen_on_ring(int backlog);
   Status connect_by_kernel(const sockaddr* address, socklen_t length, runtime::KernelReason reason);

@@ -144,6 +144,14 @@ class ConnectionId {
   /// its queue pair and the id's destructor included, is seen by the peer or that process any more.
   /// @param give_away  its descriptor is closed by the caller.
   virtual void abandon(bool /*give_away*/) {}
+  /// Of a listener, fork(2) leaves a child what is on devices that survive it. These are the others, which stay with the
+  /// process that made them; they live until drop_unshareable_parts().
+  virtual std::vector<ConnectionId*> unshareable_parts() {
+    return device().survives_fork() ? std::vector<ConnectionId*>{} : std::vector<ConnectionId*>{this};
+  }
+  /// Drops them: who waits for an answer there is refused, unless this is a child, whose parent goes on.
+  /// @return false: nothing would be left, so nothing was done.
+  virtual bool drop_unshareable_parts() { return device().survives_fork(); }
   [[nodiscard]] virtual SocketAddress local_address() const = 0;
   [[nodiscard]] virtual SocketAddress peer_address() const = 0;
 };

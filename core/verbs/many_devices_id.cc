@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "core/base/log.h"
@@ -134,6 +135,26 @@ std::optional<Nanos> ManyDevicesId::next_deadline() const {
 
 void ManyDevicesId::abandon(bool give_away) {
   for (const Member& member : members_) member.id->abandon(give_away);
+}
+
+std::vector<ConnectionId*> ManyDevicesId::unshareable_parts() {
+  std::vector<ConnectionId*> parts;
+  for (const Member& member : members_) {
+    if (!member.device->survives_fork()) parts.push_back(member.id.get());
+  }
+  return parts;
+}
+
+bool ManyDevicesId::drop_unshareable_parts() {
+  const auto survives = [](const Member& member) { return member.device->survives_fork(); };
+  if (std::none_of(members_.begin(), members_.end(), survives)) return false;
+  std::erase_if(members_, std::not_fn(survives));
+  readiness_.reset();
+  // A listener's, which may still be on several; a connection has one member.
+  if (members_.size() > 1) {
+    if (Status watched = watch_all(); !watched) log_warn("a listener on several devices: %s", watched.error().where);
+  }
+  return true;
 }
 
 Result<std::unique_ptr<ConnectionId>> make_id_for_binding(DeviceRegistry& registry, const SocketAddress& address,

@@ -29,6 +29,7 @@ struct SoftAbilities {
   std::uint32_t max_inline_data = kMaxInlineBytes;
   bool write_with_immediate = true;
   bool wakes_through_connection = true;
+  bool survives_fork = true;
 };
 
 /// One open embedded device. Objects made from it must be destroyed before it.
@@ -46,6 +47,7 @@ class SoftDevice final : public verbs::Device {
   [[nodiscard]] std::uint32_t max_inline_data() const override { return abilities_.max_inline_data; }
   [[nodiscard]] bool wakes_through_connection() const override { return abilities_.wakes_through_connection; }
   [[nodiscard]] bool has_write_with_immediate() const override { return abilities_.write_with_immediate; }
+  [[nodiscard]] bool survives_fork() const override { return abilities_.survives_fork; }
   [[nodiscard]] bool is_embedded() const override { return true; }
   Result<ibv_device_attr> query_device() override;
   Result<ibv_port_attr> query_port(std::uint8_t port) override;

@@ -77,6 +77,7 @@ class StubDevice final : public fakes::FakeDevice {
  public:
   StubDevice(const char* name, bool embedded) : FakeDevice(name), embedded_(embedded) {}
   [[nodiscard]] bool is_embedded() const override { return embedded_; }
+  [[nodiscard]] bool survives_fork() const override { return embedded_; }
   [[nodiscard]] bool may_have_listener(PortSpace, const SocketAddress&) override { return !embedded_ || has_listener; }
   Result<std::unique_ptr<ConnectionId>> create_id(PortSpace) override {
     if (create_error != 0) return Error{create_error, "stub"};
@@ -226,6 +227,27 @@ TEST_F(ManyDevicesIdTest, AConnectionGoesByTheCardUnlessSomebodyListensOnThisHos
     EXPECT_EQ(&id->device(), expected);
     EXPECT_EQ(id->event_fd(), chosen->event_fd());
   }
+}
+
+TEST_F(ManyDevicesIdTest, AListenerGoesOnWithoutThePartsThatDoNotSurviveAFork) {
+  ASSERT_TRUE(id_->bind(kPort80));
+  ASSERT_TRUE(id_->listen(1));
+  EXPECT_EQ(id_->unshareable_parts(), std::vector<ConnectionId*>{card_->latest});
+  ASSERT_TRUE(id_->drop_unshareable_parts());
+  EXPECT_TRUE(id_->unshareable_parts().empty());
+  EXPECT_EQ(id_->event_fd(), memory_->latest->event_fd());
+  memory_->latest->client_comes();
+  EXPECT_TRUE(id_->next_event());
+  EXPECT_EQ(id_->next_event().error().code, EAGAIN);
+}
+
+TEST_F(ManyDevicesIdTest, AnIdOfAForeignDeviceHasNothingToKeep) {
+  auto id = *card_->create_id(PortSpace::tcp);
+  EXPECT_EQ(id->unshareable_parts(), std::vector<ConnectionId*>{id.get()});
+  EXPECT_FALSE(id->drop_unshareable_parts());
+  auto kept = *memory_->create_id(PortSpace::tcp);
+  EXPECT_TRUE(kept->unshareable_parts().empty());
+  EXPECT_TRUE(kept->drop_unshareable_parts());
 }
 
 TEST_F(ManyDevicesIdTest, WhereOneDeviceReachesTheAddressItIsThatDevicesId) {
