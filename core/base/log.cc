@@ -13,6 +13,7 @@ namespace ringsock {
 namespace {
 
 constinit std::atomic<int> g_level{static_cast<int>(LogLevel::warn)};
+constinit std::atomic<LogSink> g_sink{nullptr};
 
 const char* name_of(LogLevel level) {
   switch (level) {
@@ -29,17 +30,26 @@ const char* name_of(LogLevel level) {
 
 void set_log_level(LogLevel level) { g_level.store(static_cast<int>(level), std::memory_order_relaxed); }
 
+void set_log_sink(LogSink sink) { g_sink.store(sink, std::memory_order_release); }
+
 bool log_enabled(LogLevel level) { return static_cast<int>(level) <= g_level.load(std::memory_order_relaxed); }
 
 void log_line(LogLevel level, const char* format, ...) {
   if (!log_enabled(level)) return;
   const int saved_errno = errno;
+  const LogSink sink = g_sink.load(std::memory_order_acquire);
   char line[512];
-  const int head = std::snprintf(line, sizeof line, "ringsock: %s: ", name_of(level));
+  const int head = sink != nullptr ? 0 : std::snprintf(line, sizeof line, "ringsock: %s: ", name_of(level));
+  line[head] = '\0';
   va_list args;
   va_start(args, format);
   const int text = std::vsnprintf(line + head, sizeof line - static_cast<std::size_t>(head), format, args);
   va_end(args);
+  if (sink != nullptr) {
+    sink(level, line);
+    errno = saved_errno;
+    return;
+  }
   // Cut to what fits, always ending in a newline.
   std::size_t length = std::min(sizeof line - 1, static_cast<std::size_t>(head + std::max(text, 0)));
   line[length++] = '\n';

@@ -8,7 +8,13 @@ enum class LogLevel : int { none = 0, error = 1, warn = 2, info = 3, debug = 4 }
 void set_log_level(LogLevel level);
 bool log_enabled(LogLevel level);
 
-/// Writes "ringsock: <level>: text\n" with one write(2); errno is kept. Not for signal handlers.
+/// Takes the lines instead of standard error: the text of each, without level and newline. It must not log itself.
+using LogSink = void (*)(LogLevel level, const char* text);
+/// Null: standard error again. The level set above goes first.
+void set_log_sink(LogSink sink);
+
+/// Writes "ringsock: <level>: text\n" with one write(2), or gives the text to the sink; errno is kept. Not for signal
+/// handlers.
 void log_line(LogLevel level, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...) ::ringsock::log_line(::ringsock::LogLevel::error, __VA_ARGS__)

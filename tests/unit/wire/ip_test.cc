@@ -177,8 +177,7 @@ TEST(Ipv6, TruncationsAndOtherVersionsAreRefused) {
   EXPECT_FALSE(parse_ipv6(bytes));
 }
 
-// -- UDP
-// ----------------------------------------------------------------------------------------------------------------
+// -- UDP ------------------------------------------------------------------------------------------
 
 /// A datagram from port 1024 to 53 with its checksum for addresses of type Address.
 template <class Address>

@@ -1,0 +1,51 @@
+#include "core/config/vma_banner.h"
+
+#include <cstring>
+
+#include "core/config/vma_option_table.h"
+
+namespace ringsock::config {
+
+namespace {
+
+VmaLogText rule() { return {VmaLogLevel::info, std::string(75, '-')}; }
+
+std::string padded(std::string text, std::size_t width) {
+  if (text.size() < width) text.resize(width, ' ');
+  return text;
+}
+
+}  // namespace
+
+std::vector<VmaLogText> vma_banner(const VmaBannerFacts& facts) {
+  std::vector<VmaLogText> out{rule()};
+  const auto line = [&](VmaLogLevel level, const char* label, const std::string& value) {
+    if (!value.empty()) out.push_back({level, label + value});
+  };
+  line(VmaLogLevel::info, "VMA_VERSION: ", facts.version);
+  line(VmaLogLevel::info, "Git: ", facts.git);
+  line(VmaLogLevel::info, "Cmd Line: ", facts.command_line);
+  line(VmaLogLevel::info, "OFED Version: ", facts.ofed_version);
+  line(VmaLogLevel::debug, "Current Time: ", facts.current_time);
+  line(VmaLogLevel::debug, "Pid: ", facts.pid);
+  line(VmaLogLevel::debug, "Architecture: ", facts.architecture);
+  line(VmaLogLevel::debug, "Node: ", facts.node);
+  out.push_back(rule());
+  return out;
+}
+
+std::vector<VmaLogText> vma_parameter_lines(const VmaConfig& config) {
+  constexpr std::size_t kTitleWidth = 30, kValueWidth = 26;
+  const VmaConfig defaults;
+  std::vector<VmaLogText> out;
+  for (const VmaOptionRow& row : vma_option_rows()) {
+    const std::string value = row.value(config);
+    const bool stands_out = value != row.value(defaults) || std::strcmp(row.variable, "VMA_TRACELEVEL") == 0;
+    out.push_back({stands_out ? VmaLogLevel::info : VmaLogLevel::details,
+                   padded(row.title, kTitleWidth) + " " + padded(value, kValueWidth) + " [" + row.variable + "]"});
+  }
+  out.push_back(rule());
+  return out;
+}
+
+}  // namespace ringsock::config

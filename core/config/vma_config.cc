@@ -1,0 +1,280 @@
+#include "core/config/vma_config.h"
+
+#include <strings.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "core/config/option_file.h"
+
+namespace ringsock::config {
+
+namespace {
+
+constexpr std::string_view kPrefix = "VMA_";
+
+struct ProfileName {
+  std::string_view word;
+  int number;
+  VmaProfile profile;
+};
+constexpr ProfileName kProfiles[] = {
+#define VMA_PROFILE(enumerator, word, number, ...) {word, number, VmaProfile::enumerator},
+#include "core/config/vma_profiles.def"
+};
+
+bool equals_ignoring_case(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && ::strncasecmp(a.data(), b.data(), a.size()) == 0;
+}
+
+std::string_view without_blanks(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n\v\f";
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
+}
+
+/// A mask 0x..., -1, or a list of CPUs and ranges.
+bool names_cpus(std::string_view text) {
+  if (text == "-1") return true;
+  constexpr std::string_view kHexDigits = "0123456789abcdefABCDEF";
+  if (text.starts_with("0x") || text.starts_with("0X"))
+    return text.size() > 2 && text.find_first_not_of(kHexDigits, 2) == std::string_view::npos;
+  constexpr std::int64_t kMaxCpu = 65535;
+  for (;;) {
+    const std::string_view item = text.substr(0, text.find(','));
+    const std::size_t dash = item.find('-');
+    const auto from = parse_number(item.substr(0, dash), 0, kMaxCpu);
+    const auto to = dash == std::string_view::npos ? from : parse_number(item.substr(dash + 1), 0, kMaxCpu);
+    if (from.problem != NumberProblem::none || to.problem != NumberProblem::none || from.value > to.value) return false;
+    if (item.size() == text.size()) return true;
+    text.remove_prefix(item.size() + 1);
+  }
+}
+
+/// The value of a choice of the words "0=name|10=name".
+bool has_choice(std::string_view words, std::int64_t value) {
+  const std::string wanted = std::to_string(value) + "=";
+  while (!words.starts_with(wanted)) {
+    const std::size_t bar = words.find('|');
+    if (bar == std::string_view::npos) return false;
+    words.remove_prefix(bar + 1);
+  }
+  return true;
+}
+
+/// "0, 1 or 10" of the words of a choice.
+std::string values_of(std::string_view words) {
+  std::string out;
+  for (;;) {
+    out.append(words.substr(0, words.find('=')));
+    const std::size_t bar = words.find('|');
+    if (bar == std::string_view::npos) return out;
+    words.remove_prefix(bar + 1);
+    out += words.find('|') == std::string_view::npos ? " or " : ", ";
+  }
+}
+
+/// A profile by its word, in whatever case, or its number.
+std::optional<VmaProfile> parse_profile(std::string_view text) {
+  for (const ProfileName& name : kProfiles) {
+    if (equals_ignoring_case(text, name.word)) return name.profile;
+    if (name.number >= 0 && text == std::to_string(name.number)) return name.profile;
+  }
+  return std::nullopt;
+}
+
+/// Takes the values of variables over into members, and reports those that are wrong.
+class Reader {
+ public:
+  Reader(const char* const* environment, const Report& report) : report_(report) {
+    for (; environment != nullptr && *environment != nullptr; ++environment) {
+      const std::string_view entry = *environment;
+      const std::size_t equals = entry.find('=');
+      if (!entry.starts_with(kPrefix) || equals == std::string_view::npos) continue;
+      values_.emplace(entry.substr(0, equals), entry.substr(equals + 1));
+    }
+  }
+
+  [[nodiscard]] bool is_set(std::string_view variable) const { return values_.contains(variable); }
+
+  void level(const char* variable, VmaLogLevel& member) {
+    const auto text = take(variable);
+    if (!text) return;
+    if (const auto level = parse_vma_log_level(without_blanks(*text))) {
+      member = *level;
+    } else {
+      reject(variable, printable(*text) + " is no log level", name_of(member));
+    }
+  }
+  void profile(const char* variable, VmaProfile& member) {
+    const auto text = take(variable);
+    if (!text) return;
+    if (const auto profile = parse_profile(without_blanks(*text))) {
+      member = *profile;
+    } else {
+      reject(variable, printable(*text) + " is no profile", "none");
+    }
+  }
+  void flag(const char* variable, bool& member) {
+    if (const auto value = number(variable, INT32_MIN, INT32_MAX, member ? "1" : "0")) member = *value != 0;
+  }
+  template <class T>
+  void number(const char* variable, T& member, std::int64_t minimum, std::int64_t maximum) {
+    if (const auto value = number(variable, minimum, maximum, std::to_string(member))) member = static_cast<T>(*value);
+  }
+  void choice(const char* variable, std::int32_t& member, std::string_view words) {
+    const auto value = number(variable, INT32_MIN, INT32_MAX, std::to_string(member));
+    if (!value) return;
+    if (has_choice(words, *value)) {
+      member = static_cast<std::int32_t>(*value);
+    } else {
+      reject(variable, std::to_string(*value) + " is not " + values_of(words), std::to_string(member));
+    }
+  }
+  void text(const char* variable, std::string& member) {
+    if (const auto value = take(variable)) member = *value;
+  }
+  void cpus(const char* variable, std::string& member) {
+    const auto value = take(variable);
+    if (!value) return;
+    if (names_cpus(without_blanks(*value))) {
+      member = without_blanks(*value);
+    } else {
+      reject(variable, printable(*value) + " is neither a mask 0x... nor a list of CPUs such as 0,2-4",
+             printable(member));
+    }
+  }
+  void pointer(const char* variable, VmaCallbackAddress& member) {
+    const auto value = take(variable);
+    if (!value) return;
+    const std::string_view digits = value->starts_with("0x") ? value->substr(2) : *value;
+    VmaCallbackAddress address = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), address, 16);
+    if (error == std::errc() && end == digits.data() + digits.size()) {
+      member = address;
+    } else {
+      reject(variable, printable(*value) + " is no address", "none");
+    }
+  }
+  /// The value of an old name counts as that of the new one, which goes before it.
+  void rename(const char* old_name, const char* now) {
+    const auto value = take(old_name);
+    if (!value) return;
+    report_(std::string(old_name) + " is called " + now + " now");
+    values_.emplace(now, *value);
+  }
+  void ignore(const char* variable, const char* why) {
+    if (take(variable)) report_(std::string(variable) + " has no effect. " + why);
+  }
+  /// After all others.
+  void report_unknown() {
+    std::ranges::sort(known_);
+    for (const auto& [name, value] : values_) {
+      if (!std::ranges::binary_search(known_, name)) report_(printable(name) + " is no variable of this library");
+    }
+  }
+
+ private:
+  std::optional<std::string_view> take(const char* variable) {
+    known_.emplace_back(variable);
+    const auto found = values_.find(variable);
+    if (found == values_.end()) return std::nullopt;
+    return found->second;
+  }
+  void reject(const char* variable, const std::string& why, const std::string& used) const {
+    report_(std::string(variable) + ": " + why + "; using " + used);
+  }
+  std::optional<std::int64_t> number(const char* variable, std::int64_t minimum, std::int64_t maximum,
+                                     const std::string& used) {
+    const auto text = take(variable);
+    if (!text) return std::nullopt;
+    const ParsedNumber parsed = parse_number(without_blanks(*text), minimum, maximum);
+    switch (parsed.problem) {
+      case NumberProblem::none: return parsed.value;
+      case NumberProblem::empty: reject(variable, "is empty", used); break;
+      case NumberProblem::not_a_number: reject(variable, printable(*text) + " is not a number", used); break;
+      case NumberProblem::trailing_text:
+        reject(variable, printable(*text) + " has something after the number", used);
+        break;
+      case NumberProblem::out_of_range:
+        reject(variable,
+               printable(*text) + " is not within " + std::to_string(minimum) + ".." + std::to_string(maximum), used);
+        break;
+    }
+    return std::nullopt;
+  }
+
+  const Report& report_;
+  std::map<std::string_view, std::string_view> values_;
+  std::vector<std::string_view> known_;
+};
+
+void read_variables(Reader& reader, VmaConfig& out) {
+#define VMA_RENAMED(variable, now) reader.rename(#variable, #now);
+#include "core/config/vma_options.def"
+#define VMA_LEVEL(variable, member, ...) reader.level(#variable, out.member);
+#define VMA_FLAG(variable, member, ...) reader.flag(#variable, out.member);
+#define VMA_NUMBER(variable, member, type, default_value, minimum, maximum, ...) \
+  reader.number(#variable, out.member, minimum, maximum);
+#define VMA_CHOICE(variable, member, default_value, words, ...) reader.choice(#variable, out.member, words);
+#define VMA_TEXT(variable, member, ...) reader.text(#variable, out.member);
+#define VMA_CPUS(variable, member, ...) reader.cpus(#variable, out.member);
+#define VMA_POINTER(variable, member, ...) reader.pointer(#variable, out.member);
+#define VMA_IGNORED(variable, help) reader.ignore(#variable, help);
+#include "core/config/vma_options.def"
+}
+
+/// What some settings imply for others.
+void settle(VmaConfig& out, const Reader& reader, const Report& report) {
+  if (!reader.is_set("VMA_LOG_DETAILS") && out.log_level >= VmaLogLevel::debug) out.log_details = 2;
+  if (out.select_poll_os_force) out.select_poll_os_ratio = out.select_skip_os = 1;
+  if (out.socketxtreme) {
+    out.rx_wre = 1024;
+    out.gro_streams_max = out.progress_engine_interval = 0;
+  }
+  if (out.rx_poll < 0 || out.select_poll < 0) out.cq_moderation_enable = false;
+  out.cq_aim_max_count = std::min(out.cq_aim_max_count, out.rx_wre / 2);
+  const auto raise = [&](const char* variable, std::uint32_t& member, std::uint32_t least, const char* why) {
+    if (member >= least) return;
+    report(std::string(variable) + ": " + std::to_string(member) + " is less than " + why + "; using " +
+           std::to_string(least));
+    member = least;
+  };
+  raise("VMA_TX_WRE", out.tx_wre, 2 * out.tx_wre_batching, "twice VMA_TX_WRE_BATCHING");
+  raise("VMA_TCP_TIMER_RESOLUTION_MSEC", out.tcp_timer_resolution_msec, out.timer_resolution_msec,
+        "VMA_TIMER_RESOLUTION_MSEC");
+}
+
+}  // namespace
+
+VmaConfig vma_defaults_of(VmaProfile profile) {
+  VmaConfig out;
+  out.spec = profile;
+#define VMA_PROFILE_SETS(of, member, value) \
+  if (profile == VmaProfile::of) out.member = value;
+#include "core/config/vma_profiles.def"
+  return out;
+}
+
+VmaConfig load_vma_config(const char* const* environment, const Report& report) {
+  Reader reader(environment, report);
+  VmaProfile profile = VmaProfile::none;
+  reader.profile("VMA_SPEC", profile);
+  VmaConfig out = vma_defaults_of(profile);
+  read_variables(reader, out);
+  reader.report_unknown();
+  settle(out, reader, report);
+  return out;
+}
+
+std::string with_process_id(std::string path, int pid) {
+  const std::size_t at = path.find("%d");
+  if (at != std::string::npos) path.replace(at, 2, std::to_string(pid));
+  return path;
+}
+
+}  // namespace ringsock::config
