@@ -56,6 +56,7 @@ struct Link {
   bool lower_elsewhere = false;      ///< `lower` counts in another network namespace
   std::uint32_t macvlan_mode = 0;    ///< MACVLAN_MODE_*; 0: not a macvlan
   std::uint32_t ipv6_hop_limit = 0;  ///< of the interface (router advertisements set it); 0: unknown
+  std::uint32_t ipv6_mtu = 0;        ///< likewise, at most `mtu`; 0: unknown, or no IPv6 here
   std::optional<VlanTag> vlan;
   std::optional<BondFacts> bond;
 

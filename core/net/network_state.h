@@ -99,6 +99,7 @@ class NetworkState {
   std::shared_ptr<Neighbour> neighbour(int ifindex, const IpAddress& next_hop);
   /// Has the kernel resolve, or confirm, an entry; harmless when it is about to. The outcome comes as a change.
   /// Errors: EPERM without CAP_NET_ADMIN (a datagram by the kernel's socket does the same), ENODEV, ENOBUFS table full.
+  /// An IPv6 interface without link-local address has none to ask from: there, too, only a datagram helps.
   Status request_resolution(const Neighbour& neighbour);
 
   // -- links and addresses
@@ -120,11 +121,11 @@ class NetworkState {
   void after_fork_in_child();
 
  private:
-  class Tables;
+  class Impl;
   explicit NetworkState(std::unique_ptr<Kernel> kernel);
 
   std::atomic<std::uint64_t> generation_{1};
-  std::unique_ptr<Tables> tables_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace ringsock::net

@@ -12,15 +12,15 @@ namespace ringsock::net {
 
 /// All that decides about a flow's route. Fields that are not known stay as they are here. `destination` is necessary.
 struct PathQuery {
-  IpAddress destination;
-  IpAddress source;                    ///< what the socket is bound to; unspecified: the kernel chooses
+  IpAddress destination{};
+  IpAddress source{};                  ///< what the socket is bound to; unspecified: the kernel chooses
   int oif = 0;                         ///< SO_BINDTODEVICE, IP_PKTINFO, IP_MULTICAST_IF, sin6_scope_id; may be a VRF
   std::uint32_t mark = 0;              ///< SO_MARK
   std::uint8_t tos = 0;                ///< IP_TOS, IPV6_TCLASS; the ECN bits do not matter
   std::uint8_t protocol = 0;           ///< IPPROTO_UDP, IPPROTO_TCP; 0: unknown, then rules on ports do not match
   std::uint16_t source_port = 0;       ///< host order
   std::uint16_t destination_port = 0;  ///< host order
-  std::optional<uid_t> uid;            ///< the socket's owner; nothing: this process's
+  std::optional<uid_t> uid{};          ///< the socket's owner; nothing: this process's
 
   bool operator==(const PathQuery&) const = default;
   [[nodiscard]] std::size_t hash() const;
@@ -53,7 +53,7 @@ struct Path {
   int error = 0;             ///< errno of a send while unreachable (ENETUNREACH, EHOSTUNREACH, EACCES, EINVAL), else 0
   bool kernel_only = false;  ///< encapsulated (LWT), or IPsec policies exist: only the kernel can send it
   int oif = 0;               ///< interface index; of a local path the loopback's or the VRF's
-  IpAddress source;          ///< what the packet carries; unspecified: none fits
+  IpAddress source{};        ///< what the packet carries; unspecified: none fits
   IpAddress next_hop;        ///< the destination itself when on link; may be IPv6 for an IPv4 destination (RFC 5549)
   bool has_gateway = false;  ///< next_hop is a router
   std::uint32_t mtu = 0;     ///< bytes of IP packet: link's, route's or path MTU, whichever counts

@@ -1,0 +1,42 @@
+#include "core/net/neighbour.h"
+
+namespace ringsock::net {
+
+namespace {
+
+constexpr unsigned kStateShift = 48;
+
+std::uint64_t pack(const NeighbourFacts& facts) {
+  std::uint64_t packed = static_cast<std::uint64_t>(facts.state);
+  for (const std::uint8_t byte : facts.mac) packed = packed << 8 | byte;
+  return packed;
+}
+
+NeighbourFacts unpack(std::uint64_t packed) {
+  NeighbourFacts facts;
+  facts.state = static_cast<NeighbourState>(packed >> kStateShift);
+  for (std::size_t i = facts.mac.size(); i-- > 0; packed >>= 8) facts.mac[i] = static_cast<std::uint8_t>(packed);
+  return facts;
+}
+
+}  // namespace
+
+Neighbour::Neighbour(int ifindex, const IpAddress& address, const NeighbourFacts& facts)
+    : ifindex_(ifindex), address_(address), packed_(pack(facts)) {}
+
+NeighbourFacts Neighbour::facts() const noexcept { return unpack(packed_.load(std::memory_order_relaxed)); }
+
+bool Neighbour::needs_refresh() noexcept {
+  if (in_use_.load(std::memory_order_relaxed)) return false;
+  in_use_.store(true, std::memory_order_relaxed);
+  return facts().state == NeighbourState::stale;
+}
+
+bool Neighbour::update(const NeighbourFacts& facts) noexcept {
+  const NeighbourFacts before = unpack(packed_.exchange(pack(facts), std::memory_order_relaxed));
+  if (before.is_usable() != facts.is_usable()) return true;
+  if (facts.is_usable()) return before.mac != facts.mac;
+  return (before.state == NeighbourState::failed) != (facts.state == NeighbourState::failed);
+}
+
+}  // namespace ringsock::net

@@ -1,0 +1,55 @@
+// The neighbours somebody has asked for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/net/neighbour.h"
+
+namespace ringsock::net {
+
+/// Holds the entries that were handed out, not the kernel's whole table: that may have many thousands. Entries that
+/// nobody else holds any more are dropped when there are twice as many as were needed last. Threads: one at a time.
+class NeighbourTable {
+ public:
+  /// What an event did.
+  struct Update {
+    std::shared_ptr<Neighbour> neighbour;  ///< null: nobody has asked for it
+    bool matters = false;                  ///< a sender's header may be wrong now
+    bool refresh = false;                  ///< it went stale while in use: the kernel should confirm it
+  };
+
+  std::shared_ptr<Neighbour> find(int ifindex, const IpAddress& address) const;
+  /// An entry in the state none.
+  std::shared_ptr<Neighbour> add(int ifindex, const IpAddress& address);
+  Update update(int ifindex, const IpAddress& address, const NeighbourFacts& facts);
+
+  /// Grows with each update: facts asked before it and put in after it may be older than those that it brought.
+  [[nodiscard]] std::uint64_t updates() const { return updates_; }
+  [[nodiscard]] std::vector<std::shared_ptr<Neighbour>> all() const;
+  [[nodiscard]] std::size_t size() const { return entries_.size(); }
+
+ private:
+  struct Key {
+    int ifindex;
+    IpAddress address;
+    bool operator==(const Key&) const = default;
+  };
+  struct Hash {
+    std::size_t operator()(const Key& key) const {
+      return key.address.hash() ^ (static_cast<std::size_t>(key.ifindex) * 0x9e3779b1U);
+    }
+  };
+
+  void drop_unused();
+
+  std::unordered_map<Key, std::shared_ptr<Neighbour>, Hash> entries_;
+  std::size_t drop_above_ = 64;
+  std::uint64_t updates_ = 0;
+};
+
+}  // namespace ringsock::net

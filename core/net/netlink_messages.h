@@ -1,0 +1,20 @@
+// What rtnetlink messages say, as facts.
+#pragma once
+
+#include <linux/netlink.h>
+#include <netlink/attr.h>
+
+#include <optional>
+
+#include "core/net/kernel.h"
+
+namespace ringsock::net {
+
+/// A link, address, route, rule, neighbour, nexthop object or setting that came, changed or went. Nothing: a message of
+/// another kind, of another family's tables (e.g. a bridge's), or one too short for what it claims to be.
+std::optional<KernelEvent> parse_event(const nlmsghdr& message);
+
+/// The address in an attribute, nothing without one or with a wrong length.
+IpAddress address_of(int family, const nlattr* attribute);
+
+}  // namespace ringsock::net

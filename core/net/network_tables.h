@@ -1,0 +1,60 @@
+// All that is known of a network namespace, and what an event does to it.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/net/kernel.h"
+#include "core/net/link_table.h"
+#include "core/net/neighbour_table.h"
+#include "core/net/network_state.h"
+#include "core/net/path_cache.h"
+
+namespace ringsock::net {
+
+/// What events did.
+struct EventEffects {
+  bool matters = false;                                ///< the generation must grow
+  bool paths = false;                                  ///< answers about paths were forgotten
+  std::vector<NetworkChange> changes;                  ///< for listeners
+  std::vector<std::shared_ptr<Neighbour>> to_refresh;  ///< went stale while in use
+};
+
+/// Without I/O, clock and locks. Threads: one at a time.
+class NetworkTables {
+ public:
+  void apply(std::span<const KernelEvent> events, Nanos now, EventEffects& out);
+  /// Forgets what is out of date by now.
+  void apply_time(Nanos now, EventEffects& out);
+  /// The next time when apply_time() has something to do; 0: never.
+  [[nodiscard]] Nanos deadline() const;
+
+  /// Links and addresses as they were read from the kernel.
+  void replace_links(std::span<const KernelEvent> tables);
+  /// Puts in what the route left open: MTU and hop limit of the interface, if it is known, and of the namespace.
+  /// @param family  The destination's: a next hop may have the other one.
+  void complete(Path& path, int family, std::uint8_t default_hop_limit) const;
+
+  LinkTable links;
+  NeighbourTable neighbours;
+  PathCache paths{kPathsInHalf};
+
+ private:
+  static constexpr std::size_t kPathsInHalf = 4096;
+
+  void take(const LinkEvent& event, EventEffects& out);
+  void take(const Inet6LinkEvent& event, EventEffects& out);
+  void take(const AddressEvent& event, EventEffects& out);
+  void take(const NeighbourEvent& event, EventEffects& out);
+  void take(const RouteEvent& event, EventEffects& out);
+  void take(const RoutingEvent& event, EventEffects& out);
+  void take(const PathMtuEvent& event, EventEffects& out);
+  void link_changed(int ifindex, EventEffects& out);
+
+  Nanos now_{};  ///< of the events that are being applied
+  std::vector<std::pair<Nanos, Prefix>> second_looks_;
+};
+
+}  // namespace ringsock::net
