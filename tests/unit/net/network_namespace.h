@@ -105,17 +105,27 @@ class TwoHosts : public ::testing::Test {
   void SetUp() override {
     if (!here.is_there() || !there.is_there()) GTEST_SKIP() << "no permission to make a network namespace";
     // Link-local addresses that work at once: NDP asks from them.
-    here.set("ipv6/conf/default/accept_dad", "0");
-    there.set("ipv6/conf/default/accept_dad", "0");
+    for (const NetworkNamespace* host : {&here, &there}) {
+      host->set("ipv6/conf/all/accept_dad", "0");
+      host->set("ipv6/conf/default/accept_dad", "0");
+    }
     here.run("ip link add v0 address 02:00:00:00:00:01 type veth peer name v1 address 02:00:00:00:00:02 netns " +
              there.name());
-    here.run("ip addr add 10.0.0.1/24 brd + dev v0 && ip addr add fd00::1/64 dev v0 nodad && ip link set v0 up");
-    there.run("ip addr add 10.0.0.2/24 dev v1 && ip addr add fd00::2/64 dev v1 nodad && ip link set v1 up");
+    // IPv6 addresses that are there before the link is up are not of use until some time after.
+    here.run("ip link set v0 up");
+    there.run("ip link set v1 up");
+    here.run("ip addr add 10.0.0.1/24 brd + dev v0 && ip addr add fd00::1/64 dev v0 nodad");
+    there.run("ip addr add 10.0.0.2/24 dev v1 && ip addr add fd00::2/64 dev v1 nodad");
     auto opened = here.state();
     ASSERT_TRUE(opened) << opened.error().where;
     state = *opened;
-    ASSERT_TRUE(wait_until(*state, [&] { return state->link("v0") && state->link("v0")->is_running(); }));
+    ASSERT_TRUE(wait_until(*state, [&] { return state->link("v0")->is_running() && has_link_local_address(); }));
     v0 = state->link("v0")->index;
+  }
+
+  bool has_link_local_address() const {
+    const auto address = state->find_address(ip("fe80::ff:fe00:1"));
+    return address && !address->is_tentative();
   }
 
   /// A path that must be known.
