@@ -25,10 +25,27 @@ CompletionChannel::CompletionChannel(UniqueFd epoll) : ibv_comp_channel{}, epoll
 }
 
 Result<std::uint64_t> CompletionChannel::watch(int watched, std::function<void()> on_readable) {
+  return add_watch(watched, EPOLLIN, std::move(on_readable));
+}
+
+Result<std::uint64_t> CompletionChannel::watch_when_armed(int watched, std::function<void()> on_readable) {
+  // No event at all, so far: errors and hang-ups cannot be left out, but come once only, too.
+  return add_watch(watched, EPOLLONESHOT, std::move(on_readable));
+}
+
+void CompletionChannel::rearm(std::uint64_t watch, int watched) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLONESHOT;
+  event.data.u64 = watch;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, watched, &event);
+}
+
+Result<std::uint64_t> CompletionChannel::add_watch(int watched, std::uint32_t events,
+                                                   std::function<void()> on_readable) {
   std::lock_guard guard(lock_);
   const std::uint64_t watch = ++last_watch_;
   epoll_event event{};
-  event.events = EPOLLIN;
+  event.events = events;
   event.data.u64 = watch;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watched, &event) != 0)
     return Error::last("completion channel: epoll_ctl");

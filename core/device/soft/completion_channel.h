@@ -26,6 +26,9 @@ class CompletionChannel final : public ibv_comp_channel {
   /// be running, in another thread, when unwatch() returns: it must own what it uses. Errors: those of epoll_ctl(2).
   Result<std::uint64_t> watch(int watched, std::function<void()> on_readable);
   void unwatch(std::uint64_t watch, int watched);
+  // The same for a descriptor that stays readable although nobody has armed: `on_readable` runs once per rearm().
+  Result<std::uint64_t> watch_when_armed(int watched, std::function<void()> on_readable);
+  void rearm(std::uint64_t watch, int watched);
 
   /// Makes a completion event of `cq` pending.
   void raise(ibv_cq& cq);
@@ -36,6 +39,7 @@ class CompletionChannel final : public ibv_comp_channel {
 
  private:
   explicit CompletionChannel(UniqueFd epoll);
+  Result<std::uint64_t> add_watch(int watched, std::uint32_t events, std::function<void()> on_readable);
   void run_watches();
   void update_signal();
 

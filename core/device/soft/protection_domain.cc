@@ -3,7 +3,7 @@
 #include <memory>
 #include <new>
 
-#include "core/device/soft/soft_device.h"
+#include "core/device/soft/key_table.h"
 
 namespace ringsock::soft {
 
@@ -11,13 +11,13 @@ namespace {
 constexpr int kRemoteAccess = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 }
 
-Result<MemoryRegion*> ProtectionDomain::add_region(SoftDevice& device, void* address, std::size_t length, int access,
+Result<MemoryRegion*> ProtectionDomain::add_region(KeyTable& keys, void* address, std::size_t length, int access,
                                                    RemoteAccess* only_for) {
   auto region = std::make_unique<MemoryRegion>();
   const auto start = reinterpret_cast<std::uint64_t>(address);
-  auto key = device.keys().insert({this, start, length, static_cast<unsigned>(access)});
+  auto key = keys.insert({this, start, length, static_cast<unsigned>(access)});
   if (!key) return key.error();
-  region->context = &device.context();
+  region->context = ibv_pd::context;
   region->pd = this;
   region->addr = address;
   region->length = length;
@@ -40,8 +40,8 @@ Result<MemoryRegion*> ProtectionDomain::add_region(SoftDevice& device, void* add
   return region.release();
 }
 
-void ProtectionDomain::remove_region(SoftDevice& device, MemoryRegion* region) {
-  device.keys().remove(region->lkey);
+void ProtectionDomain::remove_region(KeyTable& keys, MemoryRegion* region) {
+  keys.remove(region->lkey);
   // Whoever found the key before is through once this lock has been ours.
   access_lock_.lock();
   access_lock_.unlock();

@@ -15,7 +15,7 @@
 
 namespace ringsock::soft {
 
-class SoftDevice;
+class KeyTable;
 class RemoteAccess;
 
 class MemoryRegion final : public ibv_mr {
@@ -43,9 +43,9 @@ class ProtectionDomain final : public ibv_pd {
  public:
   ProtectionDomain() : ibv_pd{} {}
 
-  Result<MemoryRegion*> add_region(SoftDevice& device, void* address, std::size_t length, int access,
+  Result<MemoryRegion*> add_region(KeyTable& keys, void* address, std::size_t length, int access,
                                    RemoteAccess* only_for);
-  void remove_region(SoftDevice& device, MemoryRegion* region);
+  void remove_region(KeyTable& keys, MemoryRegion* region);
   /// A queue pair connects: it hears of all regions that are for it, and of later ones until remove_peer().
   void add_peer(RemoteAccess& peer);
   void remove_peer(RemoteAccess& peer);

@@ -319,7 +319,7 @@ void ReliableQueuePair::on_peer_gone() {
 
 Result<MemoryRegion*> ReliableQueuePair::register_arena(std::size_t bytes) {
   auto region =
-      domain().add_region(device_, inbox_.arena, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, this);
+      domain().add_region(device_.keys(), inbox_.arena, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, this);
   if (region) arena_registered_.store(true, std::memory_order_relaxed);
   return region;
 }

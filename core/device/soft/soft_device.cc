@@ -104,13 +104,13 @@ Result<verbs::Mr> SoftDevice::reg_mr(ibv_pd& pd, void* address, std::size_t leng
   if ((access & kNeedsLocalWrite) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0)
     return Error{EINVAL, "reg_mr: access"};
   if (reinterpret_cast<std::uint64_t>(address) + length < length) return Error{EINVAL, "reg_mr: length"};
-  auto region = static_cast<ProtectionDomain&>(pd).add_region(*this, address, length, access, nullptr);
+  auto region = static_cast<ProtectionDomain&>(pd).add_region(keys_, address, length, access, nullptr);
   if (!region) return region.error();
   return verbs::Mr(*this, *region);
 }
 
 int SoftDevice::dereg_mr(ibv_mr* mr) {
-  static_cast<ProtectionDomain*>(mr->pd)->remove_region(*this, static_cast<MemoryRegion*>(mr));
+  static_cast<ProtectionDomain*>(mr->pd)->remove_region(keys_, static_cast<MemoryRegion*>(mr));
   return 0;
 }
 

@@ -57,6 +57,10 @@
 
 namespace ringsock::soft {
 
+class KeyTable;
+class PacketQueuePair;
+class RingMaker;
+
 enum class RingKind {
   packet,  ///< AF_PACKET: any number of processes and rings per interface
   xdp,     ///< AF_XDP: one ring per device queue and process; faster
@@ -124,9 +128,21 @@ class PacketDevice final : public verbs::Device {
   int destroy_qp(ibv_qp* qp) override;
   int destroy_ah(ibv_ah* ah) override;
 
+  // For the queue pairs of this device.
+  [[nodiscard]] KeyTable& keys();
+  [[nodiscard]] RingMaker& ring_maker();
+  /// A number no other raw packet queue pair of this process has, 24 bits, never 0 or 1.
+  static std::uint32_t next_qp_num();
+  void add(PacketQueuePair& queue_pair);
+  void remove(PacketQueuePair& queue_pair);
+  void raise(const ibv_async_event& event);
+  /// All queue pairs go to error, once. Any thread; takes the list of queue pairs.
+  void interface_is_gone();
+
  private:
   struct Parts;
-  PacketDevice(unsigned ifindex, std::string name, const PacketDeviceOptions& options);
+  PacketDevice(unsigned ifindex, std::string name, const PacketDeviceOptions& options, std::unique_ptr<Parts> parts);
+  void hear_of_interface();
 
   const unsigned ifindex_;
   const std::string name_;  ///< the interface's, when it was opened

@@ -1,0 +1,35 @@
+/* What the BPF programs and the process that loads them tell each other. C, without any system header but types. */
+#ifndef RINGSOCK_FLOW_KEY_H
+#define RINGSOCK_FLOW_KEY_H
+
+#include <linux/types.h>
+
+#define RINGSOCK_MAX_RINGS 256
+#define RINGSOCK_RING_WORDS (RINGSOCK_MAX_RINGS / 64)
+#define RINGSOCK_MAX_FLOWS 16384
+
+/* One rule, as a key of the map of flows. Source address and port are zero in a rule for packets from anybody.
+   Unicast packets have one ring: the key's `ring` is zero, the value tells it. Multicast and broadcast may go to many:
+   the ring is part of the key. */
+struct flow_key {
+  __u32 destination[4]; /* network order; IPv4: the first word, the others zero */
+  __u32 source[4];
+  __u16 destination_port; /* network order */
+  __u16 source_port;
+  __u16 vlan; /* 0: no tag */
+  __u8 protocol;
+  __u8 family; /* 4 or 6 */
+  __u32 ring;  /* number of the ring, 1.., or 0 */
+};
+
+/* The only entry of the map of hints: spares look-ups. */
+struct flow_hints {
+  __u32 exact_flows; /* how many rules have a source */
+};
+
+/* The only entry, per CPU, of the map of what was taken: bit n of the words is ring n + 1. */
+struct taken_by {
+  __u64 rings[RINGSOCK_RING_WORDS];
+};
+
+#endif

@@ -1,0 +1,128 @@
+// The raw packet queue pair: posted receives, a ring, and what is between them.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "core/base/biased_mutex.h"
+#include "core/base/mutex.h"
+#include "core/device/soft/packet/frame_ring.h"
+#include "core/device/soft/packet/packet_completion_queue.h"
+#include "core/device/soft/packet/packet_layout.h"
+#include "core/device/soft/packet/packet_segments.h"
+#include "core/device/soft/receive_queue.h"
+#include "core/verbs/device.h"
+
+namespace ringsock::soft {
+
+class KeyTable;
+class PacketDevice;
+class OutgoingBatch;
+
+inline constexpr std::uint32_t kMaxPacketQueueEntries = 1 << 16;
+inline constexpr std::uint32_t kMaxPacketSge = 16;
+/// Longest that is sent as one packet, to be segmented: headers and payload.
+inline constexpr std::uint32_t kMaxTsoBytes = 65535;
+
+/// Receives are completed in poll_receives(), under the receive queue's poll lock; sends in post_send(), with no lock:
+/// the kernel's socket is what threads share.
+class PacketQueuePair final : public ibv_qp {
+ public:
+  /// In state RESET. Errors: EINVAL capacities or queues, EOPNOTSUPP other kinds; those of RingMaker::make_ring().
+  static Result<std::unique_ptr<PacketQueuePair>> create(PacketDevice& device, ibv_pd& pd, ibv_qp_init_attr& attr);
+  PacketQueuePair(const PacketQueuePair&) = delete;
+  PacketQueuePair& operator=(const PacketQueuePair&) = delete;
+  ~PacketQueuePair();
+
+  // The verbs of the same names; errors are errno values.
+  int post_send(ibv_send_wr* wr, ibv_send_wr** bad);
+  int post_receive(ibv_recv_wr* wr, ibv_recv_wr** bad);
+  Status modify(const ibv_qp_attr& attr, int mask);
+  void query(ibv_qp_attr& attr, ibv_qp_init_attr& init_attr) const;
+  Result<ibv_flow*> create_flow(const ibv_flow_attr& attr);
+  static int destroy_flow(ibv_flow* flow);
+  verbs::PacketCounters counters();
+
+  // For the receive queue, with its poll lock held.
+  int poll_receives(int count, PacketCompletion* out);
+  /// Makes the channel readable when something comes.
+  void arm();
+  /// Looks whether the interface is still there; if not, tells the device.
+  void look();
+
+  /// The interface is gone, or a program has done what ends a queue pair: receives flush, sleepers wake. Any thread.
+  void enter_error();
+  [[nodiscard]] bool in_use() const { return flows_.load(std::memory_order_relaxed) != 0; }
+  void forget_after_fork();
+
+ private:
+  struct FlowHandle;
+  /// Outlives the queue pair for a completion channel that is just calling.
+  struct Gate {
+    Mutex lock;
+    PacketQueuePair* queue_pair = nullptr;
+  };
+  /// A frame that is several packets, and how far it has been delivered.
+  struct Segmented {
+    PacketSegments segments;
+    const RingFrame* frame;
+  };
+
+  PacketQueuePair(PacketDevice& device, ibv_pd& pd, const ibv_qp_init_attr& attr, std::unique_ptr<FrameRing> ring);
+  Status watch_ring();
+  [[nodiscard]] ibv_qp_state current_state() const { return state_.load(std::memory_order_acquire); }
+  void set_state(ibv_qp_state to);
+  PacketCompletionQueue& send_queue() const { return PacketCompletionQueue::of(*send_cq); }
+  PacketCompletionQueue& receive_queue() const { return PacketCompletionQueue::of(*recv_cq); }
+
+  // Receiving.
+  bool receive_one(PacketCompletion& out);
+  bool accept_frame(const RingFrame& frame, PacketLayout& layout);
+  bool deliver_frame(const RingFrame& frame, const PacketLayout& layout, PacketCompletion& out);
+  bool deliver_segment(PacketCompletion& out);
+  [[nodiscard]] bool needs_segments(const RingFrame& frame, const PacketLayout& layout) const;
+  /// False: dropped, since the receive is too short.
+  bool deliver(std::span<const std::byte> head, std::span<const std::byte> body, std::uint64_t wallclock_ns,
+               PacketCompletion& out);
+  [[nodiscard]] bool may_write(const PostedReceive& receive) const;
+  int flush_receives(int count, PacketCompletion* out);
+
+  // Sending.
+  /// What post_send() is to do with a request: send it (0), or fail with an errno value.
+  [[nodiscard]] int check_send(const ibv_send_wr& wr) const;
+  [[nodiscard]] bool may_read(const ibv_send_wr& wr) const;
+  /// Sends what is in the batch. @return 0, or an errno value; `next` is then the request that it is about.
+  int send_batch(OutgoingBatch& batch, ibv_send_wr*& next);
+  void complete_send(const ibv_send_wr& wr, ibv_wc_status status);
+  void flush_sends(const ibv_send_wr* wr);
+
+  PacketDevice& device_;
+  const ibv_qp_init_attr init_attr_;
+  const KeyTable& keys_;
+  std::unique_ptr<FrameRing> ring_;
+  std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
+  std::mutex modify_lock_;
+  std::atomic<int> flows_{0};
+  std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  std::uint64_t watch_ = 0;  ///< of the receive queue's completion channel; 0: none
+
+  BiasedMutex post_lock_;
+  ReceiveQueue receives_;
+  std::optional<Segmented> segmented_;
+
+  // Written under the receive queue's poll lock, read by anybody.
+  std::atomic<std::uint64_t> rx_packets_{0};
+  std::atomic<std::uint64_t> rx_bytes_{0};
+  std::atomic<std::uint64_t> rx_bad_length_{0};
+  std::atomic<std::uint64_t> rx_bad_checksum_{0};
+  std::atomic<std::uint64_t> rx_too_long_{0};
+  // Written by any sender.
+  std::atomic<std::uint64_t> tx_packets_{0};
+  std::atomic<std::uint64_t> tx_bytes_{0};
+};
+
+}  // namespace ringsock::soft

@@ -1,0 +1,87 @@
+#include "core/device/soft/packet/packet_rings.h"
+
+#include <array>
+
+#include "core/device/soft/packet/bpf_program.h"
+#include "core/device/soft/packet/socket_ring.h"
+
+namespace ringsock::soft {
+
+namespace {
+
+Result<std::unique_ptr<IngressHook>> attach(unsigned ifindex, int program, Attachment attachment) {
+  if (attachment == Attachment::clsact) return Error{EOPNOTSUPP, "clsact"};
+  return attach_tcx(ifindex, program);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PacketRings>> PacketRings::create(unsigned ifindex, Attachment attachment) {
+  auto object = BpfObject::open(packet_steering_bpf, "ringsock");
+  if (!object) return object.error();
+  object->leave_out("take_into_ring");
+  if (Status loaded = object->load(); !loaded) return loaded.error();
+  std::array<Result<UniqueFd>, 4> fds{object->map("flows"), object->map("hints"), object->map("taken"),
+                                      object->program("keep_from_kernel")};
+  for (auto& fd : fds) {
+    if (!fd) return fd.error();
+  }
+  std::unique_ptr<PacketRings> out(
+      new PacketRings(ifindex, std::move(*fds[0]), std::move(*fds[1]), std::move(*fds[2])));
+  auto hook = attach(ifindex, fds[3]->get(), attachment);
+  if (!hook) return hook.error();
+  out->hook_ = std::move(*hook);
+  return out;
+}
+
+PacketRings::PacketRings(unsigned ifindex, UniqueFd flows, UniqueFd hints, UniqueFd taken)
+    : ifindex_(ifindex), flows_(std::move(flows), std::move(hints)), taken_(std::move(taken)) {}
+
+Result<std::unique_ptr<FrameRing>> PacketRings::make_ring(unsigned frames) {
+  auto number = claim();
+  if (!number) return number.error();
+  auto ring = std::make_unique<SocketRing>(*this, *number, ifindex_);
+  auto filter = load_filter(*number);
+  if (!filter) return filter.error();
+  if (Status opened = ring->open(filter->get(), frames); !opened) return opened.error();
+  return std::unique_ptr<FrameRing>(std::move(ring));
+}
+
+Result<UniqueFd> PacketRings::load_filter(unsigned number) {
+  auto object = BpfObject::open(packet_steering_bpf, "ringsock");
+  if (!object) return object.error();
+  object->leave_out("keep_from_kernel");
+  object->set_constant(number);
+  const struct {
+    const char* name;
+    int fd;
+  } shared[] = {{"flows", flows_.flows_fd()}, {"hints", flows_.hints_fd()}, {"taken", taken_.get()}};
+  for (const auto& map : shared) {
+    if (Status used = object->use_map(map.name, map.fd); !used) return used.error();
+  }
+  if (Status loaded = object->load(); !loaded) return loaded.error();
+  return object->program("take_into_ring");
+}
+
+Result<unsigned> PacketRings::claim() {
+  std::lock_guard guard(lock_);
+  for (unsigned i = 0; i < claimed_.size(); ++i) {
+    if (claimed_.test(i)) continue;
+    claimed_.set(i);
+    return i + 1;
+  }
+  return Error{ENOSPC, "packet rings"};
+}
+
+void PacketRings::release(unsigned number) {
+  std::lock_guard guard(lock_);
+  claimed_.reset(number - 1);
+}
+
+void PacketRings::forget() {
+  flows_.forget();
+  taken_.reset();
+  if (hook_) hook_->forget();
+}
+
+}  // namespace ringsock::soft

@@ -1,0 +1,105 @@
+// Sending of the raw packet queue pair: from work requests to the ring.
+#include <algorithm>
+#include <cerrno>
+
+#include "core/device/soft/key_table.h"
+#include "core/device/soft/packet/outgoing_batch.h"
+#include "core/device/soft/packet/packet_device.h"
+#include "core/device/soft/packet/packet_queue_pair.h"
+#include "core/device/soft/scatter_gather.h"
+
+namespace ringsock::soft {
+
+int PacketQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
+  OutgoingBatch batch;
+  while (wr != nullptr) {
+    const ibv_qp_state now = current_state();
+    if (now == IBV_QPS_ERR) {
+      flush_sends(wr);
+      return 0;
+    }
+    int error = now == IBV_QPS_RTS ? 0 : EINVAL;
+    ibv_send_wr* next = wr;
+    bool may_go_on = true;
+    for (; error == 0 && next != nullptr && !batch.full(); next = next->next) {
+      error = check_send(*next);
+      if (error != 0) break;
+      may_go_on = may_read(*next);
+      if (!may_go_on) break;
+      error = batch.add(*next);
+      if (error != 0) break;
+    }
+    // Those in front of a wrong one go first.
+    if (ibv_send_wr* failed = nullptr; const int send_error = send_batch(batch, failed)) {
+      *bad = failed;
+      return send_error;
+    }
+    if (error != 0) {
+      *bad = next;
+      return error;
+    }
+    if (!may_go_on) {
+      complete_send(*next, IBV_WC_LOC_PROT_ERR);
+      enter_error();
+      next = next->next;
+    }
+    wr = next;
+  }
+  return 0;
+}
+
+int PacketQueuePair::check_send(const ibv_send_wr& wr) const {
+  if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > init_attr_.cap.max_send_sge) return EINVAL;
+  const std::uint64_t bytes = length_of(sges_of(wr));
+  if (wr.opcode == IBV_WR_SEND) {
+    if (bytes < ETH_HLEN) return EINVAL;
+    return bytes > kMaxTsoBytes ? EMSGSIZE : 0;
+  }
+  if (wr.opcode != IBV_WR_TSO) return EINVAL;
+  if (wr.tso.hdr == nullptr || wr.tso.hdr_sz > kMaxHeaderBytes || wr.tso.mss == 0) return EINVAL;
+  return bytes + wr.tso.hdr_sz > kMaxTsoBytes ? EMSGSIZE : 0;
+}
+
+bool PacketQueuePair::may_read(const ibv_send_wr& wr) const {
+  if ((wr.send_flags & IBV_SEND_INLINE) != 0) return true;
+  return std::ranges::all_of(sges_of(wr), [this](const ibv_sge& sge) {
+    return sge.length == 0 || keys_.covers(sge.lkey, pd, sge.addr, sge.length, 0);
+  });
+}
+
+int PacketQueuePair::send_batch(OutgoingBatch& batch, ibv_send_wr*& failed) {
+  std::size_t done = 0;
+  const std::span<const OutgoingFrame> frames = batch.frames();
+  while (done < frames.size()) {
+    const auto sent = ring_->send(frames.subspan(done));
+    if (!sent) {
+      failed = &batch.request(done);
+      const int code = sent.error().code;
+      return code == EAGAIN ? ENOMEM : code;
+    }
+    for (const std::size_t end = done + *sent; done < end; ++done) {
+      tx_packets_.fetch_add(1, std::memory_order_relaxed);
+      tx_bytes_.fetch_add(batch.bytes(done), std::memory_order_relaxed);
+      const ibv_send_wr& wr = batch.request(done);
+      if (init_attr_.sq_sig_all != 0 || (wr.send_flags & IBV_SEND_SIGNALED) != 0) complete_send(wr, IBV_WC_SUCCESS);
+    }
+  }
+  batch.clear();
+  return 0;
+}
+
+void PacketQueuePair::complete_send(const ibv_send_wr& wr, ibv_wc_status status) {
+  PacketCompletion completion{.wr_id = wr.wr_id, .qp_num = qp_num, .status = status};
+  completion.opcode = wr.opcode == IBV_WR_TSO ? IBV_WC_TSO : IBV_WC_SEND;
+  if (send_queue().push(completion)) return;
+  ibv_async_event event{};
+  event.element.cq = send_cq;
+  event.event_type = IBV_EVENT_CQ_ERR;
+  device_.raise(event);
+}
+
+void PacketQueuePair::flush_sends(const ibv_send_wr* wr) {
+  for (; wr != nullptr; wr = wr->next) complete_send(*wr, IBV_WC_WR_FLUSH_ERR);
+}
+
+}  // namespace ringsock::soft

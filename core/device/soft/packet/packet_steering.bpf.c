@@ -1,0 +1,86 @@
+/* Steering for rings of packet sockets. take_into_ring() is the socket filter of one ring. A packet socket sees a frame
+   before tc does, on the same CPU and in the same softirq with nothing in between, so the filter writes down for this
+   CPU whether its ring takes the frame, and keep_from_kernel(), at tc ingress, drops the frame if one has. So each
+   unicast packet goes to exactly one of ring and kernel, also while rules come and go. */
+#include "core/device/soft/packet/flow_lookup.bpf.h"
+
+#define ETHERNET_BYTES 14
+/* enum values of <linux/if_packet.h> */
+#define TO_US 0
+#define TO_ALL 1
+#define TO_GROUP 2
+
+#define TAKE 0xffffffff
+#define LEAVE 0
+/* TCX_NEXT and TC_ACT_UNSPEC: let the next program see it. */
+#define TC_NEXT (-1)
+#define TC_DROP 2
+
+const volatile __u32 this_ring = 0;
+
+struct {
+  __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+  __uint(max_entries, 1);
+  __type(key, __u32);
+  __type(value, struct taken_by);
+} taken SEC(".maps");
+
+static __always_inline int read_headers(struct __sk_buff* frame, struct flow_key* key) {
+  struct ports ports;
+  __u32 ports_at;
+  if (frame->protocol == bpf_htons(ETHERTYPE_IPV4)) {
+    struct ipv4_header ip;
+    if (bpf_skb_load_bytes(frame, ETHERNET_BYTES, &ip, sizeof ip) < 0 || !read_ipv4(&ip, key)) return 0;
+    ports_at = ETHERNET_BYTES + (ip.version_and_words & 15) * 4;
+  } else if (frame->protocol == bpf_htons(ETHERTYPE_IPV6)) {
+    struct ipv6_header ip;
+    if (bpf_skb_load_bytes(frame, ETHERNET_BYTES, &ip, sizeof ip) < 0 || !read_ipv6(&ip, key)) return 0;
+    ports_at = ETHERNET_BYTES + sizeof ip;
+  } else {
+    return 0;
+  }
+  if (bpf_skb_load_bytes(frame, ports_at, &ports, sizeof ports) < 0) return 0;
+  key->source_port = ports.source;
+  key->destination_port = ports.destination;
+  /* The kernel has taken the tag off; id 0 is a priority, not a VLAN. */
+  if (frame->vlan_present) key->vlan = frame->vlan_tci & 0xfff;
+  return 1;
+}
+
+SEC("socket")
+int take_into_ring(struct __sk_buff* frame) {
+  const __u32 only = 0;
+  const __u32 bit = this_ring - 1;
+  struct flow_key key = {};
+  int mine = 0;
+  if (frame->pkt_type <= TO_GROUP && read_headers(frame, &key)) {
+    key.ring = frame->pkt_type == TO_US ? 0 : this_ring;
+    mine = find_ring(&key) == this_ring;
+  }
+  struct taken_by* by = bpf_map_lookup_elem(&taken, &only);
+  if (!by || bit >= RINGSOCK_MAX_RINGS) return LEAVE;
+  /* Written in any case: what this CPU's last frame has left must not count for this one. Other listeners than the ring
+     want multicast and broadcast. */
+  __u64* word = &by->rings[bit / 64];
+  if (mine && frame->pkt_type == TO_US)
+    *word |= 1ULL << (bit % 64);
+  else
+    *word &= ~(1ULL << (bit % 64));
+  return mine ? TAKE : LEAVE;
+}
+
+SEC("tc")
+int keep_from_kernel(struct __sk_buff* frame) {
+  const __u32 only = 0;
+  struct taken_by* by = bpf_map_lookup_elem(&taken, &only);
+  __u64 any = 0;
+  if (!by) return TC_NEXT;
+#pragma unroll
+  for (int i = 0; i < RINGSOCK_RING_WORDS; ++i) {
+    any |= by->rings[i];
+    by->rings[i] = 0;
+  }
+  return any ? TC_DROP : TC_NEXT;
+}
+
+char license_text[] SEC("license") = "Dual BSD/GPL";
