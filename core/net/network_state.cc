@@ -167,7 +167,7 @@ void NetworkState::Impl::take_events(EventEffects& effects) {
   Nanos retry{};
   {
     const std::lock_guard guard(lock_);
-    armed_for_ = {};  // the timer may have run out
+    if (armed_for_ <= kernel_->now()) armed_for_ = {};  // it has run out
     tables_.apply_time(kernel_->now(), effects);
     if (effects.matters) next_generation();
     retry = retry_tables_at_;

@@ -90,7 +90,8 @@ Nanos validity(const nlattr* attribute) {
   rta_cacheinfo info{};
   if (attribute == nullptr || nla_len(attribute) < static_cast<int>(sizeof info)) return {};
   std::memcpy(&info, nla_data(attribute), sizeof info);
-  return info.rta_expires > 0 ? info.rta_expires * Nanos(kKernelTick) : Nanos{};
+  // The kernel rounds down, and what has less than a tick to live looks as if it lived for ever: not before it is over.
+  return info.rta_expires > 0 ? (info.rta_expires + 2) * Nanos(kKernelTick) : Nanos{};
 }
 
 }  // namespace

@@ -25,6 +25,9 @@ class Neighbours : public TwoHosts {
 };
 
 TEST_F(Neighbours, AreResolvedByTheKernelWhenAsked) {
+  const auto of_peer = there.state();
+  ASSERT_TRUE(of_peer && wait_until(**of_peer, [&] { return has(**of_peer, "fe80::ff:fe00:2"); }));
+  there.run("ip addr del fd00::2/64 dev v1 && ip addr add fd00::2/64 dev v1 nodad");
   for (const char* address : {"10.0.0.2", "fd00::2"}) {
     const auto peer = neighbour(address);
     EXPECT_EQ(peer->facts().state, NeighbourState::none) << address;

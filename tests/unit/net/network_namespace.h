@@ -108,24 +108,26 @@ class TwoHosts : public ::testing::Test {
     for (const NetworkNamespace* host : {&here, &there}) {
       host->set("ipv6/conf/all/accept_dad", "0");
       host->set("ipv6/conf/default/accept_dad", "0");
+      host->set("ipv6/conf/default/router_solicitation_delay", "0");
     }
     here.run("ip link add v0 address 02:00:00:00:00:01 type veth peer name v1 address 02:00:00:00:00:02 netns " +
              there.name());
-    // IPv6 addresses that are there before the link is up are not of use until some time after.
     here.run("ip link set v0 up");
     there.run("ip link set v1 up");
-    here.run("ip addr add 10.0.0.1/24 brd + dev v0 && ip addr add fd00::1/64 dev v0 nodad");
-    there.run("ip addr add 10.0.0.2/24 dev v1 && ip addr add fd00::2/64 dev v1 nodad");
     auto opened = here.state();
     ASSERT_TRUE(opened) << opened.error().where;
     state = *opened;
-    ASSERT_TRUE(wait_until(*state, [&] { return state->link("v0")->is_running() && has_link_local_address(); }));
+    // IPv6 addresses that come before IPv6 has found the link up are of no use until some time after.
+    ASSERT_TRUE(wait_until(*state, [&] { return has(*state, "fe80::ff:fe00:1"); }));
+    here.run("ip addr add 10.0.0.1/24 brd + dev v0 && ip addr add fd00::1/64 dev v0 nodad");
+    there.run("ip addr add 10.0.0.2/24 dev v1 && ip addr add fd00::2/64 dev v1 nodad");
+    ASSERT_TRUE(wait_until(*state, [&] { return has(*state, "10.0.0.1") && has(*state, "fd00::1"); }));
     v0 = state->link("v0")->index;
   }
 
-  bool has_link_local_address() const {
-    const auto address = state->find_address(ip("fe80::ff:fe00:1"));
-    return address && !address->is_tentative();
+  static bool has(const NetworkState& state, const char* address) {
+    const auto found = state.find_address(ip(address));
+    return found && !found->is_tentative();
   }
 
   /// A path that must be known.
