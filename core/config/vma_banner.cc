@@ -1,5 +1,6 @@
 #include "core/config/vma_banner.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/config/vma_option_table.h"
@@ -39,8 +40,11 @@ std::vector<VmaLogText> vma_parameter_lines(const VmaConfig& config) {
   const VmaConfig defaults;
   std::vector<VmaLogText> out;
   for (const VmaOptionRow& row : vma_option_rows()) {
-    const std::string value = row.value(config);
+    std::string value = row.value(config);
     const bool stands_out = value != row.value(defaults) || std::strcmp(row.variable, "VMA_TRACELEVEL") == 0;
+    // Names of files come from outside; a line stays a line.
+    std::ranges::replace_if(
+        value, [](char c) { return c >= 0 && c < ' '; }, '?');
     out.push_back({stands_out ? VmaLogLevel::info : VmaLogLevel::details,
                    padded(row.title, kTitleWidth) + " " + padded(value, kValueWidth) + " [" + row.variable + "]"});
   }

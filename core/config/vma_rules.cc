@@ -17,7 +17,7 @@ namespace ringsock::config {
 namespace {
 
 /// More than anybody writes by hand.
-constexpr std::size_t kMaxRuleFileBytes = 256 * 1024;
+constexpr std::size_t kMaxRuleFileBytes = std::size_t{256} * 1024;
 
 constexpr std::size_t index_of(VmaRole role) { return static_cast<std::size_t>(role); }
 

@@ -17,7 +17,7 @@ struct VmaFlow {
   std::uint64_t errors = 0;
 };
 
-/// One socket. Counters are since its beginning, or the difference of two snapshots.
+/// One socket. Counters are since its beginning, or rates.
 struct VmaSocketSnapshot {
   int fd = -1;
   std::uint64_t inode = 0;  ///< of the kernel's socket
@@ -41,13 +41,13 @@ struct VmaSocketSnapshot {
   std::uint64_t poll_hits = 0, poll_misses = 0;
   std::uint64_t rx_migrations = 0, tx_migrations = 0;
 
-  // Waiting to be read, or sent; as they are, not differences.
+  std::uint64_t ready_packets_dropped = 0, ready_bytes_dropped = 0;
+
+  // Waiting to be read, or sent: as it is, never a rate.
   std::uint64_t ready_packets = 0, ready_bytes = 0, ready_byte_limit = 0;
   std::uint64_t zero_copy_packets = 0;  ///< that the program holds
   std::uint64_t tx_ready_bytes = 0;
-  // Counters again
-  std::uint64_t ready_packets_max = 0, ready_packets_dropped = 0;
-  std::uint64_t ready_bytes_max = 0, ready_bytes_dropped = 0;
+  std::uint64_t ready_packets_max = 0, ready_bytes_max = 0;
 };
 
 /// select(2), poll(2), or one epoll set.
@@ -90,5 +90,10 @@ struct VmaSnapshot {
   std::vector<VmaRingSnapshot> rings{};
   std::vector<VmaPoolSnapshot> pools{};
 };
+
+/// What happened between two snapshots of a process, per second. What is no counter is as it was in the second one. A
+/// socket that was not there before, or a counter that was set to zero meanwhile, counts from zero.
+/// @param seconds  between the two, above 0
+VmaSnapshot vma_rates(const VmaSnapshot& before, const VmaSnapshot& after, double seconds);
 
 }  // namespace ringsock::runtime

@@ -11,7 +11,7 @@ namespace {
 std::string number(std::uint64_t value) { return std::to_string(value); }
 std::string kilobytes(std::uint64_t bytes) { return number(bytes / 1024); }
 
-std::string right(std::string text, std::size_t width) {
+std::string right(const std::string& text, std::size_t width) {
   return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
 }
 std::string left(std::string text, std::size_t width) {

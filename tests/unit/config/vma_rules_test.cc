@@ -1,6 +1,5 @@
 #include "core/config/vma_rules.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -26,11 +25,11 @@ using enum VmaTransport;
 
 /// "10.0.0.1" or "2001:db8::1" with a port.
 SocketAddress at(const std::string& text, std::uint16_t port) {
-  in_addr v4;
-  if (::inet_pton(AF_INET, text.c_str(), &v4) == 1) return SocketAddress::v4(ntohl(v4.s_addr), port);
-  in6_addr v6;
-  EXPECT_EQ(::inet_pton(AF_INET6, text.c_str(), &v6), 1) << text;
-  return SocketAddress::v6(v6, port);
+  const auto parsed = AddressPattern::parse(text);
+  EXPECT_TRUE(parsed) << text;
+  SocketAddress out = parsed ? parsed->address : SocketAddress();
+  out.set_port(port);
+  return out;
 }
 
 /// A libvma.conf, and what its reading told.
@@ -97,7 +96,7 @@ TEST_F(VmaRulesTest, SecondAddressIsAskedForWhereTheRuleHasOne) {
 
 TEST_F(VmaRulesTest, AddressesAreMatchedByTheirFamily) {
   const auto rules = rules_of("use os udp_sender 10.1.0.0/16:*\nuse os udp_sender [2001:db8::/32]:5\n");
-  EXPECT_EQ(rules->decide(udp_sender, at("::ffff:10.1.2.3", 7)), os) << "IPv4 in IPv6 clothes";
+  EXPECT_EQ(rules->decide(udp_sender, at("10.1.2.3", 7).mapped()), os) << "IPv4 in IPv6 clothes";
   EXPECT_EQ(rules->decide(udp_sender, at("2001:db8:5::1", 5)), os);
   EXPECT_EQ(rules->decide(udp_sender, at("2001:db8:5::1", 6)), vma);
   EXPECT_EQ(rules->decide(udp_sender, at("a01::", 7)), vma);

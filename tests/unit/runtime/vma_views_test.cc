@@ -33,11 +33,11 @@ VmaSocketSnapshot server() {
           .tx = {.packets = 140479902, .bytes = 274502 * 1024, .eagains = 1, .errors = 2},
           .poll_hits = 3,
           .poll_misses = 1,
+          .ready_packets_dropped = 5,
           .ready_packets = 7,
           .ready_bytes = 700,
           .ready_byte_limit = 212992,
-          .ready_packets_max = 70,
-          .ready_packets_dropped = 5};
+          .ready_packets_max = 70};
 }
 
 /// A TCP listener of the kernel's that did nothing.
