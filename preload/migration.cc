@@ -1,0 +1,335 @@
+// DualSocket in fork mode: a TCP connection moves to a ring.
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "core/base/log.h"
+#include "core/runtime/fd_table.h"
+#include "core/runtime/fork_registry.h"
+#include "librsocket/process.h"
+#include "preload/dual_socket.h"
+#include "preload/offload.h"
+#include "preload/real_calls.h"
+
+namespace ringsock::preload {
+
+using runtime::KernelReason;
+using Step = Migration::Step;
+
+namespace {
+
+constexpr std::array<char, 4> kZeros{};
+/// A client that is not in fork mode mostly says something at once.
+constexpr Nanos kGrace = std::chrono::milliseconds(5);
+/// Whoever is inside the section that long has died there, or waits for a client that keeps quiet.
+constexpr Nanos kSectionPatience = std::chrono::seconds(5);
+/// How long to wait for the port, and for the client.
+constexpr Nanos kPortPatience = std::chrono::seconds(30);
+constexpr Nanos kClientPatience = std::chrono::seconds(10);
+/// How long a client may be kept from talking to a server that is not in fork mode, and so sends no zeros.
+constexpr Nanos kServerPatience = std::chrono::seconds(10);
+constexpr Nanos kRetryInterval = std::chrono::milliseconds(1);
+
+constexpr Error kPending{EAGAIN, "fork mode: the connection is moving"};
+
+bool same_host(SocketAddress one, SocketAddress other) {
+  one = one.unmapped();
+  other = other.unmapped();
+  one.set_port(0);
+  other.set_port(0);
+  return one == other;
+}
+
+UniqueFd watch_edges(int fd) {
+  UniqueFd set = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
+  epoll_event every{};
+  every.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  if (set && ::epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &every) != 0) set.reset();
+  return set;
+}
+
+}  // namespace
+
+bool DualSocket::moves_in_fork_mode(const SocketAddress& local_or_peer) {
+  if (!is_fork_mode()) return false;
+  const SocketAddress plain = local_or_peer.unmapped();
+  const auto device = process().registry.choose_towards(verbs::PortSpace::tcp, plain);
+  return device && !(*device)->survives_fork();
+}
+
+void DualSocket::begin_migration(Step first, const SocketAddress& where) {
+  const std::lock_guard guard(migration_lock_);
+  migration_ = std::make_unique<Migration>();
+  migration_->step = first;
+  migration_->where = where;
+  if (first == Step::grace) migration_->until = monotonic_now() + kGrace;
+  next_look_.store(migration_->until, std::memory_order_relaxed);
+  kernel_edges_ = watch_edges(descriptor());
+  way_.store(Way::tcp, std::memory_order_release);
+}
+
+Status DualSocket::connect_in_fork_mode(const sockaddr* address, socklen_t length) {
+  const Status connected = real.connect(descriptor(), address, length) == 0 ? ok() : Status(Error::last("connect"));
+  if (!connected && connected.error().code != EINPROGRESS) return connected;
+  begin_migration(Step::zeros, destination_);
+  return connected;
+}
+
+/// An accepted connection `fd`, whose listener this is.
+Result<int> DualSocket::take_in_accepted(UniqueFd fd, const SocketAddress& local, int flags) {
+  auto* const accepted = new DualSocket(process(), domain(), fd.get());
+  runtime::Ref owner(accepted);
+  accepted->inherit_options(*this);
+  accepted->close_on_exec.store((flags & SOCK_CLOEXEC) != 0);
+  accepted->set_nonblocking((flags & SOCK_NONBLOCK) != 0);
+  accepted->begin_migration(Step::grace, local.unmapped());
+  if (Status entered = runtime::fd_table().insert(fd.get(), std::move(owner)); !entered) return entered.error();
+  return fd.release();
+}
+
+// -- moving
+// ------------------------------------------------------------------------------------------------------------
+
+Status DualSocket::use_connection() {
+  const Status moved = move([](Migration& migration) { migration.used = true; });
+  if (moved || moved.error().code != EAGAIN || !is_closed()) return moved;
+  return Error{EBADF, "closed meanwhile"};
+}
+
+template <class Before>
+Status DualSocket::move(Before before) {
+  Status moved = ok();
+  {
+    const std::lock_guard guard(migration_lock_);
+    if (way() != Way::tcp || !migration_) return ok();
+    before(*migration_);
+    moved = move_locked();
+  }
+  if (way() != Way::tcp) notify_watchers();
+  return moved;
+}
+
+/// ok(): it is decided. EAGAIN: not yet. Else what the TCP connection ended with.
+Status DualSocket::move_locked() {
+  if (migration_->lost) return Error{EIO, "fork mode: another process is moving the connection"};
+  switch (migration_->step) {
+    case Step::zeros: return wait_for_zeros();
+    case Step::connecting: return connect_ring();
+    case Step::grace:
+    case Step::turn:
+    case Step::client: break;
+  }
+  // In fork mode, the client sends nothing by TCP.
+  char byte = 0;
+  const ssize_t seen = real.recv(descriptor(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (seen < 0 && errno != EAGAIN) return stay(Error::last("recv"));
+  if (seen >= 0) {
+    if (migration_->step == Step::client && seen > 0) log_warn("fork mode: a client without it got four zero bytes");
+    return stay(std::nullopt);
+  }
+  if (migration_->step == Step::grace) {
+    if (monotonic_now() < migration_->until) return kPending;
+    migration_->step = Step::turn;
+    migration_->until = monotonic_now() + kSectionPatience;
+  }
+  return migration_->step == Step::turn ? take_turn() : take_client();
+}
+
+Status DualSocket::wait_for_zeros() {
+  std::array<char, kZeros.size()> seen{};
+  const ssize_t count = real.recv(descriptor(), seen.data(), seen.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (count < 0 && errno == EAGAIN) return wait_for_server();
+  if (count < 0) return stay(Error::last("recv"));
+  const auto end = seen.begin() + count;
+  if (count == 0 || std::any_of(seen.begin(), end, [](char byte) { return byte != 0; })) return stay(std::nullopt);
+  if (end != seen.end()) return kPending;
+  migration_->step = Step::connecting;
+  next_look_.store(Nanos::max(), std::memory_order_relaxed);
+  migration_->tcp = out_of_the_way(UniqueFd(::fcntl(descriptor(), F_DUPFD_CLOEXEC, 0)));
+  return connect_ring();
+}
+
+/// A server that comes later all the same, one of ours, finds that we talk by TCP, and does so, too.
+Status DualSocket::wait_for_server() {
+  if (!migration_->used) return kPending;
+  if (migration_->until == Nanos::max()) {
+    migration_->until = monotonic_now() + kServerPatience;
+    next_look_.store(migration_->until, std::memory_order_relaxed);
+  }
+  if (monotonic_now() < migration_->until) return kPending;
+  log_warn("fork mode: %s does not answer as in fork mode: the connection stays with the kernel",
+           migration_->where.to_string().c_str());
+  return stay(std::nullopt);
+}
+
+Status DualSocket::connect_ring() {
+  const Status connected = StreamSocket::connect(migration_->where.get(), migration_->where.length());
+  if (connected || connected.error().code == EISCONN) {
+    arrive();
+    return ok();
+  }
+  if (connected.error().code == EINPROGRESS || connected.error().code == EALREADY) return kPending;
+  log_info("fork mode: connection to %s stays with the kernel: %s: %s", migration_->where.to_string().c_str(),
+           connected.error().where, std::strerror(connected.error().code));
+  std::array<char, kZeros.size()> zeros{};
+  real.recv(descriptor(), zeros.data(), zeros.size(), MSG_DONTWAIT);
+  return stay(std::nullopt);
+}
+
+Status DualSocket::take_turn() {
+  const Nanos now = monotonic_now();
+  next_look_.store(now + kRetryInterval, std::memory_order_relaxed);
+  if (!migration_->section.try_enter()) {
+    if (now < migration_->until) return kPending;
+    log_info("fork mode: semaphore /rsocket_fork has been taken for too long: without");
+    migration_->section.enter_anyway();
+  }
+  if (Status listening = listen_for_client(); !listening) {
+    migration_->section.leave();
+    // Another process waits for its client on the port.
+    if (listening.error().code == EADDRINUSE && now < migration_->until + kPortPatience) return kPending;
+    log_info("fork mode: a connection stays with the kernel: %s: %s", listening.error().where,
+             std::strerror(listening.error().code));
+    return stay(std::nullopt);
+  }
+  if (real.send(descriptor(), kZeros.data(), kZeros.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(kZeros.size())) {
+    return stay(std::nullopt);
+  }
+  migration_->step = Step::client;
+  migration_->until = now + kClientPatience;
+  next_look_.store(migration_->until, std::memory_order_relaxed);
+  return kPending;
+}
+
+Status DualSocket::listen_for_client() {
+  const auto device = process().registry.choose(migration_->where);
+  if (!device) return device.error();
+  auto id = (*device)->create_id(verbs::PortSpace::tcp);
+  if (!id) return id.error();
+  (*id)->set_reuse_address(true);
+  if (Status bound = (*id)->bind(migration_->where); !bound) return bound;
+  if (Status listening = (*id)->listen(1); !listening) return listening;
+  migration_->listener = *std::move(id);
+  return ok();
+}
+
+Status DualSocket::take_client() {
+  const auto peer = peer_name();
+  for (;;) {
+    auto event = migration_->listener->next_event();
+    if (!event) break;
+    if (event->type != verbs::CmEventType::connect_request) continue;
+    if (!peer || !same_host(*peer, event->request->peer_address())) continue;  // dropped, that is refused
+    migration_->tcp = out_of_the_way(UniqueFd(::fcntl(descriptor(), F_DUPFD_CLOEXEC, 0)));
+    if (Status accepted = become_accepted(*event); !accepted) {
+      log_info("fork mode: a client is refused: %s: %s", accepted.error().where, std::strerror(accepted.error().code));
+      return stay(std::nullopt);
+    }
+    arrive();
+    return ok();
+  }
+  if (monotonic_now() < migration_->until) return kPending;
+  log_warn("fork mode: a client did not come within %d s: its connection stays with the kernel",
+           static_cast<int>(std::chrono::duration_cast<std::chrono::seconds>(kClientPatience).count()));
+  return stay(std::nullopt);
+}
+
+/// On the ring. TCP ends, in other processes, too; its numbers mean a socket that is nothing.
+void DualSocket::arrive() {
+  std::vector<int> numbers;
+  runtime::fd_table().for_each([&](int fd, const runtime::Endpoint& endpoint) {
+    if (&endpoint == this && !owns_descriptor(fd)) numbers.push_back(fd);
+  });
+  if (migration_->tcp) real.shutdown(migration_->tcp.get(), SHUT_RDWR);
+  kernel_edges_.reset();
+  const UniqueFd nothing(real.socket(domain(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  for (const int fd : numbers) {
+    const bool closes = (real.fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0;
+    if (nothing) real.dup3(nothing.get(), fd, closes ? O_CLOEXEC : 0);
+  }
+  next_look_.store(Nanos::max(), std::memory_order_relaxed);
+  migration_.reset();
+  way_.store(Way::ring, std::memory_order_release);
+  note_activity();
+}
+
+/// With the kernel for good.
+Status DualSocket::stay(std::optional<Error> error) {
+  if (migration_->step == Step::zeros || migration_->step == Step::connecting) {
+    runtime::process_statistics.count_kernel_connected(KernelReason::fork);
+  } else {
+    runtime::process_statistics.count_accepted(runtime::SocketPath::kernel);
+  }
+  next_look_.store(Nanos::max(), std::memory_order_relaxed);
+  migration_.reset();
+  way_.store(Way::kernel, std::memory_order_release);
+  note_activity();
+  return error ? Status(*error) : ok();
+}
+
+// -- meanwhile
+// ---------------------------------------------------------------------------------------------------------
+
+/// Waiting for an accepted connection uses it: its client sends nothing before it has moved. One that was made by
+/// connect() is as TCP is, but for the zeros, until it is used.
+std::uint32_t DualSocket::moving_events() noexcept {
+  const std::uint32_t events = kernel_events();
+  bool waits = true;
+  const Status moved = move([&](Migration& migration) {
+    const bool active = migration.step == Step::zeros || migration.step == Step::connecting;
+    waits = !active || migration.used || migration.step == Step::connecting || (events & EPOLLIN) != 0;
+  });
+  if (way() != Way::tcp) return ready();
+  if (!moved && moved.error().code != EAGAIN) return EPOLLERR | EPOLLHUP | EPOLLIN | EPOLLOUT;
+  const std::uint32_t ended = events & (EPOLLERR | EPOLLHUP);
+  return waits && ended == 0 ? 0 : events & ~std::uint32_t{EPOLLIN | EPOLLRDNORM};
+}
+
+runtime::WaitFds DualSocket::arm_moving() noexcept {
+  const std::lock_guard guard(migration_lock_);
+  runtime::WaitFds fds{{kernel_edges_ ? kernel_edges_.get() : -1, -1}};
+  if (!migration_) return fds;
+  if (migration_->step == Step::connecting) fds.fd[1] = StreamSocket::arm().fd[1];
+  if (migration_->listener) fds.fd[1] = migration_->listener->event_fd();
+  return fds;
+}
+
+/// What made kernel_edges_ readable.
+void DualSocket::forget_edges() noexcept {
+  epoll_event event{};
+  const int saved_errno = errno;
+  if (kernel_edges_) ::epoll_wait(kernel_edges_.get(), &event, 1, 0);
+  errno = saved_errno;
+}
+
+void DualSocket::end_migration() noexcept {
+  const std::lock_guard guard(migration_lock_);
+  if (way() == Way::tcp && migration_) [[maybe_unused]]
+    const Status stays = stay(std::nullopt);
+}
+
+void DualSocket::add_fork_locks(runtime::ForkLocks& locks) {
+  locks.add_outer(migration_lock_);
+  StreamSocket::add_fork_locks(locks);
+}
+
+void DualSocket::after_fork(ForkSide side) noexcept {
+  StreamSocket::after_fork(side);
+  if (side == ForkSide::parent || !kernel_edges_) return;
+  // Edges that one process takes are lost for the other.
+  kernel_edges_ = watch_edges(descriptor());
+  if (!migration_) return;
+  migration_->section.forget();
+  migration_->listener.reset();
+  migration_->lost = migration_->step == Step::connecting || migration_->step == Step::client;
+}
+
+}  // namespace ringsock::preload
