@@ -189,6 +189,8 @@ class Endpoint : public ListNode<ForkRegistry> {
   void notify_watchers(std::uint32_t changed = ~0U) {
     if (has_watches_.load(std::memory_order_relaxed)) notify_watchers_slow(changed);
   }
+  /// Whether anybody is entered now.
+  [[nodiscard]] bool is_watched() const { return has_watches_.load(std::memory_order_relaxed); }
   /// @return false when the endpoint is closed: not entered.
   bool add_watch(Watch& watch);
   /// No call of the watch runs or comes after return. Harmless when it is not entered.

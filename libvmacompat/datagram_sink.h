@@ -1,0 +1,26 @@
+// Who gets the datagrams of a flow.
+#pragma once
+
+#include "core/runtime/endpoint.h"
+#include "libvmacompat/arrival.h"
+
+namespace ringsock::vma {
+
+/// A socket, to a ring. Both functions are called under the ring's receive lock, by whoever polls the ring: they must
+/// neither sleep nor call the ring.
+class DatagramSink {
+ public:
+  /// Whether it takes datagrams from there: it may be connected to somebody else.
+  [[nodiscard]] virtual bool accepts(const EndName& source) const noexcept = 0;
+  /// Takes it, or drops and counts it when there is no room.
+  virtual void deliver(Arrival arrival) noexcept = 0;
+  /// Whose watchers hear of it.
+  virtual runtime::Endpoint& endpoint() noexcept = 0;
+  /// SO_REUSEPORT: flows are spread over all such sockets. Else the one that came last takes all (udp(7)).
+  [[nodiscard]] virtual bool shares_port() const noexcept = 0;
+
+ protected:
+  ~DatagramSink() = default;
+};
+
+}  // namespace ringsock::vma

@@ -1,0 +1,156 @@
+#include "libvmacompat/destination.h"
+
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <bit>
+#include <cstring>
+
+#include "core/wire/emit.h"
+#include "core/wire/ethernet.h"
+#include "core/wire/ip.h"
+#include "core/wire/udp.h"
+
+namespace ringsock::vma {
+
+namespace {
+
+int option_of(int fd, int level, int name, int if_unknown) {
+  int value = if_unknown;
+  socklen_t length = sizeof value;
+  return ::getsockopt(fd, level, name, &value, &length) == 0 ? value : if_unknown;
+}
+
+int bound_interface_of(int fd) {
+  char name[IFNAMSIZ]{};
+  socklen_t length = sizeof name;
+  if (::getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &length) != 0 || name[0] == '\0') return 0;
+  return static_cast<int>(::if_nametoindex(name));
+}
+
+/// IP_MULTICAST_IF tells an address of the interface, or nothing.
+int v4_multicast_interface_of(int fd) {
+  ip_mreqn request{};
+  socklen_t length = sizeof request.imr_address;
+  // Linux gives back an address only, whatever was set: an interface without one cannot be told from none.
+  if (::getsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request.imr_address, &length) != 0) return 0;
+  return request.imr_address.s_addr == 0 ? 0 : -1;
+}
+
+wire::Ipv6Address bytes_of(const in6_addr& address) { return std::bit_cast<wire::Ipv6Address>(address); }
+wire::Be32 word_of(const in_addr& address) { return std::bit_cast<wire::Be32>(address.s_addr); }
+
+}  // namespace
+
+SendOptions SendOptions::of(int fd, int family) {
+  SendOptions out;
+  out.bound_interface = bound_interface_of(fd);
+  out.mark = static_cast<std::uint32_t>(option_of(fd, SOL_SOCKET, SO_MARK, 0));
+  if (family == AF_INET) {
+    out.traffic_class = static_cast<std::uint8_t>(option_of(fd, IPPROTO_IP, IP_TOS, 0));
+    out.hop_limit = option_of(fd, IPPROTO_IP, IP_TTL, -1);
+    out.multicast_hop_limit = option_of(fd, IPPROTO_IP, IP_MULTICAST_TTL, 1);
+    out.loops_multicast = option_of(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
+    out.multicast_interface = v4_multicast_interface_of(fd);
+    const int discover = option_of(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
+    out.forbids_fragments = discover == IP_PMTUDISC_WANT || discover == IP_PMTUDISC_DO || discover == IP_PMTUDISC_PROBE;
+  } else {
+    out.traffic_class = static_cast<std::uint8_t>(option_of(fd, IPPROTO_IPV6, IPV6_TCLASS, 0));
+    out.hop_limit = option_of(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, -1);
+    out.multicast_hop_limit = option_of(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 1);
+    out.loops_multicast = option_of(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
+    out.multicast_interface = option_of(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, 0);
+  }
+  return out;
+}
+
+HeaderTemplate::HeaderTemplate(const net::MacAddress& source_mac, const net::MacAddress& destination_mac,
+                               const SocketAddress& source, const SocketAddress& destination,
+                               const SendOptions& options, std::uint8_t hop_limit)
+    : is_v4_(destination.family() == AF_INET) {
+  const std::uint16_t type = is_v4_ ? wire::kEtherTypeIpv4 : wire::kEtherTypeIpv6;
+  auto rest = wire::emit(std::span<std::byte>(data_),
+                         wire::EthernetHeader{destination_mac, source_mac, wire::Be16(type)});
+  if (is_v4_) {
+    rest = wire::emit(rest, wire::make_ipv4_header({.tos = options.traffic_class,
+                                                    .payload_bytes = 0,
+                                                    .fragment = wire::kIpv4DontFragment,
+                                                    .ttl = hop_limit,
+                                                    .protocol = wire::kIpProtocolUdp,
+                                                    .source = word_of(source.in4().sin_addr),
+                                                    .destination = word_of(destination.in4().sin_addr)}));
+  } else {
+    rest = wire::emit(rest, wire::make_ipv6_header({.traffic_class = options.traffic_class,
+                                                    .payload_bytes = 0,
+                                                    .next_header = wire::kIpProtocolUdp,
+                                                    .hop_limit = hop_limit,
+                                                    .source = bytes_of(source.in6().sin6_addr),
+                                                    .destination = bytes_of(destination.in6().sin6_addr)}));
+  }
+  rest = wire::emit(rest, wire::make_udp_header(wire::Be16(source.port()), wire::Be16(destination.port()), 0));
+  bytes_ = static_cast<std::uint8_t>(data_.size() - rest.size());
+}
+
+void HeaderTemplate::write(std::span<std::byte, kMaxBytes> out, std::size_t payload) const {
+  std::memcpy(out.data(), data_.data(), kMaxBytes);
+  const auto udp_bytes = wire::Be16(static_cast<std::uint16_t>(payload + sizeof(wire::UdpHeader)));
+  std::byte* const ip = out.data() + sizeof(wire::EthernetHeader);
+  if (is_v4_) {
+    const auto total = wire::Be16(static_cast<std::uint16_t>(payload + sizeof(wire::UdpHeader) + sizeof(wire::Ipv4Header)));
+    std::memcpy(ip + offsetof(wire::Ipv4Header, total_bytes), &total, sizeof total);
+  } else {
+    std::memcpy(ip + offsetof(wire::Ipv6Header, payload_bytes), &udp_bytes, sizeof udp_bytes);
+  }
+  std::memcpy(out.data() + bytes_ - sizeof(wire::UdpHeader) + offsetof(wire::UdpHeader, bytes), &udp_bytes,
+              sizeof udp_bytes);
+}
+
+void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const SendOptions& options,
+                           std::uint32_t options_generation) {
+  net::NetworkState& network = ethernet.network();
+  generation_ = network.generation();
+  options_generation_ = options_generation;
+  ring_.reset();
+
+  const SocketAddress destination = address_.unmapped();
+  const SocketAddress bound = local.unmapped();
+  net::PathQuery query;
+  query.destination = net::IpAddress::of(destination);
+  if (!bound.is_wildcard() && bound.family() == destination.family()) query.source = net::IpAddress::of(bound);
+  query.oif = options.bound_interface;
+  if (destination.family() == AF_INET6 && destination.in6().sin6_scope_id != 0) {
+    query.oif = static_cast<int>(destination.in6().sin6_scope_id);
+  }
+  const bool is_group = query.destination.is_multicast();
+  // Packets that may be fragmented on their way need identification numbers, which the kernel has.
+  if (destination.family() == AF_INET && !options.forbids_fragments) return;
+  if (is_group && (options.loops_multicast || options.multicast_interface < 0)) return;
+  if (is_group && query.oif == 0) query.oif = options.multicast_interface;
+  query.mark = options.mark;
+  query.tos = options.traffic_class;
+  query.protocol = IPPROTO_UDP;
+  query.source_port = local.port();
+  query.destination_port = destination.port();
+
+  const auto path = network.path_to(query);
+  if (!path || path->kernel_only) return;
+  if (path->type != net::PathType::unicast && path->type != net::PathType::multicast) return;
+  auto neighbour = network.neighbour(*path);
+  const net::NeighbourFacts facts = neighbour->facts();
+  const auto link = network.link(path->oif);
+  if (!facts.is_usable() || !link || !link->is_running()) return;  // the kernel's socket resolves, and waits
+  auto ring = ethernet.ring_on(path->oif);
+  if (!ring) return;
+
+  source_ = path->source.with_port(local.port());
+  const int hop_limit = is_group ? options.multicast_hop_limit : options.hop_limit;
+  header_ = HeaderTemplate(link->mac, facts.mac, source_, destination, options,
+                           hop_limit >= 0 ? static_cast<std::uint8_t>(hop_limit) : path->hop_limit);
+  const std::size_t headers = header_.bytes() - sizeof(wire::EthernetHeader);
+  max_payload_ = path->mtu > headers ? path->mtu - headers : 0;
+  neighbour_ = std::move(neighbour);
+  ring_ = *std::move(ring);
+}
+
+}  // namespace ringsock::vma

@@ -1,0 +1,89 @@
+// Where a socket's datagrams to one address go, and the headers in front of them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/base/socket_address.h"
+#include "core/net/neighbour.h"
+#include "libvmacompat/ethernet.h"
+#include "libvmacompat/ring.h"
+
+namespace ringsock::vma {
+
+/// What setsockopt(2) has said about sending, as the kernel's socket tells it.
+struct SendOptions {
+  int bound_interface = 0;       ///< SO_BINDTODEVICE
+  int multicast_interface = 0;   ///< IP_MULTICAST_IF, IPV6_MULTICAST_IF; 0: by the route
+  std::uint32_t mark = 0;        ///< SO_MARK
+  std::uint8_t traffic_class = 0;
+  int hop_limit = -1;            ///< -1: by the route
+  int multicast_hop_limit = 1;
+  bool loops_multicast = true;   ///< sockets of this host get what is sent to a group
+  bool forbids_fragments = true; ///< DF: IP_PMTUDISC_WANT, DO, PROBE
+
+  static SendOptions of(int fd, int family);
+};
+
+/// The headers of a datagram, complete but for what differs from one to the next.
+class HeaderTemplate {
+ public:
+  static constexpr std::size_t kMaxBytes = 64;
+
+  HeaderTemplate() = default;
+  /// Both addresses of one family (IPv4-mapped ones as IPv4), with their ports.
+  HeaderTemplate(const net::MacAddress& source_mac, const net::MacAddress& destination_mac,
+                 const SocketAddress& source, const SocketAddress& destination, const SendOptions& options,
+                 std::uint8_t hop_limit);
+
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+  /// Writes the headers of a datagram of `payload` bytes. Checksums are left to the device.
+  void write(std::span<std::byte, kMaxBytes> out, std::size_t payload) const;
+
+ private:
+  alignas(8) std::array<std::byte, kMaxBytes> data_{};
+  std::uint8_t bytes_ = 0;
+  bool is_v4_ = true;
+};
+
+/// One destination of a socket. Threads: the socket's sender.
+class Destination {
+ public:
+  explicit Destination(const SocketAddress& address) : address_(address) {}
+
+  [[nodiscard]] const SocketAddress& address() const { return address_; }
+  /// Whether what find_way() found still holds: a load and a comparison.
+  [[nodiscard]] bool is_current(const net::NetworkState& network, std::uint32_t options_generation) const {
+    return generation_ == network.generation() && options_generation_ == options_generation;
+  }
+  /// Asks the routing and neighbour tables. `local` is what the socket is bound to.
+  void find_way(Ethernet& ethernet, const SocketAddress& local, const SendOptions& options,
+                std::uint32_t options_generation);
+  /// The ring to send by; null: by the kernel, which also waits for neighbours, fragments, and knows the errors.
+  [[nodiscard]] const std::shared_ptr<Ring>& ring() const { return ring_; }
+  /// Largest payload that fits into one packet.
+  [[nodiscard]] std::size_t max_payload() const { return max_payload_; }
+  [[nodiscard]] const HeaderTemplate& header() const { return header_; }
+  /// The address that peers see: what answers are sent to.
+  [[nodiscard]] const SocketAddress& source() const { return source_; }
+  /// To be called with each datagram: keeps the kernel's knowledge of the neighbour fresh.
+  void note_use(net::NetworkState& network) {
+    if (neighbour_->needs_refresh()) [[unlikely]]
+      static_cast<void>(network.request_resolution(*neighbour_));
+  }
+
+ private:
+  const SocketAddress address_;
+  std::uint64_t generation_ = 0;
+  std::uint32_t options_generation_ = 0;
+  std::shared_ptr<Ring> ring_;
+  std::shared_ptr<net::Neighbour> neighbour_;
+  std::size_t max_payload_ = 0;
+  SocketAddress source_;
+  HeaderTemplate header_;
+};
+
+}  // namespace ringsock::vma

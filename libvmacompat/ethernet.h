@@ -1,0 +1,57 @@
+// The rings of one network namespace, and what is known of that namespace.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "core/base/mutex.h"
+#include "core/base/result.h"
+#include "core/net/network_state.h"
+#include "core/runtime/service_thread.h"
+#include "libvmacompat/interface.h"
+#include "libvmacompat/ring.h"
+
+namespace ringsock::vma {
+
+/// Threads: any. The service thread keeps it up to date.
+class Ethernet {
+ public:
+  /// That of the namespace that a socket is in. Errors: those of net::Networks::of_socket(); EAGAIN, EMFILE no service
+  /// thread.
+  static Result<std::shared_ptr<Ethernet>> of_socket(int fd);
+  explicit Ethernet(std::shared_ptr<net::NetworkState> network) : network_(std::move(network)) {}
+  Ethernet(const Ethernet&) = delete;
+  Ethernet& operator=(const Ethernet&) = delete;
+  ~Ethernet();
+
+  [[nodiscard]] net::NetworkState& network() const { return *network_; }
+  /// The ring for sockets on that interface, made when first asked for. Errors, told once in the log and remembered
+  /// until the interface changes: those of Interface::open() and Ring::create().
+  Result<std::shared_ptr<Ring>> ring_on(int ifindex);
+  /// Grows when addresses or interfaces came or went.
+  [[nodiscard]] std::uint64_t address_generation() const {
+    return address_generation_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  struct Slot {
+    std::shared_ptr<Interface> interface;
+    std::shared_ptr<Ring> ring;
+    Error error{0, ""};  ///< when it could not be opened
+  };
+  friend struct EthernetForkHandlers;
+  Status watch();
+  void on_change(const net::NetworkChange& change);
+  Result<std::shared_ptr<Ring>> open(int ifindex, Slot& slot);
+
+  const std::shared_ptr<net::NetworkState> network_;
+  net::NetworkState::ListenerId listener_ = 0;
+  runtime::ServiceThread::Id watch_ = 0;
+  std::atomic<std::uint64_t> address_generation_{1};
+  Mutex lock_;
+  std::map<int, Slot> slots_;  ///< by interface index
+};
+
+}  // namespace ringsock::vma

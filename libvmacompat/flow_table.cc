@@ -1,0 +1,74 @@
+#include "libvmacompat/flow_table.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/net/ip_address.h"
+
+namespace ringsock::vma {
+
+std::size_t FlowTable::Hash::operator()(const Key& key) const noexcept {
+  // Multiplicative hashing (Knuth): the ends differ in few bits.
+  constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15;
+  std::uint64_t mixed = 0;
+  for (const EndName* end : {&key.destination, &key.source}) {
+    for (const std::uint64_t word : {end->address[0], end->address[1], std::uint64_t{end->port}}) {
+      mixed = (mixed ^ word) * kFactor;
+      mixed ^= mixed >> 29;
+    }
+  }
+  return mixed;
+}
+
+FlowTable::Key FlowTable::key_of(const verbs::FlowTuple& tuple) {
+  return {EndName::of(tuple.destination), tuple.source.is_unspecified() ? EndName{} : EndName::of(tuple.source)};
+}
+
+Status FlowTable::attach(const verbs::FlowTuple& tuple, DatagramSink& sink,
+                         const std::function<Result<verbs::Flow>()>& make_flow) {
+  const Key key = key_of(tuple);
+  auto place = entries_.find(key);
+  if (place == entries_.end()) {
+    auto flow = make_flow();
+    if (!flow) return flow.error();
+    Entry entry;
+    entry.flow = *std::move(flow);
+    entry.is_group = net::IpAddress::of(tuple.destination).is_multicast();
+    place = entries_.emplace(key, std::move(entry)).first;
+    if (key.source.port != 0) ++exact_;
+  }
+  auto& sinks = place->second.sinks;
+  if (std::find(sinks.begin(), sinks.end(), &sink) == sinks.end()) sinks.push_back(&sink);
+  return ok();
+}
+
+void FlowTable::detach(const verbs::FlowTuple& tuple, DatagramSink& sink) {
+  const Key key = key_of(tuple);
+  const auto place = entries_.find(key);
+  if (place == entries_.end()) return;
+  std::erase(place->second.sinks, &sink);
+  if (!place->second.sinks.empty()) return;
+  entries_.erase(place);
+  if (key.source.port != 0) --exact_;
+}
+
+FlowTable::Entry* FlowTable::find(const EndName& destination, const EndName& source) {
+  auto place = exact_ > 0 ? entries_.find({destination, source}) : entries_.end();
+  if (place == entries_.end()) place = entries_.find({destination, EndName{}});
+  return place == entries_.end() ? nullptr : &place->second;
+}
+
+DatagramSink* FlowTable::choose(const Entry& entry, const Key& ends) {
+  const auto accepts = [&](const DatagramSink* sink) { return sink->accepts(ends.source); };
+  const auto last = std::find_if(entry.sinks.rbegin(), entry.sinks.rend(), accepts);
+  if (last == entry.sinks.rend() || !(*last)->shares_port()) return last == entry.sinks.rend() ? nullptr : *last;
+  const auto shares = [&](const DatagramSink* sink) { return sink->shares_port() && accepts(sink); };
+  const auto sharing = static_cast<std::size_t>(std::count_if(entry.sinks.begin(), entry.sinks.end(), shares));
+  std::size_t turn = Hash()(ends) % sharing;
+  for (DatagramSink* const sink : entry.sinks) {
+    if (shares(sink) && turn-- == 0) return sink;
+  }
+  return nullptr;
+}
+
+}  // namespace ringsock::vma

@@ -1,0 +1,78 @@
+// Which sockets the datagrams of a ring are for.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <unordered_map>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/verbs/flow_rule.h"
+#include "core/verbs/handles.h"
+#include "libvmacompat/datagram_sink.h"
+
+namespace ringsock::vma {
+
+/// The steering rules of one ring, each with the sockets that want what it brings. Threads: one at a time.
+class FlowTable {
+ public:
+  /// Makes the device's rule when it is the first socket's: `make_flow` is called as Result<verbs::Flow>().
+  /// A socket is entered once per rule. Errors: those of `make_flow`.
+  Status attach(const verbs::FlowTuple& tuple, DatagramSink& sink,
+                const std::function<Result<verbs::Flow>()>& make_flow);
+  /// The rule goes with its last socket. Harmless when it is not entered.
+  void detach(const verbs::FlowTuple& tuple, DatagramSink& sink);
+  [[nodiscard]] bool empty() const { return entries_.empty(); }
+
+  /// Gives `arrival` to whom it is for, and calls `delivered(DatagramSink&)` for each. False: it is for nobody.
+  template <class Delivered>
+  bool deliver(Arrival arrival, Delivered delivered);
+
+ private:
+  /// A rule; `source` of port 0: anybody.
+  struct Key {
+    EndName destination;
+    EndName source;
+    bool operator==(const Key&) const = default;
+  };
+  struct Hash {
+    std::size_t operator()(const Key& key) const noexcept;
+  };
+  struct Entry {
+    verbs::Flow flow;
+    bool is_group = false;  ///< multicast, broadcast: all sockets get it
+    std::vector<DatagramSink*> sinks;
+  };
+
+  static Key key_of(const verbs::FlowTuple& tuple);
+  Entry* find(const EndName& destination, const EndName& source);
+  /// Among those that accept: the last one, or, if that shares its port, one by the hash of both ends.
+  static DatagramSink* choose(const Entry& entry, const Key& ends);
+
+  std::unordered_map<Key, Entry, Hash> entries_;
+  std::size_t exact_ = 0;  ///< entries with a source
+};
+
+template <class Delivered>
+bool FlowTable::deliver(Arrival arrival, Delivered delivered) {
+  const Key ends{destination_name(arrival.bytes(), arrival.frame), source_name(arrival.bytes(), arrival.frame)};
+  const Entry* const entry = find(ends.destination, ends.source);
+  if (entry == nullptr) return false;
+  if (!entry->is_group) {
+    DatagramSink* const sink = choose(*entry, ends);
+    if (sink == nullptr) return false;
+    sink->deliver(std::move(arrival));
+    delivered(*sink);
+    return true;
+  }
+  bool any = false;
+  for (DatagramSink* const sink : entry->sinks) {
+    if (!sink->accepts(ends.source)) continue;
+    sink->deliver(arrival);
+    delivered(*sink);
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace ringsock::vma

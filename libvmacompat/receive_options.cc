@@ -1,0 +1,121 @@
+#include "libvmacompat/receive_options.h"
+
+#include <netinet/in.h>
+#include <sys/time.h>
+
+#include <cstddef>
+#include <cstring>
+
+namespace ringsock::vma {
+
+namespace {
+
+// <asm/socket.h>: libc's names are those of the old layouts on 64-bit hosts.
+constexpr int kTimestampOld = 29, kTimestampNsOld = 35, kTimestampNew = 63, kTimestampNsNew = 64;
+
+struct TimeNew {
+  std::int64_t seconds, fraction;
+};
+
+class ControlWriter {
+ public:
+  explicit ControlWriter(msghdr& message) : message_(message), room_(message.msg_controllen) {
+    message.msg_controllen = 0;
+  }
+  template <class Value>
+  void add(int level, int type, const Value& value) {
+    const std::size_t space = CMSG_SPACE(sizeof value);
+    if (message_.msg_control == nullptr || room_ - message_.msg_controllen < CMSG_LEN(sizeof value)) {
+      message_.msg_flags |= MSG_CTRUNC;
+      return;
+    }
+    cmsghdr header{};
+    header.cmsg_len = CMSG_LEN(sizeof value);
+    header.cmsg_level = level;
+    header.cmsg_type = type;
+    std::byte* const place = static_cast<std::byte*>(message_.msg_control) + message_.msg_controllen;
+    std::memcpy(place, &header, sizeof header);
+    std::memcpy(place + CMSG_LEN(0), &value, sizeof value);
+    message_.msg_controllen += std::min(space, room_ - message_.msg_controllen);
+  }
+
+ private:
+  msghdr& message_;
+  const std::size_t room_;
+};
+
+void write_time(ControlWriter& out, int option, Nanos time) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
+  const std::int64_t nanos = (time - seconds).count();
+  switch (option) {
+    case kTimestampOld: out.add(SOL_SOCKET, option, timeval{seconds.count(), nanos / 1000}); break;
+    case kTimestampNsOld: out.add(SOL_SOCKET, option, timespec{seconds.count(), nanos}); break;
+    case kTimestampNew: out.add(SOL_SOCKET, option, TimeNew{seconds.count(), nanos / 1000}); break;
+    case kTimestampNsNew: out.add(SOL_SOCKET, option, TimeNew{seconds.count(), nanos}); break;
+    default: break;
+  }
+}
+
+}  // namespace
+
+bool ReceiveOptions::note(int level, int name, const void* value, socklen_t length) {
+  int number = 0;
+  std::memcpy(&number, value, std::min<std::size_t>(length, sizeof number));
+  const bool on = number != 0;
+  if (level == IPPROTO_IP) {
+    switch (name) {
+      case IP_PKTINFO: v4_packet_info = on; return true;
+      case IP_RECVORIGDSTADDR: v4_original_address = on; return true;
+      case IP_RECVTTL: v4_ttl = on; return true;
+      case IP_RECVTOS: v4_tos = on; return true;
+      default: return false;
+    }
+  }
+  if (level == IPPROTO_IPV6) {
+    switch (name) {
+      case IPV6_RECVPKTINFO: v6_packet_info = on; return true;
+      case IPV6_RECVHOPLIMIT: v6_hop_limit = on; return true;
+      case IPV6_RECVTCLASS: v6_traffic_class = on; return true;
+      default: return false;
+    }
+  }
+  if (level != SOL_SOCKET) return false;
+  switch (name) {
+    case SO_RXQ_OVFL: overflow = on; return true;
+    case kTimestampOld:
+    case kTimestampNsOld:
+    case kTimestampNew:
+    case kTimestampNsNew: time_stamp = on ? name : 0; return true;
+    default: return false;
+  }
+}
+
+void write_control(const ReceiveOptions& options, const Arrival& arrival, std::uint32_t dropped, msghdr& message) {
+  ControlWriter out(message);
+  const auto bytes = arrival.bytes();
+  const UdpFrame& frame = arrival.frame;
+  if (options.time_stamp != 0) write_time(out, options.time_stamp, arrival.time);
+  if (options.overflow && dropped != 0) out.add(SOL_SOCKET, SO_RXQ_OVFL, dropped);
+  const SocketAddress destination = destination_of(bytes, frame, arrival.ifindex);
+  const int hops = hop_limit_of(bytes, frame);
+  const int traffic_class = traffic_class_of(bytes, frame);
+  if (frame.family == AF_INET) {
+    if (options.v4_packet_info) {
+      const in_addr address = destination.in4().sin_addr;
+      out.add(IPPROTO_IP, IP_PKTINFO, in_pktinfo{arrival.ifindex, address, address});
+    }
+    if (options.v4_ttl) out.add(IPPROTO_IP, IP_TTL, hops);
+    if (options.v4_tos) out.add(IPPROTO_IP, IP_TOS, static_cast<std::uint8_t>(traffic_class));
+    if (options.v4_original_address) out.add(IPPROTO_IP, IP_ORIGDSTADDR, destination.in4());
+  }
+  if (options.v6_packet_info) {
+    out.add(IPPROTO_IPV6, IPV6_PKTINFO,
+            in6_pktinfo{destination.mapped().in6().sin6_addr, static_cast<unsigned>(arrival.ifindex)});
+  }
+  if (frame.family == AF_INET6) {
+    if (options.v6_hop_limit) out.add(IPPROTO_IPV6, IPV6_HOPLIMIT, hops);
+    if (options.v6_traffic_class) out.add(IPPROTO_IPV6, IPV6_TCLASS, traffic_class);
+  }
+}
+
+}  // namespace ringsock::vma

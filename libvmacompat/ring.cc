@@ -1,0 +1,243 @@
+#include "libvmacompat/ring.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+
+#include "core/base/log.h"
+#include "core/verbs/buffer_pool.h"
+#include "libvmacompat/interface.h"
+
+namespace ringsock::vma {
+
+namespace {
+/// One completion for so many sends.
+constexpr unsigned kSignalEvery = 64;
+}  // namespace
+
+/// Those who must hear that something came for them. They are told without the ring's lock, so each is held until then.
+class Ring::Told {
+ public:
+  void add(runtime::Endpoint& endpoint) {
+    // Looked at under the ring's lock, which arm() takes too: who is not watched by now looks again before he sleeps.
+    if (!endpoint.is_watched()) return;
+    const auto end = endpoints_.begin() + count_;
+    if (std::any_of(endpoints_.begin(), end, [&](const runtime::Ref& ref) { return ref.get() == &endpoint; })) return;
+    // A socket leaves the ring before it is destroyed, so it is there; but it may be about to go.
+    if (count_ < std::ssize(endpoints_) && endpoint.try_add_ref()) {
+      endpoints_[static_cast<std::size_t>(count_++)] = runtime::Ref(&endpoint);
+    }
+  }
+  void tell() {
+    for (auto& endpoint : std::span(endpoints_).first(static_cast<std::size_t>(count_))) {
+      endpoint->notify_watchers(EPOLLIN);
+    }
+  }
+
+ private:
+  // A datagram to a group may be for more; those then hear of the next one, or see it when they look.
+  std::array<runtime::Ref, 64> endpoints_;
+  std::ptrdiff_t count_ = 0;
+};
+
+Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Interface> interface, const RingSettings& settings) {
+  std::shared_ptr<Ring> ring(new Ring(std::move(interface), settings));
+  if (Status made = ring->make_queues(); !made) return made.error();
+  if (Status posted = ring->post_first_receives(); !posted) return posted.error();
+  return ring;
+}
+
+Ring::Ring(std::shared_ptr<Interface> interface, const RingSettings& settings)
+    : interface_(std::move(interface)), settings_(settings) {}
+
+Ring::~Ring() {
+  // Flushes the posted receives, whose buffers are ours again.
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  if (!qp_ || !interface_->device().modify_qp(*qp_, attr, IBV_QP_STATE)) return;
+  ibv_wc completions[kBatch];
+  for (int count = 1; count > 0;) {
+    count = ibv_poll_cq(receive_cq_.get(), kBatch, completions);
+    for (int i = 0; i < count; ++i) verbs::BufferRef(*reinterpret_cast<verbs::BufferHeader*>(completions[i].wr_id));
+  }
+}
+
+Status Ring::make_queues() {
+  verbs::Device& device = interface_->device();
+  auto channel = device.create_comp_channel();
+  if (!channel) return channel.error();
+  channel_ = *std::move(channel);
+  auto receive_cq = device.create_cq(static_cast<int>(settings_.receive_entries), this, channel_.get(), 0);
+  if (!receive_cq) return receive_cq.error();
+  receive_cq_ = *std::move(receive_cq);
+  auto send_cq = device.create_cq(static_cast<int>(settings_.send_entries), this, nullptr, 0);
+  if (!send_cq) return send_cq.error();
+  send_cq_ = *std::move(send_cq);
+
+  ibv_qp_init_attr attr{};
+  attr.send_cq = send_cq_.get();
+  attr.recv_cq = receive_cq_.get();
+  attr.qp_type = IBV_QPT_RAW_PACKET;
+  attr.cap.max_send_wr = settings_.send_entries;
+  attr.cap.max_recv_wr = settings_.receive_entries;
+  attr.cap.max_send_sge = 16;
+  attr.cap.max_recv_sge = 1;
+  attr.cap.max_inline_data = device.max_inline_data();
+  auto qp = device.create_qp(interface_->pd(), attr);
+  if (!qp) return qp.error();
+  qp_ = *std::move(qp);
+  return verbs::start_raw_packet_qp(device, *qp_);
+}
+
+Status Ring::post_first_receives() {
+  for (unsigned posted = 0; posted < settings_.receive_entries;) {
+    std::array<verbs::BufferRef, kBatch> buffers;
+    const std::size_t wanted = std::min<std::size_t>(kBatch, settings_.receive_entries - posted);
+    const std::size_t got = interface_->pool().take(std::span(buffers).first(wanted));
+    if (got == 0) return posted > 0 ? ok() : Error{ENOMEM, "ring: buffers"};
+    post_receives(std::span(buffers).first(got));
+    posted += static_cast<unsigned>(got);
+  }
+  return ok();
+}
+
+// -- receiving
+// ---------------------------------------------------------------------------------------------------------
+
+Status Ring::attach(const verbs::FlowTuple& tuple, DatagramSink& sink) {
+  const std::lock_guard guard(receive_lock_);
+  return flows_.attach(tuple, sink, [&] {
+    verbs::FlowRule rule(tuple);
+    return verbs::create_flow(interface_->device(), *qp_, rule.attr());
+  });
+}
+
+void Ring::detach(const verbs::FlowTuple& tuple, DatagramSink& sink) {
+  const std::lock_guard guard(receive_lock_);
+  flows_.detach(tuple, sink);
+}
+
+void Ring::post_receives(std::span<verbs::BufferRef> buffers) {
+  std::array<ibv_recv_wr, kBatch> requests;
+  std::array<ibv_sge, kBatch> pieces;
+  const std::size_t count = buffers.size();
+  if (count == 0) return;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::span<std::byte> bytes = buffers[i].bytes();
+    pieces[i] = {reinterpret_cast<std::uintptr_t>(bytes.data()), static_cast<std::uint32_t>(bytes.size()),
+                 buffers[i].lkey()};
+    requests[i] = {.wr_id = reinterpret_cast<std::uintptr_t>(buffers[i].release()),
+                   .next = i + 1 < count ? &requests[i + 1] : nullptr,
+                   .sg_list = &pieces[i],
+                   .num_sge = 1};
+  }
+  ibv_recv_wr* bad = nullptr;
+  if (const int error = ibv_post_recv(qp_.get(), requests.data(), &bad); error != 0) {
+    log_debug("ring: ibv_post_recv: error %d", error);
+    for (; bad != nullptr; bad = bad->next) verbs::BufferRef(*reinterpret_cast<verbs::BufferHeader*>(bad->wr_id));
+  }
+}
+
+bool Ring::poll() {
+  Told told;
+  bool any = false;
+  {
+    const std::unique_lock guard(receive_lock_, std::try_to_lock);
+    if (!guard) return false;
+    any = take_batch(told);
+  }
+  if (any) told.tell();
+  return any;
+}
+
+bool Ring::take_batch(Told& told) {
+  ibv_wc completions[kBatch];
+  const int count = ibv_poll_cq(receive_cq_.get(), kBatch, completions);
+  if (count <= 0) return false;
+  std::array<verbs::BufferRef, kBatch> to_post;
+  std::size_t posts = 0;
+  for (int i = 0; i < count; ++i) {
+    verbs::BufferRef buffer(*reinterpret_cast<verbs::BufferHeader*>(completions[i].wr_id));
+    if (completions[i].status != IBV_WC_SUCCESS) continue;  // flushed: the interface is gone
+    take(buffer, completions[i], told);
+    to_post[posts++] = std::move(buffer);
+  }
+  post_receives(std::span(to_post).first(posts));
+  return true;
+}
+
+/// Leaves in `buffer` what is to be posted next.
+void Ring::take(verbs::BufferRef& buffer, const ibv_wc& completion, Told& told) {
+  const auto bytes = buffer.bytes();
+  const auto frame = parse_udp_frame(bytes.first(std::min<std::size_t>(completion.byte_len, bytes.size())));
+  if (!frame) return;
+  if (spare_count_ == 0) spare_count_ = interface_->pool().take(spares_);
+  if (spare_count_ == 0) {
+    ++dropped_;
+    return;
+  }
+  verbs::BufferRef next = std::move(spares_[--spare_count_]);
+  Arrival arrival{.buffer = std::move(buffer), .frame = *frame, .ifindex = interface_->ifindex()};
+  if (!flows_.deliver(std::move(arrival), [&](DatagramSink& sink) { told.add(sink.endpoint()); })) ++dropped_;
+  buffer = std::move(next);
+}
+
+void Ring::arm() {
+  const std::lock_guard guard(receive_lock_);
+  ibv_req_notify_cq(receive_cq_.get(), 0);
+}
+
+void Ring::woken() {
+  verbs::Device& device = interface_->device();
+  Told told;
+  {
+    const std::lock_guard guard(receive_lock_);
+    while (auto cq = device.get_cq_event(*channel_)) device.ack_cq_events(**cq, 1);
+    // Others may be asleep: the next event is theirs. Armed before the last look, or it would be missed.
+    ibv_req_notify_cq(receive_cq_.get(), 0);
+    for (unsigned i = 0; i < kBatchesPerWakeUp && take_batch(told); ++i) {
+    }
+  }
+  told.tell();
+}
+
+// -- sending
+// -----------------------------------------------------------------------------------------------------------
+
+int Ring::send(std::span<ibv_sge> pieces, unsigned send_flags) {
+  const std::lock_guard guard(send_lock_);
+  if (under_way_ == settings_.send_entries) {
+    reap_sends();
+    if (under_way_ == settings_.send_entries) return ENOMEM;
+  }
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_SEND;
+  request.sg_list = pieces.data();
+  request.num_sge = static_cast<int>(pieces.size());
+  request.send_flags = send_flags;
+  if (++unsignalled_ >= std::min(kSignalEvery, settings_.send_entries / 2)) {
+    request.send_flags |= IBV_SEND_SIGNALED;
+    request.wr_id = unsignalled_;
+  }
+  ibv_send_wr* bad = nullptr;
+  if (const int error = ibv_post_send(qp_.get(), &request, &bad); error != 0) {
+    --unsignalled_;
+    return error;
+  }
+  ++under_way_;
+  if (request.wr_id != 0) {
+    unsignalled_ = 0;
+    reap_sends();
+  }
+  return 0;
+}
+
+void Ring::reap_sends() {
+  ibv_wc completions[kBatch];
+  for (int count = kBatch; count == kBatch;) {
+    count = ibv_poll_cq(send_cq_.get(), kBatch, completions);
+    for (int i = 0; i < count; ++i) under_way_ -= static_cast<unsigned>(completions[i].wr_id);
+  }
+}
+
+}  // namespace ringsock::vma

@@ -1,0 +1,94 @@
+// One ring: a raw packet queue pair, its completion queues and buffers, and the sockets whose flows lead to it.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/base/biased_mutex.h"
+#include "core/base/result.h"
+#include "core/verbs/buffer.h"
+#include "core/verbs/device.h"
+#include "core/verbs/flow_rule.h"
+#include "core/verbs/handles.h"
+#include "libvmacompat/flow_table.h"
+
+namespace ringsock::vma {
+
+class Interface;
+
+struct RingSettings {
+  unsigned receive_entries = 512;  ///< posted receives
+  unsigned send_entries = 256;
+};
+
+/// Threads: every function from any thread. Whoever polls delivers for all sockets of the ring.
+class Ring {
+ public:
+  /// Errors: those of the device.
+  static Result<std::shared_ptr<Ring>> create(std::shared_ptr<Interface> interface, const RingSettings& settings);
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+  ~Ring();
+
+  [[nodiscard]] Interface& interface() const { return *interface_; }
+
+  // -- receiving
+  /// From now on what `tuple` describes comes here, and to `sink` (flow_table.h). Errors: those of
+  /// verbs::create_flow().
+  Status attach(const verbs::FlowTuple& tuple, DatagramSink& sink);
+  void detach(const verbs::FlowTuple& tuple, DatagramSink& sink);
+  /// Takes what has come, a batch at most, and gives it to its sockets. True when there was any. Does nothing while
+  /// another thread is at it: that one tells the watchers of those for whom something came.
+  bool poll();
+  /// fd() becomes readable when something comes after this.
+  void arm();
+  [[nodiscard]] int fd() const { return channel_->fd; }
+  /// After fd() was readable: makes it quiet, takes what came, and arms again on behalf of others who sleep on it.
+  void woken();
+
+  // -- sending
+  /// Posts one frame of pieces of memory. 0 or an errno value: those of ibv_post_send() of raw packet queue pairs.
+  int send(std::span<ibv_sge> pieces, unsigned send_flags);
+
+ private:
+  static constexpr std::size_t kBatch = 16;
+  /// What woken() takes at most: somebody may send faster than we take.
+  static constexpr unsigned kBatchesPerWakeUp = 64;
+  /// Endpoints to be told of a batch.
+  class Told;
+
+  Ring(std::shared_ptr<Interface> interface, const RingSettings& settings);
+  Status make_queues();
+  Status post_first_receives();
+  /// Receives for `buffers`, which become the device's.
+  void post_receives(std::span<verbs::BufferRef> buffers);
+  bool take_batch(Told& told);
+  void take(verbs::BufferRef& buffer, const ibv_wc& completion, Told& told);
+  void reap_sends();
+
+  const std::shared_ptr<Interface> interface_;
+  const RingSettings settings_;
+  // Parents first: destroyed in reverse.
+  verbs::CompChannel channel_;
+  verbs::Cq receive_cq_;
+  verbs::Cq send_cq_;
+  verbs::Qp qp_;
+
+  BiasedMutex receive_lock_;
+  FlowTable flows_;
+  std::array<verbs::BufferRef, kBatch> spares_;  ///< to be posted in the places of those that are delivered
+  std::size_t spare_count_ = 0;
+  std::uint64_t dropped_ = 0;                   ///< datagrams: no buffer was left, or nobody wanted them
+
+  BiasedMutex send_lock_;
+  unsigned unsignalled_ = 0;
+  unsigned under_way_ = 0;
+};
+
+}  // namespace ringsock::vma

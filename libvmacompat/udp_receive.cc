@@ -1,0 +1,169 @@
+// Receiving from rings and from the kernel's socket, and who waits for it.
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+#include "libvmacompat/udp_socket.h"
+
+namespace ringsock::vma {
+
+namespace {
+
+/// VMA_RX_UDP_POLL_OS_RATIO.
+constexpr unsigned kPollsPerKernelLook = 100;
+
+void copy_name(const SocketAddress& name, msghdr& message) {
+  if (message.msg_name == nullptr) return;
+  name.copy_to(static_cast<sockaddr*>(message.msg_name), &message.msg_namelen);
+}
+
+/// Bytes copied.
+std::size_t scatter(std::span<const std::byte> payload, const msghdr& message) {
+  std::size_t done = 0;
+  for (std::size_t i = 0; i < message.msg_iovlen && done < payload.size(); ++i) {
+    const std::size_t step = std::min(payload.size() - done, message.msg_iov[i].iov_len);
+    std::memcpy(message.msg_iov[i].iov_base, payload.data() + done, step);
+    done += step;
+  }
+  return done;
+}
+
+}  // namespace
+
+Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
+  if (is_closed()) return Error{EBADF, "recvmsg: closed meanwhile"};
+  if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0) return receive_from_kernel(message, flags);
+  if (!is_kernel_due()) {
+    if (auto got = receive_from_ring(message, flags)) return *got;
+    if (progress()) {
+      if (auto got = receive_from_ring(message, flags)) return *got;
+    }
+    return Error{EAGAIN, "recvmsg"};
+  }
+  auto from_kernel = receive_from_kernel(message, flags);
+  if (from_kernel || from_kernel.error().code != EAGAIN) return from_kernel;
+  progress();
+  if (auto got = receive_from_ring(message, flags)) return *got;
+  return from_kernel;
+}
+
+/// Nothing when no datagram waits.
+std::optional<Result<ssize_t>> UdpSocket::receive_from_ring(msghdr& message, int flags) {
+  if (!has_arrivals_.load(std::memory_order_relaxed)) return std::nullopt;
+  const std::lock_guard guard(receive_lock_);
+  if (arrivals_.empty()) return std::nullopt;
+  const Arrival& arrival = arrivals_.front();
+  const auto payload = arrival.payload();
+  const std::size_t copied = scatter(payload, message);
+  message.msg_flags = copied < payload.size() ? MSG_TRUNC : 0;
+  if (message.msg_name != nullptr) {
+    const SocketAddress source = source_of(arrival.bytes(), arrival.frame, arrival.ifindex);
+    copy_name(domain_ == AF_INET6 ? source.mapped() : source, message);
+  }
+  if (message.msg_control != nullptr) {
+    write_control(receive_options_, arrival, static_cast<std::uint32_t>(dropped_), message);
+  }
+  const auto answer = static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? payload.size() : copied);
+  if ((flags & MSG_PEEK) == 0) {
+    arrivals_.pop();
+    if (arrivals_.empty()) has_arrivals_.store(false, std::memory_order_relaxed);
+  }
+  return answer;
+}
+
+Result<ssize_t> UdpSocket::receive_from_kernel(msghdr& message, int flags) {
+  polls_.store(0, std::memory_order_relaxed);
+  const ssize_t got = ::recvmsg(fd(), &message, flags | MSG_DONTWAIT);
+  if (got >= 0) {
+    kernel_hint_.store(true, std::memory_order_relaxed);  // perhaps more
+    return got;
+  }
+  const Error error = Error::last("recvmsg");
+  if (error.code == EAGAIN) kernel_hint_.store(false, std::memory_order_relaxed);
+  return error;
+}
+
+bool UdpSocket::is_kernel_due() noexcept {
+  if (kernel_hint_.load(std::memory_order_relaxed) || ring_count_.load(std::memory_order_relaxed) == 0) return true;
+  const unsigned polls = polls_.load(std::memory_order_relaxed) + 1;
+  polls_.store(polls, std::memory_order_relaxed);
+  return polls >= kPollsPerKernelLook;
+}
+
+/// Polls the rings. True when a datagram waits for us.
+bool UdpSocket::progress() noexcept {
+  if (has_arrivals_.load(std::memory_order_relaxed)) return true;
+  const std::size_t count = ring_count_.load(std::memory_order_acquire);
+  for (std::size_t i = 0; i < count; ++i) rings_[i]->poll();
+  if (count > 0 && attached_generation_.load(std::memory_order_relaxed) != ethernet_->address_generation()) [[unlikely]]
+    follow_addresses();
+  return has_arrivals_.load(std::memory_order_relaxed);
+}
+
+std::uint32_t UdpSocket::kernel_events() noexcept {
+  const int saved_errno = errno;
+  polls_.store(0, std::memory_order_relaxed);
+  pollfd entry{fd(), POLLIN | POLLOUT | POLLPRI | POLLRDHUP, 0};
+  const int ready = ::poll(&entry, 1, 0);
+  errno = saved_errno;
+  const auto events = ready > 0 ? static_cast<std::uint32_t>(static_cast<std::uint16_t>(entry.revents)) : 0;
+  kernel_hint_.store((events & (POLLIN | POLLERR | POLLHUP)) != 0, std::memory_order_relaxed);
+  return events;
+}
+
+std::uint32_t UdpSocket::ready() noexcept {
+  std::uint32_t events = EPOLLOUT | EPOLLWRNORM;
+  if (progress()) events |= EPOLLIN | EPOLLRDNORM;
+  if (is_kernel_due()) {
+    const std::uint32_t kernels = kernel_events();
+    events = (events & (EPOLLIN | EPOLLRDNORM)) | kernels;
+    if ((kernels & EPOLLIN) != 0) events |= EPOLLRDNORM;
+    if ((kernels & EPOLLOUT) != 0) events |= EPOLLWRNORM;
+  }
+  return events;
+}
+
+runtime::WaitFds UdpSocket::arm() noexcept {
+  const std::lock_guard guard(setup_lock_);
+  const std::size_t count = ring_count_.load(std::memory_order_relaxed);
+  if (count == 0) return {{fd(), -1}};
+  if (!bell_) {
+    UniqueFd bell(::epoll_create1(EPOLL_CLOEXEC));
+    epoll_event event{.events = EPOLLIN, .data = {}};
+    bool complete = bell && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, fd(), &event) == 0;
+    for (std::size_t i = 0; i < count && complete; ++i) {
+      complete = ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, rings_[i]->fd(), &event) == 0;
+    }
+    if (!complete) return {{fd(), -1}};
+    bell_ = std::move(bell);
+  }
+  for (std::size_t i = 0; i < count; ++i) rings_[i]->arm();
+  return {{bell_.get(), -1}};
+}
+
+void UdpSocket::woken() noexcept {
+  kernel_hint_.store(true, std::memory_order_relaxed);
+  const std::size_t count = ring_count_.load(std::memory_order_acquire);
+  for (std::size_t i = 0; i < count; ++i) rings_[i]->woken();
+  note_activity();
+}
+
+bool UdpSocket::asks_kernel() const noexcept { return ring_count_.load(std::memory_order_relaxed) == 0; }
+
+Result<int> UdpSocket::unread_bytes() {
+  progress();
+  {
+    const std::lock_guard guard(receive_lock_);
+    if (!arrivals_.empty()) return static_cast<int>(arrivals_.front().frame.payload_bytes);
+  }
+  int bytes = 0;
+  if (::ioctl(fd(), FIONREAD, &bytes) != 0) return Error::last("FIONREAD");
+  return bytes;
+}
+
+}  // namespace ringsock::vma

@@ -1,0 +1,288 @@
+// A UDP socket's life, names, options, and which flows come to it.
+#include "libvmacompat/udp_socket.h"
+
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+
+#include "core/base/log.h"
+#include "core/runtime/fd_table.h"
+#include "core/runtime/fork_registry.h"
+#include "libvmacompat/socket_options.h"
+
+namespace ringsock::vma {
+
+namespace {
+
+Result<SocketAddress> name_by(int (*call)(int, sockaddr*, socklen_t*), int fd, const char* where) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (call(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return Error::last(where);
+  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length);
+}
+
+bool is_same(const verbs::FlowTuple& a, const verbs::FlowTuple& b) {
+  return a.destination == b.destination && a.source == b.source;
+}
+
+Nanos wall_clock() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return std::chrono::seconds(now.tv_sec) + Nanos(now.tv_nsec);
+}
+
+/// What threads that do not exist here may have locked, and what is the parent's, stays as it is.
+template <class T>
+void abandon(T& object) {
+  new T(std::move(object));
+  object = T();
+}
+
+}  // namespace
+
+UdpSocket::UdpSocket(int domain, int fd)
+    : domain_(domain), fd_(fd), local_(SocketAddress::wildcard(domain, 0)), receive_limit_(receive_buffer_of(fd)) {
+  runtime::fork_registry().enter(*this);
+}
+
+UdpSocket::~UdpSocket() {
+  const std::shared_lock teardown(runtime::fork_registry().teardown_gate());
+  runtime::fork_registry().leave(*this);
+}
+
+// -- names
+// --------------------------------------------------------------------------------------------------------------
+
+Status UdpSocket::bind(const sockaddr* address, socklen_t length) {
+  if (::bind(fd(), address, length) != 0) return Error::last("bind");
+  const std::scoped_lock guard(setup_lock_, send_lock_);
+  is_bound_ = true;
+  learn_names();
+  attach_all();
+  return ok();
+}
+
+Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
+  if (::connect(fd(), address, length) != 0) return Error::last("connect");
+  const std::scoped_lock guard(setup_lock_, send_lock_);
+  detach_all();  // before the ring's pollers could see half of a name
+  learn_names();
+  attach_all();
+  return ok();
+}
+
+Status UdpSocket::shutdown(int how) {
+  if (::shutdown(fd(), how) != 0) return Error::last("shutdown");
+  {
+    // The kernel says from now on what reading and writing mean.
+    const std::lock_guard guard(setup_lock_);
+    give_up_rings();
+  }
+  notify_watchers();
+  return ok();
+}
+
+Result<SocketAddress> UdpSocket::local_name() { return name_by(::getsockname, fd(), "getsockname"); }
+Result<SocketAddress> UdpSocket::peer_name() { return name_by(::getpeername, fd(), "getpeername"); }
+
+void UdpSocket::learn_names() {
+  if (const auto local = local_name()) local_ = *local;
+  const auto peer = peer_name();
+  peer_ = peer ? *peer : SocketAddress();
+  if (peer) peer_name_ = EndName::of(peer_);
+  is_connected_.store(static_cast<bool>(peer), std::memory_order_release);
+  options_generation_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// -- options
+// ------------------------------------------------------------------------------------------------------------
+
+Status UdpSocket::set_option(int level, int name, const void* value, socklen_t length) {
+  if (::setsockopt(fd(), level, name, value, length) != 0) return Error::last("setsockopt");
+  const std::lock_guard guard(setup_lock_);
+  switch (effect_of(level, name)) {
+    case OptionEffect::none: break;
+    case OptionEffect::sending: options_generation_.fetch_add(1, std::memory_order_relaxed); break;
+    case OptionEffect::control_data: {
+      const std::lock_guard receiving(receive_lock_);
+      receive_options_.note(level, name, value, length);
+      break;
+    }
+    case OptionEffect::receive_buffer: {
+      const std::size_t limit = receive_buffer_of(fd());
+      const std::lock_guard receiving(receive_lock_);
+      receive_limit_ = limit;
+      break;
+    }
+    case OptionEffect::time_outs: learn_time_outs(*this, fd()); break;
+    case OptionEffect::shared_port:
+      shares_port_.store(true, std::memory_order_relaxed);
+      break;
+    case OptionEffect::kernel_only:
+      log_info("descriptor %d: socket option %d of level %d leaves it to the kernel", fd(), name, level);
+      give_up_rings();
+      break;
+  }
+  return ok();
+}
+
+Status UdpSocket::get_option(int level, int name, void* value, socklen_t* length) {
+  if (::getsockopt(fd(), level, name, value, length) != 0) return Error::last("getsockopt");
+  return ok();
+}
+
+// -- which flows are ours
+// ---------------------------------------------------------------------------------------------
+
+Ethernet* UdpSocket::ethernet() {
+  if (!ethernet_ && !ethernet_failed_) {
+    auto ethernet = Ethernet::of_socket(fd());
+    if (ethernet) {
+      ethernet_ = *std::move(ethernet);
+    } else {
+      ethernet_failed_ = true;
+      log_info("UDP sockets stay with the kernel: %s: %s", ethernet.error().where, std::strerror(ethernet.error().code));
+    }
+  }
+  return ethernet_.get();
+}
+
+void UdpSocket::attach_all() {
+  // Which process gets what of a port that several have, only the kernel knows.
+  if (kernel_only_.load(std::memory_order_relaxed) || shares_port() || local_.port() == 0) return;
+  const SocketAddress local = local_.unmapped();
+  const net::IpAddress address = net::IpAddress::of(local);
+  if (address.is_loopback() || address.is_multicast() || ethernet() == nullptr) return;
+  const auto generation = ethernet_->address_generation();
+  net::NetworkState& network = ethernet_->network();
+  if (!local.is_wildcard()) {
+    const int scope = domain_ == AF_INET6 ? static_cast<int>(local_.in6().sin6_scope_id) : 0;
+    const auto place = network.find_address(address, scope);
+    if (place) attach_at(local, place->ifindex);
+  } else if (is_bound_) {
+    const bool v4_too = domain_ == AF_INET || !is_v6_only(fd());
+    for (const net::InterfaceAddress& one : network.addresses()) {
+      const bool fits = one.address.is_v4() ? v4_too : domain_ == AF_INET6;
+      if (!fits || one.address.is_loopback() || one.is_tentative()) continue;
+      attach_at(one.address.with_port(local.port()), one.ifindex);
+    }
+  }
+  attached_generation_.store(generation, std::memory_order_relaxed);
+}
+
+void UdpSocket::attach_at(const SocketAddress& local, int ifindex) {
+  auto ring = ethernet_->ring_on(ifindex);
+  if (!ring) return;
+  verbs::FlowTuple tuple{.protocol = IPPROTO_UDP, .destination = local};
+  const SocketAddress peer = peer_.unmapped();
+  if (peer.family() == local.family() && peer.port() != 0) tuple.source = peer;
+  attach(*ring, tuple);
+}
+
+void UdpSocket::attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple) {
+  const auto is_there = [&](const Attachment& one) { return one.ring == ring && is_same(one.tuple, tuple); };
+  if (std::any_of(attachments_.begin(), attachments_.end(), is_there)) return;
+  // Polled before anything can come by it.
+  const std::size_t count = ring_count_.load(std::memory_order_relaxed);
+  if (std::find(rings_.begin(), rings_.begin() + static_cast<std::ptrdiff_t>(count), ring) ==
+      rings_.begin() + static_cast<std::ptrdiff_t>(count)) {
+    if (count == kMostRings) return;
+    epoll_event event{.events = EPOLLIN, .data = {}};
+    if (bell_ && ::epoll_ctl(bell_.get(), EPOLL_CTL_ADD, ring->fd(), &event) != 0) return;
+    rings_[count] = ring;
+    ring_count_.store(count + 1, std::memory_order_release);
+  }
+  if (Status attached = ring->attach(tuple, *this); !attached) {
+    log_info("%s: received by the kernel: %s: %s", tuple.destination.to_string().c_str(), attached.error().where,
+             std::strerror(attached.error().code));
+    return;
+  }
+  attachments_.push_back({ring, tuple});
+  kernel_hint_.store(true, std::memory_order_relaxed);  // what came before is there
+}
+
+void UdpSocket::detach_all() {
+  for (const Attachment& one : attachments_) one.ring->detach(one.tuple, *this);
+  attachments_.clear();
+}
+
+void UdpSocket::give_up_rings() {
+  kernel_only_.store(true, std::memory_order_relaxed);
+  detach_all();
+  options_generation_.fetch_add(1, std::memory_order_relaxed);
+}
+
+/// Addresses have come or gone.
+void UdpSocket::follow_addresses() {
+  const std::unique_lock guard(setup_lock_, std::try_to_lock);
+  if (!guard || !ethernet_) return;
+  const auto is_gone = [&](const Attachment& one) {
+    return !ethernet_->network().find_address(net::IpAddress::of(one.tuple.destination)).has_value();
+  };
+  for (const Attachment& one : attachments_) {
+    if (is_gone(one)) one.ring->detach(one.tuple, *this);
+  }
+  std::erase_if(attachments_, is_gone);
+  attach_all();
+  attached_generation_.store(ethernet_->address_generation(), std::memory_order_relaxed);
+}
+
+bool UdpSocket::accepts(const EndName& source) const noexcept {
+  return !is_connected_.load(std::memory_order_acquire) || peer_name_ == source;
+}
+
+void UdpSocket::deliver(Arrival arrival) noexcept {
+  const std::lock_guard guard(receive_lock_);
+  if (arrivals_.payload_bytes() + arrival.frame.payload_bytes > receive_limit_ && !arrivals_.empty()) {
+    ++dropped_;
+    return;
+  }
+  if (receive_options_.wants_time() && arrival.time == Nanos::zero()) arrival.time = wall_clock();
+  arrivals_.push(std::move(arrival));
+  has_arrivals_.store(true, std::memory_order_relaxed);
+  note_activity();
+}
+
+// -- the end, and fork(2)
+// ---------------------------------------------------------------------------------------------
+
+void UdpSocket::closed() noexcept {
+  const std::lock_guard guard(setup_lock_);
+  give_up_rings();
+}
+
+void UdpSocket::descriptor_closed(int fd) noexcept {
+  if (fd == this->fd()) fd_.store(runtime::fd_table().number_of(*this).value_or(-1), std::memory_order_relaxed);
+}
+
+void UdpSocket::add_fork_locks(runtime::ForkLocks& locks) {
+  locks.add_outer(setup_lock_);
+  locks.add_biased(0, send_lock_);
+  locks.add_biased(1, receive_lock_);
+  Endpoint::add_fork_locks(locks);
+}
+
+/// The rings are the parent's: what is left here is the kernel's socket.
+void UdpSocket::after_fork(ForkSide side) noexcept {
+  Endpoint::after_fork(side);
+  if (side == ForkSide::parent) return;
+  abandon(attachments_);
+  abandon(rings_);
+  abandon(ethernet_);
+  abandon(destinations_);
+  abandon(arrivals_);
+  ring_count_.store(0, std::memory_order_relaxed);
+  has_arrivals_.store(false, std::memory_order_relaxed);
+  kernel_only_.store(true, std::memory_order_relaxed);
+  bell_.reset();
+}
+
+}  // namespace ringsock::vma

@@ -1,0 +1,136 @@
+// A UDP socket of an unmodified program: the kernel's, and rings beside it.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/base/biased_mutex.h"
+#include "core/base/mutex.h"
+#include "core/base/socket_address.h"
+#include "core/base/unique_fd.h"
+#include "core/runtime/endpoint.h"
+#include "libvmacompat/arrival.h"
+#include "libvmacompat/datagram_sink.h"
+#include "libvmacompat/destination.h"
+#include "libvmacompat/ethernet.h"
+#include "libvmacompat/receive_options.h"
+
+namespace ringsock::vma {
+
+/// The descriptor is a kernel UDP socket, which owns the port, knows the options, and does all that rings do not:
+/// destinations of this host, fragments, errors from the network, neighbours that are not known yet. What is bound to
+/// addresses of Ethernet interfaces receives from their rings, too; what goes to neighbours leaves by their rings. So a
+/// datagram comes either way, and is given to the application in the order in which it is found.
+class UdpSocket final : public runtime::Endpoint, public DatagramSink {
+ public:
+  /// @param fd  the kernel socket, which the caller enters into the table
+  UdpSocket(int domain, int fd);
+  ~UdpSocket() override;
+
+  Status bind(const sockaddr* address, socklen_t length) override;
+  Status connect(const sockaddr* address, socklen_t length) override;
+  Status shutdown(int how) override;
+  Result<SocketAddress> local_name() override;
+  Result<SocketAddress> peer_name() override;
+  Status set_option(int level, int name, const void* value, socklen_t length) override;
+  Status get_option(int level, int name, void* value, socklen_t* length) override;
+  Result<ssize_t> receive(msghdr& message, int flags) override;
+  Result<ssize_t> send(const msghdr& message, int flags) override;
+  Result<int> unread_bytes() override;
+  Result<int> unsent_bytes() override;
+
+  std::uint32_t ready() noexcept override;
+  runtime::WaitFds arm() noexcept override;
+  void woken() noexcept override;
+  [[nodiscard]] bool asks_kernel() const noexcept override;
+  [[nodiscard]] bool is_datagram() const noexcept override { return true; }
+
+  void closed() noexcept override;
+  void descriptor_closed(int fd) noexcept override;
+  void add_fork_locks(runtime::ForkLocks& locks) override;
+  void after_fork(ForkSide side) noexcept override;
+
+  // As the sink of rings
+  [[nodiscard]] bool accepts(const EndName& source) const noexcept override;
+  void deliver(Arrival arrival) noexcept override;
+  runtime::Endpoint& endpoint() noexcept override { return *this; }
+  [[nodiscard]] bool shares_port() const noexcept override { return shares_port_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Attachment {
+    std::shared_ptr<Ring> ring;
+    verbs::FlowTuple tuple;
+  };
+  static constexpr std::size_t kMostRings = 16;
+  static constexpr std::size_t kMostDestinations = 64;
+
+  [[nodiscard]] int fd() const { return fd_.load(std::memory_order_relaxed); }
+
+  // udp_socket.cc: which flows are ours; setup_lock_ held, by learn_names() and ethernet() send_lock_, too
+  void learn_names();
+  Ethernet* ethernet();
+  void attach_all();
+  void attach_at(const SocketAddress& local, int ifindex);
+  void attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple);
+  void detach_all();
+  void give_up_rings();
+  void follow_addresses();
+
+  // udp_receive.cc
+  std::optional<Result<ssize_t>> receive_from_ring(msghdr& message, int flags);
+  Result<ssize_t> receive_from_kernel(msghdr& message, int flags);
+  bool progress() noexcept;
+  bool is_kernel_due() noexcept;
+  std::uint32_t kernel_events() noexcept;
+
+  // udp_send.cc; send_lock_ held by the latter two
+  Result<ssize_t> send_by_kernel(const msghdr& message, int flags);
+  Destination* destination_for(const SocketAddress& address);
+  bool make_current(Destination& destination);
+
+  const int domain_;
+  std::atomic<int> fd_;
+
+  Mutex setup_lock_;
+  std::shared_ptr<Ethernet> ethernet_;
+  bool ethernet_failed_ = false;
+  bool is_bound_ = false;          ///< by the application: datagrams may come by every interface
+  SocketAddress local_;
+  SocketAddress peer_;             ///< unspecified: not connected
+  std::vector<Attachment> attachments_;
+  std::atomic<std::uint64_t> attached_generation_{0};
+  std::atomic<bool> kernel_only_{false};  ///< an option, a rule or another process is in the way
+  std::atomic<bool> shares_port_{false};
+  std::atomic<bool> is_connected_{false};
+  EndName peer_name_;                     ///< written before is_connected_
+  UniqueFd bell_;                         ///< epoll: the kernel socket and the rings' channels
+
+  // Rings to poll, read without a lock: a count, and places that are written once.
+  std::array<std::shared_ptr<Ring>, kMostRings> rings_;
+  std::atomic<std::size_t> ring_count_{0};
+
+  BiasedMutex receive_lock_;
+  ArrivalQueue arrivals_;
+  ReceiveOptions receive_options_;
+  std::size_t receive_limit_;             ///< bytes of payload that may wait
+  std::uint64_t dropped_ = 0;
+  std::atomic<bool> kernel_hint_{true};   ///< the kernel socket may have something
+  std::atomic<unsigned> polls_{0};        ///< since the kernel socket was looked at
+  std::atomic<bool> has_arrivals_{false};
+
+  BiasedMutex send_lock_;
+  std::vector<std::unique_ptr<Destination>> destinations_;  ///< most recently used first
+  std::optional<SendOptions> send_options_;
+  std::atomic<std::uint32_t> options_generation_{1};
+  std::uint32_t send_options_generation_ = 0;
+  unsigned sends_ = 0;
+};
+
+}  // namespace ringsock::vma

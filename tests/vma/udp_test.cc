@@ -1,0 +1,363 @@
+#include <gtest/gtest.h>
+#include <netinet/udp.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tests/vma/udp_world.h"
+
+namespace ringsock::vma_tests {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Version {
+  int family;
+  const char *here, *there, *loopback;
+};
+
+class Udp : public ::testing::TestWithParam<Version> {
+ protected:
+  Udp() : echo_(GetParam().there, kEchoPort), socket_(GetParam().family) { socket_.limit_waits(); }
+  void bind_anywhere(const Socket& socket) {
+    const Address any(GetParam().family == AF_INET ? "0.0.0.0" : "::", 0);
+    ASSERT_EQ(::bind(socket, any.get(), any.length()), 0);
+  }
+  /// The neighbour is known afterwards, and the first datagrams, which the kernel may have had, are gone.
+  void get_acquainted(const Socket& socket) {
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_EQ(socket.send_to(echo_, "hello"), 5) << std::strerror(errno);
+      ASSERT_EQ(socket.receive(), "hello") << std::strerror(errno);
+    }
+  }
+
+  Address echo_;
+  Socket socket_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Over, Udp,
+                         ::testing::Values(Version{AF_INET, "10.9.0.1", "10.9.0.2", "127.0.0.1"},
+                                           Version{AF_INET6, "fd09::1", "fd09::2", "::1"}),
+                         [](const auto& info) { return info.param.family == AF_INET ? "IPv4" : "IPv6"; });
+
+TEST_P(Udp, DatagramsOfAllSizesComeBackWhole) {
+  bind_anywhere(socket_);
+  for (const std::size_t size : {0, 1, 64, 1000, 1452, 1453, 1472, 1473, 4000, 30000, 65000}) {
+    std::string data(size, '\0');
+    for (std::size_t i = 0; i < size; ++i) data[i] = static_cast<char>(i * 7 + size);
+    ASSERT_EQ(socket_.send_to(echo_, data), static_cast<ssize_t>(size)) << std::strerror(errno);
+    Address from;
+    errno = 0;
+    const std::string answer = socket_.receive(&from);
+    EXPECT_EQ(errno, 0) << size;
+    EXPECT_EQ(answer, data) << size;
+    EXPECT_EQ(from.host(), GetParam().there);
+    EXPECT_EQ(from.port(), kEchoPort);
+  }
+}
+
+TEST_P(Udp, TheKernelSeesNothingOfWhatRingsCarry) {
+  if (!preloaded()) GTEST_SKIP() << "without libvma the kernel carries all";
+  bind_anywhere(socket_);
+  get_acquainted(socket_);
+  const long before = kernels_datagrams(GetParam().family);
+  ASSERT_GE(before, 0);
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(socket_.send_to(echo_, "ping"), 4);
+    ASSERT_EQ(socket_.receive(), "ping");
+  }
+  EXPECT_LT(kernels_datagrams(GetParam().family) - before, 5);
+}
+
+TEST_P(Udp, AConnectedSocketHearsOfItsPeerOnly) {
+  ASSERT_EQ(::connect(socket_, echo_.get(), echo_.length()), 0);
+  ASSERT_EQ(::send(socket_, "hello", 5, 0), 5);
+  EXPECT_EQ(socket_.receive(), "hello");
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_EQ(::send(socket_, "again", 5, 0), 5);
+    EXPECT_EQ(socket_.receive(), "again");
+  }
+  Socket stranger(GetParam().family);
+  ASSERT_EQ(stranger.send_to(Address(GetParam().here, socket_.name().port()), "me, too"), 7);
+  EXPECT_EQ(socket_.receive(nullptr, MSG_DONTWAIT), "");
+  EXPECT_EQ(errno, EAGAIN);
+}
+
+TEST_P(Udp, APortWhereNobodyListensRefuses) {
+  const Address nobody(GetParam().there, 7001);
+  ASSERT_EQ(::connect(socket_, nobody.get(), nobody.length()), 0);
+  for (int i = 0; i < 3; ++i) {
+    (void)::send(socket_, "anybody?", 8, 0);
+    char room[16];
+    errno = 0;
+    EXPECT_EQ(::recv(socket_, room, sizeof room, 0), -1);
+    EXPECT_EQ(errno, ECONNREFUSED) << i;
+  }
+}
+
+TEST_P(Udp, OneSocketServesTheOtherHostAndThisOne) {
+  bind_anywhere(socket_);
+  get_acquainted(socket_);
+  const std::uint16_t port = socket_.name().port();
+  Socket local(GetParam().family);
+  for (int i = 0; i < 20; ++i) {
+    const std::string far = "far " + std::to_string(i), near = "near " + std::to_string(i);
+    ASSERT_EQ(socket_.send_to(echo_, far), static_cast<ssize_t>(far.size()));
+    ASSERT_EQ(local.send_to(Address(i % 2 ? GetParam().loopback : GetParam().here, port), near),
+              static_cast<ssize_t>(near.size()));
+    std::string first = socket_.receive(), second = socket_.receive();
+    if (first[0] == 'n') std::swap(first, second);
+    EXPECT_EQ(first, far);
+    EXPECT_EQ(second, near);
+  }
+}
+
+TEST_P(Udp, PeekLeavesAndTruncTellsTheLength) {
+  bind_anywhere(socket_);
+  get_acquainted(socket_);
+  ASSERT_EQ(socket_.send_to(echo_, "0123456789"), 10);
+  char room[4];
+  EXPECT_EQ(::recv(socket_, room, sizeof room, MSG_PEEK), 4);
+  EXPECT_EQ(::recv(socket_, room, sizeof room, MSG_PEEK | MSG_TRUNC), 10);
+  int waiting = 0;
+  ASSERT_EQ(::ioctl(socket_, FIONREAD, &waiting), 0);
+  EXPECT_EQ(waiting, 10);
+  iovec part{room, sizeof room};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  EXPECT_EQ(::recvmsg(socket_, &message, 0), 4);
+  EXPECT_EQ(message.msg_flags & MSG_TRUNC, MSG_TRUNC);
+  EXPECT_EQ(std::string(room, 4), "0123");
+  EXPECT_EQ(socket_.receive(nullptr, MSG_DONTWAIT), "");
+  EXPECT_EQ(errno, EAGAIN) << "the rest of a datagram is gone";
+}
+
+TEST_P(Udp, ManyAtOnce) {
+  bind_anywhere(socket_);
+  get_acquainted(socket_);
+  constexpr unsigned kCount = 8;
+  std::string texts[kCount];
+  iovec parts[kCount];
+  mmsghdr messages[kCount]{};
+  for (unsigned i = 0; i < kCount; ++i) {
+    texts[i] = "number " + std::to_string(i);
+    parts[i] = {texts[i].data(), texts[i].size()};
+    messages[i].msg_hdr.msg_iov = &parts[i];
+    messages[i].msg_hdr.msg_iovlen = 1;
+    messages[i].msg_hdr.msg_name = echo_.get();
+    messages[i].msg_hdr.msg_namelen = echo_.length();
+  }
+  ASSERT_EQ(::sendmmsg(socket_, messages, kCount, 0), static_cast<int>(kCount));
+  char rooms[kCount][32];
+  unsigned got = 0;
+  while (got < kCount) {
+    mmsghdr answers[kCount]{};
+    for (unsigned i = 0; i < kCount; ++i) {
+      parts[i] = {rooms[i], sizeof rooms[i]};
+      answers[i].msg_hdr.msg_iov = &parts[i];
+      answers[i].msg_hdr.msg_iovlen = 1;
+    }
+    const int some = ::recvmmsg(socket_, answers, kCount, MSG_WAITFORONE, nullptr);
+    ASSERT_GT(some, 0) << std::strerror(errno);
+    for (int i = 0; i < some; ++i) {
+      EXPECT_EQ(std::string(rooms[i], answers[i].msg_len), "number " + std::to_string(got++));
+    }
+  }
+}
+
+/// Control data of one datagram, by level and type.
+template <class Value>
+Value control_value(msghdr& message, int level, int type) {
+  Value value{};
+  bool found = false;
+  for (cmsghdr* one = CMSG_FIRSTHDR(&message); one != nullptr; one = CMSG_NXTHDR(&message, one)) {
+    if (one->cmsg_level != level || one->cmsg_type != type) continue;
+    std::memcpy(&value, CMSG_DATA(one), sizeof value);
+    found = true;
+  }
+  EXPECT_TRUE(found) << "level " << level << ", type " << type;
+  return value;
+}
+
+TEST_P(Udp, ControlDataTellsWhatTheHeadersSaid) {
+  bind_anywhere(socket_);
+  const bool is_v4 = GetParam().family == AF_INET;
+  if (is_v4) {
+    socket_.set(IPPROTO_IP, IP_PKTINFO, 1);
+    socket_.set(IPPROTO_IP, IP_RECVTTL, 1);
+    socket_.set(IPPROTO_IP, IP_RECVTOS, 1);
+  } else {
+    socket_.set(IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
+    socket_.set(IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1);
+    socket_.set(IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+  }
+  socket_.set(SOL_SOCKET, SO_TIMESTAMPNS, 1);
+  get_acquainted(socket_);
+  timespec before{};
+  ::clock_gettime(CLOCK_REALTIME, &before);
+  ASSERT_EQ(socket_.send_to(echo_, "what time is it?"), 16);
+  char room[64];
+  alignas(cmsghdr) char control[512];
+  iovec part{room, sizeof room};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ASSERT_EQ(::recvmsg(socket_, &message, 0), 16);
+  EXPECT_EQ(message.msg_flags & MSG_CTRUNC, 0);
+  const auto time = control_value<timespec>(message, SOL_SOCKET, SO_TIMESTAMPNS);
+  EXPECT_GE(time.tv_sec, before.tv_sec);
+  EXPECT_LE(time.tv_sec, before.tv_sec + 5);
+  if (is_v4) {
+    const auto info = control_value<in_pktinfo>(message, IPPROTO_IP, IP_PKTINFO);
+    EXPECT_EQ(info.ipi_addr.s_addr, ::inet_addr(GetParam().here));
+    EXPECT_NE(info.ipi_ifindex, 0);
+    EXPECT_EQ(control_value<int>(message, IPPROTO_IP, IP_TTL), 64);
+    EXPECT_EQ(control_value<std::uint8_t>(message, IPPROTO_IP, IP_TOS), 0);
+  } else {
+    EXPECT_EQ(control_value<int>(message, IPPROTO_IPV6, IPV6_HOPLIMIT), 64);
+    EXPECT_EQ(control_value<int>(message, IPPROTO_IPV6, IPV6_TCLASS), 0);
+    EXPECT_NE(control_value<in6_pktinfo>(message, IPPROTO_IPV6, IPV6_PKTINFO).ipi6_ifindex, 0U);
+  }
+}
+
+// -- waiting
+// -------------------------------------------------------------------------------------------------------------
+
+/// Whatever is waited with, it must wake a thread that sleeps: the answer comes long after it has stopped polling.
+void answer_later(const Socket& socket, const Address& echo) {
+  std::this_thread::sleep_for(milliseconds(300));
+  ASSERT_EQ(socket.send_to(echo, "late"), 4);
+}
+
+TEST_P(Udp, ASleeperInReceiveIsWoken) {
+  bind_anywhere(socket_);
+  get_acquainted(socket_);
+  std::thread later([&] { answer_later(socket_, echo_); });
+  EXPECT_EQ(socket_.receive(), "late");
+  later.join();
+}
+
+TEST_P(Udp, ASleeperInPollIsWoken) {
+  bind_anywhere(socket_);
+  get_acquainted(socket_);
+  std::thread later([&] { answer_later(socket_, echo_); });
+  pollfd entry{socket_, POLLIN, 0};
+  EXPECT_EQ(::poll(&entry, 1, 5000), 1);
+  EXPECT_EQ(entry.revents & POLLIN, POLLIN);
+  EXPECT_EQ(socket_.receive(nullptr, MSG_DONTWAIT), "late");
+  EXPECT_EQ(::poll(&entry, 1, 0), 0) << "nothing is left";
+  later.join();
+}
+
+TEST_P(Udp, ASleeperInSelectIsWoken) {
+  bind_anywhere(socket_);
+  get_acquainted(socket_);
+  std::thread later([&] { answer_later(socket_, echo_); });
+  fd_set readable;
+  FD_ZERO(&readable);
+  FD_SET(socket_, &readable);
+  timeval limit{5, 0};
+  EXPECT_EQ(::select(socket_ + 1, &readable, nullptr, nullptr, &limit), 1);
+  EXPECT_EQ(socket_.receive(nullptr, MSG_DONTWAIT), "late");
+  later.join();
+}
+
+TEST_P(Udp, AnEpollSetTellsWhichOfTwoSocketsOnOneRing) {
+  bind_anywhere(socket_);
+  get_acquainted(socket_);
+  Socket other(GetParam().family);
+  other.limit_waits();
+  bind_anywhere(other);
+  get_acquainted(other);
+  const int set = ::epoll_create1(0);
+  for (const Socket* one : {&socket_, &other}) {
+    epoll_event event{.events = EPOLLIN, .data = {.fd = *one}};
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, *one, &event), 0) << std::strerror(errno);
+  }
+  for (int round = 0; round < 4; ++round) {
+    const Socket& sender = round % 2 ? other : socket_;
+    std::thread later([&] { answer_later(sender, echo_); });
+    epoll_event events[4];
+    ASSERT_EQ(::epoll_wait(set, events, 4, 5000), 1) << round;
+    EXPECT_EQ(events[0].data.fd, sender) << round;
+    EXPECT_EQ(sender.receive(nullptr, MSG_DONTWAIT), "late");
+    EXPECT_EQ(::epoll_wait(set, events, 4, 0), 0);
+    later.join();
+  }
+  ::close(set);
+}
+
+TEST_P(Udp, TwoThreadsOnOneRingSleepEachForItsOwn) {
+  const auto echo_rounds = [&](char name) {
+    Socket socket(GetParam().family);
+    socket.limit_waits();
+    bind_anywhere(socket);
+    for (int i = 0; i < 20; ++i) {
+      const std::string text = name + std::to_string(i);
+      ASSERT_EQ(socket.send_to(echo_, text), static_cast<ssize_t>(text.size()));
+      ASSERT_EQ(socket.receive(), text) << std::strerror(errno);
+      std::this_thread::sleep_for(milliseconds(name == 'a' ? 3 : 17));
+    }
+  };
+  std::thread first([&] { echo_rounds('a'); }), second([&] { echo_rounds('b'); });
+  first.join();
+  second.join();
+}
+
+TEST_P(Udp, AKernelDatagramWakesASleeperToo) {
+  bind_anywhere(socket_);
+  get_acquainted(socket_);
+  const Address me(GetParam().loopback, socket_.name().port());
+  std::thread later([&] { answer_later(Socket(GetParam().family), me); });
+  EXPECT_EQ(socket_.receive(), "late");
+  later.join();
+}
+
+TEST_P(Udp, ANonBlockingSocketAnswersAtOnce) {
+  Socket socket(GetParam().family, SOCK_NONBLOCK);
+  bind_anywhere(socket);
+  EXPECT_EQ(socket.receive(), "");
+  EXPECT_EQ(errno, EAGAIN);
+}
+
+TEST_P(Udp, AReceiveTimeOutEnds) {
+  bind_anywhere(socket_);
+  socket_.limit_waits(200);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(socket_.receive(), "");
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(190));
+}
+
+// -- processes
+// -----------------------------------------------------------------------------------------------------------
+
+TEST_P(Udp, AForkedChildGoesOnWithItsOwnSockets) {
+  bind_anywhere(socket_);
+  get_acquainted(socket_);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Socket own(GetParam().family);
+    own.limit_waits();
+    bool fine = true;
+    for (int i = 0; i < 5; ++i) fine = fine && own.send_to(echo_, "child") == 5 && own.receive() == "child";
+    ::_exit(fine ? 0 : 1);
+  }
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(socket_.send_to(echo_, "parent"), 6);
+    EXPECT_EQ(socket_.receive(), "parent") << std::strerror(errno);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace ringsock::vma_tests
