@@ -73,11 +73,11 @@ Status BpfObject::use_map(const char* name, int fd) {
   return ok();
 }
 
-void BpfObject::set_constant(std::uint32_t value) {
+void BpfObject::set_constants(const void* values, std::size_t bytes) {
   bpf_map* map;
   bpf_object__for_each_map(map, object_.get()) {
     if (std::strstr(bpf_map__name(map), ".rodata") == nullptr) continue;
-    bpf_map__set_initial_value(map, &value, sizeof value);
+    bpf_map__set_initial_value(map, values, bytes);
   }
 }
 

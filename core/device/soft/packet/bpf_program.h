@@ -12,9 +12,8 @@
 
 namespace ringsock::soft {
 
-// Object files made by clang -target bpf from the sources of these names; embed_bpf writes them down.
-extern const std::span<const unsigned char> packet_steering_bpf;  ///< packet_steering.bpf.c
-extern const std::span<const unsigned char> xdp_steering_bpf;     ///< xdp_steering.bpf.c
+/// The object file that clang -target bpf makes of packet_steering.bpf.c; embed_bpf writes it down.
+extern const std::span<const unsigned char> packet_steering_bpf;
 
 /// An object file that is being prepared for the kernel, or has been loaded. What is not kept by another descriptor
 /// goes with it.
@@ -27,8 +26,11 @@ class BpfObject {
   void leave_out(const char* program);
   /// The map `name` is one that is there already. Errors: those of bpf(2).
   Status use_map(const char* name, int fd);
-  /// Sets the only constant of the object.
-  void set_constant(std::uint32_t value);
+  /// Sets the constants of the object.
+  template <class Constants>
+  void set_constants(const Constants& values) {
+    set_constants(&values, sizeof values);
+  }
   /// Errors: EPERM, EOPNOTSUPP (a kernel without, or too old), ENOMEM.
   Status load();
 
@@ -40,6 +42,7 @@ class BpfObject {
   struct Close {
     void operator()(bpf_object* object) const { bpf_object__close(object); }
   };
+  void set_constants(const void* values, std::size_t bytes);
   explicit BpfObject(bpf_object* object) : object_(object) {}
   std::unique_ptr<bpf_object, Close> object_;
 };

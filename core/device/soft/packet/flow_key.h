@@ -27,6 +27,12 @@ struct flow_hints {
   __u32 exact_flows; /* how many rules have a source */
 };
 
+/* What one ring's filter is told when it is loaded. */
+struct filter_settings {
+  __u32 ring;
+  __u32 takes_udp_segments; /* datagrams that were put together; without it they are the kernel's */
+};
+
 /* The only entry, per CPU, of the map of what was taken: bit n of the words is ring n + 1. */
 struct taken_by {
   __u64 rings[RINGSOCK_RING_WORDS];

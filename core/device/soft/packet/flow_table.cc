@@ -192,7 +192,6 @@ void FlowTable::count_exact(const flow_key& key, int change) {
 }
 
 void FlowTable::forget() {
-  std::lock_guard guard(lock_);
   flows_.reset();
   hints_.reset();
 }

@@ -32,7 +32,7 @@ class FlowTable {
 
   [[nodiscard]] int flows_fd() const { return flows_.get(); }
   [[nodiscard]] int hints_fd() const { return hints_.get(); }
-  /// Closes the maps.
+  /// In a forked child: closes its copies of the maps. Takes no lock, since the thread that held it may not exist here.
   void forget();
 
  private:

@@ -23,18 +23,12 @@ namespace ringsock::soft {
 /// Of virtio_net_hdr::gso_type; Linux 6.2 and its headers.
 inline constexpr std::uint8_t kGsoUdpSegments = 5;
 
-/// What is known of the checksum behind the IP header.
-enum class ChecksumState : std::uint8_t {
-  unknown,          ///< look yourself
-  valid,            ///< somebody has looked, or the sender is on this host and left it out
-  perhaps_partial,  ///< the sender may have left it out: the sum of the pseudo header is as good as the right one
-};
-
 /// A frame as it lies in the ring. Its contents are the network's, or the kernel's, and do not change meanwhile.
 struct RingFrame {
   std::span<const std::byte> bytes;           ///< from the Ethernet header on, without the tag in `vlan_control`
   std::optional<std::uint16_t> vlan_control;  ///< of a tag that was taken off
-  ChecksumState checksum = ChecksumState::unknown;
+  /// Somebody has looked at the transport's checksum, or the sender is on this host and left it out.
+  bool has_valid_checksum = false;
   std::uint16_t segment_bytes = 0;  ///< of payload, when this is several packets in one; 0: it is one
   std::uint64_t wallclock_ns = 0;   ///< CLOCK_REALTIME of arrival
 };

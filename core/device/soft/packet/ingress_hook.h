@@ -19,4 +19,9 @@ class IngressHook {
 /// A BPF link. Errors: EPERM, ENODEV, EOPNOTSUPP (before Linux 6.6).
 Result<std::unique_ptr<IngressHook>> attach_tcx(unsigned ifindex, int program);
 
+/// A filter of a clsact qdisc, which is made if there is none. Nothing of that goes with a process, so another one,
+/// `guardian` (flow_guardian.cc), attaches it, and removes it as soon as this one is gone.
+/// Errors: EPERM, ENODEV, EOPNOTSUPP (kernel without, no guardian), EMFILE.
+Result<std::unique_ptr<IngressHook>> attach_clsact(unsigned ifindex, int program, const char* guardian);
+
 }  // namespace ringsock::soft

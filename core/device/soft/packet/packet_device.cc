@@ -2,10 +2,12 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -57,6 +59,13 @@ struct PacketDevice::Parts {
   std::vector<PacketQueuePair*> queue_pairs;
 };
 
+bool kernel_segments_udp() {
+  utsname kernel{};
+  int major = 0, minor = 0;
+  if (::uname(&kernel) != 0 || std::sscanf(kernel.release, "%d.%d", &major, &minor) != 2) return false;
+  return major > 6 || (major == 6 && minor >= 2);
+}
+
 Result<std::unique_ptr<PacketDevice>> PacketDevice::open(unsigned ifindex, const PacketDeviceOptions& options) {
   auto interface = InterfaceWatch::open(ifindex);
   if (!interface) return interface.error();
@@ -68,17 +77,16 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(unsigned ifindex, const
   for (const int fd : {eventfd.get(), interface->descriptor()}) {
     if (Status added = add_to(epoll, fd); !added) return added.error();
   }
-  if (options.ring == RingKind::xdp) return unsupported("packet device: xdp");
-  auto rings = PacketRings::create(ifindex, options.attachment);
+  auto rings = PacketRings::create(ifindex, options);
   if (!rings) return rings.error();
   auto parts = std::make_unique<Parts>(std::move(eventfd), std::move(*interface), std::move(*rings));
   parts->async = std::move(epoll);
-  return std::unique_ptr<PacketDevice>(new PacketDevice(ifindex, std::move(*name), options, std::move(parts)));
+  return std::unique_ptr<PacketDevice>(
+      new PacketDevice(ifindex, std::move(*name), options.kernel_segments_udp, std::move(parts)));
 }
 
-PacketDevice::PacketDevice(unsigned ifindex, std::string name, const PacketDeviceOptions& options,
-                           std::unique_ptr<Parts> parts)
-    : ifindex_(ifindex), name_(std::move(name)), options_(options), parts_(std::move(parts)) {
+PacketDevice::PacketDevice(unsigned ifindex, std::string name, bool kernel_segments_udp, std::unique_ptr<Parts> parts)
+    : ifindex_(ifindex), name_(std::move(name)), kernel_segments_udp_(kernel_segments_udp), parts_(std::move(parts)) {
   parts_->verbs.emplace(*this, name_.c_str(), parts_->async.get());
 }
 

@@ -18,7 +18,8 @@
 // Sleeping: ibv_req_notify_cq(), ibv_poll_cq() once more, then poll(2) on the channel's fd, get_cq_event(),
 // ack_cq_events(), ibv_poll_cq() until it is empty. The fd is quiet while no queue is armed.
 //
-// Receiving. A frame is copied into the oldest posted receive: byte_len bytes, from the Ethernet header on. While no
+// Receiving. A frame is copied into the oldest posted receive: byte_len bytes, from the Ethernet header on. The ring in
+// front of that has max_recv_wr places of 2 KiB (a power of two, 256 to 16384). While no
 // receive is posted, frames wait in the ring; the kernel drops and counts what it has no place for. IBV_WC_IP_CSUM_OK:
 // the IPv4 header's and the UDP or TCP checksum are right, or the sender of this host left the latter to a device that
 // never came (its field then holds anything). A packet whose checksum or lengths are wrong is dropped and counted, so a
@@ -61,11 +62,6 @@ class KeyTable;
 class PacketQueuePair;
 class RingMaker;
 
-enum class RingKind {
-  packet,  ///< AF_PACKET: any number of processes and rings per interface
-  xdp,     ///< AF_XDP: one ring per device queue and process; faster
-};
-
 /// How the kernel is kept from seeing what a ring takes.
 enum class Attachment {
   automatic,  ///< the first of these that the kernel has
@@ -73,9 +69,14 @@ enum class Attachment {
   clsact,     ///< a filter, and a process that removes it when this one is killed
 };
 
+/// Whether packet sockets carry UDP packets that are to be segmented (Linux 6.2).
+bool kernel_segments_udp();
+
 struct PacketDeviceOptions {
-  RingKind ring = RingKind::packet;
   Attachment attachment = Attachment::automatic;
+  const char* guardian = nullptr;  ///< for clsact: another than the installed one
+  /// False: the device segments what is sent, and leaves to the kernel what arrives put together.
+  bool kernel_segments_udp = soft::kernel_segments_udp();
 };
 
 /// One interface. Objects made from it must be destroyed before it. Only IBV_QPT_RAW_PACKET; connections, shared
@@ -93,7 +94,6 @@ class PacketDevice final : public verbs::Device {
   PacketDevice& operator=(const PacketDevice&) = delete;
 
   [[nodiscard]] unsigned ifindex() const { return ifindex_; }
-  [[nodiscard]] RingKind ring_kind() const { return options_.ring; }
   /// In a forked child: closes the child's copies of all descriptors, without any effect on the parent. Queue pairs are
   /// in error afterwards, and can only be destroyed.
   void forget_after_fork();
@@ -131,6 +131,7 @@ class PacketDevice final : public verbs::Device {
   // For the queue pairs of this device.
   [[nodiscard]] KeyTable& keys();
   [[nodiscard]] RingMaker& ring_maker();
+  [[nodiscard]] bool kernel_segments_udp() const { return kernel_segments_udp_; }
   /// A number no other raw packet queue pair of this process has, 24 bits, never 0 or 1.
   static std::uint32_t next_qp_num();
   void add(PacketQueuePair& queue_pair);
@@ -141,12 +142,12 @@ class PacketDevice final : public verbs::Device {
 
  private:
   struct Parts;
-  PacketDevice(unsigned ifindex, std::string name, const PacketDeviceOptions& options, std::unique_ptr<Parts> parts);
+  PacketDevice(unsigned ifindex, std::string name, bool kernel_segments_udp, std::unique_ptr<Parts> parts);
   void hear_of_interface();
 
   const unsigned ifindex_;
   const std::string name_;  ///< the interface's, when it was opened
-  const PacketDeviceOptions options_;
+  const bool kernel_segments_udp_;
   std::unique_ptr<Parts> parts_;
 };
 

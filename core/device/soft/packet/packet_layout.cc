@@ -121,13 +121,12 @@ wire::InternetSum pseudo_header(std::span<const std::byte> frame, const PacketLa
   return sum;
 }
 
-bool has_valid_checksum(std::span<const std::byte> frame, const PacketLayout& layout, bool perhaps_partial) {
+bool has_valid_checksum(std::span<const std::byte> frame, const PacketLayout& layout) {
   const std::size_t bytes = layout.is_tcp ? layout.end - layout.transport : udp_bytes(frame, layout);
   const auto covered = frame.subspan(layout.transport, bytes);
   const auto checksum = read<wire::Be16>(covered, layout.checksum_offset());
   if (!layout.is_tcp && checksum == wire::Be16()) return !layout.is_ipv6;  // none: only IPv4 may do without
   wire::InternetSum sum = pseudo_header(frame, layout, static_cast<std::uint32_t>(bytes));
-  if (perhaps_partial && checksum == sum.folded()) return true;
   return sum.add(covered).is_valid();
 }
 

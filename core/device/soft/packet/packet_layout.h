@@ -42,8 +42,7 @@ Result<PacketLayout> parse_received(std::span<const std::byte> frame);
 /// The sum of the pseudo header for `bytes` of transport header and payload.
 wire::InternetSum pseudo_header(std::span<const std::byte> frame, const PacketLayout& layout, std::uint32_t bytes);
 
-/// Whether UDP's or TCP's checksum of a received packet is right. `perhaps_partial`: whether the pseudo header's sum
-/// will do.
-bool has_valid_checksum(std::span<const std::byte> frame, const PacketLayout& layout, bool perhaps_partial);
+/// Whether UDP's or TCP's checksum of a received packet is right.
+bool has_valid_checksum(std::span<const std::byte> frame, const PacketLayout& layout);
 
 }  // namespace ringsock::soft

@@ -146,13 +146,19 @@ Status PacketQueuePair::modify(const ibv_qp_attr& attr, int mask) {
     std::lock_guard guard(modify_lock_);
     if (Status allowed = check_transition(current_state(), attr, mask); !allowed) return allowed;
     if ((mask & IBV_QP_STATE) == 0) return ok();
-    if (attr.qp_state != IBV_QPS_ERR) {
-      set_state(attr.qp_state);
-      return ok();
-    }
+    if (attr.qp_state != IBV_QPS_ERR) set_state(attr.qp_state);
   }
-  enter_error();
+  // Both take locks that a poll() may hold which waits for ours.
+  if (attr.qp_state == IBV_QPS_ERR) enter_error();
+  if (attr.qp_state == IBV_QPS_RESET) forget_receives();
   return ok();
+}
+
+void PacketQueuePair::forget_receives() {
+  // Nobody polls meanwhile.
+  receive_queue().detach(*this);
+  while (!receives_.empty()) receives_.pop();
+  receive_queue().attach(*this);
 }
 
 void PacketQueuePair::query(ibv_qp_attr& attr, ibv_qp_init_attr& init_attr) const {

@@ -76,6 +76,7 @@ class PacketQueuePair final : public ibv_qp {
   Status watch_ring();
   [[nodiscard]] ibv_qp_state current_state() const { return state_.load(std::memory_order_acquire); }
   void set_state(ibv_qp_state to);
+  void forget_receives();
   PacketCompletionQueue& send_queue() const { return PacketCompletionQueue::of(*send_cq); }
   PacketCompletionQueue& receive_queue() const { return PacketCompletionQueue::of(*recv_cq); }
 
@@ -97,6 +98,12 @@ class PacketQueuePair final : public ibv_qp {
   [[nodiscard]] bool may_read(const ibv_send_wr& wr) const;
   /// Sends what is in the batch. @return 0, or an errno value; `next` is then the request that it is about.
   int send_batch(OutgoingBatch& batch, ibv_send_wr*& next);
+  /// Whether a request is several datagrams that the kernel cannot take apart.
+  [[nodiscard]] bool must_segment(const ibv_send_wr& wr) const;
+  /// Sends them. 0, or an errno value.
+  int send_segments(const ibv_send_wr& wr);
+  static int to_verbs_error(int code);
+  void finish_send(const ibv_send_wr& wr, std::size_t bytes);
   void complete_send(const ibv_send_wr& wr, ibv_wc_status status);
   void flush_sends(const ibv_send_wr* wr);
 

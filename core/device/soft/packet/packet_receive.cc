@@ -86,8 +86,7 @@ bool PacketQueuePair::accept_frame(const RingFrame& frame, PacketLayout& layout)
     return false;
   }
   layout = *parsed;
-  if (frame.checksum == ChecksumState::valid) return true;
-  if (has_valid_checksum(frame.bytes, layout, frame.checksum == ChecksumState::perhaps_partial)) return true;
+  if (frame.has_valid_checksum || has_valid_checksum(frame.bytes, layout)) return true;
   count(rx_bad_checksum_);
   return false;
 }

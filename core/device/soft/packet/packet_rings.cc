@@ -9,14 +9,18 @@ namespace ringsock::soft {
 
 namespace {
 
-Result<std::unique_ptr<IngressHook>> attach(unsigned ifindex, int program, Attachment attachment) {
-  if (attachment == Attachment::clsact) return Error{EOPNOTSUPP, "clsact"};
-  return attach_tcx(ifindex, program);
+Result<std::unique_ptr<IngressHook>> attach(unsigned ifindex, int program, const PacketDeviceOptions& options) {
+  if (options.attachment != Attachment::clsact) {
+    auto link = attach_tcx(ifindex, program);
+    if (link || options.attachment == Attachment::tcx || link.error().code != EOPNOTSUPP) return link;
+  }
+  return attach_clsact(ifindex, program,
+                       options.guardian != nullptr ? options.guardian : PKGLIBEXECDIR "/flow-guardian");
 }
 
 }  // namespace
 
-Result<std::unique_ptr<PacketRings>> PacketRings::create(unsigned ifindex, Attachment attachment) {
+Result<std::unique_ptr<PacketRings>> PacketRings::create(unsigned ifindex, const PacketDeviceOptions& options) {
   auto object = BpfObject::open(packet_steering_bpf, "ringsock");
   if (!object) return object.error();
   object->leave_out("take_into_ring");
@@ -26,16 +30,19 @@ Result<std::unique_ptr<PacketRings>> PacketRings::create(unsigned ifindex, Attac
   for (auto& fd : fds) {
     if (!fd) return fd.error();
   }
-  std::unique_ptr<PacketRings> out(
-      new PacketRings(ifindex, std::move(*fds[0]), std::move(*fds[1]), std::move(*fds[2])));
-  auto hook = attach(ifindex, fds[3]->get(), attachment);
+  std::unique_ptr<PacketRings> out(new PacketRings(ifindex, options.kernel_segments_udp, std::move(*fds[0]),
+                                                   std::move(*fds[1]), std::move(*fds[2])));
+  auto hook = attach(ifindex, fds[3]->get(), options);
   if (!hook) return hook.error();
   out->hook_ = std::move(*hook);
   return out;
 }
 
-PacketRings::PacketRings(unsigned ifindex, UniqueFd flows, UniqueFd hints, UniqueFd taken)
-    : ifindex_(ifindex), flows_(std::move(flows), std::move(hints)), taken_(std::move(taken)) {}
+PacketRings::PacketRings(unsigned ifindex, bool kernel_segments_udp, UniqueFd flows, UniqueFd hints, UniqueFd taken)
+    : ifindex_(ifindex),
+      kernel_segments_udp_(kernel_segments_udp),
+      flows_(std::move(flows), std::move(hints)),
+      taken_(std::move(taken)) {}
 
 Result<std::unique_ptr<FrameRing>> PacketRings::make_ring(unsigned frames) {
   auto number = claim();
@@ -51,7 +58,7 @@ Result<UniqueFd> PacketRings::load_filter(unsigned number) {
   auto object = BpfObject::open(packet_steering_bpf, "ringsock");
   if (!object) return object.error();
   object->leave_out("keep_from_kernel");
-  object->set_constant(number);
+  object->set_constants(filter_settings{.ring = number, .takes_udp_segments = kernel_segments_udp_});
   const struct {
     const char* name;
     int fd;

@@ -14,7 +14,7 @@ namespace ringsock::soft {
 class PacketRings final : public RingMaker {
  public:
   /// Errors: EPERM, ENODEV, EOPNOTSUPP, ENOMEM, EMFILE.
-  static Result<std::unique_ptr<PacketRings>> create(unsigned ifindex, Attachment attachment);
+  static Result<std::unique_ptr<PacketRings>> create(unsigned ifindex, const PacketDeviceOptions& options);
 
   Result<std::unique_ptr<FrameRing>> make_ring(unsigned frames) override;
   FlowTable& flows() override { return flows_; }
@@ -24,11 +24,12 @@ class PacketRings final : public RingMaker {
   void release(unsigned number);
 
  private:
-  PacketRings(unsigned ifindex, UniqueFd flows, UniqueFd hints, UniqueFd taken);
+  PacketRings(unsigned ifindex, bool kernel_segments_udp, UniqueFd flows, UniqueFd hints, UniqueFd taken);
   Result<unsigned> claim();
   Result<UniqueFd> load_filter(unsigned number);
 
   const unsigned ifindex_;
+  const bool kernel_segments_udp_;
   FlowTable flows_;
   UniqueFd taken_;
   std::mutex lock_;

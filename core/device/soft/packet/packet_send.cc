@@ -1,6 +1,9 @@
 // Sending of the raw packet queue pair: from work requests to the ring.
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstring>
+#include <vector>
 
 #include "core/device/soft/key_table.h"
 #include "core/device/soft/packet/outgoing_batch.h"
@@ -26,6 +29,12 @@ int PacketQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
       if (error != 0) break;
       may_go_on = may_read(*next);
       if (!may_go_on) break;
+      if (must_segment(*next)) {
+        if (!batch.empty()) break;
+        error = send_segments(*next);
+        if (error != 0) break;
+        continue;
+      }
       error = batch.add(*next);
       if (error != 0) break;
     }
@@ -73,18 +82,53 @@ int PacketQueuePair::send_batch(OutgoingBatch& batch, ibv_send_wr*& failed) {
   while (done < frames.size()) {
     const auto sent = ring_->send(frames.subspan(done));
     if (!sent) {
+      if (sent.error().code == ENODEV) device_.interface_is_gone();
       failed = &batch.request(done);
-      const int code = sent.error().code;
-      return code == EAGAIN ? ENOMEM : code;
+      return to_verbs_error(sent.error().code);
     }
-    for (const std::size_t end = done + *sent; done < end; ++done) {
-      tx_packets_.fetch_add(1, std::memory_order_relaxed);
-      tx_bytes_.fetch_add(batch.bytes(done), std::memory_order_relaxed);
-      const ibv_send_wr& wr = batch.request(done);
-      if (init_attr_.sq_sig_all != 0 || (wr.send_flags & IBV_SEND_SIGNALED) != 0) complete_send(wr, IBV_WC_SUCCESS);
-    }
+    for (const std::size_t end = done + *sent; done < end; ++done) finish_send(batch.request(done), batch.bytes(done));
   }
   batch.clear();
+  return 0;
+}
+
+/// A full socket is a full send queue.
+int PacketQueuePair::to_verbs_error(int code) { return code == EAGAIN ? ENOMEM : code; }
+
+void PacketQueuePair::finish_send(const ibv_send_wr& wr, std::size_t bytes) {
+  tx_packets_.fetch_add(1, std::memory_order_relaxed);
+  tx_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  if (init_attr_.sq_sig_all != 0 || (wr.send_flags & IBV_SEND_SIGNALED) != 0) complete_send(wr, IBV_WC_SUCCESS);
+}
+
+bool PacketQueuePair::must_segment(const ibv_send_wr& wr) const {
+  if (wr.opcode != IBV_WR_TSO || device_.kernel_segments_udp()) return false;
+  const auto layout = parse_headers({static_cast<const std::byte*>(wr.tso.hdr), wr.tso.hdr_sz}, wr.tso.hdr_sz);
+  return layout && !layout->is_tcp;
+}
+
+int PacketQueuePair::send_segments(const ibv_send_wr& wr) {
+  std::vector<std::byte> packet(wr.tso.hdr_sz + length_of(sges_of(wr)));
+  std::memcpy(packet.data(), wr.tso.hdr, wr.tso.hdr_sz);
+  gather(sges_of(wr), 0, packet.size() - wr.tso.hdr_sz, packet.data() + wr.tso.hdr_sz);
+  const auto layout = parse_headers(packet, packet.size());
+  if (!layout || layout->payload != wr.tso.hdr_sz) return EINVAL;
+  virtio_net_hdr offload{};
+  offload.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
+  offload.csum_start = layout->transport;
+  offload.csum_offset = static_cast<std::uint16_t>(layout->checksum_offset());
+  PacketSegments segments({packet.data(), layout->payload}, *layout, wr.tso.mss);
+  do {
+    const PacketSegments::Segment segment = segments.next();
+    std::array<std::byte, sizeof offload + kMaxHeaderBytes> head;
+    std::memcpy(head.data(), &offload, sizeof offload);
+    std::memcpy(head.data() + sizeof offload, segment.headers.data(), segment.headers.size());
+    const std::array<iovec, 2> parts{iovec{head.data(), sizeof offload + segment.headers.size()},
+                                     iovec{packet.data() + segment.payload_at, segment.payload_bytes}};
+    const OutgoingFrame frame(parts);
+    if (const auto sent = ring_->send({&frame, 1}); !sent) return to_verbs_error(sent.error().code);
+  } while (!segments.done());
+  finish_send(wr, packet.size());
   return 0;
 }
 

@@ -16,7 +16,7 @@
 #define TC_NEXT (-1)
 #define TC_DROP 2
 
-const volatile __u32 this_ring = 0;
+const volatile struct filter_settings settings = {};
 
 struct {
   __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -50,10 +50,11 @@ static __always_inline int read_headers(struct __sk_buff* frame, struct flow_key
 SEC("socket")
 int take_into_ring(struct __sk_buff* frame) {
   const __u32 only = 0;
-  const __u32 bit = this_ring - 1;
+  const __u32 this_ring = settings.ring, bit = this_ring - 1;
   struct flow_key key = {};
   int mine = 0;
-  if (frame->pkt_type <= TO_GROUP && read_headers(frame, &key)) {
+  if (frame->pkt_type <= TO_GROUP && read_headers(frame, &key) &&
+      (settings.takes_udp_segments || key.protocol != PROTOCOL_UDP || frame->gso_size == 0)) {
     key.ring = frame->pkt_type == TO_US ? 0 : this_ring;
     mine = find_ring(&key) == this_ring;
   }

@@ -140,7 +140,7 @@ bool SocketRing::read_offload(const virtio_net_hdr& offload, std::uint32_t statu
   const bool several = offload.gso_type != VIRTIO_NET_HDR_GSO_NONE;
   const bool valid = several || (offload.flags & (VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID)) != 0 ||
                      (status & TP_STATUS_CSUM_VALID) != 0;
-  frame_.checksum = valid ? ChecksumState::valid : ChecksumState::unknown;
+  frame_.has_valid_checksum = valid;
   frame_.segment_bytes = several ? offload.gso_size : std::uint16_t{0};
   return true;
 }
@@ -156,7 +156,17 @@ void SocketRing::release_slot() {
 }
 
 Result<std::size_t> SocketRing::send(std::span<const OutgoingFrame> frames) {
-  return frames.size() == 1 ? send_one(frames[0]) : send_many(frames.first(std::min(frames.size(), kMaxBatch)));
+  const auto attempt = [&] {
+    return frames.size() == 1 ? send_one(frames[0]) : send_many(frames.first(std::min(frames.size(), kMaxBatch)));
+  };
+  auto sent = attempt();
+  if (sent || sent.error().code != ENETDOWN) return sent;
+  // That may be an error of the past, which the socket keeps until it is asked: look() shall hear of it all the same.
+  int error = 0;
+  socklen_t length = sizeof error;
+  ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  took_error_.store(true, std::memory_order_relaxed);
+  return attempt();
 }
 
 Result<std::size_t> SocketRing::send_one(OutgoingFrame frame) {
@@ -203,7 +213,7 @@ bool SocketRing::look() {
   socklen_t length = sizeof error;
   if (!socket_) return false;
   ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  if (error == 0) return true;
+  if (!took_error_.exchange(false, std::memory_order_relaxed) && error == 0) return true;
   ifreq request{};
   request.ifr_ifindex = static_cast<int>(ifindex_);
   return ::ioctl(socket_.get(), SIOCGIFNAME, &request) == 0;

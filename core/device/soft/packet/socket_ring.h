@@ -62,7 +62,8 @@ class SocketRing final : public FrameRing {
   RingFrame frame_;
   std::unique_ptr<std::byte[]> large_;  ///< the frame, when it did not fit; made when first needed
 
-  std::atomic<std::uint64_t> lost_{0};  ///< truncated, since recv(2)'s queue was full
+  std::atomic<bool> took_error_{false};  ///< the socket's pending error was read elsewhere than in look()
+  std::atomic<std::uint64_t> lost_{0};   ///< truncated, since recv(2)'s queue was full
   std::atomic<std::uint64_t> tx_dropped_{0};
   std::atomic<std::uint64_t> rx_calls_{0};
   std::atomic<std::uint64_t> tx_calls_{0};

@@ -1,0 +1,45 @@
+// What arrives at a packet ring: headers, checksums, segmentation. The first two bytes are the size of segments.
+#include <cstdlib>
+#include <cstring>
+
+#include "core/device/soft/packet/packet_layout.h"
+#include "core/device/soft/packet/packet_segments.h"
+
+namespace {
+
+using ringsock::soft::PacketLayout;
+using ringsock::soft::PacketSegments;
+
+void check(bool holds) {
+  if (!holds) std::abort();
+}
+
+void split(std::span<const std::byte> frame, const PacketLayout& layout, std::uint16_t segment_bytes) {
+  PacketSegments segments(frame.first(layout.payload), layout, segment_bytes);
+  std::size_t next = layout.payload;
+  while (!segments.done()) {
+    const PacketSegments::Segment segment = segments.next();
+    // One after the other, without a gap, and none beyond the end.
+    check(segment.payload_at == next && segment.payload_bytes != 0 && segment.payload_bytes <= segment_bytes);
+    check(segment.headers.size() == layout.payload);
+    next += segment.payload_bytes;
+    check(next <= layout.end);
+  }
+  check(next == layout.end);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  std::uint16_t segment_bytes = 0;
+  if (size < sizeof segment_bytes) return 0;
+  std::memcpy(&segment_bytes, data, sizeof segment_bytes);
+  const auto frame = std::as_bytes(std::span(data, size).subspan(sizeof segment_bytes));
+  const auto layout = ringsock::soft::parse_received(frame);
+  if (!layout) return 0;
+  check(layout->ip < layout->transport && layout->transport < layout->payload && layout->payload <= layout->end &&
+        layout->end <= frame.size() && layout->payload <= ringsock::soft::kMaxHeaderBytes);
+  has_valid_checksum(frame, *layout);
+  if (segment_bytes != 0) split(frame, *layout, segment_bytes);
+  return 0;
+}
