@@ -206,17 +206,26 @@ void StreamSocket::half_open_changed() {
 }
 
 Result<runtime::Ref> StreamSocket::make_accepted(verbs::CmEvent& event) {
-  const auto peer = wire::parse_rs_connect(event.data());
-  if (!peer) return peer.error();
   auto* socket = new StreamSocket(process_, domain_, -1);
   runtime::Ref owner(socket);
-  socket->settings_ = settings_;
-  socket->options_ = options_;
-  socket->linger_on_.store(linger_on_.load());
-  socket->linger_seconds_.store(linger_seconds_.load());
-  socket->set_receive_timeout(receive_timeout());
-  socket->set_send_timeout(send_timeout());
+  socket->inherit_options(*this);
+  if (Status accepted = socket->accept_request(event); !accepted) return accepted.error();
+  return owner;
+}
 
+void StreamSocket::inherit_options(const StreamSocket& listener) {
+  settings_ = listener.settings_;
+  options_ = listener.options_;
+  linger_on_.store(listener.linger_on_.load());
+  linger_seconds_.store(listener.linger_seconds_.load());
+  set_receive_timeout(listener.receive_timeout());
+  set_send_timeout(listener.send_timeout());
+}
+
+/// Nobody else knows this socket, or setup_lock_ is held.
+Status StreamSocket::accept_request(verbs::CmEvent& event) {
+  const auto peer = wire::parse_rs_connect(event.data());
+  if (!peer) return peer.error();
   auto connection = Connection::create(*event.request, settings_);
   if (!connection) return connection.error();
   if (event.request->device().works_in_background()) (*connection)->hold();
@@ -225,11 +234,25 @@ Result<runtime::Ref> StreamSocket::make_accepted(verbs::CmEvent& event) {
   verbs::ConnectionParameters parameters = event.parameters;
   parameters.private_data = std::as_bytes(std::span(&data, 1));
   if (Status accepted = event.request->accept(parameters); !accepted) return accepted.error();
-  socket->id_ = std::move(event.request);
-  socket->connection_ = *std::move(connection);
-  socket->set_connected();
-  socket->watch_cm_events();
-  return owner;
+  id_ = std::move(event.request);
+  connection_ = *std::move(connection);
+  set_connected();
+  watch_cm_events();
+  return ok();
+}
+
+Status StreamSocket::become_accepted(verbs::CmEvent& event) {
+  const std::lock_guard guard(setup_lock_);
+  if (state() != State::initial) return Error{EINVAL, "accept: in use"};
+  if (Status accepted = accept_request(event); !accepted) return accepted;
+  describe();
+  runtime::process_statistics.count_accepted(path());
+  return ok();
+}
+
+bool StreamSocket::leave_unshareable_devices() {
+  const std::lock_guard guard(setup_lock_);
+  return !id_ || id_->drop_unshareable_parts();
 }
 
 // -- the service thread's part

@@ -102,6 +102,12 @@ class StreamSocket : public runtime::Endpoint {
   void stop_listening();
   /// Whether accept() takes clients from elsewhere, too.
   [[nodiscard]] virtual bool has_other_listener() const noexcept { return false; }
+  /// This socket, which is new, is the passive end of `event`'s connection. Errors: the request is refused.
+  Status become_accepted(verbs::CmEvent& event);
+  /// What an accepted socket has from its listener.
+  void inherit_options(const StreamSocket& listener);
+  /// Bound, and not listening yet: stays so only on devices that survive fork(2). False: there is none.
+  bool leave_unshareable_devices();
   [[nodiscard]] bool has_failed_to_connect() const { return state() == State::failed; }
   [[nodiscard]] rs::Process& process() const { return process_; }
   [[nodiscard]] int domain() const { return domain_; }
@@ -157,6 +163,7 @@ class StreamSocket : public runtime::Endpoint {
   /// One of half_open_ is established, or never will be. Without locks, on the service thread.
   void half_open_changed();
   Result<runtime::Ref> make_accepted(verbs::CmEvent& event);
+  Status accept_request(verbs::CmEvent& event);
   Status watch_listener();
   bool progress_in_background(std::atomic<bool>& waits_for_room);
   /// Without locks: nothing of this socket runs on the service thread any more.

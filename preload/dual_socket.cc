@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -71,7 +72,9 @@ void DualSocket::give_up_ring() {
     stop_listening();
     set_kernel_nonblocking(descriptor(), is_nonblocking());
   }
-  if (way() == Way::both || way() == Way::undecided) leave();
+  if (way() == Way::listener) set_kernel_nonblocking(descriptor(), is_nonblocking());
+  end_migration();
+  if (way() != Way::ring) leave();
 }
 
 std::optional<KernelReason> DualSocket::reason_for_kernel(const sockaddr* address, socklen_t length) {
@@ -81,17 +84,24 @@ std::optional<KernelReason> DualSocket::reason_for_kernel(const sockaddr* addres
   const SocketAddress plain = destination->unmapped();
   auto device = process().registry.choose(plain);
   if (!device) return KernelReason::no_device;
-  if (!(*device)->may_have_listener(verbs::PortSpace::tcp, plain)) return KernelReason::nobody_listened;
   destination_ = *destination;
+  const bool by_tcp_first = is_fork_mode() && !(*device)->survives_fork();
+  if (!by_tcp_first && !(*device)->may_have_listener(verbs::PortSpace::tcp, plain))
+    return KernelReason::nobody_listened;
   return std::nullopt;
 }
 
 Status DualSocket::connect(const sockaddr* address, socklen_t length) {
   switch (way()) {
     case Way::both: return Error{EISCONN, "connect: listening"};
+    case Way::listener: return Error{EISCONN, "connect: listening"};
     case Way::kernel: return connect_by_kernel(address, length, KernelReason::other);
+    case Way::tcp:
+      if (real.connect(descriptor(), address, length) != 0) return Error::last("connect");
+      return ok();
     case Way::undecided:
       if (const auto reason = reason_for_kernel(address, length)) return connect_by_kernel(address, length, *reason);
+      if (moves_in_fork_mode(destination_)) return connect_in_fork_mode(address, length);
       way_.store(Way::ring, std::memory_order_release);
       break;
     case Way::ring: break;
@@ -146,12 +156,17 @@ Status DualSocket::listen(int backlog) {
     return error;
   }
   if (way() == Way::both) return StreamSocket::listen(backlog);
-  if (way() == Way::kernel) return ok();
+  if (way() == Way::kernel || way() == Way::listener) return ok();
   if (!on_ring && on_ring.error().code == EDESTADDRREQ) on_ring = listen_on_ring(backlog);
   if (!on_ring) {
     log_info("listen: by the kernel only: %s", on_ring.error().where);
     stop_listening();  // nothing of a half-made listener stays
-    leave();
+    if (is_fork_mode()) {
+      set_kernel_nonblocking(fd, true);
+      way_.store(Way::listener, std::memory_order_release);
+    } else {
+      leave();
+    }
     return ok();
   }
   set_kernel_nonblocking(fd, true);
@@ -166,11 +181,12 @@ Status DualSocket::listen_on_ring(int backlog) {
   if (local->port() == 0) return Error{EDESTADDRREQ, "no port yet"};
   if (!may_offload_address(domain(), local->unmapped())) return Error{EPERM, "a rule"};
   if (Status bound = StreamSocket::bind(local->get(), local->length()); !bound) return bound;
+  if (is_fork_mode() && !leave_unshareable_devices()) return Error{EOPNOTSUPP, "fork mode"};
   return StreamSocket::listen(backlog);
 }
 
 Result<int> DualSocket::accept(SocketAddress& peer, int flags) {
-  if (way() == Way::kernel) return accept_from_kernel(peer, flags);
+  if (way() == Way::kernel || way() == Way::listener) return accept_from_kernel(peer, flags);
   if (way() != Way::both) return Error{EINVAL, "accept: not listening"};
   // In turns, so that none of the two can keep the other's clients waiting.
   const bool kernel_first = kernel_first_.load(std::memory_order_relaxed);
@@ -187,6 +203,12 @@ Result<int> DualSocket::accept_from_kernel(SocketAddress& peer, int flags) {
   const int fd = real.accept4(descriptor(), reinterpret_cast<sockaddr*>(&storage), &length, flags);
   if (fd < 0) return Error::last("accept4");
   if (auto name = SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length)) peer = *name;
+  if (is_fork_mode() && way() != Way::kernel) {
+    const auto local = name_by(real.getsockname, fd, "getsockname");
+    if (local && may_offload_address(domain(), local->unmapped()) && moves_in_fork_mode(*local)) {
+      return take_in_accepted(UniqueFd(fd), *local, flags);
+    }
+  }
   runtime::process_statistics.count_accepted(runtime::SocketPath::kernel);
   return fd;
 }
@@ -198,6 +220,8 @@ Status DualSocket::shutdown(int how) {
       if (Status shut = StreamSocket::shutdown(how); !shut) return shut;
       [[fallthrough]];
     case Way::undecided:
+    case Way::listener:
+    case Way::tcp:
     case Way::kernel: break;
   }
   if (real.shutdown(descriptor(), how) != 0) return Error::last("shutdown");
@@ -234,13 +258,17 @@ Status DualSocket::get_option(int level, int name, void* value, socklen_t* lengt
 
 void DualSocket::set_status_flags(int flags) {
   set_nonblocking((flags & O_NONBLOCK) != 0);
-  if (way() == Way::undecided || way() == Way::kernel) real.fcntl(descriptor(), F_SETFL, flags);
+  const Way now = way();
+  if (now == Way::undecided || now == Way::tcp || now == Way::kernel) real.fcntl(descriptor(), F_SETFL, flags);
 }
 
 // -- bytes: of the kernel socket only while somebody still holds this object
 // ------------------------------------------------
 
 Result<ssize_t> DualSocket::receive(msghdr& message, int flags) {
+  if (way() == Way::tcp) [[unlikely]] {
+    if (Status moved = use_connection(); !moved) return moved.error();
+  }
   if (way() != Way::kernel) [[likely]]
     return StreamSocket::receive(message, flags);
   const ssize_t got = real.recvmsg(descriptor(), &message, flags | MSG_DONTWAIT);
@@ -249,6 +277,9 @@ Result<ssize_t> DualSocket::receive(msghdr& message, int flags) {
 }
 
 Result<ssize_t> DualSocket::send(const msghdr& message, int flags) {
+  if (way() == Way::tcp) [[unlikely]] {
+    if (Status moved = use_connection(); !moved) return moved.error();
+  }
   if (way() != Way::kernel) [[likely]]
     return StreamSocket::send(message, flags);
   const ssize_t sent = real.sendmsg(descriptor(), &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -257,13 +288,12 @@ Result<ssize_t> DualSocket::send(const msghdr& message, int flags) {
 }
 
 Result<ssize_t> DualSocket::receive_bytes(void* data, std::size_t length, int flags) {
-  return way() != Way::kernel ? StreamSocket::receive_bytes(data, length, flags)
-                              : Endpoint::receive_bytes(data, length, flags);
+  return way() == Way::ring ? StreamSocket::receive_bytes(data, length, flags)
+                            : Endpoint::receive_bytes(data, length, flags);
 }
 
 Result<ssize_t> DualSocket::send_bytes(const void* data, std::size_t length, int flags) {
-  return way() != Way::kernel ? StreamSocket::send_bytes(data, length, flags)
-                              : Endpoint::send_bytes(data, length, flags);
+  return way() == Way::ring ? StreamSocket::send_bytes(data, length, flags) : Endpoint::send_bytes(data, length, flags);
 }
 
 // -- readiness
@@ -281,6 +311,8 @@ std::uint32_t DualSocket::ready() noexcept {
   switch (way()) {
     case Way::undecided: return StreamSocket::ready();
     case Way::both: return StreamSocket::ready() | kernel_events();
+    case Way::tcp: return moving_events();
+    case Way::listener:
     case Way::kernel: return kernel_events();
     case Way::ring: break;
   }
@@ -294,7 +326,9 @@ std::uint32_t DualSocket::ready() noexcept {
 runtime::WaitFds DualSocket::arm() noexcept {
   switch (way()) {
     case Way::undecided:
-    case Way::kernel: return {{descriptor(), -1}};
+    case Way::listener: return {{descriptor(), -1}};
+    case Way::kernel: return {{kernel_edges_ ? kernel_edges_.get() : descriptor(), -1}};
+    case Way::tcp: return arm_moving();
     case Way::ring: return StreamSocket::arm();
     case Way::both: break;
   }
@@ -304,13 +338,27 @@ runtime::WaitFds DualSocket::arm() noexcept {
 }
 
 void DualSocket::woken() noexcept {
-  if (way() == Way::kernel) {
+  const Way now = way();
+  if (now == Way::kernel || now == Way::tcp || now == Way::listener) {
+    forget_edges();
     note_activity();
   } else {
     StreamSocket::woken();
   }
 }
 
-bool DualSocket::asks_kernel() const noexcept { return way() == Way::kernel || StreamSocket::asks_kernel(); }
+bool DualSocket::asks_kernel() const noexcept {
+  const Way now = way();
+  return now == Way::kernel || now == Way::tcp || now == Way::listener || StreamSocket::asks_kernel();
+}
+
+Nanos DualSocket::deadline() noexcept {
+  return std::min(next_look_.load(std::memory_order_relaxed), StreamSocket::deadline());
+}
+
+void DualSocket::closed() noexcept {
+  end_migration();
+  StreamSocket::closed();
+}
 
 }  // namespace ringsock::preload

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <optional>
 
 #include "core/runtime/statistics.h"
 #include "librsocket/stream_socket.h"
+#include "preload/fork_mode.h"
 
 namespace ringsock::preload {
 
@@ -13,6 +15,9 @@ namespace ringsock::preload {
 /// device finds a listener of ours, the connection goes through a ring; else, and also when that fails, the kernel
 /// socket is connected, and the descriptor leaves the table for good. listen() opens both ways, and accept() takes
 /// clients from both.
+///
+/// In fork mode (fork_mode.h) a connection that would go through a device whose connections do not survive fork(2) is
+/// the kernel's until one of its processes uses it.
 ///
 /// Until it is decided, binding and options go to the kernel socket, which thus answers as without us; options are
 /// repeated for the ring.
@@ -40,6 +45,10 @@ class DualSocket final : public rs::StreamSocket {
   runtime::WaitFds arm() noexcept override;
   void woken() noexcept override;
   [[nodiscard]] bool asks_kernel() const noexcept override;
+  Nanos deadline() noexcept override;
+  void closed() noexcept override;
+  void add_fork_locks(runtime::ForkLocks& locks) override;
+  void after_fork(ForkSide side) noexcept override;
 
   /// F_SETFL: the kernel socket follows, but for a listener's, which must never block.
   void set_status_flags(int flags);
@@ -54,6 +63,8 @@ class DualSocket final : public rs::StreamSocket {
     undecided,  ///< neither connected nor listening
     ring,       ///< connecting or connected through a device
     both,       ///< listening
+    listener,   ///< listening by the kernel only, in fork mode: its connections move
+    tcp,        ///< in fork mode: connected by the kernel, and moves to a ring when it is used
     kernel,     ///< left to the kernel; those who still hold this object are answered by it
   };
   [[nodiscard]] Way way() const { return way_.load(std::memory_order_acquire); }
@@ -68,9 +79,39 @@ class DualSocket final : public rs::StreamSocket {
   void fall_back_if_refused() noexcept;
   void leave();
 
+  // migration.cc: fork mode. The functions of the second group under migration_lock_.
+  /// Whether connections between this host and there go through a device that does not survive fork(2).
+  bool moves_in_fork_mode(const SocketAddress& local_or_peer);
+  void begin_migration(Migration::Step first, const SocketAddress& where);
+  Status connect_in_fork_mode(const sockaddr* address, socklen_t length);
+  Result<int> take_in_accepted(UniqueFd fd, const SocketAddress& local, int flags);
+  /// An attempt to have the connection where it belongs. EAGAIN: not yet.
+  Status use_connection();
+  template <class Before>
+  Status move(Before before);
+  [[nodiscard]] std::uint32_t moving_events() noexcept;
+  [[nodiscard]] runtime::WaitFds arm_moving() noexcept;
+  void forget_edges() noexcept;
+  void end_migration() noexcept;
+
+  Status move_locked();
+  Status wait_for_zeros();
+  Status wait_for_server();
+  Status connect_ring();
+  Status take_turn();
+  Status listen_for_client();
+  Status take_client();
+  void arrive();
+  Status stay(std::optional<Error> error);
+
   std::atomic<Way> way_{Way::undecided};
   std::atomic<bool> kernel_first_{false};  ///< whose client accept() takes next when both have one
   SocketAddress destination_;
+
+  Mutex migration_lock_;  ///< before StreamSocket's
+  std::unique_ptr<Migration> migration_;
+  UniqueFd kernel_edges_;  ///< readable when something happens to the kernel's connection: an epoll descriptor
+  std::atomic<Nanos> next_look_{Nanos::max()};
 };
 
 }  // namespace ringsock::preload

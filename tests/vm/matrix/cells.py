@@ -1,6 +1,7 @@
 """The cells of the matrix: which sides, devices, addresses and settings meet."""
 import itertools
 
+import fork_scenarios
 from hostile import BEHAVIOURS, FEW_BEHAVIOURS
 
 SIDES = [("upstream", "upstream"), ("ours", "upstream"), ("upstream", "ours"), ("ours", "ours")]  # client, server
@@ -92,6 +93,11 @@ def other_cells(full):
     yield from tool_runs(FAMILIES if full else ["IPv4"], full)
     yield from ends(FAMILIES if full else ["IPv6"])
     yield from preloaded(FAMILIES if full else ["IPv4"])
+    yield from fork_scenarios.cells(FAMILIES if full else ["IPv4"], ["rxe"])
+
+
+def is_possible(cell, server):
+    return cell["device_kind"] in cell.get("devices", DEVICES) and server in cell.get("servers", [server])
 
 
 def cells_of(client, server, full):
@@ -99,6 +105,7 @@ def cells_of(client, server, full):
     dimensions = {"device_kind": list(DEVICES), **TRANSFER}
     listed = [(dict(cell, device_kind=device), name) for device in DEVICES for cell, name in other_cells(full)]
     listed += transfers(every_combination(dimensions) if full else all_pairs(dimensions))
+    listed = [(cell, name) for cell, name in listed if is_possible(cell, server)]
     for cell, name in listed:
         cell.update(client=client, server=server, device=f"{cell['device_kind']}0")
         cell.setdefault("flavor", "library")

@@ -1,4 +1,5 @@
 """Brings the peers of a cell together and judges what comes of it."""
+import os
 import subprocess
 
 from peers import Peer, Program
@@ -116,6 +117,18 @@ def slow_client(meeting):
         raise Failed(f"it was served only after the slow client had gone: {attacker.events}")
 
 
+def fork_mode(meeting):
+    """Upstream's listener is on all devices at once, or on none: on an iWARP device the kernel's has the port."""
+    # Not by subprocess, which would reap the peers.
+    rdma = "/usr/bin/rdma link"
+    if os.system(f"{rdma} delete siw0"):
+        raise Failed("siw0 cannot be removed")
+    try:
+        two_peers(meeting)
+    finally:
+        os.system(f"{rdma} add siw0 type siw netdev siw")
+
+
 def link_cut(meeting):
     """Keepalive must tell both ends, which wait in poll()."""
     server = meeting.start_server()
@@ -136,6 +149,7 @@ def link_cut(meeting):
 
 
 MEETINGS = {
+    "fork_mode": fork_mode,
     "link_cut": link_cut,
     "refused": refused,
     "killed_client": killed_client,

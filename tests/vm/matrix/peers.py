@@ -11,6 +11,7 @@ import tempfile
 import time
 import traceback
 
+import fork_scenarios
 import hostile
 import scenarios
 
@@ -104,10 +105,13 @@ class Peer(LocalProcess):
             play(self.role, self._cell, write_end)
         return pid
 
+    def _modes(self):
+        return {"RDMAV_FORK_SAFE": "1"} if self._cell.get("fork_mode") else {}
+
     def _start_preloaded(self, write_end):
         return subprocess.Popen(
             [sys.executable, "-B", str(HERE / "peers.py"), self.role, json.dumps(self._cell), str(write_end)],
-            env={**os.environ, **self._cell.get("environment", {}), "LD_PRELOAD": self._cell["library"]},
+            env={**os.environ, **self._cell.get("environment", {}), **self._modes(), "LD_PRELOAD": self._cell["library"]},
             pass_fds=[write_end], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
         ).pid  # fmt: skip
 
@@ -132,7 +136,8 @@ def play(role, cell, write_end):
     faulthandler.register(signal.SIGUSR1, file=2)
     os.environ.update(cell.get("environment", {}))
     try:
-        getattr(hostile if hasattr(hostile, role) else scenarios, role)(cell, say)
+        place = next(module for module in (hostile, fork_scenarios, scenarios) if hasattr(module, role))
+        getattr(place, role)(cell, say)
         say("ok")
     except BaseException as error:  # pylint: disable=broad-except
         traceback.print_exc()
