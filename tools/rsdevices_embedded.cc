@@ -104,9 +104,16 @@ void add_access_costs(const System& system, const Settings&, Findings& out) {
 void add_user_costs(const System& system, const Settings&, Findings& out) {
   constexpr const char* kRefused = ": connections between processes of different users go by kernel TCP";
   constexpr Version kShowsBoundSockets{6, 8};
+  constexpr const char* kDiagnosisModules = "modprobe -a tcp_diag inet_diag unix_diag";
+  if (const int error = system.feature_error(KernelFeature::port_names)) {
+    out.push_back({"no-unix-diag",
+                   "sock_diag(7) does not tell who has a name of AF_UNIX" + because(error) +
+                       ": servers that set SO_REUSEADDR, as most do, are reached by kernel TCP only",
+                   kDiagnosisModules});
+  }
   if (const int error = system.feature_error(KernelFeature::port_owners)) {
-    out.push_back({"no-sock-diag", "sock_diag(7) does not tell who owns a port" + because(error) + kRefused,
-                   "modprobe -a tcp_diag inet_diag unix_diag"});
+    out.push_back(
+        {"no-sock-diag", "sock_diag(7) does not tell who owns a port" + because(error) + kRefused, kDiagnosisModules});
   } else if (version_of(system.kernel_release()) < kShowsBoundSockets) {
     out.push_back({"kernel-before-6.8",
                    "Linux " + system.kernel_release() + " does not tell who owns a bound socket" + kRefused,

@@ -85,6 +85,11 @@ int try_port_owners() {
   return holders ? 0 : holders.error().code;
 }
 
+int try_port_names() {
+  const auto holders = soft::named_holders(verbs::PortSpace::tcp, 1);
+  return holders ? 0 : holders.error().code;
+}
+
 }  // namespace
 
 int ask_kernel(KernelFeature feature) {
@@ -95,9 +100,10 @@ int ask_kernel(KernelFeature feature) {
     case KernelFeature::peer_writes: return try_peer_writes();
     case KernelFeature::page_sharing: return try_page_sharing(soft::OtherWriters::none);
     case KernelFeature::write_protection: return try_page_sharing(soft::OtherWriters::threads);
-    case KernelFeature::port_owners: break;
+    case KernelFeature::port_owners: return try_port_owners();
+    case KernelFeature::port_names: break;
   }
-  return try_port_owners();
+  return try_port_names();
 }
 
 }  // namespace ringsock::tools

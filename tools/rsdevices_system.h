@@ -36,7 +36,8 @@ enum class KernelFeature {
   peer_writes,       ///< process_vm_writev(2)
   page_sharing,      ///< putting a memfd's pages under memory in use
   write_protection,  ///< the same while other threads write: userfaultfd(2)
-  port_owners,       ///< sock_diag(7)
+  port_owners,       ///< sock_diag(7) of TCP
+  port_names,        ///< sock_diag(7) of AF_UNIX
 };
 
 enum class Limit { locked_memory, file_size, descriptors };

@@ -61,17 +61,19 @@ Status ManyDevicesId::bind_once(const SocketAddress& address) {
     if (Status made = make_ids(); !made) return made;
   }
   apply_options();
-  if (Status first = front().bind(address); !first) return first;
-  SocketAddress same_port = address;
-  same_port.set_port(front().local_address().port());
-  for (std::size_t i = 1; i < members_.size();) {
-    const Status bound = members_[i].id->bind(same_port);
+  SocketAddress wanted = address;
+  Status refused = ok();
+  for (std::size_t i = 0; i < members_.size();) {
+    const Status bound = members_[i].id->bind(wanted);
     if (bound) {
+      wanted.set_port(members_[i].id->local_address().port());
       ++i;
       continue;
     }
+    if (refused) refused = bound;
     if (bound.error().code == EADDRINUSE) return bound;
-    log_info("%s is not bound on %s: %s: %s", same_port.to_string().c_str(), members_[i].device->name(),
+    if (members_.size() == 1) return refused;
+    log_info("%s is not bound on %s: %s: %s", wanted.to_string().c_str(), members_[i].device->name(),
              bound.error().where, std::strerror(bound.error().code));
     members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(i));
   }

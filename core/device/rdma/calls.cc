@@ -1,12 +1,23 @@
 #include "core/device/rdma/calls.h"
 
-#include <unistd.h>
+#include <fcntl.h>
+
+#include <cerrno>
+
+#include "core/base/unique_fd.h"
 
 namespace ringsock::rdma {
 
+namespace {
+int open_error(const char* path) {
+  const UniqueFd fd(::open(path, O_RDWR | O_CLOEXEC));
+  return fd ? 0 : errno;
+}
+}  // namespace
+
 const Calls& real_calls() {
   static const Calls calls{
-      .access = ::access,
+      .open_error = open_error,
       .fork_init = ::ibv_fork_init,
       .get_device_list = ::ibv_get_device_list,
       .free_device_list = ::ibv_free_device_list,

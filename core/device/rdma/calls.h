@@ -14,7 +14,9 @@ namespace ringsock::rdma {
 /// ...): 0 or a pointer, else -1 or null with errno, or an errno value where the manual says so. What the data path
 /// uses, <infiniband/verbs.h> finds in the context.
 struct Calls {
-  int (*access)(const char* path, int mode);
+  /// 0, or the errno value with which this process may not open the file for reading and writing. A control group may
+  /// refuse what its mode permits, so it is tried.
+  int (*open_error)(const char* path);
 
   int (*fork_init)();
   ibv_device** (*get_device_list)(int* count);

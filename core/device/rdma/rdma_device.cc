@@ -29,8 +29,9 @@ void explain_locked_memory(std::size_t bytes) {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
   if (limit.rlim_cur == RLIM_INFINITY) return;
-  log_warn("RDMA: %zu KiB of memory cannot be registered, RLIMIT_MEMLOCK is %llu KiB (ulimit -l)", bytes / 1024,
-           static_cast<unsigned long long>(limit.rlim_cur / 1024));
+  log_warn(
+      "RDMA: no room to register %zu KiB of memory: RLIMIT_MEMLOCK is %llu KiB in all (ulimit -l); see rsdevices(1)",
+      bytes / 1024, static_cast<unsigned long long>(limit.rlim_cur / 1024));
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "core/device/rdma/rdma_devices.h"
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstring>
 
@@ -47,13 +45,23 @@ bool RdmaDevices::present() {
 }
 
 bool RdmaDevices::look_for_devices() {
-  if (calls_.access(kCmDevice, R_OK | W_OK) != 0) {
-    if (errno == EACCES && !std::exchange(told_, true)) {
-      log_warn("RDMA devices are not used: no permission to open %s", kCmDevice);
-    }
-    return false;
+  if (!may_open(kCmDevice, "RDMA devices are")) return false;
+  bool any = false;
+  const DeviceList list(calls_);
+  for (const ibv_device* device : list.devices()) {
+    const std::string path = std::string("/dev/infiniband/") + device->dev_name;
+    any |= may_open(path, std::string("RDMA device ") + device->name + " is");
   }
-  return !DeviceList(calls_).devices().empty();
+  return any;
+}
+
+/// @param without  what cannot be used then, as the beginning of a sentence
+bool RdmaDevices::may_open(const std::string& path, const std::string& without) {
+  const int error = calls_.open_error(path.c_str());
+  if ((error == EACCES || error == EPERM) && told_.insert(path).second) {
+    log_warn("%s not used: no permission to open %s; see rsdevices(1)", without.c_str(), path.c_str());
+  }
+  return error == 0;
 }
 
 bool RdmaDevices::owns(const SocketAddress& address) {
@@ -90,12 +98,7 @@ Result<std::shared_ptr<OpenContext>> RdmaDevices::open(ibv_device& device) {
     log_info("RDMA: ibv_fork_init: %s", std::strerror(errno));
   }
   auto opened = OpenContext::open(calls_, device, watch_);
-  if (!opened) {
-    if (opened.error().code == EACCES || opened.error().code == EPERM) {
-      log_warn("RDMA device %s is not used: no permission to open /dev/infiniband/%s", device.name, device.dev_name);
-    }
-    return opened.error();
-  }
+  if (!opened) return opened.error();
   contexts_[device.name] = *opened;
   return opened;
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +29,7 @@ class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
 
   [[nodiscard]] const Calls& calls() const { return calls_; }
   /// Whether there is a device and a connection manager that we may use. A look every second at most; without RDMA
-  /// that is one access(2). Says once when only a permission is missing.
+  /// that is one open(2). Says once of each file when only a permission is missing.
   bool present();
   /// Whether `address`, one of this host's, is a device's: it has, or had less than a second ago.
   bool owns(const SocketAddress& address);
@@ -45,6 +46,7 @@ class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
     Nanos until;
   };
   bool look_for_devices();
+  bool may_open(const std::string& path, const std::string& without);
   bool ask_who_owns(const SocketAddress& address);
   /// Under lock_.
   Result<std::shared_ptr<OpenContext>> open(ibv_device& device);
@@ -53,7 +55,7 @@ class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
   const Watcher watch_;
   std::mutex lock_;
   bool present_ = false;
-  bool told_ = false;
+  std::set<std::string> told_;  ///< of these files it was said that they may not be opened
   Nanos look_again_{};
   std::map<std::string, Owned> owners_;  ///< by the bytes of the address, port 0
   std::map<std::string, std::weak_ptr<OpenContext>> contexts_;

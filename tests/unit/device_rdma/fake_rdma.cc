@@ -44,6 +44,7 @@ FakeRdma::~FakeRdma() {
   EXPECT_EQ(queue_pairs_.size(), 0u) << "queue pairs left";
   EXPECT_EQ(live_objects, 0);
   EXPECT_EQ(open_contexts_, 0);
+  EXPECT_EQ(lists_.size(), 0u) << "lists of devices left";
   EXPECT_EQ(pending_device_events(), 0u);
   current = nullptr;
 }
@@ -51,6 +52,8 @@ FakeRdma::~FakeRdma() {
 ibv_device& FakeRdma::add_device(const std::string& name, const std::string& address, ibv_transport_type transport) {
   DeviceEntry& entry = devices_.emplace_back();
   std::strncpy(entry.device.name, name.c_str(), sizeof entry.device.name - 1);
+  const std::string file = "uverbs" + std::to_string(devices_.size() - 1);
+  std::strncpy(entry.device.dev_name, file.c_str(), sizeof entry.device.dev_name - 1);
   entry.device.transport_type = transport;
   entry.context.device = &entry.device;
   entry.address = address;
@@ -145,11 +148,20 @@ void FakeRdma::acknowledge(const ibv_async_event& event) {
 
 ibv_device** FakeRdma::list(int* count) {
   ++list_calls;
-  device_list_.clear();
-  for (DeviceEntry& entry : devices_) device_list_.push_back(&entry.device);
-  *count = static_cast<int>(device_list_.size());
-  device_list_.push_back(nullptr);
-  return device_list_.data();
+  std::vector<ibv_device*> made;
+  for (DeviceEntry& entry : devices_) made.push_back(&entry.device);
+  *count = static_cast<int>(made.size());
+  made.push_back(nullptr);
+  ibv_device** const first = made.data();
+  lists_.emplace(first, std::move(made));
+  return first;
+}
+
+void FakeRdma::free_list(ibv_device** list) {
+  auto freed = lists_.extract(list);
+  ASSERT_FALSE(freed.empty());
+  // Whoever goes on with it finds nothing.
+  std::fill(freed.mapped().begin(), freed.mapped().end(), nullptr);
 }
 
 ibv_context* FakeRdma::open(ibv_device* device) {
@@ -316,14 +328,14 @@ int note_parameters(rdma_cm_id* id, const rdma_conn_param* parameters, const cha
 
 const Calls& FakeRdma::calls() {
   static const Calls table{
-      .access =
-          [](const char*, int) {
-            ++current->access_calls;
-            return current->access_error == 0 ? 0 : fail(current->access_error);
-          },
+      .open_error = [](const char* path) -> int {
+        ++current->files_tried;
+        const auto error = current->file_errors.find(path);
+        return error == current->file_errors.end() ? 0 : error->second;
+      },
       .fork_init = [] { return 0; },
       .get_device_list = [](int* count) { return current->list(count); },
-      .free_device_list = [](ibv_device**) {},
+      .free_device_list = [](ibv_device** list) { current->free_list(list); },
       .open_device = [](ibv_device* device) { return current->open(device); },
       .close_device = [](ibv_context* context) { return current->close(context); },
       .query_device =

@@ -75,14 +75,14 @@ class FakeRdma {
   [[nodiscard]] std::size_t pending_device_events();
 
   // What the test wants to happen
-  int access_error = 0;            ///< of /dev/infiniband/rdma_cm
-  int open_error = 0;              ///< of each device
-  int channel_error = 0;           ///< of the next channels
-  std::uint32_t max_inline = 256;  ///< more makes create_qp fail with EINVAL
-  std::set<std::string> failing;   ///< calls that fail with `failure`
+  std::map<std::string, int> file_errors;  ///< why a file may not be opened, by its path
+  int open_error = 0;                      ///< of each device
+  int channel_error = 0;                   ///< of the next channels
+  std::uint32_t max_inline = 256;          ///< more makes create_qp fail with EINVAL
+  std::set<std::string> failing;           ///< calls that fail with `failure`
   int failure = EINVAL;
   // What it sees
-  int access_calls = 0;
+  int files_tried = 0;
   int list_calls = 0;
   int destroy_calls = 0;  ///< of anything
 
@@ -91,6 +91,7 @@ class FakeRdma {
   // The calls, for the table.
   struct Channel;
   ibv_device** list(int* count);
+  void free_list(ibv_device** list);
   ibv_context* open(ibv_device* device);
   int close(ibv_context* context);
   ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr* attr);
@@ -120,7 +121,7 @@ class FakeRdma {
   };
   struct Event;
   std::list<DeviceEntry> devices_;
-  std::vector<ibv_device*> device_list_;
+  std::map<ibv_device**, std::vector<ibv_device*>> lists_;  ///< not freed yet
   std::map<rdma_event_channel*, std::unique_ptr<Channel>> channels_;
   std::map<rdma_cm_id*, std::unique_ptr<Id>> ids_;
   std::vector<rdma_cm_id*> id_order_;

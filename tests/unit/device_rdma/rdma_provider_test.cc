@@ -1,7 +1,9 @@
 // Which addresses the real devices are asked for, and what it costs where there are none.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <string>
 
 #include "core/device/rdma/rdma_devices.h"
 #include "core/device/rdma/rdma_provider.h"
@@ -19,9 +21,11 @@ class RdmaProviderTest : public testing::Test {
 };
 
 TEST_F(RdmaProviderTest, WithoutAConnectionManagerCostsOneLookASecond) {
-  fake_.access_error = ENOENT;
+  fake_.file_errors["/dev/infiniband/rdma_cm"] = ENOENT;
+  testing::internal::CaptureStderr();
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(provider_->reaches(kAnywhere));
-  EXPECT_LE(fake_.access_calls, 2) << "more than one a second";
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "not worth a word";
+  EXPECT_LE(fake_.files_tried, 2) << "more than one a second";
   EXPECT_EQ(fake_.list_calls, 0);
 }
 
@@ -30,16 +34,34 @@ TEST_F(RdmaProviderTest, WithoutADeviceReachesNothing) {
   EXPECT_EQ(provider_->open().error().code, ENODEV);
 }
 
-TEST_F(RdmaProviderTest, WithoutPermissionReachesNothing) {
-  fake_.add_device("rxe0", "127.0.0.2");
-  fake_.access_error = EACCES;
-  EXPECT_FALSE(provider_->reaches(kAnywhere));
+TEST_F(RdmaProviderTest, WithoutPermissionReachesNothingAndSaysSoOnce) {
+  fake_.add_device("rxe0", "10.7.0.1");
+  for (const char* path : {"/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"}) {
+    for (const int error : {EACCES, EPERM}) {
+      fake_.file_errors = {{path, error}};
+      RdmaDevices devices(FakeRdma::calls());
+      testing::internal::CaptureStderr();
+      EXPECT_FALSE(devices.present());
+      const std::string said = testing::internal::GetCapturedStderr();
+      EXPECT_NE(said.find(std::string("not used: no permission to open ") + path), std::string::npos) << said;
+      EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+    }
+  }
 }
 
-TEST_F(RdmaProviderTest, ADeviceThatMayNotBeOpenedIsTold) {
+TEST_F(RdmaProviderTest, OneDeviceThatMayNotBeOpenedLeavesTheOthers) {
+  fake_.add_device("rxe0", "10.7.0.1");
+  fake_.add_device("siw0", "10.8.0.1", IBV_TRANSPORT_IWARP);
+  fake_.file_errors["/dev/infiniband/uverbs1"] = EACCES;
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(provider_->reaches(kAnywhere));
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("RDMA device siw0 is not used"), std::string::npos);
+}
+
+TEST_F(RdmaProviderTest, ADeviceThatCannotBeOpenedIsPassedOn) {
   fake_.add_device("rxe0", "127.0.0.2");
-  fake_.open_error = EACCES;
-  EXPECT_EQ(provider_->open().error().code, EACCES);
+  fake_.open_error = ENOENT;
+  EXPECT_EQ(provider_->open().error().code, ENOENT);
 }
 
 TEST_F(RdmaProviderTest, ListensAnywhereButNotOnTheLoopbackAddress) {

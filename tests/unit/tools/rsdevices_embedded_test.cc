@@ -121,6 +121,13 @@ TEST_F(EmbeddedSurveyTest, OtherUsersNeedToSeeWhoOwnsAPort) {
   EXPECT_THAT(cost().remedy, HasSubstr("modprobe"));
 }
 
+TEST_F(EmbeddedSurveyTest, ServersNeedToSeeWhoHasAName) {
+  system_.feature_errors[KernelFeature::port_names] = ENOENT;
+  EXPECT_EQ(cost().id, "no-unix-diag");
+  EXPECT_THAT(cost().says, HasSubstr("SO_REUSEADDR"));
+  EXPECT_THAT(cost().remedy, HasSubstr("unix_diag"));
+}
+
 TEST_F(EmbeddedSurveyTest, OlderKernelsDoNotShowBoundSockets) {
   system_.release = "6.7.12-amd64";
   EXPECT_EQ(cost().id, "kernel-before-6.8");

@@ -190,6 +190,20 @@ TEST_F(ManyDevicesIdTest, ADeviceWithoutTheAddressIsDoneWithout) {
   EXPECT_EQ(id_->event_fd(), memory_->latest->event_fd());
 }
 
+TEST_F(ManyDevicesIdTest, WithoutTheOneThatChoosesThePortTheNextOneDoes) {
+  memory_->bind_error = EOPNOTSUPP;
+  ASSERT_TRUE(id_->bind(kAnyPort));
+  EXPECT_EQ(id_->local_address().port(), 5000);
+  ASSERT_TRUE(id_->listen(5));
+  EXPECT_EQ(id_->event_fd(), card_->latest->event_fd());
+}
+
+TEST_F(ManyDevicesIdTest, WhereNoneCanTheFirstReasonIsTold) {
+  memory_->bind_error = EACCES;
+  card_->bind_error = ENODEV;
+  EXPECT_EQ(id_->bind(kPort80).error().code, EACCES);
+}
+
 TEST_F(ManyDevicesIdTest, ClientsOfAllDevicesAreHeardAndNoneWaitsForTheOthers) {
   ASSERT_TRUE(id_->bind(kPort80));
   ASSERT_TRUE(id_->listen(5));

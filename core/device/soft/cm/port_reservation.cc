@@ -167,7 +167,7 @@ Status PortReservation::check_no_other_listener(const std::string& own_name) con
 
 Status PortReservation::check_names(const std::string& own_name, bool listeners_only) const {
   const auto holders = named_holders(binding_.space, binding_.address.port());
-  if (!holders) return Error{EADDRINUSE, "bind: cannot see who holds the port"};
+  if (!holders) return Error{EOPNOTSUPP, "bind: cannot see who holds the port"};
   for (const NamedHolder& other : *holders) {
     // Another user's names prove nothing: his port is the kernel's to defend.
     if (other.text == own_name || other.uid != ::geteuid() || !overlap(other.name.binding, binding_)) continue;
