@@ -75,9 +75,9 @@ std::shared_ptr<void> watch_device(int fd, std::function<void()> serve) {
   return std::make_shared<DeviceWatch>(*watch);
 }
 
-std::vector<std::unique_ptr<verbs::DeviceProvider>> providers() {
+std::vector<std::unique_ptr<verbs::DeviceProvider>> providers(config::DeviceChoice choice) {
   std::vector<std::unique_ptr<verbs::DeviceProvider>> all;
-  all.push_back(rdma::make_rdma_provider(watch_device));
+  all.push_back(rdma::make_rdma_provider({.watch = watch_device, .required = choice == config::DeviceChoice::rdma}));
   all.push_back(soft::make_soft_provider(soft_abilities()));
   return all;
 }
@@ -89,7 +89,8 @@ verbs::AllowedDevices allowed(config::DeviceChoice choice) {
 
 }  // namespace
 
-Process::Process(config::RsocketConfig settings) : config(settings), registry(providers(), allowed(settings.device)) {
+Process::Process(config::RsocketConfig settings)
+    : config(settings), registry(providers(settings.device), allowed(settings.device)) {
   soft::share_application_memory(config.iomap_share != 0);
   runtime::set_spin_policy({.polling_time = std::chrono::microseconds(config.polling_time)});
 }

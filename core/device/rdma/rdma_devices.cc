@@ -46,22 +46,32 @@ bool RdmaDevices::present() {
 
 bool RdmaDevices::look_for_devices() {
   if (!may_open(kCmDevice, "RDMA devices are")) return false;
-  bool any = false;
   const DeviceList list(calls_);
+  bool any = false;
   for (const ibv_device* device : list.devices()) {
-    const std::string path = std::string("/dev/infiniband/") + device->dev_name;
-    any |= may_open(path, std::string("RDMA device ") + device->name + " is");
+    any |= may_open(std::string("/dev/infiniband/") + device->dev_name,
+                    std::string("RDMA device ") + device->name + " is");
   }
+  if (list.devices().empty()) explain("no device", ENODEV, "RDMA devices are not used: there is none");
   return any;
 }
 
 /// @param without  what cannot be used then, as the beginning of a sentence
 bool RdmaDevices::may_open(const std::string& path, const std::string& without) {
   const int error = calls_.open_error(path.c_str());
-  if ((error == EACCES || error == EPERM) && told_.insert(path).second) {
-    log_warn("%s not used: no permission to open %s; see rsdevices(1)", without.c_str(), path.c_str());
-  }
+  if (error != 0) explain(path, error, without + " not used: cannot open " + path + ": " + std::strerror(error));
   return error == 0;
+}
+
+/// Once of each `subject`.
+void RdmaDevices::explain(const std::string& subject, int error, const std::string& text) {
+  if (!told_.insert(subject).second) return;
+  // Most hosts have no RDMA, and nobody misses it.
+  if (use_.required || error == EACCES || error == EPERM) {
+    log_warn("%s; see rsdevices(1)", text.c_str());
+  } else {
+    log_info("%s", text.c_str());
+  }
 }
 
 bool RdmaDevices::owns(const SocketAddress& address) {
@@ -97,7 +107,7 @@ Result<std::shared_ptr<OpenContext>> RdmaDevices::open(ibv_device& device) {
   if (contexts_.size() == 1 && calls_.fork_init() != 0) {
     log_info("RDMA: ibv_fork_init: %s", std::strerror(errno));
   }
-  auto opened = OpenContext::open(calls_, device, watch_);
+  auto opened = OpenContext::open(calls_, device, use_.watch);
   if (!opened) return opened.error();
   contexts_[device.name] = *opened;
   return opened;

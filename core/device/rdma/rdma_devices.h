@@ -17,19 +17,25 @@
 
 namespace ringsock::rdma {
 
+/// What whoever uses the real devices wants of them.
+struct RdmaUse {
+  Watcher watch;          ///< looks after the devices' own events; without it a failure is noticed late
+  bool required = false;  ///< nothing else may be used: their absence is worth a warning
+};
+
 /// All real devices of the process. RDMA CM chooses among them by the route, per connection: an id learns its device
 /// late.
 /// Threads: all functions from any thread.
 class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
  public:
-  /// @param watch  looks after the events of each device that is opened
-  explicit RdmaDevices(const Calls& calls, Watcher watch = {}) : calls_(calls), watch_(std::move(watch)) {}
+  explicit RdmaDevices(const Calls& calls, RdmaUse use = {}) : calls_(calls), use_(std::move(use)) {}
   RdmaDevices(const RdmaDevices&) = delete;
   RdmaDevices& operator=(const RdmaDevices&) = delete;
 
   [[nodiscard]] const Calls& calls() const { return calls_; }
   /// Whether there is a device and a connection manager that we may use. A look every second at most; without RDMA
-  /// that is one open(2). Says once of each file when only a permission is missing.
+  /// that is one open(2). Says once, in a line, why not: a warning where they are required or only a permission is
+  /// missing.
   bool present();
   /// Whether `address`, one of this host's, is a device's: it has, or had less than a second ago.
   bool owns(const SocketAddress& address);
@@ -47,15 +53,16 @@ class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
   };
   bool look_for_devices();
   bool may_open(const std::string& path, const std::string& without);
+  void explain(const std::string& subject, int error, const std::string& text);
   bool ask_who_owns(const SocketAddress& address);
   /// Under lock_.
   Result<std::shared_ptr<OpenContext>> open(ibv_device& device);
 
   const Calls& calls_;
-  const Watcher watch_;
+  const RdmaUse use_;
   std::mutex lock_;
   bool present_ = false;
-  std::set<std::string> told_;  ///< of these files it was said that they may not be opened
+  std::set<std::string> told_;  ///< of these it was said why they are not used
   Nanos look_again_{};
   std::map<std::string, Owned> owners_;  ///< by the bytes of the address, port 0
   std::map<std::string, std::weak_ptr<OpenContext>> contexts_;

@@ -9,7 +9,7 @@ namespace {
 
 class RdmaProvider final : public verbs::DeviceProvider {
  public:
-  RdmaProvider(const Calls& calls, Watcher watch) : devices_(std::make_shared<RdmaDevices>(calls, std::move(watch))) {}
+  RdmaProvider(const Calls& calls, RdmaUse use) : devices_(std::make_shared<RdmaDevices>(calls, std::move(use))) {}
   [[nodiscard]] const char* name() const override { return "rdma"; }
   [[nodiscard]] verbs::DeviceKind kind() const override { return verbs::DeviceKind::rdma; }
   bool reaches(const SocketAddress& address) override {
@@ -30,8 +30,8 @@ class RdmaProvider final : public verbs::DeviceProvider {
 
 }  // namespace
 
-std::unique_ptr<verbs::DeviceProvider> make_rdma_provider(Watcher watch, const Calls& calls) {
-  return std::make_unique<RdmaProvider>(calls, std::move(watch));
+std::unique_ptr<verbs::DeviceProvider> make_rdma_provider(RdmaUse use, const Calls& calls) {
+  return std::make_unique<RdmaProvider>(calls, std::move(use));
 }
 
 }  // namespace ringsock::rdma

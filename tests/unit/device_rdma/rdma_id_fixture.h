@@ -60,7 +60,7 @@ class RdmaIdTest : public testing::Test {
  protected:
   explicit RdmaIdTest(ibv_transport_type transport = IBV_TRANSPORT_IB) {
     fake_.add_device("rxe0", "10.7.0.1", transport);
-    devices_ = std::make_shared<RdmaDevices>(FakeRdma::calls(), watches_.watcher());
+    devices_ = std::make_shared<RdmaDevices>(FakeRdma::calls(), RdmaUse{.watch = watches_.watcher()});
     device_ = *devices_->open_first();
     id_ = *device_->create_id(verbs::PortSpace::tcp);
     raw_ = fake_.ids().front();

@@ -43,10 +43,26 @@ TEST_F(RdmaProviderTest, WithoutPermissionReachesNothingAndSaysSoOnce) {
       testing::internal::CaptureStderr();
       EXPECT_FALSE(devices.present());
       const std::string said = testing::internal::GetCapturedStderr();
-      EXPECT_NE(said.find(std::string("not used: no permission to open ") + path), std::string::npos) << said;
+      EXPECT_NE(said.find(std::string("not used: cannot open ") + path + ": "), std::string::npos) << said;
       EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
     }
   }
+}
+
+TEST_F(RdmaProviderTest, WhereTheyAreRequiredTheirAbsenceIsWorthALine) {
+  const auto say_why_not = [](RdmaUse use) {
+    RdmaDevices devices(FakeRdma::calls(), std::move(use));
+    testing::internal::CaptureStderr();
+    EXPECT_FALSE(devices.present());
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(say_why_not({}), "");
+  EXPECT_NE(say_why_not({.watch = {}, .required = true}).find("RDMA devices are not used: there is none"),
+            std::string::npos);
+  fake_.file_errors["/dev/infiniband/rdma_cm"] = ENOENT;
+  EXPECT_EQ(say_why_not({}), "");
+  EXPECT_NE(say_why_not({.watch = {}, .required = true}).find("/dev/infiniband/rdma_cm: No such file or directory"),
+            std::string::npos);
 }
 
 TEST_F(RdmaProviderTest, OneDeviceThatMayNotBeOpenedLeavesTheOthers) {
