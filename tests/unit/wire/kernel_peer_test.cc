@@ -63,6 +63,7 @@ class KernelPeer : public testing::Test {
     });
     if (!tun_) GTEST_SKIP() << "no TUN interface can be made";
     space_.run("ip link set tun0 up && ip addr add 10.9.0.1/24 dev tun0 && ip addr add fd09::1/64 dev tun0 nodad");
+    wait_for_ipv6();
     socket_ = space_.socket(AF_INET6);
     SocketAddress any = SocketAddress::wildcard(AF_INET6, 0);
     ASSERT_EQ(::bind(socket_.get(), any.get(), any.length()), 0);
@@ -70,6 +71,16 @@ class KernelPeer : public testing::Test {
     socklen_t length = sizeof bound;
     ASSERT_EQ(::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&bound), &length), 0);
     port_ = ntohs(bound.sin6_port);
+  }
+
+  /// An IPv6 address that was added receives nothing until the kernel has come to add its local route.
+  void wait_for_ipv6() {
+    const auto state = space_.state();
+    ASSERT_TRUE(state);
+    EXPECT_TRUE(net::wait_until(**state, [&] {
+      const auto path = (*state)->path_to({.destination = net::ip("fd09::1")});
+      return path && path->type == net::PathType::local;
+    }));
   }
 
   static bool readable(int fd) {
