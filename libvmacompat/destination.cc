@@ -11,6 +11,7 @@
 #include "core/wire/ethernet.h"
 #include "core/wire/ip.h"
 #include "core/wire/udp.h"
+#include "libvmacompat/process.h"
 
 namespace ringsock::vma {
 
@@ -70,8 +71,8 @@ HeaderTemplate::HeaderTemplate(const net::MacAddress& source_mac, const net::Mac
                                const SendOptions& options, std::uint8_t hop_limit)
     : is_v4_(destination.family() == AF_INET) {
   const std::uint16_t type = is_v4_ ? wire::kEtherTypeIpv4 : wire::kEtherTypeIpv6;
-  auto rest = wire::emit(std::span<std::byte>(data_),
-                         wire::EthernetHeader{destination_mac, source_mac, wire::Be16(type)});
+  auto rest =
+      wire::emit(std::span<std::byte>(data_), wire::EthernetHeader{destination_mac, source_mac, wire::Be16(type)});
   if (is_v4_) {
     rest = wire::emit(rest, wire::make_ipv4_header({.tos = options.traffic_class,
                                                     .payload_bytes = 0,
@@ -97,7 +98,8 @@ void HeaderTemplate::write(std::span<std::byte, kMaxBytes> out, std::size_t payl
   const auto udp_bytes = wire::Be16(static_cast<std::uint16_t>(payload + sizeof(wire::UdpHeader)));
   std::byte* const ip = out.data() + sizeof(wire::EthernetHeader);
   if (is_v4_) {
-    const auto total = wire::Be16(static_cast<std::uint16_t>(payload + sizeof(wire::UdpHeader) + sizeof(wire::Ipv4Header)));
+    const auto total =
+        wire::Be16(static_cast<std::uint16_t>(payload + sizeof(wire::UdpHeader) + sizeof(wire::Ipv4Header)));
     std::memcpy(ip + offsetof(wire::Ipv4Header, total_bytes), &total, sizeof total);
   } else {
     std::memcpy(ip + offsetof(wire::Ipv6Header, payload_bytes), &udp_bytes, sizeof udp_bytes);
@@ -127,6 +129,7 @@ void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const
   if (destination.family() == AF_INET && !options.forbids_fragments) return;
   if (is_group && (options.loops_multicast || options.multicast_interface < 0)) return;
   if (is_group && query.oif == 0) query.oif = options.multicast_interface;
+  if (process().rules().decide(config::VmaRole::udp_sender, destination, &bound) == config::VmaTransport::os) return;
   query.mark = options.mark;
   query.tos = options.traffic_class;
   query.protocol = IPPROTO_UDP;

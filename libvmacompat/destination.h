@@ -16,14 +16,14 @@ namespace ringsock::vma {
 
 /// What setsockopt(2) has said about sending, as the kernel's socket tells it.
 struct SendOptions {
-  int bound_interface = 0;       ///< SO_BINDTODEVICE
-  int multicast_interface = 0;   ///< IP_MULTICAST_IF, IPV6_MULTICAST_IF; 0: by the route
-  std::uint32_t mark = 0;        ///< SO_MARK
+  int bound_interface = 0;      ///< SO_BINDTODEVICE
+  int multicast_interface = 0;  ///< IP_MULTICAST_IF, IPV6_MULTICAST_IF; 0: by the route
+  std::uint32_t mark = 0;       ///< SO_MARK
   std::uint8_t traffic_class = 0;
-  int hop_limit = -1;            ///< -1: by the route
+  int hop_limit = -1;  ///< -1: by the route
   int multicast_hop_limit = 1;
-  bool loops_multicast = true;   ///< sockets of this host get what is sent to a group
-  bool forbids_fragments = true; ///< DF: IP_PMTUDISC_WANT, DO, PROBE
+  bool loops_multicast = true;    ///< sockets of this host get what is sent to a group
+  bool forbids_fragments = true;  ///< DF: IP_PMTUDISC_WANT, DO, PROBE
 
   static SendOptions of(int fd, int family);
 };
@@ -35,9 +35,8 @@ class HeaderTemplate {
 
   HeaderTemplate() = default;
   /// Both addresses of one family (IPv4-mapped ones as IPv4), with their ports.
-  HeaderTemplate(const net::MacAddress& source_mac, const net::MacAddress& destination_mac,
-                 const SocketAddress& source, const SocketAddress& destination, const SendOptions& options,
-                 std::uint8_t hop_limit);
+  HeaderTemplate(const net::MacAddress& source_mac, const net::MacAddress& destination_mac, const SocketAddress& source,
+                 const SocketAddress& destination, const SendOptions& options, std::uint8_t hop_limit);
 
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
   /// Writes the headers of a datagram of `payload` bytes. Checksums are left to the device.

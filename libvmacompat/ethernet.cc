@@ -23,7 +23,7 @@ struct All {
 };
 
 constinit Mutex all_lock;
-constinit All* all = nullptr;                                ///< made with the first; a forked child makes its own
+constinit All* all = nullptr;  ///< made with the first; a forked child makes its own
 constinit std::vector<std::shared_ptr<Ethernet>>* held = nullptr;  ///< across a fork
 
 }  // namespace

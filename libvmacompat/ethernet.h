@@ -31,9 +31,7 @@ class Ethernet {
   /// until the interface changes: those of Interface::open() and Ring::create().
   Result<std::shared_ptr<Ring>> ring_on(int ifindex);
   /// Grows when addresses or interfaces came or went.
-  [[nodiscard]] std::uint64_t address_generation() const {
-    return address_generation_.load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] std::uint64_t address_generation() const { return address_generation_.load(std::memory_order_relaxed); }
 
  private:
   struct Slot {

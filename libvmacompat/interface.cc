@@ -4,13 +4,13 @@
 #include <mutex>
 
 #include "core/wire/ethernet.h"
+#include "libvmacompat/process.h"
 #include "libvmacompat/ring.h"
 
 namespace ringsock::vma {
 
 namespace {
 constexpr std::size_t kSlabBytes = std::size_t{1} << 20;
-constexpr std::size_t kMaxPoolBytes = std::size_t{256} << 20;
 }  // namespace
 
 Result<std::shared_ptr<Interface>> Interface::open(int ifindex, std::uint32_t mtu) {
@@ -24,7 +24,7 @@ Result<std::shared_ptr<Interface>> Interface::open(int ifindex, std::uint32_t mt
   const std::size_t frame = mtu + sizeof(wire::EthernetHeader) + sizeof(wire::VlanTag);
   const verbs::BufferPoolOptions options{.buffer_bytes = frame,
                                          .slab_bytes = std::max(kSlabBytes, 64 * frame),
-                                         .limit_bytes = kMaxPoolBytes,
+                                         .limit_bytes = std::max(kSlabBytes, process().config.rx_bufs * frame),
                                          .access = IBV_ACCESS_LOCAL_WRITE};
   auto pool = verbs::BufferPool::create(interface->device_.get(), interface->pd_.get(), options);
   if (!pool) return pool.error();
@@ -39,7 +39,10 @@ void Interface::forget_after_fork() { device_->forget_after_fork(); }
 Result<std::shared_ptr<Ring>> Interface::ring() {
   const std::lock_guard guard(lock_);
   if (auto ring = ring_.lock()) return ring;
-  auto ring = Ring::create(shared_from_this(), {});
+  const RingSettings most;
+  const config::VmaConfig& config = process().config;
+  auto ring = Ring::create(shared_from_this(), {.receive_entries = std::min(config.rx_wre, most.receive_entries),
+                                                .send_entries = std::min(config.tx_wre, most.send_entries)});
   if (ring) ring_ = *ring;
   return ring;
 }

@@ -11,15 +11,15 @@ namespace ringsock::vma {
 
 /// What setsockopt(2) has asked for: ip(7), ipv6(7), socket(7).
 struct ReceiveOptions {
-  bool v4_packet_info = false;      ///< IP_PKTINFO
-  bool v4_original_address = false; ///< IP_RECVORIGDSTADDR
-  bool v4_ttl = false;              ///< IP_RECVTTL
-  bool v4_tos = false;              ///< IP_RECVTOS
-  bool v6_packet_info = false;      ///< IPV6_RECVPKTINFO
-  bool v6_hop_limit = false;        ///< IPV6_RECVHOPLIMIT
-  bool v6_traffic_class = false;    ///< IPV6_RECVTCLASS
-  int time_stamp = 0;               ///< SO_TIMESTAMP(NS)_(OLD|NEW), or 0
-  bool overflow = false;            ///< SO_RXQ_OVFL
+  bool v4_packet_info = false;       ///< IP_PKTINFO
+  bool v4_original_address = false;  ///< IP_RECVORIGDSTADDR
+  bool v4_ttl = false;               ///< IP_RECVTTL
+  bool v4_tos = false;               ///< IP_RECVTOS
+  bool v6_packet_info = false;       ///< IPV6_RECVPKTINFO
+  bool v6_hop_limit = false;         ///< IPV6_RECVHOPLIMIT
+  bool v6_traffic_class = false;     ///< IPV6_RECVTCLASS
+  int time_stamp = 0;                ///< SO_TIMESTAMP(NS)_(OLD|NEW), or 0
+  bool overflow = false;             ///< SO_RXQ_OVFL
 
   /// Takes notice of an option that the kernel has accepted. False: it is none of these.
   bool note(int level, int name, const void* value, socklen_t length);

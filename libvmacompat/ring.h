@@ -23,7 +23,7 @@ namespace ringsock::vma {
 class Interface;
 
 struct RingSettings {
-  unsigned receive_entries = 512;  ///< posted receives
+  unsigned receive_entries = 1024;  ///< posted receives
   unsigned send_entries = 256;
 };
 
@@ -84,7 +84,7 @@ class Ring {
   FlowTable flows_;
   std::array<verbs::BufferRef, kBatch> spares_;  ///< to be posted in the places of those that are delivered
   std::size_t spare_count_ = 0;
-  std::uint64_t dropped_ = 0;                   ///< datagrams: no buffer was left, or nobody wanted them
+  std::uint64_t dropped_ = 0;  ///< datagrams: no buffer was left, or nobody wanted them
 
   BiasedMutex send_lock_;
   unsigned unsignalled_ = 0;

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "libvmacompat/process.h"
+
 namespace ringsock::vma {
 
 namespace {
@@ -121,7 +123,7 @@ std::size_t receive_buffer_of(int fd) {
   int bytes = 0;
   socklen_t length = sizeof bytes;
   if (::getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, &length) != 0 || bytes <= 0) return kDefaultReceiveBytes;
-  return static_cast<std::size_t>(bytes);
+  return std::max<std::size_t>(static_cast<std::size_t>(bytes), process().config.rx_bytes_min);
 }
 
 bool is_v6_only(int fd) {

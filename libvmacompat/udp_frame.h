@@ -15,9 +15,9 @@ namespace ringsock::vma {
 
 /// Offsets from the frame's first byte. A value that stands beside the frame's buffer.
 struct UdpFrame {
-  std::uint8_t family = 0;         ///< AF_INET or AF_INET6
-  std::uint16_t ip_offset = 0;     ///< of the IP header
-  std::uint16_t udp_offset = 0;    ///< of the UDP header
+  std::uint8_t family = 0;       ///< AF_INET or AF_INET6
+  std::uint16_t ip_offset = 0;   ///< of the IP header
+  std::uint16_t udp_offset = 0;  ///< of the UDP header
   std::uint16_t payload_bytes = 0;
 
   [[nodiscard]] std::size_t payload_offset() const { return udp_offset + std::size_t{8}; }

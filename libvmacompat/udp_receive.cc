@@ -14,9 +14,6 @@ namespace ringsock::vma {
 
 namespace {
 
-/// VMA_RX_UDP_POLL_OS_RATIO.
-constexpr unsigned kPollsPerKernelLook = 100;
-
 void copy_name(const SocketAddress& name, msghdr& message) {
   if (message.msg_name == nullptr) return;
   name.copy_to(static_cast<sockaddr*>(message.msg_name), &message.msg_namelen);
@@ -92,7 +89,7 @@ bool UdpSocket::is_kernel_due() noexcept {
   if (kernel_hint_.load(std::memory_order_relaxed) || ring_count_.load(std::memory_order_relaxed) == 0) return true;
   const unsigned polls = polls_.load(std::memory_order_relaxed) + 1;
   polls_.store(polls, std::memory_order_relaxed);
-  return polls >= kPollsPerKernelLook;
+  return polls >= polls_per_kernel_look_ && polls_per_kernel_look_ != 0;
 }
 
 /// Polls the rings. True when a datagram waits for us.

@@ -60,14 +60,14 @@ Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   alignas(8) std::array<std::byte, HeaderTemplate::kMaxBytes> header;
   destination->header().write(header, payload);
   std::array<ibv_sge, kMostPieces + 1> pieces;
-  pieces[0] = {reinterpret_cast<std::uintptr_t>(header.data()), static_cast<std::uint32_t>(destination->header().bytes()),
-               0};
+  pieces[0] = {reinterpret_cast<std::uintptr_t>(header.data()),
+               static_cast<std::uint32_t>(destination->header().bytes()), 0};
   for (std::size_t i = 0; i < message.msg_iovlen; ++i) {
     pieces[i + 1] = {reinterpret_cast<std::uintptr_t>(message.msg_iov[i].iov_base),
                      static_cast<std::uint32_t>(message.msg_iov[i].iov_len), 0};
   }
-  const int error = destination->ring()->send(std::span(pieces).first(message.msg_iovlen + 1),
-                                              IBV_SEND_INLINE | IBV_SEND_IP_CSUM);
+  const int error =
+      destination->ring()->send(std::span(pieces).first(message.msg_iovlen + 1), IBV_SEND_INLINE | IBV_SEND_IP_CSUM);
   if (error == 0) return static_cast<ssize_t>(payload);
   guard.unlock();
   return send_by_kernel(message, flags);  // the queue is full, the interface is down: it knows what to answer

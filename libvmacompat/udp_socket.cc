@@ -16,6 +16,7 @@
 #include "core/base/log.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
+#include "libvmacompat/process.h"
 #include "libvmacompat/socket_options.h"
 
 namespace ringsock::vma {
@@ -49,7 +50,11 @@ void abandon(T& object) {
 }  // namespace
 
 UdpSocket::UdpSocket(int domain, int fd)
-    : domain_(domain), fd_(fd), local_(SocketAddress::wildcard(domain, 0)), receive_limit_(receive_buffer_of(fd)) {
+    : domain_(domain),
+      polls_per_kernel_look_(process().config.rx_udp_poll_os_ratio),
+      fd_(fd),
+      local_(SocketAddress::wildcard(domain, 0)),
+      receive_limit_(receive_buffer_of(fd)) {
   runtime::fork_registry().enter(*this);
 }
 
@@ -75,6 +80,11 @@ Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
   const std::scoped_lock guard(setup_lock_, send_lock_);
   detach_all();  // before the ring's pollers could see half of a name
   learn_names();
+  const SocketAddress local = local_.unmapped();
+  const bool is_kernels =
+      !peer_.is_unspecified() &&
+      process().rules().decide(config::VmaRole::udp_connect, peer_.unmapped(), &local) == config::VmaTransport::os;
+  if (is_kernels) give_up_rings();
   attach_all();
   return ok();
 }
@@ -123,9 +133,7 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
       break;
     }
     case OptionEffect::time_outs: learn_time_outs(*this, fd()); break;
-    case OptionEffect::shared_port:
-      shares_port_.store(true, std::memory_order_relaxed);
-      break;
+    case OptionEffect::shared_port: shares_port_.store(true, std::memory_order_relaxed); break;
     case OptionEffect::kernel_only:
       log_info("descriptor %d: socket option %d of level %d leaves it to the kernel", fd(), name, level);
       give_up_rings();
@@ -149,7 +157,8 @@ Ethernet* UdpSocket::ethernet() {
       ethernet_ = *std::move(ethernet);
     } else {
       ethernet_failed_ = true;
-      log_info("UDP sockets stay with the kernel: %s: %s", ethernet.error().where, std::strerror(ethernet.error().code));
+      log_info("UDP sockets stay with the kernel: %s: %s", ethernet.error().where,
+               std::strerror(ethernet.error().code));
     }
   }
   return ethernet_.get();
@@ -187,7 +196,9 @@ void UdpSocket::attach_at(const SocketAddress& local, int ifindex) {
   attach(*ring, tuple);
 }
 
+/// Unless a rule has it that the kernel receives there.
 void UdpSocket::attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple) {
+  if (process().rules().decide(config::VmaRole::udp_receiver, tuple.destination) == config::VmaTransport::os) return;
   const auto is_there = [&](const Attachment& one) { return one.ring == ring && is_same(one.tuple, tuple); };
   if (std::any_of(attachments_.begin(), attachments_.end(), is_there)) return;
   // Polled before anything can come by it.

@@ -96,21 +96,22 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   bool make_current(Destination& destination);
 
   const int domain_;
+  const unsigned polls_per_kernel_look_;  ///< 0: only when a sleep ended with it
   std::atomic<int> fd_;
 
   Mutex setup_lock_;
   std::shared_ptr<Ethernet> ethernet_;
   bool ethernet_failed_ = false;
-  bool is_bound_ = false;          ///< by the application: datagrams may come by every interface
+  bool is_bound_ = false;  ///< by the application: datagrams may come by every interface
   SocketAddress local_;
-  SocketAddress peer_;             ///< unspecified: not connected
+  SocketAddress peer_;  ///< unspecified: not connected
   std::vector<Attachment> attachments_;
   std::atomic<std::uint64_t> attached_generation_{0};
   std::atomic<bool> kernel_only_{false};  ///< an option, a rule or another process is in the way
   std::atomic<bool> shares_port_{false};
   std::atomic<bool> is_connected_{false};
-  EndName peer_name_;                     ///< written before is_connected_
-  UniqueFd bell_;                         ///< epoll: the kernel socket and the rings' channels
+  EndName peer_name_;  ///< written before is_connected_
+  UniqueFd bell_;      ///< epoll: the kernel socket and the rings' channels
 
   // Rings to poll, read without a lock: a count, and places that are written once.
   std::array<std::shared_ptr<Ring>, kMostRings> rings_;
@@ -119,10 +120,10 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   BiasedMutex receive_lock_;
   ArrivalQueue arrivals_;
   ReceiveOptions receive_options_;
-  std::size_t receive_limit_;             ///< bytes of payload that may wait
+  std::size_t receive_limit_;  ///< bytes of payload that may wait
   std::uint64_t dropped_ = 0;
-  std::atomic<bool> kernel_hint_{true};   ///< the kernel socket may have something
-  std::atomic<unsigned> polls_{0};        ///< since the kernel socket was looked at
+  std::atomic<bool> kernel_hint_{true};  ///< the kernel socket may have something
+  std::atomic<unsigned> polls_{0};       ///< since the kernel socket was looked at
   std::atomic<bool> has_arrivals_{false};
 
   BiasedMutex send_lock_;

@@ -56,8 +56,9 @@ class Address {
   }
   [[nodiscard]] std::string host() const {
     char text[INET6_ADDRSTRLEN]{};
-    const void* const bytes = family() == AF_INET ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(storage_).sin_addr)
-                                                  : &reinterpret_cast<const sockaddr_in6&>(storage_).sin6_addr;
+    const void* const bytes = family() == AF_INET
+                                  ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(storage_).sin_addr)
+                                  : &reinterpret_cast<const sockaddr_in6&>(storage_).sin6_addr;
     ::inet_ntop(family(), bytes, text, sizeof text);
     return text;
   }

@@ -1,0 +1,129 @@
+#include "libvmacompat/process.h"
+
+#include <sys/auxv.h>
+#include <sys/socket.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "config.h"
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/config/vma_banner.h"
+#include "core/runtime/spin_policy.h"
+
+namespace ringsock::vma {
+
+namespace {
+
+using config::VmaLogLevel;
+
+/// A look at a ring that finds nothing.
+constexpr Nanos kLook{100};
+constexpr Nanos kForEver = std::chrono::hours(24);
+
+/// With more privileges than their caller programs must not be steered by its environment.
+const char* const* trusted_environment() { return ::getauxval(AT_SECURE) != 0 ? nullptr : environ; }
+
+void report_early(const std::string& line) { log_warn("%s", line.c_str()); }
+
+VmaLogLevel as_vma_level(LogLevel level) {
+  switch (level) {
+    case LogLevel::error: return VmaLogLevel::error;
+    case LogLevel::warn: return VmaLogLevel::warning;
+    case LogLevel::info:
+    case LogLevel::debug: return VmaLogLevel::debug;  // VMA's info is for its listing
+    case LogLevel::none: break;
+  }
+  return VmaLogLevel::none;
+}
+
+/// One budget serves reading, polling and epoll: the longer one of the two that VMA has.
+runtime::SpinPolicy spin_policy_of(const config::VmaConfig& config) {
+  const Nanos reading = config.rx_poll < 0 ? kForEver : config.rx_poll * kLook;
+  const Nanos polling = config.select_poll < 0 ? kForEver : Nanos(std::chrono::microseconds(config.select_poll));
+  const config::VmaConfig defaults;
+  const bool is_default = config.rx_poll == defaults.rx_poll && config.select_poll == defaults.select_poll;
+  return {.polling_time = std::max(reading, polling), .adaptive = is_default};
+}
+
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  return text;
+}
+
+std::string time_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  std::array<char, 64> text{};
+  const std::size_t length = std::strftime(text.data(), text.size(), "%a %b %e %H:%M:%S %Y", &local);
+  return {text.data(), length};
+}
+
+}  // namespace
+
+Process::Process()
+    : config(config::load_vma_config(trusted_environment(), report_early)), log(config, monotonic_now()) {
+  runtime::set_spin_policy(spin_policy_of(config));
+}
+
+void Process::write_banner() const {
+  utsname machine{};
+  ::uname(&machine);
+  const config::VmaBannerFacts facts{.version = "9.8.84 (ringsock " PACKAGE_VERSION ")",
+                                     .git = {},
+                                     .command_line = command_line(),
+                                     .ofed_version = {},
+                                     .current_time = time_text(),
+                                     .pid = std::to_string(::getpid()),
+                                     .architecture = machine.machine,
+                                     .node = machine.nodename};
+  for (const auto& line : config::vma_banner(facts)) log.write(line.level, line.text);
+  for (const auto& line : config::vma_parameter_lines(config)) log.write(line.level, line.text);
+}
+
+config::VmaRules& Process::rules() {
+  static config::VmaRules* const rules = [this] {
+    auto* const made = new config::VmaRules(program_invocation_short_name, config.application_id);
+    const config::VmaConfig defaults;
+    made->load(config::with_process_id(config.config_file, ::getpid()).c_str(),
+               config.config_file != defaults.config_file,
+               [this](const std::string& line) { log.write(VmaLogLevel::warning, line); });
+    return made;
+  }();
+  return *rules;
+}
+
+bool Process::may_use_rings(int type) {
+  return config.offloaded_sockets && rules().decide_socket(type) == config::VmaTransport::vma;
+}
+
+Process& process() {
+  static Process* const instance = new Process;
+  return *instance;
+}
+
+namespace {
+
+[[gnu::constructor]] void start() {
+  Process& me = process();
+  set_log_level(LogLevel::debug);
+  set_log_sink([](LogLevel level, const char* text) { process().log.write(as_vma_level(level), text); });
+  me.write_banner();
+}
+
+}  // namespace
+
+}  // namespace ringsock::vma
