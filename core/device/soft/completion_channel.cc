@@ -25,32 +25,34 @@ CompletionChannel::CompletionChannel(UniqueFd epoll) : ibv_comp_channel{}, epoll
 }
 
 Result<std::uint64_t> CompletionChannel::watch(int watched, std::function<void()> on_readable) {
-  return add_watch(watched, EPOLLIN, std::move(on_readable));
-}
-
-Result<std::uint64_t> CompletionChannel::watch_when_armed(int watched, std::function<void()> on_readable) {
-  // No event at all, so far: errors and hang-ups cannot be left out, but come once only, too.
-  return add_watch(watched, EPOLLONESHOT, std::move(on_readable));
-}
-
-void CompletionChannel::rearm(std::uint64_t watch, int watched) {
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLONESHOT;
-  event.data.u64 = watch;
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, watched, &event);
-}
-
-Result<std::uint64_t> CompletionChannel::add_watch(int watched, std::uint32_t events,
-                                                   std::function<void()> on_readable) {
   std::lock_guard guard(lock_);
   const std::uint64_t watch = ++last_watch_;
   epoll_event event{};
-  event.events = events;
+  event.events = EPOLLIN;
   event.data.u64 = watch;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watched, &event) != 0)
     return Error::last("completion channel: epoll_ctl");
-  watches_.emplace(watch, std::make_shared<std::function<void()>>(std::move(on_readable)));
+  watches_.emplace(watch, std::make_shared<Watch>(Watch{watched, false, std::move(on_readable)}));
   return watch;
+}
+
+std::uint64_t CompletionChannel::watch_when_armed(int watched, std::function<void()> on_readable) {
+  std::lock_guard guard(lock_);
+  const std::uint64_t watch = ++last_watch_;
+  watches_.emplace(watch, std::make_shared<Watch>(Watch{watched, true, std::move(on_readable)}));
+  return watch;
+}
+
+void CompletionChannel::rearm(std::uint64_t watch) {
+  std::lock_guard guard(lock_);
+  const auto found = watches_.find(watch);
+  if (found == watches_.end()) return;
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLONESHOT;
+  event.data.u64 = watch;
+  const int watched = found->second->watched;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watched, &event) != 0)
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, watched, &event);
 }
 
 void CompletionChannel::unwatch(std::uint64_t watch, int watched) {
@@ -91,12 +93,14 @@ void CompletionChannel::run_watches() {
   for (int i = 0; i < count; ++i) {
     const std::uint64_t watch = ready[static_cast<std::size_t>(i)].data.u64;
     if (watch == kEventfdWatch) continue;
-    std::shared_ptr<std::function<void()>> on_readable;
+    std::shared_ptr<Watch> due;
     {
       std::lock_guard guard(lock_);
-      if (auto found = watches_.find(watch); found != watches_.end()) on_readable = found->second;
+      if (auto found = watches_.find(watch); found != watches_.end()) due = found->second;
+      // First, so that who arms meanwhile is either heard by the callback or back in the set.
+      if (due && due->only_when_armed) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, due->watched, nullptr);
     }
-    if (on_readable) (*on_readable)();
+    if (due) due->on_readable();
   }
 }
 

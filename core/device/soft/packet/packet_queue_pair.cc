@@ -66,7 +66,7 @@ Result<std::unique_ptr<PacketQueuePair>> PacketQueuePair::create(PacketDevice& d
   auto ring = device.ring_maker().make_ring(attr.cap.max_recv_wr);
   if (!ring) return ring.error();
   std::unique_ptr<PacketQueuePair> out(new PacketQueuePair(device, domain, attr, std::move(*ring)));
-  if (Status watched = out->watch_ring(); !watched) return watched.error();
+  out->watch_ring();
   return out;
 }
 
@@ -108,18 +108,15 @@ PacketQueuePair::~PacketQueuePair() {
   static_cast<ProtectionDomain*>(pd)->drop_child();
 }
 
-Status PacketQueuePair::watch_ring() {
+void PacketQueuePair::watch_ring() {
   CompletionChannel* channel = receive_queue().completion_channel();
-  if (channel == nullptr) return ok();
-  auto watch = channel->watch_when_armed(ring_->descriptor(), [gate = gate_] {
+  if (channel == nullptr) return;
+  watch_ = channel->watch_when_armed(ring_->descriptor(), [gate = gate_] {
     std::lock_guard guard(gate->lock);
     if (gate->queue_pair == nullptr) return;
     gate->queue_pair->look();
     gate->queue_pair->receive_queue().fire();
   });
-  if (!watch) return watch.error();
-  watch_ = *watch;
-  return ok();
 }
 
 void PacketQueuePair::arm() {
@@ -129,7 +126,7 @@ void PacketQueuePair::arm() {
   }
   // A frame that is half delivered is not in the ring's descriptor.
   if (segmented_ && !receives_.empty()) return receive_queue().fire();
-  if (watch_ != 0 && ring_->descriptor() >= 0) receive_queue().completion_channel()->rearm(watch_, ring_->descriptor());
+  if (watch_ != 0 && ring_->descriptor() >= 0) receive_queue().completion_channel()->rearm(watch_);
 }
 
 void PacketQueuePair::look() {

@@ -73,7 +73,7 @@ class PacketQueuePair final : public ibv_qp {
   };
 
   PacketQueuePair(PacketDevice& device, ibv_pd& pd, const ibv_qp_init_attr& attr, std::unique_ptr<FrameRing> ring);
-  Status watch_ring();
+  void watch_ring();
   [[nodiscard]] ibv_qp_state current_state() const { return state_.load(std::memory_order_acquire); }
   void set_state(ibv_qp_state to);
   void forget_receives();
