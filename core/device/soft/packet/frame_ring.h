@@ -37,7 +37,7 @@ struct RingFrame {
 /// checksum and segmentation is still to be done.
 using OutgoingFrame = std::span<const iovec>;
 
-/// Threads: front(), pop(), sleeps_on() and look() one at a time; send() from any thread at any time.
+/// Threads: front(), pop() and look() one at a time; send() and counters() from any thread at any time.
 class FrameRing {
  public:
   virtual ~FrameRing() = default;

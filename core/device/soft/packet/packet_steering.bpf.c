@@ -2,7 +2,7 @@
    before tc does, on the same CPU and in the same softirq with nothing in between, so the filter writes down for this
    CPU whether its ring takes the frame, and keep_from_kernel(), at tc ingress, drops the frame if one has. So each
    unicast packet goes to exactly one of ring and kernel, also while rules come and go. */
-#include "core/device/soft/packet/flow_lookup.bpf.h"
+#include "core/device/soft/packet/flow_lookup.bpf.inc"
 
 #define ETHERNET_BYTES 14
 /* enum values of <linux/if_packet.h> */
