@@ -18,26 +18,29 @@ constexpr unsigned kSignalEvery = 64;
 /// Those who must hear that something came for them. They are told without the ring's lock, so each is held until then.
 class Ring::Told {
  public:
+  Told() = default;  // the places are not initialised: most polls tell nobody
+  Told(const Told&) = delete;
+  Told& operator=(const Told&) = delete;
+  ~Told() {
+    for (std::size_t i = 0; i < count_; ++i) endpoints_[i]->drop_ref();
+  }
+
   void add(runtime::Endpoint& endpoint) {
     // Looked at under the ring's lock, which arm() takes too: who is not watched by now looks again before he sleeps.
-    if (!endpoint.is_watched()) return;
-    const auto end = endpoints_.begin() + count_;
-    if (std::any_of(endpoints_.begin(), end, [&](const runtime::Ref& ref) { return ref.get() == &endpoint; })) return;
+    if (!endpoint.is_watched() || count_ == endpoints_.size()) return;
+    const auto end = endpoints_.begin() + static_cast<std::ptrdiff_t>(count_);
+    if (std::find(endpoints_.begin(), end, &endpoint) != end) return;
     // A socket leaves the ring before it is destroyed, so it is there; but it may be about to go.
-    if (count_ < std::ssize(endpoints_) && endpoint.try_add_ref()) {
-      endpoints_[static_cast<std::size_t>(count_++)] = runtime::Ref(&endpoint);
-    }
+    if (endpoint.try_add_ref()) endpoints_[count_++] = &endpoint;
   }
-  void tell() {
-    for (auto& endpoint : std::span(endpoints_).first(static_cast<std::size_t>(count_))) {
-      endpoint->notify_watchers(EPOLLIN);
-    }
+  void tell() const {
+    for (std::size_t i = 0; i < count_; ++i) endpoints_[i]->notify_watchers(EPOLLIN);
   }
 
  private:
   // A datagram to a group may be for more; those then hear of the next one, or see it when they look.
-  std::array<runtime::Ref, 64> endpoints_;
-  std::ptrdiff_t count_ = 0;
+  std::array<runtime::Endpoint*, 64> endpoints_;
+  std::size_t count_ = 0;
 };
 
 Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Interface> interface, const RingSettings& settings) {
@@ -154,16 +157,20 @@ bool Ring::take_batch(Told& told) {
   ibv_wc completions[kBatch];
   const int count = ibv_poll_cq(receive_cq_.get(), kBatch, completions);
   if (count <= 0) return false;
+  take(std::span(completions).first(static_cast<std::size_t>(count)), told);
+  return true;
+}
+
+void Ring::take(std::span<const ibv_wc> completions, Told& told) {
   std::array<verbs::BufferRef, kBatch> to_post;
   std::size_t posts = 0;
-  for (int i = 0; i < count; ++i) {
-    verbs::BufferRef buffer(*reinterpret_cast<verbs::BufferHeader*>(completions[i].wr_id));
-    if (completions[i].status != IBV_WC_SUCCESS) continue;  // flushed: the interface is gone
-    take(buffer, completions[i], told);
+  for (const ibv_wc& completion : completions) {
+    verbs::BufferRef buffer(*reinterpret_cast<verbs::BufferHeader*>(completion.wr_id));
+    if (completion.status != IBV_WC_SUCCESS) continue;  // flushed: the interface is gone
+    take(buffer, completion, told);
     to_post[posts++] = std::move(buffer);
   }
   post_receives(std::span(to_post).first(posts));
-  return true;
 }
 
 /// Leaves in `buffer` what is to be posted next.

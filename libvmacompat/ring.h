@@ -69,6 +69,7 @@ class Ring {
   /// Receives for `buffers`, which become the device's.
   void post_receives(std::span<verbs::BufferRef> buffers);
   bool take_batch(Told& told);
+  void take(std::span<const ibv_wc> completions, Told& told);
   void take(verbs::BufferRef& buffer, const ibv_wc& completion, Told& told);
   void reap_sends();
 
