@@ -14,6 +14,7 @@ bool is_same_address(const InterfaceAddress& a, const InterfaceAddress& b) {
 }  // namespace
 
 bool LinkTable::apply(const LinkEvent& event) {
+  ++events_;
   const int index = event.link.index;
   if (event.gone) {
     std::erase_if(addresses_, [index](const InterfaceAddress& address) { return address.ifindex == index; });
@@ -36,6 +37,7 @@ bool LinkTable::apply(const LinkEvent& event) {
 }
 
 bool LinkTable::apply(const Inet6LinkEvent& event) {
+  ++events_;
   const auto found = links_.find(event.ifindex);
   if (found == links_.end()) return false;
   Link& link = found->second;
@@ -46,6 +48,7 @@ bool LinkTable::apply(const Inet6LinkEvent& event) {
 }
 
 bool LinkTable::apply(const AddressEvent& event) {
+  ++events_;
   const auto found = std::ranges::find_if(
       addresses_, [&](const InterfaceAddress& address) { return is_same_address(address, event.address); });
   if (event.gone) {

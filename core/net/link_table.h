@@ -1,6 +1,7 @@
 // The links and addresses of a network namespace.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -18,6 +19,8 @@ class LinkTable {
   bool apply(const Inet6LinkEvent& event);
   bool apply(const AddressEvent& event);
   void clear();
+  /// Grows with each event: tables that were asked before it and put in after it may be older than what it brought.
+  [[nodiscard]] std::uint64_t events() const { return events_; }
 
   [[nodiscard]] const Link* find(int ifindex) const;
   [[nodiscard]] const Link* find(std::string_view name) const;
@@ -29,6 +32,7 @@ class LinkTable {
  private:
   std::map<int, Link> links_;
   std::vector<InterfaceAddress> addresses_;
+  std::uint64_t events_ = 0;
 };
 
 }  // namespace ringsock::net

@@ -91,11 +91,22 @@ class NetworkState::Impl {
 // -- up to date
 
 Status NetworkState::Impl::read_tables() {
-  const auto tables = kernel_->read_tables();
-  if (!tables) return tables.error();
-  const std::lock_guard guard(lock_);
-  tables_.replace_links(*tables);
-  return ok();
+  for (int attempt = 1;; ++attempt) {
+    std::uint64_t events_before = 0;
+    {
+      const std::lock_guard guard(lock_);
+      events_before = tables_.links.events();
+    }
+    const auto tables = kernel_->read_tables();
+    if (!tables) return tables.error();
+    const std::lock_guard guard(lock_);
+    const bool is_current = events_before == tables_.links.events();
+    if (!is_current && attempt < kAttempts) continue;
+    tables_.replace_links(*tables);
+    retry_tables_at_ = is_current ? Nanos{} : kernel_->now() + Nanos(kRetryTablesAfter);
+    arm_timer();
+    return ok();
+  }
 }
 
 Status NetworkState::Impl::ensure_current() {
@@ -103,9 +114,9 @@ Status NetworkState::Impl::ensure_current() {
   const std::lock_guard guard(opening_);
   if (!inherited_.load(std::memory_order_relaxed)) return ok();
   if (const Status status = kernel_->reopen(); !status) return status;
-  inherited_.store(false, std::memory_order_release);
   EventEffects effects;
   resync(effects);
+  inherited_.store(false, std::memory_order_release);
   return ok();
 }
 
@@ -116,7 +127,7 @@ void NetworkState::Impl::resync(EventEffects& effects) {
   std::vector<std::shared_ptr<Neighbour>> neighbours;
   {
     const std::lock_guard guard(lock_);
-    retry_tables_at_ = status ? Nanos{} : kernel_->now() + Nanos(kRetryTablesAfter);
+    if (!status) retry_tables_at_ = kernel_->now() + Nanos(kRetryTablesAfter);
     neighbours = tables_.neighbours.all();
   }
   for (const auto& neighbour : neighbours) ask_neighbour_into_table(*neighbour);
@@ -149,10 +160,11 @@ void NetworkState::Impl::end_processing() {
 
 void NetworkState::Impl::process_events() {
   if (!ensure_current() || !begin_processing()) return;
+  // Also when memory runs out on the way: else nobody would process events any more.
+  const std::unique_ptr<Impl, decltype([](Impl* impl) { impl->end_processing(); })> at_the_end(this);
   EventEffects effects;
   take_events(effects);
   finish(effects);
-  end_processing();
 }
 
 void NetworkState::Impl::take_events(EventEffects& effects) {

@@ -20,7 +20,8 @@ struct KernelScript {
   Nanos path_valid_for{};
   NeighbourFacts neighbour;
   std::function<void()> before_answer = [] {};  ///< called when a question has been asked: what happens meanwhile
-  int questions = 0;                            ///< about paths
+  std::function<void()> while_tables_are_read = [] {};
+  int questions = 0;  ///< about paths
   int table_reads = 0;
   bool tables_fail = false;
   std::vector<std::pair<int, IpAddress>> used;  ///< use_neighbour()
@@ -38,7 +39,10 @@ class FakeKernel final : public Kernel {
   Result<std::vector<KernelEvent>> read_tables() override {
     ++script_.table_reads;
     if (script_.tables_fail) return Error{ENOMEM, "fake"};
-    return script_.tables;
+    auto answer = script_.tables;
+    const auto happens = std::exchange(script_.while_tables_are_read, [] {});
+    happens();
+    return answer;
   }
   KernelEvents read_events() override {
     if (script_.events.empty()) return {};

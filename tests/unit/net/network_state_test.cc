@@ -187,6 +187,19 @@ TEST_F(NetworkStateTest, UnknownLinkIsReadWhenAPathLeadsThere) {
   EXPECT_EQ(path().mtu, 1234u);
 }
 
+TEST_F(NetworkStateTest, TablesThatAnEventOvertookAreReadAgain) {
+  script.path.oif = 7;
+  Link unknown = some_link(1234);
+  unknown.index = 7;
+  script.tables.push_back(LinkEvent{unknown});
+  script.while_tables_are_read = [&] {
+    script.tables[0] = LinkEvent{some_link(1400)};
+    tell({LinkEvent{some_link(1400)}});
+  };
+  EXPECT_EQ(path().mtu, 1234u);
+  EXPECT_EQ(state->link(kLink)->mtu, 1400u) << "not what was read before the event";
+}
+
 // -- neighbours
 
 TEST_F(NetworkStateTest, EventsThatNobodyAskedForDoNothing) {
