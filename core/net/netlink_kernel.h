@@ -14,7 +14,7 @@
 
 namespace ringsock::net {
 
-/// Six to eight descriptors: two sockets of rtnetlink (events, questions), two of XFRM, two raw ones for path MTUs, one
+/// Five to nine descriptors: two sockets of rtnetlink (events, questions), two of XFRM, two raw ones for path MTUs, one
 /// that knows the namespace's default hop limit, a timer, and the epoll descriptor over them.
 class NetlinkKernel final : public Kernel {
  public:

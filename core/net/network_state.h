@@ -1,11 +1,11 @@
 // What senders and rings know of the network namespace they are in: links, addresses, paths, neighbours.
 //
-// Paths are asked from the kernel (RTM_GETROUTE) and kept, not computed from dumped tables. An answer takes 4 us
-// through libnl, 3 us of which are two system calls; evaluating copies of the tables would take well below one, but
-// would be a copy of the kernel's logic that must follow each of its releases: rules with ports, uids, marks, VRFs,
-// nexthop objects with resilient groups, seeded multipath hashes, ignore_routes_with_linkdown, source address selection
-// (RFC 6724), path MTU exceptions, which are in no table at all. A flow pays once, and again when something changes
-// that matters to it.
+// Paths are asked from the kernel (RTM_GETROUTE) and kept, not computed from dumped tables. An answer takes 5 us
+// (median, 3 us of which are two system calls), a kept one 0.13 us, and a sender whose generation has not moved 2 ns;
+// evaluating copies of the tables would take well below one microsecond, but would be a copy of the kernel's logic that
+// must follow each of its releases: rules with ports, uids, marks, VRFs, nexthop objects, seeded multipath hashes,
+// ignore_routes_with_linkdown, source address selection (RFC 6724), and path MTU exceptions, which are in no table at
+// all. A flow pays once, and again when something changes that may matter to it.
 //
 // Neighbours are the kernel's too, mirrored, because a sender needs them at any moment and each may change by itself.
 // The kernel sends ARP and NDP, also for packets that it never sees: it is told which entries are in use (NTF_USE).
@@ -85,7 +85,7 @@ class NetworkState {
 
   // -- paths
 
-  /// The path of a flow. Unreachable is an answer, too. 4 us when the kernel must be asked, else some 0.1 us.
+  /// The path of a flow. Unreachable is an answer, too. 5 us when the kernel must be asked, else some 0.1 us.
   /// Errors, when the kernel could not be asked: EMFILE, ENOMEM, ENOBUFS, EINVAL no destination.
   Result<Path> path_to(const PathQuery& query);
   /// Forgets answers about `destination`: for who learned that they are wrong, e.g. by an ICMP error.
