@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -21,6 +22,8 @@
 namespace ringsock::rs {
 
 namespace {
+
+constinit std::atomic<bool> shares_ports_with_kernel{false};
 
 config::RsocketConfig load_config() {
   return config::load_rsocket_config(config::config_directory(), config::environment_overrides(),
@@ -77,7 +80,9 @@ std::shared_ptr<void> watch_device(int fd, std::function<void()> serve) {
 
 std::vector<std::unique_ptr<verbs::DeviceProvider>> providers(config::DeviceChoice choice) {
   std::vector<std::unique_ptr<verbs::DeviceProvider>> all;
-  all.push_back(rdma::make_rdma_provider({.watch = watch_device, .required = choice == config::DeviceChoice::rdma}));
+  const bool required = choice == config::DeviceChoice::rdma;
+  all.push_back(rdma::make_rdma_provider(
+      {.watch = watch_device, .required = required, .iwarp = required || !shares_ports_with_kernel.load()}));
   all.push_back(soft::make_soft_provider(soft_abilities()));
   return all;
 }
@@ -94,6 +99,8 @@ Process::Process(config::RsocketConfig settings)
   soft::share_application_memory(config.iomap_share != 0);
   runtime::set_spin_policy({.polling_time = std::chrono::microseconds(config.polling_time)});
 }
+
+void share_ports_with_kernel() { shares_ports_with_kernel.store(true); }
 
 Process& process() {
   static Process* const instance = [] {

@@ -14,6 +14,10 @@ struct Process {
   verbs::DeviceRegistry registry;
 };
 
+/// Before process(): whose listeners share their ports with kernel listeners leaves out iWARP devices, whose ports are
+/// the kernel's TCP ports, unless RDMA devices alone are wanted.
+void share_ports_with_kernel();
+
 /// Reads the environment and the configuration files the first time. Thread-safe.
 Process& process();
 

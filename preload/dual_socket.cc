@@ -152,8 +152,11 @@ Status DualSocket::listen(int backlog) {
   Status on_ring = way() == Way::undecided ? listen_on_ring(backlog) : ok();
   if (real.listen(fd, backlog) != 0) {
     const Error error = Error::last("listen");
-    if (way() == Way::undecided && on_ring) stop_listening();
-    return error;
+    if (way() != Way::undecided || !on_ring) return error;
+    // An iWARP device's port is the kernel's TCP port: the application has it without the device, but for the rest.
+    stop_listening();
+    if (error.code != EADDRINUSE || real.listen(fd, backlog) != 0) return error;
+    on_ring = listen_on_ring(backlog);
   }
   if (way() == Way::both) return StreamSocket::listen(backlog);
   if (way() == Way::kernel || way() == Way::listener) return ok();

@@ -27,6 +27,7 @@ const config::PreloadRules& rules() {
 }  // namespace
 
 bool may_offload(int domain, int type, int protocol) {
+  [[maybe_unused]] static const bool told = (rs::share_ports_with_kernel(), true);
   if (domain != AF_INET && domain != AF_INET6) return false;
   if ((type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM) return false;
   if (protocol != 0 && protocol != IPPROTO_TCP) return false;

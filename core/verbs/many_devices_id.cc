@@ -81,8 +81,17 @@ Status ManyDevicesId::bind_once(const SocketAddress& address) {
 }
 
 Status ManyDevicesId::listen(int backlog) {
-  for (const Member& member : members_) {
-    if (Status listening = member.id->listen(backlog); !listening) return listening;
+  for (auto member = members_.begin(); member != members_.end();) {
+    const Status listening = member->id->listen(backlog);
+    if (listening) {
+      ++member;
+      continue;
+    }
+    // The first one stands for all.
+    if (member == members_.begin()) return listening;
+    log_info("nobody listens on %s: %s: %s", member->device->name(), listening.error().where,
+             std::strerror(listening.error().code));
+    member = members_.erase(member);
   }
   return members_.size() > 1 && !readiness_ ? watch_all() : ok();
 }

@@ -49,6 +49,12 @@ bool RdmaDevices::look_for_devices() {
   const DeviceList list(calls_);
   bool any = false;
   for (const ibv_device* device : list.devices()) {
+    if (!may_use(*device)) {
+      explain(device->name, EADDRINUSE,
+              std::string("RDMA device ") + device->name +
+                  " is not used: iWARP's ports are the kernel's TCP ports; RINGSOCK_DEVICE=rdma connects by it");
+      continue;
+    }
     any |= may_open(std::string("/dev/infiniband/") + device->dev_name,
                     std::string("RDMA device ") + device->name + " is");
   }
@@ -97,7 +103,8 @@ bool RdmaDevices::ask_who_owns(const SocketAddress& address) {
   if (!channel) return false;
   rdma_cm_id* id = nullptr;
   if (calls_.create_id(channel->get(), &id, nullptr, RDMA_PS_TCP) != 0) return false;
-  const bool ours = calls_.bind_addr(id, const_cast<sockaddr*>(address.get())) == 0 && id->verbs != nullptr;
+  const bool ours = calls_.bind_addr(id, const_cast<sockaddr*>(address.get())) == 0 && id->verbs != nullptr &&
+                    may_use(*id->verbs->device);
   calls_.destroy_id(id);
   return ours;
 }
@@ -139,6 +146,7 @@ Result<std::unique_ptr<RdmaDevice>> RdmaDevices::open_first() {
   Error error{ENODEV, "rdma: no device"};
   const DeviceList list(calls_);
   for (ibv_device* device : list.devices()) {
+    if (!may_use(*device)) continue;
     auto opened = open(*device);
     if (opened) {
       auto made = RdmaDevice::create(shared_from_this(), *opened);

@@ -21,6 +21,7 @@ namespace ringsock::rdma {
 struct RdmaUse {
   Watcher watch;          ///< looks after the devices' own events; without it a failure is noticed late
   bool required = false;  ///< nothing else may be used: their absence is worth a warning
+  bool iwarp = true;      ///< iWARP devices, too, whose ports are the kernel's TCP ports
 };
 
 /// All real devices of the process. RDMA CM chooses among them by the route, per connection: an id learns its device
@@ -52,6 +53,9 @@ class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
     Nanos until;
   };
   bool look_for_devices();
+  [[nodiscard]] bool may_use(const ibv_device& device) const {
+    return use_.iwarp || device.transport_type != IBV_TRANSPORT_IWARP;
+  }
   bool may_open(const std::string& path, const std::string& without);
   void explain(const std::string& subject, int error, const std::string& text);
   bool ask_who_owns(const SocketAddress& address);

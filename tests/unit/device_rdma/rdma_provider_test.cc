@@ -74,6 +74,24 @@ TEST_F(RdmaProviderTest, OneDeviceThatMayNotBeOpenedLeavesTheOthers) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find("RDMA device siw0 is not used"), std::string::npos);
 }
 
+TEST_F(RdmaProviderTest, IwarpDevicesAreLeftOutWhereTheirPortsAreTheKernels) {
+  fake_.add_device("siw0", "10.8.0.1", IBV_TRANSPORT_IWARP);
+  const SocketAddress iwarp = SocketAddress::v4(0x0a080001, 0);
+  RdmaDevices all(FakeRdma::calls());
+  EXPECT_TRUE(all.present());
+  EXPECT_TRUE(all.owns(iwarp));
+  RdmaDevices without(FakeRdma::calls(), {.watch = {}, .iwarp = false});
+  EXPECT_FALSE(without.present());
+  EXPECT_FALSE(without.owns(iwarp));
+  EXPECT_EQ(without.open_first().error().code, ENODEV);
+  fake_.add_device("rxe0", "10.7.0.1");
+  const auto one = std::make_shared<RdmaDevices>(FakeRdma::calls(), RdmaUse{.watch = {}, .iwarp = false});
+  EXPECT_TRUE(one->present());
+  auto opened = one->open_first();
+  ASSERT_TRUE(opened);
+  EXPECT_STREQ((*opened)->name(), "rxe0");
+}
+
 TEST_F(RdmaProviderTest, ADeviceThatCannotBeOpenedIsPassedOn) {
   fake_.add_device("rxe0", "127.0.0.2");
   fake_.open_error = ENOENT;

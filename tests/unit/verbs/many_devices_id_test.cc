@@ -29,7 +29,7 @@ class StubId final : public ConnectionId {
   Status bind(const SocketAddress& address) override;
   void set_reuse_address(bool on) override { reuse = on; }
   void set_v6_only(bool) override {}
-  Status listen(int) override { return ok(); }
+  Status listen(int) override { return listen_error == 0 ? ok() : Status(Error{listen_error, "stub"}); }
   Status resolve_addr(const SocketAddress&, Nanos) override {
     resolving = true;
     return ok();
@@ -63,6 +63,7 @@ class StubId final : public ConnectionId {
 
   bool reuse = false;
   bool resolving = false;
+  int listen_error = 0;
   std::size_t route_bytes = 0;
   int clients = 0;
   std::optional<Nanos> deadline;
@@ -241,6 +242,14 @@ TEST_F(ManyDevicesIdTest, AConnectionGoesByTheCardUnlessSomebodyListensOnThisHos
     EXPECT_EQ(&id->device(), expected);
     EXPECT_EQ(id->event_fd(), chosen->event_fd());
   }
+}
+
+TEST_F(ManyDevicesIdTest, AListenerDoesWithoutADeviceThatCannotListen) {
+  ASSERT_TRUE(id_->bind(kPort80));
+  card_->latest->listen_error = EADDRINUSE;
+  ASSERT_TRUE(id_->listen(1));
+  EXPECT_EQ(id_->event_fd(), memory_->latest->event_fd());
+  EXPECT_TRUE(id_->unshareable_parts().empty());
 }
 
 TEST_F(ManyDevicesIdTest, AListenerGoesOnWithoutThePartsThatDoNotSurviveAFork) {
