@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <rdma/rsocket.h>
+#include <sys/eventfd.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -57,13 +58,15 @@ Result<StreamSocket*> as_stream(Lookup& socket) {
 Result<int> make_socket(int domain, int type, int protocol) {
   const int flags = type & (SOCK_NONBLOCK | SOCK_CLOEXEC);
   const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (domain != AF_INET && domain != AF_INET6) return Error{EAFNOSUPPORT, "rsocket: domain"};
+  if (domain != AF_INET && domain != AF_INET6 && domain != AF_IB) return Error{EAFNOSUPPORT, "rsocket: domain"};
   if (kind != SOCK_STREAM) return Error{ESOCKTNOSUPPORT, "rsocket: type"};
   if (protocol != 0 && protocol != IPPROTO_TCP) return Error{EPROTONOSUPPORT, "rsocket: protocol"};
   Process& shared = process();
   if (shared.registry.empty()) return Error{ENODEV, "rsocket: no device is allowed"};
-  // The descriptor is a kernel TCP socket: it never collides, and bind() reserves the kernel's port with it.
-  UniqueFd fd(::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  // The descriptor is a kernel TCP socket: it never collides, and bind() reserves the kernel's port with it. The kernel
+  // has no sockets with InfiniBand addresses.
+  UniqueFd fd(domain == AF_IB ? ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+                              : ::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!fd) return Error::last("rsocket: socket");
   auto* stream = new StreamSocket(shared, domain, fd.get());
   runtime::Ref socket(stream);

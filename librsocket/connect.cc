@@ -17,8 +17,9 @@ constexpr Nanos kResolveTimeout = std::chrono::seconds(2);
 }  // namespace
 
 Result<SocketAddress> StreamSocket::usable_address(const sockaddr* address, socklen_t length) const {
-  auto parsed = SocketAddress::from(address, length);
+  auto parsed = domain_ == AF_IB ? SocketAddress::from_rdma(address, length) : SocketAddress::from(address, length);
   if (!parsed) return parsed;
+  if (domain_ == AF_IB && !parsed->is_infiniband()) return Error{EAFNOSUPPORT, "address: family"};
   if (domain_ == AF_INET && parsed->family() != AF_INET) return Error{EAFNOSUPPORT, "address: family"};
   if (domain_ == AF_INET6 && parsed->family() != AF_INET6) return Error{EINVAL, "address: family"};
   return parsed;
@@ -122,6 +123,7 @@ void StreamSocket::drive() {
 void StreamSocket::handle_cm_event(verbs::CmEvent& event) {
   switch (event.type) {
     case CmEventType::addr_resolved:
+      if (!route_.empty()) id_->use_route(route_);
       if (Status started = id_->resolve_route(kResolveTimeout); !started) fail_connect(started.error().code);
       return;
     case CmEventType::route_resolved: send_connect_request(); return;

@@ -590,7 +590,9 @@ bool Connection::handle_failed(const ibv_wc& completion) {
              completion.vendor_err);
   const bool refused = completion.status == IBV_WC_REM_ACCESS_ERR || completion.status == IBV_WC_REM_INV_REQ_ERR ||
                        completion.status == IBV_WC_REM_OP_ERR || completion.status == IBV_WC_LOC_PROT_ERR;
-  fail(refused ? EIO : ECONNRESET);
+  // Nobody has acknowledged anything for long. Without a network in between that means that the peer's process is gone.
+  const bool unheard = completion.status == IBV_WC_RETRY_EXC_ERR && device_.works_in_background();
+  fail(refused ? EIO : unheard ? ETIMEDOUT : ECONNRESET);
   return true;
 }
 

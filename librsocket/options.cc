@@ -23,7 +23,7 @@ constexpr int kMinQueue = 16;
 constexpr int kMaxQueue = 65534;
 constexpr std::uint32_t kMinBuffer = 4096;
 constexpr std::uint32_t kMaxBuffer = 1u << 30;
-constexpr std::size_t kPathDataBytes = 72;  // struct ibv_path_data
+constexpr socklen_t kPathDataBytes = 72;  // struct ibv_path_data
 
 /// An int as setsockopt(2) takes it. Errors: EINVAL too short, EFAULT no value.
 Result<int> read_int(const void* value, socklen_t length) {
@@ -39,7 +39,7 @@ Status write_value(void* value, socklen_t* length, const void* from, std::size_t
   if (value == nullptr || length == nullptr) return Error{EFAULT, "option: no room"};
   if (static_cast<int>(*length) < 0) return Error{EINVAL, "option: negative length"};
   *length = static_cast<socklen_t>(std::min<std::size_t>(*length, size));
-  std::memcpy(value, from, *length);
+  if (*length > 0) std::memcpy(value, from, *length);
   return ok();
 }
 Status write_int(void* value, socklen_t* length, int from) { return write_value(value, length, &from, sizeof from); }
@@ -224,10 +224,19 @@ Status StreamSocket::get_rdma_level(int name, void* value, socklen_t* length) {
     case kRdmaInline: return write_int(value, length, static_cast<int>(settings.inline_bytes));
     case kRdmaIomapSize: return write_int(value, length, static_cast<int>(settings.iomap_entries));
     case kRdmaRoute:
-      if (*length < kPathDataBytes) return Error{EINVAL, "RDMA_ROUTE"};
-      return write_value(value, length, route_.data(), route_.size());
+      return write_route(value, length);
     default: return Error{ENOPROTOOPT, "rgetsockopt"};
   }
+}
+
+/// Whole records, as many as fit: those that were set, or else those that were resolved.
+Status StreamSocket::write_route(void* value, socklen_t* length) const {
+  if (*length < kPathDataBytes) return Error{EINVAL, "RDMA_ROUTE"};
+  const std::vector<std::byte> route = route_.empty() && id_ ? id_->route() : route_;
+  socklen_t room = *length / kPathDataBytes * kPathDataBytes;
+  Status written = write_value(value, &room, route.data(), route.size());
+  *length = room;
+  return written;
 }
 
 Status StreamSocket::get_tcp_info(void* value, socklen_t* length) {

@@ -214,6 +214,7 @@ class StreamSocket : public runtime::Endpoint {
   Status set_rdma_level(int name, const void* value, socklen_t length);
   Status get_rdma_level(int name, void* value, socklen_t* length);
   void option_changed(int level, int name);
+  Status write_route(void* value, socklen_t* length) const;
   Status get_tcp_info(void* value, socklen_t* length);
   /// The largest segment that is told; RDMA has none. 1 << (7 + path MTU code 4), as rdma-core says on Ethernet.
   static constexpr int kSegmentBytes = 2048;

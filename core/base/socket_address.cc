@@ -56,7 +56,11 @@ SocketAddress SocketAddress::v6(const in6_addr& address, std::uint16_t port, std
 }
 
 SocketAddress SocketAddress::wildcard(int family, std::uint16_t port) {
-  return family == AF_INET6 ? v6(in6addr_any, port) : v4(INADDR_ANY, port);
+  if (family != AF_IB) return family == AF_INET6 ? v6(in6addr_any, port) : v4(INADDR_ANY, port);
+  SocketAddress any;
+  any.storage_.ib.sib_family = AF_IB;
+  any.set_port(port);
+  return any;
 }
 
 std::uint16_t SocketAddress::port() const {

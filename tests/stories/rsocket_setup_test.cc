@@ -1,5 +1,6 @@
 // Binding, listening, connecting, names, options, and what wrong calls get.
 #include <fcntl.h>
+#include <infiniband/ib.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -260,6 +261,21 @@ TEST(RsocketErrors, UnconnectedSockets) {
   EXPECT_ERRNO(raccept(socket, nullptr, nullptr), EINVAL);
   EXPECT_ERRNO(riomap(socket, &byte, 1, PROT_WRITE, 0, -1), EINVAL);
   EXPECT_EQ(local_name(socket).port(), 0);
+}
+
+TEST(RsocketErrors, InfiniBandAddressesAreForRealDevicesOnly) {
+  Rsocket socket(rsocket(AF_IB, SOCK_STREAM, 0));
+  ASSERT_GE(socket, 0);
+  sockaddr_storage name{};
+  socklen_t length = sizeof name;
+  ASSERT_EQ(rgetsockname(socket, reinterpret_cast<sockaddr*>(&name), &length), 0);
+  EXPECT_EQ(name.ss_family, AF_IB);
+  Address four = address_of("127.0.0.1", 1);
+  EXPECT_ERRNO(rconnect(socket, four.get(), four.length), EAFNOSUPPORT);
+  sockaddr_ib ib{};
+  ib.sib_family = AF_IB;
+  EXPECT_ERRNO(rconnect(socket, reinterpret_cast<sockaddr*>(&ib), sizeof ib - 1), EINVAL);
+  EXPECT_ERRNO(rconnect(socket, reinterpret_cast<sockaddr*>(&ib), sizeof ib), ENODEV);
 }
 
 TEST(RsocketErrors, CreationAndAddresses) {
