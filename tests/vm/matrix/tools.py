@@ -1,5 +1,6 @@
 """rstream, riostream and rcopy, Debian's or ours, with each other."""
 import hashlib
+import json
 import os
 import pathlib
 import random
@@ -7,7 +8,6 @@ import re
 import signal
 import subprocess
 import tempfile
-import time
 
 RESULT_LINE = re.compile(r"^[a-z0-9_]+ +[0-9.a-z]+ .*[0-9.]+s +[0-9.]+ +[0-9.]+$", re.MULTILINE)
 COMPLAINT = re.compile(r"error|verif|fail", re.IGNORECASE)
@@ -27,25 +27,21 @@ class Side:
 
 
 class Run:
-    """A server, and clients one after the other."""
+    """A server, and clients one after the other. place: the cell's values address, device and port."""
 
-    def __init__(self, server, words, deadline):
+    def __init__(self, server, words, place, deadline):
         self._deadline = deadline
         self._log = tempfile.TemporaryFile()
-        self._server = server.start(words, self._log)
+        self._server = server.start([*words, "-p", str(place["port"])], self._log)
+        while self.lives() and not listens(place["device"], place["port"]) and deadline.left():
+            pass
 
     def client(self, side, words):
-        """Its exit status (None: not done in time) and what it wrote. Again and again while the server may be starting."""
-        while True:
-            with tempfile.TemporaryFile() as log:
-                process = side.start(words, log)
-                status = wait_until(process, self._deadline)
-                log.seek(0)
-                text = log.read().decode(errors="replace")
-            starting = self._server.poll() is None and self._deadline.left() and "refused" in text.lower()
-            if status in (0, None) or not starting:
-                return status, text
-            time.sleep(0.05)
+        """Its exit status (None: not done in time) and what it wrote."""
+        with tempfile.TemporaryFile() as log:
+            status = wait_until(side.start(words, log), self._deadline)
+            log.seek(0)
+            return status, log.read().decode(errors="replace")
 
     def end_of_server(self):
         """Its exit status, once it has ended by itself; None when it does not."""
@@ -63,6 +59,13 @@ class Run:
         return self._log.read().decode(errors="replace")
 
 
+def listens(device, port):
+    """Whether somebody takes RDMA CM connections at a port of a device."""
+    words = ["/usr/bin/rdma", "-j", "resource", "show", "cm_id", "state", "LISTEN"]
+    ids = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout or "[]")
+    return any(one["ifname"] == device and one["src-addr"].endswith(f":{port}") for one in ids)
+
+
 def wait_until(process, deadline):
     while deadline.left():
         try:
@@ -74,11 +77,10 @@ def wait_until(process, deadline):
     return None
 
 
-def stream_tool(tool, server, client, address, port, options, deadline):
+def stream_tool(tool, server, client, options, place, deadline):
     """One run with the same options on both sides. None, or why it failed."""
-    common = [*options, "-p", str(port)]
-    run = Run(server, [tool, "-b", address, *common], deadline)
-    status, text = run.client(client, [tool, "-s", address, *common])
+    run = Run(server, [tool, "-b", place["address"], *options], place, deadline)
+    status, text = run.client(client, [tool, "-s", place["address"], *options, "-p", str(place["port"])])
     why = None
     if status != 0:
         why = f"the client ended with {status}"
@@ -92,17 +94,17 @@ def stream_tool(tool, server, client, address, port, options, deadline):
     return why and f"{why}\nserver: {server_text}\nclient: {text}"
 
 
-def copy_tool(server, client, address, port, deadline):
+def copy_tool(server, client, place, deadline):
     """Files of several sizes to one server. None, or why it failed."""
     problems = []
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         original, copy = pathlib.Path(folder) / "original", pathlib.Path(folder) / "copy"
-        run = Run(server, ["rcopy", "-p", str(port)], deadline)
+        run = Run(server, ["rcopy"], place, deadline)
         for size in (1, 4097, 1234567):
             data = random.Random(size).randbytes(size)
             original.write_bytes(data)
             copy.unlink(missing_ok=True)
-            status, text = run.client(client, ["rcopy", str(original), f"{address}:{copy}", "-p", str(port)])
+            status, text = run.client(client, ["rcopy", str(original), f"{place['address']}:{copy}", "-p", str(place["port"])])
             if status != 0:
                 problems.append(f"the client ended with {status} ({size} bytes): {text}")
             elif not copy.exists() or hashlib.sha256(copy.read_bytes()).digest() != hashlib.sha256(data).digest():
