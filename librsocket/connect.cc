@@ -161,6 +161,7 @@ void StreamSocket::finish_connect(const verbs::CmEvent& event) {
     return;
   }
   set_connected();
+  remind_peer();
   runtime::process_statistics.count_connected(path());
 }
 

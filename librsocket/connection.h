@@ -116,6 +116,8 @@ class Connection {
   [[nodiscard]] bool is_flushed() const {
     return flushed_.load(std::memory_order_acquire) && failure() == 0 && !peer_disconnected();
   }
+  /// iWARP: message words come and go by SEND.
+  [[nodiscard]] bool has_words_by_send() const { return words_by_send_; }
   /// It ends with this error (errno value), unless it had failed before.
   void fail(int error);
 

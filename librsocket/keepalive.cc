@@ -10,6 +10,12 @@
 
 namespace ringsock::rs {
 
+namespace {
+/// How long a peer may be busy with its answer, and how often it is reminded.
+constexpr Nanos kReminderInterval = std::chrono::milliseconds(100);
+constexpr int kReminders = 3;
+}  // namespace
+
 Status Keepalive::start() {
   std::lock_guard guard(lock_);
   return schedule_next();
@@ -29,7 +35,7 @@ void Keepalive::run() {
     std::lock_guard guard(lock_);
     if (stopped_) return;
   }
-  tick_();
+  if (!tick_()) return;
   std::lock_guard guard(lock_);
   if (stopped_) return;
   if (Status next = schedule_next(); !next) log_warn("keepalive stops: %s", next.error().where);
@@ -52,7 +58,10 @@ void StreamSocket::update_keepalive() {
   stop_keepalive();
   if (options_.get(SOL_SOCKET, SO_KEEPALIVE) == 0 || !is_connected()) return;
   const auto interval = std::chrono::seconds(options_.get(IPPROTO_TCP, TCP_KEEPIDLE));
-  keepalive_ = std::make_shared<Keepalive>(interval, [this] { keepalive_tick(); });
+  keepalive_ = std::make_shared<Keepalive>(interval, [this] {
+    keepalive_tick();
+    return true;
+  });
   if (Status started = keepalive_->start(); !started) log_warn("no keepalive: %s", started.error().where);
 }
 
@@ -68,6 +77,19 @@ void StreamSocket::keepalive_tick() {
   // No free slot means that earlier proofs are still under way: one more would say nothing new.
   if (connection_->failure() == 0) (void)connection_->send_keepalive();
   progress();
+}
+
+/// iWARP. Linux's siw, answering a call, may miss what comes before it has finished with that, and then sleeps until
+/// more comes. Its peer would wait for ever for the answer to the only thing that it has said. Nothing that the peer
+/// says proves that it has heard us.
+void StreamSocket::remind_peer() {
+  if (!connection_->has_words_by_send()) return;
+  auto remind = [this, left = kReminders]() mutable {
+    keepalive_tick();
+    return --left > 0 && connection_->failure() == 0 && !connection_->peer_disconnected();
+  };
+  reminders_ = std::make_shared<Keepalive>(kReminderInterval, remind);
+  if (Status started = reminders_->start(); !started) log_warn("no reminders: %s", started.error().where);
 }
 
 }  // namespace ringsock::rs

@@ -1,4 +1,4 @@
-// SO_KEEPALIVE: proofs of life without the application's help.
+// Proofs of life without the application's help: SO_KEEPALIVE, and reminders of first words.
 #pragma once
 
 #include <functional>
@@ -10,10 +10,10 @@
 
 namespace ringsock::rs {
 
-/// Calls `tick` on the service thread once in `interval`, from start() to stop().
+/// Calls `tick` on the service thread once in `interval`, from start() until it says false or stop().
 class Keepalive : public std::enable_shared_from_this<Keepalive> {
  public:
-  Keepalive(Nanos interval, std::function<void()> tick) : interval_(interval), tick_(std::move(tick)) {}
+  Keepalive(Nanos interval, std::function<bool()> tick) : interval_(interval), tick_(std::move(tick)) {}
   /// Errors: those of ServiceThread::schedule().
   Status start();
   /// `tick` does not run after return.
@@ -24,7 +24,7 @@ class Keepalive : public std::enable_shared_from_this<Keepalive> {
   void run();
 
   const Nanos interval_;
-  const std::function<void()> tick_;
+  const std::function<bool()> tick_;
   std::mutex lock_;
   bool stopped_ = false;
   runtime::ServiceThread::Id timer_ = 0;

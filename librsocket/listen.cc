@@ -299,11 +299,14 @@ std::vector<runtime::Ref> StreamSocket::take_clients() {
 
 void StreamSocket::stop_background() {
   std::shared_ptr<ListenerWatch> watch;
+  std::shared_ptr<Keepalive> reminders;
   {
     std::lock_guard guard(setup_lock_);
     watch = std::move(listener_watch_);
+    reminders = std::move(reminders_);
   }
   if (watch) watch->stop();
+  if (reminders) reminders->stop();
   stop_keepalive();
 }
 

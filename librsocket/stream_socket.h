@@ -223,6 +223,7 @@ class StreamSocket : public runtime::Endpoint {
   void update_keepalive();  ///< under setup_lock_
   void stop_keepalive();
   void keepalive_tick();
+  void remind_peer();  ///< under setup_lock_, of a connection that we have asked for
 
   static QueueSettings settings_from(const config::RsocketConfig& config);
 
@@ -272,6 +273,7 @@ class StreamSocket : public runtime::Endpoint {
   std::atomic<int> linger_seconds_{0};
   std::vector<std::byte> route_;  ///< RDMA_ROUTE
   std::shared_ptr<Keepalive> keepalive_;
+  std::shared_ptr<Keepalive> reminders_;
 
   // fork(2)
   std::atomic<bool> suspended_{false};
