@@ -174,8 +174,9 @@ Status Connection::start(const wire::RsConnect& peer) {
   swap_for_peer_ = (peer.flags & wire::kRsBigEndianHost) != wire::kRsLocalOrderFlag;
   const bool held = held_.load(std::memory_order_relaxed);
   held_credits_ = peer.credits.host();
-  send_window_.reset({peer.first_buffer.addr.host(), peer.first_buffer.key.host(), peer.first_buffer.length.host()},
-                     held ? std::uint16_t{0} : held_credits_);
+  const wire::PeerSge first{peer.first_buffer.addr.host(), peer.first_buffer.key.host(),
+                            peer.first_buffer.length.host()};
+  if (Status usable = send_window_.reset(first, held ? std::uint16_t{0} : held_credits_); !usable) return usable;
 
   data_request_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   data_request_.sg_list = gather_.data();
@@ -581,7 +582,9 @@ bool Connection::handle_failed(const ibv_wc& completion) {
     peer_left();
     return true;
   }
-  if (completion.status == IBV_WC_WR_FLUSH_ERR && device_.works_in_background()) {
+  const bool is_data = (completion.wr_id & (kReceiveId | kControlId | kEndId)) == 0;
+  // Lost bytes that the application was told were sent are a reset, whatever else has happened.
+  if (completion.status == IBV_WC_WR_FLUSH_ERR && device_.works_in_background() && !is_data) {
     flushed_.store(true, std::memory_order_release);
     return true;
   }

@@ -4,12 +4,19 @@
 
 namespace ringsock::engine {
 
-void SendWindow::reset(wire::PeerSge first_buffer, std::uint16_t credits) {
+namespace {
+/// Whether its end is beyond the end of all addresses.
+bool is_impossible(const wire::PeerSge& buffer) { return buffer.addr + buffer.length < buffer.addr; }
+}  // namespace
+
+Status SendWindow::reset(wire::PeerSge first_buffer, std::uint16_t credits) {
+  if (is_impossible(first_buffer)) return Error{EPROTO, "rsocket: the peer's buffer is beyond all addresses"};
   current_ = first_buffer;
   sequence_ = 0;
   queued_head_.store(0, std::memory_order_relaxed);
   queued_tail_.store(0, std::memory_order_relaxed);
   limit_.store(credits, std::memory_order_release);
+  return ok();
 }
 
 std::uint32_t SendWindow::room() const {
@@ -32,6 +39,7 @@ SendWindow::Placement SendWindow::take(std::uint32_t wanted) {
 }
 
 Status SendWindow::add_buffer(wire::PeerSge buffer) {
+  if (is_impossible(buffer)) return Error{EPROTO, "rsocket: the peer's buffer is beyond all addresses"};
   const std::uint32_t tail = queued_tail_.load(std::memory_order_relaxed);
   if (tail - queued_head_.load(std::memory_order_acquire) >= kMaxQueued) {
     return Error{EPROTO, "rsocket: more buffers announced than there are slots"};

@@ -27,8 +27,9 @@ class SendWindow {
     std::uint32_t length;
   };
 
-  /// Starts over: the buffer and the credits of the peer's connect data. Before any other call.
-  void reset(wire::PeerSge first_buffer, std::uint16_t credits);
+  /// Starts over: the buffer and the credits of the peer's connect data. Before any other call. Error: EPROTO for a
+  /// buffer that no memory can hold.
+  Status reset(wire::PeerSge first_buffer, std::uint16_t credits);
 
   /// True when a message of at least one byte may leave.
   [[nodiscard]] bool can_send() const {
@@ -41,7 +42,8 @@ class SendWindow {
 
   /// A credit update; only the low 16 bits count.
   void set_limit(std::uint32_t value) { limit_.store(static_cast<std::uint16_t>(value), std::memory_order_release); }
-  /// A buffer that the peer has announced. Error: EPROTO when more are outstanding than the peer has slots for.
+  /// A buffer that the peer has announced. Error: EPROTO when more are outstanding than the peer has slots for, and as
+  /// for reset().
   Status add_buffer(wire::PeerSge buffer);
 
  private:

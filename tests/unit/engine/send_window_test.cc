@@ -10,7 +10,7 @@ constexpr std::uint64_t kSecond = 0x9000;
 
 TEST(SendWindow, FillsABufferToItsLastByteAndNeverSpansTwo) {
   SendWindow window;
-  window.reset({kFirst, 7, 100}, 10);
+  ASSERT_TRUE(window.reset({kFirst, 7, 100}, 10));
   ASSERT_TRUE(window.add_buffer({kSecond, 8, 50}));
 
   const auto most = window.take(80);
@@ -29,7 +29,7 @@ TEST(SendWindow, FillsABufferToItsLastByteAndNeverSpansTwo) {
 
 TEST(SendWindow, StopsWhenTheSequenceEqualsTheLimit) {
   SendWindow window;
-  window.reset({kFirst, 7, 100}, 2);
+  ASSERT_TRUE(window.reset({kFirst, 7, 100}, 2));
   window.take(1);
   window.take(1);
   EXPECT_FALSE(window.can_send());
@@ -39,7 +39,7 @@ TEST(SendWindow, StopsWhenTheSequenceEqualsTheLimit) {
 
 TEST(SendWindow, CreditsGoOnAcrossTheWrapOfSixteenBits) {
   SendWindow window;
-  window.reset({kFirst, 7, 1u << 20}, 384);
+  ASSERT_TRUE(window.reset({kFirst, 7, 1u << 20}, 384));
   std::uint32_t limit = 384;
   for (int message = 0; message < 70000; ++message) {
     if (!window.can_send()) {
@@ -53,10 +53,19 @@ TEST(SendWindow, CreditsGoOnAcrossTheWrapOfSixteenBits) {
 
 TEST(SendWindow, RefusesMoreBuffersThanThePeerHasSlots) {
   SendWindow window;
-  window.reset({kFirst, 7, 100}, 10);
+  ASSERT_TRUE(window.reset({kFirst, 7, 100}, 10));
   ASSERT_TRUE(window.add_buffer({kSecond, 8, 50}));
   ASSERT_TRUE(window.add_buffer({kFirst, 7, 100}));
   EXPECT_EQ(window.add_buffer({kSecond, 8, 50}).error().code, EPROTO);
+}
+
+TEST(SendWindow, RefusesABufferThatEndsBeyondAllAddresses) {
+  constexpr std::uint64_t kLast = UINT64_MAX - 49;
+  SendWindow window;
+  EXPECT_EQ(window.reset({kLast, 7, 100}, 10).error().code, EPROTO);
+  ASSERT_TRUE(window.reset({kFirst, 7, 100}, 10));
+  EXPECT_EQ(window.add_buffer({kLast, 8, 51}).error().code, EPROTO);
+  EXPECT_TRUE(window.add_buffer({kLast, 8, 49}));
 }
 
 }  // namespace

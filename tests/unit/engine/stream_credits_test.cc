@@ -14,7 +14,7 @@ namespace {
 class Direction {
  public:
   Direction(std::uint32_t ring, std::uint16_t queue) : receiver(ring, queue) {
-    sender.reset({0, 1, receiver.half()}, queue);
+    EXPECT_TRUE(sender.reset({0, 1, receiver.half()}, queue));
   }
 
   /// Sends one message of up to `wanted` bytes. Bytes sent; 0 when the window is shut.
