@@ -21,6 +21,7 @@
 namespace {
 
 constexpr std::uint32_t kReceives = 384;
+constexpr std::uint32_t kSends = 1024;
 constexpr std::uint32_t kHalfRing = 65536;
 
 [[noreturn]] void fail(const char* what) {
@@ -82,6 +83,7 @@ class RawPeer {
 
  private:
   void wait_for_first_message();
+  void remind();
   void make_endpoint(bool by_hand);
   rdma_conn_param parameters(const std::string& behaviour);
   rdma_cm_event_type next_event(rdma_cm_id** id = nullptr);
@@ -89,6 +91,7 @@ class RawPeer {
   void remember_peer(const void* data);
   void post_word(std::uint32_t word, const Entry& place, std::uint32_t length);
   void post(ibv_send_wr& request);
+  void announce(const std::array<Entry, 2>& entries);
   void send_data(std::uint32_t length, std::uint32_t claimed) { post_word(claimed, peer_buffer_, length); }
 
   rdma_event_channel* channel_;
@@ -134,13 +137,13 @@ void RawPeer::remember_peer(const void* data) {
 void RawPeer::make_endpoint(bool by_hand) {
   is_iwarp_ = id_->verbs->device->transport_type == IBV_TRANSPORT_IWARP;
   ibv_pd* pd = ibv_alloc_pd(id_->verbs);
-  cq_ = ibv_create_cq(id_->verbs, 1024, nullptr, nullptr, 0);
+  cq_ = ibv_create_cq(id_->verbs, kReceives + kSends, nullptr, nullptr, 0);
   mr_ = ibv_reg_mr(pd, &memory_, sizeof memory_, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
   if (pd == nullptr || cq_ == nullptr || mr_ == nullptr) fail("verbs");
   ibv_qp_init_attr attributes{};
   attributes.send_cq = attributes.recv_cq = cq_;
   attributes.cap = {
-      .max_send_wr = 512, .max_recv_wr = kReceives, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 4};
+      .max_send_wr = kSends, .max_recv_wr = kReceives, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 4};
   attributes.qp_type = IBV_QPT_RC;
   attributes.sq_sig_all = 1;
   if (by_hand) {
@@ -253,6 +256,11 @@ void RawPeer::post_word(std::uint32_t word, const Entry& place, std::uint32_t le
   post(send);
 }
 
+void RawPeer::announce(const std::array<Entry, 2>& entries) {
+  std::memcpy(memory_.outgoing.data(), entries.data(), sizeof entries);
+  post_word(0x80000200, peer_entries_, sizeof entries);
+}
+
 void RawPeer::misbehave(const std::string& behaviour) {
   if (behaviour == "no-rtu" || behaviour == "no-reply") return;
   if (behaviour == "overrun") {
@@ -277,9 +285,11 @@ void RawPeer::misbehave(const std::string& behaviour) {
   } else if (behaviour == "wild-credits") {
     for (const std::uint32_t limit : {0U, 0xffffU, 0x8000U, 0x7fffU}) post_word(0x80000000U | limit, {}, 0);
   } else if (behaviour == "wild-entries") {
-    const std::array<Entry, 2> nonsense{{{0xfffffffffffffff0U, 0xdeadbeef, 0xffffffff}, {0, 0, 0xffffffff}}};
-    std::memcpy(memory_.outgoing.data(), nonsense.data(), sizeof nonsense);
-    post_word(0x80000200, peer_entries_, sizeof nonsense);
+    const std::array<Entry, 2> nonsense{{{0, 0, 0xffffffff}, {0xfffffffffffffff0U, 0xdeadbeef, 0xffffffff}}};
+    announce(nonsense);
+  } else if (behaviour == "wrong-entry-keys") {
+    const Entry entry{reinterpret_cast<std::uintptr_t>(memory_.ring.data()), mr_->rkey ^ 0x00ffff00U, kHalfRing};
+    announce({entry, entry});
   } else if (behaviour == "hello") {
     std::memcpy(memory_.outgoing.data(), "hello", 5);
     send_data(5, 5);
@@ -288,9 +298,19 @@ void RawPeer::misbehave(const std::string& behaviour) {
   say("sent");
 }
 
+/// Something that means nothing. siw, which has just answered us, may not have noticed what came until then.
+void RawPeer::remind() {
+  ibv_send_wr write{};
+  write.opcode = IBV_WR_RDMA_WRITE;
+  write.wr.rdma = {.remote_addr = peer_entries_.address, .rkey = peer_entries_.key};
+  ibv_send_wr* bad = nullptr;
+  (void)ibv_post_send(id_->qp, &write, &bad);  // the connection may be gone
+}
+
 /// Until the other side disconnects; messages that it sends in the meantime are taken.
 void RawPeer::wait_for_end() {
   pollfd waiting{channel_->fd, POLLIN, 0};
+  if (is_iwarp_ && poll(&waiting, 1, 100) == 0) remind();
   while (poll(&waiting, 1, 700) > 0) {
     const rdma_cm_event_type type = next_event();
     if (type == RDMA_CM_EVENT_DISCONNECTED || type == RDMA_CM_EVENT_CONNECT_ERROR ||

@@ -8,11 +8,13 @@ from scenarios import Wrong, connected, content, library_of, listener
 BEHAVIOURS = (
     "hello", "version", "short", "nothing", "no-entries", "no-credits", "no-buffer", "huge-buffer", "huge-entries", "huge-iomap",
     "wild-addresses", "wrong-keys", "overrun", "beyond-ring", "write-outside", "empty-message", "reserved-words", "iomap-index",
-    "wild-credits", "wild-entries",
+    "wild-credits", "wild-entries", "wrong-entry-keys",
 )  # fmt: skip
-FEW_BEHAVIOURS = ("hello", "version", "short", "beyond-ring", "wild-entries")
+FEW_BEHAVIOURS = ("hello", "version", "short", "overrun", "beyond-ring", "wild-entries")
 # What the protocol forbids so clearly that the connection must be reset, whatever else the peer does.
-MUST_FAIL = ("beyond-ring", "wild-entries", "wild-addresses", "wrong-keys")
+MUST_FAIL = ("overrun", "beyond-ring", "wild-entries", "wild-addresses")
+# The same, but only the attacker's own device sees it; iWARP tells nobody why a connection ended.
+MUST_FAIL_UNLESS_IWARP = ("wrong-keys", "wrong-entry-keys")
 RESETS = (errno.ECONNRESET, errno.EPROTO, errno.EIO, errno.EPIPE)
 
 
@@ -20,8 +22,10 @@ NOISE = content(4096, 9)  # what victims send
 HONEST = content(1000, 6)  # what an honest client sends
 
 
-def suffer(stream):
+def suffer(stream, behaviour):
     """Sends and receives until the connection ends. Returns (the first bytes received, errno or 0)."""
+    if behaviour == "overrun":
+        stream.wait(0, 20)  # reads nothing before poll() says POLLERR or POLLHUP
     buffer, received = (ctypes.c_char * 65536)(), b""
     try:
         while True:
@@ -37,26 +41,30 @@ def suffer(stream):
         return received, error.errno
 
 
-def judge(behaviour, received, code, strict):
+def judge(cell, received, code):
+    behaviour, strict = cell["behaviour"], cell["strict"]
+    must_fail = MUST_FAIL if cell["device_kind"] == "siw" else MUST_FAIL + MUST_FAIL_UNLESS_IWARP
     if behaviour == "hello" and received != b"hello":
         raise Wrong(f"an honest peer's 5 bytes: {received} came, errno {code}")
     if strict and code and code not in RESETS:
         raise Wrong(f"errno {code} ({errno.errorcode[code]})")
-    if strict and behaviour in MUST_FAIL and not code:
+    if strict and behaviour in must_fail and not code:
         raise Wrong(f"the connection ended as if all were well, after {len(received)} bytes")
 
 
 def hostile_client_server(cell, say):
     """Serves whoever connects, until the honest client has come."""
     waiting = listener(cell, library_of(cell), say)
+    behaviour = cell["behaviour"]
     while True:
         stream = waiting.accept()
-        received, code = suffer(stream)
+        received, code = suffer(stream, behaviour)
+        behaviour = "hello"
         stream.close()
         if received == HONEST:
             break
         say(f"survived: {len(received)} bytes, errno {code}")
-        judge(cell["behaviour"], received, code, cell["strict"])
+        judge(cell, received, code)
     waiting.close()
 
 
@@ -81,9 +89,9 @@ def hostile_server_client(cell, say):
         return
     if cell["behaviour"] == "version":
         raise Wrong("connected to a peer of another version")
-    received, code = suffer(stream)
-    say(f"survived: {received} bytes, errno {code}")
-    judge(cell["behaviour"], received, code, cell["strict"])
+    received, code = suffer(stream, cell["behaviour"])
+    say(f"survived: {len(received)} bytes, errno {code}")
+    judge(cell, received, code)
 
 
 def slow_client_server(cell, say):
