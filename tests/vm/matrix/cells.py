@@ -2,6 +2,7 @@
 import itertools
 
 import fork_scenarios
+from captured import SESSIONS
 from hostile import BEHAVIOURS, FEW_BEHAVIOURS
 
 SIDES = [("upstream", "upstream"), ("ours", "upstream"), ("upstream", "ours"), ("ours", "ours")]  # client, server
@@ -146,6 +147,7 @@ def wire_cells(sides, full):
                 (dict(transfer, family="IPv6", mode="async", send="sendmsg"), "async sendmsg IPv6"),
                 (dict(transfer, family="IPv4", mode="nonblocking", send="riowrite"), "nonblocking riowrite IPv4"),
                 *ends(FAMILIES if full else ["IPv4"]),
+                *((dict(scenario="captured", session=name, family="IPv4"), f"captured {name}") for name in SESSIONS),
             ]
             for cell, name in listed:
                 yield on_wire(cell, name, client, server, device)

@@ -2,6 +2,7 @@
 import os
 import subprocess
 
+from captured import Capture, difference
 from peers import Peer, Program
 from remote import RemotePeer
 
@@ -148,7 +149,18 @@ def link_cut(meeting):
     meeting.must_end_well(client, server)
 
 
+def captured(meeting):
+    """What goes over the wire must be what upstream says."""
+    capture = Capture(meeting.cell["device_kind"])
+    server = meeting.start_server("program")
+    meeting.must_end_well(meeting.start("client", "program"), server)
+    why = difference(meeting.cell, capture.frames())
+    if why:
+        raise Failed(why)
+
+
 MEETINGS = {
+    "captured": captured,
     "fork_mode": fork_mode,
     "link_cut": link_cut,
     "refused": refused,

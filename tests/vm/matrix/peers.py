@@ -11,10 +11,12 @@ import tempfile
 import time
 import traceback
 
+import captured
 import fork_scenarios
 import hostile
 import scenarios
 
+STAGES = (scenarios, hostile, fork_scenarios, captured)
 HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -89,7 +91,7 @@ class LocalProcess(Process):
 
 
 class Peer(LocalProcess):
-    """Runs ROLE(cell, say) of scenarios or hostile. Its last event is "ok" or "failed: why"."""
+    """Runs ROLE(cell, say) of one of STAGES. Its last event is "ok" or "failed: why"."""
 
     def __init__(self, role, cell):
         self._cell = cell
@@ -136,8 +138,7 @@ def play(role, cell, write_end):
     faulthandler.register(signal.SIGUSR1, file=2)
     os.environ.update(cell.get("environment", {}))
     try:
-        place = next(module for module in (hostile, fork_scenarios, scenarios) if hasattr(module, role))
-        getattr(place, role)(cell, say)
+        next(getattr(stage, role) for stage in STAGES if hasattr(stage, role))(cell, say)
         say("ok")
     except BaseException as error:  # pylint: disable=broad-except
         traceback.print_exc()

@@ -44,13 +44,14 @@ class Installation:
         """The cell as this side's peer needs it."""
         preload = cell["flavor"] == "preload"
         if whose == "upstream":
-            changed = dict(cell, strict=False, library=UPSTREAM_PRELOAD if preload else "librdmacm.so.1")
+            changed = dict(cell, strict=False, folder="/usr/bin", library=UPSTREAM_PRELOAD if preload else "librdmacm.so.1")
             # Upstream does not fit its queues to the device's completion queues; rxe has 32767 entries.
             if "rq" in cell and cell["device_kind"] == "rxe":
                 changed["rq"] = min(cell["rq"], 30000)
             return changed
         name = "lib/rsocket/librspreload.so" if preload else "lib/librsocket.so.1"
-        return dict(cell, strict=True, library=f"{self._stage}/{name}", environment=self._environment())
+        place = dict(folder=f"{self._stage}/bin", library=f"{self._stage}/{name}")
+        return dict(cell, **place, strict=True, environment=self._environment())
 
     def _environment(self):
         return {"LD_LIBRARY_PATH": f"{self._stage}/lib", "RINGSOCK_DEVICE": "rdma"}
