@@ -135,6 +135,10 @@ def cells(sides, full):
             listed = listed[::5]
         yield from listed
     yield from hostile_cells(sides, full)
+    if ("ours", "ours") in sides:
+        addresses = {address(device, family) for device in DEVICES for family in FAMILIES}
+        common = dict(device_kind="rxe", device="rxe0", family="IPv4", flavor="library", client="ours", server="ours")
+        yield dict(common, tool="rsdevices", addresses=addresses), "ours: rsdevices"
 
 
 def wire_cells(sides, full):

@@ -59,6 +59,8 @@ class Installation:
 
 def run_tool(cell, installation, deadline):
     client, server = installation.tools(cell["client"]), installation.tools(cell["server"])
+    if cell["tool"] == "rsdevices":
+        return tools.list_devices(client, cell["addresses"], deadline)
     if cell["tool"] == "rcopy":
         return tools.copy_tool(server, client, cell, deadline)
     return tools.stream_tool(cell["tool"], server, client, cell["options"], cell, deadline)

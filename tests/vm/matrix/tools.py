@@ -94,6 +94,21 @@ def stream_tool(tool, server, client, options, place, deadline):
     return why and f"{why}\nserver: {server_text}\nclient: {text}"
 
 
+def list_devices(side, addresses, deadline):
+    """What rsdevices says of the guest, for a side that is to use real devices only. None, or what is wrong with it."""
+    with tempfile.TemporaryFile() as log:
+        status = wait_until(side.start(["rsdevices", "--json"], log), deadline)
+        log.seek(0)
+        text = log.read().decode(errors="replace")
+    if status != 0:
+        return f"it ended with {status}: {text}"
+    usable = {device["name"]: device["type"] for device in json.loads(text)["devices"] if device["usable"]}
+    found = {
+        address["address"] for device in json.loads(text)["devices"] for port in device["ports"] for address in port["addresses"]
+    }
+    return None if usable == {"rxe0": "RoCE", "siw0": "iWARP"} and addresses <= found else text
+
+
 def copy_tool(server, client, place, deadline):
     """Files of several sizes to one server. None, or why it failed."""
     problems = []
