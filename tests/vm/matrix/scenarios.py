@@ -216,18 +216,32 @@ def many_client(cell, say):
         stream.close()
 
 
+def end_after_receive(stream, buffer):
+    """Receives once. How the stream has ended, in words; None: data came."""
+    try:
+        return None if stream.receive_some(buffer, 0, len(buffer)) else "end of the stream"
+    except OSError as error:
+        return error.strerror
+
+
 def read_to_the_end(stream, say):
     """Takes what comes until the peer is gone."""
     buffer, told = (ctypes.c_char * 65536)(), False
     while True:
-        try:
-            if stream.receive_some(buffer, 0, 65536) == 0:
-                return "end of the stream"
-        except OSError as error:
-            return error.strerror
+        end = end_after_receive(stream, buffer)
+        if end:
+            return end
         if not told:
             say("flowing")
             told = True
+
+
+def end_of_silence(stream):
+    """The same for a peer that never says anything."""
+    end = end_after_receive(stream, (ctypes.c_char * 16)())
+    if not end:
+        raise Wrong("data on an idle connection")
+    return end
 
 
 def write_to_the_end(stream):
@@ -282,13 +296,7 @@ def killed_server_reader_client(cell, say):
     """Like it, but it sleeps in recv() when the server dies."""
     stream = connected(cell, library_of(cell))
     stream.send(b"hello")
-    buffer = (ctypes.c_char * 16)()
-    try:
-        count = stream.receive_some(buffer, 0, 16)
-        outcome = "end of the stream" if count == 0 else f"{count} bytes"
-    except OSError as error:
-        outcome = error.strerror
-    say("survived: " + outcome)
+    say("survived: " + end_of_silence(stream))
     stream.close()
 
 
@@ -299,14 +307,7 @@ def wait_idle(stream, cell, say):
     say("idle")
     begin = time.monotonic()
     stream.wait(POLLIN, cell["survival_seconds"] + 20)
-    try:
-        count = stream.receive_some((ctypes.c_char * 16)(), 0, 16)
-        outcome = f"{count} bytes"
-        if count:
-            raise Wrong("data on an idle connection")
-    except OSError as error:
-        outcome = error.strerror
-    say(f"survived: {outcome} after {time.monotonic() - begin:.0f} s")
+    say(f"survived: {end_of_silence(stream)} after {time.monotonic() - begin:.0f} s")
     stream.close()
 
 
