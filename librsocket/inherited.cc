@@ -53,6 +53,7 @@ void StreamSocket::after_fork(ForkSide side) noexcept {
   if (side == ForkSide::parent) return;
   abandon(listener_watch_);
   abandon(keepalive_);
+  abandon(reminders_);
   abandon(cm_watch_);
   watch_again_ = state() == State::listening;
   const bool prepared = family() != nullptr || state() == State::initial || state() == State::bound;

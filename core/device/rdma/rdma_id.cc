@@ -21,9 +21,11 @@ namespace {
 /// How soon a peer that found no receive posted here tries again: InfiniBand's code for 0.64 ms. The kernel's is 0,
 /// which means 655 ms.
 constexpr std::uint8_t kMinRnrTimer = 12;
-/// How long to wait for an acknowledgement before sending again: 4.096 us << 16, 268 ms, eight times. What newer
+/// How long to wait for an acknowledgement before sending again: 4.096 us << 16, 268 ms, seven times. What newer
 /// kernels use on Ethernet; older ones wait four times as long.
 constexpr std::uint8_t kAckTimeout = 16;
+/// Soft-RoCE takes 7, the largest that there is, for no end at all.
+constexpr std::uint8_t kMostRetries = 6;
 
 int to_milliseconds(Nanos time) {
   return static_cast<int>(
@@ -183,6 +185,7 @@ Status RdmaId::to_ready(const ConnectionParameters* parameters) {
   mask = attributes_for(IBV_QPS_RTS, attr);
   if (!mask) return mask.error();
   if (parameters != nullptr) attr.max_rd_atomic = parameters->initiator_depth;
+  attr.retry_cnt = std::min(attr.retry_cnt, kMostRetries);
   return device_->modify_qp(*qp_, attr, *mask);
 }
 

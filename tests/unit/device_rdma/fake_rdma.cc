@@ -428,6 +428,7 @@ const Calls& FakeRdma::calls() {
       .init_qp_attr =
           [](rdma_cm_id* id, ibv_qp_attr* attr, int* mask) {
             *mask = IBV_QP_STATE | (attr->qp_state == IBV_QPS_RTR ? IBV_QP_MAX_DEST_RD_ATOMIC : 0);
+            if (attr->qp_state == IBV_QPS_RTS) attr->retry_cnt = 7;
             return current->note(id, "init_qp_attr");
           },
       .connect = [](rdma_cm_id* id, rdma_conn_param* p) { return note_parameters(id, p, "connect"); },

@@ -62,6 +62,7 @@ TEST_F(RdmaIdTest, ConnectsWithAQueuePairOfItsOwn) {
   EXPECT_EQ(qp.states(), (std::vector{IBV_QPS_INIT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS}));
   EXPECT_EQ(qp.changes[2].attr.min_rnr_timer, 12);
   EXPECT_NE(qp.changes[2].mask & IBV_QP_MIN_RNR_TIMER, 0);
+  EXPECT_EQ(qp.changes[3].attr.retry_cnt, 6) << "Soft-RoCE repeats for ever with 7";
   EXPECT_EQ(raw_->options.at(RDMA_OPTION_ID_ACK_TIMEOUT), std::vector{std::byte{16}});
 }
 
