@@ -59,9 +59,7 @@ class Connection {
   void established();
 
   // -- sending, under the sender's lock --
-  [[nodiscard]] bool can_send() const {
-    return send_window_.can_send() && has_room_to_post();
-  }
+  [[nodiscard]] bool can_send() const { return send_window_.can_send() && has_room_to_post(); }
   /// Posts as much of `data` as buffers, credits and queue allow, and advances it. Bytes posted, 0 when none fits.
   std::size_t send(IoCursor& data);
   /// RDMA WRITE without notice to the peer's memory. Bytes posted: `data.size()`, or less when the queue is full.

@@ -223,8 +223,7 @@ Status StreamSocket::get_rdma_level(int name, void* value, socklen_t* length) {
     case kRdmaRqSize: return write_int(value, length, settings.receive_queue);
     case kRdmaInline: return write_int(value, length, static_cast<int>(settings.inline_bytes));
     case kRdmaIomapSize: return write_int(value, length, static_cast<int>(settings.iomap_entries));
-    case kRdmaRoute:
-      return write_route(value, length);
+    case kRdmaRoute: return write_route(value, length);
     default: return Error{ENOPROTOOPT, "rgetsockopt"};
   }
 }

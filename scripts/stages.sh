@@ -176,10 +176,10 @@ stage_tidy() {
     return 77
   fi
   if [ "$long" = yes ]; then
-    mapfile -t files < <(sources | grep -E '^(core|librsocket|preload|tools)/.*\.cc$')
+    mapfile -t files < <(sources | grep -E '^(core|librsocket|libvmacompat|preload|tools)/.*\.cc$')
   else
     mapfile -t files < <(cd "$root" && { git diff --name-only HEAD; git log -n 10 --name-only --pretty=; } | sort -u |
-      grep -E '^(core|librsocket|preload|tools)/.*\.cc$' | while read -r file; do [ ! -f "$file" ] || echo "$file"; done | head -n 24)
+      grep -E '^(core|librsocket|libvmacompat|preload|tools)/.*\.cc$' | while read -r file; do [ ! -f "$file" ] || echo "$file"; done | head -n 24)
   fi
   if [ ${#files[@]} = 0 ]; then
     skip_reason="no source file changed lately"

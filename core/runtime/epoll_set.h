@@ -168,9 +168,9 @@ class EpollSet final : public Endpoint {
 
   bool is_adopted_ = false;  ///< doorbells_ is a member of kernel_; set before others know the set
   // The descriptors change only in a forked child, before it can use the set.
-  const UniqueFd kernel_;    ///< the epoll file behind the caller's descriptor, under a number of our own
-  UniqueFd doorbells_;       ///< epoll: doorbells of endpoints, edge-triggered, and bell_
-  UniqueFd bell_;            ///< eventfd that wakes the threads in wait(); never read: edge-triggered
+  const UniqueFd kernel_;  ///< the epoll file behind the caller's descriptor, under a number of our own
+  UniqueFd doorbells_;     ///< epoll: doorbells of endpoints, edge-triggered, and bell_
+  UniqueFd bell_;          ///< eventfd that wakes the threads in wait(); never read: edge-triggered
 
   Mutex lock_;
   Members members_;

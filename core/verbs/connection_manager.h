@@ -144,8 +144,8 @@ class ConnectionId {
   /// its queue pair and the id's destructor included, is seen by the peer or that process any more.
   /// @param give_away  its descriptor is closed by the caller.
   virtual void abandon(bool /*give_away*/) {}
-  /// Of a listener, fork(2) leaves a child what is on devices that survive it. These are the others, which stay with the
-  /// process that made them; they live until drop_unshareable_parts().
+  /// Of a listener, fork(2) leaves a child what is on devices that survive it. These are the others, which stay with
+  /// the process that made them; they live until drop_unshareable_parts().
   virtual std::vector<ConnectionId*> unshareable_parts() {
     return device().survives_fork() ? std::vector<ConnectionId*>{} : std::vector<ConnectionId*>{this};
   }
