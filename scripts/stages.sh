@@ -150,7 +150,7 @@ stage_dist() {
     DISTCHECK_CONFIGURE_FLAGS="CC='$(cached gcc)' CXX='$(cached g++)' CFLAGS=-O0 CXXFLAGS=-O0" && passed=$((passed + 1))
 }
 
-sources() { git -C "$root" ls-files -- {core,librsocket,preload,include,tools,tests}/'*'.{h,cc}; }
+sources() { git -C "$root" ls-files -- {core,librsocket,libvmacompat,preload,include,tools,tests}/'*'.{h,cc}; }
 
 stage_format() {
   local log=$build_root/format.log
