@@ -18,7 +18,7 @@ compile_alone() {
 export -f compile_alone
 export flags
 
-internal=$(find core librsocket tools tests -name '*.h' | sort)
+internal=$(find core librsocket libvmacompat preload tools tests -name '*.h' | sort)
 installed=$(cd include && find . -name '*.h' | sed 's,^\./,,' | sort)
 {
   for header in $internal $installed; do printf 'c++:c++20\0%s\0%s\0' "$CXX" "$header"; done
