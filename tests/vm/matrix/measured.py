@@ -2,6 +2,7 @@
 """Our rstream and upstream's on one rxe device, in turns; then a stream whose reader pauses. See run_numbers, which starts it."""
 import argparse
 import multiprocessing
+import os
 import re
 import statistics
 import sys
@@ -16,9 +17,9 @@ from run_in_guest import PORTS, Installation
 SIDES = ("upstream", "ours")
 # The name, the size of a transfer, the options, and what counts of a run: more is better.
 MEASURED = (
-    ("64 B latency, round trips/s", 64, ["-I", "2000", "-C", "1"], lambda size, microseconds: 1e6 / (2 * microseconds)),
-    ("64 KiB bandwidth, MB/s", 65536, ["-I", "1", "-C", "200"], lambda size, microseconds: size / microseconds),
-    ("1 MiB bandwidth, MB/s", 1 << 20, ["-I", "1", "-C", "16"], lambda size, microseconds: size / microseconds),
+    ("64 B latency, round trips/s", 64, ["-I", "5000", "-C", "1"], lambda size, microseconds: 1e6 / (2 * microseconds)),
+    ("64 KiB bandwidth, MB/s", 65536, ["-I", "1", "-C", "600"], lambda size, microseconds: size / microseconds),
+    ("1 MiB bandwidth, MB/s", 1 << 20, ["-I", "1", "-C", "48"], lambda size, microseconds: size / microseconds),
 )
 RESULT = re.compile(r" ([0-9.]+)$", re.MULTILINE)  # the last column: microseconds for a transfer
 
@@ -89,8 +90,6 @@ def measure_stalls(installation, runs):
 
 
 def stall_in_process(peer, out):
-    import os
-
     os.environ.update(peer.get("environment", {}))
     out.put(longest_stall(peer["library"], cells.address("rxe", "IPv4")))
 
