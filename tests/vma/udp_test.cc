@@ -46,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(Over, Udp,
 
 TEST_P(Udp, DatagramsOfAllSizesComeBackWhole) {
   bind_anywhere(socket_);
-  for (const std::size_t size : {0, 1, 64, 1000, 1452, 1453, 1472, 1473, 4000, 30000, 65000}) {
+  for (const std::size_t size : {0U, 1U, 64U, 1000U, 1452U, 1453U, 1472U, 1473U, 4000U, 30000U, 65000U}) {
     std::string data(size, '\0');
     for (std::size_t i = 0; i < size; ++i) data[i] = static_cast<char>(i * 7 + size);
     ASSERT_EQ(socket_.send_to(echo_, data), static_cast<ssize_t>(size)) << std::strerror(errno);
