@@ -26,19 +26,28 @@ def suffer(stream, behaviour):
     """Sends and receives until the connection ends. Returns (the first bytes received, errno or 0)."""
     if behaviour == "overrun":
         stream.wait(0, 20)  # reads nothing before poll() says POLLERR or POLLHUP
-    buffer, received = (ctypes.c_char * 65536)(), b""
+    buffer, received, refusal = (ctypes.c_char * 65536)(), b"", 0
     try:
         while True:
-            events = stream.wait(POLLIN | POLLOUT, 20)
+            # What came before the peer closed can be read when nothing can be sent any more.
+            events = stream.wait(POLLIN if refusal else POLLIN | POLLOUT, 20)
             if events & ~POLLOUT:
                 count = stream.try_receive(buffer)
                 if count == 0:
-                    return received, 0
+                    return received, refusal
                 received = (received + buffer.raw[: count or 0])[: len(HONEST)]
-            if events & ~POLLIN:
-                stream.try_send(NOISE)
+            if events & ~POLLIN and not refusal:
+                refusal = errno_of_sending(stream)
     except OSError as error:
         return received, error.errno
+
+
+def errno_of_sending(stream):
+    try:
+        stream.try_send(NOISE)
+    except OSError as error:
+        return error.errno
+    return 0
 
 
 def judge(cell, received, code):
