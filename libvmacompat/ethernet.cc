@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
@@ -11,6 +12,7 @@
 
 #include "core/base/log.h"
 #include "core/net/networks.h"
+#include "libvmacompat/process.h"
 
 namespace ringsock::vma {
 
@@ -50,7 +52,7 @@ struct EthernetForkHandlers {
   static void in_child() {
     for (const auto& ethernet : *held) {
       for (auto& [ifindex, slot] : ethernet->slots_) {
-        if (slot.interface) slot.interface->forget_after_fork();
+        if (slot.ring) slot.ring->interface().forget_after_fork();
       }
     }
     held = nullptr;  // never destroyed, like `all`
@@ -117,7 +119,7 @@ Result<std::shared_ptr<Ring>> Ethernet::ring_on(int ifindex) {
   Slot& slot = slots_[ifindex];
   if (slot.ring) return slot.ring;
   if (slot.error.code != 0) return slot.error;
-  auto ring = open(ifindex, slot);
+  auto ring = open(ifindex);
   if (ring) {
     slot.ring = *ring;
   } else {
@@ -127,13 +129,15 @@ Result<std::shared_ptr<Ring>> Ethernet::ring_on(int ifindex) {
   return ring;
 }
 
-Result<std::shared_ptr<Ring>> Ethernet::open(int ifindex, Slot& slot) {
+Result<std::shared_ptr<Ring>> Ethernet::open(int ifindex) {
   const auto link = network_->link(ifindex);
   if (!link || !link->is_ethernet() || link->is_loopback()) return Error{EOPNOTSUPP, "not an Ethernet interface"};
   auto interface = Interface::open(ifindex, link->mtu);
   if (!interface) return interface.error();
-  slot.interface = *interface;
-  return slot.interface->ring();
+  const RingSettings most;
+  const config::VmaConfig& config = process().config;
+  return Ring::create(*std::move(interface), {.receive_entries = std::min(config.rx_wre, most.receive_entries),
+                                              .send_entries = std::min(config.tx_wre, most.send_entries)});
 }
 
 }  // namespace ringsock::vma

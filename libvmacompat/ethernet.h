@@ -35,14 +35,13 @@ class Ethernet {
 
  private:
   struct Slot {
-    std::shared_ptr<Interface> interface;
     std::shared_ptr<Ring> ring;
     Error error{0, ""};  ///< when it could not be opened
   };
   friend struct EthernetForkHandlers;
   Status watch();
   void on_change(const net::NetworkChange& change);
-  Result<std::shared_ptr<Ring>> open(int ifindex, Slot& slot);
+  Result<std::shared_ptr<Ring>> open(int ifindex);
 
   const std::shared_ptr<net::NetworkState> network_;
   net::NetworkState::ListenerId listener_ = 0;

@@ -1,11 +1,9 @@
 #include "libvmacompat/interface.h"
 
 #include <algorithm>
-#include <mutex>
 
 #include "core/wire/ethernet.h"
 #include "libvmacompat/process.h"
-#include "libvmacompat/ring.h"
 
 namespace ringsock::vma {
 
@@ -35,16 +33,5 @@ Result<std::shared_ptr<Interface>> Interface::open(int ifindex, std::uint32_t mt
 Interface::~Interface() = default;
 
 void Interface::forget_after_fork() { device_->forget_after_fork(); }
-
-Result<std::shared_ptr<Ring>> Interface::ring() {
-  const std::lock_guard guard(lock_);
-  if (auto ring = ring_.lock()) return ring;
-  const RingSettings most;
-  const config::VmaConfig& config = process().config;
-  auto ring = Ring::create(shared_from_this(), {.receive_entries = std::min(config.rx_wre, most.receive_entries),
-                                                .send_entries = std::min(config.tx_wre, most.send_entries)});
-  if (ring) ring_ = *ring;
-  return ring;
-}
 
 }  // namespace ringsock::vma

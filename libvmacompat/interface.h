@@ -3,7 +3,6 @@
 
 #include <memory>
 
-#include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/device/soft/packet/packet_device.h"
 #include "core/verbs/buffer_pool.h"
@@ -11,10 +10,8 @@
 
 namespace ringsock::vma {
 
-class Ring;
-
 /// One interface of one network namespace, opened as a device. Threads: any.
-class Interface : public std::enable_shared_from_this<Interface> {
+class Interface {
  public:
   /// `ifindex` of the calling thread's namespace. Errors: those of soft::PacketDevice::open().
   static Result<std::shared_ptr<Interface>> open(int ifindex, std::uint32_t mtu);
@@ -30,8 +27,6 @@ class Interface : public std::enable_shared_from_this<Interface> {
   /// In a forked child, before anything else: what is here is the parent's from now on, and must stay unused, and
   /// undestroyed.
   void forget_after_fork();
-  /// The ring that sockets use. Made when first asked for. Errors: those of Ring::create().
-  Result<std::shared_ptr<Ring>> ring();
 
  private:
   explicit Interface(int ifindex) : ifindex_(ifindex) {}
@@ -41,8 +36,6 @@ class Interface : public std::enable_shared_from_this<Interface> {
   std::unique_ptr<soft::PacketDevice> device_;
   verbs::Pd pd_;
   std::unique_ptr<verbs::BufferPool> pool_;
-  Mutex lock_;
-  std::weak_ptr<Ring> ring_;
 };
 
 }  // namespace ringsock::vma

@@ -60,7 +60,7 @@ void write_time(ControlWriter& out, int option, Nanos time) {
 
 bool ReceiveOptions::note(int level, int name, const void* value, socklen_t length) {
   int number = 0;
-  std::memcpy(&number, value, std::min<std::size_t>(length, sizeof number));
+  if (value != nullptr) std::memcpy(&number, value, std::min<std::size_t>(length, sizeof number));
   const bool on = number != 0;
   if (level == IPPROTO_IP) {
     switch (name) {

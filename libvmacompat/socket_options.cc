@@ -25,11 +25,6 @@ OptionEffect socket_level(int name) {
     case SO_BINDTODEVICE:
     case SO_MARK:
     case SO_PRIORITY: return OptionEffect::sending;
-    case SO_TIMESTAMP:
-    case SO_TIMESTAMPNS:
-    case 63:  // SO_TIMESTAMP_NEW
-    case 64:  // SO_TIMESTAMPNS_NEW
-    case SO_RXQ_OVFL: return OptionEffect::control_data;
     case SO_REUSEADDR:
     case SO_BROADCAST:
     case SO_SNDBUF:
@@ -46,10 +41,6 @@ OptionEffect socket_level(int name) {
 
 OptionEffect v4_level(int name) {
   switch (name) {
-    case IP_PKTINFO:
-    case IP_RECVORIGDSTADDR:
-    case IP_RECVTTL:
-    case IP_RECVTOS: return OptionEffect::control_data;
     case IP_TOS:
     case IP_TTL:
     case IP_MTU_DISCOVER:
@@ -78,9 +69,6 @@ OptionEffect v4_level(int name) {
 
 OptionEffect v6_level(int name) {
   switch (name) {
-    case IPV6_RECVPKTINFO:
-    case IPV6_RECVHOPLIMIT:
-    case IPV6_RECVTCLASS: return OptionEffect::control_data;
     case IPV6_UNICAST_HOPS:
     case IPV6_MULTICAST_HOPS:
     case IPV6_MULTICAST_IF:

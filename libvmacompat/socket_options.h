@@ -10,12 +10,12 @@ namespace ringsock::vma {
 enum class OptionEffect {
   none,
   sending,         ///< headers, paths: known destinations are looked up anew
-  control_data,    ///< ReceiveOptions
   receive_buffer,  ///< SO_RCVBUF
   time_outs,       ///< SO_RCVTIMEO, SO_SNDTIMEO
   shared_port,     ///< SO_REUSEPORT
   kernel_only,     ///< rings do not have it, or we do not know what it does
 };
+/// Of an option that is none of ReceiveOptions.
 OptionEffect effect_of(int level, int name);
 
 /// Bytes of payload that may wait, as SO_RCVBUF says.

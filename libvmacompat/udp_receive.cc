@@ -8,16 +8,12 @@
 #include <cstring>
 #include <mutex>
 
+#include "core/runtime/wait.h"
 #include "libvmacompat/udp_socket.h"
 
 namespace ringsock::vma {
 
 namespace {
-
-void copy_name(const SocketAddress& name, msghdr& message) {
-  if (message.msg_name == nullptr) return;
-  name.copy_to(static_cast<sockaddr*>(message.msg_name), &message.msg_namelen);
-}
 
 /// Bytes copied.
 std::size_t scatter(std::span<const std::byte> payload, const msghdr& message) {
@@ -35,32 +31,25 @@ std::size_t scatter(std::span<const std::byte> payload, const msghdr& message) {
 Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "recvmsg: closed meanwhile"};
   if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0) return receive_from_kernel(message, flags);
-  if (!is_kernel_due()) {
-    if (auto got = receive_from_ring(message, flags)) return *got;
-    if (progress()) {
-      if (auto got = receive_from_ring(message, flags)) return *got;
-    }
-    return Error{EAGAIN, "recvmsg"};
+  if (is_kernel_due()) {
+    auto from_kernel = receive_from_kernel(message, flags);
+    if (!runtime::would_block(from_kernel)) return from_kernel;
   }
-  auto from_kernel = receive_from_kernel(message, flags);
-  if (from_kernel || from_kernel.error().code != EAGAIN) return from_kernel;
-  progress();
-  if (auto got = receive_from_ring(message, flags)) return *got;
-  return from_kernel;
+  if (!progress()) return Error{EAGAIN, "recvmsg"};
+  return receive_from_ring(message, flags);
 }
 
-/// Nothing when no datagram waits.
-std::optional<Result<ssize_t>> UdpSocket::receive_from_ring(msghdr& message, int flags) {
-  if (!has_arrivals_.load(std::memory_order_relaxed)) return std::nullopt;
+Result<ssize_t> UdpSocket::receive_from_ring(msghdr& message, int flags) {
   const std::lock_guard guard(receive_lock_);
-  if (arrivals_.empty()) return std::nullopt;
+  if (arrivals_.empty()) return Error{EAGAIN, "recvmsg"};  // another thread was faster
   const Arrival& arrival = arrivals_.front();
   const auto payload = arrival.payload();
   const std::size_t copied = scatter(payload, message);
   message.msg_flags = copied < payload.size() ? MSG_TRUNC : 0;
   if (message.msg_name != nullptr) {
     const SocketAddress source = source_of(arrival.bytes(), arrival.frame, arrival.ifindex);
-    copy_name(domain_ == AF_INET6 ? source.mapped() : source, message);
+    const SocketAddress seen_here = domain_ == AF_INET6 ? source.mapped() : source;
+    seen_here.copy_to(static_cast<sockaddr*>(message.msg_name), &message.msg_namelen);
   }
   if (message.msg_control != nullptr) {
     write_control(receive_options_, arrival, static_cast<std::uint32_t>(dropped_), message);

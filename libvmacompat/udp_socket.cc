@@ -23,13 +23,6 @@ namespace ringsock::vma {
 
 namespace {
 
-Result<SocketAddress> name_by(int (*call)(int, sockaddr*, socklen_t*), int fd, const char* where) {
-  sockaddr_storage storage{};
-  socklen_t length = sizeof storage;
-  if (call(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return Error::last(where);
-  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length);
-}
-
 bool is_same(const verbs::FlowTuple& a, const verbs::FlowTuple& b) {
   return a.destination == b.destination && a.source == b.source;
 }
@@ -118,14 +111,13 @@ void UdpSocket::learn_names() {
 Status UdpSocket::set_option(int level, int name, const void* value, socklen_t length) {
   if (::setsockopt(fd(), level, name, value, length) != 0) return Error::last("setsockopt");
   const std::lock_guard guard(setup_lock_);
+  {
+    const std::lock_guard receiving(receive_lock_);
+    if (receive_options_.note(level, name, value, length)) return ok();
+  }
   switch (effect_of(level, name)) {
     case OptionEffect::none: break;
     case OptionEffect::sending: options_generation_.fetch_add(1, std::memory_order_relaxed); break;
-    case OptionEffect::control_data: {
-      const std::lock_guard receiving(receive_lock_);
-      receive_options_.note(level, name, value, length);
-      break;
-    }
     case OptionEffect::receive_buffer: {
       const std::size_t limit = receive_buffer_of(fd());
       const std::lock_guard receiving(receive_lock_);
@@ -235,6 +227,7 @@ void UdpSocket::give_up_rings() {
 void UdpSocket::follow_addresses() {
   const std::unique_lock guard(setup_lock_, std::try_to_lock);
   if (!guard || !ethernet_) return;
+  const auto generation = ethernet_->address_generation();  // before looking: what changes meanwhile is looked at again
   const auto is_gone = [&](const Attachment& one) {
     return !ethernet_->network().find_address(net::IpAddress::of(one.tuple.destination)).has_value();
   };
@@ -243,7 +236,7 @@ void UdpSocket::follow_addresses() {
   }
   std::erase_if(attachments_, is_gone);
   attach_all();
-  attached_generation_.store(ethernet_->address_generation(), std::memory_order_relaxed);
+  attached_generation_.store(generation, std::memory_order_relaxed);
 }
 
 bool UdpSocket::accepts(const EndName& source) const noexcept {

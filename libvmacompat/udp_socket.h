@@ -84,7 +84,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void follow_addresses();
 
   // udp_receive.cc
-  std::optional<Result<ssize_t>> receive_from_ring(msghdr& message, int flags);
+  Result<ssize_t> receive_from_ring(msghdr& message, int flags);
   Result<ssize_t> receive_from_kernel(msghdr& message, int flags);
   bool progress() noexcept;
   bool is_kernel_due() noexcept;

@@ -18,13 +18,6 @@ using runtime::KernelReason;
 
 namespace {
 
-Result<SocketAddress> name_by(int (*call)(int, sockaddr*, socklen_t*), int fd, const char* where) {
-  sockaddr_storage storage{};
-  socklen_t length = sizeof storage;
-  if (call(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return Error::last(where);
-  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length);
-}
-
 /// Which answers of a connect mean that the ring has not taken the connection, so that the kernel may.
 bool is_refusal(const Status& connected) {
   if (connected) return false;

@@ -150,4 +150,11 @@ bool operator==(const SocketAddress& a, const SocketAddress& b) {
   return true;
 }
 
+Result<SocketAddress> name_by(int (*call)(int, sockaddr*, socklen_t*), int fd, const char* where) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (call(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return Error::last(where);
+  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length);
+}
+
 }  // namespace ringsock

@@ -66,4 +66,9 @@ class SocketAddress {
   } storage_;
 };
 
+/// What getsockname(2) or getpeername(2), which is `call`, says of socket `fd`. Errors: those of the call;
+/// EAFNOSUPPORT.
+/// @param where  for the error
+Result<SocketAddress> name_by(int (*call)(int, sockaddr*, socklen_t*), int fd, const char* where);
+
 }  // namespace ringsock

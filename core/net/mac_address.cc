@@ -1,23 +1,16 @@
 #include "core/net/mac_address.h"
 
-#include <algorithm>
+#include <bit>
 #include <cstdio>
-#include <cstring>
+
+#include "core/wire/ethernet.h"
 
 namespace ringsock::net {
 
 MacAddress multicast_mac(const IpAddress& group) {
-  const auto bytes = group.bytes();
-  MacAddress mac{};
-  if (group.is_v4()) {
-    mac = {0x01, 0x00, 0x5e};
-    std::memcpy(&mac[3], &bytes[1], 3);
-    mac[3] &= 0x7f;
-  } else if (group.is_v6()) {
-    mac = {0x33, 0x33};
-    std::memcpy(&mac[2], &bytes[12], 4);
-  }
-  return mac;
+  if (group.is_v4()) return wire::multicast_mac(std::bit_cast<wire::Be32>(group.in4()));
+  if (group.is_v6()) return wire::multicast_mac(std::bit_cast<std::array<std::uint8_t, 16>>(group.in6()));
+  return {};
 }
 
 std::string to_string(const MacAddress& mac) {

@@ -27,17 +27,6 @@ namespace {
 [[maybe_unused]] const int kPretends = ::setenv("RINGSOCK_TEST_SOFT_LIKE", "unforkable", 1);
 [[maybe_unused]] const int kForkMode = ::setenv("RDMAV_FORK_SAFE", "1", 1);
 
-/// Whether the kernel knows no connection under the number.
-bool is_off_kernel(int fd) {
-  sockaddr_storage name{};
-  socklen_t length = sizeof name;
-  return ::syscall(SYS_getpeername, fd, &name, &length) != 0;
-}
-
-void expect(bool holds, const char* what) {
-  if (!holds) throw std::runtime_error(what);
-}
-
 /// A peer that is not in fork mode: by system calls, which no library sees.
 int plain_connect(std::uint16_t port) {
   const int fd = static_cast<int>(::syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));

@@ -43,10 +43,6 @@ Call call(Body body) {
   return {fd, peer};
 }
 
-void expect(bool holds, const char* what) {
-  if (!holds) throw std::runtime_error(what);
-}
-
 TEST(Fork, AServerThatForksForEachClientServesThem) {
   const Listener listener = listen_anywhere();
   constexpr int kClients = 8;

@@ -86,6 +86,16 @@ bool is_on_ring(int fd) {
   return domain == AF_UNIX;
 }
 
+bool is_off_kernel(int fd) {
+  sockaddr_storage name{};
+  socklen_t length = sizeof name;
+  return ::syscall(SYS_getpeername, fd, &name, &length) != 0;
+}
+
+void expect(bool holds, const char* what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
 void send_all(int fd, const std::string& text) {
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t sent = ::send(fd, text.data() + done, text.size() - done, MSG_NOSIGNAL);

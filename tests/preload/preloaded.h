@@ -19,6 +19,10 @@ Listener listen_anywhere();
 int connect_to(std::uint16_t port);
 /// By a direct system call: a connection on a ring is an AF_UNIX socket to the kernel.
 bool is_on_ring(int fd);
+/// Likewise: the kernel knows no connection under the number.
+bool is_off_kernel(int fd);
+/// An exception with `what` unless it holds.
+void expect(bool holds, const char* what);
 
 /// The whole of `text`, or an exception with errno's text.
 void send_all(int fd, const std::string& text);

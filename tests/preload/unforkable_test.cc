@@ -19,17 +19,6 @@ namespace {
 
 [[maybe_unused]] const int kPretends = ::setenv("RINGSOCK_TEST_SOFT_LIKE", "unforkable", 1);
 
-/// Whether the kernel knows no connection under the number.
-bool is_off_kernel(int fd) {
-  sockaddr_storage name{};
-  socklen_t length = sizeof name;
-  return ::syscall(SYS_getpeername, fd, &name, &length) != 0;
-}
-
-void expect(bool holds, const char* what) {
-  if (!holds) throw std::runtime_error(what);
-}
-
 std::string read_to_end(int fd) {
   std::string text;
   char part[256];
