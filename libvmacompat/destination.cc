@@ -1,6 +1,5 @@
 #include "libvmacompat/destination.h"
 
-#include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -12,23 +11,11 @@
 #include "core/wire/ip.h"
 #include "core/wire/udp.h"
 #include "libvmacompat/process.h"
+#include "libvmacompat/socket_options.h"
 
 namespace ringsock::vma {
 
 namespace {
-
-int option_of(int fd, int level, int name, int if_unknown) {
-  int value = if_unknown;
-  socklen_t length = sizeof value;
-  return ::getsockopt(fd, level, name, &value, &length) == 0 ? value : if_unknown;
-}
-
-int bound_interface_of(int fd) {
-  char name[IFNAMSIZ]{};
-  socklen_t length = sizeof name;
-  if (::getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &length) != 0 || name[0] == '\0') return 0;
-  return static_cast<int>(::if_nametoindex(name));
-}
 
 /// IP_MULTICAST_IF tells an address of the interface, or nothing.
 int v4_multicast_interface_of(int fd) {
@@ -119,7 +106,11 @@ void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const
   const SocketAddress bound = local.unmapped();
   net::PathQuery query;
   query.destination = net::IpAddress::of(destination);
-  if (!bound.is_wildcard() && bound.family() == destination.family()) query.source = net::IpAddress::of(bound);
+  const net::IpAddress own = net::IpAddress::of(bound);
+  if (!bound.is_wildcard() && !own.is_multicast() && bound.family() == destination.family()) {
+    if (!network.find_address(own)) return;  // bound to a broadcast address, or to one that is not there
+    query.source = own;
+  }
   query.oif = options.bound_interface;
   if (destination.family() == AF_INET6 && destination.in6().sin6_scope_id != 0) {
     query.oif = static_cast<int>(destination.in6().sin6_scope_id);

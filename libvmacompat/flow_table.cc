@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/net/ip_address.h"
-
 namespace ringsock::vma {
 
 std::size_t FlowTable::Hash::operator()(const Key& key) const noexcept {
@@ -33,7 +31,7 @@ Status FlowTable::attach(const verbs::FlowTuple& tuple, DatagramSink& sink,
     if (!flow) return flow.error();
     Entry entry;
     entry.flow = *std::move(flow);
-    entry.is_group = net::IpAddress::of(tuple.destination).is_multicast();
+    entry.is_group = tuple.destination_mac && (tuple.destination_mac->front() & 1) != 0;
     place = entries_.emplace(key, std::move(entry)).first;
     if (key.source.port != 0) ++exact_;
   }

@@ -1,5 +1,6 @@
 #include "libvmacompat/socket_options.h"
 
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
@@ -23,10 +24,15 @@ OptionEffect socket_level(int name) {
     case SO_SNDTIMEO: return OptionEffect::time_outs;
     case SO_REUSEPORT: return OptionEffect::shared_port;
     case SO_BINDTODEVICE:
+    case SO_BINDTOIFINDEX: return OptionEffect::bound_interface;
+    case SO_BROADCAST: return OptionEffect::broadcast;
+    case SO_ATTACH_FILTER:
+    case SO_DETACH_FILTER:
+    case SO_ATTACH_BPF:
+    case SO_LOCK_FILTER: return OptionEffect::socket_filter;
     case SO_MARK:
     case SO_PRIORITY: return OptionEffect::sending;
     case SO_REUSEADDR:
-    case SO_BROADCAST:
     case SO_SNDBUF:
     case SO_SNDBUFFORCE:
     case SO_KEEPALIVE:
@@ -50,19 +56,7 @@ OptionEffect v4_level(int name) {
     case IP_RECVERR:
     case IP_FREEBIND:
     case IP_BIND_ADDRESS_NO_PORT:
-    case IP_MULTICAST_ALL:
-    case IP_ADD_MEMBERSHIP:
-    case IP_DROP_MEMBERSHIP:
-    case IP_ADD_SOURCE_MEMBERSHIP:
-    case IP_DROP_SOURCE_MEMBERSHIP:
-    case IP_BLOCK_SOURCE:
-    case IP_UNBLOCK_SOURCE:
-    case MCAST_JOIN_GROUP:
-    case MCAST_LEAVE_GROUP:
-    case MCAST_JOIN_SOURCE_GROUP:
-    case MCAST_LEAVE_SOURCE_GROUP:
-    case MCAST_BLOCK_SOURCE:
-    case MCAST_UNBLOCK_SOURCE: return OptionEffect::none;
+    case IP_MULTICAST_ALL: return OptionEffect::none;
     default: return OptionEffect::kernel_only;
   }
 }
@@ -77,13 +71,7 @@ OptionEffect v6_level(int name) {
     case IPV6_MTU_DISCOVER: return OptionEffect::sending;
     case IPV6_V6ONLY:
     case IPV6_RECVERR:
-    case IPV6_JOIN_GROUP:
-    case IPV6_LEAVE_GROUP:
-    case IPV6_MULTICAST_ALL:
-    case MCAST_JOIN_GROUP:
-    case MCAST_LEAVE_GROUP:
-    case MCAST_JOIN_SOURCE_GROUP:
-    case MCAST_LEAVE_SOURCE_GROUP: return OptionEffect::none;
+    case IPV6_MULTICAST_ALL: return OptionEffect::none;
     default: return OptionEffect::kernel_only;
   }
 }
@@ -114,10 +102,21 @@ std::size_t receive_buffer_of(int fd) {
   return std::max<std::size_t>(static_cast<std::size_t>(bytes), process().config.rx_bytes_min);
 }
 
-bool is_v6_only(int fd) {
-  int on = 0;
-  socklen_t length = sizeof on;
-  return ::getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, &length) == 0 && on != 0;
+int option_of(int fd, int level, int name, int if_unknown) {
+  int value = if_unknown;
+  socklen_t length = sizeof value;
+  return ::getsockopt(fd, level, name, &value, &length) == 0 ? value : if_unknown;
+}
+
+bool is_v6_only(int fd) { return option_of(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0) != 0; }
+
+int bound_interface_of(int fd) {
+  const int index = option_of(fd, SOL_SOCKET, SO_BINDTOIFINDEX, -1);
+  if (index >= 0) return index;
+  char name[IFNAMSIZ]{};  // Linux before 5.1
+  socklen_t length = sizeof name;
+  if (::getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &length) != 0 || name[0] == '\0') return 0;
+  return static_cast<int>(::if_nametoindex(name));
 }
 
 void learn_time_outs(runtime::Endpoint& endpoint, int fd) {

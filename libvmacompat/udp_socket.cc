@@ -23,10 +23,6 @@ namespace ringsock::vma {
 
 namespace {
 
-bool is_same(const verbs::FlowTuple& a, const verbs::FlowTuple& b) {
-  return a.destination == b.destination && a.source == b.source;
-}
-
 Nanos wall_clock() {
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
@@ -109,14 +105,24 @@ void UdpSocket::learn_names() {
 // ------------------------------------------------------------------------------------------------------------
 
 Status UdpSocket::set_option(int level, int name, const void* value, socklen_t length) {
+  const OptionEffect effect = effect_of(level, name);
+  if (effect == OptionEffect::socket_filter) {
+    const std::lock_guard guard(setup_lock_);
+    give_up_rings();  // the filter that a socket may have is ours until then
+  }
   if (::setsockopt(fd(), level, name, value, length) != 0) return Error::last("setsockopt");
   const std::lock_guard guard(setup_lock_);
   {
     const std::lock_guard receiving(receive_lock_);
     if (receive_options_.note(level, name, value, length)) return ok();
   }
-  switch (effect_of(level, name)) {
-    case OptionEffect::none: break;
+  if (const auto group = group_of_option(level, name, value, length)) {
+    learn_membership(*group);
+    return ok();
+  }
+  switch (effect) {
+    case OptionEffect::none:
+    case OptionEffect::socket_filter: break;
     case OptionEffect::sending: options_generation_.fetch_add(1, std::memory_order_relaxed); break;
     case OptionEffect::receive_buffer: {
       const std::size_t limit = receive_buffer_of(fd());
@@ -126,6 +132,11 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
     }
     case OptionEffect::time_outs: learn_time_outs(*this, fd()); break;
     case OptionEffect::shared_port: shares_port_.store(true, std::memory_order_relaxed); break;
+    case OptionEffect::bound_interface: learn_bound_interface(); break;
+    case OptionEffect::broadcast:
+      hears_broadcast_ = option_of(fd(), SOL_SOCKET, SO_BROADCAST, 0) != 0;
+      attach_all();
+      break;
     case OptionEffect::kernel_only:
       log_info("descriptor %d: socket option %d of level %d leaves it to the kernel", fd(), name, level);
       give_up_rings();
@@ -157,26 +168,31 @@ Ethernet* UdpSocket::ethernet() {
 }
 
 void UdpSocket::attach_all() {
+  if (kernel_only_.load(std::memory_order_relaxed) || local_.port() == 0) return;
+  if (net::IpAddress::of(local_).is_loopback() || ethernet() == nullptr) return;
+  const auto generation = ethernet_->address_generation();  // before looking: what changes meanwhile is looked at again
   // Which process gets what of a port that several have, only the kernel knows.
-  if (kernel_only_.load(std::memory_order_relaxed) || shares_port() || local_.port() == 0) return;
+  if (!shares_port()) attach_own_addresses();
+  attach_groups();
+  attached_generation_.store(generation, std::memory_order_relaxed);
+}
+
+void UdpSocket::attach_own_addresses() {
   const SocketAddress local = local_.unmapped();
-  const net::IpAddress address = net::IpAddress::of(local);
-  if (address.is_loopback() || address.is_multicast() || ethernet() == nullptr) return;
-  const auto generation = ethernet_->address_generation();
   net::NetworkState& network = ethernet_->network();
   if (!local.is_wildcard()) {
     const int scope = domain_ == AF_INET6 ? static_cast<int>(local_.in6().sin6_scope_id) : 0;
-    const auto place = network.find_address(address, scope);
-    if (place) attach_at(local, place->ifindex);
+    const auto place = network.find_address(net::IpAddress::of(local), scope);
+    if (place) attach_at(local, bound_interface_ != 0 ? bound_interface_ : place->ifindex);
   } else if (is_bound_) {
     const bool v4_too = domain_ == AF_INET || !is_v6_only(fd());
     for (const net::InterfaceAddress& one : network.addresses()) {
       const bool fits = one.address.is_v4() ? v4_too : domain_ == AF_INET6;
       if (!fits || one.address.is_loopback() || one.is_tentative()) continue;
+      if (bound_interface_ != 0 && bound_interface_ != one.ifindex) continue;
       attach_at(one.address.with_port(local.port()), one.ifindex);
     }
   }
-  attached_generation_.store(generation, std::memory_order_relaxed);
 }
 
 void UdpSocket::attach_at(const SocketAddress& local, int ifindex) {
@@ -191,8 +207,8 @@ void UdpSocket::attach_at(const SocketAddress& local, int ifindex) {
 /// Unless a rule has it that the kernel receives there.
 void UdpSocket::attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple) {
   if (process().rules().decide(config::VmaRole::udp_receiver, tuple.destination) == config::VmaTransport::os) return;
-  const auto is_there = [&](const Attachment& one) { return one.ring == ring && is_same(one.tuple, tuple); };
-  if (std::any_of(attachments_.begin(), attachments_.end(), is_there)) return;
+  Attachment attachment{ring, tuple};
+  if (std::find(attachments_.begin(), attachments_.end(), attachment) != attachments_.end()) return;
   // Polled before anything can come by it.
   const std::size_t count = ring_count_.load(std::memory_order_relaxed);
   if (std::find(rings_.begin(), rings_.begin() + static_cast<std::ptrdiff_t>(count), ring) ==
@@ -208,7 +224,7 @@ void UdpSocket::attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple
              std::strerror(attached.error().code));
     return;
   }
-  attachments_.push_back({ring, tuple});
+  attachments_.push_back(std::move(attachment));
   kernel_hint_.store(true, std::memory_order_relaxed);  // what came before is there
 }
 
@@ -220,6 +236,14 @@ void UdpSocket::detach_all() {
 void UdpSocket::give_up_rings() {
   kernel_only_.store(true, std::memory_order_relaxed);
   detach_all();
+  static_cast<void>(refuse_copies_of({}));
+  options_generation_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void UdpSocket::learn_bound_interface() {
+  bound_interface_ = bound_interface_of(fd());
+  detach_all();
+  attach_all();
   options_generation_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -227,9 +251,9 @@ void UdpSocket::give_up_rings() {
 void UdpSocket::follow_addresses() {
   const std::unique_lock guard(setup_lock_, std::try_to_lock);
   if (!guard || !ethernet_) return;
-  const auto generation = ethernet_->address_generation();  // before looking: what changes meanwhile is looked at again
+  const auto generation = ethernet_->address_generation();
   const auto is_gone = [&](const Attachment& one) {
-    return !ethernet_->network().find_address(net::IpAddress::of(one.tuple.destination)).has_value();
+    return !one.is_group() && !ethernet_->network().find_address(net::IpAddress::of(one.tuple.destination)).has_value();
   };
   for (const Attachment& one : attachments_) {
     if (is_gone(one)) one.ring->detach(one.tuple, *this);
@@ -245,6 +269,8 @@ bool UdpSocket::accepts(const EndName& source) const noexcept {
 
 void UdpSocket::deliver(Arrival arrival) noexcept {
   const std::lock_guard guard(receive_lock_);
+  if (!source_filters_.empty() && is_filtered(arrival)) [[unlikely]]
+    return;
   if (arrivals_.payload_bytes() + arrival.frame.payload_bytes > receive_limit_ && !arrivals_.empty()) {
     ++dropped_;
     return;
@@ -260,7 +286,8 @@ void UdpSocket::deliver(Arrival arrival) noexcept {
 
 void UdpSocket::closed() noexcept {
   const std::lock_guard guard(setup_lock_);
-  give_up_rings();
+  kernel_only_.store(true, std::memory_order_relaxed);
+  detach_all();
 }
 
 void UdpSocket::descriptor_closed(int fd) noexcept {

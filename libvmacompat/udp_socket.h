@@ -15,11 +15,13 @@
 #include "core/base/mutex.h"
 #include "core/base/socket_address.h"
 #include "core/base/unique_fd.h"
+#include "core/device/soft/packet/copy_filter.h"
 #include "core/runtime/endpoint.h"
 #include "libvmacompat/arrival.h"
 #include "libvmacompat/datagram_sink.h"
 #include "libvmacompat/destination.h"
 #include "libvmacompat/ethernet.h"
+#include "libvmacompat/memberships.h"
 #include "libvmacompat/receive_options.h"
 
 namespace ringsock::vma {
@@ -67,6 +69,11 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   struct Attachment {
     std::shared_ptr<Ring> ring;
     verbs::FlowTuple tuple;
+    /// Multicast or broadcast: the kernel has it, too.
+    [[nodiscard]] bool is_group() const { return tuple.destination_mac.has_value(); }
+    bool operator==(const Attachment& other) const {
+      return ring == other.ring && tuple.destination == other.tuple.destination && tuple.source == other.tuple.source;
+    }
   };
   static constexpr std::size_t kMostRings = 16;
   static constexpr std::size_t kMostDestinations = 64;
@@ -77,11 +84,20 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void learn_names();
   Ethernet* ethernet();
   void attach_all();
+  void attach_own_addresses();
   void attach_at(const SocketAddress& local, int ifindex);
   void attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple);
   void detach_all();
   void give_up_rings();
   void follow_addresses();
+  void learn_bound_interface();
+
+  // udp_groups.cc: setup_lock_ held, unless said otherwise
+  void learn_membership(const net::IpAddress& group);
+  void attach_groups();
+  bool refuse_copies_of(const std::vector<Attachment>& groups);
+  std::vector<Attachment> wanted_groups();
+  [[nodiscard]] bool is_filtered(const Arrival& arrival) const;
 
   // udp_receive.cc
   Result<ssize_t> receive_from_ring(msghdr& message, int flags);
@@ -104,8 +120,12 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   bool ethernet_failed_ = false;
   bool is_bound_ = false;  ///< by the application: datagrams may come by every interface
   SocketAddress local_;
-  SocketAddress peer_;  ///< unspecified: not connected
+  SocketAddress peer_;            ///< unspecified: not connected
+  int bound_interface_ = 0;       ///< SO_BINDTODEVICE; 0: none
+  bool hears_broadcast_ = false;  ///< SO_BROADCAST: by rings, too
+  std::vector<Membership> memberships_;
   std::vector<Attachment> attachments_;
+  std::vector<soft::CopiedFlow> refused_;  ///< whose copies the kernel's socket refuses
   std::atomic<std::uint64_t> attached_generation_{0};
   std::atomic<bool> kernel_only_{false};  ///< an option, a rule or another process is in the way
   std::atomic<bool> shares_port_{false};
@@ -120,7 +140,8 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   BiasedMutex receive_lock_;
   ArrivalQueue arrivals_;
   ReceiveOptions receive_options_;
-  std::size_t receive_limit_;  ///< bytes of payload that may wait
+  std::vector<Membership> source_filters_;  ///< memberships that do not want all
+  std::size_t receive_limit_;               ///< bytes of payload that may wait
   std::uint64_t dropped_ = 0;
   std::atomic<bool> kernel_hint_{true};  ///< the kernel socket may have something
   std::atomic<unsigned> polls_{0};       ///< since the kernel socket was looked at

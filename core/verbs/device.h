@@ -64,6 +64,9 @@ class Device {
   [[nodiscard]] virtual bool survives_fork() const { return true; }
   /// Whether both ends of its connections are on this host. Statistics call it embedded, the others RDMA.
   [[nodiscard]] virtual bool is_embedded() const { return false; }
+  /// Whether the kernel's own copy of a multicast or broadcast packet that a ring has taken can be told from others, so
+  /// that a kernel socket may refuse it (soft/packet/copy_filter.h).
+  [[nodiscard]] virtual bool marks_copies() const { return false; }
   virtual Result<ibv_device_attr> query_device() = 0;
   virtual Result<ibv_port_attr> query_port(std::uint8_t port) = 0;
 

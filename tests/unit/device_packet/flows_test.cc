@@ -4,6 +4,7 @@
 #include <set>
 #include <thread>
 
+#include "core/device/soft/packet/copy_filter.h"
 #include "tests/unit/device_packet/packet_test.h"
 
 namespace ringsock::testing {
@@ -118,6 +119,48 @@ TEST_F(PacketFlows, MulticastIsForTheRingAndForTheKernel) {
   EXPECT_EQ(one.receive()->payload(), "to all");
   EXPECT_EQ(two.receive()->payload(), "to all");
   EXPECT_EQ(receive_from(member), "to all");
+}
+
+TEST_F(PacketFlows, AKernelSocketRefusesCopiesOfWhatARingHasTaken) {
+  TestRing ring(world->bob);
+  const SocketAddress group = SocketAddress::v4(0xef010203, 4000), other = SocketAddress::v4(0xef010204, 4000);
+  UniqueFd member;
+  {
+    InNamespace there(world->bob.space.get());
+    member.reset(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  }
+  const SocketAddress any = SocketAddress::v4(INADDR_ANY, 4000);
+  ASSERT_EQ(::bind(member.get(), any.get(), any.length()), 0);
+  for (const SocketAddress& one : {group, other}) {
+    ip_mreqn join{one.in4().sin_addr, {}, static_cast<int>(world->bob.ifindex)};
+    ASSERT_EQ(::setsockopt(member.get(), IPPROTO_IP, IP_ADD_MEMBERSHIP, &join, sizeof join), 0);
+  }
+  const UniqueFd alice = world->alice.udp_socket();
+  ip_mreqn through{{}, {}, static_cast<int>(world->alice.ifindex)};
+  ASSERT_EQ(::setsockopt(alice.get(), IPPROTO_IP, IP_MULTICAST_IF, &through, sizeof through), 0);
+  const soft::CopiedFlow refused[] = {{static_cast<int>(world->bob.ifindex), net::IpAddress::of(group)}};
+  ASSERT_TRUE(soft::refuse_copies(member.get(), refused));
+
+  send_to(alice, group, "no ring has a rule yet");
+  EXPECT_EQ(receive_from(member), "no ring has a rule yet");
+  {
+    const auto flow = ring.take({.protocol = IPPROTO_UDP, .destination = group});
+    const auto other_flow = ring.take({.protocol = IPPROTO_UDP, .destination = other});
+    send_to(alice, group, "by the ring");
+    send_to(alice, other, "by both");
+    EXPECT_EQ(ring.receive()->payload(), "by the ring");
+    EXPECT_EQ(ring.receive()->payload(), "by both");
+    EXPECT_EQ(receive_from(member), "by both");
+  }
+  send_to(alice, group, "the rule is gone");
+  EXPECT_EQ(receive_from(member), "the rule is gone");
+
+  const auto flow = ring.take({.protocol = IPPROTO_UDP, .destination = group});
+  ASSERT_TRUE(soft::accept_copies(member.get()));
+  ASSERT_TRUE(soft::accept_copies(member.get())) << "without a filter, too";
+  send_to(alice, group, "by both");
+  EXPECT_EQ(ring.receive()->payload(), "by both");
+  EXPECT_EQ(receive_from(member), "by both");
 }
 
 TEST_F(PacketFlows, NothingIsLostOrDoubledWhileRulesComeAndGo) {

@@ -35,7 +35,11 @@ struct filter_settings {
 
 /* The only entry, per CPU, of the map of what was taken: bit n of the words is ring n + 1. */
 struct taken_by {
-  __u64 rings[RINGSOCK_RING_WORDS];
+  __u64 rings[RINGSOCK_RING_WORDS];  /* instead of the kernel */
+  __u64 copies[RINGSOCK_RING_WORDS]; /* beside the kernel */
 };
+
+/* What a packet that a ring took beside the kernel carries as tc_index, for socket filters of kernel sockets. */
+#define RINGSOCK_COPY_MARK 0x5273
 
 #endif

@@ -41,7 +41,7 @@
 // which a rule takes effect, packets go to the ring instead of the kernel, each packet to exactly one of them: whether
 // the kernel drops a packet follows from whether the ring took that very packet. What came before is in the kernel's
 // socket, to be read from there, first. When the rule goes, what the ring has taken before is still to be polled.
-// Multicast and broadcast are taken by the ring and by the kernel.
+// Multicast and broadcast are taken by the ring and by the kernel, whose copy is marked (copy_filter.h).
 //
 // The interface: get_async_event() has IBV_EVENT_PORT_ERR and IBV_EVENT_PORT_ACTIVE when the link goes down and up,
 // IBV_EVENT_DEVICE_FATAL when the interface is gone: then queue pairs are in error, receives flush, sleepers wake.
@@ -101,6 +101,7 @@ class PacketDevice final : public verbs::Device {
   ibv_context& context() override;
   [[nodiscard]] const char* name() const override { return name_.c_str(); }
   [[nodiscard]] std::uint32_t max_inline_data() const override;
+  [[nodiscard]] bool marks_copies() const override { return true; }
   Result<ibv_device_attr> query_device() override;
   Result<ibv_port_attr> query_port(std::uint8_t port) override;
   Result<verbs::Pd> alloc_pd() override;

@@ -1,7 +1,8 @@
 /* Steering for rings of packet sockets. take_into_ring() is the socket filter of one ring. A packet socket sees a frame
    before tc does, on the same CPU and in the same softirq with nothing in between, so the filter writes down for this
    CPU whether its ring takes the frame, and keep_from_kernel(), at tc ingress, drops the frame if one has. So each
-   unicast packet goes to exactly one of ring and kernel, also while rules come and go. */
+   unicast packet goes to exactly one of ring and kernel, also while rules come and go. Multicast and broadcast are the
+   kernel's, too; those that a ring has taken are marked, so that a socket which has it from the ring can refuse it. */
 #include "core/device/soft/packet/flow_lookup.bpf.inc"
 
 #define ETHERNET_BYTES 14
@@ -47,6 +48,14 @@ static __always_inline int read_headers(struct __sk_buff* frame, struct flow_key
   return 1;
 }
 
+static __always_inline void write_bit(__u64* words, __u32 bit, int value) {
+  const __u64 mask = 1ULL << (bit % 64);
+  if (value)
+    words[bit / 64] |= mask;
+  else
+    words[bit / 64] &= ~mask;
+}
+
 SEC("socket")
 int take_into_ring(struct __sk_buff* frame) {
   const __u32 only = 0;
@@ -62,11 +71,8 @@ int take_into_ring(struct __sk_buff* frame) {
   if (!by || bit >= RINGSOCK_MAX_RINGS) return LEAVE;
   /* Written in any case: what this CPU's last frame has left must not count for this one. Other listeners than the ring
      want multicast and broadcast. */
-  __u64* word = &by->rings[bit / 64];
-  if (mine && frame->pkt_type == TO_US)
-    *word |= 1ULL << (bit % 64);
-  else
-    *word &= ~(1ULL << (bit % 64));
+  write_bit(by->rings, bit, mine && frame->pkt_type == TO_US);
+  write_bit(by->copies, bit, mine && frame->pkt_type != TO_US);
   return mine ? TAKE : LEAVE;
 }
 
@@ -74,13 +80,15 @@ SEC("tc")
 int keep_from_kernel(struct __sk_buff* frame) {
   const __u32 only = 0;
   struct taken_by* by = bpf_map_lookup_elem(&taken, &only);
-  __u64 any = 0;
+  __u64 any = 0, copied = 0;
   if (!by) return TC_NEXT;
 #pragma unroll
   for (int i = 0; i < RINGSOCK_RING_WORDS; ++i) {
     any |= by->rings[i];
-    by->rings[i] = 0;
+    copied |= by->copies[i];
+    by->rings[i] = by->copies[i] = 0;
   }
+  if (copied) frame->tc_index = RINGSOCK_COPY_MARK;
   return any ? TC_DROP : TC_NEXT;
 }
 

@@ -1,0 +1,116 @@
+#include "libvmacompat/memberships.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "core/base/socket_address.h"
+
+namespace ringsock::vma {
+
+namespace {
+
+/// Most sources are few.
+constexpr std::uint32_t kUsualSources = 16;
+
+std::optional<net::IpAddress> address_of(const sockaddr_storage& name) {
+  const auto address = SocketAddress::from(reinterpret_cast<const sockaddr*>(&name), sizeof name);
+  if (!address) return std::nullopt;
+  return net::IpAddress::of(*address);
+}
+
+/// Field of what setsockopt(2) was given, if it is that long.
+template <class Field>
+std::optional<Field> field_at(const void* value, socklen_t length, std::size_t offset) {
+  Field field;
+  if (value == nullptr || length < offset + sizeof field) return std::nullopt;
+  std::memcpy(&field, static_cast<const std::byte*>(value) + offset, sizeof field);
+  return field;
+}
+
+std::optional<net::IpAddress> v4_at(const void* value, socklen_t length, std::size_t offset) {
+  const auto address = field_at<in_addr>(value, length, offset);
+  return address ? std::optional(net::IpAddress::v4(*address)) : std::nullopt;
+}
+
+std::optional<net::IpAddress> of_protocol_independent(int name, const void* value, socklen_t length) {
+  std::size_t offset = 0;
+  switch (name) {
+    case MCAST_JOIN_GROUP:
+    case MCAST_LEAVE_GROUP: offset = offsetof(group_req, gr_group); break;
+    case MCAST_JOIN_SOURCE_GROUP:
+    case MCAST_LEAVE_SOURCE_GROUP:
+    case MCAST_BLOCK_SOURCE:
+    case MCAST_UNBLOCK_SOURCE: offset = offsetof(group_source_req, gsr_group); break;
+    case MCAST_MSFILTER: offset = offsetof(group_filter, gf_group); break;
+    default: return std::nullopt;
+  }
+  const auto address = field_at<sockaddr_storage>(value, length, offset);
+  return address ? address_of(*address) : std::nullopt;
+}
+
+/// A buffer for struct group_filter with its variable part.
+struct FilterBuffer {
+  explicit FilterBuffer(std::uint32_t sources) : bytes(GROUP_FILTER_SIZE(sources)) {}
+  group_filter& filter() { return *reinterpret_cast<group_filter*>(bytes.data()); }
+  std::vector<std::byte> bytes;
+};
+
+/// The kernel's answer, with room for `room` sources; it tells in any case how many there are.
+std::optional<FilterBuffer> ask_filter(int fd, const net::IpAddress& group, int ifindex, std::uint32_t room) {
+  FilterBuffer buffer(room);
+  const SocketAddress name = group.with_port(0);
+  buffer.filter().gf_interface = static_cast<std::uint32_t>(ifindex);
+  std::memcpy(&buffer.filter().gf_group, name.get(), name.length());
+  buffer.filter().gf_numsrc = room;
+  auto length = static_cast<socklen_t>(buffer.bytes.size());
+  const int level = group.is_v4() ? IPPROTO_IP : IPPROTO_IPV6;
+  if (::getsockopt(fd, level, MCAST_MSFILTER, buffer.bytes.data(), &length) != 0) return std::nullopt;
+  return buffer;
+}
+
+}  // namespace
+
+bool Membership::wants_from(const net::IpAddress& source) const {
+  const bool is_named = std::find(sources.begin(), sources.end(), source) != sources.end();
+  return is_named != excludes;
+}
+
+std::optional<net::IpAddress> group_of_option(int level, int name, const void* value, socklen_t length) {
+  if (level == IPPROTO_IP) {
+    switch (name) {
+      case IP_ADD_MEMBERSHIP:
+      case IP_DROP_MEMBERSHIP: return v4_at(value, length, offsetof(ip_mreq, imr_multiaddr));
+      case IP_ADD_SOURCE_MEMBERSHIP:
+      case IP_DROP_SOURCE_MEMBERSHIP:
+      case IP_BLOCK_SOURCE:
+      case IP_UNBLOCK_SOURCE: return v4_at(value, length, offsetof(ip_mreq_source, imr_multiaddr));
+      case IP_MSFILTER: return v4_at(value, length, offsetof(ip_msfilter, imsf_multiaddr));
+      default: return of_protocol_independent(name, value, length);
+    }
+  }
+  if (level != IPPROTO_IPV6) return std::nullopt;
+  if (name != IPV6_JOIN_GROUP && name != IPV6_LEAVE_GROUP) return of_protocol_independent(name, value, length);
+  const auto address = field_at<in6_addr>(value, length, offsetof(ipv6_mreq, ipv6mr_multiaddr));
+  return address ? std::optional(net::IpAddress::v6(*address)) : std::nullopt;
+}
+
+std::optional<Membership> membership_of(int fd, const net::IpAddress& group, int ifindex) {
+  std::uint32_t room = kUsualSources;
+  auto answer = ask_filter(fd, group, ifindex, room);
+  while (answer && answer->filter().gf_numsrc > room) {
+    room = answer->filter().gf_numsrc;
+    answer = ask_filter(fd, group, ifindex, room);
+  }
+  if (!answer) return std::nullopt;
+  const group_filter& filter = answer->filter();
+  Membership out{.group = group, .ifindex = ifindex, .excludes = filter.gf_fmode == MCAST_EXCLUDE, .sources = {}};
+  for (std::uint32_t i = 0; i < filter.gf_numsrc; ++i) {
+    if (const auto source = address_of(filter.gf_slist[i])) out.sources.push_back(*source);
+  }
+  return out;
+}
+
+}  // namespace ringsock::vma

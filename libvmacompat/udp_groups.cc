@@ -1,0 +1,106 @@
+// Multicast and broadcast by rings: the kernel's socket is the member, and refuses the copies of what rings bring.
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "core/base/log.h"
+#include "libvmacompat/interface.h"
+#include "libvmacompat/socket_options.h"
+#include "libvmacompat/udp_socket.h"
+
+namespace ringsock::vma {
+
+/// A socket option has changed something about `group`: what, the kernel knows best. setup_lock_ held.
+void UdpSocket::learn_membership(const net::IpAddress& group) {
+  std::erase_if(memberships_, [&](const Membership& one) { return one.group == group; });
+  if (ethernet() == nullptr) return;
+  for (const net::Link& link : ethernet_->network().links()) {
+    if (auto membership = membership_of(fd(), group, link.index)) memberships_.push_back(*std::move(membership));
+  }
+  {
+    const std::lock_guard receiving(receive_lock_);
+    source_filters_.clear();
+    std::copy_if(memberships_.begin(), memberships_.end(), std::back_inserter(source_filters_),
+                 [](const Membership& one) { return !one.wants_all(); });
+  }
+  attach_all();
+}
+
+/// Makes the rings' flows of groups what they should be. A copy of the kernel that is refused was taken by a ring, so
+/// nothing comes twice, or not at all, while flows come and go.
+void UdpSocket::attach_groups() {
+  const std::vector<Attachment> wanted = wanted_groups();
+  const auto is_unwanted = [&](const Attachment& one) {
+    return one.is_group() && std::find(wanted.begin(), wanted.end(), one) == wanted.end();
+  };
+  for (const Attachment& one : attachments_) {
+    if (is_unwanted(one)) one.ring->detach(one.tuple, *this);
+  }
+  std::erase_if(attachments_, is_unwanted);
+  if (!refuse_copies_of(wanted)) return;
+  for (const Attachment& one : wanted) attach(one.ring, one.tuple);
+  std::vector<Attachment> attached;
+  std::copy_if(attachments_.begin(), attachments_.end(), std::back_inserter(attached),
+               [](const Attachment& one) { return one.is_group(); });
+  static_cast<void>(refuse_copies_of(attached));  // the kernel's, where a ring could not
+}
+
+/// False: then all is the kernel's.
+bool UdpSocket::refuse_copies_of(const std::vector<Attachment>& groups) {
+  std::vector<soft::CopiedFlow> flows;
+  flows.reserve(groups.size());
+  for (const Attachment& one : groups) {
+    flows.push_back({one.ring->interface().ifindex(), net::IpAddress::of(one.tuple.destination)});
+  }
+  if (flows == refused_) return true;
+  const Status done = flows.empty() ? soft::accept_copies(fd()) : soft::refuse_copies(fd(), flows);
+  if (done) {
+    refused_ = std::move(flows);
+    return true;
+  }
+  log_info("multicast is received by the kernel: %s: %s", done.error().where, std::strerror(done.error().code));
+  const auto is_group = [](const Attachment& one) { return one.is_group(); };
+  for (const Attachment& one : attachments_) {
+    if (one.is_group()) one.ring->detach(one.tuple, *this);
+  }
+  std::erase_if(attachments_, is_group);
+  return false;
+}
+
+std::vector<UdpSocket::Attachment> UdpSocket::wanted_groups() {
+  std::vector<Attachment> out;
+  const SocketAddress local = local_.unmapped();
+  const net::IpAddress bound = net::IpAddress::of(local);
+  const bool v4_too = domain_ == AF_INET || !is_v6_only(fd());
+  const auto add = [&](const net::IpAddress& group, int ifindex, const net::MacAddress& mac) {
+    const bool fits = group.is_v4() ? v4_too : domain_ == AF_INET6;
+    const bool is_heard = local.is_wildcard() ? fits : bound == group;
+    if (!is_heard || (bound_interface_ != 0 && bound_interface_ != ifindex)) return;
+    auto ring = ethernet_->ring_on(ifindex);
+    if (!ring || !(*ring)->interface().device().marks_copies()) return;
+    Attachment one{*std::move(ring),
+                   {.protocol = IPPROTO_UDP, .destination = group.with_port(local.port()), .destination_mac = mac}};
+    if (std::find(out.begin(), out.end(), one) == out.end()) out.push_back(std::move(one));
+  };
+  for (const Membership& one : memberships_) add(one.group, one.ifindex, net::multicast_mac(one.group));
+  if (!hears_broadcast_) return out;
+  for (const net::InterfaceAddress& one : ethernet_->network().addresses()) {
+    if (!one.address.is_v4() || one.broadcast.is_unspecified() || one.address.is_loopback()) continue;
+    add(one.broadcast, one.ifindex, net::kBroadcastMac);
+    add(net::IpAddress::v4(INADDR_BROADCAST), one.ifindex, net::kBroadcastMac);
+  }
+  return out;
+}
+
+/// Whether a member does not want it from its sender. receive_lock_ held.
+bool UdpSocket::is_filtered(const Arrival& arrival) const {
+  const auto group = net::IpAddress::of(destination_of(arrival.bytes(), arrival.frame, 0));
+  const auto is_it = [&](const Membership& one) { return one.ifindex == arrival.ifindex && one.group == group; };
+  const auto filter = std::find_if(source_filters_.begin(), source_filters_.end(), is_it);
+  return filter != source_filters_.end() &&
+         !filter->wants_from(net::IpAddress::of(source_of(arrival.bytes(), arrival.frame, 0)));
+}
+
+}  // namespace ringsock::vma
