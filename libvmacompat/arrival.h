@@ -17,7 +17,7 @@ struct Arrival {
   verbs::BufferRef buffer;
   UdpFrame frame;
   int ifindex = 0;
-  Nanos time{};  ///< of arrival, CLOCK_REALTIME
+  Nanos time{};  ///< of arrival, CLOCK_REALTIME; 0: nobody wanted to know, or the device does not
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return buffer.bytes(); }
   [[nodiscard]] std::span<const std::byte> payload() const {

@@ -1,5 +1,6 @@
 #include "libvmacompat/destination.h"
 
+#include <linux/net_tstamp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -35,6 +36,9 @@ SendOptions SendOptions::of(int fd, int family) {
   SendOptions out;
   out.bound_interface = bound_interface_of(fd);
   out.mark = static_cast<std::uint32_t>(option_of(fd, SOL_SOCKET, SO_MARK, 0));
+  constexpr int kTimesOfSent =
+      SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_SCHED | SOF_TIMESTAMPING_TX_ACK;
+  out.wants_times = (option_of(fd, SOL_SOCKET, SO_TIMESTAMPING, 0) & kTimesOfSent) != 0;
   if (family == AF_INET) {
     out.traffic_class = static_cast<std::uint8_t>(option_of(fd, IPPROTO_IP, IP_TOS, 0));
     out.hop_limit = option_of(fd, IPPROTO_IP, IP_TTL, -1);
@@ -116,6 +120,7 @@ void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const
     query.oif = static_cast<int>(destination.in6().sin6_scope_id);
   }
   const bool is_group = query.destination.is_multicast();
+  if (options.wants_times) return;
   // Packets that may be fragmented on their way need identification numbers, which the kernel has.
   if (destination.family() == AF_INET && !options.forbids_fragments) return;
   if (is_group && (options.loops_multicast || options.multicast_interface < 0)) return;

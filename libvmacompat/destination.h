@@ -24,6 +24,7 @@ struct SendOptions {
   int multicast_hop_limit = 1;
   bool loops_multicast = true;    ///< sockets of this host get what is sent to a group
   bool forbids_fragments = true;  ///< DF: IP_PMTUDISC_WANT, DO, PROBE
+  bool wants_times = false;       ///< SO_TIMESTAMPING, of what is sent: the kernel tells them
 
   static SendOptions of(int fd, int family);
 };

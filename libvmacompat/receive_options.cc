@@ -1,5 +1,6 @@
 #include "libvmacompat/receive_options.h"
 
+#include <linux/net_tstamp.h>
 #include <netinet/in.h>
 #include <sys/time.h>
 
@@ -12,9 +13,15 @@ namespace {
 
 // <asm/socket.h>: libc's names are those of the old layouts on 64-bit hosts.
 constexpr int kTimestampOld = 29, kTimestampNsOld = 35, kTimestampNew = 63, kTimestampNsNew = 64;
+constexpr int kTimestampingOld = 37, kTimestampingNew = 65;
 
 struct TimeNew {
   std::int64_t seconds, fraction;
+};
+
+/// struct scm_timestamping: the kernel's time, an unused one, the network card's.
+struct ThreeTimes {
+  TimeNew of_kernel, unused, of_card;
 };
 
 class ControlWriter {
@@ -44,7 +51,14 @@ class ControlWriter {
   const std::size_t room_;
 };
 
+Nanos wall_clock() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return std::chrono::seconds(now.tv_sec) + Nanos(now.tv_nsec);
+}
+
 void write_time(ControlWriter& out, int option, Nanos time) {
+  if (time == Nanos::zero()) time = wall_clock();  // it came before the option did: the kernel does the same
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
   const std::int64_t nanos = (time - seconds).count();
   switch (option) {
@@ -86,6 +100,12 @@ bool ReceiveOptions::note(int level, int name, const void* value, socklen_t leng
     case kTimestampNsOld:
     case kTimestampNew:
     case kTimestampNsNew: time_stamp = on ? name : 0; return true;
+    case kTimestampingOld:
+    case kTimestampingNew:
+      // What the network card says of each packet, only the kernel tells.
+      if ((number & (SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE)) != 0) return false;
+      time_stamping = (number & SOF_TIMESTAMPING_SOFTWARE) != 0 ? name : 0;
+      return true;
     default: return false;
   }
 }
@@ -95,6 +115,11 @@ void write_control(const ReceiveOptions& options, const Arrival& arrival, std::u
   const auto bytes = arrival.bytes();
   const UdpFrame& frame = arrival.frame;
   if (options.time_stamp != 0) write_time(out, options.time_stamp, arrival.time);
+  if (options.time_stamping != 0 && arrival.time != Nanos::zero()) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(arrival.time);
+    out.add(SOL_SOCKET, options.time_stamping,
+            ThreeTimes{.of_kernel = {seconds.count(), (arrival.time - seconds).count()}, .unused = {}, .of_card = {}});
+  }
   if (options.overflow && dropped != 0) out.add(SOL_SOCKET, SO_RXQ_OVFL, dropped);
   const SocketAddress destination = destination_of(bytes, frame, arrival.ifindex);
   const int hops = hop_limit_of(bytes, frame);

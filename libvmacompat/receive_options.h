@@ -19,11 +19,12 @@ struct ReceiveOptions {
   bool v6_hop_limit = false;         ///< IPV6_RECVHOPLIMIT
   bool v6_traffic_class = false;     ///< IPV6_RECVTCLASS
   int time_stamp = 0;                ///< SO_TIMESTAMP(NS)_(OLD|NEW), or 0
+  int time_stamping = 0;             ///< SO_TIMESTAMPING_(OLD|NEW), when the kernel's times are asked for, or 0
   bool overflow = false;             ///< SO_RXQ_OVFL
 
   /// Takes notice of an option that the kernel has accepted. False: it is none of these.
   bool note(int level, int name, const void* value, socklen_t length);
-  [[nodiscard]] bool wants_time() const { return time_stamp != 0; }
+  [[nodiscard]] bool wants_time() const { return time_stamp != 0 || time_stamping != 0; }
 };
 
 /// Writes what was asked for into message.msg_control, sets msg_controllen, and MSG_CTRUNC in msg_flags when not all

@@ -73,6 +73,7 @@ Status Ring::make_queues() {
   auto receive_cq = device.create_cq(static_cast<int>(settings_.receive_entries), this, channel_.get(), 0);
   if (!receive_cq) return receive_cq.error();
   receive_cq_ = *std::move(receive_cq);
+  timed_cq_ = device.with_wallclock(*receive_cq_);
   auto send_cq = device.create_cq(static_cast<int>(settings_.send_entries), this, nullptr, 0);
   if (!send_cq) return send_cq.error();
   send_cq_ = *std::move(send_cq);
@@ -153,30 +154,58 @@ bool Ring::poll() {
   return any;
 }
 
-bool Ring::take_batch(Told& told) {
+/// What one look at the completion queue has found.
+struct Ring::Batch {
+  Batch() : has_times(false) {}  // the places are not initialised: most looks find nothing
   ibv_wc completions[kBatch];
-  const int count = ibv_poll_cq(receive_cq_.get(), kBatch, completions);
-  if (count <= 0) return false;
-  take(std::span(completions).first(static_cast<std::size_t>(count)), told);
+  Nanos times[kBatch];
+  bool has_times;
+  int count = 0;
+};
+
+bool Ring::take_batch(Told& told) {
+  Batch batch;
+  if (timed_cq_ != nullptr && wants_times_.load(std::memory_order_relaxed)) {
+    poll_with_times(batch);
+  } else {
+    batch.count = ibv_poll_cq(receive_cq_.get(), kBatch, batch.completions);
+  }
+  if (batch.count <= 0) return false;
+  take(batch, told);
   return true;
 }
 
-void Ring::take(std::span<const ibv_wc> completions, Told& told) {
+void Ring::poll_with_times(Batch& batch) {
+  batch.has_times = true;
+  ibv_poll_cq_attr attr{};
+  if (ibv_start_poll(timed_cq_, &attr) != 0) return;
+  do {
+    ibv_wc& completion = batch.completions[batch.count];
+    completion.wr_id = timed_cq_->wr_id;
+    completion.status = timed_cq_->status;
+    completion.byte_len = ibv_wc_read_byte_len(timed_cq_);
+    batch.times[batch.count++] = Nanos(ibv_wc_read_completion_wallclock_ns(timed_cq_));
+  } while (batch.count < static_cast<int>(kBatch) && ibv_next_poll(timed_cq_) == 0);
+  ibv_end_poll(timed_cq_);
+}
+
+void Ring::take(Batch& batch, Told& told) {
   std::array<verbs::BufferRef, kBatch> to_post;
   std::size_t posts = 0;
-  for (const ibv_wc& completion : completions) {
+  for (int i = 0; i < batch.count; ++i) {
+    const ibv_wc& completion = batch.completions[i];
     verbs::BufferRef buffer(*reinterpret_cast<verbs::BufferHeader*>(completion.wr_id));
     if (completion.status != IBV_WC_SUCCESS) continue;  // flushed: the interface is gone
-    take(buffer, completion, told);
+    take(buffer, completion.byte_len, batch.has_times ? batch.times[i] : Nanos::zero(), told);
     to_post[posts++] = std::move(buffer);
   }
   post_receives(std::span(to_post).first(posts));
 }
 
 /// Leaves in `buffer` what is to be posted next.
-void Ring::take(verbs::BufferRef& buffer, const ibv_wc& completion, Told& told) {
+void Ring::take(verbs::BufferRef& buffer, std::uint32_t byte_len, Nanos time, Told& told) {
   const auto bytes = buffer.bytes();
-  const auto frame = parse_udp_frame(bytes.first(std::min<std::size_t>(completion.byte_len, bytes.size())));
+  const auto frame = parse_udp_frame(bytes.first(std::min<std::size_t>(byte_len, bytes.size())));
   if (!frame) return;
   if (spare_count_ == 0) spare_count_ = interface_->pool().take(spares_);
   if (spare_count_ == 0) {
@@ -184,7 +213,7 @@ void Ring::take(verbs::BufferRef& buffer, const ibv_wc& completion, Told& told) 
     return;
   }
   verbs::BufferRef next = std::move(spares_[--spare_count_]);
-  Arrival arrival{.buffer = std::move(buffer), .frame = *frame, .ifindex = interface_->ifindex()};
+  Arrival arrival{.buffer = std::move(buffer), .frame = *frame, .ifindex = interface_->ifindex(), .time = time};
   if (!flows_.deliver(std::move(arrival), [&](DatagramSink& sink) { told.add(sink.endpoint()); })) ++dropped_;
   buffer = std::move(next);
 }

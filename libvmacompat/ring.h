@@ -49,6 +49,8 @@ class Ring {
   /// fd() becomes readable when something comes after this.
   void arm();
   [[nodiscard]] int fd() const { return channel_->fd; }
+  /// From now on arrivals tell when they came, where the device knows. Costs a few nanoseconds each.
+  void want_times() { wants_times_.store(true, std::memory_order_relaxed); }
   /// After fd() was readable: makes it quiet, takes what came, and arms again on behalf of others who sleep on it.
   void woken();
 
@@ -68,9 +70,11 @@ class Ring {
   Status post_first_receives();
   /// Receives for `buffers`, which become the device's.
   void post_receives(std::span<verbs::BufferRef> buffers);
+  struct Batch;
   bool take_batch(Told& told);
-  void take(std::span<const ibv_wc> completions, Told& told);
-  void take(verbs::BufferRef& buffer, const ibv_wc& completion, Told& told);
+  void poll_with_times(Batch& batch);
+  void take(Batch& batch, Told& told);
+  void take(verbs::BufferRef& buffer, std::uint32_t byte_len, Nanos time, Told& told);
   void reap_sends();
 
   const std::shared_ptr<Interface> interface_;
@@ -80,6 +84,9 @@ class Ring {
   verbs::Cq receive_cq_;
   verbs::Cq send_cq_;
   verbs::Qp qp_;
+
+  ibv_cq_ex* timed_cq_ = nullptr;  ///< receive_cq_, if it tells times
+  std::atomic<bool> wants_times_{false};
 
   BiasedMutex receive_lock_;
   FlowTable flows_;

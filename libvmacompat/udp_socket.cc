@@ -23,12 +23,6 @@ namespace ringsock::vma {
 
 namespace {
 
-Nanos wall_clock() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return std::chrono::seconds(now.tv_sec) + Nanos(now.tv_nsec);
-}
-
 /// What threads that do not exist here may have locked, and what is the parent's, stays as it is.
 template <class T>
 void abandon(T& object) {
@@ -112,10 +106,7 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
   }
   if (::setsockopt(fd(), level, name, value, length) != 0) return Error::last("setsockopt");
   const std::lock_guard guard(setup_lock_);
-  {
-    const std::lock_guard receiving(receive_lock_);
-    if (receive_options_.note(level, name, value, length)) return ok();
-  }
+  if (note_receive_option(level, name, value, length)) return ok();
   if (const auto group = group_of_option(level, name, value, length)) {
     learn_membership(*group);
     return ok();
@@ -143,6 +134,17 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
       break;
   }
   return ok();
+}
+
+bool UdpSocket::note_receive_option(int level, int name, const void* value, socklen_t length) {
+  {
+    const std::lock_guard receiving(receive_lock_);
+    if (!receive_options_.note(level, name, value, length)) return false;
+  }
+  options_generation_.fetch_add(1, std::memory_order_relaxed);  // SO_TIMESTAMPING may be about what is sent, too
+  if (!receive_options_.wants_time()) return true;
+  for (const Attachment& one : attachments_) one.ring->want_times();
+  return true;
 }
 
 Status UdpSocket::get_option(int level, int name, void* value, socklen_t* length) {
@@ -224,6 +226,7 @@ void UdpSocket::attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple
              std::strerror(attached.error().code));
     return;
   }
+  if (receive_options_.wants_time()) ring->want_times();
   attachments_.push_back(std::move(attachment));
   kernel_hint_.store(true, std::memory_order_relaxed);  // what came before is there
 }
@@ -275,7 +278,6 @@ void UdpSocket::deliver(Arrival arrival) noexcept {
     ++dropped_;
     return;
   }
-  if (receive_options_.wants_time() && arrival.time == Nanos::zero()) arrival.time = wall_clock();
   arrivals_.push(std::move(arrival));
   has_arrivals_.store(true, std::memory_order_relaxed);
   note_activity();

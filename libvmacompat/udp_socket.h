@@ -80,6 +80,8 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
 
   [[nodiscard]] int fd() const { return fd_.load(std::memory_order_relaxed); }
 
+  bool note_receive_option(int level, int name, const void* value, socklen_t length);
+
   // udp_socket.cc: which flows are ours; setup_lock_ held, by learn_names() and ethernet() send_lock_, too
   void learn_names();
   Ethernet* ethernet();

@@ -14,8 +14,9 @@ namespace ringsock::runtime {
 
 namespace {
 
+/// An error queue is never waited for.
 bool may_block(const Endpoint& endpoint, int flags) {
-  return !endpoint.is_nonblocking() && (flags & MSG_DONTWAIT) == 0;
+  return !endpoint.is_nonblocking() && (flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) == 0;
 }
 
 /// EPIPE comes with a signal, to the calling thread, unless it was asked away.

@@ -74,6 +74,9 @@ class Device {
   virtual Result<Mr> reg_mr(ibv_pd& pd, void* address, std::size_t length, int access) = 0;
   virtual Result<CompChannel> create_comp_channel() = 0;
   virtual Result<Cq> create_cq(int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector) = 0;
+  /// A completion queue of create_cq() as one that tells the wall clock's time of each completion
+  /// (ibv_wc_read_completion_wallclock_ns()); null: it does not. Both may be polled, in turn.
+  [[nodiscard]] virtual ibv_cq_ex* with_wallclock(ibv_cq& /*cq*/) { return nullptr; }
   /// ibv_get_cq_event(3), except that it never blocks. Error: EAGAIN when no event is pending.
   virtual Result<ibv_cq*> get_cq_event(ibv_comp_channel& channel) = 0;
   virtual void ack_cq_events(ibv_cq& cq, unsigned int count) = 0;

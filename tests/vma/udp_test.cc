@@ -8,41 +8,14 @@
 #include <chrono>
 #include <thread>
 
-#include "tests/vma/udp_world.h"
+#include "tests/vma/udp_fixture.h"
 
 namespace ringsock::vma_tests {
 namespace {
 
 using std::chrono::milliseconds;
 
-struct Version {
-  int family;
-  const char *here, *there, *loopback;
-};
-
-class Udp : public ::testing::TestWithParam<Version> {
- protected:
-  Udp() : echo_(GetParam().there, kEchoPort), socket_(GetParam().family) { socket_.limit_waits(); }
-  void bind_anywhere(const Socket& socket) {
-    const Address any(GetParam().family == AF_INET ? "0.0.0.0" : "::", 0);
-    ASSERT_EQ(::bind(socket, any.get(), any.length()), 0);
-  }
-  /// The neighbour is known afterwards, and the first datagrams, which the kernel may have had, are gone.
-  void get_acquainted(const Socket& socket) {
-    for (int i = 0; i < 3; ++i) {
-      ASSERT_EQ(socket.send_to(echo_, "hello"), 5) << std::strerror(errno);
-      ASSERT_EQ(socket.receive(), "hello") << std::strerror(errno);
-    }
-  }
-
-  Address echo_;
-  Socket socket_;
-};
-
-INSTANTIATE_TEST_SUITE_P(Over, Udp,
-                         ::testing::Values(Version{AF_INET, "10.9.0.1", "10.9.0.2", "127.0.0.1"},
-                                           Version{AF_INET6, "fd09::1", "fd09::2", "::1"}),
-                         [](const auto& info) { return info.param.family == AF_INET ? "IPv4" : "IPv6"; });
+INSTANTIATE_TEST_SUITE_P(Over, Udp, both_versions(), name_of_version);
 
 TEST_P(Udp, DatagramsOfAllSizesComeBackWhole) {
   bind_anywhere(socket_);
@@ -168,20 +141,6 @@ TEST_P(Udp, ManyAtOnce) {
       EXPECT_EQ(std::string(rooms[i], answers[i].msg_len), "number " + std::to_string(got++));
     }
   }
-}
-
-/// Control data of one datagram, by level and type.
-template <class Value>
-Value control_value(msghdr& message, int level, int type) {
-  Value value{};
-  bool found = false;
-  for (cmsghdr* one = CMSG_FIRSTHDR(&message); one != nullptr; one = CMSG_NXTHDR(&message, one)) {
-    if (one->cmsg_level != level || one->cmsg_type != type) continue;
-    std::memcpy(&value, CMSG_DATA(one), sizeof value);
-    found = true;
-  }
-  EXPECT_TRUE(found) << "level " << level << ", type " << type;
-  return value;
 }
 
 TEST_P(Udp, ControlDataTellsWhatTheHeadersSaid) {

@@ -190,6 +190,8 @@ int PacketDevice::destroy_cq(ibv_cq* cq) {
   return 0;
 }
 
+ibv_cq_ex* PacketDevice::with_wallclock(ibv_cq& cq) { return &ours(cq); }
+
 Result<ibv_cq*> PacketDevice::get_cq_event(ibv_comp_channel& channel) {
   auto cq = static_cast<CompletionChannel&>(channel).next_event();
   if (cq) ours(**cq).count_event_taken();

@@ -108,6 +108,7 @@ class PacketDevice final : public verbs::Device {
   Result<verbs::Mr> reg_mr(ibv_pd& pd, void* address, std::size_t length, int access) override;
   Result<verbs::CompChannel> create_comp_channel() override;
   Result<verbs::Cq> create_cq(int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector) override;
+  [[nodiscard]] ibv_cq_ex* with_wallclock(ibv_cq& cq) override;
   Result<ibv_cq*> get_cq_event(ibv_comp_channel& channel) override;
   void ack_cq_events(ibv_cq& cq, unsigned int count) override;
   Result<verbs::Srq> create_srq(ibv_pd& pd, ibv_srq_init_attr& attr) override;
