@@ -96,8 +96,10 @@ TEST_P(Timestamps, TheErrorQueueTellsWhenADatagramLeft) {
   const nanoseconds left = as_nanos(message.value<scm_timestamping>(SOL_SOCKET, SO_TIMESTAMPING).ts[0]);
   EXPECT_GE(left, before);
   EXPECT_LE(left, now());
+  const nanoseconds asked = now();
   EXPECT_EQ(message.receive(socket_), -1);
   EXPECT_EQ(errno, EAGAIN);
+  EXPECT_LT(now() - asked, std::chrono::seconds(2)) << "an empty error queue is told at once";
 }
 
 }  // namespace
