@@ -1,4 +1,4 @@
-// Raw packet queue pairs beside the kernel's UDP sockets, over veth between two namespaces: datagrams of 64 bytes per
+// Raw packet queue pairs, with both kinds of ring, beside the kernel's UDP sockets, over veth between two namespaces: datagrams of 64 bytes per
 // second in each direction, and the round trip of two ends that spin. Prints a table; needs root.
 #include <algorithm>
 #include <chrono>
@@ -74,6 +74,8 @@ End ring_end(const Host& here, const Host& there, std::shared_ptr<TestRing> ring
               }};
 }
 
+enum class Kind { kernel, packet, xdp };
+
 /// What one side is made of, and keeps alive.
 struct Side {
   std::shared_ptr<UniqueFd> socket = std::make_shared<UniqueFd>();
@@ -81,21 +83,27 @@ struct Side {
   verbs::Flow flow;
   End end;
 
-  Side(bool ours, const Host& here, const Host& there) {
-    if (!ours) {
+  Side(Kind kind, const Host& here, const Host& there) {
+    if (kind == Kind::kernel) {
       end = kernel_end(here, there, socket);
       return;
     }
-    ring = std::make_shared<TestRing>(here, RingOptions{.receives = 4096});
+    RingOptions options{.receives = 4096};
+    if (kind == Kind::xdp) {
+      options.device.ring = soft::RingKind::xdp;
+      options.device.xdp_mode = tested_mode();
+    }
+    ring = std::make_shared<TestRing>(here, options);
+    if (kind == Kind::xdp && ring->device->ring_kind() != soft::RingKind::xdp) throw std::runtime_error("no xdp ring");
     flow = ring->take(flow_to(here));
     end = ring_end(here, there, ring);
   }
 };
 
 /// Nanoseconds per round trip, against an echoing child.
-double round_trip(const NetWorld& world, bool ours, bool peer_ours) {
+double round_trip(const NetWorld& world, Kind kind, Kind peer) {
   Child echo = Child::start([&](Channel& channel) {
-    Side bob(peer_ours, world.bob, world.alice);
+    Side bob(peer, world.bob, world.alice);
     channel.send(true);
     for (;;) {
       if (bob.end.receive()) bob.end.send();
@@ -103,7 +111,7 @@ double round_trip(const NetWorld& world, bool ours, bool peer_ours) {
     return 0;
   });
   if (!echo.channel().receive<bool>()) return 0;
-  Side alice(ours, world.alice, world.bob);
+  Side alice(kind, world.alice, world.bob);
   const auto start = Clock::now();
   int trips = 0;
   while (Clock::now() - start < kRun) {
@@ -117,9 +125,9 @@ double round_trip(const NetWorld& world, bool ours, bool peer_ours) {
 }
 
 /// Datagrams per second, one call each, to a kernel socket that nobody reads.
-double sending(const NetWorld& world, bool ours) {
-  const UniqueFd sink = kernel_socket(world.bob);
-  Side alice(ours, world.alice, world.bob);
+double sending(const NetWorld& world, Kind kind) {
+  Side bob(std::getenv("SINK")?kind:Kind::kernel, world.bob, world.alice);
+  Side alice(kind, world.alice, world.bob);
   const auto start = Clock::now();
   int sent = 0;
   while (Clock::now() - start < kRun) {
@@ -129,10 +137,10 @@ double sending(const NetWorld& world, bool ours) {
 }
 
 /// Datagrams per second that come in while a child sends as fast as it can, in lists.
-double receiving(const NetWorld& world, bool ours) {
-  Side bob(ours, world.bob, world.alice);
+double receiving(const NetWorld& world, Kind kind) {
+  Side bob(kind, world.bob, world.alice);
   Child flood = Child::start([&](Channel&) {
-    TestRing ring(world.alice);
+    TestRing ring(world.alice, {.device = {.ring = soft::RingKind::xdp}});
     const std::string frame = udp_frame(world.alice, kPort, world.bob, kPort, kPayload);
     constexpr std::size_t kList = 32;
     ibv_sge sge{reinterpret_cast<std::uint64_t>(frame.data()), static_cast<std::uint32_t>(frame.size()), 0};
@@ -174,20 +182,24 @@ int main() {
     return 77;
   }
   NetWorld world;
-  std::printf("%-44s %10s %10s %7s\n", "64 B over veth, medians of five", "kernel", "ring", "ratio");
+  std::printf("%-44s %9s %9s %9s %7s %7s\n", "64 B over veth, medians of five", "kernel", "packet", "xdp", "packet",
+              "xdp");
   const auto rate = [&](const char* name, auto measure) {
-    const double kernel = repeat([&] { return measure(world, false); });
-    const double ring = repeat([&] { return measure(world, true); });
-    std::printf("%-44s %10.0f %10.0f %6.2fx\n", name, kernel, ring, ring / kernel);
+    const auto of = [&](Kind kind) { return repeat([&] { return measure(world, kind); }); };
+    const double kernel = of(Kind::kernel), packet = of(Kind::packet), xdp = of(Kind::xdp);
+    std::printf("%-44s %9.0f %9.0f %9.0f %6.2fx %6.2fx\n", name, kernel, packet, xdp, packet / kernel, xdp / kernel);
   };
   rate("datagrams/s sent, one call each", sending);
   rate("datagrams/s received", receiving);
-  const double kernel = repeat([&] { return round_trip(world, false, false); });
-  const auto trip = [&](const char* name, bool ours, bool peer_ours) {
-    const double ring = repeat([&] { return round_trip(world, ours, peer_ours); });
-    std::printf("%-44s %10.0f %10.0f %6.2fx\n", name, kernel, ring, kernel / ring);
+  const double kernel = repeat([&] { return round_trip(world, Kind::kernel, Kind::kernel); });
+  const auto trip = [&](const char* name, bool to_kernel) {
+    const auto of = [&](Kind kind) {
+      return repeat([&] { return round_trip(world, kind, to_kernel ? Kind::kernel : kind); });
+    };
+    const double packet = of(Kind::packet), xdp = of(Kind::xdp);
+    std::printf("%-44s %9.0f %9.0f %9.0f %6.2fx %6.2fx\n", name, kernel, packet, xdp, kernel / packet, kernel / xdp);
   };
-  trip("round trip, ns, both ends spin, ring and ring", true, true);
-  trip("round trip, ns, both ends spin, ring and kernel", true, false);
+  trip("round trip, ns, both ends spin, ring and ring", false);
+  trip("round trip, ns, both ends spin, ring and kernel", true);
   return 0;
 }

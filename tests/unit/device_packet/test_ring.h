@@ -28,6 +28,17 @@ T must(Result<T> result) {
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
+/// RINGSOCK_TEST_RING=xdp: the same tests with the other kind of ring.
+inline soft::RingKind tested_kind() {
+  const char* kind = std::getenv("RINGSOCK_TEST_RING");
+  return kind != nullptr && std::string_view(kind) == "xdp" ? soft::RingKind::xdp : soft::RingKind::packet;
+}
+inline soft::XdpMode tested_mode() {
+  const char* mode = std::getenv("RINGSOCK_TEST_XDP_MODE");
+  if (mode == nullptr) return soft::XdpMode::automatic;
+  return std::string_view(mode) == "native" ? soft::XdpMode::native : soft::XdpMode::generic;
+}
+
 struct RingOptions {
   std::size_t buffer_bytes = 2048;
   std::uint32_t receives = 256;  ///< posted at the start, and again after each is taken
@@ -51,6 +62,10 @@ class TestRing {
  public:
   explicit TestRing(const Host& host, RingOptions options = {}) : options_(options) {
     InNamespace there(host.space.get());
+    if (tested_kind() == soft::RingKind::xdp) {
+      options.device.ring = soft::RingKind::xdp;
+      options.device.xdp_mode = tested_mode();
+    }
     device = must(soft::PacketDevice::open(host.ifindex, options.device));
     pd = must(device->alloc_pd());
     memory.resize(options.buffer_bytes * options.receives);

@@ -14,6 +14,8 @@ namespace ringsock::soft {
 
 /// The object file that clang -target bpf makes of packet_steering.bpf.c; embed_bpf writes it down.
 extern const std::span<const unsigned char> packet_steering_bpf;
+/// The same of xdp_steering.bpf.c.
+extern const std::span<const unsigned char> xdp_steering_bpf;
 
 /// An object file that is being prepared for the kernel, or has been loaded. What is not kept by another descriptor
 /// goes with it.

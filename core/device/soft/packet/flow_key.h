@@ -33,6 +33,17 @@ struct filter_settings {
   __u32 takes_udp_segments; /* datagrams that were put together; without it they are the kernel's */
 };
 
+/* Queues of an interface that have AF_XDP sockets, at most. */
+#define RINGSOCK_MAX_XDP_QUEUES 64
+
+/* The only entry of the map that tells what the program at the driver takes: frames to one ring. */
+struct xdp_target {
+  __u32 ring; /* 0: nothing */
+  __u32 max_bytes;
+  __u8 mac[6]; /* of the interface */
+  __u8 unused[2];
+};
+
 /* The only entry, per CPU, of the map of what was taken: bit n of the words is ring n + 1. */
 struct taken_by {
   __u64 rings[RINGSOCK_RING_WORDS];  /* instead of the kernel */

@@ -20,6 +20,8 @@
 
 namespace ringsock::soft {
 
+enum class RingKind;  // packet_device.h
+
 /// Of virtio_net_hdr::gso_type; Linux 6.2 and its headers.
 inline constexpr std::uint8_t kGsoUdpSegments = 5;
 
@@ -29,6 +31,9 @@ struct RingFrame {
   std::optional<std::uint16_t> vlan_control;  ///< of a tag that was taken off
   /// Somebody has looked at the transport's checksum, or the sender is on this host and left it out.
   bool has_valid_checksum = false;
+  /// The sender may be on this host and have left the checksum out, without anybody telling: then the field holds the
+  /// sum of the pseudo header.
+  bool may_lack_checksum = false;
   std::uint16_t segment_bytes = 0;  ///< of payload, when this is several packets in one; 0: it is one
   std::uint64_t wallclock_ns = 0;   ///< CLOCK_REALTIME of arrival
 };
@@ -76,6 +81,8 @@ class RingMaker {
   /// `frames`: how many small ones should fit. Errors: EPERM, ENODEV, ENOMEM, EMFILE, EBUSY, ENOSPC (256 rings).
   virtual Result<std::unique_ptr<FrameRing>> make_ring(unsigned frames) = 0;
   virtual FlowTable& flows() = 0;
+  /// Of the next ring.
+  [[nodiscard]] virtual RingKind kind() const = 0;
   virtual void forget() = 0;
 };
 

@@ -95,6 +95,7 @@ PacketDevice::~PacketDevice() = default;
 ibv_context& PacketDevice::context() { return parts_->verbs->context(); }
 KeyTable& PacketDevice::keys() { return parts_->keys; }
 RingMaker& PacketDevice::ring_maker() { return *parts_->rings; }
+RingKind PacketDevice::ring_kind() const { return parts_->rings->kind(); }
 void PacketDevice::raise(const ibv_async_event& event) { parts_->events.raise(event); }
 std::uint32_t PacketDevice::max_inline_data() const { return kMaxTsoBytes; }
 

@@ -130,4 +130,10 @@ bool has_valid_checksum(std::span<const std::byte> frame, const PacketLayout& la
   return sum.add(covered).is_valid();
 }
 
+bool has_partial_checksum(std::span<const std::byte> frame, const PacketLayout& layout) {
+  const std::size_t bytes = layout.is_tcp ? layout.end - layout.transport : udp_bytes(frame, layout);
+  const auto checksum = read<wire::Be16>(frame.subspan(layout.transport, bytes), layout.checksum_offset());
+  return checksum == pseudo_header(frame, layout, static_cast<std::uint32_t>(bytes)).folded();
+}
+
 }  // namespace ringsock::soft

@@ -44,5 +44,7 @@ wire::InternetSum pseudo_header(std::span<const std::byte> frame, const PacketLa
 
 /// Whether UDP's or TCP's checksum of a received packet is right.
 bool has_valid_checksum(std::span<const std::byte> frame, const PacketLayout& layout);
+/// Whether the checksum's field holds the sum of the pseudo header only: what a sender leaves to the device.
+bool has_partial_checksum(std::span<const std::byte> frame, const PacketLayout& layout);
 
 }  // namespace ringsock::soft

@@ -86,7 +86,9 @@ bool PacketQueuePair::accept_frame(const RingFrame& frame, PacketLayout& layout)
     return false;
   }
   layout = *parsed;
-  if (frame.has_valid_checksum || has_valid_checksum(frame.bytes, layout)) return true;
+  if (frame.has_valid_checksum || (frame.may_lack_checksum && has_partial_checksum(frame.bytes, layout)) ||
+      has_valid_checksum(frame.bytes, layout))
+    return true;
   count(rx_bad_checksum_);
   return false;
 }

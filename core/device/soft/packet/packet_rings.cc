@@ -1,9 +1,13 @@
 #include "core/device/soft/packet/packet_rings.h"
 
 #include <array>
+#include <cerrno>
+#include <cstring>
 
+#include "core/base/log.h"
 #include "core/device/soft/packet/bpf_program.h"
 #include "core/device/soft/packet/socket_ring.h"
+#include "core/device/soft/packet/xdp_ring.h"
 
 namespace ringsock::soft {
 
@@ -16,6 +20,14 @@ Result<std::unique_ptr<IngressHook>> attach(unsigned ifindex, int program, const
   }
   return attach_clsact(ifindex, program,
                        options.guardian != nullptr ? options.guardian : PKGLIBEXECDIR "/flow-guardian");
+}
+
+void tell_without_xdp(const char* name, const Error& why) {
+  if (why.code == EBUSY) {
+    log_warn("%s: no AF_XDP ring, somebody has one there (%s): an ordinary packet ring is used", name, why.where);
+  } else {
+    log_warn("%s: no AF_XDP ring (%s: %s): an ordinary packet ring is used", name, why.where, std::strerror(why.code));
+  }
 }
 
 }  // namespace
@@ -35,6 +47,7 @@ Result<std::unique_ptr<PacketRings>> PacketRings::create(unsigned ifindex, const
   auto hook = attach(ifindex, fds[3]->get(), options);
   if (!hook) return hook.error();
   out->hook_ = std::move(*hook);
+  if (options.ring == RingKind::xdp) out->open_xdp(options);
   return out;
 }
 
@@ -51,7 +64,25 @@ Result<std::unique_ptr<FrameRing>> PacketRings::make_ring(unsigned frames) {
   auto filter = load_filter(*number);
   if (!filter) return filter.error();
   if (Status opened = ring->open(filter->get(), frames); !opened) return opened.error();
-  return std::unique_ptr<FrameRing>(std::move(ring));
+  return with_xdp(std::move(ring), frames);
+}
+
+void PacketRings::open_xdp(const PacketDeviceOptions& options) {
+  ::if_indextoname(ifindex_, name_);
+  auto path = XdpPath::create(ifindex_, flows_, options.xdp_mode);
+  if (path) {
+    xdp_ = std::move(*path);
+  } else {
+    tell_without_xdp(name_, path.error());
+  }
+}
+
+std::unique_ptr<FrameRing> PacketRings::with_xdp(std::unique_ptr<FrameRing> packets, unsigned frames) {
+  if (!xdp_) return packets;
+  auto ring = XdpRing::create(*xdp_, frames, packets);
+  if (ring) return std::move(*ring);
+  tell_without_xdp(name_, ring.error());
+  return packets;
 }
 
 Result<UniqueFd> PacketRings::load_filter(unsigned number) {
@@ -89,6 +120,7 @@ void PacketRings::forget() {
   flows_.forget();
   taken_.reset();
   if (hook_) hook_->forget();
+  if (xdp_) xdp_->forget();
 }
 
 }  // namespace ringsock::soft

@@ -1,6 +1,8 @@
 // Rings of packet sockets, and the BPF programs around them.
 #pragma once
 
+#include <net/if.h>
+
 #include <bitset>
 #include <memory>
 #include <mutex>
@@ -8,6 +10,7 @@
 #include "core/device/soft/packet/frame_ring.h"
 #include "core/device/soft/packet/ingress_hook.h"
 #include "core/device/soft/packet/packet_device.h"
+#include "core/device/soft/packet/xdp_path.h"
 
 namespace ringsock::soft {
 
@@ -18,6 +21,7 @@ class PacketRings final : public RingMaker {
 
   Result<std::unique_ptr<FrameRing>> make_ring(unsigned frames) override;
   FlowTable& flows() override { return flows_; }
+  [[nodiscard]] RingKind kind() const override { return xdp_ ? RingKind::xdp : RingKind::packet; }
   void forget() override;
 
   /// For a ring that is gone.
@@ -27,6 +31,8 @@ class PacketRings final : public RingMaker {
   PacketRings(unsigned ifindex, bool kernel_segments_udp, UniqueFd flows, UniqueFd hints, UniqueFd taken);
   Result<unsigned> claim();
   Result<UniqueFd> load_filter(unsigned number);
+  void open_xdp(const PacketDeviceOptions& options);
+  std::unique_ptr<FrameRing> with_xdp(std::unique_ptr<FrameRing> packets, unsigned frames);
 
   const unsigned ifindex_;
   const bool kernel_segments_udp_;
@@ -35,6 +41,8 @@ class PacketRings final : public RingMaker {
   std::mutex lock_;
   std::bitset<RINGSOCK_MAX_RINGS> claimed_;  ///< ring n at n - 1
   std::unique_ptr<IngressHook> hook_;
+  std::unique_ptr<XdpPath> xdp_;  ///< null: packet sockets alone
+  char name_[IF_NAMESIZE] = "?";  ///< of the interface, for messages
 };
 
 }  // namespace ringsock::soft
