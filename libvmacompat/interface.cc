@@ -12,7 +12,9 @@ constexpr std::size_t kSlabBytes = std::size_t{1} << 20;
 }  // namespace
 
 Result<std::shared_ptr<Interface>> Interface::open(int ifindex, std::uint32_t mtu) {
-  auto device = soft::PacketDevice::open(static_cast<unsigned>(ifindex));
+  soft::PacketDeviceOptions device_options;
+  if (process().config.xdp) device_options.ring = soft::RingKind::xdp;
+  auto device = soft::PacketDevice::open(static_cast<unsigned>(ifindex), device_options);
   if (!device) return device.error();
   std::shared_ptr<Interface> interface(new Interface(ifindex));
   interface->device_ = *std::move(device);

@@ -1,5 +1,6 @@
-// Raw packet queue pairs, with both kinds of ring, beside the kernel's UDP sockets, over veth between two namespaces: datagrams of 64 bytes per
-// second in each direction, and the round trip of two ends that spin. Prints a table; needs root.
+// Raw packet queue pairs, with both kinds of ring, beside the kernel's UDP sockets, over veth between two namespaces:
+// datagrams of 64 bytes per second in each direction, and the round trip of two ends that spin. Prints a table; needs
+// root.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -126,7 +127,7 @@ double round_trip(const NetWorld& world, Kind kind, Kind peer) {
 
 /// Datagrams per second, one call each, to a kernel socket that nobody reads.
 double sending(const NetWorld& world, Kind kind) {
-  Side bob(std::getenv("SINK")?kind:Kind::kernel, world.bob, world.alice);
+  Side bob(std::getenv("SINK") ? kind : Kind::kernel, world.bob, world.alice);
   Side alice(kind, world.alice, world.bob);
   const auto start = Clock::now();
   int sent = 0;

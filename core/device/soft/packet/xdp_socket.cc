@@ -132,7 +132,9 @@ std::span<const std::byte> XdpSocket::front() {
   if (receive_.producer == nullptr || load(receive_.producer) == receive_.mine) return {};
   const Descriptor descriptor = receive_.at(receive_.mine);
   front_address_ = descriptor.address;
-  if (descriptor.address < sizeof(std::uint64_t) || descriptor.address >= memory_bytes_ || descriptor.bytes > memory_bytes_ - descriptor.address) return {};
+  if (descriptor.address < sizeof(std::uint64_t) || descriptor.address >= memory_bytes_ ||
+      descriptor.bytes > memory_bytes_ - descriptor.address)
+    return {};
   return {memory_ + descriptor.address, descriptor.bytes};
 }
 
