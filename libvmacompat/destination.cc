@@ -100,7 +100,7 @@ void HeaderTemplate::write(std::span<std::byte, kMaxBytes> out, std::size_t payl
 }
 
 void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const SendOptions& options,
-                           std::uint32_t options_generation) {
+                           std::uint32_t options_generation, RingChoice& choice) {
   net::NetworkState& network = ethernet.network();
   generation_ = network.generation();
   options_generation_ = options_generation;
@@ -139,7 +139,7 @@ void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const
   const net::NeighbourFacts facts = neighbour->facts();
   const auto link = network.link(path->oif);
   if (!facts.is_usable() || !link || !link->is_running()) return;  // the kernel's socket resolves, and waits
-  auto ring = ethernet.ring_on(path->oif);
+  auto ring = ethernet.ring_on(path->oif, choice.key(path->source.with_port(0)));
   if (!ring) return;
 
   source_ = path->source.with_port(local.port());

@@ -60,8 +60,9 @@ class Destination {
     return generation_ == network.generation() && options_generation_ == options_generation;
   }
   /// Asks the routing and neighbour tables. `local` is what the socket is bound to.
+  /// `choice` says which of an interface's rings.
   void find_way(Ethernet& ethernet, const SocketAddress& local, const SendOptions& options,
-                std::uint32_t options_generation);
+                std::uint32_t options_generation, RingChoice& choice);
   /// The ring to send by; null: by the kernel, which also waits for neighbours, fragments, and knows the errors.
   [[nodiscard]] const std::shared_ptr<Ring>& ring() const { return ring_; }
   /// Largest payload that fits into one packet.

@@ -13,6 +13,7 @@
 #include "core/base/log.h"
 #include "core/net/networks.h"
 #include "libvmacompat/process.h"
+#include "libvmacompat/statistics.h"
 
 namespace ringsock::vma {
 
@@ -24,6 +25,17 @@ struct All {
   std::shared_ptr<Ethernet> newest;
 };
 
+/// As configured; the defaults of VMA's are for network cards: 16,000 receives here would be 32 MB of the kernel's
+/// memory and 24 of ours, whether anything comes or not.
+RingSettings ring_settings(const config::VmaConfig& config) {
+  const config::VmaConfig defaults;
+  RingSettings out;
+  if (config.rx_wre != defaults.rx_wre) out.receive_entries = std::clamp(config.rx_wre, 1U, kMostRingEntries);
+  if (config.tx_wre != defaults.tx_wre) out.send_entries = std::clamp(config.tx_wre, 2U, kMostRingEntries);
+  out.sends_per_completion = config.tx_wre_batching;
+  return out;
+}
+
 constinit Mutex all_lock;
 constinit All* all = nullptr;  ///< made with the first; a forked child makes its own
 constinit std::vector<std::shared_ptr<Ethernet>>* held = nullptr;  ///< across a fork
@@ -32,15 +44,16 @@ constinit std::vector<std::shared_ptr<Ethernet>>* held = nullptr;  ///< across a
 
 /// fork(2): rings, flows and what fills them stay the parent's.
 struct EthernetForkHandlers {
-  static void install() {
-    static const int installed = ::pthread_atfork(&before, &in_parent, &in_child);
-    static_cast<void>(installed);
-  }
+  /// When the library is loaded: after the handlers of what is used under these locks, and before the endpoints', under
+  /// whose locks these are taken. The last ones are run first.
+  [[gnu::constructor]] static void install() { ::pthread_atfork(&before, &in_parent, &in_child); }
   static void before() {
     all_lock.lock();
     held = new std::vector<std::shared_ptr<Ethernet>>;
-    for (const auto& [network, weak] : all->by_network) {
-      if (auto ethernet = weak.lock()) held->push_back(std::move(ethernet));
+    if (all != nullptr) {
+      for (const auto& [network, weak] : all->by_network) {
+        if (auto ethernet = weak.lock()) held->push_back(std::move(ethernet));
+      }
     }
     for (const auto& ethernet : *held) ethernet->lock_.lock();
   }
@@ -52,11 +65,11 @@ struct EthernetForkHandlers {
   static void in_child() {
     for (const auto& ethernet : *held) {
       for (auto& [ifindex, slot] : ethernet->slots_) {
-        if (slot.ring) slot.ring->interface().forget_after_fork();
+        if (slot.interface) slot.interface->forget_after_fork();
       }
     }
     held = nullptr;  // never destroyed, like `all`
-    all = new All;
+    all = nullptr;
     all_lock.unlock();
   }
 };
@@ -66,16 +79,14 @@ Result<std::shared_ptr<Ethernet>> Ethernet::of_socket(int fd) {
   if (!network) return network.error();
   std::shared_ptr<Ethernet> before;  // ends without the lock
   const std::lock_guard guard(all_lock);
-  if (all == nullptr) {
-    all = new All;
-    EthernetForkHandlers::install();
-  }
+  if (all == nullptr) all = new All;
   std::weak_ptr<Ethernet>& known = all->by_network[network->get()];
   if (auto ethernet = known.lock()) return ethernet;
   auto ethernet = std::make_shared<Ethernet>(*std::move(network));
   if (Status watched = ethernet->watch(); !watched) return watched.error();
   known = ethernet;
   before = std::exchange(all->newest, ethernet);
+  follow_statistics_requests();
   return ethernet;
 }
 
@@ -97,31 +108,36 @@ Ethernet::~Ethernet() {
 void Ethernet::on_change(const net::NetworkChange& change) {
   using What = net::NetworkChange::What;
   if (change.what != What::link && change.what != What::address && change.what != What::everything) return;
-  std::vector<std::shared_ptr<Ring>> gone;  // end without the lock
+  std::vector<Slot> gone;  // end without the lock
   {
     const std::lock_guard guard(lock_);
     for (auto slot = slots_.begin(); slot != slots_.end();) {
       const bool is_meant = change.what == What::everything || slot->first == change.ifindex;
       const bool is_there = !is_meant || network_->link(slot->first).has_value();
-      if (slot->second.ring && is_there) {
+      if (slot->second.interface && is_there) {
         ++slot;
         continue;
       }
-      gone.push_back(std::move(slot->second.ring));
+      gone.push_back(std::move(slot->second));
+      slot->second = {};
       slot = is_meant ? slots_.erase(slot) : std::next(slot);  // one that failed may be tried again
     }
   }
   address_generation_.fetch_add(1, std::memory_order_relaxed);
 }
 
-Result<std::shared_ptr<Ring>> Ethernet::ring_on(int ifindex) {
+Result<std::shared_ptr<Ring>> Ethernet::ring_on(int ifindex, const RingKey& key) {
   const std::lock_guard guard(lock_);
   Slot& slot = slots_[ifindex];
-  if (slot.ring) return slot.ring;
   if (slot.error.code != 0) return slot.error;
-  auto ring = open(ifindex);
+  if (const auto known = slot.rings.find(key); known != slot.rings.end()) {
+    if (auto ring = known->second.lock()) return ring;
+  }
+  Status opened = slot.interface ? ok() : open(ifindex, slot);
+  Result<std::shared_ptr<Ring>> ring = opened ? make_ring(slot, key) : opened.error();
   if (ring) {
-    slot.ring = *ring;
+    std::erase_if(slot.rings, [](const auto& one) { return one.second.expired(); });
+    slot.rings[key] = *ring;
   } else {
     slot.error = ring.error();
     log_info("interface %d: left to the kernel: %s: %s", ifindex, slot.error.where, std::strerror(slot.error.code));
@@ -129,15 +145,61 @@ Result<std::shared_ptr<Ring>> Ethernet::ring_on(int ifindex) {
   return ring;
 }
 
-Result<std::shared_ptr<Ring>> Ethernet::open(int ifindex) {
+Status Ethernet::open(int ifindex, Slot& slot) {
   const auto link = network_->link(ifindex);
   if (!link || !link->is_ethernet() || link->is_loopback()) return Error{EOPNOTSUPP, "not an Ethernet interface"};
   auto interface = Interface::open(ifindex, link->mtu);
   if (!interface) return interface.error();
-  const RingSettings most;
-  const config::VmaConfig& config = process().config;
-  return Ring::create(*std::move(interface), {.receive_entries = std::min(config.rx_wre, most.receive_entries),
-                                              .send_entries = std::min(config.tx_wre, most.send_entries)});
+  slot.interface = *std::move(interface);
+  return ok();
+}
+
+std::vector<std::shared_ptr<Ring>> Ethernet::Slot::present() {
+  std::vector<std::shared_ptr<Ring>> out;
+  for (const auto& [key, weak] : rings) {
+    auto ring = weak.lock();
+    // One that is shared has several keys.
+    if (ring && std::find(out.begin(), out.end(), ring) == out.end()) out.push_back(std::move(ring));
+  }
+  std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.use_count() < b.use_count(); });
+  return out;
+}
+
+Result<std::shared_ptr<Ring>> Ethernet::make_ring(Slot& slot, const RingKey& key) {
+  const std::size_t limit = process().config.ring_limit_per_interface;
+  const auto present = slot.present();
+  if (limit != 0 && present.size() >= limit) return present.front();
+  auto ring = Ring::create(slot.interface, ring_settings(process().config));
+  if (!ring) return present.empty() ? ring : present.front();
+  if (key.is_lasting()) slot.lasting.push_back(*ring);
+  return ring;
+}
+
+void Ethernet::refresh_statistics() {
+  std::vector<std::shared_ptr<Ethernet>> namespaces;
+  {
+    const std::lock_guard guard(all_lock);
+    if (all == nullptr) return;
+    for (const auto& [network, weak] : all->by_network) {
+      if (auto one = weak.lock()) namespaces.push_back(std::move(one));
+    }
+  }
+  std::size_t pools = 0;
+  for (const auto& one : namespaces) {
+    std::vector<std::shared_ptr<Ring>> rings;
+    {
+      const std::lock_guard guard(one->lock_);
+      for (auto& [ifindex, slot] : one->slots_) {
+        if (!slot.interface) continue;
+        const auto pool = slot.interface->pool().statistics();
+        runtime::vma_statistics.show_pool(pools++, true, pool.buffers, pool.refusals);
+        const auto present = slot.present();
+        rings.insert(rings.end(), present.begin(), present.end());
+      }
+    }
+    for (const auto& ring : rings) ring->refresh_statistics();
+  }
+  runtime::vma_statistics.show_pools(pools);
 }
 
 }  // namespace ringsock::vma

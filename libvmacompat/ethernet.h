@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "core/base/mutex.h"
 #include "core/base/result.h"
@@ -12,6 +13,7 @@
 #include "core/runtime/service_thread.h"
 #include "libvmacompat/interface.h"
 #include "libvmacompat/ring.h"
+#include "libvmacompat/ring_choice.h"
 
 namespace ringsock::vma {
 
@@ -27,21 +29,32 @@ class Ethernet {
   ~Ethernet();
 
   [[nodiscard]] net::NetworkState& network() const { return *network_; }
-  /// The ring for sockets on that interface, made when first asked for. Errors, told once in the log and remembered
-  /// until the interface changes: those of Interface::open() and Ring::create().
-  Result<std::shared_ptr<Ring>> ring_on(int ifindex);
+  /// The ring for sockets with that key on that interface, made when first asked for; the one that has the fewest users
+  /// when the interface has as many as it may (VMA_RING_LIMIT_PER_INTERFACE), or cannot have more. Rings whose keys do
+  /// not last end with their last user. Errors, told once in the log and remembered until the interface changes: those
+  /// of Interface::open() and Ring::create().
+  Result<std::shared_ptr<Ring>> ring_on(int ifindex, const RingKey& key);
+  /// Brings up to date what is not counted all the time, in all namespaces.
+  static void refresh_statistics();
   /// Grows when addresses or interfaces came or went.
   [[nodiscard]] std::uint64_t address_generation() const { return address_generation_.load(std::memory_order_relaxed); }
 
  private:
+  /// One interface.
   struct Slot {
-    std::shared_ptr<Ring> ring;
+    std::shared_ptr<Interface> interface;
+    std::map<RingKey, std::weak_ptr<Ring>> rings;
+    std::vector<std::shared_ptr<Ring>> lasting;
     Error error{0, ""};  ///< when it could not be opened
+
+    /// Those that there are, by the number of their users.
+    [[nodiscard]] std::vector<std::shared_ptr<Ring>> present();
   };
   friend struct EthernetForkHandlers;
   Status watch();
   void on_change(const net::NetworkChange& change);
-  Result<std::shared_ptr<Ring>> open(int ifindex);
+  Status open(int ifindex, Slot& slot);
+  static Result<std::shared_ptr<Ring>> make_ring(Slot& slot, const RingKey& key);
 
   const std::shared_ptr<net::NetworkState> network_;
   net::NetworkState::ListenerId listener_ = 0;

@@ -50,6 +50,11 @@ void FlowTable::detach(const verbs::FlowTuple& tuple, DatagramSink& sink) {
   if (key.source.port != 0) --exact_;
 }
 
+void FlowTable::stop(const verbs::FlowTuple& tuple, DatagramSink& sink) {
+  const auto place = entries_.find(key_of(tuple));
+  if (place != entries_.end() && place->second.sinks == std::vector{&sink}) place->second.flow.reset();
+}
+
 FlowTable::Entry* FlowTable::find(const EndName& destination, const EndName& source) {
   auto place = exact_ > 0 ? entries_.find({destination, source}) : entries_.end();
   if (place == entries_.end()) place = entries_.find({destination, EndName{}});

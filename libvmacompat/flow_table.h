@@ -22,6 +22,8 @@ class FlowTable {
                 const std::function<Result<verbs::Flow>()>& make_flow);
   /// The rule goes with its last socket. Harmless when it is not entered.
   void detach(const verbs::FlowTuple& tuple, DatagramSink& sink);
+  /// The rule's end, if it is there for this socket only, which stays entered for what has come by it.
+  void stop(const verbs::FlowTuple& tuple, DatagramSink& sink);
   [[nodiscard]] bool empty() const { return entries_.empty(); }
 
   /// Gives `arrival` to whom it is for, and calls `delivered(DatagramSink&)` for each. False: it is for nobody.

@@ -19,6 +19,7 @@
 #include "core/base/log.h"
 #include "core/config/vma_banner.h"
 #include "core/runtime/spin_policy.h"
+#include "core/runtime/vma_statistics.h"
 
 namespace ringsock::vma {
 
@@ -77,6 +78,7 @@ std::string time_text() {
 Process::Process()
     : config(config::load_vma_config(trusted_environment(), report_early)), log(config, monotonic_now()) {
   runtime::set_spin_policy(spin_policy_of(config));
+  runtime::vma_statistics.configure(config.stats_shmem_dir, config.stats_fd_num);
 }
 
 void Process::write_banner() const {

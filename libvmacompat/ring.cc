@@ -11,8 +11,9 @@
 namespace ringsock::vma {
 
 namespace {
-/// One completion for so many sends.
-constexpr unsigned kSignalEvery = 64;
+using Count = runtime::VmaRingCount;
+/// What a device's ring holds at least.
+constexpr unsigned kDeviceFrames = 256;
 }  // namespace
 
 /// Those who must hear that something came for them. They are told without the ring's lock, so each is held until then.
@@ -51,7 +52,7 @@ Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Interface> interface,
 }
 
 Ring::Ring(std::shared_ptr<Interface> interface, const RingSettings& settings)
-    : interface_(std::move(interface)), settings_(settings) {}
+    : interface_(std::move(interface)), settings_(settings), statistics_(interface_->ifindex()) {}
 
 Ring::~Ring() {
   // Flushes the posted receives, whose buffers are ours again.
@@ -121,6 +122,20 @@ void Ring::detach(const verbs::FlowTuple& tuple, DatagramSink& sink) {
   flows_.detach(tuple, sink);
 }
 
+void Ring::leave(const verbs::FlowTuple& tuple, DatagramSink& sink) {
+  Told told;
+  {
+    const std::lock_guard guard(receive_lock_);
+    flows_.stop(tuple, sink);
+    // Others' flows may fill it as fast as we empty it: twice what it holds is enough.
+    const unsigned most = 2 * (settings_.receive_entries + kDeviceFrames) / kBatch;
+    for (unsigned i = 0; i < most && take_batch(told); ++i) {
+    }
+    flows_.detach(tuple, sink);
+  }
+  told.tell();
+}
+
 void Ring::post_receives(std::span<verbs::BufferRef> buffers) {
   std::array<ibv_recv_wr, kBatch> requests;
   std::array<ibv_sge, kBatch> pieces;
@@ -171,6 +186,7 @@ bool Ring::take_batch(Told& told) {
     batch.count = ibv_poll_cq(receive_cq_.get(), kBatch, batch.completions);
   }
   if (batch.count <= 0) return false;
+  statistics_.raise(runtime::VmaRingLevel::drained_max, static_cast<std::uint64_t>(batch.count));
   take(batch, told);
   return true;
 }
@@ -209,18 +225,20 @@ void Ring::take(verbs::BufferRef& buffer, std::uint32_t byte_len, Nanos time, To
   if (!frame) return;
   if (spare_count_ == 0) spare_count_ = interface_->pool().take(spares_);
   if (spare_count_ == 0) {
-    ++dropped_;
+    statistics_.count(Count::rx_dropped);
     return;
   }
   verbs::BufferRef next = std::move(spares_[--spare_count_]);
   Arrival arrival{.buffer = std::move(buffer), .frame = *frame, .ifindex = interface_->ifindex(), .time = time};
-  if (!flows_.deliver(std::move(arrival), [&](DatagramSink& sink) { told.add(sink.endpoint()); })) ++dropped_;
+  if (!flows_.deliver(std::move(arrival), [&](DatagramSink& sink) { told.add(sink.endpoint()); }))
+    statistics_.count(Count::rx_dropped);
   buffer = std::move(next);
 }
 
 void Ring::arm() {
   const std::lock_guard guard(receive_lock_);
   ibv_req_notify_cq(receive_cq_.get(), 0);
+  statistics_.count(Count::interrupts_requested);
 }
 
 void Ring::woken() {
@@ -228,13 +246,29 @@ void Ring::woken() {
   Told told;
   {
     const std::lock_guard guard(receive_lock_);
-    while (auto cq = device.get_cq_event(*channel_)) device.ack_cq_events(**cq, 1);
+    while (auto cq = device.get_cq_event(*channel_)) {
+      device.ack_cq_events(**cq, 1);
+      statistics_.count(Count::interrupts_received);
+    }
     // Others may be asleep: the next event is theirs. Armed before the last look, or it would be missed.
     ibv_req_notify_cq(receive_cq_.get(), 0);
     for (unsigned i = 0; i < kBatchesPerWakeUp && take_batch(told); ++i) {
     }
   }
   told.tell();
+}
+
+void Ring::refresh_statistics() {
+  const auto now = interface_->device().packet_counters(*qp_);
+  if (!now) return;
+  statistics_.set(Count::rx_packets, now->rx_packets);
+  statistics_.set(Count::rx_bytes, now->rx_bytes);
+  statistics_.set(Count::device_drops,
+                  now->rx_ring_full + now->rx_bad_length + now->rx_bad_checksum + now->rx_too_long);
+  statistics_.set(Count::tx_packets, now->tx_packets);
+  statistics_.set(Count::tx_bytes, now->tx_bytes);
+  const std::lock_guard guard(receive_lock_);
+  statistics_.set(runtime::VmaRingLevel::buffers, settings_.receive_entries + spare_count_);
 }
 
 // -- sending
@@ -251,7 +285,7 @@ int Ring::send(std::span<ibv_sge> pieces, unsigned send_flags) {
   request.sg_list = pieces.data();
   request.num_sge = static_cast<int>(pieces.size());
   request.send_flags = send_flags;
-  if (++unsignalled_ >= std::min(kSignalEvery, settings_.send_entries / 2)) {
+  if (++unsignalled_ >= std::min(settings_.sends_per_completion, settings_.send_entries / 2)) {
     request.send_flags |= IBV_SEND_SIGNALED;
     request.wr_id = unsignalled_;
   }

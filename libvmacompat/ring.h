@@ -12,6 +12,7 @@
 
 #include "core/base/biased_mutex.h"
 #include "core/base/result.h"
+#include "core/runtime/vma_statistics.h"
 #include "core/verbs/buffer.h"
 #include "core/verbs/device.h"
 #include "core/verbs/flow_rule.h"
@@ -25,7 +26,10 @@ class Interface;
 struct RingSettings {
   unsigned receive_entries = 1024;  ///< posted receives
   unsigned send_entries = 256;
+  unsigned sends_per_completion = 64;  ///< VMA_TX_WRE_BATCHING
 };
+/// What a queue can have at most.
+inline constexpr unsigned kMostRingEntries = 16384;
 
 /// Threads: every function from any thread. Whoever polls delivers for all sockets of the ring.
 class Ring {
@@ -43,6 +47,8 @@ class Ring {
   /// verbs::create_flow().
   Status attach(const verbs::FlowTuple& tuple, DatagramSink& sink);
   void detach(const verbs::FlowTuple& tuple, DatagramSink& sink);
+  /// The same for one that receives elsewhere from now on: what the ring has by then is delivered first.
+  void leave(const verbs::FlowTuple& tuple, DatagramSink& sink);
   /// Takes what has come, a batch at most, and gives it to its sockets. True when there was any. Does nothing while
   /// another thread is at it: that one tells the watchers of those for whom something came.
   bool poll();
@@ -53,6 +59,9 @@ class Ring {
   void want_times() { wants_times_.store(true, std::memory_order_relaxed); }
   /// After fd() was readable: makes it quiet, takes what came, and arms again on behalf of others who sleep on it.
   void woken();
+
+  /// Brings up to date what the device counts.
+  void refresh_statistics();
 
   // -- sending
   /// Posts one frame of pieces of memory. 0 or an errno value: those of ibv_post_send() of raw packet queue pairs.
@@ -92,7 +101,7 @@ class Ring {
   FlowTable flows_;
   std::array<verbs::BufferRef, kBatch> spares_;  ///< to be posted in the places of those that are delivered
   std::size_t spare_count_ = 0;
-  std::uint64_t dropped_ = 0;  ///< datagrams: no buffer was left, or nobody wanted them
+  runtime::VmaRingStatistics statistics_;
 
   BiasedMutex send_lock_;
   unsigned unsignalled_ = 0;

@@ -9,11 +9,14 @@
 #include <mutex>
 
 #include "core/runtime/wait.h"
+#include "libvmacompat/statistics.h"
 #include "libvmacompat/udp_socket.h"
 
 namespace ringsock::vma {
 
 namespace {
+
+using Count = runtime::VmaSocketCount;
 
 /// Bytes copied.
 std::size_t scatter(std::span<const std::byte> payload, const msghdr& message) {
@@ -30,12 +33,17 @@ std::size_t scatter(std::span<const std::byte> payload, const msghdr& message) {
 
 Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "recvmsg: closed meanwhile"};
+  if (rings_are_due_.load(std::memory_order_relaxed)) [[unlikely]]
+    move_rings();
   if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0) return receive_from_kernel(message, flags);
   if (is_kernel_due()) {
     auto from_kernel = receive_from_kernel(message, flags);
     if (!runtime::would_block(from_kernel)) return from_kernel;
   }
-  if (!progress()) return Error{EAGAIN, "recvmsg"};
+  if (!progress()) {
+    if (is_nonblocking() || (flags & MSG_DONTWAIT) != 0) statistics_.count(Count::rx_eagains);
+    return Error{EAGAIN, "recvmsg"};
+  }
   return receive_from_ring(message, flags);
 }
 
@@ -52,11 +60,14 @@ Result<ssize_t> UdpSocket::receive_from_ring(msghdr& message, int flags) {
     seen_here.copy_to(static_cast<sockaddr*>(message.msg_name), &message.msg_namelen);
   }
   if (message.msg_control != nullptr) {
-    write_control(receive_options_, arrival, static_cast<std::uint32_t>(dropped_), message);
+    const std::uint64_t dropped = statistics_.value(Count::ready_packets_dropped);
+    write_control(receive_options_, arrival, static_cast<std::uint32_t>(dropped), message);
   }
   const auto answer = static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? payload.size() : copied);
   if ((flags & MSG_PEEK) == 0) {
+    count_received(payload.size());
     arrivals_.pop();
+    show_queue();
     if (arrivals_.empty()) has_arrivals_.store(false, std::memory_order_relaxed);
   }
   return answer;
@@ -67,11 +78,30 @@ Result<ssize_t> UdpSocket::receive_from_kernel(msghdr& message, int flags) {
   const ssize_t got = ::recvmsg(fd(), &message, flags | MSG_DONTWAIT);
   if (got >= 0) {
     kernel_hint_.store(true, std::memory_order_relaxed);  // perhaps more
+    statistics_.count(Count::rx_os_packets);
+    statistics_.count(Count::rx_os_bytes, static_cast<std::uint64_t>(got));
     return got;
   }
   const Error error = Error::last("recvmsg");
-  if (error.code == EAGAIN) kernel_hint_.store(false, std::memory_order_relaxed);
+  if (error.code == EAGAIN) {
+    kernel_hint_.store(false, std::memory_order_relaxed);
+  } else {
+    statistics_.count(Count::rx_os_errors);
+  }
   return error;
+}
+
+/// receive_lock_ held.
+void UdpSocket::count_received(std::size_t bytes) {
+  statistics_.count(Count::rx_packets);
+  statistics_.count(Count::rx_bytes, bytes);
+  statistics_.set(runtime::VmaSocketLevel::rx_thread, this_thread_id());
+  if (receive_choice_.should_move()) rings_are_due_.store(true, std::memory_order_relaxed);
+  if (has_slept_.load(std::memory_order_relaxed)) {
+    has_slept_.store(false, std::memory_order_relaxed);
+  } else {
+    statistics_.count(Count::poll_hits);
+  }
 }
 
 bool UdpSocket::is_kernel_due() noexcept {
@@ -85,7 +115,10 @@ bool UdpSocket::is_kernel_due() noexcept {
 bool UdpSocket::progress() noexcept {
   if (has_arrivals_.load(std::memory_order_relaxed)) return true;
   const std::size_t count = ring_count_.load(std::memory_order_acquire);
-  for (std::size_t i = 0; i < count; ++i) rings_[i]->poll();
+  const std::uint32_t polled = polled_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < count; ++i) {
+    if ((polled >> i & 1) != 0) rings_[i]->poll();
+  }
   if (count > 0 && attached_generation_.load(std::memory_order_relaxed) != ethernet_->address_generation()) [[unlikely]]
     follow_addresses();
   return has_arrivals_.load(std::memory_order_relaxed);
@@ -118,24 +151,33 @@ runtime::WaitFds UdpSocket::arm() noexcept {
   const std::lock_guard guard(setup_lock_);
   const std::size_t count = ring_count_.load(std::memory_order_relaxed);
   if (count == 0) return {{fd(), -1}};
+  const std::uint32_t polled = polled_.load(std::memory_order_relaxed);
   if (!bell_) {
     UniqueFd bell(::epoll_create1(EPOLL_CLOEXEC));
     epoll_event event{.events = EPOLLIN, .data = {}};
     bool complete = bell && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, fd(), &event) == 0;
     for (std::size_t i = 0; i < count && complete; ++i) {
+      if ((polled >> i & 1) == 0) continue;
       complete = ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, rings_[i]->fd(), &event) == 0;
     }
     if (!complete) return {{fd(), -1}};
     bell_ = std::move(bell);
   }
-  for (std::size_t i = 0; i < count; ++i) rings_[i]->arm();
+  for (std::size_t i = 0; i < count; ++i) {
+    if ((polled >> i & 1) != 0) rings_[i]->arm();
+  }
+  statistics_.count(Count::poll_misses);
+  has_slept_.store(true, std::memory_order_relaxed);
   return {{bell_.get(), -1}};
 }
 
 void UdpSocket::woken() noexcept {
   kernel_hint_.store(true, std::memory_order_relaxed);
   const std::size_t count = ring_count_.load(std::memory_order_acquire);
-  for (std::size_t i = 0; i < count; ++i) rings_[i]->woken();
+  const std::uint32_t polled = polled_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < count; ++i) {
+    if ((polled >> i & 1) != 0) rings_[i]->woken();
+  }
   note_activity();
 }
 

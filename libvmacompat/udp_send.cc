@@ -6,11 +6,14 @@
 #include <cerrno>
 #include <mutex>
 
+#include "libvmacompat/statistics.h"
 #include "libvmacompat/udp_socket.h"
 
 namespace ringsock::vma {
 
 namespace {
+
+using Count = runtime::VmaSocketCount;
 
 /// Flags that mean nothing for a datagram that leaves at once.
 constexpr int kHarmlessFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
@@ -28,7 +31,13 @@ std::size_t payload_bytes(const msghdr& message) {
 
 Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
   const ssize_t sent = ::sendmsg(fd(), &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent < 0) return Error::last("sendmsg");
+  if (sent < 0) {
+    const Error error = Error::last("sendmsg");
+    statistics_.count(error.code == EAGAIN ? Count::tx_os_eagains : Count::tx_os_errors);
+    return error;
+  }
+  statistics_.count(Count::tx_os_packets);
+  statistics_.count(Count::tx_os_bytes, static_cast<std::uint64_t>(sent));
   return sent;
 }
 
@@ -53,7 +62,10 @@ Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   if (++sends_ % kSendsPerErrorLook == 0) {
     int error = 0;
     socklen_t length = sizeof error;
-    if (::getsockopt(fd(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error != 0) return Error{error, "sendmsg"};
+    if (::getsockopt(fd(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error != 0) {
+      statistics_.count(Count::tx_errors);
+      return Error{error, "sendmsg"};
+    }
   }
   destination->note_use(ethernet_->network());
 
@@ -68,7 +80,17 @@ Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   }
   const int error =
       destination->ring()->send(std::span(pieces).first(message.msg_iovlen + 1), IBV_SEND_INLINE | IBV_SEND_IP_CSUM);
-  if (error == 0) return static_cast<ssize_t>(payload);
+  if (error == 0) {
+    statistics_.count(Count::tx_packets);
+    statistics_.count(Count::tx_bytes, payload);
+    statistics_.set(runtime::VmaSocketLevel::tx_thread, this_thread_id());
+    if (send_choice_.should_move()) {
+      options_generation_.fetch_add(1, std::memory_order_relaxed);  // the next one asks for its ring anew
+      statistics_.count(Count::tx_migrations);
+    }
+    return static_cast<ssize_t>(payload);
+  }
+  statistics_.count(error == ENOMEM ? Count::tx_eagains : Count::tx_errors);
   guard.unlock();
   return send_by_kernel(message, flags);  // the queue is full, the interface is down: it knows what to answer
 }
@@ -101,11 +123,12 @@ bool UdpSocket::make_current(Destination& destination) {
     send_options_generation_ = options_generation_.load(std::memory_order_relaxed);
     send_options_ = SendOptions::of(fd(), domain_);
   }
-  destination.find_way(*ethernet_, local_, *send_options_, send_options_generation_);
+  destination.find_way(*ethernet_, local_, *send_options_, send_options_generation_, send_choice_);
   if (destination.ring() == nullptr) return false;
   // Answers come where the kernel did not bind us, too.
   if (!is_bound_ && !is_connected_.load(std::memory_order_relaxed) && !shares_port()) {
-    attach(destination.ring(), {.protocol = IPPROTO_UDP, .destination = destination.source()});
+    attach_at(destination.source(), destination.ring()->interface().ifindex());
+    describe();
   }
   return true;
 }

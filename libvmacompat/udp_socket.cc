@@ -18,10 +18,17 @@
 #include "core/runtime/fork_registry.h"
 #include "libvmacompat/process.h"
 #include "libvmacompat/socket_options.h"
+#include "libvmacompat/statistics.h"
 
 namespace ringsock::vma {
 
 namespace {
+
+/// Each socket's choice has its own name.
+RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
+  static std::atomic<std::uint64_t> sockets{0};
+  return {static_cast<RingLogic>(logic), ratio, sockets.fetch_add(1, std::memory_order_relaxed)};
+}
 
 /// What threads that do not exist here may have locked, and what is the parent's, stays as it is.
 template <class T>
@@ -37,8 +44,11 @@ UdpSocket::UdpSocket(int domain, int fd)
       polls_per_kernel_look_(process().config.rx_udp_poll_os_ratio),
       fd_(fd),
       local_(SocketAddress::wildcard(domain, 0)),
-      receive_limit_(receive_buffer_of(fd)) {
+      receive_choice_(choice_of(process().config.ring_allocation_logic_rx, process().config.ring_migration_ratio_rx)),
+      receive_limit_(receive_buffer_of(fd)),
+      send_choice_(choice_of(process().config.ring_allocation_logic_tx, process().config.ring_migration_ratio_tx)) {
   runtime::fork_registry().enter(*this);
+  describe();
 }
 
 UdpSocket::~UdpSocket() {
@@ -55,6 +65,7 @@ Status UdpSocket::bind(const sockaddr* address, socklen_t length) {
   is_bound_ = true;
   learn_names();
   attach_all();
+  describe();
   return ok();
 }
 
@@ -69,6 +80,7 @@ Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
       process().rules().decide(config::VmaRole::udp_connect, peer_.unmapped(), &local) == config::VmaTransport::os;
   if (is_kernels) give_up_rings();
   attach_all();
+  describe();
   return ok();
 }
 
@@ -78,6 +90,7 @@ Status UdpSocket::shutdown(int how) {
     // The kernel says from now on what reading and writing mean.
     const std::lock_guard guard(setup_lock_);
     give_up_rings();
+    describe();
   }
   notify_watchers();
   return ok();
@@ -99,6 +112,7 @@ void UdpSocket::learn_names() {
 // ------------------------------------------------------------------------------------------------------------
 
 Status UdpSocket::set_option(int level, int name, const void* value, socklen_t length) {
+  if (level == SOL_SOCKET && name == kRingAllocLogicOption) return set_ring_logic(value, length);
   const OptionEffect effect = effect_of(level, name);
   if (effect == OptionEffect::socket_filter) {
     const std::lock_guard guard(setup_lock_);
@@ -109,6 +123,7 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
   if (note_receive_option(level, name, value, length)) return ok();
   if (const auto group = group_of_option(level, name, value, length)) {
     learn_membership(*group);
+    describe();
     return ok();
   }
   switch (effect) {
@@ -133,6 +148,7 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
       give_up_rings();
       break;
   }
+  describe();
   return ok();
 }
 
@@ -198,7 +214,7 @@ void UdpSocket::attach_own_addresses() {
 }
 
 void UdpSocket::attach_at(const SocketAddress& local, int ifindex) {
-  auto ring = ethernet_->ring_on(ifindex);
+  auto ring = ethernet_->ring_on(ifindex, receive_key(local));
   if (!ring) return;
   verbs::FlowTuple tuple{.protocol = IPPROTO_UDP, .destination = local};
   const SocketAddress peer = peer_.unmapped();
@@ -207,28 +223,22 @@ void UdpSocket::attach_at(const SocketAddress& local, int ifindex) {
 }
 
 /// Unless a rule has it that the kernel receives there.
-void UdpSocket::attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple) {
-  if (process().rules().decide(config::VmaRole::udp_receiver, tuple.destination) == config::VmaTransport::os) return;
+bool UdpSocket::attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple) {
+  if (process().rules().decide(config::VmaRole::udp_receiver, tuple.destination) == config::VmaTransport::os)
+    return false;
   Attachment attachment{ring, tuple};
-  if (std::find(attachments_.begin(), attachments_.end(), attachment) != attachments_.end()) return;
+  if (std::find(attachments_.begin(), attachments_.end(), attachment) != attachments_.end()) return true;
   // Polled before anything can come by it.
-  const std::size_t count = ring_count_.load(std::memory_order_relaxed);
-  if (std::find(rings_.begin(), rings_.begin() + static_cast<std::ptrdiff_t>(count), ring) ==
-      rings_.begin() + static_cast<std::ptrdiff_t>(count)) {
-    if (count == kMostRings) return;
-    epoll_event event{.events = EPOLLIN, .data = {}};
-    if (bell_ && ::epoll_ctl(bell_.get(), EPOLL_CTL_ADD, ring->fd(), &event) != 0) return;
-    rings_[count] = ring;
-    ring_count_.store(count + 1, std::memory_order_release);
-  }
+  if (!poll_ring(ring)) return false;
   if (Status attached = ring->attach(tuple, *this); !attached) {
     log_info("%s: received by the kernel: %s: %s", tuple.destination.to_string().c_str(), attached.error().where,
              std::strerror(attached.error().code));
-    return;
+    return false;
   }
   if (receive_options_.wants_time()) ring->want_times();
   attachments_.push_back(std::move(attachment));
   kernel_hint_.store(true, std::memory_order_relaxed);  // what came before is there
+  return true;
 }
 
 void UdpSocket::detach_all() {
@@ -263,6 +273,7 @@ void UdpSocket::follow_addresses() {
   }
   std::erase_if(attachments_, is_gone);
   attach_all();
+  describe();
   attached_generation_.store(generation, std::memory_order_relaxed);
 }
 
@@ -275,10 +286,14 @@ void UdpSocket::deliver(Arrival arrival) noexcept {
   if (!source_filters_.empty() && is_filtered(arrival)) [[unlikely]]
     return;
   if (arrivals_.payload_bytes() + arrival.frame.payload_bytes > receive_limit_ && !arrivals_.empty()) {
-    ++dropped_;
+    statistics_.count(runtime::VmaSocketCount::ready_packets_dropped);
+    statistics_.count(runtime::VmaSocketCount::ready_bytes_dropped, arrival.frame.payload_bytes);
     return;
   }
   arrivals_.push(std::move(arrival));
+  show_queue();
+  statistics_.raise(runtime::VmaSocketLevel::ready_packets_max, arrivals_.count());
+  statistics_.raise(runtime::VmaSocketLevel::ready_bytes_max, arrivals_.payload_bytes());
   has_arrivals_.store(true, std::memory_order_relaxed);
   note_activity();
 }
@@ -288,12 +303,15 @@ void UdpSocket::deliver(Arrival arrival) noexcept {
 
 void UdpSocket::closed() noexcept {
   const std::lock_guard guard(setup_lock_);
+  describe();
+  write_statistics_file(statistics_.slot());
   kernel_only_.store(true, std::memory_order_relaxed);
   detach_all();
 }
 
 void UdpSocket::descriptor_closed(int fd) noexcept {
-  if (fd == this->fd()) fd_.store(runtime::fd_table().number_of(*this).value_or(-1), std::memory_order_relaxed);
+  if (fd != this->fd()) return;
+  fd_.store(runtime::fd_table().number_of(*this).value_or(-1), std::memory_order_relaxed);
 }
 
 void UdpSocket::add_fork_locks(runtime::ForkLocks& locks) {
@@ -313,6 +331,7 @@ void UdpSocket::after_fork(ForkSide side) noexcept {
   abandon(destinations_);
   abandon(arrivals_);
   ring_count_.store(0, std::memory_order_relaxed);
+  polled_.store(0, std::memory_order_relaxed);
   has_arrivals_.store(false, std::memory_order_relaxed);
   kernel_only_.store(true, std::memory_order_relaxed);
   bell_.reset();

@@ -17,12 +17,14 @@
 #include "core/base/unique_fd.h"
 #include "core/device/soft/packet/copy_filter.h"
 #include "core/runtime/endpoint.h"
+#include "core/runtime/vma_statistics.h"
 #include "libvmacompat/arrival.h"
 #include "libvmacompat/datagram_sink.h"
 #include "libvmacompat/destination.h"
 #include "libvmacompat/ethernet.h"
 #include "libvmacompat/memberships.h"
 #include "libvmacompat/receive_options.h"
+#include "libvmacompat/ring_choice.h"
 
 namespace ringsock::vma {
 
@@ -88,7 +90,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void attach_all();
   void attach_own_addresses();
   void attach_at(const SocketAddress& local, int ifindex);
-  void attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple);
+  bool attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple);
   void detach_all();
   void give_up_rings();
   void follow_addresses();
@@ -101,9 +103,23 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::vector<Attachment> wanted_groups();
   [[nodiscard]] bool is_filtered(const Arrival& arrival) const;
 
+  // udp_rings.cc
+  RingKey receive_key(const SocketAddress& local);
+  Result<std::shared_ptr<Ring>> ring_of_group(const SocketAddress& group, int ifindex);
+  bool poll_ring(const std::shared_ptr<Ring>& ring);
+  void leave_unused_rings();
+  void move_rings();
+  bool move_attachments();
+  Status set_ring_logic(const void* value, socklen_t length);
+
+  // udp_statistics.cc
+  void describe();
+  void show_queue();
+
   // udp_receive.cc
   Result<ssize_t> receive_from_ring(msghdr& message, int flags);
   Result<ssize_t> receive_from_kernel(msghdr& message, int flags);
+  void count_received(std::size_t bytes);
   bool progress() noexcept;
   bool is_kernel_due() noexcept;
   std::uint32_t kernel_events() noexcept;
@@ -113,6 +129,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   Destination* destination_for(const SocketAddress& address);
   bool make_current(Destination& destination);
 
+  runtime::VmaSocketStatistics statistics_;
   const int domain_;
   const unsigned polls_per_kernel_look_;  ///< 0: only when a sleep ended with it
   std::atomic<int> fd_;
@@ -135,21 +152,25 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   EndName peer_name_;  ///< written before is_connected_
   UniqueFd bell_;      ///< epoll: the kernel socket and the rings' channels
 
-  // Rings to poll, read without a lock: a count, and places that are written once.
+  // Rings to poll, read without a lock: a count, places that are written once, and which of them are in use.
   std::array<std::shared_ptr<Ring>, kMostRings> rings_;
   std::atomic<std::size_t> ring_count_{0};
+  std::atomic<std::uint32_t> polled_{0};  ///< a bit for each place
+  std::atomic<bool> rings_are_due_{false};
 
   BiasedMutex receive_lock_;
   ArrivalQueue arrivals_;
+  RingChoice receive_choice_;
   ReceiveOptions receive_options_;
   std::vector<Membership> source_filters_;  ///< memberships that do not want all
   std::size_t receive_limit_;               ///< bytes of payload that may wait
-  std::uint64_t dropped_ = 0;
   std::atomic<bool> kernel_hint_{true};  ///< the kernel socket may have something
   std::atomic<unsigned> polls_{0};       ///< since the kernel socket was looked at
   std::atomic<bool> has_arrivals_{false};
+  std::atomic<bool> has_slept_{false};  ///< since the last datagram
 
   BiasedMutex send_lock_;
+  RingChoice send_choice_;
   std::vector<std::unique_ptr<Destination>> destinations_;  ///< most recently used first
   std::optional<SendOptions> send_options_;
   std::atomic<std::uint32_t> options_generation_{1};

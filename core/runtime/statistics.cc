@@ -1,9 +1,7 @@
 #include "core/runtime/statistics.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,11 +11,8 @@
 #include <ctime>
 #include <mutex>
 
+#include "core/runtime/page_parts.h"
 #include "core/runtime/statistics_file.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 namespace ringsock::runtime {
 
@@ -37,31 +32,10 @@ constexpr std::uint32_t rounded_up(std::uint32_t slots) {
 }
 constexpr std::size_t bytes_with(std::uint32_t slots) { return kPageHeaderBytes + slots * sizeof(SocketSlot); }
 
-PageHeader* map_private() {
-  void* memory =
-      ::mmap(nullptr, kStatisticsBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return memory == MAP_FAILED ? nullptr : static_cast<PageHeader*>(memory);
-}
+PageHeader* map_private() { return static_cast<PageHeader*>(map_private_statistics(kStatisticsBytes)); }
 
 SocketSlot* slots_of(PageHeader& header) {
   return reinterpret_cast<SocketSlot*>(reinterpret_cast<std::byte*>(&header) + kPageHeaderBytes);
-}
-
-/// Beyond the limit, growing a file is answered with SIGXFSZ.
-bool may_make_files() {
-  rlimit limit{};
-  return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= kStatisticsBytes;
-}
-
-bool write_all(int fd, const void* data, std::size_t length) {
-  const auto* bytes = static_cast<const std::byte*>(data);
-  for (std::size_t done = 0; done < length;) {
-    const ssize_t written = ::pwrite(fd, bytes + done, length - done, static_cast<off_t>(done));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    done += static_cast<std::size_t>(written);
-  }
-  return true;
 }
 
 /// All counters of two sockets, pairwise.
@@ -76,30 +50,14 @@ void for_each_pair(SlotCounters& a, const SlotCounters& b, Visit visit) {
   visit(a.errors, b.errors);
 }
 
-SlotAddress slot_address(const SocketAddress& address) {
-  SlotAddress out{};
-  if (address.is_infiniband()) return out;  // the page has room for IP
-  out.family = static_cast<std::uint16_t>(address.family());
-  out.port = address.is_unspecified() ? std::uint16_t{0} : address.port();
-  if (address.family() == AF_INET) {
-    std::memcpy(out.bytes.data(), &address.in4().sin_addr, sizeof(in_addr));
-  } else if (address.family() == AF_INET6) {
-    std::memcpy(out.bytes.data(), &address.in6().sin6_addr, sizeof(in6_addr));
-    out.scope = address.in6().sin6_scope_id;
-  }
-  return out;
-}
-
 void write_identity(SlotIdentity& identity, const SocketDescription& description) {
-  const std::uint32_t version = identity.begun.load(std::memory_order_relaxed) + 1;
-  identity.begun.store(version, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  identity.descriptor = description.descriptor;
-  identity.state = description.state;
-  identity.path = description.path;
-  identity.local = slot_address(description.local);
-  identity.peer = slot_address(description.peer);
-  identity.finished.store(version, std::memory_order_release);
+  change_identity(identity, [&](SlotIdentity& one) {
+    one.descriptor = description.descriptor;
+    one.state = description.state;
+    one.path = description.path;
+    one.local = slot_address(description.local);
+    one.peer = slot_address(description.peer);
+  });
 }
 
 void copy_identity(SlotIdentity& to, const SlotIdentity& from) {
@@ -330,14 +288,9 @@ PageHeader& ProcessStatistics::header_locked() {
 
 bool ProcessStatistics::grow_locked() {
   if (slots_ready_ == 0 || slots_ready_ + kSlotsPerStep > kStatisticsSlots) return false;
-  if (path_[0] != '\0') {
-    // Touching a page that the file system has no room for would be SIGBUS; this says so instead.
-    std::byte* const page = reinterpret_cast<std::byte*>(header_.load(std::memory_order_relaxed));
-    const auto mask = ~(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) - 1);
-    const std::size_t begin = bytes_with(slots_ready_) & mask;
-    const std::size_t end = bytes_with(slots_ready_ + kSlotsPerStep);
-    if (::madvise(page + begin, end - begin, MADV_POPULATE_WRITE) != 0) return false;
-  }
+  if (path_[0] != '\0' && !reserve_statistics(header_.load(std::memory_order_relaxed), bytes_with(slots_ready_),
+                                              bytes_with(slots_ready_ + kSlotsPerStep)))
+    return false;
   slots_ready_ += kSlotsPerStep;
   return true;
 }
@@ -349,9 +302,9 @@ void ProcessStatistics::show() {
 
 void ProcessStatistics::show_locked() {
   forked_.store(false, std::memory_order_relaxed);
-  if (slots_ready_ == 0 || !may_make_files()) return;
+  if (slots_ready_ == 0) return;
   const int saved_errno = errno;
-  if (auto file = create_statistics_file()) {
+  if (auto file = create_statistics_file(kStatisticsBytes)) {
     if (map_file_locked(file->fd.get())) {
       path_ = file->path;
       remove_stale_statistics(path_.data());
@@ -366,11 +319,7 @@ void ProcessStatistics::show_locked() {
 bool ProcessStatistics::map_file_locked(int fd) {
   PageHeader* const header = header_.load(std::memory_order_relaxed);
   const std::uint32_t ready = rounded_up(header_used_);
-  if (::fallocate(fd, 0, 0, static_cast<off_t>(bytes_with(ready))) != 0) return false;
-  if (::ftruncate(fd, kStatisticsBytes) != 0) return false;
-  if (!write_all(fd, header, bytes_with(header_used_))) return false;
-  if (::mmap(header, kStatisticsBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
-    return false;
+  if (!show_statistics(header, kStatisticsBytes, bytes_with(header_used_), bytes_with(ready), fd)) return false;
   slots_ready_ = ready;
   return true;
 }

@@ -5,14 +5,10 @@
 
 #include "core/base/mutex.h"
 #include "core/base/socket_address.h"
+#include "core/runtime/page_parts.h"
 #include "core/runtime/statistics_page.h"
 
 namespace ringsock::runtime {
-
-/// Without a locked instruction: for a counter with one writer, or one that may lose a count.
-inline void add_relaxed(Counter& counter, std::uint64_t amount) {
-  counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
-}
 
 /// What is told of a socket beside its counters.
 struct SocketDescription {

@@ -2,18 +2,15 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <optional>
-#include <string_view>
 
-#include "core/base/unique_fd.h"
+#include "core/runtime/page_parts.h"
 #include "core/runtime/statistics_file.h"
 
 namespace ringsock::runtime {
@@ -23,35 +20,6 @@ namespace {
 struct CloseDirectory {
   void operator()(DIR* directory) const { ::closedir(directory); }
 };
-
-/// A structure of the page as plain bytes: its atomics belong to another process.
-template <class T>
-class Copied {
- public:
-  explicit Copied(std::span<const std::byte> bytes) {
-    std::memcpy(static_cast<void*>(&value_), bytes.data(), sizeof value_);
-  }
-  const T* operator->() const { return &value_; }
-  const T& operator*() const { return value_; }
-
- private:
-  union {
-    T value_;
-  };
-};
-
-std::optional<SocketAddress> address_of(const SlotAddress& slot) {
-  if (slot.family == AF_UNSPEC) return SocketAddress();
-  if (slot.family == AF_INET) {
-    in_addr v4;
-    std::memcpy(&v4, slot.bytes.data(), sizeof v4);
-    return SocketAddress::v4(ntohl(v4.s_addr), slot.port);
-  }
-  if (slot.family != AF_INET6) return std::nullopt;
-  in6_addr v6;
-  std::memcpy(&v6, slot.bytes.data(), sizeof v6);
-  return SocketAddress::v6(v6, slot.port, slot.scope);
-}
 
 CounterSums sums_of(const SlotCounters& counters) {
   CounterSums sums;
@@ -77,52 +45,18 @@ bool take_slot(const SocketSlot& slot, ProcessSnapshot& out) {
   return true;
 }
 
-std::string printable_text(std::span<const char> text) {
-  std::string out(text.data(), ::strnlen(text.data(), text.size()));
-  std::replace_if(
-      out.begin(), out.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return out;
-}
-
 template <std::size_t N>
 void copy_counters(std::array<std::uint64_t, N>& to, const std::array<Counter, N>& from) {
   for (std::size_t i = 0; i < N; ++i) to[i] = from[i].load(std::memory_order_relaxed);
 }
 
-Result<std::vector<std::byte>> read_page(int file, std::size_t size) {
-  std::vector<std::byte> bytes(size);
-  std::size_t used = 0;
-  while (used < size) {
-    const ssize_t count = ::pread(file, bytes.data() + used, size - used, static_cast<off_t>(used));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return Error::last("read");
-    if (count == 0) break;  // cut off meanwhile
-    used += static_cast<std::size_t>(count);
-  }
-  bytes.resize(used);
-  return bytes;
-}
-
 /// What of the page must be read: the header says how many slots there are.
 Result<std::vector<std::byte>> read_used_part(int file) {
-  auto bytes = read_page(file, kPageHeaderBytes);
+  auto bytes = read_statistics(file, kPageHeaderBytes);
   if (!bytes || bytes->size() < kPageHeaderBytes) return bytes;
   const Copied<PageHeader> header(*bytes);
   const std::uint32_t slots = std::min(header->slots_used.load(std::memory_order_relaxed), kStatisticsSlots);
-  return read_page(file, kPageHeaderBytes + slots * sizeof(SocketSlot));
-}
-
-/// Whether the process has the file in its memory. A process whose memory map is hidden from us only has to be alive.
-bool is_in_memory_of(pid_t pid, ino_t inode, std::string_view name) {
-  const std::string process = "/proc/" + std::to_string(pid);
-  std::ifstream maps(process + "/maps");
-  const std::string inode_text = " " + std::to_string(inode) + " ";
-  bool has_lines = false;
-  for (std::string line; std::getline(maps, line);) {
-    has_lines = true;
-    if (line.ends_with(name) && line.find(inode_text) != std::string::npos) return true;
-  }
-  return !has_lines && ::access(process.c_str(), F_OK) == 0;
+  return read_statistics(file, kPageHeaderBytes + slots * sizeof(SocketSlot));
 }
 
 }  // namespace
@@ -156,23 +90,17 @@ Result<ProcessSnapshot> parse_statistics_page(std::span<const std::byte> bytes) 
 
 Result<ProcessSnapshot> read_statistics_file(int directory, const char* name) {
   constexpr int kAttempts = 5;
-  const auto said = parse_statistics_name(name);
-  if (!said) return Error{EINVAL, "statistics: name"};
-  const UniqueFd file(::openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
-  if (!file) return Error::last("open");
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) return Error::last("fstat");
-  if (!S_ISREG(status.st_mode) || status.st_uid != said->uid) return Error{EPERM, "statistics: not its owner's file"};
-  if (static_cast<std::uint64_t>(status.st_size) > kStatisticsBytes) return Error{EFBIG, "statistics"};
-  if (!is_in_memory_of(said->pid, status.st_ino, name)) return Error{ESRCH, "statistics: process"};
+  const auto file = open_statistics(directory, name, kStatisticsPrefix, kStatisticsBytes, O_RDONLY);
+  if (!file) return file.error();
   Result<ProcessSnapshot> page = Error{EPROTO, "statistics"};
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const auto bytes = read_used_part(file.get());
+    const auto bytes = read_used_part(file->fd.get());
     if (!bytes) return bytes.error();
     page = parse_statistics_page(*bytes);
     if (!page || page->unsettled == 0) break;
   }
-  if (page && page->pid != static_cast<std::uint32_t>(said->pid)) return Error{EPROTO, "statistics: another process"};
+  if (page && page->pid != static_cast<std::uint32_t>(file->name.pid))
+    return Error{EPROTO, "statistics: another process"};
   return page;
 }
 

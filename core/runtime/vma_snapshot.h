@@ -84,6 +84,8 @@ struct VmaPoolSnapshot {
 struct VmaSnapshot {
   int pid = 0;
   std::string program{};
+  std::int64_t started_ns = 0;  ///< CLOCK_REALTIME of the first socket
+  unsigned unsettled = 0;       ///< sockets left out because their entry was being changed
   std::vector<VmaSocketSnapshot> sockets{};
   std::vector<VmaIomuxSnapshot> iomux{};
   std::vector<VmaCqSnapshot> cqs{};

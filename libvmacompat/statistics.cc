@@ -1,0 +1,97 @@
+#include "libvmacompat/statistics.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "core/base/log.h"
+#include "core/base/unique_fd.h"
+#include "core/runtime/service_thread.h"
+#include "core/runtime/vma_page_reader.h"
+#include "core/runtime/vma_views.h"
+#include "libvmacompat/ethernet.h"
+#include "libvmacompat/process.h"
+
+namespace ringsock::vma {
+
+namespace {
+
+// A plain word of a library that is loaded with the program: no call to find it.
+__attribute__((tls_model("initial-exec"))) __thread pid_t thread_id = 0;
+
+std::uint64_t learn_thread_id() {
+  // The forking thread is another one in the child.
+  static const int handler = ::pthread_atfork(nullptr, nullptr, [] { thread_id = 0; });
+  static_cast<void>(handler);
+  thread_id = ::gettid();
+  return static_cast<std::uint64_t>(thread_id);
+}
+
+void log_lines(config::VmaLogLevel level, std::string_view text) {
+  for (std::size_t end = 0; !text.empty(); text.remove_prefix(std::min(text.size(), end + 1))) {
+    end = std::min(text.find('\n'), text.size());
+    process().log.write(level, text.substr(0, end));
+  }
+}
+
+void dump(int fd, config::VmaLogLevel level) {
+  const auto all = runtime::vma_statistics.snapshot();
+  if (!all) return;
+  for (const auto& socket : all->sockets) {
+    if (fd == 0 || socket.fd == fd) log_lines(level, runtime::vma_socket_block(socket, runtime::VmaCounting::totals));
+  }
+}
+
+void do_what_is_asked() {
+  const runtime::VmaAsked asked = runtime::vma_statistics.take_asked();
+  if (asked.log_level != runtime::kVmaUnchanged)
+    process().log.set_level(static_cast<config::VmaLogLevel>(asked.log_level));
+  if (asked.log_details != runtime::kVmaUnchanged) process().log.set_details(asked.log_details);
+  Ethernet::refresh_statistics();
+  if (asked.dump_fd != runtime::kVmaUnchanged) {
+    const bool has_level = asked.dump_level != runtime::kVmaUnchanged;
+    dump(asked.dump_fd, has_level ? static_cast<config::VmaLogLevel>(asked.dump_level) : config::VmaLogLevel::info);
+  }
+  runtime::vma_statistics.answer(asked.number);
+}
+
+}  // namespace
+
+std::uint64_t this_thread_id() {
+  if (thread_id == 0) [[unlikely]]
+    return learn_thread_id();
+  return static_cast<std::uint64_t>(thread_id);
+}
+
+void follow_statistics_requests() {
+  const auto fd = runtime::vma_statistics.asked_fd();
+  if (!fd) {
+    if (fd.error().code != ENOENT)
+      log_debug("vma_stats can only look: %s: %s", fd.error().where, std::strerror(fd.error().code));
+    return;
+  }
+  const auto watch = runtime::service_thread().watch(*fd, EPOLLIN, [](std::uint32_t) { do_what_is_asked(); });
+  if (!watch && watch.error().code != EEXIST) log_debug("vma_stats can only look: %s", watch.error().where);
+}
+
+void write_statistics_file(const runtime::VmaSocketSlot& slot) {
+  const std::string& path = process().config.stats_file;
+  if (path.empty()) return;
+  const auto socket = runtime::snapshot_of(slot);
+  if (!socket) return;
+  const int saved_errno = errno;
+  constexpr mode_t kMode = 0644;
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, kMode));
+  const std::string text = runtime::vma_socket_block(*socket, runtime::VmaCounting::totals);
+  if (!file || ::write(file.get(), text.data(), text.size()) < 0)
+    log_warn("VMA_STATS_FILE %s: %s", path.c_str(), std::strerror(errno));
+  errno = saved_errno;
+}
+
+}  // namespace ringsock::vma

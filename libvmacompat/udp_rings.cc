@@ -1,0 +1,105 @@
+// Which rings a UDP socket receives from, and when it moves to others.
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "libvmacompat/interface.h"
+#include "libvmacompat/udp_socket.h"
+
+namespace ringsock::vma {
+
+RingKey UdpSocket::receive_key(const SocketAddress& local) {
+  const std::lock_guard guard(receive_lock_);
+  return receive_choice_.key(local);
+}
+
+/// The one that it comes by already, if it does: of copies in between it would not be known whose they are.
+Result<std::shared_ptr<Ring>> UdpSocket::ring_of_group(const SocketAddress& group, int ifindex) {
+  const auto is_it = [&](const Attachment& one) {
+    return one.is_group() && one.tuple.destination == group && one.ring->interface().ifindex() == ifindex;
+  };
+  const auto known = std::find_if(attachments_.begin(), attachments_.end(), is_it);
+  return known != attachments_.end() ? known->ring : ethernet_->ring_on(ifindex, receive_key(group));
+}
+
+/// False: there are too many.
+bool UdpSocket::poll_ring(const std::shared_ptr<Ring>& ring) {
+  const std::size_t count = ring_count_.load(std::memory_order_relaxed);
+  const auto begin = rings_.begin(), end = begin + static_cast<std::ptrdiff_t>(count);
+  const auto place = static_cast<std::size_t>(std::find(begin, end, ring) - begin);
+  if (place == kMostRings) return false;
+  const std::uint32_t bit = std::uint32_t{1} << place;
+  const std::uint32_t polled = polled_.load(std::memory_order_relaxed);
+  if (place < count && (polled & bit) != 0) return true;
+  epoll_event event{.events = EPOLLIN, .data = {}};
+  if (bell_ && ::epoll_ctl(bell_.get(), EPOLL_CTL_ADD, ring->fd(), &event) != 0) return false;
+  if (place == count) {
+    rings_[place] = ring;
+    ring_count_.store(count + 1, std::memory_order_release);
+  }
+  polled_.store(polled | bit, std::memory_order_release);
+  return true;
+}
+
+/// Those that nothing comes by any more. They stay in their places: other threads may be looking at them.
+void UdpSocket::leave_unused_rings() {
+  const std::size_t count = ring_count_.load(std::memory_order_relaxed);
+  std::uint32_t polled = polled_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t bit = std::uint32_t{1} << i;
+    const bool is_used = std::any_of(attachments_.begin(), attachments_.end(),
+                                     [&](const Attachment& one) { return one.ring == rings_[i]; });
+    if (is_used || (polled & bit) == 0) continue;
+    polled &= ~bit;
+    if (bell_) ::epoll_ctl(bell_.get(), EPOLL_CTL_DEL, rings_[i]->fd(), nullptr);
+  }
+  polled_.store(polled, std::memory_order_release);
+}
+
+/// Another thread, CPU or choice than before. What arrives between two rings is the kernel's, and read from there.
+void UdpSocket::move_rings() {
+  const std::unique_lock guard(setup_lock_, std::try_to_lock);
+  if (!guard) return;
+  rings_are_due_.store(false, std::memory_order_relaxed);
+  if (move_attachments()) statistics_.count(runtime::VmaSocketCount::rx_migrations);
+}
+
+/// setup_lock_ held. True when any did.
+bool UdpSocket::move_attachments() {
+  bool any = false;
+  for (const Attachment& one : std::vector(attachments_)) {
+    const auto& [old_ring, tuple] = one;
+    if (one.is_group()) continue;
+    const auto ring = ethernet_->ring_on(old_ring->interface().ifindex(), receive_key(tuple.destination));
+    if (!ring || *ring == old_ring) continue;
+    old_ring->leave(tuple, *this);
+    std::erase(attachments_, one);
+    if (!attach(*ring, tuple)) attach(old_ring, tuple);
+    any = true;
+  }
+  if (any) leave_unused_rings();
+  return any;
+}
+
+Status UdpSocket::set_ring_logic(const void* value, socklen_t length) {
+  const auto wish = parse_ring_alloc_logic(value, length);
+  if (!wish) return wish.error();
+  const std::lock_guard guard(setup_lock_);
+  if (wish->for_sending) {
+    const std::lock_guard sending(send_lock_);
+    send_choice_.set(wish->logic, wish->user_id);
+    options_generation_.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (wish->for_receiving) {
+    {
+      const std::lock_guard receiving(receive_lock_);
+      receive_choice_.set(wish->logic, wish->user_id);
+    }
+    move_attachments();
+  }
+  describe();
+  return ok();
+}
+
+}  // namespace ringsock::vma

@@ -1,0 +1,42 @@
+// What a UDP socket tells of itself.
+#include <netinet/in.h>
+#include <sys/stat.h>
+
+#include "libvmacompat/udp_socket.h"
+
+namespace ringsock::vma {
+
+/// setup_lock_ held.
+void UdpSocket::describe() {
+  struct stat status {};
+  ::fstat(fd(), &status);
+  int loops = 1;
+  socklen_t length = sizeof loops;
+  if (domain_ == AF_INET) {
+    ::getsockopt(fd(), IPPROTO_IP, IP_MULTICAST_LOOP, &loops, &length);
+  } else {
+    ::getsockopt(fd(), IPPROTO_IPV6, IPV6_MULTICAST_LOOP, &loops, &length);
+  }
+  std::vector<SocketAddress> groups;
+  for (const Membership& one : memberships_) groups.push_back(one.group.with_port(0));
+  statistics_.describe({.fd = fd(),
+                        .inode = status.st_ino,
+                        .is_offloaded = !attachments_.empty(),
+                        .is_blocking = !is_nonblocking(),
+                        .multicast_loop = loops != 0,
+                        .local = local_,
+                        .peer = peer_,
+                        .groups = std::move(groups),
+                        .ring_user_id_rx = receive_choice_.user_id(),
+                        .ring_user_id_tx = send_choice_.user_id()});
+  statistics_.set(runtime::VmaSocketLevel::ready_byte_limit, receive_limit_);
+}
+
+/// receive_lock_ held.
+void UdpSocket::show_queue() {
+  using Level = runtime::VmaSocketLevel;
+  statistics_.set(Level::ready_packets, arrivals_.count());
+  statistics_.set(Level::ready_bytes, arrivals_.payload_bytes());
+}
+
+}  // namespace ringsock::vma
