@@ -35,6 +35,7 @@ in_host() { # NAMESPACE LIBRARY PROGRAM...
   shift 2
   exec ip netns exec "$namespace" env ${library:+LD_PRELOAD="${runtime:+$runtime:}$library"} "$@"
 }
+export TWO_HOSTS_PEER=$there
 ready=$(mktemp -u)
 mkfifo "$ready"
 in_host "$there" "${TWO_HOSTS_PEER_PRELOAD:-}" "$(dirname "$1")/echo_service" >"$ready" &

@@ -1,0 +1,141 @@
+// The interface between the two hosts goes, and comes again under the same name, while sockets use it
+// (interface_vma.sh). TWO_HOSTS_PEER: the name of the other host's network namespace.
+#include <net/if.h>
+
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "tests/vma/udp_world.h"
+
+namespace ringsock::vma_tests {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr int kExchanges = 20;
+
+void sh(const std::string& command) {
+  // Without our library.
+  ASSERT_EQ(std::system(("env -u LD_PRELOAD sh -ec '" + command + "'").c_str()), 0) << command;
+}
+
+class Interface : public ::testing::Test {
+ protected:
+  void SetUp() override { peer = std::getenv("TWO_HOSTS_PEER"); }
+  void TearDown() override {
+    if (::if_nametoindex("eth0") == 0) add();
+  }
+  static void remove() { sh("ip link delete eth0"); }
+  void add() const {
+    const std::string there = "ip -n " + peer;
+    sh("ip link add eth0 type veth peer name eth0 netns " + peer +
+       "; ip address add 10.9.0.1/24 dev eth0; ip address add fd09::1/64 dev eth0 nodad; ip link set eth0 up; " +
+       there + " address add 10.9.0.2/24 dev eth0; " + there + " address add fd09::2/64 dev eth0 nodad; " + there +
+       " link set eth0 up");
+  }
+  /// Whether the other host answers, within 10 s: an interface that is new needs a moment.
+  static bool reaches_peer(const Socket& socket) {
+    socket.limit_waits(100);
+    for (const auto end = steady_clock::now() + std::chrono::seconds(10); steady_clock::now() < end;) {
+      if (socket.send_to(echo, "hello") == 5 && socket.receive() == "hello") return true;
+    }
+    return false;
+  }
+  /// What comes behind late answers to reaches_peer().
+  static std::string next_but_hello(const Socket& socket) {
+    std::string got;
+    do {
+      got = socket.receive();
+      // The commands' ends are signals, which end a receive that has a limit.
+    } while (got == "hello" || (got.empty() && errno == EINTR));
+    return got;
+  }
+  /// Of the answers to so many datagrams, those that the kernel delivered.
+  static long by_the_kernel(const Socket& socket) {
+    socket.limit_waits();
+    while (::recv(socket, nullptr, 0, MSG_DONTWAIT | MSG_TRUNC) >= 0) {
+    }
+    const long before = kernels_datagrams(AF_INET);
+    for (int i = 0; i < kExchanges; ++i) {
+      socket.send_to(echo, std::to_string(i));
+      EXPECT_EQ(socket.receive(), std::to_string(i));
+    }
+    return kernels_datagrams(AF_INET) - before;
+  }
+
+  static inline const Address echo{"10.9.0.2", kEchoPort};
+  std::string peer;
+};
+
+TEST_F(Interface, SocketsGoOnByTheKernelAndByTheRingOnceItIsBack) {
+  const Socket socket(AF_INET);
+  ASSERT_EQ(::bind(socket, Address("0.0.0.0", 0).get(), sizeof(sockaddr_in)), 0);
+  ASSERT_TRUE(reaches_peer(socket));
+  if (preloaded()) {
+    ASSERT_LT(by_the_kernel(socket), kExchanges) << "no ring was used";
+  }
+  for (int round = 0; round < 3; ++round) {
+    remove();
+    // On this host it is reached all the same, and the other one is not.
+    EXPECT_EQ(socket.send_to(Address("127.0.0.1", socket.name().port()), "to myself"), 9);
+    EXPECT_EQ(socket.receive(), "to myself");
+    EXPECT_EQ(socket.send_to(echo, "nobody"), -1);
+    EXPECT_EQ(errno, ENETUNREACH);
+
+    add();
+    EXPECT_TRUE(reaches_peer(socket));
+    if (preloaded()) {
+      EXPECT_LT(by_the_kernel(socket), kExchanges) << "the new interface has no ring";
+    }
+  }
+}
+
+TEST_F(Interface, WhoSleepsIsWokenByWhatComesByTheKernelAfterwards) {
+  const Socket socket(AF_INET), other(AF_INET);
+  ASSERT_EQ(::bind(socket, Address("0.0.0.0", 0).get(), sizeof(sockaddr_in)), 0);
+  ASSERT_TRUE(reaches_peer(socket));
+  socket.limit_waits(20'000);
+  auto received = std::async(std::launch::async, [&] { return next_but_hello(socket); });
+  remove();
+  // He still waits, asleep: that is no error of his socket.
+  const auto used = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  };
+  const auto before = used();
+  EXPECT_EQ(received.wait_for(std::chrono::milliseconds(500)), std::future_status::timeout);
+  EXPECT_LT(used() - before, std::chrono::milliseconds(250));
+  EXPECT_EQ(other.send_to(Address("127.0.0.1", socket.name().port()), "wake up"), 7);
+  EXPECT_EQ(received.get(), "wake up");
+}
+
+TEST_F(Interface, WhoSleepsIsWokenByWhatComesByTheNewOne) {
+  const Socket socket(AF_INET), other(AF_INET);
+  ASSERT_EQ(::bind(socket, Address("0.0.0.0", 0).get(), sizeof(sockaddr_in)), 0);
+  ASSERT_TRUE(reaches_peer(socket));
+  socket.limit_waits(20'000);
+  auto received = std::async(std::launch::async, [&] { return next_but_hello(socket); });
+  remove();
+  add();
+  ASSERT_TRUE(reaches_peer(other));
+  other.send_to(echo, "to 10.9.0.1 " + std::to_string(socket.name().port()) + " wake up");
+  EXPECT_EQ(received.get(), "wake up");
+}
+
+TEST_F(Interface, ALinkThatIsDownAWhileChangesNothing) {
+  const Socket socket(AF_INET);
+  ASSERT_EQ(::bind(socket, Address("0.0.0.0", 0).get(), sizeof(sockaddr_in)), 0);
+  ASSERT_TRUE(reaches_peer(socket));
+  sh("ip link set eth0 down");
+  EXPECT_EQ(socket.send_to(echo, "nobody"), -1);
+  sh("ip link set eth0 up; ip address replace fd09::1/64 dev eth0 nodad");
+  EXPECT_TRUE(reaches_peer(socket));
+  if (preloaded()) {
+    EXPECT_LT(by_the_kernel(socket), kExchanges);
+  }
+}
+
+}  // namespace
+}  // namespace ringsock::vma_tests
