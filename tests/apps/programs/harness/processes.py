@@ -184,6 +184,11 @@ class Process:
         """Standard output, then standard error."""
         return self.out.read_text(errors="replace") + self.errors()
 
+    def say(self, content):
+        """Writes to its standard input, which was given as subprocess.PIPE."""
+        self._child.stdin.write(content)
+        self._child.stdin.flush()
+
     def settle(self, timeout=5.0):
         """Returns when all that it and its children have said is in the files; they must have ended."""
         if self._copier:

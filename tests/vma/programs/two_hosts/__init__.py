@@ -1,0 +1,1 @@
+"""Two hosts (network namespaces), what runs on them, and which way its datagrams went."""
