@@ -1,13 +1,14 @@
 # The stages of ./check. Each is a function stage_NAME that adds to passed, failed and skipped, and returns 0 (passed),
 # 77 (skipped, with skip_reason set) or anything else (failed). Sourced by check, after lib.sh.
 
-all_stages=(gcc headers exports tools programs vm clang asan tsan fuzz dist format tidy)
+all_stages=(gcc headers exports tools programs vma vm clang asan tsan fuzz dist format tidy)
 declare -A stage_help=(
   [gcc]="g++, warnings are errors; all tests; install"
   [headers]="every header compiles alone, the installed ones as C too"
   [exports]="the libraries export what their symbol maps say, and carry the right names"
   [tools]="Debian's rstream, riostream, rcopy over librsocket, with each other and with ours"
   [programs]="Debian's redis, nginx, PostgreSQL, ssh ... over librspreload: both ends, one end, none, killed in the middle"
+  [vma]="Debian's UDP programs over libvma between two hosts: both ends, one end, killed in the middle"
   [vm]="a guest with Soft-RoCE and Soft-iWARP: checked transfers between upstream's rsockets and ours"
   [clang]="clang++, warnings are errors"
   [asan]="AddressSanitizer and UBSan; all tests"
@@ -86,6 +87,25 @@ stage_programs() {
   p=$(grep -c '^ok ' "$log") f=$(grep -c '^not ok ' "$log") s=$(grep -c '^skip ' "$log")
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   return $status
+}
+
+# run_tap LOG COMMAND...: adds up what a command says in TAP; 77 when it skipped everything.
+run_tap() {
+  local log=$1 p f s status=0
+  shift
+  run_logged "$(basename "$1")" "$log" "$@" || status=$?
+  skip_reason=$(sed -n 's/^1\.\.0 # SKIP //p' "$log")
+  s=$(grep -c '^ok .* # SKIP' "$log") p=$(($(grep -c '^ok ' "$log") - s)) f=$(grep -c '^not ok ' "$log")
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  return $status
+}
+
+stage_vma() {
+  local options=()
+  [ "$long" = no ] || options=(--long)
+  plain_build || return 1
+  run_tap "$build_root/vma-programs.log" "$root/tests/vma/programs/run_programs.py" \
+    --library "$build_root/gcc/stage/lib/libvma.so" "${options[@]}"
 }
 
 # run_matrix NAME OPTION...: cells of the matrix, in vm-NAME.log. A cell that upstream cannot pass says so; it counts as skipped.

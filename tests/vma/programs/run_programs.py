@@ -5,7 +5,8 @@ Usage: run_programs.py --library PATH [--only NAME,...] [--modes MODE,...] [--se
        run_programs.py --list
 
 Each program with both ends preloaded, with the client alone, with the server alone; some with either end killed by
-signal 9 in the middle; with --long also on the kernel alone, which shows that the test is right. Checked: what the
+signal 9 in the middle; with --long all of them so, and on the kernel alone, too,
+which shows that the test is right. Checked: what the
 programs say and what arrived, and by the hosts' counters that its datagrams went by rings where they must, and by the
 kernel where they must.
 Prints TAP. Exit status 1 when something failed, 77 where no namespaces can be made.
@@ -35,7 +36,7 @@ def arguments():
     )
     parser.add_argument("--only", metavar="NAME,...", help="these programs")
     parser.add_argument("--modes", metavar="MODE,...", help=f"of {', '.join(MODES)}")
-    parser.add_argument("--long", action="store_true", help="on the kernel alone, too")
+    parser.add_argument("--long", action="store_true", help="all modes of all programs")
     parser.add_argument("--list", action="store_true", help="names the programs")
     return parser.parse_args()
 
@@ -46,6 +47,13 @@ def chosen(text, allowed, what):
     if unknown:
         sys.exit(f"run_programs.py: no {what} is called {unknown[0]!r}; there are: {', '.join(allowed)}")
     return names
+
+
+def wanted(options, program):
+    """The modes in which the program is tried."""
+    everything = options.long or options.modes
+    names = chosen(options.modes, MODES, "mode")
+    return [mode for mode in program.modes if mode in names and (everything or mode in program.quick)]
 
 
 class Tap:
@@ -68,7 +76,6 @@ class Tap:
 
 
 def run(options, programs):
-    wanted = chosen(options.modes, MODES, "mode") if options.modes else MODES
     library = {
         "LD_PRELOAD": str(pathlib.Path(options.library).resolve()),
         "VMA_TRACELEVEL": "warning",
@@ -82,9 +89,7 @@ def run(options, programs):
         with networks.Hosts(network) as hosts:
             HostRun.kept = hosts.keepers()
             for program in there:
-                for mode in (mode for mode in program.modes if mode in wanted):
-                    if mode == "none" and not (options.long or options.modes):
-                        continue
+                for mode in wanted(options, program):
                     started = time.monotonic()
                     tap.report(try_cell(program, mode, hosts, {**library, **program.settings}), time.monotonic() - started)
     print(f"1..{tap.count}")

@@ -20,7 +20,8 @@ FEW = 12  # packets that are nobody's: ARP
 class UdpProgram:
     """A program nobody here wrote that talks by UDP.
 
-    name: as reported; needs: executables; network: one of hosts.NETWORKS; modes: those that are tried;
+    name: as reported; needs: executables; network: one of hosts.NETWORKS; modes: those that are tried; quick: of them,
+    those that a short run tries;
     least: packets that an offloaded side at least receives by its rings, and sends by them;
     kernel_few, kernel_most: how many datagrams may go by the kernel all the same, and how many more for each by rings;
     directions: {side: what it does by UDP at all};
@@ -32,6 +33,7 @@ class UdpProgram:
     needs = ()
     network = "cable"
     modes = ("both", "client", "server", "none")
+    quick = ("both", "client", "server", "killed")
     least = 20
     kernel_few = 4
     kernel_most = 0.1

@@ -9,8 +9,8 @@ from two_hosts.hosts import IPV4, THERE
 class Chrony(UdpProgram):
     name = "chrony"
     needs = ("chronyd",)
-    least = 1
-    kernel_few = 0
+    modes = ("both", "client", "none")
+    kernel_because = {side: "SO_TIMESTAMPING of what it sends" for side in ("client", "server")}
 
     def start(self, run):
         self.port = run.free_port()

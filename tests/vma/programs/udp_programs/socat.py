@@ -10,14 +10,14 @@ ROUNDS = 4
 class Socat(UdpProgram):
     name = "socat-udp"
     needs = ("socat",)
-    modes = ("both", "client", "server", "none")
-    kernel_most = 3  # what children inherit is the kernel's
+    modes = ("client", "none")
+    directions = {"client": ("sends",), "server": ()}
 
     def start(self, run):
         self.each, self.both, self.sink = run.free_port(), run.free_port(), run.free_port()
         # A child for each datagram; a child for each peer, with a program on its socket.
         self.forking = run.serve_udp(["socat", f"UDP4-RECVFROM:{self.each},fork", "EXEC:cat"], self.each)
-        run.serve_udp(["socat", "-T", 5, f"UDP4-LISTEN:{self.both},fork,reuseaddr", "EXEC:cat,nofork"], self.both)
+        self.serving = run.serve_udp(["socat", f"UDP4-LISTEN:{self.both},fork,reuseaddr", "EXEC:cat,nofork"], self.both)
         self.sunk = run.path("sunk")
         run.serve_udp(["socat", "-u", f"UDP6-RECV:{self.sink}", f"CREATE:{self.sunk}"], self.sink)
 
@@ -32,4 +32,5 @@ class Socat(UdpProgram):
         wait_until(lambda: self.sunk.exists() and self.sunk.stat().st_size == 40_000, "the server writes all it received")
         must_equal(digest(self.sunk), digest(content), "what the server wrote")
         # Its children do not end with it.
-        self.forking.kill()
+        for process in (self.forking, self.serving):
+            process.kill()

@@ -52,6 +52,7 @@ class Throughput(Sockperf):
     """The server does not answer; what it counts is no more than what was sent, and nothing like a fall-back's rest."""
 
     name = "sockperf-throughput"
+    quick = ("both",)
     directions = {"client": ("sends",), "server": ("receives",)}
 
     def exchange(self, run):
@@ -67,6 +68,7 @@ class TwoClients(Sockperf):
     """At once, under load, from two processes of one host; the server by epoll on two ports."""
 
     name = "sockperf-two-clients"
+    quick = ("both",)
 
     def serve(self, run):
         self.ports = [self.port, run.free_port()]
@@ -88,11 +90,12 @@ class TwoClients(Sockperf):
 
 
 class Multicast(Sockperf):
-    """Answers come by unicast. What goes to groups is the kernel's as yet."""
+    """Whether by rings or by the kernel depends on the way the group was joined."""
 
     name = "sockperf-multicast"
+    quick = ("both", "client")
+    directions = {"client": (), "server": ()}
     address = "239.9.9.9"
-    kernel_most = 2
 
     def serve(self, run):
         super().serve(run, "--mc-rx-if", IPV4[THERE], "--mc-tx-if", IPV4[THERE])
