@@ -60,8 +60,9 @@ UdpSocket::~UdpSocket() {
 // --------------------------------------------------------------------------------------------------------------
 
 Status UdpSocket::bind(const sockaddr* address, socklen_t length) {
-  if (::bind(fd(), address, length) != 0) return Error::last("bind");
   const std::scoped_lock guard(setup_lock_, send_lock_);
+  if (const auto name = SocketAddress::from(address, length); name && name->family() == domain_) open_rings(*name);
+  if (::bind(fd(), address, length) != 0) return Error::last("bind");
   is_bound_ = true;
   learn_names();
   attach_all();
@@ -189,26 +190,44 @@ void UdpSocket::attach_all() {
   if (kernel_only_.load(std::memory_order_relaxed) || local_.port() == 0) return;
   if (net::IpAddress::of(local_).is_loopback() || ethernet() == nullptr) return;
   const auto generation = ethernet_->address_generation();  // before looking: what changes meanwhile is looked at again
-  // Which process gets what of a port that several have, only the kernel knows.
-  if (!shares_port()) attach_own_addresses();
+  // Which process gets what of a port that several have, only the kernel knows; but what comes from a socket's peer is
+  // that socket's.
+  if (!shares_port() || is_connected_.load(std::memory_order_relaxed)) attach_own_addresses();
   attach_groups();
   attached_generation_.store(generation, std::memory_order_relaxed);
 }
 
 void UdpSocket::attach_own_addresses() {
-  const SocketAddress local = local_.unmapped();
+  for_each_place(local_, is_bound_, [this](const SocketAddress& address, int ifindex) { attach_at(address, ifindex); });
+}
+
+/// Opening takes milliseconds. Datagrams come as soon as the kernel's socket is bound, also to programs that say only
+/// then with what control data they want them.
+void UdpSocket::open_rings(const SocketAddress& local) {
+  const bool is_kernels = kernel_only_.load(std::memory_order_relaxed) || shares_port() ||
+                          net::IpAddress::of(local.unmapped()).is_loopback();
+  if (is_kernels || ethernet() == nullptr) return;
+  for_each_place(local, true, [this](const SocketAddress&, int ifindex) {
+    [[maybe_unused]] const auto opened = ethernet_->ring_on(ifindex);
+  });
+}
+
+/// Calls `visit(address, interface index)` for each of this host's addresses that `name` means.
+template <class Visit>
+void UdpSocket::for_each_place(const SocketAddress& name, bool is_bound, Visit visit) {
+  const SocketAddress local = name.unmapped();
   net::NetworkState& network = ethernet_->network();
   if (!local.is_wildcard()) {
-    const int scope = domain_ == AF_INET6 ? static_cast<int>(local_.in6().sin6_scope_id) : 0;
+    const int scope = domain_ == AF_INET6 && name.family() == AF_INET6 ? static_cast<int>(name.in6().sin6_scope_id) : 0;
     const auto place = network.find_address(net::IpAddress::of(local), scope);
-    if (place) attach_at(local, bound_interface_ != 0 ? bound_interface_ : place->ifindex);
-  } else if (is_bound_) {
+    if (place) visit(local, bound_interface_ != 0 ? bound_interface_ : place->ifindex);
+  } else if (is_bound) {
     const bool v4_too = domain_ == AF_INET || !is_v6_only(fd());
     for (const net::InterfaceAddress& one : network.addresses()) {
       const bool fits = one.address.is_v4() ? v4_too : domain_ == AF_INET6;
       if (!fits || one.address.is_loopback() || one.is_tentative()) continue;
       if (bound_interface_ != 0 && bound_interface_ != one.ifindex) continue;
-      attach_at(one.address.with_port(local.port()), one.ifindex);
+      visit(one.address.with_port(local.port()), one.ifindex);
     }
   }
 }

@@ -89,6 +89,9 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   Ethernet* ethernet();
   void attach_all();
   void attach_own_addresses();
+  void open_rings(const SocketAddress& local);
+  template <class Visit>
+  void for_each_place(const SocketAddress& name, bool is_bound, Visit visit);
   void attach_at(const SocketAddress& local, int ifindex);
   bool attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple);
   void detach_all();
