@@ -18,22 +18,15 @@ namespace ringsock::vma {
 
 namespace {
 
-/// IP_MULTICAST_IF tells an address of the interface, or nothing.
-int v4_multicast_interface_of(int fd) {
-  ip_mreqn request{};
-  socklen_t length = sizeof request.imr_address;
-  // Linux gives back an address only, whatever was set: an interface without one cannot be told from none.
-  if (::getsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request.imr_address, &length) != 0) return 0;
-  return request.imr_address.s_addr == 0 ? 0 : -1;
-}
-
 wire::Ipv6Address bytes_of(const in6_addr& address) { return std::bit_cast<wire::Ipv6Address>(address); }
 wire::Be32 word_of(const in_addr& address) { return std::bit_cast<wire::Be32>(address.s_addr); }
 
 }  // namespace
 
-SendOptions SendOptions::of(int fd, int family) {
+SendOptions SendOptions::of(int fd, int family, const MulticastInterface& multicast) {
   SendOptions out;
+  out.multicast_interface = multicast.ifindex;
+  out.multicast_source = multicast.address;
   out.bound_interface = bound_interface_of(fd);
   out.mark = static_cast<std::uint32_t>(option_of(fd, SOL_SOCKET, SO_MARK, 0));
   constexpr int kTimesOfSent =
@@ -44,7 +37,6 @@ SendOptions SendOptions::of(int fd, int family) {
     out.hop_limit = option_of(fd, IPPROTO_IP, IP_TTL, -1);
     out.multicast_hop_limit = option_of(fd, IPPROTO_IP, IP_MULTICAST_TTL, 1);
     out.loops_multicast = option_of(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
-    out.multicast_interface = v4_multicast_interface_of(fd);
     const int discover = option_of(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
     out.forbids_fragments = discover == IP_PMTUDISC_WANT || discover == IP_PMTUDISC_DO || discover == IP_PMTUDISC_PROBE;
   } else {
@@ -52,7 +44,6 @@ SendOptions SendOptions::of(int fd, int family) {
     out.hop_limit = option_of(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, -1);
     out.multicast_hop_limit = option_of(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 1);
     out.loops_multicast = option_of(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
-    out.multicast_interface = option_of(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, 0);
   }
   return out;
 }
@@ -60,18 +51,19 @@ SendOptions SendOptions::of(int fd, int family) {
 HeaderTemplate::HeaderTemplate(const net::MacAddress& source_mac, const net::MacAddress& destination_mac,
                                const SocketAddress& source, const SocketAddress& destination,
                                const SendOptions& options, std::uint8_t hop_limit)
-    : is_v4_(destination.family() == AF_INET) {
+    : is_v4_(destination.family() == AF_INET), may_be_cut_(is_v4_ && !options.forbids_fragments) {
   const std::uint16_t type = is_v4_ ? wire::kEtherTypeIpv4 : wire::kEtherTypeIpv6;
   auto rest =
       wire::emit(std::span<std::byte>(data_), wire::EthernetHeader{destination_mac, source_mac, wire::Be16(type)});
   if (is_v4_) {
-    rest = wire::emit(rest, wire::make_ipv4_header({.tos = options.traffic_class,
-                                                    .payload_bytes = 0,
-                                                    .fragment = wire::kIpv4DontFragment,
-                                                    .ttl = hop_limit,
-                                                    .protocol = wire::kIpProtocolUdp,
-                                                    .source = word_of(source.in4().sin_addr),
-                                                    .destination = word_of(destination.in4().sin_addr)}));
+    rest =
+        wire::emit(rest, wire::make_ipv4_header({.tos = options.traffic_class,
+                                                 .payload_bytes = 0,
+                                                 .fragment = may_be_cut_ ? std::uint16_t{0} : wire::kIpv4DontFragment,
+                                                 .ttl = hop_limit,
+                                                 .protocol = wire::kIpProtocolUdp,
+                                                 .source = word_of(source.in4().sin_addr),
+                                                 .destination = word_of(destination.in4().sin_addr)}));
   } else {
     rest = wire::emit(rest, wire::make_ipv6_header({.traffic_class = options.traffic_class,
                                                     .payload_bytes = 0,
@@ -92,11 +84,46 @@ void HeaderTemplate::write(std::span<std::byte, kMaxBytes> out, std::size_t payl
     const auto total =
         wire::Be16(static_cast<std::uint16_t>(payload + sizeof(wire::UdpHeader) + sizeof(wire::Ipv4Header)));
     std::memcpy(ip + offsetof(wire::Ipv4Header, total_bytes), &total, sizeof total);
+    if (may_be_cut_) write_identification(ip);
   } else {
     std::memcpy(ip + offsetof(wire::Ipv6Header, payload_bytes), &udp_bytes, sizeof udp_bytes);
   }
   std::memcpy(out.data() + bytes_ - sizeof(wire::UdpHeader) + offsetof(wire::UdpHeader, bytes), &udp_bytes,
               sizeof udp_bytes);
+}
+
+void HeaderTemplate::write_identification(std::byte* ip) const {
+  wire::Ipv4Header header;
+  std::memcpy(&header, ip, sizeof header);
+  const auto number =
+      wire::Be16(process().identification_numbers().next(header.source, header.destination, wire::kIpProtocolUdp));
+  std::memcpy(ip + offsetof(wire::Ipv4Header, identification), &number, sizeof number);
+}
+
+/// What the question for the path says of source and interface. False: only the kernel knows the answer.
+bool Destination::choose_way(const net::NetworkState& network, const SocketAddress& bound, const SendOptions& options,
+                             net::PathQuery& query) const {
+  const net::IpAddress own = net::IpAddress::of(bound);
+  // A socket that is bound to a group sends with the interface's address.
+  if (!bound.is_wildcard() && !own.is_multicast() && own.family() == query.destination.family()) query.source = own;
+  query.oif = options.bound_interface;
+  const auto go_by = [&](int ifindex) {
+    if (ifindex == 0 || ifindex == query.oif) return true;
+    if (query.oif != 0) return false;  // two wishes
+    query.oif = ifindex;
+    return true;
+  };
+  if (address_.family() == AF_INET6 && !go_by(static_cast<int>(address_.in6().sin6_scope_id))) return false;
+  if (control_) {
+    if (!go_by(control_->ifindex)) return false;
+    if (!control_->source.is_unspecified()) query.source = control_->source;
+  }
+  if (query.destination.is_multicast()) {
+    if (options.loops_multicast) return false;  // members on this host are reached by the kernel
+    if (query.oif == 0) query.oif = options.multicast_interface;
+    if (query.source.is_unspecified()) query.source = options.multicast_source;
+  }
+  return query.source.is_unspecified() || network.find_address(query.source).has_value();
 }
 
 void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const SendOptions& options,
@@ -110,24 +137,17 @@ void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const
   const SocketAddress bound = local.unmapped();
   net::PathQuery query;
   query.destination = net::IpAddress::of(destination);
-  const net::IpAddress own = net::IpAddress::of(bound);
-  if (!bound.is_wildcard() && !own.is_multicast() && bound.family() == destination.family()) {
-    if (!network.find_address(own)) return;  // bound to a broadcast address, or to one that is not there
-    query.source = own;
-  }
-  query.oif = options.bound_interface;
-  if (destination.family() == AF_INET6 && destination.in6().sin6_scope_id != 0) {
-    query.oif = static_cast<int>(destination.in6().sin6_scope_id);
-  }
-  const bool is_group = query.destination.is_multicast();
-  if (options.wants_times) return;
-  // Packets that may be fragmented on their way need identification numbers, which the kernel has.
-  if (destination.family() == AF_INET && !options.forbids_fragments) return;
-  if (is_group && (options.loops_multicast || options.multicast_interface < 0)) return;
-  if (is_group && query.oif == 0) query.oif = options.multicast_interface;
+  if (options.wants_times || !choose_way(network, bound, options, query)) return;
   if (process().rules().decide(config::VmaRole::udp_sender, destination, &bound) == config::VmaTransport::os) return;
   query.mark = options.mark;
-  query.tos = options.traffic_class;
+  SendOptions headers = options;
+  const bool is_group = query.destination.is_multicast();
+  if (is_group) headers.hop_limit = headers.multicast_hop_limit;
+  if (control_ && control_->traffic_class >= 0)
+    headers.traffic_class = static_cast<std::uint8_t>(control_->traffic_class);
+  if (control_ && control_->hop_limit >= 0) headers.hop_limit = control_->hop_limit;
+  if (is_group && headers.hop_limit == 0) return;  // for this host only
+  query.tos = headers.traffic_class;
   query.protocol = IPPROTO_UDP;
   query.source_port = local.port();
   query.destination_port = destination.port();
@@ -143,11 +163,11 @@ void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const
   if (!ring) return;
 
   source_ = path->source.with_port(local.port());
-  const int hop_limit = is_group ? options.multicast_hop_limit : options.hop_limit;
-  header_ = HeaderTemplate(link->mac, facts.mac, source_, destination, options,
-                           hop_limit >= 0 ? static_cast<std::uint8_t>(hop_limit) : path->hop_limit);
-  const std::size_t headers = header_.bytes() - sizeof(wire::EthernetHeader);
-  max_payload_ = path->mtu > headers ? path->mtu - headers : 0;
+  headers.forbids_fragments = headers.forbids_fragments && !path->mtu_locked;
+  header_ = HeaderTemplate(link->mac, facts.mac, source_, destination, headers,
+                           headers.hop_limit >= 0 ? static_cast<std::uint8_t>(headers.hop_limit) : path->hop_limit);
+  const std::size_t header_bytes = header_.bytes() - sizeof(wire::EthernetHeader);
+  max_payload_ = path->mtu > header_bytes ? path->mtu - header_bytes : 0;
   neighbour_ = std::move(neighbour);
   ring_ = *std::move(ring);
 }

@@ -5,20 +5,24 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "core/base/socket_address.h"
 #include "core/net/neighbour.h"
 #include "libvmacompat/ethernet.h"
+#include "libvmacompat/memberships.h"
 #include "libvmacompat/ring.h"
+#include "libvmacompat/send_control.h"
 
 namespace ringsock::vma {
 
 /// What setsockopt(2) has said about sending, as the kernel's socket tells it.
 struct SendOptions {
-  int bound_interface = 0;      ///< SO_BINDTODEVICE
-  int multicast_interface = 0;  ///< IP_MULTICAST_IF, IPV6_MULTICAST_IF; 0: by the route
-  std::uint32_t mark = 0;       ///< SO_MARK
+  int bound_interface = 0;          ///< SO_BINDTODEVICE
+  int multicast_interface = 0;      ///< IP_MULTICAST_IF, IPV6_MULTICAST_IF; 0: by the route
+  net::IpAddress multicast_source;  ///< IP_MULTICAST_IF; unspecified: the interface's
+  std::uint32_t mark = 0;           ///< SO_MARK
   std::uint8_t traffic_class = 0;
   int hop_limit = -1;  ///< -1: by the route
   int multicast_hop_limit = 1;
@@ -26,7 +30,7 @@ struct SendOptions {
   bool forbids_fragments = true;  ///< DF: IP_PMTUDISC_WANT, DO, PROBE
   bool wants_times = false;       ///< SO_TIMESTAMPING, of what is sent: the kernel tells them
 
-  static SendOptions of(int fd, int family);
+  static SendOptions of(int fd, int family, const MulticastInterface& multicast);
 };
 
 /// The headers of a datagram, complete but for what differs from one to the next.
@@ -40,21 +44,32 @@ class HeaderTemplate {
                  const SocketAddress& destination, const SendOptions& options, std::uint8_t hop_limit);
 
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
-  /// Writes the headers of a datagram of `payload` bytes. Checksums are left to the device.
+  /// IPv4 without DF.
+  [[nodiscard]] bool may_be_cut() const { return may_be_cut_; }
+  /// Writes the headers of a datagram of `payload` bytes. Checksums are left to the device. An IPv4 datagram that may
+  /// be cut on its way gets a number.
   void write(std::span<std::byte, kMaxBytes> out, std::size_t payload) const;
 
  private:
   alignas(8) std::array<std::byte, kMaxBytes> data_{};
+  void write_identification(std::byte* ip) const;
+
   std::uint8_t bytes_ = 0;
   bool is_v4_ = true;
+  bool may_be_cut_ = false;  ///< no DF
 };
 
-/// One destination of a socket. Threads: the socket's sender.
+/// One destination of a socket, and perhaps what control data says of the way there. Threads: the socket's sender.
 class Destination {
  public:
-  explicit Destination(const SocketAddress& address) : address_(address) {}
+  Destination(const SocketAddress& address, const WayControl* control)
+      : address_(address), control_(control != nullptr ? std::optional(*control) : std::nullopt) {}
 
-  [[nodiscard]] const SocketAddress& address() const { return address_; }
+  [[nodiscard]] bool is(const SocketAddress& address, const WayControl* control) const {
+    return address_ == address && (control == nullptr ? !control_ : control_ == *control);
+  }
+  /// Of the packets: AF_INET for IPv4-mapped addresses.
+  [[nodiscard]] int family() const { return address_.unmapped().family(); }
   /// Whether what find_way() found still holds: a load and a comparison.
   [[nodiscard]] bool is_current(const net::NetworkState& network, std::uint32_t options_generation) const {
     return generation_ == network.generation() && options_generation_ == options_generation;
@@ -77,7 +92,11 @@ class Destination {
   }
 
  private:
+  bool choose_way(const net::NetworkState& network, const SocketAddress& bound, const SendOptions& options,
+                  net::PathQuery& query) const;
+
   const SocketAddress address_;
+  const std::optional<WayControl> control_;
   std::uint64_t generation_ = 0;
   std::uint32_t options_generation_ = 0;
   std::shared_ptr<Ring> ring_;

@@ -97,6 +97,22 @@ std::optional<net::IpAddress> group_of_option(int level, int name, const void* v
   return address ? std::optional(net::IpAddress::v6(*address)) : std::nullopt;
 }
 
+std::optional<MulticastInterface> multicast_interface_of_option(int level, int name, const void* value,
+                                                                socklen_t length) {
+  MulticastInterface out;
+  if (level == IPPROTO_IPV6 && name == IPV6_MULTICAST_IF) {
+    out.ifindex = field_at<int>(value, length, 0).value_or(0);
+    return out;
+  }
+  if (level != IPPROTO_IP || name != IP_MULTICAST_IF) return std::nullopt;
+  // ip(7): struct ip_mreqn, the older struct ip_mreq, or an address.
+  out.ifindex = field_at<int>(value, length, offsetof(ip_mreqn, imr_ifindex)).value_or(0);
+  const std::size_t offset = length >= sizeof(ip_mreq) ? offsetof(ip_mreqn, imr_address) : 0;
+  const auto address = v4_at(value, length, offset);
+  if (address && !address->is_wildcard()) out.address = *address;
+  return out;
+}
+
 std::optional<Membership> membership_of(int fd, const net::IpAddress& group, int ifindex) {
   std::uint32_t room = kUsualSources;
   auto answer = ask_filter(fd, group, ifindex, room);

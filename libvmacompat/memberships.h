@@ -22,6 +22,15 @@ struct Membership {
   [[nodiscard]] bool wants_all() const { return excludes && sources.empty(); }
 };
 
+/// What IP_MULTICAST_IF or IPV6_MULTICAST_IF has said.
+struct MulticastInterface {
+  int ifindex = 0;         ///< 0: not told, or told by its address
+  net::IpAddress address;  ///< of IPv4: the source, too; unspecified: not told
+};
+/// Nothing: another option.
+std::optional<MulticastInterface> multicast_interface_of_option(int level, int name, const void* value,
+                                                                socklen_t length);
+
 /// The group that a socket option is about: ip(7) and ipv6(7), joining, leaving, sources. Nothing: another option.
 std::optional<net::IpAddress> group_of_option(int level, int name, const void* value, socklen_t length);
 

@@ -1,12 +1,15 @@
 #include "libvmacompat/process.h"
 
+#include <pthread.h>
 #include <sys/auxv.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <ctime>
@@ -106,6 +109,34 @@ config::VmaRules& Process::rules() {
     return made;
   }();
   return *rules;
+}
+
+namespace {
+
+constinit std::atomic<engine::IdentificationNumbers*> numbers{nullptr};
+
+engine::IdentificationNumbers* make_numbers() {
+  // What stands here serves a kernel at its very start: numbers that may be foretold, but not those of others.
+  std::array<std::uint64_t, 4> secret{static_cast<std::uint64_t>(::getpid()),
+                                      static_cast<std::uint64_t>(monotonic_now().count())};
+  if (::getrandom(secret.data(), sizeof secret, GRND_NONBLOCK) < 0) log_debug("getrandom: errno %d", errno);
+  return new engine::IdentificationNumbers(secret);
+}
+
+/// A child's are others than its parent's; nobody may be using them there.
+void forget_numbers() { numbers.store(nullptr, std::memory_order_relaxed); }
+
+}  // namespace
+
+engine::IdentificationNumbers& Process::identification_numbers() {
+  engine::IdentificationNumbers* now = numbers.load(std::memory_order_acquire);
+  if (now != nullptr) return *now;
+  static const int watching = ::pthread_atfork(nullptr, nullptr, &forget_numbers);
+  static_cast<void>(watching);
+  auto* const made = make_numbers();
+  if (numbers.compare_exchange_strong(now, made, std::memory_order_acq_rel)) return *made;
+  delete made;
+  return *now;
 }
 
 bool Process::may_use_rings(int type) {

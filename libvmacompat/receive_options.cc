@@ -29,6 +29,8 @@ class ControlWriter {
   explicit ControlWriter(msghdr& message) : message_(message), room_(message.msg_controllen) {
     message.msg_controllen = 0;
   }
+  /// Goes on behind what is there.
+  ControlWriter(msghdr& message, std::size_t room) : message_(message), room_(room) {}
   template <class Value>
   void add(int level, int type, const Value& value) {
     const std::size_t space = CMSG_SPACE(sizeof value);
@@ -141,6 +143,18 @@ void write_control(const ReceiveOptions& options, const Arrival& arrival, std::u
     if (options.v6_hop_limit) out.add(IPPROTO_IPV6, IPV6_HOPLIMIT, hops);
     if (options.v6_traffic_class) out.add(IPPROTO_IPV6, IPV6_TCLASS, traffic_class);
   }
+}
+
+void add_drops(msghdr& message, std::size_t room, std::uint32_t dropped, bool of_kernel_too) {
+  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr; item = CMSG_NXTHDR(&message, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SO_RXQ_OVFL) continue;
+    std::uint32_t kernels = 0;
+    std::memcpy(&kernels, CMSG_DATA(item), sizeof kernels);
+    kernels = of_kernel_too ? kernels + dropped : dropped;
+    std::memcpy(CMSG_DATA(item), &kernels, sizeof kernels);
+    return;
+  }
+  if (dropped != 0) ControlWriter(message, room).add(SOL_SOCKET, SO_RXQ_OVFL, dropped);
 }
 
 }  // namespace ringsock::vma

@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "libvmacompat/arrival.h"
@@ -29,7 +30,13 @@ struct ReceiveOptions {
 
 /// Writes what was asked for into message.msg_control, sets msg_controllen, and MSG_CTRUNC in msg_flags when not all
 /// of it has room.
-/// @param dropped  datagrams that found no room so far
+/// @param dropped  datagrams that found no room so far, if options.overflow
 void write_control(const ReceiveOptions& options, const Arrival& arrival, std::uint32_t dropped, msghdr& message);
+
+/// Tells the drops in control data that the kernel has written.
+/// @param room     what msg_controllen was before
+/// @param dropped  datagrams that found no room in rings; added to what the kernel has counted
+/// @param of_kernel_too  false: what the kernel has counted were no drops
+void add_drops(msghdr& message, std::size_t room, std::uint32_t dropped, bool of_kernel_too);
 
 }  // namespace ringsock::vma

@@ -275,16 +275,34 @@ void Ring::refresh_statistics() {
 // -----------------------------------------------------------------------------------------------------------
 
 int Ring::send(std::span<ibv_sge> pieces, unsigned send_flags) {
-  const std::lock_guard guard(send_lock_);
-  if (under_way_ == settings_.send_entries) {
-    reap_sends();
-    if (under_way_ == settings_.send_entries) return ENOMEM;
-  }
   ibv_send_wr request{};
   request.opcode = IBV_WR_SEND;
   request.sg_list = pieces.data();
   request.num_sge = static_cast<int>(pieces.size());
   request.send_flags = send_flags;
+  return post(request);
+}
+
+int Ring::send_segments(std::span<std::byte> header, std::span<ibv_sge> pieces, std::uint16_t segment_bytes) {
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_TSO;
+  request.sg_list = pieces.data();
+  request.num_sge = static_cast<int>(pieces.size());
+  request.send_flags = IBV_SEND_INLINE | IBV_SEND_IP_CSUM;
+  request.tso.hdr = header.data();
+  request.tso.hdr_sz = static_cast<std::uint16_t>(header.size());
+  request.tso.mss = segment_bytes;
+  return post(request);
+}
+
+bool Ring::segments_udp() const { return interface_->device().segments_udp(); }
+
+int Ring::post(ibv_send_wr& request) {
+  const std::lock_guard guard(send_lock_);
+  if (under_way_ == settings_.send_entries) {
+    reap_sends();
+    if (under_way_ == settings_.send_entries) return ENOMEM;
+  }
   if (++unsignalled_ >= std::min(settings_.sends_per_completion, settings_.send_entries / 2)) {
     request.send_flags |= IBV_SEND_SIGNALED;
     request.wr_id = unsignalled_;

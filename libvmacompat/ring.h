@@ -66,6 +66,11 @@ class Ring {
   // -- sending
   /// Posts one frame of pieces of memory. 0 or an errno value: those of ibv_post_send() of raw packet queue pairs.
   int send(std::span<ibv_sge> pieces, unsigned send_flags);
+  /// Posts what becomes several datagrams: `header` (Ethernet to UDP) in front of each `segment_bytes` of the pieces.
+  /// Lengths and checksums are filled in. 0 or an errno value, as send().
+  int send_segments(std::span<std::byte> header, std::span<ibv_sge> pieces, std::uint16_t segment_bytes);
+  /// Whether the device does that for UDP.
+  [[nodiscard]] bool segments_udp() const;
 
  private:
   static constexpr std::size_t kBatch = 16;
@@ -84,6 +89,7 @@ class Ring {
   void poll_with_times(Batch& batch);
   void take(Batch& batch, Told& told);
   void take(verbs::BufferRef& buffer, std::uint32_t byte_len, Nanos time, Told& told);
+  int post(ibv_send_wr& request);
   void reap_sends();
 
   const std::shared_ptr<Interface> interface_;

@@ -1,5 +1,6 @@
 #include "libvmacompat/socket_options.h"
 
+#include <linux/sock_diag.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
@@ -7,6 +8,7 @@
 #include <sys/time.h>
 
 #include <algorithm>
+#include <array>
 
 #include "libvmacompat/process.h"
 
@@ -35,6 +37,10 @@ OptionEffect socket_level(int name) {
     case SO_REUSEADDR:
     case SO_SNDBUF:
     case SO_SNDBUFFORCE:
+    case SO_ZEROCOPY:  // what asks for it, or for a time, goes by the kernel
+    case SO_TXTIME:
+    case SO_SELECT_ERR_QUEUE:
+    case SO_DEBUG:
     case SO_KEEPALIVE:
     case SO_LINGER:
     case SO_OOBINLINE:
@@ -50,7 +56,6 @@ OptionEffect v4_level(int name) {
     case IP_TOS:
     case IP_TTL:
     case IP_MTU_DISCOVER:
-    case IP_MULTICAST_IF:
     case IP_MULTICAST_TTL:
     case IP_MULTICAST_LOOP: return OptionEffect::sending;
     case IP_RECVERR:
@@ -65,13 +70,21 @@ OptionEffect v6_level(int name) {
   switch (name) {
     case IPV6_UNICAST_HOPS:
     case IPV6_MULTICAST_HOPS:
-    case IPV6_MULTICAST_IF:
     case IPV6_MULTICAST_LOOP:
     case IPV6_TCLASS:
     case IPV6_MTU_DISCOVER: return OptionEffect::sending;
     case IPV6_V6ONLY:
     case IPV6_RECVERR:
+    case IPV6_DONTFRAG:  // what is longer than a packet is the kernel's, or its to refuse
     case IPV6_MULTICAST_ALL: return OptionEffect::none;
+    default: return OptionEffect::kernel_only;
+  }
+}
+
+OptionEffect udp_level(int name) {
+  switch (name) {
+    case UDP_SEGMENT: return OptionEffect::segments;
+    case UDP_GRO: return OptionEffect::none;  // rings give each datagram by itself, the kernel puts together its own
     default: return OptionEffect::kernel_only;
   }
 }
@@ -91,6 +104,7 @@ OptionEffect effect_of(int level, int name) {
     case SOL_SOCKET: return socket_level(name);
     case IPPROTO_IP: return v4_level(name);
     case IPPROTO_IPV6: return v6_level(name);
+    case IPPROTO_UDP: return udp_level(name);
     default: return OptionEffect::kernel_only;
   }
 }
@@ -117,6 +131,12 @@ int bound_interface_of(int fd) {
   socklen_t length = sizeof name;
   if (::getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &length) != 0 || name[0] == '\0') return 0;
   return static_cast<int>(::if_nametoindex(name));
+}
+
+std::uint32_t kernel_drops_of(int fd) {
+  std::array<std::uint32_t, SK_MEMINFO_VARS> facts{};
+  socklen_t length = sizeof facts;
+  return ::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, facts.data(), &length) == 0 ? facts[SK_MEMINFO_DROPS] : 0;
 }
 
 void learn_time_outs(runtime::Endpoint& endpoint, int fd) {

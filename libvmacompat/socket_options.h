@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "core/runtime/endpoint.h"
 
@@ -16,9 +17,10 @@ enum class OptionEffect {
   receive_buffer,   ///< SO_RCVBUF
   time_outs,        ///< SO_RCVTIMEO, SO_SNDTIMEO
   shared_port,      ///< SO_REUSEPORT
+  segments,         ///< UDP_SEGMENT
   kernel_only,      ///< rings do not have it, or we do not know what it does
 };
-/// Of an option that is none of ReceiveOptions, and not about a group.
+/// Of an option that is none of ReceiveOptions, and not about groups.
 OptionEffect effect_of(int level, int name);
 
 /// Bytes of payload that may wait, as SO_RCVBUF says.
@@ -28,6 +30,8 @@ bool is_v6_only(int fd);
 int bound_interface_of(int fd);
 /// A number that getsockopt(2) tells.
 int option_of(int fd, int level, int name, int if_unknown);
+/// Datagrams that the kernel's socket has dropped so far.
+std::uint32_t kernel_drops_of(int fd);
 /// SO_RCVTIMEO and SO_SNDTIMEO of the kernel's socket become the endpoint's.
 void learn_time_outs(runtime::Endpoint& endpoint, int fd);
 

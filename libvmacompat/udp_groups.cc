@@ -28,6 +28,15 @@ void UdpSocket::learn_membership(const net::IpAddress& group) {
   attach_all();
 }
 
+void UdpSocket::learn_multicast_interface(int level, MulticastInterface interface) {
+  if (interface.ifindex == 0 && !interface.address.is_unspecified() && ethernet() != nullptr) {
+    const auto place = ethernet_->network().find_address(interface.address);
+    interface.ifindex = place ? place->ifindex : 0;
+  }
+  multicast_interfaces_[level == IPPROTO_IPV6 ? 1 : 0] = interface;
+  options_generation_.fetch_add(1, std::memory_order_relaxed);
+}
+
 /// Makes the rings' flows of groups what they should be. A copy of the kernel that is refused was taken by a ring, so
 /// nothing comes twice, or not at all, while flows come and go.
 void UdpSocket::attach_groups() {
@@ -57,6 +66,7 @@ bool UdpSocket::refuse_copies_of(const std::vector<Attachment>& groups) {
   if (flows == refused_) return true;
   const Status done = flows.empty() ? soft::accept_copies(fd()) : soft::refuse_copies(fd(), flows);
   if (done) {
+    if (!flows.empty()) kernel_counts_copies_.store(true, std::memory_order_relaxed);
     refused_ = std::move(flows);
     return true;
   }

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "core/runtime/wait.h"
+#include "libvmacompat/socket_options.h"
 #include "libvmacompat/statistics.h"
 #include "libvmacompat/udp_socket.h"
 
@@ -60,8 +61,9 @@ Result<ssize_t> UdpSocket::receive_from_ring(msghdr& message, int flags) {
     seen_here.copy_to(static_cast<sockaddr*>(message.msg_name), &message.msg_namelen);
   }
   if (message.msg_control != nullptr) {
-    const std::uint64_t dropped = statistics_.value(Count::ready_packets_dropped);
-    write_control(receive_options_, arrival, static_cast<std::uint32_t>(dropped), message);
+    write_control(receive_options_, arrival, receive_options_.overflow ? all_drops() : 0, message);
+  } else {
+    message.msg_controllen = 0;
   }
   const auto answer = static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? payload.size() : copied);
   if ((flags & MSG_PEEK) == 0) {
@@ -73,10 +75,23 @@ Result<ssize_t> UdpSocket::receive_from_ring(msghdr& message, int flags) {
   return answer;
 }
 
+std::uint32_t UdpSocket::drops_of_rings() const {
+  return static_cast<std::uint32_t>(statistics_.value(Count::ready_packets_dropped));
+}
+
+std::uint32_t UdpSocket::all_drops() const {
+  const std::uint32_t by_rings = drops_of_rings();
+  return kernel_counts_copies_.load(std::memory_order_relaxed) ? by_rings : by_rings + kernel_drops_of(fd());
+}
+
 Result<ssize_t> UdpSocket::receive_from_kernel(msghdr& message, int flags) {
   polls_.store(0, std::memory_order_relaxed);
+  const std::size_t control_room = message.msg_controllen;
   const ssize_t got = ::recvmsg(fd(), &message, flags | MSG_DONTWAIT);
   if (got >= 0) {
+    if (tells_drops_.load(std::memory_order_relaxed) && control_room != 0 && (flags & MSG_ERRQUEUE) == 0) {
+      add_drops(message, control_room, drops_of_rings(), !kernel_counts_copies_.load(std::memory_order_relaxed));
+    }
     kernel_hint_.store(true, std::memory_order_relaxed);  // perhaps more
     statistics_.count(Count::rx_os_packets);
     statistics_.count(Count::rx_os_bytes, static_cast<std::uint64_t>(got));

@@ -29,6 +29,8 @@ RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
   static std::atomic<std::uint64_t> sockets{0};
   return {static_cast<RingLogic>(logic), ratio, sockets.fetch_add(1, std::memory_order_relaxed)};
 }
+/// What a waiting datagram counts beside its payload: empty ones take memory, too.
+constexpr std::size_t kBytesBesidePayload = 64;
 
 /// What threads that do not exist here may have locked, and what is the parent's, stays as it is.
 template <class T>
@@ -127,6 +129,10 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
     describe();
     return ok();
   }
+  if (const auto interface = multicast_interface_of_option(level, name, value, length)) {
+    learn_multicast_interface(level, *interface);
+    return ok();
+  }
   switch (effect) {
     case OptionEffect::none:
     case OptionEffect::socket_filter: break;
@@ -139,6 +145,10 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
     }
     case OptionEffect::time_outs: learn_time_outs(*this, fd()); break;
     case OptionEffect::shared_port: shares_port_.store(true, std::memory_order_relaxed); break;
+    case OptionEffect::segments:
+      segment_bytes_.store(static_cast<std::uint16_t>(option_of(fd(), IPPROTO_UDP, UDP_SEGMENT, 0)),
+                           std::memory_order_relaxed);
+      break;
     case OptionEffect::bound_interface: learn_bound_interface(); break;
     case OptionEffect::broadcast:
       hears_broadcast_ = option_of(fd(), SOL_SOCKET, SO_BROADCAST, 0) != 0;
@@ -157,6 +167,7 @@ bool UdpSocket::note_receive_option(int level, int name, const void* value, sock
   {
     const std::lock_guard receiving(receive_lock_);
     if (!receive_options_.note(level, name, value, length)) return false;
+    tells_drops_.store(receive_options_.overflow, std::memory_order_relaxed);
   }
   options_generation_.fetch_add(1, std::memory_order_relaxed);  // SO_TIMESTAMPING may be about what is sent, too
   if (!receive_options_.wants_time()) return true;
@@ -304,7 +315,8 @@ void UdpSocket::deliver(Arrival arrival) noexcept {
   const std::lock_guard guard(receive_lock_);
   if (!source_filters_.empty() && is_filtered(arrival)) [[unlikely]]
     return;
-  if (arrivals_.payload_bytes() + arrival.frame.payload_bytes > receive_limit_ && !arrivals_.empty()) {
+  const std::size_t waiting = arrivals_.payload_bytes() + kBytesBesidePayload * arrivals_.count();
+  if (waiting + arrival.frame.payload_bytes > receive_limit_ && !arrivals_.empty()) {
     statistics_.count(runtime::VmaSocketCount::ready_packets_dropped);
     statistics_.count(runtime::VmaSocketCount::ready_bytes_dropped, arrival.frame.payload_bytes);
     return;

@@ -101,6 +101,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
 
   // udp_groups.cc: setup_lock_ held, unless said otherwise
   void learn_membership(const net::IpAddress& group);
+  void learn_multicast_interface(int level, MulticastInterface interface);
   void attach_groups();
   bool refuse_copies_of(const std::vector<Attachment>& groups);
   std::vector<Attachment> wanted_groups();
@@ -123,14 +124,21 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   Result<ssize_t> receive_from_ring(msghdr& message, int flags);
   Result<ssize_t> receive_from_kernel(msghdr& message, int flags);
   void count_received(std::size_t bytes);
+  [[nodiscard]] std::uint32_t drops_of_rings() const;
+  [[nodiscard]] std::uint32_t all_drops() const;  ///< of rings and kernel
   bool progress() noexcept;
   bool is_kernel_due() noexcept;
   std::uint32_t kernel_events() noexcept;
 
-  // udp_send.cc; send_lock_ held by the latter two
+  // udp_send.cc; send_lock_ held, but by send_by_kernel()
   Result<ssize_t> send_by_kernel(const msghdr& message, int flags);
-  Destination* destination_for(const SocketAddress& address);
+  Destination* destination_for(const msghdr& message, const SendControl& control);
+  Destination* destination_for(const SocketAddress& address, const WayControl* control);
   bool make_current(Destination& destination);
+  const SendOptions& send_options(int family);
+  void count_sent(std::size_t payload);
+  static int send_by_ring(const Destination& destination, const msghdr& message, std::size_t payload,
+                          std::uint16_t segment_bytes);
 
   runtime::VmaSocketStatistics statistics_;
   const int domain_;
@@ -146,6 +154,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   int bound_interface_ = 0;       ///< SO_BINDTODEVICE; 0: none
   bool hears_broadcast_ = false;  ///< SO_BROADCAST: by rings, too
   std::vector<Membership> memberships_;
+  std::array<MulticastInterface, 2> multicast_interfaces_;  ///< of IPv4, of IPv6: to send by
   std::vector<Attachment> attachments_;
   std::vector<soft::CopiedFlow> refused_;  ///< whose copies the kernel's socket refuses
   std::atomic<std::uint64_t> attached_generation_{0};
@@ -165,17 +174,21 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   ArrivalQueue arrivals_;
   RingChoice receive_choice_;
   ReceiveOptions receive_options_;
-  std::vector<Membership> source_filters_;  ///< memberships that do not want all
-  std::size_t receive_limit_;               ///< bytes of payload that may wait
-  std::atomic<bool> kernel_hint_{true};  ///< the kernel socket may have something
-  std::atomic<unsigned> polls_{0};       ///< since the kernel socket was looked at
+  std::vector<Membership> source_filters_;         ///< memberships that do not want all
+  std::size_t receive_limit_;                      ///< bytes of payload that may wait
+  std::atomic<bool> tells_drops_{false};           ///< SO_RXQ_OVFL
+  std::atomic<bool> kernel_counts_copies_{false};  ///< as drops: those that it had to refuse
+  std::atomic<bool> kernel_hint_{true};            ///< the kernel socket may have something
+  std::atomic<unsigned> polls_{0};                 ///< since the kernel socket was looked at
   std::atomic<bool> has_arrivals_{false};
   std::atomic<bool> has_slept_{false};  ///< since the last datagram
 
   BiasedMutex send_lock_;
   RingChoice send_choice_;
   std::vector<std::unique_ptr<Destination>> destinations_;  ///< most recently used first
-  std::optional<SendOptions> send_options_;
+  std::array<std::optional<SendOptions>, 2> send_options_;  ///< to IPv4, to IPv6
+  std::atomic<std::uint16_t> segment_bytes_{0};             ///< UDP_SEGMENT
+  std::atomic<bool> is_corked_{false};                      ///< MSG_MORE: the kernel has the beginning of a datagram
   std::atomic<std::uint32_t> options_generation_{1};
   std::uint32_t send_options_generation_ = 0;
   unsigned sends_ = 0;

@@ -67,6 +67,8 @@ class Device {
   /// Whether the kernel's own copy of a multicast or broadcast packet that a ring has taken can be told from others, so
   /// that a kernel socket may refuse it (soft/packet/copy_filter.h).
   [[nodiscard]] virtual bool marks_copies() const { return false; }
+  /// Whether IBV_WR_TSO makes datagrams of what follows a UDP header.
+  [[nodiscard]] virtual bool segments_udp() const { return false; }
   virtual Result<ibv_device_attr> query_device() = 0;
   virtual Result<ibv_port_attr> query_port(std::uint8_t port) = 0;
 

@@ -1,5 +1,6 @@
 // A host's service for tests: sends each datagram to port 7000 (IPv4 and IPv6) back to where it came from; one that
-// begins with "twice" it sends twice, and of "to ADDRESS PORT TEXT" it sends the text there. It is a member of the
+// begins with "twice" it sends twice, and of "to ADDRESS PORT TEXT" it sends the text there, and "headers?" it answers
+// with hop limit and traffic class of the question. It is a member of the
 // groups 239.9.0.7 and ff15::907 on eth0, by which it also sends to groups.
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -52,6 +53,33 @@ void pass_on(int fd, const std::string& order) {
   }
 }
 
+void want_headers(int fd) {
+  const int on = 1;
+  if (::setsockopt(fd, IPPROTO_IP, IP_RECVTTL, &on, sizeof on) != 0 ||
+      ::setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &on, sizeof on) != 0 ||
+      ::setsockopt(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, &on, sizeof on) != 0 ||
+      ::setsockopt(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, &on, sizeof on) != 0) {
+    std::perror("echo_service: headers");
+  }
+}
+
+int number_of(const cmsghdr& item) {
+  int number = 0;
+  std::memcpy(&number, CMSG_DATA(&item), item.cmsg_len - CMSG_LEN(0) < sizeof number ? 1 : sizeof number);
+  return number;
+}
+
+/// "hops 64, class 0"
+std::string headers_of(msghdr& message) {
+  int hops = -1, traffic_class = -1;
+  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr; item = CMSG_NXTHDR(&message, item)) {
+    const bool is_v4 = item->cmsg_level == IPPROTO_IP;
+    if (item->cmsg_type == (is_v4 ? IP_TTL : IPV6_HOPLIMIT)) hops = number_of(*item);
+    if (item->cmsg_type == (is_v4 ? IP_TOS : IPV6_TCLASS)) traffic_class = number_of(*item);
+  }
+  return "hops " + std::to_string(hops) + ", class " + std::to_string(traffic_class);
+}
+
 }  // namespace
 
 int main() {
@@ -64,15 +92,29 @@ int main() {
     return 1;
   }
   join_groups(fd);
+  want_headers(fd);
   std::puts("ready");
   std::fflush(stdout);
   std::vector<char> data(65536);
   for (;;) {
     sockaddr_in6 from{};
-    socklen_t length = sizeof from;
-    const ssize_t got = ::recvfrom(fd, data.data(), data.size(), 0, reinterpret_cast<sockaddr*>(&from), &length);
+    iovec part{data.data(), data.size()};
+    alignas(cmsghdr) char control[256];
+    msghdr message{};
+    message.msg_name = &from;
+    message.msg_namelen = sizeof from;
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const ssize_t got = ::recvmsg(fd, &message, 0);
     if (got < 0) continue;
-    const auto bytes = static_cast<std::size_t>(got);
+    const socklen_t length = message.msg_namelen;
+    auto bytes = static_cast<std::size_t>(got);
+    if (std::string_view(data.data(), bytes) == "headers?") {
+      const std::string answer = headers_of(message);
+      bytes = answer.copy(data.data(), data.size());
+    }
     if (std::string_view(data.data(), bytes).starts_with("to ")) {
       pass_on(fd, std::string(data.data(), bytes));
       continue;

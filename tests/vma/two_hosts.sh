@@ -2,7 +2,7 @@
 # Runs a test program on one of two hosts joined by a cable (network namespaces, a veth pair), beside an echo service
 # on the other: two_hosts.sh PROGRAM [ARGUMENT...]
 # TWO_HOSTS_PRELOAD: a library for the program. TWO_HOSTS_PEER_PRELOAD: one for the service.
-# The program's host is 10.9.0.1 and fd09::1, the other 10.9.0.2 and fd09::2.
+# The program's host is 10.9.0.1 and fd09::1, also 10.9.0.3 and fd09::3, the other 10.9.0.2 and fd09::2.
 set -u
 if [ "$(id -u)" != 0 ] || ! ip netns add "rs-probe-$$" 2>/dev/null; then
   echo "1..0 # SKIP network namespaces need root"
@@ -27,6 +27,8 @@ for host in "$here:1" "$there:2"; do
   ip -n "$name" address add "fd09::$number/64" dev eth0 nodad
   ip -n "$name" link set eth0 up
 done
+ip -n "$here" address add 10.9.0.3/24 dev eth0
+ip -n "$here" address add fd09::3/64 dev eth0 nodad preferred_lft 0
 
 # AddressSanitizer's runtime must come before every other library.
 runtime=$(ldd "$1" | awk '/lib(clang_rt\.)?asan/ { print $3; exit }')

@@ -107,19 +107,27 @@ class Socket {
   int fd_;
 };
 
-/// Datagrams that the kernel has given to sockets of this host, of one IP version.
-inline long kernels_datagrams(int family) {
+/// A counter of the kernel's UDP, of one IP version: the `column`th of IPv4's, or by its name of IPv6's.
+inline long kernels_counter(int family, int column, const char* name_of_v6) {
   std::ifstream file(family == AF_INET ? "/proc/net/snmp" : "/proc/net/snmp6");
-  std::string line, names;
+  std::string line;
   while (std::getline(file, line)) {
     std::istringstream words(line);
     std::string name;
     words >> name;
     long value = 0;
-    if (name == "Udp6InDatagrams" && words >> value) return value;
-    if (name == "Udp:" && words >> value) return value;  // the second such line: the first one has no numbers
+    if (name == name_of_v6 && words >> value) return value;
+    if (name != "Udp:") continue;
+    int read = 0;
+    while (read < column && words >> value) ++read;
+    if (read == column) return value;  // the second such line: the first one has no numbers
   }
   return -1;
 }
+
+/// Datagrams that the kernel has given to sockets of this host, of one IP version.
+inline long kernels_datagrams(int family) { return kernels_counter(family, 1, "Udp6InDatagrams"); }
+/// Datagrams that sockets of this host have sent by the kernel.
+inline long kernels_sent_datagrams(int family) { return kernels_counter(family, 4, "Udp6OutDatagrams"); }
 
 }  // namespace ringsock::vma_tests

@@ -119,6 +119,7 @@ class PacketDevice final : public verbs::Device {
   [[nodiscard]] const char* name() const override { return name_.c_str(); }
   [[nodiscard]] std::uint32_t max_inline_data() const override;
   [[nodiscard]] bool marks_copies() const override { return true; }
+  [[nodiscard]] bool segments_udp() const override { return true; }
   Result<ibv_device_attr> query_device() override;
   Result<ibv_port_attr> query_port(std::uint8_t port) override;
   Result<verbs::Pd> alloc_pd() override;
