@@ -218,8 +218,8 @@ void UdpSocket::open_rings(const SocketAddress& local) {
   const bool is_kernels = kernel_only_.load(std::memory_order_relaxed) || shares_port() ||
                           net::IpAddress::of(local.unmapped()).is_loopback();
   if (is_kernels || ethernet() == nullptr) return;
-  for_each_place(local, true, [this](const SocketAddress&, int ifindex) {
-    [[maybe_unused]] const auto opened = ethernet_->ring_on(ifindex);
+  for_each_place(local, true, [this](const SocketAddress& address, int ifindex) {
+    [[maybe_unused]] const auto opened = ethernet_->ring_on(ifindex, receive_key(address));
   });
 }
 
