@@ -16,6 +16,7 @@ namespace ringsock::vma {
 
 namespace {
 
+constexpr int kUdpNoChecksumToV6 = 101;  // UDP_NO_CHECK6_TX of <linux/udp.h>
 constexpr std::size_t kDefaultReceiveBytes = 212992;
 
 OptionEffect socket_level(int name) {
@@ -25,6 +26,7 @@ OptionEffect socket_level(int name) {
     case SO_RCVTIMEO:
     case SO_SNDTIMEO: return OptionEffect::time_outs;
     case SO_REUSEPORT: return OptionEffect::shared_port;
+    case SO_REUSEADDR: return OptionEffect::shared_address;
     case SO_BINDTODEVICE:
     case SO_BINDTOIFINDEX: return OptionEffect::bound_interface;
     case SO_BROADCAST: return OptionEffect::broadcast;
@@ -32,9 +34,11 @@ OptionEffect socket_level(int name) {
     case SO_DETACH_FILTER:
     case SO_ATTACH_BPF:
     case SO_LOCK_FILTER: return OptionEffect::socket_filter;
+    case SO_MAX_PACING_RATE:
+    case SO_NO_CHECK:
+    case SO_DONTROUTE: return OptionEffect::kernel_sends;
     case SO_MARK:
     case SO_PRIORITY: return OptionEffect::sending;
-    case SO_REUSEADDR:
     case SO_SNDBUF:
     case SO_SNDBUFFORCE:
     case SO_ZEROCOPY:  // what asks for it, or for a time, goes by the kernel
@@ -58,6 +62,8 @@ OptionEffect v4_level(int name) {
     case IP_MTU_DISCOVER:
     case IP_MULTICAST_TTL:
     case IP_MULTICAST_LOOP: return OptionEffect::sending;
+    case IP_OPTIONS:
+    case IP_UNICAST_IF: return OptionEffect::kernel_sends;
     case IP_RECVERR:
     case IP_FREEBIND:
     case IP_BIND_ADDRESS_NO_PORT:
@@ -73,6 +79,9 @@ OptionEffect v6_level(int name) {
     case IPV6_MULTICAST_LOOP:
     case IPV6_TCLASS:
     case IPV6_MTU_DISCOVER: return OptionEffect::sending;
+    case IPV6_UNICAST_IF:
+    case IPV6_ADDR_PREFERENCES:
+    case IPV6_AUTOFLOWLABEL: return OptionEffect::kernel_sends;
     case IPV6_V6ONLY:
     case IPV6_RECVERR:
     case IPV6_DONTFRAG:  // what is longer than a packet is the kernel's, or its to refuse
@@ -84,6 +93,8 @@ OptionEffect v6_level(int name) {
 OptionEffect udp_level(int name) {
   switch (name) {
     case UDP_SEGMENT: return OptionEffect::segments;
+    case UDP_CORK:
+    case kUdpNoChecksumToV6: return OptionEffect::kernel_sends;
     case UDP_GRO: return OptionEffect::none;  // rings give each datagram by itself, the kernel puts together its own
     default: return OptionEffect::kernel_only;
   }

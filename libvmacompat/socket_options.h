@@ -18,6 +18,8 @@ enum class OptionEffect {
   time_outs,        ///< SO_RCVTIMEO, SO_SNDTIMEO
   shared_port,      ///< SO_REUSEPORT
   segments,         ///< UDP_SEGMENT
+  shared_address,   ///< SO_REUSEADDR
+  kernel_sends,     ///< rings do not have it, but it does not matter to what is received
   kernel_only,      ///< rings do not have it, or we do not know what it does
 };
 /// Of an option that is none of ReceiveOptions, and not about groups.

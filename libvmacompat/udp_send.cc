@@ -58,7 +58,8 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
 Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   SendControl control;
   bool is_plain = (flags & ~kHarmlessFlags) == 0 && message.msg_iovlen <= kMostPieces &&
-                  !kernel_only_.load(std::memory_order_relaxed) && !is_corked_.load(std::memory_order_relaxed);
+                  !kernel_only_.load(std::memory_order_relaxed) && !is_corked_.load(std::memory_order_relaxed) &&
+                  !kernel_sends_.load(std::memory_order_relaxed);
   if (is_plain && message.msg_controllen != 0) [[unlikely]] {
     const auto read = read_send_control(message);
     is_plain = read.has_value();

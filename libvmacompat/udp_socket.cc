@@ -16,6 +16,7 @@
 #include "core/base/log.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
+#include "libvmacompat/port_claims.h"
 #include "libvmacompat/process.h"
 #include "libvmacompat/socket_options.h"
 #include "libvmacompat/statistics.h"
@@ -145,6 +146,10 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
     }
     case OptionEffect::time_outs: learn_time_outs(*this, fd()); break;
     case OptionEffect::shared_port: shares_port_.store(true, std::memory_order_relaxed); break;
+    case OptionEffect::shared_address:
+      if (!attachments_.empty() && !is_connected_.load(std::memory_order_relaxed) && !is_port_ours())
+        detach_own_addresses();
+      break;
     case OptionEffect::segments:
       segment_bytes_.store(static_cast<std::uint16_t>(option_of(fd(), IPPROTO_UDP, UDP_SEGMENT, 0)),
                            std::memory_order_relaxed);
@@ -153,6 +158,10 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
     case OptionEffect::broadcast:
       hears_broadcast_ = option_of(fd(), SOL_SOCKET, SO_BROADCAST, 0) != 0;
       attach_all();
+      break;
+    case OptionEffect::kernel_sends:
+      log_info("descriptor %d: socket option %d of level %d: the kernel sends", fd(), name, level);
+      kernel_sends_.store(true, std::memory_order_relaxed);
       break;
     case OptionEffect::kernel_only:
       log_info("descriptor %d: socket option %d of level %d leaves it to the kernel", fd(), name, level);
@@ -203,9 +212,38 @@ void UdpSocket::attach_all() {
   const auto generation = ethernet_->address_generation();  // before looking: what changes meanwhile is looked at again
   // Which process gets what of a port that several have, only the kernel knows; but what comes from a socket's peer is
   // that socket's.
-  if (!shares_port() || is_connected_.load(std::memory_order_relaxed)) attach_own_addresses();
+  if (is_connected_.load(std::memory_order_relaxed) || is_port_ours()) attach_own_addresses();
   attach_groups();
   attached_generation_.store(generation, std::memory_order_relaxed);
+}
+
+/// Whether no other process has a part in what comes to the port.
+bool UdpSocket::is_port_ours() {
+  if (shares_port() || is_port_elsewhere_.load(std::memory_order_relaxed)) return false;
+  if (claimed_port_ != 0 || option_of(fd(), SOL_SOCKET, SO_REUSEADDR, 0) == 0) return true;
+  if (port_claims().enter(local_.port(), *this)) {
+    claimed_port_ = local_.port();
+    return true;
+  }
+  is_port_elsewhere_.store(true, std::memory_order_relaxed);
+  return false;
+}
+
+void UdpSocket::leave_port_to_kernel() {
+  const std::lock_guard guard(setup_lock_);
+  is_port_elsewhere_.store(true, std::memory_order_relaxed);
+  if (is_connected_.load(std::memory_order_relaxed)) return;
+  log_info("descriptor %d: another process has port %u, too: received by the kernel", fd(), local_.port());
+  detach_own_addresses();
+}
+
+void UdpSocket::detach_own_addresses() {
+  const auto is_own = [](const Attachment& one) { return !one.is_group(); };
+  for (const Attachment& one : attachments_) {
+    if (is_own(one)) one.ring->detach(one.tuple, *this);
+  }
+  std::erase_if(attachments_, is_own);
+  kernel_hint_.store(true, std::memory_order_relaxed);
 }
 
 void UdpSocket::attach_own_addresses() {
@@ -333,11 +371,16 @@ void UdpSocket::deliver(Arrival arrival) noexcept {
 // ---------------------------------------------------------------------------------------------
 
 void UdpSocket::closed() noexcept {
-  const std::lock_guard guard(setup_lock_);
-  describe();
-  write_statistics_file(statistics_.slot());
-  kernel_only_.store(true, std::memory_order_relaxed);
-  detach_all();
+  std::uint16_t claimed = 0;
+  {
+    const std::lock_guard guard(setup_lock_);
+    describe();
+    write_statistics_file(statistics_.slot());
+    kernel_only_.store(true, std::memory_order_relaxed);
+    detach_all();
+    claimed = std::exchange(claimed_port_, std::uint16_t{0});
+  }
+  if (claimed != 0) port_claims().leave(claimed, *this);
 }
 
 void UdpSocket::descriptor_closed(int fd) noexcept {

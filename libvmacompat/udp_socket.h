@@ -61,6 +61,9 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void add_fork_locks(runtime::ForkLocks& locks) override;
   void after_fork(ForkSide side) noexcept override;
 
+  /// Another process has a socket on this port, too: the kernel decides who gets what comes. By the service thread.
+  void leave_port_to_kernel();
+
   // As the sink of rings
   [[nodiscard]] bool accepts(const EndName& source) const noexcept override;
   void deliver(Arrival arrival) noexcept override;
@@ -89,6 +92,8 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   Ethernet* ethernet();
   void attach_all();
   void attach_own_addresses();
+  void detach_own_addresses();
+  [[nodiscard]] bool is_port_ours();
   void open_rings(const SocketAddress& local);
   template <class Visit>
   void for_each_place(const SocketAddress& name, bool is_bound, Visit visit);
@@ -160,6 +165,8 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::atomic<std::uint64_t> attached_generation_{0};
   std::atomic<bool> kernel_only_{false};  ///< an option, a rule or another process is in the way
   std::atomic<bool> shares_port_{false};
+  std::uint16_t claimed_port_ = 0;              ///< in port_claims(); 0: none
+  std::atomic<bool> is_port_elsewhere_{false};  ///< SO_REUSEADDR: in another process, too
   std::atomic<bool> is_connected_{false};
   EndName peer_name_;  ///< written before is_connected_
   UniqueFd bell_;      ///< epoll: the kernel socket and the rings' channels
@@ -188,6 +195,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::vector<std::unique_ptr<Destination>> destinations_;  ///< most recently used first
   std::array<std::optional<SendOptions>, 2> send_options_;  ///< to IPv4, to IPv6
   std::atomic<std::uint16_t> segment_bytes_{0};             ///< UDP_SEGMENT
+  std::atomic<bool> kernel_sends_{false};                   ///< because of an option
   std::atomic<bool> is_corked_{false};                      ///< MSG_MORE: the kernel has the beginning of a datagram
   std::atomic<std::uint32_t> options_generation_{1};
   std::uint32_t send_options_generation_ = 0;

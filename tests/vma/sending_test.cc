@@ -236,6 +236,17 @@ TEST_P(Sending, MoreIsOneDatagramInTheEnd) {
   EXPECT_EQ(socket_.receive(), "gh");
 }
 
+TEST_P(Sending, ACorkedSocketGathersOneDatagram) {
+  bind_anywhere(socket_);
+  get_acquainted(socket_);
+  socket_.set(IPPROTO_UDP, UDP_CORK, 1);
+  ASSERT_EQ(socket_.send_to(echo_, "ab"), 2);
+  ASSERT_EQ(socket_.send_to(echo_, "cd"), 2);
+  EXPECT_EQ(socket_.receive(nullptr, MSG_DONTWAIT), "");
+  socket_.set(IPPROTO_UDP, UDP_CORK, 0);
+  EXPECT_EQ(socket_.receive(), "abcd");
+}
+
 TEST_P(Sending, FragmentsOnlyWhereTheyAreAllowed) {
   bind_anywhere(socket_);
   get_acquainted(socket_);
