@@ -144,6 +144,12 @@ int bound_interface_of(int fd) {
   return static_cast<int>(::if_nametoindex(name));
 }
 
+void stop_multicast_loop(int fd, int domain) {
+  const int off = 0;
+  ::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_LOOP, &off, sizeof off);
+  if (domain == AF_INET6) ::setsockopt(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, &off, sizeof off);
+}
+
 std::uint32_t kernel_drops_of(int fd) {
   std::array<std::uint32_t, SK_MEMINFO_VARS> facts{};
   socklen_t length = sizeof facts;

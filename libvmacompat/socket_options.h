@@ -34,6 +34,8 @@ int bound_interface_of(int fd);
 int option_of(int fd, int level, int name, int if_unknown);
 /// Datagrams that the kernel's socket has dropped so far.
 std::uint32_t kernel_drops_of(int fd);
+/// Members on this host do not get what the socket sends to a group.
+void stop_multicast_loop(int fd, int domain);
 /// SO_RCVTIMEO and SO_SNDTIMEO of the kernel's socket become the endpoint's.
 void learn_time_outs(runtime::Endpoint& endpoint, int fd);
 

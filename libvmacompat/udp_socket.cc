@@ -50,6 +50,7 @@ UdpSocket::UdpSocket(int domain, int fd)
       receive_choice_(choice_of(process().config.ring_allocation_logic_rx, process().config.ring_migration_ratio_rx)),
       receive_limit_(receive_buffer_of(fd)),
       send_choice_(choice_of(process().config.ring_allocation_logic_tx, process().config.ring_migration_ratio_tx)) {
+  if (!process().config.tx_mc_loopback) stop_multicast_loop(fd, domain);
   runtime::fork_registry().enter(*this);
   describe();
 }
