@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 #include <mutex>
 
 #include "libvmacompat/socket_options.h"
@@ -19,8 +20,12 @@ using Count = runtime::VmaSocketCount;
 /// Flags that mean nothing for a datagram that leaves at once.
 constexpr int kHarmlessFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
 constexpr std::size_t kMostPieces = 15;
-/// How many datagrams leave by rings before we look whether an ICMP message has told the kernel's socket something.
-constexpr unsigned kSendsPerErrorLook = 32;
+/// The kernel's tick: some nanoseconds to read, and it changes each few milliseconds.
+std::int64_t tick() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return now.tv_nsec;
+}
 
 /// Linux has cut into so many at least since it can; what it makes of more it tells itself.
 constexpr std::size_t kMostSegments = 64;
@@ -75,7 +80,8 @@ Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
     guard.unlock();
     return send_by_kernel(message, flags);
   }
-  if (++sends_ % kSendsPerErrorLook == 0) {
+  if (const std::int64_t now = tick(); now != last_error_look_) {
+    last_error_look_ = now;
     const int error = option_of(fd(), SOL_SOCKET, SO_ERROR, 0);
     if (error != 0) {
       statistics_.count(Count::tx_errors);

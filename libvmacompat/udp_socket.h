@@ -199,7 +199,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::atomic<bool> is_corked_{false};                      ///< MSG_MORE: the kernel has the beginning of a datagram
   std::atomic<std::uint32_t> options_generation_{1};
   std::uint32_t send_options_generation_ = 0;
-  unsigned sends_ = 0;
+  std::int64_t last_error_look_ = 0;  ///< whether an ICMP message has told the kernel's socket something: when
 };
 
 }  // namespace ringsock::vma

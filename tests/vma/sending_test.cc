@@ -134,7 +134,7 @@ TEST_P(Sending, AnIPv6SocketSendsToIPv4WithIPv4sOptions) {
 TEST_P(Sending, RingsCarryThatAllToo) {
   if (!preloaded()) GTEST_SKIP() << "without libvma the kernel carries all";
   bind_anywhere(socket_);
-  get_acquainted(socket_);
+  until_rings_send(socket_);
   const long before = kernels_sent_datagrams(GetParam().family);
   ASSERT_GE(before, 0);
   for (int i = 0; i < 20; ++i) {
@@ -285,6 +285,18 @@ TEST_P(Sending, TheErrorQueueTellsWhoRefused) {
       message.value<sock_extended_err>(is_v4() ? IPPROTO_IP : IPPROTO_IPV6, is_v4() ? IP_RECVERR : IPV6_RECVERR);
   EXPECT_EQ(error.ee_errno, static_cast<unsigned>(ECONNREFUSED));
   EXPECT_EQ(error.ee_origin, is_v4() ? SO_EE_ORIGIN_ICMP : SO_EE_ORIGIN_ICMP6);
+}
+
+TEST_P(Sending, WhoOnlySendsHearsOfTheRefusal) {
+  get_acquainted(socket_);  // so that rings send
+  const Address nobody(GetParam().there, 7001);
+  ASSERT_EQ(::connect(socket_, nobody.get(), nobody.length()), 0);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(::send(socket_, "anybody?", 8, 0), 8) << std::strerror(errno);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the answer cannot be waited for otherwise
+    EXPECT_EQ(::send(socket_, "anybody?", 8, 0), -1);
+    EXPECT_EQ(errno, ECONNREFUSED);
+  }
 }
 
 TEST_P(Sending, WhatFoundNoRoomIsCounted) {

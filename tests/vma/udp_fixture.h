@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 
 #include "tests/vma/udp_world.h"
@@ -26,6 +27,15 @@ class Udp : public ::testing::TestWithParam<Version> {
     for (int i = 0; i < 3; ++i) {
       ASSERT_EQ(socket.send_to(echo_, "hello"), 5) << std::strerror(errno);
       ASSERT_EQ(socket.receive(), "hello") << std::strerror(errno);
+    }
+  }
+  /// libvma hears of a new neighbour soon after the kernel; until then the kernel sends.
+  void until_rings_send(const Socket& socket) {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    for (long sent = 1; sent > 0 && std::chrono::steady_clock::now() < limit;) {
+      const long before = kernels_sent_datagrams(GetParam().family);
+      get_acquainted(socket);
+      sent = kernels_sent_datagrams(GetParam().family) - before;
     }
   }
 
