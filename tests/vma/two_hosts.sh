@@ -30,7 +30,7 @@ done
 ip -n "$here" address add 10.9.0.3/24 dev eth0
 ip -n "$here" address add fd09::3/64 dev eth0 nodad preferred_lft 0
 # So many refusals as there are questions.
-ip netns exec "$there" sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0
+ip netns exec "$there" sh -c 'for family in ipv4/icmp_ ipv6/icmp/; do echo 0 >/proc/sys/net/${family}ratelimit; done'
 
 # AddressSanitizer's runtime must come before every other library.
 runtime=$(ldd "$1" | awk '/lib(clang_rt\.)?asan/ { print $3; exit }')
