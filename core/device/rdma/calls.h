@@ -48,6 +48,14 @@ struct Calls {
   int (*get_async_event)(ibv_context* context, ibv_async_event* event);
   void (*ack_async_event)(ibv_async_event* event);
 
+  // Of packets; the first is 1 when the device has ibv_create_flow(3).
+  int (*has_flow_rules)(ibv_context* context);
+  int (*query_device_ex)(ibv_context* context, ibv_device_attr_ex* attr);
+  ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, std::size_t max_entries);
+  ibv_cq_ex* (*create_cq_ex)(ibv_context* context, ibv_cq_init_attr_ex* attr);
+  ibv_qp* (*create_qp_ex)(ibv_context* context, ibv_qp_init_attr_ex* attr);
+  int (*modify_qp_rate_limit)(ibv_qp* qp, ibv_qp_rate_limit_attr* attr);
+
   rdma_event_channel* (*create_event_channel)();
   void (*destroy_event_channel)(rdma_event_channel* channel);
   int (*create_id)(rdma_event_channel* channel, rdma_cm_id** id, void* context, rdma_port_space space);

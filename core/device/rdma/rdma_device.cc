@@ -8,6 +8,7 @@
 
 #include "core/base/log.h"
 #include "core/device/rdma/event_channel.h"
+#include "core/device/rdma/packet_port.h"
 #include "core/device/rdma/rdma_devices.h"
 #include "core/device/rdma/rdma_id.h"
 
@@ -90,9 +91,32 @@ Result<verbs::CompChannel> RdmaDevice::create_comp_channel() {
 }
 
 Result<verbs::Cq> RdmaDevice::create_cq(int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector) {
+  if (ibv_cq* const timed = create_timed_cq(cqe, cq_context, channel, comp_vector)) return verbs::Cq(*this, timed);
   ibv_cq* const cq = calls_.create_cq(&context(), cqe, cq_context, channel, comp_vector);
   if (cq == nullptr) return Error::last("ibv_create_cq");
   return verbs::Cq(*this, cq);
+}
+
+/// Null where the device, or this use of it, has no times.
+ibv_cq* RdmaDevice::create_timed_cq(int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector) {
+  if (!tells_times_) return nullptr;
+  ibv_cq_init_attr_ex attr{};
+  attr.cqe = static_cast<std::uint32_t>(cqe);
+  attr.cq_context = cq_context;
+  attr.channel = channel;
+  attr.comp_vector = static_cast<std::uint32_t>(comp_vector);
+  attr.wc_flags = std::uint64_t{IBV_WC_STANDARD_FLAGS} | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+  ibv_cq_ex* const made = calls_.create_cq_ex(&context(), &attr);
+  if (made == nullptr) return nullptr;
+  ibv_cq* const cq = ibv_cq_ex_to_cq(made);
+  const std::lock_guard guard(memory_lock_);
+  timed_.insert(cq);
+  return cq;
+}
+
+ibv_cq_ex* RdmaDevice::with_wallclock(ibv_cq& cq) {
+  const std::lock_guard guard(memory_lock_);
+  return timed_.contains(&cq) ? reinterpret_cast<ibv_cq_ex*>(&cq) : nullptr;
 }
 
 Result<ibv_cq*> RdmaDevice::get_cq_event(ibv_comp_channel& channel) {
@@ -124,7 +148,9 @@ Result<verbs::Qp> RdmaDevice::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr) {
   for (std::uint32_t inline_bytes = wanted.max_inline_data;; inline_bytes /= 2) {
     attr.cap = wanted;
     attr.cap.max_inline_data = inline_bytes;
-    if (ibv_qp* const qp = calls_.create_qp(&pd, &attr)) return verbs::Qp(*this, qp);
+    ibv_qp* const qp =
+        attr.qp_type == IBV_QPT_RAW_PACKET ? make_packet_qp(calls_, pd, attr) : calls_.create_qp(&pd, &attr);
+    if (qp != nullptr) return verbs::Qp(*this, qp);
     const Error error = Error::last("ibv_create_qp");
     const bool may_be_too_much = error.code == EINVAL || error.code == ENOMEM || error.code == EOPNOTSUPP;
     if (inline_bytes == 0 || !may_be_too_much) {
@@ -176,7 +202,13 @@ int RdmaDevice::dereg_mr(ibv_mr* mr) { return destroy(calls_.dereg_mr, mr); }
 int RdmaDevice::destroy_comp_channel(ibv_comp_channel* channel) {
   return destroy(calls_.destroy_comp_channel, channel);
 }
-int RdmaDevice::destroy_cq(ibv_cq* cq) { return destroy(calls_.destroy_cq, cq); }
+int RdmaDevice::destroy_cq(ibv_cq* cq) {
+  {
+    const std::lock_guard guard(memory_lock_);
+    timed_.erase(cq);
+  }
+  return destroy(calls_.destroy_cq, cq);
+}
 int RdmaDevice::destroy_srq(ibv_srq* srq) { return destroy(calls_.destroy_srq, srq); }
 int RdmaDevice::destroy_ah(ibv_ah* ah) { return destroy(calls_.destroy_ah, ah); }
 

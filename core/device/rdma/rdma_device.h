@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/device/rdma/calls.h"
 #include "core/device/rdma/open_context.h"
@@ -42,7 +43,8 @@ class RdmaDevice final : public verbs::Device {
   Result<verbs::Srq> create_srq(ibv_pd& pd, ibv_srq_init_attr& attr) override;
   Status modify_srq(ibv_srq& srq, ibv_srq_attr& attr, int mask) override;
   Status query_srq(ibv_srq& srq, ibv_srq_attr& attr) override;
-  /// Asks for less inline data where the device refuses what was asked for; attr.cap says what was granted.
+  /// Asks for less inline data where the device refuses what was asked for; attr.cap says what was granted. Raw packet
+  /// queue pairs segment where the device can (packet_port.h).
   Result<verbs::Qp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr) override;
   Status modify_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask) override;
   Status query_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask, ibv_qp_init_attr& init_attr) override;
@@ -59,6 +61,11 @@ class RdmaDevice final : public verbs::Device {
   int destroy_qp(ibv_qp* qp) override;
   int destroy_ah(ibv_ah* ah) override;
 
+  /// Whether it has ibv_create_flow(3).
+  [[nodiscard]] bool has_flow_rules() const { return calls_.has_flow_rules(&context_->get()) != 0; }
+  /// From now on completion queues tell times, where the device has them. Before anything is made of it.
+  void use_for_packets(bool tells_times) { tells_times_ = tells_times; }
+  [[nodiscard]] ibv_cq_ex* with_wallclock(ibv_cq& cq) override;
   /// Whether new objects can be made.
   [[nodiscard]] bool is_usable() const { return context_->is_usable(); }
   /// `owner` hears of the queue pair's end until it is destroyed, or until forget_owner().
@@ -71,6 +78,8 @@ class RdmaDevice final : public verbs::Device {
  private:
   RdmaDevice(std::shared_ptr<RdmaDevices> devices, std::shared_ptr<OpenContext> context, const ibv_device_attr& attr);
 
+  ibv_cq* create_timed_cq(int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector);
+
   /// Runs a destroy call. What a device that was removed cannot destroy any more is gone.
   template <class T>
   int destroy(int (*call)(T*), T* object);
@@ -79,7 +88,9 @@ class RdmaDevice final : public verbs::Device {
   const std::shared_ptr<OpenContext> context_;
   const ibv_device_attr attr_;
   const Calls& calls_;
+  bool tells_times_ = false;
   std::mutex memory_lock_;
+  std::unordered_set<ibv_cq*> timed_;
   std::unordered_map<ibv_qp*, verbs::Pages> queue_pair_memory_;
 };
 

@@ -159,4 +159,27 @@ Result<std::unique_ptr<RdmaDevice>> RdmaDevices::open_first() {
   return error;
 }
 
+Result<PacketPort> RdmaDevices::open_packet_port(unsigned ifindex) {
+  const std::lock_guard guard(lock_);
+  Error error{ENODEV, "rdma: no port is that interface"};
+  const DeviceList list(calls_);
+  for (ibv_device* device : list.devices()) {
+    auto opened = open(*device);
+    if (!opened) {
+      error = opened.error();
+      continue;
+    }
+    ibv_context& context = (*opened)->get();
+    const auto number = packet_port_of(calls_, context, ifindex);
+    if (!number) continue;
+    const PacketOffloads offloads = packet_offloads_of(calls_, context);
+    auto made = RdmaDevice::create(shared_from_this(), *std::move(opened));
+    if (!made) return made.error();
+    (*made)->use_for_packets(offloads.wallclock);
+    if (Status tried = try_packets(**made); !tried) return tried.error();
+    return PacketPort{*std::move(made), *number, offloads};
+  }
+  return error;
+}
+
 }  // namespace ringsock::rdma

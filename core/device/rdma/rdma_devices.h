@@ -13,6 +13,7 @@
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/device/rdma/calls.h"
+#include "core/device/rdma/packet_port.h"
 #include "core/device/rdma/rdma_device.h"
 
 namespace ringsock::rdma {
@@ -46,6 +47,10 @@ class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
   /// The first device that can be opened, as an object of its own.
   /// Errors: ENODEV; that of the last one that could not be opened.
   Result<std::unique_ptr<RdmaDevice>> open_first();
+  /// The port that is interface `ifindex` of this network namespace, by an object of its own, when it can send and
+  /// receive packets (try_packets()).
+  /// Errors: ENODEV none is; EPERM, told in a line; EOPNOTSUPP; those of opening it.
+  Result<PacketPort> open_packet_port(unsigned ifindex);
 
  private:
   struct Owned {

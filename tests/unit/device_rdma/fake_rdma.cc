@@ -199,8 +199,24 @@ ibv_qp* FakeRdma::make_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   made->qp.srq = attr->srq;
   made->qp.qp_num = next_qp_number_++;
   made->granted = attr->cap;
+  made->type = attr->qp_type;
   ibv_qp* const qp = &made->qp;
   queue_pairs_.emplace(qp, std::move(made));
+  return qp;
+}
+
+ibv_qp* FakeRdma::make_qp(ibv_qp_init_attr_ex* attr) {
+  if (fails("create_qp_ex")) {
+    errno = failure;
+    return nullptr;
+  }
+  ibv_qp_init_attr plain{};
+  plain.send_cq = attr->send_cq;
+  plain.recv_cq = attr->recv_cq;
+  plain.cap = attr->cap;
+  plain.qp_type = attr->qp_type;
+  ibv_qp* const qp = make_qp(attr->pd, &plain);
+  if (qp != nullptr) queue_pair(qp).max_tso_header = attr->max_tso_header;
   return qp;
 }
 
@@ -346,7 +362,11 @@ const Calls& FakeRdma::calls() {
             attr->max_qp_init_rd_atom = 4;
             return 0;
           },
-      .query_port = [](ibv_context*, std::uint8_t, ibv_port_attr*) { return 0; },
+      .query_port =
+          [](ibv_context*, std::uint8_t port, ibv_port_attr* attr) {
+            attr->link_layer = static_cast<std::uint8_t>(current->link_layers[port]);
+            return 0;
+          },
       .alloc_pd =
           [](ibv_context* context) {
             return made(new ibv_pd{context, 0});
@@ -380,7 +400,10 @@ const Calls& FakeRdma::calls() {
             cq->cqe = cqe;
             return cq;
           },
-      .destroy_cq = [](ibv_cq* cq) { return gone(cq); },
+      .destroy_cq =
+          [](ibv_cq* cq) {
+            return current->timed_queues.erase(cq) != 0 ? gone(reinterpret_cast<ibv_cq_ex*>(cq)) : gone(cq);
+          },
       .get_cq_event = [](ibv_comp_channel* channel, ibv_cq**, void**) -> int {
         std::uint64_t taken = 0;
         return ::read(channel->fd, &taken, sizeof taken) < 0 ? -1 : 0;
@@ -403,6 +426,33 @@ const Calls& FakeRdma::calls() {
       .get_async_event = [](ibv_context* context,
                             ibv_async_event* event) { return current->take_device_event(context, event); },
       .ack_async_event = [](ibv_async_event* event) { current->acknowledge(*event); },
+      .has_flow_rules = [](ibv_context*) { return current->has_flow_rules ? 1 : 0; },
+      .query_device_ex =
+          [](ibv_context*, ibv_device_attr_ex* attr) {
+            *attr = current->extended;
+            return current->fails("query_device_ex") ? EOPNOTSUPP : 0;
+          },
+      .query_gid_table =
+          [](ibv_context*, ibv_gid_entry* entries, std::size_t max_entries) {
+            const std::size_t count = std::min(max_entries, current->gids.size());
+            std::copy_n(current->gids.begin(), count, entries);
+            return static_cast<ssize_t>(count);
+          },
+      .create_cq_ex = [](ibv_context* context, ibv_cq_init_attr_ex* attr) -> ibv_cq_ex* {
+        if (current->fails("create_cq_ex")) return nullptr;
+        auto* cq = made(new ibv_cq_ex{});
+        cq->context = context;
+        cq->cqe = static_cast<int>(attr->cqe);
+        current->timed_queues.insert(ibv_cq_ex_to_cq(cq));
+        return cq;
+      },
+      .create_qp_ex = [](ibv_context*, ibv_qp_init_attr_ex* attr) { return current->make_qp(attr); },
+      .modify_qp_rate_limit =
+          [](ibv_qp* qp, ibv_qp_rate_limit_attr* attr) {
+            if (current->fails("modify_qp_rate_limit")) return current->failure;
+            current->queue_pair(qp).rate_kbps = attr->rate_limit;
+            return 0;
+          },
       .create_event_channel = [] { return current->make_channel(); },
       .destroy_event_channel = [](rdma_event_channel* channel) { current->drop_channel(channel); },
       .create_id = [](rdma_event_channel* channel, rdma_cm_id** id, void*,

@@ -37,6 +37,9 @@ class FakeRdma {
   struct QueuePair {
     ibv_qp qp{};
     ibv_qp_cap granted{};
+    ibv_qp_type type{};
+    std::uint16_t max_tso_header = 0;
+    std::uint32_t rate_kbps = 0;
     struct Change {
       ibv_qp_attr attr;
       int mask;
@@ -81,6 +84,10 @@ class FakeRdma {
   std::uint32_t max_inline = 256;          ///< more makes create_qp fail with EINVAL
   std::set<std::string> failing;           ///< calls that fail with `failure`
   int failure = EINVAL;
+  ibv_device_attr_ex extended{};        ///< of each device
+  std::vector<ibv_gid_entry> gids;      ///< the same
+  std::map<unsigned, int> link_layers;  ///< of ports; others: unspecified
+  bool has_flow_rules = true;
   // What it sees
   int files_tried = 0;
   int list_calls = 0;
@@ -95,6 +102,7 @@ class FakeRdma {
   ibv_context* open(ibv_device* device);
   int close(ibv_context* context);
   ibv_qp* make_qp(ibv_pd* pd, ibv_qp_init_attr* attr);
+  ibv_qp* make_qp(ibv_qp_init_attr_ex* attr);
   rdma_event_channel* make_channel();
   void drop_channel(rdma_event_channel* channel);
   int make_id(rdma_event_channel* channel, rdma_cm_id** id);
@@ -111,6 +119,7 @@ class FakeRdma {
   int destroyed();
   Id& of(rdma_cm_id* id) { return *ids_.at(id); }
   std::map<const ibv_qp*, std::unique_ptr<QueuePair>>& queue_pairs() { return queue_pairs_; }
+  std::set<ibv_cq*> timed_queues;
   int live_objects = 0;  ///< PDs, MRs, CQs, completion channels
 
  private:
