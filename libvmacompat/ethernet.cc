@@ -148,7 +148,7 @@ Result<std::shared_ptr<Ring>> Ethernet::ring_on(int ifindex, const RingKey& key)
 Status Ethernet::open(int ifindex, Slot& slot) {
   const auto link = network_->link(ifindex);
   if (!link || !link->is_ethernet() || link->is_loopback()) return Error{EOPNOTSUPP, "not an Ethernet interface"};
-  auto interface = Interface::open(ifindex, link->mtu);
+  auto interface = Interface::open(*link);
   if (!interface) return interface.error();
   slot.interface = *std::move(interface);
   return ok();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/base/log.h"
+#include "core/device/rdma/rdma_devices.h"
 #include "core/wire/ethernet.h"
 #include "libvmacompat/process.h"
 
@@ -11,17 +13,40 @@ namespace {
 constexpr std::size_t kSlabBytes = std::size_t{1} << 20;
 }  // namespace
 
-Result<std::shared_ptr<Interface>> Interface::open(int ifindex, std::uint32_t mtu) {
-  soft::PacketDeviceOptions device_options;
-  if (process().config.xdp) device_options.ring = soft::RingKind::xdp;
-  auto device = soft::PacketDevice::open(static_cast<unsigned>(ifindex), device_options);
+bool Interface::open_card(const net::Link& link) {
+  // What is made in software has no card of its own.
+  if (!process().config.card_rings || link.kind != net::LinkKind::physical) return false;
+  static const auto cards = std::make_shared<rdma::RdmaDevices>(rdma::real_calls());
+  auto port = cards->open_packet_port(static_cast<unsigned>(link.index));
+  if (!port) return false;
+  // Rules and queue pairs here are for the first port: cards of today have a device for each.
+  if (port->number != 1) return false;
+  device_ = std::move(port->device);
+  does_checksums_ = port->offloads.checksums;
+  steering_mac_ = link.mac;
+  log_info("%s: packets by %s", link.name.c_str(), device_->name());
+  return true;
+}
+
+Status Interface::open_embedded() {
+  soft::PacketDeviceOptions options;
+  if (process().config.xdp) options.ring = soft::RingKind::xdp;
+  auto device = soft::PacketDevice::open(static_cast<unsigned>(ifindex_), options);
   if (!device) return device.error();
-  std::shared_ptr<Interface> interface(new Interface(ifindex));
-  interface->device_ = *std::move(device);
+  embedded_ = device->get();
+  device_ = *std::move(device);
+  return ok();
+}
+
+Result<std::shared_ptr<Interface>> Interface::open(const net::Link& link) {
+  std::shared_ptr<Interface> interface(new Interface(link.index));
+  if (!interface->open_card(link)) {
+    if (Status opened = interface->open_embedded(); !opened) return opened.error();
+  }
   auto pd = interface->device_->alloc_pd();
   if (!pd) return pd.error();
   interface->pd_ = *std::move(pd);
-  const std::size_t frame = mtu + sizeof(wire::EthernetHeader) + sizeof(wire::VlanTag);
+  const std::size_t frame = link.mtu + sizeof(wire::EthernetHeader) + sizeof(wire::VlanTag);
   const verbs::BufferPoolOptions options{.buffer_bytes = frame,
                                          .slab_bytes = std::max(kSlabBytes, 64 * frame),
                                          .limit_bytes = std::max(kSlabBytes, process().config.rx_bufs * frame),
@@ -34,6 +59,8 @@ Result<std::shared_ptr<Interface>> Interface::open(int ifindex, std::uint32_t mt
 
 Interface::~Interface() = default;
 
-void Interface::forget_after_fork() { device_->forget_after_fork(); }
+void Interface::forget_after_fork() {
+  if (embedded_ != nullptr) embedded_->forget_after_fork();
+}
 
 }  // namespace ringsock::vma

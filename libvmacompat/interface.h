@@ -1,20 +1,26 @@
 // A network interface whose packets rings send and receive.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "core/base/result.h"
+#include "core/device/rdma/packet_port.h"
 #include "core/device/soft/packet/packet_device.h"
+#include "core/net/link.h"
 #include "core/verbs/buffer_pool.h"
 #include "core/verbs/handles.h"
 
 namespace ringsock::vma {
 
-/// One interface of one network namespace, opened as a device. Threads: any.
+/// One interface of one network namespace, opened as a device: the network card's own when that can do packets
+/// (rdma/packet_port.h), else a soft::PacketDevice. Threads: any.
 class Interface {
  public:
-  /// `ifindex` of the calling thread's namespace. Errors: those of soft::PacketDevice::open().
-  static Result<std::shared_ptr<Interface>> open(int ifindex, std::uint32_t mtu);
+  /// `link` of the calling thread's namespace. Errors: those of soft::PacketDevice::open().
+  static Result<std::shared_ptr<Interface>> open(const net::Link& link);
   Interface(const Interface&) = delete;
   Interface& operator=(const Interface&) = delete;
   ~Interface();
@@ -24,16 +30,28 @@ class Interface {
   [[nodiscard]] ibv_pd& pd() const { return *pd_; }
   [[nodiscard]] verbs::BufferPool& pool() const { return *pool_; }
 
+  /// The device drops packets whose checksums are wrong, and takes whole frames inline. False: see the others.
+  [[nodiscard]] bool is_embedded() const { return embedded_ != nullptr; }
+  /// It fills in checksums, and tells of right ones.
+  [[nodiscard]] bool does_checksums() const { return does_checksums_; }
+  /// What its rules need to know, if anything.
+  [[nodiscard]] const std::optional<std::array<std::uint8_t, 6>>& steering_mac() const { return steering_mac_; }
+
   /// In a forked child, before anything else: what is here is the parent's from now on, and must stay unused, and
   /// undestroyed.
   void forget_after_fork();
 
  private:
   explicit Interface(int ifindex) : ifindex_(ifindex) {}
+  bool open_card(const net::Link& link);
+  Status open_embedded();
 
   const int ifindex_;
   // Parents first.
-  std::unique_ptr<soft::PacketDevice> device_;
+  std::unique_ptr<verbs::Device> device_;
+  soft::PacketDevice* embedded_ = nullptr;  ///< the same, if it is one
+  bool does_checksums_ = true;
+  std::optional<std::array<std::uint8_t, 6>> steering_mac_;
   verbs::Pd pd_;
   std::unique_ptr<verbs::BufferPool> pool_;
 };

@@ -14,6 +14,12 @@ namespace {
 using Count = runtime::VmaRingCount;
 /// What a device's ring holds at least.
 constexpr unsigned kDeviceFrames = 256;
+constexpr int kMostPieces = 16;
+
+std::uint32_t most_pieces_of(verbs::Device& device) {
+  const auto attr = device.query_device();
+  return static_cast<std::uint32_t>(attr && attr->max_sge > 0 ? std::min(attr->max_sge, kMostPieces) : kMostPieces);
+}
 }  // namespace
 
 /// Those who must hear that something came for them. They are told without the ring's lock, so each is held until then.
@@ -59,11 +65,7 @@ Ring::~Ring() {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
   if (!qp_ || !interface_->device().modify_qp(*qp_, attr, IBV_QP_STATE)) return;
-  ibv_wc completions[kBatch];
-  for (int count = 1; count > 0;) {
-    count = ibv_poll_cq(receive_cq_.get(), kBatch, completions);
-    for (int i = 0; i < count; ++i) verbs::BufferRef(*reinterpret_cast<verbs::BufferHeader*>(completions[i].wr_id));
-  }
+  collect_flushed();
 }
 
 Status Ring::make_queues() {
@@ -85,12 +87,13 @@ Status Ring::make_queues() {
   attr.qp_type = IBV_QPT_RAW_PACKET;
   attr.cap.max_send_wr = settings_.send_entries;
   attr.cap.max_recv_wr = settings_.receive_entries;
-  attr.cap.max_send_sge = 16;
+  attr.cap.max_send_sge = most_pieces_ = most_pieces_of(device);
   attr.cap.max_recv_sge = 1;
   attr.cap.max_inline_data = device.max_inline_data();
   auto qp = device.create_qp(interface_->pd(), attr);
   if (!qp) return qp.error();
   qp_ = *std::move(qp);
+  inline_bytes_ = attr.cap.max_inline_data;
   return verbs::start_raw_packet_qp(device, *qp_);
 }
 
@@ -112,7 +115,9 @@ Status Ring::post_first_receives() {
 Status Ring::attach(const verbs::FlowTuple& tuple, DatagramSink& sink) {
   const std::lock_guard guard(receive_lock_);
   return flows_.attach(tuple, sink, [&] {
-    verbs::FlowRule rule(tuple);
+    verbs::FlowTuple known = tuple;
+    if (!known.destination_mac) known.destination_mac = interface_->steering_mac();
+    verbs::FlowRule rule(known);
     return verbs::create_flow(interface_->device(), *qp_, rule.attr());
   });
 }
@@ -150,10 +155,12 @@ void Ring::post_receives(std::span<verbs::BufferRef> buffers) {
                    .sg_list = &pieces[i],
                    .num_sge = 1};
   }
+  posted_ += count;
   ibv_recv_wr* bad = nullptr;
   if (const int error = ibv_post_recv(qp_.get(), requests.data(), &bad); error != 0) {
     log_debug("ring: ibv_post_recv: error %d", error);
-    for (; bad != nullptr; bad = bad->next) verbs::BufferRef(*reinterpret_cast<verbs::BufferHeader*>(bad->wr_id));
+    for (; bad != nullptr; bad = bad->next, --posted_)
+      verbs::BufferRef(*reinterpret_cast<verbs::BufferHeader*>(bad->wr_id));
   }
 }
 
@@ -200,6 +207,7 @@ void Ring::poll_with_times(Batch& batch) {
     completion.wr_id = timed_cq_->wr_id;
     completion.status = timed_cq_->status;
     completion.byte_len = ibv_wc_read_byte_len(timed_cq_);
+    if (!interface_->is_embedded()) completion.wc_flags = ibv_wc_read_wc_flags(timed_cq_);
     batch.times[batch.count++] = Nanos(ibv_wc_read_completion_wallclock_ns(timed_cq_));
   } while (batch.count < static_cast<int>(kBatch) && ibv_next_poll(timed_cq_) == 0);
   ibv_end_poll(timed_cq_);
@@ -208,10 +216,16 @@ void Ring::poll_with_times(Batch& batch) {
 void Ring::take(Batch& batch, Told& told) {
   std::array<verbs::BufferRef, kBatch> to_post;
   std::size_t posts = 0;
+  posted_ -= static_cast<std::size_t>(batch.count);
   for (int i = 0; i < batch.count; ++i) {
     const ibv_wc& completion = batch.completions[i];
     verbs::BufferRef buffer(*reinterpret_cast<verbs::BufferHeader*>(completion.wr_id));
     if (completion.status != IBV_WC_SUCCESS) continue;  // flushed: the interface is gone
+    if (!interface_->is_embedded() && !has_right_checksums(completion, buffer.bytes())) {
+      statistics_.count(Count::rx_dropped);
+      to_post[posts++] = std::move(buffer);
+      continue;
+    }
     take(buffer, completion.byte_len, batch.has_times ? batch.times[i] : Nanos::zero(), told);
     to_post[posts++] = std::move(buffer);
   }
@@ -303,6 +317,11 @@ int Ring::post(ibv_send_wr& request) {
     reap_sends();
     if (under_way_ == settings_.send_entries) return ENOMEM;
   }
+  verbs::BufferRef copy;
+  ibv_sge whole;
+  if (!interface_->is_embedded()) {
+    if (const int error = adapt(request, copy, whole); error != 0) return error;
+  }
   if (++unsignalled_ >= std::min(settings_.sends_per_completion, settings_.send_entries / 2)) {
     request.send_flags |= IBV_SEND_SIGNALED;
     request.wr_id = unsignalled_;
@@ -313,6 +332,7 @@ int Ring::post(ibv_send_wr& request) {
     return error;
   }
   ++under_way_;
+  if (!interface_->is_embedded()) copies_.push_back(std::move(copy));
   if (request.wr_id != 0) {
     unsignalled_ = 0;
     reap_sends();
@@ -324,7 +344,11 @@ void Ring::reap_sends() {
   ibv_wc completions[kBatch];
   for (int count = kBatch; count == kBatch;) {
     count = ibv_poll_cq(send_cq_.get(), kBatch, completions);
-    for (int i = 0; i < count; ++i) under_way_ -= static_cast<unsigned>(completions[i].wr_id);
+    for (int i = 0; i < count; ++i) {
+      const auto done = static_cast<unsigned>(completions[i].wr_id);
+      under_way_ -= done;
+      if (!copies_.empty()) copies_.erase(copies_.begin(), copies_.begin() + done);
+    }
   }
 }
 

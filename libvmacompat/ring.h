@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 
@@ -91,6 +92,11 @@ class Ring {
   void take(verbs::BufferRef& buffer, std::uint32_t byte_len, Nanos time, Told& told);
   int post(ibv_send_wr& request);
   void reap_sends();
+  // ring_card.cc: what devices do not do that are no embedded ones
+  void collect_flushed();
+  [[nodiscard]] bool has_right_checksums(const ibv_wc& completion, std::span<const std::byte> bytes) const;
+  /// Makes a request for a frame one that the device can carry out. 0 or an errno value.
+  int adapt(ibv_send_wr& request, verbs::BufferRef& copy, ibv_sge& whole) const;
 
   const std::shared_ptr<Interface> interface_;
   const RingSettings settings_;
@@ -105,6 +111,7 @@ class Ring {
 
   BiasedMutex receive_lock_;
   FlowTable flows_;
+  std::size_t posted_ = 0;                       ///< receives
   std::array<verbs::BufferRef, kBatch> spares_;  ///< to be posted in the places of those that are delivered
   std::size_t spare_count_ = 0;
   runtime::VmaRingStatistics statistics_;
@@ -112,6 +119,9 @@ class Ring {
   BiasedMutex send_lock_;
   unsigned unsignalled_ = 0;
   unsigned under_way_ = 0;
+  std::uint32_t inline_bytes_ = 0;
+  std::uint32_t most_pieces_ = 0;
+  std::deque<verbs::BufferRef> copies_;  ///< of each under way, where the device is no embedded one; null: inline
 };
 
 }  // namespace ringsock::vma

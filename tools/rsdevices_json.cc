@@ -41,6 +41,7 @@ ordered_json device_json(const DeviceReport& device, bool usable) {
                    {"driver", text_or_null(device.driver)},
                    {"ports", ordered_json::array()}};
   for (const PortReport& port : device.ports) out["ports"].push_back(port_json(port));
+  out["packets"] = device.carries_packets;
   out["obstacles"] = findings_json(device.obstacles);
   out["costs"] = findings_json(device.costs);
   return out;

@@ -242,6 +242,9 @@ DeviceReport device_report(const Question& question, const std::string& name) {
     out.ports.push_back(port_report(question, name, port));
   }
   out.type = type_of(question.system, out);
+  const auto verbs =
+      std::ranges::find_if(question.verbs, [&](const auto& candidate) { return candidate.name == name; });
+  out.carries_packets = verbs != question.verbs.end() && verbs->carries_packets;
   if (auto obstacle = access_obstacle(question, out)) out.obstacles.push_back(*std::move(obstacle));
   judge_ports(question, out);
   return out;

@@ -35,8 +35,9 @@ struct DeviceReport {
   std::string type;    ///< "RoCE", "InfiniBand", "iWARP", "shared memory"
   std::string driver;  ///< the kernel's; empty: unknown
   std::vector<PortReport> ports;
-  Findings obstacles;  ///< why it is not used; what concerns all devices is in Survey::rdma_obstacles
-  Findings costs;      ///< what is slower, or less, than it could be
+  bool carries_packets = false;  ///< libvma's, for this user: the interfaces beside its ports have rings of their own
+  Findings obstacles;            ///< why it is not used; what concerns all devices is in Survey::rdma_obstacles
+  Findings costs;                ///< what is slower, or less, than it could be
 };
 
 struct Survey {

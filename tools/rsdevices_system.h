@@ -17,8 +17,9 @@ enum class Transport { infiniband, iwarp, other };
 struct VerbsDevice {
   std::string name;  ///< e.g. "mlx5_0"
   Transport transport = Transport::other;
-  int open_error = 0;      ///< errno value of ibv_open_device(3) or ibv_query_device(3); 0: opened
-  int register_error = 0;  ///< errno value of ibv_alloc_pd(3) or ibv_reg_mr(3); 0: registered, or not opened
+  int open_error = 0;            ///< errno value of ibv_open_device(3) or ibv_query_device(3); 0: opened
+  int register_error = 0;        ///< errno value of ibv_alloc_pd(3) or ibv_reg_mr(3); 0: registered, or not opened
+  bool carries_packets = false;  ///< a raw packet queue pair could be made, and it has flow rules
 };
 
 /// An address of one of this host's interfaces, loopback left out.

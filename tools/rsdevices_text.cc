@@ -77,6 +77,7 @@ std::string describe(const DeviceReport& device) {
   if (device.kind == Kind::soft) return device.type + ", between processes of this host";
   std::string out = device.type;
   for (const PortReport& port : device.ports) out += describe(port);
+  if (device.carries_packets) out += "; libvma's packets, too";
   return out;
 }
 

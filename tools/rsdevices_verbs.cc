@@ -51,6 +51,20 @@ int try_to_register(ibv_context& context, std::size_t bytes) {
   return error;
 }
 
+/// Whether libvma can use it: as rdma/packet_port.h tries it.
+bool try_packets(ibv_context& context) {
+  if (verbs_get_ctx_op(&context, ibv_create_flow) == nullptr) return false;
+  const Owned<ibv_pd, &ibv_dealloc_pd> pd(::ibv_alloc_pd(&context));
+  const Owned<ibv_cq, &ibv_destroy_cq> cq(::ibv_create_cq(&context, 1, nullptr, nullptr, 0));
+  if (!pd || !cq) return false;
+  ibv_qp_init_attr attr{};
+  attr.send_cq = attr.recv_cq = cq.get();
+  attr.cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};
+  attr.qp_type = IBV_QPT_RAW_PACKET;
+  const Owned<ibv_qp, &ibv_destroy_qp> qp(::ibv_create_qp(pd.get(), &attr));
+  return qp != nullptr;
+}
+
 VerbsDevice ask(ibv_device& device, std::size_t trial_bytes) {
   VerbsDevice out;
   out.name = device.name;
@@ -62,7 +76,9 @@ VerbsDevice ask(ibv_device& device, std::size_t trial_bytes) {
   }
   ibv_device_attr attr{};
   out.open_error = ::ibv_query_device(context.get(), &attr);
-  if (out.open_error == 0) out.register_error = try_to_register(*context, trial_bytes);
+  if (out.open_error != 0) return out;
+  out.register_error = try_to_register(*context, trial_bytes);
+  out.carries_packets = try_packets(*context);
   return out;
 }
 

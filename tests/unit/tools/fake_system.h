@@ -34,7 +34,7 @@ class FakeSystem final : public System {
     files[path + "/ports/1/rate"] = "100 Gb/sec (4X EDR)";
     files[path + "/ports/1/gid_attrs/ndevs/0"] = "eth" + number;
     files["/sys/class/infiniband_verbs/uverbs" + number + "/ibdev"] = name;
-    verbs.push_back({name, transport, 0, 0});
+    verbs.push_back({name, transport, 0, 0, false});
     if (!address.empty()) host_addresses.push_back({"eth" + number, address, name, 1});
   }
   void set_port(const std::string& device, const std::string& what, const std::string& value) {

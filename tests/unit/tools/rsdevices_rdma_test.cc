@@ -66,6 +66,18 @@ TEST_F(RdmaSurveyTest, AWholeDeviceIsUsableAndDescribed) {
   EXPECT_EQ(device.ports[0].addresses[0].address, "10.7.0.1");
 }
 
+TEST_F(RdmaSurveyTest, ACardThatCarriesPacketsIsCalledSo) {
+  system_.add_device("mlx5_0", "10.7.0.1");
+  system_.add_device("rxe0", "10.8.0.1");
+  system_.verbs[0].carries_packets = true;
+  const Survey survey = look();
+  EXPECT_TRUE(survey.devices[0].carries_packets);
+  EXPECT_FALSE(survey.devices[1].carries_packets);
+  EXPECT_THAT(survey_text(survey), HasSubstr("10.7.0.1; libvma's packets, too\n"));
+  EXPECT_THAT(survey_text(survey), HasSubstr("10.8.0.1\n"));
+  EXPECT_THAT(survey_json(survey), HasSubstr("\"packets\": true"));
+}
+
 TEST_F(RdmaSurveyTest, TypesFollowNodeAndLinkLayer) {
   system_.add_device("a", "10.7.0.1");
   system_.add_device("b", "10.8.0.1");

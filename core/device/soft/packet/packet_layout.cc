@@ -136,4 +136,31 @@ bool has_partial_checksum(std::span<const std::byte> frame, const PacketLayout& 
   return checksum == pseudo_header(frame, layout, static_cast<std::uint32_t>(bytes)).folded();
 }
 
+bool has_right_checksums(std::span<const std::byte> frame) {
+  const auto layout = parse_received(frame);
+  return layout && (!layout->has_transport || has_valid_checksum(frame, *layout));
+}
+
+void fill_checksums(std::span<std::byte> frame) {
+  const auto network = parse_network(frame);
+  if (!network) return;
+  if (!network->is_ipv6 && frame.size() >= network->ip + sizeof(wire::Ipv4Header)) {
+    // With its options.
+    const std::size_t bytes = std::size_t{4} * (std::to_integer<std::size_t>(frame[network->ip]) & 15);
+    if (bytes < sizeof(wire::Ipv4Header) || network->ip + bytes > frame.size()) return;
+    constexpr std::size_t kField = 10;
+    std::memset(frame.data() + network->ip + kField, 0, sizeof(wire::Be16));
+    const wire::Be16 checksum = wire::InternetSum().add(frame.subspan(network->ip, bytes)).checksum();
+    std::memcpy(frame.data() + network->ip + kField, &checksum, sizeof checksum);
+  }
+  const auto layout = parse_headers(frame, frame.size());
+  if (!layout || !layout->has_transport) return;
+  std::byte* const field = frame.data() + layout->transport + layout->checksum_offset();
+  std::memset(field, 0, sizeof(wire::Be16));
+  const auto bytes = static_cast<std::uint32_t>(frame.size() - layout->transport);
+  const wire::Be16 checksum =
+      wire::sent_udp_checksum(pseudo_header(frame, *layout, bytes).add(frame.subspan(layout->transport)));
+  std::memcpy(field, &checksum, sizeof checksum);
+}
+
 }  // namespace ringsock::soft

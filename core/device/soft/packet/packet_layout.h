@@ -47,4 +47,10 @@ bool has_valid_checksum(std::span<const std::byte> frame, const PacketLayout& la
 /// Whether the checksum's field holds the sum of the pseudo header only: what a sender leaves to the device.
 bool has_partial_checksum(std::span<const std::byte> frame, const PacketLayout& layout);
 
+/// What a device does that looks at checksums: whether a received packet's are right, IPv4's and UDP's or TCP's, as far
+/// as it has them. False, too, when its lengths contradict each other.
+bool has_right_checksums(std::span<const std::byte> frame);
+/// What a device does that fills them in, whatever is there. Nothing, when the frame is no IP packet.
+void fill_checksums(std::span<std::byte> frame);
+
 }  // namespace ringsock::soft
