@@ -46,7 +46,7 @@ TEST(PacketChecksums, AreFilledInAndLookedAt) {
       EXPECT_TRUE(soft::has_right_checksums(bytes));
       for (std::size_t i = 14; i < frame.size(); ++i) {
         // The class, flow label and hop limit of IPv6 are under no checksum.
-        if (family == AF_INET6 && ((i > 14 && i < 18) || i == 21)) continue;
+        if (family == AF_INET6 && (i < 18 || i == 21)) continue;
         frame[i] = static_cast<char>(frame[i] ^ 4);
         EXPECT_FALSE(soft::has_right_checksums(bytes)) << "byte " << i;
         frame[i] = static_cast<char>(frame[i] ^ 4);
@@ -56,7 +56,7 @@ TEST(PacketChecksums, AreFilledInAndLookedAt) {
   std::string garbage(60, 'g');
   soft::fill_checksums(std::as_writable_bytes(std::span(garbage)));
   EXPECT_FALSE(soft::has_right_checksums(std::as_bytes(std::span(garbage))));
-  for (std::size_t size = 0; size < 60; ++size) {
+  for (std::size_t size = 0; size < 55; ++size) {
     std::string cut = udp_frame(alice, 5000, bob, kPort, "of any length").substr(0, size);
     soft::fill_checksums(std::as_writable_bytes(std::span(cut)));
     EXPECT_EQ(cut.size(), size);
