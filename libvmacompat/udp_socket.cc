@@ -221,7 +221,7 @@ void UdpSocket::attach_all() {
 /// Whether no other process has a part in what comes to the port.
 bool UdpSocket::is_port_ours() {
   if (shares_port() || is_port_elsewhere_.load(std::memory_order_relaxed)) return false;
-  if (claimed_port_ != 0 || option_of(fd(), SOL_SOCKET, SO_REUSEADDR, 0) == 0) return true;
+  if (option_of(fd(), SOL_SOCKET, SO_REUSEADDR, 0) == 0) return true;
   if (port_claims().enter(local_.port(), *this)) {
     claimed_port_ = local_.port();
     return true;
