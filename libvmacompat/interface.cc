@@ -11,6 +11,9 @@ namespace ringsock::vma {
 
 namespace {
 constexpr std::size_t kSlabBytes = std::size_t{1} << 20;
+/// Slabs of almost this size are put on huge pages where there are any (verbs/pages.h).
+constexpr std::size_t kHugeSlabBytes = std::size_t{4} << 20;
+constexpr std::int32_t kHugePages = 2;  ///< VMA_MEM_ALLOC_TYPE
 }  // namespace
 
 bool Interface::open_card(const net::Link& link) {
@@ -47,9 +50,11 @@ Result<std::shared_ptr<Interface>> Interface::open(const net::Link& link) {
   if (!pd) return pd.error();
   interface->pd_ = *std::move(pd);
   const std::size_t frame = link.mtu + sizeof(wire::EthernetHeader) + sizeof(wire::VlanTag);
+  const config::VmaConfig& config = process().config;
+  const std::size_t slab = std::max(config.mem_alloc_type == kHugePages ? kHugeSlabBytes : kSlabBytes, 64 * frame);
   const verbs::BufferPoolOptions options{.buffer_bytes = frame,
-                                         .slab_bytes = std::max(kSlabBytes, 64 * frame),
-                                         .limit_bytes = std::max(kSlabBytes, process().config.rx_bufs * frame),
+                                         .slab_bytes = slab,
+                                         .limit_bytes = std::max(slab, config.rx_bufs * frame),
                                          .access = IBV_ACCESS_LOCAL_WRITE};
   auto pool = verbs::BufferPool::create(interface->device_.get(), interface->pd_.get(), options);
   if (!pool) return pool.error();

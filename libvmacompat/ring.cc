@@ -133,7 +133,7 @@ void Ring::leave(const verbs::FlowTuple& tuple, DatagramSink& sink) {
     const std::lock_guard guard(receive_lock_);
     flows_.stop(tuple, sink);
     // Others' flows may fill it as fast as we empty it: twice what it holds is enough.
-    const unsigned most = 2 * (settings_.receive_entries + kDeviceFrames) / kBatch;
+    const unsigned most = 2 * (settings_.receive_entries + kDeviceFrames);
     for (unsigned i = 0; i < most && take_batch(told); ++i) {
     }
     flows_.detach(tuple, sink);
@@ -190,7 +190,7 @@ bool Ring::take_batch(Told& told) {
   if (timed_cq_ != nullptr && wants_times_.load(std::memory_order_relaxed)) {
     poll_with_times(batch);
   } else {
-    batch.count = ibv_poll_cq(receive_cq_.get(), kBatch, batch.completions);
+    batch.count = ibv_poll_cq(receive_cq_.get(), static_cast<int>(settings_.batch), batch.completions);
   }
   if (batch.count <= 0) return false;
   statistics_.raise(runtime::VmaRingLevel::drained_max, static_cast<std::uint64_t>(batch.count));
@@ -209,7 +209,7 @@ void Ring::poll_with_times(Batch& batch) {
     completion.byte_len = ibv_wc_read_byte_len(timed_cq_);
     if (!interface_->is_embedded()) completion.wc_flags = ibv_wc_read_wc_flags(timed_cq_);
     batch.times[batch.count++] = Nanos(ibv_wc_read_completion_wallclock_ns(timed_cq_));
-  } while (batch.count < static_cast<int>(kBatch) && ibv_next_poll(timed_cq_) == 0);
+  } while (batch.count < static_cast<int>(settings_.batch) && ibv_next_poll(timed_cq_) == 0);
   ibv_end_poll(timed_cq_);
 }
 

@@ -28,6 +28,7 @@ struct RingSettings {
   unsigned receive_entries = 1024;  ///< posted receives
   unsigned send_entries = 256;
   unsigned sends_per_completion = 64;  ///< VMA_TX_WRE_BATCHING
+  unsigned batch = 16;                 ///< packets taken at a time, at most 16; VMA_CQ_POLL_BATCH_MAX
 };
 /// What a queue can have at most.
 inline constexpr unsigned kMostRingEntries = 16384;

@@ -10,7 +10,7 @@
 #include <mutex>
 
 #include "core/base/mutex.h"
-#include "libvmacompat/statistics.h"
+#include "libvmacompat/thread_id.h"
 #include "libvmacompat/udp_frame.h"
 
 namespace ringsock::vma {

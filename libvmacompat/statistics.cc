@@ -1,7 +1,6 @@
 #include "libvmacompat/statistics.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -21,17 +20,6 @@
 namespace ringsock::vma {
 
 namespace {
-
-// A plain word of a library that is loaded with the program: no call to find it.
-__attribute__((tls_model("initial-exec"))) __thread pid_t thread_id = 0;
-
-std::uint64_t learn_thread_id() {
-  // The forking thread is another one in the child.
-  static const int handler = ::pthread_atfork(nullptr, nullptr, [] { thread_id = 0; });
-  static_cast<void>(handler);
-  thread_id = ::gettid();
-  return static_cast<std::uint64_t>(thread_id);
-}
 
 void log_lines(config::VmaLogLevel level, std::string_view text) {
   for (std::size_t end = 0; !text.empty(); text.remove_prefix(std::min(text.size(), end + 1))) {
@@ -62,12 +50,6 @@ void do_what_is_asked() {
 }
 
 }  // namespace
-
-std::uint64_t this_thread_id() {
-  if (thread_id == 0) [[unlikely]]
-    return learn_thread_id();
-  return static_cast<std::uint64_t>(thread_id);
-}
 
 void follow_statistics_requests() {
   const auto fd = runtime::vma_statistics.asked_fd();

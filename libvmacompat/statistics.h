@@ -1,14 +1,9 @@
 // What vma_stats(8) asks of the process, and the file of VMA_STATS_FILE.
 #pragma once
 
-#include <cstdint>
-
 #include "core/runtime/vma_statistics.h"
 
 namespace ringsock::vma {
-
-/// The calling thread, as the kernel counts. One look at thread-local memory.
-std::uint64_t this_thread_id();
 
 /// From now on the service thread does what vma_stats asks. Harmless when it does already; where it cannot, vma_stats
 /// only looks.

@@ -10,7 +10,7 @@
 
 #include "core/runtime/wait.h"
 #include "libvmacompat/socket_options.h"
-#include "libvmacompat/statistics.h"
+#include "libvmacompat/thread_id.h"
 #include "libvmacompat/udp_socket.h"
 
 namespace ringsock::vma {

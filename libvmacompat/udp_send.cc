@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "libvmacompat/socket_options.h"
-#include "libvmacompat/statistics.h"
+#include "libvmacompat/thread_id.h"
 #include "libvmacompat/udp_socket.h"
 
 namespace ringsock::vma {

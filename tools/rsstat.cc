@@ -17,13 +17,12 @@
 
 #include "core/base/clock.h"
 #include "core/runtime/statistics_reader.h"
+#include "core/runtime/vma_page_reader.h"
 #include "tools/statistics_text.h"
 #include "tools/text.h"
 
 namespace ringsock::tools {
 namespace {
-
-using Processes = std::vector<runtime::ProcessSnapshot>;
 
 struct Options {
   bool json = false;
@@ -107,21 +106,24 @@ std::optional<Options> parse(int argc, char** argv, int& status) {
   return options;
 }
 
-bool is_wanted(const runtime::ProcessSnapshot& process, const Options& options) {
+template <class Process>
+bool is_wanted(const Process& process, const Options& options) {
   const auto begins_like = [&](const std::string& start) {
     return ::strncasecmp(process.program.c_str(), start.c_str(), start.size()) == 0;
   };
   const auto& pids = options.pids;
-  return (pids.empty() || std::find(pids.begin(), pids.end(), process.pid) != pids.end()) &&
+  return (pids.empty() || std::find(pids.begin(), pids.end(), static_cast<std::uint64_t>(process.pid)) != pids.end()) &&
          (options.programs.empty() || std::any_of(options.programs.begin(), options.programs.end(), begins_like));
 }
 
-Processes look(const Options& options) {
+Users look(const Options& options) {
   std::vector<std::string> refused;
-  Processes processes = runtime::read_all_statistics(runtime::kStatisticsDirectory, refused);
+  Users users{runtime::read_all_statistics(runtime::kStatisticsDirectory, refused), runtime::read_all_vma_pages()};
   for (const std::string& line : refused) std::fprintf(stderr, "rsstat: %s\n", line.c_str());
-  std::erase_if(processes, [&](const auto& process) { return !is_wanted(process, options); });
-  return processes;
+  const auto is_other = [&](const auto& process) { return !is_wanted(process, options); };
+  std::erase_if(users.processes, is_other);
+  std::erase_if(users.vma, is_other);
+  return users;
 }
 
 /// False when nobody reads any more.
@@ -131,30 +133,30 @@ bool print(const std::string& text) {
   return false;
 }
 
-std::string table_or_nothing(const Processes& processes) {
-  return processes.empty() ? "no process uses ringsock\n" : statistics_table(processes);
+std::string table_or_nothing(const Users& users) {
+  const std::string table = statistics_table(users);
+  return table.empty() ? "no process uses ringsock\n" : table;
 }
 
 int show_once(const Options& options) {
-  const Processes processes = look(options);
-  return print(options.json ? statistics_json(processes, 2) : table_or_nothing(processes)) ? EXIT_SUCCESS
-                                                                                           : EXIT_FAILURE;
+  const Users users = look(options);
+  return print(options.json ? statistics_json(users, 2) : table_or_nothing(users)) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 /// Until a signal or the reader's end.
 int watch(const Options& options) {
   const char* const new_page = ::isatty(STDOUT_FILENO) != 0 ? "\033[H\033[2J" : "";
-  Processes before;
+  Users before;
   Nanos looked_before{};
   for (;;) {
     const Nanos looked = monotonic_now();
-    Processes processes = look(options);
+    Users users = look(options);
     const double seconds = std::chrono::duration<double>(looked - looked_before).count();
-    const std::string text = options.json ? statistics_json(processes, -1)
-                                          : new_page + table_or_nothing(processes) + "\n" +
-                                                statistics_rates(before, processes, seconds) + "\n";
+    const std::string text =
+        options.json ? statistics_json(users, -1)
+                     : new_page + table_or_nothing(users) + "\n" + statistics_rates(before, users, seconds) + "\n";
     if (!print(text)) return EXIT_FAILURE;
-    before = std::move(processes);
+    before = std::move(users);
     looked_before = looked;
     const auto seconds_part = std::chrono::duration_cast<std::chrono::seconds>(*options.interval);
     const timespec pause{seconds_part.count(), std::chrono::nanoseconds(*options.interval - seconds_part).count()};

@@ -62,12 +62,41 @@ ordered_json process_json(const ProcessSnapshot& process) {
   return out;
 }
 
+ordered_json flow_json(const runtime::VmaFlow& flow) {
+  return {{"messages", flow.packets}, {"bytes", flow.bytes}, {"eagains", flow.eagains}, {"errors", flow.errors}};
+}
+
+ordered_json socket_json(const runtime::VmaSocketSnapshot& socket) {
+  ordered_json out;
+  out["fd"] = socket.fd;
+  out["path"] = socket.is_offloaded ? "ring" : "kernel";
+  out["local"] = address_json(socket.local);
+  out["peer"] = address_json(socket.peer);
+  out["in"] = {{"ring", flow_json(socket.rx)}, {"kernel", flow_json(socket.rx_os)}};
+  out["out"] = {{"ring", flow_json(socket.tx)}, {"kernel", flow_json(socket.tx_os)}};
+  out["dropped"] = socket.ready_packets_dropped;
+  return out;
+}
+
+ordered_json process_json(const runtime::VmaSnapshot& process) {
+  ordered_json out;
+  out["pid"] = process.pid;
+  out["program"] = process.program;
+  out["started"] = static_cast<double>(process.started_ns) / 1e9;
+  out["rings"] = process.rings.size();
+  out["sockets"] = ordered_json::array();
+  for (const auto& socket : process.sockets) out["sockets"].push_back(socket_json(socket));
+  return out;
+}
+
 }  // namespace
 
-std::string statistics_json(const std::vector<ProcessSnapshot>& processes, int indent) {
+std::string statistics_json(const Users& users, int indent) {
   ordered_json out;
   out["processes"] = ordered_json::array();
-  for (const ProcessSnapshot& process : processes) out["processes"].push_back(process_json(process));
+  for (const ProcessSnapshot& process : users.processes) out["processes"].push_back(process_json(process));
+  out["libvma"] = ordered_json::array();
+  for (const runtime::VmaSnapshot& process : users.vma) out["libvma"].push_back(process_json(process));
   return out.dump(indent) + "\n";
 }
 

@@ -102,25 +102,88 @@ std::string head_of(const ProcessSnapshot& process) {
          " by kernel TCP" + kernel_reasons(process) + "\n";
 }
 
-std::string rate_text(const ProcessSnapshot& before, const ProcessSnapshot& now, double seconds) {
+// -- processes with libvma
+
+CounterSums sums_of(const runtime::VmaSocketSnapshot& socket) {
+  CounterSums out;
+  out.bytes_in = socket.rx.bytes + socket.rx_os.bytes;
+  out.messages_in = socket.rx.packets + socket.rx_os.packets;
+  out.bytes_out = socket.tx.bytes + socket.tx_os.bytes;
+  out.messages_out = socket.tx.packets + socket.tx_os.packets;
+  out.wakeups = socket.poll_misses;
+  out.spins_paid = socket.poll_hits;
+  out.errors = socket.rx.errors + socket.rx_os.errors + socket.tx.errors + socket.tx_os.errors;
+  return out;
+}
+
+CounterSums sums_of(const runtime::VmaSnapshot& process) {
+  CounterSums out;
+  for (const auto& socket : process.sockets) {
+    const CounterSums one = sums_of(socket);
+    out.bytes_in += one.bytes_in;
+    out.messages_in += one.messages_in;
+    out.bytes_out += one.bytes_out;
+    out.messages_out += one.messages_out;
+    out.wakeups += one.wakeups;
+  }
+  return out;
+}
+const CounterSums& sums_of(const ProcessSnapshot& process) { return process.total; }
+
+Line line_of(const runtime::VmaSocketSnapshot& socket) {
+  const char* const state = !socket.peer.is_unspecified() ? "connected"
+                            : socket.local.port() != 0    ? "bound"
+                                                          : "created";
+  Line line = line_of(std::to_string(socket.fd), state, sums_of(socket));
+  line[2] = socket.is_offloaded ? "ring" : "kernel";
+  line[3] = address_text(socket.local);
+  line[4] = address_text(socket.peer);
+  return line;
+}
+
+std::string head_of(const runtime::VmaSnapshot& process) {
+  const auto by_rings = std::count_if(process.sockets.begin(), process.sockets.end(),
+                                      [](const auto& socket) { return socket.is_offloaded; });
+  return process.program + " [" + std::to_string(process.pid) + "]: libvma, " + std::to_string(process.sockets.size()) +
+         " UDP sockets (" + std::to_string(by_rings) + " by Ethernet rings), " + std::to_string(process.rings.size()) +
+         " rings\n";
+}
+
+// -- rates
+
+std::string rate_text(const std::string& program, std::uint64_t pid, const CounterSums& before, const CounterSums& now,
+                      double seconds) {
   const auto rate = [seconds](std::uint64_t then, std::uint64_t later) {
     return later > then ? static_cast<double>(later - then) / seconds : 0.0;
   };
   std::array<char, 256> text;
   std::snprintf(text.data(), text.size(),
-                "%s [%u]: %.0f messages/s %.0f bytes/s in, %.0f messages/s %.0f bytes/s out, %.0f wake-ups/s\n",
-                now.program.c_str(), now.pid, rate(before.total.messages_in, now.total.messages_in),
-                rate(before.total.bytes_in, now.total.bytes_in),
-                rate(before.total.messages_out, now.total.messages_out),
-                rate(before.total.bytes_out, now.total.bytes_out), rate(before.total.wakeups, now.total.wakeups));
+                "%s [%llu]: %.0f messages/s %.0f bytes/s in, %.0f messages/s %.0f bytes/s out, %.0f wake-ups/s\n",
+                program.c_str(), static_cast<unsigned long long>(pid), rate(before.messages_in, now.messages_in),
+                rate(before.bytes_in, now.bytes_in), rate(before.messages_out, now.messages_out),
+                rate(before.bytes_out, now.bytes_out), rate(before.wakeups, now.wakeups));
   return text.data();
+}
+
+template <class Process>
+std::string rates_of(const std::vector<Process>& before, const std::vector<Process>& now, double seconds) {
+  std::string out;
+  for (const Process& process : now) {
+    const auto earlier = std::find_if(before.begin(), before.end(), [&](const Process& other) {
+      return other.pid == process.pid && other.started_ns == process.started_ns;
+    });
+    if (earlier != before.end() && seconds > 0)
+      out += rate_text(process.program, static_cast<std::uint64_t>(process.pid), sums_of(*earlier), sums_of(process),
+                       seconds);
+  }
+  return out;
 }
 
 }  // namespace
 
-std::string statistics_table(const std::vector<ProcessSnapshot>& processes) {
+std::string statistics_table(const Users& users) {
   std::string out;
-  for (const ProcessSnapshot& process : processes) {
+  for (const ProcessSnapshot& process : users.processes) {
     std::vector<Line> lines{kHead};
     for (const SocketSnapshot& socket : process.sockets) lines.push_back(line_of(socket));
     if (!is_empty(process.others)) lines.push_back(line_of("-", "others", process.others));
@@ -128,19 +191,17 @@ std::string statistics_table(const std::vector<ProcessSnapshot>& processes) {
     if (!out.empty()) out += '\n';
     out += head_of(process) + aligned(lines);
   }
+  for (const runtime::VmaSnapshot& process : users.vma) {
+    std::vector<Line> lines{kHead};
+    for (const auto& socket : process.sockets) lines.push_back(line_of(socket));
+    if (!out.empty()) out += '\n';
+    out += head_of(process) + aligned(lines);
+  }
   return out;
 }
 
-std::string statistics_rates(const std::vector<ProcessSnapshot>& before, const std::vector<ProcessSnapshot>& now,
-                             double seconds) {
-  std::string out;
-  for (const ProcessSnapshot& process : now) {
-    const auto earlier = std::find_if(before.begin(), before.end(), [&](const ProcessSnapshot& other) {
-      return other.pid == process.pid && other.started_ns == process.started_ns;
-    });
-    if (earlier != before.end() && seconds > 0) out += rate_text(*earlier, process, seconds);
-  }
-  return out;
+std::string statistics_rates(const Users& before, const Users& now, double seconds) {
+  return rates_of(before.processes, now.processes, seconds) + rates_of(before.vma, now.vma, seconds);
 }
 
 }  // namespace ringsock::tools

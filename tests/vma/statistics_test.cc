@@ -1,0 +1,189 @@
+// What libvma tells of its sockets and rings, by the tools that read it. Runs beside the echo service (two_hosts.sh),
+// with libvma; statistics.sh sets the variables.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <regex>
+#include <string>
+#include <thread>
+
+#include "tests/vma/udp_world.h"
+
+namespace ringsock::vma_tests {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string output_of(const std::string& command) {
+  // The tools themselves are to run as they are.
+  const std::string line = "env -u LD_PRELOAD " + command + " 2>&1";
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(line.c_str(), "r"), ::pclose);
+  std::string out;
+  std::array<char, 4096> part;
+  while (const std::size_t got = std::fread(part.data(), 1, part.size(), pipe.get())) out.append(part.data(), got);
+  return out;
+}
+std::string vma_stats(const std::string& options) {
+  return output_of("tools/vma_stats -p " + std::to_string(::getpid()) + " " + options);
+}
+std::string contents_of(const char* variable) {
+  std::ifstream file(std::getenv(variable));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+/// The first number that the pattern's group finds; -1: none.
+long number_in(const std::string& text, const std::string& pattern) {
+  std::smatch found;
+  return std::regex_search(text, found, std::regex(pattern)) ? std::stol(found[1]) : -1;
+}
+
+class VmaTest : public ::testing::Test {
+ protected:
+  VmaTest() : echo_("10.9.0.2", kEchoPort), socket_(AF_INET) {
+    socket_.limit_waits();
+    const Address here("10.9.0.1", 0);
+    EXPECT_EQ(::bind(socket_, here.get(), here.length()), 0);
+    // The neighbour is known afterwards.
+    for (int i = 0; i < 3; ++i) exchange("hello");
+  }
+  void exchange(const std::string& data) {
+    ASSERT_EQ(socket_.send_to(echo_, data), static_cast<ssize_t>(data.size())) << std::strerror(errno);
+    ASSERT_EQ(socket_.receive(), data) << std::strerror(errno);
+  }
+  std::string fd_line() const { return "Fd=[" + std::to_string(static_cast<int>(socket_)) + "]"; }
+
+  Address echo_;
+  Socket socket_;
+};
+
+class Statistics : public VmaTest {};
+
+TEST_F(Statistics, TellWhatWentByRings) {
+  ASSERT_THAT(vma_stats("-z"), "");
+  for (int i = 0; i < 50; ++i) exchange(std::string(1024, 'x'));
+
+  const std::string full = vma_stats("-v 3 -c 1 -s " + std::to_string(static_cast<int>(socket_)));
+  EXPECT_THAT(full, HasSubstr(fd_line()));
+  EXPECT_THAT(full, HasSubstr("Rx Offload: 50 / 50 / 0 / 0 [kilobytes/packets/eagains/errors]"));
+  EXPECT_THAT(full, HasSubstr("Tx Offload: 50 / 50 / 0 / 0 [kilobytes/packets/eagains/errors]"));
+  EXPECT_GE(number_in(full, "RING_ETH=\\[0\\]\nTx Offload: +\\d+ / (\\d+)"), 50);
+  EXPECT_GE(number_in(full, "BUFFER_POOL\\(RX\\)=\\[0\\]\nSize: +(\\d+)"), 1024);
+  EXPECT_THAT(vma_stats("-v 5 -c 1"), ContainsRegex("udp +Yes +0 +0 +10.9.0.1:"));
+}
+
+TEST_F(Statistics, TellWhatFoundNoRoom) {
+  constexpr int kSent = 150;
+  const std::string data(1000, 'x');
+  socket_.set(SOL_SOCKET, SO_RCVBUF, 1);  // VMA_RX_BYTES_MIN, 64 KiB
+  Socket reader(AF_INET);
+  reader.limit_waits();
+  const Address here("10.9.0.1", 0);
+  ASSERT_EQ(::bind(reader, here.get(), here.length()), 0);
+  ASSERT_THAT(vma_stats("-z"), "");
+  for (int i = 0; i < kSent; ++i) {
+    ASSERT_EQ(socket_.send_to(echo_, data), 1000);
+    // Who reads gives everybody's datagrams to their sockets, and those that went before have come before.
+    ASSERT_EQ(reader.send_to(echo_, "next"), 4);
+    ASSERT_EQ(reader.receive(), "next");
+  }
+  const std::string row = vma_stats("-v 2 -c 1 -s " + std::to_string(static_cast<int>(socket_)));
+  const long waiting = number_in(row, "Rx:.* (\\d+) +\\d+ +\\d+\n");
+  EXPECT_EQ(waiting, 65);
+  EXPECT_EQ(number_in(row, "Rx:.* (\\d+) +\\d+\n"), waiting) << "most";
+  EXPECT_EQ(number_in(row, "Rx:.* (\\d+)\n"), kSent - waiting) << "dropped";
+}
+
+TEST_F(Statistics, CanBeWrittenToTheLog) {
+  EXPECT_THAT(contents_of("VMA_LOG_FILE"), Not(HasSubstr(fd_line())));
+  EXPECT_THAT(vma_stats("-S " + std::to_string(static_cast<int>(socket_))), "");
+  EXPECT_THAT(contents_of("VMA_LOG_FILE"), HasSubstr(fd_line()));
+}
+
+TEST_F(Statistics, TheToolSetsTheLogLevel) {
+  EXPECT_THAT(vma_stats("-l none"), "");
+  const std::size_t before = contents_of("VMA_LOG_FILE").size();
+  EXPECT_THAT(vma_stats("-S 0 info"), "");
+  EXPECT_EQ(contents_of("VMA_LOG_FILE").size(), before);
+  EXPECT_THAT(vma_stats("-l info -D 3"), "");
+  EXPECT_THAT(vma_stats("-S 0"), "");
+  EXPECT_THAT(contents_of("VMA_LOG_FILE").substr(before), ContainsRegex(" Time: .* Pid: .* Tid: .* VMA INFO: "));
+  EXPECT_THAT(vma_stats("-D 0"), "");
+}
+
+TEST_F(Statistics, AreWrittenWhenASocketCloses) {
+  const std::string fd = std::to_string(static_cast<int>(socket_));
+  const std::string name = socket_.name().host() + ":" + std::to_string(socket_.name().port());
+  { const Socket closed = std::move(socket_); }
+  EXPECT_THAT(contents_of("VMA_STATS_FILE"), HasSubstr("Fd=[" + fd + "]\n- UDP, Blocked"));
+  EXPECT_THAT(contents_of("VMA_STATS_FILE"), HasSubstr("- Local Address   = [" + name + "]"));
+}
+
+TEST_F(Statistics, RsstatShowsThem) {
+  const std::string pid = std::to_string(::getpid());
+  EXPECT_THAT(output_of("tools/rsstat -p " + pid), ContainsRegex("libvma, [0-9]+ UDP sockets"));
+  EXPECT_THAT(output_of("tools/rsstat -p " + pid), ContainsRegex("bound +ring +10.9.0.1:"));
+  EXPECT_THAT(output_of("tools/rsstat -j -p " + pid), HasSubstr("\"path\": \"ring\""));
+}
+
+TEST_F(Statistics, NothingIsShownOfProcessesThatAreNotThere) {
+  EXPECT_THAT(output_of("tools/vma_stats -p 1 -c 1"), HasSubstr("no such process"));
+  EXPECT_THAT(output_of("tools/vma_stats -n nobody -c 1"), HasSubstr("no such process"));
+}
+
+// -- rings: run with one per thread, and a look with each operation
+
+class Rings : public VmaTest {};
+
+TEST_F(Rings, ASocketMovesToAnotherThreadsRing) {
+  ASSERT_THAT(vma_stats("-z"), "");
+  std::thread([&] {
+    // Some are under way while it moves: each comes once, and in order.
+    constexpr int kAhead = 8, kAll = 200;
+    for (int i = 0; i < kAhead; ++i) ASSERT_GT(socket_.send_to(echo_, std::to_string(i)), 0);
+    for (int i = 0; i < kAll; ++i) {
+      ASSERT_EQ(socket_.receive(), std::to_string(i));
+      if (i + kAhead < kAll) {
+        ASSERT_GT(socket_.send_to(echo_, std::to_string(i + kAhead)), 0);
+      }
+    }
+  }).join();
+  const std::string full = vma_stats("-v 3 -c 1");
+  EXPECT_THAT(full, HasSubstr("Ring migrations Rx: 1, Tx: 1"));
+  EXPECT_THAT(full, HasSubstr("RING_ETH=[0]"));
+}
+
+TEST_F(Rings, NoMoreThanTheLimit) {
+  // The limit is two.
+  for (int i = 0; i < 4; ++i) {
+    std::thread([&] {
+      Socket socket(AF_INET);
+      socket.limit_waits();
+      const Address here("10.9.0.1", 0);
+      ASSERT_EQ(::bind(socket, here.get(), here.length()), 0);
+      ASSERT_EQ(socket.send_to(echo_, "x"), 1);
+      ASSERT_EQ(socket.receive(), "x");
+    }).join();
+    EXPECT_THAT(vma_stats("-v 3 -c 1"), Not(HasSubstr("RING_ETH=[2]")));
+  }
+}
+
+TEST_F(Rings, TheApplicationChooses) {
+  constexpr int kOption = 2810;
+  const std::array<std::uint32_t, 5> by_number{2 | 4 | 8, 11, 0, 4711, 1 | 2};
+  ASSERT_EQ(::setsockopt(socket_, SOL_SOCKET, kOption, by_number.data(), sizeof by_number), 0) << std::strerror(errno);
+  for (int i = 0; i < 10; ++i) exchange("chosen");
+  EXPECT_THAT(vma_stats("-v 3 -c 1"), HasSubstr("- RX: Ring User ID = 4711"));
+  EXPECT_EQ(::setsockopt(socket_, SOL_SOCKET, kOption, by_number.data(), 16), -1);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+}  // namespace
+}  // namespace ringsock::vma_tests
