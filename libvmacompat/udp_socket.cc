@@ -65,7 +65,9 @@ UdpSocket::~UdpSocket() {
 
 Status UdpSocket::bind(const sockaddr* address, socklen_t length) {
   const std::scoped_lock guard(setup_lock_, send_lock_);
-  if (const auto name = SocketAddress::from(address, length); name && name->family() == domain_) open_rings(*name);
+  std::vector<std::shared_ptr<Ring>> opened;  // rings of sockets and threads end with their last user
+  if (const auto name = SocketAddress::from(address, length); name && name->family() == domain_)
+    opened = open_rings(*name);
   if (::bind(fd(), address, length) != 0) return Error::last("bind");
   is_bound_ = true;
   learn_names();
@@ -253,13 +255,15 @@ void UdpSocket::attach_own_addresses() {
 
 /// Opening takes milliseconds. Datagrams come as soon as the kernel's socket is bound, also to programs that say only
 /// then with what control data they want them.
-void UdpSocket::open_rings(const SocketAddress& local) {
+std::vector<std::shared_ptr<Ring>> UdpSocket::open_rings(const SocketAddress& local) {
+  std::vector<std::shared_ptr<Ring>> opened;
   const bool is_kernels = kernel_only_.load(std::memory_order_relaxed) || shares_port() ||
                           net::IpAddress::of(local.unmapped()).is_loopback();
-  if (is_kernels || ethernet() == nullptr) return;
-  for_each_place(local, true, [this](const SocketAddress& address, int ifindex) {
-    [[maybe_unused]] const auto opened = ethernet_->ring_on(ifindex, receive_key(address));
+  if (is_kernels || ethernet() == nullptr) return opened;
+  for_each_place(local, true, [&](const SocketAddress& address, int ifindex) {
+    if (auto ring = ethernet_->ring_on(ifindex, receive_key(address))) opened.push_back(*std::move(ring));
   });
+  return opened;
 }
 
 /// Calls `visit(address, interface index)` for each of this host's addresses that `name` means.

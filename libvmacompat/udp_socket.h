@@ -94,7 +94,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void attach_own_addresses();
   void detach_own_addresses();
   [[nodiscard]] bool is_port_ours();
-  void open_rings(const SocketAddress& local);
+  std::vector<std::shared_ptr<Ring>> open_rings(const SocketAddress& local);
   template <class Visit>
   void for_each_place(const SocketAddress& name, bool is_bound, Visit visit);
   void attach_at(const SocketAddress& local, int ifindex);
