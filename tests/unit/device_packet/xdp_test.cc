@@ -168,8 +168,9 @@ TEST_F(PacketXdp, LongAndShortFramesTravelInOneList) {
   TestRing ring(world->bob, with_xdp);
   const UniqueFd alice = world->alice.udp_socket();
   const std::uint16_t port = local_address(alice.get()).port();
+  const std::vector<std::size_t> lengths{10, 1400, 20, 30, 1300, 1200, 40};
   std::vector<std::string> frames;
-  for (const std::size_t bytes : {10, 1400, 20, 30, 1300, 1200, 40})
+  for (const std::size_t bytes : lengths)
     frames.push_back(udp_frame(world->bob, 4000, world->alice, port, std::string(bytes, 'x')));
   std::vector<ibv_sge> sges(frames.size());
   std::vector<ibv_send_wr> requests(frames.size());
@@ -183,8 +184,7 @@ TEST_F(PacketXdp, LongAndShortFramesTravelInOneList) {
   }
   ibv_send_wr* bad = nullptr;
   ASSERT_EQ(ibv_post_send(ring.qp.get(), requests.data(), &bad), 0);
-  for (const std::size_t bytes : {10, 1400, 20, 30, 1300, 1200, 40})
-    EXPECT_EQ(receive_from(alice), std::string(bytes, 'x'));
+  for (const std::size_t bytes : lengths) EXPECT_EQ(receive_from(alice), std::string(bytes, 'x'));
 }
 
 TEST_F(PacketXdp, ASenderIsToldThatTheInterfaceIsGone) {
