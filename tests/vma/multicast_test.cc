@@ -24,7 +24,7 @@ int eth0() { return static_cast<int>(::if_nametoindex("eth0")); }
 
 class Multicast : public ::testing::TestWithParam<Version> {
  protected:
-  Multicast() : echo_(GetParam().there, kEchoPort), messenger_(GetParam().family) { messenger_.limit_waits(); }
+  Multicast() : echo_(GetParam().there, kEchoPort), messenger_(echo_) {}
   [[nodiscard]] bool is_v4() const { return GetParam().family == AF_INET; }
 
   /// A socket that hears what comes to its port by any address, or by `address` only.
@@ -58,25 +58,12 @@ class Multicast : public ::testing::TestWithParam<Version> {
   }
   void join(const Socket& socket, const char* group) const { option(socket, MCAST_JOIN_GROUP, request(group)); }
 
-  /// The other host sends `text` to a group. It has been sent when this returns, if it is short.
   void other_host_sends(const std::string& text, const char* group, std::uint16_t port) {
-    ASSERT_GT(messenger_.send_to(echo_, "to " + std::string(group) + " " + std::to_string(port) + " " + text), 0);
-    ASSERT_EQ(messenger_.send_to(echo_, "done?"), 5);
-    ASSERT_EQ(messenger_.receive(), "done?") << std::strerror(errno);
+    messenger_.send(text, group, port);
   }
-  /// What is there.
-  std::vector<std::string> all_of(const Socket& socket) {
-    std::vector<std::string> out;
-    // Often enough for the rings' sockets to look at the kernel's, too.
-    for (int i = 0; i < 400; ++i) {
-      if (std::string text = socket.receive(nullptr, MSG_DONTWAIT); !text.empty()) out.push_back(text);
-    }
-    return out;
-  }
-  using Texts = std::vector<std::string>;
 
   Address echo_;
-  Socket messenger_;
+  const Messenger messenger_;
 };
 
 INSTANTIATE_TEST_SUITE_P(
@@ -114,10 +101,9 @@ TEST_P(Multicast, JoiningBeforeBindingIsTheSame) {
 TEST_P(Multicast, ASleepingMemberIsWoken) {
   const Socket socket = bound();
   join(socket, GetParam().group);
-  const std::string order = "to " + std::string(GetParam().group) + " " + std::to_string(socket.name().port()) + " up!";
   std::thread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    messenger_.send_to(echo_, order);
+    messenger_.send_unwatched("up!", GetParam().group, socket.name().port());
   });
   EXPECT_EQ(socket.receive(), "up!");
   later.join();

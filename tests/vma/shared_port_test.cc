@@ -11,7 +11,7 @@ namespace {
 
 class SharedPort : public Udp {
  protected:
-  SharedPort() : messenger_(GetParam().family) { messenger_.limit_waits(); }
+  SharedPort() : messenger_(echo_) {}
 
   Socket reusing(std::uint16_t port = 0) {
     Socket socket(GetParam().family);
@@ -21,24 +21,9 @@ class SharedPort : public Udp {
     EXPECT_EQ(::bind(socket, any.get(), any.length()), 0) << std::strerror(errno);
     return socket;
   }
-  /// The other host sends `text` to this one. It has been sent when this returns.
-  void other_host_sends(const std::string& text, std::uint16_t port) {
-    ASSERT_GT(messenger_.send_to(echo_, "to " + std::string(GetParam().here) + " " + std::to_string(port) + " " + text),
-              0);
-    ASSERT_EQ(messenger_.send_to(echo_, "done?"), 5);
-    ASSERT_EQ(messenger_.receive(), "done?") << std::strerror(errno);
-  }
-  static std::vector<std::string> all_of(const Socket& socket) {
-    std::vector<std::string> out;
-    // Often enough for the rings' sockets to look at the kernel's, too.
-    for (int i = 0; i < 400; ++i) {
-      if (std::string text = socket.receive(nullptr, MSG_DONTWAIT); !text.empty()) out.push_back(text);
-    }
-    return out;
-  }
-  using Texts = std::vector<std::string>;
+  void other_host_sends(const std::string& text, std::uint16_t port) { messenger_.send(text, GetParam().here, port); }
 
-  Socket messenger_;
+  const Messenger messenger_;
 };
 INSTANTIATE_TEST_SUITE_P(Over, SharedPort, both_versions(), name_of_version);
 

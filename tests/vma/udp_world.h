@@ -130,4 +130,37 @@ inline long kernels_datagrams(int family) { return kernels_counter(family, 1, "U
 /// Datagrams that sockets of this host have sent by the kernel.
 inline long kernels_sent_datagrams(int family) { return kernels_counter(family, 4, "Udp6OutDatagrams"); }
 
+/// What is there.
+inline std::vector<std::string> all_of(const Socket& socket) {
+  std::vector<std::string> out;
+  // Often enough for the rings' sockets to look at the kernel's, too.
+  for (int i = 0; i < 400; ++i) {
+    if (std::string text = socket.receive(nullptr, MSG_DONTWAIT); !text.empty()) out.push_back(text);
+  }
+  return out;
+}
+using Texts = std::vector<std::string>;
+
+/// Has the other host send something.
+class Messenger {
+ public:
+  explicit Messenger(const Address& echo) : echo_(echo), socket_(echo.family()) { socket_.limit_waits(); }
+  /// It has been sent when this returns, if it is short.
+  void send(const std::string& text, const std::string& to, std::uint16_t port) const {
+    ASSERT_GT(socket_.send_to(echo_, order(text, to, port)), 0);
+    ASSERT_EQ(socket_.send_to(echo_, "done?"), 5);
+    ASSERT_EQ(socket_.receive(), "done?") << std::strerror(errno);
+  }
+  void send_unwatched(const std::string& text, const std::string& to, std::uint16_t port) const {
+    socket_.send_to(echo_, order(text, to, port));
+  }
+
+ private:
+  static std::string order(const std::string& text, const std::string& to, std::uint16_t port) {
+    return "to " + to + " " + std::to_string(port) + " " + text;
+  }
+  const Address echo_;
+  const Socket socket_;
+};
+
 }  // namespace ringsock::vma_tests
