@@ -32,10 +32,15 @@ run_logged() {
   wait "$heart" 2>/dev/null || true
   if [ $status != 0 ]; then
     progress "FAILED: $name (status $status); the end of $log:"
-    tail -n 40 "$log" | sed 's/^/    /'
+    # What failed may stand far above the end, where make tells only that something did.
+    { grep -E '^(FAIL|ERROR|XPASS): |: (fatal )?error: |^\[  FAILED  \]' "$log" | head -n 20; echo ...; tail -n 40 "$log"; } |
+      sed 's/^/    /'
   fi
   return $status
 }
+
+# The same file with the same flags is compiled once, be it in the source tree or in the one that `make distcheck` unpacks.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
 
 # The compiler command, through ccache where that is installed.
 cached() { if command -v ccache >/dev/null; then echo "ccache $1"; else echo "$1"; fi; }

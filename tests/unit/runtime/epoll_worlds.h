@@ -102,7 +102,8 @@ class World {
     Report report;
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];
-      report.emplace_back(event.events, event.data.u64);
+      // By value: the structure is packed.
+      report.emplace_back(std::uint32_t{event.events}, std::uint64_t{event.data.u64});
     }
     return report;
   }
