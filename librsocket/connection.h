@@ -58,7 +58,7 @@ class Connection {
   /// The connection manager says that the peer is ready.
   void established();
 
-  // -- sending, under the sender's lock --
+  // -- sending, under the sender's lock; can_send() by anybody, of a moment ago --
   [[nodiscard]] bool can_send() const { return send_window_.can_send() && has_room_to_post(); }
   /// Posts as much of `data` as buffers, credits and queue allow, and advances it. Bytes posted, 0 when none fits.
   std::size_t send(IoCursor& data);

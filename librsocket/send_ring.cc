@@ -26,7 +26,7 @@ SendRing& SendRing::operator=(SendRing&& other) noexcept {
   pages_ = std::move(other.pages_);
   size_ = std::exchange(other.size_, 0u);
   offset_ = other.offset_;
-  head_ = other.head_;
+  head_.store(other.head_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   tail_.store(other.tail_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   return *this;
 }
@@ -49,7 +49,7 @@ SendRing::Pieces SendRing::copy_in(IoCursor& data, std::uint32_t limit) {
     offset_ = step == until_end ? 0 : offset_ + step;
     data.advance(step);
   }
-  head_ += pieces.length;
+  head_.store(head_.load(std::memory_order_relaxed) + pieces.length, std::memory_order_relaxed);
   return pieces;
 }
 

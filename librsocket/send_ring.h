@@ -33,7 +33,9 @@ class SendRing {
 
   explicit operator bool() const { return size_ != 0; }
   [[nodiscard]] std::uint32_t size() const { return size_; }
-  [[nodiscard]] std::uint32_t free_bytes() const { return size_ - (head_ - tail_.load(std::memory_order_acquire)); }
+  [[nodiscard]] std::uint32_t free_bytes() const {
+    return size_ - (head_.load(std::memory_order_relaxed) - tail_.load(std::memory_order_acquire));
+  }
 
   /// What copy_in() has placed: one piece, or two around the end of the ring.
   struct Pieces {
@@ -59,7 +61,7 @@ class SendRing {
   verbs::Mr mr_;
   std::uint32_t size_ = 0;
   std::uint32_t offset_ = 0;            ///< head_ modulo the size
-  std::uint32_t head_ = 0;              ///< bytes ever copied in, modulo 2^32
+  std::atomic<std::uint32_t> head_{0};  ///< bytes ever copied in, modulo 2^32
   std::atomic<std::uint32_t> tail_{0};  ///< bytes ever sent, modulo 2^32
 };
 

@@ -11,8 +11,8 @@ bool is_impossible(const wire::PeerSge& buffer) { return buffer.addr + buffer.le
 
 Status SendWindow::reset(wire::PeerSge first_buffer, std::uint16_t credits) {
   if (is_impossible(first_buffer)) return Error{EPROTO, "rsocket: the peer's buffer is beyond all addresses"};
-  current_ = first_buffer;
-  sequence_ = 0;
+  make_current(first_buffer);
+  sequence_.store(0, std::memory_order_relaxed);
   queued_head_.store(0, std::memory_order_relaxed);
   queued_tail_.store(0, std::memory_order_relaxed);
   limit_.store(credits, std::memory_order_release);
@@ -20,21 +20,28 @@ Status SendWindow::reset(wire::PeerSge first_buffer, std::uint16_t credits) {
 }
 
 std::uint32_t SendWindow::room() const {
-  if (current_.length != 0) return current_.length;
+  if (const std::uint32_t length = length_.load(std::memory_order_relaxed); length != 0) return length;
   return has_queued() ? queued_[queued_head_.load(std::memory_order_relaxed) % kMaxQueued].length : 0;
 }
 
+void SendWindow::make_current(const wire::PeerSge& buffer) {
+  address_ = buffer.addr;
+  key_ = buffer.key;
+  length_.store(buffer.length, std::memory_order_relaxed);
+}
+
 SendWindow::Placement SendWindow::take(std::uint32_t wanted) {
-  if (current_.length == 0) {
+  if (length_.load(std::memory_order_relaxed) == 0) {
     const std::uint32_t head = queued_head_.load(std::memory_order_relaxed);
-    current_ = queued_[head % kMaxQueued];
+    make_current(queued_[head % kMaxQueued]);
     queued_head_.store(head + 1, std::memory_order_release);
   }
-  const std::uint32_t length = std::min(wanted, current_.length);
-  const Placement placement{current_.addr, current_.key, length};
-  current_.addr += length;
-  current_.length -= length;
-  ++sequence_;
+  const std::uint32_t left = length_.load(std::memory_order_relaxed);
+  const std::uint32_t length = std::min(wanted, left);
+  const Placement placement{address_, key_, length};
+  address_ += length;
+  length_.store(left - length, std::memory_order_relaxed);
+  sequence_.store(static_cast<std::uint16_t>(sequence_.load(std::memory_order_relaxed) + 1), std::memory_order_relaxed);
   return placement;
 }
 

@@ -31,9 +31,11 @@ class SendWindow {
   /// buffer that no memory can hold.
   Status reset(wire::PeerSge first_buffer, std::uint16_t credits);
 
-  /// True when a message of at least one byte may leave.
+  /// True when a message of at least one byte may leave. By anybody: who does not hold the sender's lock learns how it
+  /// was a moment ago.
   [[nodiscard]] bool can_send() const {
-    return sequence_ != limit_.load(std::memory_order_acquire) && (current_.length != 0 || has_queued());
+    return sequence_.load(std::memory_order_relaxed) != limit_.load(std::memory_order_acquire) &&
+           (length_.load(std::memory_order_relaxed) != 0 || has_queued());
   }
   /// Bytes of the buffer that the next message goes to; 0 when none is announced.
   [[nodiscard]] std::uint32_t room() const;
@@ -50,13 +52,16 @@ class SendWindow {
   /// The array in which a peer announces has two entries, so no more than two buffers wait behind the current one.
   static constexpr std::uint32_t kMaxQueued = 2;
 
+  void make_current(const wire::PeerSge& buffer);
   [[nodiscard]] bool has_queued() const {
     return queued_head_.load(std::memory_order_relaxed) != queued_tail_.load(std::memory_order_acquire);
   }
 
-  // The sender's
-  wire::PeerSge current_{};
-  std::uint16_t sequence_ = 0;
+  // The sender's; atomic is what can_send() of others looks at.
+  std::uint64_t address_ = 0;             ///< in the current buffer
+  std::uint32_t key_ = 0;                 ///< of the current buffer
+  std::atomic<std::uint32_t> length_{0};  ///< left of the current buffer
+  std::atomic<std::uint16_t> sequence_{0};
   std::atomic<std::uint32_t> queued_head_{0};  ///< buffers taken so far
   // The completion side's
   std::atomic<std::uint16_t> limit_{0};
