@@ -63,6 +63,9 @@ class StreamSocket : public runtime::Endpoint {
   std::uint32_t ready() noexcept override;
   runtime::WaitFds arm() noexcept override;
   [[nodiscard]] bool asks_kernel() const noexcept override { return state() == State::listening; }
+  [[nodiscard]] bool waits_for_our_cpus() const noexcept override {
+    return is_connected() && connection_->works_on_our_cpus();
+  }
   void woken() noexcept override;
   Nanos deadline() noexcept override { return deadline_.load(std::memory_order_relaxed); }
   void closed() noexcept override;

@@ -200,6 +200,10 @@ class Endpoint : public ListNode<ForkRegistry> {
   /// one stopped.
   [[nodiscard]] virtual bool is_datagram() const noexcept { return false; }
 
+  /// Whether what this waits for is brought by something that needs a CPU of this host, one that a caller who polls
+  /// without ever sleeping may be taking from it.
+  [[nodiscard]] virtual bool waits_for_our_cpus() const noexcept { return false; }
+
   /// How often something arrived, or space came free: what edge-triggered epoll reports as a new edge although ready()
   /// says the same as before. Wraps.
   [[nodiscard]] std::uint32_t activity() const { return activity_.load(std::memory_order_acquire); }

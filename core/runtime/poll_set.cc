@@ -1,5 +1,6 @@
 #include "core/runtime/poll_set.h"
 
+#include <sched.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -76,6 +77,7 @@ class PollCall {
   Result<int> look(bool kernel_too, const sigset_t* mask);
   Result<int> spin(Nanos deadline, const sigset_t* mask);
   void count_spin_paid();
+  void offer_cpu();
   Result<int> sleep(Nanos deadline, const sigset_t* mask);
   Result<int> sleep_on_descriptors(Nanos deadline, const sigset_t* mask);
   Result<int> wait_for_doorbells(Nanos wake_at, const sigset_t* mask);
@@ -151,6 +153,12 @@ void PollCall::count_spin_paid() {
     SocketStatistics* const counters = member.endpoint->statistics();
     if (counters != nullptr && entries_[member.index].revents != 0) counters->count_spin_paid();
   }
+}
+
+/// Whoever does not wait will most likely ask again at once.
+void PollCall::offer_cpu() {
+  const auto waits = [](const Member& member) { return member.endpoint->waits_for_our_cpus(); };
+  if (std::any_of(members_.begin(), members_.end(), waits)) ::sched_yield();
 }
 
 Nanos PollCall::wake_up_time(Nanos deadline) {
@@ -252,7 +260,11 @@ Result<int> PollCall::sleep(Nanos deadline, const sigset_t* mask) {
 
 Result<int> PollCall::run(Nanos timeout, const sigset_t* mask) {
   Result<int> ready = look(true, mask);
-  if (!ready || *ready > 0 || timeout == Nanos::zero()) return ready;
+  if (!ready || *ready > 0) return ready;
+  if (timeout == Nanos::zero()) {
+    offer_cpu();
+    return 0;
+  }
   const Nanos deadline = deadline_after(timeout);
   for (;;) {
     ready = spin(deadline, mask);

@@ -41,6 +41,7 @@ class FakeEndpoint final : public runtime::Endpoint {
   /// Time alone changed something: no doorbell, no notice (see deadline()).
   void change_silently(std::uint32_t events) { events_.fetch_or(events); }
   void set_deadline(Nanos deadline) { deadline_ = deadline; }
+  void wait_for_our_cpus() { waits_for_our_cpus_ = true; }
   /// Runs in each ready() once the endpoint was armed: in the last look before a sleep.
   void on_armed_look(std::function<void()> action) { armed_look_ = std::move(action); }
 
@@ -78,6 +79,7 @@ class FakeEndpoint final : public runtime::Endpoint {
     ::eventfd_read(doorbell_.get(), &count);
   }
   Nanos deadline() noexcept override { return deadline_; }
+  [[nodiscard]] bool waits_for_our_cpus() const noexcept override { return waits_for_our_cpus_; }
   void closed() noexcept override { was_closed_ = true; }
 
  private:
@@ -94,6 +96,7 @@ class FakeEndpoint final : public runtime::Endpoint {
   std::atomic<int> wakes_{0};
   std::atomic<int> looks_{0};
   std::atomic<Nanos> deadline_{Nanos::max()};
+  bool waits_for_our_cpus_ = false;
 };
 
 /// A fake behind a descriptor number of its own, in the process's table; removed and closed at the end.

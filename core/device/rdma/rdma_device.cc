@@ -59,6 +59,13 @@ bool RdmaDevice::has_write_with_immediate() const {
   return context_->get().device->transport_type != IBV_TRANSPORT_IWARP;
 }
 
+bool RdmaDevice::works_on_our_cpus() const {
+  // As ibv_devinfo(1) shows them.
+  constexpr std::uint32_t kSoftRoceVendor = 0xffffff;
+  constexpr std::uint32_t kSoftIwarpVendor = 0x626d74;
+  return attr_.vendor_id == kSoftRoceVendor || attr_.vendor_id == kSoftIwarpVendor;
+}
+
 Result<ibv_port_attr> RdmaDevice::query_port(std::uint8_t port) {
   ibv_port_attr attr{};
   if (const int error = calls_.query_port(&context(), port, &attr); error != 0) {

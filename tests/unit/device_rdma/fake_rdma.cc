@@ -356,6 +356,7 @@ const Calls& FakeRdma::calls() {
       .close_device = [](ibv_context* context) { return current->close(context); },
       .query_device =
           [](ibv_context*, ibv_device_attr* attr) {
+            attr->vendor_id = current->vendor_id;
             attr->max_qp_wr = 1000;
             attr->max_cqe = 4000;
             attr->max_qp_rd_atom = 8;

@@ -81,6 +81,7 @@ class FakeRdma {
   std::map<std::string, int> file_errors;  ///< why a file may not be opened, by its path
   int open_error = 0;                      ///< of each device
   int channel_error = 0;                   ///< of the next channels
+  std::uint32_t vendor_id = 0x02c9;        ///< of each device
   std::uint32_t max_inline = 256;          ///< more makes create_qp fail with EINVAL
   std::set<std::string> failing;           ///< calls that fail with `failure`
   int failure = EINVAL;

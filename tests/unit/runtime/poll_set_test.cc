@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -72,6 +73,36 @@ TEST(Poll, MasksAreThoseOfAKernelSocket) {
     EXPECT_EQ(*poll_endpoints(ours, 0ns, nullptr), ::poll(theirs.data(), 1, 0));
     EXPECT_EQ(ours[0].revents, theirs[0].revents) << events;
   }
+}
+
+/// One CPU, of which nobody is relieved unless he offers it. @return 77 when this process may not.
+int share_one_cpu() {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(::sched_getcpu(), &one);
+  if (::sched_setaffinity(0, sizeof one, &one) != 0) return 77;
+  const sched_param priority{1};
+  return ::sched_setscheduler(0, SCHED_FIFO, &priority) == 0 ? 0 : 77;
+}
+
+TEST(Poll, WhoTurnsInALoopLeavesTheCpuToTheDevice) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    OpenFake fake;
+    fake->wait_for_our_cpus();
+    if (const int refused = share_one_cpu(); refused != 0) ::_exit(refused);
+    std::thread device([&] { fake->become(EPOLLIN); });
+    std::array<pollfd, 1> entry{{{fake.fd(), POLLIN, 0}}};
+    int turns = 0;
+    while (*poll_endpoints(entry, 0ns, nullptr) == 0 && turns < 100'000) ++turns;
+    device.join();
+    ::_exit(turns < 100'000 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no right to a real-time priority";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(Poll, HangUpAndErrorAreReportedUnasked) {
