@@ -37,7 +37,9 @@ void dump(int fd, config::VmaLogLevel level) {
 }
 
 void do_what_is_asked() {
-  const runtime::VmaAsked asked = runtime::vma_statistics.take_asked();
+  const auto question = runtime::vma_statistics.take_asked();
+  if (!question) return;
+  const runtime::VmaAsked& asked = *question;
   if (asked.log_level != runtime::kVmaUnchanged)
     process().log.set_level(static_cast<config::VmaLogLevel>(asked.log_level));
   if (asked.log_details != runtime::kVmaUnchanged) process().log.set_details(asked.log_details);

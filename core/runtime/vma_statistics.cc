@@ -189,15 +189,17 @@ Result<int> VmaStatistics::asked_fd() {
   return fd;
 }
 
-VmaAsked VmaStatistics::take_asked() {
+std::optional<VmaAsked> VmaStatistics::take_asked() {
   const std::lock_guard guard(lock_);
   std::array<std::byte, 4096> events;
   while (asked_fd_ >= 0 && ::read(asked_fd_, events.data(), events.size()) > 0) {
   }
-  VmaAsked out;
-  if (header_ == nullptr) return out;
+  if (header_ == nullptr) return std::nullopt;
   VmaControls& controls = header_->controls;
-  out.number = controls.asked.load(std::memory_order_acquire);
+  // Written last: before that, a question may be half there.
+  VmaAsked out{.number = controls.asked.load(std::memory_order_acquire)};
+  if (out.number == taken_) return std::nullopt;
+  taken_ = out.number;
   constexpr int kLeastLevel = -1, kMostLevel = 8, kMostDetails = 3;
   out.log_level = take(controls.log_level, kLeastLevel, kMostLevel);
   out.log_details = take(controls.log_details, 0, kMostDetails);
@@ -317,6 +319,7 @@ void VmaStatistics::link_locked() {
 void VmaStatistics::after_fork_in_child() {
   if (asked_fd_ >= 0) ::close(asked_fd_);
   asked_fd_ = -1;
+  taken_ = 0;
   path_ = {};
   link_ = {};
   if (header_ != nullptr) {

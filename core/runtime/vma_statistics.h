@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -105,8 +106,8 @@ class VmaStatistics {
   /// A descriptor that becomes readable when something was asked: for a watch of the service thread, which then calls
   /// take_asked(). Stays open. Errors: ENOENT there is no page; those of inotify_init1(2), inotify_add_watch(2).
   Result<int> asked_fd();
-  /// What was asked since, and what it is until now; the descriptor is quiet afterwards.
-  VmaAsked take_asked();
+  /// What was asked since; nothing when no question is complete. The descriptor is quiet afterwards.
+  std::optional<VmaAsked> take_asked();
   /// It is done.
   void answer(std::uint32_t number);
 
@@ -155,6 +156,7 @@ class VmaStatistics {
   std::array<char, 256> directory_{};
   std::array<char, 300> link_{};  ///< empty: there is none
   int asked_fd_ = -1;
+  std::uint32_t taken_ = 0;  ///< number of the last question
 };
 
 /// The one of the process. Never destroyed.

@@ -164,9 +164,10 @@ Child start_process(const std::string& directory, const std::function<void()>& t
     if (then) then();
     pollfd both[2]{{*asked, POLLIN, 0}, {parent.fd(), POLLIN, 0}};
     while (::poll(both, 2, -1) > 0 && both[1].revents == 0) {
-      const VmaAsked what = vma_statistics.take_asked();
-      vma_statistics.show_pool(0, true, 100 + static_cast<std::uint64_t>(what.dump_fd + what.log_level), 0);
-      vma_statistics.answer(what.number);
+      const auto what = vma_statistics.take_asked();
+      if (!what) continue;
+      vma_statistics.show_pool(0, true, 100 + static_cast<std::uint64_t>(what->dump_fd + what->log_level), 0);
+      vma_statistics.answer(what->number);
     }
     vma_statistics.at_exit();
     return 0;

@@ -90,7 +90,7 @@ TEST(RingChoice, NeverMovesWithoutARatioOrWhereThreadsDoNotMatter) {
   for (const auto& [logic, ratio] : {std::pair(RingLogic::per_thread, -1), std::pair(RingLogic::per_thread, 0),
                                      std::pair(RingLogic::per_socket, 1), std::pair(RingLogic::per_interface, 1)}) {
     RingChoice choice(logic, ratio, 1);
-    std::thread([&, logic = logic] { choice.key(kHere); }).join();
+    std::thread([&] { choice.key(kHere); }).join();
     for (int i = 0; i < 100; ++i) EXPECT_FALSE(choice.should_move());
   }
 }
