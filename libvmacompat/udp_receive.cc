@@ -86,6 +86,8 @@ std::uint32_t UdpSocket::all_drops() const {
 
 Result<ssize_t> UdpSocket::receive_from_kernel(msghdr& message, int flags) {
   polls_.store(0, std::memory_order_relaxed);
+  if (is_inherited_.load(std::memory_order_relaxed)) [[unlikely]]
+    look_for_family();
   const std::size_t control_room = message.msg_controllen;
   const ssize_t got = ::recvmsg(fd(), &message, flags | MSG_DONTWAIT);
   if (got >= 0) {
@@ -164,6 +166,7 @@ std::uint32_t UdpSocket::ready() noexcept {
 
 runtime::WaitFds UdpSocket::arm() noexcept {
   const std::lock_guard guard(setup_lock_);
+  come_back_when_alone();
   const std::size_t count = ring_count_.load(std::memory_order_relaxed);
   if (count == 0) return {{fd(), -1}};
   const std::uint32_t polled = polled_.load(std::memory_order_relaxed);

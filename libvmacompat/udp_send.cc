@@ -48,6 +48,8 @@ std::size_t payload_bytes(const msghdr& message) {
 }  // namespace
 
 Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
+  if (is_inherited_.load(std::memory_order_relaxed)) [[unlikely]]
+    look_for_family();
   const ssize_t sent = ::sendmsg(fd(), &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0) {
     const Error error = Error::last("sendmsg");

@@ -33,13 +33,6 @@ RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
 /// What a waiting datagram counts beside its payload: empty ones take memory, too.
 constexpr std::size_t kBytesBesidePayload = 64;
 
-/// What threads that do not exist here may have locked, and what is the parent's, stays as it is.
-template <class T>
-void abandon(T& object) {
-  new T(std::move(object));
-  object = T();
-}
-
 }  // namespace
 
 UdpSocket::UdpSocket(int domain, int fd)
@@ -372,7 +365,7 @@ void UdpSocket::deliver(Arrival arrival) noexcept {
   note_activity();
 }
 
-// -- the end, and fork(2)
+// -- the end
 // ---------------------------------------------------------------------------------------------
 
 void UdpSocket::closed() noexcept {
@@ -383,6 +376,7 @@ void UdpSocket::closed() noexcept {
     write_statistics_file(statistics_.slot());
     kernel_only_.store(true, std::memory_order_relaxed);
     detach_all();
+    if (family_) family_->leave();
     claimed = std::exchange(claimed_port_, std::uint16_t{0});
   }
   if (claimed != 0) port_claims().leave(claimed, *this);
@@ -391,29 +385,6 @@ void UdpSocket::closed() noexcept {
 void UdpSocket::descriptor_closed(int fd) noexcept {
   if (fd != this->fd()) return;
   fd_.store(runtime::fd_table().number_of(*this).value_or(-1), std::memory_order_relaxed);
-}
-
-void UdpSocket::add_fork_locks(runtime::ForkLocks& locks) {
-  locks.add_outer(setup_lock_);
-  locks.add_biased(0, send_lock_);
-  locks.add_biased(1, receive_lock_);
-  Endpoint::add_fork_locks(locks);
-}
-
-/// The rings are the parent's: what is left here is the kernel's socket.
-void UdpSocket::after_fork(ForkSide side) noexcept {
-  Endpoint::after_fork(side);
-  if (side == ForkSide::parent) return;
-  abandon(attachments_);
-  abandon(rings_);
-  abandon(ethernet_);
-  abandon(destinations_);
-  abandon(arrivals_);
-  ring_count_.store(0, std::memory_order_relaxed);
-  polled_.store(0, std::memory_order_relaxed);
-  has_arrivals_.store(false, std::memory_order_relaxed);
-  kernel_only_.store(true, std::memory_order_relaxed);
-  bell_.reset();
 }
 
 }  // namespace ringsock::vma

@@ -25,6 +25,7 @@
 #include "libvmacompat/memberships.h"
 #include "libvmacompat/receive_options.h"
 #include "libvmacompat/ring_choice.h"
+#include "libvmacompat/socket_family.h"
 
 namespace ringsock::vma {
 
@@ -60,6 +61,9 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void descriptor_closed(int fd) noexcept override;
   void add_fork_locks(runtime::ForkLocks& locks) override;
   void after_fork(ForkSide side) noexcept override;
+  void before_exec() noexcept override;
+  void passed_on() noexcept override;
+  void process_ends() noexcept override;
 
   /// Another process has a socket on this port, too: the kernel decides who gets what comes. By the service thread.
   void leave_port_to_kernel();
@@ -121,6 +125,12 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   bool move_attachments();
   Status set_ring_logic(const void* value, socklen_t length);
 
+  // udp_inherited.cc
+  void leave_to_family() noexcept;
+  void return_arrivals() noexcept;
+  void look_for_family() noexcept;
+  void come_back_when_alone() noexcept;
+
   // udp_statistics.cc
   void describe();
   void show_queue();
@@ -169,7 +179,13 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::atomic<bool> is_port_elsewhere_{false};  ///< SO_REUSEADDR: in another process, too
   std::atomic<bool> is_connected_{false};
   EndName peer_name_;  ///< written before is_connected_
-  UniqueFd bell_;      ///< epoll: the kernel socket and the rings' channels
+  // After fork(2), as long as others have the socket, too:
+  std::atomic<bool> is_inherited_{false};
+  bool was_kernel_only_ = false;
+  std::shared_ptr<SocketFamily> family_;
+  Nanos next_look_{};
+  Nanos look_pause_{};
+  UniqueFd bell_;  ///< epoll: the kernel socket and the rings' channels
 
   // Rings to poll, read without a lock: a count, places that are written once, and which of them are in use.
   std::array<std::shared_ptr<Ring>, kMostRings> rings_;

@@ -49,8 +49,10 @@ class ControlCopy {
   msghdr message_;
 };
 
-bool is_ring_connection(int fd) {
+/// Lets an endpoint that goes as it is know of it, too.
+bool must_be_handed_over(int fd) {
   const runtime::Ref endpoint = fd_table().get(fd);
+  if (endpoint) endpoint->passed_on();
   return endpoint && ring_connection(*endpoint) != nullptr;
 }
 
@@ -61,7 +63,7 @@ ssize_t send_with_control(int fd, const msghdr& message, int flags) {
   ControlCopy copy(message);
   std::vector<HandOver> wanted;
   copy.for_each_descriptor([&](int passed) {
-    if (is_ring_connection(passed)) wanted.push_back({passed, false});
+    if (must_be_handed_over(passed)) wanted.push_back({passed, false});
     return passed;
   });
   if (wanted.empty()) return real.sendmsg(fd, &message, flags);
@@ -92,7 +94,7 @@ int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags)
 int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spawn) {
   std::vector<HandOver> wanted;
   for (const int fd : numbers) {
-    if (is_ring_connection(fd)) wanted.push_back({fd, true});
+    if (must_be_handed_over(fd)) wanted.push_back({fd, true});
   }
   if (wanted.empty()) return spawn();
   auto replacements = hand_over(wanted);

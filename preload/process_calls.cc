@@ -22,6 +22,7 @@ int execute(auto libcs) {
   if (runtime::fork_registry().is_empty()) return libcs();
   const int saved_errno = errno;
   try {
+    for (const runtime::Ref& endpoint : runtime::fork_registry().endpoints()) endpoint->before_exec();
     prepare_exec();
   } catch (const std::bad_alloc&) {
   }

@@ -177,6 +177,10 @@ class Endpoint : public ListNode<ForkRegistry> {
   /// The process is about to end, or to become another program: nothing of it is used here any more. Nothing is waited
   /// for.
   virtual void process_ends() noexcept {}
+  /// The process is about to become another program, unless that fails. May take the endpoint's locks.
+  virtual void before_exec() noexcept {}
+  /// A descriptor of this endpoint is about to be given to another process, other than by fork(2). The same.
+  virtual void passed_on() noexcept {}
   /// It did not become another program after all.
   virtual void process_goes_on() noexcept {}
 

@@ -80,6 +80,15 @@ bool ForkRegistry::is_empty() {
   return entered_.empty();
 }
 
+std::vector<Ref> ForkRegistry::endpoints() {
+  std::vector<Ref> out;
+  const std::lock_guard guard(lock_);
+  entered_.for_each([&](Endpoint& endpoint) {
+    if (endpoint.try_add_ref()) out.emplace_back(&endpoint);
+  });
+  return out;
+}
+
 void ForkRegistry::before_fork() {
   forking_.lock();
   forking_process_ = ::getpid();

@@ -58,6 +58,9 @@ class ForkRegistry {
     return true;
   }
 
+  /// All that are entered now.
+  std::vector<Ref> endpoints();
+
   /// Of the process that forks, in before_fork() of an endpoint: a system call for each would add up.
   [[nodiscard]] pid_t forking_process() const { return forking_process_; }
 

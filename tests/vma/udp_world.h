@@ -73,6 +73,10 @@ class Socket {
  public:
   explicit Socket(int family, int flags = 0) : fd_(::socket(family, SOCK_DGRAM | flags, 0)) {}
   Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
   ~Socket() {
     if (fd_ >= 0) ::close(fd_);
   }

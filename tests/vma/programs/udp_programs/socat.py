@@ -10,8 +10,9 @@ ROUNDS = 4
 class Socat(UdpProgram):
     name = "socat-udp"
     needs = ("socat",)
-    modes = ("client", "none")
-    directions = {"client": ("sends",), "server": ()}
+    # Who has shut down one direction has the kernel's socket; and so have the children of who forks.
+    directions = {"client": ("sends",), "server": ("receives",)}
+    kernel_most = 0.5
 
     def start(self, run):
         self.each, self.both, self.sink = run.free_port(), run.free_port(), run.free_port()

@@ -1,0 +1,137 @@
+// A UDP socket before, during and after fork(2), exec(2), and SCM_RIGHTS.
+//
+// Which process gets a datagram of a socket that several have, only the kernel knows. So the kernel has the socket, all
+// of it, as long as several have it; what rings have received and nobody has read goes back there. The last process
+// that has it comes back to rings.
+#include <fcntl.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "core/base/log.h"
+#include "core/runtime/fork_registry.h"
+#include "libvmacompat/kernel_return.h"
+#include "libvmacompat/udp_socket.h"
+
+namespace ringsock::vma {
+
+namespace {
+/// Between two looks whether the others are gone.
+constexpr Nanos kFirstLook = std::chrono::milliseconds(20);
+constexpr Nanos kLongestPause = std::chrono::seconds(1);
+
+/// What threads that do not exist here may have locked, and what is the parent's, stays as it is.
+template <class T>
+void abandon(T& object) {
+  new T(std::move(object));
+  object = T();
+}
+
+}  // namespace
+
+void UdpSocket::add_fork_locks(runtime::ForkLocks& locks) {
+  // Not yet locked: whoever delivers to us may have to end first.
+  {
+    const std::lock_guard guard(setup_lock_);
+    leave_to_family();
+    if (family_) family_->before_fork();
+  }
+  locks.add_outer(setup_lock_);
+  locks.add_biased(0, send_lock_);
+  locks.add_biased(1, receive_lock_);
+  Endpoint::add_fork_locks(locks);
+}
+
+/// setup_lock_ held.
+void UdpSocket::leave_to_family() noexcept {
+  if (is_inherited_.load(std::memory_order_relaxed)) return;
+  if (!family_) family_ = SocketFamily::create();
+  if (!family_) log_warn("descriptor %d stays with the kernel: no memory", fd());
+  was_kernel_only_ = kernel_only_.load(std::memory_order_relaxed) || !family_;
+  is_inherited_.store(true, std::memory_order_relaxed);
+  look_pause_ = kFirstLook;
+  next_look_ = monotonic_now() + look_pause_;
+  // None comes by rings after this.
+  for (const Attachment& one : attachments_) one.ring->leave(one.tuple, *this);
+  attachments_.clear();
+  give_up_rings();
+  return_arrivals();
+}
+
+/// What came to groups stays: others would get it again.
+void UdpSocket::return_arrivals() noexcept {
+  if (!ethernet_ || !has_arrivals_.load(std::memory_order_relaxed)) return;
+  KernelReturn kernel;
+  const std::lock_guard guard(receive_lock_);
+  for (std::size_t left = arrivals_.count(); left > 0; --left) {
+    Arrival arrival = arrivals_.front();
+    arrivals_.pop();
+    const auto to = destination_of(arrival.bytes(), arrival.frame, 0);
+    const bool is_ours = ethernet_->network().find_address(net::IpAddress::of(to)).has_value();
+    if (!is_ours || !kernel.give(arrival)) arrivals_.push(std::move(arrival));
+  }
+  show_queue();
+  has_arrivals_.store(!arrivals_.empty(), std::memory_order_relaxed);
+  kernel_hint_.store(true, std::memory_order_relaxed);
+}
+
+/// The rings are the parent's: what is left here is the kernel's socket.
+void UdpSocket::after_fork(ForkSide side) noexcept {
+  Endpoint::after_fork(side);
+  if (side == ForkSide::parent) return;
+  abandon(attachments_);
+  abandon(rings_);
+  abandon(ethernet_);
+  abandon(destinations_);
+  abandon(arrivals_);
+  refused_.clear();
+  ring_count_.store(0, std::memory_order_relaxed);
+  polled_.store(0, std::memory_order_relaxed);
+  has_arrivals_.store(false, std::memory_order_relaxed);
+  kernel_only_.store(true, std::memory_order_relaxed);
+  bell_.reset();
+  if (side == ForkSide::child && family_) family_->enter_child();
+}
+
+/// Cheap as long as nobody has forked.
+void UdpSocket::look_for_family() noexcept {
+  const std::unique_lock guard(setup_lock_, std::try_to_lock);
+  if (guard) come_back_when_alone();
+}
+
+/// setup_lock_ held.
+void UdpSocket::come_back_when_alone() noexcept {
+  if (!is_inherited_.load(std::memory_order_relaxed) || is_closed()) return;
+  const Nanos now = monotonic_now();
+  if (now < next_look_) return;
+  look_pause_ = std::min(2 * look_pause_, kLongestPause);
+  next_look_ = now + look_pause_;
+  if (!family_ || !family_->is_alone()) return;
+  const std::unique_lock sending(send_lock_, std::try_to_lock);
+  if (!sending) return;
+  family_.reset();
+  is_inherited_.store(false, std::memory_order_relaxed);
+  kernel_only_.store(was_kernel_only_, std::memory_order_relaxed);
+  learn_names();  // another process may have bound or connected it
+  attach_all();
+}
+
+void UdpSocket::before_exec() noexcept {
+  const std::lock_guard guard(setup_lock_);
+  const int flags = ::fcntl(fd(), F_GETFD);
+  if (flags >= 0 && (flags & FD_CLOEXEC) == 0) leave_to_family();
+}
+
+void UdpSocket::passed_on() noexcept {
+  const std::lock_guard guard(setup_lock_);
+  leave_to_family();
+  if (family_) family_->add_stranger();
+}
+
+void UdpSocket::process_ends() noexcept {
+  const int flags = ::fcntl(fd(), F_GETFD);
+  if (family_ && (flags & FD_CLOEXEC) != 0) family_->leave();
+}
+
+}  // namespace ringsock::vma
