@@ -1,6 +1,8 @@
 #include "libvmacompat/socket_family.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -10,11 +12,33 @@
 #include <cstring>
 #include <new>
 
+#include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
 
 namespace ringsock::vma {
 
 namespace {
+
+/// Of the fork that is under way. The child's end is closed behind all that enter there.
+struct ForkPipe {
+  std::shared_ptr<UniqueFd> reading;
+  UniqueFd writing;
+};
+constinit ForkPipe* fork_pipe = nullptr;
+constinit Mutex forking;  ///< one fork at a time; held across it
+
+void make_fork_pipe() {
+  forking.lock();
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return;
+  fork_pipe->reading = std::make_shared<UniqueFd>(ends[0]);
+  fork_pipe->writing = UniqueFd(ends[1]);
+}
+void forget_fork_pipe() {
+  fork_pipe->writing.reset();
+  fork_pipe->reading.reset();
+  forking.unlock();
+}
 
 /// Not one that has ended and that its parent has not waited for.
 bool is_alive(pid_t process) {
@@ -36,21 +60,50 @@ std::shared_ptr<SocketFamily> SocketFamily::create() {
   if (memory == MAP_FAILED) return nullptr;
   std::shared_ptr<Page> page(new (memory) Page{}, [](Page* mapped) { ::munmap(mapped, sizeof(Page)); });
   std::shared_ptr<SocketFamily> family(new SocketFamily(std::move(page)));
-  family->enter();
+  family->enter(::getpid());
   return family;
 }
 
-bool SocketFamily::enter() noexcept {
-  for (auto& member : page_->members) {
+void SocketFamily::install_fork_handlers() {
+  static const bool installed = [] {
+    fork_pipe = new ForkPipe;
+    return ::pthread_atfork(make_fork_pipe, forget_fork_pipe, forget_fork_pipe) == 0;
+  }();
+  static_cast<void>(installed);
+}
+
+std::size_t SocketFamily::enter(pid_t process) noexcept {
+  std::size_t place = 0;
+  for (; place < page_->members.size(); ++place) {
     pid_t free = 0;
-    if (member.compare_exchange_strong(free, ::getpid())) return true;
+    if (page_->members[place].compare_exchange_strong(free, process)) break;
   }
-  return false;
+  return place;
+}
+
+void SocketFamily::before_fork() {
+  look_at_births();
+  const std::size_t place = enter(kUnborn);
+  if (place == page_->members.size() || !fork_pipe->reading) return add_stranger();
+  births_.push_back({place, fork_pipe->reading});
 }
 
 /// One in a PID namespace of its own, whose number says nothing to the others, is a stranger.
 void SocketFamily::enter_child() noexcept {
-  if (::getppid() != 0 && enter()) page_->entered.fetch_add(1, std::memory_order_release);
+  if (births_.empty()) return;
+  if (::getppid() == 0) add_stranger();
+  page_->members[births_.back().place].store(::getppid() == 0 ? 0 : ::getpid(), std::memory_order_release);
+  births_.clear();
+}
+
+void SocketFamily::look_at_births() noexcept {
+  std::erase_if(births_, [this](const Birth& birth) {
+    pollfd entry{birth.end->get(), POLLIN, 0};
+    if (::poll(&entry, 1, 0) == 0) return false;
+    pid_t unborn = kUnborn;
+    page_->members[birth.place].compare_exchange_strong(unborn, 0);
+    return true;
+  });
 }
 
 void SocketFamily::leave() noexcept {
@@ -62,12 +115,13 @@ void SocketFamily::leave() noexcept {
 }
 
 bool SocketFamily::is_alone() noexcept {
-  const std::uint32_t entered = page_->entered.load(std::memory_order_acquire);
-  if (page_->expected.load(std::memory_order_relaxed) != entered) return false;
+  look_at_births();
+  if (page_->strangers.load(std::memory_order_relaxed) != 0) return false;
   const pid_t me = ::getpid();
   for (auto& member : page_->members) {
-    pid_t process = member.load(std::memory_order_relaxed);
+    pid_t process = member.load(std::memory_order_acquire);
     if (process == 0 || process == me) continue;
+    if (process == kUnborn) return false;
     const int saved_errno = errno;
     const bool alive = is_alive(process);
     errno = saved_errno;

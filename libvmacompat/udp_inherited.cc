@@ -86,6 +86,7 @@ void UdpSocket::after_fork(ForkSide side) noexcept {
   abandon(destinations_);
   abandon(arrivals_);
   refused_.clear();
+  claimed_port_ = 0;
   ring_count_.store(0, std::memory_order_relaxed);
   polled_.store(0, std::memory_order_relaxed);
   has_arrivals_.store(false, std::memory_order_relaxed);

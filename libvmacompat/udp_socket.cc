@@ -45,6 +45,7 @@ UdpSocket::UdpSocket(int domain, int fd)
       send_choice_(choice_of(process().config.ring_allocation_logic_tx, process().config.ring_migration_ratio_tx)) {
   if (!process().config.tx_mc_loopback) stop_multicast_loop(fd, domain);
   runtime::fork_registry().enter(*this);
+  SocketFamily::install_fork_handlers();  // run behind the registry's in a child, and before them in a parent
   describe();
 }
 
