@@ -7,6 +7,8 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <memory>
+#include <span>
 
 #include "core/runtime/wait.h"
 #include "preload/route.h"
@@ -16,9 +18,16 @@ namespace {
 
 constexpr std::size_t kCopyBytes = 64 * 1024;
 
+/// This thread's. Not among its thread-local variables: where those are large, and need to be reached fast, as those of
+/// libvma, a program cannot load the library late (dlopen(3)).
+std::span<std::byte> copy_room() {
+  static thread_local const auto room = std::make_unique<std::array<std::byte, kCopyBytes>>();
+  return *room;
+}
+
 /// sendfile(2) to a ring: what the socket takes is what the file's offset advances by.
 Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
-  static thread_local std::array<std::byte, kCopyBytes> copy;
+  const std::span<std::byte> copy = copy_room();
   const bool seekable = offset != nullptr || ::lseek(in, 0, SEEK_CUR) >= 0;
   if (offset != nullptr && *offset < 0) return Error{EINVAL, "sendfile: offset"};
   if (!seekable) return Error{EINVAL, "sendfile: not a file"};
@@ -52,7 +61,7 @@ ssize_t sendfile_ours(int out, int in, off_t* offset, size_t count) {
 
 /// splice(2) from a ring into a pipe: what the pipe takes is what leaves the socket.
 Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned flags) {
-  static thread_local std::array<std::byte, kCopyBytes> copy;
+  const std::span<std::byte> copy = copy_room();
   const int wait = (flags & SPLICE_F_NONBLOCK) != 0 ? MSG_DONTWAIT : 0;
   auto seen = runtime::receive(socket, copy.data(), std::min(copy.size(), count), MSG_PEEK | wait);
   if (!seen || *seen == 0) return seen;
@@ -63,7 +72,7 @@ Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned f
 
 /// From a pipe into a ring: bytes that have left the pipe must be taken, so no more are read than fit.
 Result<ssize_t> pipe_to_socket(Lookup& socket, int in, size_t count, unsigned flags) {
-  static thread_local std::array<std::byte, kCopyBytes> copy;
+  const std::span<std::byte> copy = copy_room();
   const bool may_block = (flags & SPLICE_F_NONBLOCK) == 0 && !socket->is_nonblocking();
   if (!may_block && (socket->ready() & EPOLLOUT) == 0) return Error{EAGAIN, "splice"};
   // tee(2) would show the bytes without taking them, but only to another pipe; a small piece always fits a ring that is
