@@ -26,7 +26,8 @@ class UdpProgram:
     kernel_few, kernel_most: how many datagrams may go by the kernel all the same, and how many more for each by rings;
     directions: {side: what it does by UDP at all};
     kernel_because: {side: why it leaves its sockets to the kernel although it is preloaded};
-    settings: environment of the sides that are preloaded, beside the usual.
+    settings: environment of the sides that are preloaded, beside the usual;
+    leaves_children: whether what it has forked outlives it.
     """
 
     name = ""
@@ -40,6 +41,7 @@ class UdpProgram:
     directions = {"client": ("receives", "sends"), "server": ("receives", "sends")}
     kernel_because = {}
     settings = {}
+    leaves_children = False
 
     def start(self, run):
         """Starts the servers; returns when a client may come."""
@@ -98,7 +100,7 @@ def try_cell(program, mode, hosts, library):
         # Also output that cannot be understood, which is a failure of the program.
         why = "\n".join([f"{type(error).__name__}: {error}", *run.last_lines()])
     strays = run.close()
-    if strays and not why and mode != "killed":
+    if strays and not why and mode != "killed" and not program.leaves_children:
         why = f"left behind: {'; '.join(strays)}"
     return Outcome(label, "not ok" if why else "ok", why)
 

@@ -13,6 +13,7 @@ class Socat(UdpProgram):
     # Who has shut down one direction has the kernel's socket; and so have the children of who forks.
     directions = {"client": ("sends",), "server": ("receives",)}
     kernel_most = 0.5
+    leaves_children = True
 
     def start(self, run):
         self.each, self.both, self.sink = run.free_port(), run.free_port(), run.free_port()
