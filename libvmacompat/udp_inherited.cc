@@ -97,6 +97,7 @@ void UdpSocket::after_fork(ForkSide side) noexcept {
 
 /// Cheap as long as nobody has forked.
 void UdpSocket::look_for_family() noexcept {
+  const RingNews news(*this);
   const std::unique_lock guard(setup_lock_, std::try_to_lock);
   if (guard) come_back_when_alone();
 }

@@ -23,6 +23,11 @@ Result<std::shared_ptr<Ring>> UdpSocket::ring_of_group(const SocketAddress& grou
   return known != attachments_.end() ? known->ring : ethernet_->ring_on(ifindex, receive_key(group));
 }
 
+void UdpSocket::tell_of_rings() {
+  has_new_rings_.store(false, std::memory_order_relaxed);
+  notify_watchers();
+}
+
 /// False: there are too many.
 bool UdpSocket::poll_ring(const std::shared_ptr<Ring>& ring) {
   const std::size_t count = ring_count_.load(std::memory_order_relaxed);
@@ -39,6 +44,7 @@ bool UdpSocket::poll_ring(const std::shared_ptr<Ring>& ring) {
     ring_count_.store(count + 1, std::memory_order_release);
   }
   polled_.store(polled | bit, std::memory_order_release);
+  has_new_rings_.store(true, std::memory_order_relaxed);
   return true;
 }
 
@@ -59,6 +65,7 @@ void UdpSocket::leave_unused_rings() {
 
 /// Another thread, CPU or choice than before. What arrives between two rings is the kernel's, and read from there.
 void UdpSocket::move_rings() {
+  const RingNews news(*this);
   const std::unique_lock guard(setup_lock_, std::try_to_lock);
   if (!guard) return;
   rings_are_due_.store(false, std::memory_order_relaxed);
@@ -85,6 +92,7 @@ bool UdpSocket::move_attachments() {
 Status UdpSocket::set_ring_logic(const void* value, socklen_t length) {
   const auto wish = parse_ring_alloc_logic(value, length);
   if (!wish) return wish.error();
+  const RingNews news(*this);
   const std::lock_guard guard(setup_lock_);
   if (wish->for_sending) {
     const std::lock_guard sending(send_lock_);

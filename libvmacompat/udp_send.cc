@@ -63,6 +63,7 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
 }
 
 Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
+  const RingNews news(*this);
   SendControl control;
   bool is_plain = (flags & ~kHarmlessFlags) == 0 && message.msg_iovlen <= kMostPieces &&
                   !kernel_only_.load(std::memory_order_relaxed) && !is_corked_.load(std::memory_order_relaxed) &&

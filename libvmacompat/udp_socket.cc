@@ -58,6 +58,7 @@ UdpSocket::~UdpSocket() {
 // --------------------------------------------------------------------------------------------------------------
 
 Status UdpSocket::bind(const sockaddr* address, socklen_t length) {
+  const RingNews news(*this);
   const std::scoped_lock guard(setup_lock_, send_lock_);
   std::vector<std::shared_ptr<Ring>> opened;  // rings of sockets and threads end with their last user
   if (const auto name = SocketAddress::from(address, length); name && name->family() == domain_)
@@ -71,6 +72,7 @@ Status UdpSocket::bind(const sockaddr* address, socklen_t length) {
 }
 
 Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
+  const RingNews news(*this);
   if (::connect(fd(), address, length) != 0) return Error::last("connect");
   const std::scoped_lock guard(setup_lock_, send_lock_);
   detach_all();  // before the ring's pollers could see half of a name
@@ -114,6 +116,7 @@ void UdpSocket::learn_names() {
 
 Status UdpSocket::set_option(int level, int name, const void* value, socklen_t length) {
   if (level == SOL_SOCKET && name == kRingAllocLogicOption) return set_ring_logic(value, length);
+  const RingNews news(*this);
   const OptionEffect effect = effect_of(level, name);
   if (effect == OptionEffect::socket_filter) {
     const std::lock_guard guard(setup_lock_);
@@ -329,6 +332,7 @@ void UdpSocket::learn_bound_interface() {
 
 /// Addresses have come or gone.
 void UdpSocket::follow_addresses() {
+  const RingNews news(*this);
   const std::unique_lock guard(setup_lock_, std::try_to_lock);
   if (!guard || !ethernet_) return;
   const auto generation = ethernet_->address_generation();

@@ -116,6 +116,23 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::vector<Attachment> wanted_groups();
   [[nodiscard]] bool is_filtered(const Arrival& arrival) const;
 
+  /// Stands before the locks of a function that may attach rings. Whoever sleeps on what the socket had before must
+  /// hear of them, and without our locks.
+  class RingNews {
+   public:
+    explicit RingNews(UdpSocket& socket) : socket_(socket) {}
+    RingNews(const RingNews&) = delete;
+    RingNews& operator=(const RingNews&) = delete;
+    ~RingNews() {
+      if (socket_.has_new_rings_.load(std::memory_order_relaxed)) [[unlikely]]
+        socket_.tell_of_rings();
+    }
+
+   private:
+    UdpSocket& socket_;
+  };
+  void tell_of_rings();
+
   // udp_rings.cc
   RingKey receive_key(const SocketAddress& local);
   Result<std::shared_ptr<Ring>> ring_of_group(const SocketAddress& group, int ifindex);
@@ -192,6 +209,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::atomic<std::size_t> ring_count_{0};
   std::atomic<std::uint32_t> polled_{0};  ///< a bit for each place
   std::atomic<bool> rings_are_due_{false};
+  std::atomic<bool> has_new_rings_{false};  ///< sleepers do not know them
 
   BiasedMutex receive_lock_;
   ArrivalQueue arrivals_;

@@ -228,6 +228,24 @@ TEST_P(Udp, ASleeperInSelectIsWoken) {
   later.join();
 }
 
+TEST_P(Udp, WhoSleepsInAnEpollSetHearsOfRingsThatASocketGetsMeanwhile) {
+  Socket other(GetParam().family);
+  other.limit_waits();
+  get_acquainted(other);  // the neighbour is known
+  const int set = ::epoll_create1(0);
+  epoll_event event{.events = EPOLLIN, .data = {.fd = socket_}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, socket_, &event), 0) << std::strerror(errno);
+  // Its first datagram binds it, and from then on rings may receive for it.
+  for (int round = 0; round < 5; ++round) {
+    std::thread later([&] { answer_later(socket_, echo_); });
+    epoll_event events[4];
+    EXPECT_EQ(::epoll_wait(set, events, 4, 5000), 1) << round;
+    later.join();
+    EXPECT_EQ(socket_.receive(nullptr, MSG_DONTWAIT), "late") << round;
+  }
+  ::close(set);
+}
+
 TEST_P(Udp, AnEpollSetTellsWhichOfTwoSocketsOnOneRing) {
   bind_anywhere(socket_);
   get_acquainted(socket_);
