@@ -111,6 +111,7 @@ def main():
     processes.adopt_orphans()
     # Some servers end on SIGINT; a shell that started us in the background had it ignored, which would be inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("run_programs.py: ended by SIGTERM"))  # the hosts are removed
     by_name = {program.name: program for program in all_programs()}
     return run(options, [by_name[name] for name in chosen(options.only, by_name, "program")])
 
