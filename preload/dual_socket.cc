@@ -283,8 +283,8 @@ Result<ssize_t> DualSocket::send(const msghdr& message, int flags) {
   return sent;
 }
 
-// StreamSocket's short cuts are for its own connection; any other way takes Endpoint's, which asks receive() and
-// send(). NOLINTBEGIN(bugprone-parent-virtual-call)
+// NOLINTBEGIN(bugprone-parent-virtual-call): StreamSocket's short cuts are for its own connection; any other way takes
+// Endpoint's, which asks receive() and send().
 Result<ssize_t> DualSocket::receive_bytes(void* data, std::size_t length, int flags) {
   return way() == Way::ring ? StreamSocket::receive_bytes(data, length, flags)
                             : Endpoint::receive_bytes(data, length, flags);

@@ -106,13 +106,17 @@ Status DualSocket::use_connection() {
 template <class Before>
 Status DualSocket::move(Before before) {
   Status moved = ok();
+  bool has_stepped = false;
   {
     const std::lock_guard guard(migration_lock_);
     if (way() != Way::tcp || !migration_) return ok();
     before(*migration_);
+    const Step last = migration_->step;
     moved = move_locked();
+    has_stepped = !migration_ || migration_->step != last;
   }
-  if (way() != Way::tcp) notify_watchers();
+  // Each step has other descriptors to sleep on: also for this thread, which may have asked arm() before its last look.
+  if (has_stepped) notify_watchers();
   return moved;
 }
 

@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/preload/preloaded.h"
 
@@ -139,6 +140,36 @@ TEST(ForkMode, ServersAndClientsThatPollFirstMoveAndNeverWaitInACall) {
   ::close(fd);
   ::close(listener.fd);
   EXPECT_EQ(wait_for(server), 0);
+}
+
+/// A server that polls, and its clients, one after the other.
+void talk_often(int rounds) {
+  const Listener listener = listen_anywhere();
+  const pid_t server = spawn([&] {
+    for (int round = 0; round < rounds; ++round) {
+      const int client = ::accept(listener.fd, nullptr, nullptr);
+      wait_until(client, POLLIN);
+      expect(receive(client, 5) == "hello", "hello");
+      send_all(client, "hello");
+      ::close(client);
+    }
+  });
+  for (int round = 0; round < rounds; ++round) {
+    const int fd = connect_to(listener.port);
+    ::fcntl(fd, F_SETFL, O_NONBLOCK);
+    while (::send(fd, "hello", 5, 0) != 5) wait_until(fd, POLLOUT);
+    wait_until(fd, POLLIN);
+    ::close(fd);
+  }
+  ::close(listener.fd);
+  expect(wait_for(server) == 0, "the server");
+}
+
+// They wait for one another, and each step of theirs may end at any moment, also just before they fall asleep.
+TEST(ForkMode, ManyServersThatPollTakeTurns) {
+  std::vector<pid_t> pairs;
+  for (int i = 0; i < 4; ++i) pairs.push_back(spawn([] { talk_often(100); }));
+  for (const pid_t pair : pairs) EXPECT_EQ(wait_for(pair), 0);
 }
 
 TEST(ForkMode, AnEpollServerMovesItsConnections) {

@@ -217,7 +217,7 @@ TEST_F(Inherited, AnExecutedProgramReadsWhatWaits) {
   expect_success(in_child([&] {
     ::dup2(socket_, STDIN_FILENO);
     ::dup2(output.writing_end(), STDOUT_FILENO);
-    ::execlp("dd", "dd", "bs=2000", "count=1", "status=none", nullptr);
+    ::execlp("dd", "dd", "bs=4096", "count=1", "status=none", nullptr);
     ADD_FAILURE() << std::strerror(errno);
   }));
   EXPECT_EQ(output.lines(), std::vector<std::string>{"for the other program"});
@@ -238,7 +238,7 @@ TEST_F(Inherited, AProcessThatBecomesAnotherProgramLeavesItsDatagramsToIt) {
     EXPECT_EQ(socket_.receive(nullptr, MSG_PEEK), "one") << "it is still there when that failed";
     ::dup2(socket_, STDIN_FILENO);
     ::dup2(output.writing_end(), STDOUT_FILENO);
-    ::execlp("dd", "dd", "bs=2000", "count=1", "status=none", nullptr);
+    ::execlp("dd", "dd", "bs=4096", "count=1", "status=none", nullptr);
     ADD_FAILURE() << std::strerror(errno);
   }));
   EXPECT_EQ(output.lines(), std::vector<std::string>{"one"});

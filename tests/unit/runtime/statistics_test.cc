@@ -21,6 +21,14 @@
 #include "core/runtime/statistics_reader.h"
 #include "tests/support/child.h"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define WITH_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define WITH_SANITIZER
+#endif
+#endif
+
 namespace ringsock::runtime {
 namespace {
 
@@ -303,7 +311,7 @@ TEST(Statistics, LimitOfFileSizesKeepsThePagePrivate) {
 }
 
 TEST(Statistics, WithoutMemoryEverythingGoesOn) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef WITH_SANITIZER
   GTEST_SKIP() << "the sanitizer itself needs the memory";
 #endif
   EXPECT_EQ(process([](Channel&) {
