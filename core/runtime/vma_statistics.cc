@@ -219,7 +219,12 @@ Result<VmaSnapshot> VmaStatistics::snapshot() {
     const std::lock_guard guard(lock_);
     if (header_ == nullptr) return Error{ENOENT, "statistics"};
     copy.resize(used_bytes());
-    std::memcpy(copy.data(), static_cast<const void*>(header_), copy.size());
+    // Word by word: their owners go on counting.
+    const auto* const words = reinterpret_cast<const std::uint64_t*>(header_);
+    for (std::size_t at = 0; at + sizeof *words <= copy.size(); at += sizeof *words) {
+      const std::uint64_t word = __atomic_load_n(words + at / sizeof *words, __ATOMIC_RELAXED);
+      std::memcpy(&copy[at], &word, sizeof word);
+    }
   }
   return parse_vma_page(copy);
 }
