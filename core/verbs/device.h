@@ -60,8 +60,8 @@ class Device {
   /// under way, and its connection manager has to be looked after while the application is away. False: a call is all
   /// there is.
   [[nodiscard]] virtual bool works_in_background() const { return false; }
-  /// Whether that work is the kernel's, done on the CPUs of this host (Soft-RoCE, Soft-iWARP): who turns in a loop until
-  /// something comes may keep it from coming.
+  /// Whether that work is the kernel's, done on the CPUs of this host (Soft-RoCE, Soft-iWARP): who turns in a loop
+  /// until something comes may keep it from coming.
   [[nodiscard]] virtual bool works_on_our_cpus() const { return false; }
   /// Whether a forked child can go on with its copy of a connection.
   [[nodiscard]] virtual bool survives_fork() const { return true; }

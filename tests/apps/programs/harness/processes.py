@@ -134,6 +134,7 @@ class Process:
     """
 
     _numbers = itertools.count(1)
+    ask_again_after = None  # seconds between requests to end; None: once is enough
 
     def __init__(
         self, argv, *, folder, environment, label=None, user=None, stdin=None, stop=signal.SIGTERM, errors_by_pipe=False
@@ -242,12 +243,24 @@ class Process:
         """What Ctrl-C does."""
         signal_quietly(self.pid, signal.SIGINT)
 
+    def _ask_to_end(self, timeout):
+        deadline = time.monotonic() + timeout
+        while True:
+            signal_quietly(self.pid, self.stop)
+            left = max(deadline - time.monotonic(), 0)
+            try:
+                return self._child.wait(min(self.ask_again_after or timeout, left))
+            except subprocess.TimeoutExpired:
+                if time.monotonic() >= deadline:
+                    raise Hung(
+                        f"HUNG: did not end after {self.stop.name} within {timeout:g} s: {self.describe()}"
+                    ) from None
+
     def end(self, timeout=8.0):
         """Asks it to end and waits until it has, with all it forked; Failure when it does not."""
         if self.status() is None:
             family = tree_of(self.pid)
-            signal_quietly(self.pid, self.stop)
-            self.wait(timeout, f"end after {self.stop.name}")
+            self._ask_to_end(timeout)
             wait_until(
                 lambda: all(is_zombie(pid) for pid in family),
                 f"{self.label}: the processes it forked end with it",
