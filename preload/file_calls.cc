@@ -16,7 +16,7 @@
 namespace ringsock::preload {
 namespace {
 
-constexpr std::size_t kCopyBytes = 64 * 1024;
+constexpr std::size_t kCopyBytes = std::size_t{64} * 1024;
 
 /// This thread's. Not among its thread-local variables: where those are large, and need to be reached fast, as those of
 /// libvma, a program cannot load the library late (dlopen(3)).
