@@ -97,7 +97,7 @@ class Connection {
   void woken();
 
   /// verbs::Device::works_on_our_cpus().
-  [[nodiscard]] bool works_on_our_cpus() const { return on_our_cpus_; }
+  [[nodiscard]] bool works_on_our_cpus() const { return device_.works_on_our_cpus(); }
   [[nodiscard]] bool peer_shut_down() const { return peer_shut_down_.load(std::memory_order_acquire); }
   [[nodiscard]] bool peer_disconnected() const { return peer_disconnected_.load(std::memory_order_acquire); }
   /// errno value of the failure that ended the connection, or 0. Bytes that arrived before it remain readable.
@@ -206,7 +206,6 @@ class Connection {
   [[nodiscard]] std::byte* ring() const { return memory_.receive_memory.data() + ring_offset(); }
 
   verbs::Device& device_;
-  const bool on_our_cpus_ = device_.works_on_our_cpus();
   QueueSettings settings_;
   // Parents first: destroyed in reverse.
   verbs::Pd pd_;

@@ -91,8 +91,9 @@ void SocketFamily::before_fork() {
 /// One in a PID namespace of its own, whose number says nothing to the others, is a stranger.
 void SocketFamily::enter_child() noexcept {
   if (births_.empty()) return;
-  if (::getppid() == 0) add_stranger();
-  page_->members[births_.back().place].store(::getppid() == 0 ? 0 : ::getpid(), std::memory_order_release);
+  const bool is_stranger = ::getppid() == 0;
+  if (is_stranger) add_stranger();
+  page_->members[births_.back().place].store(is_stranger ? 0 : ::getpid(), std::memory_order_release);
   births_.clear();
 }
 

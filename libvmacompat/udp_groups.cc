@@ -41,13 +41,9 @@ void UdpSocket::learn_multicast_interface(int level, MulticastInterface interfac
 /// nothing comes twice, or not at all, while flows come and go.
 void UdpSocket::attach_groups() {
   const std::vector<Attachment> wanted = wanted_groups();
-  const auto is_unwanted = [&](const Attachment& one) {
+  detach_where([&](const Attachment& one) {
     return one.is_group() && std::find(wanted.begin(), wanted.end(), one) == wanted.end();
-  };
-  for (const Attachment& one : attachments_) {
-    if (is_unwanted(one)) one.ring->detach(one.tuple, *this);
-  }
-  std::erase_if(attachments_, is_unwanted);
+  });
   if (!refuse_copies_of(wanted)) return;
   for (const Attachment& one : wanted) attach(one.ring, one.tuple);
   std::vector<Attachment> attached;
@@ -71,11 +67,7 @@ bool UdpSocket::refuse_copies_of(const std::vector<Attachment>& groups) {
     return true;
   }
   log_info("multicast is received by the kernel: %s: %s", done.error().where, std::strerror(done.error().code));
-  const auto is_group = [](const Attachment& one) { return one.is_group(); };
-  for (const Attachment& one : attachments_) {
-    if (one.is_group()) one.ring->detach(one.tuple, *this);
-  }
-  std::erase_if(attachments_, is_group);
+  detach_where([](const Attachment& one) { return one.is_group(); });
   return false;
 }
 

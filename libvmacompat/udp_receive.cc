@@ -132,10 +132,7 @@ bool UdpSocket::is_kernel_due() noexcept {
 bool UdpSocket::progress() noexcept {
   if (has_arrivals_.load(std::memory_order_relaxed)) return true;
   const std::size_t count = ring_count_.load(std::memory_order_acquire);
-  const std::uint32_t polled = polled_.load(std::memory_order_relaxed);
-  for (std::size_t i = 0; i < count; ++i) {
-    if ((polled >> i & 1) != 0) rings_[i]->poll();
-  }
+  for_each_polled(count, [](Ring& ring) { ring.poll(); });
   if (count > 0 && attached_generation_.load(std::memory_order_relaxed) != ethernet_->address_generation()) [[unlikely]]
     follow_addresses();
   return has_arrivals_.load(std::memory_order_relaxed);
@@ -169,21 +166,17 @@ runtime::WaitFds UdpSocket::arm() noexcept {
   come_back_when_alone();
   const std::size_t count = ring_count_.load(std::memory_order_relaxed);
   if (count == 0) return {{fd(), -1}};
-  const std::uint32_t polled = polled_.load(std::memory_order_relaxed);
   if (!bell_) {
     UniqueFd bell(::epoll_create1(EPOLL_CLOEXEC));
     epoll_event event{.events = EPOLLIN, .data = {}};
     bool complete = bell && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, fd(), &event) == 0;
-    for (std::size_t i = 0; i < count && complete; ++i) {
-      if ((polled >> i & 1) == 0) continue;
-      complete = ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, rings_[i]->fd(), &event) == 0;
-    }
+    for_each_polled(count, [&](const Ring& ring) {
+      complete = complete && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, ring.fd(), &event) == 0;
+    });
     if (!complete) return {{fd(), -1}};
     bell_ = std::move(bell);
   }
-  for (std::size_t i = 0; i < count; ++i) {
-    if ((polled >> i & 1) != 0) rings_[i]->arm();
-  }
+  for_each_polled(count, [](Ring& ring) { ring.arm(); });
   statistics_.count(Count::poll_misses);
   has_slept_.store(true, std::memory_order_relaxed);
   return {{bell_.get(), -1}};
@@ -192,10 +185,7 @@ runtime::WaitFds UdpSocket::arm() noexcept {
 void UdpSocket::woken() noexcept {
   kernel_hint_.store(true, std::memory_order_relaxed);
   const std::size_t count = ring_count_.load(std::memory_order_acquire);
-  const std::uint32_t polled = polled_.load(std::memory_order_relaxed);
-  for (std::size_t i = 0; i < count; ++i) {
-    if ((polled >> i & 1) != 0) rings_[i]->woken();
-  }
+  for_each_polled(count, [](Ring& ring) { ring.woken(); });
   note_activity();
 }
 

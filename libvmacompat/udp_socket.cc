@@ -238,11 +238,7 @@ void UdpSocket::leave_port_to_kernel() {
 }
 
 void UdpSocket::detach_own_addresses() {
-  const auto is_own = [](const Attachment& one) { return !one.is_group(); };
-  for (const Attachment& one : attachments_) {
-    if (is_own(one)) one.ring->detach(one.tuple, *this);
-  }
-  std::erase_if(attachments_, is_own);
+  detach_where([](const Attachment& one) { return !one.is_group(); });
   kernel_hint_.store(true, std::memory_order_relaxed);
 }
 
@@ -311,9 +307,16 @@ bool UdpSocket::attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple
   return true;
 }
 
+void UdpSocket::detach_where(const std::function<bool(const Attachment&)>& is_meant) {
+  std::erase_if(attachments_, [&](const Attachment& one) {
+    const bool goes = is_meant(one);
+    if (goes) one.ring->detach(one.tuple, *this);
+    return goes;
+  });
+}
+
 void UdpSocket::detach_all() {
-  for (const Attachment& one : attachments_) one.ring->detach(one.tuple, *this);
-  attachments_.clear();
+  detach_where([](const Attachment&) { return true; });
 }
 
 void UdpSocket::give_up_rings() {
@@ -336,13 +339,9 @@ void UdpSocket::follow_addresses() {
   const std::unique_lock guard(setup_lock_, std::try_to_lock);
   if (!guard || !ethernet_) return;
   const auto generation = ethernet_->address_generation();
-  const auto is_gone = [&](const Attachment& one) {
+  detach_where([&](const Attachment& one) {
     return !one.is_group() && !ethernet_->network().find_address(net::IpAddress::of(one.tuple.destination)).has_value();
-  };
-  for (const Attachment& one : attachments_) {
-    if (is_gone(one)) one.ring->detach(one.tuple, *this);
-  }
-  std::erase_if(attachments_, is_gone);
+  });
   attach_all();
   describe();
   attached_generation_.store(generation, std::memory_order_relaxed);

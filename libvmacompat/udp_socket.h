@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -103,6 +104,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void for_each_place(const SocketAddress& name, bool is_bound, Visit visit);
   void attach_at(const SocketAddress& local, int ifindex);
   bool attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple);
+  void detach_where(const std::function<bool(const Attachment&)>& is_meant);
   void detach_all();
   void give_up_rings();
   void follow_addresses();
@@ -137,6 +139,14 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   RingKey receive_key(const SocketAddress& local);
   Result<std::shared_ptr<Ring>> ring_of_group(const SocketAddress& group, int ifindex);
   bool poll_ring(const std::shared_ptr<Ring>& ring);
+  /// Of the first `count` places, those in use.
+  template <class Visit>
+  void for_each_polled(std::size_t count, Visit visit) {
+    const std::uint32_t polled = polled_.load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < count; ++i) {
+      if ((polled >> i & 1) != 0) visit(*rings_[i]);
+    }
+  }
   void leave_unused_rings();
   void move_rings();
   bool move_attachments();

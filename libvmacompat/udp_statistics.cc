@@ -2,6 +2,7 @@
 #include <netinet/in.h>
 #include <sys/stat.h>
 
+#include "libvmacompat/socket_options.h"
 #include "libvmacompat/udp_socket.h"
 
 namespace ringsock::vma {
@@ -10,13 +11,8 @@ namespace ringsock::vma {
 void UdpSocket::describe() {
   struct stat status {};
   ::fstat(fd(), &status);
-  int loops = 1;
-  socklen_t length = sizeof loops;
-  if (domain_ == AF_INET) {
-    ::getsockopt(fd(), IPPROTO_IP, IP_MULTICAST_LOOP, &loops, &length);
-  } else {
-    ::getsockopt(fd(), IPPROTO_IPV6, IPV6_MULTICAST_LOOP, &loops, &length);
-  }
+  const int loops = domain_ == AF_INET ? option_of(fd(), IPPROTO_IP, IP_MULTICAST_LOOP, 1)
+                                       : option_of(fd(), IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
   std::vector<SocketAddress> groups;
   for (const Membership& one : memberships_) groups.push_back(one.group.with_port(0));
   statistics_.describe({.fd = fd(),

@@ -32,8 +32,6 @@ run_tests() {
   return $status
 }
 
-build_all() { run_logged "build $(basename "$1")" "$1/build.log" make -C "$1" -j"$jobs" all; }
-
 # The plain build, installed into its own stage/; other stages look at it. The tests, unlike what they test and the
 # benchmarks, are optimised a little only: that halves the time to compile them.
 plain_flags="-O2 -g"
@@ -67,58 +65,42 @@ stage_exports() {
   plain_build && counted "$build_root/exports.log" "$root/tests/abi/check_exports.sh" "$root" "$build_root/gcc/stage/lib"
 }
 
-stage_tools() {
-  local log=$build_root/tools.log p f s
-  plain_build || return 1
-  run_logged "upstream's tools" "$log" "$root/tests/apps/upstream_tools.sh" "$build_root/gcc/stage"
-  local status=$?
-  if [ $status = 77 ]; then
-    skip_reason=$(tail -n 1 "$log")
-    return 77
-  fi
-  p=$(grep -c '^ok ' "$log") f=$(grep -c '^not ok ' "$log") s=$(grep -c '^skip ' "$log")
+# run_verdicts NAME LOG COMMAND...: adds up what a command says, "ok ...", "not ok ...", "skip ..." or "ok ... # SKIP" a line.
+# 77, with its last line as the reason, when it skipped everything.
+run_verdicts() {
+  local name=$1 log=$2 p f s status=0
+  shift 2
+  run_logged "$name" "$log" "$@" || status=$?
+  skip_reason=$(tail -n 1 "$log" | sed 's/^1\.\.0 # SKIP //')
+  s=$(grep -c '^ok .* # SKIP' "$log") p=$(($(grep -c '^ok ' "$log") - s)) f=$(grep -c '^not ok ' "$log")
+  s=$((s + $(grep -c '^skip ' "$log")))
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   return $status
+}
+
+stage_tools() {
+  plain_build || return 1
+  run_verdicts "upstream's tools" "$build_root/tools.log" "$root/tests/apps/upstream_tools.sh" "$build_root/gcc/stage"
 }
 
 stage_programs() {
-  local log=$build_root/programs.log p f s
   plain_build || return 1
-  run_logged "programs over librspreload" "$log" "$root/tests/apps/programs/run_programs.py" run \
+  run_verdicts "programs over librspreload" "$build_root/programs.log" "$root/tests/apps/programs/run_programs.py" run \
     --preload "$build_root/gcc/stage/lib/rsocket/librspreload.so"
-  local status=$?
-  p=$(grep -c '^ok ' "$log") f=$(grep -c '^not ok ' "$log") s=$(grep -c '^skip ' "$log")
-  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-  return $status
-}
-
-# run_tap LOG COMMAND...: adds up what a command says in TAP; 77 when it skipped everything.
-run_tap() {
-  local log=$1 p f s status=0
-  shift
-  run_logged "$(basename "$1")" "$log" "$@" || status=$?
-  skip_reason=$(sed -n 's/^1\.\.0 # SKIP //p' "$log")
-  s=$(grep -c '^ok .* # SKIP' "$log") p=$(($(grep -c '^ok ' "$log") - s)) f=$(grep -c '^not ok ' "$log")
-  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-  return $status
 }
 
 stage_vma() {
   local options=()
   [ "$long" = no ] || options=(--long)
   plain_build || return 1
-  run_tap "$build_root/vma-programs.log" "$root/tests/vma/programs/run_programs.py" \
+  run_verdicts "UDP programs over libvma" "$build_root/vma-programs.log" "$root/tests/vma/programs/run_programs.py" \
     --library "$build_root/gcc/stage/lib/libvma.so" "${options[@]}"
 }
 
 # run_matrix NAME OPTION...: cells of the matrix, in vm-NAME.log. A cell that upstream cannot pass says so; it counts as skipped.
 run_matrix() {
-  local log=$build_root/vm-$1.log p f s status=0
-  run_logged "the matrix in a guest: $1" "$log" "$root/tests/vm/run_matrix" --stage "$build_root/gcc/stage" "${@:2}" || status=$?
-  skip_reason=$(tail -n 1 "$log")
-  s=$(grep -c '^ok .* # SKIP' "$log") p=$(($(grep -c '^ok ' "$log") - s)) f=$(grep -c '^not ok ' "$log")
-  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-  return $status
+  run_verdicts "the matrix in a guest: $1" "$build_root/vm-$1.log" "$root/tests/vm/run_matrix" \
+    --stage "$build_root/gcc/stage" "${@:2}"
 }
 
 stage_vm() {

@@ -12,6 +12,7 @@
 #include "config.h"
 #include "core/base/clock.h"
 #include "core/config/vma_config.h"
+#include "core/runtime/statistics_file.h"
 #include "core/runtime/vma_page_reader.h"
 #include "core/runtime/vma_views.h"
 #include "tools/vma_stats_options.h"

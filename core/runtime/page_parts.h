@@ -41,6 +41,15 @@ std::optional<SocketAddress> address_of(const SlotAddress& slot);
 /// Text up to its 0, without what would spoil a terminal.
 std::string printable_text(std::span<const char> text);
 
+/// `read()`, which gives a snapshot or an error, again while an entry was being changed, but not for ever.
+template <class Read>
+auto read_until_settled(Read read) {
+  constexpr int kAttempts = 5;
+  auto page = read();
+  for (int attempt = 1; attempt < kAttempts && page && page->unsettled != 0; ++attempt) page = read();
+  return page;
+}
+
 /// What may be one thread's or read by others meanwhile: a reader that copies from low to high addresses has a whole
 /// copy when `finished`, which comes first, equals `begun`, which comes last.
 template <class Identity, class Change>

@@ -23,10 +23,6 @@ namespace ringsock::runtime {
 
 namespace {
 
-struct CloseDirectory {
-  void operator()(DIR* directory) const { ::closedir(directory); }
-};
-
 /// Takes "<number>." from the front.
 template <class T>
 bool take_number(std::string_view& text, T& out) {
@@ -36,8 +32,6 @@ bool take_number(std::string_view& text, T& out) {
   text.remove_prefix(static_cast<std::size_t>(rest - text.data()) + 1);
   return true;
 }
-
-bool is_dead(pid_t pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
 
 bool is_regular_file_of(int directory, const char* name, uid_t uid) {
   struct stat status {};
@@ -70,6 +64,8 @@ bool is_in_memory_of(pid_t pid, ino_t inode, std::string_view name) {
 }
 
 }  // namespace
+
+bool is_process_there(pid_t pid) { return ::kill(pid, 0) == 0 || errno != ESRCH; }
 
 std::optional<StatisticsName> parse_statistics_name(std::string_view name, std::string_view prefix) {
   constexpr std::size_t kRandomLetters = 6;
@@ -150,7 +146,7 @@ Result<std::vector<std::byte>> read_statistics(int file, std::size_t bytes) {
 }
 
 void remove_stale_statistics(std::string_view keep, std::string_view prefix) {
-  const std::unique_ptr<DIR, CloseDirectory> directory(::opendir(kStatisticsDirectory));
+  const Directory directory(::opendir(kStatisticsDirectory));
   if (!directory) return;
   const uid_t uid = ::geteuid();
   const std::uint64_t pid_namespace = own_pid_namespace();
@@ -159,7 +155,7 @@ void remove_stale_statistics(std::string_view keep, std::string_view prefix) {
     const std::string_view name = entry->d_name;
     const auto parsed = parse_statistics_name(name, prefix);
     if (!parsed || parsed->uid != uid || parsed->pid_namespace != pid_namespace || keep.ends_with(name)) continue;
-    const bool is_stale = parsed->pid == ::getpid() || is_dead(parsed->pid);
+    const bool is_stale = parsed->pid == ::getpid() || !is_process_there(parsed->pid);
     if (is_stale && is_regular_file_of(fd, entry->d_name, uid)) ::unlinkat(fd, entry->d_name, 0);
   }
 }

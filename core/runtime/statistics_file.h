@@ -1,11 +1,13 @@
 // The names of statistics files, and who may take whose away.
 #pragma once
 
+#include <dirent.h>
 #include <sys/types.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +18,13 @@
 #include "core/runtime/statistics_page.h"
 
 namespace ringsock::runtime {
+
+bool is_process_there(pid_t pid);
+
+struct CloseDirectory {
+  void operator()(DIR* directory) const { ::closedir(directory); }
+};
+using Directory = std::unique_ptr<DIR, CloseDirectory>;
 
 /// What a file's name says: "ringsock.UID.NAMESPACE.PID.XXXXXX"; libvma's pages begin with another word.
 struct StatisticsName {

@@ -17,10 +17,6 @@ namespace ringsock::runtime {
 
 namespace {
 
-struct CloseDirectory {
-  void operator()(DIR* directory) const { ::closedir(directory); }
-};
-
 CounterSums sums_of(const SlotCounters& counters) {
   CounterSums sums;
   sums.add(counters);
@@ -89,16 +85,13 @@ Result<ProcessSnapshot> parse_statistics_page(std::span<const std::byte> bytes) 
 }
 
 Result<ProcessSnapshot> read_statistics_file(int directory, const char* name) {
-  constexpr int kAttempts = 5;
   const auto file = open_statistics(directory, name, kStatisticsPrefix, kStatisticsBytes, O_RDONLY);
   if (!file) return file.error();
-  Result<ProcessSnapshot> page = Error{EPROTO, "statistics"};
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  auto page = read_until_settled([&]() -> Result<ProcessSnapshot> {
     const auto bytes = read_used_part(file->fd.get());
     if (!bytes) return bytes.error();
-    page = parse_statistics_page(*bytes);
-    if (!page || page->unsettled == 0) break;
-  }
+    return parse_statistics_page(*bytes);
+  });
   if (page && page->pid != static_cast<std::uint32_t>(file->name.pid))
     return Error{EPROTO, "statistics: another process"};
   return page;
@@ -106,7 +99,7 @@ Result<ProcessSnapshot> read_statistics_file(int directory, const char* name) {
 
 std::vector<ProcessSnapshot> read_all_statistics(const char* directory, std::vector<std::string>& refused) {
   std::vector<ProcessSnapshot> out;
-  const std::unique_ptr<DIR, CloseDirectory> opened(::opendir(directory));
+  const Directory opened(::opendir(directory));
   if (!opened) return out;
   const int fd = ::dirfd(opened.get());
   const std::uint64_t pid_namespace = own_pid_namespace();

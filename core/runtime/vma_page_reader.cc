@@ -22,11 +22,6 @@ namespace ringsock::runtime {
 
 namespace {
 
-struct CloseDirectory {
-  void operator()(DIR* directory) const { ::closedir(directory); }
-};
-using Directory = std::unique_ptr<DIR, CloseDirectory>;
-
 std::uint64_t value(const Counter& counter) { return counter.load(std::memory_order_relaxed); }
 
 /// Since the counters were told to begin anew.
@@ -239,14 +234,11 @@ Result<VmaPage> VmaPage::open(const char* name, bool may_ask) {
 }
 
 Result<VmaSnapshot> VmaPage::read() const {
-  constexpr int kAttempts = 5;
-  Result<VmaSnapshot> page = Error{EPROTO, "statistics"};
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  auto page = read_until_settled([&]() -> Result<VmaSnapshot> {
     const auto bytes = read_statistics(file_.get(), bytes_);
     if (!bytes) return bytes.error();
-    page = parse_vma_page(*bytes);
-    if (!page || page->unsettled == 0) break;
-  }
+    return parse_vma_page(*bytes);
+  });
   if (page && page->pid != pid_) return Error{EPROTO, "statistics: another process"};
   return page;
 }
@@ -314,8 +306,6 @@ Status VmaPage::zero() const {
   }
   return written;
 }
-
-bool is_process_there(int pid) { return ::kill(pid, 0) == 0 || errno != ESRCH; }
 
 std::vector<VmaLink> find_vma_pages(const char* directory, bool clean) {
   std::vector<VmaLink> out;

@@ -59,8 +59,6 @@ class VmaPage {
   int pid_;
 };
 
-bool is_process_there(int pid);
-
 /// What DIRECTORY/vmastat.PID leads to: the name of a page in /dev/shm.
 struct VmaLink {
   int pid;

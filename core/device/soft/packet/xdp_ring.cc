@@ -12,6 +12,7 @@
 
 #include "core/wire/checksum.h"
 #include "core/wire/ethernet.h"
+#include "core/wire/udp.h"
 
 namespace ringsock::soft {
 
@@ -51,8 +52,7 @@ void fill_checksum(std::span<std::byte> packet, const virtio_net_hdr& offload) {
   const std::size_t start = offload.csum_start, field = start + offload.csum_offset;
   if ((offload.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM) == 0 || field + sizeof(wire::Be16) > packet.size()) return;
   // The field holds the sum of the pseudo header.
-  wire::Be16 checksum = wire::InternetSum().add(packet.subspan(start)).checksum();
-  if (checksum == wire::Be16()) checksum = wire::Be16(0xffff);
+  const wire::Be16 checksum = wire::sent_udp_checksum(wire::InternetSum().add(packet.subspan(start)));
   std::memcpy(packet.data() + field, &checksum, sizeof checksum);
 }
 

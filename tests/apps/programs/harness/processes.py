@@ -245,16 +245,14 @@ class Process:
 
     def _ask_to_end(self, timeout):
         deadline = time.monotonic() + timeout
-        while True:
-            signal_quietly(self.pid, self.stop)
-            left = max(deadline - time.monotonic(), 0)
+        pause = self.ask_again_after or timeout
+        signal_quietly(self.pid, self.stop)
+        while time.monotonic() + pause < deadline:
             try:
-                return self._child.wait(min(self.ask_again_after or timeout, left))
+                return self._child.wait(pause)
             except subprocess.TimeoutExpired:
-                if time.monotonic() >= deadline:
-                    raise Hung(
-                        f"HUNG: did not end after {self.stop.name} within {timeout:g} s: {self.describe()}"
-                    ) from None
+                signal_quietly(self.pid, self.stop)
+        return self.wait(max(deadline - time.monotonic(), 0), f"end after {self.stop.name}")
 
     def end(self, timeout=8.0):
         """Asks it to end and waits until it has, with all it forked; Failure when it does not."""
