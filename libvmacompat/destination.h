@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -67,6 +68,18 @@ class Destination {
 
   [[nodiscard]] bool is(const SocketAddress& address, const WayControl* control) const {
     return address_ == address && (control == nullptr ? !control_ : control_ == *control);
+  }
+  /// Whether an application means it by that name, without control data. Not all that mean it need be recognised.
+  [[nodiscard]] bool is_named(const void* name, socklen_t length) const {
+    const auto same = [&](std::size_t from, std::size_t to) {
+      const auto* const own = reinterpret_cast<const std::byte*>(address_.get());
+      return std::memcmp(static_cast<const std::byte*>(name) + from, own + from, to - from) == 0;
+    };
+    if (control_) return false;
+    if (address_.family() == AF_INET) return length >= sizeof(sockaddr_in) && same(0, offsetof(sockaddr_in, sin_zero));
+    // All but the flow information.
+    return length >= sizeof(sockaddr_in6) && same(0, offsetof(sockaddr_in6, sin6_flowinfo)) &&
+           same(offsetof(sockaddr_in6, sin6_addr), sizeof(sockaddr_in6));
   }
   /// Of the packets: AF_INET for IPv4-mapped addresses.
   [[nodiscard]] int family() const { return address_.unmapped().family(); }

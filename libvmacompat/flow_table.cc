@@ -25,6 +25,7 @@ FlowTable::Key FlowTable::key_of(const verbs::FlowTuple& tuple) {
 Status FlowTable::attach(const verbs::FlowTuple& tuple, DatagramSink& sink,
                          const std::function<Result<verbs::Flow>()>& make_flow) {
   const Key key = key_of(tuple);
+  last_ = nullptr;
   auto place = entries_.find(key);
   if (place == entries_.end()) {
     auto flow = make_flow();
@@ -46,6 +47,7 @@ void FlowTable::detach(const verbs::FlowTuple& tuple, DatagramSink& sink) {
   if (place == entries_.end()) return;
   std::erase(place->second.sinks, &sink);
   if (!place->second.sinks.empty()) return;
+  last_ = nullptr;
   entries_.erase(place);
   if (key.source.port != 0) --exact_;
 }
@@ -55,13 +57,18 @@ void FlowTable::stop(const verbs::FlowTuple& tuple, DatagramSink& sink) {
   if (place != entries_.end() && place->second.sinks == std::vector{&sink}) place->second.flow.reset();
 }
 
-FlowTable::Entry* FlowTable::find(const EndName& destination, const EndName& source) {
-  auto place = exact_ > 0 ? entries_.find({destination, source}) : entries_.end();
-  if (place == entries_.end()) place = entries_.find({destination, EndName{}});
-  return place == entries_.end() ? nullptr : &place->second;
+const FlowTable::Entry* FlowTable::look_up(const Key& ends) {
+  auto place = exact_ > 0 ? entries_.find(ends) : entries_.end();
+  if (place == entries_.end()) place = entries_.find({ends.destination, EndName{}});
+  if (place == entries_.end()) return nullptr;
+  last_ends_ = ends;
+  last_ = &place->second;
+  return last_;
 }
 
 DatagramSink* FlowTable::choose(const Entry& entry, const Key& ends) {
+  if (entry.sinks.size() == 1) [[likely]]
+    return entry.sinks.front()->accepts(ends.source) ? entry.sinks.front() : nullptr;
   const auto accepts = [&](const DatagramSink* sink) { return sink->accepts(ends.source); };
   const auto last = std::find_if(entry.sinks.rbegin(), entry.sinks.rend(), accepts);
   if (last == entry.sinks.rend() || !(*last)->shares_port()) return last == entry.sinks.rend() ? nullptr : *last;

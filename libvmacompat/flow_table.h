@@ -47,18 +47,29 @@ class FlowTable {
   };
 
   static Key key_of(const verbs::FlowTuple& tuple);
-  Entry* find(const EndName& destination, const EndName& source);
+  const Entry* find(const Key& ends);
+  const Entry* look_up(const Key& ends);
   /// Among those that accept: the last one, or, if that shares its port, one by the hash of both ends.
   static DatagramSink* choose(const Entry& entry, const Key& ends);
 
   std::unordered_map<Key, Entry, Hash> entries_;
   std::size_t exact_ = 0;  ///< entries with a source
+  // What find() has found last; no entry goes meanwhile.
+  Key last_ends_;
+  const Entry* last_ = nullptr;
 };
+
+/// Most often they are those of the datagram before.
+inline const FlowTable::Entry* FlowTable::find(const Key& ends) {
+  if (last_ != nullptr && last_ends_ == ends) [[likely]]
+    return last_;
+  return look_up(ends);
+}
 
 template <class Delivered>
 bool FlowTable::deliver(Arrival arrival, Delivered delivered) {
   const Key ends{destination_name(arrival.bytes(), arrival.frame), source_name(arrival.bytes(), arrival.frame)};
-  const Entry* const entry = find(ends.destination, ends.source);
+  const Entry* const entry = find(ends);
   if (entry == nullptr) return false;
   if (!entry->is_group) {
     DatagramSink* const sink = choose(*entry, ends);

@@ -127,20 +127,6 @@ void Ring::detach(const verbs::FlowTuple& tuple, DatagramSink& sink) {
   flows_.detach(tuple, sink);
 }
 
-void Ring::leave(const verbs::FlowTuple& tuple, DatagramSink& sink) {
-  Told told;
-  {
-    const std::lock_guard guard(receive_lock_);
-    flows_.stop(tuple, sink);
-    // Others' flows may fill it as fast as we empty it: twice what it holds is enough.
-    const unsigned most = 2 * (settings_.receive_entries + kDeviceFrames);
-    for (unsigned i = 0; i < most && take_batch(told); ++i) {
-    }
-    flows_.detach(tuple, sink);
-  }
-  told.tell();
-}
-
 void Ring::post_receives(std::span<verbs::BufferRef> buffers) {
   std::array<ibv_recv_wr, kBatch> requests;
   std::array<ibv_sge, kBatch> pieces;
@@ -164,18 +150,6 @@ void Ring::post_receives(std::span<verbs::BufferRef> buffers) {
   }
 }
 
-bool Ring::poll() {
-  Told told;
-  bool any = false;
-  {
-    const std::unique_lock guard(receive_lock_, std::try_to_lock);
-    if (!guard) return false;
-    any = take_batch(told);
-  }
-  if (any) told.tell();
-  return any;
-}
-
 /// What one look at the completion queue has found.
 struct Ring::Batch {
   Batch() : has_times(false) {}  // the places are not initialised: most looks find nothing
@@ -185,17 +159,44 @@ struct Ring::Batch {
   int count = 0;
 };
 
-bool Ring::take_batch(Told& told) {
-  Batch batch;
-  if (timed_cq_ != nullptr && wants_times_.load(std::memory_order_relaxed)) {
-    poll_with_times(batch);
-  } else {
-    batch.count = ibv_poll_cq(receive_cq_.get(), static_cast<int>(settings_.batch), batch.completions);
-  }
-  if (batch.count <= 0) return false;
-  statistics_.raise(runtime::VmaRingLevel::drained_max, static_cast<std::uint64_t>(batch.count));
-  take(batch, told);
+/// Posts those that are due. False: there are no more buffers.
+bool Ring::refill_spares() {
+  post_receives(std::span(spares_).first(due_));
+  due_ = 0;
+  // Of a small ring no more may be away.
+  const std::size_t most = std::clamp<std::size_t>(settings_.receive_entries / 4, 1, kBatch);
+  spare_count_ = interface_->pool().take(std::span(spares_).first(most));
+  return spare_count_ != 0;
+}
+
+/// Gives it to a socket, and has a spare posted in its place. False: it is for nobody, or there is no spare.
+[[gnu::always_inline]] inline bool Ring::take(verbs::BufferRef& buffer, std::uint32_t byte_len, Nanos time,
+                                              Told& told) {
+  const auto bytes = buffer.bytes();
+  const auto frame = parse_udp_frame(bytes.first(std::min<std::size_t>(byte_len, bytes.size())));
+  if (!frame) return false;
+  if (due_ == spare_count_ && !refill_spares()) return false;
+  Arrival arrival{.buffer = std::move(buffer), .frame = *frame, .ifindex = interface_->ifindex(), .time = time};
+  ++due_;
+  if (!flows_.deliver(std::move(arrival), [&](DatagramSink& sink) { told.add(sink.endpoint()); })) [[unlikely]]
+    statistics_.count(Count::rx_dropped);
   return true;
+}
+
+[[gnu::always_inline]] inline void Ring::take(Batch& batch, Told& told) {
+  posted_ -= static_cast<std::size_t>(batch.count);
+  for (int i = 0; i < batch.count; ++i) {
+    const ibv_wc& completion = batch.completions[i];
+    verbs::BufferRef buffer(*reinterpret_cast<verbs::BufferHeader*>(completion.wr_id));
+    if (completion.status != IBV_WC_SUCCESS) [[unlikely]]
+      continue;  // flushed: the interface is gone
+    const bool is_wrong = !interface_->is_embedded() && !has_right_checksums(completion, buffer.bytes());
+    if (is_wrong || !take(buffer, completion.byte_len, batch.has_times ? batch.times[i] : Nanos::zero(), told))
+        [[unlikely]] {
+      statistics_.count(Count::rx_dropped);
+      post_receives(std::span(&buffer, 1));
+    }
+  }
 }
 
 void Ring::poll_with_times(Batch& batch) {
@@ -213,40 +214,43 @@ void Ring::poll_with_times(Batch& batch) {
   ibv_end_poll(timed_cq_);
 }
 
-void Ring::take(Batch& batch, Told& told) {
-  std::array<verbs::BufferRef, kBatch> to_post;
-  std::size_t posts = 0;
-  posted_ -= static_cast<std::size_t>(batch.count);
-  for (int i = 0; i < batch.count; ++i) {
-    const ibv_wc& completion = batch.completions[i];
-    verbs::BufferRef buffer(*reinterpret_cast<verbs::BufferHeader*>(completion.wr_id));
-    if (completion.status != IBV_WC_SUCCESS) continue;  // flushed: the interface is gone
-    if (!interface_->is_embedded() && !has_right_checksums(completion, buffer.bytes())) {
-      statistics_.count(Count::rx_dropped);
-      to_post[posts++] = std::move(buffer);
-      continue;
-    }
-    take(buffer, completion.byte_len, batch.has_times ? batch.times[i] : Nanos::zero(), told);
-    to_post[posts++] = std::move(buffer);
+bool Ring::take_batch(Told& told) {
+  Batch batch;
+  if (timed_cq_ != nullptr && wants_times_.load(std::memory_order_relaxed)) {
+    poll_with_times(batch);
+  } else {
+    batch.count = ibv_poll_cq(receive_cq_.get(), static_cast<int>(settings_.batch), batch.completions);
   }
-  post_receives(std::span(to_post).first(posts));
+  if (batch.count <= 0) return false;
+  statistics_.raise(runtime::VmaRingLevel::drained_max, static_cast<std::uint64_t>(batch.count));
+  take(batch, told);
+  return true;
 }
 
-/// Leaves in `buffer` what is to be posted next.
-void Ring::take(verbs::BufferRef& buffer, std::uint32_t byte_len, Nanos time, Told& told) {
-  const auto bytes = buffer.bytes();
-  const auto frame = parse_udp_frame(bytes.first(std::min<std::size_t>(byte_len, bytes.size())));
-  if (!frame) return;
-  if (spare_count_ == 0) spare_count_ = interface_->pool().take(spares_);
-  if (spare_count_ == 0) {
-    statistics_.count(Count::rx_dropped);
-    return;
+bool Ring::poll() {
+  Told told;
+  bool any = false;
+  {
+    const std::unique_lock guard(receive_lock_, std::try_to_lock);
+    if (!guard) return false;
+    any = take_batch(told);
   }
-  verbs::BufferRef next = std::move(spares_[--spare_count_]);
-  Arrival arrival{.buffer = std::move(buffer), .frame = *frame, .ifindex = interface_->ifindex(), .time = time};
-  if (!flows_.deliver(std::move(arrival), [&](DatagramSink& sink) { told.add(sink.endpoint()); }))
-    statistics_.count(Count::rx_dropped);
-  buffer = std::move(next);
+  if (any) told.tell();
+  return any;
+}
+
+void Ring::leave(const verbs::FlowTuple& tuple, DatagramSink& sink) {
+  Told told;
+  {
+    const std::lock_guard guard(receive_lock_);
+    flows_.stop(tuple, sink);
+    // Others' flows may fill it as fast as we empty it: twice what it holds is enough.
+    const unsigned most = 2 * (settings_.receive_entries + kDeviceFrames);
+    for (unsigned i = 0; i < most && take_batch(told); ++i) {
+    }
+    flows_.detach(tuple, sink);
+  }
+  told.tell();
 }
 
 void Ring::arm() {
@@ -282,36 +286,13 @@ void Ring::refresh_statistics() {
   statistics_.set(Count::tx_packets, now->tx_packets);
   statistics_.set(Count::tx_bytes, now->tx_bytes);
   const std::lock_guard guard(receive_lock_);
-  statistics_.set(runtime::VmaRingLevel::buffers, settings_.receive_entries + spare_count_);
+  statistics_.set(runtime::VmaRingLevel::buffers, settings_.receive_entries - due_ + spare_count_);
 }
 
 // -- sending
 // -----------------------------------------------------------------------------------------------------------
 
-int Ring::send(std::span<ibv_sge> pieces, unsigned send_flags) {
-  ibv_send_wr request{};
-  request.opcode = IBV_WR_SEND;
-  request.sg_list = pieces.data();
-  request.num_sge = static_cast<int>(pieces.size());
-  request.send_flags = send_flags;
-  return post(request);
-}
-
-int Ring::send_segments(std::span<std::byte> header, std::span<ibv_sge> pieces, std::uint16_t segment_bytes) {
-  ibv_send_wr request{};
-  request.opcode = IBV_WR_TSO;
-  request.sg_list = pieces.data();
-  request.num_sge = static_cast<int>(pieces.size());
-  request.send_flags = IBV_SEND_INLINE | IBV_SEND_IP_CSUM;
-  request.tso.hdr = header.data();
-  request.tso.hdr_sz = static_cast<std::uint16_t>(header.size());
-  request.tso.mss = segment_bytes;
-  return post(request);
-}
-
-bool Ring::segments_udp() const { return interface_->device().segments_udp(); }
-
-int Ring::post(ibv_send_wr& request) {
+[[gnu::always_inline]] inline int Ring::post(ibv_send_wr& request) {
   const std::lock_guard guard(send_lock_);
   if (under_way_ == settings_.send_entries) {
     reap_sends();
@@ -339,6 +320,29 @@ int Ring::post(ibv_send_wr& request) {
   }
   return 0;
 }
+
+int Ring::send(std::span<ibv_sge> pieces, unsigned send_flags) {
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_SEND;
+  request.sg_list = pieces.data();
+  request.num_sge = static_cast<int>(pieces.size());
+  request.send_flags = send_flags;
+  return post(request);
+}
+
+int Ring::send_segments(std::span<std::byte> header, std::span<ibv_sge> pieces, std::uint16_t segment_bytes) {
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_TSO;
+  request.sg_list = pieces.data();
+  request.num_sge = static_cast<int>(pieces.size());
+  request.send_flags = IBV_SEND_INLINE | IBV_SEND_IP_CSUM;
+  request.tso.hdr = header.data();
+  request.tso.hdr_sz = static_cast<std::uint16_t>(header.size());
+  request.tso.mss = segment_bytes;
+  return post(request);
+}
+
+bool Ring::segments_udp() const { return interface_->device().segments_udp(); }
 
 void Ring::reap_sends() {
   ibv_wc completions[kBatch];

@@ -86,11 +86,12 @@ class Ring {
   Status post_first_receives();
   /// Receives for `buffers`, which become the device's.
   void post_receives(std::span<verbs::BufferRef> buffers);
+  bool refill_spares();
   struct Batch;
   bool take_batch(Told& told);
   void poll_with_times(Batch& batch);
   void take(Batch& batch, Told& told);
-  void take(verbs::BufferRef& buffer, std::uint32_t byte_len, Nanos time, Told& told);
+  bool take(verbs::BufferRef& buffer, std::uint32_t byte_len, Nanos time, Told& told);
   int post(ibv_send_wr& request);
   void reap_sends();
   // ring_card.cc: what devices do not do that are no embedded ones
@@ -115,6 +116,7 @@ class Ring {
   std::size_t posted_ = 0;                       ///< receives
   std::array<verbs::BufferRef, kBatch> spares_;  ///< to be posted in the places of those that are delivered
   std::size_t spare_count_ = 0;
+  std::size_t due_ = 0;  ///< of the spares, the first ones, whose time has come: all are posted at once
   runtime::VmaRingStatistics statistics_;
 
   BiasedMutex send_lock_;

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-#include "core/wire/ethernet.h"
+#include "core/device/soft/packet/packet_parse.h"
 #include "core/wire/ip.h"
 #include "core/wire/udp.h"
 
@@ -16,25 +16,6 @@ Header header_at(std::span<const std::byte> bytes, std::size_t offset) {
   Header header;
   std::memcpy(&header, bytes.data() + offset, sizeof header);
   return header;
-}
-
-struct Transport {
-  std::uint8_t family;
-  std::span<const std::byte> bytes;
-};
-
-std::optional<Transport> parse_ip(std::uint16_t type, std::span<const std::byte> packet) {
-  if (type == wire::kEtherTypeIpv4) {
-    const auto ip = wire::parse_ipv4(packet, false);
-    if (!ip || ip->header.protocol != wire::kIpProtocolUdp || ip->header.is_fragment()) return std::nullopt;
-    return Transport{AF_INET, ip->payload};
-  }
-  if (type == wire::kEtherTypeIpv6) {
-    const auto ip = wire::parse_ipv6(packet);
-    if (!ip || ip->header.next_header != wire::kIpProtocolUdp) return std::nullopt;
-    return Transport{AF_INET6, ip->payload};
-  }
-  return std::nullopt;
 }
 
 std::array<std::uint64_t, 2> mapped(wire::Be32 address) {
@@ -63,32 +44,40 @@ EndName name_of(std::span<const std::byte> bytes, const UdpFrame& frame, const E
   return name;
 }
 
+bool has_scope(const in6_addr& address) {
+  return IN6_IS_ADDR_LINKLOCAL(&address) || IN6_IS_ADDR_MC_LINKLOCAL(&address);
+}
+
 SocketAddress address_of(std::span<const std::byte> bytes, const UdpFrame& frame, const End& end, int ifindex) {
   const std::uint16_t port = header_at<wire::Be16>(bytes, frame.udp_offset + end.port).host();
   if (frame.family == AF_INET) {
     return SocketAddress::v4(header_at<wire::Be32>(bytes, frame.ip_offset + end.v4_address).host(), port);
   }
   const auto address = header_at<in6_addr>(bytes, frame.ip_offset + end.v6_address);
-  const bool has_scope = IN6_IS_ADDR_LINKLOCAL(&address) || IN6_IS_ADDR_MC_LINKLOCAL(&address);
-  return SocketAddress::v6(address, port, has_scope ? static_cast<std::uint32_t>(ifindex) : 0);
+  return SocketAddress::v6(address, port, has_scope(address) ? static_cast<std::uint32_t>(ifindex) : 0);
+}
+
+/// Copies what there is room for, as recvfrom(2) does.
+template <class Name>
+void copy_name(const Name& name, sockaddr* out, socklen_t& length) {
+  if (length >= sizeof name) [[likely]] {
+    std::memcpy(out, &name, sizeof name);
+  } else {
+    std::memcpy(out, &name, length);
+  }
+  length = sizeof name;
 }
 
 }  // namespace
 
 std::optional<UdpFrame> parse_udp_frame(std::span<const std::byte> frame) {
-  const auto ethernet = wire::parse_ethernet(frame);
-  if (!ethernet) return std::nullopt;
-  const auto transport = parse_ip(ethernet->type, ethernet->payload);
-  if (!transport) return std::nullopt;
-  const auto udp = wire::parse_udp(transport->bytes);
-  if (!udp) return std::nullopt;
-  const auto offset = [&](std::span<const std::byte> part) {
-    return static_cast<std::uint16_t>(part.data() - frame.data());
-  };
-  return UdpFrame{.family = transport->family,
-                  .ip_offset = offset(ethernet->payload),
-                  .udp_offset = offset(udp->whole),
-                  .payload_bytes = static_cast<std::uint16_t>(udp->payload.size())};
+  soft::PacketLayout layout;
+  if (!soft::parsing::find_packet(frame, layout) || layout.is_tcp) return std::nullopt;
+  const std::size_t bytes = soft::parsing::udp_bytes(frame, layout);
+  return UdpFrame{.family = layout.is_ipv6 ? std::uint8_t{AF_INET6} : std::uint8_t{AF_INET},
+                  .ip_offset = layout.ip,
+                  .udp_offset = layout.transport,
+                  .payload_bytes = static_cast<std::uint16_t>(bytes - sizeof(wire::UdpHeader))};
 }
 
 EndName EndName::of(const SocketAddress& address) {
@@ -112,6 +101,24 @@ SocketAddress source_of(std::span<const std::byte> bytes, const UdpFrame& frame,
 }
 SocketAddress destination_of(std::span<const std::byte> bytes, const UdpFrame& frame, int ifindex) {
   return address_of(bytes, frame, kDestination, ifindex);
+}
+
+void copy_source(std::span<const std::byte> bytes, const UdpFrame& frame, int ifindex, int domain, sockaddr* out,
+                 socklen_t& length) {
+  const auto port = header_at<in_port_t>(bytes, frame.udp_offset + kSource.port);
+  if (domain == AF_INET) {
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_port = port;
+    name.sin_addr = header_at<in_addr>(bytes, frame.ip_offset + kSource.v4_address);
+    return copy_name(name, out, length);
+  }
+  sockaddr_in6 name{};
+  name.sin6_family = AF_INET6;
+  name.sin6_port = port;
+  name.sin6_addr = std::bit_cast<in6_addr>(source_name(bytes, frame).address);
+  if (has_scope(name.sin6_addr)) name.sin6_scope_id = static_cast<std::uint32_t>(ifindex);
+  copy_name(name, out, length);
 }
 
 std::uint8_t hop_limit_of(std::span<const std::byte> bytes, const UdpFrame& frame) {

@@ -33,7 +33,9 @@ struct EndName {
   std::uint32_t port = 0;                  ///< host order
 
   static EndName of(const SocketAddress& address);
-  bool operator==(const EndName&) const = default;
+  friend bool operator==(const EndName& a, const EndName& b) {
+    return ((a.address[0] ^ b.address[0]) | (a.address[1] ^ b.address[1]) | (a.port ^ b.port)) == 0;
+  }
 };
 EndName source_name(std::span<const std::byte> bytes, const UdpFrame& frame);
 EndName destination_name(std::span<const std::byte> bytes, const UdpFrame& frame);
@@ -41,6 +43,10 @@ EndName destination_name(std::span<const std::byte> bytes, const UdpFrame& frame
 /// @param ifindex  scope of a link-local IPv6 address
 SocketAddress source_of(std::span<const std::byte> bytes, const UdpFrame& frame, int ifindex);
 SocketAddress destination_of(std::span<const std::byte> bytes, const UdpFrame& frame, int ifindex);
+/// source_of() as an application sees it: to a socket of family `domain`, which receives IPv4 as mapped addresses when
+/// that is AF_INET6. At most `length` bytes are written, which becomes the name's, as by recvfrom(2).
+void copy_source(std::span<const std::byte> bytes, const UdpFrame& frame, int ifindex, int domain, sockaddr* out,
+                 socklen_t& length);
 std::uint8_t hop_limit_of(std::span<const std::byte> bytes, const UdpFrame& frame);
 /// Type of service, or traffic class.
 std::uint8_t traffic_class_of(std::span<const std::byte> bytes, const UdpFrame& frame);

@@ -56,9 +56,8 @@ Result<ssize_t> UdpSocket::receive_from_ring(msghdr& message, int flags) {
   const std::size_t copied = scatter(payload, message);
   message.msg_flags = copied < payload.size() ? MSG_TRUNC : 0;
   if (message.msg_name != nullptr) {
-    const SocketAddress source = source_of(arrival.bytes(), arrival.frame, arrival.ifindex);
-    const SocketAddress seen_here = domain_ == AF_INET6 ? source.mapped() : source;
-    seen_here.copy_to(static_cast<sockaddr*>(message.msg_name), &message.msg_namelen);
+    copy_source(arrival.bytes(), arrival.frame, arrival.ifindex, domain_, static_cast<sockaddr*>(message.msg_name),
+                message.msg_namelen);
   }
   if (message.msg_control != nullptr) {
     write_control(receive_options_, arrival, receive_options_.overflow ? all_drops() : 0, message);

@@ -64,22 +64,22 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
 
 Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   const RingNews news(*this);
-  SendControl control;
+  std::optional<SendControl> control;  // not made for most
   bool is_plain = (flags & ~kHarmlessFlags) == 0 && message.msg_iovlen <= kMostPieces &&
                   !kernel_only_.load(std::memory_order_relaxed) && !is_corked_.load(std::memory_order_relaxed) &&
                   !kernel_sends_.load(std::memory_order_relaxed);
   if (is_plain && message.msg_controllen != 0) [[unlikely]] {
-    const auto read = read_send_control(message);
-    is_plain = read.has_value();
-    if (read) control = *read;
+    control = read_send_control(message);
+    is_plain = control.has_value();
   }
   if (!is_plain) return send_by_kernel(message, flags);
-  if (!control.has_segment_bytes) control.segment_bytes = segment_bytes_.load(std::memory_order_relaxed);
+  const std::uint16_t segment_bytes =
+      control && control->has_segment_bytes ? control->segment_bytes : segment_bytes_.load(std::memory_order_relaxed);
   const std::size_t payload = payload_bytes(message);
 
   std::unique_lock guard(send_lock_);
   Destination* const destination = destination_for(message, control);
-  if (destination == nullptr || !make_current(*destination) || !fits(*destination, payload, control.segment_bytes)) {
+  if (destination == nullptr || !make_current(*destination) || !fits(*destination, payload, segment_bytes)) {
     guard.unlock();
     return send_by_kernel(message, flags);
   }
@@ -92,7 +92,7 @@ Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
     }
   }
   destination->note_use(ethernet_->network());
-  const int error = send_by_ring(*destination, message, payload, control.segment_bytes);
+  const int error = send_by_ring(*destination, message, payload, segment_bytes);
   if (error == 0) {
     count_sent(payload);
     return static_cast<ssize_t>(payload);
@@ -130,11 +130,14 @@ int UdpSocket::send_by_ring(const Destination& destination, const msghdr& messag
 }
 
 /// Null: the kernel's.
-Destination* UdpSocket::destination_for(const msghdr& message, const SendControl& control) {
-  const WayControl* const way = control.family != AF_UNSPEC ? &control.way : nullptr;
+Destination* UdpSocket::destination_for(const msghdr& message, const std::optional<SendControl>& control) {
+  const WayControl* const way = control && control->family != AF_UNSPEC ? &control->way : nullptr;
   const auto fitting = [&](const SocketAddress& address) {
-    return way == nullptr || address.unmapped().family() == control.family ? destination_for(address, way) : nullptr;
+    return way == nullptr || address.unmapped().family() == control->family ? destination_for(address, way) : nullptr;
   };
+  if (way == nullptr && message.msg_name != nullptr && !destinations_.empty() &&
+      destinations_.front()->is_named(message.msg_name, message.msg_namelen)) [[likely]]
+    return destinations_.front().get();
   if (message.msg_name == nullptr) return is_connected_.load(std::memory_order_acquire) ? fitting(peer_) : nullptr;
   const auto address = SocketAddress::from(static_cast<const sockaddr*>(message.msg_name), message.msg_namelen);
   return address && address->family() == domain_ && address->port() != 0 ? fitting(*address) : nullptr;

@@ -174,7 +174,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
 
   // udp_send.cc; send_lock_ held, but by send_by_kernel()
   Result<ssize_t> send_by_kernel(const msghdr& message, int flags);
-  Destination* destination_for(const msghdr& message, const SendControl& control);
+  Destination* destination_for(const msghdr& message, const std::optional<SendControl>& control);
   Destination* destination_for(const SocketAddress& address, const WayControl* control);
   bool make_current(Destination& destination);
   const SendOptions& send_options(int family);

@@ -100,6 +100,8 @@ Result<ssize_t> receive(Lookup& socket, void* data, std::size_t length, int flag
 
 Result<ssize_t> receive(Lookup& socket, msghdr& message, int flags) {
   auto first = socket->receive(message, flags);
+  if (first && (flags & MSG_WAITALL) == 0) [[likely]]
+    return first;
   const bool all = wants_all(*socket, flags);
   if (!may_block(*socket, flags)) return first;
   if (first ? !all || *first == 0 : first.error().code != EAGAIN) return first;

@@ -46,7 +46,12 @@ class BufferRef {
 
   void reset() {
     BufferHeader* const header = std::exchange(header_, nullptr);
-    if (header && header->references.fetch_sub(1, std::memory_order_acq_rel) == 1) recycle(*header);
+    if (header == nullptr) return;
+    // The only reference: nobody else can make another one, so no locked instruction is needed to find out.
+    if (header->references.load(std::memory_order_acquire) == 1 ||
+        header->references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      recycle(*header);
+    }
   }
 
   explicit operator bool() const { return header_ != nullptr; }

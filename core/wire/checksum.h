@@ -5,7 +5,9 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
+#include <utility>
 
 #include "core/wire/big_endian.h"
 
@@ -18,6 +20,19 @@ class InternetSum {
   constexpr InternetSum() = default;
 
   InternetSum& add(std::span<const std::byte> bytes);
+  /// The same for headers, whose length is known when this is compiled. Not behind a piece of odd length.
+  template <std::size_t kBytes>
+  InternetSum& add_fixed(const std::byte* bytes) {
+    static_assert(kBytes % sizeof(std::uint32_t) == 0);
+    const auto word = [bytes](std::size_t number) {
+      std::uint32_t out;
+      std::memcpy(&out, bytes + number * sizeof out, sizeof out);
+      return out;
+    };
+    [&]<std::size_t... kNumber>(std::index_sequence<kNumber...>) { ((sum_ += word(kNumber)), ...); }
+    (std::make_index_sequence<kBytes / sizeof(std::uint32_t)>());
+    return *this;
+  }
   /// Adds one word. Only behind pieces whose lengths add up to an even number.
   constexpr InternetSum& add(Be16 word) {
     sum_ += std::bit_cast<std::uint16_t>(word);

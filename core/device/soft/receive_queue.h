@@ -35,7 +35,11 @@ class ReceiveQueue {
     if (tail - head_.load(std::memory_order_acquire) >= capacity_) return ENOMEM;
     const std::uint32_t slot = tail & mask_;
     slots_[slot] = {wr.wr_id, static_cast<std::uint32_t>(wr.num_sge)};
-    if (wr.num_sge != 0) store_sges(slot, wr);
+    if (wr.num_sge == 1) [[likely]] {
+      sges_[std::size_t{slot} * max_sge_] = *wr.sg_list;
+    } else if (wr.num_sge != 0) {
+      store_sges(slot, wr);
+    }
     tail_.store(tail + 1, std::memory_order_release);
     return 0;
   }

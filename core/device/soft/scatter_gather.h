@@ -46,6 +46,10 @@ inline void gather(std::span<const ibv_sge> sges, std::uint64_t offset, std::uin
 }
 
 inline void scatter(const std::byte* from, std::span<const ibv_sge> sges, std::uint64_t offset, std::uint64_t length) {
+  if (offset == 0 && sges.size() == 1 && length != 0 && length <= sges.front().length) [[likely]] {
+    std::memcpy(reinterpret_cast<std::byte*>(sges.front().addr), from, length);
+    return;
+  }
   for_each_part(sges, offset, length, [&](std::byte* part, std::size_t bytes) {
     std::memcpy(part, from, bytes);
     from += bytes;

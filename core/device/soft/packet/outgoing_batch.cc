@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
+#include "core/device/soft/packet/packet_parse.h"
 #include "core/device/soft/packet/packet_queue_pair.h"
 #include "core/device/soft/scatter_gather.h"
-#include "core/wire/ip.h"
-#include "core/wire/udp.h"
 
 namespace ringsock::soft {
 
@@ -25,8 +25,7 @@ constexpr std::size_t kUdpLengthAt = 4;
 
 void set_ipv4_checksum(std::span<std::byte> headers, const PacketLayout& layout) {
   store(headers, layout.ip + kIpv4ChecksumAt, wire::Be16());
-  const auto sum = wire::InternetSum().add(headers.subspan(layout.ip, layout.transport - layout.ip));
-  store(headers, layout.ip + kIpv4ChecksumAt, sum.checksum());
+  store(headers, layout.ip + kIpv4ChecksumAt, parsing::ipv4_header_sum(headers, layout).checksum());
 }
 
 /// The lengths of a packet that is to be segmented are those of the whole.
@@ -46,56 +45,47 @@ std::uint8_t gso_type(const PacketLayout& layout) {
 
 }  // namespace
 
-int OutgoingBatch::add(ibv_send_wr& wr) {
-  Slot& slot = slots_[size_];
-  const auto head = std::span(slot.head).subspan(sizeof(virtio_net_hdr));
-  std::size_t head_bytes = 0;
-  const std::size_t bytes = collect(wr, head, head_bytes);
-  virtio_net_hdr header{};
-  if (const int error = offload(wr, head.first(head_bytes), bytes, header); error != 0) return error;
-  std::memcpy(slot.head.data(), &header, sizeof header);
-  const std::size_t parts = list_parts(wr, slot, head_bytes, bytes);
-  frames_[size_] = {slot.parts.data(), parts};
-  requests_[size_] = &wr;
-  bytes_[size_] = bytes;
-  ++size_;
-  return 0;
-}
-
 /// Copies the start of the frame. @return the frame's length.
-std::size_t OutgoingBatch::collect(const ibv_send_wr& wr, std::span<std::byte> head, std::size_t& head_bytes) {
+[[gnu::always_inline]] inline std::size_t OutgoingBatch::collect(const ibv_send_wr& wr, std::span<std::byte> head,
+                                                                 std::size_t& head_bytes) {
   const std::size_t prefix = wr.opcode == IBV_WR_TSO ? wr.tso.hdr_sz : 0;
-  const std::uint64_t listed = length_of(sges_of(wr));
   if (prefix != 0) std::memcpy(head.data(), wr.tso.hdr, prefix);
-  head_bytes = std::min<std::size_t>(prefix + listed, head.size());
-  gather(sges_of(wr), 0, head_bytes - prefix, head.data() + prefix);
-  return prefix + listed;
+  std::size_t bytes = prefix;
+  head_bytes = prefix;
+  for (const ibv_sge& sge : sges_of(wr)) {
+    const std::size_t part = std::min<std::size_t>(sge.length, head.size() - head_bytes);
+    if (part != 0) std::memcpy(head.data() + head_bytes, reinterpret_cast<const std::byte*>(sge.addr), part);
+    head_bytes += part;
+    bytes += sge.length;
+  }
+  return bytes;
 }
 
-int OutgoingBatch::offload(const ibv_send_wr& wr, std::span<std::byte> headers, std::size_t bytes,
-                           virtio_net_hdr& out) {
+[[gnu::always_inline]] inline int OutgoingBatch::offload(const ibv_send_wr& wr, std::span<std::byte> headers,
+                                                         std::size_t bytes, virtio_net_hdr& out) {
   const bool segment = wr.opcode == IBV_WR_TSO;
   if (!segment && (wr.send_flags & IBV_SEND_IP_CSUM) == 0) return 0;
-  const auto layout = parse_headers(headers, bytes);
-  if (!layout) {
+  PacketLayout layout;
+  if (!parsing::find_payload(headers, layout)) [[unlikely]] {
     // Something else, or a fragment: the header of IPv4 has a checksum of its own.
     const auto network = parse_network(headers);
     if (segment || !network) return EINVAL;
     if (!network->is_ipv6) set_ipv4_checksum(headers, *network);
     return 0;
   }
-  if (segment && layout->payload != wr.tso.hdr_sz) return EINVAL;
-  if (segment) set_lengths(headers, *layout);
-  if (!layout->is_ipv6) set_ipv4_checksum(headers, *layout);
-  store(headers, layout->transport + layout->checksum_offset(),
-        pseudo_header(headers, *layout, layout->end - layout->transport).folded());
+  layout.end = static_cast<std::uint32_t>(bytes);
+  if (segment && layout.payload != wr.tso.hdr_sz) return EINVAL;
+  if (segment) set_lengths(headers, layout);
+  if (!layout.is_ipv6) set_ipv4_checksum(headers, layout);
+  store(headers, layout.transport + layout.checksum_offset(),
+        pseudo_header(headers, layout, layout.end - layout.transport).folded());
   out.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
-  out.csum_start = layout->transport;
-  out.csum_offset = static_cast<std::uint16_t>(layout->checksum_offset());
-  if (segment && layout->end - layout->payload > wr.tso.mss) {
-    out.gso_type = gso_type(*layout);
+  out.csum_start = layout.transport;
+  out.csum_offset = static_cast<std::uint16_t>(layout.checksum_offset());
+  if (segment && layout.end - layout.payload > wr.tso.mss) {
+    out.gso_type = gso_type(layout);
     out.gso_size = wr.tso.mss;
-    out.hdr_len = layout->payload;
+    out.hdr_len = layout.payload;
   }
   return 0;
 }
@@ -109,6 +99,22 @@ std::size_t OutgoingBatch::list_parts(const ibv_send_wr& wr, Slot& slot, std::si
     slot.parts[parts++] = {part, length};
   });
   return parts;
+}
+
+int OutgoingBatch::add(ibv_send_wr& wr) {
+  Slot& slot = slots_[size_];
+  const auto head = std::span(slot.head).subspan(sizeof(virtio_net_hdr));
+  std::size_t head_bytes = 0;
+  const std::size_t bytes = collect(wr, head, head_bytes);
+  virtio_net_hdr header{};
+  if (const int error = offload(wr, head.first(head_bytes), bytes, header); error != 0) return error;
+  std::memcpy(slot.head.data(), &header, sizeof header);
+  const std::size_t parts = list_parts(wr, slot, head_bytes, bytes);
+  std::construct_at(&frames_[size_], slot.parts.data(), parts);
+  requests_[size_] = &wr;
+  bytes_[size_] = bytes;
+  ++size_;
+  return 0;
 }
 
 }  // namespace ringsock::soft

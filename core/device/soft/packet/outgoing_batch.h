@@ -19,7 +19,7 @@ class OutgoingBatch {
   static constexpr std::size_t kCapacity = 32;
   static constexpr std::size_t kMaxParts = 18;
 
-  OutgoingBatch() = default;  // the slots are not initialised: a single frame should not pay for 32
+  OutgoingBatch() {}  // the places are not initialised: a single frame should not pay for 32
   OutgoingBatch(const OutgoingBatch&) = delete;
   OutgoingBatch& operator=(const OutgoingBatch&) = delete;
 
@@ -46,7 +46,9 @@ class OutgoingBatch {
   std::size_t list_parts(const ibv_send_wr& wr, Slot& slot, std::size_t head_bytes, std::size_t bytes);
 
   std::size_t size_ = 0;
-  std::array<OutgoingFrame, kCapacity> frames_;
+  union {
+    std::array<OutgoingFrame, kCapacity> frames_;
+  };
   std::array<ibv_send_wr*, kCapacity> requests_;
   std::array<std::size_t, kCapacity> bytes_;
   std::array<Slot, kCapacity> slots_;

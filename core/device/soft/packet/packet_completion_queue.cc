@@ -16,8 +16,8 @@ constexpr int kArmed = 2;
 
 PacketCompletionQueue& ours(ibv_cq_ex* cq) { return *static_cast<PacketCompletionQueue*>(cq); }
 
-ibv_wc to_wc(const PacketCompletion& completion) {
-  ibv_wc wc{};
+void write(const PacketCompletion& completion, ibv_wc& wc) {
+  wc = {};
   wc.wr_id = completion.wr_id;
   wc.status = completion.status;
   wc.opcode = completion.opcode;
@@ -25,7 +25,6 @@ ibv_wc to_wc(const PacketCompletion& completion) {
   wc.byte_len = completion.byte_len;
   wc.qp_num = completion.qp_num;
   wc.wc_flags = completion.wc_flags;
-  return wc;
 }
 
 }  // namespace
@@ -68,7 +67,7 @@ int PacketCompletionQueue::poll(int count, ibv_wc* wc) {
   while (got < count) {
     const int wanted = std::min(kBatch, count - got);
     const int some = take(wanted, batch.data());
-    for (int i = 0; i < some; ++i) wc[got + i] = to_wc(batch[static_cast<std::size_t>(i)]);
+    for (int i = 0; i < some; ++i) write(batch[static_cast<std::size_t>(i)], wc[got + i]);
     got += some;
     if (some < wanted) break;
   }

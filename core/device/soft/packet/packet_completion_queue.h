@@ -19,16 +19,17 @@ namespace ringsock::soft {
 
 class PacketQueuePair;
 
-/// What completion queues tell of one work request.
+/// What completion queues tell of one work request. Without initialisers: most polls find nothing for the places that
+/// they have.
 struct PacketCompletion {
-  std::uint64_t wr_id = 0;
-  std::uint64_t wallclock_ns = 0;
-  std::uint32_t byte_len = 0;
-  std::uint32_t qp_num = 0;
-  ibv_wc_status status = IBV_WC_SUCCESS;
-  ibv_wc_opcode opcode = IBV_WC_SEND;
-  std::uint32_t vendor_err = 0;
-  unsigned wc_flags = 0;
+  std::uint64_t wr_id;
+  std::uint64_t wallclock_ns;
+  std::uint32_t byte_len;
+  std::uint32_t qp_num;
+  ibv_wc_status status;
+  ibv_wc_opcode opcode;
+  std::uint32_t vendor_err;
+  unsigned wc_flags;
 };
 
 /// Receives are completed by poll() itself, straight from the rings; sends complete when they are posted and wait here.
@@ -79,7 +80,7 @@ class PacketCompletionQueue final : public ibv_cq_ex {
   std::size_t next_receiver_ = 0;
   std::uint32_t empty_polls_ = 0;
   Nanos next_look_{0};
-  PacketCompletion current_;
+  PacketCompletion current_{};
 
   std::atomic<int> armed_{0};
   std::atomic<std::uint32_t> local_count_{0};

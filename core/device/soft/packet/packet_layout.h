@@ -35,8 +35,8 @@ Result<PacketLayout> parse_network(std::span<const std::byte> headers);
 /// Errors: EINVAL when it is something else, or `headers` ends too early.
 Result<PacketLayout> parse_headers(std::span<const std::byte> headers, std::size_t frame_bytes);
 
-/// A received packet. Errors: EPROTO when the lengths in the headers contradict each other or the frame's; EBADMSG when
-/// the checksum of the IPv4 header is wrong.
+/// A received packet. Errors: EPROTO when it is something else, or the lengths in the headers contradict each other or
+/// the frame's; EBADMSG when the checksum of the IPv4 header is wrong.
 Result<PacketLayout> parse_received(std::span<const std::byte> frame);
 
 /// The sum of the pseudo header for `bytes` of transport header and payload.

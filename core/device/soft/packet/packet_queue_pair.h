@@ -86,7 +86,8 @@ class PacketQueuePair final : public ibv_qp {
   bool deliver_frame(const RingFrame& frame, const PacketLayout& layout, PacketCompletion& out);
   bool deliver_segment(PacketCompletion& out);
   [[nodiscard]] bool needs_segments(const RingFrame& frame, const PacketLayout& layout) const;
-  /// False: dropped, since the receive is too short.
+  template <class Write>
+  bool complete_receive(std::size_t bytes, std::uint64_t wallclock_ns, PacketCompletion& out, Write write);
   bool deliver(std::span<const std::byte> head, std::span<const std::byte> body, std::uint64_t wallclock_ns,
                PacketCompletion& out);
   [[nodiscard]] bool may_write(const PostedReceive& receive) const;
@@ -98,7 +99,7 @@ class PacketQueuePair final : public ibv_qp {
   [[nodiscard]] bool may_read(const ibv_send_wr& wr) const;
   /// Sends what is in the batch. @return 0, or an errno value; `next` is then the request that it is about.
   int send_batch(OutgoingBatch& batch, ibv_send_wr*& next);
-  /// Whether a request is several datagrams that the kernel cannot take apart.
+  /// Whether an IBV_WR_TSO is several datagrams that the kernel cannot take apart.
   [[nodiscard]] bool must_segment(const ibv_send_wr& wr) const;
   /// Sends them. 0, or an errno value.
   int send_segments(const ibv_send_wr& wr);

@@ -13,6 +13,50 @@
 
 namespace ringsock::soft {
 
+[[gnu::always_inline]] inline int PacketQueuePair::check_send(const ibv_send_wr& wr) const {
+  if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > init_attr_.cap.max_send_sge) return EINVAL;
+  const std::uint64_t bytes = length_of(sges_of(wr));
+  if (wr.opcode == IBV_WR_SEND) {
+    if (bytes < ETH_HLEN) return EINVAL;
+    return bytes > kMaxTsoBytes ? EMSGSIZE : 0;
+  }
+  if (wr.opcode != IBV_WR_TSO) return EINVAL;
+  if (wr.tso.hdr == nullptr || wr.tso.hdr_sz > kMaxHeaderBytes || wr.tso.mss == 0) return EINVAL;
+  return bytes + wr.tso.hdr_sz > kMaxTsoBytes ? EMSGSIZE : 0;
+}
+
+[[gnu::always_inline]] inline bool PacketQueuePair::may_read(const ibv_send_wr& wr) const {
+  if ((wr.send_flags & IBV_SEND_INLINE) != 0) return true;
+  return std::ranges::all_of(sges_of(wr), [this](const ibv_sge& sge) {
+    return sge.length == 0 || keys_.covers(sge.lkey, pd, sge.addr, sge.length, 0);
+  });
+}
+
+[[gnu::always_inline]] inline void PacketQueuePair::finish_send(const ibv_send_wr& wr, std::size_t bytes) {
+  tx_packets_.fetch_add(1, std::memory_order_relaxed);
+  tx_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  if (init_attr_.sq_sig_all != 0 || (wr.send_flags & IBV_SEND_SIGNALED) != 0) complete_send(wr, IBV_WC_SUCCESS);
+}
+
+int PacketQueuePair::send_batch(OutgoingBatch& batch, ibv_send_wr*& failed) {
+  std::size_t done = 0;
+  const std::span<const OutgoingFrame> frames = batch.frames();
+  while (done < frames.size()) {
+    const auto sent = ring_->send(frames.subspan(done));
+    if (!sent) {
+      if (sent.error().code == ENODEV) device_.interface_is_gone();
+      failed = &batch.request(done);
+      return to_verbs_error(sent.error().code);
+    }
+    for (const std::size_t end = done + *sent; done < end; ++done) finish_send(batch.request(done), batch.bytes(done));
+  }
+  batch.clear();
+  return 0;
+}
+
+/// A full socket is a full send queue.
+int PacketQueuePair::to_verbs_error(int code) { return code == EAGAIN ? ENOMEM : code; }
+
 int PacketQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
   OutgoingBatch batch;
   while (wr != nullptr) {
@@ -29,7 +73,7 @@ int PacketQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
       if (error != 0) break;
       may_go_on = may_read(*next);
       if (!may_go_on) break;
-      if (must_segment(*next)) {
+      if (next->opcode == IBV_WR_TSO && must_segment(*next)) {
         if (!batch.empty()) break;
         error = send_segments(*next);
         if (error != 0) break;
@@ -57,52 +101,8 @@ int PacketQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
   return 0;
 }
 
-int PacketQueuePair::check_send(const ibv_send_wr& wr) const {
-  if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > init_attr_.cap.max_send_sge) return EINVAL;
-  const std::uint64_t bytes = length_of(sges_of(wr));
-  if (wr.opcode == IBV_WR_SEND) {
-    if (bytes < ETH_HLEN) return EINVAL;
-    return bytes > kMaxTsoBytes ? EMSGSIZE : 0;
-  }
-  if (wr.opcode != IBV_WR_TSO) return EINVAL;
-  if (wr.tso.hdr == nullptr || wr.tso.hdr_sz > kMaxHeaderBytes || wr.tso.mss == 0) return EINVAL;
-  return bytes + wr.tso.hdr_sz > kMaxTsoBytes ? EMSGSIZE : 0;
-}
-
-bool PacketQueuePair::may_read(const ibv_send_wr& wr) const {
-  if ((wr.send_flags & IBV_SEND_INLINE) != 0) return true;
-  return std::ranges::all_of(sges_of(wr), [this](const ibv_sge& sge) {
-    return sge.length == 0 || keys_.covers(sge.lkey, pd, sge.addr, sge.length, 0);
-  });
-}
-
-int PacketQueuePair::send_batch(OutgoingBatch& batch, ibv_send_wr*& failed) {
-  std::size_t done = 0;
-  const std::span<const OutgoingFrame> frames = batch.frames();
-  while (done < frames.size()) {
-    const auto sent = ring_->send(frames.subspan(done));
-    if (!sent) {
-      if (sent.error().code == ENODEV) device_.interface_is_gone();
-      failed = &batch.request(done);
-      return to_verbs_error(sent.error().code);
-    }
-    for (const std::size_t end = done + *sent; done < end; ++done) finish_send(batch.request(done), batch.bytes(done));
-  }
-  batch.clear();
-  return 0;
-}
-
-/// A full socket is a full send queue.
-int PacketQueuePair::to_verbs_error(int code) { return code == EAGAIN ? ENOMEM : code; }
-
-void PacketQueuePair::finish_send(const ibv_send_wr& wr, std::size_t bytes) {
-  tx_packets_.fetch_add(1, std::memory_order_relaxed);
-  tx_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  if (init_attr_.sq_sig_all != 0 || (wr.send_flags & IBV_SEND_SIGNALED) != 0) complete_send(wr, IBV_WC_SUCCESS);
-}
-
 bool PacketQueuePair::must_segment(const ibv_send_wr& wr) const {
-  if (wr.opcode != IBV_WR_TSO || device_.kernel_segments_udp()) return false;
+  if (device_.kernel_segments_udp()) return false;
   const auto layout = parse_headers({static_cast<const std::byte*>(wr.tso.hdr), wr.tso.hdr_sz}, wr.tso.hdr_sz);
   return layout && !layout->is_tcp;
 }
@@ -133,8 +133,14 @@ int PacketQueuePair::send_segments(const ibv_send_wr& wr) {
 }
 
 void PacketQueuePair::complete_send(const ibv_send_wr& wr, ibv_wc_status status) {
-  PacketCompletion completion{.wr_id = wr.wr_id, .qp_num = qp_num, .status = status};
-  completion.opcode = wr.opcode == IBV_WR_TSO ? IBV_WC_TSO : IBV_WC_SEND;
+  const PacketCompletion completion{.wr_id = wr.wr_id,
+                                    .wallclock_ns = 0,
+                                    .byte_len = 0,
+                                    .qp_num = qp_num,
+                                    .status = status,
+                                    .opcode = wr.opcode == IBV_WR_TSO ? IBV_WC_TSO : IBV_WC_SEND,
+                                    .vendor_err = 0,
+                                    .wc_flags = 0};
   if (send_queue().push(completion)) return;
   ibv_async_event event{};
   event.element.cq = send_cq;
