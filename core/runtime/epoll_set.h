@@ -21,6 +21,7 @@
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/endpoint.h"
+#include "core/runtime/held_signals.h"
 
 namespace ringsock::runtime {
 
@@ -156,7 +157,7 @@ class EpollSet final : public Endpoint {
   void take_doorbells_locked();
   Result<int> look_at_kernel(std::span<epoll_event> events, const sigset_t* mask, bool& doorbells_rang);
   Result<int> look(std::span<epoll_event> events, bool kernel_too, const sigset_t* mask);
-  Result<int> spin(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask);
+  Result<int> spin(std::span<epoll_event> events, Nanos deadline, HeldSignals& signals);
   Result<int> arm_and_sleep(std::span<pollfd> waited, std::span<epoll_event> events, Nanos deadline,
                             const sigset_t* mask);
   Result<int> sleep(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask);

@@ -155,16 +155,16 @@ Result<int> EpollSet::look(std::span<epoll_event> events, bool kernel_too, const
   return *from_kernel + from_endpoints;
 }
 
-Result<int> EpollSet::spin(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask) {
+Result<int> EpollSet::spin(std::span<epoll_event> events, Nanos deadline, HeldSignals& signals) {
   // Only endpoints are found faster by spinning.
   const std::size_t members = member_count_.load(std::memory_order_relaxed);
   if (members == 0) return 0;
   const auto rounds_per_kernel_look =
       static_cast<unsigned>(std::max<std::size_t>(1, kLooksPerKernelLook / std::max<std::size_t>(1, hot_count())));
-  Spinner spinner(deadline, rounds_per_kernel_look);
+  Spinner spinner(deadline, signals, rounds_per_kernel_look);
   unsigned round = 0;
   while (spinner.again()) {
-    Result<int> ready = look(events, ++round % rounds_per_kernel_look == 0, mask);
+    Result<int> ready = look(events, ++round % rounds_per_kernel_look == 0, nullptr);
     if (ready && *ready == 0) continue;
     spinner.paid_off();
     process_statistics.count_shared_spin_paid();
@@ -224,10 +224,11 @@ Result<int> EpollSet::wait_awake(std::span<epoll_event> events, Nanos timeout, c
   if (ready && *ready == 0) ready = look(events, true, mask_while_waiting);
   if (!ready || *ready > 0 || timeout == Nanos::zero()) return ready;
   const Nanos deadline = deadline_after(timeout);
+  HeldSignals signals(mask);
   for (;;) {
-    ready = spin(events, deadline, mask);
+    ready = spin(events, deadline, signals);
     if (!ready || *ready > 0) return ready;
-    ready = sleep(events, deadline, mask);
+    ready = sleep(events, deadline, signals.mask());
     if (!ready || *ready > 0) return ready;
     if (deadline != Nanos::max() && monotonic_now() >= deadline) return 0;
   }

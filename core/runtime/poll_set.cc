@@ -14,6 +14,7 @@
 #include "core/base/barrier.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/fd_table.h"
+#include "core/runtime/held_signals.h"
 #include "core/runtime/sleeper.h"
 #include "core/runtime/spin_policy.h"
 #include "core/runtime/statistics.h"
@@ -75,7 +76,7 @@ class PollCall {
   void arm_members();
   Result<int> look_at_kernel(const sigset_t* mask);
   Result<int> look(bool kernel_too, const sigset_t* mask);
-  Result<int> spin(Nanos deadline, const sigset_t* mask);
+  Result<int> spin(Nanos deadline, HeldSignals& signals);
   void count_spin_paid();
   void offer_cpu();
   Result<int> sleep(Nanos deadline, const sigset_t* mask);
@@ -131,15 +132,15 @@ Result<int> PollCall::look(bool kernel_too, const sigset_t* mask) {
   return ready + *kernel_ready;
 }
 
-Result<int> PollCall::spin(Nanos deadline, const sigset_t* mask) {
+Result<int> PollCall::spin(Nanos deadline, HeldSignals& signals) {
   // The kernel is asked about once a microsecond, which is a fifth of what asking costs.
   constexpr std::size_t kLooksPerKernelLook = 16;
   const auto rounds_per_kernel_look =
       static_cast<unsigned>(std::max<std::size_t>(1, kLooksPerKernelLook / members_.size()));
-  Spinner spinner(deadline, rounds_per_kernel_look);
+  Spinner spinner(deadline, signals, rounds_per_kernel_look);
   unsigned round = 0;
   while (spinner.again()) {
-    Result<int> ready = look(++round % rounds_per_kernel_look == 0, mask);
+    Result<int> ready = look(++round % rounds_per_kernel_look == 0, nullptr);
     if (ready && *ready == 0) continue;
     spinner.paid_off();
     count_spin_paid();
@@ -266,10 +267,11 @@ Result<int> PollCall::run(Nanos timeout, const sigset_t* mask) {
     return 0;
   }
   const Nanos deadline = deadline_after(timeout);
+  HeldSignals signals(mask);
   for (;;) {
-    ready = spin(deadline, mask);
+    ready = spin(deadline, signals);
     if (!ready || *ready > 0) return ready;
-    ready = sleep(deadline, mask);
+    ready = sleep(deadline, signals.mask());
     if (!ready || *ready > 0) return ready;
     if (deadline != Nanos::max() && monotonic_now() >= deadline) return 0;
   }

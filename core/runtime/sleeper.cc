@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <ctime>
 #include <utility>
 
 #include "core/base/unique_fd.h"
+#include "core/runtime/held_signals.h"
 #include "core/runtime/spin_policy.h"
 
 namespace ringsock::runtime {
@@ -30,13 +30,6 @@ struct ThreadBell {
   bool rung_by_itself = false;
 };
 thread_local ThreadBell bell_of_thread;
-
-/// Signals for mistakes of the program: they interrupt no wait, and runtimes and sanitizers handle them in their own
-/// way.
-bool is_fault(int signal) {
-  constexpr std::array kFaults{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
-  return std::find(kFaults.begin(), kFaults.end(), signal) != kFaults.end();
-}
 
 }  // namespace
 

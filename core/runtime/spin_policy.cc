@@ -20,7 +20,7 @@ SpinPolicy spin_policy() {
 
 void note_sleep(Nanos duration) { thread_history.slept(duration, spin_policy()); }
 
-Spinner::Spinner(Nanos deadline, unsigned stride)
-    : BasicSpinner(spin_policy(), process_contention, thread_history, deadline, stride) {}
+Spinner::Spinner(Nanos deadline, HeldSignals& signals, unsigned stride)
+    : BasicSpinner(spin_policy(), process_contention, thread_history, deadline, stride, {&signals}) {}
 
 }  // namespace ringsock::runtime

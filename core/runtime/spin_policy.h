@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/base/clock.h"
+#include "core/runtime/held_signals.h"
 
 namespace ringsock::runtime {
 
@@ -108,17 +109,20 @@ class SpinHistory {
   Nanos grown_{};
 };
 
-/// Time and the scheduler, as the machine has them. Tests bring their own.
+/// Time, the scheduler and signals, as the machine has them. Tests bring their own.
 struct RealMachine {
+  HeldSignals* signals;
   static Nanos now() { return monotonic_now(); }
   static void relax() { cpu_relax(); }
   static void yield() { ::sched_yield(); }
+  /// A signal wants to interrupt a spin that has lasted `spun` at `now`.
+  bool interrupts(Nanos spun, Nanos now) { return signals->interrupt(spun, now); }
 };
 
 /// One spin: `while (spinner.again()) if (attempt()) {...}`. The first attempts cost one pause each; the clock is read
 /// once in `stride` calls, and every kSlice the CPU is offered to others. On a contended machine the slices vanish:
 /// every attempt is followed by a yield, for kTurns at most. Where yielding costs a
-/// time slice, one slice is all there is. Used by one thread; `contention` and `history` outlive it.
+/// time slice, one slice is all there is. A signal ends it. Used by one thread; `contention` and `history` outlive it.
 template <class Machine>
 class BasicSpinner {
  public:
@@ -128,8 +132,8 @@ class BasicSpinner {
   /// For attempts of some 20-50 ns; loops whose round takes a microsecond pass 1.
   static constexpr unsigned kDefaultStride = 16;
 
-  BasicSpinner(SpinPolicy policy, Contention& contention, SpinHistory& history, Nanos deadline,
-               unsigned stride = kDefaultStride, Machine machine = {})
+  BasicSpinner(SpinPolicy policy, Contention& contention, SpinHistory& history, Nanos deadline, unsigned stride,
+               Machine machine)
       : machine_(machine),
         contention_(contention),
         history_(history),
@@ -137,7 +141,7 @@ class BasicSpinner {
         deadline_(deadline),
         stride_(stride) {}
 
-  /// @return false when it is time to arm and sleep; the miss is then in the history.
+  /// @return false when it is time to arm and sleep; the miss is then in the history, unless a signal is the reason.
   bool again() {
     machine_.relax();
     if (++calls_ % stride_ != 0 && !contended_) return true;
@@ -157,6 +161,7 @@ class BasicSpinner {
       if (contention_.is_hogged(now)) budget_ = history_.budget_when_hogged(budget_);
     }
     if (now >= deadline_ || now - begun_ >= (contended_ ? std::max(budget_, kTurns) : budget_)) return give_up();
+    if (machine_.interrupts(now - begun_, now)) return false;
     if (!contended_ && now - slice_begun_ < kSlice) return true;
     if (contention_.is_hogged(now)) return give_up();
     offer_cpu(now);
@@ -173,7 +178,7 @@ class BasicSpinner {
     return false;
   }
 
-  [[no_unique_address]] Machine machine_;
+  Machine machine_;
   Contention& contention_;
   SpinHistory& history_;
   Nanos budget_;
@@ -192,7 +197,7 @@ void note_sleep(Nanos duration);
 /// The spinner of this process and thread.
 class Spinner : public BasicSpinner<RealMachine> {
  public:
-  explicit Spinner(Nanos deadline, unsigned stride = kDefaultStride);
+  Spinner(Nanos deadline, HeldSignals& signals, unsigned stride = kDefaultStride);
 };
 
 }  // namespace ringsock::runtime

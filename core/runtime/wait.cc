@@ -10,7 +10,7 @@ namespace {
 constexpr Nanos kBlindSleep{10'000'000};
 }  // namespace
 
-Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline) {
+Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline, const sigset_t* mask) {
   if (take_own_ring()) {
     watch.leave();
     return ok();
@@ -20,7 +20,7 @@ Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos dead
   Nanos wake_at = std::min(deadline, endpoint.deadline());
   if (bell < 0) wake_at = std::min(wake_at, monotonic_now() + kBlindSleep);
 
-  const Result<int> ready = sleep_until(entries, wake_at, nullptr);
+  const Result<int> ready = sleep_until(entries, wake_at, mask);
   watch.leave();
   if (!ready) {
     const bool restarts = ready.error().code == EINTR && deadline == Nanos::max() && handlers_restart_calls();

@@ -7,6 +7,7 @@
 #include "core/base/clock.h"
 #include "core/base/result.h"
 #include "core/runtime/endpoint.h"
+#include "core/runtime/held_signals.h"
 #include "core/runtime/sleeper.h"
 #include "core/runtime/spin_policy.h"
 #include "core/runtime/statistics.h"
@@ -20,9 +21,10 @@ inline Nanos deadline_after(Nanos timeout) {
   return timeout > Nanos::max() - now ? Nanos::max() : now + timeout;
 }
 
-/// Sleeps on the descriptors of endpoint.arm(), on this thread's bell and until `deadline` or endpoint.deadline().
-/// `watch` has left the endpoint afterwards. ok(): look again. Errors: EAGAIN `deadline` has passed; EINTR.
-Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline);
+/// Sleeps on the descriptors of endpoint.arm(), on this thread's bell and until `deadline` or endpoint.deadline(), with
+/// the signal mask `mask` unless that is null. `watch` has left the endpoint afterwards. ok(): look again.
+/// Errors: EAGAIN `deadline` has passed; EINTR.
+Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline, const sigset_t* mask);
 
 template <class T>
 bool would_block(const Result<T>& answer) {
@@ -34,14 +36,14 @@ bool would_block(const Result<T>& answer) {
 /// @param interest  EPOLL* bits that `attempt` waits for.
 /// @param deadline  CLOCK_MONOTONIC, Nanos::max() for ever.
 /// @return the attempt's answer; EAGAIN once the deadline has passed; EINTR when a signal handler ran, unless there is
-/// no
-///         deadline and all handlers of the process ask for SA_RESTART, as in signal(7).
+///         no deadline and all handlers of the process ask for SA_RESTART, as in signal(7).
 template <class Attempt>
 auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadline, Attempt attempt)
     -> decltype(attempt()) {
   auto answer = attempt();
+  HeldSignals signals(nullptr);
   while (would_block(answer)) {
-    Spinner spinner(deadline);
+    Spinner spinner(deadline, signals);
     while (spinner.again()) {
       answer = attempt();
       if (!would_block(answer)) {
@@ -55,7 +57,8 @@ auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadlin
     const WaitFds fds = endpoint.arm();
     answer = attempt();
     if (!would_block(answer)) return answer;
-    const Status slept = watch.entered() ? sleep_on(endpoint, watch, fds, deadline) : Error{EBADF, "wait: closed"};
+    const Status slept =
+        watch.entered() ? sleep_on(endpoint, watch, fds, deadline, signals.mask()) : Error{EBADF, "wait: closed"};
     answer = attempt();
     if (!slept && would_block(answer)) return slept.error();
   }

@@ -11,6 +11,7 @@ using namespace std::chrono_literals;
 struct Cpu {
   Nanos time{1'000'000};
   Nanos yield_takes{500};
+  Nanos signal_comes = Nanos::max();
   int yields = 0;
 };
 struct VirtualMachine {
@@ -21,6 +22,7 @@ struct VirtualMachine {
     cpu->time += cpu->yield_takes;
     ++cpu->yields;
   }
+  [[nodiscard]] bool interrupts(Nanos, Nanos now) const { return now >= cpu->signal_comes; }
 };
 
 class SpinPolicyTest : public testing::Test {
@@ -63,6 +65,14 @@ TEST_F(SpinPolicyTest, AQuickAnswerIsFoundWithoutGivingTheCpuAway) {
 TEST_F(SpinPolicyTest, NeverSpinsPastTheDeadline) {
   EXPECT_LE(spin(cpu_.time + 3us), 4us);
   EXPECT_LE(spin(cpu_.time), 600ns);
+}
+
+TEST_F(SpinPolicyTest, ASignalEndsASpinWhichIsNoMiss) {
+  for (int i = 0; i < 100; ++i) {
+    cpu_.signal_comes = cpu_.time + 5us;
+    EXPECT_GE(spin(), 5us) << "none was shortened by those before";
+    EXPECT_LE(cpu_.time, cpu_.signal_comes + 1us);
+  }
 }
 
 TEST_F(SpinPolicyTest, DoesNotSpinWhenThePollingTimeIsZero) {

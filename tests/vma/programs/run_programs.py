@@ -109,8 +109,6 @@ def main():
         print(f"1..0 # SKIP {reason}")
         return 77
     processes.adopt_orphans()
-    # A signal that comes while libvma polls interrupts no call (libvma(7), BUGS): the next one does.
-    processes.Process.ask_again_after = 0.5
     # Some servers end on SIGINT; a shell that started us in the background had it ignored, which would be inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("run_programs.py: ended by SIGTERM"))  # the hosts are removed

@@ -134,7 +134,6 @@ class Process:
     """
 
     _numbers = itertools.count(1)
-    ask_again_after = None  # seconds between requests to end; None: once is enough
 
     def __init__(
         self, argv, *, folder, environment, label=None, user=None, stdin=None, stop=signal.SIGTERM, errors_by_pipe=False
@@ -243,22 +242,12 @@ class Process:
         """What Ctrl-C does."""
         signal_quietly(self.pid, signal.SIGINT)
 
-    def _ask_to_end(self, timeout):
-        deadline = time.monotonic() + timeout
-        pause = self.ask_again_after or timeout
-        signal_quietly(self.pid, self.stop)
-        while time.monotonic() + pause < deadline:
-            try:
-                return self._child.wait(pause)
-            except subprocess.TimeoutExpired:
-                signal_quietly(self.pid, self.stop)
-        return self.wait(max(deadline - time.monotonic(), 0), f"end after {self.stop.name}")
-
     def end(self, timeout=8.0):
         """Asks it to end and waits until it has, with all it forked; Failure when it does not."""
         if self.status() is None:
             family = tree_of(self.pid)
-            self._ask_to_end(timeout)
+            signal_quietly(self.pid, self.stop)
+            self.wait(timeout, f"end after {self.stop.name}")
             wait_until(
                 lambda: all(is_zombie(pid) for pid in family),
                 f"{self.label}: the processes it forked end with it",

@@ -9,7 +9,6 @@ from two_hosts.hosts import IPV4, THERE
 class Chrony(UdpProgram):
     name = "chrony"
     needs = ("chronyd",)
-    modes = ("both", "client", "none")
     kernel_because = {side: "SO_TIMESTAMPING of what it sends" for side in ("client", "server")}
 
     def start(self, run):
