@@ -55,6 +55,12 @@ void CompletionChannel::rearm(std::uint64_t watch) {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, watched, &event);
 }
 
+void CompletionChannel::disarm(std::uint64_t watch) {
+  std::lock_guard guard(lock_);
+  if (const auto found = watches_.find(watch); found != watches_.end())
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second->watched, nullptr);
+}
+
 void CompletionChannel::unwatch(std::uint64_t watch, int watched) {
   std::lock_guard guard(lock_);
   if (watches_.erase(watch) != 0) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched, nullptr);

@@ -30,6 +30,8 @@ class CompletionChannel final : public ibv_comp_channel {
   // in between is it in the epoll set, since a socket in one tells it of each packet that comes or goes (0.2 us).
   std::uint64_t watch_when_armed(int watched, std::function<void()> on_readable);
   void rearm(std::uint64_t watch);
+  /// Undoes rearm(): for who has made the event that it is for pending by other means.
+  void disarm(std::uint64_t watch);
 
   /// Makes a completion event of `cq` pending.
   void raise(ibv_cq& cq);

@@ -62,6 +62,29 @@ TEST_F(PacketWaiting, WhoHasNotArmedIsLeftAlone) {
   EXPECT_EQ(ring.receive()->payload(), "and louder");
 }
 
+TEST_F(PacketWaiting, WhoPollsAllTheTimeWakesASleeperOnceAndHearsAgainWhenArmed) {
+  TestRing ring(world->bob);
+  const auto flow = ring.take(to_bob());
+  const UniqueFd alice = world->alice.udp_socket();
+  const auto poll_many = [&] {
+    for (int i = 0; i < 100; ++i) {
+      say(alice, "polled");
+      ASSERT_EQ(ring.receive()->payload(), "polled");
+    }
+  };
+  ibv_req_notify_cq(ring.receive_cq.get(), 0);
+  poll_many();
+  EXPECT_TRUE(is_readable(ring.channel->fd));
+  EXPECT_TRUE(ring.sleep());
+  poll_many();
+  EXPECT_FALSE(is_readable(ring.channel->fd));
+
+  ibv_req_notify_cq(ring.receive_cq.get(), 0);
+  say(alice, "heard");
+  EXPECT_TRUE(ring.sleep());
+  EXPECT_EQ(ring.receive()->payload(), "heard");
+}
+
 TEST_F(PacketWaiting, WhatCameBeforeArmingWakesToo) {
   TestRing ring(world->bob);
   const auto flow = ring.take(to_bob());

@@ -74,11 +74,13 @@ class PacketCompletionQueue final : public ibv_cq_ex {
   int take(int count, PacketCompletion* out);
   int take_local(int count, PacketCompletion* out);
   void idle();
+  void note_received(int count);
 
   BiasedMutex poll_lock_;
   std::vector<PacketQueuePair*> receivers_;
   std::size_t next_receiver_ = 0;
   std::uint32_t empty_polls_ = 0;
+  int received_armed_ = 0;  ///< since it was armed
   Nanos next_look_{0};
   PacketCompletion current_{};
 

@@ -129,6 +129,10 @@ void PacketQueuePair::arm() {
   if (watch_ != 0 && ring_->descriptor() >= 0) receive_queue().completion_channel()->rearm(watch_);
 }
 
+void PacketQueuePair::disarm() {
+  if (watch_ != 0 && ring_->descriptor() >= 0) receive_queue().completion_channel()->disarm(watch_);
+}
+
 void PacketQueuePair::look() {
   if (!ring_->look()) device_.interface_is_gone();
 }

@@ -51,6 +51,8 @@ class PacketQueuePair final : public ibv_qp {
   int poll_receives(int count, PacketCompletion* out);
   /// Makes the channel readable when something comes.
   void arm();
+  /// Undoes arm(). The event of the receive queue is pending.
+  void disarm();
   /// Looks whether the interface is still there; if not, tells the device.
   void look();
 
