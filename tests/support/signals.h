@@ -11,10 +11,11 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
+
+#include "tests/support/thread_status.h"
 
 namespace ringsock::support {
 
@@ -45,15 +46,6 @@ inline bool is_blocked(int signal) {
   sigset_t now;
   ::pthread_sigmask(SIG_SETMASK, nullptr, &now);
   return sigismember(&now, signal) == 1;
-}
-
-/// What /proc/self/task/THREAD/status says behind `name`.
-inline std::string status_of(pid_t thread, const std::string& name) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(name + ":\t")) return line.substr(name.size() + 2);
-  }
-  return {};
 }
 
 /// Whether a thread that waits in a call and does not block `signal` itself cannot miss it any more: its spin holds
