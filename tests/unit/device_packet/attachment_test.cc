@@ -1,7 +1,9 @@
 // How the kernel is kept from seeing what a ring takes, and what is left of it when a process is killed: nothing.
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
 #include <csignal>
+#include <vector>
 
 #include "tests/support/child.h"
 #include "tests/unit/device_packet/packet_test.h"
@@ -106,10 +108,48 @@ TEST_P(PacketAttachment, TwoProcessesDoNotDisturbEachOther) {
   EXPECT_EQ(left_after_a_second(), "");
 }
 
+TEST_P(PacketAttachment, ProcessesThatComeAtOnceLeaveNothing) {
+  const UniqueFd socket = world->bob.udp_socket();
+  const SocketAddress port = local_address(socket.get());
+  for (int round = 0; round < 5; ++round) {
+    std::vector<Child> owners;
+    for (int i = 0; i < 3; ++i) owners.push_back(owner(port));
+    for (Child& one : owners) ASSERT_EQ(one.channel().receive<bool>(), true);
+    for (Child& one : owners) {
+      one.kill(SIGKILL);
+      one.wait();
+    }
+    ASSERT_EQ(left_after_a_second(), "") << "round " << round;
+  }
+}
+
 TEST_F(PacketClsact, AQdiscThatWasThereBeforeStays) {
   world->bob.sh("tc qdisc add dev eth-bob clsact");
   { TestRing ring(world->bob, {.device = {.attachment = soft::Attachment::clsact, .guardian = kGuardian}}); }
   EXPECT_NE(attached().find("clsact"), std::string::npos);
+}
+
+TEST_F(PacketClsact, OnesOwnQdiscIsKnownAlsoByWhoComesBeforeItIsMarked) {
+  const auto with_ring = [&](Channel& channel) {
+    TestRing ring(world->bob, {.device = {.attachment = soft::Attachment::clsact, .guardian = kGuardian}});
+    channel.send(true);
+    return channel.receive<bool>() ? 0 : 1;
+  };
+  // The first guardian's turn: it has made the qdisc, its filter, which says so by its priority, is still to come.
+  ASSERT_EQ(::flock(world->bob.space.get(), LOCK_EX), 0);
+  world->bob.sh("tc qdisc add dev eth-bob clsact");
+  Child second = Child::start(with_ring);
+  // Time enough for who does not wait for his turn.
+  for (int looks = 0; looks < 20 && attached().find("filter") == std::string::npos; ++looks) {
+  }
+  world->bob.sh("tc filter add dev eth-bob ingress prio 42874 protocol all bpf bytecode '1,6 0 0 0'");
+  ASSERT_EQ(::flock(world->bob.space.get(), LOCK_UN), 0);
+  ASSERT_EQ(second.channel().receive<bool>(), true);
+
+  world->bob.sh("tc filter del dev eth-bob ingress prio 42874");
+  second.kill(SIGKILL);
+  second.wait();
+  EXPECT_EQ(left_after_a_second(), "");
 }
 
 TEST_F(PacketClsact, WithoutAGuardianThereIsNoFilter) {

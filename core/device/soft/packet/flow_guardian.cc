@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <netlink/route/classifier.h>
 #include <netlink/route/tc.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -34,7 +35,25 @@ struct Filters {
   bool qdisc_is_ours = false;
 };
 
-/// What is attached at ingress and egress. Nothing when the kernel cannot be asked.
+/// While it lives, no other guardian of this network namespace makes, uses or removes a qdisc: between making one and
+/// marking it by a filter others would take it for somebody else's, which nobody removes; between a last look and the
+/// removal they would use it. Anybody may hold such a lock, so it is not waited for longer than a second.
+class Turn {
+ public:
+  Turn() : file_(::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) {
+    constexpr int kAttempts = 200;
+    constexpr useconds_t kPauseUs = 5'000;
+    for (int i = 0; i < kAttempts && ::flock(file_, LOCK_EX | LOCK_NB) != 0; ++i) ::usleep(kPauseUs);
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() { ::close(file_); }
+
+ private:
+  int file_;
+};
+
+/// What is attached at ingress and egress; something when the kernel cannot be asked.
 Filters look_at(int ifindex) {
   Filters out;
   const std::unique_ptr<nl_sock, decltype(&nl_socket_free)> socket(nl_socket_alloc(), &nl_socket_free);
@@ -42,7 +61,10 @@ Filters look_at(int ifindex) {
   for (const std::uint32_t parent : {std::uint32_t{TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)},
                                      std::uint32_t{TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_EGRESS)}}) {
     nl_cache* found = nullptr;
-    if (rtnl_cls_alloc_cache(socket.get(), ifindex, parent, &found) < 0) continue;
+    if (rtnl_cls_alloc_cache(socket.get(), ifindex, parent, &found) < 0) {
+      ++out.count;
+      continue;
+    }
     const std::unique_ptr<nl_cache, decltype(&nl_cache_free)> filters(found, &nl_cache_free);
     for (nl_object* object = nl_cache_get_first(found); object != nullptr; object = nl_cache_get_next(object)) {
       ++out.count;
@@ -62,6 +84,7 @@ class Filter {
 
   /// 0, or an errno value.
   int attach() {
+    const Turn ours;
     // Between finding a qdisc and using it, the last of its users may have removed it.
     constexpr int kAttempts = 10;
     int failure = 0;
@@ -73,6 +96,7 @@ class Filter {
   }
 
   void detach() {
+    const Turn ours;
     options_.flags = 0;
     options_.prog_fd = options_.prog_id = 0;
     bpf_tc_detach(&hook_, &options_);
