@@ -32,7 +32,7 @@ Error not_ours(int fd) {
 
 /// Runs `body(Lookup&)` on the endpoint behind `fd` and turns its Result into a return value and errno.
 template <class Body>
-auto on_socket(int fd, Body body) {
+[[gnu::always_inline]] inline auto on_socket(int fd, Body body) {
   return to_posix([&]() -> decltype(body(std::declval<Lookup&>())) {
     Lookup socket = fd_table().find(fd);
     if (!socket) return not_ours(fd);
@@ -182,7 +182,7 @@ RS_EXPORT int rclose(int fd) {
 }
 
 RS_EXPORT ssize_t rrecv(int fd, void* data, size_t length, int flags) {
-  return on_socket(fd, [&](Lookup& socket) { return runtime::receive(socket, data, length, flags); });
+  return on_socket(fd, [=](Lookup& socket) { return runtime::receive(socket, data, length, flags); });
 }
 
 RS_EXPORT ssize_t rrecvfrom(int fd, void* data, size_t length, int flags, sockaddr* address,
@@ -205,7 +205,7 @@ RS_EXPORT ssize_t rrecvmsg(int fd, msghdr* message, int flags) {
 }
 
 RS_EXPORT ssize_t rsend(int fd, const void* data, size_t length, int flags) {
-  return on_socket(fd, [&](Lookup& socket) { return runtime::send(socket, data, length, flags); });
+  return on_socket(fd, [=](Lookup& socket) { return runtime::send(socket, data, length, flags); });
 }
 
 RS_EXPORT ssize_t rsendto(int fd, const void* data, size_t length, int flags, const sockaddr* address, socklen_t) {

@@ -118,6 +118,7 @@ Status Connection::make_queue_pair(verbs::ConnectionId& id) {
   auto qp = id.create_qp(*pd_, attr, ring_offset() + settings_.receive_ring);
   if (!qp) return qp.error();
   memory_ = *std::move(qp);
+  ring_ = memory_.receive_memory.data() + ring_offset();
 
   const std::uint32_t granted = std::min(attr.cap.max_inline_data, device_.max_inline_data());
   if (words_by_send_ && granted < sizeof(std::uint32_t)) return Error{ENOTSUP, "rsocket: no inline message words"};
@@ -126,7 +127,8 @@ Status Connection::make_queue_pair(verbs::ConnectionId& id) {
     settings_.inline_bytes = std::min<std::uint32_t>(granted, INT32_MAX);
   }
   max_inline_ = settings_.inline_bytes;
-  gather_.resize(std::max(2u, attr.cap.max_send_sge));
+  max_parts_ = std::max(2u, attr.cap.max_send_sge);
+  gather_.resize(max_parts_);
   return ok();
 }
 
@@ -160,7 +162,7 @@ wire::RsConnect Connection::connect_data() const {
   data.credits = wire::Be16(settings_.receive_queue);
   data.iomap_size_scaled = wire::encode_iomap_size(settings_.iomap_entries);
   data.target_sgl = {wire::Be64(address_of(memory.data())), wire::Be32(key), wire::Be32(kSglEntries)};
-  data.first_buffer = {wire::Be64(address_of(ring())), wire::Be32(key), wire::Be32(receive_window_.half())};
+  data.first_buffer = {wire::Be64(address_of(ring_)), wire::Be32(key), wire::Be32(receive_window_.half())};
   return data;
 }
 
@@ -230,12 +232,13 @@ std::size_t Connection::send_inline(IoCursor& data) {
 std::size_t Connection::send_with_ring(IoCursor& data) {
   std::size_t sent = 0;
   std::uint32_t ring_piece = kFirstRingPieceBytes;
-  while (!data.done() && can_send()) {
+  while (!data.done() && has_room_to_post()) {
     const std::uint32_t room = send_window_.room();
+    if (room == 0) break;
     const std::uint32_t inline_limit = std::min(max_inline_, room);
     std::uint32_t length = 0;
     std::uint32_t ring_bytes = 0;
-    if (data.fits(inline_limit, gather_.size())) {
+    if (data.fits(inline_limit, max_parts_)) {
       length = gather_inline(data, inline_limit);
       data_request_.send_flags = IBV_SEND_INLINE;
     } else {
@@ -254,14 +257,13 @@ std::size_t Connection::send_with_ring(IoCursor& data) {
 
 inline std::uint32_t Connection::gather_inline(IoCursor& data, std::uint32_t limit) {
   std::uint32_t length = 0;
-  std::size_t parts = 0;
-  while (parts < gather_.size() && length < limit && !data.done()) {
-    const auto piece = data.piece();
-    const auto step = static_cast<std::uint32_t>(std::min<std::size_t>(piece.size(), limit - length));
-    gather_[parts++] = {address_of(piece.data()), step, 0};
-    length += step;
-    data.advance(step);
-  }
+  std::uint32_t parts = 0;
+  do {
+    const auto piece = data.take(limit - length);
+    const auto bytes = static_cast<std::uint32_t>(piece.size());
+    data_request_.sg_list[parts++] = {address_of(piece.data()), bytes, 0};
+    length += bytes;
+  } while (!data.done() && length < limit && parts < max_parts_);
   data_request_.num_sge = static_cast<int>(parts);
   return length;
 }
@@ -290,8 +292,7 @@ void Connection::ask_for_completion(ibv_send_wr& request, std::uint32_t ring_byt
 
 std::size_t Connection::write_direct(const std::byte* data, std::size_t size, std::uint64_t remote_address,
                                      std::uint32_t key) {
-  const iovec part{const_cast<std::byte*>(data), size};
-  IoCursor cursor({&part, 1});
+  IoCursor cursor(const_cast<std::byte*>(data), size);
   std::size_t written = 0;
   if (suspended_.load(std::memory_order_relaxed)) return 0;
   while (written < size && has_room_to_post()) {
@@ -334,20 +335,24 @@ std::size_t Connection::receive(IoCursor& out, bool peek) {
   while (!out.done()) {
     const auto span = receive_window_.peek(peek ? copied : 0);
     if (span.length == 0) break;
-    const std::size_t step = out.fill_from(ring() + span.offset, span.length);
+    const std::size_t step = out.fill_from(ring_ + span.offset, span.length);
     copied += step;
     if (!peek) receive_window_.consume(step);
   }
   return copied;
 }
 
-bool Connection::announce_if_due() {
+bool Connection::announce_due() {
   if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
     return true;
   while (const auto due = receive_window_.due()) {
     if (failure() != 0 || peer_disconnected() || held_.load(std::memory_order_acquire)) return true;
     const auto slot = take_control_slot();
     if (!slot) return false;  // due() stays true
+    {
+      const std::lock_guard guard(poll_lock_);
+      post_owed_receives();
+    }
     // Counted before it is sent: another thread may poll the peer's answer to it before this one goes on.
     receive_window_.announced(*due);
     ibv_send_wr request{};
@@ -356,7 +361,7 @@ bool Connection::announce_if_due() {
     request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
     request.imm_data = word_in_network_order(wire::encode_rs_message({wire::RsOpcode::sgl, due->limit}));
     if (due->has_buffer) {
-      entry = {address_of(ring() + due->offset), memory_.receive_mr->rkey, due->length};
+      entry = {address_of(ring_ + due->offset), memory_.receive_mr->rkey, due->length};
       if (swap_for_peer_) entry = wire::swap_bytes(entry);
       piece = {address_of(&entry), sizeof entry, 0};
       request.sg_list = &piece;
@@ -538,25 +543,32 @@ bool Connection::poll() {
       fail(EIO);
       return true;
     }
-    if (count == 0) return changed;
-    unsigned receives = 0;
-    for (int i = 0; i < count; ++i) changed |= handle(completions[i], receives);
-    if (receives > 0) {
-      if (Status posted = post_receives(receives); !posted && !closing_.load(std::memory_order_relaxed))
-        fail(ECONNRESET);
+    if (count == 0) {
+      post_owed_receives();
+      return changed;
     }
+    if (owed_receives_ + static_cast<unsigned>(count) > kReceiveBatch) post_owed_receives();
+    for (int i = 0; i < count; ++i) changed |= handle(completions[i]);
     if (count < kBatch) return changed;
   }
 }
 
-bool Connection::handle(const ibv_wc& completion, unsigned& receives) {
+/// A receive that a message has used up is posted again when there is nothing more urgent to do: the peer has no credit
+/// for it before announce_if_due() gives it one. What has come without a credit is posted again at once.
+void Connection::post_owed_receives() {
+  if (owed_receives_ == 0) return;
+  const Status posted = post_receives(std::exchange(owed_receives_, 0u));
+  if (!posted && !closing_.load(std::memory_order_relaxed) && !peer_disconnected()) fail(ECONNRESET);
+}
+
+bool Connection::handle(const ibv_wc& completion) {
   if (completion.status != IBV_WC_SUCCESS) [[unlikely]]
     return handle_failed(completion);
   if ((completion.wr_id & kReceiveId) == 0) {
     handle_sent(completion.wr_id);
     return true;
   }
-  will_post_receive(receives++, static_cast<std::uint32_t>(completion.wr_id));
+  will_post_receive(owed_receives_++, static_cast<std::uint32_t>(completion.wr_id));
   return handle_received(completion);
 }
 
@@ -616,6 +628,16 @@ bool Connection::handle_received(const ibv_wc& completion) {
 
 bool Connection::handle_message(std::uint32_t word) {
   const auto message = wire::decode_rs_message(word);
+  if (wire::is_rs_control(message.opcode)) return handle_control(message);
+  if (Status counted = receive_window_.arrived(message.value); !counted) [[unlikely]] {
+    log_info("%s", counted.error().where);
+    fail(ECONNRESET);
+  }
+  return true;
+}
+
+bool Connection::handle_control(const wire::RsMessage& message) {
+  post_owed_receives();
   switch (message.opcode) {
     case wire::RsOpcode::sgl:
       send_window_.set_limit(message.value);
@@ -630,15 +652,8 @@ bool Connection::handle_message(std::uint32_t word) {
         peer_shut_down_.store(true, std::memory_order_release);
       }
       return true;
-    case wire::RsOpcode::write: return false;
-    case wire::RsOpcode::data: break;
+    default: return false;
   }
-  // 1, 3 and 5 are data too, as upstream reads them.
-  if (Status counted = receive_window_.arrived(message.value); !counted) {
-    log_info("%s", counted.error().where);
-    fail(ECONNRESET);
-  }
-  return true;
 }
 
 void Connection::take_announced_buffer() {

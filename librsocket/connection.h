@@ -71,7 +71,7 @@ class Connection {
   std::size_t receive(IoCursor& out, bool peek);
   /// Tells the peer of free buffer and credits once there is enough to tell. False: no control slot is free, poll() and
   /// try again. What the peer has used up it was told of, so a slot is free by then, whatever the peer does.
-  bool announce_if_due();
+  bool announce_if_due() { return !receive_window_.due() || announce_due(); }
 
   // -- control, by anybody --
   /// SHUTDOWN or DISCONNECT, each at most once: there is always room for them. Errors: ECONNRESET; ENOTCONN while held.
@@ -133,6 +133,7 @@ class Connection {
 
  private:
   Connection(verbs::Device& device, const QueueSettings& settings);
+  bool announce_due();
   Status make_resources(verbs::ConnectionId& id);
   Status make_queue_pair(verbs::ConnectionId& id);
   Status make_local_memory();
@@ -179,11 +180,13 @@ class Connection {
   bool was_posted(int error);
   int post_as_write_and_send(ibv_send_wr& request);
 
-  bool handle(const ibv_wc& completion, unsigned& receives);
+  void post_owed_receives();
+  bool handle(const ibv_wc& completion);
   void handle_sent(std::uint64_t id);
   bool handle_failed(const ibv_wc& completion);
   bool handle_received(const ibv_wc& completion);
   bool handle_message(std::uint32_t word);
+  bool handle_control(const wire::RsMessage& message);
   void count_posted() { posted_.store(posted_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   void take_announced_buffer();
   void take_iomap_entry(std::uint32_t index);
@@ -203,7 +206,6 @@ class Connection {
   static constexpr std::size_t kSglBytes = kSglEntries * sizeof(wire::PeerSge);
 
   [[nodiscard]] std::size_t ring_offset() const;
-  [[nodiscard]] std::byte* ring() const { return memory_.receive_memory.data() + ring_offset(); }
 
   verbs::Device& device_;
   QueueSettings settings_;
@@ -213,6 +215,7 @@ class Connection {
   verbs::Cq cq_;
   SendRing send_ring_;  ///< none on a device that takes everything inline
   verbs::ConnectionQp memory_;
+  std::byte* ring_ = nullptr;  ///< where received bytes land, in memory_
 
   engine::SendWindow send_window_;
   engine::ReceiveWindow receive_window_;
@@ -228,6 +231,7 @@ class Connection {
   // The sender's
   ibv_send_wr data_request_{};
   std::vector<ibv_sge> gather_;
+  std::uint32_t max_parts_ = 0;
   unsigned unsignalled_ = 0;
   std::uint32_t unsignalled_ring_bytes_ = 0;
   std::uint32_t max_inline_ = 0;  ///< of data
@@ -246,6 +250,7 @@ class Connection {
   std::atomic<bool> suspended_{false};
   std::uint32_t own_sgl_next_ = 1;  ///< where the peer's next announcement will be
   std::vector<wire::PeerIomap> own_iomap_;
+  unsigned owed_receives_ = 0;  ///< used up and not posted again yet, at most kReceiveBatch
   std::vector<ibv_recv_wr> receive_requests_;
   std::vector<ibv_sge> word_pieces_;         ///< words_by_send_: the buffers of receive_requests_
   std::vector<std::uint32_t> word_numbers_;  ///< words_by_send_: the receives that are posted next

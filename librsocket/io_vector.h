@@ -17,51 +17,54 @@ namespace ringsock::rs {
 /// Walks over the bytes of an iovec array without changing it.
 class IoCursor {
  public:
-  explicit IoCursor(std::span<const iovec> parts) : parts_(parts) { skip_empty(); }
+  explicit IoCursor(std::span<const iovec> parts) : rest_(parts) { next_part(); }
+  /// Over one part.
+  IoCursor(void* data, std::size_t length) : piece_(static_cast<std::byte*>(data), length) {}
 
-  [[nodiscard]] bool done() const { return parts_.empty(); }
+  [[nodiscard]] bool done() const { return piece_.empty(); }
   /// The rest of the current part; never empty unless done().
-  [[nodiscard]] std::span<std::byte> piece() const {
-    if (done()) return {};
-    return {static_cast<std::byte*>(parts_.front().iov_base) + used_, parts_.front().iov_len - used_};
-  }
+  [[nodiscard]] std::span<std::byte> piece() const { return piece_; }
   /// Moves on by `bytes`, at most piece().size().
   void advance(std::size_t bytes) {
-    used_ += bytes;
-    skip_empty();
+    piece_ = piece_.subspan(bytes);
+    if (piece_.empty()) next_part();
+  }
+  /// The next bytes of the current part, at most `limit`, and moves on behind them.
+  std::span<std::byte> take(std::size_t limit) {
+    const auto taken = piece_.first(std::min(limit, piece_.size()));
+    advance(taken.size());
+    return taken;
   }
   /// Whether what is left is at most `bytes` in at most `parts` pieces.
   [[nodiscard]] bool fits(std::size_t bytes, std::size_t parts) const {
-    if (parts_.size() > parts) return false;
-    std::size_t left = 0;
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      left += parts_[i].iov_len - (i == 0 ? used_ : 0);
+    if (rest_.size() >= parts) return false;
+    std::size_t left = piece_.size();
+    for (const iovec& part : rest_) {
       if (left > bytes) return false;
+      left += part.iov_len;
     }
-    return true;
+    return left <= bytes;
   }
   /// Copies up to `size` bytes from `source` into the parts. Bytes copied.
   std::size_t fill_from(const std::byte* source, std::size_t size) {
     std::size_t copied = 0;
     while (copied < size && !done()) {
-      const auto to = piece();
-      const std::size_t step = std::min(to.size(), size - copied);
-      std::memcpy(to.data(), source + copied, step);
-      advance(step);
-      copied += step;
+      const auto to = take(size - copied);
+      std::memcpy(to.data(), source + copied, to.size());
+      copied += to.size();
     }
     return copied;
   }
 
  private:
-  void skip_empty() {
-    while (!parts_.empty() && used_ == parts_.front().iov_len) {
-      parts_ = parts_.subspan(1);
-      used_ = 0;
+  void next_part() {
+    while (piece_.empty() && !rest_.empty()) {
+      piece_ = {static_cast<std::byte*>(rest_.front().iov_base), rest_.front().iov_len};
+      rest_ = rest_.subspan(1);
     }
   }
-  std::span<const iovec> parts_;
-  std::size_t used_ = 0;
+  std::span<std::byte> piece_;
+  std::span<const iovec> rest_;
 };
 
 /// Total bytes of a list. Errors as readv(2): EINVAL when the count is not 0..IOV_MAX or the sum exceeds SSIZE_MAX.

@@ -35,10 +35,9 @@ SendRing::Pieces SendRing::copy_in(IoCursor& data, std::uint32_t limit) {
   Pieces pieces{};
   const std::uint32_t room = std::min(limit, free_bytes());
   while (pieces.length < room && !data.done()) {
-    const auto piece = data.piece();
     const std::uint32_t until_end = size_ - offset_;
-    const auto step = std::min(
-        {static_cast<std::uint32_t>(std::min<std::size_t>(piece.size(), room)), room - pieces.length, until_end});
+    const auto piece = data.take(std::min(room - pieces.length, until_end));
+    const auto step = static_cast<std::uint32_t>(piece.size());
     std::byte* const to = pages_.bytes().data() + offset_;
     std::memcpy(to, piece.data(), step);
     if (pieces.count == 0 || offset_ == 0) {
@@ -47,7 +46,6 @@ SendRing::Pieces SendRing::copy_in(IoCursor& data, std::uint32_t limit) {
     pieces.list[static_cast<std::size_t>(pieces.count - 1)].length += step;
     pieces.length += step;
     offset_ = step == until_end ? 0 : offset_ + step;
-    data.advance(step);
   }
   head_.store(head_.load(std::memory_order_relaxed) + pieces.length, std::memory_order_relaxed);
   return pieces;

@@ -186,6 +186,7 @@ class StreamSocket : public runtime::Endpoint {
 
   // transfer.cc
   Result<ssize_t> receive_into(IoCursor& out, std::size_t total, int flags);
+  Result<ssize_t> discard(std::size_t length, int flags);
   Result<ssize_t> send_from(IoCursor& data, std::size_t total);
   int take_error();
   [[nodiscard]] bool at_end_of_stream() const;

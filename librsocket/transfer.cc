@@ -60,6 +60,8 @@ void StreamSocket::progress() {
     std::lock_guard guard(setup_lock_);
     [[maybe_unused]] const Status gone = id_->disconnect();
   }
+  // An epoll set that is entered from now on looks for itself.
+  if (!is_watched()) return;
   note_activity();
   notify_watchers();
 }
@@ -94,18 +96,22 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
   const bool peek = (flags & MSG_PEEK) != 0;
   // More than has been counted is wanted: look what came meanwhile.
   if (connection_->readable() < total || total == 0) progress();
-  std::unique_lock reading(receive_lock_);
-  if (total == 0)
-    return connection_->readable() > 0 || at_end_of_stream() ? Result<ssize_t>(0) : Error{EAGAIN, "rrecv"};
-  const std::size_t copied = connection_->receive(out, peek);
-  const bool told = peek || connection_->announce_if_due();
-  if (copied > 0 && !peek) statistics_.count_received(copied);
-  reading.unlock();
+  std::size_t copied = 0;
+  bool told = true;
+  {
+    const std::lock_guard reading(receive_lock_);
+    if (total == 0)
+      return connection_->readable() > 0 || at_end_of_stream() ? Result<ssize_t>(0) : Error{EAGAIN, "rrecv"};
+    copied = connection_->receive(out, peek);
+    if (!peek) {
+      if (copied > 0) statistics_.count_received(copied);
+      told = connection_->announce_if_due();
+    }
+  }
   if (!told) [[unlikely]] {
     progress();
-    reading.lock();
+    const std::lock_guard reading(receive_lock_);
     connection_->announce_if_due();
-    reading.unlock();
   }
   if (copied > 0) return static_cast<ssize_t>(copied);
 
@@ -123,21 +129,23 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
 }
 
 Result<ssize_t> StreamSocket::receive_bytes(void* data, std::size_t length, int flags) {
-  if ((flags & MSG_TRUNC) == 0) {
-    const iovec part{data, length};
-    IoCursor out({&part, 1});
-    return receive_into(out, length, flags);
-  }
-  // tcp(7): MSG_TRUNC discards the bytes instead of storing them.
+  if ((flags & MSG_TRUNC) != 0) [[unlikely]]
+    return discard(length, flags);
+  IoCursor out(data, length);
+  return receive_into(out, length, flags);
+}
+
+/// tcp(7): MSG_TRUNC discards the bytes instead of storing them.
+Result<ssize_t> StreamSocket::discard(std::size_t length, int flags) {
   std::byte scratch[4096];
   std::size_t discarded = 0;
   while (discarded < length) {
-    const iovec part{scratch, std::min(sizeof scratch, length - discarded)};
-    IoCursor out({&part, 1});
-    auto got = receive_into(out, part.iov_len, flags);
+    const std::size_t wanted = std::min(sizeof scratch, length - discarded);
+    IoCursor out(scratch, wanted);
+    auto got = receive_into(out, wanted, flags);
     if (!got) return discarded > 0 ? Result<ssize_t>(static_cast<ssize_t>(discarded)) : got;
     discarded += static_cast<std::size_t>(*got);
-    if (static_cast<std::size_t>(*got) < part.iov_len || (flags & MSG_PEEK) != 0) break;
+    if (static_cast<std::size_t>(*got) < wanted || (flags & MSG_PEEK) != 0) break;
   }
   return static_cast<ssize_t>(discarded);
 }
@@ -147,9 +155,9 @@ Result<ssize_t> StreamSocket::receive(msghdr& message, int flags) {
   if (!total) return total.error();
   Result<ssize_t> got = Error{EAGAIN, "rrecvmsg"};
   if ((flags & MSG_TRUNC) != 0) {
-    got = receive_bytes(nullptr, *total, flags);
+    got = discard(*total, flags);
   } else {
-    IoCursor out({message.msg_iov, message.msg_iovlen});
+    IoCursor out(std::span<const iovec>(message.msg_iov, message.msg_iovlen));
     got = receive_into(out, *total, flags);
   }
   if (got) {
@@ -212,8 +220,7 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
 
 Result<ssize_t> StreamSocket::send_bytes(const void* data, std::size_t length, int flags) {
   if ((flags & MSG_OOB) != 0) return Error{EOPNOTSUPP, "rsend: no urgent data"};
-  const iovec part{const_cast<void*>(data), length};
-  IoCursor cursor({&part, 1});
+  IoCursor cursor(const_cast<void*>(data), length);
   return send_from(cursor, length);
 }
 
@@ -222,7 +229,7 @@ Result<ssize_t> StreamSocket::send(const msghdr& message, int flags) {
   if (message.msg_controllen != 0 && message.msg_control != nullptr) return Error{EINVAL, "rsendmsg: control data"};
   const auto total = total_bytes(message.msg_iov, message.msg_iovlen);
   if (!total) return total.error();
-  IoCursor cursor({message.msg_iov, message.msg_iovlen});
+  IoCursor cursor(std::span<const iovec>(message.msg_iov, message.msg_iovlen));
   return send_from(cursor, *total);
 }
 

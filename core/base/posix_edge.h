@@ -11,7 +11,7 @@ namespace ringsock {
 /// Runs `body` and translates its Result for a C caller. On success errno stays as the application left it.
 /// No catch (...): it would swallow pthread cancellation.
 template <class Body>
-auto to_posix(Body&& body) {
+[[gnu::always_inline]] inline auto to_posix(Body&& body) {
   using Value = typename decltype(body())::value_type;
   using Ret = std::conditional_t<std::is_void_v<Value>, int, Value>;
   const int saved_errno = errno;

@@ -78,8 +78,7 @@ Result<ssize_t> until_complete(Endpoint& endpoint, std::uint32_t interest, Nanos
 
 }  // namespace
 
-Result<ssize_t> receive(Lookup& socket, void* data, std::size_t length, int flags) {
-  auto first = socket->receive_bytes(data, length, flags);
+Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int flags, Result<ssize_t> first) {
   const bool all = wants_all(*socket, flags);
   if (!may_block(*socket, flags)) return first;
   if (first) {
@@ -121,11 +120,8 @@ Result<ssize_t> receive(Lookup& socket, msghdr& message, int flags) {
   });
 }
 
-Result<ssize_t> send(Lookup& socket, const void* data, std::size_t length, int flags) {
-  auto first = socket->send_bytes(data, length, flags);
-  if (first ? static_cast<std::size_t>(*first) >= length : first.error().code != EAGAIN) {
-    return with_sigpipe(first, flags);
-  }
+Result<ssize_t> send_more(Lookup& socket, const void* data, std::size_t length, int flags, Result<ssize_t> first) {
+  if (!first && first.error().code != EAGAIN) return with_sigpipe(first, flags);
   if (!may_block(*socket, flags)) return first;
   socket.pin();
   const Nanos deadline = deadline_after(socket->send_timeout());

@@ -17,12 +17,28 @@ using Lookup = FdTable::Lookup;
 // Each takes the look-up of its descriptor; pins it only when it has to sleep. Blocking follows O_NONBLOCK,
 // MSG_DONTWAIT, SO_RCVTIMEO and SO_SNDTIMEO as in socket(7). An EPIPE raises SIGPIPE unless MSG_NOSIGNAL. Threads: any.
 
+/// The rest of receive() and send(), after a first attempt that did not do.
+Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int flags, Result<ssize_t> first);
+Result<ssize_t> send_more(Lookup& socket, const void* data, std::size_t length, int flags, Result<ssize_t> first);
+
 /// recv(2): with MSG_WAITALL goes on until all bytes are there, the stream ends, an error or a signal comes.
-Result<ssize_t> receive(Lookup& socket, void* data, std::size_t length, int flags);
+inline Result<ssize_t> receive(Lookup& socket, void* data, std::size_t length, int flags) {
+  auto received = socket->receive_bytes(data, length, flags);
+  const bool is_done = received && ((flags & MSG_WAITALL) == 0 || static_cast<std::size_t>(*received) >= length);
+  if (!is_done) [[unlikely]]
+    received = receive_more(socket, data, length, flags, received);
+  return received;
+}
 /// recvmsg(2). `message.msg_iov` itself is not changed.
 Result<ssize_t> receive(Lookup& socket, msghdr& message, int flags);
 /// send(2): a blocking call returns when all bytes have been taken, or what was taken when an error or signal ended it.
-Result<ssize_t> send(Lookup& socket, const void* data, std::size_t length, int flags);
+inline Result<ssize_t> send(Lookup& socket, const void* data, std::size_t length, int flags) {
+  auto sent = socket->send_bytes(data, length, flags);
+  const bool is_done = sent && static_cast<std::size_t>(*sent) >= length;
+  if (!is_done) [[unlikely]]
+    sent = send_more(socket, data, length, flags, sent);
+  return sent;
+}
 /// sendmsg(2).
 Result<ssize_t> send(Lookup& socket, const msghdr& message, int flags);
 /// connect(2). A time-out of SO_SNDTIMEO answers EINPROGRESS; the connect goes on.

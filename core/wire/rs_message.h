@@ -35,6 +35,12 @@ constexpr RsMessage decode_rs_message(std::uint32_t word) {
   return {static_cast<RsOpcode>(word >> 29), word & kMaxRsValue};
 }
 
+/// What comes without a credit; everything else is data.
+constexpr bool is_rs_control(RsOpcode opcode) {
+  return opcode == RsOpcode::write || opcode == RsOpcode::sgl || opcode == RsOpcode::iomap_sgl ||
+         opcode == RsOpcode::ctrl;
+}
+
 /// An announced buffer as RDMA writes it: in the byte order of the host that owns the memory written to.
 struct PeerSge {
   std::uint64_t addr;

@@ -1,11 +1,13 @@
 // What has arrived at a stream rsocket, and what its peer is told about it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <vector>
 
 #include "core/base/result.h"
 
@@ -67,7 +69,8 @@ class ReceiveWindow {
   const std::uint32_t half_;
   const std::uint64_t ring_bytes_;  ///< two halves
   const std::uint16_t queue_entries_;
-  std::vector<std::uint32_t> lengths_;  ///< unread messages, a ring; size is a power of two > queue_entries
+  const std::uint32_t lengths_mask_;
+  const std::unique_ptr<std::uint32_t[]> lengths_;  ///< unread messages, a ring of 2^n > queue_entries
 
   // The reader's
   std::atomic<std::uint64_t> read_bytes_{0};
@@ -81,5 +84,59 @@ class ReceiveWindow {
   std::atomic<std::uint64_t> arrived_bytes_{0};
   std::atomic<std::uint32_t> arrived_messages_{0};
 };
+
+// Each runs once per message.
+
+inline Status ReceiveWindow::arrived(std::uint32_t length) {
+  const std::uint32_t messages = arrived_messages_.load(std::memory_order_relaxed);
+  if (messages - read_messages_.load(std::memory_order_acquire) >= queue_entries_) {
+    return Error{EPROTO, "rsocket: the peer sent more messages than it had credits"};
+  }
+  const std::uint64_t bytes = arrived_bytes_.load(std::memory_order_relaxed);
+  if (length > announced_bytes_.load(std::memory_order_acquire) - bytes) {
+    return Error{EPROTO, "rsocket: the peer sent more bytes than were announced"};
+  }
+  lengths_[messages & lengths_mask_] = length;
+  arrived_messages_.store(messages + 1, std::memory_order_release);
+  arrived_bytes_.store(bytes + length, std::memory_order_release);
+  return ok();
+}
+
+inline ReceiveWindow::Span ReceiveWindow::peek(std::uint64_t ahead) const {
+  const std::uint64_t available = readable();
+  if (ahead >= available) return {0, 0};
+  std::uint64_t offset = read_offset_ + ahead;
+  if (offset >= ring_bytes_) offset -= ring_bytes_;
+  return {static_cast<std::uint32_t>(offset),
+          static_cast<std::uint32_t>(std::min(available - ahead, ring_bytes_ - offset))};
+}
+
+inline void ReceiveWindow::consume(std::uint64_t bytes) {
+  std::uint32_t messages = read_messages_.load(std::memory_order_relaxed);
+  std::uint64_t left = bytes;
+  // Bytes are published after their message's length, so every length read here is there.
+  while (left > 0) {
+    const std::uint32_t rest = lengths_[messages & lengths_mask_] - message_used_;
+    if (left < rest) {
+      message_used_ += static_cast<std::uint32_t>(left);
+      break;
+    }
+    left -= rest;
+    message_used_ = 0;
+    ++messages;
+  }
+  const std::uint64_t offset = read_offset_ + bytes;
+  read_offset_ = static_cast<std::uint32_t>(offset >= ring_bytes_ ? offset - ring_bytes_ : offset);
+  read_messages_.store(messages, std::memory_order_release);
+  read_bytes_.store(read_bytes_.load(std::memory_order_relaxed) + bytes, std::memory_order_release);
+}
+
+inline std::optional<ReceiveWindow::Announcement> ReceiveWindow::due() const {
+  const std::uint32_t messages = read_messages_.load(std::memory_order_relaxed);
+  const bool buffer = free_bytes() >= half_;
+  const bool credits = static_cast<std::int32_t>(messages - credit_threshold_) >= 0;
+  if (!buffer && !credits) return std::nullopt;
+  return Announcement{buffer, announce_offset_, half_, messages + queue_entries_};
+}
 
 }  // namespace ringsock::engine

@@ -1,7 +1,5 @@
 #include "core/engine/stream/send_window.h"
 
-#include <algorithm>
-
 namespace ringsock::engine {
 
 namespace {
@@ -17,32 +15,6 @@ Status SendWindow::reset(wire::PeerSge first_buffer, std::uint16_t credits) {
   queued_tail_.store(0, std::memory_order_relaxed);
   limit_.store(credits, std::memory_order_release);
   return ok();
-}
-
-std::uint32_t SendWindow::room() const {
-  if (const std::uint32_t length = length_.load(std::memory_order_relaxed); length != 0) return length;
-  return has_queued() ? queued_[queued_head_.load(std::memory_order_relaxed) % kMaxQueued].length : 0;
-}
-
-void SendWindow::make_current(const wire::PeerSge& buffer) {
-  address_ = buffer.addr;
-  key_ = buffer.key;
-  length_.store(buffer.length, std::memory_order_relaxed);
-}
-
-SendWindow::Placement SendWindow::take(std::uint32_t wanted) {
-  if (length_.load(std::memory_order_relaxed) == 0) {
-    const std::uint32_t head = queued_head_.load(std::memory_order_relaxed);
-    make_current(queued_[head % kMaxQueued]);
-    queued_head_.store(head + 1, std::memory_order_release);
-  }
-  const std::uint32_t left = length_.load(std::memory_order_relaxed);
-  const std::uint32_t length = std::min(wanted, left);
-  const Placement placement{address_, key_, length};
-  address_ += length;
-  length_.store(left - length, std::memory_order_relaxed);
-  sequence_.store(static_cast<std::uint16_t>(sequence_.load(std::memory_order_relaxed) + 1), std::memory_order_relaxed);
-  return placement;
 }
 
 Status SendWindow::add_buffer(wire::PeerSge buffer) {

@@ -1,6 +1,7 @@
 // What a stream rsocket may send now: the peer's announced buffers and its credits.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -16,7 +17,7 @@ namespace ringsock::engine {
 /// Credits are a cumulative limit modulo 65536: sending stops when the sequence number equals it. Buffers are used
 /// strictly in the order of their announcement and to the last byte; a message never spans two.
 ///
-/// Threads: take() and can_send() belong to the sender (one at a time), set_limit() and add_buffer() to whoever
+/// Threads: room() and take() belong to the sender (one at a time), set_limit() and add_buffer() to whoever
 /// processes completions (one at a time); the two may run beside each other.
 class SendWindow {
  public:
@@ -37,9 +38,9 @@ class SendWindow {
     return sequence_.load(std::memory_order_relaxed) != limit_.load(std::memory_order_acquire) &&
            (length_.load(std::memory_order_relaxed) != 0 || has_queued());
   }
-  /// Bytes of the buffer that the next message goes to; 0 when none is announced.
-  [[nodiscard]] std::uint32_t room() const;
-  /// Uses one credit and up to `wanted` bytes of the current buffer. Requires can_send() and wanted > 0.
+  /// Bytes that the next message may have: the rest of a buffer. 0 when none may leave.
+  [[nodiscard]] std::uint32_t room();
+  /// Uses one credit and up to `wanted` bytes of that room. Requires can_send() and wanted > 0.
   Placement take(std::uint32_t wanted);
 
   /// A credit update; only the low 16 bits count.
@@ -53,6 +54,7 @@ class SendWindow {
   static constexpr std::uint32_t kMaxQueued = 2;
 
   void make_current(const wire::PeerSge& buffer);
+  std::uint32_t current_length();
   [[nodiscard]] bool has_queued() const {
     return queued_head_.load(std::memory_order_relaxed) != queued_tail_.load(std::memory_order_acquire);
   }
@@ -68,5 +70,35 @@ class SendWindow {
   std::atomic<std::uint32_t> queued_tail_{0};  ///< buffers added so far
   std::array<wire::PeerSge, kMaxQueued> queued_{};
 };
+
+// Each runs once per message.
+
+inline std::uint32_t SendWindow::room() { return can_send() ? current_length() : 0; }
+
+/// Bytes left of the current buffer, which is the next one when nothing was.
+inline std::uint32_t SendWindow::current_length() {
+  if (const std::uint32_t length = length_.load(std::memory_order_relaxed); length != 0) [[likely]]
+    return length;
+  const std::uint32_t head = queued_head_.load(std::memory_order_relaxed);
+  make_current(queued_[head % kMaxQueued]);
+  queued_head_.store(head + 1, std::memory_order_release);
+  return length_.load(std::memory_order_relaxed);
+}
+
+inline void SendWindow::make_current(const wire::PeerSge& buffer) {
+  address_ = buffer.addr;
+  key_ = buffer.key;
+  length_.store(buffer.length, std::memory_order_relaxed);
+}
+
+inline SendWindow::Placement SendWindow::take(std::uint32_t wanted) {
+  const std::uint32_t left = current_length();
+  const std::uint32_t length = std::min(wanted, left);
+  const Placement placement{address_, key_, length};
+  address_ += length;
+  length_.store(left - length, std::memory_order_relaxed);
+  sequence_.store(static_cast<std::uint16_t>(sequence_.load(std::memory_order_relaxed) + 1), std::memory_order_relaxed);
+  return placement;
+}
 
 }  // namespace ringsock::engine
