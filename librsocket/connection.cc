@@ -201,6 +201,21 @@ void Connection::established() {
 // -- sending
 // -----------------------------------------------------------------------------------------------------------
 
+inline bool Connection::was_posted(int error) {
+  if (error == 0) [[likely]]
+    return true;
+  log_debug("ibv_post_send: error %d", error);
+  fail(ECONNRESET);
+  return false;
+}
+
+[[gnu::always_inline]] inline bool Connection::post(ibv_send_wr& request) {
+  ibv_send_wr* bad = nullptr;
+  if (words_by_send_ && request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) [[unlikely]]
+    return was_posted(post_as_write_and_send(request));
+  return was_posted(ibv_post_send(memory_.qp.get(), &request, &bad));
+}
+
 std::size_t Connection::send(IoCursor& data) {
   if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
     return 0;
@@ -413,21 +428,6 @@ Status Connection::post_in_control_slot(ibv_send_wr& request, unsigned slot) {
   const bool posted = post(request);
   request.sg_list = nullptr;  // `copy` ends here
   return posted ? ok() : Error{ECONNRESET, "ibv_post_send"};
-}
-
-bool Connection::post(ibv_send_wr& request) {
-  ibv_send_wr* bad = nullptr;
-  if (words_by_send_ && request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) [[unlikely]]
-    return was_posted(post_as_write_and_send(request));
-  return was_posted(ibv_post_send(memory_.qp.get(), &request, &bad));
-}
-
-bool Connection::was_posted(int error) {
-  if (error == 0) [[likely]]
-    return true;
-  log_debug("ibv_post_send: error %d", error);
-  fail(ECONNRESET);
-  return false;
 }
 
 /// Fact sheet 2.5: the payload by WRITE, then the word by SEND, in the byte order of this host.

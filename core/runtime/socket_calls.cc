@@ -14,11 +14,6 @@ namespace ringsock::runtime {
 
 namespace {
 
-/// An error queue is never waited for.
-bool may_block(const Endpoint& endpoint, int flags) {
-  return !endpoint.is_nonblocking() && (flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) == 0;
-}
-
 /// EPIPE comes with a signal, to the calling thread, unless it was asked away.
 Result<ssize_t> with_sigpipe(Result<ssize_t> sent, int flags) {
   if (!sent && sent.error().code == EPIPE && (flags & MSG_NOSIGNAL) == 0) ::raise(SIGPIPE);
@@ -80,9 +75,8 @@ Result<ssize_t> until_complete(Endpoint& endpoint, std::uint32_t interest, Nanos
 
 Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int flags, Result<ssize_t> first) {
   const bool all = wants_all(*socket, flags);
-  if (!may_block(*socket, flags)) return first;
   if (first) {
-    if (!all || *first == 0 || static_cast<std::size_t>(*first) >= length) return first;
+    if (!all || *first == 0) return first;
   } else if (first.error().code != EAGAIN) {
     return first;
   }

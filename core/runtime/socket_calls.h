@@ -17,7 +17,11 @@ using Lookup = FdTable::Lookup;
 // Each takes the look-up of its descriptor; pins it only when it has to sleep. Blocking follows O_NONBLOCK,
 // MSG_DONTWAIT, SO_RCVTIMEO and SO_SNDTIMEO as in socket(7). An EPIPE raises SIGPIPE unless MSG_NOSIGNAL. Threads: any.
 
-/// The rest of receive() and send(), after a first attempt that did not do.
+/// An error queue is never waited for.
+inline bool may_block(const Endpoint& endpoint, int flags) {
+  return !endpoint.is_nonblocking() && (flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) == 0;
+}
+/// The rest of receive(), which may block, and of send(), after a first attempt that did not do.
 Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int flags, Result<ssize_t> first);
 Result<ssize_t> send_more(Lookup& socket, const void* data, std::size_t length, int flags, Result<ssize_t> first);
 
@@ -25,7 +29,7 @@ Result<ssize_t> send_more(Lookup& socket, const void* data, std::size_t length, 
 inline Result<ssize_t> receive(Lookup& socket, void* data, std::size_t length, int flags) {
   auto received = socket->receive_bytes(data, length, flags);
   const bool is_done = received && ((flags & MSG_WAITALL) == 0 || static_cast<std::size_t>(*received) >= length);
-  if (!is_done) [[unlikely]]
+  if (!is_done && may_block(*socket, flags)) [[unlikely]]
     received = receive_more(socket, data, length, flags, received);
   return received;
 }
