@@ -1,13 +1,16 @@
-// Datagrams to the echo service and back, for udp_cost.sh, which counts the instructions of recvfrom() and sendto().
-// With arguments: becomes that command, which runs this program.
+// Datagrams from a peer and back, for udp_cost.sh, which counts the instructions of recvfrom() and sendto(). Each is
+// there before it is received. With arguments: becomes that command, which runs this program.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
 #include <vector>
 
 namespace {
@@ -16,12 +19,57 @@ constexpr int kDatagrams = 1000;
 constexpr ssize_t kBytes = 64;
 using Message = std::array<char, kBytes>;
 
-/// An answer is there after that, usually.
-void wait_for_answer() {
-  using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::microseconds(1000);
-  while (Clock::now() < end) {
+sockaddr_in peer_name() {
+  sockaddr_in out{};
+  out.sin_family = AF_INET;
+  out.sin_port = htons(7001);
+  ::inet_pton(AF_INET, "10.9.0.2", &out.sin_addr);
+  return out;
+}
+
+/// The peer: sends back what comes, and then tells by a byte on its standard output.
+int answer() {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
+  const sockaddr_in own = peer_name();
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0) return 1;
+  while (::write(STDOUT_FILENO, "!", 1) == 1) {
+    Message message;
+    sockaddr_in from{};
+    socklen_t length = sizeof from;
+    auto* const name = reinterpret_cast<sockaddr*>(&from);
+    const ssize_t got = ::recvfrom(fd, message.data(), message.size(), 0, name, &length);
+    if (got < 0 || ::sendto(fd, message.data(), static_cast<std::size_t>(got), 0, name, length) < 0) return 1;
   }
+  return 1;
+}
+
+/// Starts the peer, on its host and on the kernel's sockets. @return where it tells, or -1.
+int start_peer(const char* self) {
+  std::array<int, 2> ends{};
+  const char* const host = std::getenv("TWO_HOSTS_PEER");
+  if (host == nullptr || ::pipe(ends.data()) != 0) return -1;
+  if (::fork() == 0) {
+    ::dup2(ends[1], STDOUT_FILENO);
+    ::execlp("env", "env", "-u", "LD_PRELOAD", "ip", "netns", "exec", host, self, "--answer", nullptr);
+    ::_exit(1);
+  }
+  ::close(ends[1]);
+  return ends[0];
+}
+
+bool wait_for(int peer) {
+  char byte;
+  return ::read(peer, &byte, 1) == 1;
+}
+
+int become(char** command, char* self) {
+  std::vector<char*> words;
+  for (; *command != nullptr; ++command) words.push_back(*command);
+  words.insert(words.end(), {self, nullptr});
+  ::execvp(words[0], words.data());
+  std::perror(words[0]);
+  return 1;
 }
 
 }  // namespace
@@ -36,35 +84,22 @@ extern "C" [[gnu::noinline]] bool cost_of_pair(int fd, Message& message) {
 }
 
 int main(int argc, char** argv) {
-  if (argc > 1) {
-    std::vector<char*> command(argv + 1, argv + argc);
-    command.push_back(argv[0]);
-    command.push_back(nullptr);
-    ::execvp(command[0], command.data());
-    std::perror(command[0]);
-    return 1;
-  }
+  if (argc > 1) return argv[1] == std::string_view("--answer") ? answer() : become(argv + 1, argv[0]);
+  const int told = start_peer(argv[0]);
   const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
-  sockaddr_in peer{};
-  peer.sin_family = AF_INET;
-  peer.sin_port = htons(7000);
-  ::inet_pton(AF_INET, "10.9.0.2", &peer.sin_addr);
+  const sockaddr_in peer = peer_name();
   Message message{};
+  bool fine = wait_for(told);
   // The first goes by the kernel, whose neighbour is not known yet.
-  for (int i = 0; i < 3; ++i) {
-    if (::sendto(fd, message.data(), message.size(), 0, reinterpret_cast<sockaddr*>(&peer), sizeof peer) < 0 ||
-        ::recv(fd, message.data(), message.size(), 0) < 0) {
-      std::perror("udp_cost");
-      return 1;
-    }
+  for (int i = 0; fine && i < 4; ++i) {
+    fine = ::sendto(fd, message.data(), message.size(), 0, reinterpret_cast<const sockaddr*>(&peer), sizeof peer) ==
+               kBytes &&
+           wait_for(told) && (i == 3 || ::recv(fd, message.data(), message.size(), 0) == kBytes);
   }
-  if (::sendto(fd, message.data(), message.size(), 0, reinterpret_cast<sockaddr*>(&peer), sizeof peer) < 0) return 1;
-  for (int i = 0; i < kDatagrams; ++i) {
-    wait_for_answer();
-    if (!cost_of_pair(fd, message)) {
-      std::perror("udp_cost");
-      return 1;
-    }
+  for (int i = 0; fine && i < kDatagrams; ++i) fine = cost_of_pair(fd, message) && wait_for(told);
+  if (!fine) {
+    std::perror("udp_cost");
+    return 1;
   }
   std::printf("%d\n", kDatagrams);
   return 0;

@@ -15,7 +15,8 @@ status=$?
 callgrind_annotate "$profile" | awk -v calls="$calls" -v limit=$limit '
   /PROGRAM TOTALS/ {
     gsub(",", "")
-    printf "instructions per recvfrom() and sendto(): %.0f; at most %d: %s\n", $1 / calls, limit,
-      $1 / calls > limit ? "not reached" : "reached"
-    exit $1 / calls > limit
+    each = $1 / calls
+    missed = each > limit
+    printf "instructions per recvfrom() and sendto(): %.0f; at most %d: %s\n", each, limit, missed ? "not reached" : "reached"
+    exit missed
   }'
