@@ -55,8 +55,11 @@ class FrameRing {
   /// and is counted. Errors, of the first frame: EAGAIN, EMSGSIZE, ENETDOWN, ENODEV, EINVAL.
   virtual Result<std::size_t> send(std::span<const OutgoingFrame> frames) = 0;
 
-  /// Readable while a frame waits, or something has happened that look() tells. -1 after forget().
+  /// Readable, while somebody listens, when a frame waits, or something has happened that look() tells. -1 after
+  /// forget().
   [[nodiscard]] virtual int descriptor() const = 0;
+  /// To be called before and after descriptor() is waited for. False: it cannot be, EMFILE and the like. Any thread.
+  virtual bool listen(bool /*on*/) { return true; }
   /// Takes what has happened to the interface. False: it is gone.
   virtual bool look() = 0;
 

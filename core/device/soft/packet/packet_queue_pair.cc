@@ -115,6 +115,7 @@ void PacketQueuePair::watch_ring() {
     std::lock_guard guard(gate->lock);
     if (gate->queue_pair == nullptr) return;
     gate->queue_pair->look();
+    gate->queue_pair->ring_->listen(false);  // before fire(): who arms in between is heard by that
     gate->queue_pair->receive_queue().fire();
   });
 }
@@ -126,11 +127,15 @@ void PacketQueuePair::arm() {
   }
   // A frame that is half delivered is not in the ring's descriptor.
   if (segmented_ && !receives_.empty()) return receive_queue().fire();
-  if (watch_ != 0 && ring_->descriptor() >= 0) receive_queue().completion_channel()->rearm(watch_);
+  if (watch_ == 0 || ring_->descriptor() < 0) return;
+  if (!ring_->listen(true)) return receive_queue().fire();  // who cannot be woken must not sleep
+  receive_queue().completion_channel()->rearm(watch_);
 }
 
 void PacketQueuePair::disarm() {
-  if (watch_ != 0 && ring_->descriptor() >= 0) receive_queue().completion_channel()->disarm(watch_);
+  if (watch_ == 0 || ring_->descriptor() < 0) return;
+  receive_queue().completion_channel()->disarm(watch_);
+  ring_->listen(false);
 }
 
 void PacketQueuePair::look() {

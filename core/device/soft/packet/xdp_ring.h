@@ -27,6 +27,7 @@ class XdpRing final : public FrameRing {
   void pop() override;
   Result<std::size_t> send(std::span<const OutgoingFrame> frames) override;
   [[nodiscard]] int descriptor() const override { return epoll_.get(); }
+  bool listen(bool on) override;
   bool look() override;
   Counters counters() override;
   [[nodiscard]] unsigned number() const override { return packets_->number(); }
@@ -35,7 +36,6 @@ class XdpRing final : public FrameRing {
  private:
   enum class From { nothing, socket, packets };
   XdpRing(XdpPath& path, std::vector<XdpSocket> sockets) : path_(path), sockets_(std::move(sockets)) {}
-  Status watch();
   bool read_sockets();
   std::uint64_t wallclock_ns(std::uint64_t monotonic_ns);
 
