@@ -50,13 +50,15 @@ VmaLogLevel as_vma_level(LogLevel level) {
   return VmaLogLevel::none;
 }
 
-/// One budget serves reading, polling and epoll: the longer one of the two that VMA has.
-runtime::SpinPolicy spin_policy_of(const config::VmaConfig& config) {
+/// What somebody asked for is kept to; VMA's own numbers are where we begin.
+void set_spin_policies(const config::VmaConfig& config) {
+  const config::VmaConfig defaults;
   const Nanos reading = config.rx_poll < 0 ? kForEver : config.rx_poll * kLook;
   const Nanos polling = config.select_poll < 0 ? kForEver : Nanos(std::chrono::microseconds(config.select_poll));
-  const config::VmaConfig defaults;
-  const bool is_default = config.rx_poll == defaults.rx_poll && config.select_poll == defaults.select_poll;
-  return {.polling_time = std::max(reading, polling), .adaptive = is_default};
+  set_spin_policy(runtime::WaitFor::operation,
+                  {.polling_time = reading, .adaptive = config.rx_poll == defaults.rx_poll});
+  set_spin_policy(runtime::WaitFor::readiness,
+                  {.polling_time = polling, .adaptive = config.select_poll == defaults.select_poll});
 }
 
 std::string command_line() {
@@ -80,7 +82,7 @@ std::string time_text() {
 
 Process::Process()
     : config(config::load_vma_config(trusted_environment(), report_early)), log(config, monotonic_now()) {
-  runtime::set_spin_policy(spin_policy_of(config));
+  set_spin_policies(config);
   runtime::vma_statistics.configure(config.stats_shmem_dir, config.stats_fd_num);
 }
 

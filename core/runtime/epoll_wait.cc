@@ -161,7 +161,7 @@ Result<int> EpollSet::spin(std::span<epoll_event> events, Nanos deadline, HeldSi
   if (members == 0) return 0;
   const auto rounds_per_kernel_look =
       static_cast<unsigned>(std::max<std::size_t>(1, kLooksPerKernelLook / std::max<std::size_t>(1, hot_count())));
-  Spinner spinner(deadline, signals, rounds_per_kernel_look);
+  Spinner spinner(WaitFor::readiness, deadline, signals, rounds_per_kernel_look);
   unsigned round = 0;
   while (spinner.again()) {
     Result<int> ready = look(events, ++round % rounds_per_kernel_look == 0, nullptr);
@@ -194,7 +194,7 @@ Result<int> EpollSet::arm_and_sleep(std::span<pollfd> waited, std::span<epoll_ev
     if (!due_.empty()) deadline = std::min(deadline, due_.begin()->first);
     if (hot_count_ > 0) deadline = std::min(deadline, monotonic_now() + kBlindSleep);
   }
-  const Result<int> woken = sleep_until(waited, deadline, mask);
+  const Result<int> woken = sleep_until(WaitFor::readiness, waited, deadline, mask);
   return woken ? Result<int>(0) : woken;
 }
 

@@ -137,7 +137,7 @@ Result<int> PollCall::spin(Nanos deadline, HeldSignals& signals) {
   constexpr std::size_t kLooksPerKernelLook = 16;
   const auto rounds_per_kernel_look =
       static_cast<unsigned>(std::max<std::size_t>(1, kLooksPerKernelLook / members_.size()));
-  Spinner spinner(deadline, signals, rounds_per_kernel_look);
+  Spinner spinner(WaitFor::readiness, deadline, signals, rounds_per_kernel_look);
   unsigned round = 0;
   while (spinner.again()) {
     Result<int> ready = look(++round % rounds_per_kernel_look == 0, nullptr);
@@ -180,7 +180,7 @@ void PollCall::take_doorbells() {
 Result<int> PollCall::wait_beside_kernel(std::span<pollfd> waited, Nanos wake_at, const sigset_t* mask) {
   const std::span<pollfd> kernel_part = waited.last(kernel_.size());
   std::copy(kernel_.begin(), kernel_.end(), kernel_part.begin());
-  Result<int> woken = sleep_until(waited, wake_at, mask);
+  Result<int> woken = sleep_until(WaitFor::readiness, waited, wake_at, mask);
   if (woken) std::copy(kernel_part.begin(), kernel_part.end(), kernel_.begin());
   return woken;
 }

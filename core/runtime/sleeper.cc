@@ -12,7 +12,6 @@
 
 #include "core/base/unique_fd.h"
 #include "core/runtime/held_signals.h"
-#include "core/runtime/spin_policy.h"
 
 namespace ringsock::runtime {
 
@@ -72,10 +71,10 @@ Result<int> poll_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* ma
   return ready;
 }
 
-Result<int> sleep_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* mask) {
+Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, const sigset_t* mask) {
   const Nanos begun = monotonic_now();
   const Result<int> woken = poll_until(fds, deadline, mask);
-  if (woken && *woken > 0) note_sleep(monotonic_now() - begun);
+  if (woken && *woken > 0) note_sleep(what, monotonic_now() - begun);
   return woken;
 }
 

@@ -10,6 +10,7 @@
 #include "core/base/clock.h"
 #include "core/base/result.h"
 #include "core/runtime/endpoint.h"
+#include "core/runtime/spin_policy.h"
 
 namespace ringsock::runtime {
 
@@ -64,8 +65,9 @@ inline timespec to_timespec(Nanos duration) {
 /// @return as ppoll: the number of ready entries, 0 once the deadline has passed.
 Result<int> poll_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* mask);
 
-/// The same for a thread that has spun in vain: its next spins learn how long this took (SpinHistory::slept()).
-Result<int> sleep_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* mask);
+/// The same for a thread that has spun in vain: its next spins for the same learn how long this took
+/// (SpinHistory::slept()).
+Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, const sigset_t* mask);
 
 /// Whether a call that a signal handler interrupted should go on, as recv(2) does: yes when every handler of the
 /// process was installed with SA_RESTART. Some 10 us; for blocking calls without a time-out, never for pollers.

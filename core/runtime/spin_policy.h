@@ -12,14 +12,22 @@
 
 namespace ringsock::runtime {
 
-/// How blocking calls spend their time before they sleep. Set from the configuration.
+/// What a call waits for. VMA has a polling time for each.
+enum class WaitFor {
+  operation,  ///< recv(2), send(2), accept(2) ...: that one endpoint can do it
+  readiness,  ///< poll(2), select(2), epoll_wait(2)
+};
+
+/// How calls spend their time before they sleep. Set from the configuration.
 struct SpinPolicy {
   Nanos polling_time{10'000};
   /// Spin less after spins that did not pay. Off when somebody asked for this very polling time.
   bool adaptive = true;
 };
+void set_spin_policy(WaitFor what, SpinPolicy policy);
+/// For all calls.
 void set_spin_policy(SpinPolicy policy);
-SpinPolicy spin_policy();
+SpinPolicy spin_policy(WaitFor what);
 
 /// What the threads of a process have learnt about their CPUs: whether others want them. Shared, relaxed: a hint.
 ///
@@ -192,12 +200,12 @@ class BasicSpinner {
 };
 
 /// What the calling thread learns from a sleep that something ended, not a time-out.
-void note_sleep(Nanos duration);
+void note_sleep(WaitFor what, Nanos duration);
 
 /// The spinner of this process and thread.
 class Spinner : public BasicSpinner<RealMachine> {
  public:
-  Spinner(Nanos deadline, HeldSignals& signals, unsigned stride = kDefaultStride);
+  Spinner(WaitFor what, Nanos deadline, HeldSignals& signals, unsigned stride = kDefaultStride);
 };
 
 }  // namespace ringsock::runtime

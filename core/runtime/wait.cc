@@ -20,7 +20,7 @@ Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos dead
   Nanos wake_at = std::min(deadline, endpoint.deadline());
   if (bell < 0) wake_at = std::min(wake_at, monotonic_now() + kBlindSleep);
 
-  const Result<int> ready = sleep_until(entries, wake_at, mask);
+  const Result<int> ready = sleep_until(WaitFor::operation, entries, wake_at, mask);
   watch.leave();
   if (!ready) {
     const bool restarts = ready.error().code == EINTR && deadline == Nanos::max() && handlers_restart_calls();

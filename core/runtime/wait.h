@@ -43,7 +43,7 @@ auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadlin
   auto answer = attempt();
   HeldSignals signals(nullptr);
   while (would_block(answer)) {
-    Spinner spinner(deadline, signals);
+    Spinner spinner(WaitFor::operation, deadline, signals);
     while (spinner.again()) {
       answer = attempt();
       if (!would_block(answer)) {

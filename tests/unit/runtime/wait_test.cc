@@ -11,6 +11,7 @@
 #include "core/runtime/epoll_set.h"
 #include "core/runtime/poll_set.h"
 #include "core/runtime/sleeper.h"
+#include "core/runtime/spin_policy.h"
 #include "tests/fakes/fake_endpoint.h"
 
 namespace ringsock::runtime {
@@ -220,6 +221,45 @@ TEST(Wait, AHandlerWithSaRestartInterruptsOnlyWaitsWithATimeOut) {
   });
   EXPECT_TRUE(wait_for(*fake, EPOLLIN));
   peer.join();
+}
+
+TEST(Wait, OperationsAndReadinessHaveAPollingTimeEach) {
+  // Without one: a first look, the few before the clock is read, one when armed, one at the end.
+  constexpr int kFew = 40;
+  const auto looks_of = [](auto call) {
+    OpenFake fake;
+    call(fake);
+    return fake->looks();
+  };
+  // Where others want the CPU, a spin may be given up at once, or take turns with them although it has no time.
+  const auto spins = [&](auto call) {
+    int tries = 0;
+    while (++tries < 1000 && looks_of(call) < kFew) {
+    }
+    return tries < 1000;
+  };
+  const auto sleeps_at_once = [&](auto call) {
+    int tries = 0;
+    while (++tries < 1000 && looks_of(call) >= kFew) {
+    }
+    return tries < 1000;
+  };
+  const auto receive = [](OpenFake& fake) { EXPECT_EQ(wait_for(*fake, EPOLLIN, 1ms).error().code, EAGAIN); };
+  const auto poll = [](OpenFake& fake) {
+    std::array<pollfd, 1> entry{{{fake.fd(), POLLIN, 0}}};
+    EXPECT_EQ(*poll_endpoints(entry, 1ms, nullptr), 0);
+  };
+
+  set_spin_policy(WaitFor::operation, {.polling_time = 1h, .adaptive = false});
+  set_spin_policy(WaitFor::readiness, {.polling_time = 0ns, .adaptive = false});
+  EXPECT_TRUE(spins(receive));
+  EXPECT_TRUE(sleeps_at_once(poll));
+
+  set_spin_policy(WaitFor::operation, {.polling_time = 0ns, .adaptive = false});
+  set_spin_policy(WaitFor::readiness, {.polling_time = 1h, .adaptive = false});
+  EXPECT_TRUE(sleeps_at_once(receive));
+  EXPECT_TRUE(spins(poll));
+  set_spin_policy({});
 }
 
 TEST(Wait, ABlockedReaderWithoutTrafficUsesNoCpu) {
