@@ -1,0 +1,91 @@
+// A socket over rings in several epoll sets.
+#include <sys/epoll.h>
+
+#include <array>
+
+#include "tests/vma/udp_fixture.h"
+
+namespace ringsock::vma_tests {
+namespace {
+
+/// An epoll set that is closed by libc's close().
+class Set {
+ public:
+  Set() : fd_(::epoll_create1(0)) {}
+  Set(const Set&) = delete;
+  Set& operator=(const Set&) = delete;
+  ~Set() { ::close(fd_); }
+  operator int() const { return fd_; }
+
+  void add(int member, std::uint32_t events = EPOLLIN) const {
+    epoll_event event{.events = events, .data = {.fd = member}};
+    ASSERT_EQ(::epoll_ctl(fd_, EPOLL_CTL_ADD, member, &event), 0) << std::strerror(errno);
+  }
+  void remove(int member) const { ASSERT_EQ(::epoll_ctl(fd_, EPOLL_CTL_DEL, member, nullptr), 0); }
+  /// The one descriptor that is ready, -1 when none is.
+  [[nodiscard]] int wait(int milliseconds = 5000) const {
+    std::array<epoll_event, 4> events{};
+    const int count = ::epoll_wait(fd_, events.data(), 4, milliseconds);
+    EXPECT_LE(count, 1);
+    return count > 0 ? events[0].data.fd : -1;
+  }
+
+ private:
+  const int fd_;
+};
+
+class UdpSets : public Udp {
+ protected:
+  void SetUp() override {
+    bind_anywhere(socket_);
+    get_acquainted(socket_);
+  }
+  void ask() { ASSERT_EQ(socket_.send_to(echo_, "answer"), 6); }
+  void read_answer() { EXPECT_EQ(socket_.receive(nullptr, MSG_DONTWAIT), "answer"); }
+};
+INSTANTIATE_TEST_SUITE_P(Versions, UdpSets, both_versions(), name_of_version);
+
+TEST_P(UdpSets, EachOfTwoSetsTellsOfASocketThatIsInBoth) {
+  const Set one, two;
+  one.add(socket_);
+  two.add(socket_);
+  for (int round = 0; round < 4; ++round) {
+    ask();
+    EXPECT_EQ(one.wait(), socket_);
+    EXPECT_EQ(two.wait(), socket_);
+    read_answer();
+    EXPECT_EQ(one.wait(0), -1);
+    EXPECT_EQ(two.wait(0), -1);
+  }
+  one.remove(socket_);
+  ask();
+  EXPECT_EQ(two.wait(), socket_);
+  EXPECT_EQ(one.wait(0), -1);
+}
+
+TEST_P(UdpSets, PollTellsOfASetThatHoldsASocket) {
+  const Set set;
+  set.add(socket_);
+  pollfd entry{set, POLLIN, 0};
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+  ask();
+  EXPECT_EQ(::poll(&entry, 1, 5000), 1);
+  read_answer();
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+}
+
+TEST_P(UdpSets, AnEdgeIsToldOnceInEachSet) {
+  const Set one, two;
+  one.add(socket_, EPOLLIN | EPOLLET);
+  two.add(socket_, EPOLLIN | EPOLLET);
+  for (int round = 0; round < 4; ++round) {
+    ask();
+    EXPECT_EQ(one.wait(), socket_);
+    EXPECT_EQ(two.wait(), socket_);
+    EXPECT_EQ(one.wait(0), -1);
+    EXPECT_EQ(two.wait(0), -1);
+  }
+}
+
+}  // namespace
+}  // namespace ringsock::vma_tests
