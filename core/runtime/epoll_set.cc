@@ -26,6 +26,8 @@ constexpr std::uint32_t kAllowedWithExclusive =
 /// Rounds that a new member may do nothing before it gets cold, out of kIdleRounds (epoll_wait.cc): a connection that
 /// was just accepted mostly has something to say.
 constexpr std::uint64_t kGraceRounds = 8;
+/// As many as the kernel's.
+constexpr int kDeepestNesting = 5;
 /// More than there are threads that wait for one set when it is adopted.
 constexpr int kRingsAfterAdoption = 64;
 
@@ -198,19 +200,39 @@ Status EpollSet::control_endpoint(int op, int fd, Ref endpoint, const epoll_even
   return ok();
 }
 
-/// The kernel finds cycles and excessive depth (ELOOP), because doorbells of a set are epoll descriptors. Without a
-/// lock: two threads may be adding two sets to each other.
+/// The kernel finds cycles and excessive depth (ELOOP), because doorbells of a set are epoll descriptors. Those below
+/// them, of sockets and rings, are too, so it may also find too deep what is not: such a set is not heard of, but
+/// looked at. Under nesting_lock.
 Status EpollSet::check_nesting(EpollSet& inner) {
   for (const int fd : inner.arm().fd) {
     const epoll_event event{EPOLLIN | EPOLLET, {.fd = fd}};
     Status added = control_descriptor(doorbells_.get(), EPOLL_CTL_ADD, fd, &event);
-    if (!added && added.error().code != EEXIST) return added;
+    if (added || added.error().code == EEXIST) continue;
+    if (added.error().code != ELOOP || inner.reaches(*this, kDeepestNesting)) return added;
   }
   return ok();
 }
 
+/// Whether `other` is in this set, however deep, or is itself; true as well when there are more than `levels` levels.
+bool EpollSet::reaches(const EpollSet& other, int levels) {
+  if (this == &other || levels == 0) return true;
+  std::vector<Ref> inner;
+  {
+    const std::lock_guard guard(lock_);
+    for (const auto& [key, member] : members_) {
+      if (key.first->as_epoll_set() != nullptr) inner.push_back(Ref::share(*key.first));
+    }
+  }
+  return std::any_of(inner.begin(), inner.end(),
+                     [&](const Ref& set) { return set->as_epoll_set()->reaches(other, levels - 1); });
+}
+
 Status EpollSet::add(int fd, Ref endpoint, const epoll_event& event) {
+  // Two threads may be adding two sets to each other.
+  static constinit Mutex nesting_lock;
+  std::unique_lock<Mutex> nesting;
   if (EpollSet* inner = endpoint->as_epoll_set()) {
+    nesting = std::unique_lock(nesting_lock);
     Status nested = check_nesting(*inner);
     if (!nested) return nested;
   }
@@ -333,7 +355,7 @@ void EpollSet::ring_uncounted_sleepers() {
 }
 
 /// Announces to the member's endpoint that somebody will sleep, and has the kernel listen to its doorbells.
-/// @return false when the kernel cannot (ENOSPC, ENOMEM): the member must stay hot.
+/// @return false when the kernel cannot (ENOSPC, ENOMEM, ELOOP): the member must stay hot.
 bool EpollSet::arm_member(EpollMember& member) {
   const WaitFds before = member.doorbells_;
   member.doorbells_ = member.endpoint_->arm();
@@ -344,6 +366,7 @@ bool EpollSet::arm_member(EpollMember& member) {
   for (const int fd : member.doorbells_.fd) {
     if (fd >= 0 && !register_doorbell(fd, *member.endpoint_)) all = false;
   }
+  member.is_deaf_ = !all;
   return all;
 }
 

@@ -54,6 +54,7 @@ class EpollMember final : public Watch, public ListNode<EpollSet> {
   epoll_event event_{};
   bool enabled_ = true;              ///< false once EPOLLONESHOT has fired
   bool armed_ = false;               ///< while hot: its doorbells are known to be armed
+  bool is_deaf_ = false;             ///< the kernel would not have its doorbells: it stays hot
   std::uint32_t seen_ = 0;           ///< conditions that were reported and have held since
   std::uint32_t seen_activity_ = 0;  ///< Endpoint::activity() when they were
   std::uint32_t found_ = 0;          ///< by the latest reportable()
@@ -131,6 +132,7 @@ class EpollSet final : public Endpoint {
   Status control_endpoint(int op, int fd, Ref endpoint, const epoll_event* event);
   Status control_kernel(int op, int fd, const epoll_event* event);
   Status check_nesting(EpollSet& inner);
+  bool reaches(const EpollSet& other, int levels);
   Status add(int fd, Ref endpoint, const epoll_event& event);
   Status modify(EpollMember& member, const epoll_event& event);
   void remove(Members::iterator place, Departed& departed);

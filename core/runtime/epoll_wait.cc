@@ -284,8 +284,12 @@ void EpollSet::woken() noexcept {
 Nanos EpollSet::deadline() noexcept {
   const std::lock_guard guard(lock_);
   Nanos earliest = due_.empty() ? Nanos::max() : due_.begin()->first;
-  hot_.for_each([&earliest](EpollMember& member) { earliest = std::min(earliest, member.endpoint_->deadline()); });
-  return earliest;
+  bool is_deaf = false;
+  hot_.for_each([&](EpollMember& member) {
+    earliest = std::min(earliest, member.endpoint_->deadline());
+    is_deaf = is_deaf || member.is_deaf_;
+  });
+  return is_deaf ? std::min(earliest, monotonic_now() + kBlindSleep) : earliest;
 }
 
 }  // namespace ringsock::runtime

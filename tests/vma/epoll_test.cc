@@ -1,4 +1,4 @@
-// A socket over rings in several epoll sets.
+// A socket over rings in several epoll sets, and sets within sets.
 #include <sys/epoll.h>
 
 #include <array>
@@ -61,6 +61,43 @@ TEST_P(UdpSets, EachOfTwoSetsTellsOfASocketThatIsInBoth) {
   ask();
   EXPECT_EQ(two.wait(), socket_);
   EXPECT_EQ(one.wait(0), -1);
+}
+
+TEST_P(UdpSets, ASetWithinASetIsReadyWhenItsSocketIs) {
+  const Set inner, outer;
+  inner.add(socket_);
+  outer.add(inner);
+  for (int round = 0; round < 4; ++round) {
+    EXPECT_EQ(outer.wait(0), -1);
+    ask();
+    EXPECT_EQ(outer.wait(), inner);
+    EXPECT_EQ(inner.wait(), socket_);
+    read_answer();
+  }
+}
+
+TEST_P(UdpSets, ASetCannotHoldItselfByWayOfAnother) {
+  const Set inner, outer;
+  inner.add(socket_);
+  outer.add(inner);
+  epoll_event event{.events = EPOLLIN, .data = {}};
+  EXPECT_EQ(::epoll_ctl(inner, EPOLL_CTL_ADD, outer, &event), -1);
+  EXPECT_EQ(errno, ELOOP);
+  ask();
+  EXPECT_EQ(outer.wait(), inner);
+}
+
+TEST_P(UdpSets, ASocketThatComesToTheInnerSetLaterIsHeardOfByTheOuterOne) {
+  const Set inner, middle, outer;
+  outer.add(middle);
+  middle.add(inner);
+  inner.add(socket_);
+  for (int round = 0; round < 4; ++round) {
+    ask();
+    EXPECT_EQ(outer.wait(), middle);
+    read_answer();
+    EXPECT_EQ(outer.wait(0), -1);
+  }
 }
 
 TEST_P(UdpSets, PollTellsOfASetThatHoldsASocket) {
