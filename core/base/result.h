@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -33,6 +34,31 @@ class [[nodiscard]] Result {
 
  private:
   std::variant<T, Error> v_;
+};
+
+/// What fits into a register is returned in two, not in memory: every call on the data path has such a result.
+template <class T>
+requires(std::is_trivially_copyable_v<T>&& std::is_trivially_default_constructible_v<T> &&
+         sizeof(T) <= sizeof(const char*)) class [[nodiscard]] Result<T> {
+ public:
+  using value_type = T;
+  Result(T value) : value_(value) {}
+  Result(Error error) : where_(error.where), code_(error.code) {}
+  explicit operator bool() const { return code_ == 0; }
+  T& operator*() & { return value_; }
+  const T& operator*() const& { return value_; }
+  T&& operator*() && { return std::move(value_); }
+  T* operator->() { return &value_; }
+  const T* operator->() const { return &value_; }
+  /// Only valid when the result is an error.
+  Error error() const { return {code_, where_}; }
+
+ private:
+  union {
+    T value_;
+    const char* where_;
+  };
+  int code_ = 0;
 };
 
 /// Success without a value: `return Result<void>{};` or `return ok();`.
