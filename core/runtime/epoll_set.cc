@@ -200,15 +200,15 @@ Status EpollSet::control_endpoint(int op, int fd, Ref endpoint, const epoll_even
   return ok();
 }
 
-/// The kernel finds cycles and excessive depth (ELOOP), because doorbells of a set are epoll descriptors. Those below
-/// them, of sockets and rings, are too, so it may also find too deep what is not: such a set is not heard of, but
-/// looked at. Under nesting_lock.
+/// Whether it may hold `inner`. Under nesting_lock. Errors: ELOOP a cycle, or too deep; EPERM, ENOSPC, ENOMEM.
+/// The doorbells of a set are epoll descriptors, and so are those of sockets and rings below them: the kernel may find
+/// too deep what the caller's sets are not. Such a set is not heard of, but looked at (EpollMember::is_deaf_).
 Status EpollSet::check_nesting(EpollSet& inner) {
+  if (inner.reaches(*this, kDeepestNesting)) return Error{ELOOP, "epoll_ctl"};
   for (const int fd : inner.arm().fd) {
     const epoll_event event{EPOLLIN | EPOLLET, {.fd = fd}};
     Status added = control_descriptor(doorbells_.get(), EPOLL_CTL_ADD, fd, &event);
-    if (added || added.error().code == EEXIST) continue;
-    if (added.error().code != ELOOP || inner.reaches(*this, kDeepestNesting)) return added;
+    if (!added && added.error().code != EEXIST && added.error().code != ELOOP) return added;
   }
   return ok();
 }
