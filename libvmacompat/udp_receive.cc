@@ -37,7 +37,9 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (rings_are_due_.load(std::memory_order_relaxed)) [[unlikely]]
     move_rings();
   if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0) return receive_from_kernel(message, flags);
-  if (is_kernel_due()) {
+  const bool has_older =
+      older_arrivals_.load(std::memory_order_relaxed) != 0 && has_arrivals_.load(std::memory_order_relaxed);
+  if (!has_older && is_kernel_due()) {
     auto from_kernel = receive_from_kernel(message, flags);
     if (!runtime::would_block(from_kernel)) return from_kernel;
   }
@@ -68,6 +70,8 @@ Result<ssize_t> UdpSocket::receive_from_ring(msghdr& message, int flags) {
   if ((flags & MSG_PEEK) == 0) {
     count_received(payload.size());
     arrivals_.pop();
+    if (const std::size_t older = older_arrivals_.load(std::memory_order_relaxed); older != 0) [[unlikely]]
+      older_arrivals_.store(older - 1, std::memory_order_relaxed);
     show_queue();
     if (arrivals_.empty()) has_arrivals_.store(false, std::memory_order_relaxed);
   }

@@ -223,6 +223,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
 
   BiasedMutex receive_lock_;
   ArrivalQueue arrivals_;
+  std::atomic<std::size_t> older_arrivals_{0};  ///< of these, the first ones, older than what the kernel socket has
   RingChoice receive_choice_;
   ReceiveOptions receive_options_;
   std::vector<Membership> source_filters_;         ///< memberships that do not want all
