@@ -543,22 +543,33 @@ bool Connection::poll() {
       fail(EIO);
       return true;
     }
-    if (count == 0) {
-      post_owed_receives();
-      return changed;
-    }
-    if (owed_receives_ + static_cast<unsigned>(count) > kReceiveBatch) post_owed_receives();
+    if (count == 0) return post_owed_receives() || changed;
+    if (owed_receives_ + static_cast<unsigned>(count) > kReceiveBatch) changed |= post_owed_receives();
     for (int i = 0; i < count; ++i) changed |= handle(completions[i]);
+    if (has_control_) changed |= post_owed_receives();
     if (count < kBatch) return changed;
   }
 }
 
 /// A receive that a message has used up is posted again when there is nothing more urgent to do: the peer has no credit
-/// for it before announce_if_due() gives it one. What has come without a credit is posted again at once.
-void Connection::post_owed_receives() {
-  if (owed_receives_ == 0) return;
-  const Status posted = post_receives(std::exchange(owed_receives_, 0u));
-  if (!posted && !closing_.load(std::memory_order_relaxed) && !peer_disconnected()) fail(ECONNRESET);
+/// for it before announce_if_due() gives it one. What has come without a credit is posted again at once. True when the
+/// queue pair takes none any more.
+bool Connection::post_owed_receives() {
+  has_control_ = false;
+  if (owed_receives_ == 0) return false;
+  if (post_receives(std::exchange(owed_receives_, 0u))) return false;
+  if (closing_.load(std::memory_order_relaxed) || peer_disconnected()) return false;
+  note_flush();
+  return true;
+}
+
+/// Why the queue pair has come to its end is not known yet.
+void Connection::note_flush() {
+  if (device_.works_in_background()) {
+    flushed_.store(true, std::memory_order_release);
+  } else {
+    fail(ECONNRESET);
+  }
 }
 
 bool Connection::handle(const ibv_wc& completion) {
@@ -597,7 +608,7 @@ bool Connection::handle_failed(const ibv_wc& completion) {
   const bool is_data = (completion.wr_id & (kReceiveId | kControlId | kEndId)) == 0;
   // Lost bytes that the application was told were sent are a reset, whatever else has happened.
   if (completion.status == IBV_WC_WR_FLUSH_ERR && device_.works_in_background() && !is_data) {
-    flushed_.store(true, std::memory_order_release);
+    note_flush();
     return true;
   }
   if (failure() == 0)
@@ -637,7 +648,7 @@ bool Connection::handle_message(std::uint32_t word) {
 }
 
 bool Connection::handle_control(const wire::RsMessage& message) {
-  post_owed_receives();
+  has_control_ = true;
   switch (message.opcode) {
     case wire::RsOpcode::sgl:
       send_window_.set_limit(message.value);

@@ -180,7 +180,8 @@ class Connection {
   bool was_posted(int error);
   int post_as_write_and_send(ibv_send_wr& request);
 
-  void post_owed_receives();
+  bool post_owed_receives();
+  void note_flush();
   bool handle(const ibv_wc& completion);
   void handle_sent(std::uint64_t id);
   bool handle_failed(const ibv_wc& completion);
@@ -250,6 +251,7 @@ class Connection {
   std::atomic<bool> suspended_{false};
   std::uint32_t own_sgl_next_ = 1;  ///< where the peer's next announcement will be
   std::vector<wire::PeerIomap> own_iomap_;
+  bool has_control_ = false;    ///< among these is one that came without a credit
   unsigned owed_receives_ = 0;  ///< used up and not posted again yet, at most kReceiveBatch
   std::vector<ibv_recv_wr> receive_requests_;
   std::vector<ibv_sge> word_pieces_;         ///< words_by_send_: the buffers of receive_requests_

@@ -35,7 +35,8 @@ std::string be16(std::size_t value) {
 /// RFC 1071.
 std::uint16_t checksum(const std::string& bytes) {
   std::uint32_t sum = 0;
-  for (std::size_t i = 0; i < bytes.size(); ++i) sum += static_cast<std::uint8_t>(bytes[i]) << (i % 2 == 0 ? 8 : 0);
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    sum += std::uint32_t{static_cast<std::uint8_t>(bytes[i])} << (i % 2 == 0 ? 8 : 0);
   while (sum >> 16 != 0) sum = (sum & 0xffff) + (sum >> 16);
   return static_cast<std::uint16_t>(~sum);
 }
@@ -66,7 +67,9 @@ class Frames {
  private:
   std::size_t below(std::size_t limit) { return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random_); }
 
-  std::string ethernet(int type, const std::string& packet) const { return ours_ + theirs_ + be16(type) + packet; }
+  std::string ethernet(std::size_t type, const std::string& packet) const {
+    return ours_ + theirs_ + be16(type) + packet;
+  }
   std::string datagram() {
     const std::string data(below(64), 'd');
     // Without a sum, which IPv4 allows.
@@ -91,7 +94,7 @@ class Frames {
     bytes.replace(at + 10, 2, be16(checksum(bytes.substr(at, length))));
   }
   static void mend_v4_sum(std::string& frame) {
-    const std::size_t length = frame.size() > 14 ? static_cast<std::size_t>(frame[14] & 15) * 4 : 0;
+    const std::size_t length = frame.size() > 14 ? std::size_t{static_cast<std::uint8_t>(frame[14])} % 16 * 4 : 0;
     if (length >= 20 && frame.size() >= 14 + length && frame.substr(12, 2) == be16(ETHERTYPE_IP))
       set_v4_sum(frame, 14, length);
   }
@@ -137,7 +140,7 @@ class Frames {
                         v6(IPPROTO_HOPOPTS, bytes_of({IPPROTO_UDP, 0, 1, 4, 0, 0, 0, 0}) + datagram_v6()));
       },
       [this] { return ethernet(ETHERTYPE_VLAN, be16(5) + be16(ETHERTYPE_IP) + v4(IPPROTO_UDP, 0, "", datagram())); },
-      [this] { return ethernet(static_cast<int>(below(65536)), std::string(below(60), 'x')); },
+      [this] { return ethernet(below(65536), std::string(below(60), 'x')); },
   };
 };
 
