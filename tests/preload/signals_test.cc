@@ -27,6 +27,7 @@ TEST_P(PreloadedSignals, OneInterruptsAWait) {
 }
 
 TEST_P(PreloadedSignals, WithSaRestartAReadGoesOnAndAPollDoesNot) {
+  if (support::kDelaysHandlers) GTEST_SKIP() << "ThreadSanitizer delays the handler";
   const Disposition handler(SIGUSR1, support::count_handled, SA_RESTART);
   const bool is_read = GetParam().call == support::wait_in_recv;
   const auto send = [&] {
