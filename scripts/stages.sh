@@ -36,10 +36,8 @@ run_tests() {
 # benchmarks, are not optimised: they compile in half the time.
 plain_flags="-O2 -g" tests_flags="-O0 -g1"
 export TESTS_CXXFLAGS=
-plain_build() {
-  TESTS_CXXFLAGS=$tests_flags configure_in "$build_root/gcc" gcc g++ "$plain_flags" --enable-werror &&
-    build_and_install "$build_root/gcc"
-}
+plain_configure() { TESTS_CXXFLAGS=$tests_flags configure_in "$build_root/gcc" gcc g++ "$plain_flags" --enable-werror; }
+plain_build() { plain_configure && build_and_install "$build_root/gcc"; }
 
 # counted LOG COMMAND...: a command that is one check.
 counted() {
@@ -188,7 +186,8 @@ stage_tidy() {
     skip_reason="no source file changed lately"
     return 77
   fi
-  run_logged "clang-tidy on ${#files[@]} files" "$log" env -C "$root" bash -c \
-    'printf "%s\0" "${@:2}" | xargs -0 -n 1 -P "$1" sh -c '\''clang-tidy --quiet "$0" -- -std=c++20 -I. -Iinclude -D_GNU_SOURCE -DSYSCONFDIR="\"/etc\"" $(pkg-config --cflags libnl-3.0)'\' \
+  plain_configure || return 1
+  run_logged "clang-tidy on ${#files[@]} files" "$log" env -C "$root" CONFIGURED="$build_root/gcc" bash -c \
+    'printf "%s\0" "${@:2}" | xargs -0 -n 1 -P "$1" sh -c '\''clang-tidy --quiet "$0" -- -std=c++20 -I. -Iinclude -I"$CONFIGURED" -D_GNU_SOURCE -DSYSCONFDIR="\"/etc\"" $(pkg-config --cflags libnl-3.0)'\' \
     tidy "$jobs" "${files[@]}" && passed=$((passed + 1))
 }
