@@ -5,7 +5,6 @@
 
 #include <array>
 #include <csignal>
-#include <ctime>
 #include <thread>
 
 #include "core/runtime/epoll_set.h"
