@@ -127,8 +127,7 @@ Status Connection::make_queue_pair(verbs::ConnectionId& id) {
     settings_.inline_bytes = std::min<std::uint32_t>(granted, INT32_MAX);
   }
   max_inline_ = settings_.inline_bytes;
-  max_parts_ = std::max(2u, attr.cap.max_send_sge);
-  gather_.resize(max_parts_);
+  gather_.resize(std::max(2u, attr.cap.max_send_sge));
   return ok();
 }
 
@@ -226,10 +225,12 @@ std::size_t Connection::send(IoCursor& data) {
 /// message costs so little that they would show.
 std::size_t Connection::send_inline(IoCursor& data) {
   std::size_t sent = 0;
-  while (!data.done() && send_window_.can_send() && data_slots() > 0) {
+  while (!data.done() && data_slots() > 0) {
+    const std::uint32_t room = send_window_.room();
+    if (room == 0) break;
     ibv_send_wr& request = data_request_;
     // Gather the next message without passing the end of the peer's buffer.
-    const std::uint32_t length = gather_inline(data, std::min({send_window_.room(), kPieceBytes, max_inline_}));
+    const std::uint32_t length = gather_inline(data, std::min({room, kPieceBytes, max_inline_}));
     address_data_request(length);
     request.send_flags = IBV_SEND_INLINE;
     if (++unsignalled_ >= signal_every_) {
@@ -253,7 +254,7 @@ std::size_t Connection::send_with_ring(IoCursor& data) {
     const std::uint32_t inline_limit = std::min(max_inline_, room);
     std::uint32_t length = 0;
     std::uint32_t ring_bytes = 0;
-    if (data.fits(inline_limit, max_parts_)) {
+    if (data.fits(inline_limit, gather_.size())) {
       length = gather_inline(data, inline_limit);
       data_request_.send_flags = IBV_SEND_INLINE;
     } else {
@@ -272,13 +273,13 @@ std::size_t Connection::send_with_ring(IoCursor& data) {
 
 inline std::uint32_t Connection::gather_inline(IoCursor& data, std::uint32_t limit) {
   std::uint32_t length = 0;
-  std::uint32_t parts = 0;
+  std::size_t parts = 0;
   do {
     const auto piece = data.take(limit - length);
     const auto bytes = static_cast<std::uint32_t>(piece.size());
-    data_request_.sg_list[parts++] = {address_of(piece.data()), bytes, 0};
+    gather_[parts++] = {address_of(piece.data()), bytes, 0};
     length += bytes;
-  } while (!data.done() && length < limit && parts < max_parts_);
+  } while (!data.done() && length < limit && parts < gather_.size());
   data_request_.num_sge = static_cast<int>(parts);
   return length;
 }

@@ -232,7 +232,6 @@ class Connection {
   // The sender's
   ibv_send_wr data_request_{};
   std::vector<ibv_sge> gather_;
-  std::uint32_t max_parts_ = 0;
   unsigned unsignalled_ = 0;
   std::uint32_t unsignalled_ring_bytes_ = 0;
   std::uint32_t max_inline_ = 0;  ///< of data

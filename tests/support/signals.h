@@ -15,16 +15,13 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/sanitizers.h"
 #include "tests/support/thread_status.h"
 
 namespace ringsock::support {
 
 /// ThreadSanitizer runs a handler when the call that it interrupts returns: never, when the kernel restarts it.
-#if defined(__SANITIZE_THREAD__)
-inline constexpr bool kDelaysHandlers = true;
-#else
-inline constexpr bool kDelaysHandlers = false;
-#endif
+inline constexpr bool kDelaysHandlers = kHasThreadSanitizer;
 
 inline std::atomic<int> handled{0};  ///< handlers that ran since the last Disposition was made
 extern "C" inline void count_handled(int) { handled.fetch_add(1); }

@@ -16,6 +16,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/support/sanitizers.h"
 #include "tests/vma/udp_world.h"
 
 namespace ringsock::vma_tests {
@@ -173,17 +174,7 @@ void generate(const std::string& peer, const std::string& ours, std::uint16_t po
 }
 
 // AddressSanitizer keeps what was freed for a while.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr long kMostGrowthKilobytes = 512L * 1024;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-constexpr long kMostGrowthKilobytes = 512L * 1024;
-#else
-constexpr long kMostGrowthKilobytes = 64L * 1024;
-#endif
-#else
-constexpr long kMostGrowthKilobytes = 64L * 1024;
-#endif
+constexpr long kMostGrowthKilobytes = (support::kHasAddressSanitizer ? 512L : 64L) * 1024;
 
 long resident_kilobytes() {
   std::ifstream status("/proc/self/status");

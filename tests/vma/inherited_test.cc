@@ -1,5 +1,4 @@
 // Sockets that several processes have: fork(2), exec(2), daemon(3), SCM_RIGHTS.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -8,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/support/sanitizers.h"
 #include "tests/vma/udp_world.h"
 
 namespace ringsock::vma_tests {
@@ -211,11 +211,10 @@ TEST_F(Inherited, ADaemonGoesOnByRings) {
   EXPECT_EQ(told.lines(), std::vector<std::string>{"by rings"});
 }
 
-/// Programs without ThreadSanitizer's runtime cannot load a library that needs it.
-bool has_thread_sanitizer() { return ::dlsym(RTLD_DEFAULT, "__tsan_init") != nullptr; }
+// Programs without ThreadSanitizer's runtime cannot load a library that needs it.
 
 TEST_F(Inherited, AnExecutedProgramReadsWhatWaits) {
-  if (has_thread_sanitizer()) GTEST_SKIP() << "dd has no ThreadSanitizer";
+  if (support::kHasThreadSanitizer) GTEST_SKIP() << "dd has no ThreadSanitizer";
   send("for the other program");
   wait_until_readable();
   Pipe output;
@@ -229,7 +228,7 @@ TEST_F(Inherited, AnExecutedProgramReadsWhatWaits) {
 }
 
 TEST_F(Inherited, AProcessThatBecomesAnotherProgramLeavesItsDatagramsToIt) {
-  if (has_thread_sanitizer()) GTEST_SKIP() << "dd has no ThreadSanitizer";
+  if (support::kHasThreadSanitizer) GTEST_SKIP() << "dd has no ThreadSanitizer";
   Pipe output;
   expect_success(in_child([&] {
     Socket socket(AF_INET);

@@ -20,14 +20,7 @@
 #include "core/runtime/statistics_file.h"
 #include "core/runtime/statistics_reader.h"
 #include "tests/support/child.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define WITH_SANITIZER
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define WITH_SANITIZER
-#endif
-#endif
+#include "tests/support/sanitizers.h"
 
 namespace ringsock::runtime {
 namespace {
@@ -311,9 +304,8 @@ TEST(Statistics, LimitOfFileSizesKeepsThePagePrivate) {
 }
 
 TEST(Statistics, WithoutMemoryEverythingGoesOn) {
-#ifdef WITH_SANITIZER
-  GTEST_SKIP() << "the sanitizer itself needs the memory";
-#endif
+  if (support::kHasAddressSanitizer || support::kHasThreadSanitizer)
+    GTEST_SKIP() << "the sanitizer itself needs the memory";
   EXPECT_EQ(process([](Channel&) {
               const rlimit little{1 << 20, 1 << 20};
               if (::setrlimit(RLIMIT_AS, &little) != 0) return 1;

@@ -12,6 +12,7 @@
 #include "core/runtime/sleeper.h"
 #include "core/runtime/spin_policy.h"
 #include "tests/fakes/fake_endpoint.h"
+#include "tests/support/signals.h"
 
 namespace ringsock::runtime {
 namespace {
@@ -153,25 +154,6 @@ TEST(Wait, ReaderAndWriterOnOneEndpointNeverLoseAWakeUp) {
   writer.join();
 }
 
-extern "C" void ignore_signal(int) {}
-
-/// Installs a handler for SIGUSR1 while it lives.
-class Handler {
- public:
-  explicit Handler(int flags) {
-    struct sigaction action {};
-    action.sa_handler = ignore_signal;
-    action.sa_flags = flags;
-    ::sigaction(SIGUSR1, &action, &old_);
-  }
-  Handler(const Handler&) = delete;
-  Handler& operator=(const Handler&) = delete;
-  ~Handler() { ::sigaction(SIGUSR1, &old_, nullptr); }
-
- private:
-  struct sigaction old_ {};
-};
-
 /// Signals `thread` until told to stop: the first may come before it sleeps.
 class Nuisance {
  public:
@@ -195,14 +177,14 @@ class Nuisance {
 };
 
 TEST(Wait, ASignalHandlerInterrupts) {
-  const Handler handler(0);
+  const support::Disposition handler(SIGUSR1);
   OpenFake fake;
   Nuisance nuisance(::pthread_self(), *fake);
   EXPECT_EQ(wait_for(*fake, EPOLLIN).error().code, EINTR);
 }
 
 TEST(Wait, AHandlerWithSaRestartInterruptsOnlyWaitsWithATimeOut) {
-  const Handler handler(SA_RESTART);
+  const support::Disposition handler(SIGUSR1, support::count_handled, SA_RESTART);
   OpenFake fake;
   {
     Nuisance nuisance(::pthread_self(), *fake);
