@@ -215,46 +215,46 @@ inline bool Connection::was_posted(int error) {
   return was_posted(ibv_post_send(memory_.qp.get(), &request, &bad));
 }
 
+inline void Connection::address_data_request(std::uint32_t length) {
+  const auto placement = send_window_.take(length);
+  data_request_.imm_data = word_in_network_order(wire::encode_rs_message({wire::RsOpcode::data, length}));
+  data_request_.wr.rdma.remote_addr = placement.addr;
+  data_request_.wr.rdma.rkey = placement.key;
+}
+
+inline void Connection::ask_for_completion(ibv_send_wr& request, std::uint32_t ring_bytes, bool always) {
+  unsignalled_ring_bytes_ += ring_bytes;
+  if (++unsignalled_ < signal_every_ && unsignalled_ring_bytes_ <= send_ring_.size() / 4 && !always) return;
+  request.send_flags |= IBV_SEND_SIGNALED;
+  request.wr_id = std::exchange(unsignalled_, 0u) | std::uint64_t{std::exchange(unsignalled_ring_bytes_, 0u)}
+                                                        << kRingBytesShift;
+}
+
+bool Connection::send_at_once(const void* data, std::size_t length) {
+  if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
+    return false;
+  if (length - 1 >= std::min({send_window_.room(), kPieceBytes, max_inline_}) || !has_room_to_post()) return false;
+  gather_[0] = {address_of(data), static_cast<std::uint32_t>(length), 0};
+  data_request_.num_sge = 1;
+  data_request_.send_flags = IBV_SEND_INLINE;
+  address_data_request(static_cast<std::uint32_t>(length));
+  ask_for_completion(data_request_, 0, false);
+  count_posted();
+  return post(data_request_);
+}
+
 std::size_t Connection::send(IoCursor& data) {
+  std::size_t sent = 0;
   if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
     return 0;
-  return send_ring_ ? send_with_ring(data) : send_inline(data);
-}
-
-/// send_with_ring() would do for every device. This one has no ring and no choice to look at: where all goes inline, a
-/// message costs so little that they would show.
-std::size_t Connection::send_inline(IoCursor& data) {
-  std::size_t sent = 0;
-  while (!data.done() && data_slots() > 0) {
-    const std::uint32_t room = send_window_.room();
-    if (room == 0) break;
-    ibv_send_wr& request = data_request_;
-    // Gather the next message without passing the end of the peer's buffer.
-    const std::uint32_t length = gather_inline(data, std::min({room, kPieceBytes, max_inline_}));
-    address_data_request(length);
-    request.send_flags = IBV_SEND_INLINE;
-    if (++unsignalled_ >= signal_every_) {
-      request.send_flags |= IBV_SEND_SIGNALED;
-      request.wr_id = std::exchange(unsignalled_, 0u);
-    }
-    count_posted();
-    ibv_send_wr* bad = nullptr;
-    if (!was_posted(ibv_post_send(memory_.qp.get(), &request, &bad))) break;
-    sent += length;
-  }
-  return sent;
-}
-
-std::size_t Connection::send_with_ring(IoCursor& data) {
-  std::size_t sent = 0;
   std::uint32_t ring_piece = kFirstRingPieceBytes;
   while (!data.done() && has_room_to_post()) {
     const std::uint32_t room = send_window_.room();
     if (room == 0) break;
-    const std::uint32_t inline_limit = std::min(max_inline_, room);
+    const std::uint32_t inline_limit = std::min({room, kPieceBytes, max_inline_});
     std::uint32_t length = 0;
     std::uint32_t ring_bytes = 0;
-    if (data.fits(inline_limit, gather_.size())) {
+    if (!send_ring_ || data.fits(inline_limit, gather_.size())) {
       length = gather_inline(data, inline_limit);
       data_request_.send_flags = IBV_SEND_INLINE;
     } else {
@@ -284,26 +284,11 @@ inline std::uint32_t Connection::gather_inline(IoCursor& data, std::uint32_t lim
   return length;
 }
 
-inline void Connection::address_data_request(std::uint32_t length) {
-  const auto placement = send_window_.take(length);
-  data_request_.imm_data = word_in_network_order(wire::encode_rs_message({wire::RsOpcode::data, length}));
-  data_request_.wr.rdma.remote_addr = placement.addr;
-  data_request_.wr.rdma.rkey = placement.key;
-}
-
 std::uint32_t Connection::gather_from_ring(IoCursor& data, std::uint32_t limit) {
   const auto pieces = send_ring_.copy_in(data, limit);
   std::copy_n(pieces.list.begin(), pieces.count, gather_.begin());
   data_request_.num_sge = pieces.count;
   return pieces.length;
-}
-
-void Connection::ask_for_completion(ibv_send_wr& request, std::uint32_t ring_bytes, bool always) {
-  unsignalled_ring_bytes_ += ring_bytes;
-  if (++unsignalled_ < signal_every_ && unsignalled_ring_bytes_ <= send_ring_.size() / 4 && !always) return;
-  request.send_flags |= IBV_SEND_SIGNALED;
-  request.wr_id = std::exchange(unsignalled_, 0u) | std::uint64_t{std::exchange(unsignalled_ring_bytes_, 0u)}
-                                                        << kRingBytesShift;
 }
 
 std::size_t Connection::write_direct(const std::byte* data, std::size_t size, std::uint64_t remote_address,
@@ -355,6 +340,21 @@ std::size_t Connection::receive(IoCursor& out, bool peek) {
     copied += step;
     if (!peek) receive_window_.consume(step);
   }
+  return copied;
+}
+
+std::size_t Connection::receive(void* data, std::size_t length) {
+  std::size_t copied = 0;
+  if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
+    return 0;
+  do {
+    const auto span = receive_window_.peek();
+    const std::size_t step = std::min<std::size_t>(span.length, length - copied);
+    if (step == 0) break;
+    std::memcpy(static_cast<std::byte*>(data) + copied, ring_ + span.offset, step);
+    receive_window_.consume(step);
+    copied += step;
+  } while (copied < length);
   return copied;
 }
 

@@ -62,6 +62,8 @@ class Connection {
   [[nodiscard]] bool can_send() const { return send_window_.can_send() && has_room_to_post(); }
   /// Posts as much of `data` as buffers, credits and queue allow, and advances it. Bytes posted, 0 when none fits.
   std::size_t send(IoCursor& data);
+  /// The usual case of it, at half its cost: all of `length` bytes in one message, inline. False: nothing was posted.
+  bool send_at_once(const void* data, std::size_t length);
   /// RDMA WRITE without notice to the peer's memory. Bytes posted: `data.size()`, or less when the queue is full.
   std::size_t write_direct(const std::byte* data, std::size_t size, std::uint64_t remote_address, std::uint32_t key);
 
@@ -69,9 +71,13 @@ class Connection {
   [[nodiscard]] std::uint64_t readable() const { return receive_window_.readable(); }
   /// Copies received bytes out and advances `out`; with `peek` they stay. Bytes copied.
   std::size_t receive(IoCursor& out, bool peek);
+  /// The same into one buffer.
+  std::size_t receive(void* data, std::size_t length);
   /// Tells the peer of free buffer and credits once there is enough to tell. False: no control slot is free, poll() and
   /// try again. What the peer has used up it was told of, so a slot is free by then, whatever the peer does.
-  bool announce_if_due() { return !receive_window_.due() || announce_due(); }
+  bool announce_if_due() { return !is_announcement_due() || announce_due(); }
+  /// By anybody, of a moment ago.
+  [[nodiscard]] bool is_announcement_due() const { return receive_window_.is_due(); }
 
   // -- control, by anybody --
   /// SHUTDOWN or DISCONNECT, each at most once: there is always room for them. Errors: ECONNRESET; ENOTCONN while held.
@@ -160,8 +166,6 @@ class Connection {
   [[nodiscard]] bool has_room_to_post() const {
     return data_slots() > 0 && (!send_ring_ || send_ring_.free_bytes() >= kMinRingRoom);
   }
-  std::size_t send_inline(IoCursor& data);
-  std::size_t send_with_ring(IoCursor& data);
   // The next message, at most `limit` bytes, as data_request_'s gather list. Its length.
   std::uint32_t gather_inline(IoCursor& data, std::uint32_t limit);
   std::uint32_t gather_from_ring(IoCursor& data, std::uint32_t limit);

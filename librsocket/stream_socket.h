@@ -185,12 +185,20 @@ class StreamSocket : public runtime::Endpoint {
   std::vector<runtime::Ref> take_clients_of_parts();
 
   // transfer.cc
+  template <class Receive>
+  std::size_t take(Receive receive);
   Result<ssize_t> receive_into(IoCursor& out, std::size_t total, int flags);
   Result<ssize_t> discard(std::size_t length, int flags);
   Result<ssize_t> send_from(IoCursor& data, std::size_t total);
   int take_error();
-  [[nodiscard]] bool at_end_of_stream() const;
-  [[nodiscard]] bool at_end_of_sending() const;
+  [[nodiscard]] bool at_end_of_stream() const {
+    return read_shut_.load(std::memory_order_acquire) || connection_->peer_shut_down() ||
+           connection_->peer_disconnected() || connection_->failure() != 0;
+  }
+  [[nodiscard]] bool at_end_of_sending() const {
+    return write_shut_.load(std::memory_order_acquire) || connection_->peer_disconnected() ||
+           connection_->failure() != 0;
+  }
   Status require_connected(int error_if_not);
   /// Polls completions and tells whoever sleeps.
   void progress();

@@ -25,15 +25,6 @@ int StreamSocket::take_error() {
   return 0;
 }
 
-bool StreamSocket::at_end_of_stream() const {
-  return read_shut_.load(std::memory_order_acquire) || connection_->peer_shut_down() ||
-         connection_->peer_disconnected() || connection_->failure() != 0;
-}
-
-bool StreamSocket::at_end_of_sending() const {
-  return write_shut_.load(std::memory_order_acquire) || connection_->peer_disconnected() || connection_->failure() != 0;
-}
-
 /// A connection that is being made answers EAGAIN.
 Status StreamSocket::require_connected(int error_if_not) {
   if (is_connected()) return ok();
@@ -88,6 +79,25 @@ void StreamSocket::ask_why_flushed() {
 // -- receiving
 // ---------------------------------------------------------------------------------------------------------
 
+/// Bytes that `receive` has copied out of the ring. The peer is told of the room.
+template <class Receive>
+inline std::size_t StreamSocket::take(Receive receive) {
+  std::size_t copied = 0;
+  bool told = true;
+  {
+    const std::lock_guard reading(receive_lock_);
+    copied = receive();
+    if (copied > 0) statistics_.count_received(copied);
+    told = connection_->announce_if_due();
+  }
+  if (!told) [[unlikely]] {
+    progress();
+    const std::lock_guard reading(receive_lock_);
+    connection_->announce_if_due();
+  }
+  return copied;
+}
+
 Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int flags) {
   if (!is_connected()) {
     if (Status connected = require_connected(ENOTCONN); !connected) return connected.error();
@@ -97,21 +107,13 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
   // More than has been counted is wanted: look what came meanwhile.
   if (connection_->readable() < total || total == 0) progress();
   std::size_t copied = 0;
-  bool told = true;
-  {
+  if (peek || total == 0) {
     const std::lock_guard reading(receive_lock_);
     if (total == 0)
       return connection_->readable() > 0 || at_end_of_stream() ? Result<ssize_t>(0) : Error{EAGAIN, "rrecv"};
-    copied = connection_->receive(out, peek);
-    if (!peek) {
-      if (copied > 0) statistics_.count_received(copied);
-      told = connection_->announce_if_due();
-    }
-  }
-  if (!told) [[unlikely]] {
-    progress();
-    const std::lock_guard reading(receive_lock_);
-    connection_->announce_if_due();
+    copied = connection_->receive(out, true);
+  } else {
+    copied = take([&] { return connection_->receive(out, false); });
   }
   if (copied > 0) return static_cast<ssize_t>(copied);
 
@@ -128,7 +130,19 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
   return 0;
 }
 
+/// What receive_into() would do, in the usual case: bytes are there, or nothing is and nothing else has happened.
 Result<ssize_t> StreamSocket::receive_bytes(void* data, std::size_t length, int flags) {
+  if ((flags & (MSG_OOB | MSG_PEEK | MSG_TRUNC)) == 0 && length != 0 && is_connected()) [[likely]] {
+    if (connection_->readable() < length) progress();
+    const bool is_there = connection_->readable() > 0;
+    if (is_there || connection_->is_announcement_due()) {
+      const std::size_t copied = take([&] { return connection_->receive(data, length); });
+      if (copied > 0) return static_cast<ssize_t>(copied);
+    }
+    if (!is_there && !at_end_of_stream() && !suspended_.load(std::memory_order_acquire) &&
+        !closed_.load(std::memory_order_acquire))
+      return Error{EAGAIN, "rrecv"};
+  }
   if ((flags & MSG_TRUNC) != 0) [[unlikely]]
     return discard(length, flags);
   IoCursor out(data, length);
@@ -218,8 +232,20 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
   return Error{EAGAIN, "rsend"};
 }
 
+/// What send_from() would do, in the usual case: one message takes everything.
 Result<ssize_t> StreamSocket::send_bytes(const void* data, std::size_t length, int flags) {
   if ((flags & MSG_OOB) != 0) return Error{EOPNOTSUPP, "rsend: no urgent data"};
+  if (is_connected()) [[likely]] {
+    bool look = false;
+    std::unique_lock sending(send_lock_);
+    if (!at_end_of_sending() && connection_->send_at_once(data, length)) [[likely]] {
+      statistics_.count_sent(length);
+      look = ++sends_ % kSendsPerLook == 0;
+      sending.unlock();
+      if (look) progress();
+      return static_cast<ssize_t>(length);
+    }
+  }
   IoCursor cursor(const_cast<void*>(data), length);
   return send_from(cursor, length);
 }

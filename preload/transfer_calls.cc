@@ -118,8 +118,8 @@ ssize_t receive_from(int fd, void* data, size_t length, int flags, sockaddr* add
       libcs);
 }
 
-Result<ssize_t> send_datagram_to(Lookup& socket, const void* data, size_t length, int flags, const sockaddr* address,
-                                 socklen_t address_length) {
+Result<ssize_t> send_to(Lookup& socket, const void* data, size_t length, int flags, const sockaddr* address,
+                        socklen_t address_length) {
   iovec part{const_cast<void*>(data), length};
   msghdr message{};
   message.msg_name = const_cast<sockaddr*>(address);
@@ -225,10 +225,7 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
   return route(
       fd,
       [&](Lookup& socket) -> Result<ssize_t> {
-        if (socket->is_datagram() && address != nullptr) {
-          return send_datagram_to(socket, data, length, flags, address, address_length);
-        }
-        if ((flags & MSG_FASTOPEN) != 0 && !socket->is_datagram()) {
+        if ((flags & MSG_FASTOPEN) != 0 && !socket->is_datagram()) [[unlikely]] {
           socket.pin();
           if (Status connected = runtime::connect(socket, address, address_length); !connected)
             return connected.error();
@@ -236,7 +233,8 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
           if (sent < 0) return Error::last("sendto");
           return sent;
         }
-        return runtime::send(socket, data, length, flags);  // TCP ignores the address
+        if (address == nullptr) return runtime::send(socket, data, length, flags);
+        return send_to(socket, data, length, flags, address, address_length);  // TCP ignores the address
       },
       [=] { return real.sendto(fd, data, length, flags, address, address_length); });
 }

@@ -91,10 +91,7 @@ Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int
   });
 }
 
-Result<ssize_t> receive(Lookup& socket, msghdr& message, int flags) {
-  auto first = socket->receive(message, flags);
-  if (first && (flags & MSG_WAITALL) == 0) [[likely]]
-    return first;
+Result<ssize_t> receive_more(Lookup& socket, msghdr& message, int flags, Result<ssize_t> first) {
   const bool all = wants_all(*socket, flags);
   if (!may_block(*socket, flags)) return first;
   if (first ? !all || *first == 0 : first.error().code != EAGAIN) return first;
@@ -130,8 +127,7 @@ Result<ssize_t> send_more(Lookup& socket, const void* data, std::size_t length, 
   return with_sigpipe(sent, flags);
 }
 
-Result<ssize_t> send(Lookup& socket, const msghdr& message, int flags) {
-  auto first = socket->send(message, flags);
+Result<ssize_t> send_more(Lookup& socket, const msghdr& message, int flags, Result<ssize_t> first) {
   if (!first && first.error().code != EAGAIN) return with_sigpipe(first, flags);
   if (!may_block(*socket, flags)) return first;
   if (socket->is_datagram()) {

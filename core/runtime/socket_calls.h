@@ -24,6 +24,8 @@ inline bool may_block(const Endpoint& endpoint, int flags) {
 /// The rest of receive(), which may block, and of send(), after a first attempt that did not do.
 Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int flags, Result<ssize_t> first);
 Result<ssize_t> send_more(Lookup& socket, const void* data, std::size_t length, int flags, Result<ssize_t> first);
+Result<ssize_t> receive_more(Lookup& socket, msghdr& message, int flags, Result<ssize_t> first);
+Result<ssize_t> send_more(Lookup& socket, const msghdr& message, int flags, Result<ssize_t> first);
 
 /// recv(2): with MSG_WAITALL goes on until all bytes are there, the stream ends, an error or a signal comes.
 inline Result<ssize_t> receive(Lookup& socket, void* data, std::size_t length, int flags) {
@@ -34,7 +36,12 @@ inline Result<ssize_t> receive(Lookup& socket, void* data, std::size_t length, i
   return received;
 }
 /// recvmsg(2). `message.msg_iov` itself is not changed.
-Result<ssize_t> receive(Lookup& socket, msghdr& message, int flags);
+inline Result<ssize_t> receive(Lookup& socket, msghdr& message, int flags) {
+  const auto received = socket->receive(message, flags);
+  if (received && (flags & MSG_WAITALL) == 0) [[likely]]
+    return received;
+  return receive_more(socket, message, flags, received);
+}
 /// send(2): a blocking call returns when all bytes have been taken, or what was taken when an error or signal ended it.
 inline Result<ssize_t> send(Lookup& socket, const void* data, std::size_t length, int flags) {
   auto sent = socket->send_bytes(data, length, flags);
@@ -44,7 +51,12 @@ inline Result<ssize_t> send(Lookup& socket, const void* data, std::size_t length
   return sent;
 }
 /// sendmsg(2).
-Result<ssize_t> send(Lookup& socket, const msghdr& message, int flags);
+inline Result<ssize_t> send(Lookup& socket, const msghdr& message, int flags) {
+  const auto sent = socket->send(message, flags);
+  if (sent && socket->is_datagram()) [[likely]]
+    return sent;
+  return send_more(socket, message, flags, sent);
+}
 /// connect(2). A time-out of SO_SNDTIMEO answers EINPROGRESS; the connect goes on.
 Status connect(Lookup& socket, const sockaddr* address, socklen_t length);
 /// accept4(2).

@@ -21,7 +21,8 @@ void ReceiveWindow::announced(const Announcement& announcement) {
                            std::memory_order_release);
     announce_offset_ = announce_offset_ == 0 ? half_ : 0;
   }
-  credit_threshold_ = announcement.limit - queue_entries_ + std::max(1u, queue_entries_ / 2u);
+  credit_threshold_.store(announcement.limit - queue_entries_ + std::max(1u, queue_entries_ / 2u),
+                          std::memory_order_relaxed);
 }
 
 }  // namespace ringsock::engine

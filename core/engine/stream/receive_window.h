@@ -57,6 +57,8 @@ class ReceiveWindow {
   };
   /// Due when half the ring is free, or half the credits are used up; nothing otherwise.
   [[nodiscard]] std::optional<Announcement> due() const;
+  /// Whether something is. By anybody: who is not the reader learns how it was a moment ago.
+  [[nodiscard]] bool is_due() const { return is_buffer_due() || are_credits_due(); }
   /// It has been sent.
   void announced(const Announcement& announcement);
 
@@ -64,6 +66,12 @@ class ReceiveWindow {
   [[nodiscard]] std::uint64_t free_bytes() const {
     return ring_bytes_ -
            (announced_bytes_.load(std::memory_order_relaxed) - read_bytes_.load(std::memory_order_relaxed));
+  }
+
+  [[nodiscard]] bool is_buffer_due() const { return free_bytes() >= half_; }
+  [[nodiscard]] bool are_credits_due() const {
+    return static_cast<std::int32_t>(read_messages_.load(std::memory_order_relaxed) -
+                                     credit_threshold_.load(std::memory_order_relaxed)) >= 0;
   }
 
   const std::uint32_t half_;
@@ -77,7 +85,7 @@ class ReceiveWindow {
   std::uint32_t read_offset_ = 0;                ///< read_bytes_ modulo the ring
   std::uint32_t message_used_ = 0;               ///< bytes already read of the oldest message
   std::atomic<std::uint32_t> read_messages_{0};  ///< modulo 2^32
-  std::uint32_t credit_threshold_;               ///< read_messages_ at which new credits are due
+  std::atomic<std::uint32_t> credit_threshold_;  ///< read_messages_ at which new credits are due
   std::uint32_t announce_offset_;                ///< announced_bytes_ modulo the ring
   std::atomic<std::uint64_t> announced_bytes_;
   // The completion side's
@@ -132,11 +140,9 @@ inline void ReceiveWindow::consume(std::uint64_t bytes) {
 }
 
 inline std::optional<ReceiveWindow::Announcement> ReceiveWindow::due() const {
-  const std::uint32_t messages = read_messages_.load(std::memory_order_relaxed);
-  const bool buffer = free_bytes() >= half_;
-  const bool credits = static_cast<std::int32_t>(messages - credit_threshold_) >= 0;
-  if (!buffer && !credits) return std::nullopt;
-  return Announcement{buffer, announce_offset_, half_, messages + queue_entries_};
+  const bool buffer = is_buffer_due();
+  if (!buffer && !are_credits_due()) return std::nullopt;
+  return Announcement{buffer, announce_offset_, half_, read_messages_.load(std::memory_order_relaxed) + queue_entries_};
 }
 
 }  // namespace ringsock::engine
