@@ -41,6 +41,10 @@ run_logged() {
 
 # The same file with the same flags is compiled once, be it in the source tree or in the one that `make distcheck` unpacks.
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+# Precompiled headers, of which it wants to be told that nobody minds times and unused macros in them.
+export CCACHE_SLOPPINESS=pch_defines,time_macros
+# No run of the preprocessor by itself: the dependencies that make wants tell what a file was made of.
+export CCACHE_DEPEND=1
 
 # The compiler command, through ccache where that is installed.
 cached() { if command -v ccache >/dev/null; then echo "ccache $1"; else echo "$1"; fi; }

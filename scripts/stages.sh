@@ -25,16 +25,41 @@ run_tests() {
   shift
   run_logged "build the tests of $name" "$dir/build-tests.log" make -C "$dir" -j"$jobs" check TESTS= "$@" || return 1
   touch "$dir/tests-started"
-  run_logged "the tests of $name" "$dir/tests.log" make -C "$dir" -j"$jobs" -k check "$@" || status=$?
+  # Tests wait more than they compute.
+  run_logged "the tests of $name" "$dir/tests.log" make -C "$dir" -j$((2 * jobs)) -k check "$@" || status=$?
   counts=$("$root/scripts/count-tests" "$dir") || return 1
   read -r p f s <<<"$counts"
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   return $status
 }
 
+# Stages with real programs and guests wait more than they compute. Meanwhile, with what they leave of the CPUs, the tests
+# that stages behind them run are compiled. What fails is left to those stages, which try again.
+prebuild() {
+  local name
+  renice -n 19 "$BASHPID"
+  for name in "$@"; do
+    "${name}_configure" && make -C "$build_root/$name" -j"$jobs" check TESTS=
+    touch "$build_root/$name/prebuilt"
+  done
+}
+prebuild_in_background() {
+  rm -f "$build_root"/{asan,tsan}/prebuilt
+  set -m  # a process group of its own
+  prebuild "$@" </dev/null >"$build_root/prebuild.log" 2>&1 &
+  prebuilder=$!
+  set +m
+  trap 'signal_prebuilder TERM' EXIT
+}
+prebuilder=
+signal_prebuilder() { [ -z "$prebuilder" ] || kill "-$1" -- "-$prebuilder" 2>/dev/null; }
+wait_until_prebuilt() {
+  while [ -n "$prebuilder" ] && [ ! -f "$build_root/$1/prebuilt" ] && kill -0 "$prebuilder" 2>/dev/null; do sleep 1; done
+}
+
 # The plain build, installed into its own stage/; other stages look at it. The tests, unlike what they test and the
 # benchmarks, are not optimised: they compile in half the time.
-plain_flags="-O2 -g" tests_flags="-O0 -g1"
+plain_flags="-O2 -g1" tests_flags="-O0 -g1"
 export TESTS_CXXFLAGS=
 plain_configure() { TESTS_CXXFLAGS=$tests_flags configure_in "$build_root/gcc" gcc g++ "$plain_flags" --enable-werror; }
 plain_build() { plain_configure && build_and_install "$build_root/gcc"; }
@@ -103,6 +128,14 @@ run_matrix() {
 
 stage_vm() {
   plain_build || return 1
+  signal_prebuilder STOP  # the guest's clock goes on while it waits for a CPU
+  run_guests
+  local status=$?
+  signal_prebuilder CONT
+  return $status
+}
+
+run_guests() {
   if [ "$long" = no ]; then
     run_matrix short && run_matrix captured --wire --only captured
   else
@@ -111,30 +144,41 @@ stage_vm() {
   fi
 }
 
-# By clang++, which compiles these in a third of g++'s time, and warns of other things. Not optimised: compiling is most
-# of the time.
+# By clang++, which warns of other things than g++, and has libFuzzer. Not optimised: compiling is most of the time.
+asan_configure() {
+  configure_in "$build_root/asan" clang clang++ "-O0 -g1" --enable-werror --enable-asan --enable-ubsan --enable-fuzzers
+}
+
 stage_asan() {
-  configure_in "$build_root/asan" clang clang++ "-O0 -g1" --enable-werror --enable-asan --enable-ubsan || return 1
+  wait_until_prebuilt asan
+  asan_configure || return 1
   ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
     run_tests "$build_root/asan"
 }
 
+# Not by clang++: a preloaded library does not see what its runtime, a part of each program, takes note of.
+tsan_configure() {
+  TESTS_CXXFLAGS="-O0" configure_in "$build_root/tsan" gcc g++ "-O1 -g1" --enable-werror --enable-tsan
+}
+
 stage_tsan() {
-  # Not by clang++: a preloaded library does not see what its runtime, a part of each program, takes note of.
-  configure_in "$build_root/tsan" gcc g++ "-O0 -g1" --enable-werror --enable-tsan || return 1
+  wait_until_prebuilt tsan
+  tsan_configure || return 1
   # The processes that tests fork off start threads.
   TSAN_OPTIONS="suppressions=$root/tests/tsan.supp history_size=4 die_after_fork=0" run_tests "$build_root/tsan"
 }
 
 stage_fuzz() {
-  local dir=$build_root/fuzz runs=20000 target status=0
+  local dir=$build_root/asan runs=20000 target status=0 runtime
   [ "$long" = no ] || runs=2000000
-  configure_in "$dir" clang clang++ "-O1 -g" --enable-fuzzers --enable-asan --enable-ubsan || return 1
+  asan_configure || return 1
+  # libFuzzer comes before the sanitizers' library in its programs, which wants to be first.
+  runtime=$(clang++ -print-file-name="libclang_rt.asan-$(uname -m).so")
   run_logged "build the fuzz targets" "$dir/build.log" make -C "$dir" -j"$jobs" fuzzers || return 1
   for target in $(make -s -C "$dir" list-fuzzers); do
     mkdir -p "$dir/corpus/$(basename "$target")"
     # New inputs go to the first directory; the stored corpus is read only.
-    if run_logged "$target" "$dir/$target.log" "$dir/$target" -runs=$runs -max_total_time=300 -timeout=10 -rss_limit_mb=4096 \
+    if run_logged "$target" "$dir/$target.log" env LD_PRELOAD="$runtime" "$dir/$target" -runs=$runs -max_total_time=300 -timeout=10 -rss_limit_mb=4096 \
       -artifact_prefix="$dir/" "$dir/corpus/$(basename "$target")" "$root/tests/fuzz/corpus/$(basename "$target" _fuzzer)"; then
       passed=$((passed + 1))
     else
@@ -144,9 +188,13 @@ stage_fuzz() {
   return $status
 }
 
-# With the flags of the plain build and its tests, so that the compiler's cache has most of it.
+# With the flags of the plain build and its tests, so that the compiler's cache has most of it. The tests ran already: here
+# it is some that read files of the tarball.
 stage_dist() {
-  plain_build && run_logged distcheck "$build_root/gcc/distcheck.log" make -C "$build_root/gcc" -j"$jobs" distcheck \
+  local only=(AM_MAKEFLAGS="TESTS='tests/unit/config/config_test tests/unit/config/vma_test tests/fuzz/rs_connect_fuzz \
+    tests/preload/calls_test.sh'")
+  [ "$long" = no ] || only=()
+  plain_build && run_logged distcheck "$build_root/gcc/distcheck.log" make -C "$build_root/gcc" -j"$jobs" distcheck "${only[@]}" \
     DISTCHECK_CONFIGURE_FLAGS="CC='$(cached gcc)' CXX='$(cached g++)' CFLAGS='$plain_flags' CXXFLAGS='$plain_flags' \
       TESTS_CXXFLAGS='$tests_flags' --enable-werror" && passed=$((passed + 1))
 }
@@ -180,7 +228,7 @@ stage_tidy() {
     mapfile -t files < <(sources | grep -E '^(core|librsocket|libvmacompat|preload|tools)/.*\.cc$')
   else
     mapfile -t files < <(cd "$root" && { git diff --name-only HEAD; git log -n 10 --name-only --pretty=; } | sort -u |
-      grep -E '^(core|librsocket|libvmacompat|preload|tools)/.*\.cc$' | while read -r file; do [ ! -f "$file" ] || echo "$file"; done | head -n 24)
+      grep -E '^(core|librsocket|libvmacompat|preload|tools)/.*\.cc$' | while read -r file; do [ ! -f "$file" ] || echo "$file"; done | head -n 16)
   fi
   if [ ${#files[@]} = 0 ]; then
     skip_reason="no source file changed lately"
