@@ -2,6 +2,7 @@
 #include "core/runtime/epoll_set.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -30,6 +31,17 @@ constexpr std::uint64_t kGraceRounds = 8;
 constexpr int kDeepestNesting = 5;
 /// More than there are threads that wait for one set when it is adopted.
 constexpr int kRingsAfterAdoption = 64;
+
+// They keep no data, only two threads from doing at once what one may: wrapping an epoll file, adding two sets to each
+// other. A forked child, which has neither thread, begins with free ones.
+constinit Mutex adopting_lock;
+constinit Mutex nesting_lock;
+[[gnu::constructor]] void free_locks_in_children() {
+  ::pthread_atfork(nullptr, nullptr, [] {
+    new (&adopting_lock) Mutex;
+    new (&nesting_lock) Mutex;
+  });
+}
 
 Status control_descriptor(int epoll_fd, int op, int fd, const epoll_event* event) {
   epoll_event copy{};
@@ -147,8 +159,7 @@ Result<int> EpollSet::create(int flags) {
 }
 
 Status EpollSet::adopt(int epoll_fd) {
-  static constinit Mutex adopting;
-  const std::lock_guard guard(adopting);
+  const std::lock_guard guard(adopting_lock);
   if (fd_table().holds(epoll_fd)) return ok();
   auto wrapped = wrap(epoll_fd);
   if (!wrapped) return wrapped.error();
@@ -228,8 +239,6 @@ bool EpollSet::reaches(const EpollSet& other, int levels) {
 }
 
 Status EpollSet::add(int fd, Ref endpoint, const epoll_event& event) {
-  // Two threads may be adding two sets to each other.
-  static constinit Mutex nesting_lock;
   std::unique_lock<Mutex> nesting;
   if (EpollSet* inner = endpoint->as_epoll_set()) {
     nesting = std::unique_lock(nesting_lock);

@@ -58,7 +58,7 @@ Status ServiceThread::start() {
 // -- the thread
 // -------------------------------------------------------------------------------------------------------------
 
-void ServiceThread::run(std::shared_ptr<Loop> loop) {
+void ServiceThread::run(const std::shared_ptr<Loop>& loop) {
   const OwnThread counted;
   std::unique_lock lock(lock_);
   while (loop_ == loop) {
@@ -180,7 +180,9 @@ Result<ServiceThread::Id> ServiceThread::schedule(Nanos when, TimerCallback call
   const Id id = next_id_++;
   timers_.emplace(id, Timer{when, std::move(callback)});
   timer_order_.emplace(when, id);
-  if (timer_order_.begin()->second == id) ::eventfd_write(loop_->bell.get(), 1);
+  // The thread itself looks at its timers before it sleeps.
+  const bool is_away = std::this_thread::get_id() != thread_;
+  if (is_away && timer_order_.begin()->second == id) ::eventfd_write(loop_->bell.get(), 1);
   return id;
 }
 

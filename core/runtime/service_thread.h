@@ -78,7 +78,8 @@ class ServiceThread {
   using Timers = std::unordered_map<Id, Timer>;
 
   Status start();
-  void run(std::shared_ptr<Loop> loop);
+  /// The thread, which keeps `loop` alive: in a forked child there may be another one.
+  void run(const std::shared_ptr<Loop>& loop);
   void run_due_timers(std::unique_lock<std::mutex>& lock);
   void run_watch(std::unique_lock<std::mutex>& lock, Id id, std::uint32_t events);
   /// Calls `callback` without the lock.

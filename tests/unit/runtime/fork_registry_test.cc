@@ -1,6 +1,7 @@
 #include "core/runtime/fork_registry.h"
 
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/runtime/epoll_set.h"
+#include "core/runtime/fd_table.h"
 #include "core/runtime/sleeper.h"
 
 namespace ringsock::runtime {
@@ -132,6 +135,31 @@ TEST(ForkRegistry, AnObjectThatIsTakenApartIsGoneOrWholeInTheChild) {
         whole = whole && (prepared ? one.is_whole() : one.whole_anyway());
       });
       return visited && whole;
+    }));
+  }
+  stop = true;
+  busy.join();
+}
+
+TEST(ForkRegistry, AChildPutsEpollSetsIntoEachOtherWhateverThreadsWereDoingThat) {
+  const Ref outer = fd_table().get(*EpollSet::create(EPOLL_CLOEXEC));
+  const int inner = *EpollSet::create(EPOLL_CLOEXEC);
+  const epoll_event event{EPOLLIN, {.fd = inner}};
+  const auto nest = [&] {
+    return outer->as_epoll_set()->control(EPOLL_CTL_ADD, inner, &event) &&
+           outer->as_epoll_set()->control(EPOLL_CTL_DEL, inner, nullptr);
+  };
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop && nest()) {
+    }
+  });
+  for (int round = 0; round < 100; ++round) {
+    ASSERT_TRUE(child_says([&] {
+      ::alarm(10);
+      [[maybe_unused]] const Status as_the_thread_left_it =
+          outer->as_epoll_set()->control(EPOLL_CTL_DEL, inner, nullptr);
+      return nest();
     }));
   }
   stop = true;

@@ -213,17 +213,18 @@ TEST(Wait, OperationsAndReadinessHaveAPollingTimeEach) {
     return fake->looks();
   };
   // Where others want the CPU, a spin may be given up at once, or take turns with them although it has no time.
+  constexpr int kTries = 20'000;
   const auto spins = [&](auto call) {
     int tries = 0;
-    while (++tries < 1000 && looks_of(call) < kFew) {
+    while (++tries < kTries && looks_of(call) < kFew) {
     }
-    return tries < 1000;
+    return tries < kTries;
   };
   const auto sleeps_at_once = [&](auto call) {
     int tries = 0;
-    while (++tries < 1000 && looks_of(call) >= kFew) {
+    while (++tries < kTries && looks_of(call) >= kFew) {
     }
-    return tries < 1000;
+    return tries < kTries;
   };
   const auto receive = [](OpenFake& fake) { EXPECT_EQ(wait_for(*fake, EPOLLIN, 1ms).error().code, EAGAIN); };
   const auto poll = [](OpenFake& fake) {
