@@ -12,16 +12,30 @@
 
 namespace ringsock::vma {
 
-/// A datagram in the buffer that the device wrote. Copies share the buffer.
+/// A received datagram where it lies.
+struct Datagram {
+  std::span<const std::byte> headers;  ///< the frame's first bytes, up to the payload at least
+  std::span<const std::byte> payload;
+  UdpFrame frame;
+  int ifindex = 0;
+  Nanos time{};  ///< of arrival, CLOCK_REALTIME; 0: nobody wanted to know, or the device does not
+};
+
+/// A datagram in a buffer that may be kept. Copies share the buffer.
 struct Arrival {
   verbs::BufferRef buffer;
   UdpFrame frame;
   int ifindex = 0;
-  Nanos time{};  ///< of arrival, CLOCK_REALTIME; 0: nobody wanted to know, or the device does not
+  Nanos time{};
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return buffer.bytes(); }
-  [[nodiscard]] std::span<const std::byte> payload() const {
-    return bytes().subspan(frame.payload_offset(), frame.payload_bytes);
+  [[nodiscard]] Datagram datagram() const {
+    const auto all = bytes();
+    return {.headers = all,
+            .payload = all.subspan(frame.payload_offset(), frame.payload_bytes),
+            .frame = frame,
+            .ifindex = ifindex,
+            .time = time};
   }
 };
 

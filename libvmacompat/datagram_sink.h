@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/runtime/endpoint.h"
-#include "libvmacompat/arrival.h"
+#include "libvmacompat/incoming.h"
 
 namespace ringsock::vma {
 
@@ -12,8 +12,8 @@ class DatagramSink {
  public:
   /// Whether it takes datagrams from there: it may be connected to somebody else.
   [[nodiscard]] virtual bool accepts(const EndName& source) const noexcept = 0;
-  /// Takes it, or drops and counts it when there is no room.
-  virtual void deliver(Arrival arrival) noexcept = 0;
+  /// Takes it, or drops and counts it when there is no room. @return whether it waits for somebody now.
+  virtual bool deliver(Incoming& incoming) noexcept = 0;
   /// Whose watchers hear of it.
   virtual runtime::Endpoint& endpoint() noexcept = 0;
   /// SO_REUSEPORT: flows are spread over all such sockets. Else the one that came last takes all (udp(7)).

@@ -55,49 +55,64 @@ HeaderTemplate::HeaderTemplate(const net::MacAddress& source_mac, const net::Mac
   const std::uint16_t type = is_v4_ ? wire::kEtherTypeIpv4 : wire::kEtherTypeIpv6;
   auto rest =
       wire::emit(std::span<std::byte>(data_), wire::EthernetHeader{destination_mac, source_mac, wire::Be16(type)});
+  pseudo_sum_.add(wire::Be16(wire::kIpProtocolUdp));
   if (is_v4_) {
-    rest =
-        wire::emit(rest, wire::make_ipv4_header({.tos = options.traffic_class,
-                                                 .payload_bytes = 0,
-                                                 .fragment = may_be_cut_ ? std::uint16_t{0} : wire::kIpv4DontFragment,
-                                                 .ttl = hop_limit,
-                                                 .protocol = wire::kIpProtocolUdp,
-                                                 .source = word_of(source.in4().sin_addr),
-                                                 .destination = word_of(destination.in4().sin_addr)}));
+    auto ip = wire::make_ipv4_header({.tos = options.traffic_class,
+                                      .payload_bytes = 0,
+                                      .fragment = may_be_cut_ ? std::uint16_t{0} : wire::kIpv4DontFragment,
+                                      .ttl = hop_limit,
+                                      .protocol = wire::kIpProtocolUdp,
+                                      .source = word_of(source.in4().sin_addr),
+                                      .destination = word_of(destination.in4().sin_addr)});
+    ip.total_bytes = ip.checksum = {};
+    ip_sum_.add(std::as_bytes(std::span(&ip, 1)));
+    pseudo_sum_.add(std::as_bytes(std::span(&ip.source, 1))).add(std::as_bytes(std::span(&ip.destination, 1)));
+    rest = wire::emit(rest, ip);
   } else {
-    rest = wire::emit(rest, wire::make_ipv6_header({.traffic_class = options.traffic_class,
-                                                    .payload_bytes = 0,
-                                                    .next_header = wire::kIpProtocolUdp,
-                                                    .hop_limit = hop_limit,
-                                                    .source = bytes_of(source.in6().sin6_addr),
-                                                    .destination = bytes_of(destination.in6().sin6_addr)}));
+    const auto ip = wire::make_ipv6_header({.traffic_class = options.traffic_class,
+                                            .payload_bytes = 0,
+                                            .next_header = wire::kIpProtocolUdp,
+                                            .hop_limit = hop_limit,
+                                            .source = bytes_of(source.in6().sin6_addr),
+                                            .destination = bytes_of(destination.in6().sin6_addr)});
+    pseudo_sum_.add(std::as_bytes(std::span(&ip.source, 1))).add(std::as_bytes(std::span(&ip.destination, 1)));
+    rest = wire::emit(rest, ip);
   }
   rest = wire::emit(rest, wire::make_udp_header(wire::Be16(source.port()), wire::Be16(destination.port()), 0));
   bytes_ = static_cast<std::uint8_t>(data_.size() - rest.size());
 }
 
 void HeaderTemplate::write(std::span<std::byte, kMaxBytes> out, std::size_t payload) const {
+  const auto put = [](std::byte* header, std::size_t field, wire::Be16 value) {
+    std::memcpy(header + field, &value, sizeof value);
+  };
   std::memcpy(out.data(), data_.data(), kMaxBytes);
   const auto udp_bytes = wire::Be16(static_cast<std::uint16_t>(payload + sizeof(wire::UdpHeader)));
   std::byte* const ip = out.data() + sizeof(wire::EthernetHeader);
   if (is_v4_) {
     const auto total =
         wire::Be16(static_cast<std::uint16_t>(payload + sizeof(wire::UdpHeader) + sizeof(wire::Ipv4Header)));
-    std::memcpy(ip + offsetof(wire::Ipv4Header, total_bytes), &total, sizeof total);
-    if (may_be_cut_) write_identification(ip);
+    wire::InternetSum sum = ip_sum_;
+    sum.add(total);
+    put(ip, offsetof(wire::Ipv4Header, total_bytes), total);
+    if (may_be_cut_) [[unlikely]] {
+      const wire::Be16 number = next_identification();
+      sum.add(number);
+      put(ip, offsetof(wire::Ipv4Header, identification), number);
+    }
+    put(ip, offsetof(wire::Ipv4Header, checksum), sum.checksum());
   } else {
-    std::memcpy(ip + offsetof(wire::Ipv6Header, payload_bytes), &udp_bytes, sizeof udp_bytes);
+    put(ip, offsetof(wire::Ipv6Header, payload_bytes), udp_bytes);
   }
-  std::memcpy(out.data() + bytes_ - sizeof(wire::UdpHeader) + offsetof(wire::UdpHeader, bytes), &udp_bytes,
-              sizeof udp_bytes);
+  std::byte* const udp = out.data() + bytes_ - sizeof(wire::UdpHeader);
+  put(udp, offsetof(wire::UdpHeader, bytes), udp_bytes);
+  put(udp, offsetof(wire::UdpHeader, checksum), wire::InternetSum(pseudo_sum_).add(udp_bytes).folded());
 }
 
-void HeaderTemplate::write_identification(std::byte* ip) const {
+wire::Be16 HeaderTemplate::next_identification() const {
   wire::Ipv4Header header;
-  std::memcpy(&header, ip, sizeof header);
-  const auto number =
-      wire::Be16(process().identification_numbers().next(header.source, header.destination, wire::kIpProtocolUdp));
-  std::memcpy(ip + offsetof(wire::Ipv4Header, identification), &number, sizeof number);
+  std::memcpy(&header, data_.data() + sizeof(wire::EthernetHeader), sizeof header);
+  return wire::Be16(process().identification_numbers().next(header.source, header.destination, wire::kIpProtocolUdp));
 }
 
 /// What the question for the path says of source and interface. False: only the kernel knows the answer.

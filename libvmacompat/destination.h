@@ -11,6 +11,8 @@
 
 #include "core/base/socket_address.h"
 #include "core/net/neighbour.h"
+#include "core/wire/big_endian.h"
+#include "core/wire/checksum.h"
 #include "libvmacompat/ethernet.h"
 #include "libvmacompat/memberships.h"
 #include "libvmacompat/ring.h"
@@ -47,17 +49,20 @@ class HeaderTemplate {
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
   /// IPv4 without DF.
   [[nodiscard]] bool may_be_cut() const { return may_be_cut_; }
-  /// Writes the headers of a datagram of `payload` bytes. Checksums are left to the device. An IPv4 datagram that may
-  /// be cut on its way gets a number.
+  /// Writes the headers of a datagram of `payload` bytes. UDP's checksum is the sum of the pseudo header: the device
+  /// adds the rest. An IPv4 datagram that may be cut on its way gets a number.
   void write(std::span<std::byte, kMaxBytes> out, std::size_t payload) const;
 
  private:
   alignas(8) std::array<std::byte, kMaxBytes> data_{};
-  void write_identification(std::byte* ip) const;
+  [[nodiscard]] wire::Be16 next_identification() const;
 
   std::uint8_t bytes_ = 0;
   bool is_v4_ = true;
   bool may_be_cut_ = false;  ///< no DF
+  // Of what does not differ:
+  wire::InternetSum ip_sum_;
+  wire::InternetSum pseudo_sum_;
 };
 
 /// One destination of a socket, and perhaps what control data says of the way there. Threads: the socket's sender.

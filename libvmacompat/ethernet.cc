@@ -34,6 +34,7 @@ RingSettings ring_settings(const config::VmaConfig& config) {
   if (config.tx_wre != defaults.tx_wre) out.send_entries = std::clamp(config.tx_wre, 2U, kMostRingEntries);
   out.sends_per_completion = config.tx_wre_batching;
   out.batch = std::min(config.cq_poll_batch_max, out.batch);
+  out.makes_trains = config.tx_bursts;
   return out;
 }
 

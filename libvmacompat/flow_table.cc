@@ -57,18 +57,16 @@ void FlowTable::stop(const verbs::FlowTuple& tuple, DatagramSink& sink) {
   if (place != entries_.end() && place->second.sinks == std::vector{&sink}) place->second.flow.reset();
 }
 
-const FlowTable::Entry* FlowTable::look_up(const Key& ends) {
-  auto place = exact_ > 0 ? entries_.find(ends) : entries_.end();
-  if (place == entries_.end()) place = entries_.find({ends.destination, EndName{}});
-  if (place == entries_.end()) return nullptr;
-  last_ends_ = ends;
-  last_ = &place->second;
+const FlowTable::Entry* FlowTable::look_up(const Datagram& datagram) {
+  last_bytes_ = EndBytes(datagram.headers, datagram.frame);
+  last_ends_ = {destination_name(datagram.headers, datagram.frame), source_name(datagram.headers, datagram.frame)};
+  auto place = exact_ > 0 ? entries_.find(last_ends_) : entries_.end();
+  if (place == entries_.end()) place = entries_.find({last_ends_.destination, EndName{}});
+  last_ = place == entries_.end() ? nullptr : &place->second;
   return last_;
 }
 
-DatagramSink* FlowTable::choose(const Entry& entry, const Key& ends) {
-  if (entry.sinks.size() == 1) [[likely]]
-    return entry.sinks.front()->accepts(ends.source) ? entry.sinks.front() : nullptr;
+DatagramSink* FlowTable::choose_of_many(const Entry& entry, const Key& ends) {
   const auto accepts = [&](const DatagramSink* sink) { return sink->accepts(ends.source); };
   const auto last = std::find_if(entry.sinks.rbegin(), entry.sinks.rend(), accepts);
   if (last == entry.sinks.rend() || !(*last)->shares_port()) return last == entry.sinks.rend() ? nullptr : *last;

@@ -10,6 +10,7 @@
 #include "core/verbs/flow_rule.h"
 #include "core/verbs/handles.h"
 #include "libvmacompat/datagram_sink.h"
+#include "libvmacompat/told.h"
 
 namespace ringsock::vma {
 
@@ -26,9 +27,8 @@ class FlowTable {
   void stop(const verbs::FlowTuple& tuple, DatagramSink& sink);
   [[nodiscard]] bool empty() const { return entries_.empty(); }
 
-  /// Gives `arrival` to whom it is for, and calls `delivered(DatagramSink&)` for each. False: it is for nobody.
-  template <class Delivered>
-  bool deliver(Arrival arrival, Delivered delivered);
+  /// Gives it to whom it is for. `told` are those with whom it waits now. False: it is for nobody.
+  bool deliver(Incoming& incoming, Told& told);
 
  private:
   /// A rule; `source` of port 0: anybody.
@@ -47,42 +47,46 @@ class FlowTable {
   };
 
   static Key key_of(const verbs::FlowTuple& tuple);
-  const Entry* find(const Key& ends);
-  const Entry* look_up(const Key& ends);
+  const Entry* find(const Datagram& datagram);
+  const Entry* look_up(const Datagram& datagram);
   /// Among those that accept: the last one, or, if that shares its port, one by the hash of both ends.
-  static DatagramSink* choose(const Entry& entry, const Key& ends);
+  static DatagramSink* choose(const Entry& entry, const Key& ends) {
+    if (entry.sinks.size() != 1) [[unlikely]]
+      return choose_of_many(entry, ends);
+    return entry.sinks.front()->accepts(ends.source) ? entry.sinks.front() : nullptr;
+  }
+  static DatagramSink* choose_of_many(const Entry& entry, const Key& ends);
 
   std::unordered_map<Key, Entry, Hash> entries_;
   std::size_t exact_ = 0;  ///< entries with a source
   // What find() has found last; no entry goes meanwhile.
+  EndBytes last_bytes_;
   Key last_ends_;
   const Entry* last_ = nullptr;
 };
 
 /// Most often they are those of the datagram before.
-inline const FlowTable::Entry* FlowTable::find(const Key& ends) {
-  if (last_ != nullptr && last_ends_ == ends) [[likely]]
+[[gnu::always_inline]] inline const FlowTable::Entry* FlowTable::find(const Datagram& datagram) {
+  if (last_ != nullptr && last_bytes_.are_in(datagram.headers, datagram.frame)) [[likely]]
     return last_;
-  return look_up(ends);
+  return look_up(datagram);
 }
 
-template <class Delivered>
-bool FlowTable::deliver(Arrival arrival, Delivered delivered) {
-  const Key ends{destination_name(arrival.bytes(), arrival.frame), source_name(arrival.bytes(), arrival.frame)};
-  const Entry* const entry = find(ends);
+[[gnu::always_inline]] inline bool FlowTable::deliver(Incoming& incoming, Told& told) {
+  const Entry* const entry = find(incoming.datagram());
+  const Key& ends = last_ends_;
   if (entry == nullptr) return false;
   if (!entry->is_group) {
     DatagramSink* const sink = choose(*entry, ends);
     if (sink == nullptr) return false;
-    sink->deliver(std::move(arrival));
-    delivered(*sink);
+    if (sink->deliver(incoming)) told.add(sink->endpoint());
     return true;
   }
   bool any = false;
+  incoming.expect_many();
   for (DatagramSink* const sink : entry->sinks) {
     if (!sink->accepts(ends.source)) continue;
-    sink->deliver(arrival);
-    delivered(*sink);
+    if (sink->deliver(incoming)) told.add(sink->endpoint());
     any = true;
   }
   return any;

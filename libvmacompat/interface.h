@@ -34,6 +34,8 @@ class Interface {
   [[nodiscard]] bool is_embedded() const { return embedded_ != nullptr; }
   /// It fills in checksums, and tells of right ones.
   [[nodiscard]] bool does_checksums() const { return does_checksums_; }
+  /// Several UDP datagrams travel to the kernel as one packet.
+  [[nodiscard]] bool joins_datagrams() const { return embedded_ != nullptr && embedded_->kernel_segments_udp(); }
   /// What its rules need to know, if anything.
   [[nodiscard]] const std::optional<std::array<std::uint8_t, 6>>& steering_mac() const { return steering_mac_; }
 

@@ -112,24 +112,24 @@ bool ReceiveOptions::note(int level, int name, const void* value, socklen_t leng
   }
 }
 
-void write_control(const ReceiveOptions& options, const Arrival& arrival, std::uint32_t dropped, msghdr& message) {
+void write_control(const ReceiveOptions& options, const Datagram& datagram, std::uint32_t dropped, msghdr& message) {
   ControlWriter out(message);
-  const auto bytes = arrival.bytes();
-  const UdpFrame& frame = arrival.frame;
-  if (options.time_stamp != 0) write_time(out, options.time_stamp, arrival.time);
-  if (options.time_stamping != 0 && arrival.time != Nanos::zero()) {
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(arrival.time);
+  const auto bytes = datagram.headers;
+  const UdpFrame& frame = datagram.frame;
+  if (options.time_stamp != 0) write_time(out, options.time_stamp, datagram.time);
+  if (options.time_stamping != 0 && datagram.time != Nanos::zero()) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(datagram.time);
     out.add(SOL_SOCKET, options.time_stamping,
-            ThreeTimes{.of_kernel = {seconds.count(), (arrival.time - seconds).count()}, .unused = {}, .of_card = {}});
+            ThreeTimes{.of_kernel = {seconds.count(), (datagram.time - seconds).count()}, .unused = {}, .of_card = {}});
   }
   if (options.overflow && dropped != 0) out.add(SOL_SOCKET, SO_RXQ_OVFL, dropped);
-  const SocketAddress destination = destination_of(bytes, frame, arrival.ifindex);
+  const SocketAddress destination = destination_of(bytes, frame, datagram.ifindex);
   const int hops = hop_limit_of(bytes, frame);
   const int traffic_class = traffic_class_of(bytes, frame);
   if (frame.family == AF_INET) {
     if (options.v4_packet_info) {
       const in_addr address = destination.in4().sin_addr;
-      out.add(IPPROTO_IP, IP_PKTINFO, in_pktinfo{arrival.ifindex, address, address});
+      out.add(IPPROTO_IP, IP_PKTINFO, in_pktinfo{datagram.ifindex, address, address});
     }
     if (options.v4_ttl) out.add(IPPROTO_IP, IP_TTL, hops);
     if (options.v4_tos) out.add(IPPROTO_IP, IP_TOS, static_cast<std::uint8_t>(traffic_class));
@@ -137,7 +137,7 @@ void write_control(const ReceiveOptions& options, const Arrival& arrival, std::u
   }
   if (options.v6_packet_info) {
     out.add(IPPROTO_IPV6, IPV6_PKTINFO,
-            in6_pktinfo{destination.mapped().in6().sin6_addr, static_cast<unsigned>(arrival.ifindex)});
+            in6_pktinfo{destination.mapped().in6().sin6_addr, static_cast<unsigned>(datagram.ifindex)});
   }
   if (frame.family == AF_INET6) {
     if (options.v6_hop_limit) out.add(IPPROTO_IPV6, IPV6_HOPLIMIT, hops);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <sys/uio.h>
 
 #include <array>
 #include <atomic>
@@ -19,16 +20,25 @@
 #include "core/verbs/flow_rule.h"
 #include "core/verbs/handles.h"
 #include "libvmacompat/flow_table.h"
+#include "libvmacompat/incoming.h"
+#include "libvmacompat/spare_buffers.h"
+#include "libvmacompat/train.h"
+
+namespace ringsock::soft {
+class PacketQueuePair;
+}
 
 namespace ringsock::vma {
 
 class Interface;
+class Told;
 
 struct RingSettings {
   unsigned receive_entries = 1024;  ///< posted receives
   unsigned send_entries = 256;
   unsigned sends_per_completion = 64;  ///< VMA_TX_WRE_BATCHING
   unsigned batch = 16;                 ///< packets taken at a time, at most 16; VMA_CQ_POLL_BATCH_MAX
+  bool makes_trains = true;            ///< VMA_TX_BURSTS
 };
 /// What a queue can have at most.
 inline constexpr unsigned kMostRingEntries = 16384;
@@ -53,7 +63,8 @@ class Ring {
   void leave(const verbs::FlowTuple& tuple, DatagramSink& sink);
   /// Takes what has come, a batch at most, and gives it to its sockets. True when there was any. Does nothing while
   /// another thread is at it: that one tells the watchers of those for whom something came.
-  bool poll();
+  /// @param waiting  what may be served at once, which ends the batch; null: nothing
+  bool poll(WaitingCall* waiting = nullptr);
   /// fd() becomes readable when something comes after this.
   void arm();
   [[nodiscard]] int fd() const { return channel_->fd; }
@@ -66,35 +77,52 @@ class Ring {
   void refresh_statistics();
 
   // -- sending
-  /// Posts one frame of pieces of memory. 0 or an errno value: those of ibv_post_send() of raw packet queue pairs.
-  int send(std::span<ibv_sge> pieces, unsigned send_flags);
-  /// Posts what becomes several datagrams: `header` (Ethernet to UDP) in front of each `segment_bytes` of the pieces.
-  /// Lengths and checksums are filled in. 0 or an errno value, as send().
-  int send_segments(std::span<std::byte> header, std::span<ibv_sge> pieces, std::uint16_t segment_bytes);
+  /// Sends one datagram. `headers`: Ethernet to UDP, with the sum of the pseudo header in place of UDP's checksum. 0 or
+  /// an errno value: those of ibv_post_send() of raw packet queue pairs.
+  int send(std::span<std::byte> headers, std::span<const iovec> payload);
+  /// Posts what becomes several datagrams: `headers` in front of each `segment_bytes` of the payload. Lengths and
+  /// checksums are filled in. 0 or an errno value, as send().
+  int send_segments(std::span<std::byte> headers, std::span<const iovec> payload, std::uint16_t segment_bytes);
   /// Whether the device does that for UDP.
   [[nodiscard]] bool segments_udp() const;
+  /// As send(), of headers without a number of their own and `payload_bytes` in all: may keep a copy for the next ones
+  /// (bursts.h). 0, also when it is lost later, which is counted; or an errno value: it was not taken.
+  int send_in_burst(std::span<std::byte> headers, std::span<const iovec> payload, std::size_t payload_bytes);
+  // -- for Bursts
+  /// What send_in_burst() has kept. @return how many datagrams.
+  std::size_t send_train();
+  /// The same for one that is about to end. False: another thread has the lock.
+  bool try_send_train() noexcept;
+  /// If the train was begun before `limit`. @return when it should leave at the latest, Nanos::max() when there is
+  /// none.
+  Nanos send_train_before(Nanos limit);
 
  private:
   static constexpr std::size_t kBatch = 16;
   /// What woken() takes at most: somebody may send faster than we take.
   static constexpr unsigned kBatchesPerWakeUp = 64;
-  /// Endpoints to be told of a batch.
-  class Told;
 
   Ring(std::shared_ptr<Interface> interface, const RingSettings& settings);
   Status make_queues();
-  Status post_first_receives();
-  /// Receives for `buffers`, which become the device's.
-  void post_receives(std::span<verbs::BufferRef> buffers);
-  bool refill_spares();
-  struct Batch;
-  bool take_batch(Told& told);
-  void poll_with_times(Batch& batch);
-  void take(Batch& batch, Told& told);
-  bool take(verbs::BufferRef& buffer, std::uint32_t byte_len, Nanos time, Told& told);
+  bool take_batch(Told& told, WaitingCall* waiting = nullptr);
+  unsigned take_packets(Told& told, WaitingCall* waiting);
+  int post_datagram(std::span<std::byte> headers, std::span<const iovec> payload);
   int post(ibv_send_wr& request);
+  int post_locked(ibv_send_wr& request);
+  // ring_trains.cc, with send_lock_
+  int post_held(ibv_send_wr& request);
+  bool begin_train(std::span<const std::byte> header, std::size_t payload_bytes);
+  void limit_train(Nanos now);
+  std::size_t send_train_locked();
   void reap_sends();
-  // ring_card.cc: what devices do not do that are no embedded ones
+  // ring_card.cc: for devices that are no embedded ones, with posted receives, and what they do not do
+  struct Batch;
+  Status post_first_receives();
+  void post_receives(std::span<verbs::BufferRef> buffers);
+  void replace(verbs::BufferRef buffer);
+  unsigned take_completions(Told& told, WaitingCall* waiting);
+  void poll_with_times(Batch& batch);
+  bool take(const ibv_wc& completion, verbs::BufferRef& buffer, Nanos time, Told& told, WaitingCall* waiting);
   void collect_flushed();
   [[nodiscard]] bool has_right_checksums(const ibv_wc& completion, std::span<const std::byte> bytes) const;
   /// Makes a request for a frame one that the device can carry out. 0 or an errno value.
@@ -102,24 +130,32 @@ class Ring {
 
   const std::shared_ptr<Interface> interface_;
   const RingSettings settings_;
+  const bool makes_trains_;
   // Parents first: destroyed in reverse.
   verbs::CompChannel channel_;
   verbs::Cq receive_cq_;
   verbs::Cq send_cq_;
   verbs::Qp qp_;
+  soft::PacketQueuePair* packets_ = nullptr;  ///< the same, if the device is an embedded one
 
   ibv_cq_ex* timed_cq_ = nullptr;  ///< receive_cq_, if it tells times
   std::atomic<bool> wants_times_{false};
 
   BiasedMutex receive_lock_;
   FlowTable flows_;
-  std::size_t posted_ = 0;                       ///< receives
-  std::array<verbs::BufferRef, kBatch> spares_;  ///< to be posted in the places of those that are delivered
-  std::size_t spare_count_ = 0;
-  std::size_t due_ = 0;  ///< of the spares, the first ones, whose time has come: all are posted at once
+  SpareBuffers spares_;
+  std::size_t posted_ = 0;                    ///< receives
+  std::array<verbs::BufferRef, kBatch> due_;  ///< in place of those that were delivered: to be posted all at once
+  std::size_t due_count_ = 0;
   runtime::VmaRingStatistics statistics_;
 
   BiasedMutex send_lock_;
+  Train train_;
+  std::atomic<Nanos> train_began_{};  ///< zero: there is none
+  Nanos last_train_began_{};
+  bool train_was_late_ = false;  ///< the last one waited until nobody else would have sent it
+  std::uint64_t lost_ = 0;       ///< datagrams of trains
+  Nanos no_trains_until_{};      ///< the line is slower than we are
   unsigned unsignalled_ = 0;
   unsigned under_way_ = 0;
   std::uint32_t inline_bytes_ = 0;

@@ -1,15 +1,128 @@
-// What a ring does itself on devices that do less than the embedded one: network cards.
+// Rings of network cards: receives are posted and polled by verbs, and what cards do not do is done here.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/log.h"
 #include "core/device/soft/packet/packet_layout.h"
 #include "core/verbs/buffer_pool.h"
 #include "libvmacompat/interface.h"
 #include "libvmacompat/ring.h"
+#include "libvmacompat/told.h"
 
 namespace ringsock::vma {
+
+namespace {
+using Count = runtime::VmaRingCount;
+}  // namespace
+
+Status Ring::post_first_receives() {
+  for (unsigned posted = 0; posted < settings_.receive_entries;) {
+    std::array<verbs::BufferRef, kBatch> buffers;
+    const std::size_t wanted = std::min<std::size_t>(kBatch, settings_.receive_entries - posted);
+    const std::size_t got = interface_->pool().take(std::span(buffers).first(wanted));
+    if (got == 0) return posted > 0 ? ok() : Error{ENOMEM, "ring: buffers"};
+    post_receives(std::span(buffers).first(got));
+    posted += static_cast<unsigned>(got);
+  }
+  return ok();
+}
+
+/// Receives for `buffers`, which become the device's.
+void Ring::post_receives(std::span<verbs::BufferRef> buffers) {
+  std::array<ibv_recv_wr, kBatch> requests;
+  std::array<ibv_sge, kBatch> pieces;
+  const std::size_t count = buffers.size();
+  if (count == 0) return;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::span<std::byte> bytes = buffers[i].bytes();
+    pieces[i] = {reinterpret_cast<std::uintptr_t>(bytes.data()), static_cast<std::uint32_t>(bytes.size()),
+                 buffers[i].lkey()};
+    requests[i] = {.wr_id = reinterpret_cast<std::uintptr_t>(buffers[i].release()),
+                   .next = i + 1 < count ? &requests[i + 1] : nullptr,
+                   .sg_list = &pieces[i],
+                   .num_sge = 1};
+  }
+  posted_ += count;
+  ibv_recv_wr* bad = nullptr;
+  if (const int error = ibv_post_recv(qp_.get(), requests.data(), &bad); error != 0) {
+    log_debug("ring: ibv_post_recv: error %d", error);
+    for (; bad != nullptr; bad = bad->next, --posted_)
+      verbs::BufferRef(*reinterpret_cast<verbs::BufferHeader*>(bad->wr_id));
+  }
+}
+
+/// What one look at the completion queue has found.
+struct Ring::Batch {
+  Batch() {}  // the places are not initialised: most looks find nothing
+  ibv_wc completions[kBatch];
+  Nanos times[kBatch];
+  int count = 0;
+};
+
+void Ring::poll_with_times(Batch& batch) {
+  ibv_poll_cq_attr attr{};
+  if (ibv_start_poll(timed_cq_, &attr) != 0) return;
+  do {
+    ibv_wc& completion = batch.completions[batch.count];
+    completion.wr_id = timed_cq_->wr_id;
+    completion.status = timed_cq_->status;
+    completion.byte_len = ibv_wc_read_byte_len(timed_cq_);
+    completion.wc_flags = ibv_wc_read_wc_flags(timed_cq_);
+    batch.times[batch.count++] = Nanos(ibv_wc_read_completion_wallclock_ns(timed_cq_));
+  } while (batch.count < static_cast<int>(settings_.batch) && ibv_next_poll(timed_cq_) == 0);
+  ibv_end_poll(timed_cq_);
+}
+
+/// The receive that goes with it is posted soon. Of a small ring no more may be away.
+void Ring::replace(verbs::BufferRef buffer) {
+  due_[due_count_++] = std::move(buffer);
+  if (due_count_ < std::clamp<std::size_t>(settings_.receive_entries / 4, 1, kBatch)) return;
+  post_receives(std::span(due_).first(due_count_));
+  due_count_ = 0;
+}
+
+/// False: it is wrong, or there is no buffer to be posted in its place.
+bool Ring::take(const ibv_wc& completion, verbs::BufferRef& buffer, Nanos time, Told& told, WaitingCall* waiting) {
+  const auto bytes = buffer.bytes();
+  const auto frame = parse_udp_frame(bytes.first(std::min<std::size_t>(completion.byte_len, bytes.size())));
+  if (!frame || !has_right_checksums(completion, bytes)) return false;
+  verbs::BufferRef next = spares_.take();
+  if (!next) return false;
+  const Datagram datagram{.headers = bytes,
+                          .payload = bytes.subspan(frame->payload_offset(), frame->payload_bytes),
+                          .frame = *frame,
+                          .ifindex = interface_->ifindex(),
+                          .time = time};
+  Incoming incoming(datagram, std::move(buffer), waiting, spares_);
+  if (!flows_.deliver(incoming, told)) statistics_.count(Count::rx_dropped);
+  replace(std::move(next));
+  return true;
+}
+
+/// A batch at most. @return how many.
+unsigned Ring::take_completions(Told& told, WaitingCall* waiting) {
+  Batch batch;
+  const bool with_times = timed_cq_ != nullptr && wants_times_.load(std::memory_order_relaxed);
+  if (with_times) {
+    poll_with_times(batch);
+  } else {
+    batch.count = ibv_poll_cq(receive_cq_.get(), static_cast<int>(settings_.batch), batch.completions);
+  }
+  if (batch.count <= 0) return 0;
+  posted_ -= static_cast<std::size_t>(batch.count);
+  for (int i = 0; i < batch.count; ++i) {
+    const ibv_wc& completion = batch.completions[i];
+    verbs::BufferRef buffer(*reinterpret_cast<verbs::BufferHeader*>(completion.wr_id));
+    if (completion.status != IBV_WC_SUCCESS) continue;  // flushed: the interface is gone
+    if (take(completion, buffer, with_times ? batch.times[i] : Nanos::zero(), told, waiting)) continue;
+    statistics_.count(Count::rx_dropped);
+    post_receives(std::span(&buffer, 1));
+  }
+  return static_cast<unsigned>(batch.count);
+}
 
 /// Until all receives are back, or the device has had its time.
 void Ring::collect_flushed() {
@@ -18,7 +131,7 @@ void Ring::collect_flushed() {
   const Nanos end = monotonic_now() + kPatience;
   while (posted_ != 0) {
     const int count = ibv_poll_cq(receive_cq_.get(), kBatch, completions);
-    if (count < 0 || (count == 0 && (interface_->is_embedded() || monotonic_now() > end))) break;
+    if (count < 0 || (count == 0 && monotonic_now() > end)) break;
     for (int i = 0; i < count; ++i, --posted_)
       verbs::BufferRef(*reinterpret_cast<verbs::BufferHeader*>(completions[i].wr_id));
   }

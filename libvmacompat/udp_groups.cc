@@ -97,12 +97,12 @@ std::vector<UdpSocket::Attachment> UdpSocket::wanted_groups() {
 }
 
 /// Whether a member does not want it from its sender. receive_lock_ held.
-bool UdpSocket::is_filtered(const Arrival& arrival) const {
-  const auto group = net::IpAddress::of(destination_of(arrival.bytes(), arrival.frame, 0));
-  const auto is_it = [&](const Membership& one) { return one.ifindex == arrival.ifindex && one.group == group; };
+bool UdpSocket::is_filtered(const Datagram& datagram) const {
+  const auto group = net::IpAddress::of(destination_of(datagram.headers, datagram.frame, 0));
+  const auto is_it = [&](const Membership& one) { return one.ifindex == datagram.ifindex && one.group == group; };
   const auto filter = std::find_if(source_filters_.begin(), source_filters_.end(), is_it);
   return filter != source_filters_.end() &&
-         !filter->wants_from(net::IpAddress::of(source_of(arrival.bytes(), arrival.frame, 0)));
+         !filter->wants_from(net::IpAddress::of(source_of(datagram.headers, datagram.frame, 0)));
 }
 
 }  // namespace ringsock::vma

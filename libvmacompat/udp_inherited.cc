@@ -11,6 +11,7 @@
 
 #include "core/base/log.h"
 #include "core/runtime/fork_registry.h"
+#include "libvmacompat/bursts.h"
 #include "libvmacompat/kernel_return.h"
 #include "libvmacompat/udp_socket.h"
 
@@ -31,6 +32,7 @@ void abandon(T& object) {
 }  // namespace
 
 void UdpSocket::add_fork_locks(runtime::ForkLocks& locks) {
+  bursts().send_all();
   // Not yet locked: whoever delivers to us may have to end first.
   {
     const std::lock_guard guard(setup_lock_);
@@ -132,6 +134,7 @@ void UdpSocket::passed_on() noexcept {
 }
 
 void UdpSocket::process_ends() noexcept {
+  bursts().send_last();
   const int flags = ::fcntl(fd(), F_GETFD);
   if (family_ && (flags & FD_CLOEXEC) != 0) family_->leave();
 }

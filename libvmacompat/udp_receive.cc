@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "core/runtime/wait.h"
+#include "libvmacompat/bursts.h"
 #include "libvmacompat/socket_options.h"
 #include "libvmacompat/thread_id.h"
 #include "libvmacompat/udp_socket.h"
@@ -18,9 +19,11 @@ namespace ringsock::vma {
 namespace {
 
 using Count = runtime::VmaSocketCount;
+/// What a waiting datagram counts beside its payload: empty ones take memory, too.
+constexpr std::size_t kBytesBesidePayload = 64;
 
 /// Bytes copied.
-std::size_t scatter(std::span<const std::byte> payload, const msghdr& message) {
+[[gnu::always_inline]] inline std::size_t scatter(std::span<const std::byte> payload, const msghdr& message) {
   std::size_t done = 0;
   for (std::size_t i = 0; i < message.msg_iovlen && done < payload.size(); ++i) {
     const std::size_t step = std::min(payload.size() - done, message.msg_iov[i].iov_len);
@@ -32,8 +35,33 @@ std::size_t scatter(std::span<const std::byte> payload, const msghdr& message) {
 
 }  // namespace
 
+// What each datagram goes through is one function.
+
+[[gnu::always_inline]] inline bool UdpSocket::is_kernel_due() noexcept {
+  if (kernel_hint_.load(std::memory_order_relaxed) || ring_count_.load(std::memory_order_relaxed) == 0) return true;
+  const unsigned polls = polls_.load(std::memory_order_relaxed) + 1;
+  polls_.store(polls, std::memory_order_relaxed);
+  return polls >= polls_per_kernel_look_ && polls_per_kernel_look_ != 0;
+}
+
+/// All of them, also when the first has served the call: none waits for ever.
+[[gnu::always_inline]] inline void UdpSocket::poll_rings(WaitingCall* waiting) noexcept {
+  const std::size_t count = ring_count_.load(std::memory_order_acquire);
+  for_each_polled(count, [&](Ring& ring) { ring.poll(waiting); });
+  if (count > 0 && attached_generation_.load(std::memory_order_relaxed) != ethernet_->address_generation()) [[unlikely]]
+    follow_addresses();
+}
+
+/// Nothing: perhaps something waits in the queue now.
+[[gnu::always_inline]] inline std::optional<ssize_t> UdpSocket::receive_from_rings(msghdr& message, int flags) {
+  WaitingCall call{.sink = *this, .message = message, .flags = flags};
+  poll_rings((flags & MSG_PEEK) == 0 ? &call : nullptr);
+  return call.answer;
+}
+
 Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "recvmsg: closed meanwhile"};
+  Bursts::note_receive();
   if (rings_are_due_.load(std::memory_order_relaxed)) [[unlikely]]
     move_rings();
   if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0) return receive_from_kernel(message, flags);
@@ -43,39 +71,87 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
     auto from_kernel = receive_from_kernel(message, flags);
     if (!runtime::would_block(from_kernel)) return from_kernel;
   }
-  if (!progress()) {
-    if (is_nonblocking() || (flags & MSG_DONTWAIT) != 0) statistics_.count(Count::rx_eagains);
-    return Error{EAGAIN, "recvmsg"};
+  if (!has_arrivals_.load(std::memory_order_relaxed)) {
+    if (const auto answer = receive_from_rings(message, flags)) return *answer;
   }
-  return receive_from_ring(message, flags);
+  if (has_arrivals_.load(std::memory_order_relaxed)) return receive_waiting(message, flags);
+  if (is_nonblocking() || (flags & MSG_DONTWAIT) != 0) statistics_.count(Count::rx_eagains);
+  return Error{EAGAIN, "recvmsg"};
 }
 
-Result<ssize_t> UdpSocket::receive_from_ring(msghdr& message, int flags) {
-  const std::lock_guard guard(receive_lock_);
-  if (arrivals_.empty()) return Error{EAGAIN, "recvmsg"};  // another thread was faster
-  const Arrival& arrival = arrivals_.front();
-  const auto payload = arrival.payload();
+/// receive_lock_ held.
+[[gnu::always_inline]] inline void UdpSocket::count_received(std::size_t bytes) {
+  statistics_.count(Count::rx_packets);
+  statistics_.count(Count::rx_bytes, bytes);
+  statistics_.set(runtime::VmaSocketLevel::rx_thread, this_thread_id());
+  if (receive_choice_.should_move()) rings_are_due_.store(true, std::memory_order_relaxed);
+  if (has_slept_.load(std::memory_order_relaxed)) {
+    has_slept_.store(false, std::memory_order_relaxed);
+  } else {
+    statistics_.count(Count::poll_hits);
+  }
+}
+
+/// To the application, as recvmsg(2) does; the answer of that. receive_lock_ held.
+[[gnu::always_inline]] inline ssize_t UdpSocket::give(const Datagram& datagram, msghdr& message, int flags) {
+  const auto payload = datagram.payload;
   const std::size_t copied = scatter(payload, message);
   message.msg_flags = copied < payload.size() ? MSG_TRUNC : 0;
   if (message.msg_name != nullptr) {
-    copy_source(arrival.bytes(), arrival.frame, arrival.ifindex, domain_, static_cast<sockaddr*>(message.msg_name),
+    copy_source(datagram.headers, datagram.frame, datagram.ifindex, domain_, static_cast<sockaddr*>(message.msg_name),
                 message.msg_namelen);
   }
   if (message.msg_control != nullptr) {
-    write_control(receive_options_, arrival, receive_options_.overflow ? all_drops() : 0, message);
+    write_control(receive_options_, datagram, receive_options_.overflow ? all_drops() : 0, message);
   } else {
     message.msg_controllen = 0;
   }
-  const auto answer = static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? payload.size() : copied);
-  if ((flags & MSG_PEEK) == 0) {
-    count_received(payload.size());
-    arrivals_.pop();
-    if (const std::size_t older = older_arrivals_.load(std::memory_order_relaxed); older != 0) [[unlikely]]
-      older_arrivals_.store(older - 1, std::memory_order_relaxed);
-    show_queue();
-    if (arrivals_.empty()) has_arrivals_.store(false, std::memory_order_relaxed);
-  }
+  if ((flags & MSG_PEEK) == 0) count_received(payload.size());
+  return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? payload.size() : copied);
+}
+
+/// From the queue.
+Result<ssize_t> UdpSocket::receive_waiting(msghdr& message, int flags) {
+  const std::lock_guard guard(receive_lock_);
+  if (arrivals_.empty()) return Error{EAGAIN, "recvmsg"};  // another thread was faster
+  const ssize_t answer = give(arrivals_.front().datagram(), message, flags);
+  if ((flags & MSG_PEEK) != 0) return answer;
+  arrivals_.pop();
+  if (const std::size_t older = older_arrivals_.load(std::memory_order_relaxed); older != 0) [[unlikely]]
+    older_arrivals_.store(older - 1, std::memory_order_relaxed);
+  show_queue();
+  if (arrivals_.empty()) has_arrivals_.store(false, std::memory_order_relaxed);
   return answer;
+}
+
+bool UdpSocket::deliver(Incoming& incoming) noexcept {
+  // The ring's lock does not do: the socket's other rings deliver at the same time.
+  const std::lock_guard guard(receive_lock_);
+  if (!source_filters_.empty() && is_filtered(incoming.datagram())) [[unlikely]]
+    return false;
+  WaitingCall* const call = incoming.call_of(*this);
+  if (call == nullptr || !arrivals_.empty()) return keep(incoming);
+  call->answer = give(incoming.datagram(), call->message, call->flags);
+  return false;
+}
+
+/// In the queue, if there is room. receive_lock_ held.
+bool UdpSocket::keep(Incoming& incoming) {
+  const std::size_t bytes = incoming.datagram().payload.size();
+  const std::size_t waiting = arrivals_.payload_bytes() + kBytesBesidePayload * arrivals_.count();
+  auto arrival = waiting + bytes > receive_limit_ && !arrivals_.empty() ? std::nullopt : incoming.keep();
+  if (!arrival) {
+    statistics_.count(Count::ready_packets_dropped);
+    statistics_.count(Count::ready_bytes_dropped, bytes);
+    return false;
+  }
+  arrivals_.push(*std::move(arrival));
+  show_queue();
+  statistics_.raise(runtime::VmaSocketLevel::ready_packets_max, arrivals_.count());
+  statistics_.raise(runtime::VmaSocketLevel::ready_bytes_max, arrivals_.payload_bytes());
+  has_arrivals_.store(true, std::memory_order_relaxed);
+  note_activity();
+  return true;
 }
 
 std::uint32_t UdpSocket::drops_of_rings() const {
@@ -111,33 +187,9 @@ Result<ssize_t> UdpSocket::receive_from_kernel(msghdr& message, int flags) {
   return error;
 }
 
-/// receive_lock_ held.
-void UdpSocket::count_received(std::size_t bytes) {
-  statistics_.count(Count::rx_packets);
-  statistics_.count(Count::rx_bytes, bytes);
-  statistics_.set(runtime::VmaSocketLevel::rx_thread, this_thread_id());
-  if (receive_choice_.should_move()) rings_are_due_.store(true, std::memory_order_relaxed);
-  if (has_slept_.load(std::memory_order_relaxed)) {
-    has_slept_.store(false, std::memory_order_relaxed);
-  } else {
-    statistics_.count(Count::poll_hits);
-  }
-}
-
-bool UdpSocket::is_kernel_due() noexcept {
-  if (kernel_hint_.load(std::memory_order_relaxed) || ring_count_.load(std::memory_order_relaxed) == 0) return true;
-  const unsigned polls = polls_.load(std::memory_order_relaxed) + 1;
-  polls_.store(polls, std::memory_order_relaxed);
-  return polls >= polls_per_kernel_look_ && polls_per_kernel_look_ != 0;
-}
-
 /// Polls the rings. True when a datagram waits for us.
 bool UdpSocket::progress() noexcept {
-  if (has_arrivals_.load(std::memory_order_relaxed)) return true;
-  const std::size_t count = ring_count_.load(std::memory_order_acquire);
-  for_each_polled(count, [](Ring& ring) { ring.poll(); });
-  if (count > 0 && attached_generation_.load(std::memory_order_relaxed) != ethernet_->address_generation()) [[unlikely]]
-    follow_addresses();
+  if (!has_arrivals_.load(std::memory_order_relaxed)) poll_rings(nullptr);
   return has_arrivals_.load(std::memory_order_relaxed);
 }
 
@@ -153,6 +205,7 @@ std::uint32_t UdpSocket::kernel_events() noexcept {
 }
 
 std::uint32_t UdpSocket::ready() noexcept {
+  Bursts::note_look();
   std::uint32_t events = EPOLLOUT | EPOLLWRNORM;
   if (progress()) events |= EPOLLIN | EPOLLRDNORM;
   if (is_kernel_due()) {
@@ -165,27 +218,44 @@ std::uint32_t UdpSocket::ready() noexcept {
 }
 
 runtime::WaitFds UdpSocket::arm() noexcept {
+  Bursts::note_look();
   const std::lock_guard guard(setup_lock_);
   come_back_when_alone();
   const std::size_t count = ring_count_.load(std::memory_order_relaxed);
-  if (count == 0) return {{fd(), -1}};
-  if (!bell_) {
-    UniqueFd bell(::epoll_create1(EPOLL_CLOEXEC));
-    epoll_event event{.events = EPOLLIN, .data = {}};
-    bool complete = bell && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, fd(), &event) == 0;
-    for_each_polled(count, [&](const Ring& ring) {
-      complete = complete && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, ring.fd(), &event) == 0;
-    });
-    if (!complete) return {{fd(), -1}};
-    bell_ = std::move(bell);
-  }
+  const bool wants_room = kernel_is_full_.load(std::memory_order_relaxed);
+  if ((count == 0 && !wants_room) || !make_bell(count)) return {{fd(), -1}};
+  if (wants_room) [[unlikely]]
+    watch_kernel(EPOLLIN | EPOLLOUT);
   for_each_polled(count, [](Ring& ring) { ring.arm(); });
   statistics_.count(Count::poll_misses);
   has_slept_.store(true, std::memory_order_relaxed);
   return {{bell_.get(), -1}};
 }
 
+/// setup_lock_ held. False: there are too many descriptors.
+bool UdpSocket::make_bell(std::size_t rings) noexcept {
+  if (bell_) return true;
+  UniqueFd bell(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {}};
+  bool complete = bell && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, fd(), &event) == 0;
+  for_each_polled(rings, [&](const Ring& ring) {
+    complete = complete && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, ring.fd(), &event) == 0;
+  });
+  if (complete) bell_ = std::move(bell);
+  return complete;
+}
+
+/// What of the kernel's socket rings the bell. setup_lock_ held.
+void UdpSocket::watch_kernel(std::uint32_t events) noexcept {
+  epoll_event event{.events = events, .data = {}};
+  if (bell_) ::epoll_ctl(bell_.get(), EPOLL_CTL_MOD, fd(), &event);
+}
+
 void UdpSocket::woken() noexcept {
+  if (kernel_is_full_.exchange(false, std::memory_order_relaxed)) [[unlikely]] {
+    const std::lock_guard guard(setup_lock_);
+    watch_kernel(EPOLLIN);
+  }
   kernel_hint_.store(true, std::memory_order_relaxed);
   const std::size_t count = ring_count_.load(std::memory_order_acquire);
   for_each_polled(count, [](Ring& ring) { ring.woken(); });

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <mutex>
 
+#include "libvmacompat/bursts.h"
 #include "libvmacompat/socket_options.h"
 #include "libvmacompat/thread_id.h"
 #include "libvmacompat/udp_socket.h"
@@ -19,7 +20,6 @@ using Count = runtime::VmaSocketCount;
 
 /// Flags that mean nothing for a datagram that leaves at once.
 constexpr int kHarmlessFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
-constexpr std::size_t kMostPieces = 15;
 /// The kernel's tick: some nanoseconds to read, and it changes each few milliseconds.
 std::int64_t tick() {
   timespec now{};
@@ -50,9 +50,11 @@ std::size_t payload_bytes(const msghdr& message) {
 Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
   if (is_inherited_.load(std::memory_order_relaxed)) [[unlikely]]
     look_for_family();
+  bursts().send_all();
   const ssize_t sent = ::sendmsg(fd(), &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0) {
     const Error error = Error::last("sendmsg");
+    if (error.code == EAGAIN) kernel_is_full_.store(true, std::memory_order_relaxed);
     statistics_.count(error.code == EAGAIN ? Count::tx_os_eagains : Count::tx_os_errors);
     return error;
   }
@@ -62,47 +64,43 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
   return sent;
 }
 
-Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
-  const RingNews news(*this);
-  std::optional<SendControl> control;  // not made for most
-  bool is_plain = (flags & ~kHarmlessFlags) == 0 && message.msg_iovlen <= kMostPieces &&
-                  !kernel_only_.load(std::memory_order_relaxed) && !is_corked_.load(std::memory_order_relaxed) &&
-                  !kernel_sends_.load(std::memory_order_relaxed);
-  if (is_plain && message.msg_controllen != 0) [[unlikely]] {
-    control = read_send_control(message);
-    is_plain = control.has_value();
-  }
-  if (!is_plain) return send_by_kernel(message, flags);
-  const std::uint16_t segment_bytes =
-      control && control->has_segment_bytes ? control->segment_bytes : segment_bytes_.load(std::memory_order_relaxed);
-  const std::size_t payload = payload_bytes(message);
+// What each datagram goes through is one function.
 
-  std::unique_lock guard(send_lock_);
-  Destination* const destination = destination_for(message, control);
-  if (destination == nullptr || !make_current(*destination) || !fits(*destination, payload, segment_bytes)) {
-    guard.unlock();
-    return send_by_kernel(message, flags);
-  }
-  if (const std::int64_t now = tick(); now != last_error_look_) {
-    last_error_look_ = now;
-    const int error = option_of(fd(), SOL_SOCKET, SO_ERROR, 0);
-    if (error != 0) {
-      statistics_.count(Count::tx_errors);
-      return Error{error, "sendmsg"};
-    }
-  }
-  destination->note_use(ethernet_->network());
-  const int error = send_by_ring(*destination, message, payload, segment_bytes);
-  if (error == 0) {
-    count_sent(payload);
-    return static_cast<ssize_t>(payload);
-  }
-  statistics_.count(error == ENOMEM ? Count::tx_eagains : Count::tx_errors);
-  guard.unlock();
-  return send_by_kernel(message, flags);  // the queue is full, the interface is down: it knows what to answer
+/// Null: the kernel's.
+[[gnu::always_inline]] inline Destination* UdpSocket::destination_for(const msghdr& message,
+                                                                      const std::optional<SendControl>& control) {
+  const bool has_way = control && control->family != AF_UNSPEC;
+  if (!has_way && message.msg_name != nullptr && !destinations_.empty() &&
+      destinations_.front()->is_named(message.msg_name, message.msg_namelen)) [[likely]]
+    return destinations_.front().get();
+  return look_up_destination(message, has_way ? &*control : nullptr);
 }
 
-void UdpSocket::count_sent(std::size_t payload) {
+/// False: by the kernel.
+[[gnu::always_inline]] inline bool UdpSocket::make_current(Destination& destination) {
+  const std::uint32_t generation = options_generation_.load(std::memory_order_relaxed);
+  if (ethernet_ && destination.is_current(ethernet_->network(), generation)) [[likely]]
+    return destination.ring() != nullptr;
+  return find_way(destination);
+}
+
+/// 0 or an errno value.
+[[gnu::always_inline]] inline int UdpSocket::hand_to_ring(const Destination& destination, const msghdr& message,
+                                                          std::size_t payload, std::uint16_t segment_bytes,
+                                                          bool may_wait) {
+  alignas(8) std::array<std::byte, HeaderTemplate::kMaxBytes> room;
+  destination.header().write(room, payload);
+  const auto headers = std::span(room).first(destination.header().bytes());
+  const std::span<const iovec> parts(message.msg_iov, message.msg_iovlen);
+  if (segment_bytes != 0 && payload > segment_bytes) [[unlikely]]
+    return destination.ring()->send_segments(headers, parts, segment_bytes);
+  // Each one that may be cut has a number of its own.
+  if (may_wait && !destination.header().may_be_cut() && Bursts::continue_run(*destination.ring())) [[unlikely]]
+    return destination.ring()->send_in_burst(headers, parts, payload);
+  return destination.ring()->send(headers, parts);
+}
+
+[[gnu::always_inline]] inline void UdpSocket::count_sent(std::size_t payload) {
   statistics_.count(Count::tx_packets);
   statistics_.count(Count::tx_bytes, payload);
   statistics_.set(runtime::VmaSocketLevel::tx_thread, this_thread_id());
@@ -111,33 +109,57 @@ void UdpSocket::count_sent(std::size_t payload) {
   statistics_.count(Count::tx_migrations);
 }
 
-/// 0 or an errno value.
-int UdpSocket::send_by_ring(const Destination& destination, const msghdr& message, std::size_t payload,
-                            std::uint16_t segment_bytes) {
-  alignas(8) std::array<std::byte, HeaderTemplate::kMaxBytes> header;
-  destination.header().write(header, payload);
-  const std::size_t header_bytes = destination.header().bytes();
-  std::array<ibv_sge, kMostPieces + 1> pieces;
-  pieces[0] = {reinterpret_cast<std::uintptr_t>(header.data()), static_cast<std::uint32_t>(header_bytes), 0};
-  for (std::size_t i = 0; i < message.msg_iovlen; ++i) {
-    pieces[i + 1] = {reinterpret_cast<std::uintptr_t>(message.msg_iov[i].iov_base),
-                     static_cast<std::uint32_t>(message.msg_iov[i].iov_len), 0};
+/// Nothing: by the kernel.
+[[gnu::always_inline]] inline std::optional<Result<ssize_t>> UdpSocket::send_by_ring(
+    const msghdr& message, const std::optional<SendControl>& control) {
+  const std::uint16_t segment_bytes =
+      control && control->has_segment_bytes ? control->segment_bytes : segment_bytes_.load(std::memory_order_relaxed);
+  const std::size_t payload = payload_bytes(message);
+  const std::lock_guard guard(send_lock_);
+  Destination* const destination = destination_for(message, control);
+  if (destination == nullptr || !make_current(*destination) || !fits(*destination, payload, segment_bytes))
+    return std::nullopt;
+  if (const std::int64_t now = tick(); now != last_error_look_) [[unlikely]] {
+    last_error_look_ = now;
+    const int error = option_of(fd(), SOL_SOCKET, SO_ERROR, 0);
+    if (error != 0) {
+      statistics_.count(Count::tx_errors);
+      return Error{error, "sendmsg"};
+    }
   }
-  const std::span all = std::span(pieces).first(message.msg_iovlen + 1);
-  if (segment_bytes != 0 && payload > segment_bytes) [[unlikely]]
-    return destination.ring()->send_segments(std::span(header).first(header_bytes), all.subspan(1), segment_bytes);
-  return destination.ring()->send(all, IBV_SEND_INLINE | IBV_SEND_IP_CSUM);
+  destination->note_use(ethernet_->network());
+  const int error = hand_to_ring(*destination, message, payload, segment_bytes, !control);
+  if (error == 0) [[likely]] {
+    count_sent(payload);
+    return static_cast<ssize_t>(payload);
+  }
+  statistics_.count(error == ENOMEM ? Count::tx_eagains : Count::tx_errors);
+  return std::nullopt;  // the queue is full, the interface is down: the kernel knows what to answer
 }
 
-/// Null: the kernel's.
-Destination* UdpSocket::destination_for(const msghdr& message, const std::optional<SendControl>& control) {
-  const WayControl* const way = control && control->family != AF_UNSPEC ? &control->way : nullptr;
-  const auto fitting = [&](const SocketAddress& address) {
-    return way == nullptr || address.unmapped().family() == control->family ? destination_for(address, way) : nullptr;
+Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
+  const RingNews news(*this);
+  std::optional<SendControl> control;  // not made for most
+  bool is_plain = (flags & ~kHarmlessFlags) == 0 && message.msg_iovlen <= DatagramPieces::kMostPayloadParts &&
+                  !kernel_only_.load(std::memory_order_relaxed) && !is_corked_.load(std::memory_order_relaxed) &&
+                  !kernel_sends_.load(std::memory_order_relaxed);
+  if (is_plain && message.msg_controllen != 0) [[unlikely]] {
+    control = read_send_control(message);
+    is_plain = control.has_value();
+  }
+  if (is_plain) [[likely]] {
+    if (const auto sent = send_by_ring(message, control)) [[likely]]
+      return *sent;
+  }
+  return send_by_kernel(message, flags);
+}
+
+/// Null: the kernel's. `way`: what control data says of it, or null.
+Destination* UdpSocket::look_up_destination(const msghdr& message, const SendControl* way) {
+  const auto fitting = [&](const SocketAddress& address) -> Destination* {
+    if (way == nullptr) return destination_for(address, nullptr);
+    return address.unmapped().family() == way->family ? destination_for(address, &way->way) : nullptr;
   };
-  if (way == nullptr && message.msg_name != nullptr && !destinations_.empty() &&
-      destinations_.front()->is_named(message.msg_name, message.msg_namelen)) [[likely]]
-    return destinations_.front().get();
   if (message.msg_name == nullptr) return is_connected_.load(std::memory_order_acquire) ? fitting(peer_) : nullptr;
   const auto address = SocketAddress::from(static_cast<const sockaddr*>(message.msg_name), message.msg_namelen);
   return address && address->family() == domain_ && address->port() != 0 ? fitting(*address) : nullptr;
@@ -159,14 +181,12 @@ Destination* UdpSocket::destination_for(const SocketAddress& address, const WayC
 }
 
 /// False: by the kernel. send_lock_ held.
-bool UdpSocket::make_current(Destination& destination) {
-  const std::uint32_t generation = options_generation_.load(std::memory_order_relaxed);
-  if (ethernet_ && destination.is_current(ethernet_->network(), generation)) [[likely]]
-    return destination.ring() != nullptr;
+bool UdpSocket::find_way(Destination& destination) {
   const std::unique_lock setting_up(setup_lock_, std::try_to_lock);
   if (!setting_up) return false;
   if (local_.port() == 0) learn_names();  // a first datagram by the kernel binds the socket
   if (local_.port() == 0 || kernel_only_.load(std::memory_order_relaxed) || ethernet() == nullptr) return false;
+  bursts().send_all();  // what comes may leave by another ring
   const SendOptions& options = send_options(destination.family());
   destination.find_way(*ethernet_, local_, options, send_options_generation_, send_choice_);
   if (destination.ring() == nullptr) return false;
@@ -192,6 +212,7 @@ const SendOptions& UdpSocket::send_options(int family) {
 }
 
 Result<int> UdpSocket::unsent_bytes() {
+  bursts().send_all();
   int bytes = 0;
   if (::ioctl(fd(), SIOCOUTQ, &bytes) != 0) return Error::last("SIOCOUTQ");
   return bytes;

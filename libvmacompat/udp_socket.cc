@@ -16,6 +16,7 @@
 #include "core/base/log.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
+#include "libvmacompat/bursts.h"
 #include "libvmacompat/port_claims.h"
 #include "libvmacompat/process.h"
 #include "libvmacompat/socket_options.h"
@@ -30,8 +31,6 @@ RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
   static std::atomic<std::uint64_t> sockets{0};
   return {static_cast<RingLogic>(logic), ratio, sockets.fetch_add(1, std::memory_order_relaxed)};
 }
-/// What a waiting datagram counts beside its payload: empty ones take memory, too.
-constexpr std::size_t kBytesBesidePayload = 64;
 
 }  // namespace
 
@@ -88,6 +87,7 @@ Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
 }
 
 Status UdpSocket::shutdown(int how) {
+  bursts().send_all();
   if (::shutdown(fd(), how) != 0) return Error::last("shutdown");
   {
     // The kernel says from now on what reading and writing mean.
@@ -351,28 +351,11 @@ bool UdpSocket::accepts(const EndName& source) const noexcept {
   return !is_connected_.load(std::memory_order_acquire) || peer_name_ == source;
 }
 
-void UdpSocket::deliver(Arrival arrival) noexcept {
-  const std::lock_guard guard(receive_lock_);
-  if (!source_filters_.empty() && is_filtered(arrival)) [[unlikely]]
-    return;
-  const std::size_t waiting = arrivals_.payload_bytes() + kBytesBesidePayload * arrivals_.count();
-  if (waiting + arrival.frame.payload_bytes > receive_limit_ && !arrivals_.empty()) {
-    statistics_.count(runtime::VmaSocketCount::ready_packets_dropped);
-    statistics_.count(runtime::VmaSocketCount::ready_bytes_dropped, arrival.frame.payload_bytes);
-    return;
-  }
-  arrivals_.push(std::move(arrival));
-  show_queue();
-  statistics_.raise(runtime::VmaSocketLevel::ready_packets_max, arrivals_.count());
-  statistics_.raise(runtime::VmaSocketLevel::ready_bytes_max, arrivals_.payload_bytes());
-  has_arrivals_.store(true, std::memory_order_relaxed);
-  note_activity();
-}
-
 // -- the end
 // ---------------------------------------------------------------------------------------------
 
 void UdpSocket::closed() noexcept {
+  bursts().send_all();
   std::uint16_t claimed = 0;
   {
     const std::lock_guard guard(setup_lock_);

@@ -71,7 +71,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
 
   // As the sink of rings
   [[nodiscard]] bool accepts(const EndName& source) const noexcept override;
-  void deliver(Arrival arrival) noexcept override;
+  bool deliver(Incoming& incoming) noexcept override;
   runtime::Endpoint& endpoint() noexcept override { return *this; }
   [[nodiscard]] bool shares_port() const noexcept override { return shares_port_.load(std::memory_order_relaxed); }
 
@@ -116,7 +116,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void attach_groups();
   bool refuse_copies_of(const std::vector<Attachment>& groups);
   std::vector<Attachment> wanted_groups();
-  [[nodiscard]] bool is_filtered(const Arrival& arrival) const;
+  [[nodiscard]] bool is_filtered(const Datagram& datagram) const;
 
   /// Stands before the locks of a function that may attach rings. Whoever sleeps on what the socket had before must
   /// hear of them, and without our locks.
@@ -163,24 +163,33 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void show_queue();
 
   // udp_receive.cc
-  Result<ssize_t> receive_from_ring(msghdr& message, int flags);
+  std::optional<ssize_t> receive_from_rings(msghdr& message, int flags);
+  Result<ssize_t> receive_waiting(msghdr& message, int flags);
+  ssize_t give(const Datagram& datagram, msghdr& message, int flags);
+  bool keep(Incoming& incoming);
   Result<ssize_t> receive_from_kernel(msghdr& message, int flags);
   void count_received(std::size_t bytes);
+  bool make_bell(std::size_t rings) noexcept;
+  void watch_kernel(std::uint32_t events) noexcept;
   [[nodiscard]] std::uint32_t drops_of_rings() const;
   [[nodiscard]] std::uint32_t all_drops() const;  ///< of rings and kernel
   bool progress() noexcept;
+  void poll_rings(WaitingCall* waiting) noexcept;
   bool is_kernel_due() noexcept;
   std::uint32_t kernel_events() noexcept;
 
-  // udp_send.cc; send_lock_ held, but by send_by_kernel()
+  // udp_send.cc; send_lock_ held, but by the first two
   Result<ssize_t> send_by_kernel(const msghdr& message, int flags);
+  std::optional<Result<ssize_t>> send_by_ring(const msghdr& message, const std::optional<SendControl>& control);
   Destination* destination_for(const msghdr& message, const std::optional<SendControl>& control);
+  Destination* look_up_destination(const msghdr& message, const SendControl* way);
   Destination* destination_for(const SocketAddress& address, const WayControl* control);
   bool make_current(Destination& destination);
+  bool find_way(Destination& destination);
   const SendOptions& send_options(int family);
   void count_sent(std::size_t payload);
-  static int send_by_ring(const Destination& destination, const msghdr& message, std::size_t payload,
-                          std::uint16_t segment_bytes);
+  static int hand_to_ring(const Destination& destination, const msghdr& message, std::size_t payload,
+                          std::uint16_t segment_bytes, bool may_wait);
 
   runtime::VmaSocketStatistics statistics_;
   const int domain_;
@@ -241,6 +250,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::array<std::optional<SendOptions>, 2> send_options_;  ///< to IPv4, to IPv6
   std::atomic<std::uint16_t> segment_bytes_{0};             ///< UDP_SEGMENT
   std::atomic<bool> kernel_sends_{false};                   ///< because of an option
+  std::atomic<bool> kernel_is_full_{false};                 ///< has no room for a datagram: a sender may wait for it
   std::atomic<bool> is_corked_{false};                      ///< MSG_MORE: the kernel has the beginning of a datagram
   std::atomic<std::uint32_t> options_generation_{1};
   std::uint32_t send_options_generation_ = 0;

@@ -29,7 +29,7 @@ class Copied {
 };
 
 /// Without a locked instruction: for a counter with one writer, or one that may lose a count.
-inline void add_relaxed(Counter& counter, std::uint64_t amount) {
+[[gnu::always_inline]] inline void add_relaxed(Counter& counter, std::uint64_t amount) {
   counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
 }
 

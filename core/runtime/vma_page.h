@@ -102,6 +102,9 @@ enum class VmaRingCount : std::size_t {
   tx_packets = 8,
   tx_bytes,
   retransmits,
+  tx_joined,   ///< datagrams of bursts that left with others
+  tx_trains,   ///< how often
+  tx_dropped,  ///< for which the device had no room; brought up to date when somebody asks
 };
 inline constexpr std::size_t kVmaRingCounts = 16;
 

@@ -130,6 +130,9 @@ void take_ring(const VmaRingSlot& slot, VmaSnapshot& out) {
                        .rx_packets = count_of(slot, Count::rx_packets),
                        .rx_bytes = count_of(slot, Count::rx_bytes),
                        .retransmits = count_of(slot, Count::retransmits),
+                       .tx_joined = count_of(slot, Count::tx_joined),
+                       .tx_trains = count_of(slot, Count::tx_trains),
+                       .tx_dropped = count_of(slot, Count::tx_dropped),
                        .interrupts_requested = count_of(slot, Count::interrupts_requested),
                        .interrupts_received = count_of(slot, Count::interrupts_received)});
 }

@@ -43,8 +43,8 @@ void make_rates(const Rates& rates, VmaCqSnapshot& now, const VmaCqSnapshot& bef
 }
 void make_rates(const Rates& rates, VmaRingSnapshot& now, const VmaRingSnapshot& before) {
   using S = VmaRingSnapshot;
-  rates.all(now, before, &S::tx_packets, &S::tx_bytes, &S::rx_packets, &S::rx_bytes, &S::retransmits,
-            &S::interrupts_requested, &S::interrupts_received);
+  rates.all(now, before, &S::tx_packets, &S::tx_bytes, &S::rx_packets, &S::rx_bytes, &S::retransmits, &S::tx_joined,
+            &S::tx_trains, &S::tx_dropped, &S::interrupts_requested, &S::interrupts_received);
 }
 void make_rates(const Rates& rates, VmaPoolSnapshot& now, const VmaPoolSnapshot& before) {
   rates.all(now, before, &VmaPoolSnapshot::no_buffers);

@@ -70,6 +70,8 @@ struct VmaRingSnapshot {
   std::uint64_t tx_packets = 0, tx_bytes = 0;
   std::uint64_t rx_packets = 0, rx_bytes = 0;
   std::uint64_t retransmits = 0;
+  std::uint64_t tx_joined = 0, tx_trains = 0;  ///< datagrams that left together, and how often
+  std::uint64_t tx_dropped = 0;
   std::uint64_t interrupts_requested = 0, interrupts_received = 0;
   std::uint64_t moderation_packets = 0, moderation_period_us = 0;
 };

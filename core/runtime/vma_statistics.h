@@ -44,7 +44,7 @@ class VmaSlot {
 
   /// Plain loads and stores: by whoever may receive, or send, at this time. Of two at the same time one may be lost.
   template <class Count>
-  void count(Count which, std::uint64_t amount = 1) {
+  [[gnu::always_inline]] void count(Count which, std::uint64_t amount = 1) {
     add_relaxed((*slot_)[which], amount);
   }
   template <class Level>

@@ -169,6 +169,9 @@ std::string ring_block(const VmaRingSnapshot& ring, std::size_t index, const cha
   };
   std::string out = block_rule() + "\tRING_ETH=[" + std::to_string(index) + "]\n";
   if ((ring.tx_packets | ring.tx_bytes) != 0) out += labelled("Tx Offload", traffic(ring.tx_bytes, ring.tx_packets));
+  if (ring.tx_trains != 0)
+    out += labelled("Tx Bursts", number(ring.tx_joined) + " / " + number(ring.tx_trains) + " [packets/sends]" + slash);
+  if (ring.tx_dropped != 0) out += labelled("Tx Dropped", number(ring.tx_dropped));
   if ((ring.rx_packets | ring.rx_bytes) != 0) out += labelled("Rx Offload", traffic(ring.rx_bytes, ring.rx_packets));
   if (ring.retransmits != 0) out += labelled("Retransmissions", number(ring.retransmits));
   if ((ring.interrupts_requested | ring.interrupts_received) != 0)

@@ -48,12 +48,9 @@ class InternetSum {
   [[nodiscard]] constexpr bool is_valid() const { return fold(sum_) == 0xffff; }
 
   static constexpr std::uint16_t fold(std::uint64_t sum) {
-    sum = (sum & 0xffffffff) + (sum >> 32);
-    sum = (sum & 0xffffffff) + (sum >> 32);
-    std::uint32_t half = static_cast<std::uint32_t>(sum);
-    half = (half & 0xffff) + (half >> 16);
-    half = (half & 0xffff) + (half >> 16);
-    return static_cast<std::uint16_t>(half);
+    // Both halves are added in the upper one, where the carry out of the lower one comes in.
+    const auto half = static_cast<std::uint32_t>((sum + std::rotl(sum, 32)) >> 32);
+    return static_cast<std::uint16_t>((half + std::rotl(half, 16)) >> 16);
   }
 
  private:

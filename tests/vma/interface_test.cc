@@ -2,6 +2,7 @@
 // (interface_vma.sh). TWO_HOSTS_PEER: the name of the other host's network namespace.
 #include <net/if.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <thread>
@@ -78,7 +79,7 @@ class Interface : public ::testing::Test {
     const long before = kernels_datagrams(AF_INET);
     for (int i = 0; i < kExchanges; ++i) {
       socket.send_to(echo, std::to_string(i));
-      EXPECT_EQ(socket.receive(), std::to_string(i));
+      EXPECT_EQ(next_but_hello(socket), std::to_string(i));
     }
     return kernels_datagrams(AF_INET) - before;
   }
@@ -150,6 +151,33 @@ TEST_F(Interface, ALinkThatIsDownAWhileChangesNothing) {
   if (preloaded()) {
     EXPECT_LT(by_the_kernel(socket), kExchanges);
   }
+}
+
+// What is under way is lost, whoever waits for whom.
+TEST_F(Interface, GoesDownAndAwayUnderSendersThatGoOn) {
+  const Socket socket(AF_INET);
+  ASSERT_EQ(::bind(socket, Address("0.0.0.0", 0).get(), sizeof(sockaddr_in)), 0);
+  ASSERT_TRUE(reaches_peer(socket));
+  std::atomic<bool> done{false};
+  std::vector<std::thread> senders;
+  for (int i = 0; i < 2; ++i) {
+    senders.emplace_back([&] {
+      const Socket own(AF_INET);
+      const Address nobody("10.9.0.2", 9);
+      while (!done) own.send_to(nobody, "burst");
+    });
+  }
+  for (int round = 0; round < 3; ++round) {
+    sh("ip link set eth0 down");
+    sh("ip link set eth0 up; ip address replace fd09::1/64 dev eth0 nodad");
+    EXPECT_TRUE(reaches_peer(socket));
+    remove();
+    add();
+    EXPECT_TRUE(reaches_peer(socket));
+  }
+  done = true;
+  for (std::thread& one : senders) one.join();
+  EXPECT_TRUE(reaches_peer(socket));
 }
 
 }  // namespace

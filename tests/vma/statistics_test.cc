@@ -2,6 +2,7 @@
 // with libvma; statistics.sh sets the variables.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <array>
 #include <cerrno>
@@ -14,6 +15,7 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/sanitizers.h"
 #include "tests/vma/udp_world.h"
 
 namespace ringsock::vma_tests {
@@ -65,6 +67,17 @@ class VmaTest : public ::testing::Test {
 
 class Statistics : public VmaTest {};
 
+TEST_F(Statistics, TellWhatLeftTogether) {
+  if (support::kHasThreadSanitizer || support::kHasAddressSanitizer) GTEST_SKIP() << "sanitizers make bursts too slow";
+  ASSERT_THAT(vma_stats("-z"), "");
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(socket_.send_to(echo_, "burst"), 5) << std::strerror(errno);
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(socket_.receive(), "burst") << std::strerror(errno);
+  const std::string full = vma_stats("-v 3 -c 1");
+  EXPECT_GE(number_in(full, "RING_ETH=\\[0\\]\nTx Offload: +\\d+ / (\\d+)"), 200);
+  EXPECT_GE(number_in(full, "Tx Bursts: +(\\d+)"), 100);
+  EXPECT_GE(number_in(full, "Tx Bursts: +\\d+ / (\\d+)"), 3);
+}
+
 TEST_F(Statistics, TellWhatWentByRings) {
   ASSERT_THAT(vma_stats("-z"), "");
   for (int i = 0; i < 50; ++i) exchange(std::string(1024, 'x'));
@@ -74,8 +87,16 @@ TEST_F(Statistics, TellWhatWentByRings) {
   EXPECT_THAT(full, HasSubstr("Rx Offload: 50 / 50 / 0 / 0 [kilobytes/packets/eagains/errors]"));
   EXPECT_THAT(full, HasSubstr("Tx Offload: 50 / 50 / 0 / 0 [kilobytes/packets/eagains/errors]"));
   EXPECT_GE(number_in(full, "RING_ETH=\\[0\\]\nTx Offload: +\\d+ / (\\d+)"), 50);
-  EXPECT_GE(number_in(full, "BUFFER_POOL\\(RX\\)=\\[0\\]\nSize: +(\\d+)"), 1024);
   EXPECT_THAT(vma_stats("-v 5 -c 1"), ContainsRegex("udp +Yes +0 +0 +10.9.0.1:"));
+}
+
+TEST_F(Statistics, TellOfBuffersOnceADatagramWaits) {
+  ASSERT_EQ(socket_.send_to(echo_, "hello"), 5);
+  pollfd waiting{socket_, POLLIN, 0};
+  ASSERT_EQ(::poll(&waiting, 1, 5000), 1);
+
+  EXPECT_GE(number_in(vma_stats("-v 3 -c 1"), "BUFFER_POOL\\(RX\\)=\\[0\\]\nSize: +(\\d+)"), 64);
+  EXPECT_EQ(socket_.receive(), "hello");
 }
 
 TEST_F(Statistics, TellWhatFoundNoRoom) {

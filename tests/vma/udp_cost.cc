@@ -1,6 +1,5 @@
 // Datagrams from a peer and back, for udp_cost.sh, which counts the instructions of recvfrom() and sendto(). Each is
 // there before it is received. With arguments: becomes that command, which runs this program.
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -13,25 +12,19 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/vma/measured_peer.h"
+
 namespace {
 
 constexpr int kDatagrams = 1000;
 constexpr ssize_t kBytes = 64;
 using Message = std::array<char, kBytes>;
 
-sockaddr_in peer_name() {
-  sockaddr_in out{};
-  out.sin_family = AF_INET;
-  out.sin_port = htons(7001);
-  ::inet_pton(AF_INET, "10.9.0.2", &out.sin_addr);
-  return out;
-}
-
 /// The peer: sends back what comes, and then tells by a byte on its standard output.
 int answer() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
-  const sockaddr_in own = peer_name();
+  const sockaddr_in own = ringsock::vma_tests::measured_peer();
   if (::bind(fd, reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0) return 1;
   while (::write(STDOUT_FILENO, "!", 1) == 1) {
     Message message;
@@ -87,7 +80,7 @@ int main(int argc, char** argv) {
   if (argc > 1) return argv[1] == std::string_view("--answer") ? answer() : become(argv + 1, argv[0]);
   const int told = start_peer(argv[0]);
   const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
-  const sockaddr_in peer = peer_name();
+  const sockaddr_in peer = ringsock::vma_tests::measured_peer();
   Message message{};
   bool fine = wait_for(told);
   // The first goes by the kernel, whose neighbour is not known yet.

@@ -98,6 +98,26 @@ class Socket {
   ssize_t send_to(const Address& to, const std::string& data) const {
     return ::sendto(fd_, data.data(), data.size(), 0, to.get(), to.length());
   }
+  /// sendmsg(2) with one item of control data.
+  template <class Value>
+  ssize_t send_with(const Address& to, int level, int type, const Value& value, const std::string& data) const {
+    iovec part{const_cast<char*>(data.data()), data.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof value)]{};
+    Address name = to;
+    msghdr message{};
+    message.msg_name = name.get();
+    message.msg_namelen = name.length();
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* const item = CMSG_FIRSTHDR(&message);
+    item->cmsg_level = level;
+    item->cmsg_type = type;
+    item->cmsg_len = CMSG_LEN(sizeof value);
+    std::memcpy(CMSG_DATA(item), &value, sizeof value);
+    return ::sendmsg(fd_, &message, 0);
+  }
   /// "" and errno when nothing came.
   std::string receive(Address* from = nullptr, int flags = 0) const {
     std::vector<char> room(70000);

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -68,7 +69,7 @@ class TestRing {
     }
     device = must(soft::PacketDevice::open(host.ifindex, options.device));
     pd = must(device->alloc_pd());
-    memory.resize(options.buffer_bytes * options.receives);
+    memory.resize(options.buffer_bytes * std::max(options.receives, 1U));
     mr = must(device->reg_mr(*pd, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE));
     channel = must(device->create_comp_channel());
     receive_cq = must(device->create_cq(4096, nullptr, channel.get(), 0));

@@ -157,11 +157,17 @@ TEST(VmaFullView, GoesOnWithQueuesRingsAndPools) {
 
 TEST(VmaFullView, TellsOfARingWhatItsCardAndTcpDid) {
   VmaSnapshot snapshot;
-  snapshot.rings = {{.retransmits = 3, .moderation_packets = 48, .moderation_period_us = 50}};
+  snapshot.rings = {{.retransmits = 3,
+                     .tx_joined = 64,
+                     .tx_trains = 2,
+                     .tx_dropped = 5,
+                     .moderation_packets = 48,
+                     .moderation_period_us = 50}};
   EXPECT_THAT(vma_full_view(snapshot, VmaCounting::totals),
-              testing::AllOf(HasSubstr("Retransmissions:     3\n"),
-                             HasSubstr("Moderation:          48 / 50 [frame count/usec period]\n"),
-                             Not(HasSubstr("Interrupts"))));
+              testing::AllOf(
+                  HasSubstr("Retransmissions:     3\n"), HasSubstr("Tx Bursts:           64 / 2 [packets/sends]\n"),
+                  HasSubstr("Tx Dropped:          5\n"),
+                  HasSubstr("Moderation:          48 / 50 [frame count/usec period]\n"), Not(HasSubstr("Interrupts"))));
 }
 
 TEST(VmaGroupsView, HasTheSocketsOfEachGroup) {

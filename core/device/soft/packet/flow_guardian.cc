@@ -37,11 +37,11 @@ struct Filters {
 
 /// While it lives, no other guardian of this network namespace makes, uses or removes a qdisc: between making one and
 /// marking it by a filter others would take it for somebody else's, which nobody removes; between a last look and the
-/// removal they would use it. Anybody may hold such a lock, so it is not waited for longer than a second.
+/// removal they would use it. Anybody may hold such a lock, so it is waited for five seconds at most.
 class Turn {
  public:
   Turn() : file_(::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) {
-    constexpr int kAttempts = 200;
+    constexpr int kAttempts = 1000;
     constexpr useconds_t kPauseUs = 5'000;
     for (int i = 0; i < kAttempts && ::flock(file_, LOCK_EX | LOCK_NB) != 0; ++i) ::usleep(kPauseUs);
   }

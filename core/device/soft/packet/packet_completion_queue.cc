@@ -71,7 +71,7 @@ int PacketCompletionQueue::poll(int count, ibv_wc* wc) {
     got += some;
     if (some < wanted) break;
   }
-  if (got == 0) idle();
+  if (got == 0) note_poll(0);
   return got;
 }
 
@@ -79,7 +79,7 @@ int PacketCompletionQueue::start_poll() {
   poll_lock_.lock();
   const int result = next_poll();
   if (result == 0) return 0;
-  idle();
+  note_poll(0);
   poll_lock_.unlock();
   return result;
 }
@@ -99,11 +99,7 @@ int PacketCompletionQueue::take(int count, PacketCompletion* out) {
     if (++next_receiver_ >= receivers) next_receiver_ = 0;
     got += receivers_[next_receiver_]->poll_receives(count - got, out + got);
   }
-  if (got != 0) {
-    empty_polls_ = 0;
-    if (armed_.load(std::memory_order_relaxed) == kArmed) [[unlikely]]
-      note_received(got);
-  }
+  if (got != 0) note_poll(got);
   return got;
 }
 
@@ -112,6 +108,7 @@ int PacketCompletionQueue::take(int count, PacketCompletion* out) {
 /// arms.
 void PacketCompletionQueue::note_received(int count) {
   constexpr int kPollsAllTheTime = 64;
+  if (armed_.load(std::memory_order_relaxed) != kArmed) return;
   received_armed_ += count;
   if (received_armed_ < kPollsAllTheTime || channel_ == nullptr) return;
   fire();

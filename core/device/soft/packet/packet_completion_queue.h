@@ -50,6 +50,14 @@ class PacketCompletionQueue final : public ibv_cq_ex {
   void end_poll() { poll_lock_.unlock(); }
   [[nodiscard]] const PacketCompletion& current() const { return current_; }
 
+  /// A look for what has been received has found so many. Not two at a time, nor during arm().
+  void note_poll(int count) {
+    if (count == 0) return idle();
+    empty_polls_ = 0;
+    if (armed_.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      note_received(count);
+  }
+
   /// ibv_req_notify_cq(3). `solicited_only`: no packet is; only errors count.
   void arm(bool solicited_only);
   /// A completion that has arisen outside of poll(). Any thread. In a full queue it is lost, and the queue in error.

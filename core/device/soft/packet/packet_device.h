@@ -35,6 +35,9 @@
 // later; EMSGSIZE longer than the MTU; ENETDOWN the interface is down; ENODEV it is gone; EINVAL nonsense. A wrong
 // key is a completion with IBV_WC_LOC_PROT_ERR and the end of the queue pair, as on any device.
 //
+// Without requests. Who asks for no more than datagrams can do with less (libvma does): PacketQueuePair::take_packet()
+// shows the oldest packet where it lies, and send_datagram() takes headers that are complete but for UDP's checksum.
+//
 // Flows: IPv4 or IPv6 and UDP or TCP with all bits of destination address and port, and either nothing or all bits of
 // source address and port; perhaps an Ethernet specification with VLAN id and destination address. EEXIST: a ring of
 // this device has that rule (multicast and broadcast: this ring has it). EOPNOTSUPP: any other rule. At the instant in

@@ -125,8 +125,8 @@ void PacketQueuePair::arm() {
     if (!receives_.empty()) receive_queue().fire();
     return;
   }
-  // A frame that is half delivered is not in the ring's descriptor.
-  if (segmented_ && !receives_.empty()) return receive_queue().fire();
+  // A frame that is half delivered is not in the ring's descriptor. Who has never posted receives takes packets.
+  if (segmented_ && (!receives_.empty() || receives_.posted() == 0)) return receive_queue().fire();
   if (watch_ == 0 || ring_->descriptor() < 0) return;
   if (!ring_->listen(true)) return receive_queue().fire();  // who cannot be woken must not sleep
   receive_queue().completion_channel()->rearm(watch_);

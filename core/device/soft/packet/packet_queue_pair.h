@@ -3,10 +3,13 @@
 
 #include <infiniband/verbs.h>
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 
 #include "core/base/biased_mutex.h"
 #include "core/base/mutex.h"
@@ -16,6 +19,7 @@
 #include "core/device/soft/packet/packet_segments.h"
 #include "core/device/soft/receive_queue.h"
 #include "core/verbs/device.h"
+#include "core/wire/ethernet.h"
 
 namespace ringsock::soft {
 
@@ -28,8 +32,18 @@ inline constexpr std::uint32_t kMaxPacketSge = 16;
 /// Longest that is sent as one packet, to be segmented: headers and payload.
 inline constexpr std::uint32_t kMaxTsoBytes = 65535;
 
+/// A packet that has come, in two pieces. Its lengths and checksums are right.
+struct ReceivedPacket {
+  std::span<const std::byte>
+      headers;  ///< Ethernet's, with a tag that was taken off back in its place, to UDP's or TCP's
+  std::span<const std::byte> payload;  ///< to the end that IP's header tells
+  PacketLayout layout;
+  std::uint64_t wallclock_ns = 0;  ///< CLOCK_REALTIME of arrival
+};
+
 /// Receives are completed in poll_receives(), under the receive queue's poll lock; sends in post_send(), with no lock:
-/// the kernel's socket is what threads share.
+/// the kernel's socket is what threads share. Who knows this class need not post receives: take_packet() shows packets
+/// where they lie.
 class PacketQueuePair final : public ibv_qp {
  public:
   /// In state RESET. Errors: EINVAL capacities or queues, EOPNOTSUPP other kinds; those of RingMaker::make_ring().
@@ -46,6 +60,20 @@ class PacketQueuePair final : public ibv_qp {
   Result<ibv_flow*> create_flow(const ibv_flow_attr& attr);
   static int destroy_flow(ibv_flow* flow);
   verbs::PacketCounters counters();
+
+  static PacketQueuePair& of(ibv_qp& qp) { return static_cast<PacketQueuePair&>(qp); }
+  /// Instead of posting a request: sends one datagram. `headers` are complete (Ethernet to UDP, no longer than
+  /// kMaxHeaderBytes), but that UDP's checksum is the sum of the pseudo header. At most kMaxPacketSge parts of payload.
+  /// 0 or an errno value: as post_send(), and ENODEV once the interface is gone. Any thread.
+  int send_datagram(std::span<const std::byte> headers, std::span<const iovec> payload);
+  // Instead of posting receives, and polling the receive queue: for one thread at a time.
+  /// The oldest packet, or null. Such as the kernel has put together are shown one by one; those of TCP only when they
+  /// are longer than `room`.
+  const ReceivedPacket* take_packet(std::size_t room);
+  /// The end of what take_packet() has shown. Before it is called again.
+  void release_packet();
+  /// After a look for packets has found so many.
+  void note_poll(int taken) { receive_queue().note_poll(taken); }
 
   // For the receive queue, with its poll lock held.
   int poll_receives(int count, PacketCompletion* out);
@@ -71,6 +99,7 @@ class PacketQueuePair final : public ibv_qp {
   /// A frame that is several packets, and how far it has been delivered.
   struct Segmented {
     PacketSegments segments;
+    PacketLayout layout;
     const RingFrame* frame;
   };
 
@@ -83,16 +112,15 @@ class PacketQueuePair final : public ibv_qp {
   PacketCompletionQueue& receive_queue() const { return PacketCompletionQueue::of(*recv_cq); }
 
   // Receiving.
-  bool receive_one(PacketCompletion& out);
+  [[nodiscard]] bool may_receive() const;
+  const ReceivedPacket* next_packet(std::size_t room);
   bool accept_frame(const RingFrame& frame, PacketLayout& layout);
-  bool deliver_frame(const RingFrame& frame, const PacketLayout& layout, PacketCompletion& out);
-  bool deliver_segment(PacketCompletion& out);
-  [[nodiscard]] bool needs_segments(const RingFrame& frame, const PacketLayout& layout) const;
-  template <class Write>
-  bool complete_receive(std::size_t bytes, std::uint64_t wallclock_ns, PacketCompletion& out, Write write);
-  bool deliver(std::span<const std::byte> head, std::span<const std::byte> body, std::uint64_t wallclock_ns,
-               PacketCompletion& out);
+  void show_segment();
+  void put_tag_back(std::uint16_t control);
+  bool receive_one(PacketCompletion& out);
+  bool complete_receive(const ReceivedPacket& packet, PacketCompletion& out);
   [[nodiscard]] bool may_write(const PostedReceive& receive) const;
+  void count_received(const ReceivedPacket& packet);
   int flush_receives(int count, PacketCompletion* out);
 
   // Sending.
@@ -105,7 +133,9 @@ class PacketQueuePair final : public ibv_qp {
   [[nodiscard]] bool must_segment(const ibv_send_wr& wr) const;
   /// Sends them. 0, or an errno value.
   int send_segments(const ibv_send_wr& wr);
-  static int to_verbs_error(int code);
+  int send_failure(int code);
+  int send_parts(OutgoingFrame frame, std::size_t bytes);
+  void count_sent(std::size_t packets, std::size_t bytes);
   void finish_send(const ibv_send_wr& wr, std::size_t bytes);
   void complete_send(const ibv_send_wr& wr, ibv_wc_status status);
   void flush_sends(const ibv_send_wr* wr);
@@ -123,8 +153,10 @@ class PacketQueuePair final : public ibv_qp {
   BiasedMutex post_lock_;
   ReceiveQueue receives_;
   std::optional<Segmented> segmented_;
+  ReceivedPacket packet_;
+  std::array<std::byte, kMaxHeaderBytes + sizeof(wire::VlanTag)> tagged_headers_;
 
-  // Written under the receive queue's poll lock, read by anybody.
+  // Written by who receives, read by anybody.
   std::atomic<std::uint64_t> rx_packets_{0};
   std::atomic<std::uint64_t> rx_bytes_{0};
   std::atomic<std::uint64_t> rx_bad_length_{0};

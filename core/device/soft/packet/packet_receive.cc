@@ -1,4 +1,4 @@
-// Receiving of the raw packet queue pair: from the ring into the posted receives.
+// Receiving of the raw packet queue pair: packets in the ring, and from there into posted receives.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -19,106 +19,14 @@ void count(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) {
   counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
 }
 
-constexpr std::size_t kAddressBytes = 12;
-
-/// Headers with the VLAN tag back in its place.
-class TaggedHeaders {
- public:
-  TaggedHeaders(std::span<const std::byte> headers, std::uint16_t control) {
-    const wire::Be16 type(wire::kEtherTypeVlan), tag(control);
-    std::byte* to = bytes_.data();
-    std::memcpy(to, headers.data(), kAddressBytes);
-    std::memcpy(to + kAddressBytes, &type, sizeof type);
-    std::memcpy(to + kAddressBytes + sizeof type, &tag, sizeof tag);
-    std::memcpy(to + kAddressBytes + sizeof type + sizeof tag, headers.data() + kAddressBytes,
-                headers.size() - kAddressBytes);
-    size_ = headers.size() + sizeof type + sizeof tag;
-  }
-  [[nodiscard]] std::span<const std::byte> bytes() const { return {bytes_.data(), size_}; }
-
- private:
-  std::array<std::byte, kMaxHeaderBytes + sizeof(wire::VlanTag)> bytes_;
-  std::size_t size_;
-};
-
 }  // namespace
 
-// What each frame goes through is one function.
+// -- what is in the ring
+// -------------------------------------------------------------------------------------------------------------
 
-[[gnu::always_inline]] inline bool PacketQueuePair::may_write(const PostedReceive& receive) const {
-  for (const ibv_sge& sge : std::span(receive.sges, receive.sge_count)) {
-    if (sge.length != 0 && !keys_.covers(sge.lkey, pd, sge.addr, sge.length, IBV_ACCESS_LOCAL_WRITE)) return false;
-  }
-  return true;
-}
-
-/// Ends the oldest receive. False: dropped, since that is shorter than `bytes`.
-template <class Write>
-[[gnu::always_inline]] inline bool PacketQueuePair::complete_receive(std::size_t bytes, std::uint64_t wallclock_ns,
-                                                                     PacketCompletion& out, Write write) {
-  const PostedReceive receive = receives_.front();
-  const std::span sges(receive.sges, receive.sge_count);
-  if (length_of(sges) < bytes) {
-    count(rx_too_long_);
-    return false;
-  }
-  out = {.wr_id = receive.wr_id,
-         .wallclock_ns = wallclock_ns,
-         .byte_len = static_cast<std::uint32_t>(bytes),
-         .qp_num = qp_num,
-         .status = IBV_WC_SUCCESS,
-         .opcode = IBV_WC_RECV,
-         .vendor_err = 0,
-         .wc_flags = IBV_WC_IP_CSUM_OK};
-  const bool may = may_write(receive);
-  if (may) [[likely]]
-    write(sges);
-  receives_.pop();
-  if (!may) [[unlikely]] {
-    out.status = IBV_WC_LOC_PROT_ERR;
-    enter_error();
-    return true;
-  }
-  count(rx_packets_);
-  count(rx_bytes_, bytes);
-  return true;
-}
-
-bool PacketQueuePair::deliver(std::span<const std::byte> head, std::span<const std::byte> body,
-                              std::uint64_t wallclock_ns, PacketCompletion& out) {
-  return complete_receive(head.size() + body.size(), wallclock_ns, out, [&](std::span<const ibv_sge> sges) {
-    scatter(head.data(), sges, 0, head.size());
-    scatter(body.data(), sges, head.size(), body.size());
-  });
-}
-
-[[gnu::always_inline]] inline bool PacketQueuePair::deliver_frame(const RingFrame& frame, const PacketLayout& layout,
-                                                                  PacketCompletion& out) {
-  const auto packet = frame.bytes.first(layout.end);
-  if (!frame.vlan_control) [[likely]] {
-    return complete_receive(packet.size(), frame.wallclock_ns, out,
-                            [&](std::span<const ibv_sge> sges) { scatter(packet.data(), sges, 0, packet.size()); });
-  }
-  const TaggedHeaders headers(packet.first(layout.payload), *frame.vlan_control);
-  return deliver(headers.bytes(), packet.subspan(layout.payload), frame.wallclock_ns, out);
-}
-
-bool PacketQueuePair::deliver_segment(PacketCompletion& out) {
-  const RingFrame& frame = *segmented_->frame;
-  const PacketSegments::Segment segment = segmented_->segments.next();
-  const auto payload = frame.bytes.subspan(segment.payload_at, segment.payload_bytes);
-  bool delivered;
-  if (frame.vlan_control) {
-    const TaggedHeaders headers(segment.headers, *frame.vlan_control);
-    delivered = deliver(headers.bytes(), payload, frame.wallclock_ns, out);
-  } else {
-    delivered = deliver(segment.headers, payload, frame.wallclock_ns, out);
-  }
-  if (segmented_->segments.done()) {
-    segmented_.reset();
-    ring_->pop();
-  }
-  return delivered;
+[[gnu::always_inline]] inline bool PacketQueuePair::may_receive() const {
+  const ibv_qp_state now = current_state();
+  return now == IBV_QPS_RTS || now == IBV_QPS_RTR || now == IBV_QPS_SQD;
 }
 
 [[gnu::always_inline]] inline bool PacketQueuePair::accept_frame(const RingFrame& frame, PacketLayout& layout) {
@@ -137,50 +45,143 @@ bool PacketQueuePair::deliver_segment(PacketCompletion& out) {
   return false;
 }
 
-[[gnu::always_inline]] inline bool PacketQueuePair::needs_segments(const RingFrame& frame,
-                                                                   const PacketLayout& layout) const {
-  const std::uint32_t payload = layout.end - layout.payload;
-  if (frame.segment_bytes == 0 || payload <= frame.segment_bytes) return false;
-  if (!layout.is_tcp) return true;
-  const PostedReceive receive = receives_.front();
-  return total_length(receive.sges, receive.sge_count) < layout.end + sizeof(wire::VlanTag);
+/// The tag of a frame's headers is in their place again.
+void PacketQueuePair::put_tag_back(std::uint16_t control) {
+  constexpr std::size_t kAddressBytes = 12, kTagBytes = sizeof(wire::VlanTag);
+  const wire::Be16 type(wire::kEtherTypeVlan), tag(control);
+  const std::span<const std::byte> headers = packet_.headers;
+  std::byte* const to = tagged_headers_.data();
+  std::memcpy(to, headers.data(), kAddressBytes);
+  std::memcpy(to + kAddressBytes, &type, sizeof type);
+  std::memcpy(to + kAddressBytes + sizeof type, &tag, sizeof tag);
+  std::memcpy(to + kAddressBytes + kTagBytes, headers.data() + kAddressBytes, headers.size() - kAddressBytes);
+  packet_.headers = {to, headers.size() + kTagBytes};
+  packet_.layout.ip += kTagBytes;
+  packet_.layout.transport += kTagBytes;
+  packet_.layout.payload += kTagBytes;
+  packet_.layout.end += kTagBytes;
 }
 
-[[gnu::always_inline]] inline bool PacketQueuePair::receive_one(PacketCompletion& out) {
-  while (!receives_.empty()) {
-    if (segmented_) [[unlikely]] {
-      if (deliver_segment(out)) return true;
-      continue;
-    }
-    const RingFrame* frame = ring_->front();
-    if (frame == nullptr) return false;
+void PacketQueuePair::show_segment() {
+  const RingFrame& frame = *segmented_->frame;
+  const PacketSegments::Segment segment = segmented_->segments.next();
+  packet_.headers = segment.headers;
+  packet_.payload = frame.bytes.subspan(segment.payload_at, segment.payload_bytes);
+  packet_.layout = segmented_->layout;
+  packet_.layout.end = static_cast<std::uint32_t>(segment.headers.size() + segment.payload_bytes);
+  packet_.wallclock_ns = frame.wallclock_ns;
+  if (frame.vlan_control) put_tag_back(*frame.vlan_control);
+}
+
+[[gnu::always_inline]] inline const ReceivedPacket* PacketQueuePair::next_packet(std::size_t room) {
+  if (segmented_) [[unlikely]] {
+    show_segment();
+    return &packet_;
+  }
+  while (const RingFrame* const frame = ring_->front()) {
     PacketLayout layout;
     if (!accept_frame(*frame, layout)) [[unlikely]] {
       ring_->pop();
       continue;
     }
-    if (needs_segments(*frame, layout)) [[unlikely]] {
-      segmented_.emplace(Segmented{{frame->bytes.first(layout.payload), layout, frame->segment_bytes}, frame});
-      continue;
+    if (frame->segment_bytes != 0 && layout.end - layout.payload > frame->segment_bytes &&
+        (!layout.is_tcp || layout.end + sizeof(wire::VlanTag) > room)) [[unlikely]] {
+      segmented_.emplace(Segmented{{frame->bytes.first(layout.payload), layout, frame->segment_bytes}, layout, frame});
+      show_segment();
+      return &packet_;
     }
-    const bool delivered = deliver_frame(*frame, layout, out);
-    ring_->pop();
-    if (delivered) return true;
+    packet_ = {.headers = frame->bytes.first(layout.payload),
+               .payload = frame->bytes.subspan(layout.payload, layout.end - layout.payload),
+               .layout = layout,
+               .wallclock_ns = frame->wallclock_ns};
+    if (frame->vlan_control) [[unlikely]]
+      put_tag_back(*frame->vlan_control);
+    return &packet_;
+  }
+  return nullptr;
+}
+
+const ReceivedPacket* PacketQueuePair::take_packet(std::size_t room) {
+  if (!may_receive()) [[unlikely]]
+    return nullptr;
+  const ReceivedPacket* const packet = next_packet(room);
+  if (packet != nullptr) count_received(*packet);
+  return packet;
+}
+
+void PacketQueuePair::release_packet() {
+  if (segmented_) [[unlikely]] {
+    if (!segmented_->segments.done()) return;
+    segmented_.reset();
+  }
+  ring_->pop();
+}
+
+[[gnu::always_inline]] inline void PacketQueuePair::count_received(const ReceivedPacket& packet) {
+  count(rx_packets_);
+  count(rx_bytes_, packet.layout.end);
+}
+
+// -- into posted receives
+// ------------------------------------------------------------------------------------------------------------
+
+[[gnu::always_inline]] inline bool PacketQueuePair::may_write(const PostedReceive& receive) const {
+  for (const ibv_sge& sge : std::span(receive.sges, receive.sge_count)) {
+    if (sge.length != 0 && !keys_.covers(sge.lkey, pd, sge.addr, sge.length, IBV_ACCESS_LOCAL_WRITE)) return false;
+  }
+  return true;
+}
+
+/// Ends the oldest receive. False: dropped, since that is shorter than the packet.
+[[gnu::always_inline]] inline bool PacketQueuePair::complete_receive(const ReceivedPacket& packet,
+                                                                     PacketCompletion& out) {
+  const PostedReceive receive = receives_.front();
+  const std::span sges(receive.sges, receive.sge_count);
+  if (length_of(sges) < packet.layout.end) {
+    count(rx_too_long_);
+    return false;
+  }
+  out = {.wr_id = receive.wr_id,
+         .wallclock_ns = packet.wallclock_ns,
+         .byte_len = packet.layout.end,
+         .qp_num = qp_num,
+         .status = IBV_WC_SUCCESS,
+         .opcode = IBV_WC_RECV,
+         .vendor_err = 0,
+         .wc_flags = IBV_WC_IP_CSUM_OK};
+  const bool may = may_write(receive);
+  if (may) [[likely]] {
+    scatter(packet.headers.data(), sges, 0, packet.headers.size());
+    scatter(packet.payload.data(), sges, packet.headers.size(), packet.payload.size());
+  }
+  receives_.pop();
+  if (!may) [[unlikely]] {
+    out.status = IBV_WC_LOC_PROT_ERR;
+    enter_error();
+    return true;
+  }
+  count_received(packet);
+  return true;
+}
+
+[[gnu::always_inline]] inline bool PacketQueuePair::receive_one(PacketCompletion& out) {
+  while (!receives_.empty()) {
+    const PostedReceive receive = receives_.front();
+    const ReceivedPacket* const packet = next_packet(total_length(receive.sges, receive.sge_count));
+    if (packet == nullptr) return false;
+    const bool is_complete = complete_receive(*packet, out);
+    release_packet();
+    if (is_complete) return true;
   }
   return false;
 }
 
 int PacketQueuePair::poll_receives(int count, PacketCompletion* out) {
+  if (current_state() == IBV_QPS_ERR) return flush_receives(count, out);
   int got = 0;
-  switch (current_state()) {
-    case IBV_QPS_RTR:
-    case IBV_QPS_RTS:
-    case IBV_QPS_SQD:
-      while (got < count && receive_one(out[got])) ++got;
-      return got;
-    case IBV_QPS_ERR: return flush_receives(count, out);
-    default: return 0;
-  }
+  if (!may_receive()) return got;
+  while (got < count && receive_one(out[got])) ++got;
+  return got;
 }
 
 int PacketQueuePair::flush_receives(int count, PacketCompletion* out) {

@@ -10,6 +10,7 @@
 #include "core/device/soft/packet/packet_device.h"
 #include "core/device/soft/packet/packet_queue_pair.h"
 #include "core/device/soft/scatter_gather.h"
+#include "core/wire/udp.h"
 
 namespace ringsock::soft {
 
@@ -32,9 +33,13 @@ namespace ringsock::soft {
   });
 }
 
-[[gnu::always_inline]] inline void PacketQueuePair::finish_send(const ibv_send_wr& wr, std::size_t bytes) {
-  tx_packets_.fetch_add(1, std::memory_order_relaxed);
+inline void PacketQueuePair::count_sent(std::size_t packets, std::size_t bytes) {
+  tx_packets_.fetch_add(packets, std::memory_order_relaxed);
   tx_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+[[gnu::always_inline]] inline void PacketQueuePair::finish_send(const ibv_send_wr& wr, std::size_t bytes) {
+  count_sent(1, bytes);
   if (init_attr_.sq_sig_all != 0 || (wr.send_flags & IBV_SEND_SIGNALED) != 0) complete_send(wr, IBV_WC_SUCCESS);
 }
 
@@ -44,9 +49,8 @@ int PacketQueuePair::send_batch(OutgoingBatch& batch, ibv_send_wr*& failed) {
   while (done < frames.size()) {
     const auto sent = ring_->send(frames.subspan(done));
     if (!sent) {
-      if (sent.error().code == ENODEV) device_.interface_is_gone();
       failed = &batch.request(done);
-      return to_verbs_error(sent.error().code);
+      return send_failure(sent.error().code);
     }
     for (const std::size_t end = done + *sent; done < end; ++done) finish_send(batch.request(done), batch.bytes(done));
   }
@@ -54,8 +58,11 @@ int PacketQueuePair::send_batch(OutgoingBatch& batch, ibv_send_wr*& failed) {
   return 0;
 }
 
-/// A full socket is a full send queue.
-int PacketQueuePair::to_verbs_error(int code) { return code == EAGAIN ? ENOMEM : code; }
+/// What post_send() answers, after an error of the ring.
+int PacketQueuePair::send_failure(int code) {
+  if (code == ENODEV) device_.interface_is_gone();
+  return code == EAGAIN ? ENOMEM : code;  // a full socket is a full send queue
+}
 
 int PacketQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
   OutgoingBatch batch;
@@ -101,6 +108,41 @@ int PacketQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
   return 0;
 }
 
+int PacketQueuePair::send_datagram(std::span<const std::byte> headers, std::span<const iovec> payload) {
+  if (current_state() != IBV_QPS_RTS) [[unlikely]]
+    return current_state() == IBV_QPS_ERR ? ENODEV : EINVAL;
+  if (payload.size() > kMaxPacketSge || headers.size() > kMaxHeaderBytes) return EINVAL;
+  virtio_net_hdr offload{};
+  offload.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
+  offload.csum_start = static_cast<std::uint16_t>(headers.size() - sizeof(wire::UdpHeader));
+  offload.csum_offset = offsetof(wire::UdpHeader, checksum);
+  constexpr std::size_t kSmallBytes = 256;
+  std::array<std::byte, sizeof offload + kMaxHeaderBytes + kSmallBytes> head;
+  std::memcpy(head.data(), &offload, sizeof offload);
+  std::memcpy(head.data() + sizeof offload, headers.data(), headers.size());
+  const std::size_t head_bytes = sizeof offload + headers.size();
+  // A small one travels in one piece.
+  if (payload.size() == 1 && payload[0].iov_len <= kSmallBytes) [[likely]] {
+    if (payload[0].iov_len != 0) std::memcpy(head.data() + head_bytes, payload[0].iov_base, payload[0].iov_len);
+    const iovec whole{head.data(), head_bytes + payload[0].iov_len};
+    return send_parts({&whole, 1}, whole.iov_len - sizeof offload);
+  }
+  std::array<iovec, 1 + kMaxPacketSge> parts;
+  parts[0] = {head.data(), head_bytes};
+  std::ranges::copy(payload, parts.begin() + 1);
+  std::size_t bytes = headers.size();
+  for (const iovec& part : payload) bytes += part.iov_len;
+  if (bytes > kMaxTsoBytes) return EMSGSIZE;
+  return send_parts(std::span(parts).first(1 + payload.size()), bytes);
+}
+
+[[gnu::always_inline]] inline int PacketQueuePair::send_parts(OutgoingFrame frame, std::size_t bytes) {
+  if (const auto sent = ring_->send({&frame, 1}); !sent) [[unlikely]]
+    return send_failure(sent.error().code);
+  count_sent(1, bytes);
+  return 0;
+}
+
 bool PacketQueuePair::must_segment(const ibv_send_wr& wr) const {
   if (device_.kernel_segments_udp()) return false;
   const auto layout = parse_headers({static_cast<const std::byte*>(wr.tso.hdr), wr.tso.hdr_sz}, wr.tso.hdr_sz);
@@ -126,7 +168,7 @@ int PacketQueuePair::send_segments(const ibv_send_wr& wr) {
     const std::array<iovec, 2> parts{iovec{head.data(), sizeof offload + segment.headers.size()},
                                      iovec{packet.data() + segment.payload_at, segment.payload_bytes}};
     const OutgoingFrame frame(parts);
-    if (const auto sent = ring_->send({&frame, 1}); !sent) return to_verbs_error(sent.error().code);
+    if (const auto sent = ring_->send({&frame, 1}); !sent) return send_failure(sent.error().code);
   } while (!segments.done());
   finish_send(wr, packet.size());
   return 0;

@@ -94,23 +94,7 @@ Status SocketRing::map_ring(unsigned frames) {
 
 tpacket2_hdr& SocketRing::slot() const { return *reinterpret_cast<tpacket2_hdr*>(ring_ + next_ * kSlotBytes); }
 
-const RingFrame* SocketRing::front() {
-  if (has_frame_) return &frame_;
-  while (ring_ != nullptr) {
-    tpacket2_hdr& header = slot();
-    const std::uint32_t status = __atomic_load_n(&header.tp_status, __ATOMIC_ACQUIRE);
-    if ((status & TP_STATUS_USER) == 0) return nullptr;
-    if (read_slot(header, status)) [[likely]] {
-      has_frame_ = true;
-      return &frame_;
-    }
-    lost_.fetch_add(1, std::memory_order_relaxed);
-    release_slot();
-  }
-  return nullptr;
-}
-
-bool SocketRing::read_slot(tpacket2_hdr& header, std::uint32_t status) {
+[[gnu::always_inline]] inline bool SocketRing::read_slot(tpacket2_hdr& header, std::uint32_t status) {
   const std::uint32_t mac = header.tp_mac, captured = header.tp_snaplen;
   frame_.wallclock_ns = std::uint64_t{header.tp_sec} * 1'000'000'000 + header.tp_nsec;
   frame_.vlan_control.reset();
@@ -136,13 +120,29 @@ bool SocketRing::fetch_large() {
   return read_offload(offload, 0);
 }
 
-bool SocketRing::read_offload(const virtio_net_hdr& offload, std::uint32_t status) {
+[[gnu::always_inline]] inline bool SocketRing::read_offload(const virtio_net_hdr& offload, std::uint32_t status) {
   const bool several = offload.gso_type != VIRTIO_NET_HDR_GSO_NONE;
   const bool valid = several || (offload.flags & (VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID)) != 0 ||
                      (status & TP_STATUS_CSUM_VALID) != 0;
   frame_.has_valid_checksum = valid;
   frame_.segment_bytes = several ? offload.gso_size : std::uint16_t{0};
   return true;
+}
+
+const RingFrame* SocketRing::front() {
+  if (has_frame_) return &frame_;
+  while (ring_ != nullptr) {
+    tpacket2_hdr& header = slot();
+    const std::uint32_t status = __atomic_load_n(&header.tp_status, __ATOMIC_ACQUIRE);
+    if ((status & TP_STATUS_USER) == 0) return nullptr;
+    if (read_slot(header, status)) [[likely]] {
+      has_frame_ = true;
+      return &frame_;
+    }
+    lost_.fetch_add(1, std::memory_order_relaxed);
+    release_slot();
+  }
+  return nullptr;
 }
 
 void SocketRing::pop() {
@@ -155,21 +155,7 @@ void SocketRing::release_slot() {
   if (++next_ == slots_) next_ = 0;
 }
 
-Result<std::size_t> SocketRing::send(std::span<const OutgoingFrame> frames) {
-  const auto attempt = [&] {
-    return frames.size() == 1 ? send_one(frames[0]) : send_many(frames.first(std::min(frames.size(), kMaxBatch)));
-  };
-  auto sent = attempt();
-  if (sent || sent.error().code != ENETDOWN) return sent;
-  // That may be an error of the past, which the socket keeps until it is asked: look() shall hear of it all the same.
-  int error = 0;
-  socklen_t length = sizeof error;
-  ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  took_error_.store(true, std::memory_order_relaxed);
-  return attempt();
-}
-
-Result<std::size_t> SocketRing::send_one(OutgoingFrame frame) {
+[[gnu::always_inline]] inline Result<std::size_t> SocketRing::send_one(OutgoingFrame frame) {
   tx_calls_.fetch_add(1, std::memory_order_relaxed);
   ssize_t sent;
   if (frame.size() == 1) {
@@ -185,7 +171,7 @@ Result<std::size_t> SocketRing::send_one(OutgoingFrame frame) {
   return std::size_t{1};
 }
 
-Result<std::size_t> SocketRing::send_many(std::span<const OutgoingFrame> frames) {
+[[gnu::noinline]] Result<std::size_t> SocketRing::send_many(std::span<const OutgoingFrame> frames) {
   std::array<mmsghdr, kMaxBatch> messages;
   for (std::size_t i = 0; i < frames.size(); ++i) {
     messages[i] = {};
@@ -206,6 +192,27 @@ Status SocketRing::judge_failure() {
     case EBADF: return Error{ENODEV, "packet socket: send"};
     default: return Error::last("packet socket: send");
   }
+}
+
+[[gnu::always_inline]] inline Result<std::size_t> SocketRing::try_to_send(std::span<const OutgoingFrame> frames) {
+  return frames.size() == 1 ? send_one(frames[0]) : send_many(frames.first(std::min(frames.size(), kMaxBatch)));
+}
+
+Result<std::size_t> SocketRing::send(std::span<const OutgoingFrame> frames) {
+  const auto sent = try_to_send(frames);
+  if (sent || sent.error().code != ENETDOWN) [[likely]]
+    return sent;
+  take_error();
+  return try_to_send(frames);
+}
+
+/// What send(2) has told may be an error of the past, which the socket keeps until it is asked: look() shall hear of it
+/// all the same.
+void SocketRing::take_error() {
+  int error = 0;
+  socklen_t length = sizeof error;
+  ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  took_error_.store(true, std::memory_order_relaxed);
 }
 
 bool SocketRing::look() {

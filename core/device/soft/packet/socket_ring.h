@@ -46,6 +46,8 @@ class SocketRing final : public FrameRing {
   bool fetch_large();
   bool read_offload(const virtio_net_hdr& offload, std::uint32_t status);
   void release_slot();
+  Result<std::size_t> try_to_send(std::span<const OutgoingFrame> frames);
+  void take_error();
   Result<std::size_t> send_one(OutgoingFrame frame);
   Result<std::size_t> send_many(std::span<const OutgoingFrame> frames);
   /// What errno means for a frame; success: it was lost.

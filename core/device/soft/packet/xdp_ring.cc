@@ -22,8 +22,6 @@ constexpr unsigned kMinFrames = 256;
 constexpr unsigned kMaxFrames = 4096;
 /// No longer than any MTU, since here nobody looks at that; RFC 791 has every host take packets of 576 bytes.
 constexpr std::size_t kMaxSent = sizeof(wire::EthernetHeader) + 576;
-/// Packets of the sockets before one of the packet socket is looked for.
-constexpr unsigned kMaxInARow = 64;
 
 std::uint64_t clock_ns(clockid_t clock) {
   timespec now{};
@@ -113,15 +111,20 @@ const RingFrame* XdpRing::front() {
     case From::packets: return packets_->front();
     case From::nothing: break;
   }
-  if (in_a_row_ < kMaxInARow && read_sockets()) return &frame_;
-  in_a_row_ = 0;
-  if (const RingFrame* frame = packets_->front()) {
+  // In this order: what came before a socket's frame is seen once that is.
+  const bool has_socket = read_sockets();
+  const RingFrame* const packet = packets_->front();
+  // Of one sender, too, some may come by one way and some by the other.
+  if (packet != nullptr && (!has_socket || packet->wallclock_ns < frame_.wallclock_ns)) {
     from_ = From::packets;
-    return frame;
+    return packet;
   }
-  return read_sockets() ? &frame_ : nullptr;
+  if (!has_socket) return nullptr;
+  from_ = From::socket;
+  return &frame_;
 }
 
+/// The next one of the sockets, in turn.
 bool XdpRing::read_sockets() {
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
     if (++at_ >= sockets_.size()) at_ = 0;
@@ -133,8 +136,6 @@ bool XdpRing::read_sockets() {
               .may_lack_checksum = path_.may_lack_checksums(),
               .segment_bytes = 0,
               .wallclock_ns = wallclock_ns(sockets_[at_].arrival_ns())};
-    from_ = From::socket;
-    ++in_a_row_;
     return true;
   }
   return false;

@@ -46,7 +46,6 @@ class XdpRing final : public FrameRing {
 
   From from_ = From::nothing;
   std::size_t at_ = 0;  ///< the socket that was read last
-  unsigned in_a_row_ = 0;
   RingFrame frame_;
   std::uint64_t clocks_compared_ = 0;   ///< CLOCK_MONOTONIC, ns
   std::uint64_t clock_difference_ = 0;  ///< CLOCK_REALTIME minus that
