@@ -196,7 +196,9 @@ TEST_F(PacketWaiting, TheLinkGoesDownAndComesBack) {
   while (must(ring.device->query_port(1)).state != IBV_PORT_ACTIVE) next_async(ring);
 
   world->bob.sh("ip link set eth-bob down");
-  EXPECT_EQ(next_async(ring), IBV_EVENT_PORT_ERR);
+  ibv_event_type event = next_async(ring);
+  while (event == IBV_EVENT_PORT_ACTIVE) event = next_async(ring);
+  EXPECT_EQ(event, IBV_EVENT_PORT_ERR);
   EXPECT_EQ(must(ring.device->query_port(1)).state, IBV_PORT_DOWN);
   EXPECT_EQ(ring.send(frame), ENETDOWN);
 
@@ -205,6 +207,17 @@ TEST_F(PacketWaiting, TheLinkGoesDownAndComesBack) {
   EXPECT_EQ(ring.send(frame), 0);
   say(alice, "up again");
   EXPECT_EQ(ring.receive()->payload(), "up again");
+}
+
+TEST_F(PacketWaiting, WhoAsksLateHearsOfEveryChangeOfTheLink) {
+  world->bob.sh("ip link set eth-bob down");
+  TestRing ring(world->bob);
+  world->bob.sh("ip link set eth-bob up");
+  EXPECT_EQ(next_async(ring), IBV_EVENT_PORT_ACTIVE);
+  world->bob.sh("ip link set eth-bob down; ip link set eth-bob up");
+  while (must(ring.device->query_port(1)).state != IBV_PORT_ACTIVE) std::this_thread::yield();
+  EXPECT_EQ(next_async(ring), IBV_EVENT_PORT_ERR);
+  EXPECT_EQ(next_async(ring), IBV_EVENT_PORT_ACTIVE);
 }
 
 TEST_F(PacketWaiting, ALargerMtuIsFollowed) {

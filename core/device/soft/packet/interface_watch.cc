@@ -7,7 +7,6 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <cerrno>
 
 namespace ringsock::soft {
@@ -22,6 +21,25 @@ Result<ifreq> tell(int socket, unsigned ifindex, unsigned long request) {
   if (request != SIOCGIFNAME && ::ioctl(socket, request, &out) != 0) return Error{ENODEV, "interface"};
   return out;
 }
+
+InterfaceState state_by(unsigned flags) {
+  constexpr unsigned kCarries = IFF_UP | IFF_RUNNING;
+  return (flags & kCarries) == kCarries ? InterfaceState::up : InterfaceState::down;
+}
+
+/// How a message of RTMGRP_LINK begins: rtnetlink(7). Each comes by itself.
+struct Message {
+  nlmsghdr header;
+  ifinfomsg link;
+
+  [[nodiscard]] std::optional<InterfaceState> tells_of(unsigned ifindex) const {
+    // A bridge tells of its ports in messages of its own family.
+    if (link.ifi_family != AF_UNSPEC || link.ifi_index != static_cast<int>(ifindex)) return std::nullopt;
+    if (header.nlmsg_type == RTM_DELLINK) return InterfaceState::gone;
+    if (header.nlmsg_type != RTM_NEWLINK) return std::nullopt;
+    return state_by(link.ifi_flags);
+  }
+};
 
 }  // namespace
 
@@ -46,8 +64,7 @@ Result<InterfaceWatch> InterfaceWatch::open(unsigned ifindex) {
 Result<InterfaceState> InterfaceWatch::ask() const {
   auto flags = tell(descriptor(), ifindex_, SIOCGIFFLAGS);
   if (!flags) return flags.error();
-  constexpr int kCarries = IFF_UP | IFF_RUNNING;
-  return (flags->ifr_flags & kCarries) == kCarries ? InterfaceState::up : InterfaceState::down;
+  return state_by(static_cast<unsigned>(flags->ifr_flags));
 }
 
 Result<std::string> InterfaceWatch::name() const {
@@ -64,16 +81,26 @@ Result<unsigned> InterfaceWatch::mtu() const {
 
 std::optional<InterfaceState> InterfaceWatch::next() {
   if (!socket_ || state_ == InterfaceState::gone) return std::nullopt;
-  // The contents do not matter: the kernel is asked, since messages may have been lost (ENOBUFS) and tell of the past.
-  std::array<char, 8192> message;
-  bool heard = false;
-  while (::recv(descriptor(), message.data(), message.size(), MSG_DONTWAIT) > 0 || errno == ENOBUFS) heard = true;
-  if (!heard) return std::nullopt;
-  auto now = ask();
-  const InterfaceState state = now ? *now : InterfaceState::gone;
-  if (state == state_) return std::nullopt;
-  state_ = state;
-  return state;
+  // Each change is told, in its order, however late one asks: who has seen the link up hears that it went down.
+  Message message{};
+  for (;;) {
+    const ssize_t bytes = ::recv(descriptor(), &message, sizeof message, MSG_DONTWAIT);
+    InterfaceState now = state_;
+    if (bytes >= static_cast<ssize_t>(sizeof message)) {
+      now = message.tells_of(ifindex_).value_or(state_);
+    } else if (bytes < 0 && errno == ENOBUFS) {
+      // The newest messages are lost; those that are left tell of the past.
+      while (::recv(descriptor(), nullptr, 0, MSG_DONTWAIT) >= 0 || errno == ENOBUFS) {
+      }
+      auto asked = ask();
+      now = asked ? *asked : InterfaceState::gone;
+    } else if (bytes < 0) {
+      return std::nullopt;
+    }
+    if (now == state_) continue;
+    state_ = now;
+    return now;
+  }
 }
 
 }  // namespace ringsock::soft

@@ -20,7 +20,7 @@ class InterfaceWatch {
 
   /// Readable when next() may have something.
   [[nodiscard]] int descriptor() const { return socket_.get(); }
-  /// The next change; nothing when there is none.
+  /// The next change, in the order in which they happened; nothing when there is none.
   std::optional<InterfaceState> next();
   /// As it is now. Errors: ENODEV.
   [[nodiscard]] Result<InterfaceState> ask() const;
