@@ -31,18 +31,21 @@ SpinPolicy spin_policy(WaitFor what);
 
 /// What the threads of a process have learnt about their CPUs: whether others want them. Shared, relaxed: a hint.
 ///
-/// sched_yield() returns in about half a microsecond when nobody else is runnable on this CPU; when it takes longer,
-/// somebody ran meanwhile. That is the only sign that needs no other process's help, and it costs nothing that was of
-/// use. Others like us, who wait for messages, give the CPU back within some microseconds: between them, taking turns
-/// is quicker than sleeping. Those who compute keep it for their whole time slice: against them only sleeping helps,
-/// since the kernel prefers a thread that was woken to one that yielded.
+/// sched_yield() returns in about half a microsecond when nobody else is runnable on this CPU (in an emulated guest in
+/// two); when it takes three times as long as the quickest, somebody ran meanwhile. That is the only sign that needs no
+/// other process's help, and it costs nothing that was of use. Others like us, who wait for messages, give the CPU back
+/// within some microseconds: between them, taking turns is quicker than sleeping. Those who compute keep it for their
+/// whole time slice: against them only sleeping helps, since the kernel prefers a thread that was woken to one that
+/// yielded.
 class Contention {
  public:
   /// A yield that took longer gave the CPU to somebody, and to somebody who computes: the kernel's slice is about 3 ms.
   /// Four busy pairs on two CPUs are three times as fast as kernel TCP with 2.5 ms here and half as fast with 0.7 ms,
   /// where their own turns are taken for computing.
-  static constexpr Nanos kLongYield{1'500};
   static constexpr Nanos kLostSlice{2'500'000};
+  /// Between which a yield may be the quickest of this machine.
+  static constexpr Nanos kQuickYield{500};
+  static constexpr Nanos kSlowestQuickYield{2'000};
   /// How long a long yield is remembered, and what a short one takes off.
   static constexpr Nanos kMemory{1'000'000};
   static constexpr Nanos kForgiveness{250'000};
@@ -56,6 +59,11 @@ class Contention {
   [[nodiscard]] bool is_hogged(Nanos now) const { return hogged_until_.load(std::memory_order_relaxed) > now; }
   void note_yield(Nanos begun, Nanos ended) {
     const Nanos took = ended - begun;
+    Nanos quickest = quickest_yield_.load(std::memory_order_relaxed);
+    if (took < quickest) {
+      quickest = std::max(took, kQuickYield);
+      quickest_yield_.store(quickest, std::memory_order_relaxed);
+    }
     if (took > kLostSlice) {
       const Nanos memory = hog_memory_.load(std::memory_order_relaxed);
       hogged_until_.store(ended + memory, std::memory_order_relaxed);
@@ -63,7 +71,7 @@ class Contention {
     } else {
       hog_memory_.store(kHogMemory, std::memory_order_relaxed);
     }
-    if (took > kLongYield) {
+    if (took > 3 * quickest) {
       contended_until_.store(ended + kMemory, std::memory_order_relaxed);
     } else if (is_contended(ended)) {
       contended_until_.store(contended_until_.load(std::memory_order_relaxed) - kForgiveness,
@@ -72,6 +80,7 @@ class Contention {
   }
 
  private:
+  std::atomic<Nanos> quickest_yield_{kSlowestQuickYield};
   std::atomic<Nanos> contended_until_{Nanos::min()};
   std::atomic<Nanos> hogged_until_{Nanos::min()};
   std::atomic<Nanos> hog_memory_{kHogMemory};
@@ -128,9 +137,10 @@ struct RealMachine {
 };
 
 /// One spin: `while (spinner.again()) if (attempt()) {...}`. The first attempts cost one pause each; the clock is read
-/// once in `stride` calls, and every kSlice the CPU is offered to others. On a contended machine the slices vanish:
-/// every attempt is followed by a yield, for kTurns at most. Where yielding costs a
-/// time slice, one slice is all there is. A signal ends it. Used by one thread; `contention` and `history` outlive it.
+/// once in `stride` calls, and every kSlice the CPU is offered to others, less often where that takes long. On a
+/// contended machine the slices vanish: every attempt is followed by a yield, for kTurns at most. Where yielding costs
+/// a time slice, one slice is all there is. A signal ends it. Used by one thread; `contention` and `history` outlive
+/// it.
 template <class Machine>
 class BasicSpinner {
  public:
@@ -170,7 +180,7 @@ class BasicSpinner {
     }
     if (now >= deadline_ || now - begun_ >= (contended_ ? std::max(budget_, kTurns) : budget_)) return give_up();
     if (machine_.interrupts(now - begun_, now)) return false;
-    if (!contended_ && now - slice_begun_ < kSlice) return true;
+    if (!contended_ && now - slice_begun_ < slice_) return true;
     if (contention_.is_hogged(now)) return give_up();
     offer_cpu(now);
     return true;
@@ -180,6 +190,7 @@ class BasicSpinner {
     slice_begun_ = machine_.now();
     contention_.note_yield(now, slice_begun_);
     contended_ = contention_.is_contended(slice_begun_);
+    slice_ = std::max(kSlice, 4 * (slice_begun_ - now));
   }
   bool give_up() {
     history_.miss();
@@ -193,6 +204,7 @@ class BasicSpinner {
   Nanos deadline_;
   Nanos begun_{};
   Nanos slice_begun_{};
+  Nanos slice_ = kSlice;
   unsigned stride_;
   unsigned calls_ = 0;
   bool started_ = false;

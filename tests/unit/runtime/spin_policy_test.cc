@@ -94,6 +94,28 @@ TEST_F(SpinPolicyTest, OnlyYieldsWhileOthersWantTheCpu) {
   EXPECT_LE(spent - cpu_.yields * 15us, cpu_.yields * 100ns);
 }
 
+TEST_F(SpinPolicyTest, SystemCallsThatTakeLongAreNotTakenForContention) {
+  // As in an emulated guest.
+  cpu_.yield_takes = 1'700ns;
+  for (int i = 0; i < 10; ++i) spin_until(9us);
+  EXPECT_FALSE(contention_.is_contended(cpu_.time));
+
+  cpu_.yields = 0;
+  spin_until(9us);
+  EXPECT_EQ(cpu_.yields, 1) << "and they are made less often";
+
+  cpu_.yield_takes = 15us;
+  spin();
+  EXPECT_TRUE(contention_.is_contended(cpu_.time));
+}
+
+TEST_F(SpinPolicyTest, OthersWhoTakeShortTurnsAreNoticedWhereSystemCallsAreQuick) {
+  spin();
+  cpu_.yield_takes = 1'700ns;
+  spin();
+  EXPECT_TRUE(contention_.is_contended(cpu_.time));
+}
+
 TEST_F(SpinPolicyTest, GoesToSleepAfterAFewMillisecondsOfTurnsThatFoundNothing) {
   cpu_.yield_takes = 15us;
   spin();
