@@ -34,7 +34,7 @@ run_logged() {
     progress "FAILED: $name (status $status); the end of $log:"
     # What failed may stand far above the end, where make tells only that something did.
     { grep -E '^(FAIL|ERROR|XPASS): |: (fatal )?error: |^\[  FAILED  \]' "$log" | head -n 20; echo ...; tail -n 40 "$log"; } |
-      sed 's/^/    /'
+      grep -v '^PASS: ' | sed 's/^/    /'
   fi
   return $status
 }

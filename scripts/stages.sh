@@ -20,7 +20,7 @@ declare -A stage_help=(
 
 # run_tests BUILD_DIR [MAKE_ARGUMENT...]: builds and runs the tests, adds up what they say.
 run_tests() {
-  local dir=$1 name counts p f s status=0
+  local dir=$1 name counts p f s broken status=0
   name=$(basename "$dir")
   shift
   run_logged "build the tests of $name" "$dir/build-tests.log" make -C "$dir" -j"$jobs" check TESTS= "$@" || return 1
@@ -28,7 +28,15 @@ run_tests() {
   # Tests wait more than they compute.
   run_logged "the tests of $name" "$dir/tests.log" make -C "$dir" -j$((2 * jobs)) -k check "$@" || status=$?
   counts=$("$root/scripts/count-tests" "$dir") || return 1
-  read -r p f s <<<"$counts"
+  read -r p f s broken <<<"$counts"
+  if [ $status != 0 ] && [ "$broken" = 0 ]; then
+    # Expectations that were not met: a loaded machine may be the reason. What fails again, alone, has failed; the rest is told.
+    status=0
+    run_logged "the tests of $name that failed, one by one" "$dir/tests-again.log" make -C "$dir" -k recheck "$@" || status=$?
+    sed -n 's/^PASS: \(.*\)/    \1: failed beside others, passed alone/p' "$dir/tests-again.log"
+    counts=$("$root/scripts/count-tests" "$dir") || return 1
+    read -r p f s broken <<<"$counts"
+  fi
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   return $status
 }
