@@ -23,7 +23,7 @@ run_tests() {
   local dir=$1 name counts p f s broken status=0
   name=$(basename "$dir")
   shift
-  run_logged "build the tests of $name" "$dir/build-tests.log" make -C "$dir" -j"$jobs" check TESTS= "$@" || return 1
+  run_logged "build the tests of $name" "$dir/build-tests.log" make -C "$dir" -j"$jobs" check "$@" TESTS= || return 1
   touch "$dir/tests-started"
   # Tests wait more than they compute.
   run_logged "the tests of $name" "$dir/tests.log" make -C "$dir" -j$((2 * jobs)) -k check "$@" || status=$?
