@@ -47,3 +47,12 @@ service=$!
 read -r _ <"$ready"
 rm -f "$ready"
 (in_host "$here" "${TWO_HOSTS_PRELOAD:-}" "$@")
+status=$?
+if [ $status != 0 ]; then
+  # It may be a packet that the hosts have lost.
+  for host in "$here" "$there"; do
+    ip netns exec "$host" sh -c "ip -s -s link show dev eth0; grep -v '[[:space:]]0$' /proc/net/snmp6; cat /proc/net/softnet_stat" |
+      sed 's/^/host: /'
+  done
+fi
+exit $status

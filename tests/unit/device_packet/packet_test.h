@@ -20,6 +20,14 @@ class PacketTest : public ::testing::Test {
     if (const auto device = open_device(world->bob); !device && device.error().code == EPERM)
       GTEST_SKIP() << "BPF programs are not permitted here";
   }
+  /// A failure may be a packet that the hosts have lost: what they counted.
+  void TearDown() override {
+    if (!HasFailure() || !world) return;
+    for (const Host* host : {&world->alice, &world->bob}) {
+      host->sh("{ ip -s -s link show dev " + host->interface +
+               "; grep -v '[[:space:]]0$' /proc/net/snmp6; cat /proc/net/softnet_stat; } | sed 's/^/host: /'");
+    }
+  }
   static Result<std::unique_ptr<soft::PacketDevice>> open_device(const Host& host,
                                                                  soft::PacketDeviceOptions options = {}) {
     InNamespace there(host.space.get());
