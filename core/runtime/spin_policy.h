@@ -86,9 +86,13 @@ class Contention {
   std::atomic<Nanos> hog_memory_{kHogMemory};
 };
 
-/// Whether this thread's spins paid off lately, and whether longer ones would have.
+/// Whether this thread's spins paid off lately, and whether longer ones would have; and how long it has spun, in one or
+/// more, since it offered the CPU to others.
 class SpinHistory {
  public:
+  /// How long to spin between two offers: the longest where nobody took the last ones.
+  static constexpr Nanos kSlice{2'000};
+  static constexpr Nanos kLongestSlice{16'000};
   /// A sleep that was over so soon would better have been spun: falling asleep and being woken costs some 25 us by
   /// itself.
   static constexpr Nanos kShortSleep{120'000};
@@ -115,7 +119,20 @@ class SpinHistory {
     return misses_ == 0 || ++probe_ % kProbeInterval == 0 ? budget : Nanos::zero();
   }
   void hit() { misses_ = 0; }
-  void miss() { misses_ = std::min(misses_ + 1, kMissesPerStep * kMaxShift); }
+  /// A sleep comes, in which others have the CPU; perhaps they want it.
+  void miss() {
+    misses_ = std::min(misses_ + 1, kMissesPerStep * kMaxShift);
+    spun_ = Nanos::zero();
+    slice_ = kSlice;
+  }
+
+  [[nodiscard]] Nanos spun() const { return spun_; }
+  void note_spun(Nanos since_last_offer) { spun_ = since_last_offer; }
+  [[nodiscard]] Nanos slice() const { return slice_; }
+  void offered_cpu(bool contended) {
+    spun_ = Nanos::zero();
+    slice_ = contended ? kSlice : std::min(2 * slice_, kLongestSlice);
+  }
 
  private:
   static constexpr unsigned kMissesPerStep = 4;
@@ -124,6 +141,8 @@ class SpinHistory {
   unsigned misses_ = 0;
   unsigned probe_ = 0;
   Nanos grown_{};
+  Nanos spun_{};
+  Nanos slice_ = kSlice;
 };
 
 /// Time, the scheduler and signals, as the machine has them. Tests bring their own.
@@ -137,14 +156,13 @@ struct RealMachine {
 };
 
 /// One spin: `while (spinner.again()) if (attempt()) {...}`. The first attempts cost one pause each; the clock is read
-/// once in `stride` calls, and every kSlice the CPU is offered to others, less often where that takes long. On a
+/// once in `stride` calls, and after each slice the CPU is offered to others. On a
 /// contended machine the slices vanish: every attempt is followed by a yield, for kTurns at most. Where yielding costs
 /// a time slice, one slice is all there is. A signal ends it. Used by one thread; `contention` and `history` outlive
 /// it.
 template <class Machine>
 class BasicSpinner {
  public:
-  static constexpr Nanos kSlice{2'000};
   /// How long to take turns with others before sleeping. A turn costs 1-20 us, sleeping and being woken about 25 us.
   static constexpr Nanos kTurns{5'000'000};
   /// For attempts of some 20-50 ns; loops whose round takes a microsecond pass 1.
@@ -173,14 +191,18 @@ class BasicSpinner {
     const Nanos now = machine_.now();
     if (!started_) {
       started_ = true;
-      begun_ = slice_begun_ = now;
+      begun_ = now;
+      slice_begun_ = now - history_.spun();
       contended_ = contention_.is_contended(now);
       // With the CPUs in others' hands the peer is hardly ever running at this moment.
       if (contention_.is_hogged(now)) budget_ = history_.budget_when_hogged(budget_);
     }
     if (now >= deadline_ || now - begun_ >= (contended_ ? std::max(budget_, kTurns) : budget_)) return give_up();
     if (machine_.interrupts(now - begun_, now)) return false;
-    if (!contended_ && now - slice_begun_ < slice_) return true;
+    if (!contended_ && now - slice_begun_ < history_.slice()) {
+      history_.note_spun(now - slice_begun_);
+      return true;
+    }
     if (contention_.is_hogged(now)) return give_up();
     offer_cpu(now);
     return true;
@@ -190,7 +212,7 @@ class BasicSpinner {
     slice_begun_ = machine_.now();
     contention_.note_yield(now, slice_begun_);
     contended_ = contention_.is_contended(slice_begun_);
-    slice_ = std::max(kSlice, 4 * (slice_begun_ - now));
+    history_.offered_cpu(contended_);
   }
   bool give_up() {
     history_.miss();
@@ -204,7 +226,6 @@ class BasicSpinner {
   Nanos deadline_;
   Nanos begun_{};
   Nanos slice_begun_{};
-  Nanos slice_ = kSlice;
   unsigned stride_;
   unsigned calls_ = 0;
   bool started_ = false;

@@ -100,13 +100,29 @@ TEST_F(SpinPolicyTest, SystemCallsThatTakeLongAreNotTakenForContention) {
   for (int i = 0; i < 10; ++i) spin_until(9us);
   EXPECT_FALSE(contention_.is_contended(cpu_.time));
 
-  cpu_.yields = 0;
-  spin_until(9us);
-  EXPECT_EQ(cpu_.yields, 1) << "and they are made less often";
-
   cpu_.yield_takes = 15us;
   spin();
+  spin();
   EXPECT_TRUE(contention_.is_contended(cpu_.time));
+}
+
+TEST_F(SpinPolicyTest, WhereNobodyWantsTheCpuItIsOfferedOnceInALongTime) {
+  for (int i = 0; i < 10; ++i) spin_until(9us);
+  cpu_.yields = 0;
+  for (int i = 0; i < 160; ++i) spin_until(9us);
+  EXPECT_GE(cpu_.yields, 160 * 9 / 20) << "spins that end soon count, too";
+  EXPECT_LE(cpu_.yields, 160 * 9 / 16);
+}
+
+TEST_F(SpinPolicyTest, WhoComesToWantTheCpuIsNoticedInOneOfTheNextSpins) {
+  for (int i = 0; i < 10; ++i) spin_until(9us);
+  cpu_.yield_takes = 15us;
+  cpu_.yields = 0;
+  while (cpu_.yields == 0) spin_until(9us);
+  EXPECT_TRUE(contention_.is_contended(cpu_.time));
+  cpu_.yields = 0;
+  spin_until(100us);
+  EXPECT_GE(cpu_.yields, 6) << "a turn for the others after each attempt";
 }
 
 TEST_F(SpinPolicyTest, OthersWhoTakeShortTurnsAreNoticedWhereSystemCallsAreQuick) {
