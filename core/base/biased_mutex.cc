@@ -26,7 +26,7 @@ bool can_revoke() {
 
 }  // namespace
 
-thread_local constinit std::uint64_t BiasedMutex::tls_thread = 0;
+thread_local constinit std::uint64_t BiasedMutex::tls_thread = BiasedMutex::kUnnumbered;
 
 void BiasedMutex::lock_slow() {
   const int saved_errno = errno;
@@ -46,11 +46,11 @@ bool BiasedMutex::try_lock_slow() {
 
 /// mutex_ is held; now nobody may come in by bias. Decides who may next time.
 void BiasedMutex::take_over() {
-  if (tls_thread == 0) tls_thread = g_last_thread.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (tls_thread == kUnnumbered) tls_thread = kMaxBiases * (g_last_thread.fetch_add(1, std::memory_order_relaxed) + 1);
   const std::uint64_t owner = owner_.load(std::memory_order_relaxed);
   if (owner == kUnowned) {
     by_bias_ = kNotByBias;
-    owner_.store(can_revoke() ? tls_thread << kBiasBits : kShared, std::memory_order_relaxed);
+    owner_.store(can_revoke() ? tls_thread : kShared, std::memory_order_relaxed);
     return;
   }
   if (owner != kShared) {
@@ -65,7 +65,7 @@ void BiasedMutex::take_over() {
   // Handed on from the thread that set things up to the one that works with them, say. Each time it proves wrong, the
   // next bias takes twice as long to earn.
   if (revocations_ < kMaxBiases && streak_ >= kStreakForBias << revocations_) {
-    owner_.store(tls_thread << kBiasBits | revocations_, std::memory_order_relaxed);
+    owner_.store(tls_thread + revocations_, std::memory_order_relaxed);
   }
 }
 
@@ -104,7 +104,7 @@ void BiasedMutex::lock_out_finish() {
 }
 
 void BiasedMutex::let_in(bool in_child) {
-  if (in_child && locked_out_ != kShared && locked_out_ >> kBiasBits != tls_thread) {
+  if (in_child && locked_out_ != kShared && locked_out_ - tls_thread >= kMaxBiases) {
     // The bias is nobody's: it goes to whoever comes first.
     locked_out_ = kUnowned;
     revocations_ = 0;

@@ -44,17 +44,17 @@ class BiasedMutex {
   }
 
  private:
-  static constexpr unsigned kBiasBits = 3;
-  static constexpr std::size_t kMaxBiases = std::size_t{1} << kBiasBits;
+  static constexpr std::size_t kMaxBiases = 8;
   static constexpr int kNotByBias = -1;
   static constexpr std::uint64_t kUnowned = 0;
   static constexpr std::uint64_t kShared = ~std::uint64_t{0};
+  static constexpr std::uint64_t kUnnumbered = std::uint64_t{1} << 63;  ///< a thread that owns nothing yet
 
   bool lock_by_bias() {
     const std::uint64_t owner = owner_.load(std::memory_order_relaxed);
-    if (owner >> kBiasBits != tls_thread || owner == kUnowned) [[unlikely]]
+    const std::size_t bias = owner - tls_thread;
+    if (bias >= kMaxBiases) [[unlikely]]
       return false;
-    const std::size_t bias = owner & (kMaxBiases - 1);
     inside_[bias].store(true, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);
     // Looked at again: a revoker's membarrier makes either this load see its store, or its load see ours.
@@ -71,10 +71,11 @@ class BiasedMutex {
   void revoke(std::uint64_t owner);
   void wait_until_outside(std::uint64_t owner);
 
-  // Numbers are never reused, so a new thread cannot inherit a dead one's bias without synchronising with it.
+  // A multiple of kMaxBiases, so that an owner's bias is the difference. Numbers are never reused, so a new thread
+  // cannot inherit a dead one's bias without synchronising with it.
   static thread_local constinit std::uint64_t tls_thread __attribute__((tls_model("initial-exec")));
 
-  std::atomic<std::uint64_t> owner_{kUnowned};  ///< the biased thread's number, then the number of the bias
+  std::atomic<std::uint64_t> owner_{kUnowned};  ///< the biased thread's number plus the number of the bias
   /// The biased thread holds the lock, or is finding out that it may not. One for each bias there can be: a thread that
   /// lost its bias between its two looks at owner_ still writes here, and must not write where its successor does.
   std::array<std::atomic<bool>, kMaxBiases> inside_{};
