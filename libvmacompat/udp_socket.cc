@@ -35,7 +35,8 @@ RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
 }  // namespace
 
 UdpSocket::UdpSocket(int domain, int fd)
-    : domain_(domain),
+    : Endpoint(Carries::datagrams),
+      domain_(domain),
       polls_per_kernel_look_(process().config.rx_udp_poll_os_ratio),
       fd_(fd),
       local_(SocketAddress::wildcard(domain, 0)),

@@ -56,7 +56,6 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   runtime::WaitFds arm() noexcept override;
   void woken() noexcept override;
   [[nodiscard]] bool asks_kernel() const noexcept override;
-  [[nodiscard]] bool is_datagram() const noexcept override { return true; }
 
   void closed() noexcept override;
   void descriptor_closed(int fd) noexcept override;

@@ -12,7 +12,7 @@ Error unsupported() { return {EOPNOTSUPP, "endpoint: operation"}; }
 
 Ref Watch::owner() noexcept { return {}; }
 
-Endpoint::Endpoint() = default;
+Endpoint::Endpoint(Carries carries) : carries_(carries) {}
 Endpoint::~Endpoint() = default;
 
 Status Endpoint::bind(const sockaddr*, socklen_t) { return unsupported(); }

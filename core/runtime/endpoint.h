@@ -64,7 +64,9 @@ struct WaitFds {
 /// descriptor table holds one reference, sleepers and epoll sets others.
 class Endpoint : public ListNode<ForkRegistry> {
  public:
-  Endpoint();
+  /// What one send is to receives.
+  enum class Carries { bytes, datagrams };
+  explicit Endpoint(Carries carries = Carries::bytes);
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
   virtual ~Endpoint();
@@ -202,7 +204,7 @@ class Endpoint : public ListNode<ForkRegistry> {
 
   /// Whether each send and each receive is one datagram: none of 0 bytes is an end, and no call goes on where another
   /// one stopped.
-  [[nodiscard]] virtual bool is_datagram() const noexcept { return false; }
+  [[nodiscard]] bool is_datagram() const noexcept { return carries_ == Carries::datagrams; }
 
   /// Whether what this waits for is brought by something that needs a CPU of this host, one that a caller who polls
   /// without ever sleeping may be taking from it.
@@ -232,6 +234,7 @@ class Endpoint : public ListNode<ForkRegistry> {
   std::atomic<std::uint32_t> refs_{1};
   std::atomic<std::uint32_t> descriptors_{0};
   std::atomic<std::uint32_t> activity_{0};
+  const Carries carries_;
   std::atomic<bool> nonblocking_{false};
   std::atomic<bool> has_watches_{false};
   std::atomic<bool> is_closed_{false};
