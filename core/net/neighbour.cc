@@ -26,8 +26,7 @@ Neighbour::Neighbour(int ifindex, const IpAddress& address, const NeighbourFacts
 
 NeighbourFacts Neighbour::facts() const noexcept { return unpack(packed_.load(std::memory_order_relaxed)); }
 
-bool Neighbour::needs_refresh() noexcept {
-  if (in_use_.load(std::memory_order_relaxed)) return false;
+bool Neighbour::begin_use() noexcept {
   in_use_.store(true, std::memory_order_relaxed);
   return facts().state == NeighbourState::stale;
 }

@@ -49,11 +49,12 @@ class Neighbour {
   /// Asked by the sender with each packet or burst: notes that the neighbour is in use. True once each time that the
   /// kernel's entry went stale while nobody used it: then NetworkState::request_resolution() has the kernel confirm
   /// it, for packets that pass by the kernel do not. (One in use is confirmed by NetworkState itself.) One load.
-  [[nodiscard]] bool needs_refresh() noexcept;
+  [[nodiscard]] bool needs_refresh() noexcept { return !in_use_.load(std::memory_order_relaxed) && begin_use(); }
 
  private:
   friend class NeighbourTable;
 
+  bool begin_use() noexcept;
   /// Only NeighbourTable. @return whether a sender must care: another MAC, usable or not, failed or not.
   bool update(const NeighbourFacts& facts) noexcept;
   /// @return whether somebody sent since the last call.
