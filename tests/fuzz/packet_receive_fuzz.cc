@@ -3,15 +3,24 @@
 #include <cstring>
 
 #include "core/device/soft/packet/packet_layout.h"
+#include "core/device/soft/packet/packet_parse.h"
 #include "core/device/soft/packet/packet_segments.h"
 
 namespace {
 
 using ringsock::soft::PacketLayout;
 using ringsock::soft::PacketSegments;
+using namespace ringsock::soft::parsing;
 
 void check(bool holds) {
   if (!holds) std::abort();
+}
+
+/// The short look at the headers finds what the long one does.
+void compare_looks(std::span<const std::byte> frame) {
+  PacketLayout found;
+  const bool is_found = find_payload(frame, found);
+  check(is_plain_udp(frame) == (is_found && found == plain_udp()));
 }
 
 void split(std::span<const std::byte> frame, const PacketLayout& layout, std::uint16_t segment_bytes) {
@@ -35,6 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size < sizeof segment_bytes) return 0;
   std::memcpy(&segment_bytes, data, sizeof segment_bytes);
   const auto frame = std::as_bytes(std::span(data, size).subspan(sizeof segment_bytes));
+  compare_looks(frame);
   const auto layout = ringsock::soft::parse_received(frame);
   if (!layout) return 0;
   check(layout->ip < layout->transport && layout->transport < layout->payload && layout->payload <= layout->end &&

@@ -24,6 +24,7 @@ struct PacketLayout {
   bool is_tcp = false;
   bool has_transport = false;  ///< UDP or TCP, and not a fragment
 
+  bool operator==(const PacketLayout&) const = default;
   [[nodiscard]] std::size_t checksum_offset() const { return is_tcp ? 16 : 6; }  ///< from `transport`
 };
 

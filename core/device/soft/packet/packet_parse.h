@@ -24,6 +24,25 @@ Header read(std::span<const std::byte> bytes, std::size_t offset) {
   return out;
 }
 
+/// What find_payload() says of most packets: UDP in IPv4, not a fragment, without a tag or options.
+constexpr PacketLayout plain_udp() {
+  PacketLayout out;
+  out.ip = sizeof(wire::EthernetHeader);
+  out.transport = out.ip + sizeof(wire::Ipv4Header);
+  out.payload = out.transport + sizeof(wire::UdpHeader);
+  out.has_transport = true;
+  return out;
+}
+
+/// Whether it is one of those, by two words of the headers.
+[[gnu::always_inline]] inline bool is_plain_udp(std::span<const std::byte> frame) {
+  if (frame.size() < plain_udp().payload) return false;
+  // Type, version and header length, but for the type of service; fragment and protocol, but for the hops.
+  const std::uint32_t kind = read<wire::Be32>(frame, offsetof(wire::EthernetHeader, type)).host();
+  const std::uint32_t rest = read<wire::Be32>(frame, plain_udp().ip + offsetof(wire::Ipv4Header, fragment)).host();
+  return (kind & 0xffffff00) == (wire::kEtherTypeIpv4 << 16 | 0x4500) && (rest & 0x3fff00ff) == wire::kIpProtocolUdp;
+}
+
 /// Sets where the transport header begins and which it is. False: no IP header.
 [[gnu::always_inline]] inline bool find_transport(std::span<const std::byte> headers, std::uint16_t type,
                                                   PacketLayout& layout) {
@@ -84,9 +103,8 @@ inline std::size_t udp_bytes(std::span<const std::byte> frame, const PacketLayou
   return read<wire::Be16>(frame, layout.transport + offsetof(wire::UdpHeader, bytes)).host();
 }
 
-/// parse_received(), but for the checksum.
-[[gnu::always_inline]] inline bool find_packet(std::span<const std::byte> frame, PacketLayout& layout) {
-  if (!find_payload(frame, layout)) return false;
+/// Sets where the packet ends. False: the lengths in its headers contradict each other or the frame's.
+[[gnu::always_inline]] inline bool find_end(std::span<const std::byte> frame, PacketLayout& layout) {
   std::size_t end = 0;
   if (layout.is_ipv6) {
     const auto bytes = read<wire::Be16>(frame, layout.ip + offsetof(wire::Ipv6Header, payload_bytes));
@@ -100,6 +118,11 @@ inline std::size_t udp_bytes(std::span<const std::byte> frame, const PacketLayou
   if (layout.is_tcp) return true;
   const std::size_t bytes = udp_bytes(frame, layout);
   return bytes >= sizeof(wire::UdpHeader) && layout.transport + bytes <= end;
+}
+
+/// parse_received(), but for the checksum.
+[[gnu::always_inline]] inline bool find_packet(std::span<const std::byte> frame, PacketLayout& layout) {
+  return find_payload(frame, layout) && find_end(frame, layout);
 }
 
 /// The sum of the header of IPv4, with its options.

@@ -115,7 +115,10 @@ class PacketQueuePair final : public ibv_qp {
   [[nodiscard]] bool may_receive() const;
   const ReceivedPacket* next_packet(std::size_t room);
   bool accept_frame(const RingFrame& frame, PacketLayout& layout);
-  void show_segment();
+  bool accept_other(const RingFrame& frame, PacketLayout& layout);
+  bool accept_found(const RingFrame& frame, PacketLayout& layout);
+  const ReceivedPacket* begin_segments(const RingFrame& frame);
+  const ReceivedPacket* show_segment();
   void put_tag_back(std::uint16_t control);
   bool receive_one(PacketCompletion& out);
   bool complete_receive(const ReceivedPacket& packet, PacketCompletion& out);

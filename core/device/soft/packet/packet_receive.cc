@@ -29,8 +29,24 @@ void count(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) {
   return now == IBV_QPS_RTS || now == IBV_QPS_RTR || now == IBV_QPS_SQD;
 }
 
+/// Plain UDP has a way of its own, where the offsets are constants.
 [[gnu::always_inline]] inline bool PacketQueuePair::accept_frame(const RingFrame& frame, PacketLayout& layout) {
-  if (!parsing::find_packet(frame.bytes, layout)) [[unlikely]] {
+  if (!parsing::is_plain_udp(frame.bytes)) [[unlikely]]
+    return accept_other(frame, layout);
+  layout = parsing::plain_udp();
+  return accept_found(frame, layout);
+}
+
+[[gnu::noinline]] bool PacketQueuePair::accept_other(const RingFrame& frame, PacketLayout& layout) {
+  layout = {};
+  if (parsing::find_payload(frame.bytes, layout)) return accept_found(frame, layout);
+  count(rx_bad_length_);
+  return false;
+}
+
+/// Of a frame whose headers are found, but for its end.
+[[gnu::always_inline]] inline bool PacketQueuePair::accept_found(const RingFrame& frame, PacketLayout& layout) {
+  if (!parsing::find_end(frame.bytes, layout)) [[unlikely]] {
     count(rx_bad_length_);
     return false;
   }
@@ -62,7 +78,14 @@ void PacketQueuePair::put_tag_back(std::uint16_t control) {
   packet_.layout.end += kTagBytes;
 }
 
-void PacketQueuePair::show_segment() {
+/// The first of several.
+const ReceivedPacket* PacketQueuePair::begin_segments(const RingFrame& frame) {
+  const PacketLayout layout = packet_.layout;
+  segmented_.emplace(Segmented{{frame.bytes.first(layout.payload), layout, frame.segment_bytes}, layout, &frame});
+  return show_segment();
+}
+
+const ReceivedPacket* PacketQueuePair::show_segment() {
   const RingFrame& frame = *segmented_->frame;
   const PacketSegments::Segment segment = segmented_->segments.next();
   packet_.headers = segment.headers;
@@ -71,29 +94,24 @@ void PacketQueuePair::show_segment() {
   packet_.layout.end = static_cast<std::uint32_t>(segment.headers.size() + segment.payload_bytes);
   packet_.wallclock_ns = frame.wallclock_ns;
   if (frame.vlan_control) put_tag_back(*frame.vlan_control);
+  return &packet_;
 }
 
 [[gnu::always_inline]] inline const ReceivedPacket* PacketQueuePair::next_packet(std::size_t room) {
-  if (segmented_) [[unlikely]] {
-    show_segment();
-    return &packet_;
-  }
+  if (segmented_) [[unlikely]]
+    return show_segment();
+  PacketLayout& layout = packet_.layout;
   while (const RingFrame* const frame = ring_->front()) {
-    PacketLayout layout;
     if (!accept_frame(*frame, layout)) [[unlikely]] {
       ring_->pop();
       continue;
     }
     if (frame->segment_bytes != 0 && layout.end - layout.payload > frame->segment_bytes &&
-        (!layout.is_tcp || layout.end + sizeof(wire::VlanTag) > room)) [[unlikely]] {
-      segmented_.emplace(Segmented{{frame->bytes.first(layout.payload), layout, frame->segment_bytes}, layout, frame});
-      show_segment();
-      return &packet_;
-    }
-    packet_ = {.headers = frame->bytes.first(layout.payload),
-               .payload = frame->bytes.subspan(layout.payload, layout.end - layout.payload),
-               .layout = layout,
-               .wallclock_ns = frame->wallclock_ns};
+        (!layout.is_tcp || layout.end + sizeof(wire::VlanTag) > room)) [[unlikely]]
+      return begin_segments(*frame);
+    packet_.headers = frame->bytes.first(layout.payload);
+    packet_.payload = frame->bytes.subspan(layout.payload, layout.end - layout.payload);
+    packet_.wallclock_ns = frame->wallclock_ns;
     if (frame->vlan_control) [[unlikely]]
       put_tag_back(*frame->vlan_control);
     return &packet_;
