@@ -6,14 +6,21 @@
 
 namespace ringsock::vma {
 
-/// A socket, to a ring. Both functions are called under the ring's receive lock, by whoever polls the ring: they must
+/// What a socket has done with a datagram.
+enum class Delivery {
+  refused,  ///< it is not for this socket
+  done,     ///< given to a call, or dropped and counted
+  waits,    ///< for somebody who receives
+};
+
+/// A socket, to a ring. Its functions are called under the ring's receive lock, by whoever polls the ring: they must
 /// neither sleep nor call the ring.
 class DatagramSink {
  public:
   /// Whether it takes datagrams from there: it may be connected to somebody else.
   [[nodiscard]] virtual bool accepts(const EndName& source) const noexcept = 0;
-  /// Takes it, or drops and counts it when there is no room. @return whether it waits for somebody now.
-  virtual bool deliver(Incoming& incoming) noexcept = 0;
+  /// Takes what it accepts, or drops and counts it when there is no room.
+  virtual Delivery deliver(Incoming& incoming, const EndName& source) noexcept = 0;
   /// Whose watchers hear of it.
   virtual runtime::Endpoint& endpoint() noexcept = 0;
   /// SO_REUSEPORT: flows are spread over all such sockets. Else the one that came last takes all (udp(7)).

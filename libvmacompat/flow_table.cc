@@ -38,6 +38,7 @@ Status FlowTable::attach(const verbs::FlowTuple& tuple, DatagramSink& sink,
   }
   auto& sinks = place->second.sinks;
   if (std::find(sinks.begin(), sinks.end(), &sink) == sinks.end()) sinks.push_back(&sink);
+  place->second.find_only_sink();
   return ok();
 }
 
@@ -46,6 +47,7 @@ void FlowTable::detach(const verbs::FlowTuple& tuple, DatagramSink& sink) {
   const auto place = entries_.find(key);
   if (place == entries_.end()) return;
   std::erase(place->second.sinks, &sink);
+  place->second.find_only_sink();
   if (!place->second.sinks.empty()) return;
   last_ = nullptr;
   entries_.erase(place);
@@ -66,7 +68,7 @@ const FlowTable::Entry* FlowTable::look_up(const Datagram& datagram) {
   return last_;
 }
 
-DatagramSink* FlowTable::choose_of_many(const Entry& entry, const Key& ends) {
+DatagramSink* FlowTable::choose(const Entry& entry, const Key& ends) {
   const auto accepts = [&](const DatagramSink* sink) { return sink->accepts(ends.source); };
   const auto last = std::find_if(entry.sinks.rbegin(), entry.sinks.rend(), accepts);
   if (last == entry.sinks.rend() || !(*last)->shares_port()) return last == entry.sinks.rend() ? nullptr : *last;

@@ -44,18 +44,18 @@ class FlowTable {
     verbs::Flow flow;
     bool is_group = false;  ///< multicast, broadcast: all sockets get it
     std::vector<DatagramSink*> sinks;
+    DatagramSink* only_sink = nullptr;  ///< if there is one, and it is no group
+
+    void find_only_sink() { only_sink = sinks.size() == 1 && !is_group ? sinks.front() : nullptr; }
   };
 
   static Key key_of(const verbs::FlowTuple& tuple);
   const Entry* find(const Datagram& datagram);
   const Entry* look_up(const Datagram& datagram);
-  /// Among those that accept: the last one, or, if that shares its port, one by the hash of both ends.
-  static DatagramSink* choose(const Entry& entry, const Key& ends) {
-    if (entry.sinks.size() != 1) [[unlikely]]
-      return choose_of_many(entry, ends);
-    return entry.sinks.front()->accepts(ends.source) ? entry.sinks.front() : nullptr;
-  }
-  static DatagramSink* choose_of_many(const Entry& entry, const Key& ends);
+  /// Among those that accept: the last one, or, if that shares its port, one by the hash of both ends. Null: nobody.
+  static DatagramSink* choose(const Entry& entry, const Key& ends);
+  /// False: refused.
+  static bool give(DatagramSink& sink, Incoming& incoming, const EndName& source, Told& told);
 
   std::unordered_map<Key, Entry, Hash> entries_;
   std::size_t exact_ = 0;  ///< entries with a source
@@ -72,23 +72,26 @@ class FlowTable {
   return look_up(datagram);
 }
 
+[[gnu::always_inline]] inline bool FlowTable::give(DatagramSink& sink, Incoming& incoming, const EndName& source,
+                                                   Told& told) {
+  const Delivery delivery = sink.deliver(incoming, source);
+  if (delivery == Delivery::waits) told.add(sink.endpoint());
+  return delivery != Delivery::refused;
+}
+
 [[gnu::always_inline]] inline bool FlowTable::deliver(Incoming& incoming, Told& told) {
   const Entry* const entry = find(incoming.datagram());
   const Key& ends = last_ends_;
   if (entry == nullptr) return false;
+  if (entry->only_sink != nullptr) [[likely]]
+    return give(*entry->only_sink, incoming, ends.source, told);
   if (!entry->is_group) {
     DatagramSink* const sink = choose(*entry, ends);
-    if (sink == nullptr) return false;
-    if (sink->deliver(incoming)) told.add(sink->endpoint());
-    return true;
+    return sink != nullptr && give(*sink, incoming, ends.source, told);
   }
   bool any = false;
   incoming.expect_many();
-  for (DatagramSink* const sink : entry->sinks) {
-    if (!sink->accepts(ends.source)) continue;
-    if (sink->deliver(incoming)) told.add(sink->endpoint());
-    any = true;
-  }
+  for (DatagramSink* const sink : entry->sinks) any |= give(*sink, incoming, ends.source, told);
   return any;
 }
 

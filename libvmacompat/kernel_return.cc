@@ -17,7 +17,7 @@ int KernelReturn::raw_socket(int family) {
 }
 
 bool KernelReturn::give(const Arrival& arrival) {
-  const int fd = raw_socket(arrival.frame.family);
+  const int fd = raw_socket(arrival.frame.is_ipv6 ? AF_INET6 : AF_INET);
   if (fd < 0) return false;
   const std::size_t end = arrival.frame.payload_offset() + arrival.frame.payload_bytes;
   const auto original = arrival.bytes().first(end);

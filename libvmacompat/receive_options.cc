@@ -126,7 +126,7 @@ void write_control(const ReceiveOptions& options, const Datagram& datagram, std:
   const SocketAddress destination = destination_of(bytes, frame, datagram.ifindex);
   const int hops = hop_limit_of(bytes, frame);
   const int traffic_class = traffic_class_of(bytes, frame);
-  if (frame.family == AF_INET) {
+  if (!frame.is_ipv6) {
     if (options.v4_packet_info) {
       const in_addr address = destination.in4().sin_addr;
       out.add(IPPROTO_IP, IP_PKTINFO, in_pktinfo{datagram.ifindex, address, address});
@@ -139,7 +139,7 @@ void write_control(const ReceiveOptions& options, const Datagram& datagram, std:
     out.add(IPPROTO_IPV6, IPV6_PKTINFO,
             in6_pktinfo{destination.mapped().in6().sin6_addr, static_cast<unsigned>(datagram.ifindex)});
   }
-  if (frame.family == AF_INET6) {
+  if (frame.is_ipv6) {
     if (options.v6_hop_limit) out.add(IPPROTO_IPV6, IPV6_HOPLIMIT, hops);
     if (options.v6_traffic_class) out.add(IPPROTO_IPV6, IPV6_TCLASS, traffic_class);
   }

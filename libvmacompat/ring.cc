@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <mutex>
 
 #include "core/device/soft/packet/packet_queue_pair.h"
@@ -17,6 +18,8 @@ using Count = runtime::VmaRingCount;
 /// What a device's ring holds at least.
 constexpr unsigned kDeviceFrames = 256;
 constexpr int kMostPieces = 16;
+/// Of TCP packets, which are none of ours.
+constexpr std::size_t kAnyLength = std::numeric_limits<std::size_t>::max();
 
 std::uint32_t most_pieces_of(verbs::Device& device) {
   const auto attr = device.query_device();
@@ -105,15 +108,18 @@ void Ring::detach(const verbs::FlowTuple& tuple, DatagramSink& sink) {
   const bool wants_times = wants_times_.load(std::memory_order_relaxed);
   unsigned count = 0;
   while (count < settings_.batch) {
-    const soft::ReceivedPacket* const packet = packets_->take_packet(interface_->pool().buffer_bytes());
+    const soft::ReceivedPacket* const packet = packets_->take_packet(kAnyLength);
     if (packet == nullptr) break;
     ++count;
     bool is_ours = !packet->layout.is_tcp;
     if (is_ours) [[likely]] {
-      const UdpFrame frame = udp_frame_of(packet->headers, packet->layout);
+      const std::size_t payload_bytes = udp_payload_bytes(packet->headers, packet->layout);
       const Datagram datagram{.headers = packet->headers,
-                              .payload = packet->payload.first(frame.payload_bytes),
-                              .frame = frame,
+                              .payload = packet->payload.first(payload_bytes),
+                              .frame = {.ip_offset = packet->layout.ip,
+                                        .udp_offset = packet->layout.transport,
+                                        .payload_bytes = static_cast<std::uint16_t>(payload_bytes),
+                                        .is_ipv6 = packet->layout.is_ipv6},
                               .ifindex = interface_->ifindex(),
                               .time = wants_times ? Nanos(packet->wallclock_ns) : Nanos::zero()};
       Incoming incoming(datagram, waiting, spares_);

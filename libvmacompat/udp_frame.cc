@@ -13,9 +13,8 @@ namespace {
 
 SocketAddress address_of(std::span<const std::byte> bytes, const UdpFrame& frame, const End& end, int ifindex) {
   const std::uint16_t port = header_at<wire::Be16>(bytes, frame.udp_offset + end.port).host();
-  if (frame.family == AF_INET) {
+  if (!frame.is_ipv6)
     return SocketAddress::v4(header_at<wire::Be32>(bytes, frame.ip_offset + end.v4_address).host(), port);
-  }
   const auto address = header_at<in6_addr>(bytes, frame.ip_offset + end.v6_address);
   return SocketAddress::v6(address, port, has_scope(address) ? static_cast<std::uint32_t>(ifindex) : 0);
 }
@@ -25,7 +24,10 @@ SocketAddress address_of(std::span<const std::byte> bytes, const UdpFrame& frame
 std::optional<UdpFrame> parse_udp_frame(std::span<const std::byte> frame) {
   soft::PacketLayout layout;
   if (!soft::parsing::find_packet(frame, layout) || layout.is_tcp) return std::nullopt;
-  return udp_frame_of(frame, layout);
+  return UdpFrame{.ip_offset = layout.ip,
+                  .udp_offset = layout.transport,
+                  .payload_bytes = static_cast<std::uint16_t>(udp_payload_bytes(frame, layout)),
+                  .is_ipv6 = layout.is_ipv6};
 }
 
 EndName EndName::of(const SocketAddress& address) {
@@ -47,13 +49,13 @@ SocketAddress destination_of(std::span<const std::byte> bytes, const UdpFrame& f
 }
 
 std::uint8_t hop_limit_of(std::span<const std::byte> bytes, const UdpFrame& frame) {
-  return frame.family == AF_INET ? header_at<wire::Ipv4Header>(bytes, frame.ip_offset).ttl
-                                 : header_at<wire::Ipv6Header>(bytes, frame.ip_offset).hop_limit;
+  return frame.is_ipv6 ? header_at<wire::Ipv6Header>(bytes, frame.ip_offset).hop_limit
+                       : header_at<wire::Ipv4Header>(bytes, frame.ip_offset).ttl;
 }
 
 std::uint8_t traffic_class_of(std::span<const std::byte> bytes, const UdpFrame& frame) {
-  return frame.family == AF_INET ? header_at<wire::Ipv4Header>(bytes, frame.ip_offset).tos
-                                 : header_at<wire::Ipv6Header>(bytes, frame.ip_offset).traffic_class();
+  return frame.is_ipv6 ? header_at<wire::Ipv6Header>(bytes, frame.ip_offset).traffic_class()
+                       : header_at<wire::Ipv4Header>(bytes, frame.ip_offset).tos;
 }
 
 }  // namespace ringsock::vma

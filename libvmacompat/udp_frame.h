@@ -20,10 +20,10 @@ namespace ringsock::vma {
 
 /// Offsets from the frame's first byte. A value that stands beside the frame's buffer.
 struct UdpFrame {
-  std::uint8_t family = 0;       ///< AF_INET or AF_INET6
   std::uint16_t ip_offset = 0;   ///< of the IP header
   std::uint16_t udp_offset = 0;  ///< of the UDP header
   std::uint16_t payload_bytes = 0;
+  bool is_ipv6 = false;
 
   [[nodiscard]] std::size_t payload_offset() const { return udp_offset + std::size_t{8}; }
 };
@@ -32,13 +32,9 @@ struct UdpFrame {
 /// frame's. Checksums are the device's business.
 std::optional<UdpFrame> parse_udp_frame(std::span<const std::byte> frame);
 
-/// The same of a UDP packet whose lengths are known to be right.
-inline UdpFrame udp_frame_of(std::span<const std::byte> headers, const soft::PacketLayout& layout) {
-  const std::size_t bytes = soft::parsing::udp_bytes(headers, layout);
-  return {.family = layout.is_ipv6 ? std::uint8_t{AF_INET6} : std::uint8_t{AF_INET},
-          .ip_offset = layout.ip,
-          .udp_offset = layout.transport,
-          .payload_bytes = static_cast<std::uint16_t>(bytes - sizeof(wire::UdpHeader))};
+/// Of a UDP packet whose lengths are known to be right.
+inline std::size_t udp_payload_bytes(std::span<const std::byte> headers, const soft::PacketLayout& layout) {
+  return soft::parsing::udp_bytes(headers, layout) - sizeof(wire::UdpHeader);
 }
 
 /// One end of a datagram, as bytes that compare and hash quickly. IPv4 addresses are mapped (RFC 4291, 2.5.5.2).
@@ -78,10 +74,10 @@ inline constexpr End kDestination{offsetof(wire::Ipv4Header, destination), offse
 
 inline EndName name_of(std::span<const std::byte> bytes, const UdpFrame& frame, const End& end) {
   EndName name;
-  if (frame.family == AF_INET) {
-    name.address = mapped(header_at<wire::Be32>(bytes, frame.ip_offset + end.v4_address));
-  } else {
+  if (frame.is_ipv6) {
     name.address = header_at<std::array<std::uint64_t, 2>>(bytes, frame.ip_offset + end.v6_address);
+  } else {
+    name.address = mapped(header_at<wire::Be32>(bytes, frame.ip_offset + end.v4_address));
   }
   name.port = header_at<wire::Be16>(bytes, frame.udp_offset + end.port).host();
   return name;
@@ -115,28 +111,28 @@ inline EndName destination_name(std::span<const std::byte> bytes, const UdpFrame
 class EndBytes {
  public:
   EndBytes() = default;
-  EndBytes(std::span<const std::byte> headers, const UdpFrame& frame) : family_(frame.family) {
+  EndBytes(std::span<const std::byte> headers, const UdpFrame& frame) : is_ipv6_(frame.is_ipv6) {
     std::memcpy(ports_.data(), headers.data() + frame.udp_offset, kPorts);
     const std::byte* const ip = headers.data() + frame.ip_offset;
-    if (family_ == AF_INET) {
-      std::memcpy(addresses_.data(), ip + offsetof(wire::Ipv4Header, source), kV4);
-    } else {
+    if (is_ipv6_) {
       std::memcpy(addresses_.data(), ip + offsetof(wire::Ipv6Header, source), kV6);
+    } else {
+      std::memcpy(addresses_.data(), ip + offsetof(wire::Ipv4Header, source), kV4);
     }
   }
   [[nodiscard]] bool are_in(std::span<const std::byte> headers, const UdpFrame& frame) const {
-    if (family_ != frame.family) return false;
+    if (is_ipv6_ != frame.is_ipv6) return false;
     if (std::memcmp(ports_.data(), headers.data() + frame.udp_offset, kPorts) != 0) return false;
     const std::byte* const ip = headers.data() + frame.ip_offset;
-    return family_ == AF_INET ? std::memcmp(addresses_.data(), ip + offsetof(wire::Ipv4Header, source), kV4) == 0
-                              : std::memcmp(addresses_.data(), ip + offsetof(wire::Ipv6Header, source), kV6) == 0;
+    return is_ipv6_ ? std::memcmp(addresses_.data(), ip + offsetof(wire::Ipv6Header, source), kV6) == 0
+                    : std::memcmp(addresses_.data(), ip + offsetof(wire::Ipv4Header, source), kV4) == 0;
   }
 
  private:
   // Of both ends.
   static constexpr std::size_t kPorts = 2 * sizeof(wire::Be16), kV4 = 2 * sizeof(wire::Be32),
                                kV6 = 2 * sizeof(wire::Ipv6Address);
-  std::uint8_t family_ = 0;
+  bool is_ipv6_ = false;
   std::array<std::byte, kPorts> ports_{};
   std::array<std::byte, kV6> addresses_{};
 };

@@ -23,14 +23,20 @@ using Count = runtime::VmaSocketCount;
 constexpr std::size_t kBytesBesidePayload = 64;
 
 /// Bytes copied.
-[[gnu::always_inline]] inline std::size_t scatter(std::span<const std::byte> payload, const msghdr& message) {
+[[gnu::always_inline]] inline std::size_t copy(std::span<const std::byte> payload, const iovec& part) {
+  const std::size_t bytes = std::min(payload.size(), part.iov_len);
+  if (bytes != 0) std::memcpy(part.iov_base, payload.data(), bytes);
+  return bytes;
+}
+[[gnu::noinline]] std::size_t copy_to_parts(std::span<const std::byte> payload, std::span<const iovec> parts) {
   std::size_t done = 0;
-  for (std::size_t i = 0; i < message.msg_iovlen && done < payload.size(); ++i) {
-    const std::size_t step = std::min(payload.size() - done, message.msg_iov[i].iov_len);
-    std::memcpy(message.msg_iov[i].iov_base, payload.data() + done, step);
-    done += step;
-  }
+  for (const iovec& part : parts) done += copy(payload.subspan(done), part);
   return done;
+}
+[[gnu::always_inline]] inline std::size_t scatter(std::span<const std::byte> payload, const msghdr& message) {
+  if (message.msg_iovlen == 1) [[likely]]
+    return copy(payload, *message.msg_iov);
+  return copy_to_parts(payload, {message.msg_iov, message.msg_iovlen});
 }
 
 }  // namespace
@@ -46,17 +52,10 @@ constexpr std::size_t kBytesBesidePayload = 64;
 
 /// All of them, also when the first has served the call: none waits for ever.
 [[gnu::always_inline]] inline void UdpSocket::poll_rings(WaitingCall* waiting) noexcept {
-  const std::size_t count = ring_count_.load(std::memory_order_acquire);
-  for_each_polled(count, [&](Ring& ring) { ring.poll(waiting); });
-  if (count > 0 && attached_generation_.load(std::memory_order_relaxed) != ethernet_->address_generation()) [[unlikely]]
+  for_each_polled([&](Ring& ring) { ring.poll(waiting); });
+  if (ring_count_.load(std::memory_order_acquire) > 0 &&
+      attached_generation_.load(std::memory_order_relaxed) != ethernet_->address_generation()) [[unlikely]]
     follow_addresses();
-}
-
-/// Nothing: perhaps something waits in the queue now.
-[[gnu::always_inline]] inline std::optional<ssize_t> UdpSocket::receive_from_rings(msghdr& message, int flags) {
-  WaitingCall call{.sink = *this, .message = message, .flags = flags};
-  poll_rings((flags & MSG_PEEK) == 0 ? &call : nullptr);
-  return call.answer;
 }
 
 Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
@@ -72,7 +71,9 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
     if (!runtime::would_block(from_kernel)) return from_kernel;
   }
   if (!has_arrivals_.load(std::memory_order_relaxed)) {
-    if (const auto answer = receive_from_rings(message, flags)) return *answer;
+    WaitingCall call{.sink = *this, .message = message, .flags = flags};
+    poll_rings((flags & MSG_PEEK) == 0 ? &call : nullptr);
+    if (call.answer) return *call.answer;
   }
   if (has_arrivals_.load(std::memory_order_relaxed)) return receive_waiting(message, flags);
   if (is_nonblocking() || (flags & MSG_DONTWAIT) != 0) statistics_.count(Count::rx_eagains);
@@ -81,14 +82,15 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
 
 /// receive_lock_ held.
 [[gnu::always_inline]] inline void UdpSocket::count_received(std::size_t bytes) {
-  statistics_.count(Count::rx_packets);
-  statistics_.count(Count::rx_bytes, bytes);
-  statistics_.set(runtime::VmaSocketLevel::rx_thread, this_thread_id());
+  runtime::VmaSocketSlot& slot = statistics_.slot();
+  runtime::add_relaxed(slot[Count::rx_packets], 1);
+  runtime::add_relaxed(slot[Count::rx_bytes], bytes);
+  slot[runtime::VmaSocketLevel::rx_thread].store(this_thread_id(), std::memory_order_relaxed);
   if (receive_choice_.should_move()) rings_are_due_.store(true, std::memory_order_relaxed);
   if (has_slept_.load(std::memory_order_relaxed)) {
     has_slept_.store(false, std::memory_order_relaxed);
   } else {
-    statistics_.count(Count::poll_hits);
+    runtime::add_relaxed(slot[Count::poll_hits], 1);
   }
 }
 
@@ -124,15 +126,16 @@ Result<ssize_t> UdpSocket::receive_waiting(msghdr& message, int flags) {
   return answer;
 }
 
-bool UdpSocket::deliver(Incoming& incoming) noexcept {
+Delivery UdpSocket::deliver(Incoming& incoming, const EndName& source) noexcept {
+  if (!accepts(source)) return Delivery::refused;
   // The ring's lock does not do: the socket's other rings deliver at the same time.
   const std::lock_guard guard(receive_lock_);
   if (!source_filters_.empty() && is_filtered(incoming.datagram())) [[unlikely]]
-    return false;
+    return Delivery::done;
   WaitingCall* const call = incoming.call_of(*this);
-  if (call == nullptr || !arrivals_.empty()) return keep(incoming);
+  if (call == nullptr || !arrivals_.empty()) return keep(incoming) ? Delivery::waits : Delivery::done;
   call->answer = give(incoming.datagram(), call->message, call->flags);
-  return false;
+  return Delivery::done;
 }
 
 /// In the queue, if there is room. receive_lock_ held.
@@ -223,24 +226,23 @@ runtime::WaitFds UdpSocket::arm() noexcept {
   come_back_when_alone();
   const std::size_t count = ring_count_.load(std::memory_order_relaxed);
   const bool wants_room = kernel_is_full_.load(std::memory_order_relaxed);
-  if ((count == 0 && !wants_room) || !make_bell(count)) return {{fd(), -1}};
+  if ((count == 0 && !wants_room) || !make_bell()) return {{fd(), -1}};
   if (wants_room) [[unlikely]]
     watch_kernel(EPOLLIN | EPOLLOUT);
-  for_each_polled(count, [](Ring& ring) { ring.arm(); });
+  for_each_polled([](Ring& ring) { ring.arm(); });
   statistics_.count(Count::poll_misses);
   has_slept_.store(true, std::memory_order_relaxed);
   return {{bell_.get(), -1}};
 }
 
 /// setup_lock_ held. False: there are too many descriptors.
-bool UdpSocket::make_bell(std::size_t rings) noexcept {
+bool UdpSocket::make_bell() noexcept {
   if (bell_) return true;
   UniqueFd bell(::epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{.events = EPOLLIN, .data = {}};
   bool complete = bell && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, fd(), &event) == 0;
-  for_each_polled(rings, [&](const Ring& ring) {
-    complete = complete && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, ring.fd(), &event) == 0;
-  });
+  for_each_polled(
+      [&](const Ring& ring) { complete = complete && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, ring.fd(), &event) == 0; });
   if (complete) bell_ = std::move(bell);
   return complete;
 }
@@ -257,8 +259,7 @@ void UdpSocket::woken() noexcept {
     watch_kernel(EPOLLIN);
   }
   kernel_hint_.store(true, std::memory_order_relaxed);
-  const std::size_t count = ring_count_.load(std::memory_order_acquire);
-  for_each_polled(count, [](Ring& ring) { ring.woken(); });
+  for_each_polled([](Ring& ring) { ring.woken(); });
   note_activity();
 }
 

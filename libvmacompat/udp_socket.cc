@@ -348,10 +348,6 @@ void UdpSocket::follow_addresses() {
   attached_generation_.store(generation, std::memory_order_relaxed);
 }
 
-bool UdpSocket::accepts(const EndName& source) const noexcept {
-  return !is_connected_.load(std::memory_order_acquire) || peer_name_ == source;
-}
-
 // -- the end
 // ---------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -69,8 +70,10 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void leave_port_to_kernel();
 
   // As the sink of rings
-  [[nodiscard]] bool accepts(const EndName& source) const noexcept override;
-  bool deliver(Incoming& incoming) noexcept override;
+  [[nodiscard]] bool accepts(const EndName& source) const noexcept override {
+    return !is_connected_.load(std::memory_order_acquire) || peer_name_ == source;
+  }
+  Delivery deliver(Incoming& incoming, const EndName& source) noexcept override;
   runtime::Endpoint& endpoint() noexcept override { return *this; }
   [[nodiscard]] bool shares_port() const noexcept override { return shares_port_.load(std::memory_order_relaxed); }
 
@@ -140,11 +143,9 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   bool poll_ring(const std::shared_ptr<Ring>& ring);
   /// Of the first `count` places, those in use.
   template <class Visit>
-  void for_each_polled(std::size_t count, Visit visit) {
-    const std::uint32_t polled = polled_.load(std::memory_order_relaxed);
-    for (std::size_t i = 0; i < count; ++i) {
-      if ((polled >> i & 1) != 0) visit(*rings_[i]);
-    }
+  void for_each_polled(Visit visit) {
+    for (std::uint32_t left = polled_.load(std::memory_order_acquire); left != 0; left &= left - 1)
+      visit(*rings_[static_cast<std::size_t>(std::countr_zero(left))]);
   }
   void leave_unused_rings();
   void move_rings();
@@ -162,13 +163,12 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void show_queue();
 
   // udp_receive.cc
-  std::optional<ssize_t> receive_from_rings(msghdr& message, int flags);
   Result<ssize_t> receive_waiting(msghdr& message, int flags);
   ssize_t give(const Datagram& datagram, msghdr& message, int flags);
   bool keep(Incoming& incoming);
   Result<ssize_t> receive_from_kernel(msghdr& message, int flags);
   void count_received(std::size_t bytes);
-  bool make_bell(std::size_t rings) noexcept;
+  bool make_bell() noexcept;
   void watch_kernel(std::uint32_t events) noexcept;
   [[nodiscard]] std::uint32_t drops_of_rings() const;
   [[nodiscard]] std::uint32_t all_drops() const;  ///< of rings and kernel
