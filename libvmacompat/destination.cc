@@ -82,37 +82,37 @@ HeaderTemplate::HeaderTemplate(const net::MacAddress& source_mac, const net::Mac
   bytes_ = static_cast<std::uint8_t>(data_.size() - rest.size());
 }
 
-void HeaderTemplate::write(std::span<std::byte, kMaxBytes> out, std::size_t payload) const {
-  const auto put = [](std::byte* header, std::size_t field, wire::Be16 value) {
-    std::memcpy(header + field, &value, sizeof value);
-  };
-  std::memcpy(out.data(), data_.data(), kMaxBytes);
+namespace {
+
+void put(std::byte* header, std::size_t field, wire::Be16 value) { std::memcpy(header + field, &value, sizeof value); }
+
+}  // namespace
+
+void HeaderTemplate::set_lengths(std::size_t payload) {
+  payload_bytes_ = payload;
   const auto udp_bytes = wire::Be16(static_cast<std::uint16_t>(payload + sizeof(wire::UdpHeader)));
-  std::byte* const ip = out.data() + sizeof(wire::EthernetHeader);
+  std::byte* const ip = data_.data() + sizeof(wire::EthernetHeader);
   if (is_v4_) {
     const auto total =
         wire::Be16(static_cast<std::uint16_t>(payload + sizeof(wire::UdpHeader) + sizeof(wire::Ipv4Header)));
-    wire::InternetSum sum = ip_sum_;
-    sum.add(total);
     put(ip, offsetof(wire::Ipv4Header, total_bytes), total);
-    if (may_be_cut_) [[unlikely]] {
-      const wire::Be16 number = next_identification();
-      sum.add(number);
-      put(ip, offsetof(wire::Ipv4Header, identification), number);
-    }
-    put(ip, offsetof(wire::Ipv4Header, checksum), sum.checksum());
+    put(ip, offsetof(wire::Ipv4Header, checksum), wire::InternetSum(ip_sum_).add(total).checksum());
   } else {
     put(ip, offsetof(wire::Ipv6Header, payload_bytes), udp_bytes);
   }
-  std::byte* const udp = out.data() + bytes_ - sizeof(wire::UdpHeader);
+  std::byte* const udp = data_.data() + bytes_ - sizeof(wire::UdpHeader);
   put(udp, offsetof(wire::UdpHeader, bytes), udp_bytes);
   put(udp, offsetof(wire::UdpHeader, checksum), wire::InternetSum(pseudo_sum_).add(udp_bytes).folded());
 }
 
-wire::Be16 HeaderTemplate::next_identification() const {
+/// Of an IPv4 header, which has none yet.
+void HeaderTemplate::set_number(std::byte* ip) {
   wire::Ipv4Header header;
-  std::memcpy(&header, data_.data() + sizeof(wire::EthernetHeader), sizeof header);
-  return wire::Be16(process().identification_numbers().next(header.source, header.destination, wire::kIpProtocolUdp));
+  std::memcpy(&header, ip, sizeof header);
+  header.identification =
+      wire::Be16(process().identification_numbers().next(header.source, header.destination, wire::kIpProtocolUdp));
+  header.checksum = wire::update_checksum(header.checksum, wire::Be16(), header.identification);
+  std::memcpy(ip, &header, sizeof header);
 }
 
 /// What the question for the path says of source and interface. False: only the kernel knows the answer.

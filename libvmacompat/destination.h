@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,6 +14,7 @@
 #include "core/net/neighbour.h"
 #include "core/wire/big_endian.h"
 #include "core/wire/checksum.h"
+#include "core/wire/ethernet.h"
 #include "libvmacompat/ethernet.h"
 #include "libvmacompat/memberships.h"
 #include "libvmacompat/ring.h"
@@ -50,17 +52,26 @@ class HeaderTemplate {
   /// IPv4 without DF.
   [[nodiscard]] bool may_be_cut() const { return may_be_cut_; }
   /// Writes the headers of a datagram of `payload` bytes. UDP's checksum is the sum of the pseudo header: the device
-  /// adds the rest. An IPv4 datagram that may be cut on its way gets a number.
-  void write(std::span<std::byte, kMaxBytes> out, std::size_t payload) const;
+  /// adds the rest. An IPv4 datagram that may be cut on its way gets a number. @return the headers, within `out`.
+  std::span<std::byte> write(std::span<std::byte, kMaxBytes> out, std::size_t payload) {
+    if (payload != payload_bytes_) set_lengths(payload);
+    std::memcpy(out.data(), data_.data(), kMaxBytes);
+    if (may_be_cut_) [[unlikely]]
+      set_number(out.data() + sizeof(wire::EthernetHeader));
+    return std::span<std::byte>(out).first(bytes_);
+  }
 
  private:
-  alignas(8) std::array<std::byte, kMaxBytes> data_{};
-  [[nodiscard]] wire::Be16 next_identification() const;
+  void set_lengths(std::size_t payload);
+  static void set_number(std::byte* ip);
 
+  // Complete for datagrams of the last one's size: most are as long as the one before.
+  alignas(16) std::array<std::byte, kMaxBytes> data_{};
+  std::size_t payload_bytes_ = std::numeric_limits<std::size_t>::max();  ///< none yet
   std::uint8_t bytes_ = 0;
   bool is_v4_ = true;
   bool may_be_cut_ = false;  ///< no DF
-  // Of what does not differ:
+  // Of all but lengths:
   wire::InternetSum ip_sum_;
   wire::InternetSum pseudo_sum_;
 };
@@ -101,6 +112,7 @@ class Destination {
   /// Largest payload that fits into one packet.
   [[nodiscard]] std::size_t max_payload() const { return max_payload_; }
   [[nodiscard]] const HeaderTemplate& header() const { return header_; }
+  [[nodiscard]] HeaderTemplate& header() { return header_; }
   /// The address that peers see: what answers are sent to.
   [[nodiscard]] const SocketAddress& source() const { return source_; }
   /// To be called with each datagram: keeps the kernel's knowledge of the neighbour fresh.

@@ -249,12 +249,12 @@ void Ring::refresh_statistics() {
 
 int Ring::post_held(ibv_send_wr& request) { return post_locked(request); }
 
-int Ring::send(std::span<std::byte> headers, std::span<const iovec> payload) {
+int Ring::send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) {
   if (packets_ == nullptr) [[unlikely]]
-    return post_datagram(headers, payload);
+    return post_datagram(room.headers().first(header_bytes), payload);
   if (train_began_.load(std::memory_order_relaxed) != Nanos::zero()) [[unlikely]]
     send_train();  // which is in front of us
-  return packets_->send_datagram(headers, payload);
+  return packets_->send_datagram(room, header_bytes, payload);
 }
 
 int Ring::post_datagram(std::span<std::byte> headers, std::span<const iovec> payload) {

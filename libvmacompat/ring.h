@@ -25,8 +25,9 @@
 #include "libvmacompat/train.h"
 
 namespace ringsock::soft {
+class DatagramRoom;
 class PacketQueuePair;
-}
+}  // namespace ringsock::soft
 
 namespace ringsock::vma {
 
@@ -77,10 +78,10 @@ class Ring {
   void refresh_statistics();
 
   // -- sending
-  /// Sends one datagram. `headers`: Ethernet to UDP, with the sum of the pseudo header in place of UDP's checksum. 0 or
-  /// an errno value: those of ibv_post_send() of raw packet queue pairs.
-  int send(std::span<std::byte> headers, std::span<const iovec> payload);
-  /// Posts what becomes several datagrams: `headers` in front of each `segment_bytes` of the payload. Lengths and
+  /// Sends one datagram. In `room` its headers: Ethernet to UDP, with the sum of the pseudo header in place of UDP's
+  /// checksum. 0 or an errno value: those of ibv_post_send() of raw packet queue pairs.
+  int send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload);
+  /// Posts what becomes several datagrams: such `headers` in front of each `segment_bytes` of the payload. Lengths and
   /// checksums are filled in. 0 or an errno value, as send().
   int send_segments(std::span<std::byte> headers, std::span<const iovec> payload, std::uint16_t segment_bytes);
   /// Whether the device does that for UDP.

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <mutex>
 
+#include "core/device/soft/packet/packet_queue_pair.h"
 #include "libvmacompat/bursts.h"
 #include "libvmacompat/socket_options.h"
 #include "libvmacompat/thread_id.h"
@@ -31,7 +32,8 @@ std::int64_t tick() {
 constexpr std::size_t kMostSegments = 64;
 
 /// Whether rings carry it: in one packet, or cut into some.
-bool fits(const Destination& destination, std::size_t payload, std::uint16_t segment_bytes) {
+[[gnu::always_inline]] inline bool fits(const Destination& destination, std::size_t payload,
+                                        std::uint16_t segment_bytes) {
   if (segment_bytes == 0 || payload <= segment_bytes) return payload <= destination.max_payload();
   constexpr std::size_t kLongest = 65535 - HeaderTemplate::kMaxBytes;
   return segment_bytes <= destination.max_payload() && payload <= std::min(kLongest, kMostSegments * segment_bytes) &&
@@ -39,9 +41,13 @@ bool fits(const Destination& destination, std::size_t payload, std::uint16_t seg
          destination.ring()->segments_udp();
 }
 
+std::span<const iovec> parts_of(const msghdr& message) { return {message.msg_iov, message.msg_iovlen}; }
+
 std::size_t payload_bytes(const msghdr& message) {
+  if (message.msg_iovlen == 1) [[likely]]
+    return message.msg_iov[0].iov_len;
   std::size_t total = 0;
-  for (std::size_t i = 0; i < message.msg_iovlen; ++i) total += message.msg_iov[i].iov_len;
+  for (const iovec& part : parts_of(message)) total += part.iov_len;
   return total;
 }
 
@@ -68,12 +74,12 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
 
 /// Null: the kernel's.
 [[gnu::always_inline]] inline Destination* UdpSocket::destination_for(const msghdr& message,
-                                                                      const std::optional<SendControl>& control) {
-  const bool has_way = control && control->family != AF_UNSPEC;
+                                                                      const SendControl* control) {
+  const bool has_way = control != nullptr && control->family != AF_UNSPEC;
   if (!has_way && message.msg_name != nullptr && !destinations_.empty() &&
       destinations_.front()->is_named(message.msg_name, message.msg_namelen)) [[likely]]
     return destinations_.front().get();
-  return look_up_destination(message, has_way ? &*control : nullptr);
+  return look_up_destination(message, has_way ? control : nullptr);
 }
 
 /// False: by the kernel.
@@ -85,71 +91,77 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
 }
 
 /// 0 or an errno value.
-[[gnu::always_inline]] inline int UdpSocket::hand_to_ring(const Destination& destination, const msghdr& message,
+[[gnu::always_inline]] inline int UdpSocket::hand_to_ring(Destination& destination, const msghdr& message,
                                                           std::size_t payload, std::uint16_t segment_bytes,
                                                           bool may_wait) {
-  alignas(8) std::array<std::byte, HeaderTemplate::kMaxBytes> room;
-  destination.header().write(room, payload);
-  const auto headers = std::span(room).first(destination.header().bytes());
-  const std::span<const iovec> parts(message.msg_iov, message.msg_iovlen);
+  soft::DatagramRoom room;
+  const auto headers = destination.header().write(room.headers().first<HeaderTemplate::kMaxBytes>(), payload);
   if (segment_bytes != 0 && payload > segment_bytes) [[unlikely]]
-    return destination.ring()->send_segments(headers, parts, segment_bytes);
+    return destination.ring()->send_segments(headers, parts_of(message), segment_bytes);
   // Each one that may be cut has a number of its own.
   if (may_wait && !destination.header().may_be_cut() && Bursts::continue_run(*destination.ring())) [[unlikely]]
-    return destination.ring()->send_in_burst(headers, parts, payload);
-  return destination.ring()->send(headers, parts);
+    return destination.ring()->send_in_burst(headers, parts_of(message), payload);
+  return destination.ring()->send(room, headers.size(), parts_of(message));
 }
 
 [[gnu::always_inline]] inline void UdpSocket::count_sent(std::size_t payload) {
-  statistics_.count(Count::tx_packets);
-  statistics_.count(Count::tx_bytes, payload);
-  statistics_.set(runtime::VmaSocketLevel::tx_thread, this_thread_id());
+  runtime::VmaSocketSlot& slot = statistics_.slot();
+  runtime::add_relaxed(slot[Count::tx_packets], 1);
+  runtime::add_relaxed(slot[Count::tx_bytes], payload);
+  slot[runtime::VmaSocketLevel::tx_thread].store(this_thread_id(), std::memory_order_relaxed);
   if (!send_choice_.should_move()) return;
   options_generation_.fetch_add(1, std::memory_order_relaxed);  // the next one asks for its ring anew
   statistics_.count(Count::tx_migrations);
 }
 
-/// Nothing: by the kernel.
-[[gnu::always_inline]] inline std::optional<Result<ssize_t>> UdpSocket::send_by_ring(
-    const msghdr& message, const std::optional<SendControl>& control) {
-  const std::uint16_t segment_bytes =
-      control && control->has_segment_bytes ? control->segment_bytes : segment_bytes_.load(std::memory_order_relaxed);
-  const std::size_t payload = payload_bytes(message);
+/// 0 or an errno value; nothing: by the kernel. `control`: null for most.
+[[gnu::always_inline]] inline std::optional<int> UdpSocket::send_by_ring(const msghdr& message, std::size_t payload,
+                                                                         const SendControl* control) {
+  const std::uint16_t segment_bytes = control != nullptr && control->has_segment_bytes
+                                          ? control->segment_bytes
+                                          : segment_bytes_.load(std::memory_order_relaxed);
   const std::lock_guard guard(send_lock_);
   Destination* const destination = destination_for(message, control);
-  if (destination == nullptr || !make_current(*destination) || !fits(*destination, payload, segment_bytes))
+  if (destination == nullptr || !make_current(*destination) || !fits(*destination, payload, segment_bytes)) [[unlikely]]
     return std::nullopt;
   if (const std::int64_t now = tick(); now != last_error_look_) [[unlikely]] {
     last_error_look_ = now;
     const int error = option_of(fd(), SOL_SOCKET, SO_ERROR, 0);
     if (error != 0) {
       statistics_.count(Count::tx_errors);
-      return Error{error, "sendmsg"};
+      return error;
     }
   }
   destination->note_use(ethernet_->network());
-  const int error = hand_to_ring(*destination, message, payload, segment_bytes, !control);
+  const int error = hand_to_ring(*destination, message, payload, segment_bytes, control == nullptr);
   if (error == 0) [[likely]] {
     count_sent(payload);
-    return static_cast<ssize_t>(payload);
+    return 0;
   }
   statistics_.count(error == ENOMEM ? Count::tx_eagains : Count::tx_errors);
   return std::nullopt;  // the queue is full, the interface is down: the kernel knows what to answer
 }
 
+[[gnu::noinline]] std::optional<int> UdpSocket::send_with_control(const msghdr& message, std::size_t payload) {
+  const auto control = read_send_control(message);
+  return control ? send_by_ring(message, payload, &*control) : std::nullopt;
+}
+
+[[gnu::always_inline]] inline bool UdpSocket::may_send_by_ring(const msghdr& message, int flags) const {
+  return (flags & ~kHarmlessFlags) == 0 && message.msg_iovlen <= DatagramPieces::kMostPayloadParts &&
+         !kernel_only_.load(std::memory_order_relaxed) && !is_corked_.load(std::memory_order_relaxed) &&
+         !kernel_sends_.load(std::memory_order_relaxed);
+}
+
 Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   const RingNews news(*this);
-  std::optional<SendControl> control;  // not made for most
-  bool is_plain = (flags & ~kHarmlessFlags) == 0 && message.msg_iovlen <= DatagramPieces::kMostPayloadParts &&
-                  !kernel_only_.load(std::memory_order_relaxed) && !is_corked_.load(std::memory_order_relaxed) &&
-                  !kernel_sends_.load(std::memory_order_relaxed);
-  if (is_plain && message.msg_controllen != 0) [[unlikely]] {
-    control = read_send_control(message);
-    is_plain = control.has_value();
-  }
-  if (is_plain) [[likely]] {
-    if (const auto sent = send_by_ring(message, control)) [[likely]]
-      return *sent;
+  if (may_send_by_ring(message, flags)) [[likely]] {
+    const std::size_t payload = payload_bytes(message);
+    const auto error =
+        message.msg_controllen == 0 ? send_by_ring(message, payload, nullptr) : send_with_control(message, payload);
+    if (error == 0) [[likely]]
+      return static_cast<ssize_t>(payload);
+    if (error) return Error{*error, "sendmsg"};
   }
   return send_by_kernel(message, flags);
 }

@@ -141,7 +141,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   RingKey receive_key(const SocketAddress& local);
   Result<std::shared_ptr<Ring>> ring_of_group(const SocketAddress& group, int ifindex);
   bool poll_ring(const std::shared_ptr<Ring>& ring);
-  /// Of the first `count` places, those in use.
+  /// The places in use.
   template <class Visit>
   void for_each_polled(Visit visit) {
     for (std::uint32_t left = polled_.load(std::memory_order_acquire); left != 0; left &= left - 1)
@@ -177,17 +177,19 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   bool is_kernel_due() noexcept;
   std::uint32_t kernel_events() noexcept;
 
-  // udp_send.cc; send_lock_ held, but by the first two
+  // udp_send.cc; send_lock_ held, but by the first four
   Result<ssize_t> send_by_kernel(const msghdr& message, int flags);
-  std::optional<Result<ssize_t>> send_by_ring(const msghdr& message, const std::optional<SendControl>& control);
-  Destination* destination_for(const msghdr& message, const std::optional<SendControl>& control);
+  [[nodiscard]] bool may_send_by_ring(const msghdr& message, int flags) const;
+  std::optional<int> send_by_ring(const msghdr& message, std::size_t payload, const SendControl* control);
+  std::optional<int> send_with_control(const msghdr& message, std::size_t payload);
+  Destination* destination_for(const msghdr& message, const SendControl* control);
   Destination* look_up_destination(const msghdr& message, const SendControl* way);
   Destination* destination_for(const SocketAddress& address, const WayControl* control);
   bool make_current(Destination& destination);
   bool find_way(Destination& destination);
   const SendOptions& send_options(int family);
   void count_sent(std::size_t payload);
-  static int hand_to_ring(const Destination& destination, const msghdr& message, std::size_t payload,
+  static int hand_to_ring(Destination& destination, const msghdr& message, std::size_t payload,
                           std::uint16_t segment_bytes, bool may_wait);
 
   runtime::VmaSocketStatistics statistics_;

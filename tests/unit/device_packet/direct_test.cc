@@ -61,7 +61,9 @@ class PacketDirect : public PacketTest, public ::testing::WithParamInterface<int
   static int send(DirectRing& ring, const std::string& headers, const std::vector<std::string>& parts) {
     std::vector<iovec> payload;
     for (const std::string& part : parts) payload.push_back({const_cast<char*>(part.data()), part.size()});
-    return ring.packets().send_datagram(std::as_bytes(std::span(headers)), payload);
+    soft::DatagramRoom room;
+    std::memcpy(room.headers().data(), headers.data(), headers.size());
+    return ring.packets().send_datagram(room, headers.size(), payload);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Families, PacketDirect, ::testing::Values(AF_INET, AF_INET6),

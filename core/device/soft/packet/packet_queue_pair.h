@@ -41,6 +41,22 @@ struct ReceivedPacket {
   std::uint64_t wallclock_ns = 0;  ///< CLOCK_REALTIME of arrival
 };
 
+/// Where the headers of a datagram are written that is to be sent. In front of them and behind is room for what the
+/// queue pair adds, so that a small one leaves in one piece.
+class DatagramRoom {
+ public:
+  DatagramRoom() = default;  // the bytes are not initialised: headers are written over them
+  [[nodiscard]] std::span<std::byte, kMaxHeaderBytes> headers() {
+    return std::span(bytes_).subspan<kOffloadBytes, kMaxHeaderBytes>();
+  }
+
+ private:
+  friend class PacketQueuePair;
+  static constexpr std::size_t kOffloadBytes = sizeof(virtio_net_hdr);
+  static constexpr std::size_t kSmallPayload = 256;
+  std::array<std::byte, kOffloadBytes + kMaxHeaderBytes + kSmallPayload> bytes_;
+};
+
 /// Receives are completed in poll_receives(), under the receive queue's poll lock; sends in post_send(), with no lock:
 /// the kernel's socket is what threads share. Who knows this class need not post receives: take_packet() shows packets
 /// where they lie.
@@ -62,10 +78,10 @@ class PacketQueuePair final : public ibv_qp {
   verbs::PacketCounters counters();
 
   static PacketQueuePair& of(ibv_qp& qp) { return static_cast<PacketQueuePair&>(qp); }
-  /// Instead of posting a request: sends one datagram. `headers` are complete (Ethernet to UDP, no longer than
-  /// kMaxHeaderBytes), but that UDP's checksum is the sum of the pseudo header. At most kMaxPacketSge parts of payload.
+  /// Instead of posting a request: sends one datagram. The headers in `room` are complete (Ethernet to UDP), but that
+  /// UDP's checksum is the sum of the pseudo header. At most kMaxPacketSge parts of payload.
   /// 0 or an errno value: as post_send(), and ENODEV once the interface is gone. Any thread.
-  int send_datagram(std::span<const std::byte> headers, std::span<const iovec> payload);
+  int send_datagram(DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload);
   // Instead of posting receives, and polling the receive queue: for one thread at a time.
   /// The oldest packet, or null. Such as the kernel has put together are shown one by one; those of TCP only when they
   /// are longer than `room`.
@@ -137,6 +153,7 @@ class PacketQueuePair final : public ibv_qp {
   /// Sends them. 0, or an errno value.
   int send_segments(const ibv_send_wr& wr);
   int send_failure(int code);
+  int send_in_parts(const iovec& head, std::span<const iovec> payload);
   int send_parts(OutgoingFrame frame, std::size_t bytes);
   void count_sent(std::size_t packets, std::size_t bytes);
   void finish_send(const ibv_send_wr& wr, std::size_t bytes);

@@ -108,29 +108,31 @@ int PacketQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
   return 0;
 }
 
-int PacketQueuePair::send_datagram(std::span<const std::byte> headers, std::span<const iovec> payload) {
+int PacketQueuePair::send_datagram(DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) {
   if (current_state() != IBV_QPS_RTS) [[unlikely]]
     return current_state() == IBV_QPS_ERR ? ENODEV : EINVAL;
-  if (payload.size() > kMaxPacketSge || headers.size() > kMaxHeaderBytes) return EINVAL;
+  if (payload.size() > kMaxPacketSge || header_bytes > kMaxHeaderBytes) return EINVAL;
   virtio_net_hdr offload{};
   offload.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
-  offload.csum_start = static_cast<std::uint16_t>(headers.size() - sizeof(wire::UdpHeader));
+  offload.csum_start = static_cast<std::uint16_t>(header_bytes - sizeof(wire::UdpHeader));
   offload.csum_offset = offsetof(wire::UdpHeader, checksum);
-  constexpr std::size_t kSmallBytes = 256;
-  std::array<std::byte, sizeof offload + kMaxHeaderBytes + kSmallBytes> head;
-  std::memcpy(head.data(), &offload, sizeof offload);
-  std::memcpy(head.data() + sizeof offload, headers.data(), headers.size());
-  const std::size_t head_bytes = sizeof offload + headers.size();
-  // A small one travels in one piece.
-  if (payload.size() == 1 && payload[0].iov_len <= kSmallBytes) [[likely]] {
-    if (payload[0].iov_len != 0) std::memcpy(head.data() + head_bytes, payload[0].iov_base, payload[0].iov_len);
-    const iovec whole{head.data(), head_bytes + payload[0].iov_len};
+  std::byte* const head = room.bytes_.data();
+  std::memcpy(head, &offload, sizeof offload);
+  const std::size_t head_bytes = sizeof offload + header_bytes;
+  if (payload.size() == 1 && payload[0].iov_len <= DatagramRoom::kSmallPayload) [[likely]] {
+    if (payload[0].iov_len != 0) std::memcpy(head + head_bytes, payload[0].iov_base, payload[0].iov_len);
+    const iovec whole{head, head_bytes + payload[0].iov_len};
     return send_parts({&whole, 1}, whole.iov_len - sizeof offload);
   }
+  return send_in_parts({head, head_bytes}, payload);
+}
+
+/// The same of one that does not fit into its room.
+int PacketQueuePair::send_in_parts(const iovec& head, std::span<const iovec> payload) {
   std::array<iovec, 1 + kMaxPacketSge> parts;
-  parts[0] = {head.data(), head_bytes};
+  parts[0] = head;
   std::ranges::copy(payload, parts.begin() + 1);
-  std::size_t bytes = headers.size();
+  std::size_t bytes = head.iov_len - sizeof(virtio_net_hdr);
   for (const iovec& part : payload) bytes += part.iov_len;
   if (bytes > kMaxTsoBytes) return EMSGSIZE;
   return send_parts(std::span(parts).first(1 + payload.size()), bytes);
