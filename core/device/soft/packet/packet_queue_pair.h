@@ -87,7 +87,10 @@ class PacketQueuePair final : public ibv_qp {
   /// are longer than `room`.
   const ReceivedPacket* take_packet(std::size_t room);
   /// The end of what take_packet() has shown. Before it is called again.
-  void release_packet();
+  void release_packet() {
+    if (!segmented_ || end_segment()) [[likely]]
+      ring_->pop();
+  }
   /// After a look for packets has found so many.
   void note_poll(int taken) { receive_queue().note_poll(taken); }
 
@@ -135,6 +138,7 @@ class PacketQueuePair final : public ibv_qp {
   bool accept_found(const RingFrame& frame, PacketLayout& layout);
   const ReceivedPacket* begin_segments(const RingFrame& frame);
   const ReceivedPacket* show_segment();
+  bool end_segment();
   void put_tag_back(std::uint16_t control);
   bool receive_one(PacketCompletion& out);
   bool complete_receive(const ReceivedPacket& packet, PacketCompletion& out);

@@ -127,12 +127,11 @@ const ReceivedPacket* PacketQueuePair::take_packet(std::size_t room) {
   return packet;
 }
 
-void PacketQueuePair::release_packet() {
-  if (segmented_) [[unlikely]] {
-    if (!segmented_->segments.done()) return;
-    segmented_.reset();
-  }
-  ring_->pop();
+/// True: it was the last one.
+bool PacketQueuePair::end_segment() {
+  if (!segmented_->segments.done()) return false;
+  segmented_.reset();
+  return true;
 }
 
 [[gnu::always_inline]] inline void PacketQueuePair::count_received(const ReceivedPacket& packet) {
