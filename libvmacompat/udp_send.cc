@@ -1,5 +1,6 @@
 // Sending, by the ring of the interface that the path leaves by, or by the kernel's socket.
 #include <linux/sockios.h>
+#include <pthread.h>
 #include <sys/ioctl.h>
 
 #include <algorithm>
@@ -156,6 +157,7 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
 Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   const RingNews news(*this);
   if (may_send_by_ring(message, flags)) [[likely]] {
+    ::pthread_testcancel();  // here as in any send(2): rings make no call of libc that would look
     const std::size_t payload = payload_bytes(message);
     const auto error =
         message.msg_controllen == 0 ? send_by_ring(message, payload, nullptr) : send_with_control(message, payload);

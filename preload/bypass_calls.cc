@@ -52,7 +52,6 @@ int set_up(const char* name, Arguments... arguments) {
 
 using namespace ringsock::preload;
 
-// syscall(2) takes a variable number of arguments, in the places of these; so they are passed on where they are.
 RS_INTERCEPT long ringsock_syscall(long number, long first, long second, long third, long fourth, long fifth,
                                    long sixth) asm("syscall");
 RS_INTERCEPT long ringsock_syscall(long number, long first, long second, long third, long fourth, long fifth,

@@ -294,6 +294,19 @@ TEST_P(Sending, WhoOnlySendsHearsOfTheRefusal) {
   }
 }
 
+TEST_P(Sending, AThreadThatIsCancelledEndsThereAndOthersGoOn) {
+  if (preloaded()) until_rings_send(socket_);
+  bool went_on = false;
+  std::thread([&] {
+    ::pthread_cancel(::pthread_self());
+    socket_.send_to(echo_, "never");
+    went_on = true;
+  }).join();
+  EXPECT_FALSE(went_on);
+  ASSERT_EQ(socket_.send_to(echo_, "hello"), 5);
+  EXPECT_EQ(socket_.receive(), "hello");
+}
+
 TEST_P(Sending, WhatFoundNoRoomIsCounted) {
   bind_anywhere(socket_);
   get_acquainted(socket_);

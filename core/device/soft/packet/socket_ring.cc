@@ -6,6 +6,8 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -155,11 +157,17 @@ void SocketRing::release_slot() {
   if (++next_ == slots_) next_ = 0;
 }
 
+/// Not libc's send(2), which takes two locked instructions and three times as many others to be interrupted by a
+/// cancellation while it waits: this one never does.
+[[gnu::always_inline]] inline ssize_t send_at_once(int fd, const iovec& frame) {
+  return ::syscall(SYS_sendto, fd, frame.iov_base, frame.iov_len, MSG_DONTWAIT, nullptr, 0);
+}
+
 [[gnu::always_inline]] inline Result<std::size_t> SocketRing::send_one(OutgoingFrame frame) {
   tx_calls_.fetch_add(1, std::memory_order_relaxed);
   ssize_t sent;
   if (frame.size() == 1) {
-    sent = ::send(socket_.get(), frame[0].iov_base, frame[0].iov_len, MSG_DONTWAIT);
+    sent = send_at_once(socket_.get(), frame[0]);
   } else {
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(frame.data());
