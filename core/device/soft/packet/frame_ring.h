@@ -42,7 +42,7 @@ struct RingFrame {
 /// checksum and segmentation is still to be done.
 using OutgoingFrame = std::span<const iovec>;
 
-/// Threads: front(), pop() and look() one at a time; send() and counters() from any thread at any time.
+/// Threads: front(), pop() and look() one at a time; sends and counters() from any thread at any time.
 class FrameRing {
  public:
   virtual ~FrameRing() = default;
@@ -54,6 +54,8 @@ class FrameRing {
   /// Sends in order. @return how many, at least 1; a frame that the interface had no room for is lost, counts as sent,
   /// and is counted. Errors, of the first frame: EAGAIN, EMSGSIZE, ENETDOWN, ENODEV, EINVAL.
   virtual Result<std::size_t> send(std::span<const OutgoingFrame> frames) = 0;
+  /// The same of one frame that is in one piece.
+  virtual Status send_piece(const iovec& frame);
 
   /// Readable, while somebody listens, when a frame waits, or something has happened that look() tells. -1 after
   /// forget().
@@ -75,6 +77,12 @@ class FrameRing {
   /// In a forked child: closes its copies.
   virtual void forget() = 0;
 };
+
+inline Status FrameRing::send_piece(const iovec& frame) {
+  const OutgoingFrame pieces(&frame, 1);
+  const auto sent = send({&pieces, 1});
+  return sent ? ok() : sent.error();
+}
 
 /// Makes rings on one interface, and keeps the kernel from seeing what they take. Outlives its rings.
 /// Threads: any.

@@ -158,7 +158,6 @@ class PacketQueuePair final : public ibv_qp {
   int send_segments(const ibv_send_wr& wr);
   int send_failure(int code);
   int send_in_parts(const iovec& head, std::span<const iovec> payload);
-  int send_parts(OutgoingFrame frame, std::size_t bytes);
   void count_sent(std::size_t packets, std::size_t bytes);
   void finish_send(const ibv_send_wr& wr, std::size_t bytes);
   void complete_send(const ibv_send_wr& wr, ibv_wc_status status);

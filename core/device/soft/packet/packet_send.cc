@@ -122,7 +122,10 @@ int PacketQueuePair::send_datagram(DatagramRoom& room, std::size_t header_bytes,
   if (payload.size() == 1 && payload[0].iov_len <= DatagramRoom::kSmallPayload) [[likely]] {
     if (payload[0].iov_len != 0) std::memcpy(head + head_bytes, payload[0].iov_base, payload[0].iov_len);
     const iovec whole{head, head_bytes + payload[0].iov_len};
-    return send_parts({&whole, 1}, whole.iov_len - sizeof offload);
+    if (const Status sent = ring_->send_piece(whole); !sent) [[unlikely]]
+      return send_failure(sent.error().code);
+    count_sent(1, whole.iov_len - sizeof offload);
+    return 0;
   }
   return send_in_parts({head, head_bytes}, payload);
 }
@@ -135,12 +138,8 @@ int PacketQueuePair::send_in_parts(const iovec& head, std::span<const iovec> pay
   std::size_t bytes = head.iov_len - sizeof(virtio_net_hdr);
   for (const iovec& part : payload) bytes += part.iov_len;
   if (bytes > kMaxTsoBytes) return EMSGSIZE;
-  return send_parts(std::span(parts).first(1 + payload.size()), bytes);
-}
-
-[[gnu::always_inline]] inline int PacketQueuePair::send_parts(OutgoingFrame frame, std::size_t bytes) {
-  if (const auto sent = ring_->send({&frame, 1}); !sent) [[unlikely]]
-    return send_failure(sent.error().code);
+  const OutgoingFrame frame(parts.data(), 1 + payload.size());
+  if (const auto sent = ring_->send({&frame, 1}); !sent) return send_failure(sent.error().code);
   count_sent(1, bytes);
   return 0;
 }

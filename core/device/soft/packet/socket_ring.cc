@@ -214,6 +214,16 @@ Result<std::size_t> SocketRing::send(std::span<const OutgoingFrame> frames) {
   return try_to_send(frames);
 }
 
+Status SocketRing::send_piece(const iovec& frame) {
+  tx_calls_.fetch_add(1, std::memory_order_relaxed);
+  if (send_at_once(socket_.get(), frame) >= 0) [[likely]]
+    return ok();
+  const Status lost = judge_failure();
+  if (lost || lost.error().code != ENETDOWN) return lost;
+  take_error();
+  return FrameRing::send_piece(frame);
+}
+
 /// What send(2) has told may be an error of the past, which the socket keeps until it is asked: look() shall hear of it
 /// all the same.
 void SocketRing::take_error() {

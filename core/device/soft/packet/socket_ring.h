@@ -33,6 +33,7 @@ class SocketRing final : public FrameRing {
   const RingFrame* front() override;
   void pop() override;
   Result<std::size_t> send(std::span<const OutgoingFrame> frames) override;
+  Status send_piece(const iovec& frame) override;
   [[nodiscard]] int descriptor() const override { return socket_.get(); }
   bool look() override;
   Counters counters() override;
