@@ -52,7 +52,7 @@ class RingChoice {
   /// To be called with each operation. True when the thread or CPU has been another one long enough: the socket should
   /// ask for its key again. That is, VMA's rule, after 20 looks that all said the same.
   bool should_move() {
-    if (ratio_ <= 0 || logic_ < RingLogic::per_thread || ++operations_ < ratio_) [[likely]]
+    if (logic_ < RingLogic::per_thread || ratio_ <= 0 || ++operations_ < ratio_) [[likely]]
       return false;
     operations_ = 0;
     return look();
