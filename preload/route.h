@@ -17,15 +17,21 @@ using runtime::from_milliseconds;
 using runtime::from_timespec;
 using runtime::Lookup;
 
+/// route() for a descriptor that may mean an endpoint.
+template <class Ours, class Libcs>
+[[gnu::always_inline]] inline auto route_held(int fd, Ours ours, Libcs libcs) {
+  Lookup socket = fd_table().find(fd);
+  if (!socket) return libcs();
+  return static_cast<decltype(libcs())>(to_posix([&] { return ours(socket); }));
+}
+
 /// `ours(Lookup&)`, a Result, when `fd` means an endpoint, `libcs()` otherwise. For calls that move bytes: an RCU
 /// read-side section is held, so `ours` must pin() before it sleeps.
 template <class Ours, class Libcs>
 [[gnu::always_inline]] inline auto route(int fd, Ours ours, Libcs libcs) {
   if (!fd_table().holds(fd)) [[likely]]
     return libcs();
-  Lookup socket = fd_table().find(fd);
-  if (!socket) return libcs();
-  return static_cast<decltype(libcs())>(to_posix([&] { return ours(socket); }));
+  return route_held(fd, ours, libcs);
 }
 
 /// The same for calls that set up or tear down: the endpoint is pinned, no section is held.

@@ -19,15 +19,46 @@ namespace {
   __builtin_trap();
 }
 
-[[gnu::always_inline]] inline ssize_t receive(int fd, void* data, size_t length, int flags, auto libcs) {
-  return route(
-      fd, [&](Lookup& socket) { return runtime::receive(socket, data, length, flags); }, libcs);
+// The calls that move one buffer. What is done for an endpoint is apart from the question whether there is one, with
+// the same arguments in the same places: so files and pipes do not pay for registers that only it needs. `libcs` has no
+// state.
+
+template <class Libcs>
+[[gnu::noinline]] ssize_t receive_ours(int fd, void* data, size_t length, int flags, Libcs libcs) {
+  return route_held(
+      fd, [&](Lookup& socket) { return runtime::receive(socket, data, length, flags); },
+      [&] { return libcs(fd, data, length, flags); });
 }
 
-[[gnu::always_inline]] inline ssize_t send(int fd, const void* data, size_t length, int flags, auto libcs) {
-  return route(
-      fd, [&](Lookup& socket) { return runtime::send(socket, data, length, flags); }, libcs);
+template <class Libcs>
+[[gnu::always_inline]] inline ssize_t receive(int fd, void* data, size_t length, int flags, Libcs libcs) {
+  if (!fd_table().holds(fd)) [[likely]]
+    return libcs(fd, data, length, flags);
+  return receive_ours(fd, data, length, flags, libcs);
 }
+
+template <class Libcs>
+[[gnu::noinline]] ssize_t send_ours(int fd, const void* data, size_t length, int flags, Libcs libcs) {
+  return route_held(
+      fd, [&](Lookup& socket) { return runtime::send(socket, data, length, flags); },
+      [&] { return libcs(fd, data, length, flags); });
+}
+
+template <class Libcs>
+[[gnu::always_inline]] inline ssize_t send(int fd, const void* data, size_t length, int flags, Libcs libcs) {
+  if (!fd_table().holds(fd)) [[likely]]
+    return libcs(fd, data, length, flags);
+  return send_ours(fd, data, length, flags, libcs);
+}
+
+constexpr auto kLibcsRead = [](int fd, void* data, size_t length, int) { return real.read(fd, data, length); };
+constexpr auto kLibcsRecv = [](int fd, void* data, size_t length, int flags) {
+  return real.recv(fd, data, length, flags);
+};
+constexpr auto kLibcsWrite = [](int fd, const void* data, size_t length, int) { return real.write(fd, data, length); };
+constexpr auto kLibcsSend = [](int fd, const void* data, size_t length, int flags) {
+  return real.send(fd, data, length, flags);
+};
 
 Result<msghdr> as_message(const iovec* parts, int count) {
   if (count < 0 || count > IOV_MAX) return Error{EINVAL, "iovec: count"};
@@ -131,11 +162,9 @@ Result<ssize_t> send_to(Lookup& socket, const void* data, size_t length, int fla
 
 }  // namespace
 
-ssize_t intercepted_read(int fd, void* data, std::size_t length) {
-  return receive(fd, data, length, 0, [=] { return real.read(fd, data, length); });
-}
+ssize_t intercepted_read(int fd, void* data, std::size_t length) { return receive(fd, data, length, 0, kLibcsRead); }
 ssize_t intercepted_send(int fd, const void* data, std::size_t length, int flags) {
-  return send(fd, data, length, flags, [=] { return real.send(fd, data, length, flags); });
+  return send(fd, data, length, flags, kLibcsSend);
 }
 
 }  // namespace ringsock::preload
@@ -143,23 +172,19 @@ ssize_t intercepted_send(int fd, const void* data, std::size_t length, int flags
 using namespace ringsock;
 using namespace ringsock::preload;
 
-RS_INTERCEPT ssize_t read(int fd, void* data, size_t length) {
-  return receive(fd, data, length, 0, [=] { return real.read(fd, data, length); });
-}
-RS_INTERCEPT ssize_t __read(int fd, void* data, size_t length) {
-  return receive(fd, data, length, 0, [=] { return real.read(fd, data, length); });
-}
+RS_INTERCEPT ssize_t read(int fd, void* data, size_t length) { return receive(fd, data, length, 0, kLibcsRead); }
+RS_INTERCEPT ssize_t __read(int fd, void* data, size_t length) { return receive(fd, data, length, 0, kLibcsRead); }
 RS_INTERCEPT ssize_t __read_chk(int fd, void* data, size_t length, size_t room) {
   if (length > room) buffer_overflow(fd);
-  return receive(fd, data, length, 0, [=] { return real.read(fd, data, length); });
+  return receive(fd, data, length, 0, kLibcsRead);
 }
 
 RS_INTERCEPT ssize_t recv(int fd, void* data, size_t length, int flags) {
-  return receive(fd, data, length, flags, [=] { return real.recv(fd, data, length, flags); });
+  return receive(fd, data, length, flags, kLibcsRecv);
 }
 RS_INTERCEPT ssize_t __recv_chk(int fd, void* data, size_t length, size_t room, int flags) {
   if (length > room) buffer_overflow(fd);
-  return receive(fd, data, length, flags, [=] { return real.recv(fd, data, length, flags); });
+  return receive(fd, data, length, flags, kLibcsRecv);
 }
 
 RS_INTERCEPT ssize_t recvfrom(int fd, void* data, size_t length, int flags, sockaddr* address,
@@ -206,18 +231,14 @@ RS_INTERCEPT ssize_t preadv64v2(int fd, const iovec* parts, int count, off_t off
       [=] { return real.preadv64v2(fd, parts, count, offset, flags); });
 }
 
-RS_INTERCEPT ssize_t write(int fd, const void* data, size_t length) {
-  return send(fd, data, length, 0, [=] { return real.write(fd, data, length); });
-}
-RS_INTERCEPT ssize_t __write(int fd, const void* data, size_t length) {
-  return send(fd, data, length, 0, [=] { return real.write(fd, data, length); });
-}
+RS_INTERCEPT ssize_t write(int fd, const void* data, size_t length) { return send(fd, data, length, 0, kLibcsWrite); }
+RS_INTERCEPT ssize_t __write(int fd, const void* data, size_t length) { return send(fd, data, length, 0, kLibcsWrite); }
 
 RS_INTERCEPT ssize_t send(int fd, const void* data, size_t length, int flags) {
-  return ringsock::preload::send(fd, data, length, flags, [=] { return real.send(fd, data, length, flags); });
+  return ringsock::preload::send(fd, data, length, flags, kLibcsSend);
 }
 RS_INTERCEPT ssize_t __send(int fd, const void* data, size_t length, int flags) {
-  return ringsock::preload::send(fd, data, length, flags, [=] { return real.send(fd, data, length, flags); });
+  return ringsock::preload::send(fd, data, length, flags, kLibcsSend);
 }
 
 RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, const sockaddr* address,
