@@ -1,11 +1,12 @@
 # The stages of ./check. Each is a function stage_NAME that adds to passed, failed and skipped, and returns 0 (passed),
 # 77 (skipped, with skip_reason set) or anything else (failed). Sourced by check, after lib.sh.
 
-all_stages=(gcc headers exports tools programs vma vm asan tsan fuzz dist format tidy)
+all_stages=(gcc headers exports cost tools programs vma vm asan tsan fuzz dist format tidy)
 declare -A stage_help=(
   [gcc]="g++, warnings are errors; all tests; install"
   [headers]="every header compiles alone, the installed ones as C too"
   [exports]="the libraries export what their symbol maps say, and carry the right names"
+  [cost]="callgrind counts the instructions of a call over libvma, and of one that passes through librspreload"
   [tools]="Debian's rstream, riostream, rcopy over librsocket, with each other and with ours"
   [programs]="Debian's redis, nginx, PostgreSQL, ssh ... over librspreload: both ends, one end, none, killed in the middle"
   [vma]="Debian's UDP programs over libvma between two hosts: both ends, one end, killed in the middle"
@@ -94,6 +95,20 @@ stage_headers() { counted "$build_root/headers.log" "$root/tests/abi/check_heade
 
 stage_exports() {
   plain_build && counted "$build_root/exports.log" "$root/tests/abi/check_exports.sh" "$root" "$build_root/gcc/stage/lib"
+}
+
+stage_cost() {
+  local dir=$build_root/gcc script log status=0
+  plain_build && run_logged "build what is counted" "$dir/cost.log" make -C "$dir" -j"$jobs" \
+    tests/bench/preload_cost tests/vma/udp_cost tests/vma/echo_service || return 1
+  for script in tests/bench/preload_cost.sh tests/vma/udp_cost.sh; do
+    log=$dir/$(basename "$script").log
+    run_logged "$script" "$log" env -C "$dir" "$root/$script" || status=$?
+    skip_reason=$(tail -n 1 "$log")
+    [ $status = 0 ] || return $status
+    passed=$((passed + 1))
+    say "    $skip_reason"
+  done
 }
 
 # run_verdicts NAME LOG COMMAND...: adds up what a command says, "ok ...", "not ok ...", "skip ..." or "ok ... # SKIP" a line.
