@@ -74,6 +74,7 @@ DatagramSink* FlowTable::choose(const Entry& entry, const Key& ends) {
   if (last == entry.sinks.rend() || !(*last)->shares_port()) return last == entry.sinks.rend() ? nullptr : *last;
   const auto shares = [&](const DatagramSink* sink) { return sink->shares_port() && accepts(sink); };
   const auto sharing = static_cast<std::size_t>(std::count_if(entry.sinks.begin(), entry.sinks.end(), shares));
+  if (sharing == 0) return *last;  // SO_REUSEPORT was taken back meanwhile
   std::size_t turn = Hash()(ends) % sharing;
   for (DatagramSink* const sink : entry.sinks) {
     if (shares(sink) && turn-- == 0) return sink;
