@@ -17,6 +17,7 @@
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/poll_set.h"
 #include "core/runtime/sleeper.h"
+#include "core/runtime/wait_tally.h"
 
 namespace ringsock::runtime {
 
@@ -129,6 +130,20 @@ EpollSet::EpollSet(UniqueFd kernel, UniqueFd doorbells, UniqueFd bell)
 EpollSet::~EpollSet() {
   fork_registry().leave(*this);
   for (auto& [key, member] : members_) member->endpoint_->remove_watch(*member);
+  if (VmaIomuxSlot* const slot = counters_.load()) vma_statistics.close(*slot);
+}
+
+VmaIomuxSlot* EpollSet::counters(int epoll_fd) {
+  if (vma_statistics.iomux(0) == nullptr) [[likely]]
+    return nullptr;
+  if (!has_counters_.load(std::memory_order_acquire)) {
+    const std::lock_guard guard(lock_);
+    if (!has_counters_.load(std::memory_order_relaxed)) {
+      counters_.store(vma_statistics.open_iomux(epoll_fd), std::memory_order_relaxed);
+      has_counters_.store(true, std::memory_order_release);
+    }
+  }
+  return counters_.load(std::memory_order_relaxed);
 }
 
 Result<Ref> EpollSet::wrap(int epoll_fd) {
@@ -453,7 +468,9 @@ Result<int> epoll_wait_for(int epoll_fd, epoll_event* events, int max_events, Na
   if (!endpoint) return wait_by_kernel(epoll_fd, events, max_events, timeout, mask);
   EpollSet* set = endpoint->as_epoll_set();
   if (!set || max_events <= 0) return Error{EINVAL, "epoll_wait"};
-  return set->wait({events, static_cast<std::size_t>(max_events)}, timeout, mask);
+  return counted_wait(set->counters(epoll_fd), [&] {
+    return set->wait({events, static_cast<std::size_t>(max_events)}, timeout, mask);
+  });
 }
 
 }  // namespace ringsock::runtime

@@ -26,6 +26,7 @@
 namespace ringsock::runtime {
 
 class EpollSet;
+struct VmaIomuxSlot;
 
 /// One registration: an endpoint under a descriptor number in a set. Guarded by the set's lock, but for the links that
 /// endpoint_changed() uses.
@@ -102,6 +103,9 @@ class EpollSet final : public Endpoint {
   /// epoll_pwait2(2). @param timeout 0 looks once, Nanos::max() waits for ever. Errors: EINTR, EINVAL `events` is
   /// empty, EBADF the set was closed meanwhile.
   Result<int> wait(std::span<epoll_event> events, Nanos timeout, const sigset_t* mask);
+  /// Where its waits are counted for vma_stats(8), under the name of the descriptor by which the first one came. Null:
+  /// nowhere.
+  VmaIomuxSlot* counters(int epoll_fd);
 
   std::uint32_t ready() noexcept override;
   WaitFds arm() noexcept override;
@@ -189,6 +193,8 @@ class EpollSet final : public Endpoint {
   std::atomic<int> sleepers_{0};
   std::atomic<int> rings_after_adoption_{0};  ///< of ring_uncounted_sleepers() by wait()
   std::atomic<EpollMember*> changed_{nullptr};
+  std::atomic<VmaIomuxSlot*> counters_{nullptr};
+  std::atomic<bool> has_counters_{false};  ///< or there are none left
 };
 
 /// The calls on descriptor numbers. A set that is not ours is the kernel's business, but cannot hold endpoints: EINVAL.

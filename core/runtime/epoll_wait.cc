@@ -11,6 +11,7 @@
 #include "core/runtime/spin_policy.h"
 #include "core/runtime/statistics.h"
 #include "core/runtime/wait.h"
+#include "core/runtime/wait_tally.h"
 
 namespace ringsock::runtime {
 
@@ -78,7 +79,8 @@ int EpollSet::collect_locked(std::span<epoll_event> events, After after) {
       make_cold(member);
     }
   }
-  return static_cast<int>(count);
+  wait_tally.from_endpoints = static_cast<int>(count);
+  return wait_tally.from_endpoints;
 }
 
 /// After a round in which others were busy: arms some of those that have done nothing for long.

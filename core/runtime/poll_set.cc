@@ -19,6 +19,7 @@
 #include "core/runtime/spin_policy.h"
 #include "core/runtime/statistics.h"
 #include "core/runtime/wait.h"
+#include "core/runtime/wait_tally.h"
 
 namespace ringsock::runtime {
 
@@ -108,6 +109,7 @@ int PollCall::look_at_members(bool kernel_too) {
     entry.revents = static_cast<short>(member.endpoint->is_closed() ? POLLNVAL : events);
     if (entry.revents != 0) ++ready;
   }
+  wait_tally.from_endpoints = ready;
   return ready;
 }
 
@@ -279,12 +281,16 @@ Result<int> PollCall::run(Nanos timeout, const sigset_t* mask) {
 
 }  // namespace
 
-Result<int> poll_endpoints(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask) {
+Result<int> poll_uncounted(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask) {
   std::array<std::byte, 4096> stack;
   std::pmr::monotonic_buffer_resource memory(stack.data(), stack.size());
   PollCall call(entries, memory);
   if (call.look_up()) return call.run(timeout, mask);
   return poll_until(entries, timeout == Nanos::zero() ? timeout : deadline_after(timeout), mask);
+}
+
+Result<int> poll_endpoints(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask) {
+  return counted_wait(vma_statistics.iomux(kVmaPollSlot), [&] { return poll_uncounted(entries, timeout, mask); });
 }
 
 }  // namespace ringsock::runtime

@@ -29,6 +29,9 @@ constexpr std::uint32_t with_normal_bands(std::uint32_t events) {
 /// Errors: EINTR, EINVAL, ENOMEM, EFAULT. An entry whose descriptor is not open, or is closed meanwhile, has POLLNVAL.
 Result<int> poll_endpoints(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask);
 
+/// The same, counted by the caller.
+Result<int> poll_uncounted(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask);
+
 /// pselect(2): leaves the ready descriptors in the sets and returns their number in all three together. The sets may be
 /// larger than FD_SETSIZE: `nfds` says how far they go. Unchanged on errors.
 /// @param timeout  as above; afterwards the time that was left, as Linux tells it (Nanos::max() stays).

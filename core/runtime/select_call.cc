@@ -9,6 +9,7 @@
 #include "core/runtime/poll_set.h"
 #include "core/runtime/sleeper.h"
 #include "core/runtime/wait.h"
+#include "core/runtime/wait_tally.h"
 
 namespace ringsock::runtime {
 
@@ -124,11 +125,8 @@ Nanos time_left(Nanos timeout, Nanos deadline) {
   return std::max(deadline - monotonic_now(), Nanos::zero());
 }
 
-}  // namespace
-
-Result<int> select_endpoints(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, Nanos& timeout,
+Result<int> select_uncounted(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, Nanos& timeout,
                              const sigset_t* mask) {
-  if (nfds < 0) return Error{EINVAL, "select"};
   const int looked_at = nfds > FD_SETSIZE ? std::min(nfds, descriptor_limit()) : nfds;
   const Nanos deadline = timeout == Nanos::zero() ? timeout : deadline_after(timeout);
   SelectCall call(looked_at, readable, writable, exceptional);
@@ -137,12 +135,21 @@ Result<int> select_endpoints(int nfds, fd_set* readable, fd_set* writable, fd_se
     answer = select_by_kernel(nfds, readable, writable, exceptional, timeout, mask);
   } else {
     do {
-      answer = poll_endpoints(call.entries(), time_left(timeout, deadline), mask);
+      answer = poll_uncounted(call.entries(), time_left(timeout, deadline), mask);
     } while (answer && *answer > 0 && !call.ignore_what_nobody_asked());
     if (answer) answer = call.report();
   }
   timeout = time_left(timeout, deadline);
   return answer;
+}
+
+}  // namespace
+
+Result<int> select_endpoints(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, Nanos& timeout,
+                             const sigset_t* mask) {
+  if (nfds < 0) return Error{EINVAL, "select"};
+  return counted_wait(vma_statistics.iomux(kVmaSelectSlot),
+                      [&] { return select_uncounted(nfds, readable, writable, exceptional, timeout, mask); });
 }
 
 }  // namespace ringsock::runtime

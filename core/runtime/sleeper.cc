@@ -12,6 +12,7 @@
 
 #include "core/base/unique_fd.h"
 #include "core/runtime/held_signals.h"
+#include "core/runtime/wait_tally.h"
 
 namespace ringsock::runtime {
 
@@ -72,6 +73,7 @@ Result<int> poll_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* ma
 }
 
 Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, const sigset_t* mask) {
+  if (what == WaitFor::readiness) wait_tally.slept = true;
   const Nanos begun = monotonic_now();
   const Result<int> woken = poll_until(fds, deadline, mask);
   if (woken && *woken > 0) note_sleep(what, monotonic_now() - begun);

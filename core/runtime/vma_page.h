@@ -3,6 +3,7 @@
 //     /dev/shm/ringsock-vma.UID.NAMESPACE.PID.XXXXXX      mode 0600; DIRECTORY/vmastat.PID is a link to it
 //       0       VmaPageHeader   the process, what vma_stats(8) asks of it, its buffer pools
 //       4096    VmaRingSlot     kVmaRings of them
+//       ...     VmaIomuxSlot    select(2), poll(2), then kVmaEpollSets
 //       ...     VmaSocketSlot   as many as VMA_STATS_FD_NUM says
 //
 // Sparse: slots that were never used have no memory. Not in the directory that VMA_STATS_SHMEM_DIR names, which may be
@@ -127,6 +128,26 @@ struct VmaRingSlot {
 };
 static_assert(sizeof(VmaRingSlot) % 64 == 0);
 
+/// Of select(2), poll(2) or an epoll set.
+enum class VmaIomuxCount : std::size_t {
+  os_ready,         ///< descriptors of the kernel's that were reported
+  offloaded_ready,  ///< sockets on rings
+  timeouts,
+  errors,
+  poll_hits,    ///< calls that found a socket without sleeping
+  poll_misses,  ///< calls that slept
+};
+inline constexpr std::size_t kVmaIomuxCounts = 6;
+
+struct VmaIomuxSlot {
+  alignas(64) std::atomic<std::uint32_t> used;  ///< 0 or 1
+  std::int32_t epoll_fd;                        ///< of an epoll set
+  std::array<Counter, kVmaIomuxCounts> counts;
+  alignas(64) std::array<Counter, kVmaIomuxCounts> zero;
+
+  Counter& operator[](VmaIomuxCount which) { return counts[static_cast<std::size_t>(which)]; }
+};
+
 /// Brought up to date when somebody asks.
 struct VmaPoolSlot {
   std::atomic<std::uint32_t> used;
@@ -167,11 +188,14 @@ struct VmaPageHeader {
 static_assert(sizeof(VmaPageHeader) <= 4096);
 
 inline constexpr std::array<char, 8> kVmaMagic{'R', 'I', 'N', 'G', 'S', 'V', 'M', 'A'};
-inline constexpr std::uint32_t kVmaPageVersion = 1;
+inline constexpr std::uint32_t kVmaPageVersion = 2;
 inline constexpr std::size_t kVmaHeaderBytes = 4096;
 inline constexpr std::uint32_t kVmaRings = 64;
 inline constexpr std::uint32_t kVmaMostSockets = 1024;
-inline constexpr std::size_t kVmaSocketsOffset = kVmaHeaderBytes + kVmaRings * sizeof(VmaRingSlot);
+inline constexpr std::size_t kVmaSelectSlot = 0, kVmaPollSlot = 1, kVmaFirstEpollSlot = 2, kVmaEpollSets = 32;
+inline constexpr std::size_t kVmaIomuxSlots = kVmaFirstEpollSlot + kVmaEpollSets;
+inline constexpr std::size_t kVmaIomuxOffset = kVmaHeaderBytes + kVmaRings * sizeof(VmaRingSlot);
+inline constexpr std::size_t kVmaSocketsOffset = kVmaIomuxOffset + kVmaIomuxSlots * sizeof(VmaIomuxSlot);
 inline constexpr std::size_t vma_page_bytes(std::uint32_t sockets) {
   return kVmaSocketsOffset + sockets * sizeof(VmaSocketSlot);
 }

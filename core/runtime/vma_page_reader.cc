@@ -137,6 +137,23 @@ void take_ring(const VmaRingSlot& slot, VmaSnapshot& out) {
                        .interrupts_received = count_of(slot, Count::interrupts_received)});
 }
 
+/// False: nonsense.
+bool take_iomux(const VmaIomuxSlot& slot, std::size_t index, VmaSnapshot& out) {
+  using Count = VmaIomuxCount;
+  if (slot.used.load(std::memory_order_relaxed) == 0) return true;
+  const bool is_set = index >= kVmaFirstEpollSlot;
+  if (is_set && slot.epoll_fd < 0) return false;
+  const char* const call = index == kVmaSelectSlot ? "select" : "poll";
+  out.iomux.push_back({.name = is_set ? "epoll[" + std::to_string(slot.epoll_fd) + "]" : call,
+                       .os_ready = count_of(slot, Count::os_ready),
+                       .offloaded_ready = count_of(slot, Count::offloaded_ready),
+                       .timeouts = count_of(slot, Count::timeouts),
+                       .errors = count_of(slot, Count::errors),
+                       .poll_hits = count_of(slot, Count::poll_hits),
+                       .poll_misses = count_of(slot, Count::poll_misses)});
+  return true;
+}
+
 void take_pool(const VmaPoolSlot& slot, VmaSnapshot& out) {
   if (slot.used.load(std::memory_order_relaxed) == 0) return;
   out.pools.push_back({.is_rx = slot.is_rx.load(std::memory_order_relaxed) != 0,
@@ -215,6 +232,10 @@ Result<VmaSnapshot> parse_vma_page(std::span<const std::byte> bytes) {
       return Error{EPROTO, "statistics: nonsense"};
   }
   for (std::size_t i = 0; i < rings; ++i) take_ring(*slot_at<VmaRingSlot>(bytes, kVmaHeaderBytes, i), out);
+  for (std::size_t i = 0; i < kVmaIomuxSlots; ++i) {
+    if (!take_iomux(*slot_at<VmaIomuxSlot>(bytes, kVmaIomuxOffset, i), i, out))
+      return Error{EPROTO, "statistics: nonsense"};
+  }
   for (const VmaPoolSlot& pool : header->pools) take_pool(pool, out);
   std::sort(out.sockets.begin(), out.sockets.end(), [](const auto& a, const auto& b) { return a.fd < b.fd; });
   return out;
@@ -301,6 +322,10 @@ Status VmaPage::zero() const {
     put(slot + offsetof(VmaRingSlot, zero), &now->counts, sizeof now->counts);
     put(slot + offsetof(VmaRingSlot, levels) + static_cast<std::size_t>(VmaRingLevel::drained_max) * sizeof(Counter),
         &nothing, sizeof nothing);
+  }
+  for (std::size_t i = 0; i < kVmaIomuxSlots; ++i) {
+    const auto now = slot_at<VmaIomuxSlot>(*bytes, kVmaIomuxOffset, i);
+    put(kVmaIomuxOffset + i * sizeof(VmaIomuxSlot) + offsetof(VmaIomuxSlot, zero), &now->counts, sizeof now->counts);
   }
   for (std::size_t i = 0; i < kVmaPools; ++i) {
     const std::size_t slot = offsetof(VmaPageHeader, pools) + i * sizeof(VmaPoolSlot);

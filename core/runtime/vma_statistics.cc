@@ -30,6 +30,7 @@ constinit std::array<char, 64> program_name{};
 
 std::byte* at(VmaPageHeader* header, std::size_t offset) { return reinterpret_cast<std::byte*>(header) + offset; }
 VmaRingSlot* rings_of(VmaPageHeader* header) { return reinterpret_cast<VmaRingSlot*>(at(header, kVmaHeaderBytes)); }
+VmaIomuxSlot* iomux_of(VmaPageHeader* header) { return reinterpret_cast<VmaIomuxSlot*>(at(header, kVmaIomuxOffset)); }
 VmaSocketSlot* sockets_of(VmaPageHeader* header) {
   return reinterpret_cast<VmaSocketSlot*>(at(header, kVmaSocketsOffset));
 }
@@ -39,6 +40,10 @@ void clear_counts(Slot& slot) {
   for (auto* const counters : {&slot.counts, &slot.zero}) {
     for (Counter& counter : *counters) counter.store(0, std::memory_order_relaxed);
   }
+}
+template <class Slot>
+void clear(Slot& slot) {
+  clear_counts(slot);
   for (Counter& level : slot.levels) level.store(0, std::memory_order_relaxed);
 }
 
@@ -122,7 +127,7 @@ VmaSocketSlot* VmaStatistics::open(VmaSocketSlot* /*kind*/) {
   if (index == sockets_ || !reserve_locked(vma_page_bytes(index + 1))) return nullptr;
   socket_taken_[index] = true;
   VmaSocketSlot& slot = sockets_of(header)[index];
-  clear_counts(slot);
+  clear(slot);
   slot.identity.fd = -1;
   sockets_used_ = std::max(sockets_used_, index + 1);
   header->sockets_used.store(sockets_used_, std::memory_order_release);
@@ -136,7 +141,7 @@ VmaRingSlot* VmaStatistics::open(VmaRingSlot* /*kind*/) {
   if (header == nullptr || index == kVmaRings) return nullptr;
   ring_taken_[index] = true;
   VmaRingSlot& slot = rings_of(header)[index];
-  clear_counts(slot);
+  clear(slot);
   slot.used.store(1, std::memory_order_relaxed);
   rings_used_ = std::max(rings_used_, index + 1);
   header->rings_used.store(rings_used_, std::memory_order_release);
@@ -153,6 +158,24 @@ void VmaStatistics::close(VmaRingSlot& slot) {
   const std::lock_guard guard(lock_);
   slot.used.store(0, std::memory_order_relaxed);
   ring_taken_[static_cast<std::size_t>(&slot - rings_of(header_))] = false;
+}
+
+VmaIomuxSlot* VmaStatistics::open_iomux(int epoll_fd) {
+  const std::lock_guard guard(lock_);
+  const std::uint32_t index = first_free(iomux_taken_, kVmaIomuxSlots);
+  if (header_ == nullptr || index == kVmaIomuxSlots) return nullptr;
+  iomux_taken_[index] = true;
+  VmaIomuxSlot& slot = iomux_of(header_)[index];
+  clear_counts(slot);
+  slot.epoll_fd = epoll_fd;
+  slot.used.store(1, std::memory_order_release);
+  return &slot;
+}
+
+void VmaStatistics::close(VmaIomuxSlot& slot) {
+  const std::lock_guard guard(lock_);
+  slot.used.store(0, std::memory_order_relaxed);
+  iomux_taken_[static_cast<std::size_t>(&slot - iomux_of(header_))] = false;
 }
 
 void VmaStatistics::show_pool(std::size_t index, bool is_rx, std::uint64_t buffers, std::uint64_t no_buffers) {
@@ -271,7 +294,9 @@ VmaPageHeader* VmaStatistics::header_locked() {
     return nullptr;
   }
   fill_header(*header_);
+  for (const std::size_t index : {kVmaSelectSlot, kVmaPollSlot}) iomux_of(header_)[index].used.store(1);
   show_locked();
+  iomux_.store(iomux_of(header_), std::memory_order_release);
   return header_;
 }
 
@@ -335,6 +360,10 @@ void VmaStatistics::after_fork_in_child() {
       for (std::uint32_t i = 0; i < sockets_used_; ++i)
         std::memcpy(static_cast<void*>(&sockets_of(fresh)[i].identity), &sockets_of(header_)[i].identity,
                     sizeof(VmaSocketIdentity));
+      for (std::size_t i = 0; i < kVmaIomuxSlots; ++i) {
+        iomux_of(fresh)[i].epoll_fd = iomux_of(header_)[i].epoll_fd;
+        iomux_of(fresh)[i].used.store(iomux_of(header_)[i].used.load());
+      }
       if (::mremap(fresh, bytes(), bytes(), MREMAP_MAYMOVE | MREMAP_FIXED, header_) == MAP_FAILED)
         ::munmap(fresh, bytes());
     }

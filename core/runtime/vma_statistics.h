@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -111,6 +112,15 @@ class VmaStatistics {
   /// It is done.
   void answer(std::uint32_t number);
 
+  /// Where select(2) or poll(2) are counted: kVmaSelectSlot, kVmaPollSlot. Null: nowhere.
+  VmaIomuxSlot* iomux(std::size_t index) const {
+    VmaIomuxSlot* const all = iomux_.load(std::memory_order_acquire);
+    return all == nullptr ? nullptr : all + index;
+  }
+  /// A slot for an epoll set. Null: there is no page, or they are all taken.
+  VmaIomuxSlot* open_iomux(int epoll_fd);
+  void close(VmaIomuxSlot& slot);
+
   /// A pool's numbers, while somebody asks. `index` from 0; those from kVmaPools on are not shown.
   void show_pool(std::size_t index, bool is_rx, std::uint64_t buffers, std::uint64_t no_buffers);
   /// How many of show_pool() there are.
@@ -148,10 +158,12 @@ class VmaStatistics {
   std::uint32_t sockets_ = 0;
   std::size_t ready_ = 0;  ///< bytes of the file that have memory
   VmaPageHeader* header_ = nullptr;
+  std::atomic<VmaIomuxSlot*> iomux_{nullptr};  ///< in the page
   // Private copies, since others of this user could write to the page.
   std::uint32_t sockets_used_ = 0, rings_used_ = 0;
   std::array<bool, kVmaMostSockets> socket_taken_{};
   std::array<bool, kVmaRings> ring_taken_{};
+  std::array<bool, kVmaIomuxSlots> iomux_taken_{true, true};
   std::array<char, 64> path_{};  ///< empty: the page is private
   std::array<char, 256> directory_{};
   std::array<char, 300> link_{};  ///< empty: there is none

@@ -10,7 +10,8 @@ using namespace ringsock::runtime;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto page = parse_vma_page(std::as_bytes(std::span(data, size)));
   if (!page) return 0;
-  if (page->sockets.size() > kVmaMostSockets || page->rings.size() > kVmaRings || page->pools.size() > kVmaPools)
+  if (page->sockets.size() > kVmaMostSockets || page->rings.size() > kVmaRings || page->pools.size() > kVmaPools ||
+      page->iomux.size() > kVmaIomuxSlots)
     std::abort();
   for (const char c : page->program) {
     if (c < ' ' || c > '~') std::abort();

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
 
 #include <array>
 #include <cerrno>
@@ -88,6 +90,48 @@ TEST_F(Statistics, TellWhatWentByRings) {
   EXPECT_THAT(full, HasSubstr("Tx Offload: 50 / 50 / 0 / 0 [kilobytes/packets/eagains/errors]"));
   EXPECT_GE(number_in(full, "RING_ETH=\\[0\\]\nTx Offload: +\\d+ / (\\d+)"), 50);
   EXPECT_THAT(vma_stats("-v 5 -c 1"), ContainsRegex("udp +Yes +0 +0 +10.9.0.1:"));
+}
+
+// Five answers by each call, then one wait in vain; epoll also reports a pipe of the kernel's.
+TEST_F(Statistics, TellWhatWaitsForSeveralDescriptorsFound) {
+  ASSERT_THAT(vma_stats("-z"), "");
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  const int set = ::epoll_create1(0);
+  epoll_event interest{.events = EPOLLIN, .data = {}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, socket_, &interest), 0);
+  for (int i = 0; i < 5; ++i) {
+    pollfd waiting{socket_, POLLIN, 0};
+    ASSERT_EQ(socket_.send_to(echo_, "poll"), 4);
+    ASSERT_EQ(::poll(&waiting, 1, 5000), 1);
+    ASSERT_EQ(socket_.receive(), "poll");
+
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(socket_, &readable);
+    ASSERT_EQ(socket_.send_to(echo_, "select"), 6);
+    ASSERT_EQ(::select(socket_ + 1, &readable, nullptr, nullptr, nullptr), 1);
+    ASSERT_EQ(socket_.receive(), "select");
+
+    epoll_event event{};
+    ASSERT_EQ(socket_.send_to(echo_, "epoll"), 5);
+    ASSERT_EQ(::epoll_wait(set, &event, 1, 5000), 1);
+    ASSERT_EQ(socket_.receive(), "epoll");
+  }
+  pollfd nothing{socket_, POLLIN, 0};
+  ASSERT_EQ(::poll(&nothing, 1, 1), 0);
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, pipe[0], &interest), 0);
+  ASSERT_EQ(::write(pipe[1], "!", 1), 1);
+  epoll_event event{};
+  ASSERT_EQ(::epoll_wait(set, &event, 1, 5000), 1);
+
+  const std::string view = vma_stats("-v 1 -c 1");
+  EXPECT_THAT(view, HasSubstr(" poll Rx Ready:0/5 [os/offload] Timeouts:1 Errors:0 Poll:"));
+  EXPECT_THAT(view, HasSubstr(" select Rx Ready:0/5 [os/offload] Timeouts:0 Errors:0 Poll:"));
+  EXPECT_THAT(view,
+              HasSubstr(" epoll[" + std::to_string(set) + "] Rx Ready:1/5 [os/offload] Timeouts:0 Errors:0 Poll:"));
+  for (const int fd : {set, pipe[0], pipe[1]}) ::close(fd);
+  EXPECT_THAT(vma_stats("-v 1 -c 1"), Not(HasSubstr("epoll["))) << "it is gone";
 }
 
 TEST_F(Statistics, TellOfBuffersOnceADatagramWaits) {

@@ -33,7 +33,7 @@ using ::testing::SizeIs;
 using Count = VmaSocketCount;
 using Level = VmaSocketLevel;
 
-/// A page with a ring and two sockets, one of them gone, as a process would leave it; tests spoil it.
+/// A page with a ring, an epoll set and two sockets, one of them gone, as a process would leave it; tests spoil it.
 struct Page {
   static constexpr std::uint32_t kSockets = 2;
   Page() {
@@ -53,13 +53,18 @@ struct Page {
     sockets[1].identity.fd = -1;
     rings[0].used = 1;
     rings[0][VmaRingCount::rx_dropped] = 2;
+    epoll_set().used = 1;
+    epoll_set().epoll_fd = 9;
+    epoll_set()[VmaIomuxCount::poll_hits] = 4;
   }
+  [[nodiscard]] VmaIomuxSlot& epoll_set() const { return iomux[kVmaFirstEpollSlot]; }
   [[nodiscard]] std::span<const std::byte> bytes() const { return memory; }
   [[nodiscard]] Result<VmaSnapshot> parse() const { return parse_vma_page(bytes()); }
 
   std::vector<std::byte> memory = std::vector<std::byte>(vma_page_bytes(kSockets));
   VmaPageHeader* header = new (memory.data()) VmaPageHeader{};
   VmaRingSlot* rings = new (memory.data() + kVmaHeaderBytes) VmaRingSlot[1]{};
+  VmaIomuxSlot* iomux = new (memory.data() + kVmaIomuxOffset) VmaIomuxSlot[kVmaIomuxSlots]{};
   VmaSocketSlot* sockets = new (memory.data() + kVmaSocketsOffset) VmaSocketSlot[kSockets]{};
 };
 
@@ -74,6 +79,9 @@ TEST(VmaPage, TellsWhatIsInUse) {
   EXPECT_EQ(page->cqs[0].packets_dropped, 2u);
   ASSERT_THAT(page->pools, SizeIs(1));
   EXPECT_EQ(page->pools[0].buffers, 1024u);
+  ASSERT_THAT(page->iomux, SizeIs(1));
+  EXPECT_EQ(page->iomux[0].name, "epoll[9]");
+  EXPECT_EQ(page->iomux[0].poll_hits, 4u);
 }
 
 TEST(VmaPage, CountsFromTheMarkOnUnlessTheSlotIsAnotherSocketsByNow) {
@@ -125,6 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Spoiled{"RingSlots", [](const Page& page) { --page.header->ring_slot_bytes; }},
                       Spoiled{"MoreSocketsThanThereAre", [](const Page& page) { ++page.header->sockets_used; }},
                       Spoiled{"MoreSocketsThanThereCanBe", [](const Page& page) { page.header->sockets_used = ~0U; }},
+                      Spoiled{"AnEpollSetWithoutDescriptor", [](const Page& page) { page.epoll_set().epoll_fd = -2; }},
                       Spoiled{"MoreRings", [](const Page& page) { page.header->rings_used = kVmaRings + 1; }},
                       Spoiled{"Descriptor", [](const Page& page) { page.sockets[0].identity.fd = -2; }},
                       Spoiled{"Flag", [](const Page& page) { page.sockets[0].identity.is_tcp = 2; }},
