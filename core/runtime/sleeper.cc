@@ -16,6 +16,8 @@
 
 namespace ringsock::runtime {
 
+thread_local constinit WaitTally wait_tally;
+
 namespace {
 
 // A child shares its parent's eventfds; each would wake the other.

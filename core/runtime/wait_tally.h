@@ -14,7 +14,7 @@ struct WaitTally {
   int from_endpoints = 0;  ///< ready at the last look
   bool slept = false;
 };
-inline constinit thread_local WaitTally wait_tally;
+extern thread_local constinit WaitTally wait_tally __attribute__((tls_model("initial-exec")));
 
 /// @param slot  null: nobody counts
 template <class Wait>
