@@ -55,7 +55,6 @@ HeaderTemplate::HeaderTemplate(const net::MacAddress& source_mac, const net::Mac
   const std::uint16_t type = is_v4_ ? wire::kEtherTypeIpv4 : wire::kEtherTypeIpv6;
   auto rest =
       wire::emit(std::span<std::byte>(data_), wire::EthernetHeader{destination_mac, source_mac, wire::Be16(type)});
-  pseudo_sum_.add(wire::Be16(wire::kIpProtocolUdp));
   if (is_v4_) {
     auto ip = wire::make_ipv4_header({.tos = options.traffic_class,
                                       .payload_bytes = 0,
@@ -66,7 +65,7 @@ HeaderTemplate::HeaderTemplate(const net::MacAddress& source_mac, const net::Mac
                                       .destination = word_of(destination.in4().sin_addr)});
     ip.total_bytes = ip.checksum = {};
     ip_sum_.add(std::as_bytes(std::span(&ip, 1)));
-    pseudo_sum_.add(std::as_bytes(std::span(&ip.source, 1))).add(std::as_bytes(std::span(&ip.destination, 1)));
+    pseudo_sum_ = wire::pseudo_header_sum(ip.source, ip.destination, wire::kIpProtocolUdp, 0);
     rest = wire::emit(rest, ip);
   } else {
     const auto ip = wire::make_ipv6_header({.traffic_class = options.traffic_class,
@@ -75,7 +74,7 @@ HeaderTemplate::HeaderTemplate(const net::MacAddress& source_mac, const net::Mac
                                             .hop_limit = hop_limit,
                                             .source = bytes_of(source.in6().sin6_addr),
                                             .destination = bytes_of(destination.in6().sin6_addr)});
-    pseudo_sum_.add(std::as_bytes(std::span(&ip.source, 1))).add(std::as_bytes(std::span(&ip.destination, 1)));
+    pseudo_sum_ = wire::pseudo_header_sum(ip.source, ip.destination, wire::kIpProtocolUdp, 0);
     rest = wire::emit(rest, ip);
   }
   rest = wire::emit(rest, wire::make_udp_header(wire::Be16(source.port()), wire::Be16(destination.port()), 0));

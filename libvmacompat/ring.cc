@@ -116,10 +116,7 @@ void Ring::detach(const verbs::FlowTuple& tuple, DatagramSink& sink) {
       const std::size_t payload_bytes = udp_payload_bytes(packet->headers, packet->layout);
       const Datagram datagram{.headers = packet->headers,
                               .payload = packet->payload.first(payload_bytes),
-                              .frame = {.ip_offset = packet->layout.ip,
-                                        .udp_offset = packet->layout.transport,
-                                        .payload_bytes = static_cast<std::uint16_t>(payload_bytes),
-                                        .is_ipv6 = packet->layout.is_ipv6},
+                              .frame = udp_frame_of(packet->layout, payload_bytes),
                               .ifindex = interface_->ifindex(),
                               .time = wants_times ? Nanos(packet->wallclock_ns) : Nanos::zero()};
       Incoming incoming(datagram, waiting, spares_);

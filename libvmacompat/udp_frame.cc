@@ -24,10 +24,7 @@ SocketAddress address_of(std::span<const std::byte> bytes, const UdpFrame& frame
 std::optional<UdpFrame> parse_udp_frame(std::span<const std::byte> frame) {
   soft::PacketLayout layout;
   if (!soft::parsing::find_packet(frame, layout) || layout.is_tcp) return std::nullopt;
-  return UdpFrame{.ip_offset = layout.ip,
-                  .udp_offset = layout.transport,
-                  .payload_bytes = static_cast<std::uint16_t>(udp_payload_bytes(frame, layout)),
-                  .is_ipv6 = layout.is_ipv6};
+  return udp_frame_of(layout, udp_payload_bytes(frame, layout));
 }
 
 EndName EndName::of(const SocketAddress& address) {

@@ -36,6 +36,12 @@ std::optional<UdpFrame> parse_udp_frame(std::span<const std::byte> frame);
 inline std::size_t udp_payload_bytes(std::span<const std::byte> headers, const soft::PacketLayout& layout) {
   return soft::parsing::udp_bytes(headers, layout) - sizeof(wire::UdpHeader);
 }
+inline UdpFrame udp_frame_of(const soft::PacketLayout& layout, std::size_t payload_bytes) {
+  return {.ip_offset = layout.ip,
+          .udp_offset = layout.transport,
+          .payload_bytes = static_cast<std::uint16_t>(payload_bytes),
+          .is_ipv6 = layout.is_ipv6};
+}
 
 /// One end of a datagram, as bytes that compare and hash quickly. IPv4 addresses are mapped (RFC 4291, 2.5.5.2).
 struct EndName {

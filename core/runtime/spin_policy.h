@@ -156,10 +156,9 @@ struct RealMachine {
 };
 
 /// One spin: `while (spinner.again()) if (attempt()) {...}`. The first attempts cost one pause each; the clock is read
-/// once in `stride` calls, and after each slice the CPU is offered to others. On a
-/// contended machine the slices vanish: every attempt is followed by a yield, for kTurns at most. Where yielding costs
-/// a time slice, one slice is all there is. A signal ends it. Used by one thread; `contention` and `history` outlive
-/// it.
+/// once in `stride` calls, and after each slice the CPU is offered to others. On a contended machine the slices vanish:
+/// every attempt is followed by a yield, for kTurns at most. Where yielding costs a time slice, one slice is all there
+/// is. A signal ends it. Used by one thread; `contention` and `history` outlive it.
 template <class Machine>
 class BasicSpinner {
  public:

@@ -280,19 +280,10 @@ TEST_F(Inherited, ASocketThatIsPassedOnIsReadWhereItArrives) {
 
   char byte = 'x';
   iovec part{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))]{};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  const int number = mine;
-  std::memcpy(CMSG_DATA(header), &number, sizeof number);
-  ASSERT_EQ(::sendmsg(ends[0], &message, 0), 1);
+  ASSERT_EQ(send_with_control(ends[0], message, SOL_SOCKET, SCM_RIGHTS, static_cast<int>(mine)), 1);
   ASSERT_EQ(mine.send_to(echo_, "after"), 5);
   expect_success(reader);
   ::close(ends[0]);

@@ -68,6 +68,20 @@ class Address {
   socklen_t length_ = sizeof(sockaddr_storage);
 };
 
+/// sendmsg(2) of `message` with one item of control data.
+template <class Value>
+ssize_t send_with_control(int fd, msghdr message, int level, int type, const Value& value) {
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof value)]{};
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const item = CMSG_FIRSTHDR(&message);
+  item->cmsg_level = level;
+  item->cmsg_type = type;
+  item->cmsg_len = CMSG_LEN(sizeof value);
+  std::memcpy(CMSG_DATA(item), &value, sizeof value);
+  return ::sendmsg(fd, &message, 0);
+}
+
 /// A UDP socket that is closed by libc's close().
 class Socket {
  public:
@@ -102,21 +116,13 @@ class Socket {
   template <class Value>
   ssize_t send_with(const Address& to, int level, int type, const Value& value, const std::string& data) const {
     iovec part{const_cast<char*>(data.data()), data.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof value)]{};
     Address name = to;
     msghdr message{};
     message.msg_name = name.get();
     message.msg_namelen = name.length();
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* const item = CMSG_FIRSTHDR(&message);
-    item->cmsg_level = level;
-    item->cmsg_type = type;
-    item->cmsg_len = CMSG_LEN(sizeof value);
-    std::memcpy(CMSG_DATA(item), &value, sizeof value);
-    return ::sendmsg(fd_, &message, 0);
+    return send_with_control(fd_, message, level, type, value);
   }
   /// "" and errno when nothing came.
   std::string receive(Address* from = nullptr, int flags = 0) const {

@@ -215,11 +215,10 @@ Result<std::size_t> SocketRing::send(std::span<const OutgoingFrame> frames) {
 }
 
 Status SocketRing::send_piece(const iovec& frame) {
-  tx_calls_.fetch_add(1, std::memory_order_relaxed);
-  if (send_at_once(socket_.get(), frame) >= 0) [[likely]]
+  const auto sent = send_one({&frame, 1});
+  if (sent) [[likely]]
     return ok();
-  const Status lost = judge_failure();
-  if (lost || lost.error().code != ENETDOWN) return lost;
+  if (sent.error().code != ENETDOWN) return sent.error();
   take_error();
   return FrameRing::send_piece(frame);
 }
