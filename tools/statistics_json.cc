@@ -55,6 +55,10 @@ ordered_json process_json(const ProcessSnapshot& process) {
   out["program"] = process.program;
   out["started"] = static_cast<double>(process.started_ns) / 1e9;
   out["connections"] = connections_json(process);
+  ordered_json& refused = out["refused"] = ordered_json::object();
+  for (std::size_t i = 0; i < process.refused.size(); ++i) {
+    if (process.refused[i] != 0) refused[to_string(static_cast<Refusal>(i))] = process.refused[i];
+  }
   out["sockets"] = ordered_json::array();
   for (const SocketSnapshot& socket : process.sockets) out["sockets"].push_back(socket_json(socket));
   out["others"] = counters_json(process.others);

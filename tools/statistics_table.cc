@@ -92,6 +92,16 @@ std::string kernel_reasons(const ProcessSnapshot& process) {
   return out.empty() ? out : out + ")";
 }
 
+std::string refusals(const ProcessSnapshot& process) {
+  std::string out;
+  for (std::size_t i = 0; i < process.refused.size(); ++i) {
+    if (process.refused[i] == 0) continue;
+    out += (out.empty() ? ", refused (" : ", ") + std::to_string(process.refused[i]) + " " +
+           to_string(static_cast<Refusal>(i));
+  }
+  return out.empty() ? out : out + ")";
+}
+
 std::string head_of(const ProcessSnapshot& process) {
   const std::uint64_t embedded = both(process, SocketPath::embedded), rdma = both(process, SocketPath::rdma);
   const std::uint64_t accepted = process.accepted[static_cast<std::size_t>(SocketPath::embedded)] +
@@ -99,7 +109,7 @@ std::string head_of(const ProcessSnapshot& process) {
   return process.program + " [" + std::to_string(process.pid) + "]: " + std::to_string(embedded + rdma) +
          " connections by ring (" + std::to_string(embedded) + " embedded, " + std::to_string(rdma) + " rdma, " +
          std::to_string(accepted) + " accepted), " + std::to_string(both(process, SocketPath::kernel)) +
-         " by kernel TCP" + kernel_reasons(process) + "\n";
+         " by kernel TCP" + kernel_reasons(process) + refusals(process) + "\n";
 }
 
 // -- processes with libvma

@@ -282,6 +282,7 @@ PageHeader& ProcessStatistics::header_locked() {
   }
   fill_header(*header);
   header_.store(header, std::memory_order_release);
+  show_refusals_in(header->refused);
   show_locked();
   return *header;
 }

@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/base/refusals.h"
+
 namespace ringsock::runtime {
 
 inline constexpr char kStatisticsDirectory[] = "/dev/shm";
@@ -100,13 +102,14 @@ struct PageHeader {
   std::array<Counter, kSocketPaths> connected;
   std::array<Counter, kSocketPaths> accepted;
   std::array<Counter, kKernelReasons> kernel;  ///< connected[kernel] by reason
+  RefusalCounters refused;                     ///< what peers and strangers were refused
   SlotCounters gone;                           ///< sums of the sockets that are no more
   SocketSlot others;                           ///< sockets for which there was no slot; spins for many at a time
 };
 static_assert(sizeof(PageHeader) <= 4096);
 
 inline constexpr std::array<char, 8> kStatisticsMagic{'R', 'I', 'N', 'G', 'S', 'T', 'A', 'T'};
-inline constexpr std::uint32_t kStatisticsVersion = 1;
+inline constexpr std::uint32_t kStatisticsVersion = 2;
 inline constexpr std::size_t kPageHeaderBytes = 4096;
 inline constexpr std::uint32_t kStatisticsSlots = 32768;
 inline constexpr std::size_t kStatisticsBytes = kPageHeaderBytes + kStatisticsSlots * sizeof(SocketSlot);

@@ -74,6 +74,7 @@ Result<ProcessSnapshot> parse_statistics_page(std::span<const std::byte> bytes) 
   copy_counters(out.connected, header->connected);
   copy_counters(out.accepted, header->accepted);
   copy_counters(out.kernel, header->kernel);
+  copy_counters(out.refused, header->refused);
   out.others = sums_of(header->others.counters);
   out.total.add(header->gone);
   out.total.add(header->others.counters);

@@ -28,6 +28,7 @@ struct ProcessSnapshot {
   std::array<std::uint64_t, kSocketPaths> connected{};
   std::array<std::uint64_t, kSocketPaths> accepted{};
   std::array<std::uint64_t, kKernelReasons> kernel{};
+  std::array<std::uint64_t, kRefusals> refused{};
   std::vector<SocketSnapshot> sockets;
   CounterSums others;      ///< of sockets beyond what a page can list, and of waiting for many
   CounterSums total;       ///< of all sockets, past and present

@@ -115,6 +115,25 @@ TEST(Statistics, ClosedSocketLeavesItsCountsToTheTotals) {
   EXPECT_EQ(counted.wait(), 0);
 }
 
+TEST(Statistics, WhatWasRefusedIsSeenFromOutsideAlsoFromBeforeTheFirstSocket) {
+  Child refusing = process([](Channel& channel) {
+    count_refusal(Refusal::descriptor);
+    const SocketStatistics socket;
+    count_refusal(Refusal::descriptor);
+    count_refusal(Refusal::patience);
+    say_go(channel);
+    return wait_for(channel) ? 0 : 1;
+  });
+  ASSERT_TRUE(wait_for(refusing.channel()));
+  const auto page = seen(refusing.pid());
+  ASSERT_TRUE(page);
+  EXPECT_EQ(page->refused[static_cast<std::size_t>(Refusal::descriptor)], 2u);
+  EXPECT_EQ(page->refused[static_cast<std::size_t>(Refusal::patience)], 1u);
+  EXPECT_EQ(page->refused[static_cast<std::size_t>(Refusal::address)], 0u);
+  say_go(refusing.channel());
+  EXPECT_EQ(refusing.wait(), 0);
+}
+
 TEST(Statistics, FileIsPrivateAndGoesAtExit) {
   Child counted = process([](Channel& channel) {
     const SocketStatistics socket;

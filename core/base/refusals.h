@@ -1,0 +1,37 @@
+// What this process refused because a peer, or a stranger, asked for more than it may have.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace ringsock {
+
+/// Each budget and each proof has a counter: rsstat(1) shows those that are not 0.
+enum class Refusal : std::uint8_t {
+  descriptor,     ///< a peer passed a descriptor that is no sealed memory, or that nobody had asked for
+  segment_size,   ///< a peer announced more shared memory, or a larger buffer, than our own shape needs
+  user_budget,    ///< a foreign user's connections together want more than one user may have
+  request,        ///< a request that is malformed, or of another version
+  address,        ///< a client named an address that is not this host's, or a port that its user may not bind
+  port_owner,     ///< a listener does not own the kernel's port of that number
+  patience,       ///< a ring did not answer in time: the connection went by the kernel
+  port_claim,     ///< a stranger claimed a UDP port
+  other_process,  ///< a peer's memory row does not belong to the process at the other end any more
+};
+inline constexpr std::size_t kRefusals = 9;
+
+/// The words that users see; "?" for what is no value of the type.
+const char* to_string(Refusal refusal);
+
+using RefusalCounters = std::array<std::atomic<std::uint64_t>, kRefusals>;
+
+/// Counts one. Threads: any; async-signal-safe.
+void count_refusal(Refusal refusal) noexcept;
+/// How many there were in this process; a forked child that has a statistics page starts from zero.
+std::uint64_t refusals_counted(Refusal refusal) noexcept;
+/// From now on `place`, which lives as long as the process, holds the counts. What was counted so far is added to it.
+void show_refusals_in(RefusalCounters& place) noexcept;
+
+}  // namespace ringsock
