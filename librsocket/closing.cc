@@ -2,12 +2,16 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <functional>
+#include <iterator>
 #include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
-#include "core/base/log.h"
 #include "core/runtime/service_thread.h"
 
 namespace ringsock::rs {
@@ -25,12 +29,44 @@ constexpr Nanos kExitPatience = std::chrono::seconds(2);
 std::atomic<int> unfinished{0};
 std::atomic<pid_t> owner{0};
 
+using Socket = std::shared_ptr<runtime::Ref>;
+
+/// What the service thread does not look after, because there is none: looked at by every close(2), and at exit.
+class LeftOver {
+ public:
+  void add(Socket socket, Nanos end) {
+    const std::lock_guard guard(lock_);
+    sockets_.emplace_back(std::move(socket), end);
+  }
+  void look() {
+    std::vector<std::pair<Socket, Nanos>> done;  // ends without the lock
+    const std::lock_guard guard(lock_);
+    const auto is_over = [now = monotonic_now()](const auto& one) {
+      return (*one.first).get()->is_drained() || now >= one.second;
+    };
+    const auto over = std::stable_partition(sockets_.begin(), sockets_.end(), std::not_fn(is_over));
+    std::move(over, sockets_.end(), std::back_inserter(done));
+    sockets_.erase(over, sockets_.end());
+    unfinished.fetch_sub(static_cast<int>(done.size()));
+  }
+
+ private:
+  std::mutex lock_;
+  std::vector<std::pair<Socket, Nanos>> sockets_;
+};
+
+/// A forked child makes its own.
+std::atomic<LeftOver*> left_over{new LeftOver};
+
 void wait_at_exit() {
   const Nanos end = monotonic_now() + kExitPatience;
-  while (owner.load() == ::getpid() && unfinished.load() > 0 && monotonic_now() < end) ::usleep(500);
+  while (owner.load() == ::getpid() && unfinished.load() > 0 && monotonic_now() < end) {
+    left_over.load()->look();
+    ::usleep(500);
+  }
 }
 
-void look_later(const std::shared_ptr<runtime::Ref>& socket, Nanos end) {
+void look_later(const Socket& socket, Nanos end) {
   auto look = [socket, end] {
     if ((*socket).get()->is_drained() || monotonic_now() >= end) {
       unfinished.fetch_sub(1);
@@ -38,10 +74,7 @@ void look_later(const std::shared_ptr<runtime::Ref>& socket, Nanos end) {
       look_later(socket, end);
     }
   };
-  if (auto timer = runtime::service_thread().schedule(monotonic_now() + kLookInterval, look); !timer) {
-    log_warn("close: what is under way is lost: %s", timer.error().where);
-    unfinished.fetch_sub(1);
-  }
+  if (!runtime::service_thread().schedule(monotonic_now() + kLookInterval, look)) left_over.load()->add(socket, end);
 }
 
 }  // namespace
@@ -54,7 +87,11 @@ void finish_in_background(runtime::Endpoint& socket) {
   } while (monotonic_now() - start < kSpin);
   static const int registered = std::atexit(wait_at_exit);
   (void)registered;
-  if (owner.exchange(::getpid()) != ::getpid()) unfinished.store(0);
+  if (const pid_t before = owner.exchange(::getpid()); before != 0 && before != ::getpid()) {
+    unfinished.store(0);
+    left_over.store(new LeftOver);  // the parent's may be locked by a thread that is not here
+  }
+  left_over.load()->look();
   unfinished.fetch_add(1);
   look_later(std::make_shared<runtime::Ref>(runtime::Ref::share(socket)), start + kPatience);
 }

@@ -214,7 +214,7 @@ void StreamSocket::watch_cm_events() {
   if (!id_->device().works_in_background() || cm_watch_) return;
   cm_watch_ = std::make_shared<CmWatch>(id_->event_fd(), [this] { serve_cm_events(); });
   if (Status watched = cm_watch_->start(); !watched) {
-    log_warn("a connection is looked after by its application only: %s", watched.error().where);
+    log_debug("a connection is looked after by its application only: %s", watched.error().where);
     cm_watch_.reset();
   }
 }

@@ -63,7 +63,7 @@ void StreamSocket::end_parts() {
     clients = take_clients_of_parts();
     if (!id_->drop_unshareable_parts()) id_.reset();
     if (id_) {
-      if (Status watched = watch_listener(); !watched) log_warn("listener after fork: %s", watched.error().where);
+      watch_listener();
     }
     note_activity();
   }

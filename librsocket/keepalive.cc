@@ -62,7 +62,7 @@ void StreamSocket::update_keepalive() {
     keepalive_tick();
     return true;
   });
-  if (Status started = keepalive_->start(); !started) log_warn("no keepalive: %s", started.error().where);
+  if (Status started = keepalive_->start(); !started) log_info("no keepalive: %s", started.error().where);
 }
 
 void StreamSocket::stop_keepalive() {
@@ -89,7 +89,7 @@ void StreamSocket::remind_peer() {
     return --left > 0 && connection_->failure() == 0 && !connection_->peer_disconnected();
   };
   reminders_ = std::make_shared<Keepalive>(kReminderInterval, remind);
-  if (Status started = reminders_->start(); !started) log_warn("no reminders: %s", started.error().where);
+  if (Status started = reminders_->start(); !started) log_info("no reminders: %s", started.error().where);
 }
 
 }  // namespace ringsock::rs

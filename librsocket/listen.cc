@@ -38,7 +38,8 @@ Status StreamSocket::listen(int backlog) {
   if (Status listening = id_->listen(std::max(backlog, 1)); !listening) return listening;
   backlog_ = limit;
   set_state(State::listening);
-  return watch_listener();
+  watch_listener();
+  return ok();
 }
 
 Result<int> StreamSocket::accept(SocketAddress& peer, int flags) {
@@ -108,10 +109,7 @@ bool StreamSocket::has_client() {
 
 void StreamSocket::progress_listener() {
   if (!is_shared()) {
-    if (watch_again_ && id_) {
-      watch_again_ = false;
-      if (Status watched = watch_listener(); !watched) log_warn("listener after fork: %s", watched.error().where);
-    }
+    if (watch_again_ && id_) watch_listener();
     if (listener_watch_) listener_watch_->is_alone();
   }
   // What is taken in here no other process can accept.
@@ -258,9 +256,16 @@ bool StreamSocket::leave_unshareable_devices() {
 // -- the service thread's part
 // -----------------------------------------------------------------------------------------
 
-Status StreamSocket::watch_listener() {
-  listener_watch_ = std::make_shared<ListenerWatch>(*this);
-  return listener_watch_->start(id_->event_fd());
+/// Without a service thread clients wait for accept(), which tries again.
+void StreamSocket::watch_listener() {
+  auto watch = std::make_shared<ListenerWatch>(*this);
+  const Status watched = watch->start(id_->event_fd());
+  watch_again_ = !watched;
+  if (watched) {
+    listener_watch_ = std::move(watch);
+  } else {
+    log_debug("a listener is served by its application only: %s", watched.error().where);
+  }
 }
 
 /// True when the queue is full, which `waits_for_room` says, too, before accept() can make room.

@@ -167,7 +167,7 @@ class StreamSocket : public runtime::Endpoint {
   void half_open_changed();
   Result<runtime::Ref> make_accepted(verbs::CmEvent& event);
   Status accept_request(verbs::CmEvent& event);
-  Status watch_listener();
+  void watch_listener();
   bool progress_in_background(std::atomic<bool>& waits_for_room);
   /// Without locks: nothing of this socket runs on the service thread any more.
   void stop_background();
@@ -291,7 +291,7 @@ class StreamSocket : public runtime::Endpoint {
   std::atomic<bool> suspended_{false};
   bool lost_ = false;         ///< nothing of the connection is ours any more
   bool loss_told_ = false;    ///< in the log
-  bool watch_again_ = false;  ///< a listener that has no service thread since the fork
+  bool watch_again_ = false;  ///< a listener without the service thread: since a fork, or there is none
   bool lacks_parts_ = false;  ///< a listener of which an ancestor had more
   std::shared_ptr<FamilyRecord> family_owner_;
   std::atomic<FamilyRecord*> family_{nullptr};  ///< null: never inherited, or not any more

@@ -1,13 +1,15 @@
 #include "core/runtime/service_thread.h"
 
 #include <pthread.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <new>
+#include <system_error>
 
+#include "core/base/log.h"
 #include "core/base/own_threads.h"
 #include "core/base/signals_blocked.h"
 #include "core/runtime/sleeper.h"
@@ -15,6 +17,11 @@
 namespace ringsock::runtime {
 
 namespace {
+
+/// From one failed attempt to start the thread to the next: servers ask for it with every connection.
+constexpr Nanos kStartInterval = std::chrono::seconds(1);
+/// From one look to the next where the thread cannot sleep on descriptors.
+constexpr Nanos kBlindSleep = std::chrono::milliseconds(10);
 
 [[gnu::constructor]] void install_fork_handlers() {
   service_thread();
@@ -33,52 +40,113 @@ ServiceThread& service_thread() {
 // -- starting
 // ---------------------------------------------------------------------------------------------------------------
 
-Status ServiceThread::start() {
-  if (loop_) return ok();
-  auto loop = std::make_shared<Loop>();
-  loop->events = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
-  loop->bell = out_of_the_way(UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)));
-  epoll_event rung{EPOLLIN, {.u64 = 0}};
-  if (!loop->events || !loop->bell || ::epoll_ctl(loop->events.get(), EPOLL_CTL_ADD, loop->bell.get(), &rung) != 0) {
-    return Error::last("service thread");
-  }
+Status ServiceThread::start_thread() {
+  if (thread_ != std::thread::id()) return ok();
+  if (!start_failure_ && monotonic_now() < next_start_) return start_failure_;
+  start_failure_ = launch();
+  if (start_failure_) return ok();
+  next_start_ = monotonic_now() + kStartInterval;
+  if (!std::exchange(told_of_failure_, true))
+    log_warn("no service thread can be started: %s: only calls of the application do the library's work",
+             std::strerror(start_failure_.error().code));
+  return start_failure_;
+}
+
+/// In place of the one there is, which ends when it wakes up.
+Status ServiceThread::launch() {
   try {
     const SignalsBlocked blocked;
-    std::thread thread([this, loop] { run(loop); });
+    std::thread thread([this, generation = generation_ + 1] { run(generation); });
     thread_ = thread.get_id();
     ::pthread_setname_np(thread.native_handle(), "ringsock");
     thread.detach();
   } catch (const std::system_error& failure) {
     return Error{failure.code().value(), "service thread"};
   }
-  loop_ = std::move(loop);
+  ++generation_;
+  is_asleep_ = false;
   return ok();
+}
+
+/// All watches go on whose descriptors mean what they did.
+Status ServiceThread::start_loop() {
+  if (has_loop()) return ok();
+  auto made = ServiceLoop::make();
+  if (!made) return made.error();
+  loop_ = *std::move(made);
+  for (const auto& [id, watched] : watches_) {
+    if (watched->pauses > 0) continue;
+    if (Status entered = enter(id, *watched); !entered) log_debug("descriptor %d is not watched any more", watched->fd);
+  }
+  woken_.notify_all();
+  return ok();
+}
+
+/// Whether there is one, of descriptors that are ours.
+bool ServiceThread::has_loop() {
+  if (loop_ && !loop_->is_ours()) lose_loop();
+  return loop_ != nullptr;
+}
+
+void ServiceThread::lose_loop() {
+  log_info("the application has closed descriptors of the service thread");
+  loop_->close();
+  loop_.reset();
+  // Nothing may ever wake a thread that fell asleep just after the numbers had come to mean other files.
+  if (is_asleep_) static_cast<void>(launch());
+}
+
+/// The thread itself looks at everything before it sleeps.
+void ServiceThread::wake_thread() {
+  if (std::this_thread::get_id() == thread_) return;
+  if (loop_ && !loop_->ring()) lose_loop();
+  if (!loop_) woken_.notify_all();
 }
 
 // -- the thread
 // -------------------------------------------------------------------------------------------------------------
 
-void ServiceThread::run(const std::shared_ptr<Loop>& loop) {
+void ServiceThread::run(unsigned generation) {
   const OwnThread counted;
   std::unique_lock lock(lock_);
-  while (loop_ == loop) {
+  while (generation_ == generation) {
     run_due_timers(lock);
-    const Nanos wake_at = timer_order_.empty() ? Nanos::max() : timer_order_.begin()->first;
-    lock.unlock();
-    std::array<pollfd, 1> entry{{{loop->events.get(), POLLIN, 0}}};
-    static_cast<void>(poll_until(entry, wake_at, nullptr));
-    std::array<epoll_event, 32> ready;
-    const int count = ::epoll_wait(loop->events.get(), ready.data(), static_cast<int>(ready.size()), 0);
-    lock.lock();
-    for (int i = 0; i < count; ++i) {
-      const epoll_event& event = ready[static_cast<std::size_t>(i)];
-      if (event.data.u64 != 0) {
-        run_watch(lock, event.data.u64, event.events);
-      } else {
-        eventfd_t rung = 0;
-        ::eventfd_read(loop->bell.get(), &rung);
-      }
-    }
+    sleep(lock, generation);
+  }
+}
+
+void ServiceThread::sleep(std::unique_lock<std::mutex>& lock, unsigned generation) {
+  const Nanos wake_at = timer_order_.empty() ? Nanos::max() : timer_order_.begin()->first;
+  const std::shared_ptr<ServiceLoop> loop = loop_;
+  if (!loop) {
+    if (wake_at == Nanos::max()) return woken_.wait(lock);
+    woken_.wait_until(lock, std::chrono::steady_clock::time_point(wake_at));
+    return;
+  }
+  is_asleep_ = true;
+  lock.unlock();
+  // The bell has its own place: the poll keeps it open when somebody closes it, and so hears of the other end.
+  std::array<pollfd, 2> entries{{{loop->events(), POLLIN, 0}, {loop->bell(), POLLIN, 0}}};
+  const Result<int> ready = poll_until(entries, wake_at, nullptr);
+  lock.lock();
+  if (generation_ != generation) return;
+  is_asleep_ = false;
+  // ppoll(2) fails for ever where RLIMIT_NOFILE is nearly nothing.
+  if (!ready && ready.error().code != EINTR) woken_.wait_for(lock, kBlindSleep);
+  if (loop_ != loop || (ready && *ready == 0)) return;
+  const bool is_rung = (entries[1].revents & POLLIN) != 0;
+  const bool is_whole = (entries[1].revents & ~POLLIN) == 0;
+  if (!is_whole || !loop->is_ours()) return lose_loop();
+  if (is_rung) loop->silence();
+  run_ready_watches(lock, loop->events());
+}
+
+void ServiceThread::run_ready_watches(std::unique_lock<std::mutex>& lock, int events_fd) {
+  std::array<epoll_event, 32> ready;
+  const int count = ::epoll_wait(events_fd, ready.data(), static_cast<int>(ready.size()), 0);
+  for (int i = 0; i < count; ++i) {
+    const epoll_event& event = ready[static_cast<std::size_t>(i)];
+    if (event.data.u64 != 0) run_watch(lock, event.data.u64, event.events);
   }
 }
 
@@ -114,7 +182,7 @@ void ServiceThread::run_watch(std::unique_lock<std::mutex>& lock, Id id, std::ui
 }
 
 void ServiceThread::wait_until_done(std::unique_lock<std::mutex>& lock, Id id) {
-  if (std::this_thread::get_id() == thread_) return;
+  if (id == 0 || std::this_thread::get_id() == thread_) return;
   callback_done_.wait(lock, [this, id] { return running_ != id; });
 }
 
@@ -122,23 +190,30 @@ void ServiceThread::wait_until_done(std::unique_lock<std::mutex>& lock, Id id) {
 // ----------------------------------------------------------------------------------------------------------------
 
 Status ServiceThread::enter(Id id, const Watched& watched) {
+  const auto file = FileIdentity::of(watched.fd);
+  if (!file) return file.error();
+  if (*file != watched.file) return Error{EBADF, "service thread: another file has the number"};
   epoll_event event{watched.events, {.u64 = id}};
-  if (::epoll_ctl(loop_->events.get(), EPOLL_CTL_ADD, watched.fd, &event) != 0)
-    return Error::last("service thread: watch");
+  if (::epoll_ctl(loop_->events(), EPOLL_CTL_ADD, watched.fd, &event) != 0) return Error::last("service thread: watch");
   return ok();
 }
 
+/// Harmless when another file has the number: that one is not in the set.
+void ServiceThread::take_out(const Watched& watched) {
+  if (has_loop()) ::epoll_ctl(loop_->events(), EPOLL_CTL_DEL, watched.fd, nullptr);
+}
+
 Result<ServiceThread::Id> ServiceThread::watch(int fd, std::uint32_t events, EventCallback callback) {
-  auto watched = std::make_shared<Watched>(Watched{fd, events, std::move(callback)});
+  const auto file = FileIdentity::of(fd);
+  if (!file) return file.error();
+  auto watched = std::make_shared<Watched>(Watched{fd, *file, events, std::move(callback)});
   const std::lock_guard guard(lock_);
-  Status started = start();
-  if (!started) return started.error();
+  if (Status started = start_thread(); !started) return started.error();
+  if (Status started = start_loop(); !started) return started.error();
   const Id id = next_id_++;
-  const auto place = watches_.emplace(id, watched).first;
-  Status entered = enter(id, *watched);
-  if (entered) return id;
-  watches_.erase(place);
-  return entered.error();
+  if (Status entered = enter(id, *watched); !entered) return entered.error();
+  watches_.emplace(id, std::move(watched));
+  return id;
 }
 
 void ServiceThread::unwatch(Id watch) {
@@ -148,7 +223,7 @@ void ServiceThread::unwatch(Id watch) {
   if (found != watches_.end()) {
     gone = std::move(found->second);
     watches_.erase(found);
-    if (gone->pauses == 0) ::epoll_ctl(loop_->events.get(), EPOLL_CTL_DEL, gone->fd, nullptr);
+    if (gone->pauses == 0) take_out(*gone);
   }
   wait_until_done(lock, watch);
 }
@@ -158,7 +233,7 @@ void ServiceThread::pause(Id watch) {
   const auto found = watches_.find(watch);
   if (found == watches_.end()) return;
   // Out of the epoll set altogether: with an empty mask it would still report hang-ups, without end.
-  if (found->second->pauses++ == 0) ::epoll_ctl(loop_->events.get(), EPOLL_CTL_DEL, found->second->fd, nullptr);
+  if (found->second->pauses++ == 0) take_out(*found->second);
   wait_until_done(lock, watch);
 }
 
@@ -167,6 +242,8 @@ Status ServiceThread::resume(Id watch) {
   const auto found = watches_.find(watch);
   if (found == watches_.end() || found->second->pauses == 0) return ok();
   if (--found->second->pauses > 0) return ok();
+  // A set that is made anew has it already.
+  if (!has_loop()) return start_loop();
   return enter(watch, *found->second);
 }
 
@@ -175,14 +252,11 @@ Status ServiceThread::resume(Id watch) {
 
 Result<ServiceThread::Id> ServiceThread::schedule(Nanos when, TimerCallback callback) {
   const std::lock_guard guard(lock_);
-  Status started = start();
-  if (!started) return started.error();
+  if (Status started = start_thread(); !started) return started.error();
   const Id id = next_id_++;
   timers_.emplace(id, Timer{when, std::move(callback)});
   timer_order_.emplace(when, id);
-  // The thread itself looks at its timers before it sleeps.
-  const bool is_away = std::this_thread::get_id() != thread_;
-  if (is_away && timer_order_.begin()->second == id) ::eventfd_write(loop_->bell.get(), 1);
+  if (timer_order_.begin()->second == id) wake_thread();
   return id;
 }
 
@@ -205,17 +279,20 @@ void ServiceThread::after_fork_in_parent() { lock_.unlock(); }
 void ServiceThread::after_fork_in_child() {
   if (loop_) {
     // The thread that is not here shares ownership of the loop, so the descriptors are closed by hand.
-    loop_->events.reset();
-    loop_->bell.reset();
+    loop_->close();
     loop_.reset();
-    // Callbacks own endpoints; destroying those is no work for a fork handler.
-    left_to_parent_.push_back({std::exchange(watches_, {}), std::exchange(timers_, {})});
-    timer_order_.clear();
   }
+  // Callbacks own endpoints; destroying those is no work for a fork handler.
+  if (!watches_.empty() || !timers_.empty())
+    left_to_parent_.push_back({std::exchange(watches_, {}), std::exchange(timers_, {})});
+  timer_order_.clear();
   running_ = 0;
   thread_ = {};
-  // Threads that are not here may have been waiting on it.
+  next_start_ = Nanos::zero();
+  is_asleep_ = false;
+  // Threads that are not here may have been waiting on them.
   new (&callback_done_) std::condition_variable;
+  new (&woken_) std::condition_variable;
   lock_.unlock();
 }
 

@@ -16,7 +16,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/result.h"
-#include "core/base/unique_fd.h"
+#include "core/runtime/service_loop.h"
 
 namespace ringsock::runtime {
 
@@ -25,6 +25,12 @@ namespace ringsock::runtime {
 /// the service thread, without locks of this class; they may call everything here. They must not sleep long: all others
 /// wait. A forked child has no service thread and no watches or timers until it asks for some: what was watched before
 /// the fork is the parent's.
+///
+/// Where no thread can be started (RLIMIT_NPROC, a seccomp filter), watch() and schedule() fail and the callers go on
+/// without; nothing here waits for a thread that is not there. An application may close the descriptors that the thread
+/// sleeps on, and open others with their numbers: each use first proves that they are still ours. Timers go on without
+/// them, and the next watch() makes them anew, on the thread that calls: the service thread itself opens nothing, as an
+/// application that has closed descriptor 0 counts on the next one's number.
 class ServiceThread {
  public:
   using Id = std::uint64_t;  ///< of a watch or a timer; never 0, never used again
@@ -36,17 +42,18 @@ class ServiceThread {
   ServiceThread& operator=(const ServiceThread&) = delete;
 
   /// Calls `callback` with the EPOLL* conditions of `fd`, level-triggered, as long as they hold. The descriptor must
-  /// stay open until unwatch(). Errors: EBADF, EEXIST watched already, EPERM, EMFILE, ENOMEM, ENOSPC, EAGAIN no thread
-  /// could be started.
+  /// stay open until unwatch(). Errors: EBADF, EEXIST watched already, EPERM, EMFILE, ENOMEM, ENOSPC; what
+  /// pthread_create(3) failed with, which is tried again after a second.
   Result<Id> watch(int fd, std::uint32_t events, EventCallback callback);
-  /// No callback of this watch runs or comes after return (unless called from within it). Harmless when it is gone.
+  /// No callback of this watch runs or comes after return (unless called from within it). Harmless when it is gone, and
+  /// for 0, which is no watch.
   void unwatch(Id watch);
-  /// Stops the callbacks of a watch, with the same guarantee as unwatch(), until resume() was called as often. One
-  /// system call each. Harmless when the watch is gone. Errors of resume(): ENOMEM, ENOSPC.
+  /// Stops the callbacks of a watch, with the same guarantee as unwatch(), until resume() was called as often. A
+  /// few system calls each. Harmless when the watch is gone. Errors of resume(): as of watch().
   void pause(Id watch);
   Status resume(Id watch);
 
-  /// Calls `callback` once, at `when` (CLOCK_MONOTONIC) or soon after. Errors: EMFILE, ENOMEM, EAGAIN.
+  /// Calls `callback` once, at `when` (CLOCK_MONOTONIC) or soon after. Errors: those of pthread_create(3).
   Result<Id> schedule(Nanos when, TimerCallback callback);
   /// The callback does not run and does not come after return (unless called from within it).
   /// @return whether it had not run yet.
@@ -60,14 +67,10 @@ class ServiceThread {
  private:
   struct Watched {
     int fd;
+    FileIdentity file;
     std::uint32_t events;
     EventCallback callback;
     unsigned pauses = 0;
-  };
-  /// What the thread sleeps on. The thread ends when it is not loop_ any more.
-  struct Loop {
-    UniqueFd events;  ///< epoll; data: the watch's Id, 0 for the bell
-    UniqueFd bell;    ///< eventfd: an earlier timer has come
   };
   struct Timer {
     Nanos when;
@@ -77,9 +80,16 @@ class ServiceThread {
   using Watches = std::unordered_map<Id, std::shared_ptr<Watched>>;
   using Timers = std::unordered_map<Id, Timer>;
 
-  Status start();
-  /// The thread, which keeps `loop` alive: in a forked child there may be another one.
-  void run(const std::shared_ptr<Loop>& loop);
+  Status start_thread();
+  Status launch();
+  Status start_loop();
+  void lose_loop();
+  void wake_thread();
+  bool has_loop();
+  void run(unsigned generation);
+  /// Until a timer is due or something else has happened.
+  void sleep(std::unique_lock<std::mutex>& lock, unsigned generation);
+  void run_ready_watches(std::unique_lock<std::mutex>& lock, int events_fd);
   void run_due_timers(std::unique_lock<std::mutex>& lock);
   void run_watch(std::unique_lock<std::mutex>& lock, Id id, std::uint32_t events);
   /// Calls `callback` without the lock.
@@ -87,11 +97,18 @@ class ServiceThread {
   void run_unlocked(std::unique_lock<std::mutex>& lock, Id id, Callback callback);
   void wait_until_done(std::unique_lock<std::mutex>& lock, Id id);
   Status enter(Id id, const Watched& watched);
+  void take_out(const Watched& watched);
 
   std::mutex lock_;
   std::condition_variable callback_done_;
-  std::shared_ptr<Loop> loop_;  ///< null until first needed
-  std::thread::id thread_;
+  std::condition_variable woken_;      ///< for a thread without a loop
+  std::shared_ptr<ServiceLoop> loop_;  ///< null until first needed, and when its descriptors were lost
+  std::thread::id thread_;             ///< no id: none
+  unsigned generation_ = 0;            ///< of the thread that is in charge
+  bool is_asleep_ = false;             ///< that thread, on the loop's descriptors
+  Status start_failure_ = ok();        ///< of the last attempt
+  Nanos next_start_ = Nanos::zero();   ///< not before
+  bool told_of_failure_ = false;
   Watches watches_;
   Timers timers_;
   std::vector<std::pair<Watches, Timers>> left_to_parent_;  ///< in a forked child: never called, never destroyed

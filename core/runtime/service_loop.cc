@@ -1,0 +1,78 @@
+#include "core/runtime/service_loop.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+namespace ringsock::runtime {
+
+namespace {
+
+epoll_event event_of_bell() { return {EPOLLIN, {.u64 = 0}}; }
+
+}  // namespace
+
+Result<FileIdentity> FileIdentity::of(int fd) {
+  struct stat about {};
+  if (::fstat(fd, &about) != 0) return Error::last("fstat");
+  return FileIdentity{about.st_dev, about.st_ino};
+}
+
+Result<std::shared_ptr<ServiceLoop>> ServiceLoop::make() {
+  std::shared_ptr<ServiceLoop> loop(new ServiceLoop);
+  std::array<int, 2> ends{-1, -1};
+  if (::pipe2(ends.data(), O_NONBLOCK | O_CLOEXEC) != 0) return Error::last("service thread: pipe2");
+  loop->bell_ = out_of_the_way(UniqueFd(ends[0]));
+  loop->ringer_ = out_of_the_way(UniqueFd(ends[1]));
+  const auto pipe = FileIdentity::of(loop->bell_.get());
+  if (!pipe) return pipe.error();
+  loop->pipe_ = *pipe;
+  loop->events_ = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
+  epoll_event event = event_of_bell();
+  if (!loop->events_ || ::epoll_ctl(loop->events(), EPOLL_CTL_ADD, loop->bell(), &event) != 0)
+    return Error::last("service thread: epoll");
+  return loop;
+}
+
+bool ServiceLoop::is_of_bell(const UniqueFd& end) const {
+  const auto found = FileIdentity::of(end.get());
+  return found && *found == pipe_;
+}
+
+bool ServiceLoop::is_ours() const {
+  const int saved_errno = errno;
+  // The bell proves the set: no other epoll set has it, and what is not there cannot be changed.
+  epoll_event event = event_of_bell();
+  const bool ours = is_of_bell(bell_) && ::epoll_ctl(events(), EPOLL_CTL_MOD, bell(), &event) == 0;
+  errno = saved_errno;
+  return ours;
+}
+
+bool ServiceLoop::ring() const {
+  const int saved_errno = errno;
+  // A full pipe rings already.
+  const bool ours = is_of_bell(ringer_) && (::write(ringer_.get(), "r", 1) == 1 || errno == EAGAIN);
+  errno = saved_errno;
+  return ours;
+}
+
+void ServiceLoop::silence() const {
+  std::array<char, 64> rung;
+  while (::read(bell(), rung.data(), rung.size()) == static_cast<ssize_t>(rung.size())) {
+  }
+}
+
+void ServiceLoop::close() {
+  // Without the bell nothing proves that the set is ours.
+  if (!is_ours()) static_cast<void>(events_.release());
+  events_.reset();
+  for (UniqueFd* const end : {&bell_, &ringer_}) {
+    if (!is_of_bell(*end)) static_cast<void>(end->release());
+    end->reset();
+  }
+}
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,192 @@
+// Processes that get no thread, or that close every descriptor they do not know: they listen, accept, connect, exchange
+// bytes and end as they do without the library.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "tests/preload/preloaded.h"
+#include "tests/support/poor_process.h"
+
+namespace ringsock::preloaded {
+namespace {
+
+/// What a process does to itself before it uses sockets.
+struct Poverty {
+  const char* name;
+  std::function<bool()> begin;
+};
+void PrintTo(const Poverty& poverty, std::ostream* out) { *out << poverty.name; }
+
+class PoorProcess : public ::testing::TestWithParam<Poverty> {
+ protected:
+  void SetUp() override {
+    if (GetParam().name == std::string("NoUserLimit") && ::geteuid() != 0)
+      GTEST_SKIP() << "another user's limit needs root";
+  }
+  static void become_poor() { expect(GetParam().begin(), "poverty"); }
+};
+INSTANTIATE_TEST_SUITE_P(Without, PoorProcess,
+                         ::testing::Values(Poverty{"ThreadsByAFilter", [] { return testing::deny_threads(); }},
+                                           Poverty{"NoUserLimit", [] { return testing::become_lonely_user(); }}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+/// A process that hangs is killed, and fails.
+void limit_life() { ::alarm(20); }
+
+void keep_alive(int fd) {
+  const int one = 1;
+  expect(::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one) == 0, "SO_KEEPALIVE");
+  expect(::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof one) == 0, "TCP_KEEPIDLE");
+}
+
+/// Ten clients, one after the other, and then a second listener, which is closed unused.
+void serve_ten(int listener) {
+  for (int i = 0; i < 10; ++i) {
+    const int client = ::accept(listener, nullptr, nullptr);
+    expect(client >= 0, "accept");
+    keep_alive(client);
+    echo(client);
+    ::close(client);
+  }
+  ::close(listen_anywhere().fd);
+  ::close(listener);
+}
+
+void be_ten_clients(std::uint16_t port) {
+  for (unsigned i = 0; i < 10; ++i) {
+    const int fd = connect_to(port);
+    keep_alive(fd);
+    const std::string text = pattern(20'000, i);
+    send_all(fd, text);
+    ::shutdown(fd, SHUT_WR);
+    expect(receive_all(fd) == text, "the echo");
+    ::close(fd);
+  }
+}
+
+/// Tells a port to another process.
+class PortPipe {
+ public:
+  PortPipe() { expect(::pipe(ends_) == 0, "pipe"); }
+  PortPipe(const PortPipe&) = delete;
+  PortPipe& operator=(const PortPipe&) = delete;
+  ~PortPipe() {
+    ::close(ends_[0]);
+    if (ends_[1] >= 0) ::close(ends_[1]);
+  }
+  void keep_as_standard_input() { ends_[1] = ::dup2(ends_[1], 0); }
+  void tell(std::uint16_t port) { expect(::write(ends_[1], &port, sizeof port) == sizeof port, "tell"); }
+  std::uint16_t hear() {
+    ::close(std::exchange(ends_[1], -1));  // so that the end of a teller is heard, too
+    std::uint16_t port = 0;
+    expect(::read(ends_[0], &port, sizeof port) == sizeof port, "hear");
+    return port;
+  }
+
+ private:
+  int ends_[2];
+};
+
+TEST_P(PoorProcess, Serves) {
+  PortPipe ports;
+  const pid_t server = spawn([&] {
+    limit_life();
+    become_poor();
+    const Listener listener = listen_anywhere();
+    ports.tell(listener.port);
+    serve_ten(listener.fd);
+  });
+  const std::uint16_t port = ports.hear();
+  const pid_t client = spawn([&] {
+    limit_life();
+    be_ten_clients(port);
+  });
+  EXPECT_EQ(wait_for(client), 0);
+  EXPECT_EQ(wait_for(server), 0);
+}
+
+TEST_P(PoorProcess, IsAClient) {
+  const Listener listener = listen_anywhere();
+  const pid_t server = spawn([&] {
+    limit_life();
+    serve_ten(listener.fd);
+  });
+  const pid_t client = spawn([&] {
+    limit_life();
+    become_poor();
+    be_ten_clients(listener.port);
+  });
+  EXPECT_EQ(wait_for(client), 0);
+  EXPECT_EQ(wait_for(server), 0);
+  ::close(listener.fd);
+}
+
+/// Ways to close all that a program does not know.
+using Closes = void (*)(unsigned first);
+const Closes kClosers[] = {
+    [](unsigned first) { ::closefrom(static_cast<int>(first)); },
+    [](unsigned first) { ::close_range(first, ~0U, 0); },
+    [](unsigned first) {
+      for (unsigned fd = first; fd < 4096; ++fd) ::close(static_cast<int>(fd));
+    },
+    [](unsigned first) {
+      for (unsigned fd = 4096; fd-- > first;) ::close(static_cast<int>(fd));
+    },
+    testing::close_behind_all_backs,
+};
+
+/// As a daemon does that begins anew: it has listened before.
+TEST(ProcessThatClosesAll, ServesAnew) {
+  for (const Closes closes : kClosers) {
+    PortPipe ports;
+    const pid_t server = spawn([&] {
+      limit_life();
+      const Listener before = listen_anywhere();
+      const int self = connect_to(before.port);
+      expect(self >= 0 && ::accept(before.fd, nullptr, nullptr) >= 0, "the first life");
+      ports.keep_as_standard_input();
+      closes(3);
+      const Listener listener = listen_anywhere();
+      ports.tell(listener.port);
+      serve_ten(listener.fd);
+    });
+    const std::uint16_t port = ports.hear();
+    const pid_t client = spawn([&] {
+      limit_life();
+      be_ten_clients(port);
+    });
+    EXPECT_EQ(wait_for(client), 0);
+    EXPECT_EQ(wait_for(server), 0);
+  }
+}
+
+TEST(ProcessThatClosesAll, ConnectsAnew) {
+  for (const Closes closes : kClosers) {
+    const Listener listener = listen_anywhere();
+    const pid_t server = spawn([&] {
+      limit_life();
+      ::close(::accept(listener.fd, nullptr, nullptr));
+      serve_ten(listener.fd);
+    });
+    const pid_t client = spawn([&] {
+      limit_life();
+      expect(connect_to(listener.port) >= 0, "the first life");
+      closes(3);
+      be_ten_clients(listener.port);
+    });
+    EXPECT_EQ(wait_for(client), 0);
+    EXPECT_EQ(wait_for(server), 0);
+    ::close(listener.fd);
+  }
+}
+
+}  // namespace
+}  // namespace ringsock::preloaded
