@@ -1,6 +1,7 @@
 #include "preload/fork_mode.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,20 +16,47 @@ namespace ringsock::preload {
 
 namespace {
 
-/// Null: none can be had. Never closed.
-sem_t* semaphore() {
-  static sem_t* const opened = [] {
-    sem_t* const made = ::sem_open("/rsocket_fork", O_CREAT, S_IRWXU | S_IRWXG, 1U);
-    if (made != SEM_FAILED) return made;
-    log_info("fork mode: semaphore /rsocket_fork: %s: without", std::strerror(errno));
-    return static_cast<sem_t*>(nullptr);
-  }();
-  return opened;
+/// Descendants inherit it. Never closed by us.
+struct Locks {
+  int fd = -1;
+  ino_t inode = 0;
+  dev_t device = 0;
+};
+
+Locks make_locks() {
+  UniqueFd memory = out_of_the_way(UniqueFd(::memfd_create("ringsock-fork-mode", MFD_CLOEXEC)));
+  struct stat about {};
+  if (!memory || ::fstat(memory.get(), &about) != 0) {
+    log_info("fork mode: without turns: %s", std::strerror(errno));
+    return {};
+  }
+  return {memory.release(), about.st_ino, about.st_dev};
 }
 
-int value_of(sem_t* semaphore) {
-  int value = 0;
-  return ::sem_getvalue(semaphore, &value) == 0 ? value : 0;
+const Locks& locks() {
+  static const Locks made = make_locks();
+  return made;
+}
+
+/// Whether the number means what it did: the application may have closed it, and opened something else.
+bool is_ours(const Locks& locks) {
+  struct stat about {};
+  return ::fstat(locks.fd, &about) == 0 && about.st_ino == locks.inode && about.st_dev == locks.device;
+}
+
+/// False: another process has it.
+bool set_lock(const Locks& locks, short type, std::uint16_t port) {
+  struct flock one {};
+  one.l_type = type;
+  one.l_whence = SEEK_SET;
+  one.l_start = port;
+  one.l_len = 1;
+  return ::fcntl(locks.fd, F_SETLK, &one) == 0 || (errno != EAGAIN && errno != EACCES);
+}
+
+/// Before the process forks for the first time.
+[[gnu::constructor]] void make_locks_early() {
+  if (is_fork_mode()) locks();
 }
 
 }  // namespace
@@ -41,27 +69,27 @@ bool is_fork_mode() {
   return wanted;
 }
 
-bool ForkSection::try_enter() {
+bool ForkSection::try_enter(std::uint16_t port) {
   if (inside_) return true;
-  sem_t* const shared = semaphore();
-  if (shared != nullptr && ::sem_trywait(shared) != 0) return false;
-  inside_ = true;
-  has_taken_ = shared != nullptr;
-  // More than 1 would let two in: somebody was slow, and another one had put it right.
-  while (shared != nullptr && value_of(shared) > 0 && ::sem_trywait(shared) == 0) {
+  const int saved_errno = errno;
+  if (is_ours(locks())) {
+    if (!set_lock(locks(), F_WRLCK, port)) {
+      errno = saved_errno;
+      return false;
+    }
+    locked_ = port;
   }
-  return true;
-}
-
-void ForkSection::enter_anyway() {
+  errno = saved_errno;
   inside_ = true;
-  has_taken_ = false;
+  return true;
 }
 
 void ForkSection::leave() {
   if (!std::exchange(inside_, false)) return;
-  sem_t* const shared = semaphore();
-  if (shared != nullptr && (has_taken_ || value_of(shared) == 0)) ::sem_post(shared);
+  const int saved_errno = errno;
+  const auto port = std::exchange(locked_, std::nullopt);
+  if (port && is_ours(locks())) set_lock(locks(), F_UNLCK, *port);
+  errno = saved_errno;
 }
 
 }  // namespace ringsock::preload

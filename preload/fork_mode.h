@@ -2,10 +2,11 @@
 // a server may accept, fork, and use the connection in the child.
 #pragma once
 
-#include <semaphore.h>
 #include <sys/types.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "core/base/clock.h"
 #include "core/base/socket_address.h"
@@ -18,24 +19,30 @@ namespace ringsock::preload {
 /// not survive fork(2); on both ends.
 bool is_fork_mode();
 
-/// The named semaphore that lets one process of this host at a time wait for its client on a port, as rdma-core's
-/// library does. A process that died inside leaves it at 0: who has waited too long goes on without, and puts it right.
+/// Lets one process at a time wait for its client on a port, among those that one fork(2) after the other made from the
+/// process in which the library was loaded, whatever users they have become. It is a record lock (fcntl(2)) on a byte
+/// per port of memory that has no name: a stranger cannot take, truncate or find it, and the kernel unlocks it when the
+/// holder dies. It only keeps processes in turn. The port itself is what two of them cannot have: unrelated processes,
+/// and sockets of one process, wait for that (EADDRINUSE).
 class ForkSection {
  public:
   ForkSection() = default;
   ForkSection(const ForkSection&) = delete;
   ForkSection& operator=(const ForkSection&) = delete;
   ~ForkSection() { leave(); }
-  /// True once inside, and at once where there is no semaphore.
-  bool try_enter();
-  void enter_anyway();
+  /// True once inside, and at once where there is no lock to be had.
+  bool try_enter(std::uint16_t port);
+  void enter_anyway() { inside_ = true; }
   void leave();
   /// A forked child is not inside.
-  void forget() { inside_ = false; }
+  void forget() {
+    inside_ = false;
+    locked_.reset();
+  }
 
  private:
   bool inside_ = false;
-  bool has_taken_ = false;
+  std::optional<std::uint16_t> locked_;
 };
 
 /// How far a connection has come. Under its socket's lock.

@@ -190,9 +190,9 @@ Status DualSocket::connect_ring() {
 Status DualSocket::take_turn() {
   const Nanos now = monotonic_now();
   next_look_.store(now + kRetryInterval, std::memory_order_relaxed);
-  if (!migration_->section.try_enter()) {
+  if (!migration_->section.try_enter(migration_->where.port())) {
     if (now < migration_->until) return kPending;
-    log_info("fork mode: semaphore /rsocket_fork has been taken for too long: without");
+    log_info("fork mode: another process has had its turn for too long: without");
     migration_->section.enter_anyway();
   }
   if (Status listening = listen_for_client(); !listening) {
