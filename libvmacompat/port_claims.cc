@@ -1,55 +1,171 @@
 #include "libvmacompat/port_claims.h"
 
+#include <poll.h>
 #include <pthread.h>
+#include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/time.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <new>
+#include <optional>
+#include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 
+#include "core/base/log.h"
+#include "core/base/refusals.h"
+#include "core/runtime/fd_table.h"
+#include "libvmacompat/foreign_socket.h"
 #include "libvmacompat/udp_socket.h"
 
 namespace ringsock::vma {
 
 namespace {
 
-constexpr timeval kLongestAnswer{0, 200'000};
-/// The one who has the name may go at that moment.
-constexpr int kAttempts = 3;
+/// How long a process may take that has to leave its rings, and the kernel for its answers.
+constexpr Nanos kPatience = std::chrono::milliseconds(20);
+/// From one question of visitors to the next: each costs the service thread a look at all UDP sockets of the host.
+constexpr Nanos kVisitInterval = std::chrono::milliseconds(5);
+/// More visitors wait for the next look.
+constexpr std::size_t kMostVisitors = 64;
+/// More claims of one user are not visited.
+constexpr std::size_t kMostClaimsOfUser = 16;
+/// More users are not looked for.
+constexpr std::size_t kMostUsers = 64;
 
-struct PortName {
-  explicit PortName(std::uint16_t port) {
-    const std::string text = "ringsock-udp-port-" + std::to_string(port);
+std::string prefix_of(std::uint16_t port) { return "ringsock-udp-port-" + std::to_string(port) + "-"; }
+
+struct AbstractName {
+  explicit AbstractName(std::string_view text) {
+    const std::size_t size = std::min(text.size(), sizeof address.sun_path - 1);
     address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path + 1, text.data(), text.size());  // abstract: begins with a zero
-    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+    std::memcpy(address.sun_path + 1, text.data(), size);  // begins with a zero
+    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
   }
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
   sockaddr_un address{};
   socklen_t length;
 };
 
-UniqueFd listen_as(const PortName& name) {
-  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+UniqueFd unix_socket() {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket) refuse_descriptors(socket.get());
+  return socket;
+}
+
+UniqueFd listen_for_visitors(std::uint16_t port) {
+  std::array<unsigned, 4> random{};
+  if (::getrandom(random.data(), sizeof random, GRND_NONBLOCK) != sizeof random) return {};
+  std::array<char, 40> suffix{};
+  std::snprintf(suffix.data(), suffix.size(), "%08x%08x%08x%08x", random[0], random[1], random[2], random[3]);
+  const AbstractName name(prefix_of(port) + suffix.data());
+  UniqueFd listener = out_of_the_way(unix_socket());
   if (!listener || ::bind(listener.get(), name.get(), name.length) != 0 || ::listen(listener.get(), SOMAXCONN) != 0)
     return {};
   return listener;
 }
 
-/// False: nobody has it any more.
-bool ask_to_leave(const PortName& name) {
-  const UniqueFd visitor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ::setsockopt(visitor.get(), SOL_SOCKET, SO_RCVTIMEO, &kLongestAnswer, sizeof kLongestAnswer);
-  ::setsockopt(visitor.get(), SOL_SOCKET, SO_SNDTIMEO, &kLongestAnswer, sizeof kLongestAnswer);
-  if (::connect(visitor.get(), name.get(), name.length) != 0) return errno != ECONNREFUSED;
-  char nothing = 0;
-  static_cast<void>(::recv(visitor.get(), &nothing, sizeof nothing, 0));  // its end is what is waited for
-  return true;
+/// The inodes of this process's sockets. Asked for only when a port has several.
+std::set<ino_t> own_inodes() {
+  std::set<ino_t> out;
+  runtime::fd_table().for_each([&](int fd, const runtime::Endpoint&) {
+    struct stat about {};
+    if (::fstat(fd, &about) == 0) out.insert(about.st_ino);
+  });
+  return out;
+}
+
+/// The sockets of a port that other processes have, and where.
+struct OtherHolders {
+  std::vector<PortPlace> places;
+  std::set<uid_t> users;
+};
+
+Result<OtherHolders> ask_for_others(SocketDiagnosis& kernel, std::uint16_t port, Nanos limit) {
+  std::vector<PortHolder> all;
+  constexpr std::size_t kEnough = 4096;
+  const Status asked = kernel.holders(port, limit, [&](const PortHolder& holder) {
+    all.push_back(holder);
+    return all.size() < kEnough;
+  });
+  if (!asked) return asked.error();
+  OtherHolders others;
+  if (all.size() <= 1) {  // it was asked for one that is ours
+    return others;
+  }
+  const std::set<ino_t> own = own_inodes();
+  for (const PortHolder& holder : all) {
+    if (own.contains(holder.inode)) continue;
+    others.places.push_back(holder.place);
+    if (others.users.size() < kMostUsers) others.users.insert(holder.uid);
+  }
+  return others;
+}
+
+bool is_concerned(const PortPlace& place, const OtherHolders& others) {
+  return std::any_of(others.places.begin(), others.places.end(),
+                     [&](const PortPlace& other) { return compete(place, other); });
+}
+
+std::optional<uid_t> user_of_peer(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return std::nullopt;
+  return peer.uid;
+}
+
+/// Names of those whose rings may take the port. A name of somebody without a socket of the port is no claim.
+std::vector<std::string> claims_of(const std::set<uid_t>& users, SocketDiagnosis& kernel, std::uint16_t port,
+                                   Nanos limit) {
+  const std::string prefix = prefix_of(port);
+  std::map<uid_t, std::size_t> found;
+  std::vector<std::string> names;
+  const Status asked = kernel.names(limit, [&](const NameHolder& holder) {
+    if (holder.name.compare(0, prefix.size(), prefix) != 0) return true;
+    if (!users.contains(holder.uid)) {
+      count_refusal(Refusal::port_claim);
+    } else if (++found[holder.uid] <= kMostClaimsOfUser) {
+      names.push_back(holder.name);
+    }
+    return true;
+  });
+  if (!asked) log_info("UDP port %u: others cannot be told: %s", port, asked.error().where);
+  return names;
+}
+
+UniqueFd visit(const std::string& claim, const std::set<uid_t>& users) {
+  const AbstractName name(claim);
+  UniqueFd visitor = unix_socket();
+  if (!visitor || ::connect(visitor.get(), name.get(), name.length) != 0) return {};
+  const auto user = user_of_peer(visitor.get());
+  if (user && users.contains(*user)) return visitor;
+  count_refusal(Refusal::port_claim);
+  close_foreign_socket(std::move(visitor));
+  return {};
+}
+
+/// Until each has left, which ends its connection, or patience is over.
+void tell_to_leave(const std::vector<std::string>& claims, const std::set<uid_t>& users, Nanos limit) {
+  std::vector<UniqueFd> visitors;
+  for (const std::string& claim : claims) {
+    if (UniqueFd visitor = visit(claim, users)) visitors.push_back(std::move(visitor));
+  }
+  for (UniqueFd& visitor : visitors) {
+    pollfd answer{visitor.get(), POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(limit - monotonic_now()).count();
+    ::poll(&answer, 1, static_cast<int>(std::max<long>(left, 0)));
+    close_foreign_socket(std::move(visitor));
+  }
 }
 
 [[gnu::constructor]] void watch_forks() {
@@ -65,30 +181,58 @@ PortClaims& port_claims() {
   return *instance;
 }
 
-bool PortClaims::enter(std::uint16_t port, UdpSocket& socket) {
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    if (try_to_enter(port, socket)) return true;
-    if (ask_to_leave(PortName(port))) return false;
+bool PortClaims::enter(const PortPlace& place, UdpSocket& socket) {
+  const std::uint16_t port = place.local.port();
+  const Nanos limit = monotonic_now() + kPatience;
+  auto kernel = SocketDiagnosis::open();
+  if (!kernel) return false;
+  // Visitors can come before the kernel is asked: of two processes at least one sees the other's socket.
+  Claim claim;
+  if (!has_claim(place, socket)) claim.listener = listen_for_visitors(port);
+  const auto others = ask_for_others(*kernel, port, limit);
+  if (others && !is_concerned(place, *others)) {
+    claim.kernel = std::make_shared<SocketDiagnosis>(*std::move(kernel));
+    return make_claim(place, socket, std::move(claim));
+  }
+  close_foreign_listener(std::move(claim.listener));
+  leave_later(port, socket);
+  if (others) {
+    tell_to_leave(claims_of(others->users, *kernel, port, limit), others->users, limit);
+  } else {
+    log_info("UDP port %u: received by the kernel: %s", port, others.error().where);
   }
   return false;
 }
 
-bool PortClaims::try_to_enter(std::uint16_t port, UdpSocket& socket) {
+/// Adds the socket to a claim that is there.
+bool PortClaims::has_claim(const PortPlace& place, UdpSocket& socket) {
   const std::lock_guard guard(lock_);
-  const auto known = claims_.find(port);
-  if (known != claims_.end()) {
-    auto& sockets = known->second.sockets;
-    if (std::find(sockets.begin(), sockets.end(), &socket) == sockets.end()) sockets.push_back(&socket);
+  const auto known = claims_.find(place.local.port());
+  if (known == claims_.end()) return false;
+  auto& entries = known->second.entries;
+  const auto same =
+      std::find_if(entries.begin(), entries.end(), [&](const Entry& one) { return one.socket == &socket; });
+  if (same == entries.end()) {
+    entries.push_back({&socket, place});
+  } else {
+    same->place = place;
+  }
+  return true;
+}
+
+bool PortClaims::make_claim(const PortPlace& place, UdpSocket& socket, Claim claim) {
+  if (has_claim(place, socket)) {  // another thread's was faster
+    close_foreign_listener(std::move(claim.listener));
     return true;
   }
-  Claim claim;
-  claim.listener = listen_as(PortName(port));
   if (!claim.listener) return false;
+  const std::uint16_t port = place.local.port();
+  const std::lock_guard guard(lock_);
   auto watch = runtime::service_thread().watch(claim.listener.get(), EPOLLIN,
                                                [this, port](std::uint32_t) { visitors_came(port); });
   if (!watch) return false;
   claim.watch = *watch;
-  claim.sockets.push_back(&socket);
+  claim.entries.push_back({&socket, place});
   claims_.emplace(port, std::move(claim));
   return true;
 }
@@ -99,36 +243,96 @@ void PortClaims::leave(std::uint16_t port, UdpSocket& socket) {
     const std::lock_guard guard(lock_);
     const auto claim = claims_.find(port);
     if (claim == claims_.end()) return;
-    std::erase(claim->second.sockets, &socket);
-    if (!claim->second.sockets.empty()) return;
+    std::erase_if(claim->second.entries, [&](const Entry& one) { return one.socket == &socket; });
+    if (!claim->second.entries.empty()) return;
     ended = std::move(claim->second);
     claims_.erase(claim);
   }
+  end(std::move(ended));
+}
+
+/// With the socket's lock held, for which visitors_came() may be waiting.
+void PortClaims::leave_later(std::uint16_t port, UdpSocket& socket) {
+  remove_entry(port, socket);
+  // Without a thread there is no claim.
+  static_cast<void>(runtime::service_thread().schedule(Nanos::zero(), [this, port] { drop_if_unused(port); }));
+}
+
+void PortClaims::end(Claim ended) {
   runtime::service_thread().unwatch(ended.watch);
+  close_foreign_listener(std::move(ended.listener));
+}
+
+/// Forgets a claim that nobody has any more. On the service thread.
+void PortClaims::drop_if_unused(std::uint16_t port) {
+  Claim ended;
+  {
+    const std::lock_guard guard(lock_);
+    const auto claim = claims_.find(port);
+    if (claim == claims_.end() || !claim->second.entries.empty()) return;
+    ended = std::move(claim->second);
+    claims_.erase(claim);
+  }
+  end(std::move(ended));
 }
 
 void PortClaims::visitors_came(std::uint16_t port) {
   std::vector<UniqueFd> visitors;
-  std::vector<runtime::Ref> sockets;
+  std::vector<std::pair<runtime::Ref, PortPlace>> ours;
+  std::shared_ptr<SocketDiagnosis> kernel;
   {
     const std::lock_guard guard(lock_);
     const auto claim = claims_.find(port);
     if (claim == claims_.end()) return;
-    for (;;) {
+    while (visitors.size() < kMostVisitors) {
       UniqueFd visitor(::accept4(claim->second.listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!visitor) break;
       visitors.push_back(std::move(visitor));
     }
-    for (UdpSocket* const socket : claim->second.sockets) {
-      if (socket->try_add_ref()) sockets.emplace_back(socket);
+    for (const Entry& entry : claim->second.entries) {
+      if (entry.socket->try_add_ref()) ours.emplace_back(runtime::Ref(entry.socket), entry.place);
     }
+    kernel = claim->second.kernel;
   }
-  for (const runtime::Ref& socket : sockets) static_cast<UdpSocket&>(*socket).leave_port_to_kernel();
+  const auto others = ask_for_others(*kernel, port, monotonic_now() + kPatience);
+  bool any_left = false;
+  for (const auto& [socket, place] : ours) {
+    // So many sockets of the port that the kernel does not come to an end are not all ours.
+    if (others && !is_concerned(place, *others)) continue;
+    static_cast<UdpSocket&>(*socket).leave_port_to_kernel();
+    remove_entry(port, static_cast<UdpSocket&>(*socket));
+    any_left = true;
+  }
+  if (!any_left) ignore_visitors(port, visitors.size());
+  for (UniqueFd& visitor : visitors) close_foreign_socket(std::move(visitor));
+  drop_if_unused(port);
+}
+
+/// They have no part in the port. The next ones wait a while.
+void PortClaims::ignore_visitors(std::uint16_t port, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) count_refusal(Refusal::port_claim);
+  const std::lock_guard guard(lock_);
+  const auto claim = claims_.find(port);
+  if (claim == claims_.end()) return;
+  const auto watch = claim->second.watch;
+  runtime::service_thread().pause(watch);
+  const auto go_on = [watch] {
+    if (Status resumed = runtime::service_thread().resume(watch); !resumed)
+      log_warn("a UDP port is not shared any more: %s", resumed.error().where);
+  };
+  if (!runtime::service_thread().schedule(monotonic_now() + kVisitInterval, go_on)) go_on();
+}
+
+void PortClaims::remove_entry(std::uint16_t port, UdpSocket& socket) {
+  const std::lock_guard guard(lock_);
+  const auto claim = claims_.find(port);
+  if (claim != claims_.end())
+    std::erase_if(claim->second.entries, [&](const Entry& one) { return one.socket == &socket; });
 }
 
 void PortClaims::after_fork_in_child() {
-  for (auto& [port, claim] : claims_) claim.listener.reset();
-  new (&claims_) Claims;  // the watches are the parent's
+  for (auto& [port, claim] : claims_) claim.listener.reset();  // the parent's, and what waits in it, too
+  new (&claims_) Claims;                                       // the watches are the parent's
   lock_.unlock();
 }
 

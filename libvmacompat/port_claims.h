@@ -2,22 +2,29 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/service_thread.h"
+#include "libvmacompat/port_holders.h"
 
 namespace ringsock::vma {
 
 class UdpSocket;
 
 /// With SO_REUSEADDR several sockets have one UDP port, and what comes is the last one's. Among the sockets of one
-/// process rings know which that is, among processes only the kernel does. So a process whose rings take what comes to
-/// such a port listens on an AF_UNIX socket with the port's name (the abstract names of a network namespace are its
-/// own); one that wants to do so as well connects there, and both leave the port to the kernel: the connection is
-/// closed when that is done. Who else uses the name, which everybody may, makes sockets slower and nothing else.
+/// process rings know which that is, among processes only the kernel does. Whether another process has a part in a port
+/// is what sock_diag(7) says, and nobody else: rings take what comes to a port only while all of its sockets are this
+/// process's.
+///
+/// A process whose rings take a port listens on an AF_UNIX socket: who comes later with a socket of that port connects
+/// there, so that the kernel is asked again. The names are in the abstract space, which is a network namespace's, and
+/// end with a random number, so nobody can take one before. A visitor is never believed: one that comes without a
+/// socket of the port changes nothing, and is counted (Refusal::port_claim).
 ///
 /// Threads: any.
 class PortClaims {
@@ -26,10 +33,11 @@ class PortClaims {
   PortClaims(const PortClaims&) = delete;
   PortClaims& operator=(const PortClaims&) = delete;
 
-  /// True: rings may take what comes to `port` for `socket`; when another process wants to, too, its
-  /// leave_port_to_kernel() is called, by the service thread. False: the port is the kernel's. Takes some 0.2 s at
-  /// most, when that process does not answer; else much less.
-  bool enter(std::uint16_t port, UdpSocket& socket);
+  /// For a socket that is bound at `place`. True: rings may take what comes there; once another process has a part in
+  /// it, leave_port_to_kernel() is called, by the service thread. False: it is the kernel's; the processes whose rings
+  /// took it have left it, or did not answer for 20 ms. Only processes of users that have a socket of the port are
+  /// waited for.
+  bool enter(const PortPlace& place, UdpSocket& socket);
   /// Harmless when it has not entered. Not with locks that leave_port_to_kernel() takes.
   void leave(std::uint16_t port, UdpSocket& socket);
 
@@ -39,14 +47,26 @@ class PortClaims {
   void after_fork_in_child();
 
  private:
+  struct Entry {
+    UdpSocket* socket;
+    PortPlace place;
+  };
   struct Claim {
     UniqueFd listener;
+    /// Of the namespace of whoever entered first. The service thread's.
+    std::shared_ptr<SocketDiagnosis> kernel;
     runtime::ServiceThread::Id watch = 0;
-    std::vector<UdpSocket*> sockets;
+    std::vector<Entry> entries;
   };
   using Claims = std::unordered_map<std::uint16_t, Claim>;
-  bool try_to_enter(std::uint16_t port, UdpSocket& socket);
+  bool has_claim(const PortPlace& place, UdpSocket& socket);
+  bool make_claim(const PortPlace& place, UdpSocket& socket, Claim claim);
+  void leave_later(std::uint16_t port, UdpSocket& socket);
+  void remove_entry(std::uint16_t port, UdpSocket& socket);
+  void drop_if_unused(std::uint16_t port);
   void visitors_came(std::uint16_t port);
+  void ignore_visitors(std::uint16_t port, std::size_t count);
+  void end(Claim ended);
 
   Mutex lock_;
   Claims claims_;

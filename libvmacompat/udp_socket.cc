@@ -222,7 +222,8 @@ void UdpSocket::attach_all() {
 bool UdpSocket::is_port_ours() {
   if (shares_port() || is_port_elsewhere_.load(std::memory_order_relaxed)) return false;
   if (option_of(fd(), SOL_SOCKET, SO_REUSEADDR, 0) == 0) return true;
-  if (port_claims().enter(local_.port(), *this)) {
+  const PortPlace place{local_, domain_ == AF_INET6 && is_v6_only(fd()), bound_interface_};
+  if (port_claims().enter(place, *this)) {
     claimed_port_ = local_.port();
     return true;
   }
