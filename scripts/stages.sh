@@ -1,7 +1,7 @@
 # The stages of ./check. Each is a function stage_NAME that adds to passed, failed and skipped, and returns 0 (passed),
 # 77 (skipped, with skip_reason set) or anything else (failed). Sourced by check, after lib.sh.
 
-all_stages=(gcc headers exports cost tools programs vma vm asan tsan fuzz dist format tidy)
+all_stages=(gcc headers exports cost tools programs attacks vma vm asan tsan fuzz dist format tidy)
 declare -A stage_help=(
   [gcc]="g++, warnings are errors; all tests; install"
   [headers]="every header compiles alone, the installed ones as C too"
@@ -9,6 +9,7 @@ declare -A stage_help=(
   [cost]="callgrind counts the instructions of a call over libvma, and of one that passes through librspreload"
   [tools]="Debian's rstream, riostream, rcopy over librsocket, with each other and with ours"
   [programs]="Debian's redis, nginx, PostgreSQL, ssh ... over librspreload: both ends, one end, none, killed in the middle"
+  [attacks]="three users on one host: descriptors, memory, floods, squatters, lies, names, sandboxes against servers and clients"
   [vma]="Debian's UDP programs over libvma between two hosts: both ends, one end, killed in the middle"
   [vm]="a guest with Soft-RoCE and Soft-iWARP: checked transfers between upstream's rsockets and ours"
   [asan]="clang++, warnings are errors; AddressSanitizer and UBSan; all tests"
@@ -133,6 +134,16 @@ stage_programs() {
   plain_build || return 1
   run_verdicts "programs over librspreload" "$build_root/programs.log" "$root/tests/apps/programs/run_programs.py" run \
     --preload "$build_root/gcc/stage/lib/rsocket/librspreload.so"
+}
+
+stage_attacks() {
+  local dir=$build_root/gcc
+  plain_build && run_logged "build the attacks" "$dir/attacks.log" make -C "$dir" -j"$jobs" attack-tools || return 1
+  local status=0
+  run_verdicts "attacks by other users" "$build_root/attacks.log" "$root/tests/attacks/run_attacks.py" \
+    --stage "$dir/stage" --tools "$dir/tests/attacks" || status=$?
+  grep -E '^(ok|not ok|skip) ' "$build_root/attacks.log" | sed 's/^/    /'
+  return $status
 }
 
 stage_vma() {

@@ -1,0 +1,1 @@
+"""Users, victims, attackers and what is measured of them."""
