@@ -10,7 +10,9 @@
 #include <climits>
 #include <cstdarg>
 
+#include "core/base/at_fork.h"
 #include "core/base/posix_edge.h"
+#include "core/base/rare_calls.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/socket_calls.h"
@@ -62,6 +64,8 @@ Result<int> make_socket(int domain, int type, int protocol) {
   if (kind != SOCK_STREAM) return Error{ESOCKTNOSUPPORT, "rsocket: type"};
   if (protocol != 0 && protocol != IPPROTO_TCP) return Error{EPROTONOSUPPORT, "rsocket: protocol"};
   Process& shared = process();
+  if (!is_known_process()) return Error{ENODEV, "rsocket: a child that was made without fork(3)"};
+  if (!are_rings_permitted()) return Error{ENODEV, "rsocket: a seccomp filter"};
   if (shared.registry.empty()) return Error{ENODEV, "rsocket: no device is allowed"};
   // The descriptor is a kernel TCP socket: it never collides, and bind() reserves the kernel's port with it. The kernel
   // has no sockets with InfiniBand addresses.

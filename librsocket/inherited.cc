@@ -1,11 +1,14 @@
 // A socket before, during and after fork(2): which process may use it.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <mutex>
 #include <new>
 #include <shared_mutex>
+#include <vector>
 
 #include "core/base/log.h"
+#include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
 #include "librsocket/stream_socket.h"
 
@@ -146,6 +149,26 @@ void StreamSocket::process_goes_on() noexcept {
   if (family == nullptr || lost_ || closed_.load(std::memory_order_relaxed) || this->family() != nullptr) return;
   family->holders.fetch_add(1);
   family_.store(family, std::memory_order_release);
+}
+
+void StreamSocket::go_on_as(int kernel_socket) {
+  struct Number {
+    int fd;
+    int flags;
+  };
+  std::vector<Number> numbers;
+  runtime::fd_table().for_each([&](int fd, const Endpoint& endpoint) {
+    if (&endpoint != this) return;
+    const bool closes = owns_descriptor(fd) ? close_on_exec.load() : (::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0;
+    numbers.push_back({fd, closes ? O_CLOEXEC : 0});
+  });
+  give_up_descriptor();  // the link goes on under another number, until it is closed
+  for (const Number& number : numbers) {
+    ::dup3(kernel_socket, number.fd, number.flags);
+    runtime::fd_table().let_go(number.fd);
+  }
+  leave_to_kernel();
+  close();
 }
 
 /// The descriptor is left to whoever closes it.

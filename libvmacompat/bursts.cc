@@ -1,6 +1,5 @@
 #include "libvmacompat/bursts.h"
 
-#include <pthread.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <mutex>
 #include <new>
 
+#include "core/base/at_fork.h"
 #include "core/runtime/service_thread.h"
 #include "libvmacompat/ring.h"
 
@@ -27,7 +27,7 @@ void be_punctual() {
 }
 
 [[gnu::constructor]] void install_fork_handler() {
-  ::pthread_atfork(nullptr, nullptr, [] { bursts().after_fork_in_child(); });
+  at_fork(nullptr, nullptr, [] { bursts().after_fork_in_child(); });
 }
 
 [[gnu::destructor]] void send_at_exit() {

@@ -1,6 +1,5 @@
 #include "libvmacompat/ethernet.h"
 
-#include <pthread.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/at_fork.h"
 #include "core/base/log.h"
 #include "core/net/networks.h"
 #include "libvmacompat/process.h"
@@ -48,7 +48,7 @@ constinit std::vector<std::shared_ptr<Ethernet>>* held = nullptr;  ///< across a
 struct EthernetForkHandlers {
   /// When the library is loaded: after the handlers of what is used under these locks, and before the endpoints', under
   /// whose locks these are taken. The last ones are run first.
-  [[gnu::constructor]] static void install() { ::pthread_atfork(&before, &in_parent, &in_child); }
+  [[gnu::constructor]] static void install() { at_fork(&before, &in_parent, &in_child); }
   static void before() {
     all_lock.lock();
     held = new std::vector<std::shared_ptr<Ethernet>>;

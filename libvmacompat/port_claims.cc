@@ -1,7 +1,6 @@
 #include "libvmacompat/port_claims.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -22,6 +21,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/at_fork.h"
 #include "core/base/log.h"
 #include "core/base/refusals.h"
 #include "core/runtime/fd_table.h"
@@ -170,8 +170,8 @@ void tell_to_leave(const std::vector<std::string>& claims, const std::set<uid_t>
 
 [[gnu::constructor]] void watch_forks() {
   // Before the first socket is there, so that fork(2) takes the sockets' locks first, as everybody does.
-  ::pthread_atfork([] { port_claims().before_fork(); }, [] { port_claims().after_fork_in_parent(); },
-                   [] { port_claims().after_fork_in_child(); });
+  at_fork([] { port_claims().before_fork(); }, [] { port_claims().after_fork_in_parent(); },
+          [] { port_claims().after_fork_in_child(); });
 }
 
 }  // namespace

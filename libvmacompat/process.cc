@@ -1,6 +1,5 @@
 #include "libvmacompat/process.h"
 
-#include <pthread.h>
 #include <sys/auxv.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -18,6 +17,7 @@
 #include <string>
 
 #include "config.h"
+#include "core/base/at_fork.h"
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/config/vma_banner.h"
@@ -133,7 +133,7 @@ void forget_numbers() { numbers.store(nullptr, std::memory_order_relaxed); }
 engine::IdentificationNumbers& Process::identification_numbers() {
   engine::IdentificationNumbers* now = numbers.load(std::memory_order_acquire);
   if (now != nullptr) return *now;
-  static const int watching = ::pthread_atfork(nullptr, nullptr, &forget_numbers);
+  static const bool watching = (at_fork(nullptr, nullptr, &forget_numbers), true);
   static_cast<void>(watching);
   auto* const made = make_numbers();
   if (numbers.compare_exchange_strong(now, made, std::memory_order_acq_rel)) return *made;

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <new>
 
+#include "core/base/at_fork.h"
+#include "core/base/rare_calls.h"
 #include "libvmacompat/process.h"
 #include "libvmacompat/udp_socket.h"
 #include "preload/route.h"
@@ -15,7 +17,7 @@ bool may_use_rings(int domain, int type, int protocol) {
   if (domain != AF_INET && domain != AF_INET6) return false;
   if ((type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_DGRAM) return false;
   if (protocol != 0 && protocol != IPPROTO_UDP) return false;
-  return process().may_use_rings(SOCK_DGRAM);
+  return is_known_process() && are_ethernet_rings_permitted() && process().may_use_rings(SOCK_DGRAM);
 }
 
 /// Where we cannot help it stays what it is.

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/base/at_fork.h"
 #include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
 
@@ -67,7 +67,8 @@ std::shared_ptr<SocketFamily> SocketFamily::create() {
 void SocketFamily::install_fork_handlers() {
   static const bool installed = [] {
     fork_pipe = new ForkPipe;
-    return ::pthread_atfork(make_fork_pipe, forget_fork_pipe, forget_fork_pipe) == 0;
+    at_fork(make_fork_pipe, forget_fork_pipe, forget_fork_pipe);
+    return true;
   }();
   static_cast<void>(installed);
 }

@@ -1,6 +1,6 @@
 #include "libvmacompat/thread_id.h"
+#include "core/base/at_fork.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 namespace ringsock::vma {
@@ -9,7 +9,7 @@ __thread pid_t known_thread_id = 0;
 
 std::uint64_t learn_thread_id() {
   // The forking thread is another one in the child.
-  static const int handler = ::pthread_atfork(nullptr, nullptr, [] { known_thread_id = 0; });
+  static const bool handler = (at_fork(nullptr, nullptr, [] { known_thread_id = 0; }), true);
   static_cast<void>(handler);
   known_thread_id = ::gettid();
   return static_cast<std::uint64_t>(known_thread_id);

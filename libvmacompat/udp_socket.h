@@ -62,6 +62,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void descriptor_closed(int fd) noexcept override;
   void add_fork_locks(runtime::ForkLocks& locks) override;
   void after_fork(ForkSide side) noexcept override;
+  [[nodiscard]] bool is_kernels_too() const noexcept override { return true; }
   void before_exec() noexcept override;
   void passed_on() noexcept override;
   void process_ends() noexcept override;

@@ -1,17 +1,19 @@
 // Calls that announce operations on descriptors which libc's functions never see: io_uring and AIO. The kernel would
 // work on the doorbell beneath a ring, so before the first of them this process's sockets go back to the kernel.
 #include <dlfcn.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
 #include <new>
 #include <vector>
 
+#include "preload/clone_calls.h"
 #include "preload/offload.h"
 #include "preload/route.h"
+#include "preload/seccomp_calls.h"
 
 namespace ringsock::preload {
-namespace {
 
 void leave_to_kernel(const char* why) noexcept {
   const int saved_errno = errno;
@@ -26,6 +28,8 @@ void leave_to_kernel(const char* why) noexcept {
   }
   errno = saved_errno;
 }
+
+namespace {
 
 /// A function of liburing or libaio, which may be loaded where RTLD_NEXT does not look. Null when it is not.
 void* find(const char* name) {
@@ -60,6 +64,16 @@ RS_INTERCEPT long ringsock_syscall(long number, long first, long second, long th
     leave_to_kernel("syscall(SYS_io_uring_setup)");
   if (number == SYS_io_setup) [[unlikely]]
     leave_to_kernel("syscall(SYS_io_setup)");
+  if (makes_process(number)) [[unlikely]]
+    return make_process(number, first, second, third, fourth, fifth, sixth);
+  if (number == SYS_seccomp) [[unlikely]]
+    before_seccomp(static_cast<unsigned>(first), static_cast<unsigned>(second), reinterpret_cast<const void*>(third));
+  if (number == SYS_prctl && first == PR_SET_SECCOMP) [[unlikely]]
+    before_prctl_seccomp(static_cast<unsigned long>(second), reinterpret_cast<const void*>(third));
+  if (number == SYS_membarrier && hides_membarrier(__builtin_return_address(0))) [[unlikely]] {
+    errno = ENOSYS;
+    return -1;
+  }
   return real.syscall(number, first, second, third, fourth, fifth, sixth);
 }
 

@@ -1,5 +1,7 @@
 #include "preload/epoll_nesting.h"
 
+#include "core/base/at_fork.h"
+
 #include <array>
 #include <cerrno>
 #include <cinttypes>
@@ -65,7 +67,7 @@ Status take_over(int inner, int outer, const epoll_event& registration) {
 }  // namespace
 
 void note_epoll_set(int epoll_fd) noexcept {
-  if (epoll_fd < 0) return;
+  if (epoll_fd < 0 || !is_known_process()) return;
   const int saved_errno = errno;
   try {
     const std::lock_guard guard(sets_lock);

@@ -288,4 +288,28 @@ void prepare_exec() {
   for (std::size_t i = 0; i < kept.size(); ++i) replace(kept[i], (*replacements)[i]);
 }
 
+// -- for good
+// ----------------------------------------------------------------------------------------------------------
+
+void hand_over_everything() {
+  std::vector<Ref> connections;
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    auto* const socket = ring_connection(endpoint);
+    if (socket != nullptr && socket->descriptor() == fd && !socket->is_used_elsewhere())
+      connections.push_back(Ref::share(endpoint));
+  });
+  if (connections.empty()) return;
+  std::vector<HandOver> wanted;
+  for (const Ref& one : connections) wanted.push_back({static_cast<rs::StreamSocket&>(*one).descriptor(), true});
+  const auto replacements = hand_over(wanted);
+  if (!replacements) {
+    log_warn("%d connections on a ring cannot become the kernel's: %s", static_cast<int>(connections.size()),
+             replacements.error().where);
+    return;
+  }
+  for (std::size_t i = 0; i < connections.size(); ++i) {
+    static_cast<rs::StreamSocket&>(*connections[i]).go_on_as((*replacements)[i].get());
+  }
+}
+
 }  // namespace ringsock::preload

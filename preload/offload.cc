@@ -6,9 +6,13 @@
 #include <atomic>
 #include <cerrno>
 
+#include "core/base/at_fork.h"
 #include "core/base/log.h"
+#include "core/base/rare_calls.h"
 #include "core/config/config_directory.h"
 #include "core/config/preload_rules.h"
+#include "core/runtime/rcu.h"
+#include "core/runtime/statistics.h"
 #include "librsocket/process.h"
 
 namespace ringsock::preload {
@@ -26,12 +30,30 @@ const config::PreloadRules& rules() {
 
 }  // namespace
 
+namespace {
+
+/// Whether the process as it is can have rings at all.
+bool may_use_rings() {
+  if (!is_known_process()) return false;  // made without fork(3): its parent has the library
+  [[maybe_unused]] static const bool told = (rs::share_ports_with_kernel(), rs::process(), true);
+  if (!are_rings_permitted()) {
+    if (is_permitted(RareCall::getpid)) {  // of which statistics are
+      runtime::process_statistics.count_kernel_connected(runtime::KernelReason::filter);
+    }
+    return false;
+  }
+  [[maybe_unused]] static const bool quick = (runtime::rcu_use_membarrier(), true);
+  return true;
+}
+
+}  // namespace
+
 bool may_offload(int domain, int type, int protocol) {
-  [[maybe_unused]] static const bool told = (rs::share_ports_with_kernel(), true);
   if (domain != AF_INET && domain != AF_INET6) return false;
   if ((type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM) return false;
   if (protocol != 0 && protocol != IPPROTO_TCP) return false;
-  return !stopped.load(std::memory_order_relaxed) && !rs::process().registry.empty() && !rules().process_is_off() &&
+  if (stopped.load(std::memory_order_relaxed) || !may_use_rings()) return false;
+  return !rs::process().registry.empty() && !rules().process_is_off() &&
          rules().for_socket(domain, type, IPPROTO_TCP) == config::PreloadAction::rdma;
 }
 

@@ -14,4 +14,7 @@ bool may_offload_address(int domain, const SocketAddress& address);
 /// Connections that are on a ring stay there. `why` is logged once.
 void stop_offloading(const char* why);
 
+/// The same, and what is on no ring yet goes back to the kernel: sockets, listeners.
+void leave_to_kernel(const char* why) noexcept;
+
 }  // namespace ringsock::preload

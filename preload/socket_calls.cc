@@ -10,7 +10,8 @@
 namespace ringsock::preload {
 namespace {
 
-int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags) {
+template <class Libcs>
+int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags, Libcs libcs) {
   return route_pinned(
       fd,
       [&](Lookup& socket) -> Result<int> {
@@ -20,7 +21,7 @@ int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags) {
         if (accepted && address != nullptr && length != nullptr) peer.copy_to(address, length);
         return accepted;
       },
-      [&] { return real.accept4(fd, address, length, flags); });
+      libcs);
 }
 
 int name_of(int fd, sockaddr* address, socklen_t* length, Result<SocketAddress> (runtime::Endpoint::*name)(),
@@ -94,10 +95,12 @@ RS_INTERCEPT int listen(int fd, int backlog) {
       fd, [&](Lookup& socket) { return socket->listen(backlog); }, [&] { return real.listen(fd, backlog); });
 }
 
-RS_INTERCEPT int accept(int fd, sockaddr* address, socklen_t* length) { return accept_ours(fd, address, length, 0); }
+RS_INTERCEPT int accept(int fd, sockaddr* address, socklen_t* length) {
+  return accept_ours(fd, address, length, 0, [=] { return real.accept(fd, address, length); });
+}
 
 RS_INTERCEPT int accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
-  return accept_ours(fd, address, length, flags);
+  return accept_ours(fd, address, length, flags, [=] { return real.accept4(fd, address, length, flags); });
 }
 
 RS_INTERCEPT int connect(int fd, const sockaddr* address, socklen_t length) {

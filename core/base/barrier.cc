@@ -4,6 +4,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/base/rare_calls.h"
+
 namespace ringsock {
 
 namespace {
@@ -12,7 +14,8 @@ long membarrier(int command) { return ::syscall(__NR_membarrier, command, 0, 0);
 
 bool AsymmetricBarrier::register_process() {
   // Registration belongs to the address space: a forked child inherits it, exec drops it with this variable.
-  static const bool registered = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
+  static const bool registered =
+      is_permitted(RareCall::membarrier_global) && membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
   return registered;
 }
 
@@ -40,7 +43,7 @@ void AsymmetricBarrier::heavy() {
 void AsymmetricBarrier::heavy_now() {
   full();
   // A failure can only mean that nobody could register either: producers then use full().
-  if (register_process()) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+  if (register_process() && is_permitted(RareCall::membarrier_global)) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
 }
 
 }  // namespace ringsock

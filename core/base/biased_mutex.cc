@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "core/base/clock.h"
+#include "core/base/rare_calls.h"
 
 namespace ringsock {
 
@@ -20,8 +21,9 @@ constexpr int kStreakForBias = 32;
 long membarrier(int command) { return ::syscall(__NR_membarrier, command, 0, 0); }
 
 bool can_revoke() {
-  static const bool registered = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
-  return registered;
+  static const bool registered =
+      is_permitted(RareCall::membarrier_private) && membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
+  return registered && is_permitted(RareCall::membarrier_private);
 }
 
 }  // namespace
@@ -71,7 +73,7 @@ void BiasedMutex::take_over() {
 
 void BiasedMutex::revoke(std::uint64_t owner) {
   owner_.store(kShared, std::memory_order_relaxed);
-  membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  if (can_revoke()) membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
   wait_until_outside(owner);
 }
 

@@ -23,4 +23,7 @@ class OwnThread {
   static inline std::atomic<int> running{0};
 };
 
+/// Whether the application has threads besides the calling one; yes, where that cannot be told. Allocates no memory.
+bool has_other_threads();
+
 }  // namespace ringsock

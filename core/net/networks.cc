@@ -1,7 +1,6 @@
 #include "core/net/networks.h"
 
 #include <linux/sockios.h>
-#include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -9,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/base/at_fork.h"
 #include "core/base/unique_fd.h"
 #include "core/net/netlink_kernel.h"
 
@@ -24,8 +24,8 @@ constexpr int kNetnsCookie = 71;  // Linux 5.14
 
 [[gnu::constructor]] void install_fork_handlers() {
   networks();
-  ::pthread_atfork([] { networks().before_fork(); }, [] { networks().after_fork_in_parent(); },
-                   [] { networks().after_fork_in_child(); });
+  at_fork([] { networks().before_fork(); }, [] { networks().after_fork_in_parent(); },
+          [] { networks().after_fork_in_child(); });
 }
 
 }  // namespace

@@ -133,6 +133,10 @@ class Endpoint : public ListNode<ForkRegistry> {
   /// Such a number is wanted for something else (dup2): the endpoint, which is closed, goes on under another one.
   virtual void give_up_descriptor() noexcept {}
 
+  /// Whether the kernel's socket under the number is all that a process without our state needs: in a child that was
+  /// made without our fork handlers the descriptor then is the kernel's. Asked without locks, at any moment.
+  [[nodiscard]] virtual bool is_kernels_too() const noexcept { return false; }
+
   /// O_NONBLOCK of the open file description.
   [[nodiscard]] bool is_nonblocking() const { return nonblocking_.load(std::memory_order_relaxed); }
   void set_nonblocking(bool on) { nonblocking_.store(on, std::memory_order_relaxed); }

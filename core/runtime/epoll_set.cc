@@ -2,7 +2,6 @@
 #include "core/runtime/epoll_set.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -12,7 +11,9 @@
 #include <mutex>
 #include <new>
 
+#include "core/base/at_fork.h"
 #include "core/base/log.h"
+#include "core/base/rare_calls.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/poll_set.h"
@@ -38,7 +39,7 @@ constexpr int kRingsAfterAdoption = 64;
 constinit Mutex adopting_lock;
 constinit Mutex nesting_lock;
 [[gnu::constructor]] void free_locks_in_children() {
-  ::pthread_atfork(nullptr, nullptr, [] {
+  at_fork(nullptr, nullptr, [] {
     new (&adopting_lock) Mutex;
     new (&nesting_lock) Mutex;
   });
@@ -53,8 +54,10 @@ Status control_descriptor(int epoll_fd, int op, int fd, const epoll_event* event
 
 Result<int> wait_by_kernel(int epoll_fd, epoll_event* events, int max_events, Nanos timeout, const sigset_t* mask) {
   const timespec left = to_timespec(timeout);
-  int ready = ::epoll_pwait2(epoll_fd, events, max_events, timeout == Nanos::max() ? nullptr : &left, mask);
-  if (ready < 0 && errno == ENOSYS) {  // before Linux 5.11
+  const bool is_there = is_permitted(RareCall::epoll_pwait2);
+  int ready =
+      is_there ? ::epoll_pwait2(epoll_fd, events, max_events, timeout == Nanos::max() ? nullptr : &left, mask) : -1;
+  if (!is_there || (ready < 0 && errno == ENOSYS)) {  // before Linux 5.11, or forbidden
     const auto rounded_up = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
     const bool for_ever = timeout == Nanos::max();
     ready = ::epoll_pwait(epoll_fd, events, max_events,

@@ -1,7 +1,11 @@
 #include "core/runtime/fd_table.h"
+#include "core/base/at_fork.h"
 
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #if __has_include(<sys/single_threaded.h>)
 #include <sys/single_threaded.h>
 #endif
@@ -9,8 +13,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <memory>
 #include <new>
+
+#include "core/base/rare_calls.h"
+#include "core/runtime/lost_endpoint.h"
 
 namespace ringsock::runtime {
 
@@ -35,8 +43,20 @@ void after_fork_child() {
 /// How many times it is held; the forking thread's.
 constinit int fork_depth = 0;
 
+/// liburcu's locks may be held by threads that are not here, and its list of readers names them.
+void rcu_in_strange_child() {
+  sigset_t mask;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+  urcu_bp_after_fork_child();
+  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);  // that was the one of a fork before
+}
+
 [[gnu::constructor]] void install_fork_handlers() {
-  ::pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+  at_fork(before_fork, after_fork_parent, after_fork_child);
+  at_strange_child([] {
+    rcu_in_strange_child();
+    process_fd_table.leave_to_parent();
+  });
 }
 
 }  // namespace
@@ -51,6 +71,21 @@ void rcu_wait_for_readers() {
 #ifdef RINGSOCK_TSAN
   __tsan_acquire(&urcu_bp_gp);
 #endif
+}
+
+void rcu_use_membarrier() {
+#if __has_include(<sys/single_threaded.h>)
+  if (urcu_bp_has_sys_membarrier != 0 || __libc_single_threaded == 0) return;
+  if (!is_permitted(RareCall::membarrier_private)) return;
+  if (::syscall(__NR_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0) urcu_bp_has_sys_membarrier = 1;
+#endif
+}
+
+void rcu_forgo_membarrier() {
+  if (urcu_bp_has_sys_membarrier == 0) return;
+  urcu_bp_has_sys_membarrier = 0;
+  // Sections that began without a fence have passed one when it returns.
+  ::syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
 }
 
 void rcu_before_fork() {
@@ -89,6 +124,8 @@ Endpoint* FdTable::exchange(Entry& entry, Endpoint* endpoint) {
 }
 
 Status FdTable::insert(int fd, Ref endpoint) {
+  if (!is_known_process()) return Error{EIO, "descriptor table: a child that was made without fork(3)"};
+  watch_for_strange_children();
   Endpoint* stale = nullptr;
   {
     const std::lock_guard guard(lock_);
@@ -105,6 +142,7 @@ Status FdTable::insert(int fd, Ref endpoint) {
 }
 
 Ref FdTable::remove(int fd) {
+  static_cast<void>(is_known_process());
   Endpoint* endpoint = nullptr;
   {
     const std::lock_guard guard(lock_);
@@ -117,6 +155,7 @@ Ref FdTable::remove(int fd) {
 }
 
 std::vector<Ref> FdTable::remove(std::span<const int> fds) {
+  static_cast<void>(is_known_process());
   std::vector<Ref> removed(fds.size());
   {
     const std::lock_guard guard(lock_);
@@ -128,7 +167,28 @@ std::vector<Ref> FdTable::remove(std::span<const int> fds) {
   return removed;
 }
 
+void FdTable::leave_to_parent() noexcept {
+  new (&lock_) Mutex;
+  retired_count_ = 0;
+  alignas(LostEndpoint) static std::byte place[sizeof(LostEndpoint)];
+  auto* const lost = new (place) LostEndpoint;
+  // Never the last descriptor, never the last reference.
+  lost->descriptors_.store(1U << 30);
+  lost->refs_.store(1U << 30);
+  for (std::size_t i = 0; i == 0 || i < chunks_end_; ++i) {
+    Chunk* const chunk = i == 0 ? &first_ : chunks_[i].load(std::memory_order_relaxed);
+    if (chunk == nullptr) continue;
+    for (Entry& entry : chunk->entries) {
+      const Endpoint* const endpoint = entry.load(std::memory_order_relaxed);
+      if (endpoint != nullptr) {
+        entry.store(endpoint->is_kernels_too() ? nullptr : lost, std::memory_order_relaxed);
+      }
+    }
+  }
+}
+
 bool FdTable::let_go(int fd) {
+  static_cast<void>(is_known_process());
   std::array<Endpoint*, kMostRetired> ripe{};
   {
     const std::lock_guard guard(lock_);

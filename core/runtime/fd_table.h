@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "core/base/at_fork.h"
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/runtime/endpoint.h"
@@ -75,9 +76,9 @@ class FdTable {
     const Lookup lookup(*this, fd);
     return lookup ? Ref::share(*lookup) : Ref();
   }
-  /// Takes over `endpoint`. Errors: EBADF negative, ENOMEM. A stale entry (closed behind our back with the raw system
-  /// call, number used again by the kernel) is removed first, and its endpoint closed when that was its last
-  /// descriptor.
+  /// Takes over `endpoint`. Errors: EBADF negative, ENOMEM, EIO in a child that was made without our fork handlers. A
+  /// stale entry (closed behind our back with the raw system call, number used again by the kernel) is removed first,
+  /// and its endpoint closed when that was its last descriptor.
   Status insert(int fd, Ref endpoint);
   /// The table's reference, after a grace period; empty when `fd` is not ours. Does not close(2) the number and does
   /// not call Endpoint::close(): the caller does, when Endpoint::has_descriptors() says that this one was the last. Not
@@ -97,6 +98,9 @@ class FdTable {
   /// Around fork(2), as pthread_atfork(3) calls them; installed for fd_table().
   void before_fork() { lock_.lock(); }
   void after_fork() { lock_.unlock(); }
+  /// In a child that was made without those: what the kernel's descriptors cannot do by themselves is refused. Without
+  /// locks and memory allocation.
+  void leave_to_parent() noexcept;
 
  private:
   static constexpr unsigned kChunkBits = 14;
@@ -132,6 +136,8 @@ class FdTable {
 inline FdTable::Lookup::Lookup(const FdTable& table, int fd) noexcept {
   const Entry* entry = table.entry(fd);
   if (!entry) return;
+  // Before the section: in a strange child its beginning might wait for a thread that is not there.
+  static_cast<void>(is_known_process());
   rcu_read_enter();
   endpoint_ = entry->load(std::memory_order_acquire);
   if (!endpoint_) rcu_read_leave();
@@ -139,6 +145,7 @@ inline FdTable::Lookup::Lookup(const FdTable& table, int fd) noexcept {
 
 template <class Visit>
 void FdTable::for_each(Visit visit) {
+  static_cast<void>(is_known_process());
   const std::lock_guard guard(lock_);
   for (std::size_t i = 0; i == 0 || i < chunks_end_; ++i) {
     Chunk* chunk = i == 0 ? &first_ : chunks_[i].load(std::memory_order_relaxed);

@@ -1,11 +1,12 @@
 #include "core/runtime/fork_registry.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <mutex>
+#include <new>
 #include <utility>
 
+#include "core/base/at_fork.h"
 #include "core/runtime/rcu.h"
 
 namespace ringsock::runtime {
@@ -59,9 +60,16 @@ ForkRegistry& fork_registry() {
 
 void ForkRegistry::install_handlers() {
   static const bool installed =
-      ::pthread_atfork([] { fork_registry().before_fork(); }, [] { fork_registry().after_fork_in_parent(); },
-                       [] { fork_registry().after_fork_in_child(); }) == 0;
+      (at_fork([] { fork_registry().before_fork(); }, [] { fork_registry().after_fork_in_parent(); },
+               [] { fork_registry().after_fork_in_child(); }),
+       at_strange_child([] { fork_registry().forget_all(); }), true);
   static_cast<void>(installed);
+}
+
+/// The endpoints stay where they are: nobody here touches them again.
+void ForkRegistry::forget_all() noexcept {
+  new (&lock_) Mutex;
+  new (&entered_) IntrusiveList<Endpoint, ForkRegistry>;
 }
 
 void ForkRegistry::enter(Endpoint& endpoint) {
@@ -76,11 +84,13 @@ void ForkRegistry::leave(Endpoint& endpoint) {
 }
 
 bool ForkRegistry::is_empty() {
+  if (!is_known_process()) return true;
   const std::lock_guard guard(lock_);
   return entered_.empty();
 }
 
 std::vector<Ref> ForkRegistry::endpoints() {
+  static_cast<void>(is_known_process());
   std::vector<Ref> out;
   const std::lock_guard guard(lock_);
   entered_.for_each([&](Endpoint& endpoint) {

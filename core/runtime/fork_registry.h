@@ -8,6 +8,7 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "core/base/at_fork.h"
 #include "core/base/biased_mutex.h"
 #include "core/base/intrusive_list.h"
 #include "core/base/mutex.h"
@@ -48,10 +49,12 @@ class ForkRegistry {
   void enter(Endpoint& endpoint);
   void leave(Endpoint& endpoint);
 
+  /// Nothing is in a child that was made without our handlers.
   [[nodiscard]] bool is_empty();
   /// Visits what is entered now; false when the list is busy, as it may be for a signal handler.
   template <class Visit>
   bool try_for_each(Visit visit) {
+    static_cast<void>(is_known_process());
     if (!lock_.try_lock()) return false;
     entered_.for_each(visit);
     lock_.unlock();
@@ -69,6 +72,7 @@ class ForkRegistry {
 
  private:
   static void install_handlers();
+  void forget_all() noexcept;
   void before_fork();
   void after_fork_in_parent();
   void after_fork_in_child();

@@ -62,6 +62,12 @@ inline void rcu_read_leave() {
 /// Returns when every section that was open at the call has ended. Some 10 us; errno is kept.
 void rcu_wait_for_readers();
 
+/// liburcu, which a filter kept from membarrier(2) when it was loaded, may use it all the same: readers need no fences.
+/// Before the first section of this process, and only while it has one thread.
+void rcu_use_membarrier();
+/// It will not be allowed any more: readers use fences from now on.
+void rcu_forgo_membarrier();
+
 /// Around fork(2). May be nested: the first and the last count.
 void rcu_before_fork();
 void rcu_after_fork_in_parent();

@@ -1,7 +1,5 @@
 #include "core/runtime/service_thread.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -9,6 +7,7 @@
 #include <new>
 #include <system_error>
 
+#include "core/base/at_fork.h"
 #include "core/base/log.h"
 #include "core/base/own_threads.h"
 #include "core/base/signals_blocked.h"
@@ -25,8 +24,8 @@ constexpr Nanos kBlindSleep = std::chrono::milliseconds(10);
 
 [[gnu::constructor]] void install_fork_handlers() {
   service_thread();
-  ::pthread_atfork([] { service_thread().before_fork(); }, [] { service_thread().after_fork_in_parent(); },
-                   [] { service_thread().after_fork_in_child(); });
+  at_fork([] { service_thread().before_fork(); }, [] { service_thread().after_fork_in_parent(); },
+          [] { service_thread().after_fork_in_child(); });
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "core/runtime/sleeper.h"
 
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <ctime>
 #include <utility>
 
+#include "core/base/at_fork.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/held_signals.h"
 #include "core/runtime/wait_tally.h"
@@ -23,7 +23,7 @@ namespace {
 // A child shares its parent's eventfds; each would wake the other.
 constinit std::atomic<unsigned> forks{0};
 [[gnu::constructor]] void install_fork_handler() {
-  ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  at_fork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
 }
 
 struct ThreadBell {

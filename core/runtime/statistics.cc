@@ -1,6 +1,5 @@
 #include "core/runtime/statistics.h"
 
-#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,6 +10,8 @@
 #include <ctime>
 #include <mutex>
 
+#include "core/base/at_fork.h"
+#include "core/base/rare_calls.h"
 #include "core/runtime/page_parts.h"
 #include "core/runtime/statistics_file.h"
 
@@ -109,8 +110,8 @@ constinit ProcessStatistics process_statistics;
 namespace {
 [[gnu::constructor]] void prepare_statistics() {
   std::snprintf(program_name.data(), program_name.size(), "%s", ::program_invocation_short_name);
-  ::pthread_atfork([] { process_statistics.before_fork(); }, [] { process_statistics.after_fork_in_parent(); },
-                   [] { process_statistics.after_fork_in_child(); });
+  at_fork([] { process_statistics.before_fork(); }, [] { process_statistics.after_fork_in_parent(); },
+          [] { process_statistics.after_fork_in_child(); });
 }
 [[gnu::destructor]] void finish_statistics() { process_statistics.at_exit(); }
 }  // namespace
@@ -148,6 +149,7 @@ const char* to_string(KernelReason reason) {
     case KernelReason::full: return "full";
     case KernelReason::fork: return "fork";
     case KernelReason::handed_over: return "handed over";
+    case KernelReason::filter: return "seccomp";
     case KernelReason::other: return "other";
   }
   return "?";
@@ -303,7 +305,7 @@ void ProcessStatistics::show() {
 
 void ProcessStatistics::show_locked() {
   forked_.store(false, std::memory_order_relaxed);
-  if (slots_ready_ == 0) return;
+  if (slots_ready_ == 0 || !is_statistics_file_permitted()) return;
   const int saved_errno = errno;
   if (auto file = create_statistics_file(kStatisticsBytes)) {
     if (map_file_locked(file->fd.get())) {
@@ -350,18 +352,26 @@ void ProcessStatistics::leave_parents_page(PageHeader& header) {
     ::munmap(fresh, kStatisticsBytes);
 }
 
+void ProcessStatistics::remove_file() noexcept {
+  const std::lock_guard guard(lock_);
+  if (path_[0] != '\0') ::unlink(path_.data());
+  path_ = {};
+}
+
 void ProcessStatistics::at_exit() noexcept {
   const std::unique_lock guard(lock_, std::try_to_lock);
   PageHeader* header = header_.load(std::memory_order_relaxed);
   // Not when a signal handler exits in the midst of our work, nor in a child that shares its parent's memory.
-  if (!guard || header == nullptr || header->pid != static_cast<std::uint32_t>(::getpid())) return;
+  if (!guard || header == nullptr || !is_permitted(RareCall::getpid) ||
+      header->pid != static_cast<std::uint32_t>(::getpid()))
+    return;
   if (print_at_exit_.load(std::memory_order_relaxed)) {
     if (std::string line = line_locked(); !line.empty()) {
       line += '\n';
       [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
     }
   }
-  if (path_[0] != '\0') ::unlink(path_.data());
+  if (path_[0] != '\0' && is_permitted(RareCall::unlink)) ::unlink(path_.data());
   path_ = {};
 }
 

@@ -98,6 +98,8 @@ class ProcessStatistics {
   void after_fork_in_parent() { lock_.unlock(); }
   void after_fork_in_child();
   void at_exit() noexcept;
+  /// Before unlink(2) is forbidden: rsstat(1) does not see the process any more.
+  void remove_file() noexcept;
 
  private:
   PageHeader& header();

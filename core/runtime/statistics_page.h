@@ -40,9 +40,10 @@ enum class KernelReason : std::uint8_t {
   full,             ///< no memory or descriptor for a ring, or the listener's queue was full
   fork,             ///< for a connection that several processes use
   handed_over,      ///< for a descriptor that another program gets
+  filter,           ///< sockets that a seccomp filter keeps from rings
   other,
 };
-inline constexpr std::size_t kKernelReasons = 8;
+inline constexpr std::size_t kKernelReasons = 9;
 
 /// The words that users see; "?" for what is no value of the type.
 const char* to_string(SocketPath path);
@@ -109,7 +110,7 @@ struct PageHeader {
 static_assert(sizeof(PageHeader) <= 4096);
 
 inline constexpr std::array<char, 8> kStatisticsMagic{'R', 'I', 'N', 'G', 'S', 'T', 'A', 'T'};
-inline constexpr std::uint32_t kStatisticsVersion = 2;
+inline constexpr std::uint32_t kStatisticsVersion = 3;
 inline constexpr std::size_t kPageHeaderBytes = 4096;
 inline constexpr std::uint32_t kStatisticsSlots = 32768;
 inline constexpr std::size_t kStatisticsBytes = kPageHeaderBytes + kStatisticsSlots * sizeof(SocketSlot);

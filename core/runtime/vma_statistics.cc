@@ -1,6 +1,5 @@
 #include "core/runtime/vma_statistics.h"
 
-#include <pthread.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,6 +13,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "core/base/at_fork.h"
 #include "core/base/log.h"
 #include "core/runtime/statistics_file.h"
 #include "core/runtime/vma_page_reader.h"
@@ -76,8 +76,8 @@ constinit VmaStatistics vma_statistics;
 namespace {
 [[gnu::constructor]] void prepare_vma_statistics() {
   std::snprintf(program_name.data(), program_name.size(), "%s", ::program_invocation_short_name);
-  ::pthread_atfork([] { vma_statistics.before_fork(); }, [] { vma_statistics.after_fork_in_parent(); },
-                   [] { vma_statistics.after_fork_in_child(); });
+  at_fork([] { vma_statistics.before_fork(); }, [] { vma_statistics.after_fork_in_parent(); },
+          [] { vma_statistics.after_fork_in_child(); });
 }
 [[gnu::destructor]] void finish_vma_statistics() { vma_statistics.at_exit(); }
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 
+#include "core/base/rare_calls.h"
 #include "core/base/signals_blocked.h"
 #include "core/base/unique_fd.h"
 
@@ -20,6 +21,10 @@ constexpr int kFlags = O_CLOEXEC | O_NONBLOCK;
 
 /// One that also holds up writes of the kernel (read(2) into the memory): the other kind would make them fail.
 UniqueFd open_userfaultfd() {
+  if (!is_permitted(RareCall::userfaultfd)) {
+    errno = EPERM;
+    return {};
+  }
   UniqueFd fd(static_cast<int>(::syscall(SYS_userfaultfd, kFlags)));
 #ifdef USERFAULTFD_IOC_NEW
   if (!fd) {

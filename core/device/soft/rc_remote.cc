@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/base/rare_calls.h"
 #include "core/device/soft/reliable_queue_pair.h"
 #include "core/device/soft/scatter_gather.h"
 
@@ -194,6 +195,10 @@ bool ReliableQueuePair::process_copy(const ibv_send_wr& wr, bool to_peer) {
   const std::uint64_t head = length > kTailBytes ? length - kTailBytes : 0;
   const iovec remote[] = {{reinterpret_cast<void*>(wr.wr.rdma.remote_addr), head},
                           {reinterpret_cast<void*>(wr.wr.rdma.remote_addr + head), length - head}};
+  if (!is_permitted(to_peer ? RareCall::process_vm_writev : RareCall::process_vm_readv)) {
+    direct_access_ = false;
+    return false;
+  }
   const int saved_errno = errno;
   const ssize_t moved = to_peer ? ::process_vm_writev(peer_pid_, local.data(), local.size(), remote, 2, 0)
                                 : ::process_vm_readv(peer_pid_, local.data(), local.size(), remote, 2, 0);

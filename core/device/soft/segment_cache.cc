@@ -1,6 +1,6 @@
 #include "core/device/soft/segment_cache.h"
+#include "core/base/at_fork.h"
 
-#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -212,8 +212,8 @@ SegmentCache& segment_cache() {
 namespace {
 [[gnu::constructor]] void install_fork_handlers() {
   segment_cache();
-  ::pthread_atfork([] { segment_cache().before_fork(); }, [] { segment_cache().after_fork(); },
-                   [] { segment_cache().after_fork(); });
+  at_fork([] { segment_cache().before_fork(); }, [] { segment_cache().after_fork(); },
+          [] { segment_cache().after_fork(); });
 }
 }  // namespace
 

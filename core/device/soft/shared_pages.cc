@@ -1,7 +1,6 @@
 #include "core/device/soft/shared_pages.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -10,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/base/at_fork.h"
 #include "core/base/own_threads.h"
 
 namespace ringsock::soft {
@@ -145,7 +145,7 @@ struct SharedPages::ForkHandlers {
     lock().unlock();
   }
   static bool are_installed() {
-    static const bool installed = ::pthread_atfork(prepare, in_parent, in_child) == 0;
+    static const bool installed = (at_fork(prepare, in_parent, in_child), true);
     return installed;
   }
   // At load, so that those that must be run before are installed later (ForkRegistry).

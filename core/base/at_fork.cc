@@ -1,0 +1,145 @@
+#include "core/base/at_fork.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+
+#include "core/base/log.h"
+#include "core/base/own_threads.h"
+#include "core/base/rare_calls.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+namespace ringsock {
+
+constinit ProcessMark process_mark;
+
+namespace {
+
+struct Handlers {
+  ForkHandler before;
+  ForkHandler in_parent;
+  ForkHandler in_child;
+};
+
+/// Entries are added by constructors and on first uses, and never leave.
+template <class T>
+class HandlerList {
+ public:
+  void add(T entry) {
+    const std::size_t place = claimed_.fetch_add(1, std::memory_order_relaxed);
+    if (place >= entries_.size()) __builtin_trap();  // the list is as long as the source code makes it
+    entries_[place] = entry;
+    while (ready_.load(std::memory_order_acquire) != place) ::sched_yield();
+    ready_.store(place + 1, std::memory_order_release);
+  }
+  [[nodiscard]] std::size_t size() const { return ready_.load(std::memory_order_acquire); }
+  const T& operator[](std::size_t i) const { return entries_[i]; }
+
+ private:
+  std::array<T, 32> entries_{};
+  std::atomic<std::size_t> claimed_{0};
+  std::atomic<std::size_t> ready_{0};
+};
+
+constinit HandlerList<Handlers> fork_handlers;
+constinit HandlerList<ForkHandler> stranger_handlers;
+
+constinit std::atomic<bool> watched{false};
+/// Of the forking thread, the only one that a child has.
+struct ForkUnderWay {
+  bool is_forking;       ///< in the child until its handlers have run: its cleared mark means nothing yet
+  bool may_run;          ///< the library is this process's
+  std::size_t prepared;  ///< how many handlers ran before: those that are registered meanwhile have nothing to undo
+};
+constinit thread_local ForkUnderWay under_way{};
+
+/// Whoever finds the mark cleared first puts the child's copy out of use; other threads wait.
+void become_strange() noexcept {
+  static constinit std::atomic<pid_t> taken_by{0};  // inherited by a child in its turn
+  const pid_t process = ::getpid();
+  if (taken_by.exchange(process, std::memory_order_acquire) == process) {
+    while (process_mark.value.load(std::memory_order_acquire) != ProcessMark::kStranger) ::sched_yield();
+    return;
+  }
+  for (std::size_t i = 0; i < stranger_handlers.size(); ++i) stranger_handlers[i]();
+  process_mark.value.store(ProcessMark::kStranger, std::memory_order_release);
+}
+
+}  // namespace
+
+void at_fork(ForkHandler before, ForkHandler in_parent, ForkHandler in_child) {
+  fork_handlers.add({before, in_parent, in_child});
+  [[maybe_unused]] static const int registered =
+      ::pthread_atfork(run_before_fork, run_after_fork_in_parent, run_after_fork_in_child);
+}
+
+void run_before_fork() {
+  under_way = {false, is_known_process(), fork_handlers.size()};
+  if (!under_way.may_run) return;
+  for (std::size_t i = under_way.prepared; i-- > 0;) {
+    if (fork_handlers[i].before != nullptr) fork_handlers[i].before();
+  }
+  under_way.is_forking = true;
+}
+
+void run_after_fork_in_parent() {
+  if (!under_way.may_run) return;
+  under_way.is_forking = false;
+  for (std::size_t i = 0; i < under_way.prepared; ++i) {
+    if (fork_handlers[i].in_parent != nullptr) fork_handlers[i].in_parent();
+  }
+}
+
+void run_after_fork_in_child() {
+  if (!under_way.may_run) {
+    process_mark.value.store(ProcessMark::kStranger, std::memory_order_relaxed);  // as its parent
+    return;
+  }
+  if (watched.load(std::memory_order_relaxed)) {
+    process_mark.value.store(ProcessMark::kKnown, std::memory_order_relaxed);
+  }
+  under_way.is_forking = false;
+  for (std::size_t i = 0; i < under_way.prepared; ++i) {
+    if (fork_handlers[i].in_child != nullptr) fork_handlers[i].in_child();
+  }
+}
+
+void at_strange_child(ForkHandler handler) { stranger_handlers.add(handler); }
+
+void watch_for_strange_children() {
+  if (watched.load(std::memory_order_acquire)) return;
+  const int saved_errno = errno;
+  if (!is_permitted(RareCall::madvise_wipe) || ::madvise(&process_mark, sizeof process_mark, MADV_WIPEONFORK) != 0) {
+    log_info("children that are made without fork(3) cannot be told apart");
+  }
+  process_mark.value.store(ProcessMark::kKnown, std::memory_order_release);
+  watched.store(true, std::memory_order_release);
+  errno = saved_errno;
+}
+
+bool has_other_threads() {
+  // The links of this directory are its own two and one for each thread.
+  struct stat status {};
+  return ::stat("/proc/self/task", &status) != 0 || static_cast<int>(status.st_nlink) - 2 > 1 + OwnThread::count();
+}
+
+bool look_at_process() noexcept {
+  if (!watched.load(std::memory_order_acquire) || under_way.is_forking) return true;
+  const std::uint32_t mark = process_mark.value.load(std::memory_order_acquire);
+  if (mark == ProcessMark::kKnown) return true;
+  const int saved_errno = errno;
+  if (mark == 0) become_strange();
+  errno = saved_errno;
+  return false;
+}
+
+}  // namespace ringsock

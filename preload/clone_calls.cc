@@ -1,0 +1,165 @@
+// Processes that are made by clone(2), directly or through syscall(2): libc runs no fork handlers for them.
+//
+// A copy of the process: our handlers run around the call, so connections are as after fork(2). A child that would
+// share our memory until it executes a program (posix_spawn implementations: CLONE_VM and CLONE_VFORK) gets a copy
+// where there are sockets of ours, as vfork() does: it would close the parent's. Threads, and children that share the
+// descriptors, are left alone. Children that are made past all this (assembly, _Fork(3), which may be called in signal
+// handlers, where no lock can be had) are recognized when they first use a socket (base/at_fork.h).
+#include "preload/clone_calls.h"
+
+#include <linux/sched.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdarg>
+#include <cstring>
+
+#include "core/base/at_fork.h"
+#include "core/base/own_threads.h"
+#include "core/runtime/fork_registry.h"
+#include "preload/route.h"
+
+namespace ringsock::preload {
+namespace {
+
+constexpr unsigned long kVmFork = CLONE_VM | CLONE_VFORK;
+
+/// What is left of `flags` for a child that gets a copy: as vfork(), it does not hold up its parent.
+unsigned long copying(unsigned long flags) {
+  const bool spawns = (flags & kVmFork) == kVmFork && (flags & CLONE_THREAD) == 0;
+  return spawns ? flags & ~kVmFork : flags;
+}
+
+bool copies_process(unsigned long flags) { return (flags & (CLONE_VM | CLONE_FILES | CLONE_THREAD)) == 0; }
+
+/// A thread of the application may hold a lock of libc's memory allocator right now, which only libc's fork() puts in
+/// order: then nothing of ours can run in the child, which finds itself a stranger (base/at_fork.h). `call()` makes a
+/// copy of this process: its result is the child's number, 0 in the child.
+template <class Call>
+auto as_fork(Call call) {
+  const int saved_errno = errno;
+  if (has_other_threads()) {
+    errno = saved_errno;
+    return call();
+  }
+  run_before_fork();
+  errno = saved_errno;
+  const auto child = call();
+  const int error = errno;
+  if (child == 0) {
+    run_after_fork_in_child();
+  } else {
+    run_after_fork_in_parent();
+  }
+  errno = error;
+  return child;
+}
+
+/// libc's own where nothing else was asked for: it also has the locks of its memory allocator in order.
+template <class Call>
+long make_copy(unsigned long flags, Call call) {
+  return flags == SIGCHLD ? ::fork() : as_fork(call);
+}
+
+long by_clone3(const clone_args* arguments, std::size_t length, long (*kernel)(void*, std::size_t)) {
+  // Longer ones, of kernels to come, are not understood here.
+  clone_args copy{};
+  if (arguments == nullptr || length < CLONE_ARGS_SIZE_VER0 || length > sizeof copy)
+    return kernel(const_cast<clone_args*>(arguments), length);
+  std::memcpy(&copy, arguments, length);
+  if (!copies_process(copy.flags) || copy.stack != 0) return kernel(const_cast<clone_args*>(arguments), length);
+  clone_args plain{};
+  plain.exit_signal = SIGCHLD;
+  if (std::memcmp(&copy, &plain, sizeof copy) == 0) return ::fork();
+  return as_fork([&] { return kernel(&copy, length); });
+}
+
+/// A child's function, called once its copy of the library is in order.
+struct Body {
+  int (*function)(void*);
+  void* argument;
+};
+int run_body(void* pointer) {
+  const Body body = *static_cast<const Body*>(pointer);
+  run_after_fork_in_child();
+  // libc would end this thread alone; the child may have one of ours by then.
+  ::_exit(body.function(body.argument));
+}
+
+using CloneCall = int (*)(int (*)(void*), void*, int, void*, pid_t*, void*, pid_t*);
+
+int clone_ours(CloneCall libcs, int (*function)(void*), void* stack, int flags, void* argument, pid_t* parent,
+               void* tls, pid_t* child) {
+  const auto wanted = static_cast<unsigned>(flags);
+  const auto left = static_cast<unsigned>(copying(wanted));
+  if (function == nullptr || stack == nullptr || !copies_process(left) || runtime::fork_registry().is_empty())
+    return libcs(function, stack, flags, argument, parent, tls, child);
+  if (left == SIGCHLD) {
+    const pid_t made = ::fork();
+    if (made == 0) ::_exit(function(argument));
+    return made;
+  }
+  const int saved_errno = errno;
+  if (has_other_threads()) {
+    errno = saved_errno;
+    return libcs(function, stack, static_cast<int>(left), argument, parent, tls, child);
+  }
+  Body body{function, argument};  // the child has a copy of it
+  run_before_fork();
+  errno = saved_errno;
+  const int made = libcs(run_body, stack, static_cast<int>(left), &body, parent, tls, child);
+  const int error = errno;
+  run_after_fork_in_parent();
+  errno = error;
+  return made;
+}
+
+}  // namespace
+
+bool makes_process(long number) {
+  switch (number) {
+#ifdef SYS_fork
+    case SYS_fork:
+#endif
+#ifdef SYS_vfork
+    case SYS_vfork:
+#endif
+    case SYS_clone:
+    case SYS_clone3: return true;
+    default: return false;
+  }
+}
+
+long make_process(long number, long first, long second, long third, long fourth, long fifth, long sixth) {
+  const auto kernel = [=] { return real.syscall(number, first, second, third, fourth, fifth, sixth); };
+  if (runtime::fork_registry().is_empty()) return kernel();
+  if (number == SYS_clone3) {
+    return by_clone3(reinterpret_cast<const clone_args*>(first), static_cast<std::size_t>(second),
+                     [](void* arguments, std::size_t length) {
+                       return real.syscall(SYS_clone3, reinterpret_cast<long>(arguments), static_cast<long>(length), 0,
+                                           0, 0, 0);
+                     });
+  }
+  if (number != SYS_clone) return ::fork();
+  const auto flags = static_cast<unsigned long>(first);
+  return copies_process(flags) && second == 0 ? make_copy(flags, kernel) : kernel();
+}
+
+}  // namespace ringsock::preload
+
+using namespace ringsock::preload;
+
+#define CLONE_PARAMETERS \
+  int (*function)(void*), void *stack, int flags, void *argument, pid_t *parent, void *tls, pid_t *child
+// The last three are variable, but are passed as these would be.
+RS_INTERCEPT int ringsock_clone(CLONE_PARAMETERS) asm("clone");
+RS_INTERCEPT int ringsock_clone(CLONE_PARAMETERS) {
+  return clone_ours(real.clone, function, stack, flags, argument, parent, tls, child);
+}
+RS_INTERCEPT int ringsock_underscore_clone(CLONE_PARAMETERS) asm("__clone");
+RS_INTERCEPT int ringsock_underscore_clone(CLONE_PARAMETERS) {
+  return clone_ours(real.__clone, function, stack, flags, argument, parent, tls, child);
+}

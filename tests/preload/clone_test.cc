@@ -1,0 +1,324 @@
+// Children that are made in other ways than fork(3), while the parent has connections: each may close, use, inherit
+// into a program or forget them, and the parent's go on.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "tests/preload/preloaded.h"
+
+namespace ringsock::preloaded {
+namespace {
+
+// -- ways to make a child
+// ----------------------------------------------------------------------------------------------
+
+using ChildBody = int (*)(int fd);
+
+#define WHEN_CHILD(pid, body, fd) \
+  if ((pid) == 0) ::_exit((body)(fd))
+
+pid_t by_fork(ChildBody body, int fd) {
+  const pid_t child = ::fork();
+  WHEN_CHILD(child, body, fd);
+  return child;
+}
+
+pid_t by_underscore_fork(ChildBody body, int fd) {
+  const pid_t child = ::_Fork();
+  WHEN_CHILD(child, body, fd);
+  return child;
+}
+
+pid_t by_syscall_fork(ChildBody body, int fd) {
+#ifdef SYS_fork
+  const auto child = static_cast<pid_t>(::syscall(SYS_fork));
+  WHEN_CHILD(child, body, fd);
+  return child;
+#else
+  return by_fork(body, fd);
+#endif
+}
+
+pid_t by_syscall_clone(ChildBody body, int fd) {
+  const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  WHEN_CHILD(child, body, fd);
+  return child;
+}
+
+/// With a flag more, as programs that also ask for new namespaces.
+pid_t by_syscall_clone_with_flags(ChildBody body, int fd) {
+  const auto child =
+      static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD | CLONE_UNTRACED, nullptr, nullptr, nullptr, nullptr));
+  WHEN_CHILD(child, body, fd);
+  return child;
+}
+
+pid_t by_syscall_clone3(ChildBody body, int fd) {
+  clone_args arguments{};
+  arguments.exit_signal = SIGCHLD;
+  const auto child = static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments));
+  WHEN_CHILD(child, body, fd);
+  return child;
+}
+
+struct Order {
+  ChildBody body;
+  int fd;
+};
+int carry_out(void* pointer) {
+  const Order order = *static_cast<Order*>(pointer);
+  return order.body(order.fd);
+}
+pid_t by_clone_function(ChildBody body, int fd, int flags) {
+  Order order{body, fd};
+  std::vector<std::max_align_t> stack(8192);
+  return ::clone(carry_out, stack.data() + stack.size(), flags, &order);
+}
+pid_t by_clone(ChildBody body, int fd) { return by_clone_function(body, fd, SIGCHLD); }
+/// As implementations of posix_spawn(3) do.
+pid_t by_sharing_clone(ChildBody body, int fd) { return by_clone_function(body, fd, CLONE_VM | CLONE_VFORK | SIGCHLD); }
+
+pid_t by_vfork(ChildBody body, int fd) {
+  const pid_t child = ::vfork();
+  WHEN_CHILD(child, body, fd);
+  return child;
+}
+
+#if defined(__x86_64__)
+/// The system call itself: no library can know.
+pid_t raw(long flags) {
+  long answer = SYS_clone;
+  register long fourth asm("r10") = 0;
+  register long fifth asm("r8") = 0;
+  asm volatile("syscall" : "+a"(answer) : "D"(flags), "S"(0), "d"(0), "r"(fourth), "r"(fifth) : "rcx", "r11", "memory");
+  return static_cast<pid_t>(answer);
+}
+pid_t by_assembly(ChildBody body, int fd) {
+  const pid_t child = raw(SIGCHLD);
+  WHEN_CHILD(child, body, fd);
+  return child;
+}
+#endif
+
+struct Way {
+  const char* name;
+  pid_t (*make)(ChildBody body, int fd);
+  bool has_handlers;  ///< the child may use the connection
+};
+const Way kWays[] = {
+    {"fork", by_fork, true},
+    {"underscore_fork", by_underscore_fork, false},
+    {"syscall_fork", by_syscall_fork, true},
+    {"syscall_clone", by_syscall_clone, true},
+    {"syscall_clone_with_flags", by_syscall_clone_with_flags, true},
+    {"syscall_clone3", by_syscall_clone3, true},
+    {"clone", by_clone, true},
+    {"sharing_clone", by_sharing_clone, true},
+    {"vfork", by_vfork, true},
+#if defined(__x86_64__)
+    {"assembly", by_assembly, false},
+#endif
+};
+
+/// A peer that sends everything back.
+struct Call {
+  int fd;
+  pid_t peer;
+
+  Call() {
+    const Listener listener = listen_anywhere();
+    peer = spawn([&] {
+      const int client = ::accept(listener.fd, nullptr, nullptr);
+      ::close(listener.fd);
+      echo(client);
+    });
+    fd = connect_to(listener.port);
+    ::close(listener.fd);
+    EXPECT_TRUE(is_on_ring(fd));
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  ~Call() {
+    ::close(fd);
+    EXPECT_EQ(wait_for(peer), 0);
+  }
+};
+
+void talk(int fd, unsigned seed, std::size_t bytes = 10'000) {
+  const std::string text = pattern(bytes, seed);
+  send_all(fd, text);
+  EXPECT_TRUE(receive(fd, bytes) == text) << "message " << seed;
+}
+
+/// A child that hangs fails the test, not the suite.
+int end_of(pid_t child) {
+  for (int i = 0; i < 2000; ++i) {
+    int status = 0;
+    const pid_t ended = ::waitpid(child, &status, WNOHANG);
+    if (ended == child) return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (ended < 0) return -1;
+    ::usleep(5000);
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  return -2;
+}
+
+class Child : public ::testing::TestWithParam<Way> {
+ protected:
+  pid_t make(ChildBody body, int fd) const {
+    const pid_t child = GetParam().make(body, fd);
+    EXPECT_GT(child, 0) << std::strerror(errno);
+    return child;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(MadeBy, Child, ::testing::ValuesIn(kWays), [](const auto& way) { return way.param.name; });
+
+// -- what the child does
+// ---------------------------------------------------------------------------------------------
+
+TEST_P(Child, ThatClosesTheConnectionLeavesItToTheParent) {
+  const Call call;
+  talk(call.fd, 1);
+  EXPECT_EQ(end_of(make([](int fd) { return ::close(fd); }, call.fd)), 0);
+  talk(call.fd, 2);
+}
+
+TEST_P(Child, ThatClosesAllDescriptorsLeavesThemToTheParent) {
+  const Call call;
+  talk(call.fd, 1);
+  EXPECT_EQ(end_of(make([](int) { return ::close_range(3, ~0U, 0); }, call.fd)), 0);
+  talk(call.fd, 2);
+}
+
+TEST_P(Child, ThatJustEndsLeavesTheConnectionToTheParent) {
+  const Call call;
+  talk(call.fd, 1);
+  EXPECT_EQ(end_of(make([](int) { return 7; }, call.fd)), 7);
+  talk(call.fd, 2);
+  EXPECT_EQ(end_of(make([](int) { return ::raise(SIGKILL); }, call.fd)), 128 + SIGKILL);
+  talk(call.fd, 3);
+}
+
+TEST_P(Child, ThatExecutesAProgramLeavesTheConnectionToTheParent) {
+  const Call call;
+  talk(call.fd, 1);
+  const auto run_true = [](int) {
+    char name[] = "true";
+    char* arguments[] = {name, nullptr};
+    char* environment[] = {nullptr};
+    return ::execve("/bin/true", arguments, environment);
+  };
+  // Close-on-exec, as careful programs have it.
+  ::fcntl(call.fd, F_SETFD, FD_CLOEXEC);
+  EXPECT_EQ(end_of(make(run_true, call.fd)), 0);
+  talk(call.fd, 2);
+}
+
+TEST_P(Child, ThatUsesTheConnectionHasItOrIsToldThatItHasNot) {
+  const Call call;
+  talk(call.fd, 1);
+  const auto use = [](int fd) {
+    char data[4] = "abc";
+    if (::send(fd, data, 4, MSG_NOSIGNAL) != 4) return errno;
+    if (::recv(fd, data, 4, MSG_WAITALL) != 4) return errno;
+    return std::memcmp(data, "abc", 4) == 0 ? 0 : 99;
+  };
+  EXPECT_EQ(end_of(make(use, call.fd)), GetParam().has_handlers ? 0 : EIO);
+  if (!GetParam().has_handlers) talk(call.fd, 2);
+}
+
+TEST_P(Child, MayMakeConnectionsOfItsOwn) {
+  const Call call;
+  talk(call.fd, 1);
+  const auto meet_itself = [](int) {
+    const Listener listener = listen_anywhere();
+    const int fd = connect_to(listener.port);
+    const int accepted = ::accept(listener.fd, nullptr, nullptr);
+    send_all(fd, "hello");
+    return receive(accepted, 5) == "hello" ? 0 : 1;
+  };
+  EXPECT_EQ(end_of(make(meet_itself, call.fd)), 0);
+  talk(call.fd, 2);
+}
+
+TEST_P(Child, MayAcceptOnTheParentsListener) {
+  // Else the parent does not know that the listener is not its own: its ring would take the client in.
+  if (!GetParam().has_handlers) return;
+  const Listener listener = listen_anywhere();
+  const pid_t server = make(
+      [](int fd) {
+        echo(::accept(fd, nullptr, nullptr));
+        return 0;
+      },
+      listener.fd);
+  ::close(listener.fd);
+  const int fd = connect_to(listener.port);
+  talk(fd, 1);
+  ::close(fd);
+  EXPECT_EQ(end_of(server), 0);
+}
+
+TEST_P(Child, MayForkInTurn) {
+  const Call call;
+  talk(call.fd, 1);
+  const auto fork_again = [](int fd) {
+    const pid_t grandchild = ::fork();
+    if (grandchild == 0) ::_exit(::close(fd));
+    return end_of(grandchild);
+  };
+  EXPECT_EQ(end_of(make(fork_again, call.fd)), 0);
+  talk(call.fd, 2);
+}
+
+TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsSendAndReceive) {
+  constexpr int kThreads = 3;
+  std::atomic<bool> stop{false};
+  std::atomic<int> rounds{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      const Listener listener = listen_anywhere();
+      std::thread peer([&] { echo(::accept(listener.fd, nullptr, nullptr)); });
+      const int fd = connect_to(listener.port);
+      for (unsigned seed = 0; !stop.load(); ++seed) {
+        talk(fd, seed, 2000);
+        // Connections that come and go: locks, tables and caches are busy.
+        const int another = ::socket(AF_INET, SOCK_STREAM, 0);
+        ::close(another);
+        rounds.fetch_add(1);
+      }
+      ::close(fd);
+      peer.join();
+      ::close(listener.fd);
+    });
+  }
+  const Call call;
+  for (unsigned i = 0; i < 60; ++i) {
+    // Only calls that are permitted in a child of a process with threads.
+    const pid_t child = make([](int fd) { return ::close(fd); }, call.fd);
+    EXPECT_EQ(end_of(child), 0) << "child " << i;
+    talk(call.fd, i, 500);
+  }
+  stop.store(true);
+  for (auto& thread : threads) thread.join();
+  EXPECT_GT(rounds.load(), 0);
+}
+
+}  // namespace
+}  // namespace ringsock::preloaded
