@@ -53,13 +53,9 @@ void add_message_costs(const System& system, const Settings&, Findings& out) {
 
 constexpr const char* kSlowRiomap = ": riowrite() into memory given to riomap() is a system call each, not one copy";
 
-/// What riomap() of ordinary processes needs, and each thing that switches it off by itself.
+/// What the sharing of memory given to riomap() needs where it is asked for, and each thing that prevents it by itself.
 void add_sharing_costs(const System& system, const Settings& settings, Findings& out) {
-  if (settings.config.iomap_share == 0) {
-    out.push_back(
-        {"iomap-share-off", std::string("the option iomap_share is 0") + kSlowRiomap, "Set it to 1 (rsocket.conf(5))"});
-    return;
-  }
+  if (settings.config.iomap_share == 0) return;
   if (const int error = system.feature_error(KernelFeature::page_sharing)) {
     out.push_back({"no-page-sharing",
                    "a memfd's pages cannot be put under memory in use" + because(error) + kSlowRiomap,

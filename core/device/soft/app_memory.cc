@@ -23,7 +23,7 @@ constexpr std::uint64_t kMinBytes = 8 * kPageBytes;
 /// Above it the second copy, needed for a moment, may be more than the machine has.
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 30;
 
-std::atomic<bool> sharing_enabled{true};
+std::atomic<bool> sharing_enabled{false};
 
 /// What the registrations of the process have. Under SharedPages::lock().
 std::vector<const AppMemory*>& registrations() {

@@ -36,10 +36,67 @@ UniqueFd make_file() {
   return fd;
 }
 
+int protection_of(const MemoryArea& area) {
+  const std::string& letters = area.permissions;
+  return (letters.find('r') != letters.npos ? PROT_READ : 0) | (letters.find('w') != letters.npos ? PROT_WRITE : 0) |
+         (letters.find('x') != letters.npos ? PROT_EXEC : 0);
+}
+
+/// A part of the file where the application has it now.
+struct Piece {
+  explicit Piece(const MemoryArea& area)
+      : memory(reinterpret_cast<void*>(area.start)),
+        bytes(area.end - area.start),
+        offset(static_cast<off_t>(area.offset)),
+        protection(protection_of(area)) {}
+  void* memory;
+  std::uint64_t bytes;
+  off_t offset;
+  int protection;
+};
+
 /// In one step for other threads, which a sanitizer that sees an mmap(2) cannot know.
-bool see_privately(void* memory, std::uint64_t bytes, int fd, off_t offset) {
+bool see_privately(const Piece& piece, int fd) {
   constexpr int kFlags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
-  return ::syscall(SYS_mmap, memory, bytes, kReadWrite, kFlags, fd, offset) != -1;
+  return ::syscall(SYS_mmap, piece.memory, piece.bytes, piece.protection, kFlags, fd, piece.offset) != -1;
+}
+
+bool read_file(int fd, std::byte* to, std::uint64_t bytes, off_t offset) {
+  for (std::uint64_t done = 0; done < bytes;) {
+    const ssize_t got = ::pread(fd, to + done, bytes - done, offset + static_cast<off_t>(done));
+    if (got <= 0) return false;
+    done += static_cast<std::uint64_t>(got);
+  }
+  return true;
+}
+
+/// Anonymous memory elsewhere, of the same contents and permissions; MAP_FAILED: no memory.
+void* copy_of(const Piece& piece, int fd) {
+  void* copy = ::mmap(nullptr, piece.bytes, kReadWrite, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) return copy;
+  if (read_file(fd, static_cast<std::byte*>(copy), piece.bytes, piece.offset) &&
+      ::mprotect(copy, piece.bytes, piece.protection) == 0) {
+    return copy;
+  }
+  ::munmap(copy, piece.bytes);
+  return MAP_FAILED;
+}
+
+bool move_under(void* copy, const Piece& piece) {
+  return ::mremap(copy, piece.bytes, piece.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, piece.memory) != MAP_FAILED;
+}
+
+/// Contents and permissions stay, and nothing refers to the file's pages any more. What can be written is first seen
+/// privately, so that no thread's write is lost, and then copied page by page; what cannot be is copied aside.
+bool make_private(const Piece& piece, int fd) {
+  if ((piece.protection & PROT_WRITE) != 0) {
+    return see_privately(piece, fd) && ::madvise(piece.memory, piece.bytes, MADV_POPULATE_WRITE) == 0;
+  }
+  void* copy = copy_of(piece, fd);
+  if (copy == MAP_FAILED) return false;
+  if (move_under(copy, piece)) return true;
+  ::munmap(copy, piece.bytes);
+  return false;
 }
 
 /// A mapping with pages; nullptr when there are none to be had.
@@ -71,9 +128,9 @@ bool SharedPages::has_file() {
 }
 
 std::vector<MemoryArea> SharedPages::areas() const {
-  auto out = areas_between(place_.start, place_.start + place_.bytes, AreaDetail::maps);
+  auto out = areas_between(0, UINT64_MAX, AreaDetail::maps);
   std::erase_if(out, [this](const MemoryArea& area) {
-    return area.inode != place_.inode || area.device != device_ || area.permissions != "rw-s";
+    return area.inode != place_.inode || area.device != device_ || !area.permissions.ends_with('s');
   });
   return out;
 }
@@ -84,7 +141,8 @@ std::shared_ptr<SharedPages> SharedPages::find(std::uint64_t start, std::uint64_
     if (!pages->has_file() || start < place.start || end > place.start + place.bytes) continue;
     const auto areas = pages->areas();
     const bool whole = std::ranges::any_of(areas, [&](const MemoryArea& area) {
-      return area.start <= start && end <= area.end && area.offset == area.start - place.start;
+      return area.permissions == "rw-s" && area.start <= start && end <= area.end &&
+             area.offset == area.start - place.start;
     });
     if (whole) return pages->shared_from_this();
   }
@@ -94,11 +152,9 @@ std::shared_ptr<SharedPages> SharedPages::find(std::uint64_t start, std::uint64_
 /// The child's copy is made before the fork, by the thread that forks: afterwards the parent goes on writing.
 struct SharedPages::ForkHandlers {
   struct Snapshot {
-    void* address;
+    Piece piece;
     void* copy;  ///< MAP_FAILED: no memory; the child then sees the pages as they are when it first writes them
-    std::uint64_t bytes;
     int fd;
-    off_t offset;
   };
   static std::vector<Snapshot>& snapshots() {
     static auto& all = *new std::vector<Snapshot>;
@@ -110,21 +166,16 @@ struct SharedPages::ForkHandlers {
     for (SharedPages* pages : all_pages()) {
       const int fd = pages->has_file() ? pages->memfd_.get() : -1;
       for (const MemoryArea& area : pages->areas()) {
-        const std::uint64_t bytes = area.end - area.start;
-        auto* memory = reinterpret_cast<void*>(area.start);
-        const auto offset = static_cast<off_t>(area.offset);
-        void* copy = ::mmap(nullptr, bytes, kReadWrite, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (copy != MAP_FAILED && ::pread(fd, copy, bytes, offset) != static_cast<ssize_t>(bytes)) {
-          ::munmap(copy, bytes);
-          copy = MAP_FAILED;
-        }
-        snapshots().push_back({memory, copy, bytes, fd, offset});
+        const Piece piece(area);
+        void* const copy = fd >= 0 ? copy_of(piece, fd) : MAP_FAILED;
+        pages->child_needs_file_ = pages->child_needs_file_ || copy == MAP_FAILED;
+        snapshots().push_back({piece, copy, fd});
       }
     }
   }
   static void in_parent() {
     for (const Snapshot& snapshot : snapshots()) {
-      if (snapshot.copy != MAP_FAILED) ::munmap(snapshot.copy, snapshot.bytes);
+      if (snapshot.copy != MAP_FAILED) ::munmap(snapshot.copy, snapshot.piece.bytes);
     }
     snapshots().clear();
     lock().unlock();
@@ -133,9 +184,9 @@ struct SharedPages::ForkHandlers {
     OwnThread::forget_after_fork();
     for (const Snapshot& snapshot : snapshots()) {
       if (snapshot.copy == MAP_FAILED) {
-        see_privately(snapshot.address, snapshot.bytes, snapshot.fd, snapshot.offset);
+        see_privately(snapshot.piece, snapshot.fd);
       } else {
-        ::mremap(snapshot.copy, snapshot.bytes, snapshot.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, snapshot.address);
+        move_under(snapshot.copy, snapshot.piece);
       }
     }
     snapshots().clear();
@@ -170,24 +221,20 @@ std::shared_ptr<SharedPages> SharedPages::put_under(std::uint64_t start, std::ui
   return out;
 }
 
-/// The same pages, seen privately: in one step, so that nobody's write is lost. Then each page is copied, and the
-/// file's go: what is left behaves as anonymous memory, also for an allocator that expects zeros after madvise(2).
+/// Wherever the application has the pages now, and with whatever permissions. The file's pages go last, and only when
+/// nothing refers to them: what is left behaves as anonymous memory, also for an allocator that expects zeros after
+/// madvise(2).
 SharedPages::~SharedPages() {
   std::erase(all_pages(), this);
   const int saved_errno = errno;
-  const bool can_return = has_file();
-  errno = saved_errno;
-  if (!can_return) return;
-  bool copied = true;
-  for (const MemoryArea& area : areas()) {
-    const std::uint64_t from = std::max(area.start, place_.start);
-    const std::uint64_t bytes = area.end - from;
-    void* memory = reinterpret_cast<void*>(from);
-    const auto offset = static_cast<off_t>(area.offset + (from - area.start));
-    copied = see_privately(memory, bytes, memfd_.get(), offset) && ::madvise(memory, bytes, MADV_POPULATE_WRITE) == 0 &&
-             copied;
+  if (has_file()) {
+    bool all_private = true;
+    for (const MemoryArea& area : areas()) all_private = make_private(Piece(area), memfd_.get()) && all_private;
+    // Another thread may have moved or split a mapping meanwhile.
+    if (all_private && !child_needs_file_ && areas().empty()) {
+      ::fallocate(memfd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kFileBytes);
+    }
   }
-  if (copied) ::fallocate(memfd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kFileBytes);
   errno = saved_errno;
 }
 

@@ -15,8 +15,8 @@
 
 namespace ringsock::soft {
 
-/// Makes [start, start + bytes) shared memory while it lives. The application may unmap or replace (parts of) the
-/// memory meanwhile; only what is still there is touched again.
+/// Makes [start, start + bytes) shared memory while it lives. The application may unmap, replace, move, or protect
+/// (parts of) the memory meanwhile; what is still there, wherever it is, keeps its contents and permissions.
 /// Threads: all functions, the destructor too, with lock() held.
 class SharedPages : public std::enable_shared_from_this<SharedPages> {
  public:
@@ -42,12 +42,13 @@ class SharedPages : public std::enable_shared_from_this<SharedPages> {
   /// Whether memfd_ is still the file. A program may close every descriptor that it does not know, and open others
   /// under their numbers: such a number is neither used nor closed, and the memory stays shared.
   bool has_file();
-  /// Where these pages still are.
+  /// Where these pages are now: all shared mappings of the file in this process.
   [[nodiscard]] std::vector<MemoryArea> areas() const;
 
   UniqueFd memfd_;  ///< none in a child of fork(2): there the memory is private already
   SharedPlace place_;
   std::uint64_t device_;
+  bool child_needs_file_ = false;  ///< there was no memory for the copy of a child of fork(2)
 };
 
 }  // namespace ringsock::soft

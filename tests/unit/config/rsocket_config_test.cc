@@ -51,7 +51,7 @@ TEST_F(RsocketConfigTest, MissingFilesMeanDefaultsAndNoWord) {
   EXPECT_EQ(config.mem_default, 131072u);
   EXPECT_EQ(config.wmem_default, 131072u);
   EXPECT_EQ(config.iomap_size, 0);
-  EXPECT_EQ(config.iomap_share, 1);
+  EXPECT_EQ(config.iomap_share, 0);
   EXPECT_EQ(config.device, DeviceChoice::automatic);
   EXPECT_THAT(lines_, IsEmpty());
 }
