@@ -104,12 +104,20 @@ bool StreamSocket::claim_locked() noexcept {
   if (!suspended_.load(std::memory_order_relaxed)) return true;
   pid_t user = 0;
   if (lost_ || family() == nullptr || !family()->user.compare_exchange_strong(user, ::getpid())) {
+    // Who goes on may not have told the peer yet, and this process's memory is its own again.
+    if (!std::exchange(loss_known_, true) && id_ && !lost_) id_->withdraw_memory();
     tell_loss(user);
     return false;
   }
+  if (is_connected()) id_->take_over();
   resume();
   if (is_connected() && !keepalive_) option_changed(SOL_SOCKET, SO_KEEPALIVE);
   return true;
+}
+
+void StreamSocket::look_if_alone() noexcept {
+  if (!is_connected() || (is_shared() && suspended_.load(std::memory_order_acquire))) return;
+  if (claim()) progress();
 }
 
 bool StreamSocket::is_used_elsewhere() const noexcept {

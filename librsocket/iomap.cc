@@ -55,6 +55,7 @@ Result<off_t> StreamSocket::map_buffer(void* data, std::size_t length, int prot,
   if (prot != PROT_NONE && prot != PROT_WRITE) return Error{EINVAL, "riomap: protection"};
   if (data == nullptr || length == 0 || length > UINT32_MAX) return Error{EINVAL, "riomap: buffer"};
   if (!is_connected()) return Error{EINVAL, "riomap: not connected"};
+  if (!claim()) return Error{EIO, "riomap: another process uses the connection"};
   progress();
   std::lock_guard guard(setup_lock_);
   if (!iomap_) iomap_ = std::make_unique<IoMap>(*connection_);
@@ -63,6 +64,7 @@ Result<off_t> StreamSocket::map_buffer(void* data, std::size_t length, int prot,
 
 Status StreamSocket::unmap_buffer(void* data, std::size_t length) {
   if (!is_connected()) return Error{EINVAL, "riounmap: not connected"};
+  if (!claim()) return Error{EIO, "riounmap: another process uses the connection"};
   progress();
   std::lock_guard guard(setup_lock_);
   if (!iomap_) return Error{EINVAL, "riounmap: not mapped"};
@@ -71,10 +73,12 @@ Status StreamSocket::unmap_buffer(void* data, std::size_t length) {
 
 Result<std::size_t> StreamSocket::write_direct(const std::byte* data, std::size_t size, std::uint64_t offset) {
   if (Status connected = require_connected(ENOTCONN); !connected) return connected.error();
+  if (!claim()) return Error{EIO, "riowrite: another process uses the connection"};
   progress();
   std::lock_guard sending(send_lock_);
   if (const int error = take_error()) return Error{error, "riowrite"};
   if (at_end_of_sending()) return Error{EPIPE, "riowrite"};
+  has_written_directly_ = true;
   std::size_t written = 0;
   while (written < size) {
     const auto entry = connection_->find_iomap(offset + written);

@@ -181,7 +181,7 @@ Status StreamSocket::get_option(int level, int name, void* value, socklen_t* len
   if (level == SOL_SOCKET) {
     switch (name) {
       case SO_ERROR: {
-        if (is_connected()) progress();
+        look_if_alone();
         return write_int(value, length, take_error());
       }
       case SO_TYPE: return write_int(value, length, SOCK_STREAM);
@@ -247,7 +247,7 @@ Status StreamSocket::get_tcp_info(void* value, socklen_t* length) {
     case State::bound:
     case State::failed: info.tcpi_state = TCP_CLOSE; break;
     case State::connected: {
-      progress();
+      look_if_alone();
       const bool peer_done = connection_->peer_shut_down() || connection_->peer_disconnected();
       const bool we_done = write_shut_.load(std::memory_order_acquire);
       info.tcpi_state = TCP_ESTABLISHED;

@@ -215,6 +215,8 @@ class StreamSocket : public runtime::Endpoint {
   /// Before anything that moves bytes or looks at the peer. False: it is another process's.
   bool claim() noexcept;
   bool claim_locked() noexcept;
+  /// For questions about the connection, which do not take it from another process that may want it.
+  void look_if_alone() noexcept;
   void tell_loss(pid_t user) noexcept;
   void suspend() noexcept;
   void resume() noexcept;
@@ -274,6 +276,7 @@ class StreamSocket : public runtime::Endpoint {
   /// A sender that never reads would hear of the peer's end only once the queue is full. The sender's.
   static constexpr unsigned kSendsPerLook = 8;
   unsigned sends_ = 0;
+  bool has_written_directly_ = false;  ///< riowrite(3); under send_lock_
   BiasedMutex receive_lock_;
   std::atomic<bool> read_shut_{false};
   std::atomic<bool> write_shut_{false};
@@ -295,6 +298,7 @@ class StreamSocket : public runtime::Endpoint {
   bool lost_ = false;         ///< nothing of the connection is ours any more
   bool loss_told_ = false;    ///< in the log
   bool watch_again_ = false;  ///< a listener without the service thread: since a fork, or there is none
+  bool loss_known_ = false;   ///< the peer does not access this process's memory any more
   bool lacks_parts_ = false;  ///< a listener of which an ancestor had more
   std::shared_ptr<FamilyRecord> family_owner_;
   std::atomic<FamilyRecord*> family_{nullptr};  ///< null: never inherited, or not any more

@@ -411,7 +411,8 @@ bool StreamSocket::end_connection() noexcept {
     return false;
   }
   if (half_open) disconnect();
-  return id_->device().works_in_background();
+  // A direct write that waits for the peer's help, and what was sent after it, are still here.
+  return id_->device().works_in_background() || has_written_directly_;
 }
 
 void StreamSocket::descriptor_closed(int fd) noexcept {
@@ -440,7 +441,7 @@ Nanos StreamSocket::linger() noexcept {
 }
 
 bool StreamSocket::is_drained() noexcept {
-  if (!is_connected() || is_used_elsewhere()) return true;
+  if (!is_connected() || !claim()) return true;
   progress();
   return connection_->is_drained() || connection_->failure() != 0;
 }

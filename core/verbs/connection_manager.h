@@ -144,6 +144,11 @@ class ConnectionId {
   /// its queue pair and the id's destructor included, is seen by the peer or that process any more.
   /// @param give_away  its descriptor is closed by the caller.
   virtual void abandon(bool /*give_away*/) {}
+  /// Since a fork(2) this process is the one that uses the connection: what the peer does to registered memory is done
+  /// to this process's.
+  virtual void take_over() {}
+  /// Another process uses it: on return the peer is not in this process's memory, and will not be.
+  virtual void withdraw_memory() {}
   /// Of a listener, fork(2) leaves a child what is on devices that survive it. These are the others, which stay with
   /// the process that made them; they live until drop_unshareable_parts().
   virtual std::vector<ConnectionId*> unshareable_parts() {

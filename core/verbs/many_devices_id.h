@@ -45,6 +45,8 @@ class ManyDevicesId final : public ConnectionId {
   [[nodiscard]] std::optional<Nanos> next_deadline() const override;
   Status move_to_descriptor(int fd) override { return front().move_to_descriptor(fd); }
   void abandon(bool give_away) override;
+  void take_over() override { front().take_over(); }
+  void withdraw_memory() override { front().withdraw_memory(); }
   std::vector<ConnectionId*> unshareable_parts() override;
   bool drop_unshareable_parts() override;
   [[nodiscard]] SocketAddress local_address() const override { return front().local_address(); }

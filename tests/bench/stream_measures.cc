@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -146,7 +148,32 @@ Figure stream_gb_per_second(const Calls& calls) {
   return *rate * kLarge / 1e9;
 }
 
-Figure riowrite_gb_per_second() {
+/// Of processes that are started from now on.
+class Sharing {
+ public:
+  explicit Sharing(bool wanted) {
+    if (::mkdtemp(directory_) == nullptr) return;
+    file_ = std::string(directory_) + "/iomap_share";
+    if (std::FILE* file = std::fopen(file_.c_str(), "we")) {
+      std::fputs(wanted ? "1\n" : "0\n", file);
+      std::fclose(file);
+    }
+    ::setenv("RINGSOCK_CONFIG_DIR", directory_, 1);
+  }
+  Sharing(const Sharing&) = delete;
+  ~Sharing() {
+    ::unsetenv("RINGSOCK_CONFIG_DIR");
+    ::unlink(file_.c_str());
+    ::rmdir(directory_);
+  }
+
+ private:
+  char directory_[32] = "/tmp/rsocket_bench.XXXXXX";
+  std::string file_;
+};
+
+Figure riowrite_gb_per_second(bool shared) {
+  const Sharing sharing(shared);
   const auto server = [](const Party& party) {
     const int listener = party.listen_anywhere();
     allow_iomap(party, listener);

@@ -55,12 +55,21 @@ Result<std::unique_ptr<MappedSegment>> map_memory_of(pid_t process, const Shared
   return std::make_unique<MappedSegment>(static_cast<std::byte*>(base), place.bytes);
 }
 
-std::byte* PeerMemory::find(pid_t process, const SharedPlace& place, std::uint64_t address, std::uint64_t length) {
-  if (place.inode != place_.inode || place.start != place_.start || place.bytes != place_.bytes) {
+/// The file is the one of the process that has the mark before and after it is opened by the process's number.
+void PeerMemory::map(PeerSpace& space) {
+  const pid_t process = space.find(mark_);
+  if (process == 0) return;
+  auto mapped = map_memory_of(process, place_);
+  if (mapped && space.still_has(mark_)) mapping_ = *std::move(mapped);
+}
+
+std::byte* PeerMemory::find(PeerSpace& space, const SpaceMark& mark, const SharedPlace& place, std::uint64_t address,
+                            std::uint64_t length) {
+  if (place != place_ || mark != mark_) {
     place_ = place;
+    mark_ = mark;
     mapping_.reset();
-    if (place.inode == 0) return nullptr;
-    if (auto mapped = map_memory_of(process, place)) mapping_ = *std::move(mapped);
+    if (place.inode != 0) map(space);
   }
   const std::uint64_t skip = address - place_.start;
   if (!mapping_ || address < place_.start || length > place_.bytes || skip > place_.bytes - length) return nullptr;

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "core/base/result.h"
+#include "core/device/soft/peer_space.h"
 #include "core/device/soft/segment.h"
 
 namespace ringsock::soft {
@@ -19,6 +20,7 @@ struct SharedPlace {
   std::uint64_t bytes = 0;
   std::uint64_t inode = 0;  ///< 0: not shared
   std::uint32_t fd = 0;
+  bool operator==(const SharedPlace&) const = default;
 };
 
 /// Maps it, all of `place` checked: a file that is sealed against shrinking, of ordinary pages, large enough, so that
@@ -29,11 +31,15 @@ Result<std::unique_ptr<MappedSegment>> map_memory_of(pid_t process, const Shared
 /// What is known of one row of the peer's table.
 class PeerMemory {
  public:
-  /// [address, address + length) of the peer's process; nullptr when it is not in shared memory, or cannot be mapped.
-  /// Maps it when it has not been tried before.
-  std::byte* find(pid_t process, const SharedPlace& place, std::uint64_t address, std::uint64_t length);
+  /// [address, address + length) of the process whose memory has the mark; nullptr when it is not in shared memory, or
+  /// cannot be mapped. Maps it when it has not been tried before.
+  std::byte* find(PeerSpace& space, const SpaceMark& mark, const SharedPlace& place, std::uint64_t address,
+                  std::uint64_t length);
 
  private:
+  void map(PeerSpace& space);
+
+  SpaceMark mark_;
   SharedPlace place_;
   std::unique_ptr<MappedSegment> mapping_;
 };

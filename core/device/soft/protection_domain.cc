@@ -69,4 +69,10 @@ void ProtectionDomain::remove_peer(RemoteAccess& peer) {
   peer.unlink();
 }
 
+void ProtectionDomain::renew(RemoteAccess& peer) {
+  std::lock_guard guard(lock_);
+  if (!peer.retract_all()) return;
+  for (const MemoryRegion* region : shared_regions_) peer.publish(*region);
+}
+
 }  // namespace ringsock::soft

@@ -36,6 +36,8 @@ class RemoteAccess : public ListNode<> {
   virtual void publish(const MemoryRegion& region) = 0;
   /// On return no peer is accessing the region or can start to.
   virtual void retract(const MemoryRegion& region) = 0;
+  /// The same for all regions that are for every queue pair. @return whether there were any.
+  virtual bool retract_all() = 0;
 };
 
 /// Counts its children, and tells its connected queue pairs of its remotely accessible regions.
@@ -49,6 +51,8 @@ class ProtectionDomain final : public ibv_pd {
   /// A queue pair connects: it hears of all regions that are for it, and of later ones until remove_peer().
   void add_peer(RemoteAccess& peer);
   void remove_peer(RemoteAccess& peer);
+  /// What the peer knows was the memory of another process, which published it before a fork(2).
+  void renew(RemoteAccess& peer);
 
   /// Held while a peer's request is carried out on registered memory, so that remove_region() cannot return meanwhile.
   [[nodiscard]] Mutex& access_lock() { return access_lock_; }

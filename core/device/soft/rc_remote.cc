@@ -2,13 +2,13 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
-#include <vector>
 
-#include "core/base/rare_calls.h"
 #include "core/device/soft/reliable_queue_pair.h"
 #include "core/device/soft/scatter_gather.h"
+#include "core/device/soft/soft_device.h"
 
 namespace ringsock::soft {
 
@@ -33,7 +33,7 @@ ReliableQueuePair::Target ReliableQueuePair::find_target(std::uint32_t rkey, std
     return {Target::Kind::denied};
   }
   if ((granted & kRowInArena) == 0)
-    return {peer_pid_ != 0 ? Target::Kind::process : Target::Kind::assisted, nullptr, row};
+    return {peer_space_.has_process() ? Target::Kind::process : Target::Kind::assisted, nullptr, row};
   const std::uint64_t base = row->arena_offset.load(std::memory_order_relaxed);
   if (base > peer_.arena_bytes || skip > peer_.arena_bytes - base || length > peer_.arena_bytes - base - skip) {
     return {Target::Kind::denied};
@@ -160,20 +160,25 @@ bool ReliableQueuePair::copy_elsewhere(const ibv_send_wr& wr, MrRow& row, bool t
   // Odd before the key is looked at again: dereg_mr clears the key first and then waits for an even lease.
   lease.store(before + 1, std::memory_order_relaxed);
   barrier_light();
-  const bool copied = row.rkey.load(std::memory_order_acquire) == wr.wr.rdma.rkey &&
-                      (shared_copy(wr, row, to_peer) || process_copy(wr, to_peer));
+  bool copied = false;
+  if (row.rkey.load(std::memory_order_acquire) == wr.wr.rdma.rkey) {
+    SpaceMark mark;
+    mark.token = peer_.consumer->mark_token.load(std::memory_order_acquire);
+    mark.address = peer_.consumer->mark_address.load(std::memory_order_relaxed);
+    copied = mark.token != 0 && (shared_copy(wr, row, mark, to_peer) || process_copy(wr, mark, to_peer));
+  }
   lease.store(before + 2, std::memory_order_release);
   return copied;
 }
 
-bool ReliableQueuePair::shared_copy(const ibv_send_wr& wr, const MrRow& row, bool to_peer) {
+bool ReliableQueuePair::shared_copy(const ibv_send_wr& wr, const MrRow& row, const SpaceMark& mark, bool to_peer) {
   const auto list = sges_of(wr);
   const std::uint64_t length = length_of(list);
   const SharedPlace place{
       row.shared_start.load(std::memory_order_relaxed), row.shared_bytes.load(std::memory_order_relaxed),
       row.shared_inode.load(std::memory_order_relaxed), row.shared_fd.load(std::memory_order_relaxed)};
   PeerMemory& known = peer_memory_[static_cast<std::size_t>(&row - peer_.rows)];
-  std::byte* memory = known.find(peer_pid_, place, wr.wr.rdma.remote_addr, length);
+  std::byte* memory = known.find(peer_space_, mark, place, wr.wr.rdma.remote_addr, length);
   if (memory == nullptr) return false;
   if (!to_peer) {
     scatter(memory, list, 0, length);
@@ -185,26 +190,14 @@ bool ReliableQueuePair::shared_copy(const ibv_send_wr& wr, const MrRow& row, boo
   return true;
 }
 
-bool ReliableQueuePair::process_copy(const ibv_send_wr& wr, bool to_peer) {
-  if (!direct_access_) return false;
-  std::vector<iovec> local;
-  local.reserve(static_cast<std::size_t>(wr.num_sge));
+bool ReliableQueuePair::process_copy(const ibv_send_wr& wr, const SpaceMark& mark, bool to_peer) {
+  std::array<iovec, kMaxSendSge + 1> parts;  // the first is PeerSpace's
+  std::size_t count = 1;
   const std::uint64_t length = length_of(sges_of(wr));
-  for_each_part(sges_of(wr), 0, length, [&](std::byte* part, std::size_t bytes) { local.push_back({part, bytes}); });
-  // The last bytes in a part of their own, so that they are written last: see place_in_order().
-  const std::uint64_t head = length > kTailBytes ? length - kTailBytes : 0;
-  const iovec remote[] = {{reinterpret_cast<void*>(wr.wr.rdma.remote_addr), head},
-                          {reinterpret_cast<void*>(wr.wr.rdma.remote_addr + head), length - head}};
-  if (!is_permitted(to_peer ? RareCall::process_vm_writev : RareCall::process_vm_readv)) {
-    direct_access_ = false;
-    return false;
-  }
-  const int saved_errno = errno;
-  const ssize_t moved = to_peer ? ::process_vm_writev(peer_pid_, local.data(), local.size(), remote, 2, 0)
-                                : ::process_vm_readv(peer_pid_, local.data(), local.size(), remote, 2, 0);
-  if (moved < 0 && (errno == EPERM || errno == ENOSYS || errno == ESRCH)) direct_access_ = false;
-  errno = saved_errno;
-  return moved == static_cast<ssize_t>(length);
+  for_each_part(sges_of(wr), 0, length, [&](std::byte* part, std::size_t bytes) { parts[count++] = {part, bytes}; });
+  const std::span local(parts.data(), count);
+  return to_peer ? peer_space_.write(mark, local, wr.wr.rdma.remote_addr, length)
+                 : peer_space_.read(mark, local, wr.wr.rdma.remote_addr, length);
 }
 
 }  // namespace ringsock::soft

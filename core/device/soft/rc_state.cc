@@ -159,7 +159,7 @@ Status ReliableQueuePair::attach(const QueuePairOffer& peer, std::shared_ptr<Map
     needs_full_fence_ = (peer.flags & kOfferNeedsFullFence) != 0 || !AsymmetricBarrier::register_process();
     full_fence_ = needs_full_fence_;
     rnr_retry_ = rnr_retry_count;
-    peer_pid_ = peer_pid;
+    peer_space_.set_process(peer_pid);
     link_ = std::move(link);
     ringing_.store(link_.get(), std::memory_order_release);
     // The peer has its copy, or never needed one.
@@ -181,6 +181,7 @@ Status ReliableQueuePair::attach(const QueuePairOffer& peer, std::shared_ptr<Map
 }
 
 void ReliableQueuePair::abandon() {
+  withdraw_memory();
   segment_->abandon();
   if (peer_segment_) peer_segment_->abandon();
 }
@@ -326,7 +327,7 @@ Result<MemoryRegion*> ReliableQueuePair::register_arena(std::size_t bytes) {
 
 bool ReliableQueuePair::may_share() {
   std::lock_guard guard(send_lock_);
-  return peer_pid_ != 0;
+  return peer_space_.has_process();
 }
 
 void ReliableQueuePair::publish(const MemoryRegion& region) {
@@ -348,7 +349,42 @@ void ReliableQueuePair::publish(const MemoryRegion& region) {
   shared.shared_bytes.store(place.bytes, std::memory_order_relaxed);
   shared.shared_fd.store(place.fd, std::memory_order_relaxed);
   shared.shared_inode.store(place.inode, std::memory_order_relaxed);
+  if (!in_arena) publish_mark();
   shared.rkey.store(region.rkey, std::memory_order_release);
+}
+
+void ReliableQueuePair::publish_mark() {
+  ConsumerLine& line = *inbox_.consumer;
+  const SpaceMark mark = own_space_mark();
+  if (line.mark_token.load(std::memory_order_relaxed) == mark.token) return;
+  line.mark_token.store(0, std::memory_order_relaxed);
+  line.mark_address.store(mark.address, std::memory_order_release);
+  line.mark_token.store(mark.token, std::memory_order_release);
+}
+
+/// Of all rows but the arena's. @return whether there were any.
+bool ReliableQueuePair::retract_all() {
+  bool found = false;
+  inbox_.consumer->mark_token.store(0, std::memory_order_release);
+  for (std::size_t row = 1; row < kMrRows; ++row) {
+    if (std::exchange(row_keys_[row], 0) == 0) continue;
+    inbox_.rows[row].rkey.store(0, std::memory_order_release);
+    found = true;
+  }
+  if (found) wait_for_lease();
+  return found;
+}
+
+void ReliableQueuePair::take_over() {
+  if (inbox_.consumer->mark_token.load(std::memory_order_relaxed) != known_space_mark().token) domain().renew(*this);
+}
+
+/// What this process published before a fork may be in the shared memory yet, when the one that uses the connection
+/// has not published its own.
+void ReliableQueuePair::withdraw_memory() {
+  std::uint64_t own = known_space_mark().token;
+  if (own == 0 || !inbox_.consumer->mark_token.compare_exchange_strong(own, 0)) return;
+  wait_for_lease();
 }
 
 void ReliableQueuePair::retract(const MemoryRegion& region) {

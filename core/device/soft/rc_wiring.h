@@ -60,13 +60,17 @@ class RcWiring {
   /// What to send. The descriptor stays the queue pair's; -1 when the inbox lies in the requester's memfd.
   virtual QueuePairOffer offer() = 0;
   virtual int offer_memfd() = 0;
-  /// Takes the peer's offer and the link, and moves the queue pair INIT -> RTR -> RTS. `peer_pid` (SO_PEERCRED) allows
-  /// process_vm_writev(2) where the kernel does. Errors: EPROTO when the offer does not fit the memfd, ENOMEM, EINVAL
-  /// state.
+  /// Takes the peer's offer and the link, and moves the queue pair INIT -> RTR -> RTS. `peer_pid` (SO_PEERCRED) is
+  /// the process whose memory may be accessed directly (PeerSpace); 0: none. Errors: EPROTO when the offer does not fit
+  /// the memfd, ENOMEM, EINVAL state.
   virtual Status attach(const QueuePairOffer& peer, std::shared_ptr<MappedSegment> peer_segment,
                         std::shared_ptr<Link> link, pid_t peer_pid, std::uint8_t rnr_retry_count) = 0;
   /// ConnectionId::abandon(): private memory takes the place of what is shared with the peer.
   virtual void abandon() = 0;
+  /// This process uses the connection from now on: the peer's accesses to registered memory go to this process's.
+  virtual void take_over() = 0;
+  /// Another process uses it: on return the peer does not access this process's memory, and will not.
+  virtual void withdraw_memory() = 0;
 };
 
 RcWiring& wiring_of(ibv_qp& qp);

@@ -17,6 +17,7 @@
 #include "core/base/mutex.h"
 #include "core/device/soft/link.h"
 #include "core/device/soft/peer_memory.h"
+#include "core/device/soft/peer_space.h"
 #include "core/device/soft/queue_pair.h"
 #include "core/device/soft/rc_wiring.h"
 #include "core/device/soft/receive_queue.h"
@@ -70,11 +71,14 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   Status attach(const QueuePairOffer& peer, std::shared_ptr<MappedSegment> peer_segment, std::shared_ptr<Link> link,
                 pid_t peer_pid, std::uint8_t rnr_retry_count) override;
   void abandon() override;
+  void take_over() override;
+  void withdraw_memory() override;
 
   // RemoteAccess
   [[nodiscard]] bool may_share() override;
   void publish(const MemoryRegion& region) override;
   void retract(const MemoryRegion& region) override;
+  bool retract_all() override;
 
   [[nodiscard]] std::byte* arena() const { return inbox_.arena; }
   /// From RESET to INIT, as the connection manager hands queue pairs out.
@@ -142,8 +146,8 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   Step assist(const ibv_send_wr& wr, SendProgress& progress, AssistKind kind, std::uint64_t length);
   bool reserve_room(SendProgress& progress, std::uint32_t bytes);
   bool copy_elsewhere(const ibv_send_wr& wr, MrRow& row, bool to_peer);
-  bool shared_copy(const ibv_send_wr& wr, const MrRow& row, bool to_peer);
-  bool process_copy(const ibv_send_wr& wr, bool to_peer);
+  bool shared_copy(const ibv_send_wr& wr, const MrRow& row, const SpaceMark& mark, bool to_peer);
+  bool process_copy(const ibv_send_wr& wr, const SpaceMark& mark, bool to_peer);
   Target find_target(std::uint32_t rkey, std::uint64_t address, std::uint64_t length, unsigned access);
   // rc_progress.cc: under send_lock_
   void progress_sends();
@@ -194,6 +198,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   void unplug();
   void store_attributes(const ibv_qp_attr& attr, int mask);
   void reset();
+  void publish_mark();
   void wait_for_lease();
 
   // Send side.
@@ -218,9 +223,8 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   std::atomic<bool> has_queued_{false};
   std::uint8_t rnr_retry_ = 7;
   std::uint8_t min_rnr_timer_ = 12;
-  pid_t peer_pid_ = 0;
+  PeerSpace peer_space_;                         ///< under send_lock_
   std::array<PeerMemory, kMrRows> peer_memory_;  ///< behind the rows of the peer's table; under send_lock_
-  bool direct_access_ = true;                    ///< the kernel has not yet refused process_vm_writev(2)
 
   // Receive side.
   InboxView inbox_;

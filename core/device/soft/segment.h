@@ -26,6 +26,10 @@ struct alignas(kLineBytes) ConsumerLine {
   std::atomic<std::uint32_t> fault;             ///< an ibv_wc_status for the entry that comes after `acked`; 0: none
   std::atomic<std::uint32_t> closed;            ///< not 0: the owner's queue pair is in an error state
   std::atomic<std::uint32_t> destroyed;         ///< not 0: the owner has let go of its queue pair, and did not die
+  // SpaceMark: in whose memory the rows that are not in the arena lie. Of the process that uses the connection, which
+  // may be another one after a fork.
+  std::atomic<std::uint64_t> mark_address;
+  std::atomic<std::uint64_t> mark_token;  ///< written last and cleared first; 0: nobody's
 };
 
 inline constexpr std::uint32_t kArmedForAny = 1;

@@ -55,7 +55,7 @@ class Pages {
 bool is_shared_now(const void* address, std::size_t bytes = kBytes) {
   const auto start = reinterpret_cast<std::uint64_t>(address);
   const auto areas = areas_between(start, start + bytes, AreaDetail::maps);
-  return std::ranges::any_of(areas, [](const MemoryArea& area) { return area.permissions == "rw-s"; });
+  return std::ranges::any_of(areas, [](const MemoryArea& area) { return area.permissions.ends_with('s'); });
 }
 
 /// What a peer process sees of it.
@@ -69,6 +69,7 @@ bool is_shareable(void* memory, std::size_t bytes) { return AppMemory(memory, by
 class SharedAppMemory : public ::testing::Test {
  protected:
   void SetUp() override {
+    share_application_memory(true);
     // A thread that has been joined may be counted for a moment yet.
     const Nanos deadline = monotonic_now() + std::chrono::seconds(1);
     const Pages probe;
@@ -77,6 +78,7 @@ class SharedAppMemory : public ::testing::Test {
       std::this_thread::yield();
     }
   }
+  void TearDown() override { share_application_memory(false); }
 };
 
 TEST_F(SharedAppMemory, KeepsItsContentsWhenItBecomesSharedAndWhenItIsPrivateAgain) {
@@ -190,6 +192,81 @@ TEST_F(SharedAppMemory, FreedInPartTheRestBecomesPrivate) {
   EXPECT_EQ(pages.data()[kPageBytes + 1], 0);
   EXPECT_EQ(pages.data()[2 * kPageBytes + 1], static_cast<unsigned char>((2 * kPageBytes + 1) * 31 + 2));
 }
+
+/// What the application did to its memory while it was shared.
+struct Change {
+  const char* name;
+  void (*make)(unsigned char*& data);
+};
+
+void protect_a_half(unsigned char*& data) { ASSERT_EQ(::mprotect(data + kBytes / 2, kBytes / 2, PROT_READ), 0); }
+void forbid_a_half(unsigned char*& data) { ASSERT_EQ(::mprotect(data, kBytes / 2, PROT_NONE), 0); }
+void move(unsigned char*& data) {
+  void* const elsewhere = ::mmap(nullptr, kBytes, PROT_NONE, kPrivate, -1, 0);
+  ASSERT_NE(elsewhere, MAP_FAILED);
+  data = static_cast<unsigned char*>(::mremap(data, kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere));
+  ASSERT_EQ(data, elsewhere);
+}
+void grow(unsigned char*& data) {
+  data = static_cast<unsigned char*>(::mremap(data, kBytes, 4 * kBytes, MREMAP_MAYMOVE));
+  ASSERT_NE(data, MAP_FAILED);
+  ASSERT_EQ(data[4 * kBytes - 1], 0);
+  ASSERT_EQ(::munmap(data + kBytes, 3 * kBytes), 0);
+}
+void move_and_protect(unsigned char*& data) {
+  move(data);
+  ASSERT_EQ(::mprotect(data + kBytes / 4, kBytes / 4, PROT_READ), 0);
+  forbid_a_half(data);
+}
+void fork_a_child(unsigned char*& data) {
+  protect_a_half(data);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (is_shared_now(data)) ::_exit(2);
+    std::memset(data, 'c', kBytes / 2);
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+}
+
+class ChangedWhileShared : public SharedAppMemory, public ::testing::WithParamInterface<Change> {};
+
+TEST_P(ChangedWhileShared, KeepsItsContentsAndBecomesPrivateAgain) {
+  auto* data = static_cast<unsigned char*>(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, kPrivate, -1, 0));
+  ASSERT_NE(data, MAP_FAILED);
+  for (std::size_t i = 0; i < kBytes; ++i) data[i] = static_cast<unsigned char>(i * 31 + i / kPageBytes);
+  std::optional<AppMemory> memory(std::in_place, data, kBytes, true);
+  ASSERT_TRUE(is_shared_now(data));
+  const auto peer = seen_by_peer(*memory);
+  ASSERT_NO_FATAL_FAILURE(GetParam().make(data));
+  const auto start = reinterpret_cast<std::uint64_t>(data);
+  const auto before = areas_between(start, start + kBytes, AreaDetail::maps);
+  memory.reset();
+  // Whatever the peer does now.
+  std::memset(peer->base(), 'p', kBytes);
+  EXPECT_FALSE(is_shared_now(data));
+  const auto after = areas_between(start, start + kBytes, AreaDetail::maps);
+  ASSERT_EQ(after.size(), before.size());
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i].permissions.substr(0, 3), before[i].permissions.substr(0, 3));
+    EXPECT_EQ(after[i].permissions[3], 'p');
+  }
+  ASSERT_EQ(::mprotect(data, kBytes, PROT_READ | PROT_WRITE), 0);
+  std::size_t lost = 0;
+  for (std::size_t i = 0; i < kBytes; ++i) lost += data[i] != static_cast<unsigned char>(i * 31 + i / kPageBytes);
+  EXPECT_EQ(lost, 0U);
+  std::memset(data, 1, kBytes);
+  EXPECT_EQ(::munmap(data, kBytes), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(By, ChangedWhileShared,
+                         ::testing::Values(Change{"mprotectOfAHalf", protect_a_half},
+                                           Change{"protNoneForAHalf", forbid_a_half}, Change{"mremap", move},
+                                           Change{"realloc", grow}, Change{"mremapAndMprotect", move_and_protect},
+                                           Change{"mprotectAndFork", fork_a_child}),
+                         [](const auto& change) { return std::string(change.param.name); });
 
 TEST_F(SharedAppMemory, ADescriptorThatTheProgramTookForItselfIsLeftAlone) {
   const Pages pages;
@@ -402,14 +479,17 @@ TEST_F(LyingPeer, AWriteOutsideWhatIsMappedFindsNothing) {
   const UniqueFd good = memfd(kBytes, kSealed);
   const SharedPlace place = place_of(good.get());
   PeerMemory memory;
+  PeerSpace self;
+  self.set_process(::getpid());
+  const SpaceMark mark = own_space_mark();
   const std::uint64_t start = place.start;
-  EXPECT_NE(memory.find(::getpid(), place, start, kBytes), nullptr);
-  EXPECT_EQ(memory.find(::getpid(), place, start - 1, 1), nullptr);
-  EXPECT_EQ(memory.find(::getpid(), place, start + 1, kBytes), nullptr);
-  EXPECT_EQ(memory.find(::getpid(), place, start + kBytes, 1), nullptr);
-  EXPECT_EQ(memory.find(::getpid(), place, ~std::uint64_t{0}, 1), nullptr);
-  EXPECT_EQ(memory.find(::getpid(), place, start, ~std::uint64_t{0}), nullptr);
-  EXPECT_EQ(memory.find(::getpid(), {}, start, 1), nullptr);
+  EXPECT_NE(memory.find(self, mark, place, start, kBytes), nullptr);
+  EXPECT_EQ(memory.find(self, mark, place, start - 1, 1), nullptr);
+  EXPECT_EQ(memory.find(self, mark, place, start + 1, kBytes), nullptr);
+  EXPECT_EQ(memory.find(self, mark, place, start + kBytes, 1), nullptr);
+  EXPECT_EQ(memory.find(self, mark, place, ~std::uint64_t{0}, 1), nullptr);
+  EXPECT_EQ(memory.find(self, mark, place, start, ~std::uint64_t{0}), nullptr);
+  EXPECT_EQ(memory.find(self, mark, {}, start, 1), nullptr);
 }
 
 // -- through a queue pair -------------------------------------------------------------------------------------------

@@ -275,6 +275,14 @@ void SoftId::abandon(bool give_away) {
   if (qp_ != nullptr && space_ == PortSpace::tcp) wiring_of(*qp_).abandon();
 }
 
+void SoftId::take_over() {
+  if (qp_ != nullptr && space_ == PortSpace::tcp) wiring_of(*qp_).take_over();
+}
+
+void SoftId::withdraw_memory() {
+  if (qp_ != nullptr && space_ == PortSpace::tcp) wiring_of(*qp_).withdraw_memory();
+}
+
 SocketAddress SoftId::local_address() const { return local_address_; }
 
 }  // namespace ringsock::soft

@@ -48,6 +48,8 @@ class SoftId final : public verbs::ConnectionId {
   [[nodiscard]] int event_fd() const override;
   Status move_to_descriptor(int fd) override;
   void abandon(bool give_away) override;
+  void take_over() override;
+  void withdraw_memory() override;
   [[nodiscard]] std::optional<Nanos> next_deadline() const override;
   [[nodiscard]] SocketAddress local_address() const override;
   [[nodiscard]] SocketAddress peer_address() const override { return peer_address_; }
