@@ -42,6 +42,7 @@ Status StreamSocket::prepare_id(Result<std::unique_ptr<verbs::ConnectionId>> id)
   id_->set_reuse_address(options_.get(SOL_SOCKET, SO_REUSEADDR) != 0);
   id_->set_v6_only(options_.get(IPPROTO_IPV6, IPV6_V6ONLY) != 0);
   id_->share_port_with(fd_);
+  if (patience_) id_->have_other_way(*patience_);
   return ok();
 }
 
@@ -69,7 +70,7 @@ Status StreamSocket::connect(const sockaddr* address, socklen_t length) {
   std::lock_guard guard(setup_lock_);
   switch (state()) {
     case State::connecting:
-      drive();
+      if (drive_to_new_descriptor()) notify_watchers();
       if (is_connected()) return ok();
       if (state() == State::failed) return Error{take_error(), "rconnect"};
       return Error{EALREADY, "rconnect"};
@@ -118,6 +119,12 @@ void StreamSocket::drive() {
   }
   const auto next = id_ ? id_->next_deadline() : std::nullopt;
   deadline_.store(next.value_or(Nanos::max()), std::memory_order_relaxed);
+}
+
+bool StreamSocket::drive_to_new_descriptor() {
+  const int before = id_ ? id_->event_fd() : -1;
+  drive();
+  return state() == State::connecting && id_->event_fd() != before;
 }
 
 void StreamSocket::handle_cm_event(verbs::CmEvent& event) {

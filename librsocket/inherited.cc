@@ -61,6 +61,9 @@ void StreamSocket::after_fork(ForkSide side) noexcept {
   watch_again_ = state() == State::listening;
   const bool prepared = family() != nullptr || state() == State::initial || state() == State::bound;
   if (side == ForkSide::child && prepared && (!watch_again_ || keep_shareable_parts())) return;
+  // It failed on a ring and is the kernel's since: both processes have the descriptor, which is no longer ours to
+  // close.
+  if (state() == State::failed && asks_kernel()) return;
   // What nobody prepared for two processes stays the parent's.
   family_.store(nullptr);
   suspend();

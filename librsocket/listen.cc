@@ -26,7 +26,9 @@ constexpr std::size_t kMinHalfOpen = 128;
 
 Status StreamSocket::listen(int backlog) {
   std::lock_guard guard(setup_lock_);
-  const auto limit = static_cast<std::size_t>(std::clamp(backlog, 1, SOMAXCONN));
+  // Linux takes a negative number for a large one.
+  const int wanted = backlog < 0 ? SOMAXCONN : std::clamp(backlog, 1, SOMAXCONN);
+  const auto limit = static_cast<std::size_t>(wanted);
   if (state() == State::listening) {  // listen(2): a second call changes the backlog
     backlog_ = limit;
     return ok();
@@ -35,7 +37,7 @@ Status StreamSocket::listen(int backlog) {
     if (Status bound = bind_locked(SocketAddress::wildcard(domain_, 0)); !bound) return bound;
   }
   if (state() != State::bound) return Error{EINVAL, "rlisten"};
-  if (Status listening = id_->listen(std::max(backlog, 1)); !listening) return listening;
+  if (Status listening = id_->listen(wanted); !listening) return listening;
   backlog_ = limit;
   set_state(State::listening);
   watch_listener();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/base/biased_mutex.h"
@@ -112,9 +113,13 @@ class StreamSocket : public runtime::Endpoint {
   Status become_accepted(verbs::CmEvent& event);
   /// What an accepted socket has from its listener.
   void inherit_options(const StreamSocket& listener);
+  /// Before connect(): what takes longer by a ring fails, since there is another way.
+  void have_other_way(Nanos patience) { patience_ = patience; }
   /// Bound, and not listening yet: stays so only on devices that survive fork(2). False: there is none.
   bool leave_unshareable_devices();
   [[nodiscard]] bool has_failed_to_connect() const { return state() == State::failed; }
+  /// Why, until it is told.
+  [[nodiscard]] int connect_error() const { return error_.load(std::memory_order_acquire); }
   [[nodiscard]] rs::Process& process() const { return process_; }
   [[nodiscard]] int domain() const { return domain_; }
 
@@ -140,6 +145,8 @@ class StreamSocket : public runtime::Endpoint {
   Status bind_locked(const SocketAddress& address);
   Status start_connect(const SocketAddress& destination);
   void drive();
+  /// True: the connection manager's descriptor is another one now, and whoever sleeps must arm anew.
+  [[nodiscard]] bool drive_to_new_descriptor();
   void handle_cm_event(verbs::CmEvent& event);
   void send_connect_request();
   void finish_connect(const verbs::CmEvent& event);
@@ -253,6 +260,7 @@ class StreamSocket : public runtime::Endpoint {
   Mutex setup_lock_;
   std::atomic<State> state_{State::initial};
   SocketAddress destination_;
+  std::optional<Nanos> patience_;
   std::atomic<Nanos> deadline_{Nanos::max()};
   std::unique_ptr<verbs::ConnectionId> id_;
   std::unique_ptr<Connection> connection_;  ///< destroyed before id_

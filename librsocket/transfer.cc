@@ -279,10 +279,12 @@ std::uint32_t StreamSocket::ready() noexcept {
       return has_client() ? EPOLLIN | EPOLLRDNORM : 0;
     }
     case State::connecting: {
+      bool arms_anew = false;
       {
         std::lock_guard guard(setup_lock_);
-        drive();
+        arms_anew = drive_to_new_descriptor();
       }
+      if (arms_anew) notify_watchers();
       if (state() == State::connecting) return 0;
       return ready();
     }

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/base/log.h"
+#include "core/base/refusals.h"
 #include "core/runtime/fd_table.h"
 #include "librsocket/process.h"
 #include "preload/offload.h"
@@ -30,10 +31,15 @@ KernelReason reason_of(int connect_error) {
     case ECONNREFUSED: return KernelReason::other_user;
     case ENOMEM:
     case EMFILE:
-    case ENFILE:
-    case ETIMEDOUT: return KernelReason::full;
+    case ENFILE: return KernelReason::full;
+    case ETIMEDOUT: return KernelReason::no_answer;
     default: return KernelReason::other;
   }
+}
+
+void count_by_kernel(KernelReason reason) {
+  if (reason == KernelReason::no_answer) count_refusal(Refusal::patience);
+  runtime::process_statistics.count_kernel_connected(reason);
 }
 
 void set_kernel_nonblocking(int fd, bool on) {
@@ -43,7 +49,9 @@ void set_kernel_nonblocking(int fd, bool on) {
 
 }  // namespace
 
-DualSocket::DualSocket(rs::Process& process, int domain, int fd) : StreamSocket(process, domain, fd) {}
+DualSocket::DualSocket(rs::Process& process, int domain, int fd) : StreamSocket(process, domain, fd) {
+  have_other_way(std::chrono::milliseconds(process.config.connect_patience));
+}
 
 // -- which way
 // ---------------------------------------------------------------------------------------------------------
@@ -86,6 +94,7 @@ std::optional<KernelReason> DualSocket::reason_for_kernel(const sockaddr* addres
   const bool by_tcp_first = is_fork_mode() && !(*device)->survives_fork();
   if (!by_tcp_first && !(*device)->may_have_listener(verbs::PortSpace::tcp, plain))
     return KernelReason::nobody_listened;
+  if ((*device)->was_silent(verbs::PortSpace::tcp, plain)) return KernelReason::no_answer;
   return std::nullopt;
 }
 
@@ -116,7 +125,7 @@ Status DualSocket::connect_by_kernel(const sockaddr* address, socklen_t length, 
   const int fd = descriptor();
   leave();
   const Status connected = real.connect(fd, address, length) == 0 ? ok() : Status(Error::last("connect"));
-  if (connected || connected.error().code == EINPROGRESS) runtime::process_statistics.count_kernel_connected(reason);
+  if (connected || connected.error().code == EINPROGRESS) count_by_kernel(reason);
   return connected;
 }
 
@@ -127,10 +136,12 @@ void DualSocket::fall_back_if_refused() noexcept {
   Way expected = Way::ring;
   if (!way_.compare_exchange_strong(expected, Way::kernel)) return;
   set_kernel_nonblocking(descriptor(), true);
-  runtime::process_statistics.count_kernel_connected(KernelReason::full);
+  count_by_kernel(reason_of(connect_error()));
   // Its outcome is SO_ERROR's to tell, and poll's.
   real.connect(descriptor(), destination_.get(), destination_.length());
   set_kernel_nonblocking(descriptor(), is_nonblocking());
+  // Whoever sleeps does so on the ring's descriptor.
+  notify_watchers();
 }
 
 // -- before connecting, and listening

@@ -78,6 +78,7 @@ void DualSocket::begin_migration(Step first, const SocketAddress& where) {
 Status DualSocket::connect_in_fork_mode(const sockaddr* address, socklen_t length) {
   const Status connected = real.connect(descriptor(), address, length) == 0 ? ok() : Status(Error::last("connect"));
   if (!connected && connected.error().code != EINPROGRESS) return connected;
+  have_other_way(kClientPatience);  // nobody waits but for the server's turn
   begin_migration(Step::zeros, destination_);
   return connected;
 }

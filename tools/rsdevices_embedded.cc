@@ -98,7 +98,6 @@ void add_access_costs(const System& system, const Settings&, Findings& out) {
 }
 
 void add_user_costs(const System& system, const Settings&, Findings& out) {
-  constexpr const char* kRefused = ": connections between processes of different users go by kernel TCP";
   constexpr Version kShowsBoundSockets{6, 8};
   constexpr const char* kDiagnosisModules = "modprobe -a tcp_diag inet_diag unix_diag";
   if (const int error = system.feature_error(KernelFeature::port_names)) {
@@ -109,10 +108,16 @@ void add_user_costs(const System& system, const Settings&, Findings& out) {
   }
   if (const int error = system.feature_error(KernelFeature::port_owners)) {
     out.push_back(
-        {"no-sock-diag", "sock_diag(7) does not tell who owns a port" + because(error) + kRefused, kDiagnosisModules});
+        {"no-sock-diag",
+         "sock_diag(7) does not tell who owns a port" + because(error) +
+             ": all connections of programs under librspreload go by kernel TCP, and programs that call librsocket "
+             "are connected to those of their own user only",
+         kDiagnosisModules});
   } else if (version_of(system.kernel_release()) < kShowsBoundSockets) {
     out.push_back({"kernel-before-6.8",
-                   "Linux " + system.kernel_release() + " does not tell who owns a bound socket" + kRefused,
+                   "Linux " + system.kernel_release() +
+                       " does not tell who owns a port that nobody listens on: between different users, servers that "
+                       "call librsocket are reached by nobody (those under librspreload are)",
                    "Linux 6.8 or later does"});
   }
 }

@@ -150,6 +150,7 @@ const char* to_string(KernelReason reason) {
     case KernelReason::fork: return "fork";
     case KernelReason::handed_over: return "handed over";
     case KernelReason::filter: return "seccomp";
+    case KernelReason::no_answer: return "no answer";
     case KernelReason::other: return "other";
   }
   return "?";

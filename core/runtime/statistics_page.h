@@ -35,15 +35,16 @@ inline constexpr std::size_t kSocketStates = 8;
 enum class KernelReason : std::uint8_t {
   nobody_listened,  ///< nobody has that port on the device
   rule,             ///< preload_config(5)
-  other_user,       ///< the listener is another user's
+  other_user,       ///< whoever answered is not proven to be the port's owner
   no_device,        ///< no device reaches the address, or none is allowed
-  full,             ///< no memory or descriptor for a ring, or the listener's queue was full
+  full,             ///< no memory or descriptor for a ring
   fork,             ///< for a connection that several processes use
   handed_over,      ///< for a descriptor that another program gets
   filter,           ///< sockets that a seccomp filter keeps from rings
+  no_answer,        ///< the listener's queue stayed full, or it did not answer in time
   other,
 };
-inline constexpr std::size_t kKernelReasons = 9;
+inline constexpr std::size_t kKernelReasons = 10;
 
 /// The words that users see; "?" for what is no value of the type.
 const char* to_string(SocketPath path);

@@ -98,6 +98,10 @@ class ConnectionId {
   /// A device that reserves the kernel's port of the same number binds this kernel TCP (UDP) socket for it instead of
   /// making one of its own. Before bind() and resolve_addr(). The descriptor stays the caller's and outlives the id.
   virtual void share_port_with(int /*kernel_socket*/) {}
+  /// The caller has another way to the destination: a connection that is not established `patience` after connect()
+  /// is `unreachable`, and a peer that is not proven to be the destination's is refused. Before resolve_addr(). Ignored
+  /// by a device whose network has times, and proofs, of its own.
+  virtual void have_other_way(Nanos /*patience*/) {}
   /// rdma_bind_addr(3). Port 0 picks one. Errors: EADDRINUSE, EADDRNOTAVAIL, EACCES, EINVAL when already bound.
   virtual Status bind(const SocketAddress& address) = 0;
   /// Like RDMA_OPTION_ID_REUSEADDR and RDMA_OPTION_ID_AFONLY; before bind().

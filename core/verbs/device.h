@@ -109,6 +109,9 @@ class Device {
   [[nodiscard]] virtual bool may_have_listener(PortSpace /*space*/, const SocketAddress& /*destination*/) {
     return true;
   }
+  /// Whether whoever listens at `destination` let somebody of this process, who had another way, wait in vain a moment
+  /// ago. Threads: any.
+  [[nodiscard]] virtual bool was_silent(PortSpace /*space*/, const SocketAddress& /*destination*/) { return false; }
   /// A new endpoint of this device's connection manager (connection_manager.h).
   virtual Result<std::unique_ptr<ConnectionId>> create_id(PortSpace space) = 0;
 

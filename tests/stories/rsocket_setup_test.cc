@@ -3,11 +3,14 @@
 #include <infiniband/ib.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
+#include <vector>
 
 #include "tests/stories/rsocket_pair.h"
 
@@ -66,6 +69,58 @@ TEST(RsocketSetup, AWildcardListenerIsReachedByEveryAddress) {
     client.say("x");
     EXPECT_EQ(server.hear(), "x");
   }
+}
+
+/// Clients that do not block, more than a small backlog holds; when all have begun the server accepts them one by one.
+/// @param wait  until one of those that are not connected is: its index, or -1
+template <class Wait>
+void connect_many_to_a_small_backlog(Wait wait) {
+  constexpr std::size_t kClients = 12;
+  Listener listener("127.0.0.1", 1);
+  Address to = listener.name;
+  std::vector<Rsocket> clients;
+  for (std::size_t i = 0; i < kClients; ++i) {
+    clients.emplace_back(rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    if (rconnect(clients.back(), to.get(), to.length) != 0) {
+      ASSERT_EQ(errno, EINPROGRESS);
+    }
+  }
+  std::vector<Rsocket> accepted;
+  std::thread server([&] {
+    while (accepted.size() < kClients) accepted.emplace_back(raccept(listener.socket, nullptr, nullptr));
+  });
+  std::size_t connected = 0;
+  for (; connected < kClients; ++connected) {
+    if (!wait(clients)) break;
+  }
+  EXPECT_EQ(connected, kClients);
+  if (connected < kClients) rshutdown(listener.socket, SHUT_RD);
+  server.join();
+}
+
+TEST(RsocketSetup, PollTellsOfEachClientOfASmallBacklog) {
+  connect_many_to_a_small_backlog([waiting = std::vector<pollfd>()](std::vector<Rsocket>& clients) mutable {
+    if (waiting.empty()) {
+      for (const Rsocket& client : clients) waiting.push_back({client, POLLOUT, 0});
+    }
+    if (rpoll(waiting.data(), static_cast<nfds_t>(waiting.size()), 30'000) < 1) return false;
+    const auto ready = std::find_if(waiting.begin(), waiting.end(), [](const pollfd& it) { return it.revents != 0; });
+    const bool is_connected = ready->revents == POLLOUT;
+    waiting.erase(ready);
+    return is_connected;
+  });
+}
+
+TEST(RsocketSetup, EpollTellsOfEachClientOfASmallBacklog) {
+  connect_many_to_a_small_backlog([set = -1](std::vector<Rsocket>& clients) mutable {
+    epoll_event event{};
+    event.events = EPOLLOUT | EPOLLONESHOT;
+    if (set < 0) {
+      set = repoll_create(0);
+      for (const Rsocket& client : clients) EXPECT_EQ(repoll_ctl(set, EPOLL_CTL_ADD, client, &event), 0);
+    }
+    return repoll_wait(set, &event, 1, 30'000) == 1 && (event.events & EPOLLERR) == 0;
+  });
 }
 
 TEST(RsocketSetup, ADualStackListenerSeesIpv4ClientsAsMapped) {

@@ -268,6 +268,8 @@ TEST_F(TwoUsers, AnImpostorUnderTheRightNameGetsNoConnection) {
 
   EXPECT_EQ(process_of(kBob, [&](Channel&) { return use_server(*port); }).wait(), ECONNREFUSED);
   EXPECT_EQ(process_of(kAlice, [&](Channel&) { return use_server(*port); }).wait(), ECONNREFUSED);
+  // Nor do the impostor's own other programs talk to it: the kernel would connect them to Alice.
+  EXPECT_EQ(process_of(kMallory, [&](Channel&) { return use_server(*port); }).wait(), ECONNREFUSED);
 }
 
 }  // namespace

@@ -231,6 +231,10 @@ bool SoftDevice::may_have_listener(verbs::PortSpace space, const SocketAddress& 
   return is_listener_name_taken({space, connect_target(destination), false});
 }
 
+bool SoftDevice::was_silent(verbs::PortSpace space, const SocketAddress& destination) {
+  return silent_ports_.has({space, connect_target(destination), false});
+}
+
 Result<std::unique_ptr<verbs::ConnectionId>> SoftDevice::create_id(verbs::PortSpace space) {
   return make_soft_id(*this, space);
 }

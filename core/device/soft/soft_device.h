@@ -9,6 +9,7 @@
 
 #include "core/base/result.h"
 #include "core/device/soft/async_events.h"
+#include "core/device/soft/cm/silent_ports.h"
 #include "core/device/soft/key_table.h"
 #include "core/device/soft/verbs_frame.h"
 #include "core/verbs/connection_manager.h"
@@ -71,6 +72,7 @@ class SoftDevice final : public verbs::Device {
   void arm(std::span<ibv_cq* const> cqs) override;
 
   [[nodiscard]] bool may_have_listener(verbs::PortSpace space, const SocketAddress& destination) override;
+  [[nodiscard]] bool was_silent(verbs::PortSpace space, const SocketAddress& destination) override;
   Result<std::unique_ptr<verbs::ConnectionId>> create_id(verbs::PortSpace space) override;
 
   int dealloc_pd(ibv_pd* pd) override;
@@ -84,6 +86,8 @@ class SoftDevice final : public verbs::Device {
   // For the queue pairs of this device.
   [[nodiscard]] KeyTable& keys() { return keys_; }
   [[nodiscard]] AsyncEvents& async_events() { return async_events_; }
+  /// For the ids of this device.
+  [[nodiscard]] SilentPorts& silent_ports() { return silent_ports_; }
   /// A number no other queue pair of this process has, 24 bits, never 0 or 1.
   std::uint32_t next_qp_num();
 
@@ -94,6 +98,7 @@ class SoftDevice final : public verbs::Device {
   VerbsFrame frame_;
   AsyncEvents async_events_;
   KeyTable keys_;
+  SilentPorts silent_ports_;
 };
 
 /// The device that an object of ours was made from.

@@ -120,6 +120,36 @@ TEST(SoftId, AListenerThatNeverAnswersIsUnreachableInTime) {
   client.close();
 }
 
+TEST(SoftId, WithAnotherWayAListenerThatDoesNotAnswerIsRemembered) {
+  SoftHost host;
+  auto listener = host.listener();
+  End client{host.id(), {}};
+  client.id->have_other_way(Nanos(20'000'000));
+  resolve(*client.id, listener->local_address());
+  client.qp = host.queue_pair(*client.id);
+  ASSERT_TRUE(client.id->connect({}));
+  EXPECT_FALSE(host.device->was_silent(PortSpace::tcp, listener->local_address()));
+  EXPECT_EQ(next(*client.id).type, CmEventType::unreachable);
+  EXPECT_TRUE(host.device->was_silent(PortSpace::tcp, listener->local_address()));
+  EXPECT_FALSE(host.device->was_silent(PortSpace::udp, listener->local_address()));
+  client.close();
+}
+
+TEST(SoftId, ARequestWhoseClientHasLeftIsNotTold) {
+  SoftHost host;
+  auto listener = host.listener();
+  for (int i = 0; i < 5; ++i) {
+    End gone = start_connect(host, listener->local_address());
+    gone.close();
+  }
+  End client = start_connect(host, listener->local_address());
+  End server = take_request(host, *listener);
+  EXPECT_EQ(server.id->peer_address(), client.id->local_address());
+  EXPECT_EQ(nothing_to_say(*listener), EAGAIN);
+  server.close();
+  client.close();
+}
+
 TEST(SoftId, AFullBacklogDelaysAConnectUntilThereIsRoom) {
   SoftHost host;
   auto listener = host.listener(kLoopback, 0);

@@ -1,6 +1,11 @@
 // Who may connect to whom, with real users. All run as root and become somebody else in a child.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <fstream>
+
+#include "core/base/refusals.h"
 #include "core/device/soft/cm/acceptor.h"
 #include "core/device/soft/cm/connector.h"
 #include "core/device/soft/cm/port_owner.h"
@@ -143,7 +148,63 @@ TEST_P(TwoUsers, APortSharedByTwoUsersBelongsToNobody) {
   OtherProcess bob(kBob, [&](Channel parent) { return bind_reusing(at(*port), parent); });
   ASSERT_TRUE(bob.channel().hear());
   EXPECT_EQ(connect_as(kRoot, *port), ECONNREFUSED);
-  EXPECT_EQ(connect_as(kAlice, *port), 0);
+  // Nobody listens by TCP, so Alice's clients are nobody else's. The kernel's datagrams are Bob's.
+  EXPECT_EQ(connect_as(kAlice, *port), GetParam() == PortSpace::tcp ? 0 : ECONNREFUSED);
+}
+
+/// A listener of root's that is the kernel's only, on `address`; its port.
+struct KernelListener {
+  explicit KernelListener(const SocketAddress& address, PortSpace space)
+      : socket(::socket(address.family(), space == PortSpace::tcp ? SOCK_STREAM : SOCK_DGRAM, 0)) {
+    EXPECT_EQ(::bind(socket.get(), address.get(), address.length()), 0);
+    if (space == PortSpace::tcp) {
+      EXPECT_EQ(::listen(socket.get(), 8), 0);
+    }
+    const auto name = name_by(::getsockname, socket.get(), "getsockname");
+    if (name) port = name->port();
+  }
+  UniqueFd socket;
+  std::uint16_t port = 0;
+};
+
+TEST_P(TwoUsers, AnImpostorDoesNotGetHisOwnUsersClientsOfAnothersListener) {
+  for (const auto& address : {kLoopback, SocketAddress::wildcard(AF_INET, 0), SocketAddress::wildcard(AF_INET6, 0)}) {
+    const KernelListener roots(address, GetParam());
+    OtherProcess impostor(kAlice, [&](Channel parent) { return impersonate(parent, roots.port); });
+    ASSERT_TRUE(impostor.channel().hear());
+    EXPECT_EQ(connect_as(kAlice, roots.port), ECONNREFUSED) << address.to_string();
+    EXPECT_EQ(connect_as(kBob, roots.port), ECONNREFUSED) << address.to_string();
+  }
+}
+
+TEST_P(TwoUsers, NobodyWaitsForAnImpostorsBacklog) {
+  const KernelListener roots(kLoopback, GetParam());
+  OtherProcess impostor(kAlice, [&](Channel parent) {
+    const auto acceptor = Acceptor::open({GetParam(), at(roots.port), false}, 0, {});
+    const auto filling = make_link_socket();
+    const AbstractAddress name(listening_name({GetParam(), at(roots.port), false}));
+    if (!acceptor || !filling || ::connect(filling->get(), name.get(), name.length) != 0) return 1;
+    parent.tell(1);
+    [[maybe_unused]] const auto end = parent.hear();
+    return 0;
+  });
+  ASSERT_TRUE(impostor.channel().hear());
+  EXPECT_EQ(connect_as(kAlice, roots.port), ECONNREFUSED);
+  EXPECT_EQ(connect_as(kBob, roots.port), ECONNREFUSED);
+}
+
+TEST_P(TwoUsers, AListenerOfAnotherPidNamespaceIsNotTrusted) {
+  PortReservation port;
+  ASSERT_TRUE(port.bind(GetParam(), kLoopback, {}));
+  const auto acceptor = Acceptor::open(port.binding(), 8, {});
+  ASSERT_TRUE(acceptor);
+  const std::uint16_t number = port.binding().address.port();
+  EXPECT_EQ(connect_as(kRoot, number), 0);
+  OtherProcess outer(kRoot, [&](Channel) {
+    if (::unshare(CLONE_NEWPID) != 0) return 77;
+    return OtherProcess(kRoot, [&](Channel) { return try_connect(number); }).wait();
+  });
+  EXPECT_EQ(outer.wait(), ECONNREFUSED);
 }
 
 /// The server's side of the rule, in port space UDP, whose requests carry no queue pair.
@@ -151,24 +212,24 @@ class Requests : public ::testing::Test {
  protected:
   void SetUp() override {
     if (::geteuid() != kRoot) GTEST_SKIP() << "needs root to be several users";
-    ASSERT_TRUE(port_.bind(PortSpace::udp, kLoopback, {}));
+    ASSERT_TRUE(port_.bind(PortSpace::udp, SocketAddress::wildcard(AF_INET, 0), {}));
     auto opened = Acceptor::open(port_.binding(), 8, {});
     ASSERT_TRUE(opened);
     acceptor_ = std::move(*opened);
+    number_ = port_.binding().address.port();
   }
-  /// A client of that user sends a request that names `source`, or with 0 a port of its own.
-  bool request_is_taken(uid_t uid, std::uint16_t source) {
+  /// A client of that user sends a request that names these addresses.
+  bool request_is_taken(uid_t uid, const SocketAddress& source, const SocketAddress& destination) {
     OtherProcess client(uid, [&](Channel parent) {
-      PortReservation own;
-      if (!own.bind_ephemeral(PortSpace::udp, kLoopback)) return 1;
-      Connector connector(PortSpace::udp, port_.binding().address, own.take_named_socket(), {}, Nanos(0));
+      auto socket = make_link_socket();
+      Connector connector(PortSpace::udp, at(number_), std::move(*socket), {}, Nanos(0));
       auto connected = connector.attempt(Nanos(0));
       if (!connected) return 2;
       Link link(std::move(connected->socket));
       ConnectRequest request;
       request.space = PortSpace::udp;
-      request.source = source == 0 ? own.binding().address : at(source);
-      request.destination = port_.binding().address;
+      request.source = source;
+      request.destination = destination;
       if (!link.send(LinkPacket::request, encode_request(request).view())) return 3;
       parent.tell(1);
       [[maybe_unused]] const auto end = parent.hear();
@@ -177,45 +238,75 @@ class Requests : public ::testing::Test {
     EXPECT_TRUE(client.channel().hear());
     return static_cast<bool>(acceptor_->next(Nanos(0)));
   }
+  bool source_is_believed(uid_t uid, const char* host, std::uint16_t port = 40000) {
+    return request_is_taken(uid, parse(host, port), at(number_));
+  }
+  static SocketAddress parse(const char* host, std::uint16_t port) {
+    in_addr address{};
+    EXPECT_EQ(::inet_pton(AF_INET, host, &address), 1);
+    return SocketAddress::v4(ntohl(address.s_addr), port);
+  }
 
   PortReservation port_;
   std::unique_ptr<Acceptor> acceptor_;
+  std::uint16_t number_ = 0;
 };
 
-TEST_F(Requests, OfAnotherUserAreTakenWhenTheirSourcePortIsTheirs) { EXPECT_TRUE(request_is_taken(kAlice, 0)); }
-
-TEST_F(Requests, OfAnotherUserWhoLiesAboutTheSourcePortAreDropped) {
-  PortReservation roots;
-  ASSERT_TRUE(roots.bind(PortSpace::udp, kLoopback, {}));
-  EXPECT_FALSE(request_is_taken(kAlice, roots.binding().address.port()));  // somebody else's
-  EXPECT_FALSE(request_is_taken(kAlice, 1));                               // nobody's
+TEST_F(Requests, FromAddressesOfThisHostAreTaken) {
+  EXPECT_TRUE(source_is_believed(kAlice, "127.0.0.1"));
+  EXPECT_TRUE(source_is_believed(kAlice, "127.9.8.7"));
+  EXPECT_TRUE(source_is_believed(kRoot, "127.0.0.1"));
 }
 
-TEST_F(Requests, OfAnotherUserAreDroppedByAListenerWhoDoesNotOwnItsPort) {
-  const SocketAddress address = port_.binding().address;
-  acceptor_.reset();
-  port_ = PortReservation{};
-  auto opened = Acceptor::open({PortSpace::udp, address, false}, 8, {});
-  ASSERT_TRUE(opened);
-  OtherProcess client(kAlice, [&](Channel parent) {
-    PortReservation own;
-    auto socket = make_link_socket();
-    if (!socket || !own.bind_ephemeral(PortSpace::udp, kLoopback)) return 1;
-    const AbstractAddress name(listening_name({PortSpace::udp, address, false}));
-    // Without the check that an honest client makes.
-    if (::connect(socket->get(), name.get(), name.length) != 0) return 2;
-    Link link(std::move(*socket));
-    ConnectRequest request;
-    request.space = PortSpace::udp;
-    request.source = own.binding().address;
-    request.destination = address;
-    if (!link.send(LinkPacket::request, encode_request(request).view())) return 3;
-    parent.tell(1);
-    [[maybe_unused]] const auto end = parent.hear();
-    return 0;
+TEST_F(Requests, FromAddressesOfOtherHostsAreDroppedAndCounted) {
+  const auto before = refusals_counted(Refusal::address);
+  for (const char* const elsewhere : {"203.0.113.7", "224.0.0.1", "255.255.255.255", "240.0.0.1", "0.0.0.1"}) {
+    EXPECT_FALSE(source_is_believed(kAlice, elsewhere)) << elsewhere;
+    EXPECT_FALSE(source_is_believed(kRoot, elsewhere)) << elsewhere;
+  }
+  EXPECT_EQ(refusals_counted(Refusal::address), before + 10);
+}
+
+TEST_F(Requests, ToAddressesOfOtherHostsAreDroppedThoughAWildcardCoversThem) {
+  EXPECT_FALSE(request_is_taken(kAlice, at(40000), parse("203.0.113.7", number_)));
+  EXPECT_TRUE(request_is_taken(kAlice, at(40000), parse("127.1.2.3", number_)));
+}
+
+TEST_F(Requests, FromAnAddressThatBindWouldTakeAreDroppedToo) {
+  // Its own network namespace, so that the host's rules stay.
+  OtherProcess inside(kRoot, [&](Channel) {
+    if (::unshare(CLONE_NEWNET) != 0) return 77;
+    std::ofstream("/proc/sys/net/ipv4/ip_nonlocal_bind") << 1;
+    ClientAddresses addresses;
+    const auto network = make_link_socket();
+    const PeerIdentity root{::getpid(), kRoot, true};
+    const auto is_believed = [&](const char* host) {
+      return addresses.are_true(root, parse(host, 40000), at(1), network->get(), Nanos(1));
+    };
+    return !is_believed("203.0.113.7") && is_believed("127.0.0.1") ? 0 : 1;
   });
-  ASSERT_TRUE(client.channel().hear());
-  EXPECT_FALSE((*opened)->next(Nanos(0)));
+  EXPECT_EQ(inside.wait(), 0);
+}
+
+TEST_F(Requests, FromAPrivilegedPortAreTakenOfRootOnly) {
+  EXPECT_FALSE(source_is_believed(kAlice, "127.0.0.1", 22));
+  EXPECT_TRUE(source_is_believed(kRoot, "127.0.0.1", 22));
+}
+
+TEST_F(Requests, TheKernelSaysWhichPortsArePrivileged) {
+  OtherProcess inside(kRoot, [&](Channel) {
+    if (::unshare(CLONE_NEWNET) != 0) return 77;
+    const auto network = make_link_socket();
+    const PeerIdentity alice{1, kAlice, false};
+    const auto may_have = [&](std::uint16_t port) {
+      return ClientAddresses().are_true(alice, at(port), at(1), network->get(), Nanos(1));
+    };
+    std::ofstream("/proc/sys/net/ipv4/ip_unprivileged_port_start") << 50;
+    if (may_have(49) || !may_have(50)) return 1;
+    std::ofstream("/proc/sys/net/ipv4/ip_unprivileged_port_start") << 5000;
+    return may_have(4999) || !may_have(5000) ? 2 : 0;
+  });
+  EXPECT_EQ(inside.wait(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Spaces, TwoUsers, ::testing::Values(PortSpace::tcp, PortSpace::udp),

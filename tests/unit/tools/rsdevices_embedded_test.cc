@@ -121,7 +121,7 @@ TEST_F(EmbeddedSurveyTest, ASandboxMayKeepPeersFromWriting) {
 TEST_F(EmbeddedSurveyTest, OtherUsersNeedToSeeWhoOwnsAPort) {
   system_.feature_errors[KernelFeature::port_owners] = ENOENT;
   EXPECT_EQ(cost().id, "no-sock-diag");
-  EXPECT_THAT(cost().says, HasSubstr("different users go by kernel TCP"));
+  EXPECT_THAT(cost().says, HasSubstr("under librspreload go by kernel TCP"));
   EXPECT_THAT(cost().remedy, HasSubstr("modprobe"));
 }
 

@@ -28,11 +28,7 @@ Result<std::unique_ptr<Acceptor>> Acceptor::open(const PortBinding& where, int b
 }
 
 Acceptor::Acceptor(const PortBinding& where, Limits limits, UniqueFd socket)
-    : where_(where),
-      limits_(limits),
-      socket_(std::move(socket)),
-      listening_uid_(::geteuid()),
-      listening_pid_(::getpid()) {}
+    : where_(where), limits_(limits), socket_(std::move(socket)), listening_pid_(::getpid()) {}
 
 Acceptor::~Acceptor() = default;
 
@@ -147,10 +143,8 @@ std::optional<IncomingRequest> Acceptor::check(HalfOpen& from, LinkInbox::Packet
   if (!overlap({request->space, request->destination, false}, where_)) return std::nullopt;
   const auto peer = identify_peer(from.link->fd());
   if (!peer) return std::nullopt;
-  if (!peer->same_user) {
-    // The peer address must be no lie, and a client of another user is only ours if the port is.
-    if (!is_trusted_on_port(*peer, {request->space, request->source, false})) return std::nullopt;
-    if (!owns_port(listening_uid_, {request->space, request->destination, false})) return std::nullopt;
+  if (!addresses_.are_true(*peer, request->source, request->destination, from.link->fd(), monotonic_now())) {
+    return std::nullopt;
   }
   IncomingRequest out;
   out.accepted_by_listening_process = listening_pid_ == ::getpid();

@@ -77,7 +77,7 @@ class Acceptor {
   UniqueFd socket_;
   UniqueFd epoll_;
   std::list<HalfOpen> half_open_;  ///< oldest first
-  uid_t listening_uid_;
+  mutable ClientAddresses addresses_;
   pid_t listening_pid_;
   pid_t epoll_pid_ = -1;
 };

@@ -1,6 +1,7 @@
 #include "core/device/soft/cm/connect_target.h"
 
 #include "core/base/unique_fd.h"
+#include "core/device/soft/cm/port_lookup.h"
 #include "core/device/soft/cm/port_name.h"
 
 namespace ringsock::soft {
@@ -24,16 +25,21 @@ Status check_unicast(const SocketAddress& target) {
   return ok();
 }
 
-Status check_local(const SocketAddress& target) {
+Status check_local(const SocketAddress& target, int network_of) {
+  constexpr std::uint16_t kAnyPort = 9;  // connecting a datagram socket sends nothing
   if (target.is_loopback()) return ok();
   const UniqueFd probe(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!probe) return explain_unreachable(Error::last("resolve: socket"));
-  SocketAddress any_port = target;
-  any_port.set_port(0);
-  if (::bind(probe.get(), any_port.get(), any_port.length()) != 0) {
-    return explain_unreachable(Error::last("resolve: bind"));
-  }
-  return ok();
+  const Error foreign{EHOSTUNREACH, "resolve: not an address of this host"};
+  if (network_of >= 0 && !share_network(probe.get(), network_of)) return foreign;
+  SocketAddress there = target;
+  there.set_port(kAnyPort);
+  if (::connect(probe.get(), there.get(), there.length()) != 0) return foreign;
+  // What is sent to an address of this host comes from there, and from nowhere else does anything come that has it.
+  const auto here = name_by(::getsockname, probe.get(), "resolve: getsockname");
+  if (!here) return here.error();
+  there.set_port(here->port());
+  return *here == there ? ok() : Status(foreign);
 }
 
 Error explain_unreachable(Error bind_error) {

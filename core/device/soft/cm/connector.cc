@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <atomic>
 
+#include "core/base/refusals.h"
+#include "core/device/soft/cm/port_lookup.h"
 #include "core/device/soft/cm/port_reservation.h"
+#include "core/device/soft/cm/sock_diag.h"
 
 namespace ringsock::soft {
 namespace {
@@ -16,11 +19,12 @@ bool is_nobody(int error) { return error == ECONNREFUSED || error == EPROTOTYPE 
 }  // namespace
 
 Connector::Connector(verbs::PortSpace space, const SocketAddress& destination, UniqueFd socket, ConnectTimes times,
-                     Nanos now)
+                     Nanos now, Unproven unproven)
     : destination_{space, destination, false},
       socket_(std::move(socket)),
       bindings_(listener_bindings(destination_)),
-      times_(times) {
+      times_(times),
+      unproven_(unproven) {
   start(now);
 }
 
@@ -30,7 +34,19 @@ void Connector::start(Nanos now) {
   interval_ = times_.first_retry;
 }
 
+/// Before connecting: a listener that is woken finds the request at once.
+Status Connector::ask_for_owner() {
+  if (!socket_) {
+    auto fresh = make_link_socket();
+    if (!fresh) return fresh.error();
+    socket_ = std::move(*fresh);
+  }
+  port_owner_ = owner_by_kernel(destination_.space, destination_.address, socket_.get());
+  return ok();
+}
+
 Result<Connector::Connected> Connector::attempt(Nanos now) {
+  if (Status asked = ask_for_owner(); !asked) return asked.error();
   for (const PortBinding& binding : bindings_) {
     auto connected = try_binding(binding);
     if (connected) return connected;
@@ -61,12 +77,36 @@ Result<Connector::Connected> Connector::try_name(const std::string& name) {
     socket_ = std::move(*fresh);
   }
   const AbstractAddress address(name);
-  if (::connect(socket_.get(), address.get(), address.length) != 0) return Error::last("connect");
+  if (::connect(socket_.get(), address.get(), address.length) != 0) {
+    const Error error = Error::last("connect");
+    return error.code != EAGAIN || is_worth_waiting(name) ? error
+                                                          : Error{ECONNREFUSED, "connect: an impostor's backlog"};
+  }
   UniqueFd connected = std::move(socket_);
   const auto peer = identify_peer(connected.get());
   if (!peer) return peer.error();
-  if (!is_trusted_on_port(*peer, destination_)) return Error{ECONNREFUSED, "connect: not the owner of the port"};
+  if (!is_trusted_on_port(*peer, destination_, port_owner_, unproven_)) {
+    count_refusal(Refusal::port_owner);
+    return Error{ECONNREFUSED, "connect: not the owner of the port"};
+  }
   return Connected{std::move(connected), *peer};
+}
+
+/// Whether the owner of a name, whose backlog is full, may be the port's. The kernel tells by a dump only, hence once.
+bool Connector::is_worth_waiting(const std::string& name) {
+  if (name == owner_) return true;
+  if (std::find(impostors_.begin(), impostors_.end(), name) != impostors_.end()) return false;
+  const auto holders = named_holders(destination_.space, destination_.address.port());
+  const auto is_impostor = [&](const NamedHolder& holder) {
+    return holder.text == name && !is_trusted_on_port(holder.uid, destination_, port_owner_, unproven_);
+  };
+  if (!holders || std::none_of(holders->begin(), holders->end(), is_impostor)) {
+    owner_ = name;
+    return true;
+  }
+  count_refusal(Refusal::port_owner);
+  impostors_.push_back(name);
+  return false;
 }
 
 }  // namespace ringsock::soft

@@ -4,9 +4,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <string_view>
 
+#include "core/base/refusals.h"
 #include "core/base/unique_fd.h"
+#include "core/device/soft/cm/connect_target.h"
 #include "core/device/soft/cm/sock_diag.h"
 
 namespace ringsock::soft {
@@ -26,6 +31,17 @@ bool sees_real_uids() {
   const std::size_t count = map.find_first_not_of(' ', map.find(' ', outside));
   if (inside == map.npos || outside == map.npos || count == map.npos) return false;
   return map.substr(inside, 2) == "0 " && map.substr(outside, 2) == "0 " && map.substr(count, 10) == "4294967295";
+}
+
+/// Below it only privileged processes may bind.
+std::uint16_t first_unprivileged_port() {
+  constexpr std::uint16_t kUsual = 1024;
+  const UniqueFd file(::open("/proc/sys/net/ipv4/ip_unprivileged_port_start", O_RDONLY | O_CLOEXEC));
+  char text[16];
+  const ssize_t got = file ? ::read(file.get(), text, sizeof text) : -1;
+  std::uint16_t port = kUsual;
+  if (got > 0) std::from_chars(text, text + got, port);
+  return port;
 }
 
 bool names_one_user(uid_t uid) { return uid != kOverflowUid || sees_real_uids(); }
@@ -58,8 +74,45 @@ bool owns_port(uid_t uid, const PortBinding& where) {
 
 bool is_own_uid(uid_t uid) { return uid == ::geteuid() && names_one_user(uid); }
 
-bool is_trusted_on_port(const PeerIdentity& peer, const PortBinding& where) {
-  return peer.same_user || (names_one_user(peer.uid) && owns_port(peer.uid, where));
+bool is_trusted_on_port(uid_t uid, const PortBinding& where, const Result<uid_t>& owner, Unproven unproven) {
+  if (!names_one_user(uid)) return false;
+  if (owner) return *owner == uid;
+  if (owner.error().code != ENOENT && unproven == Unproven::refuse) return false;
+  return is_own_uid(uid) || owns_port(uid, where);
+}
+
+bool is_trusted_on_port(const PeerIdentity& peer, const PortBinding& where, const Result<uid_t>& owner,
+                        Unproven unproven) {
+  return peer.pid != 0 && is_trusted_on_port(peer.uid, where, owner, unproven);
+}
+
+bool ClientAddresses::are_true(const PeerIdentity& peer, const SocketAddress& source, const SocketAddress& destination,
+                               int network_of, Nanos now) {
+  const bool one_family = source.family() == destination.family();
+  if (one_family && may_bind(peer, source.port(), now) && is_ours(source, network_of, now) &&
+      is_ours(destination, network_of, now)) {
+    return true;
+  }
+  count_refusal(Refusal::address);
+  return false;
+}
+
+bool ClientAddresses::is_ours(SocketAddress host, int network_of, Nanos now) {
+  if (host.is_loopback()) return true;
+  host.set_port(0);
+  const auto is_it = [&](const Known& known) { return known.host == host && now < known.until; };
+  if (std::any_of(known_.begin(), known_.end(), is_it)) return true;
+  if (!check_local(host, network_of)) return false;
+  known_[next_++ % known_.size()] = {host, now + kBelieved};
+  return true;
+}
+
+bool ClientAddresses::may_bind(const PeerIdentity& peer, std::uint16_t port, Nanos now) {
+  if (now >= ports_until_) {
+    first_free_port_ = first_unprivileged_port();
+    ports_until_ = now + kBelieved;
+  }
+  return port >= first_free_port_ || peer.uid == 0;
 }
 
 }  // namespace ringsock::soft

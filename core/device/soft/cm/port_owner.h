@@ -3,8 +3,11 @@
 
 #include <sys/types.h>
 
+#include <array>
+#include <cstdint>
 #include <optional>
 
+#include "core/base/clock.h"
 #include "core/base/result.h"
 #include "core/device/soft/cm/port_name.h"
 #include "core/device/soft/rc_wiring.h"
@@ -32,7 +35,44 @@ bool owns_port(uid_t uid, const PortBinding& where);
 /// the overflow uid, so there that number names nobody.
 bool is_own_uid(uid_t uid);
 
-/// Whether this process may talk to `peer`, who claims to hold the port `where`.
-bool is_trusted_on_port(const PeerIdentity& peer, const PortBinding& where);
+/// What a client without proof does.
+enum class Unproven : bool {
+  refuse,  ///< nobody: the kernel's TCP goes to the right one
+  accept,  ///< where the kernel cannot be asked, a process of its own user will do: there is no other way
+};
+/// Whether a client may talk to `peer`, who has the name of the port `where`: the kernel's listener there, wildcards
+/// and all, is of the peer's uid, this process's own one included. Where the kernel has none, a peer of the own user is
+/// nobody's impostor; another one must own the port by a socket that is bound. Not a process that has no number here
+/// (of another PID namespace).
+/// @param owner  what owner_by_kernel() says of `where`
+bool is_trusted_on_port(const PeerIdentity& peer, const PortBinding& where, const Result<uid_t>& owner,
+                        Unproven unproven);
+/// The same of a user, of whom no process is known yet.
+bool is_trusted_on_port(uid_t uid, const PortBinding& where, const Result<uid_t>& owner, Unproven unproven);
+
+/// Which addresses a server believes its clients: this host's, and a source port that the kernel would let that user
+/// bind. A client says them, nobody else does.
+/// Threads: one at a time.
+class ClientAddresses {
+ public:
+  /// Counts what it refuses.
+  /// @param network_of  a socket of the network namespace in question
+  bool are_true(const PeerIdentity& peer, const SocketAddress& source, const SocketAddress& destination, int network_of,
+                Nanos now);
+
+ private:
+  struct Known {
+    SocketAddress host;  ///< port 0
+    Nanos until{};
+  };
+  bool is_ours(SocketAddress host, int network_of, Nanos now);
+  bool may_bind(const PeerIdentity& peer, std::uint16_t port, Nanos now);
+
+  static constexpr Nanos kBelieved{1'000'000'000};  ///< how long an answer of the kernel is used
+  std::array<Known, 4> known_{};
+  std::size_t next_ = 0;
+  std::uint16_t first_free_port_ = 0;
+  Nanos ports_until_{};
+};
 
 }  // namespace ringsock::soft

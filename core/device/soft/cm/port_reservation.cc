@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "core/device/soft/cm/port_lookup.h"
 #include "core/device/soft/cm/port_owner.h"
 #include "core/device/soft/cm/sock_diag.h"
 
@@ -151,6 +152,8 @@ Status PortReservation::bind_kernel(const SocketAddress& address, Options option
 Status PortReservation::bind_name() {
   auto socket = make_link_socket();
   if (!socket) return socket.error();
+  // A thread that has changed its network namespace since would name the port in the wrong one.
+  if (shared_ >= 0 && !share_network(shared_, socket->get())) return Error{EADDRNOTAVAIL, "bind: network namespace"};
   for (;;) {
     name_ = bound_name(binding_, reuse_, unlikely_number());
     const AbstractAddress name(name_);

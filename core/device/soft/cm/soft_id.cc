@@ -1,5 +1,6 @@
 #include "core/device/soft/cm/soft_id.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/device/soft/cm/connect_target.h"
@@ -58,6 +59,18 @@ void SoftId::drop_link() {
 
 void SoftId::share_port_with(int kernel_socket) { port_.share_with(kernel_socket); }
 
+void SoftId::have_other_way(Nanos patience) {
+  limits_.connect.total = std::min(limits_.connect.total, patience);
+  unproven_ = Unproven::refuse;
+}
+
+Connector& SoftId::connector() {
+  if (!connector_) {
+    connector_.emplace(space_, peer_address_, port_.take_named_socket(), limits_.connect, monotonic_now(), unproven_);
+  }
+  return *connector_;
+}
+
 Status SoftId::bind(const SocketAddress& address) {
   if (state_ != State::idle || port_.is_bound()) return Error{EINVAL, "bind: state"};
   if (address.is_unspecified()) return Error{EAFNOSUPPORT, "bind: family"};
@@ -104,13 +117,12 @@ Status SoftId::resolve_addr(const SocketAddress& destination, Nanos) {
 /// ours.
 Result<SocketAddress> SoftId::choose_source(const SocketAddress& target) {
   if (Status unicast = check_unicast(target); !unicast) return unicast.error();
+  if (Status local = check_local(target); !local) return local.error();
   if (!port_.is_bound()) {
-    // Whether the address is ours, the bind itself tells.
     Status bound = port_.bind_ephemeral(space_, target);
     if (!bound) return explain_unreachable(bound.error());
     return port_.binding().address;
   }
-  if (Status local = check_local(target); !local) return local.error();
   const PortBinding& bound = port_.binding();
   SocketAddress source = target;
   source.set_port(bound.address.port());
@@ -153,9 +165,7 @@ Result<ConnectionQp> SoftId::create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, std::
 /// Joins the listener's backlog, if that works at once, so that the queue pair can use a segment kept for its process.
 /// What does not work, connect() finds.
 void SoftId::connect_early() {
-  if (!connector_)
-    connector_.emplace(space_, peer_address_, port_.take_named_socket(), limits_.connect, monotonic_now());
-  auto connected = connector_->attempt(monotonic_now());
+  auto connected = connector().attempt(monotonic_now());
   if (!connected) return;
   segment_peer_ = kept_for(connected->peer);
   connected_early_ = *std::move(connected);
@@ -190,9 +200,7 @@ Status SoftId::connect(const ConnectionParameters& parameters) {
   request_.source = local_address_;
   request_.destination = peer_address_;
   request_.parameters = parameters;
-  if (!connector_)
-    connector_.emplace(space_, peer_address_, port_.take_named_socket(), limits_.connect, monotonic_now());
-  connector_->start(monotonic_now());
+  connector().start(monotonic_now());
   state_ = State::connecting;
   work_connect();
   return ok();

@@ -33,6 +33,7 @@ class SoftId final : public verbs::ConnectionId {
 
   verbs::Device& device() override { return device_; }
   void share_port_with(int kernel_socket) override;
+  void have_other_way(Nanos patience) override;
   Status bind(const SocketAddress& address) override;
   void set_reuse_address(bool on) override { options_.reuse_address = on; }
   void set_v6_only(bool on) override { options_.v6_only = on; }
@@ -85,7 +86,9 @@ class SoftId final : public verbs::ConnectionId {
   Result<SocketAddress> choose_source(const SocketAddress& target);
   Result<verbs::ConnectionQp> create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes);
   Result<verbs::ConnectionQp> create_ud(ibv_pd& pd, ibv_qp_init_attr& attr);
+  Connector& connector();
   void connect_early();
+  void remember_silence(int error);
   Status send_request(Connector::Connected connected);
   void drop_link();
 
@@ -93,6 +96,7 @@ class SoftId final : public verbs::ConnectionId {
   verbs::PortSpace space_;
   SoftIdLimits limits_;
   State state_ = State::idle;
+  Unproven unproven_ = Unproven::accept;
   PortReservation::Options options_;
   PortReservation port_;
   SocketAddress local_address_;

@@ -1,4 +1,6 @@
 // What happens to a SoftId from outside: its state machine's other half.
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -27,6 +29,12 @@ ibv_ah_attr address_handle_for(const SocketAddress& peer) {
   const SocketAddress as_v6 = peer.family() == AF_INET ? peer.mapped() : peer;
   std::copy_n(as_v6.in6().sin6_addr.s6_addr, sizeof out.grh.dgid.raw, out.grh.dgid.raw);
   return out;
+}
+
+/// Whether the client has given up, and perhaps gone another way, while its request waited.
+bool has_left(const IncomingRequest& incoming) {
+  char byte;
+  return ::recv(incoming.link->fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
 }  // namespace
@@ -85,7 +93,16 @@ void SoftId::work_connect() {
   connector_.reset();
 }
 
+/// Those who have another way need not wait for what this one has waited for.
+void SoftId::remember_silence(int error) {
+  if (unproven_ != Unproven::refuse) return;
+  if (error == ETIMEDOUT || (connector_ && connector_->met_full_impostor())) {
+    device_.silent_ports().remember({space_, peer_address_, false}, monotonic_now());
+  }
+}
+
 void SoftId::fail_connect(int error) {
+  remember_silence(error);
   connector_.reset();
   drop_link();
   state_ = State::closed;
@@ -96,6 +113,12 @@ void SoftId::fail_connect(int error) {
 
 Status SoftId::work_listener() {
   auto incoming = acceptor_->next(monotonic_now());
+  // Bounded as next() is. What is left keeps the descriptor readable.
+  constexpr int kMaxDeparted = 16;
+  for (int i = 0; incoming && has_left(*incoming); ++i) {
+    if (i == kMaxDeparted) return ok();
+    incoming = acceptor_->next(monotonic_now());
+  }
   if (!incoming) return incoming.error();
   CmEvent event;
   event.type = CmEventType::connect_request;

@@ -1,0 +1,24 @@
+// Which kernel socket a connection to a port would get: one question to sock_diag(7), no dump.
+#pragma once
+
+#include <sys/types.h>
+
+#include "core/base/result.h"
+#include "core/base/socket_address.h"
+#include "core/verbs/device.h"
+
+namespace ringsock::soft {
+
+/// Whether both sockets are of one network namespace. True where the kernel does not tell (before Linux 5.14).
+bool share_network(int socket, int other);
+
+/// The owner of the kernel socket that a connection (PortSpace::udp: a datagram) from this host to `destination` would
+/// get: of a listener, whatever address it is bound to; of any socket that is bound, for UDP. A few microseconds.
+/// @param destination  canonical_address()
+/// @param network_of   a socket of the network namespace in question
+/// Errors: ENOENT there is none. EOPNOTSUPP the kernel cannot be asked: no sock_diag for that protocol, no netlink
+/// sockets, another network namespace than the calling thread's.
+/// Threads: any; none waits for another.
+Result<uid_t> owner_by_kernel(verbs::PortSpace space, const SocketAddress& destination, int network_of);
+
+}  // namespace ringsock::soft
