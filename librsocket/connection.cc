@@ -31,6 +31,9 @@ constexpr std::uint32_t kMaxRingPieceBytes = 64 * 1024;
 
 constexpr std::uint32_t kRingAlignment = 64;
 
+/// A peer that never stops sending does not keep one call for longer than so many batches of completions.
+constexpr int kMaxBatchesPerPoll = 16;
+
 /// A device that takes whole pieces inline needs no send ring.
 bool takes_all_inline(const verbs::Device& device) { return device.max_inline_data() >= kPieceBytes; }
 
@@ -538,7 +541,7 @@ bool Connection::poll() {
   std::lock_guard guard(poll_lock_);
   if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
     return false;
-  for (;;) {
+  for (int batches = 0; batches < kMaxBatchesPerPoll; ++batches) {
     const int count = ibv_poll_cq(cq_.get(), kBatch, completions);
     if (count < 0) {
       fail(EIO);
@@ -550,6 +553,8 @@ bool Connection::poll() {
     if (has_control_) changed |= post_owed_receives();
     if (count < kBatch) return changed;
   }
+  // There is more: whoever is about to sleep is to look again.
+  return true;
 }
 
 /// A receive that a message has used up is posted again when there is nothing more urgent to do: the peer has no credit
@@ -703,8 +708,8 @@ int Connection::arm() {
   // The lock keeps fork(2) out.
   const std::lock_guard guard(poll_lock_);
   if (suspended_.load(std::memory_order_relaxed)) return -1;
-  // A failure means that the queue pair is beyond sending completions; the caller's last look finds that.
-  ibv_req_notify_cq(cq_.get(), 0);
+  // Another failure means that the queue pair is beyond sending completions; the caller's last look finds that.
+  if (ibv_req_notify_cq(cq_.get(), 0) == EAGAIN) must_look_again_.store(true, std::memory_order_relaxed);
   return channel_ ? channel_->fd : -1;
 }
 

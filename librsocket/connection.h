@@ -99,6 +99,11 @@ class Connection {
   bool poll();
   /// Completion notification, and the descriptor that becomes readable with it; -1: that of the connection id.
   int arm();
+  /// Whether arm() found that there is more to poll, for which no notification will come. Once each.
+  bool must_look_again() {
+    return must_look_again_.load(std::memory_order_relaxed) &&
+           must_look_again_.exchange(false, std::memory_order_relaxed);
+  }
   /// Takes the notification.
   void woken();
 
@@ -252,6 +257,7 @@ class Connection {
   // Completion processing
   BiasedMutex poll_lock_;
   std::atomic<bool> suspended_{false};
+  std::atomic<bool> must_look_again_{false};
   std::uint32_t own_sgl_next_ = 1;  ///< where the peer's next announcement will be
   std::vector<wire::PeerIomap> own_iomap_;
   bool has_control_ = false;    ///< among these is one that came without a credit

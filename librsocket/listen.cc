@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <span>
 
 #include "core/base/log.h"
 #include "core/base/unique_fd.h"
@@ -22,6 +23,12 @@ namespace ringsock::rs {
 namespace {
 /// At least so many clients may have been answered and not have confirmed, whatever the backlog.
 constexpr std::size_t kMinHalfOpen = 128;
+/// Requests that one look at a listener deals with, refused ones included: clients of the kernel's socket wait as long.
+constexpr int kMaxRequestsPerLook = 16;
+
+bool is_rs_connect(std::span<const std::byte> private_data) {
+  return static_cast<bool>(wire::parse_rs_connect(private_data));
+}
 }  // namespace
 
 Status StreamSocket::listen(int backlog) {
@@ -38,6 +45,7 @@ Status StreamSocket::listen(int backlog) {
   }
   if (state() != State::bound) return Error{EINVAL, "rlisten"};
   if (Status listening = id_->listen(wanted); !listening) return listening;
+  id_->check_requests_by(is_rs_connect);
   backlog_ = limit;
   set_state(State::listening);
   watch_listener();
@@ -120,10 +128,10 @@ void StreamSocket::progress_listener() {
   deadline_.store(next.value_or(Nanos::max()), std::memory_order_relaxed);
 }
 
-/// Those of `from`, the listener or a part of it, until the queue has `room`.
+/// Those of `from`, the listener or a part of it, until the queue has `room`. What is left keeps the listener readable.
 void StreamSocket::take_in_clients(verbs::ConnectionId& from, std::size_t room) {
   bool admitted = false;
-  while (accept_queue_.size() < room) {
+  for (int requests = 0; requests < kMaxRequestsPerLook && accept_queue_.size() < room; ++requests) {
     auto event = from.next_event();
     if (!event) {
       if (event.error().code != EAGAIN) listener_error_ = event.error().code;

@@ -318,6 +318,8 @@ runtime::WaitFds StreamSocket::arm() noexcept {
   runtime::WaitFds fds;
   if (is_connected()) {
     fds.fd[0] = connection_->arm();
+    if (connection_->must_look_again()) [[unlikely]]
+      notify_watchers();
     if (connection_owns_fd_.load(std::memory_order_acquire)) {
       fds.fd[1] = fd_;
       return fds;

@@ -109,6 +109,9 @@ class ConnectionId {
   virtual void set_v6_only(bool on) = 0;
   /// rdma_listen(3). Errors: EINVAL when not bound, EADDRINUSE.
   virtual Status listen(int backlog) = 0;
+  /// What a listener's connect requests must carry as private data: others may be refused before they cost anything. A
+  /// hint: who takes the request looks again. After listen().
+  virtual void check_requests_by(bool (* /*check*/)(std::span<const std::byte>)) {}
   /// rdma_resolve_addr(3) and rdma_resolve_route(3): events addr_resolved or addr_error, route_resolved or route_error.
   virtual Status resolve_addr(const SocketAddress& destination, Nanos timeout) = 0;
   virtual Status resolve_route(Nanos timeout) = 0;

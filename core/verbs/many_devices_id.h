@@ -27,6 +27,9 @@ class ManyDevicesId final : public ConnectionId {
   void set_reuse_address(bool on) override { reuse_address_ = on; }
   void set_v6_only(bool on) override { v6_only_ = on; }
   Status listen(int backlog) override;
+  void check_requests_by(bool (*check)(std::span<const std::byte>)) override {
+    for (const Member& member : members_) member.id->check_requests_by(check);
+  }
   Status resolve_addr(const SocketAddress& destination, Nanos timeout) override;
   Status resolve_route(Nanos timeout) override { return front().resolve_route(timeout); }
   void use_route(std::span<const std::byte> path_data) override;

@@ -2,6 +2,7 @@
 // First byte: which parser. Whatever a parser accepts must come back from it after encoding.
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 
 #include "core/device/soft/cm/cm_wire.h"
@@ -27,13 +28,15 @@ void request(std::span<const std::byte> bytes) {
   const auto again = parse_request(encode_request(*parsed).view());
   require(again && again->source == parsed->source && again->destination == parsed->destination);
   require(same(again->private_data, parsed->private_data));
+  require(std::memcmp(&again->offer, &parsed->offer, sizeof parsed->offer) == 0);
 }
 
 void reply(std::span<const std::byte> bytes) {
   const auto parsed = parse_reply(bytes);
   if (!parsed) return;
   const auto again = parse_reply(encode_reply(*parsed).view());
-  require(again && again->offer.qp_num == parsed->offer.qp_num && same(again->private_data, parsed->private_data));
+  require(again && std::memcmp(&again->offer, &parsed->offer, sizeof parsed->offer) == 0);
+  require(same(again->private_data, parsed->private_data));
 }
 
 void reject(std::span<const std::byte> bytes) {

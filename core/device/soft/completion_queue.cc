@@ -147,7 +147,18 @@ bool CompletionQueue::arm(ArmKind kind) {
   for (QueuePair* queue_pair : receivers_) needs_barrier |= queue_pair->arm(*this, kind);
   for (QueuePair* queue_pair : senders_) needs_barrier |= queue_pair->arm(*this, kind);
   armed_.exchange(static_cast<std::uint32_t>(kind));  // a full fence, for push()
+  if (has_left_over_locked()) [[unlikely]]
+    fire();
   return needs_barrier;
+}
+
+bool CompletionQueue::has_left_over_locked() const {
+  return std::ranges::any_of(receivers_, [](const QueuePair* queue_pair) { return queue_pair->has_left_over(); });
+}
+
+bool CompletionQueue::must_be_polled_again() {
+  std::lock_guard guard(poll_lock_);
+  return channel_ == nullptr && has_left_over_locked();
 }
 
 void CompletionQueue::after_barrier() {

@@ -41,6 +41,8 @@ class CompletionQueue final : public ibv_cq {
   // Arming (ibv_req_notify_cq(3)) in two steps, so that many queues share one barrier: arm() each, then the heavy
   // barrier if one of them asks for it, then after_barrier() each.
   bool arm(ArmKind kind);
+  /// A poll stopped before the end (QueuePair::has_left_over()), and there is no channel to tell that by.
+  bool must_be_polled_again();
   void after_barrier();
   [[nodiscard]] bool is_armed() const { return armed_.load(std::memory_order_relaxed) != 0; }
   /// Takes the arming and raises the event; nothing when not armed.
@@ -64,6 +66,7 @@ class CompletionQueue final : public ibv_cq {
 
  private:
   struct Local;
+  [[nodiscard]] bool has_left_over_locked() const;
   int take_all(int count, ibv_wc* wc);
   int take_local(int count, ibv_wc* wc);
   /// What a poll that found nothing does besides. @return whether a doorbell's packet was taken: look again.

@@ -6,6 +6,12 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
+
+#include "core/base/close_elsewhere.h"
+#include "core/base/refusals.h"
+#include "core/device/soft/rights_gate.h"
+#include "core/device/soft/strangers.h"
 
 namespace ringsock::soft {
 
@@ -13,33 +19,51 @@ namespace ringsock::soft {
 struct Link::Pending {
   LinkPacket type;
   std::vector<std::byte> bytes;
-  std::vector<UniqueFd> fds;
+  PassedFd memory;
 };
 
 namespace {
 
-constexpr std::size_t kControlBytes = CMSG_SPACE(kMaxLinkFds * sizeof(int));
-
-/// Every descriptor of a received message, owned.
-std::vector<UniqueFd> take_fds(msghdr& message) {
-  std::vector<UniqueFd> fds;
+/// The descriptors of a received message: the first one, and whether there were more.
+PassedFd take_descriptor(msghdr& message, bool& several) {
+  PassedFd first;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      fds.emplace_back(fd);
+      several |= static_cast<bool>(first);
+      first = PassedFd(UniqueFd(fd));
     }
   }
-  return fds;
+  return first;
 }
 
 }  // namespace
 
-Link::Link(UniqueFd socket) : socket_(std::move(socket)) {}
+Link::Link(UniqueFd socket) : socket_(std::move(socket)), careful_(!has_rights_gate()) {}
 
-Link::~Link() = default;
+Link::~Link() {
+  if (!socket_ || may_close_here()) return;
+  // The number itself is free at once, because it may be one that the application knows; and before the closer has the
+  // copy, so that this close is not the last.
+  UniqueFd copy = out_of_the_way(std::move(socket_));
+  close_elsewhere(std::move(copy));
+}
+
+/// Whether nothing lies in the socket's queue whose close could block, and nothing can come any more.
+bool Link::may_close_here() {
+  if (!careful_.load(std::memory_order_relaxed)) return true;
+  if (forbidden_.load(std::memory_order_relaxed) || is_abandoned()) return false;
+  if (!shut_rights_gate(fd()) && !hung_up_.load(std::memory_order_relaxed)) return false;
+  const int saved_errno = errno;
+  std::byte byte{};
+  // The end of the stream looks like an empty packet, which may have brought a descriptor.
+  const bool is_empty = ::recv(fd(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+  errno = saved_errno;
+  return is_empty;
+}
 
 void Link::ring() {
   if (is_abandoned()) return;
@@ -50,25 +74,65 @@ void Link::ring() {
   errno = saved_errno;
 }
 
-Status Link::send(LinkPacket type, std::span<const std::byte> bytes, std::span<const int> fds) {
+Status Link::send(LinkPacket type, std::span<const std::byte> bytes, int descriptor) {
   if (is_abandoned()) return Error{EPIPE, "link: another process's"};
-  if (bytes.size() + 1 > kMaxLinkPacket || fds.size() > kMaxLinkFds) return Error{EMSGSIZE, "link: packet"};
+  if (bytes.size() + 1 > kMaxLinkPacket) return Error{EMSGSIZE, "link: packet"};
   iovec parts[2] = {{&type, 1}, {const_cast<std::byte*>(bytes.data()), bytes.size()}};
-  alignas(cmsghdr) std::byte control[kControlBytes]{};
+  alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof descriptor)]{};
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
-  if (!fds.empty()) {
+  if (descriptor >= 0) {
     message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    message.msg_controllen = sizeof control;
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds.size_bytes());
-    std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+    header->cmsg_len = CMSG_LEN(sizeof descriptor);
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
   }
   if (::sendmsg(fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return Error::last("link: sendmsg");
   return ok();
+}
+
+Status Link::ask_for_memory() {
+  const std::lock_guard guard(lock_);
+  // Our own user's links are careful from now on, too: what is asked for comes by the same way.
+  careful_.store(true, std::memory_order_relaxed);
+  wants_memory_ = true;
+  open_rights_gate(fd());
+  return send(LinkPacket::want_memory, {});
+}
+
+/// At the packet that comes next, which stays in the queue. `memory`: a descriptor that is welcome.
+Link::Look Link::look_at_next(PassedFd& memory) {
+  LinkPacket type{};
+  iovec part{&type, sizeof type};
+  alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (wants_memory_) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_LEN(sizeof(int));
+  }
+  const ssize_t got = ::recvmsg(fd(), &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got < 0) return errno == EAGAIN || errno == EINTR ? Look::nothing : Look::gone;
+  bool several = (message.msg_flags & MSG_CTRUNC) != 0;
+  PassedFd passed = wants_memory_ ? take_descriptor(message, several) : PassedFd{};
+  if (several || (passed && type != LinkPacket::memory)) {
+    end_for_descriptor();
+    return Look::forbidden;
+  }
+  memory = std::move(passed);
+  return got == 0 ? Look::gone : Look::fine;
+}
+
+void Link::end_for_descriptor() {
+  forbidden_.store(true, std::memory_order_relaxed);
+  count_refusal(Refusal::descriptor);
+  if (stranger_) distrust(*stranger_);
+  ::shutdown(fd(), SHUT_RDWR);
 }
 
 bool Link::drain(int at_most) {
@@ -77,25 +141,36 @@ bool Link::drain(int at_most) {
   std::lock_guard guard(lock_);
   bool woken = false;
   for (int packets = 0; packets < at_most && !peer_gone(); ++packets) {
+    PassedFd memory;
+    if (careful_.load(std::memory_order_relaxed)) [[unlikely]] {
+      const Look look = look_at_next(memory);
+      if (look == Look::nothing) break;
+      if (look != Look::fine) {
+        peer_gone_.store(true, std::memory_order_release);
+        break;
+      }
+    }
     std::byte bytes[kMaxLinkPacket];
-    alignas(cmsghdr) std::byte control[kControlBytes];
     iovec part{bytes, sizeof bytes};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    const ssize_t got = ::recvmsg(fd(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    // No room for descriptors: one that is welcome we have by the look.
+    const ssize_t got = ::recvmsg(fd(), &message, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
     if (got <= 0) {
       peer_gone_.store(true, std::memory_order_release);
       break;
     }
     const auto type = static_cast<LinkPacket>(bytes[0]);
-    std::vector<UniqueFd> fds = take_fds(message);
+    if (memory) {
+      wants_memory_ = false;
+      shut_rights_gate(fd());
+    }
     woken = woken || type == LinkPacket::wake;
-    if (type == LinkPacket::wake || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) continue;
-    deliver({type, std::vector<std::byte>(bytes + 1, bytes + got), std::move(fds)});
+    const int dropped = memory ? MSG_TRUNC : MSG_TRUNC | MSG_CTRUNC;
+    if (type == LinkPacket::wake || (message.msg_flags & dropped) != 0) continue;
+    deliver({type, std::vector<std::byte>(bytes + 1, bytes + got), std::move(memory)});
   }
   if (woken && queue_pair_ != nullptr) queue_pair_->on_wake();
   if (peer_gone()) deliver_gone();
@@ -107,7 +182,7 @@ void Link::deliver(Pending packet) {
   // A peer can send packets for ever to somebody who does not take them: keep what a connection can need.
   constexpr std::size_t kMaxKept = 4;
   if (manager_ != nullptr) {
-    manager_->on_packet(packet.type, packet.bytes, packet.fds);
+    manager_->on_packet(packet.type, packet.bytes, std::move(packet.memory));
   } else if (kept_.size() < kMaxKept) {
     kept_.push_back(std::move(packet));
   }
@@ -136,6 +211,7 @@ void Link::hang_up() {
   if (is_abandoned()) return;
   const int saved_errno = errno;
   ::shutdown(fd(), SHUT_RDWR);
+  hung_up_.store(true, std::memory_order_relaxed);
   errno = saved_errno;
 }
 
@@ -145,7 +221,7 @@ void Link::set_manager(Sink* sink) {
   while (manager_ != nullptr && !kept_.empty()) {
     Pending packet = std::move(kept_.front());
     kept_.pop_front();
-    manager_->on_packet(packet.type, packet.bytes, packet.fds);
+    manager_->on_packet(packet.type, packet.bytes, std::move(packet.memory));
   }
   if (peer_gone()) deliver_gone();
 }

@@ -1,15 +1,12 @@
 #include "core/device/soft/peer_memory.h"
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 
 #include <cerrno>
-#include <cstdio>
 
-#include "core/base/unique_fd.h"
+#include "core/device/soft/open_memory.h"
 
 namespace ringsock::soft {
 
@@ -18,31 +15,13 @@ namespace {
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_SEAL;
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 40;
 
-/// A descriptor of our own for the peer's. Looked at before it is opened: opening a device or a FIFO has effects.
-Result<UniqueFd> open_descriptor_of(pid_t process, const SharedPlace& place) {
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/fd/%u", process, place.fd);
-  const UniqueFd found(::open(path, O_PATH | O_CLOEXEC));
-  if (!found) return Error::last("peer's memory: open");
-  struct stat status {};
-  struct statfs filesystem {};
-  if (::fstat(found.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_ino != place.inode ||
-      ::fstatfs(found.get(), &filesystem) != 0 || filesystem.f_type != TMPFS_MAGIC) {
-    return Error{EPROTO, "peer's memory: not the file it said"};
-  }
-  std::snprintf(path, sizeof path, "/proc/self/fd/%d", found.get());
-  UniqueFd file(::open(path, O_RDWR | O_CLOEXEC));
-  if (!file) return Error::last("peer's memory: open");
-  return file;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<MappedSegment>> map_memory_of(pid_t process, const SharedPlace& place) {
   if (place.bytes == 0 || place.bytes % kPageBytes != 0 || place.bytes > kMaxBytes || place.fd > INT32_MAX) {
     return Error{EPROTO, "peer's memory: size"};
   }
-  auto file = open_descriptor_of(process, place);
+  auto file = open_memory_of(process, place.fd, place.inode);
   if (!file) return file.error();
   const int seals = ::fcntl(file->get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) return Error{EPROTO, "peer's memory: not sealed"};

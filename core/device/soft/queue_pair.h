@@ -40,6 +40,9 @@ class QueuePair : public ibv_qp {
   /// Makes the peer ring when something comes (receive side), or when a stalled send can go on (send side).
   /// @return whether that takes AsymmetricBarrier::heavy().
   virtual bool arm(CompletionQueue& queue, ArmKind kind) = 0;
+  /// The last poll_receives() stopped before the end: nobody rings for what is left. Under the receive queue's poll
+  /// lock.
+  [[nodiscard]] virtual bool has_left_over() const { return false; }
   /// The link to look at when polling finds nothing for long; may be null.
   virtual std::shared_ptr<Link> link() = 0;
   /// Whether memory that lives in the queue pair is still registered; it cannot be destroyed then.

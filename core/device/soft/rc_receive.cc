@@ -15,6 +15,10 @@ constexpr EntryType type_of(std::uint64_t head) {
   return static_cast<EntryType>(static_cast<std::uint8_t>(head >> 40));
 }
 
+/// Entries without a completion (work that is done for the peer, pieces of a message) that one poll takes: a peer that
+/// sends them without end does not keep it.
+constexpr int kMaxSilentEntries = 64;
+
 }  // namespace
 
 int ReliableQueuePair::post_receive(ibv_recv_wr* wr, ibv_recv_wr** bad) {
@@ -41,7 +45,8 @@ int ReliableQueuePair::post_receive(ibv_recv_wr* wr, ibv_recv_wr** bad) {
 
 int ReliableQueuePair::poll_receives(int count, ibv_wc* wc) {
   int got = 0;
-  while (got < count) {
+  left_over_ = false;
+  for (int silent = 0; got < count;) {
     Entry& entry = inbox_.entry(index_);
     const std::uint64_t head = entry.head.load(std::memory_order_acquire);
     if (head >> 48 != inbox_.lap(index_) || inbox_broken_) break;
@@ -51,8 +56,11 @@ int ReliableQueuePair::poll_receives(int count, ibv_wc* wc) {
         break;
       fill_receive(wc[got++], head, static_cast<std::uint32_t>(body));
       finish_receive();
-    } else if (!consume(head, body, wc, got)) {
+    } else if (const int before = got; !consume(head, body, wc, got)) {
       break;
+    } else if (got == before && ++silent == kMaxSilentEntries) {
+      left_over_ = true;
+      count = got;
     }
     ++index_;
     if (index_ - index_published_ >= inbox_.ring_entries / 4) [[unlikely]]

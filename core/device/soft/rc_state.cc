@@ -91,6 +91,8 @@ Status ReliableQueuePair::make_inbox(std::size_t receive_bytes, const SpareRoom*
     if (!own) return own.error();
     segment_ = std::move(own->mapping);
     memfd_ = std::move(own->memfd);
+    memory_name_ = own->name;
+    segment_was_kept_ = own->reused;
   }
   inbox_ = InboxView(*segment_, layout_);
   return ok();
@@ -129,7 +131,11 @@ QueuePairOffer ReliableQueuePair::offer() {
   out.inbox = layout_;
   out.spare = spare_;
   out.qp_num = qp_num;
-  if (memfd_) out.flags |= kOfferHasMemfd;
+  if (memfd_) {
+    out.flags |= kOfferHasMemfd;
+    out.memory = memory_name_;
+  }
+  if (segment_was_kept_) out.flags |= kOfferKeptSegment;
   if (!AsymmetricBarrier::register_process()) out.flags |= kOfferNeedsFullFence;
   if (srq != nullptr) out.flags |= kOfferUsesSrq;
   return out;
@@ -417,6 +423,11 @@ void ReliableQueuePair::wait_for_lease() {
     }
     ::nanosleep(&kPause, nullptr);
   }
+}
+
+std::uint64_t own_segment_bytes(const ibv_qp_init_attr& attr, std::size_t receive_bytes) {
+  if (receive_bytes > kMaxArenaBytes) return 0;
+  return 2 * plan_inbox(0, ring_entries_for(attr), kPayloadRingBytes, receive_bytes).bytes;
 }
 
 RcWiring& wiring_of(ibv_qp& qp) { return static_cast<ReliableQueuePair&>(static_cast<QueuePair&>(qp)); }

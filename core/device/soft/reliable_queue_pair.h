@@ -63,11 +63,12 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   void publish() override;
   bool arm(CompletionQueue& queue, ArmKind kind) override;
   std::shared_ptr<Link> link() override;
+  [[nodiscard]] bool has_left_over() const override { return left_over_; }
   [[nodiscard]] bool has_memory_in_use() const override { return arena_registered_.load(std::memory_order_relaxed); }
 
   // RcWiring
   QueuePairOffer offer() override;
-  int offer_memfd() override { return memfd_ ? memfd_->get() : -1; }
+  std::shared_ptr<const UniqueFd> offer_memfd() override { return memfd_; }
   Status attach(const QueuePairOffer& peer, std::shared_ptr<MappedSegment> peer_segment, std::shared_ptr<Link> link,
                 pid_t peer_pid, std::uint8_t rnr_retry_count) override;
   void abandon() override;
@@ -177,7 +178,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   void withdraw_fence_wish();
 
   // Link::Sink
-  void on_packet(LinkPacket, std::span<const std::byte>, std::span<UniqueFd>) override {}
+  void on_packet(LinkPacket, std::span<const std::byte>, PassedFd) override {}
   void on_wake() override;
   void on_peer_gone() override;
 
@@ -235,6 +236,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   std::uint32_t acked_ = 0;
   std::atomic<std::uint32_t> peer_qp_num_{0};
   bool in_message_ = false;    ///< a SEND has come in part, into receive_
+  bool left_over_ = false;     ///< the last poll stopped although there may be more
   bool inbox_broken_ = false;  ///< nothing more is taken from the inbox
   PostedReceive receive_;
   std::uint32_t message_bytes_ = 0;
@@ -257,6 +259,8 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   std::shared_ptr<MappedSegment> segment_;
   std::shared_ptr<MappedSegment> peer_segment_;
   std::shared_ptr<const UniqueFd> memfd_;
+  MemoryName memory_name_{};  ///< of memfd_
+  bool segment_was_kept_ = false;
   InboxLayout layout_{};
   InboxLayout spare_{};
   std::shared_ptr<Link> link_;

@@ -15,7 +15,6 @@ namespace {
 
 constexpr unsigned kNoExecSeal = 8;  // MFD_NOEXEC_SEAL of Linux 6.3
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr std::uint64_t kMaxSegmentBytes = kMaxArenaBytes * 4;
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -87,19 +86,28 @@ Result<OwnSegment> make_segment(std::uint64_t bytes) {
   return OwnSegment{std::move(fd), *std::move(mapping)};
 }
 
-Result<std::shared_ptr<MappedSegment>> map_peer_segment(UniqueFd memfd) {
-  // Only files of tmpfs and hugetlbfs have seals; a hugetlb page can fail to come, which would be a SIGBUS.
-  const int seals = ::fcntl(memfd.get(), F_GET_SEALS);
+Result<std::uint64_t> check_peer_memfd(int memfd, const MemoryName& name) {
+  // First, because it cannot block and fails on anything but files of tmpfs and hugetlbfs.
+  const int seals = ::fcntl(memfd, F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) return Error{EPROTO, "peer's memfd: not sealed"};
+  // A hugetlb page can fail to come, which would be a SIGBUS.
   struct statfs filesystem {};
-  if (::fstatfs(memfd.get(), &filesystem) != 0 || filesystem.f_type != TMPFS_MAGIC) {
+  if (::fstatfs(memfd, &filesystem) != 0 || filesystem.f_type != TMPFS_MAGIC) {
     return Error{EPROTO, "peer's memfd: not ordinary pages"};
   }
   struct stat status {};
-  if (::fstat(memfd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return Error{EPROTO, "peer's memfd: not a file"};
+  if (::fstat(memfd, &status) != 0 || !S_ISREG(status.st_mode)) return Error{EPROTO, "peer's memfd: not a file"};
+  if (status.st_dev != name.device || status.st_ino != name.inode) return Error{EPROTO, "peer's memfd: another one"};
   const auto bytes = static_cast<std::uint64_t>(status.st_size);
-  if (bytes == 0 || bytes % kPageBytes != 0 || bytes > kMaxSegmentBytes) return Error{EPROTO, "peer's memfd: size"};
-  auto mapping = map_whole(memfd.get(), bytes);
+  if (bytes == 0 || bytes % kPageBytes != 0) return Error{EPROTO, "peer's memfd: size"};
+  return bytes;
+}
+
+Result<std::shared_ptr<MappedSegment>> map_peer_segment(UniqueFd memfd, const MemoryName& name, std::uint64_t limit) {
+  const auto bytes = check_peer_memfd(memfd.get(), name);
+  if (!bytes) return bytes.error();
+  if (*bytes > limit) return Error{EFBIG, "peer's memfd: larger than needed"};
+  auto mapping = map_whole(memfd.get(), *bytes);
   if (!mapping && mapping.error().code != ENOMEM) return Error{EPROTO, "peer's memfd: cannot be mapped"};
   return mapping;
 }

@@ -58,7 +58,9 @@ struct SegmentCache::GivenLoan {
 SegmentCache::Made SegmentCache::lend_made(Kept kept, bool reused) {
   MappedSegment* const mapping = kept.mapping.get();
   const std::shared_ptr<MadeLoan> loan(new MadeLoan{*this, std::move(kept)});
-  return {{loan, mapping}, {loan, &loan->kept.memfd.fd}, reused};
+  const Inode inode = loan->kept.inode;
+  const MemoryName name{inode.device, inode.number, static_cast<std::uint32_t>(loan->kept.memfd.fd.get()), 0};
+  return {{loan, mapping}, {loan, &loan->kept.memfd.fd}, name, reused};
 }
 
 std::shared_ptr<MappedSegment> SegmentCache::lend_given(Kept kept) {
@@ -104,8 +106,11 @@ Result<SegmentCache::Made> SegmentCache::make(std::uint64_t bytes, std::optional
     if (keep) --made_places_;
     return fresh.error();
   }
-  if (!keep) return Made{std::move(fresh->mapping), std::make_shared<const UniqueFd>(std::move(fresh->memfd)), false};
   const Inode inode = inode_of(fresh->memfd);
+  if (!keep) {
+    const MemoryName name{inode.device, inode.number, static_cast<std::uint32_t>(fresh->memfd.get()), 0};
+    return Made{std::move(fresh->mapping), std::make_shared<const UniqueFd>(std::move(fresh->memfd)), name, false};
+  }
   KeptDescriptor memfd(std::move(fresh->memfd), inode);
   return lend_made({std::move(fresh->mapping), std::move(memfd), *peer, inode, forks}, false);
 }
@@ -132,26 +137,32 @@ void SegmentCache::take_back_made(Kept kept) {
   made_places_ -= dropped.size();
 }
 
-Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, std::optional<PeerProcess> maker) {
-  if (!maker) return map_peer_segment(std::move(memfd));
-  const Inode inode = inode_of(memfd);
+std::shared_ptr<MappedSegment> SegmentCache::find(const MemoryName& name, PeerProcess maker) {
+  const Inode inode{static_cast<dev_t>(name.device), static_cast<ino_t>(name.inode)};
+  const std::lock_guard guard(lock_);
+  const auto is_it = [&](const Kept& kept) { return kept.inode == inode && kept.peer == maker; };
+  const auto place = std::find_if(given_.begin(), given_.end(), is_it);
+  if (place == given_.end()) return nullptr;
+  Kept kept = std::move(*place);
+  given_.erase(place);
+  kept.forks = forks_;
+  return lend_given(std::move(kept));
+}
+
+Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, const MemoryName& name, std::uint64_t limit,
+                                                         std::optional<PeerProcess> maker) {
   unsigned forks = 0;
   {
     const std::lock_guard guard(lock_);
     forks = forks_;
-    const auto is_it = [&](const Kept& kept) { return kept.inode == inode && kept.peer == *maker; };
-    const auto place = std::find_if(given_.begin(), given_.end(), is_it);
-    if (place != given_.end()) {
-      Kept kept = std::move(*place);
-      given_.erase(place);
-      kept.forks = forks;
-      return lend_given(std::move(kept));
-    }
   }
-  auto mapped = map_peer_segment(std::move(memfd));
-  if (!mapped) return mapped.error();
+  auto mapped = map_peer_segment(std::move(memfd), name, limit);
+  if (!mapped || !maker) return mapped;
+  const Inode inode{static_cast<dev_t>(name.device), static_cast<ino_t>(name.inode)};
   return lend_given({std::move(*mapped), {}, *maker, inode, forks});
 }
+
+bool SegmentCache::is_of_own_user(const Kept& kept) { return kept.peer.uid == ::geteuid(); }
 
 void SegmentCache::take_back_given(Kept kept) {
   List dropped;
@@ -160,11 +171,32 @@ void SegmentCache::take_back_given(Kept kept) {
   Kept& back = dropped.front();
   // A child of a fork may still read and write here.
   if (back.forks != forks_) return;
-  back.mapping->let_go().store(1, std::memory_order_release);
-  if (back.mapping->bytes() > kMaxKeptBytes || back.mapping->has_no_peer()) return;
+  const bool keep = back.mapping->bytes() <= kMaxKeptBytes && !back.mapping->has_no_peer();
+  if (keep || is_of_own_user(back)) back.mapping->let_go().store(1, std::memory_order_release);
+  if (!keep) return;
   given_.splice(given_.begin(), dropped);
   drop_oldest_of_dead(given_, dropped);
-  if (given_.size() > kMaxKept) dropped.splice(dropped.end(), given_, std::prev(given_.end()));
+  if (given_.size() <= kMaxKept) return;
+  withdraw_let_go(given_.back());
+  dropped.splice(dropped.end(), given_, std::prev(given_.end()));
+}
+
+/// Before a mapping is given up: its maker need not offer what would be refused.
+void SegmentCache::withdraw_let_go(const Kept& kept) {
+  if (!is_of_own_user(kept)) kept.mapping->let_go().store(0, std::memory_order_release);
+}
+
+void SegmentCache::forget(PeerProcess peer) {
+  List dropped;
+  const std::lock_guard guard(lock_);
+  for (auto place = made_.begin(); place != made_.end();) {
+    const auto next = std::next(place);
+    if (place->peer == peer) {
+      --made_places_;
+      dropped.splice(dropped.end(), made_, place);
+    }
+    place = next;
+  }
 }
 
 /// One at each return, so that what dead processes leave behind goes away with the traffic of others.
@@ -188,6 +220,7 @@ void SegmentCache::clear() {
 }
 
 void SegmentCache::clear_locked(List& dropped) {
+  for (const Kept& kept : given_) withdraw_let_go(kept);
   made_places_ -= made_.size();
   dropped.splice(dropped.end(), made_);
   dropped.splice(dropped.end(), given_);

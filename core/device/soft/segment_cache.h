@@ -20,15 +20,17 @@ namespace ringsock::soft {
 
 /// A memfd, its seals, two mappings and the first touch of its pages are a third of what a short connection costs. So
 /// the maker of a segment keeps it, and offers it again to the same process; who was given a segment keeps the mapping,
-/// and knows the memfd by its inode when it comes again.
+/// and knows the memfd by its inode and its maker when it comes again.
 ///
 /// A kept segment changes hands by MappedSegment::let_go(): the peer sets it with its last access, the maker zeroes it,
 /// and everything else that was touched, before the segment is offered again. A peer that never lets go (it died, it is
 /// an accepting process that is not the one that listens) is not offered the segment again.
 ///
-/// Only between processes of one user, who may read each other's memory anyway, and never across fork(2): a fork
-/// empties the cache, and a segment that was in use meanwhile is given up by its user. So no third process holds a
-/// mapping of a connection that it did not inherit as a whole.
+/// Never across fork(2): a fork empties the cache, and a segment that was in use meanwhile is given up by its user. So
+/// no third process holds a mapping of a connection that it did not inherit as a whole. Between users a kept segment is
+/// used only by the very process that keeps a mapping of it (SoftId): another program under that process number, or
+/// after an exec(2), refuses it, because its predecessor may have shown the memory to anybody. So a segment of another
+/// user is let go of only while its mapping is kept here.
 ///
 /// Bounds: kMaxKept segments made, in use or not, have a descriptor here (fewer where RLIMIT_NOFILE is small); kMaxKept
 /// mappings of peers' segments are kept; none larger than kMaxKeptBytes. Threads: all functions from any thread.
@@ -40,6 +42,7 @@ class SegmentCache {
   struct Made {
     std::shared_ptr<MappedSegment> mapping;
     std::shared_ptr<const UniqueFd> memfd;  ///< may be dropped once the peer has it
+    MemoryName name{};                      ///< of memfd
     bool reused = false;
   };
 
@@ -50,9 +53,14 @@ class SegmentCache {
   /// A zeroed segment of that size, for a connection with `peer`: kept ones only when it is given. Errors: those of
   /// make_segment().
   Result<Made> make(std::uint64_t bytes, std::optional<PeerProcess> peer);
-  /// The segment of a memfd that `maker` has sent: a mapping that was kept, or a new one (map_peer_segment()), which is
-  /// let go of in the end when `maker` is given. Errors: those of map_peer_segment().
-  Result<std::shared_ptr<MappedSegment>> map(UniqueFd memfd, std::optional<PeerProcess> maker);
+  /// The mapping that was kept of a segment that `maker` names; nullptr when there is none.
+  std::shared_ptr<MappedSegment> find(const MemoryName& name, PeerProcess maker);
+  /// A new mapping of a memfd of `maker`'s (map_peer_segment()), which is let go of in the end when `maker` is given.
+  /// Errors: those of map_peer_segment().
+  Result<std::shared_ptr<MappedSegment>> map(UniqueFd memfd, const MemoryName& name, std::uint64_t limit,
+                                             std::optional<PeerProcess> maker);
+  /// Gives up what is idle of that process: it does not know its segments any more.
+  void forget(PeerProcess peer);
 
   /// Segments that nobody uses now, of both kinds.
   [[nodiscard]] std::size_t idle();
@@ -95,6 +103,8 @@ class SegmentCache {
   struct MadeLoan;
   struct GivenLoan;
 
+  static bool is_of_own_user(const Kept& kept);
+  static void withdraw_let_go(const Kept& kept);
   static bool restore(const Kept& kept);
   Made lend_made(Kept kept, bool reused);
   std::shared_ptr<MappedSegment> lend_given(Kept kept);

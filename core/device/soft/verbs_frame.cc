@@ -24,7 +24,7 @@ int req_notify_cq(ibv_cq* cq, int solicited_only) {
   auto* queue = static_cast<CompletionQueue*>(cq);
   if (queue->arm(solicited_only != 0 ? ArmKind::solicited : ArmKind::any)) AsymmetricBarrier::heavy();
   queue->after_barrier();
-  return 0;
+  return queue->must_be_polled_again() ? EAGAIN : 0;
 }
 
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {

@@ -17,7 +17,8 @@ class HostilePeer : public ::testing::Test {
   HostilePeer() {
     bob_.create(nullptr);
     const QueuePairOffer offer = wiring_of(*bob_.qp).offer();
-    segment_ = must(map_peer_segment(UniqueFd(::dup(wiring_of(*bob_.qp).offer_memfd()))));
+    RcWiring& bobs = wiring_of(*bob_.qp);
+    segment_ = must(map_peer_segment(UniqueFd(::dup(bobs.offer_memfd()->get())), bobs.offer().memory, UINT64_MAX));
     inbox_ = InboxView(*segment_, offer.inbox);
     outbox_layout_ = offer.spare;
     outbox_ = InboxView(*segment_, offer.spare);

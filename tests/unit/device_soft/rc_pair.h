@@ -191,13 +191,15 @@ struct RcPair {
     alice.create(nullptr);
     RcWiring& alices = wiring_of(*alice.qp);
     const QueuePairOffer request = alices.offer();
-    std::shared_ptr<MappedSegment> at_bob = must(map_peer_segment(UniqueFd(::dup(alices.offer_memfd()))));
+    std::shared_ptr<MappedSegment> at_bob =
+        must(map_peer_segment(UniqueFd(::dup(alices.offer_memfd()->get())), request.memory, UINT64_MAX));
     const SpareRoom room{at_bob, request.spare};
     bob.create(&room);
     RcWiring& bobs = wiring_of(*bob.qp);
     const QueuePairOffer reply = bobs.offer();
     std::shared_ptr<MappedSegment> at_alice;
-    if ((reply.flags & kOfferHasMemfd) != 0) at_alice = must(map_peer_segment(UniqueFd(::dup(bobs.offer_memfd()))));
+    if ((reply.flags & kOfferHasMemfd) != 0)
+      at_alice = must(map_peer_segment(UniqueFd(::dup(bobs.offer_memfd()->get())), reply.memory, UINT64_MAX));
     auto [a, b] = socket_pair();
     alice.link = std::make_shared<Link>(std::move(a));
     bob.link = std::make_shared<Link>(std::move(b));

@@ -26,8 +26,13 @@ class SegmentCacheStory : public ::testing::Test {
   };
   Shared share(std::optional<PeerProcess> peer, std::optional<PeerProcess> maker) {
     Shared out{*makers_.make(kBytes, peer), nullptr};
-    out.given = *peers_.map(UniqueFd(::dup(out.made.memfd->get())), maker);
+    out.given = take(out.made, maker);
     return out;
+  }
+  /// As an acceptor does: the mapping that is known by its name, or a new one.
+  std::shared_ptr<MappedSegment> take(const SegmentCache::Made& made, std::optional<PeerProcess> maker) {
+    auto known = maker ? peers_.find(made.name, *maker) : nullptr;
+    return known ? known : *peers_.map(UniqueFd(::dup(made.memfd->get())), made.name, kBytes, maker);
   }
   Shared share() { return share(kPeer, kMaker); }
 
@@ -121,21 +126,20 @@ TEST_F(SegmentCacheStory, AMappingIsUsedAgainForItsMakerOnly) {
   std::byte* const there = first.given->base();
   first.given.reset();
   ASSERT_EQ(peers_.idle(), 1u);
-  EXPECT_NE((*peers_.map(UniqueFd(::dup(first.made.memfd->get())), kPeer))->base(), there);
-  EXPECT_NE((*peers_.map(UniqueFd(::dup(first.made.memfd->get())), std::nullopt))->base(), there);
-  EXPECT_EQ((*peers_.map(UniqueFd(::dup(first.made.memfd->get())), kMaker))->base(), there);
+  EXPECT_NE(take(first.made, kPeer)->base(), there);
+  EXPECT_NE(take(first.made, std::nullopt)->base(), there);
+  EXPECT_EQ(take(first.made, kMaker)->base(), there);
 }
 
 TEST_F(SegmentCacheStory, AMemfdOfferedTwiceGetsTwoMappings) {
   Shared first = share();
-  const auto again = peers_.map(UniqueFd(::dup(first.made.memfd->get())), kMaker);
-  ASSERT_TRUE(again);
-  EXPECT_NE((*again)->base(), first.given->base());
+  const auto again = take(first.made, kMaker);
+  EXPECT_NE(again->base(), first.given->base());
 }
 
 TEST_F(SegmentCacheStory, WhatIsNoSegmentIsRefusedAsEver) {
-  EXPECT_EQ(peers_.map(UniqueFd(::dup(STDERR_FILENO)), kMaker).error().code, EPROTO);
-  EXPECT_EQ(peers_.map(UniqueFd(), kMaker).error().code, EPROTO);
+  EXPECT_EQ(peers_.map(UniqueFd(::dup(STDERR_FILENO)), {}, kBytes, kMaker).error().code, EPROTO);
+  EXPECT_EQ(peers_.map(UniqueFd(), {}, kBytes, kMaker).error().code, EPROTO);
   EXPECT_EQ(peers_.idle(), 0u);
 }
 
@@ -182,6 +186,27 @@ TEST_F(SegmentCacheStory, TheCacheIsBounded) {
   EXPECT_EQ(makers_.idle(), SegmentCache::kMaxKept);
   EXPECT_TRUE(share(kMaker, kPeer).made.reused);
   EXPECT_FALSE(share().made.reused);
+}
+
+TEST_F(SegmentCacheStory, AnotherUsersSegmentThatIsNoLongerKnownIsNotOfferedAgain) {
+  const auto offered_again = [&](PeerProcess maker) {
+    makers_.clear();
+    peers_.clear();
+    share(kPeer, maker);
+    peers_.clear();
+    return share(kPeer, maker).made.reused;
+  };
+  EXPECT_FALSE(offered_again({::getpid(), ::geteuid() + 1})) << "it would be refused";
+  EXPECT_TRUE(offered_again({::getpid(), ::geteuid()})) << "our own user's is mapped anew";
+}
+
+TEST_F(SegmentCacheStory, WhatAProcessDoesNotKnowAnyMoreIsForgotten) {
+  share();
+  share(kMaker, kPeer);
+  makers_.forget(kPeer);
+  EXPECT_EQ(makers_.idle(), 1u);
+  EXPECT_FALSE(share().made.reused);
+  EXPECT_TRUE(share(kMaker, kPeer).made.reused);
 }
 
 TEST_F(SegmentCacheStory, LargeSegmentsAreNotKept) {

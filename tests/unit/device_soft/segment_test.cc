@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/device/soft/segment.h"
@@ -53,30 +54,53 @@ UniqueFd memfd(unsigned flags, std::size_t bytes, int seals) {
 }
 constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
+MemoryName name_of(const UniqueFd& fd) {
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino, 0, 0};
+}
+
+Result<std::shared_ptr<MappedSegment>> map_it(UniqueFd fd) {
+  const MemoryName name = name_of(fd);
+  return map_peer_segment(std::move(fd), name, kSegment);
+}
+
+TEST(Segment, AMemfdThatIsNotTheOneItWasSaidToBeIsRefused) {
+  UniqueFd fd = memfd(MFD_ALLOW_SEALING, kSegment, kAllSeals);
+  MemoryName other = name_of(fd);
+  ++other.inode;
+  EXPECT_EQ(map_peer_segment(std::move(fd), other, kSegment).error().code, EPROTO);
+}
+
+TEST(Segment, AMemfdThatIsLargerThanNeededIsRefused) {
+  UniqueFd fd = memfd(MFD_ALLOW_SEALING, kSegment, kAllSeals);
+  const MemoryName name = name_of(fd);
+  EXPECT_EQ(map_peer_segment(std::move(fd), name, kSegment - 1).error().code, EFBIG);
+}
+
 TEST(Segment, OnlyASealedMemfdIsMapped) {
-  EXPECT_TRUE(map_peer_segment(memfd(MFD_ALLOW_SEALING, kSegment, kAllSeals)));
-  EXPECT_EQ(map_peer_segment(memfd(MFD_ALLOW_SEALING, kSegment, 0)).error().code, EPROTO);
-  EXPECT_EQ(map_peer_segment(memfd(0, kSegment, 0)).error().code, EPROTO);
+  EXPECT_TRUE(map_it(memfd(MFD_ALLOW_SEALING, kSegment, kAllSeals)));
+  EXPECT_EQ(map_it(memfd(MFD_ALLOW_SEALING, kSegment, 0)).error().code, EPROTO);
+  EXPECT_EQ(map_it(memfd(0, kSegment, 0)).error().code, EPROTO);
   for (int missing : {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL}) {
-    EXPECT_EQ(map_peer_segment(memfd(MFD_ALLOW_SEALING, kSegment, kAllSeals & ~missing)).error().code, EPROTO);
+    EXPECT_EQ(map_it(memfd(MFD_ALLOW_SEALING, kSegment, kAllSeals & ~missing)).error().code, EPROTO);
   }
-  EXPECT_EQ(map_peer_segment(memfd(MFD_ALLOW_SEALING, 0, kAllSeals)).error().code, EPROTO);
-  EXPECT_EQ(map_peer_segment(memfd(MFD_ALLOW_SEALING, 5000, kAllSeals)).error().code, EPROTO);
-  EXPECT_EQ(map_peer_segment(memfd(MFD_ALLOW_SEALING, kSegment, kAllSeals | F_SEAL_WRITE)).error().code, EPROTO);
+  EXPECT_EQ(map_it(memfd(MFD_ALLOW_SEALING, 0, kAllSeals)).error().code, EPROTO);
+  EXPECT_EQ(map_it(memfd(MFD_ALLOW_SEALING, 5000, kAllSeals)).error().code, EPROTO);
+  EXPECT_EQ(map_it(memfd(MFD_ALLOW_SEALING, kSegment, kAllSeals | F_SEAL_WRITE)).error().code, EPROTO);
 }
 
 TEST(Segment, OtherDescriptorsAreRefused) {
-  EXPECT_EQ(map_peer_segment(UniqueFd(::open("/dev/zero", O_RDWR | O_CLOEXEC))).error().code, EPROTO);
-  EXPECT_EQ(map_peer_segment(UniqueFd(::open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600))).error().code, EPROTO);
-  EXPECT_EQ(map_peer_segment(socket_pair().first.get() < 0 ? UniqueFd() : UniqueFd(::dup(STDERR_FILENO))).error().code,
-            EPROTO);
-  EXPECT_EQ(map_peer_segment(UniqueFd()).error().code, EPROTO);
+  EXPECT_EQ(map_it(UniqueFd(::open("/dev/zero", O_RDWR | O_CLOEXEC))).error().code, EPROTO);
+  EXPECT_EQ(map_it(UniqueFd(::open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600))).error().code, EPROTO);
+  EXPECT_EQ(map_it(socket_pair().first.get() < 0 ? UniqueFd() : UniqueFd(::dup(STDERR_FILENO))).error().code, EPROTO);
+  EXPECT_EQ(map_it(UniqueFd()).error().code, EPROTO);
 }
 
 TEST(Segment, HugePagesAreRefused) {
   UniqueFd huge = memfd(MFD_ALLOW_SEALING | MFD_HUGETLB, 2 << 20, kAllSeals);
   if (!huge) GTEST_SKIP() << "no hugetlbfs here";
-  EXPECT_EQ(map_peer_segment(std::move(huge)).error().code, EPROTO);
+  EXPECT_EQ(map_it(std::move(huge)).error().code, EPROTO);
 }
 
 TEST(Segment, OursIsSealedAndZeroed) {
@@ -84,7 +108,7 @@ TEST(Segment, OursIsSealedAndZeroed) {
   ASSERT_TRUE(made);
   EXPECT_EQ(made->mapping->base()[kSegment - 1], std::byte{0});
   EXPECT_NE(::ftruncate(made->memfd.get(), 0), 0);
-  EXPECT_TRUE(map_peer_segment(UniqueFd(::dup(made->memfd.get()))));
+  EXPECT_TRUE(map_it(UniqueFd(::dup(made->memfd.get()))));
 }
 
 TEST(Segment, APeersInboxOutsideTheRoomItWasGivenIsRefused) {

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <array>
 #include <string_view>
 
+#include "core/base/refusals.h"
 #include "core/device/soft/cm/acceptor.h"
 #include "core/device/soft/cm/connector.h"
 #include "core/device/soft/cm/port_reservation.h"
@@ -251,6 +253,56 @@ TEST(Accepting, GarbageIsDropped) {
 
   EXPECT_EQ(listener.acceptor->next(Nanos(0)).error().code, EAGAIN);
   for (Client* client : {&garbage, &wrong_type, &wrong_space, &wrong_port}) EXPECT_TRUE(client->was_dropped());
+}
+
+TEST(Accepting, OneCallDealsWithFewBadRequests) {
+  Listener listener(kLoopback, 64);
+  std::array<Client, 3 * Acceptor::kMaxWork> bad;
+  const std::byte bytes[20]{};
+  for (Client& client : bad) {
+    ASSERT_EQ(client.connect(listener.loopback()), 0);
+    ASSERT_TRUE(client.link->send(LinkPacket::request, bytes));
+  }
+  Client good;
+  ASSERT_EQ(good.connect(listener.loopback()), 0);
+  good.say_hello();
+  const std::uint64_t before = refusals_counted(Refusal::request);
+  for (int call = 1; call <= 3; ++call) {
+    EXPECT_EQ(listener.acceptor->next(Nanos(0)).error().code, EAGAIN);
+    EXPECT_EQ(refusals_counted(Refusal::request) - before, static_cast<unsigned>(call * Acceptor::kMaxWork));
+    EXPECT_TRUE(listener.has_work()) << "what is left is still to be seen";
+  }
+  EXPECT_TRUE(listener.acceptor->next(Nanos(0)));
+}
+
+TEST(Accepting, HalfOpenConnectionsThatKeepSendingLeaveTheOthersTheirTurn) {
+  Listener listener(kLoopback, 64);
+  std::array<Client, 2 * Acceptor::kMaxWork> busy;
+  for (Client& client : busy) ASSERT_EQ(client.connect(listener.loopback()), 0);
+  while (listener.has_work()) ASSERT_FALSE(listener.acceptor->next(Nanos(0)));
+  for (Client& client : busy) client.link->ring();
+  Client good;
+  ASSERT_EQ(good.connect(listener.loopback()), 0);
+  good.say_hello();
+  EXPECT_TRUE(listener.acceptor->next(Nanos(0)));
+}
+
+TEST(Accepting, PrivateDataIsLookedAtBeforeTheSenderIs) {
+  Listener listener(kLoopback);
+  listener.acceptor->set_private_data_check([](std::span<const std::byte> data) { return !data.empty(); });
+  Client without, with;
+  ASSERT_EQ(without.connect(listener.loopback()), 0);
+  without.say_hello();
+  const std::uint64_t before = refusals_counted(Refusal::request);
+  EXPECT_FALSE(listener.acceptor->next(Nanos(0)));
+  EXPECT_EQ(refusals_counted(Refusal::request), before + 1);
+  EXPECT_TRUE(without.was_dropped());
+  ASSERT_EQ(with.connect(listener.loopback()), 0);
+  ConnectRequest request = with.request();
+  const std::byte data[1]{};
+  ASSERT_TRUE(request.private_data.assign(data, sizeof data));
+  ASSERT_TRUE(with.link->send(LinkPacket::request, encode_request(request).view()));
+  EXPECT_TRUE(listener.acceptor->next(Nanos(0)));
 }
 
 TEST(Accepting, OnlyOneListensUnderAName) {

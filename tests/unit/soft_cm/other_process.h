@@ -1,6 +1,7 @@
 // A second process, perhaps of another user, for stories that need one.
 #pragma once
 
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -29,6 +30,13 @@ class Channel {
     if (::recv(fd_, &number, sizeof number, 0) != sizeof number) return std::nullopt;
     return number;
   }
+  /// Whether hear() has something to tell, or nobody can tell it any more, within that time.
+  [[nodiscard]] bool can_hear(int timeout_ms) const {
+    pollfd wait{fd_, POLLIN, 0};
+    return ::poll(&wait, 1, timeout_ms) == 1;
+  }
+  /// The other process hears nothing more.
+  void hang_up() const { ::shutdown(fd_, SHUT_WR); }
 
  private:
   int fd_;
@@ -62,6 +70,17 @@ class OtherProcess {
   [[nodiscard]] pid_t pid() const { return pid_; }
   void signal(int number) const {
     if (pid_ > 0) ::kill(pid_, number);
+  }
+  /// Whether it has; `status` as wait() tells.
+  bool has_ended(int& status) {
+    if (pid_ > 0) {
+      int raw = 0;
+      if (::waitpid(pid_, &raw, WNOHANG) != pid_) return false;
+      pid_ = -1;
+      status_ = WIFEXITED(raw) ? WEXITSTATUS(raw) : -1;
+    }
+    status = status_;
+    return true;
   }
   /// The exit status, or -1 when a signal ended it.
   int wait() {

@@ -7,8 +7,13 @@
 #include <array>
 #include <utility>
 
+#include "core/base/close_elsewhere.h"
+#include "core/base/refusals.h"
 #include "core/device/soft/cm/port_reservation.h"
+#include "core/device/soft/open_memory.h"
+#include "core/device/soft/rights_gate.h"
 #include "core/device/soft/segment_cache.h"
+#include "core/device/soft/strangers.h"
 
 namespace ringsock::soft {
 
@@ -30,7 +35,10 @@ Result<std::unique_ptr<Acceptor>> Acceptor::open(const PortBinding& where, int b
 Acceptor::Acceptor(const PortBinding& where, Limits limits, UniqueFd socket)
     : where_(where), limits_(limits), socket_(std::move(socket)), listening_pid_(::getpid()) {}
 
-Acceptor::~Acceptor() = default;
+/// Connections that nobody accepted may hold what strangers passed; the kernel closes that with the socket.
+Acceptor::~Acceptor() {
+  if (!has_rights_gate()) close_elsewhere(std::move(socket_));
+}
 
 Status Acceptor::set_backlog(int backlog) {
   if (::listen(socket_.get(), backlog) != 0) return Error::last("listen");
@@ -52,6 +60,7 @@ Status Acceptor::start_over_after_fork() {
   if (epoll_pid_ == ::getpid()) return ok();
   // An epoll instance is shared across fork(2): what one process adds would wake the other for ever. The half-open
   // connections are the parent's to serve.
+  for (const HalfOpen& slot : half_open_) slot.link->abandon(false);
   half_open_.clear();
   return watch_socket();
 }
@@ -78,10 +87,9 @@ void Acceptor::drop_expired(Nanos now) {
 Result<IncomingRequest> Acceptor::next(Nanos now) {
   if (Status same_process = start_over_after_fork(); !same_process) return same_process.error();
   drop_expired(now);
-  if (auto ready = serve_half_open()) return std::move(*ready);
-  // Bounded, so that a flood of clients that say nothing does not keep the caller.
-  constexpr int kMaxAccepts = 16;
-  for (int i = 0; i < kMaxAccepts; ++i) {
+  int work = kMaxWork;
+  if (auto ready = serve_half_open(work)) return std::move(*ready);
+  for (; work > 0; --work) {
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
       if (errno == ECONNABORTED || errno == EINTR) continue;
@@ -92,9 +100,10 @@ Result<IncomingRequest> Acceptor::next(Nanos now) {
   return Error{EAGAIN, "accept"};
 }
 
-std::optional<IncomingRequest> Acceptor::serve_half_open() {
+std::optional<IncomingRequest> Acceptor::serve_half_open(int& work) {
   if (half_open_.empty()) return std::nullopt;
-  std::array<epoll_event, 16> events{};
+  // New connections get their share of the work, whatever those here do.
+  std::array<epoll_event, kMaxWork / 2> events{};
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     const void* const tag = events[static_cast<std::size_t>(i)].data.ptr;
@@ -102,6 +111,7 @@ std::optional<IncomingRequest> Acceptor::serve_half_open() {
     const auto is_it = [&](const HalfOpen& slot) { return slot.link.get() == tag; };
     const auto slot = std::find_if(half_open_.begin(), half_open_.end(), is_it);
     if (slot == half_open_.end()) continue;
+    --work;
     if (auto ready = serve(slot)) return ready;
   }
   return std::nullopt;
@@ -114,18 +124,25 @@ std::optional<IncomingRequest> Acceptor::serve(Slot slot) {
     if (slot->inbox->is_finished()) drop(slot);
     return std::nullopt;
   }
+  const Outcome outcome = look_at(*slot, std::move(*packet));
+  if (outcome == Outcome::waits) return std::nullopt;
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, slot->link->fd(), nullptr);
-  auto out = check(*slot, std::move(*packet));
+  std::optional<IncomingRequest> out;
+  if (outcome == Outcome::ready) out = finish(*slot);
   half_open_.erase(slot);
   return out;
 }
 
 std::optional<IncomingRequest> Acceptor::take_in(UniqueFd socket, Nanos now) {
-  HalfOpen fresh{std::make_unique<LinkInbox>(), std::make_shared<Link>(std::move(socket)),
-                 now + limits_.half_open_time};
+  HalfOpen fresh{std::make_unique<LinkInbox>(), std::make_shared<Link>(std::move(socket)), now + limits_.half_open_time,
+                 std::nullopt};
   fresh.link->set_manager(fresh.inbox.get());
   fresh.link->drain(1);
-  if (auto packet = fresh.inbox->pop()) return check(fresh, std::move(*packet));
+  if (auto packet = fresh.inbox->pop()) {
+    const Outcome outcome = look_at(fresh, std::move(*packet));
+    if (outcome == Outcome::ready) return finish(fresh);
+    if (outcome == Outcome::refused) return std::nullopt;
+  }
   if (fresh.inbox->is_finished()) return std::nullopt;
   if (half_open_.size() >= limits_.half_open) drop(half_open_.begin());
   epoll_event interest{};
@@ -136,31 +153,82 @@ std::optional<IncomingRequest> Acceptor::take_in(UniqueFd socket, Nanos now) {
   return std::nullopt;
 }  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): the analyzer does not follow the list
 
-std::optional<IncomingRequest> Acceptor::check(HalfOpen& from, LinkInbox::Packet packet) const {
-  if (packet.type != LinkPacket::request) return std::nullopt;
-  auto request = parse_request(packet.bytes);
-  if (!request || request->space != where_.space) return std::nullopt;
-  if (!overlap({request->space, request->destination, false}, where_)) return std::nullopt;
-  const auto peer = identify_peer(from.link->fd());
-  if (!peer) return std::nullopt;
-  if (!addresses_.are_true(*peer, request->source, request->destination, from.link->fd(), monotonic_now())) {
-    return std::nullopt;
-  }
-  IncomingRequest out;
-  out.accepted_by_listening_process = listening_pid_ == ::getpid();
-  if (request->space == verbs::PortSpace::tcp) {
-    if (packet.fds.size() != 1 || (request->offer.flags & kOfferHasMemfd) == 0) return std::nullopt;
-    // To the client the listening process has made the connection, whoever of its children accepts it.
-    const auto maker = out.accepted_by_listening_process ? kept_for(*peer) : std::nullopt;
-    auto segment = segment_cache().map(std::move(packet.fds.front()), maker);
-    if (!segment) return std::nullopt;
-    out.segment = std::move(*segment);
-  }
+IncomingRequest Acceptor::finish(HalfOpen& from) {
+  IncomingRequest out = std::move(*from.request);
   out.inbox = std::move(from.inbox);
   out.link = std::move(from.link);
-  out.request = *request;
-  out.peer = *peer;
   return out;
+}
+
+Acceptor::Outcome Acceptor::look_at(HalfOpen& from, LinkInbox::Packet packet) const {
+  if (!from.request) return check(from, packet);
+  if (packet.type == LinkPacket::memory) return take_memory(from, std::move(packet.memory));
+  return Outcome::refused;
+}
+
+/// The cheap questions first: what the packet itself tells, then what the kernel says of its sender.
+Acceptor::Outcome Acceptor::check(HalfOpen& from, const LinkInbox::Packet& packet) const {
+  auto request = packet.type == LinkPacket::request ? parse_request(packet.bytes) : Error{EPROTO, "accept: packet"};
+  if (!request || request->space != where_.space || !overlap({request->space, request->destination, false}, where_) ||
+      (request->space == verbs::PortSpace::tcp && (request->offer.flags & kOfferHasMemfd) == 0) ||
+      (private_data_check_ != nullptr && !private_data_check_(request->private_data.view()))) {
+    count_refusal(Refusal::request);
+    return Outcome::refused;
+  }
+  const auto peer = identify_peer(from.link->fd());
+  if (!peer) return Outcome::refused;
+  if (!peer->same_user) {
+    from.link->set_stranger(peer->uid);
+    if (is_distrusted(peer->uid)) return Outcome::refused;
+  } else {
+    from.link->trust_peer();
+  }
+  if (!addresses_.are_true(*peer, request->source, request->destination, from.link->fd(), monotonic_now()))
+    return Outcome::refused;
+  from.request.emplace();
+  from.request->request = *request;
+  from.request->peer = *peer;
+  from.request->accepted_by_listening_process = listening_pid_ == ::getpid();
+  return request->space == verbs::PortSpace::tcp ? find_memory(from) : Outcome::ready;
+}
+
+/// The requester's memory, by the cheapest way: a mapping that was kept, its descriptor in /proc, or over the link.
+Acceptor::Outcome Acceptor::find_memory(HalfOpen& from) const {
+  IncomingRequest& incoming = *from.request;
+  const QueuePairOffer& offer = incoming.request.offer;
+  const PeerIdentity& peer = incoming.peer;
+  // To the client the listening process has made the connection, whoever of its children accepts it.
+  if (const auto maker = kept_for(peer); maker && incoming.accepted_by_listening_process) {
+    incoming.segment = segment_cache().find(offer.memory, *maker);
+    if (incoming.segment) return Outcome::ready;
+  }
+  // Its process took it for another one, to which it has shown it: as it may have to anybody.
+  if (!peer.same_user && (offer.flags & kOfferKeptSegment) != 0) return Outcome::refused;
+  if (peer.same_user && peer.pid > 0) {
+    auto memfd = open_memory_of(peer.pid, offer.memory.descriptor, offer.memory.inode);
+    if (memfd && check_peer_memfd(memfd->get(), offer.memory)) {
+      incoming.memfd = std::move(*memfd);
+      return Outcome::ready;
+    }
+  }
+  // So many closes are stuck that no more descriptors of strangers are let in.
+  if (!peer.same_user && closers_are_busy()) {
+    count_refusal(Refusal::descriptor);
+    return Outcome::refused;
+  }
+  return from.link->ask_for_memory() ? Outcome::waits : Outcome::refused;
+}
+
+Acceptor::Outcome Acceptor::take_memory(HalfOpen& from, PassedFd memory) const {
+  IncomingRequest& incoming = *from.request;
+  if (!memory) return Outcome::refused;
+  if (!check_peer_memfd(memory.get(), incoming.request.offer.memory)) {
+    count_refusal(Refusal::descriptor);
+    if (!incoming.peer.same_user) distrust(incoming.peer.uid);
+    return Outcome::refused;
+  }
+  incoming.memfd = memory.take();
+  return Outcome::ready;
 }
 
 }  // namespace ringsock::soft

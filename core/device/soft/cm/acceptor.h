@@ -3,9 +3,11 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <list>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "core/base/clock.h"
 #include "core/base/result.h"
@@ -22,20 +24,26 @@ struct IncomingRequest {
   std::unique_ptr<LinkInbox> inbox;  ///< the link's manager; declared first, so that the link goes before it
   std::shared_ptr<Link> link;
   ConnectRequest request;
-  std::shared_ptr<MappedSegment> segment;  ///< the requester's memfd; nullptr for PortSpace::udp
+  // The requester's memory, PortSpace::tcp only: one of the two.
+  std::shared_ptr<MappedSegment> segment;  ///< a mapping that was kept of an earlier connection
+  UniqueFd memfd;                          ///< a memfd with the seals and the name that the request tells
   PeerIdentity peer;
   bool accepted_by_listening_process = false;
 };
 
-/// Listens under a binding's name. Clients are served as their requests come: one that connects and says nothing holds
-/// a slot of its own until it times out or newer ones need it, and nobody waits for it. The listening socket may be
-/// shared with forked processes; each accepts what it gets.
+/// Listens under a binding's name. Clients are served as their requests come: one that connects and says nothing, or
+/// does not pass the memory that it was asked for, holds a slot of its own until it times out or newer ones need it,
+/// and nobody waits for it. The listening socket may be shared with forked processes; each accepts what it gets.
 class Acceptor {
  public:
   struct Limits {
     std::size_t half_open = 64;  ///< more: the oldest is dropped
     Nanos half_open_time{2'000'000'000};
   };
+  /// What a request's private data must be, looked at before anything that costs more. nullptr: whatever it is.
+  using PrivateDataCheck = bool (*)(std::span<const std::byte>);
+  /// Packets and connections that one call of next() deals with, refused ones included.
+  static constexpr int kMaxWork = 8;
 
   /// @param backlog  as listen(2)
   /// @param sharers  how many may listen there: 1, or kMaxSharingListeners with SO_REUSEPORT
@@ -44,9 +52,11 @@ class Acceptor {
                                                 unsigned sharers = 1);
   ~Acceptor();
 
-  /// The next request, or EAGAIN. Clients that break a rule are dropped; they see a refused connection.
+  /// The next request, or EAGAIN: nothing is there, or kMaxWork of what was there led to no request; then fd() is still
+  /// readable. Clients that break a rule are dropped, and counted (Refusal); they see a refused connection.
   /// Other errors: those of accept4(2), e.g. EMFILE.
   Result<IncomingRequest> next(Nanos now);
+  void set_private_data_check(PrivateDataCheck check) { private_data_check_ = check; }
   /// Applies a new backlog, as a second listen(2) does.
   Status set_backlog(int backlog);
   /// Readable when next() has work.
@@ -59,7 +69,9 @@ class Acceptor {
     std::unique_ptr<LinkInbox> inbox;
     std::shared_ptr<Link> link;
     Nanos expires;
+    std::optional<IncomingRequest> request;  ///< it only lacks its memory, which is on its way
   };
+  enum class Outcome { refused, waits, ready };
   using Slot = std::list<HalfOpen>::iterator;
 
   Acceptor(const PortBinding& where, Limits limits, UniqueFd socket);
@@ -67,13 +79,18 @@ class Acceptor {
   Status start_over_after_fork();
   void drop(Slot slot);
   void drop_expired(Nanos now);
-  std::optional<IncomingRequest> serve_half_open();
+  std::optional<IncomingRequest> serve_half_open(int& work);
   std::optional<IncomingRequest> serve(Slot slot);
-  std::optional<IncomingRequest> check(HalfOpen& from, LinkInbox::Packet packet) const;
   std::optional<IncomingRequest> take_in(UniqueFd socket, Nanos now);
+  Outcome look_at(HalfOpen& from, LinkInbox::Packet packet) const;
+  Outcome check(HalfOpen& from, const LinkInbox::Packet& packet) const;
+  Outcome find_memory(HalfOpen& from) const;
+  Outcome take_memory(HalfOpen& from, PassedFd memory) const;
+  static IncomingRequest finish(HalfOpen& from);
 
   PortBinding where_;
   Limits limits_;
+  PrivateDataCheck private_data_check_ = nullptr;
   UniqueFd socket_;
   UniqueFd epoll_;
   std::list<HalfOpen> half_open_;  ///< oldest first

@@ -39,7 +39,7 @@ struct WireRequest {
   WireParameters parameters;
   std::uint32_t padding;
 };
-static_assert(sizeof(WireRequest) == 144);
+static_assert(sizeof(WireRequest) == 168);
 
 struct WireReply {
   std::uint16_t version;
@@ -49,7 +49,7 @@ struct WireReply {
   WireParameters parameters;
   std::uint32_t padding;
 };
-static_assert(sizeof(WireReply) == 96);
+static_assert(sizeof(WireReply) == 120);
 constexpr std::uint16_t kReplyFromListeningProcess = 1;
 
 struct WireReject {

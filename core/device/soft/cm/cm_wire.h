@@ -16,7 +16,7 @@
 namespace ringsock::soft {
 
 /// Changes with every change of a layout below or of the shared memory: both sides must have the same.
-inline constexpr std::uint16_t kCmVersion = 3;
+inline constexpr std::uint16_t kCmVersion = 4;
 
 /// The private data of a packet, by value.
 struct PrivateData {

@@ -1,18 +1,32 @@
 #include "core/device/soft/cm/link_inbox.h"
 
-#include <algorithm>
-#include <iterator>
+#include <utility>
 
 namespace ringsock::soft {
 
-void LinkInbox::on_packet(LinkPacket type, std::span<const std::byte> bytes, std::span<UniqueFd> fds) {
-  // A request, a reply or reject, a disconnect: a peer that sends more gets its descriptors closed and is not heard.
+void LinkInbox::on_packet(LinkPacket type, std::span<const std::byte> bytes, PassedFd memory) {
+  // A request, a reply or reject, memory, a disconnect: a peer that sends more is not heard.
   constexpr std::size_t kMaxPackets = 4;
   std::lock_guard guard(lock_);
+  if (type == LinkPacket::want_memory || type == LinkPacket::memory_taken) {
+    const auto memfd = std::exchange(memory_, nullptr);
+    // A peer that does not get it gives up.
+    if (memfd && type == LinkPacket::want_memory) static_cast<void>(link_->send(LinkPacket::memory, {}, memfd->get()));
+    return;
+  }
   if (packets_.size() >= kMaxPackets) return;
-  Packet packet{type, {bytes.begin(), bytes.end()}, {}};
-  std::move(fds.begin(), fds.end(), std::back_inserter(packet.fds));
-  packets_.push_back(std::move(packet));
+  packets_.push_back({type, {bytes.begin(), bytes.end()}, std::move(memory)});
+}
+
+void LinkInbox::offer_memory(std::shared_ptr<const UniqueFd> memfd, Link& link) {
+  std::lock_guard guard(lock_);
+  memory_ = std::move(memfd);
+  link_ = &link;
+}
+
+void LinkInbox::withdraw_memory() {
+  std::lock_guard guard(lock_);
+  memory_.reset();
 }
 
 void LinkInbox::on_peer_gone() {

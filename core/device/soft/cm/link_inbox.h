@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -18,11 +19,17 @@ class LinkInbox final : public Link::Sink {
   struct Packet {
     LinkPacket type;
     std::vector<std::byte> bytes;
-    std::vector<UniqueFd> fds;
+    PassedFd memory;
   };
 
-  void on_packet(LinkPacket type, std::span<const std::byte> bytes, std::span<UniqueFd> fds) override;
+  void on_packet(LinkPacket type, std::span<const std::byte> bytes, PassedFd memory) override;
   void on_peer_gone() override;
+
+  /// Passes `memfd` to the peer when it asks (want_memory), once, from whichever thread drains the link, so that the
+  /// peer does not wait for our connection id to be looked at. Keeps it until then, until the peer needs it no more
+  /// (memory_taken), or withdraw_memory(). `link` is this inbox's.
+  void offer_memory(std::shared_ptr<const UniqueFd> memfd, Link& link);
+  void withdraw_memory();
 
   /// The oldest packet.
   std::optional<Packet> pop();
@@ -32,6 +39,8 @@ class LinkInbox final : public Link::Sink {
  private:
   Mutex lock_;
   std::deque<Packet> packets_;
+  std::shared_ptr<const UniqueFd> memory_;
+  Link* link_ = nullptr;
   bool gone_ = false;
 };
 

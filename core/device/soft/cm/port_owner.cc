@@ -56,7 +56,7 @@ Result<PeerIdentity> identify_peer(int socket) {
 }
 
 std::optional<PeerProcess> kept_for(const PeerIdentity& peer) {
-  if (!peer.same_user || peer.pid <= 0) return std::nullopt;
+  if (peer.pid <= 0) return std::nullopt;
   return PeerProcess{peer.pid, peer.uid};
 }
 

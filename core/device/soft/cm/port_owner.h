@@ -20,8 +20,8 @@ struct PeerIdentity {
   uid_t uid = 0;
   bool same_user = false;  ///< surely this process's effective user
 };
-/// The process that segments may be kept for: it must be of our user, and the kernel must have a number for it (it has
-/// none for processes of other PID namespaces).
+/// The process that segments may be kept for: the kernel must have a number for it (it has none for processes of other
+/// PID namespaces).
 std::optional<PeerProcess> kept_for(const PeerIdentity& peer);
 /// SO_PEERCRED: on the connecting side that is the process that called listen(), on the accepting side the one that
 /// called connect().

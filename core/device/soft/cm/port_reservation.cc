@@ -9,6 +9,7 @@
 #include "core/device/soft/cm/port_lookup.h"
 #include "core/device/soft/cm/port_owner.h"
 #include "core/device/soft/cm/sock_diag.h"
+#include "core/device/soft/rights_gate.h"
 
 namespace ringsock::soft {
 namespace {
@@ -68,6 +69,7 @@ bool held_by_own_user(const PortBinding& where) { return owns_port(::geteuid(), 
 Result<UniqueFd> make_link_socket() {
   UniqueFd out(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!out) return Error::last("socket AF_UNIX");
+  shut_rights_gate(out.get());
   return out;
 }
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/refusals.h"
 #include "core/device/soft/cm/connect_target.h"
 #include "core/device/soft/rc_wiring.h"
 #include "core/device/soft/segment.h"
+#include "core/device/soft/segment_cache.h"
 
 namespace ringsock::soft {
 
@@ -38,6 +40,7 @@ SoftId::SoftId(SoftDevice& device, IncomingRequest incoming, SoftIdLimits limits
       peer_(incoming.peer),
       accepted_by_listening_process_(incoming.accepted_by_listening_process),
       peer_segment_(std::move(incoming.segment)),
+      peer_memfd_(std::move(incoming.memfd)),
       inbox_(std::move(incoming.inbox)),
       link_(std::move(incoming.link)) {}
 
@@ -97,6 +100,10 @@ Status SoftId::listen(int backlog) {
   return ok();
 }
 
+void SoftId::check_requests_by(bool (*check)(std::span<const std::byte>)) {
+  if (acceptor_) acceptor_->set_private_data_check(check);
+}
+
 Status SoftId::resolve_addr(const SocketAddress& destination, Nanos) {
   if (state_ != State::idle) return Error{EINVAL, "resolve_addr: state"};
   if (destination.is_unspecified()) return Error{EAFNOSUPPORT, "resolve_addr: family"};
@@ -147,7 +154,47 @@ Result<ConnectionQp> SoftId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::
   return out;
 }
 
+std::uint64_t SoftId::limit_for_peer(std::uint64_t own_bytes) const {
+  if (peer_.same_user) return std::max(own_bytes, kMaxBytesOfOwnUser);
+  return own_bytes + kMaxExtraBytes;
+}
+
+/// What the peer's memory has beyond the needs of our own queue pair counts against its user's budget.
+Status SoftId::charge_peer(std::uint64_t bytes, std::uint64_t own_bytes) {
+  if (bytes > limit_for_peer(own_bytes)) {
+    count_refusal(Refusal::segment_size);
+    return Error{ENOMEM, "peer's memory: larger than needed"};
+  }
+  if (peer_.same_user || bytes <= own_bytes) return ok();
+  auto charge = UserCharge::take(peer_.uid, bytes - own_bytes);
+  if (!charge) return Error{ENOMEM, "peer's memory: more than its user may have"};
+  charge_.emplace(*std::move(charge));
+  return ok();
+}
+
+/// Charged before it is mapped: mlockall(2) makes a mapping cost its memory at once.
+Result<std::shared_ptr<MappedSegment>> SoftId::map_peers(UniqueFd memfd, const MemoryName& name,
+                                                         std::uint64_t own_bytes, std::optional<PeerProcess> maker) {
+  const auto bytes = check_peer_memfd(memfd.get(), name);
+  if (!bytes) return bytes.error();
+  if (Status charged = charge_peer(*bytes, own_bytes); !charged) return charged.error();
+  return segment_cache().map(std::move(memfd), name, *bytes, maker);
+}
+
+Status SoftId::take_requesters_memory(std::uint64_t own_bytes) {
+  if (peer_segment_) return charge_peer(peer_segment_->bytes(), own_bytes);
+  const auto maker = accepted_by_listening_process_ ? kept_for(peer_) : std::nullopt;
+  auto mapped = map_peers(std::move(peer_memfd_), request_.offer.memory, own_bytes, maker);
+  if (!mapped) return mapped.error();
+  peer_segment_ = *std::move(mapped);
+  return ok();
+}
+
 Result<ConnectionQp> SoftId::create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) {
+  if (state_ == State::requested) {
+    Status taken = take_requesters_memory(own_segment_bytes(attr, receive_bytes));
+    if (!taken) return taken.error();
+  }
   const SpareRoom spare{peer_segment_, request_.offer.spare};
   const bool has_spare = state_ == State::requested && spare.inbox.bytes != 0;
   if (state_ == State::route_resolved) connect_early();
@@ -210,12 +257,18 @@ Status SoftId::send_request(Connector::Connected connected) {
   peer_ = connected.peer;
   inbox_ = std::make_unique<LinkInbox>();
   link_ = std::make_shared<Link>(std::move(connected.socket));
+  if (peer_.same_user) {
+    link_->trust_peer();
+  } else {
+    link_->set_stranger(peer_.uid);
+  }
   link_->set_manager(inbox_.get());
-  if (space_ != PortSpace::tcp) return link_->send(LinkPacket::request, encode_request(request_).view());
-  RcWiring& wiring = wiring_of(*qp_);
-  request_.offer = wiring.offer();
-  const int memfd = wiring.offer_memfd();
-  return link_->send(LinkPacket::request, encode_request(request_).view(), {&memfd, 1});
+  if (space_ == PortSpace::tcp) {
+    RcWiring& wiring = wiring_of(*qp_);
+    request_.offer = wiring.offer();
+    inbox_->offer_memory(wiring.offer_memfd(), *link_);
+  }
+  return link_->send(LinkPacket::request, encode_request(request_).view());
 }
 
 Status SoftId::accept(const ConnectionParameters& parameters) {
@@ -225,11 +278,10 @@ Status SoftId::accept(const ConnectionParameters& parameters) {
   if (!taken) return taken;
   reply.parameters = parameters;
   reply.from_listening_process = accepted_by_listening_process_;
-  int memfd = -1;
   if (space_ == PortSpace::tcp) {
     RcWiring& wiring = wiring_of(*qp_);
     reply.offer = wiring.offer();
-    memfd = wiring.offer_memfd();
+    inbox_->offer_memory(wiring.offer_memfd(), *link_);
     const pid_t pid = peer_.same_user ? peer_.pid : 0;
     Status attached = wiring.attach(request_.offer, peer_segment_, link_, pid, request_.parameters.rnr_retry_count);
     if (!attached) return attached;
@@ -237,8 +289,7 @@ Status SoftId::accept(const ConnectionParameters& parameters) {
     reply.offer.qp_num = qp_->qp_num;
     if (reply.parameters.qkey == 0) reply.parameters.qkey = kDefaultUdpQkey;
   }
-  const std::span<const int> fds(&memfd, memfd >= 0 ? 1 : 0);
-  if (Status sent = link_->send(LinkPacket::reply, encode_reply(reply).view(), fds); !sent) {
+  if (Status sent = link_->send(LinkPacket::reply, encode_reply(reply).view()); !sent) {
     return Error{ECONNRESET, "accept: the peer has gone"};
   }
   peer_segment_.reset();

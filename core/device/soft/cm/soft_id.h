@@ -12,6 +12,7 @@
 #include "core/device/soft/cm/link_inbox.h"
 #include "core/device/soft/cm/port_reservation.h"
 #include "core/device/soft/soft_device.h"
+#include "core/device/soft/strangers.h"
 #include "core/verbs/connection_manager.h"
 
 namespace ringsock::soft {
@@ -38,6 +39,7 @@ class SoftId final : public verbs::ConnectionId {
   void set_reuse_address(bool on) override { options_.reuse_address = on; }
   void set_v6_only(bool on) override { options_.v6_only = on; }
   Status listen(int backlog) override;
+  void check_requests_by(bool (*check)(std::span<const std::byte>)) override;
   Status resolve_addr(const SocketAddress& destination, Nanos timeout) override;
   Status resolve_route(Nanos timeout) override;
   Result<verbs::ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) override;
@@ -63,7 +65,8 @@ class SoftId final : public verbs::ConnectionId {
     route_resolved,
     connecting,  ///< the listener's backlog is full
     awaiting_reply,
-    requested,  ///< passive, before accept() or reject()
+    awaiting_memory,  ///< the reply is here, and names memory that the peer was asked to pass
+    requested,        ///< passive, before accept() or reject()
     established,
     closed,
   };
@@ -77,7 +80,14 @@ class SoftId final : public verbs::ConnectionId {
   void on_packet(LinkInbox::Packet packet);
   void on_reply(LinkInbox::Packet packet);
   void on_udp_reply(const ConnectReply& reply);
-  Status attach(const ConnectReply& reply, LinkInbox::Packet& packet);
+  void on_memory(PassedFd memory);
+  void finish_connect(UniqueFd memfd);
+  Status attach(UniqueFd memfd);
+  Result<std::shared_ptr<MappedSegment>> map_peers(UniqueFd memfd, const MemoryName& name, std::uint64_t own_bytes,
+                                                   std::optional<PeerProcess> maker);
+  Status charge_peer(std::uint64_t bytes, std::uint64_t own_bytes);
+  [[nodiscard]] std::uint64_t limit_for_peer(std::uint64_t own_bytes) const;
+  Status take_requesters_memory(std::uint64_t own_bytes);
   void on_reject(const LinkInbox::Packet& packet);
   void on_peer_gone();
   void fail_connect(int error);
@@ -108,13 +118,16 @@ class SoftId final : public verbs::ConnectionId {
   std::optional<Connector::Connected> connected_early_;  ///< before connect(), so that create_qp() knows the peer
   std::optional<PeerProcess> segment_peer_;              ///< the process that the queue pair's segment is kept for
   ConnectRequest request_;                               ///< ours on the active side, the peer's on the passive one
+  ConnectReply reply_;                                   ///< awaiting_memory
   PeerIdentity peer_;
+  std::optional<UserCharge> charge_;  ///< what the peer's memory takes of its user's budget
   bool accepted_by_listening_process_ = false;
   Nanos reply_deadline_{};
   ibv_qp* qp_ = nullptr;  ///< the caller's, alive while the connection is used
   /// The queue pair's completion channel holds the link.
   bool channel_wakes_us_ = false;
   std::shared_ptr<MappedSegment> peer_segment_;
+  UniqueFd peer_memfd_;               ///< requested, before create_qp(): where peer_segment_ comes from
   std::unique_ptr<LinkInbox> inbox_;  ///< the link's manager, so it outlives the link's use of it
   std::shared_ptr<Link> link_;
 };

@@ -4,8 +4,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/close_elsewhere.h"
+#include "core/base/refusals.h"
 #include "core/device/soft/cm/soft_id.h"
+#include "core/device/soft/open_memory.h"
 #include "core/device/soft/rc_wiring.h"
+#include "core/device/soft/segment_cache.h"
 
 namespace ringsock::soft {
 
@@ -61,6 +65,7 @@ Status SoftId::work() {
     case State::listening: return work_listener();
     case State::connecting: work_connect(); break;
     case State::awaiting_reply:
+    case State::awaiting_memory:
     case State::requested:
     case State::established: work_link(); break;
     default: break;
@@ -104,6 +109,8 @@ void SoftId::remember_silence(int error) {
 void SoftId::fail_connect(int error) {
   remember_silence(error);
   connector_.reset();
+  // Another program under that process number refuses what was kept for the one before.
+  if (segment_peer_ && !peer_.same_user) segment_cache().forget(*segment_peer_);
   drop_link();
   state_ = State::closed;
   if (error == ECONNREFUSED) return post(CmEventType::rejected, error);
@@ -139,7 +146,8 @@ void SoftId::establish() {
 void SoftId::work_link() {
   // Draining would take the doorbell's packet from somebody who is about to sleep on the channel, and the channel's
   // owner drains anyway.
-  if (state_ == State::awaiting_reply) {
+  const bool connects = state_ == State::awaiting_reply || state_ == State::awaiting_memory;
+  if (connects) {
     // One packet, and it is here or not.
     link_->drain(1);
   } else if (!channel_wakes_us_) {
@@ -151,13 +159,15 @@ void SoftId::work_link() {
     on_packet(std::move(*packet));
   }
   if (link_ && inbox_->is_finished()) return on_peer_gone();
-  if (state_ == State::awaiting_reply && monotonic_now() >= reply_deadline_) fail_connect(ETIMEDOUT);
+  if (connects && state_ != State::established && state_ != State::closed && monotonic_now() >= reply_deadline_)
+    fail_connect(ETIMEDOUT);
 }
 
 void SoftId::on_packet(LinkInbox::Packet packet) {
   const bool waiting = state_ == State::awaiting_reply;
   if (waiting && packet.type == LinkPacket::reply) return on_reply(std::move(packet));
   if (waiting && packet.type == LinkPacket::reject) return on_reject(packet);
+  if (state_ == State::awaiting_memory && packet.type == LinkPacket::memory) return on_memory(std::move(packet.memory));
   if (packet.type == LinkPacket::disconnect) on_peer_gone();
 }
 
@@ -165,24 +175,53 @@ void SoftId::on_reply(LinkInbox::Packet packet) {
   auto reply = parse_reply(packet.bytes);
   if (!reply) return fail_connect(ECONNREFUSED);
   if (space_ == PortSpace::udp) return on_udp_reply(*reply);
-  if (Status attached = attach(*reply, packet); !attached) return fail_connect(attached.error().code);
-  establish();
-  events_.back().parameters = reply->parameters;
-  copy_private_data(reply->private_data, events_.back());
+  // The listener has our memory.
+  inbox_->withdraw_memory();
+  reply_ = *std::move(reply);
+  if ((reply_.offer.flags & kOfferHasMemfd) == 0) return finish_connect({});
+  const MemoryName& name = reply_.offer.memory;
+  if (peer_.same_user && peer_.pid > 0 && reply_.from_listening_process) {
+    auto memfd = open_memory_of(peer_.pid, name.descriptor, name.inode);
+    if (memfd) return finish_connect(std::move(*memfd));
+  }
+  if (!peer_.same_user && closers_are_busy()) {
+    count_refusal(Refusal::descriptor);
+    return fail_connect(ECONNREFUSED);
+  }
+  if (Status asked = link_->ask_for_memory(); !asked) return fail_connect(ECONNREFUSED);
+  state_ = State::awaiting_memory;
 }
 
-Status SoftId::attach(const ConnectReply& reply, LinkInbox::Packet& packet) {
+void SoftId::on_memory(PassedFd memory) {
+  if (memory && check_peer_memfd(memory.get(), reply_.offer.memory)) return finish_connect(memory.take());
+  count_refusal(Refusal::descriptor);
+  if (!peer_.same_user) distrust(peer_.uid);
+  fail_connect(ECONNREFUSED);
+}
+
+void SoftId::finish_connect(UniqueFd memfd) {
+  const bool has_memfd = static_cast<bool>(memfd);
+  if (Status attached = attach(std::move(memfd)); !attached) return fail_connect(attached.error().code);
+  // A peer that has gone meanwhile is noticed without it.
+  if (has_memfd) static_cast<void>(link_->send(LinkPacket::memory_taken, {}));
+  establish();
+  events_.back().parameters = reply_.parameters;
+  copy_private_data(reply_.private_data, events_.back());
+}
+
+Status SoftId::attach(UniqueFd memfd) {
   std::shared_ptr<MappedSegment> segment;
-  if ((reply.offer.flags & kOfferHasMemfd) != 0) {
-    if (packet.fds.size() != 1) return Error{EPROTO, "reply: memfd"};
-    auto mapped = map_peer_segment(std::move(packet.fds.front()));
+  if (memfd) {
+    // What we offered ourselves is what such a connection needs.
+    const std::uint64_t own_bytes = request_.offer.inbox.bytes + request_.offer.spare.bytes;
+    auto mapped = map_peers(std::move(memfd), reply_.offer.memory, own_bytes, std::nullopt);
     if (!mapped) return mapped.error();
     segment = std::move(*mapped);
   }
   // SO_PEERCRED names the process that called listen(). A forked worker has another number; a process of another user
   // could have any by now.
-  const pid_t pid = reply.from_listening_process && peer_.same_user ? peer_.pid : 0;
-  return wiring_of(*qp_).attach(reply.offer, std::move(segment), link_, pid, reply.parameters.rnr_retry_count);
+  const pid_t pid = reply_.from_listening_process && peer_.same_user ? peer_.pid : 0;
+  return wiring_of(*qp_).attach(reply_.offer, std::move(segment), link_, pid, reply_.parameters.rnr_retry_count);
 }
 
 void SoftId::on_udp_reply(const ConnectReply& reply) {
@@ -204,7 +243,7 @@ void SoftId::on_reject(const LinkInbox::Packet& packet) {
 }
 
 void SoftId::on_peer_gone() {
-  if (state_ == State::awaiting_reply) return fail_connect(ECONNREFUSED);
+  if (state_ == State::awaiting_reply || state_ == State::awaiting_memory) return fail_connect(ECONNREFUSED);
   const bool was_established = state_ == State::established;
   drop_link();
   state_ = State::closed;
@@ -227,7 +266,8 @@ std::optional<Nanos> SoftId::next_deadline() const {
   switch (state_) {
     case State::listening: return acceptor_->deadline();
     case State::connecting: return connector_->retry_at();
-    case State::awaiting_reply: return reply_deadline_;
+    case State::awaiting_reply:
+    case State::awaiting_memory: return reply_deadline_;
     default: return std::nullopt;
   }
 }
