@@ -179,7 +179,10 @@ Acceptor::Outcome Acceptor::check(HalfOpen& from, const LinkInbox::Packet& packe
   if (!peer) return Outcome::refused;
   if (!peer->same_user) {
     from.link->set_stranger(peer->uid);
-    if (is_distrusted(peer->uid)) return Outcome::refused;
+    if (is_distrusted(peer->uid)) {
+      count_refusal(Refusal::descriptor);
+      return Outcome::refused;
+    }
   } else {
     from.link->trust_peer();
   }
