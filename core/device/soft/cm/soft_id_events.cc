@@ -82,6 +82,7 @@ void SoftId::work_connect() {
     if (connected.error().code != EAGAIN) fail_connect(connected.error().code);
     return;
   }
+  if (!connected->peer.same_user && is_distrusted(connected->peer.uid)) return fail_connect(ECONNREFUSED);
   // The segment may have been kept for the process that was there before.
   if (segment_peer_ && kept_for(connected->peer) != segment_peer_) return fail_connect(ECONNREFUSED);
   reply_deadline_ = connector_->deadline();
