@@ -72,8 +72,8 @@ class StreamSocket : public runtime::Endpoint {
   void closed() noexcept override;
   void descriptor_closed(int fd) noexcept override;
   void give_up_descriptor() noexcept override;
-  /// A connection that another process carries on: from now on its descriptors mean `kernel_socket`, also in epoll sets.
-  /// The caller keeps that one. Not inside a read-side section.
+  /// A connection that another process carries on: from now on its descriptors mean `kernel_socket`, also in epoll
+  /// sets. The caller keeps that one. Not inside a read-side section.
   virtual void go_on_as(int kernel_socket);
   Nanos linger() noexcept override;
   bool is_drained() noexcept override;
