@@ -251,10 +251,11 @@ TEST_P(Strangers, OddDescriptorsInPlaceOfMemoryStopNobody) {
        }},
   };
   // The first that is passed ends the user's connections by ring, so each gets a victim of its own.
-  for (const auto& [name, make] : odd) {
+  for (const auto& [name, make_odd] : odd) {
     SCOPED_TRACE(name);
     SetUp();
-    attack([&](Attacker& attacker, const auto& step) {
+    // Clang 14 takes no structured binding into a lambda.
+    attack([&make = make_odd, this](Attacker& attacker, const auto& step) {
       if (!attacker.make_memory() || !attacker.connect(port_) || !attacker.request()) return 1;
       step();
       if (attacker.hear() == 0) return 2;

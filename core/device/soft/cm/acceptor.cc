@@ -1,10 +1,13 @@
 #include "core/device/soft/cm/acceptor.h"
 
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <map>
 #include <utility>
 
 #include "core/base/close_elsewhere.h"
@@ -16,6 +19,17 @@
 #include "core/device/soft/strangers.h"
 
 namespace ringsock::soft {
+
+namespace {
+
+/// Of what the process may open, for clients that have not made themselves known.
+std::size_t share_of_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  return std::max<std::size_t>(2, limit.rlim_cur / 8);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Acceptor>> Acceptor::open(const PortBinding& where, int backlog, Limits limits,
                                                  unsigned sharers) {
@@ -135,7 +149,7 @@ std::optional<IncomingRequest> Acceptor::serve(Slot slot) {
 
 std::optional<IncomingRequest> Acceptor::take_in(UniqueFd socket, Nanos now) {
   HalfOpen fresh{std::make_unique<LinkInbox>(), std::make_shared<Link>(std::move(socket)), now + limits_.half_open_time,
-                 std::nullopt};
+                 std::nullopt, uid_t{}};
   fresh.link->set_manager(fresh.inbox.get());
   fresh.link->drain(1);
   if (auto packet = fresh.inbox->pop()) {
@@ -144,14 +158,38 @@ std::optional<IncomingRequest> Acceptor::take_in(UniqueFd socket, Nanos now) {
     if (outcome == Outcome::refused) return std::nullopt;
   }
   if (fresh.inbox->is_finished()) return std::nullopt;
-  if (half_open_.size() >= limits_.half_open) drop(half_open_.begin());
+  keep(std::move(fresh));
+  return std::nullopt;
+}
+
+/// It waits for what its client sends next.
+void Acceptor::keep(HalfOpen fresh) {
+  const auto peer = identify_peer(fresh.link->fd());
+  if (!peer) return;
+  fresh.user = peer->uid;
+  make_room_for(fresh.user);
   epoll_event interest{};
   interest.events = EPOLLIN;
   interest.data.ptr = fresh.link.get();
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fresh.link->fd(), &interest) == 0)
     half_open_.push_back(std::move(fresh));
-  return std::nullopt;
 }  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): the analyzer does not follow the list
+
+/// Every link is a descriptor that the process may need for something else, and a slot that another client may need.
+void Acceptor::make_room_for(uid_t user) {
+  std::map<uid_t, std::size_t> links;
+  for (const HalfOpen& slot : half_open_) ++links[slot.user];
+  const auto drop_oldest_of = [&](uid_t whose) {
+    count_refusal(Refusal::user_budget);
+    drop(std::find_if(half_open_.begin(), half_open_.end(), [&](const HalfOpen& slot) { return slot.user == whose; }));
+  };
+  if (!is_own_uid(user) && links[user] >= limits_.half_open_of_user) {
+    drop_oldest_of(user);
+  } else if (half_open_.size() >= std::min(limits_.half_open, share_of_descriptors())) {
+    const auto fewer = [](const auto& a, const auto& b) { return a.second < b.second; };
+    drop_oldest_of(std::max_element(links.begin(), links.end(), fewer)->first);
+  }
+}
 
 IncomingRequest Acceptor::finish(HalfOpen& from) {
   IncomingRequest out = std::move(*from.request);

@@ -37,7 +37,9 @@ struct IncomingRequest {
 class Acceptor {
  public:
   struct Limits {
-    std::size_t half_open = 64;  ///< more: the oldest is dropped
+    /// More: the oldest of whoever has most is dropped. No more than an eighth of RLIMIT_NOFILE, in any case.
+    std::size_t half_open = 64;
+    std::size_t half_open_of_user = 24;  ///< of one user other than our own
     Nanos half_open_time{2'000'000'000};
   };
   /// What a request's private data must be, looked at before anything that costs more. nullptr: whatever it is.
@@ -70,6 +72,7 @@ class Acceptor {
     std::shared_ptr<Link> link;
     Nanos expires;
     std::optional<IncomingRequest> request;  ///< it only lacks its memory, which is on its way
+    uid_t user;                              ///< set when it has to wait
   };
   enum class Outcome { refused, waits, ready };
   using Slot = std::list<HalfOpen>::iterator;
@@ -78,6 +81,8 @@ class Acceptor {
   Status watch_socket();
   Status start_over_after_fork();
   void drop(Slot slot);
+  void make_room_for(uid_t user);
+  void keep(HalfOpen fresh);
   void drop_expired(Nanos now);
   std::optional<IncomingRequest> serve_half_open(int& work);
   std::optional<IncomingRequest> serve(Slot slot);
