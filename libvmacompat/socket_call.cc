@@ -42,3 +42,5 @@ RS_INTERCEPT int socket(int domain, int type, int protocol) {
   if (fd >= 0 && vma::may_use_rings(domain, type, protocol)) vma::take_in(fd, domain, type);
   return fd;
 }
+
+RS_BY_NUMBER(socket);

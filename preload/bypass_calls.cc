@@ -12,6 +12,7 @@
 #include "preload/offload.h"
 #include "preload/route.h"
 #include "preload/seccomp_calls.h"
+#include "preload/system_calls.h"
 
 namespace ringsock::preload {
 
@@ -74,6 +75,7 @@ RS_INTERCEPT long ringsock_syscall(long number, long first, long second, long th
     errno = ENOSYS;
     return -1;
   }
+  if (const auto ours = carry_system_call(number, {first, second, third, fourth, fifth, sixth})) return *ours;
   return real.syscall(number, first, second, third, fourth, fifth, sixth);
 }
 

@@ -269,3 +269,11 @@ RS_INTERCEPT int sockatmark(int fd) noexcept {
   int at_mark = 0;
   return ::ioctl(fd, SIOCATMARK, &at_mark) < 0 ? -1 : at_mark;
 }
+
+RS_BY_NUMBER(close);
+RS_BY_NUMBER(close_range);
+RS_BY_NUMBER(dup);
+RS_BY_NUMBER(dup2);
+RS_BY_NUMBER(dup3);
+RS_BY_NUMBER(fcntl);
+RS_BY_NUMBER(ioctl);

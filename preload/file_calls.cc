@@ -124,3 +124,6 @@ RS_INTERCEPT ssize_t splice(int in, off_t* in_offset, int out, off_t* out_offset
     return splice_ours(from, to, in, out, count, flags);
   });
 }
+
+RS_BY_NUMBER(sendfile);
+RS_BY_NUMBER(splice);

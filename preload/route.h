@@ -9,6 +9,15 @@
 #include "preload/real_calls.h"
 
 #define RS_INTERCEPT extern "C" __attribute__((visibility("default")))
+#ifdef __clang__
+#define RS_ATTRIBUTES_OF(name)
+#else
+#define RS_ATTRIBUTES_OF(name) __attribute__((copy(::name)))
+#endif
+/// Our function of that name under a name of its own, for syscall(2): the linker sends calls by the usual name to libc.
+#define RS_BY_NUMBER(name)                                                                                           \
+  extern "C" RS_ATTRIBUTES_OF(name) decltype(::name) ringsock_##name __attribute__((alias(#name), visibility("hidde" \
+                                                                                                             "n")))
 
 namespace ringsock::preload {
 

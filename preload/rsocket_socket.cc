@@ -33,3 +33,5 @@ RS_INTERCEPT int socket(int domain, int type, int protocol) {
   if (fd >= 0 && may_offload(domain, type, protocol)) take_in(fd, domain, type);
   return fd;
 }
+
+RS_BY_NUMBER(socket);

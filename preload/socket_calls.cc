@@ -134,3 +134,14 @@ RS_INTERCEPT int getsockopt(int fd, int level, int name, void* value, socklen_t*
       fd, [&](Lookup& socket) { return get_option(socket, level, name, value, length); },
       [&] { return real.getsockopt(fd, level, name, value, length); });
 }
+
+RS_BY_NUMBER(bind);
+RS_BY_NUMBER(listen);
+RS_BY_NUMBER(accept);
+RS_BY_NUMBER(accept4);
+RS_BY_NUMBER(connect);
+RS_BY_NUMBER(shutdown);
+RS_BY_NUMBER(getsockname);
+RS_BY_NUMBER(getpeername);
+RS_BY_NUMBER(setsockopt);
+RS_BY_NUMBER(getsockopt);

@@ -301,3 +301,16 @@ RS_INTERCEPT ssize_t pwritev64v2(int fd, const iovec* parts, int count, off_t of
       fd, [&](Lookup& socket) { return send_v2(socket, parts, count, offset, flags); },
       [=] { return real.pwritev64v2(fd, parts, count, offset, flags); });
 }
+
+RS_BY_NUMBER(read);
+RS_BY_NUMBER(readv);
+RS_BY_NUMBER(preadv2);
+RS_BY_NUMBER(recvfrom);
+RS_BY_NUMBER(recvmsg);
+RS_BY_NUMBER(recvmmsg);
+RS_BY_NUMBER(write);
+RS_BY_NUMBER(writev);
+RS_BY_NUMBER(pwritev2);
+RS_BY_NUMBER(sendto);
+RS_BY_NUMBER(sendmsg);
+RS_BY_NUMBER(sendmmsg);

@@ -178,3 +178,13 @@ RS_INTERCEPT int epoll_pwait2(int epoll_fd, epoll_event* events, int count, cons
       epoll_fd, events, [=] { return real.epoll_pwait2(epoll_fd, events, count, timeout, mask); },
       [=] { return wait_in_set_masked(epoll_fd, events, count, from_timespec(timeout), mask); });
 }
+
+RS_BY_NUMBER(poll);
+RS_BY_NUMBER(ppoll);
+RS_BY_NUMBER(select);
+RS_BY_NUMBER(pselect);
+RS_BY_NUMBER(epoll_create1);
+RS_BY_NUMBER(epoll_ctl);
+RS_BY_NUMBER(epoll_wait);
+RS_BY_NUMBER(epoll_pwait);
+RS_BY_NUMBER(epoll_pwait2);

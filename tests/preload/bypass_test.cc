@@ -1,14 +1,25 @@
 // A process that sets up io_uring or AIO: its sockets are the kernel's from then on. Each case in a process of its own.
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "tests/preload/preloaded.h"
+#include "tests/support/raw_syscall.h"
 
 extern "C" int io_uring_queue_init(unsigned entries, void* ring, unsigned flags);
 
@@ -86,8 +97,125 @@ TEST(Bypass, SyscallPassesSixArguments) {
   ASSERT_NE(address, -1);
   *reinterpret_cast<char*>(address) = 1;
   EXPECT_EQ(::syscall(SYS_munmap, address, bytes), 0);
-  EXPECT_EQ(::syscall(SYS_close, -1), -1);
+  EXPECT_EQ(raw_syscall(SYS_close, -1), -1);
   EXPECT_EQ(errno, EBADF);
+}
+
+// -- calls by syscall(2), as libuv makes them
+// -------------------------------------------------------------------------------------------------------------------
+
+struct Pair {
+  int client, server;
+};
+Pair connected_pair() {
+  const Listener listener = listen_anywhere();
+  Pair out{connect_to(listener.port), -1};
+  out.server = ::accept(listener.fd, nullptr, nullptr);
+  ::close(listener.fd);
+  return out;
+}
+Pair pair_on_ring() {
+  const Pair out = connected_pair();
+  EXPECT_TRUE(is_on_ring(out.client));
+  return out;
+}
+
+TEST(SystemCalls, CloseEndsTheConnectionAndTheNumbersNextFileIsItsOwn) {
+  const Pair pair = pair_on_ring();
+  ASSERT_EQ(::syscall(SYS_close, pair.client), 0);
+  char name[] = "/tmp/ringsock-bypass-XXXXXX";
+  const int file = ::fcntl(::mkstemp(name), F_DUPFD, pair.client);
+  ASSERT_EQ(file, pair.client);
+  EXPECT_EQ(::write(file, "into the file", 13), 13);
+  EXPECT_EQ(::lseek(file, 0, SEEK_END), 13);
+  EXPECT_EQ(receive_all(pair.server), "");
+  ::unlink(name);
+  ::close(file);
+  ::close(pair.server);
+}
+
+TEST(SystemCalls, MoveBytes) {
+  const auto [client, server] = pair_on_ring();
+  char data[16] = {};
+  EXPECT_EQ(::syscall(SYS_write, client, "write", 5), 5);
+  EXPECT_EQ(::syscall(SYS_read, server, data, sizeof data), 5);
+  EXPECT_EQ(::syscall(SYS_sendto, client, "sendto", 6, MSG_NOSIGNAL, nullptr, 0), 6);
+  EXPECT_EQ(::syscall(SYS_recvfrom, server, data, sizeof data, 0, nullptr, nullptr), 6);
+  iovec part{data, sizeof data};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  EXPECT_EQ(::syscall(SYS_sendmsg, client, &message, 0), 16);
+  EXPECT_EQ(::syscall(SYS_readv, server, &part, 1), 16);
+  EXPECT_EQ(::syscall(SYS_writev, client, &part, 1), 16);
+  mmsghdr many[2]{};
+  many[0].msg_hdr = many[1].msg_hdr = message;
+  EXPECT_EQ(::syscall(SYS_recvmmsg, server, many, 2, MSG_DONTWAIT, nullptr), 1);
+  EXPECT_EQ(::syscall(SYS_sendmmsg, client, many, 2, 0), 2);
+  EXPECT_EQ(::syscall(SYS_preadv2, server, &part, 1, -1L, -1L, 0), 16);
+  EXPECT_EQ(::syscall(SYS_pwritev2, client, &part, 1, -1L, -1L, 0), 16);
+  EXPECT_EQ(::syscall(SYS_shutdown, client, SHUT_WR), 0);
+  EXPECT_EQ(receive_all(server).size(), 32U);
+  EXPECT_EQ(::syscall(SYS_fcntl, server, F_SETFL, O_NONBLOCK), 0);
+  EXPECT_EQ(::syscall(SYS_fcntl, server, F_GETFL) & O_NONBLOCK, O_NONBLOCK);
+  ::close(client);
+  ::close(server);
+}
+
+TEST(SystemCalls, WaitForConnections) {
+  const auto [client, server] = pair_on_ring();
+  pollfd one{server, POLLIN, 0};
+  const timespec none{};
+  const std::uint64_t mask = 0;
+  EXPECT_EQ(::syscall(SYS_ppoll, &one, 1, &none, &mask, sizeof mask), 0);
+  EXPECT_EQ(::syscall(SYS_ppoll, &one, 1, &none, &mask, 4), -1);
+  EXPECT_EQ(errno, EINVAL);
+  const auto set = static_cast<int>(::syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(::syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, server, &event), 0);
+  EXPECT_EQ(::syscall(SYS_epoll_pwait, set, &event, 1, 0, nullptr, 8), 0);
+  send_all(client, "x");
+  EXPECT_EQ(::syscall(SYS_epoll_pwait, set, &event, 1, 10'000, nullptr, 8), 1);
+  EXPECT_EQ(::syscall(SYS_ppoll, &one, 1, nullptr, nullptr, 0), 1);
+  fd_set readable;
+  FD_ZERO(&readable);
+  FD_SET(server, &readable);
+  const long place_and_size[2] = {reinterpret_cast<long>(&mask), sizeof mask};
+  EXPECT_EQ(::syscall(SYS_pselect6, server + 1, &readable, nullptr, nullptr, nullptr, place_and_size), 1);
+  for (const int fd : {set, client, server}) ::close(fd);
+}
+
+TEST(SystemCalls, SetUpConnectionsAndCopyThem) {
+  const auto listener = static_cast<int>(::syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof name;
+  ASSERT_EQ(::syscall(SYS_bind, listener, &name, length), 0);
+  ASSERT_EQ(::syscall(SYS_listen, listener, 4), 0);
+  ASSERT_EQ(::syscall(SYS_getsockname, listener, &name, &length), 0);
+  const auto client = static_cast<int>(::syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(::syscall(SYS_connect, client, &name, length), 0);
+  const auto server = static_cast<int>(::syscall(SYS_accept4, listener, nullptr, nullptr, SOCK_CLOEXEC));
+  ASSERT_GE(server, 0);
+  EXPECT_TRUE(is_on_ring(client));
+  const auto copy = static_cast<int>(::syscall(SYS_dup, client));
+  EXPECT_EQ(::syscall(SYS_dup3, server, copy, 0), copy);
+  send_all(client, "to the copy");
+  EXPECT_EQ(receive(copy, 11), "to the copy");
+  for (const int fd : {listener, client, server, copy}) ::close(fd);
+}
+
+TEST(SystemCalls, CloseRangeLeavesAProcessThatCanConnect) {
+  const pid_t child = spawn([] {
+    connected_pair();
+    require(::syscall(SYS_close_range, 3, ~0U, 0) == 0, "close_range");
+    const auto [client, server] = connected_pair();
+    send_all(client, "again");
+    require(receive(server, 5) == "again", "data");
+  });
+  EXPECT_EQ(wait_for(child), 0);
 }
 
 }  // namespace

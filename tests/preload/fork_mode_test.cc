@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "tests/preload/preloaded.h"
+#include "tests/support/raw_syscall.h"
 
 namespace ringsock::preloaded {
 namespace {
@@ -31,33 +32,33 @@ namespace {
 
 /// A peer that is not in fork mode: by system calls, which no library sees.
 int plain_connect(std::uint16_t port) {
-  const int fd = static_cast<int>(::syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
+  const int fd = static_cast<int>(raw_syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(port);
-  EXPECT_EQ(::syscall(SYS_connect, fd, &address, sizeof address), 0);
+  EXPECT_EQ(raw_syscall(SYS_connect, fd, &address, sizeof address), 0);
   return fd;
 }
 void plain_send(int fd, const std::string& text) {
-  EXPECT_EQ(::syscall(SYS_write, fd, text.data(), text.size()), static_cast<long>(text.size()));
+  EXPECT_EQ(raw_syscall(SYS_write, fd, text.data(), text.size()), static_cast<long>(text.size()));
 }
 std::string plain_receive(int fd, std::size_t most) {
   std::string text(most, '\0');
-  const long got = ::syscall(SYS_read, fd, text.data(), most);
+  const long got = raw_syscall(SYS_read, fd, text.data(), most);
   text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
   return text;
 }
 /// A listener that is not in fork mode, and its port.
 Listener plain_listener() {
-  const int fd = static_cast<int>(::syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
-  EXPECT_EQ(::syscall(SYS_listen, fd, 4), 0);
+  const int fd = static_cast<int>(raw_syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(raw_syscall(SYS_listen, fd, 4), 0);
   sockaddr_in address{};
   socklen_t length = sizeof address;
-  EXPECT_EQ(::syscall(SYS_getsockname, fd, &address, &length), 0);
+  EXPECT_EQ(raw_syscall(SYS_getsockname, fd, &address, &length), 0);
   return {fd, ntohs(address.sin_port)};
 }
-int plain_accept(int listener) { return static_cast<int>(::syscall(SYS_accept, listener, nullptr, nullptr)); }
+int plain_accept(int listener) { return static_cast<int>(raw_syscall(SYS_accept, listener, nullptr, nullptr)); }
 
 TEST(ForkMode, AServerThatForksForEachClientServesThemOnRings) {
   const Listener listener = listen_anywhere();
@@ -205,7 +206,7 @@ TEST(ForkMode, AClientThatIsNotInForkModeIsServedByTheKernel) {
   send_all(client, "answer");
   EXPECT_EQ(plain_receive(plain, 64), "answer");
   wait_until(client, POLLOUT);
-  ::syscall(SYS_close, plain);
+  raw_syscall(SYS_close, plain);
   EXPECT_EQ(receive_all(client), "");
   ::close(client);
   ::close(listener.fd);
@@ -222,8 +223,8 @@ TEST(ForkMode, AServerThatIsNotInForkModeIsTalkedToByTheKernel) {
   EXPECT_EQ(plain_receive(peer, 64), "thanks");
   ::close(fd);
   EXPECT_EQ(plain_receive(peer, 1), "");
-  ::syscall(SYS_close, peer);
-  ::syscall(SYS_close, plain.fd);
+  raw_syscall(SYS_close, peer);
+  raw_syscall(SYS_close, plain.fd);
 }
 
 TEST(ForkMode, AServerThatIsNotInForkModeAndWaitsForItsClientHearsOfIt) {
@@ -233,8 +234,8 @@ TEST(ForkMode, AServerThatIsNotInForkModeAndWaitsForItsClientHearsOfIt) {
   send_all(fd, "request");
   EXPECT_EQ(plain_receive(peer, 64), "request");
   ::close(fd);
-  ::syscall(SYS_close, peer);
-  ::syscall(SYS_close, plain.fd);
+  raw_syscall(SYS_close, peer);
+  raw_syscall(SYS_close, plain.fd);
 }
 
 TEST(ForkMode, WhoCannotBeReachedByRingLeavesNoZerosInTheStream) {
@@ -247,8 +248,8 @@ TEST(ForkMode, WhoCannotBeReachedByRingLeavesNoZerosInTheStream) {
   send_all(fd, "thanks");
   EXPECT_EQ(plain_receive(peer, 64), "thanks");
   ::close(fd);
-  ::syscall(SYS_close, peer);
-  ::syscall(SYS_close, plain.fd);
+  raw_syscall(SYS_close, peer);
+  raw_syscall(SYS_close, plain.fd);
 }
 
 TEST(ForkMode, TheEndOfAConnectionThatNobodyUsedIsSeen) {
@@ -323,7 +324,7 @@ TEST(ForkMode, AProcessThatDiesInTheSectionHoldsNobodyUp) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4)) << "less than patience with the living";
   ::close(fd);
   ::close(listener.fd);
-  ::syscall(SYS_close, silent);
+  raw_syscall(SYS_close, silent);
   EXPECT_EQ(wait_for(server), 0);
 }
 

@@ -1,4 +1,5 @@
 #include "tests/preload/preloaded.h"
+#include "tests/support/raw_syscall.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -82,14 +83,14 @@ int connect_to(std::uint16_t port) {
 bool is_on_ring(int fd) {
   int domain = 0;
   socklen_t length = sizeof domain;
-  ::syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &length);
+  raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &length);
   return domain == AF_UNIX;
 }
 
 bool is_off_kernel(int fd) {
   sockaddr_storage name{};
   socklen_t length = sizeof name;
-  return ::syscall(SYS_getpeername, fd, &name, &length) != 0;
+  return raw_syscall(SYS_getpeername, fd, &name, &length) != 0;
 }
 
 void expect(bool holds, const char* what) {

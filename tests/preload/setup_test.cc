@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/preload/tcp_world.h"
+#include "tests/support/raw_syscall.h"
 
 namespace ringsock::preload_tests {
 namespace {
@@ -17,10 +18,10 @@ INSTANTIATE_TEST_SUITE_P(Families, Preloaded, testing::Values(AF_INET, AF_INET6)
 
 /// Sockets made behind the library's back: the other side does not take part.
 Fd foreign_listener(int family) {
-  Fd fd(static_cast<int>(::syscall(SYS_socket, family, SOCK_STREAM, 0)));
+  Fd fd(static_cast<int>(raw_syscall(SYS_socket, family, SOCK_STREAM, 0)));
   Address any = Address::loopback(family, 0);
-  EXPECT_EQ(::syscall(SYS_bind, int(fd), any.get(), any.length), 0);
-  EXPECT_EQ(::syscall(SYS_listen, int(fd), 16), 0);
+  EXPECT_EQ(raw_syscall(SYS_bind, int(fd), any.get(), any.length), 0);
+  EXPECT_EQ(raw_syscall(SYS_listen, int(fd), 16), 0);
   return fd;
 }
 
@@ -84,7 +85,7 @@ TEST_P(Preloaded, AClientOfAListenerThatDoesNotTakePartGoesByTheKernel) {
   const Fd listener = foreign_listener(GetParam());
   const Fd alice = connected_to(listener);
   EXPECT_FALSE(is_on_ring(alice));
-  const Fd bob(static_cast<int>(::syscall(SYS_accept, int(listener), nullptr, nullptr)));
+  const Fd bob(static_cast<int>(raw_syscall(SYS_accept, int(listener), nullptr, nullptr)));
   ASSERT_EQ(::write(alice, "k", 1), 1);
   EXPECT_EQ(read_all(bob, 1), "k");
 }
@@ -92,8 +93,8 @@ TEST_P(Preloaded, AClientOfAListenerThatDoesNotTakePartGoesByTheKernel) {
 TEST_P(Preloaded, AListenerAlsoTakesClientsThatDoNotTakePart) {
   const Fd listener = listening(GetParam());
   Address there = name_of(listener);
-  const Fd alice(static_cast<int>(::syscall(SYS_socket, GetParam(), SOCK_STREAM, 0)));
-  ASSERT_EQ(::syscall(SYS_connect, int(alice), there.get(), there.length), 0);
+  const Fd alice(static_cast<int>(raw_syscall(SYS_socket, GetParam(), SOCK_STREAM, 0)));
+  ASSERT_EQ(raw_syscall(SYS_connect, int(alice), there.get(), there.length), 0);
   EXPECT_EQ(poll_once(listener, POLLIN, 1000), POLLIN);
   const Fd bob(::accept(listener, nullptr, nullptr));
   ASSERT_GE(bob, 0);

@@ -19,6 +19,8 @@
 #include <thread>
 #include <utility>
 
+#include "tests/support/raw_syscall.h"
+
 namespace ringsock::preload_tests {
 
 /// Whether librspreload is there.
@@ -49,7 +51,7 @@ class Fd {
 inline int kernels_domain(int fd) {
   int domain = -1;
   socklen_t length = sizeof domain;
-  ::syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &length);
+  raw_syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &length);
   return domain;
 }
 inline bool is_on_ring(int fd) { return kernels_domain(fd) == AF_UNIX; }

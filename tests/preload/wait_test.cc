@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "tests/preload/tcp_world.h"
+#include "tests/support/raw_syscall.h"
 
 namespace ringsock::preload_tests {
 namespace {
@@ -146,10 +147,10 @@ TEST(PreloadedWaiting, ASetHoldsConnectionsBesideWhatTheKernelHas) {
 }
 
 TEST(PreloadedWaiting, ASocketAddedBeforeItConnectsByTheKernelStaysInTheSet) {
-  const Fd listener(static_cast<int>(::syscall(SYS_socket, AF_INET, SOCK_STREAM, 0)));
+  const Fd listener(static_cast<int>(raw_syscall(SYS_socket, AF_INET, SOCK_STREAM, 0)));
   Address any = Address::loopback(AF_INET, 0);
-  ASSERT_EQ(::syscall(SYS_bind, int(listener), any.get(), any.length), 0);
-  ASSERT_EQ(::syscall(SYS_listen, int(listener), 1), 0);
+  ASSERT_EQ(raw_syscall(SYS_bind, int(listener), any.get(), any.length), 0);
+  ASSERT_EQ(raw_syscall(SYS_listen, int(listener), 1), 0);
   const Fd alice(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
   const Fd set(::epoll_create1(0));
   ASSERT_EQ(add(set, alice, EPOLLOUT | EPOLLONESHOT), 0);

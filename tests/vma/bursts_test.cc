@@ -11,6 +11,7 @@
 #include <functional>
 #include <thread>
 
+#include "tests/support/raw_syscall.h"
 #include "tests/support/sanitizers.h"
 #include "tests/vma/udp_fixture.h"
 
@@ -36,30 +37,30 @@ class FarSocket {
  public:
   explicit FarSocket(const char* host)
       : fd_(over_there(
-            [&] { return static_cast<int>(::syscall(SYS_socket, Address(host, 0).family(), SOCK_DGRAM, 0)); })),
+            [&] { return static_cast<int>(raw_syscall(SYS_socket, Address(host, 0).family(), SOCK_DGRAM, 0)); })),
         name_(host, 0) {
     const timeval limit{5, 0};
     const int room = 4 << 20;
-    ::syscall(SYS_setsockopt, fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    ::syscall(SYS_setsockopt, fd_, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
-    EXPECT_EQ(::syscall(SYS_bind, fd_, name_.get(), name_.length()), 0) << std::strerror(errno);
-    EXPECT_EQ(::syscall(SYS_getsockname, fd_, name_.get(), &name_.length()), 0);
+    raw_syscall(SYS_setsockopt, fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    raw_syscall(SYS_setsockopt, fd_, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
+    EXPECT_EQ(raw_syscall(SYS_bind, fd_, name_.get(), name_.length()), 0) << std::strerror(errno);
+    EXPECT_EQ(raw_syscall(SYS_getsockname, fd_, name_.get(), &name_.length()), 0);
   }
   FarSocket(const FarSocket&) = delete;
   FarSocket& operator=(const FarSocket&) = delete;
-  ~FarSocket() { ::syscall(SYS_close, fd_); }
+  ~FarSocket() { raw_syscall(SYS_close, fd_); }
 
   [[nodiscard]] const Address& name() const { return name_; }
   /// "(nothing)" after five seconds.
   [[nodiscard]] std::string receive(int flags = 0) const {
     std::vector<char> room(70000);
-    const long got = ::syscall(SYS_recvfrom, fd_, room.data(), room.size(), flags, nullptr, nullptr);
+    const long got = raw_syscall(SYS_recvfrom, fd_, room.data(), room.size(), flags, nullptr, nullptr);
     return got < 0 ? "(nothing)" : std::string(room.data(), static_cast<std::size_t>(got));
   }
   /// From now on datagrams that left together are received together.
   void receive_whole_packets() const {
     const int on = 1;
-    ASSERT_EQ(::syscall(SYS_setsockopt, fd_, SOL_UDP, UDP_GRO, &on, sizeof on), 0) << std::strerror(errno);
+    ASSERT_EQ(raw_syscall(SYS_setsockopt, fd_, SOL_UDP, UDP_GRO, &on, sizeof on), 0) << std::strerror(errno);
   }
 
  private:

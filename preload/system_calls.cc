@@ -1,0 +1,262 @@
+#include "preload/system_calls.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+#include "preload/route.h"
+
+// RS_BY_NUMBER(name) in the files of these functions: our definition, not libc's, whatever the linker does to the name.
+extern "C" {
+#define OURS(result, name, parameters) result ringsock_##name parameters
+OURS(int, socket, (int, int, int));
+OURS(int, bind, (int, const sockaddr*, socklen_t));
+OURS(int, listen, (int, int));
+OURS(int, accept, (int, sockaddr*, socklen_t*));
+OURS(int, accept4, (int, sockaddr*, socklen_t*, int));
+OURS(int, connect, (int, const sockaddr*, socklen_t));
+OURS(int, shutdown, (int, int));
+OURS(int, getsockname, (int, sockaddr*, socklen_t*));
+OURS(int, getpeername, (int, sockaddr*, socklen_t*));
+OURS(int, setsockopt, (int, int, int, const void*, socklen_t));
+OURS(int, getsockopt, (int, int, int, void*, socklen_t*));
+OURS(ssize_t, read, (int, void*, std::size_t));
+OURS(ssize_t, readv, (int, const iovec*, int));
+OURS(ssize_t, preadv2, (int, const iovec*, int, off_t, int));
+OURS(ssize_t, recvfrom, (int, void*, std::size_t, int, sockaddr*, socklen_t*));
+OURS(ssize_t, recvmsg, (int, msghdr*, int));
+OURS(int, recvmmsg, (int, mmsghdr*, unsigned, int, timespec*));
+OURS(ssize_t, write, (int, const void*, std::size_t));
+OURS(ssize_t, writev, (int, const iovec*, int));
+OURS(ssize_t, pwritev2, (int, const iovec*, int, off_t, int));
+OURS(ssize_t, sendto, (int, const void*, std::size_t, int, const sockaddr*, socklen_t));
+OURS(ssize_t, sendmsg, (int, const msghdr*, int));
+OURS(int, sendmmsg, (int, mmsghdr*, unsigned, int));
+OURS(ssize_t, sendfile, (int, int, off_t*, std::size_t));
+OURS(ssize_t, splice, (int, off_t*, int, off_t*, std::size_t, unsigned));
+OURS(int, close, (int));
+OURS(int, close_range, (unsigned, unsigned, int));
+OURS(int, dup, (int));
+OURS(int, dup2, (int, int));
+OURS(int, dup3, (int, int, int));
+OURS(int, fcntl, (int, int, ...));
+OURS(int, ioctl, (int, unsigned long, ...));
+OURS(int, poll, (pollfd*, nfds_t, int));
+OURS(int, ppoll, (pollfd*, nfds_t, const timespec*, const sigset_t*));
+OURS(int, select, (int, fd_set*, fd_set*, fd_set*, timeval*));
+OURS(int, pselect, (int, fd_set*, fd_set*, fd_set*, const timespec*, const sigset_t*));
+OURS(int, epoll_create1, (int));
+OURS(int, epoll_ctl, (int, int, int, epoll_event*));
+OURS(int, epoll_wait, (int, epoll_event*, int, int));
+OURS(int, epoll_pwait, (int, epoll_event*, int, int, const sigset_t*));
+OURS(int, epoll_pwait2, (int, epoll_event*, int, const timespec*, const sigset_t*));
+#undef OURS
+}
+
+namespace ringsock::preload {
+namespace {
+
+using Words = std::array<long, 6>;
+
+template <class To>
+To word_as(long word) {
+  if constexpr (std::is_pointer_v<To>) {
+    return reinterpret_cast<To>(word);
+  } else {
+    return static_cast<To>(word);
+  }
+}
+
+template <class Result, class... Arguments>
+long call(Result (*ours)(Arguments...), const Words& words) {
+  return [&]<std::size_t... i>(std::index_sequence<i...>) {
+    return static_cast<long>(ours(word_as<Arguments>(words[i])...));
+  }
+  (std::index_sequence_for<Arguments...>{});
+}
+
+bool holds(long fd) { return fd_table().holds(static_cast<int>(fd)); }
+
+/// The kernel's signal set has as many bits as it has signals; libc's is longer.
+constexpr std::size_t kKernelSetBytes = 8;
+
+/// A mask that a system call names by its place and size, as libc's type.
+class Mask {
+ public:
+  Mask(long place, long bytes) : bytes_(bytes) {
+    if (place == 0) return;
+    sigemptyset(&set_);
+    is_there_ = true;
+    if (is_valid()) std::copy_n(reinterpret_cast<const std::byte*>(place), kKernelSetBytes, as_bytes());
+  }
+  [[nodiscard]] bool is_valid() const { return !is_there_ || static_cast<std::size_t>(bytes_) == kKernelSetBytes; }
+  [[nodiscard]] const sigset_t* get() const { return is_there_ ? &set_ : nullptr; }
+
+ private:
+  std::byte* as_bytes() { return reinterpret_cast<std::byte*>(&set_); }
+  sigset_t set_{};
+  long bytes_;
+  bool is_there_ = false;
+};
+
+template <class Call>
+long with_mask(long place, long bytes, Call ours) {
+  const Mask mask(place, bytes);
+  if (mask.is_valid()) return ours(mask.get());
+  errno = EINVAL;
+  return -1;
+}
+
+/// The system calls tell how long was left, the functions do not.
+timespec copy_of(const timespec* time) { return time != nullptr ? *time : timespec{}; }
+
+long by_ppoll(const Words& words) {
+  const auto* const timeout = word_as<const timespec*>(words[2]);
+  const timespec copy = copy_of(timeout);
+  return with_mask(words[3], words[4], [&](const sigset_t* mask) {
+    return ringsock_ppoll(word_as<pollfd*>(words[0]), word_as<nfds_t>(words[1]), timeout != nullptr ? &copy : nullptr,
+                          mask);
+  });
+}
+
+long by_pselect(const Words& words) {
+  const auto* const timeout = word_as<const timespec*>(words[4]);
+  const timespec copy = copy_of(timeout);
+  const auto* const place_and_size = word_as<const std::array<long, 2>*>(words[5]);
+  const auto [place, bytes] = place_and_size != nullptr ? *place_and_size : std::array<long, 2>{};
+  return with_mask(place, bytes, [&](const sigset_t* mask) {
+    return ringsock_pselect(word_as<int>(words[0]), word_as<fd_set*>(words[1]), word_as<fd_set*>(words[2]),
+                            word_as<fd_set*>(words[3]), timeout != nullptr ? &copy : nullptr, mask);
+  });
+}
+
+long by_epoll_pwait(const Words& words) {
+  return with_mask(words[4], words[5], [&](const sigset_t* mask) {
+    return ringsock_epoll_pwait(word_as<int>(words[0]), word_as<epoll_event*>(words[1]), word_as<int>(words[2]),
+                                word_as<int>(words[3]), mask);
+  });
+}
+
+long by_epoll_pwait2(const Words& words) {
+  return with_mask(words[4], words[5], [&](const sigset_t* mask) {
+    return ringsock_epoll_pwait2(word_as<int>(words[0]), word_as<epoll_event*>(words[1]), word_as<int>(words[2]),
+                                 word_as<const timespec*>(words[3]), mask);
+  });
+}
+
+/// The offset takes two words, of which a machine of 64 bits only looks at the first.
+long by_v2(ssize_t (*ours)(int, const iovec*, int, off_t, int), const Words& words) {
+  return ours(word_as<int>(words[0]), word_as<const iovec*>(words[1]), word_as<int>(words[2]), words[3],
+              word_as<int>(words[5]));
+}
+
+bool any_held(const pollfd* fds, nfds_t count) {
+  return fds != nullptr && std::any_of(fds, fds + count, [](const pollfd& one) { return fd_table().holds(one.fd); });
+}
+
+bool any_held(long nfds, const Words& words) {
+  for (int fd = 0; fd < static_cast<int>(std::min<long>(nfds, FD_SETSIZE)); ++fd) {
+    if (!fd_table().holds(fd)) continue;
+    for (const long set : {words[1], words[2], words[3]}) {
+      if (set != 0 && FD_ISSET(fd, word_as<const fd_set*>(set))) return true;
+    }
+  }
+  return false;
+}
+
+/// What the kernel answers is answered as libc's syscall(2) does, by the caller.
+std::optional<long> of_sets(long number, const Words& words) {
+  switch (number) {
+#ifdef SYS_poll
+    case SYS_poll:
+      if (!any_held(word_as<const pollfd*>(words[0]), word_as<nfds_t>(words[1]))) break;
+      return call(ringsock_poll, words);
+#endif
+    case SYS_ppoll:
+      if (!any_held(word_as<const pollfd*>(words[0]), word_as<nfds_t>(words[1]))) break;
+      return by_ppoll(words);
+#ifdef SYS_select
+    case SYS_select:
+      if (!any_held(words[0], words)) break;
+      return call(ringsock_select, words);
+#endif
+    case SYS_pselect6:
+      if (!any_held(words[0], words)) break;
+      return by_pselect(words);
+    default: break;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+#define IF_HELD(name, held)                        \
+  case SYS_##name:                                 \
+    if (held) return call(ringsock_##name, words); \
+    break
+#define ALWAYS(name) IF_HELD(name, true)
+#define ON_FIRST(name) IF_HELD(name, holds(words[0]))
+
+// NOLINTNEXTLINE(readability-function-size): a table
+std::optional<long> carry_system_call(long number, const Words& words) {
+  switch (number) {
+    ALWAYS(socket);
+    ALWAYS(close_range);
+    ALWAYS(epoll_create1);
+    ALWAYS(sendmsg);   // descriptors of ours may go by any socket
+    ALWAYS(sendmmsg);  // as well
+    ON_FIRST(bind);
+    ON_FIRST(listen);
+    ON_FIRST(accept);
+    ON_FIRST(accept4);
+    ON_FIRST(connect);
+    ON_FIRST(shutdown);
+    ON_FIRST(getsockname);
+    ON_FIRST(getpeername);
+    ON_FIRST(setsockopt);
+    ON_FIRST(getsockopt);
+    ON_FIRST(read);
+    ON_FIRST(readv);
+    ON_FIRST(recvfrom);
+    ON_FIRST(recvmsg);
+    ON_FIRST(recvmmsg);
+    ON_FIRST(write);
+    ON_FIRST(writev);
+    ON_FIRST(sendto);
+    ON_FIRST(close);
+    ON_FIRST(dup);
+    IF_HELD(dup3, holds(words[0]) || holds(words[1]));
+    IF_HELD(sendfile, holds(words[0]) || holds(words[1]));
+    IF_HELD(splice, holds(words[0]) || holds(words[2]));
+    IF_HELD(epoll_ctl, holds(words[0]) || holds(words[2]));
+#ifdef SYS_dup2
+    IF_HELD(dup2, holds(words[0]) || holds(words[1]));
+#endif
+#ifdef SYS_epoll_create
+    case SYS_epoll_create:
+      return word_as<int>(words[0]) > 0 ? std::optional<long>(ringsock_epoll_create1(0)) : std::nullopt;
+#endif
+#ifdef SYS_epoll_wait
+      ON_FIRST(epoll_wait);
+#endif
+    case SYS_preadv2: return holds(words[0]) ? std::optional(by_v2(ringsock_preadv2, words)) : std::nullopt;
+    case SYS_pwritev2: return holds(words[0]) ? std::optional(by_v2(ringsock_pwritev2, words)) : std::nullopt;
+    case SYS_epoll_pwait: return holds(words[0]) ? std::optional(by_epoll_pwait(words)) : std::nullopt;
+    case SYS_epoll_pwait2: return holds(words[0]) ? std::optional(by_epoll_pwait2(words)) : std::nullopt;
+    case SYS_fcntl:
+      if (!holds(words[0])) break;
+      return ringsock_fcntl(word_as<int>(words[0]), word_as<int>(words[1]), words[2]);
+    case SYS_ioctl:
+      if (!holds(words[0])) break;
+      return ringsock_ioctl(word_as<int>(words[0]), word_as<unsigned long>(words[1]), word_as<void*>(words[2]));
+    default: return of_sets(number, words);
+  }
+  return std::nullopt;
+}
+
+}  // namespace ringsock::preload
