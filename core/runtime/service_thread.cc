@@ -276,14 +276,11 @@ void ServiceThread::before_fork() { lock_.lock(); }
 void ServiceThread::after_fork_in_parent() { lock_.unlock(); }
 
 void ServiceThread::after_fork_in_child() {
-  if (loop_) {
-    // The thread that is not here shares ownership of the loop, so the descriptors are closed by hand.
-    loop_->close();
-    loop_.reset();
-  }
+  // The thread that is not here shares ownership of the loop, so the descriptors are closed by hand.
+  if (loop_) loop_->close();
   // Callbacks own endpoints; destroying those is no work for a fork handler.
-  if (!watches_.empty() || !timers_.empty())
-    left_to_parent_.push_back({std::exchange(watches_, {}), std::exchange(timers_, {})});
+  if (!watches_.empty() || !timers_.empty() || loop_)
+    left_to_parent_.emplace_back(std::exchange(watches_, {}), std::exchange(timers_, {}), std::exchange(loop_, {}));
   timer_order_.clear();
   running_ = 0;
   thread_ = {};

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -111,7 +112,8 @@ class ServiceThread {
   bool told_of_failure_ = false;
   Watches watches_;
   Timers timers_;
-  std::vector<std::pair<Watches, Timers>> left_to_parent_;  ///< in a forked child: never called, never destroyed
+  /// In a forked child: never called, never destroyed. The loops are closed; the parent's thread has a part in them.
+  std::vector<std::tuple<Watches, Timers, std::shared_ptr<ServiceLoop>>> left_to_parent_;
   std::set<std::pair<Nanos, Id>> timer_order_;
   Id next_id_ = 1;
   Id running_ = 0;  ///< whose callback runs now

@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -123,7 +124,7 @@ class Attacker {
   bool send(soft::LinkPacket type, std::span<const std::byte> bytes, int descriptor) {
     std::byte packet[soft::kMaxLinkPacket];
     packet[0] = static_cast<std::byte>(type);
-    std::memcpy(packet + 1, bytes.data(), bytes.size());
+    std::copy(bytes.begin(), bytes.end(), packet + 1);
     iovec part{packet, bytes.size() + 1};
     alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof descriptor)]{};
     msghdr message{};
