@@ -22,11 +22,13 @@ namespace ringsock::soft {
 
 namespace {
 
+constexpr std::size_t kAlwaysHalfOpen = 2;
+
 /// Of what the process may open, for clients that have not made themselves known.
 std::size_t share_of_descriptors() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
-  return std::max<std::size_t>(2, limit.rlim_cur / 8);
+  return std::max<std::size_t>(kAlwaysHalfOpen, limit.rlim_cur / 8);
 }
 
 }  // namespace
@@ -149,7 +151,7 @@ std::optional<IncomingRequest> Acceptor::serve(Slot slot) {
 
 std::optional<IncomingRequest> Acceptor::take_in(UniqueFd socket, Nanos now) {
   HalfOpen fresh{std::make_unique<LinkInbox>(), std::make_shared<Link>(std::move(socket)), now + limits_.half_open_time,
-                 std::nullopt, uid_t{}};
+                 std::nullopt, std::nullopt};
   fresh.link->set_manager(fresh.inbox.get());
   fresh.link->drain(1);
   if (auto packet = fresh.inbox->pop()) {
@@ -162,12 +164,17 @@ std::optional<IncomingRequest> Acceptor::take_in(UniqueFd socket, Nanos now) {
   return std::nullopt;
 }
 
+bool Acceptor::identify(HalfOpen& slot) {
+  if (slot.peer) return true;
+  const auto peer = identify_peer(slot.link->fd());
+  if (peer) slot.peer = *peer;
+  return slot.peer.has_value();
+}
+
 /// It waits for what its client sends next.
 void Acceptor::keep(HalfOpen fresh) {
-  const auto peer = identify_peer(fresh.link->fd());
-  if (!peer) return;
-  fresh.user = peer->uid;
-  make_room_for(fresh.user);
+  if (!identify(fresh)) return;
+  make_room_for(fresh.peer->uid);
   epoll_event interest{};
   interest.events = EPOLLIN;
   interest.data.ptr = fresh.link.get();
@@ -177,11 +184,13 @@ void Acceptor::keep(HalfOpen fresh) {
 
 /// Every link is a descriptor that the process may need for something else, and a slot that another client may need.
 void Acceptor::make_room_for(uid_t user) {
+  if (half_open_.size() < kAlwaysHalfOpen) return;
   std::map<uid_t, std::size_t> links;
-  for (const HalfOpen& slot : half_open_) ++links[slot.user];
+  for (const HalfOpen& slot : half_open_) ++links[slot.peer->uid];
   const auto drop_oldest_of = [&](uid_t whose) {
     count_refusal(Refusal::user_budget);
-    drop(std::find_if(half_open_.begin(), half_open_.end(), [&](const HalfOpen& slot) { return slot.user == whose; }));
+    drop(std::find_if(half_open_.begin(), half_open_.end(),
+                      [&](const HalfOpen& slot) { return slot.peer->uid == whose; }));
   };
   if (!is_own_uid(user) && links[user] >= limits_.half_open_of_user) {
     drop_oldest_of(user);
@@ -213,8 +222,8 @@ Acceptor::Outcome Acceptor::check(HalfOpen& from, const LinkInbox::Packet& packe
     count_refusal(Refusal::request);
     return Outcome::refused;
   }
-  const auto peer = identify_peer(from.link->fd());
-  if (!peer) return Outcome::refused;
+  if (!identify(from)) return Outcome::refused;
+  const PeerIdentity* const peer = &*from.peer;
   if (!peer->same_user) {
     from.link->set_stranger(peer->uid);
     if (is_distrusted(peer->uid)) {

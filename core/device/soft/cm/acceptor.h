@@ -72,7 +72,7 @@ class Acceptor {
     std::shared_ptr<Link> link;
     Nanos expires;
     std::optional<IncomingRequest> request;  ///< it only lacks its memory, which is on its way
-    uid_t user;                              ///< set when it has to wait
+    std::optional<PeerIdentity> peer;        ///< of those that wait
   };
   enum class Outcome { refused, waits, ready };
   using Slot = std::list<HalfOpen>::iterator;
@@ -83,6 +83,7 @@ class Acceptor {
   void drop(Slot slot);
   void make_room_for(uid_t user);
   void keep(HalfOpen fresh);
+  static bool identify(HalfOpen& slot);
   void drop_expired(Nanos now);
   std::optional<IncomingRequest> serve_half_open(int& work);
   std::optional<IncomingRequest> serve(Slot slot);

@@ -36,6 +36,13 @@ Result<SocketAddress> socket_name(int socket) {
   return SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length);
 }
 
+bool is_ipv6(int socket) {
+  const int saved_errno = errno;
+  const auto domain = socket_option(socket, SOL_SOCKET, SO_DOMAIN);
+  errno = saved_errno;
+  return domain && *domain == AF_INET6;
+}
+
 /// EINVAL of bind(2) on a socket that has a port already: fine when it is the port asked for.
 Status accept_bound_before(int socket, const SocketAddress& wanted) {
   const auto name = socket_name(socket);
@@ -77,6 +84,11 @@ Status PortReservation::bind(PortSpace space, const SocketAddress& address, Opti
   if (bound_) return Error{EINVAL, "bind: bound already"};
   reuse_ = options.reuse_address;
   binding_ = {space, canonical_address(address), options.v6_only};
+  if (shared_ >= 0) {
+    const auto shares = socket_option(shared_, SOL_SOCKET, SO_REUSEPORT);
+    if (!shares) return shares.error();
+    shares_port_ = *shares != 0;
+  }
   Status kernel = bind_kernel(binding_.address, options);
   // Who shares the port is the kernel's to say.
   bool look_at_names = options.reuse_address && !shares_port_;
@@ -112,14 +124,7 @@ Status PortReservation::bind_ephemeral(PortSpace space, const SocketAddress& hos
 Status PortReservation::bind_kernel(const SocketAddress& address, Options options) {
   SocketAddress wanted = address;
   int socket = shared_;
-  if (socket >= 0) {
-    const auto domain = socket_option(socket, SOL_SOCKET, SO_DOMAIN);
-    if (!domain) return domain.error();
-    if (*domain == AF_INET6 && wanted.family() == AF_INET) wanted = wanted.mapped();
-    const auto shares = socket_option(socket, SOL_SOCKET, SO_REUSEPORT);
-    if (!shares) return shares.error();
-    shares_port_ = *shares != 0;
-  } else {
+  if (socket < 0) {
     const int type = binding_.space == PortSpace::tcp ? SOCK_STREAM : SOCK_DGRAM;
     kernel_.reset(::socket(wanted.family(), type | SOCK_CLOEXEC, 0));
     if (!kernel_) return Error::last("socket");
@@ -139,7 +144,13 @@ Status PortReservation::bind_kernel(const SocketAddress& address, Options option
       if (Status set = set_flag(socket, IPPROTO_IPV6, IPV6_V6ONLY, true); !set) return set;
     }
   }
-  if (::bind(socket, wanted.get(), wanted.length()) != 0) {
+  int refused = ::bind(socket, wanted.get(), wanted.length());
+  // An IPv6 socket finds an IPv4 address too short.
+  if (refused != 0 && errno == EINVAL && wanted.family() == AF_INET && is_ipv6(socket)) {
+    wanted = wanted.mapped();
+    refused = ::bind(socket, wanted.get(), wanted.length());
+  }
+  if (refused != 0) {
     if (errno != EINVAL) return Error::last("bind");
     if (Status same = accept_bound_before(socket, address); !same) return same;
   }
