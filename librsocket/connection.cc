@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "core/base/log.h"
 #include "core/runtime/fork_registry.h"
@@ -707,10 +708,24 @@ std::optional<wire::PeerIomap> Connection::find_iomap(std::uint64_t offset) {
 int Connection::arm() {
   // The lock keeps fork(2) out.
   const std::lock_guard guard(poll_lock_);
-  if (suspended_.load(std::memory_order_relaxed)) return -1;
+  // A fork(2) may have come between two looks of the caller, whose last look claims the connection.
+  if (suspended_.load(std::memory_order_relaxed)) {
+    arms_on_resume_ = true;
+  } else {
+    arm_locked();
+  }
+  return channel_ ? channel_->fd : -1;
+}
+
+void Connection::arm_locked() {
   // Another failure means that the queue pair is beyond sending completions; the caller's last look finds that.
   if (ibv_req_notify_cq(cq_.get(), 0) == EAGAIN) must_look_again_.store(true, std::memory_order_relaxed);
-  return channel_ ? channel_->fd : -1;
+}
+
+void Connection::resume() {
+  const std::lock_guard guard(poll_lock_);
+  suspended_.store(false, std::memory_order_release);
+  if (std::exchange(arms_on_resume_, false)) arm_locked();
 }
 
 void Connection::woken() {

@@ -90,14 +90,15 @@ class Connection {
   // -- fork(2) --
   void add_fork_locks(runtime::ForkLocks& locks);
   /// Another process may be using the connection from now on: everything here does nothing until resume(). Under all
-  /// locks. resume(): by anybody.
+  /// locks. resume(): by anybody; it arms if arm() was called meanwhile, so poll() afterwards.
   void suspend() { suspended_.store(true, std::memory_order_relaxed); }
-  void resume() { suspended_.store(false, std::memory_order_release); }
+  void resume();
 
   /// Processes completions. True when something changed: bytes or space arrived, the peer shut down, the connection
   /// failed.
   bool poll();
-  /// Completion notification, and the descriptor that becomes readable with it; -1: that of the connection id.
+  /// Completion notification, and the descriptor that becomes readable with it; -1: that of the connection id. While
+  /// suspended it is postponed to resume().
   int arm();
   /// Whether arm() found that there is more to poll, for which no notification will come. Once each.
   bool must_look_again() {
@@ -191,6 +192,7 @@ class Connection {
 
   bool post_owed_receives();
   void note_flush();
+  void arm_locked();
   bool handle(const ibv_wc& completion);
   void handle_sent(std::uint64_t id);
   bool handle_failed(const ibv_wc& completion);
@@ -257,6 +259,7 @@ class Connection {
   // Completion processing
   BiasedMutex poll_lock_;
   std::atomic<bool> suspended_{false};
+  bool arms_on_resume_ = false;  ///< under poll_lock_
   std::atomic<bool> must_look_again_{false};
   std::uint32_t own_sgl_next_ = 1;  ///< where the peer's next announcement will be
   std::vector<wire::PeerIomap> own_iomap_;

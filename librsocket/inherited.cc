@@ -88,8 +88,13 @@ void StreamSocket::resume() noexcept {
 bool StreamSocket::claim() noexcept {
   if (!suspended_.load(std::memory_order_acquire)) [[likely]]
     return true;
-  const std::lock_guard guard(setup_lock_);
-  return claim_locked();
+  {
+    const std::lock_guard guard(setup_lock_);
+    if (!claim_locked()) return false;
+  }
+  // A sleeper may have looked before the claim.
+  if (is_connected() && connection_->must_look_again()) notify_watchers();
+  return true;
 }
 
 /// @param user  the process that has it, 0 when no other process than the parent can have it

@@ -287,6 +287,8 @@ TEST_P(Child, MayForkInTurn) {
 }
 
 TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsSendAndReceive) {
+  // Made before the threads: the peer is a child, and would keep a copy of each connection that it inherits open.
+  const Call call;
   constexpr int kThreads = 3;
   std::atomic<bool> stop{false};
   std::atomic<int> rounds{0};
@@ -308,7 +310,6 @@ TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsSendAndReceive) {
       ::close(listener.fd);
     });
   }
-  const Call call;
   for (unsigned i = 0; i < 60; ++i) {
     // Only calls that are permitted in a child of a process with threads.
     const pid_t child = make([](int fd) { return ::close(fd); }, call.fd);
