@@ -1,5 +1,6 @@
 #include "core/base/seccomp_probe.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -8,9 +9,12 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <ctime>
+#include <string_view>
 
 #include "core/base/signals_blocked.h"
+#include "core/base/unique_fd.h"
 
 namespace ringsock {
 
@@ -55,10 +59,29 @@ void pause_briefly() {
 
 constexpr int kMostPauses = 40'000;  // some 2 to 4 seconds
 
+/// By calls that the start of any program makes: wait4(2) may be what the child died of.
+bool is_dead(pid_t child) {
+  std::array<char, 32> path;
+  std::snprintf(path.data(), path.size(), "/proc/%d/stat", static_cast<int>(child));
+  const UniqueFd status(::open(path.data(), O_RDONLY | O_CLOEXEC));
+  if (!status) return false;
+  std::array<char, 128> text;
+  const ssize_t length = ::read(status.get(), text.data(), text.size());
+  if (length <= 0) return false;
+  // "number (name) state ..."; a name may contain anything.
+  const std::string_view all(text.data(), static_cast<std::size_t>(length));
+  const auto name_end = all.rfind(") ");
+  return name_end != std::string_view::npos && all.substr(name_end + 2, 1) == "Z";
+}
+
+constexpr int kPausesPerLook = 64;
+
 /// Until wait4(2) is known to be harmless; false: the child hangs or died of it.
-bool passed_wait_row(const Board& board) {
-  for (int i = 0; i < kMostPauses; ++i) {
+bool passed_wait_row(pid_t child, const Board& board) {
+  for (int i = 1; i <= kMostPauses; ++i) {
+    const bool dead = i % kPausesPerLook == 0 && is_dead(child);
     if (board.verdicts[kWaitRow].load(std::memory_order_acquire) != Verdict::unknown) return true;
+    if (dead) return false;
     pause_briefly();
   }
   return false;
@@ -84,7 +107,7 @@ void run_children(std::span<const RareCallRow> rows, Board& board) {
     // Exit signal 0: no SIGCHLD, and invisible to wait(2).
     const long child = ::syscall(SYS_clone, 0, 0, 0, 0, 0, 0);
     if (child == 0) try_from(first, rows, board);
-    if (child < 0 || !passed_wait_row(board)) return;
+    if (child < 0 || !passed_wait_row(static_cast<pid_t>(child), board)) return;
     if (board.verdicts[kWaitRow].load() != Verdict::allowed) return;
     if (!wait_for_end(static_cast<pid_t>(child), board)) return;
     if (board.done.load()) return;

@@ -3,10 +3,12 @@
 
 For each call of core/base/rare_calls.def: a filter that kills for it, and one that answers EPERM, before the program
 starts, when it starts, and when its connection is there; at both ends, at the server's, at the client's. Then lists of
-what is allowed, as service managers and containers install them.
+what is allowed, as service managers and containers install them. Three of the six combinations of moment and action
+are tried for each call, all of them with RINGSOCK_TEST_LONG set.
 
 usage: seccomp.py TALK ROWS LIBRARY
 """
+import concurrent.futures
 import re
 import os
 import subprocess
@@ -18,7 +20,10 @@ environment = dict(os.environ, RINGSOCK_CONFIG_DIR="/nonexistent", RINGSOCK_STAT
 environment.pop("LD_PRELOAD", None)
 # A child that is to tell what is allowed cannot be made here; said in librspreload(7).
 NEEDS_VARIABLE = {"thread"}
+CLONE_THREAD = 0x00010000
 SECONDS = 60
+RUNS_AT_ONCE = 3
+is_long = "RINGSOCK_TEST_LONG" in os.environ
 
 
 def command(role, moment, rule, preload, *more):
@@ -41,7 +46,8 @@ def run(server_moment, client_moment, rule, preload, variables=None):
         statuses = []
         for process in (client, server):
             try:
-                statuses.append(process.wait(SECONDS if not statuses or statuses[0] == 0 else 2))
+                # Once the client has failed, so has the run, however the server ends.
+                statuses.append(process.wait(SECONDS if not statuses or statuses[0] == 0 else 0.2))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -94,47 +100,65 @@ def allowing(names):
     return "allow " + ",".join(str(NUMBERS[name]) for name in names if name in NUMBERS)
 
 
-table = [(fields[0], int(fields[1]), [int(word) & 0xFFFFFFFF for word in fields[2:]])
+table = [(fields[0], fields[1], int(fields[2]), [int(word) & 0xFFFFFFFF for word in fields[3:]])
          for fields in (line.split() for line in subprocess.run([rows_program], check=True, capture_output=True,
                                                                  text=True).stdout.splitlines())]
-failures, passed, left_out = [], 0, []
+pool = concurrent.futures.ThreadPoolExecutor(RUNS_AT_ONCE)
+checks = []
+
+
+def outcome(what, server_moment, client_moment, rule, expect, variables):
+    """What went wrong, "" when nothing did; None: the kernel's sockets need what the filter forbids, too."""
+    well, said = run(server_moment, client_moment, rule, True, variables)
+    if well and (expect is None or expect in said):
+        return ""
+    if not well and not run(server_moment, client_moment, rule, False)[0]:
+        return None
+    print(f"FAILED {what}: {said}", flush=True)
+    return said
 
 
 def check(what, server_moment, client_moment, rule, expect=None, variables=None):
-    global passed
-    well, said = run(server_moment, client_moment, rule, True, variables)
-    if not well and not run(server_moment, client_moment, rule, False)[0]:
-        left_out.append(what)  # the kernel's sockets need it, too
-        return
-    if well and (expect is None or expect in said):
-        passed += 1
-        return
-    failures.append(f"{what}: {said}")
-    print(f"FAILED {what}: {said}", flush=True)
+    checks.append((what, pool.submit(outcome, what, server_moment, client_moment, rule, expect, variables)))
 
 
-for name, number, arguments in table:
+ON_RING = "1 connections by ring"
+MOMENTS = ("exec", "start", "connected")
+for place, (name, need, number, arguments) in enumerate(table):
     for action in ("kill", "errno"):
         rule = f"{action} {rule_against(number, arguments)}"
-        for moment in ("exec", "start", "connected"):
+        for moment in MOMENTS:
+            # In the short form each call is killed for before and after the library asks what is allowed.
+            chosen = moment != "start" if action == "kill" else moment == MOMENTS[place % 3]
+            if not chosen and not is_long:
+                continue
             if moment == "exec" and name in NEEDS_VARIABLE:
                 check(f"{name} {action} exec, told", "exec", "exec", rule, variables={"RINGSOCK_SECCOMP": "deny"})
             else:
                 check(f"{name} {action} {moment}", moment, moment, rule)
 for name in ("membarrier", "memfd_create", "eventfd2", "fallocate", "epoll_create1", "sendmsg"):
-    for moment in ("exec", "start", "connected"):
+    for moment in MOMENTS if is_long else ("exec", "connected"):
         rule = f"kill deny {NUMBERS[name]}"
         check(f"{name} {moment}, server alone", moment, "never", rule)
         check(f"{name} {moment}, client alone", "never", moment, rule)
 for what, names in (("service", SERVICE), ("narrow", NARROW)):
     for action in ("kill", "trap", "errno"):
-        for moment in ("exec", "start", "connected"):
+        for moment in MOMENTS:
             variables = {"RINGSOCK_SECCOMP": "deny"} if what == "narrow" and moment == "exec" else None
             check(f"{what} {action} {moment}", moment, moment, f"{action} {allowing(names)}", variables=variables)
 # Where a filter lets everything through the rings stay; where it does not the statistics say so.
-check("harmless: ring", "exec", "exec", f"kill deny {NUMBERS['reboot']}", "1 connections by ring")
-check("service: ring", "exec", "exec", f"kill {allowing(SERVICE)}", "1 connections by ring")
+check("harmless: ring", "exec", "exec", f"kill deny {NUMBERS['reboot']}", ON_RING)
+check("service: ring", "exec", "exec", f"kill {allowing(SERVICE)}", ON_RING)
 check("memfd_create: said", "exec", "exec", f"kill deny {NUMBERS['memfd_create']}", "seccomp")
-print(f"left out, the kernel's sockets need them: {' '.join(left_out)}")
-print(f"{passed} runs under filters ended well, {len(failures)} did not")
-sys.exit(1 if failures else 0)
+# A process that may make no thread has rings where the table says so.
+if dict((row[0], row[1]) for row in table)["thread"] != "ring":
+    no_threads = f"errno deny {NUMBERS['clone3']},{NUMBERS['clone']}/0/&{CLONE_THREAD}"
+    for moment in MOMENTS:
+        check(f"no threads {moment}: ring", moment, moment, no_threads, ON_RING)
+
+outcomes = [(what, future.result()) for what, future in checks]
+left_out = [what for what, result in outcomes if result is None]
+failed = sum(1 for _, result in outcomes if result)
+print(f"left out, the kernel's sockets need them: {', '.join(left_out)}")
+print(f"{len(outcomes) - failed - len(left_out)} runs under filters ended well, {failed} did not")
+sys.exit(1 if failed else 0)

@@ -5,8 +5,8 @@
  *   seccomp_talk exec FILTER LIBRARY PROGRAM... the program, under the filter and LD_PRELOAD=LIBRARY ("-": without)
  *
  * MOMENT: never | start | connected: when the process installs FILTER itself. FILTER: kill|trap|errno, then
- *   deny NR[/INDEX/VALUE]    a call of that number (whose argument of that index has the value)
- *   allow NR,NR,...          all others
+ *   deny NR[/INDEX/VALUE],...   these calls (whose argument of that index has the value; &VALUE: one of its bits)
+ *   allow NR,NR,...             all others
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -53,14 +53,15 @@ static void install(const char* filter) {
   program[n++] = step(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);
   while ((one = strsep(&list, ",")) != NULL) {
     unsigned number = 0, index = 0, value = 0;
-    const int fields = sscanf(one, "%u/%u/%u", &number, &index, &value);
+    const int by_bit = strchr(one, '&') != NULL;
+    const int fields = sscanf(one, by_bit ? "%u/%u/&%u" : "%u/%u/%u", &number, &index, &value);
     if (fields == 1) {
       program[n++] = step(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1);
       program[n++] = step(BPF_RET | BPF_K, strcmp(kind, "allow") == 0 ? SECCOMP_RET_ALLOW : verdict, 0, 0);
     } else {
       program[n++] = step(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 4);
       program[n++] = step(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) + index * 8, 0, 0);
-      program[n++] = step(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1);
+      program[n++] = step(BPF_JMP | (by_bit ? BPF_JSET : BPF_JEQ) | BPF_K, value, 0, 1);
       program[n++] = step(BPF_RET | BPF_K, verdict, 0, 0);
       program[n++] = step(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);
     }
