@@ -1,6 +1,7 @@
 #include "libvmacompat/port_claims.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -25,6 +26,7 @@
 #include "core/base/log.h"
 #include "core/base/refusals.h"
 #include "core/runtime/fd_table.h"
+#include "core/runtime/fork_registry.h"
 #include "libvmacompat/foreign_socket.h"
 #include "libvmacompat/udp_socket.h"
 
@@ -32,7 +34,7 @@ namespace ringsock::vma {
 
 namespace {
 
-/// How long a process may take that has to leave its rings, and the kernel for its answers.
+/// How long a process may take that has to leave its rings.
 constexpr Nanos kPatience = std::chrono::milliseconds(20);
 /// From one question of visitors to the next: each costs the service thread a look at all UDP sockets of the host.
 constexpr Nanos kVisitInterval = std::chrono::milliseconds(5);
@@ -42,6 +44,10 @@ constexpr std::size_t kMostVisitors = 64;
 constexpr std::size_t kMostClaimsOfUser = 16;
 /// More users are not looked for.
 constexpr std::size_t kMostUsers = 64;
+/// More sockets of a port, and more listeners of the host, are not looked at. Counted, not timed: a busy host takes its
+/// time for an answer that is as good.
+constexpr std::size_t kMostHolders = 4096;
+constexpr std::size_t kMostNames = 32768;
 
 std::string prefix_of(std::uint16_t port) { return "ringsock-udp-port-" + std::to_string(port) + "-"; }
 
@@ -75,9 +81,24 @@ UniqueFd listen_for_visitors(std::uint16_t port) {
   return listener;
 }
 
+/// Of this process's UDP sockets, those too that another thread is just closing: they are in no descriptor table any
+/// more, and the kernel has them still.
+bool add_udp_sockets(std::set<ino_t>& inodes) {
+  constexpr int kAttempts = 1000;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const bool visited = runtime::fork_registry().try_for_each([&](const runtime::Endpoint& endpoint) {
+      if (const auto* const socket = dynamic_cast<const UdpSocket*>(&endpoint)) inodes.insert(socket->inode());
+    });
+    if (visited) return true;
+    ::sched_yield();
+  }
+  return false;  // in a signal handler that has interrupted the list's user
+}
+
 /// The inodes of this process's sockets. Asked for only when a port has several.
-std::set<ino_t> own_inodes() {
+Result<std::set<ino_t>> own_inodes() {
   std::set<ino_t> out;
+  if (!add_udp_sockets(out)) return Error{EDEADLK, "own sockets"};
   runtime::fd_table().for_each([&](int fd, const runtime::Endpoint&) {
     struct stat about {};
     if (::fstat(fd, &about) == 0) out.insert(about.st_ino);
@@ -89,23 +110,25 @@ std::set<ino_t> own_inodes() {
 struct OtherHolders {
   std::vector<PortPlace> places;
   std::set<uid_t> users;
+  bool are_all = true;  ///< false: so many sockets have the port that they are not all ours
 };
 
-Result<OtherHolders> ask_for_others(SocketDiagnosis& kernel, std::uint16_t port, Nanos limit) {
+Result<OtherHolders> ask_for_others(SocketDiagnosis& kernel, std::uint16_t port) {
   std::vector<PortHolder> all;
-  constexpr std::size_t kEnough = 4096;
-  const Status asked = kernel.holders(port, limit, [&](const PortHolder& holder) {
+  const Status asked = kernel.holders(port, [&](const PortHolder& holder) {
     all.push_back(holder);
-    return all.size() < kEnough;
+    return all.size() < kMostHolders;
   });
   if (!asked) return asked.error();
   OtherHolders others;
+  others.are_all = all.size() < kMostHolders;
   if (all.size() <= 1) {  // it was asked for one that is ours
     return others;
   }
-  const std::set<ino_t> own = own_inodes();
+  const auto own = own_inodes();
+  if (!own) return own.error();
   for (const PortHolder& holder : all) {
-    if (own.contains(holder.inode)) continue;
+    if (own->contains(holder.inode)) continue;
     others.places.push_back(holder.place);
     if (others.users.size() < kMostUsers) others.users.insert(holder.uid);
   }
@@ -113,8 +136,8 @@ Result<OtherHolders> ask_for_others(SocketDiagnosis& kernel, std::uint16_t port,
 }
 
 bool is_concerned(const PortPlace& place, const OtherHolders& others) {
-  return std::any_of(others.places.begin(), others.places.end(),
-                     [&](const PortPlace& other) { return compete(place, other); });
+  return !others.are_all || std::any_of(others.places.begin(), others.places.end(),
+                                        [&](const PortPlace& other) { return compete(place, other); });
 }
 
 std::optional<uid_t> user_of_peer(int socket) {
@@ -125,12 +148,13 @@ std::optional<uid_t> user_of_peer(int socket) {
 }
 
 /// Names of those whose rings may take the port. A name of somebody without a socket of the port is no claim.
-std::vector<std::string> claims_of(const std::set<uid_t>& users, SocketDiagnosis& kernel, std::uint16_t port,
-                                   Nanos limit) {
+std::vector<std::string> claims_of(const std::set<uid_t>& users, SocketDiagnosis& kernel, std::uint16_t port) {
   const std::string prefix = prefix_of(port);
   std::map<uid_t, std::size_t> found;
   std::vector<std::string> names;
-  const Status asked = kernel.names(limit, [&](const NameHolder& holder) {
+  std::size_t seen = 0;
+  const Status asked = kernel.names([&](const NameHolder& holder) {
+    if (++seen > kMostNames) return false;
     if (holder.name.compare(0, prefix.size(), prefix) != 0) return true;
     if (!users.contains(holder.uid)) {
       count_refusal(Refusal::port_claim);
@@ -155,11 +179,12 @@ UniqueFd visit(const std::string& claim, const std::set<uid_t>& users) {
 }
 
 /// Until each has left, which ends its connection, or patience is over.
-void tell_to_leave(const std::vector<std::string>& claims, const std::set<uid_t>& users, Nanos limit) {
+void tell_to_leave(const std::vector<std::string>& claims, const std::set<uid_t>& users) {
   std::vector<UniqueFd> visitors;
   for (const std::string& claim : claims) {
     if (UniqueFd visitor = visit(claim, users)) visitors.push_back(std::move(visitor));
   }
+  const Nanos limit = monotonic_now() + kPatience;
   for (UniqueFd& visitor : visitors) {
     pollfd answer{visitor.get(), POLLIN, 0};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(limit - monotonic_now()).count();
@@ -183,21 +208,20 @@ PortClaims& port_claims() {
 
 bool PortClaims::enter(const PortPlace& place, UdpSocket& socket) {
   const std::uint16_t port = place.local.port();
-  const Nanos limit = monotonic_now() + kPatience;
   auto kernel = SocketDiagnosis::open();
   if (!kernel) return false;
   // Visitors can come before the kernel is asked: of two processes at least one sees the other's socket.
   Claim claim;
   if (!has_claim(place, socket)) claim.listener = listen_for_visitors(port);
-  const auto others = ask_for_others(*kernel, port, limit);
+  const auto others = ask_for_others(*kernel, port);
   if (others && !is_concerned(place, *others)) {
     claim.kernel = std::make_shared<SocketDiagnosis>(*std::move(kernel));
     return make_claim(place, socket, std::move(claim));
   }
-  close_foreign_listener(std::move(claim.listener));
+  close_foreign_socket(std::move(claim.listener));
   leave_later(port, socket);
   if (others) {
-    tell_to_leave(claims_of(others->users, *kernel, port, limit), others->users, limit);
+    tell_to_leave(claims_of(others->users, *kernel, port), others->users);
   } else {
     log_info("UDP port %u: received by the kernel: %s", port, others.error().where);
   }
@@ -207,6 +231,11 @@ bool PortClaims::enter(const PortPlace& place, UdpSocket& socket) {
 /// Adds the socket to a claim that is there.
 bool PortClaims::has_claim(const PortPlace& place, UdpSocket& socket) {
   const std::lock_guard guard(lock_);
+  return enter_known(place, socket);
+}
+
+/// The same, with the lock held.
+bool PortClaims::enter_known(const PortPlace& place, UdpSocket& socket) {
   const auto known = claims_.find(place.local.port());
   if (known == claims_.end()) return false;
   auto& entries = known->second.entries;
@@ -221,20 +250,25 @@ bool PortClaims::has_claim(const PortPlace& place, UdpSocket& socket) {
 }
 
 bool PortClaims::make_claim(const PortPlace& place, UdpSocket& socket, Claim claim) {
-  if (has_claim(place, socket)) {  // another thread's was faster
-    close_foreign_listener(std::move(claim.listener));
-    return true;
-  }
-  if (!claim.listener) return false;
   const std::uint16_t port = place.local.port();
-  const std::lock_guard guard(lock_);
-  auto watch = runtime::service_thread().watch(claim.listener.get(), EPOLLIN,
-                                               [this, port](std::uint32_t) { visitors_came(port); });
-  if (!watch) return false;
-  claim.watch = *watch;
-  claim.entries.push_back({&socket, place});
-  claims_.emplace(port, std::move(claim));
-  return true;
+  bool is_made = false;
+  {
+    const std::lock_guard guard(lock_);
+    if (enter_known(place, socket)) {  // another thread's was faster
+      is_made = true;
+    } else if (claim.listener) {
+      auto watch = runtime::service_thread().watch(claim.listener.get(), EPOLLIN,
+                                                   [this, port](std::uint32_t) { visitors_came(port); });
+      if (watch) {
+        claim.watch = *watch;
+        claim.entries.push_back({&socket, place});
+        claims_.emplace(port, std::move(claim));
+        return true;
+      }
+    }
+  }
+  close_foreign_socket(std::move(claim.listener));
+  return is_made;
 }
 
 void PortClaims::leave(std::uint16_t port, UdpSocket& socket) {
@@ -260,7 +294,7 @@ void PortClaims::leave_later(std::uint16_t port, UdpSocket& socket) {
 
 void PortClaims::end(Claim ended) {
   runtime::service_thread().unwatch(ended.watch);
-  close_foreign_listener(std::move(ended.listener));
+  close_foreign_socket(std::move(ended.listener));
 }
 
 /// Forgets a claim that nobody has any more. On the service thread.
@@ -294,10 +328,9 @@ void PortClaims::visitors_came(std::uint16_t port) {
     }
     kernel = claim->second.kernel;
   }
-  const auto others = ask_for_others(*kernel, port, monotonic_now() + kPatience);
+  const auto others = ask_for_others(*kernel, port);
   bool any_left = false;
   for (const auto& [socket, place] : ours) {
-    // So many sockets of the port that the kernel does not come to an end are not all ours.
     if (others && !is_concerned(place, *others)) continue;
     static_cast<UdpSocket&>(*socket).leave_port_to_kernel();
     remove_entry(port, static_cast<UdpSocket&>(*socket));

@@ -60,6 +60,7 @@ class PortClaims {
   };
   using Claims = std::unordered_map<std::uint16_t, Claim>;
   bool has_claim(const PortPlace& place, UdpSocket& socket);
+  bool enter_known(const PortPlace& place, UdpSocket& socket);
   bool make_claim(const PortPlace& place, UdpSocket& socket, Claim claim);
   void leave_later(std::uint16_t port, UdpSocket& socket);
   void remove_entry(std::uint16_t port, UdpSocket& socket);

@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -24,6 +25,8 @@ namespace {
 
 constexpr int kLoopbackInterface = 1;  // in every network namespace
 constexpr std::size_t kRoom = 32 * 1024;
+/// The kernel says that it was short of memory, or that sockets came and went while it told of them.
+constexpr int kAttempts = 4;
 
 /// Calls `visit(type, data, length)` for the attributes behind a message's fixed part.
 template <class Visit>
@@ -65,6 +68,21 @@ NameHolder read_name(const std::byte* attributes, std::size_t length) {
   return out;
 }
 
+/// What the last message says, NLMSG_DONE or NLMSG_ERROR: both begin with a negative errno, or 0. false: no more comes.
+Result<bool> end_of(const std::byte* data, std::size_t length) {
+  int said = 0;
+  if (length >= sizeof said) std::memcpy(&said, data, sizeof said);
+  switch (-said) {
+    case 0: return false;
+    case EAGAIN:
+    case EBUSY:
+    case EINTR:
+    case ENOBUFS:
+    case ENOMEM: return Error{-said, "sock_diag: refused for now"};
+    default: return Error{ENOENT, "sock_diag: refused"};
+  }
+}
+
 /// Whether the wildcard covers the other one, of the other family.
 bool covers_v4(const PortPlace& wildcard, const SocketAddress& v4) {
   return wildcard.local.family() == AF_INET6 && wildcard.local.is_wildcard() && !wildcard.v6_only &&
@@ -94,39 +112,73 @@ Result<SocketDiagnosis> SocketDiagnosis::open() {
 }
 
 template <class Request>
-Status SocketDiagnosis::ask(const Request& request, Nanos limit, const VisitMessage& visit) {
+Status SocketDiagnosis::ask(const Request& request, const VisitMessage& visit) {
+  Status answered = ok();
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    answered = ask_once(request, visit);
+    if (answered || answered.error().code == ENOENT) break;
+  }
+  return answered;
+}
+
+template <class Request>
+Status SocketDiagnosis::ask_once(const Request& request, const VisitMessage& visit) {
+  // One answer at a time: the kernel refuses the next question before the end of the last one.
+  if (is_answer_left_) forget_answer();
   struct {
     nlmsghdr head;
     Request body;
   } question{{.nlmsg_len = sizeof question,
               .nlmsg_type = SOCK_DIAG_BY_FAMILY,
               .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP,
-              .nlmsg_seq = 0,
+              .nlmsg_seq = ++question_,
               .nlmsg_pid = 0},
              request};
   if (::send(socket_.get(), &question, sizeof question, MSG_DONTWAIT) < 0) return Error::last("sock_diag: send");
-  const auto room = std::make_unique<std::array<std::byte, kRoom>>();
+  is_answer_left_ = true;
   for (;;) {
-    const ssize_t got = ::recv(socket_.get(), room->data(), room->size(), MSG_DONTWAIT);
-    if (got < 0) return Error::last("sock_diag: receive");
-    const std::byte* at = room->data();
-    std::size_t left = static_cast<std::size_t>(got);
-    nlmsghdr head;
-    while (left >= sizeof head) {
-      std::memcpy(&head, at, sizeof head);
-      if (head.nlmsg_len < sizeof head || head.nlmsg_len > left) return Error{EPROTO, "sock_diag: length"};
-      if (head.nlmsg_type == NLMSG_DONE) return ok();
-      if (head.nlmsg_type == NLMSG_ERROR) return Error{ENOENT, "sock_diag: refused"};
-      if (!visit(at + sizeof head, head.nlmsg_len - sizeof head)) return ok();
-      const std::size_t step = std::min<std::size_t>(NLMSG_ALIGN(head.nlmsg_len), left);
-      at += step;
-      left -= step;
-    }
-    if (monotonic_now() >= limit) return Error{ETIMEDOUT, "sock_diag: too many sockets"};
+    const Result<bool> has_more = read_answer(visit);
+    if (!has_more) return has_more.error();
+    if (!*has_more) return ok();
   }
 }
 
-Status SocketDiagnosis::holders(std::uint16_t port, Nanos limit, const Visit<PortHolder>& visit) {
+/// A part of the answer. @return whether there is more to read. Errors: ENOENT the kernel cannot tell; all others are of
+/// this answer, and the next one may be whole.
+Result<bool> SocketDiagnosis::read_answer(const VisitMessage& visit) {
+  const auto room = std::make_unique<std::array<std::byte, kRoom>>();
+  const ssize_t got = ::recv(socket_.get(), room->data(), room->size(), MSG_DONTWAIT);
+  if (got < 0 && errno == EINTR) return true;
+  if (got < 0) return Error::last("sock_diag: receive");
+  const std::byte* at = room->data();
+  std::size_t left = static_cast<std::size_t>(got);
+  nlmsghdr head;
+  while (left >= sizeof head) {
+    std::memcpy(&head, at, sizeof head);
+    if (head.nlmsg_len < sizeof head || head.nlmsg_len > left) return Error{EPROTO, "sock_diag: length"};
+    if (head.nlmsg_seq == question_) {
+      if (head.nlmsg_type == NLMSG_DONE || head.nlmsg_type == NLMSG_ERROR) is_answer_left_ = false;
+      if ((head.nlmsg_flags & NLM_F_DUMP_INTR) != 0) return Error{EINTR, "sock_diag: interrupted"};
+      if (!is_answer_left_) return end_of(at + sizeof head, head.nlmsg_len - sizeof head);
+      if (!visit(at + sizeof head, head.nlmsg_len - sizeof head)) return false;
+    }
+    const std::size_t step = std::min<std::size_t>(NLMSG_ALIGN(head.nlmsg_len), left);
+    at += step;
+    left -= step;
+  }
+  return true;
+}
+
+/// Reads on to the end of an answer that nobody wants any more.
+void SocketDiagnosis::forget_answer() {
+  const VisitMessage ignore = [](const void*, std::size_t) { return true; };
+  // An error of the socket is told once, and the answer may go on behind it.
+  for (int errors = 0; is_answer_left_ && errors < kAttempts;) {
+    if (!read_answer(ignore)) ++errors;
+  }
+}
+
+Status SocketDiagnosis::holders(std::uint16_t port, const Visit<PortHolder>& visit) {
   bool enough = false;
   const auto read = [&](const void* data, std::size_t length) {
     inet_diag_msg entry;
@@ -142,17 +194,17 @@ Status SocketDiagnosis::holders(std::uint16_t port, Nanos limit, const Visit<Por
     request.sdiag_protocol = IPPROTO_UDP;
     request.idiag_states = ~0U;
     request.id.idiag_sport = htons(port);
-    if (Status answered = ask(request, limit, read); !answered || enough) return answered;
+    if (Status answered = ask(request, read); !answered || enough) return answered;
   }
   return ok();
 }
 
-Status SocketDiagnosis::names(Nanos limit, const Visit<NameHolder>& visit) {
+Status SocketDiagnosis::names(const Visit<NameHolder>& visit) {
   unix_diag_req request{};
   request.sdiag_family = AF_UNIX;
   request.udiag_states = 1U << TCP_LISTEN;
   request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID;
-  return ask(request, limit, [&](const void* data, std::size_t length) {
+  return ask(request, [&](const void* data, std::size_t length) {
     if (length < sizeof(unix_diag_msg)) return true;
     const NameHolder found =
         read_name(static_cast<const std::byte*>(data) + sizeof(unix_diag_msg), length - sizeof(unix_diag_msg));

@@ -5,6 +5,7 @@
 #include <netinet/udp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,11 +33,17 @@ RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
   return {static_cast<RingLogic>(logic), ratio, sockets.fetch_add(1, std::memory_order_relaxed)};
 }
 
+ino_t inode_of(int fd) {
+  struct stat about {};
+  return ::fstat(fd, &about) == 0 ? about.st_ino : 0;
+}
+
 }  // namespace
 
 UdpSocket::UdpSocket(int domain, int fd)
     : Endpoint(Carries::datagrams),
       domain_(domain),
+      inode_(inode_of(fd)),
       polls_per_kernel_look_(process().config.rx_udp_poll_os_ratio),
       fd_(fd),
       local_(SocketAddress::wildcard(domain, 0)),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #include <array>
 #include <atomic>
@@ -67,6 +68,8 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void passed_on() noexcept override;
   void process_ends() noexcept override;
 
+  /// Of the kernel's socket; nobody else's as long as this object lives.
+  [[nodiscard]] ino_t inode() const noexcept { return inode_; }
   /// Another process has a socket on this port, too: the kernel decides who gets what comes. By the service thread.
   void leave_port_to_kernel();
 
@@ -195,6 +198,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
 
   runtime::VmaSocketStatistics statistics_;
   const int domain_;
+  const ino_t inode_;
   const unsigned polls_per_kernel_look_;  ///< 0: only when a sleep ended with it
   std::atomic<int> fd_;
 

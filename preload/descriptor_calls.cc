@@ -60,7 +60,8 @@ Result<int> dup_to(int from, int to, auto libcs) {
   }
   // What was open there is closed, with all that belongs to it; a number that an endpoint closes by itself, later, is
   // not free: then the kernel's part of dup2() would take it from under it.
-  if (Ref old = fd_table().remove(to)) {
+  const Ref old = fd_table().remove(to);
+  if (old) {
     if (old->has_descriptors()) {
       old->descriptor_closed(to);
     } else {

@@ -168,6 +168,11 @@ std::uint16_t free_port(int family) {
 
 /// How many of twenty datagrams the kernel had.
 long SharedPort::by_the_kernel_of_twenty(const Socket& socket, std::uint16_t port) {
+  // No process but this one has its socket: the fixture's may be a stranger's, too, and what comes to it the kernel's.
+  const Messenger messenger(echo_);
+  const auto other_host_sends = [&](const std::string& text, std::uint16_t to) {
+    messenger.send(text, GetParam().here, to);
+  };
   other_host_sends("first", port);  // may be the kernel's: rings come with the first use
   static_cast<void>(all_of(socket));
   const long before = kernels_datagrams(GetParam().family);
@@ -196,7 +201,7 @@ TEST_P(SharedPort, AStrangersNameTakesNothing) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(150));
   const long by_the_kernel = by_the_kernel_of_twenty(mine, port);
   if (preloaded()) {
-    EXPECT_EQ(by_the_kernel, 20) << "Messenger's own, whose socket the stranger has, too";
+    EXPECT_LT(by_the_kernel, 10) << "of twenty";
   }
 }
 

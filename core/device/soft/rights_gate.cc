@@ -32,4 +32,13 @@ void open_rights_gate(int socket) { set_gate(socket, 1); }
 
 bool has_rights_gate() { return found.load(std::memory_order_relaxed); }
 
+bool is_rights_gate_shut(int socket) {
+  const int saved_errno = errno;
+  int open = 1;
+  socklen_t length = sizeof open;
+  const bool answered = ::getsockopt(socket, SOL_SOCKET, kPassRights, &open, &length) == 0;
+  errno = saved_errno;
+  return answered && open == 0;
+}
+
 }  // namespace ringsock::soft

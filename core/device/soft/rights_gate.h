@@ -11,5 +11,7 @@ bool shut_rights_gate(int socket);
 void open_rights_gate(int socket);
 /// What the last shut_rights_gate() of this process found.
 bool has_rights_gate();
+/// Whether this socket's is shut.
+bool is_rights_gate_shut(int socket);
 
 }  // namespace ringsock::soft

@@ -103,7 +103,7 @@ TEST(ForeignSocket, AListenersVisitorsHoldItUpNeither) {
   ASSERT_EQ(::connect(visitor.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
   LingeringTcp tcp;
   ASSERT_TRUE(pass(visitor.get(), std::move(tcp.socket)));
-  EXPECT_LT(time_of([&] { close_foreign_listener(std::move(listener)); }), kLessThanLingering);
+  EXPECT_LT(time_of([&] { close_foreign_socket(std::move(listener)); }), kLessThanLingering);
 }
 
 TEST(ForeignSocket, NobodyPassesAnythingWhereTheKernelCanRefuseIt) {

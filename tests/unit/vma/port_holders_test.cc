@@ -79,7 +79,7 @@ TEST(SocketDiagnosis, NamesAllSocketsOfAPort) {
   auto kernel = SocketDiagnosis::open();
   ASSERT_TRUE(kernel);
   std::vector<ino_t> found;
-  const Status asked = kernel->holders(one.port, Nanos::max(), [&](const PortHolder& holder) {
+  const Status asked = kernel->holders(one.port, [&](const PortHolder& holder) {
     EXPECT_EQ(holder.place.local.port(), one.port);
     EXPECT_EQ(holder.uid, ::geteuid());
     found.push_back(holder.inode);
@@ -90,6 +90,29 @@ TEST(SocketDiagnosis, NamesAllSocketsOfAPort) {
   std::sort(found.begin(), found.end());
   std::sort(expected.begin(), expected.end());
   EXPECT_EQ(found, expected);
+}
+
+TEST(SocketDiagnosis, AnswersAnewWhenSomebodyHadEnough) {
+  std::vector<Bound> many;
+  many.emplace_back();
+  for (int i = 1; i < 400; ++i) many.emplace_back(many.front().port);  // several parts of an answer
+  auto kernel = SocketDiagnosis::open();
+  ASSERT_TRUE(kernel);
+  int visits = 0;
+  EXPECT_TRUE(kernel->holders(many.front().port, [&](const PortHolder&) { return ++visits < 3; }));
+  EXPECT_EQ(visits, 3);
+  const Bound other;
+  std::vector<ino_t> found;
+  const auto collect = [&](const PortHolder& holder) {
+    found.push_back(holder.inode);
+    return true;
+  };
+  ASSERT_TRUE(kernel->holders(other.port, collect));
+  EXPECT_EQ(found, std::vector<ino_t>{other.inode()});
+  EXPECT_TRUE(kernel->names([](const NameHolder&) { return false; }));
+  found.clear();
+  ASSERT_TRUE(kernel->holders(many.front().port, collect));
+  EXPECT_EQ(found.size(), many.size());
 }
 
 }  // namespace
