@@ -12,7 +12,7 @@ namespace ringsock {
 enum class Refusal : std::uint8_t {
   descriptor,     ///< a peer passed a descriptor that is no sealed memory, or that nobody had asked for
   segment_size,   ///< a peer announced more shared memory, or a larger buffer, than our own shape needs
-  user_budget,    ///< a foreign user's connections together want more than one user may have
+  user_budget,    ///< a user's connections together want more than one user may have, links without a request included
   request,        ///< a request that is malformed, or of another version
   address,        ///< a client named an address that is not this host's, or a port that its user may not bind
   port_owner,     ///< a listener does not own the kernel's port of that number
