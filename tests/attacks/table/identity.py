@@ -56,9 +56,14 @@ def same_user_squats(scene):
     return squats(scene, ALICE, [])
 
 
-def squats(scene, user, namespaces):
-    """Bob serves the port by the kernel; `user` listens on a ring of that port. Who gets Alice's bytes?"""
-    server, port = scene.echo_server(BOB, preload=False)
+@attack(9, "a container's process that has the same user as both ends and does so")
+def neighbour_squats(scene):
+    return squats(scene, ALICE, ["unshare", "--pid", "--mount", "--fork", "--kill-child"], ALICE)
+
+
+def squats(scene, user, namespaces, owner=BOB):
+    """`owner` serves the port by the kernel; `user` listens on a ring of that port. Who gets Alice's bytes?"""
+    server, port = scene.echo_server(owner, preload=False)
     identity = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     lie = ["env", f"LD_PRELOAD={scene.preload} {scene.hostile_libc}", f"HOSTILE_PORT={port}"]
     argv = [*namespaces, *identity, *lie, PYTHON, PEERS / "echo_server.py", str(port)]
@@ -72,7 +77,7 @@ def squats(scene, user, namespaces):
     stolen, served = squatter.output().count(b"peer "), server.output().count(b"peer ")
     return Verdict(
         stolen == 0 and served > 0 and seen["errors"] == 0 and refused > 0,
-        f"of {seen['rounds']} connections to Bob's port the squatter got {stolen}, Bob {served}; {seen['errors']} errors; "
+        f"of {seen['rounds']} connections to the port the squatter got {stolen}, its owner {served}; {seen['errors']} errors; "
         f"{refused} counted as refused",
     )
 

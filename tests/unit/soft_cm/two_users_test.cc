@@ -8,6 +8,7 @@
 #include "core/base/refusals.h"
 #include "core/device/soft/cm/acceptor.h"
 #include "core/device/soft/cm/connector.h"
+#include "core/device/soft/cm/pid_namespace.h"
 #include "core/device/soft/cm/port_owner.h"
 #include "core/device/soft/cm/port_reservation.h"
 #include "tests/unit/soft_cm/other_process.h"
@@ -205,6 +206,35 @@ TEST_P(TwoUsers, AListenerOfAnotherPidNamespaceIsNotTrusted) {
     return OtherProcess(kRoot, [&](Channel) { return try_connect(number); }).wait();
   });
   EXPECT_EQ(outer.wait(), ECONNREFUSED);
+}
+
+/// As of a container that has the host's network: its root has the number of the host's root.
+TEST_P(TwoUsers, AListenerOfAPidNamespaceBelowIsNotTrusted) {
+  OtherProcess outer(kRoot, [&](Channel parent) {
+    if (::unshare(CLONE_NEWPID) != 0) return 77;
+    return OtherProcess(kRoot,
+                        [&](Channel) {
+                          PortReservation port;
+                          if (!port.bind(GetParam(), kLoopback, {})) return 2;
+                          const auto acceptor = Acceptor::open(port.binding(), 8, {});
+                          parent.tell(acceptor ? port.binding().address.port() : 0);
+                          [[maybe_unused]] const auto end = parent.hear();
+                          return 0;
+                        })
+        .wait();
+  });
+  const auto number = outer.channel().hear();
+  ASSERT_TRUE(number && *number != 0);
+  EXPECT_EQ(connect_as(kRoot, static_cast<std::uint16_t>(*number)), ECONNREFUSED);
+}
+
+TEST(PidNamespace, AProcessHasANumberInEachItIsIn) {
+  EXPECT_EQ(count_pid_numbers("Name:\tsh\nNSpid:\t4711\nNSpgid:\t1\t2\n"), 1U);
+  EXPECT_EQ(count_pid_numbers("Name:\tsh\nNSpid:\t4711\t12\t1\n"), 3U);
+  EXPECT_EQ(count_pid_numbers("Name:\tsh\n"), 0U);
+  // A name cannot pass for the line: the kernel escapes its newlines.
+  EXPECT_EQ(count_pid_numbers("Name:\tNSpid:\t1\t2\nNSpid:\t4711\n"), 1U);
+  EXPECT_TRUE(is_of_our_pid_namespace(::getpid(), monotonic_now()));
 }
 
 /// The server's side of the rule, in port space UDP, whose requests carry no queue pair.

@@ -12,6 +12,7 @@
 #include "core/base/refusals.h"
 #include "core/base/unique_fd.h"
 #include "core/device/soft/cm/connect_target.h"
+#include "core/device/soft/cm/pid_namespace.h"
 #include "core/device/soft/cm/sock_diag.h"
 
 namespace ringsock::soft {
@@ -83,7 +84,8 @@ bool is_trusted_on_port(uid_t uid, const PortBinding& where, const Result<uid_t>
 
 bool is_trusted_on_port(const PeerIdentity& peer, const PortBinding& where, const Result<uid_t>& owner,
                         Unproven unproven) {
-  return peer.pid != 0 && is_trusted_on_port(peer.uid, where, owner, unproven);
+  if (peer.pid == 0 || !is_trusted_on_port(peer.uid, where, owner, unproven)) return false;
+  return is_of_our_pid_namespace(peer.pid, monotonic_now());
 }
 
 bool ClientAddresses::are_true(const PeerIdentity& peer, const SocketAddress& source, const SocketAddress& destination,

@@ -1,0 +1,20 @@
+// Whether a process is of this one's PID namespace: a container's root has the number of the host's root, and shows it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string_view>
+
+#include "core/base/clock.h"
+
+namespace ringsock::soft {
+
+/// Whether `process`, as SO_PEERCRED has numbered it, has as many numbers as this process has: one for each namespace
+/// that it is in. A process of a namespace below this one has more. True where there is no /proc to ask.
+/// What was found holds for a second. Threads: any. Source: proc(5), NSpid.
+bool is_of_our_pid_namespace(pid_t process, Nanos now);
+
+/// How many numbers /proc/PID/status tells; 0: it has no such line.
+unsigned count_pid_numbers(std::string_view status);
+
+}  // namespace ringsock::soft
