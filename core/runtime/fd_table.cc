@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <memory>
 #include <new>
 
@@ -43,25 +42,28 @@ void after_fork_child() {
 /// How many times it is held; the forking thread's.
 constinit int fork_depth = 0;
 
-/// liburcu's locks may be held by threads that are not here, and its list of readers names them.
-void rcu_in_strange_child() {
-  sigset_t mask;
-  ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
-  urcu_bp_after_fork_child();
-  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);  // that was the one of a fork before
-}
+/// Stands for liburcu's record of a thread where that cannot be had: its counter, which is all that a section uses.
+thread_local constinit unsigned long own_reader_counter = 0;
 
 [[gnu::constructor]] void install_fork_handlers() {
   at_fork(before_fork, after_fork_parent, after_fork_child);
-  at_strange_child([] {
-    rcu_in_strange_child();
-    process_fd_table.leave_to_parent();
-  });
+  at_strange_child([] { process_fd_table.leave_to_parent(); });
 }
 
 }  // namespace
 
+void rcu_register_reader() {
+  if (is_known_process()) [[likely]] {
+    urcu_bp_register();
+  } else {
+    urcu_bp_reader = reinterpret_cast<struct urcu_bp_reader*>(&own_reader_counter);
+  }
+}
+
 void rcu_wait_for_readers() {
+  // In a child that was made without our fork handlers liburcu's list of readers is what other threads, in the midst of
+  // a grace period, left in each page when the kernel copied it; and no endpoint is destroyed there.
+  if (!is_known_process()) return;
 #if __has_include(<sys/single_threaded.h>)
   if (__libc_single_threaded != 0) return;
 #endif

@@ -136,7 +136,7 @@ class FdTable {
 inline FdTable::Lookup::Lookup(const FdTable& table, int fd) noexcept {
   const Entry* entry = table.entry(fd);
   if (!entry) return;
-  // Before the section: in a strange child its beginning might wait for a thread that is not there.
+  // Before the section, and before the entry is read: a strange child changes it.
   static_cast<void>(is_known_process());
   rcu_read_enter();
   endpoint_ = entry->load(std::memory_order_acquire);

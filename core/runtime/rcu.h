@@ -37,9 +37,13 @@ inline std::atomic_ref<unsigned long> rcu_reader_counter() {
   return std::atomic_ref(*reinterpret_cast<unsigned long*>(urcu_bp_reader));
 }
 
+/// For a thread that has had no section yet. In a child that was made without our fork handlers liburcu's lock and list
+/// of readers are not to be touched, nor are they needed: nothing of ours ends there.
+void rcu_register_reader();
+
 /// Begins a read-side section; may be nested. Never sleep, and never call rcu_wait_for_readers(), inside one.
 inline void rcu_read_enter() {
-  if (!urcu_bp_reader) urcu_bp_register();
+  if (!urcu_bp_reader) rcu_register_reader();
   const auto counter = rcu_reader_counter();
   const unsigned long value = counter.load(std::memory_order_relaxed);
   if (value & URCU_BP_GP_CTR_NEST_MASK) {

@@ -321,5 +321,31 @@ TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsSendAndReceive) {
   EXPECT_GT(rounds.load(), 0);
 }
 
+TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsComeAndGo) {
+  const Call call;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    // Lists of the threads that use sockets change all the time.
+    threads.emplace_back([&] {
+      while (!stop.load()) {
+        std::thread([] {
+          const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+          ::fcntl(fd, F_GETFL);
+          ::close(fd);
+        }).join();
+      }
+    });
+  }
+  for (unsigned i = 0; i < 100; ++i) {
+    const int status = end_of(make([](int fd) { return ::close(fd); }, call.fd));
+    EXPECT_EQ(status, 0) << "child " << i;
+    if (status != 0) break;
+  }
+  stop.store(true);
+  for (auto& thread : threads) thread.join();
+  talk(call.fd, 1);
+}
+
 }  // namespace
 }  // namespace ringsock::preloaded
