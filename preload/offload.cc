@@ -32,16 +32,29 @@ const config::PreloadRules& rules() {
 
 namespace {
 
+/// Reads the configuration and begins the statistics.
+void ensure_begun() { [[maybe_unused]] static const bool begun = (rs::share_ports_with_kernel(), rs::process(), true); }
+
+/// Statistics are of a process id, and what begins with them reads files.
+bool may_count() {
+  using enum RareCall;
+  for (const RareCall call : {getpid, fstat, fstat_at, faccessat2}) {
+    if (!is_permitted(call)) return false;
+  }
+  return true;
+}
+
 /// Whether the process as it is can have rings at all.
 bool may_use_rings() {
   if (!is_known_process()) return false;  // made without fork(3): its parent has the library
-  [[maybe_unused]] static const bool told = (rs::share_ports_with_kernel(), rs::process(), true);
   if (!are_rings_permitted()) {
-    if (is_permitted(RareCall::getpid)) {  // of which statistics are
+    if (may_count()) {
+      ensure_begun();
       runtime::process_statistics.count_kernel_connected(runtime::KernelReason::filter);
     }
     return false;
   }
+  ensure_begun();
   [[maybe_unused]] static const bool quick = (runtime::rcu_use_membarrier(), true);
   return true;
 }

@@ -17,6 +17,10 @@
 #include <random>
 #include <stdexcept>
 
+#ifndef CONFIG_DIRECTORY
+#define CONFIG_DIRECTORY "/nonexistent"
+#endif
+
 namespace ringsock::preloaded {
 
 namespace {
@@ -53,7 +57,7 @@ void ensure_preloaded(char** argv) {
     std::exit(77);
   }
   const char* const library = std::getenv("RSPRELOAD");
-  ::setenv("RINGSOCK_CONFIG_DIR", "/nonexistent", 1);
+  ::setenv("RINGSOCK_CONFIG_DIR", CONFIG_DIRECTORY, 1);
   ::setenv("ASAN_OPTIONS", "detect_leaks=0", 0);  // of the programs that are started
   ::setenv("LD_PRELOAD", with_runtimes(library != nullptr ? library : RSPRELOAD_LIBRARY).c_str(), 1);
   ::execv("/proc/self/exe", argv);
