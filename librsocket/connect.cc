@@ -67,6 +67,12 @@ Status StreamSocket::bind_locked(const SocketAddress& address) {
 }
 
 Status StreamSocket::connect(const sockaddr* address, socklen_t length) {
+  Status answer = connect_at_once(address, length);
+  if (state() == State::connecting) serve_unwatched_listeners();
+  return answer;
+}
+
+Status StreamSocket::connect_at_once(const sockaddr* address, socklen_t length) {
   std::lock_guard guard(setup_lock_);
   switch (state()) {
     case State::connecting:

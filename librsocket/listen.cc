@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <iterator>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "core/base/log.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/fd_table.h"
+#include "core/runtime/fork_registry.h"
 #include "core/runtime/service_thread.h"
 #include "librsocket/listener_watch.h"
 #include "librsocket/process.h"
@@ -25,6 +27,9 @@ namespace {
 constexpr std::size_t kMinHalfOpen = 128;
 /// Requests that one look at a listener deals with, refused ones included: clients of the kernel's socket wait as long.
 constexpr int kMaxRequestsPerLook = 16;
+
+/// There is, or was, a listener that the service thread does not serve.
+std::atomic<bool> has_unwatched_listeners{false};
 
 bool is_rs_connect(std::span<const std::byte> private_data) {
   return static_cast<bool>(wire::parse_rs_connect(private_data));
@@ -274,7 +279,26 @@ void StreamSocket::watch_listener() {
   if (watched) {
     listener_watch_ = std::move(watch);
   } else {
+    has_unwatched_listeners.store(true, std::memory_order_relaxed);
     log_debug("a listener is served by its application only: %s", watched.error().where);
+  }
+}
+
+/// False when another thread is at it, or it needs nobody's help.
+bool StreamSocket::serve_unwatched() {
+  const std::unique_lock guard(setup_lock_, std::try_to_lock);
+  if (!guard || state() != State::listening || !watch_again_ || is_shared()) return false;
+  progress_listener();
+  return true;
+}
+
+/// A process that connects to itself waits for its own listener's answer, and accept() comes later. Without locks.
+void StreamSocket::serve_unwatched_listeners() {
+  if (!has_unwatched_listeners.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  for (const runtime::Ref& one : runtime::fork_registry().endpoints()) {
+    auto* const socket = dynamic_cast<StreamSocket*>(one.get());
+    if (socket != nullptr && socket->serve_unwatched()) socket->notify_watchers(EPOLLIN);
   }
 }
 

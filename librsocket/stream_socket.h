@@ -138,6 +138,9 @@ class StreamSocket : public runtime::Endpoint {
   void describe();
   [[nodiscard]] runtime::SocketPath path() const;
 
+  /// Without waiting for anybody. EINPROGRESS, EALREADY: under way.
+  Status connect_at_once(const sockaddr* address, socklen_t length);
+
   // connect.cc: all under setup_lock_
   Result<SocketAddress> usable_address(const sockaddr* address, socklen_t length) const;
   Status make_id_towards(const SocketAddress& destination);
@@ -178,6 +181,8 @@ class StreamSocket : public runtime::Endpoint {
   Result<runtime::Ref> make_accepted(verbs::CmEvent& event);
   Status accept_request(verbs::CmEvent& event);
   void watch_listener();
+  bool serve_unwatched();
+  static void serve_unwatched_listeners();
   bool progress_in_background(std::atomic<bool>& waits_for_room);
   /// Without locks: nothing of this socket runs on the service thread any more.
   void stop_background();

@@ -285,7 +285,10 @@ std::uint32_t StreamSocket::ready() noexcept {
         arms_anew = drive_to_new_descriptor();
       }
       if (arms_anew) notify_watchers();
-      if (state() == State::connecting) return 0;
+      if (state() == State::connecting) {
+        serve_unwatched_listeners();
+        return 0;
+      }
       return ready();
     }
     case State::failed: {

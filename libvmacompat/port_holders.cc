@@ -143,8 +143,8 @@ Status SocketDiagnosis::ask_once(const Request& request, const VisitMessage& vis
   }
 }
 
-/// A part of the answer. @return whether there is more to read. Errors: ENOENT the kernel cannot tell; all others are of
-/// this answer, and the next one may be whole.
+/// A part of the answer. @return whether there is more to read. Errors: ENOENT the kernel cannot tell; all others are
+/// of this answer, and the next one may be whole.
 Result<bool> SocketDiagnosis::read_answer(const VisitMessage& visit) {
   const auto room = std::make_unique<std::array<std::byte, kRoom>>();
   const ssize_t got = ::recv(socket_.get(), room->data(), room->size(), MSG_DONTWAIT);
