@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -34,8 +35,11 @@ namespace ringsock::vma {
 
 namespace {
 
-/// How long a process may take that has to leave its rings.
-constexpr Nanos kPatience = std::chrono::milliseconds(20);
+/// How long a process of our own user, or root's, may take that has to leave its rings: on a busy host its turn comes
+/// late, and what comes meanwhile would be its own.
+constexpr Nanos kPatience = std::chrono::seconds(1);
+/// Of another user, who may not answer on purpose.
+constexpr Nanos kPatienceWithStrangers = std::chrono::milliseconds(20);
 /// From one question of visitors to the next: each costs the service thread a look at all UDP sockets of the host.
 constexpr Nanos kVisitInterval = std::chrono::milliseconds(5);
 /// More visitors wait for the next look.
@@ -167,12 +171,21 @@ std::vector<std::string> claims_of(const std::set<uid_t>& users, SocketDiagnosis
   return names;
 }
 
-UniqueFd visit(const std::string& claim, const std::set<uid_t>& users) {
+struct Visit {
+  UniqueFd connection;
+  Nanos patience;
+};
+
+/// Without a connection: a claim of nobody who has the port.
+Visit visit(const std::string& claim, const std::set<uid_t>& users) {
   const AbstractName name(claim);
   UniqueFd visitor = unix_socket();
   if (!visitor || ::connect(visitor.get(), name.get(), name.length) != 0) return {};
   const auto user = user_of_peer(visitor.get());
-  if (user && users.contains(*user)) return visitor;
+  if (user && users.contains(*user)) {
+    const bool is_trusted = *user == ::geteuid() || *user == 0;
+    return {std::move(visitor), is_trusted ? kPatience : kPatienceWithStrangers};
+  }
   count_refusal(Refusal::port_claim);
   close_foreign_socket(std::move(visitor));
   return {};
@@ -180,16 +193,19 @@ UniqueFd visit(const std::string& claim, const std::set<uid_t>& users) {
 
 /// Until each has left, which ends its connection, or patience is over.
 void tell_to_leave(const std::vector<std::string>& claims, const std::set<uid_t>& users) {
-  std::vector<UniqueFd> visitors;
+  std::vector<Visit> visits;
   for (const std::string& claim : claims) {
-    if (UniqueFd visitor = visit(claim, users)) visitors.push_back(std::move(visitor));
+    if (Visit one = visit(claim, users); one.connection) visits.push_back(std::move(one));
   }
-  const Nanos limit = monotonic_now() + kPatience;
-  for (UniqueFd& visitor : visitors) {
-    pollfd answer{visitor.get(), POLLIN, 0};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(limit - monotonic_now()).count();
-    ::poll(&answer, 1, static_cast<int>(std::max<long>(left, 0)));
-    close_foreign_socket(std::move(visitor));
+  const Nanos begin = monotonic_now();
+  for (Visit& one : visits) {
+    std::array<pollfd, 1> answer{{{one.connection.get(), POLLIN, 0}}};
+    while (true) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(begin + one.patience - monotonic_now()).count();
+      const int ended = ::poll(answer.data(), answer.size(), static_cast<int>(std::max<long>(left, 0)));
+      if (ended >= 0 || errno != EINTR || left <= 0) break;
+    }
+    close_foreign_socket(std::move(one.connection));
   }
 }
 

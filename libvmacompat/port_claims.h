@@ -35,8 +35,8 @@ class PortClaims {
 
   /// For a socket that is bound at `place`. True: rings may take what comes there; once another process has a part in
   /// it, leave_port_to_kernel() is called, by the service thread. False: it is the kernel's; the processes whose rings
-  /// took it have left it, or did not answer for 20 ms. Only processes of users that have a socket of the port are
-  /// waited for.
+  /// took it have left it, or did not answer for a second, for 20 ms another user's. Only processes of users that have
+  /// a socket of the port are waited for.
   bool enter(const PortPlace& place, UdpSocket& socket);
   /// Harmless when it has not entered. Not with locks that leave_port_to_kernel() takes.
   void leave(std::uint16_t port, UdpSocket& socket);
