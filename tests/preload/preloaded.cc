@@ -17,10 +17,6 @@
 #include <random>
 #include <stdexcept>
 
-#ifndef CONFIG_DIRECTORY
-#define CONFIG_DIRECTORY "/nonexistent"
-#endif
-
 namespace ringsock::preloaded {
 
 namespace {

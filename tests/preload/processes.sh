@@ -7,4 +7,4 @@ if nm -D "$library" | grep -q '__[at]san_init'; then
 	echo "skipped: a sanitizer's runtime wants to be the first library of every program that is started"
 	exit 77
 fi
-RINGSOCK_CONFIG_DIR=/nonexistent LD_PRELOAD="$library" exec timeout 120 python3 "$here/processes.py"
+RINGSOCK_CONFIG_DIR="$(cd "$here" && pwd)/patient" LD_PRELOAD="$library" exec timeout 120 python3 "$here/processes.py"
