@@ -24,7 +24,7 @@ namespace ringsock::vma {
 namespace {
 
 constexpr int kLoopbackInterface = 1;  // in every network namespace
-constexpr std::size_t kRoom = 32 * 1024;
+constexpr std::size_t kRoom = std::size_t{32} * 1024;
 /// The kernel says that it was short of memory, or that sockets came and went while it told of them.
 constexpr int kAttempts = 4;
 
