@@ -73,7 +73,8 @@ Status check_inbox(const InboxLayout& layout, std::uint64_t segment_bytes) {
 }
 
 void MappedSegment::abandon() {
-  ::mmap(base_, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  [[maybe_unused]] const void* const nobodys =
+      ::mmap(base_, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 }
 
 Result<OwnSegment> make_segment(std::uint64_t bytes) {

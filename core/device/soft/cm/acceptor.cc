@@ -162,7 +162,7 @@ std::optional<IncomingRequest> Acceptor::take_in(UniqueFd socket, Nanos now) {
   if (fresh.inbox->is_finished()) return std::nullopt;
   keep(std::move(fresh));
   return std::nullopt;
-}
+}  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): the analyzer does not follow the list
 
 bool Acceptor::identify(HalfOpen& slot) {
   if (slot.peer) return true;
@@ -180,7 +180,7 @@ void Acceptor::keep(HalfOpen fresh) {
   interest.data.ptr = fresh.link.get();
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fresh.link->fd(), &interest) == 0)
     half_open_.push_back(std::move(fresh));
-}  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): the analyzer does not follow the list
+}
 
 /// Every link is a descriptor that the process may need for something else, and a slot that another client may need.
 void Acceptor::make_room_for(uid_t user) {

@@ -178,7 +178,7 @@ void SoftId::on_reply(LinkInbox::Packet packet) {
   if (space_ == PortSpace::udp) return on_udp_reply(*reply);
   // The listener has our memory.
   inbox_->withdraw_memory();
-  reply_ = *std::move(reply);
+  reply_ = *reply;
   if ((reply_.offer.flags & kOfferHasMemfd) == 0) return finish_connect({});
   const MemoryName& name = reply_.offer.memory;
   if (peer_.same_user && peer_.pid > 0 && reply_.from_listening_process) {
