@@ -51,6 +51,16 @@ void StreamSocket::before_fork() noexcept {
   if (now != State::listening) suspend();
 }
 
+/// The thread that was at work on it is not here. What it has made so far is never looked at again, nor taken apart.
+void StreamSocket::lose_half_made() noexcept {
+  new (&setup_lock_) Mutex;
+  new (&send_lock_) BiasedMutex;
+  new (&receive_lock_) BiasedMutex;
+  family_.store(nullptr);
+  suspended_.store(true);
+  half_made_ = lost_ = true;
+}
+
 void StreamSocket::after_fork(ForkSide side) noexcept {
   Endpoint::after_fork(side);
   if (side == ForkSide::parent) return;
@@ -58,6 +68,7 @@ void StreamSocket::after_fork(ForkSide side) noexcept {
   abandon(keepalive_);
   abandon(reminders_);
   abandon(cm_watch_);
+  if (side == ForkSide::unprepared_child) return lose_half_made();
   watch_again_ = state() == State::listening;
   const bool prepared = family() != nullptr || state() == State::initial || state() == State::bound;
   if (side == ForkSide::child && prepared && (!watch_again_ || keep_shareable_parts())) return;
@@ -189,7 +200,7 @@ void StreamSocket::go_on_as(int kernel_socket) {
 
 /// The descriptor is left to whoever closes it.
 void StreamSocket::let_go_silently() noexcept {
-  if (state() == State::listening || !id_) return;
+  if (half_made_ || state() == State::listening || !id_) return;
   id_->abandon(connection_owns_fd_.exchange(false, std::memory_order_acq_rel));
 }
 

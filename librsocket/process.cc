@@ -7,10 +7,13 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "core/base/at_fork.h"
 #include "core/base/log.h"
+#include "core/base/mutex.h"
 #include "core/config/config_directory.h"
 #include "core/device/rdma/rdma_provider.h"
 #include "core/device/soft/app_memory.h"
@@ -24,6 +27,10 @@ namespace ringsock::rs {
 namespace {
 
 constinit std::atomic<bool> shares_ports_with_kernel{false};
+// No static object of a function: a process that is copied while another thread makes it would wait for that thread.
+constinit std::atomic<Process*> instance{nullptr};
+constinit Mutex making;
+[[gnu::constructor]] void keep_whole() { hold_across_fork(making); }
 
 config::RsocketConfig load_config() {
   return config::load_rsocket_config(config::config_directory(), config::environment_overrides(),
@@ -92,6 +99,14 @@ verbs::AllowedDevices allowed(config::DeviceChoice choice) {
   return {.rdma = choice == automatic || choice == rdma, .soft = choice == automatic || choice == soft};
 }
 
+void make_instance() {
+  apply_log_level();
+  apply_statistics_wish();
+  instance.store(new Process(load_config()), std::memory_order_release);
+  const auto after = [] { process().registry.after_fork(); };
+  at_fork([] { process().registry.before_fork(); }, after, after);
+}
+
 }  // namespace
 
 Process::Process(config::RsocketConfig settings)
@@ -103,12 +118,11 @@ Process::Process(config::RsocketConfig settings)
 void share_ports_with_kernel() { shares_ports_with_kernel.store(true); }
 
 Process& process() {
-  static Process* const instance = [] {
-    apply_log_level();
-    apply_statistics_wish();
-    return new Process(load_config());
-  }();
-  return *instance;
+  if (Process* const made = instance.load(std::memory_order_acquire)) [[likely]]
+    return *made;
+  const std::lock_guard guard(making);
+  if (instance.load(std::memory_order_relaxed) == nullptr) make_instance();
+  return *instance.load(std::memory_order_relaxed);
 }
 
 }  // namespace ringsock::rs

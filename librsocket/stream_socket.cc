@@ -20,6 +20,10 @@ StreamSocket::~StreamSocket() {
   stop_serving();
   const std::shared_lock teardown(runtime::fork_registry().teardown_gate());
   runtime::fork_registry().leave(*this);
+  if (half_made_) {
+    [[maybe_unused]] const void* const lost[] = {iomap_.release(), connection_.release(), id_.release()};
+    return;
+  }
   end_unseen();
   // In this order, and now: a fork finds it whole or not at all.
   iomap_.reset();

@@ -235,6 +235,7 @@ class StreamSocket : public runtime::Endpoint {
   [[nodiscard]] FamilyRecord* family() const noexcept { return family_.load(std::memory_order_acquire); }
   /// At the end of this process's use. False: the connection goes on without us, and must not notice that we left.
   bool leave_family() noexcept;
+  void lose_half_made() noexcept;
   void let_go_silently() noexcept;
   void end_unseen() noexcept;
 
@@ -309,6 +310,7 @@ class StreamSocket : public runtime::Endpoint {
   // fork(2)
   std::atomic<bool> suspended_{false};
   bool lost_ = false;         ///< nothing of the connection is ours any more
+  bool half_made_ = false;    ///< in a child: another thread of the parent was at work on it; lost, too
   bool loss_told_ = false;    ///< in the log
   bool watch_again_ = false;  ///< a listener without the service thread: since a fork, or there is none
   bool loss_known_ = false;   ///< the peer does not access this process's memory any more

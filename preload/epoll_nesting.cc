@@ -1,7 +1,5 @@
 #include "preload/epoll_nesting.h"
 
-#include "core/base/at_fork.h"
-
 #include <array>
 #include <cerrno>
 #include <cinttypes>
@@ -13,6 +11,7 @@
 #include <set>
 #include <vector>
 
+#include "core/base/at_fork.h"
 #include "core/base/mutex.h"
 #include "core/runtime/epoll_set.h"
 #include "core/runtime/fd_table.h"
@@ -28,6 +27,7 @@ std::set<int>& sets() {
   static auto* const all = new std::set<int>;
   return *all;
 }
+[[gnu::constructor]] void keep_whole() { hold_across_fork(sets_lock); }
 
 std::vector<int> others_than(int epoll_fd) {
   const std::lock_guard guard(sets_lock);

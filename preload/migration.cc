@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include "core/base/log.h"
@@ -327,6 +328,7 @@ void DualSocket::add_fork_locks(runtime::ForkLocks& locks) {
 }
 
 void DualSocket::after_fork(ForkSide side) noexcept {
+  if (side == ForkSide::unprepared_child) new (&migration_lock_) Mutex;
   StreamSocket::after_fork(side);
   if (side == ForkSide::parent || !kernel_edges_) return;
   // Edges that one process takes are lost for the other.

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/base/at_fork.h"
 #include "core/base/mutex.h"
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/statistics.h"
@@ -69,6 +70,8 @@ class SpawnActions {
     const auto found = numbers_.find(actions);
     return found == numbers_.end() ? std::vector<int>{} : found->second;
   }
+
+  SpawnActions() { hold_across_fork(lock_); }
 
  private:
   Mutex lock_;

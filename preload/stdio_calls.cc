@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 
+#include "core/base/at_fork.h"
 #include "core/base/mutex.h"
 #include "preload/route.h"
 
@@ -35,6 +36,8 @@ class StreamTable {
     const auto found = fds_.find(stream);
     return found == fds_.end() ? -1 : found->second;
   }
+
+  StreamTable() { hold_across_fork(lock_); }
 
  private:
   Mutex lock_;

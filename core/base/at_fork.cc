@@ -52,6 +52,7 @@ class HandlerList {
 
 constinit HandlerList<Handlers> fork_handlers;
 constinit HandlerList<ForkHandler> stranger_handlers;
+constinit HandlerList<Mutex*> leaf_locks;
 
 constinit std::atomic<bool> watched{false};
 /// Of the forking thread, the only one that a child has.
@@ -59,6 +60,7 @@ struct ForkUnderWay {
   bool is_forking;       ///< in the child until its handlers have run: its cleared mark means nothing yet
   bool may_run;          ///< the library is this process's
   std::size_t prepared;  ///< how many handlers ran before: those that are registered meanwhile have nothing to undo
+  std::size_t locked;    ///< leaf locks, likewise
 };
 constinit thread_local ForkUnderWay under_way{};
 
@@ -74,26 +76,41 @@ void become_strange() noexcept {
   process_mark.value.store(ProcessMark::kStranger, std::memory_order_release);
 }
 
-}  // namespace
-
-void at_fork(ForkHandler before, ForkHandler in_parent, ForkHandler in_child) {
-  fork_handlers.add({before, in_parent, in_child});
+void ask_libc() {
   [[maybe_unused]] static const int registered =
       ::pthread_atfork(run_before_fork, run_after_fork_in_parent, run_after_fork_in_child);
 }
 
+void unlock_leaves() {
+  for (std::size_t i = under_way.locked; i-- > 0;) leaf_locks[i]->unlock();
+}
+
+}  // namespace
+
+void at_fork(ForkHandler before, ForkHandler in_parent, ForkHandler in_child) {
+  fork_handlers.add({before, in_parent, in_child});
+  ask_libc();
+}
+
+void hold_across_fork(Mutex& leaf) {
+  leaf_locks.add(&leaf);
+  ask_libc();
+}
+
 void run_before_fork() {
-  under_way = {false, is_known_process(), fork_handlers.size()};
+  under_way = {false, is_known_process(), fork_handlers.size(), 0};
   if (!under_way.may_run) return;
   for (std::size_t i = under_way.prepared; i-- > 0;) {
     if (fork_handlers[i].before != nullptr) fork_handlers[i].before();
   }
+  for (; under_way.locked < leaf_locks.size(); ++under_way.locked) leaf_locks[under_way.locked]->lock();
   under_way.is_forking = true;
 }
 
 void run_after_fork_in_parent() {
   if (!under_way.may_run) return;
   under_way.is_forking = false;
+  unlock_leaves();
   for (std::size_t i = 0; i < under_way.prepared; ++i) {
     if (fork_handlers[i].in_parent != nullptr) fork_handlers[i].in_parent();
   }
@@ -108,6 +125,7 @@ void run_after_fork_in_child() {
     process_mark.value.store(ProcessMark::kKnown, std::memory_order_relaxed);
   }
   under_way.is_forking = false;
+  unlock_leaves();
   for (std::size_t i = 0; i < under_way.prepared; ++i) {
     if (fork_handlers[i].in_child != nullptr) fork_handlers[i].in_child();
   }

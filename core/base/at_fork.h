@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "core/base/mutex.h"
+
 namespace ringsock {
 
 using ForkHandler = void (*)();
@@ -12,6 +14,10 @@ using ForkHandler = void (*)();
 /// list, so that they can also be run for a clone(2) that copies the process without libc's fork() (run_before_fork()).
 /// Null: nothing to do. Threads: any.
 void at_fork(ForkHandler before, ForkHandler in_parent, ForkHandler in_child);
+
+/// A lock of static storage duration under which no other lock is taken: held while a process is copied, so the child
+/// has what it guards whole, and the lock free. The last to be locked, the first to be unlocked. Threads: any.
+void hold_across_fork(Mutex& leaf);
 
 /// Around a system call that copies this process and its memory as fork(2) does. Never with CLONE_VM or CLONE_FILES:
 /// the child's handlers close descriptors and change memory.

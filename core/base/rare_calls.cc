@@ -26,6 +26,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/base/at_fork.h"
 #include "core/base/bpf_program.h"
 #include "core/base/log.h"
 #include "core/base/mutex.h"
@@ -171,6 +172,8 @@ void learn_locked() {
     log_info("a seccomp filter forbids %s: sockets stay with the kernel", missing);
   }
 }
+
+[[gnu::constructor]] void let_nobody_be_copied_while_learning() { hold_across_fork(learning); }
 
 void learn() {
   const std::lock_guard guard(learning);

@@ -1,5 +1,7 @@
 #include "core/base/refusals.h"
 
+#include "core/base/log.h"
+
 namespace ringsock {
 
 namespace {
@@ -23,6 +25,7 @@ const char* to_string(Refusal refusal) {
 }
 
 void count_refusal(Refusal refusal) noexcept {
+  log_info("refused: %s", to_string(refusal));
   (*counters.load(std::memory_order_acquire))[static_cast<std::size_t>(refusal)].fetch_add(1,
                                                                                            std::memory_order_relaxed);
 }

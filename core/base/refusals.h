@@ -27,7 +27,7 @@ const char* to_string(Refusal refusal);
 
 using RefusalCounters = std::array<std::atomic<std::uint64_t>, kRefusals>;
 
-/// Counts one. Threads: any; async-signal-safe.
+/// Counts one, and says so at level info. Threads: any.
 void count_refusal(Refusal refusal) noexcept;
 /// How many there were in this process; a forked child that has a statistics page starts from zero.
 std::uint64_t refusals_counted(Refusal refusal) noexcept;

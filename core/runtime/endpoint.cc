@@ -1,6 +1,7 @@
 #include "core/runtime/endpoint.h"
 
 #include <mutex>
+#include <new>
 
 #include "core/runtime/fork_registry.h"
 
@@ -82,6 +83,7 @@ void Endpoint::close() noexcept {
 void Endpoint::add_fork_locks(ForkLocks& locks) { locks.add_inner(watches_lock_); }
 
 void Endpoint::after_fork(ForkSide side) noexcept {
+  if (side == ForkSide::unprepared_child) new (&watches_lock_) Mutex;
   if (side != ForkSide::child) return;
   watches_.for_each([](Watch& watch) {
     if (watch.belongs_to_thread()) watch.ListNode<Endpoint>::unlink();

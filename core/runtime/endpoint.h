@@ -173,7 +173,7 @@ class Endpoint : public ListNode<ForkRegistry> {
   enum class ForkSide {
     parent,
     child,
-    unprepared_child,  ///< came after before_fork(), or nobody held a reference: whole, but without its locks
+    unprepared_child,  ///< came during before_fork(), or nobody held a reference: a thread may be at work on it
   };
   /// Names the locks without which another thread could be in the middle of something.
   virtual void add_fork_locks(ForkLocks& locks);

@@ -99,22 +99,41 @@ std::vector<Ref> ForkRegistry::endpoints() {
   return out;
 }
 
+/// Under lock_.
+void ForkRegistry::prepare_new() {
+  entered_.for_each([this](Endpoint& endpoint) {
+    if (endpoint.prepared_for_fork_) return;
+    endpoint.prepared_for_fork_ = endpoint.try_add_ref();
+    if (endpoint.prepared_for_fork_) prepared_.emplace_back(&endpoint);
+  });
+}
+
+bool ForkRegistry::has_new() {
+  bool found = false;
+  entered_.for_each([&](const Endpoint& endpoint) { found |= !endpoint.prepared_for_fork_; });
+  return found;
+}
+
 void ForkRegistry::before_fork() {
   forking_.lock();
   forking_process_ = ::getpid();
   // First of all: a reader may wait for one of the locks below, and somebody else for that reader.
   rcu_before_fork();
-  {
-    const std::lock_guard guard(lock_);
-    entered_.for_each([this](Endpoint& endpoint) {
-      endpoint.prepared_for_fork_ = endpoint.try_add_ref();
-      if (endpoint.prepared_for_fork_) prepared_.emplace_back(&endpoint);
-    });
-  }
-  for (const Ref& endpoint : prepared_) endpoint->add_fork_locks(locks_);
-  locks_.lock();
-  teardown_gate_.lock();
   lock_.lock();
+  entered_.for_each([](Endpoint& endpoint) { endpoint.prepared_for_fork_ = false; });
+  // Those that come meanwhile are taken in, too, unless they never stop coming.
+  constexpr int kMostRounds = 4;
+  for (int round = 1;; ++round) {
+    prepare_new();
+    lock_.unlock();
+    for (const Ref& endpoint : prepared_) endpoint->add_fork_locks(locks_);
+    locks_.lock();
+    teardown_gate_.lock();
+    lock_.lock();
+    if (round == kMostRounds || !has_new()) break;
+    teardown_gate_.unlock();
+    locks_.unlock(false);
+  }
   for (const Ref& endpoint : prepared_) endpoint->before_fork();
 }
 

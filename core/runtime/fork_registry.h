@@ -73,6 +73,8 @@ class ForkRegistry {
  private:
   static void install_handlers();
   void forget_all() noexcept;
+  void prepare_new();
+  bool has_new();
   void before_fork();
   void after_fork_in_parent();
   void after_fork_in_child();

@@ -29,6 +29,8 @@ DeviceRegistry::DeviceRegistry(std::vector<std::unique_ptr<DeviceProvider>> prov
 }
 
 Result<Device*> DeviceRegistry::device_of(Entry& entry) {
+  if (entry.state.load(std::memory_order_acquire) == State::open) [[likely]]
+    return entry.device.get();
   const std::lock_guard guard(entry.lock);
   if (entry.state == State::closed) {
     auto opened = entry.provider->open();
@@ -76,6 +78,14 @@ std::vector<Device*> DeviceRegistry::all(const SocketAddress& address) {
     if (auto device = device_of(*entry)) devices.push_back(*device);
   }
   return devices;
+}
+
+void DeviceRegistry::before_fork() {
+  for (const auto& entry : entries_) entry->lock.lock();
+}
+
+void DeviceRegistry::after_fork() {
+  for (const auto& entry : entries_) entry->lock.unlock();
 }
 
 bool DeviceRegistry::empty() {

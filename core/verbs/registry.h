@@ -1,6 +1,7 @@
 // Which device serves an address.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -55,13 +56,16 @@ class DeviceRegistry {
   std::vector<Device*> all(const SocketAddress& address);
   /// Whether any device is permitted and has not failed to open. Opens nothing.
   [[nodiscard]] bool empty();
+  /// Around fork(2), as pthread_atfork(3) calls them: no device is half open in the child. Before what opening needs.
+  void before_fork();
+  void after_fork();
 
  private:
   enum class State { closed, open, failed };
   struct Entry {
     std::unique_ptr<DeviceProvider> provider;
     Mutex lock;  ///< held while the device opens
-    State state = State::closed;
+    std::atomic<State> state{State::closed};
     std::unique_ptr<Device> device;
     Error error{ENODEV, "device"};
   };

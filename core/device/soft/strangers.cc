@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/base/at_fork.h"
 #include "core/base/mutex.h"
 #include "core/base/refusals.h"
 
@@ -16,36 +17,45 @@ namespace {
 /// Never destroyed: connections may end after the end of main().
 struct Strangers {
   Mutex lock;
-  std::array<uid_t, kMaxDistrusted> distrusted{};
+  struct Distrusted {
+    uid_t uid;
+    Nanos until{0};
+  };
+  std::array<Distrusted, kMaxDistrusted> distrusted{};
   std::size_t distrusted_count = 0;
   std::map<uid_t, std::uint64_t> charged;  ///< users with connections that have more than our own need
 
-  [[nodiscard]] auto known() const {
-    return std::pair(distrusted.begin(), distrusted.begin() + std::min<std::size_t>(distrusted_count, kMaxDistrusted));
-  }
-  [[nodiscard]] bool knows(uid_t uid) const {
-    const auto [first, last] = known();
-    return std::find(first, last, uid) != last;
+  [[nodiscard]] Distrusted* find(uid_t uid) {
+    const auto place = std::find_if(distrusted.begin(), distrusted.end(),
+                                    [&](const Distrusted& one) { return one.uid == uid && one.until != Nanos(0); });
+    return place == distrusted.end() ? nullptr : &*place;
   }
 };
 
 Strangers& strangers() {
-  static auto* const all = new Strangers;
+  static auto* const all = [] {
+    auto* const made = new Strangers;
+    hold_across_fork(made->lock);
+    return made;
+  }();
   return *all;
 }
 
 }  // namespace
 
-void distrust(uid_t uid) noexcept {
+void distrust(uid_t uid, Nanos now) noexcept {
   Strangers& all = strangers();
   const std::lock_guard guard(all.lock);
-  if (!all.knows(uid)) all.distrusted[all.distrusted_count++ % kMaxDistrusted] = uid;
+  auto* place = all.find(uid);
+  if (place == nullptr) place = &all.distrusted[all.distrusted_count++ % kMaxDistrusted];
+  *place = {uid, now + kDistrusted};
 }
 
-bool is_distrusted(uid_t uid) noexcept {
+bool is_distrusted(uid_t uid, Nanos now) noexcept {
   Strangers& all = strangers();
   const std::lock_guard guard(all.lock);
-  return all.knows(uid);
+  const auto* const found = all.find(uid);
+  return found != nullptr && now < found->until;
 }
 
 std::optional<UserCharge> UserCharge::take(uid_t uid, std::uint64_t bytes) {

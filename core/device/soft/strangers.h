@@ -6,12 +6,16 @@
 #include <cstdint>
 #include <optional>
 
+#include "core/base/clock.h"
+
 namespace ringsock::soft {
 
-/// This user passed a descriptor that it was not asked for. Its later connections are refused, so they go by the
-/// kernel. The last kMaxDistrusted users are known. Threads: any.
-void distrust(uid_t uid) noexcept;
-bool is_distrusted(uid_t uid) noexcept;
+/// This user passed a descriptor that it was not asked for. Its connections are refused for kDistrusted, so they go by
+/// the kernel: others of its number, in containers say, do not suffer for long. The last kMaxDistrusted users are
+/// known. Threads: any.
+void distrust(uid_t uid, Nanos now = monotonic_now()) noexcept;
+bool is_distrusted(uid_t uid, Nanos now = monotonic_now()) noexcept;
+inline constexpr Nanos kDistrusted{10'000'000'000};
 inline constexpr unsigned kMaxDistrusted = 64;
 
 /// How much more than this process's own connections need one connection of another user may have us map, and all of

@@ -376,6 +376,11 @@ TEST(Distrust, IsForOneUserAndBounded) {
   for (uid_t i = 1; i <= soft::kMaxDistrusted; ++i) soft::distrust(kFirst + i);
   EXPECT_TRUE(soft::is_distrusted(kFirst + soft::kMaxDistrusted));
   EXPECT_FALSE(soft::is_distrusted(kFirst));
+  // For a while: others may have the number, too.
+  const Nanos now = monotonic_now();
+  soft::distrust(kFirst, now);
+  EXPECT_TRUE(soft::is_distrusted(kFirst, now + soft::kDistrusted - Nanos(1)));
+  EXPECT_FALSE(soft::is_distrusted(kFirst, now + soft::kDistrusted));
 }
 
 }  // namespace

@@ -237,6 +237,12 @@ TEST(PidNamespace, AProcessHasANumberInEachItIsIn) {
   EXPECT_TRUE(is_of_our_pid_namespace(::getpid(), monotonic_now()));
 }
 
+TEST(PidNamespace, ACapabilityIsABitOfTheEffectiveSet) {
+  EXPECT_TRUE(has_capability("Name:\tsh\nCapPrm:\t0\nCapEff:\t0000000000000400\n", 10));
+  EXPECT_FALSE(has_capability("Name:\tsh\nCapPrm:\t400\nCapEff:\t0000000000000000\n", 10));
+  EXPECT_FALSE(has_capability("Name:\tsh\n", 10));
+}
+
 /// The server's side of the rule, in port space UDP, whose requests carry no queue pair.
 class Requests : public ::testing::Test {
  protected:

@@ -3,7 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
 
 #include "core/base/refusals.h"
 #include "core/device/soft/cm/port_lookup.h"
@@ -15,6 +19,37 @@ namespace {
 
 /// Errors of connect(2) that say that nobody of ours listens under a name.
 bool is_nobody(int error) { return error == ECONNREFUSED || error == EPROTOTYPE || error == EACCES || error == EPERM; }
+
+/// Whether the owners of names whose backlogs were full may be waited for: a look costs the more the more AF_UNIX
+/// sockets there are, and anybody may make those. Forgetful: of two names that share a place the newer one is known.
+/// Threads: any.
+class FullNames {
+ public:
+  static constexpr Nanos kRemembered{1'000'000'000};
+
+  [[nodiscard]] std::optional<bool> find(const std::string& name, Nanos now) const {
+    const std::uint64_t key = key_of(name);
+    const Place& place = places_[key % places_.size()];
+    const std::uint64_t found = place.key_and_verdict.load(std::memory_order_acquire);
+    if (found >> 1 != key >> 1 || now >= place.until.load(std::memory_order_relaxed)) return std::nullopt;
+    return (found & 1) != 0;
+  }
+  void remember(const std::string& name, bool verdict, Nanos now) {
+    const std::uint64_t key = key_of(name);
+    Place& place = places_[key % places_.size()];
+    place.until.store(now + kRemembered, std::memory_order_relaxed);
+    place.key_and_verdict.store((key & ~std::uint64_t{1}) | (verdict ? 1 : 0), std::memory_order_release);
+  }
+
+ private:
+  struct Place {
+    std::atomic<std::uint64_t> key_and_verdict{0};
+    std::atomic<Nanos> until{Nanos(0)};
+  };
+  static std::uint64_t key_of(const std::string& name) { return std::hash<std::string>{}(name); }
+  std::array<Place, 64> places_;
+};
+constinit FullNames full_names;
 
 }  // namespace
 
@@ -92,21 +127,35 @@ Result<Connector::Connected> Connector::try_name(const std::string& name) {
   return Connected{std::move(connected), *peer};
 }
 
-/// Whether the owner of a name, whose backlog is full, may be the port's. The kernel tells by a dump only, hence once.
+/// Whether the owner of a name, whose backlog is full, may be the port's.
 bool Connector::is_worth_waiting(const std::string& name) {
   if (name == owner_) return true;
   if (std::find(impostors_.begin(), impostors_.end(), name) != impostors_.end()) return false;
-  const auto holders = named_holders(destination_.space, destination_.address.port());
-  const auto is_impostor = [&](const NamedHolder& holder) {
-    return holder.text == name && !is_trusted_on_port(holder.uid, destination_, port_owner_, unproven_);
-  };
-  if (!holders || std::none_of(holders->begin(), holders->end(), is_impostor)) {
-    owner_ = name;
-    return true;
+  const Nanos now = monotonic_now();
+  auto is_worth = full_names.find(name, now);
+  if (!is_worth) {
+    is_worth = may_be_the_ports(name);
+    full_names.remember(name, *is_worth, now);
   }
-  count_refusal(Refusal::port_owner);
-  impostors_.push_back(name);
-  return false;
+  if (*is_worth) {
+    owner_ = name;
+  } else {
+    count_refusal(Refusal::port_owner);
+    impostors_.push_back(name);
+  }
+  return *is_worth;
+}
+
+/// The kernel tells by a dump of all names only.
+bool Connector::may_be_the_ports(const std::string& name) const {
+  const bool has_other_way = unproven_ == Unproven::refuse;
+  constexpr std::size_t kMostSockets = 4096;
+  const auto holders =
+      named_holders(destination_.space, destination_.address.port(), has_other_way ? kMostSockets : SIZE_MAX);
+  if (!holders) return !has_other_way;
+  return std::none_of(holders->begin(), holders->end(), [&](const NamedHolder& holder) {
+    return holder.text == name && !is_trusted_on_port(holder.uid, destination_, port_owner_, unproven_);
+  });
 }
 
 }  // namespace ringsock::soft

@@ -46,6 +46,7 @@ class Connector {
  private:
   Status ask_for_owner();
   bool is_worth_waiting(const std::string& name);
+  [[nodiscard]] bool may_be_the_ports(const std::string& name) const;
   Result<Connected> try_binding(const PortBinding& binding);
   Result<Connected> try_name(const std::string& name);
 

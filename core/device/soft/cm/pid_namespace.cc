@@ -1,12 +1,14 @@
 #include "core/device/soft/cm/pid_namespace.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -45,20 +47,29 @@ class Believed {
 };
 constinit Believed believed;
 
-/// 0: there is no such file, or no such line.
-unsigned count_numbers_in(const char* path) {
-  const UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
-  std::array<char, 4096> text;
-  const ssize_t got = file ? ::read(file.get(), text.data(), text.size()) : -1;
-  return got > 0 ? count_pid_numbers({text.data(), static_cast<std::size_t>(got)}) : 0;
-}
+/// /proc/PID/status; empty where there is none.
+class StatusText {
+ public:
+  explicit StatusText(const char* path) {
+    const UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+    const ssize_t got = file ? ::read(file.get(), text_.data(), text_.size()) : -1;
+    length_ = got > 0 ? static_cast<std::size_t>(got) : 0;
+  }
+  static StatusText of(pid_t process) {
+    std::array<char, 32> path;
+    std::snprintf(path.data(), path.size(), "/proc/%d/status", process);
+    return StatusText(path.data());
+  }
+  [[nodiscard]] std::string_view view() const { return {text_.data(), length_}; }
+
+ private:
+  std::array<char, 4096> text_;
+  std::size_t length_ = 0;
+};
 
 bool look(pid_t process) {
-  const unsigned ours = count_numbers_in("/proc/self/status");
-  if (ours == 0) return true;
-  std::array<char, 32> path;
-  std::snprintf(path.data(), path.size(), "/proc/%d/status", process);
-  return count_numbers_in(path.data()) == ours;
+  const unsigned ours = count_pid_numbers(StatusText("/proc/self/status").view());
+  return ours == 0 || count_pid_numbers(StatusText::of(process).view()) == ours;
 }
 
 }  // namespace
@@ -70,6 +81,23 @@ unsigned count_pid_numbers(std::string_view status) {
   const std::string_view rest = status.substr(place + kLine.size());
   const std::string_view line = rest.substr(0, rest.find('\n'));
   return static_cast<unsigned>(std::count(line.begin(), line.end(), '\t'));
+}
+
+bool has_capability(std::string_view status, unsigned capability) {
+  constexpr std::string_view kLine = "\nCapEff:\t";
+  const auto place = status.find(kLine);
+  if (place == std::string_view::npos) return false;
+  const std::string_view digits = status.substr(place + kLine.size());
+  std::uint64_t set = 0;
+  const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), set, 16);
+  return parsed.ec == std::errc{} && (set >> capability & 1) != 0;
+}
+
+bool may_bind_privileged_ports(pid_t process) {
+  const int saved_errno = errno;
+  const StatusText status = StatusText::of(process);
+  errno = saved_errno;
+  return has_capability(status.view(), CAP_NET_BIND_SERVICE);
 }
 
 bool is_of_our_pid_namespace(pid_t process, Nanos now) {

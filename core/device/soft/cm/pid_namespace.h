@@ -14,6 +14,12 @@ namespace ringsock::soft {
 /// What was found holds for a second. Threads: any. Source: proc(5), NSpid.
 bool is_of_our_pid_namespace(pid_t process, Nanos now);
 
+/// Whether `process`, of our PID namespace, may bind privileged ports: CAP_NET_BIND_SERVICE, effective. False where
+/// there is no /proc to ask. Source: proc(5), CapEff.
+bool may_bind_privileged_ports(pid_t process);
+/// The same of the text of /proc/PID/status.
+bool has_capability(std::string_view status, unsigned capability);
+
 /// How many numbers /proc/PID/status tells; 0: it has no such line.
 unsigned count_pid_numbers(std::string_view status);
 

@@ -91,7 +91,7 @@ bool is_trusted_on_port(const PeerIdentity& peer, const PortBinding& where, cons
 bool ClientAddresses::are_true(const PeerIdentity& peer, const SocketAddress& source, const SocketAddress& destination,
                                int network_of, Nanos now) {
   const bool one_family = source.family() == destination.family();
-  if (one_family && may_bind(peer, source.port(), now) && is_ours(source, network_of, now) &&
+  if (one_family && source != destination && may_bind(peer, source.port(), now) && is_ours(source, network_of, now) &&
       is_ours(destination, network_of, now)) {
     return true;
   }
@@ -100,7 +100,8 @@ bool ClientAddresses::are_true(const PeerIdentity& peer, const SocketAddress& so
 }
 
 bool ClientAddresses::is_ours(SocketAddress host, int network_of, Nanos now) {
-  if (host.is_loopback()) return true;
+  // The last one is a broadcast address, which bind(2) does not take.
+  if (host.is_loopback()) return host.family() != AF_INET || (ntohl(host.in4().sin_addr.s_addr) & 0xFFFFFF) != 0xFFFFFF;
   host.set_port(0);
   const auto is_it = [&](const Known& known) { return known.host == host && now < known.until; };
   if (std::any_of(known_.begin(), known_.end(), is_it)) return true;
@@ -114,7 +115,10 @@ bool ClientAddresses::may_bind(const PeerIdentity& peer, std::uint16_t port, Nan
     first_free_port_ = first_unprivileged_port();
     ports_until_ = now + kBelieved;
   }
-  return port >= first_free_port_ || peer.uid == 0;
+  if (port >= first_free_port_) return true;
+  // The kernel asks for a capability, in the network's user namespace; root of another namespace has the number only.
+  return peer.uid == 0 && peer.pid > 0 && sees_real_uids() && is_of_our_pid_namespace(peer.pid, now) &&
+         may_bind_privileged_ports(peer.pid);
 }
 
 }  // namespace ringsock::soft

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -31,11 +32,12 @@ struct FreeMessage {
   void operator()(nl_msg* message) const { ::nlmsg_free(message); }
 };
 
-using Visit = std::function<void(nlmsghdr*)>;
+/// False: no more.
+using Visit = std::function<bool(nlmsghdr*)>;
+using VisitOne = std::function<void(nlmsghdr*)>;
 
 int run_visit(nl_msg* message, void* visit) {
-  (*static_cast<const Visit*>(visit))(::nlmsg_hdr(message));
-  return NL_OK;
+  return (*static_cast<const Visit*>(visit))(::nlmsg_hdr(message)) ? NL_OK : NL_STOP;
 }
 
 /// libnl has error numbers of its own.
@@ -51,8 +53,14 @@ int to_errno(int nl_error) {
 }
 
 /// Sends one dump request and visits each answer.
+/// E2BIG: there are more than `most`, which are not looked at.
 template <class Request>
-Status dump(Request request, const Visit& visit) {
+Status dump(Request request, const VisitOne& visit_one, std::size_t most = SIZE_MAX) {
+  std::size_t seen = 0;
+  const Visit visit = [&](nlmsghdr* header) {
+    if (++seen <= most) visit_one(header);
+    return seen <= most;
+  };
   const std::unique_ptr<nl_sock, FreeSocket> socket(::nl_socket_alloc());
   const std::unique_ptr<nl_msg, FreeMessage> message(
       ::nlmsg_alloc_simple(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP));
@@ -71,6 +79,7 @@ Status dump(Request request, const Visit& visit) {
   if (const int error = ::nl_recvmsgs_default(socket.get()); error < 0) {
     return Error{to_errno(error), "sock_diag: receive"};
   }
+  if (seen > most) return Error{E2BIG, "sock_diag: too many sockets"};
   return ok();
 }
 
@@ -115,7 +124,7 @@ std::optional<NamedHolder> read_unix(nlmsghdr* header) {
 
 Result<std::vector<PortHolder>> kernel_holders(PortSpace space, std::uint16_t port) {
   std::vector<PortHolder> out;
-  const Visit visit = [&](nlmsghdr* header) {
+  const VisitOne visit = [&](nlmsghdr* header) {
     const auto holder = read_inet(header, space);
     if (holder && holder->binding.address.port() == port) out.push_back(*holder);
   };
@@ -131,9 +140,9 @@ Result<std::vector<PortHolder>> kernel_holders(PortSpace space, std::uint16_t po
   return out;
 }
 
-Result<std::vector<NamedHolder>> named_holders(PortSpace space, std::uint16_t port) {
+Result<std::vector<NamedHolder>> named_holders(PortSpace space, std::uint16_t port, std::size_t most_sockets) {
   std::vector<NamedHolder> out;
-  const Visit visit = [&](nlmsghdr* header) {
+  const VisitOne visit = [&](nlmsghdr* header) {
     auto holder = read_unix(header);
     if (!holder) return;
     const PortBinding& binding = holder->name.binding;
@@ -143,7 +152,7 @@ Result<std::vector<NamedHolder>> named_holders(PortSpace space, std::uint16_t po
   request.sdiag_family = AF_UNIX;
   request.udiag_states = ~0u;
   request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID;
-  if (Status done = dump(request, visit); !done) return done.error();
+  if (Status done = dump(request, visit, most_sockets); !done) return done.error();
   return out;
 }
 

@@ -33,7 +33,9 @@ struct NamedHolder {
 /// Errors: those of the netlink socket, e.g. ENOENT without inet_diag.
 Result<std::vector<PortHolder>> kernel_holders(verbs::PortSpace space, std::uint16_t port);
 
-/// The names of a port in use. One dump of all AF_UNIX sockets of the namespace.
-Result<std::vector<NamedHolder>> named_holders(verbs::PortSpace space, std::uint16_t port);
+/// The names of a port in use. One dump of all AF_UNIX sockets of the namespace, which anybody may have made many:
+/// E2BIG when there are more than `most_sockets`.
+Result<std::vector<NamedHolder>> named_holders(verbs::PortSpace space, std::uint16_t port,
+                                               std::size_t most_sockets = SIZE_MAX);
 
 }  // namespace ringsock::soft
