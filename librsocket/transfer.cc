@@ -213,15 +213,15 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
     if (look) progress();
     return static_cast<ssize_t>(sent);
   }
-  if (sent < total) {
+  // Once, unless another thread forks meanwhile: what it suspends has room nevertheless.
+  for (bool again = sent < total; again; again = sent == 0 && suspended_.load(std::memory_order_acquire)) {
     if (!claim()) return Error{EIO, "rsend: another process uses the connection"};
     progress();
     std::lock_guard sending(send_lock_);
-    if (!at_end_of_sending()) {
-      const std::size_t more = connection_->send(data);
-      if (more > 0) statistics_.count_sent(more);
-      sent += more;
-    }
+    if (at_end_of_sending()) break;
+    const std::size_t more = connection_->send(data);
+    if (more > 0) statistics_.count_sent(more);
+    sent += more;
   }
   if (sent > 0) return static_cast<ssize_t>(sent);
   if (closed_.load(std::memory_order_acquire)) return Error{EBADF, "rsend: closed meanwhile"};
