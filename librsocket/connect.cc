@@ -1,6 +1,7 @@
 // Binding and connecting.
 #include <cerrno>
 #include <mutex>
+#include <new>
 
 #include "core/base/log.h"
 #include "core/verbs/many_devices_id.h"
@@ -118,10 +119,14 @@ Status StreamSocket::start_connect(const SocketAddress& wanted) {
 /// Once connected, the queue pair's completions tell what events would, after the data that came before.
 void StreamSocket::drive() {
   if (!claim_locked()) return;
-  while (state() == State::connecting) {
-    auto event = id_->next_event();
-    if (!event) break;
-    handle_cm_event(*event);
+  try {
+    while (state() == State::connecting) {
+      auto event = id_->next_event();
+      if (!event) break;
+      handle_cm_event(*event);
+    }
+  } catch (const std::bad_alloc&) {
+    if (state() == State::connecting) fail_connect(ENOMEM);
   }
   const auto next = id_ ? id_->next_deadline() : std::nullopt;
   deadline_.store(next.value_or(Nanos::max()), std::memory_order_relaxed);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "core/base/log.h"
 #include "core/base/refusals.h"
@@ -83,7 +84,7 @@ void DualSocket::go_on_as(int kernel_socket) {
   StreamSocket::go_on_as(kernel_socket);
 }
 
-std::optional<KernelReason> DualSocket::reason_for_kernel(const sockaddr* address, socklen_t length) {
+std::optional<KernelReason> DualSocket::reason_for_kernel(const sockaddr* address, socklen_t length) try {
   const auto destination = SocketAddress::from(address, length);
   if (!destination || destination->family() != domain() || destination->port() == 0) return KernelReason::other;
   if (!may_offload_address(domain(), *destination)) return KernelReason::rule;
@@ -96,6 +97,8 @@ std::optional<KernelReason> DualSocket::reason_for_kernel(const sockaddr* addres
     return KernelReason::nobody_listened;
   if ((*device)->was_silent(verbs::PortSpace::tcp, plain)) return KernelReason::no_answer;
   return std::nullopt;
+} catch (const std::bad_alloc&) {
+  return KernelReason::full;
 }
 
 Status DualSocket::connect(const sockaddr* address, socklen_t length) {
@@ -113,11 +116,17 @@ Status DualSocket::connect(const sockaddr* address, socklen_t length) {
       break;
     case Way::ring: break;
   }
-  Status connected = StreamSocket::connect(address, length);
+  Status connected = connect_on_ring(address, length);
   if (!is_refusal(connected)) return connected;
   log_info("connect to %s: by the kernel, after %s: %s", destination_.to_string().c_str(), connected.error().where,
            std::strerror(connected.error().code));
   return connect_by_kernel(address, length, reason_of(connected.error().code));
+}
+
+Status DualSocket::connect_on_ring(const sockaddr* address, socklen_t length) try {
+  return StreamSocket::connect(address, length);
+} catch (const std::bad_alloc&) {
+  return Error{ENOMEM, "connect"};
 }
 
 /// Blocks as long as the kernel socket does, which follows the application's O_NONBLOCK.

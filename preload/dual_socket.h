@@ -75,6 +75,7 @@ class DualSocket final : public rs::StreamSocket {
   [[nodiscard]] bool has_other_listener() const noexcept override { return way() == Way::both; }
   std::optional<runtime::KernelReason> reason_for_kernel(const sockaddr* address, socklen_t length);
   Status listen_on_ring(int backlog);
+  Status connect_on_ring(const sockaddr* address, socklen_t length);
   Status connect_by_kernel(const sockaddr* address, socklen_t length, runtime::KernelReason reason);
   Result<int> accept_from_kernel(SocketAddress& peer, int flags);
   [[nodiscard]] std::uint32_t kernel_events() const noexcept;

@@ -5,15 +5,20 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstddef>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <utility>
 
 #include "tests/preload/preloaded.h"
 #include "tests/support/poor_process.h"
+#include "tests/support/sanitizers.h"
 
 namespace ringsock::preloaded {
 namespace {
@@ -127,6 +132,71 @@ TEST_P(PoorProcess, IsAClient) {
   EXPECT_EQ(wait_for(client), 0);
   EXPECT_EQ(wait_for(server), 0);
   ::close(listener.fd);
+}
+
+/// Connects as often as it gets sockets, at most `most` times; each connection must come about, and echo a byte.
+void connect_to_the_limit(std::uint16_t port, int most) {
+  for (int i = 0; i < most; ++i) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0) return;
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port);
+    expect(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0, "connect");
+    char byte = 'x';
+    expect(::send(fd, &byte, 1, 0) == 1 && ::recv(fd, &byte, 1, 0) == 1 && byte == 'x', "the echo");
+  }
+}
+
+/// One byte for each client, whom it keeps.
+[[noreturn]] void serve_a_byte_each(int listener) {
+  for (;;) {
+    const int client = ::accept(listener, nullptr, nullptr);
+    expect(client >= 0, "accept");
+    char byte = 0;
+    if (::recv(client, &byte, 1, 0) == 1) expect(::send(client, &byte, 1, MSG_NOSIGNAL) == 1, "send");
+  }
+}
+
+/// The kernel's connect() needs neither descriptors nor memory of the process.
+void connect_in_poverty(const std::function<void()>& begin) {
+  const Listener listener = listen_anywhere();
+  const pid_t server = spawn([&] { serve_a_byte_each(listener.fd); });
+  const pid_t client = spawn([&] {
+    limit_life();
+    begin();
+    connect_to_the_limit(listener.port, 50);
+  });
+  EXPECT_EQ(wait_for(client), 0);
+  ::kill(server, SIGKILL);
+  wait_for(server);
+  ::close(listener.fd);
+}
+
+TEST(FullProcess, ConnectsWithItsLastDescriptors) {
+  for (rlim_t most = 8; most <= 48; most += 2) {
+    SCOPED_TRACE(most);
+    connect_in_poverty([most] {
+      const rlimit limit{most, most};
+      expect(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "RLIMIT_NOFILE");
+    });
+  }
+}
+
+TEST(FullProcess, ConnectsWithItsLastMemory) {
+  if (support::kHasAddressSanitizer) GTEST_SKIP() << "AddressSanitizer needs the address space";
+  for (std::size_t more = 0; more <= std::size_t{8} << 20; more += std::size_t{256} << 10) {
+    SCOPED_TRACE(more);
+    connect_in_poverty([more] {
+      ::close(listen_anywhere().fd);  // what a thread needs once
+      std::size_t pages = 0;
+      std::ifstream("/proc/self/statm") >> pages;
+      const rlim_t bytes = pages * static_cast<std::size_t>(::getpagesize()) + more;
+      const rlimit limit{bytes, bytes};
+      expect(::setrlimit(RLIMIT_AS, &limit) == 0, "RLIMIT_AS");
+    });
+  }
 }
 
 /// Ways to close all that a program does not know.

@@ -99,6 +99,7 @@ Status ReliableQueuePair::make_inbox(std::size_t receive_bytes, const SpareRoom*
 }
 
 ReliableQueuePair::~ReliableQueuePair() {
+  if (!segment_) return;  // never made: create() had no memory or descriptors for it
   unplug();
   {
     std::lock_guard guard(send_lock_);
