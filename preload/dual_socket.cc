@@ -147,7 +147,7 @@ void DualSocket::fall_back_if_refused() noexcept {
   set_kernel_nonblocking(descriptor(), true);
   count_by_kernel(reason_of(connect_error()));
   // Its outcome is SO_ERROR's to tell, and poll's.
-  real.connect(descriptor(), destination_.get(), destination_.length());
+  ::connect(descriptor(), destination_.get(), destination_.length());
   set_kernel_nonblocking(descriptor(), is_nonblocking());
   // Whoever sleeps does so on the ring's descriptor.
   notify_watchers();
@@ -221,7 +221,7 @@ Result<int> DualSocket::accept_from_kernel(SocketAddress& peer, int flags) {
   if (is_closed()) return Error{EBADF, "accept: closed meanwhile"};
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
-  const int fd = real.accept4(descriptor(), reinterpret_cast<sockaddr*>(&storage), &length, flags);
+  const int fd = ::accept4(descriptor(), reinterpret_cast<sockaddr*>(&storage), &length, flags);
   if (fd < 0) return Error::last("accept4");
   if (auto name = SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length)) peer = *name;
   if (is_fork_mode() && way() != Way::kernel) {
@@ -292,7 +292,7 @@ Result<ssize_t> DualSocket::receive(msghdr& message, int flags) {
   }
   if (way() != Way::kernel) [[likely]]
     return StreamSocket::receive(message, flags);
-  const ssize_t got = real.recvmsg(descriptor(), &message, flags | MSG_DONTWAIT);
+  const ssize_t got = ::recvmsg(descriptor(), &message, flags | MSG_DONTWAIT);
   if (got < 0) return Error::last("recvmsg");
   return got;
 }
@@ -303,7 +303,7 @@ Result<ssize_t> DualSocket::send(const msghdr& message, int flags) {
   }
   if (way() != Way::kernel) [[likely]]
     return StreamSocket::send(message, flags);
-  const ssize_t sent = real.sendmsg(descriptor(), &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+  const ssize_t sent = ::sendmsg(descriptor(), &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0) return Error::last("sendmsg");
   return sent;
 }
@@ -326,7 +326,7 @@ Result<ssize_t> DualSocket::send_bytes(const void* data, std::size_t length, int
 std::uint32_t DualSocket::kernel_events() const noexcept {
   const int saved_errno = errno;
   pollfd entry{descriptor(), POLLIN | POLLOUT | POLLPRI | POLLRDHUP, 0};
-  const int ready = real.poll(&entry, 1, 0);
+  const int ready = ::poll(&entry, 1, 0);
   errno = saved_errno;
   return ready > 0 ? static_cast<std::uint16_t>(entry.revents) : 0;
 }

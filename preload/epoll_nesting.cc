@@ -43,7 +43,7 @@ std::vector<int> others_than(int epoll_fd) {
 std::optional<epoll_event> registration_of(int inner, int outer) {
   std::array<char, 64> path{};
   std::snprintf(path.data(), path.size(), "/proc/self/fdinfo/%d", outer);
-  const std::unique_ptr<FILE, int (*)(FILE*)> info(std::fopen(path.data(), "re"), &std::fclose);
+  const std::unique_ptr<FILE, int (*)(FILE*)> info(std::fopen(path.data(), "rce"), &std::fclose);
   std::array<char, 256> line{};
   while (info && std::fgets(line.data(), static_cast<int>(line.size()), info.get()) != nullptr) {
     int member = -1;

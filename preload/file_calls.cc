@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 
+#include "core/base/no_cancellation.h"
 #include "core/runtime/wait.h"
 #include "preload/route.h"
 
@@ -55,7 +56,11 @@ Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
 
 ssize_t sendfile_ours(int out, int in, off_t* offset, size_t count) {
   return route(
-      out, [&](Lookup& socket) { return send_file(socket, in, offset, count); },
+      out,
+      [&](Lookup& socket) {
+        const NoCancellation hold;  // sendfile(2) is no cancellation point
+        return send_file(socket, in, offset, count);
+      },
       [=] { return real.sendfile(out, in, offset, count); });
 }
 

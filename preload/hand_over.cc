@@ -64,10 +64,10 @@ Result<SocketPair> tcp_pair(const SocketAddress& local, const SocketAddress& pee
   if (!bind_to(relays.get(), peer) && !bind_to(relays.get(), any_port)) return Error::last("hand-over: bind");
   auto meeting_point = name_of(real.getsockname, listener.get());
   if (!meeting_point) return meeting_point.error();
-  if (real.connect(relays.get(), meeting_point->get(), meeting_point->length()) != 0)
+  if (::connect(relays.get(), meeting_point->get(), meeting_point->length()) != 0)
     return Error::last("hand-over: connect");
   auto expected = name_of(real.getsockname, relays.get());
-  UniqueFd theirs(real.accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  UniqueFd theirs(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!theirs) return Error::last("hand-over: accept");
   auto caller = name_of(real.getpeername, theirs.get());
   if (!expected || !caller || !(*expected == *caller)) return Error{EPERM, "hand-over: somebody else was faster"};

@@ -134,7 +134,7 @@ Status DualSocket::move_locked() {
   }
   // In fork mode, the client sends nothing by TCP.
   char byte = 0;
-  const ssize_t seen = real.recv(descriptor(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  const ssize_t seen = ::recv(descriptor(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   if (seen < 0 && errno != EAGAIN) return stay(Error::last("recv"));
   if (seen >= 0) {
     if (migration_->step == Step::client && seen > 0) log_warn("fork mode: a client without it got four zero bytes");
@@ -150,7 +150,7 @@ Status DualSocket::move_locked() {
 
 Status DualSocket::wait_for_zeros() {
   std::array<char, kZeros.size()> seen{};
-  const ssize_t count = real.recv(descriptor(), seen.data(), seen.size(), MSG_PEEK | MSG_DONTWAIT);
+  const ssize_t count = ::recv(descriptor(), seen.data(), seen.size(), MSG_PEEK | MSG_DONTWAIT);
   if (count < 0 && errno == EAGAIN) return wait_for_server();
   if (count < 0) return stay(Error::last("recv"));
   const auto end = seen.begin() + count;
@@ -185,7 +185,7 @@ Status DualSocket::connect_ring() {
   log_info("fork mode: connection to %s stays with the kernel: %s: %s", migration_->where.to_string().c_str(),
            connected.error().where, std::strerror(connected.error().code));
   std::array<char, kZeros.size()> zeros{};
-  real.recv(descriptor(), zeros.data(), zeros.size(), MSG_DONTWAIT);
+  ::recv(descriptor(), zeros.data(), zeros.size(), MSG_DONTWAIT);
   return stay(std::nullopt);
 }
 
@@ -205,7 +205,7 @@ Status DualSocket::take_turn() {
              std::strerror(listening.error().code));
     return stay(std::nullopt);
   }
-  if (real.send(descriptor(), kZeros.data(), kZeros.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
+  if (::send(descriptor(), kZeros.data(), kZeros.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
       static_cast<ssize_t>(kZeros.size())) {
     return stay(std::nullopt);
   }

@@ -23,6 +23,9 @@ struct RealCalls {
 #include "preload/calls.def"
 #undef LIBC_CALL
 };
+/// These are cancellation points where libc's are: for calls that wait for the application, and those that are passed
+/// on. What else is done on a descriptor, and may be below a destructor or a noexcept function, goes by the plain name
+/// (core/base/no_cancellation.h).
 extern RealCalls real;
 
 }  // namespace ringsock::preload

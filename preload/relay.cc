@@ -23,13 +23,13 @@ class End {
 
   Result<ssize_t> read(void* data, std::size_t length) {
     if (is_ring_) return on_ring([&](Lookup& ring) { return runtime::receive(ring, data, length, MSG_DONTWAIT); });
-    const ssize_t got = real.recv(fd_, data, length, MSG_DONTWAIT);
+    const ssize_t got = ::recv(fd_, data, length, MSG_DONTWAIT);
     return got < 0 ? Result<ssize_t>(Error::last("relay: recv")) : Result<ssize_t>(got);
   }
   Result<ssize_t> write(const void* data, std::size_t length) {
     constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
     if (is_ring_) return on_ring([&](Lookup& ring) { return runtime::send(ring, data, length, kFlags); });
-    const ssize_t sent = real.send(fd_, data, length, kFlags);
+    const ssize_t sent = ::send(fd_, data, length, kFlags);
     return sent < 0 ? Result<ssize_t>(Error::last("relay: send")) : Result<ssize_t>(sent);
   }
   void shut_down(int how) {
@@ -46,7 +46,7 @@ class End {
     if (is_ring_) return shut_down(SHUT_RDWR);
     const linger at_once{1, 0};
     real.setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-    real.close(fd_);
+    ::close(fd_);
   }
 
  private:
@@ -113,12 +113,12 @@ class Pair {
     auto* const socket = ring ? dynamic_cast<rs::StreamSocket*>(&*ring) : nullptr;
     started_ = socket == nullptr || !socket->is_shared();
     pollfd entry{kernel_.fd(), POLLIN | POLLRDHUP, 0};
-    if (started_ || real.poll(&entry, 1, 0) <= 0) return;
+    if (started_ || ::poll(&entry, 1, 0) <= 0) return;
     int written = 0;
     started_ = real.ioctl(kernel_.fd(), FIONREAD, &written) == 0 && written > 0;
     if (started_) return;
     // It has closed what it never used.
-    real.close(kernel_.fd());
+    ::close(kernel_.fd());
     done_ = true;
   }
 
@@ -139,7 +139,7 @@ class Pair {
       done_ = true;
     } else if (from_ring_.is_done() && to_ring_.is_done()) {
       ring_.shut_down(SHUT_RDWR);
-      real.close(kernel_.fd());
+      ::close(kernel_.fd());
       done_ = true;
     }
   }

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/base/no_cancellation.h"
 #include "preload/route.h"
 
 // RS_BY_NUMBER(name) in the files of these functions: our definition, not libc's, whatever the linker does to the name.
@@ -72,8 +73,11 @@ To word_as(long word) {
   }
 }
 
+// syscall(2) is no cancellation point, and throws nothing: those below that call ours hold cancellation.
+
 template <class Result, class... Arguments>
 long call(Result (*ours)(Arguments...), const Words& words) {
+  const NoCancellation hold;
   return [&]<std::size_t... i>(std::index_sequence<i...>) {
     return static_cast<long>(ours(word_as<Arguments>(words[i])...));
   }
@@ -106,6 +110,7 @@ class Mask {
 
 template <class Call>
 long with_mask(long place, long bytes, Call ours) {
+  const NoCancellation hold;
   const Mask mask(place, bytes);
   if (mask.is_valid()) return ours(mask.get());
   errno = EINVAL;
@@ -151,6 +156,7 @@ long by_epoll_pwait2(const Words& words) {
 
 /// The offset takes two words, of which a machine of 64 bits only looks at the first.
 long by_v2(ssize_t (*ours)(int, const iovec*, int, off_t, int), const Words& words) {
+  const NoCancellation hold;
   return ours(word_as<int>(words[0]), word_as<const iovec*>(words[1]), word_as<int>(words[2]), words[3],
               word_as<int>(words[5]));
 }

@@ -1,2 +1,2 @@
-# From libc_calls.def to the linker's options.
-s/^LIBC_CALL([^,]*, \([a-z0-9_]*\),.*/-Wl,--wrap=\1/p
+# From libc_calls.def and libc_uncancelled.def to the linker's options.
+s/^\(LIBC_CALL\|UNCANCELLED\)([^,]*, \([a-z0-9_]*\),.*/-Wl,--wrap=\2/p

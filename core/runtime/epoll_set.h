@@ -167,6 +167,7 @@ class EpollSet final : public Endpoint {
   Result<int> arm_and_sleep(std::span<pollfd> waited, std::span<epoll_event> events, Nanos deadline,
                             const sigset_t* mask);
   Result<int> sleep(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask);
+  void leave_hot_members();
   Result<int> wait_awake(std::span<epoll_event> events, Nanos timeout, const sigset_t* mask);
   [[nodiscard]] std::size_t hot_count() const { return hot_count_.load(std::memory_order_relaxed); }
 

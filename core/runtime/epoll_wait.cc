@@ -1,4 +1,6 @@
 // Waiting on an epoll set.
+#include <pthread.h>
+
 #include <algorithm>
 #include <array>
 #include <climits>
@@ -238,13 +240,20 @@ Result<int> EpollSet::wait_awake(std::span<epoll_event> events, Nanos timeout, c
 
 Result<int> EpollSet::wait(std::span<epoll_event> events, Nanos timeout, const sigset_t* mask) {
   if (events.empty() || events.size() > INT_MAX / sizeof(epoll_event)) return Error{EINVAL, "epoll_wait"};
-  Result<int> ready = wait_awake(events, timeout, mask);
-  // Nobody looks at the hot members any more: those who sleep must arm them.
-  if (hot_count() > 0) {
-    ring();
-    if (rings_after_adoption_.load() > 0 && rings_after_adoption_.fetch_sub(1) > 0) ring_uncounted_sleepers();
-  }
-  return ready;
+  // Also when the thread is cancelled.
+  struct Leaving {
+    EpollSet& set;
+    ~Leaving() { set.leave_hot_members(); }
+  } const leaving{*this};
+  if (timeout == Nanos::zero()) ::pthread_testcancel();
+  return wait_awake(events, timeout, mask);
+}
+
+/// Nobody looks at the hot members any more: those who sleep must arm them.
+void EpollSet::leave_hot_members() {
+  if (hot_count() == 0) return;
+  ring();
+  if (rings_after_adoption_.load() > 0 && rings_after_adoption_.fetch_sub(1) > 0) ring_uncounted_sleepers();
 }
 
 // -- the set as an endpoint

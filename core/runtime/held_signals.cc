@@ -40,6 +40,7 @@ void HeldSignals::release() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 
 bool HeldSignals::look(Nanos now) {
   if (!are_held_) hold();
+  ::pthread_testcancel();  // where the call would sleep, it would act
   next_look_ = now + kInterval;
   sigset_t pending;
   if (::sigpending(&pending) != 0 || sigisemptyset(&pending)) return false;

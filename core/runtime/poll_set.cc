@@ -1,5 +1,6 @@
 #include "core/runtime/poll_set.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
 
@@ -265,6 +266,7 @@ Result<int> PollCall::run(Nanos timeout, const sigset_t* mask) {
   Result<int> ready = look(true, mask);
   if (!ready || *ready > 0) return ready;
   if (timeout == Nanos::zero()) {
+    ::pthread_testcancel();
     offer_cpu();
     return 0;
   }

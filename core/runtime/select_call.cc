@@ -35,7 +35,7 @@ class DescriptorBits {
 /// Size of the process's descriptor table: the kernel looks at no more bits than that, and programs rely on it
 /// (select(getdtablesize(), ...) with ordinary sets).
 int descriptor_limit() {
-  const std::unique_ptr<FILE, int (*)(FILE*)> status(std::fopen("/proc/self/status", "re"), &std::fclose);
+  const std::unique_ptr<FILE, int (*)(FILE*)> status(std::fopen("/proc/self/status", "rce"), &std::fclose);
   std::array<char, 256> line;
   int size = FD_SETSIZE;
   while (status && std::fgets(line.data(), static_cast<int>(line.size()), status.get())) {

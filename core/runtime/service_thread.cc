@@ -9,6 +9,7 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/log.h"
+#include "core/base/no_cancellation.h"
 #include "core/base/own_threads.h"
 #include "core/base/signals_blocked.h"
 #include "core/runtime/sleeper.h"
@@ -182,6 +183,7 @@ void ServiceThread::run_watch(std::unique_lock<std::mutex>& lock, Id id, std::ui
 
 void ServiceThread::wait_until_done(std::unique_lock<std::mutex>& lock, Id id) {
   if (id == 0 || std::this_thread::get_id() == thread_) return;
+  const NoCancellation hold;  // destructors wait here
   callback_done_.wait(lock, [this, id] { return running_ != id; });
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/at_fork.h"
+#include "core/base/libc_calls.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/held_signals.h"
 #include "core/runtime/wait_tally.h"
@@ -69,7 +70,8 @@ void SleeperWatch::endpoint_changed() noexcept {
 Result<int> poll_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* mask) {
   const bool for_ever = deadline == Nanos::max();
   const timespec left = to_timespec(for_ever ? deadline : std::max(deadline - monotonic_now(), Nanos::zero()));
-  const int ready = ::ppoll(fds.data(), fds.size(), for_ever ? nullptr : &left, mask);
+  // Not by ::ppoll(), which is no cancellation point here (libc_wraps.cc).
+  const int ready = libc_calls.ppoll(fds.data(), fds.size(), for_ever ? nullptr : &left, mask);
   if (ready < 0) return Error::last("ppoll");
   return ready;
 }

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <vector>
 
+#include "core/base/no_cancellation.h"
 #include "core/runtime/wait.h"
 
 namespace ringsock::runtime {
@@ -182,6 +183,7 @@ void finish_close(Endpoint& endpoint, int fd) {
     const Nanos linger = endpoint.linger();
     endpoint.close();
     if (linger > Nanos::zero()) {
+      const NoCancellation until_closed;
       [[maybe_unused]] const Status drained =
           retry_until_ready(endpoint, EPOLLOUT, deadline_after(linger), [&]() -> Status {
             return endpoint.is_drained() ? ok() : Status(Error{EAGAIN, "close"});

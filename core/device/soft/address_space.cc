@@ -19,7 +19,7 @@ struct FileCloser {
 /// A text file, line by line.
 class Lines {
  public:
-  explicit Lines(const char* path) : file_(std::fopen(path, "re")) {}
+  explicit Lines(const char* path) : file_(std::fopen(path, "rce")) {}
   Lines(const Lines&) = delete;
   Lines& operator=(const Lines&) = delete;
   ~Lines() { std::free(line_); }

@@ -1,0 +1,149 @@
+// pthread_cancel(3) of a thread in a call that waits: it ends there, and others go on.
+#include <pthread.h>
+#include <sys/epoll.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "tests/preload/tcp_world.h"
+#include "tests/support/sanitizers.h"
+#include "tests/support/signals.h"
+
+namespace ringsock::preload_tests {
+namespace {
+
+/// Alice and Bob are connected, and nobody has sent anything; the listener has no client.
+struct World {
+  Fd listener = listening();
+  Pair pair = connected_pair();
+};
+
+void read_one(World& world) {
+  char byte = 0;
+  [[maybe_unused]] const ssize_t got = ::read(world.pair.bob, &byte, 1);
+}
+void receive_message(World& world) {
+  char byte = 0;
+  iovec part{&byte, 1};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  ::recvmsg(world.pair.bob, &message, 0);
+}
+void send_for_ever(World& world) {
+  static const std::string data(70'000, 'x');
+  while (::send(world.pair.alice, data.data(), data.size(), 0) > 0) continue;
+}
+void write_for_ever(World& world) {
+  while (::write(world.pair.alice, "x", 1) > 0) ::pthread_testcancel();
+}
+void accept_one(World& world) { ::accept(world.listener, nullptr, nullptr); }
+/// Without destructors, in which close(2) must not be where the cancellation acts.
+void connect_for_ever(World& world) {
+  Address there = name_of(world.listener);
+  for (;;) {
+    const int client = ::socket(AF_INET, SOCK_STREAM, 0);
+    ::connect(client, there.get(), there.length);
+    ::pthread_testcancel();
+    ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+    ::close(::accept(world.listener, nullptr, nullptr));
+    ::close(client);
+    ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+  }
+}
+void wait_for_listener(World& world) { support::wait_in_poll(world.listener); }
+
+struct Call {
+  const char* name;
+  void (*wait)(World&);
+  bool leaves_stream_empty = true;
+};
+constexpr Call kCalls[] = {
+    {"recv", [](World& world) { support::wait_in_recv(world.pair.bob); }},
+    {"read", read_one},
+    {"recvmsg", receive_message},
+    {"poll", [](World& world) { support::wait_in_poll(world.pair.bob); }},
+    {"poll_of_a_listener", wait_for_listener},
+    {"select", [](World& world) { support::wait_in_select(world.pair.bob); }},
+    {"epoll_wait", [](World& world) { support::wait_in_epoll(world.pair.bob); }},
+    {"send", send_for_ever, false},
+    {"write", write_for_ever, false},
+    {"accept", accept_one},
+    {"connect", connect_for_ever},
+};
+
+class Cancellation : public testing::TestWithParam<Call> {
+ protected:
+  void SetUp() override {
+    if (support::kHasThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer loses its way when a stack is unwound";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Calls, Cancellation, testing::ValuesIn(kCalls),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+struct Begun {
+  World& world;
+  const Call& call;
+};
+void* begin(void* argument) {
+  const auto& begun = *static_cast<const Begun*>(argument);
+  begun.call.wait(begun.world);
+  return nullptr;
+}
+
+/// What a thread's call answers that is cancelled so long after it was started.
+void* cancelled_after(std::chrono::microseconds delay, World& world, const Call& call) {
+  Begun begun{world, call};
+  pthread_t thread{};
+  ::pthread_create(&thread, nullptr, begin, &begun);
+  std::this_thread::sleep_for(delay);
+  ::pthread_cancel(thread);
+  void* result = nullptr;
+  ::pthread_join(thread, &result);
+  return result;
+}
+
+void expect_talk(int from, int to) {
+  EXPECT_EQ(::send(from, "hello", 5, 0), 5);
+  EXPECT_EQ(read_all(to, 5), "hello");
+}
+
+TEST_P(Cancellation, EndsTheThreadThereAndOthersGoOn) {
+  for (int round = 0; round < 30; ++round) {
+    World world;
+    EXPECT_EQ(cancelled_after(std::chrono::microseconds(round * 20), world, GetParam()), PTHREAD_CANCELED);
+    expect_talk(world.pair.bob, world.pair.alice);
+    if (GetParam().leaves_stream_empty) expect_talk(world.pair.alice, world.pair.bob);
+  }
+}
+
+TEST_P(Cancellation, OfAThreadThatHasWaitedForLong) {
+  World world;
+  EXPECT_EQ(cancelled_after(std::chrono::milliseconds(50), world, GetParam()), PTHREAD_CANCELED);
+  expect_talk(world.pair.bob, world.pair.alice);
+  EXPECT_GE(connected_to(world.listener), 0);
+}
+
+/// syscall(2) is no cancellation point.
+void* receive_by_number(void* fd) {
+  char byte = 0;
+  ::syscall(SYS_recvfrom, *static_cast<int*>(fd), &byte, 1, 0, nullptr, nullptr);
+  return fd;
+}
+TEST(CancellationByNumber, WaitsForTheCall) {
+  Pair pair = connected_pair();
+  int bob = pair.bob;
+  pthread_t thread{};
+  ::pthread_create(&thread, nullptr, receive_by_number, &bob);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ::pthread_cancel(thread);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(::send(pair.alice, "x", 1, 0), 1);
+  void* result = nullptr;
+  ::pthread_join(thread, &result);
+  EXPECT_EQ(result, &bob);
+}
+
+}  // namespace
+}  // namespace ringsock::preload_tests
