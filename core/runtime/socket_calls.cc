@@ -61,7 +61,8 @@ template <class Attempt>
 Result<ssize_t> until_complete(Endpoint& endpoint, std::uint32_t interest, Nanos deadline, std::size_t total,
                                std::size_t done, Attempt attempt) {
   while (done < total) {
-    auto moved = retry_until_ready(endpoint, interest, deadline, [&] { return attempt(done); });
+    auto moved = retry_until_ready(
+        endpoint, interest, deadline, [&] { return attempt(done); }, done == 0);
     if (!moved) {
       if (done == 0) return moved;
       break;

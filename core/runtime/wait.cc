@@ -10,7 +10,8 @@ namespace {
 constexpr Nanos kBlindSleep{10'000'000};
 }  // namespace
 
-Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline, const sigset_t* mask) {
+Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline, const sigset_t* mask,
+                bool may_restart) {
   if (take_own_ring()) {
     watch.leave();
     return ok();
@@ -23,7 +24,8 @@ Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos dead
   const Result<int> ready = sleep_until(WaitFor::operation, entries, wake_at, mask);
   watch.leave();
   if (!ready) {
-    const bool restarts = ready.error().code == EINTR && deadline == Nanos::max() && handlers_restart_calls();
+    const bool restarts =
+        may_restart && ready.error().code == EINTR && deadline == Nanos::max() && handlers_restart_calls();
     return restarts ? ok() : Status(ready.error());
   }
   if (entries[2].revents != 0) silence_thread_bell();

@@ -23,8 +23,10 @@ inline Nanos deadline_after(Nanos timeout) {
 
 /// Sleeps on the descriptors of endpoint.arm(), on this thread's bell and until `deadline` or endpoint.deadline(), with
 /// the signal mask `mask` unless that is null. `watch` has left the endpoint afterwards. ok(): look again.
+/// @param may_restart  whether SA_RESTART makes the call go on: a transfer that is partly done never does.
 /// Errors: EAGAIN `deadline` has passed; EINTR.
-Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline, const sigset_t* mask);
+Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline, const sigset_t* mask,
+                bool may_restart);
 
 template <class T>
 bool would_block(const Result<T>& answer) {
@@ -35,11 +37,12 @@ bool would_block(const Result<T>& answer) {
 /// Result<T>(); the endpoint must be pinned.
 /// @param interest  EPOLL* bits that `attempt` waits for.
 /// @param deadline  CLOCK_MONOTONIC, Nanos::max() for ever.
-/// @return the attempt's answer; EAGAIN once the deadline has passed; EINTR when a signal handler ran, unless there is
-///         no deadline and all handlers of the process ask for SA_RESTART, as in signal(7).
+/// @param may_restart  false when the call has moved bytes already
+/// @return the attempt's answer; EAGAIN once the deadline has passed; EINTR when a signal handler ran, unless
+///         `may_restart`, there is no deadline and all handlers of the process ask for SA_RESTART, as in signal(7).
 template <class Attempt>
-auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadline, Attempt attempt)
-    -> decltype(attempt()) {
+auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadline, Attempt attempt,
+                       bool may_restart = true) -> decltype(attempt()) {
   auto answer = attempt();
   HeldSignals signals(nullptr);
   while (would_block(answer)) {
@@ -57,8 +60,8 @@ auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadlin
     const WaitFds fds = endpoint.arm();
     answer = attempt();
     if (!would_block(answer)) return answer;
-    const Status slept =
-        watch.entered() ? sleep_on(endpoint, watch, fds, deadline, signals.mask()) : Error{EBADF, "wait: closed"};
+    const Status slept = watch.entered() ? sleep_on(endpoint, watch, fds, deadline, signals.mask(), may_restart)
+                                         : Error{EBADF, "wait: closed"};
     answer = attempt();
     if (!slept && would_block(answer)) return slept.error();
   }
