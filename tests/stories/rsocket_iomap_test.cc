@@ -102,6 +102,39 @@ TEST(RsocketIomap, ThousandsOfMappingsCostNoCredits) {
   }
 }
 
+TEST(RsocketIomap, WhatIsNotWritableMemoryIsNotMapped) {
+  Pair pair = pair_with_iomap(2);
+  constexpr std::size_t kPages = 16384;
+  auto* memory = static_cast<char*>(::mmap(nullptr, kPages, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  const auto error_of = [&](void* data, std::size_t length) {
+    return riomap(pair.bob, data, length, PROT_WRITE, 0, 0) == 0 ? 0 : errno;
+  };
+  EXPECT_EQ(error_of(memory, kPages), EFAULT);
+  ::mprotect(memory, kPages / 2, PROT_READ | PROT_WRITE);
+  EXPECT_EQ(error_of(memory, kPages), EFAULT);
+  EXPECT_EQ(error_of(reinterpret_cast<void*>(0xffff800000000000), 100), EFAULT);
+  EXPECT_EQ(error_of(memory, kPages / 2), 0);
+  ::munmap(memory, kPages);
+}
+
+TEST(RsocketIomap, AWriteIntoMemoryThatIsGoneEndsTheConnectionOnly) {
+  Pair pair = pair_with_iomap(1);
+  constexpr std::size_t kPages = 16384;
+  auto* memory =
+      static_cast<char*>(::mmap(nullptr, kPages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_EQ(riomap(pair.bob, memory, kPages, PROT_WRITE, 0, 0), 0);
+  pair.bob.say("go");
+  ASSERT_EQ(pair.alice.hear(), "go");
+  ::mprotect(memory + kPages / 2, kPages / 2, PROT_READ);
+  const std::string text(kPages, 'w');
+  ASSERT_EQ(riowrite(pair.alice, text.data(), text.size(), 0, 0), text.size());
+  pair.alice.say(".");
+  EXPECT_NE(pair.bob.hear(1), ".");
+  EXPECT_EQ(pair.alice.hear(1), "<EIO>");
+  EXPECT_EQ(memory[kPages - 1], 0);
+  ::munmap(memory, kPages);
+}
+
 TEST(RsocketIomap, ClosingWithLiveMappingsEnds) {
   Pair pair = pair_with_iomap(4);
   char buffer[64];

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/device/soft/guarded_copy.h"
 #include "core/device/soft/reliable_queue_pair.h"
 #include "core/device/soft/scatter_gather.h"
 #include "core/device/soft/soft_device.h"
@@ -189,7 +190,8 @@ bool ReliableQueuePair::consume_assist(std::uint32_t room) {
   return true;
 }
 
-/// Accesses our memory for the peer. `place` is where the request lies: data follows it, answers go there.
+/// Accesses our memory for the peer. The application may have unmapped or protected it: as if it were not registered,
+/// and no reason to die. `place` is where the request lies: data follows it, answers go there.
 ibv_wc_status ReliableQueuePair::carry_out(const AssistHeader& request, std::byte* place, std::uint32_t data_bytes) {
   const auto kind = static_cast<AssistKind>(request.kind);
   const bool is_atomic = kind == AssistKind::compare_swap || kind == AssistKind::fetch_add;
@@ -206,10 +208,11 @@ ibv_wc_status ReliableQueuePair::carry_out(const AssistHeader& request, std::byt
   auto* memory = reinterpret_cast<std::byte*>(request.address);
   std::byte* data = place + sizeof request;
   if (kind == AssistKind::write) {
-    std::memcpy(memory, data, request.length);
+    if (!guarded_write(memory, data, request.length)) return IBV_WC_REM_ACCESS_ERR;
   } else if (kind == AssistKind::read) {
-    std::memcpy(data, memory, request.length);
+    if (!guarded_read(data, memory, request.length)) return IBV_WC_REM_ACCESS_ERR;
   } else {
+    if (!is_word_writable(memory)) return IBV_WC_REM_ACCESS_ERR;
     const std::uint64_t original = kind == AssistKind::compare_swap
                                        ? compare_and_swap(memory, request.compare_add, request.swap)
                                        : fetch_and_add(memory, request.compare_add);

@@ -9,6 +9,7 @@
 #include "core/device/soft/cm/port_name.h"
 #include "core/device/soft/cm/soft_id.h"
 #include "core/device/soft/completion_queue.h"
+#include "core/device/soft/guarded_copy.h"
 #include "core/device/soft/protection_domain.h"
 #include "core/device/soft/queue_pair.h"
 #include "core/device/soft/receive_queue.h"
@@ -104,6 +105,10 @@ Result<verbs::Mr> SoftDevice::reg_mr(ibv_pd& pd, void* address, std::size_t leng
   if ((access & kNeedsLocalWrite) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0)
     return Error{EINVAL, "reg_mr: access"};
   if (reinterpret_cast<std::uint64_t>(address) + length < length) return Error{EINVAL, "reg_mr: length"};
+  // As the kernel answers for a device. Memory that only this process accesses by the key is its own affair.
+  if ((access & kNeedsLocalWrite) != 0 && length != 0 &&
+      !is_mapped_writable(reinterpret_cast<std::uint64_t>(address), length))
+    return Error{EFAULT, "reg_mr: not writable memory of this process"};
   auto region = static_cast<ProtectionDomain&>(pd).add_region(keys_, address, length, access, nullptr);
   if (!region) return region.error();
   return verbs::Mr(*this, *region);

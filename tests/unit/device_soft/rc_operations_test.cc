@@ -1,5 +1,10 @@
 // Every operation of an RC queue pair, told from both ends.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include "tests/unit/device_soft/rc_pair.h"
 
@@ -246,6 +251,122 @@ TEST_P(RcRemoteMemory, ADeregisteredKeyIsARemoteAccessError) {
 
 INSTANTIATE_TEST_SUITE_P(Memory, RcRemoteMemory, ::testing::Values("arena", "process", "assisted"),
                          [](const auto& info) { return std::string(info.param); });
+
+/// Memory of the application at Bob's, which it does with what it likes.
+class RcLostMemory : public ::testing::Test {
+ protected:
+  RcLostMemory() {
+    while (fillers_.size() < 40) fillers_.push_back(pair_.bob.register_memory(&word_, 8, kRemoteAll));
+    mr_ = pair_.bob.register_memory(pages_, kBytes, kRemoteAll);
+    local_mr_ = pair_.alice.register_memory(local_.data(), local_.size(), IBV_ACCESS_LOCAL_WRITE);
+  }
+  ~RcLostMemory() override { ::munmap(pages_, kBytes); }
+  ibv_wc_status run(ibv_wr_opcode opcode, std::size_t bytes) {
+    ibv_send_wr wr{};
+    wr.opcode = opcode;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+      wr.wr.atomic.remote_addr = reinterpret_cast<std::uint64_t>(pages_);
+      wr.wr.atomic.rkey = mr_->rkey;
+      wr.wr.atomic.compare_add = 1;
+    } else {
+      wr.wr.rdma.remote_addr = reinterpret_cast<std::uint64_t>(pages_);
+      wr.wr.rdma.rkey = mr_->rkey;
+    }
+    EXPECT_EQ(pair_.alice.post(wr, {sge_of(local_.data(), bytes, local_mr_->lkey)}), 0);
+    for (;;) {
+      if (auto got = End::poll_once(*pair_.alice.cq); !got.empty()) return got[0].status;
+      End::poll_once(*pair_.bob.cq);
+    }
+  }
+
+  static constexpr std::size_t kBytes = 16384;
+  std::uint64_t word_ = 0;
+  std::vector<char> local_ = std::vector<char>(kBytes, 'w');
+  void* pages_ = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  RcPair pair_;
+  std::vector<verbs::Mr> fillers_;
+  verbs::Mr mr_, local_mr_;
+};
+
+TEST_F(RcLostMemory, AnAssistedWriteIntoUnmappedMemoryIsRefused) {
+  ::munmap(pages_, kBytes);
+  EXPECT_EQ(run(IBV_WR_RDMA_WRITE, kBytes), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(pair_.bob.state(), IBV_QPS_ERR);
+}
+
+TEST_F(RcLostMemory, AnAssistedWriteIntoReadOnlyMemoryIsRefused) {
+  ::mprotect(pages_, kBytes, PROT_READ);
+  EXPECT_EQ(run(IBV_WR_RDMA_WRITE, 8), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(*static_cast<char*>(pages_), 0);
+}
+
+TEST_F(RcLostMemory, AnAssistedWriteBeforeAndAfterAHoleIsRefused) {
+  ::mprotect(static_cast<char*>(pages_) + kBytes / 2, 4096, PROT_NONE);
+  EXPECT_EQ(run(IBV_WR_RDMA_WRITE, kBytes / 2), IBV_WC_SUCCESS);
+  EXPECT_EQ(run(IBV_WR_RDMA_WRITE, kBytes), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(RcLostMemory, AnAssistedReadOfUnmappedMemoryIsRefused) {
+  ::munmap(pages_, kBytes);
+  EXPECT_EQ(run(IBV_WR_RDMA_READ, kBytes), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(RcLostMemory, AnAtomicOperationOnUnmappedMemoryIsRefused) {
+  EXPECT_EQ(run(IBV_WR_ATOMIC_FETCH_AND_ADD, 8), IBV_WC_SUCCESS);
+  EXPECT_EQ(*static_cast<std::uint64_t*>(pages_), 1U);
+  ::munmap(pages_, kBytes);
+  EXPECT_EQ(run(IBV_WR_ATOMIC_FETCH_AND_ADD, 8), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(RcLostMemory, AnAtomicOperationOnReadOnlyMemoryIsRefused) {
+  ::mprotect(pages_, kBytes, PROT_READ);
+  EXPECT_EQ(run(IBV_WR_ATOMIC_FETCH_AND_ADD, 8), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(RcLostMemory, WhatIsNotThereIsNotRegisteredForAPeer) {
+  const auto error_of = [&](void* address, std::size_t bytes) {
+    const auto mr = pair_.bob.device->reg_mr(*pair_.bob.pd, address, bytes, kRemoteAll);
+    return mr ? 0 : mr.error().code;
+  };
+  EXPECT_EQ(error_of(pages_, kBytes), 0);
+  EXPECT_EQ(error_of(reinterpret_cast<void*>(0xffff800000000000), 100), EFAULT);
+  EXPECT_EQ(error_of(reinterpret_cast<void*>(0x1000), 100), EFAULT);
+  ::mprotect(static_cast<char*>(pages_) + 4096, 4096, PROT_READ);
+  EXPECT_EQ(error_of(pages_, kBytes), EFAULT);
+  EXPECT_EQ(error_of(pages_, 4096), 0);
+  constexpr std::size_t kLarge = 1 << 20;
+  auto* large = static_cast<char*>(::mmap(nullptr, kLarge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  EXPECT_EQ(error_of(large + 10, kLarge - 10), 0);
+  ::mprotect(large + kLarge / 2, 4096, PROT_READ);
+  EXPECT_EQ(error_of(large, kLarge), EFAULT);
+  ::munmap(large + kLarge / 2, 4096);
+  EXPECT_EQ(error_of(large, kLarge), EFAULT);
+  ::munmap(large, kLarge);
+}
+
+/// Where a filter forbids the calls that look into processes.
+TEST_F(RcLostMemory, WithoutProcessVmAssistedRequestsGoOnAndAreRefusedAlike) {
+  const auto play = [&] {
+    const sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog program{std::size(filter), const_cast<sock_filter*>(filter)};
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+      return 1;
+    for (std::size_t i = 0; i < kBytes; ++i) local_[i] = static_cast<char>(i * 7 + i / 256);
+    if (run(IBV_WR_RDMA_WRITE, kBytes) != IBV_WC_SUCCESS || std::memcmp(pages_, local_.data(), kBytes) != 0) return 2;
+    local_.assign(kBytes, 0);
+    if (run(IBV_WR_RDMA_READ, kBytes) != IBV_WC_SUCCESS || std::memcmp(pages_, local_.data(), kBytes) != 0) return 3;
+    ::mprotect(pages_, kBytes, PROT_READ);
+    return run(IBV_WR_RDMA_WRITE, kBytes) == IBV_WC_REM_ACCESS_ERR ? 0 : 4;
+  };
+  EXPECT_EXIT(::_exit(play()), ::testing::ExitedWithCode(0), "");
+}
 
 TEST(RcOperations, AssistedWriteLargerThanThePayloadRingArrivesWhole) {
   RcPair pair;
