@@ -327,6 +327,7 @@ std::size_t Connection::write_direct(const std::byte* data, std::size_t size, st
     if (!post(request)) break;
     written += length;
   }
+  direct_end_.store(posted_.load(std::memory_order_relaxed), std::memory_order_release);
   return written;
 }
 
@@ -604,6 +605,7 @@ void Connection::handle_sent(std::uint64_t id) {
 }
 
 bool Connection::handle_failed(const ibv_wc& completion) {
+  has_failed_work_.store(true, std::memory_order_release);
   // wr_id is all that a failed completion is sure to have besides its status.
   if ((completion.wr_id & (kControlId | kEndId)) != 0) handle_sent(completion.wr_id);
   if (closing_.load(std::memory_order_relaxed) || peer_disconnected()) return true;

@@ -67,6 +67,13 @@ class Connection {
   /// RDMA WRITE without notice to the peer's memory. Bytes posted: `data.size()`, or less when the queue is full.
   std::size_t write_direct(const std::byte* data, std::size_t size, std::uint64_t remote_address, std::uint32_t key);
 
+  /// Whether direct writes, and so what was sent behind them, wait for the peer's help. By anybody, of poll()'s last
+  /// time.
+  [[nodiscard]] bool has_direct_under_way() const {
+    const std::uint32_t left = direct_end_.load(std::memory_order_acquire) - retired_.load(std::memory_order_acquire);
+    return static_cast<std::int32_t>(left) > 0 && !has_failed_work_.load(std::memory_order_acquire);
+  }
+
   // -- reading, under the reader's lock --
   [[nodiscard]] std::uint64_t readable() const { return receive_window_.readable(); }
   /// Copies received bytes out and advances `out`; with `peek` they stay. Bytes copied.
@@ -252,6 +259,8 @@ class Connection {
 
   // Two counters with one writer each: a locked instruction per message would wait for the stores to the peer's memory.
   std::atomic<std::uint32_t> posted_{0};                             ///< data work requests; the sender's
+  std::atomic<bool> has_failed_work_{false};                         ///< nothing goes out any more
+  std::atomic<std::uint32_t> direct_end_{0};                         ///< posted_ behind the last direct write
   std::atomic<std::uint32_t> retired_{0};                            ///< of these, known to be finished; whoever polls
   std::atomic<std::uint32_t> free_control_slots_{kAllControlSlots};  ///< a bit each
   std::atomic<int> ends_under_way_{0};

@@ -68,6 +68,8 @@ void StreamSocket::after_fork(ForkSide side) noexcept {
   abandon(keepalive_);
   abandon(reminders_);
   abandon(cm_watch_);
+  abandon(push_watch_);
+  push_fd_.reset();
   if (side == ForkSide::unprepared_child) return lose_half_made();
   watch_again_ = state() == State::listening;
   const bool prepared = family() != nullptr || state() == State::initial || state() == State::bound;
@@ -105,6 +107,7 @@ bool StreamSocket::claim() noexcept {
   }
   // A sleeper may have looked before the claim.
   if (is_connected() && connection_->must_look_again()) notify_watchers();
+  if (is_connected()) push_in_background();
   return true;
 }
 

@@ -1,11 +1,14 @@
 #include "librsocket/iomap.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
 
+#include "core/base/log.h"
+#include "core/base/unique_fd.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
@@ -75,6 +78,16 @@ Result<std::size_t> StreamSocket::write_direct(const std::byte* data, std::size_
   if (Status connected = require_connected(ENOTCONN); !connected) return connected.error();
   if (!claim()) return Error{EIO, "riowrite: another process uses the connection"};
   progress();
+  auto written = post_direct(data, size, offset);
+  // Usually nothing: the peer's memory was written here and now.
+  if (written && *written > 0) {
+    progress();
+    push_in_background();
+  }
+  return written;
+}
+
+Result<std::size_t> StreamSocket::post_direct(const std::byte* data, std::size_t size, std::uint64_t offset) {
   std::lock_guard sending(send_lock_);
   if (const int error = take_error()) return Error{error, "riowrite"};
   if (at_end_of_sending()) return Error{EPIPE, "riowrite"};
@@ -94,6 +107,61 @@ Result<std::size_t> StreamSocket::write_direct(const std::byte* data, std::size_
     }
   }
   return written;
+}
+
+// -- what waits for the peer's help
+// ---------------------------------------------------------------------------------
+
+void StreamSocket::push_in_background() {
+  if (!connection_->has_direct_under_way()) return;
+  {
+    const std::lock_guard guard(setup_lock_);
+    if (closed_.load(std::memory_order_acquire) || suspended_.load(std::memory_order_relaxed)) return;
+    if (!id_->device().is_embedded()) return;  // a device needs no help
+    if (!push_watch_) {
+      // The application may close the connection's own number while a duplicate lives.
+      push_fd_ = out_of_the_way(UniqueFd(::fcntl(id_->event_fd(), F_DUPFD_CLOEXEC, 0)));
+      push_watch_ = std::make_shared<CmWatch>(push_fd_.get(), [this] { serve_pushes(); });
+      if (Status watched = push_watch_->start(); !watched) {
+        log_debug("a direct write goes on with the application's next call only: %s", watched.error().where);
+        push_watch_.reset();
+        push_fd_.reset();
+        return;
+      }
+    }
+    // Without it the peer does not ring.
+    connection_->arm();
+  }
+  progress();
+}
+
+void StreamSocket::serve_pushes() {
+  if (!try_add_ref()) return;  // the destructor waits for us
+  const runtime::Ref self(this);
+  UniqueFd watched;  // closed when nobody watches it
+  std::shared_ptr<CmWatch> watch;
+  const auto leave = [&] {
+    watch = std::move(push_watch_);
+    watched = std::move(push_fd_);
+  };
+  {
+    const std::lock_guard guard(setup_lock_);
+    // After a fork(2) it is not known yet whose the connection is: claim() starts anew.
+    if (suspended_.load(std::memory_order_relaxed)) {
+      leave();
+    } else if (take_cm_events()) {
+      note_activity();
+    }
+  }
+  if (!watch) {
+    progress();
+    // Whoever slept on the doorbell that was taken here.
+    notify_watchers();
+    const std::lock_guard guard(setup_lock_);
+    // The sender looks for the watch under this lock, after it has posted.
+    if (!connection_->has_direct_under_way()) leave();
+  }
+  if (watch) watch->stop();
 }
 
 }  // namespace ringsock::rs

@@ -339,13 +339,18 @@ std::vector<runtime::Ref> StreamSocket::take_clients() {
 void StreamSocket::stop_background() {
   std::shared_ptr<ListenerWatch> watch;
   std::shared_ptr<Keepalive> reminders;
+  UniqueFd pushed;  // closed when nobody watches it
+  std::shared_ptr<CmWatch> pushes;
   {
     std::lock_guard guard(setup_lock_);
     watch = std::move(listener_watch_);
     reminders = std::move(reminders_);
+    pushes = std::move(push_watch_);
+    pushed = std::move(push_fd_);
   }
   if (watch) watch->stop();
   if (reminders) reminders->stop();
+  if (pushes) pushes->stop();
   stop_keepalive();
 }
 

@@ -163,6 +163,10 @@ class StreamSocket : public runtime::Endpoint {
   void serve_cm_events();  ///< on the service thread, without locks
   /// The id, and the connection, of a connect that failed.
   void drop_connection();
+  /// Without locks. Where a direct write waits for the peer's help, the application may sleep from now on: the service
+  /// thread goes on with it, and with what is sent behind it, whenever the peer's doorbell rings.
+  void push_in_background();
+  void serve_pushes();  ///< on the service thread, without locks
   [[nodiscard]] SocketAddress as_seen_here(const SocketAddress& address) const;
 
   // listen.cc
@@ -204,6 +208,7 @@ class StreamSocket : public runtime::Endpoint {
   std::size_t take(Receive receive);
   Result<ssize_t> receive_into(IoCursor& out, std::size_t total, int flags);
   Result<ssize_t> discard(std::size_t length, int flags);
+  Result<std::size_t> post_direct(const std::byte* data, std::size_t size, std::uint64_t offset);
   Result<ssize_t> send_from(IoCursor& data, std::size_t total);
   int take_error();
   [[nodiscard]] bool at_end_of_stream() const {
@@ -273,6 +278,8 @@ class StreamSocket : public runtime::Endpoint {
   std::unique_ptr<IoMap> iomap_;            ///< destroyed before connection_
 
   std::shared_ptr<CmWatch> cm_watch_;
+  std::shared_ptr<CmWatch> push_watch_;      ///< while has_direct_under_way()
+  UniqueFd push_fd_;                         ///< what it watches
   runtime::Ref half_open_listener_;          ///< who waits for our peer's confirmation
   std::atomic<bool> peer_confirmed_{false};  ///< by the connection manager
   bool asked_why_flushed_ = false;

@@ -144,6 +144,32 @@ TEST(IomapFork, MemoryThatTheParentMappedIsTheChildsOnceTheChildUsesTheConnectio
   expect_good(play(serve, [](int socket) { write_all(socket, 2); }));
 }
 
+/// The child has to do the copying. The writer has written, and is not in the library any more.
+TEST(IomapFork, WhatFollowsADirectWriteReachesTheChildWhileTheWriterIsElsewhere) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const auto serve = [&](int socket) {
+    std::string memory(kBytes, '-');
+    map(socket, memory);
+    be_written(socket);
+    memory.assign(kBytes, '-');
+    const int child = in_child([&] {
+      be_written(socket);
+      expect(is_all(memory, 'w'), "the child's memory is written");
+    });
+    expect(child == 0, "the child");
+    expect(::write(ends[1], "x", 1) == 1, "write");
+  };
+  const auto visit = [&](int socket) {
+    write_all(socket, 2);
+    char byte;
+    expect(::read(ends[0], &byte, 1) == 1, "read");
+  };
+  expect_good(play(serve, visit));
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
 TEST(IomapFork, MemoryStaysTheParentsWhenTheChildOnlyEnds) {
   const auto serve = [](int socket) {
     std::string memory(kBytes, '-');

@@ -1,6 +1,7 @@
 // Two users of one host. A name that a process can choose proves nothing, so a connection goes only to the process that
 // would have got it from the kernel: the owner of the port.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -17,6 +18,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "tests/support/child.h"
 
@@ -179,6 +181,94 @@ TEST_F(TwoUsers, WriteIntoEachOthersMappedBuffersWithoutSharingMemory) {
     if (rrecv(socket, &byte, 1, 0) != 1 || riowrite(socket, text.data(), text.size(), 0, 0) != text.size()) return 101;
     if (rsend(socket, &byte, 1, MSG_NOSIGNAL) != 1) return 102;
     return rrecv(socket, &byte, 1, 0) <= 0 ? 0 : 103;  // until Alice has gone: her help is needed for the writes
+  });
+  EXPECT_EQ(alice.wait(), 0);
+  EXPECT_EQ(bob.wait(), 0);
+}
+
+/// The buffer's owner does the copying, so the writer's bytes behind it wait for that.
+TEST_F(TwoUsers, WhatFollowsADirectWriteArrivesWhileTheWriterIsElsewhere) {
+  constexpr std::size_t kBytes = 200'000;
+  const auto allow_one = [](int socket) {
+    const int entries = 1;
+    rsetsockopt(socket, SOL_RDMA, RDMA_IOMAPSIZE, &entries, sizeof entries);
+  };
+  Child alice = process_of(kAlice, [&](Channel& parent) {
+    ::alarm(20);
+    const int listener = rsocket(AF_INET, SOCK_STREAM, 0);
+    allow_one(listener);
+    if (listen_and_tell(listener, parent) != 0) return 1;
+    const int socket = raccept(listener, nullptr, nullptr);
+    std::string memory(kBytes, '-');
+    if (riomap(socket, memory.data(), memory.size(), PROT_WRITE, 0, 0) != 0) return 2;
+    for (std::size_t bytes : {std::size_t{1000}, kBytes / 2, kBytes}) {
+      char byte = 'm';
+      if (rsend(socket, &byte, 1, MSG_NOSIGNAL) != 1 || rrecv(socket, &byte, 1, 0) != 1 || byte != 'w') return 3;
+      if (memory.substr(0, bytes) != std::string(bytes, 'w')) return 4;
+      memory.assign(kBytes, '-');
+      parent.send(Go{});
+    }
+    return 0;
+  });
+  const auto port = alice.channel().receive<std::uint16_t>();
+  ASSERT_TRUE(port);
+  Child bob = process_of(kBob, [&](Channel& parent) {
+    int socket = rsocket(AF_INET, SOCK_STREAM, 0);
+    allow_one(socket);
+    if (try_connect(socket, *port) != 0) return 1;
+    const std::string text(kBytes, 'w');
+    for (std::size_t bytes : {std::size_t{1000}, kBytes / 2, kBytes}) {
+      char byte;
+      if (rrecv(socket, &byte, 1, 0) != 1) return 2;
+      if (riowrite(socket, text.data(), bytes, 0, 0) != bytes) return 3;
+      byte = 'w';
+      if (rsend(socket, &byte, 1, MSG_NOSIGNAL) != 1) return 4;
+      // Another number for the same connection.
+      const int other = rfcntl(socket, F_DUPFD, 0);
+      rclose(std::exchange(socket, other));
+      if (!parent.receive<Go>()) return 5;  // not in the library
+    }
+    return 0;
+  });
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(alice.channel().receive<Go>());
+    bob.channel().send(Go{});
+  }
+  EXPECT_EQ(bob.wait(), 0);
+  EXPECT_EQ(alice.wait(), 0);
+}
+
+/// Bob writes where Alice has nothing any more.
+TEST_F(TwoUsers, AWriteIntoMemoryThatItsOwnerHasGivenBackEndsTheConnectionOnly) {
+  constexpr std::size_t kBytes = 65536;
+  const auto allow_one = [](int socket) {
+    const int entries = 1;
+    rsetsockopt(socket, SOL_RDMA, RDMA_IOMAPSIZE, &entries, sizeof entries);
+  };
+  Child alice = process_of(kAlice, [&](Channel& parent) {
+    ::alarm(20);
+    const int listener = rsocket(AF_INET, SOCK_STREAM, 0);
+    allow_one(listener);
+    if (listen_and_tell(listener, parent) != 0) return 1;
+    const int socket = raccept(listener, nullptr, nullptr);
+    void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (riomap(socket, memory, kBytes, PROT_WRITE, 0, 0) != 0) return 2;
+    ::munmap(memory, kBytes);
+    char byte = 'm';
+    if (rsend(socket, &byte, 1, MSG_NOSIGNAL) != 1) return 3;
+    return rrecv(socket, &byte, 1, 0) == 1 ? 4 : 0;
+  });
+  const auto port = alice.channel().receive<std::uint16_t>();
+  ASSERT_TRUE(port);
+  Child bob = process_of(kBob, [&](Channel&) {
+    const int socket = rsocket(AF_INET, SOCK_STREAM, 0);
+    allow_one(socket);
+    if (try_connect(socket, *port) != 0) return 1;
+    char byte;
+    if (rrecv(socket, &byte, 1, 0) != 1) return 2;
+    const std::string text(kBytes, 'w');
+    if (riowrite(socket, text.data(), kBytes, 0, 0) != kBytes) return 3;
+    return rrecv(socket, &byte, 1, 0) < 0 && errno == EIO ? 0 : 4;
   });
   EXPECT_EQ(alice.wait(), 0);
   EXPECT_EQ(bob.wait(), 0);
