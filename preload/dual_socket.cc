@@ -32,7 +32,8 @@ KernelReason reason_of(int connect_error) {
     case ECONNREFUSED: return KernelReason::other_user;
     case ENOMEM:
     case EMFILE:
-    case ENFILE: return KernelReason::full;
+    case ENFILE:
+    case EFBIG: return KernelReason::full;
     case ETIMEDOUT: return KernelReason::no_answer;
     default: return KernelReason::other;
   }

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+
+#include "core/base/file_limit.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -84,8 +85,7 @@ std::uint64_t own_pid_namespace() {
 }
 
 Result<StatisticsFile> create_statistics_file(std::size_t bytes, std::string_view prefix) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < bytes) return Error{EFBIG, "statistics"};
+  if (!may_make_file_of(bytes)) return Error{EFBIG, "statistics"};
   StatisticsFile file;
   const int length = std::snprintf(file.path.data(), file.path.size(), "%s/%.*s%u.%llu.%d.XXXXXX", kStatisticsDirectory,
                                    static_cast<int>(prefix.size()), prefix.data(), ::geteuid(),

@@ -30,6 +30,12 @@ struct Poverty {
 };
 void PrintTo(const Poverty& poverty, std::ostream* out) { *out << poverty.name; }
 
+/// Nor memfds: what is to be larger than a page ends in a SIGXFSZ.
+bool allow_no_files() {
+  const rlimit limit{4096, 4096};
+  return ::setrlimit(RLIMIT_FSIZE, &limit) == 0;
+}
+
 class PoorProcess : public ::testing::TestWithParam<Poverty> {
  protected:
   void SetUp() override {
@@ -40,7 +46,8 @@ class PoorProcess : public ::testing::TestWithParam<Poverty> {
 };
 INSTANTIATE_TEST_SUITE_P(Without, PoorProcess,
                          ::testing::Values(Poverty{"ThreadsByAFilter", [] { return testing::deny_threads(); }},
-                                           Poverty{"NoUserLimit", [] { return testing::become_lonely_user(); }}),
+                                           Poverty{"NoUserLimit", [] { return testing::become_lonely_user(); }},
+                                           Poverty{"NoFiles", [] { return allow_no_files(); }}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 /// A process that hangs is killed, and fails.

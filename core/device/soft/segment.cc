@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/base/file_limit.h"
+
 namespace ringsock::soft {
 
 namespace {
@@ -78,6 +80,7 @@ void MappedSegment::abandon() {
 }
 
 Result<OwnSegment> make_segment(std::uint64_t bytes) {
+  if (!may_make_file_of(bytes)) return Error{EFBIG, "memfd: RLIMIT_FSIZE"};
   UniqueFd fd = create_memfd();
   if (!fd) return Error::last("memfd_create");
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return Error::last("memfd: ftruncate");

@@ -137,7 +137,7 @@ struct OwnSegment {
   UniqueFd memfd;
   std::shared_ptr<MappedSegment> mapping;
 };
-/// Errors: those of memfd_create(2), ftruncate(2), mmap(2).
+/// Errors: those of memfd_create(2), ftruncate(2), mmap(2); EFBIG by RLIMIT_FSIZE.
 Result<OwnSegment> make_segment(std::uint64_t bytes);
 
 /// Pointers into an inbox whose layout has been checked. Private memory: nothing here can be changed by the peer.
