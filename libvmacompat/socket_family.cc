@@ -13,6 +13,7 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/mutex.h"
+#include "core/base/rare_calls.h"
 #include "core/base/unique_fd.h"
 
 namespace ringsock::vma {
@@ -30,7 +31,7 @@ constinit Mutex forking;  ///< one fork at a time; held across it
 void make_fork_pipe() {
   forking.lock();
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return;
+  if (!is_permitted(RareCall::pipe2) || ::pipe2(ends, O_CLOEXEC) != 0) return;
   fork_pipe->reading = std::make_shared<UniqueFd>(ends[0]);
   fork_pipe->writing = UniqueFd(ends[1]);
 }
@@ -42,11 +43,13 @@ void forget_fork_pipe() {
 
 /// Not one that has ended and that its parent has not waited for.
 bool is_alive(pid_t process) {
-  if (::kill(process, 0) != 0) return errno != ESRCH;
+  const bool may_ask = is_permitted(RareCall::kill);
+  if (may_ask && ::kill(process, 0) != 0) return errno != ESRCH;
   std::array<char, 32> path{};
   std::snprintf(path.data(), path.size(), "/proc/%d/stat", process);
   const UniqueFd file(::open(path.data(), O_RDONLY | O_CLOEXEC));
   std::array<char, 256> text{};
+  if (!file && !may_ask) return errno != ENOENT;
   if (!file || ::read(file.get(), text.data(), text.size() - 1) <= 0) return true;
   // The state follows the name, which may hold anything.
   const char* const name_end = std::strrchr(text.data(), ')');

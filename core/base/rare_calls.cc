@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -43,6 +44,7 @@
 #ifndef NETLINK_SOCK_DIAG
 #define NETLINK_SOCK_DIAG 4
 #endif
+#define RINGSOCK_SO_PASSRIGHTS 83  // of <asm-generic/socket.h>, which Debian 12 does not have
 #ifndef __WALL
 #define __WALL 0x40000000
 #endif
@@ -199,6 +201,8 @@ bool is_permitted(RareCall call) noexcept {
   return !denied.has(static_cast<std::size_t>(call));
 }
 
+bool is_known_forbidden(RareCall call) noexcept { return denied.has(static_cast<std::size_t>(call)); }
+
 bool are_rings_permitted() noexcept {
   if (rings_are_denied.load(std::memory_order_relaxed)) return false;
   ensure_known();
@@ -229,6 +233,7 @@ FilterForecast::FilterForecast(const sock_filter* program, std::size_t length) n
   }
   missing_ = first_missing(verdicts_);
   if (missing_ == nullptr && !permits(RareCall::membarrier_private)) missing_ = "membarrier";
+  if (missing_ == nullptr && !permits(RareCall::pass_rights)) missing_ = "setsockopt";
 }
 
 bool FilterForecast::permits(RareCall call) const noexcept {

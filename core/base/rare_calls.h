@@ -25,6 +25,8 @@ using Verdicts = std::array<Verdict, kMostRareCalls>;
 /// process without a filter (/proc/self/status) may make all; in one with a filter a short-lived child tries each call
 /// (seccomp_probe.h), unless RINGSOCK_SECCOMP is "allow" or "deny". Threads: any.
 [[nodiscard]] bool is_permitted(RareCall call) noexcept;
+/// Whether a filter is known to forbid it: the same without any attempt. Threads: any.
+[[nodiscard]] bool is_known_forbidden(RareCall call) noexcept;
 /// Whether all calls that a connection on a ring cannot do without may be made. A load, once it is known.
 [[nodiscard]] bool are_rings_permitted() noexcept;
 /// The same for packet rings.
@@ -39,7 +41,7 @@ class FilterForecast {
   /// @param program  null: strict mode, which lets nothing through
   FilterForecast(const sock_filter* program, std::size_t length) noexcept;
   /// A call that rings need and the filter forbids, or null. Rings that are there also need membarrier(2), which their
-  /// peers count on.
+  /// peers count on, and SO_PASSRIGHTS: what is shut must be opened again.
   [[nodiscard]] const char* missing() const noexcept { return missing_; }
   [[nodiscard]] bool permits(RareCall call) const noexcept;
   /// From now on is_permitted() says so, too.

@@ -67,6 +67,10 @@ def rule_against(number, arguments):
         return f"deny {number}/{index}/{arguments[index]}"
     if number == NUMBERS["madvise"]:
         return f"deny {number}/2/{arguments[2]}"
+    if number == NUMBERS["mmap"]:
+        return f"deny {number}/3/{arguments[3]}"
+    if number == NUMBERS["setsockopt"]:
+        return f"deny {number}/2/{arguments[2]}"
     return f"deny {number}"
 
 

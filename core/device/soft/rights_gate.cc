@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cerrno>
 
+#include "core/base/rare_calls.h"
+
 namespace ringsock::soft {
 
 namespace {
@@ -14,6 +16,7 @@ constexpr int kPassRights = 83;  // SO_PASSRIGHTS of <asm-generic/socket.h>, whi
 std::atomic<bool> found{false};
 
 bool set_gate(int socket, int open) {
+  if (!is_permitted(RareCall::pass_rights)) return false;
   const int saved_errno = errno;
   const bool done = ::setsockopt(socket, SOL_SOCKET, kPassRights, &open, sizeof open) == 0;
   errno = saved_errno;
