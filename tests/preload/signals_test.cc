@@ -55,8 +55,8 @@ class PartialTransfer : public testing::Test {
       const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(10);
       while (!done_ && std::chrono::steady_clock::now() < late)
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      if (!done_) ::shutdown(pair_.alice, SHUT_RDWR);
       in_time_ = done_.load();
+      if (!in_time_) ::shutdown(pair_.alice, SHUT_RDWR);
     });
   }
   void TearDown() override {
