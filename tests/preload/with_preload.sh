@@ -9,6 +9,6 @@ case $program in /*) ;; *) program=./$program ;; esac
 real=$(dirname "$program")/.libs/$(basename "$program")
 [ -x "$real" ] || real=$program
 runtime=$(ldd "$real" | awk '/lib(clang_rt\.)?asan/ { print $3; exit }')
-export RINGSOCK_CONFIG_DIR=/nonexistent LD_LIBRARY_PATH="$(pwd)/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+export RINGSOCK_CONFIG_DIR="${RINGSOCK_TEST_CONFIG_DIR:-/nonexistent}" LD_LIBRARY_PATH="$(pwd)/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export RINGSOCK_TEST_PRELOADED=1
 LD_PRELOAD="${runtime:+$runtime:}$library" exec "$real" "$@"
