@@ -7,6 +7,7 @@
 
 #include <cerrno>
 
+#include "core/base/no_cancellation.h"
 #include "core/base/unique_fd.h"
 
 namespace ringsock::net {
@@ -80,6 +81,7 @@ Status NetlinkSocket::ask(nl_msg* message, const OnMessage& on_answer) {
   if (message == nullptr) return Error{ENOMEM, "netlink: question"};
   const bool is_dump = (nlmsg_hdr(message)->nlmsg_flags & NLM_F_DUMP) == NLM_F_DUMP;
   nl_socket_set_msg_buf_size(socket_.get(), is_dump ? kMessageBytes : kAnswerBytes);
+  const NoCancellation until_it_is_freed;
   Answer answer{&on_answer};
   const Callbacks callbacks = callbacks_for(answer);
   if (!callbacks) return Error{ENOMEM, "netlink: question"};
@@ -109,6 +111,7 @@ Status NetlinkSocket::listen(std::span<const int> groups) {
 }
 
 Result<bool> NetlinkSocket::read_events(const OnMessage& on_event) {
+  const NoCancellation until_it_is_freed;
   Answer answer{&on_event};
   const Callbacks callbacks = callbacks_for(answer);
   if (!callbacks) return Error{ENOBUFS, "netlink: events"};

@@ -16,6 +16,8 @@
 #include <memory>
 #include <optional>
 
+#include "core/base/no_cancellation.h"
+
 namespace ringsock::soft {
 namespace {
 
@@ -61,6 +63,7 @@ Status dump(Request request, const VisitOne& visit_one, std::size_t most = SIZE_
     if (++seen <= most) visit_one(header);
     return seen <= most;
   };
+  const NoCancellation until_it_is_freed;
   const std::unique_ptr<nl_sock, FreeSocket> socket(::nl_socket_alloc());
   const std::unique_ptr<nl_msg, FreeMessage> message(
       ::nlmsg_alloc_simple(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP));
