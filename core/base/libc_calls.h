@@ -17,6 +17,7 @@ namespace ringsock {
 /// own functions in before anything else happens. Without one these are libc's anyway.
 /// fcntl() stands apart, because its third argument is variable.
 struct LibcCalls {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): the pieces of a declaration
 #define LIBC_CALL(result, name, parameters, arguments) result(*name) parameters;
 #include "core/base/libc_calls.def"
 #undef LIBC_CALL

@@ -20,7 +20,7 @@ namespace ringsock::soft {
 
 namespace {
 
-constexpr std::uint64_t kPopulatedBytes = 256 * 1024;
+constexpr std::uint64_t kPopulatedBytes = std::uint64_t{256} * 1024;
 
 class ErrnoKept {
  public:
