@@ -152,6 +152,7 @@ void ForkRegistry::after_fork_in_child() {
     endpoint.after_fork(endpoint.prepared_for_fork_ ? Endpoint::ForkSide::child : Endpoint::ForkSide::unprepared_child);
   });
   lock_.unlock();
+  teardown_gate_.unlock();
   // Threads that are not here may have been waiting for it.
   new (&teardown_gate_) std::shared_mutex;
   locks_.unlock(true);
