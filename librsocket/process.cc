@@ -103,8 +103,24 @@ void make_instance() {
   apply_log_level();
   apply_statistics_wish();
   instance.store(new Process(load_config()), std::memory_order_release);
-  const auto after = [] { process().registry.after_fork(); };
-  at_fork([] { process().registry.before_fork(); }, after, after);
+}
+
+/// Of a fork that is under way, of which there is one at a time.
+constinit bool holds_devices = false;
+
+[[gnu::constructor]] void keep_devices_whole() {
+  at_fork(
+      [] {
+        Process* const made = instance.load(std::memory_order_acquire);
+        holds_devices = made != nullptr;
+        if (holds_devices) made->registry.before_fork();
+      },
+      [] {
+        if (holds_devices) process().registry.after_fork();
+      },
+      [] {
+        if (holds_devices) process().registry.after_fork();
+      });
 }
 
 }  // namespace

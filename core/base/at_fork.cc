@@ -51,6 +51,7 @@ class HandlerList {
 };
 
 constinit HandlerList<Handlers> fork_handlers;
+constinit HandlerList<Handlers> outermost_handlers;
 constinit HandlerList<ForkHandler> stranger_handlers;
 constinit HandlerList<Mutex*> leaf_locks;
 
@@ -61,6 +62,7 @@ struct ForkUnderWay {
   bool may_run;          ///< the library is this process's
   std::size_t prepared;  ///< how many handlers ran before: those that are registered meanwhile have nothing to undo
   std::size_t locked;    ///< leaf locks, likewise
+  std::size_t outermost;
 };
 constinit thread_local ForkUnderWay under_way{};
 
@@ -92,14 +94,21 @@ void at_fork(ForkHandler before, ForkHandler in_parent, ForkHandler in_child) {
   ask_libc();
 }
 
+void at_fork_outermost(ForkHandler before, ForkHandler in_parent, ForkHandler in_child) {
+  outermost_handlers.add({before, in_parent, in_child});
+  ask_libc();
+}
+
 void hold_across_fork(Mutex& leaf) {
   leaf_locks.add(&leaf);
   ask_libc();
 }
 
 void run_before_fork() {
-  under_way = {false, is_known_process(), fork_handlers.size(), 0};
+  under_way = {false, is_known_process(), 0, 0, outermost_handlers.size()};
   if (!under_way.may_run) return;
+  for (std::size_t i = under_way.outermost; i-- > 0;) outermost_handlers[i].before();
+  under_way.prepared = fork_handlers.size();
   for (std::size_t i = under_way.prepared; i-- > 0;) {
     if (fork_handlers[i].before != nullptr) fork_handlers[i].before();
   }
@@ -114,6 +123,7 @@ void run_after_fork_in_parent() {
   for (std::size_t i = 0; i < under_way.prepared; ++i) {
     if (fork_handlers[i].in_parent != nullptr) fork_handlers[i].in_parent();
   }
+  for (std::size_t i = 0; i < under_way.outermost; ++i) outermost_handlers[i].in_parent();
 }
 
 void run_after_fork_in_child() {
@@ -129,6 +139,7 @@ void run_after_fork_in_child() {
   for (std::size_t i = 0; i < under_way.prepared; ++i) {
     if (fork_handlers[i].in_child != nullptr) fork_handlers[i].in_child();
   }
+  for (std::size_t i = 0; i < under_way.outermost; ++i) outermost_handlers[i].in_child();
 }
 
 void at_strange_child(ForkHandler handler) { stranger_handlers.add(handler); }

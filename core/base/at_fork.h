@@ -15,6 +15,10 @@ using ForkHandler = void (*)();
 /// Null: nothing to do. Threads: any.
 void at_fork(ForkHandler before, ForkHandler in_parent, ForkHandler in_child);
 
+/// The same for what goes around all others, whenever those are registered: `before` runs first, the others last. In a
+/// constructor: a fork that is under way when handlers come knows nothing of them.
+void at_fork_outermost(ForkHandler before, ForkHandler in_parent, ForkHandler in_child);
+
 /// A lock of static storage duration under which no other lock is taken: held while a process is copied, so the child
 /// has what it guards whole, and the lock free. The last to be locked, the first to be unlocked. Threads: any.
 void hold_across_fork(Mutex& leaf);

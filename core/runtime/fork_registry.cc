@@ -59,12 +59,14 @@ ForkRegistry& fork_registry() {
 }
 
 void ForkRegistry::install_handlers() {
-  static const bool installed =
-      (at_fork([] { fork_registry().before_fork(); }, [] { fork_registry().after_fork_in_parent(); },
-               [] { fork_registry().after_fork_in_child(); }),
-       at_strange_child([] { fork_registry().forget_all(); }), true);
-  static_cast<void>(installed);
+  at_fork_outermost([] { fork_registry().before_fork(); }, [] { fork_registry().after_fork_in_parent(); },
+                    [] { fork_registry().after_fork_in_child(); });
+  at_strange_child([] { fork_registry().forget_all(); });
 }
+
+namespace {
+[[gnu::constructor]] void install() { fork_registry().install_handlers(); }
+}  // namespace
 
 /// The endpoints stay where they are: nobody here touches them again.
 void ForkRegistry::forget_all() noexcept {
@@ -73,7 +75,6 @@ void ForkRegistry::forget_all() noexcept {
 }
 
 void ForkRegistry::enter(Endpoint& endpoint) {
-  install_handlers();
   const std::lock_guard guard(lock_);
   entered_.push_back(endpoint);
 }

@@ -40,11 +40,12 @@ class ForkLocks {
   std::vector<Mutex*> inner_;
 };
 
-/// The endpoints that have something to do around fork(2) (Endpoint::add_fork_locks() and so on). Installs its
-/// pthread_atfork(3) handlers with the first one, after those of everything that is used under the endpoints' locks, so
-/// that they are run before.
+/// The endpoints that have something to do around fork(2) (Endpoint::add_fork_locks() and so on). Its handlers go
+/// around those of everything that is used under the endpoints' locks.
 class ForkRegistry {
  public:
+  /// Once, of the process's own.
+  static void install_handlers();
   /// At the end of a constructor, and at the beginning of the destructor.
   void enter(Endpoint& endpoint);
   void leave(Endpoint& endpoint);
@@ -71,7 +72,6 @@ class ForkRegistry {
   std::shared_mutex& teardown_gate() { return teardown_gate_; }
 
  private:
-  static void install_handlers();
   void forget_all() noexcept;
   void prepare_new();
   bool has_new();
