@@ -144,7 +144,11 @@ bool Link::drain(int at_most) {
     PassedFd memory;
     if (careful_.load(std::memory_order_relaxed)) [[unlikely]] {
       const Look look = look_at_next(memory);
-      if (look == Look::nothing) break;
+      if (look == Look::nothing) {
+        // The gate is shut and nothing lies behind it: nothing that may block at its close ever comes.
+        if (!wants_memory_ && has_rights_gate()) careful_.store(false, std::memory_order_relaxed);
+        break;
+      }
       if (look != Look::fine) {
         peer_gone_.store(true, std::memory_order_release);
         break;
