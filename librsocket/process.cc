@@ -109,18 +109,15 @@ void make_instance() {
 constinit bool holds_devices = false;
 
 [[gnu::constructor]] void keep_devices_whole() {
-  at_fork(
-      [] {
-        Process* const made = instance.load(std::memory_order_acquire);
-        holds_devices = made != nullptr;
-        if (holds_devices) made->registry.before_fork();
-      },
-      [] {
-        if (holds_devices) process().registry.after_fork();
-      },
-      [] {
-        if (holds_devices) process().registry.after_fork();
-      });
+  const auto before = [] {
+    Process* const made = instance.load(std::memory_order_acquire);
+    holds_devices = made != nullptr;
+    if (holds_devices) made->registry.before_fork();
+  };
+  const auto after = [] {
+    if (holds_devices) process().registry.after_fork();
+  };
+  at_fork(before, after, after);
 }
 
 }  // namespace

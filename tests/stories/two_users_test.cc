@@ -119,6 +119,19 @@ int listen_under(const std::string& name) {
   return socket;
 }
 
+/// One buffer may be mapped at this end.
+void allow_one(int socket) {
+  const int entries = 1;
+  rsetsockopt(socket, SOL_RDMA, RDMA_IOMAPSIZE, &entries, sizeof entries);
+}
+
+/// The connection with the one client, for whom one buffer may be mapped; negative: there is none.
+int accept_who_may_map(Channel& parent) {
+  const int listener = rsocket(AF_INET, SOCK_STREAM, 0);
+  allow_one(listener);
+  return listen_and_tell(listener, parent) == 0 ? raccept(listener, nullptr, nullptr) : -1;
+}
+
 class TwoUsers : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -151,15 +164,9 @@ TEST_F(TwoUsers, ConnectAlsoWhenOneOfThemIsRoot) {
 
 TEST_F(TwoUsers, WriteIntoEachOthersMappedBuffersWithoutSharingMemory) {
   constexpr std::size_t kBytes = 200'000;
-  const auto allow_one = [](int socket) {
-    const int entries = 1;
-    rsetsockopt(socket, SOL_RDMA, RDMA_IOMAPSIZE, &entries, sizeof entries);
-  };
   Child alice = process_of(kAlice, [&](Channel& parent) {
-    const int listener = rsocket(AF_INET, SOCK_STREAM, 0);
-    allow_one(listener);
-    if (listen_and_tell(listener, parent) != 0) return 1;
-    const int socket = raccept(listener, nullptr, nullptr);
+    const int socket = accept_who_may_map(parent);
+    if (socket < 0) return 1;
     std::string memory(kBytes, '-');
     if (riomap(socket, memory.data(), memory.size(), PROT_WRITE, 0, 0) != 0) return 2;
     std::ifstream maps("/proc/self/maps");
@@ -189,16 +196,10 @@ TEST_F(TwoUsers, WriteIntoEachOthersMappedBuffersWithoutSharingMemory) {
 /// The buffer's owner does the copying, so the writer's bytes behind it wait for that.
 TEST_F(TwoUsers, WhatFollowsADirectWriteArrivesWhileTheWriterIsElsewhere) {
   constexpr std::size_t kBytes = 200'000;
-  const auto allow_one = [](int socket) {
-    const int entries = 1;
-    rsetsockopt(socket, SOL_RDMA, RDMA_IOMAPSIZE, &entries, sizeof entries);
-  };
   Child alice = process_of(kAlice, [&](Channel& parent) {
     ::alarm(20);
-    const int listener = rsocket(AF_INET, SOCK_STREAM, 0);
-    allow_one(listener);
-    if (listen_and_tell(listener, parent) != 0) return 1;
-    const int socket = raccept(listener, nullptr, nullptr);
+    const int socket = accept_who_may_map(parent);
+    if (socket < 0) return 1;
     std::string memory(kBytes, '-');
     if (riomap(socket, memory.data(), memory.size(), PROT_WRITE, 0, 0) != 0) return 2;
     for (std::size_t bytes : {std::size_t{1000}, kBytes / 2, kBytes}) {
@@ -241,16 +242,10 @@ TEST_F(TwoUsers, WhatFollowsADirectWriteArrivesWhileTheWriterIsElsewhere) {
 /// Bob writes where Alice has nothing any more.
 TEST_F(TwoUsers, AWriteIntoMemoryThatItsOwnerHasGivenBackEndsTheConnectionOnly) {
   constexpr std::size_t kBytes = 65536;
-  const auto allow_one = [](int socket) {
-    const int entries = 1;
-    rsetsockopt(socket, SOL_RDMA, RDMA_IOMAPSIZE, &entries, sizeof entries);
-  };
   Child alice = process_of(kAlice, [&](Channel& parent) {
     ::alarm(20);
-    const int listener = rsocket(AF_INET, SOCK_STREAM, 0);
-    allow_one(listener);
-    if (listen_and_tell(listener, parent) != 0) return 1;
-    const int socket = raccept(listener, nullptr, nullptr);
+    const int socket = accept_who_may_map(parent);
+    if (socket < 0) return 1;
     void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (riomap(socket, memory, kBytes, PROT_WRITE, 0, 0) != 0) return 2;
     ::munmap(memory, kBytes);
