@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/no_cancellation.h"
+#include "preload/any_ours.h"
 #include "preload/route.h"
 
 // RS_BY_NUMBER(name) in the files of these functions: our definition, not libc's, whatever the linker does to the name.
@@ -161,18 +162,9 @@ long by_v2(ssize_t (*ours)(int, const iovec*, int, off_t, int), const Words& wor
               word_as<int>(words[5]));
 }
 
-bool any_held(const pollfd* fds, nfds_t count) {
-  return fds != nullptr && std::any_of(fds, fds + count, [](const pollfd& one) { return fd_table().holds(one.fd); });
-}
-
-bool any_held(long nfds, const Words& words) {
-  for (int fd = 0; fd < static_cast<int>(std::min<long>(nfds, FD_SETSIZE)); ++fd) {
-    if (!fd_table().holds(fd)) continue;
-    for (const long set : {words[1], words[2], words[3]}) {
-      if (set != 0 && FD_ISSET(fd, word_as<const fd_set*>(set))) return true;
-    }
-  }
-  return false;
+bool any_ours_in_sets(const Words& words) {
+  return any_ours(word_as<int>(words[0]), word_as<const fd_set*>(words[1]), word_as<const fd_set*>(words[2]),
+                  word_as<const fd_set*>(words[3]));
 }
 
 /// What the kernel answers is answered as libc's syscall(2) does, by the caller.
@@ -180,19 +172,19 @@ std::optional<long> of_sets(long number, const Words& words) {
   switch (number) {
 #ifdef SYS_poll
     case SYS_poll:
-      if (!any_held(word_as<const pollfd*>(words[0]), word_as<nfds_t>(words[1]))) break;
+      if (!any_ours(word_as<const pollfd*>(words[0]), word_as<nfds_t>(words[1]))) break;
       return call(ringsock_poll, words);
 #endif
     case SYS_ppoll:
-      if (!any_held(word_as<const pollfd*>(words[0]), word_as<nfds_t>(words[1]))) break;
+      if (!any_ours(word_as<const pollfd*>(words[0]), word_as<nfds_t>(words[1]))) break;
       return by_ppoll(words);
 #ifdef SYS_select
     case SYS_select:
-      if (!any_held(words[0], words)) break;
+      if (!any_ours_in_sets(words)) break;
       return call(ringsock_select, words);
 #endif
     case SYS_pselect6:
-      if (!any_held(words[0], words)) break;
+      if (!any_ours_in_sets(words)) break;
       return by_pselect(words);
     default: break;
   }

@@ -5,6 +5,7 @@
 #include "core/runtime/epoll_set.h"
 #include "core/runtime/poll_set.h"
 #include "core/runtime/wait.h"
+#include "preload/any_ours.h"
 #include "preload/epoll_nesting.h"
 #include "preload/route.h"
 
@@ -14,15 +15,6 @@ namespace {
 using runtime::EpollSet;
 
 // What serves endpoints is kept out of the calls, so that these need no registers of their own on the way to libc.
-
-/// A plain loop: std::any_of() is unrolled, which costs more than it saves for the one descriptor that most ask for.
-[[gnu::always_inline]] inline bool any_ours(const pollfd* fds, nfds_t count) {
-  if (fds == nullptr) return false;
-  for (const pollfd* const end = fds + count; fds != end; ++fds) {
-    if (fd_table().holds(fds->fd)) return true;
-  }
-  return false;
-}
 
 [[gnu::noinline]] int poll_any(pollfd* fds, nfds_t count, int timeout) {
   if (!any_ours(fds, count)) return real.poll(fds, count, timeout);
@@ -42,20 +34,6 @@ int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_
     if (!left) return left.error();
     return runtime::poll_endpoints({fds, count}, *left, mask);
   });
-}
-
-bool any_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional) {
-  for (const fd_set* set : {readable, writable, exceptional}) {
-    if (set == nullptr) continue;
-    const auto* words = reinterpret_cast<const fd_mask*>(set);
-    for (int word = 0; word * NFDBITS < nfds; ++word) {
-      for (auto bits = static_cast<unsigned long>(words[word]); bits != 0; bits &= bits - 1) {
-        const int fd = word * NFDBITS + __builtin_ctzl(bits);
-        if (fd < nfds && fd_table().holds(fd)) return true;
-      }
-    }
-  }
-  return false;
 }
 
 int select_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {

@@ -1,0 +1,31 @@
+// Whether calls that wait for many descriptors concern us.
+#pragma once
+
+#include "preload/route.h"
+
+namespace ringsock::preload {
+
+/// A plain loop: std::any_of() is unrolled, which costs more than it saves for the one descriptor that most ask for.
+[[gnu::always_inline]] inline bool any_ours(const pollfd* fds, nfds_t count) {
+  if (fds == nullptr) return false;
+  for (const pollfd* const end = fds + count; fds != end; ++fds) {
+    if (fd_table().holds(fds->fd)) return true;
+  }
+  return false;
+}
+
+inline bool any_ours(int nfds, const fd_set* readable, const fd_set* writable, const fd_set* exceptional) {
+  for (const fd_set* set : {readable, writable, exceptional}) {
+    if (set == nullptr) continue;
+    const auto* words = reinterpret_cast<const fd_mask*>(set);
+    for (int word = 0; word * NFDBITS < nfds; ++word) {
+      for (auto bits = static_cast<unsigned long>(words[word]); bits != 0; bits &= bits - 1) {
+        const int fd = word * NFDBITS + __builtin_ctzl(bits);
+        if (fd < nfds && fd_table().holds(fd)) return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace ringsock::preload
