@@ -143,9 +143,9 @@ class ConnectionId {
   /// When next_event() wants to be called although event_fd() stays quiet (CLOCK_MONOTONIC).
   [[nodiscard]] virtual std::optional<Nanos> next_deadline() const = 0;
 
-  /// Moves the descriptor of an established connection to the number `fd`: what was open there is closed, and the
-  /// number belongs to the connection from now on; event_fd() is then `fd`. Errors: EOPNOTSUPP, EINVAL not established;
-  /// those of dup3(2).
+  /// Moves the descriptor of an established connection, or of one that has ended since, to the number `fd`: what was
+  /// open there is closed, and the number belongs to the connection from now on; event_fd() is then `fd`. Errors:
+  /// EOPNOTSUPP, EINVAL never established; those of dup3(2).
   virtual Status move_to_descriptor(int /*fd*/) { return Error{EOPNOTSUPP, "connection id: descriptor"}; }
   /// Another process goes on with a copy of this connection, which came by fork(2): nothing that happens to this one,
   /// its queue pair and the id's destructor included, is seen by the peer or that process any more.

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -141,6 +142,41 @@ TEST(Fork, AChildThatOnlyClosesOrEndsLeavesTheConnectionToItsParent) {
     ::close(peer.fd);
     EXPECT_EQ(wait_for(peer.peer), 0);
   }
+}
+
+/// A server that forks to save its data: its connections end while the child has them, and their numbers are other
+/// clients' at once.
+TEST(Fork, AConnectionThatItsPeerEndedIsClosedOnceThoughAChildHasIt) {
+  constexpr int kConnections = 8;
+  std::vector<Call> calls;
+  for (int i = 0; i < kConnections; ++i) calls.push_back(call([](int fd) { ::close(fd); }));
+  const pid_t child = spawn([] { ::pause(); });
+  for (const Call& one : calls) {
+    char byte = 0;
+    EXPECT_EQ(::read(one.fd, &byte, 1), 0);
+    pollfd entry{one.fd, 0, 0};
+    ::poll(&entry, 1, 50);  // only who sleeps hears of the end of the link
+    EXPECT_EQ(wait_for(one.peer), 0);
+  }
+  // Another thread takes each number that becomes free, as accept() does.
+  std::atomic<bool> all_closed{false};
+  std::vector<int> taken;
+  std::thread taker([&] {
+    while (!all_closed) {
+      const int fd = ::eventfd(0, EFD_CLOEXEC);
+      if (fd <= calls.back().fd) {
+        taken.push_back(fd);
+      } else {
+        ::close(fd);
+      }
+    }
+  });
+  for (const Call& one : calls) EXPECT_EQ(::close(one.fd), 0);
+  all_closed = true;
+  taker.join();
+  for (const int fd : taken) EXPECT_EQ(::close(fd), 0) << fd << " was closed behind its owner's back";
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST(Fork, BytesThatCameBeforeTheForkAreTheUsers) {

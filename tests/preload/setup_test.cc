@@ -1,5 +1,6 @@
 // Connecting, accepting, falling back; names, options, duplicates.
 #include <dirent.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 
 #include <array>
@@ -267,6 +268,36 @@ TEST(PreloadedSetup, Dup2OfAFileOntoAConnectionEndsIt) {
   EXPECT_EQ(read_all(alice, 1), "");
   EXPECT_EQ(::write(bob, "gone", 4), 4) << "to /dev/null";
   ASSERT_EQ(::dup2(bob, bob), int(bob));
+}
+
+/// Until the connection manager has heard of the peer's end, too: only who sleeps listens to it.
+void hear_of_the_end(int fd) {
+  const Fd set(::epoll_create1(0));
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+  while (::epoll_wait(set, &event, 1, 50) > 0) EXPECT_EQ(read_all(fd, 1), "");
+}
+
+TEST(PreloadedSetup, ANumberThatANewFileTookFromAnEndedConnectionStaysTheFiles) {
+  auto [alice, bob] = connected_pair();
+  alice.reset();
+  hear_of_the_end(bob);
+  const Fd null(::open("/dev/null", O_RDWR));
+  ASSERT_EQ(::dup2(null, bob), int(bob));
+  EXPECT_EQ(::write(bob, "gone", 4), 4) << "the connection's own end must not close it";
+}
+
+TEST(PreloadedSetup, TheFirstNumberOfAnEndedConnectionIsFreeThoughADuplicateLives) {
+  auto [alice, bob] = connected_pair();
+  alice.reset();
+  hear_of_the_end(bob);
+  const int number = bob;
+  const Fd copy(::dup(bob));
+  bob.reset();
+  EXPECT_EQ(::fcntl(number, F_GETFD), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(read_all(copy, 1), "");
 }
 
 TEST(PreloadedSetup, CloseRangeClosesConnections) {

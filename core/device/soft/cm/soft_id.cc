@@ -56,9 +56,14 @@ void SoftId::drop_link() {
   }
   // While a queue pair holds it too, closing would not be seen. Else closing is all: a forked child that goes on with
   // its copy of the connection keeps it.
-  if (link_.use_count() > 1) link_->hang_up();
+  if (link_.use_count() > 1) {
+    link_->hang_up();
+    dropped_link_ = link_;
+  }
   link_.reset();
 }
+
+std::shared_ptr<Link> SoftId::link_with_descriptor() const { return link_ ? link_ : dropped_link_.lock(); }
 
 void SoftId::share_port_with(int kernel_socket) { port_.share_with(kernel_socket); }
 
@@ -330,7 +335,7 @@ Status SoftId::disconnect() {
 }
 
 void SoftId::abandon(bool give_away) {
-  if (link_) link_->abandon(give_away);
+  if (const auto link = link_with_descriptor()) link->abandon(give_away);
   if (qp_ != nullptr && space_ == PortSpace::tcp) wiring_of(*qp_).abandon();
 }
 

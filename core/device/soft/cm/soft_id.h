@@ -101,6 +101,7 @@ class SoftId final : public verbs::ConnectionId {
   void remember_silence(int error);
   Status send_request(Connector::Connected connected);
   void drop_link();
+  [[nodiscard]] std::shared_ptr<Link> link_with_descriptor() const;
 
   SoftDevice& device_;
   verbs::PortSpace space_;
@@ -130,6 +131,7 @@ class SoftId final : public verbs::ConnectionId {
   UniqueFd peer_memfd_;               ///< requested, before create_qp(): where peer_segment_ comes from
   std::unique_ptr<LinkInbox> inbox_;  ///< the link's manager, so it outlives the link's use of it
   std::shared_ptr<Link> link_;
+  std::weak_ptr<Link> dropped_link_;  ///< only the queue pair has it any more, and its descriptor is still in use
 };
 
 /// A new endpoint of the embedded device's connection manager. `device` must outlive it.

@@ -253,8 +253,10 @@ void SoftId::on_peer_gone() {
 }
 
 Status SoftId::move_to_descriptor(int fd) {
-  if (state_ != State::established || !link_ || channel_wakes_us_) return Error{EINVAL, "move_to_descriptor: state"};
-  return link_->move_to(fd);
+  const auto link = link_with_descriptor();
+  const bool has_been_established = state_ == State::established || state_ == State::closed;
+  if (!has_been_established || !link || channel_wakes_us_) return Error{EINVAL, "move_to_descriptor: state"};
+  return link->move_to(fd);
 }
 
 int SoftId::event_fd() const {
