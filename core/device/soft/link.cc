@@ -57,9 +57,13 @@ bool Link::may_close_here() {
   if (!careful_.load(std::memory_order_relaxed)) return true;
   if (forbidden_.load(std::memory_order_relaxed) || is_abandoned()) return false;
   if (!shut_rights_gate(fd()) && !hung_up_.load(std::memory_order_relaxed)) return false;
+  return is_queue_empty();
+}
+
+/// The end of the stream looks like an empty packet, which may have brought a descriptor: no.
+bool Link::is_queue_empty() const {
   const int saved_errno = errno;
   std::byte byte{};
-  // The end of the stream looks like an empty packet, which may have brought a descriptor.
   const bool is_empty = ::recv(fd(), &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
   errno = saved_errno;
   return is_empty;
@@ -145,7 +149,6 @@ bool Link::drain(int at_most) {
     if (careful_.load(std::memory_order_relaxed)) [[unlikely]] {
       const Look look = look_at_next(memory);
       if (look == Look::nothing) {
-        // The gate is shut and nothing lies behind it: nothing that may block at its close ever comes.
         if (!wants_memory_ && has_rights_gate()) careful_.store(false, std::memory_order_relaxed);
         break;
       }
@@ -169,7 +172,8 @@ bool Link::drain(int at_most) {
     const auto type = static_cast<LinkPacket>(bytes[0]);
     if (memory) {
       wants_memory_ = false;
-      shut_rights_gate(fd());
+      // The gate is shut and nothing lies behind it: nothing that may block at its close ever comes.
+      if (shut_rights_gate(fd()) && is_queue_empty()) careful_.store(false, std::memory_order_relaxed);
     }
     woken = woken || type == LinkPacket::wake;
     const int dropped = memory ? MSG_TRUNC : MSG_TRUNC | MSG_CTRUNC;

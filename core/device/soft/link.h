@@ -103,6 +103,7 @@ class Link {
   Look look_at_next(PassedFd& memory);
   void end_for_descriptor();
   [[nodiscard]] bool may_close_here();
+  [[nodiscard]] bool is_queue_empty() const;
   [[nodiscard]] bool is_abandoned() const { return abandoned_.load(std::memory_order_acquire); }
   void deliver(Pending packet);
   void deliver_gone();

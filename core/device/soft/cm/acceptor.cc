@@ -91,8 +91,7 @@ std::optional<Nanos> Acceptor::deadline() const {
 void Acceptor::drop(Slot slot) {
   // Explicitly, because a forked child's copy of the descriptor would keep the entry.
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, slot->link->fd(), nullptr);
-  slot->link->set_manager(nullptr);
-  slot->link->hang_up();
+  refuse(*slot);
   half_open_.erase(slot);
 }
 
@@ -144,7 +143,11 @@ std::optional<IncomingRequest> Acceptor::serve(Slot slot) {
   if (outcome == Outcome::waits) return std::nullopt;
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, slot->link->fd(), nullptr);
   std::optional<IncomingRequest> out;
-  if (outcome == Outcome::ready) out = finish(*slot);
+  if (outcome == Outcome::ready) {
+    out = finish(*slot);
+  } else {
+    refuse(*slot);
+  }
   half_open_.erase(slot);
   return out;
 }
@@ -157,7 +160,10 @@ std::optional<IncomingRequest> Acceptor::take_in(UniqueFd socket, Nanos now) {
   if (auto packet = fresh.inbox->pop()) {
     const Outcome outcome = look_at(fresh, std::move(*packet));
     if (outcome == Outcome::ready) return finish(fresh);
-    if (outcome == Outcome::refused) return std::nullopt;
+    if (outcome == Outcome::refused) {
+      refuse(fresh);
+      return std::nullopt;
+    }
   }
   if (fresh.inbox->is_finished()) return std::nullopt;
   keep(std::move(fresh));
@@ -192,12 +198,19 @@ void Acceptor::make_room_for(uid_t user) {
     drop(std::find_if(half_open_.begin(), half_open_.end(),
                       [&](const HalfOpen& slot) { return slot.peer->uid == whose; }));
   };
-  if (!is_own_uid(user) && links[user] >= limits_.half_open_of_user) {
+  const std::size_t most = std::min(limits_.half_open, share_of_descriptors());
+  if (!is_own_uid(user) && links[user] >= std::min(limits_.half_open_of_user, most / 2)) {
     drop_oldest_of(user);
-  } else if (half_open_.size() >= std::min(limits_.half_open, share_of_descriptors())) {
+  } else if (half_open_.size() >= most) {
     const auto fewer = [](const auto& a, const auto& b) { return a.second < b.second; };
     drop_oldest_of(std::max_element(links.begin(), links.end(), fewer)->first);
   }
+}
+
+/// The client hears of it at once: a forked child may have a copy of the descriptor, which would keep the link.
+void Acceptor::refuse(HalfOpen& slot) {
+  slot.link->set_manager(nullptr);
+  slot.link->hang_up();
 }
 
 IncomingRequest Acceptor::finish(HalfOpen& from) {

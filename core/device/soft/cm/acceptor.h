@@ -38,8 +38,8 @@ class Acceptor {
  public:
   struct Limits {
     /// More: the oldest of whoever has most is dropped. No more than an eighth of RLIMIT_NOFILE, in any case.
-    std::size_t half_open = 64;
-    std::size_t half_open_of_user = 24;  ///< of one user other than our own
+    std::size_t half_open = 256;
+    std::size_t half_open_of_user = 128;  ///< of one user other than our own, and half of what there may be
     Nanos half_open_time{2'000'000'000};
   };
   /// What a request's private data must be, looked at before anything that costs more. nullptr: whatever it is.
@@ -92,6 +92,7 @@ class Acceptor {
   Outcome check(HalfOpen& from, const LinkInbox::Packet& packet) const;
   Outcome find_memory(HalfOpen& from) const;
   Outcome take_memory(HalfOpen& from, PassedFd memory) const;
+  static void refuse(HalfOpen& slot);
   static IncomingRequest finish(HalfOpen& from);
 
   PortBinding where_;
