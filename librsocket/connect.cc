@@ -283,6 +283,11 @@ Result<SocketAddress> StreamSocket::local_name() {
 }
 
 Result<SocketAddress> StreamSocket::peer_name() {
+  if (is_connected() && is_over()) return Error{ENOTCONN, "rgetpeername"};
+  return last_peer();
+}
+
+Result<SocketAddress> StreamSocket::last_peer() {
   std::lock_guard guard(setup_lock_);
   if (!is_connected()) return Error{ENOTCONN, "rgetpeername"};
   return as_seen_here(id_->peer_address());

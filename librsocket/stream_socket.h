@@ -52,6 +52,8 @@ class StreamSocket : public runtime::Endpoint {
   Status shutdown(int how) override;
   Result<SocketAddress> local_name() override;
   Result<SocketAddress> peer_name() override;
+  /// The same also when both directions have ended.
+  Result<SocketAddress> last_peer();
   Status set_option(int level, int name, const void* value, socklen_t length) override;
   Status get_option(int level, int name, void* value, socklen_t* length) override;
   Result<ssize_t> receive(msghdr& message, int flags) override;
@@ -219,6 +221,8 @@ class StreamSocket : public runtime::Endpoint {
     return write_shut_.load(std::memory_order_acquire) || connection_->peer_disconnected() ||
            connection_->failure() != 0;
   }
+  bool send_into_the_void();
+  [[nodiscard]] bool is_over() const;
   Status require_connected(int error_if_not);
   /// Polls completions and tells whoever sleeps.
   void progress();
@@ -305,6 +309,7 @@ class StreamSocket : public runtime::Endpoint {
   std::atomic<int> error_{0};               ///< SO_ERROR
   std::atomic<bool> hung_up_{false};        ///< the peer has been told of the connection's failure
   std::atomic<bool> failure_taken_{false};  ///< the connection's failure has been reported
+  std::atomic<bool> sent_into_the_void_{false};  ///< something was sent after the peer's end
 
   IntOptions options_;
   QueueSettings settings_;

@@ -126,6 +126,8 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
   // The end was seen after the bytes: a message that came in between is not lost.
   progress();
   if (connection_->readable() > 0 && !read_shut_.load(std::memory_order_acquire)) return Error{EAGAIN, "rrecv"};
+  // The stream had ended before what was sent came back: that error is the sender's to hear of.
+  if (sent_into_the_void_.load(std::memory_order_acquire)) return 0;
   if (const int error = take_error()) return Error{error, "rrecv"};
   return 0;
 }
@@ -226,10 +228,30 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
   if (sent > 0) return static_cast<ssize_t>(sent);
   if (closed_.load(std::memory_order_acquire)) return Error{EBADF, "rsend: closed meanwhile"};
   if (const int error = take_error()) return Error{error, "rsend"};
+  if (total > 0 && send_into_the_void()) return static_cast<ssize_t>(total);
   if (at_end_of_sending()) return Error{EPIPE, "rsend"};
   // A writer that never reads still has to tell the peer of its buffers.
   if (std::unique_lock reading(receive_lock_, std::try_to_lock); reading) connection_->announce_if_due();
   return Error{EAGAIN, "rsend"};
+}
+
+/// As with TCP (RFC 9293, 3.5.2): what is sent first after the peer's close is taken, and answered by the reset that
+/// ends the connection here, too. Linux calls that reset EPIPE.
+bool StreamSocket::send_into_the_void() {
+  const bool is_half_open = connection_->peer_disconnected() && connection_->failure() == 0 &&
+                            !write_shut_.load(std::memory_order_acquire);
+  if (!is_half_open || sent_into_the_void_.exchange(true, std::memory_order_acq_rel)) return false;
+  error_.store(EPIPE, std::memory_order_release);
+  note_activity();
+  notify_watchers();
+  return true;
+}
+
+/// Both directions have ended: the socket has no peer any more.
+bool StreamSocket::is_over() const {
+  const bool peer_ended = connection_->peer_disconnected() || connection_->peer_shut_down();
+  return connection_->failure() != 0 || sent_into_the_void_.load(std::memory_order_acquire) ||
+         (peer_ended && write_shut_.load(std::memory_order_acquire));
 }
 
 /// What send_from() would do, in the usual case: one message takes everything.
@@ -310,7 +332,9 @@ std::uint32_t StreamSocket::connected_events() noexcept {
   if (connection_->readable() > 0 || ended) events |= EPOLLIN | EPOLLRDNORM;
   if (ended) events |= EPOLLRDHUP;
   if (failure != 0 || cannot_write || connection_->can_send()) events |= EPOLLOUT | EPOLLWRNORM;
-  if (failure != 0 || (ended && write_shut_.load(std::memory_order_acquire))) events |= EPOLLHUP;
+  if (failure != 0 || (ended && write_shut_.load(std::memory_order_acquire)) ||
+      sent_into_the_void_.load(std::memory_order_acquire))
+    events |= EPOLLHUP;
   const bool untold = failure != 0 && !failure_taken_.load(std::memory_order_acquire);
   if (untold || error_.load(std::memory_order_acquire) != 0) events |= EPOLLERR;
   if (std::unique_lock reading(receive_lock_, std::try_to_lock); reading) connection_->announce_if_due();
@@ -360,6 +384,7 @@ Status StreamSocket::shutdown(int how) {
   }
   if (!is_connected()) return Error{ENOTCONN, "rshutdown"};
   if (!claim()) return Error{EIO, "rshutdown: another process uses the connection"};
+  if (is_over()) return Error{ENOTCONN, "rshutdown"};
   {
     std::scoped_lock guard(setup_lock_, send_lock_);
     const bool was_readable = !read_shut_.load(std::memory_order_relaxed);

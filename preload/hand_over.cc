@@ -79,7 +79,7 @@ Result<SocketPair> tcp_pair(const SocketAddress& local, const SocketAddress& pee
 /// Where there is no TCP, a UNIX-domain socket still carries the bytes.
 Result<SocketPair> make_pair(rs::StreamSocket& socket) {
   auto local = socket.local_name();
-  auto peer = socket.peer_name();
+  auto peer = socket.last_peer();
   if (!local || !peer) return Error{ENOTCONN, "hand-over: not connected"};
   auto pair = tcp_pair(*local, *peer);
   if (!pair) {
@@ -166,7 +166,7 @@ rs::StreamSocket* ring_connection(Endpoint& endpoint) {
   auto* const socket = dynamic_cast<rs::StreamSocket*>(&endpoint);
   auto* const dual = dynamic_cast<DualSocket*>(&endpoint);
   if (socket == nullptr || (dual != nullptr && dual->is_kernel_socket())) return nullptr;
-  return socket->peer_name() ? socket : nullptr;
+  return socket->last_peer() ? socket : nullptr;
 }
 
 Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) {

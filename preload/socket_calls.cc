@@ -31,8 +31,9 @@ int name_of(int fd, sockaddr* address, socklen_t* length, Result<SocketAddress> 
       [&](Lookup& socket) -> Status {
         auto found = ((*socket).*name)();
         if (!found) return found.error();
-        if (address == nullptr || length == nullptr) return Error{EFAULT, "socket name"};
+        if (length == nullptr) return Error{EFAULT, "socket name"};
         if (static_cast<int>(*length) < 0) return Error{EINVAL, "socket name"};
+        if (address == nullptr && *length > 0) return Error{EFAULT, "socket name"};
         found->copy_to(address, length);
         return ok();
       },

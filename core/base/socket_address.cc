@@ -117,8 +117,8 @@ socklen_t SocketAddress::length() const {
 }
 
 void SocketAddress::copy_to(sockaddr* out, socklen_t* out_length) const {
-  if (out == nullptr || out_length == nullptr) return;
-  std::memcpy(out, &storage_, std::min(*out_length, length()));
+  if (out_length == nullptr) return;
+  if (out != nullptr) std::memcpy(out, &storage_, std::min(*out_length, length()));
   *out_length = length();
 }
 

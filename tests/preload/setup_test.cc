@@ -317,6 +317,18 @@ TEST(PreloadedSetup, ShutdownOfAListenerWakesWhoAccepts) {
   closer.join();
 }
 
+TEST(PreloadedSetup, ANameWithoutRoomIsNotWritten) {
+  auto [alice, bob] = connected_pair();
+  socklen_t none = 0;
+  EXPECT_EQ(::getsockname(alice, nullptr, &none), 0);
+  EXPECT_EQ(none, sizeof(sockaddr_in));
+  none = 0;
+  EXPECT_EQ(::getpeername(alice, nullptr, &none), 0);
+  none = 1;
+  EXPECT_EQ(::getpeername(alice, nullptr, &none), -1);
+  EXPECT_EQ(errno, EFAULT);
+}
+
 TEST(PreloadedSetup, UnconnectedSocketsAnswerAsLinuxSays) {
   const Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
   char byte = 0;

@@ -195,6 +195,57 @@ TEST(PreloadedBytes, HalfCloseGivesTheReaderTheEndAndLeavesTheOtherDirection) {
   EXPECT_EQ(read_all(alice, 2), "ok");
 }
 
+/// What poll(2), SO_ERROR and getpeername(2) say of a connection.
+struct Health {
+  explicit Health(int fd) {
+    pollfd entry{fd, POLLIN | POLLOUT | POLLRDHUP, 0};
+    ::poll(&entry, 1, 0);
+    bits = entry.revents;
+    socklen_t length = sizeof error;
+    ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+    Address peer;
+    peer.length = sizeof peer.storage;
+    has_peer = ::getpeername(fd, peer.get(), &peer.length) == 0;
+  }
+  int bits = 0;
+  int error = -1;
+  bool has_peer = false;
+};
+
+TEST(PreloadedBytes, WhatIsSentFirstAfterThePeersCloseIsTakenAndComesBackAsAReset) {
+  auto [alice, bob] = connected_pair();
+  bob.reset();
+  EXPECT_EQ(read_all(alice, 1), "");
+  const Health ended(alice);
+  EXPECT_EQ(ended.bits, POLLIN | POLLOUT | POLLRDHUP);
+  EXPECT_EQ(ended.error, 0);
+  EXPECT_TRUE(ended.has_peer);
+
+  EXPECT_EQ(::send(alice, "too late", 8, MSG_NOSIGNAL), 8);
+  const Health reset(alice);
+  EXPECT_EQ(reset.bits, POLLIN | POLLOUT | POLLRDHUP | POLLERR | POLLHUP);
+  EXPECT_EQ(reset.error, EPIPE);
+  EXPECT_FALSE(reset.has_peer);
+  const Health told(alice);
+  EXPECT_EQ(told.bits, POLLIN | POLLOUT | POLLRDHUP | POLLHUP);
+  EXPECT_EQ(told.error, 0);
+  EXPECT_EQ(read_all(alice, 1), "");
+  EXPECT_EQ(::send(alice, "x", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+  EXPECT_EQ(::shutdown(alice, SHUT_RDWR), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+}
+
+TEST(PreloadedBytes, AConnectionWhoseBothDirectionsHaveEndedHasNoPeer) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::shutdown(alice, SHUT_WR), 0);
+  EXPECT_EQ(read_all(bob, 1), "");
+  ASSERT_EQ(::shutdown(bob, SHUT_WR), 0);
+  EXPECT_EQ(read_all(alice, 1), "");
+  EXPECT_FALSE(Health(alice).has_peer);
+  EXPECT_FALSE(Health(bob).has_peer);
+}
+
 TEST(PreloadedBytes, WritingToOneWhoHasGoneIsEpipeWithASignal) {
   auto [alice, bob] = connected_pair();
   bob.reset();
@@ -204,7 +255,7 @@ TEST(PreloadedBytes, WritingToOneWhoHasGoneIsEpipeWithASignal) {
   action.sa_handler = [](int) { signals = signals + 1; };
   ASSERT_EQ(::sigaction(SIGPIPE, &action, &old), 0);
   ssize_t sent = 0;
-  // The kernel's socket takes one write before the reset comes back.
+  // One write is taken before the reset comes back.
   for (int i = 0; i < 100 && sent >= 0; ++i) sent = ::write(alice, "x", 1);
   EXPECT_EQ(errno, EPIPE);
   EXPECT_EQ(signals, 1);
