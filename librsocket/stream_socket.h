@@ -306,9 +306,9 @@ class StreamSocket : public runtime::Endpoint {
   std::atomic<bool> read_shut_{false};
   std::atomic<bool> write_shut_{false};
   std::atomic<bool> closed_{false};
-  std::atomic<int> error_{0};               ///< SO_ERROR
-  std::atomic<bool> hung_up_{false};        ///< the peer has been told of the connection's failure
-  std::atomic<bool> failure_taken_{false};  ///< the connection's failure has been reported
+  std::atomic<int> error_{0};                    ///< SO_ERROR
+  std::atomic<bool> hung_up_{false};             ///< the peer has been told of the connection's failure
+  std::atomic<bool> failure_taken_{false};       ///< the connection's failure has been reported
   std::atomic<bool> sent_into_the_void_{false};  ///< something was sent after the peer's end
 
   IntOptions options_;

@@ -238,8 +238,8 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
 /// As with TCP (RFC 9293, 3.5.2): what is sent first after the peer's close is taken, and answered by the reset that
 /// ends the connection here, too. Linux calls that reset EPIPE.
 bool StreamSocket::send_into_the_void() {
-  const bool is_half_open = connection_->peer_disconnected() && connection_->failure() == 0 &&
-                            !write_shut_.load(std::memory_order_acquire);
+  const bool is_half_open =
+      connection_->peer_disconnected() && connection_->failure() == 0 && !write_shut_.load(std::memory_order_acquire);
   if (!is_half_open || sent_into_the_void_.exchange(true, std::memory_order_acq_rel)) return false;
   error_.store(EPIPE, std::memory_order_release);
   note_activity();
