@@ -1,6 +1,5 @@
-// Calls that announce operations on descriptors which libc's functions never see: io_uring and AIO. The kernel would
-// work on the doorbell beneath a ring, so before the first of them this process's sockets go back to the kernel.
-#include <dlfcn.h>
+// syscall(2), and what bypasses it: where operations on descriptors are never seen, the kernel would work on the
+// doorbell beneath a ring, so this process's sockets go back to the kernel before.
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
@@ -8,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "preload/async_calls.h"
 #include "preload/clone_calls.h"
 #include "preload/offload.h"
 #include "preload/route.h"
@@ -30,29 +30,6 @@ void leave_to_kernel(const char* why) noexcept {
   errno = saved_errno;
 }
 
-namespace {
-
-/// A function of liburing or libaio, which may be loaded where RTLD_NEXT does not look. Null when it is not.
-void* find(const char* name) {
-  if (void* const found = ::dlsym(RTLD_NEXT, name)) return found;
-  for (const char* library : {"liburing.so.2", "liburing.so.1", "libaio.so.1", "libaio.so.1t64"}) {
-    void* const handle = ::dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
-    if (handle == nullptr) continue;
-    void* const found = ::dlsym(handle, name);
-    ::dlclose(handle);
-    if (found != nullptr) return found;
-  }
-  return nullptr;
-}
-
-template <class... Arguments>
-int set_up(const char* name, Arguments... arguments) {
-  leave_to_kernel(name);
-  auto* const call = reinterpret_cast<int (*)(Arguments...)>(find(name));
-  return call != nullptr ? call(arguments...) : -ENOSYS;
-}
-
-}  // namespace
 }  // namespace ringsock::preload
 
 using namespace ringsock::preload;
@@ -63,8 +40,8 @@ RS_INTERCEPT long ringsock_syscall(long number, long first, long second, long th
                                    long sixth) {
   if (number == SYS_io_uring_setup) [[unlikely]]
     leave_to_kernel("syscall(SYS_io_uring_setup)");
-  if (number == SYS_io_setup) [[unlikely]]
-    leave_to_kernel("syscall(SYS_io_setup)");
+  if (number == SYS_io_submit) [[unlikely]]
+    look_at_aio(second, reinterpret_cast<const iocb* const*>(third));
   if (makes_process(number)) [[unlikely]]
     return make_process(number, first, second, third, fourth, fifth, sixth);
   if (number == SYS_seccomp) [[unlikely]]
@@ -78,16 +55,3 @@ RS_INTERCEPT long ringsock_syscall(long number, long first, long second, long th
   if (const auto ours = carry_system_call(number, {first, second, third, fourth, fifth, sixth})) return *ours;
   return real.syscall(number, first, second, third, fourth, fifth, sixth);
 }
-
-RS_INTERCEPT int io_uring_setup(unsigned entries, void* parameters) { return set_up(__func__, entries, parameters); }
-RS_INTERCEPT int io_uring_queue_init(unsigned entries, void* ring, unsigned flags) {
-  return set_up(__func__, entries, ring, flags);
-}
-RS_INTERCEPT int io_uring_queue_init_params(unsigned entries, void* ring, void* parameters) {
-  return set_up(__func__, entries, ring, parameters);
-}
-RS_INTERCEPT int io_uring_queue_init_mem(unsigned entries, void* ring, void* parameters, void* memory, size_t size) {
-  return set_up(__func__, entries, ring, parameters, memory, size);
-}
-RS_INTERCEPT int io_setup(int events, void* context) { return set_up(__func__, events, context); }
-RS_INTERCEPT int io_queue_init(int events, void* context) { return set_up(__func__, events, context); }

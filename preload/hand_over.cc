@@ -291,14 +291,7 @@ void prepare_exec() {
 // -- for good
 // ----------------------------------------------------------------------------------------------------------
 
-void hand_over_everything() {
-  std::vector<Ref> connections;
-  fd_table().for_each([&](int fd, Endpoint& endpoint) {
-    auto* const socket = ring_connection(endpoint);
-    if (socket != nullptr && socket->descriptor() == fd && !socket->is_used_elsewhere())
-      connections.push_back(Ref::share(endpoint));
-  });
-  if (connections.empty()) return;
+void hand_over_for_good(std::span<const Ref> connections) {
   std::vector<HandOver> wanted;
   for (const Ref& one : connections) wanted.push_back({static_cast<rs::StreamSocket&>(*one).descriptor(), true});
   const auto replacements = hand_over(wanted);
@@ -310,6 +303,16 @@ void hand_over_everything() {
   for (std::size_t i = 0; i < connections.size(); ++i) {
     static_cast<rs::StreamSocket&>(*connections[i]).go_on_as((*replacements)[i].get());
   }
+}
+
+void hand_over_everything() {
+  std::vector<Ref> connections;
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    auto* const socket = ring_connection(endpoint);
+    if (socket != nullptr && socket->descriptor() == fd && !socket->is_used_elsewhere())
+      connections.push_back(Ref::share(endpoint));
+  });
+  if (!connections.empty()) hand_over_for_good(connections);
 }
 
 }  // namespace ringsock::preload

@@ -35,8 +35,9 @@ int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags)
 /// these numbers are the kernel's sockets that stand for them. An errno value.
 int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spawn);
 
-/// Before a filter that rings cannot live with: connections on a ring become the kernel's, under the same numbers and
-/// in the same epoll sets.
+/// These connections on a ring become the kernel's, under the same numbers and in the same epoll sets.
+void hand_over_for_good(std::span<const runtime::Ref> connections);
+/// The same with all that there are: before a filter, say, that rings cannot live with.
 void hand_over_everything();
 
 /// Before exec(2): what the application keeps becomes what it may keep. Also sets the kernel's flags to what the

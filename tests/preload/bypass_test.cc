@@ -1,7 +1,10 @@
-// A process that sets up io_uring or AIO: its sockets are the kernel's from then on. Each case in a process of its own.
+// What goes past libc: io_uring, AIO, syscall(2). Sockets that the kernel is to work on are the kernel's. Each case in
+// a process of its own.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/aio_abi.h>
+#include <linux/io_uring.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -21,7 +24,11 @@
 #include "tests/preload/preloaded.h"
 #include "tests/support/raw_syscall.h"
 
-extern "C" int io_uring_queue_init(unsigned entries, void* ring, unsigned flags);
+extern "C" {
+int io_uring_queue_init(unsigned entries, void* ring, unsigned flags);
+int io_uring_submit(void* ring);
+int io_uring_register_files(void* ring, const int* fds, unsigned count);
+}
 
 namespace ringsock::preloaded {
 namespace {
@@ -87,6 +94,113 @@ TEST(Bypass, LiburingIsCalledAfterwards) {
     require(io_uring_queue_init(17, nullptr, 4) == 1704, "the library's answer, with its arguments");
     const Listener listener = listen_anywhere();
     require(!is_on_ring(connect_to(listener.port)), "by the kernel");
+  });
+  EXPECT_EQ(wait_for(child), 0);
+}
+
+/// A connection whose client end the kernel is about to work on, with bytes that came before.
+struct Called {
+  Called() : listener(listen_anywhere()), client(connect_to(listener.port)) {
+    server = ::accept(listener.fd, nullptr, nullptr);
+    require(is_on_ring(client) && is_on_ring(server), "by ring");
+    send_all(server, "from before, ");
+  }
+  void check_client_is_kernels() const {
+    require(!is_on_ring(client), "the kernel's, because it is in the request");
+    send_all(server, "from after");
+    require(receive(client, 23) == "from before, from after", "what came before and after");
+    send_all(client, "answer");
+    require(receive(server, 6) == "answer", "the other direction");
+  }
+  Listener listener;
+  int client;
+  int server;
+};
+
+class Aio {
+ public:
+  Aio() { require(::syscall(SYS_io_setup, 4, &context_) == 0, "io_setup"); }
+  void submit(iocb request) {
+    iocb* requests[] = {&request};
+    require(::syscall(SYS_io_submit, context_, 1, requests) == 1, "io_submit");
+    io_event event{};
+    require(::syscall(SYS_io_getevents, context_, 1, 1, &event, nullptr) == 1, "io_getevents");
+  }
+
+ private:
+  aio_context_t context_ = 0;
+};
+
+TEST(Bypass, FilesInAioRequestsCostNoRing) {
+  const pid_t child = spawn([] {
+    Called call;
+    Aio aio;
+    const int file = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    std::array<char, 4> start{};
+    iocb request{};
+    request.aio_lio_opcode = IOCB_CMD_PREAD;
+    request.aio_fildes = static_cast<std::uint32_t>(file);
+    request.aio_buf = reinterpret_cast<std::uintptr_t>(start.data());
+    request.aio_nbytes = start.size();
+    aio.submit(request);
+    require(start[1] == 'E', "the file's bytes");
+    require(is_on_ring(call.client) && is_on_ring(call.server), "still by ring");
+    require(is_on_ring(connect_to(call.listener.port)), "and the next one");
+  });
+  EXPECT_EQ(wait_for(child), 0);
+}
+
+TEST(Bypass, AConnectionInAnAioRequestIsTheKernelsFromThen) {
+  const pid_t child = spawn([] {
+    const Called call;
+    iocb request{};
+    request.aio_lio_opcode = IOCB_CMD_POLL;
+    request.aio_fildes = static_cast<std::uint32_t>(call.client);
+    request.aio_buf = POLLIN;
+    Aio().submit(request);
+    call.check_client_is_kernels();
+    require(is_on_ring(call.server), "the other end is in no request");
+  });
+  EXPECT_EQ(wait_for(child), 0);
+}
+
+/// As liburing lays it out: one request that the kernel has not been told of.
+struct UringQueue {
+  unsigned* pointers[7] = {nullptr, nullptr, &mask};
+  io_uring_sqe* requests = &request;
+  unsigned head = 7;
+  unsigned tail = 8;
+  unsigned mask = 0;
+  io_uring_sqe request{};
+};
+
+TEST(Bypass, AConnectionInALiburingRequestIsTheKernelsFromThen) {
+  const pid_t child = spawn([] {
+    const Called file_only;
+    const Called call;
+    UringQueue queue;
+    queue.request.opcode = IORING_OP_READ;
+    queue.request.fd = STDIN_FILENO;
+    require(io_uring_submit(&queue) == 1, "the library's answer");
+    require(is_on_ring(call.client), "a file's request");
+    queue.request.flags = IOSQE_FIXED_FILE;
+    queue.request.fd = call.client;
+    require(io_uring_submit(&queue) == 1 && is_on_ring(call.client), "an index, not a descriptor");
+    queue.request.flags = 0;
+    queue.request.opcode = IORING_OP_RECV;
+    require(io_uring_submit(&queue) == 1, "the library's answer");
+    call.check_client_is_kernels();
+    require(is_on_ring(file_only.client), "others stay");
+  });
+  EXPECT_EQ(wait_for(child), 0);
+}
+
+TEST(Bypass, AConnectionThatIsRegisteredWithAUringIsTheKernelsFromThen) {
+  const pid_t child = spawn([] {
+    const Called call;
+    const int fds[] = {-1, call.client};
+    require(io_uring_register_files(nullptr, fds, 2) == 2, "the library's answer");
+    call.check_client_is_kernels();
   });
   EXPECT_EQ(wait_for(child), 0);
 }

@@ -25,14 +25,26 @@ MADE_OF_ROWS = {
     "__dprintf_chk": "__vdprintf_chk",
     "sockatmark": "ioctl",
 }
-# Exported beside the table: not libc's (bypass_calls.cc).
+# Exported beside the table: not libc's (async_calls.cc).
 OF_OTHER_LIBRARIES = {
+    "io_submit",
     "io_uring_setup",
     "io_uring_queue_init",
     "io_uring_queue_init_params",
     "io_uring_queue_init_mem",
-    "io_setup",
-    "io_queue_init",
+    "io_uring_submit",
+    "io_uring_submit_and_wait",
+    "io_uring_submit_and_get_events",
+    "io_uring_submit_and_wait_timeout",
+    "io_uring_submit_and_wait_min_timeout",
+    "io_uring_submit_and_wait_reg",
+    "io_uring_wait_cqes",
+    "io_uring_wait_cqes_min_timeout",
+    "io_uring_wait_cqe_timeout",
+    "io_uring_register_files",
+    "io_uring_register_files_tags",
+    "io_uring_register_files_update",
+    "io_uring_register_files_update_tag",
 }
 
 # libc's functions on descriptors that are not intercepted: reason, names.

@@ -3,3 +3,9 @@ extern "C" __attribute__((visibility("default"))) int io_uring_queue_init(unsign
                                                                           unsigned flags) {
   return ring == nullptr ? static_cast<int>(entries * 100 + flags) : -1;
 }
+
+extern "C" __attribute__((visibility("default"))) int io_uring_submit(void* ring) { return ring != nullptr ? 1 : -1; }
+
+extern "C" __attribute__((visibility("default"))) int io_uring_register_files(void*, const int*, unsigned count) {
+  return static_cast<int>(count);
+}
