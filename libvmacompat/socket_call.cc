@@ -22,14 +22,12 @@ bool may_use_rings(int domain, int type, int protocol) {
 
 /// Where we cannot help it stays what it is.
 void take_in(int fd, int domain, int type) {
-  const int saved_errno = errno;
   try {
     runtime::Ref socket(new UdpSocket(domain, fd));
     socket->set_nonblocking((type & SOCK_NONBLOCK) != 0);
     [[maybe_unused]] const Status entered = runtime::fd_table().insert(fd, std::move(socket));
   } catch (const std::bad_alloc&) {
   }
-  errno = saved_errno;
 }
 
 }  // namespace
@@ -39,7 +37,11 @@ using namespace ringsock;
 
 RS_INTERCEPT int socket(int domain, int type, int protocol) {
   const int fd = preload::real.socket(domain, type, protocol);
-  if (fd >= 0 && vma::may_use_rings(domain, type, protocol)) vma::take_in(fd, domain, type);
+  if (fd < 0) return fd;
+  // The first one reads the configuration.
+  const int saved_errno = errno;
+  if (vma::may_use_rings(domain, type, protocol)) vma::take_in(fd, domain, type);
+  errno = saved_errno;
   return fd;
 }
 

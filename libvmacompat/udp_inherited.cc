@@ -54,10 +54,7 @@ void UdpSocket::leave_to_family() noexcept {
   is_inherited_.store(true, std::memory_order_relaxed);
   look_pause_ = kFirstLook;
   next_look_ = monotonic_now() + look_pause_;
-  // None comes by rings after this.
-  for (const Attachment& one : attachments_) one.ring->leave(one.tuple, *this);
-  attachments_.clear();
-  give_up_rings();
+  give_up_rings();  // none comes by rings after this
   return_arrivals();
 }
 

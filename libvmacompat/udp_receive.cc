@@ -76,7 +76,15 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
     if (call.answer) return *call.answer;
   }
   if (has_arrivals_.load(std::memory_order_relaxed)) return receive_waiting(message, flags);
-  if (is_nonblocking() || (flags & MSG_DONTWAIT) != 0) statistics_.count(Count::rx_eagains);
+  if (is_nonblocking() || (flags & MSG_DONTWAIT) != 0) {
+    statistics_.count(Count::rx_eagains);
+  } else if (read_shut_.load(std::memory_order_relaxed)) [[unlikely]] {
+    // Linux has nothing to wait for then.
+    message.msg_namelen = 0;
+    message.msg_controllen = 0;
+    message.msg_flags = 0;
+    return 0;
+  }
   return Error{EAGAIN, "recvmsg"};
 }
 

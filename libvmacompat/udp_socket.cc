@@ -96,7 +96,13 @@ Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
 
 Status UdpSocket::shutdown(int how) {
   bursts().send_all();
-  if (::shutdown(fd(), how) != 0) return Error::last("shutdown");
+  // Also of a socket that is not connected, which is an error: whoever waits there is woken.
+  if (how == SHUT_RD || how == SHUT_RDWR) read_shut_.store(true, std::memory_order_relaxed);
+  if (::shutdown(fd(), how) != 0) {
+    const Error error = Error::last("shutdown");
+    notify_watchers();
+    return error;
+  }
   {
     // The kernel says from now on what reading and writing mean.
     const std::lock_guard guard(setup_lock_);
@@ -316,12 +322,16 @@ bool UdpSocket::attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple
   return true;
 }
 
+/// What waits there stays to be received, before what comes by another way from now on.
 void UdpSocket::detach_where(const std::function<bool(const Attachment&)>& is_meant) {
-  std::erase_if(attachments_, [&](const Attachment& one) {
+  const std::size_t left = std::erase_if(attachments_, [&](const Attachment& one) {
     const bool goes = is_meant(one);
-    if (goes) one.ring->detach(one.tuple, *this);
+    if (goes) one.ring->leave(one.tuple, *this);
     return goes;
   });
+  if (left == 0) return;
+  const std::lock_guard receiving(receive_lock_);
+  older_arrivals_.store(arrivals_.count(), std::memory_order_relaxed);
 }
 
 void UdpSocket::detach_all() {
@@ -367,7 +377,8 @@ void UdpSocket::closed() noexcept {
     describe();
     write_statistics_file(statistics_.slot());
     kernel_only_.store(true, std::memory_order_relaxed);
-    detach_all();
+    for (const Attachment& one : attachments_) one.ring->detach(one.tuple, *this);
+    attachments_.clear();
     if (family_) family_->leave();
     claimed = std::exchange(claimed_port_, std::uint16_t{0});
   }

@@ -220,6 +220,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::uint16_t claimed_port_ = 0;              ///< in port_claims(); 0: none
   std::atomic<bool> is_port_elsewhere_{false};  ///< SO_REUSEADDR: in another process, too
   std::atomic<bool> is_connected_{false};
+  std::atomic<bool> read_shut_{false};
   EndName peer_name_;  ///< written before is_connected_
   // After fork(2), as long as others have the socket, too:
   std::atomic<bool> is_inherited_{false};

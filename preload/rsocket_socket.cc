@@ -11,7 +11,6 @@ namespace {
 
 /// A kernel socket that may come to be carried by a ring. Where we cannot help it stays what it is.
 void take_in(int fd, int domain, int type) {
-  const int saved_errno = errno;
   try {
     auto* dual = new DualSocket(rs::process(), domain, fd);
     runtime::Ref socket(dual);
@@ -20,7 +19,6 @@ void take_in(int fd, int domain, int type) {
     [[maybe_unused]] const Status entered = fd_table().insert(fd, std::move(socket));
   } catch (const std::bad_alloc&) {
   }
-  errno = saved_errno;
 }
 
 }  // namespace
@@ -30,7 +28,11 @@ using namespace ringsock::preload;
 
 RS_INTERCEPT int socket(int domain, int type, int protocol) {
   const int fd = real.socket(domain, type, protocol);
-  if (fd >= 0 && may_offload(domain, type, protocol)) take_in(fd, domain, type);
+  if (fd < 0) return fd;
+  // The first one reads the configuration.
+  const int saved_errno = errno;
+  if (may_offload(domain, type, protocol)) take_in(fd, domain, type);
+  errno = saved_errno;
   return fd;
 }
 

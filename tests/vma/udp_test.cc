@@ -1,11 +1,15 @@
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/net_tstamp.h>
 #include <netinet/udp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "tests/vma/udp_fixture.h"
@@ -300,6 +304,81 @@ TEST_P(Udp, AKernelDatagramWakesASleeperToo) {
   std::thread later([&] { answer_later(Socket(GetParam().family), me); });
   EXPECT_EQ(socket_.receive(), "late");
   later.join();
+}
+
+/// How a program changes a socket so that rings can no longer serve it, or not those it had.
+struct Change {
+  const char* what;
+  std::function<void(int fd, const Address& echo)> make;
+};
+const std::array kChanges{
+    Change{"connect(2) to somebody else",
+           [](int fd, const Address& echo) {
+             const Address other(echo.host().c_str(), 9);
+             EXPECT_EQ(::connect(fd, other.get(), other.length()), 0);
+           }},
+    Change{"shutdown(2)",
+           [](int fd, const Address& echo) {
+             EXPECT_EQ(::connect(fd, echo.get(), echo.length()), 0);
+             EXPECT_EQ(::shutdown(fd, SHUT_RD), 0);
+           }},
+    Change{"a filter",
+           [](int fd, const Address&) {
+             sock_filter all = {.code = BPF_RET | BPF_K, .jt = 0, .jf = 0, .k = 0xffffffff};
+             const sock_fprog program{.len = 1, .filter = &all};
+             EXPECT_EQ(::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+           }},
+    Change{"time stamps of the card",
+           [](int fd, const Address&) {
+             const int wanted = SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE;
+             EXPECT_EQ(::setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &wanted, sizeof wanted), 0);
+           }},
+};
+
+TEST_P(Udp, WhatWaitsWhenASocketLeavesItsRingsIsReceivedFirst) {
+  for (const Change& change : kChanges) {
+    SCOPED_TRACE(change.what);
+    Socket socket(GetParam().family);
+    bind_anywhere(socket);
+    get_acquainted(socket);
+    for (const char* text : {"one", "two", "three"}) ASSERT_GT(socket.send_to(echo_, text), 0);
+    pollfd entry{socket, POLLIN, 0};
+    ASSERT_EQ(::poll(&entry, 1, 5000), 1);
+    std::this_thread::sleep_for(milliseconds(50));
+    change.make(socket, echo_);
+    for (const char* text : {"one", "two", "three"}) EXPECT_EQ(socket.receive(nullptr, MSG_DONTWAIT), text);
+  }
+}
+
+TEST_P(Udp, ShutdownWakesWhoReceivesWhetherConnectedOrNot) {
+  for (const bool connected : {false, true}) {
+    Socket socket(GetParam().family);
+    bind_anywhere(socket);
+    get_acquainted(socket);
+    if (connected) {
+      ASSERT_EQ(::connect(socket, echo_.get(), echo_.length()), 0);
+    }
+    std::thread later([&] {
+      std::this_thread::sleep_for(milliseconds(100));
+      EXPECT_EQ(::shutdown(socket, SHUT_RD), connected ? 0 : -1);
+    });
+    char byte = 0;
+    EXPECT_EQ(::recv(socket, &byte, 1, 0), 0);
+    later.join();
+    EXPECT_EQ(::recv(socket, &byte, 1, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, EAGAIN);
+    EXPECT_EQ(::recv(socket, &byte, 1, 0), 0) << "there is nothing to wait for";
+  }
+}
+
+TEST(UdpProcessDeathTest, TheFirstSocketLeavesErrnoAlone) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto first_socket = [] {
+    errno = 0;
+    ::socket(AF_INET, SOCK_DGRAM, 0);
+    ::_exit(errno);
+  };
+  EXPECT_EXIT(first_socket(), testing::ExitedWithCode(0), "");
 }
 
 TEST_P(Udp, ANonBlockingSocketAnswersAtOnce) {
