@@ -71,7 +71,18 @@ Result<int> StreamSocket::accept(SocketAddress& peer, int flags) {
     if (const int error = std::exchange(listener_error_, 0)) return Error{error, "raccept"};
     return Error{EAGAIN, "raccept"};
   }
+  return give_out_client(peer, flags, guard);
+}
 
+Result<int> StreamSocket::accept_waiting(SocketAddress& peer, int flags) {
+  std::unique_lock guard(setup_lock_);
+  drop_those_taken_elsewhere();
+  if (accept_queue_.empty()) return Error{EAGAIN, "raccept"};
+  return give_out_client(peer, flags, guard);
+}
+
+/// The first of the queue, which is not empty, gets a number. `guard`: of setup_lock_, which it gives up.
+Result<int> StreamSocket::give_out_client(SocketAddress& peer, int flags, std::unique_lock<Mutex>& guard) {
   auto& accepted = static_cast<StreamSocket&>(*accept_queue_.front());
   if (!accepted.claim()) return Error{EAGAIN, "raccept: another process was faster"};
   UniqueFd fd;

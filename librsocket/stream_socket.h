@@ -48,6 +48,8 @@ class StreamSocket : public runtime::Endpoint {
   Status bind(const sockaddr* address, socklen_t length) override;
   Status listen(int backlog) override;
   Result<int> accept(SocketAddress& peer, int flags) override;
+  /// The same without looking for more clients than have been answered already. EAGAIN: there is none.
+  Result<int> accept_waiting(SocketAddress& peer, int flags);
   Status connect(const sockaddr* address, socklen_t length) override;
   Status shutdown(int how) override;
   Result<SocketAddress> local_name() override;
@@ -176,6 +178,7 @@ class StreamSocket : public runtime::Endpoint {
   void take_in_clients(verbs::ConnectionId& from, std::size_t room);
   void note_admitted();
   void drop_those_taken_elsewhere();
+  Result<int> give_out_client(SocketAddress& peer, int flags, std::unique_lock<Mutex>& guard);
   bool has_client();
   bool admit(verbs::CmEvent& event);
   void keep_half_open(runtime::Ref accepted);

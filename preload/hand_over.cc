@@ -48,8 +48,16 @@ void set_option(int fd, int level, int name) {
 
 bool bind_to(int fd, const SocketAddress& address) { return real.bind(fd, address.get(), address.length()) == 0; }
 
-/// Over TCP between the two addresses of the connection. The peer's port is the relay's if the kernel allows: then
-/// getpeername(2) tells what it told before.
+/// The peer's port is the relay's if the kernel allows: then getpeername(2) tells what it told before.
+Status bind_as(int relays, const SocketAddress& peer) {
+  set_option(relays, SOL_SOCKET, SO_REUSEADDR);
+  SocketAddress any_port = peer;
+  any_port.set_port(0);
+  if (!bind_to(relays, peer) && !bind_to(relays, any_port)) return Error::last("hand-over: bind");
+  return ok();
+}
+
+/// Over TCP between the two addresses of the connection.
 Result<SocketPair> tcp_pair(const SocketAddress& local, const SocketAddress& peer) {
   UniqueFd listener(real.socket(local.family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
   UniqueFd relays(real.socket(local.family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
@@ -58,10 +66,7 @@ Result<SocketPair> tcp_pair(const SocketAddress& local, const SocketAddress& pee
   any_port.set_port(0);
   if (!bind_to(listener.get(), any_port) || real.listen(listener.get(), 1) != 0)
     return Error::last("hand-over: listen");
-  set_option(relays.get(), SOL_SOCKET, SO_REUSEADDR);
-  any_port = peer;
-  any_port.set_port(0);
-  if (!bind_to(relays.get(), peer) && !bind_to(relays.get(), any_port)) return Error::last("hand-over: bind");
+  if (Status bound = bind_as(relays.get(), peer); !bound) return bound.error();
   auto meeting_point = name_of(real.getsockname, listener.get());
   if (!meeting_point) return meeting_point.error();
   if (::connect(relays.get(), meeting_point->get(), meeting_point->length()) != 0)
@@ -270,9 +275,63 @@ void restore_kernel_flags() {
   for (const int fd : blocking) real.fcntl(fd, F_SETFL, real.fcntl(fd, F_GETFL, 0) & ~O_NONBLOCK);
 }
 
+// -- clients that nobody has accepted
+// ------------------------------------------------------------------------------------------------------------
+
+/// Listeners on rings that the next program gets. What waits at one that other processes have, too, is theirs.
+std::vector<Ref> kept_listeners() {
+  std::vector<Ref> kept;
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    auto* const dual = dynamic_cast<DualSocket*>(&endpoint);
+    if (dual != nullptr && dual->listens_on_ring() && !dual->is_shared() && !closes_on_exec(*dual, fd))
+      kept.push_back(Ref::share(endpoint));
+  });
+  return kept;
+}
+
+/// A kernel connection to the listener, from where the client came from and to where it went. It waits in the kernel's
+/// backlog.
+Result<UniqueFd> connect_as(rs::StreamSocket& client, const SocketAddress& peer) {
+  const auto local = client.local_name();
+  if (!local) return local.error();
+  UniqueFd relays(real.socket(local->family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  if (!relays) return Error::last("hand-over: socket");
+  if (Status bound = bind_as(relays.get(), peer); !bound) return bound.error();
+  if (real.connect(relays.get(), local->get(), local->length()) != 0 && errno != EINPROGRESS)
+    return Error::last("hand-over: connect");
+  set_option(relays.get(), IPPROTO_TCP, TCP_NODELAY);
+  return relays;
+}
+
+/// Clients that a ring has answered for this program are the next one's to accept: from the kernel, with a relay
+/// between.
+void hand_over_waiting_clients() {
+  std::vector<RelayedConnection> relayed;
+  std::vector<UniqueFd> relays;
+  for (const Ref& listener : kept_listeners()) {
+    SocketAddress peer;
+    while (const auto ring = static_cast<rs::StreamSocket&>(*listener).accept_waiting(peer, SOCK_CLOEXEC)) {
+      const Ref client = fd_table().get(*ring);
+      auto connected = client ? connect_as(static_cast<rs::StreamSocket&>(*client), peer) : Error{EBADF, "hand-over"};
+      if (!connected) {
+        log_warn("exec: a client that nobody has accepted is lost: %s", connected.error().where);
+        static_cast<void>(runtime::close_descriptor(*ring));
+        continue;
+      }
+      relayed.push_back({*ring, connected->get(), true, -1});
+      relays.push_back(*std::move(connected));
+    }
+  }
+  if (relayed.empty()) return;
+  if (Status started = start_relay(relayed); !started)
+    log_warn("exec: clients that nobody has accepted are lost: %s", started.error().where);
+  for (const RelayedConnection& one : relayed) static_cast<void>(runtime::close_descriptor(one.ring));
+}
+
 }  // namespace
 
 void prepare_exec() {
+  hand_over_waiting_clients();
   restore_kernel_flags();
   std::vector<Kept> kept = kept_connections();
   drop_leaks(kept);

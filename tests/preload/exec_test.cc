@@ -1,6 +1,7 @@
 // Connections that go on in another program: kept over exec(2), given to a spawned one, sent to another process.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -127,6 +128,36 @@ TEST(Exec, ALeakedDescriptorTakesNothingFromItsOwner) {
   expect_echo(fd, 300'000);
   ::close(fd);
   EXPECT_EQ(wait_for(server.pid), 0);
+}
+
+/// The next program accepts one client on descriptor 9 and echoes the first that it says.
+constexpr const char* kAcceptAndEcho =
+    "open(my $l, '+<&=' . $ARGV[0]) or die $!; accept(my $c, $l) or die $!; sysread($c, my $b, 100); syswrite($c, $b);";
+
+void wait_for_client(int listener) {
+  pollfd entry{listener, POLLIN, 0};
+  ::poll(&entry, 1, 10000);
+}
+
+TEST(Exec, TheProgramThatGetsAListenerAcceptsTheClientThatWasWaiting) {
+  int ports[2];
+  ASSERT_EQ(::pipe(ports), 0);
+  const pid_t server = spawn([&] {
+    const Listener listener = listen_anywhere();
+    ::dup2(listener.fd, 9);
+    ::close(listener.fd);
+    if (::write(ports[1], &listener.port, sizeof listener.port) != sizeof listener.port) ::_exit(1);
+    wait_for_client(9);
+    ::execlp("perl", "perl", "-e", kAcceptAndEcho, "9", nullptr);
+  });
+  std::uint16_t port = 0;
+  ASSERT_EQ(::read(ports[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+  const int fd = connect_to(port);
+  EXPECT_TRUE(is_on_ring(fd));
+  send_all(fd, "the first client");
+  EXPECT_EQ(receive_all(fd), "the first client");
+  for (const int one : {fd, ports[0], ports[1]}) ::close(one);
+  EXPECT_EQ(wait_for(server), 0);
 }
 
 TEST(Exec, BytesThatTheServerHasNotReadAreThereForTheProgram) {
