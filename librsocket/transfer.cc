@@ -103,6 +103,7 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
     if (Status connected = require_connected(ENOTCONN); !connected) return connected.error();
   }
   if ((flags & MSG_OOB) != 0) return Error{EINVAL, "rrecv: no urgent data"};
+  if ((flags & MSG_ERRQUEUE) != 0) return Error{EAGAIN, "rrecv: the error queue is empty"};
   const bool peek = (flags & MSG_PEEK) != 0;
   // More than has been counted is wanted: look what came meanwhile.
   if (connection_->readable() < total || total == 0) progress();
@@ -134,7 +135,7 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
 
 /// What receive_into() would do, in the usual case: bytes are there, or nothing is and nothing else has happened.
 Result<ssize_t> StreamSocket::receive_bytes(void* data, std::size_t length, int flags) {
-  if ((flags & (MSG_OOB | MSG_PEEK | MSG_TRUNC)) == 0 && length != 0 && is_connected()) [[likely]] {
+  if ((flags & (MSG_OOB | MSG_PEEK | MSG_TRUNC | MSG_ERRQUEUE)) == 0 && length != 0 && is_connected()) [[likely]] {
     if (connection_->readable() < length) progress();
     const bool is_there = connection_->readable() > 0;
     if (is_there || connection_->is_announcement_due()) {
@@ -154,6 +155,10 @@ Result<ssize_t> StreamSocket::receive_bytes(void* data, std::size_t length, int 
 /// tcp(7): MSG_TRUNC discards the bytes instead of storing them.
 Result<ssize_t> StreamSocket::discard(std::size_t length, int flags) {
   std::byte scratch[4096];
+  if (length == 0) {
+    IoCursor nothing(scratch, 0);
+    return receive_into(nothing, 0, flags);
+  }
   std::size_t discarded = 0;
   while (discarded < length) {
     const std::size_t wanted = std::min(sizeof scratch, length - discarded);

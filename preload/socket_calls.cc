@@ -57,7 +57,11 @@ int domain_of(Lookup& socket) {
   return domain;
 }
 
+/// What a ring would have to answer for later, and cannot: completions of sends, a place to peek at.
+bool is_promise(int level, int name) { return level == SOL_SOCKET && (name == SO_ZEROCOPY || name == SO_PEEK_OFF); }
+
 Status set_option(Lookup& socket, int level, int name, const void* value, socklen_t length) {
+  if (is_promise(level, name) && !socket->is_datagram()) return Error{EOPNOTSUPP, "setsockopt: not on a ring"};
   Status done = socket->set_option(level, name, value, length);
   if (done || done.error().code != ENOPROTOOPT || socket->is_datagram()) return done;
   const KernelsOpinion kernel(domain_of(socket));

@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <span>
+#include <type_traits>
 
 #include "core/runtime/wait.h"
 #include "preload/hand_over.h"
@@ -23,8 +25,15 @@ namespace {
 // the same arguments in the same places: so files and pipes do not pay for registers that only it needs. `libcs` has no
 // state.
 
+constexpr auto kLibcsRead = [](int fd, void* data, size_t length, int) { return real.read(fd, data, length); };
+
 template <class Libcs>
 [[gnu::noinline]] ssize_t receive_ours(int fd, void* data, size_t length, int flags, Libcs libcs) {
+  if constexpr (std::is_same_v<Libcs, std::remove_const_t<decltype(kLibcsRead)>>) {
+    // read(2) of nothing asks nobody; recv(2) waits for something.
+    if (length == 0) [[unlikely]]
+      return 0;
+  }
   return route_held(
       fd, [&](Lookup& socket) { return runtime::receive(socket, data, length, flags); },
       [&] { return libcs(fd, data, length, flags); });
@@ -51,7 +60,6 @@ template <class Libcs>
   return send_ours(fd, data, length, flags, libcs);
 }
 
-constexpr auto kLibcsRead = [](int fd, void* data, size_t length, int) { return real.read(fd, data, length); };
 constexpr auto kLibcsRecv = [](int fd, void* data, size_t length, int flags) {
   return real.recv(fd, data, length, flags);
 };
@@ -68,16 +76,22 @@ Result<msghdr> as_message(const iovec* parts, int count) {
   return message;
 }
 
-Result<ssize_t> receive_parts(Lookup& socket, const iovec* parts, int count) {
-  auto message = as_message(parts, count);
-  if (!message) return message.error();
-  return runtime::receive(socket, *message, 0);
+/// readv(2) and writev(2) of nothing ask nobody.
+bool has_room(const msghdr& message) {
+  const auto parts = std::span(message.msg_iov, message.msg_iovlen);
+  return std::any_of(parts.begin(), parts.end(), [](const iovec& part) { return part.iov_len != 0; });
 }
 
-Result<ssize_t> send_parts(Lookup& socket, const iovec* parts, int count) {
+Result<ssize_t> receive_parts(Lookup& socket, const iovec* parts, int count, int flags = 0) {
   auto message = as_message(parts, count);
   if (!message) return message.error();
-  return runtime::send(socket, *message, 0);
+  return has_room(*message) ? runtime::receive(socket, *message, flags) : Result<ssize_t>(0);
+}
+
+Result<ssize_t> send_parts(Lookup& socket, const iovec* parts, int count, int flags = 0) {
+  auto message = as_message(parts, count);
+  if (!message) return message.error();
+  return has_room(*message) ? runtime::send(socket, *message, flags) : Result<ssize_t>(0);
 }
 
 /// preadv2(2) and pwritev2(2) take sockets when the offset is -1; of the flags only RWF_NOWAIT has a meaning for them.
@@ -89,16 +103,12 @@ Status check_v2(off_t offset, int flags) {
 
 Result<ssize_t> receive_v2(Lookup& socket, const iovec* parts, int count, off_t offset, int flags) {
   if (Status fine = check_v2(offset, flags); !fine) return fine.error();
-  auto message = as_message(parts, count);
-  if (!message) return message.error();
-  return runtime::receive(socket, *message, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
+  return receive_parts(socket, parts, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
 }
 
 Result<ssize_t> send_v2(Lookup& socket, const iovec* parts, int count, off_t offset, int flags) {
   if (Status fine = check_v2(offset, flags); !fine) return fine.error();
-  auto message = as_message(parts, count);
-  if (!message) return message.error();
-  return runtime::send(socket, *message, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
+  return send_parts(socket, parts, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
 }
 
 /// recvmmsg(2): blocks for the first message as the socket does, for others unless MSG_WAITFORONE.

@@ -20,6 +20,16 @@ inline Nanos monotonic_now() {
   return std::chrono::seconds(ts.tv_sec) + Nanos(ts.tv_nsec);
 }
 
+/// Something that grows with time, about 2^30 to 2^32 a second, for less than a call of the clock; 0 where there is
+/// nothing such.
+inline std::uint64_t ticks() {
+#if defined(__x86_64__)
+  return __rdtsc();
+#else
+  return 0;
+#endif
+}
+
 /// Tells the CPU that this is a spin loop.
 inline void cpu_relax() {
 #if defined(__x86_64__)

@@ -179,6 +179,17 @@ TEST(Fork, AConnectionThatItsPeerEndedIsClosedOnceThoughAChildHasIt) {
   ::waitpid(child, nullptr, 0);
 }
 
+TEST(Fork, WhoReadsOnceInAWhileIsToldOfAKilledPeerAtTheNextRead) {
+  const auto [fd, peer] = call([](int) { ::pause(); });
+  char byte = 0;
+  EXPECT_EQ(::recv(fd, &byte, 1, MSG_DONTWAIT), -1);
+  ::kill(peer, SIGKILL);
+  EXPECT_EQ(wait_for(peer), 128 + SIGKILL);
+  ::usleep(20000);
+  EXPECT_EQ(::recv(fd, &byte, 1, MSG_DONTWAIT), 0);
+  ::close(fd);
+}
+
 TEST(Fork, BytesThatCameBeforeTheForkAreTheUsers) {
   const Call peer = call([](int fd) {
     send_all(fd, "before the fork");

@@ -195,6 +195,52 @@ TEST(PreloadedBytes, HalfCloseGivesTheReaderTheEndAndLeavesTheOtherDirection) {
   EXPECT_EQ(read_all(alice, 2), "ok");
 }
 
+TEST(PreloadedBytes, TheErrorQueueIsNoStream) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::write(alice, "hello", 5), 5);
+  char bytes[8];
+  EXPECT_EQ(::recv(bob, bytes, sizeof bytes, MSG_ERRQUEUE), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  iovec part{bytes, sizeof bytes};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  EXPECT_EQ(::recvmsg(bob, &message, MSG_ERRQUEUE), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(read_all(bob, 5), "hello");
+}
+
+TEST(PreloadedBytes, WhoAsksForCompletionsOfSendsGetsThemOrANo) {
+  auto [alice, bob] = connected_pair();
+  const int on = 1;
+  if (::setsockopt(alice, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) != 0) {
+    EXPECT_EQ(errno, EOPNOTSUPP);
+    return;
+  }
+  ASSERT_EQ(::send(alice, "hello", 5, MSG_ZEROCOPY), 5);
+  EXPECT_EQ(read_all(bob, 5), "hello");
+  pollfd entry{alice, 0, 0};
+  ASSERT_EQ(::poll(&entry, 1, 5000), 1);
+  EXPECT_EQ(entry.revents, POLLERR);
+}
+
+TEST(PreloadedBytes, ReadsAndWritesOfNothingAskNobody) {
+  auto [alice, bob] = connected_pair();
+  const Fd unconnected(::socket(AF_INET, SOCK_STREAM, 0));
+  char byte = 0;
+  iovec nothing[] = {{&byte, 0}, {&byte, 0}};
+  for (const int fd : {int(alice), int(unconnected)}) {
+    EXPECT_EQ(::read(fd, &byte, 0), 0);
+    EXPECT_EQ(::readv(fd, nothing, 2), 0);
+    EXPECT_EQ(::readv(fd, nothing, 0), 0);
+    EXPECT_EQ(::writev(fd, nothing, 2), 0);
+  }
+  EXPECT_EQ(::recv(alice, &byte, 0, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(::recv(alice, &byte, 0, MSG_DONTWAIT | MSG_TRUNC), -1);
+  EXPECT_EQ(errno, EAGAIN);
+}
+
 /// What poll(2), SO_ERROR and getpeername(2) say of a connection.
 struct Health {
   explicit Health(int fd) {

@@ -118,10 +118,14 @@ void CompletionQueue::overrun() {
 
 bool CompletionQueue::idle(std::unique_lock<BiasedMutex>& guard) {
   constexpr std::uint32_t kPollsPerClockRead = 32;
+  constexpr std::uint64_t kTicksPerClockRead = 1 << 21;  // half a millisecond to two
   constexpr Nanos kLookInterval{1'000'000};
   constexpr std::size_t kLinksPerLook = 16;
   for (QueuePair* queue_pair : receivers_) queue_pair->publish();
-  if (++empty_polls_ % kPollsPerClockRead != 0) return false;
+  // Whoever polls once in a while is told at that poll.
+  const std::uint64_t at = ticks();
+  if (++empty_polls_ % kPollsPerClockRead != 0 && at - clock_read_at_ < kTicksPerClockRead) return false;
+  clock_read_at_ = at;
   const Nanos now = monotonic_now();
   if (now < next_link_look_) return false;
   next_link_look_ = now + kLookInterval;
@@ -134,9 +138,9 @@ bool CompletionQueue::idle(std::unique_lock<BiasedMutex>& guard) {
     if (auto link = member->link()) links[count++] = std::move(link);
   }
   guard.unlock();
-  bool rung = false;
-  for (std::size_t i = 0; i < count; ++i) rung |= links[i]->drain();
-  return rung;
+  bool has_news = false;
+  for (std::size_t i = 0; i < count; ++i) has_news |= links[i]->drain() || links[i]->peer_gone();
+  return has_news;
 }
 
 bool CompletionQueue::arm(ArmKind kind) {

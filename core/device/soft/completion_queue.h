@@ -69,7 +69,7 @@ class CompletionQueue final : public ibv_cq {
   [[nodiscard]] bool has_left_over_locked() const;
   int take_all(int count, ibv_wc* wc);
   int take_local(int count, ibv_wc* wc);
-  /// What a poll that found nothing does besides. @return whether a doorbell's packet was taken: look again.
+  /// What a poll that found nothing does besides. @return whether a link has news: look again.
   bool idle(std::unique_lock<BiasedMutex>& guard);
   void overrun();
   void push_stalled();
@@ -80,6 +80,7 @@ class CompletionQueue final : public ibv_cq {
   std::atomic<int> stalled_{0};
   std::atomic<std::uint32_t> armed_{0};
   std::uint32_t empty_polls_ = 0;
+  std::uint64_t clock_read_at_ = 0;  ///< in ticks()
   std::vector<QueuePair*> receivers_;
   std::size_t next_receiver_ = 0;
 
