@@ -398,7 +398,10 @@ bool EpollSet::arm_member(EpollMember& member) {
 }
 
 bool EpollSet::register_doorbell(int fd, Endpoint& endpoint) {
-  const epoll_event event{EPOLLIN | EPOLLET, {.fd = fd}};
+  // A socket of the kernel's tells by itself what it is ready for; a doorbell is only ever readable.
+  const bool tells_more = endpoint.asks_kernel() && !endpoint.is_datagram();
+  const std::uint32_t edges = EPOLLIN | EPOLLET | (tells_more ? EPOLLOUT | EPOLLRDHUP : 0U);
+  const epoll_event event{edges, {.fd = fd}};
   // Even one that is known may be gone: the endpoint closed the descriptor and opened another of that number.
   const bool known = !doorbell_owner_.insert_or_assign(fd, &endpoint).second;
   if (known && control_descriptor(doorbells_.get(), EPOLL_CTL_MOD, fd, &event)) return true;

@@ -83,6 +83,7 @@ class PollCall {
   void offer_cpu();
   Result<int> sleep(Nanos deadline, const sigset_t* mask);
   Result<int> sleep_on_descriptors(Nanos deadline, const sigset_t* mask);
+  [[nodiscard]] short edges_of(const Doorbell& doorbell) const;
   Result<int> wait_for_doorbells(Nanos wake_at, const sigset_t* mask);
   Result<int> wait_for_many_doorbells(Nanos wake_at, const sigset_t* mask);
   Result<int> wait_beside_kernel(std::span<pollfd> waited, Nanos wake_at, const sigset_t* mask);
@@ -188,10 +189,17 @@ Result<int> PollCall::wait_beside_kernel(std::span<pollfd> waited, Nanos wake_at
   return woken;
 }
 
+/// A socket of the kernel's tells by itself what it is ready for; a doorbell is only ever readable.
+short PollCall::edges_of(const Doorbell& doorbell) const {
+  const Member& member = members_[doorbell.member];
+  if (!member.endpoint->asks_kernel()) return POLLIN;
+  return static_cast<short>(POLLIN | (entries_[member.index].events & (POLLOUT | POLLRDHUP)));
+}
+
 Result<int> PollCall::wait_for_doorbells(Nanos wake_at, const sigset_t* mask) {
   std::pmr::vector<pollfd> waited(kernel_.get_allocator());
   waited.reserve(doorbells_.size() + 1 + kernel_.size());
-  for (const Doorbell& doorbell : doorbells_) waited.push_back({doorbell.fd, POLLIN, 0});
+  for (const Doorbell& doorbell : doorbells_) waited.push_back({doorbell.fd, edges_of(doorbell), 0});
   waited.push_back({thread_bell(), POLLIN, 0});
   waited.resize(waited.size() + kernel_.size());
 
@@ -210,7 +218,7 @@ Result<int> PollCall::wait_for_many_doorbells(Nanos wake_at, const sigset_t* mas
   const UniqueFd all(::epoll_create1(EPOLL_CLOEXEC));
   if (!all) return Error::last("epoll_create1");
   for (const Doorbell& doorbell : doorbells_) {
-    epoll_event event{EPOLLIN, {.u64 = doorbell.member}};
+    epoll_event event{static_cast<std::uint32_t>(edges_of(doorbell)), {.u64 = doorbell.member}};
     if (::epoll_ctl(all.get(), EPOLL_CTL_ADD, doorbell.fd, &event) != 0 && errno != EEXIST)
       return Error::last("epoll_ctl");
   }

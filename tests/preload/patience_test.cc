@@ -5,10 +5,13 @@
 #include <sys/select.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "tests/preload/tcp_world.h"
@@ -115,6 +118,41 @@ void expect_served(Server& server, Fd& client) {
   server.go_on();
   ask(client, 'q');
   EXPECT_EQ(server.wait(), 0) << "a client was accepted who had given up";
+}
+
+TEST(Patience, AnEpollSetHearsOfConnectsThatTheKernelCompletesLate) {
+  constexpr std::size_t kClients = 24;  // most find the kernel's backlog full, and are answered when there is room
+  Server server(5, true, [](int listener) -> int {
+    for (;;) ::accept(listener, nullptr, nullptr);
+  });
+  const Fd set(::epoll_create1(EPOLL_CLOEXEC));
+  std::vector<Fd> clients;
+  for (std::size_t i = 0; i < kClients; ++i) {
+    clients.push_back(connecting_to(server.address()));
+    epoll_event event{};
+    event.events = EPOLLOUT;
+    event.data.u64 = i;
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, clients.back(), &event), 0);
+  }
+  std::set<std::uint64_t> connected;
+  const auto collect = [&](milliseconds patience) {
+    std::array<epoll_event, kClients> events{};
+    const int count =
+        ::epoll_wait(set, events.data(), static_cast<int>(events.size()), static_cast<int>(patience.count()));
+    for (int i = 0; i < count; ++i) {
+      const std::uint64_t client = events[static_cast<std::size_t>(i)].data.u64;
+      connected.insert(client);
+      ::epoll_ctl(set, EPOLL_CTL_DEL, clients[client], nullptr);
+    }
+    return count;
+  };
+  while (collect(milliseconds(300)) > 0) {
+  }
+  EXPECT_LT(connected.size(), kClients) << "there is no room for all";
+  server.go_on();
+  while (connected.size() < kClients && collect(milliseconds(10000)) > 0) {
+  }
+  EXPECT_EQ(connected.size(), kClients);
 }
 
 /// In whatever order they are accepted.
