@@ -121,6 +121,7 @@ class StreamSocket : public runtime::Endpoint {
   void have_other_way(Nanos patience) { patience_ = patience; }
   /// Bound, and not listening yet: stays so only on devices that survive fork(2). False: there is none.
   bool leave_unshareable_devices();
+  [[nodiscard]] bool is_connecting() const { return state() == State::connecting; }
   [[nodiscard]] bool has_failed_to_connect() const { return state() == State::failed; }
   /// Why, until it is told.
   [[nodiscard]] int connect_error() const { return error_.load(std::memory_order_acquire); }

@@ -59,6 +59,7 @@ class DualSocket final : public rs::StreamSocket {
   [[nodiscard]] bool is_kernels_too() const noexcept override { return is_kernel_socket(); }
   /// Whether the kernel socket still is what the descriptor means.
   [[nodiscard]] bool is_kernel_socket() const { return way() != Way::ring; }
+  [[nodiscard]] bool is_connecting_on_ring() const { return way() == Way::ring && is_connecting(); }
   /// Clients may come by rings, too.
   [[nodiscard]] bool listens_on_ring() const { return way() == Way::both; }
 

@@ -275,6 +275,25 @@ void restore_kernel_flags() {
   for (const int fd : blocking) real.fcntl(fd, F_SETFL, real.fcntl(fd, F_GETFL, 0) & ~O_NONBLOCK);
 }
 
+/// A connect that is under way on a ring: it is connected, or the kernel's, before the next program has it.
+void finish_connecting() {
+  std::vector<Ref> connecting;
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    auto* const dual = dynamic_cast<DualSocket*>(&endpoint);
+    if (dual != nullptr && dual->is_connecting_on_ring() && !dual->is_shared() && !closes_on_exec(*dual, fd))
+      connecting.push_back(Ref::share(endpoint));
+  });
+  // A ring gives up after its patience.
+  const Nanos end = monotonic_now() + std::chrono::seconds(1);
+  for (const Ref& one : connecting) {
+    auto& dual = static_cast<DualSocket&>(*one);
+    while (dual.is_connecting_on_ring() && monotonic_now() < end) {
+      [[maybe_unused]] const std::uint32_t events = dual.ready();
+      if (dual.is_connecting_on_ring()) ::usleep(200);
+    }
+  }
+}
+
 // -- clients that nobody has accepted
 // ------------------------------------------------------------------------------------------------------------
 
@@ -331,6 +350,7 @@ void hand_over_waiting_clients() {
 }  // namespace
 
 void prepare_exec() {
+  finish_connecting();
   hand_over_waiting_clients();
   restore_kernel_flags();
   std::vector<Kept> kept = kept_connections();
@@ -350,18 +370,15 @@ void prepare_exec() {
 // -- for good
 // ----------------------------------------------------------------------------------------------------------
 
-void hand_over_for_good(std::span<const Ref> connections) {
+Status hand_over_for_good(std::span<const Ref> connections) {
   std::vector<HandOver> wanted;
   for (const Ref& one : connections) wanted.push_back({static_cast<rs::StreamSocket&>(*one).descriptor(), true});
   const auto replacements = hand_over(wanted);
-  if (!replacements) {
-    log_warn("%d connections on a ring cannot become the kernel's: %s", static_cast<int>(connections.size()),
-             replacements.error().where);
-    return;
-  }
+  if (!replacements) return replacements.error();
   for (std::size_t i = 0; i < connections.size(); ++i) {
     static_cast<rs::StreamSocket&>(*connections[i]).go_on_as((*replacements)[i].get());
   }
+  return ok();
 }
 
 void hand_over_everything() {
@@ -371,7 +388,10 @@ void hand_over_everything() {
     if (socket != nullptr && socket->descriptor() == fd && !socket->is_used_elsewhere())
       connections.push_back(Ref::share(endpoint));
   });
-  if (!connections.empty()) hand_over_for_good(connections);
+  if (connections.empty()) return;
+  if (Status done = hand_over_for_good(connections); !done)
+    log_warn("%d connections on a ring cannot become the kernel's: %s", static_cast<int>(connections.size()),
+             done.error().where);
 }
 
 }  // namespace ringsock::preload

@@ -26,8 +26,8 @@ rs::StreamSocket* ring_connection(runtime::Endpoint& endpoint);
 /// them. Errors: those of socket(2), fork(2); then nothing has changed.
 Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections);
 
-/// sendmsg(2) and sendmmsg(2) on a kernel socket: connections of ours in the control data are handed over. Error:
-/// EOPNOTSUPP when that fails.
+/// sendmsg(2) and sendmmsg(2) on a kernel socket: connections of ours in the control data become the kernel's first.
+/// Error: EOPNOTSUPP when that fails.
 ssize_t send_with_control(int fd, const msghdr& message, int flags);
 int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags);
 
@@ -35,8 +35,9 @@ int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags)
 /// these numbers are the kernel's sockets that stand for them. An errno value.
 int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spawn);
 
-/// These connections on a ring become the kernel's, under the same numbers and in the same epoll sets.
-void hand_over_for_good(std::span<const runtime::Ref> connections);
+/// These connections on a ring become the kernel's, under the same numbers and in the same epoll sets. Errors: those of
+/// hand_over().
+Status hand_over_for_good(std::span<const runtime::Ref> connections);
 /// The same with all that there are: before a filter, say, that rings cannot live with.
 void hand_over_everything();
 

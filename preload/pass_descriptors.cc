@@ -14,40 +14,24 @@ namespace ringsock::preload {
 
 namespace {
 
-/// A copy of a message's control data in which descriptors can be exchanged.
-class ControlCopy {
- public:
-  explicit ControlCopy(const msghdr& message)
-      : bytes_(static_cast<const std::byte*>(message.msg_control),
-               static_cast<const std::byte*>(message.msg_control) + message.msg_controllen),
-        message_(message) {
-    message_.msg_control = bytes_.data();
-  }
-  [[nodiscard]] const msghdr& message() const { return message_; }
-
-  /// Calls `visit(int fd)` for each descriptor; what it returns takes the place.
-  template <class Visit>
-  void for_each_descriptor(Visit visit) {
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message_); header != nullptr; header = CMSG_NXTHDR(&message_, header)) {
-      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-      if (header->cmsg_len < CMSG_LEN(0)) return;
-      const std::size_t left =
-          bytes_.size() - static_cast<std::size_t>(reinterpret_cast<std::byte*>(header) - bytes_.data());
-      const std::size_t count = (std::min<std::size_t>(header->cmsg_len, left) - CMSG_LEN(0)) / sizeof(int);
-      for (std::size_t i = 0; i < count; ++i) {
-        unsigned char* const place = CMSG_DATA(header) + i * sizeof(int);
-        int fd = -1;
-        std::memcpy(&fd, place, sizeof fd);
-        fd = visit(fd);
-        std::memcpy(place, &fd, sizeof fd);
-      }
+/// Calls `visit(int fd)` for each descriptor in the control data.
+template <class Visit>
+void for_each_descriptor(const msghdr& message, Visit visit) {
+  const auto* const begin = static_cast<const std::byte*>(message.msg_control);
+  auto copy = message;  // CMSG_NXTHDR wants one that may be changed
+  for (cmsghdr* header = CMSG_FIRSTHDR(&copy); header != nullptr; header = CMSG_NXTHDR(&copy, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    if (header->cmsg_len < CMSG_LEN(0)) return;
+    const std::size_t left =
+        message.msg_controllen - static_cast<std::size_t>(reinterpret_cast<const std::byte*>(header) - begin);
+    const std::size_t count = (std::min<std::size_t>(header->cmsg_len, left) - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
+      visit(fd);
     }
   }
-
- private:
-  std::vector<std::byte> bytes_;
-  msghdr message_;
-};
+}
 
 /// Lets an endpoint that goes as it is know of it, too.
 bool must_be_handed_over(int fd) {
@@ -58,27 +42,27 @@ bool must_be_handed_over(int fd) {
 
 }  // namespace
 
+/// Whoever gets a connection does not know rings, and who gives it away may keep it: both have a kernel socket then.
 ssize_t send_with_control(int fd, const msghdr& message, int flags) {
   if (message.msg_control == nullptr) return real.sendmsg(fd, &message, flags);
-  ControlCopy copy(message);
-  std::vector<HandOver> wanted;
-  copy.for_each_descriptor([&](int passed) {
-    if (must_be_handed_over(passed)) wanted.push_back({passed, false});
-    return passed;
+  std::vector<runtime::Ref> connections;
+  for_each_descriptor(message, [&](int passed) {
+    const runtime::Ref endpoint = fd_table().get(passed);
+    if (!endpoint) return;
+    endpoint->passed_on();
+    if (ring_connection(*endpoint) != nullptr) connections.push_back(runtime::Ref::share(*endpoint));
   });
-  if (wanted.empty()) return real.sendmsg(fd, &message, flags);
-  auto replacements = hand_over(wanted);
-  if (!replacements) {
-    log_warn("sendmsg: descriptor %d cannot be passed on: %s", wanted.front().fd, replacements.error().where);
-    errno = EOPNOTSUPP;
-    return -1;
+  std::sort(connections.begin(), connections.end(), [](const auto& a, const auto& b) { return a.get() < b.get(); });
+  const auto same = [](const auto& a, const auto& b) { return a.get() == b.get(); };
+  connections.erase(std::unique(connections.begin(), connections.end(), same), connections.end());
+  if (!connections.empty()) {
+    if (Status done = hand_over_for_good(connections); !done) {
+      log_warn("sendmsg: a connection cannot be passed on: %s", done.error().where);
+      errno = EOPNOTSUPP;
+      return -1;
+    }
   }
-  std::size_t next = 0;
-  copy.for_each_descriptor([&](int passed) {
-    const bool is_next = next < wanted.size() && wanted[next].fd == passed;
-    return is_next ? (*replacements)[next++].get() : passed;
-  });
-  return real.sendmsg(fd, &copy.message(), flags);
+  return real.sendmsg(fd, &message, flags);
 }
 
 int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags) {

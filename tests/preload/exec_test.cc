@@ -1,6 +1,7 @@
 // Connections that go on in another program: kept over exec(2), given to a spawned one, sent to another process.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -160,6 +161,26 @@ TEST(Exec, TheProgramThatGetsAListenerAcceptsTheClientThatWasWaiting) {
   EXPECT_EQ(wait_for(server), 0);
 }
 
+TEST(Exec, AConnectThatIsUnderWayGoesOnInTheProgram) {
+  const Listener listener = listen_anywhere();
+  const pid_t client = spawn([&] {
+    ::close(listener.fd);
+    sockaddr_in there{};
+    there.sin_family = AF_INET;
+    there.sin_port = htons(listener.port);
+    there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    if (::connect(fd, reinterpret_cast<const sockaddr*>(&there), sizeof there) != 0 && errno != EINPROGRESS) ::_exit(1);
+    ::dup2(fd, STDOUT_FILENO);
+    ::execlp("sh", "sh", "-c", "sleep 0.2; echo hello", nullptr);
+  });
+  const int fd = ::accept(listener.fd, nullptr, nullptr);
+  EXPECT_EQ(receive_all(fd), "hello\n");
+  ::close(fd);
+  ::close(listener.fd);
+  EXPECT_EQ(wait_for(client), 0);
+}
+
 TEST(Exec, BytesThatTheServerHasNotReadAreThereForTheProgram) {
   const Server server = serve([](int client) {
     if (receive(client, 4) != "line") ::_exit(1);
@@ -309,6 +330,49 @@ TEST(PassedOn, AConnectionGoesToAnotherProcess) {
   ::close(fd);
   EXPECT_EQ(wait_for(server.pid), 0);
   EXPECT_EQ(wait_for(worker), 0);
+}
+
+TEST(PassedOn, WhoGivesAConnectionAwayMayKeepIt) {
+  const Server server = serve([&](int client) {
+    std::array<int, 2> channel{};
+    if (::socketpair(AF_UNIX, SOCK_STREAM, 0, channel.data()) != 0) ::_exit(1);
+    send_all(client, "one ");
+    send_descriptor(channel[0], client);
+    const int other = receive_descriptor(channel[1]);
+    send_all(client, "two ");
+    send_all(other, "three ");
+    if (receive(client, 4) != "from") ::_exit(2);
+    if (receive(other, 4) != " you") ::_exit(3);
+    send_all(client, "four");
+  });
+  const int fd = connect_to(server.port);
+  send_all(fd, "from you");
+  EXPECT_EQ(receive_all(fd), "one two three four");
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
+TEST(PassedOn, ACopyInAThirdProcessHoldsUpNobody) {
+  std::array<int, 2> channel{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, channel.data()), 0);
+  Signal served;
+  const Server server = serve([&](int client) {
+    const pid_t worker = spawn([&] {  // has a copy of its own, as well, and never looks at it
+      echo(receive_descriptor(channel[0]));
+    });
+    const pid_t bystander = spawn([&] { served.wait(); });
+    send_descriptor(channel[1], client);
+    ::close(client);
+    ::_exit(wait_for(worker) + wait_for(bystander));
+  });
+  const int fd = connect_to(server.port);
+  const std::string text = pattern(50'000, 3);
+  send_all(fd, text);
+  EXPECT_TRUE(receive(fd, text.size()) == text);
+  ::close(fd);
+  served.give();
+  for (const int one : channel) ::close(one);
+  EXPECT_EQ(wait_for(server.pid), 0);
 }
 
 }  // namespace
