@@ -1,8 +1,10 @@
 // Who may connect to whom, with real users. All run as root and become somebody else in a child.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "core/base/refusals.h"
@@ -29,8 +31,24 @@ SocketAddress at(std::uint32_t port) { return SocketAddress::v4(INADDR_LOOPBACK,
 
 class TwoUsers : public ::testing::TestWithParam<PortSpace> {
  protected:
+  /// In a network namespace of their own: while others of the host's programs come and go, the kernel's list of all
+  /// sockets may leave one out.
+  static void SetUpTestSuite() {
+    home() = UniqueFd(::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
+    if (::geteuid() != kRoot || ::unshare(CLONE_NEWNET) != 0) return;
+    EXPECT_EQ(std::system("ip link set lo up"), 0);
+  }
+  static void TearDownTestSuite() {
+    if (::geteuid() != kRoot) return;
+    EXPECT_EQ(::setns(home().get(), CLONE_NEWNET), 0);
+  }
   void SetUp() override {
     if (::geteuid() != kRoot) GTEST_SKIP() << "needs root to be several users";
+  }
+
+  static UniqueFd& home() {
+    static UniqueFd fd;
+    return fd;
   }
 
   /// What a client of that user hears.
