@@ -226,6 +226,7 @@ class StreamSocket : public runtime::Endpoint {
            connection_->failure() != 0;
   }
   bool send_into_the_void();
+  bool look_closely_if_read_seldom();
   [[nodiscard]] bool is_over() const;
   Status require_connected(int error_if_not);
   /// Polls completions and tells whoever sleeps.
@@ -310,10 +311,11 @@ class StreamSocket : public runtime::Endpoint {
   std::atomic<bool> read_shut_{false};
   std::atomic<bool> write_shut_{false};
   std::atomic<bool> closed_{false};
-  std::atomic<int> error_{0};                    ///< SO_ERROR
-  std::atomic<bool> hung_up_{false};             ///< the peer has been told of the connection's failure
-  std::atomic<bool> failure_taken_{false};       ///< the connection's failure has been reported
-  std::atomic<bool> sent_into_the_void_{false};  ///< something was sent after the peer's end
+  std::atomic<int> error_{0};                        ///< SO_ERROR
+  std::atomic<bool> hung_up_{false};                 ///< the peer has been told of the connection's failure
+  std::atomic<bool> failure_taken_{false};           ///< the connection's failure has been reported
+  std::atomic<bool> sent_into_the_void_{false};      ///< something was sent after the peer's end
+  std::atomic<std::uint64_t> looked_closely_at_{0};  ///< in ticks()
 
   IntOptions options_;
   QueueSettings settings_;

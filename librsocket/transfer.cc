@@ -123,7 +123,9 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
     return receive_into(out, total, flags);
   }
   if (closed_.load(std::memory_order_acquire)) return Error{EBADF, "rrecv: closed meanwhile"};
-  if (!at_end_of_stream()) return Error{EAGAIN, "rrecv"};
+  if (!at_end_of_stream()) {
+    if (!look_closely_if_read_seldom() || !at_end_of_stream()) return Error{EAGAIN, "rrecv"};
+  }
   // The end was seen after the bytes: a message that came in between is not lost.
   progress();
   if (connection_->readable() > 0 && !read_shut_.load(std::memory_order_acquire)) return Error{EAGAIN, "rrecv"};
@@ -131,6 +133,18 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
   if (sent_into_the_void_.load(std::memory_order_acquire)) return 0;
   if (const int error = take_error()) return Error{error, "rrecv"};
   return 0;
+}
+
+/// A device looks whether peers are alive once in so many polls, which whoever reads once in a while, and never sleeps,
+/// would not reach for long. True when it has been made to look.
+bool StreamSocket::look_closely_if_read_seldom() {
+  constexpr std::uint64_t kSeldom = 1 << 21;  // half a millisecond to two
+  constexpr int kPolls = 32;
+  const std::uint64_t now = ticks();
+  if (now - looked_closely_at_.load(std::memory_order_relaxed) < kSeldom) return false;
+  looked_closely_at_.store(now, std::memory_order_relaxed);
+  for (int i = 0; i < kPolls; ++i) progress();
+  return true;
 }
 
 /// What receive_into() would do, in the usual case: bytes are there, or nothing is and nothing else has happened.
@@ -143,7 +157,7 @@ Result<ssize_t> StreamSocket::receive_bytes(void* data, std::size_t length, int 
       if (copied > 0) return static_cast<ssize_t>(copied);
     }
     if (!is_there && !at_end_of_stream() && !suspended_.load(std::memory_order_acquire) &&
-        !closed_.load(std::memory_order_acquire))
+        !closed_.load(std::memory_order_acquire) && !look_closely_if_read_seldom())
       return Error{EAGAIN, "rrecv"};
   }
   if ((flags & MSG_TRUNC) != 0) [[unlikely]]

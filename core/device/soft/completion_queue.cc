@@ -118,14 +118,10 @@ void CompletionQueue::overrun() {
 
 bool CompletionQueue::idle(std::unique_lock<BiasedMutex>& guard) {
   constexpr std::uint32_t kPollsPerClockRead = 32;
-  constexpr std::uint64_t kTicksPerClockRead = 1 << 21;  // half a millisecond to two
   constexpr Nanos kLookInterval{1'000'000};
   constexpr std::size_t kLinksPerLook = 16;
   for (QueuePair* queue_pair : receivers_) queue_pair->publish();
-  // Whoever polls once in a while is told at that poll.
-  const std::uint64_t at = ticks();
-  if (++empty_polls_ % kPollsPerClockRead != 0 && at - clock_read_at_ < kTicksPerClockRead) return false;
-  clock_read_at_ = at;
+  if (++empty_polls_ % kPollsPerClockRead != 0) return false;
   const Nanos now = monotonic_now();
   if (now < next_link_look_) return false;
   next_link_look_ = now + kLookInterval;

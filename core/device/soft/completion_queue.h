@@ -80,7 +80,6 @@ class CompletionQueue final : public ibv_cq {
   std::atomic<int> stalled_{0};
   std::atomic<std::uint32_t> armed_{0};
   std::uint32_t empty_polls_ = 0;
-  std::uint64_t clock_read_at_ = 0;  ///< in ticks()
   std::vector<QueuePair*> receivers_;
   std::size_t next_receiver_ = 0;
 
