@@ -94,6 +94,9 @@ class StreamSocket : public runtime::Endpoint {
   /// FD_CLOEXEC as the application sees it. The descriptor itself is always closed on exec: a program that does not
   /// know the connection must not keep it alive.
   std::atomic<bool> close_on_exec{false};
+  /// The process that has last said of a descriptor that it is to be kept over exec(2), or has made one that is: after
+  /// fork(2) that is a child's word for its next program, where a descriptor that just is not closed may be a leak.
+  std::atomic<pid_t> keeper{0};
 
   // Direct placement (riomap(3) and so on).
   Result<off_t> map_buffer(void* data, std::size_t length, int prot, off_t offset);

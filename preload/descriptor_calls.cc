@@ -33,8 +33,13 @@ namespace {
 // -- duplicates
 // ---------------------------------------------------------------------------------------------------------
 
+void note_keeper(Endpoint& endpoint) {
+  if (auto* const stream = dynamic_cast<rs::StreamSocket*>(&endpoint)) stream->keeper.store(::getpid());
+}
+
 /// Enters `copy`, which the kernel has made, as another descriptor of `endpoint`.
 Result<int> enter_copy(UniqueFd copy, Endpoint& endpoint) {
+  note_keeper(endpoint);
   if (Status entered = fd_table().insert(copy.get(), Ref::share(endpoint)); !entered) return entered.error();
   return copy.release();
 }
@@ -72,6 +77,7 @@ Result<int> dup_to(int from, int to, auto libcs) {
   const int answer = libcs();
   if (answer < 0) return Error::last("dup2");
   if (!source) return answer;
+  note_keeper(*source);
   if (Status entered = fd_table().insert(to, Ref::share(*source)); !entered) return entered.error();
   return answer;
 }
@@ -124,6 +130,7 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
       return close_on_exec_of(socket)->load() ? FD_CLOEXEC : 0;
     case F_SETFD:
       if (!is_stream) break;
+      if ((argument & FD_CLOEXEC) == 0) note_keeper(*socket);
       if (socket->owns_descriptor(fd)) {
         close_on_exec_of(socket)->store((argument & FD_CLOEXEC) != 0);
         return 0;

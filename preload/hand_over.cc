@@ -233,7 +233,9 @@ std::vector<Kept> kept_connections() {
   return kept;
 }
 
-bool is_standard(const Kept& kept) {
+/// Of connections that other processes have, too: those that are no leaks.
+bool is_meant_for_the_program(const Kept& kept) {
+  if (static_cast<rs::StreamSocket&>(*kept.endpoint).keeper.load() == ::getpid()) return true;
   return std::any_of(kept.numbers.begin(), kept.numbers.end(), [](int fd) { return fd <= STDERR_FILENO; });
 }
 
@@ -241,7 +243,7 @@ bool is_standard(const Kept& kept) {
 void drop_leaks(std::vector<Kept>& kept) {
   constexpr std::ptrdiff_t kMost = 8;
   const auto may_be_leak = [](const Kept& one) {
-    return !is_standard(one) && static_cast<rs::StreamSocket&>(*one.endpoint).is_shared();
+    return !is_meant_for_the_program(one) && static_cast<rs::StreamSocket&>(*one.endpoint).is_shared();
   };
   const auto leaks = std::count_if(kept.begin(), kept.end(), may_be_leak);
   if (leaks <= kMost) return;
@@ -357,7 +359,7 @@ void prepare_exec() {
   drop_leaks(kept);
   if (kept.empty()) return;
   std::vector<HandOver> wanted;
-  for (const Kept& one : kept) wanted.push_back({one.numbers.front(), is_standard(one)});
+  for (const Kept& one : kept) wanted.push_back({one.numbers.front(), is_meant_for_the_program(one)});
   auto replacements = hand_over(wanted);
   if (!replacements) {
     log_warn("exec: %d connections are closed for the new program: %s", static_cast<int>(kept.size()),

@@ -116,10 +116,8 @@ TEST(Exec, AProgramMayBeTheFirstToUseADescriptorThatItsParentKeeps) {
 
 TEST(Exec, ALeakedDescriptorTakesNothingFromItsOwner) {
   const Server server = serve([&](int client) {
-    const pid_t child = spawn([&] {
-      ::fcntl(client, F_SETFD, 0);
-      ::execlp("sleep", "sleep", "1000", nullptr);
-    });
+    ::fcntl(client, F_SETFD, 0);
+    const pid_t child = spawn([] { ::execlp("sleep", "sleep", "1000", nullptr); });
     echo(client);
     ::close(client);
     ::kill(child, SIGKILL);
@@ -159,6 +157,22 @@ TEST(Exec, TheProgramThatGetsAListenerAcceptsTheClientThatWasWaiting) {
   EXPECT_EQ(receive_all(fd), "the first client");
   for (const int one : {fd, ports[0], ports[1]}) ::close(one);
   EXPECT_EQ(wait_for(server), 0);
+}
+
+TEST(Exec, ADescriptorThatAChildKeepsForItsProgramIsThePrograms) {
+  const Server server = serve([&](int client) {
+    ::fcntl(client, F_SETFD, FD_CLOEXEC);
+    const std::string number = std::to_string(client);
+    const pid_t child = spawn([&] {  // as Python's subprocess does with pass_fds
+      ::fcntl(client, F_SETFD, 0);
+      ::execlp("sh", "sh", "-c", ("cat <&" + number + " >&" + number).c_str(), nullptr);
+    });
+    ::_exit(wait_for(child));  // its copy is open all the time
+  });
+  const int fd = connect_to(server.port);
+  expect_echo(fd, 100'000);
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
 }
 
 TEST(Exec, AConnectThatIsUnderWayGoesOnInTheProgram) {
