@@ -232,6 +232,7 @@ void read_variables(Reader& reader, VmaConfig& out) {
 void settle(VmaConfig& out, const Reader& reader, const Report& report) {
   if (!reader.is_set("VMA_LOG_DETAILS") && out.log_level >= VmaLogLevel::debug) out.log_details = 2;
   if (out.select_poll_os_force) out.select_poll_os_ratio = out.select_skip_os = 1;
+  out.rx_wre_is_set = reader.is_set("VMA_RX_WRE") || out.rx_wre != VmaConfig().rx_wre;
   if (out.socketxtreme) {
     out.rx_wre = 1024;
     out.gro_streams_max = out.progress_engine_interval = 0;

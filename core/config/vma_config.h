@@ -31,6 +31,8 @@ struct VmaConfig {
 #define VMA_POINTER(variable, member, ...) VmaCallbackAddress member = 0;
 #define VMA_INTERNAL(member, type, default_value) type member = default_value;
 #include "core/config/vma_options.def"
+  /// Somebody has said how long receive queues are, if only what is the default.
+  bool rx_wre_is_set = false;
 };
 
 /// Reads the variables whose names begin with VMA_. First the profile of VMA_SPEC, then every variable that is set;

@@ -167,6 +167,12 @@ TEST_F(VmaConfigTest, DetailsFollowTheLevelUnlessTheyAreChosen) {
   EXPECT_EQ(load({"VMA_TRACELEVEL=debug", "VMA_LOG_DETAILS=1"}).log_details, 1);
 }
 
+TEST_F(VmaConfigTest, WhoAsksForTheDefaultReceiveQueueHasAskedForIt) {
+  EXPECT_FALSE(load({}).rx_wre_is_set);
+  EXPECT_TRUE(load({"VMA_RX_WRE=16000"}).rx_wre_is_set);
+  EXPECT_TRUE(load({"VMA_RX_WRE=512"}).rx_wre_is_set);
+}
+
 TEST_F(VmaConfigTest, SocketXtremeHasItsOwnQueues) {
   const VmaConfig config = load({"VMA_SOCKETXTREME=1", "VMA_RX_WRE=9000"});
   EXPECT_EQ(config.rx_wre, 1024u);
