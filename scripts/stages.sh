@@ -140,8 +140,10 @@ stage_attacks() {
   local dir=$build_root/gcc
   plain_build && run_logged "build the attacks" "$dir/attacks.log" make -C "$dir" -j"$jobs" attack-tools || return 1
   local status=0
+  signal_prebuilder STOP  # how long honest clients wait is counted
   run_verdicts "attacks by other users" "$build_root/attacks.log" "$root/tests/attacks/run_attacks.py" \
     --stage "$dir/stage" --tools "$dir/tests/attacks" || status=$?
+  signal_prebuilder CONT
   grep -E '^(ok|not ok|skip) ' "$build_root/attacks.log" | sed 's/^/    /'
   return $status
 }
