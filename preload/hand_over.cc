@@ -359,6 +359,7 @@ void prepare_exec() {
   drop_leaks(kept);
   if (kept.empty()) return;
   std::vector<HandOver> wanted;
+  wanted.reserve(kept.size());
   for (const Kept& one : kept) wanted.push_back({one.numbers.front(), is_meant_for_the_program(one)});
   auto replacements = hand_over(wanted);
   if (!replacements) {
@@ -374,6 +375,7 @@ void prepare_exec() {
 
 Status hand_over_for_good(std::span<const Ref> connections) {
   std::vector<HandOver> wanted;
+  wanted.reserve(connections.size());
   for (const Ref& one : connections) wanted.push_back({static_cast<rs::StreamSocket&>(*one).descriptor(), true});
   const auto replacements = hand_over(wanted);
   if (!replacements) return replacements.error();
