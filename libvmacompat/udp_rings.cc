@@ -82,11 +82,7 @@ bool UdpSocket::move_attachments() {
     if (!ring || *ring == old_ring) continue;
     old_ring->leave(tuple, *this);
     std::erase(attachments_, one);
-    {
-      // From here until it is attached again the kernel receives.
-      const std::lock_guard receiving(receive_lock_);
-      older_arrivals_.store(arrivals_.count(), std::memory_order_relaxed);
-    }
+    receive_arrivals_first();  // until it is attached again the kernel receives
     if (!attach(*ring, tuple)) attach(old_ring, tuple);
     any = true;
   }

@@ -322,16 +322,20 @@ bool UdpSocket::attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple
   return true;
 }
 
-/// What waits there stays to be received, before what comes by another way from now on.
+/// What has arrived is received before what comes by another way from now on.
+void UdpSocket::receive_arrivals_first() {
+  const std::lock_guard receiving(receive_lock_);
+  older_arrivals_.store(arrivals_.count(), std::memory_order_relaxed);
+}
+
+/// What waits there stays to be received.
 void UdpSocket::detach_where(const std::function<bool(const Attachment&)>& is_meant) {
   const std::size_t left = std::erase_if(attachments_, [&](const Attachment& one) {
     const bool goes = is_meant(one);
     if (goes) one.ring->leave(one.tuple, *this);
     return goes;
   });
-  if (left == 0) return;
-  const std::lock_guard receiving(receive_lock_);
-  older_arrivals_.store(arrivals_.count(), std::memory_order_relaxed);
+  if (left != 0) receive_arrivals_first();
 }
 
 void UdpSocket::detach_all() {

@@ -111,6 +111,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void attach_at(const SocketAddress& local, int ifindex);
   bool attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple);
   void detach_where(const std::function<bool(const Attachment&)>& is_meant);
+  void receive_arrivals_first();
   void detach_all();
   void give_up_rings();
   void follow_addresses();
