@@ -13,8 +13,8 @@ progress() {
   printf '[%2d:%02d] %s\n' $((seconds / 60)) $((seconds % 60)) "$*"
 }
 
-# run_logged NAME LOGFILE COMMAND...: runs it quietly; a line a minute tells that it is alive; on failure the end of its output.
-run_logged() {
+# run_watched NAME LOGFILE COMMAND...: runs it quietly; a line a minute tells that it is alive.
+run_watched() {
   local name=$1 log=$2 status=0
   shift 2
   mkdir -p "$(dirname "$log")"
@@ -30,6 +30,13 @@ run_logged() {
   "$@" >"$log" 2>&1 </dev/null || status=$?
   kill "$heart" 2>/dev/null || true
   wait "$heart" 2>/dev/null || true
+  return $status
+}
+
+# run_logged NAME LOGFILE COMMAND...: the same; on failure the end of its output.
+run_logged() {
+  local name=$1 log=$2 status=0
+  run_watched "$@" || status=$?
   if [ $status != 0 ]; then
     progress "FAILED: $name (status $status); the end of $log:"
     # What failed may stand far above the end, where make tells only that something did.

@@ -28,13 +28,16 @@ run_tests() {
   run_logged "build the tests of $name" "$dir/build-tests.log" make -C "$dir" -j"$jobs" check "$@" TESTS= || return 1
   touch "$dir/tests-started"
   # Tests wait more than they compute.
-  run_logged "the tests of $name" "$dir/tests.log" make -C "$dir" -j$((2 * jobs)) -k check "$@" || status=$?
+  run_watched "the tests of $name" "$dir/tests.log" make -C "$dir" -j$((2 * jobs)) -k check "$@" || status=$?
+  # What failed is told by count-tests.
+  [ $status = 0 ] || progress "FAILED: the tests of $name"
   counts=$("$root/scripts/count-tests" "$dir") || return 1
   read -r p f s broken <<<"$counts"
   if [ $status != 0 ] && [ "$broken" = 0 ]; then
     # Expectations that were not met: a loaded machine may be the reason. What fails again, alone, has failed; the rest is told.
     status=0
-    run_logged "the tests of $name that failed, one by one" "$dir/tests-again.log" make -C "$dir" -k recheck "$@" || status=$?
+    run_watched "the tests of $name that failed, one by one" "$dir/tests-again.log" make -C "$dir" -k recheck "$@" || status=$?
+    [ $status = 0 ] || progress "FAILED again: tests of $name"
     sed -n 's/^PASS: \(.*\)/    \1: failed beside others, passed alone/p' "$dir/tests-again.log"
     counts=$("$root/scripts/count-tests" "$dir") || return 1
     read -r p f s broken <<<"$counts"

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "tests/preload/preloaded.h"
+#include "tests/support/sanitizers.h"
 
 namespace ringsock::preloaded {
 namespace {
@@ -287,6 +288,7 @@ TEST_P(Child, MayForkInTurn) {
 }
 
 TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsSendAndReceive) {
+  if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "this sanitizer's allocator may be locked in the child";
   // Made before the threads: the peer is a child, and would keep a copy of each connection that it inherits open.
   const Call call;
   constexpr int kThreads = 3;
@@ -322,6 +324,7 @@ TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsSendAndReceive) {
 }
 
 TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsComeAndGo) {
+  if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "this sanitizer's allocator may be locked in the child";
   const Call call;
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;

@@ -15,6 +15,14 @@ inline constexpr bool kHasAddressSanitizer = true;
 inline constexpr bool kHasAddressSanitizer = false;
 #endif
 
+/// AddressSanitizer's allocator stays locked in a child that was forked while another thread allocated; as from clang
+/// 18 on it has fork handlers of its own.
+#if defined(__clang_major__)
+inline constexpr bool kForksWhileThreadsAllocate = !kHasAddressSanitizer || __clang_major__ >= 18;
+#else
+inline constexpr bool kForksWhileThreadsAllocate = !kHasAddressSanitizer;
+#endif
+
 #if defined(__SANITIZE_THREAD__) || RINGSOCK_HAS_FEATURE(thread_sanitizer)
 inline constexpr bool kHasThreadSanitizer = true;
 #else
