@@ -1,10 +1,18 @@
 #include "librsocket/family_record.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstddef>
+#include <cstdio>
 #include <new>
+#include <string_view>
 
+#include "core/base/unique_fd.h"
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/sleeper.h"
 
@@ -31,7 +39,15 @@ class RecordPage {
     return memory_ != MAP_FAILED && used_ < kRecordsPerPage && generation_ == runtime::fork_generation();
   }
   FamilyRecord* next() {
-    return new (static_cast<std::byte*>(memory_) + sizeof(FamilyRecord) * used_++) FamilyRecord{1, 0, false};
+    auto* const record = new (static_cast<std::byte*>(memory_) + sizeof(FamilyRecord) * used_++) FamilyRecord;
+    // Without secrets nobody is asked.
+    std::array<std::uint64_t, 2> secrets;
+    if (::getrandom(secrets.data(), sizeof secrets, GRND_NONBLOCK) == sizeof secrets) {
+      record->id = secrets[0];
+      record->proof = secrets[1];
+    }
+    record->enter();
+    return record;
   }
 
  private:
@@ -41,6 +57,52 @@ class RecordPage {
 };
 
 }  // namespace
+
+// -- who is there
+// -------------------------------------------------------------------------------------------------------
+
+bool is_alive(pid_t process) noexcept {
+  if (::kill(process, 0) != 0 && errno == ESRCH) return false;
+  std::array<char, 32> path;
+  std::snprintf(path.data(), path.size(), "/proc/%d/stat", static_cast<int>(process));
+  const UniqueFd file(::open(path.data(), O_RDONLY | O_CLOEXEC));
+  if (!file) return errno != ENOENT;
+  std::array<char, 128> text;
+  const ssize_t length = ::read(file.get(), text.data(), text.size());
+  // "number (name) state ..."; a name may contain anything.
+  const std::string_view all(text.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  const auto name_end = all.rfind(") ");
+  return name_end == std::string_view::npos || all.substr(name_end + 2, 1) != "Z";
+}
+
+void FamilyRecord::enter() noexcept {
+  for (auto& member : members_) {
+    pid_t nobody = 0;
+    if (member.compare_exchange_strong(nobody, ::getpid())) return;
+  }
+  has_more_members_.store(true);
+}
+
+void FamilyRecord::leave() noexcept {
+  for (auto& member : members_) {
+    pid_t me = ::getpid();
+    if (member.compare_exchange_strong(me, 0)) return;
+  }
+}
+
+bool FamilyRecord::others_live(bool newborn) const noexcept {
+  const std::int32_t all = holders.load();
+  if (all <= 1) return false;
+  if (has_more_members_.load()) return true;
+  std::int32_t entered = 0;
+  for (const auto& member : members_) {
+    const pid_t process = member.load();
+    if (process == 0) continue;
+    if (process != ::getpid() && is_alive(process)) return true;
+    ++entered;
+  }
+  return newborn && all > entered;
+}
 
 std::shared_ptr<FamilyRecord> make_family_record() {
   // Weak: the records own the page.

@@ -16,6 +16,9 @@ namespace ringsock::rs {
 
 namespace {
 
+/// have_user_asked()
+StreamSocket::NewUserCall call_of_new_user = nullptr;
+
 /// Leaves behind what threads that do not exist here may have locked.
 template <class T>
 void abandon(std::shared_ptr<T>& object) {
@@ -47,6 +50,7 @@ void StreamSocket::before_fork() noexcept {
   }
   family->holders.fetch_add(1);
   pid_t user = runtime::fork_registry().forking_process();
+  if (family->user.load() == user) family->door.store(0);
   family->user.compare_exchange_strong(user, 0);
   if (now != State::listening) suspend();
 }
@@ -70,9 +74,11 @@ void StreamSocket::after_fork(ForkSide side) noexcept {
   abandon(cm_watch_);
   abandon(push_watch_);
   push_fd_.reset();
+  left_number_.reset();
   if (side == ForkSide::unprepared_child) return lose_half_made();
   watch_again_ = state() == State::listening;
   const bool prepared = family() != nullptr || state() == State::initial || state() == State::bound;
+  if (side == ForkSide::child && family() != nullptr) family()->enter();
   if (side == ForkSide::child && prepared && (!watch_again_ || keep_shareable_parts())) return;
   // It failed on a ring and is the kernel's since: both processes have the descriptor, which is no longer ours to
   // close.
@@ -82,7 +88,8 @@ void StreamSocket::after_fork(ForkSide side) noexcept {
   suspend();
   lost_ = true;
   let_go_silently();
-  if (!has_descriptors() && descriptor() >= 0) ::close(descriptor());
+  // One that is closed has a number that means something else by now.
+  if (!has_descriptors() && !is_closed() && descriptor() >= 0) ::close(descriptor());
 }
 
 // -- whose it is
@@ -108,13 +115,17 @@ bool StreamSocket::claim() noexcept {
   // A sleeper may have looked before the claim.
   if (is_connected() && connection_->must_look_again()) notify_watchers();
   if (is_connected()) push_in_background();
+  if (is_connected() && is_shared() && call_of_new_user != nullptr) call_of_new_user(*this);
   return true;
 }
 
 /// @param user  the process that has it, 0 when no other process than the parent can have it
 void StreamSocket::tell_loss(pid_t user) noexcept {
   if (std::exchange(loss_told_, true)) return;
-  if (user != 0) {
+  if (can_follow()) {
+    log_info("descriptor %d: process %d uses the connection since the fork: it is asked to go on by the kernel",
+             descriptor(), static_cast<int>(user));
+  } else if (user != 0) {
     log_warn("descriptor %d: process %d uses the connection since the fork: EIO here", descriptor(),
              static_cast<int>(user));
   } else {
@@ -122,19 +133,55 @@ void StreamSocket::tell_loss(pid_t user) noexcept {
   }
 }
 
-bool StreamSocket::claim_locked() noexcept {
+bool StreamSocket::claim_locked(pid_t user) noexcept {
   if (!suspended_.load(std::memory_order_relaxed)) return true;
-  pid_t user = 0;
   if (lost_ || family() == nullptr || !family()->user.compare_exchange_strong(user, ::getpid())) {
     // Who goes on may not have told the peer yet, and this process's memory is its own again.
     if (!std::exchange(loss_known_, true) && id_ && !lost_) id_->withdraw_memory();
-    tell_loss(user);
+    if (!has_left_to_kernel()) tell_loss(user);
     return false;
   }
   if (is_connected()) id_->take_over();
   resume();
   if (is_connected() && !keepalive_) option_changed(SOL_SOCKET, SO_KEEPALIVE);
   return true;
+}
+
+void StreamSocket::have_user_asked(NewUserCall becomes_user) { call_of_new_user = becomes_user; }
+
+bool StreamSocket::can_follow() const noexcept {
+  return call_of_new_user != nullptr && !asked_in_vain.load(std::memory_order_relaxed) && !lost_ && family() != nullptr;
+}
+
+bool StreamSocket::hand_on() noexcept {
+  if (!claim()) return false;
+  FamilyRecord* family = this->family();
+  if (family == nullptr) return true;  // the fork that is to come makes it
+  pid_t me = ::getpid();
+  family->door.store(0);
+  return family->user.compare_exchange_strong(me, FamilyRecord::kHandedOver) || me == 0;
+}
+
+void StreamSocket::take_back() noexcept {
+  pid_t nobody = FamilyRecord::kHandedOver;
+  const pid_t user = suspended_.load(std::memory_order_acquire) ? 0 : ::getpid();
+  if (FamilyRecord* const family = this->family()) family->user.compare_exchange_strong(nobody, user);
+}
+
+bool StreamSocket::claim_handed_on() noexcept {
+  {
+    const std::lock_guard guard(setup_lock_);
+    FamilyRecord* const family = this->family();
+    const bool handed_on = family != nullptr && family->user.load() == FamilyRecord::kHandedOver;
+    if (!claim_locked(handed_on ? FamilyRecord::kHandedOver : 0)) return false;
+  }
+  return true;
+}
+
+bool StreamSocket::is_wanted_elsewhere() noexcept {
+  FamilyRecord* const family = this->family();
+  return is_connected() && family != nullptr && !suspended_.load(std::memory_order_acquire) &&
+         family->others_live(false);
 }
 
 void StreamSocket::look_if_alone() noexcept {
@@ -158,6 +205,7 @@ bool StreamSocket::leave_family() noexcept {
   if (lost_) return false;
   FamilyRecord* const family = family_.exchange(nullptr);
   if (family == nullptr) return true;
+  family->leave();
   const bool last = family->holders.fetch_sub(1) <= 1;
   if (state() == State::listening) return last;
   pid_t nobody = 0;
@@ -171,13 +219,17 @@ bool StreamSocket::leave_family() noexcept {
 }
 
 void StreamSocket::process_ends() noexcept {
-  if (FamilyRecord* const family = family_.exchange(nullptr)) family->holders.fetch_sub(1);
+  if (FamilyRecord* const family = family_.exchange(nullptr)) {
+    family->leave();
+    family->holders.fetch_sub(1);
+  }
 }
 
 void StreamSocket::process_goes_on() noexcept {
   FamilyRecord* const family = family_owner_.get();
   if (family == nullptr || lost_ || closed_.load(std::memory_order_relaxed) || this->family() != nullptr) return;
   family->holders.fetch_add(1);
+  family->enter();
   family_.store(family, std::memory_order_release);
 }
 
@@ -204,7 +256,9 @@ void StreamSocket::go_on_as(int kernel_socket) {
 /// The descriptor is left to whoever closes it.
 void StreamSocket::let_go_silently() noexcept {
   if (half_made_ || state() == State::listening || !id_) return;
-  id_->abandon(connection_owns_fd_.exchange(false, std::memory_order_acq_rel));
+  const bool owned = connection_owns_fd_.exchange(false, std::memory_order_acq_rel);
+  id_->abandon(owned);
+  if (owned && has_own_number_) left_number_.reset(descriptor());
 }
 
 /// In the destructor: one that was never closed by the application, which never saw it.

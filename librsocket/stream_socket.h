@@ -78,7 +78,7 @@ class StreamSocket : public runtime::Endpoint {
   void give_up_descriptor() noexcept override;
   /// A connection that another process carries on: from now on its descriptors mean `kernel_socket`, also in epoll
   /// sets. The caller keeps that one. Not inside a read-side section.
-  virtual void go_on_as(int kernel_socket);
+  void go_on_as(int kernel_socket);
   Nanos linger() noexcept override;
   bool is_drained() noexcept override;
   runtime::SocketStatistics* statistics() noexcept override { return &statistics_; }
@@ -106,10 +106,29 @@ class StreamSocket : public runtime::Endpoint {
 
   /// The number it is known by; another one after that was closed while a duplicate lives.
   [[nodiscard]] int descriptor() const { return fd_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool is_connected() const { return state() == State::connected; }
   /// Whether other processes have it open, as far as is known: never no when they have.
   [[nodiscard]] bool is_shared() const noexcept;
   /// Since a fork it is another process's: EIO here.
   [[nodiscard]] bool is_used_elsewhere() const noexcept;
+  /// This process uses it, and another one that has it, too, may want to.
+  [[nodiscard]] bool is_wanted_elsewhere() noexcept;
+  /// What all processes know that have it; null: no other process ever had.
+  [[nodiscard]] FamilyRecord* family() const noexcept { return family_.load(std::memory_order_acquire); }
+
+  /// The connection, which this process may use, is to be carried on by a process that is about to be forked: that one
+  /// calls claim_handed_on(). Nobody else can claim it meanwhile. False: it is another process's.
+  bool hand_on() noexcept;
+  /// That process has not come to be.
+  void take_back() noexcept;
+  bool claim_handed_on() noexcept;
+  /// Of a library whose processes can ask each other for a connection: called, without locks, but maybe inside a
+  /// read-side section, by a process that has become the user of one that others have, too. Before the first socket.
+  using NewUserCall = void (*)(StreamSocket& connection) noexcept;
+  static void have_user_asked(NewUserCall becomes_user);
+  /// Whether this process can go on with a connection that another one uses, once that one was asked.
+  [[nodiscard]] bool can_follow() const noexcept;
+  std::atomic<bool> asked_in_vain{false};
 
  protected:
   /// Undoes listen(): as after a connect that failed, everything may be tried again.
@@ -139,7 +158,6 @@ class StreamSocket : public runtime::Endpoint {
     state_.store(next, std::memory_order_release);
     describe();
   }
-  [[nodiscard]] bool is_connected() const { return state() == State::connected; }
 
   // stream_socket.cc: under setup_lock_
   /// Tells rsstat what the socket is now.
@@ -240,16 +258,16 @@ class StreamSocket : public runtime::Endpoint {
   bool end_connection() noexcept;
 
   // inherited.cc. After a fork(2) a connection is suspended in both processes, and belongs to the one that uses it
-  // first; the other one gets EIO. Without setup_lock_, but for those named _locked and those of the end.
+  // first; the other one gets EIO, or asks it (can_follow()). Without setup_lock_, but for those named _locked and
+  // those of the end.
   /// Before anything that moves bytes or looks at the peer. False: it is another process's.
   bool claim() noexcept;
-  bool claim_locked() noexcept;
+  bool claim_locked(pid_t user = 0) noexcept;
   /// For questions about the connection, which do not take it from another process that may want it.
   void look_if_alone() noexcept;
   void tell_loss(pid_t user) noexcept;
   void suspend() noexcept;
   void resume() noexcept;
-  [[nodiscard]] FamilyRecord* family() const noexcept { return family_.load(std::memory_order_acquire); }
   /// At the end of this process's use. False: the connection goes on without us, and must not notice that we left.
   bool leave_family() noexcept;
   void lose_half_made() noexcept;
@@ -279,6 +297,8 @@ class StreamSocket : public runtime::Endpoint {
   const int domain_;
   std::atomic<int> fd_;
   std::atomic<bool> connection_owns_fd_{false};  ///< fd_ is the connection's own descriptor
+  bool has_own_number_ = false;                  ///< of give_up_descriptor(): the application knows it not
+  UniqueFd left_number_;                         ///< that, when another process has the connection
 
   Mutex setup_lock_;
   std::atomic<State> state_{State::initial};

@@ -342,7 +342,11 @@ std::uint32_t StreamSocket::ready() noexcept {
 }
 
 std::uint32_t StreamSocket::connected_events() noexcept {
-  if (!claim()) return EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM | EPOLLERR | EPOLLHUP;
+  if (!claim()) {
+    // The call that follows goes on by the kernel, or fails.
+    const std::uint32_t error = can_follow() ? 0U : EPOLLERR | EPOLLHUP;
+    return EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM | error;
+  }
   progress();
   const int failure = connection_->failure();
   const bool ended = at_end_of_stream();
@@ -484,6 +488,7 @@ void StreamSocket::give_up_descriptor() noexcept {
   const int other = ::fcntl(fd_, F_DUPFD_CLOEXEC, 0);
   if (other < 0 || !id_->move_to_descriptor(other)) return;
   fd_ = other;
+  has_own_number_ = true;
 }
 
 Nanos StreamSocket::linger() noexcept {

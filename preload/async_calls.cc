@@ -32,7 +32,7 @@ void make_kernel_socket(int fd) noexcept {
     const runtime::Ref endpoint = fd_table().get(fd);
     if (auto* const dual = endpoint ? dynamic_cast<DualSocket*>(&*endpoint) : nullptr) dual->give_up_ring();
     if (endpoint && ring_connection(*endpoint) != nullptr) {
-      if (Status done = hand_over_for_good(std::span(&endpoint, 1)); !done)
+      if (const auto done = hand_over_for_good(std::span(&endpoint, 1)); !done)
         log_warn("descriptor %d cannot become the kernel's for an asynchronous request: %s", fd, done.error().where);
     } else if (endpoint && fd_table().holds(fd)) {
       // An epoll set: whoever waits for it in the kernel hears of kernel sockets only.

@@ -20,6 +20,7 @@
 #include "core/base/at_fork.h"
 #include "core/base/own_threads.h"
 #include "core/runtime/fork_registry.h"
+#include "core/runtime/service_thread.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -35,12 +36,29 @@ unsigned long copying(unsigned long flags) {
 
 bool copies_process(unsigned long flags) { return (flags & (CLONE_VM | CLONE_FILES | CLONE_THREAD)) == 0; }
 
+/// libc counts the threads that a process has, and tells the copies nothing: a child with a thread of ours in its books
+/// would wait for it in setuid(2).
+class WithoutServiceThread {
+ public:
+  WithoutServiceThread() { runtime::service_thread().rest(); }
+  WithoutServiceThread(const WithoutServiceThread&) = delete;
+  WithoutServiceThread& operator=(const WithoutServiceThread&) = delete;
+  ~WithoutServiceThread() {
+    // A child may have come without our fork handlers: nothing in it can be relied on.
+    if (::getpid() == process_) runtime::service_thread().go_on();
+  }
+
+ private:
+  const pid_t process_ = ::getpid();
+};
+
 /// A thread of the application may hold a lock of libc's memory allocator right now, which only libc's fork() puts in
 /// order: then nothing of ours can run in the child, which finds itself a stranger (base/at_fork.h). `call()` makes a
 /// copy of this process: its result is the child's number, 0 in the child.
 template <class Call>
 auto as_fork(Call call) {
   const int saved_errno = errno;
+  const WithoutServiceThread resting;
   if (has_other_threads()) {
     errno = saved_errno;
     return call();
@@ -103,6 +121,7 @@ int clone_ours(CloneCall libcs, int (*function)(void*), void* stack, int flags, 
     return made;
   }
   const int saved_errno = errno;
+  const WithoutServiceThread resting;
   if (has_other_threads()) {
     errno = saved_errno;
     return libcs(function, stack, static_cast<int>(left), argument, parent, tls, child);

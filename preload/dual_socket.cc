@@ -80,11 +80,6 @@ void DualSocket::give_up_ring() {
   if (way() != Way::ring) leave();
 }
 
-void DualSocket::go_on_as(int kernel_socket) {
-  way_.store(Way::kernel, std::memory_order_release);
-  StreamSocket::go_on_as(kernel_socket);
-}
-
 std::optional<KernelReason> DualSocket::reason_for_kernel(const sockaddr* address, socklen_t length) try {
   const auto destination = SocketAddress::from(address, length);
   if (!destination || destination->family() != domain() || destination->port() == 0) return KernelReason::other;

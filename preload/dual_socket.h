@@ -55,7 +55,6 @@ class DualSocket final : public rs::StreamSocket {
   /// What is on no ring yet becomes the kernel's for good, a listener too; connections stay. Not inside a read-side
   /// section.
   void give_up_ring();
-  void go_on_as(int kernel_socket) override;
   [[nodiscard]] bool is_kernels_too() const noexcept override { return is_kernel_socket(); }
   /// Whether the kernel socket still is what the descriptor means.
   [[nodiscard]] bool is_kernel_socket() const { return way() != Way::ring; }

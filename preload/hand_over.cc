@@ -18,6 +18,7 @@
 #include "core/runtime/sleeper.h"
 #include "core/runtime/statistics.h"
 #include "librsocket/family_record.h"
+#include "preload/door.h"
 #include "preload/relay.h"
 #include "preload/route.h"
 
@@ -121,11 +122,12 @@ void close_all_but(std::vector<int> kept) {
   ::prctl(PR_SET_NAME, "ringsock-relay");
   [[maybe_unused]] const int moved = ::chdir("/");
   std::vector<const Endpoint*> ours;
-  std::vector<int> kept{runtime::thread_bell()};
+  std::vector<int> kept{runtime::thread_bell(), own_door_number()};
   for (const auto& connection : connections) {
     if (const Lookup ring = fd_table().find(connection.ring)) ours.push_back(&*ring);
     kept.push_back(connection.ring);
     kept.push_back(connection.kernel);
+    if (connection.at_once) kept.push_back(connection.theirs);
   }
   std::erase(kept, -1);
   // Of all other sockets this process is no holder.
@@ -167,10 +169,20 @@ Status start_relay(const std::vector<RelayedConnection>& connections) {
 
 }  // namespace
 
+namespace {
+void for_those_at_once(const std::vector<RelayedConnection>& relayed, auto visit) {
+  for (const RelayedConnection& one : relayed) {
+    const Ref endpoint = one.at_once ? fd_table().get(one.ring) : Ref();
+    if (auto* const socket = endpoint ? ring_connection(*endpoint) : nullptr) visit(*socket);
+  }
+}
+}  // namespace
+
 rs::StreamSocket* ring_connection(Endpoint& endpoint) {
   auto* const socket = dynamic_cast<rs::StreamSocket*>(&endpoint);
   auto* const dual = dynamic_cast<DualSocket*>(&endpoint);
-  if (socket == nullptr || (dual != nullptr && dual->is_kernel_socket())) return nullptr;
+  if (socket == nullptr || socket->has_left_to_kernel() || (dual != nullptr && dual->is_kernel_socket()))
+    return nullptr;
   return socket->last_peer() ? socket : nullptr;
 }
 
@@ -196,7 +208,14 @@ Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) {
     theirs.push_back(std::move(pair->theirs));
     relays.push_back(std::move(pair->relays));
   }
-  if (Status started = start_relay(relayed); !started) return started.error();
+  bool is_ours = true;
+  for_those_at_once(relayed, [&](rs::StreamSocket& socket) { is_ours = is_ours && socket.hand_on(); });
+  const Status started =
+      is_ours ? start_relay(relayed) : Status(Error{EBUSY, "hand-over: another process uses the connection"});
+  if (!started) {
+    for_those_at_once(relayed, [](rs::StreamSocket& socket) { socket.take_back(); });
+    return started.error();
+  }
   return theirs;
 }
 
@@ -226,7 +245,7 @@ std::vector<Kept> kept_connections() {
   std::vector<Kept> kept;
   for (auto& [endpoint, one] : found) {
     auto* const socket = ring_connection(*endpoint);
-    if (socket == nullptr || socket->is_used_elsewhere()) continue;
+    if (socket == nullptr) continue;
     std::erase_if(one.numbers, [&](int fd) { return closes_on_exec(*socket, fd); });
     if (!one.numbers.empty()) kept.push_back(std::move(one));
   }
@@ -351,11 +370,38 @@ void hand_over_waiting_clients() {
 
 }  // namespace
 
+namespace {
+
+/// What other processes may go on with while the next program does, or after this one has closed it.
+void share_by_kernel(std::vector<Kept>& kept) {
+  std::vector<Ref> shared;
+  for (const Kept& one : kept) {
+    const auto& socket = static_cast<rs::StreamSocket&>(*one.endpoint);
+    const bool can_be_had = !socket.is_used_elsewhere() || socket.can_follow();
+    if (socket.is_shared() && can_be_had && is_meant_for_the_program(one)) shared.push_back(Ref::share(*one.endpoint));
+  }
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    auto* const socket = ring_connection(endpoint);
+    if (socket != nullptr && closes_on_exec(*socket, fd) && socket->is_wanted_elsewhere())
+      shared.push_back(Ref::share(endpoint));
+  });
+  if (shared.empty()) return;
+  if (const auto done = hand_over_for_good(shared); !done)
+    log_warn("exec: connections that other processes have, too, are closed: %s", done.error().where);
+}
+
+}  // namespace
+
 void prepare_exec() {
   finish_connecting();
   hand_over_waiting_clients();
   restore_kernel_flags();
   std::vector<Kept> kept = kept_connections();
+  share_by_kernel(kept);
+  std::erase_if(kept, [](const Kept& one) {
+    const auto& socket = static_cast<rs::StreamSocket&>(*one.endpoint);
+    return socket.has_left_to_kernel() || socket.is_used_elsewhere();
+  });
   drop_leaks(kept);
   if (kept.empty()) return;
   std::vector<HandOver> wanted;
@@ -373,16 +419,22 @@ void prepare_exec() {
 // -- for good
 // ----------------------------------------------------------------------------------------------------------
 
-Status hand_over_for_good(std::span<const Ref> connections) {
+Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const Ref> connections) {
   std::vector<HandOver> wanted;
-  wanted.reserve(connections.size());
-  for (const Ref& one : connections) wanted.push_back({static_cast<rs::StreamSocket&>(*one).descriptor(), true});
-  const auto replacements = hand_over(wanted);
-  if (!replacements) return replacements.error();
-  for (std::size_t i = 0; i < connections.size(); ++i) {
-    static_cast<rs::StreamSocket&>(*connections[i]).go_on_as((*replacements)[i].get());
+  std::vector<const Ref*> handed_over;
+  for (const Ref& one : connections) {
+    auto& socket = static_cast<rs::StreamSocket&>(*one);
+    if (Status followed = follow(socket); !followed) return followed.error();
+    if (socket.has_left_to_kernel()) continue;
+    wanted.push_back({socket.descriptor(), true});
+    handed_over.push_back(&one);
   }
-  return ok();
+  auto replacements = hand_over(wanted);
+  if (!replacements) return replacements.error();
+  for (std::size_t i = 0; i < handed_over.size(); ++i) {
+    move_to_kernel(static_cast<rs::StreamSocket&>(**handed_over[i]), (*replacements)[i].get());
+  }
+  return replacements;
 }
 
 void hand_over_everything() {
@@ -393,7 +445,7 @@ void hand_over_everything() {
       connections.push_back(Ref::share(endpoint));
   });
   if (connections.empty()) return;
-  if (Status done = hand_over_for_good(connections); !done)
+  if (const auto done = hand_over_for_good(connections); !done)
     log_warn("%d connections on a ring cannot become the kernel's: %s", static_cast<int>(connections.size()),
              done.error().where);
 }

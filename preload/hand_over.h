@@ -35,9 +35,10 @@ int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags)
 /// these numbers are the kernel's sockets that stand for them. An errno value.
 int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spawn);
 
-/// These connections on a ring become the kernel's, under the same numbers and in the same epoll sets. Errors: those of
-/// hand_over().
-Status hand_over_for_good(std::span<const runtime::Ref> connections);
+/// These connections on a ring become the kernel's, under the same numbers and in the same epoll sets. One that another
+/// process uses since a fork becomes what it is there (door.h). The kernel sockets of those that were handed over, in
+/// their order. Errors: those of hand_over() and of follow().
+Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const runtime::Ref> connections);
 /// The same with all that there are: before a filter, say, that rings cannot live with.
 void hand_over_everything();
 

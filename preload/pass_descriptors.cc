@@ -56,7 +56,7 @@ ssize_t send_with_control(int fd, const msghdr& message, int flags) {
   const auto same = [](const auto& a, const auto& b) { return a.get() == b.get(); };
   connections.erase(std::unique(connections.begin(), connections.end(), same), connections.end());
   if (!connections.empty()) {
-    if (Status done = hand_over_for_good(connections); !done) {
+    if (const auto done = hand_over_for_good(connections); !done) {
       log_warn("sendmsg: a connection cannot be passed on: %s", done.error().where);
       errno = EOPNOTSUPP;
       return -1;

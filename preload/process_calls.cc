@@ -12,6 +12,7 @@
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/statistics.h"
 #include "librsocket/family_record.h"
+#include "preload/door.h"
 #include "preload/hand_over.h"
 #include "preload/route.h"
 
@@ -131,6 +132,7 @@ RS_INTERCEPT pid_t __vfork() { return ::fork(); }
 #endif
 
 RS_INTERCEPT void _exit(int status) {
+  leave_to_others();
   rs::leave_families();
   runtime::process_statistics.at_exit();
   real._exit(status);

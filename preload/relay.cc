@@ -4,11 +4,15 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <optional>
+#include <utility>
 
 #include "core/runtime/poll_set.h"
+#include "preload/door.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -99,10 +103,50 @@ class Direction {
   bool told_ = false;   ///< all has been written, and the end
 };
 
+/// The processes that have the connection on the ring, and may still ask for what it is by now.
+class Family {
+ public:
+  Family(int ring, int kernel_socket) : socket_(kernel_socket) {
+    if (socket_ < 0) return;
+    Lookup connection = fd_table().find(ring);
+    auto* const stream = connection ? dynamic_cast<rs::StreamSocket*>(&*connection) : nullptr;
+    if (stream != nullptr && stream->claim_handed_on()) record_ = stream->family();
+    look();
+  }
+  [[nodiscard]] bool may_ask() const { return socket_ >= 0; }
+
+  /// Once nobody is left who could, the socket's end is to be seen.
+  void look() {
+    if (!may_ask()) return;
+    constexpr auto kToBeBorn = std::chrono::seconds(1);
+    const Nanos now = monotonic_now();
+    if (record_ != nullptr && record_->others_live(false)) {
+      last_seen_ = now;
+    } else if (record_ == nullptr || !record_->others_live(true) || now > last_seen_ + kToBeBorn) {
+      ::close(std::exchange(socket_, -1));
+    }
+  }
+
+  void let_in(const Door& door) const {
+    if (may_ask()) door.announce(*record_);
+  }
+  void answer(const Door::Caller& caller) const {
+    if (may_ask() && caller.id == record_->id) static_cast<void>(caller.send(record_->proof, socket_));
+  }
+
+ private:
+  int socket_;  ///< -1: nobody asks any more
+  rs::FamilyRecord* record_ = nullptr;
+  Nanos last_seen_ = monotonic_now();
+};
+
 class Pair {
  public:
   explicit Pair(const RelayedConnection& connection)
-      : ring_(connection.ring, true), kernel_(connection.kernel, false), started_(connection.at_once) {}
+      : ring_(connection.ring, true),
+        kernel_(connection.kernel, false),
+        started_(connection.at_once),
+        family(connection.ring, connection.at_once ? connection.theirs : -1) {}
   [[nodiscard]] bool is_done() const { return done_; }
   [[nodiscard]] bool is_waiting() const { return !started_ && !done_; }
 
@@ -155,28 +199,72 @@ class Pair {
   Direction to_ring_;
   bool started_;
   bool done_ = false;
+
+ public:
+  Family family;
+};
+
+class Relay {
+ public:
+  explicit Relay(const std::vector<RelayedConnection>& connections)
+      : pairs_(connections.begin(), connections.end()), started_at_(monotonic_now()) {
+    const auto may_ask = [](const Pair& pair) { return pair.family.may_ask(); };
+    if (std::none_of(pairs_.begin(), pairs_.end(), may_ask)) return;
+    auto door = take_own_door();
+    if (!door) return;
+    door_ = *std::move(door);
+    for (const Pair& pair : pairs_) pair.family.let_in(*door_);
+  }
+
+  void run() {
+    std::vector<pollfd> entries;
+    while (step(entries)) static_cast<void>(runtime::poll_endpoints(entries, patience(), nullptr));
+  }
+
+ private:
+  /// Until others that have the connections are looked after again.
+  [[nodiscard]] Nanos patience() const {
+    constexpr auto kSoon = std::chrono::milliseconds(10);
+    constexpr auto kLater = std::chrono::milliseconds(100);
+    constexpr auto kLong = std::chrono::seconds(5);
+    if (waits_) return kSoon;
+    if (!may_ask_) return Nanos::max();
+    return monotonic_now() < started_at_ + kLong ? kSoon : kLater;
+  }
+
+  /// @return false when all has ended
+  bool step(std::vector<pollfd>& entries) {
+    bool goes_on = waits_ = may_ask_ = false;
+    entries.clear();
+    if (door_) answer();
+    for (Pair& pair : pairs_) {
+      pair.start_if_alone();
+      pair.move();
+      pair.add_to(entries);
+      pair.family.look();
+      waits_ = waits_ || pair.is_waiting();
+      may_ask_ = may_ask_ || pair.family.may_ask();
+      goes_on = goes_on || !pair.is_done();
+    }
+    if (door_) entries.push_back({door_->fd(), POLLIN, 0});
+    return goes_on || may_ask_;
+  }
+
+  void answer() {
+    while (const auto caller = door_->next()) {
+      for (const Pair& pair : pairs_) pair.family.answer(*caller);
+    }
+  }
+
+  std::vector<Pair> pairs_;
+  std::optional<Door> door_;
+  const Nanos started_at_;
+  bool waits_ = false;
+  bool may_ask_ = false;
 };
 
 }  // namespace
 
-void relay(const std::vector<RelayedConnection>& connections) {
-  constexpr Nanos kBetweenLooks{10'000'000};
-  std::vector<Pair> pairs(connections.begin(), connections.end());
-  std::vector<pollfd> entries;
-  for (;;) {
-    bool waiting = false;
-    bool going_on = false;
-    entries.clear();
-    for (Pair& pair : pairs) {
-      pair.start_if_alone();
-      pair.move();
-      pair.add_to(entries);
-      waiting = waiting || pair.is_waiting();
-      going_on = going_on || !pair.is_done();
-    }
-    if (!going_on) return;
-    static_cast<void>(runtime::poll_endpoints(entries, waiting ? kBetweenLooks : Nanos::max(), nullptr));
-  }
-}
+void relay(const std::vector<RelayedConnection>& connections) { Relay(connections).run(); }
 
 }  // namespace ringsock::preload

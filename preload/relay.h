@@ -10,7 +10,7 @@ struct RelayedConnection {
   int ring;
   int kernel;
   bool at_once;  ///< although others have the connection open; else when they have closed it
-  int theirs;    ///< the other end of `kernel`; not in the relay's process
+  int theirs;    ///< the other end of `kernel`; in the relay's process for those who may still ask for it, or -1
 };
 
 /// Moves bytes, ends and resets between them until all have ended. In a process of its own, which has only these

@@ -26,12 +26,23 @@ using runtime::from_milliseconds;
 using runtime::from_timespec;
 using runtime::Lookup;
 
+/// After `error` of a call on `socket`: whether the descriptor is the kernel's by now. A connection that another
+/// process uses since a fork becomes that here (door.h).
+bool goes_on_by_kernel(Lookup& socket, const Error& error);
+
 /// route() for a descriptor that may mean an endpoint.
 template <class Ours, class Libcs>
 [[gnu::always_inline]] inline auto route_held(int fd, Ours ours, Libcs libcs) {
   Lookup socket = fd_table().find(fd);
   if (!socket) return libcs();
-  return static_cast<decltype(libcs())>(to_posix([&] { return ours(socket); }));
+  bool by_kernel = false;
+  const auto answer = to_posix([&] {
+    auto result = ours(socket);
+    if (!result) [[unlikely]]
+      by_kernel = goes_on_by_kernel(socket, result.error());
+    return result;
+  });
+  return by_kernel ? libcs() : static_cast<decltype(libcs())>(answer);
 }
 
 /// `ours(Lookup&)`, a Result, when `fd` means an endpoint, `libcs()` otherwise. For calls that move bytes: an RCU

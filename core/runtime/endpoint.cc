@@ -92,6 +92,7 @@ void Endpoint::after_fork(ForkSide side) noexcept {
 }
 
 void Endpoint::leave_to_kernel() noexcept {
+  has_left_to_kernel_.store(true, std::memory_order_release);
   while (const Ref set = first_owner()) set->member_left_to_kernel(*this);
   notify_watchers_slow(~0U);
 }

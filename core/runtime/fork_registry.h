@@ -68,6 +68,9 @@ class ForkRegistry {
   /// Of the process that forks, in before_fork() of an endpoint: a system call for each would add up.
   [[nodiscard]] pid_t forking_process() const { return forking_process_; }
 
+  /// Between the handlers that run before and after a fork: what the child gets.
+  [[nodiscard]] const std::vector<Ref>& copied() const { return prepared_; }
+
   /// Shared while an endpoint is taken apart: fork(2) waits for that. Without locks of endpoints.
   std::shared_mutex& teardown_gate() { return teardown_gate_; }
 

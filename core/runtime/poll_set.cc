@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <deque>
 #include <memory_resource>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,13 @@ class PollCall {
   }
 
   Result<int> run(Nanos timeout, const sigset_t* mask);
+  /// A member's descriptor went to the kernel meanwhile: nothing of this call counts.
+  [[nodiscard]] bool must_start_anew() const { return must_start_anew_; }
+  /// What is left of the time-out then.
+  [[nodiscard]] Nanos time_left(Nanos timeout) const {
+    if (!deadline_ || *deadline_ == Nanos::max()) return timeout;
+    return std::max(Nanos::zero(), *deadline_ - monotonic_now());
+  }
 
  private:
   struct Member {
@@ -93,6 +101,8 @@ class PollCall {
 
   std::span<pollfd> entries_;
   std::pmr::vector<Member> members_;
+  bool must_start_anew_ = false;
+  std::optional<Nanos> deadline_;
   std::pmr::vector<pollfd> kernel_;
   std::pmr::vector<std::size_t> kernel_index_;
   std::pmr::vector<Doorbell> doorbells_;
@@ -108,7 +118,9 @@ int PollCall::look_at_members(bool kernel_too) {
       continue;
     }
     const std::uint32_t events = with_normal_bands(member.endpoint->ready()) & interest_of(entry);
-    entry.revents = static_cast<short>(member.endpoint->is_closed() ? POLLNVAL : events);
+    const bool is_closed = member.endpoint->is_closed();
+    if (is_closed && member.endpoint->has_left_to_kernel()) must_start_anew_ = true;
+    entry.revents = static_cast<short>(is_closed ? POLLNVAL : events);
     if (entry.revents != 0) ++ready;
   }
   wait_tally.from_endpoints = ready;
@@ -279,6 +291,7 @@ Result<int> PollCall::run(Nanos timeout, const sigset_t* mask) {
     return 0;
   }
   const Nanos deadline = deadline_after(timeout);
+  deadline_ = deadline;
   HeldSignals signals(mask);
   for (;;) {
     ready = spin(deadline, signals);
@@ -294,9 +307,13 @@ Result<int> PollCall::run(Nanos timeout, const sigset_t* mask) {
 Result<int> poll_uncounted(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask) {
   std::array<std::byte, 4096> stack;
   std::pmr::monotonic_buffer_resource memory(stack.data(), stack.size());
-  PollCall call(entries, memory);
-  if (call.look_up()) return call.run(timeout, mask);
-  return poll_until(entries, timeout == Nanos::zero() ? timeout : deadline_after(timeout), mask);
+  for (;;) {
+    PollCall call(entries, memory);
+    if (!call.look_up()) return poll_until(entries, timeout == Nanos::zero() ? timeout : deadline_after(timeout), mask);
+    auto ready = call.run(timeout, mask);
+    if (!call.must_start_anew()) return ready;
+    timeout = call.time_left(timeout);
+  }
 }
 
 Result<int> poll_endpoints(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask) {

@@ -59,13 +59,33 @@ Status ServiceThread::launch() {
     std::thread thread([this, generation = generation_ + 1] { run(generation); });
     thread_ = thread.get_id();
     ::pthread_setname_np(thread.native_handle(), "ringsock");
-    thread.detach();
+    if (handle_.joinable()) handle_.detach();
+    handle_ = std::move(thread);
   } catch (const std::system_error& failure) {
     return Error{failure.code().value(), "service thread"};
   }
   ++generation_;
   is_asleep_ = false;
   return ok();
+}
+
+void ServiceThread::rest() {
+  std::thread ending;
+  {
+    const std::lock_guard guard(lock_);
+    if (thread_ == std::thread::id() || thread_ == std::this_thread::get_id()) return;
+    ++generation_;
+    wake_thread();
+    woken_.notify_all();
+    thread_ = {};
+    ending = std::move(handle_);
+  }
+  ending.join();
+}
+
+void ServiceThread::go_on() {
+  const std::lock_guard guard(lock_);
+  if (!watches_.empty() || !timers_.empty()) static_cast<void>(start_thread());
 }
 
 /// All watches go on whose descriptors mean what they did.
@@ -286,6 +306,7 @@ void ServiceThread::after_fork_in_child() {
   timer_order_.clear();
   running_ = 0;
   thread_ = {};
+  new (&handle_) std::thread;  // the parent's
   next_start_ = Nanos::zero();
   is_asleep_ = false;
   // Threads that are not here may have been waiting on them.

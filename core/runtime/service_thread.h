@@ -60,6 +60,11 @@ class ServiceThread {
   /// @return whether it had not run yet.
   bool cancel(Id timer);
 
+  /// The thread ends, and the next one starts with go_on(): for a clone(2) by hand, whose child libc would take for one
+  /// that has the thread, too. Waits for a callback that runs. Nothing where that is what calls.
+  void rest();
+  void go_on();
+
   /// Around fork(2); installed for service_thread().
   void before_fork();
   void after_fork_in_parent();
@@ -105,6 +110,7 @@ class ServiceThread {
   std::condition_variable woken_;      ///< for a thread without a loop
   std::shared_ptr<ServiceLoop> loop_;  ///< null until first needed, and when its descriptors were lost
   std::thread::id thread_;             ///< no id: none
+  std::thread handle_;                 ///< its
   unsigned generation_ = 0;            ///< of the thread that is in charge
   bool is_asleep_ = false;             ///< that thread, on the loop's descriptors
   Status start_failure_ = ok();        ///< of the last attempt

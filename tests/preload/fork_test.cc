@@ -206,32 +206,6 @@ TEST(Fork, BytesThatCameBeforeTheForkAreTheUsers) {
   EXPECT_EQ(wait_for(peer.peer), 0);
 }
 
-TEST(Fork, WhoComesSecondGetsAnErrorAndSpoilsNothing) {
-  const Call peer = call([](int fd) { echo(fd); });
-  Signal used;
-  Signal tried;
-  const pid_t child = spawn([&] {
-    send_all(peer.fd, "mine");
-    used.give();
-    tried.wait();
-    expect(receive(peer.fd, 4) == "mine", "nothing was taken");
-    send_all(peer.fd, "still mine");
-    expect(receive(peer.fd, 10) == "still mine", "it goes on");
-    ::close(peer.fd);
-  });
-  used.wait();
-  char byte = 0;
-  EXPECT_EQ(error_of(::recv(peer.fd, &byte, 1, 0)), EIO);
-  EXPECT_EQ(error_of(::send(peer.fd, &byte, 1, 0)), EIO);
-  pollfd entry{peer.fd, POLLIN, 0};
-  EXPECT_EQ(::poll(&entry, 1, 10'000), 1);
-  EXPECT_TRUE(entry.revents & POLLERR);
-  ::close(peer.fd);
-  tried.give();
-  EXPECT_EQ(wait_for(child), 0);
-  EXPECT_EQ(wait_for(peer.peer), 0);
-}
-
 TEST(Fork, ThePeerSeesTheEndWhenTheLastProcessIsGoneHoweverItWent) {
   for (const bool child_last : {true, false}) {
     const Call peer = call([](int fd) { expect(receive_all(fd) == "hello", "hello, and the end"); });
