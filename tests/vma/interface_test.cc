@@ -39,6 +39,10 @@ class Interface : public ::testing::Test {
        there + " address add 10.9.0.2/24 dev eth0; " + there + " address add fd09::2/64 dev eth0 nodad; " + there +
        " link set eth0 up");
   }
+  void set_mtu(int bytes) const {
+    const std::string mtu = std::to_string(bytes);
+    sh("ip link set eth0 mtu " + mtu + "; ip -n " + peer + " link set eth0 mtu " + mtu);
+  }
   /// Whether the other host answers, within 10 s: an interface that is new needs a moment.
   static bool reaches_peer(const Socket& socket) {
     socket.limit_waits(100);
@@ -147,6 +151,31 @@ TEST_F(Interface, ALinkThatIsDownAWhileChangesNothing) {
   sh("ip link set eth0 up; ip address replace fd09::1/64 dev eth0 nodad");
   EXPECT_TRUE(reaches_peer(socket));
   EXPECT_TRUE(uses_a_ring(socket));
+}
+
+TEST_F(Interface, LargeDatagramsComeOnceTheMtuHasGrown) {
+  const Socket socket(AF_INET);
+  ASSERT_EQ(::bind(socket, Address("0.0.0.0", 0).get(), sizeof(sockaddr_in)), 0);
+  ASSERT_TRUE(reaches_peer(socket));
+  ASSERT_TRUE(uses_a_ring(socket));
+  const auto echoes = [&](std::size_t bytes) {
+    const std::string question(bytes, static_cast<char>('a' + bytes % 26));
+    EXPECT_EQ(socket.send_to(echo, question), static_cast<ssize_t>(bytes));
+    // Whoever waits for readiness has it put into a buffer first.
+    pollfd one{socket, POLLIN, 0};
+    EXPECT_EQ(::poll(&one, 1, 5000), 1) << bytes;
+    return socket.receive(nullptr, MSG_DONTWAIT) == question;
+  };
+  for (const int mtu : {9000, 60'000, 4000, 1500}) {
+    set_mtu(mtu);
+    ASSERT_TRUE(uses_a_ring(socket)) << mtu;
+    for (const std::size_t bytes : {100, mtu / 2, mtu - 28, mtu / 2}) {
+      for (int i = 0; i < 3; ++i) EXPECT_TRUE(echoes(bytes)) << bytes << " of " << mtu;
+    }
+    const long before = kernels_datagrams(AF_INET);
+    EXPECT_TRUE(echoes(static_cast<std::size_t>(mtu - 28)));
+    EXPECT_TRUE(!preloaded() || kernels_datagrams(AF_INET) == before) << mtu;
+  }
 }
 
 // What is under way is lost, whoever waits for whom.
