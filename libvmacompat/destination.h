@@ -115,10 +115,12 @@ class Destination {
   [[nodiscard]] HeaderTemplate& header() { return header_; }
   /// The address that peers see: what answers are sent to.
   [[nodiscard]] const SocketAddress& source() const { return source_; }
-  /// To be called with each datagram: keeps the kernel's knowledge of the neighbour fresh.
-  void note_use(net::NetworkState& network) {
+  /// To be called with each datagram: keeps the kernel's knowledge of the neighbour fresh. False: only a datagram by
+  /// the kernel's socket does that; without CAP_NET_ADMIN nobody else may ask for it.
+  [[nodiscard]] bool note_use(net::NetworkState& network) {
     if (neighbour_->needs_refresh()) [[unlikely]]
-      static_cast<void>(network.request_resolution(*neighbour_));
+      return static_cast<bool>(network.request_resolution(*neighbour_));
+    return true;
   }
 
  private:

@@ -133,7 +133,8 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
       return error;
     }
   }
-  destination->note_use(ethernet_->network());
+  if (!destination->note_use(ethernet_->network())) [[unlikely]]
+    return std::nullopt;
   const int error = hand_to_ring(*destination, message, payload, segment_bytes, control == nullptr);
   if (error == 0) [[likely]] {
     count_sent(payload);

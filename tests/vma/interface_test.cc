@@ -43,6 +43,11 @@ class Interface : public ::testing::Test {
     const std::string mtu = std::to_string(bytes);
     sh("ip link set eth0 mtu " + mtu + "; ip -n " + peer + " link set eth0 mtu " + mtu);
   }
+  /// New entries are asked for again within some seconds; else it is a minute.
+  static void age_neighbours_fast() {
+    sh("cd /proc/sys/net/ipv4/neigh/eth0; echo 1000 >base_reachable_time_ms; echo 1 >delay_first_probe_time; "
+       "echo 200 >retrans_time_ms; ip neighbour flush dev eth0");
+  }
   /// Whether the other host answers, within 10 s: an interface that is new needs a moment.
   static bool reaches_peer(const Socket& socket) {
     socket.limit_waits(100);
@@ -176,6 +181,35 @@ TEST_F(Interface, LargeDatagramsComeOnceTheMtuHasGrown) {
     EXPECT_TRUE(echoes(static_cast<std::size_t>(mtu - 28)));
     EXPECT_TRUE(!preloaded() || kernels_datagrams(AF_INET) == before) << mtu;
   }
+}
+
+// The kernel notices when its entry has aged and nobody answers; then it asks again.
+TEST_F(Interface, APeerWithAnotherMacAddressIsReachedAgain) {
+  age_neighbours_fast();
+  const Socket socket(AF_INET);
+  ASSERT_EQ(::bind(socket, Address("0.0.0.0", 0).get(), sizeof(sockaddr_in)), 0);
+  ASSERT_TRUE(reaches_peer(socket));
+  ASSERT_TRUE(uses_a_ring(socket));
+  sh("ip -n " + peer + " link set eth0 address 02:00:00:00:00:51");
+  EXPECT_TRUE(reaches_peer(socket));
+  EXPECT_TRUE(uses_a_ring(socket));
+  sh("ip link set eth0 address 02:00:00:00:00:52");
+  EXPECT_TRUE(reaches_peer(socket));
+  EXPECT_TRUE(uses_a_ring(socket));
+}
+
+TEST_F(Interface, APeerWithAnotherMacAddressIsReachedAgainByWhoHasNoPrivilegesLeft) {
+  age_neighbours_fast();
+  const Socket socket(AF_INET);
+  ASSERT_EQ(::bind(socket, Address("0.0.0.0", 0).get(), sizeof(sockaddr_in)), 0);
+  ASSERT_TRUE(reaches_peer(socket));
+  ASSERT_TRUE(uses_a_ring(socket));
+  sh("ip -n " + peer + " link set eth0 address 02:00:00:00:00:53");
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(::seteuid(kNobody), 0);
+  EXPECT_TRUE(reaches_peer(socket));
+  ASSERT_EQ(::seteuid(0), 0);
+  EXPECT_TRUE(uses_a_ring(socket));
 }
 
 // What is under way is lost, whoever waits for whom.
