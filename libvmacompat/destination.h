@@ -109,6 +109,8 @@ class Destination {
                 std::uint32_t options_generation, RingChoice& choice);
   /// The ring to send by; null: by the kernel, which also waits for neighbours, fragments, and knows the errors.
   [[nodiscard]] const std::shared_ptr<Ring>& ring() const { return ring_; }
+  /// Whether that is because of rules of netfilter.
+  [[nodiscard]] bool is_left_to_netfilter() const { return is_left_to_netfilter_; }
   /// Largest payload that fits into one packet.
   [[nodiscard]] std::size_t max_payload() const { return max_payload_; }
   [[nodiscard]] const HeaderTemplate& header() const { return header_; }
@@ -134,6 +136,7 @@ class Destination {
   std::shared_ptr<Ring> ring_;
   std::shared_ptr<net::Neighbour> neighbour_;
   std::size_t max_payload_ = 0;
+  bool is_left_to_netfilter_ = false;
   SocketAddress source_;
   HeaderTemplate header_;
 };

@@ -204,6 +204,7 @@ bool UdpSocket::find_way(Destination& destination) {
   bursts().send_all();  // what comes may leave by another ring
   const SendOptions& options = send_options(destination.family());
   destination.find_way(*ethernet_, local_, options, send_options_generation_, send_choice_);
+  if (destination.is_left_to_netfilter()) note_left_to_netfilter();
   if (destination.ring() == nullptr) return false;
   // Answers come where the kernel did not bind us, too.
   if (!is_bound_ && !is_connected_.load(std::memory_order_relaxed) && !shares_port()) {

@@ -8,22 +8,13 @@
 #include <thread>
 
 #include "tests/support/thread_status.h"
+#include "tests/vma/shell.h"
 #include "tests/vma/udp_world.h"
 
 namespace ringsock::vma_tests {
 namespace {
 
 using std::chrono::steady_clock;
-
-void sh(const std::string& command) {
-  // Without our library, which a program that is not built for a sanitizer cannot load.
-  const char* const library = std::getenv("LD_PRELOAD");
-  const std::string libraries = library != nullptr ? library : "";
-  ::unsetenv("LD_PRELOAD");
-  const int status = std::system(("set -e; " + command).c_str());
-  if (!libraries.empty()) ::setenv("LD_PRELOAD", libraries.c_str(), 1);
-  ASSERT_EQ(status, 0) << command;
-}
 
 class Interface : public ::testing::Test {
  protected:
