@@ -71,7 +71,7 @@ class Netfilter : public ::testing::Test {
   }
 
   const Address echo_{"10.9.0.2", kEchoPort};
-  const Socket socket_{AF_INET};
+  Socket socket_{AF_INET};
   int questions_ = 0;
 };
 
@@ -123,11 +123,11 @@ TEST_F(Netfilter, TranslatedDestinationsAnswerEachDatagram) {
   };
   nft("add table ip n; add chain ip n out { type nat hook output priority -100; };"
       "add rule ip n out ip daddr 10.96.0.1 udp dport 53 dnat to 10.9.0.2:7000");
+  EXPECT_TRUE(uses_the_kernel()) << "the rule has not been heard of";
+  EXPECT_TRUE(each_is_answered(socket_));
   const Socket later(AF_INET), connected(AF_INET);
   bind(later);
   EXPECT_TRUE(each_is_answered(later));
-  EXPECT_TRUE(!preloaded() || uses_the_kernel());  // it has been heard of
-  EXPECT_TRUE(each_is_answered(socket_));
   const Address service("10.96.0.1", 53);
   ASSERT_EQ(::connect(connected, service.get(), service.length()), 0);
   EXPECT_TRUE(each_is_answered(connected));
@@ -150,13 +150,32 @@ TEST_F(Netfilter, RulesHoldForWhoSleeps) {
   nft("add table ip t; add chain ip t in { type filter hook input priority 0; };"
       "add rule ip t in udp dport " +
       port + " drop");
-  EXPECT_TRUE(!preloaded() || uses_the_kernel());
+  EXPECT_TRUE(uses_the_kernel());
   const Messenger messenger(echo_);
   messenger.send("dropped", "10.9.0.1", quiet.name().port());
   nft("flush chain ip t in");
   EXPECT_TRUE(uses_a_ring());
   messenger.send("let in", "10.9.0.1", quiet.name().port());
   EXPECT_EQ(received.get(), "let in");
+}
+
+TEST_F(Netfilter, RulesHoldForWhoMayNotSeeThem) {
+  std::FILE* shell = nullptr;
+  {
+    const WithoutLibrary here;
+    shell = ::popen(
+        "read _; nft 'add table ip t; add chain ip t in { type filter hook input priority 0; policy drop; }'", "w");
+  }
+  ASSERT_NE(shell, nullptr);
+  socket_ = Socket(AF_INET);  // one that the shell does not have
+  bind(socket_);
+  EXPECT_TRUE(uses_a_ring());
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(::seteuid(kNobody), 0);
+  std::fputs("now\n", shell);
+  EXPECT_EQ(::pclose(shell), 0);
+  EXPECT_TRUE(loses_peer());
+  ASSERT_EQ(::seteuid(0), 0);
 }
 
 TEST_F(Netfilter, RulesThatConcernNothingHereChangeNothing) {
