@@ -146,6 +146,7 @@ void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const
   generation_ = network.generation();
   options_generation_ = options_generation;
   ring_.reset();
+  is_left_to_netfilter_ = false;
 
   const SocketAddress destination = address_.unmapped();
   const SocketAddress bound = local.unmapped();
@@ -169,6 +170,8 @@ void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const
   const auto path = network.path_to(query);
   if (!path || path->kernel_only) return;
   if (path->type != net::PathType::unicast && path->type != net::PathType::multicast) return;
+  is_left_to_netfilter_ = ethernet.is_left_to_netfilter(query.destination.family(), path->oif);
+  if (is_left_to_netfilter_) return;
   auto neighbour = network.neighbour(*path);
   const net::NeighbourFacts facts = neighbour->facts();
   const auto link = network.link(path->oif);

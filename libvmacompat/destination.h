@@ -109,16 +109,20 @@ class Destination {
                 std::uint32_t options_generation, RingChoice& choice);
   /// The ring to send by; null: by the kernel, which also waits for neighbours, fragments, and knows the errors.
   [[nodiscard]] const std::shared_ptr<Ring>& ring() const { return ring_; }
+  /// Whether that is because of rules of netfilter.
+  [[nodiscard]] bool is_left_to_netfilter() const { return is_left_to_netfilter_; }
   /// Largest payload that fits into one packet.
   [[nodiscard]] std::size_t max_payload() const { return max_payload_; }
   [[nodiscard]] const HeaderTemplate& header() const { return header_; }
   [[nodiscard]] HeaderTemplate& header() { return header_; }
   /// The address that peers see: what answers are sent to.
   [[nodiscard]] const SocketAddress& source() const { return source_; }
-  /// To be called with each datagram: keeps the kernel's knowledge of the neighbour fresh.
-  void note_use(net::NetworkState& network) {
+  /// To be called with each datagram: keeps the kernel's knowledge of the neighbour fresh. False: only a datagram by
+  /// the kernel's socket does that; without CAP_NET_ADMIN nobody else may ask for it.
+  [[nodiscard]] bool note_use(net::NetworkState& network) {
     if (neighbour_->needs_refresh()) [[unlikely]]
-      static_cast<void>(network.request_resolution(*neighbour_));
+      return static_cast<bool>(network.request_resolution(*neighbour_));
+    return true;
   }
 
  private:
@@ -132,6 +136,7 @@ class Destination {
   std::shared_ptr<Ring> ring_;
   std::shared_ptr<net::Neighbour> neighbour_;
   std::size_t max_payload_ = 0;
+  bool is_left_to_netfilter_ = false;
   SocketAddress source_;
   HeaderTemplate header_;
 };

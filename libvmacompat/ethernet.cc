@@ -14,6 +14,7 @@
 #include "core/net/networks.h"
 #include "libvmacompat/process.h"
 #include "libvmacompat/statistics.h"
+#include "libvmacompat/udp_socket.h"
 
 namespace ringsock::vma {
 
@@ -109,6 +110,11 @@ Ethernet::~Ethernet() {
 
 void Ethernet::on_change(const net::NetworkChange& change) {
   using What = net::NetworkChange::What;
+  if (change.what == What::filters || change.what == What::everything) {
+    has_told_of_netfilter_.store(false, std::memory_order_relaxed);
+    // Not here: the sockets' locks are held by who waits for listeners to end.
+    static_cast<void>(runtime::service_thread().schedule(Nanos::zero(), [] { UdpSocket::all_follow_netfilter(); }));
+  }
   if (change.what != What::link && change.what != What::address && change.what != What::everything) return;
   std::vector<Slot> gone;  // end without the lock
   {
@@ -126,6 +132,18 @@ void Ethernet::on_change(const net::NetworkChange& change) {
     }
   }
   address_generation_.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool Ethernet::is_left_to_netfilter(int family, int ifindex) {
+  if (process().config.ignore_netfilter) return false;
+  const auto filter = network_->filter_on(family, ifindex);
+  if (filter && !has_told_of_netfilter_.exchange(true, std::memory_order_relaxed)) {
+    // Whoever may not see them seldom may have rings.
+    const LogLevel level = *filter == net::kUnseenFilters ? LogLevel::info : LogLevel::warn;
+    log_line(level, "left to the kernel: what netfilter may concern (%s); VMA_IGNORE_NETFILTER=1 has rings carry it",
+             filter->c_str());
+  }
+  return filter.has_value();
 }
 
 Result<std::shared_ptr<Ring>> Ethernet::ring_on(int ifindex, const RingKey& key) {

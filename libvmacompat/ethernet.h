@@ -34,6 +34,9 @@ class Ethernet {
   /// not last end with their last user. Errors, told once in the log and remembered until the interface changes: those
   /// of Interface::open() and Ring::create().
   Result<std::shared_ptr<Ring>> ring_on(int ifindex, const RingKey& key);
+  /// Whether rules of netfilter may concern packets of that family on that interface, so that they go by the kernel,
+  /// unless VMA_IGNORE_NETFILTER says otherwise. Told once in the log.
+  [[nodiscard]] bool is_left_to_netfilter(int family, int ifindex);
   /// Brings up to date what is not counted all the time, in all namespaces.
   static void refresh_statistics();
   /// Grows when addresses or interfaces came or went.
@@ -60,6 +63,7 @@ class Ethernet {
   net::NetworkState::ListenerId listener_ = 0;
   runtime::ServiceThread::Id watch_ = 0;
   std::atomic<std::uint64_t> address_generation_{1};
+  std::atomic<bool> has_told_of_netfilter_{false};
   Mutex lock_;
   std::map<int, Slot> slots_;  ///< by interface index
 };

@@ -49,9 +49,9 @@ class Incoming {
 
  private:
   bool copy() {
-    verbs::BufferRef buffer = spares_.take();
     const auto& [headers, payload] = std::pair(datagram_.headers, datagram_.payload);
-    if (!buffer || headers.size() + payload.size() > buffer.bytes().size()) return false;
+    verbs::BufferRef buffer = spares_.take(headers.size() + payload.size());
+    if (!buffer) return false;
     std::memcpy(buffer.bytes().data(), headers.data(), headers.size());
     if (!payload.empty()) std::memcpy(buffer.bytes().data() + headers.size(), payload.data(), payload.size());
     buffer_ = std::move(buffer);

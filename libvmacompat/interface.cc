@@ -16,6 +16,8 @@ constexpr std::size_t kHugeSlabBytes = std::size_t{4} << 20;
 constexpr std::int32_t kHugePages = 2;  ///< VMA_MEM_ALLOC_TYPE
 }  // namespace
 
+Interface::Interface(int ifindex) : ifindex_(ifindex), large_buffers_(process().config.rx_bufs) {}
+
 bool Interface::open_card(const net::Link& link) {
   // What is made in software has no card of its own.
   if (!process().config.card_rings || link.kind != net::LinkKind::physical) return false;

@@ -12,6 +12,7 @@
 #include "core/net/link.h"
 #include "core/verbs/buffer_pool.h"
 #include "core/verbs/handles.h"
+#include "libvmacompat/large_buffers.h"
 
 namespace ringsock::vma {
 
@@ -28,7 +29,10 @@ class Interface {
   [[nodiscard]] int ifindex() const { return ifindex_; }
   [[nodiscard]] verbs::Device& device() const { return *device_; }
   [[nodiscard]] ibv_pd& pd() const { return *pd_; }
+  /// For frames of the length that the interface had when it was opened.
   [[nodiscard]] verbs::BufferPool& pool() const { return *pool_; }
+  /// For longer ones: its MTU has grown since then.
+  [[nodiscard]] LargeBuffers& large_buffers() { return large_buffers_; }
 
   /// The device drops packets whose checksums are wrong, and takes whole frames inline. False: see the others.
   [[nodiscard]] bool is_embedded() const { return embedded_ != nullptr; }
@@ -44,7 +48,7 @@ class Interface {
   void forget_after_fork();
 
  private:
-  explicit Interface(int ifindex) : ifindex_(ifindex) {}
+  explicit Interface(int ifindex);
   bool open_card(const net::Link& link);
   Status open_embedded();
 
@@ -56,6 +60,7 @@ class Interface {
   std::optional<std::array<std::uint8_t, 6>> steering_mac_;
   verbs::Pd pd_;
   std::unique_ptr<verbs::BufferPool> pool_;
+  LargeBuffers large_buffers_;
 };
 
 }  // namespace ringsock::vma

@@ -42,7 +42,7 @@ Ring::Ring(std::shared_ptr<Interface> interface, const RingSettings& settings)
     : interface_(std::move(interface)),
       settings_(settings),
       makes_trains_(settings.makes_trains && interface_->joins_datagrams()),
-      spares_(interface_->pool()),
+      spares_(interface_->pool(), interface_->large_buffers()),
       statistics_(interface_->ifindex()) {}
 
 Ring::~Ring() {

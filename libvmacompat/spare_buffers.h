@@ -7,19 +7,26 @@
 #include <utility>
 
 #include "core/verbs/buffer_pool.h"
+#include "libvmacompat/large_buffers.h"
 
 namespace ringsock::vma {
 
-/// Some buffers of a pool, which are taken many at a time: that is one locked instruction for all. Threads: one at a
-/// time.
+/// Some buffers of an interface's pool, which are taken many at a time: that is one locked instruction for all.
+/// Threads: one at a time.
 class SpareBuffers {
  public:
-  explicit SpareBuffers(verbs::BufferPool& pool) : pool_(pool) {}
+  SpareBuffers(verbs::BufferPool& pool, LargeBuffers& large) : pool_(pool), large_(large) {}
 
   /// Empty: the pool has none.
   verbs::BufferRef take() {
     if (count_ == 0 && !refill()) return {};
     return std::move(buffers_[--count_]);
+  }
+  /// One that `bytes` bytes fit into.
+  verbs::BufferRef take(std::size_t bytes) {
+    if (bytes > pool_.buffer_bytes()) [[unlikely]]
+      return large_.take(bytes);
+    return take();
   }
   /// How many are here.
   [[nodiscard]] std::size_t count() const { return count_; }
@@ -31,6 +38,7 @@ class SpareBuffers {
   }
 
   verbs::BufferPool& pool_;
+  LargeBuffers& large_;
   std::array<verbs::BufferRef, 16> buffers_;
   std::size_t count_ = 0;
 };

@@ -80,6 +80,7 @@ std::vector<UdpSocket::Attachment> UdpSocket::wanted_groups() {
     const bool fits = group.is_v4() ? v4_too : domain_ == AF_INET6;
     const bool is_heard = local.is_wildcard() ? fits : bound == group;
     if (!is_heard || (bound_interface_ != 0 && bound_interface_ != ifindex)) return;
+    if (is_left_to_netfilter(group.family(), ifindex)) return;
     auto ring = ring_of_group(group.with_port(local.port()), ifindex);
     if (!ring || !(*ring)->interface().device().marks_copies()) return;
     Attachment one{*std::move(ring),

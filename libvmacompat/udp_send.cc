@@ -133,7 +133,8 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
       return error;
     }
   }
-  destination->note_use(ethernet_->network());
+  if (!destination->note_use(ethernet_->network())) [[unlikely]]
+    return std::nullopt;
   const int error = hand_to_ring(*destination, message, payload, segment_bytes, control == nullptr);
   if (error == 0) [[likely]] {
     count_sent(payload);
@@ -203,6 +204,7 @@ bool UdpSocket::find_way(Destination& destination) {
   bursts().send_all();  // what comes may leave by another ring
   const SendOptions& options = send_options(destination.family());
   destination.find_way(*ethernet_, local_, options, send_options_generation_, send_choice_);
+  if (destination.is_left_to_netfilter()) note_left_to_netfilter();
   if (destination.ring() == nullptr) return false;
   // Answers come where the kernel did not bind us, too.
   if (!is_bound_ && !is_connected_.load(std::memory_order_relaxed) && !shares_port()) {

@@ -282,13 +282,16 @@ void UdpSocket::for_each_place(const SocketAddress& name, bool is_bound, Visit v
   if (!local.is_wildcard()) {
     const int scope = domain_ == AF_INET6 && name.family() == AF_INET6 ? static_cast<int>(name.in6().sin6_scope_id) : 0;
     const auto place = network.find_address(net::IpAddress::of(local), scope);
-    if (place) visit(local, bound_interface_ != 0 ? bound_interface_ : place->ifindex);
+    if (!place) return;
+    const int ifindex = bound_interface_ != 0 ? bound_interface_ : place->ifindex;
+    if (!is_left_to_netfilter(local.family(), ifindex)) visit(local, ifindex);
   } else if (is_bound) {
     const bool v4_too = domain_ == AF_INET || !is_v6_only(fd());
     for (const net::InterfaceAddress& one : network.addresses()) {
       const bool fits = one.address.is_v4() ? v4_too : domain_ == AF_INET6;
       if (!fits || one.address.is_loopback() || one.is_tentative()) continue;
       if (bound_interface_ != 0 && bound_interface_ != one.ifindex) continue;
+      if (is_left_to_netfilter(one.address.family(), one.ifindex)) continue;
       visit(one.address.with_port(local.port()), one.ifindex);
     }
   }

@@ -72,6 +72,8 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   [[nodiscard]] ino_t inode() const noexcept { return inode_; }
   /// Another process has a socket on this port, too: the kernel decides who gets what comes. By the service thread.
   void leave_port_to_kernel();
+  /// Rules of netfilter have come or gone. By the service thread, without locks.
+  static void all_follow_netfilter();
 
   // As the sink of rings
   [[nodiscard]] bool accepts(const EndName& source) const noexcept override {
@@ -116,6 +118,11 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void give_up_rings();
   void follow_addresses();
   void learn_bound_interface();
+
+  // udp_netfilter.cc: setup_lock_ held, but by the first
+  void follow_netfilter();
+  bool is_left_to_netfilter(int family, int ifindex);
+  void note_left_to_netfilter();
 
   // udp_groups.cc: setup_lock_ held, unless said otherwise
   void learn_membership(const net::IpAddress& group);

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -47,8 +50,11 @@ struct PathMtuEvent {
   IpAddress destination;
 };
 
-using KernelEvent =
-    std::variant<LinkEvent, Inet6LinkEvent, AddressEvent, NeighbourEvent, RouteEvent, RoutingEvent, PathMtuEvent>;
+/// Kernel::filter_of() may answer otherwise than before.
+struct FiltersEvent {};
+
+using KernelEvent = std::variant<LinkEvent, Inet6LinkEvent, AddressEvent, NeighbourEvent, RouteEvent, RoutingEvent,
+                                 PathMtuEvent, FiltersEvent>;
 
 struct KernelEvents {
   std::vector<KernelEvent> events;  ///< in the kernel's order
@@ -82,6 +88,10 @@ class Kernel {
   virtual Result<NeighbourFacts> neighbour(int ifindex, const IpAddress& address) = 0;
   virtual Status use_neighbour(int ifindex, const IpAddress& address) = 0;  ///< RTM_NEWNEIGH with NTF_USE
   [[nodiscard]] virtual std::uint8_t default_hop_limit() const = 0;         ///< of IPv4
+  /// What netfilter has that may concern packets of `family` on that interface, by a name; nothing: none.
+  [[nodiscard]] virtual std::optional<std::string> filter_of(int /*family*/, std::string_view /*device*/) const {
+    return std::nullopt;
+  }
 
   /// Around fork(2): between them no other thread is inside.
   virtual void before_fork() = 0;

@@ -27,12 +27,13 @@ Neighbour::Neighbour(int ifindex, const IpAddress& address, const NeighbourFacts
 NeighbourFacts Neighbour::facts() const noexcept { return unpack(packed_.load(std::memory_order_relaxed)); }
 
 bool Neighbour::begin_use() noexcept {
-  in_use_.store(true, std::memory_order_relaxed);
-  return facts().state == NeighbourState::stale;
+  // Before the state is looked at, as update() stores it before the use is taken: one of the two sees the other.
+  in_use_.exchange(true, std::memory_order_seq_cst);
+  return unpack(packed_.load(std::memory_order_seq_cst)).state == NeighbourState::stale;
 }
 
 bool Neighbour::update(const NeighbourFacts& facts) noexcept {
-  const NeighbourFacts before = unpack(packed_.exchange(pack(facts), std::memory_order_relaxed));
+  const NeighbourFacts before = unpack(packed_.exchange(pack(facts), std::memory_order_seq_cst));
   if (before.is_usable() != facts.is_usable()) return true;
   if (facts.is_usable()) return before.mac != facts.mac;
   return (before.state == NeighbourState::failed) != (facts.state == NeighbourState::failed);

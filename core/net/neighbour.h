@@ -58,7 +58,7 @@ class Neighbour {
   /// Only NeighbourTable. @return whether a sender must care: another MAC, usable or not, failed or not.
   bool update(const NeighbourFacts& facts) noexcept;
   /// @return whether somebody sent since the last call.
-  bool take_use() noexcept { return in_use_.exchange(false, std::memory_order_relaxed); }
+  bool take_use() noexcept { return in_use_.exchange(false, std::memory_order_seq_cst); }
 
   const int ifindex_;
   const IpAddress address_;

@@ -75,12 +75,13 @@ Status NetlinkKernel::open_sockets() {
   const std::lock_guard guard(asking_);
   sockets_ = std::move(out);
   ipsec_.open();
+  netfilter_.open();
   return wait_for_all();
 }
 
 Status NetlinkKernel::wait_for_all() {
   for (const int fd : {sockets_.events.fd(), sockets_.timer.get(), sockets_.path_mtu.fd_v4(), sockets_.path_mtu.fd_v6(),
-                       ipsec_.fd()}) {
+                       ipsec_.fd(), netfilter_.fd(), netfilter_.timer_fd()}) {
     epoll_event event{};
     event.events = EPOLLIN;
     if (fd >= 0 && ::epoll_ctl(sockets_.waiting.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
@@ -146,6 +147,7 @@ KernelEvents NetlinkKernel::read_events() {
   out.more = more;
   for (const IpAddress& destination : sockets_.path_mtu.read()) out.events.emplace_back(PathMtuEvent{destination});
   if (ipsec_.read()) out.events.emplace_back(RoutingEvent{AF_UNSPEC});
+  if (netfilter_.read()) out.events.emplace_back(FiltersEvent{});
   std::uint64_t expirations = 0;
   static_cast<void>(::read(sockets_.timer.get(), &expirations, sizeof expirations));
   return out;

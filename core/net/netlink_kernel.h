@@ -9,13 +9,15 @@
 #include "core/base/unique_fd.h"
 #include "core/net/ipsec_watch.h"
 #include "core/net/kernel.h"
+#include "core/net/netfilter_watch.h"
 #include "core/net/netlink_socket.h"
 #include "core/net/path_mtu_watch.h"
 
 namespace ringsock::net {
 
-/// Five to nine descriptors: two sockets of rtnetlink (events, questions), two of XFRM, two raw ones for path MTUs, one
-/// that knows the namespace's default hop limit, a timer, and the epoll descriptor over them.
+/// Five to fifteen descriptors: two sockets of rtnetlink (events, questions), two of XFRM, two raw ones for path MTUs,
+/// one that knows the namespace's default hop limit, a timer, the epoll descriptor over them, and those of
+/// NetfilterWatch.
 class NetlinkKernel final : public Kernel {
  public:
   /// Of the network namespace `network_namespace` (networks.h), in which the calling thread must be. Errors: EXDEV it
@@ -31,8 +33,17 @@ class NetlinkKernel final : public Kernel {
   Result<NeighbourFacts> neighbour(int ifindex, const IpAddress& address) override;
   Status use_neighbour(int ifindex, const IpAddress& address) override;
   [[nodiscard]] std::uint8_t default_hop_limit() const override;
-  void before_fork() override { asking_.lock(); }
-  void after_fork() override { asking_.unlock(); }
+  [[nodiscard]] std::optional<std::string> filter_of(int family, std::string_view device) const override {
+    return netfilter_.filter_of(family, device);
+  }
+  void before_fork() override {
+    asking_.lock();
+    netfilter_.before_fork();
+  }
+  void after_fork() override {
+    netfilter_.after_fork();
+    asking_.unlock();
+  }
   Status reopen() override;
 
  private:
@@ -55,6 +66,7 @@ class NetlinkKernel final : public Kernel {
   Mutex asking_;  ///< of sockets_.questions
   Sockets sockets_;
   IpsecWatch ipsec_;
+  NetfilterWatch netfilter_;
 };
 
 }  // namespace ringsock::net

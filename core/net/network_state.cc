@@ -47,6 +47,9 @@ class NetworkState::Impl {
   std::shared_ptr<Neighbour> neighbour(int ifindex, const IpAddress& next_hop);
   Status request_resolution(const Neighbour& neighbour);
 
+  [[nodiscard]] std::optional<std::string> filter_of(int family, std::string_view device) const {
+    return kernel_->filter_of(family, device);
+  }
   template <class Read>
   auto read_links(Read read) {
     const std::lock_guard guard(lock_);
@@ -439,6 +442,11 @@ std::vector<InterfaceAddress> NetworkState::addresses(int ifindex) const {
 
 std::optional<InterfaceAddress> NetworkState::find_address(const IpAddress& address, int ifindex) const {
   return impl_->read_links([&](const LinkTable& links) { return links.find_address(address, ifindex); });
+}
+
+std::optional<std::string> NetworkState::filter_on(int family, int ifindex) const {
+  const auto known = link(ifindex);
+  return impl_->filter_of(family, known ? std::string_view(known->name) : std::string_view());
 }
 
 void NetworkState::before_fork() { impl_->before_fork(); }

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -35,12 +36,16 @@ struct NetworkChange {
     address,     ///< an address of `ifindex` came, changed or went
     neighbour,   ///< `address` on `ifindex`: other MAC, usable now or no more, failed
     paths,       ///< answers of path_to() may differ now
+    filters,     ///< answers of filter_on() may differ now
     everything,  ///< events were lost, and all tables were read anew
   };
   What what;
   int ifindex = 0;
   IpAddress address;
 };
+
+/// The name of what may be there and cannot be seen, since that takes CAP_NET_ADMIN, or root for older iptables.
+inline constexpr std::string_view kUnseenFilters = "rules that this process may not see";
 
 /// One network namespace. Threads: any, unless said otherwise.
 ///
@@ -113,6 +118,11 @@ class NetworkState {
   [[nodiscard]] std::vector<InterfaceAddress> addresses(int ifindex = 0) const;
   /// The interface that has this address. Link-local IPv6 addresses may be there several times: `ifindex` tells which.
   [[nodiscard]] std::optional<InterfaceAddress> find_address(const IpAddress& address, int ifindex = 0) const;
+
+  // -- rules
+  /// What netfilter has that may concern packets of `family` that this host sends or receives by the interface, by a
+  /// name for the log. Nothing: none of its rules would be passed by.
+  [[nodiscard]] std::optional<std::string> filter_on(int family, int ifindex) const;
 
   // -- fork(2), as Networks calls them
 

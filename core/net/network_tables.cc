@@ -80,6 +80,11 @@ void NetworkTables::take(const PathMtuEvent& event, EventEffects& out) {
   }
 }
 
+void NetworkTables::take(const FiltersEvent& /*event*/, EventEffects& out) {
+  out.matters = true;
+  out.changes.push_back({NetworkChange::What::filters, 0, {}});
+}
+
 void NetworkTables::apply_time(Nanos now, EventEffects& out) {
   note_paths(paths.forget_expired(now), out);
   std::erase_if(second_looks_, [&](const auto& look) {

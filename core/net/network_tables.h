@@ -51,6 +51,7 @@ class NetworkTables {
   void take(const RouteEvent& event, EventEffects& out);
   void take(const RoutingEvent& event, EventEffects& out);
   void take(const PathMtuEvent& event, EventEffects& out);
+  static void take(const FiltersEvent& event, EventEffects& out);
   void link_changed(int ifindex, EventEffects& out);
 
   Nanos now_{};  ///< of the events that are being applied

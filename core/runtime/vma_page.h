@@ -63,6 +63,7 @@ enum class VmaSocketLevel : std::size_t {
   rx_thread,
   tx_thread = 8,
   tx_ready_bytes,
+  left_to_netfilter,  ///< 1: rules of netfilter are why the kernel carries what rings would
 };
 inline constexpr std::size_t kVmaSocketLevels = 16;
 

@@ -98,6 +98,7 @@ void take_counts(const VmaSocketSlot& slot, VmaSocketSnapshot& out) {
   out.ready_bytes = level(Level::ready_bytes);
   out.ready_byte_limit = level(Level::ready_byte_limit);
   out.zero_copy_packets = level(Level::zero_copy_packets);
+  out.is_left_to_netfilter = level(Level::left_to_netfilter) != 0;
   out.tx_ready_bytes = level(Level::tx_ready_bytes);
   out.ready_packets_max = level(Level::ready_packets_max);
   out.ready_bytes_max = level(Level::ready_bytes_max);

@@ -32,6 +32,7 @@ struct VmaSocketSnapshot {
   std::vector<SocketAddress> groups{};  ///< that it is a member of; ports do not count
   int rx_thread = 0;                    ///< that received last; 0: none
   int tx_thread = 0;
+  bool is_left_to_netfilter = false;  ///< rules are why the kernel carries what rings would
   std::uint64_t ring_user_id_rx = 0;  ///< 0: none
   std::uint64_t ring_user_id_tx = 0;
 

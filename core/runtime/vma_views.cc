@@ -220,6 +220,7 @@ std::string vma_socket_block(const VmaSocketSnapshot& socket, VmaCounting counti
   for (const SocketAddress& group : socket.groups) out += "- Member of = [" + address_text(group) + "]\n";
   if ((socket.rx_thread | socket.tx_thread) != 0)
     out += "- Thread Id Rx: " + std::to_string(socket.rx_thread) + ", Tx: " + std::to_string(socket.tx_thread) + "\n";
+  if (socket.is_left_to_netfilter) out += "- Left to the kernel: rules of netfilter\n";
   if (socket.ring_user_id_rx != 0) out += "- RX: Ring User ID = " + number(socket.ring_user_id_rx) + "\n";
   if (socket.ring_user_id_tx != 0) out += "- TX: Ring User ID = " + number(socket.ring_user_id_tx) + "\n";
   return out + activity_lines(socket, counting == VmaCounting::per_second ? "/s" : "");

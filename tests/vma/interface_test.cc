@@ -8,22 +8,13 @@
 #include <thread>
 
 #include "tests/support/thread_status.h"
+#include "tests/vma/shell.h"
 #include "tests/vma/udp_world.h"
 
 namespace ringsock::vma_tests {
 namespace {
 
 using std::chrono::steady_clock;
-
-void sh(const std::string& command) {
-  // Without our library, which a program that is not built for a sanitizer cannot load.
-  const char* const library = std::getenv("LD_PRELOAD");
-  const std::string libraries = library != nullptr ? library : "";
-  ::unsetenv("LD_PRELOAD");
-  const int status = std::system(("set -e; " + command).c_str());
-  if (!libraries.empty()) ::setenv("LD_PRELOAD", libraries.c_str(), 1);
-  ASSERT_EQ(status, 0) << command;
-}
 
 class Interface : public ::testing::Test {
  protected:
@@ -38,6 +29,15 @@ class Interface : public ::testing::Test {
        "; ip address add 10.9.0.1/24 dev eth0; ip address add fd09::1/64 dev eth0 nodad; ip link set eth0 up; " +
        there + " address add 10.9.0.2/24 dev eth0; " + there + " address add fd09::2/64 dev eth0 nodad; " + there +
        " link set eth0 up");
+  }
+  void set_mtu(int bytes) const {
+    const std::string mtu = std::to_string(bytes);
+    sh("ip link set eth0 mtu " + mtu + "; ip -n " + peer + " link set eth0 mtu " + mtu);
+  }
+  /// New entries are asked for again within some seconds; else it is a minute.
+  static void age_neighbours_fast() {
+    sh("cd /proc/sys/net/ipv4/neigh/eth0; echo 1000 >base_reachable_time_ms; echo 1 >delay_first_probe_time; "
+       "echo 200 >retrans_time_ms; ip neighbour flush dev eth0");
   }
   /// Whether the other host answers, within 10 s: an interface that is new needs a moment.
   static bool reaches_peer(const Socket& socket) {
@@ -146,6 +146,60 @@ TEST_F(Interface, ALinkThatIsDownAWhileChangesNothing) {
   EXPECT_EQ(socket.send_to(echo, "nobody"), -1);
   sh("ip link set eth0 up; ip address replace fd09::1/64 dev eth0 nodad");
   EXPECT_TRUE(reaches_peer(socket));
+  EXPECT_TRUE(uses_a_ring(socket));
+}
+
+TEST_F(Interface, LargeDatagramsComeOnceTheMtuHasGrown) {
+  const Socket socket(AF_INET);
+  ASSERT_EQ(::bind(socket, Address("0.0.0.0", 0).get(), sizeof(sockaddr_in)), 0);
+  ASSERT_TRUE(reaches_peer(socket));
+  ASSERT_TRUE(uses_a_ring(socket));
+  const auto echoes = [&](std::size_t bytes) {
+    const std::string question(bytes, static_cast<char>('a' + bytes % 26));
+    EXPECT_EQ(socket.send_to(echo, question), static_cast<ssize_t>(bytes));
+    // Whoever waits for readiness has it put into a buffer first.
+    pollfd one{socket, POLLIN, 0};
+    EXPECT_EQ(::poll(&one, 1, 5000), 1) << bytes;
+    return socket.receive(nullptr, MSG_DONTWAIT) == question;
+  };
+  for (const int mtu : {9000, 60'000, 4000, 1500}) {
+    set_mtu(mtu);
+    ASSERT_TRUE(uses_a_ring(socket)) << mtu;
+    for (const int bytes : {100, mtu / 2, mtu - 28, mtu / 2}) {
+      for (int i = 0; i < 3; ++i) EXPECT_TRUE(echoes(static_cast<std::size_t>(bytes))) << bytes << " of " << mtu;
+    }
+    const long before = kernels_datagrams(AF_INET);
+    EXPECT_TRUE(echoes(static_cast<std::size_t>(mtu - 28)));
+    EXPECT_TRUE(!preloaded() || kernels_datagrams(AF_INET) == before) << mtu;
+  }
+}
+
+// The kernel notices when its entry has aged and nobody answers; then it asks again.
+TEST_F(Interface, APeerWithAnotherMacAddressIsReachedAgain) {
+  age_neighbours_fast();
+  const Socket socket(AF_INET);
+  ASSERT_EQ(::bind(socket, Address("0.0.0.0", 0).get(), sizeof(sockaddr_in)), 0);
+  ASSERT_TRUE(reaches_peer(socket));
+  ASSERT_TRUE(uses_a_ring(socket));
+  sh("ip -n " + peer + " link set eth0 address 02:00:00:00:00:51");
+  EXPECT_TRUE(reaches_peer(socket));
+  EXPECT_TRUE(uses_a_ring(socket));
+  sh("ip link set eth0 address 02:00:00:00:00:52");
+  EXPECT_TRUE(reaches_peer(socket));
+  EXPECT_TRUE(uses_a_ring(socket));
+}
+
+TEST_F(Interface, APeerWithAnotherMacAddressIsReachedAgainByWhoHasNoPrivilegesLeft) {
+  age_neighbours_fast();
+  const Socket socket(AF_INET);
+  ASSERT_EQ(::bind(socket, Address("0.0.0.0", 0).get(), sizeof(sockaddr_in)), 0);
+  ASSERT_TRUE(reaches_peer(socket));
+  ASSERT_TRUE(uses_a_ring(socket));
+  sh("ip -n " + peer + " link set eth0 address 02:00:00:00:00:53");
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(::seteuid(kNobody), 0);
+  EXPECT_TRUE(reaches_peer(socket));
+  ASSERT_EQ(::seteuid(0), 0);
   EXPECT_TRUE(uses_a_ring(socket));
 }
 

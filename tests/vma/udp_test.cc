@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <array>
@@ -150,6 +151,56 @@ TEST_P(Udp, ManyAtOnce) {
       EXPECT_EQ(std::string(rooms[i], answers[i].msg_len), "number " + std::to_string(got++));
     }
   }
+}
+
+// Debian's libuv asks the kernel by number: poll said POLLIN, recvmmsg EAGAIN, for ever.
+TEST_P(Udp, SystemCallsByNumberMoveDatagramsOfRings) {
+  bind_anywhere(socket_);
+  get_acquainted(socket_);
+  if (preloaded()) until_rings_send(socket_);
+  const long before = kernels_datagrams(GetParam().family);
+  std::string text = "by number";
+  std::array<char, 32> room{};
+  iovec out{text.data(), text.size()}, in{room.data(), room.size()};
+  mmsghdr many[2]{};
+  many[0].msg_hdr.msg_name = echo_.get();
+  many[0].msg_hdr.msg_namelen = echo_.length();
+  many[0].msg_hdr.msg_iov = &out;
+  many[0].msg_hdr.msg_iovlen = 1;
+  const msghdr to_echo = many[0].msg_hdr;
+  const auto await = [&] {
+    pollfd one{socket_, POLLIN, 0};
+    const timespec limit{5, 0};
+    EXPECT_EQ(::syscall(SYS_ppoll, &one, 1, &limit, nullptr, 0), 1);
+    room = {};
+  };
+  const auto received = [&] { return std::string(room.data()); };
+
+  EXPECT_EQ(::syscall(SYS_sendmmsg, static_cast<int>(socket_), many, 1, 0), 1);
+  await();
+  many[0].msg_hdr = many[1].msg_hdr = {};
+  many[0].msg_hdr.msg_iov = many[1].msg_hdr.msg_iov = &in;
+  many[0].msg_hdr.msg_iovlen = many[1].msg_hdr.msg_iovlen = 1;
+  EXPECT_EQ(::syscall(SYS_recvmmsg, static_cast<int>(socket_), many, 2, MSG_DONTWAIT, nullptr), 1);
+  EXPECT_EQ(received(), text);
+  EXPECT_EQ(::syscall(SYS_sendmsg, static_cast<int>(socket_), &to_echo, 0), 9);
+  await();
+  EXPECT_EQ(::syscall(SYS_recvmsg, static_cast<int>(socket_), &many[0].msg_hdr, MSG_DONTWAIT), 9);
+  EXPECT_EQ(received(), text);
+  EXPECT_EQ(::syscall(SYS_sendto, static_cast<int>(socket_), text.data(), text.size(), 0, echo_.get(), echo_.length()),
+            9);
+  await();
+  EXPECT_EQ(::syscall(SYS_recvfrom, static_cast<int>(socket_), room.data(), room.size(), MSG_DONTWAIT, nullptr, nullptr),
+            9);
+  EXPECT_EQ(received(), text);
+  EXPECT_EQ(::syscall(SYS_connect, static_cast<int>(socket_), echo_.get(), echo_.length()), 0);
+  EXPECT_EQ(::syscall(SYS_write, static_cast<int>(socket_), text.data(), text.size()), 9);
+  await();
+  EXPECT_EQ(::syscall(SYS_read, static_cast<int>(socket_), room.data(), room.size()), 9);
+  EXPECT_EQ(received(), text);
+  EXPECT_EQ(::syscall(SYS_recvmmsg, static_cast<int>(socket_), many, 2, MSG_DONTWAIT, nullptr), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_TRUE(!preloaded() || kernels_datagrams(GetParam().family) == before);
 }
 
 TEST_P(Udp, ControlDataTellsWhatTheHeadersSaid) {

@@ -114,6 +114,15 @@ TEST_F(NetworkStateTest, RuleOfAnotherFamilyConcernsNobody) {
   EXPECT_GT(state->generation(), before);
 }
 
+TEST_F(NetworkStateTest, OtherFiltersConcernSendersAndListeners) {
+  std::vector<NetworkChange::What> told;
+  state->add_listener([&](const NetworkChange& change) { told.push_back(change.what); });
+  const auto before = state->generation();
+  tell({FiltersEvent{}});
+  EXPECT_GT(state->generation(), before);
+  EXPECT_EQ(told, std::vector{NetworkChange::What::filters});
+}
+
 TEST_F(NetworkStateTest, AddressConcernsItsFamilyAndIsToldOnce) {
   path();
   std::vector<NetworkChange::What> told;

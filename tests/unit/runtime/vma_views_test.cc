@@ -125,6 +125,7 @@ TEST(VmaFullView, HasALineForEverythingElseThatASocketMayDo) {
   socket.multicast_loop = false;
   socket.multicast_interface = SocketAddress::v4(0x0a000001, 0);
   socket.peer = SocketAddress::v4(0x0a000002, 9);
+  socket.is_left_to_netfilter = true;
   socket.ring_user_id_rx = 5;
   socket.ring_user_id_tx = 6;
   socket.tx_os = {.packets = 1, .bytes = 1024};
@@ -135,7 +136,8 @@ TEST(VmaFullView, HasALineForEverythingElseThatASocketMayDo) {
   EXPECT_THAT(lines_of(vma_socket_block(socket, VmaCounting::per_second)),
               ElementsAre("======================================================", "\tFd=[5]",
                           "- UDP, Non-blocked, MC Loop Disabled, MC IF = [10.0.0.1]", "- Local Address   = [[::]:80]",
-                          "- Foreign Address = [10.0.0.2:9]", "- RX: Ring User ID = 5", "- TX: Ring User ID = 6",
+                          "- Foreign Address = [10.0.0.2:9]", "- Left to the kernel: rules of netfilter",
+                          "- RX: Ring User ID = 5", "- TX: Ring User ID = 6",
                           "Tx OS info: 1 / 1 / 0 / 0 [kilobytes/packets/eagains/errors]/s", "Tx Dummy messages : 2",
                           "Rx zero copy buffers: cur 3", "Ring migrations Rx: 4, Tx: 0", "Retransmissions: 8"));
 }

@@ -1,0 +1,42 @@
+// What rules of netfilter may concern is the kernel's: they would never see what rings carry.
+#include <mutex>
+#include <vector>
+
+#include "core/runtime/fd_table.h"
+#include "libvmacompat/interface.h"
+#include "libvmacompat/udp_socket.h"
+
+namespace ringsock::vma {
+
+void UdpSocket::all_follow_netfilter() {
+  std::vector<runtime::Ref> sockets;
+  runtime::fd_table().for_each(
+      [&](int, runtime::Endpoint& endpoint) { sockets.push_back(runtime::Ref::share(endpoint)); });
+  for (const runtime::Ref& one : sockets) {
+    if (auto* const socket = dynamic_cast<UdpSocket*>(&*one)) socket->follow_netfilter();
+  }
+}
+
+/// Senders ask anew by themselves, since the network's generation has grown.
+void UdpSocket::follow_netfilter() {
+  const RingNews news(*this);
+  const std::lock_guard guard(setup_lock_);
+  if (!ethernet_ || kernel_only_.load(std::memory_order_relaxed)) return;
+  statistics_.set(runtime::VmaSocketLevel::left_to_netfilter, 0);
+  detach_where([this](const Attachment& one) {
+    return !one.is_group() && is_left_to_netfilter(one.tuple.destination.family(), one.ring->interface().ifindex());
+  });
+  kernel_hint_.store(true, std::memory_order_relaxed);
+  attach_all();
+  describe();
+}
+
+bool UdpSocket::is_left_to_netfilter(int family, int ifindex) {
+  if (!ethernet_->is_left_to_netfilter(family, ifindex)) return false;
+  note_left_to_netfilter();
+  return true;
+}
+
+void UdpSocket::note_left_to_netfilter() { statistics_.set(runtime::VmaSocketLevel::left_to_netfilter, 1); }
+
+}  // namespace ringsock::vma
