@@ -88,6 +88,11 @@ class Contention {
 
 /// Whether this thread's spins paid off lately, and whether longer ones would have; and how long it has spun, in one or
 /// more, since it offered the CPU to others.
+///
+/// A wait is what a spin and the sleep after it take together. A spin in vain halves the next ones, down to
+/// kShortestReach; a wait that ended within the polling time would have paid as a spin, and the next ones reach twice
+/// as far as it lasted. So a thread that waits in vain, for ever or up to its time-outs, soon spins hardly at all, and
+/// one whose peer answers within the polling time spins until the answer comes.
 class SpinHistory {
  public:
   /// How long to spin between two offers: the longest where nobody took the last ones.
@@ -97,31 +102,60 @@ class SpinHistory {
   /// itself.
   static constexpr Nanos kShortSleep{120'000};
   static constexpr Nanos kLongestBudget{100'000};
+  /// What spins in vain leave of longer ones, before misses in a row take more.
+  static constexpr Nanos kShortestReach{10'000};
+  /// How long to take turns with others before sleeping. A turn costs 1-20 us, sleeping and being woken about 25 us.
+  static constexpr Nanos kTurns{5'000'000};
+  static constexpr Nanos kFewestTurns{25'000};
 
-  /// How long to spin this time: `polling_time`, more after short sleeps. After misses in a row it shrinks to an
-  /// eighth; one spin in 16 gets all of it, so that a thread whose peer has become quick notices.
+  /// How long to spin this time: `polling_time`, more after short sleeps, less after spins in vain. After misses in a
+  /// row it shrinks to an eighth of that; one spin in 16 gets all of it, so that a thread whose peer has become quick
+  /// notices.
   [[nodiscard]] Nanos budget(const SpinPolicy& policy) {
     if (!policy.adaptive || policy.polling_time == Nanos::zero()) return policy.polling_time;
-    if (misses_ < kMissesPerStep || ++probe_ % kProbeInterval == 0) return std::max(policy.polling_time, grown_);
-    return Nanos(policy.polling_time.count() >> std::min(misses_ / kMissesPerStep, kMaxShift));
+    const Nanos whole = std::min(policy.polling_time, reach_);
+    if (misses_ < kMissesPerStep || ++probe_ % kProbeInterval == 0) return std::max(whole, grown_);
+    return Nanos(whole.count() >> std::min(misses_ / kMissesPerStep, kMaxShift));
   }
-  /// A spin found nothing, and the sleep after it took so long.
+  /// How long turns may go on this time: less after such as found nothing.
+  [[nodiscard]] Nanos turns() const { return turns_; }
+  /// A spin found nothing, and the sleep after it ended with an event.
   void slept(Nanos duration, const SpinPolicy& policy) {
     if (duration < kShortSleep) {
-      grown_ = std::min(2 * std::max(grown_, policy.polling_time), std::max(kLongestBudget, policy.polling_time));
+      grown_ = std::min(2 * std::max(grown_, std::min(policy.polling_time, kLongestBudget)), kLongestBudget);
       misses_ = 0;
     } else {
       grown_ = grown_ / 2;
     }
+    const Nanos waited = spun_in_vain_ + duration;
+    if (waited <= kTurns) turns_ = kTurns;
+    if (waited > policy.polling_time) return;
+    reach_ = std::max(reach_, 2 * waited);
+    misses_ = 0;
+  }
+  /// The same, but the sleep ended with a time-out.
+  void slept_in_vain(Nanos duration) {
+    if (duration >= kShortSleep) grown_ = grown_ / 2;
   }
   /// None after a miss, but for one spin in 16.
   [[nodiscard]] Nanos budget_when_hogged(Nanos budget) {
     return misses_ == 0 || ++probe_ % kProbeInterval == 0 ? budget : Nanos::zero();
   }
-  void hit() { misses_ = 0; }
+  void hit() {
+    misses_ = 0;
+    turns_ = kTurns;
+  }
   /// A sleep comes, in which others have the CPU; perhaps they want it.
-  void miss() {
+  /// @param spun      how long, in vain
+  /// @param in_turns  with others
+  void miss(Nanos spun, bool in_turns) {
     misses_ = std::min(misses_ + 1, kMissesPerStep * kMaxShift);
+    spun_in_vain_ = spun;
+    if (in_turns) {
+      turns_ = std::max(turns_ / 2, kFewestTurns);
+    } else if (spun >= std::min(reach_, kLongestBudget)) {  // a time-out or a hog may have ended it before
+      reach_ = std::clamp(spun / 2, kShortestReach, std::max(reach_, kShortestReach));
+    }
     spun_ = Nanos::zero();
     slice_ = kSlice;
   }
@@ -141,6 +175,9 @@ class SpinHistory {
   unsigned misses_ = 0;
   unsigned probe_ = 0;
   Nanos grown_{};
+  Nanos reach_ = Nanos::max();  ///< how far spins are known to pay, or not known not to
+  Nanos turns_ = kTurns;
+  Nanos spun_in_vain_{};  ///< by the last miss
   Nanos spun_{};
   Nanos slice_ = kSlice;
 };
@@ -157,13 +194,11 @@ struct RealMachine {
 
 /// One spin: `while (spinner.again()) if (attempt()) {...}`. The first attempts cost one pause each; the clock is read
 /// once in `stride` calls, and after each slice the CPU is offered to others. On a contended machine the slices vanish:
-/// every attempt is followed by a yield, for kTurns at most. Where yielding costs a time slice, one slice is all there
+/// every attempt is followed by a yield, for 5 ms at most. Where yielding costs a time slice, one slice is all there
 /// is. A signal ends it. Used by one thread; `contention` and `history` outlive it.
 template <class Machine>
 class BasicSpinner {
  public:
-  /// How long to take turns with others before sleeping. A turn costs 1-20 us, sleeping and being woken about 25 us.
-  static constexpr Nanos kTurns{5'000'000};
   /// For attempts of some 20-50 ns; loops whose round takes a microsecond pass 1.
   static constexpr unsigned kDefaultStride = 16;
 
@@ -196,13 +231,14 @@ class BasicSpinner {
       // With the CPUs in others' hands the peer is hardly ever running at this moment.
       if (contention_.is_hogged(now)) budget_ = history_.budget_when_hogged(budget_);
     }
-    if (now >= deadline_ || now - begun_ >= (contended_ ? std::max(budget_, kTurns) : budget_)) return give_up();
+    if (now >= deadline_ || now - begun_ >= (contended_ ? std::max(budget_, history_.turns()) : budget_))
+      return give_up(now);
     if (machine_.interrupts(now - begun_, now)) return false;
     if (!contended_ && now - slice_begun_ < history_.slice()) {
       history_.note_spun(now - slice_begun_);
       return true;
     }
-    if (contention_.is_hogged(now)) return give_up();
+    if (contention_.is_hogged(now)) return give_up(now);
     offer_cpu(now);
     return true;
   }
@@ -213,8 +249,8 @@ class BasicSpinner {
     contended_ = contention_.is_contended(slice_begun_);
     history_.offered_cpu(contended_);
   }
-  bool give_up() {
-    history_.miss();
+  bool give_up(Nanos now) {
+    history_.miss(now - begun_, contended_);
     return false;
   }
 
@@ -233,6 +269,8 @@ class BasicSpinner {
 
 /// What the calling thread learns from a sleep that something ended, not a time-out.
 void note_sleep(WaitFor what, Nanos duration);
+/// The same for one that a time-out ended.
+void note_vain_sleep(WaitFor what, Nanos duration);
 
 /// The spinner of this process and thread.
 class Spinner : public BasicSpinner<RealMachine> {
