@@ -89,10 +89,10 @@ class Contention {
 /// Whether this thread's spins paid off lately, and whether longer ones would have; and how long it has spun, in one or
 /// more, since it offered the CPU to others.
 ///
-/// A wait is what a spin and the sleep after it take together. A spin in vain halves the next ones, down to
-/// kShortestReach; a wait that ended within the polling time would have paid as a spin, and the next ones reach twice
-/// as far as it lasted. So a thread that waits in vain, for ever or up to its time-outs, soon spins hardly at all, and
-/// one whose peer answers within the polling time spins until the answer comes.
+/// A wait is what a spin and the sleep after it take together. A spin in vain that is dearer than a sleep halves the
+/// next ones, until there are none; a wait that ended within the polling time would have paid as a spin, and the next
+/// ones reach twice as far as it lasted. So a thread that waits in vain, for ever or up to its time-outs, soon spins no
+/// more, and one whose peer answers within the polling time spins until the answer comes.
 class SpinHistory {
  public:
   /// How long to spin between two offers: the longest where nobody took the last ones.
@@ -102,7 +102,7 @@ class SpinHistory {
   /// itself.
   static constexpr Nanos kShortSleep{120'000};
   static constexpr Nanos kLongestBudget{100'000};
-  /// What spins in vain leave of longer ones, before misses in a row take more.
+  /// Spins that were halved to this have been in vain often enough.
   static constexpr Nanos kShortestReach{10'000};
   /// How long to take turns with others before sleeping. A turn costs 1-20 us, sleeping and being woken about 25 us.
   static constexpr Nanos kTurns{5'000'000};
@@ -113,6 +113,7 @@ class SpinHistory {
   /// notices.
   [[nodiscard]] Nanos budget(const SpinPolicy& policy) {
     if (!policy.adaptive || policy.polling_time == Nanos::zero()) return policy.polling_time;
+    if (reach_ <= kShortestReach) return Nanos::zero();
     const Nanos whole = std::min(policy.polling_time, reach_);
     if (misses_ < kMissesPerStep || ++probe_ % kProbeInterval == 0) return std::max(whole, grown_);
     return Nanos(whole.count() >> std::min(misses_ / kMissesPerStep, kMaxShift));
@@ -209,7 +210,7 @@ class BasicSpinner {
         history_(history),
         budget_(history.budget(policy)),
         deadline_(deadline),
-        stride_(stride) {}
+        stride_(budget_ == Nanos::zero() ? 1 : stride) {}
 
   /// @return false when it is time to arm and sleep; the miss is then in the history, unless a signal is the reason.
   bool again() {
@@ -231,8 +232,7 @@ class BasicSpinner {
       // With the CPUs in others' hands the peer is hardly ever running at this moment.
       if (contention_.is_hogged(now)) budget_ = history_.budget_when_hogged(budget_);
     }
-    if (now >= deadline_ || now - begun_ >= (contended_ ? std::max(budget_, history_.turns()) : budget_))
-      return give_up(now);
+    if (now >= deadline_ || now - begun_ >= longest()) return give_up(now);
     if (machine_.interrupts(now - begun_, now)) return false;
     if (!contended_ && now - slice_begun_ < history_.slice()) {
       history_.note_spun(now - slice_begun_);
@@ -241,6 +241,9 @@ class BasicSpinner {
     if (contention_.is_hogged(now)) return give_up(now);
     offer_cpu(now);
     return true;
+  }
+  [[nodiscard]] Nanos longest() const {
+    return contended_ && budget_ > Nanos::zero() ? std::max(budget_, history_.turns()) : budget_;
   }
   void offer_cpu(Nanos now) {
     machine_.yield();

@@ -241,7 +241,7 @@ TEST_F(LongPollingTimes, ThatNeverPayAreLearntWhateverTheTimeOuts) {
     EXPECT_LE(first, 4 * timeout) << "of a hundred";
     Nanos total{};
     for (int i = 0; i < 1600; ++i) total += wait_in_vain(timeout);
-    EXPECT_LE(total, 1600 * 4us) << "a fifth of what a sleep costs";
+    EXPECT_LE(total, 1600 * 100ns);
   }
 }
 
@@ -262,7 +262,7 @@ TEST_F(LongPollingTimes, ReachNoFartherThanTwiceAsFarAsWhatBroughtThemBack) {
   wait_for_answer(200us);
   Nanos total{};
   for (int i = 0; i < 100; ++i) total += wait_in_vain(10ms);
-  EXPECT_LE(total, 2 * 400us + 100 * 4us);
+  EXPECT_LE(total, 3 * 400us + 100 * 100ns);
 }
 
 TEST_F(LongPollingTimes, AreNotMissedByWaitsLongerThanThey) {
@@ -284,7 +284,7 @@ TEST_F(LongPollingTimes, AreNotGivenUpBecauseTimeOutsAreShorterThanASleepIsDear)
 }
 
 TEST_F(LongPollingTimes, TurnsThatNeverPayAreLearnt) {
-  for (int i = 0; i < 100; ++i) wait_in_vain(10ms);
+  policy_.polling_time = 10us;
   cpu_.yield_takes = 15us;
   Nanos total{};
   for (int i = 0; i < 1600; ++i) total += wait_in_vain(1ms);
@@ -293,6 +293,14 @@ TEST_F(LongPollingTimes, TurnsThatNeverPayAreLearnt) {
   // One that pays brings them back.
   while (!wait_for_answer(4us)) cpu_.time += 1ms;
   EXPECT_GE(spin(), 4ms);
+}
+
+TEST_F(LongPollingTimes, ThatAreZeroHaveNoTurnsEither) {
+  cpu_.yield_takes = 15us;
+  spin();
+  ASSERT_TRUE(contention_.is_contended(cpu_.time));
+  policy_.polling_time = 0us;
+  EXPECT_LE(spin(), 600ns);
 }
 
 TEST_F(SpinPolicyTest, WhoAskedForNoSpinningGetsNoneHoweverShortTheSleeps) {
