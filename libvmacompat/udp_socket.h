@@ -27,6 +27,7 @@
 #include "libvmacompat/ethernet.h"
 #include "libvmacompat/memberships.h"
 #include "libvmacompat/receive_options.h"
+#include "libvmacompat/ring.h"
 #include "libvmacompat/ring_choice.h"
 #include "libvmacompat/socket_family.h"
 
@@ -178,7 +179,8 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   [[nodiscard]] std::uint32_t drops_of_rings() const;
   [[nodiscard]] std::uint32_t all_drops() const;  ///< of rings and kernel
   bool progress() noexcept;
-  void poll_rings(WaitingCall* waiting) noexcept;
+  Ring::Look poll_rings(WaitingCall* waiting) noexcept;
+  void catch_up(WaitingCall* waiting) noexcept;
   bool is_kernel_due() noexcept;
   std::uint32_t kernel_events() noexcept;
 
