@@ -254,13 +254,22 @@ runtime::WaitFds UdpSocket::arm() noexcept {
   come_back_when_alone();
   const std::size_t count = ring_count_.load(std::memory_order_relaxed);
   const bool wants_room = kernel_is_full_.load(std::memory_order_relaxed);
-  if ((count == 0 && !wants_room) || !make_bell()) return {{fd(), -1}};
+  const bool needs_bell = count != 0 || wants_room;
+  const bool has_bell = needs_bell && make_bell();
+  is_deaf_.store(needs_bell && !has_bell, std::memory_order_relaxed);
+  if (!has_bell) return {{fd(), -1}};
   if (wants_room) [[unlikely]]
     watch_kernel(EPOLLIN | EPOLLOUT);
   for_each_polled([](Ring& ring) { ring.arm(); });
   statistics_.count(Count::poll_misses);
   has_slept_.store(true, std::memory_order_relaxed);
   return {{bell_.get(), -1}};
+}
+
+/// Who sleeps without a bell looks now and then.
+Nanos UdpSocket::deadline() noexcept {
+  constexpr Nanos kDeafSleep = std::chrono::milliseconds(10);
+  return is_deaf_.load(std::memory_order_relaxed) ? monotonic_now() + kDeafSleep : Nanos::max();
 }
 
 /// setup_lock_ held. False: there are too many descriptors.
