@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "core/device/soft/packet/bpf_program.h"
