@@ -104,22 +104,17 @@ class SpinHistory {
   static constexpr Nanos kLongestBudget{100'000};
   /// Spins that were halved to this have been in vain often enough.
   static constexpr Nanos kShortestReach{10'000};
-  /// How long to take turns with others before sleeping. A turn costs 1-20 us, sleeping and being woken about 25 us.
-  static constexpr Nanos kTurns{5'000'000};
-  static constexpr Nanos kFewestTurns{25'000};
-
   /// How long to spin this time: `polling_time`, more after short sleeps, less after spins in vain. After misses in a
   /// row it shrinks to an eighth of that; one spin in 16 gets all of it, so that a thread whose peer has become quick
   /// notices.
   [[nodiscard]] Nanos budget(const SpinPolicy& policy) {
     if (!policy.adaptive || policy.polling_time == Nanos::zero()) return policy.polling_time;
+    learns_reach_ = policy.polling_time > kLongestBudget;
     if (reach_ <= kShortestReach) return Nanos::zero();
     const Nanos whole = std::min(policy.polling_time, reach_);
     if (misses_ < kMissesPerStep || ++probe_ % kProbeInterval == 0) return std::max(whole, grown_);
     return Nanos(whole.count() >> std::min(misses_ / kMissesPerStep, kMaxShift));
   }
-  /// How long turns may go on this time: less after such as found nothing.
-  [[nodiscard]] Nanos turns() const { return turns_; }
   /// A spin found nothing, and the sleep after it ended with an event.
   void slept(Nanos duration, const SpinPolicy& policy) {
     if (duration < kShortSleep) {
@@ -129,7 +124,6 @@ class SpinHistory {
       grown_ = grown_ / 2;
     }
     const Nanos waited = spun_in_vain_ + duration;
-    if (waited <= kTurns) turns_ = kTurns;
     if (waited > policy.polling_time) return;
     reach_ = std::max(reach_, 2 * waited);
     misses_ = 0;
@@ -142,21 +136,15 @@ class SpinHistory {
   [[nodiscard]] Nanos budget_when_hogged(Nanos budget) {
     return misses_ == 0 || ++probe_ % kProbeInterval == 0 ? budget : Nanos::zero();
   }
-  void hit() {
-    misses_ = 0;
-    turns_ = kTurns;
-  }
+  void hit() { misses_ = 0; }
   /// A sleep comes, in which others have the CPU; perhaps they want it.
-  /// @param spun      how long, in vain
-  /// @param in_turns  with others
-  void miss(Nanos spun, bool in_turns) {
+  /// @param spun  how long, in vain
+  void miss(Nanos spun) {
     misses_ = std::min(misses_ + 1, kMissesPerStep * kMaxShift);
     spun_in_vain_ = spun;
-    if (in_turns) {
-      turns_ = std::max(turns_ / 2, kFewestTurns);
-    } else if (spun >= std::min(reach_, kLongestBudget)) {  // a time-out or a hog may have ended it before
-      reach_ = std::clamp(spun / 2, kShortestReach, std::max(reach_, kShortestReach));
-    }
+    // A shorter one was ended by a time-out or a hog.
+    if (learns_reach_ && spun >= std::min(reach_, kLongestBudget))
+      reach_ = std::max(std::min(reach_, spun) / 2, kShortestReach);
     spun_ = Nanos::zero();
     slice_ = kSlice;
   }
@@ -177,8 +165,8 @@ class SpinHistory {
   unsigned probe_ = 0;
   Nanos grown_{};
   Nanos reach_ = Nanos::max();  ///< how far spins are known to pay, or not known not to
-  Nanos turns_ = kTurns;
-  Nanos spun_in_vain_{};  ///< by the last miss
+  bool learns_reach_ = false;   ///< the polling time is dearer than a sleep
+  Nanos spun_in_vain_{};        ///< by the last miss
   Nanos spun_{};
   Nanos slice_ = kSlice;
 };
@@ -195,11 +183,13 @@ struct RealMachine {
 
 /// One spin: `while (spinner.again()) if (attempt()) {...}`. The first attempts cost one pause each; the clock is read
 /// once in `stride` calls, and after each slice the CPU is offered to others. On a contended machine the slices vanish:
-/// every attempt is followed by a yield, for 5 ms at most. Where yielding costs a time slice, one slice is all there
+/// every attempt is followed by a yield, for kTurns at most. Where yielding costs a time slice, one slice is all there
 /// is. A signal ends it. Used by one thread; `contention` and `history` outlive it.
 template <class Machine>
 class BasicSpinner {
  public:
+  /// How long to take turns with others before sleeping. A turn costs 1-20 us, sleeping and being woken about 25 us.
+  static constexpr Nanos kTurns{5'000'000};
   /// For attempts of some 20-50 ns; loops whose round takes a microsecond pass 1.
   static constexpr unsigned kDefaultStride = 16;
 
@@ -243,7 +233,7 @@ class BasicSpinner {
     return true;
   }
   [[nodiscard]] Nanos longest() const {
-    return contended_ && budget_ > Nanos::zero() ? std::max(budget_, history_.turns()) : budget_;
+    return contended_ && budget_ > Nanos::zero() ? std::max(budget_, kTurns) : budget_;
   }
   void offer_cpu(Nanos now) {
     machine_.yield();
@@ -253,7 +243,7 @@ class BasicSpinner {
     history_.offered_cpu(contended_);
   }
   bool give_up(Nanos now) {
-    history_.miss(now - begun_, contended_);
+    history_.miss(now - begun_);
     return false;
   }
 
