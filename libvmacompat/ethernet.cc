@@ -26,16 +26,21 @@ struct All {
   std::shared_ptr<Ethernet> newest;
 };
 
+/// Of each queue of the interface, of which there may be many.
+constexpr unsigned kXdpEntries = 1024;
+
 /// As configured; the defaults of VMA's are for network cards: 16,000 receives here would be 32 MB of the kernel's
 /// memory and 24 of ours, whether anything comes or not.
 RingSettings ring_settings(const config::VmaConfig& config) {
   const config::VmaConfig defaults;
   RingSettings out;
+  if (config.xdp) out.receive_entries = kXdpEntries;
   if (config.rx_wre_is_set) out.receive_entries = std::clamp(config.rx_wre, 1U, kMostRingEntries);
   if (config.tx_wre != defaults.tx_wre) out.send_entries = std::clamp(config.tx_wre, 2U, kMostRingEntries);
   out.sends_per_completion = config.tx_wre_batching;
   out.batch = std::min(config.cq_poll_batch_max, out.batch);
   out.makes_trains = config.tx_bursts;
+  out.most_drained = config.progress_engine_interval != 0 ? config.progress_engine_wce_max : 0;
   return out;
 }
 

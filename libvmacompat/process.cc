@@ -52,13 +52,10 @@ VmaLogLevel as_vma_level(LogLevel level) {
 
 /// What somebody asked for is kept to; VMA's own numbers are where we begin.
 void set_spin_policies(const config::VmaConfig& config) {
-  const config::VmaConfig defaults;
   const Nanos reading = config.rx_poll < 0 ? kForEver : config.rx_poll * kLook;
   const Nanos polling = config.select_poll < 0 ? kForEver : Nanos(std::chrono::microseconds(config.select_poll));
-  set_spin_policy(runtime::WaitFor::operation,
-                  {.polling_time = reading, .adaptive = config.rx_poll == defaults.rx_poll});
-  set_spin_policy(runtime::WaitFor::readiness,
-                  {.polling_time = polling, .adaptive = config.select_poll == defaults.select_poll});
+  set_spin_policy(runtime::WaitFor::operation, {.polling_time = reading, .adaptive = !config.rx_poll_is_set});
+  set_spin_policy(runtime::WaitFor::readiness, {.polling_time = polling, .adaptive = !config.select_poll_is_set});
 }
 
 std::string command_line() {

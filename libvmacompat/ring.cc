@@ -1,5 +1,7 @@
 #include "libvmacompat/ring.h"
 
+#include <sys/epoll.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <limits>
@@ -32,6 +34,8 @@ Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Interface> interface,
   if (Status made = ring->make_queues(); !made) return made.error();
   if (ring->packets_ == nullptr) {
     if (Status posted = ring->post_first_receives(); !posted) return posted.error();
+  } else if (settings.most_drained != 0) {
+    ring->watch_alarms();
   }
   if (ring->makes_trains_) bursts().enter(*ring);
   if (!settings.makes_trains) bursts().stop();
@@ -46,6 +50,7 @@ Ring::Ring(std::shared_ptr<Interface> interface, const RingSettings& settings)
       statistics_(interface_->ifindex()) {}
 
 Ring::~Ring() {
+  for (const auto watch : alarm_watches_) runtime::service_thread().unwatch(watch);
   if (makes_trains_) bursts().leave(*this);
   send_train();
   // Flushes the posted receives, whose buffers are ours again.
@@ -138,16 +143,25 @@ void Ring::detach(const verbs::FlowTuple& tuple, DatagramSink& sink) {
   return true;
 }
 
-bool Ring::poll(WaitingCall* waiting) {
+Ring::Look Ring::poll(WaitingCall* waiting) {
   Told told;
-  bool any = false;
   {
     const std::unique_lock guard(receive_lock_, std::try_to_lock);
-    if (!guard) return false;
-    any = take_batch(told, waiting);
+    if (!guard) return Look::busy;
+    if (!take_batch(told, waiting)) return Look::nothing;
   }
-  if (any) told.tell();
-  return any;
+  told.tell();
+  return Look::some;
+}
+
+Ring::Look Ring::poll_in_turn(WaitingCall* waiting) {
+  Told told;
+  {
+    const std::lock_guard guard(receive_lock_);
+    if (!take_batch(told, waiting)) return Look::nothing;
+  }
+  told.tell();
+  return Look::some;
 }
 
 void Ring::leave(const verbs::FlowTuple& tuple, DatagramSink& sink) {
@@ -185,6 +199,28 @@ void Ring::woken() {
     }
   }
   told.tell();
+}
+
+/// Where there is no service thread the ring holds what it holds.
+void Ring::watch_alarms() {
+  const auto fds = packets_->alarms();
+  for (std::size_t i = 0; i < fds.size(); ++i) {
+    if (fds[i] < 0) continue;
+    // A ring that is about to end waits for nobody who works for it.
+    const auto watch = runtime::service_thread().watch(fds[i], EPOLLIN, [weak = weak_from_this()](std::uint32_t) {
+      if (const auto ring = weak.lock()) ring->drain();
+    });
+    if (watch) alarm_watches_[i] = *watch;
+  }
+}
+
+/// By the service thread: the application is elsewhere. What has come waits in the sockets' queues, as long as those
+/// are.
+void Ring::drain() {
+  packets_->silence_alarms();
+  for (unsigned left = settings_.most_drained / settings_.batch + 1; left > 0; --left) {
+    if (poll_in_turn() == Look::nothing) return;
+  }
 }
 
 void Ring::refresh_statistics() {

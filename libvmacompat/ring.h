@@ -14,6 +14,7 @@
 
 #include "core/base/biased_mutex.h"
 #include "core/base/result.h"
+#include "core/runtime/service_thread.h"
 #include "core/runtime/vma_statistics.h"
 #include "core/verbs/buffer.h"
 #include "core/verbs/device.h"
@@ -35,17 +36,20 @@ class Interface;
 class Told;
 
 struct RingSettings {
-  unsigned receive_entries = 1024;  ///< posted receives
+  unsigned receive_entries = 4096;  ///< posted receives
   unsigned send_entries = 256;
   unsigned sends_per_completion = 64;  ///< VMA_TX_WRE_BATCHING
   unsigned batch = 16;                 ///< packets taken at a time, at most 16; VMA_CQ_POLL_BATCH_MAX
   bool makes_trains = true;            ///< VMA_TX_BURSTS
+  /// Most packets that the service thread takes at a time when nobody else takes any; 0: it takes none.
+  /// VMA_PROGRESS_ENGINE_WCE_MAX
+  unsigned most_drained = 10000;
 };
 /// What a queue can have at most.
 inline constexpr unsigned kMostRingEntries = 16384;
 
 /// Threads: every function from any thread. Whoever polls delivers for all sockets of the ring.
-class Ring {
+class Ring : public std::enable_shared_from_this<Ring> {
  public:
   /// Errors: those of the device.
   static Result<std::shared_ptr<Ring>> create(std::shared_ptr<Interface> interface, const RingSettings& settings);
@@ -62,10 +66,19 @@ class Ring {
   void detach(const verbs::FlowTuple& tuple, DatagramSink& sink);
   /// The same for one that receives elsewhere from now on: what the ring has by then is delivered first.
   void leave(const verbs::FlowTuple& tuple, DatagramSink& sink);
-  /// Takes what has come, a batch at most, and gives it to its sockets. True when there was any. Does nothing while
-  /// another thread is at it: that one tells the watchers of those for whom something came.
+  /// What a look has found.
+  enum class Look {
+    nothing,
+    some,
+    busy,  ///< another thread is at it: that one tells the watchers of those for whom something comes
+  };
+  /// Takes what has come, a batch at most, and gives it to its sockets.
   /// @param waiting  what may be served at once, which ends the batch; null: nothing
-  bool poll(WaitingCall* waiting = nullptr);
+  Look poll(WaitingCall* waiting = nullptr);
+  /// The same, after another thread.
+  Look poll_in_turn(WaitingCall* waiting = nullptr);
+  /// After so many batches a ring that was full is empty.
+  [[nodiscard]] unsigned most_batches() const { return settings_.receive_entries / settings_.batch + 1; }
   /// fd() becomes readable when something comes after this.
   void arm();
   [[nodiscard]] int fd() const { return channel_->fd; }
@@ -105,6 +118,8 @@ class Ring {
 
   Ring(std::shared_ptr<Interface> interface, const RingSettings& settings);
   Status make_queues();
+  void watch_alarms();
+  void drain();
   bool take_batch(Told& told, WaitingCall* waiting = nullptr);
   unsigned take_packets(Told& told, WaitingCall* waiting);
   int post_datagram(std::span<std::byte> headers, std::span<const iovec> payload);
@@ -141,6 +156,8 @@ class Ring {
 
   ibv_cq_ex* timed_cq_ = nullptr;  ///< receive_cq_, if it tells times
   std::atomic<bool> wants_times_{false};
+
+  std::array<runtime::ServiceThread::Id, 2> alarm_watches_{};
 
   BiasedMutex receive_lock_;
   FlowTable flows_;

@@ -51,11 +51,26 @@ constexpr std::size_t kBytesBesidePayload = 64;
 }
 
 /// All of them, also when the first has served the call: none waits for ever.
-[[gnu::always_inline]] inline void UdpSocket::poll_rings(WaitingCall* waiting) noexcept {
-  for_each_polled([&](Ring& ring) { ring.poll(waiting); });
+/// @return `nothing` only if they are empty.
+[[gnu::always_inline]] inline Ring::Look UdpSocket::poll_rings(WaitingCall* waiting) noexcept {
+  auto found = Ring::Look::nothing;
+  for_each_polled([&](Ring& ring) { found = std::max(found, ring.poll(waiting)); });
   if (ring_count_.load(std::memory_order_acquire) > 0 &&
       attached_generation_.load(std::memory_order_relaxed) != ethernet_->address_generation()) [[unlikely]]
     follow_addresses();
+  return found;
+}
+
+/// What has come for us by now may be behind what has come for others, or in another thread's hands.
+[[gnu::noinline]] void UdpSocket::catch_up(WaitingCall* waiting) noexcept {
+  const auto is_done = [&] {
+    return has_arrivals_.load(std::memory_order_relaxed) || (waiting != nullptr && waiting->answer);
+  };
+  for_each_polled([&](Ring& ring) {
+    for (unsigned left = ring.most_batches(); left > 0 && !is_done(); --left) {
+      if (ring.poll_in_turn(waiting) == Ring::Look::nothing) return;
+    }
+  });
 }
 
 Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
@@ -72,8 +87,13 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   }
   if (!has_arrivals_.load(std::memory_order_relaxed)) {
     WaitingCall call{.sink = *this, .message = message, .flags = flags};
-    poll_rings((flags & MSG_PEEK) == 0 ? &call : nullptr);
+    WaitingCall* const waiting = (flags & MSG_PEEK) == 0 ? &call : nullptr;
+    const Ring::Look found = poll_rings(waiting);
     if (call.answer) return *call.answer;
+    if (found != Ring::Look::nothing && (is_nonblocking() || (flags & MSG_DONTWAIT) != 0)) [[unlikely]] {
+      catch_up(waiting);
+      if (call.answer) return *call.answer;
+    }
   }
   if (has_arrivals_.load(std::memory_order_relaxed)) return receive_waiting(message, flags);
   if (is_nonblocking() || (flags & MSG_DONTWAIT) != 0) {
@@ -200,7 +220,7 @@ Result<ssize_t> UdpSocket::receive_from_kernel(msghdr& message, int flags) {
 
 /// Polls the rings. True when a datagram waits for us.
 bool UdpSocket::progress() noexcept {
-  if (!has_arrivals_.load(std::memory_order_relaxed)) poll_rings(nullptr);
+  if (!has_arrivals_.load(std::memory_order_relaxed) && poll_rings(nullptr) == Ring::Look::some) catch_up(nullptr);
   return has_arrivals_.load(std::memory_order_relaxed);
 }
 
@@ -234,13 +254,22 @@ runtime::WaitFds UdpSocket::arm() noexcept {
   come_back_when_alone();
   const std::size_t count = ring_count_.load(std::memory_order_relaxed);
   const bool wants_room = kernel_is_full_.load(std::memory_order_relaxed);
-  if ((count == 0 && !wants_room) || !make_bell()) return {{fd(), -1}};
+  const bool needs_bell = count != 0 || wants_room;
+  const bool has_bell = needs_bell && make_bell();
+  is_deaf_.store(needs_bell && !has_bell, std::memory_order_relaxed);
+  if (!has_bell) return {{fd(), -1}};
   if (wants_room) [[unlikely]]
     watch_kernel(EPOLLIN | EPOLLOUT);
   for_each_polled([](Ring& ring) { ring.arm(); });
   statistics_.count(Count::poll_misses);
   has_slept_.store(true, std::memory_order_relaxed);
   return {{bell_.get(), -1}};
+}
+
+/// Who sleeps without a bell looks now and then.
+Nanos UdpSocket::deadline() noexcept {
+  constexpr Nanos kDeafSleep = std::chrono::milliseconds(10);
+  return is_deaf_.load(std::memory_order_relaxed) ? monotonic_now() + kDeafSleep : Nanos::max();
 }
 
 /// setup_lock_ held. False: there are too many descriptors.
@@ -274,7 +303,7 @@ void UdpSocket::woken() noexcept {
 bool UdpSocket::asks_kernel() const noexcept { return ring_count_.load(std::memory_order_relaxed) == 0; }
 
 Result<int> UdpSocket::unread_bytes() {
-  progress();
+  if (!progress()) catch_up(nullptr);
   {
     const std::lock_guard guard(receive_lock_);
     if (!arrivals_.empty()) return static_cast<int>(arrivals_.front().frame.payload_bytes);

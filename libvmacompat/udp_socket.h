@@ -27,6 +27,7 @@
 #include "libvmacompat/ethernet.h"
 #include "libvmacompat/memberships.h"
 #include "libvmacompat/receive_options.h"
+#include "libvmacompat/ring.h"
 #include "libvmacompat/ring_choice.h"
 #include "libvmacompat/socket_family.h"
 
@@ -57,6 +58,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::uint32_t ready() noexcept override;
   runtime::WaitFds arm() noexcept override;
   void woken() noexcept override;
+  Nanos deadline() noexcept override;
   [[nodiscard]] bool asks_kernel() const noexcept override;
 
   void closed() noexcept override;
@@ -185,7 +187,8 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   [[nodiscard]] std::uint32_t drops_of_rings() const;
   [[nodiscard]] std::uint32_t all_drops() const;  ///< of rings and kernel
   bool progress() noexcept;
-  void poll_rings(WaitingCall* waiting) noexcept;
+  Ring::Look poll_rings(WaitingCall* waiting) noexcept;
+  void catch_up(WaitingCall* waiting) noexcept;
   bool is_kernel_due() noexcept;
   std::uint32_t kernel_events() noexcept;
 
@@ -236,7 +239,8 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::shared_ptr<SocketFamily> family_;
   Nanos next_look_{};
   Nanos look_pause_{};
-  UniqueFd bell_;  ///< epoll: the kernel socket and the rings' channels
+  UniqueFd bell_;                     ///< epoll: the kernel socket and the rings' channels
+  std::atomic<bool> is_deaf_{false};  ///< there was no descriptor left for a bell when somebody last was about to sleep
 
   // Rings to poll, read without a lock: a count, places that are written once, and which of them are in use.
   std::array<std::shared_ptr<Ring>, kMostRings> rings_;

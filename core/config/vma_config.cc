@@ -232,7 +232,10 @@ void read_variables(Reader& reader, VmaConfig& out) {
 void settle(VmaConfig& out, const Reader& reader, const Report& report) {
   if (!reader.is_set("VMA_LOG_DETAILS") && out.log_level >= VmaLogLevel::debug) out.log_details = 2;
   if (out.select_poll_os_force) out.select_poll_os_ratio = out.select_skip_os = 1;
-  out.rx_wre_is_set = reader.is_set("VMA_RX_WRE") || out.rx_wre != VmaConfig().rx_wre;
+  const VmaConfig defaults;
+  out.rx_wre_is_set = reader.is_set("VMA_RX_WRE") || out.rx_wre != defaults.rx_wre;
+  out.rx_poll_is_set = reader.is_set("VMA_RX_POLL") || out.rx_poll != defaults.rx_poll;
+  out.select_poll_is_set = reader.is_set("VMA_SELECT_POLL") || out.select_poll != defaults.select_poll;
   if (out.socketxtreme) {
     out.rx_wre = 1024;
     out.gro_streams_max = out.progress_engine_interval = 0;

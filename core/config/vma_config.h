@@ -33,6 +33,9 @@ struct VmaConfig {
 #include "core/config/vma_options.def"
   /// Somebody has said how long receive queues are, if only what is the default.
   bool rx_wre_is_set = false;
+  /// The same of how long calls look at rings.
+  bool rx_poll_is_set = false;
+  bool select_poll_is_set = false;
 };
 
 /// Reads the variables whose names begin with VMA_. First the profile of VMA_SPEC, then every variable that is set;

@@ -80,7 +80,13 @@ Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, con
   if (what == WaitFor::readiness) wait_tally.slept = true;
   const Nanos begun = monotonic_now();
   const Result<int> woken = poll_until(fds, deadline, mask);
-  if (woken && *woken > 0) note_sleep(what, monotonic_now() - begun);
+  if (!woken) return woken;
+  const Nanos slept = monotonic_now() - begun;
+  if (*woken > 0) {
+    note_sleep(what, slept);
+  } else {
+    note_vain_sleep(what, slept);
+  }
   return woken;
 }
 

@@ -38,6 +38,8 @@ SpinPolicy spin_policy(WaitFor what) {
 
 void note_sleep(WaitFor what, Nanos duration) { thread_history[index_of(what)].slept(duration, spin_policy(what)); }
 
+void note_vain_sleep(WaitFor what, Nanos duration) { thread_history[index_of(what)].slept_in_vain(duration); }
+
 Spinner::Spinner(WaitFor what, Nanos deadline, HeldSignals& signals, unsigned stride)
     : BasicSpinner(spin_policy(what), process_contention, thread_history[index_of(what)], deadline, stride,
                    {&signals}) {}

@@ -88,6 +88,11 @@ class Contention {
 
 /// Whether this thread's spins paid off lately, and whether longer ones would have; and how long it has spun, in one or
 /// more, since it offered the CPU to others.
+///
+/// A wait is what a spin and the sleep after it take together. A spin in vain that is dearer than a sleep halves the
+/// next ones, until there are none; a wait that ended within the polling time would have paid as a spin, and the next
+/// ones reach twice as far as it lasted. So a thread that waits in vain, for ever or up to its time-outs, soon spins no
+/// more, and one whose peer answers within the polling time spins until the answer comes.
 class SpinHistory {
  public:
   /// How long to spin between two offers: the longest where nobody took the last ones.
@@ -97,22 +102,35 @@ class SpinHistory {
   /// itself.
   static constexpr Nanos kShortSleep{120'000};
   static constexpr Nanos kLongestBudget{100'000};
-
-  /// How long to spin this time: `polling_time`, more after short sleeps. After misses in a row it shrinks to an
-  /// eighth; one spin in 16 gets all of it, so that a thread whose peer has become quick notices.
+  /// Spins that were halved to this have been in vain often enough.
+  static constexpr Nanos kShortestReach{10'000};
+  /// How long to spin this time: `polling_time`, more after short sleeps, less after spins in vain. After misses in a
+  /// row it shrinks to an eighth of that; one spin in 16 gets all of it, so that a thread whose peer has become quick
+  /// notices.
   [[nodiscard]] Nanos budget(const SpinPolicy& policy) {
     if (!policy.adaptive || policy.polling_time == Nanos::zero()) return policy.polling_time;
-    if (misses_ < kMissesPerStep || ++probe_ % kProbeInterval == 0) return std::max(policy.polling_time, grown_);
-    return Nanos(policy.polling_time.count() >> std::min(misses_ / kMissesPerStep, kMaxShift));
+    learns_reach_ = policy.polling_time > kLongestBudget;
+    if (reach_ <= kShortestReach) return Nanos::zero();
+    const Nanos whole = std::min(policy.polling_time, reach_);
+    if (misses_ < kMissesPerStep || ++probe_ % kProbeInterval == 0) return std::max(whole, grown_);
+    return Nanos(whole.count() >> std::min(misses_ / kMissesPerStep, kMaxShift));
   }
-  /// A spin found nothing, and the sleep after it took so long.
+  /// A spin found nothing, and the sleep after it ended with an event.
   void slept(Nanos duration, const SpinPolicy& policy) {
     if (duration < kShortSleep) {
-      grown_ = std::min(2 * std::max(grown_, policy.polling_time), std::max(kLongestBudget, policy.polling_time));
+      grown_ = std::min(2 * std::max(grown_, std::min(policy.polling_time, kLongestBudget)), kLongestBudget);
       misses_ = 0;
     } else {
       grown_ = grown_ / 2;
     }
+    const Nanos waited = spun_in_vain_ + duration;
+    if (waited > policy.polling_time) return;
+    reach_ = std::max(reach_, 2 * waited);
+    misses_ = 0;
+  }
+  /// The same, but the sleep ended with a time-out.
+  void slept_in_vain(Nanos duration) {
+    if (duration >= kShortSleep) grown_ = grown_ / 2;
   }
   /// None after a miss, but for one spin in 16.
   [[nodiscard]] Nanos budget_when_hogged(Nanos budget) {
@@ -120,8 +138,13 @@ class SpinHistory {
   }
   void hit() { misses_ = 0; }
   /// A sleep comes, in which others have the CPU; perhaps they want it.
-  void miss() {
+  /// @param spun  how long, in vain
+  void miss(Nanos spun) {
     misses_ = std::min(misses_ + 1, kMissesPerStep * kMaxShift);
+    spun_in_vain_ = spun;
+    // A shorter one was ended by a time-out or a hog.
+    if (learns_reach_ && spun >= std::min(reach_, kLongestBudget))
+      reach_ = std::max(std::min(reach_, spun) / 2, kShortestReach);
     spun_ = Nanos::zero();
     slice_ = kSlice;
   }
@@ -141,6 +164,9 @@ class SpinHistory {
   unsigned misses_ = 0;
   unsigned probe_ = 0;
   Nanos grown_{};
+  Nanos reach_ = Nanos::max();  ///< how far spins are known to pay, or not known not to
+  bool learns_reach_ = false;   ///< the polling time is dearer than a sleep
+  Nanos spun_in_vain_{};        ///< by the last miss
   Nanos spun_{};
   Nanos slice_ = kSlice;
 };
@@ -174,7 +200,7 @@ class BasicSpinner {
         history_(history),
         budget_(history.budget(policy)),
         deadline_(deadline),
-        stride_(stride) {}
+        stride_(budget_ == Nanos::zero() ? 1 : stride) {}
 
   /// @return false when it is time to arm and sleep; the miss is then in the history, unless a signal is the reason.
   bool again() {
@@ -196,15 +222,18 @@ class BasicSpinner {
       // With the CPUs in others' hands the peer is hardly ever running at this moment.
       if (contention_.is_hogged(now)) budget_ = history_.budget_when_hogged(budget_);
     }
-    if (now >= deadline_ || now - begun_ >= (contended_ ? std::max(budget_, kTurns) : budget_)) return give_up();
+    if (now >= deadline_ || now - begun_ >= longest()) return give_up(now);
     if (machine_.interrupts(now - begun_, now)) return false;
     if (!contended_ && now - slice_begun_ < history_.slice()) {
       history_.note_spun(now - slice_begun_);
       return true;
     }
-    if (contention_.is_hogged(now)) return give_up();
+    if (contention_.is_hogged(now)) return give_up(now);
     offer_cpu(now);
     return true;
+  }
+  [[nodiscard]] Nanos longest() const {
+    return contended_ && budget_ > Nanos::zero() ? std::max(budget_, kTurns) : budget_;
   }
   void offer_cpu(Nanos now) {
     machine_.yield();
@@ -213,8 +242,8 @@ class BasicSpinner {
     contended_ = contention_.is_contended(slice_begun_);
     history_.offered_cpu(contended_);
   }
-  bool give_up() {
-    history_.miss();
+  bool give_up(Nanos now) {
+    history_.miss(now - begun_);
     return false;
   }
 
@@ -233,6 +262,8 @@ class BasicSpinner {
 
 /// What the calling thread learns from a sleep that something ended, not a time-out.
 void note_sleep(WaitFor what, Nanos duration);
+/// The same for one that a time-out ended.
+void note_vain_sleep(WaitFor what, Nanos duration);
 
 /// The spinner of this process and thread.
 class Spinner : public BasicSpinner<RealMachine> {

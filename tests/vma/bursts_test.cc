@@ -11,62 +11,12 @@
 #include <functional>
 #include <thread>
 
-#include "tests/support/raw_syscall.h"
 #include "tests/support/sanitizers.h"
+#include "tests/vma/far_socket.h"
 #include "tests/vma/udp_fixture.h"
 
 namespace ringsock::vma_tests {
 namespace {
-
-/// Runs `body` in the other host's namespace.
-template <class Body>
-auto over_there(Body body) {
-  const int here = ::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
-  const int there = ::open((std::string("/run/netns/") + std::getenv("TWO_HOSTS_PEER")).c_str(), O_RDONLY | O_CLOEXEC);
-  EXPECT_EQ(::setns(there, CLONE_NEWNET), 0) << std::strerror(errno);
-  auto out = body();
-  EXPECT_EQ(::setns(here, CLONE_NEWNET), 0);
-  ::close(here);
-  ::close(there);
-  return out;
-}
-
-/// A socket of the other host that the kernel has, by system calls of our own: libvma does not know of it, and nothing
-/// that waits leaves because somebody reads here.
-class FarSocket {
- public:
-  explicit FarSocket(const char* host)
-      : fd_(over_there(
-            [&] { return static_cast<int>(raw_syscall(SYS_socket, Address(host, 0).family(), SOCK_DGRAM, 0)); })),
-        name_(host, 0) {
-    const timeval limit{5, 0};
-    const int room = 4 << 20;
-    raw_syscall(SYS_setsockopt, fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    raw_syscall(SYS_setsockopt, fd_, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
-    EXPECT_EQ(raw_syscall(SYS_bind, fd_, name_.get(), name_.length()), 0) << std::strerror(errno);
-    EXPECT_EQ(raw_syscall(SYS_getsockname, fd_, name_.get(), &name_.length()), 0);
-  }
-  FarSocket(const FarSocket&) = delete;
-  FarSocket& operator=(const FarSocket&) = delete;
-  ~FarSocket() { raw_syscall(SYS_close, fd_); }
-
-  [[nodiscard]] const Address& name() const { return name_; }
-  /// "(nothing)" after five seconds.
-  [[nodiscard]] std::string receive(int flags = 0) const {
-    std::vector<char> room(70000);
-    const long got = raw_syscall(SYS_recvfrom, fd_, room.data(), room.size(), flags, nullptr, nullptr);
-    return got < 0 ? "(nothing)" : std::string(room.data(), static_cast<std::size_t>(got));
-  }
-  /// From now on datagrams that left together are received together.
-  void receive_whole_packets() const {
-    const int on = 1;
-    ASSERT_EQ(raw_syscall(SYS_setsockopt, fd_, SOL_UDP, UDP_GRO, &on, sizeof on), 0) << std::strerror(errno);
-  }
-
- private:
-  const int fd_;
-  Address name_;
-};
 
 std::string numbered(unsigned number, std::size_t bytes = 64) {
   std::string out = std::to_string(number) + " ";

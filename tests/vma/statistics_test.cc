@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "tests/support/sanitizers.h"
+#include "tests/vma/far_socket.h"
 #include "tests/vma/udp_world.h"
 
 namespace ringsock::vma_tests {
@@ -168,6 +169,27 @@ TEST_F(Statistics, TellWhatFoundNoRoom) {
   EXPECT_LE(waiting, 65);
   EXPECT_EQ(number_in(row, "Rx:.* (\\d+) +\\d+\n"), waiting) << "most";
   EXPECT_EQ(number_in(row, "Rx:.* (\\d+)\n"), kSent - waiting) << "dropped";
+}
+
+// Rings are emptied into the sockets' queues before they are full, by the service thread.
+TEST_F(Statistics, TellWhatWaitsWhileTheProgramIsElsewhere) {
+  constexpr long kSent = 20'000, kStep = 500, kMostInRing = 4096 / 4;
+  const int room = 8 << 20;
+  ASSERT_EQ(::setsockopt(socket_, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room), 0);
+  const FarSocket far("10.9.0.2");
+  ASSERT_THAT(vma_stats("-z"), "");
+  for (long sent = 0; sent < kSent;) {
+    for (long i = 0; i < kStep; ++i) ASSERT_GT(far.send(socket_.name(), std::to_string(sent++)), 0);
+    // All but what a ring holds before the service thread is told.
+    long waiting = 0;
+    for (int looks = 0; looks < 500 && waiting < sent - kMostInRing; ++looks) {
+      waiting = number_in(vma_stats("-v 2 -c 1 -s " + std::to_string(static_cast<int>(socket_))),
+                          "Rx:.* (\\d+) +\\d+ +\\d+\n");
+    }
+    ASSERT_GE(waiting, sent - kMostInRing);
+  }
+  for (long i = 0; i < kSent; ++i) ASSERT_EQ(socket_.receive(nullptr, MSG_DONTWAIT), std::to_string(i));
+  EXPECT_EQ(socket_.receive(nullptr, MSG_DONTWAIT), "");
 }
 
 TEST_F(Statistics, CanBeWrittenToTheLog) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cerrno>
+#include <utility>
 
 namespace ringsock::soft {
 
@@ -32,33 +33,34 @@ Result<std::uint64_t> CompletionChannel::watch(int watched, std::function<void()
   event.data.u64 = watch;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watched, &event) != 0)
     return Error::last("completion channel: epoll_ctl");
-  watches_.emplace(watch, std::make_shared<Watch>(Watch{watched, false, std::move(on_readable)}));
+  watches_.emplace(watch, std::make_shared<Watch>(Watch{watched, false, std::move(on_readable), true}));
   return watch;
 }
 
 std::uint64_t CompletionChannel::watch_when_armed(int watched, std::function<void()> on_readable) {
   std::lock_guard guard(lock_);
   const std::uint64_t watch = ++last_watch_;
-  watches_.emplace(watch, std::make_shared<Watch>(Watch{watched, true, std::move(on_readable)}));
+  watches_.emplace(watch, std::make_shared<Watch>(Watch{watched, true, std::move(on_readable), false}));
   return watch;
 }
 
 void CompletionChannel::rearm(std::uint64_t watch) {
   std::lock_guard guard(lock_);
   const auto found = watches_.find(watch);
-  if (found == watches_.end()) return;
+  if (found == watches_.end() || found->second->is_in_set) return;
   epoll_event event{};
   event.events = EPOLLIN | EPOLLONESHOT;
   event.data.u64 = watch;
-  const int watched = found->second->watched;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watched, &event) != 0)
-    ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, watched, &event);
+  found->second->is_in_set = ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, found->second->watched, &event) == 0;
 }
 
 void CompletionChannel::disarm(std::uint64_t watch) {
   std::lock_guard guard(lock_);
-  if (const auto found = watches_.find(watch); found != watches_.end())
-    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second->watched, nullptr);
+  if (const auto found = watches_.find(watch); found != watches_.end()) take_out(*found->second);
+}
+
+void CompletionChannel::take_out(Watch& watch) {
+  if (std::exchange(watch.is_in_set, false)) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watch.watched, nullptr);
 }
 
 void CompletionChannel::unwatch(std::uint64_t watch, int watched) {
@@ -104,7 +106,7 @@ void CompletionChannel::run_watches() {
       std::lock_guard guard(lock_);
       if (auto found = watches_.find(watch); found != watches_.end()) due = found->second;
       // First, so that who arms meanwhile is either heard by the callback or back in the set.
-      if (due && due->only_when_armed) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, due->watched, nullptr);
+      if (due && due->only_when_armed) take_out(*due);
     }
     if (due) due->on_readable();
   }

@@ -46,8 +46,10 @@ class CompletionChannel final : public ibv_comp_channel {
     int watched;
     bool only_when_armed;
     std::function<void()> on_readable;
+    bool is_in_set = true;  ///< of epoll
   };
   void run_watches();
+  void take_out(Watch& watch);  ///< under lock_
   void update_signal();
 
   UniqueFd epoll_;

@@ -167,10 +167,15 @@ TEST_F(VmaConfigTest, DetailsFollowTheLevelUnlessTheyAreChosen) {
   EXPECT_EQ(load({"VMA_TRACELEVEL=debug", "VMA_LOG_DETAILS=1"}).log_details, 1);
 }
 
-TEST_F(VmaConfigTest, WhoAsksForTheDefaultReceiveQueueHasAskedForIt) {
+TEST_F(VmaConfigTest, WhoAsksForADefaultHasAskedForIt) {
   EXPECT_FALSE(load({}).rx_wre_is_set);
   EXPECT_TRUE(load({"VMA_RX_WRE=16000"}).rx_wre_is_set);
   EXPECT_TRUE(load({"VMA_RX_WRE=512"}).rx_wre_is_set);
+  EXPECT_FALSE(load({}).rx_poll_is_set);
+  EXPECT_TRUE(load({"VMA_RX_POLL=100000"}).rx_poll_is_set);
+  EXPECT_FALSE(load({}).select_poll_is_set);
+  EXPECT_TRUE(load({"VMA_SELECT_POLL=100000"}).select_poll_is_set);
+  EXPECT_TRUE(load({"VMA_SPEC=latency"}).select_poll_is_set);
 }
 
 TEST_F(VmaConfigTest, SocketXtremeHasItsOwnQueues) {

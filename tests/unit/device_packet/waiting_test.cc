@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <thread>
 
+#include "core/device/soft/packet/packet_queue_pair.h"
 #include "tests/unit/device_packet/packet_test.h"
 
 namespace ringsock::testing {
@@ -155,6 +157,41 @@ TEST_F(PacketWaiting, AFullRingDropsAndCounts) {
   EXPECT_EQ(ring.counters().rx_ring_full, static_cast<std::uint64_t>(1000 - got));
   say(alice, "after");
   EXPECT_EQ(ring.receive()->payload(), "after");
+}
+
+/// Whether somebody should empty the ring.
+bool is_alarmed(const TestRing& ring, int timeout_ms) {
+  const auto fds = soft::PacketQueuePair::of(*ring.qp).alarms();
+  std::array<pollfd, 2> waiting{{{fds[0], POLLIN, 0}, {fds[1], POLLIN, 0}}};
+  return ::poll(waiting.data(), waiting.size(), timeout_ms) > 0;
+}
+
+TEST_F(PacketWaiting, AnAlarmTellsThatARingFillsAndNobodyTakes) {
+  constexpr int kAlarmAfter = 256 / 4;
+  TestRing ring(world->bob);
+  const auto flow = ring.take(to_bob());
+  const UniqueFd alice = world->alice.udp_socket();
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < kAlarmAfter - 1; ++i) say(alice, "fill");
+    EXPECT_FALSE(is_alarmed(ring, 0));
+    say(alice, "filled");
+    EXPECT_TRUE(is_alarmed(ring, 5'000));
+    soft::PacketQueuePair::of(*ring.qp).silence_alarms();
+    EXPECT_FALSE(is_alarmed(ring, 0));
+  }
+  for (int i = 0; i < 3 * kAlarmAfter; ++i) ASSERT_TRUE(ring.receive());
+}
+
+TEST_F(PacketWaiting, WhoTakesPacketsIsNotAlarmed) {
+  TestRing ring(world->bob);
+  const auto flow = ring.take(to_bob());
+  const UniqueFd alice = world->alice.udp_socket();
+  for (int i = 0; i < 50; ++i) say(alice, "backlog");
+  for (int i = 0; i < 200; ++i) {
+    say(alice, "one");
+    ASSERT_TRUE(ring.receive());
+  }
+  EXPECT_FALSE(is_alarmed(ring, 0));
 }
 
 TEST_F(PacketWaiting, AReceiveThatIsTooShortDropsAndCounts) {

@@ -208,6 +208,114 @@ TEST_F(SpinPolicyTest, LongSleepsBringThePollingTimeBack) {
   EXPECT_LE(spin(), 13us);
 }
 
+/// As VMA's, which are a thousand times longer than what a sleep costs.
+class LongPollingTimes : public SpinPolicyTest {
+ protected:
+  LongPollingTimes() { policy_.polling_time = 100ms; }
+  /// A call that waits `timeout` in vain. @return how long it spun.
+  Nanos wait_in_vain(Nanos timeout) {
+    const Nanos deadline = cpu_.time + timeout;
+    const Nanos spun = spin(deadline);
+    if (cpu_.time < deadline) {
+      history_.slept_in_vain(deadline - cpu_.time);
+      cpu_.time = deadline;
+    }
+    return spun;
+  }
+  /// A call whose answer comes after `after`. @return whether it was found by spinning.
+  bool wait_for_answer(Nanos after) {
+    const Nanos begun = cpu_.time;
+    if (spin_until(after) != Nanos::max()) return true;
+    const Nanos sleep = begun + after - cpu_.time;
+    cpu_.time += sleep;
+    history_.slept(sleep, policy_);
+    return false;
+  }
+};
+
+TEST_F(LongPollingTimes, ThatNeverPayAreLearntWhateverTheTimeOuts) {
+  for (const Nanos timeout : {1ms, 10ms, 100ms}) {
+    history_ = {};
+    Nanos first{};
+    for (int i = 0; i < 100; ++i) first += wait_in_vain(timeout);
+    EXPECT_LE(first, 4 * timeout) << "of a hundred";
+    Nanos total{};
+    for (int i = 0; i < 1600; ++i) total += wait_in_vain(timeout);
+    EXPECT_LE(total, 1600 * 100ns);
+  }
+}
+
+TEST_F(LongPollingTimes, AreSpunToTheEndWhereAnswersComeWithinThem) {
+  for (int i = 0; i < 50; ++i) EXPECT_TRUE(wait_for_answer(i % 10 == 0 ? 90ms : 20us));
+}
+
+TEST_F(LongPollingTimes, ComeBackWithTheFirstAnswerWithinThem) {
+  for (const Nanos answer : {Nanos(50us), Nanos(500us), Nanos(5ms), Nanos(45ms)}) {
+    for (int i = 0; i < 100; ++i) wait_in_vain(10ms);
+    wait_for_answer(answer);
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(wait_for_answer(answer)) << answer.count();
+  }
+}
+
+TEST_F(LongPollingTimes, ReachNoFartherThanTwiceAsFarAsWhatBroughtThemBack) {
+  for (int i = 0; i < 100; ++i) wait_in_vain(10ms);
+  wait_for_answer(200us);
+  Nanos total{};
+  for (int i = 0; i < 100; ++i) total += wait_in_vain(10ms);
+  EXPECT_LE(total, 3 * 400us + 100 * 100ns);
+}
+
+TEST_F(LongPollingTimes, AreNotMissedByWaitsLongerThanThey) {
+  for (int i = 0; i < 100; ++i) wait_in_vain(10ms);
+  Nanos total{};
+  for (int i = 0; i < 160; ++i) {
+    const Nanos begun = cpu_.time;
+    wait_in_vain(10ms);
+    cpu_.time = begun;
+    total += spin();
+    history_.slept(150ms, policy_);
+  }
+  EXPECT_LE(total, 160 * 4us);
+}
+
+TEST_F(LongPollingTimes, AreNotGivenUpBecauseTimeOutsAreShorterThanASleepIsDear) {
+  for (int i = 0; i < 100; ++i) wait_in_vain(20us);
+  EXPECT_TRUE(wait_for_answer(15us));
+}
+
+TEST_F(LongPollingTimes, ThatNeverPayAreLearntAmongOthersWhoTakeTurns) {
+  cpu_.yield_takes = 15us;
+  Nanos total{};
+  for (int i = 0; i < 1600; ++i) total += wait_in_vain(1ms);
+  EXPECT_LE(total, 20ms);
+}
+
+TEST_F(SpinPolicyTest, ShortPollingTimesAreNotGivenUp) {
+  // Spins of 100 us that just miss, one after the other.
+  for (int i = 0; i < 100; ++i) {
+    spin();
+    history_.slept(40us, policy_);
+  }
+  EXPECT_GE(spin(), 100us);
+  // And turns of 5 ms.
+  cpu_.yield_takes = 15us;
+  for (int i = 0; i < 100; ++i) {
+    spin();
+    history_.slept(20ms, policy_);
+  }
+  Nanos longest{};
+  for (int i = 0; i < 16; ++i) longest = std::max(longest, spin());
+  EXPECT_GE(longest, 4ms);
+}
+
+TEST_F(LongPollingTimes, ThatAreZeroHaveNoTurnsEither) {
+  cpu_.yield_takes = 15us;
+  spin();
+  ASSERT_TRUE(contention_.is_contended(cpu_.time));
+  policy_.polling_time = 0us;
+  EXPECT_LE(spin(), 600ns);
+}
+
 TEST_F(SpinPolicyTest, WhoAskedForNoSpinningGetsNoneHoweverShortTheSleeps) {
   policy_.polling_time = 0us;
   for (int i = 0; i < 10; ++i) history_.slept(40us, policy_);

@@ -7,6 +7,8 @@
 #define RINGSOCK_MAX_RINGS 256
 #define RINGSOCK_RING_WORDS (RINGSOCK_MAX_RINGS / 64)
 #define RINGSOCK_MAX_FLOWS 16384
+/* A page, or several where pages are large. */
+#define RINGSOCK_ALARM_BYTES 65536
 
 /* One rule, as a key of the map of flows. Source address and port are zero in a rule for packets from anybody.
    Unicast packets have one ring: the key's `ring` is zero, the value tells it. Multicast and broadcast may go to many:
@@ -42,6 +44,18 @@ struct xdp_target {
   __u32 max_bytes;
   __u8 mac[6]; /* of the interface */
   __u8 unused[2];
+};
+
+/* The only entry of the map by which a ring's reader and the program that fills the ring tell each other how they get
+   on. The program raises an alarm when it has put in `alarm_after` since it last saw that the reader takes some. */
+struct ring_backlog {
+  /* Written by the reader. */
+  __u32 attended;    /* changes while frames are taken, now and then */
+  __u32 alarm_after; /* 0: no alarms */
+  __u32 unused[14];  /* a cache line of its own */
+  /* Written by the program. */
+  __u32 seen; /* `attended`, last */
+  __u32 count;
 };
 
 /* The only entry, per CPU, of the map of what was taken: bit n of the words is ring n + 1. */

@@ -9,6 +9,7 @@
 #include <linux/virtio_net.h>
 #undef class
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -62,6 +63,10 @@ class FrameRing {
   [[nodiscard]] virtual int descriptor() const = 0;
   /// To be called before and after descriptor() is waited for. False: it cannot be, EMFILE and the like. Any thread.
   virtual bool listen(bool /*on*/) { return true; }
+  /// Readable while the ring fills and nobody takes frames (ring_alarm.h); -1 where nobody tells.
+  [[nodiscard]] virtual std::array<int, 2> alarms() const { return {-1, -1}; }
+  /// Before frames are taken because of it. Any thread.
+  virtual void silence_alarms() {}
   /// Takes what has happened to the interface. False: it is gone.
   virtual bool look() = 0;
 

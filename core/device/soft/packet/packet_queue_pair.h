@@ -91,6 +91,10 @@ class PacketQueuePair final : public ibv_qp {
     if (!segmented_ || end_segment()) [[likely]]
       ring_->pop();
   }
+  /// Readable while packets come that nobody takes, a quarter of what there is room for; -1: none.
+  [[nodiscard]] std::array<int, 2> alarms() const { return ring_->alarms(); }
+  /// Before packets are taken because of that. Any thread.
+  void silence_alarms() { ring_->silence_alarms(); }
   /// After a look for packets has found so many.
   void note_poll(int taken) { receive_queue().note_poll(taken); }
 

@@ -63,7 +63,7 @@ Result<std::unique_ptr<FrameRing>> PacketRings::make_ring(unsigned frames) {
   auto ring = std::make_unique<SocketRing>(*this, *number, ifindex_);
   auto filter = load_filter(*number);
   if (!filter) return filter.error();
-  if (Status opened = ring->open(filter->get(), frames); !opened) return opened.error();
+  if (Status opened = ring->open(*filter, frames); !opened) return opened.error();
   return with_xdp(std::move(ring), frames);
 }
 
@@ -85,7 +85,7 @@ std::unique_ptr<FrameRing> PacketRings::with_xdp(std::unique_ptr<FrameRing> pack
   return packets;
 }
 
-Result<UniqueFd> PacketRings::load_filter(unsigned number) {
+Result<BpfObject> PacketRings::load_filter(unsigned number) {
   auto object = BpfObject::open(packet_steering_bpf, "ringsock");
   if (!object) return object.error();
   object->leave_out("keep_from_kernel");
@@ -98,7 +98,7 @@ Result<UniqueFd> PacketRings::load_filter(unsigned number) {
     if (Status used = object->use_map(map.name, map.fd); !used) return used.error();
   }
   if (Status loaded = object->load(); !loaded) return loaded.error();
-  return object->program("take_into_ring");
+  return object;
 }
 
 Result<unsigned> PacketRings::claim() {

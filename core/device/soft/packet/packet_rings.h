@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "core/device/soft/packet/bpf_program.h"
 #include "core/device/soft/packet/frame_ring.h"
 #include "core/device/soft/packet/ingress_hook.h"
 #include "core/device/soft/packet/packet_device.h"
@@ -30,7 +31,7 @@ class PacketRings final : public RingMaker {
  private:
   PacketRings(unsigned ifindex, bool kernel_segments_udp, UniqueFd flows, UniqueFd hints, UniqueFd taken);
   Result<unsigned> claim();
-  Result<UniqueFd> load_filter(unsigned number);
+  Result<BpfObject> load_filter(unsigned number);
   void open_xdp(const PacketDeviceOptions& options);
   std::unique_ptr<FrameRing> with_xdp(std::unique_ptr<FrameRing> packets, unsigned frames);
 

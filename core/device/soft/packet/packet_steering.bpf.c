@@ -73,7 +73,9 @@ int take_into_ring(struct __sk_buff* frame) {
      want multicast and broadcast. */
   write_bit(by->rings, bit, mine && frame->pkt_type == TO_US);
   write_bit(by->copies, bit, mine && frame->pkt_type != TO_US);
-  return mine ? TAKE : LEAVE;
+  if (!mine) return LEAVE;
+  count_taken(frame->len);
+  return TAKE;
 }
 
 SEC("tc")

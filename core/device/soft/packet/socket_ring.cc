@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/device/soft/packet/bpf_program.h"
 #include "core/device/soft/packet/packet_rings.h"
 
 namespace ringsock::soft {
@@ -52,10 +53,15 @@ void SocketRing::forget() {
   if (ring_ != nullptr) ::munmap(ring_, slots_ * kSlotBytes);
   ring_ = nullptr;
   has_frame_ = false;
+  alarm_.close();
   socket_.reset();
 }
 
-Status SocketRing::open(int filter, unsigned frames) {
+Status SocketRing::open(const BpfObject& object, unsigned frames) {
+  const auto program = object.program("take_into_ring");
+  if (!program) return program.error();
+  const int filter = program->get();
+  if (Status s = alarm_.open(object); !s) return s;
   // Without a protocol it hears nothing until it is bound: it must not before its filter is there.
   UniqueFd socket(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return Error::last("packet socket");
@@ -69,6 +75,7 @@ Status SocketRing::open(int filter, unsigned frames) {
     ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kLargeQueueBytes, sizeof kLargeQueueBytes);
   if (Status s = set_option(fd, SOL_SOCKET, SO_ATTACH_BPF, &filter, sizeof filter, "SO_ATTACH_BPF"); !s) return s;
   if (Status s = map_ring(frames); !s) return s;
+  alarm_.start(static_cast<std::uint32_t>(slots_));
   sockaddr_ll address{};
   address.sll_family = AF_PACKET;
   address.sll_protocol = htons(ETH_P_ALL);
@@ -155,6 +162,7 @@ void SocketRing::pop() {
 void SocketRing::release_slot() {
   __atomic_store_n(&slot().tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
   if (++next_ == slots_) next_ = 0;
+  alarm_.note_taken();
 }
 
 /// Not libc's send(2), which takes two locked instructions and three times as many others to be interrupted by a

@@ -7,6 +7,7 @@
 
 #include "core/base/unique_fd.h"
 #include "core/device/soft/packet/frame_ring.h"
+#include "core/device/soft/packet/ring_alarm.h"
 
 struct tpacket2_hdr;
 
@@ -26,15 +27,17 @@ class SocketRing final : public FrameRing {
   SocketRing(const SocketRing&) = delete;
   SocketRing& operator=(const SocketRing&) = delete;
   ~SocketRing() override;
-  /// Before anything else. `filter`: the BPF program that lets in what is for this ring.
+  /// Before anything else. `object`, loaded, has the program that lets in what is for this ring.
   /// Errors: EPERM, ENODEV, ENOMEM, EMFILE, ENETDOWN.
-  Status open(int filter, unsigned frames);
+  Status open(const BpfObject& object, unsigned frames);
 
   const RingFrame* front() override;
   void pop() override;
   Result<std::size_t> send(std::span<const OutgoingFrame> frames) override;
   Status send_piece(const iovec& frame) override;
   [[nodiscard]] int descriptor() const override { return socket_.get(); }
+  [[nodiscard]] std::array<int, 2> alarms() const override { return {alarm_.descriptor(), -1}; }
+  void silence_alarms() override { alarm_.silence(); }
   bool look() override;
   Counters counters() override;
   [[nodiscard]] unsigned number() const override { return number_; }
@@ -58,6 +61,7 @@ class SocketRing final : public FrameRing {
   const unsigned number_;
   const unsigned ifindex_;
   UniqueFd socket_;
+  RingAlarm alarm_;
   std::byte* ring_ = nullptr;
   std::size_t slots_ = 0;
   std::size_t next_ = 0;

@@ -69,6 +69,8 @@ Status XdpPath::load(const FlowTable& flows, const char* program) {
   if (Status used = object->use_map("flows", flows.flows_fd()); !used) return used;
   if (Status used = object->use_map("hints", flows.hints_fd()); !used) return used;
   if (Status loaded = object->load(); !loaded) return loaded;
+  alarm_.close();
+  if (Status opened = alarm_.open(*object); !opened) return opened;
   std::array<Result<UniqueFd>, 3> fds{object->program(program), object->map("sockets"), object->map("target")};
   for (auto& fd : fds) {
     if (!fd) return fd.error();
@@ -98,11 +100,14 @@ Result<std::vector<XdpSocket>> XdpPath::claim(unsigned number, unsigned frames) 
   if (Status opened = open_sockets(frames, sockets); !opened) return opened.error();
   if (!set_target(*target)) return bpf_error(errno, "xdp: target");
   is_claimed_ = true;
+  alarm_.silence();
+  alarm_.start(frames);
   return sockets;
 }
 
 void XdpPath::release() {
   std::lock_guard guard(lock_);
+  alarm_.stop();
   if (target_) set_target({});
   is_claimed_ = false;
 }
@@ -142,6 +147,7 @@ bool XdpPath::set_target(const xdp_target& target) {
 }
 
 void XdpPath::forget() {
+  alarm_.close();
   program_.reset();
   link_.reset();
   sockets_.reset();

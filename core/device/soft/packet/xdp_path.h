@@ -9,6 +9,7 @@
 #include "core/base/unique_fd.h"
 #include "core/device/soft/packet/flow_table.h"
 #include "core/device/soft/packet/packet_device.h"
+#include "core/device/soft/packet/ring_alarm.h"
 #include "core/device/soft/packet/xdp_socket.h"
 
 namespace ringsock::soft {
@@ -24,6 +25,8 @@ class XdpPath {
   /// One socket per receive queue, which get what the rules have for ring `number`, until release().
   /// Errors: EBUSY another ring is served; those of XdpSocket::open().
   Result<std::vector<XdpSocket>> claim(unsigned number, unsigned frames);
+  /// Of the ring that is served.
+  [[nodiscard]] RingAlarm& alarm() { return alarm_; }
   void release();
 
   /// Whether senders may be on this host, who leave checksums to a device that never comes. XDP does not tell.
@@ -40,6 +43,7 @@ class XdpPath {
 
   const unsigned ifindex_;
   const UniqueFd control_;  ///< any socket, to ask for the interface
+  RingAlarm alarm_;
   UniqueFd program_, link_, sockets_, target_;
   bool is_virtual_ = false;
   std::mutex lock_;

@@ -152,10 +152,12 @@ std::uint64_t XdpRing::wallclock_ns(std::uint64_t monotonic_ns) {
 }
 
 void XdpRing::pop() {
-  if (from_ == From::packets)
+  if (from_ == From::packets) {
     packets_->pop();
-  else
+  } else {
     sockets_[at_].pop();
+    path_.alarm().note_taken();
+  }
   from_ = From::nothing;
 }
 

@@ -28,6 +28,13 @@ class XdpRing final : public FrameRing {
   Result<std::size_t> send(std::span<const OutgoingFrame> frames) override;
   [[nodiscard]] int descriptor() const override { return epoll_.get(); }
   bool listen(bool on) override;
+  [[nodiscard]] std::array<int, 2> alarms() const override {
+    return {packets_->alarms()[0], path_.alarm().descriptor()};
+  }
+  void silence_alarms() override {
+    packets_->silence_alarms();
+    path_.alarm().silence();
+  }
   bool look() override;
   Counters counters() override;
   [[nodiscard]] unsigned number() const override { return packets_->number(); }

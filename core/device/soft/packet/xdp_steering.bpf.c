@@ -81,6 +81,7 @@ static __always_inline int take(struct xdp_md* frame) {
   if (bytes > to->max_bytes || bpf_xdp_get_buff_len(frame) != bytes || !is_for_us(ethernet, to)) return XDP_PASS;
   if (!read_headers(frame, ethernet, end, &key) || find_ring(&key) != to->ring) return XDP_PASS;
   if (!note_time(frame)) return XDP_PASS;
+  count_taken((__u32)bytes);
   return bpf_redirect_map(&sockets, frame->rx_queue_index, XDP_PASS);
 }
 
