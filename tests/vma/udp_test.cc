@@ -190,8 +190,8 @@ TEST_P(Udp, SystemCallsByNumberMoveDatagramsOfRings) {
   EXPECT_EQ(::syscall(SYS_sendto, static_cast<int>(socket_), text.data(), text.size(), 0, echo_.get(), echo_.length()),
             9);
   await();
-  EXPECT_EQ(::syscall(SYS_recvfrom, static_cast<int>(socket_), room.data(), room.size(), MSG_DONTWAIT, nullptr, nullptr),
-            9);
+  EXPECT_EQ(
+      ::syscall(SYS_recvfrom, static_cast<int>(socket_), room.data(), room.size(), MSG_DONTWAIT, nullptr, nullptr), 9);
   EXPECT_EQ(received(), text);
   EXPECT_EQ(::syscall(SYS_connect, static_cast<int>(socket_), echo_.get(), echo_.length()), 0);
   EXPECT_EQ(::syscall(SYS_write, static_cast<int>(socket_), text.data(), text.size()), 9);
