@@ -116,6 +116,8 @@ class StreamSocket : public runtime::Endpoint {
   /// What all processes know that have it; null: no other process ever had.
   [[nodiscard]] FamilyRecord* family() const noexcept { return family_.load(std::memory_order_acquire); }
 
+  /// Before anything that moves bytes or looks at the peer. False: it is another process's.
+  bool claim() noexcept;
   /// The connection, which this process may use, is to be carried on by a process that is about to be forked: that one
   /// calls claim_handed_on(). Nobody else can claim it meanwhile. False: it is another process's.
   bool hand_on() noexcept;
@@ -260,8 +262,6 @@ class StreamSocket : public runtime::Endpoint {
   // inherited.cc. After a fork(2) a connection is suspended in both processes, and belongs to the one that uses it
   // first; the other one gets EIO, or asks it (can_follow()). Without setup_lock_, but for those named _locked and
   // those of the end.
-  /// Before anything that moves bytes or looks at the peer. False: it is another process's.
-  bool claim() noexcept;
   bool claim_locked(pid_t user = 0) noexcept;
   /// For questions about the connection, which do not take it from another process that may want it.
   void look_if_alone() noexcept;

@@ -14,8 +14,9 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <exception>
 #include <new>
-#include <system_error>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -257,7 +258,14 @@ Status follow(rs::StreamSocket& connection) {
   const Nanos deadline = monotonic_now() + std::chrono::seconds(5);
   while (connection.can_follow() && connection.is_used_elsewhere() && !connection.has_left_to_kernel()) {
     auto socket = ask_user(connection, deadline);
-    if (!socket && (socket.error().code == EAGAIN || socket.error().code == EALREADY)) continue;
+    if (!socket && socket.error().code == EALREADY) continue;
+    if (!socket && socket.error().code == EAGAIN) {
+      // Its user has forked. Where two have wanted it once they will again.
+      if (!connection.claim()) continue;
+      const Ref self = Ref::share(connection);
+      if (auto moved = hand_over_for_good(std::span(&self, 1)); !moved) return moved.error();
+      return ok();
+    }
     if (!socket) {
       connection.asked_in_vain.store(true);
       log_warn("descriptor %d: %s: EIO here", connection.descriptor(), socket.error().where);
@@ -367,7 +375,10 @@ class OwnDoor {
     return std::exchange(watch_, 0);
   }
   /// Without closing what is not ours.
-  void forget() { new std::optional<Door>(std::exchange(door_, std::nullopt)); }
+  void forget() {
+    door_->disown();
+    door_.reset();
+  }
 
   Status open() {
     if (!door_) {
@@ -407,11 +418,20 @@ class OwnDoor {
       const SignalsBlocked blocked;
       std::thread([this, callers = std::move(callers)] {
         const OwnThread own;
-        for (const Door::Caller& caller : callers) answer(caller);
+        for (const Door::Caller& caller : callers) answer_or_not(caller);
       }).detach();
-    } catch (const std::system_error&) {
-      // Those who asked see that nobody answers, and ask again.
+    } catch (const std::exception&) {
+      // No thread, no memory: those who asked see that nobody answers, and ask again.
     }
+  }
+
+  void answer_or_not(const Door::Caller& caller) noexcept {
+    try {
+      answer(caller);
+    } catch (const std::exception& failure) {
+      log_warn("a connection that another process wants, too, stays here: %s", failure.what());
+    }
+    if (caller.id == 0) left_.fetch_add(1);
   }
 
   void answer(const Door::Caller& caller) {
@@ -429,11 +449,10 @@ class OwnDoor {
       const auto sockets = hand_over_for_good(wanted);
       if (!sockets) {
         log_warn("a connection that another process wants, too, cannot become the kernel's: %s", sockets.error().where);
-      } else if (caller.answer) {
+      } else if (caller.answer && !sockets->empty()) {
         static_cast<void>(caller.send(proof, sockets->front().get()));
       }
     }
-    if (caller.id == 0) left_.fetch_add(1);
   }
 
   Mutex lock_;

@@ -23,6 +23,8 @@ class Door {
   /// Errors: those of socket(2), bind(2); ENOSYS without the kernel's socket filters.
   static Result<Door> open();
   [[nodiscard]] int fd() const { return socket_.get(); }
+  /// The number is something else's.
+  void disown() { static_cast<void>(socket_.release()); }
   /// This process is the connection's user, and this the way to it.
   void announce(rs::FamilyRecord& family) const;
 

@@ -96,7 +96,7 @@ class Direction {
  private:
   static Status allow_again(Error error) { return error.code == EAGAIN || error.code == EINTR ? ok() : Status(error); }
 
-  std::array<std::byte, 64 * 1024> bytes_;
+  std::array<std::byte, std::size_t{64} * 1024> bytes_;
   std::size_t start_ = 0;
   std::size_t end_ = 0;
   bool ended_ = false;  ///< all has been read
