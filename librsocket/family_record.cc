@@ -46,6 +46,7 @@ class RecordPage {
       record->id = secrets[0];
       record->proof = secrets[1];
     }
+    record->founder = ::getpid();
     record->enter();
     return record;
   }

@@ -18,9 +18,14 @@ struct FamilyRecord {
   /// As `user`: a process that is being made for it, which puts its own number there.
   static constexpr pid_t kHandedOver = -1;
 
-  std::atomic<std::int32_t> holders{1};    ///< processes that have the socket open
-  std::atomic<pid_t> user{0};              ///< who moves bytes since the last fork; 0: nobody has so far
+  std::atomic<std::int32_t> holders{1};  ///< processes that have the socket open
+  std::atomic<pid_t> user{0};            ///< who moves bytes since the last fork; 0: nobody has so far
+  /// Counts the users. The state of the connection is where the last one is, and in what that forked: others have an
+  /// old copy, which nobody may use any more.
+  std::atomic<std::uint32_t> epoch{0};
   std::atomic<bool> child_listens{false};  ///< of a listener that only the parent has whole: a child uses its copy
+
+  pid_t founder = 0;  ///< the process that had the socket alone
 
   // By which another process of the family asks the user for the connection, and knows the answer. Nobody else does.
   std::uint64_t id = 0;

@@ -50,7 +50,6 @@ void StreamSocket::before_fork() noexcept {
   }
   family->holders.fetch_add(1);
   pid_t user = runtime::fork_registry().forking_process();
-  if (family->user.load() == user) family->door.store(0);
   family->user.compare_exchange_strong(user, 0);
   if (now != State::listening) suspend();
 }
@@ -133,9 +132,26 @@ void StreamSocket::tell_loss(pid_t user) noexcept {
   }
 }
 
+/// @param user  who has it so far; who has it instead, when the answer is no
+bool StreamSocket::become_user(pid_t& user) noexcept {
+  FamilyRecord* const family = this->family();
+  if (lost_ || family == nullptr) return false;
+  if (family->epoch.load() != epoch_) {
+    user = family->user.load();
+    return false;
+  }
+  if (!family->user.compare_exchange_strong(user, ::getpid())) return false;
+  if (family->epoch.load() != epoch_) {  // somebody had it in between
+    family->user.store(0);
+    return false;
+  }
+  epoch_ = family->epoch.fetch_add(1) + 1;
+  return true;
+}
+
 bool StreamSocket::claim_locked(pid_t user) noexcept {
   if (!suspended_.load(std::memory_order_relaxed)) return true;
-  if (lost_ || family() == nullptr || !family()->user.compare_exchange_strong(user, ::getpid())) {
+  if (!become_user(user)) {
     // Who goes on may not have told the peer yet, and this process's memory is its own again.
     if (!std::exchange(loss_known_, true) && id_ && !lost_) id_->withdraw_memory();
     if (!has_left_to_kernel()) tell_loss(user);
@@ -191,7 +207,7 @@ void StreamSocket::look_if_alone() noexcept {
 
 bool StreamSocket::is_used_elsewhere() const noexcept {
   if (!suspended_.load(std::memory_order_acquire)) return false;
-  return lost_ || family() == nullptr || family()->user.load(std::memory_order_relaxed) != 0;
+  return lost_ || family() == nullptr || family()->user.load() != 0 || has_old_state();
 }
 
 bool StreamSocket::is_shared() const noexcept {
@@ -209,9 +225,10 @@ bool StreamSocket::leave_family() noexcept {
   const bool last = family->holders.fetch_sub(1) <= 1;
   if (state() == State::listening) return last;
   pid_t nobody = 0;
-  if (last && suspended_.load(std::memory_order_relaxed) && family->user.compare_exchange_strong(nobody, ::getpid())) {
-    resume();
-  }
+  family_.store(family);
+  const bool becomes_user = last && suspended_.load(std::memory_order_relaxed) && become_user(nobody);
+  family_.store(nullptr);
+  if (becomes_user) resume();
   if (last && !suspended_.load(std::memory_order_relaxed)) return true;
   suspend();
   lost_ = true;

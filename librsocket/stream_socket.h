@@ -111,6 +111,11 @@ class StreamSocket : public runtime::Endpoint {
   [[nodiscard]] bool is_shared() const noexcept;
   /// Since a fork it is another process's: EIO here.
   [[nodiscard]] bool is_used_elsewhere() const noexcept;
+  /// Another process has used it since the fork, so that what is known here is out of date.
+  [[nodiscard]] bool has_old_state() const noexcept {
+    const FamilyRecord* const record = family();
+    return record != nullptr && record->epoch.load() != epoch_;
+  }
   /// This process uses it, and another one that has it, too, may want to.
   [[nodiscard]] bool is_wanted_elsewhere() noexcept;
   /// What all processes know that have it; null: no other process ever had.
@@ -263,6 +268,7 @@ class StreamSocket : public runtime::Endpoint {
   // first; the other one gets EIO, or asks it (can_follow()). Without setup_lock_, but for those named _locked and
   // those of the end.
   bool claim_locked(pid_t user = 0) noexcept;
+  bool become_user(pid_t& user) noexcept;
   /// For questions about the connection, which do not take it from another process that may want it.
   void look_if_alone() noexcept;
   void tell_loss(pid_t user) noexcept;
@@ -350,6 +356,7 @@ class StreamSocket : public runtime::Endpoint {
 
   // fork(2)
   std::atomic<bool> suspended_{false};
+  std::uint32_t epoch_ = 0;   ///< FamilyRecord::epoch of the state here
   bool lost_ = false;         ///< nothing of the connection is ours any more
   bool half_made_ = false;    ///< in a child: another thread of the parent was at work on it; lost, too
   bool loss_told_ = false;    ///< in the log

@@ -7,10 +7,15 @@
 
 #include <cerrno>
 #include <cstdarg>
+#include <new>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "core/base/log.h"
 #include "core/base/unique_fd.h"
+#include "librsocket/family_record.h"
+#include "preload/hand_over.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -20,9 +25,29 @@ using runtime::Endpoint;
 using runtime::Ref;
 }  // namespace
 
+namespace {
+
+/// A child that has used a connection and closes it before it ends: its parent may go on. The other way round is what
+/// servers do whose children use nothing of theirs.
+void leave_to_parent(int fd) {
+  const runtime::Ref endpoint = fd_table().get(fd);
+  auto* const connection = endpoint ? dynamic_cast<rs::StreamSocket*>(&*endpoint) : nullptr;
+  if (connection == nullptr || !connection->is_wanted_elsewhere()) return;
+  const rs::FamilyRecord* const family = connection->family();
+  if (family == nullptr || family->founder == ::getpid()) return;
+  try {
+    if (const auto done = hand_over_for_good(std::span(&endpoint, 1)); !done)
+      log_info("descriptor %d: the parent cannot go on with it: %s", fd, done.error().where);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+}  // namespace
+
 int intercepted_close(int fd) {
   if (!fd_table().holds(fd)) [[likely]]
     return real.close(fd);
+  leave_to_parent(fd);
   const Status closed = runtime::close_descriptor(fd);
   if (!closed && closed.error().code == EBADF) return real.close(fd);  // another thread was faster
   return to_posix([&] { return closed; });

@@ -216,7 +216,7 @@ Result<UniqueFd> ask_user(const rs::StreamSocket& connection, Nanos deadline) {
     const pid_t user = family.user.load();
     const std::uint64_t door = family.door.load();
     if (connection.has_left_to_kernel()) return Error{EALREADY, "ask: no need"};
-    if (user == 0) return Error{EAGAIN, "ask: nobody uses it"};
+    if (user == 0 && !connection.has_old_state()) return Error{EAGAIN, "ask: nobody uses it"};
     if (door != 0) {
       auto answer = ask_at(door, family.key.load(), family, deadline);
       if (answer) return answer;
@@ -226,7 +226,8 @@ Result<UniqueFd> ask_user(const rs::StreamSocket& connection, Nanos deadline) {
         return answer.error();
       }
     }
-    if (user != rs::FamilyRecord::kHandedOver && !rs::is_alive(user) && user == family.user.load())
+    const bool is_a_process = user != rs::FamilyRecord::kHandedOver && user != 0;
+    if (is_a_process && !rs::is_alive(user) && user == family.user.load())
       return Error{EIO, "ask: the process that used the connection has ended"};
     if (monotonic_now() >= deadline) return Error{ETIMEDOUT, "ask: no answer"};
     const timespec pause{0, kBetweenQuestions.count()};

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <map>
@@ -82,6 +83,25 @@ Result<SocketPair> tcp_pair(const SocketAddress& local, const SocketAddress& pee
   return SocketPair{std::move(theirs), std::move(relays)};
 }
 
+/// What the application has set, and the kernel socket can do.
+void copy_options(rs::StreamSocket& socket, int theirs) {
+  struct Option {
+    int level;
+    int name;
+  };
+  static constexpr std::array kOptions{
+      Option{SOL_SOCKET, SO_RCVTIMEO},    Option{SOL_SOCKET, SO_SNDTIMEO},  Option{SOL_SOCKET, SO_LINGER},
+      Option{SOL_SOCKET, SO_KEEPALIVE},   Option{SOL_SOCKET, SO_OOBINLINE}, Option{IPPROTO_TCP, TCP_KEEPIDLE},
+      Option{IPPROTO_TCP, TCP_KEEPINTVL}, Option{IPPROTO_TCP, TCP_KEEPCNT}, Option{IPPROTO_TCP, TCP_USER_TIMEOUT},
+  };
+  for (const Option& option : kOptions) {
+    std::array<std::byte, 64> value;
+    auto length = static_cast<socklen_t>(value.size());
+    if (socket.get_option(option.level, option.name, value.data(), &length))
+      real.setsockopt(theirs, option.level, option.name, value.data(), length);
+  }
+}
+
 /// Where there is no TCP, a UNIX-domain socket still carries the bytes.
 Result<SocketPair> make_pair(rs::StreamSocket& socket) {
   auto local = socket.local_name();
@@ -96,6 +116,7 @@ Result<SocketPair> make_pair(rs::StreamSocket& socket) {
   // As the application left its descriptor.
   const int flags = real.fcntl(pair->theirs.get(), F_GETFL, 0);
   if (socket.is_nonblocking()) real.fcntl(pair->theirs.get(), F_SETFL, flags | O_NONBLOCK);
+  copy_options(socket, pair->theirs.get());
   return pair;
 }
 

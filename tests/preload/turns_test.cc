@@ -283,6 +283,65 @@ TEST(Turns, NoDescriptorIsLeftBehind) {
   EXPECT_LE(next_number(), before + kAwaitingTheirDestructor);
 }
 
+TEST(Turns, TwoConnectionsOfOneChildGoOnInTheParent) {
+  Echo one;
+  Echo two;
+  const pid_t child = spawn([&] {
+    ask(one.fd, "child, one");
+    ask(two.fd, "child, two");
+  });
+  EXPECT_EQ(wait_for(child), 0);
+  ask(two.fd, "parent, two");
+  ask(one.fd, "parent, one");
+  EXPECT_EQ(one.end(), 0);
+  EXPECT_EQ(two.end(), 0);
+}
+
+TEST(Turns, NobodyGoesOnWithAnOldCopyAfterTheUserHasForked) {
+  Echo one;
+  Echo two;
+  Signal used;
+  Signal asked;
+  const pid_t child = spawn([&] {
+    ask(one.fd, "child, one");
+    ask(two.fd, "child, two");
+    wait_for(spawn([] {}));
+    used.give();
+    asked.wait();
+    ask(one.fd, "child, once more");
+    ask(two.fd, "child, once more");
+  });
+  used.wait();
+  ask(one.fd, "parent, one");
+  ask(two.fd, "parent, two");
+  asked.give();
+  EXPECT_EQ(wait_for(child), 0);
+  EXPECT_EQ(one.end(), 0);
+  EXPECT_EQ(two.end(), 0);
+}
+
+TEST(Turns, AChildMayCloseTheConnectionBeforeItEnds) {
+  Echo echo;
+  const pid_t child = spawn([&] {
+    ask(echo.fd, "child");
+    ::close(echo.fd);
+  });
+  EXPECT_EQ(wait_for(child), 0);
+  ask(echo.fd, "parent");
+  EXPECT_EQ(echo.end(), 0);
+}
+
+TEST(Turns, OptionsStay) {
+  Echo echo;
+  const timeval limit{0, 50'000};
+  EXPECT_EQ(::setsockopt(echo.fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  EXPECT_EQ(wait_for(spawn([&] { ask(echo.fd, "child"); })), 0);
+  ask(echo.fd, "parent");
+  char byte = 0;
+  EXPECT_EQ(error_of(::recv(echo.fd, &byte, 1, 0)), EAGAIN);
+  EXPECT_EQ(echo.end(), 0);
+}
+
 TEST(Turns, AKilledHolderKeepsNoConnectionOpen) {
   Echo echo;
   const pid_t holder = spawn([&] { ::pause(); });
