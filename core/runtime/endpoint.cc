@@ -84,6 +84,7 @@ void Endpoint::add_fork_locks(ForkLocks& locks) { locks.add_inner(watches_lock_)
 
 void Endpoint::after_fork(ForkSide side) noexcept {
   if (side == ForkSide::unprepared_child) new (&watches_lock_) Mutex;
+  if (side != ForkSide::parent) sleeping_calls_.store(0);
   if (side != ForkSide::child) return;
   watches_.for_each([](Watch& watch) {
     if (watch.belongs_to_thread()) watch.ListNode<Endpoint>::unlink();

@@ -123,6 +123,10 @@ class Endpoint : public ListNode<ForkRegistry> {
   [[nodiscard]] bool is_closed() const { return is_closed_.load(std::memory_order_acquire); }
   /// Whether its descriptors go on as the kernel's: calls that are still inside, and see EBADF, start anew there.
   [[nodiscard]] bool has_left_to_kernel() const { return has_left_to_kernel_.load(std::memory_order_acquire); }
+  /// Around the sleep of a call that moves bytes.
+  void begin_sleep() { sleeping_calls_.fetch_add(1, std::memory_order_relaxed); }
+  void end_sleep() { sleeping_calls_.fetch_sub(1, std::memory_order_relaxed); }
+  [[nodiscard]] bool has_sleeping_calls() const { return sleeping_calls_.load(std::memory_order_relaxed) > 0; }
   /// Whether a descriptor in the table (fd_table.h) still means this endpoint; more than one after dup(2).
   [[nodiscard]] bool has_descriptors() const { return descriptors_.load(std::memory_order_acquire) != 0; }
   /// How long close(2) should wait first because of SO_LINGER: 0 not at all. Waits for EPOLLOUT-like `is_drained()`.
@@ -245,6 +249,7 @@ class Endpoint : public ListNode<ForkRegistry> {
   std::atomic<bool> has_watches_{false};
   std::atomic<bool> is_closed_{false};
   std::atomic<bool> has_left_to_kernel_{false};
+  std::atomic<int> sleeping_calls_{0};
   bool prepared_for_fork_ = false;  ///< ForkRegistry's
   std::atomic<Nanos> receive_timeout_{Nanos::max()};
   std::atomic<Nanos> send_timeout_{Nanos::max()};

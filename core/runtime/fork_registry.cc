@@ -146,6 +146,10 @@ void ForkRegistry::after_fork_in_parent() {
   rcu_after_fork_in_parent();
   const auto done = std::exchange(prepared_, {});
   forking_.unlock();
+  // A call that sleeps may have the child for a rival now.
+  for (const Ref& endpoint : done) {
+    if (endpoint->has_sleeping_calls()) endpoint->notify_watchers();
+  }
 }
 
 void ForkRegistry::after_fork_in_child() {

@@ -28,6 +28,18 @@ inline Nanos deadline_after(Nanos timeout) {
 Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline, const sigset_t* mask,
                 bool may_restart);
 
+/// Makes a fork(2) in another thread wake the call: the child may use the endpoint from then on.
+class SleepingCall {
+ public:
+  explicit SleepingCall(Endpoint& endpoint) : endpoint_(endpoint) { endpoint_.begin_sleep(); }
+  SleepingCall(const SleepingCall&) = delete;
+  SleepingCall& operator=(const SleepingCall&) = delete;
+  ~SleepingCall() { endpoint_.end_sleep(); }
+
+ private:
+  Endpoint& endpoint_;
+};
+
 template <class T>
 bool would_block(const Result<T>& answer) {
   return !answer && answer.error().code == EAGAIN;
@@ -55,6 +67,7 @@ auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadlin
         return answer;
       }
     }
+    const SleepingCall sleeping(endpoint);
     // Watched before armed, armed before the last look: whatever comes after that look wakes us.
     SleeperWatch watch(endpoint, interest, thread_bell());
     const WaitFds fds = endpoint.arm();

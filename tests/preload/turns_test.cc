@@ -342,6 +342,27 @@ TEST(Turns, OptionsStay) {
   EXPECT_EQ(echo.end(), 0);
 }
 
+TEST(Turns, ASenderThatSleepsSinceBeforeTheForkGoesOn) {
+  const Listener listener = listen_anywhere();
+  const std::string parents = pattern(8'000'000, 1);
+  const std::string childs = pattern(4'000'000, 2);
+  const pid_t reader = spawn([&] {
+    const int fd = ::accept(listener.fd, nullptr, nullptr);
+    ::close(listener.fd);
+    ::usleep(300'000);
+    expect(receive_all(fd).size() == parents.size() + childs.size(), "all of both");
+  });
+  const int fd = connect_to(listener.port);
+  ::close(listener.fd);
+  std::thread sender([&] { send_all(fd, parents); });
+  ::usleep(100'000);
+  const pid_t child = spawn([&] { send_all(fd, childs); });
+  sender.join();
+  EXPECT_EQ(wait_for(child), 0);
+  ::close(fd);
+  EXPECT_EQ(wait_for(reader), 0);
+}
+
 TEST(Turns, AKilledHolderKeepsNoConnectionOpen) {
   Echo echo;
   const pid_t holder = spawn([&] { ::pause(); });
