@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <ctime>
 #include <new>
 #include <system_error>
 
@@ -59,8 +61,7 @@ Status ServiceThread::launch() {
     std::thread thread([this, generation = generation_ + 1] { run(generation); });
     thread_ = thread.get_id();
     ::pthread_setname_np(thread.native_handle(), "ringsock");
-    if (handle_.joinable()) handle_.detach();
-    handle_ = std::move(thread);
+    thread.detach();
   } catch (const std::system_error& failure) {
     return Error{failure.code().value(), "service thread"};
   }
@@ -70,17 +71,23 @@ Status ServiceThread::launch() {
 }
 
 void ServiceThread::rest() {
-  std::thread ending;
+  pid_t rested = 0;
   {
-    const std::lock_guard guard(lock_);
+    std::unique_lock lock(lock_);
     if (thread_ == std::thread::id() || thread_ == std::this_thread::get_id()) return;
-    ++generation_;
+    resting_generation_ = generation_++;
+    rested_ = 0;
     wake_thread();
     woken_.notify_all();
     thread_ = {};
-    ending = std::move(handle_);
+    is_asleep_ = false;
+    callback_done_.wait(lock, [this] { return rested_ != 0; });
+    resting_generation_ = 0;
+    rested = rested_;
   }
-  ending.join();
+  // libc has forgotten it once the kernel has.
+  const timespec pause{0, 50'000};
+  while (::tgkill(::getpid(), rested, 0) == 0) ::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
 }
 
 void ServiceThread::go_on() {
@@ -133,6 +140,9 @@ void ServiceThread::run(unsigned generation) {
     run_due_timers(lock);
     sleep(lock, generation);
   }
+  if (resting_generation_ != generation) return;
+  rested_ = ::gettid();
+  callback_done_.notify_all();
 }
 
 void ServiceThread::sleep(std::unique_lock<std::mutex>& lock, unsigned generation) {
@@ -306,7 +316,7 @@ void ServiceThread::after_fork_in_child() {
   timer_order_.clear();
   running_ = 0;
   thread_ = {};
-  new (&handle_) std::thread;  // the parent's
+  resting_generation_ = 0;
   next_start_ = Nanos::zero();
   is_asleep_ = false;
   // Threads that are not here may have been waiting on them.

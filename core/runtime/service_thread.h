@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/epoll.h>
+#include <sys/types.h>
 
 #include <condition_variable>
 #include <cstdint>
@@ -110,11 +111,13 @@ class ServiceThread {
   std::condition_variable woken_;      ///< for a thread without a loop
   std::shared_ptr<ServiceLoop> loop_;  ///< null until first needed, and when its descriptors were lost
   std::thread::id thread_;             ///< no id: none
-  std::thread handle_;                 ///< its
-  unsigned generation_ = 0;            ///< of the thread that is in charge
-  bool is_asleep_ = false;             ///< that thread, on the loop's descriptors
-  Status start_failure_ = ok();        ///< of the last attempt
-  Nanos next_start_ = Nanos::zero();   ///< not before
+  // Of the thread that rest() ends:
+  unsigned resting_generation_ = 0;   ///< 0: none
+  pid_t rested_ = 0;                  ///< its number, once it comes to its end
+  unsigned generation_ = 0;           ///< of the thread that is in charge
+  bool is_asleep_ = false;            ///< that thread, on the loop's descriptors
+  Status start_failure_ = ok();       ///< of the last attempt
+  Nanos next_start_ = Nanos::zero();  ///< not before
   bool told_of_failure_ = false;
   Watches watches_;
   Timers timers_;

@@ -16,9 +16,18 @@
 #include <vector>
 
 #include "tests/preload/preloaded.h"
+#include "tests/support/sanitizers.h"
 
 namespace ringsock::preloaded {
 namespace {
+
+/// Connections are handed over by processes with threads, which fork for it.
+class MayFork : public ::testing::Environment {
+  void SetUp() override {
+    if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "this sanitizer's allocator may be locked in a child";
+  }
+};
+[[maybe_unused]] const ::testing::Environment* const may_fork = ::testing::AddGlobalTestEnvironment(new MayFork);
 
 /// A connection to a process that sends back what it gets.
 class Echo {
@@ -293,8 +302,8 @@ TEST(Turns, TwoConnectionsOfOneChildGoOnInTheParent) {
   EXPECT_EQ(wait_for(child), 0);
   ask(two.fd, "parent, two");
   ask(one.fd, "parent, one");
+  EXPECT_EQ(two.end(), 0);  // its peer has a copy of the other one
   EXPECT_EQ(one.end(), 0);
-  EXPECT_EQ(two.end(), 0);
 }
 
 TEST(Turns, NobodyGoesOnWithAnOldCopyAfterTheUserHasForked) {
@@ -316,8 +325,8 @@ TEST(Turns, NobodyGoesOnWithAnOldCopyAfterTheUserHasForked) {
   ask(two.fd, "parent, two");
   asked.give();
   EXPECT_EQ(wait_for(child), 0);
+  EXPECT_EQ(two.end(), 0);  // its peer has a copy of the other one
   EXPECT_EQ(one.end(), 0);
-  EXPECT_EQ(two.end(), 0);
 }
 
 TEST(Turns, AChildMayCloseTheConnectionBeforeItEnds) {
