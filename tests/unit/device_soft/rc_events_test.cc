@@ -262,7 +262,8 @@ TEST(RcEvents, NoWakeUpIsLostWhileFencesComeAndGo) {
   });
   for (int change = 0; change < kChanges; ++change) {
     for (int i = 0; i < kSleeps; ++i) {
-      ASSERT_EQ(write_imm(pair), 0);
+      // The queue may be full of what bob has not taken yet.
+      while (write_imm(pair) != 0) End::poll_once(*pair.alice.cq);
       receive_sleeping(pair.alice, 1);
     }
     for (int sent = 0; sent < kAwake;) {
