@@ -143,7 +143,7 @@ void DualSocket::fall_back_if_refused() noexcept {
   set_kernel_nonblocking(descriptor(), true);
   count_by_kernel(reason_of(connect_error()));
   // Its outcome is SO_ERROR's to tell, and poll's.
-  ::connect(descriptor(), destination_.get(), destination_.length());
+  static_cast<void>(::connect(descriptor(), destination_.get(), destination_.length()));
   set_kernel_nonblocking(descriptor(), is_nonblocking());
   // Whoever sleeps does so on the ring's descriptor.
   notify_watchers();
