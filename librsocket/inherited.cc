@@ -133,8 +133,7 @@ void StreamSocket::tell_loss(pid_t user) noexcept {
 }
 
 /// @param user  who has it so far; who has it instead, when the answer is no
-bool StreamSocket::become_user(pid_t& user) noexcept {
-  FamilyRecord* const family = this->family();
+bool StreamSocket::become_user(FamilyRecord* family, pid_t& user) noexcept {
   if (lost_ || family == nullptr) return false;
   if (family->epoch.load() != epoch_) {
     user = family->user.load();
@@ -151,7 +150,7 @@ bool StreamSocket::become_user(pid_t& user) noexcept {
 
 bool StreamSocket::claim_locked(pid_t user) noexcept {
   if (!suspended_.load(std::memory_order_relaxed)) return true;
-  if (!become_user(user)) {
+  if (!become_user(family(), user)) {
     // Who goes on may not have told the peer yet, and this process's memory is its own again.
     if (!std::exchange(loss_known_, true) && id_ && !lost_) id_->withdraw_memory();
     if (!has_left_to_kernel()) tell_loss(user);
@@ -185,13 +184,10 @@ void StreamSocket::take_back() noexcept {
 }
 
 bool StreamSocket::claim_handed_on() noexcept {
-  {
-    const std::lock_guard guard(setup_lock_);
-    FamilyRecord* const family = this->family();
-    const bool handed_on = family != nullptr && family->user.load() == FamilyRecord::kHandedOver;
-    if (!claim_locked(handed_on ? FamilyRecord::kHandedOver : 0)) return false;
-  }
-  return true;
+  const std::lock_guard guard(setup_lock_);
+  FamilyRecord* const family = this->family();
+  const bool handed_on = family != nullptr && family->user.load() == FamilyRecord::kHandedOver;
+  return claim_locked(handed_on ? FamilyRecord::kHandedOver : 0);
 }
 
 bool StreamSocket::is_wanted_elsewhere() noexcept {
@@ -225,10 +221,7 @@ bool StreamSocket::leave_family() noexcept {
   const bool last = family->holders.fetch_sub(1) <= 1;
   if (state() == State::listening) return last;
   pid_t nobody = 0;
-  family_.store(family);
-  const bool becomes_user = last && suspended_.load(std::memory_order_relaxed) && become_user(nobody);
-  family_.store(nullptr);
-  if (becomes_user) resume();
+  if (last && suspended_.load(std::memory_order_relaxed) && become_user(family, nobody)) resume();
   if (last && !suspended_.load(std::memory_order_relaxed)) return true;
   suspend();
   lost_ = true;

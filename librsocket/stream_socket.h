@@ -268,7 +268,7 @@ class StreamSocket : public runtime::Endpoint {
   // first; the other one gets EIO, or asks it (can_follow()). Without setup_lock_, but for those named _locked and
   // those of the end.
   bool claim_locked(pid_t user = 0) noexcept;
-  bool become_user(pid_t& user) noexcept;
+  bool become_user(FamilyRecord* family, pid_t& user) noexcept;
   /// For questions about the connection, which do not take it from another process that may want it.
   void look_if_alone() noexcept;
   void tell_loss(pid_t user) noexcept;

@@ -23,9 +23,6 @@ namespace {
 
 using runtime::Endpoint;
 using runtime::Ref;
-}  // namespace
-
-namespace {
 
 /// A child that has used a connection and closes it before it ends: its parent may go on. The other way round is what
 /// servers do whose children use nothing of theirs.

@@ -394,7 +394,7 @@ void hand_over_waiting_clients() {
 namespace {
 
 /// What other processes may go on with while the next program does, or after this one has closed it.
-void share_by_kernel(std::vector<Kept>& kept) {
+void share_by_kernel(const std::vector<Kept>& kept) {
   std::vector<Ref> shared;
   for (const Kept& one : kept) {
     const auto& socket = static_cast<rs::StreamSocket&>(*one.endpoint);

@@ -223,15 +223,21 @@ TEST(Turns, GrandchildrenAskAcrossGenerations) {
   EXPECT_EQ(echo.end(), 0);
 }
 
+/// A program that writes "said echo" to the connection, after `wait()`.
+template <class Wait>
+pid_t start_program_on(int fd, Wait wait) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  wait();
+  ::dup2(fd, STDOUT_FILENO);
+  ::execlp("echo", "echo", "-n", "said echo", nullptr);
+  ::_exit(127);
+}
+
 TEST(Turns, AProgramWritesAndItsParentReadsTheAnswer) {
   Echo echo;
   ask(echo.fd, "before");
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::dup2(echo.fd, STDOUT_FILENO);
-    ::execlp("echo", "echo", "-n", "said echo", nullptr);
-    ::_exit(127);
-  }
+  const pid_t child = start_program_on(echo.fd, [] {});
   EXPECT_EQ(receive(echo.fd, 9), "said echo");
   EXPECT_EQ(wait_for(child), 0);
   ask(echo.fd, "after");
@@ -241,13 +247,7 @@ TEST(Turns, AProgramWritesAndItsParentReadsTheAnswer) {
 TEST(Turns, AProgramWritesAfterItsParentHasBegunToUseTheConnection) {
   Echo echo;
   Signal used;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    used.wait();
-    ::dup2(echo.fd, STDOUT_FILENO);
-    ::execlp("echo", "echo", "-n", "said echo", nullptr);
-    ::_exit(127);
-  }
+  const pid_t child = start_program_on(echo.fd, [&] { used.wait(); });
   ask(echo.fd, "parent");
   used.give();
   EXPECT_EQ(receive(echo.fd, 9), "said echo");
