@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <rdma/rsocket.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -27,9 +28,12 @@ namespace {
 using runtime::fd_table;
 using runtime::Lookup;
 
-/// Why a descriptor is not one of ours: there is none, or it is something else.
+/// Why a descriptor is not one of ours: it is a file, or there is none. A socket, or what has no type (eventfd(2),
+/// epoll(7)), may be a descriptor of ours that another thread is in rclose() with: it counts as none.
 Error not_ours(int fd) {
-  return ::fcntl(fd, F_GETFD) < 0 ? Error{EBADF, "rsocket: descriptor"} : Error{ENOTSOCK, "rsocket: descriptor"};
+  struct stat what {};
+  const bool is_file = ::fstat(fd, &what) == 0 && !S_ISSOCK(what.st_mode) && (what.st_mode & S_IFMT) != 0;
+  return is_file ? Error{ENOTSOCK, "rsocket: descriptor"} : Error{EBADF, "rsocket: descriptor"};
 }
 
 /// Runs `body(Lookup&)` on the endpoint behind `fd` and turns its Result into a return value and errno.

@@ -33,15 +33,20 @@ run_watched() {
   return $status
 }
 
+# remember_failure: prints its input, and keeps it for the end of ./check, where a reader of a long output finds it.
+remember_failure() { tee -a "${failures:-/dev/null}"; }
+
 # run_logged NAME LOGFILE COMMAND...: the same; on failure the end of its output.
 run_logged() {
   local name=$1 log=$2 status=0
   run_watched "$@" || status=$?
   if [ $status != 0 ]; then
-    progress "FAILED: $name (status $status); the end of $log:"
-    # What failed may stand far above the end, where make tells only that something did.
-    { grep -E '^(FAIL|ERROR|XPASS): |: (fatal )?error: |^\[  FAILED  \]' "$log" | head -n 20; echo ...; tail -n 40 "$log"; } |
-      grep -v '^PASS: ' | sed 's/^/    /'
+    {
+      progress "FAILED: $name (status $status); the end of $log:"
+      # What failed may stand far above the end, where make tells only that something did.
+      { grep -E '^(FAIL|ERROR|XPASS|not ok)[: ]|: (fatal )?error: |^\[  FAILED  \]' "$log" | head -n 20; echo ...; tail -n 40 "$log"; } |
+        grep -v '^PASS: ' | sed 's/^/    /'
+    } | remember_failure
   fi
   return $status
 }

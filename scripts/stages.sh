@@ -20,6 +20,13 @@ declare -A stage_help=(
   [tidy]="clang-tidy on the files changed last"
 )
 
+# What count-tests says of $dir: told, and in p, f, s, broken.
+count_tests() {
+  counts=$("$root/scripts/count-tests" "$dir" 2>"$dir/tests-told.log") || return 1
+  cat "$dir/tests-told.log"
+  read -r p f s broken <<<"$counts"
+}
+
 # run_tests BUILD_DIR [MAKE_ARGUMENT...]: builds and runs the tests, adds up what they say.
 run_tests() {
   local dir=$1 name counts p f s broken status=0
@@ -29,18 +36,17 @@ run_tests() {
   touch "$dir/tests-started"
   # Tests wait more than they compute.
   run_watched "the tests of $name" "$dir/tests.log" make -C "$dir" -j$((2 * jobs)) -k check "$@" || status=$?
-  # What failed is told by count-tests.
-  [ $status = 0 ] || progress "FAILED: the tests of $name"
-  counts=$("$root/scripts/count-tests" "$dir") || return 1
-  read -r p f s broken <<<"$counts"
+  count_tests || return 1
   if [ $status != 0 ] && [ "$broken" = 0 ]; then
     # Expectations that were not met: a loaded machine may be the reason. What fails again, alone, has failed; the rest is told.
+    progress "tests of $name did not do as expected beside others; each runs again, alone"
     status=0
     run_watched "the tests of $name that failed, one by one" "$dir/tests-again.log" make -C "$dir" -k recheck "$@" || status=$?
-    [ $status = 0 ] || progress "FAILED again: tests of $name"
     sed -n 's/^PASS: \(.*\)/    \1: failed beside others, passed alone/p' "$dir/tests-again.log"
-    counts=$("$root/scripts/count-tests" "$dir") || return 1
-    read -r p f s broken <<<"$counts"
+    count_tests || return 1
+  fi
+  if [ $status != 0 ]; then
+    { progress "FAILED: the tests of $name" && sed -n '/ failed, see /,/^    [^ ]/p' "$dir/tests-told.log"; } | remember_failure
   fi
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   return $status
@@ -250,8 +256,10 @@ stage_format() {
   (cd "$root" && clang-format --dry-run -Werror $(sources)) >"$log" 2>&1
   local status=$?
   if [ $status != 0 ]; then
-    progress "FAILED: clang-format -i is owed to (lines, file):"
-    sed -n 's/^\([^:]*\):[0-9]*:[0-9]*: .*clang-format-violations.*/\1/p' "$log" | sort | uniq -c | sed 's/^/    /'
+    {
+      progress "FAILED: clang-format -i is owed to (lines, file):"
+      sed -n 's/^\([^:]*\):[0-9]*:[0-9]*: .*clang-format-violations.*/\1/p' "$log" | sort | uniq -c | sed 's/^/    /'
+    } | remember_failure
     return 1
   fi
   passed=$((passed + 1))

@@ -250,6 +250,19 @@ TEST(RsocketStream, CloseWhileAnotherThreadReadsWakesIt) {
   reader.join();
 }
 
+TEST(RsocketStream, CallsOnADescriptorThatAnotherThreadIsClosingAreEbadf) {
+  for (int round = 0; round < 50; ++round) {
+    Pair pair;
+    const int fd = pair.bob.fd();
+    std::thread closer([&] { pair.bob.close(); });
+    char byte = 0;
+    int error = EAGAIN;
+    while (error == EAGAIN) error = rrecv(fd, &byte, 1, MSG_DONTWAIT) == -1 ? errno : 0;
+    closer.join();
+    ASSERT_TRUE(error == EBADF || error == 0) << error;
+  }
+}
+
 TEST(RsocketStream, TwoReadersAndTwoWritersShareASocketWithoutLoss) {
   Pair pair;
   constexpr int kEach = 20000;
