@@ -39,15 +39,20 @@ void leave_to_parent(int fd) {
   }
 }
 
+/// Out of line: what it needs of the stack is no cost of files' calls.
+[[gnu::noinline]] int close_ours(int fd) {
+  leave_to_parent(fd);
+  const Status closed = runtime::close_descriptor(fd);
+  if (!closed && closed.error().code == EBADF) return real.close(fd);  // another thread was faster
+  return to_posix([&] { return closed; });
+}
+
 }  // namespace
 
 int intercepted_close(int fd) {
   if (!fd_table().holds(fd)) [[likely]]
     return real.close(fd);
-  leave_to_parent(fd);
-  const Status closed = runtime::close_descriptor(fd);
-  if (!closed && closed.error().code == EBADF) return real.close(fd);  // another thread was faster
-  return to_posix([&] { return closed; });
+  return close_ours(fd);
 }
 
 namespace {
