@@ -43,7 +43,7 @@ ServiceThread& service_thread() {
 // ---------------------------------------------------------------------------------------------------------------
 
 Status ServiceThread::start_thread() {
-  if (thread_ != std::thread::id()) return ok();
+  if (thread_ != std::thread::id() || resters_ > 0) return ok();
   if (!start_failure_ && monotonic_now() < next_start_) return start_failure_;
   start_failure_ = launch();
   if (start_failure_) return ok();
@@ -74,25 +74,30 @@ void ServiceThread::rest() {
   pid_t rested = 0;
   {
     std::unique_lock lock(lock_);
-    if (thread_ == std::thread::id() || thread_ == std::this_thread::get_id()) return;
-    resting_generation_ = generation_++;
-    rested_ = 0;
-    wake_thread();
-    woken_.notify_all();
-    thread_ = {};
-    is_asleep_ = false;
-    callback_done_.wait(lock, [this] { return rested_ != 0; });
-    resting_generation_ = 0;
+    ++resters_;
+    if (thread_ == std::this_thread::get_id()) return;
+    if (thread_ != std::thread::id()) {
+      is_ending_ = true;
+      ++generation_;
+      is_asleep_ = false;
+      wake_thread();
+      woken_.notify_all();
+      thread_ = {};
+    }
+    callback_done_.wait(lock, [this] { return !is_ending_; });
     rested = rested_;
   }
+  if (rested == 0) return;
   // libc has forgotten it once the kernel has.
   const timespec pause{0, 50'000};
   while (::tgkill(::getpid(), rested, 0) == 0) ::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
+  const std::lock_guard guard(lock_);
+  rested_ = 0;
 }
 
 void ServiceThread::go_on() {
   const std::lock_guard guard(lock_);
-  if (!watches_.empty() || !timers_.empty()) static_cast<void>(start_thread());
+  if (--resters_ == 0 && (!watches_.empty() || !timers_.empty())) static_cast<void>(start_thread());
 }
 
 /// All watches go on whose descriptors mean what they did.
@@ -140,7 +145,9 @@ void ServiceThread::run(unsigned generation) {
     run_due_timers(lock);
     sleep(lock, generation);
   }
-  if (resting_generation_ != generation) return;
+  // Of its successors none is started before this one has ended, if rest() ends it; else they are in charge.
+  if (!is_ending_ || generation_ != generation + 1) return;
+  is_ending_ = false;
   rested_ = ::gettid();
   callback_done_.notify_all();
 }
@@ -316,7 +323,9 @@ void ServiceThread::after_fork_in_child() {
   timer_order_.clear();
   running_ = 0;
   thread_ = {};
-  resting_generation_ = 0;
+  resters_ = 0;
+  is_ending_ = false;
+  rested_ = 0;
   next_start_ = Nanos::zero();
   is_asleep_ = false;
   // Threads that are not here may have been waiting on them.

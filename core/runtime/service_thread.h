@@ -62,7 +62,8 @@ class ServiceThread {
   bool cancel(Id timer);
 
   /// The thread ends, and the next one starts with go_on(): for a clone(2) by hand, whose child libc would take for one
-  /// that has the thread, too. Waits for a callback that runs. Nothing where that is what calls.
+  /// that has the thread, too. Nobody starts it meanwhile; what is scheduled and watched waits. Several may ask: the
+  /// last go_on() counts. Waits for a callback that runs, unless that is what calls: then the thread stays.
   void rest();
   void go_on();
 
@@ -111,13 +112,13 @@ class ServiceThread {
   std::condition_variable woken_;      ///< for a thread without a loop
   std::shared_ptr<ServiceLoop> loop_;  ///< null until first needed, and when its descriptors were lost
   std::thread::id thread_;             ///< no id: none
-  // Of the thread that rest() ends:
-  unsigned resting_generation_ = 0;   ///< 0: none
-  pid_t rested_ = 0;                  ///< its number, once it comes to its end
-  unsigned generation_ = 0;           ///< of the thread that is in charge
-  bool is_asleep_ = false;            ///< that thread, on the loop's descriptors
-  Status start_failure_ = ok();       ///< of the last attempt
-  Nanos next_start_ = Nanos::zero();  ///< not before
+  unsigned resters_ = 0;               ///< rest() without go_on() yet: no thread is started
+  bool is_ending_ = false;             ///< the thread that rest() ends has not heard of it yet
+  pid_t rested_ = 0;                   ///< its number, until the kernel has none of that number any more
+  unsigned generation_ = 0;            ///< of the thread that is in charge
+  bool is_asleep_ = false;             ///< that thread, on the loop's descriptors
+  Status start_failure_ = ok();        ///< of the last attempt
+  Nanos next_start_ = Nanos::zero();   ///< not before
   bool told_of_failure_ = false;
   Watches watches_;
   Timers timers_;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
 
@@ -10,7 +11,10 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <future>
+#include <iterator>
+#include <thread>
 #include <vector>
 
 #include "core/runtime/rcu.h"
@@ -159,6 +163,39 @@ TEST(ServiceThread, CallbacksMayScheduleMore) {
   ASSERT_TRUE(service_thread().schedule(
       Nanos::zero(), [&] { EXPECT_TRUE(service_thread().schedule(Nanos::zero(), [&] { done.set_value(); })); }));
   done.get_future().get();
+}
+
+std::ptrdiff_t threads_of_this_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
+TEST(ServiceThread, WhileItRestsNobodyStartsIt) {
+  std::atomic<bool> stop{false};
+  std::atomic<int> due{0}, ran{0};
+  std::thread another([&] {
+    while (!stop) {
+      if (!service_thread().schedule(Nanos::zero(), [&] { ++ran; })) continue;
+      ++due;
+      sched_yield();
+    }
+  });
+  service_thread().rest();
+  const auto without_it = threads_of_this_process();
+  service_thread().go_on();
+  int others = 0;
+  for (int round = 0; round < 300; ++round) {
+    service_thread().rest();
+    others += threads_of_this_process() != without_it;
+    service_thread().go_on();
+  }
+  stop = true;
+  another.join();
+  std::promise<void> last;
+  EXPECT_TRUE(service_thread().schedule(monotonic_now() + 1ms, [&] { last.set_value(); }));
+  last.get_future().get();
+  EXPECT_EQ(ran, due) << "what was asked for meanwhile is done afterwards";
+  EXPECT_EQ(others, 0);
 }
 
 TEST(ServiceThread, AForkedChildStartsItsOwn) {
