@@ -12,9 +12,9 @@
 #include <new>
 #include <string_view>
 
+#include "core/base/at_fork.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/fork_registry.h"
-#include "core/runtime/sleeper.h"
 
 namespace ringsock::rs {
 
@@ -27,7 +27,7 @@ class RecordPage {
  public:
   RecordPage()
       : memory_(::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
-        generation_(runtime::fork_generation()) {}
+        generation_(fork_generation()) {}
   RecordPage(const RecordPage&) = delete;
   RecordPage& operator=(const RecordPage&) = delete;
   ~RecordPage() {
@@ -36,7 +36,7 @@ class RecordPage {
 
   /// A page that came by a fork is the parent's to hand out.
   [[nodiscard]] bool has_room() const {
-    return memory_ != MAP_FAILED && used_ < kRecordsPerPage && generation_ == runtime::fork_generation();
+    return memory_ != MAP_FAILED && used_ < kRecordsPerPage && generation_ == fork_generation();
   }
   FamilyRecord* next() {
     auto* const record = new (static_cast<std::byte*>(memory_) + sizeof(FamilyRecord) * used_++) FamilyRecord;

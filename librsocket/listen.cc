@@ -52,6 +52,8 @@ Status StreamSocket::listen(int backlog) {
   if (Status listening = id_->listen(wanted); !listening) return listening;
   id_->check_requests_by(is_rs_connect);
   backlog_ = limit;
+  static std::atomic<std::uint64_t> listeners{0};
+  listener_serial_ = ++listeners;
   set_state(State::listening);
   watch_listener();
   return ok();

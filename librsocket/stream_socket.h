@@ -68,6 +68,9 @@ class StreamSocket : public runtime::Endpoint {
   std::uint32_t ready() noexcept override;
   runtime::WaitFds arm() noexcept override;
   [[nodiscard]] bool asks_kernel() const noexcept override { return state() == State::listening; }
+  [[nodiscard]] std::uint64_t taken_in_turns() const noexcept override {
+    return state() == State::listening && is_shared() ? listener_serial_ : 0;
+  }
   [[nodiscard]] bool waits_for_our_cpus() const noexcept override {
     return is_connected() && connection_->works_on_our_cpus();
   }
@@ -326,6 +329,7 @@ class StreamSocket : public runtime::Endpoint {
   std::deque<runtime::Ref> accept_queue_;
   std::deque<runtime::Ref> half_open_;  ///< have been answered, and not confirmed; oldest first
   std::size_t backlog_ = 0;
+  std::uint64_t listener_serial_ = 0;
   int listener_error_ = 0;                      ///< why no client could be taken in last time
   std::atomic<std::uint64_t> accept_calls_{0};  ///< tells the service thread that the application accepts by itself
   class ListenerWatch;

@@ -376,7 +376,13 @@ runtime::WaitFds StreamSocket::arm() noexcept {
     }
   }
   std::lock_guard guard(setup_lock_);
-  if (id_) fds.fd[1] = id_->event_fd();
+  if (!id_) return fds;
+  fds.fd[1] = id_->event_fd();
+  if (state() == State::listening && is_shared()) {
+    const auto queue = id_->queue_fds();
+    fds.shared[1] = queue.shared;
+    fds.own = queue.own;
+  }
   return fds;
 }
 

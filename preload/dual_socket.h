@@ -79,6 +79,7 @@ class DualSocket final : public rs::StreamSocket {
   Status listen_on_ring(int backlog);
   Status connect_on_ring(const sockaddr* address, socklen_t length);
   Status connect_by_kernel(const sockaddr* address, socklen_t length, runtime::KernelReason reason);
+  Result<int> accept_if_kernel_has_one(SocketAddress& peer, int flags);
   Result<int> accept_from_kernel(SocketAddress& peer, int flags);
   [[nodiscard]] std::uint32_t kernel_events() const noexcept;
   void fall_back_if_refused() noexcept;

@@ -56,6 +56,7 @@ constinit HandlerList<ForkHandler> stranger_handlers;
 constinit HandlerList<Mutex*> leaf_locks;
 
 constinit std::atomic<bool> watched{false};
+constinit std::atomic<unsigned> forks{0};
 /// Of the forking thread, the only one that a child has.
 struct ForkUnderWay {
   bool is_forking;       ///< in the child until its handlers have run: its cleared mark means nothing yet
@@ -88,6 +89,8 @@ void unlock_leaves() {
 }
 
 }  // namespace
+
+unsigned fork_generation() noexcept { return forks.load(std::memory_order_relaxed); }
 
 void at_fork(ForkHandler before, ForkHandler in_parent, ForkHandler in_child) {
   fork_handlers.add({before, in_parent, in_child});
@@ -135,6 +138,7 @@ void run_after_fork_in_child() {
     process_mark.value.store(ProcessMark::kKnown, std::memory_order_relaxed);
   }
   under_way.is_forking = false;
+  forks.fetch_add(1, std::memory_order_relaxed);
   unlock_leaves();
   for (std::size_t i = 0; i < under_way.prepared; ++i) {
     if (fork_handlers[i].in_child != nullptr) fork_handlers[i].in_child();

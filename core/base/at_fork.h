@@ -29,6 +29,10 @@ void run_before_fork();
 void run_after_fork_in_parent();
 void run_after_fork_in_child();
 
+/// How many forks with our handlers lie between the program's first process and this one: an object that keeps the
+/// number it was made at knows whether it is a parent's, without a system call.
+unsigned fork_generation() noexcept;
+
 /// Called once in a child that was made without our fork handlers (a clone(2) in assembly, _Fork(3)), when it first
 /// uses the library: the objects of the library belong to the parent, and their locks may be held by threads that this
 /// process does not have. A handler puts the child's copy out of use: without locks, memory allocation, or a change of

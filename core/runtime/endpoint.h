@@ -54,6 +54,10 @@ class Watch : public ListNode<Endpoint> {
 /// The kernel descriptors to sleep on for one endpoint: all for input. At most two.
 struct WaitFds {
   std::array<int, 2> fd{-1, -1};
+  /// Where other processes wait for the same (a listener after fork(2)), for a call that sleeps: the same descriptors,
+  /// those that all have and the one that only this process has (sleep_in_turn()).
+  std::array<int, 2> shared{-1, -1};
+  int own = -1;
 };
 
 /// An object behind a descriptor of ours. The operations are attempts: none sleeps, ever; what would block answers
@@ -216,6 +220,9 @@ class Endpoint : public ListNode<ForkRegistry> {
   /// one stopped.
   [[nodiscard]] bool is_datagram() const noexcept { return carries_ == Carries::datagrams; }
 
+  /// Whether other processes take what this waits for, each when it is its turn: a call waits asleep, since who spins
+  /// would take the CPU from them. Then its number, which no other endpoint of this process ever has; else 0.
+  [[nodiscard]] virtual std::uint64_t taken_in_turns() const noexcept { return 0; }
   /// Whether what this waits for is brought by something that needs a CPU of this host, one that a caller who polls
   /// without ever sleeping may be taking from it.
   [[nodiscard]] virtual bool waits_for_our_cpus() const noexcept { return false; }

@@ -1,11 +1,15 @@
 #include "core/runtime/sleeper.h"
 
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
+#include <cstdint>
 #include <ctime>
 #include <utility>
 
@@ -21,22 +25,14 @@ thread_local constinit WaitTally wait_tally;
 
 namespace {
 
-// A child shares its parent's eventfds; each would wake the other.
-constinit std::atomic<unsigned> forks{0};
-[[gnu::constructor]] void install_fork_handler() {
-  at_fork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
-}
-
 struct ThreadBell {
   UniqueFd fd;
-  unsigned generation = 0;
+  unsigned generation = 0;  ///< a child shares its parent's eventfds; each would wake the other
   bool rung_by_itself = false;
 };
 thread_local ThreadBell bell_of_thread;
 
 }  // namespace
-
-unsigned fork_generation() { return forks.load(std::memory_order_relaxed); }
 
 int thread_bell() {
   ThreadBell& bell = bell_of_thread;
@@ -88,6 +84,73 @@ Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, con
     note_vain_sleep(what, slept);
   }
   return woken;
+}
+
+namespace {
+
+/// An epoll set for one thread's sleeps in turn. Its members stay from sleep to sleep: with EPOLLEXCLUSIVE they wake
+/// nobody, and take nobody's turn, while the thread is not asleep.
+class TurnSleeper {
+ public:
+  /// The set for these members, made anew when they are others than last time. -1: it cannot be had.
+  int set_for(const WaitFds& fds, std::uint64_t serial, int bell) {
+    const Members wanted{serial, fork_generation(), fds.shared, fds.own, bell};
+    if (set_ && wanted == members_) return set_.get();
+    set_ = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
+    members_ = wanted;
+    bool whole = static_cast<bool>(set_);
+    for (const int fd : fds.shared) whole = whole && enter(fd, EPOLLIN | EPOLLEXCLUSIVE);
+    whole = whole && enter(fds.own, EPOLLIN) && enter(bell, EPOLLIN);
+    if (!whole) set_.reset();
+    return set_.get();
+  }
+  void forget() { set_.reset(); }
+
+ private:
+  struct Members {
+    std::uint64_t serial = 0;
+    unsigned generation = 0;
+    std::array<int, 2> shared{};
+    int own = -1;
+    int bell = -1;
+    bool operator==(const Members&) const = default;
+  };
+  [[nodiscard]] bool enter(int fd, std::uint32_t events) const {
+    if (fd < 0) return true;
+    epoll_event interest{};
+    interest.events = events;
+    interest.data.fd = fd;
+    return ::epoll_ctl(set_.get(), EPOLL_CTL_ADD, fd, &interest) == 0;
+  }
+  UniqueFd set_;
+  Members members_;
+};
+thread_local TurnSleeper turn_sleeper;
+
+/// For epoll_pwait(2), rounded up.
+int to_milliseconds(Nanos deadline) {
+  if (deadline == Nanos::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - monotonic_now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, INT_MAX));
+}
+
+}  // namespace
+
+Result<unsigned> sleep_in_turn(const WaitFds& fds, std::uint64_t serial, int bell, Nanos deadline,
+                               const sigset_t* mask) {
+  const int set = turn_sleeper.set_for(fds, serial, bell);
+  if (set < 0) return Error{EOPNOTSUPP, "sleep in turn"};
+  std::array<epoll_event, 4> ready;
+  const int count =
+      libc_calls.epoll_pwait(set, ready.data(), static_cast<int>(ready.size()), to_milliseconds(deadline), mask);
+  if (count < 0 && errno == EINTR) return Error::last("epoll_pwait");
+  if (count < 0) {  // the application has closed the number
+    turn_sleeper.forget();
+    return Error{EOPNOTSUPP, "sleep in turn"};
+  }
+  unsigned found = 0;
+  for (int i = 0; i < count; ++i) found |= ready[static_cast<std::size_t>(i)].data.fd == bell ? 2U : 1U;
+  return found;
 }
 
 bool handlers_restart_calls() {

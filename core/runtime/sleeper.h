@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <csignal>
+#include <cstdint>
 #include <ctime>
 #include <span>
 
@@ -13,9 +14,6 @@
 #include "core/runtime/spin_policy.h"
 
 namespace ringsock::runtime {
-
-/// How many times this process was forked off: a number that differs between parent and child.
-unsigned fork_generation();
 
 /// The eventfd on which other threads wake the calling thread; made on first use, closed when the thread ends, made
 /// anew in a forked child. -1 when there are no descriptors left.
@@ -70,6 +68,14 @@ Result<int> poll_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* ma
 /// The same for a thread that has spun in vain: its next spins for the same learn how long this took
 /// (SpinHistory::slept()).
 Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, const sigset_t* mask);
+
+/// Sleeps on what several processes wait for, each for its turn: what comes wakes one of the sleepers, not all, and
+/// while none sleeps the next one that would is not kept from it. For the calling thread, with its bell.
+/// @param serial  of the endpoint that has `fds`: no other one in this process ever had it
+/// @return 0 once the deadline has passed; bit 0: a descriptor of `fds`; bit 1: the bell. Errors: EINTR; EOPNOTSUPP no
+///         descriptor can be had for it.
+Result<unsigned> sleep_in_turn(const WaitFds& fds, std::uint64_t serial, int bell, Nanos deadline,
+                               const sigset_t* mask);
 
 /// Whether a call that a signal handler interrupted should go on, as recv(2) does: yes when every handler of the
 /// process was installed with SA_RESTART. Some 10 us; for blocking calls without a time-out, never for pollers.

@@ -58,13 +58,15 @@ auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadlin
   auto answer = attempt();
   HeldSignals signals(nullptr);
   while (would_block(answer)) {
-    Spinner spinner(WaitFor::operation, deadline, signals);
-    while (spinner.again()) {
-      answer = attempt();
-      if (!would_block(answer)) {
-        spinner.paid_off();
-        if (SocketStatistics* counters = endpoint.statistics()) counters->count_spin_paid();
-        return answer;
+    if (endpoint.taken_in_turns() == 0) {
+      Spinner spinner(WaitFor::operation, deadline, signals);
+      while (spinner.again()) {
+        answer = attempt();
+        if (!would_block(answer)) {
+          spinner.paid_off();
+          if (SocketStatistics* counters = endpoint.statistics()) counters->count_spin_paid();
+          return answer;
+        }
       }
     }
     const SleepingCall sleeping(endpoint);

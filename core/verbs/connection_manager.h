@@ -156,6 +156,13 @@ class ConnectionId {
   virtual void take_over() {}
   /// Another process uses it: on return the peer is not in this process's memory, and will not be.
   virtual void withdraw_memory() {}
+  /// Of a listener that came by fork(2), in place of event_fd(): where clients wait for whichever process takes one,
+  /// and what only this process has work at. -1: there is no such distinction.
+  struct QueueFds {
+    int shared = -1;
+    int own = -1;
+  };
+  [[nodiscard]] virtual QueueFds queue_fds() const { return {}; }
   /// Of a listener, fork(2) leaves a child what is on devices that survive it. These are the others, which stay with
   /// the process that made them; they live until drop_unshareable_parts().
   virtual std::vector<ConnectionId*> unshareable_parts() {

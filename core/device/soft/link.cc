@@ -108,6 +108,25 @@ Status Link::ask_for_memory() {
   return send(LinkPacket::want_memory, {});
 }
 
+void Link::ask_for_sender() {
+  const std::lock_guard guard(lock_);
+  const int on = 1;
+  wants_sender_ = ::setsockopt(fd(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) == 0;
+}
+
+/// What else the packet may have brought, nobody asked for.
+void Link::take_sender(msghdr& message) {
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_CREDENTIALS &&
+      header->cmsg_len == CMSG_LEN(sizeof(ucred))) {
+    ucred who{};
+    std::memcpy(&who, CMSG_DATA(header), sizeof who);
+    sender_ = who.uid;
+  }
+  const int off = 0;
+  wants_sender_ = ::setsockopt(fd(), SOL_SOCKET, SO_PASSCRED, &off, sizeof off) != 0;
+}
+
 /// At the packet that comes next, which stays in the queue. `memory`: a descriptor that is welcome.
 Link::Look Link::look_at_next(PassedFd& memory) {
   LinkPacket type{};
@@ -163,6 +182,11 @@ bool Link::drain(int at_most) {
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     // No room for descriptors: one that is welcome we have by the look.
+    alignas(cmsghdr) std::byte sender[CMSG_SPACE(sizeof(ucred))];
+    if (wants_sender_) {
+      message.msg_control = sender;
+      message.msg_controllen = CMSG_LEN(sizeof(ucred));
+    }
     const ssize_t got = ::recvmsg(fd(), &message, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
     if (got <= 0) {
@@ -176,6 +200,7 @@ bool Link::drain(int at_most) {
       if (shut_rights_gate(fd()) && is_queue_empty()) careful_.store(false, std::memory_order_relaxed);
     }
     woken = woken || type == LinkPacket::wake;
+    if (wants_sender_ && type != LinkPacket::wake) take_sender(message);
     const int dropped = memory ? MSG_TRUNC : MSG_TRUNC | MSG_CTRUNC;
     if (type == LinkPacket::wake || (message.msg_flags & dropped) != 0) continue;
     deliver({type, std::vector<std::byte>(bytes + 1, bytes + got), std::move(memory)});

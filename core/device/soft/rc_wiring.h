@@ -14,7 +14,10 @@
 
 namespace ringsock::soft {
 
-/// A process that segments may be kept for (segment_cache.h), as the kernel says (SO_PEERCRED).
+inline constexpr pid_t kAnyProcess = 0;
+
+/// A process, or kAnyProcess of a user, that segments may be kept for (segment_cache.h), as the kernel says
+/// (SO_PEERCRED).
 struct PeerProcess {
   pid_t pid;
   uid_t uid;
@@ -79,6 +82,8 @@ class RcWiring {
   /// the memfd, ENOMEM, EINVAL state.
   virtual Status attach(const QueuePairOffer& peer, std::shared_ptr<MappedSegment> peer_segment,
                         std::shared_ptr<Link> link, pid_t peer_pid, std::uint8_t rnr_retry_count) = 0;
+  /// The segment of this side is not for another connection.
+  virtual void keep_for_nobody() = 0;
   /// ConnectionId::abandon(): private memory takes the place of what is shared with the peer.
   virtual void abandon() = 0;
   /// This process uses the connection from now on: the peer's accesses to registered memory go to this process's.

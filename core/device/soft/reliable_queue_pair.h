@@ -74,6 +74,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   void abandon() override;
   void take_over() override;
   void withdraw_memory() override;
+  void keep_for_nobody() override { segment_->forget_peer(); }
 
   // RemoteAccess
   [[nodiscard]] bool may_share() override;

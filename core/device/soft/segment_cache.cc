@@ -204,7 +204,7 @@ void SegmentCache::forget(PeerProcess peer) {
 /// One at each return, so that what dead processes leave behind goes away with the traffic of others.
 void SegmentCache::drop_oldest_of_dead(List& idle, List& dropped) {
   const PeerProcess oldest = idle.back().peer;
-  if (oldest == idle.front().peer || !is_permitted(RareCall::kill)) return;
+  if (oldest == idle.front().peer || oldest.pid == kAnyProcess || !is_permitted(RareCall::kill)) return;
   const int saved_errno = errno;
   if (::kill(oldest.pid, 0) != 0 && errno == ESRCH) dropped.splice(dropped.end(), idle, std::prev(idle.end()));
   errno = saved_errno;

@@ -19,8 +19,8 @@
 namespace ringsock::soft {
 
 /// A memfd, its seals, two mappings and the first touch of its pages are a third of what a short connection costs. So
-/// the maker of a segment keeps it, and offers it again to the same process; who was given a segment keeps the mapping,
-/// and knows the memfd by its inode and its maker when it comes again.
+/// the maker of a segment keeps it, and offers it again to the same process, or to any process of its own user; who was
+/// given a segment keeps the mapping, and knows the memfd by its inode and its maker when it comes again.
 ///
 /// A kept segment changes hands by MappedSegment::let_go(): the peer sets it with its last access, the maker zeroes it,
 /// and everything else that was touched, before the segment is offered again. A peer that never lets go (it died, it is

@@ -2,10 +2,17 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <csignal>
+#include <fstream>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "core/runtime/epoll_set.h"
 #include "core/runtime/poll_set.h"
@@ -52,6 +59,49 @@ TEST(Wait, ASleeperIsWokenByTheDoorbell) {
   });
   EXPECT_TRUE(wait_for(*fake, EPOLLIN));
   peer.join();
+}
+
+/// Until that thread is inside epoll_pwait(2).
+void until_in_epoll(pid_t thread) {
+  const std::string file = "/proc/self/task/" + std::to_string(thread) + "/syscall";
+  for (int call = -1; call != SYS_epoll_pwait; ::usleep(100)) std::ifstream(file) >> call;
+}
+
+TEST(Wait, OfThoseWhoSleepInTurnOneIsWoken) {
+  const UniqueFd queue(::eventfd(0, EFD_NONBLOCK | EFD_SEMAPHORE | EFD_CLOEXEC));
+  WaitFds fds;
+  fds.shared[0] = queue.get();
+  constexpr int kSleepers = 4;
+  std::atomic<int> woken{0};
+  std::atomic<bool> stop{false};
+  std::array<std::atomic<pid_t>, kSleepers> asleep{};  // 0: not yet, or no more
+  std::vector<std::thread> sleepers;
+  for (int i = 0; i < kSleepers; ++i) {
+    sleepers.emplace_back([&, i] {
+      while (!stop) {
+        asleep[i] = ::gettid();
+        const auto found = sleep_in_turn(fds, 1, thread_bell(), Nanos::max(), nullptr);
+        eventfd_t one = 0;
+        EXPECT_TRUE(found && *found == 1U && ::eventfd_read(queue.get(), &one) == 0) << "woken in vain";
+        if (stop) asleep[i] = 0;
+        ++woken;
+      }
+    });
+  }
+  const auto ring = [&](int round) {
+    for (const auto& thread : asleep) {
+      while (thread == 0 && round == 1) ::usleep(100);
+      if (thread != 0) until_in_epoll(thread);
+    }
+    ::eventfd_write(queue.get(), 1);
+    while (woken < round) ::usleep(100);
+    ::usleep(1000);  // for one more to come, if one did
+    EXPECT_EQ(woken, round);
+  };
+  for (int round = 1; round <= 20; ++round) ring(round);
+  stop = true;
+  for (int round = 21; round <= 20 + kSleepers; ++round) ring(round);
+  for (auto& sleeper : sleepers) sleeper.join();
 }
 
 TEST(Wait, TimesOutNeitherEarlyNorMuchTooLate) {

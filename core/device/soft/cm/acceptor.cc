@@ -1,5 +1,6 @@
 #include "core/device/soft/cm/acceptor.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <map>
 #include <utility>
 
+#include "core/base/at_fork.h"
 #include "core/base/close_elsewhere.h"
 #include "core/base/refusals.h"
 #include "core/device/soft/cm/port_reservation.h"
@@ -49,7 +51,11 @@ Result<std::unique_ptr<Acceptor>> Acceptor::open(const PortBinding& where, int b
 }
 
 Acceptor::Acceptor(const PortBinding& where, Limits limits, UniqueFd socket)
-    : where_(where), limits_(limits), socket_(std::move(socket)), listening_pid_(::getpid()) {}
+    : where_(where),
+      limits_(limits),
+      socket_(std::move(socket)),
+      made_at_(fork_generation()),
+      epoll_made_at_(made_at_) {}
 
 /// Connections that nobody accepted may hold what strangers passed; the kernel closes that with the socket.
 Acceptor::~Acceptor() {
@@ -62,18 +68,20 @@ Status Acceptor::set_backlog(int backlog) {
 }
 
 Status Acceptor::watch_socket() {
+  half_open_epoll_ = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
   epoll_ = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
-  if (!epoll_) return Error::last("epoll_create1");
-  epoll_event interest{};
-  interest.events = EPOLLIN;
-  interest.data.ptr = nullptr;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket_.get(), &interest) != 0) return Error::last("epoll_ctl");
-  epoll_pid_ = ::getpid();
+  if (!epoll_ || !half_open_epoll_) return Error::last("epoll_create1");
+  for (const int part : {socket_.get(), half_open_epoll_.get()}) {
+    epoll_event interest{};
+    interest.events = EPOLLIN;
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, part, &interest) != 0) return Error::last("epoll_ctl");
+  }
+  epoll_made_at_ = fork_generation();
   return ok();
 }
 
 Status Acceptor::start_over_after_fork() {
-  if (epoll_pid_ == ::getpid()) return ok();
+  if (epoll_made_at_ == fork_generation()) return ok();
   // An epoll instance is shared across fork(2): what one process adds would wake the other for ever. The half-open
   // connections are the parent's to serve.
   for (const HalfOpen& slot : half_open_) slot.link->abandon(false);
@@ -81,7 +89,7 @@ Status Acceptor::start_over_after_fork() {
   return watch_socket();
 }
 
-int Acceptor::fd() const { return epoll_pid_ == ::getpid() ? epoll_.get() : socket_.get(); }
+int Acceptor::fd() const { return epoll_made_at_ == fork_generation() ? epoll_.get() : socket_.get(); }
 
 std::optional<Nanos> Acceptor::deadline() const {
   if (half_open_.empty()) return std::nullopt;
@@ -90,7 +98,7 @@ std::optional<Nanos> Acceptor::deadline() const {
 
 void Acceptor::drop(Slot slot) {
   // Explicitly, because a forked child's copy of the descriptor would keep the entry.
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, slot->link->fd(), nullptr);
+  ::epoll_ctl(half_open_epoll_.get(), EPOLL_CTL_DEL, slot->link->fd(), nullptr);
   refuse(*slot);
   half_open_.erase(slot);
 }
@@ -104,7 +112,9 @@ Result<IncomingRequest> Acceptor::next(Nanos now) {
   drop_expired(now);
   int work = kMaxWork;
   if (auto ready = serve_half_open(work)) return std::move(*ready);
-  for (; work > 0; --work) {
+  // accept4(2) costs ten times as much where there is nobody. poll(2) itself fails where RLIMIT_NOFILE is 0.
+  pollfd queue{socket_.get(), POLLIN, 0};
+  for (; work > 0 && ::poll(&queue, 1, 0) != 0; --work) {
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
       if (errno == ECONNABORTED || errno == EINTR) continue;
@@ -119,10 +129,9 @@ std::optional<IncomingRequest> Acceptor::serve_half_open(int& work) {
   if (half_open_.empty()) return std::nullopt;
   // New connections get their share of the work, whatever those here do.
   std::array<epoll_event, kMaxWork / 2> events{};
-  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  const int count = ::epoll_wait(half_open_epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     const void* const tag = events[static_cast<std::size_t>(i)].data.ptr;
-    if (tag == nullptr) continue;
     const auto is_it = [&](const HalfOpen& slot) { return slot.link.get() == tag; };
     const auto slot = std::find_if(half_open_.begin(), half_open_.end(), is_it);
     if (slot == half_open_.end()) continue;
@@ -141,7 +150,7 @@ std::optional<IncomingRequest> Acceptor::serve(Slot slot) {
   }
   const Outcome outcome = look_at(*slot, std::move(*packet));
   if (outcome == Outcome::waits) return std::nullopt;
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, slot->link->fd(), nullptr);
+  ::epoll_ctl(half_open_epoll_.get(), EPOLL_CTL_DEL, slot->link->fd(), nullptr);
   std::optional<IncomingRequest> out;
   if (outcome == Outcome::ready) {
     out = finish(*slot);
@@ -184,7 +193,7 @@ void Acceptor::keep(HalfOpen fresh) {
   epoll_event interest{};
   interest.events = EPOLLIN;
   interest.data.ptr = fresh.link.get();
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fresh.link->fd(), &interest) == 0)
+  if (::epoll_ctl(half_open_epoll_.get(), EPOLL_CTL_ADD, fresh.link->fd(), &interest) == 0)
     half_open_.push_back(std::move(fresh));
 }
 
@@ -251,7 +260,7 @@ Acceptor::Outcome Acceptor::check(HalfOpen& from, const LinkInbox::Packet& packe
   from.request.emplace();
   from.request->request = *request;
   from.request->peer = *peer;
-  from.request->accepted_by_listening_process = listening_pid_ == ::getpid();
+  from.request->accepted_by_listening_process = made_at_ == fork_generation();
   return request->space == verbs::PortSpace::tcp ? find_memory(from) : Outcome::ready;
 }
 
@@ -260,8 +269,8 @@ Acceptor::Outcome Acceptor::find_memory(HalfOpen& from) const {
   IncomingRequest& incoming = *from.request;
   const QueuePairOffer& offer = incoming.request.offer;
   const PeerIdentity& peer = incoming.peer;
-  // To the client the listening process has made the connection, whoever of its children accepts it.
-  if (const auto maker = kept_for(peer); maker && incoming.accepted_by_listening_process) {
+  // Another user's client takes the listening process for the one that accepts.
+  if (const auto maker = kept_for(peer); maker && (incoming.accepted_by_listening_process || peer.same_user)) {
     incoming.segment = segment_cache().find(offer.memory, *maker);
     if (incoming.segment) return Outcome::ready;
   }

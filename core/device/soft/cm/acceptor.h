@@ -63,6 +63,10 @@ class Acceptor {
   Status set_backlog(int backlog);
   /// Readable when next() has work.
   [[nodiscard]] int fd() const;
+  /// The two parts of fd(): the listening socket, which other processes may have, too; connections that only this one
+  /// waits for.
+  [[nodiscard]] int queue_fd() const { return socket_.get(); }
+  [[nodiscard]] int half_open_fd() const { return half_open_epoll_.get(); }
   /// When the oldest half-open connection is to be dropped.
   [[nodiscard]] std::optional<Nanos> deadline() const;
 
@@ -99,11 +103,12 @@ class Acceptor {
   Limits limits_;
   PrivateDataCheck private_data_check_ = nullptr;
   UniqueFd socket_;
-  UniqueFd epoll_;
+  UniqueFd half_open_epoll_;
+  UniqueFd epoll_;                 ///< of both
   std::list<HalfOpen> half_open_;  ///< oldest first
   mutable ClientAddresses addresses_;
-  pid_t listening_pid_;
-  pid_t epoll_pid_ = -1;
+  const unsigned made_at_;  ///< fork_generation
+  unsigned epoll_made_at_;  ///< the same
 };
 
 }  // namespace ringsock::soft

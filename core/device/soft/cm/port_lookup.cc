@@ -19,6 +19,7 @@
 #include <span>
 #include <utility>
 
+#include "core/base/at_fork.h"
 #include "core/base/unique_fd.h"
 
 #ifndef SO_NETNS_COOKIE
@@ -136,7 +137,7 @@ class DiagSocket {
 
   /// Whether this process made it, for that network namespace, and nobody has closed it.
   [[nodiscard]] bool serves(int network_of) const {
-    return made_by_ == ::getpid() && is_intact() && network_ == cookie_of(network_of, SO_NETNS_COOKIE);
+    return made_at_ == fork_generation() && is_intact() && network_ == cookie_of(network_of, SO_NETNS_COOKIE);
   }
   Result<uid_t> ask(PortSpace space, const SocketAddress& destination, std::uint32_t interface) {
     const auto answer = exchange(question_about(space, destination, interface), destination.family());
@@ -153,7 +154,7 @@ class DiagSocket {
       : fd_(std::move(fd)),
         cookie_(cookie_of(fd_.get(), SO_COOKIE)),
         network_(cookie_of(fd_.get(), SO_NETNS_COOKIE)),
-        made_by_(::getpid()) {}
+        made_at_(fork_generation()) {}
   [[nodiscard]] bool is_intact() const { return cookie_ && cookie_of(fd_.get(), SO_COOKIE) == cookie_; }
 
   /// The kernel answers within send(2).
@@ -169,7 +170,7 @@ class DiagSocket {
   UniqueFd fd_;
   std::optional<std::uint64_t> cookie_;
   std::optional<std::uint64_t> network_;  ///< nothing before Linux 5.14
-  pid_t made_by_;
+  unsigned made_at_;
   std::uint32_t sequence_ = 0;
   std::array<bool, 2> tells_{};  ///< per PortSpace: the kernel surely tells of its sockets
   alignas(nlmsghdr) std::array<std::byte, 1024> answer_{};

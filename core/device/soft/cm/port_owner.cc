@@ -61,6 +61,11 @@ std::optional<PeerProcess> kept_for(const PeerIdentity& peer) {
   return PeerProcess{peer.pid, peer.uid};
 }
 
+std::optional<PeerProcess> offered_to(const PeerIdentity& listener) {
+  if (listener.pid <= 0) return std::nullopt;
+  return PeerProcess{listener.same_user ? kAnyProcess : listener.pid, listener.uid};
+}
+
 bool owns_port(uid_t uid, const PortBinding& where) {
   const auto holders = kernel_holders(where.space, where.address.port());
   if (!holders) return false;

@@ -20,9 +20,13 @@ struct PeerIdentity {
   uid_t uid = 0;
   bool same_user = false;  ///< surely this process's effective user
 };
-/// The process that segments may be kept for: the kernel must have a number for it (it has none for processes of other
-/// PID namespaces).
+/// The process that segments of its may be kept for: the kernel must have a number for it (it has none for processes of
+/// other PID namespaces).
 std::optional<PeerProcess> kept_for(const PeerIdentity& peer);
+/// Who else may be offered a segment of ours that a connection with the owner of that listener had: only that process,
+/// or, for one of our own user, any process of which the kernel says that it is our own user's, too (Link::sender()):
+/// each of those could read the memory of the others anyway (ptrace(2)).
+std::optional<PeerProcess> offered_to(const PeerIdentity& listener);
 /// SO_PEERCRED: on the connecting side that is the process that called listen(), on the accepting side the one that
 /// called connect().
 Result<PeerIdentity> identify_peer(int socket);

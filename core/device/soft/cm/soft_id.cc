@@ -188,7 +188,7 @@ Result<std::shared_ptr<MappedSegment>> SoftId::map_peers(UniqueFd memfd, const M
 
 Status SoftId::take_requesters_memory(std::uint64_t own_bytes) {
   if (peer_segment_) return charge_peer(peer_segment_->bytes(), own_bytes);
-  const auto maker = accepted_by_listening_process_ ? kept_for(peer_) : std::nullopt;
+  const auto maker = accepted_by_listening_process_ || peer_.same_user ? kept_for(peer_) : std::nullopt;
   auto mapped = map_peers(std::move(peer_memfd_), request_.offer.memory, own_bytes, maker);
   if (!mapped) return mapped.error();
   peer_segment_ = *std::move(mapped);
@@ -219,7 +219,7 @@ Result<ConnectionQp> SoftId::create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, std::
 void SoftId::connect_early() {
   auto connected = connector().attempt(monotonic_now());
   if (!connected) return;
-  segment_peer_ = kept_for(connected->peer);
+  segment_peer_ = offered_to(connected->peer);
   connected_early_ = *std::move(connected);
 }
 
@@ -272,6 +272,7 @@ Status SoftId::send_request(Connector::Connected connected) {
     RcWiring& wiring = wiring_of(*qp_);
     request_.offer = wiring.offer();
     inbox_->offer_memory(wiring.offer_memfd(), *link_);
+    if (peer_.same_user) link_->ask_for_sender();
   }
   return link_->send(LinkPacket::request, encode_request(request_).view());
 }

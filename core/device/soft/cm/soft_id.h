@@ -49,6 +49,7 @@ class SoftId final : public verbs::ConnectionId {
   Status disconnect() override;
   Result<verbs::CmEvent> next_event() override;
   [[nodiscard]] int event_fd() const override;
+  [[nodiscard]] QueueFds queue_fds() const override;
   Status move_to_descriptor(int fd) override;
   void abandon(bool give_away) override;
   void take_over() override;

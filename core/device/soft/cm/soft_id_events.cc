@@ -84,7 +84,7 @@ void SoftId::work_connect() {
   }
   if (!connected->peer.same_user && is_distrusted(connected->peer.uid)) return fail_connect(ECONNREFUSED);
   // The segment may have been kept for the process that was there before.
-  if (segment_peer_ && kept_for(connected->peer) != segment_peer_) return fail_connect(ECONNREFUSED);
+  if (segment_peer_ && offered_to(connected->peer) != segment_peer_) return fail_connect(ECONNREFUSED);
   reply_deadline_ = connector_->deadline();
   state_ = State::awaiting_reply;
   if (Status sent = send_request(std::move(*connected)); !sent) {
@@ -178,6 +178,8 @@ void SoftId::on_reply(LinkInbox::Packet packet) {
   if (space_ == PortSpace::udp) return on_udp_reply(*reply);
   // The listener has our memory.
   inbox_->withdraw_memory();
+  // It was our own user that called listen(2): the process that has the memory now may be another's.
+  if (peer_.same_user && !(link_->sender() && is_own_uid(*link_->sender()))) wiring_of(*qp_).keep_for_nobody();
   reply_ = *reply;
   if ((reply_.offer.flags & kOfferHasMemfd) == 0) return finish_connect({});
   const MemoryName& name = reply_.offer.memory;
@@ -263,6 +265,10 @@ int SoftId::event_fd() const {
   if (state_ == State::listening) return acceptor_->fd();
   if (!link_ || channel_wakes_us_) return -1;
   return link_->fd();
+}
+
+verbs::ConnectionId::QueueFds SoftId::queue_fds() const {
+  return state_ == State::listening ? QueueFds{acceptor_->queue_fd(), acceptor_->half_open_fd()} : QueueFds{};
 }
 
 std::optional<Nanos> SoftId::next_deadline() const {
