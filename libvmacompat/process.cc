@@ -79,6 +79,7 @@ std::string time_text() {
 
 Process::Process()
     : config(config::load_vma_config(trusted_environment(), report_early)), log(config, monotonic_now()) {
+  config::report_without_effect(trusted_environment(), report_early);
   set_spin_policies(config);
   runtime::vma_statistics.configure(config.stats_shmem_dir, config.stats_fd_num);
 }
