@@ -2,6 +2,7 @@
 
 #include <sys/auxv.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -139,7 +140,26 @@ engine::IdentificationNumbers& Process::identification_numbers() {
   return *now;
 }
 
+namespace {
+
+/// A ring, the service thread and what they hear of the network take some thirty descriptors. A process that may have
+/// few needs them itself: the kernel would never tell it that there are too many.
+bool has_descriptors_to_spare() {
+  constexpr rlim_t kEnough = 256;
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough;
+}
+
+}  // namespace
+
 bool Process::may_use_rings(int type) {
+  if (!has_descriptors_to_spare()) {
+    static std::atomic<bool> told{false};
+    if (!told.exchange(true, std::memory_order_relaxed))
+      log.write(VmaLogLevel::warning,
+                "sockets are left to the kernel: this process may have less than 256 descriptors");
+    return false;
+  }
   return config.offloaded_sockets && rules().decide_socket(type) == config::VmaTransport::vma;
 }
 

@@ -385,7 +385,7 @@ void EpollSet::ring_uncounted_sleepers() {
 /// @return false when the kernel cannot (ENOSPC, ENOMEM, ELOOP): the member must stay hot.
 bool EpollSet::arm_member(EpollMember& member) {
   const WaitFds before = member.doorbells_;
-  member.doorbells_ = member.endpoint_->arm();
+  member.doorbells_ = member.endpoint_->arm_alone();
   for (const int fd : before.fd) {
     if (fd >= 0 && fd != member.doorbells_.fd[0] && fd != member.doorbells_.fd[1]) drop_doorbell(fd, *member.endpoint_);
   }
