@@ -57,7 +57,6 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
 
   std::uint32_t ready() noexcept override;
   runtime::WaitFds arm() noexcept override;
-  runtime::WaitFds arm_alone() noexcept override;
   void woken() noexcept override;
   Nanos deadline() noexcept override;
   [[nodiscard]] bool asks_kernel() const noexcept override;
