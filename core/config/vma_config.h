@@ -48,8 +48,8 @@ struct VmaConfig {
 ///                     or unknown name, and per value that others forced to change: variable, reason, what is used.
 VmaConfig load_vma_config(const char* const* environment, const Report& report);
 
-/// One line for all variables that are set and have no effect here, and one for those that TCP over rings would look at:
-/// nobody should believe that a setting acts which does not.
+/// One line for all variables that are set and have no effect here, and one for those that TCP over rings would look
+/// at: nobody should believe that a setting acts which does not.
 void report_without_effect(const char* const* environment, const Report& report);
 
 /// The settings as a profile alone makes them.
