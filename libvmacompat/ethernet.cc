@@ -36,7 +36,7 @@ RingSettings ring_settings(const config::VmaConfig& config) {
   RingSettings out;
   if (config.xdp) out.receive_entries = kXdpEntries;
   if (config.rx_wre_is_set) out.receive_entries = std::clamp(config.rx_wre, 1U, kMostRingEntries);
-  if (config.tx_wre != defaults.tx_wre) out.send_entries = std::clamp(config.tx_wre, 2U, kMostRingEntries);
+  if (config.tx_wre_is_set) out.send_entries = std::clamp(config.tx_wre, 2U, kMostRingEntries);
   out.sends_per_completion = config.tx_wre_batching;
   out.batch = std::min(config.cq_poll_batch_max, out.batch);
   out.makes_trains = config.tx_bursts;

@@ -2,6 +2,7 @@
 
 #include <sys/auxv.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -79,6 +80,7 @@ std::string time_text() {
 
 Process::Process()
     : config(config::load_vma_config(trusted_environment(), report_early)), log(config, monotonic_now()) {
+  config::report_without_effect(trusted_environment(), report_early);
   set_spin_policies(config);
   runtime::vma_statistics.configure(config.stats_shmem_dir, config.stats_fd_num);
 }
@@ -138,7 +140,26 @@ engine::IdentificationNumbers& Process::identification_numbers() {
   return *now;
 }
 
+namespace {
+
+/// A ring, the service thread and what they hear of the network take some thirty descriptors. A process that may have
+/// few needs them itself: the kernel would never tell it that there are too many.
+bool has_descriptors_to_spare() {
+  constexpr rlim_t kEnough = 256;
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough;
+}
+
+}  // namespace
+
 bool Process::may_use_rings(int type) {
+  if (!has_descriptors_to_spare()) {
+    static std::atomic<bool> told{false};
+    if (!told.exchange(true, std::memory_order_relaxed))
+      log.write(VmaLogLevel::warning,
+                "sockets are left to the kernel: this process may have less than 256 descriptors");
+    return false;
+  }
   return config.offloaded_sockets && rules().decide_socket(type) == config::VmaTransport::vma;
 }
 

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <memory>
+#include <new>
+#include <vector>
 
 #include "core/runtime/endpoint.h"
 
@@ -19,23 +22,41 @@ class Told {
   Told& operator=(const Told&) = delete;
   ~Told() {
     for (std::size_t i = 0; i < count_; ++i) endpoints_[i]->drop_ref();
+    if (more_) [[unlikely]] {
+      for (runtime::Endpoint* const one : *more_) one->drop_ref();
+    }
   }
 
   /// Under the ring's lock.
   void add(runtime::Endpoint& endpoint) {
     // Looked at under the ring's lock, which arm() takes too: who is not watched by now looks again before he sleeps.
-    if (!endpoint.is_watched() || count_ == endpoints_.size()) return;
+    if (!endpoint.is_watched()) return;
     const auto end = endpoints_.begin() + static_cast<std::ptrdiff_t>(count_);
     if (std::find(endpoints_.begin(), end, &endpoint) != end) return;
+    if (count_ == endpoints_.size()) [[unlikely]]
+      return add_more(endpoint);
     // A socket leaves the ring before it is destroyed, so it is there; but it may be about to go.
     if (endpoint.try_add_ref()) endpoints_[count_++] = &endpoint;
   }
   void tell() const {
     for (std::size_t i = 0; i < count_; ++i) endpoints_[i]->notify_watchers(EPOLLIN);
+    if (more_) [[unlikely]] {
+      for (runtime::Endpoint* const one : *more_) one->notify_watchers(EPOLLIN);
+    }
   }
 
  private:
-  // A datagram to a group may be for more; those then hear of the next one, or see it when they look.
+  void add_more(runtime::Endpoint& endpoint) {
+    try {
+      if (!more_) more_ = std::make_unique<std::vector<runtime::Endpoint*>>();
+      if (std::find(more_->begin(), more_->end(), &endpoint) != more_->end()) return;
+      more_->reserve(more_->size() + 1);
+    } catch (const std::bad_alloc&) {
+      return;  // hears of the next one, or sees it when it looks
+    }
+    if (endpoint.try_add_ref()) more_->push_back(&endpoint);
+  }
+  std::unique_ptr<std::vector<runtime::Endpoint*>> more_;  ///< of a burst, or a datagram to a group
   std::array<runtime::Endpoint*, 64> endpoints_;
   std::size_t count_ = 0;
 };

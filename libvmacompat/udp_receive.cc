@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
@@ -252,6 +253,16 @@ runtime::WaitFds UdpSocket::arm() noexcept {
   Bursts::note_look();
   const std::lock_guard guard(setup_lock_);
   come_back_when_alone();
+  // Most sockets have one ring, and need no descriptor to sleep: the kernel's socket and the ring's channel are two.
+  const std::uint32_t polled = polled_.load(std::memory_order_relaxed);
+  if (!bell_ && std::has_single_bit(polled) && !kernel_is_full_.load(std::memory_order_relaxed)) {
+    Ring& ring = *rings_[static_cast<std::size_t>(std::countr_zero(polled))];
+    is_deaf_.store(false, std::memory_order_relaxed);
+    ring.arm();
+    statistics_.count(Count::poll_misses);
+    has_slept_.store(true, std::memory_order_relaxed);
+    return {{fd(), ring.fd()}};
+  }
   const std::size_t count = ring_count_.load(std::memory_order_relaxed);
   const bool wants_room = kernel_is_full_.load(std::memory_order_relaxed);
   const bool needs_bell = count != 0 || wants_room;

@@ -239,7 +239,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::shared_ptr<SocketFamily> family_;
   Nanos next_look_{};
   Nanos look_pause_{};
-  UniqueFd bell_;                     ///< epoll: the kernel socket and the rings' channels
+  UniqueFd bell_;                     ///< epoll: the kernel socket and the rings' channels; made when it is needed
   std::atomic<bool> is_deaf_{false};  ///< there was no descriptor left for a bell when somebody last was about to sleep
 
   // Rings to poll, read without a lock: a count, places that are written once, and which of them are in use.

@@ -1,13 +1,18 @@
 // Whether calls that wait for many descriptors concern us.
 #pragma once
 
+#include <algorithm>
+#include <climits>
+
+#include "core/base/user_memory.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
 
+/// False, too, when they are in memory that is not there: the kernel knows what to say.
 /// A plain loop: std::any_of() is unrolled, which costs more than it saves for the one descriptor that most ask for.
 [[gnu::always_inline]] inline bool any_ours(const pollfd* fds, nfds_t count) {
-  if (fds == nullptr) return false;
+  if (count > INT_MAX || !are_writable(fds, count)) return false;
   for (const pollfd* const end = fds + count; fds != end; ++fds) {
     if (fd_table().holds(fds->fd)) return true;
   }
@@ -15,6 +20,12 @@ namespace ringsock::preload {
 }
 
 inline bool any_ours(int nfds, const fd_set* readable, const fd_set* writable, const fd_set* exceptional) {
+  nfds = std::min(nfds, fd_table().end());
+  if (nfds <= 0) return false;
+  const std::size_t bytes = static_cast<std::size_t>((nfds - 1) / NFDBITS + 1) * sizeof(fd_mask);
+  for (const fd_set* set : {readable, writable, exceptional}) {
+    if (set != nullptr && !is_writable(set, bytes)) return false;
+  }
   for (const fd_set* set : {readable, writable, exceptional}) {
     if (set == nullptr) continue;
     const auto* words = reinterpret_cast<const fd_mask*>(set);

@@ -15,6 +15,7 @@
 #include <span>
 
 #include "core/base/log.h"
+#include "core/base/user_memory.h"
 #include "preload/async_calls.h"
 #include "preload/hand_over.h"
 #include "preload/offload.h"
@@ -139,7 +140,8 @@ void make_kernel_sockets(std::span<const int> fds) noexcept {
 
 void look_at_aio(long count, const iocb* const* requests) noexcept {
   for (long i = 0; i < count; ++i) {
-    if (requests[i] != nullptr) make_kernel_socket(static_cast<int>(requests[i]->aio_fildes));
+    if (!are_readable(&requests[i])) return;
+    if (are_readable(requests[i])) make_kernel_socket(static_cast<int>(requests[i]->aio_fildes));
   }
 }
 

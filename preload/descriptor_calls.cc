@@ -14,6 +14,7 @@
 
 #include "core/base/log.h"
 #include "core/base/unique_fd.h"
+#include "core/base/user_memory.h"
 #include "librsocket/family_record.h"
 #include "preload/hand_over.h"
 #include "preload/route.h"
@@ -184,7 +185,7 @@ int fcntl_ours(int fd, int command, long argument) {
 
 Result<int> store_int(void* argument, const Result<int>& value) {
   if (!value) return value.error();
-  if (argument == nullptr) return Error{EFAULT, "ioctl"};
+  if (!is_writable(argument, sizeof(int))) return Error{EFAULT, "ioctl"};
   *static_cast<int*>(argument) = *value;
   return 0;
 }
@@ -194,7 +195,7 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
   DualSocket* const dual = as_dual(socket);
   const bool on_ring = is_stream && (dual == nullptr || !dual->is_kernel_socket());
   if (is_stream && request == FIONBIO) {
-    if (argument == nullptr) return Error{EFAULT, "FIONBIO"};
+    if (!is_readable(argument, sizeof(int))) return Error{EFAULT, "FIONBIO"};
     const bool on = *static_cast<const int*>(argument) != 0;
     set_status_flags(socket, O_RDWR | (on ? O_NONBLOCK : 0));
     return 0;
@@ -206,7 +207,7 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
     switch (request) {
       case FIONREAD: return store_int(argument, socket->unread_bytes());
       case FIONBIO:
-        if (argument != nullptr) socket->set_nonblocking(*static_cast<const int*>(argument) != 0);
+        if (is_readable(argument, sizeof(int))) socket->set_nonblocking(*static_cast<const int*>(argument) != 0);
         break;
       default: break;
     }

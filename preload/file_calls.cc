@@ -11,6 +11,7 @@
 #include <span>
 
 #include "core/base/no_cancellation.h"
+#include "core/base/user_memory.h"
 #include "core/runtime/wait.h"
 #include "preload/route.h"
 
@@ -30,6 +31,7 @@ std::span<std::byte> copy_room() {
 Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
   const std::span<std::byte> copy = copy_room();
   const bool seekable = offset != nullptr || ::lseek(in, 0, SEEK_CUR) >= 0;
+  if (offset != nullptr && !are_writable(offset)) return Error{EFAULT, "sendfile: offset"};
   if (offset != nullptr && *offset < 0) return Error{EINVAL, "sendfile: offset"};
   if (!seekable) return Error{EINVAL, "sendfile: not a file"};
   off_t position = offset != nullptr ? *offset : ::lseek(in, 0, SEEK_CUR);

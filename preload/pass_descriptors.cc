@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/base/log.h"
+#include "core/base/user_memory.h"
 #include "preload/hand_over.h"
 #include "preload/route.h"
 
@@ -44,7 +45,8 @@ bool must_be_handed_over(int fd) {
 
 /// Whoever gets a connection does not know rings, and who gives it away may keep it: both have a kernel socket then.
 ssize_t send_with_control(int fd, const msghdr& message, int flags) {
-  if (message.msg_control == nullptr) return real.sendmsg(fd, &message, flags);
+  if (message.msg_control == nullptr || !is_readable(message.msg_control, message.msg_controllen))
+    return real.sendmsg(fd, &message, flags);
   std::vector<runtime::Ref> connections;
   for_each_descriptor(message, [&](int passed) {
     const runtime::Ref endpoint = fd_table().get(passed);

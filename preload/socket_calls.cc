@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "core/base/unique_fd.h"
+#include "preload/checked_transfer.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -18,7 +19,12 @@ int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags, Libcs l
         if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) return Error{EINVAL, "accept4: flags"};
         SocketAddress peer;
         auto accepted = runtime::accept(socket, peer, flags);
-        if (accepted && address != nullptr && length != nullptr) peer.copy_to(address, length);
+        if (!accepted || address == nullptr) return accepted;
+        if (const Status room = check_room_for_address(address, length); !room) {
+          intercepted_close(*accepted);
+          return room.error();
+        }
+        peer.copy_to(address, length);
         return accepted;
       },
       libcs);
@@ -31,9 +37,7 @@ int name_of(int fd, sockaddr* address, socklen_t* length, Result<SocketAddress> 
       [&](Lookup& socket) -> Status {
         auto found = ((*socket).*name)();
         if (!found) return found.error();
-        if (length == nullptr) return Error{EFAULT, "socket name"};
-        if (static_cast<int>(*length) < 0) return Error{EINVAL, "socket name"};
-        if (address == nullptr && *length > 0) return Error{EFAULT, "socket name"};
+        if (const Status room = check_room_for_address(address, length); !room) return room;
         found->copy_to(address, length);
         return ok();
       },
@@ -61,6 +65,8 @@ int domain_of(Lookup& socket) {
 bool is_promise(int level, int name) { return level == SOL_SOCKET && (name == SO_ZEROCOPY || name == SO_PEEK_OFF); }
 
 Status set_option(Lookup& socket, int level, int name, const void* value, socklen_t length) {
+  if (static_cast<int>(length) < 0) return Error{EINVAL, "setsockopt: length"};
+  if (!is_readable(value, std::min<socklen_t>(length, sizeof(int)))) return Error{EFAULT, "setsockopt"};
   if (is_promise(level, name) && !socket->is_datagram()) return Error{EOPNOTSUPP, "setsockopt: not on a ring"};
   Status done = socket->set_option(level, name, value, length);
   if (done || done.error().code != ENOPROTOOPT || socket->is_datagram()) return done;
@@ -70,6 +76,9 @@ Status set_option(Lookup& socket, int level, int name, const void* value, sockle
 }
 
 Status get_option(Lookup& socket, int level, int name, void* value, socklen_t* length) {
+  if (!are_writable(length)) return Error{EFAULT, "getsockopt: length"};
+  if (static_cast<int>(*length) < 0) return Error{EINVAL, "getsockopt: length"};
+  if (!is_writable(value, std::min<socklen_t>(*length, sizeof(int)))) return Error{EFAULT, "getsockopt"};
   Status done = socket->get_option(level, name, value, length);
   if (done || done.error().code != ENOPROTOOPT || socket->is_datagram()) return done;
   const KernelsOpinion kernel(domain_of(socket));
@@ -79,7 +88,11 @@ Status get_option(Lookup& socket, int level, int name, void* value, socklen_t* l
 
 int connect_ours(int fd, const sockaddr* address, socklen_t length) {
   return route_pinned(
-      fd, [&](Lookup& socket) { return runtime::connect(socket, address, length); },
+      fd,
+      [&](Lookup& socket) -> Status {
+        if (Status fine = check_address(address, length); !fine) return fine;
+        return runtime::connect(socket, address, length);
+      },
       [&] { return real.connect(fd, address, length); });
 }
 
@@ -91,7 +104,11 @@ using namespace ringsock::preload;
 
 RS_INTERCEPT int bind(int fd, const sockaddr* address, socklen_t length) {
   return route_pinned(
-      fd, [&](Lookup& socket) { return socket->bind(address, length); },
+      fd,
+      [&](Lookup& socket) -> Status {
+        if (Status fine = check_address(address, length); !fine) return fine;
+        return socket->bind(address, length);
+      },
       [&] { return real.bind(fd, address, length); });
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/no_cancellation.h"
+#include "core/base/user_memory.h"
 #include "preload/any_ours.h"
 #include "preload/route.h"
 
@@ -97,9 +98,11 @@ class Mask {
     if (place == 0) return;
     sigemptyset(&set_);
     is_there_ = true;
-    if (is_valid()) std::copy_n(reinterpret_cast<const std::byte*>(place), kKernelSetBytes, as_bytes());
+    is_readable_ = is_readable(reinterpret_cast<const void*>(place), kKernelSetBytes);
+    if (is_valid() && is_readable_) std::copy_n(reinterpret_cast<const std::byte*>(place), kKernelSetBytes, as_bytes());
   }
   [[nodiscard]] bool is_valid() const { return !is_there_ || static_cast<std::size_t>(bytes_) == kKernelSetBytes; }
+  [[nodiscard]] int error() const { return !is_valid() ? EINVAL : is_readable_ ? 0 : EFAULT; }
   [[nodiscard]] const sigset_t* get() const { return is_there_ ? &set_ : nullptr; }
 
  private:
@@ -107,37 +110,49 @@ class Mask {
   sigset_t set_{};
   long bytes_;
   bool is_there_ = false;
+  bool is_readable_ = true;
 };
 
 template <class Call>
 long with_mask(long place, long bytes, Call ours) {
   const NoCancellation hold;
   const Mask mask(place, bytes);
-  if (mask.is_valid()) return ours(mask.get());
-  errno = EINVAL;
+  if (mask.error() == 0) return ours(mask.get());
+  errno = mask.error();
   return -1;
 }
 
-/// The system calls tell how long was left, the functions do not.
-timespec copy_of(const timespec* time) { return time != nullptr ? *time : timespec{}; }
+/// The system calls tell how long was left, the functions do not. Empty when it cannot be read.
+std::optional<timespec> copy_of(const timespec* time) {
+  if (time == nullptr) return timespec{};
+  return are_readable(time) ? std::optional(*time) : std::nullopt;
+}
+
+long bad_address() {
+  errno = EFAULT;
+  return -1;
+}
 
 long by_ppoll(const Words& words) {
   const auto* const timeout = word_as<const timespec*>(words[2]);
-  const timespec copy = copy_of(timeout);
+  const auto copy = copy_of(timeout);
+  if (!copy) return bad_address();
   return with_mask(words[3], words[4], [&](const sigset_t* mask) {
-    return ringsock_ppoll(word_as<pollfd*>(words[0]), word_as<nfds_t>(words[1]), timeout != nullptr ? &copy : nullptr,
+    return ringsock_ppoll(word_as<pollfd*>(words[0]), word_as<nfds_t>(words[1]), timeout != nullptr ? &*copy : nullptr,
                           mask);
   });
 }
 
 long by_pselect(const Words& words) {
   const auto* const timeout = word_as<const timespec*>(words[4]);
-  const timespec copy = copy_of(timeout);
+  const auto copy = copy_of(timeout);
+  if (!copy) return bad_address();
   const auto* const place_and_size = word_as<const std::array<long, 2>*>(words[5]);
+  if (place_and_size != nullptr && !are_readable(place_and_size)) return bad_address();
   const auto [place, bytes] = place_and_size != nullptr ? *place_and_size : std::array<long, 2>{};
   return with_mask(place, bytes, [&](const sigset_t* mask) {
     return ringsock_pselect(word_as<int>(words[0]), word_as<fd_set*>(words[1]), word_as<fd_set*>(words[2]),
-                            word_as<fd_set*>(words[3]), timeout != nullptr ? &copy : nullptr, mask);
+                            word_as<fd_set*>(words[3]), timeout != nullptr ? &*copy : nullptr, mask);
   });
 }
 

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "core/runtime/wait.h"
+#include "preload/checked_transfer.h"
 #include "preload/hand_over.h"
 #include "preload/route.h"
 
@@ -35,7 +36,7 @@ template <class Libcs>
       return 0;
   }
   return route_held(
-      fd, [&](Lookup& socket) { return runtime::receive(socket, data, length, flags); },
+      fd, [&](Lookup& socket) { return receive_checked(socket, data, length, flags); },
       [&] { return libcs(fd, data, length, flags); });
 }
 
@@ -49,7 +50,7 @@ template <class Libcs>
 template <class Libcs>
 [[gnu::noinline]] ssize_t send_ours(int fd, const void* data, size_t length, int flags, Libcs libcs) {
   return route_held(
-      fd, [&](Lookup& socket) { return runtime::send(socket, data, length, flags); },
+      fd, [&](Lookup& socket) { return send_checked(socket, data, length, flags); },
       [&] { return libcs(fd, data, length, flags); });
 }
 
@@ -85,13 +86,15 @@ bool has_room(const msghdr& message) {
 Result<ssize_t> receive_parts(Lookup& socket, const iovec* parts, int count, int flags = 0) {
   auto message = as_message(parts, count);
   if (!message) return message.error();
-  return has_room(*message) ? runtime::receive(socket, *message, flags) : Result<ssize_t>(0);
+  if (!are_readable(parts, message->msg_iovlen)) return Error{EFAULT, "iovec"};
+  return has_room(*message) ? receive_checked(socket, &*message, flags) : Result<ssize_t>(0);
 }
 
 Result<ssize_t> send_parts(Lookup& socket, const iovec* parts, int count, int flags = 0) {
   auto message = as_message(parts, count);
   if (!message) return message.error();
-  return has_room(*message) ? runtime::send(socket, *message, flags) : Result<ssize_t>(0);
+  if (!are_readable(parts, message->msg_iovlen)) return Error{EFAULT, "iovec"};
+  return has_room(*message) ? send_checked(socket, &*message, flags) : Result<ssize_t>(0);
 }
 
 /// preadv2(2) and pwritev2(2) take sockets when the offset is -1; of the flags only RWF_NOWAIT has a meaning for them.
@@ -113,12 +116,14 @@ Result<ssize_t> send_v2(Lookup& socket, const iovec* parts, int count, off_t off
 
 /// recvmmsg(2): blocks for the first message as the socket does, for others unless MSG_WAITFORONE.
 Result<int> receive_many(Lookup& socket, mmsghdr* messages, unsigned count, int flags, const timespec* timeout) {
+  if (timeout != nullptr && !are_writable(timeout)) return Error{EFAULT, "recvmmsg: time-out"};
   const auto limit = from_timespec(timeout);
   if (!limit) return limit.error();
   const Nanos deadline = runtime::deadline_after(*limit);
   int done = 0;
   for (unsigned i = 0; i < std::min<unsigned>(count, IOV_MAX); ++i) {
-    auto got = runtime::receive(socket, messages[i].msg_hdr, flags & ~MSG_WAITFORONE);
+    auto got = are_writable(&messages[i]) ? receive_checked(socket, &messages[i].msg_hdr, flags & ~MSG_WAITFORONE)
+                                          : Error{EFAULT, "recvmmsg"};
     if (!got) return done > 0 ? Result<int>(done) : got.error();
     messages[i].msg_len = static_cast<unsigned>(*got);
     ++done;
@@ -131,7 +136,8 @@ Result<int> receive_many(Lookup& socket, mmsghdr* messages, unsigned count, int 
 Result<int> send_many(Lookup& socket, mmsghdr* messages, unsigned count, int flags) {
   int done = 0;
   for (unsigned i = 0; i < std::min<unsigned>(count, IOV_MAX); ++i) {
-    auto sent = runtime::send(socket, messages[i].msg_hdr, flags);
+    auto sent =
+        are_writable(&messages[i]) ? send_checked(socket, &messages[i].msg_hdr, flags) : Error{EFAULT, "sendmmsg"};
     if (!sent) return done > 0 ? Result<int>(done) : sent.error();
     messages[i].msg_len = static_cast<unsigned>(*sent);
     ++done;
@@ -144,8 +150,11 @@ ssize_t receive_from(int fd, void* data, size_t length, int flags, sockaddr* add
   return route(
       fd,
       [&](Lookup& socket) -> Result<ssize_t> {
-        if (address == nullptr) return runtime::receive(socket, data, length, flags);
-        if (address_length == nullptr) return Error{EFAULT, "recvfrom"};
+        if (address == nullptr) return receive_checked(socket, data, length, flags);
+        const bool is_there = is_near_on_stack(address_length) && is_near_on_stack(address) &&
+                              (is_near_on_stack(data, length) || is_writable(data, length));
+        if (!is_there || *address_length > INT_MAX) [[unlikely]]
+          return receive_from_checked(socket, data, length, flags, address, address_length);
         iovec part{data, length};
         msghdr message{};
         message.msg_name = address;
@@ -159,7 +168,7 @@ ssize_t receive_from(int fd, void* data, size_t length, int flags, sockaddr* add
       libcs);
 }
 
-Result<ssize_t> send_to(Lookup& socket, const void* data, size_t length, int flags, const sockaddr* address,
+Result<ssize_t> send_to(Lookup& socket, const void* data, std::size_t length, int flags, const sockaddr* address,
                         socklen_t address_length) {
   iovec part{const_cast<void*>(data), length};
   msghdr message{};
@@ -211,11 +220,7 @@ RS_INTERCEPT ssize_t __recvfrom_chk(int fd, void* data, size_t length, size_t ro
 
 RS_INTERCEPT ssize_t recvmsg(int fd, msghdr* message, int flags) {
   return route(
-      fd,
-      [&](Lookup& socket) -> Result<ssize_t> {
-        if (message == nullptr) return Error{EFAULT, "recvmsg"};
-        return runtime::receive(socket, *message, flags);
-      },
+      fd, [&](Lookup& socket) { return receive_checked(socket, message, flags); },
       [=] { return real.recvmsg(fd, message, flags); });
 }
 
@@ -258,13 +263,18 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
       [&](Lookup& socket) -> Result<ssize_t> {
         if ((flags & MSG_FASTOPEN) != 0 && !socket->is_datagram()) [[unlikely]] {
           socket.pin();
+          if (Status fine = check_address(address, address_length); !fine) return fine.error();
           if (Status connected = runtime::connect(socket, address, address_length); !connected)
             return connected.error();
           const ssize_t sent = intercepted_send(fd, data, length, flags & ~MSG_FASTOPEN);  // whichever way it went
           if (sent < 0) return Error::last("sendto");
           return sent;
         }
-        if (address == nullptr) return runtime::send(socket, data, length, flags);
+        if (address == nullptr) return send_checked(socket, data, length, flags);
+        const bool is_there = is_near_on_stack(address) && address_length <= sizeof(sockaddr_storage) &&
+                              (is_near_on_stack(data, length) || is_readable(data, length));
+        if (!is_there) [[unlikely]]
+          return send_to_checked(socket, data, length, flags, address, address_length);
         return send_to(socket, data, length, flags, address, address_length);  // TCP ignores the address
       },
       [=] { return real.sendto(fd, data, length, flags, address, address_length); });
@@ -272,14 +282,12 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
 
 RS_INTERCEPT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   return route(
-      fd,
-      [&](Lookup& socket) -> Result<ssize_t> {
-        if (message == nullptr) return Error{EFAULT, "sendmsg"};
-        return runtime::send(socket, *message, flags);
-      },
+      fd, [&](Lookup& socket) { return send_checked(socket, message, flags); },
       [=] {
         // Perhaps with descriptors of ours.
-        if (message != nullptr && message->msg_controllen != 0) [[unlikely]]
+        if (!are_readable(message)) [[unlikely]]
+          return real.sendmsg(fd, message, flags);
+        if (message->msg_controllen != 0) [[unlikely]]
           return send_with_control(fd, *message, flags);
         return real.sendmsg(fd, message, flags);
       });
@@ -290,7 +298,8 @@ RS_INTERCEPT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) 
       fd, [&](Lookup& socket) { return send_many(socket, messages, count, flags); },
       [=] {
         const auto has_control = [](const mmsghdr& one) { return one.msg_hdr.msg_controllen != 0; };
-        if (messages == nullptr || std::none_of(messages, messages + count, has_control)) [[likely]]
+        const unsigned looked_at = std::min<unsigned>(count, IOV_MAX);
+        if (!are_readable(messages, looked_at) || std::none_of(messages, messages + looked_at, has_control)) [[likely]]
           return real.sendmmsg(fd, messages, count, flags);
         return send_many_with_control(fd, messages, count, flags);
       });

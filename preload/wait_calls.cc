@@ -1,5 +1,6 @@
 // poll, select, epoll.
 #include <algorithm>
+#include <cerrno>
 #include <span>
 
 #include "core/runtime/epoll_set.h"
@@ -16,6 +17,13 @@ using runtime::EpollSet;
 
 // What serves endpoints is kept out of the calls, so that these need no registers of their own on the way to libc.
 
+constexpr std::size_t kKernelSetBytes = 8;
+
+int bad_address() {
+  errno = EFAULT;
+  return -1;
+}
+
 [[gnu::noinline]] int poll_any(pollfd* fds, nfds_t count, int timeout) {
   if (!any_ours(fds, count)) return real.poll(fds, count, timeout);
   return to_posix([&] { return runtime::poll_endpoints({fds, count}, from_milliseconds(timeout), nullptr); });
@@ -23,11 +31,14 @@ using runtime::EpollSet;
 
 [[gnu::always_inline]] inline int poll_ours(pollfd* fds, nfds_t count, int timeout) {
   asm("" : "+r"(fds));  // libc's header says of poll() that it only writes there, and the compiler believes it
-  const bool one_of_libcs = count == 1 && fds != nullptr && !fd_table().holds(fds->fd);
+  const bool one_of_libcs = count == 1 && is_near_on_stack(fds) && !fd_table().holds(fds->fd);
   return one_of_libcs ? real.poll(fds, count, timeout) : poll_any(fds, count, timeout);
 }
 
 int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
+  // libc reads the time-out itself.
+  if ((timeout != nullptr && !are_readable(timeout)) || (mask != nullptr && !is_readable(mask, kKernelSetBytes)))
+    return bad_address();
   if (!any_ours(fds, count)) return real.ppoll(fds, count, timeout, mask);
   return to_posix([&]() -> Result<int> {
     const auto left = from_timespec(timeout);
@@ -37,20 +48,32 @@ int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_
 }
 
 int select_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
+  if (timeout != nullptr && !are_writable(timeout)) return bad_address();
   if (!any_ours(nfds, readable, writable, exceptional)) {
     return real.select(nfds, readable, writable, exceptional, timeout);
   }
   return to_posix([&] { return runtime::select_endpoints(nfds, readable, writable, exceptional, timeout); });
 }
 
+/// Whether there is room for an event: for how many, the kernel only finds when so many have come.
+Status check_room(const epoll_event* events, int count) {
+  if (count <= 0) return Error{EINVAL, "epoll_wait"};
+  if (!are_writable(events)) return Error{EFAULT, "epoll_wait"};
+  return ok();
+}
+
 [[gnu::noinline]] int wait_in_set(int epoll_fd, epoll_event* events, int count, int timeout) {
-  return to_posix(
-      [&] { return runtime::epoll_wait_for(epoll_fd, events, count, from_milliseconds(timeout), nullptr); });
+  return to_posix([&]() -> Result<int> {
+    if (Status fine = check_room(events, count); !fine) return fine.error();
+    return runtime::epoll_wait_for(epoll_fd, events, count, from_milliseconds(timeout), nullptr);
+  });
 }
 [[gnu::noinline]] int wait_in_set_masked(int epoll_fd, epoll_event* events, int count, const Result<Nanos>& timeout,
                                          const sigset_t* mask) {
   return to_posix([&]() -> Result<int> {
     if (!timeout) return timeout.error();
+    if (mask != nullptr && !is_readable(mask, kKernelSetBytes)) return Error{EFAULT, "epoll_pwait"};
+    if (Status fine = check_room(events, count); !fine) return fine.error();
     return runtime::epoll_wait_for(epoll_fd, events, count, *timeout, mask);
   });
 }
@@ -95,6 +118,8 @@ RS_INTERCEPT int __select(int nfds, fd_set* readable, fd_set* writable, fd_set* 
 
 RS_INTERCEPT int pselect(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, const timespec* timeout,
                          const sigset_t* mask) {
+  if ((timeout != nullptr && !are_readable(timeout)) || (mask != nullptr && !is_readable(mask, kKernelSetBytes)))
+    return bad_address();
   if (!any_ours(nfds, readable, writable, exceptional)) {
     return real.pselect(nfds, readable, writable, exceptional, timeout, mask);
   }
@@ -122,6 +147,7 @@ RS_INTERCEPT int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event) {
     return real.epoll_ctl(epoll_fd, op, fd, event);
   }
   return to_posix([&]() -> Status {
+    if (op != EPOLL_CTL_DEL && !are_readable(event)) return Error{EFAULT, "epoll_ctl"};
     // A set becomes ours with its first endpoint.
     if (op == EPOLL_CTL_ADD && !fd_table().holds(epoll_fd)) {
       if (Status adopted = adopt_epoll_set(epoll_fd); !adopted) return adopted;
@@ -154,7 +180,10 @@ RS_INTERCEPT int epoll_pwait2(int epoll_fd, epoll_event* events, int count, cons
                               const sigset_t* mask) {
   return epoll_wait_ours(
       epoll_fd, events, [=] { return real.epoll_pwait2(epoll_fd, events, count, timeout, mask); },
-      [=] { return wait_in_set_masked(epoll_fd, events, count, from_timespec(timeout), mask); });
+      [=] {
+        if (timeout != nullptr && !are_readable(timeout)) return bad_address();
+        return wait_in_set_masked(epoll_fd, events, count, from_timespec(timeout), mask);
+      });
 }
 
 RS_BY_NUMBER(poll);

@@ -41,12 +41,16 @@ std::vector<VmaLogText> vma_parameter_lines(const VmaConfig& config) {
   std::vector<VmaLogText> out;
   for (const VmaOptionRow& row : vma_option_rows()) {
     std::string value = row.value(config);
-    const bool stands_out = value != row.value(defaults) || std::strcmp(row.variable, "VMA_TRACELEVEL") == 0;
+    const bool is_active = row.effect == VmaEffect::yes;
+    const bool stands_out =
+        (is_active && value != row.value(defaults)) || std::strcmp(row.variable, "VMA_TRACELEVEL") == 0;
     // Names of files come from outside; a line stays a line.
     std::ranges::replace_if(
         value, [](char c) { return c >= 0 && c < ' '; }, '?');
     out.push_back({stands_out ? VmaLogLevel::info : VmaLogLevel::details,
-                   padded(row.title, kTitleWidth) + " " + padded(value, kValueWidth) + " [" + row.variable + "]"});
+                   padded(row.title, kTitleWidth) + " " +
+                       padded(value + (is_active ? "" : " (without effect)"), kValueWidth) + " [" + row.variable +
+                       "]"});
   }
   out.push_back(rule());
   return out;

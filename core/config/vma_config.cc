@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/config/option_file.h"
+#include "core/config/vma_option_table.h"
 
 namespace ringsock::config {
 
@@ -234,6 +235,7 @@ void settle(VmaConfig& out, const Reader& reader, const Report& report) {
   if (out.select_poll_os_force) out.select_poll_os_ratio = out.select_skip_os = 1;
   const VmaConfig defaults;
   out.rx_wre_is_set = reader.is_set("VMA_RX_WRE") || out.rx_wre != defaults.rx_wre;
+  out.tx_wre_is_set = reader.is_set("VMA_TX_WRE") || out.tx_wre != defaults.tx_wre;
   out.rx_poll_is_set = reader.is_set("VMA_RX_POLL") || out.rx_poll != defaults.rx_poll;
   out.select_poll_is_set = reader.is_set("VMA_SELECT_POLL") || out.select_poll != defaults.select_poll;
   if (out.socketxtreme) {
@@ -273,6 +275,18 @@ VmaConfig load_vma_config(const char* const* environment, const Report& report) 
   reader.report_unknown();
   settle(out, reader, report);
   return out;
+}
+
+void report_without_effect(const char* const* environment, const Report& report) {
+  const Reader reader(environment, report);
+  std::string never, for_tcp;
+  for (const VmaOptionRow& row : vma_option_rows()) {
+    if (row.effect == VmaEffect::yes || !reader.is_set(row.variable)) continue;
+    std::string& names = row.effect == VmaEffect::tcp ? for_tcp : never;
+    names += (names.empty() ? "" : ", ") + std::string(row.variable);
+  }
+  if (!never.empty()) report("set, but without effect in this library: " + never);
+  if (!for_tcp.empty()) report("set, but without effect while TCP goes through the kernel: " + for_tcp);
 }
 
 std::string with_process_id(std::string path, int pid) {

@@ -33,6 +33,8 @@ struct VmaConfig {
 #include "core/config/vma_options.def"
   /// Somebody has said how long receive queues are, if only what is the default.
   bool rx_wre_is_set = false;
+  /// The same of send queues.
+  bool tx_wre_is_set = false;
   /// The same of how long calls look at rings.
   bool rx_poll_is_set = false;
   bool select_poll_is_set = false;
@@ -45,6 +47,10 @@ struct VmaConfig {
 /// @param report       gets one line per variable whose value cannot be used (the default or the profile's is), per old
 ///                     or unknown name, and per value that others forced to change: variable, reason, what is used.
 VmaConfig load_vma_config(const char* const* environment, const Report& report);
+
+/// One line for all variables that are set and have no effect here, and one for those that TCP over rings would look
+/// at: nobody should believe that a setting acts which does not.
+void report_without_effect(const char* const* environment, const Report& report);
 
 /// The settings as a profile alone makes them.
 VmaConfig vma_defaults_of(VmaProfile profile);

@@ -106,7 +106,8 @@ class Endpoint : public ListNode<ForkRegistry> {
   virtual std::uint32_t ready() noexcept = 0;
   /// Announces that somebody is about to sleep: from now on any change that could make ready() report more makes a
   /// descriptor of the result readable. The caller looks at ready() once more before it sleeps (a completion that
-  /// landed in between would wake nobody). Harmless when nobody then sleeps.
+  /// landed in between would wake nobody). Harmless when nobody then sleeps. Several endpoints may have a descriptor in
+  /// common: then woken() of any of them tells the watchers of those for whom something has come.
   virtual WaitFds arm() noexcept = 0;
   /// After a descriptor of arm() was readable: takes what made it so, so that it does not stay readable.
   virtual void woken() noexcept = 0;

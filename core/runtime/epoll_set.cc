@@ -391,19 +391,23 @@ bool EpollSet::arm_member(EpollMember& member) {
   }
   bool all = true;
   for (const int fd : member.doorbells_.fd) {
-    if (fd >= 0 && !register_doorbell(fd, *member.endpoint_)) all = false;
+    const bool is_new = fd != before.fd[0] && fd != before.fd[1];
+    if (fd >= 0 && !register_doorbell(fd, *member.endpoint_, is_new)) all = false;
   }
   member.is_deaf_ = !all;
   return all;
 }
 
-bool EpollSet::register_doorbell(int fd, Endpoint& endpoint) {
+bool EpollSet::register_doorbell(int fd, Endpoint& endpoint, bool is_new) {
   // A socket of the kernel's tells by itself what it is ready for; a doorbell is only ever readable.
   const bool tells_more = endpoint.asks_kernel() && !endpoint.is_datagram();
   const std::uint32_t edges = EPOLLIN | EPOLLET | (tells_more ? EPOLLOUT | EPOLLRDHUP : 0U);
   const epoll_event event{edges, {.fd = fd}};
   // Even one that is known may be gone: the endpoint closed the descriptor and opened another of that number.
-  const bool known = !doorbell_owner_.insert_or_assign(fd, &endpoint).second;
+  const auto [place, is_first] = known_doorbells_.try_emplace(fd);
+  const bool known = !is_first;
+  place->second.owner = &endpoint;
+  if (is_new) ++place->second.users;
   if (known && control_descriptor(doorbells_.get(), EPOLL_CTL_MOD, fd, &event)) return true;
   const Status added = control_descriptor(doorbells_.get(), EPOLL_CTL_ADD, fd, &event);
   if (added) return true;
@@ -412,9 +416,22 @@ bool EpollSet::register_doorbell(int fd, Endpoint& endpoint) {
 }
 
 void EpollSet::drop_doorbell(int fd, Endpoint& endpoint) {
-  const auto owner = doorbell_owner_.find(fd);
-  if (owner == doorbell_owner_.end() || owner->second != &endpoint) return;
-  doorbell_owner_.erase(owner);
+  const auto known = known_doorbells_.find(fd);
+  if (known == known_doorbells_.end()) return;
+  Doorbell& doorbell = known->second;
+  if (doorbell.users > 1) {
+    --doorbell.users;
+    if (doorbell.owner != &endpoint) return;
+    // Another one that has it looks whether it rang meanwhile.
+    for (auto& [key, member] : members_) {
+      if (member->endpoint_.get() == &endpoint || (member->doorbells_.fd[0] != fd && member->doorbells_.fd[1] != fd))
+        continue;
+      doorbell.owner = member->endpoint_.get();
+      if (member->enabled_) make_hot(*member, round_ + kGraceRounds);
+      return;
+    }
+  }
+  known_doorbells_.erase(known);
   static_cast<void>(control_descriptor(doorbells_.get(), EPOLL_CTL_DEL, fd, nullptr));
 }
 
@@ -444,7 +461,7 @@ void EpollSet::after_fork(ForkSide side) noexcept {
   if (Status made = make_doorbells(doorbells_, bell_); !made) log_warn("epoll after fork: %s", made.error().where);
   sleepers_.store(0);
   changed_.store(nullptr);
-  doorbell_owner_.clear();
+  known_doorbells_.clear();
   for (auto& [key, member] : members_) {
     member->changed_.store(false);
     member->doorbells_ = {};

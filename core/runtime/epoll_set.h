@@ -145,7 +145,7 @@ class EpollSet final : public Endpoint {
   void make_cold(EpollMember& member);
   void drain_changed();
   bool arm_member(EpollMember& member);
-  bool register_doorbell(int fd, Endpoint& endpoint);
+  bool register_doorbell(int fd, Endpoint& endpoint, bool is_new);
   void drop_doorbell(int fd, Endpoint& endpoint);
   void forget_doorbells(EpollMember& member);
   /// Wakes those who sleep in wait().
@@ -182,7 +182,12 @@ class EpollSet final : public Endpoint {
 
   Mutex lock_;
   Members members_;
-  std::unordered_map<int, Endpoint*> doorbell_owner_;
+  /// Whose woken() is called when it rings, and how many members have it among theirs.
+  struct Doorbell {
+    Endpoint* owner = nullptr;
+    unsigned users = 0;
+  };
+  std::unordered_map<int, Doorbell> known_doorbells_;
   IntrusiveList<EpollMember, EpollSet> hot_;
   std::atomic<std::size_t> hot_count_{0};
   std::set<std::pair<Nanos, EpollMember*>> due_;  ///< cold members with a deadline

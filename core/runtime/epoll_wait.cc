@@ -115,10 +115,11 @@ void EpollSet::take_doorbells_locked() {
   do {
     count = ::epoll_wait(doorbells_.get(), rung.data(), static_cast<int>(rung.size()), 0);
     for (int i = 0; i < count; ++i) {
-      const auto owner = doorbell_owner_.find(rung[static_cast<std::size_t>(i)].data.fd);
-      if (owner == doorbell_owner_.end()) continue;
-      owner->second->woken();
-      owner->second->notify_watchers();
+      const auto known = known_doorbells_.find(rung[static_cast<std::size_t>(i)].data.fd);
+      if (known == known_doorbells_.end()) continue;
+      Endpoint& owner = *known->second.owner;
+      owner.woken();
+      owner.notify_watchers();
     }
   } while (count == static_cast<int>(rung.size()));
 }

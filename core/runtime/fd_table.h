@@ -71,6 +71,8 @@ class FdTable {
     const Entry* const place = entry(fd);
     return place && place->load(std::memory_order_relaxed);
   }
+  /// Above every descriptor that is ours, or was.
+  [[nodiscard]] int end() const noexcept { return end_.load(std::memory_order_relaxed); }
   /// A counted reference, empty when `fd` is not ours.
   [[nodiscard]] Ref get(int fd) const noexcept {
     const Lookup lookup(*this, fd);
@@ -129,6 +131,7 @@ class FdTable {
   std::size_t retired_count_ = 0;
   std::size_t chunks_end_ =
       0;  ///< behind the last chunk there is, but for the first; all zero, so that no file holds it
+  std::atomic<int> end_{0};
   mutable Chunk first_{};
   std::array<std::atomic<Chunk*>, kChunks> chunks_{};  ///< chunks_[0] stays null: it is first_
 };

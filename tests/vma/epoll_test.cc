@@ -1,7 +1,11 @@
 // A socket over rings in several epoll sets, and sets within sets.
 #include <sys/epoll.h>
+#include <sys/resource.h>
 
 #include <array>
+#include <chrono>
+#include <thread>
+#include <vector>
 
 #include "tests/vma/udp_fixture.h"
 
@@ -121,6 +125,74 @@ TEST_P(UdpSets, AnEdgeIsToldOnceInEachSet) {
     EXPECT_EQ(two.wait(), socket_);
     EXPECT_EQ(one.wait(0), -1);
     EXPECT_EQ(two.wait(0), -1);
+  }
+}
+
+/// Sockets that share a ring, all in one set.
+class ManyInASet : public Udp {
+ protected:
+  void make(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      sockets_.emplace_back(GetParam().family);
+      ASSERT_GE(int(sockets_.back()), 0);
+      bind_anywhere(sockets_.back());
+      epoll_event event{EPOLLIN, {.u64 = sockets_.size() - 1}};
+      ASSERT_EQ(::epoll_ctl(set_, EPOLL_CTL_ADD, sockets_.back(), &event), 0);
+    }
+  }
+  ~ManyInASet() override { ::close(set_); }
+  /// One asks, the set tells of the answer.
+  void ask(std::size_t i) {
+    ASSERT_EQ(sockets_[i].send_to(echo_, "hello"), 5);
+    epoll_event event{};
+    ASSERT_EQ(::epoll_wait(set_, &event, 1, 5000), 1);
+    ASSERT_EQ(event.data.u64, i);
+    ASSERT_EQ(sockets_[i].receive(), "hello");
+  }
+  /// Seconds for so many questions.
+  double time_of(std::size_t questions) {
+    const auto began = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < questions; ++i) ask(i * 7 % sockets_.size());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  }
+
+  const int set_ = ::epoll_create1(0);
+  std::vector<Socket> sockets_;
+};
+INSTANTIATE_TEST_SUITE_P(Over, ManyInASet, both_versions(), name_of_version);
+
+TEST_P(ManyInASet, AnAnswerCostsTheSameHoweverManyThereAre) {
+  constexpr std::size_t kQuestions = 200;
+  constexpr double kTimes = 8;
+  if (preloaded()) until_rings_send(socket_);
+  make(10);
+  time_of(kQuestions);
+  const double of_few = time_of(kQuestions);
+  const rlimit enough{8192, 8192};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &enough), 0);
+  make(1990);
+  time_of(kQuestions);
+  EXPECT_LT(time_of(kQuestions), kTimes * of_few + 0.1);
+}
+
+TEST_P(ManyInASet, ThoseThatStayHearWhenOthersLeave) {
+  if (preloaded()) until_rings_send(socket_);
+  make(5);
+  for (std::size_t i = 0; i < sockets_.size(); ++i) {
+    for (std::size_t j = i; j < sockets_.size(); ++j) {
+      // Long enough for the call to sleep.
+      epoll_event event{};
+      ASSERT_EQ(::epoll_wait(set_, &event, 1, 5), 0);
+      std::thread asker([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        EXPECT_EQ(sockets_[j].send_to(echo_, "hello"), 5);
+      });
+      EXPECT_EQ(::epoll_wait(set_, &event, 1, 5000), 1);
+      EXPECT_EQ(event.data.u64, j);
+      EXPECT_EQ(sockets_[j].receive(), "hello");
+      asker.join();
+    }
+    ASSERT_EQ(::epoll_ctl(set_, EPOLL_CTL_DEL, sockets_[i], nullptr), 0);
   }
 }
 

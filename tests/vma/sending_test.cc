@@ -61,6 +61,17 @@ class Sending : public Udp {
 };
 INSTANTIATE_TEST_SUITE_P(Over, Sending, both_versions(), name_of_version);
 
+TEST_P(Sending, ADummySendSendsNothing) {
+  if (!preloaded()) GTEST_SKIP() << "the kernel does not know the flag";
+  constexpr int kDummySend = 0x400;
+  bind_anywhere(socket_);
+  until_rings_send(socket_);
+  EXPECT_EQ(::sendto(socket_, "dummy", 5, kDummySend, echo_.get(), echo_.length()), -1);
+  EXPECT_EQ(errno, EINVAL);
+  ASSERT_EQ(socket_.send_to(echo_, "real"), 4);
+  EXPECT_EQ(socket_.receive(), "real");
+}
+
 TEST_P(Sending, ADatagramMayHaveAnotherSource) {
   bind_anywhere(socket_);
   want_destinations();

@@ -1,6 +1,5 @@
 #include "core/device/soft/guarded_copy.h"
 
-#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -88,15 +87,6 @@ bool guarded_read(std::byte* own, const std::byte* application, std::size_t leng
   const ErrnoKept kept;
   const std::size_t done = length != 0 ? read_by_process(own, application, length) : 0;
   return copy_by_sockets(own + done, application + done, length - done);
-}
-
-bool is_word_writable(std::byte* application) {
-  const ErrnoKept kept;
-  // The kernel carries out an atomic "or 0" there. At worst it wakes a waiter, which futexes may do without a reason.
-  std::uint32_t nobody_waits_here = 0;
-  const int or_nothing = FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0x7FF);
-  return ::syscall(SYS_futex, &nobody_waits_here, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, nullptr, application,
-                   or_nothing) >= 0;
 }
 
 bool is_mapped_writable(std::uint64_t address, std::uint64_t length) {

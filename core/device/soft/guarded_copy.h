@@ -15,10 +15,6 @@ namespace ringsock::soft {
 [[nodiscard]] bool guarded_write(std::byte* application, const std::byte* own, std::size_t length);
 [[nodiscard]] bool guarded_read(std::byte* own, const std::byte* application, std::size_t length);
 
-/// Whether the word at `application` can be written now, and with it the whole of an aligned 8-byte word. Leaves it as
-/// it is, for other threads too.
-[[nodiscard]] bool is_word_writable(std::byte* application);
-
 /// Whether [address, address + length) is mapped, and may be written. Yes when /proc does not tell. May make the pages
 /// of a short range present, as ibv_reg_mr(3) does of any.
 [[nodiscard]] bool is_mapped_writable(std::uint64_t address, std::uint64_t length);

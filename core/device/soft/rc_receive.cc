@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/base/user_memory.h"
 #include "core/device/soft/guarded_copy.h"
 #include "core/device/soft/reliable_queue_pair.h"
 #include "core/device/soft/scatter_gather.h"

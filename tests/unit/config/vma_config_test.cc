@@ -123,6 +123,25 @@ TEST_F(VmaConfigTest, MisspeltAndGoneVariablesAreReported) {
               AllOf(StartsWith("VMA_HUGETBL has no effect"), HasSubstr("VMA_MEM_ALLOC_TYPE")));
 }
 
+TEST(VmaWithoutEffect, WhatIsSetAndDoesNotActIsNamedOnce) {
+  const auto lines_of = [](std::vector<const char*> environment) {
+    environment.push_back(nullptr);
+    std::vector<std::string> lines;
+    report_without_effect(environment.data(), [&](const std::string& line) { lines.push_back(line); });
+    return lines;
+  };
+  EXPECT_THAT(lines_of({"HOME=/", "VMA_RX_POLL=0", "VMA_RX_BUFS=100"}), IsEmpty());
+  EXPECT_THAT(lines_of({"VMA_THREAD_MODE=1", "VMA_BF=0", "VMA_TCP_NODELAY=1", "VMA_XDP=1"}),
+              ElementsAre("set, but without effect in this library: VMA_THREAD_MODE, VMA_BF",
+                          "set, but without effect while TCP goes through the kernel: VMA_TCP_NODELAY"));
+}
+
+TEST_F(VmaConfigTest, QueueLengthsThatAreTheDefaultCountWhenSomebodySaysSo) {
+  EXPECT_FALSE(load({}).tx_wre_is_set);
+  EXPECT_TRUE(load({"VMA_TX_WRE=2048"}).tx_wre_is_set);
+  EXPECT_TRUE(load({"VMA_RX_WRE=16000"}).rx_wre_is_set);
+}
+
 TEST_F(VmaConfigTest, OldNamesCountUnlessTheNewOneIsThere) {
   EXPECT_EQ(load({"VMA_RX_SKIP_OS=7"}).rx_udp_poll_os_ratio, 7u);
   EXPECT_THAT(lines_, ElementsAre("VMA_RX_SKIP_OS is called VMA_RX_UDP_POLL_OS_RATIO now"));

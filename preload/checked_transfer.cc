@@ -1,0 +1,179 @@
+#include "preload/checked_transfer.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace ringsock::preload {
+namespace {
+
+msghdr message_of(iovec& part) {
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  return message;
+}
+
+std::span<const iovec> parts_of(const msghdr& message) { return {message.msg_iov, message.msg_iovlen}; }
+
+/// The message and its parts, other than what these point to.
+Status check_message(const msghdr* message) {
+  if (!are_readable(message)) return Error{EFAULT, "message"};
+  if (message->msg_iovlen > IOV_MAX) return Error{EMSGSIZE, "message: parts"};
+  if (!are_readable(message->msg_iov, message->msg_iovlen)) return Error{EFAULT, "message: parts"};
+  return ok();
+}
+
+bool are_parts_there(KnownPages& pages, const msghdr& message) {
+  const auto parts = parts_of(message);
+  return std::all_of(parts.begin(), parts.end(),
+                     [&](const iovec& part) { return pages.has(part.iov_base, part.iov_len); });
+}
+
+/// A message whose parts end where the memory does, and a byte of ours.
+class WhatIsThere {
+ public:
+  explicit WhatIsThere(const msghdr& message) : message_(message) {
+    for (const iovec& part : parts_of(message)) {
+      const std::size_t there = writable_pages.find(part.iov_base, part.iov_len);
+      parts_.push_back({part.iov_base, there});
+      bytes_ += there;
+      if (there != part.iov_len) break;
+    }
+    parts_.push_back({&byte_, 1});
+    message_.msg_iov = parts_.data();
+    message_.msg_iovlen = parts_.size();
+  }
+  WhatIsThere(const WhatIsThere&) = delete;
+  WhatIsThere& operator=(const WhatIsThere&) = delete;
+  [[nodiscard]] bool is_enough_for(ssize_t bytes) const { return static_cast<std::size_t>(bytes) <= bytes_; }
+  msghdr& get() { return message_; }
+
+ private:
+  msghdr message_;
+  std::vector<iovec> parts_;
+  std::size_t bytes_ = 0;
+  std::byte byte_{};
+};
+
+/// What no process can have is found before anything is received.
+bool may_be_a_process_s(const iovec& part) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(part.iov_base);
+  const std::uintptr_t end = begin + part.iov_len;
+  return end >= begin && static_cast<std::intptr_t>(end) >= 0;
+}
+
+/// recvmsg(2) into parts of which some are not there: EFAULT when something must be put there. A datagram is lost then,
+/// a stream loses nothing.
+Result<ssize_t> receive_what_fits(Lookup& socket, msghdr& message, int flags) {
+  const bool is_stream = !socket->is_datagram();
+  if (is_stream && (flags & MSG_TRUNC) != 0) return runtime::receive(socket, message, flags);  // tcp(7): stores nothing
+  const auto parts = parts_of(message);
+  if (!std::all_of(parts.begin(), parts.end(), may_be_a_process_s)) return Error{EFAULT, "recvmsg: data"};
+  WhatIsThere there(message);
+  auto got = runtime::receive(socket, there.get(), is_stream ? (flags | MSG_PEEK) & ~MSG_WAITALL : flags | MSG_TRUNC);
+  if (!got) return got;
+  if (!there.is_enough_for(*got)) return Error{EFAULT, "recvmsg: data"};
+  if (is_stream && (flags & MSG_PEEK) == 0) {
+    there.get().msg_iovlen -= 1;
+    got = runtime::receive(socket, there.get(), (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
+    if (!got) return got;
+  }
+  message.msg_namelen = there.get().msg_namelen;
+  message.msg_controllen = there.get().msg_controllen;
+  message.msg_flags = there.get().msg_flags;
+  return got;
+}
+
+Result<ssize_t> receive_parts(Lookup& socket, msghdr& message, int flags) {
+  if (are_parts_there(writable_pages, message)) [[likely]]
+    return runtime::receive(socket, message, flags);
+  return receive_what_fits(socket, message, flags);
+}
+
+}  // namespace
+
+Result<ssize_t> receive_into_bad(Lookup& socket, void* data, std::size_t length, int flags) {
+  iovec part{data, length};
+  msghdr message = message_of(part);
+  return receive_what_fits(socket, message, flags);
+}
+
+Result<ssize_t> receive_checked(Lookup& socket, msghdr* message, int flags) {
+  if (Status fine = check_message(message); !fine) return fine.error();
+  if (!are_writable(message)) [[unlikely]] {
+    msghdr copy = *message;
+    auto got = receive_parts(socket, copy, flags);
+    return got ? Result<ssize_t>(Error{EFAULT, "recvmsg: message"}) : got;
+  }
+  // The kernel leaves out control data that has no place.
+  if (message->msg_control != nullptr && message->msg_controllen != 0 && !is_writable(message->msg_control, 1)) {
+    message->msg_control = nullptr;
+    message->msg_controllen = 0;
+  }
+  const bool has_name = message->msg_name != nullptr && socket->is_datagram();
+  if (has_name && (static_cast<int>(message->msg_namelen) < 0 ||
+                   !is_writable(message->msg_name, std::min<socklen_t>(message->msg_namelen, sizeof(sockaddr_in))))) {
+    if (static_cast<int>(message->msg_namelen) < 0) return Error{EINVAL, "recvmsg: name"};
+    msghdr copy = *message;
+    copy.msg_name = nullptr;
+    auto got = receive_parts(socket, copy, flags);
+    return got ? Result<ssize_t>(Error{EFAULT, "recvmsg: name"}) : got;
+  }
+  return receive_parts(socket, *message, flags);
+}
+
+Result<ssize_t> send_checked(Lookup& socket, const msghdr* message, int flags) {
+  if (Status fine = check_message(message); !fine) return fine.error();
+  if (message->msg_name != nullptr) {
+    if (static_cast<int>(message->msg_namelen) < 0) return Error{EINVAL, "sendmsg: name"};
+    if (!is_readable(message->msg_name, std::min<std::size_t>(message->msg_namelen, sizeof(sockaddr_storage))))
+      return Error{EFAULT, "sendmsg: name"};
+  }
+  if (message->msg_controllen != 0) [[unlikely]] {
+    if (message->msg_controllen > INT_MAX) return Error{ENOBUFS, "sendmsg: control"};
+    if (!is_readable(message->msg_control, message->msg_controllen)) return Error{EFAULT, "sendmsg: control"};
+  }
+  if (are_parts_there(readable_pages, *message)) [[likely]]
+    return runtime::send(socket, *message, flags);
+  return Error{EFAULT, "sendmsg: data"};
+}
+
+Result<ssize_t> receive_from_checked(Lookup& socket, void* data, std::size_t length, int flags, sockaddr* address,
+                                     socklen_t* address_length) {
+  const Status room = check_room_for_address(address, address_length);
+  iovec part{data, length};
+  msghdr message = message_of(part);
+  if (room) [[likely]] {
+    message.msg_name = address;
+    message.msg_namelen = *address_length;
+  }
+  auto got =
+      is_writable(data, length) ? runtime::receive(socket, message, flags) : receive_what_fits(socket, message, flags);
+  if (!got) return got;
+  // A connection tells no name.
+  const bool is_lost = !room && (socket->is_datagram() || !are_writable(address_length) || *address_length > INT_MAX);
+  if (is_lost) return room.error();
+  *address_length = message.msg_namelen;
+  return got;
+}
+
+Result<ssize_t> send_to_checked(Lookup& socket, const void* data, std::size_t length, int flags,
+                                const sockaddr* address, socklen_t address_length) {
+  if (Status fine = check_address(address, address_length); !fine) [[unlikely]]
+    return fine.error();
+  iovec part{const_cast<void*>(data), length};
+  msghdr message = message_of(part);
+  message.msg_name = const_cast<sockaddr*>(address);
+  message.msg_namelen = address_length;
+  if (is_readable(data, length)) [[likely]]
+    return runtime::send(socket, message, flags);
+  return Error{EFAULT, "sendto: data"};
+}
+
+}  // namespace ringsock::preload

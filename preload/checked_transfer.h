@@ -1,0 +1,50 @@
+// What receives and sends for the application, with EFAULT for memory that is not there.
+#pragma once
+
+#include "core/base/user_memory.h"
+#include "preload/route.h"
+
+namespace ringsock::preload {
+
+// As recvmsg(2) and sendmsg(2) order it: `message`, its parts and the name to send to are looked at first; memory to
+// receive into when there is something to put there, so a bad one waits, too, and takes the datagram.
+Result<ssize_t> receive_checked(Lookup& socket, msghdr* message, int flags);
+Result<ssize_t> send_checked(Lookup& socket, const msghdr* message, int flags);
+
+/// The rest of the next one, when not all of the memory is there.
+Result<ssize_t> receive_into_bad(Lookup& socket, void* data, std::size_t length, int flags);
+
+[[gnu::always_inline]] inline Result<ssize_t> receive_checked(Lookup& socket, void* data, std::size_t length,
+                                                              int flags) {
+  if (!is_near_on_stack(data, length) && !is_writable(data, length)) [[unlikely]]
+    return receive_into_bad(socket, data, length, flags);
+  return runtime::receive(socket, data, length, flags);
+}
+[[gnu::always_inline]] inline Result<ssize_t> send_checked(Lookup& socket, const void* data, std::size_t length,
+                                                           int flags) {
+  if (!is_near_on_stack(data, length) && !is_readable(data, length)) [[unlikely]]
+    return Error{EFAULT, "send"};
+  return runtime::send(socket, data, length, flags);
+}
+
+/// recvfrom(2) with room for an address, and sendto(2) with an address.
+Result<ssize_t> receive_from_checked(Lookup& socket, void* data, std::size_t length, int flags, sockaddr* address,
+                                     socklen_t* address_length);
+Result<ssize_t> send_to_checked(Lookup& socket, const void* data, std::size_t length, int flags,
+                                const sockaddr* address, socklen_t address_length);
+
+/// As the kernel takes an address for connect(2), bind(2) and a message.
+inline Status check_address(const sockaddr* address, socklen_t length) {
+  if (length > sizeof(sockaddr_storage)) return Error{EINVAL, "address: length"};
+  if (!is_readable(address, length)) return Error{EFAULT, "address"};
+  return ok();
+}
+/// As the kernel gives one: after the call has done its work, so an error here means that the answer is lost.
+inline Status check_room_for_address(const sockaddr* address, const socklen_t* length) {
+  if (!are_writable(length)) return Error{EFAULT, "address: length"};
+  if (static_cast<int>(*length) < 0) return Error{EINVAL, "address: length"};
+  if (!is_writable(address, std::min<socklen_t>(*length, sizeof(sockaddr_in)))) return Error{EFAULT, "address"};
+  return ok();
+}
+
+}  // namespace ringsock::preload
