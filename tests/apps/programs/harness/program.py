@@ -31,6 +31,7 @@ class Program:
     silent = ()
     kernel_because = ""
     servers_talk = False
+    hands_over = False
 
     def start(self, run):
         """Starts the servers; returns when a client may come."""

@@ -14,11 +14,27 @@ from . import (
     redis,
     socat,
     sockperf,
+    web,
 )
 
 
+def more_programs():
+    """Those that are run with --long only: a fresh object for each."""
+    return [
+        web.Lighttpd(),
+        web.Varnish(),
+        web.Squid(),
+        web.Stunnel(),
+        web.Nghttp2(),
+        web.NginxHttp2(),
+        web.PhpFpm(),
+        web.Uvicorn(),
+        web.Node(),
+    ]
+
+
 def all_programs():
-    """A fresh object for each."""
+    """Those of the README's table: a fresh object for each."""
     return [
         redis.Redis(),
         memcached.Memcached(),

@@ -1,0 +1,7 @@
+"""The suites, in the order in which they are run and reported."""
+from . import libuv, node, perl, redis
+
+
+def all_suites():
+    """A fresh object for each."""
+    return [libuv.Libuv(), node.Node(), perl.Perl(), redis.Redis()]
