@@ -1,6 +1,7 @@
 """The programs, in the order in which they are tried and reported."""
 from . import (
     apache,
+    files,
     haproxy,
     iperf3,
     java_nio,
@@ -12,6 +13,7 @@ from . import (
     python_peers,
     qperf,
     redis,
+    services,
     socat,
     sockperf,
     web,
@@ -30,6 +32,20 @@ def more_programs():
         web.PhpFpm(),
         web.Uvicorn(),
         web.Node(),
+        files.Rsync(),
+        files.Vsftpd(),
+        files.Git(),
+        files.Subversion(),
+        files.Distcc(),
+        services.MariaDb(),
+        services.Mosquitto(),
+        services.Grpc(),
+        services.SmtpTools(),
+        services.Unbound(),
+        services.Sipp(),
+        services.OpenMpi(),
+        services.Iperf2(),
+        services.Erlang(),
     ]
 
 
