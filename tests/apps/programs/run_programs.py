@@ -97,6 +97,8 @@ def run(options, library, programs):
     outcomes = []
     for program in programs:
         for mode in modes:
+            if mode not in program.modes:
+                continue
             started = time.monotonic()
             outcomes.append(try_program(program, mode, library))
             report(outcomes[-1], time.monotonic() - started)
