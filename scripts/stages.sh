@@ -154,7 +154,7 @@ stage_suites() {
   local status=0
   plain_build || return 1
   run_verdicts "other projects' test suites" "$build_root/suites.log" "$root/tests/apps/suites/run_suites.py" \
-    --library "$build_root/gcc/stage/lib/rsocket/librspreload.so" --work "$build_root/suites" || status=$?
+    --library "$build_root/gcc/stage/lib/rsocket/librspreload.so" --udp-library "$build_root/gcc/stage/lib/libvma.so" --work "$build_root/suites" || status=$?
   grep -E '^(not ok|skip) ' "$build_root/suites.log" | sed 's/^/    /'
   return $status
 }

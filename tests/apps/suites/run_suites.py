@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The test suites of programs nobody here wrote, from Debian's source packages, over a preload library and over the kernel.
 
-Usage: run_suites.py --library PATH --work FOLDER [--only SUITE,...] [--match REGEX] [--json FILE]
+Usage: run_suites.py --library PATH --udp-library PATH --work FOLDER [--only SUITE,...] [--match REGEX] [--json FILE]
        run_suites.py --list
 
 Fetches the sources by apt-get into FOLDER (kept: a second run fetches nothing), builds what has to be built, and runs each
@@ -32,6 +32,7 @@ from suites.bench import Bench, compare  # noqa: E402
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=pathlib.Path, metavar="PATH", help="librspreload.so")
+    parser.add_argument("--udp-library", type=pathlib.Path, metavar="PATH", help="libvma.so, for what uses UDP")
     parser.add_argument("--work", type=pathlib.Path, metavar="FOLDER", help="sources and what is built of them")
     parser.add_argument("--only", metavar="SUITE,...", help="these suites")
     parser.add_argument("--match", default="", metavar="REGEX", help="only tests whose name has a match")
@@ -53,7 +54,7 @@ def run_suite(suite, options, say):
         say(f"skip {suite.name}: {why}")
         return [{"suite": suite.name, "test": "", "verdict": "skip", "why": why}]
     results = []
-    bench = Bench(suite, options.library.resolve(), options.work)
+    bench = Bench(suite, (options.udp_library if suite.uses_udp else options.library).resolve(), options.work)
     for test in suite.tests():
         if not re.search(options.match, test.name):
             continue
@@ -73,10 +74,11 @@ def main():
     if options.list:
         print("\n".join(f"{suite.name:8} {suite.title}" for suite in suites.values()))
         return 0
-    if options.library is None or options.work is None:
-        sys.exit("run_suites.py: --library and --work are needed; --help tells more")
-    if not options.library.is_file():
-        sys.exit(f"run_suites.py: {options.library} is not there")
+    if None in (options.library, options.udp_library, options.work):
+        sys.exit("run_suites.py: --library, --udp-library and --work are needed; --help tells more")
+    for library in (options.library, options.udp_library):
+        if not library.is_file():
+            sys.exit(f"run_suites.py: {library} is not there")
     names = list(suites) if options.only is None else options.only.split(",")
     unknown = [name for name in names if name not in suites]
     if unknown:

@@ -4,4 +4,4 @@ from . import libuv, node, perl, redis
 
 def all_suites():
     """A fresh object for each."""
-    return [libuv.Libuv(), node.Node(), perl.Perl(), redis.Redis()]
+    return [libuv.Libuv(), libuv.LibuvUdp(), node.Node(), node.NodeUdp(), perl.Perl(), redis.Redis()]

@@ -31,6 +31,7 @@ class Suite:
     name = ""
     title = ""
     needs = ()
+    uses_udp = False  # it is run over libvma
     limits = {}  # {name of a test: limit of the library, as documented, for which it cannot pass}
 
     def prepare(self, work):

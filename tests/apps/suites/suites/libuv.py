@@ -39,3 +39,13 @@ class Libuv(Suite):
         if re.search(r"^ok .*# SKIP", text, re.M):
             return {"": SKIPPED}
         return {"": PASSED if status == 0 and re.search(r"^ok ", text, re.M) else FAILED}
+
+
+class LibuvUdp(Libuv):
+    name = "libuv-udp"
+    title = "uv_run_tests over libvma: UDP, polling, fork"
+    uses_udp = True
+    limits = {}
+
+    def tests(self):
+        return [test for test in super().tests() if re.search(r"udp|poll|fork|getaddr|loop_", test.name)]

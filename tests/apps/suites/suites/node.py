@@ -46,3 +46,12 @@ class Node(Suite):
         if status == 0 and re.search(r"^1\.\.0 # Skipped", text, re.M):
             return {"": SKIPPED}
         return {"": PASSED if status == 0 else FAILED}
+
+
+class NodeUdp(Node):
+    name = "node-udp"
+    title = "test/parallel and sequential over libvma: dgram"
+    uses_udp = True
+
+    def tests(self):
+        return [test for test in super().tests() if "dgram" in test.name]
