@@ -24,6 +24,7 @@ class Python(Suite):
     name = "python"
     title = "test_socket, test_asyncio, test_ssl, http, ftp, smtp, multiprocessing, subprocess ..."
     needs = ("/usr/bin/python3", "unshare", "ip")
+    limits = {"test_ftplib": "a ring has no urgent data (ABOR)"}
 
     def prepare(self, work):
         if not list(pathlib.Path("/usr/lib").glob("python3.*/test/test_socket.py")):
