@@ -1,7 +1,9 @@
 # The stages of ./check. Each is a function stage_NAME that adds to passed, failed and skipped, and returns 0 (passed),
 # 77 (skipped, with skip_reason set) or anything else (failed). Sourced by check, after lib.sh.
 
-all_stages=(gcc headers exports cost tools programs attacks vma vm asan tsan fuzz dist format tidy)
+all_stages=(gcc headers exports cost tools programs suites attacks vma vm asan tsan fuzz dist format tidy)
+# Those that run with --long, or when they are named.
+long_stages=(suites)
 declare -A stage_help=(
   [gcc]="g++, warnings are errors; all tests; install"
   [headers]="every header compiles alone, the installed ones as C too"
@@ -9,6 +11,7 @@ declare -A stage_help=(
   [cost]="callgrind counts the instructions of a call over libvma, and of one that passes through librspreload"
   [tools]="Debian's rstream, riostream, rcopy over librsocket, with each other and with ours"
   [programs]="Debian's redis, nginx, PostgreSQL, ssh ... over librspreload: both ends, one end, none, killed in the middle"
+  [suites]="with --long only: the test suites of libuv, node, perl, redis, Python over librspreload, beside the kernel's results"
   [attacks]="three users on one host: descriptors, memory, floods, squatters, lies, names, sandboxes against servers and clients"
   [vma]="Debian's UDP programs over libvma between two hosts: both ends, one end, killed in the middle"
   [vm]="a guest with Soft-RoCE and Soft-iWARP: checked transfers between upstream's rsockets and ours"
@@ -140,9 +143,20 @@ stage_tools() {
 }
 
 stage_programs() {
+  local options=()
+  [ "$long" = no ] || options=(--long)
   plain_build || return 1
   run_verdicts "programs over librspreload" "$build_root/programs.log" "$root/tests/apps/programs/run_programs.py" run \
-    --preload "$build_root/gcc/stage/lib/rsocket/librspreload.so"
+    --preload "$build_root/gcc/stage/lib/rsocket/librspreload.so" "${options[@]}"
+}
+
+stage_suites() {
+  local status=0
+  plain_build || return 1
+  run_verdicts "other projects' test suites" "$build_root/suites.log" "$root/tests/apps/suites/run_suites.py" \
+    --library "$build_root/gcc/stage/lib/rsocket/librspreload.so" --udp-library "$build_root/gcc/stage/lib/libvma.so" --work "$build_root/suites" || status=$?
+  grep -E '^(not ok|skip) ' "$build_root/suites.log" | sed 's/^/    /'
+  return $status
 }
 
 stage_attacks() {

@@ -34,6 +34,7 @@ constexpr std::array kByTcp{
     BuiltInRule{"sshd-auth", "inherits the connection from sshd-session"},
     BuiltInRule{"inetd", "gives connections to the programs that it starts, as their standard input and output"},
     BuiltInRule{"xinetd", "as inetd"},
+    BuiltInRule{"vsftpd", "an FTP session goes from process to process, which may make neither threads nor processes"},
     BuiltInRule{"bash", "/dev/tcp: a redirection is for the programs that the shell starts"},
     BuiltInRule{"sh", "as bash"},
     BuiltInRule{"dash", "starts programs with the descriptors that it has"},

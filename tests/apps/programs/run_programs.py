@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Debian's own programs, unmodified, with and without librspreload.
 
-Usage: run_programs.py [run] [--preload PATH|none] [--only NAME,...] [--modes MODE,...] [--json FILE] [--readme]
+Usage: run_programs.py [run] [--long] [--preload PATH|none] [--only NAME,...] [--modes MODE,...] [--json FILE] [--readme]
        run_programs.py bench|busy [--preload PATH|none] [--only NAME,...] [--runs N] [--seconds S] [--json FILE]
                        [--readme]
-       run_programs.py --list
+       run_programs.py --list [--long]
 
+--long  more programs, which take minutes and are in no table.
 run     each program with both ends preloaded, with the client alone, with the server alone, with neither; then with its
         server killed by signal 9 in the middle. Prints "ok NAME, MODE", "not ok NAME, MODE: why" or "skip NAME, MODE:
         why" for each. Without a library (--preload none) the last two only. Exit status 1 when something failed.
@@ -30,7 +31,7 @@ from harness import bench as benchmarks  # noqa: E402
 from harness import processes, readme  # noqa: E402
 from harness.program import MODES, try_program  # noqa: E402
 from harness.run import Library  # noqa: E402
-from programs import all_programs  # noqa: E402
+from programs import all_programs, more_programs  # noqa: E402
 from programs.measures import all_measurements  # noqa: E402
 
 BUSY_PROCESSES = 2
@@ -56,6 +57,7 @@ def arguments():
     parser.add_argument("--modes", metavar="MODE,...", help=f"of {', '.join(MODES)}")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="the results, for other programs")
     parser.add_argument("--readme", action="store_true", help="write the results into README.md")
+    parser.add_argument("--long", action="store_true", help="more programs")
     parser.add_argument("--list", action="store_true", help="names the programs")
     return parser.parse_args()
 
@@ -95,6 +97,8 @@ def run(options, library, programs):
     outcomes = []
     for program in programs:
         for mode in modes:
+            if mode not in program.modes:
+                continue
             started = time.monotonic()
             outcomes.append(try_program(program, mode, library))
             report(outcomes[-1], time.monotonic() - started)
@@ -126,8 +130,9 @@ def bench(options, library):
 
 def main():
     options = arguments()
+    programs = all_programs() + (more_programs() if options.long else [])
     if options.list:
-        print("\n".join(f"{program.name:22} {program.title}" for program in all_programs()))
+        print("\n".join(f"{program.name:22} {program.title}" for program in programs))
         return 0
     path = None if options.preload == "none" else pathlib.Path(options.preload).resolve()
     if path is not None and not path.is_file():
@@ -141,7 +146,7 @@ def main():
         )
         if options.what != "run":
             return bench(options, library)
-        by_name = {program.name: program for program in all_programs()}
+        by_name = {program.name: program for program in programs}
         return run(options, library, [by_name[name] for name in chosen(options.only, by_name, "program")])
 
 

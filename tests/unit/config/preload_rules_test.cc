@@ -182,7 +182,7 @@ TEST_F(PreloadRulesTest, SocketThatCannotBecomeOursIsTheKernelsAtOnce) {
 
 TEST_F(PreloadRulesTest, ProgramsThatHandConnectionsOnGoByTcp) {
   for (const char* program :
-       {"sshd", "inetd", "xinetd", "bash", "-bash", "sh", "dash", "rsync", "sshd-session", "sshd-auth"}) {
+       {"sshd", "inetd", "xinetd", "bash", "-bash", "sh", "dash", "rsync", "sshd-session", "sshd-auth", "vsftpd"}) {
     EXPECT_EQ(tcp_socket(program, ""), tcp) << program;
     EXPECT_FALSE(rules_for(program, "").process_is_off()) << program;
   }

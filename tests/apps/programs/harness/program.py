@@ -21,7 +21,8 @@ class Program:
 
     name: as reported; title: as in the README; needs: executables; silent: sides whose processes end without running
     their exit handlers, so that no statistics can be had of them; servers_talk: its servers
-    are connected with each other; kernel_because: why the library leaves its
+    are connected with each other; hands_over: its processes send each other connections, or execute programs on them,
+    so that these become the kernel's; modes: those in which it is tried; kernel_because: why the library leaves its
     connections to the kernel even when both ends are preloaded, empty where it must not.
     """
 
@@ -31,6 +32,8 @@ class Program:
     silent = ()
     kernel_because = ""
     servers_talk = False
+    hands_over = False
+    modes = MODES
 
     def start(self, run):
         """Starts the servers; returns when a client may come."""

@@ -27,6 +27,14 @@ class Connections(typing.NamedTuple):
     reasons: tuple = ()
 
 
+HANDED_OVER = re.compile(r"(\d+) handed over")
+
+
+def handed_over(reasons):
+    """How many of the kernel's connections were rings before."""
+    return sum(int(count) for reason in reasons for count in HANDED_OVER.findall(reason))
+
+
 def connections(texts):
     """Connections, added up over the standard errors of some processes."""
     found = [match for text in texts for match in LINE.findall(text)]
@@ -34,7 +42,7 @@ def connections(texts):
         sum(int(ring) for ring, _, _ in found),
         sum(int(kernel) for _, kernel, _ in found),
         len(found),
-        tuple(dict.fromkeys(reason for _, _, reason in found if reason)),
+        tuple(reason for _, _, reason in found if reason),
     )
 
 
@@ -51,7 +59,8 @@ def check_paths(run, mode, program):
             raise Failure(f"{side}: no line of statistics, so the library was not loaded or did not live to its end")
         if mode in ("both", "killed") and not program.kernel_because:
             # Whoever tries to connect again after the server's death may try the kernel.
-            if seen.ring == 0 or (seen.kernel != 0 and mode == "both"):
+            kernel = seen.kernel - (handed_over(seen.reasons) if program.hands_over else 0)
+            if seen.ring == 0 or (kernel != 0 and mode == "both"):
                 raise Failure(f"both sides are preloaded but a connection fell back to the kernel ({counts})")
         elif seen.kernel == 0 and not (program.kernel_because or program.servers_talk):
             raise Failure(f"no connection went over the kernel ({counts})")
