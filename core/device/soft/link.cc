@@ -121,7 +121,7 @@ void Link::take_sender(msghdr& message) {
       header->cmsg_len == CMSG_LEN(sizeof(ucred))) {
     ucred who{};
     std::memcpy(&who, CMSG_DATA(header), sizeof who);
-    sender_ = who.uid;
+    sender_ = who;
   }
   const int off = 0;
   wants_sender_ = ::setsockopt(fd(), SOL_SOCKET, SO_PASSCRED, &off, sizeof off) != 0;
@@ -131,14 +131,14 @@ void Link::take_sender(msghdr& message) {
 Link::Look Link::look_at_next(PassedFd& memory) {
   LinkPacket type{};
   iovec part{&type, sizeof type};
-  alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(int))];
+  alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(sizeof(int))];
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  if (wants_memory_) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_LEN(sizeof(int));
-  }
+  // What there is no room for shows as MSG_CTRUNC.
+  if (wants_memory_ || wants_sender_) message.msg_control = control;
+  if (wants_sender_) message.msg_controllen = CMSG_SPACE(sizeof(ucred));
+  if (wants_memory_) message.msg_controllen += CMSG_LEN(sizeof(int));
   const ssize_t got = ::recvmsg(fd(), &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0) return errno == EAGAIN || errno == EINTR ? Look::nothing : Look::gone;
   bool several = (message.msg_flags & MSG_CTRUNC) != 0;

@@ -71,11 +71,11 @@ class Link {
   /// Sends want_memory; the next packet of type memory may bring a descriptor. Errors: as for send().
   Status ask_for_memory();
 
-  /// Has the kernel say who sends the next packet other than wake: sender(), which is the user that process really is
-  /// then, whoever called listen(2). Before that packet can come; only with trust_peer(). Costs two system calls.
+  /// Has the kernel say who sends the next packet other than wake: sender(), the process that has the link, whoever
+  /// called listen(2). Before that packet can come. Costs two system calls.
   void ask_for_sender();
-  /// The real user of who sent it; nothing when the kernel did not say.
-  [[nodiscard]] std::optional<uid_t> sender() const { return sender_; }
+  /// Its number and its real user; nothing when the kernel did not say.
+  [[nodiscard]] std::optional<ucred> sender() const { return sender_; }
 
   [[nodiscard]] int fd() const { return socket_.get(); }
   /// Rings the peer's doorbell. One system call; a full socket is already a rung doorbell; a dead peer is noticed by
@@ -124,7 +124,7 @@ class Link {
   std::atomic<bool> hung_up_{false};
   bool wants_memory_ = false;  ///< under lock_
   bool wants_sender_ = false;  ///< under lock_
-  std::optional<uid_t> sender_;
+  std::optional<ucred> sender_;
   std::optional<uid_t> stranger_;
   // Recursive, because a sink may remove itself, or ring, from inside a callback.
   std::recursive_mutex lock_;

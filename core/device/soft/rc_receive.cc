@@ -28,9 +28,12 @@ int ReliableQueuePair::post_receive(ibv_recv_wr* wr, ibv_recv_wr** bad) {
   const bool uses_srq = srq != nullptr;
   const ibv_qp_state now = state_.load(std::memory_order_relaxed);
   int error = now == IBV_QPS_RESET || uses_srq ? EINVAL : 0;
+  if (error == 0 && wr != nullptr && wr->num_sge == 0) [[likely]] {
+    wr = receives_.post_bare(wr);
+    smallest_receive_ = 0;
+  }
   for (; wr != nullptr && error == 0; wr = wr->next) {
-    const std::uint32_t bytes =
-        wr->num_sge == 0 ? 0 : total_length(wr->sg_list, static_cast<std::size_t>(std::max(wr->num_sge, 0)));
+    const std::uint32_t bytes = total_length(wr->sg_list, static_cast<std::size_t>(std::max(wr->num_sge, 0)));
     error = receives_.post(*wr);
     if (error != 0) break;
     smallest_receive_ = receives_.posted() == 1 ? bytes : std::min(smallest_receive_, bytes);

@@ -43,6 +43,14 @@ class ReceiveQueue {
     tail_.store(tail + 1, std::memory_order_release);
     return 0;
   }
+  /// Posts the first of the list, up to one that has elements or that there is no room for. @return what is left
+  ibv_recv_wr* post_bare(ibv_recv_wr* wr) {
+    std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+    const std::uint32_t end = head_.load(std::memory_order_acquire) + capacity_;
+    for (; wr != nullptr && wr->num_sge == 0 && tail != end; wr = wr->next) slots_[tail++ & mask_] = {wr->wr_id, 0};
+    tail_.store(tail, std::memory_order_release);
+    return wr;
+  }
   [[nodiscard]] bool empty() const { return size() == 0; }
   [[nodiscard]] std::uint32_t size() const {
     return tail_.load(std::memory_order_acquire) - head_.load(std::memory_order_acquire);

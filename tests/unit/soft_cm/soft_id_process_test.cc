@@ -1,4 +1,6 @@
 // Connection ids of two processes.
+#include <sched.h>
+
 #include "tests/unit/soft_cm/other_process.h"
 #include "tests/unit/soft_cm/soft_host.h"
 
@@ -7,17 +9,36 @@ namespace {
 
 SocketAddress at(std::uint32_t port) { return SocketAddress::v4(INADDR_LOOPBACK, static_cast<std::uint16_t>(port)); }
 
-/// A server that accepts one connection and keeps it until it is told to go, or the peer has gone (status 7).
-int serve_one(Channel parent) {
-  SoftHost host;
-  auto listener = host.listener();
-  parent.tell(listener->local_address().port());
-  End server = take_request(host, *listener);
+/// Accepts one connection and keeps it until it is told to go, or the peer has gone (status 7).
+int serve_one_of(SoftHost& host, ConnectionId& listener) {
+  End server = take_request(host, listener);
   if (!server.id || !server.id->accept(with("welcome"))) return 1;
   if (next(*server.id).type != CmEventType::established) return 2;
   const bool gone = next(*server.id).type == CmEventType::disconnected;
   server.close();
   return gone ? 7 : 3;
+}
+
+int serve_one(Channel parent) {
+  SoftHost host;
+  auto listener = host.listener();
+  parent.tell(listener->local_address().port());
+  return serve_one_of(host, *listener);
+}
+
+/// A daemon: the process that listens ends, its child serves, and tells the status.
+int become_daemon_and_serve(Channel parent) {
+  SoftHost host;
+  auto listener = host.listener();
+  int gone[2];
+  if (::pipe(gone) != 0) return 1;
+  if (::fork() != 0) return 0;
+  ::close(gone[1]);
+  char byte;
+  [[maybe_unused]] const auto end = ::read(gone[0], &byte, 1);  // until the one that listened has ended
+  parent.tell(listener->local_address().port());
+  parent.tell(static_cast<std::uint32_t>(serve_one_of(host, *listener)));
+  ::_exit(0);
 }
 
 TEST(SoftIdProcesses, ConnectAndDisconnect) {
@@ -81,6 +102,38 @@ TEST(SoftIdProcesses, AClientOfAnotherUserIsServed) {
   EXPECT_EQ(next(*server.id).type, CmEventType::established);
   EXPECT_EQ(next(*server.id).type, CmEventType::disconnected);
   server.close();
+}
+
+TEST(SoftIdProcesses, ADaemonsChildIsConnectedTo) {
+  OtherProcess first(::geteuid(), become_daemon_and_serve);
+  EXPECT_EQ(first.wait(), 0);
+  const auto port = first.channel().hear();
+  ASSERT_TRUE(port);
+  SoftHost host;
+  End client = start_connect(host, at(*port));
+  EXPECT_EQ(next(*client.id).type, CmEventType::established);
+  client.close();
+  EXPECT_EQ(first.channel().hear(), 7U);
+}
+
+/// A container's root with the host's network is root for the kernel's listener, too; here it hides who listened.
+TEST(SoftIdProcesses, ADaemonOfAPidNamespaceBelowIsNotBelieved) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root for a namespace";
+  OtherProcess outer(0, [](Channel parent) {
+    if (::unshare(CLONE_NEWPID) != 0) return 77;
+    return OtherProcess(0,
+                        [&](Channel) {  // its init, which goes on
+                          return OtherProcess(0, [&](Channel) { return become_daemon_and_serve(parent); }).wait() +
+                                 (parent.hear() ? 1 : 0);
+                        })
+        .wait();
+  });
+  const auto port = outer.channel().hear();
+  ASSERT_TRUE(port);
+  SoftHost host;
+  End client = start_connect(host, at(*port));
+  const CmEvent event = next(*client.id);
+  EXPECT_EQ(event.type, CmEventType::rejected);
 }
 
 TEST(SoftIdProcesses, AnImpostorsClientIsRejected) {

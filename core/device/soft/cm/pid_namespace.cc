@@ -67,9 +67,25 @@ class StatusText {
   std::size_t length_ = 0;
 };
 
-bool look(pid_t process) {
+enum class Found { ours, others, nothing };
+
+Found look(pid_t process) {
   const unsigned ours = count_pid_numbers(StatusText("/proc/self/status").view());
-  return ours == 0 || count_pid_numbers(StatusText::of(process).view()) == ours;
+  if (ours == 0) return Found::ours;
+  const StatusText status = StatusText::of(process);
+  if (status.view().empty()) return Found::nothing;
+  return count_pid_numbers(status.view()) == ours ? Found::ours : Found::others;
+}
+
+/// Remembers those that are ours.
+Found find(pid_t process, Nanos now) {
+  const auto now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  if (believed.has(process, now_ms)) return Found::ours;
+  const int saved_errno = errno;
+  const Found found = look(process);
+  errno = saved_errno;
+  if (found == Found::ours) believed.add(process, now_ms);
+  return found;
 }
 
 }  // namespace
@@ -100,14 +116,8 @@ bool may_bind_privileged_ports(pid_t process) {
   return has_capability(status.view(), CAP_NET_BIND_SERVICE);
 }
 
-bool is_of_our_pid_namespace(pid_t process, Nanos now) {
-  const auto now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  if (believed.has(process, now_ms)) return true;
-  const int saved_errno = errno;
-  const bool same = look(process);
-  errno = saved_errno;
-  if (same) believed.add(process, now_ms);
-  return same;
-}
+bool is_of_our_pid_namespace(pid_t process, Nanos now) { return find(process, now) == Found::ours; }
+
+bool may_be_of_our_pid_namespace(pid_t process, Nanos now) { return find(process, now) != Found::others; }
 
 }  // namespace ringsock::soft

@@ -13,6 +13,8 @@ namespace ringsock::soft {
 /// that it is in. A process of a namespace below this one has more. True where there is no /proc to ask.
 /// What was found holds for a second. Threads: any. Source: proc(5), NSpid.
 bool is_of_our_pid_namespace(pid_t process, Nanos now);
+/// The same, and true of a process that has ended.
+bool may_be_of_our_pid_namespace(pid_t process, Nanos now);
 
 /// Whether `process`, of our PID namespace, may bind privileged ports: CAP_NET_BIND_SERVICE, effective. False where
 /// there is no /proc to ask. Source: proc(5), CapEff.

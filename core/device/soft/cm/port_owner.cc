@@ -90,7 +90,7 @@ bool is_trusted_on_port(uid_t uid, const PortBinding& where, const Result<uid_t>
 bool is_trusted_on_port(const PeerIdentity& peer, const PortBinding& where, const Result<uid_t>& owner,
                         Unproven unproven) {
   if (peer.pid == 0 || !is_trusted_on_port(peer.uid, where, owner, unproven)) return false;
-  return is_of_our_pid_namespace(peer.pid, monotonic_now());
+  return may_be_of_our_pid_namespace(peer.pid, monotonic_now());
 }
 
 bool ClientAddresses::are_true(const PeerIdentity& peer, const SocketAddress& source, const SocketAddress& destination,

@@ -47,7 +47,8 @@ enum class Unproven : bool {
 /// Whether a client may talk to `peer`, who has the name of the port `where`: the kernel's listener there, wildcards
 /// and all, is of the peer's uid, this process's own one included. Where the kernel has none, a peer of the own user is
 /// nobody's impostor; another one must own the port by a socket that is bound. Not a process of another PID namespace:
-/// a container's root is root for the kernel's listener, too.
+/// a container's root is root for the kernel's listener, too. The process that called listen(2) may have ended: who
+/// answers in its place must be looked at, too (Link::sender()).
 /// @param owner  what owner_by_kernel() says of `where`
 bool is_trusted_on_port(const PeerIdentity& peer, const PortBinding& where, const Result<uid_t>& owner,
                         Unproven unproven);

@@ -272,8 +272,8 @@ Status SoftId::send_request(Connector::Connected connected) {
     RcWiring& wiring = wiring_of(*qp_);
     request_.offer = wiring.offer();
     inbox_->offer_memory(wiring.offer_memfd(), *link_);
-    if (peer_.same_user) link_->ask_for_sender();
   }
+  link_->ask_for_sender();
   return link_->send(LinkPacket::request, encode_request(request_).view());
 }
 

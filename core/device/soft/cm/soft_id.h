@@ -80,6 +80,7 @@ class SoftId final : public verbs::ConnectionId {
   void work_link();
   void on_packet(LinkInbox::Packet packet);
   void on_reply(LinkInbox::Packet packet);
+  [[nodiscard]] bool is_answered_by_our_own_namespace() const;
   void on_udp_reply(const ConnectReply& reply);
   void on_memory(PassedFd memory);
   void finish_connect(UniqueFd memfd);

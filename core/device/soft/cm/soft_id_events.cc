@@ -6,6 +6,7 @@
 
 #include "core/base/close_elsewhere.h"
 #include "core/base/refusals.h"
+#include "core/device/soft/cm/pid_namespace.h"
 #include "core/device/soft/cm/soft_id.h"
 #include "core/device/soft/open_memory.h"
 #include "core/device/soft/rc_wiring.h"
@@ -175,11 +176,15 @@ void SoftId::on_packet(LinkInbox::Packet packet) {
 void SoftId::on_reply(LinkInbox::Packet packet) {
   auto reply = parse_reply(packet.bytes);
   if (!reply) return fail_connect(ECONNREFUSED);
+  if (!is_answered_by_our_own_namespace()) {
+    count_refusal(Refusal::port_owner);
+    return fail_connect(ECONNREFUSED);
+  }
   if (space_ == PortSpace::udp) return on_udp_reply(*reply);
   // The listener has our memory.
   inbox_->withdraw_memory();
   // It was our own user that called listen(2): the process that has the memory now may be another's.
-  if (peer_.same_user && !(link_->sender() && is_own_uid(*link_->sender()))) wiring_of(*qp_).keep_for_nobody();
+  if (peer_.same_user && !(link_->sender() && is_own_uid(link_->sender()->uid))) wiring_of(*qp_).keep_for_nobody();
   reply_ = *reply;
   if ((reply_.offer.flags & kOfferHasMemfd) == 0) return finish_connect({});
   const MemoryName& name = reply_.offer.memory;
@@ -193,6 +198,13 @@ void SoftId::on_reply(LinkInbox::Packet packet) {
   }
   if (Status asked = link_->ask_for_memory(); !asked) return fail_connect(ECONNREFUSED);
   state_ = State::awaiting_memory;
+}
+
+/// The process that called listen(2) may have ended (a daemon's first one has), and its number may be another's: the
+/// one that answers is there.
+bool SoftId::is_answered_by_our_own_namespace() const {
+  const auto sender = link_->sender();
+  return is_of_our_pid_namespace(sender ? sender->pid : peer_.pid, monotonic_now());
 }
 
 void SoftId::on_memory(PassedFd memory) {
