@@ -46,6 +46,8 @@ class Believed {
   std::array<std::atomic<std::uint64_t>, 64> places_{};
 };
 constinit Believed believed;
+/// Processes that were not there. One that gets the number meanwhile is taken for ended, too: who answers is looked at.
+constinit Believed ended;
 
 /// /proc/PID/status; empty where there is none.
 class StatusText {
@@ -77,14 +79,16 @@ Found look(pid_t process) {
   return count_pid_numbers(status.view()) == ours ? Found::ours : Found::others;
 }
 
-/// Remembers those that are ours.
-Found find(pid_t process, Nanos now) {
+/// Remembers those that are ours, and those that are not there.
+Found find(pid_t process, Nanos now, bool may_have_ended) {
   const auto now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
   if (believed.has(process, now_ms)) return Found::ours;
+  if (may_have_ended && ended.has(process, now_ms)) return Found::nothing;
   const int saved_errno = errno;
   const Found found = look(process);
   errno = saved_errno;
   if (found == Found::ours) believed.add(process, now_ms);
+  if (found == Found::nothing) ended.add(process, now_ms);
   return found;
 }
 
@@ -116,8 +120,8 @@ bool may_bind_privileged_ports(pid_t process) {
   return has_capability(status.view(), CAP_NET_BIND_SERVICE);
 }
 
-bool is_of_our_pid_namespace(pid_t process, Nanos now) { return find(process, now) == Found::ours; }
+bool is_of_our_pid_namespace(pid_t process, Nanos now) { return find(process, now, false) == Found::ours; }
 
-bool may_be_of_our_pid_namespace(pid_t process, Nanos now) { return find(process, now) != Found::others; }
+bool may_be_of_our_pid_namespace(pid_t process, Nanos now) { return find(process, now, true) != Found::others; }
 
 }  // namespace ringsock::soft
