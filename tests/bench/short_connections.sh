@@ -19,7 +19,10 @@ over() {
 # by_program WAY WORKERS: connections per second
 by_program() {
   local port
-  over "$1" "$program" server "$2" >"$dir/port" &
+  # Not by over(): what is killed must be the program, not a shell that waits for it.
+  local preload=
+  [ "$1" = kernel ] || preload=$library
+  LD_PRELOAD=$preload "$program" server "$2" >"$dir/port" &
   started=$!
   until [ -s "$dir/port" ]; do sleep 0.05; done
   port=$(cat "$dir/port")
