@@ -267,6 +267,7 @@ class StreamSocket : public runtime::Endpoint {
   Result<ssize_t> send_nothing();
   [[nodiscard]] int failure_as_told() const;
   bool look_closely_if_read_seldom();
+  void look_while_sending(unsigned sends);
   [[nodiscard]] bool is_over() const;
   Status require_connected(int error_if_not);
   /// Polls completions and tells whoever sleeps.

@@ -176,6 +176,12 @@ bool StreamSocket::look_closely_if_read_seldom() {
   return true;
 }
 
+/// @param sends  how many there have been
+void StreamSocket::look_while_sending(unsigned sends) {
+  constexpr unsigned kSendsPerCloserLook = 8 * kSendsPerLook;
+  if (sends % kSendsPerCloserLook != 0 || !look_closely_if_read_seldom()) progress();
+}
+
 /// What receive_into() would do, in the usual case: bytes are there, or nothing is and nothing else has happened.
 Result<ssize_t> StreamSocket::receive_bytes(void* data, std::size_t length, int flags) {
   if ((flags & (MSG_OOB | MSG_PEEK | MSG_TRUNC | MSG_ERRQUEUE)) == 0 && length != 0 && is_connected()) [[likely]] {
@@ -250,17 +256,17 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
   }
   if (total == 0) return send_nothing();
   std::size_t sent = 0;
-  bool look = false;
+  unsigned look = 0;
   {
     std::lock_guard sending(send_lock_);
     if (!at_end_of_sending()) {
       sent = connection_->send(data);
       if (sent > 0) statistics_.count_sent(sent);
-      look = ++sends_ % kSendsPerLook == 0;
+      look = ++sends_ % kSendsPerLook == 0 ? sends_ : 0;
     }
   }
   if (sent == total && sent > 0) {
-    if (look) progress();
+    if (look != 0) look_while_sending(look);
     return static_cast<ssize_t>(sent);
   }
   // Once, unless another thread forks meanwhile: what it suspends has room nevertheless.
@@ -322,13 +328,13 @@ bool StreamSocket::is_over() const {
 Result<ssize_t> StreamSocket::send_bytes(const void* data, std::size_t length, int flags) {
   if ((flags & MSG_OOB) != 0) return Error{EOPNOTSUPP, "rsend: no urgent data"};
   if (is_connected()) [[likely]] {
-    bool look = false;
+    unsigned look = 0;
     std::unique_lock sending(send_lock_);
     if (!at_end_of_sending() && connection_->send_at_once(data, length)) [[likely]] {
       statistics_.count_sent(length);
-      look = ++sends_ % kSendsPerLook == 0;
+      look = ++sends_ % kSendsPerLook == 0 ? sends_ : 0;
       sending.unlock();
-      if (look) progress();
+      if (look != 0) look_while_sending(look);
       return static_cast<ssize_t>(length);
     }
   }

@@ -425,6 +425,20 @@ TEST(PreloadedBytes, AWriterThatSleepsHearsOfTheResetOfAPeerThatHasReadNothing) 
   EXPECT_EQ(::recv(alice, &byte, 1, 0), 0);
 }
 
+TEST(PreloadedBytes, AWriterThatNeitherSleepsNorReadsHearsOfAResetSoon) {
+  for (const ResetBy how : kResets) {
+    auto [alice, bob] = connected_pair();
+    for (int i = 0; i < 100; ++i) EXPECT_EQ(::send(alice, "x", 1, 0), 1);
+    EXPECT_EQ(read_all(bob, 100).size(), 100U);
+    reset_connection(alice, bob, how);
+    ::usleep(10'000);
+    ssize_t sent = 0;
+    for (int i = 0; i < 100 && sent >= 0; ++i) sent = ::send(alice, "x", 1, MSG_NOSIGNAL);
+    EXPECT_EQ(sent, -1);
+    EXPECT_EQ(errno, ECONNRESET);
+  }
+}
+
 TEST(PreloadedBytes, WhoHasReadAllClosesInOrder) {
   auto [alice, bob] = connected_pair();
   EXPECT_EQ(::send(alice, "request", 7, 0), 7);
