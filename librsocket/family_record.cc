@@ -67,7 +67,7 @@ bool is_alive(pid_t process) noexcept {
   std::array<char, 32> path;
   std::snprintf(path.data(), path.size(), "/proc/%d/stat", static_cast<int>(process));
   const UniqueFd file(::open(path.data(), O_RDONLY | O_CLOEXEC));
-  if (!file) return errno != ENOENT;
+  if (!file) return ::kill(process, 0) == 0 || errno != ESRCH;  // no descriptor, no /proc, or not for us
   std::array<char, 128> text;
   const ssize_t length = ::read(file.get(), text.data(), text.size());
   // "number (name) state ..."; a name may contain anything.

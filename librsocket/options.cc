@@ -180,10 +180,7 @@ Status StreamSocket::get_option(int level, int name, void* value, socklen_t* len
   if (level == kSolRdma) return get_rdma_level(name, value, length);
   if (level == SOL_SOCKET) {
     switch (name) {
-      case SO_ERROR: {
-        look_if_alone();
-        return write_int(value, length, take_error());
-      }
+      case SO_ERROR: return write_int(value, length, look_for_error());
       case SO_TYPE: return write_int(value, length, SOCK_STREAM);
       case SO_DOMAIN: return write_int(value, length, domain_);
       case SO_PROTOCOL: return write_int(value, length, IPPROTO_TCP);

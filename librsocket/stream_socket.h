@@ -62,6 +62,7 @@ class StreamSocket : public runtime::Endpoint {
   Result<ssize_t> send(const msghdr& message, int flags) override;
   Result<ssize_t> receive_bytes(void* data, std::size_t length, int flags) override;
   Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags) override;
+  void keep_error(int code) noexcept override;
   Result<int> unread_bytes() override;
   Result<int> unsent_bytes() override;
 
@@ -248,6 +249,8 @@ class StreamSocket : public runtime::Endpoint {
   Result<std::size_t> post_direct(const std::byte* data, std::size_t size, std::uint64_t offset);
   Result<ssize_t> send_from(IoCursor& data, std::size_t total);
   int take_error();
+  /// The same for SO_ERROR, which takes it from whoever reads or writes next.
+  int look_for_error();
   [[nodiscard]] bool at_end_of_stream() const {
     return read_shut_.load(std::memory_order_acquire) || connection_->peer_shut_down() ||
            connection_->peer_disconnected() || connection_->failure() != 0;
@@ -256,8 +259,15 @@ class StreamSocket : public runtime::Endpoint {
     return write_shut_.load(std::memory_order_acquire) || connection_->peer_disconnected() ||
            connection_->failure() != 0;
   }
+  [[nodiscard]] bool is_half_open() const {
+    return connection_->peer_disconnected() && connection_->failure() == 0 &&
+           !write_shut_.load(std::memory_order_acquire);
+  }
   bool send_into_the_void();
+  Result<ssize_t> send_nothing();
+  [[nodiscard]] int failure_as_told() const;
   bool look_closely_if_read_seldom();
+  void look_while_sending(unsigned sends);
   [[nodiscard]] bool is_over() const;
   Status require_connected(int error_if_not);
   /// Polls completions and tells whoever sleeps.
@@ -266,6 +276,7 @@ class StreamSocket : public runtime::Endpoint {
   std::uint32_t connected_events() noexcept;
   void disconnect();
   bool end_connection() noexcept;
+  [[nodiscard]] bool leaves_bytes_unread() noexcept;
 
   // inherited.cc. After a fork(2) a connection is suspended in both processes, and belongs to the one that uses it
   // first; the other one gets EIO, or asks it (can_follow()). Without setup_lock_, but for those named _locked and

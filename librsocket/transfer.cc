@@ -17,12 +17,41 @@ namespace ringsock::rs {
 int StreamSocket::take_error() {
   if (const int error = error_.exchange(0, std::memory_order_acq_rel)) return error;
   if (!is_connected() || closed_.load(std::memory_order_relaxed)) return 0;
-  const int failure = connection_->failure();
+  const int failure = failure_as_told();
   if (failure != 0 && !failure_taken_.exchange(true, std::memory_order_acq_rel)) {
     statistics_.count_error();
     return failure;
   }
   return 0;
+}
+
+/// Linux calls a reset EPIPE where the peer's end of the stream came before it.
+int StreamSocket::failure_as_told() const {
+  const int failure = connection_->failure();
+  return failure == ECONNRESET && connection_->peer_shut_down() ? EPIPE : failure;
+}
+
+int StreamSocket::look_for_error() {
+  look_if_alone();
+  if (is_connected() && !suspended_.load(std::memory_order_acquire) && connection_->failure() == 0) {
+    // A reset is known to the connection manager before polls come upon it.
+    {
+      const std::lock_guard guard(setup_lock_);
+      take_cm_events();
+    }
+    progress();
+    notify_watchers();
+  }
+  return take_error();
+}
+
+void StreamSocket::keep_error(int code) noexcept {
+  if (!is_connected() || code == 0) return;
+  if (code == failure_as_told()) {
+    failure_taken_.store(false, std::memory_order_release);
+  } else if (code == EPIPE && sent_into_the_void_.load(std::memory_order_acquire)) {
+    error_.store(EPIPE, std::memory_order_release);
+  }
 }
 
 /// A connection that is being made answers EAGAIN.
@@ -129,8 +158,8 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
   // The end was seen after the bytes: a message that came in between is not lost.
   progress();
   if (connection_->readable() > 0 && !read_shut_.load(std::memory_order_acquire)) return Error{EAGAIN, "rrecv"};
-  // The stream had ended before what was sent came back: that error is the sender's to hear of.
-  if (sent_into_the_void_.load(std::memory_order_acquire)) return 0;
+  // The stream had ended before what was sent came back, or before a reset: that error is the sender's to hear of.
+  if (sent_into_the_void_.load(std::memory_order_acquire) || connection_->peer_shut_down()) return 0;
   if (const int error = take_error()) return Error{error, "rrecv"};
   return 0;
 }
@@ -145,6 +174,12 @@ bool StreamSocket::look_closely_if_read_seldom() {
   looked_closely_at_.store(now, std::memory_order_relaxed);
   for (int i = 0; i < kPolls; ++i) progress();
   return true;
+}
+
+/// @param sends  how many there have been
+void StreamSocket::look_while_sending(unsigned sends) {
+  constexpr unsigned kSendsPerCloserLook = 8 * kSendsPerLook;
+  if (sends % kSendsPerCloserLook != 0 || !look_closely_if_read_seldom()) progress();
 }
 
 /// What receive_into() would do, in the usual case: bytes are there, or nothing is and nothing else has happened.
@@ -219,19 +254,19 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
   if (!is_connected()) {
     if (Status connected = require_connected(EPIPE); !connected) return connected.error();
   }
+  if (total == 0) return send_nothing();
   std::size_t sent = 0;
-  bool look = false;
+  unsigned look = 0;
   {
     std::lock_guard sending(send_lock_);
     if (!at_end_of_sending()) {
-      if (total == 0) return 0;
       sent = connection_->send(data);
       if (sent > 0) statistics_.count_sent(sent);
-      look = ++sends_ % kSendsPerLook == 0;
+      look = ++sends_ % kSendsPerLook == 0 ? sends_ : 0;
     }
   }
   if (sent == total && sent > 0) {
-    if (look) progress();
+    if (look != 0) look_while_sending(look);
     return static_cast<ssize_t>(sent);
   }
   // Once, unless another thread forks meanwhile: what it suspends has room nevertheless.
@@ -244,22 +279,38 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
     if (more > 0) statistics_.count_sent(more);
     sent += more;
   }
-  if (sent > 0) return static_cast<ssize_t>(sent);
+  if (sent > 0) {
+    // The peer's end was there before the rest: what was sent meets nobody.
+    if (sent < total && is_half_open()) send_into_the_void();
+    return static_cast<ssize_t>(sent);
+  }
   if (closed_.load(std::memory_order_acquire)) return Error{EBADF, "rsend: closed meanwhile"};
   if (const int error = take_error()) return Error{error, "rsend"};
-  if (total > 0 && send_into_the_void()) return static_cast<ssize_t>(total);
+  if (send_into_the_void()) {
+    // As much as a socket would have buffered.
+    return static_cast<ssize_t>(std::min<std::size_t>(total, connection_->settings().send_ring));
+  }
   if (at_end_of_sending()) return Error{EPIPE, "rsend"};
   // A writer that never reads still has to tell the peer of its buffers.
   if (std::unique_lock reading(receive_lock_, std::try_to_lock); reading) connection_->announce_if_due();
   return Error{EAGAIN, "rsend"};
 }
 
+/// send(2) of no bytes: tells an error, and nothing of an end that only the peer has made.
+Result<ssize_t> StreamSocket::send_nothing() {
+  if (!claim()) return Error{EIO, "rsend: another process uses the connection"};
+  progress();
+  if (closed_.load(std::memory_order_acquire)) return Error{EBADF, "rsend: closed meanwhile"};
+  if (const int error = take_error()) return Error{error, "rsend"};
+  const bool is_over = sent_into_the_void_.load(std::memory_order_acquire);
+  if (is_over || (at_end_of_sending() && !is_half_open())) return Error{EPIPE, "rsend"};
+  return 0;
+}
+
 /// As with TCP (RFC 9293, 3.5.2): what is sent first after the peer's close is taken, and answered by the reset that
 /// ends the connection here, too. Linux calls that reset EPIPE.
 bool StreamSocket::send_into_the_void() {
-  const bool is_half_open =
-      connection_->peer_disconnected() && connection_->failure() == 0 && !write_shut_.load(std::memory_order_acquire);
-  if (!is_half_open || sent_into_the_void_.exchange(true, std::memory_order_acq_rel)) return false;
+  if (!is_half_open() || sent_into_the_void_.exchange(true, std::memory_order_acq_rel)) return false;
   error_.store(EPIPE, std::memory_order_release);
   note_activity();
   notify_watchers();
@@ -277,13 +328,13 @@ bool StreamSocket::is_over() const {
 Result<ssize_t> StreamSocket::send_bytes(const void* data, std::size_t length, int flags) {
   if ((flags & MSG_OOB) != 0) return Error{EOPNOTSUPP, "rsend: no urgent data"};
   if (is_connected()) [[likely]] {
-    bool look = false;
+    unsigned look = 0;
     std::unique_lock sending(send_lock_);
     if (!at_end_of_sending() && connection_->send_at_once(data, length)) [[likely]] {
       statistics_.count_sent(length);
-      look = ++sends_ % kSendsPerLook == 0;
+      look = ++sends_ % kSendsPerLook == 0 ? sends_ : 0;
       sending.unlock();
-      if (look) progress();
+      if (look != 0) look_while_sending(look);
       return static_cast<ssize_t>(length);
     }
   }
@@ -464,7 +515,9 @@ bool StreamSocket::end_connection() noexcept {
     return false;
   }
   if (!is_connected()) return false;
-  const bool abort = linger_on_.load(std::memory_order_relaxed) && linger_seconds_.load(std::memory_order_relaxed) == 0;
+  const bool abort =
+      (linger_on_.load(std::memory_order_relaxed) && linger_seconds_.load(std::memory_order_relaxed) == 0) ||
+      leaves_bytes_unread();
   const bool half_open = !read_shut_.exchange(true) || !write_shut_.load(std::memory_order_relaxed);
   write_shut_.store(true, std::memory_order_release);
   if (abort) {
@@ -474,6 +527,14 @@ bool StreamSocket::end_connection() noexcept {
   if (half_open) disconnect();
   // A direct write that waits for the peer's help, and what was sent after it, are still here.
   return id_->device().works_in_background() || has_written_directly_;
+}
+
+/// RFC 2525, 2.17: the peer hears by a reset that what it sent was not read. Only where a reset overtakes nothing of
+/// what was sent before.
+bool StreamSocket::leaves_bytes_unread() noexcept {
+  if (id_->device().works_in_background() || has_written_directly_ || connection_->peer_disconnected()) return false;
+  connection_->poll();
+  return connection_->readable() > 0;
 }
 
 void StreamSocket::descriptor_closed(int fd) noexcept {

@@ -95,6 +95,9 @@ class Endpoint : public ListNode<ForkRegistry> {
   /// The same for one buffer; the hot path. Default: receive()/send() with a one-element msghdr.
   virtual Result<ssize_t> receive_bytes(void* data, std::size_t length, int flags);
   virtual Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags);
+  /// The error of an attempt that the caller does not tell, because attempts before it have moved bytes: if it was
+  /// taken from the endpoint, the next call tells it.
+  virtual void keep_error(int /*code*/) noexcept {}
   /// FIONREAD and SIOCOUTQ.
   virtual Result<int> unread_bytes();
   virtual Result<int> unsent_bytes();

@@ -65,6 +65,7 @@ Result<ssize_t> until_complete(Endpoint& endpoint, std::uint32_t interest, Nanos
         endpoint, interest, deadline, [&] { return attempt(done); }, done == 0);
     if (!moved) {
       if (done == 0) return moved;
+      endpoint.keep_error(moved.error().code);
       break;
     }
     if (*moved == 0) break;

@@ -282,6 +282,173 @@ TEST(PreloadedBytes, WhatIsSentFirstAfterThePeersCloseIsTakenAndComesBackAsARese
   EXPECT_EQ(errno, ENOTCONN);
 }
 
+TEST(PreloadedBytes, AnEmptySendTellsNothingOfThePeersEndUntilTheReset) {
+  auto [alice, bob] = connected_pair();
+  bob.reset();
+  EXPECT_EQ(read_all(alice, 1), "");
+  EXPECT_EQ(::send(alice, "", 0, MSG_NOSIGNAL), 0);
+  EXPECT_EQ(::send(alice, "", 0, MSG_NOSIGNAL), 0);
+  EXPECT_EQ(::send(alice, "x", 1, MSG_NOSIGNAL), 1);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(::send(alice, "", 0, MSG_NOSIGNAL), -1);
+    EXPECT_EQ(errno, EPIPE);
+  }
+}
+
+TEST(PreloadedBytes, OfALongWriteToOneWhoHasGoneOnlyWhatASocketBuffersIsTaken) {
+  const std::string much(10 << 20, 'm');
+  for (const int flags : {int{MSG_NOSIGNAL}, MSG_NOSIGNAL | MSG_DONTWAIT}) {
+    for (const bool end_is_known : {false, true}) {
+      auto [alice, bob] = connected_pair();
+      bob.reset();
+      if (end_is_known) {
+        EXPECT_EQ(read_all(alice, 1), "");
+      }
+      const ssize_t sent = ::send(alice, much.data(), much.size(), flags);
+      EXPECT_GT(sent, 0);
+      EXPECT_LT(sent, 8 << 20);
+      EXPECT_EQ(::send(alice, much.data(), much.size(), flags), -1);
+      EXPECT_EQ(errno, EPIPE);
+    }
+  }
+}
+
+/// How `bob` ends a connection so that his peer hears of a reset.
+enum class ResetBy { linger_of_nothing, unread_bytes };
+constexpr ResetBy kResets[] = {ResetBy::linger_of_nothing, ResetBy::unread_bytes};
+
+void reset_connection(int alice, Fd& bob, ResetBy how) {
+  if (how == ResetBy::unread_bytes) {
+    EXPECT_EQ(::send(alice, "unread", 6, 0), 6);
+    EXPECT_NE(poll_once(bob, POLLIN, 1000) & POLLIN, 0);
+  } else {
+    const linger at_once{1, 0};
+    EXPECT_EQ(::setsockopt(bob, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+  }
+  bob.reset();
+}
+
+constexpr int kAfterReset = POLLIN | POLLOUT | POLLRDHUP | POLLHUP;
+
+TEST(PreloadedBytes, AResetIsTakenBySoError) {
+  for (const ResetBy how : kResets) {
+    auto [alice, bob] = connected_pair();
+    reset_connection(alice, bob, how);
+    const int error = Health(alice).error;
+    EXPECT_EQ(error, ECONNRESET);
+    const Health told(alice);
+    EXPECT_EQ(told.bits, kAfterReset);
+    EXPECT_EQ(told.error, 0);
+    EXPECT_FALSE(told.has_peer);
+    char byte = 0;
+    EXPECT_EQ(::recv(alice, &byte, 1, 0), 0);
+    EXPECT_EQ(::send(alice, "x", 1, MSG_NOSIGNAL), -1);
+    EXPECT_EQ(errno, EPIPE);
+  }
+}
+
+TEST(PreloadedBytes, AResetIsTakenByWhoeverReadsOrWrites) {
+  for (const ResetBy how : kResets) {
+    for (const bool reads : {false, true}) {
+      auto [alice, bob] = connected_pair();
+      reset_connection(alice, bob, how);
+      EXPECT_NE(poll_once(alice, POLLIN, 1000), 0);
+      EXPECT_EQ(poll_once(alice, POLLIN | POLLOUT | POLLRDHUP), kAfterReset | POLLERR);
+      char byte = 0;
+      EXPECT_EQ(reads ? ::recv(alice, &byte, 1, 0) : ::send(alice, "x", 1, 0), -1) << "no signal, either";
+      EXPECT_EQ(errno, ECONNRESET);
+      EXPECT_EQ(poll_once(alice, POLLIN | POLLOUT | POLLRDHUP), kAfterReset);
+      EXPECT_EQ(Health(alice).error, 0);
+      EXPECT_EQ(::recv(alice, &byte, 1, 0), 0);
+      EXPECT_EQ(::send(alice, "x", 1, MSG_NOSIGNAL), -1);
+      EXPECT_EQ(errno, EPIPE);
+    }
+  }
+}
+
+TEST(PreloadedBytes, WhatCameBeforeAResetIsReadFirst) {
+  for (const ResetBy how : kResets) {
+    auto [alice, bob] = connected_pair();
+    const std::string answer(50'000, 'a');
+    EXPECT_EQ(::send(bob, answer.data(), answer.size(), 0), static_cast<ssize_t>(answer.size()));
+    reset_connection(alice, bob, how);
+    EXPECT_EQ(read_all(alice, answer.size()), answer);
+    char byte = 0;
+    EXPECT_EQ(::recv(alice, &byte, 1, 0), -1);
+    EXPECT_EQ(errno, ECONNRESET);
+    EXPECT_EQ(::recv(alice, &byte, 1, 0), 0);
+  }
+}
+
+TEST(PreloadedBytes, AResetThatMeetsAReadOfManyBytesIsTheNextCallsToTell) {
+  auto [alice, bob] = connected_pair();
+  EXPECT_EQ(::send(bob, "answer", 6, 0), 6);
+  std::thread resets([&alice = alice, &bob = bob] {
+    ::usleep(50'000);
+    reset_connection(alice, bob, ResetBy::linger_of_nothing);
+  });
+  char bytes[100];
+  EXPECT_EQ(::recv(alice, bytes, sizeof bytes, MSG_WAITALL), 6);
+  resets.join();
+  EXPECT_EQ(::recv(alice, bytes, sizeof bytes, MSG_WAITALL), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+}
+
+TEST(PreloadedBytes, AResetAfterTheEndOfTheStreamIsABrokenPipe) {
+  for (const ResetBy how : kResets) {
+    auto [alice, bob] = connected_pair();
+    EXPECT_EQ(::shutdown(bob, SHUT_WR), 0);
+    EXPECT_EQ(read_all(alice, 1), "");
+    reset_connection(alice, bob, how);
+    EXPECT_EQ(Health(alice).error, EPIPE);
+    char byte = 0;
+    EXPECT_EQ(::recv(alice, &byte, 1, 0), 0);
+    EXPECT_EQ(::send(alice, "x", 1, MSG_NOSIGNAL), -1);
+    EXPECT_EQ(errno, EPIPE);
+  }
+}
+
+TEST(PreloadedBytes, AWriterThatSleepsHearsOfTheResetOfAPeerThatHasReadNothing) {
+  auto [alice, bob] = connected_pair();
+  std::thread closes([&bob = bob] {
+    ::usleep(100'000);
+    bob.reset();
+  });
+  const std::string block(100'000, 'b');
+  ssize_t sent = 0;
+  while (sent >= 0) sent = ::send(alice, block.data(), block.size(), MSG_NOSIGNAL);
+  EXPECT_EQ(errno, ECONNRESET);
+  closes.join();
+  EXPECT_EQ(::send(alice, "x", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+  char byte = 0;
+  EXPECT_EQ(::recv(alice, &byte, 1, 0), 0);
+}
+
+TEST(PreloadedBytes, AWriterThatNeitherSleepsNorReadsHearsOfAResetSoon) {
+  for (const ResetBy how : kResets) {
+    auto [alice, bob] = connected_pair();
+    for (int i = 0; i < 100; ++i) EXPECT_EQ(::send(alice, "x", 1, 0), 1);
+    EXPECT_EQ(read_all(bob, 100).size(), 100U);
+    reset_connection(alice, bob, how);
+    ::usleep(10'000);
+    ssize_t sent = 0;
+    for (int i = 0; i < 100 && sent >= 0; ++i) sent = ::send(alice, "x", 1, MSG_NOSIGNAL);
+    EXPECT_EQ(sent, -1);
+    EXPECT_EQ(errno, ECONNRESET);
+  }
+}
+
+TEST(PreloadedBytes, WhoHasReadAllClosesInOrder) {
+  auto [alice, bob] = connected_pair();
+  EXPECT_EQ(::send(alice, "request", 7, 0), 7);
+  EXPECT_EQ(read_all(bob, 7), "request");
+  EXPECT_EQ(::send(bob, "answer", 6, 0), 6);
+  bob.reset();
+  EXPECT_EQ(read_all(alice, 100), "answer");
+  EXPECT_EQ(Health(alice).error, 0);
+}
+
 TEST(PreloadedBytes, AConnectionWhoseBothDirectionsHaveEndedHasNoPeer) {
   auto [alice, bob] = connected_pair();
   ASSERT_EQ(::shutdown(alice, SHUT_WR), 0);

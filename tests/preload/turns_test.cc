@@ -203,6 +203,23 @@ TEST(Turns, AChildThatEndsByUnderscoreExitLeavesItToItsParent) {
   EXPECT_EQ(echo.end(), 0);
 }
 
+TEST(Turns, AChildThatEndsWhereItSeesNoProcLeavesItToItsParent) {
+  if (::geteuid() != 0) GTEST_SKIP() << "chroot(2)";
+  char folder[] = "/tmp/ringsock-turns-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  Echo echo;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool sent = ::chroot(folder) == 0 && ::chdir("/") == 0 && ::send(echo.fd, "child", 5, 0) == 5;
+    ::_exit(sent ? 0 : 1);
+  }
+  EXPECT_EQ(wait_for(child), 0);
+  ::rmdir(folder);
+  EXPECT_EQ(receive(echo.fd, 5), "child");
+  ask(echo.fd, "parent");
+  EXPECT_EQ(echo.end(), 0);
+}
+
 TEST(Turns, GrandchildrenAskAcrossGenerations) {
   Echo echo;
   Signal used;

@@ -157,6 +157,33 @@ TEST(RsocketStream, LingerZeroIsAnAbortiveClose) {
   EXPECT_EQ(pair.bob.hear(), "");  // told once, then the end, as Linux
 }
 
+TEST(RsocketStream, AResetIsTakenBySoErrorOnce) {
+  Pair pair;
+  const linger abort{1, 0};
+  ASSERT_EQ(rsetsockopt(pair.alice, SOL_SOCKET, SO_LINGER, &abort, sizeof abort), 0);
+  pair.alice.close();
+  pollfd reset{pair.bob, POLLIN, 0};
+  EXPECT_EQ(rpoll(&reset, 1, 1000), 1);
+  EXPECT_EQ(reset.revents, POLLIN | POLLERR | POLLHUP);
+  EXPECT_EQ(get_int(pair.bob, SOL_SOCKET, SO_ERROR), ECONNRESET);
+  EXPECT_EQ(get_int(pair.bob, SOL_SOCKET, SO_ERROR), 0);
+  EXPECT_EQ(pair.bob.hear(), "");
+  EXPECT_EQ(rsend(pair.bob, "x", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+}
+
+TEST(RsocketStream, ALongSendToAClosedPeerIsTakenOnlyAsFarAsASocketBuffers) {
+  Pair pair;
+  pair.bob.close();
+  EXPECT_EQ(pair.alice.hear(), "");
+  const std::string much(10 << 20, 'm');
+  const ssize_t sent = rsend(pair.alice, much.data(), much.size(), MSG_NOSIGNAL);
+  EXPECT_GT(sent, 0);
+  EXPECT_LE(sent, get_int(pair.alice, SOL_SOCKET, SO_SNDBUF));
+  EXPECT_EQ(rsend(pair.alice, much.data(), much.size(), MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+}
+
 TEST(RsocketStream, AWriterThatNobodyReadsStopsAndGoesOn) {
   Pair pair;
   const std::string block(10000, 'b');
@@ -290,6 +317,16 @@ TEST(RsocketStream, EmptySendsAndReceivesDoNothing) {
   EXPECT_EQ(pair.bob.hear(10, MSG_DONTWAIT), "<EAGAIN>");
   pair.alice.say("x");
   EXPECT_EQ(pair.bob.hear(), "x");
+}
+
+TEST(RsocketStream, AnEmptySendAfterThePeersEndIsAnErrorOnlyOnceSomethingWasSent) {
+  Pair pair;
+  pair.bob.close();
+  EXPECT_EQ(pair.alice.hear(), "");
+  EXPECT_EQ(rsend(pair.alice, "", 0, MSG_NOSIGNAL), 0);
+  pair.alice.say("x");
+  EXPECT_EQ(rsend(pair.alice, "", 0, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
 }
 
 }  // namespace
