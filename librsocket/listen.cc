@@ -338,6 +338,24 @@ void StreamSocket::stop_listening() {
   set_state(State::initial);
 }
 
+void StreamSocket::refuse_clients() {
+  stop_background();
+  std::vector<runtime::Ref> clients;
+  std::lock_guard guard(setup_lock_);
+  clients = take_clients();
+  id_.reset();
+}
+
+bool StreamSocket::refuses_clients() {
+  const std::lock_guard guard(setup_lock_);
+  return state() == State::listening && !id_;
+}
+
+void StreamSocket::forget_listening() {
+  stop_listening();
+  read_shut_.store(false, std::memory_order_release);
+}
+
 /// Those whom nobody will accept, to be dropped when the lock has been released: their destructors wait for the service
 /// thread, which may be waiting for the lock.
 std::vector<runtime::Ref> StreamSocket::take_clients() {

@@ -144,6 +144,11 @@ class StreamSocket : public runtime::Endpoint {
  protected:
   /// Undoes listen(): as after a connect that failed, everything may be tried again.
   void stop_listening();
+  /// After shutdown(2) of a listener: who waits to be accepted is refused, and who comes. Until forget_listening().
+  void refuse_clients();
+  [[nodiscard]] bool refuses_clients();
+  /// The socket is as before listen(2).
+  void forget_listening();
   /// Whether accept() takes clients from elsewhere, too.
   [[nodiscard]] virtual bool has_other_listener() const noexcept { return false; }
   /// This socket, which is new, is the passive end of `event`'s connection. Errors: the request is refused.

@@ -161,6 +161,10 @@ Status DualSocket::bind(const sockaddr* address, socklen_t length) {
 Status DualSocket::listen(int backlog) {
   if (way() == Way::ring) return Error{EINVAL, "listen: connected"};
   const int fd = descriptor();
+  if (way() == Way::both && refuses_clients()) {
+    forget_listening();
+    way_.store(Way::undecided, std::memory_order_release);
+  }
   // The ring first: a client of ours that sees the kernel's listener would find nobody, and go by the kernel. A socket
   // without a port gets one from the kernel's listen().
   Status on_ring = way() == Way::undecided ? listen_on_ring(backlog) : ok();
@@ -242,6 +246,7 @@ Status DualSocket::shutdown(int how) {
     case Way::ring: return StreamSocket::shutdown(how);
     case Way::both:
       if (Status shut = StreamSocket::shutdown(how); !shut) return shut;
+      if (how != SHUT_WR) refuse_clients();
       [[fallthrough]];
     case Way::undecided:
     case Way::listener:

@@ -317,6 +317,29 @@ TEST(PreloadedSetup, ShutdownOfAListenerWakesWhoAccepts) {
   closer.join();
 }
 
+TEST(PreloadedSetup, AListenerThatWasShutDownRefusesClientsUntilItListensAgain) {
+  const Fd listener = listening();
+  Address address = name_of(listener);
+  const Fd waiting = connected_to(listener);
+  ASSERT_EQ(::shutdown(listener, SHUT_RDWR), 0);
+  EXPECT_EQ(::accept(listener, nullptr, nullptr), -1);
+  EXPECT_EQ(errno, EINVAL);
+  char byte = 0;
+  EXPECT_EQ(::recv(waiting, &byte, 1, 0), -1) << "nobody will accept it";
+  EXPECT_EQ(errno, ECONNRESET);
+  const Fd refused(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(::connect(refused, address.get(), address.length), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+
+  ASSERT_EQ(::listen(listener, 8), 0);
+  const Fd client = connected_to(listener);
+  const Fd server(::accept(listener, nullptr, nullptr));
+  ASSERT_GE(server, 0);
+  EXPECT_EQ(is_on_ring(client), preloaded());
+  ASSERT_EQ(::send(client, "again", 5, 0), 5);
+  EXPECT_EQ(read_all(server, 5), "again");
+}
+
 TEST(PreloadedSetup, ANameWithoutRoomIsNotWritten) {
   auto [alice, bob] = connected_pair();
   socklen_t none = 0;
