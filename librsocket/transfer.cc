@@ -32,13 +32,14 @@ int StreamSocket::failure_as_told() const {
 }
 
 int StreamSocket::look_for_error() {
-  look_if_alone();
-  if (is_connected() && !suspended_.load(std::memory_order_acquire) && connection_->failure() == 0) look_for_reset();
+  look_for_reset();
   return take_error();
 }
 
 /// The connection manager knows of a reset before polls come upon it.
 void StreamSocket::look_for_reset() {
+  look_if_alone();
+  if (!is_connected() || suspended_.load(std::memory_order_acquire) || connection_->failure() != 0) return;
   {
     const std::lock_guard guard(setup_lock_);
     take_cm_events();
@@ -186,9 +187,8 @@ bool StreamSocket::is_time_for_close_look() {
 /// @param sends  how many there have been
 void StreamSocket::look_while_sending(unsigned sends) {
   constexpr unsigned kSendsPerCloserLook = 8 * kSendsPerLook;
+  if (sends % kSendsPerCloserLook == 0 && is_time_for_close_look()) return look_for_reset();
   progress();
-  if (sends % kSendsPerCloserLook == 0 && !suspended_.load(std::memory_order_acquire) && is_time_for_close_look())
-    look_for_reset();
 }
 
 /// What receive_into() would do, in the usual case: bytes are there, or nothing is and nothing else has happened.
