@@ -283,6 +283,7 @@ Result<SocketAddress> StreamSocket::local_name() {
 }
 
 Result<SocketAddress> StreamSocket::peer_name() {
+  look_for_reset();
   if (is_connected() && is_over()) return Error{ENOTCONN, "rgetpeername"};
   return last_peer();
 }

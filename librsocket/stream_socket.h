@@ -272,7 +272,9 @@ class StreamSocket : public runtime::Endpoint {
   Result<ssize_t> send_nothing();
   [[nodiscard]] int failure_as_told() const;
   bool look_closely_if_read_seldom();
+  bool is_time_for_close_look();
   void look_while_sending(unsigned sends);
+  void look_for_reset();
   [[nodiscard]] bool is_over() const;
   Status require_connected(int error_if_not);
   /// Polls completions and tells whoever sleeps.

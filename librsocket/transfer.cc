@@ -32,17 +32,20 @@ int StreamSocket::failure_as_told() const {
 }
 
 int StreamSocket::look_for_error() {
-  look_if_alone();
-  if (is_connected() && !suspended_.load(std::memory_order_acquire) && connection_->failure() == 0) {
-    // A reset is known to the connection manager before polls come upon it.
-    {
-      const std::lock_guard guard(setup_lock_);
-      take_cm_events();
-    }
-    progress();
-    notify_watchers();
-  }
+  look_for_reset();
   return take_error();
+}
+
+/// The connection manager knows of a reset before polls come upon it.
+void StreamSocket::look_for_reset() {
+  look_if_alone();
+  if (!is_connected() || suspended_.load(std::memory_order_acquire) || connection_->failure() != 0) return;
+  {
+    const std::lock_guard guard(setup_lock_);
+    take_cm_events();
+  }
+  progress();
+  notify_watchers();
 }
 
 void StreamSocket::keep_error(int code) noexcept {
@@ -167,19 +170,25 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
 /// A device looks whether peers are alive once in so many polls, which whoever reads once in a while, and never sleeps,
 /// would not reach for long. True when it has been made to look.
 bool StreamSocket::look_closely_if_read_seldom() {
-  constexpr std::uint64_t kSeldom = 1 << 21;  // half a millisecond to two
   constexpr int kPolls = 32;
+  if (!is_time_for_close_look()) return false;
+  for (int i = 0; i < kPolls; ++i) progress();
+  return true;
+}
+
+bool StreamSocket::is_time_for_close_look() {
+  constexpr std::uint64_t kSeldom = 1 << 21;  // half a millisecond to two
   const std::uint64_t now = ticks();
   if (now - looked_closely_at_.load(std::memory_order_relaxed) < kSeldom) return false;
   looked_closely_at_.store(now, std::memory_order_relaxed);
-  for (int i = 0; i < kPolls; ++i) progress();
   return true;
 }
 
 /// @param sends  how many there have been
 void StreamSocket::look_while_sending(unsigned sends) {
   constexpr unsigned kSendsPerCloserLook = 8 * kSendsPerLook;
-  if (sends % kSendsPerCloserLook != 0 || !look_closely_if_read_seldom()) progress();
+  if (sends % kSendsPerCloserLook == 0 && is_time_for_close_look()) return look_for_reset();
+  progress();
 }
 
 /// What receive_into() would do, in the usual case: bytes are there, or nothing is and nothing else has happened.

@@ -380,6 +380,19 @@ TEST(PreloadedBytes, WhatCameBeforeAResetIsReadFirst) {
   }
 }
 
+TEST(PreloadedBytes, AConnectionThatWasResetHasNoPeerThoughBytesWaitToBeRead) {
+  for (const ResetBy how : kResets) {
+    auto [alice, bob] = connected_pair();
+    EXPECT_EQ(::send(bob, "plain text", 10, 0), 10);
+    reset_connection(alice, bob, how);
+    Address peer;
+    peer.length = sizeof peer.storage;
+    EXPECT_EQ(::getpeername(alice, peer.get(), &peer.length), -1);
+    EXPECT_EQ(errno, ENOTCONN);
+    EXPECT_EQ(read_all(alice, 10), "plain text");
+  }
+}
+
 TEST(PreloadedBytes, AResetThatMeetsAReadOfManyBytesIsTheNextCallsToTell) {
   auto [alice, bob] = connected_pair();
   EXPECT_EQ(::send(bob, "answer", 6, 0), 6);
