@@ -376,6 +376,8 @@ void DualSocket::woken() noexcept {
     forget_edges();
     note_activity();
   } else {
+    // A client of the kernel's is news only here.
+    if (now == Way::both) note_activity();
     StreamSocket::woken();
   }
 }

@@ -45,6 +45,7 @@ class DualSocket final : public rs::StreamSocket {
   runtime::WaitFds arm() noexcept override;
   void woken() noexcept override;
   [[nodiscard]] bool asks_kernel() const noexcept override;
+  [[nodiscard]] bool rings_for_each_arrival() const noexcept override { return way() == Way::both; }
   Nanos deadline() noexcept override;
   void closed() noexcept override;
   void add_fork_locks(runtime::ForkLocks& locks) override;

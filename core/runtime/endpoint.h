@@ -179,6 +179,10 @@ class Endpoint : public ListNode<ForkRegistry> {
   /// it but wait for its descriptors.
   [[nodiscard]] virtual bool asks_kernel() const noexcept { return false; }
 
+  /// Whether each arrival makes a descriptor of arm() ring anew, be the last one taken or not, and by whatever process.
+  /// So a set registers it once, and takes each ring for news: registering it again would ring for what is known.
+  [[nodiscard]] virtual bool rings_for_each_arrival() const noexcept { return false; }
+
   /// This endpoint as an epoll set (epoll_set.h), or null.
   virtual EpollSet* as_epoll_set() noexcept { return nullptr; }
 

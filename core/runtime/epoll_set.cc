@@ -408,6 +408,7 @@ bool EpollSet::register_doorbell(int fd, Endpoint& endpoint, bool is_new) {
   const bool known = !is_first;
   place->second.owner = &endpoint;
   if (is_new) ++place->second.users;
+  if (known && !is_new && endpoint.rings_for_each_arrival()) return true;
   if (known && control_descriptor(doorbells_.get(), EPOLL_CTL_MOD, fd, &event)) return true;
   const Status added = control_descriptor(doorbells_.get(), EPOLL_CTL_ADD, fd, &event);
   if (added) return true;

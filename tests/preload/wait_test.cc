@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <sys/select.h>
 #include <sys/timerfd.h>
+#include <sys/wait.h>
 
 #include <array>
 #include <csignal>
@@ -98,6 +99,47 @@ TEST(PreloadedWaiting, EpollTellsLevelsAndEdges) {
   ASSERT_EQ(::epoll_wait(set, events.data(), 4, 1000), 1);
   EXPECT_EQ(events[0].data.fd, int(alice));
   EXPECT_EQ(::epoll_wait(set, events.data(), 4, 0), 0) << "edge: once";
+}
+
+/// A client that takes part, or one of the kernel's.
+Fd client_of(int listener, bool takes_part) {
+  if (takes_part) return connected_to(listener);
+  Address there = name_of(listener);
+  Fd client(static_cast<int>(raw_syscall(SYS_socket, AF_INET, SOCK_STREAM, 0)));
+  EXPECT_EQ(raw_syscall(SYS_connect, int(client), there.get(), there.length), 0);
+  return client;
+}
+
+class ClientsOfAListener : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Preloaded, ClientsOfAListener, testing::Bool(),
+                         [](const auto& info) { return info.param ? "TakePart" : "AreTheKernels"; });
+
+TEST_P(ClientsOfAListener, AreAnEdgeEachWhoeverTakesThem) {
+  const Fd listener = listening(AF_INET, SOCK_NONBLOCK);
+  const Fd set(::epoll_create1(0));
+  ASSERT_EQ(add(set, listener, EPOLLIN | EPOLLET), 0);
+  epoll_event event{};
+  const auto edges = [&](int timeout) { return ::epoll_wait(set, &event, 1, timeout); };
+  const Fd first = client_of(listener, GetParam());
+  EXPECT_EQ(edges(5000), 1);
+  const Fd second = client_of(listener, GetParam());
+  EXPECT_EQ(edges(5000), 1) << "though none was accepted";
+  EXPECT_EQ(edges(0), 0);
+
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int taken = 0;
+    pollfd waiting{listener, POLLIN, 0};
+    while (::poll(&waiting, 1, taken == 2 ? 0 : 5000) == 1 && ::accept(listener, nullptr, nullptr) >= 0) ++taken;
+    ::_exit(taken);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (!GetParam() || !preloaded()) {
+    EXPECT_EQ(WEXITSTATUS(status), 2);  // ring clients may have been taken in by this process before the fork
+  }
+  const Fd third = client_of(listener, GetParam());
+  EXPECT_EQ(edges(5000), 1) << "though this process has not seen that the queue was empty";
 }
 
 TEST(PreloadedWaiting, EpollCtlSaysWhatLinuxSays) {
