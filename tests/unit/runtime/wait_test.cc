@@ -76,7 +76,7 @@ TEST(Wait, OfThoseWhoSleepInTurnOneIsWoken) {
   std::atomic<bool> stop{false};
   std::array<std::atomic<pid_t>, kSleepers> asleep{};  // 0: not yet, or no more
   std::vector<std::thread> sleepers;
-  for (int i = 0; i < kSleepers; ++i) {
+  for (std::size_t i = 0; i < kSleepers; ++i) {
     sleepers.emplace_back([&, i] {
       while (!stop) {
         asleep[i] = ::gettid();
