@@ -156,6 +156,34 @@ TEST(SoftIdProcesses, AnImpostorsClientIsRejected) {
   client.close();
 }
 
+/// As in a server that forks for each connection: its children close the listener.
+TEST(SoftIdProcesses, AChildThatClosesTheListenerLeavesWhoIsHalfInToItsParent) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
+  SoftHost host;
+  auto listener = host.listener();
+  OtherProcess client(kAlice, [&](Channel parent) {
+    SoftHost own;
+    End end = start_connect(own, listener->local_address());
+    parent.tell(1);
+    if (!parent.hear()) return 1;
+    const bool made = next(*end.id).type == CmEventType::established;
+    end.close();
+    return made ? 0 : 2;
+  });
+  ASSERT_TRUE(client.channel().hear());
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(listener->next_event()) << "its memory is asked for, as a stranger's is";
+  OtherProcess child(::geteuid(), [&](Channel) {
+    listener.reset();
+    return 0;
+  });
+  EXPECT_EQ(child.wait(), 0);
+  client.channel().tell(1);
+  End server = take_request(host, *listener);
+  ASSERT_TRUE(server.id);
+  ASSERT_TRUE(server.id->accept({}));
+  EXPECT_EQ(client.wait(), 0);
+}
+
 TEST(SoftIdProcesses, AForkedWorkerSharesTheListener) {
   auto host = std::make_unique<SoftHost>();
   auto listener = host->listener();

@@ -59,6 +59,7 @@ Acceptor::Acceptor(const PortBinding& where, Limits limits, UniqueFd socket)
 
 /// Connections that nobody accepted may hold what strangers passed; the kernel closes that with the socket.
 Acceptor::~Acceptor() {
+  if (epoll_made_at_ != fork_generation()) leave_half_open_to_parent();
   if (!has_rights_gate()) close_elsewhere(std::move(socket_));
 }
 
@@ -82,11 +83,16 @@ Status Acceptor::watch_socket() {
 
 Status Acceptor::start_over_after_fork() {
   if (epoll_made_at_ == fork_generation()) return ok();
-  // An epoll instance is shared across fork(2): what one process adds would wake the other for ever. The half-open
-  // connections are the parent's to serve.
+  // An epoll instance is shared across fork(2): what one process adds would wake the other for ever.
+  leave_half_open_to_parent();
+  return watch_socket();
+}
+
+/// They are the parent's to serve: a link that goes away without being abandoned first lets no descriptor in any more,
+/// and the client's memory would not reach the parent.
+void Acceptor::leave_half_open_to_parent() {
   for (const HalfOpen& slot : half_open_) slot.link->abandon(false);
   half_open_.clear();
-  return watch_socket();
 }
 
 int Acceptor::fd() const { return epoll_made_at_ == fork_generation() ? epoll_.get() : socket_.get(); }

@@ -84,6 +84,7 @@ class Acceptor {
   Acceptor(const PortBinding& where, Limits limits, UniqueFd socket);
   Status watch_socket();
   Status start_over_after_fork();
+  void leave_half_open_to_parent();
   void drop(Slot slot);
   void make_room_for(uid_t user);
   void keep(HalfOpen fresh);
