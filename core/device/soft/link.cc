@@ -73,6 +73,7 @@ void Link::ring() {
   if (is_abandoned()) return;
   const int saved_errno = errno;
   const auto wake = LinkPacket::wake;
+  const std::lock_guard guard(number_lock_);
   // A full socket is already readable at the other end; a dead peer is drain()'s to report.
   [[maybe_unused]] const ssize_t sent = ::send(fd(), &wake, sizeof wake, MSG_DONTWAIT | MSG_NOSIGNAL);
   errno = saved_errno;
@@ -95,6 +96,7 @@ Status Link::send(LinkPacket type, std::span<const std::byte> bytes, int descrip
     header->cmsg_len = CMSG_LEN(sizeof descriptor);
     std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
   }
+  const std::lock_guard guard(number_lock_);
   if (::sendmsg(fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return Error::last("link: sendmsg");
   return ok();
 }
@@ -227,7 +229,7 @@ void Link::deliver_gone() {
 }
 
 Status Link::move_to(int fd) {
-  std::lock_guard guard(lock_);
+  const std::scoped_lock guard(lock_, number_lock_);
   if (::dup3(socket_.get(), fd, O_CLOEXEC) < 0) return Error::last("link: dup3");
   socket_.reset(fd);
   return ok();
@@ -243,6 +245,7 @@ void Link::abandon(bool give_away) {
 void Link::hang_up() {
   if (is_abandoned()) return;
   const int saved_errno = errno;
+  const std::lock_guard guard(number_lock_);
   ::shutdown(fd(), SHUT_RDWR);
   hung_up_.store(true, std::memory_order_relaxed);
   errno = saved_errno;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/base/close_elsewhere.h"
+#include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 
@@ -117,6 +118,8 @@ class Link {
   void deliver_gone();
 
   UniqueFd socket_;
+  /// Around system calls on socket_ without lock_: move_to() closes the number. Inside it no other lock is taken.
+  Mutex number_lock_;
   std::atomic<bool> peer_gone_{false};
   std::atomic<bool> abandoned_{false};
   std::atomic<bool> careful_;           ///< a stranger may have passed descriptors
