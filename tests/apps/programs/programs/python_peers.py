@@ -13,10 +13,11 @@ class PythonPeers(Program):
     """A script of peers/: `SCRIPT ROLE PORT`; role client prints "correct", role endless prints "begun"."""
 
     needs = ("python3",)
+    interpreter = "python3"
     script = ""
 
     def peer(self, role):
-        return ["python3", "-B", PEERS / self.script, role, self.port]
+        return [self.interpreter, "-B", PEERS / self.script, role, self.port]
 
     def start(self, run):
         self.port = free_port()

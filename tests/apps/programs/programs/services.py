@@ -9,7 +9,8 @@ from harness.processes import Failure, wait_until
 from harness.program import Program
 from harness.run import digest, free_port, must_equal, must_hold, ordinary_user
 
-PEERS = pathlib.Path(__file__).parent / "peers"
+from . import python_peers
+from .python_peers import PEERS
 
 
 class MariaDb(Program):
@@ -109,28 +110,15 @@ class Mosquitto(Program):
         return client
 
 
-class Grpc(Program):
+class Grpc(python_peers.PythonPeers):
     name = "grpc"
     title = "gRPC in Python: unary calls, streams, threads"
     needs = ("/usr/bin/python3",)
+    interpreter = "/usr/bin/python3"  # which has Debian's packages
+    script = "grpc_echo.py"
 
     def missing(self):
         return [] if pathlib.Path("/usr/lib/python3/dist-packages/grpc").is_dir() else ["python3-grpcio"]
-
-    def peer(self, role):
-        return ["/usr/bin/python3", "-B", PEERS / "grpc_echo.py", role, self.port]
-
-    def start(self, run):
-        self.port = free_port()
-        run.serve(self.peer("server"), port=self.port, label="grpc-server", stop=signal.SIGINT)
-
-    def exchange(self, run):
-        must_equal(run.client(self.peer("client")).output.strip(), b"correct", "the client's verdict")
-
-    def endless(self, run):
-        client = run.begin(self.peer("endless"))
-        wait_until(lambda: client.output() == b"begun\n", "the client says that data flows")
-        return client
 
 
 class SmtpTools(Program):
