@@ -25,8 +25,10 @@ Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos dead
   if (fds.shared[0] >= 0 || fds.shared[1] >= 0) {
     const auto woken = sleep_in_turn(fds, endpoint.taken_in_turns(), bell, wake_at, mask);
     ready = woken ? Result<int>(static_cast<int>(*woken)) : woken.error();
-    if (woken)
-      entries[0].revents = static_cast<short>(*woken & 1U), entries[2].revents = static_cast<short>(*woken & 2U);
+    if (woken) {
+      entries[0].revents = static_cast<short>(*woken & 1U);
+      entries[2].revents = static_cast<short>(*woken & 2U);
+    }
   }
   if (!ready && ready.error().code == EOPNOTSUPP) ready = sleep_until(WaitFor::operation, entries, wake_at, mask);
   watch.leave();
