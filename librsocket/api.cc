@@ -1,4 +1,4 @@
-// The C edge: r* calls on stream rsockets.
+// The C interface: r* calls on stream rsockets.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <rdma/rsocket.h>
@@ -15,9 +15,9 @@
 #include "core/base/posix_edge.h"
 #include "core/base/rare_calls.h"
 #include "core/base/unique_fd.h"
+#include "core/poll/socket_calls.h"
+#include "core/poll/wait.h"
 #include "core/runtime/fd_table.h"
-#include "core/runtime/socket_calls.h"
-#include "core/runtime/wait.h"
 #include "librsocket/export.h"
 #include "librsocket/process.h"
 #include "librsocket/stream_socket.h"
@@ -28,11 +28,12 @@ namespace {
 using runtime::fd_table;
 using runtime::Lookup;
 
-/// Why a descriptor is not one of ours: it is a file, or there is none. A socket, or what has no type (eventfd(2),
-/// epoll(7)), may be a descriptor of ours that another thread is in rclose() with: it counts as none.
+/// Returns the error for a descriptor that is no rsocket: whether it is a file or does not exist. A socket, or a
+/// descriptor without a type (eventfd(2), epoll(7)), may be an rsocket that another thread is closing by rclose(), so
+/// it counts as not existing.
 Error not_ours(int fd) {
   struct stat what {};
-  // Not by fstat(2), for which ThreadSanitizer has an eye on whoever closes it meanwhile.
+  // fstatat(2) is used because ThreadSanitizer reports a concurrent close for fstat(2).
   const bool is_file = fd >= 0 && ::fstatat(fd, "", &what, AT_EMPTY_PATH) == 0 && !S_ISSOCK(what.st_mode) &&
                        (what.st_mode & S_IFMT) != 0;
   return is_file ? Error{ENOTSOCK, "rsocket: descriptor"} : Error{EBADF, "rsocket: descriptor"};
@@ -48,7 +49,7 @@ template <class Body>
   });
 }
 
-/// The same for calls that set up or tear down: they take their time, so no reader's section is held meanwhile.
+/// The same for calls that set up or tear down. They take long, so no reader's section is held meanwhile.
 template <class Body>
 auto on_pinned_socket(int fd, Body body) {
   return on_socket(fd, [&](Lookup& socket) {
@@ -57,7 +58,7 @@ auto on_pinned_socket(int fd, Body body) {
   });
 }
 
-/// The endpoint as a stream socket, for the calls that only they have. Error: EOPNOTSUPP.
+/// Returns the endpoint as a stream socket, for calls that only stream sockets have. Error: EOPNOTSUPP.
 Result<StreamSocket*> as_stream(Lookup& socket) {
   if (auto* stream = dynamic_cast<StreamSocket*>(&*socket)) return stream;
   return Error{EOPNOTSUPP, "rsocket: not a stream"};
@@ -73,8 +74,8 @@ Result<int> make_socket(int domain, int type, int protocol) {
   if (!is_known_process()) return Error{ENODEV, "rsocket: a child that was made without fork(3)"};
   if (!are_rings_permitted()) return Error{ENODEV, "rsocket: a seccomp filter"};
   if (shared.registry.empty()) return Error{ENODEV, "rsocket: no device is allowed"};
-  // The descriptor is a kernel TCP socket: it never collides, and bind() reserves the kernel's port with it. The kernel
-  // has no sockets with InfiniBand addresses.
+  // The descriptor is a kernel TCP socket, so its number cannot collide, and bind() reserves the kernel's port with it.
+  // The kernel has no sockets with InfiniBand addresses.
   UniqueFd fd(domain == AF_IB ? ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
                               : ::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!fd) return Error::last("rsocket: socket");
@@ -143,7 +144,7 @@ Result<std::size_t> write_direct(Lookup& socket, const std::byte* data, std::siz
       if (done > 0) break;
       return step;
     }
-    if (*step == 0) break;  // nothing is mapped there
+    if (*step == 0) break;  // no buffer is mapped there
     done += *step;
   }
   return done;
@@ -199,7 +200,8 @@ RS_EXPORT ssize_t rrecvfrom(int fd, void* data, size_t length, int flags, sockad
                             socklen_t* address_length) {
   return on_socket(fd, [&](Lookup& socket) {
     auto got = runtime::receive(socket, data, length, flags);
-    // recvfrom(2) on TCP leaves the address empty; rdma-core names the peer, and programs written for it look.
+    // recvfrom(2) on TCP leaves the address empty. rdma-core returns the peer's address, and programs written for it
+    // use that.
     if (got && address != nullptr) {
       if (auto peer = socket->peer_name()) peer->copy_to(address, address_length);
     }

@@ -1,10 +1,10 @@
-// The C edge: waiting for several descriptors.
+// The C interface: waiting for several descriptors.
 #include <rdma/rsocket.h>
 
 #include "core/base/posix_edge.h"
-#include "core/runtime/epoll_set.h"
-#include "core/runtime/poll_set.h"
-#include "core/runtime/timeouts.h"
+#include "core/poll/epoll_set.h"
+#include "core/poll/poll_set.h"
+#include "core/poll/timeouts.h"
 #include "librsocket/export.h"
 
 using namespace ringsock;

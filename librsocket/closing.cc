@@ -18,20 +18,20 @@ namespace ringsock::rs {
 
 namespace {
 
-/// An acknowledgement takes some ten microseconds; whoever closes does not mind that.
+/// An acknowledgement takes some ten microseconds, which is acceptable for a close.
 constexpr Nanos kSpin = std::chrono::microseconds(200);
 constexpr Nanos kLookInterval = std::chrono::milliseconds(2);
 /// Linux gives an orphaned connection about as long (tcp_orphan_retries).
 constexpr Nanos kPatience = std::chrono::seconds(60);
 constexpr Nanos kExitPatience = std::chrono::seconds(2);
 
-/// How many there are, and in which process: a forked child has none.
+/// The number of unfinished connections of this process; a forked child has none.
 std::atomic<int> unfinished{0};
 std::atomic<pid_t> owner{0};
 
 using Socket = std::shared_ptr<runtime::Ref>;
 
-/// What the service thread does not look after, because there is none: looked at by every close(2), and at exit.
+/// Connections of a process without a service thread. Every close(2), and the exit, checks them.
 class LeftOver {
  public:
   void add(Socket socket, Nanos end) {
@@ -39,7 +39,7 @@ class LeftOver {
     sockets_.emplace_back(std::move(socket), end);
   }
   void look() {
-    std::vector<std::pair<Socket, Nanos>> done;  // ends without the lock
+    std::vector<std::pair<Socket, Nanos>> done;  // destroyed without the lock
     const std::lock_guard guard(lock_);
     const auto is_over = [now = monotonic_now()](const auto& one) {
       return (*one.first).get()->is_drained() || now >= one.second;
@@ -55,7 +55,7 @@ class LeftOver {
   std::vector<std::pair<Socket, Nanos>> sockets_;
 };
 
-/// A forked child makes its own.
+/// A forked child makes a new one.
 std::atomic<LeftOver*> left_over{new LeftOver};
 
 void wait_at_exit() {
@@ -89,7 +89,7 @@ void finish_in_background(runtime::Endpoint& socket) {
   (void)registered;
   if (const pid_t before = owner.exchange(::getpid()); before != 0 && before != ::getpid()) {
     unfinished.store(0);
-    left_over.store(new LeftOver);  // the parent's may be locked by a thread that is not here
+    left_over.store(new LeftOver);  // a thread that the child does not have may have locked the parent's
   }
   left_over.load()->look();
   unfinished.fetch_add(1);

@@ -1,4 +1,4 @@
-// Connections that the application has closed while bytes were under way.
+// Connections that the application closed while bytes were under way.
 #pragma once
 
 #include "core/base/clock.h"
@@ -6,10 +6,9 @@
 
 namespace ringsock::rs {
 
-/// close(2) does not wait, and loses nothing: keeps `socket`, which is closed, until the device has carried out
-/// everything, or a minute has passed. Usually that is known after a few microseconds, for which it waits; then the
-/// service thread looks after it, or later calls where there is none, and a process that exits meanwhile waits a second
-/// or two.
+/// Keeps the closed `socket` until the device has carried out all requests, or a minute has passed, so that close(2)
+/// neither waits nor loses bytes. It first waits the few microseconds that this usually takes. Then the service thread
+/// checks the socket, or later calls do where there is none. A process that exits meanwhile waits a second or two.
 /// Threads: any; without locks of the socket.
 void finish_in_background(runtime::Endpoint& socket);
 

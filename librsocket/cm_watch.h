@@ -1,4 +1,4 @@
-// A connection manager that is looked after while the application is away.
+// Serves a connection manager while the application makes no calls.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,8 @@ class CmWatch : public std::enable_shared_from_this<CmWatch> {
   CmWatch(int fd, std::function<void()> serve) : fd_(fd), serve_(std::move(serve)) {}
   /// Errors: those of ServiceThread::watch().
   Status start();
-  /// `serve` does not run after return, and the descriptor may be closed. Not with a lock held that `serve` takes.
+  /// After return `serve` does not run, and the descriptor may be closed. The caller must not hold a lock that `serve`
+  /// takes.
   void stop();
 
  private:

@@ -1,4 +1,6 @@
 // Binding and connecting.
+#include <fcntl.h>
+
 #include <cerrno>
 #include <mutex>
 #include <new>
@@ -6,6 +8,7 @@
 #include "core/base/log.h"
 #include "core/verbs/many_devices_id.h"
 #include "librsocket/process.h"
+#include "librsocket/signal_owner.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
@@ -13,7 +16,7 @@ namespace ringsock::rs {
 using verbs::CmEventType;
 
 namespace {
-/// Linux gives up a connect after about two minutes (tcp_syn_retries); addresses of this host resolve at once.
+/// The time-out of address and route resolution. Addresses of this host resolve at once.
 constexpr Nanos kResolveTimeout = std::chrono::seconds(2);
 }  // namespace
 
@@ -60,9 +63,10 @@ Status StreamSocket::bind_locked(const SocketAddress& address) {
   auto made = prepare_id(verbs::make_id_for_binding(process_.registry, plain, verbs::PortSpace::tcp));
   if (!made) return made;
   if (Status bound = id_->bind(plain); !bound) {
-    id_.reset();  // nothing of a refused address stays
+    id_.reset();  // a refused address leaves no state
     return bound;
   }
+  hold_port();
   set_state(State::bound);
   return ok();
 }
@@ -105,6 +109,7 @@ Status StreamSocket::start_connect(const SocketAddress& wanted) {
                                                   : SocketAddress::v6(in6addr_loopback, destination.port());
   }
   const State before = state();
+  connect_stamp_ = order_stamp();
   if (Status made = make_id_towards(destination); !made) return made;
   if (Status started = id_->resolve_addr(destination, kResolveTimeout); !started) {
     if (before != State::bound) id_.reset();
@@ -116,7 +121,7 @@ Status StreamSocket::start_connect(const SocketAddress& wanted) {
   return ok();
 }
 
-/// Once connected, the queue pair's completions tell what events would, after the data that came before.
+/// Once connected, the queue pair's completions report the same as events would, but in order with the data.
 void StreamSocket::drive() {
   if (!claim_locked()) return;
   try {
@@ -186,18 +191,27 @@ void StreamSocket::finish_connect(const verbs::CmEvent& event) {
 void StreamSocket::set_connected() {
   connection_->announce_if_due();
   if (id_->device().wakes_through_connection()) {
-    // One descriptor for all: the kernel socket that held the port has served its purpose. An accepted socket is known
-    // by the connection's descriptor from the start.
+    // The connection's descriptor replaces the kernel socket that held the port, which is no longer needed. An accepted
+    // socket has the connection's descriptor from the start.
     if (fd_ < 0) {
       fd_ = id_->event_fd();
       connection_owns_fd_.store(true, std::memory_order_release);
-    } else if (id_->move_to_descriptor(fd_)) {
-      connection_owns_fd_.store(true, std::memory_order_release);
+    } else {
+      take_number();
     }
   }
   set_state(State::connected);
   note_activity();
   option_changed(SOL_SOCKET, SO_KEEPALIVE);
+}
+
+/// Keeps a port that the application has chosen taken as long as the connection, if a descriptor is available.
+void StreamSocket::take_number() {
+  if (holds_port_) port_holder_ = out_of_the_way(UniqueFd(::fcntl(fd_, F_DUPFD_CLOEXEC, 0)));
+  std::optional<SignalOwner> owner;
+  if (has_signal_owner.load()) owner = SignalOwner::of(fd_);
+  if (id_->move_to_descriptor(fd_)) connection_owns_fd_.store(true, std::memory_order_release);
+  if (owner) owner->give_to(fd_);
 }
 
 bool StreamSocket::take_cm_events() {
@@ -216,7 +230,7 @@ bool StreamSocket::take_cm_event(const verbs::CmEvent& event) {
       return true;
     }
     case CmEventType::disconnected:
-      // Where the queue pair itself tells, it does so after the data that came before.
+      // Where the queue pair reports the end, it does so in order with the data.
       if (!id_->device().works_in_background()) return false;
       connection_->poll();
       connection_->peer_left();
@@ -246,7 +260,7 @@ void StreamSocket::serve_cm_events() {
     if (state() == State::connecting) {
       drive();
     } else if (is_connected() && take_cm_events()) {
-      note_activity();
+      note_activity(EPOLLIN);
     }
     if (is_connected() && is_peer_decided()) listener = std::move(half_open_listener_);
   }
@@ -258,7 +272,8 @@ void StreamSocket::serve_cm_events() {
 void StreamSocket::drop_connection() {
   connection_.reset();
   if (!cm_watch_) return id_.reset();
-  // The watch may be about to call us and wait for our lock. On the service thread itself no callback is running.
+  // The watch may be calling us and waiting for our lock, so it is stopped on the service thread, where no other
+  // callback is running.
   auto leave = [watch = std::move(cm_watch_), id = std::shared_ptr(std::move(id_))] { watch->stop(); };
   cm_watch_.reset();
   if (auto timer = runtime::service_thread().schedule(Nanos::zero(), leave); !timer) {

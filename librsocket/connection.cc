@@ -13,8 +13,8 @@ namespace ringsock::rs {
 
 namespace {
 
-// What a completion's wr_id says: the data messages that it retires (bits 0 to 15) and the bytes of the send ring that
-// were theirs (16 to 47), or one of these.
+// The contents of a wr_id: the number of data messages that the completion retires (bits 0 to 15) and their bytes of
+// the send ring (16 to 47), or one of these.
 constexpr std::uint64_t kReceiveId = std::uint64_t{1} << 63;  ///< plus the number of the receive
 constexpr std::uint64_t kControlId = std::uint64_t{1} << 62;  ///< plus the control slot
 constexpr std::uint64_t kEndId = std::uint64_t{1} << 61;
@@ -25,28 +25,28 @@ constexpr unsigned kRingBytesShift = 16;
 /// A message longer than this is sent in pieces, so that the reader copies one while the writer copies the next.
 constexpr std::uint32_t kPieceBytes = 16 * 1024;
 
-/// Out of the send ring: the first piece of a call is small, so that the device begins early, the next are twice as
+/// From the send ring: the first piece of a call is small, so that the device begins early; the next ones are twice as
 /// long.
 constexpr std::uint32_t kFirstRingPieceBytes = 8 * 1024;
 constexpr std::uint32_t kMaxRingPieceBytes = 64 * 1024;
 
 constexpr std::uint32_t kRingAlignment = 64;
 
-/// A peer that never stops sending does not keep one call for longer than so many batches of completions.
+/// Limits the work of one call for a peer that never stops sending.
 constexpr int kMaxBatchesPerPoll = 16;
 
-/// A device that takes whole pieces inline needs no send ring.
+/// Returns whether the device accepts whole pieces inline and so needs no send ring.
 bool takes_all_inline(const verbs::Device& device) { return device.max_inline_data() >= kPieceBytes; }
 
-/// Inline data that costs nothing extra is taken to the full; on a real device each byte makes the queue's entries
-/// longer. What control messages carry is inline in any case, if the device can.
+/// Returns the inline size to request: the maximum where inline data costs nothing extra; on a real device each byte
+/// makes the queue's entries longer. It includes the payload of control messages, if the device permits.
 std::uint32_t inline_request(const verbs::Device& device, const QueueSettings& settings) {
   if (takes_all_inline(device)) return device.max_inline_data();
   const auto control = static_cast<std::uint32_t>(sizeof(wire::PeerIomap));
   return std::min(std::max(settings.inline_bytes, control), device.max_inline_data());
 }
 
-/// At most what the device has.
+/// Returns the settings, reduced to the limits of the device.
 Result<QueueSettings> fitted_to(verbs::Device& device, QueueSettings settings, unsigned extra_sends,
                                 unsigned extra_receives) {
   auto attr = device.query_device();
@@ -135,7 +135,7 @@ Status Connection::make_queue_pair(verbs::ConnectionId& id) {
   return ok();
 }
 
-/// What the peer has no access to: what is sent, and the words that come by SEND.
+/// Makes the memory that the peer cannot access: for data to send, and for words that arrive by SEND.
 Status Connection::make_local_memory() {
   if (takes_all_inline(device_) && !words_by_send_) return ok();
   const std::size_t words = words_by_send_ ? receives() * sizeof(std::uint32_t) : 0;
@@ -194,15 +194,14 @@ void Connection::let_go_of_hold() {
 }
 
 void Connection::established() {
-  // iWARP (RFC 5044, 7.1.2): the side that was called must not speak before the caller has. Every rsocket that waits
-  // for data announces its buffer first, so something comes.
+  // iWARP (RFC 5044, 7.1.2): the passive side must not send before the active side has. Every rsocket that waits for
+  // data first announces its buffer, so a message comes.
   if (words_by_send_) return;
   const std::lock_guard guard(poll_lock_);
   let_go_of_hold();
 }
 
 // -- sending
-// -----------------------------------------------------------------------------------------------------------
 
 inline bool Connection::was_posted(int error) {
   if (error == 0) [[likely]]
@@ -321,7 +320,7 @@ std::size_t Connection::write_direct(const std::byte* data, std::size_t size, st
     }
     request.wr.rdma.remote_addr = remote_address + written;
     request.wr.rdma.rkey = key;
-    // Signalled each: a refused write must be noticed although no message follows.
+    // Each is signalled, because a refused write must be noticed although no message follows.
     ask_for_completion(request, pieces.length, true);
     count_posted();
     if (!post(request)) break;
@@ -332,7 +331,6 @@ std::size_t Connection::write_direct(const std::byte* data, std::size_t size, st
 }
 
 // -- reading
-// -----------------------------------------------------------------------------------------------------------
 
 std::size_t Connection::receive(IoCursor& out, bool peek) {
   std::size_t copied = 0;
@@ -374,7 +372,7 @@ bool Connection::announce_due() {
       const std::lock_guard guard(poll_lock_);
       post_owed_receives();
     }
-    // Counted before it is sent: another thread may poll the peer's answer to it before this one goes on.
+    // Counted before it is sent, because another thread may poll the peer's answer before this one continues.
     receive_window_.announced(*due);
     ibv_send_wr request{};
     ibv_sge piece{};
@@ -397,7 +395,6 @@ bool Connection::announce_due() {
 }
 
 // -- control
-// -----------------------------------------------------------------------------------------------------------
 
 std::optional<unsigned> Connection::take_control_slot() {
   std::uint32_t free = free_control_slots_.load(std::memory_order_relaxed);
@@ -474,7 +471,7 @@ Status Connection::send_keepalive() {
   if (held_.load(std::memory_order_relaxed)) return ok();
   ibv_send_wr request{};
   request.opcode = IBV_WR_RDMA_WRITE;
-  // Nothing is written, but some devices look at the key nevertheless.
+  // No byte is written, but some devices check the key nevertheless.
   request.wr.rdma.remote_addr = peer_sgl_address_;
   request.wr.rdma.rkey = peer_sgl_key_;
   return post_control(request);
@@ -497,7 +494,6 @@ Status Connection::send_iomap(std::uint32_t index, const wire::PeerIomap& entry)
 void Connection::add_fork_locks(runtime::ForkLocks& locks) { locks.add_biased(2, poll_lock_); }
 
 // -- completions
-// -------------------------------------------------------------------------------------------------------
 
 void Connection::link_receive_requests() {
   receive_requests_.resize(kReceiveBatch);
@@ -516,7 +512,7 @@ void Connection::link_receive_requests() {
 }
 
 Status Connection::post_receives(unsigned count) {
-  // One linked list serves every time: start so that `count` are left to its end.
+  // The same linked list is used each time, from the entry at which `count` are left.
   const std::size_t first = kReceiveBatch - count;
   if (words_by_send_) [[unlikely]]
     name_word_buffers(count);
@@ -543,6 +539,7 @@ bool Connection::poll() {
   std::lock_guard guard(poll_lock_);
   if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
     return false;
+  bool has_stamp = false;
   for (int batches = 0; batches < kMaxBatchesPerPoll; ++batches) {
     const int count = ibv_poll_cq(cq_.get(), kBatch, completions);
     if (count < 0) {
@@ -552,16 +549,18 @@ bool Connection::poll() {
     if (count == 0) return post_owed_receives() || changed;
     if (owed_receives_ + static_cast<unsigned>(count) > kReceiveBatch) changed |= post_owed_receives();
     for (int i = 0; i < count; ++i) changed |= handle(completions[i]);
+    if (has_stamps_.load(std::memory_order_relaxed) && !has_stamp)
+      has_stamp = take_stamp({completions, completions + count});
     if (has_control_) changed |= post_owed_receives();
     if (count < kBatch) return changed;
   }
-  // There is more: whoever is about to sleep is to look again.
+  // There is more: a thread that is about to sleep must look again.
   return true;
 }
 
-/// A receive that a message has used up is posted again when there is nothing more urgent to do: the peer has no credit
-/// for it before announce_if_due() gives it one. What has come without a credit is posted again at once. True when the
-/// queue pair takes none any more.
+/// Posts used receives again, when there is nothing more urgent to do: the peer has no credit for them before
+/// announce_if_due() grants one. Receives used by messages without a credit are posted again at once. Returns true when
+/// the queue pair accepts no more.
 bool Connection::post_owed_receives() {
   has_control_ = false;
   if (owed_receives_ == 0) return false;
@@ -571,7 +570,7 @@ bool Connection::post_owed_receives() {
   return true;
 }
 
-/// Why the queue pair has come to its end is not known yet.
+/// Called when receives were flushed for a reason that is not known yet.
 void Connection::note_flush() {
   if (device_.works_in_background()) {
     flushed_.store(true, std::memory_order_release);
@@ -591,7 +590,7 @@ bool Connection::handle(const ibv_wc& completion) {
   return handle_received(completion);
 }
 
-/// Whoever waits for room hears of it by the queue pair's next completion at the latest.
+/// Retires a send. A thread that waits for room is woken by the queue pair's next completion at the latest.
 void Connection::handle_sent(std::uint64_t id) {
   if ((id & kNotData) == 0) {
     if (send_ring_) send_ring_.retire(static_cast<std::uint32_t>(id >> kRingBytesShift));
@@ -606,18 +605,27 @@ void Connection::handle_sent(std::uint64_t id) {
 
 bool Connection::handle_failed(const ibv_wc& completion) {
   has_failed_work_.store(true, std::memory_order_release);
-  // wr_id is all that a failed completion is sure to have besides its status.
+  // A failed completion only has a valid wr_id and status.
   if ((completion.wr_id & (kControlId | kEndId)) != 0) handle_sent(completion.wr_id);
   if (closing_.load(std::memory_order_relaxed) || peer_disconnected()) return true;
   if (completion.vendor_err == verbs::kVendorErrPeerEnded) {
-    // As TCP: the kernel ends a process's connections in order.
-    peer_left();
+    // As TCP: the kernel ends a process's connections in order, or by a reset if they have unread bytes. The latter is
+    // certain here when the peer has left no room for more.
+    if (send_window_.can_send()) {
+      peer_left();
+    } else {
+      fail(ECONNRESET);
+    }
     return true;
   }
   const bool is_data = (completion.wr_id & (kReceiveId | kControlId | kEndId)) == 0;
-  // Lost bytes that the application was told were sent are a reset, whatever else has happened.
-  if (completion.status == IBV_WC_WR_FLUSH_ERR && device_.works_in_background() && !is_data) {
-    note_flush();
+  // The loss of bytes that were reported as sent is always a reset.
+  const bool in_background = device_.works_in_background();
+  const bool is_end =
+      completion.status == IBV_WC_WR_FLUSH_ERR || (completion.status == IBV_WC_RETRY_EXC_ERR && !in_background);
+  if (is_end && !is_data) {
+    // On the embedded device messages that the peer sent before its end complete before the flushed receives.
+    if (in_background || (completion.wr_id & kReceiveId) != 0) note_flush();
     return true;
   }
   if (failure() == 0)
@@ -625,8 +633,8 @@ bool Connection::handle_failed(const ibv_wc& completion) {
              completion.vendor_err);
   const bool refused = completion.status == IBV_WC_REM_ACCESS_ERR || completion.status == IBV_WC_REM_INV_REQ_ERR ||
                        completion.status == IBV_WC_REM_OP_ERR || completion.status == IBV_WC_LOC_PROT_ERR;
-  // Nobody has acknowledged anything for long. Without a network in between that means that the peer's process is gone.
-  const bool unheard = completion.status == IBV_WC_RETRY_EXC_ERR && device_.works_in_background();
+  // The peer has not acknowledged anything for long. Without a network in between its process has ended.
+  const bool unheard = completion.status == IBV_WC_RETRY_EXC_ERR && in_background;
   fail(refused ? EIO : unheard ? ETIMEDOUT : ECONNRESET);
   return true;
 }
@@ -677,7 +685,7 @@ bool Connection::handle_control(const wire::RsMessage& message) {
 }
 
 void Connection::take_announced_buffer() {
-  // The peer may write here at any time: read the length once, then take the entry out.
+  // The peer may write here at any time, so the length is read once before the entry is taken.
   std::byte* slot = memory_.receive_memory.data() + own_sgl_next_ * sizeof(wire::PeerSge);
   std::atomic_ref length(reinterpret_cast<wire::PeerSge*>(slot)->length);
   if (length.load(std::memory_order_acquire) == 0) return;  // credits only
@@ -694,7 +702,7 @@ void Connection::take_announced_buffer() {
 }
 
 void Connection::take_iomap_entry(std::uint32_t index) {
-  if (index >= own_iomap_.size()) return;  // nothing of ours: ignored like an unknown control value
+  if (index >= own_iomap_.size()) return;  // no slot of ours: ignored like an unknown control value
   std::memcpy(&own_iomap_[index], memory_.receive_memory.data() + kSglBytes + index * sizeof(wire::PeerIomap),
               sizeof(wire::PeerIomap));
 }
@@ -707,10 +715,30 @@ std::optional<wire::PeerIomap> Connection::find_iomap(std::uint64_t offset) {
   return std::nullopt;
 }
 
+/// Stores the stamp of the first data, or end of the stream, among the completions.
+bool Connection::take_stamp(std::span<const ibv_wc> completions) {
+  for (const ibv_wc& completion : completions) {
+    const bool has_word = completion.status == IBV_WC_SUCCESS && (completion.wr_id & kReceiveId) != 0 &&
+                          (completion.wc_flags & IBV_WC_WITH_IMM) != 0;
+    if (!has_word || completion.vendor_err == 0) continue;
+    const auto opcode = wire::decode_rs_message(std::bit_cast<wire::Be32>(completion.imm_data).host()).opcode;
+    if (wire::is_rs_control(opcode) && opcode != wire::RsOpcode::ctrl) continue;
+    stamp_.store(completion.vendor_err, std::memory_order_relaxed);
+    return true;
+  }
+  return false;
+}
+
+std::uint32_t Connection::arrival_stamp() {
+  if (!asked_for_stamps_.load(std::memory_order_relaxed) && !asked_for_stamps_.exchange(true))
+    has_stamps_.store(device_.ask_for_stamps(*memory_.qp), std::memory_order_relaxed);
+  return stamp_.load(std::memory_order_relaxed);
+}
+
 int Connection::arm() {
   // The lock keeps fork(2) out.
   const std::lock_guard guard(poll_lock_);
-  // A fork(2) may have come between two looks of the caller, whose last look claims the connection.
+  // A fork(2) may have happened between two looks of the caller, whose last look claims the connection.
   if (suspended_.load(std::memory_order_relaxed)) {
     arms_on_resume_ = true;
   } else {
@@ -720,7 +748,7 @@ int Connection::arm() {
 }
 
 void Connection::arm_locked() {
-  // Another failure means that the queue pair is beyond sending completions; the caller's last look finds that.
+  // After any other failure the queue pair makes no more completions, which the caller's last look finds.
   if (ibv_req_notify_cq(cq_.get(), 0) == EAGAIN) must_look_again_.store(true, std::memory_order_relaxed);
 }
 

@@ -28,7 +28,7 @@ class ForkLocks;
 
 namespace ringsock::rs {
 
-/// What SOL_RDMA, SO_RCVBUF and the configuration files say. Copied to accepted sockets.
+/// The settings of SOL_RDMA, SO_RCVBUF and the configuration files. Accepted sockets inherit them.
 struct QueueSettings {
   std::uint16_t send_queue = 384;     ///< entries, 16..65534
   std::uint16_t receive_queue = 384;  ///< entries, 16..65534
@@ -41,34 +41,38 @@ struct QueueSettings {
 /// The wire protocol of the fact sheet, section 2, over one RC queue pair.
 ///
 /// Threads: the owner serialises senders (send(), write_direct()) with one lock and readers (receive(),
-/// announce_if_due()) with another; everything else may be called by anybody. poll() serialises itself.
+/// announce_if_due()) with another; any thread may call everything else. poll() serialises itself.
 class Connection {
  public:
   /// Makes the resources on `id` (after route_resolved, or on a connect request) and posts the receives.
   static Result<std::unique_ptr<Connection>> create(verbs::ConnectionId& id, const QueueSettings& settings);
   ~Connection() = default;
 
-  /// The 40 bytes for the request or the reply.
+  /// Returns the 40 bytes for the request or the reply.
   [[nodiscard]] wire::RsConnect connect_data() const;
-  /// Takes the peer's 40 bytes. Before it, nothing may be sent or polled. Error: EPROTO for absurd sizes.
+  /// Processes the peer's 40 bytes. Nothing may be sent or polled before. Error: EPROTO for invalid sizes.
   Status start(const wire::RsConnect& peer);
-  /// Before start(): nothing leaves until the peer is known to be ready, by established() or because something came.
-  /// What a queue pair gets too early is lost, and sent again only after the acknowledgement timeout.
+  /// Holds back all messages until the peer is known to be ready, by established() or because a message came. Call it
+  /// before start(). Messages that reach a queue pair too early are lost, and sent again only after the acknowledgement
+  /// time-out.
   void hold() { held_.store(true, std::memory_order_relaxed); }
-  /// The connection manager says that the peer is ready.
+  /// Called when the connection manager reports that the peer is ready.
   void established();
 
-  // -- sending, under the sender's lock; can_send() by anybody, of a moment ago --
+  // -- sending, under the sender's lock; any thread may call can_send(), whose answer may then be outdated
   [[nodiscard]] bool can_send() const { return send_window_.can_send() && has_room_to_post(); }
-  /// Posts as much of `data` as buffers, credits and queue allow, and advances it. Bytes posted, 0 when none fits.
+  /// Posts as much of `data` as buffers, credits and queue allow, and advances it. Returns the bytes posted, 0 when
+  /// none fits.
   std::size_t send(IoCursor& data);
-  /// The usual case of it, at half its cost: all of `length` bytes in one message, inline. False: nothing was posted.
+  /// Does the usual case of send() at half the cost: all `length` bytes in one inline message. Returns false when
+  /// nothing was posted.
   bool send_at_once(const void* data, std::size_t length);
-  /// RDMA WRITE without notice to the peer's memory. Bytes posted: `data.size()`, or less when the queue is full.
+  /// Writes to the peer's memory by RDMA WRITE without notification. Returns the bytes posted: `size`, or less when the
+  /// queue is full.
   std::size_t write_direct(const std::byte* data, std::size_t size, std::uint64_t remote_address, std::uint32_t key);
 
-  /// Whether direct writes, and so what was sent behind them, wait for the peer's help. By anybody, of poll()'s last
-  /// time.
+  /// Returns whether direct writes, and so the messages behind them, wait for the peer's help, as of the last poll().
+  /// Threads: any.
   [[nodiscard]] bool has_direct_under_way() const {
     const std::uint32_t left = direct_end_.load(std::memory_order_acquire) - retired_.load(std::memory_order_acquire);
     return static_cast<std::int32_t>(left) > 0 && !has_failed_work_.load(std::memory_order_acquire);
@@ -76,75 +80,88 @@ class Connection {
 
   // -- reading, under the reader's lock --
   [[nodiscard]] std::uint64_t readable() const { return receive_window_.readable(); }
-  /// Copies received bytes out and advances `out`; with `peek` they stay. Bytes copied.
+  /// Returns whether the peer may have to wait for a reader. Threads: any; the answer may be outdated.
+  [[nodiscard]] bool should_be_read() const { return receive_window_.is_half_full(); }
+  /// Copies received bytes to `out` and advances it; with `peek` they also stay. Returns the bytes copied.
   std::size_t receive(IoCursor& out, bool peek);
   /// The same into one buffer.
   std::size_t receive(void* data, std::size_t length);
-  /// Tells the peer of free buffer and credits once there is enough to tell. False: no control slot is free, poll() and
-  /// try again. What the peer has used up it was told of, so a slot is free by then, whatever the peer does.
+  /// Announces free buffer and credits to the peer once there is enough. Returns false when no control slot is free:
+  /// poll() and try again. The peer uses only credits it was granted, so a slot is free by then, whatever the peer
+  /// does.
   bool announce_if_due() { return !is_announcement_due() || announce_due(); }
-  /// By anybody, of a moment ago.
+  /// Threads: any; the answer may be outdated.
   [[nodiscard]] bool is_announcement_due() const { return receive_window_.is_due(); }
 
-  // -- control, by anybody --
-  /// SHUTDOWN or DISCONNECT, each at most once: there is always room for them. Errors: ECONNRESET; ENOTCONN while held.
+  // -- control, by any thread
+  /// Sends SHUTDOWN or DISCONNECT, each at most once; there is always room for them. Errors: ECONNRESET; ENOTCONN while
+  /// held.
   Status send_control(wire::RsControl control);
-  /// An empty RDMA WRITE, the proof of life of fact sheet 2.11.
+  /// Sends an empty RDMA WRITE, the proof of life of fact sheet 2.11.
   Status send_keepalive();
-  /// Maps entry `index` of the peer's iomap table. EAGAIN when no control slot is free: poll() and try again.
+  /// Sets entry `index` of the peer's iomap table. Error: EAGAIN when no control slot is free: poll() and try again.
   Status send_iomap(std::uint32_t index, const wire::PeerIomap& entry);
 
   // -- fork(2) --
   void add_fork_locks(runtime::ForkLocks& locks);
-  /// Another process may be using the connection from now on: everything here does nothing until resume(). Under all
-  /// locks. resume(): by anybody; it arms if arm() was called meanwhile, so poll() afterwards.
+  /// suspend() makes all functions do nothing until resume(), because another process may be using the connection. All
+  /// locks must be held. Any thread may call resume(), which arms if arm() was called meanwhile; call poll()
+  /// afterwards.
   void suspend() { suspended_.store(true, std::memory_order_relaxed); }
   void resume();
 
-  /// Processes completions. True when something changed: bytes or space arrived, the peer shut down, the connection
-  /// failed.
+  /// Processes completions. Returns true when something changed: bytes or space arrived, the peer shut down, the
+  /// connection failed.
   bool poll();
-  /// Completion notification, and the descriptor that becomes readable with it; -1: that of the connection id. While
-  /// suspended it is postponed to resume().
+  /// Requests a completion notification. Returns the descriptor that becomes readable with it, -1 for that of the
+  /// connection id. While suspended, arming is postponed to resume().
   int arm();
-  /// Whether arm() found that there is more to poll, for which no notification will come. Once each.
+  /// Returns, once each time, whether arm() found that there is more to poll, for which no notification will come.
   bool must_look_again() {
     return must_look_again_.load(std::memory_order_relaxed) &&
            must_look_again_.exchange(false, std::memory_order_relaxed);
   }
-  /// Takes the notification.
+  /// Consumes the notification.
   void woken();
+  /// Returns the peer's order_stamp() (clock.h) of the first data, or end, that the latest poll() brought, 0 if
+  /// unknown. From the first call on the peer is asked for stamps. Threads: any.
+  [[nodiscard]] std::uint32_t arrival_stamp();
+  /// Returns the number of data work requests so far, which wraps. Threads: any.
+  [[nodiscard]] std::uint32_t posted() const { return posted_.load(std::memory_order_relaxed); }
 
   /// verbs::Device::works_on_our_cpus().
   [[nodiscard]] bool works_on_our_cpus() const { return device_.works_on_our_cpus(); }
   [[nodiscard]] bool peer_shut_down() const { return peer_shut_down_.load(std::memory_order_acquire); }
   [[nodiscard]] bool peer_disconnected() const { return peer_disconnected_.load(std::memory_order_acquire); }
-  /// errno value of the failure that ended the connection, or 0. Bytes that arrived before it remain readable.
+  /// Returns the errno value of the failure that ended the connection, or 0. Bytes that arrived before it remain
+  /// readable.
   [[nodiscard]] int failure() const { return failure_.load(std::memory_order_acquire); }
-  /// The control messages, and with them everything posted before, have been carried out.
+  /// Returns whether the control messages, and with them all earlier requests, have been carried out.
   [[nodiscard]] bool is_drained() const {
-    // Both kinds are always signalled.
+    // Control and end messages are always signalled.
     return free_control_slots_.load(std::memory_order_acquire) == kAllControlSlots &&
            ends_under_way_.load(std::memory_order_acquire) == 0;
   }
-  /// From now on flushed work is expected, not a failure.
+  /// Makes flushed requests expected instead of a failure.
   void expect_flush() { closing_.store(true, std::memory_order_release); }
-  /// The connection manager says that the peer has let go: the end of the stream, after what has arrived.
+  /// Called when the connection manager reports that the peer has disconnected: the stream ends after the bytes that
+  /// have arrived.
   void peer_left() { peer_disconnected_.store(true, std::memory_order_release); }
-  /// The queue pair has been flushed, and nothing has told why yet: the connection manager will, if it was the peer.
+  /// Returns whether the queue pair has been flushed for a reason that is not known yet. If the peer caused it, the
+  /// connection manager will report it.
   [[nodiscard]] bool is_flushed() const {
     return flushed_.load(std::memory_order_acquire) && failure() == 0 && !peer_disconnected();
   }
-  /// iWARP: message words come and go by SEND.
+  /// Returns whether message words travel by SEND (iWARP).
   [[nodiscard]] bool has_words_by_send() const { return words_by_send_; }
-  /// It ends with this error (errno value), unless it had failed before.
+  /// Ends the connection with this error (errno value), unless it had failed before.
   void fail(int error);
 
-  /// The buffer that the peer has mapped for us around stream offset `offset`.
+  /// Returns the buffer that the peer has mapped for us and that contains `offset`.
   [[nodiscard]] std::optional<wire::PeerIomap> find_iomap(std::uint64_t offset);
-  /// Slots of the peer's table, in which we may map buffers for it.
+  /// Returns the number of slots of the peer's table, in which we may map buffers for it.
   [[nodiscard]] std::uint32_t peer_iomap_entries() const { return peer_iomap_entries_; }
-  /// In this connection's protection domain: no other peer can use the key.
+  /// Registers memory in this connection's protection domain, so that no other peer can use the key.
   Result<verbs::Mr> register_memory(void* data, std::size_t length, int access) {
     return device_.reg_mr(*pd_, data, length, access);
   }
@@ -159,19 +176,19 @@ class Connection {
   Status post_first_receives();
   void link_receive_requests();
   Status post_receives(unsigned count);
-  /// Receive `number` is at place `i` of those that post_receives() posts next.
+  /// Makes receive `number` the `i`th of those that post_receives() posts next.
   void will_post_receive(unsigned i, std::uint32_t number) {
     if (words_by_send_) [[unlikely]]
       word_numbers_[i] = number;
   }
   void name_word_buffers(unsigned count);
   [[nodiscard]] unsigned receives() const { return settings_.receive_queue + kControlReceives; }
-  /// Where the message word of receive `index` lands, if words come by SEND.
+  /// Returns the buffer for the message word of receive `index`, if words travel by SEND.
   [[nodiscard]] std::byte* word_buffer(std::size_t index) const {
     return send_ring_.extra().data() + kControlScratchBytes + index * sizeof(std::uint32_t);
   }
 
-  /// Send queue entries that data may use now; the others belong to control messages.
+  /// Returns the send queue entries that data may use now; the others are reserved for control messages.
   [[nodiscard]] std::uint32_t data_slots() const {
     return settings_.send_queue - kControlSlots -
            (posted_.load(std::memory_order_relaxed) - retired_.load(std::memory_order_acquire));
@@ -179,21 +196,22 @@ class Connection {
   [[nodiscard]] bool has_room_to_post() const {
     return data_slots() > 0 && (!send_ring_ || send_ring_.free_bytes() >= kMinRingRoom);
   }
-  // The next message, at most `limit` bytes, as data_request_'s gather list. Its length.
+  // Make the next message, at most `limit` bytes, the gather list of data_request_. They return its length.
   std::uint32_t gather_inline(IoCursor& data, std::uint32_t limit);
   std::uint32_t gather_from_ring(IoCursor& data, std::uint32_t limit);
   void address_data_request(std::uint32_t length);
-  /// For the data request that is about to be posted, when it is time or `always`: its wr_id says what it retires.
+  /// Makes the data request that is about to be posted signalled, when it is time or if `always`. Its wr_id tells what
+  /// it retires.
   void ask_for_completion(ibv_send_wr& request, std::uint32_t ring_bytes, bool always);
 
-  /// A number below kControlSlots; nothing when all are in use.
+  /// Returns a number below kControlSlots, nothing when all are in use.
   std::optional<unsigned> take_control_slot();
   void free_control_slot(unsigned slot);
   Status post_control(ibv_send_wr& request);
   Status post_in_control_slot(ibv_send_wr& request, unsigned slot);
-  /// Gives it to the queue pair in the form that the device has for messages. False: the connection has failed.
+  /// Posts the request in the form that the device uses for messages. Returns false when the connection has failed.
   bool post(ibv_send_wr& request);
-  /// The same, of a request that ibv_post_send(3) answered.
+  /// Handles the result of ibv_post_send(3). Returns false when the connection has failed.
   bool was_posted(int error);
   int post_as_write_and_send(ibv_send_wr& request);
 
@@ -205,6 +223,7 @@ class Connection {
   bool handle_failed(const ibv_wc& completion);
   bool handle_received(const ibv_wc& completion);
   bool handle_message(std::uint32_t word);
+  bool take_stamp(std::span<const ibv_wc> completions);
   bool handle_control(const wire::RsMessage& message);
   void count_posted() { posted_.store(posted_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   void take_announced_buffer();
@@ -214,11 +233,11 @@ class Connection {
   static constexpr std::uint32_t kSglEntries = 2;
   static constexpr std::uint32_t kControlSlots = 4;
   static constexpr std::uint32_t kAllControlSlots = (1u << kControlSlots) - 1;
-  /// SHUTDOWN and DISCONNECT have entries of their own: they must not wait for an answer to anything.
+  /// SHUTDOWN and DISCONNECT have reserved entries, because they must not wait for any completion.
   static constexpr std::uint32_t kEndSlots = 2;
-  /// Receives beyond the granted credits, for the control messages, which have none.
+  /// Receives beyond the granted credits, for control messages, which need no credits.
   static constexpr unsigned kControlReceives = 8;
-  /// What must be free of the send ring before a message is begun.
+  /// The room that the send ring must have before a message is begun.
   static constexpr std::uint32_t kMinRingRoom = 2048;
   static constexpr std::size_t kControlScratchBytes = kControlSlots * sizeof(wire::PeerIomap);
   static constexpr unsigned kReceiveBatch = 32;
@@ -228,26 +247,26 @@ class Connection {
 
   verbs::Device& device_;
   QueueSettings settings_;
-  // Parents first: destroyed in reverse.
+  // Parents come first: members are destroyed in reverse order.
   verbs::Pd pd_;
   verbs::CompChannel channel_;
   verbs::Cq cq_;
   SendRing send_ring_;  ///< none on a device that takes everything inline
   verbs::ConnectionQp memory_;
-  std::byte* ring_ = nullptr;  ///< where received bytes land, in memory_
+  std::byte* ring_ = nullptr;  ///< the receive ring, in memory_
 
   engine::SendWindow send_window_;
   engine::ReceiveWindow receive_window_;
 
-  // The peer's tables
+  // Of the peer's tables
   bool swap_for_peer_ = false;
   std::uint64_t peer_sgl_address_ = 0;
   std::uint32_t peer_sgl_key_ = 0;
   std::uint32_t peer_sgl_entries_ = 0;
-  std::uint32_t peer_sgl_next_ = 0;  ///< where the next announcement goes (reader)
+  std::uint32_t peer_sgl_next_ = 0;  ///< the slot for the next announcement; the reader's
   std::uint32_t peer_iomap_entries_ = 0;
 
-  // The sender's
+  // Used by the sender
   ibv_send_wr data_request_{};
   std::vector<ibv_sge> gather_;
   unsigned unsignalled_ = 0;
@@ -258,10 +277,11 @@ class Connection {
   unsigned signal_every_ = 1;
 
   // Two counters with one writer each: a locked instruction per message would wait for the stores to the peer's memory.
-  std::atomic<std::uint32_t> posted_{0};                             ///< data work requests; the sender's
-  std::atomic<bool> has_failed_work_{false};                         ///< nothing goes out any more
-  std::atomic<std::uint32_t> direct_end_{0};                         ///< posted_ behind the last direct write
-  std::atomic<std::uint32_t> retired_{0};                            ///< of these, known to be finished; whoever polls
+  std::atomic<std::uint32_t> posted_{0};      ///< data work requests; written by the sender
+  std::atomic<bool> has_failed_work_{false};  ///< no more messages are sent
+  std::atomic<std::uint32_t> direct_end_{0};  ///< posted_ behind the last direct write
+  std::atomic<std::uint32_t> retired_{
+      0};  ///< requests of posted_ that are known to be finished; written by the polling thread
   std::atomic<std::uint32_t> free_control_slots_{kAllControlSlots};  ///< a bit each
   std::atomic<int> ends_under_way_{0};
 
@@ -270,10 +290,13 @@ class Connection {
   std::atomic<bool> suspended_{false};
   bool arms_on_resume_ = false;  ///< under poll_lock_
   std::atomic<bool> must_look_again_{false};
-  std::uint32_t own_sgl_next_ = 1;  ///< where the peer's next announcement will be
+  std::uint32_t own_sgl_next_ = 1;  ///< the slot of the peer's next announcement
   std::vector<wire::PeerIomap> own_iomap_;
-  bool has_control_ = false;    ///< among these is one that came without a credit
-  unsigned owed_receives_ = 0;  ///< used up and not posted again yet, at most kReceiveBatch
+  std::atomic<std::uint32_t> stamp_{0};  ///< of the latest poll() that had one
+  std::atomic<bool> asked_for_stamps_{false};
+  std::atomic<bool> has_stamps_{false};  ///< the device reports stamps
+  bool has_control_ = false;             ///< among these is one that came without a credit
+  unsigned owed_receives_ = 0;           ///< used and not posted again yet, at most kReceiveBatch
   std::vector<ibv_recv_wr> receive_requests_;
   std::vector<ibv_sge> word_pieces_;         ///< words_by_send_: the buffers of receive_requests_
   std::vector<std::uint32_t> word_numbers_;  ///< words_by_send_: the receives that are posted next

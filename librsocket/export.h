@@ -1,4 +1,4 @@
-// What leaves the library; the symbol map has the last word.
+// Marks functions that the library exports, as far as the symbol map permits.
 #pragma once
 
 #define RS_EXPORT __attribute__((visibility("default")))

@@ -34,13 +34,13 @@ class RecordPage {
     if (memory_ != MAP_FAILED) ::munmap(memory_, kPageBytes);
   }
 
-  /// A page that came by a fork is the parent's to hand out.
+  /// Returns whether a record can be taken from this page. Only the process that made a page hands out its records.
   [[nodiscard]] bool has_room() const {
     return memory_ != MAP_FAILED && used_ < kRecordsPerPage && generation_ == fork_generation();
   }
   FamilyRecord* next() {
     auto* const record = new (static_cast<std::byte*>(memory_) + sizeof(FamilyRecord) * used_++) FamilyRecord;
-    // Without secrets nobody is asked.
+    // Without random secrets no process is asked.
     std::array<std::uint64_t, 2> secrets;
     if (::getrandom(secrets.data(), sizeof secrets, GRND_NONBLOCK) == sizeof secrets) {
       record->id = secrets[0];
@@ -60,7 +60,6 @@ class RecordPage {
 }  // namespace
 
 // -- who is there
-// -------------------------------------------------------------------------------------------------------
 
 bool is_alive(pid_t process) noexcept {
   if (::kill(process, 0) != 0 && errno == ESRCH) return false;
@@ -106,7 +105,7 @@ bool FamilyRecord::others_live(bool newborn) const noexcept {
 }
 
 std::shared_ptr<FamilyRecord> make_family_record() {
-  // Weak: the records own the page.
+  // Weak, because the records own the page.
   static auto& current = *new std::weak_ptr<RecordPage>;
   std::shared_ptr<RecordPage> page = current.lock();
   if (!page || !page->has_room()) {

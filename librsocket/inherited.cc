@@ -1,4 +1,4 @@
-// A socket before, during and after fork(2): which process may use it.
+// A socket before, during and after fork(2), and the process that may use it.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ namespace {
 /// have_user_asked()
 StreamSocket::NewUserCall call_of_new_user = nullptr;
 
-/// Leaves behind what threads that do not exist here may have locked.
+/// Replaces an object that threads which the child does not have may have locked.
 template <class T>
 void abandon(std::shared_ptr<T>& object) {
   new std::shared_ptr<T>(std::move(object));
@@ -54,7 +54,7 @@ void StreamSocket::before_fork() noexcept {
   if (now != State::listening) suspend();
 }
 
-/// The thread that was at work on it is not here. What it has made so far is never looked at again, nor taken apart.
+/// Gives up objects on which a thread that the child does not have was working. They are neither used nor destroyed.
 void StreamSocket::lose_half_made() noexcept {
   new (&setup_lock_) Mutex;
   new (&send_lock_) BiasedMutex;
@@ -67,6 +67,7 @@ void StreamSocket::lose_half_made() noexcept {
 void StreamSocket::after_fork(ForkSide side) noexcept {
   Endpoint::after_fork(side);
   if (side == ForkSide::parent) return;
+  queue_fd_.store(-1);
   abandon(listener_watch_);
   abandon(keepalive_);
   abandon(reminders_);
@@ -79,20 +80,19 @@ void StreamSocket::after_fork(ForkSide side) noexcept {
   const bool prepared = family() != nullptr || state() == State::initial || state() == State::bound;
   if (side == ForkSide::child && family() != nullptr) family()->enter();
   if (side == ForkSide::child && prepared && (!watch_again_ || keep_shareable_parts())) return;
-  // It failed on a ring and is the kernel's since: both processes have the descriptor, which is no longer ours to
-  // close.
+  // The socket failed on a ring and has been a kernel socket since. Both processes have the descriptor, which we must
+  // not close.
   if (state() == State::failed && asks_kernel()) return;
-  // What nobody prepared for two processes stays the parent's.
+  // A socket that was not prepared for two processes stays with the parent.
   family_.store(nullptr);
   suspend();
   lost_ = true;
   let_go_silently();
-  // One that is closed has a number that means something else by now.
+  // The number of a closed socket may refer to another file by now.
   if (!has_descriptors() && !is_closed() && descriptor() >= 0) ::close(descriptor());
 }
 
 // -- whose it is
-// -------------------------------------------------------------------------------------------------------
 
 void StreamSocket::suspend() noexcept {
   suspended_.store(true, std::memory_order_release);
@@ -111,14 +111,14 @@ bool StreamSocket::claim() noexcept {
     const std::lock_guard guard(setup_lock_);
     if (!claim_locked()) return false;
   }
-  // A sleeper may have looked before the claim.
+  // A sleeping thread may have looked before the claim.
   if (is_connected() && connection_->must_look_again()) notify_watchers();
   if (is_connected()) push_in_background();
   if (is_connected() && is_shared() && call_of_new_user != nullptr) call_of_new_user(*this);
   return true;
 }
 
-/// @param user  the process that has it, 0 when no other process than the parent can have it
+/// @param user the process that has it, 0 when only the parent can have it
 void StreamSocket::tell_loss(pid_t user) noexcept {
   if (std::exchange(loss_told_, true)) return;
   if (can_follow()) {
@@ -132,7 +132,7 @@ void StreamSocket::tell_loss(pid_t user) noexcept {
   }
 }
 
-/// @param user  who has it so far; who has it instead, when the answer is no
+/// @param user in: the present user. Out, if false is returned: the process that is the user instead
 bool StreamSocket::become_user(FamilyRecord* family, pid_t& user) noexcept {
   if (lost_ || family == nullptr) return false;
   if (family->epoch.load() != epoch_) {
@@ -140,7 +140,7 @@ bool StreamSocket::become_user(FamilyRecord* family, pid_t& user) noexcept {
     return false;
   }
   if (!family->user.compare_exchange_strong(user, ::getpid())) return false;
-  if (family->epoch.load() != epoch_) {  // somebody had it in between
+  if (family->epoch.load() != epoch_) {  // another process was the user in between
     family->user.store(0);
     return false;
   }
@@ -151,7 +151,7 @@ bool StreamSocket::become_user(FamilyRecord* family, pid_t& user) noexcept {
 bool StreamSocket::claim_locked(pid_t user) noexcept {
   if (!suspended_.load(std::memory_order_relaxed)) return true;
   if (!become_user(family(), user)) {
-    // Who goes on may not have told the peer yet, and this process's memory is its own again.
+    // The new user may not have told the peer yet, so access to this process's memory is withdrawn here.
     if (!std::exchange(loss_known_, true) && id_ && !lost_) id_->withdraw_memory();
     if (!has_left_to_kernel()) tell_loss(user);
     return false;
@@ -170,14 +170,19 @@ bool StreamSocket::can_follow() const noexcept {
 
 bool StreamSocket::hand_on() noexcept {
   if (!claim()) return false;
-  FamilyRecord* family = this->family();
-  if (family == nullptr) return true;  // the fork that is to come makes it
-  pid_t me = ::getpid();
+  // Another thread that hands on the connection forks under the same lock.
+  const std::lock_guard guard(setup_lock_);
+  if (suspended_.load(std::memory_order_acquire) || is_closed()) return false;
+  FamilyRecord* const family = this->family();
+  if (family == nullptr) return true;  // the following fork makes it
+  pid_t user = ::getpid();
+  if (!family->user.compare_exchange_strong(user, FamilyRecord::kHandedOver) && user != 0) return false;
   family->door.store(0);
-  return family->user.compare_exchange_strong(me, FamilyRecord::kHandedOver) || me == 0;
+  return true;
 }
 
 void StreamSocket::take_back() noexcept {
+  const std::lock_guard guard(setup_lock_);
   pid_t nobody = FamilyRecord::kHandedOver;
   const pid_t user = suspended_.load(std::memory_order_acquire) ? 0 : ::getpid();
   if (FamilyRecord* const family = this->family()) family->user.compare_exchange_strong(nobody, user);
@@ -211,7 +216,6 @@ bool StreamSocket::is_shared() const noexcept {
 }
 
 // -- the end of this process's use
-// -------------------------------------------------------------------------------------
 
 bool StreamSocket::leave_family() noexcept {
   if (lost_) return false;
@@ -254,7 +258,7 @@ void StreamSocket::go_on_as(int kernel_socket) {
     const bool closes = owns_descriptor(fd) ? close_on_exec.load() : (::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0;
     numbers.push_back({fd, closes ? O_CLOEXEC : 0});
   });
-  give_up_descriptor();  // the link goes on under another number, until it is closed
+  give_up_descriptor();  // the link keeps another number until it is closed
   for (const Number& number : numbers) {
     ::dup3(kernel_socket, number.fd, number.flags);
     runtime::fd_table().let_go(number.fd);
@@ -263,7 +267,7 @@ void StreamSocket::go_on_as(int kernel_socket) {
   close();
 }
 
-/// The descriptor is left to whoever closes it.
+/// Gives up the socket without a message to the peer. The caller closes the descriptor.
 void StreamSocket::let_go_silently() noexcept {
   if (half_made_ || state() == State::listening || !id_) return;
   const bool owned = connection_owns_fd_.exchange(false, std::memory_order_acq_rel);
@@ -271,7 +275,7 @@ void StreamSocket::let_go_silently() noexcept {
   if (owned && has_own_number_) left_number_.reset(descriptor());
 }
 
-/// In the destructor: one that was never closed by the application, which never saw it.
+/// Called by the destructor for a socket that the application has never seen, and so has not closed.
 void StreamSocket::end_unseen() noexcept {
   if (closed_.load(std::memory_order_relaxed) || !id_) return;
   if (!leave_family()) {

@@ -1,4 +1,4 @@
-// A listener before, during and after fork(2), where a child gets it without the parts on real devices.
+// A listener before, during and after fork(2). A child gets it without the parts on real devices.
 #include <mutex>
 
 #include "core/base/log.h"
@@ -7,7 +7,7 @@
 
 namespace ringsock::rs {
 
-/// In the child. False: nothing of it works here.
+/// Called in the child. Returns false when no part works there.
 bool StreamSocket::keep_shareable_parts() noexcept {
   if (!id_ || id_->unshareable_parts().empty()) return true;
   lacks_parts_ = true;
@@ -16,7 +16,7 @@ bool StreamSocket::keep_shareable_parts() noexcept {
   return has_other_listener();
 }
 
-/// A client must not wait in the parent for ever that this process would take.
+/// Tells the parent that this process listens, so that clients that it would take do not wait in the parent for ever.
 void StreamSocket::tell_that_child_listens() noexcept {
   if (lacks_parts_ && family() != nullptr) family()->child_listens.store(true, std::memory_order_relaxed);
 }
@@ -50,8 +50,8 @@ StreamSocket::Parts StreamSocket::serve_parts(bool take_in) {
   return full ? Parts::full : Parts::room;
 }
 
-/// On the service thread, without locks. Those who are dropped are told so; whoever comes finds nobody there, and our
-/// preload library and rdma-core's go to the kernel then.
+/// Called on the service thread, without locks. Clients that are dropped get a refusal. Later clients find no listener;
+/// our preload library and rdma-core's then use the kernel.
 void StreamSocket::end_parts() {
   stop_background();
   std::vector<runtime::Ref> clients;
@@ -61,6 +61,7 @@ void StreamSocket::end_parts() {
     log_info("listener %s: a forked child takes its clients: none by %s any more",
              id_->local_address().to_string().c_str(), id_->unshareable_parts().front()->device().name());
     clients = take_clients_of_parts();
+    queue_fd_.store(-1, std::memory_order_relaxed);
     if (!id_->drop_unshareable_parts()) id_.reset();
     if (id_) {
       watch_listener();
@@ -82,7 +83,7 @@ std::vector<runtime::Ref> StreamSocket::take_clients_of_parts() {
         clients.push_back(std::move(client));
       }
     }
-    queue->swap(others);
+    queue->replace(std::move(others));
   }
   return clients;
 }

@@ -18,24 +18,24 @@ namespace ringsock::rs {
 class IoCursor {
  public:
   explicit IoCursor(std::span<const iovec> parts) : rest_(parts) { next_part(); }
-  /// Over one part.
+  /// Walks over a single part.
   IoCursor(void* data, std::size_t length) : piece_(static_cast<std::byte*>(data), length) {}
 
   [[nodiscard]] bool done() const { return piece_.empty(); }
-  /// The rest of the current part; never empty unless done().
+  /// Returns the rest of the current part, which is not empty unless done().
   [[nodiscard]] std::span<std::byte> piece() const { return piece_; }
-  /// Moves on by `bytes`, at most piece().size().
+  /// Advances by `bytes`, at most piece().size().
   void advance(std::size_t bytes) {
     piece_ = piece_.subspan(bytes);
     if (piece_.empty()) next_part();
   }
-  /// The next bytes of the current part, at most `limit`, and moves on behind them.
+  /// Returns the next bytes of the current part, at most `limit`, and advances behind them.
   std::span<std::byte> take(std::size_t limit) {
     const auto taken = piece_.first(std::min(limit, piece_.size()));
     advance(taken.size());
     return taken;
   }
-  /// Whether what is left is at most `bytes` in at most `parts` pieces.
+  /// Returns whether the rest has at most `bytes` in at most `parts` pieces.
   [[nodiscard]] bool fits(std::size_t bytes, std::size_t parts) const {
     if (rest_.size() >= parts) return false;
     std::size_t left = piece_.size();
@@ -45,7 +45,7 @@ class IoCursor {
     }
     return left <= bytes;
   }
-  /// Copies up to `size` bytes from `source` into the parts. Bytes copied.
+  /// Copies up to `size` bytes from `source` into the parts. Returns the bytes copied.
   std::size_t fill_from(const std::byte* source, std::size_t size) {
     std::size_t copied = 0;
     while (copied < size && !done()) {
@@ -67,7 +67,8 @@ class IoCursor {
   std::span<const iovec> rest_;
 };
 
-/// Total bytes of a list. Errors as readv(2): EINVAL when the count is not 0..IOV_MAX or the sum exceeds SSIZE_MAX.
+/// Returns the total bytes of a list. Errors as readv(2): EINVAL when the count is not 0..IOV_MAX or the sum exceeds
+/// SSIZE_MAX.
 inline Result<std::size_t> total_bytes(const iovec* parts, std::size_t count) {
   if (count > IOV_MAX) return Error{EMSGSIZE, "iovec count"};
   std::size_t total = 0;

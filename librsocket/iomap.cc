@@ -52,7 +52,6 @@ Status IoMap::unmap(void* data, std::size_t length) {
 }
 
 // -- the socket's calls
-// ------------------------------------------------------------------------------------------------
 
 Result<off_t> StreamSocket::map_buffer(void* data, std::size_t length, int prot, off_t offset) {
   if (prot != PROT_NONE && prot != PROT_WRITE) return Error{EINVAL, "riomap: protection"};
@@ -79,7 +78,7 @@ Result<std::size_t> StreamSocket::write_direct(const std::byte* data, std::size_
   if (!claim()) return Error{EIO, "riowrite: another process uses the connection"};
   progress();
   auto written = post_direct(data, size, offset);
-  // Usually nothing: the peer's memory was written here and now.
+  // Usually there is nothing left: the peer's memory has been written directly.
   if (written && *written > 0) {
     progress();
     push_in_background();
@@ -90,7 +89,7 @@ Result<std::size_t> StreamSocket::write_direct(const std::byte* data, std::size_
 Result<std::size_t> StreamSocket::post_direct(const std::byte* data, std::size_t size, std::uint64_t offset) {
   std::lock_guard sending(send_lock_);
   if (const int error = take_error()) return Error{error, "riowrite"};
-  if (at_end_of_sending()) return Error{EPIPE, "riowrite"};
+  if (at_end_of_sending()) return end_of_sending("riowrite");
   has_written_directly_ = true;
   std::size_t written = 0;
   while (written < size) {
@@ -109,8 +108,7 @@ Result<std::size_t> StreamSocket::post_direct(const std::byte* data, std::size_t
   return written;
 }
 
-// -- what waits for the peer's help
-// ---------------------------------------------------------------------------------
+// -- writes that wait for the peer's help
 
 void StreamSocket::push_in_background() {
   if (!connection_->has_direct_under_way()) return;
@@ -129,7 +127,7 @@ void StreamSocket::push_in_background() {
         return;
       }
     }
-    // Without it the peer does not ring.
+    // The peer rings only if armed.
     connection_->arm();
   }
   progress();
@@ -138,7 +136,7 @@ void StreamSocket::push_in_background() {
 void StreamSocket::serve_pushes() {
   if (!try_add_ref()) return;  // the destructor waits for us
   const runtime::Ref self(this);
-  UniqueFd watched;  // closed when nobody watches it
+  UniqueFd watched;  // closed when it is no longer watched
   std::shared_ptr<CmWatch> watch;
   const auto leave = [&] {
     watch = std::move(push_watch_);
@@ -146,7 +144,7 @@ void StreamSocket::serve_pushes() {
   };
   {
     const std::lock_guard guard(setup_lock_);
-    // After a fork(2) it is not known yet whose the connection is: claim() starts anew.
+    // After a fork(2) the user of the connection is not known yet; claim() starts again.
     if (suspended_.load(std::memory_order_relaxed)) {
       leave();
     } else if (take_cm_events()) {
@@ -155,10 +153,10 @@ void StreamSocket::serve_pushes() {
   }
   if (!watch) {
     progress();
-    // Whoever slept on the doorbell that was taken here.
+    // Wakes threads that slept on the doorbell that was consumed here.
     notify_watchers();
     const std::lock_guard guard(setup_lock_);
-    // The sender looks for the watch under this lock, after it has posted.
+    // The sender checks for the watch under this lock, after it has posted.
     if (!connection_->has_direct_under_way()) leave();
   }
   if (watch) watch->stop();

@@ -18,11 +18,12 @@ class IoMap {
  public:
   explicit IoMap(Connection& connection) : connection_(connection) {}
 
-  /// Registers [data, data + length). With `for_peer` it takes a slot of the peer's table and tells the peer.
-  /// `offset` -1: the address is the offset. Returns the offset.
+  /// Registers [data, data + length). With `for_peer` it takes a slot of the peer's table and tells the peer. With
+  /// `offset` -1 the address is the offset. Returns the offset.
   /// Errors: ENOMEM no slot; EAGAIN no control slot now; those of registration.
   Result<off_t> map(void* data, std::size_t length, bool for_peer, off_t offset);
-  /// Needs the exact address and length. Tells the peer, so that later writes find nothing. Errors: EINVAL; EAGAIN.
+  /// Unmaps a buffer, given its exact address and length. Tells the peer, so that later writes find no buffer. Errors:
+  /// EINVAL; EAGAIN.
   Status unmap(void* data, std::size_t length);
 
  private:

@@ -11,7 +11,7 @@
 namespace ringsock::rs {
 
 namespace {
-/// How long a peer may be busy with its answer, and how often it is reminded.
+/// The time after which a peer is reminded, and the interval of reminders.
 constexpr Nanos kReminderInterval = std::chrono::milliseconds(100);
 constexpr int kReminders = 3;
 }  // namespace
@@ -52,7 +52,6 @@ void Keepalive::stop() {
 }
 
 // -- the socket's side
-// -------------------------------------------------------------------------------------------------
 
 void StreamSocket::update_keepalive() {
   stop_keepalive();
@@ -69,19 +68,19 @@ void StreamSocket::stop_keepalive() {
   if (auto keepalive = std::exchange(keepalive_, nullptr)) keepalive->stop();
 }
 
-/// On the service thread, with no lock held: the queue pair's own are enough.
+/// Called on the service thread without locks; those of the queue pair are sufficient.
 void StreamSocket::keepalive_tick() {
-  // What the connection manager has to say, above all that the peer is gone; unless somebody else is at it.
+  // Takes events of the connection manager, above all that the peer is gone, unless another thread is doing so.
   if (std::unique_lock guard(setup_lock_, std::try_to_lock); guard) take_cm_events();
   progress();
-  // No free slot means that earlier proofs are still under way: one more would say nothing new.
+  // If no slot is free, earlier proofs are still under way, and another one is not needed.
   if (connection_->failure() == 0) (void)connection_->send_keepalive();
   progress();
 }
 
-/// iWARP. Linux's siw, answering a call, may miss what comes before it has finished with that, and then sleeps until
-/// more comes. Its peer would wait for ever for the answer to the only thing that it has said. Nothing that the peer
-/// says proves that it has heard us.
+/// For iWARP. Linux's siw may miss a message that arrives before it has finished accepting a connection, and does not
+/// notice it until more arrives. A client that sends one message would wait for the answer for ever. No message of the
+/// peer proves that it has received ours.
 void StreamSocket::remind_peer() {
   if (!connection_->has_words_by_send()) return;
   auto remind = [this, left = kReminders]() mutable {

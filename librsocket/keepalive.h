@@ -1,4 +1,4 @@
-// Proofs of life without the application's help: SO_KEEPALIVE, and reminders of first words.
+// Proofs of life without calls of the application: SO_KEEPALIVE, and repetitions after the first message.
 #pragma once
 
 #include <functional>
@@ -10,13 +10,13 @@
 
 namespace ringsock::rs {
 
-/// Calls `tick` on the service thread once in `interval`, from start() until it says false or stop().
+/// Calls `tick` on the service thread once in `interval`, from start() until it returns false or stop() is called.
 class Keepalive : public std::enable_shared_from_this<Keepalive> {
  public:
   Keepalive(Nanos interval, std::function<bool()> tick) : interval_(interval), tick_(std::move(tick)) {}
   /// Errors: those of ServiceThread::schedule().
   Status start();
-  /// `tick` does not run after return.
+  /// After return `tick` does not run.
   void stop();
 
  private:

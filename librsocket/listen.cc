@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <iterator>
@@ -23,12 +24,13 @@
 namespace ringsock::rs {
 
 namespace {
-/// At least so many clients may have been answered and not have confirmed, whatever the backlog.
+/// At least this many clients may be answered but unconfirmed, whatever the backlog.
 constexpr std::size_t kMinHalfOpen = 128;
-/// Requests that one look at a listener deals with, refused ones included: clients of the kernel's socket wait as long.
+/// The number of requests, including refused ones, that one look at a listener handles. Clients of the kernel socket
+/// wait meanwhile.
 constexpr int kMaxRequestsPerLook = 16;
 
-/// There is, or was, a listener that the service thread does not serve.
+/// Whether there is, or was, a listener that the service thread does not serve.
 std::atomic<bool> has_unwatched_listeners{false};
 
 bool is_rs_connect(std::span<const std::byte> private_data) {
@@ -36,9 +38,13 @@ bool is_rs_connect(std::span<const std::byte> private_data) {
 }
 }  // namespace
 
+namespace {
+thread_local char own_thread_mark;  ///< its address is the thread's
+}  // namespace
+
 Status StreamSocket::listen(int backlog) {
   std::lock_guard guard(setup_lock_);
-  // Linux takes a negative number for a large one.
+  // Linux treats a negative backlog as a large one.
   const int wanted = backlog < 0 ? SOMAXCONN : std::clamp(backlog, 1, SOMAXCONN);
   const auto limit = static_cast<std::size_t>(wanted);
   if (state() == State::listening) {  // listen(2): a second call changes the backlog
@@ -69,11 +75,47 @@ Result<int> StreamSocket::accept(SocketAddress& peer, int flags) {
   if (accept_queue_.empty()) progress_listener();
   if (closed_.load(std::memory_order_relaxed)) return Error{EBADF, "raccept: closed meanwhile"};
   if (accept_queue_.empty()) {
-    // No descriptor for the next client, say: the caller hears of it, the client waits.
+    // For example, no descriptor for the next client: the caller gets the error, the client waits.
     if (const int error = std::exchange(listener_error_, 0)) return Error{error, "raccept"};
+    note_vain_accept();
     return Error{EAGAIN, "raccept"};
   }
   return give_out_client(peer, flags, guard);
+}
+
+/// Called before the calling thread sleeps in accept(). Returns true when it is the one thread that also sleeps on
+/// requests that are under way.
+bool StreamSocket::look_after_half_made() {
+  const char* nobody = nullptr;
+  return looks_after_half_made_.compare_exchange_strong(nobody, &own_thread_mark) || nobody == &own_thread_mark;
+}
+
+/// Called when the calling thread has taken a client and does not sleep again for now. Returns true when another thread
+/// should be woken to take its place.
+bool StreamSocket::leave_half_made_to_others() {
+  const char* self = &own_thread_mark;
+  return looks_after_half_made_.compare_exchange_strong(self, nullptr) && deadline() != Nanos::max();
+}
+
+/// Finds out that several threads wait in accept(), asleep or spinning: a thread comes back after another one has been
+/// here.
+void StreamSocket::note_vain_accept() {
+  constexpr int kSeveral = 3;
+  if (std::exchange(last_in_vain_, &own_thread_mark) == &own_thread_mark) return;
+  if (++changes_in_vain_ >= kSeveral) several_accept_.store(true, std::memory_order_relaxed);
+}
+
+bool StreamSocket::nobody_waits(int also) {
+  if (state() != State::listening || !is_accepted_in_turns() || read_shut_.load(std::memory_order_acquire))
+    return false;
+  const int queue = queue_fd_.load(std::memory_order_relaxed);
+  if (queue < 0 || !accept_queue_.empty() || deadline() <= monotonic_now()) return false;
+  accept_calls_.fetch_add(1, std::memory_order_relaxed);
+  const int saved_errno = errno;
+  std::array<pollfd, 2> entries{{{queue, POLLIN, 0}, {also, POLLIN, 0}}};
+  const bool nobody = ::poll(entries.data(), entries.size(), 0) == 0;
+  errno = saved_errno;
+  return nobody;
 }
 
 Result<int> StreamSocket::accept_waiting(SocketAddress& peer, int flags) {
@@ -83,7 +125,28 @@ Result<int> StreamSocket::accept_waiting(SocketAddress& peer, int flags) {
   return give_out_client(peer, flags, guard);
 }
 
-/// The first of the queue, which is not empty, gets a number. `guard`: of setup_lock_, which it gives up.
+void StreamSocket::end_ring_for_all() {
+  const std::lock_guard guard(setup_lock_);
+  if (state() != State::listening || !id_) return;
+  tell_that_child_listens();
+  if (FamilyRecord* const record = family()) record->ring_ended.store(true, std::memory_order_release);
+  id_->end_for_all();
+  // Dropping a request refuses it, so its client does not wait for an answer.
+  while (id_->next_event()) {
+  }
+}
+
+bool StreamSocket::has_ring_ended() const noexcept {
+  const FamilyRecord* const record = family();
+  return record != nullptr && record->ring_ended.load(std::memory_order_acquire);
+}
+
+bool StreamSocket::has_half_open() {
+  const std::lock_guard guard(setup_lock_);
+  return !half_open_.empty();
+}
+
+/// Gives the first client of the queue, which is not empty, a descriptor. Releases `guard`, which holds setup_lock_.
 Result<int> StreamSocket::give_out_client(SocketAddress& peer, int flags, std::unique_lock<Mutex>& guard) {
   auto& accepted = static_cast<StreamSocket&>(*accept_queue_.front());
   if (!accepted.claim()) return Error{EAGAIN, "raccept: another process was faster"};
@@ -97,11 +160,12 @@ Result<int> StreamSocket::give_out_client(SocketAddress& peer, int flags, std::u
   accepted.set_nonblocking((flags & SOCK_NONBLOCK) != 0);
   peer = accepted.as_seen_here(accepted.id_->peer_address());
   const int number = accepted.fd_;
-  runtime::Ref owner = std::move(accept_queue_.front());
-  accept_queue_.pop_front();
+  runtime::Ref owner = accept_queue_.take_front();
   if (listener_watch_) listener_watch_->room_again();
-  // The table may have to wait for others, who may be waiting for this lock.
+  const bool more_wait = leave_half_made_to_others() || !accept_queue_.empty();
+  // The table may have to wait for other threads, which may be waiting for this lock.
   guard.unlock();
+  if (more_wait) notify_a_taker();
   if (Status entered = runtime::fd_table().insert(number, runtime::Ref::share(accepted)); !entered) {
     guard.lock();
     if (fd) accepted.fd_ = -1;
@@ -114,17 +178,18 @@ Result<int> StreamSocket::give_out_client(SocketAddress& peer, int flags, std::u
   return number;
 }
 
-/// Clients that had been taken in before a fork belong to whichever process accepts them first.
+/// Drops clients from before a fork that another process has accepted: such a client belongs to the process that first
+/// accepts it.
 void StreamSocket::drop_those_taken_elsewhere() {
   while (!accept_queue_.empty() && static_cast<StreamSocket&>(*accept_queue_.front()).is_used_elsewhere()) {
-    accept_queue_.pop_front();
+    accept_queue_.take_front();
   }
 }
 
 bool StreamSocket::has_client() {
   drop_those_taken_elsewhere();
-  if (is_shared() && accept_queue_.empty() && id_) {
-    // Whoever looks need not be the one that accepts.
+  if (is_shared() && accept_queue_.empty() && id_ && !has_ring_ended()) {
+    // The thread that looks need not be the one that accepts.
     const int saved_errno = errno;
     pollfd entry{id_->event_fd(), POLLIN, 0};
     const bool there = ::poll(&entry, 1, 0) > 0;
@@ -140,13 +205,14 @@ void StreamSocket::progress_listener() {
     if (watch_again_ && id_) watch_listener();
     if (listener_watch_) listener_watch_->is_alone();
   }
-  // What is taken in here no other process can accept.
+  // A client that this process takes cannot be accepted by another one.
   if (id_) take_in_clients(*id_, is_shared() ? 1 : backlog_);
   const auto next = id_ ? id_->next_deadline() : std::nullopt;
   deadline_.store(next.value_or(Nanos::max()), std::memory_order_relaxed);
 }
 
-/// Those of `from`, the listener or a part of it, until the queue has `room`. What is left keeps the listener readable.
+/// Takes clients of `from`, the listener or a part of it, as long as the queue has `room`. The rest keeps the listener
+/// readable.
 void StreamSocket::take_in_clients(verbs::ConnectionId& from, std::size_t room) {
   bool admitted = false;
   for (int requests = 0; requests < kMaxRequestsPerLook && accept_queue_.size() < room; ++requests) {
@@ -168,7 +234,7 @@ void StreamSocket::note_admitted() {
 bool StreamSocket::admit(verbs::CmEvent& event) {
   auto accepted = make_accepted(event);
   if (!accepted) {
-    // The id goes with the event, and with it the request: the client is refused.
+    // The id, and with it the request, is destroyed with the event, which refuses the client.
     log_info("raccept: a request from %s is refused: %s", event.request->peer_address().to_string().c_str(),
              accepted.error().where);
     return false;
@@ -181,7 +247,8 @@ bool StreamSocket::admit(verbs::CmEvent& event) {
   return true;
 }
 
-/// From now on `listener` hears of the peer's confirmation. False: it has come already, or there is nobody to hear it.
+/// Makes `listener` be told of the peer's confirmation. Returns false when it has come already, or cannot be waited
+/// for.
 bool StreamSocket::waits_for_peer(StreamSocket& listener) {
   const std::lock_guard guard(setup_lock_);
   if (!cm_watch_ || is_peer_decided()) return false;
@@ -189,20 +256,19 @@ bool StreamSocket::waits_for_peer(StreamSocket& listener) {
   return true;
 }
 
-/// Of a connection that is answered.
+/// Returns, for an answered connection, whether the peer has confirmed it or will not.
 bool StreamSocket::is_peer_decided() const {
   return peer_confirmed_.load(std::memory_order_acquire) || connection_->failure() != 0 ||
          connection_->peer_disconnected();
 }
 
-/// listen(2): accept() returns connections that are established. Whoever does not confirm his takes a place among those
-/// that do not, and nobody else's time.
+/// Keeps a connection that is not established yet, because accept() returns established ones (listen(2)). A client that
+/// does not confirm occupies one of the half-open places, and delays no other client.
 void StreamSocket::keep_half_open(runtime::Ref accepted) {
   half_open_.push_back(std::move(accepted));
   if (half_open_.size() <= std::max(backlog_, kMinHalfOpen)) return;
-  // Its destructor waits for the service thread, which may be waiting for our lock: over there.
-  auto oldest = std::make_shared<runtime::Ref>(std::move(half_open_.front()));
-  half_open_.pop_front();
+  // Its destructor waits for the service thread, which may be waiting for our lock, so it is destroyed on that thread.
+  auto oldest = std::make_shared<runtime::Ref>(half_open_.take_front());
   if (auto timer = runtime::service_thread().schedule(Nanos::zero(), [oldest] {}); !timer) {
     half_open_.push_front(std::move(*oldest));
   }
@@ -225,10 +291,10 @@ void StreamSocket::half_open_changed() {
         waiting.push_back(std::move(accepted));
       }
     }
-    half_open_ = std::move(waiting);
+    half_open_.replace(std::move(waiting));
     if (admitted) note_admitted();
   }
-  if (admitted) notify_watchers(EPOLLIN);
+  if (admitted) notify_watchers_of_one(EPOLLIN);
 }
 
 Result<runtime::Ref> StreamSocket::make_accepted(verbs::CmEvent& event) {
@@ -244,11 +310,12 @@ void StreamSocket::inherit_options(const StreamSocket& listener) {
   options_ = listener.options_;
   linger_on_.store(listener.linger_on_.load());
   linger_seconds_.store(listener.linger_seconds_.load());
+  set_receive_low_mark(listener.receive_low_mark());
   set_receive_timeout(listener.receive_timeout());
   set_send_timeout(listener.send_timeout());
 }
 
-/// Nobody else knows this socket, or setup_lock_ is held.
+/// Either no other thread knows this socket, or setup_lock_ is held.
 Status StreamSocket::accept_request(verbs::CmEvent& event) {
   const auto peer = wire::parse_rs_connect(event.data());
   if (!peer) return peer.error();
@@ -278,13 +345,13 @@ Status StreamSocket::become_accepted(verbs::CmEvent& event) {
 
 bool StreamSocket::leave_unshareable_devices() {
   const std::lock_guard guard(setup_lock_);
+  queue_fd_.store(-1, std::memory_order_relaxed);
   return !id_ || id_->drop_unshareable_parts();
 }
 
 // -- the service thread's part
-// -----------------------------------------------------------------------------------------
 
-/// Without a service thread clients wait for accept(), which tries again.
+/// Starts to serve the listener on the service thread. Without one clients wait for accept(), which tries again.
 void StreamSocket::watch_listener() {
   auto watch = std::make_shared<ListenerWatch>(*this);
   const Status watched = watch->start(id_->event_fd());
@@ -297,7 +364,7 @@ void StreamSocket::watch_listener() {
   }
 }
 
-/// False when another thread is at it, or it needs nobody's help.
+/// Returns false when another thread is serving it, or it needs no help.
 bool StreamSocket::serve_unwatched() {
   const std::unique_lock guard(setup_lock_, std::try_to_lock);
   if (!guard || state() != State::listening || !watch_again_ || is_shared()) return false;
@@ -305,17 +372,18 @@ bool StreamSocket::serve_unwatched() {
   return true;
 }
 
-/// A process that connects to itself waits for its own listener's answer, and accept() comes later. Without locks.
+/// Serves listeners of a process that connects to itself and waits for the answer before it calls accept(). Called
+/// without locks.
 void StreamSocket::serve_unwatched_listeners() {
   if (!has_unwatched_listeners.load(std::memory_order_relaxed)) [[likely]]
     return;
   for (const runtime::Ref& one : runtime::fork_registry().endpoints()) {
     auto* const socket = dynamic_cast<StreamSocket*>(one.get());
-    if (socket != nullptr && socket->serve_unwatched()) socket->notify_watchers(EPOLLIN);
+    if (socket != nullptr && socket->serve_unwatched()) socket->notify_watchers_of_one(EPOLLIN);
   }
 }
 
-/// True when the queue is full, which `waits_for_room` says, too, before accept() can make room.
+/// Returns true when the queue is full, and then also sets `waits_for_room`, before accept() can make room.
 bool StreamSocket::progress_in_background(std::atomic<bool>& waits_for_room) {
   bool full = false;
   {
@@ -325,7 +393,7 @@ bool StreamSocket::progress_in_background(std::atomic<bool>& waits_for_room) {
     full = accept_queue_.size() >= backlog_;
     if (full) waits_for_room.store(true);
   }
-  notify_watchers(EPOLLIN);
+  notify_watchers_of_one(EPOLLIN);
   return full;
 }
 
@@ -334,7 +402,7 @@ void StreamSocket::stop_listening() {
   std::vector<runtime::Ref> clients;
   std::lock_guard guard(setup_lock_);
   clients = take_clients();
-  id_.reset();
+  drop_listening_id();
   set_state(State::initial);
 }
 
@@ -343,6 +411,11 @@ void StreamSocket::refuse_clients() {
   std::vector<runtime::Ref> clients;
   std::lock_guard guard(setup_lock_);
   clients = take_clients();
+  drop_listening_id();
+}
+
+void StreamSocket::drop_listening_id() {
+  queue_fd_.store(-1, std::memory_order_relaxed);
   id_.reset();
 }
 
@@ -356,8 +429,8 @@ void StreamSocket::forget_listening() {
   read_shut_.store(false, std::memory_order_release);
 }
 
-/// Those whom nobody will accept, to be dropped when the lock has been released: their destructors wait for the service
-/// thread, which may be waiting for the lock.
+/// Returns the clients that will not be accepted. The caller drops them after it has released the lock: their
+/// destructors wait for the service thread, which may be waiting for the lock.
 std::vector<runtime::Ref> StreamSocket::take_clients() {
   std::vector<runtime::Ref> clients;
   for (auto* queue : {&accept_queue_, &half_open_}) {
@@ -370,7 +443,7 @@ std::vector<runtime::Ref> StreamSocket::take_clients() {
 void StreamSocket::stop_background() {
   std::shared_ptr<ListenerWatch> watch;
   std::shared_ptr<Keepalive> reminders;
-  UniqueFd pushed;  // closed when nobody watches it
+  UniqueFd pushed;  // closed when it is no longer watched
   std::shared_ptr<CmWatch> pushes;
   {
     std::lock_guard guard(setup_lock_);

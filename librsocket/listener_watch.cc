@@ -7,9 +7,9 @@
 namespace ringsock::rs {
 
 namespace {
-/// How long a listener may be left to its application before the service thread answers its clients.
+/// The time that an application has to accept clients before the service thread answers them.
 constexpr Nanos kAcceptPatience = std::chrono::milliseconds(1);
-/// How long clients may wait for a process that cannot accept them.
+/// The longest wait of clients for a process that cannot accept them.
 constexpr Nanos kLookInterval = std::chrono::milliseconds(100);
 }  // namespace
 
@@ -29,7 +29,7 @@ void StreamSocket::ListenerWatch::stop() {
     stopped_ = true;
   }
   runtime::service_thread().unwatch(watch_);
-  // Only that watch's callback enters others, and only as long as it is not stopped.
+  // Only the callback of that watch adds others, and only while it is not stopped.
   for (const auto watch : part_watches_) runtime::service_thread().unwatch(watch);
   for (const auto* timer : {&timer_, &part_timer_, &look_timer_}) {
     if (const auto id = timer->load()) runtime::service_thread().cancel(id);
@@ -77,9 +77,8 @@ void StreamSocket::ListenerWatch::resume() {
 }
 
 // -- parts that no other process has
-// ----------------------------------------------------------------------------------
 
-/// The socket's lock comes before ours.
+/// The socket's lock is taken before ours.
 void StreamSocket::ListenerWatch::watch_parts() {
   const std::vector<int> fds = socket_.unshareable_descriptors();
   std::lock_guard guard(lock_);

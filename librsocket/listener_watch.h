@@ -1,4 +1,4 @@
-// A listener that is served while its application is busy elsewhere. For librsocket's listener files.
+// Serves a listener while its application is busy elsewhere. Included only by the listener files of librsocket.
 #pragma once
 
 #include <atomic>
@@ -14,35 +14,35 @@
 namespace ringsock::rs {
 
 /// Answers a listener's clients when its application is busy elsewhere (listen(2): a connection is established whether
-/// or not accept(2) is being called). An application that accepts all the time never needs it, and is not disturbed: an
-/// event only starts a timer, and only if nobody has called accept() when that runs out, the service thread does it.
+/// or not accept(2) is being called). An application that keeps calling accept() is not disturbed: an event only starts
+/// a timer, and the service thread answers only if accept() was not called before the timer expires.
 ///
-/// While other processes have the listener, too, a client must not be kept from the one that would take it. So only the
-/// parts that no other process has (verbs::ConnectionId::unshareable_parts()) are served then, and once another process
-/// takes clients, these parts end.
+/// While other processes also have the listener, a client must remain available to the process that would accept it. So
+/// only the parts that no other process has (verbs::ConnectionId::unshareable_parts()) are served then. These parts end
+/// once another process accepts clients.
 class StreamSocket::ListenerWatch : public std::enable_shared_from_this<ListenerWatch> {
  public:
   explicit ListenerWatch(StreamSocket& socket) : socket_(socket) {}
 
   /// @param fd  readable when the listener has work. Errors: those of ServiceThread::watch().
   Status start(int fd);
-  /// No callback runs after return, but for the one that calls. Not with the socket's locks held: a callback may be
-  /// waiting for them.
+  /// After return no callback runs, except a calling one. The caller must not hold the socket's locks, because a
+  /// callback may be waiting for them.
   void stop();
-  /// This process has the listener for itself, perhaps since a moment ago.
+  /// Called when no other process has the listener (any more).
   void is_alone() {
     if (waits_to_be_alone_.load(std::memory_order_relaxed) && waits_to_be_alone_.exchange(false)) resume();
   }
-  /// accept() has made room in a queue that was full.
+  /// Called when accept() has made room in a full queue.
   void room_again() {
     if (waits_for_room_.exchange(false)) resume();
   }
-  /// Clients of such parts wait to be accepted: looks now and then whether another process has begun to listen, which
-  /// cannot accept them.
+  /// Called while clients of such parts wait to be accepted: checks regularly whether another process, which cannot
+  /// accept them, has begun to listen.
   void look_later();
 
  private:
-  // On the service thread, but for resume().
+  // Called on the service thread, except resume().
   void on_event();
   void wait_for_application();
   void on_patience_over();
@@ -65,7 +65,7 @@ class StreamSocket::ListenerWatch : public std::enable_shared_from_this<Listener
   std::atomic<bool> waits_for_room_{false};
   std::atomic<bool> waits_to_be_alone_{false};
   bool parts_paused_ = false;  ///< the service thread's
-  bool looks_ = false;         ///< a look is to come
+  bool looks_ = false;         ///< a look is scheduled
 };
 
 }  // namespace ringsock::rs

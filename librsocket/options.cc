@@ -10,7 +10,7 @@
 #include "librsocket/process.h"
 #include "librsocket/stream_socket.h"
 
-// <rdma/rsocket.h> has these too, but belongs to applications.
+// <rdma/rsocket.h> also defines these, but is for applications.
 namespace {
 enum RdmaOption { kRdmaSqSize, kRdmaRqSize, kRdmaInline, kRdmaIomapSize, kRdmaRoute };
 }  // namespace
@@ -25,7 +25,7 @@ constexpr std::uint32_t kMinBuffer = 4096;
 constexpr std::uint32_t kMaxBuffer = 1u << 30;
 constexpr socklen_t kPathDataBytes = 72;  // struct ibv_path_data
 
-/// An int as setsockopt(2) takes it. Errors: EINVAL too short, EFAULT no value.
+/// Reads an int as setsockopt(2) does. Errors: EINVAL too short, EFAULT no value.
 Result<int> read_int(const void* value, socklen_t length) {
   if (value == nullptr) return Error{EFAULT, "option: no value"};
   if (length < sizeof(int)) return Error{EINVAL, "option: too short"};
@@ -34,7 +34,7 @@ Result<int> read_int(const void* value, socklen_t length) {
   return out;
 }
 
-/// At most *length bytes are written; *length becomes what was written.
+/// Writes at most *length bytes and stores their number in *length.
 Status write_value(void* value, socklen_t* length, const void* from, std::size_t size) {
   if (value == nullptr || length == nullptr) return Error{EFAULT, "option: no room"};
   if (static_cast<int>(*length) < 0) return Error{EINVAL, "option: negative length"};
@@ -44,14 +44,15 @@ Status write_value(void* value, socklen_t* length, const void* from, std::size_t
 }
 Status write_int(void* value, socklen_t* length, int from) { return write_value(value, length, &from, sizeof from); }
 
-/// SO_RCVTIMEO and SO_SNDTIMEO. Zero means for ever. EDOM as socket(7) for odd microseconds.
+/// Reads SO_RCVTIMEO and SO_SNDTIMEO, where zero means for ever. Error: EDOM, as in socket(7), for invalid
+/// microseconds.
 Result<Nanos> read_timeout(const void* value, socklen_t length) {
   if (value == nullptr) return Error{EFAULT, "option: no value"};
   if (length < sizeof(timeval)) return Error{EINVAL, "option: too short"};
   timeval time{};
   std::memcpy(&time, value, sizeof time);
   if (time.tv_usec < 0 || time.tv_usec >= 1'000'000) return Error{EDOM, "option: microseconds"};
-  if (time.tv_sec < 0) return Nanos::zero();  // Linux: does not wait at all
+  if (time.tv_sec < 0) return Nanos::zero();  // as Linux: no waiting
   if (time.tv_sec == 0 && time.tv_usec == 0) return Nanos::max();
   constexpr time_t kForEver = 1'000'000'000;
   if (time.tv_sec >= kForEver) return Nanos::max();
@@ -66,7 +67,7 @@ Status write_timeout(void* value, socklen_t* length, Nanos timeout) {
   return write_value(value, length, &time, sizeof time);
 }
 
-/// What SO_RCVBUF and SO_SNDBUF keep: twice the argument, as Linux does, within our limits, even.
+/// Returns the stored value of SO_RCVBUF and SO_SNDBUF: twice the argument, as in Linux, within our limits, and even.
 std::uint32_t buffer_size(int argument) {
   const auto doubled = 2 * static_cast<std::uint64_t>(std::max(argument, 0));
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(doubled, kMinBuffer, kMaxBuffer));
@@ -75,7 +76,6 @@ std::uint32_t buffer_size(int argument) {
 }  // namespace
 
 // -- set
-// ---------------------------------------------------------------------------------------------------------------
 
 Status StreamSocket::set_option(int level, int name, const void* value, socklen_t length) {
   if (level == kSolRdma) return set_rdma_level(name, value, length);
@@ -89,14 +89,14 @@ Status StreamSocket::set_option(int level, int name, const void* value, socklen_
     return size ? ok() : Status(size.error());
   }
   if (level == IPPROTO_TCP && name == TCP_CONGESTION) {
-    // Kept out of the network: RDMA has no choice of algorithm here.
+    // Accepted without effect: RDMA has no choice of algorithm here.
     return value != nullptr && length > 0 ? ok() : Status(Error{EINVAL, "TCP_CONGESTION"});
   }
   const auto row = find_int_option(level, name);
   if (!row) return Error{ENOPROTOOPT, "rsetsockopt"};
   Result<int> number = 0;
   if (level == IPPROTO_IP && length >= 1 && length < sizeof(int) && value != nullptr) {
-    number = static_cast<int>(*static_cast<const unsigned char*>(value));  // ip(7) takes a byte too
+    number = static_cast<int>(*static_cast<const unsigned char*>(value));  // ip(7) also accepts a byte
   } else {
     number = read_int(value, length);
   }
@@ -134,7 +134,7 @@ Status StreamSocket::set_socket_level(int name, const void* value, socklen_t len
       auto size = read_int(value, length);
       if (!size) return size.error();
       std::lock_guard guard(setup_lock_);
-      // Once the buffers exist the size stays, as in rdma-core; Linux, too, promises nothing.
+      // Existing buffers keep their size, as in rdma-core; Linux does not promise more.
       if (state() == State::connecting || is_connected()) return ok();
       (name == SO_RCVBUF ? settings_.receive_ring : settings_.send_ring) = buffer_size(*size);
       return ok();
@@ -173,7 +173,6 @@ Status StreamSocket::set_rdma_level(int name, const void* value, socklen_t lengt
 }
 
 // -- get
-// ---------------------------------------------------------------------------------------------------------------
 
 Status StreamSocket::get_option(int level, int name, void* value, socklen_t* length) {
   if (value == nullptr || length == nullptr) return Error{EFAULT, "rgetsockopt"};
@@ -225,7 +224,7 @@ Status StreamSocket::get_rdma_level(int name, void* value, socklen_t* length) {
   }
 }
 
-/// Whole records, as many as fit: those that were set, or else those that were resolved.
+/// Writes as many whole records as fit: those that were set, otherwise those that were resolved.
 Status StreamSocket::write_route(void* value, socklen_t* length) const {
   if (*length < kPathDataBytes) return Error{EINVAL, "RDMA_ROUTE"};
   const std::vector<std::byte> route = route_.empty() && id_ ? id_->route() : route_;
@@ -260,10 +259,22 @@ Status StreamSocket::get_tcp_info(void* value, socklen_t* length) {
   return write_value(value, length, &info, sizeof info);
 }
 
+/// As in the kernel, a negative mark is the highest and 0 the lowest.
+void StreamSocket::update_low_mark() {
+  const std::size_t row = *find_int_option(SOL_SOCKET, SO_RCVLOWAT);
+  const int asked = options_.get(row);
+  const int mark = asked < 0 ? INT_MAX : std::max(asked, 1);
+  options_.set(row, mark);
+  set_receive_low_mark(static_cast<std::uint32_t>(mark));
+  note_activity(EPOLLIN);
+  notify_watchers();
+}
+
 void StreamSocket::option_changed(int level, int name) {
   const bool is_keepalive = (level == SOL_SOCKET && name == SO_KEEPALIVE) ||
                             (level == IPPROTO_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL));
   if (is_keepalive) update_keepalive();
+  if (level == SOL_SOCKET && name == SO_RCVLOWAT) update_low_mark();
 }
 
 }  // namespace ringsock::rs

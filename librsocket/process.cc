@@ -16,18 +16,18 @@
 #include "core/base/mutex.h"
 #include "core/config/config_directory.h"
 #include "core/device/rdma/rdma_provider.h"
-#include "core/device/soft/app_memory.h"
-#include "core/device/soft/soft_provider.h"
+#include "core/device/shm/memory/app_memory.h"
+#include "core/device/shm/soft_provider.h"
+#include "core/poll/spin_policy.h"
 #include "core/runtime/service_thread.h"
-#include "core/runtime/spin_policy.h"
-#include "core/runtime/statistics.h"
+#include "core/statistics/statistics.h"
 
 namespace ringsock::rs {
 
 namespace {
 
 constinit std::atomic<bool> shares_ports_with_kernel{false};
-// No static object of a function: a process that is copied while another thread makes it would wait for that thread.
+// Not a static object of a function: a process that is forked while another thread makes it would wait for that thread.
 constinit std::atomic<Process*> instance{nullptr};
 constinit Mutex making;
 [[gnu::constructor]] void keep_whole() { hold_across_fork(making); }
@@ -55,16 +55,18 @@ void apply_statistics_wish() {
   runtime::process_statistics.set_print_at_exit(text != nullptr && std::strcmp(text, "1") == 0);
 }
 
-/// For our tests only: the embedded device with the abilities of others, so that what librsocket does on those is
-/// tried everywhere.
+/// For tests only: gives the embedded device the abilities of other devices, so that librsocket's code for those can be
+/// tested everywhere.
 soft::SoftAbilities soft_abilities() {
   const char* text = ::secure_getenv("RINGSOCK_TEST_SOFT_LIKE");
-  if (text == nullptr) return {};
+  // Asynchronous events are not needed: completions report a failed connection.
+  if (text == nullptr) return {.async_events = false};
   const bool iwarp = std::strcmp(text, "iwarp") == 0;
   return {.max_inline_data = iwarp ? 4u : 64u,
           .write_with_immediate = !iwarp,
           .wakes_through_connection = false,
-          .survives_fork = std::strcmp(text, "unforkable") != 0};
+          .survives_fork = std::strcmp(text, "unforkable") != 0,
+          .async_events = false};
 }
 
 class DeviceWatch {
@@ -105,7 +107,7 @@ void make_instance() {
   instance.store(new Process(load_config()), std::memory_order_release);
 }
 
-/// Of a fork that is under way, of which there is one at a time.
+/// Belongs to the current fork, of which there is one at a time.
 constinit bool holds_devices = false;
 
 [[gnu::constructor]] void keep_devices_whole() {

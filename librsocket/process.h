@@ -1,4 +1,4 @@
-// What the process's rsockets share: configuration and devices.
+// The state that the process's rsockets share: configuration and devices.
 #pragma once
 
 #include "core/config/rsocket_config.h"
@@ -6,7 +6,8 @@
 
 namespace ringsock::rs {
 
-/// Made on first use, never destroyed: a program may use sockets while its static objects are being destroyed.
+/// Made on first use and never destroyed, because a program may use sockets while its static objects are being
+/// destroyed.
 struct Process {
   explicit Process(config::RsocketConfig settings);
 
@@ -14,8 +15,8 @@ struct Process {
   verbs::DeviceRegistry registry;
 };
 
-/// Before process(): whose listeners share their ports with kernel listeners leaves out iWARP devices, whose ports are
-/// the kernel's TCP ports, unless RDMA devices alone are wanted.
+/// For a program whose listeners share their ports with kernel listeners: iWARP devices, whose ports are the kernel's
+/// TCP ports, are then not used, unless the configuration permits only RDMA devices. Call it before process().
 void share_ports_with_kernel();
 
 /// Reads the environment and the configuration files the first time. Thread-safe.

@@ -21,7 +21,7 @@ Result<SendRing> SendRing::create(verbs::Device& device, ibv_pd& pd, std::uint32
 }
 
 SendRing& SendRing::operator=(SendRing&& other) noexcept {
-  // The registration first: it names the pages.
+  // The registration is replaced first, because it refers to the pages.
   mr_ = std::move(other.mr_);
   pages_ = std::move(other.pages_);
   size_ = std::exchange(other.size_, 0u);

@@ -1,4 +1,4 @@
-// Registered memory from which a device sends what does not fit into a work request.
+// Registered memory from which a device sends data that does not fit into a work request.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -17,14 +17,14 @@
 
 namespace ringsock::rs {
 
-/// A ring of bytes: the sender copies in at one end, completions free the other.
+/// A ring of bytes: the sender copies in at one end, completions free bytes at the other.
 ///
-/// Threads: free_bytes() and copy_in() belong to the sender, retire() to whoever processes completions; the two may run
-/// beside each other.
+/// Threads: the sender calls free_bytes() and copy_in(), the thread that processes completions retire(). Both may run
+/// concurrently.
 class SendRing {
  public:
-  /// @param ring_bytes   at least kMinBytes is made of it
-  /// @param extra_bytes  memory beside the ring under the same registration (local write only), for the caller
+  /// @param ring_bytes raised to kMinBytes
+  /// @param extra_bytes additional memory for the caller under the same registration (local write only)
   /// Errors: ENOMEM; those of ibv_reg_mr(3), e.g. beyond RLIMIT_MEMLOCK.
   static Result<SendRing> create(verbs::Device& device, ibv_pd& pd, std::uint32_t ring_bytes, std::size_t extra_bytes);
   SendRing() = default;
@@ -37,7 +37,7 @@ class SendRing {
     return size_ - (head_.load(std::memory_order_relaxed) - tail_.load(std::memory_order_acquire));
   }
 
-  /// What copy_in() has placed: one piece, or two around the end of the ring.
+  /// The result of copy_in(): one piece, or two around the end of the ring.
   struct Pieces {
     std::array<ibv_sge, 2> list;
     int count;
@@ -45,7 +45,7 @@ class SendRing {
   };
   /// Copies up to `limit` bytes of `data`, at most free_bytes(), and advances it.
   Pieces copy_in(IoCursor& data, std::uint32_t limit);
-  /// The oldest `bytes` have been sent.
+  /// Frees the oldest `bytes`, which have been sent.
   void retire(std::uint32_t bytes) {
     tail_.store(tail_.load(std::memory_order_relaxed) + bytes, std::memory_order_release);
   }

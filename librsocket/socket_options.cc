@@ -11,8 +11,8 @@ namespace ringsock::rs {
 
 namespace {
 
-// Times in seconds except TCP_USER_TIMEOUT (ms); limits as tcp(7) and the kernel have them. Those that steer something
-// TCP has and we do not (Nagle, the window, congestion) are kept and given back.
+// Times in seconds except TCP_USER_TIMEOUT (ms); limits as tcp(7) and the kernel have them. Options for features of TCP
+// that rsockets do not have (Nagle, the window, congestion) are stored and returned.
 constexpr IntOption kOptions[] = {
     {SOL_SOCKET, SO_REUSEADDR, 0, INT_MIN, INT_MAX, true},
     {SOL_SOCKET, SO_REUSEPORT, 0, INT_MIN, INT_MAX, true},
@@ -20,7 +20,7 @@ constexpr IntOption kOptions[] = {
     {SOL_SOCKET, SO_KEEPALIVE, 0, INT_MIN, INT_MAX, true},
     {SOL_SOCKET, SO_OOBINLINE, 0, INT_MIN, INT_MAX, true},
     {SOL_SOCKET, SO_PRIORITY, 0, 0, INT_MAX, false},
-    {SOL_SOCKET, SO_RCVLOWAT, 1, 0, INT_MAX, false},
+    {SOL_SOCKET, SO_RCVLOWAT, 1, INT_MIN, INT_MAX, false},
     {SOL_SOCKET, SO_DONTROUTE, 0, INT_MIN, INT_MAX, true},
     {IPPROTO_IP, IP_TOS, 0, 0, 255, false},
     {IPPROTO_IP, IP_TTL, 64, 1, 255, false},

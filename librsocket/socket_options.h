@@ -10,7 +10,7 @@ namespace ringsock::rs {
 
 inline constexpr int kSolRdma = 0x10000;  ///< SOL_RDMA of <rdma/rsocket.h>
 
-/// One integer option: what getsockopt gives before anybody has set it, and what setsockopt takes.
+/// One integer option: its default, and the values that setsockopt accepts.
 struct IntOption {
   int level;
   int name;
@@ -20,7 +20,7 @@ struct IntOption {
   bool is_flag;  ///< any non-zero value is stored as 1
 };
 
-/// The row of (level, name) in the table, if it is one of them.
+/// Returns the row of (level, name) in the table, if there is one.
 std::optional<std::size_t> find_int_option(int level, int name);
 const IntOption& int_option(std::size_t row);
 
@@ -31,7 +31,7 @@ class IntOptions {
   IntOptions& operator=(const IntOptions& other);
   [[nodiscard]] int get(std::size_t row) const { return values_[row].load(std::memory_order_relaxed); }
   void set(std::size_t row, int value) { values_[row].store(value, std::memory_order_relaxed); }
-  /// The value of an option that is in the table.
+  /// Returns the value of an option that is in the table.
   [[nodiscard]] int get(int level, int name) const { return get(*find_int_option(level, name)); }
 
  private:

@@ -3,6 +3,7 @@
 #include <array>
 #include <shared_mutex>
 
+#include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
 #include "librsocket/keepalive.h"
 #include "librsocket/process.h"
@@ -25,12 +26,13 @@ StreamSocket::~StreamSocket() {
     return;
   }
   end_unseen();
-  // In this order, and now: a fork finds it whole or not at all.
+  // Destroyed here, in this order, so that a fork finds the connection complete or not at all.
   iomap_.reset();
   connection_.reset();
   accept_queue_.clear();
   half_open_.clear();
   id_.reset();
+  if (connection_owns_fd_.load(std::memory_order_relaxed)) runtime::fd_table().end_close(fd_);
 }
 
 runtime::SocketPath StreamSocket::path() const {

@@ -12,7 +12,6 @@
 namespace ringsock::rs {
 
 // -- errors
-// ------------------------------------------------------------------------------------------------------------
 
 int StreamSocket::take_error() {
   if (const int error = error_.exchange(0, std::memory_order_acq_rel)) return error;
@@ -25,7 +24,7 @@ int StreamSocket::take_error() {
   return 0;
 }
 
-/// Linux calls a reset EPIPE where the peer's end of the stream came before it.
+/// Returns the error to report: Linux reports a reset as EPIPE after the peer's end of the stream.
 int StreamSocket::failure_as_told() const {
   const int failure = connection_->failure();
   return failure == ECONNRESET && connection_->peer_shut_down() ? EPIPE : failure;
@@ -36,9 +35,11 @@ int StreamSocket::look_for_error() {
   return take_error();
 }
 
-/// The connection manager knows of a reset before polls come upon it.
+/// Asks the connection manager, which knows of a reset before polls find it.
 void StreamSocket::look_for_reset() {
   look_if_alone();
+  // A connect(2) in the background may have finished.
+  if (state() == State::connecting) static_cast<void>(ready());
   if (!is_connected() || suspended_.load(std::memory_order_acquire) || connection_->failure() != 0) return;
   {
     const std::lock_guard guard(setup_lock_);
@@ -57,7 +58,7 @@ void StreamSocket::keep_error(int code) noexcept {
   }
 }
 
-/// A connection that is being made answers EAGAIN.
+/// Fails with EAGAIN while the connection is being made.
 Status StreamSocket::require_connected(int error_if_not) {
   if (is_connected()) return ok();
   if (state() == State::connecting) {
@@ -79,18 +80,25 @@ void StreamSocket::progress() {
   if (connection_->is_flushed()) [[unlikely]]
     ask_why_flushed();
   if (connection_->failure() != 0 && !hung_up_.exchange(true, std::memory_order_acq_rel)) {
-    // Whatever the reason, the peer must not wait for ever for a connection that is dead here.
+    // Disconnects, so that the peer does not wait for ever for a connection that is dead here.
     std::lock_guard guard(setup_lock_);
     [[maybe_unused]] const Status gone = id_->disconnect();
   }
-  // An epoll set that is entered from now on looks for itself.
+  // An epoll set that is added later looks by itself.
   if (!is_watched()) return;
-  note_activity();
+  // As in TCP, room is a new event only if something was sent since room was last reported.
+  const std::uint32_t posted = connection_->posted();
+  if (posted == posted_when_told_.load(std::memory_order_relaxed)) {
+    note_activity(EPOLLIN);
+  } else {
+    posted_when_told_.store(posted, std::memory_order_relaxed);
+    note_activity();
+  }
   notify_watchers();
 }
 
-/// A flush says nothing of its reason. The connection manager's word may be on its way, or with another thread, which
-/// has our lock.
+/// Asks the connection manager for the reason of a flush. Its event may not have arrived yet, or another thread, which
+/// has our lock, may be taking it.
 void StreamSocket::ask_why_flushed() {
   constexpr Nanos kPatience = std::chrono::seconds(1);
   const std::lock_guard guard(setup_lock_);
@@ -109,9 +117,8 @@ void StreamSocket::ask_why_flushed() {
 }
 
 // -- receiving
-// ---------------------------------------------------------------------------------------------------------
 
-/// Bytes that `receive` has copied out of the ring. The peer is told of the room.
+/// Returns the bytes that `receive` has copied out of the ring. Tells the peer of the room.
 template <class Receive>
 inline std::size_t StreamSocket::take(Receive receive) {
   std::size_t copied = 0;
@@ -137,7 +144,7 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
   if ((flags & MSG_OOB) != 0) return Error{EINVAL, "rrecv: no urgent data"};
   if ((flags & MSG_ERRQUEUE) != 0) return Error{EAGAIN, "rrecv: the error queue is empty"};
   const bool peek = (flags & MSG_PEEK) != 0;
-  // More than has been counted is wanted: look what came meanwhile.
+  // More bytes are wanted than were counted: looks for new ones.
   if (connection_->readable() < total || total == 0) progress();
   std::size_t copied = 0;
   if (peek || total == 0) {
@@ -158,17 +165,17 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
   if (!at_end_of_stream()) {
     if (!look_closely_if_read_seldom() || !at_end_of_stream()) return Error{EAGAIN, "rrecv"};
   }
-  // The end was seen after the bytes: a message that came in between is not lost.
+  // Polls again, because a message may have arrived between the check of the bytes and that of the end.
   progress();
   if (connection_->readable() > 0 && !read_shut_.load(std::memory_order_acquire)) return Error{EAGAIN, "rrecv"};
-  // The stream had ended before what was sent came back, or before a reset: that error is the sender's to hear of.
+  // The stream had ended before the reset: the error is reported to sends only.
   if (sent_into_the_void_.load(std::memory_order_acquire) || connection_->peer_shut_down()) return 0;
   if (const int error = take_error()) return Error{error, "rrecv"};
   return 0;
 }
 
-/// A device looks whether peers are alive once in so many polls, which whoever reads once in a while, and never sleeps,
-/// would not reach for long. True when it has been made to look.
+/// A device checks its peers once in a number of polls, which a reader that reads rarely and never sleeps would not
+/// reach for long. Makes the device check in that case. Returns whether it did.
 bool StreamSocket::look_closely_if_read_seldom() {
   constexpr int kPolls = 32;
   if (!is_time_for_close_look()) return false;
@@ -177,21 +184,26 @@ bool StreamSocket::look_closely_if_read_seldom() {
 }
 
 bool StreamSocket::is_time_for_close_look() {
-  constexpr std::uint64_t kSeldom = 1 << 21;  // half a millisecond to two
-  const std::uint64_t now = ticks();
-  if (now - looked_closely_at_.load(std::memory_order_relaxed) < kSeldom) return false;
-  looked_closely_at_.store(now, std::memory_order_relaxed);
+  if (!has_not_looked_for_long()) return false;
+  looked_closely_at_.store(ticks(), std::memory_order_relaxed);
   return true;
 }
 
-/// @param sends  how many there have been
-void StreamSocket::look_while_sending(unsigned sends) {
-  constexpr unsigned kSendsPerCloserLook = 8 * kSendsPerLook;
-  if (sends % kSendsPerCloserLook == 0 && is_time_for_close_look()) return look_for_reset();
-  progress();
+/// Looks for the peer's end on behalf of a thread that only sends: soon if it sends much, otherwise after its next
+/// send.
+void StreamSocket::look_while_sending() {
+  if (is_time_for_close_look()) {
+    look_for_reset();
+  } else {
+    progress();
+  }
+  // The message was sent after the peer's end.
+  if (is_half_open()) [[unlikely]]
+    send_into_the_void();
 }
 
-/// What receive_into() would do, in the usual case: bytes are there, or nothing is and nothing else has happened.
+/// Does the same as receive_into() for the usual cases: there are bytes, or there are none and nothing else has
+/// happened.
 Result<ssize_t> StreamSocket::receive_bytes(void* data, std::size_t length, int flags) {
   if ((flags & (MSG_OOB | MSG_PEEK | MSG_TRUNC | MSG_ERRQUEUE)) == 0 && length != 0 && is_connected()) [[likely]] {
     if (connection_->readable() < length) progress();
@@ -257,7 +269,6 @@ Result<int> StreamSocket::unread_bytes() {
 }
 
 // -- sending
-// -----------------------------------------------------------------------------------------------------------
 
 Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
   if (!is_connected()) {
@@ -265,22 +276,25 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
   }
   if (total == 0) return send_nothing();
   std::size_t sent = 0;
-  unsigned look = 0;
+  bool look = false;
   {
     std::lock_guard sending(send_lock_);
     if (!at_end_of_sending()) {
       sent = connection_->send(data);
       if (sent > 0) statistics_.count_sent(sent);
-      look = ++sends_ % kSendsPerLook == 0 ? sends_ : 0;
+      look = is_time_to_look();
     }
   }
   if (sent == total && sent > 0) {
-    if (look != 0) look_while_sending(look);
+    if (look) look_while_sending();
     return static_cast<ssize_t>(sent);
   }
-  // Once, unless another thread forks meanwhile: what it suspends has room nevertheless.
+  // Repeated only if another thread forks meanwhile: the suspended connection has room nevertheless.
   for (bool again = sent < total; again; again = sent == 0 && suspended_.load(std::memory_order_acquire)) {
-    if (!claim()) return Error{EIO, "rsend: another process uses the connection"};
+    if (!claim()) {
+      if (sent > 0) return static_cast<ssize_t>(sent);
+      return Error{EIO, "rsend: another process uses the connection"};
+    }
     progress();
     std::lock_guard sending(send_lock_);
     if (at_end_of_sending()) break;
@@ -289,35 +303,35 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
     sent += more;
   }
   if (sent > 0) {
-    // The peer's end was there before the rest: what was sent meets nobody.
+    // The peer's end came before the rest was sent.
     if (sent < total && is_half_open()) send_into_the_void();
     return static_cast<ssize_t>(sent);
   }
   if (closed_.load(std::memory_order_acquire)) return Error{EBADF, "rsend: closed meanwhile"};
   if (const int error = take_error()) return Error{error, "rsend"};
   if (send_into_the_void()) {
-    // As much as a socket would have buffered.
+    // As many bytes as a socket would have buffered.
     return static_cast<ssize_t>(std::min<std::size_t>(total, connection_->settings().send_ring));
   }
-  if (at_end_of_sending()) return Error{EPIPE, "rsend"};
-  // A writer that never reads still has to tell the peer of its buffers.
+  if (at_end_of_sending()) return end_of_sending("rsend");
+  // A writer that never reads must also announce its buffers to the peer.
   if (std::unique_lock reading(receive_lock_, std::try_to_lock); reading) connection_->announce_if_due();
   return Error{EAGAIN, "rsend"};
 }
 
-/// send(2) of no bytes: tells an error, and nothing of an end that only the peer has made.
+/// send(2) of no bytes reports an error, but not that only the peer has ended its direction.
 Result<ssize_t> StreamSocket::send_nothing() {
   if (!claim()) return Error{EIO, "rsend: another process uses the connection"};
   progress();
   if (closed_.load(std::memory_order_acquire)) return Error{EBADF, "rsend: closed meanwhile"};
   if (const int error = take_error()) return Error{error, "rsend"};
   const bool is_over = sent_into_the_void_.load(std::memory_order_acquire);
-  if (is_over || (at_end_of_sending() && !is_half_open())) return Error{EPIPE, "rsend"};
+  if (is_over || (at_end_of_sending() && !is_half_open())) return end_of_sending("rsend");
   return 0;
 }
 
-/// As with TCP (RFC 9293, 3.5.2): what is sent first after the peer's close is taken, and answered by the reset that
-/// ends the connection here, too. Linux calls that reset EPIPE.
+/// As in TCP (RFC 9293, 3.5.2), the first send after the peer's close succeeds, and is answered by a reset that also
+/// ends the connection here. Linux reports that reset as EPIPE.
 bool StreamSocket::send_into_the_void() {
   if (!is_half_open() || sent_into_the_void_.exchange(true, std::memory_order_acq_rel)) return false;
   error_.store(EPIPE, std::memory_order_release);
@@ -326,24 +340,24 @@ bool StreamSocket::send_into_the_void() {
   return true;
 }
 
-/// Both directions have ended: the socket has no peer any more.
+/// Returns whether both directions have ended, so that the socket has no peer any more.
 bool StreamSocket::is_over() const {
   const bool peer_ended = connection_->peer_disconnected() || connection_->peer_shut_down();
   return connection_->failure() != 0 || sent_into_the_void_.load(std::memory_order_acquire) ||
          (peer_ended && write_shut_.load(std::memory_order_acquire));
 }
 
-/// What send_from() would do, in the usual case: one message takes everything.
+/// Does the same as send_from() for the usual case, in which one message takes all bytes.
 Result<ssize_t> StreamSocket::send_bytes(const void* data, std::size_t length, int flags) {
   if ((flags & MSG_OOB) != 0) return Error{EOPNOTSUPP, "rsend: no urgent data"};
   if (is_connected()) [[likely]] {
-    unsigned look = 0;
+    bool look = false;
     std::unique_lock sending(send_lock_);
     if (!at_end_of_sending() && connection_->send_at_once(data, length)) [[likely]] {
       statistics_.count_sent(length);
-      look = ++sends_ % kSendsPerLook == 0 ? sends_ : 0;
+      look = is_time_to_look();
       sending.unlock();
-      if (look != 0) look_while_sending(look);
+      if (look) look_while_sending();
       return static_cast<ssize_t>(length);
     }
   }
@@ -351,9 +365,34 @@ Result<ssize_t> StreamSocket::send_bytes(const void* data, std::size_t length, i
   return send_from(cursor, length);
 }
 
+namespace {
+
+/// As in TCP on Linux, control data of other levels has no effect, nor has control data for UNIX-domain sockets, for
+/// time stamps (which are not taken) or for packet marks (there are no packets). Errors: EINVAL for an unknown or
+/// malformed control message.
+Status check_control(msghdr message) {
+  const auto* const begin = static_cast<const std::byte*>(message.msg_control);
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    const auto offset = static_cast<std::size_t>(reinterpret_cast<const std::byte*>(header) - begin);
+    const bool is_whole = header->cmsg_len >= sizeof(cmsghdr) && header->cmsg_len <= message.msg_controllen - offset;
+    if (!is_whole) return Error{EINVAL, "rsendmsg: malformed control data"};
+    if (header->cmsg_level != SOL_SOCKET) continue;
+    const int type = header->cmsg_type;
+    const bool is_ignored =
+        type == SCM_RIGHTS || type == SCM_CREDENTIALS ||
+        ((type == SO_TIMESTAMPING || type == SO_MARK) && header->cmsg_len == CMSG_LEN(sizeof(std::uint32_t)));
+    if (!is_ignored) return Error{EINVAL, "rsendmsg: control data"};
+  }
+  return ok();
+}
+
+}  // namespace
+
 Result<ssize_t> StreamSocket::send(const msghdr& message, int flags) {
   if ((flags & MSG_OOB) != 0) return Error{EOPNOTSUPP, "rsendmsg: no urgent data"};
-  if (message.msg_controllen != 0 && message.msg_control != nullptr) return Error{EINVAL, "rsendmsg: control data"};
+  if (message.msg_controllen != 0 && message.msg_control != nullptr) [[unlikely]] {
+    if (Status ignored = check_control(message); !ignored) return ignored.error();
+  }
   const auto total = total_bytes(message.msg_iov, message.msg_iovlen);
   if (!total) return total.error();
   IoCursor cursor(std::span<const iovec>(message.msg_iov, message.msg_iovlen));
@@ -366,7 +405,6 @@ Result<int> StreamSocket::unsent_bytes() {
 }
 
 // -- readiness
-// ---------------------------------------------------------------------------------------------------------
 
 std::uint32_t StreamSocket::ready() noexcept {
   switch (state()) {
@@ -401,9 +439,15 @@ std::uint32_t StreamSocket::ready() noexcept {
   return 0;
 }
 
+/// Returns whether the readable bytes reach SO_RCVLOWAT, or no more can arrive before they are read.
+bool StreamSocket::has_enough() const noexcept {
+  const std::uint64_t readable = connection_->readable();
+  return readable >= receive_low_mark() || (readable > 0 && connection_->should_be_read());
+}
+
 std::uint32_t StreamSocket::connected_events() noexcept {
   if (!claim()) {
-    // The call that follows goes on by the kernel, or fails.
+    // The following call uses the kernel, or fails.
     const std::uint32_t error = can_follow() ? 0U : EPOLLERR | EPOLLHUP;
     return EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM | error;
   }
@@ -412,7 +456,7 @@ std::uint32_t StreamSocket::connected_events() noexcept {
   const bool ended = at_end_of_stream();
   const bool cannot_write = write_shut_.load(std::memory_order_acquire) || connection_->peer_disconnected();
   std::uint32_t events = 0;
-  if (connection_->readable() > 0 || ended) events |= EPOLLIN | EPOLLRDNORM;
+  if (has_enough() || ended) events |= EPOLLIN | EPOLLRDNORM;
   if (ended) events |= EPOLLRDHUP;
   if (failure != 0 || cannot_write || connection_->can_send()) events |= EPOLLOUT | EPOLLWRNORM;
   if (failure != 0 || (ended && write_shut_.load(std::memory_order_acquire)) ||
@@ -424,6 +468,15 @@ std::uint32_t StreamSocket::connected_events() noexcept {
   return events;
 }
 
+bool StreamSocket::has_peer_ended() const noexcept {
+  return !suspended_.load(std::memory_order_acquire) &&
+         (connection_->peer_disconnected() || connection_->failure() != 0);
+}
+
+void StreamSocket::look_for_end() noexcept {
+  if (is_connected() && !suspended_.load(std::memory_order_acquire)) look_closely_if_read_seldom();
+}
+
 runtime::WaitFds StreamSocket::arm() noexcept {
   runtime::WaitFds fds;
   if (is_connected()) {
@@ -431,23 +484,28 @@ runtime::WaitFds StreamSocket::arm() noexcept {
     if (connection_->must_look_again()) [[unlikely]]
       notify_watchers();
     if (connection_owns_fd_.load(std::memory_order_acquire)) {
-      fds.fd[1] = fd_;
+      // After the peer's end no event comes, but the descriptor stays readable for ever.
+      fds.fd[1] = has_peer_ended() ? -1 : fd_.load();
       return fds;
     }
   }
   std::lock_guard guard(setup_lock_);
   if (!id_) return fds;
   fds.fd[1] = id_->event_fd();
-  if (state() == State::listening && is_shared()) {
+  if (state() != State::listening) return fds;
+  if (sleeping_calls() > 1) several_accept_.store(true, std::memory_order_relaxed);
+  if (is_accepted_in_turns()) {
+    queue_fd_.store(fds.fd[1], std::memory_order_relaxed);
     const auto queue = id_->queue_fds();
     fds.shared[1] = queue.shared;
     fds.own = queue.own;
+    fds.sleeps_on_own = look_after_half_made();
   }
   return fds;
 }
 
 void StreamSocket::woken() noexcept {
-  // The events of a connect or of a listener are taken by ready(), which the caller looks at next.
+  // ready(), which the caller calls next, takes the events of a connect or of a listener.
   if (!is_connected() || !claim()) return;
   statistics_.count_wakeup();
   connection_->woken();
@@ -455,22 +513,22 @@ void StreamSocket::woken() noexcept {
   {
     std::lock_guard guard(setup_lock_);
     changed = take_cm_events();
-    if (changed) note_activity();
+    if (changed) note_activity(EPOLLIN);
   }
   if (changed) notify_watchers();
 }
 
 // -- the end
-// -----------------------------------------------------------------------------------------------------------
 
 Status StreamSocket::shutdown(int how) {
   if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) return Error{EINVAL, "rshutdown"};
   if (state() == State::listening) {
     if (how == SHUT_WR) return ok();
-    read_shut_.store(true, std::memory_order_release);  // accept() answers EINVAL from now on
+    read_shut_.store(true, std::memory_order_release);  // accept() fails with EINVAL from now on
     notify_watchers();
     return ok();
   }
+  if (state() == State::connecting) static_cast<void>(ready());
   if (!is_connected()) return Error{ENOTCONN, "rshutdown"};
   if (!claim()) return Error{EIO, "rshutdown: another process uses the connection"};
   if (is_over()) return Error{ENOTCONN, "rshutdown"};
@@ -482,7 +540,7 @@ Status StreamSocket::shutdown(int how) {
     const bool writable = was_writable && how == SHUT_RD;
     if (!readable) read_shut_.store(true, std::memory_order_release);
     if (!writable) write_shut_.store(true, std::memory_order_release);
-    // Fact sheet 2.9: a half close of the writing side says SHUTDOWN, the end of both sides DISCONNECT.
+    // Fact sheet 2.9: a half close of the writing side sends SHUTDOWN, the end of both directions DISCONNECT.
     if (!readable && !writable && (was_readable || was_writable)) {
       disconnect();
     } else if (was_writable && !writable) {
@@ -507,13 +565,14 @@ void StreamSocket::closed() noexcept {
   if (end_connection()) finish_in_background(*this);
 }
 
-/// True when the connection has to be kept until what is under way has arrived.
+/// Returns true when the connection must be kept until all bytes under way have arrived.
 bool StreamSocket::end_connection() noexcept {
   std::vector<runtime::Ref> clients;
   std::scoped_lock guard(setup_lock_, send_lock_);
+  port_holder_.reset();
   const bool ends_here = leave_family();
   if (state() == State::listening) {
-    clients = take_clients();  // they see an abortive end
+    clients = take_clients();  // they see an abort
     id_.reset();
     set_state(State::failed);
     return false;
@@ -534,12 +593,12 @@ bool StreamSocket::end_connection() noexcept {
     return false;
   }
   if (half_open) disconnect();
-  // A direct write that waits for the peer's help, and what was sent after it, are still here.
+  // A direct write that waits for the peer's help, and later messages, are still in this process.
   return id_->device().works_in_background() || has_written_directly_;
 }
 
-/// RFC 2525, 2.17: the peer hears by a reset that what it sent was not read. Only where a reset overtakes nothing of
-/// what was sent before.
+/// Returns whether the connection must end by a reset, which tells the peer that its bytes were not read (RFC 2525,
+/// 2.17). Only where a reset does not overtake bytes that were sent before.
 bool StreamSocket::leaves_bytes_unread() noexcept {
   if (id_->device().works_in_background() || has_written_directly_ || connection_->peer_disconnected()) return false;
   connection_->poll();
@@ -550,19 +609,34 @@ void StreamSocket::descriptor_closed(int fd) noexcept {
   std::lock_guard guard(setup_lock_);
   if (fd != fd_) return;
   const int other = runtime::fd_table().number_of(*this).value_or(-1);
-  if (connection_owns_fd_.load(std::memory_order_relaxed) && other >= 0) {
-    // A duplicate has its own flag, which the connection's descriptor is about to hide.
+  if (connection_owns_fd_.load(std::memory_order_relaxed)) {
+    if (other < 0) return;
+    // A duplicate has its own flag, which is lost when the connection's descriptor takes its number.
     close_on_exec.store((::fcntl(other, F_GETFD) & FD_CLOEXEC) != 0);
+    if (!id_->adopt_descriptor(other)) return;
+    ::fcntl(other, F_SETFD, FD_CLOEXEC);
   }
-  if (connection_owns_fd_.load(std::memory_order_relaxed) && !id_->move_to_descriptor(other)) return;
+  // The caller closes the number, which another thread may then get at once.
   fd_ = other;
+}
+
+void StreamSocket::descriptor_vanished(int fd) noexcept {
+  const std::scoped_lock guard(setup_lock_, send_lock_);
+  if (!owns_descriptor(fd) || !id_) return;
+  const auto other = runtime::fd_table().number_of(*this);
+  if (other && id_->adopt_descriptor(*other)) {
+    fd_ = *other;
+  } else {
+    let_go_silently();
+  }
 }
 
 void StreamSocket::give_up_descriptor() noexcept {
   std::lock_guard guard(setup_lock_);
   if (!connection_owns_fd_.load(std::memory_order_relaxed) || !id_) return;
   const int other = ::fcntl(fd_, F_DUPFD_CLOEXEC, 0);
-  if (other < 0 || !id_->move_to_descriptor(other)) return;
+  // The number stays open until the caller has put another file there, so that no other thread gets it.
+  if (other < 0 || !id_->adopt_descriptor(other)) return;
   fd_ = other;
   has_own_number_ = true;
 }

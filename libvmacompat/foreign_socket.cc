@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/base/close_elsewhere.h"
-#include "core/device/soft/rights_gate.h"
+#include "core/device/shm/link/rights_gate.h"
 
 namespace ringsock::vma {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "core/device/soft/packet/packet_layout.h"
+#include "core/wire/frame_layout.h"
 
 namespace ringsock::vma {
 
@@ -16,16 +16,16 @@ int KernelReturn::raw_socket(int family) {
   return socket.get();
 }
 
-bool KernelReturn::give(const Arrival& arrival) {
-  const int fd = raw_socket(arrival.frame.is_ipv6 ? AF_INET6 : AF_INET);
+bool KernelReturn::give(const ethernet::Arrival& arrival) {
+  const int fd = raw_socket(arrival.layout.is_ipv6 ? AF_INET6 : AF_INET);
   if (fd < 0) return false;
-  const std::size_t end = arrival.frame.payload_offset() + arrival.frame.payload_bytes;
+  const std::size_t end = arrival.layout.payload + arrival.layout.payload_bytes;
   const auto original = arrival.bytes().first(end);
   std::vector<std::byte> frame(original.begin(), original.end());
   // The sum may be one that a sender on this host has left to a device.
-  soft::fill_checksums(frame);
-  const auto packet = std::span(frame).subspan(arrival.frame.ip_offset);
-  SocketAddress to = destination_of(arrival.bytes(), arrival.frame, arrival.ifindex);
+  wire::fill_checksums(frame);
+  const auto packet = std::span(frame).subspan(arrival.layout.ip);
+  SocketAddress to = wire::destination_of(arrival.bytes(), arrival.layout, arrival.ifindex);
   to.set_port(0);
   return ::sendto(fd, packet.data(), packet.size(), MSG_DONTWAIT, to.get(), to.length()) ==
          static_cast<ssize_t>(packet.size());

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/base/unique_fd.h"
-#include "libvmacompat/arrival.h"
+#include "core/ethernet/arrival.h"
 
 namespace ringsock::vma {
 
@@ -12,7 +12,7 @@ class KernelReturn {
  public:
   /// `arrival` must be for an address of this host, not a group: else it would travel. False: raw sockets are not
   /// permitted, or the kernel refuses.
-  bool give(const Arrival& arrival);
+  bool give(const ethernet::Arrival& arrival);
 
  private:
   int raw_socket(int family);

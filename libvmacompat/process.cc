@@ -1,7 +1,7 @@
 #include "libvmacompat/process.h"
 
+#include <fcntl.h>
 #include <sys/auxv.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
@@ -13,17 +13,15 @@
 #include <cerrno>
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
-#include <iterator>
 #include <string>
 
 #include "config.h"
-#include "core/base/at_fork.h"
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/unique_fd.h"
 #include "core/config/vma_banner.h"
-#include "core/runtime/spin_policy.h"
-#include "core/runtime/vma_statistics.h"
+#include "core/poll/spin_policy.h"
+#include "libvmacompat/statistics/vma_statistics.h"
 
 namespace ringsock::vma {
 
@@ -60,8 +58,11 @@ void set_spin_policies(const config::VmaConfig& config) {
 }
 
 std::string command_line() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  const UniqueFd file(::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC));
+  std::string text;
+  std::array<char, 512> piece;
+  for (ssize_t got; file && (got = ::read(file.get(), piece.data(), piece.size())) > 0;)
+    text.append(piece.data(), static_cast<std::size_t>(got));
   while (!text.empty() && text.back() == '\0') text.pop_back();
   std::replace(text.begin(), text.end(), '\0', ' ');
   return text;
@@ -97,7 +98,9 @@ void Process::write_banner() const {
                                      .architecture = machine.machine,
                                      .node = machine.nodename};
   for (const auto& line : config::vma_banner(facts)) log.write(line.level, line.text);
-  for (const auto& line : config::vma_parameter_lines(config)) log.write(line.level, line.text);
+  // Most processes of a preloaded shell end soon.
+  const VmaLogLevel shown = log.enabled(VmaLogLevel::details) ? VmaLogLevel::details : VmaLogLevel::info;
+  for (const auto& line : config::vma_parameter_lines(config, shown)) log.write(line.level, line.text);
 }
 
 config::VmaRules& Process::rules() {
@@ -110,34 +113,6 @@ config::VmaRules& Process::rules() {
     return made;
   }();
   return *rules;
-}
-
-namespace {
-
-constinit std::atomic<engine::IdentificationNumbers*> numbers{nullptr};
-
-engine::IdentificationNumbers* make_numbers() {
-  // What stands here serves a kernel at its very start: numbers that may be foretold, but not those of others.
-  std::array<std::uint64_t, 4> secret{static_cast<std::uint64_t>(::getpid()),
-                                      static_cast<std::uint64_t>(monotonic_now().count())};
-  if (::getrandom(secret.data(), sizeof secret, GRND_NONBLOCK) < 0) log_debug("getrandom: errno %d", errno);
-  return new engine::IdentificationNumbers(secret);
-}
-
-/// A child's are others than its parent's; nobody may be using them there.
-void forget_numbers() { numbers.store(nullptr, std::memory_order_relaxed); }
-
-}  // namespace
-
-engine::IdentificationNumbers& Process::identification_numbers() {
-  engine::IdentificationNumbers* now = numbers.load(std::memory_order_acquire);
-  if (now != nullptr) return *now;
-  static const bool watching = (at_fork(nullptr, nullptr, &forget_numbers), true);
-  static_cast<void>(watching);
-  auto* const made = make_numbers();
-  if (numbers.compare_exchange_strong(now, made, std::memory_order_acq_rel)) return *made;
-  delete made;
-  return *now;
 }
 
 namespace {

@@ -4,7 +4,6 @@
 #include "core/config/vma_config.h"
 #include "core/config/vma_log.h"
 #include "core/config/vma_rules.h"
-#include "core/engine/ip/identification.h"
 
 namespace ringsock::vma {
 
@@ -22,8 +21,6 @@ class Process {
   config::VmaRules& rules();
   /// VMA's start-up lines.
   void write_banner() const;
-  /// Of IPv4 packets that rings send and routers may cut.
-  engine::IdentificationNumbers& identification_numbers();
   /// Whether new sockets of that type may use rings at all.
   bool may_use_rings(int type);
 };

@@ -112,10 +112,11 @@ bool ReceiveOptions::note(int level, int name, const void* value, socklen_t leng
   }
 }
 
-void write_control(const ReceiveOptions& options, const Datagram& datagram, std::uint32_t dropped, msghdr& message) {
+void write_control(const ReceiveOptions& options, const ethernet::Packet& datagram, std::uint32_t dropped,
+                   msghdr& message) {
   ControlWriter out(message);
   const auto bytes = datagram.headers;
-  const UdpFrame& frame = datagram.frame;
+  const wire::FrameLayout& layout = datagram.layout;
   if (options.time_stamp != 0) write_time(out, options.time_stamp, datagram.time);
   if (options.time_stamping != 0 && datagram.time != Nanos::zero()) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(datagram.time);
@@ -123,10 +124,10 @@ void write_control(const ReceiveOptions& options, const Datagram& datagram, std:
             ThreeTimes{.of_kernel = {seconds.count(), (datagram.time - seconds).count()}, .unused = {}, .of_card = {}});
   }
   if (options.overflow && dropped != 0) out.add(SOL_SOCKET, SO_RXQ_OVFL, dropped);
-  const SocketAddress destination = destination_of(bytes, frame, datagram.ifindex);
-  const int hops = hop_limit_of(bytes, frame);
-  const int traffic_class = traffic_class_of(bytes, frame);
-  if (!frame.is_ipv6) {
+  const SocketAddress destination = wire::destination_of(bytes, layout, datagram.ifindex);
+  const int hops = wire::hop_limit_of(bytes, layout);
+  const int traffic_class = wire::traffic_class_of(bytes, layout);
+  if (!layout.is_ipv6) {
     if (options.v4_packet_info) {
       const in_addr address = destination.in4().sin_addr;
       out.add(IPPROTO_IP, IP_PKTINFO, in_pktinfo{datagram.ifindex, address, address});
@@ -139,7 +140,7 @@ void write_control(const ReceiveOptions& options, const Datagram& datagram, std:
     out.add(IPPROTO_IPV6, IPV6_PKTINFO,
             in6_pktinfo{destination.mapped().in6().sin6_addr, static_cast<unsigned>(datagram.ifindex)});
   }
-  if (frame.is_ipv6) {
+  if (layout.is_ipv6) {
     if (options.v6_hop_limit) out.add(IPPROTO_IPV6, IPV6_HOPLIMIT, hops);
     if (options.v6_traffic_class) out.add(IPPROTO_IPV6, IPV6_TCLASS, traffic_class);
   }

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "libvmacompat/arrival.h"
+#include "core/ethernet/arrival.h"
 
 namespace ringsock::vma {
 
@@ -31,7 +31,8 @@ struct ReceiveOptions {
 /// Writes what was asked for into message.msg_control, sets msg_controllen, and MSG_CTRUNC in msg_flags when not all
 /// of it has room.
 /// @param dropped  datagrams that found no room so far, if options.overflow
-void write_control(const ReceiveOptions& options, const Datagram& datagram, std::uint32_t dropped, msghdr& message);
+void write_control(const ReceiveOptions& options, const ethernet::Packet& datagram, std::uint32_t dropped,
+                   msghdr& message);
 
 /// Tells the drops in control data that the kernel has written.
 /// @param room     what msg_controllen was before

@@ -11,11 +11,11 @@
 
 #include "core/base/log.h"
 #include "core/base/unique_fd.h"
+#include "core/ethernet/ethernet.h"
 #include "core/runtime/service_thread.h"
-#include "core/runtime/vma_page_reader.h"
-#include "core/runtime/vma_views.h"
-#include "libvmacompat/ethernet.h"
 #include "libvmacompat/process.h"
+#include "libvmacompat/statistics/vma_page_reader.h"
+#include "libvmacompat/statistics/vma_views.h"
 
 namespace ringsock::vma {
 
@@ -43,7 +43,10 @@ void do_what_is_asked() {
   if (asked.log_level != runtime::kVmaUnchanged)
     process().log.set_level(static_cast<config::VmaLogLevel>(asked.log_level));
   if (asked.log_details != runtime::kVmaUnchanged) process().log.set_details(asked.log_details);
-  Ethernet::refresh_statistics();
+  const auto pools = ethernet::Ethernet::refresh_statistics();
+  for (std::size_t i = 0; i < pools.size(); ++i)
+    runtime::vma_statistics.show_pool(i, true, pools[i].buffers, pools[i].refusals);
+  runtime::vma_statistics.show_pools(pools.size());
   if (asked.dump_fd != runtime::kVmaUnchanged) {
     const bool has_level = asked.dump_level != runtime::kVmaUnchanged;
     dump(asked.dump_fd, has_level ? static_cast<config::VmaLogLevel>(asked.dump_level) : config::VmaLogLevel::info);

@@ -1,7 +1,7 @@
 // What vma_stats(8) asks of the process, and the file of VMA_STATS_FILE.
 #pragma once
 
-#include "core/runtime/vma_statistics.h"
+#include "libvmacompat/statistics/vma_statistics.h"
 
 namespace ringsock::vma {
 

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "core/base/log.h"
-#include "libvmacompat/interface.h"
+#include "core/ethernet/interface.h"
 #include "libvmacompat/socket_options.h"
 #include "libvmacompat/udp_socket.h"
 
@@ -98,12 +98,12 @@ std::vector<UdpSocket::Attachment> UdpSocket::wanted_groups() {
 }
 
 /// Whether a member does not want it from its sender. receive_lock_ held.
-bool UdpSocket::is_filtered(const Datagram& datagram) const {
-  const auto group = net::IpAddress::of(destination_of(datagram.headers, datagram.frame, 0));
+bool UdpSocket::is_filtered(const ethernet::Packet& datagram) const {
+  const auto group = net::IpAddress::of(wire::destination_of(datagram.headers, datagram.layout, 0));
   const auto is_it = [&](const Membership& one) { return one.ifindex == datagram.ifindex && one.group == group; };
   const auto filter = std::find_if(source_filters_.begin(), source_filters_.end(), is_it);
   return filter != source_filters_.end() &&
-         !filter->wants_from(net::IpAddress::of(source_of(datagram.headers, datagram.frame, 0)));
+         !filter->wants_from(net::IpAddress::of(wire::source_of(datagram.headers, datagram.layout, 0)));
 }
 
 }  // namespace ringsock::vma

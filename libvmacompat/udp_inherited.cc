@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/base/log.h"
+#include "core/ethernet/bursts.h"
 #include "core/runtime/fork_registry.h"
-#include "libvmacompat/bursts.h"
 #include "libvmacompat/kernel_return.h"
 #include "libvmacompat/udp_socket.h"
 
@@ -32,7 +32,7 @@ void abandon(T& object) {
 }  // namespace
 
 void UdpSocket::add_fork_locks(runtime::ForkLocks& locks) {
-  bursts().send_all();
+  ethernet::bursts().send_all();
   // Not yet locked: whoever delivers to us may have to end first.
   {
     const std::lock_guard guard(setup_lock_);
@@ -64,9 +64,9 @@ void UdpSocket::return_arrivals() noexcept {
   KernelReturn kernel;
   const std::lock_guard guard(receive_lock_);
   for (std::size_t left = arrivals_.count(); left > 0; --left) {
-    Arrival arrival = arrivals_.front();
+    ethernet::Arrival arrival = arrivals_.front();
     arrivals_.pop();
-    const auto to = destination_of(arrival.bytes(), arrival.frame, 0);
+    const auto to = wire::destination_of(arrival.bytes(), arrival.layout, 0);
     const bool is_ours = ethernet_->network().find_address(net::IpAddress::of(to)).has_value();
     if (!is_ours || !kernel.give(arrival)) arrivals_.push(std::move(arrival));
   }
@@ -131,7 +131,7 @@ void UdpSocket::passed_on() noexcept {
 }
 
 void UdpSocket::process_ends() noexcept {
-  bursts().send_last();
+  ethernet::bursts().send_last();
   const int flags = ::fcntl(fd(), F_GETFD);
   if (family_ && (flags & FD_CLOEXEC) != 0) family_->leave();
 }

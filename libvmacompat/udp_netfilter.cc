@@ -1,20 +1,13 @@
 // What rules of netfilter may concern is the kernel's: they would never see what rings carry.
 #include <mutex>
-#include <vector>
 
-#include "core/runtime/fd_table.h"
-#include "libvmacompat/interface.h"
+#include "core/ethernet/interface.h"
 #include "libvmacompat/udp_socket.h"
 
 namespace ringsock::vma {
 
 void UdpSocket::all_follow_netfilter() {
-  std::vector<runtime::Ref> sockets;
-  runtime::fd_table().for_each(
-      [&](int, runtime::Endpoint& endpoint) { sockets.push_back(runtime::Ref::share(endpoint)); });
-  for (const runtime::Ref& one : sockets) {
-    if (auto* const socket = dynamic_cast<UdpSocket*>(&*one)) socket->follow_netfilter();
-  }
+  for_each_socket([](UdpSocket& socket) { socket.follow_netfilter(); });
 }
 
 /// Senders ask anew by themselves, since the network's generation has grown.

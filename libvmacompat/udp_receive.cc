@@ -9,10 +9,10 @@
 #include <cstring>
 #include <mutex>
 
-#include "core/runtime/wait.h"
-#include "libvmacompat/bursts.h"
+#include "core/base/thread_id.h"
+#include "core/ethernet/bursts.h"
+#include "core/poll/wait.h"
 #include "libvmacompat/socket_options.h"
-#include "libvmacompat/thread_id.h"
 #include "libvmacompat/udp_socket.h"
 
 namespace ringsock::vma {
@@ -53,9 +53,9 @@ constexpr std::size_t kBytesBesidePayload = 64;
 
 /// All of them, also when the first has served the call: none waits for ever.
 /// @return `nothing` only if they are empty.
-[[gnu::always_inline]] inline Ring::Look UdpSocket::poll_rings(WaitingCall* waiting) noexcept {
-  auto found = Ring::Look::nothing;
-  for_each_polled([&](Ring& ring) { found = std::max(found, ring.poll(waiting)); });
+[[gnu::always_inline]] inline ethernet::Ring::Look UdpSocket::poll_rings(ethernet::WaitingCall* waiting) noexcept {
+  auto found = ethernet::Ring::Look::nothing;
+  for_each_polled([&](ethernet::Ring& ring) { found = std::max(found, ring.poll(waiting)); });
   if (ring_count_.load(std::memory_order_acquire) > 0 &&
       attached_generation_.load(std::memory_order_relaxed) != ethernet_->address_generation()) [[unlikely]]
     follow_addresses();
@@ -63,20 +63,20 @@ constexpr std::size_t kBytesBesidePayload = 64;
 }
 
 /// What has come for us by now may be behind what has come for others, or in another thread's hands.
-[[gnu::noinline]] void UdpSocket::catch_up(WaitingCall* waiting) noexcept {
+[[gnu::noinline]] void UdpSocket::catch_up(ethernet::WaitingCall* waiting) noexcept {
   const auto is_done = [&] {
-    return has_arrivals_.load(std::memory_order_relaxed) || (waiting != nullptr && waiting->answer);
+    return has_arrivals_.load(std::memory_order_relaxed) || (waiting != nullptr && waiting->is_served);
   };
-  for_each_polled([&](Ring& ring) {
+  for_each_polled([&](ethernet::Ring& ring) {
     for (unsigned left = ring.most_batches(); left > 0 && !is_done(); --left) {
-      if (ring.poll_in_turn(waiting) == Ring::Look::nothing) return;
+      if (ring.poll_in_turn(waiting) == ethernet::Ring::Look::nothing) return;
     }
   });
 }
 
 Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "recvmsg: closed meanwhile"};
-  Bursts::note_receive();
+  ethernet::Bursts::note_receive();
   if (rings_are_due_.load(std::memory_order_relaxed)) [[unlikely]]
     move_rings();
   if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0) return receive_from_kernel(message, flags);
@@ -87,13 +87,13 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
     if (!runtime::would_block(from_kernel)) return from_kernel;
   }
   if (!has_arrivals_.load(std::memory_order_relaxed)) {
-    WaitingCall call{.sink = *this, .message = message, .flags = flags};
-    WaitingCall* const waiting = (flags & MSG_PEEK) == 0 ? &call : nullptr;
-    const Ring::Look found = poll_rings(waiting);
-    if (call.answer) return *call.answer;
-    if (found != Ring::Look::nothing && (is_nonblocking() || (flags & MSG_DONTWAIT) != 0)) [[unlikely]] {
+    WaitingReceive call{{.sink = *this}, message, flags};
+    ethernet::WaitingCall* const waiting = (flags & MSG_PEEK) == 0 ? &call : nullptr;
+    const ethernet::Ring::Look found = poll_rings(waiting);
+    if (call.is_served) return call.answer;
+    if (found != ethernet::Ring::Look::nothing && (is_nonblocking() || (flags & MSG_DONTWAIT) != 0)) [[unlikely]] {
       catch_up(waiting);
-      if (call.answer) return *call.answer;
+      if (call.is_served) return call.answer;
     }
   }
   if (has_arrivals_.load(std::memory_order_relaxed)) return receive_waiting(message, flags);
@@ -124,13 +124,13 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
 }
 
 /// To the application, as recvmsg(2) does; the answer of that. receive_lock_ held.
-[[gnu::always_inline]] inline ssize_t UdpSocket::give(const Datagram& datagram, msghdr& message, int flags) {
+[[gnu::always_inline]] inline ssize_t UdpSocket::give(const ethernet::Packet& datagram, msghdr& message, int flags) {
   const auto payload = datagram.payload;
   const std::size_t copied = scatter(payload, message);
   message.msg_flags = copied < payload.size() ? MSG_TRUNC : 0;
   if (message.msg_name != nullptr) {
-    copy_source(datagram.headers, datagram.frame, datagram.ifindex, domain_, static_cast<sockaddr*>(message.msg_name),
-                message.msg_namelen);
+    wire::copy_source(datagram.headers, datagram.layout, datagram.ifindex, domain_,
+                      static_cast<sockaddr*>(message.msg_name), message.msg_namelen);
   }
   if (message.msg_control != nullptr) {
     write_control(receive_options_, datagram, receive_options_.overflow ? all_drops() : 0, message);
@@ -145,7 +145,7 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
 Result<ssize_t> UdpSocket::receive_waiting(msghdr& message, int flags) {
   const std::lock_guard guard(receive_lock_);
   if (arrivals_.empty()) return Error{EAGAIN, "recvmsg"};  // another thread was faster
-  const ssize_t answer = give(arrivals_.front().datagram(), message, flags);
+  const ssize_t answer = give(arrivals_.front().packet(), message, flags);
   if ((flags & MSG_PEEK) != 0) return answer;
   arrivals_.pop();
   if (const std::size_t older = older_arrivals_.load(std::memory_order_relaxed); older != 0) [[unlikely]]
@@ -155,21 +155,23 @@ Result<ssize_t> UdpSocket::receive_waiting(msghdr& message, int flags) {
   return answer;
 }
 
-Delivery UdpSocket::deliver(Incoming& incoming, const EndName& source) noexcept {
-  if (!accepts(source)) return Delivery::refused;
+ethernet::Delivery UdpSocket::deliver(ethernet::Incoming& incoming, const wire::EndName& source) noexcept {
+  if (!accepts(source)) return ethernet::Delivery::refused;
   // The ring's lock does not do: the socket's other rings deliver at the same time.
   const std::lock_guard guard(receive_lock_);
-  if (!source_filters_.empty() && is_filtered(incoming.datagram())) [[unlikely]]
-    return Delivery::done;
-  WaitingCall* const call = incoming.call_of(*this);
-  if (call == nullptr || !arrivals_.empty()) return keep(incoming) ? Delivery::waits : Delivery::done;
-  call->answer = give(incoming.datagram(), call->message, call->flags);
-  return Delivery::done;
+  if (!source_filters_.empty() && is_filtered(incoming.packet())) [[unlikely]]
+    return ethernet::Delivery::done;
+  auto* const call = static_cast<WaitingReceive*>(incoming.call_of(*this));
+  if (call == nullptr || !arrivals_.empty())
+    return keep(incoming) ? ethernet::Delivery::waits : ethernet::Delivery::done;
+  call->answer = give(incoming.packet(), call->message, call->flags);
+  call->is_served = true;
+  return ethernet::Delivery::done;
 }
 
 /// In the queue, if there is room. receive_lock_ held.
-bool UdpSocket::keep(Incoming& incoming) {
-  const std::size_t bytes = incoming.datagram().payload.size();
+bool UdpSocket::keep(ethernet::Incoming& incoming) {
+  const std::size_t bytes = incoming.packet().payload.size();
   const std::size_t waiting = arrivals_.payload_bytes() + kBytesBesidePayload * arrivals_.count();
   auto arrival = waiting + bytes > receive_limit_ && !arrivals_.empty() ? std::nullopt : incoming.keep();
   if (!arrival) {
@@ -221,7 +223,8 @@ Result<ssize_t> UdpSocket::receive_from_kernel(msghdr& message, int flags) {
 
 /// Polls the rings. True when a datagram waits for us.
 bool UdpSocket::progress() noexcept {
-  if (!has_arrivals_.load(std::memory_order_relaxed) && poll_rings(nullptr) == Ring::Look::some) catch_up(nullptr);
+  if (!has_arrivals_.load(std::memory_order_relaxed) && poll_rings(nullptr) == ethernet::Ring::Look::some)
+    catch_up(nullptr);
   return has_arrivals_.load(std::memory_order_relaxed);
 }
 
@@ -237,7 +240,7 @@ std::uint32_t UdpSocket::kernel_events() noexcept {
 }
 
 std::uint32_t UdpSocket::ready() noexcept {
-  Bursts::note_look();
+  ethernet::Bursts::note_look();
   std::uint32_t events = EPOLLOUT | EPOLLWRNORM;
   if (progress()) events |= EPOLLIN | EPOLLRDNORM;
   if (is_kernel_due()) {
@@ -250,13 +253,13 @@ std::uint32_t UdpSocket::ready() noexcept {
 }
 
 runtime::WaitFds UdpSocket::arm() noexcept {
-  Bursts::note_look();
+  ethernet::Bursts::note_look();
   const std::lock_guard guard(setup_lock_);
   come_back_when_alone();
   // Most sockets have one ring, and need no descriptor to sleep: the kernel's socket and the ring's channel are two.
   const std::uint32_t polled = polled_.load(std::memory_order_relaxed);
   if (!bell_ && std::has_single_bit(polled) && !kernel_is_full_.load(std::memory_order_relaxed)) {
-    Ring& ring = *rings_[static_cast<std::size_t>(std::countr_zero(polled))];
+    ethernet::Ring& ring = *rings_[static_cast<std::size_t>(std::countr_zero(polled))];
     is_deaf_.store(false, std::memory_order_relaxed);
     ring.arm();
     statistics_.count(Count::poll_misses);
@@ -271,7 +274,7 @@ runtime::WaitFds UdpSocket::arm() noexcept {
   if (!has_bell) return {{fd(), -1}};
   if (wants_room) [[unlikely]]
     watch_kernel(EPOLLIN | EPOLLOUT);
-  for_each_polled([](Ring& ring) { ring.arm(); });
+  for_each_polled([](ethernet::Ring& ring) { ring.arm(); });
   statistics_.count(Count::poll_misses);
   has_slept_.store(true, std::memory_order_relaxed);
   return {{bell_.get(), -1}};
@@ -289,9 +292,10 @@ bool UdpSocket::make_bell() noexcept {
   UniqueFd bell(::epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{.events = EPOLLIN, .data = {}};
   bool complete = bell && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, fd(), &event) == 0;
-  for_each_polled(
-      [&](const Ring& ring) { complete = complete && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, ring.fd(), &event) == 0; });
-  if (complete) bell_ = std::move(bell);
+  for_each_polled([&](const ethernet::Ring& ring) {
+    complete = complete && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, ring.fd(), &event) == 0;
+  });
+  if (complete) bell_ = out_of_the_way(std::move(bell));
   return complete;
 }
 
@@ -307,7 +311,7 @@ void UdpSocket::woken() noexcept {
     watch_kernel(EPOLLIN);
   }
   kernel_hint_.store(true, std::memory_order_relaxed);
-  for_each_polled([](Ring& ring) { ring.woken(); });
+  for_each_polled([](ethernet::Ring& ring) { ring.woken(); });
   note_activity();
 }
 
@@ -317,7 +321,7 @@ Result<int> UdpSocket::unread_bytes() {
   if (!progress()) catch_up(nullptr);
   {
     const std::lock_guard guard(receive_lock_);
-    if (!arrivals_.empty()) return static_cast<int>(arrivals_.front().frame.payload_bytes);
+    if (!arrivals_.empty()) return static_cast<int>(arrivals_.front().layout.payload_bytes);
   }
   int bytes = 0;
   if (::ioctl(fd(), FIONREAD, &bytes) != 0) return Error::last("FIONREAD");

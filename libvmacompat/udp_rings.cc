@@ -4,18 +4,19 @@
 #include <algorithm>
 #include <mutex>
 
-#include "libvmacompat/interface.h"
+#include "core/ethernet/interface.h"
+#include "libvmacompat/ring_alloc_logic.h"
 #include "libvmacompat/udp_socket.h"
 
 namespace ringsock::vma {
 
-RingKey UdpSocket::receive_key(const SocketAddress& local) {
+ethernet::RingKey UdpSocket::receive_key(const SocketAddress& local) {
   const std::lock_guard guard(receive_lock_);
   return receive_choice_.key(local);
 }
 
 /// The one that it comes by already, if it does: of copies in between it would not be known whose they are.
-Result<std::shared_ptr<Ring>> UdpSocket::ring_of_group(const SocketAddress& group, int ifindex) {
+Result<std::shared_ptr<ethernet::Ring>> UdpSocket::ring_of_group(const SocketAddress& group, int ifindex) {
   const auto is_it = [&](const Attachment& one) {
     return one.is_group() && one.tuple.destination == group && one.ring->interface().ifindex() == ifindex;
   };
@@ -29,7 +30,7 @@ void UdpSocket::tell_of_rings() {
 }
 
 /// False: there are too many.
-bool UdpSocket::poll_ring(const std::shared_ptr<Ring>& ring) {
+bool UdpSocket::poll_ring(const std::shared_ptr<ethernet::Ring>& ring) {
   const std::size_t count = ring_count_.load(std::memory_order_relaxed);
   const auto begin = rings_.begin(), end = begin + static_cast<std::ptrdiff_t>(count);
   const auto place = static_cast<std::size_t>(std::find(begin, end, ring) - begin);

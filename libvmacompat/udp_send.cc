@@ -1,5 +1,6 @@
 // Sending, by the ring of the interface that the path leaves by, or by the kernel's socket.
 #include <linux/sockios.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
 
@@ -8,10 +9,12 @@
 #include <ctime>
 #include <mutex>
 
-#include "core/device/soft/packet/packet_queue_pair.h"
-#include "libvmacompat/bursts.h"
+#include "core/base/thread_id.h"
+#include "core/device/packet/packet_queue_pair.h"
+#include "core/ethernet/bursts.h"
+#include "libvmacompat/process.h"
+#include "libvmacompat/send_options.h"
 #include "libvmacompat/socket_options.h"
-#include "libvmacompat/thread_id.h"
 #include "libvmacompat/udp_socket.h"
 
 namespace ringsock::vma {
@@ -36,10 +39,10 @@ std::int64_t tick() {
 constexpr std::size_t kMostSegments = 64;
 
 /// Whether rings carry it: in one packet, or cut into some.
-[[gnu::always_inline]] inline bool fits(const Destination& destination, std::size_t payload,
+[[gnu::always_inline]] inline bool fits(const ethernet::Destination& destination, std::size_t payload,
                                         std::uint16_t segment_bytes) {
   if (segment_bytes == 0 || payload <= segment_bytes) return payload <= destination.max_payload();
-  constexpr std::size_t kLongest = 65535 - HeaderTemplate::kMaxBytes;
+  constexpr std::size_t kLongest = 65535 - ethernet::HeaderTemplate::kMaxBytes;
   return segment_bytes <= destination.max_payload() && payload <= std::min(kLongest, kMostSegments * segment_bytes) &&
          !destination.header().may_be_cut() &&  // each piece needs a number of its own
          destination.ring()->segments_udp();
@@ -61,7 +64,7 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
   if ((flags & kDummySend) != 0) return Error{EINVAL, "sendmsg: a dummy send"};
   if (is_inherited_.load(std::memory_order_relaxed)) [[unlikely]]
     look_for_family();
-  bursts().send_all();
+  ethernet::bursts().send_all();
   const ssize_t sent = ::sendmsg(fd(), &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0) {
     const Error error = Error::last("sendmsg");
@@ -78,8 +81,8 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
 // What each datagram goes through is one function.
 
 /// Null: the kernel's.
-[[gnu::always_inline]] inline Destination* UdpSocket::destination_for(const msghdr& message,
-                                                                      const SendControl* control) {
+[[gnu::always_inline]] inline ethernet::Destination* UdpSocket::destination_for(const msghdr& message,
+                                                                                const SendControl* control) {
   const bool has_way = control != nullptr && control->family != AF_UNSPEC;
   if (!has_way && message.msg_name != nullptr && !destinations_.empty() &&
       destinations_.front()->is_named(message.msg_name, message.msg_namelen)) [[likely]]
@@ -88,7 +91,7 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
 }
 
 /// False: by the kernel.
-[[gnu::always_inline]] inline bool UdpSocket::make_current(Destination& destination) {
+[[gnu::always_inline]] inline bool UdpSocket::make_current(ethernet::Destination& destination) {
   const std::uint32_t generation = options_generation_.load(std::memory_order_relaxed);
   if (ethernet_ && destination.is_current(ethernet_->network(), generation)) [[likely]]
     return destination.ring() != nullptr;
@@ -96,15 +99,16 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
 }
 
 /// 0 or an errno value.
-[[gnu::always_inline]] inline int UdpSocket::hand_to_ring(Destination& destination, const msghdr& message,
+[[gnu::always_inline]] inline int UdpSocket::hand_to_ring(ethernet::Destination& destination, const msghdr& message,
                                                           std::size_t payload, std::uint16_t segment_bytes,
                                                           bool may_wait) {
   soft::DatagramRoom room;
-  const auto headers = destination.header().write(room.headers().first<HeaderTemplate::kMaxBytes>(), payload);
+  const auto headers = destination.header().write(room.headers().first<ethernet::HeaderTemplate::kMaxBytes>(), payload);
   if (segment_bytes != 0 && payload > segment_bytes) [[unlikely]]
     return destination.ring()->send_segments(headers, parts_of(message), segment_bytes);
   // Each one that may be cut has a number of its own.
-  if (may_wait && !destination.header().may_be_cut() && Bursts::continue_run(*destination.ring())) [[unlikely]]
+  if (may_wait && !destination.header().may_be_cut() && ethernet::Bursts::continue_run(*destination.ring()))
+      [[unlikely]]
     return destination.ring()->send_in_burst(headers, parts_of(message), payload);
   return destination.ring()->send(room, headers.size(), parts_of(message));
 }
@@ -126,7 +130,7 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
                                           ? control->segment_bytes
                                           : segment_bytes_.load(std::memory_order_relaxed);
   const std::lock_guard guard(send_lock_);
-  Destination* const destination = destination_for(message, control);
+  ethernet::Destination* const destination = destination_for(message, control);
   if (destination == nullptr || !make_current(*destination) || !fits(*destination, payload, segment_bytes)) [[unlikely]]
     return std::nullopt;
   if (const std::int64_t now = tick(); now != last_error_look_) [[unlikely]] {
@@ -154,7 +158,7 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
 }
 
 [[gnu::always_inline]] inline bool UdpSocket::may_send_by_ring(const msghdr& message, int flags) const {
-  return (flags & ~kHarmlessFlags) == 0 && message.msg_iovlen <= DatagramPieces::kMostPayloadParts &&
+  return (flags & ~kHarmlessFlags) == 0 && message.msg_iovlen <= ethernet::DatagramPieces::kMostPayloadParts &&
          !kernel_only_.load(std::memory_order_relaxed) && !is_corked_.load(std::memory_order_relaxed) &&
          !kernel_sends_.load(std::memory_order_relaxed);
 }
@@ -174,8 +178,8 @@ Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
 }
 
 /// Null: the kernel's. `way`: what control data says of it, or null.
-Destination* UdpSocket::look_up_destination(const msghdr& message, const SendControl* way) {
-  const auto fitting = [&](const SocketAddress& address) -> Destination* {
+ethernet::Destination* UdpSocket::look_up_destination(const msghdr& message, const SendControl* way) {
+  const auto fitting = [&](const SocketAddress& address) -> ethernet::Destination* {
     if (way == nullptr) return destination_for(address, nullptr);
     return address.unmapped().family() == way->family ? destination_for(address, &way->way) : nullptr;
   };
@@ -185,7 +189,7 @@ Destination* UdpSocket::look_up_destination(const msghdr& message, const SendCon
 }
 
 /// Of those known, or a new one in place of the one that was not used for longest. send_lock_ held.
-Destination* UdpSocket::destination_for(const SocketAddress& address, const WayControl* control) {
+ethernet::Destination* UdpSocket::destination_for(const SocketAddress& address, const ethernet::WayControl* control) {
   const auto is_it = [&](const auto& one) { return one->is(address, control); };
   const auto found = std::find_if(destinations_.begin(), destinations_.end(), is_it);
   if (found == destinations_.begin() && !destinations_.empty()) [[likely]]
@@ -194,19 +198,25 @@ Destination* UdpSocket::destination_for(const SocketAddress& address, const WayC
     std::rotate(destinations_.begin(), found, found + 1);
   } else {
     if (destinations_.size() == kMostDestinations) destinations_.pop_back();
-    destinations_.insert(destinations_.begin(), std::make_unique<Destination>(address, control));
+    destinations_.insert(destinations_.begin(), std::make_unique<ethernet::Destination>(address, control, IPPROTO_UDP));
   }
   return destinations_.front().get();
 }
 
 /// False: by the kernel. send_lock_ held.
-bool UdpSocket::find_way(Destination& destination) {
+bool UdpSocket::find_way(ethernet::Destination& destination) {
   const std::unique_lock setting_up(setup_lock_, std::try_to_lock);
   if (!setting_up) return false;
   if (local_.port() == 0) learn_names();  // a first datagram by the kernel binds the socket
   if (local_.port() == 0 || kernel_only_.load(std::memory_order_relaxed) || ethernet() == nullptr) return false;
-  bursts().send_all();  // what comes may leave by another ring
-  const SendOptions& options = send_options(destination.family());
+  ethernet::bursts().send_all();  // what comes may leave by another ring
+  const ethernet::SendOptions& options = send_options(destination.family());
+  const SocketAddress bound = local_.unmapped();
+  const auto by = process().rules().decide(config::VmaRole::udp_sender, destination.address().unmapped(), &bound);
+  if (by == config::VmaTransport::os) {
+    destination.leave_to_kernel(*ethernet_, send_options_generation_);
+    return false;
+  }
   destination.find_way(*ethernet_, local_, options, send_options_generation_, send_choice_);
   if (destination.is_left_to_netfilter()) note_left_to_netfilter();
   if (destination.ring() == nullptr) return false;
@@ -219,7 +229,7 @@ bool UdpSocket::find_way(Destination& destination) {
 }
 
 /// For destinations of that family. setup_lock_ held.
-const SendOptions& UdpSocket::send_options(int family) {
+const ethernet::SendOptions& UdpSocket::send_options(int family) {
   const std::uint32_t generation = options_generation_.load(std::memory_order_relaxed);
   if (send_options_generation_ != generation) {
     send_options_generation_ = generation;
@@ -227,12 +237,12 @@ const SendOptions& UdpSocket::send_options(int family) {
   }
   const std::size_t which = family == AF_INET ? 0 : 1;
   auto& options = send_options_[which];
-  if (!options) options = SendOptions::of(fd(), family, multicast_interfaces_[which]);
+  if (!options) options = send_options_of(fd(), family, multicast_interfaces_[which]);
   return *options;
 }
 
 Result<int> UdpSocket::unsent_bytes() {
-  bursts().send_all();
+  ethernet::bursts().send_all();
   int bytes = 0;
   if (::ioctl(fd(), SIOCOUTQ, &bytes) != 0) return Error::last("SIOCOUTQ");
   return bytes;

@@ -15,11 +15,13 @@
 #include <shared_mutex>
 
 #include "core/base/log.h"
+#include "core/ethernet/bursts.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
-#include "libvmacompat/bursts.h"
 #include "libvmacompat/port_claims.h"
 #include "libvmacompat/process.h"
+#include "libvmacompat/ring_alloc_logic.h"
+#include "libvmacompat/rings_of_process.h"
 #include "libvmacompat/socket_options.h"
 #include "libvmacompat/statistics.h"
 
@@ -28,9 +30,9 @@ namespace ringsock::vma {
 namespace {
 
 /// Each socket's choice has its own name.
-RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
+ethernet::RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
   static std::atomic<std::uint64_t> sockets{0};
-  return {static_cast<RingLogic>(logic), ratio, sockets.fetch_add(1, std::memory_order_relaxed)};
+  return {static_cast<ethernet::RingLogic>(logic), ratio, sockets.fetch_add(1, std::memory_order_relaxed)};
 }
 
 ino_t inode_of(int fd) {
@@ -61,13 +63,23 @@ UdpSocket::~UdpSocket() {
   runtime::fork_registry().leave(*this);
 }
 
+/// Of the process. Without locks of the table or of sockets.
+void UdpSocket::for_each_socket(const std::function<void(UdpSocket&)>& visit) {
+  std::vector<runtime::Ref> sockets;
+  runtime::fd_table().for_each(
+      [&](int, runtime::Endpoint& endpoint) { sockets.push_back(runtime::Ref::share(endpoint)); });
+  for (const runtime::Ref& one : sockets) {
+    if (auto* const socket = dynamic_cast<UdpSocket*>(&*one)) visit(*socket);
+  }
+}
+
 // -- names
 // --------------------------------------------------------------------------------------------------------------
 
 Status UdpSocket::bind(const sockaddr* address, socklen_t length) {
   const RingNews news(*this);
   const std::scoped_lock guard(setup_lock_, send_lock_);
-  std::vector<std::shared_ptr<Ring>> opened;  // rings of sockets and threads end with their last user
+  std::vector<std::shared_ptr<ethernet::Ring>> opened;  // rings of sockets and threads end with their last user
   if (const auto name = SocketAddress::from(address, length); name && name->family() == domain_)
     opened = open_rings(*name);
   if (::bind(fd(), address, length) != 0) return Error::last("bind");
@@ -95,7 +107,7 @@ Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
 }
 
 Status UdpSocket::shutdown(int how) {
-  bursts().send_all();
+  ethernet::bursts().send_all();
   // Also of a socket that is not connected, which is an error: whoever waits there is woken.
   if (how == SHUT_RD || how == SHUT_RDWR) read_shut_.store(true, std::memory_order_relaxed);
   if (::shutdown(fd(), how) != 0) {
@@ -120,7 +132,7 @@ void UdpSocket::learn_names() {
   if (const auto local = local_name()) local_ = *local;
   const auto peer = peer_name();
   peer_ = peer ? *peer : SocketAddress();
-  if (peer) peer_name_ = EndName::of(peer_);
+  if (peer) peer_name_ = wire::EndName::of(peer_);
   is_connected_.store(static_cast<bool>(peer), std::memory_order_release);
   options_generation_.fetch_add(1, std::memory_order_relaxed);
 }
@@ -206,9 +218,9 @@ Status UdpSocket::get_option(int level, int name, void* value, socklen_t* length
 // -- which flows are ours
 // ---------------------------------------------------------------------------------------------
 
-Ethernet* UdpSocket::ethernet() {
+ethernet::Ethernet* UdpSocket::ethernet() {
   if (!ethernet_ && !ethernet_failed_) {
-    auto ethernet = Ethernet::of_socket(fd());
+    auto ethernet = ethernet::Ethernet::of_socket(fd(), rings_of_process());
     if (ethernet) {
       ethernet_ = *std::move(ethernet);
     } else {
@@ -263,8 +275,8 @@ void UdpSocket::attach_own_addresses() {
 
 /// Opening takes milliseconds. Datagrams come as soon as the kernel's socket is bound, also to programs that say only
 /// then with what control data they want them.
-std::vector<std::shared_ptr<Ring>> UdpSocket::open_rings(const SocketAddress& local) {
-  std::vector<std::shared_ptr<Ring>> opened;
+std::vector<std::shared_ptr<ethernet::Ring>> UdpSocket::open_rings(const SocketAddress& local) {
+  std::vector<std::shared_ptr<ethernet::Ring>> opened;
   const bool is_kernels = kernel_only_.load(std::memory_order_relaxed) || shares_port() ||
                           net::IpAddress::of(local.unmapped()).is_loopback();
   if (is_kernels || ethernet() == nullptr) return opened;
@@ -307,7 +319,7 @@ void UdpSocket::attach_at(const SocketAddress& local, int ifindex) {
 }
 
 /// Unless a rule has it that the kernel receives there.
-bool UdpSocket::attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple) {
+bool UdpSocket::attach(const std::shared_ptr<ethernet::Ring>& ring, const verbs::FlowTuple& tuple) {
   if (process().rules().decide(config::VmaRole::udp_receiver, tuple.destination) == config::VmaTransport::os)
     return false;
   Attachment attachment{ring, tuple};
@@ -359,12 +371,17 @@ void UdpSocket::learn_bound_interface() {
   options_generation_.fetch_add(1, std::memory_order_relaxed);
 }
 
-/// Addresses have come or gone.
+/// Addresses have come or gone. The service thread does the same for programs that are elsewhere.
 void UdpSocket::follow_addresses() {
   const RingNews news(*this);
   const std::unique_lock guard(setup_lock_, std::try_to_lock);
-  if (!guard || !ethernet_) return;
+  if (guard) follow_addresses_locked();
+}
+
+void UdpSocket::follow_addresses_locked() {
+  if (!ethernet_ || ring_count_.load(std::memory_order_relaxed) == 0) return;
   const auto generation = ethernet_->address_generation();
+  if (attached_generation_.load(std::memory_order_relaxed) == generation) return;
   detach_where([&](const Attachment& one) {
     return !one.is_group() && !ethernet_->network().find_address(net::IpAddress::of(one.tuple.destination)).has_value();
   });
@@ -373,11 +390,19 @@ void UdpSocket::follow_addresses() {
   attached_generation_.store(generation, std::memory_order_relaxed);
 }
 
+void UdpSocket::all_follow_addresses() {
+  for_each_socket([](UdpSocket& socket) {
+    const RingNews news(socket);
+    const std::lock_guard guard(socket.setup_lock_);
+    socket.follow_addresses_locked();
+  });
+}
+
 // -- the end
 // ---------------------------------------------------------------------------------------------
 
 void UdpSocket::closed() noexcept {
-  bursts().send_all();
+  ethernet::bursts().send_all();
   std::uint16_t claimed = 0;
   {
     const std::lock_guard guard(setup_lock_);

@@ -18,26 +18,27 @@
 #include "core/base/mutex.h"
 #include "core/base/socket_address.h"
 #include "core/base/unique_fd.h"
-#include "core/device/soft/packet/copy_filter.h"
+#include "core/device/packet/steering/copy_filter.h"
+#include "core/ethernet/arrival.h"
+#include "core/ethernet/destination.h"
+#include "core/ethernet/ethernet.h"
+#include "core/ethernet/packet_sink.h"
+#include "core/ethernet/ring.h"
+#include "core/ethernet/ring_choice.h"
 #include "core/runtime/endpoint.h"
-#include "core/runtime/vma_statistics.h"
-#include "libvmacompat/arrival.h"
-#include "libvmacompat/datagram_sink.h"
-#include "libvmacompat/destination.h"
-#include "libvmacompat/ethernet.h"
 #include "libvmacompat/memberships.h"
 #include "libvmacompat/receive_options.h"
-#include "libvmacompat/ring.h"
-#include "libvmacompat/ring_choice.h"
+#include "libvmacompat/send_control.h"
 #include "libvmacompat/socket_family.h"
+#include "libvmacompat/statistics/vma_statistics.h"
 
 namespace ringsock::vma {
 
 /// The descriptor is a kernel UDP socket, which owns the port, knows the options, and does all that rings do not:
-/// destinations of this host, fragments, errors from the network, neighbours that are not known yet. What is bound to
-/// addresses of Ethernet interfaces receives from their rings, too; what goes to neighbours leaves by their rings. So a
-/// datagram comes either way, and is given to the application in the order in which it is found.
-class UdpSocket final : public runtime::Endpoint, public DatagramSink {
+/// destinations of this host, sending fragments, errors from the network, neighbours that are not known yet. What is
+/// bound to addresses of Ethernet interfaces receives from their rings, too; what goes to neighbours leaves by their
+/// rings. So a datagram comes either way, and is given to the application in the order in which it is found.
+class UdpSocket final : public runtime::Endpoint, public ethernet::PacketSink {
  public:
   /// @param fd  the kernel socket, which the caller enters into the table
   UdpSocket(int domain, int fd);
@@ -76,18 +77,20 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void leave_port_to_kernel();
   /// Rules of netfilter have come or gone. By the service thread, without locks.
   static void all_follow_netfilter();
+  /// Addresses have come or gone. By the service thread, without locks.
+  static void all_follow_addresses();
 
   // As the sink of rings
-  [[nodiscard]] bool accepts(const EndName& source) const noexcept override {
+  [[nodiscard]] bool accepts(const wire::EndName& source) const noexcept override {
     return !is_connected_.load(std::memory_order_acquire) || peer_name_ == source;
   }
-  Delivery deliver(Incoming& incoming, const EndName& source) noexcept override;
+  ethernet::Delivery deliver(ethernet::Incoming& incoming, const wire::EndName& source) noexcept override;
   runtime::Endpoint& endpoint() noexcept override { return *this; }
   [[nodiscard]] bool shares_port() const noexcept override { return shares_port_.load(std::memory_order_relaxed); }
 
  private:
   struct Attachment {
-    std::shared_ptr<Ring> ring;
+    std::shared_ptr<ethernet::Ring> ring;
     verbs::FlowTuple tuple;
     /// Multicast or broadcast: the kernel has it, too.
     [[nodiscard]] bool is_group() const { return tuple.destination_mac.has_value(); }
@@ -104,21 +107,23 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
 
   // udp_socket.cc: which flows are ours; setup_lock_ held, by learn_names() and ethernet() send_lock_, too
   void learn_names();
-  Ethernet* ethernet();
+  ethernet::Ethernet* ethernet();
   void attach_all();
   void attach_own_addresses();
   void detach_own_addresses();
   [[nodiscard]] bool is_port_ours();
-  std::vector<std::shared_ptr<Ring>> open_rings(const SocketAddress& local);
+  std::vector<std::shared_ptr<ethernet::Ring>> open_rings(const SocketAddress& local);
   template <class Visit>
   void for_each_place(const SocketAddress& name, bool is_bound, Visit visit);
   void attach_at(const SocketAddress& local, int ifindex);
-  bool attach(const std::shared_ptr<Ring>& ring, const verbs::FlowTuple& tuple);
+  bool attach(const std::shared_ptr<ethernet::Ring>& ring, const verbs::FlowTuple& tuple);
   void detach_where(const std::function<bool(const Attachment&)>& is_meant);
   void receive_arrivals_first();
   void detach_all();
   void give_up_rings();
   void follow_addresses();
+  void follow_addresses_locked();
+  static void for_each_socket(const std::function<void(UdpSocket&)>& visit);
   void learn_bound_interface();
 
   // udp_netfilter.cc: setup_lock_ held, but by the first
@@ -132,7 +137,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void attach_groups();
   bool refuse_copies_of(const std::vector<Attachment>& groups);
   std::vector<Attachment> wanted_groups();
-  [[nodiscard]] bool is_filtered(const Datagram& datagram) const;
+  [[nodiscard]] bool is_filtered(const ethernet::Packet& datagram) const;
 
   /// Stands before the locks of a function that may attach rings. Whoever sleeps on what the socket had before must
   /// hear of them, and without our locks.
@@ -152,9 +157,9 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void tell_of_rings();
 
   // udp_rings.cc
-  RingKey receive_key(const SocketAddress& local);
-  Result<std::shared_ptr<Ring>> ring_of_group(const SocketAddress& group, int ifindex);
-  bool poll_ring(const std::shared_ptr<Ring>& ring);
+  ethernet::RingKey receive_key(const SocketAddress& local);
+  Result<std::shared_ptr<ethernet::Ring>> ring_of_group(const SocketAddress& group, int ifindex);
+  bool poll_ring(const std::shared_ptr<ethernet::Ring>& ring);
   /// The places in use.
   template <class Visit>
   void for_each_polled(Visit visit) {
@@ -177,9 +182,15 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   void show_queue();
 
   // udp_receive.cc
+  /// recvmsg(2).
+  struct WaitingReceive : ethernet::WaitingCall {
+    msghdr& message;
+    int flags;
+    ssize_t answer = 0;  ///< once it is served
+  };
   Result<ssize_t> receive_waiting(msghdr& message, int flags);
-  ssize_t give(const Datagram& datagram, msghdr& message, int flags);
-  bool keep(Incoming& incoming);
+  ssize_t give(const ethernet::Packet& datagram, msghdr& message, int flags);
+  bool keep(ethernet::Incoming& incoming);
   Result<ssize_t> receive_from_kernel(msghdr& message, int flags);
   void count_received(std::size_t bytes);
   bool make_bell() noexcept;
@@ -187,8 +198,8 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   [[nodiscard]] std::uint32_t drops_of_rings() const;
   [[nodiscard]] std::uint32_t all_drops() const;  ///< of rings and kernel
   bool progress() noexcept;
-  Ring::Look poll_rings(WaitingCall* waiting) noexcept;
-  void catch_up(WaitingCall* waiting) noexcept;
+  ethernet::Ring::Look poll_rings(ethernet::WaitingCall* waiting) noexcept;
+  void catch_up(ethernet::WaitingCall* waiting) noexcept;
   bool is_kernel_due() noexcept;
   std::uint32_t kernel_events() noexcept;
 
@@ -197,14 +208,14 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   [[nodiscard]] bool may_send_by_ring(const msghdr& message, int flags) const;
   std::optional<int> send_by_ring(const msghdr& message, std::size_t payload, const SendControl* control);
   std::optional<int> send_with_control(const msghdr& message, std::size_t payload);
-  Destination* destination_for(const msghdr& message, const SendControl* control);
-  Destination* look_up_destination(const msghdr& message, const SendControl* way);
-  Destination* destination_for(const SocketAddress& address, const WayControl* control);
-  bool make_current(Destination& destination);
-  bool find_way(Destination& destination);
-  const SendOptions& send_options(int family);
+  ethernet::Destination* destination_for(const msghdr& message, const SendControl* control);
+  ethernet::Destination* look_up_destination(const msghdr& message, const SendControl* way);
+  ethernet::Destination* destination_for(const SocketAddress& address, const ethernet::WayControl* control);
+  bool make_current(ethernet::Destination& destination);
+  bool find_way(ethernet::Destination& destination);
+  const ethernet::SendOptions& send_options(int family);
   void count_sent(std::size_t payload);
-  static int hand_to_ring(Destination& destination, const msghdr& message, std::size_t payload,
+  static int hand_to_ring(ethernet::Destination& destination, const msghdr& message, std::size_t payload,
                           std::uint16_t segment_bytes, bool may_wait);
 
   runtime::VmaSocketStatistics statistics_;
@@ -214,7 +225,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::atomic<int> fd_;
 
   Mutex setup_lock_;
-  std::shared_ptr<Ethernet> ethernet_;
+  std::shared_ptr<ethernet::Ethernet> ethernet_;
   bool ethernet_failed_ = false;
   bool is_bound_ = false;  ///< by the application: datagrams may come by every interface
   SocketAddress local_;
@@ -232,7 +243,7 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::atomic<bool> is_port_elsewhere_{false};  ///< SO_REUSEADDR: in another process, too
   std::atomic<bool> is_connected_{false};
   std::atomic<bool> read_shut_{false};
-  EndName peer_name_;  ///< written before is_connected_
+  wire::EndName peer_name_;  ///< written before is_connected_
   // After fork(2), as long as others have the socket, too:
   std::atomic<bool> is_inherited_{false};
   bool was_kernel_only_ = false;
@@ -243,16 +254,16 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::atomic<bool> is_deaf_{false};  ///< there was no descriptor left for a bell when somebody last was about to sleep
 
   // Rings to poll, read without a lock: a count, places that are written once, and which of them are in use.
-  std::array<std::shared_ptr<Ring>, kMostRings> rings_;
+  std::array<std::shared_ptr<ethernet::Ring>, kMostRings> rings_;
   std::atomic<std::size_t> ring_count_{0};
   std::atomic<std::uint32_t> polled_{0};  ///< a bit for each place
   std::atomic<bool> rings_are_due_{false};
   std::atomic<bool> has_new_rings_{false};  ///< sleepers do not know them
 
   BiasedMutex receive_lock_;
-  ArrivalQueue arrivals_;
+  ethernet::ArrivalQueue arrivals_;
   std::atomic<std::size_t> older_arrivals_{0};  ///< of these, the first ones, older than what the kernel socket has
-  RingChoice receive_choice_;
+  ethernet::RingChoice receive_choice_;
   ReceiveOptions receive_options_;
   std::vector<Membership> source_filters_;         ///< memberships that do not want all
   std::size_t receive_limit_;                      ///< bytes of payload that may wait
@@ -264,13 +275,13 @@ class UdpSocket final : public runtime::Endpoint, public DatagramSink {
   std::atomic<bool> has_slept_{false};  ///< since the last datagram
 
   BiasedMutex send_lock_;
-  RingChoice send_choice_;
-  std::vector<std::unique_ptr<Destination>> destinations_;  ///< most recently used first
-  std::array<std::optional<SendOptions>, 2> send_options_;  ///< to IPv4, to IPv6
-  std::atomic<std::uint16_t> segment_bytes_{0};             ///< UDP_SEGMENT
-  std::atomic<bool> kernel_sends_{false};                   ///< because of an option
-  std::atomic<bool> kernel_is_full_{false};                 ///< has no room for a datagram: a sender may wait for it
-  std::atomic<bool> is_corked_{false};                      ///< MSG_MORE: the kernel has the beginning of a datagram
+  ethernet::RingChoice send_choice_;
+  std::vector<std::unique_ptr<ethernet::Destination>> destinations_;  ///< most recently used first
+  std::array<std::optional<ethernet::SendOptions>, 2> send_options_;  ///< to IPv4, to IPv6
+  std::atomic<std::uint16_t> segment_bytes_{0};                       ///< UDP_SEGMENT
+  std::atomic<bool> kernel_sends_{false};                             ///< because of an option
+  std::atomic<bool> kernel_is_full_{false};  ///< has no room for a datagram: a sender may wait for it
+  std::atomic<bool> is_corked_{false};       ///< MSG_MORE: the kernel has the beginning of a datagram
   std::atomic<std::uint32_t> options_generation_{1};
   std::uint32_t send_options_generation_ = 0;
   std::int64_t last_error_look_ = 0;  ///< whether an ICMP message has told the kernel's socket something: when

@@ -9,6 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "core/poll/rest_of_message.h"
+
 namespace ringsock::preload {
 namespace {
 
@@ -20,6 +22,19 @@ msghdr message_of(iovec& part) {
 }
 
 std::span<const iovec> parts_of(const msghdr& message) { return {message.msg_iov, message.msg_iovlen}; }
+
+bool is_all(const msghdr& message, ssize_t bytes) {
+  std::size_t total = 0;
+  for (const iovec& part : parts_of(message)) total += part.iov_len;
+  return static_cast<std::size_t>(bytes) >= total;
+}
+
+msghdr& bytes_only(msghdr& message) {
+  message.msg_name = message.msg_control = nullptr;
+  message.msg_namelen = 0;
+  message.msg_controllen = 0;
+  return message;
+}
 
 /// The message and its parts, other than what these point to.
 Status check_message(const msghdr* message) {
@@ -97,6 +112,34 @@ Result<ssize_t> receive_parts(Lookup& socket, msghdr& message, int flags) {
 }
 
 }  // namespace
+
+ssize_t receive_rest(int fd, Lookup& socket, void* data, std::size_t length, int flags, ssize_t done) {
+  if (!rest_goes_on_by_kernel(socket, flags)) return done;
+  const auto begin = static_cast<std::size_t>(done);
+  const ssize_t more = real.recv(fd, static_cast<std::byte*>(data) + begin, length - begin, flags);
+  return done + std::max<ssize_t>(more, 0);
+}
+
+ssize_t send_rest(int fd, Lookup& socket, const void* data, std::size_t length, int flags, ssize_t done) {
+  if (!rest_goes_on_by_kernel(socket, flags)) return done;
+  const auto begin = static_cast<std::size_t>(done);
+  const ssize_t more = real.send(fd, static_cast<const std::byte*>(data) + begin, length - begin, flags | MSG_NOSIGNAL);
+  return done + std::max<ssize_t>(more, 0);
+}
+
+ssize_t receive_rest(int fd, Lookup& socket, const msghdr& message, int flags, ssize_t done) {
+  if (is_all(message, done) || !rest_goes_on_by_kernel(socket, flags)) return done;
+  runtime::RestOfMessage rest(message);
+  rest.advance(static_cast<std::size_t>(done));
+  return done + std::max<ssize_t>(real.recvmsg(fd, &bytes_only(rest.get()), flags), 0);
+}
+
+ssize_t send_rest(int fd, Lookup& socket, const msghdr& message, int flags, ssize_t done) {
+  if (is_all(message, done) || !rest_goes_on_by_kernel(socket, flags)) return done;
+  runtime::RestOfMessage rest(message);
+  rest.advance(static_cast<std::size_t>(done));
+  return done + std::max<ssize_t>(real.sendmsg(fd, &bytes_only(rest.get()), flags | MSG_NOSIGNAL), 0);
+}
 
 Result<ssize_t> receive_into_bad(Lookup& socket, void* data, std::size_t length, int flags) {
   iovec part{data, length};

@@ -27,6 +27,34 @@ Result<ssize_t> receive_into_bad(Lookup& socket, void* data, std::size_t length,
   return runtime::send(socket, data, length, flags);
 }
 
+// A blocking call whose connection has become the kernel's while it was under way: the rest, by the kernel. `done`:
+// what it has moved by the ring. Each answers the bytes of both.
+ssize_t receive_rest(int fd, Lookup& socket, void* data, std::size_t length, int flags, ssize_t done);
+ssize_t send_rest(int fd, Lookup& socket, const void* data, std::size_t length, int flags, ssize_t done);
+ssize_t receive_rest(int fd, Lookup& socket, const msghdr& message, int flags, ssize_t done);
+ssize_t send_rest(int fd, Lookup& socket, const msghdr& message, int flags, ssize_t done);
+
+/// What such a call answers in the end.
+[[gnu::always_inline]] inline Result<ssize_t> with_rest_received(int fd, Lookup& socket, void* data, std::size_t length,
+                                                                 int flags, Result<ssize_t> got) {
+  const bool is_part = (flags & MSG_WAITALL) != 0 && got && *got > 0 && static_cast<std::size_t>(*got) < length;
+  return is_part ? Result<ssize_t>(receive_rest(fd, socket, data, length, flags, *got)) : got;
+}
+[[gnu::always_inline]] inline Result<ssize_t> with_rest_sent(int fd, Lookup& socket, const void* data,
+                                                             std::size_t length, int flags, Result<ssize_t> sent) {
+  const bool is_part = sent && *sent > 0 && static_cast<std::size_t>(*sent) < length;
+  return is_part ? Result<ssize_t>(send_rest(fd, socket, data, length, flags, *sent)) : sent;
+}
+inline Result<ssize_t> with_rest_received(int fd, Lookup& socket, const msghdr& message, int flags,
+                                          Result<ssize_t> got) {
+  const bool may_be_part = (flags & MSG_WAITALL) != 0 && got && *got > 0;
+  return may_be_part ? Result<ssize_t>(receive_rest(fd, socket, message, flags, *got)) : got;
+}
+/// A message is long, or its send blocks, more often than the connection moves.
+inline Result<ssize_t> with_rest_sent(int fd, Lookup& socket, const msghdr& message, int flags, Result<ssize_t> sent) {
+  return sent && *sent > 0 ? Result<ssize_t>(send_rest(fd, socket, message, flags, *sent)) : sent;
+}
+
 /// recvfrom(2) with room for an address, and sendto(2) with an address.
 Result<ssize_t> receive_from_checked(Lookup& socket, void* data, std::size_t length, int flags, sockaddr* address,
                                      socklen_t* address_length);

@@ -2,9 +2,9 @@
 //
 // A copy of the process: our handlers run around the call, so connections are as after fork(2). A child that would
 // share our memory until it executes a program (posix_spawn implementations: CLONE_VM and CLONE_VFORK) gets a copy
-// where there are sockets of ours, as vfork() does: it would close the parent's. Threads, and children that share the
-// descriptors, are left alone. Children that are made past all this (assembly, _Fork(3), which may be called in signal
-// handlers, where no lock can be had) are recognized when they first use a socket (base/at_fork.h).
+// where there are or may come sockets of ours, as with vfork(): it would close the parent's. Threads, and children that
+// share the descriptors, are left alone. Children that are made past all this (assembly, _Fork(3), which may be called
+// in signal handlers, where no lock can be had) are recognized when they first use a socket (base/at_fork.h).
 #include "preload/clone_calls.h"
 
 #include <linux/sched.h>
@@ -113,7 +113,7 @@ int clone_ours(CloneCall libcs, int (*function)(void*), void* stack, int flags, 
                void* tls, pid_t* child) {
   const auto wanted = static_cast<unsigned>(flags);
   const auto left = static_cast<unsigned>(copying(wanted));
-  if (function == nullptr || stack == nullptr || !copies_process(left) || runtime::fork_registry().is_empty())
+  if (function == nullptr || stack == nullptr || !copies_process(left) || may_share_memory())
     return libcs(function, stack, flags, argument, parent, tls, child);
   if (left == SIGCHLD) {
     const pid_t made = ::fork();
@@ -137,6 +137,8 @@ int clone_ours(CloneCall libcs, int (*function)(void*), void* stack, int flags, 
 }
 
 }  // namespace
+
+bool may_share_memory() { return runtime::fork_registry().is_empty() && !has_other_threads(); }
 
 bool makes_process(long number) {
   switch (number) {
@@ -167,9 +169,29 @@ long make_process(long number, long first, long second, long third, long fourth,
   return copies_process(flags) && second == 0 ? make_copy(flags, kernel) : kernel();
 }
 
+namespace {
+
+/// The kernel lets a process with one thread only into another user namespace.
+int with_one_thread(bool is_wanted, auto call) {
+  if (!is_wanted) return call();
+  const WithoutServiceThread alone;
+  return call();
+}
+
+}  // namespace
+
 }  // namespace ringsock::preload
 
 using namespace ringsock::preload;
+
+RS_INTERCEPT int unshare(int flags) {
+  const bool is_wanted = (flags & (CLONE_NEWUSER | CLONE_THREAD | CLONE_SIGHAND | CLONE_VM)) != 0;
+  return with_one_thread(is_wanted, [=] { return real.unshare(flags); });
+}
+
+RS_INTERCEPT int setns(int fd, int type) {
+  return with_one_thread(type == 0 || (type & CLONE_NEWUSER) != 0, [=] { return real.setns(fd, type); });
+}
 
 #define CLONE_PARAMETERS \
   int (*function)(void*), void *stack, int flags, void *argument, pid_t *parent, void *tls, pid_t *child

@@ -16,6 +16,7 @@
 #include "core/base/unique_fd.h"
 #include "core/base/user_memory.h"
 #include "librsocket/family_record.h"
+#include "preload/epoll_nesting.h"
 #include "preload/hand_over.h"
 #include "preload/route.h"
 
@@ -44,7 +45,7 @@ void leave_to_parent(int fd) {
 [[gnu::noinline]] int close_ours(int fd) {
   leave_to_parent(fd);
   const Status closed = runtime::close_descriptor(fd);
-  if (!closed && closed.error().code == EBADF) return real.close(fd);  // another thread was faster
+  if (!closed && closed.error().code == EBADF && !fd_table().holds(fd)) return real.close(fd);  // it was a file's
   return to_posix([&] { return closed; });
 }
 
@@ -65,8 +66,21 @@ void note_keeper(Endpoint& endpoint) {
   if (auto* const stream = dynamic_cast<rs::StreamSocket*>(&endpoint)) stream->keeper.store(::getpid());
 }
 
+constexpr bool is_standard_stream(int fd) { return fd >= 0 && fd <= STDERR_FILENO; }
+
+/// libc's streams make system calls that nobody sees: a connection that becomes one of theirs becomes the kernel's, if
+/// that can be done.
+bool becomes_kernels_for_streams(Lookup& socket) {
+  return ring_connection(*socket) != nullptr && become_kernels(Ref::share(*socket));
+}
+
 /// Enters `copy`, which the kernel has made, as another descriptor of `endpoint`.
-Result<int> enter_copy(UniqueFd copy, Endpoint& endpoint) {
+Result<int> enter_copy(UniqueFd copy, Lookup& socket, int original, int flags) {
+  if (is_standard_stream(copy.get()) && becomes_kernels_for_streams(socket)) {
+    if (real.dup3(original, copy.get(), flags) < 0) return Error::last("dup");
+    return copy.release();
+  }
+  Endpoint& endpoint = *socket;
   note_keeper(endpoint);
   if (Status entered = fd_table().insert(copy.get(), Ref::share(endpoint)); !entered) return entered.error();
   return copy.release();
@@ -78,9 +92,14 @@ int dup_ours(int fd) {
       [&](Lookup& socket) -> Result<int> {
         UniqueFd copy(real.dup(fd));
         if (!copy) return Error::last("dup");
-        return enter_copy(std::move(copy), *socket);
+        return enter_copy(std::move(copy), socket, fd, 0);
       },
-      [&] { return real.dup(fd); });
+      [&] {
+        const int copy = real.dup(fd);
+        fd_table().drop_stale(copy);
+        note_copy(fd, copy);
+        return copy;
+      });
 }
 
 /// dup2(2) and dup3(2), which `libcs` does, where one of the two is ours.
@@ -91,9 +110,10 @@ Result<int> dup_to(int from, int to, auto libcs) {
     const int answer = libcs();
     return answer < 0 ? Result<int>(Error::last("dup2")) : Result<int>(answer);
   }
+  const bool enters = source && !(is_standard_stream(to) && becomes_kernels_for_streams(source));
   // What was open there is closed, with all that belongs to it; a number that an endpoint closes by itself, later, is
   // not free: then the kernel's part of dup2() would take it from under it.
-  const Ref old = fd_table().remove(to);
+  const Ref old = fd_table().begin_close(to);
   if (old) {
     if (old->has_descriptors()) {
       old->descriptor_closed(to);
@@ -103,33 +123,63 @@ Result<int> dup_to(int from, int to, auto libcs) {
     if (old->owns_descriptor(to)) old->give_up_descriptor();
   }
   const int answer = libcs();
-  if (answer < 0) return Error::last("dup2");
-  if (!source) return answer;
+  const int error = errno;
+  if (old && (answer < 0 || !enters)) fd_table().end_close(to);
+  if (answer < 0) return Error{error, "dup2"};
+  if (!enters) {
+    note_copy(from, answer);
+    return answer;
+  }
   note_keeper(*source);
   if (Status entered = fd_table().insert(to, Ref::share(*source)); !entered) return entered.error();
   return answer;
 }
 
 int dup_to_ours(int from, int to, auto libcs) {
-  if (!fd_table().holds(from) && !fd_table().holds(to)) [[likely]]
-    return libcs();
+  if (!fd_table().holds(from) && !fd_table().holds(to)) [[likely]] {
+    const int answer = libcs();
+    note_copy(from, answer);
+    return answer;
+  }
   return to_posix([&] { return dup_to(from, to, libcs); });
 }
 
 // -- fcntl and ioctl
 // ----------------------------------------------------------------------------------------------------
 
+rs::StreamSocket* as_stream(Lookup& socket) { return dynamic_cast<rs::StreamSocket*>(&*socket); }
+
 std::atomic<bool>* close_on_exec_of(Lookup& socket) {
-  auto* stream = dynamic_cast<rs::StreamSocket*>(&*socket);
+  auto* stream = as_stream(socket);
   return stream != nullptr ? &stream->close_on_exec : nullptr;
 }
 
+int status_flags_of(rs::StreamSocket& socket) {
+  return O_RDWR | socket.other_status_flags.load() | (socket.is_nonblocking() ? O_NONBLOCK : 0);
+}
+
+/// Only the kernel tells of what happens by a signal. False: it does not come to have the socket.
+bool becomes_kernels_for_signals(Lookup& socket) {
+  return as_stream(socket) != nullptr && become_kernels(Ref::share(*socket));
+}
+
 void set_status_flags(Lookup& socket, int flags) {
+  if (auto* const stream = as_stream(socket)) stream->other_status_flags.store(flags & (O_APPEND | O_ASYNC));
   if (DualSocket* const dual = as_dual(socket)) {
     dual->set_status_flags(flags);
   } else {
     socket->set_nonblocking((flags & O_NONBLOCK) != 0);
   }
+}
+
+/// FD_CLOEXEC is about to be taken off. Where a forked child does that to a listener, its next program is to accept,
+/// and the ring must end for all (prepare_exec()). Now: what closes all other descriptors before exec(2), as Python
+/// does, closes the ring's, too.
+void listener_is_prepared(DualSocket* dual, int fd) {
+  if (dual == nullptr || !dual->listens_on_ring() || !dual->is_shared() || dual->has_ring_ended()) return;
+  const rs::FamilyRecord* const family = dual->family();
+  if (family == nullptr || family->founder == ::getpid()) return;
+  if ((real.fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0) dual->end_ring_for_all();
 }
 
 Result<int> by_kernel(int fd, int command, long argument) {
@@ -144,21 +194,30 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
   switch (command) {
     case F_GETFL:
       if (!is_stream) break;
-      return O_RDWR | (socket->is_nonblocking() ? O_NONBLOCK : 0);
+      return status_flags_of(*as_stream(socket));
     case F_SETFL:
       if (!is_stream) {  // the kernel's descriptor has the flags, too
         auto done = by_kernel(fd, command, argument);
         if (done) set_status_flags(socket, static_cast<int>(argument));
         return done;
       }
+      if ((argument & O_ASYNC) != 0 && becomes_kernels_for_signals(socket)) break;
       set_status_flags(socket, static_cast<int>(argument));
       return 0;
+    case F_SETOWN:
+    case F_SETOWN_EX:
+    case F_SETSIG:
+      if (is_stream) as_stream(socket)->has_signal_owner.store(true);
+      break;
     case F_GETFD:
       if (!is_stream || !socket->owns_descriptor(fd)) break;  // a duplicate has the kernel's flag
       return close_on_exec_of(socket)->load() ? FD_CLOEXEC : 0;
     case F_SETFD:
       if (!is_stream) break;
-      if ((argument & FD_CLOEXEC) == 0) note_keeper(*socket);
+      if ((argument & FD_CLOEXEC) == 0) {
+        note_keeper(*socket);
+        listener_is_prepared(dual, fd);
+      }
       if (socket->owns_descriptor(fd)) {
         close_on_exec_of(socket)->store((argument & FD_CLOEXEC) != 0);
         return 0;
@@ -170,7 +229,7 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
     case F_DUPFD_CLOEXEC: {
       UniqueFd copy(real.fcntl(fd, command, argument));
       if (!copy) return Error::last("fcntl");
-      return enter_copy(std::move(copy), *socket);
+      return enter_copy(std::move(copy), socket, fd, command == F_DUPFD_CLOEXEC ? O_CLOEXEC : 0);
     }
     default: break;
   }
@@ -180,7 +239,14 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
 int fcntl_ours(int fd, int command, long argument) {
   return route_pinned(
       fd, [&](Lookup& socket) { return control(socket, fd, command, argument); },
-      [&] { return real.fcntl(fd, command, argument); });
+      [&] {
+        const int answer = real.fcntl(fd, command, argument);
+        if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
+          fd_table().drop_stale(answer);
+          note_copy(fd, answer);
+        }
+        return answer;
+      });
 }
 
 Result<int> store_int(void* argument, const Result<int>& value) {
@@ -197,9 +263,20 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
   if (is_stream && request == FIONBIO) {
     if (!is_readable(argument, sizeof(int))) return Error{EFAULT, "FIONBIO"};
     const bool on = *static_cast<const int*>(argument) != 0;
-    set_status_flags(socket, O_RDWR | (on ? O_NONBLOCK : 0));
+    const int others = status_flags_of(*as_stream(socket)) & ~O_NONBLOCK;
+    set_status_flags(socket, others | (on ? O_NONBLOCK : 0));
     return 0;
   }
+  if (is_stream && request == FIOASYNC) {
+    if (!is_readable(argument, sizeof(int))) return Error{EFAULT, "FIOASYNC"};
+    const bool on = *static_cast<const int*>(argument) != 0;
+    if (!on || !becomes_kernels_for_signals(socket)) {
+      const int others = status_flags_of(*as_stream(socket)) & ~O_ASYNC;
+      set_status_flags(socket, others | (on ? O_ASYNC : 0));
+      return 0;
+    }
+  }
+  if (is_stream && (request == FIOSETOWN || request == SIOCSPGRP)) as_stream(socket)->has_signal_owner.store(true);
   if (is_stream && (request == FIOCLEX || request == FIONCLEX)) {
     return control(socket, fd, F_SETFD, request == FIOCLEX ? FD_CLOEXEC : 0);
   }

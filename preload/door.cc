@@ -31,6 +31,7 @@
 #include "core/runtime/service_thread.h"
 #include "preload/hand_over.h"
 #include "preload/route.h"
+#include "preload/shell.h"
 
 namespace ringsock::preload {
 
@@ -255,6 +256,22 @@ void move_to_kernel(rs::StreamSocket& connection, int kernel_socket) {
   if (!connection.has_left_to_kernel()) connection.go_on_as(kernel_socket);
 }
 
+namespace {
+
+/// What this process has set meanwhile: the user of the connection knew nothing of it.
+void bring_settings(rs::StreamSocket& connection, int kernel_socket) {
+  for (const int name : {SO_RCVTIMEO, SO_SNDTIMEO}) {
+    timeval limit{};
+    socklen_t length = sizeof limit;
+    const bool is_set =
+        connection.get_option(SOL_SOCKET, name, &limit, &length) && (limit.tv_sec != 0 || limit.tv_usec != 0);
+    if (is_set) real.setsockopt(kernel_socket, SOL_SOCKET, name, &limit, sizeof limit);
+  }
+  if (connection.is_nonblocking()) set_kernel_nonblocking(kernel_socket, true);
+}
+
+}  // namespace
+
 Status follow(rs::StreamSocket& connection) {
   const Nanos deadline = monotonic_now() + std::chrono::seconds(5);
   while (connection.can_follow() && connection.is_used_elsewhere() && !connection.has_left_to_kernel()) {
@@ -272,6 +289,7 @@ Status follow(rs::StreamSocket& connection) {
       log_warn("descriptor %d: %s: EIO here", connection.descriptor(), socket.error().where);
       return socket.error();
     }
+    bring_settings(connection, socket->get());
     move_to_kernel(connection, socket->get());
   }
   return ok();
@@ -284,6 +302,11 @@ bool goes_on_by_kernel(Lookup& socket, const Error& error) {
   socket.pin();
   return connection->has_left_to_kernel() ||
          (error.code == EIO && follow(*connection) && connection->has_left_to_kernel());
+}
+
+bool rest_goes_on_by_kernel(Lookup& socket, int flags) {
+  if (socket->is_datagram() || !runtime::may_block(*socket, flags)) return false;
+  return goes_on_by_kernel(socket, Error{runtime::why_only_a_part(), "a part of the bytes"});
 }
 
 // -- this process's door
@@ -501,18 +524,21 @@ void leave_to_others() noexcept {
     auto* const connection = dynamic_cast<rs::StreamSocket*>(&endpoint);
     wanted = wanted || (connection != nullptr && connection->is_wanted_elsewhere());
   });
-  if (wanted) static_cast<void>(own_door().have_all_left(std::chrono::seconds(1)));
+  if (wanted) static_cast<void>(own_door().have_all_left(std::chrono::seconds(5)));
 }
 
 namespace {
 
 /// Its fork handlers belong around those of everything that is used under its locks.
 [[gnu::constructor]] void install() {
+  if (!is_calling_shell()) return;
   moving();
   own_door();
   rs::StreamSocket::have_user_asked(announce_door);
 }
-[[gnu::destructor]] void leave_to_others_at_exit() { leave_to_others(); }
+[[gnu::destructor]] void leave_to_others_at_exit() {
+  if (is_calling_shell()) leave_to_others();
+}
 
 }  // namespace
 

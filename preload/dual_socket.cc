@@ -44,11 +44,6 @@ void count_by_kernel(KernelReason reason) {
   runtime::process_statistics.count_kernel_connected(reason);
 }
 
-void set_kernel_nonblocking(int fd, bool on) {
-  const int flags = real.fcntl(fd, F_GETFL, 0);
-  if (flags >= 0) real.fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK);
-}
-
 }  // namespace
 
 DualSocket::DualSocket(rs::Process& process, int domain, int fd) : StreamSocket(process, domain, fd) {
@@ -78,6 +73,14 @@ void DualSocket::give_up_ring() {
   if (way() == Way::listener) set_kernel_nonblocking(descriptor(), is_nonblocking());
   end_migration();
   if (way() != Way::ring) leave();
+}
+
+/// Another process has ended the listener's ring, and has set O_NONBLOCK as it knows it; whoever polls here must not
+/// block all the same.
+void DualSocket::leave_ended_ring() {
+  stop_listening();
+  if (is_nonblocking()) set_kernel_nonblocking(descriptor(), true);
+  leave();
 }
 
 std::optional<KernelReason> DualSocket::reason_for_kernel(const sockaddr* address, socklen_t length) try {
@@ -155,6 +158,7 @@ void DualSocket::fall_back_if_refused() noexcept {
 Status DualSocket::bind(const sockaddr* address, socklen_t length) {
   if (way() == Way::ring) return Error{EINVAL, "bind: connected"};
   if (real.bind(descriptor(), address, length) != 0) return Error::last("bind");
+  hold_port();
   return ok();
 }
 
@@ -207,8 +211,14 @@ Status DualSocket::listen_on_ring(int backlog) {
 }
 
 Result<int> DualSocket::accept(SocketAddress& peer, int flags) {
-  if (way() == Way::kernel || way() == Way::listener) return accept_from_kernel(peer, flags);
+  if (way() == Way::both && has_ring_ended()) {
+    if (auto waiting = accept_waiting(peer, flags); waiting || waiting.error().code != EAGAIN) return waiting;
+    if (!has_half_open()) leave_ended_ring();
+  }
+  if (way() == Way::kernel) return accept_if_kernel_has_one(peer, flags);
+  if (way() == Way::listener) return accept_from_kernel(peer, flags);
   if (way() != Way::both) return Error{EINVAL, "accept: not listening"};
+  if (nobody_waits(descriptor())) return Error{EAGAIN, "accept"};
   // In turns, so that none of the two can keep the other's clients waiting.
   const bool kernel_first = kernel_first_.load(std::memory_order_relaxed);
   kernel_first_.store(!kernel_first, std::memory_order_relaxed);
@@ -237,6 +247,7 @@ Result<int> DualSocket::accept_from_kernel(SocketAddress& peer, int flags) {
       return take_in_accepted(UniqueFd(fd), *local, flags);
     }
   }
+  runtime::fd_table().drop_stale(fd);
   runtime::process_statistics.count_accepted(runtime::SocketPath::kernel);
   return fd;
 }
@@ -288,7 +299,8 @@ Status DualSocket::get_option(int level, int name, void* value, socklen_t* lengt
 void DualSocket::set_status_flags(int flags) {
   set_nonblocking((flags & O_NONBLOCK) != 0);
   const Way now = way();
-  if (now == Way::undecided || now == Way::tcp || now == Way::kernel) real.fcntl(descriptor(), F_SETFL, flags);
+  const bool never_blocks = (now == Way::both && !has_ring_ended()) || now == Way::listener;
+  if (now != Way::ring) real.fcntl(descriptor(), F_SETFL, never_blocks ? flags | O_NONBLOCK : flags);
 }
 
 // -- bytes: of the kernel socket only while somebody still holds this object
@@ -364,6 +376,7 @@ runtime::WaitFds DualSocket::arm() noexcept {
     case Way::ring: return StreamSocket::arm();
     case Way::both: break;
   }
+  if (has_ring_ended()) return {{descriptor(), -1}};  // the ring's would be readable for ever
   runtime::WaitFds fds = StreamSocket::arm();
   fds.fd[0] = descriptor();
   if (fds.shared[1] >= 0) fds.shared[0] = descriptor();

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "core/runtime/statistics.h"
+#include "core/statistics/statistics.h"
 #include "librsocket/stream_socket.h"
 #include "preload/fork_mode.h"
 
@@ -62,6 +62,8 @@ class DualSocket final : public rs::StreamSocket {
   [[nodiscard]] bool is_connecting_on_ring() const { return way() == Way::ring && is_connecting(); }
   /// Clients may come by rings, too.
   [[nodiscard]] bool listens_on_ring() const { return way() == Way::both; }
+  /// Listens, or has not been connected: give_up_ring() makes it the kernel's.
+  [[nodiscard]] bool is_on_no_ring_yet() const { return way() != Way::ring && way() != Way::kernel; }
 
  private:
   enum class Way : std::uint8_t {
@@ -85,6 +87,7 @@ class DualSocket final : public rs::StreamSocket {
   [[nodiscard]] std::uint32_t kernel_events() const noexcept;
   void fall_back_if_refused() noexcept;
   void leave();
+  void leave_ended_ring();
 
   // migration.cc: fork mode. The functions of the second group under migration_lock_.
   /// Whether connections between this host and there go through a device that does not survive fork(2).

@@ -1,19 +1,23 @@
 #include "preload/epoll_nesting.h"
 
+#include <unistd.h>
+
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
-#include <set>
+#include <string_view>
 #include <vector>
 
 #include "core/base/at_fork.h"
 #include "core/base/mutex.h"
-#include "core/runtime/epoll_set.h"
+#include "core/poll/epoll_set.h"
 #include "core/runtime/fd_table.h"
 #include "preload/real_calls.h"
 
@@ -22,9 +26,14 @@ namespace ringsock::preload {
 namespace {
 
 constinit Mutex sets_lock;
+constinit std::atomic<bool> has_sets{false};
+struct Made {
+  std::uint64_t set;  ///< the same for all descriptors of a set
+  pid_t process;      ///< that made it
+};
 /// Numbers that were epoll sets once. What they are now, the kernel tells.
-std::set<int>& sets() {
-  static auto* const all = new std::set<int>;
+std::map<int, Made>& sets() {
+  static auto* const all = new std::map<int, Made>;
   return *all;
 }
 [[gnu::constructor]] void keep_whole() { hold_across_fork(sets_lock); }
@@ -32,7 +41,7 @@ std::set<int>& sets() {
 std::vector<int> others_than(int epoll_fd) {
   const std::lock_guard guard(sets_lock);
   std::vector<int> out;
-  for (const int fd : sets()) {
+  for (const auto& [fd, made] : sets()) {
     if (fd != epoll_fd && !runtime::fd_table().holds(fd)) out.push_back(fd);
   }
   return out;
@@ -57,6 +66,31 @@ std::optional<epoll_event> registration_of(int inner, int outer) {
   return std::nullopt;
 }
 
+bool is_epoll_file(int fd) {
+  std::array<char, 32> link{}, target{};
+  std::snprintf(link.data(), link.size(), "/proc/self/fd/%d", fd);
+  return ::readlink(link.data(), target.data(), target.size() - 1) > 0 &&
+         std::string_view(target.data()) == "anon_inode:[eventpoll]";
+}
+
+/// Of a set that is not ours yet.
+struct Relatives {
+  std::vector<int> copies;    ///< its other descriptors here
+  bool is_inherited = false;  ///< by fork(2): the parent may wait on it
+};
+Relatives relatives_of(int epoll_fd) {
+  Relatives out;
+  const std::lock_guard guard(sets_lock);
+  const auto own = sets().find(epoll_fd);
+  if (own == sets().end()) return out;
+  out.is_inherited = own->second.process != ::getpid();
+  for (const auto& [fd, made] : sets()) {
+    const bool is_copy = fd != epoll_fd && made.set == own->second.set && !runtime::fd_table().holds(fd);
+    if (is_copy && is_epoll_file(fd)) out.copies.push_back(fd);
+  }
+  return out;
+}
+
 /// From a member of the kernel's to a member of ours.
 Status take_over(int inner, int outer, const epoll_event& registration) {
   if (Status adopted = adopt_epoll_set(outer); !adopted) return adopted;
@@ -70,16 +104,35 @@ void note_epoll_set(int epoll_fd) noexcept {
   if (epoll_fd < 0 || !is_known_process()) return;
   const int saved_errno = errno;
   try {
+    static std::uint64_t last = 0;
     const std::lock_guard guard(sets_lock);
-    sets().insert(epoll_fd);
+    has_sets.store(true, std::memory_order_relaxed);
+    sets()[epoll_fd] = {++last, ::getpid()};
   } catch (const std::bad_alloc&) {
     // Only sets inside others need it.
   }
   errno = saved_errno;
 }
 
+void note_copy(int fd, int copy) noexcept {
+  if (copy < 0 || copy == fd || !has_sets.load(std::memory_order_relaxed) || !is_known_process()) return;
+  const int saved_errno = errno;
+  try {
+    const std::lock_guard guard(sets_lock);
+    if (const auto known = sets().find(fd); known != sets().end()) {
+      sets()[copy] = known->second;
+    } else {
+      sets().erase(copy);
+    }
+  } catch (const std::bad_alloc&) {
+  }
+  errno = saved_errno;
+}
+
 Status adopt_epoll_set(int epoll_fd) {
-  if (Status adopted = runtime::EpollSet::adopt(epoll_fd); !adopted) return adopted;
+  const Relatives relatives = relatives_of(epoll_fd);
+  if (Status adopted = runtime::EpollSet::adopt(epoll_fd, relatives.copies, relatives.is_inherited); !adopted)
+    return adopted;
   for (const int outer : others_than(epoll_fd)) {
     const auto registration = registration_of(epoll_fd, outer);
     if (!registration) continue;

@@ -1,6 +1,8 @@
 // Between files, pipes, streams and sockets: by copying.
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/sendfile.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,8 +13,9 @@
 #include <span>
 
 #include "core/base/no_cancellation.h"
+#include "core/base/poll_until.h"
 #include "core/base/user_memory.h"
-#include "core/runtime/wait.h"
+#include "core/poll/wait.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -56,6 +59,47 @@ Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
   return static_cast<ssize_t>(done);
 }
 
+bool is_pipe(int fd) { return real.fcntl(fd, F_GETPIPE_SZ, 0) >= 0; }
+
+/// As much as the pipe has room for: who waits may be the one who empties it. Errors: those of write(2); EAGAIN when
+/// there is no room and the caller does not wait.
+Result<ssize_t> put_into_pipe(int pipe, std::span<std::byte> bytes, bool may_block) {
+  const iovec part{bytes.data(), bytes.size()};
+  for (;;) {
+    ssize_t put = real.pwritev2(pipe, &part, 1, -1, RWF_NOWAIT);
+    if (put < 0 && errno == EOPNOTSUPP) put = real.write(pipe, bytes.data(), bytes.size());  // before Linux 6.4
+    if (put >= 0) return put;
+    if (errno != EAGAIN || !may_block) return Error::last("splice");
+    pollfd room{pipe, POLLOUT, 0};
+    if (auto woken = poll_until(std::span(&room, 1), Nanos::max(), nullptr); !woken) return woken.error();
+  }
+}
+
+/// splice(2) from a ring into a pipe: what the pipe takes is what leaves the socket.
+Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned flags) {
+  if (!is_pipe(out)) return Error{EINVAL, "splice: one side must be a pipe"};
+  const std::span<std::byte> copy = copy_room();
+  const int wait = (flags & SPLICE_F_NONBLOCK) != 0 ? MSG_DONTWAIT : 0;
+  const bool pipe_may_block = wait == 0 && (real.fcntl(out, F_GETFL, 0) & O_NONBLOCK) == 0;
+  auto seen = runtime::receive(socket, copy.data(), std::min(copy.size(), count), MSG_PEEK | wait);
+  if (!seen || *seen == 0) return seen;
+  const auto put = put_into_pipe(out, copy.first(static_cast<std::size_t>(*seen)), pipe_may_block);
+  if (!put) return put;
+  return runtime::receive(socket, copy.data(), static_cast<std::size_t>(*put), MSG_DONTWAIT);
+}
+
+/// sendfile(2) from a ring: into a pipe only.
+ssize_t sendfile_to_pipe(int out, int in, const off_t* offset, size_t count) {
+  return to_posix([&]() -> Result<ssize_t> {
+    Lookup socket = fd_table().find(in);
+    if (!socket) return Error{EBADF, "sendfile"};
+    socket.pin();
+    if (offset != nullptr) return Error{ESPIPE, "sendfile: offset"};
+    const NoCancellation hold;
+    return socket_to_pipe(socket, out, count, 0);
+  });
+}
+
 ssize_t sendfile_ours(int out, int in, off_t* offset, size_t count) {
   return route(
       out,
@@ -63,22 +107,17 @@ ssize_t sendfile_ours(int out, int in, off_t* offset, size_t count) {
         const NoCancellation hold;  // sendfile(2) is no cancellation point
         return send_file(socket, in, offset, count);
       },
-      [=] { return real.sendfile(out, in, offset, count); });
-}
-
-/// splice(2) from a ring into a pipe: what the pipe takes is what leaves the socket.
-Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned flags) {
-  const std::span<std::byte> copy = copy_room();
-  const int wait = (flags & SPLICE_F_NONBLOCK) != 0 ? MSG_DONTWAIT : 0;
-  auto seen = runtime::receive(socket, copy.data(), std::min(copy.size(), count), MSG_PEEK | wait);
-  if (!seen || *seen == 0) return seen;
-  const ssize_t written = real.write(out, copy.data(), static_cast<std::size_t>(*seen));
-  if (written < 0) return Error::last("splice");
-  return runtime::receive(socket, copy.data(), static_cast<std::size_t>(written), MSG_DONTWAIT);
+      [=] {
+        if (fd_table().holds(in)) [[unlikely]]
+          return sendfile_to_pipe(out, in, offset, count);
+        return real.sendfile(out, in, offset, count);
+      });
 }
 
 /// From a pipe into a ring: bytes that have left the pipe must be taken, so no more are read than fit.
 Result<ssize_t> pipe_to_socket(Lookup& socket, int in, size_t count, unsigned flags) {
+  if (!is_pipe(in)) return Error{EINVAL, "splice: one side must be a pipe"};
+  if (auto may_send = runtime::send(socket, nullptr, 0, 0); !may_send) return may_send;
   const std::span<std::byte> copy = copy_room();
   const bool may_block = (flags & SPLICE_F_NONBLOCK) == 0 && !socket->is_nonblocking();
   if (!may_block && (socket->ready() & EPOLLOUT) == 0) return Error{EAGAIN, "splice"};

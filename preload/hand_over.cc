@@ -15,10 +15,11 @@
 
 #include "core/base/log.h"
 #include "core/base/signals_blocked.h"
+#include "core/poll/sleeper.h"
 #include "core/runtime/fork_registry.h"
-#include "core/runtime/sleeper.h"
-#include "core/runtime/statistics.h"
+#include "core/statistics/statistics.h"
 #include "librsocket/family_record.h"
+#include "librsocket/signal_owner.h"
 #include "preload/door.h"
 #include "preload/relay.h"
 #include "preload/route.h"
@@ -29,6 +30,20 @@ namespace {
 
 using runtime::Endpoint;
 using runtime::Ref;
+
+/// Repeats `attempt`: another process may begin to use one of the connections at any moment, and another thread may be
+/// about to hand it on.
+template <class Attempt>
+auto unless_used_elsewhere(Attempt attempt) {
+  constexpr int kMostTurns = 5000;
+  constexpr timespec kBetweenTurns{0, 1'000'000};
+  auto done = attempt();
+  for (int turn = 1; !done && done.error().code == EBUSY && turn < kMostTurns; ++turn) {
+    ::clock_nanosleep(CLOCK_MONOTONIC, 0, &kBetweenTurns, nullptr);
+    done = attempt();
+  }
+  return done;
+}
 
 /// The end for the other program, and the end for the relay.
 struct SocketPair {
@@ -90,9 +105,10 @@ void copy_options(rs::StreamSocket& socket, int theirs) {
     int name;
   };
   static constexpr std::array kOptions{
-      Option{SOL_SOCKET, SO_RCVTIMEO},    Option{SOL_SOCKET, SO_SNDTIMEO},  Option{SOL_SOCKET, SO_LINGER},
-      Option{SOL_SOCKET, SO_KEEPALIVE},   Option{SOL_SOCKET, SO_OOBINLINE}, Option{IPPROTO_TCP, TCP_KEEPIDLE},
-      Option{IPPROTO_TCP, TCP_KEEPINTVL}, Option{IPPROTO_TCP, TCP_KEEPCNT}, Option{IPPROTO_TCP, TCP_USER_TIMEOUT},
+      Option{SOL_SOCKET, SO_RCVTIMEO},       Option{SOL_SOCKET, SO_SNDTIMEO},    Option{SOL_SOCKET, SO_LINGER},
+      Option{SOL_SOCKET, SO_RCVLOWAT},       Option{SOL_SOCKET, SO_KEEPALIVE},   Option{SOL_SOCKET, SO_OOBINLINE},
+      Option{IPPROTO_TCP, TCP_KEEPIDLE},     Option{IPPROTO_TCP, TCP_KEEPINTVL}, Option{IPPROTO_TCP, TCP_KEEPCNT},
+      Option{IPPROTO_TCP, TCP_USER_TIMEOUT},
   };
   for (const Option& option : kOptions) {
     std::array<std::byte, 64> value;
@@ -114,8 +130,9 @@ Result<SocketPair> make_pair(rs::StreamSocket& socket) {
     pair = SocketPair{UniqueFd(ends[0]), UniqueFd(ends[1])};
   }
   // As the application left its descriptor.
-  const int flags = real.fcntl(pair->theirs.get(), F_GETFL, 0);
-  if (socket.is_nonblocking()) real.fcntl(pair->theirs.get(), F_SETFL, flags | O_NONBLOCK);
+  const int flags = socket.other_status_flags.load() | (socket.is_nonblocking() ? O_NONBLOCK : 0);
+  if (flags != 0) real.fcntl(pair->theirs.get(), F_SETFL, flags);
+  if (socket.has_signal_owner.load()) rs::SignalOwner::of(socket.descriptor()).give_to(pair->theirs.get());
   copy_options(socket, pair->theirs.get());
   return pair;
 }
@@ -148,7 +165,7 @@ void close_all_but(std::vector<int> kept) {
     if (const Lookup ring = fd_table().find(connection.ring)) ours.push_back(&*ring);
     kept.push_back(connection.ring);
     kept.push_back(connection.kernel);
-    if (connection.at_once) kept.push_back(connection.theirs);
+    kept.push_back(connection.theirs);
   }
   std::erase(kept, -1);
   // Of all other sockets this process is no holder.
@@ -162,16 +179,35 @@ void close_all_but(std::vector<int> kept) {
   __builtin_unreachable();
 }
 
+struct StartSignal {
+  UniqueFd wait;
+  UniqueFd give;
+};
+
+Result<StartSignal> start_signal() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return Error::last("hand-over: pipe");
+  return StartSignal{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
 /// A grandchild, so that the application hears and sees nothing of it.
 Status start_relay(const std::vector<RelayedConnection>& connections) {
   const SignalsBlocked blocked;  // SIGCHLD for the child in between
   sigset_t pending_before;
   ::sigpending(&pending_before);
+  auto start = start_signal();
+  if (!start) return start.error();
   const pid_t between = ::fork();
   if (between < 0) return Error::last("hand-over: fork");
   if (between == 0) {
     const pid_t process = ::fork();
-    if (process == 0) run_relay(connections);
+    if (process == 0) {
+      start->give.reset();
+      char byte = 0;
+      while (::read(start->wait.get(), &byte, 1) < 0 && errno == EINTR) {
+      }
+      run_relay(connections);
+    }
     rs::leave_families();
     real._exit(process < 0 ? 1 : 0);
   }
@@ -185,18 +221,36 @@ Status start_relay(const std::vector<RelayedConnection>& connections) {
     const timespec none{};
     ::sigtimedwait(&child_signal, nullptr, &none);
   }
+  // Only now: a thread that this SIGCHLD interrupts is not yet in a call that goes on by the kernel.
+  [[maybe_unused]] const ssize_t given = ::write(start->give.get(), "", 1);
   return status == 0 ? ok() : Status(Error{EAGAIN, "hand-over: fork"});
 }
 
 }  // namespace
 
 namespace {
-void for_those_at_once(const std::vector<RelayedConnection>& relayed, auto visit) {
-  for (const RelayedConnection& one : relayed) {
-    const Ref endpoint = one.at_once ? fd_table().get(one.ring) : Ref();
-    if (auto* const socket = endpoint ? ring_connection(*endpoint) : nullptr) visit(*socket);
+
+/// Those that the relay begins with at once are nobody else's while it is made.
+class HandedOn {
+ public:
+  HandedOn() = default;
+  HandedOn(const HandedOn&) = delete;
+  HandedOn& operator=(const HandedOn&) = delete;
+  ~HandedOn() {
+    for (const Ref& one : taken_) static_cast<rs::StreamSocket&>(*one).take_back();
   }
-}
+  /// False: another process uses it, or another thread hands it on, or has.
+  bool take(Ref connection) {
+    if (!static_cast<rs::StreamSocket&>(*connection).hand_on()) return false;
+    taken_.push_back(std::move(connection));
+    return true;
+  }
+  void are_the_relays() { taken_.clear(); }
+
+ private:
+  std::vector<Ref> taken_;
+};
+
 }  // namespace
 
 rs::StreamSocket* ring_connection(Endpoint& endpoint) {
@@ -211,8 +265,9 @@ Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) {
   std::vector<UniqueFd> theirs;
   std::vector<UniqueFd> relays;
   std::vector<RelayedConnection> relayed;
+  std::vector<Ref> to_be_taken;
   for (const HandOver& connection : connections) {
-    const Ref endpoint = fd_table().get(connection.fd);
+    Ref endpoint = fd_table().get(connection.fd);
     auto* const socket = endpoint ? ring_connection(*endpoint) : nullptr;
     if (socket == nullptr) return Error{ENOTCONN, "hand-over"};
     const auto known = std::find_if(relayed.begin(), relayed.end(),
@@ -224,19 +279,21 @@ Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) {
     }
     auto pair = make_pair(*socket);
     if (!pair) return pair.error();
-    runtime::process_statistics.count_kernel_connected(runtime::KernelReason::handed_over);
-    relayed.push_back({socket->descriptor(), pair->relays.get(), connection.at_once, pair->theirs.get()});
+    const bool nobody_asks = socket->has_signal_owner.load() && !socket->is_shared();
+    relayed.push_back(
+        {socket->descriptor(), pair->relays.get(), connection.at_once, pair->theirs.get(), ::getpid(), nobody_asks});
     theirs.push_back(std::move(pair->theirs));
     relays.push_back(std::move(pair->relays));
+    if (connection.at_once) to_be_taken.push_back(std::move(endpoint));
   }
-  bool is_ours = true;
-  for_those_at_once(relayed, [&](rs::StreamSocket& socket) { is_ours = is_ours && socket.hand_on(); });
-  const Status started =
-      is_ours ? start_relay(relayed) : Status(Error{EBUSY, "hand-over: another process uses the connection"});
-  if (!started) {
-    for_those_at_once(relayed, [](rs::StreamSocket& socket) { socket.take_back(); });
-    return started.error();
+  HandedOn handed_on;
+  for (Ref& one : to_be_taken) {
+    if (!handed_on.take(std::move(one))) return Error{EBUSY, "hand-over: another process uses the connection"};
   }
+  if (Status started = start_relay(relayed); !started) return started.error();
+  handed_on.are_the_relays();
+  for (std::size_t i = 0; i < relayed.size(); ++i)
+    runtime::process_statistics.count_kernel_connected(runtime::KernelReason::handed_over);
   return theirs;
 }
 
@@ -273,10 +330,15 @@ std::vector<Kept> kept_connections() {
   return kept;
 }
 
-/// Of connections that other processes have, too: those that are no leaks.
+/// Of what other processes have, too: whether `number` of it is no leak.
+bool is_meant_for_the_program(const rs::StreamSocket& socket, int number) {
+  return socket.keeper.load() == ::getpid() || number <= STDERR_FILENO;
+}
+
 bool is_meant_for_the_program(const Kept& kept) {
-  if (static_cast<rs::StreamSocket&>(*kept.endpoint).keeper.load() == ::getpid()) return true;
-  return std::any_of(kept.numbers.begin(), kept.numbers.end(), [](int fd) { return fd <= STDERR_FILENO; });
+  return std::any_of(kept.numbers.begin(), kept.numbers.end(), [&](int fd) {
+    return is_meant_for_the_program(static_cast<rs::StreamSocket&>(*kept.endpoint), fd);
+  });
 }
 
 /// A program that leaks its connections into others would get a relay for each of them. Those are not wanted there.
@@ -305,16 +367,25 @@ void replace(const Kept& kept, const UniqueFd& replacement) {
   for (const int fd : closed_by_exec) real.dup3(replacement.get(), fd, O_CLOEXEC);
 }
 
+/// A ring gives up a connect after its patience.
+constexpr Nanos kRingPatience = std::chrono::seconds(1);
+
 void restore_kernel_flags() {
   std::vector<int> blocking;
   fd_table().for_each([&](int fd, Endpoint& endpoint) {
     auto* const dual = dynamic_cast<DualSocket*>(&endpoint);
-    // Those who share a listener need it as it is.
-    if (dual != nullptr && dual->is_kernel_socket() && !dual->is_nonblocking() && !dual->is_shared()) {
-      blocking.push_back(fd);
-    }
+    if (dual == nullptr || !dual->is_kernel_socket() || dual->is_nonblocking()) return;
+    // Those who share a listener on a ring need it as it is.
+    if (!dual->is_shared() || dual->has_ring_ended()) blocking.push_back(fd);
   });
-  for (const int fd : blocking) real.fcntl(fd, F_SETFL, real.fcntl(fd, F_GETFL, 0) & ~O_NONBLOCK);
+  for (const int fd : blocking) set_kernel_nonblocking(fd, false);
+}
+
+void wait_until_connected(DualSocket& socket, Nanos end) {
+  while (socket.is_connecting_on_ring() && monotonic_now() < end) {
+    [[maybe_unused]] const std::uint32_t events = socket.ready();
+    if (socket.is_connecting_on_ring()) ::usleep(200);
+  }
 }
 
 /// A connect that is under way on a ring: it is connected, or the kernel's, before the next program has it.
@@ -325,27 +396,21 @@ void finish_connecting() {
     if (dual != nullptr && dual->is_connecting_on_ring() && !dual->is_shared() && !closes_on_exec(*dual, fd))
       connecting.push_back(Ref::share(endpoint));
   });
-  // A ring gives up after its patience.
-  const Nanos end = monotonic_now() + std::chrono::seconds(1);
-  for (const Ref& one : connecting) {
-    auto& dual = static_cast<DualSocket&>(*one);
-    while (dual.is_connecting_on_ring() && monotonic_now() < end) {
-      [[maybe_unused]] const std::uint32_t events = dual.ready();
-      if (dual.is_connecting_on_ring()) ::usleep(200);
-    }
-  }
+  const Nanos end = monotonic_now() + kRingPatience;
+  for (const Ref& one : connecting) wait_until_connected(static_cast<DualSocket&>(*one), end);
 }
 
 // -- clients that nobody has accepted
 // ------------------------------------------------------------------------------------------------------------
 
-/// Listeners on rings that the next program gets. What waits at one that other processes have, too, is theirs.
+/// Listeners on rings that the next program gets. What waits at one that other processes have, too, is theirs, unless
+/// this process has prepared it for the program (a master that lets the program accept: inetd, dovecot).
 std::vector<Ref> kept_listeners() {
   std::vector<Ref> kept;
   fd_table().for_each([&](int fd, Endpoint& endpoint) {
     auto* const dual = dynamic_cast<DualSocket*>(&endpoint);
-    if (dual != nullptr && dual->listens_on_ring() && !dual->is_shared() && !closes_on_exec(*dual, fd))
-      kept.push_back(Ref::share(endpoint));
+    if (dual == nullptr || !dual->listens_on_ring() || closes_on_exec(*dual, fd)) return;
+    if (!dual->is_shared() || is_meant_for_the_program(*dual, fd)) kept.push_back(Ref::share(endpoint));
   });
   return kept;
 }
@@ -364,34 +429,45 @@ Result<UniqueFd> connect_as(rs::StreamSocket& client, const SocketAddress& peer)
   return relays;
 }
 
-/// Clients that a ring has answered for this program are the next one's to accept: from the kernel, with a relay
-/// between.
-void hand_over_waiting_clients() {
-  std::vector<RelayedConnection> relayed;
-  std::vector<UniqueFd> relays;
-  for (const Ref& listener : kept_listeners()) {
+/// Clients that rings have answered, on their way to the backlogs of the kernel's listeners, with a relay between.
+class WaitingClients {
+ public:
+  void take_from(rs::StreamSocket& listener) {
     SocketAddress peer;
-    while (const auto ring = static_cast<rs::StreamSocket&>(*listener).accept_waiting(peer, SOCK_CLOEXEC)) {
+    while (const auto ring = listener.accept_waiting(peer, SOCK_CLOEXEC)) {
       const Ref client = fd_table().get(*ring);
       auto connected = client ? connect_as(static_cast<rs::StreamSocket&>(*client), peer) : Error{EBADF, "hand-over"};
       if (!connected) {
-        log_warn("exec: a client that nobody has accepted is lost: %s", connected.error().where);
+        log_warn("a client that nobody has accepted is lost: %s", connected.error().where);
         static_cast<void>(runtime::close_descriptor(*ring));
         continue;
       }
-      relayed.push_back({*ring, connected->get(), true, -1});
-      relays.push_back(*std::move(connected));
+      relayed_.push_back({*ring, connected->get(), true, -1, ::getpid()});
+      relays_.push_back(*std::move(connected));
     }
   }
-  if (relayed.empty()) return;
-  if (Status started = start_relay(relayed); !started)
-    log_warn("exec: clients that nobody has accepted are lost: %s", started.error().where);
-  for (const RelayedConnection& one : relayed) static_cast<void>(runtime::close_descriptor(one.ring));
+  void hand_over() {
+    if (relayed_.empty()) return;
+    if (Status started = start_relay(relayed_); !started)
+      log_warn("clients that nobody has accepted are lost: %s", started.error().where);
+    for (const RelayedConnection& one : relayed_) static_cast<void>(runtime::close_descriptor(one.ring));
+  }
+
+ private:
+  std::vector<RelayedConnection> relayed_;
+  std::vector<UniqueFd> relays_;
+};
+
+void hand_over_waiting_clients() {
+  WaitingClients clients;
+  for (const Ref& listener : kept_listeners()) {
+    auto& socket = static_cast<rs::StreamSocket&>(*listener);
+    // The program has the kernel's listener only: whoever comes from now on must find that one.
+    if (socket.is_shared() && !socket.has_ring_ended()) socket.end_ring_for_all();
+    clients.take_from(socket);
+  }
+  clients.hand_over();
 }
-
-}  // namespace
-
-namespace {
 
 /// What other processes may go on with while the next program does, or after this one has closed it.
 void share_by_kernel(const std::vector<Kept>& kept) {
@@ -411,12 +487,7 @@ void share_by_kernel(const std::vector<Kept>& kept) {
     log_warn("exec: connections that other processes have, too, are closed: %s", done.error().where);
 }
 
-}  // namespace
-
-void prepare_exec() {
-  finish_connecting();
-  hand_over_waiting_clients();
-  restore_kernel_flags();
+Status hand_over_kept() {
   std::vector<Kept> kept = kept_connections();
   share_by_kernel(kept);
   std::erase_if(kept, [](const Kept& one) {
@@ -424,23 +495,45 @@ void prepare_exec() {
     return socket.has_left_to_kernel() || socket.is_used_elsewhere();
   });
   drop_leaks(kept);
-  if (kept.empty()) return;
+  if (kept.empty()) return ok();
   std::vector<HandOver> wanted;
   wanted.reserve(kept.size());
   for (const Kept& one : kept) wanted.push_back({one.numbers.front(), is_meant_for_the_program(one)});
   auto replacements = hand_over(wanted);
-  if (!replacements) {
-    log_warn("exec: %d connections are closed for the new program: %s", static_cast<int>(kept.size()),
-             replacements.error().where);
-    return;
-  }
+  if (!replacements) return replacements.error();
   for (std::size_t i = 0; i < kept.size(); ++i) replace(kept[i], (*replacements)[i]);
+  return ok();
+}
+
+}  // namespace
+
+void prepare_exec() {
+  finish_connecting();
+  hand_over_waiting_clients();
+  restore_kernel_flags();
+  if (Status done = unless_used_elsewhere(hand_over_kept); !done)
+    log_warn("exec: connections are closed for the new program: %s", done.error().where);
 }
 
 // -- for good
 // ----------------------------------------------------------------------------------------------------------
 
-Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const Ref> connections) {
+void give_to_kernel(DualSocket& socket) {
+  if (socket.listens_on_ring()) {
+    socket.end_ring_for_all();
+    // The service thread hears of a client's confirmation.
+    const Nanos end = monotonic_now() + std::chrono::milliseconds(100);
+    while (socket.has_half_open() && monotonic_now() < end) ::usleep(200);
+    WaitingClients clients;
+    clients.take_from(socket);
+    clients.hand_over();
+  }
+  socket.give_up_ring();
+}
+
+namespace {
+
+Result<std::vector<UniqueFd>> try_to_hand_over_for_good(std::span<const Ref> connections) {
   std::vector<HandOver> wanted;
   std::vector<const Ref*> handed_over;
   for (const Ref& one : connections) {
@@ -451,11 +544,33 @@ Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const Ref> connection
     handed_over.push_back(&one);
   }
   auto replacements = hand_over(wanted);
+  const auto has_left = [](const Ref* one) { return (*one)->has_left_to_kernel(); };
+  if (!replacements && std::any_of(handed_over.begin(), handed_over.end(), has_left))
+    return Error{EBUSY, "hand-over: another thread has done it"};
   if (!replacements) return replacements.error();
   for (std::size_t i = 0; i < handed_over.size(); ++i) {
     move_to_kernel(static_cast<rs::StreamSocket&>(**handed_over[i]), (*replacements)[i].get());
   }
   return replacements;
+}
+
+}  // namespace
+
+Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const Ref> connections) {
+  return unless_used_elsewhere([connections] { return try_to_hand_over_for_good(connections); });
+}
+
+bool become_kernels(const Ref& endpoint) {
+  auto* const dual = dynamic_cast<DualSocket*>(&*endpoint);
+  if (dual != nullptr) wait_until_connected(*dual, monotonic_now() + kRingPatience);
+  if (dual != nullptr && dual->is_kernel_socket()) {
+    give_to_kernel(*dual);
+    return true;
+  }
+  if (ring_connection(*endpoint) == nullptr) return false;
+  const auto done = hand_over_for_good(std::span(&endpoint, 1));
+  if (!done) log_warn("a connection on a ring cannot become the kernel's: %s", done.error().where);
+  return static_cast<bool>(done);
 }
 
 void hand_over_everything() {

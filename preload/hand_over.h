@@ -10,6 +10,7 @@
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "librsocket/stream_socket.h"
+#include "preload/dual_socket.h"
 
 namespace ringsock::preload {
 
@@ -39,7 +40,14 @@ int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spaw
 /// process uses since a fork becomes what it is there (door.h). The kernel sockets of those that were handed over, in
 /// their order. Errors: those of hand_over() and of follow().
 Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const runtime::Ref> connections);
-/// The same with all that there are: before a filter, say, that rings cannot live with.
+/// A socket that is on no ring yet becomes the kernel's, with O_NONBLOCK as the application set it. Of a listener the
+/// ring ends in all processes that have it; clients that have been answered wait in the kernel's backlog afterwards.
+/// Not inside a read-side section.
+void give_to_kernel(DualSocket& socket);
+/// Whatever a socket of ours is, its descriptors are the kernel's from now on: for what a ring cannot do. False: they
+/// are not, and nothing has changed.
+bool become_kernels(const runtime::Ref& endpoint);
+/// hand_over_for_good() with all that there are: before a filter, say, that rings cannot live with.
 void hand_over_everything();
 
 /// Before exec(2): what the application keeps becomes what it may keep. Also sets the kernel's flags to what the

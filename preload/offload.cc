@@ -12,7 +12,7 @@
 #include "core/config/config_directory.h"
 #include "core/config/preload_rules.h"
 #include "core/runtime/rcu.h"
-#include "core/runtime/statistics.h"
+#include "core/statistics/statistics.h"
 #include "librsocket/process.h"
 
 namespace ringsock::preload {

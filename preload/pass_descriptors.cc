@@ -34,11 +34,16 @@ void for_each_descriptor(const msghdr& message, Visit visit) {
   }
 }
 
-/// Lets an endpoint that goes as it is know of it, too.
-bool must_be_handed_over(int fd) {
-  const runtime::Ref endpoint = fd_table().get(fd);
-  if (endpoint) endpoint->passed_on();
-  return endpoint && ring_connection(*endpoint) != nullptr;
+/// The endpoint of a connection on a ring, which must be handed over; empty for what goes as it is, or has become the
+/// kernel's here: whoever gets a listener finds the kernel's, and clients must come by that one.
+runtime::Ref prepare_to_pass(int fd) {
+  runtime::Ref endpoint = fd_table().get(fd);
+  if (!endpoint) return endpoint;
+  endpoint->passed_on();
+  if (ring_connection(*endpoint) != nullptr) return endpoint;
+  auto* const dual = dynamic_cast<DualSocket*>(endpoint.get());
+  if (dual != nullptr && dual->is_on_no_ring_yet()) give_to_kernel(*dual);
+  return {};
 }
 
 }  // namespace
@@ -49,10 +54,7 @@ ssize_t send_with_control(int fd, const msghdr& message, int flags) {
     return real.sendmsg(fd, &message, flags);
   std::vector<runtime::Ref> connections;
   for_each_descriptor(message, [&](int passed) {
-    const runtime::Ref endpoint = fd_table().get(passed);
-    if (!endpoint) return;
-    endpoint->passed_on();
-    if (ring_connection(*endpoint) != nullptr) connections.push_back(runtime::Ref::share(*endpoint));
+    if (runtime::Ref connection = prepare_to_pass(passed)) connections.push_back(std::move(connection));
   });
   std::sort(connections.begin(), connections.end(), [](const auto& a, const auto& b) { return a.get() < b.get(); });
   const auto same = [](const auto& a, const auto& b) { return a.get() == b.get(); };
@@ -80,7 +82,7 @@ int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags)
 int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spawn) {
   std::vector<HandOver> wanted;
   for (const int fd : numbers) {
-    if (must_be_handed_over(fd)) wanted.push_back({fd, true});
+    if (prepare_to_pass(fd)) wanted.push_back({fd, true});
   }
   if (wanted.empty()) return spawn();
   auto replacements = hand_over(wanted);

@@ -10,8 +10,9 @@
 #include "core/base/at_fork.h"
 #include "core/base/mutex.h"
 #include "core/runtime/fork_registry.h"
-#include "core/runtime/statistics.h"
+#include "core/statistics/statistics.h"
 #include "librsocket/family_record.h"
+#include "preload/clone_calls.h"
 #include "preload/door.h"
 #include "preload/hand_over.h"
 #include "preload/route.h"
@@ -98,10 +99,9 @@ using namespace ringsock::preload;
 
 extern "C" {
 
-/// Where vfork() goes on. A child that shares our memory would close our sockets, not its copies; it gets a copy of the
-/// memory, too, where there are any.
+/// Where vfork() goes on: a child that must not share our memory gets a copy of it.
 __attribute__((visibility("hidden"), used)) pid_t (*ringsock_vfork_target())() {
-  return runtime::fork_registry().is_empty() ? real.vfork : &::fork;
+  return may_share_memory() ? real.vfork : &::fork;
 }
 
 }  // extern "C"

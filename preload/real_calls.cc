@@ -1,11 +1,13 @@
 #include "preload/real_calls.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 
 #include <cerrno>
 #include <type_traits>
 
 #include "core/base/libc_calls.h"
+#include "preload/shell.h"
 
 namespace ringsock::preload {
 
@@ -33,9 +35,27 @@ Result missing(Arguments...) {
   }
 }
 
+/// The next library of ours behind this one, in the order of LD_PRELOAD, or null. The core has the name, too, so that
+/// it is always found: dlsym(3) allocates memory to say that it found nothing, and an allocator may be calling us.
+const Shell* next_shell() {
+  static const auto next = reinterpret_cast<const Shell* (*)()>(::dlsym(RTLD_NEXT, "ringsock_shell"));
+  return next != nullptr ? next() : nullptr;
+}
+
+void* find_beyond(const char* name) {
+  const Shell* const next = next_shell();
+  void* found = next != nullptr ? next->find_beyond(name) : ::dlsym(RTLD_NEXT, name);
+  // No tail call: dlsym(3) looks behind the library that it returns to.
+  asm("" : "+r"(found));
+  return found;
+}
+
+/// By the name of ringsock_shell the other library's would be found where that stands first.
+constexpr Shell this_shell{&find_beyond, &add_way, &add_rsockets};
+
 template <class Result, class... Arguments>
 void look_up(Result (*&call)(Arguments...), const char* name) {
-  void* const found = ::dlsym(RTLD_NEXT, name);
+  void* const found = find_beyond(name);
   call = found != nullptr ? reinterpret_cast<Result (*)(Arguments...)>(found) : &missing<Result, Arguments...>;
 }
 
@@ -50,7 +70,10 @@ void look_up_all() {
   libc_calls.fcntl = reinterpret_cast<int (*)(int, int, ...)>(real.fcntl);
 }
 
-[[gnu::constructor(101)]] void start() { look_up_all(); }
+/// Often the constructor of a library below has called us already.
+[[gnu::constructor(101)]] void start() {
+  if (libc_calls.fcntl != reinterpret_cast<int (*)(int, int, ...)>(real.fcntl)) look_up_all();
+}
 
 }  // namespace
 
@@ -60,4 +83,20 @@ constinit RealCalls real{
 #undef LIBC_CALL
 };
 
+const Shell& calling_shell() {
+  // In a library that was loaded by dlopen(3) the name is not found, or is the core's.
+  static const auto first = reinterpret_cast<const Shell* (*)()>(::dlsym(RTLD_DEFAULT, "ringsock_shell"));
+  const Shell* const shell = first != nullptr ? first() : nullptr;
+  return shell != nullptr ? *shell : this_shell;
+}
+
+bool is_calling_shell() { return calling_shell().find_beyond == this_shell.find_beyond; }
+
+void set_kernel_nonblocking(int fd, bool on) {
+  const int flags = real.fcntl(fd, F_GETFL, 0);
+  if (flags >= 0) real.fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK);
+}
+
 }  // namespace ringsock::preload
+
+const ringsock::preload::Shell* ringsock_shell() { return &ringsock::preload::this_shell; }

@@ -11,7 +11,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/runtime/poll_set.h"
+#include "core/poll/poll_set.h"
 #include "preload/door.h"
 #include "preload/route.h"
 
@@ -106,14 +106,25 @@ class Direction {
 /// The processes that have the connection on the ring, and may still ask for what it is by now.
 class Family {
  public:
-  Family(int ring, int kernel_socket) : socket_(kernel_socket) {
+  explicit Family(const RelayedConnection& connection)
+      : socket_(connection.theirs), is_for_nobody_(connection.nobody_asks) {
+    if (connection.at_once) begin(connection.ring);
+  }
+  /// This process is the connection's user from now on.
+  void begin(int ring) {
     if (socket_ < 0) return;
     Lookup connection = fd_table().find(ring);
     auto* const stream = connection ? dynamic_cast<rs::StreamSocket*>(&*connection) : nullptr;
-    if (stream != nullptr && stream->claim_handed_on()) record_ = stream->family();
+    if (stream != nullptr && stream->claim_handed_on() && !is_for_nobody_) record_ = stream->family();
+    last_seen_ = monotonic_now();
+    has_begun_ = true;
     look();
   }
-  [[nodiscard]] bool may_ask() const { return socket_ >= 0; }
+  /// The socket's end is to be seen.
+  void nobody_asks() {
+    if (socket_ >= 0) ::close(std::exchange(socket_, -1));
+  }
+  [[nodiscard]] bool may_ask() const { return socket_ >= 0 && has_begun_; }
 
   /// Once nobody is left who could, the socket's end is to be seen.
   void look() {
@@ -123,7 +134,7 @@ class Family {
     if (record_ != nullptr && record_->others_live(false)) {
       last_seen_ = now;
     } else if (record_ == nullptr || !record_->others_live(true) || now > last_seen_ + kToBeBorn) {
-      ::close(std::exchange(socket_, -1));
+      nobody_asks();
     }
   }
 
@@ -136,6 +147,8 @@ class Family {
 
  private:
   int socket_;  ///< -1: nobody asks any more
+  const bool is_for_nobody_;
+  bool has_begun_ = false;
   rs::FamilyRecord* record_ = nullptr;
   Nanos last_seen_ = monotonic_now();
 };
@@ -146,7 +159,8 @@ class Pair {
       : ring_(connection.ring, true),
         kernel_(connection.kernel, false),
         started_(connection.at_once),
-        family(connection.ring, connection.at_once ? connection.theirs : -1) {}
+        maker_(connection.maker),
+        family(connection) {}
   [[nodiscard]] bool is_done() const { return done_; }
   [[nodiscard]] bool is_waiting() const { return !started_ && !done_; }
 
@@ -156,11 +170,13 @@ class Pair {
     Lookup ring = fd_table().find(ring_.fd());
     auto* const socket = ring ? dynamic_cast<rs::StreamSocket*>(&*ring) : nullptr;
     started_ = socket == nullptr || !socket->is_shared();
-    pollfd entry{kernel_.fd(), POLLIN | POLLRDHUP, 0};
-    if (started_ || ::poll(&entry, 1, 0) <= 0) return;
-    int written = 0;
-    started_ = real.ioctl(kernel_.fd(), FIONREAD, &written) == 0 && written > 0;
-    if (started_) return;
+    if (started_) return family.nobody_asks();
+    const bool has_ended = !rs::is_alive(maker_);
+    if (has_written()) return begin();
+    if (has_ended) family.nobody_asks();
+    pollfd entry{kernel_.fd(), POLLRDHUP, 0};
+    if (::poll(&entry, 1, 0) <= 0) return;
+    if (has_written()) return begin();
     // It has closed what it never used.
     ::close(kernel_.fd());
     done_ = true;
@@ -189,6 +205,14 @@ class Pair {
   }
 
  private:
+  [[nodiscard]] bool has_written() const {
+    int written = 0;
+    return real.ioctl(kernel_.fd(), FIONREAD, &written) == 0 && written > 0;
+  }
+  void begin() {
+    started_ = true;
+    family.begin(ring_.fd());
+  }
   static void add(std::vector<pollfd>& entries, int fd, bool read, bool write) {
     if (read || write) entries.push_back({fd, static_cast<short>((read ? POLLIN : 0) | (write ? POLLOUT : 0)), 0});
   }
@@ -198,6 +222,7 @@ class Pair {
   Direction from_ring_;
   Direction to_ring_;
   bool started_;
+  pid_t maker_;  ///< while it lives, its program may have the kernel socket
   bool done_ = false;
 
  public:
@@ -208,12 +233,7 @@ class Relay {
  public:
   explicit Relay(const std::vector<RelayedConnection>& connections)
       : pairs_(connections.begin(), connections.end()), started_at_(monotonic_now()) {
-    const auto may_ask = [](const Pair& pair) { return pair.family.may_ask(); };
-    if (std::none_of(pairs_.begin(), pairs_.end(), may_ask)) return;
-    auto door = take_own_door();
-    if (!door) return;
-    door_ = *std::move(door);
-    for (const Pair& pair : pairs_) pair.family.let_in(*door_);
+    for (const Pair& pair : pairs_) let_in(pair);
   }
 
   void run() {
@@ -238,7 +258,9 @@ class Relay {
     entries.clear();
     if (door_) answer();
     for (Pair& pair : pairs_) {
+      const bool waited = pair.is_waiting();
       pair.start_if_alone();
+      if (waited) let_in(pair);
       pair.move();
       pair.add_to(entries);
       pair.family.look();
@@ -248,6 +270,16 @@ class Relay {
     }
     if (door_) entries.push_back({door_->fd(), POLLIN, 0});
     return goes_on || may_ask_;
+  }
+
+  void let_in(const Pair& pair) {
+    if (!pair.family.may_ask()) return;
+    if (!door_) {
+      auto door = take_own_door();
+      if (!door) return;
+      door_ = *std::move(door);
+    }
+    pair.family.let_in(*door_);
   }
 
   void answer() {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "core/base/posix_edge.h"
+#include "core/poll/socket_calls.h"
+#include "core/poll/timeouts.h"
 #include "core/runtime/fd_table.h"
-#include "core/runtime/socket_calls.h"
-#include "core/runtime/timeouts.h"
 #include "preload/dual_socket.h"
 #include "preload/real_calls.h"
 
@@ -29,6 +29,10 @@ using runtime::Lookup;
 /// After `error` of a call on `socket`: whether the descriptor is the kernel's by now. A connection that another
 /// process uses since a fork becomes that here (door.h).
 bool goes_on_by_kernel(Lookup& socket, const Error& error);
+
+/// Whether the call that may block and moved only a part of its bytes did so since the descriptor is the kernel's by
+/// now: that is where the rest belongs.
+bool rest_goes_on_by_kernel(Lookup& socket, int flags);
 
 /// route() for a descriptor that may mean an endpoint.
 template <class Ours, class Libcs>

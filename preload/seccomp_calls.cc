@@ -18,7 +18,7 @@
 #include "core/base/log.h"
 #include "core/base/rare_calls.h"
 #include "core/runtime/rcu.h"
-#include "core/runtime/statistics.h"
+#include "core/statistics/statistics.h"
 #include "preload/hand_over.h"
 #include "preload/offload.h"
 #include "preload/route.h"

@@ -27,7 +27,11 @@ int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags, Libcs l
         peer.copy_to(address, length);
         return accepted;
       },
-      libcs);
+      [&] {
+        const int accepted = libcs();
+        fd_table().drop_stale(accepted);
+        return accepted;
+      });
 }
 
 int name_of(int fd, sockaddr* address, socklen_t* length, Result<SocketAddress> (runtime::Endpoint::*name)(),

@@ -8,7 +8,7 @@
 #include <span>
 #include <type_traits>
 
-#include "core/runtime/wait.h"
+#include "core/poll/wait.h"
 #include "preload/checked_transfer.h"
 #include "preload/hand_over.h"
 #include "preload/route.h"
@@ -36,7 +36,10 @@ template <class Libcs>
       return 0;
   }
   return route_held(
-      fd, [&](Lookup& socket) { return receive_checked(socket, data, length, flags); },
+      fd,
+      [&](Lookup& socket) {
+        return with_rest_received(fd, socket, data, length, flags, receive_checked(socket, data, length, flags));
+      },
       [&] { return libcs(fd, data, length, flags); });
 }
 
@@ -50,7 +53,10 @@ template <class Libcs>
 template <class Libcs>
 [[gnu::noinline]] ssize_t send_ours(int fd, const void* data, size_t length, int flags, Libcs libcs) {
   return route_held(
-      fd, [&](Lookup& socket) { return send_checked(socket, data, length, flags); },
+      fd,
+      [&](Lookup& socket) {
+        return with_rest_sent(fd, socket, data, length, flags, send_checked(socket, data, length, flags));
+      },
       [&] { return libcs(fd, data, length, flags); });
 }
 
@@ -77,6 +83,16 @@ Result<msghdr> as_message(const iovec* parts, int count) {
   return message;
 }
 
+/// recvmsg(2) and sendmsg(2), by the ring and the kernel if need be.
+Result<ssize_t> receive_all(int fd, Lookup& socket, msghdr* message, int flags) {
+  auto got = receive_checked(socket, message, flags);
+  return got ? with_rest_received(fd, socket, *message, flags, got) : got;
+}
+Result<ssize_t> send_all(int fd, Lookup& socket, const msghdr* message, int flags) {
+  auto sent = send_checked(socket, message, flags);
+  return sent ? with_rest_sent(fd, socket, *message, flags, sent) : sent;
+}
+
 /// readv(2) and writev(2) of nothing ask nobody.
 bool has_room(const msghdr& message) {
   const auto parts = std::span(message.msg_iov, message.msg_iovlen);
@@ -90,11 +106,12 @@ Result<ssize_t> receive_parts(Lookup& socket, const iovec* parts, int count, int
   return has_room(*message) ? receive_checked(socket, &*message, flags) : Result<ssize_t>(0);
 }
 
-Result<ssize_t> send_parts(Lookup& socket, const iovec* parts, int count, int flags = 0) {
+Result<ssize_t> send_parts(int fd, Lookup& socket, const iovec* parts, int count, int flags = 0) {
   auto message = as_message(parts, count);
   if (!message) return message.error();
   if (!are_readable(parts, message->msg_iovlen)) return Error{EFAULT, "iovec"};
-  return has_room(*message) ? send_checked(socket, &*message, flags) : Result<ssize_t>(0);
+  if (!has_room(*message)) return 0;
+  return with_rest_sent(fd, socket, *message, flags, send_checked(socket, &*message, flags));
 }
 
 /// preadv2(2) and pwritev2(2) take sockets when the offset is -1; of the flags only RWF_NOWAIT has a meaning for them.
@@ -109,20 +126,21 @@ Result<ssize_t> receive_v2(Lookup& socket, const iovec* parts, int count, off_t 
   return receive_parts(socket, parts, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
 }
 
-Result<ssize_t> send_v2(Lookup& socket, const iovec* parts, int count, off_t offset, int flags) {
+Result<ssize_t> send_v2(int fd, Lookup& socket, const iovec* parts, int count, off_t offset, int flags) {
   if (Status fine = check_v2(offset, flags); !fine) return fine.error();
-  return send_parts(socket, parts, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
+  return send_parts(fd, socket, parts, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
 }
 
 /// recvmmsg(2): blocks for the first message as the socket does, for others unless MSG_WAITFORONE.
-Result<int> receive_many(Lookup& socket, mmsghdr* messages, unsigned count, int flags, const timespec* timeout) {
+Result<int> receive_many(int fd, Lookup& socket, mmsghdr* messages, unsigned count, int flags,
+                         const timespec* timeout) {
   if (timeout != nullptr && !are_writable(timeout)) return Error{EFAULT, "recvmmsg: time-out"};
   const auto limit = from_timespec(timeout);
   if (!limit) return limit.error();
   const Nanos deadline = runtime::deadline_after(*limit);
   int done = 0;
   for (unsigned i = 0; i < std::min<unsigned>(count, IOV_MAX); ++i) {
-    auto got = are_writable(&messages[i]) ? receive_checked(socket, &messages[i].msg_hdr, flags & ~MSG_WAITFORONE)
+    auto got = are_writable(&messages[i]) ? receive_all(fd, socket, &messages[i].msg_hdr, flags & ~MSG_WAITFORONE)
                                           : Error{EFAULT, "recvmmsg"};
     if (!got) return done > 0 ? Result<int>(done) : got.error();
     messages[i].msg_len = static_cast<unsigned>(*got);
@@ -133,11 +151,11 @@ Result<int> receive_many(Lookup& socket, mmsghdr* messages, unsigned count, int 
   return done;
 }
 
-Result<int> send_many(Lookup& socket, mmsghdr* messages, unsigned count, int flags) {
+Result<int> send_many(int fd, Lookup& socket, mmsghdr* messages, unsigned count, int flags) {
   int done = 0;
   for (unsigned i = 0; i < std::min<unsigned>(count, IOV_MAX); ++i) {
     auto sent =
-        are_writable(&messages[i]) ? send_checked(socket, &messages[i].msg_hdr, flags) : Error{EFAULT, "sendmmsg"};
+        are_writable(&messages[i]) ? send_all(fd, socket, &messages[i].msg_hdr, flags) : Error{EFAULT, "sendmmsg"};
     if (!sent) return done > 0 ? Result<int>(done) : sent.error();
     messages[i].msg_len = static_cast<unsigned>(*sent);
     ++done;
@@ -150,18 +168,20 @@ ssize_t receive_from(int fd, void* data, size_t length, int flags, sockaddr* add
   return route(
       fd,
       [&](Lookup& socket) -> Result<ssize_t> {
-        if (address == nullptr) return receive_checked(socket, data, length, flags);
+        if (address == nullptr)
+          return with_rest_received(fd, socket, data, length, flags, receive_checked(socket, data, length, flags));
         const bool is_there = is_near_on_stack(address_length) && is_near_on_stack(address) &&
                               (is_near_on_stack(data, length) || is_writable(data, length));
         if (!is_there || *address_length > INT_MAX) [[unlikely]]
-          return receive_from_checked(socket, data, length, flags, address, address_length);
+          return with_rest_received(fd, socket, data, length, flags,
+                                    receive_from_checked(socket, data, length, flags, address, address_length));
         iovec part{data, length};
         msghdr message{};
         message.msg_name = address;
         message.msg_namelen = *address_length;
         message.msg_iov = &part;
         message.msg_iovlen = 1;
-        auto got = runtime::receive(socket, message, flags);
+        auto got = with_rest_received(fd, socket, message, flags, runtime::receive(socket, message, flags));
         if (got) *address_length = message.msg_namelen;
         return got;
       },
@@ -220,13 +240,13 @@ RS_INTERCEPT ssize_t __recvfrom_chk(int fd, void* data, size_t length, size_t ro
 
 RS_INTERCEPT ssize_t recvmsg(int fd, msghdr* message, int flags) {
   return route(
-      fd, [&](Lookup& socket) { return receive_checked(socket, message, flags); },
+      fd, [&](Lookup& socket) { return receive_all(fd, socket, message, flags); },
       [=] { return real.recvmsg(fd, message, flags); });
 }
 
 RS_INTERCEPT int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   return route_pinned(
-      fd, [&](Lookup& socket) { return receive_many(socket, messages, count, flags, timeout); },
+      fd, [&](Lookup& socket) { return receive_many(fd, socket, messages, count, flags, timeout); },
       [=] { return real.recvmmsg(fd, messages, count, flags, timeout); });
 }
 
@@ -270,7 +290,8 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
           if (sent < 0) return Error::last("sendto");
           return sent;
         }
-        if (address == nullptr) return send_checked(socket, data, length, flags);
+        if (address == nullptr)
+          return with_rest_sent(fd, socket, data, length, flags, send_checked(socket, data, length, flags));
         const bool is_there = is_near_on_stack(address) && address_length <= sizeof(sockaddr_storage) &&
                               (is_near_on_stack(data, length) || is_readable(data, length));
         if (!is_there) [[unlikely]]
@@ -282,7 +303,7 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
 
 RS_INTERCEPT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   return route(
-      fd, [&](Lookup& socket) { return send_checked(socket, message, flags); },
+      fd, [&](Lookup& socket) { return send_all(fd, socket, message, flags); },
       [=] {
         // Perhaps with descriptors of ours.
         if (!are_readable(message)) [[unlikely]]
@@ -295,7 +316,7 @@ RS_INTERCEPT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 
 RS_INTERCEPT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   return route_pinned(
-      fd, [&](Lookup& socket) { return send_many(socket, messages, count, flags); },
+      fd, [&](Lookup& socket) { return send_many(fd, socket, messages, count, flags); },
       [=] {
         const auto has_control = [](const mmsghdr& one) { return one.msg_hdr.msg_controllen != 0; };
         const unsigned looked_at = std::min<unsigned>(count, IOV_MAX);
@@ -307,17 +328,17 @@ RS_INTERCEPT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) 
 
 RS_INTERCEPT ssize_t writev(int fd, const iovec* parts, int count) {
   return route(
-      fd, [&](Lookup& socket) { return send_parts(socket, parts, count); },
+      fd, [&](Lookup& socket) { return send_parts(fd, socket, parts, count); },
       [=] { return real.writev(fd, parts, count); });
 }
 RS_INTERCEPT ssize_t pwritev2(int fd, const iovec* parts, int count, off_t offset, int flags) {
   return route(
-      fd, [&](Lookup& socket) { return send_v2(socket, parts, count, offset, flags); },
+      fd, [&](Lookup& socket) { return send_v2(fd, socket, parts, count, offset, flags); },
       [=] { return real.pwritev2(fd, parts, count, offset, flags); });
 }
 RS_INTERCEPT ssize_t pwritev64v2(int fd, const iovec* parts, int count, off_t offset, int flags) {
   return route(
-      fd, [&](Lookup& socket) { return send_v2(socket, parts, count, offset, flags); },
+      fd, [&](Lookup& socket) { return send_v2(fd, socket, parts, count, offset, flags); },
       [=] { return real.pwritev64v2(fd, parts, count, offset, flags); });
 }
 

@@ -3,9 +3,9 @@
 #include <cerrno>
 #include <span>
 
-#include "core/runtime/epoll_set.h"
-#include "core/runtime/poll_set.h"
-#include "core/runtime/wait.h"
+#include "core/poll/epoll_set.h"
+#include "core/poll/poll_set.h"
+#include "core/poll/wait.h"
 #include "preload/any_ours.h"
 #include "preload/epoll_nesting.h"
 #include "preload/route.h"
@@ -132,12 +132,14 @@ RS_INTERCEPT int pselect(int nfds, fd_set* readable, fd_set* writable, fd_set* e
 
 RS_INTERCEPT int epoll_create(int size) noexcept {
   const int fd = real.epoll_create(size);
+  fd_table().drop_stale(fd);
   note_epoll_set(fd);
   return fd;
 }
 
 RS_INTERCEPT int epoll_create1(int flags) noexcept {
   const int fd = real.epoll_create1(flags);
+  fd_table().drop_stale(fd);
   note_epoll_set(fd);
   return fd;
 }
@@ -149,7 +151,9 @@ RS_INTERCEPT int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event) {
   return to_posix([&]() -> Status {
     if (op != EPOLL_CTL_DEL && !are_readable(event)) return Error{EFAULT, "epoll_ctl"};
     // A set becomes ours with its first endpoint.
-    if (op == EPOLL_CTL_ADD && !fd_table().holds(epoll_fd)) {
+    if (!fd_table().holds(epoll_fd)) {
+      if (op != EPOLL_CTL_ADD)
+        return real.epoll_ctl(epoll_fd, op, fd, event) == 0 ? ok() : Status(Error::last("epoll_ctl"));
       if (Status adopted = adopt_epoll_set(epoll_fd); !adopted) return adopted;
     }
     return runtime::epoll_control(epoll_fd, op, fd, event);

@@ -54,25 +54,28 @@ run_logged() {
 # The same file with the same flags is compiled once, be it in the source tree or in the one that `make distcheck` unpacks.
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
 # Precompiled headers, of which it wants to be told that nobody minds times and unused macros in them.
-export CCACHE_SLOPPINESS=pch_defines,time_macros
+export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_PCH_EXTSUM=1
 # No run of the preprocessor by itself: the dependencies that make wants tell what a file was made of.
 export CCACHE_DEPEND=1
 
 # The compiler command, through ccache where that is installed.
 cached() { if command -v ccache >/dev/null; then echo "ccache $1"; else echo "$1"; fi; }
 
-# configure_in DIR CC CXX CXXFLAGS [OPTION...]: makes ./configure and DIR/Makefile unless they are there and newer.
+# configure_in DIR CC CXX CXXFLAGS [OPTION...]: makes ./configure and DIR/Makefile unless they are there and newer. A directory
+# that was configured otherwise starts anew: make would keep the objects of the earlier flags.
 configure_in() {
-  local dir=$1 cc=$2 cxx=$3 flags=$4
+  local dir=$1 cc=$2 cxx=$3 flags=$4 wanted="$* TESTS_CXXFLAGS=${TESTS_CXXFLAGS:-}"
   shift 4
   if [ ! -x "$root/configure" ] || [ "$root/configure.ac" -nt "$root/configure" ]; then
     run_logged autogen "$build_root/autogen.log" "$root/autogen.sh" || return 1
   fi
+  [ ! -f "$dir/Makefile" ] || [ "$(cat "$dir/configured-for" 2>/dev/null)" = "$wanted" ] || rm -rf "$dir"
   mkdir -p "$dir"
   if [ ! -f "$dir/Makefile" ] || [ "$root/configure" -nt "$dir/config.status" ]; then
     run_logged "configure $(basename "$dir")" "$dir/configure.log" \
       env -C "$dir" CC="$(cached "$cc")" CXX="$(cached "$cxx")" CFLAGS="$flags" CXXFLAGS="$flags" \
       "$root/configure" --prefix="$dir/stage" --sysconfdir="$dir/stage/etc" "$@" || return 1
+    echo "$wanted" >"$dir/configured-for"
   fi
 }
 

@@ -10,7 +10,7 @@
 
 namespace ringsock::tools {
 
-/// Where one direction of the stream is in the pattern.
+/// The position of one direction of the stream in the pattern.
 class Pattern {
  public:
   void fill(std::span<std::byte> buffer) {

@@ -28,7 +28,7 @@ void print_usage(std::FILE* out) {
                kRcopyPort);
 }
 
-/// "host", "host:path", "[v6 address]:path"; without a path the file keeps its name.
+/// Parses "host", "host:path", "[v6 address]:path". Without a path the file keeps its name.
 RcopyJob job_from(const std::string& source, std::string_view target, const std::string& port) {
   RcopyJob job{.source = source, .server = {}, .destination = {}, .port = port};
   const bool bracketed = target.starts_with('[') && target.find(']') != std::string_view::npos;
@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
       return letter == 'h' ? EXIT_SUCCESS : EXIT_FAILURE;
     }
   }
-  // A client or server that goes away is an error to report, not a reason to die silently.
+  // A peer that disconnects must cause an error message, not death by SIGPIPE.
   std::signal(SIGPIPE, SIG_IGN);
   const int words = argc - ::optind;
   if (words == 0) return fail(serve_copies(*calls, port));

@@ -90,7 +90,7 @@ Status send_contents(const RcopyStream& stream, const Source& source) {
     const ssize_t count = ::read(source.file.get(), chunk.get(), wanted);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return Error::last("read source");
-    // The size has been promised; there is no way to take it back but to break off.
+    // The size was announced already, so the transfer must be aborted.
     if (count == 0) return Error{EIO, "source became shorter while it was copied"};
     const auto bytes = static_cast<std::size_t>(count);
     if (auto done = stream.send_all({chunk.get(), bytes}); !done) return done;

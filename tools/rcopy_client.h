@@ -15,8 +15,7 @@ struct RcopyJob {
   std::string port;
 };
 
-/// Copies one file, telling about the progress on stdout. Errors: an errno value; the server's own come back as it sent
-/// them.
+/// Copies one file and prints the progress on stdout. Errors: errno values, including those that the server sends.
 Status copy_to_server(const SocketCalls& calls, const RcopyJob& job);
 
 }  // namespace ringsock::tools

@@ -11,7 +11,7 @@ namespace ringsock::tools {
 
 namespace {
 
-/// Only a regular file may be replaced, and a name that is free may be taken.
+/// Checks that the name is free or that of a regular file.
 Status check_replaceable(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return errno == ENOENT ? ok() : Status(Error::last("stat"));
@@ -46,7 +46,7 @@ Status IncomingFile::reserve(std::uint64_t bytes) {
   if (bytes == 0) return ok();
   if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max())) return Error{EFBIG, "fallocate"};
   if (::fallocate(file_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0) return ok();
-  // A file system that cannot reserve will tell when it is full.
+  // A file system that cannot reserve space fails later when it is full.
   return errno == EOPNOTSUPP || errno == ENOSYS ? ok() : Status(Error::last("fallocate"));
 }
 

@@ -1,4 +1,4 @@
-// A file that appears under its name only when it is complete.
+// A file that gets its name only when it is complete.
 #pragma once
 
 #include <sys/types.h>
@@ -13,11 +13,11 @@
 
 namespace ringsock::tools {
 
-/// Collects the contents in a temporary file beside the destination. commit() puts it in place in one step; without it
-/// nothing changes, so a transfer that breaks off never leaves half a file or spoils an old one.
+/// Collects the contents in a temporary file beside the destination. commit() renames it in one step. Without commit()
+/// nothing changes, so an aborted transfer neither leaves a partial file nor damages an old one.
 class IncomingFile {
  public:
-  /// `mode`: permission bits; set-user-ID and the like are dropped, the umask applies.
+  /// `mode` has the permission bits; set-user-ID and the like are dropped, and the umask applies.
   /// Errors: those of open(2); EISDIR or EINVAL when something other than a regular file has that name.
   static Result<IncomingFile> create(const std::string& path, mode_t mode);
   IncomingFile(IncomingFile&& other) noexcept
@@ -25,7 +25,7 @@ class IncomingFile {
   IncomingFile& operator=(IncomingFile&&) = delete;
   ~IncomingFile();
 
-  /// Makes room for `bytes`. Errors: ENOSPC, EFBIG ...
+  /// Reserves space for `bytes`. Errors: ENOSPC, EFBIG ...
   Status reserve(std::uint64_t bytes);
   Status append(std::span<const std::byte> data);
   Status commit();

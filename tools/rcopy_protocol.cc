@@ -6,7 +6,7 @@ namespace ringsock::tools {
 
 namespace {
 
-/// Whether a call that failed with errno is worth repeating once the socket has `event`; waits for that.
+/// Waits until the socket has `event` if a call that failed with errno should then be repeated.
 Status wait_to_retry(const Socket& socket, short event, int timeout_ms, const char* where) {
   if (errno == EINTR) return ok();
   if (errno != EAGAIN) return Error::last(where);

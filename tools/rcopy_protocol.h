@@ -30,13 +30,13 @@ static_assert(sizeof(RcopyHeader) == 16);
 
 inline constexpr std::size_t kRcopyMaxPathBytes = 4096;  ///< padded path, with NUL
 
-/// A blocking-mode stream of bytes with a limit on how long the peer may be silent.
+/// A blocking stream with a limit for the peer's silence.
 class RcopyStream {
  public:
   RcopyStream(const Socket& socket, int idle_timeout_ms) : socket_(socket), idle_timeout_ms_(idle_timeout_ms) {}
 
   Status send_all(std::span<const std::byte> data) const;
-  /// Some bytes, at least one. Errors: ECONNRESET when the peer has closed; ETIMEDOUT.
+  /// Receives at least one byte. Errors: ECONNRESET when the peer has closed; ETIMEDOUT.
   [[nodiscard]] Result<std::size_t> receive_some(std::span<std::byte> out) const;
   Status receive_all(std::span<std::byte> out) const;
 
@@ -45,13 +45,13 @@ class RcopyStream {
   int idle_timeout_ms_;
 };
 
-/// The bytes of a message part.
+/// Returns the bytes of a part of a message.
 template <class T>
 std::span<std::byte> bytes_of(T& object) {
   return std::as_writable_bytes(std::span(&object, 1));
 }
 
-/// What one read or write of a file moves: large enough to make system calls cheap, small enough to stay in cache.
+/// The size of one read or write of a file: large enough to make system calls cheap, small enough to stay in the cache.
 inline constexpr std::size_t kRcopyChunkBytes = 256 << 10;
 
 }  // namespace ringsock::tools

@@ -18,7 +18,7 @@ namespace ringsock::tools {
 
 namespace {
 
-/// A client that says nothing for so long gives way to the next one.
+/// A client that is silent for this time is disconnected in favour of the next one.
 constexpr int kIdleTimeoutMs = 30'000;
 
 void say(const std::string& words) {
@@ -26,7 +26,7 @@ void say(const std::string& words) {
   std::fflush(stdout);
 }
 
-/// A path from the network, fit for a terminal.
+/// Returns a path from the network with unprintable characters replaced.
 std::string printable(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
@@ -38,7 +38,8 @@ class CopySession {
  public:
   explicit CopySession(const Socket& socket) : stream_(socket, kIdleTimeoutMs) {}
 
-  /// Answers messages until the client is done. Errors: EPROTO for nonsense, else what went wrong.
+  /// Answers messages until the client is done. Errors: EPROTO for malformed messages, otherwise the error that
+  /// occurred.
   Status run() {
     for (;;) {
       RcopyHeader request{};
@@ -46,7 +47,7 @@ class CopySession {
       if (request.version != kRcopyVersion) return Error{EPROTO, "unknown version"};
       const auto command = static_cast<RcopyCommand>(request.command);
       if (auto done = handle(command, request); !done) {
-        // Also a client that is refused is told so; whether it hears it does not matter.
+        // Also sent to a client that is refused. A failure to send is ignored.
         static_cast<void>(reply(command, done.error().code));
         return done;
       }
@@ -115,7 +116,7 @@ class CopySession {
   Status receive_contents(std::uint64_t bytes) {
     const auto chunk = std::make_unique<std::byte[]>(kRcopyChunkBytes);
     while (bytes > 0) {
-      // Full chunks make few and large writes.
+      // Full chunks make the writes few and large.
       const std::size_t wanted = std::min<std::uint64_t>(bytes, kRcopyChunkBytes);
       if (auto done = stream_.receive_all({chunk.get(), wanted}); !done) return done;
       if (auto done = file_->append({chunk.get(), wanted}); !done) return done;
@@ -152,7 +153,7 @@ Result<Socket> listen_on(const SocketCalls& calls, const std::string& port) {
 }
 
 void serve_one(const Socket& client) {
-  // Best effort: without it the copy is only slower.
+  // A failure is ignored: without the option the copy is only slower.
   static_cast<void>(client.set_option(IPPROTO_TCP, TCP_NODELAY, 1, "setsockopt TCP_NODELAY"));
   if (auto done = CopySession(client).run(); !done) {
     say(std::string(done.error().where) + ": " + std::strerror(done.error().code) + "\n");

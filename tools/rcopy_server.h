@@ -8,8 +8,8 @@
 
 namespace ringsock::tools {
 
-/// Serves clients one after the other, for ever. A client that breaks the protocol or falls silent loses its connection
-/// and its file. Returns only when the listener fails.
+/// Serves clients one after the other, for ever. A client that violates the protocol or becomes silent is disconnected,
+/// and its file is discarded. Returns only when the listener fails.
 Error serve_copies(const SocketCalls& calls, const std::string& port);
 
 }  // namespace ringsock::tools

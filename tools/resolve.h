@@ -1,4 +1,4 @@
-// Names to addresses, by getaddrinfo(3) or by the RDMA connection manager.
+// Resolves names to addresses, by getaddrinfo(3) or by the RDMA connection manager.
 #pragma once
 
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 namespace ringsock::tools {
 
 enum class AddressFormat {
-  name,  ///< anything getaddrinfo(3) knows
+  name,  ///< any name for getaddrinfo(3)
   ip,    ///< a numeric address
   ipv6,  ///< a numeric IPv6 address
   gid,   ///< an InfiniBand GID: by rdma_getaddrinfo(3) and AF_IB
@@ -35,10 +35,10 @@ struct Resolved {
   [[nodiscard]] int family() const { return address.ss_family; }
 };
 
-/// The first address that fits. The failure has been told on stderr when it is no errno value (unknown name ...).
+/// Returns the first suitable address. A failure that is no errno value (unknown name ...) has been reported on stderr.
 Result<Resolved> resolve(const ResolveRequest& request);
 
-/// The numeric host part of an address.
+/// Returns the numeric host part of an address.
 std::string host_text(const sockaddr* address, socklen_t length);
 
 }  // namespace ringsock::tools

@@ -12,7 +12,7 @@
 namespace ringsock::tools {
 namespace {
 
-/// The page aligned memory that the peer writes.
+/// Page aligned memory that the peer writes.
 class Pages {
  public:
   Pages() = default;
@@ -36,8 +36,8 @@ class Pages {
   std::span<std::byte> memory_;
 };
 
-/// Both ends map one buffer at offset 0 and write it by turns. The last byte of a message is a marker: it takes the
-/// next number with each change of direction, and whoever waits looks only at it.
+/// Both ends map one buffer at offset 0 and write it by turns. The last byte of a message is a marker: it is
+/// incremented with each change of direction, and the receiver watches only this byte.
 class DirectTransfer final : public StreamTransfer {
  public:
   explicit DirectTransfer(StreamSession& session) : session_(session) {}
@@ -50,7 +50,7 @@ class DirectTransfer final : public StreamTransfer {
     pages_ = std::move(*pages);
     buffer_ = pages_.bytes();
     marker_ = 0;
-    // Not a value that the first wait could take for a message.
+    // A value that the first wait does not mistake for a message.
     buffer_.back() = std::byte{0xff};
     if (::riomap(session_.fd(), buffer_.data(), buffer_.size(), PROT_WRITE, 0, 0) == -1) return Error::last("riomap");
     is_mapped_ = true;
@@ -72,7 +72,7 @@ class DirectTransfer final : public StreamTransfer {
   }
 
  private:
-  /// An ordinary message each way: when it has arrived, so has the news of the peer's mapping.
+  /// Exchanges an ordinary message in each direction. When it has arrived, the peer's mapping is known, too.
   Status synchronise() {
     std::array<std::byte, 16> message{};
     const bool sends_first = session_.options().is_client();
@@ -82,7 +82,7 @@ class DirectTransfer final : public StreamTransfer {
 
   [[nodiscard]] std::span<std::byte> payload() const { return buffer_.first(buffer_.size() - 1); }
 
-  /// `count` messages of the same content; only the last one carries the new marker.
+  /// Sends `count` messages of the same content; only the last one has the new marker.
   Status send(std::uint32_t count) {
     if (session_.options().verify) sent_.fill(payload());
     for (std::uint32_t i = 1; i < count; ++i) {
@@ -112,13 +112,13 @@ class DirectTransfer final : public StreamTransfer {
   Status receive() {
     const auto wanted = static_cast<std::byte>(marker_++);
     const std::atomic_ref<std::byte> marker(buffer_.back());
-    // Looking at the socket costs a lot more than looking at memory.
+    // Checking the socket costs much more than reading memory.
     constexpr int kLooksPerCheck = 1 << 16;
     for (int looks = 1; marker.load(std::memory_order_acquire) != wanted; ++looks) {
       cpu_relax();
       if (looks % kLooksPerCheck != 0) continue;
       const bool is_alive = peer_is_there();
-      // Its last message may have come just before it left.
+      // The peer's last message may have arrived just before it left.
       if (!is_alive && marker.load(std::memory_order_acquire) != wanted) {
         return Error{ECONNRESET, "the peer closed the connection"};
       }
@@ -126,7 +126,7 @@ class DirectTransfer final : public StreamTransfer {
     return session_.options().verify ? received_.verify(payload()) : ok();
   }
 
-  /// Nothing is sent as a stream during a test: a readable socket has ended.
+  /// Returns whether the peer is connected. No stream data is sent during a test, so a readable socket has ended.
   [[nodiscard]] bool peer_is_there() const {
     const auto events = session_.connection().wait(POLLIN, 0);
     if (!events) return events.error().code == ETIMEDOUT;

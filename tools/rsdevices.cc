@@ -1,4 +1,4 @@
-// rsdevices: what ringsock can use on this host, and why not the rest.
+// rsdevices: shows what ringsock can use on this host, and why it cannot use the rest.
 #include <getopt.h>
 
 #include <array>
@@ -16,7 +16,7 @@
 namespace ringsock::tools {
 namespace {
 
-// As grep(1) and diff(1) have it: an answer of "no" is not a failure.
+// The answer "no" is not a failure, as for grep(1) and diff(1).
 constexpr int kNothingUsable = 1;
 constexpr int kFailure = 2;
 
@@ -50,7 +50,7 @@ bool apply(int letter, Options& options) {
   return false;
 }
 
-/// Either the options, or the status to end with.
+/// Returns the options, or sets the exit status.
 std::optional<Options> parse(int argc, char** argv, int& status) {
   constexpr std::array kOptions{
       option{"device", required_argument, nullptr, 'd'},
@@ -79,7 +79,7 @@ std::optional<Options> parse(int argc, char** argv, int& status) {
   return options;
 }
 
-/// As the libraries have them.
+/// Returns the settings that the libraries would use.
 Settings settings(const Options& options) {
   const char* const directory = config::config_directory();
   const config::RsocketOverrides overrides = config::environment_overrides();

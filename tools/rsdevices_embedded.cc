@@ -1,4 +1,4 @@
-// The embedded device: what the kernel has of what it needs, and what is lost without the rest.
+// The embedded device: which features that it needs the kernel has, and the consequences of missing ones.
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -53,7 +53,7 @@ void add_message_costs(const System& system, const Settings&, Findings& out) {
 
 constexpr const char* kSlowRiomap = ": riowrite() into memory given to riomap() is a system call each, not one copy";
 
-/// What the sharing of memory given to riomap() needs where it is asked for, and each thing that prevents it by itself.
+/// Adds everything that prevents sharing of memory given to riomap(), where sharing is configured.
 void add_sharing_costs(const System& system, const Settings& settings, Findings& out) {
   if (settings.config.iomap_share == 0) return;
   if (const int error = system.feature_error(KernelFeature::page_sharing)) {

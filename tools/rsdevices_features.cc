@@ -1,4 +1,4 @@
-// Tries what the embedded device wants of the kernel.
+// Tries the kernel features that the embedded device uses.
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -9,9 +9,9 @@
 
 #include "core/base/barrier.h"
 #include "core/base/unique_fd.h"
-#include "core/device/soft/cm/sock_diag.h"
-#include "core/device/soft/page_swap.h"
-#include "core/device/soft/segment.h"
+#include "core/device/shm/memory/page_swap.h"
+#include "core/device/shm/memory/segment.h"
+#include "core/device/shm/names/sock_diag.h"
 #include "tools/rsdevices_system.h"
 
 namespace ringsock::tools {
@@ -24,7 +24,7 @@ int error_of(const Status& status) { return status ? 0 : status.error().code; }
 
 std::size_t page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 
-/// What each connection has.
+/// Tries the segment of a connection.
 int try_segment() {
   const auto segment = soft::make_segment(page_bytes());
   return segment ? 0 : segment.error().code;
@@ -33,7 +33,7 @@ int try_segment() {
 int try_unix_socket() {
   const UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd) return errno;
-  // Nothing but the family: the kernel chooses an abstract name.
+  // With only the family, the kernel chooses an abstract name.
   const sockaddr_un address{AF_UNIX, {}};
   return error_of(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(sa_family_t)) == 0);
 }
@@ -46,7 +46,7 @@ int try_peer_writes() {
   return error_of(::process_vm_writev(::getpid(), &local, 1, &remote, 1, 0) == 1);
 }
 
-/// A mapping of one page that goes with its object; null: none, and errno.
+/// A mapping of one page, unmapped with the object; null and errno on failure.
 class MappedPage {
  public:
   MappedPage(std::size_t bytes, int flags, int fd)
@@ -57,7 +57,7 @@ class MappedPage {
     if (page_ != MAP_FAILED) ::munmap(page_, bytes_);
   }
   [[nodiscard]] std::byte* get() const { return page_ == MAP_FAILED ? nullptr : static_cast<std::byte*>(page_); }
-  /// Its place was moved elsewhere.
+  /// Called when the mapping was moved elsewhere.
   void forget() { page_ = MAP_FAILED; }
 
  private:
@@ -65,7 +65,7 @@ class MappedPage {
   void* page_;
 };
 
-/// What a registration of riomap() does, with a page of our own.
+/// Tries what a registration of riomap() does, on a page of this process.
 int try_page_sharing(soft::OtherWriters writers) {
   const std::size_t bytes = page_bytes();
   const auto segment = soft::make_segment(bytes);

@@ -1,4 +1,4 @@
-// The survey for programs.
+// The survey as JSON.
 #include <nlohmann/json.hpp>
 
 #include "tools/rsdevices_survey.h"
@@ -55,7 +55,7 @@ std::string survey_json(const Survey& survey) {
     out["devices"].push_back(device_json(device, survey.is_usable(device)));
   }
   out["rdma"] = {{"obstacles", findings_json(survey.rdma_obstacles)}, {"costs", findings_json(survey.rdma_costs)}};
-  // What the kernel calls things need not be UTF-8.
+  // Names from the kernel may not be UTF-8.
   return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

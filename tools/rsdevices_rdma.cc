@@ -1,4 +1,4 @@
-// Real devices: what the kernel has (sysfs), what may be opened, what libibverbs and RDMA CM make of it.
+// Real devices: those of the kernel (sysfs), those that may be opened, and the results of libibverbs and RDMA CM.
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -18,7 +18,7 @@ const std::string kCmFile = kFiles + "/rdma_cm";
 
 std::string quoted(const std::string& word) { return "\"" + word + "\""; }
 
-/// "4: ACTIVE" of sysfs: what follows the number.
+/// Returns the text behind the number in "4: ACTIVE" of sysfs.
 std::string word_of(const std::optional<std::string>& line) {
   if (!line) return "";
   const auto blank = line->find(": ");
@@ -50,7 +50,7 @@ Finding no_device() {
           "rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE"};
 }
 
-/// Why this process cannot use a device file, if so.
+/// Returns why this process cannot use a device file, or nothing.
 std::optional<Finding> file_obstacle(const System& system, const std::string& path, const std::string& module) {
   switch (const int error = system.access_error(path)) {
     case 0: return std::nullopt;
@@ -67,7 +67,8 @@ std::optional<Finding> file_obstacle(const System& system, const std::string& pa
   }
 }
 
-/// Whether the limit of locked memory is no limit for this process: it has CAP_IPC_LOCK, in the first user namespace.
+/// Returns whether the limit of locked memory does not apply to this process: it has CAP_IPC_LOCK in the initial user
+/// namespace.
 bool may_lock_memory(const System& system) {
   constexpr std::uint64_t kIpcLock = std::uint64_t{1} << 14;
   constexpr std::string_view kName = "CapEff:\t";
@@ -85,7 +86,7 @@ std::uint64_t connection_bytes(const Settings& settings) {
   return std::uint64_t{settings.config.mem_default} + settings.config.wmem_default;
 }
 
-/// Whether there is enough for a connection.
+/// Returns whether there is enough for a connection.
 bool judge_locked_memory(const System& system, const Settings& settings, Survey& out) {
   const auto limit = system.limit(Limit::locked_memory);
   if (!limit || may_lock_memory(system)) return true;
@@ -117,10 +118,10 @@ struct Question {
   const std::vector<VerbsDevice>& verbs;
   const std::vector<HostAddress>& addresses;
   bool cm_is_there;
-  bool memory_suffices;  ///< the limit is not what a registration fails for
+  bool memory_suffices;  ///< a registration does not fail because of the limit
 };
 
-/// "uverbs0"; empty: none.
+/// Returns for example "uverbs0", empty for none.
 std::string verbs_file(const System& system, const std::string& device) {
   for (const std::string& entry : system.list(kVerbsFiles)) {
     if (system.read(std::string(kVerbsFiles).append("/").append(entry).append("/ibdev")) == device) return entry;
@@ -131,7 +132,7 @@ std::string verbs_file(const System& system, const std::string& device) {
 std::string driver_of(const System& system, const std::string& device) {
   const std::string path = kDevices + "/" + device;
   std::string driver = system.link_name(path + "/device/driver");
-  // Software devices have none; their description says what they are.
+  // Software devices have none; their description is used instead.
   return driver.empty() ? system.read(path + "/node_desc").value_or("") : driver;
 }
 
@@ -182,7 +183,7 @@ Finding cannot_register(int error, const Settings& settings) {
                           : "Look at the limits of the control group (rdma.max), and what the kernel says (dmesg)"};
 }
 
-/// From the kernel to the connection manager: the first that fails.
+/// Returns the first obstacle on the way from the kernel to the connection manager.
 std::optional<Finding> access_obstacle(const Question& question, const DeviceReport& device) {
   const std::string file = verbs_file(question.system, device.name);
   if (file.empty())
@@ -229,7 +230,7 @@ void judge_ports(const Question& question, DeviceReport& device) {
     return;
   }
   const bool reachable = std::ranges::any_of(device.ports, [](const auto& port) { return !port.addresses.empty(); });
-  // Without a connection manager nobody knows which addresses a device has.
+  // Without a connection manager the addresses of a device are unknown.
   if (!reachable && question.cm_is_there && device.obstacles.empty()) device.obstacles.push_back(no_address(device));
 }
 
@@ -260,7 +261,7 @@ void survey_rdma(const System& system, const Settings& settings, Survey& out) {
         {"switched-off", settings.device_source + " is " + quoted(to_string(choice)) + ": real devices are not used",
          "Set it to auto or rdma"});
   }
-  // An entry that is no device has no ports: a file, as the bonding driver has one in its class.
+  // An entry without ports is no device but a file, such as the bonding driver's in its class.
   auto names = system.list(kDevices);
   std::erase_if(names, [&](const auto& name) { return !system.read(kDevices + "/" + name + "/node_type"); });
   if (names.empty()) {

@@ -1,4 +1,4 @@
-// What ringsock can use on a host, and why not the rest, in words.
+// Describes what ringsock can use on a host, and why it cannot use the rest.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace ringsock::tools {
 
-/// One thing to know. Texts are for people and may change, the id stays.
+/// One finding. Texts are for people and may change; the id is stable.
 struct Finding {
   std::string id;      ///< e.g. "no-permission"
-  std::string says;    ///< what is the case
-  std::string remedy;  ///< what an administrator can do; empty: nothing
+  std::string says;    ///< the fact
+  std::string remedy;  ///< a remedy for an administrator; empty: none
 };
 using Findings = std::vector<Finding>;
 
@@ -23,7 +23,7 @@ struct PortReport {
   std::string physical;    ///< "LinkUp", "Polling", "Disabled" ...
   std::string link_layer;  ///< "Ethernet", "InfiniBand"
   std::string rate;        ///< "100 Gb/sec (4X EDR)"
-  std::string network;     ///< the interface beside it, e.g. "eth0"; empty: unknown
+  std::string network;     ///< its network interface, e.g. "eth0"; empty: unknown
   std::vector<HostAddress> addresses;
 };
 
@@ -35,9 +35,10 @@ struct DeviceReport {
   std::string type;    ///< "RoCE", "InfiniBand", "iWARP", "shared memory"
   std::string driver;  ///< the kernel's; empty: unknown
   std::vector<PortReport> ports;
-  bool carries_packets = false;  ///< libvma's, for this user: the interfaces beside its ports have rings of their own
-  Findings obstacles;            ///< why it is not used; what concerns all devices is in Survey::rdma_obstacles
-  Findings costs;                ///< what is slower, or less, than it could be
+  bool carries_packets =
+      false;           ///< libvma can use it for this user: the interfaces of its ports have rings on the card
+  Findings obstacles;  ///< why it is not used; obstacles of all devices are in Survey::rdma_obstacles
+  Findings costs;      ///< limitations of speed or function
 };
 
 struct Survey {
@@ -58,20 +59,20 @@ struct Survey {
 
 struct Settings {
   config::RsocketConfig config;
-  std::string device_source;  ///< where config.device is from: "RINGSOCK_DEVICE", or a file
-  bool rdma = true;           ///< whether real devices are asked for
+  std::string device_source;  ///< the source of config.device: "RINGSOCK_DEVICE", or a file
+  bool rdma = true;           ///< whether the configuration permits real devices
   bool soft = true;
 };
 
 Survey survey(const System& system, const Settings& settings);
 
-// Its two halves.
+// The two parts of the survey.
 void survey_rdma(const System& system, const Settings& settings, Survey& out);
 DeviceReport survey_embedded(const System& system, const Settings& settings);
 
-/// For people, at most 100 columns.
+/// Returns the survey for people, at most 100 columns wide.
 std::string survey_text(const Survey& survey);
-/// One JSON document; its form is in rsdevices(1).
+/// Returns the survey as a JSON document, described in rsdevices(1).
 std::string survey_json(const Survey& survey);
 
 }  // namespace ringsock::tools

@@ -34,7 +34,7 @@ class RealSystem final : public System {
   [[nodiscard]] std::optional<std::string> read(const std::string& path) const override {
     std::ifstream file(path);
     std::ostringstream text;
-    // Of sysfs: a file that opens may still refuse to be read.
+    // A file of sysfs may be opened but fail to be read.
     if (!file || !(text << file.rdbuf())) return std::nullopt;
     std::string out = text.str();
     if (!out.empty() && out.back() == '\n') out.pop_back();
@@ -61,7 +61,7 @@ class RealSystem final : public System {
     if (::access(path.c_str(), R_OK | W_OK) != 0) return errno;
     std::error_code unknown;
     if (!fs::is_character_file(path, unknown)) return 0;
-    // A container's control group may refuse what the file's mode permits.
+    // Opened, because a container's control group may refuse what the file's mode permits.
     const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
     return fd ? 0 : errno;
   }

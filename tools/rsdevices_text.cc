@@ -1,4 +1,4 @@
-// The survey for people.
+// The survey as text.
 #include <algorithm>
 #include <cstring>
 #include <string_view>
@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kColumns = 100;
 constexpr std::size_t kIndent = 2;
 
-/// Who the findings are about, as a section shows it.
+/// A device with its findings, as a section shows it.
 struct Entry {
   std::string name;
   std::string description;
@@ -20,7 +20,7 @@ struct Entry {
 };
 using Entries = std::vector<Entry>;
 
-/// Puts `text` into lines that begin at column `margin`; the first one is begun already.
+/// Appends `text` in lines that begin at column `margin`; the first one is begun already.
 void append_wrapped(std::string& out, std::string_view text, std::size_t margin) {
   std::size_t column = margin;
   while (!text.empty()) {
@@ -66,7 +66,7 @@ std::string describe(const PortReport& port) {
   const char* separator = ": ";
   for (const HostAddress& address : port.addresses) {
     out += separator + address.address;
-    // A link's own addresses mean nothing without it.
+    // Link-local addresses need their interface.
     if (address.address.starts_with("fe80:")) out += "%" + address.interface;
     separator = ", ";
   }

@@ -1,4 +1,4 @@
-// What libibverbs and librdmacm say.
+// Asks libibverbs and librdmacm.
 #include <ifaddrs.h>
 #include <infiniband/verbs.h>
 #include <net/if.h>
@@ -35,7 +35,7 @@ Transport transport_of(const ibv_device& device) {
   }
 }
 
-/// 0 or an errno value. The memory is ordinary: what the kernel refuses here, it refuses the library, too.
+/// Returns 0 or an errno value. The memory is ordinary, so the kernel would refuse the same to the library.
 int try_to_register(ibv_context& context, std::size_t bytes) {
   const Owned<ibv_pd, &ibv_dealloc_pd> pd(::ibv_alloc_pd(&context));
   if (!pd) return errno;
@@ -51,7 +51,7 @@ int try_to_register(ibv_context& context, std::size_t bytes) {
   return error;
 }
 
-/// Whether libvma can use it: as rdma/packet_port.h tries it.
+/// Returns whether libvma can use the device, which core/device/rdma/packet_port.h tries in the same way.
 bool try_packets(ibv_context& context) {
   if (verbs_get_ctx_op(&context, ibv_create_flow) == nullptr) return false;
   const Owned<ibv_pd, &ibv_dealloc_pd> pd(::ibv_alloc_pd(&context));
@@ -82,8 +82,8 @@ VerbsDevice ask(ibv_device& device, std::size_t trial_bytes) {
   return out;
 }
 
-/// Binding an id to an address makes RDMA CM look for the device behind it, whatever the link layer; the library asks
-/// in the same way.
+/// Binds an id to the address, which makes RDMA CM look for its device, whatever the link layer. The library does the
+/// same.
 void bind(rdma_event_channel& channel, const SocketAddress& address, HostAddress& out) {
   rdma_cm_id* made = nullptr;
   if (::rdma_create_id(&channel, &made, nullptr, RDMA_PS_TCP) != 0) return;

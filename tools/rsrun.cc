@@ -1,4 +1,4 @@
-// rsrun: runs a program with librspreload.so under it.
+// rsrun: runs a program with librspreload.so preloaded.
 #include <getopt.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,12 +19,13 @@
 namespace ringsock::tools {
 namespace {
 
-// As env(1), nohup(1) and others have them: above what programs use.
+// The exit status of rsrun's own failures, as for env(1) and nohup(1).
 constexpr int kOwnFailure = 125;
 constexpr int kCannotRun = 126;
 constexpr int kNotFound = 127;
 
 constexpr char kInstalled[] = RSOCKET_LIBDIR "/librspreload.so";
+constexpr char kInstalledVma[] = VMA_LIBDIR "/libvma.so.9";
 
 void print_usage(std::FILE* out) {
   std::fprintf(out,
@@ -37,6 +38,7 @@ void print_usage(std::FILE* out) {
                "                            how long to look for data before going to sleep\n"
                "  -c, --config-dir DIR      configuration files, instead of " SYSCONFDIR
                "/rdma/rsocket\n"
+               "      --vma                     UDP sockets over Ethernet rings, too (libvma.so)\n"
                "      --library FILE        preload this library instead of the installed one\n"
                "  -h, --help                show this help\n");
 }
@@ -52,7 +54,7 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> wo
 
 bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 
-/// Puts `entry` in front of a colon-separated list, unless it is in there.
+/// Adds `entry` in front of a colon-separated list, unless the list contains it.
 void prepend_to_list(const char* variable, const std::string& entry) {
   const char* before = std::getenv(variable);
   std::string list = before == nullptr ? "" : before;
@@ -61,7 +63,7 @@ void prepend_to_list(const char* variable, const std::string& entry) {
   ::setenv(variable, list.c_str(), 1);
 }
 
-/// The folder above the one that this program is in; empty when that cannot be told.
+/// Returns the parent of the directory of this program, empty when unknown.
 std::string folder_above_ours() {
   std::array<char, PATH_MAX> path;
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
@@ -70,21 +72,24 @@ std::string folder_above_ours() {
   return std::string(self.substr(0, self.substr(0, self.rfind('/')).rfind('/')));
 }
 
-/// The library to preload. Run from a build tree it is the one there, which has to be told where its own libraries are.
-std::string preload_library() {
+/// Returns a library to preload. In a build tree it is the one built there, for which the path of its libraries is set.
+std::string preload_library(const std::string& name, const char* installed) {
   const std::string top = folder_above_ours();
-  std::string built = top + "/.libs/librspreload.so";
-  if (top.empty() || !exists(top + "/libringsock-core.la") || !exists(built)) return kInstalled;
+  std::string built = top + "/.libs/" + name;
+  if (top.empty() || !exists(top + "/libringsock-core.la") || !exists(built)) return installed;
   prepend_to_list("LD_LIBRARY_PATH", top + "/.libs");
   return built;
 }
 
 struct Job {
   std::string library;
+  bool with_vma = false;
   char** program = nullptr;  ///< argv of the program
 };
 
-/// Sets the environment. A message: what is wrong with the option.
+constexpr int kLibrary = 1000, kVma = 1001;
+
+/// Sets the environment for an option. Returns a message when the option is wrong.
 std::optional<std::string> apply(int letter, const char* value, Job& job) {
   switch (letter) {
     case 's': ::setenv("RINGSOCK_STATS", "1", 1); return std::nullopt;
@@ -108,13 +113,13 @@ std::optional<std::string> apply(int letter, const char* value, Job& job) {
       ::setenv("RINGSOCK_CONFIG_DIR", value, 1);
       return std::nullopt;
     }
+    case kVma: job.with_vma = true; return std::nullopt;
     default: job.library = value; return std::nullopt;
   }
 }
 
-/// Either the job, or the status to end with.
+/// Returns the job, or sets the exit status.
 std::optional<Job> parse(int argc, char** argv, int& status) {
-  constexpr int kLibrary = 1000;
   constexpr std::array kOptions{
       option{"stats", no_argument, nullptr, 's'},
       option{"log", required_argument, nullptr, 'l'},
@@ -122,12 +127,13 @@ std::optional<Job> parse(int argc, char** argv, int& status) {
       option{"polling-time", required_argument, nullptr, 't'},
       option{"config-dir", required_argument, nullptr, 'c'},
       option{"library", required_argument, nullptr, kLibrary},
+      option{"vma", no_argument, nullptr, kVma},
       option{"help", no_argument, nullptr, 'h'},
       option{nullptr, 0, nullptr, 0},
   };
   Job job;
   status = kOwnFailure;
-  // "+": what comes after the program's name is the program's.
+  // "+": arguments after the program's name belong to the program.
   for (int letter; (letter = ::getopt_long(argc, argv, "+sl:d:t:c:h", kOptions.data(), nullptr)) != -1;) {
     if (letter == 'h') {
       print_usage(stdout);
@@ -152,14 +158,24 @@ std::optional<Job> parse(int argc, char** argv, int& status) {
   return job;
 }
 
-int run(const Job& job) {
-  const std::string library = job.library.empty() ? preload_library() : job.library;
+/// Puts `library` into LD_PRELOAD. Returns a message when that is not possible.
+std::optional<std::string> preload(const std::string& library, bool is_asked_for) {
   if (library.find_first_of(": ") != std::string::npos)
-    return fail(kOwnFailure, library + ": the loader takes no blank or colon in the name of a library to preload");
+    return library + ": the loader takes no blank or colon in the name of a library to preload";
   if (::access(library.c_str(), R_OK) != 0)
-    return fail(kOwnFailure, library + ": " + std::strerror(errno) +
-                                 (job.library.empty() ? "; is ringsock's preload library installed?" : ""));
+    return library + ": " + std::strerror(errno) + (is_asked_for ? "" : "; is ringsock's preload library installed?");
   prepend_to_list("LD_PRELOAD", library);
+  return std::nullopt;
+}
+
+int run(const Job& job) {
+  if (job.with_vma) {
+    if (const auto wrong = preload(preload_library("libvma.so", kInstalledVma), false))
+      return fail(kOwnFailure, *wrong);
+  }
+  const bool is_asked_for = !job.library.empty();
+  const std::string library = is_asked_for ? job.library : preload_library("librspreload.so", kInstalled);
+  if (const auto wrong = preload(library, is_asked_for)) return fail(kOwnFailure, *wrong);
   ::execvp(job.program[0], job.program);
   const int error = errno;
   return fail(error == ENOENT ? kNotFound : kCannotRun, std::string(job.program[0]) + ": " + std::strerror(error));

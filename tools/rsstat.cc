@@ -1,4 +1,4 @@
-// rsstat: who uses ringsock, and what their sockets do.
+// rsstat: shows the processes that use ringsock, and their sockets.
 #include <getopt.h>
 #include <strings.h>
 #include <unistd.h>
@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/runtime/statistics_reader.h"
-#include "core/runtime/vma_page_reader.h"
+#include "core/statistics/statistics_reader.h"
+#include "libvmacompat/statistics/vma_page_reader.h"
 #include "tools/statistics_text.h"
 #include "tools/text.h"
 
@@ -28,7 +28,7 @@ struct Options {
   bool json = false;
   std::optional<std::chrono::milliseconds> interval;  ///< absent: once
   std::vector<std::uint64_t> pids;
-  std::vector<std::string> programs;  ///< beginnings of their names, whatever the case
+  std::vector<std::string> programs;  ///< prefixes of their names, in upper or lower case
 };
 
 void print_usage(std::FILE* out) {
@@ -42,7 +42,7 @@ void print_usage(std::FILE* out) {
                "  -h, --help            show this help\n");
 }
 
-/// "2", "0.5": at least a millisecond.
+/// Parses seconds, "2" or "0.5", at least a millisecond.
 std::optional<std::chrono::milliseconds> parse_seconds(const char* text) {
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
@@ -72,7 +72,7 @@ int refuse(const std::string& message) {
   return EXIT_FAILURE;
 }
 
-/// Either the options, or the status to end with.
+/// Returns the options, or sets the exit status.
 std::optional<Options> parse(int argc, char** argv, int& status) {
   constexpr std::array kOptions{
       option{"json", no_argument, nullptr, 'j'},      option{"watch", optional_argument, nullptr, 'w'},
@@ -126,7 +126,7 @@ Users look(const Options& options) {
   return users;
 }
 
-/// False when nobody reads any more.
+/// Returns false when the reader has closed the pipe.
 bool print(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return true;
   if (errno != EPIPE) std::fprintf(stderr, "rsstat: standard output: %s\n", std::strerror(errno));
@@ -143,7 +143,7 @@ int show_once(const Options& options) {
   return print(options.json ? statistics_json(users, 2) : table_or_nothing(users)) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-/// Until a signal or the reader's end.
+/// Repeats the output until a signal, or until the reader closes the pipe.
 int watch(const Options& options) {
   const char* const new_page = ::isatty(STDOUT_FILENO) != 0 ? "\033[H\033[2J" : "";
   Users before;

@@ -8,7 +8,7 @@
 namespace ringsock::tools {
 namespace {
 
-/// Messages by send and recv.
+/// Transfers messages by send and recv.
 class MessageTransfer final : public StreamTransfer {
  public:
   explicit MessageTransfer(StreamSession& session) : session_(session) {}
@@ -28,7 +28,7 @@ class MessageTransfer final : public StreamTransfer {
  private:
   static constexpr std::size_t kSyncBytes = 16;
 
-  /// `count` messages to the peer and `count` back; the client begins.
+  /// Sends `count` messages to the peer and receives `count`; the client begins.
   Status exchange(std::size_t bytes, std::uint32_t count) {
     const bool sends_first = session_.options().is_client();
     if (auto done = sends_first ? send(bytes, count) : receive(bytes, count); !done) return done;

@@ -94,7 +94,7 @@ Result<Socket> accept_socket(const Socket& listener, sockaddr_storage* peer) {
     socklen_t length = sizeof *peer;
     const int fd = listener.calls().accept(listener.fd(), reinterpret_cast<sockaddr*>(peer), peer ? &length : nullptr);
     if (fd >= 0) return Socket(listener.calls(), fd);
-    // The client that woke us may be gone again.
+    // The client that caused the wake-up may be gone again.
     if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) return Error::last("accept");
   }
 }

@@ -1,4 +1,4 @@
-// The socket calls of the kernel or of rsockets, behind one table.
+// A table of the kernel's or of rsockets' socket calls.
 #pragma once
 
 #include <poll.h>
@@ -52,7 +52,7 @@ class Socket {
   Status set_option(int level, int name, int value, const char* where) const;
   [[nodiscard]] Result<int> option(int level, int name, const char* where) const;
   Status set_nonblocking() const;
-  /// Waits until an event of `events` (or an error) is there; its revents. -1: for ever. Error: ETIMEDOUT.
+  /// Waits for an event of `events` or an error. Returns revents. A time-out of -1 means for ever. Error: ETIMEDOUT.
   [[nodiscard]] Result<short> wait(short events, int timeout_ms) const;
 
  private:
@@ -60,7 +60,7 @@ class Socket {
   int fd_ = -1;
 };
 
-/// Connects; a non-blocking socket is waited for. Errors: as connect(2).
+/// Connects, and waits if the socket is non-blocking. Errors: as connect(2).
 Status connect_socket(const Socket& socket, const sockaddr* address, socklen_t length);
 /// Waits for a connection and accepts it. `peer` may be null.
 Result<Socket> accept_socket(const Socket& listener, sockaddr_storage* peer);

@@ -17,7 +17,7 @@ constexpr std::size_t kColumns = 12;
 using Line = std::array<std::string, kColumns>;
 const Line kHead{"fd",      "state",     "path",     "local",    "peer",  "bytes in",
                  "msgs in", "bytes out", "msgs out", "wake-ups", "spins", "errors"};
-/// Columns of words are aligned to the left.
+/// Returns whether the column has words, which are aligned to the left.
 constexpr bool is_text(std::size_t column) { return column >= 1 && column <= 4; }
 
 Line line_of(std::string fd, std::string state, const CounterSums& counters) {

@@ -118,7 +118,7 @@ bool set_size(StreamOptions& options, std::string_view text) {
   return set_number(options.transfer_bytes, text, 1, 1U << 30);
 }
 
-/// One option with its argument; false when the argument makes no sense.
+/// Sets one option. Returns false when its argument is invalid.
 bool set_option(const StreamTool& tool, StreamOptions& options, int letter, const char* argument) {
   constexpr std::uint64_t kMaxInt = std::numeric_limits<int>::max();
   switch (letter) {

@@ -11,7 +11,7 @@
 namespace ringsock::tools {
 
 struct StreamOptions {
-  std::string server;     ///< empty: we are the server
+  std::string server;     ///< empty: this is the server
   std::string bind_node;  ///< empty: any
   std::string port = "7471";
   AddressFormat format = AddressFormat::name;
@@ -33,18 +33,17 @@ struct StreamOptions {
   [[nodiscard]] bool is_client() const { return !server.empty(); }
 };
 
-/// What a tool takes of them.
+/// The options that a tool accepts.
 struct StreamTool {
   const char* name;
   const char* short_options;  ///< for getopt_long(3)
-  std::string_view tests;     ///< letters -T knows
+  std::string_view tests;     ///< the letters of -T
 };
 
 inline constexpr StreamTool kRstream{"rstream", "s:b:f:B:i:I:C:S:p:k:T:h", "sabfnrv"};
 inline constexpr StreamTool kRiostream{"riostream", "s:b:f:B:i:I:C:S:p:T:h", "abnv"};
 
-/// Either the options, or the status the program ends with: after --help, and after a mistake that has been told on
-/// stderr.
+/// The options, or the exit status after --help and after a mistake, which has been reported on stderr.
 struct ParsedOptions {
   std::optional<StreamOptions> options;
   int exit_status = 0;

@@ -26,7 +26,7 @@ std::vector<std::size_t> sizes(bool all) {
   return out;
 }
 
-/// As many as keep every test about equally long.
+/// Returns the number of transfers with which all tests take about the same time.
 std::uint32_t transfers_for(std::size_t bytes) {
   if (bytes >= 1 << 20) return 100;
   if (bytes >= 1 << 16) return 1000;
@@ -93,14 +93,14 @@ Status run_series(StreamSession& session, StreamTransfer& transfer) {
   return connect_and_run(session, transfer, Optimization::bandwidth, bandwidth_tests(options.all_sizes));
 }
 
-/// A client's series has two connections, and each gets a process: what a child runs follows from the order in which
-/// they came.
+/// Returns the tests of a connection. A client's series has two connections, each served by a process, and their order
+/// tells which tests it runs.
 std::vector<StreamTest> tests_of_connection(const StreamOptions& options, bool is_second) {
   if (options.custom) return {custom_test(options)};
   return is_second ? bandwidth_tests(options.all_sizes) : latency_tests(options.all_sizes);
 }
 
-/// Serves connections for ever, a process each.
+/// Serves connections for ever, each in its own process.
 Status fork_servers(const char* tool, StreamSession& session, StreamTransfer& transfer) {
   std::signal(SIGCHLD, SIG_IGN);
   for (bool is_second = false;; is_second = !is_second) {
@@ -141,7 +141,7 @@ void print_failure(const char* tool, Error error) {
 }
 
 int run_stream_tests(const char* tool, StreamSession& session, StreamTransfer& transfer) {
-  // A peer that goes away is an error to report, not a reason to die silently.
+  // A peer that disconnects must cause an error message, not death by SIGPIPE.
   std::signal(SIGPIPE, SIG_IGN);
   Status done = session.options().is_client() ? ok() : session.listen(transfer.iomaps());
   if (done) {

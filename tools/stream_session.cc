@@ -108,7 +108,7 @@ Status StreamSession::adopt(Socket connection) {
 
 Status StreamSession::open_connection(Optimization optimization, int iomaps) {
   if (options_.is_client()) return connect(optimization, iomaps);
-  // Queue sizes and the like come from the listener: it must have them before the client does.
+  // An accepted connection inherits queue sizes and the like from the listener, so these are set first.
   if (auto set = set_inline(listener_, optimization); !set) return set;
   auto accepted = accept_one();
   if (!accepted) return accepted.error();

@@ -1,4 +1,5 @@
-// What rstream and riostream share: connecting, moving bytes in the chosen mode, the series of tests and their table.
+// The common part of rstream and riostream: connecting, moving bytes in the chosen mode, the series of tests and their
+// table.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace ringsock::tools {
 
-/// What a connection is tuned for; decides its inline size.
+/// The goal of a connection's tuning, which determines its inline size.
 enum class Optimization { none, latency, bandwidth };
 
 struct StreamTest {
@@ -32,23 +33,23 @@ class StreamSession {
   [[nodiscard]] const SocketCalls& calls() const { return calls_; }
   [[nodiscard]] int fd() const { return connection_.fd(); }
   [[nodiscard]] const Socket& connection() const { return connection_; }
-  /// Flags of send, recv and riowrite calls in the chosen mode.
+  /// Returns the flags of send, recv and riowrite calls in the chosen mode.
   [[nodiscard]] int call_flags() const;
 
-  /// Server: binds and listens. riostream wants room for `iomaps` mappings on every connection.
+  /// Server: binds and listens. riostream needs room for `iomaps` mappings on every connection.
   Status listen(int iomaps);
   /// Client: connects. Server: waits for the next client.
   Status open_connection(Optimization optimization, int iomaps);
   void close_connection();
-  /// Server with -T fork: takes over an accepted connection in the child.
+  /// Server with -T fork: accept_one() accepts a connection, adopt() makes it the session's in the child.
   Result<Socket> accept_one() { return accept_socket(listener_, nullptr); }
   Status adopt(Socket connection);
 
-  /// All of `data`. In nonblocking mode it spins, in async mode it polls first.
+  /// Sends all of `data`. In nonblocking mode it spins, in async mode it polls first.
   Status send_all(std::span<const std::byte> data);
-  /// All of `data`. Error: ECONNRESET when the peer has closed.
+  /// Receives all of `data`. Error: ECONNRESET when the peer has closed.
   Status receive_all(std::span<std::byte> data);
-  /// With -T async: waits until `event` is there.
+  /// With -T async: waits for `event`.
   Status wait_if_async(short event);
 
  private:
@@ -67,22 +68,22 @@ class StreamSession {
 class StreamTransfer {
  public:
   virtual ~StreamTransfer() = default;
-  /// Mappings the connections must have room for.
+  /// Returns the number of mappings that connections need room for.
   [[nodiscard]] virtual int iomaps() const { return 0; }
-  /// Gets ready for `test` and meets the peer; not part of the time.
+  /// Prepares `test` and synchronises with the peer, outside of the measured time.
   virtual Status prepare(const StreamTest& test) = 0;
   virtual Status run(const StreamTest& test) = 0;
   virtual void finish() {}
 };
 
-/// The tests of a series: named 64_lat, 64k_bw ...
+/// Return the tests of a series, named 64_lat, 64k_bw ...
 std::vector<StreamTest> latency_tests(bool all_sizes);
 std::vector<StreamTest> bandwidth_tests(bool all_sizes);
 
-/// Runs what the options ask for and prints the table. @return exit status.
+/// Runs the selected tests and prints the table. @return exit status
 int run_stream_tests(const char* tool, StreamSession& session, StreamTransfer& transfer);
 
-/// The main() of a tool that transfers in its own way. `Transfer` is made from a StreamSession&.
+/// The main() of a tool. `Transfer`, its kind of transfer, is constructed from a StreamSession&.
 template <class Transfer>
 int stream_tool_main(const StreamTool& tool, int argc, char** argv) {
   const ParsedOptions parsed = parse_stream_options(tool, argc, argv);
@@ -92,7 +93,7 @@ int stream_tool_main(const StreamTool& tool, int argc, char** argv) {
   return run_stream_tests(tool.name, session, transfer);
 }
 
-/// Tells about a failure: "rstream: connect: Connection refused".
+/// Prints a failure: "rstream: connect: Connection refused".
 void print_failure(const char* tool, Error error);
 
 }  // namespace ringsock::tools

@@ -1,4 +1,4 @@
-// Numbers as the tools print and read them.
+// Formats and parses numbers for the tools.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace ringsock::tools {
 
-/// "64", "1.5k", "12m": powers of 1024, cut, one decimal below ten.
+/// Returns for example "64", "1.5k", "12m": powers of 1024, truncated, with one decimal below ten.
 std::string size_text(std::uint64_t bytes);
-/// "512", "10k", "2m", "1b": powers of 1000, cut.
+/// Returns for example "512", "10k", "2m", "1b": powers of 1000, truncated.
 std::string count_text(std::uint64_t count);
 
-/// A decimal number within the bounds and nothing else.
+/// Parses a decimal number within the bounds; no other text may follow.
 std::optional<std::uint64_t> parse_number(std::string_view text, std::uint64_t minimum, std::uint64_t maximum);
 
-/// Whether an argument such as "v" or "Verify" means `word`: its first letter, or the beginning of the word or more.
+/// Returns whether an argument such as "v" or "Verify" stands for `word`.
 bool means(std::string_view argument, std::string_view word);
 
 }  // namespace ringsock::tools

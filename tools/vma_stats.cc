@@ -1,4 +1,4 @@
-// vma_stats: what a process with libvma does.
+// vma_stats: shows what a process with libvma does.
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,9 +12,9 @@
 #include "config.h"
 #include "core/base/clock.h"
 #include "core/config/vma_config.h"
-#include "core/runtime/statistics_file.h"
-#include "core/runtime/vma_page_reader.h"
-#include "core/runtime/vma_views.h"
+#include "core/statistics/statistics_file.h"
+#include "libvmacompat/statistics/vma_page_reader.h"
+#include "libvmacompat/statistics/vma_views.h"
 #include "tools/vma_stats_options.h"
 
 namespace ringsock::tools {
@@ -23,7 +23,7 @@ namespace {
 using runtime::VmaPage;
 using runtime::VmaSnapshot;
 
-/// How long a process may take to do what it is asked for; it does not have to.
+/// How long to wait for the answer of a process, which need not answer.
 constexpr std::chrono::milliseconds kAnswer{200};
 
 int refuse(const std::string& message) {
@@ -38,14 +38,14 @@ struct Found {
   std::string problem{};
 };
 
-/// The process that is meant: of several the one that began last.
+/// Finds the selected process, of several the one that started last.
 Found find(const VmaStatsOptions& options) {
   Found out;
   std::int64_t newest = 0;
   std::string others;
   for (const runtime::VmaLink& link : runtime::find_vma_pages(options.directory.c_str(), options.clean)) {
     if (options.pid && *options.pid != link.pid) continue;
-    // To be asked only when we may: looking needs less.
+    // Opened for requests if permitted; reading needs less permission.
     auto page = VmaPage::open(link.name.c_str(), true);
     if (!page) page = VmaPage::open(link.name.c_str(), false);
     const auto now = page ? page->read() : Result<VmaSnapshot>(page.error());
@@ -76,7 +76,7 @@ std::string view_of(const VmaSnapshot& snapshot, const VmaStatsOptions& options)
   return {};
 }
 
-/// False when nobody reads any more.
+/// Returns false when the reader has closed the pipe.
 bool print(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return true;
   if (errno != EPIPE) std::fprintf(stderr, "vma_stats: standard output: %s\n", std::strerror(errno));
@@ -84,7 +84,7 @@ bool print(const std::string& text) {
 }
 
 Result<VmaSnapshot> look(const VmaPage& page, const VmaStatsOptions& options) {
-  // What it does not count all the time is as it was when it last answered, if it does not now.
+  // If the process does not answer, values that it does not count continuously are those of its last answer.
   static_cast<void>(page.ask({}, kAnswer));
   auto now = page.read();
   if (now && options.sockets)
@@ -92,7 +92,7 @@ Result<VmaSnapshot> look(const VmaPage& page, const VmaStatsOptions& options) {
   return now;
 }
 
-/// Until so many looks, a signal, or the process's end.
+/// Shows the statistics until the number of cycles is reached, a signal comes, or the process ends.
 int show(const VmaPage& page, const VmaStatsOptions& options) {
   const bool is_rates = options.counting == runtime::VmaCounting::per_second;
   const timespec pause{std::chrono::duration_cast<std::chrono::seconds>(options.interval).count(), 0};

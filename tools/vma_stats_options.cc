@@ -21,7 +21,7 @@ std::optional<int> number(const char* text, std::uint64_t least, std::uint64_t m
   return value ? std::optional(static_cast<int>(*value)) : std::nullopt;
 }
 
-/// "3" or "3-7".
+/// Parses "3" or "3-7".
 bool add_range(std::string_view text, std::set<int>& out) {
   const std::size_t dash = text.find('-');
   const auto first = number(std::string(text.substr(0, dash)).c_str(), 0, kMostDescriptors);
@@ -32,7 +32,7 @@ bool add_range(std::string_view text, std::set<int>& out) {
   return true;
 }
 
-/// Takes the value of an option; false: it is none.
+/// Sets an option's value. Returns false when the value is invalid.
 bool take_value(int letter, const char* value, VmaStatsOptions& out) {
   switch (letter) {
     case 'p': return (out.pid = number(value, 1, INT32_MAX)).has_value();
@@ -86,7 +86,7 @@ constexpr std::array kOptions{
     option{nullptr, 0, nullptr, 0},
 };
 
-/// "-S 5 debug": the level stands behind the option's value.
+/// Takes the level behind the option's value: "-S 5 debug".
 bool take_dump_level(int argc, char** argv, VmaStatsOptions& out) {
   if (::optind >= argc || argv[::optind][0] == '-') return true;
   const auto level = config::parse_vma_log_level(argv[::optind]);
@@ -116,7 +116,7 @@ VmaStatsParsed parse_vma_stats_options(int argc, char** argv, const std::string&
   for (int letter;
        (letter = ::getopt_long(argc, argv, "p:k:n:fFi:c:v:d:zl:S:D:s:Vh", kOptions.data(), nullptr)) != -1;) {
     switch (letter) {
-      case 'f': break;  // it is what happens anyway
+      case 'f': break;  // the default
       case 'F': out.clean = false; break;
       case 'z': out.zero = true; break;
       case 'V': out.version = true; break;

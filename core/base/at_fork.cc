@@ -30,7 +30,7 @@ struct Handlers {
   ForkHandler in_child;
 };
 
-/// Entries are added by constructors and on first uses, and never leave.
+/// A list of handlers. Constructors and first uses add entries; no entry is ever removed.
 template <class T>
 class HandlerList {
  public:
@@ -57,7 +57,7 @@ constinit HandlerList<Mutex*> leaf_locks;
 
 constinit std::atomic<bool> watched{false};
 constinit std::atomic<unsigned> forks{0};
-/// Of the forking thread, the only one that a child has.
+/// The state of the forking thread, which is the only thread of the child.
 struct ForkUnderWay {
   bool is_forking;       ///< in the child until its handlers have run: its cleared mark means nothing yet
   bool may_run;          ///< the library is this process's
@@ -67,7 +67,7 @@ struct ForkUnderWay {
 };
 constinit thread_local ForkUnderWay under_way{};
 
-/// Whoever finds the mark cleared first puts the child's copy out of use; other threads wait.
+/// The first thread that finds the mark cleared puts the child's copy out of use; other threads wait for it.
 void become_strange() noexcept {
   static constinit std::atomic<pid_t> taken_by{0};  // inherited by a child in its turn
   const pid_t process = ::getpid();
@@ -160,7 +160,7 @@ void watch_for_strange_children() {
 }
 
 bool has_other_threads() {
-  // The links of this directory are its own two and one for each thread.
+  // This directory has two links of its own and one for each thread.
   struct stat status {};
   return ::stat("/proc/self/task", &status) != 0 || static_cast<int>(status.st_nlink) - 2 > 1 + OwnThread::count();
 }

@@ -1,4 +1,4 @@
-// What is done around fork(2), and the children that come without it.
+// Handlers that run around fork(2), and children that were made without fork(2).
 #pragma once
 
 #include <atomic>
@@ -10,36 +10,37 @@ namespace ringsock {
 
 using ForkHandler = void (*)();
 
-/// As pthread_atfork(3): `before` handlers run last registered first, the others in order. All of ours stand in one
-/// list, so that they can also be run for a clone(2) that copies the process without libc's fork() (run_before_fork()).
-/// Null: nothing to do. Threads: any.
+/// Registers handlers as pthread_atfork(3) does: `before` handlers run in reverse order of registration, the others in
+/// order. All handlers of the library are in one list, so that they can also be run for a clone(2) that copies the
+/// process without libc's fork() (run_before_fork()). A null handler does nothing. Threads: any.
 void at_fork(ForkHandler before, ForkHandler in_parent, ForkHandler in_child);
 
-/// The same for what goes around all others, whenever those are registered: `before` runs first, the others last. In a
-/// constructor: a fork that is under way when handlers come knows nothing of them.
+/// Registers handlers around all others, whenever those are registered: `before` runs first, the others last. Call it
+/// in a constructor: a fork that is under way does not run handlers that are registered meanwhile.
 void at_fork_outermost(ForkHandler before, ForkHandler in_parent, ForkHandler in_child);
 
-/// A lock of static storage duration under which no other lock is taken: held while a process is copied, so the child
-/// has what it guards whole, and the lock free. The last to be locked, the first to be unlocked. Threads: any.
+/// Registers a leaf lock: a lock of static storage duration under which no other lock is taken. It is held while the
+/// process is copied, so the child finds the guarded data complete and the lock free. Leaf locks are the last to be
+/// locked and the first to be unlocked. Threads: any.
 void hold_across_fork(Mutex& leaf);
 
-/// Around a system call that copies this process and its memory as fork(2) does. Never with CLONE_VM or CLONE_FILES:
-/// the child's handlers close descriptors and change memory.
+/// Call these before and after a system call that copies this process and its memory as fork(2) does. The call must not
+/// have CLONE_VM or CLONE_FILES, because the child's handlers close descriptors and change memory.
 void run_before_fork();
 void run_after_fork_in_parent();
 void run_after_fork_in_child();
 
-/// How many forks with our handlers lie between the program's first process and this one: an object that keeps the
-/// number it was made at knows whether it is a parent's, without a system call.
+/// Returns the number of forks with our handlers between the program's first process and this one. An object that
+/// stores the number at its creation can tell, without a system call, whether a parent process made it.
 unsigned fork_generation() noexcept;
 
-/// Called once in a child that was made without our fork handlers (a clone(2) in assembly, _Fork(3)), when it first
-/// uses the library: the objects of the library belong to the parent, and their locks may be held by threads that this
-/// process does not have. A handler puts the child's copy out of use: without locks, memory allocation, or a change of
-/// anything that the parent shares. Threads: one.
+/// Registers a handler that runs once in a child made without our fork handlers (a clone(2) in assembly, _Fork(3)),
+/// when the child first uses the library. The objects of the library belong to the parent there, and threads that the
+/// child does not have may hold their locks. The handler puts the child's copy out of use; it must not take locks,
+/// allocate memory, or change anything that is shared with the parent. Threads: one.
 void at_strange_child(ForkHandler handler);
 
-/// From now on such children are noticed. Costs one system call, the first time.
+/// Starts to detect such children. The first call costs one system call.
 void watch_for_strange_children();
 
 /// A page that the kernel clears in every child that has a copy of the memory (MADV_WIPEONFORK). Children that share
@@ -51,10 +52,11 @@ struct alignas(4096) ProcessMark {
 };
 extern ProcessMark process_mark;
 
-/// is_known_process() where the mark does not say so.
+/// The slow path of is_known_process(), for a process whose mark is cleared.
 bool look_at_process() noexcept;
 /// Whether the state of the library is this process's: false in a child that was made without our fork handlers, which
-/// all handlers of at_strange_child() have seen by then. A load; nothing before watch_for_strange_children().
+/// all handlers of at_strange_child() have seen by then. It costs one load. Always true before
+/// watch_for_strange_children().
 inline bool is_known_process() noexcept {
   return process_mark.value.load(std::memory_order_acquire) == ProcessMark::kKnown || look_at_process();
 }

@@ -42,7 +42,7 @@ void AsymmetricBarrier::heavy() {
 
 void AsymmetricBarrier::heavy_now() {
   full();
-  // A failure can only mean that nobody could register either: producers then use full().
+  // The call can only fail where registration fails as well; producers then use full().
   if (register_process() && is_permitted(RareCall::membarrier_global)) membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
 }
 

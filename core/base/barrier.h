@@ -12,7 +12,7 @@ namespace ringsock {
 /// sleeps anyway: the producer uses light(), the consumer heavy().
 ///
 /// heavy() interrupts every CPU on which a registered process runs, 10 us on a virtual machine, so a consumer that
-/// sleeps after every few messages had better ask its producers for full() (ReliableQueuePair::follow_fence_wish()).
+/// sleeps after every few messages should ask its producers to use full() (ReliableQueuePair::follow_fence_wish()).
 ///
 /// MEMBARRIER_CMD_GLOBAL_EXPEDITED reaches every process that has registered; a producer that has not (membarrier
 /// refused by seccomp, say) must be told apart at connection set-up and use full().
@@ -24,16 +24,16 @@ class AsymmetricBarrier {
 
   /// Producer side, when both processes registered: keeps the compiler from reordering, no instruction.
   static void light() { std::atomic_signal_fence(std::memory_order_seq_cst); }
-  /// Producer side otherwise.
+  /// Producer side when either process is not registered.
   static void full() { std::atomic_thread_fence(std::memory_order_seq_cst); }
   /// Consumer side: every registered thread has passed a full barrier when it returns. 0.5 us when no other CPU runs a
   /// registered process, up to 10 us when one does.
   static void heavy();
-  /// The same, whether or not a Batch is open.
+  /// As heavy(), whether or not a Batch is open.
   static void heavy_now();
 
-  /// While one lives on this thread, heavy() only notes that it was asked for; the end of the (outermost) batch makes
-  /// up for it. For who arms many and looks at all of them afterwards.
+  /// While a Batch exists on this thread, heavy() is only recorded; the end of the outermost Batch executes one
+  /// barrier. Arming many queues and then looking at all of them so costs one barrier.
   class Batch {
    public:
     Batch();

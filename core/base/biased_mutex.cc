@@ -40,33 +40,28 @@ void BiasedMutex::lock_slow() {
 bool BiasedMutex::try_lock_slow() {
   const int saved_errno = errno;
   if (!mutex_.try_lock()) return false;
-  // Somebody's bias counts as held only while he is inside: waiting for that is as short as his critical section.
+  // The biased thread holds the lock only while it is inside, so this waits no longer than its critical section.
   take_over();
   errno = saved_errno;
   return true;
 }
 
-/// mutex_ is held; now nobody may come in by bias. Decides who may next time.
+/// Called with mutex_ held, when no thread can enter by bias. Decides which thread gets the bias next.
 void BiasedMutex::take_over() {
   if (tls_thread == kUnnumbered) tls_thread = kMaxBiases * (g_last_thread.fetch_add(1, std::memory_order_relaxed) + 1);
   const std::uint64_t owner = owner_.load(std::memory_order_relaxed);
-  if (owner == kUnowned) {
-    by_bias_ = kNotByBias;
-    owner_.store(can_revoke() ? tls_thread : kShared, std::memory_order_relaxed);
-    return;
-  }
   if (owner != kShared) {
     revoke(owner);
     ++revocations_;
     streak_ = 0;
   }
-  // Not before revoke() has seen the biased thread leave: until then this is how that thread finds its way out.
+  // Set only after revoke() has seen the biased thread leave: that thread reads by_bias_ when it unlocks.
   by_bias_ = kNotByBias;
   streak_ = last_ == tls_thread ? static_cast<std::uint16_t>(streak_ + 1) : std::uint16_t{0};
   last_ = tls_thread;
-  // Handed on from the thread that set things up to the one that works with them, say. Each time it proves wrong, the
-  // next bias takes twice as long to earn.
-  if (revocations_ < kMaxBiases && streak_ >= kStreakForBias << revocations_) {
+  // A connection that several threads use during a short life never has a bias to revoke. After each revoked bias the
+  // next one takes twice as long to earn.
+  if (revocations_ < kMaxBiases && streak_ >= kStreakForBias << revocations_ && can_revoke()) {
     owner_.store(tls_thread + revocations_, std::memory_order_relaxed);
   }
 }
@@ -89,12 +84,11 @@ void BiasedMutex::wait_until_outside(std::uint64_t owner) {
 }
 
 // -- all others out
-// ----------------------------------------------------------------------------------------------------
 
 void BiasedMutex::lock_out_begin() {
   mutex_.lock();
   locked_out_ = owner_.load(std::memory_order_relaxed);
-  if (locked_out_ != kUnowned) owner_.store(kShared, std::memory_order_relaxed);
+  owner_.store(kShared, std::memory_order_relaxed);
 }
 
 void BiasedMutex::lock_out_barrier() {
@@ -102,16 +96,17 @@ void BiasedMutex::lock_out_barrier() {
 }
 
 void BiasedMutex::lock_out_finish() {
-  if (locked_out_ != kUnowned && locked_out_ != kShared) wait_until_outside(locked_out_);
+  if (locked_out_ != kShared) wait_until_outside(locked_out_);
 }
 
 void BiasedMutex::let_in(bool in_child) {
   if (in_child && locked_out_ != kShared && locked_out_ - tls_thread >= kMaxBiases) {
-    // The bias is nobody's: it goes to whoever comes first.
-    locked_out_ = kUnowned;
+    // No thread of the child has the bias.
+    locked_out_ = kShared;
     revocations_ = 0;
   }
-  // The biased thread may be between its two looks at owner_; it is told that it may come in, and so it may.
+  // The biased thread may be between its two loads of owner_. The second load tells it that it may enter, which is
+  // true.
   owner_.store(locked_out_, std::memory_order_release);
   mutex_.unlock();
 }

@@ -10,12 +10,12 @@
 
 namespace ringsock {
 
-/// A mutex biased to the thread that uses it. That thread enters and leaves with plain stores; another thread that
-/// wants in takes the bias away with a membarrier(2), and from then on it is a Mutex, until one thread has had it for
-/// itself long enough to get the bias again. A locked instruction would wait until the stores to the peer's cache lines
-/// have drained (50-100 ns a message), which is what the whole data path avoids. Satisfies Lockable. Not recursive,
-/// process-private. A process that membarrier(2) refuses gets the plain Mutex at once. fork() while another thread is
-/// inside leaves the child's copy locked, as with any mutex, unless the forking thread has locked it out.
+/// A mutex that can be biased to the thread that uses it. It starts as a Mutex. A thread that alone has used it long
+/// enough earns the bias, and then locks and unlocks with plain stores. Another thread that locks revokes the bias with
+/// a membarrier(2). A locked instruction would wait until the stores to the peer's cache lines have drained (50-100 ns
+/// a message), which is what the whole data path avoids. Satisfies Lockable. Not recursive, process-private. Where
+/// membarrier(2) is refused, the lock stays a Mutex. fork() while another thread is inside leaves the child's copy
+/// locked, as with any mutex, unless the forking thread has locked it out.
 class BiasedMutex {
  public:
   BiasedMutex() = default;
@@ -27,12 +27,12 @@ class BiasedMutex {
   }
   bool try_lock() { return lock_by_bias() || try_lock_slow(); }
 
-  // Taking many at once, as fork(2) needs it, with one membarrier(2) for all and without costing the bias: begin() on
-  // each, barrier(), finish() on each. The usual users wait until let_in().
+  // Locks many at once, as fork(2) needs it, with one membarrier(2) for all and without revoking the bias: call
+  // lock_out_begin() on each, the barrier, then lock_out_finish() on each. Other threads wait until let_in().
   void lock_out_begin();
   static void lock_out_barrier();
   void lock_out_finish();
-  /// @param in_child  of a fork: the biased thread may not exist here.
+  /// @param in_child this is the child of a fork, where the biased thread may not exist
   void let_in(bool in_child);
 
   void unlock() {
@@ -46,7 +46,6 @@ class BiasedMutex {
  private:
   static constexpr std::size_t kMaxBiases = 8;
   static constexpr int kNotByBias = -1;
-  static constexpr std::uint64_t kUnowned = 0;
   static constexpr std::uint64_t kShared = ~std::uint64_t{0};
   static constexpr std::uint64_t kUnnumbered = std::uint64_t{1} << 63;  ///< a thread that owns nothing yet
 
@@ -57,7 +56,8 @@ class BiasedMutex {
       return false;
     inside_[bias].store(true, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    // Looked at again: a revoker's membarrier makes either this load see its store, or its load see ours.
+    // Loaded again: the revoking thread's membarrier ensures that either this load sees its store, or its load sees
+    // ours.
     if (owner_.load(std::memory_order_relaxed) == owner) [[likely]] {
       by_bias_ = static_cast<int>(bias);
       return true;
@@ -71,20 +71,21 @@ class BiasedMutex {
   void revoke(std::uint64_t owner);
   void wait_until_outside(std::uint64_t owner);
 
-  // A multiple of kMaxBiases, so that an owner's bias is the difference. Numbers are never reused, so a new thread
-  // cannot inherit a dead one's bias without synchronising with it.
+  // The thread's number, a multiple of kMaxBiases, so that owner_ minus this number is the number of the bias. Numbers
+  // are never reused, so a new thread cannot inherit the bias of a dead thread without synchronising with it.
   static thread_local constinit std::uint64_t tls_thread __attribute__((tls_model("initial-exec")));
 
-  std::atomic<std::uint64_t> owner_{kUnowned};  ///< the biased thread's number plus the number of the bias
-  /// The biased thread holds the lock, or is finding out that it may not. One for each bias there can be: a thread that
-  /// lost its bias between its two looks at owner_ still writes here, and must not write where its successor does.
+  std::atomic<std::uint64_t> owner_{kShared};  ///< the biased thread's number plus the number of the bias
+  /// True while the biased thread holds the lock or is finding out that it may not. Each possible bias has its own
+  /// flag: a thread that lost its bias between its two loads of owner_ still writes its flag, which must not be its
+  /// successor's.
   std::array<std::atomic<bool>, kMaxBiases> inside_{};
-  int by_bias_ = kNotByBias;      ///< how the holder came in; its own
+  int by_bias_ = kNotByBias;      ///< how the holder locked it; only the holder accesses it
   std::uint8_t revocations_ = 0;  ///< number of the next bias; under mutex_, like those below
   std::uint16_t streak_ = 0;      ///< how often last_ came in a row
-  std::uint64_t last_ = 0;        ///< who held it last, while shared
+  std::uint64_t last_ = 0;        ///< the last holder, while the lock is shared
   std::uint64_t locked_out_ = 0;  ///< owner_ before lock_out_begin()
-  Mutex mutex_;                   ///< everybody else's
+  Mutex mutex_;                   ///< the lock of all threads without the bias
 };
 
 }  // namespace ringsock

@@ -41,7 +41,7 @@ seccomp_data data_of(const RareCallRow& call) {
   return data;
 }
 
-/// Nothing: not one of the words that the kernel permits.
+/// Returns nothing when the step does not load one of the words that the kernel permits.
 std::optional<std::uint32_t> load(const sock_filter& step, const Machine& machine, const seccomp_data& data) {
   switch (BPF_MODE(step.code)) {
     case BPF_IMM: return step.k;
@@ -97,7 +97,7 @@ std::size_t jump(const sock_filter& step, const Machine& machine) {
 std::uint32_t run_filter(std::span<const sock_filter> program, const RareCallRow& call) {
   const seccomp_data data = data_of(call);
   Machine machine;
-  // Jumps only lead forward, so it ends.
+  // Jumps only lead forward, so the loop ends.
   for (std::size_t at = 0; at < program.size(); ++at) {
     const sock_filter& step = program[at];
     switch (BPF_CLASS(step.code)) {
@@ -141,7 +141,7 @@ Verdict verdict_of(std::span<const sock_filter> program, const RareCallRow& call
     case SECCOMP_RET_LOG: return Verdict::allowed;
     // glibc goes on with clone(2).
     case SECCOMP_RET_ERRNO: return Verdict::refused;
-    default: return Verdict::killed;  // whoever is asked, a tracer or a supervisor, need not answer
+    default: return Verdict::killed;  // a tracer or a supervisor that is asked need not answer
   }
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kBusyAbove = 16;
 
-/// Of one process: a forked child gets another one, whose lock nobody holds and whose threads are its own.
+/// The state of one process. A forked child makes a new one, whose lock is free and whose threads are the child's.
 struct Closers {
   pid_t owner;
   Mutex lock;
@@ -34,7 +34,7 @@ Closers& closers() {
   const pid_t self = ::getpid();
   if (found != nullptr && found->owner == self) return *found;
   auto* fresh = new Closers{.owner = self, .lock = {}, .waiting = {}};
-  // Another thread may have been faster; what it made is as good.
+  // Another thread may have stored its object first; that one is used then.
   if (current.compare_exchange_strong(found, fresh, std::memory_order_acq_rel)) return *fresh;
   delete fresh;
   return *found;
@@ -83,7 +83,7 @@ void close_elsewhere(UniqueFd fd) noexcept {
     ++all.threads;
   }
   if (start_thread(all)) return;
-  // It stays open, in line for a thread that can be started later: better than to wait here.
+  // The descriptor stays open and queued until a thread can be started: the caller must not wait here.
   const std::lock_guard guard(all.lock);
   --all.threads;
 }

@@ -8,19 +8,21 @@
 
 namespace ringsock {
 
-/// Closes it in a thread where nobody waits: close(2) of what a stranger passed may take as long as the stranger likes
-/// (a TCP socket with SO_LINGER, a file of a FUSE file system, a socket in whose queue such descriptors lie). Threads
-/// are started when needed, kMaxClosers at most; while all of them are stuck, what comes next waits in line, open. In a
-/// forked child what the parent had in line stays open. Threads: any, but not from a signal handler.
+/// Closes the descriptor in a thread of its own: close(2) of a descriptor that a stranger passed may take as long as
+/// the stranger likes (a TCP socket with SO_LINGER, a file of a FUSE file system, a socket in whose queue such
+/// descriptors lie). Threads are started when needed, kMaxClosers at most; while all of them are stuck, further
+/// descriptors stay open in a queue. Descriptors that were queued at a fork(2) stay open in the child. Threads: any,
+/// but not from a signal handler.
 void close_elsewhere(UniqueFd fd) noexcept;
 
 inline constexpr unsigned kMaxClosers = 4;
-/// Descriptors that were handed over and are not closed yet.
+/// Returns the number of descriptors that were handed over and are not closed yet.
 std::size_t closing_elsewhere() noexcept;
-/// So many closes are stuck that nothing more should be let in that may have to be closed here.
+/// Returns whether so many closes are stuck that no more descriptors should be accepted that may have to be closed
+/// here.
 bool closers_are_busy() noexcept;
 
-/// A descriptor that somebody else passed, of whatever kind: nobody waits for its close.
+/// Owns a descriptor that another process passed, of whatever kind. Its destructor does not wait for the close.
 class PassedFd {
  public:
   PassedFd() = default;
@@ -34,7 +36,7 @@ class PassedFd {
 
   [[nodiscard]] int get() const { return fd_.get(); }
   explicit operator bool() const { return static_cast<bool>(fd_); }
-  /// Once it is known to be harmless.
+  /// Gives up ownership, once the descriptor is known to be harmless.
   [[nodiscard]] UniqueFd take() { return std::move(fd_); }
 
  private:

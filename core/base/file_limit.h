@@ -1,4 +1,4 @@
-// RLIMIT_FSIZE, which holds for memfds too: who makes a file larger than that gets a SIGXFSZ.
+// RLIMIT_FSIZE, which also holds for memfds: a process that makes a file larger than that gets SIGXFSZ.
 #pragma once
 
 #include <sys/resource.h>
@@ -7,7 +7,7 @@
 
 namespace ringsock {
 
-/// Whether this process may make a file so large. errno is kept when it may. Threads: any.
+/// Returns whether this process may make a file of that size. errno is kept when it may. Threads: any.
 [[nodiscard]] inline bool may_make_file_of(std::uint64_t bytes) noexcept {
   rlimit limit{};
   return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= bytes;

@@ -1,6 +1,8 @@
 // A doubly linked list whose links live in the elements: no allocation to insert or remove.
 #pragma once
 
+#include <cstddef>
+
 namespace ringsock {
 
 template <class T, class Tag>
@@ -54,12 +56,19 @@ class IntrusiveList {
     head_.prev_->next_ = &node;
     head_.prev_ = &node;
   }
+  void push_front(T& element) {
+    Node& node = element;
+    node.prev_ = &head_;
+    node.next_ = head_.next_;
+    head_.next_->prev_ = &node;
+    head_.next_ = &node;
+  }
   T* pop_front() {
     T* element = front();
     if (element) static_cast<Node*>(element)->unlink();
     return element;
   }
-  /// Calls `visit(T&)` for each; the visited element may be unlinked meanwhile.
+  /// Calls `visit(T&)` for each element; `visit` may unlink the element it is called with.
   template <class Visit>
   void for_each(Visit visit) {
     for (Node* node = head_.next_; node != &head_;) {
@@ -67,6 +76,11 @@ class IntrusiveList {
       visit(*static_cast<T*>(node));
       node = next;
     }
+  }
+  /// Calls `visit(T&)` for the first `count` elements. The list must have that many; `visit` must not unlink any.
+  template <class Visit>
+  void for_first(std::size_t count, Visit visit) {
+    for (Node* node = head_.next_; count > 0; --count, node = node->next_) visit(*static_cast<T*>(node));
   }
 
  private:

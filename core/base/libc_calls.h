@@ -11,11 +11,11 @@
 
 namespace ringsock {
 
-/// Where the core's own calls go. A preload library defines functions of these names for the application; the core's
-/// calls on the same descriptors (a link's socket has the number that the application knows) must not come back to it.
-/// So the linker is told to send the core's calls here (-Wl,--wrap, libc_wraps.cc), and the preload library puts libc's
-/// own functions in before anything else happens. Without one these are libc's anyway.
-/// fcntl() stands apart, because its third argument is variable.
+/// The targets of the core's own libc calls. A preload library defines functions of these names for the application.
+/// The core's calls on the same descriptors (a link's socket has the number that the application knows) must not reach
+/// those functions. So the linker sends the core's calls here (-Wl,--wrap, libc_wraps.cc), and the preload library
+/// stores libc's functions here before anything else happens. Without a preload library these are libc's functions from
+/// the start. fcntl() stands apart, because its third argument is variable.
 struct LibcCalls {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): the pieces of a declaration
 #define LIBC_CALL(result, name, parameters, arguments) result(*name) parameters;

@@ -1,9 +1,13 @@
-// Linked into each of our libraries together with -Wl,--wrap=NAME for these names: their calls end up here. None of
-// them is a cancellation point (no_cancellation.h).
+// Linked into each of our libraries together with -Wl,--wrap=NAME: calls of these names come here. None of the
+// functions here is a cancellation point (no_cancellation.h).
 #include <fcntl.h>
 #include <sys/eventfd.h>
+#include <sys/inotify.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,8 +45,8 @@ int __wrap_fcntl(int fd, int command, ...) {
   return ringsock::libc_calls.fcntl(fd, command, argument);
 }
 
-// Cancellation points that no preload library of ours intercepts. libc's calls of each other, as eventfd_write()'s of
-// write(), come by no wrap.
+// Cancellation points that our preload libraries do not intercept. Calls between libc's own functions, such as
+// eventfd_write() calling write(), are not wrapped.
 #define UNCANCELLED(result, name, parameters, arguments)         \
   [[gnu::visibility("hidden")]] result __wrap_##name parameters; \
   result __real_##name parameters;                               \
@@ -52,4 +56,45 @@ int __wrap_fcntl(int fd, int command, ...) {
   }
 #include "core/base/libc_uncancelled.def"
 #undef UNCANCELLED
+
+// The forms of these functions that code built with _FORTIFY_SOURCE calls. An application's calls of them are
+// intercepted, too.
+[[noreturn]] void __chk_fail();
+[[gnu::visibility("hidden")]] ssize_t __wrap___read_chk(int fd, void* data, size_t length, size_t room);
+ssize_t __wrap___read_chk(int fd, void* data, size_t length, size_t room) {
+  if (length > room) __chk_fail();
+  return __wrap_read(fd, data, length);
+}
+[[gnu::visibility("hidden")]] ssize_t __wrap___pread_chk(int fd, void* data, size_t length, off_t offset, size_t room);
+ssize_t __wrap___pread_chk(int fd, void* data, size_t length, off_t offset, size_t room) {
+  if (length > room) __chk_fail();
+  return __wrap_pread(fd, data, length, offset);
+}
+[[gnu::visibility("hidden")]] ssize_t __wrap___recv_chk(int fd, void* data, size_t length, size_t room, int flags);
+ssize_t __wrap___recv_chk(int fd, void* data, size_t length, size_t room, int flags) {
+  if (length > room) __chk_fail();
+  return __wrap_recv(fd, data, length, flags);
+}
+[[gnu::visibility("hidden")]] int __wrap___poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room);
+int __wrap___poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room) {
+  if (room / sizeof *fds < count) __chk_fail();
+  return __wrap_poll(fds, count, timeout);
+}
+[[gnu::visibility("hidden")]] int __wrap___ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout,
+                                                     const sigset_t* mask, size_t room);
+int __wrap___ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask, size_t room) {
+  if (room / sizeof *fds < count) __chk_fail();
+  return __wrap_ppoll(fds, count, timeout, mask);
+}
+// Flags that make a file need a mode, which these do not have.
+[[gnu::visibility("hidden")]] int __wrap___open_2(const char* path, int flags);
+int __wrap___open_2(const char* path, int flags) {
+  if (__OPEN_NEEDS_MODE(flags)) __chk_fail();
+  return __wrap_open(path, flags, 0);
+}
+[[gnu::visibility("hidden")]] int __wrap___openat_2(int directory, const char* path, int flags);
+int __wrap___openat_2(int directory, const char* path, int flags) {
+  if (__OPEN_NEEDS_MODE(flags)) __chk_fail();
+  return __wrap_openat(directory, path, flags, 0);
+}
 }

@@ -50,7 +50,7 @@ void log_line(LogLevel level, const char* format, ...) {
     errno = saved_errno;
     return;
   }
-  // Cut to what fits, always ending in a newline.
+  // A line that is too long is cut; every line ends in a newline.
   std::size_t length = std::min(sizeof line - 1, static_cast<std::size_t>(head + std::max(text, 0)));
   line[length++] = '\n';
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line, length);

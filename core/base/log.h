@@ -8,9 +8,9 @@ enum class LogLevel : int { none = 0, error = 1, warn = 2, info = 3, debug = 4 }
 void set_log_level(LogLevel level);
 bool log_enabled(LogLevel level);
 
-/// Takes the lines instead of standard error: the text of each, without level and newline. It must not log itself.
+/// Receives each message instead of standard error, without level and newline. It must not log itself.
 using LogSink = void (*)(LogLevel level, const char* text);
-/// Null: standard error again. The level set above goes first.
+/// Sets the sink; null restores standard error. Messages above the set level do not reach the sink.
 void set_log_sink(LogSink sink);
 
 /// Writes "ringsock: <level>: text\n" with one write(2), or gives the text to the sink; errno is kept. Not for signal

@@ -1,13 +1,14 @@
-// No pthread_cancel(3) on this thread for a while.
+// Holds off pthread_cancel(3) on this thread.
 #pragma once
 
 #include <pthread.h>
 
 namespace ringsock {
 
-/// While it lives a cancellation of this thread stays pending. Deferred cancellation acts by unwinding the stack, which
-/// may not go through destructors and noexcept functions: those may be on the stack of any call of libc that we make
-/// for ourselves (libc_wraps.cc). It acts where we sleep for the application (runtime::poll_until()).
+/// While this object exists, a cancellation of this thread stays pending. Deferred cancellation unwinds the stack,
+/// which must not go through destructors and noexcept functions; either may be on the stack of a libc call that we make
+/// for ourselves (libc_wraps.cc). A pending cancellation takes effect where we sleep for the application
+/// (poll_until()).
 class NoCancellation {
  public:
   NoCancellation() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

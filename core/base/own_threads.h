@@ -5,8 +5,8 @@
 
 namespace ringsock {
 
-/// Lives on the stack of a thread that the library runs for itself, which touches no memory of the application but what
-/// the application has handed over.
+/// Marks a thread that the library runs for itself, on whose stack it lives. Such a thread accesses no memory of the
+/// application except what the application has handed over.
 class OwnThread {
  public:
   OwnThread() { running.fetch_add(1, std::memory_order_relaxed); }
@@ -14,7 +14,7 @@ class OwnThread {
   OwnThread& operator=(const OwnThread&) = delete;
   ~OwnThread() { running.fetch_sub(1, std::memory_order_relaxed); }
 
-  /// Never more than there are.
+  /// Returns the number of such threads, or less while one starts or ends.
   static int count() { return running.load(std::memory_order_relaxed); }
   /// fork(2) copies only the thread that calls it.
   static void forget_after_fork() { running.store(0, std::memory_order_relaxed); }
@@ -23,7 +23,8 @@ class OwnThread {
   static inline std::atomic<int> running{0};
 };
 
-/// Whether the application has threads besides the calling one; yes, where that cannot be told. Allocates no memory.
+/// Returns whether the application has threads besides the calling one; true where that is unknown. Allocates no
+/// memory.
 bool has_other_threads();
 
 }  // namespace ringsock

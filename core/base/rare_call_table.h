@@ -1,4 +1,4 @@
-// rare_calls.def as data: for the two that try calls, in a child and in a filter's program.
+// rare_calls.def as data, for the two users that try the calls: in a child, and in a filter's program.
 #pragma once
 
 #include <array>
@@ -19,6 +19,6 @@ struct RareCallRow {
   std::array<long, 6> arguments;
 };
 
-/// In the order of RareCall.
+/// Returns the rows in the order of RareCall.
 std::span<const RareCallRow> rare_call_rows();
 }  // namespace ringsock

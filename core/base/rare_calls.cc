@@ -97,7 +97,7 @@ bool ends_rings(const RareCallRow& row, Verdict verdict) {
   return row.need == Need::ring || verdict != Verdict::refused;
 }
 
-/// The first call without which there is no ring, or null.
+/// Returns the first denied call without which there is no ring, or null.
 const char* first_missing(const Verdicts& verdicts) {
   for (std::size_t i = 0; i < kRareCalls; ++i) {
     if (ends_rings(kRows[i], verdicts[i])) return kRows[i].name;
@@ -123,7 +123,7 @@ void deny_everything() {
 
 enum class Filter { none, there, not_known };
 
-/// By calls that the start of any program makes: prctl(2) may be what a filter kills for.
+/// Uses only calls that the start of any program makes, because a filter may kill for prctl(2).
 Filter read_filter_state() {
   const UniqueFd status(::open("/proc/self/status", O_RDONLY | O_CLOEXEC));
   if (!status) return Filter::not_known;
@@ -132,13 +132,13 @@ Filter read_filter_state() {
   if (length <= 0) return Filter::not_known;
   const std::string_view all(text.data(), static_cast<std::size_t>(length));
   const auto place = all.find("\nSeccomp:\t");
-  // A kernel without the line has no filters.
+  // A kernel whose status file lacks the line has no filters.
   if (place == std::string_view::npos) return Filter::none;
   return all.substr(place + 10, 1) == "0" ? Filter::none : Filter::there;
 }
 
 Filter filter_at_start() {
-  // Not a static of its own type: a library's constructor asks before ours have run.
+  // An int, because it needs no constructor: constructors of other libraries ask before ours have run.
   static constinit std::atomic<int> known{-1};
   if (const int value = known.load(std::memory_order_relaxed); value >= 0) return static_cast<Filter>(value);
   const int saved_errno = errno;
@@ -148,7 +148,7 @@ Filter filter_at_start() {
   return found;
 }
 
-/// The documented way around the attempts: nothing else is known of the filter.
+/// Returns what RINGSOCK_SECCOMP says: true to allow all calls, false to deny them, nothing to probe.
 std::optional<bool> wish() {
   const char* const text = ::secure_getenv("RINGSOCK_SECCOMP");
   if (text == nullptr || std::strcmp(text, "probe") == 0) return std::nullopt;
@@ -166,7 +166,8 @@ void learn_locked() {
     log_info("RINGSOCK_SECCOMP=deny: sockets stay with the kernel");
     return;
   }
-  // A filter of our own that ends rings may also kill for an attempt to find out about the one before it.
+  // A filter that this process installed, and that ended rings, may also kill for an attempt to probe the filter before
+  // it.
   if (filter_at_start() == Filter::none || rings_are_denied.load(std::memory_order_relaxed)) return;
   const Verdicts verdicts = probe_seccomp_filter(kRows);
   forbid(verdicts);
@@ -214,7 +215,7 @@ bool are_ethernet_rings_permitted() noexcept {
 }
 
 bool is_statistics_file_permitted() noexcept {
-  // Where rings are forbidden so may be what the file takes.
+  // A filter that forbids rings may also forbid the calls that the file needs.
   if (!are_rings_permitted()) return false;
   using enum RareCall;
   for (const RareCall call : {fallocate, pwrite64, getdents64, unlink, unlinkat, newfstatat, kill, madvise_populate}) {

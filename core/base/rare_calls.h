@@ -1,4 +1,4 @@
-// Which of the system calls that only the library makes a seccomp filter of this process lets through.
+// Tells which of the system calls that only the library makes are permitted by the seccomp filters of this process.
 #pragma once
 
 #include <array>
@@ -21,30 +21,31 @@ enum class Verdict : std::uint8_t { unknown, allowed, refused, killed };
 /// In the order of RareCall.
 using Verdicts = std::array<Verdict, kMostRareCalls>;
 
-/// Whether the call may be made. Asked before each: a filter may kill the process for it. Learnt when first needed: a
-/// process without a filter (/proc/self/status) may make all; in one with a filter a short-lived child tries each call
-/// (seccomp_probe.h), unless RINGSOCK_SECCOMP is "allow" or "deny". Threads: any.
+/// Returns whether the call may be made. It is asked before each such call, because a filter may kill the process for
+/// it. The answer is found when first needed: a process without a filter (/proc/self/status) may make all calls. In a
+/// process with a filter a short-lived child tries each call (seccomp_probe.h), unless RINGSOCK_SECCOMP is "allow" or
+/// "deny". Threads: any.
 [[nodiscard]] bool is_permitted(RareCall call) noexcept;
-/// Whether a filter is known to forbid it: the same without any attempt. Threads: any.
+/// Returns whether a filter is known to forbid the call. Never tries the calls. Threads: any.
 [[nodiscard]] bool is_known_forbidden(RareCall call) noexcept;
-/// Whether all calls that a connection on a ring cannot do without may be made. A load, once it is known.
+/// Returns whether all calls that a connection on a ring needs may be made. Costs one load once it is known.
 [[nodiscard]] bool are_rings_permitted() noexcept;
 /// The same for packet rings.
 [[nodiscard]] bool are_ethernet_rings_permitted() noexcept;
 /// Whether the statistics file can be made, kept and removed.
 [[nodiscard]] bool is_statistics_file_permitted() noexcept;
 
-/// What a filter that this process is about to install will let through: its program is run for each call. A filter of
-/// one thread counts for all.
+/// Forecasts what a filter that this process is about to install will permit, by running its program for each call. A
+/// filter of one thread counts for all threads.
 class FilterForecast {
  public:
-  /// @param program  null: strict mode, which lets nothing through
+  /// @param program null stands for strict mode, which permits none of the calls
   FilterForecast(const sock_filter* program, std::size_t length) noexcept;
-  /// A call that rings need and the filter forbids, or null. Rings that are there also need membarrier(2), which their
-  /// peers count on, and SO_PASSRIGHTS: what is shut must be opened again.
+  /// Returns a call that rings need and the filter forbids, or null. Existing rings also need membarrier(2), which
+  /// their peers rely on, and SO_PASSRIGHTS, because a shut gate must be opened again.
   [[nodiscard]] const char* missing() const noexcept { return missing_; }
   [[nodiscard]] bool permits(RareCall call) const noexcept;
-  /// From now on is_permitted() says so, too.
+  /// Makes is_permitted() return what the forecast says.
   void come_true() const noexcept;
 
  private:
@@ -52,7 +53,7 @@ class FilterForecast {
   const char* missing_ = nullptr;
 };
 
-/// Whether a filter was there when this process began, or may have been: membarrier(2) is not to be tried without
+/// Returns whether this process began with a filter, or may have: membarrier(2) must then not be tried without
 /// is_permitted(). Reads /proc/self/status the first time.
 [[nodiscard]] bool began_with_filter() noexcept;
 

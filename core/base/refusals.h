@@ -8,7 +8,7 @@
 
 namespace ringsock {
 
-/// Each budget and each proof has a counter: rsstat(1) shows those that are not 0.
+/// The reasons for refusals. Each has a counter; rsstat(1) shows the counters that are not 0.
 enum class Refusal : std::uint8_t {
   descriptor,     ///< a peer passed a descriptor that is no sealed memory, or that nobody had asked for
   segment_size,   ///< a peer announced more shared memory, or a larger buffer, than our own shape needs
@@ -22,16 +22,16 @@ enum class Refusal : std::uint8_t {
 };
 inline constexpr std::size_t kRefusals = 9;
 
-/// The words that users see; "?" for what is no value of the type.
+/// Returns the words that users see, "?" for a number that is no value of the type.
 const char* to_string(Refusal refusal);
 
 using RefusalCounters = std::array<std::atomic<std::uint64_t>, kRefusals>;
 
-/// Counts one, and says so at level info. Threads: any.
+/// Counts one refusal and logs it at level info. Threads: any.
 void count_refusal(Refusal refusal) noexcept;
-/// How many there were in this process; a forked child that has a statistics page starts from zero.
+/// Returns the number of refusals in this process. A forked child that has a statistics page starts from zero.
 std::uint64_t refusals_counted(Refusal refusal) noexcept;
-/// From now on `place`, which lives as long as the process, holds the counts. What was counted so far is added to it.
+/// Moves the counters to `place`, which lives as long as the process. Earlier counts are added to it.
 void show_refusals_in(RefusalCounters& place) noexcept;
 
 }  // namespace ringsock

@@ -36,7 +36,8 @@ class [[nodiscard]] Result {
   std::variant<T, Error> v_;
 };
 
-/// What fits into a register is returned in two, not in memory: every call on the data path has such a result.
+/// A value that fits into a register: the result is returned in two registers, not in memory. Every call on the data
+/// path has such a result.
 template <class T>
 requires(std::is_trivially_copyable_v<T>&& std::is_trivially_default_constructible_v<T> &&
          sizeof(T) <= sizeof(const char*)) class [[nodiscard]] Result<T> {

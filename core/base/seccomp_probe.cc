@@ -24,7 +24,7 @@ constexpr std::size_t kWaitRow = static_cast<std::size_t>(RareCall::wait4);
 constexpr std::size_t kKillRow = static_cast<std::size_t>(RareCall::kill);
 constexpr std::size_t kPrctlRow = static_cast<std::size_t>(RareCall::prctl);
 
-/// In memory that the children share.
+/// The results, in memory that the children share.
 struct Board {
   std::atomic<std::size_t> at;  ///< the row that is being tried
   std::atomic<bool> done;
@@ -39,9 +39,10 @@ Verdict attempt(const RareCallRow& row) {
   return errno == row.expected ? Verdict::allowed : Verdict::refused;
 }
 
-/// The child: nothing but system calls. Its memory is a copy, perhaps of a moment when other threads held locks.
+/// Runs in the child and makes nothing but system calls: the child's memory is a copy, and other threads may have held
+/// locks when it was made.
 [[noreturn]] void try_from(std::size_t first, std::span<const RareCallRow> rows, Board& board) {
-  // Deaths leave no core dumps.
+  // Makes the child undumpable, so that its death leaves no core dump.
   if (first > kPrctlRow && board.verdicts[kPrctlRow].load() == Verdict::allowed) attempt(rows[kPrctlRow]);
   for (std::size_t i = first; i < rows.size(); ++i) {
     board.at.store(i, std::memory_order_release);
@@ -59,7 +60,7 @@ void pause_briefly() {
 
 constexpr int kMostPauses = 40'000;  // some 2 to 4 seconds
 
-/// How a child is: by calls that the start of any program makes, since wait4(2) may be what it died of.
+/// The state of a child, found by calls that the start of any program makes: a filter may kill for wait4(2).
 struct ChildState {
   bool is_known = false;  ///< false: there is no /proc
   bool is_dead = false;
@@ -85,7 +86,7 @@ static_assert(kFine << 8 == 256);
 
 constexpr int kPausesPerLook = 64;
 
-/// Until wait4(2) is known to be harmless; false: the child hangs or died of it.
+/// Watches the child until the row of wait4(2) is passed. Returns false when the child hangs or died of it.
 bool passed_wait_row(pid_t child, const Board& board) {
   for (int i = 1; i <= kMostPauses; ++i) {
     const bool dead = i % kPausesPerLook == 0 && look_at(child).is_dead;
@@ -96,7 +97,7 @@ bool passed_wait_row(pid_t child, const Board& board) {
   return false;
 }
 
-/// Whether the child ended by itself.
+/// Waits for the child's end. Returns whether it ended by itself.
 bool wait_for_end(pid_t child, const Board& board) {
   for (int i = 0; i < kMostPauses; ++i) {
     const long ended = ::syscall(SYS_wait4, child, nullptr, WNOHANG | __WALL, nullptr, 0, 0);
@@ -109,7 +110,7 @@ bool wait_for_end(pid_t child, const Board& board) {
   return false;
 }
 
-/// Exit signal 0: no SIGCHLD, and invisible to wait(2).
+/// Makes a child with exit signal 0: its end sends no SIGCHLD, and wait(2) does not see it.
 pid_t make_child() { return static_cast<pid_t>(::syscall(SYS_clone, 0, 0, 0, 0, 0, 0)); }
 
 /// Tries what the attempts themselves need: a signal mask, and memory that the children share.
@@ -125,7 +126,7 @@ class Scout {
   Scout() : child_(make_child()) {
     if (child_ == 0) try_tools();
   }
-  /// Whether the tools may be used; where nothing can be seen of the child, they are.
+  /// Returns whether the tools may be used; true where the child cannot be watched.
   [[nodiscard]] bool found_tools() const {
     if (child_ < 0) return false;
     for (int i = 0; i < kMostPauses; ++i) {
@@ -143,7 +144,8 @@ class Scout {
 };
 
 void run_children(std::span<const RareCallRow> rows, Board& board) {
-  // A filter's SIGSYS meets no handler of the application in a child: blocked, it kills.
+  // Signals are blocked, so that a filter's SIGSYS kills the child instead of running a handler of the application
+  // there.
   const SignalsBlocked blocked;
   for (std::size_t first = 0; first < rows.size() && !board.done.load();) {
     const pid_t child = make_child();

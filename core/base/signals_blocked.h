@@ -1,4 +1,4 @@
-// No signal handlers on this thread for a while.
+// Holds off signal handlers on this thread.
 #pragma once
 
 #include <pthread.h>
@@ -6,7 +6,7 @@
 
 namespace ringsock {
 
-/// Blocks all signals while it lives: a thread that is started meanwhile inherits that.
+/// Blocks all signals while it exists. A thread that is started meanwhile inherits the mask.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

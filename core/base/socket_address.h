@@ -13,8 +13,8 @@
 
 namespace ringsock {
 
-/// An AF_INET or AF_INET6 address with port, or nothing (AF_UNSPEC). Where RDMA's own addresses are wanted, also an
-/// AF_IB one: a GID, with the port in the service id's last 16 bits.
+/// An AF_INET or AF_INET6 address with port, or none (AF_UNSPEC). from_rdma() also takes AF_IB addresses: a GID, with
+/// the port in the last 16 bits of the service id.
 class SocketAddress {
  public:
   SocketAddress() { std::memset(&storage_, 0, sizeof storage_); }
@@ -32,7 +32,7 @@ class SocketAddress {
   [[nodiscard]] bool is_infiniband() const { return family() == AF_IB; }
   [[nodiscard]] std::uint16_t port() const;
   void set_port(std::uint16_t port);
-  /// Both of IP: nothing but RDMA CM knows what an AF_IB address reaches.
+  /// is_wildcard() and is_loopback() are false for AF_IB: only the RDMA CM knows what such an address reaches.
   [[nodiscard]] bool is_wildcard() const;
   [[nodiscard]] bool is_loopback() const;
   [[nodiscard]] bool is_v4_mapped() const;
@@ -48,7 +48,7 @@ class SocketAddress {
   [[nodiscard]] const sockaddr_ib& ib() const { return storage_.ib; }
 
   /// Copies to a caller's buffer with the value-result rule of getsockname(2): at most *length bytes are written,
-  /// *length becomes the full length. Either pointer null: nothing happens.
+  /// *length becomes the full length. Does nothing when either pointer is null.
   void copy_to(sockaddr* out, socklen_t* length) const;
   /// Without port and scope: "10.0.0.1", "::1", a GID in the form of an IPv6 address, ""; inet_ntop(3).
   [[nodiscard]] std::string host_to_string() const;
@@ -66,8 +66,8 @@ class SocketAddress {
   } storage_;
 };
 
-/// What getsockname(2) or getpeername(2), which is `call`, says of socket `fd`. Errors: those of the call;
-/// EAFNOSUPPORT.
+/// Returns the address that `call`, which is getsockname(2) or getpeername(2), gives for socket `fd`. Errors: those of
+/// the call; EAFNOSUPPORT.
 /// @param where  for the error
 Result<SocketAddress> name_by(int (*call)(int, sockaddr*, socklen_t*), int fd, const char* where);
 

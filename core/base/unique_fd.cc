@@ -12,7 +12,7 @@ namespace {
 
 constexpr rlim_t kHighNumber = 1000;
 
-/// Looked at once: a limit that is lowered later only costs the high number.
+/// The limit is read once. If it is lowered later, descriptors only lose their high numbers.
 int first_high_number() {
   static const int first = [] {
     rlimit limit{};

@@ -34,9 +34,10 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Gives a descriptor that the application does not know a high number (beyond 1000, or three quarters of
-/// RLIMIT_NOFILE), so that the application's own numbers stay as low as they are without us: programs keep arrays by
-/// number, select(2) ends at 1024. Closes on exec. Two system calls; the descriptor as it was where there is no room.
+/// Moves a descriptor that the application does not know to a high number (beyond 1000, or three quarters of
+/// RLIMIT_NOFILE), so that the application's own numbers stay as low as without the library: programs keep arrays by
+/// number, and select(2) ends at 1024. The result is close-on-exec. Costs two system calls. Returns the descriptor
+/// unchanged when no high number is free.
 UniqueFd out_of_the_way(UniqueFd fd);
 
 }  // namespace ringsock

@@ -13,7 +13,7 @@ namespace ringsock {
 
 namespace {
 
-/// A look takes 0.1 to 0.25 us: half a percent of the time at most, after the first ones.
+/// A look takes 0.1 to 0.25 us. After the first ones, looks take half a percent of the time at most.
 constexpr int kFirstLooks = 4096;
 constexpr int kLooksPerPeriod = 200;
 constexpr Nanos kPeriod{10'000'000};
@@ -33,7 +33,7 @@ bool may_look() {
   return true;
 }
 
-/// The kernel reads the new mask before it finds that nothing is to be done with it.
+/// Uses rt_sigprocmask(2): the kernel reads the new mask before it finds that `how` is invalid.
 bool is_page_readable(std::uintptr_t page) {
   constexpr long kNoSuchWay = -1;
   constexpr long kKernelSetBytes = 8;
@@ -62,7 +62,7 @@ bool is_word_writable(std::byte* application) noexcept {
 }
 
 bool KnownPages::look(std::uintptr_t end) noexcept {
-  // What no process can have needs no look: the first page, and the kernel's half.
+  // No process can have the first page or the kernel's half of the address space, so they need no look.
   if (end <= kPageMask || static_cast<std::intptr_t>(end) < 0) return false;
   if (!may_look()) return true;
   if (!is_there_(end - kPageMask)) {

@@ -1,4 +1,4 @@
-// Addresses that the application names: whether they can be read or written, as the kernel asks before it answers
+// Tells whether addresses that the application names can be read or written, as the kernel does before it answers
 // EFAULT.
 #pragma once
 
@@ -9,17 +9,17 @@
 
 namespace ringsock {
 
-/// The pages of this process that were found readable, or writable, when they were last looked at; a page of 4 KiB has
-/// one place. A known page costs six instructions. Another one is looked at by a system call, as long as these looks
-/// take less than half a percent of the time; otherwise it is trusted. A page that was known and has been unmapped or
-/// protected since is still trusted.
+/// The pages of this process that were found readable, or writable, when they were last looked at. Each page of 4 KiB
+/// has one place in the table. A known page costs six instructions. Another one is looked at by a system call, as long
+/// as these looks take less than half a percent of the time; otherwise it is trusted. A page that was known and has
+/// been unmapped or protected since is still trusted.
 class KnownPages {
  public:
   static constexpr std::uintptr_t kPageMask = 4095;
 
   constexpr explicit KnownPages(bool (*is_there)(std::uintptr_t page)) : is_there_(is_there) {}
 
-  /// Whether all of [address, address + length) is known or was found.
+  /// Returns whether all of [address, address + length) is known or was found now.
   [[nodiscard]] bool has(const void* address, std::size_t length) noexcept {
     const auto first = reinterpret_cast<std::uintptr_t>(address);
     const std::uintptr_t end = first | kPageMask;
@@ -27,8 +27,8 @@ class KnownPages {
       return true;
     return find(address, length) == length;
   }
-  /// How many of these bytes, counted from the first one, are there. Beyond the first sixteen pages all are trusted.
-  /// errno is kept. Threads: any.
+  /// Returns how many of these bytes, counted from the first one, can be accessed. Pages beyond the first sixteen are
+  /// trusted. errno is kept. Threads: any.
   [[nodiscard]] std::size_t find(const void* address, std::size_t length) noexcept;
 
  private:
@@ -63,7 +63,7 @@ inline bool is_readable(const void* address, std::size_t length) noexcept {
 inline bool is_writable(const void* address, std::size_t length) noexcept {
   return writable_pages.has(address, length);
 }
-/// For arrays and structures.
+/// The same for arrays and structures.
 template <class Value>
 bool are_readable(const Value* values, std::size_t count = 1) noexcept {
   return is_readable(values, count * sizeof(Value));
@@ -73,8 +73,8 @@ bool are_writable(const Value* values, std::size_t count = 1) noexcept {
   return is_writable(values, count * sizeof(Value));
 }
 
-/// Whether the word at `application` can be written now, and with it the whole of an aligned 8-byte word. Leaves it as
-/// it is, for other threads too. errno is kept. Threads: any.
+/// Returns whether the word at `application`, and with it the whole aligned 8-byte word around it, can be written now.
+/// The value does not change, not even for a moment. errno is kept. Threads: any.
 [[nodiscard]] bool is_word_writable(std::byte* application) noexcept;
 
 }  // namespace ringsock

@@ -1,10 +1,11 @@
-// Where the configuration files are.
+// The directory of the configuration files.
 #pragma once
 
 namespace ringsock::config {
 
-/// RINGSOCK_CONFIG_DIR, or else rdma/rsocket under the system configuration directory of this build. Lives as long as
-/// the environment. A set-uid program does not let its caller choose its files.
+/// Returns RINGSOCK_CONFIG_DIR if set, otherwise rdma/rsocket under the system configuration directory of this build.
+/// The string lives as long as the environment. A set-uid program ignores the variable, so that its caller cannot
+/// choose its files.
 const char* config_directory();
 
 }  // namespace ringsock::config

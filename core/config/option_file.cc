@@ -35,7 +35,7 @@ std::string option_value(std::string_view text) {
 }
 
 Result<std::optional<std::string>> read_option_file(int directory_fd, const char* name, std::size_t max_bytes) {
-  // Non-blocking: a FIFO in this place must not stop the program.
+  // Non-blocking, so that a FIFO in this place does not block the program.
   const UniqueFd file(::openat(directory_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!file) {
     if (errno == ENOENT) return std::optional<std::string>{};
@@ -58,7 +58,7 @@ Result<std::optional<std::string>> read_option_file(int directory_fd, const char
 
 ParsedNumber parse_number(std::string_view value, std::int64_t minimum, std::int64_t maximum) {
   if (value.empty()) return {.problem = NumberProblem::empty};
-  // from_chars takes a minus sign, but no plus.
+  // from_chars accepts a minus sign, but no plus sign.
   const bool plus = value.size() > 1 && value[0] == '+' && value[1] != '-';
   const char* const first = value.data() + (plus ? 1 : 0);
   const char* const last = value.data() + value.size();

@@ -18,12 +18,12 @@ namespace ringsock::config {
 namespace {
 
 constexpr const char* kFileName = "preload_config";
-/// More than anybody writes by hand.
+/// Larger than any file written by hand.
 constexpr std::size_t kMaxRuleFileBytes = 256 * 1024;
 constexpr std::string_view kBlanks = " \t\r\v\f";
 constexpr int kInfiniBandDomain = 27;  // AF_IB
 
-/// A program whose connections end up in another process image, where only the kernel's are of use.
+/// A program that passes its connections to another process image, where only kernel sockets work.
 struct BuiltInRule {
   std::string_view program;  ///< the whole name
   const char* reason;        ///< for the reader of this table
@@ -93,7 +93,7 @@ std::vector<std::string_view> fields_of(std::string_view line) {
   }
 }
 
-/// A line as read: its rule, and whose it is.
+/// A parsed line: its rule, and the program it concerns.
 struct ParsedLine {
   std::string_view program;
   PreloadRule rule;
@@ -135,7 +135,7 @@ class LineParser {
   }
 
   bool optional_fields(PreloadRule& rule, std::span<const std::string_view> fields) {
-    // The action is the last field, however many are before it: its words are neither addresses nor ports.
+    // The action is the last field, whatever the number of fields: its words are neither addresses nor ports.
     if (!fields.empty()) {
       if (const auto action = find_word(fields.back(), kActions)) {
         rule.action = static_cast<PreloadAction>(*action);
@@ -191,7 +191,7 @@ std::span<const std::uint8_t> bytes_of(const SocketAddress& address) {
   return {reinterpret_cast<const std::uint8_t*>(&address.in6().sin6_addr), sizeof(in6_addr)};
 }
 
-/// inet_pton(3) of "address" in either family.
+/// Parses an address of either family by inet_pton(3).
 std::optional<SocketAddress> parse_address(const std::string& text) {
   in_addr v4;
   if (::inet_pton(AF_INET, text.c_str(), &v4) == 1) return SocketAddress::v4(ntohl(v4.s_addr), 0);

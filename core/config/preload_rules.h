@@ -1,4 +1,4 @@
-// Which sockets of which programs the preload library takes: the file preload_config.
+// The file preload_config: which sockets of which programs the preload library takes.
 #pragma once
 
 #include <netinet/in.h>
@@ -16,8 +16,8 @@
 namespace ringsock::config {
 
 enum class PreloadAction : std::uint8_t {
-  rdma,  ///< ours, by TCP where the other side does not take part
-  tcp,   ///< the kernel's
+  rdma,  ///< an rsocket, TCP where the other side has none
+  tcp,   ///< a kernel socket
   off,   ///< the library does nothing in this process
 };
 
@@ -32,7 +32,7 @@ struct AddressPattern {
   [[nodiscard]] bool matches(const SocketAddress& other) const;
 };
 
-/// One line of the file without its program. Absent: any.
+/// One line of the file without its program. A field that is absent matches any value.
 struct PreloadRule {
   std::optional<int> domain{};
   std::optional<int> type{};      ///< without SOCK_NONBLOCK and SOCK_CLOEXEC
@@ -44,7 +44,7 @@ struct PreloadRule {
 
   [[nodiscard]] bool matches_socket(int domain, int type, int protocol) const;
   [[nodiscard]] bool matches_address(const SocketAddress& address) const;
-  /// Whether there is no need to know the address.
+  /// Returns whether the rule matches without the address being known.
   [[nodiscard]] bool matches_any_address() const { return !address && first_port == 0 && last_port == 65535; }
 };
 
@@ -65,14 +65,16 @@ class PreloadRules {
   /// @param report  gets one line per wrong line: file, line number, reason. The line is then skipped.
   static PreloadRules parse(std::string_view text, const std::string& file, std::string_view program,
                             const Report& report);
-  /// Those of `directory`/preload_config. No file: the built-in rules; one that cannot be read is reported.
+  /// Loads `directory`/preload_config. Only the built-in rules apply when there is no file. A file that cannot be read
+  /// is reported.
   static PreloadRules load(const char* directory, std::string_view program, const Report& report);
 
-  /// The first line that names the program says `off`: leave everything alone.
+  /// Returns whether the first line that names the program says `off`: the library then does nothing in this process.
   [[nodiscard]] bool process_is_off() const { return !rules_.empty() && rules_.front().action == PreloadAction::off; }
-  /// For socket(2), before an address is known: rdma when for_address() may say so later, else tcp.
+  /// Decides at socket(2), before an address is known: rdma when for_address() may decide so later, otherwise tcp.
   [[nodiscard]] PreloadAction for_socket(int domain, int type, int protocol) const;
-  /// For connect(2): the peer; for listen(2): the local address, with the port that bind(2) gave. rdma or tcp.
+  /// Decides at connect(2) by the peer's address, at listen(2) by the local address with the port that bind(2) gave.
+  /// Returns rdma or tcp.
   [[nodiscard]] PreloadAction for_address(int domain, const SocketAddress& address, int type = SOCK_STREAM,
                                           int protocol = IPPROTO_TCP) const;
 

@@ -19,7 +19,7 @@ namespace ringsock::config {
 
 namespace {
 
-/// What the rows of options.def have in common while their files are read.
+/// The directory and the report that all rows of options.def use while their files are read.
 struct Source {
   int directory_fd;
   std::string directory;
@@ -29,7 +29,8 @@ struct Source {
   void reject(const std::string& where, const std::string& why, const std::string& default_used) const {
     report(where + ": " + why + "; using the default " + default_used);
   }
-  /// The value in the option's file; nullopt when there is none to use, which has been reported if it is news.
+  /// Returns the value in the option's file, nullopt when there is none to use. A file that is wrong has been reported
+  /// then.
   [[nodiscard]] std::optional<std::string> value(const char* name, const std::string& default_used) const {
     auto text = read_option_file(directory_fd, name);
     if (!text) {
@@ -104,7 +105,7 @@ DeviceChoice load_choice(const Source& source, const ChoiceRow& row) {
   return row.default_value;
 }
 
-/// A directory to read from, or nothing when there is none or it cannot be used (which is reported).
+/// Opens the directory. Returns an empty descriptor when there is none, or when it cannot be used, which is reported.
 UniqueFd open_directory(const char* directory, const Report& report) {
   const auto unusable = [&](int error) {
     report(std::string(directory) + ": cannot be read (" + std::strerror(error) + "); using the defaults");
@@ -119,7 +120,8 @@ UniqueFd open_directory(const char* directory, const Report& report) {
 /// The receive buffer is used in two halves; upstream lets an odd size lose a byte.
 std::uint32_t even(std::uint32_t bytes) { return bytes + bytes % 2; }
 
-/// What a connect request can express (fact sheet 2.2): exact up to 128, then multiples of 256.
+/// Returns the largest size up to `entries` that a connect request can express (fact sheet 2.2): exact up to 128, then
+/// multiples of 256.
 std::uint16_t expressible_iomap_size(std::uint16_t entries) {
   if (entries <= 128) return entries;
   return static_cast<std::uint16_t>(entries < 256 ? 128 : entries & ~255);

@@ -35,7 +35,7 @@ std::vector<VmaLogText> vma_banner(const VmaBannerFacts& facts) {
   return out;
 }
 
-std::vector<VmaLogText> vma_parameter_lines(const VmaConfig& config) {
+std::vector<VmaLogText> vma_parameter_lines(const VmaConfig& config, VmaLogLevel shown) {
   constexpr std::size_t kTitleWidth = 30, kValueWidth = 26;
   const VmaConfig defaults;
   std::vector<VmaLogText> out;
@@ -44,13 +44,14 @@ std::vector<VmaLogText> vma_parameter_lines(const VmaConfig& config) {
     const bool is_active = row.effect == VmaEffect::yes;
     const bool stands_out =
         (is_active && value != row.value(defaults)) || std::strcmp(row.variable, "VMA_TRACELEVEL") == 0;
-    // Names of files come from outside; a line stays a line.
+    const VmaLogLevel level = stands_out ? VmaLogLevel::info : VmaLogLevel::details;
+    if (level > shown) continue;
+    // File names come from outside and may contain newlines.
     std::ranges::replace_if(
         value, [](char c) { return c >= 0 && c < ' '; }, '?');
-    out.push_back({stands_out ? VmaLogLevel::info : VmaLogLevel::details,
-                   padded(row.title, kTitleWidth) + " " +
-                       padded(value + (is_active ? "" : " (without effect)"), kValueWidth) + " [" + row.variable +
-                       "]"});
+    out.push_back({level, padded(row.title, kTitleWidth) + " " +
+                              padded(value + (is_active ? "" : " (without effect)"), kValueWidth) + " [" +
+                              row.variable + "]"});
   }
   out.push_back(rule());
   return out;

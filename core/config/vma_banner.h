@@ -1,4 +1,4 @@
-// What libvma logs at its start.
+// The lines that libvma logs at its start.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct VmaLogText {
   std::string text;
 };
 
-/// Empty ones are left out.
+/// The facts of the banner. Empty facts are left out.
 struct VmaBannerFacts {
   std::string version;       ///< "9.8.84-1 Release built on ..."
   std::string git;           ///< a commit
@@ -25,11 +25,11 @@ struct VmaBannerFacts {
   std::string architecture;
   std::string node;  ///< uname(2)
 };
-/// Between two rules: version and command line at info, the rest at debug.
+/// Returns the banner between two horizontal rules: version and command line at level info, the rest at debug.
 std::vector<VmaLogText> vma_banner(const VmaBannerFacts& facts);
 
-/// A line per variable, "title value [VARIABLE]", and a rule. What is the default stands at details, the rest at info,
-/// and so does always the log level.
-std::vector<VmaLogText> vma_parameter_lines(const VmaConfig& config);
+/// Returns a line per variable, "title value [VARIABLE]", and a horizontal rule. Defaults are at level details, other
+/// values and the log level always at info. Lines above the level `shown` are left out.
+std::vector<VmaLogText> vma_parameter_lines(const VmaConfig& config, VmaLogLevel shown = VmaLogLevel::details);
 
 }  // namespace ringsock::config

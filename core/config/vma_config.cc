@@ -38,7 +38,7 @@ std::string_view without_blanks(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
-/// A mask 0x..., -1, or a list of CPUs and ranges.
+/// Returns whether the text is a mask 0x..., -1, or a list of CPUs and ranges.
 bool names_cpus(std::string_view text) {
   if (text == "-1") return true;
   constexpr std::string_view kHexDigits = "0123456789abcdefABCDEF";
@@ -56,7 +56,7 @@ bool names_cpus(std::string_view text) {
   }
 }
 
-/// The value of a choice of the words "0=name|10=name".
+/// Returns whether `value` is one of the words "0=name|10=name" of a choice.
 bool has_choice(std::string_view words, std::int64_t value) {
   const std::string wanted = std::to_string(value) + "=";
   while (!words.starts_with(wanted)) {
@@ -67,7 +67,7 @@ bool has_choice(std::string_view words, std::int64_t value) {
   return true;
 }
 
-/// "0, 1 or 10" of the words of a choice.
+/// Returns the values of a choice's words for a message: "0, 1 or 10".
 std::string values_of(std::string_view words) {
   std::string out;
   for (;;) {
@@ -79,7 +79,7 @@ std::string values_of(std::string_view words) {
   }
 }
 
-/// A profile by its word, in whatever case, or its number.
+/// Parses a profile: its word, in upper or lower case, or its number.
 std::optional<VmaProfile> parse_profile(std::string_view text) {
   for (const ProfileName& name : kProfiles) {
     if (equals_ignoring_case(text, name.word)) return name.profile;
@@ -88,7 +88,7 @@ std::optional<VmaProfile> parse_profile(std::string_view text) {
   return std::nullopt;
 }
 
-/// Takes the values of variables over into members, and reports those that are wrong.
+/// Stores the values of variables in members, and reports wrong values.
 class Reader {
  public:
   Reader(const char* const* environment, const Report& report) : report_(report) {
@@ -161,7 +161,7 @@ class Reader {
       reject(variable, printable(*value) + " is no address", "none");
     }
   }
-  /// The value of an old name counts as that of the new one, which goes before it.
+  /// Uses the value of an old name for the new name, unless the new name is set.
   void rename(const char* old_name, const char* now) {
     const auto value = take(old_name);
     if (!value) return;
@@ -171,7 +171,7 @@ class Reader {
   void ignore(const char* variable, const char* why) {
     if (take(variable)) report_(std::string(variable) + " has no effect. " + why);
   }
-  /// After all others.
+  /// Call it after all other functions.
   void report_unknown() {
     std::ranges::sort(known_);
     for (const auto& [name, value] : values_) {
@@ -229,7 +229,7 @@ void read_variables(Reader& reader, VmaConfig& out) {
 #include "core/config/vma_options.def"
 }
 
-/// What some settings imply for others.
+/// Applies what some settings imply for others.
 void settle(VmaConfig& out, const Reader& reader, const Report& report) {
   if (!reader.is_set("VMA_LOG_DETAILS") && out.log_level >= VmaLogLevel::debug) out.log_details = 2;
   if (out.select_poll_os_force) out.select_poll_os_ratio = out.select_skip_os = 1;
@@ -278,6 +278,10 @@ VmaConfig load_vma_config(const char* const* environment, const Report& report) 
 }
 
 void report_without_effect(const char* const* environment, const Report& report) {
+  if (environment == nullptr) return;
+  const char* const* option = environment;
+  while (*option != nullptr && !std::string_view(*option).starts_with("VMA_")) ++option;
+  if (*option == nullptr) return;
   const Reader reader(environment, report);
   std::string never, for_tcp;
   for (const VmaOptionRow& row : vma_option_rows()) {

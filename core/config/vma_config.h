@@ -15,7 +15,7 @@ enum class VmaProfile {
 #include "core/config/vma_profiles.def"
 };
 
-/// void(int level, const char* line); 0: none. Of VMA_LOG_CB_FUNC_PTR.
+/// The address of a void(int level, const char* line) from VMA_LOG_CB_FUNC_PTR; 0: none.
 using VmaCallbackAddress = std::uintptr_t;
 
 /// One member per variable of vma_options.def, with its default.
@@ -31,31 +31,31 @@ struct VmaConfig {
 #define VMA_POINTER(variable, member, ...) VmaCallbackAddress member = 0;
 #define VMA_INTERNAL(member, type, default_value) type member = default_value;
 #include "core/config/vma_options.def"
-  /// Somebody has said how long receive queues are, if only what is the default.
+  /// The length of receive queues was set, even if to the default.
   bool rx_wre_is_set = false;
-  /// The same of send queues.
+  /// The length of send queues was set, even if to the default.
   bool tx_wre_is_set = false;
-  /// The same of how long calls look at rings.
+  /// The number of polls of a receive call was set, even if to the default.
   bool rx_poll_is_set = false;
   bool select_poll_is_set = false;
 };
 
-/// Reads the variables whose names begin with VMA_. First the profile of VMA_SPEC, then every variable that is set;
-/// then what they imply, e.g. no interrupt moderation where polling never ends.
+/// Reads the variables whose names begin with VMA_. The profile of VMA_SPEC is applied first, then every variable that
+/// is set, then what these imply, e.g. no interrupt moderation where polling never ends.
 /// @param environment  "NAME=value" strings, the last pointer null: environ(7). Null: empty; for programs with more
 ///                     privileges than their caller.
 /// @param report       gets one line per variable whose value cannot be used (the default or the profile's is), per old
 ///                     or unknown name, and per value that others forced to change: variable, reason, what is used.
 VmaConfig load_vma_config(const char* const* environment, const Report& report);
 
-/// One line for all variables that are set and have no effect here, and one for those that TCP over rings would look
-/// at: nobody should believe that a setting acts which does not.
+/// Reports in one line all variables that are set and have no effect here, and in another line those that only TCP over
+/// rings would use.
 void report_without_effect(const char* const* environment, const Report& report);
 
-/// The settings as a profile alone makes them.
+/// Returns the settings that a profile alone gives.
 VmaConfig vma_defaults_of(VmaProfile profile);
 
-/// `path` with the first "%d" in it replaced by the process id.
+/// Returns `path` with its first "%d" replaced by the process id.
 std::string with_process_id(std::string path, int pid);
 
 }  // namespace ringsock::config

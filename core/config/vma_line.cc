@@ -23,7 +23,7 @@ class Cursor {
 
   [[nodiscard]] bool at_end() const { return text_.empty(); }
   [[nodiscard]] std::string_view rest() const { return text_; }
-  /// Everything up to the next blank, or character of `ends`.
+  /// Takes everything up to the next blank or character of `ends`.
   std::string_view word(std::string_view ends = "") {
     std::size_t length = 0;
     while (length < text_.size() && !is_in(text_[length], kBlanks) && !is_in(text_[length], ends)) ++length;
@@ -47,7 +47,7 @@ class Cursor {
   std::string_view text_;
 };
 
-/// A decimal number without sign and leading zeros.
+/// Parses a decimal number without sign and leading zeros.
 std::optional<std::uint32_t> plain_number(std::string_view text, std::uint32_t maximum) {
   if (text.empty() || text.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
   if (text.size() > 1 && text.front() == '0') return std::nullopt;
@@ -71,7 +71,7 @@ class LineParser {
 
  private:
   static VmaProblem fail(std::string text) { return {std::move(text)}; }
-  /// Takes the note of what is wrong; false, for the caller to return.
+  /// Stores what is wrong. Returns false, for the caller to return.
   bool note(std::string text) {
     problem_ = std::move(text);
     return false;
@@ -121,7 +121,7 @@ class LineParser {
     return true;
   }
 
-  /// "[2001:db8::/32]": ours, libvma knows no IPv6.
+  /// Reads "[2001:db8::/32]", an extension of ours: libvma has no IPv6.
   bool bracketed_address(VmaTuple& out) {
     const std::string_view text = cursor_.word("]");
     auto pattern = AddressPattern::parse(text);

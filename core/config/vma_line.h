@@ -12,7 +12,7 @@
 
 namespace ringsock::config {
 
-/// What a rule is asked for, and with which addresses.
+/// The occasion for which a rule is asked, and the addresses that are known then.
 enum class VmaRole : std::uint8_t {
   tcp_server,    ///< listen(2): local
   tcp_client,    ///< connect(2): remote, local
@@ -23,11 +23,11 @@ enum class VmaRole : std::uint8_t {
 inline constexpr std::size_t kVmaRoles = 5;
 
 enum class VmaTransport : std::uint8_t {
-  vma,  ///< ours
+  vma,  ///< rings
   os,   ///< the kernel's
 };
 
-/// "address:ports" of a rule.
+/// The "address:ports" of a rule.
 struct VmaTuple {
   std::optional<AddressPattern> address{};  ///< absent: any, of whatever family
   std::uint16_t first_port = 0;
@@ -68,10 +68,10 @@ using VmaLine = std::variant<std::monostate, VmaRule, VmaApplication, VmaLogLine
 /// Reads one line, with or without its newline.
 VmaLine parse_vma_line(std::string_view line);
 
-/// Whether the role has a second address that a rule can ask for.
+/// Returns whether the role has a second address that a rule can name.
 constexpr bool has_second_tuple(VmaRole role) { return role != VmaRole::tcp_server && role != VmaRole::udp_receiver; }
 
-/// As in the file.
+/// Returns the word of the file.
 const char* name_of(VmaRole role);
 
 }  // namespace ringsock::config

@@ -13,7 +13,7 @@ namespace ringsock::config {
 
 namespace {
 
-/// The escape sequence before a line; empty: none.
+/// Returns the escape sequence before a line, empty for none.
 std::string_view color_of(VmaLogLevel level) {
   switch (level) {
     case VmaLogLevel::panic:
@@ -68,7 +68,7 @@ VmaLog::VmaLog(const VmaConfig& config, Nanos start)
 }
 
 int VmaLog::descriptor() const {
-  // Programs that close every descriptor close this one, too, and the next file that they open gets its number.
+  // A program that closes every descriptor closes this one, too, and the next file that it opens gets the number.
   struct stat now {};
   const bool still_ours = file_ && ::fstat(file_.get(), &now) == 0 && now.st_ino == file_status_.st_ino &&
                           now.st_dev == file_status_.st_dev;

@@ -1,4 +1,4 @@
-// VMA's log: where its lines go and what they look like.
+// VMA's log: the destination and format of its lines.
 #pragma once
 
 #include <sys/stat.h>
@@ -13,14 +13,14 @@
 
 namespace ringsock::config {
 
-/// What may stand at the start of a line.
+/// The facts that the start of a line may show.
 struct VmaLogStamp {
   Nanos since_start;  ///< of the process
   int pid;
   int tid;
 };
 
-/// One line, its newline included: " Pid: 7 Tid: 8 VMA WARNING: text".
+/// Formats one line, including its newline: " Pid: 7 Tid: 8 VMA WARNING: text".
 /// @param details  0 nothing, 1 thread, 2 process and thread, 3 time, process and thread; as VMA_LOG_DETAILS
 std::string vma_log_line(VmaLogLevel level, std::string_view text, int details, const VmaLogStamp& stamp,
                          bool with_colors);
@@ -28,8 +28,8 @@ std::string vma_log_line(VmaLogLevel level, std::string_view text, int details, 
 /// The log of a process. Threads: any, at any time.
 class VmaLog {
  public:
-  /// @param start  monotonic_now() when the process began
-  /// A file that cannot be opened is reported on standard error, which is then used.
+  /// @param start monotonic_now() when the process began A file that cannot be opened is reported on standard error,
+  /// which is then used instead.
   VmaLog(const VmaConfig& config, Nanos start);
 
   [[nodiscard]] bool enabled(VmaLogLevel level) const {
@@ -45,7 +45,7 @@ class VmaLog {
  private:
   using Callback = void (*)(int level, const char* line);
 
-  /// The log's file, or standard error.
+  /// Returns the descriptor of the log's file, or standard error.
   [[nodiscard]] int descriptor() const;
 
   Nanos start_;

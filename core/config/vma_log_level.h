@@ -20,10 +20,10 @@ enum class VmaLogLevel : int {
   all = 8,
 };
 
-/// A value of VMA_TRACELEVEL, in whatever case. Its numbers are older than the levels: "4" is debug, "5" fine, "6"
-/// finer.
+/// Parses a value of VMA_TRACELEVEL, in upper or lower case. Its numbers are older than the levels: "4" is debug, "5"
+/// fine, "6" finer.
 std::optional<VmaLogLevel> parse_vma_log_level(std::string_view text);
-/// As a log line has it: "WARNING".
+/// Returns the name as in a log line: "WARNING".
 const char* name_of(VmaLogLevel level);
 
 }  // namespace ringsock::config

@@ -59,7 +59,7 @@ std::string address_text(VmaCallbackAddress address) {
   return text;
 }
 
-/// The value of a member as the environment would have it.
+/// Returns the value of a member as the environment would hold it.
 std::string written(bool value) { return value ? "1" : "0"; }
 std::string written(VmaLogLevel level) {
   std::string out = name_of(level);
@@ -69,7 +69,7 @@ std::string written(VmaLogLevel level) {
 std::string written(int value) { return std::to_string(value); }
 std::string written(const char* value) { return value; }
 
-/// Which variable a member comes from; null: none.
+/// Returns the variable that a member comes from, null for none.
 const char* variable_of(std::string_view member) {
   static constexpr const char* kVariables[][2] = {
 #define VMA_LEVEL(variable, member, ...) {#member, #variable},
@@ -86,7 +86,7 @@ const char* variable_of(std::string_view member) {
   return nullptr;
 }
 
-/// Adds `text` in lines of at most 79 characters behind `indent` blanks.
+/// Appends `text` in lines of at most 79 characters, each indented by `indent` blanks.
 void append_wrapped(std::string& out, std::string_view text, std::size_t indent) {
   constexpr std::size_t kWidth = 79;
   while (!text.empty()) {

@@ -8,7 +8,7 @@
 
 namespace ringsock::config {
 
-/// What a variable does here.
+/// The effect of a variable in this implementation.
 enum class VmaEffect {
   yes,
   tcp,  ///< for TCP over rings
@@ -25,10 +25,10 @@ struct VmaOptionRow {
   std::string default_value;                      ///< as it is written in the environment; may be empty
   std::string (*value)(const VmaConfig& config);  ///< as the listing shows it: "0 (Ring per interface)"
 };
-/// In the table's order, without old and ignored names.
+/// Returns the variables in the table's order, without old and ignored names.
 std::vector<VmaOptionRow> vma_option_rows();
 
-/// A name that stands for another, or has no effect at all.
+/// A name that stands for another name, or that has no effect.
 struct VmaOtherName {
   const char* variable;
   std::string remark;  ///< a sentence
@@ -43,7 +43,7 @@ struct VmaProfileRow {
 };
 std::vector<VmaProfileRow> vma_profile_rows();
 
-/// The variables for a terminal, in lines of at most 79 characters.
+/// Returns the list of variables for a terminal, in lines of at most 79 characters.
 std::string vma_help();
 
 }  // namespace ringsock::config

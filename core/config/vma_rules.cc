@@ -16,7 +16,7 @@ namespace ringsock::config {
 
 namespace {
 
-/// More than anybody writes by hand.
+/// Larger than any file written by hand.
 constexpr std::size_t kMaxRuleFileBytes = std::size_t{256} * 1024;
 
 constexpr std::size_t index_of(VmaRole role) { return static_cast<std::size_t>(role); }
@@ -27,7 +27,7 @@ bool matches(const VmaRule& rule, const SocketAddress& first, const SocketAddres
   return second != nullptr && rule.second->matches(*second);
 }
 
-/// What is to be told of a line that was understood, but does not do what its writer may think; empty: nothing.
+/// Returns a remark on a line that is correct but may not do what its writer expects; empty for none.
 std::string remark_on(const VmaRule& rule) {
   if (!rule.transport) return "only vma, os and * have an effect";
   if (rule.second && !has_second_tuple(rule.role))

@@ -1,4 +1,5 @@
-// Which sockets libvma takes and which it leaves to the kernel: the file libvma.conf, and rules added by the program.
+// The rules that decide which sockets libvma takes and which it leaves to the kernel: the file libvma.conf, and rules
+// added by the program.
 #pragma once
 
 #include <array>
@@ -14,18 +15,20 @@
 
 namespace ringsock::config {
 
-/// VMA_APPLICATION_ID's default: it only matches the user id *.
+/// The default of VMA_APPLICATION_ID. It only matches the user id *.
 inline constexpr std::string_view kDefaultVmaApplicationId = "VMA_DEFAULT_APPLICATION_ID";
-/// VMA_CONFIG_FILE's default.
+/// The default of VMA_CONFIG_FILE.
 inline constexpr const char* kVmaConfigFile = "/etc/libvma.conf";
 
 /// The rules that concern one process.
 ///
-/// Lines belong to the block of the application-id line above them, those above any to an implicit block "* *"; blocks
-/// with the same words are one. Of the blocks that match this process the first alone decides, and in it the first rule
-/// that matches; without any, the socket is ours. libvma.conf(5) has the details.
+/// A line belongs to the block of the application-id line above it; lines above the first such line belong to an
+/// implicit block "* *". Blocks with the same words are one block. Only the first block that matches this process is
+/// used. In it the first rule that matches decides; without a match libvma takes the socket. libvma.conf(5) has the
+/// details.
 ///
-/// Threads: parse() and load() before the object is shared; then everybody may ask and add() at any time.
+/// Threads: parse() and load() must be called before the object is shared. Then any thread may ask and add() at any
+/// time.
 class VmaRules {
  public:
   /// @param program         as program_invocation_short_name(3) gives it
@@ -36,12 +39,12 @@ class VmaRules {
   VmaRules& operator=(const VmaRules&) = delete;
   ~VmaRules();
 
-  /// Takes in a file's text. `report` gets one line per wrong line, which is skipped, and per line that has no effect:
-  /// file, line number, reason.
+  /// Adds the rules of a file's text. `report` gets one line per wrong line, which is skipped, and per line that has no
+  /// effect: file, line number, reason.
   /// @param file  what it is called in reports
   void parse(std::string_view text, const std::string& file, const Report& report);
-  /// Takes in the file at `path`. One that cannot be read is reported; that there is none, only when the user has
-  /// chosen it (`is_chosen`).
+  /// Adds the rules of the file at `path`. A file that cannot be read is reported. A missing file is reported only when
+  /// the user has chosen it (`is_chosen`).
   void load(const char* path, bool is_chosen, const Report& report);
   /// Adds one line, with or without newline, before all rules so far: vma_api_t::add_conf_rule(). A use line concerns
   /// this process, unless the last application-id line that was added is for others. A wrong line changes nothing.
@@ -52,7 +55,7 @@ class VmaRules {
   /// @param second  the second, if it is known; else only rules match that do not ask for it
   [[nodiscard]] VmaTransport decide(VmaRole role, const SocketAddress& first,
                                     const SocketAddress* second = nullptr) const;
-  /// os when no address can make a socket of that type ours: it need not be watched at all.
+  /// Returns os when no address can lead to rings for a socket of that type: it need not be watched then.
   /// @param type  SOCK_STREAM or SOCK_DGRAM
   [[nodiscard]] VmaTransport decide_socket(int type) const;
 
@@ -62,7 +65,8 @@ class VmaRules {
     Added* next;
   };
 
-  /// Calls `visit(rule)`, newest added first, then the file's, until it returns something; that is returned.
+  /// Calls `visit(rule)` for the added rules, newest first, then for the file's, until it returns something, which is
+  /// returned.
   template <class Visit>
   VmaTransport first_answer(VmaRole role, Visit visit) const;
   [[nodiscard]] VmaTransport decide_for_all(VmaRole role) const;

@@ -24,9 +24,9 @@ class IpAddress {
   static IpAddress v4(std::uint32_t host_order);
   static IpAddress v4(const in_addr& address);
   static IpAddress v6(const in6_addr& address);
-  /// Nothing unless `bytes` has the length of the family, AF_INET or AF_INET6.
+  /// Returns nothing unless `family` is AF_INET or AF_INET6 and `bytes` has its length.
   static std::optional<IpAddress> from_bytes(int family, std::span<const std::byte> bytes);
-  /// The address of `address`; AF_UNSPEC gives nothing, a v4-mapped one the IPv4 address.
+  /// Returns the address without its port: unspecified for AF_UNSPEC, the IPv4 address for a v4-mapped one.
   static IpAddress of(const SocketAddress& address);
   /// 0.0.0.0 or ::.
   static IpAddress wildcard(int family);
@@ -58,7 +58,8 @@ class IpAddress {
   std::uint8_t family_ = AF_UNSPEC;
 };
 
-/// The addresses that share their first `length` bits; with length 0 all of the family, with AF_UNSPEC every address.
+/// The addresses that share their first `length` bits: all addresses of the family with length 0, every address with
+/// AF_UNSPEC.
 struct Prefix {
   IpAddress address;
   std::uint8_t length = 0;  ///< bits, 0..32 or 0..128

@@ -1,4 +1,4 @@
-// Whether IPsec policies exist in the network namespace: what they cover, only the kernel can send and receive.
+// Watches whether IPsec policies exist in the network namespace: only the kernel can send and receive what they cover.
 #pragma once
 
 #include <atomic>
@@ -10,12 +10,13 @@ namespace ringsock::net {
 /// Threads: any_policies() any, the rest one at a time.
 class IpsecWatch {
  public:
-  /// In the calling thread's network namespace. Sees none where the kernel has no XFRM, or without CAP_NET_ADMIN.
+  /// Starts to watch the calling thread's network namespace. Sees no policies where the kernel has no XFRM, or without
+  /// CAP_NET_ADMIN.
   void open();
 
   [[nodiscard]] int fd() const { return events_.fd(); }  ///< readable when policies change; -1: none
   [[nodiscard]] bool any_policies() const { return any_.load(std::memory_order_relaxed); }
-  /// Takes what has changed, without waiting. @return whether any_policies() is another one now.
+  /// Reads the changes, without waiting. @return whether any_policies() has changed
   bool read();
 
  private:

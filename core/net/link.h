@@ -10,9 +10,9 @@
 
 namespace ringsock::net {
 
-/// How a link came to be, as far as it matters for who sends what through it.
+/// The kind of a link, as far as it decides which packets may be sent through it.
 enum class LinkKind : std::uint8_t {
-  physical,  ///< a NIC, or what has no kind (the loopback interface, too)
+  physical,  ///< a NIC, or a link without a kind, such as the loopback interface
   veth,
   vlan,
   bond,
@@ -60,7 +60,7 @@ struct Link {
   std::optional<VlanTag> vlan;
   std::optional<BondFacts> bond;
 
-  [[nodiscard]] bool is_up() const;        ///< IFF_UP: somebody wants it to work
+  [[nodiscard]] bool is_up() const;        ///< IFF_UP: it is enabled
   [[nodiscard]] bool is_running() const;   ///< IFF_LOWER_UP, too: it has a carrier and packets may pass
   [[nodiscard]] bool is_ethernet() const;  ///< frames begin with an Ethernet header
   [[nodiscard]] bool is_loopback() const;

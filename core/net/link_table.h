@@ -14,12 +14,12 @@ namespace ringsock::net {
 /// Threads: one at a time.
 class LinkTable {
  public:
-  // @return whether that changed a fact; the kernel repeats itself.
+  // @return whether a fact changed: the kernel repeats its messages.
   bool apply(const LinkEvent& event);
   bool apply(const Inet6LinkEvent& event);
   bool apply(const AddressEvent& event);
   void clear();
-  /// Grows with each event: tables that were asked before it and put in after it may be older than what it brought.
+  /// Grows with each event. Tables that were requested before an event and arrive after it may be older than the event.
   [[nodiscard]] std::uint64_t events() const { return events_; }
 
   [[nodiscard]] const Link* find(int ifindex) const;

@@ -11,7 +11,7 @@ Result<bool> is_local_address(const SocketAddress& address) {
   if (plain.is_unspecified() || plain.is_infiniband() || plain.is_wildcard()) return false;
   if (plain.is_loopback()) return true;
 
-  // A socket per question: it stays right across fork(2) and setns(2), and costs little.
+  // Each question opens a socket, which stays correct across fork(2) and setns(2) and costs little.
   auto socket = NetlinkSocket::open(NETLINK_ROUTE);
   if (!socket) return socket.error();
   PathQuery query;

@@ -27,7 +27,8 @@ Neighbour::Neighbour(int ifindex, const IpAddress& address, const NeighbourFacts
 NeighbourFacts Neighbour::facts() const noexcept { return unpack(packed_.load(std::memory_order_relaxed)); }
 
 bool Neighbour::begin_use() noexcept {
-  // Before the state is looked at, as update() stores it before the use is taken: one of the two sees the other.
+  // Stored before the state is loaded, as update() stores the state before the use is taken: one of the two sees the
+  // other.
   in_use_.exchange(true, std::memory_order_seq_cst);
   return unpack(packed_.load(std::memory_order_seq_cst)).state == NeighbourState::stale;
 }

@@ -1,4 +1,4 @@
-// Who is at a next hop: one entry of the kernel's neighbour table.
+// One entry of the kernel's neighbour table: the MAC address of a next hop.
 #pragma once
 
 #include <atomic>
@@ -12,28 +12,28 @@ namespace ringsock::net {
 /// NUD_* of linux/neighbour.h by name.
 enum class NeighbourState : std::uint8_t {
   none,        ///< the kernel has no entry
-  incomplete,  ///< it is asking
+  incomplete,  ///< the kernel is asking
   reachable,
   stale,      ///< usable; ask again while in use
   delay,      ///< usable; the kernel will ask soon
   probe,      ///< usable; the kernel is asking
   failed,     ///< nobody answered: sends get EHOSTUNREACH until the kernel is asked again
-  no_arp,     ///< needs no resolution: multicast, broadcast, links without ARP
-  permanent,  ///< somebody configured it
+  no_arp,     ///< no resolution is needed: multicast, broadcast, links without ARP
+  permanent,  ///< it was configured
 };
 
-/// What is known at one moment.
+/// The state and MAC address of a neighbour at one moment.
 struct NeighbourFacts {
   NeighbourState state = NeighbourState::none;
   MacAddress mac{};
 
-  /// Whether `mac` may be sent to.
+  /// Returns whether packets may be sent to `mac`.
   [[nodiscard]] bool is_usable() const { return state >= NeighbourState::reachable && state != NeighbourState::failed; }
   bool operator==(const NeighbourFacts&) const = default;
 };
 
-/// A next hop on a link, kept up to date by its NetworkState. Senders share it; it stays valid as long as they hold it,
-/// also when kernel or NetworkState forget it. Threads: any.
+/// A next hop on a link, kept up to date by its NetworkState. Senders share it. It stays valid as long as they hold it,
+/// even when the kernel or NetworkState forgets it. Threads: any.
 class Neighbour {
  public:
   Neighbour(int ifindex, const IpAddress& address, const NeighbourFacts& facts = {});
@@ -46,16 +46,17 @@ class Neighbour {
   /// One relaxed load: state and MAC belong together.
   [[nodiscard]] NeighbourFacts facts() const noexcept;
 
-  /// Asked by the sender with each packet or burst: notes that the neighbour is in use. True once each time that the
-  /// kernel's entry went stale while nobody used it: then NetworkState::request_resolution() has the kernel confirm
-  /// it, for packets that pass by the kernel do not. (One in use is confirmed by NetworkState itself.) One load.
+  /// Notes that the neighbour is in use; a sender calls it with each packet or burst. Returns true once each time that
+  /// the kernel's entry went stale while nobody used it. The sender then calls NetworkState::request_resolution() to
+  /// have the kernel confirm the entry, because packets that bypass the kernel do not confirm it. (NetworkState itself
+  /// confirms an entry in use.) Costs one load.
   [[nodiscard]] bool needs_refresh() noexcept { return !in_use_.load(std::memory_order_relaxed) && begin_use(); }
 
  private:
   friend class NeighbourTable;
 
   bool begin_use() noexcept;
-  /// Only NeighbourTable. @return whether a sender must care: another MAC, usable or not, failed or not.
+  /// For NeighbourTable only. @return whether senders are affected: the MAC, the usability or the failure changed
   bool update(const NeighbourFacts& facts) noexcept;
   /// @return whether somebody sent since the last call.
   bool take_use() noexcept { return in_use_.exchange(false, std::memory_order_seq_cst); }

@@ -1,4 +1,4 @@
-// The neighbours somebody has asked for.
+// The neighbours that senders have asked for.
 #pragma once
 
 #include <cstddef>
@@ -12,23 +12,25 @@
 
 namespace ringsock::net {
 
-/// Holds the entries that were handed out, not the kernel's whole table: that may have many thousands. Entries that
-/// nobody else holds any more are dropped when there are twice as many as were needed last. Threads: one at a time.
+/// Holds the entries that were handed out, not the kernel's whole table, which may have many thousands. Entries that
+/// nobody else holds any more are dropped when the table has twice as many entries as were in use at the last cleaning.
+/// Threads: one at a time.
 class NeighbourTable {
  public:
-  /// What an event did.
+  /// The effect of an event.
   struct Update {
-    std::shared_ptr<Neighbour> neighbour;  ///< null: nobody has asked for it
+    std::shared_ptr<Neighbour> neighbour;  ///< null: no sender has asked for it
     bool matters = false;                  ///< a sender's header may be wrong now
     bool refresh = false;                  ///< it went stale while in use: the kernel should confirm it
   };
 
   std::shared_ptr<Neighbour> find(int ifindex, const IpAddress& address) const;
-  /// An entry in the state none.
+  /// Adds an entry in the state `none`.
   std::shared_ptr<Neighbour> add(int ifindex, const IpAddress& address);
   Update update(int ifindex, const IpAddress& address, const NeighbourFacts& facts);
 
-  /// Grows with each update: facts asked before it and put in after it may be older than those that it brought.
+  /// Grows with each update. Facts that were requested before an update and arrive after it may be older than the
+  /// update.
   [[nodiscard]] std::uint64_t updates() const { return updates_; }
   [[nodiscard]] std::vector<std::shared_ptr<Neighbour>> all() const;
   [[nodiscard]] std::size_t size() const { return entries_.size(); }

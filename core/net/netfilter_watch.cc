@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kDumpAttempts = 16;
 constexpr int kDatagramsAtOnce = 64;
-/// Older iptables and IPVS tell nobody of what they do.
+/// Older iptables and IPVS send no events.
 constexpr time_t kSecondsBetweenLooks = 1;
 constexpr int kDevicePrefixAttribute = 2;  // NFTA_DEVICE_PREFIX, Linux 6.16
 constexpr int kInetIngress = 5;            // NF_INET_INGRESS, Linux 5.10
@@ -53,7 +53,7 @@ std::array<const nlattr*, count> parts_of(const nlattr* first, int bytes) {
   return out;
 }
 
-/// The devices of a chain, those that begin with a text with a * behind it.
+/// The devices of a chain. A prefix of device names ends in *.
 std::vector<std::string> devices_of(const std::array<const nlattr*, NFTA_HOOK_DEVS + 1>& hook) {
   std::vector<std::string> out;
   if (std::string one = text_of(hook[NFTA_HOOK_DEV]); !one.empty()) out.push_back(std::move(one));

@@ -1,5 +1,5 @@
-// Whether netfilter may do something to packets of the network namespace: what never passes by the kernel's stack
-// passes by no rule either.
+// Watches whether netfilter may act on packets of the network namespace: packets that bypass the kernel's stack bypass
+// its rules.
 #pragma once
 
 #include <linux/netlink.h>
@@ -18,7 +18,7 @@
 
 namespace ringsock::net {
 
-/// A place where the kernel looks at packets that this host receives or sends.
+/// A chain or table that filters packets that this host receives or sends.
 struct PacketFilter {
   int family = 0;      ///< AF_INET, AF_INET6; AF_UNSPEC: of both
   std::string device;  ///< only of this interface, a prefix if it ends in *; empty: of all
@@ -28,43 +28,44 @@ struct PacketFilter {
   bool operator==(const PacketFilter&) const = default;
 };
 
-/// Out of a message of nf_tables about a chain: where it looks at packets that this host receives or sends, if it may
-/// change or drop one: it has rules, or drops what no rule accepts, or translates addresses of connections that it
-/// knows. Several: one for each device.
+/// Reads a message of nf_tables about a chain. Returns where the chain looks at packets that this host receives or
+/// sends, one entry for each device. Returns none if the chain cannot change or drop a packet: it has no rules, does
+/// not drop by policy, and translates no addresses.
 std::vector<PacketFilter> filters_of_chain(const nlmsghdr& message);
-/// Out of /proc/net/ip_tables_names: tables of the older iptables. Their rules are not looked at.
+/// Reads /proc/net/ip_tables_names: the tables of the older iptables. Their rules are not looked at.
 std::vector<PacketFilter> filters_of_tables(int family, std::string_view names);
-/// Out of /proc/net/ip_vs: whether IPVS has services.
+/// Reads /proc/net/ip_vs. Returns whether IPVS has services.
 bool has_virtual_services(std::string_view list);
 
 /// Threads: filter_of() any, the rest one at a time.
 class NetfilterWatch {
  public:
-  /// In the calling thread's network namespace. Sees none where the kernel has no netfilter; without CAP_NET_ADMIN
-  /// nobody may know, and every packet may be concerned.
+  /// Starts to watch the calling thread's network namespace. Sees no filters where the kernel has no netfilter. Without
+  /// CAP_NET_ADMIN the filters are unknown, and every packet counts as filtered.
   void open();
 
-  /// Readable when chains or rules have changed, or it is time to look for what nobody tells of; -1: none.
+  /// Becomes readable when chains or rules have changed, and when it is time to look for changes that cause no events;
+  /// -1: none.
   [[nodiscard]] int fd() const { return events_.fd(); }
   [[nodiscard]] int timer_fd() const { return timer_.get(); }
-  /// Takes what has changed, without waiting. @return whether filter_of() may answer otherwise now.
+  /// Reads the changes, without waiting. @return whether answers of filter_of() may have changed
   bool read();
-  /// What concerns packets of that family on that interface, by a name for the log.
+  /// Returns the name, for the log, of a filter for packets of that family on that interface, or nothing.
   [[nodiscard]] std::optional<std::string> filter_of(int family, std::string_view device) const;
 
-  // Around fork(2), of filter_of()
+  // Called around fork(2): they hold the lock of filter_of().
   void before_fork() { lock_.lock(); }
   void after_fork() { lock_.unlock(); }
 
  private:
-  /// /proc/net/NAME of this namespace, whoever reads it.
+  /// The file /proc/net/NAME of the namespace in which open() was called. Any thread may read it.
   class ProcFile {
    public:
     explicit ProcFile(const char* path) : path_(path) {}
-    /// The calling thread's namespace. There is no such file as long as a module is not loaded.
+    /// Opens the file of the calling thread's namespace. The file may be missing until a kernel module is loaded.
     void open();
     [[nodiscard]] bool is_open() const { return static_cast<bool>(fd_); }
-    /// It is there, and not for us.
+    /// Returns whether the file exists but may not be read.
     [[nodiscard]] bool is_forbidden() const { return is_forbidden_; }
     [[nodiscard]] std::string read() const;
 

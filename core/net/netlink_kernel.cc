@@ -67,11 +67,11 @@ Status NetlinkKernel::open_sockets() {
   if (!questions) return questions.error();
   out.events = std::move(*events);
   out.questions = std::move(*questions);
-  out.plain = out_of_the_way(UniqueFd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)));
   out.timer = out_of_the_way(UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)));
   out.waiting = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
   if (!out.timer || !out.waiting) return Error::last("netlink: timer");
   out.path_mtu = PathMtuWatch::open();
+  if (out.path_mtu.fd_v4() < 0) out.plain = out_of_the_way(UniqueFd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)));
   const std::lock_guard guard(asking_);
   sockets_ = std::move(out);
   ipsec_.open();
@@ -149,7 +149,7 @@ KernelEvents NetlinkKernel::read_events() {
   if (ipsec_.read()) out.events.emplace_back(RoutingEvent{AF_UNSPEC});
   if (netfilter_.read()) out.events.emplace_back(FiltersEvent{});
   std::uint64_t expirations = 0;
-  static_cast<void>(::read(sockets_.timer.get(), &expirations, sizeof expirations));
+  [[maybe_unused]] const ssize_t got = ::read(sockets_.timer.get(), &expirations, sizeof expirations);
   return out;
 }
 
@@ -186,7 +186,8 @@ std::uint8_t NetlinkKernel::default_hop_limit() const {
   constexpr std::uint8_t kUsual = 64;
   int value = 0;
   socklen_t length = sizeof value;
-  if (::getsockopt(sockets_.plain.get(), IPPROTO_IP, IP_TTL, &value, &length) != 0) return kUsual;
+  const int socket = sockets_.plain ? sockets_.plain.get() : sockets_.path_mtu.fd_v4();
+  if (::getsockopt(socket, IPPROTO_IP, IP_TTL, &value, &length) != 0) return kUsual;
   return static_cast<std::uint8_t>(value);
 }
 

@@ -1,4 +1,4 @@
-// The kernel by netlink.
+// The Kernel interface by netlink.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@ namespace ringsock::net {
 /// NetfilterWatch.
 class NetlinkKernel final : public Kernel {
  public:
-  /// Of the network namespace `network_namespace` (networks.h), in which the calling thread must be. Errors: EXDEV it
-  /// is in another one; EMFILE, ENFILE, ENOMEM.
+  /// Opens the sockets in the network namespace `network_namespace` (networks.h), in which the calling thread must be.
+  /// Errors: EXDEV it is in another one; EMFILE, ENFILE, ENOMEM.
   static Result<std::unique_ptr<Kernel>> open(std::uint64_t network_namespace);
 
   [[nodiscard]] int fd() const override { return sockets_.waiting.get(); }
@@ -51,9 +51,9 @@ class NetlinkKernel final : public Kernel {
     NetlinkSocket events;
     NetlinkSocket questions;
     PathMtuWatch path_mtu;
-    UniqueFd plain;    ///< a UDP socket
+    UniqueFd plain;    ///< a UDP socket, where path_mtu has none for IPv4
     UniqueFd timer;    ///< timerfd
-    UniqueFd waiting;  ///< epoll over all that become readable
+    UniqueFd waiting;  ///< epoll descriptor over all the others
   };
 
   explicit NetlinkKernel(std::uint64_t network_namespace) : network_namespace_(network_namespace) {}
@@ -63,7 +63,7 @@ class NetlinkKernel final : public Kernel {
   Result<std::vector<KernelEvent>> read_table(int question_type);
 
   const std::uint64_t network_namespace_;
-  Mutex asking_;  ///< of sockets_.questions
+  Mutex asking_;  ///< guards sockets_.questions
   Sockets sockets_;
   IpsecWatch ipsec_;
   NetfilterWatch netfilter_;

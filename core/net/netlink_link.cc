@@ -15,7 +15,7 @@ namespace ringsock::net {
 
 namespace {
 
-/// The attributes within another one. Absent and malformed ones are alike: none.
+/// Returns the attributes within another one, none when it is absent or malformed.
 template <std::size_t Size>
 std::array<nlattr*, Size> nested(const nlattr* outer) {
   std::array<nlattr*, Size> out{};

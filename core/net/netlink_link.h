@@ -10,7 +10,7 @@
 
 namespace ringsock::net {
 
-/// A LinkEvent or an Inet6LinkEvent; nothing for messages of other families, e.g. of a bridge about its ports.
+/// Returns a LinkEvent or an Inet6LinkEvent, nothing for messages of other families, e.g. of a bridge about its ports.
 std::optional<KernelEvent> parse_link(const nlmsghdr& message);
 
 /// The Ethernet address in an attribute; nothing unless it has six bytes.

@@ -10,8 +10,9 @@
 
 namespace ringsock::net {
 
-/// A link, address, route, rule, neighbour, nexthop object or setting that came, changed or went. Nothing: a message of
-/// another kind, of another family's tables (e.g. a bridge's), or one too short for what it claims to be.
+/// Returns the event of a link, address, route, rule, neighbour, nexthop object or setting that was added, changed or
+/// removed. Returns nothing for a message of another kind, of another family's tables (e.g. a bridge's), or one that is
+/// too short.
 std::optional<KernelEvent> parse_event(const nlmsghdr& message);
 
 /// The address in an attribute, nothing without one or with a wrong length.

@@ -18,7 +18,7 @@ constexpr int kEventBufferBytes = 1 << 20;
 constexpr std::size_t kAnswerBytes = 4096;
 constexpr std::size_t kMessageBytes = 32768;  // the kernel's largest datagram of a dump
 
-/// What the callbacks of one question share.
+/// The state that the callbacks of one question share.
 struct Answer {
   const OnMessage* on_message;
   int kernel_errno = 0;
@@ -29,7 +29,7 @@ int on_valid(nl_msg* message, void* argument) {
   return NL_OK;
 }
 
-/// libnl's own numbers lose what the kernel said.
+/// Keeps the kernel's error: libnl's own numbers are less precise.
 int on_error(sockaddr_nl* /*from*/, nlmsgerr* error, void* argument) {
   static_cast<Answer*>(argument)->kernel_errno = -error->error;
   return NL_STOP;
@@ -59,7 +59,7 @@ void NetlinkSocket::Free::operator()(nl_sock* socket) const noexcept { nl_socket
 int NetlinkSocket::fd() const { return socket_ ? nl_socket_get_fd(socket_.get()) : -1; }
 
 Result<NetlinkSocket> NetlinkSocket::open(int protocol) {
-  // Not nl_connect(): its port numbers come from the process id, and its errors are not the kernel's.
+  // nl_connect() is not used: it derives port numbers from the process id, and its errors are not the kernel's.
   UniqueFd fd = out_of_the_way(UniqueFd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, protocol)));
   if (!fd) return Error::last("netlink: socket");
   sockaddr_nl name{};
@@ -72,7 +72,7 @@ Result<NetlinkSocket> NetlinkSocket::open(int protocol) {
   if (nl_socket_set_fd(out.socket_.get(), protocol, fd.get()) < 0) return Error{EPROTO, "netlink: nl_socket_set_fd"};
   static_cast<void>(fd.release());
   nl_socket_disable_auto_ack(out.socket_.get());
-  // The other way is to look at each datagram's length first, with another system call.
+  // Peeking would ask for each datagram's length first, with another system call.
   nl_socket_disable_msg_peek(out.socket_.get());
   return out;
 }
@@ -98,7 +98,7 @@ Status NetlinkSocket::listen(std::span<const int> groups) {
   nl_socket_disable_seq_check(socket_.get());
   nl_socket_set_msg_buf_size(socket_.get(), kMessageBytes);
   if (nl_socket_set_nonblocking(socket_.get()) < 0) return Error::last("netlink: O_NONBLOCK");
-  // Not more than the administrator permits where we may not ask for more.
+  // Without CAP_NET_ADMIN the buffer is limited to what the administrator permits.
   if (::setsockopt(fd(), SOL_SOCKET, SO_RCVBUFFORCE, &kEventBufferBytes, sizeof kEventBufferBytes) != 0) {
     ::setsockopt(fd(), SOL_SOCKET, SO_RCVBUF, &kEventBufferBytes, sizeof kEventBufferBytes);
   }
@@ -118,7 +118,7 @@ Result<bool> NetlinkSocket::read_events(const OnMessage& on_event) {
   const int result = nl_recvmsgs(socket_.get(), callbacks.get());
   if (result >= 0) return true;
   if (result == -NLE_AGAIN) return false;
-  // Whatever it was (ENOBUFS, a datagram cut short): the tables tell how things are now.
+  // After any error (ENOBUFS, a truncated datagram) the tables must be read again.
   return Error{ENOBUFS, "netlink: events"};
 }
 

@@ -1,4 +1,4 @@
-// A netlink socket of libnl's with one owner, and questions on it.
+// A netlink socket of libnl with one owner, and requests on it.
 #pragma once
 
 #include <linux/netlink.h>
@@ -18,7 +18,7 @@ namespace ringsock::net {
 using NetlinkMessage = std::unique_ptr<nl_msg, decltype(&nlmsg_free)>;
 using OnMessage = std::function<void(const nlmsghdr&)>;
 
-/// A request whose fixed part is `header`, or null without memory.
+/// Makes a request whose fixed part is `header`. Returns null without memory.
 NetlinkMessage make_message(int type, int flags, const void* header, std::size_t length);
 template <class Header>
 NetlinkMessage make_message(int type, int flags, const Header& header) {
@@ -29,7 +29,7 @@ NetlinkMessage make_message(int type, int flags, const Header& header) {
 class NetlinkSocket {
  public:
   NetlinkSocket() = default;
-  /// In the calling thread's network namespace, out of the application's way. Errors: EMFILE, ENOMEM,
+  /// Opens a socket in the calling thread's network namespace, with a high descriptor number. Errors: EMFILE, ENOMEM,
   /// EPROTONOSUPPORT the kernel does not have `protocol`.
   static Result<NetlinkSocket> open(int protocol);
 
@@ -41,9 +41,10 @@ class NetlinkSocket {
   /// so that some of it may be missing; ENOBUFS, EPROTO the socket is of no use any more.
   Status ask(nl_msg* message, const OnMessage& on_answer);
 
-  /// Makes it a socket that listens to `groups` and does not wait. Errors: the first group's that could not be joined.
+  /// Makes the socket listen to `groups`, without blocking reads. Errors: that of the first group that could not be
+  /// joined.
   Status listen(std::span<const int> groups);
-  /// One datagram of events, if any. @return whether there was one. Errors: ENOBUFS some were lost.
+  /// Reads one datagram of events, if any. @return whether there was one. Errors: ENOBUFS some were lost.
   Result<bool> read_events(const OnMessage& on_event);
 
  private:

@@ -26,8 +26,8 @@ using Listener = std::function<void(const NetworkChange&)>;
 
 }  // namespace
 
-/// Locks: opening_, then lock_; the kernel is asked without lock_, since answers take microseconds and its events have
-/// a lock of their own.
+/// Lock order: opening_, then lock_. The kernel is asked without lock_, because answers take microseconds and its
+/// events have a lock of their own.
 class NetworkState::Impl {
  public:
   Impl(std::unique_ptr<Kernel> kernel, std::atomic<std::uint64_t>& generation)
@@ -77,9 +77,9 @@ class NetworkState::Impl {
   std::atomic<std::uint64_t>& generation_;
 
   std::mutex opening_;
-  std::atomic<bool> inherited_{false};  ///< a child's: sockets and tables are the parent's
+  std::atomic<bool> inherited_{false};  ///< in a child: sockets and tables are the parent's
 
-  Mutex lock_;  ///< of what follows
+  Mutex lock_;  ///< guards the members below
   NetworkTables tables_;
   std::map<ListenerId, std::shared_ptr<const Listener>> listeners_;
   ListenerId next_listener_ = 1;
@@ -88,7 +88,7 @@ class NetworkState::Impl {
 
   std::atomic<bool> processing_{false};
   std::atomic<std::thread::id> processor_{};
-  bool events_lost_ = false;  ///< only of who processes
+  bool events_lost_ = false;  ///< only the processing thread accesses it
 };
 
 // -- up to date
@@ -123,7 +123,7 @@ Status NetworkState::Impl::ensure_current() {
   return ok();
 }
 
-/// Reads all that can be read again. Listeners are told by the caller.
+/// Reads again all tables that can be read. The caller tells the listeners.
 void NetworkState::Impl::resync(EventEffects& effects) {
   const Status status = read_tables();
   if (!status) log_debug("network tables: %s: error %d", status.error().where, status.error().code);
@@ -163,7 +163,7 @@ void NetworkState::Impl::end_processing() {
 
 void NetworkState::Impl::process_events() {
   if (!ensure_current() || !begin_processing()) return;
-  // Also when memory runs out on the way: else nobody would process events any more.
+  // Runs also when memory runs out on the way: otherwise no thread would process events any more.
   const std::unique_ptr<Impl, decltype([](Impl* impl) { impl->end_processing(); })> at_the_end(this);
   EventEffects effects;
   take_events(effects);
@@ -187,7 +187,7 @@ void NetworkState::Impl::take_events(EventEffects& effects) {
     if (effects.matters) next_generation();
     retry = retry_tables_at_;
   }
-  // Not before what is old was taken: it would be put on top of what is new.
+  // Old events must be taken first: they would overwrite the new tables.
   const bool again = retry != Nanos{} && retry <= kernel_->now();
   if ((events_lost_ && drained) || again) {
     events_lost_ = false;
@@ -246,7 +246,7 @@ Status NetworkState::Impl::ensure_link(int ifindex) {
     const std::lock_guard guard(lock_);
     if (ifindex == 0 || tables_.links.find(ifindex) != nullptr) return ok();
   }
-  // Just made: the event is under way. What events repeat of these tables does no harm.
+  // The interface is new, and its event is under way. An event that repeats what these tables say does no harm.
   return read_tables();
 }
 
@@ -269,7 +269,7 @@ Result<Path> NetworkState::Impl::path_to(const PathQuery& query) {
     if (!is_current && attempt < kAttempts) continue;
     tables_.complete(answer->path, query.destination.family(), hop_limit);
     if (!is_current) {
-      // Changes come faster than answers: good for now, and asked again soon.
+      // Changes come faster than answers: this answer is used now and asked again soon.
       next_generation();
       return answer->path;
     }
@@ -316,7 +316,7 @@ std::shared_ptr<Neighbour> NetworkState::Impl::neighbour(int ifindex, const IpAd
     const std::lock_guard guard(lock_);
     entry = tables_.neighbours.find(ifindex, next_hop);
     if (entry) return entry;
-    // In the table before the kernel is asked, so that events meanwhile find it.
+    // Added to the table before the kernel is asked, so that events find it meanwhile.
     entry = tables_.neighbours.add(ifindex, next_hop);
   }
   ask_neighbour_into_table(*entry);
@@ -339,7 +339,7 @@ std::shared_ptr<Neighbour> NetworkState::Impl::neighbour(const Path& path) {
     return found != nullptr ? std::optional(*found) : std::nullopt;
   });
   if (!link || link->needs_neighbours()) return neighbour(path.oif, path.next_hop);
-  // As the kernel has it: where nobody answers, its own address, or on a point-to-point link everybody's.
+  // As the kernel does: links without resolution use their own address, point-to-point links the broadcast address.
   return fixed((link->flags & IFF_NOARP) != 0 || link->is_loopback() ? link->mac : link->broadcast);
 }
 
@@ -368,7 +368,7 @@ void NetworkState::Impl::after_fork_in_parent() {
 void NetworkState::Impl::after_fork_in_child() {
   inherited_.store(true, std::memory_order_release);
   if (processor_.load(std::memory_order_relaxed) != std::this_thread::get_id()) {
-    processing_.store(false, std::memory_order_relaxed);  // who was at it is not in this process
+    processing_.store(false, std::memory_order_relaxed);  // the thread that processed events is not in this process
     processor_.store({}, std::memory_order_relaxed);
   }
   armed_for_ = {};

@@ -34,7 +34,7 @@ void NetworkTables::apply(std::span<const KernelEvent> events, Nanos now, EventE
 }
 
 void NetworkTables::link_changed(int ifindex, EventEffects& out) {
-  // Of IPv4 routes that go with a link, or come back with its carrier, the kernel tells nothing.
+  // The kernel sends no events for IPv4 routes that vanish with a link or come back with its carrier.
   note_paths(paths.forget_family(AF_UNSPEC), out);
   out.matters = true;
   out.changes.push_back({NetworkChange::What::link, ifindex, {}});
@@ -50,7 +50,7 @@ void NetworkTables::take(const Inet6LinkEvent& event, EventEffects& out) {
 
 void NetworkTables::take(const AddressEvent& event, EventEffects& out) {
   if (!links.apply(event)) return;
-  // Another source may fit better now, and routes that prefer an address go with it silently.
+  // Another source may fit better now, and routes that prefer an address vanish with it without an event.
   note_paths(paths.forget_family(event.address.address.family()), out);
   out.changes.push_back({NetworkChange::What::address, event.address.ifindex, event.address.address});
 }

@@ -1,4 +1,4 @@
-// All that is known of a network namespace, and what an event does to it.
+// All facts about a network namespace, and the effects of events on them.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace ringsock::net {
 
-/// What events did.
+/// The effects of events.
 struct EventEffects {
   bool matters = false;                                ///< the generation must grow
   bool paths = false;                                  ///< answers about paths were forgotten
@@ -22,18 +22,18 @@ struct EventEffects {
   std::vector<std::shared_ptr<Neighbour>> to_refresh;  ///< went stale while in use
 };
 
-/// Without I/O, clock and locks. Threads: one at a time.
+/// Does no I/O, reads no clock, takes no locks. Threads: one at a time.
 class NetworkTables {
  public:
   void apply(std::span<const KernelEvent> events, Nanos now, EventEffects& out);
-  /// Forgets what is out of date by now.
+  /// Forgets facts that have expired.
   void apply_time(Nanos now, EventEffects& out);
   /// The next time when apply_time() has something to do; 0: never.
   [[nodiscard]] Nanos deadline() const;
 
   /// Links and addresses as they were read from the kernel.
   void replace_links(std::span<const KernelEvent> tables);
-  /// Puts in what the route left open: MTU and hop limit of the interface, if it is known, and of the namespace.
+  /// Fills in what the route does not set: MTU and hop limit of the interface, if it is known, and of the namespace.
   /// @param family  The destination's: a next hop may have the other one.
   void complete(Path& path, int family, std::uint8_t default_hop_limit) const;
 

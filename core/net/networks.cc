@@ -38,7 +38,7 @@ Result<std::uint64_t> network_namespace_of(int socket_fd) {
   const UniqueFd place(::ioctl(socket_fd, SIOCGSKNS));
   struct stat facts {};
   if (!place || ::fstat(place.get(), &facts) != 0) return Error::last("network namespace");
-  return facts.st_ino;  // unique as long as somebody holds the namespace, e.g. by this socket
+  return facts.st_ino;  // unique as long as the namespace is held, e.g. by this socket
 }
 
 Result<std::shared_ptr<NetworkState>> Networks::of_socket(int socket_fd) {

@@ -12,18 +12,18 @@
 
 namespace ringsock::net {
 
-/// Which network namespace a socket belongs to: that of the thread that made it, at that moment, for ever (setns(2)
-/// moves threads, not sockets). Two numbers are equal when the namespaces are. One or two system calls. Errors: EBADF,
-/// ENOTSOCK; EPERM on kernels before 5.14 without CAP_NET_ADMIN.
+/// Returns a number for the network namespace of a socket: that in which it was made, for ever (setns(2) moves threads,
+/// not sockets). Two numbers are equal when the namespaces are. Costs one or two system calls. Errors: EBADF, ENOTSOCK;
+/// EPERM on kernels before 5.14 without CAP_NET_ADMIN.
 Result<std::uint64_t> network_namespace_of(int socket_fd);
 
-/// One NetworkState per namespace in use, shared by who holds it; the last holder closes it, so that we do not keep a
-/// namespace alive. Threads: any.
+/// One NetworkState per namespace in use, shared by its holders. The last holder closes it, so that the library does
+/// not keep a namespace alive. Threads: any.
 class Networks {
  public:
-  /// That of a socket (any family). Makes it when nobody holds one yet: its netlink sockets are made by the calling
-  /// thread. Errors: EXDEV when the thread is in another namespace by now and nobody holds one for the socket's;
-  /// those of network_namespace_of() and NetworkState::open().
+  /// Returns the NetworkState of a socket (any family). Makes it when nobody holds one yet: the calling thread then
+  /// opens its netlink sockets. Errors: EXDEV when the thread is in another namespace by now and nobody holds one for
+  /// the socket's; those of network_namespace_of() and NetworkState::open().
   Result<std::shared_ptr<NetworkState>> of_socket(int socket_fd);
 
   void before_fork();
@@ -36,7 +36,7 @@ class Networks {
   std::vector<std::shared_ptr<NetworkState>> across_fork_;
 };
 
-/// Of this process; its handlers for fork(2) are installed when the library is loaded.
+/// Returns the instance of this process. Its handlers for fork(2) are installed when the library is loaded.
 Networks& networks();
 
 }  // namespace ringsock::net

@@ -1,4 +1,4 @@
-// How packets of a flow leave this host.
+// The path on which packets of a flow leave this host.
 #pragma once
 
 #include <sys/types.h>
@@ -10,7 +10,7 @@
 
 namespace ringsock::net {
 
-/// All that decides about a flow's route. Fields that are not known stay as they are here. `destination` is necessary.
+/// All that decides about a flow's route. Fields that are not known keep these values. `destination` is required.
 struct PathQuery {
   IpAddress destination{};
   IpAddress source{};                  ///< what the socket is bound to; unspecified: the kernel chooses
@@ -28,7 +28,7 @@ struct PathQuery {
 
 enum class PathType : std::uint8_t {
   unicast,      ///< by `oif` to `next_hop`
-  local,        ///< to an address of this host: the kernel's business
+  local,        ///< to an address of this host: the kernel delivers
   broadcast,    ///< by `oif`; kernel sockets of this host get a copy from the kernel only
   multicast,    ///< by `oif`; likewise
   unreachable,  ///< a send fails with `error`

@@ -1,4 +1,4 @@
-// The kernel's answers about paths, as long as they hold.
+// The kernel's answers about paths, as long as they are valid.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 namespace ringsock::net {
 
-/// Forgets exactly what a change in the kernel may have made wrong, and says whether anybody was told it: route tables
-/// with busy routing daemons change all day without touching a flow of ours. Threads: one at a time.
+/// Forgets exactly the answers that a change in the kernel may have made wrong, and reports whether any of them was
+/// handed out: routing daemons change tables all day without affecting a flow of this process. Threads: one at a time.
 ///
-/// Two halves: answers go into the young one, and are moved there when they are used; when it is full, the old one is
-/// dropped and the young one becomes old.
+/// The cache has two halves. Answers are stored in the young half, and moved there when they are used. When it is full,
+/// the old half is dropped and the young half becomes old.
 class PathCache {
  public:
   /// @param half_capacity  Answers in each half, about 200 bytes each.
@@ -23,16 +23,17 @@ class PathCache {
 
   std::optional<Path> find(const PathQuery& query);
 
-  /// Grows with each change. What was asked before it and inserted after it would be wrong without anybody's noticing.
+  /// Grows with each change. An answer that was requested before a change and inserted after it could be wrong without
+  /// notice.
   [[nodiscard]] std::uint64_t changes() const { return changes_; }
   /// @param expires  Time after which the answer must be asked again; 0: never.
   void insert(const PathQuery& query, const Path& path, Nanos expires);
 
-  // What may have changed. @return whether an answer that was given is among it; dropped ones count as any.
+  // Forget answers that may have changed. @return whether one of them was handed out; dropped answers may be any.
   bool forget_to(const Prefix& destinations);
   bool forget_family(int family);  ///< AF_UNSPEC: both
   bool forget_expired(Nanos now);
-  [[nodiscard]] Nanos next_expiry() const { return next_expiry_; }  ///< 0: none; maybe too early
+  [[nodiscard]] Nanos next_expiry() const { return next_expiry_; }  ///< 0: none; may be too early
 
  private:
   struct Entry {
@@ -48,7 +49,7 @@ class PathCache {
   const std::size_t half_capacity_;
   Half young_;
   Half old_;
-  bool dropped_ = false;  ///< answers were given that are in neither half
+  bool dropped_ = false;  ///< answers were handed out that are in neither half
   std::uint64_t changes_ = 0;
   Nanos next_expiry_{};
 };

@@ -84,7 +84,8 @@ PathMtuWatch PathMtuWatch::open() {
 std::vector<IpAddress> PathMtuWatch::read() {
   std::vector<IpAddress> out;
   const auto drain = [&out](int fd, auto destination_of) {
-    // The longest IPv4 header, ICMP's, and as much of the packet that was too big as there is an address in.
+    // Room for the longest IPv4 header, the ICMP header, and the headers with the address of the packet that was too
+    // big.
     std::array<std::byte, 128> buffer;
     for (std::size_t i = 0; fd >= 0 && i < kMessagesAtOnce / 2; ++i) {
       const ssize_t length = ::recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT);

@@ -1,4 +1,4 @@
-// Hears of path MTUs that shrink. No netlink group tells of the kernel's path MTU exceptions, so raw sockets listen for
+// Detects path MTUs that shrink. No netlink group reports the kernel's path MTU exceptions, so raw sockets listen for
 // the ICMP messages that cause them.
 #pragma once
 
@@ -12,23 +12,25 @@
 
 namespace ringsock::net {
 
-/// The destination of the packet that was too big, out of an IPv4 packet with an ICMP "fragmentation needed" message
-/// (type 3 code 4) as a raw socket gives it; nothing when it is something else or cut short. Source: RFC 792, RFC 1191.
+/// Returns the destination of the packet that was too big, from an IPv4 packet with an ICMP "fragmentation needed"
+/// message (type 3 code 4) as a raw socket gives it. Returns nothing for any other or truncated packet. Source: RFC
+/// 792, RFC 1191.
 std::optional<IpAddress> too_big_destination_v4(std::span<const std::byte> packet);
-/// The same out of an ICMPv6 "packet too big" message (type 2), without IPv6 header. Source: RFC 4443 section 3.2.
+/// The same from an ICMPv6 "packet too big" message (type 2), without IPv6 header. Source: RFC 4443 section 3.2.
 std::optional<IpAddress> too_big_destination_v6(std::span<const std::byte> message);
 
 /// Threads: one at a time.
 class PathMtuWatch {
  public:
   PathMtuWatch() = default;
-  /// In the calling thread's network namespace. Without CAP_NET_RAW, or without a family, it hears nothing of it.
+  /// Opens the sockets in the calling thread's network namespace. Hears nothing without CAP_NET_RAW, and nothing of an
+  /// IP version that the kernel does not have.
   static PathMtuWatch open();
 
-  /// Two descriptors to wait for, -1 where there is none.
+  /// fd_v4() and fd_v6() return the descriptors to wait for, -1 where there is none.
   [[nodiscard]] int fd_v4() const { return v4_.get(); }
   [[nodiscard]] int fd_v6() const { return v6_.get(); }
-  /// At most 64 destinations that were told of, without waiting.
+  /// Reads at most 64 destinations of such messages, without waiting.
   std::vector<IpAddress> read();
 
  private:

@@ -52,7 +52,7 @@ PathType type_of(unsigned char route_type) {
   }
 }
 
-/// What a send is told of routes that are there to say no. Source: fib_props of the kernel, route(8).
+/// Returns the errno of a send for routes that refuse. Source: fib_props of the kernel, route(8).
 int errno_of(unsigned char route_type) {
   switch (route_type) {
     case RTN_BLACKHOLE: return EINVAL;
@@ -90,7 +90,8 @@ Nanos validity(const nlattr* attribute) {
   rta_cacheinfo info{};
   if (attribute == nullptr || nla_len(attribute) < static_cast<int>(sizeof info)) return {};
   std::memcpy(&info, nla_data(attribute), sizeof info);
-  // The kernel rounds down, and what has less than a tick to live looks as if it lived for ever: not before it is over.
+  // The kernel rounds down, and a route with less than a tick left looks as if it never expired. The ticks added here
+  // are for that.
   return info.rta_expires > 0 ? (info.rta_expires + 2) * Nanos(kKernelTick) : Nanos{};
 }
 
@@ -166,8 +167,8 @@ Result<PathAnswer> ask_once(const PathQuery& query, const Ask& ask) {
 
 Result<PathAnswer> ask_path(const PathQuery& query, const Ask& ask) {
   auto answer = ask_once(query, ask);
-  // IPv6 with a source address: the interface is no more than a wish, unless the question comes from a socket that is
-  // bound to it, as a sender's does. Without the source it is an order.
+  // In an IPv6 question with a source address the interface is only preferred, unless the question comes from a socket
+  // that is bound to it, as a sender's socket is. Without the source the interface is mandatory.
   const bool elsewhere = answer && query.oif != 0 && answer->path.oif != query.oif;
   if (!elsewhere || !query.destination.is_v6() || !has_source(query)) return answer;
   PathQuery strict = query;

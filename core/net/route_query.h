@@ -9,16 +9,16 @@
 
 namespace ringsock::net {
 
-/// Null without memory, or without a destination.
+/// Returns null without memory, or without a destination.
 NetlinkMessage make_route_query(const PathQuery& query);
 
-/// The path in the kernel's answer; nothing when `message` is no RTM_NEWROUTE of the destination's family.
+/// Returns the path in the kernel's answer, nothing when `message` is no RTM_NEWROUTE of the destination's family.
 std::optional<PathAnswer> parse_route(const nlmsghdr& message, const PathQuery& query);
 
 /// As NetlinkSocket::ask().
 using Ask = std::function<Status(nl_msg* question, const OnMessage& on_answer)>;
 
-/// Asks. An errno that the kernel answers is an unreachable path. Errors: ENOMEM, EINVAL no destination, ENOBUFS,
+/// Asks the kernel. An errno in its answer becomes an unreachable path. Errors: ENOMEM, EINVAL no destination, ENOBUFS,
 /// EPROTO.
 Result<PathAnswer> ask_path(const PathQuery& query, const Ask& ask);
 

@@ -1,4 +1,4 @@
-// Which of this host's addresses the route to another one starts at.
+// Finds the source address of a route.
 #pragma once
 
 #include "core/base/result.h"
@@ -6,8 +6,9 @@
 
 namespace ringsock::net {
 
-/// The source address that the kernel would use towards `destination` now, port 0; an address of this host is its own.
-/// Nothing is sent. Errors: those of connect(2) on a UDP socket, e.g. ENETUNREACH; EMFILE. Threads: any.
+/// Returns the source address that the kernel would use towards `destination` now, with port 0. For an address of this
+/// host that is the address itself. Sends nothing. Errors: those of connect(2) on a UDP socket, e.g. ENETUNREACH;
+/// EMFILE. Threads: any.
 Result<SocketAddress> source_address(const SocketAddress& destination);
 
 }  // namespace ringsock::net

@@ -67,6 +67,30 @@ void Endpoint::notify_watchers_slow(std::uint32_t changed) {
   });
 }
 
+void Endpoint::notify_watchers_of_one(std::uint32_t changed) {
+  if (!is_watched()) return;
+  {
+    const std::lock_guard guard(watches_lock_);
+    watches_.for_each([changed](Watch& watch) {
+      if (!watch.is_taker() && (watch.interest_ & changed) != 0) watch.endpoint_changed();
+    });
+  }
+  notify_a_taker();
+}
+
+void Endpoint::notify_a_taker() {
+  if (!is_watched()) return;
+  const std::lock_guard guard(watches_lock_);
+  Watch* taker = nullptr;
+  watches_.for_each([&taker](Watch& watch) {
+    if (taker == nullptr && watch.is_taker()) taker = &watch;
+  });
+  if (taker == nullptr) return;
+  taker->endpoint_changed();
+  taker->ListNode<Endpoint>::unlink();
+  watches_.push_back(*taker);
+}
+
 void Endpoint::member_closed(Endpoint&) noexcept {}
 void Endpoint::member_left_to_kernel(Endpoint&) noexcept {}
 
@@ -98,7 +122,7 @@ void Endpoint::leave_to_kernel() noexcept {
   notify_watchers_slow(~0U);
 }
 
-/// An epoll set that watches this endpoint, or empty.
+/// Returns an epoll set that watches this endpoint, or an empty reference.
 Ref Endpoint::first_owner() {
   Ref set;
   const std::lock_guard guard(watches_lock_);

@@ -15,9 +15,12 @@
 #include <cerrno>
 #include <memory>
 #include <new>
+#include <utility>
 
+#include "core/base/clock.h"
 #include "core/base/rare_calls.h"
-#include "core/runtime/lost_endpoint.h"
+#include "core/runtime/refusing_endpoint.h"
+#include "core/runtime/service_thread.h"
 
 namespace ringsock::runtime {
 
@@ -25,24 +28,88 @@ constinit FdTable process_fd_table;
 
 namespace {
 
-// The table's lock first: remove() waits for readers without holding it.
+/// The counters of all threads that have had a section. liburcu keeps them for ever and gives them to later threads. A
+/// counter is zero while no thread has it.
+class ReaderCounters {
+ public:
+  void add(unsigned long* counter) {
+    const std::lock_guard guard(lock_);
+    const std::size_t count = count_.load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (counters_[i] == counter) return;
+    }
+    if (count == counters_.size()) {
+      is_full_.store(true, std::memory_order_relaxed);
+      return;
+    }
+    counters_[count] = counter;
+    count_.store(count + 1, std::memory_order_release);
+  }
+  /// Returns whether no thread is inside a section that began before the caller's last barrier.
+  [[nodiscard]] bool are_idle() const {
+    constexpr int kLooks = 64;
+    if (is_full_.load(std::memory_order_relaxed)) return false;
+    const std::size_t count = count_.load(std::memory_order_acquire);
+    int looks = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::atomic_ref counter(*counters_[i]);
+      while ((counter.load(std::memory_order_acquire) & URCU_BP_GP_CTR_NEST_MASK) != 0) {
+        if (++looks == kLooks) return false;
+        cpu_relax();
+      }
+    }
+    return true;
+  }
+  void before_fork() { lock_.lock(); }
+  void after_fork() { lock_.unlock(); }
+
+ private:
+  static constexpr std::size_t kMost = 256;  ///< with more threads at once, callers always wait
+  Mutex lock_;
+  std::array<unsigned long*, kMost> counters_{};
+  std::atomic<std::size_t> count_{0};
+  std::atomic<bool> is_full_{false};
+};
+constinit ReaderCounters reader_counters;
+
+/// Executes a barrier on all threads of this process that are in a section or leave one.
+void readers_barrier() {
+  if (urcu_bp_has_sys_membarrier != 0) {
+    ::syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+  } else {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+}
+
+bool is_single_threaded() {
+#if __has_include(<sys/single_threaded.h>)
+  return __libc_single_threaded != 0;
+#else
+  return false;
+#endif
+}
+
+// The table's lock is taken first: remove() waits for readers without holding it.
 void before_fork() {
   process_fd_table.before_fork();
   rcu_before_fork();
+  reader_counters.before_fork();
 }
 void after_fork_parent() {
+  reader_counters.after_fork();
   rcu_after_fork_in_parent();
   process_fd_table.after_fork();
 }
 void after_fork_child() {
+  reader_counters.after_fork();
   rcu_after_fork_in_child();
-  process_fd_table.after_fork();
+  process_fd_table.after_fork_in_child();
 }
 
-/// How many times it is held; the forking thread's.
+/// How many times the forking thread holds it.
 constinit int fork_depth = 0;
 
-/// Stands for liburcu's record of a thread where that cannot be had: its counter, which is all that a section uses.
+/// Replaces liburcu's record of a thread where it cannot be allocated. A section uses nothing but this counter.
 thread_local constinit unsigned long own_reader_counter = 0;
 
 [[gnu::constructor]] void install_fork_handlers() {
@@ -55,24 +122,35 @@ thread_local constinit unsigned long own_reader_counter = 0;
 void rcu_register_reader() {
   if (is_known_process()) [[likely]] {
     urcu_bp_register();
+    reader_counters.add(reinterpret_cast<unsigned long*>(urcu_bp_reader));
   } else {
     urcu_bp_reader = reinterpret_cast<struct urcu_bp_reader*>(&own_reader_counter);
   }
 }
 
 void rcu_wait_for_readers() {
-  // In a child that was made without our fork handlers liburcu's list of readers is what other threads, in the midst of
-  // a grace period, left in each page when the kernel copied it; and no endpoint is destroyed there.
-  if (!is_known_process()) return;
-#if __has_include(<sys/single_threaded.h>)
-  if (__libc_single_threaded != 0) return;
-#endif
+  // In a child that was made without our fork handlers liburcu's list of readers may be inconsistent: other threads may
+  // have been changing it while the kernel copied its pages. No endpoint is destroyed there.
+  if (!is_known_process() || is_single_threaded() || rcu_readers_are_gone()) return;
   const int saved_errno = errno;
   urcu_bp_synchronize_rcu();
   errno = saved_errno;
 #ifdef RINGSOCK_TSAN
   __tsan_acquire(&urcu_bp_gp);
 #endif
+}
+
+bool rcu_readers_are_gone() {
+  const int saved_errno = errno;
+  readers_barrier();
+  const bool are_gone = reader_counters.are_idle();
+  // Orders the readers' loads before what follows, on machines with weak memory ordering.
+  if (are_gone) std::atomic_thread_fence(std::memory_order_seq_cst);
+  errno = saved_errno;
+#ifdef RINGSOCK_TSAN
+  __tsan_acquire(&urcu_bp_gp);
+#endif
+  return are_gone;
 }
 
 void rcu_use_membarrier() {
@@ -86,7 +164,7 @@ void rcu_use_membarrier() {
 void rcu_forgo_membarrier() {
   if (urcu_bp_has_sys_membarrier == 0) return;
   urcu_bp_has_sys_membarrier = 0;
-  // Sections that began without a fence have passed one when it returns.
+  // When it returns, every section that began without a fence has passed one.
   ::syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
 }
 
@@ -110,7 +188,7 @@ Result<FdTable::Entry*> FdTable::make_entry(int fd) {
         ::mmap(nullptr, sizeof(Chunk), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     errno = saved_errno;
     if (memory == MAP_FAILED) return Error{ENOMEM, "descriptor table"};
-    // Zeroed pages are a chunk of null pointers: constructing it would touch every page.
+    // Zeroed pages are a valid chunk of null pointers; constructing it would touch every page.
     static_assert(std::is_trivially_destructible_v<Chunk> && sizeof(Entry) == sizeof(void*));
     slot.store(static_cast<Chunk*>(memory), std::memory_order_release);
     chunks_end_ = std::max(chunks_end_, (number >> kChunkBits) + 1);
@@ -136,48 +214,139 @@ Status FdTable::insert(int fd, Ref endpoint) {
     end_.store(std::max(end(), fd == INT_MAX ? fd : fd + 1), std::memory_order_relaxed);
     stale = exchange(**entry, endpoint.release());
   }
-  if (stale) {
+  if (stale && stale != being_closed()) {
     rcu_wait_for_readers();
-    const Ref last(stale);
-    if (!stale->has_descriptors()) stale->close();
+    end_stale(fd, Ref(stale));
   }
   return ok();
 }
 
-Ref FdTable::remove(int fd) {
-  static_cast<void>(is_known_process());
-  Endpoint* endpoint = nullptr;
-  {
-    const std::lock_guard guard(lock_);
-    Entry* const place = entry(fd);
-    if (place) endpoint = exchange(*place, nullptr);
-  }
-  if (!endpoint) return {};
-  rcu_wait_for_readers();
-  return Ref(endpoint);
+void FdTable::drop_stale_entry(int fd) noexcept {
+  const int saved_errno = errno;
+  end_close(fd);
+  if (Ref stale = remove(fd)) end_stale(fd, std::move(stale));
+  errno = saved_errno;
 }
 
-std::vector<Ref> FdTable::remove(std::span<const int> fds) {
-  static_cast<void>(is_known_process());
+void FdTable::end_stale(int fd, Ref endpoint) noexcept {
+  endpoint->descriptor_vanished(fd);
+  if (!endpoint->has_descriptors()) endpoint->close();
+}
+
+Ref FdTable::remove(int fd) { return take(fd, false); }
+Ref FdTable::begin_close(int fd) { return take(fd, true); }
+
+void FdTable::end_close(int fd) noexcept {
+  const std::lock_guard guard(lock_);
+  Entry* const place = entry(fd);
+  if (place != nullptr && place->load(std::memory_order_relaxed) == being_closed()) exchange(*place, nullptr);
+}
+
+/// Takes the endpoint out of `place`. Null when there is none, or another thread is closing the number. Under lock_.
+Endpoint* FdTable::take_locked(Entry* place, bool is_marked) {
+  Endpoint* const endpoint = place ? place->load(std::memory_order_relaxed) : nullptr;
+  if (endpoint == nullptr || endpoint == being_closed()) return nullptr;
+  return exchange(*place, is_marked ? being_closed() : nullptr);
+}
+
+Ref FdTable::take(int fd, bool is_marked) {
+  // A child that was made without our fork handlers has its parent's list of readers, and none of their threads.
+  const bool has_readers = is_known_process() && !is_single_threaded();
+  Ref mine;
+  Retired retired;
+  {
+    const std::lock_guard guard(lock_);
+    Endpoint* const endpoint = take_locked(entry(fd), is_marked && has_readers);
+    if (!endpoint) return {};
+    if (!has_readers) return Ref(endpoint);
+    mine = Ref::share(*endpoint);
+    retired = std::exchange(retired_, {});
+    if (retired.count == kMostRetired)
+      retired_.add(*endpoint);
+    else
+      retired.add(*endpoint);
+  }
+  if (rcu_readers_are_gone()) {
+    retired.drop();
+  } else {
+    put_back(retired);
+  }
+  return mine;
+}
+
+/// Threads that close would wait for readers without a CPU, one after the other: the service thread does it for all.
+void FdTable::put_back(Retired& retired) {
+  {
+    const std::lock_guard guard(lock_);
+    while (retired.count > 0 && retired_.count < kMostRetired) retired_.add(*retired.endpoints[--retired.count]);
+  }
+  if (retired.count > 0) {
+    rcu_wait_for_readers();
+    retired.drop();
+  }
+  constexpr Nanos kSoon = std::chrono::milliseconds(1);
+  if (is_reclaim_due_.exchange(true)) return;
+  // Another table than the process's may end before a timer does.
+  const bool may_leave = this == &process_fd_table;
+  if (!may_leave || !service_thread().schedule(monotonic_now() + kSoon, [] { process_fd_table.reclaim(); })) reclaim();
+}
+
+void FdTable::reclaim() {
+  is_reclaim_due_.store(false);
+  Retired retired;
+  {
+    const std::lock_guard guard(lock_);
+    retired = std::exchange(retired_, {});
+  }
+  rcu_wait_for_readers();
+  retired.drop();
+}
+
+std::vector<Ref> FdTable::begin_close(std::span<const int> fds) {
+  const bool has_readers = is_known_process() && !is_single_threaded();
   std::vector<Ref> removed(fds.size());
   {
     const std::lock_guard guard(lock_);
-    for (std::size_t i = 0; i < fds.size(); ++i) {
-      if (Entry* const place = entry(fds[i])) removed[i] = Ref(exchange(*place, nullptr));
-    }
+    for (std::size_t i = 0; i < fds.size(); ++i) removed[i] = Ref(take_locked(entry(fds[i]), has_readers));
   }
   rcu_wait_for_readers();
   return removed;
 }
 
+Endpoint* FdTable::make_refusing(void* place, Error why) noexcept {
+  Endpoint* const made = new (place) RefusingEndpoint(why);
+  // Never the last descriptor, never the last reference.
+  made->descriptors_.store(kManyDescriptors);
+  made->refs_.store(kManyDescriptors);
+  return made;
+}
+
+Endpoint* FdTable::being_closed() noexcept {
+  alignas(RefusingEndpoint) static std::byte place[sizeof(RefusingEndpoint)];
+  static Endpoint* const made = [] {
+    Endpoint* const mark = make_refusing(place, {EBADF, "the descriptor is being closed"});
+    mark->is_closed_.store(true);  // nobody watches it
+    return mark;
+  }();
+  return made;
+}
+
+/// Threads that were closing numbers exist only in the parent.
+void FdTable::after_fork_in_child() {
+  is_reclaim_due_.store(false, std::memory_order_relaxed);
+  for (int fd = 0; fd < end() && being_closed()->descriptors_.load() > kManyDescriptors; ++fd) {
+    Entry* const place = entry(fd);
+    if (place != nullptr && place->load(std::memory_order_relaxed) == being_closed()) exchange(*place, nullptr);
+  }
+  lock_.unlock();
+}
+
 void FdTable::leave_to_parent() noexcept {
   new (&lock_) Mutex;
-  retired_count_ = 0;
-  alignas(LostEndpoint) static std::byte place[sizeof(LostEndpoint)];
-  auto* const lost = new (place) LostEndpoint;
-  // Never the last descriptor, never the last reference.
-  lost->descriptors_.store(1U << 30);
-  lost->refs_.store(1U << 30);
+  retired_ = {};
+  alignas(RefusingEndpoint) static std::byte place[sizeof(RefusingEndpoint)];
+  Endpoint* const lost =
+      make_refusing(place, {EIO, "the connection is the parent's: this process was made without fork(3)"});
   for (std::size_t i = 0; i == 0 || i < chunks_end_; ++i) {
     Chunk* const chunk = i == 0 ? &first_ : chunks_[i].load(std::memory_order_relaxed);
     if (chunk == nullptr) continue;
@@ -192,21 +361,17 @@ void FdTable::leave_to_parent() noexcept {
 
 bool FdTable::let_go(int fd) {
   static_cast<void>(is_known_process());
-  std::array<Endpoint*, kMostRetired> ripe{};
+  Retired ripe;
   {
     const std::lock_guard guard(lock_);
-    Entry* const place = entry(fd);
-    Endpoint* const endpoint = place ? exchange(*place, nullptr) : nullptr;
+    Endpoint* const endpoint = take_locked(entry(fd), false);
     if (!endpoint) return false;
-    if (retired_count_ == kMostRetired) {
-      ripe = retired_;
-      retired_count_ = 0;
-    }
-    retired_[retired_count_++] = endpoint;
+    if (retired_.count == kMostRetired) ripe = std::exchange(retired_, {});
+    retired_.add(*endpoint);
   }
-  if (ripe[0]) {
+  if (ripe.count > 0) {
     rcu_wait_for_readers();
-    for (Endpoint* endpoint : ripe) endpoint->drop_ref();
+    ripe.drop();
   }
   return true;
 }

@@ -18,19 +18,18 @@
 
 namespace ringsock::runtime {
 
-/// The process's descriptors that are ours.
-/// find() costs a few nanoseconds: two dependent loads inside an RCU read-side section. insert() and remove() take a
-/// lock. Close during use is safe: remove() waits for a grace period before it gives the table's reference away. A
-/// forked child may use the table: it holds the same endpoints.
+/// The descriptors of the process that belong to the library. find() costs a few nanoseconds: two dependent loads
+/// inside an RCU read-side section. insert() and remove() take a lock. Close during use is safe: the table's reference
+/// is dropped after a grace period. A forked child may use the table: it holds the same endpoints.
 ///
 ///     descriptor = | 17 bits: index into chunks_ | 14 bits: index into the chunk |
 ///
-/// Chunks are mapped when their first descriptor comes and stay; pages of them that hold nothing are never touched. The
-/// first one is a member: most descriptors are in it, and whether they are ours costs one load less.
+/// A chunk is mapped with its first descriptor and stays mapped; its pages without entries are never touched. The first
+/// chunk is a member, because most descriptors are in it; this saves one load.
 class FdTable {
  public:
-  /// Inside an RCU read-side section: the endpoint stays alive until the Lookup is gone or released. Never sleep while
-  /// holding one: pin() it first, which trades the section for a counted reference.
+  /// The result of a look-up, which holds an RCU read-side section: the endpoint stays alive as long as the Lookup.
+  /// Never sleep while holding one; first call pin(), which replaces the section by a counted reference.
   class Lookup {
    public:
     explicit Lookup(const FdTable& table, int fd) noexcept;
@@ -47,7 +46,7 @@ class FdTable {
     explicit operator bool() const { return endpoint_ != nullptr; }
     Endpoint* operator->() const { return endpoint_; }
     Endpoint& operator*() const { return *endpoint_; }
-    /// Ends the read-side section; the reference lives as long as this object. Nothing to do when it is empty or
+    /// Ends the read-side section and holds a reference as long as this object exists. Does nothing when it is empty or
     /// pinned.
     void pin() {
       if (!endpoint_ || pinned_) return;
@@ -66,42 +65,57 @@ class FdTable {
   FdTable& operator=(const FdTable&) = delete;
 
   [[nodiscard]] Lookup find(int fd) const noexcept { return Lookup(*this, fd); }
-  /// Whether `fd` is ours, by two loads: for calls that mostly are not. Another thread may change it at any time.
+  /// Returns whether `fd` is in the table, by two loads, for calls whose descriptors mostly are not. Another thread may
+  /// change it at any time.
   [[nodiscard]] bool holds(int fd) const noexcept {
     const Entry* const place = entry(fd);
     return place && place->load(std::memory_order_relaxed);
   }
-  /// Above every descriptor that is ours, or was.
+  /// Returns a number above every descriptor that is or was in the table.
   [[nodiscard]] int end() const noexcept { return end_.load(std::memory_order_relaxed); }
-  /// A counted reference, empty when `fd` is not ours.
+  /// Returns a counted reference, empty when `fd` is not in the table.
   [[nodiscard]] Ref get(int fd) const noexcept {
     const Lookup lookup(*this, fd);
     return lookup ? Ref::share(*lookup) : Ref();
   }
-  /// Takes over `endpoint`. Errors: EBADF negative, ENOMEM, EIO in a child that was made without our fork handlers. A
-  /// stale entry (closed behind our back with the raw system call, number used again by the kernel) is removed first,
-  /// and its endpoint closed when that was its last descriptor.
+  /// Enters `endpoint` and keeps the reference. Errors: EBADF negative, ENOMEM, EIO in a child that was made without
+  /// our fork handlers. A stale entry (closed by the raw system call, its number then reused by the kernel) is removed
+  /// first, and its endpoint closed if that was its last descriptor.
   Status insert(int fd, Ref endpoint);
-  /// The table's reference, after a grace period; empty when `fd` is not ours. Does not close(2) the number and does
-  /// not call Endpoint::close(): the caller does, when Endpoint::has_descriptors() says that this one was the last. Not
-  /// inside a read-side section.
+  /// Removes, as insert() does, an entry under a number that the kernel has just handed out and that is therefore
+  /// stale.
+  void drop_stale(int fd) noexcept {
+    if (holds(fd)) [[unlikely]]
+      drop_stale_entry(fd);
+  }
+  /// Removes the entry. Returns a reference, empty when `fd` is not in the table. The table's own reference is dropped
+  /// when no reader is inside any more: at once, or by the service thread within some milliseconds (in the process's
+  /// table; remove() of another table waits). Calls neither close(2) nor Endpoint::close(); the caller calls the latter
+  /// if Endpoint::has_descriptors() is false then. Must not be called inside a read-side section.
   Ref remove(int fd);
-  /// The same for many, with one grace period; those that are not ours are empty.
-  std::vector<Ref> remove(std::span<const int> fds);
-  /// The same for a descriptor that goes on as the kernel's, and without waiting: the table's reference is dropped
-  /// later, with those of others. False when `fd` is not ours.
+  /// As remove(), for a number that is still open in the kernel: calls on the number fail with EBADF until end_close(),
+  /// so that no thread reaches the kernel's file under it. In a process with one thread the same as remove(). The
+  /// reference is also empty when another thread is closing the number.
+  Ref begin_close(int fd);
+  /// The same for many numbers, after a grace period. References of numbers that are not in the table are empty.
+  std::vector<Ref> begin_close(std::span<const int> fds);
+  /// Called when the number has been closed, or has become another file's.
+  void end_close(int fd) noexcept;
+  /// Removes a descriptor that becomes a kernel socket, without waiting: the table's reference is dropped later,
+  /// together with others. Returns false when `fd` is not in the table.
   bool let_go(int fd);
-  /// A descriptor that means `endpoint`. Looks at every descriptor of ours.
+  /// Returns a descriptor of `endpoint`. Searches the whole table.
   [[nodiscard]] std::optional<int> number_of(const Endpoint& endpoint);
   /// Visits every entry as visit(int fd, Endpoint&), under the lock: `visit` must not call insert() or remove().
   template <class Visit>
   void for_each(Visit visit);
 
-  /// Around fork(2), as pthread_atfork(3) calls them; installed for fd_table().
+  /// Handlers for fork(2), as for pthread_atfork(3); installed for fd_table().
   void before_fork() { lock_.lock(); }
   void after_fork() { lock_.unlock(); }
-  /// In a child that was made without those: what the kernel's descriptors cannot do by themselves is refused. Without
-  /// locks and memory allocation.
+  void after_fork_in_child();
+  /// Called in a child that was made without these handlers: operations that kernel descriptors do not support by
+  /// themselves are refused there. Takes no locks and allocates no memory.
   void leave_to_parent() noexcept;
 
  private:
@@ -113,7 +127,7 @@ class FdTable {
     std::array<Entry, kChunkSize> entries;
   };
 
-  /// Null when no descriptor of that chunk has ever been ours, or `fd` is negative.
+  /// Returns null when no descriptor of that chunk has ever been in the table, or `fd` is negative.
   [[nodiscard]] Entry* entry(int fd) const noexcept {
     const auto number = static_cast<std::uint32_t>(fd);
     if (number < kChunkSize) [[likely]]
@@ -123,12 +137,30 @@ class FdTable {
     return chunk ? &chunk->entries[number & (kChunkSize - 1)] : nullptr;
   }
   static constexpr std::size_t kMostRetired = 32;
+  static constexpr std::uint32_t kManyDescriptors = 1U << 30;
   Result<Entry*> make_entry(int fd);
+  void drop_stale_entry(int fd) noexcept;
+  static void end_stale(int fd, Ref endpoint) noexcept;
   Endpoint* exchange(Entry& entry, Endpoint* endpoint);
+  static Endpoint* make_refusing(void* place, Error why) noexcept;
+  static Endpoint* being_closed() noexcept;
+  Endpoint* take_locked(Entry* place, bool is_marked);
+  Ref take(int fd, bool is_marked);
+  /// Endpoints that have left the table and whose references it still holds, because readers may be inside.
+  struct Retired {
+    std::array<Endpoint*, kMostRetired> endpoints{};
+    std::size_t count = 0;
+    void add(Endpoint& endpoint) { endpoints[count++] = &endpoint; }
+    void drop() {
+      while (count > 0) endpoints[--count]->drop_ref();
+    }
+  };
+  void put_back(Retired& retired);
+  void reclaim();
 
   Mutex lock_;
-  std::array<Endpoint*, kMostRetired> retired_{};  ///< let go; readers may still be inside
-  std::size_t retired_count_ = 0;
+  Retired retired_;
+  std::atomic<bool> is_reclaim_due_{false};  ///< the service thread will reclaim
   std::size_t chunks_end_ =
       0;  ///< behind the last chunk there is, but for the first; all zero, so that no file holds it
   std::atomic<int> end_{0};
@@ -139,7 +171,7 @@ class FdTable {
 inline FdTable::Lookup::Lookup(const FdTable& table, int fd) noexcept {
   const Entry* entry = table.entry(fd);
   if (!entry) return;
-  // Before the section, and before the entry is read: a strange child changes it.
+  // Called before the section begins and the entry is read, because it changes the entry in a strange child.
   static_cast<void>(is_known_process());
   rcu_read_enter();
   endpoint_ = entry->load(std::memory_order_acquire);
@@ -149,13 +181,14 @@ inline FdTable::Lookup::Lookup(const FdTable& table, int fd) noexcept {
 template <class Visit>
 void FdTable::for_each(Visit visit) {
   static_cast<void>(is_known_process());
+  const Endpoint* const mark = being_closed();
   const std::lock_guard guard(lock_);
   for (std::size_t i = 0; i == 0 || i < chunks_end_; ++i) {
     Chunk* chunk = i == 0 ? &first_ : chunks_[i].load(std::memory_order_relaxed);
     if (!chunk) continue;
     for (std::size_t j = 0; j < kChunkSize; ++j) {
       Endpoint* endpoint = chunk->entries[j].load(std::memory_order_relaxed);
-      if (endpoint) visit(static_cast<int>((i << kChunkBits) | j), *endpoint);
+      if (endpoint && endpoint != mark) visit(static_cast<int>((i << kChunkBits) | j), *endpoint);
     }
   }
 }
@@ -168,7 +201,7 @@ inline std::optional<int> FdTable::number_of(const Endpoint& endpoint) {
   return number;
 }
 
-/// The one table of the process, shared by all libraries on this core.
+/// The table of the process, shared by all libraries on this core.
 extern FdTable process_fd_table;
 inline FdTable& fd_table() { return process_fd_table; }
 

@@ -13,7 +13,8 @@ namespace ringsock::runtime {
 
 namespace {
 
-/// As std::lock(): never holds one while waiting for another, so the order in which others take them does not matter.
+/// Locks all as std::lock() does: it never holds one lock while waiting for another, so the order in which other
+/// threads take them does not matter.
 void lock_all(const std::vector<Mutex*>& mutexes) {
   const std::size_t count = mutexes.size();
   for (std::size_t first = 0; count != 0;) {
@@ -68,7 +69,7 @@ namespace {
 [[gnu::constructor]] void install() { fork_registry().install_handlers(); }
 }  // namespace
 
-/// The endpoints stay where they are: nobody here touches them again.
+/// The endpoints are not destroyed; this process does not use them again.
 void ForkRegistry::forget_all() noexcept {
   new (&lock_) Mutex;
   new (&entered_) IntrusiveList<Endpoint, ForkRegistry>;
@@ -100,7 +101,7 @@ std::vector<Ref> ForkRegistry::endpoints() {
   return out;
 }
 
-/// Under lock_.
+/// lock_ must be held.
 void ForkRegistry::prepare_new() {
   entered_.for_each([this](Endpoint& endpoint) {
     if (endpoint.prepared_for_fork_) return;
@@ -118,11 +119,11 @@ bool ForkRegistry::has_new() {
 void ForkRegistry::before_fork() {
   forking_.lock();
   forking_process_ = ::getpid();
-  // First of all: a reader may wait for one of the locks below, and somebody else for that reader.
+  // Called first: a reader may wait for one of the locks below, and another thread for that reader.
   rcu_before_fork();
   lock_.lock();
   entered_.for_each([](Endpoint& endpoint) { endpoint.prepared_for_fork_ = false; });
-  // Those that come meanwhile are taken in, too, unless they never stop coming.
+  // Endpoints that are added meanwhile are prepared, too, for a limited number of rounds.
   constexpr int kMostRounds = 4;
   for (int round = 1;; ++round) {
     prepare_new();
@@ -146,9 +147,9 @@ void ForkRegistry::after_fork_in_parent() {
   rcu_after_fork_in_parent();
   const auto done = std::exchange(prepared_, {});
   forking_.unlock();
-  // A call that sleeps may have the child for a rival now.
+  // The child may now compete with a sleeping call.
   for (const Ref& endpoint : done) {
-    if (endpoint->has_sleeping_calls()) endpoint->notify_watchers();
+    if (endpoint->sleeping_calls() > 0) endpoint->notify_watchers();
   }
 }
 
@@ -158,7 +159,7 @@ void ForkRegistry::after_fork_in_child() {
   });
   lock_.unlock();
   teardown_gate_.unlock();
-  // Threads that are not here may have been waiting for it.
+  // Threads that the child does not have may have been waiting for it.
   new (&teardown_gate_) std::shared_mutex;
   locks_.unlock(true);
   rcu_after_fork_in_child();

@@ -1,4 +1,4 @@
-// fork(2) in a process whose other threads are using endpoints at that moment.
+// fork(2) in a process whose other threads are using endpoints.
 #pragma once
 
 #include <sys/types.h>
@@ -16,12 +16,12 @@
 
 namespace ringsock::runtime {
 
-/// The locks that are held across fork(2), so that the child finds every object whole, and no lock held by a thread
-/// that it does not have. Each kind is taken before the next one:
+/// The locks that are held across fork(2), so that the child finds every object consistent, and no lock held by a
+/// thread that it does not have. Kinds are locked in this order:
 ///
-/// - outer ones, which may nest in any order: taken as std::lock() does;
-/// - biased ones, level by level: one membarrier(2) for all of a level;
-/// - inner ones, as the outer ones.
+/// - outer locks, which may nest in any order: taken as std::lock() does;
+/// - biased locks, level by level, with one membarrier(2) for each level;
+/// - inner locks, as the outer ones.
 class ForkLocks {
  public:
   static constexpr std::size_t kLevels = 3;
@@ -31,7 +31,7 @@ class ForkLocks {
   void add_inner(Mutex& mutex) { inner_.push_back(&mutex); }
 
   void lock();
-  /// Forgets them, too.
+  /// Unlocks and forgets all locks.
   void unlock(bool in_child);
 
  private:
@@ -40,19 +40,19 @@ class ForkLocks {
   std::vector<Mutex*> inner_;
 };
 
-/// The endpoints that have something to do around fork(2) (Endpoint::add_fork_locks() and so on). Its handlers go
-/// around those of everything that is used under the endpoints' locks.
+/// The endpoints that have handlers for fork(2) (Endpoint::add_fork_locks() and so on). The registry's own handlers
+/// enclose those of everything that is used under the endpoints' locks.
 class ForkRegistry {
  public:
-  /// Once, of the process's own.
+  /// Installs the handlers of the process's registry. Call it once.
   static void install_handlers();
-  /// At the end of a constructor, and at the beginning of the destructor.
+  /// Call enter() at the end of an endpoint's constructor, leave() at the beginning of its destructor.
   void enter(Endpoint& endpoint);
   void leave(Endpoint& endpoint);
 
-  /// Nothing is in a child that was made without our handlers.
+  /// Always true in a child that was made without our handlers.
   [[nodiscard]] bool is_empty();
-  /// Visits what is entered now; false when the list is busy, as it may be for a signal handler.
+  /// Visits the entered endpoints. Returns false when the list is locked, which may happen in a signal handler.
   template <class Visit>
   bool try_for_each(Visit visit) {
     static_cast<void>(is_known_process());
@@ -62,16 +62,17 @@ class ForkRegistry {
     return true;
   }
 
-  /// All that are entered now.
+  /// Returns all endpoints that are entered now.
   std::vector<Ref> endpoints();
 
-  /// Of the process that forks, in before_fork() of an endpoint: a system call for each would add up.
+  /// Returns the pid of the forking process to before_fork() of endpoints, which saves a system call for each.
   [[nodiscard]] pid_t forking_process() const { return forking_process_; }
 
-  /// Between the handlers that run before and after a fork: what the child gets.
+  /// Returns the endpoints that the child gets. Valid between the handlers before and after a fork.
   [[nodiscard]] const std::vector<Ref>& copied() const { return prepared_; }
 
-  /// Shared while an endpoint is taken apart: fork(2) waits for that. Without locks of endpoints.
+  /// Returns a lock that is held shared while an endpoint is torn down, so that fork(2) waits for that. Lock it without
+  /// holding locks of endpoints.
   std::shared_mutex& teardown_gate() { return teardown_gate_; }
 
  private:
@@ -84,15 +85,15 @@ class ForkRegistry {
 
   Mutex forking_;  ///< one fork at a time; held across it
   std::shared_mutex teardown_gate_;
-  Mutex lock_;  ///< of entered_; a leaf
+  Mutex lock_;  ///< guards entered_; a leaf lock
   IntrusiveList<Endpoint, ForkRegistry> entered_;
-  // Between before_fork() and after_fork_...():
+  // Valid between before_fork() and after_fork_...():
   pid_t forking_process_ = 0;
   ForkLocks locks_;
   std::vector<Ref> prepared_;
 };
 
-/// The process's own. Never destroyed.
+/// The registry of this process. It is never destroyed.
 ForkRegistry& fork_registry();
 
 }  // namespace ringsock::runtime

@@ -6,8 +6,8 @@
 #include <atomic>
 
 // liburcu declares its per-thread pointer as C++ thread_local, which makes every access call a wrapper function that
-// could construct it, and from a shared library __tls_get_addr() on top. It is a plain pointer of a library that is
-// loaded together with ours: say so.
+// could construct it, and from a shared library also __tls_get_addr(). It is a plain pointer of a library that is
+// loaded together with ours, so it is declared as such here.
 #undef URCU_TLS_STORAGE_CLASS
 #define URCU_TLS_STORAGE_CLASS __attribute__((tls_model("initial-exec"))) __thread
 #include <urcu/static/urcu-bp.h>
@@ -32,13 +32,13 @@ namespace ringsock::runtime {
 /// type, not by urcu_bp_reader::ctr: liburcu does not give the structure the alignment that it declares, and UBSan
 /// knows.
 inline std::atomic_ref<unsigned long> rcu_reader_counter() {
-  // Not null: rcu_read_enter() has registered the thread.
+  // The pointer is not null, because rcu_read_enter() has registered the thread.
   // NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker)
   return std::atomic_ref(*reinterpret_cast<unsigned long*>(urcu_bp_reader));
 }
 
-/// For a thread that has had no section yet. In a child that was made without our fork handlers liburcu's lock and list
-/// of readers are not to be touched, nor are they needed: nothing of ours ends there.
+/// Registers a thread that has had no section yet. In a child that was made without our fork handlers liburcu's lock
+/// and list of readers must not be touched. They are not needed there, because no endpoint is destroyed.
 void rcu_register_reader();
 
 /// Begins a read-side section; may be nested. Never sleep, and never call rcu_wait_for_readers(), inside one.
@@ -63,16 +63,19 @@ inline void rcu_read_leave() {
   urcu_bp_smp_mb_slave();
   counter.store(value - URCU_BP_GP_COUNT, std::memory_order_relaxed);
 }
-/// Returns when every section that was open at the call has ended. Some 10 us; errno is kept.
+/// Returns when every section that was open at the call has ended. It waits for a thread that was preempted inside a
+/// section in steps of 10 ms. errno is kept.
 void rcu_wait_for_readers();
+/// Returns, without sleeping, whether all of them have ended or end within some microseconds.
+bool rcu_readers_are_gone();
 
-/// liburcu, which a filter kept from membarrier(2) when it was loaded, may use it all the same: readers need no fences.
-/// Before the first section of this process, and only while it has one thread.
+/// Lets liburcu use membarrier(2), which a filter refused when it was loaded, so that readers need no fences. Call it
+/// before the first section of this process, while it has only one thread.
 void rcu_use_membarrier();
-/// It will not be allowed any more: readers use fences from now on.
+/// Called when membarrier(2) will no longer be permitted: readers use fences from now on.
 void rcu_forgo_membarrier();
 
-/// Around fork(2). May be nested: the first and the last count.
+/// Called around fork(2). Calls may be nested: only the outermost count.
 void rcu_before_fork();
 void rcu_after_fork_in_parent();
 void rcu_after_fork_in_child();

@@ -47,7 +47,8 @@ bool ServiceLoop::is_of_bell(const UniqueFd& end) const {
 
 bool ServiceLoop::is_ours() const {
   const int saved_errno = errno;
-  // The bell proves the set: no other epoll set has it, and what is not there cannot be changed.
+  // The bell proves that the set is ours: no other epoll set has it, and EPOLL_CTL_MOD fails for a descriptor that is
+  // not in the set.
   epoll_event event = event_of_bell();
   const bool ours = is_of_bell(bell_) && ::epoll_ctl(events(), EPOLL_CTL_MOD, bell(), &event) == 0;
   errno = saved_errno;
@@ -56,7 +57,7 @@ bool ServiceLoop::is_ours() const {
 
 bool ServiceLoop::ring() const {
   const int saved_errno = errno;
-  // A full pipe rings already.
+  // A full pipe is readable already.
   const bool ours = is_of_bell(ringer_) && (::write(ringer_.get(), "r", 1) == 1 || errno == EAGAIN);
   errno = saved_errno;
   return ours;

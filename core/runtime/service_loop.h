@@ -11,8 +11,8 @@
 
 namespace ringsock::runtime {
 
-/// Which file a descriptor number means: the number may be closed and mean another one later. Files without an inode of
-/// their own (eventfd, epoll) are all alike.
+/// Identifies the file of a descriptor number, which may be closed and refer to another file later. Files without an
+/// inode of their own (eventfd, epoll) cannot be told apart.
 struct FileIdentity {
   dev_t device = 0;
   ino_t inode = 0;
@@ -32,15 +32,16 @@ class ServiceLoop {
   static Result<std::shared_ptr<ServiceLoop>> make();
   ServiceLoop(const ServiceLoop&) = delete;
   ServiceLoop& operator=(const ServiceLoop&) = delete;
-  /// Closes what is ours.
+  /// Closes the descriptors that are still ours.
   ~ServiceLoop() { close(); }
   void close();
 
-  /// Whether the numbers of the set and of the bell's reading end mean what they did. Two system calls.
+  /// Returns whether the numbers of the set and of the bell's reading end still refer to the same files. Costs two
+  /// system calls.
   [[nodiscard]] bool is_ours() const;
-  /// False: the bell is not ours.
+  /// Wakes the thread. Returns false when the bell is not ours.
   bool ring() const;
-  /// After is_ours().
+  /// Empties the bell. Call it after is_ours().
   void silence() const;
 
   [[nodiscard]] int events() const { return events_.get(); }

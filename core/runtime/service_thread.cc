@@ -13,16 +13,16 @@
 #include "core/base/log.h"
 #include "core/base/no_cancellation.h"
 #include "core/base/own_threads.h"
+#include "core/base/poll_until.h"
 #include "core/base/signals_blocked.h"
-#include "core/runtime/sleeper.h"
 
 namespace ringsock::runtime {
 
 namespace {
 
-/// From one failed attempt to start the thread to the next: servers ask for it with every connection.
+/// The time between failed attempts to start the thread: servers ask for it with every connection.
 constexpr Nanos kStartInterval = std::chrono::seconds(1);
-/// From one look to the next where the thread cannot sleep on descriptors.
+/// The time between looks where the thread cannot sleep on descriptors.
 constexpr Nanos kBlindSleep = std::chrono::milliseconds(10);
 
 [[gnu::constructor]] void install_fork_handlers() {
@@ -34,13 +34,12 @@ constexpr Nanos kBlindSleep = std::chrono::milliseconds(10);
 }  // namespace
 
 ServiceThread& service_thread() {
-  // Never destroyed: the thread may run until the process is gone.
+  // Never destroyed, because the thread may run until the process ends.
   static ServiceThread& thread = *new ServiceThread;
   return thread;
 }
 
 // -- starting
-// ---------------------------------------------------------------------------------------------------------------
 
 Status ServiceThread::start_thread() {
   if (thread_ != std::thread::id() || resters_ > 0) return ok();
@@ -54,7 +53,7 @@ Status ServiceThread::start_thread() {
   return start_failure_;
 }
 
-/// In place of the one there is, which ends when it wakes up.
+/// Starts a thread that replaces the current one, which ends when it wakes up.
 Status ServiceThread::launch() {
   try {
     const SignalsBlocked blocked;
@@ -88,7 +87,7 @@ void ServiceThread::rest() {
     rested = rested_;
   }
   if (rested == 0) return;
-  // libc has forgotten it once the kernel has.
+  // libc has released the thread once the kernel has.
   const timespec pause{0, 50'000};
   while (::tgkill(::getpid(), rested, 0) == 0) ::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
   const std::lock_guard guard(lock_);
@@ -100,7 +99,7 @@ void ServiceThread::go_on() {
   if (--resters_ == 0 && (!watches_.empty() || !timers_.empty())) static_cast<void>(start_thread());
 }
 
-/// All watches go on whose descriptors mean what they did.
+/// Makes a new loop with all watches whose descriptors still refer to the same files.
 Status ServiceThread::start_loop() {
   if (has_loop()) return ok();
   auto made = ServiceLoop::make();
@@ -114,7 +113,7 @@ Status ServiceThread::start_loop() {
   return ok();
 }
 
-/// Whether there is one, of descriptors that are ours.
+/// Returns whether there is a loop whose descriptors are ours.
 bool ServiceThread::has_loop() {
   if (loop_ && !loop_->is_ours()) lose_loop();
   return loop_ != nullptr;
@@ -124,11 +123,11 @@ void ServiceThread::lose_loop() {
   log_info("the application has closed descriptors of the service thread");
   loop_->close();
   loop_.reset();
-  // Nothing may ever wake a thread that fell asleep just after the numbers had come to mean other files.
+  // A thread that fell asleep just after the numbers were reused for other files may never wake up.
   if (is_asleep_) static_cast<void>(launch());
 }
 
-/// The thread itself looks at everything before it sleeps.
+/// Wakes the thread. Does nothing on the thread itself, which looks at everything before it sleeps.
 void ServiceThread::wake_thread() {
   if (std::this_thread::get_id() == thread_) return;
   if (loop_ && !loop_->ring()) lose_loop();
@@ -136,7 +135,6 @@ void ServiceThread::wake_thread() {
 }
 
 // -- the thread
-// -------------------------------------------------------------------------------------------------------------
 
 void ServiceThread::run(unsigned generation) {
   const OwnThread counted;
@@ -145,7 +143,7 @@ void ServiceThread::run(unsigned generation) {
     run_due_timers(lock);
     sleep(lock, generation);
   }
-  // Of its successors none is started before this one has ended, if rest() ends it; else they are in charge.
+  // If rest() ends this thread, no successor has been started yet; otherwise a successor is in charge.
   if (!is_ending_ || generation_ != generation + 1) return;
   is_ending_ = false;
   rested_ = ::gettid();
@@ -162,7 +160,8 @@ void ServiceThread::sleep(std::unique_lock<std::mutex>& lock, unsigned generatio
   }
   is_asleep_ = true;
   lock.unlock();
-  // The bell has its own place: the poll keeps it open when somebody closes it, and so hears of the other end.
+  // The bell has its own entry: ppoll(2) holds its file open when another thread closes the number, and so notices when
+  // the writing end is closed.
   std::array<pollfd, 2> entries{{{loop->events(), POLLIN, 0}, {loop->bell(), POLLIN, 0}}};
   const Result<int> ready = poll_until(entries, wake_at, nullptr);
   lock.lock();
@@ -225,7 +224,6 @@ void ServiceThread::wait_until_done(std::unique_lock<std::mutex>& lock, Id id) {
 }
 
 // -- watches
-// ----------------------------------------------------------------------------------------------------------------
 
 Status ServiceThread::enter(Id id, const Watched& watched) {
   const auto file = FileIdentity::of(watched.fd);
@@ -236,7 +234,7 @@ Status ServiceThread::enter(Id id, const Watched& watched) {
   return ok();
 }
 
-/// Harmless when another file has the number: that one is not in the set.
+/// Harmless when another file has the number, because that file is not in the set.
 void ServiceThread::take_out(const Watched& watched) {
   if (has_loop()) ::epoll_ctl(loop_->events(), EPOLL_CTL_DEL, watched.fd, nullptr);
 }
@@ -270,7 +268,7 @@ void ServiceThread::pause(Id watch) {
   std::unique_lock lock(lock_);
   const auto found = watches_.find(watch);
   if (found == watches_.end()) return;
-  // Out of the epoll set altogether: with an empty mask it would still report hang-ups, without end.
+  // Removed from the epoll set: with an empty mask it would report hang-ups for ever.
   if (found->second->pauses++ == 0) take_out(*found->second);
   wait_until_done(lock, watch);
 }
@@ -280,13 +278,12 @@ Status ServiceThread::resume(Id watch) {
   const auto found = watches_.find(watch);
   if (found == watches_.end() || found->second->pauses == 0) return ok();
   if (--found->second->pauses > 0) return ok();
-  // A set that is made anew has it already.
+  // A set that is made anew contains it already.
   if (!has_loop()) return start_loop();
   return enter(watch, *found->second);
 }
 
 // -- timers
-// -----------------------------------------------------------------------------------------------------------------
 
 Result<ServiceThread::Id> ServiceThread::schedule(Nanos when, TimerCallback callback) {
   const std::lock_guard guard(lock_);
@@ -308,16 +305,15 @@ bool ServiceThread::cancel(Id timer) {
 }
 
 // -- fork
-// -------------------------------------------------------------------------------------------------------------------
 
 void ServiceThread::before_fork() { lock_.lock(); }
 
 void ServiceThread::after_fork_in_parent() { lock_.unlock(); }
 
 void ServiceThread::after_fork_in_child() {
-  // The thread that is not here shares ownership of the loop, so the descriptors are closed by hand.
+  // The thread, which the child does not have, shares ownership of the loop, so the descriptors are closed explicitly.
   if (loop_) loop_->close();
-  // Callbacks own endpoints; destroying those is no work for a fork handler.
+  // Callbacks own endpoints, which a fork handler must not destroy.
   if (!watches_.empty() || !timers_.empty() || loop_)
     left_to_parent_.emplace_back(std::exchange(watches_, {}), std::exchange(timers_, {}), std::exchange(loop_, {}));
   timer_order_.clear();
@@ -328,7 +324,7 @@ void ServiceThread::after_fork_in_child() {
   rested_ = 0;
   next_start_ = Nanos::zero();
   is_asleep_ = false;
-  // Threads that are not here may have been waiting on them.
+  // Threads that the child does not have may have been waiting on them.
   new (&callback_done_) std::condition_variable;
   new (&woken_) std::condition_variable;
   lock_.unlock();

@@ -1,4 +1,4 @@
-// The one thread the library has of its own: for work that must go on while the application is away (design D9).
+// The only thread of the library: for work that must go on while the application makes no calls (design D9).
 #pragma once
 
 #include <sys/epoll.h>
@@ -44,30 +44,30 @@ class ServiceThread {
   ServiceThread& operator=(const ServiceThread&) = delete;
 
   /// Calls `callback` with the EPOLL* conditions of `fd`, level-triggered, as long as they hold. The descriptor must
-  /// stay open until unwatch(). Errors: EBADF, EEXIST watched already, EPERM, EMFILE, ENOMEM, ENOSPC; what
-  /// pthread_create(3) failed with, which is tried again after a second.
+  /// stay open until unwatch(). Errors: EBADF, EEXIST watched already, EPERM, EMFILE, ENOMEM, ENOSPC; that of
+  /// pthread_create(3), which is tried again after a second.
   Result<Id> watch(int fd, std::uint32_t events, EventCallback callback);
-  /// No callback of this watch runs or comes after return (unless called from within it). Harmless when it is gone, and
-  /// for 0, which is no watch.
+  /// After return no callback of this watch is running or follows (unless called from within it). Harmless when the
+  /// watch is gone, and for 0, which is no watch.
   void unwatch(Id watch);
-  /// Stops the callbacks of a watch, with the same guarantee as unwatch(), until resume() was called as often. A
-  /// few system calls each. Harmless when the watch is gone. Errors of resume(): as of watch().
+  /// Stops the callbacks of a watch, with the same guarantee as unwatch(), until resume() was called as often as
+  /// pause(). Each costs a few system calls. Harmless when the watch is gone. Errors of resume(): those of watch().
   void pause(Id watch);
   Status resume(Id watch);
 
-  /// Calls `callback` once, at `when` (CLOCK_MONOTONIC) or soon after. Errors: those of pthread_create(3).
+  /// Calls `callback` once, at `when` (CLOCK_MONOTONIC) or soon afterwards. Errors: those of pthread_create(3).
   Result<Id> schedule(Nanos when, TimerCallback callback);
-  /// The callback does not run and does not come after return (unless called from within it).
+  /// After return the callback is not running and does not follow (unless called from within it).
   /// @return whether it had not run yet.
   bool cancel(Id timer);
 
-  /// The thread ends, and the next one starts with go_on(): for a clone(2) by hand, whose child libc would take for one
-  /// that has the thread, too. Nobody starts it meanwhile; what is scheduled and watched waits. Several may ask: the
-  /// last go_on() counts. Waits for a callback that runs, unless that is what calls: then the thread stays.
+  /// Ends the thread until go_on() starts another one. For a direct clone(2), after which libc would assume that the
+  /// child has the thread, too. Meanwhile no thread is started, and timers and watches wait. Several callers may rest
+  /// it: the last go_on() counts. Waits for a running callback, unless called from it: then the thread stays.
   void rest();
   void go_on();
 
-  /// Around fork(2); installed for service_thread().
+  /// Handlers for fork(2), installed for service_thread().
   void before_fork();
   void after_fork_in_parent();
   void after_fork_in_child();
@@ -95,7 +95,7 @@ class ServiceThread {
   void wake_thread();
   bool has_loop();
   void run(unsigned generation);
-  /// Until a timer is due or something else has happened.
+  /// Sleeps until a timer is due or something else has happened.
   void sleep(std::unique_lock<std::mutex>& lock, unsigned generation);
   void run_ready_watches(std::unique_lock<std::mutex>& lock, int events_fd);
   void run_due_timers(std::unique_lock<std::mutex>& lock);
@@ -112,9 +112,9 @@ class ServiceThread {
   std::condition_variable woken_;      ///< for a thread without a loop
   std::shared_ptr<ServiceLoop> loop_;  ///< null until first needed, and when its descriptors were lost
   std::thread::id thread_;             ///< no id: none
-  unsigned resters_ = 0;               ///< rest() without go_on() yet: no thread is started
-  bool is_ending_ = false;             ///< the thread that rest() ends has not heard of it yet
-  pid_t rested_ = 0;                   ///< its number, until the kernel has none of that number any more
+  unsigned resters_ = 0;               ///< calls of rest() without go_on(): no thread is started
+  bool is_ending_ = false;             ///< the thread that rest() ends has not noticed it yet
+  pid_t rested_ = 0;                   ///< the ended thread's id, until the kernel has no thread of that id any more
   unsigned generation_ = 0;            ///< of the thread that is in charge
   bool is_asleep_ = false;             ///< that thread, on the loop's descriptors
   Status start_failure_ = ok();        ///< of the last attempt
@@ -122,11 +122,12 @@ class ServiceThread {
   bool told_of_failure_ = false;
   Watches watches_;
   Timers timers_;
-  /// In a forked child: never called, never destroyed. The loops are closed; the parent's thread has a part in them.
+  /// The parent's entries in a forked child, never called and never destroyed. The loops are closed; the parent's
+  /// thread shares their ownership.
   std::vector<std::tuple<Watches, Timers, std::shared_ptr<ServiceLoop>>> left_to_parent_;
   std::set<std::pair<Nanos, Id>> timer_order_;
   Id next_id_ = 1;
-  Id running_ = 0;  ///< whose callback runs now
+  Id running_ = 0;  ///< the watch or timer whose callback runs now
 };
 
 /// The service thread of this process.

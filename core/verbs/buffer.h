@@ -1,4 +1,4 @@
-// Buffers with a reference count: what zero-copy passes around instead of bytes.
+// Buffers with a reference count, which zero-copy passes around instead of bytes.
 #pragma once
 
 #include <atomic>
@@ -11,8 +11,8 @@ namespace ringsock::verbs {
 
 class BufferPool;
 
-/// What a pool knows of one of its buffers. Lives beside the memory, not in it: devices write there. A cache line each,
-/// so that counting references to one buffer does not slow down its neighbours.
+/// The state of one buffer of a pool. It is kept beside the memory, not in it, because devices write to the memory.
+/// Each has its own cache line, so that counting references to one buffer does not slow down its neighbours.
 struct alignas(64) BufferHeader {
   std::atomic<std::uint32_t> references{0};
   std::atomic<std::uint32_t> next_free{0};  ///< index + 1 of the next free buffer, 0 at the end; while free
@@ -24,7 +24,7 @@ struct alignas(64) BufferHeader {
   BufferPool* pool = nullptr;
 };
 
-/// Gives a buffer without references back to its pool.
+/// Returns a buffer without references to its pool.
 void recycle(BufferHeader& header);
 
 /// A counted reference to a buffer of a pool, or none. The buffer returns to its pool when the last reference goes.
@@ -32,7 +32,7 @@ void recycle(BufferHeader& header);
 class BufferRef {
  public:
   BufferRef() = default;
-  /// Takes over one reference that has been counted already.
+  /// Takes ownership of one reference that has been counted already.
   explicit BufferRef(BufferHeader& header) : header_(&header) {}
   BufferRef(const BufferRef& other) : header_(other.header_) {
     if (header_) header_->references.fetch_add(1, std::memory_order_relaxed);
@@ -47,7 +47,7 @@ class BufferRef {
   void reset() {
     BufferHeader* const header = std::exchange(header_, nullptr);
     if (header == nullptr) return;
-    // The only reference: nobody else can make another one, so no locked instruction is needed to find out.
+    // If this is the only reference nobody else can make another one, so no locked instruction is needed.
     if (header->references.load(std::memory_order_acquire) == 1 ||
         header->references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       recycle(*header);
@@ -58,11 +58,11 @@ class BufferRef {
   [[nodiscard]] std::span<std::byte> bytes() const { return {header_->data, header_->bytes}; }
   [[nodiscard]] std::uint32_t lkey() const { return header_->lkey; }
   [[nodiscard]] std::uint32_t rkey() const { return header_->rkey; }
-  /// Whether nobody else holds the buffer, so that it may be written.
+  /// Returns whether this is the only reference, so that the buffer may be written.
   [[nodiscard]] bool is_unique() const { return header_->references.load(std::memory_order_acquire) == 1; }
   friend bool operator==(const BufferRef& a, const BufferRef& b) { return a.header_ == b.header_; }
 
-  /// Hands the reference to somebody who stores a plain pointer (a wr_id); BufferRef(*pointer) takes it back.
+  /// Releases the reference as a plain pointer, to be stored in a wr_id for example; BufferRef(*pointer) takes it back.
   [[nodiscard]] BufferHeader* release() { return std::exchange(header_, nullptr); }
 
  private:

@@ -57,7 +57,7 @@ void BufferChain::trim_front(std::size_t bytes) {
     segment.buffer.reset();
     ++head_;
   }
-  // Moving the rest down now and then costs a constant per segment in the long run.
+  // Moving the rest down occasionally costs constant time per segment, amortised.
   if (head_ * 2 >= segments_.size()) {
     segments_.erase(segments_.begin(), segments_.begin() + static_cast<std::ptrdiff_t>(head_));
     head_ = 0;

@@ -1,4 +1,4 @@
-// A sequence of bytes that lies in pieces of buffers.
+// A sequence of bytes that consists of pieces of buffers.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -21,7 +21,8 @@ struct BufferSegment {
   [[nodiscard]] std::span<std::byte> bytes() const { return buffer.bytes().subspan(offset, length); }
 };
 
-/// Bytes in order, without copying any: packets, or what a stream has yet to send. Copies of a chain share the buffers.
+/// A sequence of bytes, held without copying: packets, or the unsent bytes of a stream. Copies of a chain share the
+/// buffers.
 /// Threads: one at a time; chains that share buffers are independent as long as nobody writes the bytes.
 class BufferChain {
  public:
@@ -29,21 +30,22 @@ class BufferChain {
   [[nodiscard]] bool empty() const { return size_bytes_ == 0; }
   [[nodiscard]] std::span<const BufferSegment> segments() const { return std::span(segments_).subspan(head_); }
 
-  /// `length` bytes of `buffer` from `offset`; both must lie within the buffer. Nothing when `length` is 0.
+  /// Appends `length` bytes of `buffer` from `offset`, which must be within the buffer. Does nothing when `length` is
+  /// 0.
   void append(BufferRef buffer, std::uint32_t offset, std::uint32_t length);
   void append(BufferChain other);
-  /// The bytes [offset, offset + length) as a chain of its own; cut at the end of this one.
+  /// Returns the bytes [offset, offset + length) as a chain of their own, cut at the end of this one.
   [[nodiscard]] BufferChain slice(std::size_t offset, std::size_t length) const;
-  /// Drops bytes; at most all.
+  /// Drops the first bytes, at most all.
   void trim_front(std::size_t bytes);
   void trim_back(std::size_t bytes);
-  /// Takes the first bytes away; at most all.
+  /// Removes the first bytes, at most all, and returns them.
   BufferChain split_front(std::size_t bytes);
   void clear();
 
   struct Gathered {
-    std::size_t entries;  ///< of the list, filled
-    std::size_t bytes;    ///< that they cover
+    std::size_t entries;  ///< list entries that were filled
+    std::size_t bytes;    ///< bytes that these cover
   };
   /// Describes the bytes from `offset`, at most `max_bytes` of them, as a gather list.
   Gathered gather(std::span<ibv_sge> list, std::size_t offset = 0, std::size_t max_bytes = SIZE_MAX) const;

@@ -70,8 +70,8 @@ BufferHeader& BufferPool::header_at(std::uint32_t position) const {
 std::pair<std::uint32_t, std::size_t> BufferPool::pop(std::size_t count) {
   FreeTop top = free_top_.load(std::memory_order_acquire);
   for (;;) {
-    // Buffers on the way down may be taken and returned meanwhile: then what is read here is stale, and the exchange
-    // fails. Acquire all the same: a position may belong to a slab that was published just now.
+    // Other threads may take and return these buffers meanwhile; the values read here are then stale, and the exchange
+    // fails. Acquire is needed nevertheless: a position may belong to a slab that was just published.
     std::uint32_t next = top.position;
     std::size_t found = 0;
     for (; found < count && next != 0; ++found) next = header_at(next).next_free.load(std::memory_order_acquire);

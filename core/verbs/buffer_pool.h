@@ -1,4 +1,4 @@
-// Fixed-size buffers out of registered slabs.
+// Fixed-size buffers from registered slabs.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace ringsock::verbs {
 
 struct BufferPoolOptions {
   std::size_t buffer_bytes = 2048;     ///< of one buffer, rounded up to a multiple of 64
-  std::size_t slab_bytes = 2 << 20;    ///< what is mapped and registered at a time
+  std::size_t slab_bytes = 2 << 20;    ///< the size of one mapping and registration
   std::size_t limit_bytes = 64 << 20;  ///< the pool stops growing before it exceeds this
   int access = IBV_ACCESS_LOCAL_WRITE;
 };
@@ -28,27 +28,28 @@ struct BufferPoolStatistics {
   std::size_t slabs;
   std::size_t bytes;       ///< mapped and registered
   std::size_t buffers;     ///< taken and free
-  std::size_t in_use;      ///< of them taken
-  std::uint64_t refusals;  ///< how often the pool had none to give
+  std::size_t in_use;      ///< taken
+  std::uint64_t refusals;  ///< how often the pool was exhausted
   PageBacking backing;     ///< of the newest slab
 };
 
-/// A pool for one protection domain (or none: then keys are 0 and the memory only for the CPU). It grows a slab at a
-/// time when it runs out, up to its limit, and never shrinks. Buffers are handed out last in, first out: warm ones
-/// first. Lifetime: the pool outlives its buffers; the device and the protection domain outlive the pool. Threads: all
-/// functions, and the release of buffers, from any thread. Taking and returning are lock-free; growing locks.
+/// A pool for one protection domain, or for none: then keys are 0, and only the CPU can use the memory. When it runs
+/// out it grows by a slab, up to its limit; it never shrinks. The buffer that was returned last is taken first, because
+/// its cache lines are warm. Lifetime: the pool outlives its buffers; the device and the protection domain outlive the
+/// pool. Threads: all functions, and the release of buffers, from any thread. Taking and returning are lock-free;
+/// growing locks.
 class BufferPool {
  public:
-  /// `device` and `pd` both or neither. Errors: EINVAL when the options allow not even one slab.
+  /// Give both `device` and `pd`, or neither. Errors: EINVAL when the options do not allow a single slab.
   static Result<std::unique_ptr<BufferPool>> create(Device* device, ibv_pd* pd, const BufferPoolOptions& options);
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
   ~BufferPool();
 
-  /// A buffer with unspecified contents. Errors: ENOBUFS at the limit; ENOMEM when memory or its registration is
+  /// Takes a buffer with unspecified contents. Errors: ENOBUFS at the limit; ENOMEM when memory or its registration is
   /// refused.
   Result<BufferRef> take();
-  /// Fills `out` with as many buffers as there are, with one atomic operation while none has to be made.
+  /// Fills `out` with as many buffers as the pool has. Costs one atomic operation unless the pool must grow.
   /// @return how many, 0..out.size()
   std::size_t take(std::span<BufferRef> out);
 
@@ -58,14 +59,14 @@ class BufferPool {
  private:
   friend void recycle(BufferHeader& header);
 
-  /// Parents first: the registration goes before the memory.
+  /// Parents come first, so that the registration is destroyed before the memory.
   struct Slab {
     Pages pages;
     Mr mr;
     std::unique_ptr<BufferHeader[]> headers;
   };
-  /// The stack of free buffers: the index + 1 of its top, and a counter that changes with each operation so that a top
-  /// that has left and come back is noticed (the ABA problem).
+  /// The stack of free buffers: the index + 1 of its top, and a counter that changes with each operation, so that a top
+  /// that was removed and returned is noticed (the ABA problem).
   struct alignas(8) FreeTop {
     std::uint32_t position;
     std::uint32_t changes;
@@ -74,11 +75,12 @@ class BufferPool {
   BufferPool(Device* device, ibv_pd* pd, const BufferPoolOptions& options);
 
   [[nodiscard]] BufferHeader& header_at(std::uint32_t position) const;
-  /// Takes up to `count` buffers off the stack; the first one's position, linked by next_free, and how many.
+  /// Takes up to `count` buffers off the stack. Returns the position of the first one, the others being linked by
+  /// next_free, and their number.
   std::pair<std::uint32_t, std::size_t> pop(std::size_t count);
   void push(BufferHeader& first, BufferHeader& last);
   Result<Slab> make_slab();
-  /// Links and publishes a slab that has become the pool's.
+  /// Links the buffers of a new slab and publishes them.
   void publish(std::unique_ptr<Slab> slab);
   Status grow();
 

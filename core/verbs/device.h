@@ -1,4 +1,4 @@
-// What the code above needs of a device beyond the verbs that <infiniband/verbs.h> implements inline.
+// The interface of devices beyond the verbs that <infiniband/verbs.h> implements inline.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -13,8 +13,8 @@
 
 namespace ringsock::verbs {
 
-/// ibv_wc::vendor_err of a flushed receive when the peer's process has let the connection go without a failure: it
-/// ended, or executed another program, or closed its copy of an inherited connection. A real device does not tell.
+/// ibv_wc::vendor_err of a flushed receive when the peer's process has given up the connection without a failure: it
+/// ended, executed another program, or closed its copy of an inherited connection. Real devices do not report it.
 inline constexpr std::uint32_t kVendorErrPeerEnded = 0x52530001;
 
 class ConnectionId;
@@ -22,18 +22,18 @@ class ConnectionId;
 /// How a connection manager identifies services: rdma_cm(7) port spaces.
 enum class PortSpace { tcp, udp };
 
-/// What became of the packets of a raw packet queue pair since it was made.
+/// Counts what happened to the packets of a raw packet queue pair since it was made.
 struct PacketCounters {
   std::uint64_t rx_packets = 0;       ///< completed receives
   std::uint64_t rx_bytes = 0;         ///< in them
-  std::uint64_t rx_ring_full = 0;     ///< dropped: nobody polled in time, or no receive was posted
+  std::uint64_t rx_ring_full = 0;     ///< dropped: the ring was not polled in time, or no receive was posted
   std::uint64_t rx_bad_length = 0;    ///< dropped: the headers' lengths contradict each other or the frame's
   std::uint64_t rx_bad_checksum = 0;  ///< dropped
   std::uint64_t rx_too_long = 0;      ///< dropped: the posted receive was too short
-  std::uint64_t tx_packets = 0;       ///< sent; one that the device segments counts once
+  std::uint64_t tx_packets = 0;       ///< sent; a packet that the device segments counts once
   std::uint64_t tx_bytes = 0;         ///< in them
   std::uint64_t tx_dropped = 0;       ///< posted and lost: the interface's queue was full
-  std::uint64_t rx_system_calls = 0;  ///< for packets too large for the ring
+  std::uint64_t rx_system_calls = 0;  ///< made for packets too large for the ring
   std::uint64_t tx_system_calls = 0;
 };
 
@@ -48,29 +48,30 @@ class Device {
 
   virtual ibv_context& context() = 0;
   [[nodiscard]] virtual const char* name() const = 0;
-  /// Largest inline payload of a send queue, bytes. ibv_device_attr does not have it.
+  /// Returns the largest inline payload of a send queue in bytes, which ibv_device_attr does not have.
   [[nodiscard]] virtual std::uint32_t max_inline_data() const = 0;
-  /// Whether a completion queue without a channel, once armed, makes event_fd() of its queue pairs' connection ids
-  /// readable, and next_event() takes that. Spares a descriptor per connection.
+  /// Returns whether an armed completion queue without a channel makes event_fd() of its queue pairs' connection ids
+  /// readable, and next_event() consumes that. Saves a descriptor per connection.
   [[nodiscard]] virtual bool wakes_through_connection() const { return false; }
-  /// Whether RDMA WRITE WITH IMMEDIATE is how messages travel to any peer; iWARP devices have none, or their peers may
-  /// not.
+  /// Returns whether messages to any peer may use RDMA WRITE WITH IMMEDIATE; iWARP devices, or their peers, may not
+  /// have it.
   [[nodiscard]] virtual bool has_write_with_immediate() const { return true; }
-  /// Whether the device goes on with what was posted after the call, so that destroying a queue pair loses what is
-  /// under way, and its connection manager has to be looked after while the application is away. False: a call is all
-  /// there is.
+  /// Returns whether the device works on posted requests after the call. Destroying a queue pair then loses requests
+  /// that are under way, and its connection manager must be served while the application makes no calls. False: all
+  /// work is done within calls.
   [[nodiscard]] virtual bool works_in_background() const { return false; }
-  /// Whether that work is the kernel's, done on the CPUs of this host (Soft-RoCE, Soft-iWARP): who turns in a loop
-  /// until something comes may keep it from coming.
+  /// Returns whether the kernel does that work on the CPUs of this host (Soft-RoCE, Soft-iWARP): a thread that spins
+  /// until something arrives may delay its arrival.
   [[nodiscard]] virtual bool works_on_our_cpus() const { return false; }
-  /// Whether a forked child can go on with its copy of a connection.
+  /// Returns whether a forked child can go on with its copy of a connection.
   [[nodiscard]] virtual bool survives_fork() const { return true; }
-  /// Whether both ends of its connections are on this host. Statistics call it embedded, the others RDMA.
+  /// Returns whether both ends of its connections are on this host. Statistics call such a device embedded, the others
+  /// RDMA.
   [[nodiscard]] virtual bool is_embedded() const { return false; }
-  /// Whether the kernel's own copy of a multicast or broadcast packet that a ring has taken can be told from others, so
-  /// that a kernel socket may refuse it (soft/packet/copy_filter.h).
+  /// Returns whether the kernel's own copy of a multicast or broadcast packet that a ring has taken can be recognised,
+  /// so that a kernel socket may refuse it (copy_filter.h).
   [[nodiscard]] virtual bool marks_copies() const { return false; }
-  /// Whether IBV_WR_TSO makes datagrams of what follows a UDP header.
+  /// Returns whether IBV_WR_TSO cuts the data behind a UDP header into datagrams.
   [[nodiscard]] virtual bool segments_udp() const { return false; }
   virtual Result<ibv_device_attr> query_device() = 0;
   virtual Result<ibv_port_attr> query_port(std::uint8_t port) = 0;
@@ -79,43 +80,48 @@ class Device {
   virtual Result<Mr> reg_mr(ibv_pd& pd, void* address, std::size_t length, int access) = 0;
   virtual Result<CompChannel> create_comp_channel() = 0;
   virtual Result<Cq> create_cq(int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector) = 0;
-  /// A completion queue of create_cq() as one that tells the wall clock's time of each completion
-  /// (ibv_wc_read_completion_wallclock_ns()); null: it does not. Both may be polled, in turn.
+  /// Returns a completion queue of create_cq() as an extended one with the wall clock time of each completion
+  /// (ibv_wc_read_completion_wallclock_ns()), or null where that is not supported. Both forms may be polled, in turn.
   [[nodiscard]] virtual ibv_cq_ex* with_wallclock(ibv_cq& /*cq*/) { return nullptr; }
   /// ibv_get_cq_event(3), except that it never blocks. Error: EAGAIN when no event is pending.
   virtual Result<ibv_cq*> get_cq_event(ibv_comp_channel& channel) = 0;
   virtual void ack_cq_events(ibv_cq& cq, unsigned int count) = 0;
-  /// ibv_req_notify_cq(3) for any completion, on several queues of this device at once: cheaper where arming has a
-  /// price per call.
+  /// Calls ibv_req_notify_cq(3), for any completion, on several queues of this device. Cheaper than single calls where
+  /// each arming has a fixed cost.
   virtual void arm(std::span<ibv_cq* const> cqs) {
     for (ibv_cq* cq : cqs) ibv_req_notify_cq(cq, 0);
   }
   virtual Result<Srq> create_srq(ibv_pd& pd, ibv_srq_init_attr& attr) = 0;
   virtual Status modify_srq(ibv_srq& srq, ibv_srq_attr& attr, int mask) = 0;
   virtual Status query_srq(ibv_srq& srq, ibv_srq_attr& attr) = 0;
-  /// A queue pair that the connection manager knows nothing of (UD, raw packet, or RC wired up by hand).
+  /// Makes a queue pair without the connection manager (UD, raw packet, or RC that the caller connects).
   virtual Result<Qp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr) = 0;
   virtual Status modify_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask) = 0;
   virtual Status query_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask, ibv_qp_init_attr& init_attr) = 0;
-  /// Of a raw packet queue pair. Error: EOPNOTSUPP where the device does not count.
+  /// Returns the counters of a raw packet queue pair. Error: EOPNOTSUPP where the device does not count.
   virtual Result<PacketCounters> packet_counters(ibv_qp& /*qp*/) { return Error{EOPNOTSUPP, "packet_counters"}; }
+  /// Makes ibv_wc::vendor_err of successful receives on this RC queue pair the peer's order_stamp() (clock.h) at the
+  /// time of sending, or 0. It is a hint, because a peer may send any value. Returns false where the device has no
+  /// stamps.
+  virtual bool ask_for_stamps(ibv_qp& /*qp*/) { return false; }
   virtual Result<Ah> create_ah(ibv_pd& pd, ibv_ah_attr& attr) = 0;
   /// ibv_get_async_event(3), except that it never blocks; context().async_fd is pollable. Error: EAGAIN.
   virtual Result<ibv_async_event> get_async_event() = 0;
   virtual void ack_async_event(ibv_async_event& event) = 0;
 
-  /// Whether connecting to `destination` may find anybody: cheap, without any effect. True where a device cannot tell.
+  /// Returns whether a socket may be listening at `destination`, true where a device cannot tell. Cheap and without
+  /// side effects.
   /// Threads: any.
   [[nodiscard]] virtual bool may_have_listener(PortSpace /*space*/, const SocketAddress& /*destination*/) {
     return true;
   }
-  /// Whether whoever listens at `destination` let somebody of this process, who had another way, wait in vain a moment
-  /// ago. Threads: any.
+  /// Returns whether the listener at `destination` recently did not answer a connection of this process that had
+  /// another way. Threads: any.
   [[nodiscard]] virtual bool was_silent(PortSpace /*space*/, const SocketAddress& /*destination*/) { return false; }
-  /// A new endpoint of this device's connection manager (connection_manager.h).
+  /// Makes a new endpoint of this device's connection manager (connection_manager.h).
   virtual Result<std::unique_ptr<ConnectionId>> create_id(PortSpace space) = 0;
 
-  // Run by the handles' destructors. 0 or an errno value, as ibv_dealloc_pd(3) and the like.
+  // Called by the destructors of handles. Return 0 or an errno value, as ibv_dealloc_pd(3) does.
   virtual int dealloc_pd(ibv_pd* pd) = 0;
   virtual int dereg_mr(ibv_mr* mr) = 0;
   virtual int destroy_comp_channel(ibv_comp_channel* channel) = 0;

@@ -6,7 +6,7 @@
 namespace ringsock::verbs {
 
 namespace {
-/// 5-tuples go before 3-tuples on devices that match in the order of priorities.
+/// Gives 5-tuples precedence over 3-tuples on devices that match in the order of priorities.
 constexpr std::uint16_t kExactPriority = 0;
 constexpr std::uint16_t kOpenPriority = 1;
 constexpr std::uint16_t kAllBits = 0xffff;

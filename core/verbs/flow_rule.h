@@ -12,21 +12,22 @@
 
 namespace ringsock::verbs {
 
-/// Packets of one protocol to one address and port, from anybody (a 3-tuple) or from one address and port (a 5-tuple,
-/// which goes before the 3-tuples).
+/// Selects packets of one protocol to one address and port, from any source (a 3-tuple) or from one address and port (a
+/// 5-tuple, which takes precedence over 3-tuples).
 struct FlowTuple {
-  std::uint8_t protocol;      ///< IPPROTO_UDP or IPPROTO_TCP
-  SocketAddress destination;  ///< of the packets: a local address, or a multicast or broadcast address; and port
-  SocketAddress source{};     ///< unspecified: anybody
-  std::optional<std::uint16_t> vlan{};  ///< id, of tagged packets; absent: packets without tag
-  /// Of the frames. Real devices want it; a broadcast address of a subnet is known by it. Absent: not looked at.
+  std::uint8_t protocol;                ///< IPPROTO_UDP or IPPROTO_TCP
+  SocketAddress destination;            ///< a local, multicast or broadcast address, and the port
+  SocketAddress source{};               ///< unspecified: any source
+  std::optional<std::uint16_t> vlan{};  ///< VLAN id of tagged packets; absent: packets without tag
+  /// The destination address of the frames. Real devices require it; it identifies the broadcast address of a subnet.
+  /// Absent: any.
   std::optional<std::array<std::uint8_t, 6>> destination_mac{};
 };
 
-/// A rule as it is written down for ibv_create_flow(3): the attributes and the specifications behind them.
+/// A rule in the memory layout of ibv_create_flow(3): the attributes followed by the specifications.
 class FlowRule {
  public:
-  /// `tuple` has an IPv4 or IPv6 destination; its source has the same family, if there is one.
+  /// `tuple` must have an IPv4 or IPv6 destination; its source, if any, has the same family.
   explicit FlowRule(const FlowTuple& tuple);
   FlowRule(const FlowRule&) = delete;
   FlowRule& operator=(const FlowRule&) = delete;

@@ -20,7 +20,7 @@ int destroy(Device& device, ibv_srq* object);
 int destroy(Device& device, ibv_qp* object);
 int destroy(Device& device, ibv_ah* object);
 int destroy(Device& device, ibv_flow* object);
-/// A failing destroy means that a child is still alive: logged, never thrown.
+/// Logs a failed destroy call, which means that a child is still alive. Never throws.
 void report_teardown_failure(int error);
 }  // namespace detail
 
@@ -46,7 +46,7 @@ class Handle {
   T* operator->() const { return object_; }
   T& operator*() const { return *object_; }
   explicit operator bool() const { return object_ != nullptr; }
-  /// Gives the object away; the caller destroys it.
+  /// Releases the object, which the caller must destroy.
   [[nodiscard]] T* release() { return std::exchange(object_, nullptr); }
   void reset() {
     if (T* object = std::exchange(object_, nullptr)) {
@@ -68,10 +68,10 @@ using Qp = Handle<ibv_qp>;
 using Ah = Handle<ibv_ah>;
 using Flow = Handle<ibv_flow>;
 
-/// ibv_create_flow(3). Errors: EINVAL nonsense, EOPNOTSUPP a rule that the device does not have, EEXIST the same rule
-/// is there already, EPERM, ENOMEM.
+/// ibv_create_flow(3). Errors: EINVAL malformed rule, EOPNOTSUPP a rule that the device does not support, EEXIST the
+/// rule exists already, EPERM, ENOMEM.
 Result<Flow> create_flow(Device& device, ibv_qp& qp, ibv_flow_attr& attr);
-/// Takes a new raw packet queue pair to where it sends and receives. Errors: those of ibv_modify_qp(3).
+/// Moves a new raw packet queue pair to the state in which it sends and receives. Errors: those of ibv_modify_qp(3).
 Status start_raw_packet_qp(Device& device, ibv_qp& qp);
 
 }  // namespace ringsock::verbs

@@ -19,7 +19,7 @@ Result<std::unique_ptr<ConnectionId>> ManyDevicesId::create(DeviceRegistry& regi
   return std::unique_ptr<ConnectionId>(std::move(id));
 }
 
-/// Whichever can be made; an error when none can.
+/// Makes an id on each device that can. Error when none can.
 Status ManyDevicesId::make_ids() {
   std::vector<Member> made;
   Error error{ENODEV, "no device"};
@@ -49,14 +49,14 @@ Status ManyDevicesId::bind(const SocketAddress& address) {
   Status bound = Error{EADDRINUSE, "bind"};
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     bound = bind_once(address);
-    // A port that one device has chosen may be taken on another.
+    // The port that one device has chosen may be taken on another.
     if (bound || bound.error().code != EADDRINUSE || address.port() != 0) break;
   }
   return bound;
 }
 
 Status ManyDevicesId::bind_once(const SocketAddress& address) {
-  // What has been bound stays so, though others of them were not.
+  // Devices that were bound stay bound, although others were not.
   if (!std::exchange(fresh_, false)) {
     if (Status made = make_ids(); !made) return made;
   }
@@ -87,7 +87,7 @@ Status ManyDevicesId::listen(int backlog) {
       ++member;
       continue;
     }
-    // The first one stands for all.
+    // The result of the first device counts for all.
     if (member == members_.begin()) return listening;
     log_info("nobody listens on %s: %s: %s", member->device->name(), listening.error().where,
              std::strerror(listening.error().code));
@@ -156,12 +156,16 @@ std::vector<ConnectionId*> ManyDevicesId::unshareable_parts() {
   return parts;
 }
 
+void ManyDevicesId::end_for_all() {
+  for (const Member& member : members_) member.id->end_for_all();
+}
+
 bool ManyDevicesId::drop_unshareable_parts() {
   const auto survives = [](const Member& member) { return member.device->survives_fork(); };
   if (std::none_of(members_.begin(), members_.end(), survives)) return false;
   std::erase_if(members_, std::not_fn(survives));
   readiness_.reset();
-  // A listener's, which may still be on several; a connection has one member.
+  // Only a listener may still be on several devices; a connection has one member.
   if (members_.size() > 1) {
     if (Status watched = watch_all(); !watched) log_warn("a listener on several devices: %s", watched.error().where);
   }

@@ -11,12 +11,12 @@
 
 namespace ringsock::verbs {
 
-/// A bound address belongs to every device that reaches it: a listener takes clients from all of them, and a connection
-/// goes through the one that is best for its destination. Before it is decided, what one device refuses for its own
-/// reasons the others do without; only a port that is taken anywhere is taken.
+/// A bound address belongs to every device that reaches it: a listener accepts clients from all of them, and a
+/// connection uses the best device for its destination. Until the device is chosen, a device that refuses an operation
+/// is left out, except that a port that is taken on any device counts as taken.
 class ManyDevicesId final : public ConnectionId {
  public:
-  /// @param devices  best first; the last one is the first to bind, so that it may choose the port, and stands for all
+  /// @param devices best first; the last one binds first, so that it may choose the port, and its result counts for all
   /// Errors: those of Device::create_id(), when none of them can make one.
   static Result<std::unique_ptr<ConnectionId>> create(DeviceRegistry& registry, std::vector<Device*> devices,
                                                       PortSpace space);
@@ -42,16 +42,18 @@ class ManyDevicesId final : public ConnectionId {
   Status reject(std::span<const std::byte> private_data) override { return front().reject(private_data); }
   Status disconnect() override { return front().disconnect(); }
 
-  /// Of the devices in turns, so that none of them keeps the others' clients waiting.
+  /// Asks the devices in turn, so that none keeps the clients of the others waiting.
   Result<CmEvent> next_event() override;
   [[nodiscard]] int event_fd() const override { return readiness_ ? readiness_.get() : front().event_fd(); }
   [[nodiscard]] std::optional<Nanos> next_deadline() const override;
   Status move_to_descriptor(int fd) override { return front().move_to_descriptor(fd); }
+  Status adopt_descriptor(int fd) override { return front().adopt_descriptor(fd); }
   void abandon(bool give_away) override;
   void take_over() override { front().take_over(); }
   void withdraw_memory() override { front().withdraw_memory(); }
   std::vector<ConnectionId*> unshareable_parts() override;
   bool drop_unshareable_parts() override;
+  void end_for_all() override;
   [[nodiscard]] SocketAddress local_address() const override { return front().local_address(); }
   [[nodiscard]] SocketAddress peer_address() const override { return front().peer_address(); }
 
@@ -74,13 +76,13 @@ class ManyDevicesId final : public ConnectionId {
   int kernel_socket_ = -1;
   bool reuse_address_ = false;
   bool v6_only_ = false;
-  std::vector<Member> members_;  ///< the last device's first; one once connecting; never none
-  bool fresh_ = true;            ///< nothing has been done to them
+  std::vector<Member> members_;  ///< starts with the last device; has one member once connecting; never empty
+  bool fresh_ = true;            ///< no operation has been done on the members
   std::size_t turn_ = 0;
-  UniqueFd readiness_;  ///< epoll: a listener's on several devices
+  UniqueFd readiness_;  ///< epoll descriptor of a listener on several devices
 };
 
-/// What a socket binds with: an id of the only device that reaches `address`, or one on all that do.
+/// Makes the id with which a socket binds: of the only device that reaches `address`, or one over all that do.
 /// Errors: those of DeviceRegistry::choose() and Device::create_id().
 Result<std::unique_ptr<ConnectionId>> make_id_for_binding(DeviceRegistry& registry, const SocketAddress& address,
                                                           PortSpace space);

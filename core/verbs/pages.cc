@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-// In the kernel since 5.14; libc headers lag behind.
+// Linux 5.14 has it; headers of libc may not.
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -14,7 +14,7 @@ namespace ringsock::verbs {
 
 namespace {
 
-/// 2 MiB on x86-64 and, with 4 KiB pages, on aarch64. Elsewhere the kernel refuses and small pages serve.
+/// 2 MiB on x86-64 and, with 4 KiB pages, on aarch64. Elsewhere the kernel refuses, and small pages are used.
 constexpr std::size_t kHugePageBytes = 2 << 20;
 
 std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -27,7 +27,7 @@ std::span<std::byte> map(std::size_t bytes, int extra_flags) {
   return {static_cast<std::byte*>(memory), bytes};
 }
 
-/// Huge pages for at least seven eighths of use: the rest of the last one would be lost.
+/// Returns whether at least seven eighths of the huge pages would be used: the rest of the last one is wasted.
 bool worth_huge_pages(std::size_t bytes) {
   return bytes >= kHugePageBytes && (rounded_up(bytes, kHugePageBytes) - bytes) * 8 <= bytes;
 }
@@ -42,7 +42,7 @@ Result<Pages> Pages::on_reserved_huge_pages(std::size_t bytes) {
   const auto memory = map(rounded_up(bytes, kHugePageBytes), MAP_HUGETLB);
   if (memory.empty()) return Error::last("mmap MAP_HUGETLB");
   Pages pages(memory, PageBacking::hugetlb);
-  // A control group may refuse the pages when they are touched, by SIGBUS. Asking now turns that into an error.
+  // A control group may refuse the pages by SIGBUS when they are touched. Populating them now turns that into an error.
   if (::madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
     return Error::last("madvise MADV_POPULATE_WRITE");
   }
@@ -50,7 +50,7 @@ Result<Pages> Pages::on_reserved_huge_pages(std::size_t bytes) {
 }
 
 Result<Pages> Pages::on_joinable_pages(std::size_t bytes) {
-  // Only aligned huge pages can be joined: map more, and give back both ends.
+  // The kernel joins only aligned pages, so more is mapped and both ends are given back.
   const std::size_t wanted = rounded_up(bytes, kHugePageBytes);
   const auto memory = map(wanted + kHugePageBytes, 0);
   if (memory.empty()) return Error::last("mmap");

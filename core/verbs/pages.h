@@ -1,4 +1,4 @@
-// Anonymous memory on the largest pages there are.
+// Anonymous memory on the largest pages available.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace ringsock::verbs {
 
-/// What kind of page a mapping got, best first.
+/// The kind of pages of a mapping, best first.
 enum class PageBacking {
   hugetlb,           ///< reserved huge pages
   transparent_huge,  ///< ordinary pages that the kernel may join
@@ -20,8 +20,8 @@ enum class PageBacking {
 class Pages {
  public:
   Pages() = default;
-  /// At least `bytes` (> 0), rounded up to whole pages. Tries huge pages when they fit without much waste; that there
-  /// are none is no failure. Errors: ENOMEM.
+  /// Maps at least `bytes` (> 0), rounded up to whole pages. Tries huge pages when they fit without much waste, and
+  /// uses ordinary pages when there are none. Errors: ENOMEM.
   static Result<Pages> allocate(std::size_t bytes);
   Pages(Pages&& other) noexcept : memory_(std::exchange(other.memory_, {})), backing_(other.backing_) {}
   Pages& operator=(Pages&& other) noexcept {

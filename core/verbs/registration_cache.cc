@@ -103,7 +103,7 @@ Result<RegistrationCache::Owned> RegistrationCache::make(const Range& range) {
 Result<RegistrationCache::Owned> RegistrationCache::make_after_eviction(const Range& range) {
   auto made = make(range);
   if (made || made.error().code != ENOMEM) return made;
-  // Pinned memory is limited: everything that nobody uses may be what is in the way.
+  // Pinned memory is limited, so all unused registrations are given up.
   Doomed doomed;
   {
     const std::lock_guard guard(lock_);
@@ -128,13 +128,13 @@ RegistrationCache::Range RegistrationCache::widened(const Range& wanted) const {
 
 RegisteredRange RegistrationCache::keep(Owned made, const Range& wanted, std::uint64_t invalidations, Doomed& doomed) {
   if (Registration* found = find_covering(wanted)) {
-    // Another thread was faster.
+    // Another thread has made the registration meanwhile.
     doomed.push_back(std::move(made));
     return use(*found);
   }
   Registration& registration = *made;
   if (invalidations != invalidations_) {
-    // Part of what was registered may have been unmapped meanwhile: good for this caller, not for the next.
+    // Part of the memory may have been unmapped meanwhile: this caller gets the registration, but it is not cached.
     leaving_.emplace(&registration, std::move(made));
     return use(registration);
   }
@@ -175,7 +175,7 @@ Result<RegisteredRange> RegistrationCache::get(void* address, std::size_t length
   }
 
   auto made = make_after_eviction(range);
-  // Memory that an old registration covered may be gone; what the caller asks for is there.
+  // Memory that an old registration covered may be unmapped; the range that the caller asks for is mapped.
   if (!made && (range.begin != wanted.begin || range.end != wanted.end)) made = make_after_eviction(wanted);
   if (!made) return made.error();
 

@@ -1,4 +1,4 @@
-// Registrations of the application's memory, kept for the next time.
+// A cache of registrations of the application's memory.
 #pragma once
 
 #include <cstddef>
@@ -22,19 +22,19 @@ class RegistrationCache;
 
 namespace detail {
 
-/// One registration. Its users and its place in the cache change under the cache's lock, the rest never.
+/// One registration. Its users and its place in the cache change under the cache's lock; the rest never changes.
 struct Registration : ListNode<> {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
   int access = 0;
   Mr mr;
   std::size_t users = 0;
-  bool is_cached = false;  ///< false: goes away with its last user
+  bool is_cached = false;  ///< false: its last user destroys it
 };
 
 }  // namespace detail
 
-/// A registration in use: it cannot go away before this. Moves only; must not outlive the cache.
+/// A registration in use, which is not destroyed before this object. Moves only; must not outlive the cache.
 class RegisteredRange {
  public:
   RegisteredRange() = default;
@@ -76,15 +76,15 @@ struct RegistrationCacheStatistics {
 };
 
 /// Registering memory costs a system call and pins it, so registrations are kept until memory is short or unmapped. The
-/// least recently used goes first; what is in use stays, beyond the limits if it must.
+/// least recently used is evicted first. Registrations in use stay, even beyond the limits.
 ///
 /// Local access: ranges are widened to pages, and ranges that overlap become one. Remote access (any
 /// IBV_ACCESS_REMOTE_*): a registration covers exactly the bytes asked for, because its key is a permission to write
 /// them.
 ///
-/// Whoever unmaps or remaps memory calls invalidate() first: the cache cannot notice, and a stale registration names
-/// the pages that were there before. Threads: all functions, and the release of ranges, from any thread. No lock is
-/// held while the device registers.
+/// Code that unmaps or remaps memory must call invalidate() first: the cache cannot notice it, and a stale registration
+/// refers to the previous pages. Threads: all functions, and the release of ranges, from any thread. No lock is held
+/// while the device registers.
 class RegistrationCache {
  public:
   /// The device and the protection domain outlive the cache.
@@ -92,11 +92,11 @@ class RegistrationCache {
   RegistrationCache(const RegistrationCache&) = delete;
   RegistrationCache& operator=(const RegistrationCache&) = delete;
 
-  /// A registration of at least [address, address + length) with exactly `access` (enum ibv_access_flags).
-  /// Errors: EINVAL for length 0 or a range that wraps; those of ibv_reg_mr(3), after the cache has given up all it
-  /// could.
+  /// Returns a registration of at least [address, address + length) with exactly `access` (enum ibv_access_flags).
+  /// Errors: EINVAL for length 0 or a range that wraps; those of ibv_reg_mr(3), after the cache has evicted all that is
+  /// unused.
   Result<RegisteredRange> get(void* address, std::size_t length, int access);
-  /// Forgets every registration that touches the range. One in use goes with its last user.
+  /// Forgets every registration that overlaps the range. A registration in use is destroyed with its last user.
   void invalidate(const void* address, std::size_t length);
   [[nodiscard]] RegistrationCacheStatistics statistics();
 
@@ -105,7 +105,7 @@ class RegistrationCache {
   using Registration = detail::Registration;
   using Owned = std::unique_ptr<Registration>;
   using Key = std::tuple<int, std::uintptr_t, std::uintptr_t>;  ///< access, begin, end
-  /// Registrations to destroy once the lock is released: that costs a system call each.
+  /// Registrations to destroy after the lock is released, because each costs a system call.
   using Doomed = std::vector<Owned>;
 
   struct Range {
@@ -118,9 +118,9 @@ class RegistrationCache {
   // Under lock_:
   Registration* find_covering(const Range& wanted);
   [[nodiscard]] std::vector<Registration*> overlapping(const Range& range) const;
-  /// `wanted` and, for local access, all that it overlaps.
+  /// Returns `wanted`, for local access joined with all ranges that it overlaps.
   [[nodiscard]] Range widened(const Range& wanted) const;
-  /// Takes a new registration over, unless another thread made one meanwhile.
+  /// Adds a new registration, unless another thread made one meanwhile.
   RegisteredRange keep(Owned made, const Range& wanted, std::uint64_t invalidations, Doomed& doomed);
   RegisteredRange use(Registration& registration);
   void forget(Registration& registration, Doomed& doomed);
@@ -135,7 +135,7 @@ class RegistrationCache {
 
   Mutex lock_;
   std::map<Key, Owned> cached_;
-  std::unordered_map<const Registration*, Owned> leaving_;  ///< forgotten, still in use
+  std::unordered_map<const Registration*, Owned> leaving_;  ///< no longer cached, still in use
   IntrusiveList<Registration> idle_;                        ///< cached and without users, oldest first
   std::size_t cached_bytes_ = 0;
   std::uint64_t invalidations_ = 0;

@@ -1,4 +1,4 @@
-// Which device serves an address.
+// Finds the device that serves an address.
 #pragma once
 
 #include <atomic>
@@ -25,38 +25,39 @@ class DeviceProvider {
 
   [[nodiscard]] virtual const char* name() const = 0;
   [[nodiscard]] virtual DeviceKind kind() const = 0;
-  /// Whether a connection to or from `address` can go through this device: it is an address of the device, or one that
-  /// it has a route to. A wildcard is reached when the device can listen on any address.
+  /// Returns whether a connection to or from `address` can go through this device: the address belongs to the device,
+  /// or the device has a route to it. A wildcard is reached when the device can listen on any address.
   [[nodiscard]] virtual bool reaches(const SocketAddress& address) = 0;
   /// Errors: those of the device, e.g. ENODEV, EPERM.
   virtual Result<std::unique_ptr<Device>> open() = 0;
 };
 
-/// Which kinds of device the user permits.
+/// The kinds of device that the user permits.
 struct AllowedDevices {
   bool rdma = true;
   bool soft = true;
 };
 
 /// The devices of a process. Each is opened when an address first asks for it, and stays open as long as the registry.
-/// A device that cannot be opened is passed over from then on; that is logged once.
+/// A device that cannot be opened is logged once and skipped from then on.
 /// Threads: all functions from any thread.
 class DeviceRegistry {
  public:
-  /// `providers` in order of preference within a kind; hardware goes before the embedded device in any case.
+  /// `providers` are in order of preference within a kind. Hardware always comes before the embedded device.
   explicit DeviceRegistry(std::vector<std::unique_ptr<DeviceProvider>> providers, AllowedDevices allowed = {});
 
-  /// The best device for `address`. Error: ENODEV when none reaches it; the error of open() when the only one that
-  /// reaches it could not be opened.
+  /// Returns the best device for `address`. Error: ENODEV when none reaches it; the error of open() when the only one
+  /// that reaches it could not be opened.
   Result<Device*> choose(const SocketAddress& address);
-  /// The device to connect to `destination` with: choose(), unless that is hardware and somebody listens on the
-  /// embedded device. Then both ends are on this host, where memory is nearer than any card.
+  /// Returns the device for a connection to `destination`: that of choose(), unless it is hardware and a socket listens
+  /// on the embedded device. Then both ends are on this host, where shared memory is faster than any card.
   Result<Device*> choose_towards(PortSpace space, const SocketAddress& destination);
-  /// Every device that reaches `address`, best first: for a listener, which takes connections from all of them.
+  /// Returns every device that reaches `address`, best first, for a listener that accepts connections from all of them.
   std::vector<Device*> all(const SocketAddress& address);
-  /// Whether any device is permitted and has not failed to open. Opens nothing.
+  /// Returns whether there is no device to use: none is permitted, or all have failed to open. Opens nothing.
   [[nodiscard]] bool empty();
-  /// Around fork(2), as pthread_atfork(3) calls them: no device is half open in the child. Before what opening needs.
+  /// Handlers for fork(2), as for pthread_atfork(3), so that no device is half open in the child. Call before_fork()
+  /// before the handlers of what opening a device needs.
   void before_fork();
   void after_fork();
 
@@ -70,7 +71,7 @@ class DeviceRegistry {
     Error error{ENODEV, "device"};
   };
 
-  /// The entry's device, opened now if need be.
+  /// Returns the entry's device, opens it first if necessary.
   static Result<Device*> device_of(Entry& entry);
 
   std::vector<std::unique_ptr<Entry>> entries_;  ///< never changes after construction

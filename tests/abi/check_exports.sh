@@ -45,17 +45,53 @@ check_librsocket() {
   [ -z "$difference" ] || complain "librsocket.so lacks: $difference"
 }
 
-# The core has no stable interface: it may export what is in namespace ringsock and the type information of it, nothing else.
-check_core() {
-  local library=$libdir/libringsock-core.so strangers version
+# check_preloaded LIBRARY: libc's calls as the map of the preload libraries has them, without a version, nothing else.
+check_preloaded() {
+  local library=$1 difference
+  [ -e "$library" ] || { complain "$library is not there"; return; }
+  difference=$(diff <(mapped_symbols "$source_dir/preload/librspreload.map" | sed 's/ *$//') <(exported_symbols "$library")) ||
+    complain "$library and librspreload.map differ (< mapped, > exported):"$'\n'"$difference"
+}
+
+# check_private NAME: core and rings have no stable interface. They may export what is in namespace ringsock and the type
+# information of it, nothing else.
+check_private() {
+  local library=$libdir/$1.so strangers version
   [ -e "$library" ] || { complain "$library is not there"; return; }
   version=$(sed -n 's/^AC_INIT(\[ringsock\], \[\([^]]*\)\].*/\1/p' "$source_dir/configure.ac")
-  check_soname "$library" "libringsock-core-$version.so"
-  strangers=$(nm -DC --defined-only "$library" | cut -d' ' -f3- | grep -vE '(^| for )ringsock::' || true)
-  [ -z "$strangers" ] || complain "libringsock-core.so exports what is not in namespace ringsock:"$'\n'"$strangers"
+  check_soname "$library" "$1-$version.so"
+  strangers=$(nm -DC --defined-only "$library" | cut -d' ' -f3- | grep -vE '(^| for )ringsock::|^ringsock_shell$' || true)
+  [ -z "$strangers" ] || complain "$library exports what is not in namespace ringsock:"$'\n'"$strangers"
+}
+
+# Every program of a preloaded shell pays for what is loaded with the library: devices' libraries come when one is used.
+check_loaded_libraries() {
+  local library loaded
+  for library in "$libdir"/librsocket.so "$libdir"/libvma.so "$libdir"/rsocket/librspreload.so; do
+    [ -e "$library" ] || { complain "$library is not there"; continue; }
+    loaded=$(ldd -r "$library" 2>&1) || complain "ldd -r $library: $loaded"
+    grep -E 'undefined symbol|not found' <<<"$loaded" && complain "$library lacks symbols or libraries"
+    grep -oE 'lib(ibverbs|rdmacm|nl-route|bpf|xdp|elf)[^ ]*' <<<"$loaded" && complain "$library loads these at once"
+  done
+}
+
+# What the libraries contain of libstdc++ must not take the place of a program's own.
+check_hidden_runtime() {
+  local library exported
+  for library in "$libdir"/*.so "$libdir"/rsocket/*.so; do
+    exported=$(nm -D --defined-only "$library" | awk '{ print $3 }' | grep -E '^(_ZN?K?St|_ZT[ISV]+N?(St|10__cxxabiv1)|_Z(nw|na|dl|da)|__cxa_|__gxx_)')
+    [ -z "$exported" ] || complain "$library exports what is libstdc++'s:"$'\n'"$exported"
+  done
 }
 
 check_librsocket
-check_core
-[ $status = 0 ] && echo "librsocket.so.1 exports its $(exported_symbols "$libdir/librsocket.so" | wc -l) mapped symbols, the core only its own"
+check_preloaded "$libdir/rsocket/librspreload.so"
+check_preloaded "$libdir/libvma.so"
+check_soname "$libdir/libvma.so" libvma.so.9
+check_private libringsock-core
+check_private libringsock-ethernet
+check_hidden_runtime
+check_loaded_libraries
+[ $status = 0 ] && echo "librsocket.so.1 exports its $(exported_symbols "$libdir/librsocket.so" | wc -l) mapped symbols, librspreload and libvma.so.9" \
+  "their $(exported_symbols "$libdir/libvma.so" | wc -l), the core and the rings only their own"
 exit $status

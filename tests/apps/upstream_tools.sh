@@ -39,21 +39,27 @@ start_server() {
   command_of "$1" "$2"
   timeout -k 5 200 "${words[@]}" "${@:3}" >"$work/server.log" 2>&1 </dev/null &
   server_pid=$!
+  served=no
 }
 
-# run_client WHOSE TOOL ARGUMENT...: a server that is not there yet refuses; so one that fails without a result is run again, for
-# as long as a start may take.
+# run_client WHOSE TOOL ARGUMENT...: the first client of a server may come before the server listens. A client that says it was
+# refused then starts again while the server starts, for at most 5 s. Every other failure is the client's, and so is a refusal after
+# a client has been served.
 run_client() {
-  local attempt status=1
+  local status end=$((SECONDS + 5))
   command_of "$1" "$2"
-  for attempt in $(seq 40); do
+  while :; do
     timeout -k 5 150 "${words[@]}" "${@:3}" >"$work/client.log" 2>&1 </dev/null
     status=$?
-    case $status in 0 | 124 | 137) return $status ;; esac # 124, 137: timeout(1) had to end it
-    kill -0 "$server_pid" 2>/dev/null || return $status
+    if [ $status = 0 ]; then served=yes; fi
+    if [ $served = yes ] || [ $SECONDS -ge $end ] || ! was_refused $status; then return $status; fi
     sleep 0.05
   done
-  return $status
+}
+
+# was_refused STATUS: whether the client ended by itself (a signal gives 128 and more, 255 is upstream's -1), having said so.
+was_refused() {
+  { [ "$1" -lt 124 ] || [ "$1" = 255 ]; } && grep -q 'Connection refused' "$work/client.log" && kill -0 "$server_pid" 2>/dev/null
 }
 
 # end_server: its exit status. rstream and riostream end with their client.

@@ -132,7 +132,7 @@ int status_within(pid_t pid, int milliseconds) {
   return ended && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// -- 1. who is written to --------------------------------------------------------------------------------------------
+// -- 1. who is written to
 
 /// A client that waits for "mapped", writes 'w' over the buffer at offset 0 and says "written".
 int writer(const Listener& listener, std::size_t bytes) {
@@ -292,7 +292,7 @@ int number_reused() {
   return told(bad, 2 * kPage);
 }
 
-// -- 2. mapped memory and what else the program does with it ---------------------------------------------------------
+// -- 2. mapped memory and what else the program does with it
 
 /// A connection in one process: `mapper` maps memory for `writer`.
 struct Pair {
@@ -474,7 +474,7 @@ int shared_futex() {
   return lost == 0 ? 0 : 1;
 }
 
-// -- 3. calls after fork() and system() ------------------------------------------------------------------------------
+// -- 3. calls after fork() and system()
 
 /// The named call must end within seconds. What it returns does not matter here.
 template <class Prepare, class Call>

@@ -13,7 +13,7 @@
 #include <memory>
 
 #include "core/base/clock.h"
-#include "core/device/soft/soft_device.h"
+#include "core/device/shm/soft_device.h"
 #include "core/verbs/connection_manager.h"
 #include "core/wire/rs_connect.h"
 #include "core/wire/rs_message.h"

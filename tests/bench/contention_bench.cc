@@ -23,7 +23,7 @@
 
 #include "core/base/barrier.h"
 #include "core/base/unique_fd.h"
-#include "core/runtime/wait.h"
+#include "core/poll/wait.h"
 
 namespace ringsock {
 namespace {

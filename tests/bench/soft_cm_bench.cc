@@ -13,8 +13,8 @@
 #include <cstdlib>
 
 #include "core/base/unique_fd.h"
-#include "core/device/soft/cm/soft_id.h"
-#include "core/device/soft/soft_device.h"
+#include "core/device/shm/cm/soft_id.h"
+#include "core/device/shm/soft_device.h"
 
 namespace {
 

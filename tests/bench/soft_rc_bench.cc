@@ -6,7 +6,7 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/unit/device_soft/rc_pair.h"
+#include "tests/unit/device_shm/rc_pair.h"
 
 namespace ringsock::soft::testing {
 namespace {

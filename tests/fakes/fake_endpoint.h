@@ -21,7 +21,6 @@ namespace ringsock::fakes {
 class FakeEndpoint final : public runtime::Endpoint {
  public:
   // -- what the test does
-  // -----------------------------------------------------------------------------------------------
   /// New conditions appear, as if the peer had caused them.
   void become(std::uint32_t events) {
     events_.fetch_or(events);
@@ -30,6 +29,16 @@ class FakeEndpoint final : public runtime::Endpoint {
   }
   /// Conditions end, as when the application has read everything.
   void lose(std::uint32_t events) { events_.fetch_and(~events); }
+  /// The same, as of a peer that tells when it sent.
+  void become_as_of(std::uint32_t events, std::uint32_t stamp) {
+    stamp_ = stamp;
+    become(events);
+  }
+  /// Something came that is neither data nor room, or room to somebody who lacked none: no EPOLLOUT edge.
+  void arrive_without_room() {
+    note_activity(EPOLLIN);
+    ring_if_armed();
+  }
   /// More of the same arrived: nothing changes but the activity.
   void arrive() { become(0); }
   /// A change found by another caller's work: nobody rings the doorbell.
@@ -46,7 +55,6 @@ class FakeEndpoint final : public runtime::Endpoint {
   void on_armed_look(std::function<void()> action) { armed_look_ = std::move(action); }
 
   // -- what happened
-  // ----------------------------------------------------------------------------------------------------
   [[nodiscard]] int arms() const { return arms_; }
   [[nodiscard]] int wakes() const { return wakes_; }
   [[nodiscard]] int looks() const { return looks_; }
@@ -62,7 +70,6 @@ class FakeEndpoint final : public runtime::Endpoint {
   }
 
   // -- Endpoint
-  // ---------------------------------------------------------------------------------------------------------
   std::uint32_t ready() noexcept override {
     looks_.fetch_add(1, std::memory_order_relaxed);
     if (arms_ > 0 && armed_look_) armed_look_();
@@ -78,6 +85,7 @@ class FakeEndpoint final : public runtime::Endpoint {
     eventfd_t count = 0;
     ::eventfd_read(doorbell_.get(), &count);
   }
+  std::uint32_t arrival_stamp() noexcept override { return stamp_; }
   Nanos deadline() noexcept override { return deadline_; }
   [[nodiscard]] bool waits_for_our_cpus() const noexcept override { return waits_for_our_cpus_; }
   void closed() noexcept override { was_closed_ = true; }
@@ -92,6 +100,7 @@ class FakeEndpoint final : public runtime::Endpoint {
   std::atomic<std::uint32_t> events_{0};
   std::atomic<bool> armed_{false};
   std::atomic<bool> was_closed_{false};
+  std::atomic<std::uint32_t> stamp_{0};
   std::atomic<int> arms_{0};
   std::atomic<int> wakes_{0};
   std::atomic<int> looks_{0};

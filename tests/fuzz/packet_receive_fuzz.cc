@@ -2,15 +2,16 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "core/device/soft/packet/packet_layout.h"
-#include "core/device/soft/packet/packet_parse.h"
-#include "core/device/soft/packet/packet_segments.h"
+#include "core/device/packet/ring/packet_segments.h"
+#include "core/wire/frame_ends.h"
+#include "core/wire/frame_layout.h"
+#include "core/wire/frame_parse.h"
 
 namespace {
 
-using ringsock::soft::PacketLayout;
 using ringsock::soft::PacketSegments;
-using namespace ringsock::soft::parsing;
+using ringsock::wire::FrameLayout;
+using namespace ringsock::wire::parsing;
 
 void check(bool holds) {
   if (!holds) std::abort();
@@ -18,12 +19,12 @@ void check(bool holds) {
 
 /// The short look at the headers finds what the long one does.
 void compare_looks(std::span<const std::byte> frame) {
-  PacketLayout found;
+  FrameLayout found;
   const bool is_found = find_payload(frame, found);
   check(is_plain_udp(frame) == (is_found && found == plain_udp()));
 }
 
-void split(std::span<const std::byte> frame, const PacketLayout& layout, std::uint16_t segment_bytes) {
+void split(std::span<const std::byte> frame, const FrameLayout& layout, std::uint16_t segment_bytes) {
   PacketSegments segments(frame.first(layout.payload), layout, segment_bytes);
   std::size_t next = layout.payload;
   while (!segments.done()) {
@@ -45,11 +46,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::memcpy(&segment_bytes, data, sizeof segment_bytes);
   const auto frame = std::as_bytes(std::span(data, size).subspan(sizeof segment_bytes));
   compare_looks(frame);
-  const auto layout = ringsock::soft::parse_received(frame);
+  const auto layout = ringsock::wire::parse_received(frame);
   if (!layout) return 0;
   check(layout->ip < layout->transport && layout->transport < layout->payload && layout->payload <= layout->end &&
-        layout->end <= frame.size() && layout->payload <= ringsock::soft::kMaxHeaderBytes);
+        layout->end <= frame.size() && layout->payload <= ringsock::wire::kMaxHeaderBytes);
+  check(layout->payload + layout->payload_bytes <= layout->end);
   has_valid_checksum(frame, *layout);
+  // What lies beside the packet is not looked at.
+  static_cast<void>(ringsock::wire::source_of(frame, *layout, 1));
+  check(ringsock::wire::EndBytes(frame, *layout).are_in(frame, *layout));
   if (segment_bytes != 0) split(frame, *layout, segment_bytes);
   return 0;
 }

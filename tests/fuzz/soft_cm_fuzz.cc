@@ -5,9 +5,9 @@
 #include <cstring>
 #include <string_view>
 
-#include "core/device/soft/cm/cm_wire.h"
-#include "core/device/soft/cm/port_name.h"
-#include "core/device/soft/ud_wire.h"
+#include "core/device/shm/cm/cm_wire.h"
+#include "core/device/shm/names/port_name.h"
+#include "core/device/shm/queue/ud_wire.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // A statistics page as another process may have made it.
 #include <cstdlib>
 
-#include "core/runtime/statistics_reader.h"
+#include "core/statistics/statistics_reader.h"
 
 using namespace ringsock::runtime;
 

@@ -1,9 +1,9 @@
 // A page of libvma's as another process may have made it, and its views.
 #include <cstdlib>
 
-#include "core/runtime/vma_page.h"
-#include "core/runtime/vma_page_reader.h"
-#include "core/runtime/vma_views.h"
+#include "libvmacompat/statistics/vma_page.h"
+#include "libvmacompat/statistics/vma_page_reader.h"
+#include "libvmacompat/statistics/vma_views.h"
 
 using namespace ringsock::runtime;
 

@@ -8,18 +8,25 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/preload/preloaded.h"
 #include "tests/support/raw_syscall.h"
@@ -245,6 +252,97 @@ TEST(SystemCalls, CloseEndsTheConnectionAndTheNumbersNextFileIsItsOwn) {
   EXPECT_EQ(receive_all(pair.server), "");
   ::unlink(name);
   ::close(file);
+  ::close(pair.server);
+}
+
+/// As runtimes do that have no libc: nobody sees it.
+void close_unseen(int fd) { ASSERT_EQ(raw_syscall(SYS_close, fd), 0); }
+
+/// Has numbers handed out until it is that one's turn.
+int next_at(int number, int (*hand_out)()) {
+  std::vector<int> lower;
+  int got = hand_out();
+  for (; got >= 0 && got < number; got = hand_out()) lower.push_back(got);
+  for (const int fd : lower) ::close(fd);
+  return got;
+}
+
+/// What a call that hands out the lowest number makes of the number of a socket that was closed unseen.
+class UnseenCloses : public ::testing::TestWithParam<std::pair<const char*, int (*)()>> {};
+
+TEST_P(UnseenCloses, TheNumbersNextFileIsItsOwn) {
+  const Pair pair = pair_on_ring();
+  const int first = std::min(pair.client, pair.server), second = std::max(pair.client, pair.server);
+  close_unseen(first);
+  const int next = next_at(first, GetParam().second);
+  ASSERT_EQ(next, first);
+  sockaddr_in name{};
+  socklen_t length = sizeof name;
+  EXPECT_EQ(::getpeername(next, reinterpret_cast<sockaddr*>(&name), &length), -1) << "this is no connection";
+  // The peer sees an end, and nothing of what is done to the new file.
+  ::signal(SIGPIPE, SIG_IGN);
+  [[maybe_unused]] const ssize_t written = ::write(next, "not for the peer", 16);
+  char byte = 0;
+  EXPECT_LE(::recv(second, &byte, 1, 0), 0);
+  ::close(next);
+  ::close(second);
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, UnseenCloses,
+                         ::testing::Values(std::pair{"open", +[] { return ::open("/dev/null", O_RDWR); }},
+                                           std::pair{"openat", +[] { return ::openat(AT_FDCWD, "/dev/null", O_RDWR); }},
+                                           std::pair{"dup", +[] { return ::dup(STDERR_FILENO); }},
+                                           std::pair{"fcntl", +[] { return ::fcntl(STDERR_FILENO, F_DUPFD, 0); }},
+                                           std::pair{"eventfd", +[] { return ::eventfd(0, EFD_NONBLOCK); }},
+                                           std::pair{"socket", +[] { return ::socket(AF_UNIX, SOCK_STREAM, 0); }},
+                                           std::pair{"tcp", +[] { return ::socket(AF_INET, SOCK_STREAM, 0); }},
+                                           std::pair{"epoll", +[] { return ::epoll_create1(0); }},
+                                           std::pair{"memfd", +[] { return ::memfd_create("next", 0); }},
+                                           std::pair{"pipe",
+                                                     +[] {
+                                                       int ends[2] = {-1, -1};
+                                                       if (::pipe(ends) == 0) ::close(ends[1]);
+                                                       return ends[0];
+                                                     }}),
+                         [](const auto& info) { return std::string(info.param.first); });
+
+TEST(UnseenCloses, AClientOfTheKernelsIsNotTakenForTheOldConnection) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  socklen_t length = sizeof name;
+  const int listener = ::socket(AF_UNIX, SOCK_STREAM, 0), client = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  // The kernel chooses a name.
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&name), sizeof name.sun_family), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&name), &length), 0);
+  const Pair pair = pair_on_ring();
+  std::vector<int> lower;
+  for (int fd = ::eventfd(0, 0); fd < pair.client; fd = ::eventfd(0, 0)) lower.push_back(fd);
+  ASSERT_EQ(::connect(client, reinterpret_cast<sockaddr*>(&name), length), 0);
+  close_unseen(pair.client);
+  const int next = ::accept(listener, nullptr, nullptr);
+  ASSERT_EQ(next, pair.client);
+  EXPECT_EQ(::write(client, "for the next", 12), 12);
+  EXPECT_EQ(receive(next, 12), "for the next");
+  for (const int fd : lower) ::close(fd);
+  for (const int fd : {listener, client, next, pair.server}) ::close(fd);
+}
+
+TEST(UnseenCloses, ADuplicateGoesOn) {
+  const Pair pair = pair_on_ring();
+  const int copy = ::dup(pair.client);
+  close_unseen(pair.client);
+  const int next = next_at(pair.client, [] { return ::eventfd(0, EFD_NONBLOCK); });
+  ASSERT_EQ(next, pair.client);
+  send_all(copy, "to the server");
+  EXPECT_EQ(receive(pair.server, 13), "to the server");
+  send_all(pair.server, "and back");
+  EXPECT_EQ(receive(copy, 8), "and back");
+  ::close(copy);
+  EXPECT_EQ(receive_all(pair.server), "");
+  std::uint64_t count = 0;
+  EXPECT_EQ(::read(next, &count, sizeof count), -1) << "nobody rang";
+  ::close(next);
   ::close(pair.server);
 }
 

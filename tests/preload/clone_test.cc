@@ -323,6 +323,44 @@ TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsSendAndReceive) {
   EXPECT_GT(rounds.load(), 0);
 }
 
+/// The child of a program that has no connection yet, and where another thread makes one before the child is done.
+struct Meanwhile {
+  int child_begins[2];
+  int connection_is_there[2];
+} meanwhile;
+
+TEST_P(Child, ThatClosesAllDescriptorsLeavesWhatOtherThreadsMakeMeanwhile) {
+  ASSERT_EQ(::pipe(meanwhile.child_begins), 0);
+  ASSERT_EQ(::pipe(meanwhile.connection_is_there), 0);
+  Listener listener = listen_anywhere();
+  const pid_t peer = spawn([&] {
+    for (const int end : {0, 1}) ::close(meanwhile.child_begins[end]), ::close(meanwhile.connection_is_there[end]);
+    echo(::accept(listener.fd, nullptr, nullptr));
+  });
+  ::close(listener.fd);
+  int connection = -1;
+  std::thread connects([&] {
+    char byte = 0;
+    EXPECT_EQ(::read(meanwhile.child_begins[0], &byte, 1), 1);
+    connection = connect_to(listener.port);
+    EXPECT_EQ(::write(meanwhile.connection_is_there[1], "c", 1), 1);
+  });
+  const pid_t child = make(
+      [](int) {
+        char byte = 0;
+        if (::write(meanwhile.child_begins[1], "b", 1) != 1) return 1;
+        if (::read(meanwhile.connection_is_there[0], &byte, 1) != 1) return 2;
+        return ::close_range(3, ~0U, 0);
+      },
+      -1);
+  connects.join();
+  EXPECT_EQ(end_of(child), 0);
+  talk(connection, 1);
+  ::close(connection);
+  EXPECT_EQ(wait_for(peer), 0);
+  for (const int end : {0, 1}) ::close(meanwhile.child_begins[end]), ::close(meanwhile.connection_is_there[end]);
+}
+
 TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsComeAndGo) {
   if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "this sanitizer's allocator may be locked in the child";
   const Call call;

@@ -114,6 +114,31 @@ TEST(Exec, AProgramMayBeTheFirstToUseADescriptorThatItsParentKeeps) {
   EXPECT_EQ(wait_for(server.pid), 0);
 }
 
+/// git push: one process reads what comes, another one writes what goes.
+TEST(Exec, TheParentMayReadWhileItsChildBecomesTheProgramThatWrites) {
+  for (int round = 0; round < 60; ++round) {
+    const Server server = serve([](int client) {
+      std::array<char, 2> text{};
+      if (::recv(client, text.data(), text.size(), MSG_WAITALL) == 2) send_all(client, "answer");
+    });
+    const int fd = connect_to(server.port);
+    // The parent begins at any moment between the fork and the program's first step.
+    const auto some_time = [round](int salt) { ::usleep(static_cast<useconds_t>((round + salt) * 7919 % 10'000)); };
+    const pid_t program = spawn([&] {
+      some_time(1);
+      ::dup2(fd, STDOUT_FILENO);
+      some_time(2);
+      ::execlp("printf", "printf", "hi", nullptr);
+    });
+    some_time(3);
+    if (round % 2 == 0) some_time(4);
+    EXPECT_EQ(receive_all(fd), "answer") << "round " << round;
+    ::close(fd);
+    EXPECT_EQ(wait_for(program), 0);
+    EXPECT_EQ(wait_for(server.pid), 0);
+  }
+}
+
 TEST(Exec, ALeakedDescriptorTakesNothingFromItsOwner) {
   const Server server = serve([&](int client) {
     ::fcntl(client, F_SETFD, 0);
@@ -159,6 +184,62 @@ TEST(Exec, TheProgramThatGetsAListenerAcceptsTheClientThatWasWaiting) {
   EXPECT_EQ(receive_all(fd), "the first client");
   for (const int one : {fd, ports[0], ports[1]}) ::close(one);
   EXPECT_EQ(wait_for(server), 0);
+}
+
+/// inetd, dovecot: the master listens, and programs that it executes accept.
+TEST(Exec, AProgramThatAMasterExecutesAcceptsTheClientThatWasWaitingAndThoseThatCome) {
+  const Listener listener = listen_anywhere();
+  const auto start_program = [&] {
+    return spawn([&] {
+      ::dup2(listener.fd, 9);
+      ::close(listener.fd);
+      char no_leaks[] = "ASAN_OPTIONS=detect_leaks=0";  // Perl has its own
+      char* const environment[] = {no_leaks, nullptr};
+      ::execle("/usr/bin/perl", "perl", "-e", kAcceptAndEcho, "9", nullptr, environment);
+    });
+  };
+  for (const char* const text : {"the first client", "the second client"}) {
+    const int fd = connect_to(listener.port);
+    send_all(fd, text);
+    wait_for_client(listener.fd);
+    const pid_t program = start_program();
+    EXPECT_EQ(receive_all(fd), text);
+    ::close(fd);
+    EXPECT_EQ(wait_for(program), 0);
+  }
+  // The master itself goes on with the kernel's clients.
+  const int fd = connect_to(listener.port);
+  EXPECT_FALSE(is_on_ring(fd));
+  const int accepted = ::accept(listener.fd, nullptr, nullptr);
+  ASSERT_GE(accepted, 0);
+  pollfd nobody{listener.fd, POLLIN, 0};
+  EXPECT_EQ(::poll(&nobody, 1, 20), 0);
+  for (const int one : {fd, accepted, listener.fd}) ::close(one);
+}
+
+/// Python's multiprocessing with the method "spawn", or subprocess with pass_fds.
+TEST(Exec, AProgramAcceptsWhereAllOtherDescriptorsWereClosedBefore) {
+  const Listener listener = listen_anywhere();
+  ::fcntl(listener.fd, F_SETFD, FD_CLOEXEC);
+  Signal prepared;
+  const std::string number = std::to_string(listener.fd);
+  const pid_t program = spawn([&] {
+    ::fcntl(listener.fd, F_SETFD, 0);
+    prepared.give();
+    ::close_range(static_cast<unsigned>(listener.fd) + 1, ~0U, 0);
+    char no_leaks[] = "ASAN_OPTIONS=detect_leaks=0";  // Perl has its own
+    char* const environment[] = {no_leaks, nullptr};
+    ::execle("/usr/bin/perl", "perl", "-e", kAcceptAndEcho, number.c_str(), nullptr, environment);
+  });
+  prepared.wait();
+  const int fd = connect_to(listener.port);
+  const timeval patience{10, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  send_all(fd, "hello");
+  EXPECT_EQ(receive_all(fd), "hello");
+  for (const int one : {fd, listener.fd}) ::close(one);
+  ::kill(program, SIGKILL);
+  wait_for(program);
 }
 
 TEST(Exec, ADescriptorThatAChildKeepsForItsProgramIsThePrograms) {
@@ -290,6 +371,26 @@ TEST(Spawn, APosixSpawnedProgramGetsTheConnectionAsItsStreams) {
   expect_echo(fd, 300'000);
   ::close(fd);
   EXPECT_EQ(wait_for(server.pid), 0);
+}
+
+TEST(Spawn, APosixSpawnedProgramAcceptsAtTheListenerThatItGets) {
+  const Listener listener = listen_anywhere();
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, listener.fd, 9);
+  std::array<char*, 5> arguments{const_cast<char*>("perl"), const_cast<char*>("-e"), const_cast<char*>(kAcceptAndEcho),
+                                 const_cast<char*>("9"), nullptr};
+  pid_t child = 0;
+  ASSERT_EQ(::posix_spawnp(&child, "perl", &actions, nullptr, arguments.data(), environ), 0);
+  ::posix_spawn_file_actions_destroy(&actions);
+  const int fd = connect_to(listener.port);
+  const timeval patience{10, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  send_all(fd, "hello");
+  EXPECT_EQ(receive_all(fd), "hello");
+  for (const int one : {fd, listener.fd}) ::close(one);
+  ::kill(child, SIGKILL);
+  wait_for(child);
 }
 
 // -- SCM_RIGHTS

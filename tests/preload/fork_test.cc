@@ -1,6 +1,7 @@
 // Processes that fork while they have connections: who may use one, who sees its end, and what others notice (nothing).
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -249,6 +250,20 @@ TEST(Fork, KillingTheParentLeavesTheChildItsConnection) {
   ::close(listener.fd);
 }
 
+TEST(Fork, AServerMayGoIntoAUserNamespaceOfItsOwn) {
+  const pid_t server = spawn([] {
+    const Listener listener = listen_anywhere();
+    const bool is_alone = ::unshare(CLONE_NEWUSER) == 0;
+    expect(is_alone || errno != EINVAL, "the kernel sees one thread");
+    const int client = connect_to(listener.port);
+    const int accepted = ::accept(listener.fd, nullptr, nullptr);
+    expect(::write(client, "hello", 5) == 5, "write");
+    std::array<char, 8> got{};
+    expect(::read(accepted, got.data(), got.size()) == 5, "read");
+  });
+  EXPECT_EQ(wait_for(server), 0);
+}
+
 TEST(Fork, AnInheritedEpollSetWorksInTheChild) {
   const Call peer = call([](int fd) { echo(fd); });
   const int set = ::epoll_create1(0);
@@ -268,6 +283,34 @@ TEST(Fork, AnInheritedEpollSetWorksInTheChild) {
   EXPECT_EQ(wait_for(child), 0);
   EXPECT_EQ(wait_for(peer.peer), 0);
   ::close(set);
+}
+
+TEST(Fork, WhatAChildAddsToASharedEpollSetShowsItsParentNothingStrange) {
+  const Call peer = call([](int fd) { echo(fd); });
+  const int set = ::epoll_create1(0);
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = spawn([&] {
+    epoll_event event{EPOLLIN, {.fd = peer.fd}};
+    expect(::epoll_ctl(set, EPOLL_CTL_ADD, peer.fd, &event) == 0, "added");
+    send_all(peer.fd, "hello");
+    expect(::epoll_wait(set, &event, 1, 10'000) == 1 && event.data.fd == peer.fd, "an event");
+    [[maybe_unused]] const ssize_t told = ::write(ready[1], "x", 1);
+    expect(receive(peer.fd, 5) == "hello", "the echo");
+    ::close(set);
+    ::close(peer.fd);
+  });
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  // The kernel tells of the child's member; of a ring only the child hears (COMPLIANCE.md).
+  epoll_event event{};
+  if (::epoll_wait(set, &event, 1, 50) == 1) {
+    EXPECT_EQ(event.data.fd, peer.fd);
+  }
+  ::close(peer.fd);
+  EXPECT_EQ(wait_for(child), 0);
+  EXPECT_EQ(wait_for(peer.peer), 0);
+  for (const int fd : {set, ready[0], ready[1]}) ::close(fd);
 }
 
 TEST(Fork, AnEpollSetGoesOnInTheParentOfAChildThatClosesIt) {

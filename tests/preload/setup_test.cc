@@ -4,7 +4,9 @@
 #include <sys/ioctl.h>
 
 #include <array>
+#include <atomic>
 #include <csignal>
+#include <thread>
 #include <vector>
 
 #include "tests/preload/tcp_world.h"
@@ -249,6 +251,55 @@ TEST(PreloadedSetup, AClosedNumberIsFreeAtOnceThoughADuplicateLives) {
   EXPECT_EQ(errno, EBADF);
 }
 
+/// Opens files, and looks whether they stay what they are, while `body` runs.
+template <class Body>
+void expect_files_stay(Body body) {
+  std::atomic<bool> goes_on{true};
+  int lost = 0;
+  std::thread opener([&] {
+    while (goes_on.load()) {
+      const Fd file(::open("/dev/null", O_RDWR | O_CLOEXEC));
+      const char byte = 0;
+      for (int look = 0; look < 20; ++look) {
+        if (::write(file, &byte, 1) != 1 || ::lseek(file, 0, SEEK_CUR) < 0) ++lost;
+      }
+    }
+  });
+  body();
+  goes_on.store(false);
+  opener.join();
+  EXPECT_EQ(lost, 0);
+}
+
+TEST(PreloadedSetup, ClosingTheFirstOfTwoNumbersTakesNoOtherThreadsFile) {
+  expect_files_stay([] {
+    const Fd listener = listening(AF_INET);
+    for (int round = 0; round < 1500; ++round) {
+      Fd alice = connected_to(listener);
+      const Fd bob(::accept(listener, nullptr, nullptr));
+      const Fd copy(::dup(alice));
+      alice.reset();
+      EXPECT_EQ(::send(copy, "x", 1, MSG_NOSIGNAL), 1) << std::strerror(errno);
+      char got = 0;
+      EXPECT_EQ(::recv(bob, &got, 1, 0), 1);
+    }
+  });
+}
+
+TEST(PreloadedSetup, Dup2OntoAConnectionTakesNoOtherThreadsFile) {
+  expect_files_stay([] {
+    const Fd listener = listening(AF_INET);
+    const Fd null(::open("/dev/null", O_RDWR));
+    for (int round = 0; round < 1500; ++round) {
+      const Fd alice = connected_to(listener);
+      const Fd bob(::accept(listener, nullptr, nullptr));
+      ASSERT_EQ(::dup2(null, alice), int(alice));
+      char got = 0;
+      EXPECT_EQ(::recv(bob, &got, 1, 0), 0);
+    }
+  });
+}
+
 TEST(PreloadedSetup, Dup2ClosesWhatWasThere) {
   auto [alice, bob] = connected_pair();
   auto [carol, dave] = connected_pair();
@@ -281,7 +332,7 @@ void hear_of_the_end(int fd) {
 
 TEST(PreloadedSetup, ANumberThatANewFileTookFromAnEndedConnectionStaysTheFiles) {
   auto [alice, bob] = connected_pair();
-  alice.reset();
+  alice = Fd();
   hear_of_the_end(bob);
   const Fd null(::open("/dev/null", O_RDWR));
   ASSERT_EQ(::dup2(null, bob), int(bob));
@@ -290,7 +341,7 @@ TEST(PreloadedSetup, ANumberThatANewFileTookFromAnEndedConnectionStaysTheFiles) 
 
 TEST(PreloadedSetup, TheFirstNumberOfAnEndedConnectionIsFreeThoughADuplicateLives) {
   auto [alice, bob] = connected_pair();
-  alice.reset();
+  alice = Fd();
   hear_of_the_end(bob);
   const int number = bob;
   const Fd copy(::dup(bob));
@@ -383,6 +434,46 @@ TEST(PreloadedSetup, APortInUseIsRefusedToTheNext) {
   const Fd second(::socket(AF_INET, SOCK_STREAM, 0));
   EXPECT_EQ(::bind(second, taken.get(), taken.length), -1);
   EXPECT_EQ(errno, EADDRINUSE);
+}
+
+TEST(PreloadedSetup, WhatFollowsANonBlockingConnectFindsItDone) {
+  const auto name = [](int fd) { return name_of(fd).length == 0 ? -1 : 0; };
+  const auto peer = [](int fd) {
+    Address out;
+    out.length = sizeof out.storage;
+    return ::getpeername(fd, out.get(), &out.length);
+  };
+  const auto error = [](int fd) {
+    int value = -1;
+    socklen_t length = sizeof value;
+    return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &value, &length) == 0 ? value : -1;
+  };
+  const auto end = [](int fd) { return ::shutdown(fd, SHUT_WR); };
+  for (int (*ask)(int) : std::initializer_list<int (*)(int)>{name, peer, error, end}) {
+    const Fd listener = listening();
+    Address there = name_of(listener);
+    const Fd alice(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    EXPECT_LE(::connect(alice, there.get(), there.length), 0);
+    ::close(::accept(listener, nullptr, nullptr));
+    EXPECT_EQ(ask(alice), 0) << "the connection was made, and ended in order";
+  }
+}
+
+TEST(PreloadedSetup, AClientsPortStaysTakenWhileItIsConnected) {
+  const Fd listener = listening();
+  Fd alice(::socket(AF_INET, SOCK_STREAM, 0));
+  Address any = Address::loopback(AF_INET, 0);
+  ASSERT_EQ(::bind(alice, any.get(), any.length), 0);
+  Address hers = name_of(alice);
+  Address there = name_of(listener);
+  ASSERT_EQ(::connect(alice, there.get(), there.length), 0);
+  Fd bob(::accept(listener, nullptr, nullptr));
+  const Fd second(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(::bind(second, hers.get(), hers.length), -1);
+  EXPECT_EQ(errno, EADDRINUSE);
+  bob = Fd();  // first: the kernel keeps the port of who closes first
+  alice = Fd();
+  EXPECT_EQ(::bind(second, hers.get(), hers.length), 0);
 }
 
 TEST(PreloadedSetup, AClosedConnectionLeavesNoDescriptorBehind) {

@@ -1,6 +1,7 @@
 // Every call that moves bytes.
 #include <netinet/in.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/uio.h>
 
@@ -158,6 +159,86 @@ TEST(PreloadedBytes, SpliceFromASocketToAPipeAndBack) {
   ASSERT_EQ(::splice(bob, nullptr, in, nullptr, 100, 0), 7);
   ASSERT_EQ(::splice(out, nullptr, bob, nullptr, 7, 0), 7);
   EXPECT_EQ(read_all(alice, 7), "through");
+}
+
+TEST(PreloadedBytes, SpliceIntoAPipeMovesWhatThePipeHasRoomFor) {
+  auto [alice, bob] = connected_pair();
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const Fd out(ends[0]), in(ends[1]);
+  const std::string before(60'000, 'b');
+  ASSERT_EQ(::write(in, before.data(), before.size()), ssize_t(before.size()));
+  const std::string much(50'000, 'm');
+  ASSERT_EQ(::write(alice, much.data(), much.size()), ssize_t(much.size()));
+  const ssize_t moved = ::splice(bob, nullptr, in, nullptr, much.size(), 0);
+  ASSERT_GT(moved, 0);
+  EXPECT_LT(moved, ssize_t(much.size()));
+  const auto rest = much.size() - static_cast<std::size_t>(moved);
+  EXPECT_EQ(read_all(out, before.size() + static_cast<std::size_t>(moved)), before + much.substr(rest));
+  EXPECT_EQ(read_all(bob, rest), much.substr(0, rest));
+}
+
+TEST(PreloadedBytes, SendfileFromASocketGoesIntoAPipeOnly) {
+  auto [alice, bob] = connected_pair();
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const Fd out(ends[0]), in(ends[1]);
+  const Fd file(::memfd_create("file", MFD_CLOEXEC));
+  ASSERT_EQ(::write(alice, "through", 7), 7);
+  EXPECT_EQ(::sendfile(file, bob, nullptr, 7), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(::splice(bob, nullptr, file, nullptr, 7, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+  ASSERT_EQ(::sendfile(in, bob, nullptr, 7), 7);
+  EXPECT_EQ(read_all(out, 7), "through");
+}
+
+TEST(PreloadedBytes, SpliceTakesNothingFromAPipeForASocketThatCannotSend) {
+  auto [alice, bob] = connected_pair();
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const Fd out(ends[0]), in(ends[1]);
+  ASSERT_EQ(::write(in, "kept", 4), 4);
+  ASSERT_EQ(::shutdown(bob, SHUT_WR), 0);
+  auto* const before = std::signal(SIGPIPE, SIG_IGN);
+  EXPECT_EQ(::splice(out, nullptr, bob, nullptr, 4, 0), -1);
+  EXPECT_EQ(errno, EPIPE);
+  std::signal(SIGPIPE, before);
+  EXPECT_EQ(read_all(out, 4), "kept");
+}
+
+TEST(PreloadedBytes, ControlDataThatTcpDoesNotKnowHasNoEffect) {
+  auto [alice, bob] = connected_pair();
+  std::string bytes = "bytes";
+  iovec part{bytes.data(), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  header->cmsg_level = IPPROTO_IP;
+  header->cmsg_type = IP_TTL;
+  EXPECT_EQ(::sendmsg(alice, &message, 0), 5);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  std::memset(CMSG_DATA(header), 0, sizeof(int));
+  EXPECT_EQ(::sendmsg(alice, &message, 0), 5);
+  EXPECT_EQ(read_all(bob, 10), "bytesbytes");
+  if (::geteuid() == 0) {  // CAP_NET_ADMIN
+    header->cmsg_type = SO_MARK;
+    EXPECT_EQ(::sendmsg(alice, &message, 0), 5);
+    EXPECT_EQ(read_all(bob, 5), "bytes");
+  }
+  header->cmsg_type = 0x7777;
+  EXPECT_EQ(::sendmsg(alice, &message, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+  header->cmsg_level = IPPROTO_IP;
+  header->cmsg_len = control.size() + 1;
+  EXPECT_EQ(::sendmsg(alice, &message, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
 }
 
 TEST(PreloadedBytes, DprintfAndSockatmark) {
@@ -488,6 +569,21 @@ TEST(PreloadedBytes, WritingToOneWhoHasGoneIsEpipeWithASignal) {
   EXPECT_EQ(::send(alice, "x", 1, MSG_NOSIGNAL), -1);
   EXPECT_EQ(signals, 1);
   ::sigaction(SIGPIPE, &old, nullptr);
+}
+
+TEST(PreloadedBytes, WhoSendsSeldomHearsOfThePeersEndAfterFewSends) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::write(alice, "first", 5), 5);
+  EXPECT_EQ(read_all(bob, 5), "first");
+  bob.reset();
+  ::usleep(5'000);
+  int taken = 0;
+  while (taken < 10 && ::send(alice, "x", 1, MSG_NOSIGNAL) == 1) {
+    ++taken;
+    ::usleep(5'000);
+  }
+  EXPECT_EQ(errno, EPIPE);
+  EXPECT_LE(taken, 4);
 }
 
 TEST(PreloadedBytes, CountsOfBytesThatWait) {

@@ -5,8 +5,10 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -273,6 +275,41 @@ TEST(Turns, AProgramWritesAfterItsParentHasBegunToUseTheConnection) {
   EXPECT_EQ(echo.end(), 0);
 }
 
+/// A program that inherits the connection as it is, and has it as S.
+pid_t start_perl_with(int fd, const char* script) {
+  const std::string program = "open(S, '+<&=', " + std::to_string(fd) + ") or die; " + script;
+  return spawn([&] { ::execl("/usr/bin/perl", "perl", "-e", program.c_str(), nullptr); });
+}
+
+TEST(Turns, AParentComesAfterAProgramThatUsesWhatItInherits) {
+  for (const bool used_before : {false, true}) {
+    Echo echo;
+    if (used_before) ask(echo.fd, "before");
+    const char* const script = "syswrite(S, 'perl') == 4 && sysread(S, $b, 4) == 4 && $b eq 'perl' or die";
+    EXPECT_EQ(wait_for(start_perl_with(echo.fd, script)), 0);
+    ask(echo.fd, pattern(100'000, 1));
+    EXPECT_EQ(echo.end(), 0);
+  }
+}
+
+TEST(Turns, AProgramThatUsesNothingTakesNothing) {
+  Echo echo;
+  EXPECT_EQ(wait_for(start_perl_with(echo.fd, "")), 0);
+  ask(echo.fd, "parent");
+  EXPECT_TRUE(is_on_ring(echo.fd));
+  EXPECT_EQ(echo.end(), 0);
+}
+
+TEST(Turns, AProgramThatHasClosedItKeepsNoConnectionOpen) {
+  Echo echo;
+  const pid_t program = start_perl_with(echo.fd, "close(S); sleep(1000)");
+  ::usleep(200'000);
+  ask(echo.fd, "parent");
+  EXPECT_EQ(echo.end(), 0);
+  ::kill(program, SIGKILL);
+  EXPECT_EQ(wait_for(program), 128 + SIGKILL);
+}
+
 TEST(Turns, TheEndComesOnceAllHaveClosed) {
   Echo echo;
   Signal used;
@@ -368,6 +405,26 @@ TEST(Turns, OptionsStay) {
   EXPECT_EQ(echo.end(), 0);
 }
 
+TEST(Turns, AnOptionCountsThatIsSetWhileTheOtherOneUsesTheConnection) {
+  Echo echo;
+  Signal used;
+  Signal done;
+  const pid_t child = spawn([&] {
+    ask(echo.fd, "child");
+    used.give();
+    done.wait();
+  });
+  used.wait();
+  const timeval limit{0, 50'000};
+  EXPECT_EQ(::setsockopt(echo.fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  EXPECT_EQ(::setsockopt(echo.fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
+  char byte = 0;
+  EXPECT_EQ(error_of(::recv(echo.fd, &byte, 1, 0)), EAGAIN);
+  done.give();
+  EXPECT_EQ(wait_for(child), 0);
+  EXPECT_EQ(echo.end(), 0);
+}
+
 TEST(Turns, ASenderThatSleepsSinceBeforeTheForkGoesOn) {
   const Listener listener = listen_anywhere();
   const std::string parents = pattern(8'000'000, 1);
@@ -387,6 +444,121 @@ TEST(Turns, ASenderThatSleepsSinceBeforeTheForkGoesOn) {
   EXPECT_EQ(wait_for(child), 0);
   ::close(fd);
   EXPECT_EQ(wait_for(reader), 0);
+}
+
+/// How the parent's call moves `bytes` in one go.
+struct OneCall {
+  const char* name;
+  ssize_t (*send)(int fd, std::string& bytes);
+  ssize_t (*receive)(int fd, std::string& bytes);
+};
+class OneCallMovesAll : public ::testing::TestWithParam<OneCall> {};
+
+template <class Call>
+ssize_t in_three_parts(std::string& bytes, Call call) {
+  const std::size_t third = bytes.size() / 3;
+  std::array<iovec, 3> parts{
+      {{bytes.data(), third}, {bytes.data() + third, third}, {bytes.data() + 2 * third, bytes.size() - 2 * third}}};
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  return call(message);
+}
+
+constexpr OneCall kOneCalls[] = {
+    {"send", [](int fd, std::string& bytes) { return ::send(fd, bytes.data(), bytes.size(), 0); },
+     [](int fd, std::string& bytes) { return ::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL); }},
+    {"sendto", [](int fd, std::string& bytes) { return ::sendto(fd, bytes.data(), bytes.size(), 0, nullptr, 0); },
+     [](int fd, std::string& bytes) {
+       sockaddr_storage from{};
+       socklen_t length = sizeof from;
+       return ::recvfrom(fd, bytes.data(), bytes.size(), MSG_WAITALL, reinterpret_cast<sockaddr*>(&from), &length);
+     }},
+    {"sendmsg",
+     [](int fd, std::string& bytes) {
+       return in_three_parts(bytes, [fd](const msghdr& message) { return ::sendmsg(fd, &message, 0); });
+     },
+     [](int fd, std::string& bytes) {
+       return in_three_parts(bytes, [fd](msghdr& message) { return ::recvmsg(fd, &message, MSG_WAITALL); });
+     }},
+    {"writev",
+     [](int fd, std::string& bytes) {
+       return in_three_parts(bytes, [fd](const msghdr& message) {
+         return ::writev(fd, message.msg_iov, static_cast<int>(message.msg_iovlen));
+       });
+     },
+     [](int fd, std::string& bytes) { return ::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL); }},
+};
+
+TEST_P(OneCallMovesAll, ThatSends) {
+  const Listener listener = listen_anywhere();
+  std::string parents = pattern(8'000'000, 1);
+  std::replace(parents.begin(), parents.end(), '\xff', '\xfe');
+  const pid_t reader = spawn([&] {
+    const int fd = ::accept(listener.fd, nullptr, nullptr);
+    ::close(listener.fd);
+    ::usleep(300'000);
+    const std::string got = receive_all(fd);
+    expect(got.size() == parents.size() + 1, "all of both");
+    // The kernel may take it somewhere in between.
+    const std::size_t childs = got.find('\xff');
+    expect(got.substr(0, childs) + got.substr(childs + 1) == parents, "in order");
+  });
+  const int fd = connect_to(listener.port);
+  ::close(listener.fd);
+  Signal sends;
+  Signal sent;
+  const pid_t child = spawn([&] {
+    sends.wait();
+    ::usleep(100'000);
+    send_all(fd, "\xff");
+    sent.wait();  // SIGCHLD would interrupt the parent's call
+  });
+  sends.give();
+  EXPECT_EQ(GetParam().send(fd, parents), static_cast<ssize_t>(parents.size()));
+  sent.give();
+  EXPECT_EQ(wait_for(child), 0);
+  ::close(fd);
+  EXPECT_EQ(wait_for(reader), 0);
+}
+
+TEST_P(OneCallMovesAll, ThatReceives) {
+  Echo echo;
+  const std::string one = pattern(1000, 1);
+  const std::string two = pattern(1000, 2);
+  Signal receives;
+  const pid_t child = spawn([&] {
+    receives.wait();
+    ::usleep(100'000);
+    send_all(echo.fd, two);
+  });
+  send_all(echo.fd, one);
+  receives.give();
+  std::string got(2000, '\0');
+  EXPECT_EQ(GetParam().receive(echo.fd, got), 2000);
+  EXPECT_TRUE(got == one + two);
+  EXPECT_EQ(wait_for(child), 0);
+  EXPECT_EQ(echo.end(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Turns, OneCallMovesAll, ::testing::ValuesIn(kOneCalls),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Turns, AllWantItAtOnce) {
+  for (int round = 0; round < 40; ++round) {
+    Echo echo;
+    std::vector<pid_t> children;
+    const auto sent = pattern(20'000, 3);
+    for (int i = 0; i < 4; ++i) {
+      children.push_back(spawn([&] {
+        for (std::size_t at = 0; at < sent.size(); at += 1000)
+          expect(::send(echo.fd, sent.data() + at, 1000, MSG_NOSIGNAL) == 1000, "a whole piece");
+      }));
+    }
+    EXPECT_EQ(receive(echo.fd, 4 * sent.size()).size(), 4 * sent.size());
+    for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
+    ASSERT_EQ(echo.end(), 0);
+  }
 }
 
 TEST(Turns, AKilledHolderKeepsNoConnectionOpen) {

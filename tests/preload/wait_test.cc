@@ -2,6 +2,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/select.h>
+#include <sys/time.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
 
@@ -145,10 +146,14 @@ TEST_P(ClientsOfAListener, AreAnEdgeEachWhoeverTakesThem) {
 TEST(PreloadedWaiting, EpollCtlSaysWhatLinuxSays) {
   auto [alice, bob] = connected_pair();
   const Fd set(::epoll_create1(0));
+  epoll_event event{};
+  for (const int operation : {EPOLL_CTL_MOD, EPOLL_CTL_DEL}) {
+    EXPECT_EQ(::epoll_ctl(set, operation, bob, &event), -1);
+    EXPECT_EQ(errno, ENOENT) << "of a set that has no member yet";
+  }
   ASSERT_EQ(add(set, bob, EPOLLIN), 0);
   EXPECT_EQ(add(set, bob, EPOLLIN), -1);
   EXPECT_EQ(errno, EEXIST);
-  epoll_event event{};
   EXPECT_EQ(::epoll_ctl(set, EPOLL_CTL_MOD, alice, &event), -1);
   EXPECT_EQ(errno, ENOENT);
   EXPECT_EQ(add(alice, bob, EPOLLIN), -1);
@@ -167,6 +172,78 @@ TEST(PreloadedWaiting, AThreadThatSleepsInEpollWaitHearsOfAConnectionThatIsAdded
   sleeper.join();
   ASSERT_EQ(ready, 1);
   EXPECT_EQ(events[0].data.fd, int(bob));
+}
+
+TEST(PreloadedWaiting, AllDescriptorsOfASetTellTheSame) {
+  int (*const ways[])(int) = {
+      [](int set) { return ::dup(set); },
+      [](int set) { return ::fcntl(set, F_DUPFD, 40); },
+      [](int set) { return ::dup2(set, 60); },
+      [](int set) { return ::dup(::dup(set)); },
+  };
+  for (const auto way : ways) {
+    for (const bool through_the_copy : {true, false}) {
+      auto [alice, bob] = connected_pair();
+      const Fd set(::epoll_create1(0));
+      const Fd copy(way(set));
+      ASSERT_EQ(add(through_the_copy ? copy : set, bob, EPOLLIN), 0);
+      ASSERT_EQ(::write(alice, "x", 1), 1);
+      for (const int which : {int(set), int(copy)}) {
+        epoll_event event{};
+        ASSERT_EQ(::epoll_wait(which, &event, 1, 5000), 1);
+        EXPECT_EQ(event.data.fd, int(bob));
+      }
+    }
+  }
+}
+
+TEST(PreloadedWaiting, ConnectionsAreToldInTheOrderOfTheirFirstBytes) {
+  auto [alice, bob] = connected_pair();
+  auto [carol, dave] = connected_pair();
+  const Fd set(::epoll_create1(0));
+  ASSERT_EQ(add(set, bob, EPOLLIN), 0);
+  ASSERT_EQ(add(set, dave, EPOLLIN), 0);
+  std::array<epoll_event, 4> events{};
+  ASSERT_EQ(::epoll_wait(set, events.data(), 4, 0), 0);
+  ASSERT_EQ(::write(carol, "x", 1), 1);
+  ASSERT_EQ(::write(alice, "x", 1), 1);
+  ASSERT_EQ(::epoll_wait(set, events.data(), 4, 5000), 2);
+  EXPECT_EQ(events[0].data.fd, int(dave));
+  EXPECT_EQ(events[1].data.fd, int(bob));
+}
+
+TEST(PreloadedWaiting, AnEdgeOfANestedSetIsToldOnce) {
+  auto [alice, bob] = connected_pair();
+  const Fd event(::eventfd(0, EFD_NONBLOCK));
+  const Fd inner(::epoll_create1(0));
+  const Fd outer(::epoll_create1(0));
+  ASSERT_EQ(add(inner, bob, EPOLLIN), 0);
+  ASSERT_EQ(add(inner, event, EPOLLIN), 0);
+  ASSERT_EQ(add(outer, inner, EPOLLIN | EPOLLET), 0);
+  epoll_event told{};
+  EXPECT_EQ(::epoll_wait(outer, &told, 1, 20), 0);
+  ASSERT_EQ(::eventfd_write(event, 1), 0);
+  EXPECT_EQ(::epoll_wait(outer, &told, 1, 5000), 1);
+  for (int call = 0; call < 3; ++call) EXPECT_EQ(::epoll_wait(outer, &told, 1, 20), 0) << "nothing came since";
+  ASSERT_EQ(::write(alice, "x", 1), 1);
+  EXPECT_EQ(::epoll_wait(outer, &told, 1, 5000), 1);
+}
+
+TEST(PreloadedWaiting, WhatTheKernelHasHasItsTurnBesideABusyConnection) {
+  auto [alice, bob] = connected_pair();
+  const Fd event(::eventfd(1, EFD_NONBLOCK));
+  const Fd set(::epoll_create1(0));
+  ASSERT_EQ(add(set, event, EPOLLIN), 0);
+  ASSERT_EQ(add(set, bob, EPOLLIN), 0);
+  ASSERT_EQ(::write(alice, "x", 1), 1);
+  int of_the_kernel = 0;
+  for (int call = 0; call < 100; ++call) {
+    epoll_event told{};
+    ASSERT_EQ(::epoll_wait(set, &told, 1, 5000), 1);
+    if (told.data.fd == int(event)) ++of_the_kernel;
+  }
+  EXPECT_GE(of_the_kernel, 40);
+  EXPECT_LE(of_the_kernel, 60);
 }
 
 TEST(PreloadedWaiting, ASetHoldsConnectionsBesideWhatTheKernelHas) {
@@ -249,6 +326,156 @@ TEST(PreloadedWaiting, ASetThatWasInsideAnotherBeforeItHeldConnectionsTellsOfThe
   ASSERT_EQ(::epoll_wait(outer, events.data(), 4, 5000), 1);
   EXPECT_EQ(events[0].data.fd, int(inner));
   writer.join();
+}
+
+/// Reading announces room to a peer that has closed by now. That comes to nothing, and what was sent before is not lost
+/// for it.
+TEST(PreloadedWaiting, WhoReadsLateGetsTheRestAndTheEndOfAPeerThatHasClosed) {
+  auto [alice, bob] = connected_pair();
+  const Fd set(::epoll_create1(0));
+  ASSERT_EQ(add(set, bob, EPOLLIN), 0);
+  std::array<epoll_event, 4> events{};
+  EXPECT_EQ(::epoll_wait(set, events.data(), 4, 1), 0);
+  const std::string much(100'000, 'm');
+  ASSERT_EQ(::write(alice, much.data(), much.size()), ssize_t(much.size()));
+  EXPECT_EQ(read_all(bob, 1), "m");
+  ASSERT_EQ(::write(alice, "rest", 4), 4);
+  alice.reset();
+  EXPECT_EQ(read_all(bob, much.size() - 1).size(), much.size() - 1);
+  ::usleep(1000);
+  EXPECT_EQ(::epoll_wait(set, events.data(), 4, 0), 1);
+  EXPECT_EQ(read_all(bob, 4), "rest");
+  std::array<char, 4> end{};
+  EXPECT_EQ(::read(bob, end.data(), end.size()), 0) << std::strerror(errno);
+}
+
+TEST(PreloadedWaiting, ASocketIsReadableWithAsManyBytesAsSoRcvlowatSays) {
+  auto [alice, bob] = connected_pair();
+  const int mark = 10;
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark), 0);
+  pollfd wanted{bob, POLLIN, 0};
+  ASSERT_EQ(::write(alice, "123456789", 9), 9);
+  EXPECT_EQ(::poll(&wanted, 1, 20), 0);
+  std::array<char, 16> some{};
+  EXPECT_EQ(::recv(bob, some.data(), 2, MSG_DONTWAIT), 2) << "who does not wait takes what there is";
+  ASSERT_EQ(::write(alice, "abc", 3), 3);
+  EXPECT_EQ(::poll(&wanted, 1, 2000), 1);
+  const int low = 1;
+  EXPECT_EQ(read_all(bob, 5).size(), 5u);
+  EXPECT_EQ(::poll(&wanted, 1, 0), 0);
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low), 0);
+  EXPECT_EQ(::poll(&wanted, 1, 2000), 1);
+  alice.reset();
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark), 0);
+  EXPECT_EQ(::poll(&wanted, 1, 2000), 1) << "the end counts";
+}
+
+TEST(PreloadedWaiting, AReceiveWaitsForSoRcvlowat) {
+  auto [alice, bob] = connected_pair();
+  const int mark = 6;
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark), 0);
+  std::array<char, 16> some{};
+  std::thread writer([fd = int(alice)] {
+    EXPECT_EQ(::write(fd, "abc", 3), 3);
+    ::usleep(50'000);
+    EXPECT_EQ(::write(fd, "defg", 4), 4);
+  });
+  EXPECT_EQ(::recv(bob, some.data(), some.size(), 0), 7);
+  writer.join();
+  ASSERT_EQ(::write(alice, "xy", 2), 2);
+  EXPECT_EQ(::recv(bob, some.data(), 2, 0), 2) << "what there is room for is enough";
+  ASSERT_EQ(::write(alice, "end", 3), 3);
+  alice.reset();
+  iovec part{some.data(), some.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  EXPECT_EQ(::recvmsg(bob, &message, 0), 3);
+}
+
+TEST(PreloadedWaiting, AMarkBeyondTheBufferHoldsUpNobody) {
+  auto [alice, bob] = connected_pair();
+  const int mark = 1 << 20;
+  const int least = 1;
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark), 0);
+  std::thread writer([fd = int(alice)] {
+    const std::string much(8 << 20, 'm');
+    EXPECT_EQ(::write(fd, much.data(), much.size()), ssize_t(much.size()));
+  });
+  std::size_t got = 0;
+  std::string some(1 << 20, ' ');
+  while (got < 8 << 20) {
+    pollfd wanted{bob, POLLIN, 0};
+    ASSERT_EQ(::poll(&wanted, 1, 10'000), 1) << "after " << got;
+    const ssize_t part = ::recv(bob, some.data(), some.size(), MSG_DONTWAIT);
+    ASSERT_GT(part, 0) << std::strerror(errno);
+    got += static_cast<std::size_t>(part);
+    // The last of it is less than half of any buffer.
+    if (got >= 7 << 20) {
+      ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least), 0);
+    }
+  }
+  writer.join();
+}
+
+/// SIGALRM ends what waits, again and again while this lives.
+class Alarm {
+ public:
+  Alarm() {
+    struct sigaction action {};
+    action.sa_handler = [](int) {};
+    ::sigaction(SIGALRM, &action, &old_);
+    const itimerval often{{0, 30'000}, {0, 30'000}};
+    ::setitimer(ITIMER_REAL, &often, nullptr);
+  }
+  Alarm(const Alarm&) = delete;
+  Alarm& operator=(const Alarm&) = delete;
+  ~Alarm() {
+    const itimerval never{};
+    ::setitimer(ITIMER_REAL, &never, nullptr);
+    ::sigaction(SIGALRM, &old_, nullptr);
+  }
+
+ private:
+  struct sigaction old_ {};
+};
+
+/// The descriptor of such a connection is readable for ever: a wait that went on and on held all signals.
+TEST(PreloadedWaiting, WhoAsksForNothingThatAPeersEndTellsSleepsAndHearsSignals) {
+  auto [alice, bob] = connected_pair();
+  const Fd set(::epoll_create1(0));
+  ASSERT_EQ(add(set, bob, EPOLLOUT | EPOLLET), 0);
+  epoll_event event{};
+  ASSERT_EQ(::epoll_wait(set, &event, 1, 2000), 1);
+  alice.reset();
+  ::usleep(10'000);
+  while (::epoll_wait(set, &event, 1, 0) > 0) continue;
+  const Alarm alarm;
+  pollfd nothing{bob, 0, 0};
+  EXPECT_EQ(::poll(&nothing, 1, 5000), -1);
+  EXPECT_EQ(errno, EINTR);
+  EXPECT_EQ(::epoll_wait(set, &event, 1, 5000), -1);
+  EXPECT_EQ(errno, EINTR);
+}
+
+TEST(PreloadedWaiting, AResetIsSeenByTheFirstLookThatDoesNotWait) {
+  for (const bool by_epoll : {false, true}) {
+    auto [alice, bob] = connected_pair();
+    const Fd set(::epoll_create1(0));
+    ASSERT_EQ(add(set, bob, EPOLLIN), 0);
+    const linger at_once{1, 0};
+    ASSERT_EQ(::setsockopt(alice, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+    alice.reset();
+    ::usleep(10'000);
+    epoll_event event{};
+    pollfd entry{bob, POLLIN | POLLOUT, 0};
+    if (by_epoll) {
+      EXPECT_EQ(::epoll_wait(set, &event, 1, 0), 1);
+    } else {
+      EXPECT_EQ(::poll(&entry, 1, 0), 1);
+      EXPECT_EQ(entry.revents, POLLIN | POLLOUT | POLLERR | POLLHUP);
+    }
+  }
 }
 
 TEST(PreloadedWaiting, EpollPwait2TakesNanoseconds) {

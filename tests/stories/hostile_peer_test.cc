@@ -83,7 +83,6 @@ int connect_to(std::uint16_t port) {
 }
 
 // -- the attacker
-// -----------------------------------------------------------------------------------------------------------
 
 /// The shared memory files that this process has mapped for writing, as words.
 std::vector<std::span<std::uint64_t>> shared_words() {
@@ -184,7 +183,6 @@ int live_as_attacker(const Attack& attack, std::uint16_t port, Channel& parent) 
 }
 
 // -- the victim
-// -------------------------------------------------------------------------------------------------------------
 
 /// A receive buffer between guard bytes.
 class GuardedBuffer {
@@ -303,7 +301,6 @@ int live_as_victim(Channel& parent) {
 }
 
 // -- the test
-// ---------------------------------------------------------------------------------------------------------------
 
 class HostilePeer : public ::testing::TestWithParam<Scribble> {
  protected:

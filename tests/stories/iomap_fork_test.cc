@@ -109,7 +109,7 @@ void expect_good(const Outcome& outcome) {
   EXPECT_EQ(outcome.client, 0);
 }
 
-// -- who is written to ----------------------------------------------------------------------------------------------
+// -- who is written to
 
 TEST(IomapFork, TheChildThatMapsIsWrittenToAndItsParentIsNot) {
   const auto serve = [](int socket) {
@@ -261,7 +261,7 @@ TEST(IomapFork, APeerThatExecutedAnotherProgramIsNotWrittenTo) {
   ::close(ends[1]);
 }
 
-// -- nothing blocks for ever ----------------------------------------------------------------------------------------
+// -- nothing blocks for ever
 
 /// As system(3) of an older libc, or popen(3): a child that comes and goes.
 void fork_once() {

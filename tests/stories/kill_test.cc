@@ -205,7 +205,6 @@ std::uint64_t receive_stream(End& end, const Round& round, Ledger& ledger) {
 }
 
 // -- the victim
-// -------------------------------------------------------------------------------------------------------------
 
 int victim_connection(const Round& round, Channel& parent) {
   if (round.side == Side::connects) {
@@ -238,7 +237,6 @@ int live_as_victim(Round round, Ledger& ledger, Channel& parent) {
 }
 
 // -- the survivor
-// -----------------------------------------------------------------------------------------------------------
 
 class Survivor {
  public:
@@ -375,7 +373,6 @@ int live_as_survivor(Channel& parent, Ledger& ledger) {
 }
 
 // -- the test
-// ---------------------------------------------------------------------------------------------------------------
 
 /// Never uses an rsocket itself, so that each process it forks starts with a fresh library.
 class Coordinator {

@@ -288,7 +288,6 @@ TEST(RsocketSetup, ManyConnectionsComeAndGo) {
 }
 
 // -- wrong calls
-// -------------------------------------------------------------------------------------------------------
 
 TEST(RsocketErrors, UnknownDescriptorsAreEbadfAndForeignOnesEnotsock) {
   char byte = 0;
@@ -374,7 +373,6 @@ TEST(RsocketErrors, AFullDescriptorTableIsToldAndTheClientWaits) {
 }
 
 // -- options
-// -----------------------------------------------------------------------------------------------------------
 
 TEST(RsocketOptions, HaveLinuxDefaultsAndTakeLinuxValues) {
   Rsocket socket(rsocket(AF_INET, SOCK_STREAM, 0));

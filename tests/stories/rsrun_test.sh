@@ -36,6 +36,10 @@ unset LD_PRELOAD RINGSOCK_STATS RINGSOCK_LOG RINGSOCK_DEVICE RINGSOCK_POLLING_TI
 expect "the library is preloaded" "$library" "$(shows LD_PRELOAD)"
 expect "what was preloaded stays" "$library:$work/other.so" "$(LD_PRELOAD=$work/other.so shows LD_PRELOAD)"
 expect "not twice" "$work/other.so:$library" "$(LD_PRELOAD=$work/other.so:$library shows LD_PRELOAD)"
+# A sanitizer's runtime wants to be the first library of a program.
+if ! nm -D .libs/libvma.so | grep -q '__[at]san_init'; then
+  expect "--vma" "$library:$PWD/.libs/libvma.so" "$(shows LD_PRELOAD --vma)"
+fi
 expect "nothing else is set" "" "$(shows RINGSOCK_STATS)$(shows RINGSOCK_LOG)$(shows RINGSOCK_POLLING_TIME)"
 expect "--stats" 1 "$(shows RINGSOCK_STATS --stats)"
 expect "--log" debug "$(shows RINGSOCK_LOG --log debug)"

@@ -17,4 +17,18 @@ inline std::string status_of(pid_t thread, const std::string& name) {
   return {};
 }
 
+/// Waits until the thread sleeps and is not woken during many looks at it. False once it has ended.
+inline bool falls_asleep(pid_t thread) {
+  constexpr int kLooks = 1000;
+  std::string wake_ups;
+  for (int looks = 0; looks < kLooks; ++looks) {
+    const std::string state = status_of(thread, "State");
+    if (state.empty()) return false;
+    const std::string now = status_of(thread, "voluntary_ctxt_switches");
+    if (!state.starts_with('S') || now != wake_ups) looks = 0;
+    wake_ups = now;
+  }
+  return true;
+}
+
 }  // namespace ringsock::support

@@ -21,6 +21,23 @@ int open_descriptors() {
 class UdpDescriptors : public Udp {};
 INSTANTIATE_TEST_SUITE_P(Over, UdpDescriptors, both_versions(), name_of_version);
 
+/// What open(2) returns next.
+int next_number() {
+  const int number = ::dup(0);
+  ::close(number);
+  return number;
+}
+
+// Programs count on the numbers that they get (dup2(2), close(2) and open(2) in turn).
+TEST_P(UdpDescriptors, RingsLeaveLowNumbersToTheProgram) {
+  const int number = next_number();
+  bind_anywhere(socket_);
+  until_rings_send(socket_);
+  socket_.limit_waits(20);
+  EXPECT_EQ(socket_.receive(), "");
+  EXPECT_EQ(next_number(), number);
+}
+
 TEST_P(UdpDescriptors, SocketsThatSleepTakeNone) {
   constexpr int kSockets = 20;
   bind_anywhere(socket_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <net/if.h>
 #include <netinet/udp.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -58,6 +59,15 @@ class FarSocket {
   }
   [[nodiscard]] long send(const Address& to, const std::string& data) const {
     return raw_syscall(SYS_sendto, fd_, data.data(), data.size(), 0, to.get(), to.length());
+  }
+  void send_groups_by_eth0() const {
+    const bool is_v4 = name_.family() == AF_INET;
+    const int index = over_there([] { return static_cast<int>(::if_nametoindex("eth0")); });
+    const ip_mreqn by{.imr_multiaddr = {}, .imr_address = {}, .imr_ifindex = index};
+    ASSERT_EQ(is_v4 ? raw_syscall(SYS_setsockopt, fd_, IPPROTO_IP, IP_MULTICAST_IF, &by, sizeof by)
+                    : raw_syscall(SYS_setsockopt, fd_, IPPROTO_IPV6, IPV6_MULTICAST_IF, &index, sizeof index),
+              0)
+        << std::strerror(errno);
   }
   /// From now on datagrams that left together are received together.
   void receive_whole_packets() const {

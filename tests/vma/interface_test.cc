@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <future>
+#include <sstream>
 #include <thread>
 
 #include "tests/support/thread_status.h"
@@ -55,19 +57,6 @@ class Interface : public ::testing::Test {
       // The commands' ends are signals, which end a receive that has a limit.
     } while (got == "hello" || (got.empty() && errno == EINTR));
     return got;
-  }
-  /// Whether the thread sleeps at last, without a wake-up for many looks at it; false once it has ended.
-  static bool falls_asleep(pid_t thread) {
-    constexpr int kLooks = 1000;
-    std::string wake_ups;
-    for (int looks = 0; looks < kLooks; ++looks) {
-      const std::string state = support::status_of(thread, "State");
-      if (state.empty()) return false;
-      const std::string now = support::status_of(thread, "voluntary_ctxt_switches");
-      if (!state.starts_with('S') || now != wake_ups) looks = 0;
-      wake_ups = now;
-    }
-    return true;
   }
   /// Whether an answer comes by a ring, within 10 s: the library hears of interfaces by a thread of its own, and what
   /// is under way while it takes one is lost.
@@ -120,7 +109,7 @@ TEST_F(Interface, WhoSleepsIsWokenByWhatComesByTheKernelAfterwards) {
     return next_but_hello(socket);
   });
   remove();
-  EXPECT_TRUE(falls_asleep(receiver.get_future().get())) << "he still waits: that is no error of his socket";
+  EXPECT_TRUE(support::falls_asleep(receiver.get_future().get())) << "he still waits: that is no error of his socket";
   EXPECT_EQ(other.send_to(Address("127.0.0.1", socket.name().port()), "wake up"), 7);
   EXPECT_EQ(received.get(), "wake up");
 }
@@ -201,6 +190,64 @@ TEST_F(Interface, APeerWithAnotherMacAddressIsReachedAgainByWhoHasNoPrivilegesLe
   EXPECT_TRUE(reaches_peer(socket));
   ASSERT_EQ(::seteuid(0), 0);
   EXPECT_TRUE(uses_a_ring(socket));
+}
+
+/// How many packets the kernel has dropped because they were for an address that is not this host's.
+long for_others() {
+  std::ifstream file("/proc/net/snmp");
+  std::string line;
+  std::getline(file, line);
+  std::getline(file, line);  // "Ip: Forwarding DefaultTTL InReceives InHdrErrors InAddrErrors"
+  std::istringstream words(line);
+  std::string name;
+  long value = 0;
+  words >> name;
+  for (int i = 0; i < 5; ++i) words >> value;
+  return value;
+}
+
+TEST_F(Interface, AnAddressThatIsDeletedReceivesNothingUntilItIsBack) {
+  // The other host keeps the MAC address: what it sends still comes to the interface.
+  sh("ip address replace 10.9.0.3/24 dev eth0; mac=$(cat /sys/class/net/eth0/address); ip -n " + peer +
+     " neighbour replace 10.9.0.3 lladdr $mac dev eth0");
+  const Socket named(AF_INET), unnamed(AF_INET), other(AF_INET);
+  ASSERT_EQ(::bind(named, Address("10.9.0.3", 0).get(), sizeof(sockaddr_in)), 0);
+  ASSERT_EQ(::bind(unnamed, Address("0.0.0.0", 0).get(), sizeof(sockaddr_in)), 0);
+  ASSERT_TRUE(reaches_peer(other));
+  other.limit_waits();
+  // Sent when this returns.
+  const auto send_to = [&](const Socket& socket, const std::string& text) {
+    const std::string order = "to 10.9.0.3 " + std::to_string(socket.name().port()) + " " + text;
+    ASSERT_GT(other.send_to(echo, order), 0);
+    ASSERT_GT(other.send_to(echo, "sent?"), 0);
+    while (other.receive() != "sent?") ASSERT_EQ(errno, 0);
+  };
+  for (int round = 0; round < 3; ++round) {
+    for (const Socket* const socket : {&named, &unnamed}) {
+      const std::string text = "before " + std::to_string(round);
+      socket->limit_waits(5000);
+      for (int i = 0; i < 1000 && socket->receive(nullptr, MSG_DONTWAIT) != text; ++i) send_to(*socket, text);
+      while (socket->receive(nullptr, MSG_DONTWAIT) == text) {
+      }
+      send_to(*socket, "still");
+      EXPECT_EQ(socket->receive(), "still") << std::strerror(errno);
+    }
+    sh("ip address del 10.9.0.3/24 dev eth0");
+    // The program receives nothing meanwhile: nobody but the library hears of it.
+    for (const Socket* const socket : {&named, &unnamed}) {
+      const long before = for_others();
+      const auto end = steady_clock::now() + std::chrono::seconds(10);
+      while (for_others() == before && steady_clock::now() < end) send_to(*socket, "on the way");
+      EXPECT_GT(for_others(), before) << "the kernel sees nothing";
+    }
+    for (const Socket* const socket : {&named, &unnamed}) {
+      while (socket->receive(nullptr, MSG_DONTWAIT) == "on the way") {
+      }
+      send_to(*socket, "to nobody");
+      for (int i = 0; i < 200; ++i) ASSERT_EQ(socket->receive(nullptr, MSG_DONTWAIT), "");
+    }
+    sh("ip address add 10.9.0.3/24 dev eth0");
+  }
 }
 
 // What is under way is lost, whoever waits for whom.

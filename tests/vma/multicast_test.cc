@@ -4,12 +4,12 @@
 #include <netinet/in.h>
 #include <sys/wait.h>
 
-#include <chrono>
 #include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/support/thread_status.h"
 #include "tests/vma/udp_world.h"
 
 namespace ringsock::vma_tests {
@@ -101,8 +101,8 @@ TEST_P(Multicast, JoiningBeforeBindingIsTheSame) {
 TEST_P(Multicast, ASleepingMemberIsWoken) {
   const Socket socket = bound();
   join(socket, GetParam().group);
-  std::thread later([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::thread later([&, self = ::gettid()] {
+    EXPECT_TRUE(support::falls_asleep(self));
     messenger_.send_unwatched("up!", GetParam().group, socket.name().port());
   });
   EXPECT_EQ(socket.receive(), "up!");

@@ -152,7 +152,6 @@ TEST_P(Sending, RingsCarryThatAllToo) {
 }
 
 // -- segments
-// ------------------------------------------------------------------------------------------------------------
 
 std::string pattern(std::size_t size) {
   std::string data(size, '\0');
@@ -220,7 +219,6 @@ TEST_P(Sending, WhatIsPutTogetherTellsItsPieces) {
 }
 
 // -- the rest
-// ------------------------------------------------------------------------------------------------------------
 
 TEST_P(Sending, MoreIsOneDatagramInTheEnd) {
   bind_anywhere(socket_);

@@ -25,9 +25,10 @@ class WithoutLibrary {
   std::string libraries_;
 };
 
-inline void sh(const std::string& command) {
+inline bool succeeds(const std::string& command) {
   const WithoutLibrary here;
-  ASSERT_EQ(std::system(("set -e; " + command).c_str()), 0) << command;
+  return std::system(("set -e; " + command).c_str()) == 0;
 }
+inline void sh(const std::string& command) { ASSERT_TRUE(succeeds(command)) << command; }
 
 }  // namespace ringsock::vma_tests

@@ -1,13 +1,19 @@
 // What libvma tells of its sockets and rings, by the tools that read it. Runs beside the echo service (two_hosts.sh),
 // with libvma; statistics.sh sets the variables.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -17,6 +23,7 @@
 #include <string>
 #include <thread>
 
+#include "libvmacompat/statistics/vma_page.h"
 #include "tests/support/sanitizers.h"
 #include "tests/vma/far_socket.h"
 #include "tests/vma/udp_world.h"
@@ -207,6 +214,37 @@ TEST_F(Statistics, TheToolSetsTheLogLevel) {
   EXPECT_THAT(vma_stats("-S 0"), "");
   EXPECT_THAT(contents_of("VMA_LOG_FILE").substr(before), ContainsRegex(" Time: .* Pid: .* Tid: .* VMA INFO: "));
   EXPECT_THAT(vma_stats("-D 0"), "");
+}
+
+TEST_F(Statistics, AProcessForksWhileItIsAsked) {
+  // As vma_stats(8) asks, but without a pause.
+  const std::string page = std::string(std::getenv("VMA_STATS_SHMEM_DIR")) + "/vmastat." + std::to_string(::getpid());
+  const int fd = ::open(page.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(fd, 0) << page;
+  constexpr auto kControls = static_cast<off_t>(offsetof(runtime::VmaPageHeader, controls));
+  constexpr auto kAsked = kControls + static_cast<off_t>(offsetof(runtime::VmaControls, asked));
+  constexpr auto kDone = kControls + static_cast<off_t>(offsetof(runtime::VmaControls, done));
+  std::uint32_t first = 0;
+  ASSERT_EQ(::pread(fd, &first, sizeof first, kAsked), static_cast<ssize_t>(sizeof first));
+  std::atomic<bool> is_over{false};
+  std::atomic<int> answers{0};
+  std::thread asking([&] {
+    for (std::uint32_t number = first + 1, done = first; !is_over; ++number) {
+      ASSERT_EQ(::pwrite(fd, &number, sizeof number, kAsked), static_cast<ssize_t>(sizeof number));
+      while (done != number && !is_over) ASSERT_GT(::pread(fd, &done, sizeof done, kDone), 0);
+      ++answers;
+    }
+  });
+  ::alarm(60);  // the locks that a fork takes and those of an answer must not be waited for in a circle
+  for (int i = 0; i < 300 || answers < 300; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(0);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  }
+  ::alarm(0);
+  is_over = true;
+  asking.join();
+  ::close(fd);
 }
 
 TEST_F(Statistics, AreWrittenWhenASocketCloses) {

@@ -9,10 +9,12 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <thread>
 
+#include "tests/support/thread_status.h"
 #include "tests/vma/udp_fixture.h"
 
 namespace ringsock::vma_tests {
@@ -247,18 +249,18 @@ TEST_P(Udp, ControlDataTellsWhatTheHeadersSaid) {
 }
 
 // -- waiting
-// -------------------------------------------------------------------------------------------------------------
 
-/// Whatever is waited with, it must wake a thread that sleeps: the answer comes long after it has stopped polling.
-void answer_later(const Socket& socket, const Address& echo) {
-  std::this_thread::sleep_for(milliseconds(300));
+/// Has an answer come to `socket` once `thread` sleeps: every call that waits must wake a thread that has stopped
+/// polling.
+void answer_sleeper(pid_t thread, const Socket& socket, const Address& echo) {
+  EXPECT_TRUE(support::falls_asleep(thread));
   ASSERT_EQ(socket.send_to(echo, "late"), 4);
 }
 
 TEST_P(Udp, ASleeperInReceiveIsWoken) {
   bind_anywhere(socket_);
   get_acquainted(socket_);
-  std::thread later([&] { answer_later(socket_, echo_); });
+  std::thread later([&, self = ::gettid()] { answer_sleeper(self, socket_, echo_); });
   EXPECT_EQ(socket_.receive(), "late");
   later.join();
 }
@@ -266,7 +268,7 @@ TEST_P(Udp, ASleeperInReceiveIsWoken) {
 TEST_P(Udp, ASleeperInPollIsWoken) {
   bind_anywhere(socket_);
   get_acquainted(socket_);
-  std::thread later([&] { answer_later(socket_, echo_); });
+  std::thread later([&, self = ::gettid()] { answer_sleeper(self, socket_, echo_); });
   pollfd entry{socket_, POLLIN, 0};
   EXPECT_EQ(::poll(&entry, 1, 5000), 1);
   EXPECT_EQ(entry.revents & POLLIN, POLLIN);
@@ -278,7 +280,7 @@ TEST_P(Udp, ASleeperInPollIsWoken) {
 TEST_P(Udp, ASleeperInSelectIsWoken) {
   bind_anywhere(socket_);
   get_acquainted(socket_);
-  std::thread later([&] { answer_later(socket_, echo_); });
+  std::thread later([&, self = ::gettid()] { answer_sleeper(self, socket_, echo_); });
   fd_set readable;
   FD_ZERO(&readable);
   FD_SET(socket_, &readable);
@@ -297,7 +299,7 @@ TEST_P(Udp, WhoSleepsInAnEpollSetHearsOfRingsThatASocketGetsMeanwhile) {
   ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, socket_, &event), 0) << std::strerror(errno);
   // Its first datagram binds it, and from then on rings may receive for it.
   for (int round = 0; round < 5; ++round) {
-    std::thread later([&] { answer_later(socket_, echo_); });
+    std::thread later([&, self = ::gettid()] { answer_sleeper(self, socket_, echo_); });
     epoll_event events[4];
     EXPECT_EQ(::epoll_wait(set, events, 4, 5000), 1) << round;
     later.join();
@@ -320,7 +322,7 @@ TEST_P(Udp, AnEpollSetTellsWhichOfTwoSocketsOnOneRing) {
   }
   for (int round = 0; round < 4; ++round) {
     const Socket& sender = round % 2 ? other : socket_;
-    std::thread later([&] { answer_later(sender, echo_); });
+    std::thread later([&, self = ::gettid()] { answer_sleeper(self, sender, echo_); });
     epoll_event events[4];
     ASSERT_EQ(::epoll_wait(set, events, 4, 5000), 1) << round;
     EXPECT_EQ(events[0].data.fd, sender) << round;
@@ -331,28 +333,53 @@ TEST_P(Udp, AnEpollSetTellsWhichOfTwoSocketsOnOneRing) {
   ::close(set);
 }
 
+/// A thread that receives the numbers from 0 on by a socket of its own.
+class Receiver {
+ public:
+  Receiver(const Socket& socket, int count)
+      : socket_(socket), thread_([this, count] {
+          id_ = ::gettid();
+          for (int i = 0; i < count; ++i) EXPECT_EQ(socket_.receive(), std::to_string(i)) << std::strerror(errno);
+        }) {}
+  Receiver(const Receiver&) = delete;
+  Receiver& operator=(const Receiver&) = delete;
+  ~Receiver() { thread_.join(); }
+  /// Waits until the thread sleeps in its call. False once it has received all.
+  [[nodiscard]] bool sleeps() const {
+    while (id_ == 0) std::this_thread::yield();
+    return support::falls_asleep(id_);
+  }
+  [[nodiscard]] const Socket& socket() const { return socket_; }
+
+ private:
+  const Socket& socket_;
+  std::atomic<pid_t> id_{0};
+  std::thread thread_;
+};
+
 TEST_P(Udp, TwoThreadsOnOneRingSleepEachForItsOwn) {
-  const auto echo_rounds = [&](char name) {
-    Socket socket(GetParam().family);
-    socket.limit_waits();
-    bind_anywhere(socket);
-    for (int i = 0; i < 20; ++i) {
-      const std::string text = name + std::to_string(i);
-      ASSERT_EQ(socket.send_to(echo_, text), static_cast<ssize_t>(text.size()));
-      ASSERT_EQ(socket.receive(), text) << std::strerror(errno);
-      std::this_thread::sleep_for(milliseconds(name == 'a' ? 3 : 17));
+  Socket other(GetParam().family);
+  other.limit_waits();
+  for (const Socket* one : {&socket_, &other}) {
+    bind_anywhere(*one);
+    get_acquainted(*one);
+  }
+  constexpr int kCount = 10;
+  const Receiver first(socket_, kCount), second(other, kCount);
+  for (int i = 0; i < kCount; ++i) {
+    for (const Receiver* one : {&first, &second}) {
+      const bool first_sleeps = first.sleeps(), second_sleeps = second.sleeps();
+      EXPECT_TRUE(one == &first ? first_sleeps : second_sleeps);
+      ASSERT_EQ(one->socket().send_to(echo_, std::to_string(i)), 1);
     }
-  };
-  std::thread first([&] { echo_rounds('a'); }), second([&] { echo_rounds('b'); });
-  first.join();
-  second.join();
+  }
 }
 
 TEST_P(Udp, AKernelDatagramWakesASleeperToo) {
   bind_anywhere(socket_);
   get_acquainted(socket_);
   const Address me(GetParam().loopback, socket_.name().port());
-  std::thread later([&] { answer_later(Socket(GetParam().family), me); });
+  std::thread later([&, self = ::gettid()] { answer_sleeper(self, Socket(GetParam().family), me); });
   EXPECT_EQ(socket_.receive(), "late");
   later.join();
 }
@@ -387,15 +414,13 @@ const std::array kChanges{
 };
 
 TEST_P(Udp, WhatWaitsWhenASocketLeavesItsRingsIsReceivedFirst) {
+  const Messenger messenger(echo_);
   for (const Change& change : kChanges) {
     SCOPED_TRACE(change.what);
     Socket socket(GetParam().family);
     bind_anywhere(socket);
     get_acquainted(socket);
-    for (const char* text : {"one", "two", "three"}) ASSERT_GT(socket.send_to(echo_, text), 0);
-    pollfd entry{socket, POLLIN, 0};
-    ASSERT_EQ(::poll(&entry, 1, 5000), 1);
-    std::this_thread::sleep_for(milliseconds(50));
+    for (const char* text : {"one", "two", "three"}) messenger.send(text, GetParam().here, socket.name().port());
     change.make(socket, echo_);
     for (const char* text : {"one", "two", "three"}) EXPECT_EQ(socket.receive(nullptr, MSG_DONTWAIT), text);
   }
@@ -409,8 +434,8 @@ TEST_P(Udp, ShutdownWakesWhoReceivesWhetherConnectedOrNot) {
     if (connected) {
       ASSERT_EQ(::connect(socket, echo_.get(), echo_.length()), 0);
     }
-    std::thread later([&] {
-      std::this_thread::sleep_for(milliseconds(100));
+    std::thread later([&, self = ::gettid()] {
+      EXPECT_TRUE(support::falls_asleep(self));
       EXPECT_EQ(::shutdown(socket, SHUT_RD), connected ? 0 : -1);
     });
     char byte = 0;
@@ -449,7 +474,6 @@ TEST_P(Udp, AReceiveTimeOutEnds) {
 }
 
 // -- processes
-// -----------------------------------------------------------------------------------------------------------
 
 TEST_P(Udp, AForkedChildGoesOnWithItsOwnSockets) {
   bind_anywhere(socket_);

@@ -21,7 +21,7 @@ bool AsyncEvents::take_all() {
   for (;;) {
     ibv_async_event event{};
     if (calls_.get_async_event(&context_, &event) != 0) break;
-    // First handled: until it is acknowledged nobody can destroy what it is about.
+    // The event is handled before it is acknowledged: until then its object cannot be destroyed.
     handle(event);
     calls_.ack_async_event(&event);
   }
@@ -33,7 +33,7 @@ bool AsyncEvents::take_all() {
 void AsyncEvents::handle(const ibv_async_event& event) {
   switch (event.event_type) {
     case IBV_EVENT_QP_FATAL: return fail_all(EIO, [&](const ibv_qp& qp) { return &qp == event.element.qp; });
-    // The peer asked for what it may not have.
+    // The peer made a request that is not permitted.
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
       return fail_all(ECONNRESET, [&](const ibv_qp& qp) { return &qp == event.element.qp; });
@@ -52,7 +52,7 @@ void AsyncEvents::handle(const ibv_async_event& event) {
       log_info("RDMA device %s: port %d is %s", context_.device->name, event.element.port_num,
                event.event_type == IBV_EVENT_PORT_ACTIVE ? "active" : "down");
       return;
-    // Of a shared receive queue, of path migration, of tables that librdmacm reads itself: no connection of ours ends.
+    // Events of a shared receive queue, of path migration, or of tables that librdmacm reads itself end no connection.
     default: log_debug("RDMA device %s: event %d", context_.device->name, static_cast<int>(event.event_type));
   }
 }
@@ -68,7 +68,7 @@ void AsyncEvents::fail_all(int error, Predicate concerns) {
 void AsyncEvents::fail_device() {
   if (device_failed_.exchange(true, std::memory_order_acq_rel)) return;
   log_warn("RDMA device %s has failed or was removed: its connections end", context_.device->name);
-  // What the connection manager says of a device that is removed.
+  // The connection manager reports the same error for a device that is removed.
   fail_all(ENETDOWN, [](const ibv_qp&) { return true; });
 }
 

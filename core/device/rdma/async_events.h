@@ -1,4 +1,4 @@
-// What a device reports without being asked: ibv_get_async_event(3).
+// Asynchronous events of a device: ibv_get_async_event(3).
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -11,11 +11,11 @@
 
 namespace ringsock::rdma {
 
-/// Who hears of a queue pair. Called on the thread that takes the events, one call at a time, while the queue pair and
-/// the owner are entered; a call must not enter, leave or destroy any.
+/// Receives the events of a queue pair. Called on the thread that takes the events, one call at a time, while the queue
+/// pair and the owner are entered; a call must not enter, leave or destroy any.
 class QueuePairOwner {
  public:
-  /// It carries nothing any more. @param error  errno value for whoever uses it
+  /// The queue pair carries no more data. @param error errno value for its users
   virtual void queue_pair_failed(ibv_qp& qp, int error) = 0;
   /// The peer has sent something before the connection manager called the connection established.
   virtual void peer_has_sent() = 0;
@@ -33,19 +33,19 @@ class AsyncEvents {
   AsyncEvents& operator=(const AsyncEvents&) = delete;
 
   void enter(ibv_qp& qp, QueuePairOwner& owner);
-  /// The owner is not called after return. Before the queue pair is destroyed, and before its owner is; whoever is
-  /// entered for it, or only this owner. Harmless when it is not entered.
+  /// Removes the owner of a queue pair, or only if it is `owner`. The owner is not called after return. Call it before
+  /// the queue pair and before its owner is destroyed. Harmless when none is entered.
   void leave(ibv_qp* qp, const QueuePairOwner* owner = nullptr);
 
-  /// Handles whatever waits. False when nothing will come any more: the device is gone.
+  /// Handles all pending events. Returns false when the device is gone and no more will come.
   bool take_all();
-  /// The device has reported its failure, or has gone. What was made of it is dead.
+  /// Returns whether the device has reported its failure or has gone. Its objects no longer work.
   [[nodiscard]] bool device_has_failed() const { return device_failed_.load(std::memory_order_acquire); }
 
  private:
   void handle(const ibv_async_event& event);
   void fail_device();
-  /// Of the queue pairs that `concerns` holds for.
+  /// Reports a failure to the owners of all queue pairs for which `concerns` is true.
   template <class Predicate>
   void fail_all(int error, Predicate concerns);
 

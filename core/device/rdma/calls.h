@@ -1,5 +1,4 @@
-// The functions of libibverbs, librdmacm and the kernel that the real devices are made of, as a table: tests play the
-// kernel.
+// The functions of libibverbs, librdmacm and the kernel that real devices use, as a table, which tests replace.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -7,16 +6,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace ringsock::rdma {
 
-/// Each with the arguments, results and errors of the function of that name (man 3 rdma_create_id, ibv_open_device
-/// ...): 0 or a pointer, else -1 or null with errno, or an errno value where the manual says so. What the data path
-/// uses, <infiniband/verbs.h> finds in the context.
+/// Each has the arguments, results and errors of the function of that name (man 3 rdma_create_id, ibv_open_device ...):
+/// 0 or a pointer, otherwise -1 or null with errno, or an errno value where the manual says so. The functions of the
+/// data path are in the context, where <infiniband/verbs.h> finds them.
 struct Calls {
-  /// 0, or the errno value with which this process may not open the file for reading and writing. A control group may
-  /// refuse what its mode permits, so it is tried.
+  /// Returns 0, or the errno value with which this process fails to open the file for reading and writing. It is tried,
+  /// because a control group may refuse what the file's mode permits.
   int (*open_error)(const char* path);
+  /// Returns why the two libraries cannot be loaded, in the dynamic linker's words: "FILE: cannot open ...". Empty when
+  /// they are loaded.
+  std::string (*load_error)();
 
   int (*fork_init)();
   ibv_device** (*get_device_list)(int* count);
@@ -48,7 +51,7 @@ struct Calls {
   int (*get_async_event)(ibv_context* context, ibv_async_event* event);
   void (*ack_async_event)(ibv_async_event* event);
 
-  // Of packets; the first is 1 when the device has ibv_create_flow(3).
+  // Functions for packets. The first returns 1 when the device has ibv_create_flow(3).
   int (*has_flow_rules)(ibv_context* context);
   int (*query_device_ex)(ibv_context* context, ibv_device_attr_ex* attr);
   ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, std::size_t max_entries);
@@ -77,7 +80,7 @@ struct Calls {
   int (*ack_cm_event)(rdma_cm_event* event);
 };
 
-/// The real ones.
+/// Returns the real functions.
 const Calls& real_calls();
 
 }  // namespace ringsock::rdma

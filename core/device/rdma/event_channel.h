@@ -1,4 +1,4 @@
-// An event channel of the connection manager, and descriptors that librdmacm and libibverbs open for us.
+// An event channel of the connection manager, and the handling of descriptors that librdmacm and libibverbs open.
 #pragma once
 
 #include <rdma/rdma_cma.h>
@@ -10,8 +10,8 @@
 
 namespace ringsock::rdma {
 
-/// A descriptor that one of the libraries has opened and keeps in `fd`: out of the application's way, and non-blocking.
-/// The library finds it under its new number.
+/// Moves a descriptor that one of the libraries has opened and keeps in `fd` to a high number, and makes it
+/// non-blocking. `fd` gets the new number.
 void adopt_descriptor(int& fd);
 
 /// Owns a channel. Moves only.

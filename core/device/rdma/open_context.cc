@@ -40,7 +40,7 @@ void OpenContext::start_watching(const Watcher& watch) {
 
 void OpenContext::take_events() {
   if (events_.take_all()) return;
-  // The descriptor of a device that is gone stays readable for ever.
+  // The descriptor of a removed device stays readable for ever.
   std::shared_ptr<void> ended;
   const std::lock_guard guard(watch_lock_);
   ended.swap(watch_);

@@ -13,14 +13,14 @@
 
 namespace ringsock::rdma {
 
-/// Calls `serve` on a thread of its own whenever `fd` is readable or broken, as long as the object that it returns
-/// lives: the object's destructor waits for a call that runs, unless it is within one. Null: that is not possible.
+/// Calls `serve` on another thread whenever `fd` is readable or broken, as long as the returned object exists. The
+/// object's destructor waits for a running call, unless called from it. Returns null when that is not possible.
 using Watcher = std::function<std::shared_ptr<void>(int fd, std::function<void()> serve)>;
 
-/// A context of our own, closed with its last user.
+/// A context that its last user closes.
 class OpenContext : public std::enable_shared_from_this<OpenContext> {
  public:
-  /// @param watch  looks after the device's events; none: nobody does
+  /// @param watch serves the device's events; without one they are not served
   /// Errors: those of ibv_open_device(3), e.g. EACCES.
   static Result<std::shared_ptr<OpenContext>> open(const Calls& calls, ibv_device& device, const Watcher& watch);
   OpenContext(const OpenContext&) = delete;
@@ -28,9 +28,10 @@ class OpenContext : public std::enable_shared_from_this<OpenContext> {
   ~OpenContext();
 
   [[nodiscard]] ibv_context& get() const { return *context_; }
-  /// The kernel's objects belong to the process that opened the device: a forked child must not touch them.
+  /// Returns whether this process opened the device. A forked child must not use the kernel's objects, which belong to
+  /// its parent.
   [[nodiscard]] bool is_ours() const;
-  /// Whether new objects can be made: it is ours, and has not failed.
+  /// Returns whether new objects can be made: this process opened the device, and it has not failed.
   [[nodiscard]] bool is_usable() const { return is_ours() && !events_.device_has_failed(); }
   [[nodiscard]] AsyncEvents& events() { return events_; }
 

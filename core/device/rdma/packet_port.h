@@ -1,5 +1,5 @@
-// Raw packet queue pairs on a real network card: which device is behind an interface, and what it does by itself.
-// Untested on hardware.
+// Raw packet queue pairs on a real network card: finds the device of an interface, and its offloads. Not tested on
+// hardware.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -14,38 +14,39 @@ namespace ringsock::rdma {
 
 class RdmaDevice;
 
-/// What a device does to packets. The embedded one does all of it.
+/// The packet offloads of a device. The embedded device has all of them.
 struct PacketOffloads {
-  bool checksums = false;           ///< fills them in (IBV_SEND_IP_CSUM), and tells of right ones (IBV_WC_IP_CSUM_OK)
-  std::uint32_t max_tso_bytes = 0;  ///< of one IBV_WR_TSO; 0: it does not segment
-  bool wallclock = false;           ///< completions tell when they came
+  bool checksums = false;           ///< computes them (IBV_SEND_IP_CSUM), and reports valid ones (IBV_WC_IP_CSUM_OK)
+  std::uint32_t max_tso_bytes = 0;  ///< limit of one IBV_WR_TSO; 0: no segmentation
+  bool wallclock = false;           ///< completions have times
   std::uint32_t min_rate_kbps = 0;  ///< of set_rate_limit()
-  std::uint32_t max_rate_kbps = 0;  ///< 0: it limits no rates
+  std::uint32_t max_rate_kbps = 0;  ///< 0: no rate limits
 };
 
-/// All false, zero, where the device does not tell.
+/// Returns the offloads of a device. All are false and zero where the device does not report them.
 PacketOffloads packet_offloads_of(const Calls& calls, ibv_context& context);
 
-/// The port of a device that is a network interface.
+/// A port of a device that belongs to a network interface.
 struct PacketPort {
   std::unique_ptr<RdmaDevice> device;
   std::uint8_t number;
   PacketOffloads offloads;
 };
 
-/// Number of the port of `context` that is interface `ifindex` of this network namespace, by its table of GIDs, and
-/// Ethernet. Error: ENODEV.
+/// Returns the number of the Ethernet port of `context` that belongs to interface `ifindex` of this network namespace,
+/// according to its table of GIDs. Error: ENODEV.
 Result<std::uint8_t> packet_port_of(const Calls& calls, ibv_context& context, unsigned ifindex);
 
-/// Makes a queue pair that sends and receives packets, and takes it apart again.
+/// Makes a queue pair that sends and receives packets, and destroys it again.
 /// Errors: EPERM CAP_NET_RAW is missing; EOPNOTSUPP the device has none (no software device has), or no flow rules.
 Status try_packets(RdmaDevice& device);
 
-/// ibv_create_qp(3) with attr.qp_type IBV_QPT_RAW_PACKET, for IBV_WR_TSO where the device segments. Null with errno.
+/// ibv_create_qp(3) with attr.qp_type IBV_QPT_RAW_PACKET, prepared for IBV_WR_TSO where the device segments. Returns
+/// null with errno on failure.
 ibv_qp* make_packet_qp(const Calls& calls, ibv_pd& pd, ibv_qp_init_attr& attr);
 
-/// Of a queue pair that is ready to send. @param kbps  1..; 0: as fast as it can
-/// Errors: EINVAL not within the offloads' limits; EOPNOTSUPP; those of ibv_modify_qp_rate_limit(3).
+/// Limits the rate of a queue pair that is ready to send. @param kbps 1..; 0: no limit
+/// Errors: EINVAL outside the limits of PacketOffloads; EOPNOTSUPP; those of ibv_modify_qp_rate_limit(3).
 Status set_rate_limit(const Calls& calls, ibv_qp& qp, std::uint32_t kbps);
 
 }  // namespace ringsock::rdma

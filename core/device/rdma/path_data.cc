@@ -9,7 +9,7 @@ namespace ringsock::rdma {
 
 namespace {
 
-/// Selector "exactly" of a path record's MTU, rate and packet lifetime.
+/// Adds the selector "exactly" to a path record's MTU, rate or packet lifetime.
 std::uint8_t exactly(std::uint8_t value) { return static_cast<std::uint8_t>(2u << 6 | (value & 0x3fu)); }
 
 ibv_path_record to_wire(const ibv_sa_path_rec& from) {

@@ -1,4 +1,4 @@
-// Routes of InfiniBand as applications pass them around.
+// InfiniBand routes in the form that applications use.
 #pragma once
 
 #include <infiniband/sa.h>
@@ -9,8 +9,8 @@
 
 namespace ringsock::rdma {
 
-/// The path records that librdmacm has resolved, as struct ibv_path_data[]: what rgetsockopt(3) gives for RDMA_ROUTE,
-/// in a form that RDMA_OPTION_IB_PATH takes. The first is marked as the one to use.
+/// Returns the path records that librdmacm has resolved as struct ibv_path_data[], which rgetsockopt(3) returns for
+/// RDMA_ROUTE and RDMA_OPTION_IB_PATH accepts. The first is marked as the one to use.
 std::vector<std::byte> path_data_of(std::span<const ibv_sa_path_rec> records);
 
 }  // namespace ringsock::rdma

@@ -16,14 +16,14 @@ namespace ringsock::rdma {
 
 namespace {
 
-/// What may be asked for; the device grants it or not. Longer messages gain nothing by it on any device.
+/// The largest request for inline data, which the device may reduce. Longer messages do not gain by it on any device.
 constexpr std::uint32_t kMaxInlineBytes = 1024;
 
 Error from_result(int result, const char* where) { return {result > 0 ? result : errno, where}; }
 
 Status to_status(int result, const char* where) { return result == 0 ? ok() : Status(from_result(result, where)); }
 
-/// The administrator's most frequent mistake with RDMA: told once, in words.
+/// Explains once the most frequent configuration mistake with RDMA.
 void explain_locked_memory(std::size_t bytes) {
   static std::atomic<bool> told{false};
   if (told.exchange(true, std::memory_order_relaxed)) return;
@@ -38,7 +38,6 @@ void explain_locked_memory(std::size_t bytes) {
 }  // namespace
 
 // -- the device
-// --------------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<RdmaDevice>> RdmaDevice::create(std::shared_ptr<RdmaDevices> devices,
                                                        std::shared_ptr<OpenContext> context) {
@@ -60,7 +59,7 @@ bool RdmaDevice::has_write_with_immediate() const {
 }
 
 bool RdmaDevice::works_on_our_cpus() const {
-  // As ibv_devinfo(1) shows them.
+  // The numbers that ibv_devinfo(1) shows.
   constexpr std::uint32_t kSoftRoceVendor = 0xffffff;
   constexpr std::uint32_t kSoftIwarpVendor = 0x626d74;
   return attr_.vendor_id == kSoftRoceVendor || attr_.vendor_id == kSoftIwarpVendor;
@@ -104,7 +103,7 @@ Result<verbs::Cq> RdmaDevice::create_cq(int cqe, void* cq_context, ibv_comp_chan
   return verbs::Cq(*this, cq);
 }
 
-/// Null where the device, or this use of it, has no times.
+/// Makes a completion queue with times. Returns null where the device, or this use of it, has none.
 ibv_cq* RdmaDevice::create_timed_cq(int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector) {
   if (!tells_times_) return nullptr;
   ibv_cq_init_attr_ex attr{};
@@ -151,7 +150,7 @@ Status RdmaDevice::query_srq(ibv_srq& srq, ibv_srq_attr& attr) {
 
 Result<verbs::Qp> RdmaDevice::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr) {
   const ibv_qp_cap wanted = attr.cap;
-  // There is no attribute that tells what a device takes inline: one can only ask.
+  // No attribute tells how much inline data a device accepts, so it is tried.
   for (std::uint32_t inline_bytes = wanted.max_inline_data;; inline_bytes /= 2) {
     attr.cap = wanted;
     attr.cap.max_inline_data = inline_bytes;
@@ -194,7 +193,6 @@ Result<std::unique_ptr<verbs::ConnectionId>> RdmaDevice::create_id(verbs::PortSp
 }
 
 // -- the end of objects
-// --------------------------------------------------------------------------------------------------
 
 template <class T>
 int RdmaDevice::destroy(int (*call)(T*), T* object) {

@@ -17,8 +17,8 @@ namespace ringsock::rdma {
 
 class RdmaDevices;
 
-/// One open device. Errors and threads as verbs::Device. In a forked child nothing is destroyed: all of it is the
-/// parent's.
+/// One open device. Errors and threads as verbs::Device. In a forked child nothing is destroyed, because all objects
+/// belong to the parent.
 class RdmaDevice final : public verbs::Device {
  public:
   /// Errors: those of ibv_query_device(3).
@@ -44,8 +44,8 @@ class RdmaDevice final : public verbs::Device {
   Result<verbs::Srq> create_srq(ibv_pd& pd, ibv_srq_init_attr& attr) override;
   Status modify_srq(ibv_srq& srq, ibv_srq_attr& attr, int mask) override;
   Status query_srq(ibv_srq& srq, ibv_srq_attr& attr) override;
-  /// Asks for less inline data where the device refuses what was asked for; attr.cap says what was granted. Raw packet
-  /// queue pairs segment where the device can (packet_port.h).
+  /// Asks for less inline data where the device refuses; attr.cap gets the granted values. Raw packet queue pairs
+  /// segment where the device can (packet_port.h).
   Result<verbs::Qp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr) override;
   Status modify_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask) override;
   Status query_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask, ibv_qp_init_attr& init_attr) override;
@@ -62,18 +62,19 @@ class RdmaDevice final : public verbs::Device {
   int destroy_qp(ibv_qp* qp) override;
   int destroy_ah(ibv_ah* ah) override;
 
-  /// Whether it has ibv_create_flow(3).
+  /// Returns whether it has ibv_create_flow(3).
   [[nodiscard]] bool has_flow_rules() const { return calls_.has_flow_rules(&context_->get()) != 0; }
-  /// From now on completion queues tell times, where the device has them. Before anything is made of it.
+  /// Makes completion queues with times, where the device has them. Call it before any object is made.
   void use_for_packets(bool tells_times) { tells_times_ = tells_times; }
   [[nodiscard]] ibv_cq_ex* with_wallclock(ibv_cq& cq) override;
-  /// Whether new objects can be made.
+  /// Returns whether new objects can be made.
   [[nodiscard]] bool is_usable() const { return context_->is_usable(); }
-  /// `owner` hears of the queue pair's end until it is destroyed, or until forget_owner().
+  /// Sets the owner, which is told of the queue pair's failure until the queue pair is destroyed or until
+  /// forget_owner().
   void set_owner(ibv_qp& qp, QueuePairOwner& owner) { context_->events().enter(qp, owner); }
-  /// `qp` may have been destroyed.
+  /// Removes the owner. `qp` may have been destroyed.
   void forget_owner(ibv_qp* qp, const QueuePairOwner& owner);
-  /// Memory that lives as long as the queue pair.
+  /// Keeps memory until the queue pair is destroyed.
   void keep_until_destroyed(ibv_qp& qp, verbs::Pages pages);
 
  private:
@@ -81,7 +82,7 @@ class RdmaDevice final : public verbs::Device {
 
   ibv_cq* create_timed_cq(int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector);
 
-  /// Runs a destroy call. What a device that was removed cannot destroy any more is gone.
+  /// Runs a destroy call. Its failure on a removed device is ignored, because the object is gone.
   template <class T>
   int destroy(int (*call)(T*), T* object);
 

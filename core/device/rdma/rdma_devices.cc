@@ -14,7 +14,7 @@ constexpr const char* kCmDevice = "/dev/infiniband/rdma_cm";
 constexpr Nanos kLookInterval = std::chrono::seconds(1);
 constexpr std::size_t kMaxRemembered = 1024;
 
-/// The list of libibverbs while it is used: its devices are valid only as long.
+/// The device list of libibverbs. Its devices are valid only as long as the list.
 class DeviceList {
  public:
   explicit DeviceList(const Calls& calls) : calls_(calls), list_(calls.get_device_list(&count_)) {}
@@ -46,6 +46,10 @@ bool RdmaDevices::present() {
 
 bool RdmaDevices::look_for_devices() {
   if (!may_open(kCmDevice, "RDMA devices are")) return false;
+  if (const std::string missing = calls_.load_error(); !missing.empty()) {
+    explain("libraries", ELIBACC, "RDMA devices are not used: " + missing);
+    return false;
+  }
   const DeviceList list(calls_);
   bool any = false;
   for (const ibv_device* device : list.devices()) {
@@ -62,18 +66,18 @@ bool RdmaDevices::look_for_devices() {
   return any;
 }
 
-/// @param without  what cannot be used then, as the beginning of a sentence
+/// @param without the beginning of a sentence that tells what cannot be used then
 bool RdmaDevices::may_open(const std::string& path, const std::string& without) {
   const int error = calls_.open_error(path.c_str());
   if (error != 0) explain(path, error, without + " not used: cannot open " + path + ": " + std::strerror(error));
   return error == 0;
 }
 
-/// Once of each `subject`.
+/// Explains each `subject` once.
 void RdmaDevices::explain(const std::string& subject, int error, const std::string& text) {
   if (!told_.insert(subject).second) return;
-  // Most hosts have no RDMA, and nobody misses it.
-  if (use_.required || error == EACCES || error == EPERM) {
+  // Most hosts have no RDMA, which is not worth a warning.
+  if (use_.required || error == EACCES || error == EPERM || error == ELIBACC) {
     log_warn("%s; see rsdevices(1)", text.c_str());
   } else {
     log_info("%s", text.c_str());
@@ -97,7 +101,7 @@ bool RdmaDevices::owns(const SocketAddress& address) {
   return by_us;
 }
 
-/// Binding an id to an address makes RDMA CM look for the device behind it, whatever the link layer.
+/// Asks RDMA CM: binding an id to an address makes it look for the device of that address, whatever the link layer.
 bool RdmaDevices::ask_who_owns(const SocketAddress& address) {
   auto channel = EventChannel::create(calls_);
   if (!channel) return false;
@@ -133,7 +137,7 @@ Result<RdmaDevice*> RdmaDevices::device_of(const ibv_context& context) {
     if (std::strcmp(device->name, name) != 0) continue;
     auto opened = open(*device);
     if (!opened) return opened.error();
-    // Not by a shared_ptr to us: we own it.
+    // Without a counted reference to this object, which owns the device.
     auto made = RdmaDevice::create(std::shared_ptr<RdmaDevices>(std::shared_ptr<RdmaDevices>(), this), *opened);
     if (!made) return made.error();
     return devices_.emplace(name, *std::move(made)).first->second.get();
@@ -161,6 +165,11 @@ Result<std::unique_ptr<RdmaDevice>> RdmaDevices::open_first() {
 
 Result<PacketPort> RdmaDevices::open_packet_port(unsigned ifindex) {
   const std::lock_guard guard(lock_);
+  if (const std::string missing = calls_.load_error(); !missing.empty()) {
+    // Most hosts have no RDMA card.
+    explain("libraries", ENODEV, "RDMA devices are not used: " + missing);
+    return Error{ELIBACC, "rdma: a library is missing"};
+  }
   Error error{ENODEV, "rdma: no port is that interface"};
   const DeviceList list(calls_);
   for (ibv_device* device : list.devices()) {

@@ -1,4 +1,4 @@
-// Which real devices this process can use, and which addresses are theirs.
+// Finds the real devices that this process can use, and their addresses.
 #pragma once
 
 #include <map>
@@ -18,15 +18,15 @@
 
 namespace ringsock::rdma {
 
-/// What whoever uses the real devices wants of them.
+/// The requirements of the user of the real devices.
 struct RdmaUse {
-  Watcher watch;          ///< looks after the devices' own events; without it a failure is noticed late
-  bool required = false;  ///< nothing else may be used: their absence is worth a warning
+  Watcher watch;          ///< serves the devices' asynchronous events; without it a failure is noticed late
+  bool required = false;  ///< no other device may be used: their absence causes a warning
   bool iwarp = true;      ///< iWARP devices, too, whose ports are the kernel's TCP ports
 };
 
-/// All real devices of the process. RDMA CM chooses among them by the route, per connection: an id learns its device
-/// late.
+/// All real devices of the process. RDMA CM chooses among them by the route, for each connection, so an id learns its
+/// device late.
 /// Threads: all functions from any thread.
 class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
  public:
@@ -35,21 +35,21 @@ class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
   RdmaDevices& operator=(const RdmaDevices&) = delete;
 
   [[nodiscard]] const Calls& calls() const { return calls_; }
-  /// Whether there is a device and a connection manager that we may use. A look every second at most; without RDMA
-  /// that is one open(2). Says once, in a line, why not: a warning where they are required or only a permission is
+  /// Returns whether there is a device and a connection manager that we may use. Looks once a second at most; without
+  /// RDMA that is one open(2). Logs once why not, as a warning where devices are required or only a permission is
   /// missing.
   bool present();
-  /// Whether `address`, one of this host's, is a device's: it has, or had less than a second ago.
+  /// Returns whether `address`, one of this host's, belongs to a device. An answer is reused for a second.
   bool owns(const SocketAddress& address);
-  /// The device of a context that librdmacm opened, by our own context. Lives as long as this. When it was removed and
-  /// is there again, or was opened before a fork, it is another one.
+  /// Returns our device for a context that librdmacm opened. It lives as long as this object. A device that was removed
+  /// and added again, or was opened before a fork, is a different one.
   Result<RdmaDevice*> device_of(const ibv_context& context);
-  /// The first device that can be opened, as an object of its own.
-  /// Errors: ENODEV; that of the last one that could not be opened.
+  /// Opens the first device that can be opened, as a separate object.
+  /// Errors: ENODEV; that of the last device that could not be opened.
   Result<std::unique_ptr<RdmaDevice>> open_first();
-  /// The port that is interface `ifindex` of this network namespace, by an object of its own, when it can send and
-  /// receive packets (try_packets()).
-  /// Errors: ENODEV none is; EPERM, told in a line; EOPNOTSUPP; those of opening it.
+  /// Opens the port that belongs to interface `ifindex` of this network namespace, as a separate object, if it can send
+  /// and receive packets (try_packets()).
+  /// Errors: ENODEV no device has the interface; EPERM, which is logged; EOPNOTSUPP; those of opening it.
   Result<PacketPort> open_packet_port(unsigned ifindex);
 
  private:
@@ -64,19 +64,19 @@ class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
   bool may_open(const std::string& path, const std::string& without);
   void explain(const std::string& subject, int error, const std::string& text);
   bool ask_who_owns(const SocketAddress& address);
-  /// Under lock_.
+  /// lock_ must be held.
   Result<std::shared_ptr<OpenContext>> open(ibv_device& device);
 
   const Calls& calls_;
   const RdmaUse use_;
   std::mutex lock_;
   bool present_ = false;
-  std::set<std::string> told_;  ///< of these it was said why they are not used
+  std::set<std::string> told_;  ///< devices that were logged as unusable
   Nanos look_again_{};
   std::map<std::string, Owned> owners_;  ///< by the bytes of the address, port 0
   std::map<std::string, std::weak_ptr<OpenContext>> contexts_;
   std::map<std::string, std::unique_ptr<RdmaDevice>> devices_;
-  std::vector<std::unique_ptr<RdmaDevice>> retired_;  ///< not usable any more; connections refer to them
+  std::vector<std::unique_ptr<RdmaDevice>> retired_;  ///< no longer usable; connections refer to them
 };
 
 }  // namespace ringsock::rdma

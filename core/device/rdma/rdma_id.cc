@@ -18,13 +18,13 @@ using verbs::ConnectionQp;
 
 namespace {
 
-/// How soon a peer that found no receive posted here tries again: InfiniBand's code for 0.64 ms. The kernel's is 0,
-/// which means 655 ms.
+/// The time after which a peer that found no posted receive tries again: InfiniBand's code for 0.64 ms. The kernel uses
+/// 0, which means 655 ms.
 constexpr std::uint8_t kMinRnrTimer = 12;
-/// How long to wait for an acknowledgement before sending again: 4.096 us << 16, 268 ms, seven times. What newer
-/// kernels use on Ethernet; older ones wait four times as long.
+/// The time to wait for an acknowledgement before sending again: 4.096 us << 16, 268 ms. Newer kernels use it on
+/// Ethernet; older ones wait four times as long.
 constexpr std::uint8_t kAckTimeout = 16;
-/// Soft-RoCE takes 7, the largest that there is, for no end at all.
+/// Soft-RoCE treats 7, the largest value, as unlimited.
 constexpr std::uint8_t kMostRetries = 6;
 
 int to_milliseconds(Nanos time) {
@@ -56,7 +56,8 @@ RdmaId::RdmaId(std::shared_ptr<RdmaDevices> devices, RdmaDevice& device, EventCh
 
 RdmaId::~RdmaId() {
   if (qp_ != nullptr) device_->forget_owner(qp_, *this);
-  // In a forked child the kernel's id is the parent's, and librdmacm would destroy it through the shared descriptor.
+  // In a forked child the kernel's id belongs to the parent, and librdmacm would destroy it through the shared
+  // descriptor.
   if (!abandoned_ && ::getpid() == owner_) calls().destroy_id(id_);
 }
 
@@ -65,7 +66,7 @@ Status RdmaId::call_failed_or_ok(int result, const char* where) const {
 }
 
 void RdmaId::set_option(int name, void* value, std::size_t length) {
-  // Old kernels do not know every option; the connection works without.
+  // Old kernels do not have every option; the connection works without it.
   if (calls().set_option(id_, RDMA_OPTION_ID, name, value, length) != 0) log_debug("rdma_set_option %d refused", name);
 }
 
@@ -105,7 +106,7 @@ Status RdmaId::resolve_addr(const SocketAddress& destination, Nanos timeout) {
 
 Status RdmaId::resolve_route(Nanos timeout) {
   if (!route_.empty()) {
-    // The kernel reports it as resolved.
+    // The kernel then reports the route as resolved.
     return call_failed_or_ok(calls().set_option(id_, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, route_.data(), route_.size()),
                              "rdma_set_option: path");
   }
@@ -127,7 +128,6 @@ Status RdmaId::learn_device() {
 }
 
 // -- the queue pair
-// -----------------------------------------------------------------------------------------------------
 
 Result<ConnectionQp> RdmaId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) {
   if (qp_ != nullptr) return Error{EINVAL, "create_qp: there is one"};
@@ -174,7 +174,8 @@ Status RdmaId::to_init() {
 Status RdmaId::to_ready(const ConnectionParameters* parameters) {
   // The kernel's iWARP connection manager moves the queue pair itself.
   if (!device_->has_write_with_immediate()) return ok();
-  // Once more: the active side's first attributes knew nothing of the connection, and let the peer write nothing.
+  // Repeated, because the active side's first attributes were made without the connection and did not permit the peer
+  // to write.
   if (Status again = to_init(); !again) return again;
   ibv_qp_attr attr;
   auto mask = attributes_for(IBV_QPS_RTR, attr);
@@ -193,12 +194,11 @@ void RdmaId::to_error() {
   if (qp_ == nullptr || ::getpid() != owner_) return;
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
-  // A device that was removed refuses, and flushes by itself.
+  // A removed device refuses, and flushes by itself.
   [[maybe_unused]] const Status moved = device_->modify_qp(*qp_, attr, IBV_QP_STATE);
 }
 
 // -- connecting
-// -------------------------------------------------------------------------------------------------------
 
 rdma_conn_param RdmaId::request_parameters(const ConnectionParameters& parameters) const {
   rdma_conn_param out{};
@@ -214,8 +214,8 @@ rdma_conn_param RdmaId::request_parameters(const ConnectionParameters& parameter
 }
 
 std::size_t RdmaId::request_header_bytes() const {
-  // struct cma_hdr: version, IP version, port, two addresses of 16 bytes. With IP addresses the kernel puts it there,
-  // and hides it from the peer; with AF_IB, whose packets have it, too, it does neither.
+  // struct cma_hdr: version, IP version, port, two addresses of 16 bytes. With IP addresses the kernel adds it and
+  // hides it from the peer. With AF_IB, whose packets also have it, the kernel does neither.
   constexpr std::size_t kHeaderBytes = 36;
   return id_->route.addr.src_addr.sa_family == AF_IB ? kHeaderBytes : 0;
 }
@@ -242,7 +242,7 @@ Status RdmaId::accept(const ConnectionParameters& parameters) {
   ConnectionParameters bounded = parameters;
   const auto attr = device_->query_device();
   if (!attr) return attr.error();
-  // What the peer asked for may be more than the device has.
+  // The peer may ask for more than the device has.
   const auto most = [](int limit) { return static_cast<std::uint8_t>(std::clamp(limit, 0, 255)); };
   bounded.responder_resources = std::min(bounded.responder_resources, most(attr->max_qp_rd_atom));
   bounded.initiator_depth = std::min(bounded.initiator_depth, most(attr->max_qp_init_rd_atom));
@@ -260,7 +260,7 @@ Status RdmaId::reject(std::span<const std::byte> private_data) {
 Status RdmaId::disconnect() {
   to_error();
   if (ended_) return ok();
-  // Where nothing is connected (any more), there is nobody to tell.
+  // The call fails when there is no connection, which needs no report.
   calls().disconnect(id_);
   return ok();
 }

@@ -15,12 +15,12 @@
 
 namespace ringsock::rdma {
 
-/// One rdma_cm_id with an event channel of its own, so that no other connection's events are in its way. The queue pair
-/// is ours, not librdmacm's: its states follow rdma_init_qp_attr(3), and what the peer may have to wait for when we are
-/// not ready is ours to set.
+/// One rdma_cm_id with its own event channel, so that events of other connections do not delay it. The queue pair is
+/// not managed by librdmacm: its states follow rdma_init_qp_attr(3), and we set how long a peer waits when no receive
+/// is posted.
 class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
  public:
-  /// `front` stands for the device until RDMA CM has chosen one. Errors: EOPNOTSUPP for datagrams; those of
+  /// `front` is used as the device until RDMA CM has chosen one. Errors: EOPNOTSUPP for datagrams; those of
   /// rdma_create_id(3).
   static Result<std::unique_ptr<verbs::ConnectionId>> create(std::shared_ptr<RdmaDevices> devices, RdmaDevice& front,
                                                              verbs::PortSpace space);
@@ -58,7 +58,7 @@ class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
   void set_option(int name, void* value, std::size_t length);
   void shorten_ack_timeout();
   void prepare_binding();
-  /// RDMA CM has bound the id to a device: ours of that name from now on.
+  /// Called when RDMA CM has bound the id to a device: uses our device of that name from then on.
   Status learn_device();
 
   // The queue pair's states
@@ -68,7 +68,8 @@ class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
   void to_error();
   Result<int> attributes_for(ibv_qp_state state, ibv_qp_attr& attr);
   rdma_conn_param request_parameters(const verbs::ConnectionParameters& parameters) const;
-  /// Bytes that the connection manager keeps for itself before the private data of a request, and leaves to us.
+  /// Returns the number of bytes before the private data of a request that belong to the connection manager but that it
+  /// leaves to us.
   [[nodiscard]] std::size_t request_header_bytes() const;
 
   // rdma_id_events.cc
@@ -86,19 +87,19 @@ class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
   const std::shared_ptr<RdmaDevices> devices_;
   RdmaDevice* device_;
   EventChannel channel_;
-  EventChannel spare_channel_;  ///< a listener's: for the next client
+  EventChannel spare_channel_;  ///< of a listener: for its next client
   rdma_cm_id* const id_;
   const pid_t owner_;
   ibv_qp* qp_ = nullptr;  ///< the caller's, of device_; alive while the connection is used
   bool reuse_address_ = false;
   bool v6_only_ = false;
   bool options_set_ = false;
-  std::vector<std::byte> route_;  ///< given by the caller; empty: to be asked for
+  std::vector<std::byte> route_;  ///< set by the caller; empty: must be resolved
   bool listening_ = false;
   bool established_ = false;
-  bool ended_ = false;  ///< disconnected or removed: told, and once is enough
+  bool ended_ = false;  ///< disconnected or removed, which has been reported and is not reported again
   bool abandoned_ = false;
-  /// Why the device gave the queue pair up, until next_event() tells. Any thread's.
+  /// The error with which the device gave up the queue pair, until next_event() reports it. Any thread sets it.
   std::atomic<int> device_error_{0};
 };
 

@@ -1,4 +1,4 @@
-// What RDMA CM reports, as events of a ConnectionId.
+// Translates RDMA CM's events to those of a ConnectionId.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -20,7 +20,8 @@ int error_of(const rdma_cm_event& raw, int otherwise) {
   return raw.status < 0 && raw.status > -4096 ? -raw.status : otherwise;
 }
 
-/// Copies what the peer sent along. Its length is the peer's word, or the padded field of the packet.
+/// Copies the peer's parameters and private data. The length of the latter is claimed by the peer, or that of the
+/// packet's padded field.
 void copy_parameters(const rdma_cm_event& raw, std::size_t header_bytes, CmEvent& event) {
   const rdma_conn_param& from = raw.param.conn;
   if (from.private_data != nullptr && from.private_data_len > header_bytes) {
@@ -42,7 +43,7 @@ CmEvent failure(CmEventType type, int error) {
   return event;
 }
 
-/// @param header_bytes  before the private data
+/// @param header_bytes length of the header before the private data
 CmEvent with_parameters(CmEventType type, const rdma_cm_event& raw, std::size_t header_bytes = 0) {
   CmEvent event;
   event.type = type;
@@ -66,12 +67,12 @@ Result<CmEvent> RdmaId::next_event() {
     if (!std::exchange(ended_, true)) return failure(CmEventType::connect_error, error);
   }
   if (listening_ && !spare_channel_) {
-    // Before the request is taken: without a channel its client waits in the kernel's queue.
+    // Made before the request is taken: without a channel its client stays in the kernel's queue.
     auto channel = EventChannel::create(calls());
     if (!channel) return channel.error();
     spare_channel_ = *std::move(channel);
   }
-  // Some events mean nothing to us. A few at a time, so that no flood of them holds the caller up.
+  // Some events are ignored. A few are handled at a time, so that many of them do not hold up the caller.
   for (int looked_at = 0; looked_at < 16; ++looked_at) {
     rdma_cm_event* raw = nullptr;
     if (calls().get_cm_event(channel_.get(), &raw) != 0) return kNothing;
@@ -81,7 +82,7 @@ Result<CmEvent> RdmaId::next_event() {
   return kNothing;
 }
 
-/// EAGAIN: it means nothing to us.
+/// Error: EAGAIN for an event that is ignored.
 Result<CmEvent> RdmaId::translate(const rdma_cm_event& raw) const {
   switch (raw.event) {
     case RDMA_CM_EVENT_CONNECT_REQUEST:
@@ -101,7 +102,8 @@ Result<CmEvent> RdmaId::translate(const rdma_cm_event& raw) const {
   }
 }
 
-/// Acknowledges `raw`, which is gone then: whatever is done about it may need that nothing is unacknowledged.
+/// Acknowledges `raw`, which is not valid afterwards. It is acknowledged first, because handling it may require that no
+/// event is unacknowledged.
 Result<CmEvent> RdmaId::take(rdma_cm_event& raw) {
   auto event = translate(raw);
   const rdma_cm_event_type type = raw.event;
@@ -130,7 +132,7 @@ Result<CmEvent> RdmaId::on_address(CmEvent event) {
   return event;
 }
 
-/// Null: it was refused.
+/// Returns null when the request was refused.
 std::unique_ptr<RdmaId> RdmaId::adopt_request(rdma_cm_id* id) {
   if (!listening_ || calls().migrate_id(id, spare_channel_.get()) != 0) {
     log_info("rdma: a request is refused: %s", std::strerror(errno));
@@ -147,7 +149,7 @@ std::unique_ptr<RdmaId> RdmaId::adopt_request(rdma_cm_id* id) {
   return request;
 }
 
-/// The queue pair is ours, so librdmacm leaves the rest of the handshake to us.
+/// librdmacm does not manage the queue pair, so it leaves the rest of the handshake to us.
 Result<CmEvent> RdmaId::on_response(CmEvent event) {
   if (qp_ == nullptr || established_) return kNothing;
   Status ready = to_ready(nullptr);
@@ -167,23 +169,22 @@ Result<CmEvent> RdmaId::on_established(CmEvent event) {
 
 Result<CmEvent> RdmaId::on_disconnected(CmEvent event) {
   if (std::exchange(ended_, true)) return kNothing;
-  // What is still posted completes, so whoever polls or sleeps on the completion queue hears of it, too.
+  // Completes the posted requests, which also wakes threads that wait for the completion queue.
   to_error();
-  if (event.type == CmEventType::disconnected) calls().disconnect(id_);  // the answer that the peer waits for
+  if (event.type == CmEventType::disconnected) calls().disconnect(id_);  // the peer waits for this answer
   return event;
 }
 
 // -- what the device reports, on whichever thread takes its events
-// ------------------------------------------------------------------
 
 void RdmaId::queue_pair_failed(ibv_qp& qp, int error) {
-  // Before the flush wakes anybody, who would find no reason for it.
+  // Stored before the flush, so that a thread that it wakes finds the reason.
   device_error_.store(error, std::memory_order_release);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
   calls().modify_qp(&qp, &attr, IBV_QP_STATE);
-  // The peer hears of it, and whatever comes of that is an event here: who waits for those, and finds nothing on a
-  // device that is dead, wakes. librdmacm's functions may be called by several threads.
+  // Tells the peer. The resulting event here wakes threads that wait for events, which a dead device would not do.
+  // Several threads may call librdmacm's functions.
   calls().disconnect(id_);
 }
 

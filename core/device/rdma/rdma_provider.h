@@ -9,9 +9,9 @@
 
 namespace ringsock::rdma {
 
-/// Reaches what the route leads to by an interface that is a device's, and can listen on a wildcard: on all devices at
-/// once. Not the loopback address: packets to it pass no device. An AF_IB address is for RDMA CM alone to judge. Costs
-/// one open(2) a second where there is no RDMA.
+/// Makes the provider. It reaches an address whose route uses an interface of a device, and a wildcard, on which it
+/// listens on all devices at once. It does not reach the loopback address, because packets to it pass no device. RDMA
+/// CM decides about AF_IB addresses. Costs one open(2) a second where there is no RDMA.
 std::unique_ptr<verbs::DeviceProvider> make_rdma_provider(RdmaUse use, const Calls& calls = real_calls());
 
 }  // namespace ringsock::rdma

@@ -1,4 +1,4 @@
-// Cutting a datagram into packets that fit a link. Sources: RFC 791 3.2, RFC 8200 4.5.
+// Cuts a datagram into packets that fit a link. Sources: RFC 791 3.2, RFC 8200 4.5.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace ringsock::engine {
 
-/// One packet: its header, complete, and which bytes of the datagram (transport header included) follow it.
+/// One packet: its complete header, and the range of bytes of the datagram (transport header included) that follow it.
 struct Ipv4Fragment {
   wire::Ipv4Header header;
   std::size_t offset;
@@ -32,21 +32,22 @@ struct Ipv6Fragment {
   }
 };
 
-/// The packets of one datagram, in order, without memory of their own.
+/// Generates the packets of one datagram, in order. Allocates no memory.
 class Ipv4Fragmenter {
  public:
   /// @param fields          of every packet; payload_bytes and the fragment field's offset and flag of more to come do
   ///                        not count, its kIpv4DontFragment does. The identification must be fresh if it is cut.
   /// @param datagram_bytes  transport header and payload, 0..65515
   /// @param mtu             of the link or path, IPv4 header included
-  /// Errors: EMSGSIZE when it is longer than a packet can tell, must not be cut and does not fit, or nothing fits.
+  /// Errors: EMSGSIZE when the datagram is longer than a packet can express, when it does not fit and must not be cut,
+  /// or when `mtu` has no room for data.
   static Result<Ipv4Fragmenter> of(const wire::Ipv4Fields& fields, std::size_t datagram_bytes, std::size_t mtu);
 
-  /// Whether next() has anything to give; at first always, an empty datagram is one packet.
+  /// Returns whether next() has a packet. At first it always has: an empty datagram is one packet.
   [[nodiscard]] bool has_next() const { return !done_; }
   /// Requires has_next().
   Ipv4Fragment next();
-  /// How many packets there are in all.
+  /// Returns the number of all packets.
   [[nodiscard]] std::size_t count() const;
 
  private:
@@ -67,8 +68,8 @@ class Ipv6Fragmenter {
   /// @param identification  fresh if the datagram is cut
   /// @param datagram_bytes  transport header and payload, 0..65535
   /// @param mtu             of the link or path, IPv6 header included
-  /// Errors: EMSGSIZE when it is longer than a packet can tell, or has to be cut for less than the 1280 bytes that
-  /// every IPv6 link carries.
+  /// Errors: EMSGSIZE when the datagram is longer than a packet can express, or must be cut for an `mtu` below the 1280
+  /// bytes that every IPv6 link carries.
   static Result<Ipv6Fragmenter> of(const wire::Ipv6Fields& fields, std::uint32_t identification,
                                    std::size_t datagram_bytes, std::size_t mtu);
 
@@ -90,9 +91,9 @@ class Ipv6Fragmenter {
   bool done_ = false;
 };
 
-/// Calls `emit(fragment)`, which returns a Status, for each packet of `fragmenter` until one fails; that failure is
-/// returned. A datagram of which some fragments are missing costs the receiver memory, so a sender takes the room for
-/// count() packets first.
+/// Calls `emit(fragment)`, which returns a Status, for each packet of `fragmenter` until a call fails; that failure is
+/// returned. A datagram with missing fragments costs the receiver memory, so a sender first makes sure of room for
+/// count() packets.
 template <class Fragmenter, class Emit>
 Status for_each_fragment(Fragmenter fragmenter, Emit&& emit) {
   while (fragmenter.has_next()) {

@@ -1,4 +1,4 @@
-// Reading a message that lies in several pieces.
+// Reads a message that consists of several pieces.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,12 @@ namespace ringsock::engine {
 
 using Bytes = std::span<const std::byte>;
 
-/// Hands out the bytes of `pieces`, first to last. Keeps the caller's array, changes nothing in it.
+/// Reads the bytes of `pieces` in order. Refers to the caller's array, which it does not change.
 class GatherReader {
  public:
   explicit GatherReader(std::span<const Bytes> pieces) : pieces_(pieces) {}
 
-  /// Copies the next out.size() bytes, fewer when there are no more. Returns how many.
+  /// Copies the next out.size() bytes, fewer when fewer are left. Returns the number.
   std::size_t read(std::span<std::byte> out) {
     std::size_t done = 0;
     while (done < out.size() && !pieces_.empty()) {
@@ -34,10 +34,10 @@ class GatherReader {
 
  private:
   std::span<const Bytes> pieces_;
-  std::size_t offset_ = 0;  ///< read of the first piece
+  std::size_t offset_ = 0;  ///< bytes already read of the first piece
 };
 
-/// Bytes of all pieces together.
+/// Returns the number of bytes in all pieces.
 constexpr std::size_t total_bytes(std::span<const Bytes> pieces) {
   std::size_t out = 0;
   for (const Bytes piece : pieces) out += piece.size();

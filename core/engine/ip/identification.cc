@@ -40,7 +40,7 @@ class SipState {
   std::uint64_t v0_, v1_, v2_, v3_;
 };
 
-/// The first bytes of `bytes` as a little-endian number.
+/// Returns the first bytes of `bytes` as a little-endian number.
 std::uint64_t little_endian(std::span<const std::byte> bytes) {
   std::uint64_t out = 0;
   for (std::size_t i = 0; i < bytes.size(); ++i) out |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);

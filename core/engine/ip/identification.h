@@ -11,20 +11,20 @@
 
 namespace ringsock::engine {
 
-/// SipHash-2-4: a hash that nobody foretells without the key. Source: Aumasson, Bernstein, "SipHash: a fast short-input
-/// PRF", 2012.
+/// SipHash-2-4, a hash that cannot be predicted without the key. Source: Aumasson, Bernstein, "SipHash: a fast
+/// short-input PRF", 2012.
 std::uint64_t keyed_hash(const std::array<std::uint64_t, 2>& key, std::span<const std::byte> message);
 
-/// Numbers that come again only after a full round of 2^16 (2^32) datagrams of the same source, destination and
-/// protocol, and that tell nobody how much goes elsewhere: a secret start per flow, and counters that flows share (RFC
-/// 7739, 5.3).
+/// Identification numbers. A number repeats only after 2^16 (2^32) datagrams of the same source, destination and
+/// protocol. The numbers do not reveal how much is sent elsewhere: each flow has a secret start, and flows share
+/// counters (RFC 7739, 5.3).
 ///
-/// A datagram that is never cut on its way (kIpv4DontFragment) needs no number (RFC 6864, 4.1): it goes with 0.
+/// A datagram that is never cut on its way (kIpv4DontFragment) needs no number (RFC 6864, 4.1) and is sent with 0.
 ///
 /// Threads: any, at the same time. fork(2): a child needs an object of its own, or it repeats its parent's numbers.
 class IdentificationNumbers {
  public:
-  /// @param secret  32 random bytes, from getrandom(2), that nobody else has
+  /// @param secret 32 random bytes from getrandom(2)
   explicit IdentificationNumbers(const std::array<std::uint64_t, 4>& secret)
       : start_key_{secret[0], secret[1]}, counter_key_{secret[2], secret[3]} {}
 
@@ -32,7 +32,7 @@ class IdentificationNumbers {
   std::uint32_t next(const wire::Ipv6Address& source, const wire::Ipv6Address& destination);
 
  private:
-  /// So many flows that flows rarely share a counter, in 8 KiB.
+  /// Enough that flows rarely share a counter, in 8 KiB.
   static constexpr std::size_t kCounters = 2048;
 
   std::uint32_t next(std::span<const std::byte> flow);

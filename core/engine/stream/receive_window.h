@@ -1,4 +1,4 @@
-// What has arrived at a stream rsocket, and what its peer is told about it.
+// Counts what has arrived at a stream rsocket, and decides what its peer is told.
 #pragma once
 
 #include <algorithm>
@@ -15,51 +15,59 @@ namespace ringsock::engine {
 
 /// The receiver's half of the rsockets flow control (fact sheet 2.7).
 ///
-/// The receive ring is announced to the peer in two halves, turn by turn; the peer fills them in order, so arriving
-/// bytes lie one after the other in the ring and only have to be counted. The credit limit bounds the messages that
-/// wait unread.
+/// The receive ring is announced to the peer in two halves, in turn. The peer fills them in order, so arriving bytes
+/// are contiguous in the ring and only have to be counted. The credit limit bounds the messages that wait unread.
 ///
-/// Threads: arrived() belongs to whoever processes completions, everything else to the reader; one at a time each, the
-/// two may run beside each other.
+/// Threads: the thread that processes completions calls arrived(), the reader everything else. One thread at a time in
+/// each role; the two roles may run concurrently.
 class ReceiveWindow {
  public:
   /// @param ring_bytes      size of the receive ring; an odd byte at the end stays unused. At least 2.
   /// @param queue_entries   1..65534: receives posted for data, and so the number of unread messages allowed
   ReceiveWindow(std::uint32_t ring_bytes, std::uint16_t queue_entries);
 
-  /// The buffer named in the connect data: the first half. Also the size of every later announcement.
+  /// Returns the size of the buffer named in the connect data, which is the first half, and of every later
+  /// announcement.
   [[nodiscard]] std::uint32_t half() const { return half_; }
 
-  /// A data message of `length` bytes has landed. 0 is possible and carries nothing.
-  /// Error: EPROTO when the peer wrote more than was announced, or more messages than it had credits for.
+  /// Counts a data message of `length` bytes that has arrived. 0 is possible and carries nothing. Error: EPROTO when
+  /// the peer wrote more than was announced, or more messages than it had credits for.
   Status arrived(std::uint32_t length);
 
-  /// Bytes that can be read.
+  /// Returns the number of bytes that can be read.
   [[nodiscard]] std::uint64_t readable() const {
     return arrived_bytes_.load(std::memory_order_acquire) - read_bytes_.load(std::memory_order_relaxed);
   }
-  /// Where the oldest unread byte lies in the ring, and how many readable bytes follow it without wrapping, skipping
-  /// `ahead` bytes first. length 0: nothing there.
+  /// Returns whether half the bytes or half the messages are unread: the sender may stop before more arrives.
+  [[nodiscard]] bool is_half_full() const {
+    const std::uint32_t unread =
+        arrived_messages_.load(std::memory_order_acquire) - read_messages_.load(std::memory_order_relaxed);
+    return readable() >= half_ || unread >= queue_entries_ / 2U;
+  }
+  /// A range of readable bytes in the ring that does not wrap, starting `ahead` bytes behind the oldest unread byte.
+  /// Its length is 0 when there are none.
   struct Span {
     std::uint32_t offset;
     std::uint32_t length;
   };
   [[nodiscard]] Span peek(std::uint64_t ahead = 0) const;
-  /// `bytes` <= readable() have been copied out.
+  /// Frees `bytes` <= readable() that have been copied out.
   void consume(std::uint64_t bytes);
 
-  /// A message to the peer that is due.
+  /// A message to the peer about a buffer or credits.
   struct Announcement {
     bool has_buffer;  ///< announce [offset, offset + length) of the ring
     std::uint32_t offset;
     std::uint32_t length;
     std::uint32_t limit;  ///< the new cumulative credit limit
   };
-  /// Due when half the ring is free, or half the credits are used up; nothing otherwise.
+  /// Returns the announcement to send: it is due when half the ring is free or half the credits are used up. Returns
+  /// nothing otherwise.
   [[nodiscard]] std::optional<Announcement> due() const;
-  /// Whether something is. By anybody: who is not the reader learns how it was a moment ago.
+  /// Returns whether an announcement is due. Any thread may call it; the answer may be outdated for threads other than
+  /// the reader.
   [[nodiscard]] bool is_due() const { return is_buffer_due() || are_credits_due(); }
-  /// It has been sent.
+  /// Records that the announcement has been sent.
   void announced(const Announcement& announcement);
 
  private:
@@ -80,7 +88,7 @@ class ReceiveWindow {
   const std::uint32_t lengths_mask_;
   const std::unique_ptr<std::uint32_t[]> lengths_;  ///< unread messages, a ring of 2^n > queue_entries
 
-  // The reader's
+  // Written by the reader
   std::atomic<std::uint64_t> read_bytes_{0};
   std::uint32_t read_offset_ = 0;                ///< read_bytes_ modulo the ring
   std::uint32_t message_used_ = 0;               ///< bytes already read of the oldest message
@@ -88,12 +96,12 @@ class ReceiveWindow {
   std::atomic<std::uint32_t> credit_threshold_;  ///< read_messages_ at which new credits are due
   std::uint32_t announce_offset_;                ///< announced_bytes_ modulo the ring
   std::atomic<std::uint64_t> announced_bytes_;
-  // The completion side's
+  // Written by the thread that processes completions
   std::atomic<std::uint64_t> arrived_bytes_{0};
   std::atomic<std::uint32_t> arrived_messages_{0};
 };
 
-// Each runs once per message.
+// Inline, because each runs once per message.
 
 inline Status ReceiveWindow::arrived(std::uint32_t length) {
   const std::uint32_t messages = arrived_messages_.load(std::memory_order_relaxed);
@@ -122,7 +130,7 @@ inline ReceiveWindow::Span ReceiveWindow::peek(std::uint64_t ahead) const {
 inline void ReceiveWindow::consume(std::uint64_t bytes) {
   std::uint32_t messages = read_messages_.load(std::memory_order_relaxed);
   std::uint64_t left = bytes;
-  // Bytes are published after their message's length, so every length read here is there.
+  // Bytes are published after the length of their message, so every length read here is valid.
   while (left > 0) {
     const std::uint32_t rest = lengths_[messages & lengths_mask_] - message_used_;
     if (left < rest) {

@@ -3,7 +3,7 @@
 namespace ringsock::engine {
 
 namespace {
-/// Whether its end is beyond the end of all addresses.
+/// Returns whether the buffer ends beyond the last address.
 bool is_impossible(const wire::PeerSge& buffer) { return buffer.addr + buffer.length < buffer.addr; }
 }  // namespace
 

@@ -1,4 +1,4 @@
-// What a stream rsocket may send now: the peer's announced buffers and its credits.
+// Tracks what a stream rsocket may send: the peer's announced buffers and its credits.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace ringsock::engine {
 /// Credits are a cumulative limit modulo 65536: sending stops when the sequence number equals it. Buffers are used
 /// strictly in the order of their announcement and to the last byte; a message never spans two.
 ///
-/// Threads: room() and take() belong to the sender (one at a time), set_limit() and add_buffer() to whoever
-/// processes completions (one at a time); the two may run beside each other.
+/// Threads: the sender calls room() and take(), the thread that processes completions set_limit() and add_buffer(). One
+/// thread at a time in each role; the two roles may run concurrently.
 class SendWindow {
  public:
   /// A piece of the peer's memory for one message.
@@ -28,29 +28,30 @@ class SendWindow {
     std::uint32_t length;
   };
 
-  /// Starts over: the buffer and the credits of the peer's connect data. Before any other call. Error: EPROTO for a
-  /// buffer that no memory can hold.
+  /// Starts with the buffer and the credits of the peer's connect data. Call it before any other function. Error:
+  /// EPROTO when the buffer ends beyond the last address.
   Status reset(wire::PeerSge first_buffer, std::uint16_t credits);
 
-  /// True when a message of at least one byte may leave. By anybody: who does not hold the sender's lock learns how it
-  /// was a moment ago.
+  /// Returns whether a message of at least one byte may be sent. Any thread may call it; the answer may be outdated for
+  /// a thread without the sender's lock.
   [[nodiscard]] bool can_send() const {
     return sequence_.load(std::memory_order_relaxed) != limit_.load(std::memory_order_acquire) &&
            (length_.load(std::memory_order_relaxed) != 0 || has_queued());
   }
-  /// Bytes that the next message may have: the rest of a buffer. 0 when none may leave.
+  /// Returns the largest length of the next message: the rest of a buffer. 0 when no message may be sent.
   [[nodiscard]] std::uint32_t room();
   /// Uses one credit and up to `wanted` bytes of that room. Requires can_send() and wanted > 0.
   Placement take(std::uint32_t wanted);
 
-  /// A credit update; only the low 16 bits count.
+  /// Applies a credit update, of which only the low 16 bits count.
   void set_limit(std::uint32_t value) { limit_.store(static_cast<std::uint16_t>(value), std::memory_order_release); }
-  /// A buffer that the peer has announced. Error: EPROTO when more are outstanding than the peer has slots for, and as
-  /// for reset().
+  /// Adds a buffer that the peer has announced. Error: EPROTO when more buffers are outstanding than the peer has slots
+  /// for, and as for reset().
   Status add_buffer(wire::PeerSge buffer);
 
  private:
-  /// The array in which a peer announces has two entries, so no more than two buffers wait behind the current one.
+  /// The array in which a peer announces buffers has two entries, so at most two buffers are queued behind the current
+  /// one.
   static constexpr std::uint32_t kMaxQueued = 2;
 
   void make_current(const wire::PeerSge& buffer);
@@ -59,23 +60,23 @@ class SendWindow {
     return queued_head_.load(std::memory_order_relaxed) != queued_tail_.load(std::memory_order_acquire);
   }
 
-  // The sender's; atomic is what can_send() of others looks at.
+  // Written by the sender; can_send() of other threads reads the atomic members.
   std::uint64_t address_ = 0;             ///< in the current buffer
   std::uint32_t key_ = 0;                 ///< of the current buffer
   std::atomic<std::uint32_t> length_{0};  ///< left of the current buffer
   std::atomic<std::uint16_t> sequence_{0};
   std::atomic<std::uint32_t> queued_head_{0};  ///< buffers taken so far
-  // The completion side's
+  // Written by the thread that processes completions
   std::atomic<std::uint16_t> limit_{0};
   std::atomic<std::uint32_t> queued_tail_{0};  ///< buffers added so far
   std::array<wire::PeerSge, kMaxQueued> queued_{};
 };
 
-// Each runs once per message.
+// Inline, because each runs once per message.
 
 inline std::uint32_t SendWindow::room() { return can_send() ? current_length() : 0; }
 
-/// Bytes left of the current buffer, which is the next one when nothing was.
+/// Returns the bytes left in the current buffer. Takes the next buffer when none are left.
 inline std::uint32_t SendWindow::current_length() {
   if (const std::uint32_t length = length_.load(std::memory_order_relaxed); length != 0) [[likely]]
     return length;

@@ -42,7 +42,6 @@ class PreloadRulesTest : public testing::Test {
 };
 
 // -- what upstream's files mean
-// ----------------------------------------------------------------------------------------
 
 TEST_F(PreloadRulesTest, NoRuleMeansThatEverythingIsTaken) {
   const PreloadRules rules = rules_for("redis-server", "");
@@ -95,7 +94,6 @@ TEST_F(PreloadRulesTest, CommentsAndBlankLinesDoNotCount) {
 TEST_F(PreloadRulesTest, LastLineNeedsNoEnd) { EXPECT_EQ(tcp_socket("q", "p * * *"), tcp); }
 
 // -- actions
-// ----------------------------------------------------------------------------------------------------------
 
 TEST_F(PreloadRulesTest, FileOfExceptionsTakesTheRest) {
   const std::string file = "postgres * * * tcp\n";
@@ -126,7 +124,6 @@ TEST_F(PreloadRulesTest, OffAfterAnotherLineOfTheProgramIsTcp) {
 }
 
 // -- addresses and ports
-// ----------------------------------------------------------------------------------------------
 
 TEST_F(PreloadRulesTest, NetworkDecidesOnceTheAddressIsKnown) {
   const PreloadRules rules = rules_for("p", "p * * * 10.0.0.0/8\np * * * 192.168.1.7\n");
@@ -178,7 +175,6 @@ TEST_F(PreloadRulesTest, SocketThatCannotBecomeOursIsTheKernelsAtOnce) {
 }
 
 // -- built-in rules
-// ---------------------------------------------------------------------------------------------------
 
 TEST_F(PreloadRulesTest, ProgramsThatHandConnectionsOnGoByTcp) {
   for (const char* program :
@@ -200,7 +196,6 @@ TEST_F(PreloadRulesTest, TheFileGoesBeforeTheBuiltInRules) {
 }
 
 // -- wrong lines
-// ------------------------------------------------------------------------------------------------------
 
 struct WrongLine {
   const char* description;
@@ -250,7 +245,6 @@ TEST_F(PreloadRulesTest, FileOfWrongLinesOnlyIsNoFile) {
 }
 
 // -- the file
-// ---------------------------------------------------------------------------------------------------------
 
 class PreloadFileTest : public testing::Test {
  protected:

@@ -149,7 +149,7 @@ TEST_F(VmaConfigTest, OldNamesCountUnlessTheNewOneIsThere) {
   EXPECT_EQ(lines_.size(), 1u);
 }
 
-// -- profiles -------------------------------------------------------------------------------------
+// -- profiles
 
 TEST_F(VmaConfigTest, ProfilesGoByNameOrNumber) {
   for (const char* name : {"latency", "LATENCY", "15"}) {
@@ -178,7 +178,7 @@ TEST_F(VmaConfigTest, VariablesGoBeforeTheProfileAndWrongOnesDoNot) {
   EXPECT_THAT(lines_, ElementsAre("VMA_TX_WRE: \"much\" is not a number; using 256"));
 }
 
-// -- what settings imply --------------------------------------------------------------------------
+// -- what settings imply
 
 TEST_F(VmaConfigTest, DetailsFollowTheLevelUnlessTheyAreChosen) {
   EXPECT_EQ(load({"VMA_TRACELEVEL=details"}).log_details, 0);
@@ -228,7 +228,7 @@ TEST(VmaPath, HasTheProcessId) {
   EXPECT_EQ(with_process_id("/tmp/vma", 7), "/tmp/vma");
 }
 
-// -- levels ---------------------------------------------------------------------------------------
+// -- levels
 
 TEST(VmaLogLevels, HaveNamesAndOldNumbers) {
   const std::vector<std::pair<const char*, int>> cases{

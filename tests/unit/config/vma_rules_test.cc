@@ -50,7 +50,7 @@ class VmaRulesTest : public testing::Test {
   const Report report_ = [this](const std::string& line) { lines_.push_back(line); };
 };
 
-// -- matching -------------------------------------------------------------------------------------
+// -- matching
 
 TEST_F(VmaRulesTest, WithoutARuleEverythingIsOurs) {
   const auto rules = rules_of("");
@@ -136,7 +136,7 @@ TEST_F(VmaRulesTest, SocketIsLeftAloneWhenItCanNeverBeOurs) {
   EXPECT_EQ(udp("use os udp_receiver *:*\nuse os udp_sender *:*\nuse vma udp_sender *:*\n"), os) << "too late";
 }
 
-// -- application-id -------------------------------------------------------------------------------
+// -- application-id
 
 TEST_F(VmaRulesTest, BlockIsForTheProgramsThatItsPatternMatches) {
   const std::string file = "application-id redis-* *\nuse os tcp_server *:*\n";
@@ -173,7 +173,7 @@ TEST_F(VmaRulesTest, BlocksWithTheSameWordsAreOne) {
   EXPECT_THAT(lines_, IsEmpty());
 }
 
-// -- grammar --------------------------------------------------------------------------------------
+// -- grammar
 
 TEST_F(VmaRulesTest, BlanksCommentsAndLogLinesDoNotMatter) {
   EXPECT_EQ(server("\n  # nothing\n\tuse\tos  tcp_server 10.0.0.1 : 80 # web\r\n"), os);
@@ -238,7 +238,7 @@ TEST_F(VmaRulesTest, SecondAddressWhereThereIsNoneIsIgnoredAloud) {
   EXPECT_THAT(lines_, ElementsAre(HasSubstr("tcp_server has one address; the second is ignored")));
 }
 
-// -- add_conf_rule --------------------------------------------------------------------------------
+// -- add_conf_rule
 
 TEST_F(VmaRulesTest, AddedRuleGoesBeforeAllOthers) {
   const auto rules = rules_of("use os tcp_server *:*\n");
@@ -304,7 +304,7 @@ TEST_F(VmaRulesTest, RulesAreAddedWhileOthersAsk) {
   }
 }
 
-// -- files ----------------------------------------------------------------------------------------
+// -- files
 
 class VmaRulesFileTest : public VmaRulesTest {
  protected:

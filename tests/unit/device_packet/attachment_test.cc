@@ -11,7 +11,7 @@
 namespace ringsock::testing {
 namespace {
 
-constexpr const char* kGuardian = "core/device/soft/packet/flow-guardian";  // in the build tree, where tests run
+constexpr const char* kGuardian = "core/device/packet/flow-guardian";  // in the build tree, where tests run
 
 class PacketClsact : public PacketTest {
  protected:

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/device/soft/packet/packet_layout.h"
-#include "core/device/soft/packet/packet_queue_pair.h"
+#include "core/device/packet/packet_queue_pair.h"
+#include "core/wire/frame_layout.h"
 #include "tests/unit/device_packet/packet_test.h"
 
 namespace ringsock::testing {
@@ -50,11 +50,11 @@ class PacketDirect : public PacketTest, public ::testing::WithParamInterface<int
     const std::string payload(payload_bytes, 'x');
     std::string frame = udp_frame(world->bob, kPort, world->alice, port, payload, family());
     const auto bytes = std::as_writable_bytes(std::span(frame));
-    soft::fill_checksums(bytes);  // IPv4's
-    const auto layout = soft::parse_headers(bytes, bytes.size());
+    wire::fill_checksums(bytes);  // IPv4's
+    const auto layout = wire::parse_headers(bytes, bytes.size());
     EXPECT_TRUE(layout);
     const wire::Be16 sum =
-        soft::pseudo_header(bytes, *layout, static_cast<std::uint32_t>(bytes.size() - layout->transport)).folded();
+        wire::pseudo_header(bytes, *layout, static_cast<std::uint32_t>(bytes.size() - layout->transport)).folded();
     std::memcpy(bytes.data() + layout->transport + layout->checksum_offset(), &sum, sizeof sum);
     return frame.substr(0, layout->payload);
   }

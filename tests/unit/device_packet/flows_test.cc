@@ -4,7 +4,7 @@
 #include <set>
 #include <thread>
 
-#include "core/device/soft/packet/copy_filter.h"
+#include "core/device/packet/steering/copy_filter.h"
 #include "tests/unit/device_packet/packet_test.h"
 
 namespace ringsock::testing {
@@ -202,10 +202,24 @@ TEST_F(PacketFlows, NothingIsLostOrDoubledWhileRulesComeAndGo) {
   EXPECT_GT(at_ring.size(), 0U);
 }
 
-TEST_F(PacketFlows, FragmentsAreTheKernels) {
-  TestRing ring(world->bob);
+TEST_F(PacketFlows, FragmentsComeAsThePacketThatTheyMake) {
+  RingOptions options;
+  options.buffer_bytes = 8192;
+  TestRing ring(world->bob, options);
   const UniqueFd alice = world->alice.udp_socket(), shadow = world->bob.udp_socket();
   const auto flow = ring.take(to_bob(local_address(shadow.get()).port()));
+
+  send_to(alice, local_address(shadow.get()), std::string(4000, 'f'));
+
+  const auto arrival = ring.receive(std::chrono::seconds(5));
+  ASSERT_TRUE(arrival);
+  EXPECT_EQ(arrival->payload(), std::string(4000, 'f'));
+}
+
+TEST_F(PacketFlows, FragmentsOfOthersAreTheKernels) {
+  TestRing ring(world->bob);
+  const UniqueFd alice = world->alice.udp_socket(), shadow = world->bob.udp_socket(), other = world->bob.udp_socket();
+  const auto flow = ring.take(to_bob(local_address(other.get()).port()));
 
   send_to(alice, local_address(shadow.get()), std::string(4000, 'f'));
 

@@ -3,7 +3,7 @@
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
 
-#include "core/device/soft/packet/packet_layout.h"
+#include "core/wire/frame_layout.h"
 #include "tests/unit/device_packet/packet_test.h"
 
 namespace ringsock::testing {
@@ -36,29 +36,29 @@ TEST(PacketChecksums, AreFilledInAndLookedAt) {
     for (const std::string_view payload : {"", "odd", "even"}) {
       std::string frame = udp_frame(alice, 5000, bob, kPort, payload, family);
       const auto bytes = std::as_writable_bytes(std::span(frame));
-      EXPECT_FALSE(soft::has_right_checksums(bytes)) << "nothing was filled in yet";
-      soft::fill_checksums(bytes);
-      EXPECT_TRUE(soft::has_right_checksums(bytes));
+      EXPECT_FALSE(wire::has_right_checksums(bytes)) << "nothing was filled in yet";
+      wire::fill_checksums(bytes);
+      EXPECT_TRUE(wire::has_right_checksums(bytes));
       // What is there already does not count.
       frame[frame.size() - payload.size() - 2] = 77;
-      EXPECT_FALSE(soft::has_right_checksums(bytes));
-      soft::fill_checksums(bytes);
-      EXPECT_TRUE(soft::has_right_checksums(bytes));
+      EXPECT_FALSE(wire::has_right_checksums(bytes));
+      wire::fill_checksums(bytes);
+      EXPECT_TRUE(wire::has_right_checksums(bytes));
       for (std::size_t i = 14; i < frame.size(); ++i) {
         // The class, flow label and hop limit of IPv6 are under no checksum.
         if (family == AF_INET6 && (i < 18 || i == 21)) continue;
         frame[i] = static_cast<char>(frame[i] ^ 4);
-        EXPECT_FALSE(soft::has_right_checksums(bytes)) << "byte " << i;
+        EXPECT_FALSE(wire::has_right_checksums(bytes)) << "byte " << i;
         frame[i] = static_cast<char>(frame[i] ^ 4);
       }
     }
   }
   std::string garbage(60, 'g');
-  soft::fill_checksums(std::as_writable_bytes(std::span(garbage)));
-  EXPECT_FALSE(soft::has_right_checksums(std::as_bytes(std::span(garbage))));
+  wire::fill_checksums(std::as_writable_bytes(std::span(garbage)));
+  EXPECT_FALSE(wire::has_right_checksums(std::as_bytes(std::span(garbage))));
   for (std::size_t size = 0; size < 55; ++size) {
     std::string cut = udp_frame(alice, 5000, bob, kPort, "of any length").substr(0, size);
-    soft::fill_checksums(std::as_writable_bytes(std::span(cut)));
+    wire::fill_checksums(std::as_writable_bytes(std::span(cut)));
     EXPECT_EQ(cut.size(), size);
   }
 }

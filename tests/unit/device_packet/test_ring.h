@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/device/soft/packet/packet_device.h"
+#include "core/device/packet/packet_device.h"
 #include "core/verbs/flow_rule.h"
 #include "core/wire/ethernet.h"
 #include "core/wire/ip.h"

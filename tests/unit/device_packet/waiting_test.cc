@@ -5,7 +5,7 @@
 #include <array>
 #include <thread>
 
-#include "core/device/soft/packet/packet_queue_pair.h"
+#include "core/device/packet/packet_queue_pair.h"
 #include "tests/unit/device_packet/packet_test.h"
 
 namespace ringsock::testing {

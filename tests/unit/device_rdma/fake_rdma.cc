@@ -309,7 +309,6 @@ int FakeRdma::destroyed() {
 }
 
 // -- the table
-// ---------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -349,6 +348,7 @@ const Calls& FakeRdma::calls() {
         const auto error = current->file_errors.find(path);
         return error == current->file_errors.end() ? 0 : error->second;
       },
+      .load_error = [] { return current->missing_library; },
       .fork_init = [] { return 0; },
       .get_device_list = [](int* count) { return current->list(count); },
       .free_device_list = [](ibv_device** list) { current->free_list(list); },

@@ -79,6 +79,7 @@ class FakeRdma {
 
   // What the test wants to happen
   std::map<std::string, int> file_errors;  ///< why a file may not be opened, by its path
+  std::string missing_library;             ///< the linker's words, or none
   int open_error = 0;                      ///< of each device
   int channel_error = 0;                   ///< of the next channels
   std::uint32_t vendor_id = 0x02c9;        ///< of each device

@@ -33,7 +33,6 @@ const SocketAddress kHereIb = address_of(gid_address(1, 7471));
 const SocketAddress kThereIb = address_of(gid_address(2, 7471));
 
 // -- the address
-// ------------------------------------------------------------------------------------------------------
 
 TEST(InfiniBandAddress, IsTakenWholeWhereRdmasOwnAddressesAre) {
   const sockaddr_ib raw = gid_address(1, 7471);
@@ -79,7 +78,6 @@ TEST(InfiniBandAddress, IsForTheConnectionManagerToJudge) {
 }
 
 // -- connections
-// ------------------------------------------------------------------------------------------------------
 
 using InfiniBandIdTest = RdmaIdTest;
 
@@ -112,7 +110,6 @@ TEST_F(InfiniBandIdTest, AListenerSkipsThatHeader) {
 }
 
 // -- routes
-// -----------------------------------------------------------------------------------------------------------
 
 TEST_F(InfiniBandIdTest, ARouteThatIsGivenIsNotAskedFor) {
   const auto path_data = bytes(2 * 72);

@@ -12,7 +12,6 @@ namespace ringsock::rdma {
 namespace {
 
 // -- waiting
-// ----------------------------------------------------------------------------------------------------------
 
 TEST_F(RdmaIdTest, NeverBlocksAndIsReadableWhenThereIsAnEvent) {
   EXPECT_EQ(nothing(*id_), EAGAIN);
@@ -40,7 +39,6 @@ TEST_F(RdmaIdTest, EventsThatMeanNothingAreTakenSilently) {
 }
 
 // -- the active side
-// --------------------------------------------------------------------------------------------------
 
 TEST_F(RdmaIdTest, ConnectsWithAQueuePairOfItsOwn) {
   Lane lane = connect();
@@ -122,7 +120,6 @@ TEST_F(RdmaIdTest, PrivateDataIsNeverLongerThanItsRoom) {
 }
 
 // -- the passive side
-// -------------------------------------------------------------------------------------------------
 
 TEST_F(RdmaIdTest, EachClientHasAChannelOfItsOwn) {
   auto request = listen_and_get_request();
@@ -207,7 +204,6 @@ TEST_F(RdmaIdTest, AnOptionThatTheKernelDoesNotKnowIsDoneWithout) {
 }
 
 // -- the end
-// ----------------------------------------------------------------------------------------------------------
 
 TEST_F(RdmaIdTest, APeerThatLeavesFlushesTheQueuePairAndIsAnswered) {
   Lane lane = connect();
@@ -252,7 +248,6 @@ TEST_F(RdmaIdTest, AForkedChildLeavesEverythingToItsParent) {
 }
 
 // -- the queue pair
-// ---------------------------------------------------------------------------------------------------
 
 TEST_F(RdmaIdTest, AsksForLessInlineDataUntilItGetsSome) {
   fake_.max_inline = 60;
@@ -290,7 +285,6 @@ TEST_F(RdmaIdTest, ReceiveMemoryIsZeroAndRegistered) {
 }
 
 // -- iWARP
-// ------------------------------------------------------------------------------------------------------------
 
 TEST_F(RdmaIdTest, DevicesThatAreTheKernelsSoftwareNeedOurCpus) {
   EXPECT_FALSE(device_->works_on_our_cpus());

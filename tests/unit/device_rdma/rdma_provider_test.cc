@@ -65,6 +65,27 @@ TEST_F(RdmaProviderTest, WhereTheyAreRequiredTheirAbsenceIsWorthALine) {
             std::string::npos);
 }
 
+TEST_F(RdmaProviderTest, WhereALibraryIsMissingTheirAbsenceIsToldOnce) {
+  fake_.add_device("rxe0", "10.7.0.1");
+  fake_.missing_library = "librdmacm.so.1: cannot open shared object file: No such file or directory";
+  RdmaDevices devices(FakeRdma::calls());
+  testing::internal::CaptureStderr();
+  EXPECT_FALSE(devices.present());
+  EXPECT_EQ(devices.open_packet_port(1).error().code, ELIBACC);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("RDMA devices are not used: " + fake_.missing_library), std::string::npos) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  EXPECT_EQ(fake_.list_calls, 0);
+}
+
+TEST_F(RdmaProviderTest, WithoutAConnectionManagerNoLibraryIsMissed) {
+  fake_.file_errors["/dev/infiniband/rdma_cm"] = ENOENT;
+  fake_.missing_library = "librdmacm.so.1: cannot open";
+  testing::internal::CaptureStderr();
+  EXPECT_FALSE(provider_->reaches(kAnywhere));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
 TEST_F(RdmaProviderTest, OneDeviceThatMayNotBeOpenedLeavesTheOthers) {
   fake_.add_device("rxe0", "10.7.0.1");
   fake_.add_device("siw0", "10.8.0.1", IBV_TRANSPORT_IWARP);

@@ -1,6 +1,9 @@
 #include "core/runtime/fd_table.h"
 
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -11,6 +14,7 @@
 #include <vector>
 
 #include "tests/fakes/fake_endpoint.h"
+#include "tests/support/raw_syscall.h"
 
 namespace ringsock::runtime {
 namespace {
@@ -122,6 +126,19 @@ TEST_F(FdTableTest, AReaderHoldsOffRemovalUntilItsLookupIsGone) {
   EXPECT_EQ(deaths_, 1);
 }
 
+TEST(FdTableOfTheProcess, ACloserDoesNotWaitForReaders) {
+  static std::atomic<int> deaths{0}, closes{0};
+  const UniqueFd fd(::eventfd(0, EFD_CLOEXEC));
+  ASSERT_TRUE(fd_table().insert(fd.get(), Ref(new Mortal(deaths, closes))));
+  {
+    const FdTable::Lookup lookup = fd_table().find(fd.get());
+    std::thread([&] { EXPECT_TRUE(fd_table().remove(fd.get())); }).join();
+    EXPECT_EQ(deaths, 0);
+    EXPECT_EQ(lookup->ready(), 0U);
+  }
+  while (deaths == 0) std::this_thread::yield();
+}
+
 TEST_F(FdTableTest, SurvivesReadersThatRaceWithCloseAndReuse) {
   constexpr int kRounds = 200;
   std::atomic<bool> stop{false};
@@ -175,6 +192,38 @@ TEST(FdTableFork, AChildUsesTheTableEvenWhenThreadsWereInsideIt) {
   stop = true;
   busy.join();
   EXPECT_TRUE(fd_table().find(fake.fd())) << "what a child removes stays in the parent";
+}
+
+/// Links of /proc/self/task: its own two and one for each thread.
+int threads_of_this_process() {
+  struct stat about {};
+  return ::stat("/proc/self/task", &about) == 0 ? static_cast<int>(about.st_nlink) - 2 : -1;
+}
+
+// Its copy of the readers' list tells of threads that it does not have, and the locks of those that wait for them may
+// be held.
+TEST_F(FdTableTest, AChildThatNobodyPreparedWaitsForNoReaderOfItsParent) {
+  const int number = ::eventfd(0, EFD_CLOEXEC);
+  ASSERT_TRUE(fd_table().insert(number, new_endpoint()));
+  std::atomic<bool> reads{false}, is_over{false};
+  std::thread reader([&] {
+    const auto found = fd_table().find(number);
+    reads.store(true);
+    while (!is_over.load()) std::this_thread::yield();
+  });
+  while (!reads.load()) std::this_thread::yield();
+  const auto child = static_cast<pid_t>(raw_syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  if (child == 0) {
+    fd_table().remove(number);
+    raw_syscall(SYS_exit_group, threads_of_this_process() == 1 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "another thread was made to wait";
+  is_over.store(true);
+  reader.join();
+  fd_table().remove(number);
+  ::close(number);
 }
 
 }  // namespace

@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include "core/runtime/epoll_set.h"
+#include "core/poll/epoll_set.h"
+#include "core/poll/sleeper.h"
 #include "core/runtime/fd_table.h"
-#include "core/runtime/sleeper.h"
 
 namespace ringsock::runtime {
 namespace {

@@ -1,7 +1,7 @@
 // Buffers and cached registrations on the embedded device, rather than on the fake one.
 #include <gtest/gtest.h>
 
-#include "core/device/soft/soft_device.h"
+#include "core/device/shm/soft_device.h"
 #include "core/verbs/buffer_pool.h"
 #include "core/verbs/registration_cache.h"
 

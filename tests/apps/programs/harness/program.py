@@ -20,10 +20,12 @@ class Program:
     """A program nobody here wrote, as server, client or both.
 
     name: as reported; title: as in the README; needs: executables; silent: sides whose processes end without running
-    their exit handlers, so that no statistics can be had of them; servers_talk: its servers
-    are connected with each other; hands_over: its processes send each other connections, or execute programs on them,
-    so that these become the kernel's; modes: those in which it is tried; kernel_because: why the library leaves its
-    connections to the kernel even when both ends are preloaded, empty where it must not.
+    their exit handlers, so that no statistics can be had of them; servers_talk: its servers are connected with each
+    other; clients_talk: its clients are, or one with itself; hands_over: its processes send each other connections, or
+    execute programs on them, so that these become the kernel's; may_die_of: signals that may end its client when the
+    server was killed; kernel_clients: how many connections of its clients are the kernel's even when both ends are
+    preloaded; modes: those in which it is tried; kernel_because: why the library leaves all its connections to the
+    kernel then, empty where it must not; few_by_ring: but for so many.
     """
 
     name = ""
@@ -32,7 +34,11 @@ class Program:
     silent = ()
     kernel_because = ""
     servers_talk = False
+    clients_talk = False
     hands_over = False
+    may_die_of = ()
+    kernel_clients = 0
+    few_by_ring = 0
     modes = MODES
 
     def start(self, run):
@@ -110,4 +116,5 @@ def _kill_servers_midway(program, run):
     if client.status() is not None:
         raise Failure(f"the client ended with {client.status()} before its server was killed")
     run.kill_servers()
-    program.check_lost(run.finish(client, status=None, timeout=CLIENT_NOTICES_S))
+    finished = run.finish(client, status=None, timeout=CLIENT_NOTICES_S, signals=program.may_die_of)
+    program.check_lost(finished)

@@ -67,11 +67,12 @@ class Run:
         process = self._start("tool", argv, user=user)
         return self.finish(process, timeout=timeout)
 
-    def serve(self, argv, *, port=None, ready=None, **options):
-        """Starts a server and returns it once `port` listens, or ready(process) is true. options: those of Process."""
+    def serve(self, argv, *, port=None, ready=None, timeout=20, **options):
+        """Starts a server and returns it once `port` listens, or ready(process) is true, which it must be within
+        `timeout` seconds. options: those of Process."""
         process = self._start("server", argv, **options)
         condition = (lambda: ready(process)) if ready else (lambda: port is None or is_listening(port))
-        wait_until(lambda: condition() or self._refuse_dead(process), f"{process.describe()} is ready", 20)
+        wait_until(lambda: condition() or self._refuse_dead(process), f"{process.describe()} is ready", timeout)
         return process
 
     def client(self, argv, *, status=0, timeout=CLIENT_ENDS_S, **options):
@@ -82,9 +83,10 @@ class Run:
         """Starts a client and does not wait for it. options: those of Process."""
         return self._start("client", argv, **options)
 
-    def finish(self, process, *, status=0, timeout=CLIENT_ENDS_S):
+    def finish(self, process, *, status=0, timeout=CLIENT_ENDS_S, signals=()):
+        """signals: those that may end it."""
         got = process.wait(timeout)
-        if got < 0 or (status is not None and got != status):
+        if (got < 0 and -got not in signals) or (status is not None and got != status):
             raise Failure(f"ended with {got}, not {status}: {process.describe()}")
         return Finished(process)
 

@@ -51,6 +51,7 @@ def check_paths(run, mode, program):
     for side in SIDES_SEEN[mode]:
         if side in program.silent:
             continue
+        talk = program.servers_talk if side == "server" else program.clients_talk
         seen = connections(run.errors_of(side))
         counts = f"{side}: {seen.ring} connections over the ring, {seen.kernel} over the kernel {seen.reasons or ''}"
         if seen.lines == 0 and program.kernel_because:
@@ -60,9 +61,10 @@ def check_paths(run, mode, program):
         if mode in ("both", "killed") and not program.kernel_because:
             # Whoever tries to connect again after the server's death may try the kernel.
             kernel = seen.kernel - (handed_over(seen.reasons) if program.hands_over else 0)
-            if seen.ring == 0 or (kernel != 0 and mode == "both"):
+            wanted = program.kernel_clients if side == "client" else 0
+            if seen.ring == 0 or (kernel != wanted and mode == "both"):
                 raise Failure(f"both sides are preloaded but a connection fell back to the kernel ({counts})")
         elif seen.kernel == 0 and not (program.kernel_because or program.servers_talk):
             raise Failure(f"no connection went over the kernel ({counts})")
-        elif seen.ring != 0 and not (side == "server" and program.servers_talk):
+        elif seen.ring > (program.few_by_ring if mode in ("both", "killed") else 0) and not talk:
             raise Failure(f"only TCP was possible, yet ({counts})")

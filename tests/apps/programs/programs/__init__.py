@@ -5,10 +5,13 @@ from . import (
     haproxy,
     iperf3,
     java_nio,
+    mail,
     memcached,
+    messages,
     netcat,
     nginx,
     openssh,
+    pgbouncer,
     postgresql,
     python_peers,
     qperf,
@@ -46,6 +49,11 @@ def more_programs():
         services.OpenMpi(),
         services.Iperf2(),
         services.Erlang(),
+        messages.RabbitMq(),
+        messages.ActiveMq(),
+        mail.Dovecot(),
+        mail.DovecotShared(),
+        pgbouncer.PgBouncer(),
     ]
 
 

@@ -1,6 +1,7 @@
 """Servers of files and of versions: rsync, vsftpd, git, Subversion, samba, distcc."""
 import os
 import shutil
+import signal
 
 from harness.processes import wait_until
 from harness.program import Program
@@ -191,6 +192,9 @@ class Git(Program):
 class Subversion(Program):
     name = "subversion"
     title = "svnserve (a process for each connection), svn"
+    # It does not ignore SIGPIPE, which comes when the server had read everything (RFC 9293, 3.5.2): a killed reader that
+    # was as fast as the writer.
+    may_die_of = (signal.SIGPIPE,)
     needs = ("svnserve", "svn", "svnadmin")
     silent = ("server",)  # ended by a signal
 

@@ -1,4 +1,4 @@
-"""Databases, messages, names, calls: MariaDB, mosquitto, RabbitMQ, Erlang, gRPC, postfix's tools, unbound, sipp, Open MPI, iperf."""
+"""Databases, messages, names, calls: MariaDB, mosquitto, Erlang, gRPC, postfix's tools, unbound, sipp, Open MPI, iperf."""
 import os
 import pathlib
 import re

@@ -24,7 +24,10 @@ class Python(Suite):
     name = "python"
     title = "test_socket, test_asyncio, test_ssl, http, ftp, smtp, multiprocessing, subprocess ..."
     needs = ("/usr/bin/python3", "unshare", "ip")
-    limits = {"test_ftplib": "a ring has no urgent data (ABOR)"}
+    limits = {
+        "test_ftplib": "a ring has no urgent data (ABOR)",
+        "test_asyncore": "a ring has no urgent data (handle_expt)",
+    }
 
     def prepare(self, work):
         if not list(pathlib.Path("/usr/lib").glob("python3.*/test/test_socket.py")):

@@ -1,0 +1,205 @@
+#include "core/device/shm/cm/connector.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <optional>
+
+#include "core/base/mutex.h"
+#include "core/base/refusals.h"
+#include "core/device/shm/names/lately.h"
+#include "core/device/shm/names/port_lookup.h"
+#include "core/device/shm/names/port_reservation.h"
+#include "core/device/shm/names/sock_diag.h"
+
+namespace ringsock::soft {
+namespace {
+
+/// Returns whether the error of connect(2) means that no usable socket listens under a name.
+bool is_nobody(int error) { return error == ECONNREFUSED || error == EPROTOTYPE || error == EACCES || error == EPERM; }
+
+/// Remembers whether to wait for the owners of names whose backlogs were full. The cost of finding out grows with the
+/// number of AF_UNIX sockets, which any user can make.
+constinit Lately full_names;
+constexpr Nanos kFullNamesRemembered{1'000'000'000};
+
+/// Names of listeners that did not share their binding. A listener that joins later gets clients after a short delay.
+constinit Lately lone_names;
+constexpr Nanos kLoneNamesRemembered{5'000'000};
+
+/// Remembers for a moment to whom ports belong according to the kernel. Threads: any.
+class PortOwners {
+ public:
+  std::optional<uid_t> find(const PortBinding& port) {
+    const std::unique_lock guard(lock_, std::try_to_lock);
+    if (!guard) return std::nullopt;
+    const auto known = std::ranges::find_if(known_, [&](const Known& one) { return is(one, port); });
+    if (known == known_.end() || monotonic_now() >= known->until) return std::nullopt;
+    return known->owner;
+  }
+  void remember(const PortBinding& port, uid_t owner) {
+    const std::unique_lock guard(lock_, std::try_to_lock);
+    if (!guard) return;
+    auto place = std::ranges::find_if(known_, [&](const Known& one) { return is(one, port); });
+    if (place == known_.end()) place = known_.begin() + static_cast<std::ptrdiff_t>(next_++ % known_.size());
+    *place = {port.space, port.address, owner, monotonic_now() + kBelieved};
+  }
+
+ private:
+  /// Within this time a port's change of owner counts as a race with connect(2).
+  static constexpr Nanos kBelieved{5'000'000};
+  struct Known {
+    verbs::PortSpace space{};
+    SocketAddress address;
+    uid_t owner = 0;
+    Nanos until{};
+  };
+  static bool is(const Known& known, const PortBinding& port) {
+    return known.space == port.space && known.address == port.address;
+  }
+  Mutex lock_;  ///< only try_lock() is used: in a child of fork(2) it may be locked for ever
+  std::array<Known, 16> known_;
+  std::size_t next_ = 0;
+};
+PortOwners& port_owners() {
+  static auto* const instance = new PortOwners;
+  return *instance;
+}
+
+}  // namespace
+
+Connector::Connector(verbs::PortSpace space, const SocketAddress& destination, UniqueFd socket, ConnectTimes times,
+                     Nanos now, Unproven unproven)
+    : destination_{space, destination, false},
+      socket_(std::move(socket)),
+      bindings_(listener_bindings(destination_)),
+      times_(times),
+      unproven_(unproven) {
+  start(now);
+}
+
+void Connector::start(Nanos now) {
+  deadline_ = now + times_.total;
+  retry_at_ = now;
+  interval_ = times_.first_retry;
+}
+
+void Connector::ask_kernel(int socket) {
+  port_owner_ = owner_by_kernel(destination_.space, destination_.address, socket);
+  is_fresh_ = true;
+  if (port_owner_) port_owners().remember(destination_, *port_owner_);
+}
+
+/// Asked before connecting, so that a listener that wakes up finds the request at once.
+void Connector::ask_for_owner() {
+  const auto known = port_owners().find(destination_);
+  is_fresh_ = !known;
+  if (known) {
+    port_owner_ = *known;
+  } else {
+    ask_kernel(socket_.get());
+  }
+}
+
+Status Connector::need_socket() {
+  if (socket_) return ok();
+  auto fresh = make_link_socket();
+  if (!fresh) return fresh.error();
+  socket_ = std::move(*fresh);
+  return ok();
+}
+
+Result<Connector::Connected> Connector::attempt(Nanos now) {
+  if (Status made = need_socket(); !made) return made.error();
+  ask_for_owner();
+  for (const PortBinding& binding : bindings_) {
+    auto connected = try_binding(binding);
+    if (connected) return connected;
+    const int error = connected.error().code;
+    if (is_nobody(error)) continue;
+    if (error != EAGAIN) return connected;
+    // A socket listens under this name, so a less specific name must not get its client.
+    if (now >= deadline_) return Error{ETIMEDOUT, "connect: backlog full"};
+    retry_at_ = std::min(now + interval_, deadline_);
+    interval_ = std::min(interval_ * 2, times_.longest_retry);
+    return connected;
+  }
+  return Error{ECONNREFUSED, "connect: nobody listens"};
+}
+
+/// Tries a different listener each time when several share the binding.
+Result<Connector::Connected> Connector::try_binding(const PortBinding& binding) {
+  static std::atomic<unsigned> turn{static_cast<unsigned>(::getpid())};
+  if (std::string name = listening_name(binding); lone_names.find(name)) {
+    auto connected = try_name(name);
+    if (connected || !is_nobody(connected.error().code)) return connected;
+  }
+  const auto names = sharing_listeners(binding);
+  if (names.empty()) return Error{ECONNREFUSED, "connect: nobody listens"};
+  if (names.size() > 1) return try_name(names[turn.fetch_add(1) % names.size()]);
+  auto connected = try_name(names.front());
+  if (connected) lone_names.remember(names.front(), true, monotonic_now() + kLoneNamesRemembered);
+  return connected;
+}
+
+Result<Connector::Connected> Connector::try_name(const std::string& name) {
+  if (Status made = need_socket(); !made) return made.error();
+  const AbstractAddress address(name);
+  if (::connect(socket_.get(), address.get(), address.length) != 0) {
+    const Error error = Error::last("connect");
+    return error.code != EAGAIN || is_worth_waiting(name) ? error
+                                                          : Error{ECONNREFUSED, "connect: an impostor's backlog"};
+  }
+  UniqueFd connected = std::move(socket_);
+  const auto peer = identify_peer(connected.get());
+  if (!peer) return peer.error();
+  if (!may_serve(*peer, connected.get())) {
+    count_refusal(Refusal::port_owner);
+    return Error{ECONNREFUSED, "connect: not the owner of the port"};
+  }
+  return Connected{std::move(connected), *peer};
+}
+
+bool Connector::may_serve(const PeerIdentity& peer, int socket) {
+  if (is_trusted_on_port(peer, destination_, port_owner_, unproven_)) return true;
+  if (is_fresh_) return false;
+  ask_kernel(socket);
+  return is_trusted_on_port(peer, destination_, port_owner_, unproven_);
+}
+
+/// Returns whether the owner of a name whose backlog is full may be the port's owner.
+bool Connector::is_worth_waiting(const std::string& name) {
+  if (name == owner_) return true;
+  if (std::find(impostors_.begin(), impostors_.end(), name) != impostors_.end()) return false;
+  auto is_worth = full_names.find(name);
+  if (!is_worth) {
+    is_worth = may_be_the_ports(name);
+    full_names.remember(name, *is_worth, monotonic_now() + kFullNamesRemembered);
+  }
+  if (*is_worth) {
+    owner_ = name;
+  } else {
+    count_refusal(Refusal::port_owner);
+    impostors_.push_back(name);
+  }
+  return *is_worth;
+}
+
+/// Asks the kernel, which needs a dump of all names.
+bool Connector::may_be_the_ports(const std::string& name) {
+  const bool has_other_way = unproven_ == Unproven::refuse;
+  constexpr std::size_t kMostSockets = 4096;
+  const auto holders =
+      named_holders(destination_.space, destination_.address.port(), has_other_way ? kMostSockets : SIZE_MAX);
+  if (!holders) return !has_other_way;
+  if (!is_fresh_) ask_kernel(socket_.get());
+  return std::none_of(holders->begin(), holders->end(), [&](const NamedHolder& holder) {
+    return holder.text == name && !is_trusted_on_port(holder.uid, destination_, port_owner_, unproven_);
+  });
+}
+
+}  // namespace ringsock::soft

@@ -1,0 +1,155 @@
+// The embedded device's ConnectionId.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "core/base/mutex.h"
+#include "core/device/common/device_context.h"
+#include "core/device/shm/cm/acceptor.h"
+#include "core/device/shm/cm/cm_wire.h"
+#include "core/device/shm/cm/connector.h"
+#include "core/device/shm/cm/link_inbox.h"
+#include "core/device/shm/link/strangers.h"
+#include "core/device/shm/names/port_reservation.h"
+#include "core/device/shm/names/silent_ports.h"
+#include "core/verbs/connection_manager.h"
+
+namespace ringsock::soft {
+
+/// The parts of the device that ids use.
+struct SoftIdHost {
+  DeviceContext& context;
+  SilentPorts& silent_ports;
+};
+
+/// Tunables; tests shorten them.
+struct SoftIdLimits {
+  ConnectTimes connect;
+  Acceptor::Limits accept;
+};
+
+/// One endpoint: idle, a listener, an active or a passive side. Any thread may put packets of its link into a
+/// LinkInbox; all other work is done within the caller's calls.
+class SoftId final : public verbs::ConnectionId {
+ public:
+  SoftId(SoftIdHost host, verbs::PortSpace space, SoftIdLimits limits);
+  /// Makes the id of a connect request.
+  SoftId(SoftIdHost host, IncomingRequest incoming, SoftIdLimits limits);
+  ~SoftId() override;
+
+  verbs::Device& device() override { return host_.context.device(); }
+  void share_port_with(int kernel_socket) override;
+  void have_other_way(Nanos patience) override;
+  Status bind(const SocketAddress& address) override;
+  void set_reuse_address(bool on) override { options_.reuse_address = on; }
+  void set_v6_only(bool on) override { options_.v6_only = on; }
+  Status listen(int backlog) override;
+  void check_requests_by(bool (*check)(std::span<const std::byte>)) override;
+  Status resolve_addr(const SocketAddress& destination, Nanos timeout) override;
+  Status resolve_route(Nanos timeout) override;
+  Result<verbs::ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) override;
+  Status connect(const verbs::ConnectionParameters& parameters) override;
+  Status accept(const verbs::ConnectionParameters& parameters) override;
+  Status reject(std::span<const std::byte> private_data) override;
+  Status disconnect() override;
+  Result<verbs::CmEvent> next_event() override;
+  [[nodiscard]] int event_fd() const override;
+  [[nodiscard]] QueueFds queue_fds() const override;
+  void end_for_all() override {
+    if (acceptor_) acceptor_->end_for_all();
+  }
+  Status move_to_descriptor(int fd) override;
+  Status adopt_descriptor(int fd) override;
+  void abandon(bool give_away) override;
+  void take_over() override;
+  void withdraw_memory() override;
+  [[nodiscard]] std::optional<Nanos> next_deadline() const override;
+  [[nodiscard]] SocketAddress local_address() const override;
+  [[nodiscard]] SocketAddress peer_address() const override { return peer_address_; }
+
+ private:
+  enum class State {
+    idle,  ///< perhaps bound
+    listening,
+    addr_resolved,
+    route_resolved,
+    connecting,  ///< the listener's backlog is full
+    awaiting_reply,
+    awaiting_memory,  ///< the reply has arrived and names memory that the peer was asked to pass
+    requested,        ///< passive, before accept() or reject()
+    established,
+    closed,
+  };
+
+  // soft_id_events.cc
+  void post(verbs::CmEventType type, int status = 0);
+  Status work();
+  void work_connect();
+  Status work_listener();
+  void work_link();
+  void on_packet(LinkInbox::Packet packet);
+  void on_reply(LinkInbox::Packet packet);
+  [[nodiscard]] bool is_answered_by_our_own_namespace() const;
+  bool meets_expected_accepter();
+  void on_udp_reply(const ConnectReply& reply);
+  void on_memory(PassedFd memory);
+  void finish_connect(UniqueFd memfd);
+  Status attach(UniqueFd memfd);
+  Result<std::shared_ptr<MappedSegment>> map_peers(UniqueFd memfd, const MemoryName& name, std::uint64_t own_bytes,
+                                                   std::optional<PeerProcess> maker);
+  Status charge_peer(std::uint64_t bytes, std::uint64_t own_bytes);
+  [[nodiscard]] std::uint64_t limit_for_peer(std::uint64_t own_bytes) const;
+  Status take_requesters_memory(std::uint64_t own_bytes);
+  void on_reject(const LinkInbox::Packet& packet);
+  void on_peer_gone();
+  void fail_connect(int error);
+  void establish();
+
+  Result<SocketAddress> choose_source(const SocketAddress& target);
+  Result<verbs::ConnectionQp> create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes);
+  Result<verbs::ConnectionQp> create_ud(ibv_pd& pd, ibv_qp_init_attr& attr);
+  Connector& connector();
+  void connect_early();
+  void remember_silence(int error);
+  Status send_request(Connector::Connected connected);
+  void drop_link();
+  [[nodiscard]] std::shared_ptr<Link> link_with_descriptor() const;
+
+  SoftIdHost host_;
+  verbs::PortSpace space_;
+  SoftIdLimits limits_;
+  State state_ = State::idle;
+  Unproven unproven_ = Unproven::accept;
+  PortReservation::Options options_;
+  PortReservation port_;
+  SocketAddress local_address_;
+  SocketAddress peer_address_;
+  std::deque<verbs::CmEvent> events_;
+
+  std::unique_ptr<Acceptor> acceptor_;
+  std::optional<Connector> connector_;
+  std::optional<Connector::Connected> connected_early_;  ///< made before connect(), so that create_qp() knows the peer
+  std::optional<PeerProcess> listener_;                  ///< the listener that the queue pair was made for
+  std::optional<PeerProcess> segment_peer_;              ///< the processes that the queue pair's segment is kept for
+  ConnectRequest request_;                               ///< ours on the active side, the peer's on the passive one
+  ConnectReply reply_;                                   ///< awaiting_memory
+  PeerIdentity peer_;
+  std::optional<UserCharge> charge_;  ///< for the peer's memory
+  bool accepted_by_listening_process_ = false;
+  Nanos reply_deadline_{};
+  ibv_qp* qp_ = nullptr;  ///< the caller's, alive while the connection is used
+  /// The queue pair's completion channel holds the link.
+  bool channel_wakes_us_ = false;
+  std::shared_ptr<MappedSegment> peer_segment_;
+  UniqueFd peer_memfd_;               ///< in state requested, before create_qp(): the source of peer_segment_
+  std::unique_ptr<LinkInbox> inbox_;  ///< the link's manager, so it outlives the link's use of it
+  std::shared_ptr<Link> link_;
+  std::weak_ptr<Link> dropped_link_;  ///< now owned by the queue pair alone; its descriptor is still in use
+};
+
+/// Makes an endpoint of the embedded device's connection manager. The device must outlive it.
+std::unique_ptr<verbs::ConnectionId> make_soft_id(SoftIdHost host, verbs::PortSpace space);
+
+}  // namespace ringsock::soft

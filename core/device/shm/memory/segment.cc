@@ -1,0 +1,131 @@
+#include "core/device/shm/memory/segment.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "core/base/file_limit.h"
+
+namespace ringsock::soft {
+
+namespace {
+
+constexpr unsigned kNoExecSeal = 8;  // MFD_NOEXEC_SEAL of Linux 6.3
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+/// Returns the bytes before the arena, not rounded to pages.
+constexpr std::uint64_t queue_bytes(std::uint64_t ring_entries, std::uint64_t payload_bytes) {
+  return kRingOffset + ring_entries * sizeof(Entry) + payload_bytes;
+}
+
+UniqueFd create_memfd() {
+  static std::atomic<unsigned> extra_flags{kNoExecSeal};
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  UniqueFd fd(::memfd_create("ringsock", kFlags | extra_flags.load(std::memory_order_relaxed)));
+  if (!fd && errno == EINVAL) {
+    extra_flags.store(0, std::memory_order_relaxed);
+    fd.reset(::memfd_create("ringsock", kFlags));
+  }
+  return out_of_the_way(std::move(fd));
+}
+
+Result<std::shared_ptr<MappedSegment>> map_whole(int fd, std::uint64_t bytes) {
+  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) return Error::last("memfd: mmap");
+  return std::make_shared<MappedSegment>(static_cast<std::byte*>(base), bytes);
+}
+
+}  // namespace
+
+MappedSegment::~MappedSegment() { ::munmap(base_, bytes_); }
+
+std::atomic<std::uint32_t>& MappedSegment::let_go() const {
+  return reinterpret_cast<ProducerLine*>(base_ + kProducerOffset)->let_go;
+}
+
+InboxLayout plan_inbox(std::uint64_t offset, std::uint32_t ring_entries, std::uint32_t payload_bytes,
+                       std::uint64_t arena_bytes) {
+  InboxLayout layout{};
+  layout.offset = offset;
+  layout.ring_entries = std::bit_ceil(std::clamp(ring_entries, kMinRingEntries, kMaxRingEntries));
+  layout.payload_bytes = std::bit_ceil(std::clamp(payload_bytes, kMinPayloadBytes, kMaxPayloadBytes));
+  layout.arena_bytes = round_up(arena_bytes, kPageBytes);
+  layout.bytes = round_up(queue_bytes(layout.ring_entries, layout.payload_bytes), kPageBytes) + layout.arena_bytes;
+  return layout;
+}
+
+Status check_inbox(const InboxLayout& layout, std::uint64_t segment_bytes) {
+  const bool aligned =
+      layout.offset % kPageBytes == 0 && layout.bytes % kPageBytes == 0 && layout.arena_bytes % kPageBytes == 0;
+  const bool queues = std::has_single_bit(layout.ring_entries) && layout.ring_entries >= kMinRingEntries &&
+                      layout.ring_entries <= kMaxRingEntries && std::has_single_bit(layout.payload_bytes) &&
+                      layout.payload_bytes >= kMinPayloadBytes && layout.payload_bytes <= kMaxPayloadBytes;
+  const bool inside = layout.bytes <= segment_bytes && layout.offset <= segment_bytes - layout.bytes;
+  const bool fits = layout.arena_bytes <= layout.bytes &&
+                    queue_bytes(layout.ring_entries, layout.payload_bytes) <= layout.bytes - layout.arena_bytes;
+  if (!aligned || !queues || !inside || !fits) return Error{EPROTO, "inbox layout"};
+  return ok();
+}
+
+void MappedSegment::abandon() {
+  [[maybe_unused]] const void* const nobodys =
+      ::mmap(base_, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+}
+
+Result<OwnSegment> make_segment(std::uint64_t bytes) {
+  if (!may_make_file_of(bytes)) return Error{EFBIG, "memfd: RLIMIT_FSIZE"};
+  UniqueFd fd = create_memfd();
+  if (!fd) return Error::last("memfd_create");
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return Error::last("memfd: ftruncate");
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return Error::last("memfd: seals");
+  auto mapping = map_whole(fd.get(), bytes);
+  if (!mapping) return mapping.error();
+  return OwnSegment{std::move(fd), *std::move(mapping)};
+}
+
+Result<std::uint64_t> check_peer_memfd(int memfd, const MemoryName& name) {
+  // Called first, because it cannot block and fails on files other than those of tmpfs and hugetlbfs.
+  const int seals = ::fcntl(memfd, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) return Error{EPROTO, "peer's memfd: not sealed"};
+  // Allocating a hugetlb page may fail, which would raise SIGBUS.
+  struct statfs filesystem {};
+  if (::fstatfs(memfd, &filesystem) != 0 || filesystem.f_type != TMPFS_MAGIC) {
+    return Error{EPROTO, "peer's memfd: not ordinary pages"};
+  }
+  struct stat status {};
+  if (::fstat(memfd, &status) != 0 || !S_ISREG(status.st_mode)) return Error{EPROTO, "peer's memfd: not a file"};
+  if (status.st_dev != name.device || status.st_ino != name.inode) return Error{EPROTO, "peer's memfd: another one"};
+  const auto bytes = static_cast<std::uint64_t>(status.st_size);
+  if (bytes == 0 || bytes % kPageBytes != 0) return Error{EPROTO, "peer's memfd: size"};
+  return bytes;
+}
+
+Result<std::shared_ptr<MappedSegment>> map_peer_segment(UniqueFd memfd, const MemoryName& name, std::uint64_t limit) {
+  const auto bytes = check_peer_memfd(memfd.get(), name);
+  if (!bytes) return bytes.error();
+  if (*bytes > limit) return Error{EFBIG, "peer's memfd: larger than needed"};
+  auto mapping = map_whole(memfd.get(), *bytes);
+  if (!mapping && mapping.error().code != ENOMEM) return Error{EPROTO, "peer's memfd: cannot be mapped"};
+  return mapping;
+}
+
+InboxView::InboxView(const MappedSegment& segment, const InboxLayout& layout)
+    : arena_bytes(layout.arena_bytes), ring_entries(layout.ring_entries), payload_bytes(layout.payload_bytes) {
+  std::byte* base = segment.base() + layout.offset;
+  consumer = reinterpret_cast<ConsumerLine*>(base + kConsumerOffset);
+  doorbell = reinterpret_cast<DoorbellLine*>(base + kDoorbellOffset);
+  producer = reinterpret_cast<ProducerLine*>(base + kProducerOffset);
+  rows = reinterpret_cast<MrRow*>(base + kTableOffset);
+  ring = reinterpret_cast<Entry*>(base + kRingOffset);
+  payload = base + kRingOffset + layout.ring_entries * sizeof(Entry);
+  arena = base + layout.bytes - layout.arena_bytes;
+}
+
+}  // namespace ringsock::soft

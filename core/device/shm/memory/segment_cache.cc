@@ -1,0 +1,292 @@
+#include "core/device/shm/memory/segment_cache.h"
+#include "core/base/at_fork.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "core/base/rare_calls.h"
+
+namespace ringsock::soft {
+
+namespace {
+
+/// Returns how many descriptors may be used for kept segments: fewer where RLIMIT_NOFILE is small.
+std::size_t descriptor_allowance() {
+  constexpr rlim_t kShare = 64;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  return static_cast<std::size_t>(std::min<rlim_t>(limit.rlim_cur / kShare, SegmentCache::kMaxKept));
+}
+
+}  // namespace
+
+/// A connection's loan of a segment, which its destruction returns to the cache.
+struct SegmentCache::MadeLoan {
+  SegmentCache& cache;
+  Kept kept;
+  ~MadeLoan() { cache.take_back_made(std::move(kept)); }
+};
+struct SegmentCache::GivenLoan {
+  SegmentCache& cache;
+  Kept kept;
+  ~GivenLoan() { cache.take_back_given(std::move(kept)); }
+};
+
+SegmentCache::Made SegmentCache::lend_made(Kept kept, bool reused) {
+  MappedSegment* const mapping = kept.mapping.get();
+  const std::shared_ptr<MadeLoan> loan(new MadeLoan{*this, std::move(kept)});
+  const Inode inode = loan->kept.inode;
+  const MemoryName name{inode.device, inode.number, static_cast<std::uint32_t>(loan->kept.memfd.fd.get()), 0};
+  return {{loan, mapping}, {loan, &loan->kept.memfd.fd}, name, reused};
+}
+
+std::shared_ptr<MappedSegment> SegmentCache::lend_given(Kept kept) {
+  MappedSegment* const mapping = kept.mapping.get();
+  const std::shared_ptr<GivenLoan> loan(new GivenLoan{*this, std::move(kept)});
+  return {loan, mapping};
+}
+
+SegmentCache::Inode SegmentCache::inode_of(const UniqueFd& fd) {
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino};
+}
+
+/// Zeroes all pages that were ever written, which the kernel knows even if they are swapped out. Leaves the others,
+/// whose first touch is expensive. False when the kernel does not report them.
+bool SegmentCache::restore(Kept& kept) {
+  struct stat status {};
+  if (::fstat(kept.memfd.fd.get(), &status) != 0 || Inode{status.st_dev, status.st_ino} != kept.inode) return false;
+  // If the number of blocks is unchanged they are the same blocks, because none is ever given back.
+  if (status.st_blocks != kept.known_blocks && !find_touched(kept, status.st_blocks)) return false;
+  for (const auto& [at, bytes] : kept.touched) std::memset(kept.mapping->base() + at, 0, bytes);
+  return true;
+}
+
+bool SegmentCache::find_touched(Kept& kept, blkcnt_t blocks) {
+  const int memfd = kept.memfd.fd.get();
+  const auto end = static_cast<off_t>(kept.mapping->bytes());
+  kept.known_blocks = 0;
+  kept.touched.clear();
+  for (off_t at = 0; at < end;) {
+    const off_t data = ::lseek(memfd, at, SEEK_DATA);
+    if (data < 0 && errno != ENXIO) return false;
+    if (data < 0) break;
+    const off_t hole = ::lseek(memfd, data, SEEK_HOLE);
+    if (data < at || hole <= data || hole > end) return false;
+    kept.touched.push_back({static_cast<std::size_t>(data), static_cast<std::size_t>(hole - data)});
+    at = hole;
+  }
+  kept.known_blocks = blocks;
+  return true;
+}
+
+Result<SegmentCache::Made> SegmentCache::make(std::uint64_t bytes, std::optional<PeerProcess> peer) {
+  List found, dropped;
+  bool keep = peer && bytes <= kMaxKeptBytes;
+  unsigned forks = 0;
+  if (keep) {
+    const std::lock_guard guard(lock_);
+    forks = forks_;
+    const auto fits = [&](const Kept& kept) {
+      return kept.peer == *peer && kept.mapping->bytes() == bytes &&
+             kept.mapping->let_go().load(std::memory_order_acquire) != 0;
+    };
+    const auto place = std::find_if(made_.begin(), made_.end(), fits);
+    if (place != made_.end()) {
+      place->forks = forks;
+      found.splice(found.end(), made_, place);
+    } else {
+      keep = reserve_place(dropped);
+    }
+  }
+  // If that fails, a new segment takes its place.
+  if (!found.empty() && restore(found.front())) return lend_made(std::move(found.front()), true);
+  auto fresh = make_segment(bytes);
+  if (!fresh) {
+    const std::lock_guard guard(lock_);
+    if (keep) --made_places_;
+    return fresh.error();
+  }
+  const Inode inode = inode_of(fresh->memfd);
+  if (!keep) {
+    const MemoryName name{inode.device, inode.number, static_cast<std::uint32_t>(fresh->memfd.get()), 0};
+    return Made{std::move(fresh->mapping), std::make_shared<const UniqueFd>(std::move(fresh->memfd)), name, false};
+  }
+  KeptDescriptor memfd(std::move(fresh->memfd), inode);
+  return lend_made({std::move(fresh->mapping), std::move(memfd), *peer, inode, forks}, false);
+}
+
+/// Makes room for one more descriptor, if necessary by dropping the segment that was idle longest. lock_ must be held.
+bool SegmentCache::reserve_place(List& dropped) {
+  if (made_places_ < descriptor_allowance()) {
+    ++made_places_;
+    return true;
+  }
+  if (made_.empty()) return false;
+  dropped.splice(dropped.end(), made_, std::prev(made_.end()));
+  return true;
+}
+
+void SegmentCache::take_back_made(Kept kept) {
+  List dropped;
+  dropped.push_back(std::move(kept));
+  const std::lock_guard guard(lock_);
+  if (dropped.front().forks == forks_ && !dropped.front().mapping->has_no_peer()) {
+    made_.splice(made_.begin(), dropped);
+    drop_oldest_of_dead(made_, dropped);
+  }
+  made_places_ -= dropped.size();
+}
+
+std::shared_ptr<MappedSegment> SegmentCache::find(const MemoryName& name, PeerProcess maker) {
+  const Inode inode{static_cast<dev_t>(name.device), static_cast<ino_t>(name.inode)};
+  const std::lock_guard guard(lock_);
+  const auto is_it = [&](const Kept& kept) { return kept.inode == inode && kept.peer == maker; };
+  const auto place = std::find_if(given_.begin(), given_.end(), is_it);
+  if (place == given_.end()) return nullptr;
+  Kept kept = std::move(*place);
+  given_.erase(place);
+  kept.forks = forks_;
+  return lend_given(std::move(kept));
+}
+
+Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, const MemoryName& name, std::uint64_t limit,
+                                                         std::optional<PeerProcess> maker) {
+  unsigned forks = 0;
+  {
+    const std::lock_guard guard(lock_);
+    forks = forks_;
+  }
+  auto mapped = map_peer_segment(std::move(memfd), name, limit);
+  if (!mapped || !maker) return mapped;
+  const Inode inode{static_cast<dev_t>(name.device), static_cast<ino_t>(name.inode)};
+  return lend_given({std::move(*mapped), {}, *maker, inode, forks});
+}
+
+bool SegmentCache::is_of_own_user(const Kept& kept) { return kept.peer.uid == ::geteuid(); }
+
+void SegmentCache::take_back_given(Kept kept) {
+  List dropped;
+  dropped.push_back(std::move(kept));
+  const std::lock_guard guard(lock_);
+  Kept& back = dropped.front();
+  // A forked child may still access the segment.
+  if (back.forks != forks_) return;
+  const bool keep = back.mapping->bytes() <= kMaxKeptBytes && !back.mapping->has_no_peer();
+  if (keep || is_of_own_user(back)) back.mapping->let_go().store(1, std::memory_order_release);
+  if (!keep) return;
+  given_.splice(given_.begin(), dropped);
+  drop_oldest_of_dead(given_, dropped);
+  if (given_.size() <= kMaxKept) return;
+  withdraw_let_go(given_.back());
+  dropped.splice(dropped.end(), given_, std::prev(given_.end()));
+}
+
+/// Called before a mapping is given up, so that its maker does not offer a segment that would be refused.
+void SegmentCache::withdraw_let_go(const Kept& kept) {
+  if (!is_of_own_user(kept)) kept.mapping->let_go().store(0, std::memory_order_release);
+}
+
+void SegmentCache::forget(PeerProcess peer) {
+  List dropped;
+  const std::lock_guard guard(lock_);
+  for (auto place = made_.begin(); place != made_.end();) {
+    const auto next = std::next(place);
+    if (place->peer == peer) {
+      --made_places_;
+      dropped.splice(dropped.end(), made_, place);
+    }
+    place = next;
+  }
+}
+
+std::optional<PeerProcess> SegmentCache::accepters_of(PeerProcess listener, std::optional<PeerProcess> at_first) {
+  const std::lock_guard guard(lock_);
+  const auto known = std::ranges::find(accepters_, listener, &Accepters::listener);
+  return known != accepters_.end() ? known->who : at_first;
+}
+
+void SegmentCache::learn_accepters(PeerProcess listener, std::optional<PeerProcess> accepters, Nanos now) {
+  const std::lock_guard guard(lock_);
+  Accepters& known = accepters_at(listener);
+  if (now >= known.refusing_until) known.who = accepters;
+}
+
+void SegmentCache::accepters_refused(PeerProcess listener, Nanos now) {
+  constexpr Nanos kRefusing{1'000'000'000};
+  const std::lock_guard guard(lock_);
+  Accepters& known = accepters_at(listener);
+  known.who = std::nullopt;
+  known.refusing_until = now + kRefusing;
+}
+
+/// lock_ must be held.
+SegmentCache::Accepters& SegmentCache::accepters_at(PeerProcess listener) {
+  const auto known = std::ranges::find(accepters_, listener, &Accepters::listener);
+  if (known != accepters_.end()) return *known;
+  accepters_.push_front({listener, std::nullopt, Nanos::zero()});
+  if (accepters_.size() > kMaxKept) accepters_.pop_back();
+  return accepters_.front();
+}
+
+/// Drops one segment at each return, so that segments of dead processes disappear with the traffic of others.
+void SegmentCache::drop_oldest_of_dead(List& idle, List& dropped) {
+  const PeerProcess oldest = idle.back().peer;
+  if (oldest == idle.front().peer || oldest.pid == kAnyProcess || !is_permitted(RareCall::kill)) return;
+  const int saved_errno = errno;
+  if (::kill(oldest.pid, 0) != 0 && errno == ESRCH) dropped.splice(dropped.end(), idle, std::prev(idle.end()));
+  errno = saved_errno;
+}
+
+std::size_t SegmentCache::idle() {
+  const std::lock_guard guard(lock_);
+  return made_.size() + given_.size();
+}
+
+void SegmentCache::clear() {
+  List dropped;
+  const std::lock_guard guard(lock_);
+  clear_locked(dropped);
+}
+
+void SegmentCache::clear_locked(List& dropped) {
+  for (const Kept& kept : given_) withdraw_let_go(kept);
+  made_places_ -= made_.size();
+  dropped.splice(dropped.end(), made_);
+  dropped.splice(dropped.end(), given_);
+}
+
+void SegmentCache::before_fork() {
+  lock_.lock();
+  List dropped;
+  clear_locked(dropped);
+}
+
+void SegmentCache::after_fork() {
+  ++forks_;
+  lock_.unlock();
+}
+
+SegmentCache& segment_cache() {
+  static auto* const instance = new SegmentCache;
+  return *instance;
+}
+
+namespace {
+[[gnu::constructor]] void install_fork_handlers() {
+  segment_cache();
+  at_fork([] { segment_cache().before_fork(); }, [] { segment_cache().after_fork(); },
+          [] { segment_cache().after_fork(); });
+}
+}  // namespace
+
+}  // namespace ringsock::soft

@@ -1,0 +1,154 @@
+// Keeps segments after their connection ends, for the next connection between the same two processes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/mutex.h"
+#include "core/base/result.h"
+#include "core/base/unique_fd.h"
+#include "core/device/shm/link/peer_process.h"
+#include "core/device/shm/memory/segment.h"
+
+namespace ringsock::soft {
+
+/// A memfd, its seals, two mappings and the first touch of its pages are a third of the cost of a short connection. So
+/// the maker of a segment keeps it, and offers it again to the same process, or to any process of its own user. The
+/// process that was given a segment keeps the mapping, and recognises the memfd by its inode and its maker.
+///
+/// MappedSegment::let_go() returns a kept segment: the peer sets it with its last access, and the maker zeroes it, with
+/// all touched pages, before the segment is offered again. A segment whose peer never lets go (it died, or it accepted
+/// but is not the process that listens) is not offered again.
+///
+/// Segments are not kept across fork(2): a fork empties the cache, and the user of a segment in use gives it up. So no
+/// third process has a mapping of a connection that it did not inherit as a whole. Between users a kept segment is used
+/// only by the process that keeps a mapping of it, or, where other processes accept for the listener (accepters_of()),
+/// by a process of their user. The request names that user, an accepter refuses a segment kept for another user, and
+/// the maker gives up a connection that another user has answered, because a process of another user may have shown the
+/// memory to any process. A segment of another user is let go of only while its mapping is kept here.
+///
+/// Limits: kMaxKept own segments, in use or not, have a descriptor here (fewer where RLIMIT_NOFILE is small); kMaxKept
+/// mappings of peers' segments are kept; no kept segment is larger than kMaxKeptBytes. Threads: all functions from any
+/// thread.
+class SegmentCache {
+ public:
+  static constexpr std::size_t kMaxKept = 16;
+  static constexpr std::size_t kMaxKeptBytes = std::size_t{1} << 20;
+
+  struct Made {
+    std::shared_ptr<MappedSegment> mapping;
+    std::shared_ptr<const UniqueFd> memfd;  ///< may be dropped once the peer has it
+    MemoryName name{};                      ///< of memfd
+    bool reused = false;
+  };
+
+  SegmentCache() = default;
+  SegmentCache(const SegmentCache&) = delete;
+  SegmentCache& operator=(const SegmentCache&) = delete;
+
+  /// Returns a zeroed segment of that size for a connection with `peer`. Uses kept segments only if `peer` is given.
+  /// Errors: those of make_segment().
+  Result<Made> make(std::uint64_t bytes, std::optional<PeerProcess> peer);
+  /// Returns the kept mapping of a segment that `maker` names, nullptr when there is none.
+  std::shared_ptr<MappedSegment> find(const MemoryName& name, PeerProcess maker);
+  /// Maps a memfd of `maker` (map_peer_segment()). The segment is let go of in the end if `maker` is given.
+  /// Errors: those of map_peer_segment().
+  Result<std::shared_ptr<MappedSegment>> map(UniqueFd memfd, const MemoryName& name, std::uint64_t limit,
+                                             std::optional<PeerProcess> maker);
+  /// Gives up the idle segments of that process, which does not know them any more.
+  void forget(PeerProcess peer);
+
+  /// Returns the processes for which segments of connections to `listener` are kept: `at_first`, or what was learnt
+  /// since. Nothing: no kept segment is offered.
+  std::optional<PeerProcess> accepters_of(PeerProcess listener, std::optional<PeerProcess> at_first);
+  /// Records the accepters of a listener. At most kMaxKept are remembered.
+  void learn_accepters(PeerProcess listener, std::optional<PeerProcess> accepters, Nanos now);
+  /// Records that the accepters refused a kept segment: none is offered to them for a second.
+  void accepters_refused(PeerProcess listener, Nanos now);
+
+  /// Returns the number of unused segments of both kinds.
+  [[nodiscard]] std::size_t idle();
+  /// Gives up all unused segments.
+  void clear();
+
+  // Handlers for fork(2).
+  void before_fork();
+  void after_fork();
+
+ private:
+  struct Inode {
+    dev_t device = 0;
+    ino_t number = 0;
+    bool operator==(const Inode&) const = default;
+  };
+  static Inode inode_of(const UniqueFd& fd);
+  /// A descriptor of which it is checked whether it is still ours. A program may close every descriptor that it does
+  /// not know, and open others under their numbers: such a number is neither passed on nor closed.
+  struct KeptDescriptor {
+    UniqueFd fd;
+    Inode inode;
+    KeptDescriptor() = default;
+    KeptDescriptor(UniqueFd kept, Inode known) : fd(std::move(kept)), inode(known) {}
+    KeptDescriptor(KeptDescriptor&&) = default;
+    KeptDescriptor& operator=(KeptDescriptor&&) = delete;
+    ~KeptDescriptor() {
+      if (fd && !is_still_ours()) (void)fd.release();
+    }
+    [[nodiscard]] bool is_still_ours() const { return inode_of(fd) == inode; }
+  };
+  struct Stretch {
+    std::size_t at;
+    std::size_t bytes;
+  };
+  struct Kept {
+    std::shared_ptr<MappedSegment> mapping;
+    KeptDescriptor memfd;  ///< of own segments
+    PeerProcess peer;
+    Inode inode;
+    unsigned forks = 0;  ///< the number of forks when it was lent
+    // Of own segments: the parts of the file with memory when it had this number of blocks (stat(2)).
+    blkcnt_t known_blocks = 0;
+    std::vector<Stretch> touched{};
+  };
+  using List = std::list<Kept>;
+  struct MadeLoan;
+  struct GivenLoan;
+
+  static bool is_of_own_user(const Kept& kept);
+  static void withdraw_let_go(const Kept& kept);
+  static bool restore(Kept& kept);
+  static bool find_touched(Kept& kept, blkcnt_t blocks);
+  Made lend_made(Kept kept, bool reused);
+  std::shared_ptr<MappedSegment> lend_given(Kept kept);
+  void take_back_made(Kept kept);
+  void take_back_given(Kept kept);
+  bool reserve_place(List& dropped);
+  static void drop_oldest_of_dead(List& idle, List& dropped);
+  void clear_locked(List& dropped);
+
+  Mutex lock_;
+  List made_;                    ///< idle, the most recently used in front
+  List given_;                   ///< idle, the last used in front
+  std::size_t made_places_ = 0;  ///< own segments that hold a descriptor for the cache: lent or in made_
+  unsigned forks_ = 0;
+  struct Accepters {
+    PeerProcess listener;
+    std::optional<PeerProcess> who;
+    Nanos refusing_until;
+  };
+  Accepters& accepters_at(PeerProcess listener);
+  std::list<Accepters> accepters_;  ///< the most recently learnt in front
+};
+
+/// The cache of this process. It is never destroyed.
+SegmentCache& segment_cache();
+
+}  // namespace ringsock::soft

@@ -1,0 +1,78 @@
+// The UD queue pair: a datagram socket whose name is the queue pair's number.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "core/base/unique_fd.h"
+#include "core/device/common/receive_queue.h"
+#include "core/device/shm/queue/queue_pair.h"
+#include "core/device/shm/queue/ud_wire.h"
+
+namespace ringsock::soft {
+
+/// Datagrams travel over AF_UNIX SOCK_DGRAM sockets with abstract names, so a number is unique in the network
+/// namespace, and the kernel reports the sender: only datagrams of the same user and of root are accepted. The device
+/// is one host, so an address handle only has to be valid; the receiver finds its GID in the GRH. A datagram is lost
+/// when the receiver has no posted receive of sufficient size, when its socket is full (net.unix.max_dgram_qlen,
+/// usually 10), when the qkey is wrong, or when no queue pair has the number. Locks: the gate's lock guards everything;
+/// only the completion queues' leaf locks are taken inside it.
+class UdQueuePair final : public QueuePair {
+ public:
+  /// Makes one in state RESET. Errors: those of socket(2), EINVAL capacities.
+  static Result<std::unique_ptr<UdQueuePair>> create(DeviceContext& device, ibv_pd& pd, ibv_qp_init_attr& attr);
+  ~UdQueuePair() override;
+
+  int post_send(ibv_send_wr* wr, ibv_send_wr** bad) override;
+  int post_receive(ibv_recv_wr* wr, ibv_recv_wr** bad) override;
+  Status modify(ibv_qp_attr& attr, int mask) override;
+  void query(ibv_qp_attr& attr) override;
+  int poll_receives(int count, ibv_wc* wc) override;
+  void push_sends() override {}
+  void publish() override {}
+  bool arm(CompletionQueue& queue, ArmKind kind) override;
+  std::shared_ptr<Link> link() override { return nullptr; }
+
+ private:
+  /// Outlives the queue pair while a completion channel is calling it.
+  struct Gate {
+    Mutex lock;
+    UdQueuePair* queue_pair = nullptr;
+  };
+
+  UdQueuePair(DeviceContext& device, ibv_pd& pd, const ibv_qp_init_attr& attr);
+  Status open_socket();
+  Status watch_socket();
+
+  // All under the gate's lock.
+  int post_one(const ibv_send_wr& wr);
+  ibv_wc_status send(const ibv_send_wr& wr);
+  [[nodiscard]] bool may_read(const ibv_send_wr& wr) const;
+  void complete(const ibv_send_wr& wr, ibv_wc_status status);
+  void receive_pending(int limit);
+  void receive(const ParsedDatagram& datagram);
+  bool take_receive(std::size_t bytes);
+  void fill(const ParsedDatagram& datagram);
+  [[nodiscard]] bool may_write(const PostedReceive& receive) const;
+  void finish_receive(const ibv_wc& wc, bool solicited);
+  int flush_receives(int count, ibv_wc* wc);
+  void drop_everything();
+  [[nodiscard]] bool hears() const;
+
+  std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  UniqueFd socket_;
+  std::uint64_t watch_ = 0;  ///< of the receive queue's completion channel; 0: none
+  ibv_qp_attr attr_{};
+  ArmKind armed_for_ = ArmKind::any;
+  ReceiveQueue receives_;
+  PostedReceive receive_;          ///< the one being filled
+  std::vector<ibv_sge> srq_sges_;  ///< of receive_, when it came from a shared queue
+  std::deque<ibv_wc> completed_;   ///< receives that arrived and were not polled
+};
+
+}  // namespace ringsock::soft

@@ -1,0 +1,234 @@
+// Datagrams of a UD queue pair: sending, and receiving into posted receives.
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cerrno>
+#include <string>
+
+#include "core/device/common/device_context.h"
+#include "core/device/common/scatter_gather.h"
+#include "core/device/shm/names/port_name.h"
+#include "core/device/shm/names/port_owner.h"
+#include "core/device/shm/queue/queue_limits.h"
+#include "core/device/shm/queue/ud_queue_pair.h"
+
+namespace ringsock::soft {
+
+namespace {
+
+constexpr std::size_t kGrhBytes = sizeof(ibv_grh);
+static_assert(kGrhBytes == 40);
+
+AbstractAddress name_of(std::uint32_t qp_num) { return AbstractAddress("ringsock1/ud/" + std::to_string(qp_num)); }
+
+/// Returns a random number from the upper half of the 24-bit numbers, because RC queue pairs count up from 2.
+std::uint32_t random_qp_num() {
+  std::uint32_t number = 0;
+  while (::getrandom(&number, sizeof number, 0) != sizeof number) {
+  }
+  return (number & 0x7fffff) | 0x800000;
+}
+
+/// Checks the sender's user, which the kernel reports.
+bool is_trusted(msghdr& message) {
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_CREDENTIALS) return false;
+  ucred sender{};
+  std::memcpy(&sender, CMSG_DATA(header), sizeof sender);
+  return sender.uid == 0 || is_own_uid(sender.uid);
+}
+
+ibv_grh grh_for(const ParsedDatagram& datagram) {
+  constexpr std::uint8_t kIbaNextHeader = 0x1b;
+  ibv_grh out{};
+  out.version_tclass_flow = htonl(6U << 28);
+  out.paylen = htons(static_cast<std::uint16_t>(datagram.payload.size()));
+  out.next_hdr = kIbaNextHeader;
+  out.hop_limit = 1;
+  // Both ends are this host.
+  std::memcpy(out.sgid.raw, datagram.header.destination_gid, sizeof out.sgid.raw);
+  std::memcpy(out.dgid.raw, datagram.header.destination_gid, sizeof out.dgid.raw);
+  return out;
+}
+
+}  // namespace
+
+Status UdQueuePair::open_socket() {
+  socket_.reset(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket_) return Error::last("create_qp: socket");
+  const int on = 1;
+  if (::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) {
+    return Error::last("create_qp: SO_PASSCRED");
+  }
+  for (;;) {
+    qp_num = handle = random_qp_num();
+    const AbstractAddress name = name_of(qp_num);
+    if (::bind(socket_.get(), name.get(), name.length) == 0) return ok();
+    if (errno != EADDRINUSE) return Error::last("create_qp: bind");
+  }
+}
+
+int UdQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
+  std::lock_guard guard(gate_->lock);
+  for (; wr != nullptr; wr = wr->next) {
+    if (const int error = post_one(*wr); error != 0) {
+      *bad = wr;
+      return error;
+    }
+  }
+  return 0;
+}
+
+int UdQueuePair::post_one(const ibv_send_wr& wr) {
+  const bool is_send = wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_SEND_WITH_IMM;
+  if (!is_send || wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > init_attr_.cap.max_send_sge) return EINVAL;
+  switch (state) {
+    case IBV_QPS_RTS: break;
+    case IBV_QPS_SQE:
+    case IBV_QPS_ERR: complete(wr, IBV_WC_WR_FLUSH_ERR); return 0;
+    default: return EINVAL;
+  }
+  if (wr.wr.ud.ah == nullptr) return EINVAL;
+  const ibv_wc_status status = send(wr);
+  complete(wr, status);
+  if (status != IBV_WC_SUCCESS) state = IBV_QPS_SQE;
+  return 0;
+}
+
+bool UdQueuePair::may_read(const ibv_send_wr& wr) const {
+  if ((wr.send_flags & IBV_SEND_INLINE) != 0) return true;
+  for (const ibv_sge& sge : sges_of(wr)) {
+    if (!device_.keys().covers(sge.lkey, ibv_qp::pd, sge.addr, sge.length, 0)) return false;
+  }
+  return true;
+}
+
+ibv_wc_status UdQueuePair::send(const ibv_send_wr& wr) {
+  constexpr std::uint32_t kUseOwnQkey = 1U << 31;  // a privileged qkey in a request stands for the queue pair's
+  if (length_of(sges_of(wr)) > kMaxDatagramBytes) return IBV_WC_LOC_LEN_ERR;
+  if (!may_read(wr)) return IBV_WC_LOC_PROT_ERR;
+  DatagramHeader header{};
+  header.version = kDatagramVersion;
+  header.source_qpn = qp_num;
+  header.qkey = (wr.wr.ud.remote_qkey & kUseOwnQkey) != 0 ? attr_.qkey : wr.wr.ud.remote_qkey;
+  if ((wr.send_flags & IBV_SEND_SOLICITED) != 0) header.flags |= kDatagramSolicited;
+  if (wr.opcode == IBV_WR_SEND_WITH_IMM) {
+    header.flags |= kDatagramHasImm;
+    header.imm_data = wr.imm_data;
+  }
+  const ibv_ah_attr& to = static_cast<const AddressHandle*>(wr.wr.ud.ah)->attributes;
+  if (to.is_global != 0) {
+    header.flags |= kDatagramIsGlobal;
+    std::memcpy(header.destination_gid, to.grh.dgid.raw, sizeof header.destination_gid);
+  }
+  std::array<iovec, 1 + kMaxSendSge> parts;
+  std::size_t count = 0;
+  parts[count++] = {&header, sizeof header};
+  for (const ibv_sge& sge : sges_of(wr)) parts[count++] = {reinterpret_cast<void*>(sge.addr), sge.length};
+  AbstractAddress name = name_of(wr.wr.ud.remote_qpn);
+  msghdr message{};
+  message.msg_name = &name.address;
+  message.msg_namelen = name.length;
+  message.msg_iov = parts.data();
+  message.msg_iovlen = count;
+  const int saved_errno = errno;
+  const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  const bool bad_memory = sent < 0 && errno == EFAULT;
+  errno = saved_errno;
+  // For any other obstacle the datagram is lost, as datagrams may be.
+  return bad_memory ? IBV_WC_LOC_PROT_ERR : IBV_WC_SUCCESS;
+}
+
+void UdQueuePair::complete(const ibv_send_wr& wr, ibv_wc_status status) {
+  const bool signaled = init_attr_.sq_sig_all != 0 || (wr.send_flags & IBV_SEND_SIGNALED) != 0;
+  if (!signaled && status == IBV_WC_SUCCESS) return;
+  ibv_wc wc{};
+  wc.wr_id = wr.wr_id;
+  wc.status = status;
+  wc.opcode = IBV_WC_SEND;
+  wc.qp_num = qp_num;
+  send_queue().push(wc);
+}
+
+void UdQueuePair::receive_pending(int limit) {
+  const int saved_errno = errno;
+  for (; limit > 0; --limit) {
+    // One byte more than the largest datagram, to detect longer ones.
+    std::array<std::byte, sizeof(DatagramHeader) + kMaxDatagramBytes + 1> bytes;
+    // There is no room for descriptors that a sender might pass: the kernel closes them.
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(ucred))> control;
+    iovec part{bytes.data(), bytes.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const ssize_t got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0) break;
+    if (!hears() || !is_trusted(message)) continue;
+    const auto datagram = parse_datagram(std::span(bytes).first(static_cast<std::size_t>(got)));
+    if (datagram && datagram->header.qkey == attr_.qkey) receive(*datagram);
+  }
+  errno = saved_errno;
+}
+
+bool UdQueuePair::take_receive(std::size_t bytes) {
+  if (srq != nullptr) return static_cast<SharedReceiveQueue*>(srq)->take(receive_, srq_sges_);
+  if (receives_.empty()) return false;
+  receive_ = receives_.front();
+  // A receive that is too small stays for a datagram that fits; this one is lost.
+  if (length_of({receive_.sges, receive_.sge_count}) < bytes) return false;
+  receives_.pop();
+  return true;
+}
+
+bool UdQueuePair::may_write(const PostedReceive& receive) const {
+  for (const ibv_sge& sge : std::span(receive.sges, receive.sge_count)) {
+    if (!device_.keys().covers(sge.lkey, ibv_qp::pd, sge.addr, sge.length, IBV_ACCESS_LOCAL_WRITE)) return false;
+  }
+  return true;
+}
+
+void UdQueuePair::receive(const ParsedDatagram& datagram) {
+  const std::size_t bytes = kGrhBytes + datagram.payload.size();
+  if (!take_receive(bytes)) return;
+  ibv_wc wc{};
+  wc.wr_id = receive_.wr_id;
+  wc.opcode = IBV_WC_RECV;
+  wc.qp_num = qp_num;
+  wc.src_qp = datagram.header.source_qpn;
+  if (!may_write(receive_)) {
+    wc.status = IBV_WC_LOC_PROT_ERR;
+    state = IBV_QPS_ERR;
+  } else if (length_of({receive_.sges, receive_.sge_count}) < bytes) {
+    wc.status = IBV_WC_LOC_LEN_ERR;  // only with a shared queue, from which the receive was taken already
+  } else {
+    wc.status = IBV_WC_SUCCESS;
+    wc.byte_len = static_cast<std::uint32_t>(bytes);
+    if ((datagram.header.flags & kDatagramIsGlobal) != 0) wc.wc_flags |= IBV_WC_GRH;
+    if ((datagram.header.flags & kDatagramHasImm) != 0) {
+      wc.wc_flags |= IBV_WC_WITH_IMM;
+      wc.imm_data = datagram.header.imm_data;
+    }
+    fill(datagram);
+  }
+  finish_receive(wc, (datagram.header.flags & kDatagramSolicited) != 0);
+}
+
+void UdQueuePair::fill(const ParsedDatagram& datagram) {
+  const std::span<const ibv_sge> sges(receive_.sges, receive_.sge_count);
+  if ((datagram.header.flags & kDatagramIsGlobal) != 0) {
+    const ibv_grh grh = grh_for(datagram);
+    scatter(reinterpret_cast<const std::byte*>(&grh), sges, 0, sizeof grh);
+  }
+  scatter(datagram.payload.data(), sges, kGrhBytes, datagram.payload.size());
+}
+
+void UdQueuePair::finish_receive(const ibv_wc& wc, bool solicited) {
+  completed_.push_back(wc);
+  if (armed_for_ == ArmKind::any || solicited || wc.status != IBV_WC_SUCCESS) receive_queue().fire();
+}
+
+}  // namespace ringsock::soft

@@ -1,0 +1,14 @@
+// The embedded device for the registry.
+#pragma once
+
+#include <memory>
+
+#include "core/device/shm/soft_device.h"
+#include "core/verbs/registry.h"
+
+namespace ringsock::soft {
+
+/// Makes the provider. It reaches the addresses of this network namespace and can listen on a wildcard.
+std::unique_ptr<verbs::DeviceProvider> make_soft_provider(SoftAbilities abilities = {});
+
+}  // namespace ringsock::soft

@@ -1,0 +1,64 @@
+// Packets on their way from a ring to its sockets.
+#pragma once
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "core/ethernet/arrival.h"
+#include "core/ethernet/spare_buffers.h"
+
+namespace ringsock::ethernet {
+
+class PacketSink;
+
+/// A call that waits for a packet of a socket. The first packet that comes goes straight to the application, without a
+/// buffer and the socket's queue in between. Sinks know more of their own calls.
+struct WaitingCall {
+  const PacketSink& sink;
+  bool is_served = false;
+};
+
+/// One packet, in a buffer already, or as the device shows it. Refers to what it is made of.
+class Incoming {
+ public:
+  Incoming(const Packet& packet, WaitingCall* waiting, SpareBuffers& spares)
+      : packet_(packet), waiting_(waiting), spares_(spares) {}
+  Incoming(const Packet& packet, verbs::BufferRef buffer, WaitingCall* waiting, SpareBuffers& spares)
+      : packet_(packet), waiting_(waiting), spares_(spares), buffer_(std::move(buffer)) {}
+
+  [[nodiscard]] const Packet& packet() const { return packet_; }
+  /// The call of `sink` that still waits, or null.
+  [[nodiscard]] WaitingCall* call_of(const PacketSink& sink) const {
+    return waiting_ != nullptr && &waiting_->sink == &sink && !waiting_->is_served ? waiting_ : nullptr;
+  }
+  /// There are more sinks than one.
+  void expect_many() { is_for_many_ = true; }
+  /// In a buffer. The last thing that its sink does with it. Nothing: there are no buffers.
+  std::optional<Arrival> keep() {
+    if (!buffer_ && !copy()) return std::nullopt;
+    return Arrival{.buffer = is_for_many_ ? buffer_ : std::move(buffer_),
+                   .layout = packet_.layout,
+                   .ifindex = packet_.ifindex,
+                   .time = packet_.time};
+  }
+
+ private:
+  bool copy() {
+    const auto& [headers, payload] = std::pair(packet_.headers, packet_.payload);
+    verbs::BufferRef buffer = spares_.take(headers.size() + payload.size());
+    if (!buffer) return false;
+    std::memcpy(buffer.bytes().data(), headers.data(), headers.size());
+    if (!payload.empty()) std::memcpy(buffer.bytes().data() + headers.size(), payload.data(), payload.size());
+    buffer_ = std::move(buffer);
+    return true;
+  }
+
+  const Packet& packet_;
+  WaitingCall* waiting_;
+  SpareBuffers& spares_;
+  verbs::BufferRef buffer_;
+  bool is_for_many_ = false;
+};
+
+}  // namespace ringsock::ethernet

@@ -1,0 +1,84 @@
+#include "core/ethernet/packet_ring.h"
+
+#include <sys/epoll.h>
+
+#include <limits>
+
+#include "core/device/packet/packet_queue_pair.h"
+#include "core/ethernet/interface.h"
+#include "core/ethernet/told.h"
+
+namespace ringsock::ethernet {
+
+namespace {
+/// Of TCP packets, which are shown as the kernel has put them together.
+constexpr std::size_t kAnyLength = std::numeric_limits<std::size_t>::max();
+}  // namespace
+
+PacketRing::~PacketRing() {
+  for (const auto watch : alarm_watches_) runtime::service_thread().unwatch(watch);
+  stop();
+}
+
+Status PacketRing::start() {
+  packets_ = &soft::PacketQueuePair::of(*qp_);
+  if (settings_.most_drained != 0) watch_alarms();
+  return ok();
+}
+
+[[gnu::always_inline]] inline unsigned PacketRing::take(Told& told, WaitingCall* waiting) {
+  const bool wants_times = wants_times_.load(std::memory_order_relaxed);
+  unsigned count = 0;
+  while (count < settings_.batch) {
+    const soft::ReceivedPacket* const packet = packets_->take_packet(kAnyLength);
+    if (packet == nullptr) break;
+    ++count;
+    const Packet shown{.headers = packet->headers,
+                       .payload = packet->payload.first(packet->layout.payload_bytes),
+                       .layout = packet->layout,
+                       .ifindex = interface_->ifindex(),
+                       .time = wants_times ? Nanos(packet->wallclock_ns) : Nanos::zero()};
+    Incoming incoming(shown, waiting, spares_);
+    const bool is_ours = sinks_.deliver(incoming, told);
+    packets_->release_packet();
+    if (!is_ours) [[unlikely]]
+      counters_->count(RingCount::rx_dropped);
+    if (waiting != nullptr && waiting->is_served) break;
+  }
+  packets_->note_poll(static_cast<int>(count));
+  return count;
+}
+
+/// Where there is no service thread the ring holds what it holds.
+void PacketRing::watch_alarms() {
+  const auto fds = packets_->alarms();
+  for (std::size_t i = 0; i < fds.size(); ++i) {
+    if (fds[i] < 0) continue;
+    // A ring that is about to end waits for nobody who works for it.
+    const auto watch = runtime::service_thread().watch(fds[i], EPOLLIN, [this, weak = weak_from_this()](std::uint32_t) {
+      if (const auto ring = weak.lock()) drain();
+    });
+    if (watch) alarm_watches_[i] = *watch;
+  }
+}
+
+/// By the service thread: the application is elsewhere. What has come waits in the sockets' queues, as long as those
+/// are.
+void PacketRing::drain() {
+  packets_->silence_alarms();
+  for (unsigned left = settings_.most_drained / settings_.batch + 1; left > 0; --left) {
+    if (poll_in_turn() == Look::nothing) return;
+  }
+}
+
+Ring::Look PacketRing::poll(WaitingCall* waiting) {
+  return poll_by([&](Told& told) { return take(told, waiting); });
+}
+
+int PacketRing::send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) {
+  if (has_train()) [[unlikely]]
+    send_train();  // which is in front of us
+  return packets_->send_datagram(room, header_bytes, payload);
+}
+
+}  // namespace ringsock::ethernet

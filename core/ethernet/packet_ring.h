@@ -1,0 +1,35 @@
+// A ring of packets: the embedded device shows them where they lie, and sends datagrams as they are.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "core/ethernet/ring.h"
+#include "core/runtime/service_thread.h"
+
+namespace ringsock::soft {
+class PacketQueuePair;
+}  // namespace ringsock::soft
+
+namespace ringsock::ethernet {
+
+class PacketRing final : public Ring {
+ public:
+  PacketRing(std::shared_ptr<Interface> interface, const RingSettings& settings, std::unique_ptr<RingCounters> counters)
+      : Ring(std::move(interface), settings, std::move(counters)) {}
+  ~PacketRing() override;
+
+  Look poll(WaitingCall* waiting) override;
+  int send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) override;
+
+ private:
+  Status start() override;
+  unsigned take(Told& told, WaitingCall* waiting) override;
+  void watch_alarms();
+  void drain();
+
+  soft::PacketQueuePair* packets_ = nullptr;  ///< qp_
+  std::array<runtime::ServiceThread::Id, 2> alarm_watches_{};
+};
+
+}  // namespace ringsock::ethernet

@@ -1,0 +1,131 @@
+#include "core/ethernet/ring_choice.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "core/base/mutex.h"
+#include "core/base/thread_id.h"
+#include "core/wire/frame_ends.h"
+
+namespace ringsock::ethernet {
+
+namespace {
+
+constexpr int kLooksBeforeMoving = 20;
+
+/// How many of our threads stay on each CPU.
+class AttachedThreads {
+ public:
+  /// The CPU for one more thread: of those that it may use the one with the fewest. -1: it stays where the kernel has
+  /// it.
+  int attach() {
+    cpu_set_t allowed;
+    if (::pthread_getaffinity_np(::pthread_self(), sizeof allowed, &allowed) != 0) return -1;
+    const std::lock_guard guard(lock_);
+    int best = -1;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &allowed) && (best < 0 || count(cpu) < count(best))) best = cpu;
+    }
+    if (best < 0) return -1;
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    CPU_SET(best, &only);
+    if (::pthread_setaffinity_np(::pthread_self(), sizeof only, &only) != 0) return -1;
+    ++count(best);
+    return best;
+  }
+  void leave(int cpu) {
+    const std::lock_guard guard(lock_);
+    --count(cpu);
+  }
+
+ private:
+  int& count(int cpu) { return counts_[static_cast<std::size_t>(cpu)]; }
+
+  Mutex lock_;
+  std::array<int, CPU_SETSIZE> counts_{};
+};
+
+AttachedThreads attached_threads;
+
+/// As long as the thread lives.
+struct Attached {
+  int cpu = attached_threads.attach();
+  Attached() = default;
+  Attached(const Attached&) = delete;
+  Attached& operator=(const Attached&) = delete;
+  ~Attached() {
+    if (cpu >= 0) attached_threads.leave(cpu);
+  }
+};
+
+std::uint64_t current_cpu() { return static_cast<std::uint64_t>(std::max(::sched_getcpu(), 0)); }
+
+/// Thread or CPU of the caller.
+std::uint64_t place_of(RingLogic logic) {
+  if (logic == RingLogic::per_thread) return this_thread_id();
+  if (logic == RingLogic::per_core_attach_threads) {
+    thread_local const Attached attached;
+    if (attached.cpu >= 0) return static_cast<std::uint64_t>(attached.cpu);
+  }
+  return current_cpu();
+}
+
+}  // namespace
+
+bool is_ring_logic(std::uint32_t number) {
+  switch (static_cast<RingLogic>(number)) {
+    case RingLogic::per_interface:
+    case RingLogic::per_ip:
+    case RingLogic::per_socket:
+    case RingLogic::per_user_id:
+    case RingLogic::per_thread:
+    case RingLogic::per_core:
+    case RingLogic::per_core_attach_threads: return true;
+  }
+  return false;
+}
+
+bool RingKey::is_lasting() const {
+  return logic != RingLogic::per_socket && logic != RingLogic::per_user_id && logic != RingLogic::per_thread;
+}
+
+void RingChoice::set(RingLogic logic, std::uint64_t user_id) {
+  logic_ = logic;
+  user_id_ = user_id;
+  seen_ = 0;
+}
+
+RingKey RingChoice::key(const SocketAddress& local) {
+  switch (logic_) {
+    case RingLogic::per_interface: return {};
+    case RingLogic::per_ip: return {logic_, wire::EndName::of(local).address};
+    case RingLogic::per_socket: return {logic_, {socket_id_, 0}};
+    case RingLogic::per_user_id: return {logic_, {user_id_, 0}};
+    case RingLogic::per_thread:
+    case RingLogic::per_core:
+    case RingLogic::per_core_attach_threads: break;
+  }
+  place_ = place_of(logic_);
+  seen_ = 0;
+  return {logic_, {place_, 0}};
+}
+
+bool RingChoice::look() {
+  const std::uint64_t place = place_of(logic_);
+  if (place == place_) {
+    seen_ = 0;
+    return false;
+  }
+  seen_ = place == candidate_ ? seen_ + 1 : 1;
+  candidate_ = place;
+  if (seen_ < kLooksBeforeMoving) return false;
+  seen_ = 0;
+  return true;
+}
+
+}  // namespace ringsock::ethernet

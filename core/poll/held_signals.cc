@@ -1,0 +1,53 @@
+#include "core/poll/held_signals.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+
+namespace ringsock::runtime {
+
+namespace {
+
+constexpr std::array kFaults{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+
+/// Returns whether the signal is ignored: the kernel then discards it instead of delivering it.
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  if (::sigaction(signal, nullptr, &action) != 0) return true;
+  if ((action.sa_flags & SA_SIGINFO) != 0) return false;
+  if (action.sa_handler == SIG_IGN) return true;
+  constexpr std::array kIgnoredByDefault{SIGCHLD, SIGCONT, SIGURG, SIGWINCH};
+  return action.sa_handler == SIG_DFL &&
+         std::find(kIgnoredByDefault.begin(), kIgnoredByDefault.end(), signal) != kIgnoredByDefault.end();
+}
+
+}  // namespace
+
+bool is_fault(int signal) { return std::find(kFaults.begin(), kFaults.end(), signal) != kFaults.end(); }
+
+void HeldSignals::hold() {
+  // libc itself does not block the two signals that it uses for pthread_cancel(3) and setuid(2).
+  sigset_t held;
+  sigfillset(&held);
+  for (const int fault : kFaults) sigdelset(&held, fault);
+  ::pthread_sigmask(SIG_BLOCK, &held, &before_);
+  are_held_ = true;
+  if (mask_ == nullptr) mask_ = &before_;
+}
+
+void HeldSignals::release() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+bool HeldSignals::look(Nanos now) {
+  if (!are_held_) hold();
+  ::pthread_testcancel();  // it would take effect where the call sleeps
+  next_look_ = now + kInterval;
+  sigset_t pending;
+  if (::sigpending(&pending) != 0 || sigisemptyset(&pending)) return false;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (sigismember(&pending, signal) == 1 && sigismember(mask_, signal) == 0 && !is_ignored(signal)) return true;
+  }
+  return false;
+}
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,246 @@
+#include "core/poll/sleeper.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdint>
+#include <ctime>
+#include <utility>
+
+#include "core/base/at_fork.h"
+#include "core/base/libc_calls.h"
+#include "core/base/poll_until.h"
+#include "core/base/unique_fd.h"
+#include "core/poll/held_signals.h"
+#include "core/poll/wait_tally.h"
+
+namespace ringsock::runtime {
+
+thread_local constinit WaitTally wait_tally;
+constinit std::atomic<WaitCounters*> wait_counters{nullptr};
+
+namespace {
+
+struct ThreadBell {
+  UniqueFd fd;
+  unsigned generation = 0;  ///< a child shares its parent's eventfds; each would wake the other
+  bool rung_by_itself = false;
+};
+thread_local ThreadBell bell_of_thread;
+
+}  // namespace
+
+int thread_bell() {
+  ThreadBell& bell = bell_of_thread;
+  const unsigned generation = fork_generation();
+  if (!bell.fd || bell.generation != generation) {
+    bell.fd = out_of_the_way(UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)));
+    bell.generation = generation;
+  }
+  return bell.fd.get();
+}
+
+void silence_thread_bell() {
+  const int saved_errno = errno;
+  eventfd_t count = 0;
+  ::eventfd_read(bell_of_thread.fd.get(), &count);
+  errno = saved_errno;
+}
+
+bool take_own_ring() { return std::exchange(bell_of_thread.rung_by_itself, false); }
+
+void SleeperWatch::endpoint_changed() noexcept {
+  if (bell_ == bell_of_thread.fd.get()) {
+    bell_of_thread.rung_by_itself = true;
+    return;
+  }
+  const int saved_errno = errno;
+  if (bell_ >= 0) ::eventfd_write(bell_, 1);
+  errno = saved_errno;
+}
+
+Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, const sigset_t* mask) {
+  if (what == WaitFor::readiness) wait_tally.slept = true;
+  const Nanos begun = monotonic_now();
+  const Result<int> woken = poll_until(fds, deadline, mask);
+  if (!woken) return woken;
+  const Nanos slept = monotonic_now() - begun;
+  if (*woken > 0) {
+    note_sleep(what, slept);
+  } else {
+    note_vain_sleep(what, slept);
+  }
+  return woken;
+}
+
+namespace {
+
+/// An epoll set for one thread's sleeps in turn. Its members stay registered between sleeps: with EPOLLEXCLUSIVE they
+/// wake no thread, and use up no turn, while the thread is not asleep.
+class TurnSleeper {
+ public:
+  /// Returns the set for these members, made anew when they differ from last time. -1 when it cannot be made.
+  int set_for(const WaitFds& fds, std::uint64_t serial, int bell) {
+    const Members wanted{serial, fork_generation(), fds.shared, fds.own, bell};
+    if (set_ && wanted == members_ && sleep_on_own(fds.sleeps_on_own)) return set_.get();
+    set_ = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
+    signals_.reset();
+    members_ = wanted;
+    sleeps_on_own_ = fds.sleeps_on_own;
+    bool whole = static_cast<bool>(set_);
+    for (const int fd : fds.shared) whole = whole && enter(EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLEXCLUSIVE);
+    whole = whole && enter(EPOLL_CTL_ADD, fds.own, events_of_own()) && enter(EPOLL_CTL_ADD, bell, EPOLLIN);
+    if (!whole) set_.reset();
+    return set_.get();
+  }
+  /// Makes the set tell of `wanted`, which the thread blocks while it sleeps. Returns the descriptor that is ready
+  /// then, -1 when there is none to be had.
+  int tell_of(const sigset_t& wanted) {
+    if (signals_ && is_equal(wanted, told_)) return signals_.get();
+    if (signals_) {
+      if (::signalfd(signals_.get(), &wanted, 0) < 0) return -1;
+    } else {
+      signals_ = out_of_the_way(UniqueFd(::signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC)));
+      if (!signals_ || !enter(EPOLL_CTL_ADD, signals_.get(), EPOLLIN)) signals_.reset();
+    }
+    told_ = wanted;
+    return signals_.get();
+  }
+  void forget() { set_.reset(); }
+  static bool is_equal(const sigset_t& one, const sigset_t& other) {
+    for (int signal = 1; signal < NSIG; ++signal) {
+      if (sigismember(&one, signal) != sigismember(&other, signal)) return false;
+    }
+    return true;
+  }
+
+ private:
+  struct Members {
+    std::uint64_t serial = 0;
+    unsigned generation = 0;
+    std::array<int, 2> shared{};
+    int own = -1;
+    int bell = -1;
+    bool operator==(const Members&) const = default;
+  };
+  /// The descriptor `own` stays a member that tells nothing: making the set anew costs ten times as much.
+  bool sleep_on_own(bool wanted) {
+    if (wanted == sleeps_on_own_) return true;
+    sleeps_on_own_ = wanted;
+    return enter(EPOLL_CTL_MOD, members_.own, events_of_own());
+  }
+  [[nodiscard]] std::uint32_t events_of_own() const { return sleeps_on_own_ ? std::uint32_t{EPOLLIN} : 0; }
+  [[nodiscard]] bool enter(int operation, int fd, std::uint32_t events) const {
+    if (fd < 0) return true;
+    epoll_event interest{};
+    interest.events = events;
+    interest.data.fd = fd;
+    return ::epoll_ctl(set_.get(), operation, fd, &interest) == 0;
+  }
+  UniqueFd set_;
+  Members members_;
+  bool sleeps_on_own_ = true;
+  UniqueFd signals_;  ///< a signalfd(2)
+  sigset_t told_{};   ///< what it tells of
+};
+thread_local TurnSleeper turn_sleeper;
+
+/// Converts for epoll_pwait(2), rounded up.
+int to_milliseconds(Nanos deadline) {
+  if (deadline == Nanos::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - monotonic_now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, INT_MAX));
+}
+
+}  // namespace
+
+namespace {
+
+/// While it exists the calling thread blocks all signals, but for faults and those of libc.
+class SignalsHeld {
+ public:
+  /// @param mask  what the thread is to block while it sleeps; null: what it blocks now
+  explicit SignalsHeld(const sigset_t* mask) {
+    sigset_t all;
+    sigfillset(&all);
+    for (int signal = 1; signal < NSIG; ++signal) {
+      if (is_fault(signal)) sigdelset(&all, signal);
+    }
+    ::pthread_sigmask(SIG_BLOCK, &all, &before_);
+    asleep_ = mask != nullptr ? *mask : before_;
+  }
+  SignalsHeld(const SignalsHeld&) = delete;
+  SignalsHeld& operator=(const SignalsHeld&) = delete;
+  ~SignalsHeld() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  /// Those that the sleep lets through.
+  [[nodiscard]] sigset_t wanted() const {
+    sigset_t out;
+    sigemptyset(&out);
+    for (int signal = 1; signal < NSIG; ++signal) {
+      if (sigismember(&asleep_, signal) == 0 && !is_fault(signal)) sigaddset(&out, signal);
+    }
+    return out;
+  }
+  /// Lets pending signals through. Returns whether a handler has run: ppoll(2) tells that. epoll_pwait(2) also ends for
+  /// signals without a handler, and when a stopped process continues.
+  bool let_through() {
+    constexpr timespec kAtOnce{};
+    return libc_calls.ppoll(nullptr, 0, &kAtOnce, &asleep_) < 0 && errno == EINTR;
+  }
+
+ private:
+  sigset_t before_;
+  sigset_t asleep_;
+};
+
+}  // namespace
+
+Result<unsigned> sleep_in_turn(const WaitFds& fds, std::uint64_t serial, int bell, Nanos deadline,
+                               const sigset_t* mask) {
+  const int set = turn_sleeper.set_for(fds, serial, bell);
+  if (set < 0) return Error{EOPNOTSUPP, "sleep in turn"};
+  SignalsHeld held(mask);
+  const int signals = turn_sleeper.tell_of(held.wanted());
+  if (signals < 0) return Error{EOPNOTSUPP, "sleep in turn"};
+  std::array<epoll_event, 5> ready;
+  const int count =
+      libc_calls.epoll_pwait(set, ready.data(), static_cast<int>(ready.size()), to_milliseconds(deadline), nullptr);
+  if (count < 0 && errno == EINTR) return 0U;
+  if (count < 0) {  // the application has closed the number
+    turn_sleeper.forget();
+    return Error{EOPNOTSUPP, "sleep in turn"};
+  }
+  unsigned found = 0;
+  for (int i = 0; i < count; ++i) {
+    const int fd = ready[static_cast<std::size_t>(i)].data.fd;
+    if (fd != signals) {
+      found |= fd == bell ? 2U : 1U;
+    } else if (held.let_through()) {
+      return Error{EINTR, "sleep in turn"};
+    }
+  }
+  return found;
+}
+
+bool handlers_restart_calls() {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (is_fault(signal)) continue;
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) != 0) continue;
+    const bool has_handler =
+        (action.sa_flags & SA_SIGINFO) != 0 || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+    if (has_handler && (action.sa_flags & SA_RESTART) == 0) return false;
+  }
+  return true;
+}
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,205 @@
+#include "core/poll/socket_calls.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <vector>
+
+#include "core/base/no_cancellation.h"
+#include "core/poll/rest_of_message.h"
+#include "core/poll/wait.h"
+
+namespace ringsock::runtime {
+
+namespace {
+
+/// Raises SIGPIPE in the calling thread on EPIPE, unless MSG_NOSIGNAL is set.
+Result<ssize_t> with_sigpipe(Result<ssize_t> sent, int flags) {
+  if (!sent && sent.error().code == EPIPE && (flags & MSG_NOSIGNAL) == 0) ::raise(SIGPIPE);
+  return sent;
+}
+
+constinit thread_local int error_after_a_part = 0;
+
+/// Returns how many of `room` bytes a receive waits for.
+std::size_t wanted(const Endpoint& endpoint, int flags, std::size_t room) {
+  if ((flags & MSG_PEEK) != 0 || endpoint.is_datagram()) return 0;
+  return (flags & MSG_WAITALL) != 0 ? room : std::min<std::size_t>(room, endpoint.receive_low_mark());
+}
+
+std::size_t room_of(const msghdr& message) {
+  std::size_t total = 0;
+  const std::size_t parts = std::min<std::size_t>(message.msg_iovlen, IOV_MAX);
+  for (std::size_t i = 0; i < parts; ++i) total += message.msg_iov[i].iov_len;
+  return total;
+}
+
+/// Returns whether the first attempt completed the call.
+bool is_done(const Result<ssize_t>& first, std::size_t wanted) {
+  if (!first) return first.error().code != EAGAIN;
+  return *first == 0 || static_cast<std::size_t>(*first) >= wanted;
+}
+
+/// Repeats `attempt(done)` until it has moved `total` bytes. Returns the bytes moved, or the error when there were
+/// none. `attempt` returns the bytes that it moved, 0 at the end of the stream.
+template <class Attempt>
+Result<ssize_t> until_complete(Endpoint& endpoint, std::uint32_t interest, Nanos deadline, std::size_t total,
+                               std::size_t done, Attempt attempt) {
+  error_after_a_part = 0;
+  while (done < total) {
+    auto moved = retry_until_ready(
+        endpoint, interest, deadline, [&] { return attempt(done); }, done == 0);
+    if (!moved) {
+      if (done == 0) return moved;
+      error_after_a_part = moved.error().code;
+      endpoint.keep_error(error_after_a_part);
+      break;
+    }
+    if (*moved == 0) break;
+    done += static_cast<std::size_t>(*moved);
+  }
+  return static_cast<ssize_t>(done);
+}
+
+}  // namespace
+
+int why_only_a_part() { return error_after_a_part; }
+
+Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int flags, Result<ssize_t> first) {
+  const std::size_t total = wanted(*socket, flags, length);
+  if (is_done(first, total)) return first;
+  socket.pin();
+  const Nanos deadline = deadline_after(socket->receive_timeout());
+  if (total <= 1) {
+    return retry_until_ready(*socket, EPOLLIN, deadline, [&] { return socket->receive_bytes(data, length, flags); });
+  }
+  const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;
+  return until_complete(*socket, EPOLLIN, deadline, total, done, [&](std::size_t so_far) {
+    return socket->receive_bytes(static_cast<std::byte*>(data) + so_far, length - so_far, flags);
+  });
+}
+
+Result<ssize_t> receive_more(Lookup& socket, msghdr& message, int flags, Result<ssize_t> first) {
+  if (!may_block(*socket, flags) || (!first && first.error().code != EAGAIN)) return first;
+  const std::size_t total = wanted(*socket, flags, room_of(message));
+  if (is_done(first, total)) return first;
+  socket.pin();
+  const Nanos deadline = deadline_after(socket->receive_timeout());
+  if (total <= 1) {
+    return retry_until_ready(*socket, EPOLLIN, deadline, [&] { return socket->receive(message, flags); });
+  }
+  RestOfMessage rest(message);
+  const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;
+  rest.advance(done);
+  return until_complete(*socket, EPOLLIN, deadline, total, done, [&](std::size_t) {
+    auto moved = socket->receive(rest.get(), flags);
+    if (moved) rest.advance(static_cast<std::size_t>(*moved));
+    return moved;
+  });
+}
+
+Result<ssize_t> send_more(Lookup& socket, const void* data, std::size_t length, int flags, Result<ssize_t> first) {
+  if (!first && first.error().code != EAGAIN) return with_sigpipe(first, flags);
+  if (!may_block(*socket, flags)) return first;
+  socket.pin();
+  const Nanos deadline = deadline_after(socket->send_timeout());
+  if (socket->is_datagram()) {
+    return with_sigpipe(
+        retry_until_ready(*socket, EPOLLOUT, deadline, [&] { return socket->send_bytes(data, length, flags); }), flags);
+  }
+  const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;
+  auto sent = until_complete(*socket, EPOLLOUT, deadline, length, done, [&](std::size_t so_far) {
+    return socket->send_bytes(static_cast<const std::byte*>(data) + so_far, length - so_far, flags);
+  });
+  return with_sigpipe(sent, flags);
+}
+
+Result<ssize_t> send_more(Lookup& socket, const msghdr& message, int flags, Result<ssize_t> first) {
+  if (!first && first.error().code != EAGAIN) return with_sigpipe(first, flags);
+  if (!may_block(*socket, flags)) return first;
+  if (socket->is_datagram()) {
+    if (first) return first;
+    socket.pin();
+    return with_sigpipe(retry_until_ready(*socket, EPOLLOUT, deadline_after(socket->send_timeout()),
+                                          [&] { return socket->send(message, flags); }),
+                        flags);
+  }
+  const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;
+  RestOfMessage rest(message);
+  const std::size_t total = rest.left();
+  if (first && done >= total) return first;
+  rest.advance(done);
+  socket.pin();
+  auto sent = until_complete(*socket, EPOLLOUT, deadline_after(socket->send_timeout()), total, done, [&](std::size_t) {
+    auto moved = socket->send(rest.get(), flags);
+    if (moved) rest.advance(static_cast<std::size_t>(*moved));
+    return moved;
+  });
+  return with_sigpipe(sent, flags);
+}
+
+Status connect(Lookup& socket, const sockaddr* address, socklen_t length) {
+  Status first = socket->connect(address, length);
+  if (first || first.error().code != EINPROGRESS || socket->is_nonblocking()) return first;
+  socket.pin();
+  Status done = retry_until_ready(*socket, EPOLLOUT, deadline_after(socket->send_timeout()), [&] {
+    Status again = socket->connect(address, length);
+    if (!again && again.error().code == EALREADY) return Status(Error{EAGAIN, "connect"});
+    if (!again && again.error().code == EISCONN) return ok();  // another thread saw it first
+    return again;
+  });
+  if (!done && done.error().code == EAGAIN) return Error{EINPROGRESS, "connect"};
+  return done;
+}
+
+Result<int> accept(Lookup& socket, SocketAddress& peer, int flags) {
+  auto first = socket->accept(peer, flags);
+  if (first || first.error().code != EAGAIN || socket->is_nonblocking()) return first;
+  socket.pin();
+  return retry_until_ready(*socket, EPOLLIN, deadline_after(socket->receive_timeout()),
+                           [&] { return socket->accept(peer, flags); });
+}
+
+namespace {
+/// Completes close(2) after `fd` was removed from the table.
+void finish_close(Endpoint& endpoint, int fd) {
+  if (endpoint.has_descriptors()) {
+    endpoint.descriptor_closed(fd);
+  } else {
+    const Nanos linger = endpoint.linger();
+    endpoint.close();
+    if (linger > Nanos::zero()) {
+      const NoCancellation until_closed;
+      [[maybe_unused]] const Status drained =
+          retry_until_ready(endpoint, EPOLLOUT, deadline_after(linger), [&]() -> Status {
+            return endpoint.is_drained() ? ok() : Status(Error{EAGAIN, "close"});
+          });
+    }
+  }
+  // Else its destructor does.
+  if (endpoint.owns_descriptor(fd)) return;
+  ::close(fd);
+  fd_table().end_close(fd);
+}
+}  // namespace
+
+Status close_descriptor(int fd) {
+  Ref endpoint = fd_table().begin_close(fd);
+  if (!endpoint) return Error{EBADF, "close"};
+  finish_close(*endpoint, fd);
+  return ok();
+}
+
+void close_descriptors(std::span<const int> fds) {
+  std::vector<Ref> endpoints = fd_table().begin_close(fds);
+  for (std::size_t i = 0; i < fds.size(); ++i) {
+    if (!endpoints[i]) continue;
+    finish_close(*endpoints[i], fds[i]);
+    endpoints[i] = {};
+  }
+}
+
+}  // namespace ringsock::runtime

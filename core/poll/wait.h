@@ -1,0 +1,88 @@
+// Waits until an endpoint is ready: spins, arms, looks once more, sleeps.
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+
+#include "core/base/clock.h"
+#include "core/base/result.h"
+#include "core/poll/held_signals.h"
+#include "core/poll/sleeper.h"
+#include "core/poll/spin_policy.h"
+#include "core/runtime/endpoint.h"
+#include "core/statistics/statistics.h"
+
+namespace ringsock::runtime {
+
+/// Returns the end of a call that begins now and may take `timeout`; Nanos::max() means for ever in both.
+inline Nanos deadline_after(Nanos timeout) {
+  if (timeout == Nanos::max()) return timeout;
+  const Nanos now = monotonic_now();
+  return timeout > Nanos::max() - now ? Nanos::max() : now + timeout;
+}
+
+/// Sleeps on the descriptors of endpoint.arm(), on this thread's bell and until `deadline` or endpoint.deadline(), with
+/// the signal mask `mask` unless that is null. `watch` has left the endpoint afterwards. After ok() the caller looks
+/// again.
+/// @param may_restart whether SA_RESTART makes the call go on; false for a transfer that is partly done
+/// Errors: EAGAIN `deadline` has passed; EINTR.
+Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline, const sigset_t* mask,
+                bool may_restart);
+
+/// Makes a fork(2) in another thread wake the call, because the child may use the endpoint from then on.
+class SleepingCall {
+ public:
+  explicit SleepingCall(Endpoint& endpoint) : endpoint_(endpoint) { endpoint_.begin_sleep(); }
+  SleepingCall(const SleepingCall&) = delete;
+  SleepingCall& operator=(const SleepingCall&) = delete;
+  ~SleepingCall() { endpoint_.end_sleep(); }
+
+ private:
+  Endpoint& endpoint_;
+};
+
+template <class T>
+bool would_block(const Result<T>& answer) {
+  return !answer && answer.error().code == EAGAIN;
+}
+
+/// Calls `attempt`, a Result<T>(), spinning and then sleeping, until it returns something other than EAGAIN. The
+/// endpoint must be pinned.
+/// @param interest  EPOLL* bits that `attempt` waits for.
+/// @param deadline  CLOCK_MONOTONIC, Nanos::max() for ever.
+/// @param may_restart  false when the call has moved bytes already
+/// @return the attempt's answer; EAGAIN once the deadline has passed; EINTR when a signal handler ran, unless
+///         `may_restart`, there is no deadline and all handlers of the process ask for SA_RESTART, as in signal(7).
+template <class Attempt>
+auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadline, Attempt attempt,
+                       bool may_restart = true) -> decltype(attempt()) {
+  auto answer = attempt();
+  HeldSignals signals(nullptr);
+  while (would_block(answer)) {
+    if (endpoint.taken_in_turns() == 0) {
+      Spinner spinner(WaitFor::operation, deadline, signals);
+      while (spinner.again()) {
+        answer = attempt();
+        if (!would_block(answer)) {
+          spinner.paid_off();
+          if (SocketStatistics* counters = endpoint.statistics()) counters->count_spin_paid();
+          return answer;
+        }
+      }
+    }
+    const SleepingCall sleeping(endpoint);
+    // The endpoint is watched before it is armed, and armed before the last look: every event after that look wakes the
+    // thread.
+    SleeperWatch watch(endpoint, interest, thread_bell(), true);
+    const WaitFds fds = endpoint.arm();
+    answer = attempt();
+    if (!would_block(answer)) return answer;
+    const Status slept = watch.entered() ? sleep_on(endpoint, watch, fds, deadline, signals.mask(), may_restart)
+                                         : Error{EBADF, "wait: closed"};
+    answer = attempt();
+    if (!slept && would_block(answer)) return slept.error();
+  }
+  return answer;
+}
+
+}  // namespace ringsock::runtime

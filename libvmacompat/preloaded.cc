@@ -1,0 +1,25 @@
+// libvma: the calls, and which sockets may come to use Ethernet rings.
+#include <netinet/in.h>
+
+#include "core/base/at_fork.h"
+#include "core/base/rare_calls.h"
+#include "libvmacompat/process.h"
+#include "libvmacompat/udp_socket.h"
+#include "preload/shell.h"
+
+namespace ringsock::vma {
+namespace {
+
+bool may_use_rings(int domain, int type, int protocol) {
+  if (domain != AF_INET && domain != AF_INET6) return false;
+  if ((type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_DGRAM) return false;
+  if (protocol != 0 && protocol != IPPROTO_UDP) return false;
+  return is_known_process() && are_ethernet_rings_permitted() && process().may_use_rings(SOCK_DGRAM);
+}
+
+runtime::Ref make_socket(int fd, int domain, int) { return runtime::Ref(new UdpSocket(domain, fd)); }
+
+[[gnu::constructor(101)]] void join() { preload::calling_shell().carry({&may_use_rings, &make_socket}); }
+
+}  // namespace
+}  // namespace ringsock::vma

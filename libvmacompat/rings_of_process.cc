@@ -1,0 +1,93 @@
+#include "libvmacompat/rings_of_process.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "libvmacompat/process.h"
+#include "libvmacompat/statistics.h"
+#include "libvmacompat/statistics/vma_statistics.h"
+#include "libvmacompat/udp_socket.h"
+
+namespace ringsock::vma {
+
+namespace {
+
+using ethernet::RingCount;
+
+/// Of each queue of the interface, of which there may be many.
+constexpr unsigned kXdpEntries = 1024;
+constexpr std::int32_t kHugePages = 2;  ///< VMA_MEM_ALLOC_TYPE
+
+/// As configured; the defaults of VMA's are for network cards: 16,000 receives here would be 32 MB of the kernel's
+/// memory and 24 of ours, whether anything comes or not.
+ethernet::RingSettings ring_settings(const config::VmaConfig& config) {
+  ethernet::RingSettings out;
+  if (config.xdp) out.receive_entries = kXdpEntries;
+  if (config.rx_wre_is_set) out.receive_entries = std::clamp(config.rx_wre, 1U, ethernet::kMostRingEntries);
+  if (config.tx_wre_is_set) out.send_entries = std::clamp(config.tx_wre, 2U, ethernet::kMostRingEntries);
+  out.sends_per_completion = config.tx_wre_batching;
+  out.batch = std::min(config.cq_poll_batch_max, out.batch);
+  out.makes_trains = config.tx_bursts;
+  out.most_drained = config.progress_engine_interval != 0 ? config.progress_engine_wce_max : 0;
+  return out;
+}
+
+ethernet::EthernetOptions options_of(const config::VmaConfig& config) {
+  return {.interface = {.card_rings = config.card_rings,
+                        .xdp = config.xdp,
+                        .huge_pages = config.mem_alloc_type == kHugePages,
+                        .most_buffers = config.rx_bufs},
+          .ring = ring_settings(config),
+          .most_rings = config.ring_limit_per_interface,
+          .ignores_netfilter = config.ignore_netfilter,
+          .netfilter_advice = "; VMA_IGNORE_NETFILTER=1 has rings carry it"};
+}
+
+/// A ring's slot of the page.
+class PageCounters final : public ethernet::RingCounters {
+ public:
+  explicit PageCounters(int ifindex) : slot_(ifindex) {
+    using Count = runtime::VmaRingCount;
+    using Level = runtime::VmaRingLevel;
+    runtime::VmaRingSlot& slot = slot_.slot();
+    put(RingCount::rx_packets, slot[Count::rx_packets]);
+    put(RingCount::rx_bytes, slot[Count::rx_bytes]);
+    put(RingCount::rx_dropped, slot[Count::rx_dropped]);
+    put(RingCount::device_drops, slot[Count::device_drops]);
+    put(RingCount::interrupts_requested, slot[Count::interrupts_requested]);
+    put(RingCount::interrupts_received, slot[Count::interrupts_received]);
+    put(RingCount::tx_packets, slot[Count::tx_packets]);
+    put(RingCount::tx_bytes, slot[Count::tx_bytes]);
+    put(RingCount::tx_joined, slot[Count::tx_joined]);
+    put(RingCount::tx_trains, slot[Count::tx_trains]);
+    put(RingCount::tx_dropped, slot[Count::tx_dropped]);
+    put(RingCount::drained_max, slot[Level::drained_max]);
+    put(RingCount::buffers, slot[Level::buffers]);
+  }
+
+ private:
+  runtime::VmaRingStatistics slot_;
+};
+
+class RingsOfProcess final : public ethernet::EthernetUser {
+ public:
+  [[nodiscard]] const ethernet::EthernetOptions& options() const override { return options_; }
+  std::unique_ptr<ethernet::RingCounters> make_counters(int ifindex) override {
+    return std::make_unique<PageCounters>(ifindex);
+  }
+  void has_begun() override { follow_statistics_requests(); }
+  void addresses_have_changed() override { UdpSocket::all_follow_addresses(); }
+  void filters_have_changed() override { UdpSocket::all_follow_netfilter(); }
+
+ private:
+  const ethernet::EthernetOptions options_ = options_of(process().config);
+};
+
+}  // namespace
+
+ethernet::EthernetUser& rings_of_process() {
+  static RingsOfProcess* const instance = new RingsOfProcess;
+  return *instance;
+}
+
+}  // namespace ringsock::vma

@@ -1,0 +1,204 @@
+// What a process with libvma tells about its sockets and rings, as it lies in shared memory.
+//
+//     /dev/shm/ringsock-vma.UID.NAMESPACE.PID.XXXXXX      mode 0600; DIRECTORY/vmastat.PID is a link to it
+//       0       VmaPageHeader   the process, what vma_stats(8) asks of it, its buffer pools
+//       4096    VmaRingSlot     kVmaRings of them
+//       ...     VmaIomuxSlot    select(2), poll(2), then kVmaEpollSets
+//       ...     VmaSocketSlot   as many as VMA_STATS_FD_NUM says
+//
+// Sparse: slots that were never used have no memory. Not in the directory that VMA_STATS_SHMEM_DIR names, which may be
+// on a disk: there, a counter would wait at times for its page to be written out.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/statistics/statistics_page.h"
+
+namespace ringsock::runtime {
+
+inline constexpr char kVmaPagePrefix[] = "ringsock-vma.";
+inline constexpr char kVmaLinkPrefix[] = "vmastat.";
+
+/// Counters of a socket: a line of eight for whoever receives, two for whoever sends, one for what the ring's poller
+/// and the receiver share.
+enum class VmaSocketCount : std::size_t {
+  rx_packets,
+  rx_bytes,
+  rx_eagains,
+  rx_errors,
+  rx_os_packets,
+  rx_os_bytes,
+  rx_os_eagains,
+  rx_os_errors,
+  poll_hits,
+  poll_misses,
+  rx_migrations,
+  ready_packets_dropped,
+  ready_bytes_dropped,
+  tx_packets = 16,
+  tx_bytes,
+  tx_eagains,
+  tx_errors,
+  tx_os_packets,
+  tx_os_bytes,
+  tx_os_eagains,
+  tx_os_errors,
+  tx_dummies,
+  retransmits,
+  tx_migrations,
+};
+inline constexpr std::size_t kVmaSocketCounts = 32;
+
+/// How it is now, or was at most.
+enum class VmaSocketLevel : std::size_t {
+  ready_packets,
+  ready_bytes,
+  ready_byte_limit,
+  zero_copy_packets,
+  ready_packets_max,
+  ready_bytes_max,
+  rx_thread,
+  tx_thread = 8,
+  tx_ready_bytes,
+  left_to_netfilter,  ///< 1: rules of netfilter are why the kernel carries what rings would
+};
+inline constexpr std::size_t kVmaSocketLevels = 16;
+
+inline constexpr std::size_t kVmaGroups = 8;
+
+struct VmaSocketIdentity {
+  std::atomic<std::uint32_t> finished;  ///< page_parts.h: change_identity()
+  std::int32_t fd;                      ///< -1: the slot is free
+  std::uint64_t inode;
+  std::uint8_t is_tcp, is_offloaded, is_blocking, multicast_loop;  ///< 0 or 1
+  std::uint32_t groups_used;
+  std::uint64_t ring_user_id_rx, ring_user_id_tx;
+  SlotAddress local, peer, multicast_interface;
+  std::array<SlotAddress, kVmaGroups> groups;
+  std::uint32_t reserved;
+  std::atomic<std::uint32_t> begun;
+};
+
+struct VmaSocketSlot {
+  alignas(64) VmaSocketIdentity identity;
+  alignas(64) std::array<Counter, kVmaSocketCounts> counts;
+  std::array<Counter, kVmaSocketLevels> levels;
+  std::array<Counter, kVmaSocketCounts> zero;  ///< the counts when vma_stats(8) was told to begin anew; it writes them
+
+  Counter& operator[](VmaSocketCount which) { return counts[static_cast<std::size_t>(which)]; }
+  Counter& operator[](VmaSocketLevel which) { return levels[static_cast<std::size_t>(which)]; }
+};
+static_assert(sizeof(VmaSocketSlot) % 64 == 0);
+
+/// The first line is the receiver's, the second the sender's.
+enum class VmaRingCount : std::size_t {
+  rx_packets,
+  rx_bytes,
+  rx_dropped,            ///< for which there was no buffer, or nobody
+  device_drops,          ///< for which there was no place in the device's queue; brought up to date when somebody asks
+  interrupts_requested,  ///< sleeps
+  interrupts_received,   ///< wake-ups
+  tx_packets = 8,
+  tx_bytes,
+  retransmits,
+  tx_joined,   ///< datagrams of bursts that left with others
+  tx_trains,   ///< how often
+  tx_dropped,  ///< for which the device had no room; brought up to date when somebody asks
+};
+inline constexpr std::size_t kVmaRingCounts = 16;
+
+enum class VmaRingLevel : std::size_t {
+  queue_length,  ///< completions taken and not given to anybody
+  drained_max,   ///< most packets taken at a time
+  buffers,       ///< of the ring: posted and spare
+};
+inline constexpr std::size_t kVmaRingLevels = 8;
+
+struct VmaRingSlot {
+  alignas(64) std::atomic<std::uint32_t> used;  ///< 0 or 1
+  std::uint32_t ifindex;
+  alignas(64) std::array<Counter, kVmaRingCounts> counts;
+  std::array<Counter, kVmaRingLevels> levels;
+  std::array<Counter, kVmaRingCounts> zero;
+
+  Counter& operator[](VmaRingCount which) { return counts[static_cast<std::size_t>(which)]; }
+  Counter& operator[](VmaRingLevel which) { return levels[static_cast<std::size_t>(which)]; }
+};
+static_assert(sizeof(VmaRingSlot) % 64 == 0);
+
+/// Of select(2), poll(2) or an epoll set.
+enum class VmaIomuxCount : std::size_t {
+  os_ready,         ///< descriptors of the kernel's that were reported
+  offloaded_ready,  ///< sockets on rings
+  timeouts,
+  errors,
+  poll_hits,    ///< calls that found a socket without sleeping
+  poll_misses,  ///< calls that slept
+};
+inline constexpr std::size_t kVmaIomuxCounts = 6;
+
+struct VmaIomuxSlot {
+  alignas(64) std::atomic<std::uint32_t> used;  ///< 0 or 1
+  std::int32_t epoll_fd;                        ///< of an epoll set
+  std::array<Counter, kVmaIomuxCounts> counts;
+  alignas(64) std::array<Counter, kVmaIomuxCounts> zero;
+
+  Counter& operator[](VmaIomuxCount which) { return counts[static_cast<std::size_t>(which)]; }
+};
+
+/// Brought up to date when somebody asks.
+struct VmaPoolSlot {
+  std::atomic<std::uint32_t> used;
+  std::atomic<std::uint32_t> is_rx;
+  Counter buffers;     ///< that there are
+  Counter no_buffers;  ///< times that there was none
+  Counter zero;        ///< no_buffers when vma_stats(8) was told to begin anew
+};
+
+/// vma_stats(8) writes these, each field in one write(2), `asked` last. The process looks when its file was written to,
+/// does what changed, then sets `done` to the `asked` that it saw.
+struct VmaControls {
+  std::atomic<std::uint32_t> asked;
+  std::atomic<std::uint32_t> done;
+  std::atomic<std::int32_t> log_level;    ///< VmaLogLevel, or kVmaUnchanged
+  std::atomic<std::int32_t> log_details;  ///< 0..3, or kVmaUnchanged
+  std::atomic<std::int32_t> dump_fd;      ///< whose counters go to the log, 0 all, kVmaUnchanged none
+  std::atomic<std::int32_t> dump_level;   ///< VmaLogLevel
+};
+inline constexpr std::int32_t kVmaUnchanged = -100;
+
+inline constexpr std::size_t kVmaPools = 16;
+
+struct VmaPageHeader {
+  std::array<char, 8> magic;
+  std::uint32_t version;
+  std::uint32_t socket_slot_bytes;
+  std::uint32_t ring_slot_bytes;
+  std::uint32_t pid;
+  std::uint32_t sockets;                                ///< slots in the file
+  std::atomic<std::uint32_t> sockets_used, rings_used;  ///< slots from these on have never been used
+  std::uint32_t reserved;
+  std::int64_t started_ns;       ///< CLOCK_REALTIME of the first socket
+  std::array<char, 64> program;  ///< ends in 0
+  VmaControls controls;
+  std::array<VmaPoolSlot, kVmaPools> pools;
+};
+static_assert(sizeof(VmaPageHeader) <= 4096);
+
+inline constexpr std::array<char, 8> kVmaMagic{'R', 'I', 'N', 'G', 'S', 'V', 'M', 'A'};
+inline constexpr std::uint32_t kVmaPageVersion = 2;
+inline constexpr std::size_t kVmaHeaderBytes = 4096;
+inline constexpr std::uint32_t kVmaRings = 64;
+inline constexpr std::uint32_t kVmaMostSockets = 1024;
+inline constexpr std::size_t kVmaSelectSlot = 0, kVmaPollSlot = 1, kVmaFirstEpollSlot = 2, kVmaEpollSets = 32;
+inline constexpr std::size_t kVmaIomuxSlots = kVmaFirstEpollSlot + kVmaEpollSets;
+inline constexpr std::size_t kVmaIomuxOffset = kVmaHeaderBytes + kVmaRings * sizeof(VmaRingSlot);
+inline constexpr std::size_t kVmaSocketsOffset = kVmaIomuxOffset + kVmaIomuxSlots * sizeof(VmaIomuxSlot);
+inline constexpr std::size_t vma_page_bytes(std::uint32_t sockets) {
+  return kVmaSocketsOffset + sockets * sizeof(VmaSocketSlot);
+}
+
+}  // namespace ringsock::runtime

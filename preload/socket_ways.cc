@@ -1,0 +1,65 @@
+#include "preload/socket_ways.h"
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "librsocket/process.h"
+#include "preload/offload.h"
+#include "preload/route.h"
+
+namespace ringsock::preload {
+namespace {
+
+constinit std::array<SocketWay, 2> ways{};
+constinit std::atomic<std::size_t> number_of_ways{0};
+
+runtime::Ref make_dual(int fd, int domain, int type) {
+  auto* dual = new DualSocket(rs::process(), domain, fd);
+  runtime::Ref socket(dual);
+  dual->close_on_exec.store((type & SOCK_CLOEXEC) != 0);
+  return socket;
+}
+
+/// Where no way can help it stays what it is.
+void take_in(int fd, int domain, int type, int protocol) {
+  for (std::size_t i = 0; i < number_of_ways.load(std::memory_order_acquire); ++i) {
+    if (!ways[i].may_carry(domain, type, protocol)) continue;
+    try {
+      runtime::Ref socket = ways[i].make(fd, domain, type);
+      socket->set_nonblocking((type & SOCK_NONBLOCK) != 0);
+      [[maybe_unused]] const Status entered = fd_table().insert(fd, std::move(socket));
+    } catch (const std::bad_alloc&) {
+    }
+    return;
+  }
+}
+
+}  // namespace
+
+void add_way(const SocketWay& way) {
+  const std::size_t place = number_of_ways.load(std::memory_order_relaxed);
+  if (place == ways.size()) return;
+  ways[place] = way;
+  number_of_ways.store(place + 1, std::memory_order_release);
+}
+
+void add_rsockets() { add_way({&may_offload, &make_dual}); }
+
+}  // namespace ringsock::preload
+
+using namespace ringsock::preload;
+
+RS_INTERCEPT int socket(int domain, int type, int protocol) {
+  const int fd = real.socket(domain, type, protocol);
+  if (fd < 0) return fd;
+  fd_table().drop_stale(fd);
+  const int saved_errno = errno;
+  take_in(fd, domain, type, protocol);
+  errno = saved_errno;
+  return fd;
+}
+
+RS_BY_NUMBER(socket);

@@ -1,0 +1,128 @@
+// Several threads in accept() on one listener.
+#include <sys/resource.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <latch>
+#include <thread>
+#include <vector>
+
+#include "tests/preload/tcp_world.h"
+#include "tests/support/sanitizers.h"
+
+namespace ringsock::preload_tests {
+namespace {
+
+/// A client that takes part, or one of the kernel's.
+class ThreadsInAccept : public testing::TestWithParam<bool> {
+ protected:
+  static constexpr int kThreads = 8;
+  [[nodiscard]] Fd client() const {
+    if (GetParam()) return connected_to(listener_);
+    Address there = name_of(listener_);
+    Fd fd(static_cast<int>(raw_syscall(SYS_socket, AF_INET, SOCK_STREAM, 0)));
+    EXPECT_EQ(raw_syscall(SYS_connect, int(fd), there.get(), there.length), 0);
+    return fd;
+  }
+  void start(auto body) {
+    for (int i = 0; i < kThreads; ++i) threads_.emplace_back(body);
+  }
+  void join() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+  const Fd listener_ = listening();
+  std::vector<std::thread> threads_;
+};
+INSTANTIATE_TEST_SUITE_P(Preloaded, ThreadsInAccept, testing::Bool(),
+                         [](const auto& info) { return info.param ? "TakePart" : "AreTheKernels"; });
+
+TEST_P(ThreadsInAccept, EachGetOneOfTheClientsThatComeAtOnce) {
+  std::latch all_have_one(kThreads);
+  start([&] {
+    const Fd accepted(::accept(listener_, nullptr, nullptr));
+    EXPECT_GE(accepted, 0);
+    all_have_one.arrive_and_wait();
+    EXPECT_EQ(::write(accepted, "x", 1), 1);
+  });
+  std::array<Fd, kThreads> clients;
+  for (Fd& fd : clients) fd = client();
+  for (const Fd& fd : clients) {
+    char byte = 0;
+    EXPECT_EQ(GetParam() ? ::read(fd, &byte, 1) : raw_syscall(SYS_read, int(fd), &byte, 1L), 1);
+  }
+  join();
+}
+
+/// In turns, so that a client costs no more wake-ups the more threads there are.
+TEST_P(ThreadsInAccept, AreWokenOneForEachClient) {
+  constexpr int kClients = 200;
+  std::atomic<long> sleeps{0};
+  start([&] {
+    for (;;) {
+      const Fd accepted(::accept(listener_, nullptr, nullptr));
+      if (accepted < 0) break;
+      EXPECT_EQ(::write(accepted, "x", 1), 1);
+    }
+    rusage used{};
+    ::getrusage(RUSAGE_THREAD, &used);
+    sleeps.fetch_add(used.ru_nvcsw);
+  });
+  for (int i = 0; i < kClients; ++i) {
+    const Fd fd = client();
+    char byte = 0;
+    EXPECT_EQ(GetParam() ? ::read(fd, &byte, 1) : raw_syscall(SYS_read, int(fd), &byte, 1L), 1);
+  }
+  ::shutdown(listener_, SHUT_RDWR);
+  join();
+  // A sanitizer's threads also wait for each other where ours do not.
+  if (!support::kHasAddressSanitizer && !support::kHasThreadSanitizer) {
+    EXPECT_LT(sleeps.load(), 4 * kClients);
+  }
+}
+
+/// A handler that asks for EINTR, as servers have one to be stopped by.
+class Interruptible {
+ public:
+  Interruptible() {
+    struct sigaction action {};
+    action.sa_handler = [](int) {};
+    ::sigaction(SIGUSR2, &action, &before_);
+  }
+  Interruptible(const Interruptible&) = delete;
+  Interruptible& operator=(const Interruptible&) = delete;
+  ~Interruptible() { ::sigaction(SIGUSR2, &before_, nullptr); }
+
+ private:
+  struct sigaction before_ {};
+};
+
+TEST_P(ThreadsInAccept, AreInterruptedByNothingButAHandler) {
+  const Interruptible interruptible;
+  std::atomic<int> interrupted{0};
+  start([&] {
+    for (;;) {
+      const Fd accepted(::accept(listener_, nullptr, nullptr));
+      if (accepted >= 0) continue;
+      if (errno != EINTR) break;
+      interrupted.fetch_add(1);
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    const Fd fd = client();
+    // A child's end, of which no thread wants to hear.
+    EXPECT_EQ(std::system("true"), 0);
+  }
+  EXPECT_EQ(interrupted.load(), 0);
+  for (int i = 0; interrupted.load() == 0; ++i) {
+    ::pthread_kill(threads_.front().native_handle(), SIGUSR2);
+    ::usleep(1000);
+    ASSERT_LT(i, 10'000);
+  }
+  ::shutdown(listener_, SHUT_RDWR);
+  join();
+}
+
+}  // namespace
+}  // namespace ringsock::preload_tests

@@ -1,0 +1,292 @@
+// Sockets that only the kernel can serve from some moment on: listeners that are sent to others, standard streams,
+// SIGIO.
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <functional>
+
+#include "tests/preload/tcp_world.h"
+#include "tests/support/signals.h"
+
+namespace ringsock::preload_tests {
+namespace {
+
+using support::Disposition;
+
+// -- listeners by SCM_RIGHTS
+
+/// A control message with one descriptor.
+struct Passing {
+  Passing() {
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+  }
+  char byte = '!';
+  iovec part{&byte, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+};
+
+/// `fd` as another process gets it.
+Fd passed(int fd) {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  const Fd here(ends[0]), there(ends[1]);
+  Passing out;
+  cmsghdr* const header = CMSG_FIRSTHDR(&out.message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  EXPECT_EQ(::sendmsg(here, &out.message, 0), 1) << std::strerror(errno);
+  Passing in;
+  EXPECT_EQ(::recvmsg(there, &in.message, 0), 1) << std::strerror(errno);
+  int number = -1;
+  std::memcpy(&number, CMSG_DATA(CMSG_FIRSTHDR(&in.message)), sizeof number);
+  return Fd(number);
+}
+
+/// The next client of `listener` says what `expected` says.
+void expect_client(int listener, const std::string& expected) {
+  ASSERT_EQ(poll_once(listener, POLLIN, 5000), POLLIN) << expected;
+  const Fd client(::accept(listener, nullptr, nullptr));
+  ASSERT_GE(client, 0) << std::strerror(errno);
+  EXPECT_EQ(read_all(client, expected.size()), expected);
+  EXPECT_EQ(::write(client, "answer", 6), 6);
+}
+
+void say(int fd, const std::string& text) {
+  ASSERT_EQ(::write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+}
+
+TEST(PreloadedListener, WhoIsSentOneAcceptsTheClientThatWasWaitingAndThoseThatCome) {
+  const Fd listener = listening();
+  const Fd early = connected_to(listener);
+  say(early, "early");
+  const Fd received = passed(listener);
+  EXPECT_EQ(::fcntl(received, F_GETFL), O_RDWR);
+  expect_client(received, "early");
+  EXPECT_EQ(read_all(early, 6), "answer");
+  const Fd late = connected_to(listener);
+  say(late, "late");
+  expect_client(received, "late");
+  EXPECT_EQ(read_all(late, 6), "answer");
+}
+
+TEST(PreloadedListener, WhoHasSentItMayGoOnAccepting) {
+  const Fd listener = listening();
+  const Fd received = passed(listener);
+  const Fd client = connected_to(listener);
+  say(client, "hello");
+  expect_client(listener, "hello");
+  EXPECT_EQ(poll_once(listener, POLLIN, 20), 0);
+  EXPECT_EQ(::fcntl(listener, F_GETFL), O_RDWR);
+}
+
+TEST(PreloadedListener, WhoIsSentANonblockingOneFindsItSo) {
+  const Fd listener = listening(AF_INET, SOCK_NONBLOCK);
+  const Fd received = passed(listener);
+  EXPECT_EQ(::fcntl(received, F_GETFL), O_RDWR | O_NONBLOCK);
+  EXPECT_EQ(::accept(received, nullptr, nullptr), -1);
+  EXPECT_EQ(errno, EAGAIN);
+}
+
+/// What the process has used of the CPUs.
+std::chrono::microseconds cpu_time() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  return std::chrono::seconds(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+         std::chrono::microseconds(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+}
+
+TEST(PreloadedListener, AForkedChildThatWaitsAtOneThatIsSentAwayGoesOnAccepting) {
+  const Fd listener = listening();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (poll_once(listener, POLLIN, 10'000) != POLLIN) ::_exit(1);
+    if (cpu_time() > std::chrono::milliseconds(300)) ::_exit(2);  // it has slept meanwhile
+    const Fd client(::accept(listener, nullptr, nullptr));
+    if (client < 0) ::_exit(3);
+    ::_exit(::write(client, "child", 5) == 5 ? 0 : 4);
+  }
+  ::usleep(100'000);
+  const Fd received = passed(listener);
+  ::usleep(500'000);
+  const Fd client = connected_to(listener);
+  EXPECT_FALSE(is_on_ring(client));
+  EXPECT_EQ(read_all(client, 5), "child");
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "exit status " << WEXITSTATUS(status);
+}
+
+// -- standard streams
+
+/// Puts a standard stream back at its end.
+class Restored {
+ public:
+  explicit Restored(int stream) : stream_(stream), saved_(::fcntl(stream, F_DUPFD_CLOEXEC, 100)) {}
+  ~Restored() { ::dup2(saved_, stream_); }
+
+ private:
+  int stream_;
+  Fd saved_;
+};
+
+TEST(PreloadedStreams, AConnectionThatBecomesStdinAndStdoutIsReadAndWrittenByStdio) {
+  auto [alice, bob] = connected_pair();
+  say(alice, "before ");
+  EXPECT_EQ(read_all(bob, 7), "before ");
+  say(alice, "line\n");
+  std::array<char, 100> line{};
+  std::fflush(stdout);
+  {
+    const Restored in(STDIN_FILENO), out(STDOUT_FILENO);
+    ASSERT_EQ(::dup2(bob, STDIN_FILENO), STDIN_FILENO);
+    ASSERT_EQ(::dup3(bob, STDOUT_FILENO, 0), STDOUT_FILENO);
+    bob.reset();
+    EXPECT_NE(std::fgets(line.data(), line.size(), stdin), nullptr) << std::strerror(errno);
+    std::printf("reply to %s", line.data());
+    std::fflush(stdout);
+  }
+  std::clearerr(stdin);
+  EXPECT_STREQ(line.data(), "line\n");
+  EXPECT_EQ(read_all(alice, 100), "reply to line\n");
+}
+
+TEST(PreloadedStreams, ADuplicateThatGetsAStandardStreamsNumberWorksWithStdio) {
+  const std::function<int(int)> calls[] = {[](int fd) { return ::dup(fd); },
+                                           [](int fd) { return ::fcntl(fd, F_DUPFD, 0); },
+                                           [](int fd) { return ::fcntl(fd, F_DUPFD_CLOEXEC, 0); }};
+  for (const auto& duplicate : calls) {
+    auto [alice, bob] = connected_pair();
+    say(alice, "line\nrest");
+    std::array<char, 6> line{};
+    {
+      const Restored in(STDIN_FILENO);
+      ::close(STDIN_FILENO);
+      EXPECT_EQ(duplicate(bob), STDIN_FILENO);
+      EXPECT_EQ((::fcntl(STDIN_FILENO, F_GETFD) & FD_CLOEXEC) != 0, &duplicate == &calls[2]);
+      std::setvbuf(stdin, nullptr, _IONBF, 0);
+      EXPECT_NE(std::fgets(line.data(), line.size(), stdin), nullptr) << std::strerror(errno);
+    }
+    std::clearerr(stdin);
+    EXPECT_STREQ(line.data(), "line\n");
+    EXPECT_EQ(read_all(bob, 4), "rest");
+  }
+}
+
+TEST(PreloadedStreams, OtherNumbersStayOnTheRing) {
+  auto [alice, bob] = connected_pair();
+  const Fd copy(::dup(bob));
+  ASSERT_GT(copy, STDERR_FILENO);
+  EXPECT_EQ(is_on_ring(copy), preloaded());
+}
+
+// -- SIGIO
+
+void expect_signal() {
+  for (int i = 0; i < 500 && support::handled == 0; ++i) ::usleep(10'000);
+  EXPECT_GT(support::handled, 0);
+  support::handled = 0;
+}
+
+void ask_for_signals(int fd) {
+  ASSERT_EQ(::fcntl(fd, F_SETOWN, ::getpid()), 0);
+  ASSERT_EQ(::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_ASYNC), 0);
+  EXPECT_EQ(::fcntl(fd, F_GETFL), O_RDWR | O_ASYNC);
+}
+
+TEST(PreloadedSigio, ComesForAConnection) {
+  const Disposition handler(SIGIO, support::count_handled, SA_RESTART);
+  auto [alice, bob] = connected_pair();
+  say(alice, "1");
+  ask_for_signals(bob);
+  EXPECT_EQ(read_all(bob, 1), "1");
+  support::handled = 0;
+  say(alice, "2");
+  expect_signal();
+  EXPECT_EQ(read_all(bob, 1), "2");
+}
+
+TEST(PreloadedSigio, ComesWhereFioasyncAsksForIt) {
+  const Disposition handler(SIGIO, support::count_handled, SA_RESTART);
+  auto [alice, bob] = connected_pair();
+  int on = 1;
+  const int self = ::getpid();
+  ASSERT_EQ(::ioctl(bob, FIOSETOWN, &self), 0);
+  ASSERT_EQ(::ioctl(bob, FIOASYNC, &on), 0);
+  EXPECT_EQ(::fcntl(bob, F_GETFL), O_RDWR | O_ASYNC);
+  support::handled = 0;
+  say(alice, "1");
+  expect_signal();
+  on = 0;
+  ASSERT_EQ(::ioctl(bob, FIOASYNC, &on), 0);
+  EXPECT_EQ(::fcntl(bob, F_GETFL), O_RDWR);
+}
+
+TEST(PreloadedSigio, ComesForASocketThatIsConnectedLater) {
+  const Disposition handler(SIGIO, support::count_handled, SA_RESTART);
+  const Fd listener = listening();
+  Address there = name_of(listener);
+  const Fd alice(::socket(AF_INET, SOCK_STREAM, 0));
+  ask_for_signals(alice);
+  ASSERT_EQ(::connect(alice, there.get(), there.length), 0);
+  const Fd bob(::accept(listener, nullptr, nullptr));
+  support::handled = 0;
+  say(bob, "1");
+  expect_signal();
+}
+
+TEST(PreloadedSigio, ComesToTheOwnerThatTheSocketHadBeforeItWasConnected) {
+  const Disposition handler(SIGUSR1, support::count_handled, SA_RESTART);
+  const Fd listener = listening();
+  Address there = name_of(listener);
+  const Fd alice(::socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(::fcntl(alice, F_SETOWN, ::getpid()), 0);
+  ASSERT_EQ(::fcntl(alice, F_SETSIG, SIGUSR1), 0);
+  ASSERT_EQ(::connect(alice, there.get(), there.length), 0);
+  EXPECT_EQ(is_on_ring(alice), preloaded());
+  EXPECT_EQ(::fcntl(alice, F_GETOWN), ::getpid());
+  ASSERT_EQ(::fcntl(alice, F_SETFL, O_ASYNC), 0);
+  const Fd bob(::accept(listener, nullptr, nullptr));
+  support::handled = 0;
+  say(bob, "1");
+  expect_signal();
+}
+
+TEST(PreloadedSigio, ComesForAListener) {
+  const Disposition handler(SIGIO, support::count_handled, SA_RESTART);
+  const Fd listener = listening();
+  const Fd early = connected_to(listener);
+  say(early, "early");
+  ask_for_signals(listener);
+  expect_client(listener, "early");
+  support::handled = 0;
+  const Fd late = connected_to(listener);
+  expect_signal();
+  say(late, "late");
+  expect_client(listener, "late");
+}
+
+TEST(PreloadedFlags, GetflTellsWhatSetflSaid) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::fcntl(bob, F_SETFL, O_APPEND), 0);
+  EXPECT_EQ(::fcntl(bob, F_GETFL), O_RDWR | O_APPEND);
+  int on = 1;
+  ASSERT_EQ(::ioctl(bob, FIONBIO, &on), 0);
+  EXPECT_EQ(::fcntl(bob, F_GETFL), O_RDWR | O_APPEND | O_NONBLOCK);
+  ASSERT_EQ(::fcntl(bob, F_SETFL, 0), 0);
+  EXPECT_EQ(::fcntl(bob, F_GETFL), O_RDWR);
+  EXPECT_EQ(is_on_ring(bob), preloaded());
+}
+
+}  // namespace
+}  // namespace ringsock::preload_tests

@@ -1,0 +1,253 @@
+// Which segments are used again, for whom, and what is left in them.
+#include "core/device/shm/memory/segment_cache.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+namespace ringsock::soft::testing {
+namespace {
+
+constexpr std::uint64_t kBytes = 64 * kPageBytes;
+
+/// The maker's process and its peer's, with a cache each.
+class SegmentCacheStory : public ::testing::Test {
+ protected:
+  /// A segment that both have, as after a connect request.
+  struct Shared {
+    SegmentCache::Made made;
+    std::shared_ptr<MappedSegment> given;
+  };
+  Shared share(std::optional<PeerProcess> peer, std::optional<PeerProcess> maker) {
+    Shared out{*makers_.make(kBytes, peer), nullptr};
+    out.given = take(out.made, maker);
+    return out;
+  }
+  /// As an acceptor does: the mapping that is known by its name, or a new one.
+  std::shared_ptr<MappedSegment> take(const SegmentCache::Made& made, std::optional<PeerProcess> maker) {
+    auto known = maker ? peers_.find(made.name, *maker) : nullptr;
+    return known ? known : *peers_.map(UniqueFd(::dup(made.memfd->get())), made.name, kBytes, maker);
+  }
+  Shared share() { return share(kPeer, kMaker); }
+
+  // Numbers of living processes, or the cache would drop their segments.
+  const PeerProcess kMaker{::getpid(), 1000};
+  const PeerProcess kPeer{::getppid(), 1000};
+  SegmentCache makers_, peers_;
+};
+
+TEST_F(SegmentCacheStory, ASegmentIsUsedAgainOnceBothHaveLetGo) {
+  Shared first = share();
+  EXPECT_FALSE(first.made.reused);
+  std::byte* const here = first.made.mapping->base();
+  std::byte* const there = first.given->base();
+  first.given.reset();
+  first.made = {};
+  Shared second = share();
+  EXPECT_TRUE(second.made.reused);
+  EXPECT_EQ(second.made.mapping->base(), here);
+  EXPECT_EQ(second.given->base(), there);
+}
+
+TEST_F(SegmentCacheStory, TheOrderOfLettingGoDoesNotMatter) {
+  Shared first = share();
+  first.made = {};
+  first.given.reset();
+  EXPECT_TRUE(share().made.reused);
+}
+
+TEST_F(SegmentCacheStory, ASegmentThatThePeerStillHasIsNotUsedAgain) {
+  Shared first = share();
+  first.made = {};
+  Shared second = share();
+  EXPECT_FALSE(second.made.reused);
+  EXPECT_NE(second.given->base(), first.given->base());
+}
+
+TEST_F(SegmentCacheStory, ASegmentThatIsInUseIsNotUsedTwice) {
+  Shared first = share();
+  first.given.reset();
+  Shared second = share();
+  EXPECT_FALSE(second.made.reused);
+}
+
+TEST_F(SegmentCacheStory, NothingOfTheOldConnectionIsLeft) {
+  Shared first = share();
+  for (const std::size_t at : {std::size_t{0}, std::size_t{100}, 5 * kPageBytes + 7, std::size_t{kBytes} - 1}) {
+    first.made.mapping->base()[at] = std::byte{1};
+    first.given->base()[at / 2 + 1] = std::byte{2};
+  }
+  first.given.reset();
+  first.made = {};
+  const Shared second = share();
+  ASSERT_TRUE(second.made.reused);
+  const auto is_zero = [](std::byte value) { return value == std::byte{0}; };
+  EXPECT_TRUE(std::ranges::all_of(std::span(second.made.mapping->base(), kBytes), is_zero));
+  EXPECT_TRUE(std::ranges::all_of(std::span(second.given->base(), kBytes), is_zero));
+}
+
+TEST_F(SegmentCacheStory, WhatWasNeverTouchedStaysUntouched) {
+  Shared first = share();
+  first.made.mapping->base()[3 * kPageBytes] = std::byte{1};
+  first.given.reset();
+  first.made = {};
+  const Shared second = share();
+  ASSERT_TRUE(second.made.reused);
+  // The page of the control lines, and the one above.
+  EXPECT_EQ(::lseek(second.made.memfd->get(), 0, SEEK_HOLE), static_cast<off_t>(kPageBytes));
+  EXPECT_EQ(::lseek(second.made.memfd->get(), kPageBytes, SEEK_DATA), static_cast<off_t>(3 * kPageBytes));
+  EXPECT_LT(::lseek(second.made.memfd->get(), 4 * kPageBytes, SEEK_DATA), 0);
+}
+
+TEST_F(SegmentCacheStory, ASegmentIsForOneProcessOfOneUser) {
+  share();
+  ASSERT_EQ(makers_.idle(), 1u);
+  EXPECT_FALSE(share(kMaker, kMaker).made.reused);
+  EXPECT_FALSE(share(PeerProcess{kPeer.pid, 1001}, kMaker).made.reused);
+  EXPECT_FALSE(share(std::nullopt, kMaker).made.reused);
+  EXPECT_FALSE(makers_.make(2 * kBytes, kPeer)->reused);
+  EXPECT_TRUE(share().made.reused);
+}
+
+TEST_F(SegmentCacheStory, APeerThatIsNotToKeepASegmentDoesNotLetGo) {
+  share(kPeer, std::nullopt);
+  EXPECT_EQ(peers_.idle(), 0u);
+  EXPECT_FALSE(share().made.reused);
+}
+
+TEST_F(SegmentCacheStory, AMappingIsUsedAgainForItsMakerOnly) {
+  Shared first = share();
+  std::byte* const there = first.given->base();
+  first.given.reset();
+  ASSERT_EQ(peers_.idle(), 1u);
+  EXPECT_NE(take(first.made, kPeer)->base(), there);
+  EXPECT_NE(take(first.made, std::nullopt)->base(), there);
+  EXPECT_EQ(take(first.made, kMaker)->base(), there);
+}
+
+TEST_F(SegmentCacheStory, AMemfdOfferedTwiceGetsTwoMappings) {
+  Shared first = share();
+  const auto again = take(first.made, kMaker);
+  EXPECT_NE(again->base(), first.given->base());
+}
+
+TEST_F(SegmentCacheStory, WhatIsNoSegmentIsRefusedAsEver) {
+  EXPECT_EQ(peers_.map(UniqueFd(::dup(STDERR_FILENO)), {}, kBytes, kMaker).error().code, EPROTO);
+  EXPECT_EQ(peers_.map(UniqueFd(), {}, kBytes, kMaker).error().code, EPROTO);
+  EXPECT_EQ(peers_.idle(), 0u);
+}
+
+TEST_F(SegmentCacheStory, AForkEmptiesTheCacheOfEitherSide) {
+  share();
+  makers_.before_fork();
+  makers_.after_fork();
+  EXPECT_EQ(makers_.idle(), 0u);
+  EXPECT_FALSE(share().made.reused);
+  ASSERT_EQ(peers_.idle(), 2u);
+  peers_.before_fork();
+  peers_.after_fork();
+  EXPECT_EQ(peers_.idle(), 0u);
+}
+
+TEST_F(SegmentCacheStory, ASegmentInUseDuringAForkOfItsMakerIsGivenUp) {
+  Shared first = share();
+  makers_.before_fork();
+  makers_.after_fork();
+  first = {};
+  EXPECT_EQ(makers_.idle(), 0u);
+  EXPECT_FALSE(share().made.reused);
+  EXPECT_TRUE(share().made.reused) << "the one made after the fork";
+}
+
+TEST_F(SegmentCacheStory, ASegmentInUseDuringAForkOfThePeerIsNotLetGoOf) {
+  Shared first = share();
+  peers_.before_fork();
+  peers_.after_fork();
+  first = {};
+  EXPECT_EQ(peers_.idle(), 0u);
+  EXPECT_FALSE(share().made.reused);
+}
+
+TEST_F(SegmentCacheStory, TheCacheIsBounded) {
+  std::vector<Shared> many;
+  for (std::size_t i = 0; i < 3 * SegmentCache::kMaxKept; ++i) many.push_back(share());
+  many.clear();
+  EXPECT_EQ(makers_.idle(), SegmentCache::kMaxKept);
+  EXPECT_EQ(peers_.idle(), SegmentCache::kMaxKept);
+  // Those of the other process go for it.
+  for (std::size_t i = 0; i < SegmentCache::kMaxKept; ++i) many.push_back(share(kMaker, kPeer));
+  many.clear();
+  EXPECT_EQ(makers_.idle(), SegmentCache::kMaxKept);
+  EXPECT_TRUE(share(kMaker, kPeer).made.reused);
+  EXPECT_FALSE(share().made.reused);
+}
+
+TEST_F(SegmentCacheStory, AnotherUsersSegmentThatIsNoLongerKnownIsNotOfferedAgain) {
+  const auto offered_again = [&](PeerProcess maker) {
+    makers_.clear();
+    peers_.clear();
+    share(kPeer, maker);
+    peers_.clear();
+    return share(kPeer, maker).made.reused;
+  };
+  EXPECT_FALSE(offered_again({::getpid(), ::geteuid() + 1})) << "it would be refused";
+  EXPECT_TRUE(offered_again({::getpid(), ::geteuid()})) << "our own user's is mapped anew";
+}
+
+TEST_F(SegmentCacheStory, WhatAProcessDoesNotKnowAnyMoreIsForgotten) {
+  share();
+  share(kMaker, kPeer);
+  makers_.forget(kPeer);
+  EXPECT_EQ(makers_.idle(), 1u);
+  EXPECT_FALSE(share().made.reused);
+  EXPECT_TRUE(share(kMaker, kPeer).made.reused);
+}
+
+TEST_F(SegmentCacheStory, LargeSegmentsAreNotKept) {
+  { const auto large = makers_.make(SegmentCache::kMaxKeptBytes + kPageBytes, kPeer); }
+  EXPECT_EQ(makers_.idle(), 0u);
+}
+
+TEST_F(SegmentCacheStory, AProcessWithFewDescriptorsKeepsThem) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{48, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  share();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(makers_.idle(), 0u);
+}
+
+TEST_F(SegmentCacheStory, ADescriptorThatTheProgramClosedIsNeitherUsedNorClosedAgain) {
+  Shared first = share();
+  const int number = first.made.memfd->get();
+  first = {};
+  const UniqueFd programs(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::dup3(programs.get(), number, O_CLOEXEC), number);
+  EXPECT_FALSE(share().made.reused);
+  EXPECT_EQ(::fcntl(number, F_GETFD), FD_CLOEXEC) << "it is the program's now";
+  ::close(number);
+}
+
+TEST_F(SegmentCacheStory, SegmentsOfADeadProcessGoAwayWithTheTrafficOfOthers) {
+  const pid_t dead = ::fork();
+  if (dead == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(dead, nullptr, 0), dead);
+  const PeerProcess gone{dead, 1000};
+  share(gone, gone);
+  ASSERT_EQ(makers_.idle(), 1u);
+  ASSERT_EQ(peers_.idle(), 1u);
+  share();
+  EXPECT_EQ(makers_.idle(), 1u);
+  EXPECT_EQ(peers_.idle(), 1u);
+  EXPECT_TRUE(share().made.reused);
+}
+
+}  // namespace
+}  // namespace ringsock::soft::testing

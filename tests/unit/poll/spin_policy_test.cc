@@ -1,0 +1,331 @@
+#include "core/poll/spin_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace ringsock::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A CPU in virtual time: a pause takes 30 ns, a yield as long as the others run.
+struct Cpu {
+  Nanos time{1'000'000};
+  Nanos yield_takes{500};
+  Nanos signal_comes = Nanos::max();
+  int yields = 0;
+};
+struct VirtualMachine {
+  Cpu* cpu = nullptr;
+  [[nodiscard]] Nanos now() const { return cpu->time; }
+  void relax() const { cpu->time += 30ns; }
+  void yield() const {
+    cpu->time += cpu->yield_takes;
+    ++cpu->yields;
+  }
+  [[nodiscard]] bool interrupts(Nanos, Nanos now) const { return now >= cpu->signal_comes; }
+};
+
+class SpinPolicyTest : public testing::Test {
+ protected:
+  /// Spins without success. @return how long it took.
+  Nanos spin(Nanos deadline = Nanos::max()) {
+    const Nanos begun = cpu_.time;
+    BasicSpinner<VirtualMachine> spinner(policy_, contention_, history_, deadline, 16, {&cpu_});
+    while (spinner.again()) {
+    }
+    return cpu_.time - begun;
+  }
+  /// Spins until something arrives after `after`. @return how long it took, or max when it gave up.
+  Nanos spin_until(Nanos after) {
+    const Nanos begun = cpu_.time;
+    BasicSpinner<VirtualMachine> spinner(policy_, contention_, history_, Nanos::max(), 16, {&cpu_});
+    while (spinner.again()) {
+      if (cpu_.time - begun < after) continue;
+      spinner.paid_off();
+      return cpu_.time - begun;
+    }
+    return Nanos::max();
+  }
+  Cpu cpu_;
+  SpinPolicy policy_{.polling_time = 10us, .adaptive = true};
+  Contention contention_;
+  SpinHistory history_;
+};
+
+TEST_F(SpinPolicyTest, SpinsForThePollingTimeOnAQuietMachine) {
+  EXPECT_GE(spin(), 10us);
+  EXPECT_LE(spin(), 13us);
+}
+
+TEST_F(SpinPolicyTest, AQuickAnswerIsFoundWithoutGivingTheCpuAway) {
+  EXPECT_LE(spin_until(1us), 1us + 60ns);
+  EXPECT_EQ(cpu_.yields, 0);
+}
+
+TEST_F(SpinPolicyTest, NeverSpinsPastTheDeadline) {
+  EXPECT_LE(spin(cpu_.time + 3us), 4us);
+  EXPECT_LE(spin(cpu_.time), 600ns);
+}
+
+TEST_F(SpinPolicyTest, ASignalEndsASpinWhichIsNoMiss) {
+  for (int i = 0; i < 100; ++i) {
+    cpu_.signal_comes = cpu_.time + 5us;
+    EXPECT_GE(spin(), 5us) << "none was shortened by those before";
+    EXPECT_LE(cpu_.time, cpu_.signal_comes + 1us);
+  }
+}
+
+TEST_F(SpinPolicyTest, DoesNotSpinWhenThePollingTimeIsZero) {
+  policy_.polling_time = 0us;
+  EXPECT_LE(spin(), 600ns);
+  EXPECT_EQ(cpu_.yields, 0);
+}
+
+TEST_F(SpinPolicyTest, OnlyYieldsWhileOthersWantTheCpu) {
+  // Three others run for 5 us each whenever this one yields: the first spin notices.
+  cpu_.yield_takes = 15us;
+  spin();
+  ASSERT_TRUE(contention_.is_contended(cpu_.time));
+
+  // From now on hardly any time is spent spinning: the others get all but a few attempts.
+  cpu_.yields = 0;
+  const Nanos spent = spin();
+  EXPECT_GE(cpu_.yields, 2);
+  EXPECT_LE(spent - cpu_.yields * 15us, cpu_.yields * 100ns);
+}
+
+TEST_F(SpinPolicyTest, SystemCallsThatTakeLongAreNotTakenForContention) {
+  // As in an emulated guest.
+  cpu_.yield_takes = 1'700ns;
+  for (int i = 0; i < 10; ++i) spin_until(9us);
+  EXPECT_FALSE(contention_.is_contended(cpu_.time));
+
+  cpu_.yield_takes = 15us;
+  spin();
+  spin();
+  EXPECT_TRUE(contention_.is_contended(cpu_.time));
+}
+
+TEST_F(SpinPolicyTest, WhereNobodyWantsTheCpuItIsOfferedOnceInALongTime) {
+  for (int i = 0; i < 10; ++i) spin_until(9us);
+  cpu_.yields = 0;
+  for (int i = 0; i < 160; ++i) spin_until(9us);
+  EXPECT_GE(cpu_.yields, 160 * 9 / 20) << "spins that end soon count, too";
+  EXPECT_LE(cpu_.yields, 160 * 9 / 16);
+}
+
+TEST_F(SpinPolicyTest, WhoComesToWantTheCpuIsNoticedInOneOfTheNextSpins) {
+  for (int i = 0; i < 10; ++i) spin_until(9us);
+  cpu_.yield_takes = 15us;
+  cpu_.yields = 0;
+  while (cpu_.yields == 0) spin_until(9us);
+  EXPECT_TRUE(contention_.is_contended(cpu_.time));
+  cpu_.yields = 0;
+  spin_until(100us);
+  EXPECT_GE(cpu_.yields, 6) << "a turn for the others after each attempt";
+}
+
+TEST_F(SpinPolicyTest, OthersWhoTakeShortTurnsAreNoticedWhereSystemCallsAreQuick) {
+  spin();
+  cpu_.yield_takes = 1'700ns;
+  spin();
+  EXPECT_TRUE(contention_.is_contended(cpu_.time));
+}
+
+TEST_F(SpinPolicyTest, GoesToSleepAfterAFewMillisecondsOfTurnsThatFoundNothing) {
+  cpu_.yield_takes = 15us;
+  spin();
+  EXPECT_LE(spin(), 5ms + 16us);
+}
+
+TEST_F(SpinPolicyTest, SpinsAgainSoonAfterTheOthersHaveGone) {
+  cpu_.yield_takes = 15us;
+  for (int i = 0; i < 10; ++i) spin();
+  cpu_.yield_takes = 500ns;
+  // A few short yields prove that the CPU is free.
+  spin();
+  spin();
+  EXPECT_FALSE(contention_.is_contended(cpu_.time));
+  EXPECT_LE(spin_until(1us), 1us + 60ns);
+}
+
+TEST_F(SpinPolicyTest, DoesNotYieldToThoseWhoKeepTheCpuForATimeSlice) {
+  cpu_.yield_takes = 3ms;
+  spin();
+  EXPECT_EQ(cpu_.yields, 1) << "once is enough to know";
+  cpu_.yields = 0;
+  for (int i = 0; i < 10; ++i) EXPECT_LE(spin(), 3us);
+  EXPECT_EQ(cpu_.yields, 0);
+
+  // Asking again costs a time slice each time, so it is done ever more rarely.
+  for (int i = 0; i < 1'000; ++i) {
+    cpu_.time += 5ms;
+    spin();
+  }
+  EXPECT_LE(cpu_.yields, 10);
+
+  // They may have gone: in the end that is noticed.
+  cpu_.time += 2s;
+  cpu_.yield_takes = 500ns;
+  Nanos longest{};
+  for (int i = 0; i < 32; ++i) longest = std::max(longest, spin());
+  EXPECT_GE(longest, 10us);
+}
+
+TEST_F(SpinPolicyTest, ForgetsContentionAfterAMillisecondOfSilence) {
+  cpu_.yield_takes = 15us;
+  spin();
+  cpu_.time += 1ms;
+  EXPECT_FALSE(contention_.is_contended(cpu_.time));
+}
+
+TEST_F(SpinPolicyTest, SpinsLessAfterSpinsThatDidNotPay) {
+  Nanos total{};
+  for (int i = 0; i < 160; ++i) total += spin();
+  EXPECT_LE(total, 160 * 4us) << "most spins are an eighth of the polling time";
+  EXPECT_GE(total, 10 * 10us) << "one in sixteen is whole";
+}
+
+TEST_F(SpinPolicyTest, OneSpinThatPaysBringsTheWholePollingTimeBack) {
+  for (int i = 0; i < 100; ++i) spin();
+  int tries = 1;
+  while (spin_until(9us) == Nanos::max()) ++tries;
+  EXPECT_LE(tries, 16);
+  EXPECT_GE(spin(), 10us);
+}
+
+TEST_F(SpinPolicyTest, SpinsLongerAfterSleepsThatWereShort) {
+  history_.slept(40us, policy_);
+  EXPECT_GE(spin(), 20us);
+  for (int i = 0; i < 10; ++i) history_.slept(40us, policy_);
+  EXPECT_GE(spin(), 100us);
+  EXPECT_LE(spin(), 130us) << "but not for ever longer";
+}
+
+TEST_F(SpinPolicyTest, LongSleepsBringThePollingTimeBack) {
+  for (int i = 0; i < 10; ++i) history_.slept(40us, policy_);
+  for (int i = 0; i < 10; ++i) history_.slept(5ms, policy_);
+  EXPECT_LE(spin(), 13us);
+}
+
+/// As VMA's, which are a thousand times longer than what a sleep costs.
+class LongPollingTimes : public SpinPolicyTest {
+ protected:
+  LongPollingTimes() { policy_.polling_time = 100ms; }
+  /// A call that waits `timeout` in vain. @return how long it spun.
+  Nanos wait_in_vain(Nanos timeout) {
+    const Nanos deadline = cpu_.time + timeout;
+    const Nanos spun = spin(deadline);
+    if (cpu_.time < deadline) {
+      history_.slept_in_vain(deadline - cpu_.time);
+      cpu_.time = deadline;
+    }
+    return spun;
+  }
+  /// A call whose answer comes after `after`. @return whether it was found by spinning.
+  bool wait_for_answer(Nanos after) {
+    const Nanos begun = cpu_.time;
+    if (spin_until(after) != Nanos::max()) return true;
+    const Nanos sleep = begun + after - cpu_.time;
+    cpu_.time += sleep;
+    history_.slept(sleep, policy_);
+    return false;
+  }
+};
+
+TEST_F(LongPollingTimes, ThatNeverPayAreLearntWhateverTheTimeOuts) {
+  for (const Nanos timeout : {1ms, 10ms, 100ms}) {
+    history_ = {};
+    Nanos first{};
+    for (int i = 0; i < 100; ++i) first += wait_in_vain(timeout);
+    EXPECT_LE(first, 4 * timeout) << "of a hundred";
+    Nanos total{};
+    for (int i = 0; i < 1600; ++i) total += wait_in_vain(timeout);
+    EXPECT_LE(total, 1600 * 100ns);
+  }
+}
+
+TEST_F(LongPollingTimes, AreSpunToTheEndWhereAnswersComeWithinThem) {
+  for (int i = 0; i < 50; ++i) EXPECT_TRUE(wait_for_answer(i % 10 == 0 ? 90ms : 20us));
+}
+
+TEST_F(LongPollingTimes, ComeBackWithTheFirstAnswerWithinThem) {
+  for (const Nanos answer : {Nanos(50us), Nanos(500us), Nanos(5ms), Nanos(45ms)}) {
+    for (int i = 0; i < 100; ++i) wait_in_vain(10ms);
+    wait_for_answer(answer);
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(wait_for_answer(answer)) << answer.count();
+  }
+}
+
+TEST_F(LongPollingTimes, ReachNoFartherThanTwiceAsFarAsWhatBroughtThemBack) {
+  for (int i = 0; i < 100; ++i) wait_in_vain(10ms);
+  wait_for_answer(200us);
+  Nanos total{};
+  for (int i = 0; i < 100; ++i) total += wait_in_vain(10ms);
+  EXPECT_LE(total, 3 * 400us + 100 * 100ns);
+}
+
+TEST_F(LongPollingTimes, AreNotMissedByWaitsLongerThanThey) {
+  for (int i = 0; i < 100; ++i) wait_in_vain(10ms);
+  Nanos total{};
+  for (int i = 0; i < 160; ++i) {
+    const Nanos begun = cpu_.time;
+    wait_in_vain(10ms);
+    cpu_.time = begun;
+    total += spin();
+    history_.slept(150ms, policy_);
+  }
+  EXPECT_LE(total, 160 * 4us);
+}
+
+TEST_F(LongPollingTimes, AreNotGivenUpBecauseTimeOutsAreShorterThanASleepIsDear) {
+  for (int i = 0; i < 100; ++i) wait_in_vain(20us);
+  EXPECT_TRUE(wait_for_answer(15us));
+}
+
+TEST_F(LongPollingTimes, ThatNeverPayAreLearntAmongOthersWhoTakeTurns) {
+  cpu_.yield_takes = 15us;
+  Nanos total{};
+  for (int i = 0; i < 1600; ++i) total += wait_in_vain(1ms);
+  EXPECT_LE(total, 20ms);
+}
+
+TEST_F(SpinPolicyTest, ShortPollingTimesAreNotGivenUp) {
+  // Spins of 100 us that just miss, one after the other.
+  for (int i = 0; i < 100; ++i) {
+    spin();
+    history_.slept(40us, policy_);
+  }
+  EXPECT_GE(spin(), 100us);
+  // And turns of 5 ms.
+  cpu_.yield_takes = 15us;
+  for (int i = 0; i < 100; ++i) {
+    spin();
+    history_.slept(20ms, policy_);
+  }
+  Nanos longest{};
+  for (int i = 0; i < 16; ++i) longest = std::max(longest, spin());
+  EXPECT_GE(longest, 4ms);
+}
+
+TEST_F(LongPollingTimes, ThatAreZeroHaveNoTurnsEither) {
+  cpu_.yield_takes = 15us;
+  spin();
+  ASSERT_TRUE(contention_.is_contended(cpu_.time));
+  policy_.polling_time = 0us;
+  EXPECT_LE(spin(), 600ns);
+}
+
+TEST_F(SpinPolicyTest, WhoAskedForNoSpinningGetsNoneHoweverShortTheSleeps) {
+  policy_.polling_time = 0us;
+  for (int i = 0; i < 10; ++i) history_.slept(40us, policy_);
+  EXPECT_LE(spin(), 600ns);
+}
+
+TEST_F(SpinPolicyTest, APollingTimeThatSomebodyAskedForIsKept) {
+  policy_ = {.polling_time = 50us, .adaptive = false};
+  for (int i = 0; i < 100; ++i) EXPECT_GE(spin(), 50us);
+}
+
+}  // namespace
+}  // namespace ringsock::runtime
