@@ -38,8 +38,8 @@ Result missing(Arguments...) {
 /// The next library of ours behind this one, in the order of LD_PRELOAD, or null. The core has the name, too, so that
 /// it is always found: dlsym(3) allocates memory to say that it found nothing, and an allocator may be calling us.
 const Shell* next_shell() {
-  static const auto next = reinterpret_cast<const Shell* (*)()>(::dlsym(RTLD_NEXT, "ringsock_shell"));
-  return next != nullptr ? next() : nullptr;
+  static const auto next = reinterpret_cast<decltype(&ringsock_shell)>(::dlsym(RTLD_NEXT, "ringsock_shell"));
+  return next != nullptr ? static_cast<const Shell*>(next()) : nullptr;
 }
 
 void* find_beyond(const char* name) {
@@ -85,9 +85,9 @@ constinit RealCalls real{
 
 const Shell& calling_shell() {
   // In a library that was loaded by dlopen(3) the name is not found, or is the core's.
-  static const auto first = reinterpret_cast<const Shell* (*)()>(::dlsym(RTLD_DEFAULT, "ringsock_shell"));
-  const Shell* const shell = first != nullptr ? first() : nullptr;
-  return shell != nullptr ? *shell : this_shell;
+  static const auto first = reinterpret_cast<decltype(&ringsock_shell)>(::dlsym(RTLD_DEFAULT, "ringsock_shell"));
+  const void* const shell = first != nullptr ? first() : nullptr;
+  return shell != nullptr ? *static_cast<const Shell*>(shell) : this_shell;
 }
 
 bool is_calling_shell() { return calling_shell().find_beyond == this_shell.find_beyond; }
@@ -99,4 +99,4 @@ void set_kernel_nonblocking(int fd, bool on) {
 
 }  // namespace ringsock::preload
 
-const ringsock::preload::Shell* ringsock_shell() { return &ringsock::preload::this_shell; }
+const void* ringsock_shell() { return &ringsock::preload::this_shell; }

@@ -24,6 +24,6 @@ bool is_calling_shell();
 }  // namespace ringsock::preload
 
 extern "C" {
-/// By this name the libraries find each other. Null: the core's, behind the last of them.
-__attribute__((visibility("default"))) const ringsock::preload::Shell* ringsock_shell();
+/// By this name the libraries find each other. It returns a Shell. Null: the core's, behind the last of them.
+__attribute__((visibility("default"))) const void* ringsock_shell();
 }
