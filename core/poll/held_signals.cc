@@ -26,11 +26,15 @@ bool is_ignored(int signal) {
 
 bool is_fault(int signal) { return std::find(kFaults.begin(), kFaults.end(), signal) != kFaults.end(); }
 
+sigset_t all_but_faults() {
+  sigset_t out;
+  sigfillset(&out);
+  for (const int fault : kFaults) sigdelset(&out, fault);
+  return out;
+}
+
 void HeldSignals::hold() {
-  // libc itself does not block the two signals that it uses for pthread_cancel(3) and setuid(2).
-  sigset_t held;
-  sigfillset(&held);
-  for (const int fault : kFaults) sigdelset(&held, fault);
+  const sigset_t held = all_but_faults();
   ::pthread_sigmask(SIG_BLOCK, &held, &before_);
   are_held_ = true;
   if (mask_ == nullptr) mask_ = &before_;

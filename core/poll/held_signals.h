@@ -10,6 +10,9 @@ namespace ringsock::runtime {
 /// Returns whether the signal reports a program fault. Such signals are never held: they interrupt no wait, and
 /// runtimes and sanitizers handle them themselves.
 bool is_fault(int signal);
+/// Returns what a wait may hold: all signals but faults. libc itself leaves out the two that it uses for
+/// pthread_cancel(3) and setuid(2).
+sigset_t all_but_faults();
 
 /// The signals of one waiting call. A signal that arrives while the call sleeps in ppoll(2) interrupts it; one that
 /// arrives while it spins would only run its handler, and the call would go on. So a long spin blocks signals, looks

@@ -160,21 +160,13 @@ int to_milliseconds(Nanos deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, INT_MAX));
 }
 
-}  // namespace
-
-namespace {
-
 /// While it exists the calling thread blocks all signals, but for faults and those of libc.
 class SignalsHeld {
  public:
   /// @param mask  what the thread is to block while it sleeps; null: what it blocks now
   explicit SignalsHeld(const sigset_t* mask) {
-    sigset_t all;
-    sigfillset(&all);
-    for (int signal = 1; signal < NSIG; ++signal) {
-      if (is_fault(signal)) sigdelset(&all, signal);
-    }
-    ::pthread_sigmask(SIG_BLOCK, &all, &before_);
+    const sigset_t held = all_but_faults();
+    ::pthread_sigmask(SIG_BLOCK, &held, &before_);
     asleep_ = mask != nullptr ? *mask : before_;
   }
   SignalsHeld(const SignalsHeld&) = delete;
@@ -183,10 +175,9 @@ class SignalsHeld {
 
   /// Those that the sleep lets through.
   [[nodiscard]] sigset_t wanted() const {
-    sigset_t out;
-    sigemptyset(&out);
+    sigset_t out = all_but_faults();
     for (int signal = 1; signal < NSIG; ++signal) {
-      if (sigismember(&asleep_, signal) == 0 && !is_fault(signal)) sigaddset(&out, signal);
+      if (sigismember(&asleep_, signal) == 1) sigdelset(&out, signal);
     }
     return out;
   }

@@ -236,10 +236,14 @@ void FdTable::end_stale(int fd, Ref endpoint) noexcept {
 Ref FdTable::remove(int fd) { return take(fd, false); }
 Ref FdTable::begin_close(int fd) { return take(fd, true); }
 
+/// Under lock_.
+void FdTable::clear_mark(Entry* place) noexcept {
+  if (place != nullptr && place->load(std::memory_order_relaxed) == being_closed()) exchange(*place, nullptr);
+}
+
 void FdTable::end_close(int fd) noexcept {
   const std::lock_guard guard(lock_);
-  Entry* const place = entry(fd);
-  if (place != nullptr && place->load(std::memory_order_relaxed) == being_closed()) exchange(*place, nullptr);
+  clear_mark(entry(fd));
 }
 
 /// Takes the endpoint out of `place`. Null when there is none, or another thread is closing the number. Under lock_.
@@ -334,10 +338,7 @@ Endpoint* FdTable::being_closed() noexcept {
 /// Threads that were closing numbers exist only in the parent.
 void FdTable::after_fork_in_child() {
   is_reclaim_due_.store(false, std::memory_order_relaxed);
-  for (int fd = 0; fd < end() && being_closed()->descriptors_.load() > kManyDescriptors; ++fd) {
-    Entry* const place = entry(fd);
-    if (place != nullptr && place->load(std::memory_order_relaxed) == being_closed()) exchange(*place, nullptr);
-  }
+  for (int fd = 0; fd < end() && being_closed()->descriptors_.load() > kManyDescriptors; ++fd) clear_mark(entry(fd));
   lock_.unlock();
 }
 

@@ -157,6 +157,7 @@ class FdTable {
   };
   void put_back(Retired& retired);
   void reclaim();
+  void clear_mark(Entry* place) noexcept;
 
   Mutex lock_;
   Retired retired_;

@@ -11,21 +11,16 @@
 
 #include "tests/preload/tcp_world.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/signals.h"
 
 namespace ringsock::preload_tests {
 namespace {
 
-/// A client that takes part, or one of the kernel's.
+/// Their clients take part, or are the kernel's.
 class ThreadsInAccept : public testing::TestWithParam<bool> {
  protected:
   static constexpr int kThreads = 8;
-  [[nodiscard]] Fd client() const {
-    if (GetParam()) return connected_to(listener_);
-    Address there = name_of(listener_);
-    Fd fd(static_cast<int>(raw_syscall(SYS_socket, AF_INET, SOCK_STREAM, 0)));
-    EXPECT_EQ(raw_syscall(SYS_connect, int(fd), there.get(), there.length), 0);
-    return fd;
-  }
+  [[nodiscard]] Fd client() const { return client_of(listener_, GetParam()); }
   void start(auto body) {
     for (int i = 0; i < kThreads; ++i) threads_.emplace_back(body);
   }
@@ -82,24 +77,9 @@ TEST_P(ThreadsInAccept, AreWokenOneForEachClient) {
   }
 }
 
-/// A handler that asks for EINTR, as servers have one to be stopped by.
-class Interruptible {
- public:
-  Interruptible() {
-    struct sigaction action {};
-    action.sa_handler = [](int) {};
-    ::sigaction(SIGUSR2, &action, &before_);
-  }
-  Interruptible(const Interruptible&) = delete;
-  Interruptible& operator=(const Interruptible&) = delete;
-  ~Interruptible() { ::sigaction(SIGUSR2, &before_, nullptr); }
-
- private:
-  struct sigaction before_ {};
-};
-
 TEST_P(ThreadsInAccept, AreInterruptedByNothingButAHandler) {
-  const Interruptible interruptible;
+  // It asks for EINTR, as a server's handler does that stops it.
+  const support::Disposition handled(SIGUSR2);
   std::atomic<int> interrupted{0};
   start([&] {
     for (;;) {

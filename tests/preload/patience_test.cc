@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/preload/tcp_world.h"
+#include "tests/support/signals.h"
 
 namespace ringsock::preload_tests {
 namespace {
@@ -271,15 +272,10 @@ TEST(Patience, SeveralThreadsConnectToAStoppedServer) {
   expect_all_served(server, clients);
 }
 
-volatile std::sig_atomic_t signals_taken = 0;
-
 TEST(Patience, AConnectThatASignalInterruptsGoesOn) {
   Server server(8, true, serve_until_quit);
   Address there = server.address();
-  struct sigaction action {};
-  action.sa_handler = [](int) { signals_taken = signals_taken + 1; };
-  struct sigaction before {};
-  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+  const support::Disposition handled(SIGUSR1);
   Fd client(::socket(AF_INET, SOCK_STREAM, 0));
   std::atomic<bool> over{false};
   std::thread pest([&over, self = ::pthread_self()] {
@@ -298,7 +294,6 @@ TEST(Patience, AConnectThatASignalInterruptsGoesOn) {
   }
   over = true;
   pest.join();
-  ASSERT_EQ(::sigaction(SIGUSR1, &before, nullptr), 0);
   EXPECT_EQ(connected, 0) << std::strerror(connected);
   EXPECT_LT(Clock::now() - start, kSoon);
   expect_served(server, client);

@@ -113,6 +113,15 @@ inline Fd connected_to(int listener) {
   return fd;
 }
 
+/// A client that takes part, or one of the kernel's.
+inline Fd client_of(int listener, bool takes_part) {
+  if (takes_part) return connected_to(listener);
+  Address there = name_of(listener);
+  Fd fd(static_cast<int>(raw_syscall(SYS_socket, there.storage.ss_family, SOCK_STREAM, 0)));
+  EXPECT_EQ(raw_syscall(SYS_connect, int(fd), there.get(), there.length), 0);
+  return fd;
+}
+
 /// Alice connected, Bob accepted her.
 struct Pair {
   Fd alice, bob;

@@ -11,6 +11,7 @@
 
 #include "tests/preload/tcp_world.h"
 #include "tests/support/raw_syscall.h"
+#include "tests/support/signals.h"
 
 namespace ringsock::preload_tests {
 namespace {
@@ -49,10 +50,7 @@ TEST(PreloadedWaiting, PollSleepsUntilWokenBesidesPipesAndTimers) {
 
 TEST(PreloadedWaiting, PpollLetsASignalThrough) {
   auto [alice, bob] = connected_pair();
-  struct sigaction action {
-  }, old{};
-  action.sa_handler = [](int) {};
-  ASSERT_EQ(::sigaction(SIGUSR2, &action, &old), 0);
+  const support::Disposition handled(SIGUSR2);
   sigset_t blocked, before;
   ::sigemptyset(&blocked);
   ::sigaddset(&blocked, SIGUSR2);
@@ -62,7 +60,6 @@ TEST(PreloadedWaiting, PpollLetsASignalThrough) {
   EXPECT_EQ(::ppoll(&entry, 1, nullptr, &before), -1);
   EXPECT_EQ(errno, EINTR);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  ::sigaction(SIGUSR2, &old, nullptr);
 }
 
 TEST(PreloadedWaiting, SelectAndPselectCountConnections) {
@@ -100,15 +97,6 @@ TEST(PreloadedWaiting, EpollTellsLevelsAndEdges) {
   ASSERT_EQ(::epoll_wait(set, events.data(), 4, 1000), 1);
   EXPECT_EQ(events[0].data.fd, int(alice));
   EXPECT_EQ(::epoll_wait(set, events.data(), 4, 0), 0) << "edge: once";
-}
-
-/// A client that takes part, or one of the kernel's.
-Fd client_of(int listener, bool takes_part) {
-  if (takes_part) return connected_to(listener);
-  Address there = name_of(listener);
-  Fd client(static_cast<int>(raw_syscall(SYS_socket, AF_INET, SOCK_STREAM, 0)));
-  EXPECT_EQ(raw_syscall(SYS_connect, int(client), there.get(), there.length), 0);
-  return client;
 }
 
 class ClientsOfAListener : public testing::TestWithParam<bool> {};
@@ -422,9 +410,6 @@ TEST(PreloadedWaiting, AMarkBeyondTheBufferHoldsUpNobody) {
 class Alarm {
  public:
   Alarm() {
-    struct sigaction action {};
-    action.sa_handler = [](int) {};
-    ::sigaction(SIGALRM, &action, &old_);
     const itimerval often{{0, 30'000}, {0, 30'000}};
     ::setitimer(ITIMER_REAL, &often, nullptr);
   }
@@ -433,11 +418,10 @@ class Alarm {
   ~Alarm() {
     const itimerval never{};
     ::setitimer(ITIMER_REAL, &never, nullptr);
-    ::sigaction(SIGALRM, &old_, nullptr);
   }
 
  private:
-  struct sigaction old_ {};
+  support::Disposition handled_{SIGALRM};
 };
 
 /// The descriptor of such a connection is readable for ever: a wait that went on and on held all signals.

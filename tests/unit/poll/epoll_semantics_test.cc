@@ -4,6 +4,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/support/signals.h"
 #include "tests/unit/poll/epoll_worlds.h"
 
 namespace ringsock::runtime {
@@ -315,32 +316,21 @@ TEST_P(EpollThreads, SeveralThreadsServeOneSetAndMissNothing) {
   for (std::thread& server : servers) server.join();
 }
 
-volatile std::sig_atomic_t signals_seen = 0;
-extern "C" void count_epoll_signal(int) { signals_seen = signals_seen + 1; }
-
 class EpollSignals : public EpollSemantics {
  protected:
   EpollSignals() {
-    struct sigaction action {};
-    action.sa_handler = count_epoll_signal;
-    action.sa_flags = SA_RESTART;
-    ::sigaction(SIGUSR2, &action, &old_action_);
     sigset_t usr2;
     sigemptyset(&usr2);
     sigaddset(&usr2, SIGUSR2);
     ::pthread_sigmask(SIG_BLOCK, &usr2, &let_through_);
-    signals_seen = 0;
     EXPECT_EQ(world_->add(set_, stream_->fd(), EPOLLIN, 1), 0);
   }
-  ~EpollSignals() override {
-    ::pthread_sigmask(SIG_SETMASK, &let_through_, nullptr);
-    ::sigaction(SIGUSR2, &old_action_, nullptr);
-  }
+  ~EpollSignals() override { ::pthread_sigmask(SIG_SETMASK, &let_through_, nullptr); }
   int wait(Nanos timeout, const sigset_t* mask) {
     std::array<epoll_event, 1> event{};
     return world_->wait(set_, event.data(), 1, timeout, mask);
   }
-  struct sigaction old_action_ {};
+  support::Disposition counted_{SIGUSR2, support::count_handled, SA_RESTART};
   sigset_t let_through_{};
   std::unique_ptr<Stream> stream_ = world_->open_stream();
 };
@@ -352,10 +342,10 @@ INSTANTIATE_TEST_SUITE_P(Worlds, EpollSignals,
 TEST_P(EpollSignals, APendingSignalThatTheMaskLetsThroughInterrupts) {
   ::raise(SIGUSR2);
   EXPECT_EQ(wait(100us, nullptr), 0) << "still blocked";
-  EXPECT_EQ(signals_seen, 0);
+  EXPECT_EQ(support::handled, 0);
   EXPECT_EQ(wait(20s, &let_through_), -EINTR);
 #ifndef RINGSOCK_TSAN  // which delays handlers
-  EXPECT_EQ(signals_seen, 1);
+  EXPECT_EQ(support::handled, 1);
 #endif
 }
 
@@ -363,7 +353,7 @@ TEST_P(EpollSignals, EventsComeBeforeSignals) {
   stream_->data_arrives();
   ::raise(SIGUSR2);
   EXPECT_EQ(wait(20s, &let_through_), 1);
-  EXPECT_EQ(signals_seen, 0);
+  EXPECT_EQ(support::handled, 0);
 }
 
 TEST_P(EpollSignals, ASleeperIsInterrupted) {

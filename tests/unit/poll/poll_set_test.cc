@@ -15,6 +15,7 @@
 
 #include "core/poll/wait.h"
 #include "tests/fakes/fake_endpoint.h"
+#include "tests/support/signals.h"
 
 namespace ringsock::runtime {
 namespace {
@@ -201,27 +202,16 @@ TEST(Poll, ThreadsThatPollTheSameDescriptorAllSeeTheEvent) {
   }
 }
 
-volatile std::sig_atomic_t signals_seen = 0;
-extern "C" void count_signal(int) { signals_seen = signals_seen + 1; }
-
 class PollSignals : public testing::Test {
  protected:
   PollSignals() {
-    struct sigaction action {};
-    action.sa_handler = count_signal;
-    action.sa_flags = SA_RESTART;
-    ::sigaction(SIGUSR2, &action, &old_action_);
     sigset_t usr2;
     sigemptyset(&usr2);
     sigaddset(&usr2, SIGUSR2);
     ::pthread_sigmask(SIG_BLOCK, &usr2, &let_through_);
-    signals_seen = 0;
   }
-  ~PollSignals() override {
-    ::pthread_sigmask(SIG_SETMASK, &let_through_, nullptr);
-    ::sigaction(SIGUSR2, &old_action_, nullptr);
-  }
-  struct sigaction old_action_ {};
+  ~PollSignals() override { ::pthread_sigmask(SIG_SETMASK, &let_through_, nullptr); }
+  support::Disposition counted_{SIGUSR2, support::count_handled, SA_RESTART};
   sigset_t let_through_{};
 };
 
@@ -230,9 +220,9 @@ TEST_F(PollSignals, APendingSignalThatTheMaskLetsThroughInterrupts) {
   std::array<pollfd, 1> entry{{{fake.fd(), POLLIN, 0}}};
   ::raise(SIGUSR2);
   EXPECT_EQ(*poll_endpoints(entry, 100us, nullptr), 0) << "still blocked";
-  EXPECT_EQ(signals_seen, 0);
+  EXPECT_EQ(support::handled, 0);
   EXPECT_EQ(poll_endpoints(entry, Nanos::max(), &let_through_).error().code, EINTR);
-  EXPECT_EQ(signals_seen, 1);
+  EXPECT_EQ(support::handled, 1);
 }
 
 TEST_F(PollSignals, ASignalStaysPendingWhenThereIsSomethingToReport) {
@@ -241,7 +231,7 @@ TEST_F(PollSignals, ASignalStaysPendingWhenThereIsSomethingToReport) {
   std::array<pollfd, 1> entry{{{fake.fd(), POLLIN, 0}}};
   ::raise(SIGUSR2);
   EXPECT_EQ(*poll_endpoints(entry, Nanos::max(), &let_through_), 1);
-  EXPECT_EQ(signals_seen, 0);
+  EXPECT_EQ(support::handled, 0);
 }
 
 TEST_F(PollSignals, ASleeperIsInterrupted) {
