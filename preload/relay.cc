@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/base/log.h"
 #include "core/poll/poll_set.h"
 #include "preload/door.h"
 #include "preload/route.h"
@@ -36,7 +37,21 @@ class End {
     const ssize_t sent = ::send(fd_, data, length, kFlags);
     return sent < 0 ? Result<ssize_t>(Error::last("relay: send")) : Result<ssize_t>(sent);
   }
+  /// The ring's connection, which another process uses, becomes a kernel socket that both have. Returns false when it
+  /// does not.
+  bool join_its_user() {
+    Lookup ring = fd_table().find(fd_);
+    auto* const connection = ring ? dynamic_cast<rs::StreamSocket*>(&*ring) : nullptr;
+    if (connection == nullptr) return false;
+    ring.pin();
+    is_ring_ = !follow(*connection) || !connection->has_left_to_kernel();
+    is_guest_ = !is_ring_;
+    return is_guest_;
+  }
+  /// Whether another process uses the connection, too: its input and its end are that one's.
+  [[nodiscard]] bool is_guest() const { return is_guest_; }
   void shut_down(int how) {
+    if (is_guest_) return;
     if (is_ring_) {
       static_cast<void>(on_ring([&](Lookup& ring) -> Result<ssize_t> {
         static_cast<void>(ring->shutdown(how));
@@ -47,7 +62,7 @@ class End {
     }
   }
   void reset() {
-    if (is_ring_) return shut_down(SHUT_RDWR);
+    if (is_ring_ || is_guest_) return shut_down(SHUT_RDWR);
     const linger at_once{1, 0};
     real.setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     ::close(fd_);
@@ -62,6 +77,7 @@ class End {
 
   int fd_;
   bool is_ring_;
+  bool is_guest_ = false;
 };
 
 /// What is on its way from one end to the other.
@@ -108,17 +124,19 @@ class Family {
  public:
   explicit Family(const RelayedConnection& connection)
       : socket_(connection.theirs), is_for_nobody_(connection.nobody_asks) {
-    if (connection.at_once) begin(connection.ring);
+    if (connection.at_once) static_cast<void>(begin(connection.ring));
   }
-  /// This process is the connection's user from now on.
-  void begin(int ring) {
-    if (socket_ < 0) return;
+  /// This process is the connection's user from now on. Returns false when another process is.
+  bool begin(int ring) {
     Lookup connection = fd_table().find(ring);
     auto* const stream = connection ? dynamic_cast<rs::StreamSocket*>(&*connection) : nullptr;
-    if (stream != nullptr && stream->claim_handed_on() && !is_for_nobody_) record_ = stream->family();
+    const bool is_ours = stream != nullptr && stream->claim_handed_on();
+    if (socket_ < 0) return is_ours;
+    if (is_ours && !is_for_nobody_) record_ = stream->family();
     last_seen_ = monotonic_now();
     has_begun_ = true;
     look();
+    return is_ours;
   }
   /// The socket's end is to be seen.
   void nobody_asks() {
@@ -185,21 +203,22 @@ class Pair {
   void add_to(std::vector<pollfd>& entries) const {
     if (is_waiting()) entries.push_back({kernel_.fd(), POLLIN, 0});
     if (done_ || !started_) return;
-    add(entries, ring_.fd(), from_ring_.wants_to_read(), to_ring_.wants_to_write());
+    add(entries, ring_.fd(), from_ring_.wants_to_read() && !ring_.is_guest(), to_ring_.wants_to_write());
     add(entries, kernel_.fd(), to_ring_.wants_to_read(), from_ring_.wants_to_write());
   }
 
   void move() {
     if (done_ || !started_) return;
-    const Status in = from_ring_.move(ring_, kernel_);
+    const Status in = ring_.is_guest() ? ok() : from_ring_.move(ring_, kernel_);
     const Status out = in ? to_ring_.move(kernel_, ring_) : in;
     if (!in || !out) {
       ring_.reset();
       kernel_.reset();
       done_ = true;
-    } else if (from_ring_.is_done() && to_ring_.is_done()) {
+    } else if ((from_ring_.is_done() || ring_.is_guest()) && to_ring_.is_done()) {
       ring_.shut_down(SHUT_RDWR);
       ::close(kernel_.fd());
+      if (ring_.is_guest()) ::close(ring_.fd());
       done_ = true;
     }
   }
@@ -211,7 +230,9 @@ class Pair {
   }
   void begin() {
     started_ = true;
-    family.begin(ring_.fd());
+    if (family.begin(ring_.fd())) return;
+    // The program's last words are not lost. What the peer sends is read by the connection's user.
+    if (!ring_.join_its_user()) log_info("relay: another process uses the connection: a program's bytes are lost");
   }
   static void add(std::vector<pollfd>& entries, int fd, bool read, bool write) {
     if (read || write) entries.push_back({fd, static_cast<short>((read ? POLLIN : 0) | (write ? POLLOUT : 0)), 0});

@@ -154,6 +154,34 @@ TEST(Exec, ALeakedDescriptorTakesNothingFromItsOwner) {
   EXPECT_EQ(wait_for(server.pid), 0);
 }
 
+TEST(Exec, WhatAProgramWritesIsNotLostWhereItsParentHasUsedTheConnectionMeanwhile) {
+  const Server server = serve([](int client) {
+    int go[2];
+    int executed[2];
+    if (::pipe(go) != 0 || ::pipe2(executed, O_CLOEXEC) != 0) ::_exit(2);
+    const std::string command = "read go <&9; echo from the program >&" + std::to_string(client);
+    const pid_t program = spawn([&] {
+      ::dup2(go[0], 9);
+      ::execlp("sh", "sh", "-c", command.c_str(), nullptr);
+    });
+    ::close(executed[1]);
+    char byte = 0;
+    if (::read(executed[0], &byte, 1) != 0) ::_exit(3);
+    send_all(client, "from its parent\n");
+    if (::write(go[1], "go\n", 3) != 3 || wait_for(program) != 0) ::_exit(4);
+    if (receive(client, 8) != "question") ::_exit(5);
+    send_all(client, "answer\n");
+  });
+  const int fd = connect_to(server.port);
+  std::string text = receive(fd, 33);
+  EXPECT_NE(text.find("from its parent\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("from the program\n"), std::string::npos) << text;
+  send_all(fd, "question");
+  EXPECT_EQ(receive_all(fd), "answer\n");
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
 /// The next program accepts one client on descriptor 9 and echoes the first that it says.
 constexpr const char* kAcceptAndEcho =
     "open(my $l, '+<&=' . $ARGV[0]) or die $!; accept(my $c, $l) or die $!; sysread($c, my $b, 100); syswrite($c, $b);";

@@ -190,10 +190,20 @@ Acceptor::HalfOpen Acceptor::make_half_open(UniqueFd socket, Nanos now) const {
   return fresh;
 }
 
+/// Waits a few microseconds for it: a client sends its request right after connect(2), and keep() costs more.
+std::optional<LinkInbox::Packet> Acceptor::first_packet(HalfOpen& fresh) {
+  constexpr Nanos kPatience = std::chrono::microseconds(10);
+  const Nanos end = monotonic_now() + kPatience;
+  for (;;) {
+    fresh.link->drain(1);
+    auto packet = fresh.inbox->pop();
+    if (packet || fresh.inbox->is_finished() || monotonic_now() >= end) return packet;
+  }
+}
+
 std::optional<IncomingRequest> Acceptor::take_in(UniqueFd socket, Nanos now) {
   HalfOpen fresh = make_half_open(std::move(socket), now);
-  fresh.link->drain(1);
-  if (auto packet = fresh.inbox->pop()) {
+  if (auto packet = first_packet(fresh)) {
     const Outcome outcome = look_at(fresh, std::move(*packet));
     if (outcome == Outcome::ready) return finish(fresh);
     if (outcome == Outcome::refused) {

@@ -97,6 +97,7 @@ class Acceptor {
   std::optional<IncomingRequest> serve_half_open(int& work);
   std::optional<IncomingRequest> serve(Slot slot);
   HalfOpen make_half_open(UniqueFd socket, Nanos now) const;
+  static std::optional<LinkInbox::Packet> first_packet(HalfOpen& fresh);
   std::optional<IncomingRequest> take_in(UniqueFd socket, Nanos now);
   Outcome look_at(HalfOpen& from, LinkInbox::Packet packet) const;
   Outcome check(HalfOpen& from, const LinkInbox::Packet& packet) const;
