@@ -119,7 +119,7 @@ constinit bool holds_devices = false;
   const auto after = [] {
     if (holds_devices) process().registry.after_fork();
   };
-  at_fork(before, after, after);
+  at_fork(ForkStep::devices, before, after, after);
 }
 
 }  // namespace

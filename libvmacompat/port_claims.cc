@@ -211,8 +211,9 @@ void tell_to_leave(const std::vector<std::string>& claims, const std::set<uid_t>
 
 [[gnu::constructor]] void watch_forks() {
   // Before the first socket is there, so that fork(2) takes the sockets' locks first, as everybody does.
-  at_fork([] { port_claims().before_fork(); }, [] { port_claims().after_fork_in_parent(); },
-          [] { port_claims().after_fork_in_child(); });
+  at_fork(
+      ForkStep::port_claims, [] { port_claims().before_fork(); }, [] { port_claims().after_fork_in_parent(); },
+      [] { port_claims().after_fork_in_child(); });
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ std::shared_ptr<SocketFamily> SocketFamily::create() {
 void SocketFamily::install_fork_handlers() {
   static const bool installed = [] {
     fork_pipe = new ForkPipe;
-    at_fork_outermost(make_fork_pipe, forget_fork_pipe, forget_fork_pipe);
+    at_fork(ForkStep::fork_pipe, make_fork_pipe, forget_fork_pipe, forget_fork_pipe);
     return true;
   }();
   static_cast<void>(installed);

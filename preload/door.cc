@@ -243,7 +243,8 @@ namespace {
 Mutex& moving() {
   static Mutex& mutex = *[] {
     auto* const made = new Mutex;
-    at_fork_outermost([] { moving().lock(); }, [] { moving().unlock(); }, [] { moving().unlock(); });
+    at_fork(
+        ForkStep::hand_overs, [] { moving().lock(); }, [] { moving().unlock(); }, [] { moving().unlock(); });
     return made;
   }();
   return mutex;
@@ -494,8 +495,9 @@ class OwnDoor {
 OwnDoor& own_door() {
   static OwnDoor& door = *[] {
     auto* const made = new OwnDoor;
-    at_fork([] { own_door().before_fork(); }, [] { own_door().after_fork_in_parent(); },
-            [] { own_door().after_fork_in_child(); });
+    at_fork(
+        ForkStep::door, [] { own_door().before_fork(); }, [] { own_door().after_fork_in_parent(); },
+        [] { own_door().after_fork_in_child(); });
     return made;
   }();
   return door;

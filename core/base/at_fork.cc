@@ -31,7 +31,7 @@ struct Handlers {
 };
 
 /// A list of handlers. Constructors and first uses add entries; no entry is ever removed.
-template <class T>
+template <class T, std::size_t kMost>
 class HandlerList {
  public:
   void add(T entry) {
@@ -45,25 +45,25 @@ class HandlerList {
   const T& operator[](std::size_t i) const { return entries_[i]; }
 
  private:
-  std::array<T, 32> entries_{};
+  std::array<T, kMost> entries_{};
   std::atomic<std::size_t> claimed_{0};
   std::atomic<std::size_t> ready_{0};
 };
 
-constinit HandlerList<Handlers> fork_handlers;
-constinit HandlerList<Handlers> outermost_handlers;
-constinit HandlerList<ForkHandler> stranger_handlers;
-constinit HandlerList<Mutex*> leaf_locks;
+constexpr std::size_t kMostOfStep = 2;  // both preload libraries have those of preload/
+constinit std::array<HandlerList<Handlers, kMostOfStep>, kForkSteps> fork_handlers;
+constinit HandlerList<ForkHandler, 8> stranger_handlers;
+constinit HandlerList<Mutex*, 16> leaf_locks;
 
 constinit std::atomic<bool> watched{false};
 constinit std::atomic<unsigned> forks{0};
 /// The state of the forking thread, which is the only thread of the child.
 struct ForkUnderWay {
-  bool is_forking;       ///< in the child until its handlers have run: its cleared mark means nothing yet
-  bool may_run;          ///< the library is this process's
-  std::size_t prepared;  ///< how many handlers ran before: those that are registered meanwhile have nothing to undo
-  std::size_t locked;    ///< leaf locks, likewise
-  std::size_t outermost;
+  bool is_forking;  ///< in the child until its handlers have run: its cleared mark means nothing yet
+  bool may_run;     ///< the library is this process's
+  /// How many handlers of each step ran before: those that are registered meanwhile have nothing to undo.
+  std::array<std::size_t, kForkSteps> prepared;
+  std::size_t locked;  ///< leaf locks, likewise
 };
 constinit thread_local ForkUnderWay under_way{};
 
@@ -84,6 +84,16 @@ void ask_libc() {
       ::pthread_atfork(run_before_fork, run_after_fork_in_parent, run_after_fork_in_child);
 }
 
+/// @param which  those for the parent, or those for the child
+void run_after_fork(ForkHandler Handlers::*which) {
+  for (std::size_t step = 0; step < kForkSteps; ++step) {
+    for (std::size_t i = 0; i < under_way.prepared[step]; ++i) {
+      const ForkHandler handler = fork_handlers[step][i].*which;
+      if (handler != nullptr) handler();
+    }
+  }
+}
+
 void unlock_leaves() {
   for (std::size_t i = under_way.locked; i-- > 0;) leaf_locks[i]->unlock();
 }
@@ -92,13 +102,8 @@ void unlock_leaves() {
 
 unsigned fork_generation() noexcept { return forks.load(std::memory_order_relaxed); }
 
-void at_fork(ForkHandler before, ForkHandler in_parent, ForkHandler in_child) {
-  fork_handlers.add({before, in_parent, in_child});
-  ask_libc();
-}
-
-void at_fork_outermost(ForkHandler before, ForkHandler in_parent, ForkHandler in_child) {
-  outermost_handlers.add({before, in_parent, in_child});
+void at_fork(ForkStep step, ForkHandler before, ForkHandler in_parent, ForkHandler in_child) {
+  fork_handlers[static_cast<std::size_t>(step)].add({before, in_parent, in_child});
   ask_libc();
 }
 
@@ -108,12 +113,14 @@ void hold_across_fork(Mutex& leaf) {
 }
 
 void run_before_fork() {
-  under_way = {false, is_known_process(), 0, 0, outermost_handlers.size()};
+  under_way = {false, is_known_process(), {}, 0};
   if (!under_way.may_run) return;
-  for (std::size_t i = under_way.outermost; i-- > 0;) outermost_handlers[i].before();
-  under_way.prepared = fork_handlers.size();
-  for (std::size_t i = under_way.prepared; i-- > 0;) {
-    if (fork_handlers[i].before != nullptr) fork_handlers[i].before();
+  for (std::size_t step = kForkSteps; step-- > 0;) {
+    const auto& handlers = fork_handlers[step];
+    under_way.prepared[step] = handlers.size();
+    for (std::size_t i = under_way.prepared[step]; i-- > 0;) {
+      if (handlers[i].before != nullptr) handlers[i].before();
+    }
   }
   for (; under_way.locked < leaf_locks.size(); ++under_way.locked) leaf_locks[under_way.locked]->lock();
   under_way.is_forking = true;
@@ -123,10 +130,7 @@ void run_after_fork_in_parent() {
   if (!under_way.may_run) return;
   under_way.is_forking = false;
   unlock_leaves();
-  for (std::size_t i = 0; i < under_way.prepared; ++i) {
-    if (fork_handlers[i].in_parent != nullptr) fork_handlers[i].in_parent();
-  }
-  for (std::size_t i = 0; i < under_way.outermost; ++i) outermost_handlers[i].in_parent();
+  run_after_fork(&Handlers::in_parent);
 }
 
 void run_after_fork_in_child() {
@@ -139,11 +143,9 @@ void run_after_fork_in_child() {
   }
   under_way.is_forking = false;
   forks.fetch_add(1, std::memory_order_relaxed);
+  OwnThread::forget_after_fork();
   unlock_leaves();
-  for (std::size_t i = 0; i < under_way.prepared; ++i) {
-    if (fork_handlers[i].in_child != nullptr) fork_handlers[i].in_child();
-  }
-  for (std::size_t i = 0; i < under_way.outermost; ++i) outermost_handlers[i].in_child();
+  run_after_fork(&Handlers::in_child);
 }
 
 void at_strange_child(ForkHandler handler) { stranger_handlers.add(handler); }

@@ -4,20 +4,18 @@
 #include <atomic>
 #include <cstdint>
 
+#include "core/base/fork_order.h"
 #include "core/base/mutex.h"
 
 namespace ringsock {
 
 using ForkHandler = void (*)();
 
-/// Registers handlers as pthread_atfork(3) does: `before` handlers run in reverse order of registration, the others in
-/// order. All handlers of the library are in one list, so that they can also be run for a clone(2) that copies the
-/// process without libc's fork() (run_before_fork()). A null handler does nothing. Threads: any.
-void at_fork(ForkHandler before, ForkHandler in_parent, ForkHandler in_child);
-
-/// Registers handlers around all others, whenever those are registered: `before` runs first, the others last. Call it
-/// in a constructor: a fork that is under way does not run handlers that are registered meanwhile.
-void at_fork_outermost(ForkHandler before, ForkHandler in_parent, ForkHandler in_child);
+/// Registers handlers as pthread_atfork(3) does. `step` alone decides when they run, not the moment of registration.
+/// Two libraries in a process may register handlers for the same step. The handlers can also be run for a clone(2) that
+/// copies the process without libc's fork() (run_before_fork()). A fork that is under way does not run handlers whose
+/// turn to run `before` has passed. A null handler does nothing. Threads: any.
+void at_fork(ForkStep step, ForkHandler before, ForkHandler in_parent, ForkHandler in_child);
 
 /// Registers a leaf lock: a lock of static storage duration under which no other lock is taken. It is held while the
 /// process is copied, so the child finds the guarded data complete and the lock free. Leaf locks are the last to be

@@ -9,7 +9,7 @@ __thread pid_t known_thread_id = 0;
 
 std::uint64_t learn_thread_id() {
   // The forking thread is another one in the child.
-  static const bool handler = (at_fork(nullptr, nullptr, [] { known_thread_id = 0; }), true);
+  static const bool handler = (at_fork(ForkStep::thread_ids, nullptr, nullptr, [] { known_thread_id = 0; }), true);
   static_cast<void>(handler);
   known_thread_id = ::gettid();
   return static_cast<std::uint64_t>(known_thread_id);

@@ -27,7 +27,7 @@ void be_punctual() {
 }
 
 [[gnu::constructor]] void install_fork_handler() {
-  at_fork(nullptr, nullptr, [] { bursts().after_fork_in_child(); });
+  at_fork(ForkStep::bursts, nullptr, nullptr, [] { bursts().after_fork_in_child(); });
 }
 
 [[gnu::destructor]] void send_at_exit() {

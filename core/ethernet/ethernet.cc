@@ -43,9 +43,7 @@ constinit std::vector<std::shared_ptr<Ethernet>>* held = nullptr;  ///< across a
 
 /// fork(2): rings, flows and what fills them stay the parent's.
 struct EthernetForkHandlers {
-  /// When the library is loaded: after the handlers of what is used under these locks, and before the endpoints', under
-  /// whose locks these are taken. The last ones are run first.
-  [[gnu::constructor]] static void install() { at_fork(&before, &in_parent, &in_child); }
+  [[gnu::constructor]] static void install() { at_fork(ForkStep::interfaces, &before, &in_parent, &in_child); }
   static void before() {
     all_lock.lock();
     held = new std::vector<std::shared_ptr<Ethernet>>;

@@ -24,8 +24,9 @@ constexpr int kNetnsCookie = 71;  // Linux 5.14
 
 [[gnu::constructor]] void install_fork_handlers() {
   networks();
-  at_fork([] { networks().before_fork(); }, [] { networks().after_fork_in_parent(); },
-          [] { networks().after_fork_in_child(); });
+  at_fork(
+      ForkStep::networks, [] { networks().before_fork(); }, [] { networks().after_fork_in_parent(); },
+      [] { networks().after_fork_in_child(); });
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ constexpr int kRingsAfterAdoption = 64;
 constinit Mutex adopting_lock;
 constinit Mutex nesting_lock;
 [[gnu::constructor]] void free_locks_in_children() {
-  at_fork(nullptr, nullptr, [] {
+  at_fork(ForkStep::epoll_sets, nullptr, nullptr, [] {
     new (&adopting_lock) Mutex;
     new (&nesting_lock) Mutex;
   });

@@ -113,7 +113,7 @@ constinit int fork_depth = 0;
 thread_local constinit unsigned long own_reader_counter = 0;
 
 [[gnu::constructor]] void install_fork_handlers() {
-  at_fork(before_fork, after_fork_parent, after_fork_child);
+  at_fork(ForkStep::descriptor_table, before_fork, after_fork_parent, after_fork_child);
   at_strange_child([] { process_fd_table.leave_to_parent(); });
 }
 

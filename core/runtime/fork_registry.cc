@@ -60,8 +60,9 @@ ForkRegistry& fork_registry() {
 }
 
 void ForkRegistry::install_handlers() {
-  at_fork_outermost([] { fork_registry().before_fork(); }, [] { fork_registry().after_fork_in_parent(); },
-                    [] { fork_registry().after_fork_in_child(); });
+  at_fork(
+      ForkStep::endpoints, [] { fork_registry().before_fork(); }, [] { fork_registry().after_fork_in_parent(); },
+      [] { fork_registry().after_fork_in_child(); });
   at_strange_child([] { fork_registry().forget_all(); });
 }
 

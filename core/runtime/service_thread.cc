@@ -27,8 +27,9 @@ constexpr Nanos kBlindSleep = std::chrono::milliseconds(10);
 
 [[gnu::constructor]] void install_fork_handlers() {
   service_thread();
-  at_fork([] { service_thread().before_fork(); }, [] { service_thread().after_fork_in_parent(); },
-          [] { service_thread().after_fork_in_child(); });
+  at_fork(
+      ForkStep::service_thread, [] { service_thread().before_fork(); }, [] { service_thread().after_fork_in_parent(); },
+      [] { service_thread().after_fork_in_child(); });
 }
 
 }  // namespace

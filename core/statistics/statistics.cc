@@ -111,8 +111,9 @@ constinit ProcessStatistics process_statistics;
 namespace {
 [[gnu::constructor]] void prepare_statistics() {
   std::snprintf(program_name.data(), program_name.size(), "%s", ::program_invocation_short_name);
-  at_fork([] { process_statistics.before_fork(); }, [] { process_statistics.after_fork_in_parent(); },
-          [] { process_statistics.after_fork_in_child(); });
+  at_fork(
+      ForkStep::statistics, [] { process_statistics.before_fork(); }, [] { process_statistics.after_fork_in_parent(); },
+      [] { process_statistics.after_fork_in_child(); });
 }
 [[gnu::destructor]] void finish_statistics() { process_statistics.at_exit(); }
 }  // namespace

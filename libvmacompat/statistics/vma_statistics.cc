@@ -78,7 +78,7 @@ namespace {
 [[gnu::constructor]] void prepare_vma_statistics() {
   std::snprintf(program_name.data(), program_name.size(), "%s", ::program_invocation_short_name);
   vma_statistics.keep_whole_in_forks();
-  at_fork(nullptr, nullptr, [] { vma_statistics.after_fork_in_child(); });
+  at_fork(ForkStep::vma_statistics, nullptr, nullptr, [] { vma_statistics.after_fork_in_child(); });
 }
 [[gnu::destructor]] void finish_vma_statistics() { vma_statistics.at_exit(); }
 }  // namespace

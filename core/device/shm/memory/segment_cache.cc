@@ -284,8 +284,9 @@ SegmentCache& segment_cache() {
 namespace {
 [[gnu::constructor]] void install_fork_handlers() {
   segment_cache();
-  at_fork([] { segment_cache().before_fork(); }, [] { segment_cache().after_fork(); },
-          [] { segment_cache().after_fork(); });
+  at_fork(
+      ForkStep::segments, [] { segment_cache().before_fork(); }, [] { segment_cache().after_fork(); },
+      [] { segment_cache().after_fork(); });
 }
 }  // namespace
 

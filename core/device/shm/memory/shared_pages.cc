@@ -11,7 +11,6 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/file_limit.h"
-#include "core/base/own_threads.h"
 
 namespace ringsock::soft {
 
@@ -184,7 +183,6 @@ struct SharedPages::ForkHandlers {
     lock().unlock();
   }
   static void in_child() {
-    OwnThread::forget_after_fork();
     for (const Snapshot& snapshot : snapshots()) {
       if (snapshot.copy == MAP_FAILED) {
         see_privately(snapshot.piece, snapshot.fd);
@@ -199,11 +197,9 @@ struct SharedPages::ForkHandlers {
     lock().unlock();
   }
   static bool are_installed() {
-    static const bool installed = (at_fork(prepare, in_parent, in_child), true);
+    static const bool installed = (at_fork(ForkStep::shared_pages, prepare, in_parent, in_child), true);
     return installed;
   }
-  // Installed at load, so that the handlers that must run before these are installed later (ForkRegistry).
-  static inline const bool at_load = are_installed();
 };
 
 std::shared_ptr<SharedPages> SharedPages::put_under(std::uint64_t start, std::uint64_t bytes, OtherWriters writers) {
