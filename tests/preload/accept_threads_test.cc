@@ -3,15 +3,20 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <latch>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/preload/tcp_world.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/signals.h"
+#include "tests/support/thread_status.h"
 
 namespace ringsock::preload_tests {
 namespace {
@@ -102,6 +107,36 @@ TEST_P(ThreadsInAccept, AreInterruptedByNothingButAHandler) {
   }
   ::shutdown(listener_, SHUT_RDWR);
   join();
+}
+
+/// The library's own thread, which serves listeners whose application is busy elsewhere. 0: there is none.
+pid_t service_thread() {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream name(task.path() / "comm");
+    std::string text;
+    if (std::getline(name, text) && text == "ringsock") return std::stoi(task.path().filename());
+  }
+  return 0;
+}
+
+/// It would cost the server as much as accept() itself.
+TEST(ServiceThread, LooksAtTimesAndNotForEachClientWhereTheApplicationAccepts) {
+  if (!preloaded()) GTEST_SKIP() << "the kernel has none";
+  constexpr int kClients = 2000;
+  const Fd listener = listening();
+  std::thread server([&] {
+    for (int i = 0; i < kClients; ++i) const Fd accepted(::accept(listener, nullptr, nullptr));
+  });
+  const pid_t thread = service_thread();
+  ASSERT_NE(thread, 0);
+  const auto sleeps = [thread] { return std::stol(support::status_of(thread, "voluntary_ctxt_switches")); };
+  const long before = sleeps();
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kClients; ++i) const Fd client = connected_to(listener);
+  server.join();
+  const auto elapsed = std::chrono::steady_clock::now() - start;
+  // For the listener every 5 ms, now and then for what was closed, and a little for what begins and ends.
+  EXPECT_LT(sleeps() - before, 10 + elapsed / std::chrono::milliseconds(2));
 }
 
 }  // namespace

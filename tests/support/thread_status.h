@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -17,9 +18,10 @@ inline std::string status_of(pid_t thread, const std::string& name) {
   return {};
 }
 
-/// Waits until the thread sleeps and is not woken during many looks at it. False once it has ended.
+/// Waits until the thread sleeps and is not woken between several looks at it. Returns false once it has ended.
 inline bool falls_asleep(pid_t thread) {
-  constexpr int kLooks = 1000;
+  constexpr int kLooks = 20;
+  constexpr useconds_t kBetweenLooks = 1000;
   std::string wake_ups;
   for (int looks = 0; looks < kLooks; ++looks) {
     const std::string state = status_of(thread, "State");
@@ -27,6 +29,7 @@ inline bool falls_asleep(pid_t thread) {
     const std::string now = status_of(thread, "voluntary_ctxt_switches");
     if (!state.starts_with('S') || now != wake_ups) looks = 0;
     wake_ups = now;
+    ::usleep(kBetweenLooks);
   }
   return true;
 }

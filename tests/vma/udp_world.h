@@ -105,7 +105,7 @@ class Socket {
     ASSERT_EQ(::setsockopt(fd_, level, option, &value, sizeof value), 0) << std::strerror(errno);
   }
   /// Nobody is waited for longer than this.
-  void limit_waits(int milliseconds = 5000) const {
+  void limit_waits(int milliseconds = 30'000) const {
     const timeval limit{milliseconds / 1000, milliseconds % 1000 * 1000};
     ASSERT_EQ(::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
   }
