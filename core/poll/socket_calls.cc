@@ -159,8 +159,11 @@ Result<int> accept(Lookup& socket, SocketAddress& peer, int flags) {
   auto first = socket->accept(peer, flags);
   if (first || first.error().code != EAGAIN || socket->is_nonblocking()) return first;
   socket.pin();
-  return retry_until_ready(*socket, EPOLLIN, deadline_after(socket->receive_timeout()),
-                           [&] { return socket->accept(peer, flags); });
+  auto accepted = retry_until_ready(*socket, EPOLLIN, deadline_after(socket->receive_timeout()),
+                                    [&] { return socket->accept(peer, flags); });
+  // Closed meanwhile: all who wait hear the same, at whichever step of the close they are woken.
+  if (!accepted && accepted.error().code == EBADF) return Error{EINVAL, "accept: closed meanwhile"};
+  return accepted;
 }
 
 namespace {

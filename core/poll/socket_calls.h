@@ -69,7 +69,7 @@ inline Result<ssize_t> send(Lookup& socket, const msghdr& message, int flags) {
 int why_only_a_part();
 /// connect(2). When SO_SNDTIMEO expires it fails with EINPROGRESS, and the connect goes on.
 Status connect(Lookup& socket, const sockaddr* address, socklen_t length);
-/// accept4(2).
+/// accept4(2). A thread that waits while another one closes the listener gets EINVAL.
 Result<int> accept(Lookup& socket, SocketAddress& peer, int flags);
 /// close(2) of an endpoint's descriptor: removes it from the table, lingers, closes. Error: EBADF when it is not in the
 /// table.

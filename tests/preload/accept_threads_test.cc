@@ -109,6 +109,31 @@ TEST_P(ThreadsInAccept, AreInterruptedByNothingButAHandler) {
   join();
 }
 
+/// The kernel's sleepers take one more client each; there are none of a ring that has been closed.
+TEST(ThreadsInAcceptOfAListenerThatIsClosed, AllHearTheSame) {
+  if (!preloaded()) GTEST_SKIP() << "the kernel's sleepers wait on";
+  constexpr int kThreads = 4;
+  for (int round = 0; round < 20; ++round) {
+    Fd listener = listening();
+    std::vector<std::thread> threads;
+    std::array<std::atomic<pid_t>, kThreads> ids{};
+    std::array<int, kThreads> errors{};
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, i, fd = int(listener)] {
+        ids.at(i) = ::gettid();
+        errors.at(i) = ::accept(fd, nullptr, nullptr) < 0 ? errno : 0;
+      });
+    }
+    for (const auto& id : ids) {
+      while (id == 0) std::this_thread::yield();
+      ASSERT_TRUE(support::falls_asleep(id));
+    }
+    listener.reset();
+    for (std::thread& thread : threads) thread.join();
+    for (const int error : errors) EXPECT_EQ(error, EINVAL);
+  }
+}
+
 /// The library's own thread, which serves listeners whose application is busy elsewhere. 0: there is none.
 pid_t service_thread() {
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
