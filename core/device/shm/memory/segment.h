@@ -1,4 +1,4 @@
-// The shared memory of a connection: a sealed memfd with an inbox for each side (ARCHITECTURE.md, "One connection").
+// The shared memory of a connection: a sealed memfd with an inbox for each side (../README.md, "One connection").
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ struct InboxLayout {
 };
 static_assert(sizeof(InboxLayout) == 32);
 
-/// Names a memfd: packets carry this name and no descriptor (ARCHITECTURE.md, "No descriptor unasked"). Untrusted: the
+/// Names a memfd: packets carry this name and no descriptor (../README.md, "link"). Untrusted: the
 /// file that is found by it is compared with it.
 struct MemoryName {
   std::uint64_t device;

@@ -1,4 +1,4 @@
-// Decides which processes may take part in a connection: the rule of ARCHITECTURE.md, "Who may connect to whom".
+// Decides which processes may take part in a connection: the rules of core/device/shm/README.md, "names".
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// The RC queue pair: two inboxes in shared memory and a link (ARCHITECTURE.md, "The embedded device").
+// The RC queue pair: two inboxes in shared memory and a link (core/device/shm/README.md).
 #pragma once
 
 #include <infiniband/verbs.h>
