@@ -13,7 +13,7 @@ namespace ringsock::soft {
 namespace {
 
 constexpr unsigned kSendFrames = 256;
-/// More than kSendFrames frames occupy as packets of the kernel.
+/// More memory than kSendFrames frames need as packets of the kernel.
 constexpr int kSendBufferBytes = 2 << 20;
 
 std::uint32_t load(const std::uint32_t* index) { return __atomic_load_n(index, __ATOMIC_ACQUIRE); }
