@@ -22,7 +22,7 @@ bool KernelReturn::give(const ethernet::Arrival& arrival) {
   const std::size_t end = arrival.layout.payload + arrival.layout.payload_bytes;
   const auto original = arrival.bytes().first(end);
   std::vector<std::byte> frame(original.begin(), original.end());
-  // The sum may be one that a sender on this host has left to a device.
+  // A sender on this host may have left the checksum to a device.
   wire::fill_checksums(frame);
   const auto packet = std::span(frame).subspan(arrival.layout.ip);
   SocketAddress to = wire::destination_of(arrival.bytes(), arrival.layout, arrival.ifindex);

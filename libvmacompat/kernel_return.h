@@ -1,4 +1,4 @@
-// Datagrams that a ring has taken, for the kernel's sockets after all.
+// Returns datagrams that a ring has received to the kernel's sockets.
 #pragma once
 
 #include "core/base/unique_fd.h"
@@ -6,12 +6,12 @@
 
 namespace ringsock::vma {
 
-/// Sends packets to this host itself, with the sender's address: the kernel gives them to whichever socket they are
-/// for, as coming from the loopback interface. Threads: one at a time.
+/// Sends packets to this host itself, with the original sender's address. The kernel delivers them to the socket that
+/// they are for, as if they had come from the loopback interface. Threads: one at a time.
 class KernelReturn {
  public:
-  /// `arrival` must be for an address of this host, not a group: else it would travel. False: raw sockets are not
-  /// permitted, or the kernel refuses.
+  /// `arrival` must be for an address of this host and not for a group: a packet to a group would leave the host.
+  /// Returns false when raw sockets are not permitted, or the kernel refuses the packet.
   bool give(const ethernet::Arrival& arrival);
 
  private:

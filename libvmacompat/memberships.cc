@@ -12,7 +12,7 @@ namespace ringsock::vma {
 
 namespace {
 
-/// Most sources are few.
+/// Room for sources that is tried first; most sockets have few.
 constexpr std::uint32_t kUsualSources = 16;
 
 std::optional<net::IpAddress> address_of(const sockaddr_storage& name) {
@@ -21,7 +21,7 @@ std::optional<net::IpAddress> address_of(const sockaddr_storage& name) {
   return net::IpAddress::of(*address);
 }
 
-/// Field of what setsockopt(2) was given, if it is that long.
+/// Returns the field at `offset` of a setsockopt(2) value, if the value is long enough.
 template <class Field>
 std::optional<Field> field_at(const void* value, socklen_t length, std::size_t offset) {
   Field field;
@@ -58,7 +58,8 @@ struct FilterBuffer {
   std::vector<std::byte> bytes;
 };
 
-/// The kernel's answer, with room for `room` sources; it tells in any case how many there are.
+/// Asks the kernel for the filter, with room for `room` sources. The answer's gf_numsrc is the number of all sources,
+/// even when they have no room.
 std::optional<FilterBuffer> ask_filter(int fd, const net::IpAddress& group, int ifindex, std::uint32_t room) {
   FilterBuffer buffer(room);
   const SocketAddress name = group.with_port(0);
@@ -105,7 +106,7 @@ std::optional<MulticastInterface> multicast_interface_of_option(int level, int n
     return out;
   }
   if (level != IPPROTO_IP || name != IP_MULTICAST_IF) return std::nullopt;
-  // ip(7): struct ip_mreqn, the older struct ip_mreq, or an address.
+  // ip(7): the value is a struct ip_mreqn, the older struct ip_mreq, or an address.
   out.ifindex = field_at<int>(value, length, offsetof(ip_mreqn, imr_ifindex)).value_or(0);
   const std::size_t offset = length >= sizeof(ip_mreq) ? offsetof(ip_mreqn, imr_address) : 0;
   const auto address = v4_at(value, length, offset);

@@ -1,4 +1,4 @@
-// Which multicast groups a kernel socket is a member of, and from whom it wants what is sent there.
+// The multicast groups that a kernel socket is a member of, and the senders that it accepts there.
 #pragma once
 
 #include <sys/socket.h>
@@ -11,30 +11,32 @@
 
 namespace ringsock::vma {
 
-/// Of one socket, in one group, on one interface.
+/// A socket's membership in one group on one interface.
 struct Membership {
   net::IpAddress group;
   int ifindex = 0;
-  bool excludes = true;                 ///< wants everybody's but `sources`; else of `sources` only
+  bool excludes = true;                 ///< accepts all senders but `sources`; false: only `sources`
   std::vector<net::IpAddress> sources;  ///< IP_BLOCK_SOURCE, IP_ADD_SOURCE_MEMBERSHIP and the like
 
   [[nodiscard]] bool wants_from(const net::IpAddress& source) const;
   [[nodiscard]] bool wants_all() const { return excludes && sources.empty(); }
 };
 
-/// What IP_MULTICAST_IF or IPV6_MULTICAST_IF has said.
+/// The interface that IP_MULTICAST_IF or IPV6_MULTICAST_IF has set.
 struct MulticastInterface {
-  int ifindex = 0;         ///< 0: not told, or told by its address
-  net::IpAddress address;  ///< of IPv4: the source, too; unspecified: not told
+  int ifindex = 0;         ///< 0: not set, or named by its address
+  net::IpAddress address;  ///< IPv4 only: names the interface, is also the source address; unspecified: not set
 };
-/// Nothing: another option.
+/// Returns nothing for any other option.
 std::optional<MulticastInterface> multicast_interface_of_option(int level, int name, const void* value,
                                                                 socklen_t length);
 
-/// The group that a socket option is about: ip(7) and ipv6(7), joining, leaving, sources. Nothing: another option.
+/// Returns the group that a socket option concerns: the options of ip(7) and ipv6(7) that join, leave, or filter
+/// sources. Returns nothing for any other option.
 std::optional<net::IpAddress> group_of_option(int level, int name, const void* value, socklen_t length);
 
-/// What the kernel says of socket `fd` and one group on one interface; nothing when it is no member there.
+/// Asks the kernel for the membership of socket `fd` in a group on one interface. Returns nothing when it is not a
+/// member.
 std::optional<Membership> membership_of(int fd, const net::IpAddress& group, int ifindex);
 
 }  // namespace ringsock::vma

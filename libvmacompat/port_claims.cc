@@ -35,21 +35,22 @@ namespace ringsock::vma {
 
 namespace {
 
-/// How long a process of our own user, or root's, may take that has to leave its rings: on a busy host its turn comes
-/// late, and what comes meanwhile would be its own.
+/// How long a process of our own user, or of root, may take to leave its rings. On a busy host it is scheduled late,
+/// and datagrams that come before it has left go to it alone.
 constexpr Nanos kPatience = std::chrono::seconds(1);
-/// Of another user, who may not answer on purpose.
+/// The same for processes of other users, which may stay silent on purpose.
 constexpr Nanos kPatienceWithStrangers = std::chrono::milliseconds(20);
-/// From one question of visitors to the next: each costs the service thread a look at all UDP sockets of the host.
+/// The least time between two questions that visitors cause. Each costs the service thread a walk over all UDP sockets
+/// of the host.
 constexpr Nanos kVisitInterval = std::chrono::milliseconds(5);
-/// More visitors wait for the next look.
+/// Most visitors served at once; others wait for the next look.
 constexpr std::size_t kMostVisitors = 64;
-/// More claims of one user are not visited.
+/// Most claims of one user that are visited.
 constexpr std::size_t kMostClaimsOfUser = 16;
-/// More users are not looked for.
+/// Most users whose claims are looked for.
 constexpr std::size_t kMostUsers = 64;
-/// More sockets of a port, and more listeners of the host, are not looked at. Counted, not timed: a busy host takes its
-/// time for an answer that is as good.
+/// Most sockets of a port, and most listeners of the host, that are looked at. A count and not a time: on a busy host
+/// an answer takes longer and is as good.
 constexpr std::size_t kMostHolders = 4096;
 constexpr std::size_t kMostNames = 32768;
 
@@ -59,7 +60,7 @@ struct AbstractName {
   explicit AbstractName(std::string_view text) {
     const std::size_t size = std::min(text.size(), sizeof address.sun_path - 1);
     address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path + 1, text.data(), size);  // begins with a zero
+    std::memcpy(address.sun_path + 1, text.data(), size);  // abstract names begin with a zero byte
     length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
   }
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
@@ -85,8 +86,8 @@ UniqueFd listen_for_visitors(std::uint16_t port) {
   return listener;
 }
 
-/// Of this process's UDP sockets, those too that another thread is just closing: they are in no descriptor table any
-/// more, and the kernel has them still.
+/// Adds this process's UDP sockets, including those that another thread is just closing: these are in no descriptor
+/// table any more, but still in the kernel.
 bool add_udp_sockets(std::set<ino_t>& inodes) {
   constexpr int kAttempts = 1000;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -96,10 +97,10 @@ bool add_udp_sockets(std::set<ino_t>& inodes) {
     if (visited) return true;
     ::sched_yield();
   }
-  return false;  // in a signal handler that has interrupted the list's user
+  return false;  // called in a signal handler that has interrupted the user of the list
 }
 
-/// The inodes of this process's sockets. Asked for only when a port has several.
+/// Returns the inodes of this process's sockets. Called only when a port has several sockets.
 Result<std::set<ino_t>> own_inodes() {
   std::set<ino_t> out;
   if (!add_udp_sockets(out)) return Error{EDEADLK, "own sockets"};
@@ -110,11 +111,11 @@ Result<std::set<ino_t>> own_inodes() {
   return out;
 }
 
-/// The sockets of a port that other processes have, and where.
+/// The sockets of a port that belong to other processes.
 struct OtherHolders {
   std::vector<PortPlace> places;
   std::set<uid_t> users;
-  bool are_all = true;  ///< false: so many sockets have the port that they are not all ours
+  bool are_all = true;  ///< false: there are too many sockets to look at, so some are other processes'
 };
 
 Result<OtherHolders> ask_for_others(SocketDiagnosis& kernel, std::uint16_t port) {
@@ -126,7 +127,7 @@ Result<OtherHolders> ask_for_others(SocketDiagnosis& kernel, std::uint16_t port)
   if (!asked) return asked.error();
   OtherHolders others;
   others.are_all = all.size() < kMostHolders;
-  if (all.size() <= 1) {  // it was asked for one that is ours
+  if (all.size() <= 1) {  // it is the caller's own
     return others;
   }
   const auto own = own_inodes();
@@ -151,7 +152,8 @@ std::optional<uid_t> user_of_peer(int socket) {
   return peer.uid;
 }
 
-/// Names of those whose rings may take the port. A name of somebody without a socket of the port is no claim.
+/// Returns the names of processes whose rings may take the port. A name whose user has no socket of the port is no
+/// claim.
 std::vector<std::string> claims_of(const std::set<uid_t>& users, SocketDiagnosis& kernel, std::uint16_t port) {
   const std::string prefix = prefix_of(port);
   std::map<uid_t, std::size_t> found;
@@ -176,7 +178,7 @@ struct Visit {
   Nanos patience;
 };
 
-/// Without a connection: a claim of nobody who has the port.
+/// Connects to a claim. Returns no connection when the claim belongs to a user who does not have the port.
 Visit visit(const std::string& claim, const std::set<uid_t>& users) {
   const AbstractName name(claim);
   UniqueFd visitor = unix_socket();
@@ -191,7 +193,7 @@ Visit visit(const std::string& claim, const std::set<uid_t>& users) {
   return {};
 }
 
-/// Until each has left, which ends its connection, or patience is over.
+/// Waits until each process has left, which ends its connection, or its time is over.
 void tell_to_leave(const std::vector<std::string>& claims, const std::set<uid_t>& users) {
   std::vector<Visit> visits;
   for (const std::string& claim : claims) {
@@ -210,7 +212,6 @@ void tell_to_leave(const std::vector<std::string>& claims, const std::set<uid_t>
 }
 
 [[gnu::constructor]] void watch_forks() {
-  // Before the first socket is there, so that fork(2) takes the sockets' locks first, as everybody does.
   at_fork(
       ForkStep::port_claims, [] { port_claims().before_fork(); }, [] { port_claims().after_fork_in_parent(); },
       [] { port_claims().after_fork_in_child(); });
@@ -227,7 +228,7 @@ bool PortClaims::enter(const PortPlace& place, UdpSocket& socket) {
   const std::uint16_t port = place.local.port();
   auto kernel = SocketDiagnosis::open();
   if (!kernel) return false;
-  // Visitors can come before the kernel is asked: of two processes at least one sees the other's socket.
+  // The listener exists before the kernel is asked, so that of two processes at least one sees the other's socket.
   Claim claim;
   if (!has_claim(place, socket)) claim.listener = listen_for_visitors(port);
   const auto others = ask_for_others(*kernel, port);
@@ -245,7 +246,7 @@ bool PortClaims::enter(const PortPlace& place, UdpSocket& socket) {
   return false;
 }
 
-/// Adds the socket to a claim that is there.
+/// Adds the socket to an existing claim; returns false when there is none.
 bool PortClaims::has_claim(const PortPlace& place, UdpSocket& socket) {
   const std::lock_guard guard(lock_);
   return enter_known(place, socket);
@@ -271,7 +272,7 @@ bool PortClaims::make_claim(const PortPlace& place, UdpSocket& socket, Claim cla
   bool is_made = false;
   {
     const std::lock_guard guard(lock_);
-    if (enter_known(place, socket)) {  // another thread's was faster
+    if (enter_known(place, socket)) {  // another thread has made the claim meanwhile
       is_made = true;
     } else if (claim.listener) {
       auto watch = runtime::service_thread().watch(claim.listener.get(), EPOLLIN,
@@ -289,7 +290,7 @@ bool PortClaims::make_claim(const PortPlace& place, UdpSocket& socket, Claim cla
 }
 
 void PortClaims::leave(std::uint16_t port, UdpSocket& socket) {
-  Claim ended;  // without the lock: a call of visitors_came() may be waiting for it
+  Claim ended;  // destroyed without the lock: a running visitors_came() may be waiting for it
   {
     const std::lock_guard guard(lock_);
     const auto claim = claims_.find(port);
@@ -302,10 +303,10 @@ void PortClaims::leave(std::uint16_t port, UdpSocket& socket) {
   end(std::move(ended));
 }
 
-/// With the socket's lock held, for which visitors_came() may be waiting.
+/// Called with the socket's lock held, which a running visitors_came() may be waiting for.
 void PortClaims::leave_later(std::uint16_t port, UdpSocket& socket) {
   remove_entry(port, socket);
-  // Without a thread there is no claim.
+  // Without a service thread there is no claim.
   static_cast<void>(runtime::service_thread().schedule(Nanos::zero(), [this, port] { drop_if_unused(port); }));
 }
 
@@ -314,7 +315,7 @@ void PortClaims::end(Claim ended) {
   close_foreign_socket(std::move(ended.listener));
 }
 
-/// Forgets a claim that nobody has any more. On the service thread.
+/// Ends a claim that no socket uses any more. Runs on the service thread.
 void PortClaims::drop_if_unused(std::uint16_t port) {
   Claim ended;
   {
@@ -358,7 +359,7 @@ void PortClaims::visitors_came(std::uint16_t port) {
   drop_if_unused(port);
 }
 
-/// They have no part in the port. The next ones wait a while.
+/// Counts visitors that have no socket of the port, and pauses the listener for kVisitInterval.
 void PortClaims::ignore_visitors(std::uint16_t port, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) count_refusal(Refusal::port_claim);
   const std::lock_guard guard(lock_);
@@ -381,7 +382,7 @@ void PortClaims::remove_entry(std::uint16_t port, UdpSocket& socket) {
 }
 
 void PortClaims::after_fork_in_child() {
-  for (auto& [port, claim] : claims_) claim.listener.reset();  // the parent's, and what waits in it, too
+  for (auto& [port, claim] : claims_) claim.listener.reset();  // the parent's, and so are waiting connections
   new (&claims_) Claims;                                       // the watches are the parent's
   lock_.unlock();
 }

@@ -1,4 +1,4 @@
-// Ports that sockets of several processes have at the same time.
+// UDP ports that sockets of several processes have at the same time.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,13 @@ namespace ringsock::vma {
 
 class UdpSocket;
 
-/// With SO_REUSEADDR several sockets have one UDP port, and what comes is the last one's. Among the sockets of one
-/// process rings know which that is, among processes only the kernel does. Whether another process has a part in a port
-/// is what sock_diag(7) says, and nobody else: rings take what comes to a port only while all of its sockets are this
-/// process's.
+/// With SO_REUSEADDR several sockets can have one UDP port; the one bound last receives. Within a process the rings
+/// know which socket that is; among processes only the kernel knows. So rings receive what comes to a port only while
+/// all sockets of the port belong to this process. Only sock_diag(7) is asked for that.
 ///
-/// A process whose rings take a port listens on an AF_UNIX socket: who comes later with a socket of that port connects
-/// there, so that the kernel is asked again. The names are in the abstract space, which is a network namespace's, and
-/// end with a random number, so nobody can take one before. A visitor is never believed: one that comes without a
+/// A process whose rings take a port listens on an AF_UNIX socket. A process that binds the port later connects there,
+/// and then the first process asks the kernel again. The names are in the abstract name space of the network namespace,
+/// and end with a random number, so nobody can take one in advance. A visitor is never believed: a visitor without a
 /// socket of the port changes nothing, and is counted (Refusal::port_claim).
 ///
 /// Threads: any.
@@ -33,15 +32,16 @@ class PortClaims {
   PortClaims(const PortClaims&) = delete;
   PortClaims& operator=(const PortClaims&) = delete;
 
-  /// For a socket that is bound at `place`. True: rings may take what comes there; once another process has a part in
-  /// it, leave_port_to_kernel() is called, by the service thread. False: it is the kernel's; the processes whose rings
-  /// took it have left it, or did not answer for a second, for 20 ms another user's. Only processes of users that have
-  /// a socket of the port are waited for.
+  /// Claims the port for a socket that is bound at `place`. Returns true when rings may take what comes there; once
+  /// another process has a socket there, the service thread calls leave_port_to_kernel(). Returns false when the kernel
+  /// receives: then the processes whose rings took the port have left it, or have not answered within one second (20 ms
+  /// for processes of other users). Only processes of users that have a socket of the port are waited for.
   bool enter(const PortPlace& place, UdpSocket& socket);
-  /// Harmless when it has not entered. Not with locks that leave_port_to_kernel() takes.
+  /// Removes the socket; does nothing when it has not entered. The caller must not hold locks that
+  /// leave_port_to_kernel() takes.
   void leave(std::uint16_t port, UdpSocket& socket);
 
-  // fork(2): a child has no claims.
+  // Handlers for fork(2): a child has no claims.
   void before_fork() { lock_.lock(); }
   void after_fork_in_parent() { lock_.unlock(); }
   void after_fork_in_child();
@@ -53,7 +53,7 @@ class PortClaims {
   };
   struct Claim {
     UniqueFd listener;
-    /// Of the namespace of whoever entered first. The service thread's.
+    /// For the network namespace of the socket that entered first. Used by the service thread only.
     std::shared_ptr<SocketDiagnosis> kernel;
     runtime::ServiceThread::Id watch = 0;
     std::vector<Entry> entries;

@@ -25,10 +25,10 @@ namespace {
 
 constexpr int kLoopbackInterface = 1;  // in every network namespace
 constexpr std::size_t kRoom = std::size_t{32} * 1024;
-/// The kernel says that it was short of memory, or that sockets came and went while it told of them.
+/// How often a question is asked. The kernel may be short of memory, or sockets may come and go during its answer.
 constexpr int kAttempts = 4;
 
-/// Calls `visit(type, data, length)` for the attributes behind a message's fixed part.
+/// Calls `visit(type, data, length)` for each attribute behind a message's fixed part.
 template <class Visit>
 void for_each_attribute(const std::byte* at, std::size_t length, Visit visit) {
   rtattr head;
@@ -68,7 +68,8 @@ NameHolder read_name(const std::byte* attributes, std::size_t length) {
   return out;
 }
 
-/// What the last message says, NLMSG_DONE or NLMSG_ERROR: both begin with a negative errno, or 0. false: no more comes.
+/// Reads the last message, NLMSG_DONE or NLMSG_ERROR: both begin with a negative errno, or 0. Returns false: nothing
+/// follows.
 Result<bool> end_of(const std::byte* data, std::size_t length) {
   int said = 0;
   if (length >= sizeof said) std::memcpy(&said, data, sizeof said);
@@ -83,7 +84,7 @@ Result<bool> end_of(const std::byte* data, std::size_t length) {
   }
 }
 
-/// Whether the wildcard covers the other one, of the other family.
+/// Returns whether the first socket is bound to the IPv6 wildcard and so receives for the IPv4 address, too.
 bool covers_v4(const PortPlace& wildcard, const SocketAddress& v4) {
   return wildcard.local.family() == AF_INET6 && wildcard.local.is_wildcard() && !wildcard.v6_only &&
          v4.family() == AF_INET;
@@ -123,7 +124,7 @@ Status SocketDiagnosis::ask(const Request& request, const VisitMessage& visit) {
 
 template <class Request>
 Status SocketDiagnosis::ask_once(const Request& request, const VisitMessage& visit) {
-  // One answer at a time: the kernel refuses the next question before the end of the last one.
+  // The kernel refuses a question before its last answer has been read to the end.
   if (is_answer_left_) forget_answer();
   struct {
     nlmsghdr head;
@@ -143,8 +144,8 @@ Status SocketDiagnosis::ask_once(const Request& request, const VisitMessage& vis
   }
 }
 
-/// A part of the answer. @return whether there is more to read. Errors: ENOENT the kernel cannot tell; all others are
-/// of this answer, and the next one may be whole.
+/// Reads a part of the answer. Returns whether more follows. Errors: ENOENT the kernel does not support this; after all
+/// others the question may be asked again.
 Result<bool> SocketDiagnosis::read_answer(const VisitMessage& visit) {
   const auto room = std::make_unique<std::array<std::byte, kRoom>>();
   const ssize_t got = ::recv(socket_.get(), room->data(), room->size(), MSG_DONTWAIT);
@@ -169,10 +170,10 @@ Result<bool> SocketDiagnosis::read_answer(const VisitMessage& visit) {
   return true;
 }
 
-/// Reads on to the end of an answer that nobody wants any more.
+/// Reads the rest of an answer that is not needed any more.
 void SocketDiagnosis::forget_answer() {
   const VisitMessage ignore = [](const void*, std::size_t) { return true; };
-  // An error of the socket is told once, and the answer may go on behind it.
+  // The socket reports an error once, and the answer may continue after it.
   for (int errors = 0; is_answer_left_ && errors < kAttempts;) {
     if (!read_answer(ignore)) ++errors;
   }

@@ -1,4 +1,4 @@
-// Which sockets of this host have a UDP port: the kernel's own answer, sock_diag(7).
+// The sockets of this host that have a UDP port, as the kernel reports them by sock_diag(7).
 #pragma once
 
 #include <sys/types.h>
@@ -17,37 +17,38 @@ namespace ringsock::vma {
 struct PortPlace {
   SocketAddress local;
   bool v6_only = false;
-  int interface = 0;  ///< SO_BINDTODEVICE, 0: any
+  int interface = 0;  ///< SO_BINDTODEVICE; 0: any
 };
 
-/// Whether datagrams of a network may be for either. Those of the loopback are never a ring's.
+/// Returns whether a datagram from a network may be for either socket. Rings never receive datagrams of the loopback
+/// interface.
 bool compete(const PortPlace& ours, const PortPlace& other);
 
 struct PortHolder {
   PortPlace place;
   uid_t uid;
-  ino_t inode;  ///< as fstat(2) has it
+  ino_t inode;  ///< as in fstat(2)
 };
 
-/// Somebody who listens under an abstract AF_UNIX name.
+/// A process that listens under an abstract AF_UNIX name.
 struct NameHolder {
   std::string name;
   uid_t uid;
 };
 
-/// Asks the kernel about the network namespace in which this was made. No question waits: the kernel answers within the
-/// calls. How long they take on a busy host says nothing of the answer, so only `visit` ends one early, by what it has
-/// seen. An answer that was interrupted is asked for again. Threads: one at a time.
+/// Asks the kernel about the network namespace in which this object was made. Questions do not wait: the kernel answers
+/// within the system calls. Their duration on a busy host says nothing about the answer, so there is no time limit:
+/// only `visit` ends an answer early. An interrupted answer is asked for again. Threads: one at a time.
 class SocketDiagnosis {
  public:
   /// Errors: those of socket(2).
   static Result<SocketDiagnosis> open();
 
   template <class Found>
-  using Visit = std::function<bool(const Found&)>;  ///< false: enough
+  using Visit = std::function<bool(const Found&)>;  ///< returns false to end the answer
 
-  /// Calls `visit` for all UDP sockets that have the port, for some of them more than once when the kernel was asked
-  /// again. Errors: ENOENT the kernel cannot tell; what sendto(2) and recvfrom(2) go on failing with.
+  /// Calls `visit` for each UDP socket that has the port, and for some more than once when the kernel was asked again.
+  /// Errors: ENOENT the kernel does not support this; those of sendto(2) and recvfrom(2) when they persist.
   Status holders(std::uint16_t port, const Visit<PortHolder>& visit);
   /// The same for listening AF_UNIX sockets with abstract names (given without the zero byte).
   Status names(const Visit<NameHolder>& visit);
@@ -63,8 +64,8 @@ class SocketDiagnosis {
   void forget_answer();
 
   UniqueFd socket_;
-  std::uint32_t question_ = 0;   ///< the last one's number
-  bool is_answer_left_ = false;  ///< the kernel has, or may have, more of it
+  std::uint32_t question_ = 0;   ///< of the last question
+  bool is_answer_left_ = false;  ///< the kernel has, or may have, more of the last answer
 };
 
 }  // namespace ringsock::vma

@@ -1,4 +1,4 @@
-// libvma: the calls, and which sockets may come to use Ethernet rings.
+// libvma: connects the intercepted calls with the sockets that may use Ethernet rings.
 #include <netinet/in.h>
 
 #include "core/base/at_fork.h"

@@ -29,11 +29,11 @@ namespace {
 
 using config::VmaLogLevel;
 
-/// A look at a ring that finds nothing.
+/// The duration of a look at a ring that finds nothing.
 constexpr Nanos kLook{100};
 constexpr Nanos kForEver = std::chrono::hours(24);
 
-/// With more privileges than their caller programs must not be steered by its environment.
+/// Returns nothing for a program with more privileges than its caller, which the caller's environment must not steer.
 const char* const* trusted_environment() { return ::getauxval(AT_SECURE) != 0 ? nullptr : environ; }
 
 void report_early(const std::string& line) { log_warn("%s", line.c_str()); }
@@ -43,13 +43,13 @@ VmaLogLevel as_vma_level(LogLevel level) {
     case LogLevel::error: return VmaLogLevel::error;
     case LogLevel::warn: return VmaLogLevel::warning;
     case LogLevel::info:
-    case LogLevel::debug: return VmaLogLevel::debug;  // VMA's info is for its listing
+    case LogLevel::debug: return VmaLogLevel::debug;  // VMA uses its level info for the list of settings
     case LogLevel::none: break;
   }
   return VmaLogLevel::none;
 }
 
-/// What somebody asked for is kept to; VMA's own numbers are where we begin.
+/// Values from the environment are kept as they are; VMA's defaults are only where adaptive polling begins.
 void set_spin_policies(const config::VmaConfig& config) {
   const Nanos reading = config.rx_poll < 0 ? kForEver : config.rx_poll * kLook;
   const Nanos polling = config.select_poll < 0 ? kForEver : Nanos(std::chrono::microseconds(config.select_poll));
@@ -98,7 +98,7 @@ void Process::write_banner() const {
                                      .architecture = machine.machine,
                                      .node = machine.nodename};
   for (const auto& line : config::vma_banner(facts)) log.write(line.level, line.text);
-  // Most processes of a preloaded shell end soon.
+  // Most processes of a preloaded shell are short-lived, so the list is made only when it is shown.
   const VmaLogLevel shown = log.enabled(VmaLogLevel::details) ? VmaLogLevel::details : VmaLogLevel::info;
   for (const auto& line : config::vma_parameter_lines(config, shown)) log.write(line.level, line.text);
 }
@@ -117,8 +117,8 @@ config::VmaRules& Process::rules() {
 
 namespace {
 
-/// A ring, the service thread and what they hear of the network take some thirty descriptors. A process that may have
-/// few needs them itself: the kernel would never tell it that there are too many.
+/// A ring, the service thread and the sockets that watch the network take about thirty descriptors. A process with a
+/// low limit needs its descriptors itself, and the kernel would never tell it that there are too many.
 bool has_descriptors_to_spare() {
   constexpr rlim_t kEnough = 256;
   rlimit limit{};

@@ -1,4 +1,4 @@
-// What the library knows in one process: settings, rules, log.
+// What the library keeps for its process: settings, rules, log.
 #pragma once
 
 #include "core/config/vma_config.h"
@@ -7,7 +7,7 @@
 
 namespace ringsock::vma {
 
-/// Made when the library is loaded, never destroyed. Threads: any.
+/// Made when the library is loaded, and never destroyed. Threads: any.
 class Process {
  public:
   Process();
@@ -17,11 +17,11 @@ class Process {
   const config::VmaConfig config;
   config::VmaLog log;
 
-  /// libvma.conf is read when first asked for.
+  /// Reads libvma.conf at the first call.
   config::VmaRules& rules();
-  /// VMA's start-up lines.
+  /// Writes VMA's start-up lines to the log.
   void write_banner() const;
-  /// Whether new sockets of that type may use rings at all.
+  /// Returns whether new sockets of this type may use rings.
   bool may_use_rings(int type);
 };
 

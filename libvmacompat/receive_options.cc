@@ -11,7 +11,7 @@ namespace ringsock::vma {
 
 namespace {
 
-// <asm/socket.h>: libc's names are those of the old layouts on 64-bit hosts.
+// From <asm/socket.h>: on 64-bit hosts libc's names are those of the old layouts.
 constexpr int kTimestampOld = 29, kTimestampNsOld = 35, kTimestampNew = 63, kTimestampNsNew = 64;
 constexpr int kTimestampingOld = 37, kTimestampingNew = 65;
 
@@ -19,7 +19,7 @@ struct TimeNew {
   std::int64_t seconds, fraction;
 };
 
-/// struct scm_timestamping: the kernel's time, an unused one, the network card's.
+/// struct scm_timestamping: the time of the kernel, an unused one, the time of the network card.
 struct ThreeTimes {
   TimeNew of_kernel, unused, of_card;
 };
@@ -29,7 +29,7 @@ class ControlWriter {
   explicit ControlWriter(msghdr& message) : message_(message), room_(message.msg_controllen) {
     message.msg_controllen = 0;
   }
-  /// Goes on behind what is there.
+  /// Continues behind items that are there already.
   ControlWriter(msghdr& message, std::size_t room) : message_(message), room_(room) {}
   template <class Value>
   void add(int level, int type, const Value& value) {
@@ -60,7 +60,7 @@ Nanos wall_clock() {
 }
 
 void write_time(ControlWriter& out, int option, Nanos time) {
-  if (time == Nanos::zero()) time = wall_clock();  // it came before the option did: the kernel does the same
+  if (time == Nanos::zero()) time = wall_clock();  // the datagram came before the option was set: as the kernel does
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
   const std::int64_t nanos = (time - seconds).count();
   switch (option) {
@@ -104,7 +104,7 @@ bool ReceiveOptions::note(int level, int name, const void* value, socklen_t leng
     case kTimestampNsNew: time_stamp = on ? name : 0; return true;
     case kTimestampingOld:
     case kTimestampingNew:
-      // What the network card says of each packet, only the kernel tells.
+      // Only the kernel has the network card's time of each packet.
       if ((number & (SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE)) != 0) return false;
       time_stamping = (number & SOF_TIMESTAMPING_SOFTWARE) != 0 ? name : 0;
       return true;

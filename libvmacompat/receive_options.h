@@ -10,7 +10,7 @@
 
 namespace ringsock::vma {
 
-/// What setsockopt(2) has asked for: ip(7), ipv6(7), socket(7).
+/// The options set by setsockopt(2): ip(7), ipv6(7), socket(7).
 struct ReceiveOptions {
   bool v4_packet_info = false;       ///< IP_PKTINFO
   bool v4_original_address = false;  ///< IP_RECVORIGDSTADDR
@@ -20,24 +20,24 @@ struct ReceiveOptions {
   bool v6_hop_limit = false;         ///< IPV6_RECVHOPLIMIT
   bool v6_traffic_class = false;     ///< IPV6_RECVTCLASS
   int time_stamp = 0;                ///< SO_TIMESTAMP(NS)_(OLD|NEW), or 0
-  int time_stamping = 0;             ///< SO_TIMESTAMPING_(OLD|NEW), when the kernel's times are asked for, or 0
+  int time_stamping = 0;             ///< SO_TIMESTAMPING_(OLD|NEW), when it asks for the kernel's time, or 0
   bool overflow = false;             ///< SO_RXQ_OVFL
 
-  /// Takes notice of an option that the kernel has accepted. False: it is none of these.
+  /// Notes an option that the kernel has accepted. Returns false for any other option.
   bool note(int level, int name, const void* value, socklen_t length);
   [[nodiscard]] bool wants_time() const { return time_stamp != 0 || time_stamping != 0; }
 };
 
-/// Writes what was asked for into message.msg_control, sets msg_controllen, and MSG_CTRUNC in msg_flags when not all
-/// of it has room.
-/// @param dropped  datagrams that found no room so far, if options.overflow
+/// Writes the items that are set into message.msg_control, and sets msg_controllen. Sets MSG_CTRUNC in msg_flags when
+/// some of them have no room.
+/// @param dropped  datagrams dropped so far, if options.overflow
 void write_control(const ReceiveOptions& options, const ethernet::Packet& datagram, std::uint32_t dropped,
                    msghdr& message);
 
-/// Tells the drops in control data that the kernel has written.
-/// @param room     what msg_controllen was before
-/// @param dropped  datagrams that found no room in rings; added to what the kernel has counted
-/// @param of_kernel_too  false: what the kernel has counted were no drops
+/// Corrects the number of drops in control data that the kernel has written.
+/// @param room     the value of msg_controllen before the call of the kernel
+/// @param dropped  datagrams that rings have dropped; added to the kernel's number
+/// @param of_kernel_too  false: the datagrams that the kernel has counted were no drops
 void add_drops(msghdr& message, std::size_t room, std::uint32_t dropped, bool of_kernel_too);
 
 }  // namespace ringsock::vma

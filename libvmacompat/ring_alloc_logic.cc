@@ -8,7 +8,7 @@
 namespace ringsock::vma {
 
 Result<RingAllocLogic> parse_ring_alloc_logic(const void* value, socklen_t length) {
-  // The fields of the structure, each a word; the last one has two bits.
+  // The fields of the structure; each is a word, and the last one has two bits.
   enum Word : std::size_t { kMask, kLogic, kProfile, kUser, kDirections, kWords };
   enum MaskBit : std::uint32_t { kHasProfile = 1, kHasUser = 2, kHasIngress = 4, kHasEgress = 8 };
   constexpr std::uint32_t kKnown = kHasProfile | kHasUser | kHasIngress | kHasEgress;

@@ -1,4 +1,4 @@
-// SO_VMA_RING_ALLOC_LOGIC: which rings a socket uses.
+// SO_VMA_RING_ALLOC_LOGIC: the option that chooses a socket's rings.
 #pragma once
 
 #include <sys/socket.h>
@@ -18,7 +18,7 @@ struct RingAllocLogic {
   bool for_receiving = false;
   bool for_sending = false;
 };
-/// Errors: EINVAL another length, no known bit, or no such logic.
+/// Errors: EINVAL wrong length, no known bit, or no such logic.
 Result<RingAllocLogic> parse_ring_alloc_logic(const void* value, socklen_t length);
 
 }  // namespace ringsock::vma

@@ -14,12 +14,12 @@ namespace {
 
 using ethernet::RingCount;
 
-/// Of each queue of the interface, of which there may be many.
+/// For each queue of the interface; there may be many queues.
 constexpr unsigned kXdpEntries = 1024;
 constexpr std::int32_t kHugePages = 2;  ///< VMA_MEM_ALLOC_TYPE
 
-/// As configured; the defaults of VMA's are for network cards: 16,000 receives here would be 32 MB of the kernel's
-/// memory and 24 of ours, whether anything comes or not.
+/// Takes over what is configured. VMA's defaults are not used: they are for network cards, and 16,000 receives would
+/// take 32 MB of the kernel's memory and 24 MB of ours for each ring, even if nothing comes.
 ethernet::RingSettings ring_settings(const config::VmaConfig& config) {
   ethernet::RingSettings out;
   if (config.xdp) out.receive_entries = kXdpEntries;
@@ -43,7 +43,7 @@ ethernet::EthernetOptions options_of(const config::VmaConfig& config) {
           .netfilter_advice = "; VMA_IGNORE_NETFILTER=1 has rings carry it"};
 }
 
-/// A ring's slot of the page.
+/// Counts in a ring's slot of the statistics page.
 class PageCounters final : public ethernet::RingCounters {
  public:
   explicit PageCounters(int ifindex) : slot_(ifindex) {

@@ -1,11 +1,11 @@
-// The Ethernet rings of a process with libvma: VMA's configuration for them, counters in its page, sockets that hear.
+// The Ethernet rings of a process with libvma: their settings from VMA's configuration, their counters in the
+// statistics page, and the sockets that are told about changes.
 #pragma once
 
 #include "core/ethernet/ethernet_user.h"
 
 namespace ringsock::vma {
 
-/// The process's own.
 ethernet::EthernetUser& rings_of_process();
 
 }  // namespace ringsock::vma

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMostOfByte = 255;
 
-/// The value of one item, when it has that type's size.
+/// Reads one item's value; returns false when its size is not that of `out`.
 template <class Value>
 bool read(std::span<const std::byte> bytes, Value& out) {
   if (bytes.size() != sizeof out) return false;

@@ -1,4 +1,4 @@
-// Control data of datagrams to be sent: sendmsg(2), ip(7), ipv6(7), udp(7).
+// Control data of datagrams to send: sendmsg(2), ip(7), ipv6(7), udp(7).
 #pragma once
 
 #include <sys/socket.h>
@@ -12,13 +12,13 @@ namespace ringsock::vma {
 
 struct SendControl {
   ethernet::WayControl way;
-  int family = AF_UNSPEC;           ///< of the only destinations that it fits, if there is something in `way`
+  int family = AF_UNSPEC;           ///< of the destinations that `way` applies to; AF_UNSPEC: `way` is empty
   std::uint16_t segment_bytes = 0;  ///< UDP_SEGMENT
   bool has_segment_bytes = false;
 };
 
-/// What message.msg_control says; the values are in range. Nothing: there is something that only the kernel knows, or
-/// that it has to refuse.
+/// Reads message.msg_control, with all values in range. Returns nothing when there is an item that only the kernel
+/// supports, or that it has to refuse.
 std::optional<SendControl> read_send_control(const msghdr& message);
 
 }  // namespace ringsock::vma

@@ -1,4 +1,4 @@
-// The options about sending of a kernel's UDP socket.
+// The options of a kernel UDP socket that concern sending.
 #pragma once
 
 #include "core/ethernet/send_options.h"
@@ -6,7 +6,8 @@
 
 namespace ringsock::vma {
 
-/// For destinations of `family`. @param multicast  what the socket was told by IP_MULTICAST_IF or IPV6_MULTICAST_IF
+/// Returns the options for destinations of `family`.
+/// @param multicast  the interface set by IP_MULTICAST_IF or IPV6_MULTICAST_IF
 ethernet::SendOptions send_options_of(int fd, int family, const MulticastInterface& multicast);
 
 }  // namespace ringsock::vma

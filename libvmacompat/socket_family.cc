@@ -20,13 +20,13 @@ namespace ringsock::vma {
 
 namespace {
 
-/// Of the fork that is under way. The child's end is closed behind all that enter there.
+/// The pipe of the fork in progress. A child closes its writing end after all families have entered there.
 struct ForkPipe {
   std::shared_ptr<UniqueFd> reading;
   UniqueFd writing;
 };
 constinit ForkPipe* fork_pipe = nullptr;
-constinit Mutex forking;  ///< one fork at a time; held across it
+constinit Mutex forking;  ///< lets one fork run at a time; held across it
 
 void make_fork_pipe() {
   forking.lock();
@@ -41,7 +41,7 @@ void forget_fork_pipe() {
   forking.unlock();
 }
 
-/// Not one that has ended and that its parent has not waited for.
+/// Returns false also for a zombie, which has ended and waits for its parent.
 bool is_alive(pid_t process) {
   const bool may_ask = is_permitted(RareCall::kill);
   if (may_ask && ::kill(process, 0) != 0) return errno != ESRCH;
@@ -51,7 +51,7 @@ bool is_alive(pid_t process) {
   std::array<char, 256> text{};
   if (!file && !may_ask) return errno != ENOENT;
   if (!file || ::read(file.get(), text.data(), text.size() - 1) <= 0) return true;
-  // The state follows the name, which may hold anything.
+  // The state follows the program's name, which may contain any character.
   const char* const name_end = std::strrchr(text.data(), ')');
   return name_end == nullptr || name_end[1] != ' ' || (name_end[2] != 'Z' && name_end[2] != 'X');
 }
@@ -92,7 +92,7 @@ void SocketFamily::before_fork() {
   births_.push_back({place, fork_pipe->reading});
 }
 
-/// One in a PID namespace of its own, whose number says nothing to the others, is a stranger.
+/// A child in a PID namespace of its own is a stranger: its number means nothing to the other processes.
 void SocketFamily::enter_child() noexcept {
   if (births_.empty()) return;
   const bool is_stranger = ::getppid() == 0;

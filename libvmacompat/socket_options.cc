@@ -41,7 +41,7 @@ OptionEffect socket_level(int name) {
     case SO_PRIORITY: return OptionEffect::sending;
     case SO_SNDBUF:
     case SO_SNDBUFFORCE:
-    case SO_ZEROCOPY:  // what asks for it, or for a time, goes by the kernel
+    case SO_ZEROCOPY:  // sends that ask for zero-copy or a time go by the kernel
     case SO_TXTIME:
     case SO_SELECT_ERR_QUEUE:
     case SO_DEBUG:
@@ -84,7 +84,7 @@ OptionEffect v6_level(int name) {
     case IPV6_AUTOFLOWLABEL: return OptionEffect::kernel_sends;
     case IPV6_V6ONLY:
     case IPV6_RECVERR:
-    case IPV6_DONTFRAG:  // what is longer than a packet is the kernel's, or its to refuse
+    case IPV6_DONTFRAG:  // datagrams longer than a packet go by the kernel
     case IPV6_MULTICAST_ALL: return OptionEffect::none;
     default: return OptionEffect::kernel_only;
   }
@@ -95,7 +95,7 @@ OptionEffect udp_level(int name) {
     case UDP_SEGMENT: return OptionEffect::segments;
     case UDP_CORK:
     case kUdpNoChecksumToV6: return OptionEffect::kernel_sends;
-    case UDP_GRO: return OptionEffect::none;  // rings give each datagram by itself, the kernel puts together its own
+    case UDP_GRO: return OptionEffect::none;  // rings deliver each datagram singly; the kernel merges only its own
     default: return OptionEffect::kernel_only;
   }
 }

@@ -1,4 +1,5 @@
-// Multicast and broadcast by rings: the kernel's socket is the member, and refuses the copies of what rings bring.
+// Multicast and broadcast by rings. The kernel's socket is the member of groups; a filter makes it refuse its copies of
+// datagrams that rings receive.
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 
 namespace ringsock::vma {
 
-/// A socket option has changed something about `group`: what, the kernel knows best. setup_lock_ held.
+/// Asks the kernel for the membership again, after a socket option has changed it. setup_lock_ held.
 void UdpSocket::learn_membership(const net::IpAddress& group) {
   std::erase_if(memberships_, [&](const Membership& one) { return one.group == group; });
   if (ethernet() == nullptr) return;
@@ -37,8 +38,8 @@ void UdpSocket::learn_multicast_interface(int level, MulticastInterface interfac
   options_generation_.fetch_add(1, std::memory_order_relaxed);
 }
 
-/// Makes the rings' flows of groups what they should be. A copy of the kernel that is refused was taken by a ring, so
-/// nothing comes twice, or not at all, while flows come and go.
+/// Attaches and detaches the rings' flows of groups as needed. The kernel's copy of a datagram is refused only if a
+/// ring has received it, so no datagram comes twice or is lost while flows change.
 void UdpSocket::attach_groups() {
   const std::vector<Attachment> wanted = wanted_groups();
   detach_where([&](const Attachment& one) {
@@ -49,10 +50,10 @@ void UdpSocket::attach_groups() {
   std::vector<Attachment> attached;
   std::copy_if(attachments_.begin(), attachments_.end(), std::back_inserter(attached),
                [](const Attachment& one) { return one.is_group(); });
-  static_cast<void>(refuse_copies_of(attached));  // the kernel's, where a ring could not
+  static_cast<void>(refuse_copies_of(attached));  // the kernel receives where a ring could not be attached
 }
 
-/// False: then all is the kernel's.
+/// Returns false when the copies cannot be refused: then the kernel receives all groups.
 bool UdpSocket::refuse_copies_of(const std::vector<Attachment>& groups) {
   std::vector<soft::CopiedFlow> flows;
   flows.reserve(groups.size());
@@ -97,7 +98,7 @@ std::vector<UdpSocket::Attachment> UdpSocket::wanted_groups() {
   return out;
 }
 
-/// Whether a member does not want it from its sender. receive_lock_ held.
+/// Returns whether the membership does not accept the datagram's sender. receive_lock_ held.
 bool UdpSocket::is_filtered(const ethernet::Packet& datagram) const {
   const auto group = net::IpAddress::of(wire::destination_of(datagram.headers, datagram.layout, 0));
   const auto is_it = [&](const Membership& one) { return one.ifindex == datagram.ifindex && one.group == group; };

@@ -1,8 +1,8 @@
 // A UDP socket before, during and after fork(2), exec(2), and SCM_RIGHTS.
 //
-// Which process gets a datagram of a socket that several have, only the kernel knows. So the kernel has the socket, all
-// of it, as long as several have it; what rings have received and nobody has read goes back there. The last process
-// that has it comes back to rings.
+// When several processes have a socket, only the kernel knows which of them gets a datagram. So the kernel receives for
+// the socket as long as several processes have it. Datagrams that rings have received and the program has not read are
+// returned to the kernel. The last process that has the socket uses rings again.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -18,11 +18,12 @@
 namespace ringsock::vma {
 
 namespace {
-/// Between two looks whether the others are gone.
+/// The time between two looks whether other processes still have the socket.
 constexpr Nanos kFirstLook = std::chrono::milliseconds(20);
 constexpr Nanos kLongestPause = std::chrono::seconds(1);
 
-/// What threads that do not exist here may have locked, and what is the parent's, stays as it is.
+/// Empties an object without destroying its contents: threads that do not exist here may have locked them, and the
+/// parent still uses them.
 template <class T>
 void abandon(T& object) {
   new T(std::move(object));
@@ -33,7 +34,7 @@ void abandon(T& object) {
 
 void UdpSocket::add_fork_locks(runtime::ForkLocks& locks) {
   ethernet::bursts().send_all();
-  // Not yet locked: whoever delivers to us may have to end first.
+  // This runs before the fork locks are taken, because a delivery to this socket may have to finish first.
   {
     const std::lock_guard guard(setup_lock_);
     leave_to_family();
@@ -54,11 +55,11 @@ void UdpSocket::leave_to_family() noexcept {
   is_inherited_.store(true, std::memory_order_relaxed);
   look_pause_ = kFirstLook;
   next_look_ = monotonic_now() + look_pause_;
-  give_up_rings();  // none comes by rings after this
+  give_up_rings();  // no more datagrams come by rings after this
   return_arrivals();
 }
 
-/// What came to groups stays: others would get it again.
+/// Returns unread datagrams to the kernel. Those to groups stay, because other members would receive them twice.
 void UdpSocket::return_arrivals() noexcept {
   if (!ethernet_ || !has_arrivals_.load(std::memory_order_relaxed)) return;
   KernelReturn kernel;
@@ -75,7 +76,7 @@ void UdpSocket::return_arrivals() noexcept {
   kernel_hint_.store(true, std::memory_order_relaxed);
 }
 
-/// The rings are the parent's: what is left here is the kernel's socket.
+/// The rings are the parent's: a child has only the kernel's socket.
 void UdpSocket::after_fork(ForkSide side) noexcept {
   Endpoint::after_fork(side);
   if (side == ForkSide::parent) return;
@@ -94,7 +95,7 @@ void UdpSocket::after_fork(ForkSide side) noexcept {
   if (side == ForkSide::child && family_) family_->enter_child();
 }
 
-/// Cheap as long as nobody has forked.
+/// Called often; it is cheap as long as the process has not forked.
 void UdpSocket::look_for_family() noexcept {
   const RingNews news(*this);
   const std::unique_lock guard(setup_lock_, std::try_to_lock);

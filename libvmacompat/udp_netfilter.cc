@@ -1,4 +1,4 @@
-// What rules of netfilter may concern is the kernel's: they would never see what rings carry.
+// Flows that netfilter rules may concern are left to the kernel, because the rules never see what rings carry.
 #include <mutex>
 
 #include "core/ethernet/interface.h"
@@ -10,7 +10,7 @@ void UdpSocket::all_follow_netfilter() {
   for_each_socket([](UdpSocket& socket) { socket.follow_netfilter(); });
 }
 
-/// Senders ask anew by themselves, since the network's generation has grown.
+/// Senders look up their path again by themselves, since the network's generation has grown.
 void UdpSocket::follow_netfilter() {
   const RingNews news(*this);
   const std::lock_guard guard(setup_lock_);

@@ -1,4 +1,4 @@
-// Receiving from rings and from the kernel's socket, and who waits for it.
+// Receiving from rings and from the kernel's socket, and waiting for datagrams.
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -20,10 +20,10 @@ namespace ringsock::vma {
 namespace {
 
 using Count = runtime::VmaSocketCount;
-/// What a waiting datagram counts beside its payload: empty ones take memory, too.
+/// What a waiting datagram counts beside its payload, because empty datagrams take memory, too.
 constexpr std::size_t kBytesBesidePayload = 64;
 
-/// Bytes copied.
+/// Returns the number of bytes copied.
 [[gnu::always_inline]] inline std::size_t copy(std::span<const std::byte> payload, const iovec& part) {
   const std::size_t bytes = std::min(payload.size(), part.iov_len);
   if (bytes != 0) std::memcpy(part.iov_base, payload.data(), bytes);
@@ -42,7 +42,7 @@ constexpr std::size_t kBytesBesidePayload = 64;
 
 }  // namespace
 
-// What each datagram goes through is one function.
+// The functions on the path of each datagram are inlined into one.
 
 [[gnu::always_inline]] inline bool UdpSocket::is_kernel_due() noexcept {
   if (kernel_hint_.load(std::memory_order_relaxed) || ring_count_.load(std::memory_order_relaxed) == 0) return true;
@@ -51,8 +51,8 @@ constexpr std::size_t kBytesBesidePayload = 64;
   return polls >= polls_per_kernel_look_ && polls_per_kernel_look_ != 0;
 }
 
-/// All of them, also when the first has served the call: none waits for ever.
-/// @return `nothing` only if they are empty.
+/// Polls all rings, even when the first has served the call, so that none is neglected. Returns `nothing` only if all
+/// are empty.
 [[gnu::always_inline]] inline ethernet::Ring::Look UdpSocket::poll_rings(ethernet::WaitingCall* waiting) noexcept {
   auto found = ethernet::Ring::Look::nothing;
   for_each_polled([&](ethernet::Ring& ring) { found = std::max(found, ring.poll(waiting)); });
@@ -62,7 +62,8 @@ constexpr std::size_t kBytesBesidePayload = 64;
   return found;
 }
 
-/// What has come for us by now may be behind what has come for others, or in another thread's hands.
+/// Polls on until a datagram is there or the rings are empty: a datagram for this socket may be behind datagrams for
+/// others, or another thread may be handling it.
 [[gnu::noinline]] void UdpSocket::catch_up(ethernet::WaitingCall* waiting) noexcept {
   const auto is_done = [&] {
     return has_arrivals_.load(std::memory_order_relaxed) || (waiting != nullptr && waiting->is_served);
@@ -100,7 +101,7 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (is_nonblocking() || (flags & MSG_DONTWAIT) != 0) {
     statistics_.count(Count::rx_eagains);
   } else if (read_shut_.load(std::memory_order_relaxed)) [[unlikely]] {
-    // Linux has nothing to wait for then.
+    // Linux does not wait when reading has been shut down.
     message.msg_namelen = 0;
     message.msg_controllen = 0;
     message.msg_flags = 0;
@@ -123,7 +124,7 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   }
 }
 
-/// To the application, as recvmsg(2) does; the answer of that. receive_lock_ held.
+/// Copies a datagram to the application, as recvmsg(2) does, and returns the result of that call. receive_lock_ held.
 [[gnu::always_inline]] inline ssize_t UdpSocket::give(const ethernet::Packet& datagram, msghdr& message, int flags) {
   const auto payload = datagram.payload;
   const std::size_t copied = scatter(payload, message);
@@ -141,10 +142,10 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? payload.size() : copied);
 }
 
-/// From the queue.
+/// Receives a datagram from the queue.
 Result<ssize_t> UdpSocket::receive_waiting(msghdr& message, int flags) {
   const std::lock_guard guard(receive_lock_);
-  if (arrivals_.empty()) return Error{EAGAIN, "recvmsg"};  // another thread was faster
+  if (arrivals_.empty()) return Error{EAGAIN, "recvmsg"};  // another thread has taken it
   const ssize_t answer = give(arrivals_.front().packet(), message, flags);
   if ((flags & MSG_PEEK) != 0) return answer;
   arrivals_.pop();
@@ -157,7 +158,7 @@ Result<ssize_t> UdpSocket::receive_waiting(msghdr& message, int flags) {
 
 ethernet::Delivery UdpSocket::deliver(ethernet::Incoming& incoming, const wire::EndName& source) noexcept {
   if (!accepts(source)) return ethernet::Delivery::refused;
-  // The ring's lock does not do: the socket's other rings deliver at the same time.
+  // The ring's lock does not suffice: the socket's other rings deliver at the same time.
   const std::lock_guard guard(receive_lock_);
   if (!source_filters_.empty() && is_filtered(incoming.packet())) [[unlikely]]
     return ethernet::Delivery::done;
@@ -169,7 +170,7 @@ ethernet::Delivery UdpSocket::deliver(ethernet::Incoming& incoming, const wire::
   return ethernet::Delivery::done;
 }
 
-/// In the queue, if there is room. receive_lock_ held.
+/// Puts a datagram into the queue. Returns false when there is no room. receive_lock_ held.
 bool UdpSocket::keep(ethernet::Incoming& incoming) {
   const std::size_t bytes = incoming.packet().payload.size();
   const std::size_t waiting = arrivals_.payload_bytes() + kBytesBesidePayload * arrivals_.count();
@@ -207,7 +208,7 @@ Result<ssize_t> UdpSocket::receive_from_kernel(msghdr& message, int flags) {
     if (tells_drops_.load(std::memory_order_relaxed) && control_room != 0 && (flags & MSG_ERRQUEUE) == 0) {
       add_drops(message, control_room, drops_of_rings(), !kernel_counts_copies_.load(std::memory_order_relaxed));
     }
-    kernel_hint_.store(true, std::memory_order_relaxed);  // perhaps more
+    kernel_hint_.store(true, std::memory_order_relaxed);  // there may be more
     statistics_.count(Count::rx_os_packets);
     statistics_.count(Count::rx_os_bytes, static_cast<std::uint64_t>(got));
     return got;
@@ -221,7 +222,7 @@ Result<ssize_t> UdpSocket::receive_from_kernel(msghdr& message, int flags) {
   return error;
 }
 
-/// Polls the rings. True when a datagram waits for us.
+/// Polls the rings. Returns whether a datagram waits.
 bool UdpSocket::progress() noexcept {
   if (!has_arrivals_.load(std::memory_order_relaxed) && poll_rings(nullptr) == ethernet::Ring::Look::some)
     catch_up(nullptr);
@@ -256,7 +257,8 @@ runtime::WaitFds UdpSocket::arm() noexcept {
   ethernet::Bursts::note_look();
   const std::lock_guard guard(setup_lock_);
   come_back_when_alone();
-  // Most sockets have one ring, and need no descriptor to sleep: the kernel's socket and the ring's channel are two.
+  // Most sockets have one ring. They need no descriptor for sleeping: the caller waits for the kernel's socket and the
+  // ring's channel.
   const std::uint32_t polled = polled_.load(std::memory_order_relaxed);
   if (!bell_ && std::has_single_bit(polled) && !kernel_is_full_.load(std::memory_order_relaxed)) {
     ethernet::Ring& ring = *rings_[static_cast<std::size_t>(std::countr_zero(polled))];
@@ -280,13 +282,13 @@ runtime::WaitFds UdpSocket::arm() noexcept {
   return {{bell_.get(), -1}};
 }
 
-/// Who sleeps without a bell looks now and then.
+/// A sleep without a bell is short, because nothing announces datagrams of rings.
 Nanos UdpSocket::deadline() noexcept {
   constexpr Nanos kDeafSleep = std::chrono::milliseconds(10);
   return is_deaf_.load(std::memory_order_relaxed) ? monotonic_now() + kDeafSleep : Nanos::max();
 }
 
-/// setup_lock_ held. False: there are too many descriptors.
+/// Returns false when no more descriptors can be opened. setup_lock_ held.
 bool UdpSocket::make_bell() noexcept {
   if (bell_) return true;
   UniqueFd bell(::epoll_create1(EPOLL_CLOEXEC));
@@ -299,7 +301,7 @@ bool UdpSocket::make_bell() noexcept {
   return complete;
 }
 
-/// What of the kernel's socket rings the bell. setup_lock_ held.
+/// Sets the events of the kernel's socket that ring the bell. setup_lock_ held.
 void UdpSocket::watch_kernel(std::uint32_t events) noexcept {
   epoll_event event{.events = events, .data = {}};
   if (bell_) ::epoll_ctl(bell_.get(), EPOLL_CTL_MOD, fd(), &event);

@@ -1,4 +1,4 @@
-// Which rings a UDP socket receives from, and when it moves to others.
+// Chooses the rings that a UDP socket receives from, and moves it to others.
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -15,7 +15,8 @@ ethernet::RingKey UdpSocket::receive_key(const SocketAddress& local) {
   return receive_choice_.key(local);
 }
 
-/// The one that it comes by already, if it does: of copies in between it would not be known whose they are.
+/// Returns the ring that the group already comes by, if there is one: during a move it would not be known which copies
+/// of a datagram the ring has received.
 Result<std::shared_ptr<ethernet::Ring>> UdpSocket::ring_of_group(const SocketAddress& group, int ifindex) {
   const auto is_it = [&](const Attachment& one) {
     return one.is_group() && one.tuple.destination == group && one.ring->interface().ifindex() == ifindex;
@@ -29,7 +30,7 @@ void UdpSocket::tell_of_rings() {
   notify_watchers();
 }
 
-/// False: there are too many.
+/// Returns false when the socket has too many rings.
 bool UdpSocket::poll_ring(const std::shared_ptr<ethernet::Ring>& ring) {
   const std::size_t count = ring_count_.load(std::memory_order_relaxed);
   const auto begin = rings_.begin(), end = begin + static_cast<std::ptrdiff_t>(count);
@@ -49,7 +50,8 @@ bool UdpSocket::poll_ring(const std::shared_ptr<ethernet::Ring>& ring) {
   return true;
 }
 
-/// Those that nothing comes by any more. They stay in their places: other threads may be looking at them.
+/// Stops polling rings that no flow comes by any more. They stay in their places, because other threads may be looking
+/// at them.
 void UdpSocket::leave_unused_rings() {
   const std::size_t count = ring_count_.load(std::memory_order_relaxed);
   std::uint32_t polled = polled_.load(std::memory_order_relaxed);
@@ -64,7 +66,8 @@ void UdpSocket::leave_unused_rings() {
   polled_.store(polled, std::memory_order_release);
 }
 
-/// Another thread, CPU or choice than before. What arrives between two rings is the kernel's, and read from there.
+/// Moves to other rings after the thread, the CPU or the option has changed. The kernel's socket receives what arrives
+/// between two rings.
 void UdpSocket::move_rings() {
   const RingNews news(*this);
   const std::unique_lock guard(setup_lock_, std::try_to_lock);
@@ -73,7 +76,7 @@ void UdpSocket::move_rings() {
   if (move_attachments()) statistics_.count(runtime::VmaSocketCount::rx_migrations);
 }
 
-/// setup_lock_ held. True when any did.
+/// Returns whether any flow was moved. setup_lock_ held.
 bool UdpSocket::move_attachments() {
   bool any = false;
   for (const Attachment& one : std::vector(attachments_)) {
@@ -83,7 +86,7 @@ bool UdpSocket::move_attachments() {
     if (!ring || *ring == old_ring) continue;
     old_ring->leave(tuple, *this);
     std::erase(attachments_, one);
-    receive_arrivals_first();  // until it is attached again the kernel receives
+    receive_arrivals_first();  // until the next attach() the kernel receives
     if (!attach(*ring, tuple)) attach(old_ring, tuple);
     any = true;
   }

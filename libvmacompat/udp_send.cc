@@ -1,4 +1,4 @@
-// Sending, by the ring of the interface that the path leaves by, or by the kernel's socket.
+// Sends by the ring of the interface that the path leaves by, or by the kernel's socket.
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -23,28 +23,29 @@ namespace {
 
 using Count = runtime::VmaSocketCount;
 
-/// Flags that mean nothing for a datagram that leaves at once.
+/// Flags without effect on a datagram that leaves at once.
 constexpr int kHarmlessFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
-/// VMA_SND_FLAGS_DUMMY: run the path of a send to have it in the caches, and send nothing. Not built; the kernel, which
-/// does not know the flag, would send.
+/// VMA_SND_FLAGS_DUMMY runs the path of a send to load the caches, and sends nothing. It is not supported; the kernel,
+/// which does not know the flag, would send the datagram.
 constexpr int kDummySend = 0x400;
-/// The kernel's tick: some nanoseconds to read, and it changes each few milliseconds.
+/// Returns the kernel's coarse clock, which takes a few nanoseconds to read, and changes every few milliseconds.
 std::int64_t tick() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   return now.tv_nsec;
 }
 
-/// Linux has cut into so many at least since it can; what it makes of more it tells itself.
+/// All versions of Linux with UDP_SEGMENT cut into at least this many. Sends of more segments go to the kernel, which
+/// knows its own limit.
 constexpr std::size_t kMostSegments = 64;
 
-/// Whether rings carry it: in one packet, or cut into some.
+/// Returns whether rings can carry the payload, in one packet or in segments.
 [[gnu::always_inline]] inline bool fits(const ethernet::Destination& destination, std::size_t payload,
                                         std::uint16_t segment_bytes) {
   if (segment_bytes == 0 || payload <= segment_bytes) return payload <= destination.max_payload();
   constexpr std::size_t kLongest = 65535 - ethernet::HeaderTemplate::kMaxBytes;
   return segment_bytes <= destination.max_payload() && payload <= std::min(kLongest, kMostSegments * segment_bytes) &&
-         !destination.header().may_be_cut() &&  // each piece needs a number of its own
+         !destination.header().may_be_cut() &&  // each fragmentable segment would need an identification of its own
          destination.ring()->segments_udp();
 }
 
@@ -78,9 +79,9 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
   return sent;
 }
 
-// What each datagram goes through is one function.
+// The functions on the path of each datagram are inlined into one.
 
-/// Null: the kernel's.
+/// Returns null when the kernel has to send.
 [[gnu::always_inline]] inline ethernet::Destination* UdpSocket::destination_for(const msghdr& message,
                                                                                 const SendControl* control) {
   const bool has_way = control != nullptr && control->family != AF_UNSPEC;
@@ -90,7 +91,7 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
   return look_up_destination(message, has_way ? control : nullptr);
 }
 
-/// False: by the kernel.
+/// Returns false when the kernel has to send.
 [[gnu::always_inline]] inline bool UdpSocket::make_current(ethernet::Destination& destination) {
   const std::uint32_t generation = options_generation_.load(std::memory_order_relaxed);
   if (ethernet_ && destination.is_current(ethernet_->network(), generation)) [[likely]]
@@ -98,7 +99,7 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
   return find_way(destination);
 }
 
-/// 0 or an errno value.
+/// Returns 0 or an errno value.
 [[gnu::always_inline]] inline int UdpSocket::hand_to_ring(ethernet::Destination& destination, const msghdr& message,
                                                           std::size_t payload, std::uint16_t segment_bytes,
                                                           bool may_wait) {
@@ -106,7 +107,7 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
   const auto headers = destination.header().write(room.headers().first<ethernet::HeaderTemplate::kMaxBytes>(), payload);
   if (segment_bytes != 0 && payload > segment_bytes) [[unlikely]]
     return destination.ring()->send_segments(headers, parts_of(message), segment_bytes);
-  // Each one that may be cut has a number of its own.
+  // Not for headers that allow fragmentation: each datagram needs an identification of its own.
   if (may_wait && !destination.header().may_be_cut() && ethernet::Bursts::continue_run(*destination.ring()))
       [[unlikely]]
     return destination.ring()->send_in_burst(headers, parts_of(message), payload);
@@ -119,11 +120,11 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
   runtime::add_relaxed(slot[Count::tx_bytes], payload);
   slot[runtime::VmaSocketLevel::tx_thread].store(this_thread_id(), std::memory_order_relaxed);
   if (!send_choice_.should_move()) return;
-  options_generation_.fetch_add(1, std::memory_order_relaxed);  // the next one asks for its ring anew
+  options_generation_.fetch_add(1, std::memory_order_relaxed);  // the next datagram looks up its ring again
   statistics_.count(Count::tx_migrations);
 }
 
-/// 0 or an errno value; nothing: by the kernel. `control`: null for most.
+/// Returns 0 or an errno value, or nothing when the kernel has to send. `control` is null for most datagrams.
 [[gnu::always_inline]] inline std::optional<int> UdpSocket::send_by_ring(const msghdr& message, std::size_t payload,
                                                                          const SendControl* control) {
   const std::uint16_t segment_bytes = control != nullptr && control->has_segment_bytes
@@ -149,7 +150,7 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
     return 0;
   }
   statistics_.count(error == ENOMEM ? Count::tx_eagains : Count::tx_errors);
-  return std::nullopt;  // the queue is full, the interface is down: the kernel knows what to answer
+  return std::nullopt;  // the queue is full, or the interface down: the kernel returns the right error
 }
 
 [[gnu::noinline]] std::optional<int> UdpSocket::send_with_control(const msghdr& message, std::size_t payload) {
@@ -166,7 +167,7 @@ Result<ssize_t> UdpSocket::send_by_kernel(const msghdr& message, int flags) {
 Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   const RingNews news(*this);
   if (may_send_by_ring(message, flags)) [[likely]] {
-    ::pthread_testcancel();  // here as in any send(2): rings make no call of libc that would look
+    ::pthread_testcancel();  // a cancellation point, as send(2) is; the ring's path has no other
     const std::size_t payload = payload_bytes(message);
     const auto error =
         message.msg_controllen == 0 ? send_by_ring(message, payload, nullptr) : send_with_control(message, payload);
@@ -177,7 +178,7 @@ Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   return send_by_kernel(message, flags);
 }
 
-/// Null: the kernel's. `way`: what control data says of it, or null.
+/// Returns null when the kernel has to send. `way`: what control data says about the path, or null.
 ethernet::Destination* UdpSocket::look_up_destination(const msghdr& message, const SendControl* way) {
   const auto fitting = [&](const SocketAddress& address) -> ethernet::Destination* {
     if (way == nullptr) return destination_for(address, nullptr);
@@ -188,7 +189,7 @@ ethernet::Destination* UdpSocket::look_up_destination(const msghdr& message, con
   return address && address->family() == domain_ && address->port() != 0 ? fitting(*address) : nullptr;
 }
 
-/// Of those known, or a new one in place of the one that was not used for longest. send_lock_ held.
+/// Returns the cached destination; evicts the least recently used one when a new one is needed. send_lock_ held.
 ethernet::Destination* UdpSocket::destination_for(const SocketAddress& address, const ethernet::WayControl* control) {
   const auto is_it = [&](const auto& one) { return one->is(address, control); };
   const auto found = std::find_if(destinations_.begin(), destinations_.end(), is_it);
@@ -203,13 +204,13 @@ ethernet::Destination* UdpSocket::destination_for(const SocketAddress& address, 
   return destinations_.front().get();
 }
 
-/// False: by the kernel. send_lock_ held.
+/// Returns false when the kernel has to send. send_lock_ held.
 bool UdpSocket::find_way(ethernet::Destination& destination) {
   const std::unique_lock setting_up(setup_lock_, std::try_to_lock);
   if (!setting_up) return false;
-  if (local_.port() == 0) learn_names();  // a first datagram by the kernel binds the socket
+  if (local_.port() == 0) learn_names();  // the first datagram, sent by the kernel, has bound the socket
   if (local_.port() == 0 || kernel_only_.load(std::memory_order_relaxed) || ethernet() == nullptr) return false;
-  ethernet::bursts().send_all();  // what comes may leave by another ring
+  ethernet::bursts().send_all();  // the next datagrams may leave by another ring
   const ethernet::SendOptions& options = send_options(destination.family());
   const SocketAddress bound = local_.unmapped();
   const auto by = process().rules().decide(config::VmaRole::udp_sender, destination.address().unmapped(), &bound);
@@ -220,7 +221,7 @@ bool UdpSocket::find_way(ethernet::Destination& destination) {
   destination.find_way(*ethernet_, local_, options, send_options_generation_, send_choice_);
   if (destination.is_left_to_netfilter()) note_left_to_netfilter();
   if (destination.ring() == nullptr) return false;
-  // Answers come where the kernel did not bind us, too.
+  // Answers also come to a socket that the application has not bound.
   if (!is_bound_ && !is_connected_.load(std::memory_order_relaxed) && !shares_port()) {
     attach_at(destination.source(), destination.ring()->interface().ifindex());
     describe();
@@ -228,7 +229,7 @@ bool UdpSocket::find_way(ethernet::Destination& destination) {
   return true;
 }
 
-/// For destinations of that family. setup_lock_ held.
+/// Returns the options for destinations of a family. setup_lock_ held.
 const ethernet::SendOptions& UdpSocket::send_options(int family) {
   const std::uint32_t generation = options_generation_.load(std::memory_order_relaxed);
   if (send_options_generation_ != generation) {

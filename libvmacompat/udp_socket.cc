@@ -1,4 +1,4 @@
-// A UDP socket's life, names, options, and which flows come to it.
+// A UDP socket's life, names and options, and the flows that come to it.
 #include "libvmacompat/udp_socket.h"
 
 #include <netinet/in.h>
@@ -29,7 +29,7 @@ namespace ringsock::vma {
 
 namespace {
 
-/// Each socket's choice has its own name.
+/// Makes the choice of rings for a socket; each socket has a number of its own.
 ethernet::RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
   static std::atomic<std::uint64_t> sockets{0};
   return {static_cast<ethernet::RingLogic>(logic), ratio, sockets.fetch_add(1, std::memory_order_relaxed)};
@@ -54,7 +54,8 @@ UdpSocket::UdpSocket(int domain, int fd)
       send_choice_(choice_of(process().config.ring_allocation_logic_tx, process().config.ring_migration_ratio_tx)) {
   if (!process().config.tx_mc_loopback) stop_multicast_loop(fd, domain);
   runtime::fork_registry().enter(*this);
-  SocketFamily::install_fork_handlers();  // run behind the registry's in a child, and before them in a parent
+  SocketFamily::install_fork_handlers();  // its handlers run after the registry's in a child, and before them in a
+                                          // parent
   describe();
 }
 
@@ -63,7 +64,7 @@ UdpSocket::~UdpSocket() {
   runtime::fork_registry().leave(*this);
 }
 
-/// Of the process. Without locks of the table or of sockets.
+/// Visits all sockets of the process. Holds no lock of the table or of a socket meanwhile.
 void UdpSocket::for_each_socket(const std::function<void(UdpSocket&)>& visit) {
   std::vector<runtime::Ref> sockets;
   runtime::fd_table().for_each(
@@ -73,13 +74,12 @@ void UdpSocket::for_each_socket(const std::function<void(UdpSocket&)>& visit) {
   }
 }
 
-// -- names
-// --------------------------------------------------------------------------------------------------------------
+// -- names -----------------------------------------------------------------------------------------
 
 Status UdpSocket::bind(const sockaddr* address, socklen_t length) {
   const RingNews news(*this);
   const std::scoped_lock guard(setup_lock_, send_lock_);
-  std::vector<std::shared_ptr<ethernet::Ring>> opened;  // rings of sockets and threads end with their last user
+  std::vector<std::shared_ptr<ethernet::Ring>> opened;  // keeps rings that end with their last user
   if (const auto name = SocketAddress::from(address, length); name && name->family() == domain_)
     opened = open_rings(*name);
   if (::bind(fd(), address, length) != 0) return Error::last("bind");
@@ -94,7 +94,7 @@ Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
   const RingNews news(*this);
   if (::connect(fd(), address, length) != 0) return Error::last("connect");
   const std::scoped_lock guard(setup_lock_, send_lock_);
-  detach_all();  // before the ring's pollers could see half of a name
+  detach_all();  // first, so that pollers of rings never see a half-written name
   learn_names();
   const SocketAddress local = local_.unmapped();
   const bool is_kernels =
@@ -108,7 +108,7 @@ Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
 
 Status UdpSocket::shutdown(int how) {
   ethernet::bursts().send_all();
-  // Also of a socket that is not connected, which is an error: whoever waits there is woken.
+  // Shutting down a socket that is not connected fails, but nevertheless wakes its readers.
   if (how == SHUT_RD || how == SHUT_RDWR) read_shut_.store(true, std::memory_order_relaxed);
   if (::shutdown(fd(), how) != 0) {
     const Error error = Error::last("shutdown");
@@ -116,7 +116,7 @@ Status UdpSocket::shutdown(int how) {
     return error;
   }
   {
-    // The kernel says from now on what reading and writing mean.
+    // From now on the kernel decides what reading and writing mean.
     const std::lock_guard guard(setup_lock_);
     give_up_rings();
     describe();
@@ -137,8 +137,7 @@ void UdpSocket::learn_names() {
   options_generation_.fetch_add(1, std::memory_order_relaxed);
 }
 
-// -- options
-// ------------------------------------------------------------------------------------------------------------
+// -- options ---------------------------------------------------------------------------------------
 
 Status UdpSocket::set_option(int level, int name, const void* value, socklen_t length) {
   if (level == SOL_SOCKET && name == kRingAllocLogicOption) return set_ring_logic(value, length);
@@ -146,7 +145,7 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
   const OptionEffect effect = effect_of(level, name);
   if (effect == OptionEffect::socket_filter) {
     const std::lock_guard guard(setup_lock_);
-    give_up_rings();  // the filter that a socket may have is ours until then
+    give_up_rings();  // a socket has one filter, which until then may be ours
   }
   if (::setsockopt(fd(), level, name, value, length) != 0) return Error::last("setsockopt");
   const std::lock_guard guard(setup_lock_);
@@ -204,7 +203,7 @@ bool UdpSocket::note_receive_option(int level, int name, const void* value, sock
     if (!receive_options_.note(level, name, value, length)) return false;
     tells_drops_.store(receive_options_.overflow, std::memory_order_relaxed);
   }
-  options_generation_.fetch_add(1, std::memory_order_relaxed);  // SO_TIMESTAMPING may be about what is sent, too
+  options_generation_.fetch_add(1, std::memory_order_relaxed);  // SO_TIMESTAMPING may concern sending, too
   if (!receive_options_.wants_time()) return true;
   for (const Attachment& one : attachments_) one.ring->want_times();
   return true;
@@ -215,8 +214,7 @@ Status UdpSocket::get_option(int level, int name, void* value, socklen_t* length
   return ok();
 }
 
-// -- which flows are ours
-// ---------------------------------------------------------------------------------------------
+// -- which flows are ours --------------------------------------------------------------------------
 
 ethernet::Ethernet* UdpSocket::ethernet() {
   if (!ethernet_ && !ethernet_failed_) {
@@ -235,15 +233,15 @@ ethernet::Ethernet* UdpSocket::ethernet() {
 void UdpSocket::attach_all() {
   if (kernel_only_.load(std::memory_order_relaxed) || local_.port() == 0) return;
   if (net::IpAddress::of(local_).is_loopback() || ethernet() == nullptr) return;
-  const auto generation = ethernet_->address_generation();  // before looking: what changes meanwhile is looked at again
-  // Which process gets what of a port that several have, only the kernel knows; but what comes from a socket's peer is
-  // that socket's.
+  const auto generation = ethernet_->address_generation();  // read first: later changes are looked at again
+  // When several processes have a port, only the kernel knows which of them gets a datagram. But what comes from a
+  // connected socket's peer is for that socket.
   if (is_connected_.load(std::memory_order_relaxed) || is_port_ours()) attach_own_addresses();
   attach_groups();
   attached_generation_.store(generation, std::memory_order_relaxed);
 }
 
-/// Whether no other process has a part in what comes to the port.
+/// Returns whether no other process has a socket that receives from the port.
 bool UdpSocket::is_port_ours() {
   if (shares_port() || is_port_elsewhere_.load(std::memory_order_relaxed)) return false;
   if (option_of(fd(), SOL_SOCKET, SO_REUSEADDR, 0) == 0) return true;
@@ -273,8 +271,8 @@ void UdpSocket::attach_own_addresses() {
   for_each_place(local_, is_bound_, [this](const SocketAddress& address, int ifindex) { attach_at(address, ifindex); });
 }
 
-/// Opening takes milliseconds. Datagrams come as soon as the kernel's socket is bound, also to programs that say only
-/// then with what control data they want them.
+/// Opens the rings before bind(2), because it takes milliseconds. Once the kernel's socket is bound, datagrams come;
+/// some programs set the options for control data only then.
 std::vector<std::shared_ptr<ethernet::Ring>> UdpSocket::open_rings(const SocketAddress& local) {
   std::vector<std::shared_ptr<ethernet::Ring>> opened;
   const bool is_kernels = kernel_only_.load(std::memory_order_relaxed) || shares_port() ||
@@ -286,7 +284,7 @@ std::vector<std::shared_ptr<ethernet::Ring>> UdpSocket::open_rings(const SocketA
   return opened;
 }
 
-/// Calls `visit(address, interface index)` for each of this host's addresses that `name` means.
+/// Calls `visit(address, interface index)` for each address of this host that `name` stands for.
 template <class Visit>
 void UdpSocket::for_each_place(const SocketAddress& name, bool is_bound, Visit visit) {
   const SocketAddress local = name.unmapped();
@@ -318,13 +316,13 @@ void UdpSocket::attach_at(const SocketAddress& local, int ifindex) {
   attach(*ring, tuple);
 }
 
-/// Unless a rule has it that the kernel receives there.
+/// Attaches unless a rule of libvma.conf leaves the flow to the kernel.
 bool UdpSocket::attach(const std::shared_ptr<ethernet::Ring>& ring, const verbs::FlowTuple& tuple) {
   if (process().rules().decide(config::VmaRole::udp_receiver, tuple.destination) == config::VmaTransport::os)
     return false;
   Attachment attachment{ring, tuple};
   if (std::find(attachments_.begin(), attachments_.end(), attachment) != attachments_.end()) return true;
-  // Polled before anything can come by it.
+  // The ring is polled before anything can come by it.
   if (!poll_ring(ring)) return false;
   if (Status attached = ring->attach(tuple, *this); !attached) {
     log_info("%s: received by the kernel: %s: %s", tuple.destination.to_string().c_str(), attached.error().where,
@@ -333,17 +331,17 @@ bool UdpSocket::attach(const std::shared_ptr<ethernet::Ring>& ring, const verbs:
   }
   if (receive_options_.wants_time()) ring->want_times();
   attachments_.push_back(std::move(attachment));
-  kernel_hint_.store(true, std::memory_order_relaxed);  // what came before is there
+  kernel_hint_.store(true, std::memory_order_relaxed);  // earlier datagrams are there
   return true;
 }
 
-/// What has arrived is received before what comes by another way from now on.
+/// Datagrams that are queued now are received before those that come by another way from now on.
 void UdpSocket::receive_arrivals_first() {
   const std::lock_guard receiving(receive_lock_);
   older_arrivals_.store(arrivals_.count(), std::memory_order_relaxed);
 }
 
-/// What waits there stays to be received.
+/// Datagrams that are queued already can still be received.
 void UdpSocket::detach_where(const std::function<bool(const Attachment&)>& is_meant) {
   const std::size_t left = std::erase_if(attachments_, [&](const Attachment& one) {
     const bool goes = is_meant(one);
@@ -371,7 +369,7 @@ void UdpSocket::learn_bound_interface() {
   options_generation_.fetch_add(1, std::memory_order_relaxed);
 }
 
-/// Addresses have come or gone. The service thread does the same for programs that are elsewhere.
+/// Called after addresses have changed. For programs that make no calls on the socket the service thread does the same.
 void UdpSocket::follow_addresses() {
   const RingNews news(*this);
   const std::unique_lock guard(setup_lock_, std::try_to_lock);
@@ -398,8 +396,7 @@ void UdpSocket::all_follow_addresses() {
   });
 }
 
-// -- the end
-// ---------------------------------------------------------------------------------------------
+// -- the end ---------------------------------------------------------------------------------------
 
 void UdpSocket::closed() noexcept {
   ethernet::bursts().send_all();

@@ -1,4 +1,4 @@
-// A UDP socket of an unmodified program: the kernel's, and rings beside it.
+// A UDP socket of an unmodified program: the kernel's socket, with rings beside it.
 #pragma once
 
 #include <sys/socket.h>
@@ -34,13 +34,14 @@
 
 namespace ringsock::vma {
 
-/// The descriptor is a kernel UDP socket, which owns the port, knows the options, and does all that rings do not:
-/// destinations of this host, sending fragments, errors from the network, neighbours that are not known yet. What is
-/// bound to addresses of Ethernet interfaces receives from their rings, too; what goes to neighbours leaves by their
-/// rings. So a datagram comes either way, and is given to the application in the order in which it is found.
+/// The descriptor is a kernel UDP socket. The kernel's socket owns the port, knows the options, and does all that rings
+/// do not: destinations on this host, fragmentation, errors from the network, neighbours that are not known yet. A
+/// socket bound to addresses of Ethernet interfaces also receives from their rings; datagrams to neighbours leave by
+/// rings. So a datagram may come either way, and the application gets the datagrams in the order in which they are
+/// found.
 class UdpSocket final : public runtime::Endpoint, public ethernet::PacketSink {
  public:
-  /// @param fd  the kernel socket, which the caller enters into the table
+  /// @param fd  the kernel socket, which the caller puts into the table
   UdpSocket(int domain, int fd);
   ~UdpSocket() override;
 
@@ -71,16 +72,17 @@ class UdpSocket final : public runtime::Endpoint, public ethernet::PacketSink {
   void passed_on() noexcept override;
   void process_ends() noexcept override;
 
-  /// Of the kernel's socket; nobody else's as long as this object lives.
+  /// The inode of the kernel's socket; no other socket has it as long as this object lives.
   [[nodiscard]] ino_t inode() const noexcept { return inode_; }
-  /// Another process has a socket on this port, too: the kernel decides who gets what comes. By the service thread.
+  /// Called by the service thread when another process has a socket on this port, too: the kernel decides which socket
+  /// gets a datagram.
   void leave_port_to_kernel();
-  /// Rules of netfilter have come or gone. By the service thread, without locks.
+  /// Called by the service thread, without locks, when netfilter rules have changed.
   static void all_follow_netfilter();
-  /// Addresses have come or gone. By the service thread, without locks.
+  /// Called by the service thread, without locks, when addresses have changed.
   static void all_follow_addresses();
 
-  // As the sink of rings
+  // As a sink of rings
   [[nodiscard]] bool accepts(const wire::EndName& source) const noexcept override {
     return !is_connected_.load(std::memory_order_acquire) || peer_name_ == source;
   }
@@ -92,7 +94,7 @@ class UdpSocket final : public runtime::Endpoint, public ethernet::PacketSink {
   struct Attachment {
     std::shared_ptr<ethernet::Ring> ring;
     verbs::FlowTuple tuple;
-    /// Multicast or broadcast: the kernel has it, too.
+    /// Returns whether this is multicast or broadcast, which the kernel's socket receives, too.
     [[nodiscard]] bool is_group() const { return tuple.destination_mac.has_value(); }
     bool operator==(const Attachment& other) const {
       return ring == other.ring && tuple.destination == other.tuple.destination && tuple.source == other.tuple.source;
@@ -105,7 +107,7 @@ class UdpSocket final : public runtime::Endpoint, public ethernet::PacketSink {
 
   bool note_receive_option(int level, int name, const void* value, socklen_t length);
 
-  // udp_socket.cc: which flows are ours; setup_lock_ held, by learn_names() and ethernet() send_lock_, too
+  // udp_socket.cc: which flows are ours; setup_lock_ held; learn_names() and ethernet() also need send_lock_
   void learn_names();
   ethernet::Ethernet* ethernet();
   void attach_all();
@@ -126,12 +128,12 @@ class UdpSocket final : public runtime::Endpoint, public ethernet::PacketSink {
   static void for_each_socket(const std::function<void(UdpSocket&)>& visit);
   void learn_bound_interface();
 
-  // udp_netfilter.cc: setup_lock_ held, but by the first
+  // udp_netfilter.cc: setup_lock_ held, except for the first
   void follow_netfilter();
   bool is_left_to_netfilter(int family, int ifindex);
   void note_left_to_netfilter();
 
-  // udp_groups.cc: setup_lock_ held, unless said otherwise
+  // udp_groups.cc: setup_lock_ held, unless stated otherwise
   void learn_membership(const net::IpAddress& group);
   void learn_multicast_interface(int level, MulticastInterface interface);
   void attach_groups();
@@ -139,8 +141,8 @@ class UdpSocket final : public runtime::Endpoint, public ethernet::PacketSink {
   std::vector<Attachment> wanted_groups();
   [[nodiscard]] bool is_filtered(const ethernet::Packet& datagram) const;
 
-  /// Stands before the locks of a function that may attach rings. Whoever sleeps on what the socket had before must
-  /// hear of them, and without our locks.
+  /// Declared before the locks of a function that may attach rings. Its destructor tells threads that sleep on the
+  /// socket about new rings, after the locks have been released.
   class RingNews {
    public:
     explicit RingNews(UdpSocket& socket) : socket_(socket) {}
@@ -160,7 +162,7 @@ class UdpSocket final : public runtime::Endpoint, public ethernet::PacketSink {
   ethernet::RingKey receive_key(const SocketAddress& local);
   Result<std::shared_ptr<ethernet::Ring>> ring_of_group(const SocketAddress& group, int ifindex);
   bool poll_ring(const std::shared_ptr<ethernet::Ring>& ring);
-  /// The places in use.
+  /// Visits the rings that are in use.
   template <class Visit>
   void for_each_polled(Visit visit) {
     for (std::uint32_t left = polled_.load(std::memory_order_acquire); left != 0; left &= left - 1)
@@ -186,7 +188,7 @@ class UdpSocket final : public runtime::Endpoint, public ethernet::PacketSink {
   struct WaitingReceive : ethernet::WaitingCall {
     msghdr& message;
     int flags;
-    ssize_t answer = 0;  ///< once it is served
+    ssize_t answer = 0;  ///< set when it is served
   };
   Result<ssize_t> receive_waiting(msghdr& message, int flags);
   ssize_t give(const ethernet::Packet& datagram, msghdr& message, int flags);
@@ -196,14 +198,14 @@ class UdpSocket final : public runtime::Endpoint, public ethernet::PacketSink {
   bool make_bell() noexcept;
   void watch_kernel(std::uint32_t events) noexcept;
   [[nodiscard]] std::uint32_t drops_of_rings() const;
-  [[nodiscard]] std::uint32_t all_drops() const;  ///< of rings and kernel
+  [[nodiscard]] std::uint32_t all_drops() const;  ///< those of rings and of the kernel
   bool progress() noexcept;
   ethernet::Ring::Look poll_rings(ethernet::WaitingCall* waiting) noexcept;
   void catch_up(ethernet::WaitingCall* waiting) noexcept;
   bool is_kernel_due() noexcept;
   std::uint32_t kernel_events() noexcept;
 
-  // udp_send.cc; send_lock_ held, but by the first four
+  // udp_send.cc; send_lock_ held, except for the first four
   Result<ssize_t> send_by_kernel(const msghdr& message, int flags);
   [[nodiscard]] bool may_send_by_ring(const msghdr& message, int flags) const;
   std::optional<int> send_by_ring(const msghdr& message, std::size_t payload, const SendControl* control);
@@ -221,70 +223,70 @@ class UdpSocket final : public runtime::Endpoint, public ethernet::PacketSink {
   runtime::VmaSocketStatistics statistics_;
   const int domain_;
   const ino_t inode_;
-  const unsigned polls_per_kernel_look_;  ///< 0: only when a sleep ended with it
+  const unsigned polls_per_kernel_look_;  ///< 0: no regular looks, only after a sleep
   std::atomic<int> fd_;
 
   Mutex setup_lock_;
   std::shared_ptr<ethernet::Ethernet> ethernet_;
   bool ethernet_failed_ = false;
-  bool is_bound_ = false;  ///< by the application: datagrams may come by every interface
+  bool is_bound_ = false;  ///< by the application: datagrams may come by any interface
   SocketAddress local_;
   SocketAddress peer_;            ///< unspecified: not connected
   int bound_interface_ = 0;       ///< SO_BINDTODEVICE; 0: none
-  bool hears_broadcast_ = false;  ///< SO_BROADCAST: by rings, too
+  bool hears_broadcast_ = false;  ///< SO_BROADCAST: rings receive broadcast, too
   std::vector<Membership> memberships_;
-  std::array<MulticastInterface, 2> multicast_interfaces_;  ///< of IPv4, of IPv6: to send by
+  std::array<MulticastInterface, 2> multicast_interfaces_;  ///< for IPv4 and IPv6: to send by
   std::vector<Attachment> attachments_;
-  std::vector<soft::CopiedFlow> refused_;  ///< whose copies the kernel's socket refuses
+  std::vector<soft::CopiedFlow> refused_;  ///< groups whose copies the kernel's socket refuses
   std::atomic<std::uint64_t> attached_generation_{0};
-  std::atomic<bool> kernel_only_{false};  ///< an option, a rule or another process is in the way
+  std::atomic<bool> kernel_only_{false};  ///< because of an option, a rule or another process
   std::atomic<bool> shares_port_{false};
   std::uint16_t claimed_port_ = 0;              ///< in port_claims(); 0: none
-  std::atomic<bool> is_port_elsewhere_{false};  ///< SO_REUSEADDR: in another process, too
+  std::atomic<bool> is_port_elsewhere_{false};  ///< SO_REUSEADDR: another process has the port, too
   std::atomic<bool> is_connected_{false};
   std::atomic<bool> read_shut_{false};
   wire::EndName peer_name_;  ///< written before is_connected_
-  // After fork(2), as long as others have the socket, too:
+  // Used after fork(2), as long as other processes have the socket, too:
   std::atomic<bool> is_inherited_{false};
   bool was_kernel_only_ = false;
   std::shared_ptr<SocketFamily> family_;
   Nanos next_look_{};
   Nanos look_pause_{};
-  UniqueFd bell_;                     ///< epoll: the kernel socket and the rings' channels; made when it is needed
-  std::atomic<bool> is_deaf_{false};  ///< there was no descriptor left for a bell when somebody last was about to sleep
+  UniqueFd bell_;                     ///< epoll: the kernel socket and the rings' channels; made on demand
+  std::atomic<bool> is_deaf_{false};  ///< the last arm() had no descriptor left for a bell
 
-  // Rings to poll, read without a lock: a count, places that are written once, and which of them are in use.
+  // Rings to poll, read without a lock: a count, places that are written once, and a mask of the places in use.
   std::array<std::shared_ptr<ethernet::Ring>, kMostRings> rings_;
   std::atomic<std::size_t> ring_count_{0};
   std::atomic<std::uint32_t> polled_{0};  ///< a bit for each place
   std::atomic<bool> rings_are_due_{false};
-  std::atomic<bool> has_new_rings_{false};  ///< sleepers do not know them
+  std::atomic<bool> has_new_rings_{false};  ///< sleeping threads do not know them yet
 
   BiasedMutex receive_lock_;
   ethernet::ArrivalQueue arrivals_;
-  std::atomic<std::size_t> older_arrivals_{0};  ///< of these, the first ones, older than what the kernel socket has
+  std::atomic<std::size_t> older_arrivals_{0};  ///< number of arrivals older than what the kernel socket has
   ethernet::RingChoice receive_choice_;
   ReceiveOptions receive_options_;
-  std::vector<Membership> source_filters_;         ///< memberships that do not want all
-  std::size_t receive_limit_;                      ///< bytes of payload that may wait
+  std::vector<Membership> source_filters_;         ///< memberships that do not accept all senders
+  std::size_t receive_limit_;                      ///< the most bytes of payload that may wait
   std::atomic<bool> tells_drops_{false};           ///< SO_RXQ_OVFL
-  std::atomic<bool> kernel_counts_copies_{false};  ///< as drops: those that it had to refuse
-  std::atomic<bool> kernel_hint_{true};            ///< the kernel socket may have something
-  std::atomic<unsigned> polls_{0};                 ///< since the kernel socket was looked at
+  std::atomic<bool> kernel_counts_copies_{false};  ///< the kernel's drops include refused copies
+  std::atomic<bool> kernel_hint_{true};            ///< the kernel socket may have a datagram
+  std::atomic<unsigned> polls_{0};                 ///< since the last look at the kernel socket
   std::atomic<bool> has_arrivals_{false};
   std::atomic<bool> has_slept_{false};  ///< since the last datagram
 
   BiasedMutex send_lock_;
   ethernet::RingChoice send_choice_;
   std::vector<std::unique_ptr<ethernet::Destination>> destinations_;  ///< most recently used first
-  std::array<std::optional<ethernet::SendOptions>, 2> send_options_;  ///< to IPv4, to IPv6
+  std::array<std::optional<ethernet::SendOptions>, 2> send_options_;  ///< for IPv4 and IPv6
   std::atomic<std::uint16_t> segment_bytes_{0};                       ///< UDP_SEGMENT
   std::atomic<bool> kernel_sends_{false};                             ///< because of an option
-  std::atomic<bool> kernel_is_full_{false};  ///< has no room for a datagram: a sender may wait for it
-  std::atomic<bool> is_corked_{false};       ///< MSG_MORE: the kernel has the beginning of a datagram
+  std::atomic<bool> kernel_is_full_{false};  ///< no room for a datagram: a sender may wait for it
+  std::atomic<bool> is_corked_{false};       ///< MSG_MORE: the kernel has the first part of a datagram
   std::atomic<std::uint32_t> options_generation_{1};
   std::uint32_t send_options_generation_ = 0;
-  std::int64_t last_error_look_ = 0;  ///< whether an ICMP message has told the kernel's socket something: when
+  std::int64_t last_error_look_ = 0;  ///< tick() of the last look for an error on the kernel's socket (ICMP)
 };
 
 }  // namespace ringsock::vma

@@ -1,4 +1,4 @@
-// What a UDP socket tells of itself.
+// A UDP socket's entry in the statistics page.
 #include <netinet/in.h>
 #include <sys/stat.h>
 

@@ -29,11 +29,11 @@ struct Options {
 void print_usage(std::FILE* out) {
   std::fprintf(out,
                "usage: rsdevices [options]\n"
-               "Lists what ringsock can use here, and why not the rest.\n"
-               "  -d, --device KIND     only real devices (rdma), or only the embedded one (soft)\n"
-               "  -j, --json            as JSON\n"
+               "Lists the devices that ringsock can use here, and the reasons why it cannot use others.\n"
+               "  -d, --device KIND     list only real devices (rdma), or only the embedded one (soft)\n"
+               "  -j, --json            print JSON\n"
                "  -h, --help            show this help\n"
-               "Exit status: 0 something can be used, 1 nothing, 2 a mistake or failure.\n");
+               "Exit status: 0 a device can be used, 1 none can, 2 wrong usage or failure.\n");
 }
 
 bool apply(int letter, Options& options) {

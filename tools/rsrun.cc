@@ -31,14 +31,14 @@ void print_usage(std::FILE* out) {
   std::fprintf(out,
                "usage: rsrun [options] program [argument ...]\n"
                "Runs the program with its TCP sockets over rsockets (librspreload.so).\n"
-               "  -s, --stats               one line of statistics at the end of each process\n"
+               "  -s, --stats               print a line of statistics at the end of each process\n"
                "  -l, --log LEVEL           none, error, warn (the default), info or debug\n"
                "  -d, --device WHICH        auto, rdma, soft or none\n"
                "  -t, --polling-time MICROSECONDS\n"
-               "                            how long to look for data before going to sleep\n"
-               "  -c, --config-dir DIR      configuration files, instead of " SYSCONFDIR
+               "                            how long to poll for data before sleeping\n"
+               "  -c, --config-dir DIR      directory of configuration files, instead of " SYSCONFDIR
                "/rdma/rsocket\n"
-               "      --vma                     UDP sockets over Ethernet rings, too (libvma.so)\n"
+               "      --vma                     also run UDP sockets over Ethernet rings (libvma.so)\n"
                "      --library FILE        preload this library instead of the installed one\n"
                "  -h, --help                show this help\n");
 }

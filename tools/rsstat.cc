@@ -34,11 +34,11 @@ struct Options {
 void print_usage(std::FILE* out) {
   std::fprintf(out,
                "usage: rsstat [options]\n"
-               "Lists the processes that use ringsock and their sockets: one's own; root sees all.\n"
-               "  -j, --json            as JSON\n"
-               "  -w, --watch [SECONDS] again and again, every second or so many\n"
+               "Lists this user's processes that use ringsock, and their sockets; for root, all users'.\n"
+               "  -j, --json            print JSON\n"
+               "  -w, --watch [SECONDS] repeat every SECONDS seconds (default: 1)\n"
                "  -p, --pid PID         only this process; may be repeated\n"
-               "  -n, --program NAME    only programs whose name begins like this; may be repeated\n"
+               "  -n, --program NAME    only programs whose names begin with NAME; may be repeated\n"
                "  -h, --help            show this help\n");
 }
 

@@ -1,4 +1,4 @@
-// Packets between the ring that has received them and the application.
+// Packets on the way from the ring that has received them to the application.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,16 @@
 
 namespace ringsock::ethernet {
 
-/// A received packet of UDP or TCP where it lies.
+/// A received UDP or TCP packet, which stays where it is.
 struct Packet {
-  std::span<const std::byte> headers;  ///< the frame's first bytes, up to the payload at least
+  std::span<const std::byte> headers;  ///< the frame's first bytes, at least up to the payload
   std::span<const std::byte> payload;
   wire::FrameLayout layout;
   int ifindex = 0;
-  Nanos time{};  ///< of arrival, CLOCK_REALTIME; 0: nobody wanted to know, or the device does not
+  Nanos time{};  ///< time of arrival, CLOCK_REALTIME; 0: not requested, or the device does not know
 };
 
-/// A packet in a buffer that may be kept. Copies share the buffer.
+/// A packet in a buffer that a socket may keep. Copies share the buffer.
 struct Arrival {
   verbs::BufferRef buffer;
   wire::FrameLayout layout;
@@ -39,8 +39,8 @@ struct Arrival {
   }
 };
 
-/// What a socket has received and nobody has read, oldest first. Grows up to its limit, and keeps its memory.
-/// Threads: one at a time.
+/// The packets that a socket has received and the application has not read, oldest first. Its memory grows to what is
+/// needed, and is kept. Threads: one at a time.
 class ArrivalQueue {
  public:
   [[nodiscard]] bool empty() const { return count_ == 0; }

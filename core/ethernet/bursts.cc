@@ -15,12 +15,12 @@ namespace ringsock::ethernet {
 
 namespace {
 
-/// From one of these to the next, most on average: enough come while the first one waits.
+/// The largest average time between sends of a burst: so many come while the first one waits that a train is worth it.
 constexpr Nanos kMostBetween = Bursts::kLongestWait / Bursts::kWorthWaiting;
-/// How much earlier a train may leave, to spare a wake-up.
+/// How much too early a train may leave, to save a wake-up.
 constexpr Nanos kEarly = std::chrono::microseconds(10);
 
-/// The service thread's timers come when they are due, not up to 50 us later.
+/// Has the service thread's timers fire when they are due, and not up to 50 us later.
 void be_punctual() {
   static thread_local const int asked = ::prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
   static_cast<void>(asked);
@@ -58,7 +58,7 @@ void Bursts::leave(Ring& ring) {
   std::erase(rings_, &ring);
 }
 
-/// Behind continue_run(), from the second send on.
+/// The rest of continue_run(), from the second send on.
 bool Bursts::is_burst(const Ring& ring) {
   if (this_run.ring != &ring) {
     if (this_run.sends > kFirstSends) send_all();
@@ -86,7 +86,7 @@ std::size_t Bursts::send_trains() {
 
 void Bursts::send_last() noexcept {
   constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 20'000};
-  // Whoever has a lock may be the thread that this one has interrupted; or one that waits for our CPU.
+  // The owner of a lock may be the thread that this one has interrupted, or a thread that waits for this CPU.
   const Nanos limit = monotonic_now() + std::chrono::milliseconds(50);
   while (any_waits() && !try_send_trains() && monotonic_now() < limit) ::nanosleep(&kPause, nullptr);
 }
@@ -96,12 +96,11 @@ bool Bursts::try_send_trains() noexcept {
   return guard && std::ranges::all_of(rings_, [](Ring* ring) { return ring->try_send_train(); });
 }
 
-// -- what nobody else sends
-// -------------------------------------------------------------------------------------------------
+// -- trains that only the service thread sends -----------------------------------------------------
 
 bool Bursts::train_begins() {
   begun_.fetch_add(1, std::memory_order_seq_cst);
-  // Either this sees that nobody looks, or look() sees the train before it ends.
+  // Either this function sees that no look is due, or look() sees the train before it ends.
   if (is_watched_.load(std::memory_order_seq_cst) || is_watched_.exchange(true, std::memory_order_seq_cst)) return true;
   return look_later(monotonic_now() + kLongestWait);
 }
@@ -113,7 +112,7 @@ bool Bursts::look_later(Nanos when) {
   return false;
 }
 
-/// By the service thread: again and again as long as trains come.
+/// Runs on the service thread, again and again as long as trains begin.
 void Bursts::look() {
   be_punctual();
   const Nanos now = monotonic_now();
@@ -133,10 +132,10 @@ void Bursts::look() {
     send_trains();
 }
 
-/// Rings and what they keep are the parent's.
+/// The rings and their trains are the parent's.
 void Bursts::after_fork_in_child() {
   new (&lock_) Mutex;
-  new (&rings_) std::vector<Ring*>;  // another thread may have been changing it
+  new (&rings_) std::vector<Ring*>;  // another thread may have been changing it at the fork
   left_.store(begun_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   is_watched_.store(false, std::memory_order_relaxed);
   this_run = {};

@@ -1,10 +1,10 @@
-// When datagrams wait for the next ones, to leave together.
+// Decides when datagrams wait for further ones, to leave together.
 //
-// A datagram leaves within the call that sends it, unless its thread is in a burst: so many sends by rings in
-// succession, so quickly, with nothing received in between. Then its ring keeps it, and the next ones of the same flow
-// and size, as a train (train.h). A train leaves when it is full, in front of anything else that leaves by the ring or
-// by the kernel's socket, when the thread receives, polls or closes, when the process forks or ends; and the service
-// thread sends what is left after kLongestWait.
+// A datagram leaves within the call that sends it, unless its thread is in a burst: several sends by rings in quick
+// succession, with nothing received in between. In a burst the ring keeps the datagram, and further ones of the same
+// flow and size, as a train (train.h). A train leaves when it is full; before anything else that leaves by the ring or
+// by the kernel's socket; when the thread receives, polls or closes; when the process forks or ends. The service thread
+// sends trains that are older than kLongestWait.
 #pragma once
 
 #include <atomic>
@@ -18,11 +18,11 @@ namespace ringsock::ethernet {
 
 class Ring;
 
-/// What the calling thread has sent by rings since it last did something else.
+/// What the calling thread has sent by rings since it last did anything else.
 struct SendRun {
   unsigned sends = 0;
-  Nanos began{};               ///< when the second one was sent
-  const Ring* ring = nullptr;  ///< of the last but the first: a name
+  Nanos began{};               ///< time of the second send
+  const Ring* ring = nullptr;  ///< of the last send, null after the first one; only compared
 };
 extern constinit thread_local SendRun this_run __attribute__((tls_model("initial-exec")));
 
@@ -30,38 +30,39 @@ extern constinit thread_local SendRun this_run __attribute__((tls_model("initial
 class Bursts {
  public:
   static constexpr Nanos kLongestWait = std::chrono::microseconds(50);
-  /// Sends that leave at once, before others wait.
+  /// The number of sends that leave at once before later ones wait.
   static constexpr unsigned kFirstSends = 16;
-  /// Fewer that leave together do not pay.
+  /// The least number of datagrams for which a train is worth its cost.
   static constexpr std::size_t kWorthWaiting = 4;
 
   constexpr Bursts() = default;
   Bursts(const Bursts&) = delete;
   Bursts& operator=(const Bursts&) = delete;
 
-  // -- for rings. Of a ring that leaves, no train is sent any more.
+  // -- for rings. After leave() no train of the ring is sent any more.
   void enter(Ring& ring);
   void leave(Ring& ring);
-  /// A ring has begun a train. False: it must leave now, since nobody would send it later.
+  /// Called when a ring has begun a train. Returns false when the train must leave now, because nothing would send it
+  /// later.
   bool train_begins();
   void train_leaves() { left_.fetch_add(1, std::memory_order_seq_cst); }
 
   // -- for sockets
-  /// The calling thread sends one more, by that ring. True: it may wait.
+  /// Counts a send of the calling thread by that ring. Returns whether the datagram may wait.
   static bool continue_run(const Ring& ring);
   static void end_run() { this_run.sends = 0; }
-  /// The calling thread receives.
+  /// Called when the calling thread receives.
   static void note_receive();
-  /// It looks whether it may receive or send.
+  /// Called when it looks whether it can receive or send.
   static void note_look();
-  /// Whatever waits leaves before what comes next.
+  /// Sends all trains, before something that must not overtake them.
   void send_all() {
     if (any_waits()) [[unlikely]]
       send_trains();
   }
-  /// The same of a process that is about to end, or to become another program: without waiting for a lock for long.
+  /// The same for a process that is about to end or to call exec(2): does not wait for a lock for long.
   void send_last() noexcept;
-  /// From now on nothing waits.
+  /// From now on no datagram waits.
   void stop() { stopped_.store(true, std::memory_order_relaxed); }
   void after_fork_in_child();
 
@@ -77,18 +78,18 @@ class Bursts {
   void look();
 
   std::atomic<bool> stopped_{false};
-  std::atomic<bool> is_watched_{false};  ///< look() comes
-  std::atomic<std::uint64_t> begun_{0};  ///< trains
+  std::atomic<bool> is_watched_{false};  ///< a look() is scheduled
+  std::atomic<std::uint64_t> begun_{0};  ///< number of trains begun
   std::atomic<std::uint64_t> left_{0};
-  std::uint64_t seen_ = 0;  ///< begun_, at the last look()
+  std::uint64_t seen_ = 0;  ///< value of begun_ at the last look()
   Mutex lock_;
   std::vector<Ring*> rings_;
 };
 
-/// Those of the process. Never destroyed.
+/// The object of the process, which is never destroyed.
 Bursts& bursts();
 
-// Who is in no burst pays for a look at thread-local memory.
+// A thread that is not in a burst only pays for an access to thread-local memory.
 
 inline bool Bursts::continue_run(const Ring& ring) { return ++this_run.sends > 1 && bursts().is_burst(ring); }
 

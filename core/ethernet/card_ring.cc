@@ -24,7 +24,7 @@ CardRing::~CardRing() {
   collect_flushed();
 }
 
-/// The first receives are posted.
+/// Posts the first receives.
 Status CardRing::start() {
   timed_cq_ = interface_->device().with_wallclock(*receive_cq_);
   for (unsigned posted = 0; posted < settings_.receive_entries;) {
@@ -38,7 +38,7 @@ Status CardRing::start() {
   return ok();
 }
 
-/// Receives for `buffers`, which become the device's.
+/// Posts receives for `buffers`, which then belong to the device.
 void CardRing::post_receives(std::span<verbs::BufferRef> buffers) {
   std::array<ibv_recv_wr, kBatch> requests;
   std::array<ibv_sge, kBatch> pieces;
@@ -62,9 +62,9 @@ void CardRing::post_receives(std::span<verbs::BufferRef> buffers) {
   }
 }
 
-/// What one look at the completion queue has found.
+/// The completions that one poll of the queue has found.
 struct CardRing::Batch {
-  Batch() {}  // the places are not initialised: most looks find nothing
+  Batch() {}  // does not initialise the arrays, because most polls find nothing
   ibv_wc completions[kBatch];
   Nanos times[kBatch];
   int count = 0;
@@ -84,7 +84,8 @@ void CardRing::poll_with_times(Batch& batch) {
   ibv_end_poll(timed_cq_);
 }
 
-/// The receive that goes with it is posted soon. Of a small ring no more may be away.
+/// Queues a buffer for posting. Buffers are posted in batches, which are smaller for a small ring so that it does not
+/// run out of receives.
 void CardRing::replace(verbs::BufferRef buffer) {
   due_[due_count_++] = std::move(buffer);
   if (due_count_ < std::clamp<std::size_t>(settings_.receive_entries / 4, 1, kBatch)) return;
@@ -92,7 +93,7 @@ void CardRing::replace(verbs::BufferRef buffer) {
   due_count_ = 0;
 }
 
-/// False: it is wrong, or there is no buffer to be posted in its place.
+/// Returns false when the packet is invalid, or there is no buffer to post in its place.
 bool CardRing::take_one(const ibv_wc& completion, verbs::BufferRef& buffer, Nanos time, Told& told,
                         WaitingCall* waiting) {
   const auto bytes = buffer.bytes();
@@ -134,7 +135,7 @@ unsigned CardRing::take(Told& told, WaitingCall* waiting) {
   return static_cast<unsigned>(batch.count);
 }
 
-/// Until all receives are back, or the device has had its time.
+/// Waits until all receives have come back, for 100 ms at most.
 void CardRing::collect_flushed() {
   constexpr Nanos kPatience = std::chrono::milliseconds(100);
   ibv_wc completions[kBatch];

@@ -1,4 +1,4 @@
-// A ring of a network card: receives are posted and polled by verbs, and what cards do not do is done here.
+// A ring of a network card, which posts receives and polls by verbs, and does in software what the card does not do.
 #pragma once
 
 #include <array>
@@ -35,14 +35,14 @@ class CardRing final : public Ring {
   void collect_flushed();
   [[nodiscard]] bool has_right_checksums(const ibv_wc& completion, std::span<const std::byte> frame,
                                          const wire::FrameLayout& layout) const;
-  /// Makes a request for a frame one that the device can carry out. 0 or an errno value.
+  /// Changes a request for a frame into one that the device can carry out. Returns 0 or an errno value.
   int adapt(ibv_send_wr& request, verbs::BufferRef& copy, ibv_sge& whole) const;
 
-  ibv_cq_ex* timed_cq_ = nullptr;             ///< receive_cq_, if it tells times
-  std::size_t posted_ = 0;                    ///< receives
-  std::array<verbs::BufferRef, kBatch> due_;  ///< in place of those that were delivered: to be posted all at once
+  ibv_cq_ex* timed_cq_ = nullptr;             ///< receive_cq_, if it reports times
+  std::size_t posted_ = 0;                    ///< number of posted receives
+  std::array<verbs::BufferRef, kBatch> due_;  ///< to be posted, as a batch, in place of delivered ones
   std::size_t due_count_ = 0;
-  std::deque<verbs::BufferRef> copies_;  ///< of each request under way; null: it went inline
+  std::deque<verbs::BufferRef> copies_;  ///< one for each posted request; null: the request was inline
 };
 
 }  // namespace ringsock::ethernet

@@ -83,7 +83,7 @@ void HeaderTemplate::set_lengths(std::size_t payload) {
   put(udp, offsetof(wire::UdpHeader, checksum), pseudo_sum(transport_bytes.host()).folded());
 }
 
-/// Of an IPv4 header, which has none yet.
+/// Sets the identification of an IPv4 header that has none yet.
 void HeaderTemplate::set_number(std::byte* ip) const {
   wire::Ipv4Header header;
   std::memcpy(&header, ip, sizeof header);
@@ -92,16 +92,16 @@ void HeaderTemplate::set_number(std::byte* ip) const {
   std::memcpy(ip, &header, sizeof header);
 }
 
-/// What the question for the path says of source and interface. False: only the kernel knows the answer.
+/// Completes the query for a path with source and interface. Returns false when only the kernel knows the answer.
 bool Destination::choose_way(const net::NetworkState& network, const SocketAddress& bound, const SendOptions& options,
                              net::PathQuery& query) const {
   const net::IpAddress own = net::IpAddress::of(bound);
-  // A socket that is bound to a group sends with the interface's address.
+  // A socket that is bound to a group sends from the interface's address.
   if (!bound.is_wildcard() && !own.is_multicast() && own.family() == query.destination.family()) query.source = own;
   query.oif = options.bound_interface;
   const auto go_by = [&](int ifindex) {
     if (ifindex == 0 || ifindex == query.oif) return true;
-    if (query.oif != 0) return false;  // two wishes
+    if (query.oif != 0) return false;  // two different interfaces are requested
     query.oif = ifindex;
     return true;
   };
@@ -111,7 +111,7 @@ bool Destination::choose_way(const net::NetworkState& network, const SocketAddre
     if (!control_->source.is_unspecified()) query.source = control_->source;
   }
   if (query.destination.is_multicast()) {
-    if (options.loops_multicast) return false;  // members on this host are reached by the kernel
+    if (options.loops_multicast) return false;  // the kernel delivers to members on this host
     if (query.oif == 0) query.oif = options.multicast_interface;
     if (query.source.is_unspecified()) query.source = options.multicast_source;
   }
@@ -141,7 +141,7 @@ void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const
   if (control_ && control_->traffic_class >= 0)
     headers.traffic_class = static_cast<std::uint8_t>(control_->traffic_class);
   if (control_ && control_->hop_limit >= 0) headers.hop_limit = control_->hop_limit;
-  if (is_group && headers.hop_limit == 0) return;  // for this host only
+  if (is_group && headers.hop_limit == 0) return;  // such packets do not leave this host
   query.tos = headers.traffic_class;
   query.protocol = protocol_;
   query.source_port = local.port();
@@ -155,7 +155,7 @@ void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const
   auto neighbour = network.neighbour(*path);
   const net::NeighbourFacts facts = neighbour->facts();
   const auto link = network.link(path->oif);
-  if (!facts.is_usable() || !link || !link->is_running()) return;  // the kernel's socket resolves, and waits
+  if (!facts.is_usable() || !link || !link->is_running()) return;  // the kernel resolves, or waits
   auto ring = ethernet.ring_on(path->oif, choice.key(path->source.with_port(0)));
   if (!ring) return;
 

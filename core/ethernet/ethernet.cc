@@ -21,14 +21,15 @@ namespace ringsock::ethernet {
 
 namespace {
 
-/// Of the namespaces in use; the newest is kept although nobody may use it: opening rings takes milliseconds.
+/// All namespaces in use. The newest one is kept even when it has no users, because opening rings takes milliseconds.
 struct All {
   std::map<net::NetworkState*, std::weak_ptr<Ethernet>> by_network;
   std::shared_ptr<Ethernet> newest;
 };
 
 std::array<std::uint64_t, 4> make_secret() {
-  // What stands here serves a kernel at its very start: numbers that may be foretold, but not those of others.
+  // These initial values are used when getrandom(2) fails early at boot: they can be predicted, but differ from those
+  // of other processes.
   std::array<std::uint64_t, 4> secret{static_cast<std::uint64_t>(::getpid()),
                                       static_cast<std::uint64_t>(monotonic_now().count())};
   if (::getrandom(secret.data(), sizeof secret, GRND_NONBLOCK) < 0) log_debug("getrandom: errno %d", errno);
@@ -36,12 +37,12 @@ std::array<std::uint64_t, 4> make_secret() {
 }
 
 constinit Mutex all_lock;
-constinit All* all = nullptr;  ///< made with the first; a forked child makes its own
-constinit std::vector<std::shared_ptr<Ethernet>>* held = nullptr;  ///< across a fork
+constinit All* all = nullptr;  ///< made with the first Ethernet; a forked child makes its own
+constinit std::vector<std::shared_ptr<Ethernet>>* held = nullptr;  ///< keeps all objects across a fork
 
 }  // namespace
 
-/// fork(2): rings, flows and what fills them stay the parent's.
+/// Handlers for fork(2): rings, flows, and the threads that fill them remain with the parent.
 struct EthernetForkHandlers {
   [[gnu::constructor]] static void install() { at_fork(ForkStep::interfaces, &before, &in_parent, &in_child); }
   static void before() {
@@ -57,7 +58,7 @@ struct EthernetForkHandlers {
   static void in_parent() {
     for (const auto& ethernet : *held) ethernet->lock_.unlock();
     all_lock.unlock();
-    delete std::exchange(held, nullptr);  // may end some of them: without the lock
+    delete std::exchange(held, nullptr);  // without the lock, because it may destroy some of them
   }
   static void in_child() {
     for (const auto& ethernet : *held) {
@@ -65,7 +66,7 @@ struct EthernetForkHandlers {
         if (slot.interface) slot.interface->forget_after_fork();
       }
     }
-    held = nullptr;  // never destroyed, like `all`
+    held = nullptr;  // the objects are never destroyed, as `all` is not
     all = nullptr;
     all_lock.unlock();
   }
@@ -74,7 +75,7 @@ struct EthernetForkHandlers {
 Result<std::shared_ptr<Ethernet>> Ethernet::of_socket(int fd, EthernetUser& user) {
   auto network = net::networks().of_socket(fd);
   if (!network) return network.error();
-  std::shared_ptr<Ethernet> before;  // ends without the lock
+  std::shared_ptr<Ethernet> before;  // destroyed without the lock
   const std::lock_guard guard(all_lock);
   if (all == nullptr) all = new All;
   std::weak_ptr<Ethernet>& known = all->by_network[network->get()];
@@ -94,7 +95,7 @@ Status Ethernet::watch() {
   listener_ = network_->add_listener([this](const net::NetworkChange& change) { on_change(change); });
   auto watch = runtime::service_thread().watch(network_->fd(), EPOLLIN,
                                                [network = network_](std::uint32_t) { network->process_events(); });
-  // Somebody else may be watching the same namespace for a moment: the one that is about to end.
+  // EEXIST: for a moment an Ethernet that is being destroyed may still watch the same namespace.
   if (!watch) return watch.error();
   watch_ = *watch;
   return ok();
@@ -109,12 +110,12 @@ void Ethernet::on_change(const net::NetworkChange& change) {
   using What = net::NetworkChange::What;
   if (change.what == What::filters || change.what == What::everything) {
     has_told_of_netfilter_.store(false, std::memory_order_relaxed);
-    // Not here: the sockets' locks are held by who waits for listeners to end.
+    // Not called here: a thread that waits for listeners to end may hold the sockets' locks.
     static_cast<void>(
         runtime::service_thread().schedule(Nanos::zero(), [&user = user_] { user.filters_have_changed(); }));
   }
   if (change.what != What::link && change.what != What::address && change.what != What::everything) return;
-  std::vector<Slot> gone;  // end without the lock
+  std::vector<Slot> gone;  // destroyed without the lock
   {
     const std::lock_guard guard(lock_);
     for (auto slot = slots_.begin(); slot != slots_.end();) {
@@ -126,11 +127,11 @@ void Ethernet::on_change(const net::NetworkChange& change) {
       }
       gone.push_back(std::move(slot->second));
       slot->second = {};
-      slot = is_meant ? slots_.erase(slot) : std::next(slot);  // one that failed may be tried again
+      slot = is_meant ? slots_.erase(slot) : std::next(slot);  // an interface that failed may be tried again
     }
   }
   address_generation_.fetch_add(1, std::memory_order_relaxed);
-  // Once for all that the kernel tells together.
+  // Scheduled once for all changes that the kernel reports together.
   if (follow_is_due_.exchange(true, std::memory_order_relaxed)) return;
   const auto scheduled = runtime::service_thread().schedule(Nanos::zero(), [weak = weak_from_this(), &user = user_] {
     if (const auto ethernet = weak.lock()) ethernet->follow_is_due_.store(false, std::memory_order_relaxed);
@@ -143,7 +144,7 @@ bool Ethernet::is_left_to_netfilter(int family, int ifindex) {
   if (user_.options().ignores_netfilter) return false;
   const auto filter = network_->filter_on(family, ifindex);
   if (filter && !has_told_of_netfilter_.exchange(true, std::memory_order_relaxed)) {
-    // Whoever may not see them seldom may have rings.
+    // A process that may not see the rules can seldom have rings, so the message matters less.
     const LogLevel level = *filter == net::kUnseenFilters ? LogLevel::info : LogLevel::warn;
     log_line(level, "left to the kernel: what netfilter may concern (%s)%s", filter->c_str(),
              user_.options().netfilter_advice);
@@ -183,7 +184,7 @@ std::vector<std::shared_ptr<Ring>> Ethernet::Slot::present() {
   std::vector<std::shared_ptr<Ring>> out;
   for (const auto& [key, weak] : rings) {
     auto ring = weak.lock();
-    // One that is shared has several keys.
+    // A shared ring has several keys.
     if (ring && std::find(out.begin(), out.end(), ring) == out.end()) out.push_back(std::move(ring));
   }
   std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.use_count() < b.use_count(); });

@@ -1,4 +1,4 @@
-// The rings of one network namespace, and what is known of that namespace.
+// The rings of one network namespace, and the state of that namespace.
 #pragma once
 
 #include <atomic>
@@ -19,12 +19,12 @@
 
 namespace ringsock::ethernet {
 
-/// Threads: any. The service thread keeps it up to date.
+/// The service thread keeps it up to date. Threads: any.
 class Ethernet : public std::enable_shared_from_this<Ethernet> {
  public:
-  /// That of the namespace that a socket is in. Errors: those of net::Networks::of_socket(); EAGAIN, EMFILE no service
-  /// thread.
-  /// @param user  of the process: the same in each call
+  /// Returns the object for the namespace of a socket. Errors: those of net::Networks::of_socket(); EAGAIN, EMFILE no
+  /// service thread.
+  /// @param user  the user in this process, the same in each call
   static Result<std::shared_ptr<Ethernet>> of_socket(int fd, EthernetUser& user);
   Ethernet(std::shared_ptr<net::NetworkState> network, EthernetUser& user);
   Ethernet(const Ethernet&) = delete;
@@ -32,19 +32,21 @@ class Ethernet : public std::enable_shared_from_this<Ethernet> {
   ~Ethernet();
 
   [[nodiscard]] net::NetworkState& network() const { return *network_; }
-  /// The ring for sockets with that key on that interface, made when first asked for; the one that has the fewest users
-  /// when the interface has as many as it may, or cannot have more. Rings whose keys do
-  /// not last end with their last user. Errors, told once in the log and remembered until the interface changes: those
-  /// of Interface::open() and Ring::create().
+  /// Returns the ring on an interface for sockets with that key; makes it at the first call. When the interface may not
+  /// or cannot have more rings, returns the one with the fewest users. A ring whose key is not lasting ends with its
+  /// last user. Errors are logged once, and remembered until the interface changes: those of Interface::open() and
+  /// Ring::create().
   Result<std::shared_ptr<Ring>> ring_on(int ifindex, const RingKey& key);
-  /// Whether rules of netfilter may concern packets of that family on that interface, so that they go by the kernel,
-  /// unless the options say otherwise. Told once in the log.
+  /// Returns whether netfilter rules may concern packets of that family on that interface, so that the kernel has to
+  /// carry them; always false when the options ignore netfilter. Logged once.
   [[nodiscard]] bool is_left_to_netfilter(int family, int ifindex);
-  /// Of IPv4 packets that rings send and routers may cut. A forked child has other ones: it makes its Ethernet anew.
+  /// Identifications of IPv4 packets that rings send without DF. A forked child makes a new Ethernet and so has other
+  /// numbers.
   [[nodiscard]] engine::IdentificationNumbers& identification_numbers() { return numbers_; }
-  /// Brings up to date what is not counted all the time, in all namespaces. @return the pools of received packets
+  /// Updates the counters that are not kept all the time, in all namespaces. Returns the statistics of the pools of
+  /// received packets.
   static std::vector<verbs::BufferPoolStatistics> refresh_statistics();
-  /// Grows when addresses or interfaces came or went.
+  /// Grows when addresses or interfaces have changed.
   [[nodiscard]] std::uint64_t address_generation() const { return address_generation_.load(std::memory_order_relaxed); }
 
  private:
@@ -53,9 +55,9 @@ class Ethernet : public std::enable_shared_from_this<Ethernet> {
     std::shared_ptr<Interface> interface;
     std::map<RingKey, std::weak_ptr<Ring>> rings;
     std::vector<std::shared_ptr<Ring>> lasting;
-    Error error{0, ""};  ///< when it could not be opened
+    Error error{0, ""};  ///< set when it could not be opened
 
-    /// Those that there are, by the number of their users.
+    /// Returns the existing rings, sorted by the number of their users.
     [[nodiscard]] std::vector<std::shared_ptr<Ring>> present();
   };
   friend struct EthernetForkHandlers;
@@ -70,7 +72,7 @@ class Ethernet : public std::enable_shared_from_this<Ethernet> {
   net::NetworkState::ListenerId listener_ = 0;
   runtime::ServiceThread::Id watch_ = 0;
   std::atomic<std::uint64_t> address_generation_{1};
-  std::atomic<bool> follow_is_due_{false};  ///< sockets hear of addresses soon
+  std::atomic<bool> follow_is_due_{false};  ///< sockets will be told of changed addresses
   std::atomic<bool> has_told_of_netfilter_{false};
   Mutex lock_;
   std::map<int, Slot> slots_;  ///< by interface index

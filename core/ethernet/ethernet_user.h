@@ -1,4 +1,4 @@
-// What the rings of a process need of the library whose sockets use them.
+// The interface through which the rings of a process use the library that their sockets belong to.
 #pragma once
 
 #include <memory>
@@ -8,22 +8,22 @@
 
 namespace ringsock::ethernet {
 
-/// One per process, never destroyed. Threads: any.
+/// There is one per process, which is never destroyed. Threads: any.
 class EthernetUser {
  public:
   EthernetUser(const EthernetUser&) = delete;
   EthernetUser& operator=(const EthernetUser&) = delete;
 
   [[nodiscard]] virtual const EthernetOptions& options() const = 0;
-  /// For a new ring on that interface. Called under locks of Ethernet.
+  /// Makes the counters for a new ring. Called under locks of Ethernet.
   virtual std::unique_ptr<RingCounters> make_counters(int ifindex) = 0;
-  /// There is a namespace with rings. Called under locks of Ethernet, for each namespace.
+  /// Called for each namespace that begins to have rings, under locks of Ethernet.
   virtual void has_begun() = 0;
 
-  // By the service thread, without locks:
-  /// Addresses or interfaces have come or gone.
+  // Called by the service thread, without locks:
+  /// Addresses or interfaces have changed.
   virtual void addresses_have_changed() = 0;
-  /// Rules of netfilter have.
+  /// Netfilter rules have changed.
   virtual void filters_have_changed() = 0;
 
  protected:

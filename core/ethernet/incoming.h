@@ -1,4 +1,4 @@
-// Packets on their way from a ring to its sockets.
+// Packets on the way from a ring to its sockets.
 #pragma once
 
 #include <cstring>
@@ -12,14 +12,14 @@ namespace ringsock::ethernet {
 
 class PacketSink;
 
-/// A call that waits for a packet of a socket. The first packet that comes goes straight to the application, without a
-/// buffer and the socket's queue in between. Sinks know more of their own calls.
+/// A call that waits for a packet of a socket. The first packet that arrives is copied straight to the application,
+/// without passing through a buffer and the socket's queue. Sinks derive types of their own with the call's arguments.
 struct WaitingCall {
   const PacketSink& sink;
   bool is_served = false;
 };
 
-/// One packet, in a buffer already, or as the device shows it. Refers to what it is made of.
+/// One packet, either in a buffer or where the device shows it. Holds references to the arguments of its constructor.
 class Incoming {
  public:
   Incoming(const Packet& packet, WaitingCall* waiting, SpareBuffers& spares)
@@ -28,13 +28,14 @@ class Incoming {
       : packet_(packet), waiting_(waiting), spares_(spares), buffer_(std::move(buffer)) {}
 
   [[nodiscard]] const Packet& packet() const { return packet_; }
-  /// The call of `sink` that still waits, or null.
+  /// Returns the call of `sink` that still waits, or null.
   [[nodiscard]] WaitingCall* call_of(const PacketSink& sink) const {
     return waiting_ != nullptr && &waiting_->sink == &sink && !waiting_->is_served ? waiting_ : nullptr;
   }
-  /// There are more sinks than one.
+  /// Called when the packet goes to more than one sink.
   void expect_many() { is_for_many_ = true; }
-  /// In a buffer. The last thing that its sink does with it. Nothing: there are no buffers.
+  /// Returns the packet in a buffer, or nothing when there are no buffers. The sink must not use this object
+  /// afterwards.
   std::optional<Arrival> keep() {
     if (!buffer_ && !copy()) return std::nullopt;
     return Arrival{.buffer = is_for_many_ ? buffer_ : std::move(buffer_),

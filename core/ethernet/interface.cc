@@ -12,16 +12,16 @@ namespace ringsock::ethernet {
 
 namespace {
 constexpr std::size_t kSlabBytes = std::size_t{1} << 20;
-/// Slabs of almost this size are put on huge pages where there are any (verbs/pages.h).
+/// A slab of nearly this size is put on huge pages if there are any (verbs/pages.h).
 constexpr std::size_t kHugeSlabBytes = std::size_t{4} << 20;
 
-/// Nothing: it has none, or none that we can use.
+/// Returns nothing when the interface has no card that we can use.
 std::optional<Interface::Card> card_of(const net::Link& link) {
-  // What is made in software has no card of its own.
+  // Virtual interfaces have no card of their own.
   if (link.kind != net::LinkKind::physical) return std::nullopt;
   static const auto cards = std::make_shared<rdma::RdmaDevices>(rdma::real_calls());
   auto port = cards->open_packet_port(static_cast<unsigned>(link.index));
-  // Rules and queue pairs here are for the first port: cards of today have a device for each.
+  // Steering rules and queue pairs use the first port: present cards have a device for each port.
   if (!port || port->number != 1) return std::nullopt;
   log_info("%s: packets by %s", link.name.c_str(), port->device->name());
   return Interface::Card{.device = std::move(port->device), .does_checksums = port->offloads.checksums};

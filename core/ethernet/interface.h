@@ -1,4 +1,4 @@
-// A network interface whose packets rings send and receive.
+// A network interface by which rings send and receive packets.
 #pragma once
 
 #include <array>
@@ -16,18 +16,18 @@
 
 namespace ringsock::ethernet {
 
-/// One interface of one network namespace, opened as a device: the network card's own when that can do packets
+/// One interface of one network namespace, opened as a device: the network card's own device if it supports raw packets
 /// (rdma/packet_port.h), else a soft::PacketDevice. Threads: any.
 class Interface {
  public:
-  /// `link` of the calling thread's namespace. Errors: those of soft::PacketDevice::open().
+  /// Opens `link`, which is in the calling thread's namespace. Errors: those of soft::PacketDevice::open().
   static Result<std::shared_ptr<Interface>> open(const net::Link& link, const InterfaceOptions& options);
-  /// A network card that can do packets.
+  /// A network card that supports raw packets.
   struct Card {
     std::unique_ptr<verbs::Device> device;
-    bool does_checksums = false;  ///< fills them in (IBV_SEND_IP_CSUM), and tells of right ones (IBV_WC_IP_CSUM_OK)
+    bool does_checksums = false;  ///< fills them in (IBV_SEND_IP_CSUM), and reports right ones (IBV_WC_IP_CSUM_OK)
   };
-  /// The interface `link`, by its card. Errors: those of ibv_alloc_pd(3) and ibv_reg_mr(3).
+  /// Opens the interface `link` through its card. Errors: those of ibv_alloc_pd(3) and ibv_reg_mr(3).
   static Result<std::shared_ptr<Interface>> by_card(Card card, const net::Link& link, const InterfaceOptions& options);
   Interface(const Interface&) = delete;
   Interface& operator=(const Interface&) = delete;
@@ -36,22 +36,22 @@ class Interface {
   [[nodiscard]] int ifindex() const { return ifindex_; }
   [[nodiscard]] verbs::Device& device() const { return *device_; }
   [[nodiscard]] ibv_pd& pd() const { return *pd_; }
-  /// For frames of the length that the interface had when it was opened.
+  /// Buffers for frames of the length that the interface had when it was opened.
   [[nodiscard]] verbs::BufferPool& pool() const { return *pool_; }
-  /// For longer ones: its MTU has grown since then.
+  /// Buffers for longer frames, needed when the MTU has grown since then.
   [[nodiscard]] LargeBuffers& large_buffers() { return large_buffers_; }
 
-  /// The device drops packets whose checksums are wrong, and takes whole frames inline. False: see the others.
+  /// Whether this is a soft::PacketDevice, which drops packets with wrong checksums, and takes whole frames inline.
   [[nodiscard]] bool is_embedded() const { return embedded_ != nullptr; }
-  /// It fills in checksums, and tells of right ones.
+  /// Whether the device fills in checksums, and reports right ones.
   [[nodiscard]] bool does_checksums() const { return does_checksums_; }
-  /// Several UDP datagrams travel to the kernel as one packet.
+  /// Whether several UDP datagrams can be handed to the kernel as one packet.
   [[nodiscard]] bool joins_datagrams() const { return embedded_ != nullptr && embedded_->kernel_segments_udp(); }
-  /// What its rules need to know, if anything.
+  /// The MAC address that steering rules of the device need, if any.
   [[nodiscard]] const std::optional<std::array<std::uint8_t, 6>>& steering_mac() const { return steering_mac_; }
 
-  /// In a forked child, before anything else: what is here is the parent's from now on, and must stay unused, and
-  /// undestroyed.
+  /// Must be called first in a forked child: this object then belongs to the parent, and must be neither used nor
+  /// destroyed.
   void forget_after_fork();
 
  private:
@@ -60,9 +60,9 @@ class Interface {
   Status open_embedded(bool with_xdp);
 
   const int ifindex_;
-  // Parents first.
+  // Parents first: destroyed in reverse order.
   std::unique_ptr<verbs::Device> device_;
-  soft::PacketDevice* embedded_ = nullptr;  ///< the same, if it is one
+  soft::PacketDevice* embedded_ = nullptr;  ///< device_, if it is one
   bool does_checksums_ = true;
   std::optional<std::array<std::uint8_t, 6>> steering_mac_;
   verbs::Pd pd_;

@@ -10,19 +10,19 @@
 
 namespace ringsock::ethernet {
 
-/// Where nobody has frames that long no memory is taken. Threads: any.
+/// Takes no memory until there is such a frame. Threads: any.
 class LargeBuffers {
  public:
-  /// @param count_limit  Most buffers of a size.
+  /// @param count_limit  the most buffers of one size
   explicit LargeBuffers(std::size_t count_limit) : count_limit_(count_limit) {}
 
-  /// One of at least `bytes` bytes; empty: there is no memory.
+  /// Returns a buffer of at least `bytes` bytes, empty when there is no memory.
   verbs::BufferRef take(std::size_t bytes);
 
  private:
   const std::size_t count_limit_;
   Mutex lock_;
-  std::map<std::size_t, std::unique_ptr<verbs::BufferPool>> pools_;  ///< by the size of their buffers, powers of two
+  std::map<std::size_t, std::unique_ptr<verbs::BufferPool>> pools_;  ///< by the size of their buffers, a power of two
 };
 
 }  // namespace ringsock::ethernet

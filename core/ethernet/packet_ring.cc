@@ -11,7 +11,7 @@
 namespace ringsock::ethernet {
 
 namespace {
-/// Of TCP packets, which are shown as the kernel has put them together.
+/// TCP packets are shown at any length, as the kernel has merged them.
 constexpr std::size_t kAnyLength = std::numeric_limits<std::size_t>::max();
 }  // namespace
 
@@ -49,12 +49,12 @@ Status PacketRing::start() {
   return count;
 }
 
-/// Where there is no service thread the ring holds what it holds.
+/// Without a service thread, packets wait in the device's ring only.
 void PacketRing::watch_alarms() {
   const auto fds = packets_->alarms();
   for (std::size_t i = 0; i < fds.size(); ++i) {
     if (fds[i] < 0) continue;
-    // A ring that is about to end waits for nobody who works for it.
+    // The weak reference keeps a ring that is being destroyed from being drained.
     const auto watch = runtime::service_thread().watch(fds[i], EPOLLIN, [this, weak = weak_from_this()](std::uint32_t) {
       if (const auto ring = weak.lock()) drain();
     });
@@ -62,8 +62,8 @@ void PacketRing::watch_alarms() {
   }
 }
 
-/// By the service thread: the application is elsewhere. What has come waits in the sockets' queues, as long as those
-/// are.
+/// Runs on the service thread while the application does not receive. Moves packets to the sockets' queues, up to their
+/// limits.
 void PacketRing::drain() {
   packets_->silence_alarms();
   for (unsigned left = settings_.most_drained / settings_.batch + 1; left > 0; --left) {
@@ -77,7 +77,7 @@ Ring::Look PacketRing::poll(WaitingCall* waiting) {
 
 int PacketRing::send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) {
   if (has_train()) [[unlikely]]
-    send_train();  // which is in front of us
+    send_train();  // the train was first
   return packets_->send_datagram(room, header_bytes, payload);
 }
 

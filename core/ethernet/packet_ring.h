@@ -1,4 +1,4 @@
-// A ring of packets: the embedded device shows them where they lie, and sends datagrams as they are.
+// A ring of the embedded device, which shows packets where they lie, and sends datagrams without work requests.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class PacketRing final : public Ring {
   void watch_alarms();
   void drain();
 
-  soft::PacketQueuePair* packets_ = nullptr;  ///< qp_
+  soft::PacketQueuePair* packets_ = nullptr;  ///< qp_ as its real type
   std::array<runtime::ServiceThread::Id, 2> alarm_watches_{};
 };
 

@@ -1,4 +1,4 @@
-// Who gets the packets of a flow.
+// Receivers of the packets of a flow.
 #pragma once
 
 #include "core/ethernet/incoming.h"
@@ -8,22 +8,23 @@ namespace ringsock::ethernet {
 
 /// What a socket has done with a packet.
 enum class Delivery {
-  refused,  ///< it is not for this socket
-  done,     ///< given to a call, or dropped and counted
-  waits,    ///< for somebody who receives
+  refused,  ///< the packet is not for this socket
+  done,     ///< copied to a waiting call, or dropped and counted
+  waits,    ///< kept for a later call
 };
 
-/// A socket of any protocol, as rings know it. Its functions are called under the ring's receive lock, by whoever polls
-/// the ring: they must neither sleep nor call the ring.
+/// A socket of any protocol, as rings see it. The thread that polls the ring calls these functions under the ring's
+/// receive lock: they must neither sleep nor call the ring.
 class PacketSink {
  public:
-  /// Whether it takes packets from there: it may be connected to somebody else.
+  /// Returns whether it accepts packets from that source: it may be connected to another one.
   [[nodiscard]] virtual bool accepts(const wire::EndName& source) const noexcept = 0;
-  /// Takes what it accepts, or drops and counts it when there is no room.
+  /// Takes an accepted packet, or drops and counts it when there is no room.
   virtual Delivery deliver(Incoming& incoming, const wire::EndName& source) noexcept = 0;
-  /// Whose watchers hear of it.
+  /// The endpoint whose watchers are told.
   virtual runtime::Endpoint& endpoint() noexcept = 0;
-  /// SO_REUSEPORT: flows are spread over all such sockets. Else the one that came last takes all (udp(7)).
+  /// SO_REUSEPORT: flows are spread over all such sockets. Otherwise the socket that was bound last gets all packets
+  /// (udp(7)).
   [[nodiscard]] virtual bool shares_port() const noexcept = 0;
 
  protected:

@@ -15,7 +15,7 @@ namespace ringsock::ethernet {
 
 namespace {
 using Count = RingCount;
-/// What a device's ring holds at least.
+/// The least number of frames that a device's ring holds.
 constexpr unsigned kDeviceFrames = 256;
 constexpr int kMostPieces = 16;
 
@@ -83,8 +83,7 @@ Status Ring::make_queues() {
   return verbs::start_raw_packet_qp(device, *qp_);
 }
 
-// -- receiving
-// ---------------------------------------------------------------------------------------------------------
+// -- receiving -------------------------------------------------------------------------------------
 
 Status Ring::attach(const verbs::FlowTuple& tuple, PacketSink& sink) {
   const std::lock_guard guard(receive_lock_);
@@ -123,7 +122,7 @@ void Ring::leave(const verbs::FlowTuple& tuple, PacketSink& sink) {
   {
     const std::lock_guard guard(receive_lock_);
     sinks_.stop(tuple, sink);
-    // Others' flows may fill it as fast as we empty it: twice what it holds is enough.
+    // Flows of other sockets may fill the ring as fast as it is emptied, so no more than twice its capacity is taken.
     const unsigned most = 2 * (settings_.receive_entries + kDeviceFrames);
     for (unsigned i = 0; i < most && take_batch(told); ++i) {
     }
@@ -147,7 +146,7 @@ void Ring::woken() {
       device.ack_cq_events(**cq, 1);
       counters_->count(Count::interrupts_received);
     }
-    // Others may be asleep: the next event is theirs. Armed before the last look, or it would be missed.
+    // Other threads may be asleep, and the next event wakes them. Armed before the last look, or it would be missed.
     ibv_req_notify_cq(receive_cq_.get(), 0);
     for (unsigned i = 0; i < kBatchesPerWakeUp && take_batch(told); ++i) {
     }
@@ -165,7 +164,7 @@ void Ring::refresh_statistics() {
   {
     const std::lock_guard guard(send_lock_);
     counters_->set(Count::tx_dropped, now->tx_dropped + lost_);
-    // The device counts trains.
+    // The device counts a train as one packet.
     const std::uint64_t joined = counters_->value(Count::tx_joined) - counters_->value(Count::tx_trains);
     counters_->set(Count::tx_packets, now->tx_packets + joined);
   }
@@ -173,8 +172,7 @@ void Ring::refresh_statistics() {
   counters_->set(Count::buffers, posted_buffers() + spares_.count());
 }
 
-// -- sending
-// -----------------------------------------------------------------------------------------------------------
+// -- sending ---------------------------------------------------------------------------------------
 
 int Ring::post_to_device(ibv_send_wr& request) {
   ibv_send_wr* bad = nullptr;

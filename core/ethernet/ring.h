@@ -1,5 +1,5 @@
-// A ring: a raw packet queue pair, its completion queues and buffers, and the sockets whose flows lead to it. There are
-// rings of packets (packet_ring.h) and of network cards (card_ring.h); whoever uses them need not know which.
+// A ring: a raw packet queue pair, its completion queues and buffers, and the sockets whose flows lead to it. A ring
+// belongs to the embedded device (packet_ring.h) or to a network card (card_ring.h); its users need not know which.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -34,10 +34,10 @@ namespace ringsock::ethernet {
 
 class Interface;
 
-/// Threads: every function from any thread. Whoever polls delivers for all sockets of the ring.
+/// The thread that polls a ring delivers for all sockets of the ring. Threads: any.
 class Ring : public std::enable_shared_from_this<Ring> {
  public:
-  /// Of the kind that the interface has. Errors: those of the device.
+  /// Makes a ring of the kind that the interface supports. Errors: those of the device.
   static Result<std::shared_ptr<Ring>> create(std::shared_ptr<Interface> interface, const RingSettings& settings,
                                               std::unique_ptr<RingCounters> counters);
   Ring(const Ring&) = delete;
@@ -47,80 +47,81 @@ class Ring : public std::enable_shared_from_this<Ring> {
   [[nodiscard]] Interface& interface() const { return *interface_; }
 
   // -- receiving
-  /// From now on what `tuple` describes comes here, and to `sink` (sink_table.h). Errors: those of
+  /// Directs the packets that `tuple` describes to this ring, and to `sink` (sink_table.h). Errors: those of
   /// verbs::create_flow().
   Status attach(const verbs::FlowTuple& tuple, PacketSink& sink);
   void detach(const verbs::FlowTuple& tuple, PacketSink& sink);
-  /// The same for one that receives elsewhere from now on: what the ring has by then is delivered first.
+  /// Detaches a sink that receives elsewhere from now on. Packets that the ring already has are delivered first.
   void leave(const verbs::FlowTuple& tuple, PacketSink& sink);
-  /// What a look has found.
+  /// The result of a poll.
   enum class Look {
     nothing,
     some,
-    busy,  ///< another thread is at it: that one tells the watchers of those for whom something comes
+    busy,  ///< another thread is polling; it tells the watchers of the sockets that receive something
   };
-  /// Takes what has come, a batch at most, and gives it to its sockets.
-  /// @param waiting  what may be served at once, which ends the batch; null: nothing
+  /// Takes at most a batch of packets and delivers them to their sockets.
+  /// @param waiting  a call that may be served at once, which ends the batch; null: none
   virtual Look poll(WaitingCall* waiting) = 0;
   Look poll() { return poll(nullptr); }
-  /// The same, after another thread.
+  /// The same, but waits while another thread is polling.
   Look poll_in_turn(WaitingCall* waiting = nullptr);
-  /// After so many batches a ring that was full is empty.
+  /// The number of batches that empties a full ring.
   [[nodiscard]] unsigned most_batches() const { return settings_.receive_entries / settings_.batch + 1; }
-  /// fd() becomes readable when something comes after this.
+  /// Has fd() become readable when a packet arrives after this call.
   void arm();
   [[nodiscard]] int fd() const { return channel_->fd; }
-  /// From now on arrivals tell when they came, where the device knows. Costs a few nanoseconds each.
+  /// From now on arrivals have a time, if the device knows it. Costs a few nanoseconds per packet.
   void want_times() { wants_times_.store(true, std::memory_order_relaxed); }
-  /// After fd() was readable: makes it quiet, takes what came, and arms again on behalf of others who sleep on it.
+  /// Called after fd() was readable: clears it, takes packets, and arms again for other threads that sleep on it.
   void woken();
 
-  /// Brings up to date what the device counts.
+  /// Updates the counters that the device keeps.
   void refresh_statistics();
 
   // -- sending
-  /// Sends one datagram. In `room` its headers: Ethernet to UDP, with the sum of the pseudo header in place of UDP's
-  /// checksum. 0 or an errno value: those of ibv_post_send() of raw packet queue pairs.
+  /// Sends one datagram. `room` contains its headers, from Ethernet to UDP, with the sum of the pseudo header as UDP
+  /// checksum. Returns 0 or an errno value of ibv_post_send() for raw packet queue pairs.
   virtual int send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) = 0;
-  /// Posts what becomes several datagrams: such `headers` in front of each `segment_bytes` of the payload. Lengths and
-  /// checksums are filled in. 0 or an errno value, as send().
+  /// Sends several datagrams by one request: each has `headers` in front of `segment_bytes` of the payload. Lengths and
+  /// checksums are filled in. Returns 0 or an errno value, as send() does.
   int send_segments(std::span<std::byte> headers, std::span<const iovec> payload, std::uint16_t segment_bytes);
-  /// Whether the device does that for UDP.
+  /// Returns whether the device supports that for UDP.
   [[nodiscard]] bool segments_udp() const;
-  /// As send(), of headers without a number of their own and `payload_bytes` in all: may keep a copy for the next ones
-  /// (bursts.h). 0, also when it is lost later, which is counted; or an errno value: it was not taken.
+  /// Sends as send() does, with headers that need no identification and `payload_bytes` in all. May keep a copy, to
+  /// send it together with further ones (bursts.h). Returns 0 even when the datagram is lost later, which is counted,
+  /// or an errno value when it was not taken.
   int send_in_burst(std::span<std::byte> headers, std::span<const iovec> payload, std::size_t payload_bytes);
   // -- for Bursts
-  /// What send_in_burst() has kept. @return how many datagrams.
+  /// Sends what send_in_burst() has kept. Returns the number of datagrams.
   std::size_t send_train();
-  /// The same for one that is about to end. False: another thread has the lock.
+  /// The same for a process that is about to end. Returns false when another thread has the lock.
   bool try_send_train() noexcept;
-  /// If the train was begun before `limit`. @return when it should leave at the latest, Nanos::max() when there is
-  /// none.
+  /// Sends the train if it was begun before `limit`. Otherwise returns the time when it must leave at the latest, or
+  /// Nanos::max() when there is no train.
   Nanos send_train_before(Nanos limit);
 
  protected:
   static constexpr std::size_t kBatch = 16;
 
   Ring(std::shared_ptr<Interface> interface, const RingSettings& settings, std::unique_ptr<RingCounters> counters);
-  /// To be called by the destructors of the kinds, first: trains leave, and the queue pair goes to error, so that what
-  /// is posted comes back.
+  /// Must be called first in the destructors of derived classes: sends the train, and sets the queue pair to the error
+  /// state, so that posted requests come back.
   void stop();
 
-  /// After the queues are made.
+  /// Called after the queues have been made.
   virtual Status start() = 0;
-  /// Takes what has come, a batch at most, and gives it to its sinks. Packets that lie in the device's ring stay there
-  /// once the call is served; those that are in buffers go on to their sinks.
-  /// With receive_lock_. @return how many packets
+  /// Takes at most a batch of packets and delivers them to their sinks. Once the call is served, packets in the
+  /// device's ring stay there; packets that are in buffers already are still delivered. Returns the number of packets.
+  /// receive_lock_ held.
   virtual unsigned take(Told& told, WaitingCall* waiting) = 0;
-  /// Buffers that are posted, or about to be. With receive_lock_.
+  /// The number of buffers that are posted, or about to be. receive_lock_ held.
   [[nodiscard]] virtual std::size_t posted_buffers() const { return 0; }
-  /// With send_lock_. 0 or an errno value.
+  /// Returns 0 or an errno value. send_lock_ held.
   virtual int post_to_device(ibv_send_wr& request);
-  /// The device has sent so many of the oldest requests. With send_lock_.
+  /// Called when the device has sent `count` of the oldest requests. send_lock_ held.
   virtual void note_sent(unsigned /*count*/) {}
 
-  /// poll() of a kind, in one function with its take().
+  /// Implements poll() of a derived class, so that its take() is inlined.
   template <class Take>
   [[gnu::always_inline]] Look poll_by(Take take_some) {
     Told told;
@@ -135,12 +136,12 @@ class Ring : public std::enable_shared_from_this<Ring> {
     return Look::some;
   }
 
-  /// Posts a request, behind the train. 0 or an errno value.
+  /// Posts a request behind the train. Returns 0 or an errno value.
   int post(ibv_send_wr& request);
 
   const std::shared_ptr<Interface> interface_;
   const RingSettings settings_;
-  // Parents first: destroyed in reverse.
+  // Parents first: destroyed in reverse order.
   verbs::CompChannel channel_;
   verbs::Cq receive_cq_;
   verbs::Cq send_cq_;
@@ -154,19 +155,19 @@ class Ring : public std::enable_shared_from_this<Ring> {
   SpareBuffers spares_;
   const std::unique_ptr<RingCounters> counters_;
 
-  /// A train waits, or is about to leave.
+  /// Returns whether a train waits, or is about to leave.
   [[nodiscard]] bool has_train() const { return train_began_.load(std::memory_order_relaxed) != Nanos::zero(); }
 
  private:
-  /// What woken() takes at most: somebody may send faster than we take.
+  /// Most batches that woken() takes, because packets may come faster than they are taken.
   static constexpr unsigned kBatchesPerWakeUp = 64;
 
   Status make_queues();
   bool take_batch(Told& told, WaitingCall* waiting = nullptr);
-  // With send_lock_:
+  // Called with send_lock_ held:
   int post_locked(ibv_send_wr& request);
   void reap_sends();
-  // ring_trains.cc, with send_lock_
+  // ring_trains.cc; called with send_lock_ held
   bool begin_train(std::span<const std::byte> header, std::size_t payload_bytes);
   void limit_train(Nanos now);
   std::size_t send_train_locked();
@@ -174,11 +175,11 @@ class Ring : public std::enable_shared_from_this<Ring> {
   const bool makes_trains_;
   BiasedMutex send_lock_;
   Train train_;
-  std::atomic<Nanos> train_began_{};  ///< zero: there is none
+  std::atomic<Nanos> train_began_{};  ///< zero: there is no train
   Nanos last_train_began_{};
-  bool train_was_late_ = false;  ///< the last one waited until nobody else would have sent it
-  std::uint64_t lost_ = 0;       ///< datagrams of trains
-  Nanos no_trains_until_{};      ///< the line is slower than we are
+  bool train_was_late_ = false;  ///< the service thread had to send the last one
+  std::uint64_t lost_ = 0;       ///< datagrams of trains that were lost
+  Nanos no_trains_until_{};      ///< the line is slower than the sender
   unsigned unsignalled_ = 0;
   unsigned under_way_ = 0;
 };

@@ -17,11 +17,11 @@ namespace {
 
 constexpr int kLooksBeforeMoving = 20;
 
-/// How many of our threads stay on each CPU.
+/// Counts the threads that are bound to each CPU.
 class AttachedThreads {
  public:
-  /// The CPU for one more thread: of those that it may use the one with the fewest. -1: it stays where the kernel has
-  /// it.
+  /// Binds the calling thread to the CPU with the fewest bound threads, among those that it may use. Returns -1 when
+  /// that fails.
   int attach() {
     cpu_set_t allowed;
     if (::pthread_getaffinity_np(::pthread_self(), sizeof allowed, &allowed) != 0) return -1;
@@ -52,7 +52,7 @@ class AttachedThreads {
 
 AttachedThreads attached_threads;
 
-/// As long as the thread lives.
+/// Binds a thread for its lifetime.
 struct Attached {
   int cpu = attached_threads.attach();
   Attached() = default;
@@ -65,7 +65,7 @@ struct Attached {
 
 std::uint64_t current_cpu() { return static_cast<std::uint64_t>(std::max(::sched_getcpu(), 0)); }
 
-/// Thread or CPU of the caller.
+/// Returns the thread or CPU of the caller.
 std::uint64_t place_of(RingLogic logic) {
   if (logic == RingLogic::per_thread) return this_thread_id();
   if (logic == RingLogic::per_core_attach_threads) {

@@ -1,4 +1,4 @@
-// Which sockets share a ring.
+// Chooses which sockets share a ring.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace ringsock::ethernet {
 
-/// VMA's logics: VMA_RING_ALLOCATION_LOGIC_TX and _RX, SO_VMA_RING_ALLOC_LOGIC.
+/// VMA's logics, set by VMA_RING_ALLOCATION_LOGIC_TX and _RX or SO_VMA_RING_ALLOC_LOGIC.
 enum class RingLogic : std::uint32_t {
   per_interface = 0,
   per_ip = 1,
@@ -17,26 +17,27 @@ enum class RingLogic : std::uint32_t {
   per_user_id = 11,
   per_thread = 20,
   per_core = 30,
-  per_core_attach_threads = 31,  ///< a thread stays on the CPU that had the fewest of ours when it came
+  per_core_attach_threads = 31,  ///< as per_core, with each thread bound to the CPU that had the fewest
 };
-/// False: none of VMA's.
+/// Returns whether VMA has a logic of that number.
 bool is_ring_logic(std::uint32_t number);
 
-/// A ring of an interface; sockets with the same key use the same one.
+/// Identifies a ring of an interface; sockets with equal keys share it.
 struct RingKey {
   RingLogic logic = RingLogic::per_interface;
   std::array<std::uint64_t, 2> id{};
-  // The language compares the outcome with 0.
+  // <=> compares its result with the literal 0.
   auto operator<=>(const RingKey&) const = default;  // NOLINT(modernize-use-nullptr)
 
-  /// Whether its ring stays for the next socket. There is only so much of interfaces, addresses and CPUs.
+  /// Returns whether the ring is kept for further sockets. This holds for logics whose number of rings is limited: by
+  /// interfaces, addresses or CPUs.
   [[nodiscard]] bool is_lasting() const;
 };
 
-/// One socket's way to its rings, in one direction. Threads: one at a time.
+/// The choice of rings for one direction of a socket. Threads: one at a time.
 class RingChoice {
  public:
-  /// @param ratio  after how many operations should_move() looks; 0 or less: never
+  /// @param ratio  number of operations between looks of should_move(); 0 or less: no looks
   RingChoice(RingLogic logic, int ratio, std::uint64_t socket_id)
       : logic_(logic), ratio_(ratio), socket_id_(socket_id) {}
 
@@ -44,11 +45,11 @@ class RingChoice {
   void set(RingLogic logic, std::uint64_t user_id);
   [[nodiscard]] RingLogic logic() const { return logic_; }
   [[nodiscard]] std::uint64_t user_id() const { return user_id_; }
-  /// The calling thread's, for a socket with that address.
+  /// Returns the key for the calling thread and a socket with that address.
   RingKey key(const SocketAddress& local);
 
-  /// To be called with each operation. True when the thread or CPU has been another one long enough: the socket should
-  /// ask for its key again. That is, VMA's rule, after 20 looks that all said the same.
+  /// Called with each operation. Returns true when the socket should ask for its key again, because the thread or CPU
+  /// has changed. As in VMA, this takes 20 looks with the same result.
   bool should_move() {
     if (logic_ < RingLogic::per_thread || ratio_ <= 0 || ++operations_ < ratio_) [[likely]]
       return false;
@@ -64,8 +65,8 @@ class RingChoice {
   const std::uint64_t socket_id_;
   std::uint64_t user_id_ = 0;
   std::uint64_t place_ = 0;      ///< thread or CPU of the last key
-  std::uint64_t candidate_ = 0;  ///< the one that was seen instead
-  int seen_ = 0;                 ///< how often in a row
+  std::uint64_t candidate_ = 0;  ///< the other one, found by the last looks
+  int seen_ = 0;                 ///< number of looks in succession that found candidate_
   int operations_ = 0;
 };
 

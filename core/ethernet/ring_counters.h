@@ -1,4 +1,4 @@
-// What a ring counts, and where.
+// The counters of a ring.
 #pragma once
 
 #include <array>
@@ -9,24 +9,24 @@
 namespace ringsock::ethernet {
 
 enum class RingCount : std::size_t {
-  rx_packets,  ///< brought up to date by Ring::refresh_statistics(), as the others that the device counts
+  rx_packets,  ///< updated by Ring::refresh_statistics(), as all that the device counts
   rx_bytes,
-  rx_dropped,            ///< packets for which there was no buffer, or nobody
+  rx_dropped,            ///< packets without a buffer, or without a socket
   device_drops,          ///< packets that the device dropped
   interrupts_requested,  ///< sleeps
   interrupts_received,   ///< wake-ups
   tx_packets,
   tx_bytes,
-  tx_joined,    ///< datagrams of bursts that left with others
-  tx_trains,    ///< how often
+  tx_joined,    ///< datagrams of bursts that left together with others
+  tx_trains,    ///< sends that carried them
   tx_dropped,   ///< packets for which the device had no room
   drained_max,  ///< most packets taken at a time
-  buffers,      ///< of the ring: posted and spare
+  buffers,      ///< of the ring: posted and spare ones
 };
 inline constexpr std::size_t kRingCounts = 13;
 
-/// The counters of one ring. They lie where whoever shows them wants them: libvma's are in its statistics page.
-/// Threads: plain loads and stores. A receiver and a sender count at the same time, each its own.
+/// The counters of one ring. Their user decides where they are stored: libvma's are in its statistics page. Threads:
+/// plain loads and stores; a receiver and a sender may count at the same time, because they use different counters.
 class RingCounters {
  public:
   using Counter = std::atomic<std::uint64_t>;
@@ -44,7 +44,7 @@ class RingCounters {
 
  protected:
   RingCounters() = default;
-  /// For each of RingCount, before anything is counted.
+  /// Sets the place of a counter. Called for each of RingCount before anything is counted.
   void put(RingCount which, Counter& where) { places_[static_cast<std::size_t>(which)] = &where; }
 
  private:
@@ -52,7 +52,7 @@ class RingCounters {
   std::array<Counter*, kRingCounts> places_{};
 };
 
-/// Counters that only the process itself sees.
+/// Counters in private memory.
 class PrivateRingCounters final : public RingCounters {
  public:
   PrivateRingCounters() {

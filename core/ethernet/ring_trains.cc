@@ -1,4 +1,4 @@
-// Datagrams of a burst: a ring keeps them for a moment, and sends them together (bursts.h).
+// Trains: a ring keeps the datagrams of a burst for a moment, and sends them together (bursts.h).
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
@@ -13,7 +13,8 @@ namespace ringsock::ethernet {
 
 namespace {
 
-/// The device's queue is full. As long as the largest train may take on a slow line.
+/// How often a send is tried when the device's queue is full. Together this is the time that the largest train takes on
+/// a slow line.
 constexpr int kAttempts = 500;
 constexpr Nanos kWithoutTrains = std::chrono::seconds(1);
 void wait_for_room() {
@@ -28,7 +29,7 @@ int Ring::send_in_burst(std::span<std::byte> headers, std::span<const iovec> pay
   DatagramPieces pieces(headers, payload);
   if (!train_.takes(headers, payload_bytes)) {
     const std::size_t before = send_train_locked();
-    // Those that have nobody to wait for leave at once, as outside bursts.
+    // A datagram that others do not follow soon leaves at once, as outside bursts.
     const bool is_alone = (before != 0 && before < Bursts::kWorthWaiting) || std::exchange(train_was_late_, false);
     if (is_alone) Bursts::end_run();
     if (is_alone || !begin_train(headers, payload_bytes)) {
@@ -41,8 +42,8 @@ int Ring::send_in_burst(std::span<std::byte> headers, std::span<const iovec> pay
   return 0;
 }
 
-/// To as many as come in a quarter to a half of the time that they may wait: a slower sender must not find that others
-/// have sent his trains, one after the other.
+/// Limits trains to the number of datagrams that come in a quarter to a half of kLongestWait. Otherwise the service
+/// thread would have to send every train of a slower sender.
 void Ring::limit_train(Nanos now) {
   const Nanos took = now - std::exchange(last_train_began_, now);
   const std::size_t limit = train_.limit();
@@ -50,7 +51,7 @@ void Ring::limit_train(Nanos now) {
   if (took > Bursts::kLongestWait / 2) train_.set_limit(std::max(limit / 2, Bursts::kWorthWaiting));
 }
 
-/// False: it must leave at once.
+/// Returns false when the datagram must leave at once.
 bool Ring::begin_train(std::span<const std::byte> header, std::size_t payload_bytes) {
   if (!makes_trains_ || !train_.begin(header, payload_bytes)) return false;
   const Nanos now = monotonic_now();

@@ -1,4 +1,4 @@
-// What a socket says of the way of its datagrams.
+// What a socket specifies about sending.
 #pragma once
 
 #include <cstdint>
@@ -7,26 +7,26 @@
 
 namespace ringsock::ethernet {
 
-/// The socket's options about sending.
+/// The socket's options for sending.
 struct SendOptions {
   int bound_interface = 0;          ///< SO_BINDTODEVICE
-  int multicast_interface = 0;      ///< IP_MULTICAST_IF, IPV6_MULTICAST_IF; 0: by the route
-  net::IpAddress multicast_source;  ///< IP_MULTICAST_IF; unspecified: the interface's
+  int multicast_interface = 0;      ///< IP_MULTICAST_IF, IPV6_MULTICAST_IF; 0: from the route
+  net::IpAddress multicast_source;  ///< IP_MULTICAST_IF; unspecified: the interface's address
   std::uint32_t mark = 0;           ///< SO_MARK
   std::uint8_t traffic_class = 0;
-  int hop_limit = -1;  ///< -1: by the route
+  int hop_limit = -1;  ///< -1: from the route
   int multicast_hop_limit = 1;
-  bool loops_multicast = true;    ///< sockets of this host get what is sent to a group
+  bool loops_multicast = true;    ///< multicast is looped back to sockets on this host
   bool forbids_fragments = true;  ///< DF: IP_PMTUDISC_WANT, DO, PROBE
-  bool wants_times = false;       ///< SO_TIMESTAMPING, of what is sent: the kernel tells them
+  bool wants_times = false;       ///< SO_TIMESTAMPING for sent packets, which only the kernel supports
 };
 
-/// How one datagram goes another way, or with other headers, than the socket's options say.
+/// Control data that changes the path or the headers of one datagram.
 struct WayControl {
   net::IpAddress source{};  ///< IP_PKTINFO, IPV6_PKTINFO; unspecified: the socket's
-  int ifindex = 0;          ///< the same; 0: by the route
+  int ifindex = 0;          ///< IP_PKTINFO, IPV6_PKTINFO; 0: from the route
   int traffic_class = -1;   ///< IP_TOS, IPV6_TCLASS; -1: the socket's
-  int hop_limit = -1;       ///< IP_TTL, IPV6_HOPLIMIT; likewise
+  int hop_limit = -1;       ///< IP_TTL, IPV6_HOPLIMIT; -1: the socket's
   bool operator==(const WayControl&) const = default;
 };
 

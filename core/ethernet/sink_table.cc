@@ -6,7 +6,7 @@
 namespace ringsock::ethernet {
 
 std::size_t SinkTable::Hash::operator()(const Key& key) const noexcept {
-  // Multiplicative hashing (Knuth): the ends differ in few bits.
+  // Multiplicative hashing (Knuth), because the addresses and ports differ in few bits.
   constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15;
   std::uint64_t mixed = 0;
   for (const wire::EndName* end : {&key.destination, &key.source}) {
@@ -77,7 +77,7 @@ PacketSink* SinkTable::choose(const Entry& entry, const Key& ends) {
   if (last == entry.sinks.rend() || !(*last)->shares_port()) return last == entry.sinks.rend() ? nullptr : *last;
   const auto shares = [&](const PacketSink* sink) { return sink->shares_port() && accepts(sink); };
   const auto sharing = static_cast<std::size_t>(std::count_if(entry.sinks.begin(), entry.sinks.end(), shares));
-  if (sharing == 0) return *last;  // SO_REUSEPORT was taken back meanwhile
+  if (sharing == 0) return *last;  // SO_REUSEPORT was switched off meanwhile
   std::size_t turn = Hash()(ends) % sharing;
   for (PacketSink* const sink : entry.sinks) {
     if (shares(sink) && turn-- == 0) return sink;

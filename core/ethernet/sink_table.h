@@ -1,4 +1,4 @@
-// Which sockets the packets of a ring are for: by protocol, destination, and source where a rule has one.
+// Finds the sockets for the packets of a ring: by protocol, destination, and by source for rules that have one.
 #pragma once
 
 #include <cstddef>
@@ -15,23 +15,24 @@
 
 namespace ringsock::ethernet {
 
-/// The steering rules of one ring, each with the sockets that want what it brings. Threads: one at a time.
+/// The steering rules of one ring, each with its sockets. Threads: one at a time.
 class SinkTable {
  public:
-  /// Makes the device's rule when it is the first socket's: `make_flow` is called as Result<verbs::Flow>().
-  /// A socket is entered once per rule. Errors: those of `make_flow`.
+  /// Adds a socket to a rule; a socket is added once per rule. The first socket makes the device's rule by calling
+  /// `make_flow`. Errors: those of `make_flow`.
   Status attach(const verbs::FlowTuple& tuple, PacketSink& sink, const std::function<Result<verbs::Flow>()>& make_flow);
-  /// The rule goes with its last socket. Harmless when it is not entered.
+  /// Removes a socket from a rule. The rule ends with its last socket. Does nothing when the socket is not there.
   void detach(const verbs::FlowTuple& tuple, PacketSink& sink);
-  /// The rule's end, if it is there for this socket only, which stays entered for what has come by it.
+  /// Ends the device's rule if `sink` is its only socket. The socket stays, for packets that have already come.
   void stop(const verbs::FlowTuple& tuple, PacketSink& sink);
   [[nodiscard]] bool empty() const { return entries_.empty(); }
 
-  /// Gives it to whom it is for. `told` are those with whom it waits now. False: it is for nobody.
+  /// Delivers a packet to its sockets. Adds to `told` the sockets that have kept it. Returns false when no socket takes
+  /// it.
   bool deliver(Incoming& incoming, Told& told);
 
  private:
-  /// A rule; `source` of port 0: anybody.
+  /// The key of a rule; `source` with port 0 stands for any source.
   struct Key {
     wire::EndName destination;
     wire::EndName source;
@@ -43,9 +44,9 @@ class SinkTable {
   };
   struct Entry {
     verbs::Flow flow;
-    bool is_group = false;  ///< multicast, broadcast: all sockets get it
+    bool is_group = false;  ///< multicast or broadcast: all sockets get the packet
     std::vector<PacketSink*> sinks;
-    PacketSink* only_sink = nullptr;  ///< if there is one, and it is no group
+    PacketSink* only_sink = nullptr;  ///< set when there is one, and it is no group
 
     void find_only_sink() { only_sink = sinks.size() == 1 && !is_group ? sinks.front() : nullptr; }
   };
@@ -53,20 +54,21 @@ class SinkTable {
   static Key key_of(const verbs::FlowTuple& tuple);
   const Entry* find(const Packet& packet);
   const Entry* look_up(const Packet& packet);
-  /// Among those that accept: the last one, or, if that shares its port, one by the hash of both ends. Null: nobody.
+  /// Chooses among the sockets that accept the packet: the last one, or, if that one shares its port, one by the hash
+  /// of both ends. Returns null when none accepts it.
   static PacketSink* choose(const Entry& entry, const Key& ends);
-  /// False: refused.
+  /// Returns false when the socket refuses the packet.
   static bool give(PacketSink& sink, Incoming& incoming, const wire::EndName& source, Told& told);
 
   std::unordered_map<Key, Entry, Hash> entries_;
-  std::size_t exact_ = 0;  ///< entries with a source
-  // What find() has found last; no entry goes meanwhile.
+  std::size_t exact_ = 0;  ///< number of entries with a source
+  // The last result of find(); reset when entries change.
   wire::EndBytes last_bytes_;
   Key last_ends_;
   const Entry* last_ = nullptr;
 };
 
-/// Most often they are those of the datagram before.
+/// Most packets have the same ends as the one before.
 [[gnu::always_inline]] inline const SinkTable::Entry* SinkTable::find(const Packet& packet) {
   if (last_ != nullptr && last_bytes_.are_in(packet.headers, packet.layout)) [[likely]]
     return last_;

@@ -1,4 +1,4 @@
-// Buffers at hand.
+// Buffers taken from a pool in advance.
 #pragma once
 
 #include <array>
@@ -11,24 +11,23 @@
 
 namespace ringsock::ethernet {
 
-/// Some buffers of an interface's pool, which are taken many at a time: that is one locked instruction for all.
-/// Threads: one at a time.
+/// Buffers of an interface's pool. They are taken many at a time, which costs one locked instruction for all. Threads:
+/// one at a time.
 class SpareBuffers {
  public:
   SpareBuffers(verbs::BufferPool& pool, LargeBuffers& large) : pool_(pool), large_(large) {}
 
-  /// Empty: the pool has none.
+  /// Returns an empty reference when the pool has none.
   verbs::BufferRef take() {
     if (count_ == 0 && !refill()) return {};
     return std::move(buffers_[--count_]);
   }
-  /// One that `bytes` bytes fit into.
+  /// Returns a buffer with room for `bytes` bytes.
   verbs::BufferRef take(std::size_t bytes) {
     if (bytes > pool_.buffer_bytes()) [[unlikely]]
       return large_.take(bytes);
     return take();
   }
-  /// How many are here.
   [[nodiscard]] std::size_t count() const { return count_; }
 
  private:

@@ -1,4 +1,4 @@
-// Who hears of what a ring has delivered.
+// Endpoints whose watchers must be told of delivered packets.
 #pragma once
 
 #include <sys/epoll.h>
@@ -14,10 +14,11 @@
 
 namespace ringsock::ethernet {
 
-/// Those who must hear that something came for them. They are told without the ring's lock, so each is held until then.
+/// The endpoints that have received something. Their watchers are told without the ring's lock, so each endpoint is
+/// referenced until then.
 class Told {
  public:
-  Told() = default;  // the places are not initialised: most polls tell nobody
+  Told() = default;  // does not initialise the array, because most polls tell nobody
   Told(const Told&) = delete;
   Told& operator=(const Told&) = delete;
   ~Told() {
@@ -27,15 +28,16 @@ class Told {
     }
   }
 
-  /// Under the ring's lock.
+  /// Called under the ring's lock.
   void add(runtime::Endpoint& endpoint) {
-    // Looked at under the ring's lock, which arm() takes too: who is not watched by now looks again before he sleeps.
+    // arm() takes the ring's lock, too. So an endpoint without watchers at this point is polled again before its thread
+    // sleeps.
     if (!endpoint.is_watched()) return;
     const auto end = endpoints_.begin() + static_cast<std::ptrdiff_t>(count_);
     if (std::find(endpoints_.begin(), end, &endpoint) != end) return;
     if (count_ == endpoints_.size()) [[unlikely]]
       return add_more(endpoint);
-    // A socket leaves the ring before it is destroyed, so it is there; but it may be about to go.
+    // A socket leaves the ring before it is destroyed, so the object exists; but its last reference may be gone.
     if (endpoint.try_add_ref()) endpoints_[count_++] = &endpoint;
   }
   void tell() const {
@@ -52,11 +54,11 @@ class Told {
       if (std::find(more_->begin(), more_->end(), &endpoint) != more_->end()) return;
       more_->reserve(more_->size() + 1);
     } catch (const std::bad_alloc&) {
-      return;  // hears of the next one, or sees it when it looks
+      return;  // the watchers hear of the next packet, or see this one when they poll
     }
     if (endpoint.try_add_ref()) more_->push_back(&endpoint);
   }
-  std::unique_ptr<std::vector<runtime::Endpoint*>> more_;  ///< of a burst, or a datagram to a group
+  std::unique_ptr<std::vector<runtime::Endpoint*>> more_;  ///< used for bursts, and for datagrams to groups
   std::array<runtime::Endpoint*, 64> endpoints_;
   std::size_t count_ = 0;
 };

@@ -1,4 +1,4 @@
-// Datagrams of one flow and one size that leave together, as one packet that the device takes apart.
+// Datagrams of one flow and one size that are sent together, as one packet that the device cuts.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -12,7 +12,7 @@
 
 namespace ringsock::ethernet {
 
-/// A datagram as work requests describe it: headers and parts of payload, which stay where they are.
+/// A datagram as a list of pieces for work requests: headers and parts of the payload, which are not copied.
 class DatagramPieces {
  public:
   static constexpr std::size_t kMostPayloadParts = 15;
@@ -31,7 +31,7 @@ class DatagramPieces {
   std::size_t count_ = 0;
 };
 
-/// A request for one frame. Points to the pieces.
+/// Makes a request for one frame, which refers to the pieces.
 inline ibv_send_wr frame_request(std::span<ibv_sge> pieces, unsigned send_flags) {
   ibv_send_wr out{};
   out.opcode = IBV_WR_SEND;
@@ -40,7 +40,7 @@ inline ibv_send_wr frame_request(std::span<ibv_sge> pieces, unsigned send_flags)
   out.send_flags = send_flags;
   return out;
 }
-/// One for what becomes several: `header` in front of each `segment_bytes` of the pieces.
+/// Makes a request for several datagrams: `header` in front of each `segment_bytes` of the pieces.
 inline ibv_send_wr segments_request(std::span<std::byte> header, std::span<ibv_sge> pieces, std::size_t segment_bytes) {
   ibv_send_wr out = frame_request(pieces, IBV_SEND_INLINE | IBV_SEND_IP_CSUM);
   out.opcode = IBV_WR_TSO;
@@ -50,43 +50,44 @@ inline ibv_send_wr segments_request(std::span<std::byte> header, std::span<ibv_s
   return out;
 }
 
-/// Copies of headers and payloads. No I/O, no clock. Threads: one at a time.
+/// Holds copies of headers and payloads. Does no I/O and reads no clock. Threads: one at a time.
 class Train {
  public:
-  /// More of them gain little: 1.7 M/s of 64 bytes with 16, 2.1 M/s with 32, 0.3 M/s alone.
+  /// More gain little: 1.7 M/s of 64 bytes with 16, 2.1 M/s with 32, 0.3 M/s alone.
   static constexpr std::size_t kMostDatagrams = 32;
   static constexpr std::size_t kMostHeaderBytes = 64;
-  /// What fits behind headers into an IP packet.
+  /// The most payload that fits into an IP packet behind the headers.
   static constexpr std::size_t kMostBytes = 65535 - kMostHeaderBytes;
 
   [[nodiscard]] std::size_t count() const { return count_; }
-  /// Whether such a datagram may be added: the headers (Ethernet to UDP, with lengths, without checksums) are those of
-  /// the first one, and there is room.
+  /// Returns whether a datagram can be added: its headers (Ethernet to UDP, with lengths, without checksums) equal
+  /// those of the first one, and there is room.
   [[nodiscard]] bool takes(std::span<const std::byte> header, std::size_t payload_bytes) const;
-  /// Of an empty train: what the first datagram will be. False: there is no memory, or it is empty or too long.
+  /// Starts an empty train with this header. Returns false when there is no memory, or the payload is empty or too
+  /// long.
   bool begin(std::span<const std::byte> header, std::size_t payload_bytes);
-  /// One more datagram, after takes() or begin(); the pieces are its payload.
+  /// Adds a datagram, after takes() or begin(). The pieces are its payload.
   void add(std::span<const ibv_sge> pieces);
   [[nodiscard]] bool is_full() const { return count_ >= limit_ || (count_ + 1) * payload_bytes_ > kMostBytes; }
 
-  /// To be posted. Points into the train.
+  /// A request to post, which refers to the train.
   struct Request {
     ibv_send_wr wr{};
     std::array<ibv_sge, 2> pieces{};
   };
   void describe(Request& out);
   void clear() { count_ = 0; }
-  /// How many it takes from now on, 1..kMostDatagrams.
+  /// Sets the most datagrams of a train, 1..kMostDatagrams.
   void set_limit(std::size_t datagrams) { limit_ = datagrams; }
   [[nodiscard]] std::size_t limit() const { return limit_; }
 
  private:
   std::array<std::byte, kMostHeaderBytes> header_{};
   std::size_t header_bytes_ = 0;
-  std::size_t payload_bytes_ = 0;  ///< of each
+  std::size_t payload_bytes_ = 0;  ///< of each datagram
   std::size_t count_ = 0;
   std::size_t limit_ = kMostDatagrams;
-  std::unique_ptr<std::byte[]> payload_;  ///< of all; made when first needed
+  std::unique_ptr<std::byte[]> payload_;  ///< of all datagrams; made on demand
 };
 
 }  // namespace ringsock::ethernet

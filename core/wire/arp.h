@@ -28,8 +28,8 @@ struct ArpPacket {
 };
 static_assert(sizeof(ArpPacket) == 28 && alignof(ArpPacket) == 1);
 
-/// Reads the payload of a frame of type kEtherTypeArp; it may be longer (padding).
-/// Errors: EPROTO when it is too short, not IPv4 over Ethernet, or neither request nor reply.
+/// Reads the payload of a frame of type kEtherTypeArp, which may be padded. Errors: EPROTO when it is too short, not
+/// for IPv4 over Ethernet, or neither request nor reply.
 inline Result<ArpPacket> parse_arp(std::span<const std::byte> bytes) {
   ArpPacket out;
   if (bytes.size() < sizeof out) return Error{EPROTO, "arp: short"};
@@ -42,7 +42,7 @@ inline Result<ArpPacket> parse_arp(std::span<const std::byte> bytes) {
   return out;
 }
 
-/// "Who has `target_ip`?" Its frame goes to everybody, or to the MAC address known so far.
+/// Makes a request for the MAC address of `target_ip`. It is sent by broadcast, or to the last known MAC address.
 constexpr ArpPacket make_arp_request(const MacAddress& sender_mac, Be32 sender_ip, Be32 target_ip) {
   return {Be16(1),
           Be16(kEtherTypeIpv4),
@@ -54,7 +54,7 @@ constexpr ArpPacket make_arp_request(const MacAddress& sender_mac, Be32 sender_i
           {},
           target_ip};
 }
-/// The answer to `request` of the host that has its target address.
+/// Makes the reply of the host that has the request's target address.
 constexpr ArpPacket make_arp_reply(const ArpPacket& request, const MacAddress& own_mac) {
   return {Be16(1),
           Be16(kEtherTypeIpv4),

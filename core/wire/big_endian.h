@@ -18,8 +18,8 @@ constexpr T swap_bytes(T value) {
   if constexpr (sizeof(T) == 8) return __builtin_bswap64(value);
 }
 
-/// An unsigned integer as it lies in a packet: most significant byte first, alignment 1.
-/// No implicit conversion, so a forgotten swap, or a second one, does not compile.
+/// An unsigned integer as it is stored in a packet: most significant byte first, alignment 1. There is no implicit
+/// conversion, so a missing or a second swap does not compile.
 template <std::unsigned_integral T>
 class BigEndian {
  public:

@@ -6,7 +6,7 @@ namespace ringsock::wire {
 
 namespace {
 
-/// Two 64-bit lanes, in a register of every 64-bit machine.
+/// Two 64-bit lanes, which fit into a register of every 64-bit machine.
 using Lanes = std::uint64_t __attribute__((vector_size(16)));
 constexpr std::size_t kBlock = 4 * sizeof(Lanes);
 constexpr std::uint64_t kLow = 0xffffffff;
@@ -18,7 +18,7 @@ Word load(const std::byte* from) {
   return word;
 }
 
-/// Sum of whole blocks, as 32-bit words in 64-bit lanes: they overflow after 32 GiB.
+/// Returns the sum of whole blocks. 32-bit words are added in 64-bit lanes, which overflow only after 32 GiB.
 std::uint64_t sum_blocks(const std::byte* from, std::size_t blocks) {
   Lanes even{}, odd{};
   for (; blocks != 0; --blocks, from += kBlock) {

@@ -1,4 +1,4 @@
-// The Internet checksum. Sources: RFC 1071 (the sum), RFC 1624 (changing one word of what it covers).
+// The Internet checksum. Sources: RFC 1071 (the sum), RFC 1624 (the update for one changed word).
 #pragma once
 
 #include <array>
@@ -13,14 +13,14 @@
 
 namespace ringsock::wire {
 
-/// The one's complement sum of 16-bit words, added up piece by piece. Pieces follow each other as in the packet, of any
-/// length: one of odd length is not padded unless it is the last.
+/// The one's complement sum of 16-bit words, added piece by piece. Pieces are added in the order of the packet, and may
+/// have any length. A piece of odd length is padded only if it is the last.
 class InternetSum {
  public:
   constexpr InternetSum() = default;
 
   InternetSum& add(std::span<const std::byte> bytes);
-  /// The same for headers, whose length is known when this is compiled. Not behind a piece of odd length.
+  /// The same for headers, whose length is known at compile time. Must not follow a piece of odd length.
   template <std::size_t kBytes>
   InternetSum& add_fixed(const std::byte* bytes) {
     static_assert(kBytes % sizeof(std::uint32_t) == 0);
@@ -33,34 +33,35 @@ class InternetSum {
     (std::make_index_sequence<kBytes / sizeof(std::uint32_t)>());
     return *this;
   }
-  /// Adds one word. Only behind pieces whose lengths add up to an even number.
+  /// Adds one word. The pieces before it must have an even length in all.
   constexpr InternetSum& add(Be16 word) {
     sum_ += std::bit_cast<std::uint16_t>(word);
     return *this;
   }
 
-  /// The sum in 16 bits, as it lies in a packet. A sender that leaves the rest to the device writes that of the pseudo
-  /// header into the checksum field (CHECKSUM_PARTIAL).
+  /// Returns the sum in 16 bits, in network order. A sender that leaves the checksum to the device writes the sum of
+  /// the pseudo header into the checksum field (CHECKSUM_PARTIAL).
   [[nodiscard]] constexpr Be16 folded() const { return std::bit_cast<Be16>(fold(sum_)); }
-  /// The complement of the sum: what goes into a checksum field that was zero meanwhile.
+  /// Returns the complement of the sum, for a checksum field that was zero when the sum was computed.
   [[nodiscard]] constexpr Be16 checksum() const { return std::bit_cast<Be16>(static_cast<std::uint16_t>(~fold(sum_))); }
-  /// Whether what was added, its checksum field included, has the right checksum.
+  /// Returns whether the checksum is right, after everything including the checksum field has been added.
   [[nodiscard]] constexpr bool is_valid() const { return fold(sum_) == 0xffff; }
 
   static constexpr std::uint16_t fold(std::uint64_t sum) {
-    // Both halves are added in the upper one, where the carry out of the lower one comes in.
+    // Adds both halves in the upper half, which receives the carry of the lower half.
     const auto half = static_cast<std::uint32_t>((sum + std::rotl(sum, 32)) >> 32);
     return static_cast<std::uint16_t>((half + std::rotl(half, 16)) >> 16);
   }
 
  private:
-  // Words are added in the byte order of this host: the sum is the same with its bytes swapped (RFC 1071, 2 (B)).
+  // Words are added in the byte order of this host; the sum of byte-swapped words is the byte-swapped sum (RFC 1071, 2
+  // (B)).
   std::uint64_t sum_ = 0;
-  bool odd_ = false;  ///< an odd number of bytes came before
+  bool odd_ = false;  ///< the number of bytes so far is odd
 };
 
-/// The checksum field after one 16-bit word that it covers has changed (RFC 1624, equation 3). Not for a UDP checksum
-/// of zero, which is none.
+/// Returns the checksum after the change of one 16-bit word that it covers (RFC 1624, equation 3). Not for a UDP
+/// checksum of zero, which means no checksum.
 constexpr Be16 update_checksum(Be16 checksum, Be16 old_word, Be16 new_word) {
   const auto complement = [](Be16 word) { return static_cast<std::uint16_t>(~std::bit_cast<std::uint16_t>(word)); };
   const std::uint64_t sum =

@@ -1,4 +1,4 @@
-// Writing headers one behind the other.
+// Writing headers one after the other.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace ringsock::wire {
 
-/// Writes a header at the start of `out` and returns what is behind it. Requires that it fits.
+/// Writes a header at the start of `out` and returns the rest of `out`. The header must fit.
 template <class Header>
 std::span<std::byte> emit(std::span<std::byte> out, const Header& header) {
   static_assert(alignof(Header) == 1 && std::is_trivially_copyable_v<Header>);

@@ -17,7 +17,7 @@ namespace ringsock::wire {
 using MacAddress = std::array<std::uint8_t, 6>;
 inline constexpr MacAddress kBroadcastMac{0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
 
-/// Group addresses, broadcast included.
+/// Returns whether this is a group address; broadcast is one.
 constexpr bool is_multicast(const MacAddress& mac) { return (mac[0] & 1) != 0; }
 
 inline constexpr std::uint16_t kEtherTypeIpv4 = 0x0800;
@@ -34,7 +34,7 @@ struct EthernetHeader {
 };
 static_assert(sizeof(EthernetHeader) == 14 && alignof(EthernetHeader) == 1);
 
-/// What follows the addresses of a tagged frame behind kEtherTypeVlan.
+/// The two fields of a tagged frame that follow kEtherTypeVlan.
 struct VlanTag {
   Be16 control;  ///< priority (3 bits), drop eligible (1), VLAN id (12)
   Be16 type;     ///< of the payload
@@ -42,16 +42,16 @@ struct VlanTag {
 static_assert(sizeof(VlanTag) == 4 && alignof(VlanTag) == 1);
 inline constexpr std::uint16_t kVlanIdMask = 0x0fff;
 
-/// A received frame. `payload` may be longer than the packet in it: short frames are padded.
+/// A received frame. `payload` may be longer than the packet in it, because short frames are padded.
 struct EthernetFrame {
   MacAddress destination;
   MacAddress source;
-  std::optional<std::uint16_t> vlan_control{};  ///< absent: not tagged
+  std::optional<std::uint16_t> vlan_control{};  ///< absent: the frame has no tag
   std::uint16_t type;                           ///< of the payload, behind the tag
   std::span<const std::byte> payload;
 };
 
-/// Error: EPROTO when `frame` is too short for its headers.
+/// Errors: EPROTO when `frame` is too short for its headers.
 inline Result<EthernetFrame> parse_ethernet(std::span<const std::byte> frame) {
   EthernetHeader header;
   if (frame.size() < sizeof header) return Error{EPROTO, "ethernet: short"};
@@ -70,7 +70,7 @@ inline Result<EthernetFrame> parse_ethernet(std::span<const std::byte> frame) {
   return out;
 }
 
-/// The group address that IPv4 multicast goes to: 01:00:5e and the low 23 bits.
+/// Returns the group address for IPv4 multicast: 01:00:5e and the low 23 bits of the IP address.
 constexpr MacAddress multicast_mac(Be32 ipv4_group) {
   const std::uint32_t group = ipv4_group.host();
   return {0x01,
@@ -80,7 +80,7 @@ constexpr MacAddress multicast_mac(Be32 ipv4_group) {
           static_cast<std::uint8_t>(group >> 8),
           static_cast<std::uint8_t>(group)};
 }
-/// The same for IPv6: 33:33 and the low 32 bits.
+/// The same for IPv6: 33:33 and the low 32 bits of the IP address.
 constexpr MacAddress multicast_mac(const std::array<std::uint8_t, 16>& ipv6_group) {
   return {0x33, 0x33, ipv6_group[12], ipv6_group[13], ipv6_group[14], ipv6_group[15]};
 }

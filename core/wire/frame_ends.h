@@ -1,4 +1,4 @@
-// Both ends of a received packet: addresses and ports, which lie at the same places in UDP and TCP.
+// The ends of a received packet: addresses and ports. UDP and TCP have the ports at the same place.
 #pragma once
 
 #include <sys/socket.h>
@@ -17,7 +17,7 @@
 
 namespace ringsock::wire {
 
-/// One end of a packet, as bytes that compare and hash quickly. IPv4 addresses are mapped (RFC 4291, 2.5.5.2).
+/// One end of a packet, in a form that is fast to compare and hash. IPv4 addresses are mapped (RFC 4291, 2.5.5.2).
 struct EndName {
   std::array<std::uint64_t, 2> address{};  ///< network order
   std::uint32_t port = 0;                  ///< host order
@@ -38,7 +38,7 @@ inline std::array<std::uint64_t, 2> mapped(Be32 address) {
   return std::bit_cast<std::array<std::uint64_t, 2>>(words);
 }
 
-/// Which end: its address within the IP header, its port within the header of UDP or TCP.
+/// Describes one end: the offsets of its address in the IP header and of its port in the header of UDP or TCP.
 struct End {
   std::size_t v4_address, v6_address, port;
 };
@@ -62,7 +62,7 @@ inline bool has_scope(const in6_addr& address) {
   return IN6_IS_ADDR_LINKLOCAL(&address) || IN6_IS_ADDR_MC_LINKLOCAL(&address);
 }
 
-/// Copies what there is room for, as recvfrom(2) does.
+/// Copies as much as there is room for, as recvfrom(2) does.
 template <class Name>
 void copy_name(const Name& name, sockaddr* out, socklen_t& length) {
   if (length >= sizeof name) [[likely]] {
@@ -82,7 +82,7 @@ inline EndName destination_name(std::span<const std::byte> bytes, const FrameLay
   return frame_parts::name_of(bytes, layout, frame_parts::kDestination);
 }
 
-/// Protocol and both ends of a packet as they lie in its headers: to see quickly that they are those of the one before.
+/// Protocol and ends of a packet as they are stored in its headers, for a quick comparison with the next packet.
 class EndBytes {
  public:
   EndBytes() = default;
@@ -104,9 +104,9 @@ class EndBytes {
   }
 
  private:
-  // Of both ends.
+  // Sizes for both ends.
   static constexpr std::size_t kPorts = 2 * sizeof(Be16), kV4 = 2 * sizeof(Be32), kV6 = 2 * sizeof(Ipv6Address);
-  /// Version and protocol; 0: of no packet.
+  /// Returns version and protocol; never 0, which stands for no packet.
   static std::uint16_t kind_of(const FrameLayout& layout) {
     return static_cast<std::uint16_t>(std::uint16_t{layout.is_ipv6} | layout.protocol << 8);
   }
@@ -118,8 +118,8 @@ class EndBytes {
 /// @param ifindex  scope of a link-local IPv6 address
 SocketAddress source_of(std::span<const std::byte> bytes, const FrameLayout& layout, int ifindex);
 SocketAddress destination_of(std::span<const std::byte> bytes, const FrameLayout& layout, int ifindex);
-/// source_of() as an application sees it: to a socket of family `domain`, which receives IPv4 as mapped addresses when
-/// that is AF_INET6. At most `length` bytes are written, which becomes the name's, as by recvfrom(2).
+/// Writes source_of() as a socket of family `domain` returns it: an AF_INET6 socket gets IPv4 addresses in mapped form.
+/// Writes at most `length` bytes, and sets `length` to the full length, as recvfrom(2) does.
 [[gnu::always_inline]] inline void copy_source(std::span<const std::byte> bytes, const FrameLayout& layout, int ifindex,
                                                int domain, sockaddr* out, socklen_t& length) {
   using namespace frame_parts;
@@ -139,7 +139,7 @@ SocketAddress destination_of(std::span<const std::byte> bytes, const FrameLayout
   copy_name(name, out, length);
 }
 std::uint8_t hop_limit_of(std::span<const std::byte> bytes, const FrameLayout& layout);
-/// Type of service, or traffic class.
+/// Returns the type of service of IPv4 or the traffic class of IPv6.
 std::uint8_t traffic_class_of(std::span<const std::byte> bytes, const FrameLayout& layout);
 
 }  // namespace ringsock::wire

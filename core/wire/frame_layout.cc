@@ -57,7 +57,7 @@ bool has_valid_network_checksum(std::span<const std::byte> frame, const FrameLay
 bool has_valid_checksum(std::span<const std::byte> frame, const FrameLayout& layout) {
   const auto covered = frame.subspan(layout.transport, layout.transport_bytes());
   const auto checksum = read<Be16>(covered, layout.checksum_offset());
-  if (!layout.is_tcp() && checksum == Be16()) return !layout.is_ipv6;  // none: only IPv4 may do without
+  if (!layout.is_tcp() && checksum == Be16()) return !layout.is_ipv6;  // no checksum, which only IPv4 permits
   InternetSum sum = pseudo_header(frame, layout, layout.transport_bytes());
   return sum.add(covered).is_valid();
 }
@@ -76,7 +76,7 @@ void fill_checksums(std::span<std::byte> frame) {
   const auto network = parse_network(frame);
   if (!network) return;
   if (!network->is_ipv6 && frame.size() >= network->ip + sizeof(Ipv4Header)) {
-    // With its options.
+    // Includes the options.
     const std::size_t bytes = std::size_t{4} * (std::to_integer<std::size_t>(frame[network->ip]) & 15);
     if (bytes < sizeof(Ipv4Header) || network->ip + bytes > frame.size()) return;
     constexpr std::size_t kField = 10;

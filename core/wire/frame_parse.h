@@ -1,4 +1,5 @@
-// The parsers of packet_layout.h as part of whoever calls them for each packet: each sets `layout`, or says no.
+// The parsers of frame_layout.h as inline functions, for callers that parse each packet. They set `layout`, or return
+// false.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ namespace ringsock::wire::parsing {
 inline constexpr std::size_t kTcpHeaderBytes = 20;
 inline constexpr std::size_t kTcpOffsetAt = 12;
 
-/// A header, or a field of one.
+/// Returns a header, or a field of a header.
 template <class Header>
 Header read(std::span<const std::byte> bytes, std::size_t offset) {
   Header out;
@@ -24,7 +25,7 @@ Header read(std::span<const std::byte> bytes, std::size_t offset) {
   return out;
 }
 
-/// What find_payload() says of most packets: UDP in IPv4, not a fragment, without a tag or options.
+/// Returns what find_payload() finds for most packets: UDP in IPv4, not fragmented, without a tag or options.
 constexpr FrameLayout plain_udp() {
   FrameLayout out;
   out.ip = sizeof(EthernetHeader);
@@ -34,16 +35,17 @@ constexpr FrameLayout plain_udp() {
   return out;
 }
 
-/// Whether it is one of those, by two words of the headers.
+/// Returns whether it is such a packet, by comparing two words of the headers.
 [[gnu::always_inline]] inline bool is_plain_udp(std::span<const std::byte> frame) {
   if (frame.size() < plain_udp().payload) return false;
-  // Type, version and header length, but for the type of service; fragment and protocol, but for the hops.
+  // The words are: type, version and header length, with the type of service masked out; fragment and protocol, with
+  // the TTL masked out.
   const std::uint32_t kind = read<Be32>(frame, offsetof(EthernetHeader, type)).host();
   const std::uint32_t rest = read<Be32>(frame, plain_udp().ip + offsetof(Ipv4Header, fragment)).host();
   return (kind & 0xffffff00) == (kEtherTypeIpv4 << 16 | 0x4500) && (rest & 0x3fff00ff) == kIpProtocolUdp;
 }
 
-/// Sets where the transport header begins and which it is. False: no IP header.
+/// Sets the beginning and the protocol of the transport header. Returns false when there is no IP header.
 [[gnu::always_inline]] inline bool find_transport(std::span<const std::byte> headers, std::uint16_t type,
                                                   FrameLayout& layout) {
   using V4 = Ipv4Header;
@@ -72,7 +74,7 @@ constexpr FrameLayout plain_udp() {
   return true;
 }
 
-/// parse_network().
+/// Implements parse_network().
 [[gnu::always_inline]] inline bool find_network(std::span<const std::byte> headers, FrameLayout& layout) {
   if (headers.size() < sizeof(EthernetHeader)) return false;
   std::uint16_t type = read<Be16>(headers, offsetof(EthernetHeader, type)).host();
@@ -85,7 +87,7 @@ constexpr FrameLayout plain_udp() {
   return find_transport(headers, type, layout);
 }
 
-/// parse_headers(), but for `end` and `payload_bytes`.
+/// Implements parse_headers(), except for `end` and `payload_bytes`.
 [[gnu::always_inline]] inline bool find_payload(std::span<const std::byte> headers, FrameLayout& layout) {
   if (!find_network(headers, layout) || layout.protocol == 0) return false;
   std::size_t bytes = sizeof(UdpHeader);
@@ -99,7 +101,8 @@ constexpr FrameLayout plain_udp() {
   return true;
 }
 
-/// Sets where packet and payload end. False: the lengths in its headers contradict each other or the frame's.
+/// Sets the ends of packet and payload. Returns false when the lengths in the headers contradict each other or the
+/// length of the frame.
 [[gnu::always_inline]] inline bool find_end(std::span<const std::byte> frame, FrameLayout& layout) {
   std::size_t end = 0;
   if (layout.is_ipv6) {
@@ -119,12 +122,12 @@ constexpr FrameLayout plain_udp() {
   return true;
 }
 
-/// parse_received(), but for the checksum.
+/// Implements parse_received(), except for the checksum.
 [[gnu::always_inline]] inline bool find_packet(std::span<const std::byte> frame, FrameLayout& layout) {
   return find_payload(frame, layout) && find_end(frame, layout);
 }
 
-/// The sum of the header of IPv4, with its options.
+/// Returns the sum of the IPv4 header with its options.
 inline InternetSum ipv4_header_sum(std::span<const std::byte> headers, const FrameLayout& layout) {
   const std::size_t bytes = layout.transport - std::size_t{layout.ip};
   if (bytes == sizeof(Ipv4Header)) [[likely]]

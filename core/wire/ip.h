@@ -37,9 +37,9 @@ struct Ipv4Header {
   Be32 destination;
 
   [[nodiscard]] constexpr std::size_t header_bytes() const { return std::size_t{4} * (version_and_words & 0xf); }
-  /// A part of a packet, the first one included.
+  /// Returns whether this is a fragment of a packet; the first fragment is one, too.
   [[nodiscard]] constexpr bool is_fragment() const;
-  /// Where a fragment's payload belongs in the packet's, bytes.
+  /// Returns the offset of a fragment's payload in the payload of the packet, in bytes.
   [[nodiscard]] constexpr std::size_t fragment_offset() const;
 };
 static_assert(sizeof(Ipv4Header) == 20 && alignof(Ipv4Header) == 1);
@@ -55,16 +55,16 @@ constexpr std::size_t Ipv4Header::fragment_offset() const {
   return std::size_t{8} * (fragment.host() & kIpv4OffsetMask);
 }
 
-/// A received IPv4 packet, or fragment of one.
+/// A received IPv4 packet or fragment.
 struct Ipv4Packet {
   Ipv4Header header;
-  std::span<const std::byte> options;  ///< 0..40 bytes, unchecked: valid_ipv4_options()
-  std::span<const std::byte> payload;  ///< of the length that the header tells
+  std::span<const std::byte> options;  ///< 0..40 bytes, unchecked; see valid_ipv4_options()
+  std::span<const std::byte> payload;  ///< its length is that in the header
 };
 
-/// Reads the payload of a frame of type kEtherTypeIpv4; it may be longer (padding).
-/// Errors: EPROTO when it is too short, of another version, or its lengths contradict each other; EBADMSG when
-/// `verify_checksum` and the header's checksum is wrong (false: the device has checked it).
+/// Reads the payload of a frame of type kEtherTypeIpv4, which may be padded. Errors: EPROTO when it is too short, of
+/// another version, or its lengths contradict each other; EBADMSG when the header's checksum is wrong, unless
+/// `verify_checksum` is false because the device has checked it.
 inline Result<Ipv4Packet> parse_ipv4(std::span<const std::byte> bytes, bool verify_checksum = true) {
   Ipv4Packet out;
   if (bytes.size() < sizeof out.header) return Error{EPROTO, "ipv4: short"};
@@ -81,7 +81,7 @@ inline Result<Ipv4Packet> parse_ipv4(std::span<const std::byte> bytes, bool veri
   return out;
 }
 
-/// Whether each option is complete: none is shorter than its head, or longer than what is there.
+/// Returns whether each option is complete: not shorter than its head, nor longer than the bytes that are left.
 constexpr bool valid_ipv4_options(std::span<const std::byte> options) {
   constexpr std::byte kEnd{0}, kNoOperation{1};
   while (!options.empty() && options[0] != kEnd) {
@@ -96,7 +96,7 @@ constexpr bool valid_ipv4_options(std::span<const std::byte> options) {
   return true;
 }
 
-/// What a sender chooses of an IPv4 header.
+/// The fields of an IPv4 header that a sender chooses.
 struct Ipv4Fields {
   std::uint8_t tos = 0;
   std::uint16_t payload_bytes;  ///< 0..65515
@@ -108,13 +108,12 @@ struct Ipv4Fields {
   Be32 destination;
 };
 
-/// Fills in the checksum.
 inline void set_checksum(Ipv4Header& header) {
   header.checksum = Be16();
   header.checksum = InternetSum().add(std::as_bytes(std::span(&header, 1))).checksum();
 }
 
-/// A header without options, complete with its checksum.
+/// Makes a header without options, with its checksum.
 inline Ipv4Header make_ipv4_header(const Ipv4Fields& fields) {
   Ipv4Header out{.version_and_words = 4 << 4 | sizeof(Ipv4Header) / 4,
                  .tos = fields.tos,
@@ -146,11 +145,11 @@ struct Ipv6Header {
 };
 static_assert(sizeof(Ipv6Header) == 40 && alignof(Ipv6Header) == 1);
 
-/// The extension header of fragments.
+/// The fragment extension header.
 struct Ipv6FragmentHeader {
-  std::uint8_t next_header;  ///< of the packet before it was fragmented
+  std::uint8_t next_header;  ///< of the unfragmented packet
   std::uint8_t reserved;
-  Be16 offset_and_more;  ///< offset in bytes (a multiple of 8) | 1 unless it is the last
+  Be16 offset_and_more;  ///< offset in bytes (a multiple of 8) | 1 except in the last fragment
   Be32 identification;
 };
 static_assert(sizeof(Ipv6FragmentHeader) == 8 && alignof(Ipv6FragmentHeader) == 1);
@@ -158,11 +157,11 @@ static_assert(sizeof(Ipv6FragmentHeader) == 8 && alignof(Ipv6FragmentHeader) == 
 /// A received IPv6 packet.
 struct Ipv6Packet {
   Ipv6Header header;
-  std::span<const std::byte> payload;  ///< of the length that the header tells, extension headers included
+  std::span<const std::byte> payload;  ///< its length is that in the header; includes extension headers
 };
 
-/// Reads the payload of a frame of type kEtherTypeIpv6; it may be longer (padding). Extension headers are not looked
-/// at. Errors: EPROTO when it is too short or of another version. Jumbograms (RFC 2675) are read as empty.
+/// Reads the payload of a frame of type kEtherTypeIpv6, which may be padded. Extension headers are not parsed. Errors:
+/// EPROTO when it is too short or of another version. The payload of jumbograms (RFC 2675) is empty.
 inline Result<Ipv6Packet> parse_ipv6(std::span<const std::byte> bytes) {
   Ipv6Packet out;
   if (bytes.size() < sizeof out.header) return Error{EPROTO, "ipv6: short"};
@@ -174,7 +173,7 @@ inline Result<Ipv6Packet> parse_ipv6(std::span<const std::byte> bytes) {
   return out;
 }
 
-/// What a sender chooses of an IPv6 header.
+/// The fields of an IPv6 header that a sender chooses.
 struct Ipv6Fields {
   std::uint8_t traffic_class = 0;
   std::uint32_t flow_label = 0;  ///< 20 bits
@@ -194,14 +193,14 @@ constexpr Ipv6Header make_ipv6_header(const Ipv6Fields& fields) {
       .destination = fields.destination};
 }
 
-/// The sum of the pseudo header that UDP and TCP checksums begin with.
+/// Returns the sum of the pseudo header, the initial value of UDP and TCP checksums.
 /// @param transport_bytes  UDP or TCP header and payload
 inline InternetSum pseudo_header_sum(Be32 source, Be32 destination, std::uint8_t protocol,
                                      std::uint16_t transport_bytes) {
   const std::array addresses{source, destination};
   return InternetSum().add(std::as_bytes(std::span(addresses))).add(Be16(protocol)).add(Be16(transport_bytes));
 }
-/// The same for IPv6 (RFC 8200, 8.1). A packet is no jumbogram, so 16 bits hold its length.
+/// The same for IPv6 (RFC 8200, 8.1). Packets are no jumbograms, so 16 bits suffice for the length.
 inline InternetSum pseudo_header_sum(const Ipv6Address& source, const Ipv6Address& destination, std::uint8_t protocol,
                                      std::uint16_t transport_bytes) {
   const std::array addresses{source, destination};

@@ -12,7 +12,7 @@ namespace {
 
 constexpr Error kNoFragment{EPROTO, "fragment"};
 constexpr std::size_t kUnit = 8;
-constexpr unsigned kNotCapable = 1 << 0, kCongestion = 1 << 3;  // of ECN's values
+constexpr unsigned kNotCapable = 1 << 0, kCongestion = 1 << 3;  // bits of Packet::ecn_seen
 constexpr std::uint16_t kIpv6MoreFragments = 1;
 
 template <class Address>
@@ -62,7 +62,7 @@ Result<Fragment> parse_ipv6_fragment(std::span<const std::byte> frame, std::size
   return out;
 }
 
-/// Writes into the header of the first fragment what the whole packet's has.
+/// Changes the header of the first fragment into that of the whole packet.
 void complete_ipv4(std::span<std::byte> packet, bool met_congestion) {
   Ipv4Header ip;
   std::memcpy(&ip, packet.data(), sizeof ip);
@@ -165,7 +165,8 @@ Reassembler::Fit Reassembler::insert_run(std::vector<Run>& runs, Run piece) {
   return Fit::new_piece;
 }
 
-/// False: some fragments have met congestion and others are of a sender that cannot say so; or it is too long.
+/// Builds the whole packet. Returns false when some fragments met congestion and others come from a sender without ECN,
+/// or when the packet is too long.
 bool Reassembler::finish(const Packet& packet) {
   const bool met_congestion = (packet.ecn_seen & kCongestion) != 0;
   if (met_congestion && (packet.ecn_seen & kNotCapable) != 0) return false;
@@ -175,7 +176,7 @@ bool Reassembler::finish(const Packet& packet) {
   if (packet.name.is_ipv6) {
     complete_ipv6(ip, met_congestion);
   } else {
-    if (ip.size() > kMaxIpv4Packet) return false;  // the first one's options are longer than the last one's
+    if (ip.size() > kMaxIpv4Packet) return false;  // the first fragment has longer options than the last one
     complete_ipv4(ip, met_congestion);
   }
   return true;

@@ -1,4 +1,4 @@
-// UDP packets out of their fragments. Sources: RFC 791 3.2, RFC 8200 4.5, RFC 5722 (overlaps), RFC 3168 5.3 (ECN).
+// Reassembly of UDP packets. Sources: RFC 791 3.2, RFC 8200 4.5, RFC 5722 (overlaps), RFC 3168 5.3 (ECN).
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace ringsock::wire {
 
-/// What a fragment shares with the others of its packet. IPv4 addresses are the first four bytes.
+/// The fields that all fragments of a packet have in common. IPv4 addresses use the first four bytes.
 struct FragmentName {
   std::array<std::byte, 16> source{}, destination{};
   std::uint32_t identification = 0;
@@ -20,38 +20,38 @@ struct FragmentName {
   bool operator==(const FragmentName&) const = default;
 };
 
-/// A fragment where it lies in its frame.
+/// A fragment, which stays in its frame.
 struct Fragment {
   FragmentName name;
-  std::span<const std::byte> headers;  ///< up to the fixed header of IPv6, or the options of IPv4
+  std::span<const std::byte> headers;  ///< up to the fixed header of IPv6, or the options of IPv4, inclusive
   std::span<const std::byte> payload;
   std::size_t ip_offset = 0;  ///< of the IP header in `headers`
-  std::size_t offset = 0;     ///< of the payload in the packet's
+  std::size_t offset = 0;     ///< of the payload in the packet's payload
   bool is_last = false;
   std::uint8_t ecn = 0;  ///< 0..3
 
   [[nodiscard]] std::size_t end() const { return offset + payload.size(); }
 };
 
-/// Reads a frame whose IP header begins at `ip_offset`. Errors: EPROTO when it is no fragment of a UDP packet, or is
-/// empty, ends behind what a packet can have, or is not the last and has a length that is no multiple of 8 (IPv4: such
-/// a rest is left out, as Linux does); EBADMSG when the checksum of IPv4's header is wrong.
+/// Reads a frame whose IP header begins at `ip_offset`. Errors: EPROTO when it is no fragment of a UDP packet; when it
+/// is empty, or ends beyond the longest packet; when it is not the last fragment and its length is no multiple of 8
+/// (for IPv4 the odd rest is ignored instead, as Linux does). EBADMSG when the checksum of the IPv4 header is wrong.
 Result<Fragment> parse_fragment(std::span<const std::byte> frame, std::size_t ip_offset);
 
-/// Puts packets together. Its memory is bounded: the oldest packet goes for a new one. Threads: one at a time.
+/// Reassembles packets. Its memory is bounded: a new packet replaces the oldest one. Threads: one at a time.
 class Reassembler {
  public:
   static constexpr std::size_t kMostPackets = 64;  ///< of 64 KiB each, so 4 MiB: as Linux's ipfrag_high_thresh
-  static constexpr std::size_t kMostRuns = 256;    ///< pieces of a packet with holes between them
+  static constexpr std::size_t kMostRuns = 256;    ///< most pieces of a packet with holes between them
   static constexpr Nanos kIpv4Patience = std::chrono::seconds(30);
   static constexpr Nanos kIpv6Patience = std::chrono::seconds(60);
 
-  /// @param now  when it came
-  /// @return     A frame with the packet that this one completes, valid until the next call; or empty.
-  ///             A packet with fragments that overlap is dropped; a fragment that is there already is ignored.
-  /// Throws std::bad_alloc; the fragment is lost then.
+  /// Adds a fragment. A packet with overlapping fragments is dropped; a fragment that is known already is ignored.
+  /// @param now  the time of arrival
+  /// @return     a frame with the packet that this fragment completes, valid until the next call; otherwise empty
+  /// Throws std::bad_alloc; then the fragment is lost.
   std::span<const std::byte> add(const Fragment& fragment, Nanos now);
-  /// Packets that are not complete.
+  /// Returns the number of incomplete packets.
   [[nodiscard]] std::size_t count() const { return packets_.size(); }
 
  private:
@@ -61,12 +61,12 @@ class Reassembler {
   struct Packet {
     FragmentName name;
     Nanos began{};
-    std::vector<std::byte> headers;  ///< the first fragment's; empty: it has not come
-    std::size_t ip_offset = 0;       ///< in these
+    std::vector<std::byte> headers;  ///< of the first fragment; empty: it has not come
+    std::size_t ip_offset = 0;       ///< of the IP header in `headers`
     std::vector<std::byte> payload;
-    std::vector<Run> runs;          ///< of the payload, in order, with holes between them
-    std::size_t payload_bytes = 0;  ///< of the whole; 0: the last fragment has not come
-    unsigned ecn_seen = 0;          ///< a bit for each value
+    std::vector<Run> runs;          ///< pieces of the payload that have come, in order, with holes between them
+    std::size_t payload_bytes = 0;  ///< of the whole packet; 0: the last fragment has not come
+    unsigned ecn_seen = 0;          ///< a bit for each value of Fragment::ecn
   };
   enum class Fit { new_piece, known, contradiction };
 

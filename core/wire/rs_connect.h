@@ -13,8 +13,8 @@
 
 namespace ringsock::wire {
 
-/// One remote buffer in CM private data: always big-endian. Entries that RDMA later writes into the peer's memory use
-/// the peer's order; they are another type, PeerSge (rs_message.h).
+/// One remote buffer in CM private data, which is always big-endian. Entries that RDMA later writes into the peer's
+/// memory have the peer's byte order; they are of another type, PeerSge (rs_message.h).
 struct WireSge {
   Be64 addr;
   Be32 key;
@@ -26,7 +26,7 @@ static_assert(sizeof(WireSge) == 16 && alignof(WireSge) == 1);
 struct RsConnect {
   std::uint8_t version;            ///< kRsVersion
   std::uint8_t flags;              ///< kRsBigEndianHost, kRsHasIomap; other bits are ignored on receipt
-  Be16 credits;                    ///< initial credit limit: data messages the receiver of this may send
+  Be16 credits;                    ///< initial credit limit: data messages that the receiver of this may send
   std::uint8_t reserved[3];        ///< sent as 0, not read
   std::uint8_t iomap_size_scaled;  ///< see decode_iomap_size()
   WireSge target_sgl;              ///< array where the peer announces its buffers; length counts entries
@@ -40,11 +40,11 @@ inline constexpr std::uint8_t kRsHasIomap = 1 << 1;
 inline constexpr std::uint8_t kRsLocalOrderFlag = std::endian::native == std::endian::big ? kRsBigEndianHost : 0;
 inline constexpr std::uint32_t kMaxIomapEntries = 127u << 8;
 
-/// 0..128 literally, 129..255 as (value & 0x7f) * 256 entries.
+/// Decodes a number of entries: 0..128 stand for themselves, 129..255 for (value & 0x7f) * 256.
 constexpr std::uint32_t decode_iomap_size(std::uint8_t scaled) {
   return scaled <= 128 ? scaled : static_cast<std::uint32_t>(scaled & 0x7f) << 8;
 }
-/// The largest encodable number of entries that is not above `entries`.
+/// Encodes the largest number of entries that is not above `entries`.
 constexpr std::uint8_t encode_iomap_size(std::uint32_t entries) {
   if (entries <= 128) return static_cast<std::uint8_t>(entries);
   if (entries < 256) return 128;
@@ -52,8 +52,8 @@ constexpr std::uint8_t encode_iomap_size(std::uint32_t entries) {
   return static_cast<std::uint8_t>(0x80 | (entries >> 8));
 }
 
-/// Reads a peer's connect data; `bytes` may be longer than it, the CM pads.
-/// Errors: EPROTO when it is too short; ENOTSUP when its version is not 1, as in rdma-core.
+/// Reads a peer's connect data. `bytes` may be longer, because the CM pads it. Errors: EPROTO when it is too short;
+/// ENOTSUP when its version is not 1, as in rdma-core.
 inline Result<RsConnect> parse_rs_connect(std::span<const std::byte> bytes) {
   RsConnect out;
   if (bytes.size() < sizeof out) return Error{EPROTO, "rs_connect: short"};

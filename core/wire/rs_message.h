@@ -9,10 +9,10 @@
 
 namespace ringsock::wire {
 
-/// What a message word asks for. The values 1, 3 and 5 are reserved; upstream receivers take them for data.
+/// The meaning of a message word. The values 1, 3 and 5 are reserved; upstream receivers treat them as data.
 enum class RsOpcode : std::uint32_t {
   data = 0,
-  write = 2,      ///< local bookkeeping of upstream, never on the wire; ignored when received
+  write = 2,      ///< used by upstream locally, never sent; ignored when received
   sgl = 4,        ///< a new cumulative credit limit, perhaps with an announced buffer
   iomap_sgl = 6,  ///< an iomap entry has been written
   ctrl = 7,
@@ -21,7 +21,7 @@ enum class RsOpcode : std::uint32_t {
 /// Values of RsOpcode::ctrl.
 enum class RsControl : std::uint32_t { disconnect = 0, keepalive = 1, shutdown = 2 };
 
-/// 32 bits: opcode in the top three, value in the rest.
+/// A message word of 32 bits: the opcode in the top three bits, the value in the rest.
 struct RsMessage {
   RsOpcode opcode;
   std::uint32_t value;  ///< 0..kMaxRsValue
@@ -35,23 +35,23 @@ constexpr RsMessage decode_rs_message(std::uint32_t word) {
   return {static_cast<RsOpcode>(word >> 29), word & kMaxRsValue};
 }
 
-/// What comes without a credit; everything else is data.
+/// Returns whether the message needs no credit. All other messages are data.
 constexpr bool is_rs_control(RsOpcode opcode) {
   return opcode == RsOpcode::write || opcode == RsOpcode::sgl || opcode == RsOpcode::iomap_sgl ||
          opcode == RsOpcode::ctrl;
 }
 
-/// An announced buffer as RDMA writes it: in the byte order of the host that owns the memory written to.
+/// An announced buffer as RDMA writes it, in the byte order of the host whose memory is written.
 struct PeerSge {
   std::uint64_t addr;
   std::uint32_t key;
-  std::uint32_t length;  ///< bytes; 0 means "nothing announced here yet"
+  std::uint32_t length;  ///< in bytes; 0: nothing has been announced here yet
 };
 static_assert(sizeof(PeerSge) == 16);
 
 /// An iomap entry as RDMA writes it, 24 bytes, in the same byte order as PeerSge.
 struct PeerIomap {
-  std::uint64_t offset;  ///< the stream offset its owner chose
+  std::uint64_t offset;  ///< the stream offset that its owner has chosen
   PeerSge sge;
 };
 static_assert(sizeof(PeerIomap) == 24);

@@ -16,8 +16,8 @@ namespace ringsock::wire {
 struct UdpHeader {
   Be16 source_port;
   Be16 destination_port;
-  Be16 bytes;     ///< header included, so at least 8
-  Be16 checksum;  ///< 0: the sender computed none (IPv4 only)
+  Be16 bytes;     ///< header included, at least 8
+  Be16 checksum;  ///< 0: no checksum (IPv4 only)
 };
 static_assert(sizeof(UdpHeader) == 8 && alignof(UdpHeader) == 1);
 
@@ -25,11 +25,11 @@ static_assert(sizeof(UdpHeader) == 8 && alignof(UdpHeader) == 1);
 struct UdpDatagram {
   UdpHeader header;
   std::span<const std::byte> payload;
-  std::span<const std::byte> whole;  ///< header and payload: what the checksum covers
+  std::span<const std::byte> whole;  ///< header and payload, which the checksum covers
 };
 
-/// Reads the payload of an IP packet. What lies behind the datagram's own length is left out, as Linux does.
-/// Errors: EPROTO when it is too short for its header, or for the length therein.
+/// Reads the payload of an IP packet. Bytes beyond the datagram's own length are ignored, as Linux does. Errors: EPROTO
+/// when it is shorter than its header, or than the length in the header.
 inline Result<UdpDatagram> parse_udp(std::span<const std::byte> bytes) {
   UdpDatagram out;
   if (bytes.size() < sizeof out.header) return Error{EPROTO, "udp: short"};
@@ -41,12 +41,12 @@ inline Result<UdpDatagram> parse_udp(std::span<const std::byte> bytes) {
   return out;
 }
 
-/// How a received checksum is to be judged.
+/// Rules for checking a received checksum.
 enum class UdpChecksumRule {
-  ipv4,          ///< none is fine
-  ipv6,          ///< there must be one
-  partial_ipv4,  ///< from an interface whose senders leave it to a device that never comes (veth, lo): the sum of the
-  partial_ipv6,  ///< pseudo header is fine, too
+  ipv4,          ///< it may be absent
+  ipv6,          ///< it must be present
+  partial_ipv4,  ///< also accepts the sum of the pseudo header alone: on such an interface (veth, lo) senders leave
+  partial_ipv6,  ///< the checksum to a device that does not exist
 };
 
 /// @param pseudo_header  pseudo_header_sum() of the packet, with the datagram's own length
@@ -58,13 +58,13 @@ inline bool udp_checksum_is_fine(const UdpDatagram& datagram, const InternetSum&
   return InternetSum(pseudo_header).add(datagram.whole).is_valid();
 }
 
-/// A checksum as it is sent: one that comes out as zero goes as 0xffff, since zero means none.
+/// Returns the checksum to send: 0xffff instead of zero, because zero means no checksum.
 constexpr Be16 sent_udp_checksum(const InternetSum& sum) {
   const Be16 checksum = sum.checksum();
   return checksum == Be16() ? Be16(0xffff) : checksum;
 }
 
-/// A header with checksum zero, to be filled in.
+/// Makes a header with checksum zero.
 constexpr UdpHeader make_udp_header(Be16 source_port, Be16 destination_port, std::uint16_t payload_bytes) {
   return {source_port, destination_port, Be16(static_cast<std::uint16_t>(sizeof(UdpHeader) + payload_bytes)), {}};
 }

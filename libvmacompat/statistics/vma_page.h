@@ -1,13 +1,13 @@
-// What a process with libvma tells about its sockets and rings, as it lies in shared memory.
+// The statistics page of a process with libvma: its layout in shared memory.
 //
 //     /dev/shm/ringsock-vma.UID.NAMESPACE.PID.XXXXXX      mode 0600; DIRECTORY/vmastat.PID is a link to it
-//       0       VmaPageHeader   the process, what vma_stats(8) asks of it, its buffer pools
-//       4096    VmaRingSlot     kVmaRings of them
-//       ...     VmaIomuxSlot    select(2), poll(2), then kVmaEpollSets
+//       0       VmaPageHeader   the process, requests of vma_stats(8), buffer pools
+//       4096    VmaRingSlot     kVmaRings slots
+//       ...     VmaIomuxSlot    select(2), poll(2), then kVmaEpollSets slots
 //       ...     VmaSocketSlot   as many as VMA_STATS_FD_NUM says
 //
-// Sparse: slots that were never used have no memory. Not in the directory that VMA_STATS_SHMEM_DIR names, which may be
-// on a disk: there, a counter would wait at times for its page to be written out.
+// The file is sparse: slots that were never used have no memory. It is not in the directory that VMA_STATS_SHMEM_DIR
+// names, which may be on a disk, where a counter would sometimes wait for its page to be written out.
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@ namespace ringsock::runtime {
 inline constexpr char kVmaPagePrefix[] = "ringsock-vma.";
 inline constexpr char kVmaLinkPrefix[] = "vmastat.";
 
-/// Counters of a socket: a line of eight for whoever receives, two for whoever sends, one for what the ring's poller
-/// and the receiver share.
+/// Counters of a socket, in cache lines of eight: one line for the receiver, one for what the ring's poller and the
+/// receiver share, two for the sender.
 enum class VmaSocketCount : std::size_t {
   rx_packets,
   rx_bytes,
@@ -52,7 +52,7 @@ enum class VmaSocketCount : std::size_t {
 };
 inline constexpr std::size_t kVmaSocketCounts = 32;
 
-/// How it is now, or was at most.
+/// Present values of a socket, and maxima.
 enum class VmaSocketLevel : std::size_t {
   ready_packets,
   ready_bytes,
@@ -63,7 +63,7 @@ enum class VmaSocketLevel : std::size_t {
   rx_thread,
   tx_thread = 8,
   tx_ready_bytes,
-  left_to_netfilter,  ///< 1: rules of netfilter are why the kernel carries what rings would
+  left_to_netfilter,  ///< 1: netfilter rules are the reason why the kernel receives or sends
 };
 inline constexpr std::size_t kVmaSocketLevels = 16;
 
@@ -86,34 +86,34 @@ struct VmaSocketSlot {
   alignas(64) VmaSocketIdentity identity;
   alignas(64) std::array<Counter, kVmaSocketCounts> counts;
   std::array<Counter, kVmaSocketLevels> levels;
-  std::array<Counter, kVmaSocketCounts> zero;  ///< the counts when vma_stats(8) was told to begin anew; it writes them
+  std::array<Counter, kVmaSocketCounts> zero;  ///< the counts at the last reset by vma_stats(8), which writes them
 
   Counter& operator[](VmaSocketCount which) { return counts[static_cast<std::size_t>(which)]; }
   Counter& operator[](VmaSocketLevel which) { return levels[static_cast<std::size_t>(which)]; }
 };
 static_assert(sizeof(VmaSocketSlot) % 64 == 0);
 
-/// The first line is the receiver's, the second the sender's.
+/// The first cache line is the receiver's, the second the sender's.
 enum class VmaRingCount : std::size_t {
   rx_packets,
   rx_bytes,
-  rx_dropped,            ///< for which there was no buffer, or nobody
-  device_drops,          ///< for which there was no place in the device's queue; brought up to date when somebody asks
+  rx_dropped,            ///< there was no buffer, or no socket took the packet
+  device_drops,          ///< the device's queue was full; updated on request
   interrupts_requested,  ///< sleeps
   interrupts_received,   ///< wake-ups
   tx_packets = 8,
   tx_bytes,
   retransmits,
-  tx_joined,   ///< datagrams of bursts that left with others
-  tx_trains,   ///< how often
-  tx_dropped,  ///< for which the device had no room; brought up to date when somebody asks
+  tx_joined,   ///< datagrams of bursts that left together with others
+  tx_trains,   ///< sends that carried them
+  tx_dropped,  ///< the device had no room; updated on request
 };
 inline constexpr std::size_t kVmaRingCounts = 16;
 
 enum class VmaRingLevel : std::size_t {
-  queue_length,  ///< completions taken and not given to anybody
+  queue_length,  ///< completions taken and not yet delivered
   drained_max,   ///< most packets taken at a time
-  buffers,       ///< of the ring: posted and spare
+  buffers,       ///< of the ring: posted and spare ones
 };
 inline constexpr std::size_t kVmaRingLevels = 8;
 
@@ -129,10 +129,10 @@ struct VmaRingSlot {
 };
 static_assert(sizeof(VmaRingSlot) % 64 == 0);
 
-/// Of select(2), poll(2) or an epoll set.
+/// Counters of select(2), poll(2) or an epoll set.
 enum class VmaIomuxCount : std::size_t {
-  os_ready,         ///< descriptors of the kernel's that were reported
-  offloaded_ready,  ///< sockets on rings
+  os_ready,         ///< kernel descriptors that were reported
+  offloaded_ready,  ///< sockets on rings that were reported
   timeouts,
   errors,
   poll_hits,    ///< calls that found a socket without sleeping
@@ -142,30 +142,30 @@ inline constexpr std::size_t kVmaIomuxCounts = 6;
 
 struct VmaIomuxSlot {
   alignas(64) std::atomic<std::uint32_t> used;  ///< 0 or 1
-  std::int32_t epoll_fd;                        ///< of an epoll set
+  std::int32_t epoll_fd;                        ///< valid for epoll sets
   std::array<Counter, kVmaIomuxCounts> counts;
   alignas(64) std::array<Counter, kVmaIomuxCounts> zero;
 
   Counter& operator[](VmaIomuxCount which) { return counts[static_cast<std::size_t>(which)]; }
 };
 
-/// Brought up to date when somebody asks.
+/// Updated on request.
 struct VmaPoolSlot {
   std::atomic<std::uint32_t> used;
   std::atomic<std::uint32_t> is_rx;
-  Counter buffers;     ///< that there are
-  Counter no_buffers;  ///< times that there was none
-  Counter zero;        ///< no_buffers when vma_stats(8) was told to begin anew
+  Counter buffers;     ///< all buffers of the pool
+  Counter no_buffers;  ///< how often there was none
+  Counter zero;        ///< no_buffers at the last reset by vma_stats(8)
 };
 
-/// vma_stats(8) writes these, each field in one write(2), `asked` last. The process looks when its file was written to,
-/// does what changed, then sets `done` to the `asked` that it saw.
+/// Requests. vma_stats(8) writes each field by one write(2), and `asked` last. The process notices that its file was
+/// written, applies what has changed, and then sets `done` to the value of `asked` that it has read.
 struct VmaControls {
   std::atomic<std::uint32_t> asked;
   std::atomic<std::uint32_t> done;
   std::atomic<std::int32_t> log_level;    ///< VmaLogLevel, or kVmaUnchanged
   std::atomic<std::int32_t> log_details;  ///< 0..3, or kVmaUnchanged
-  std::atomic<std::int32_t> dump_fd;      ///< whose counters go to the log, 0 all, kVmaUnchanged none
+  std::atomic<std::int32_t> dump_fd;      ///< descriptor whose counters to log; 0: all; kVmaUnchanged: none
   std::atomic<std::int32_t> dump_level;   ///< VmaLogLevel
 };
 inline constexpr std::int32_t kVmaUnchanged = -100;
@@ -179,10 +179,10 @@ struct VmaPageHeader {
   std::uint32_t ring_slot_bytes;
   std::uint32_t pid;
   std::uint32_t sockets;                                ///< slots in the file
-  std::atomic<std::uint32_t> sockets_used, rings_used;  ///< slots from these on have never been used
+  std::atomic<std::uint32_t> sockets_used, rings_used;  ///< slots from here on have never been used
   std::uint32_t reserved;
   std::int64_t started_ns;       ///< CLOCK_REALTIME of the first socket
-  std::array<char, 64> program;  ///< ends in 0
+  std::array<char, 64> program;  ///< ends with a zero
   VmaControls controls;
   std::array<VmaPoolSlot, kVmaPools> pools;
 };

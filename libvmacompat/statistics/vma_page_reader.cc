@@ -24,10 +24,10 @@ namespace {
 
 std::uint64_t value(const Counter& counter) { return counter.load(std::memory_order_relaxed); }
 
-/// Since the counters were told to begin anew.
+/// Returns the count since the last reset.
 std::uint64_t since(const Counter& counter, const Counter& zero) {
   const std::uint64_t now = value(counter), then = value(zero);
-  return then <= now ? now - then : now;  // the slot is another socket's by now
+  return then <= now ? now - then : now;  // the slot has been given to another socket since
 }
 template <class Slot, class Which>
 std::uint64_t count_of(const Slot& slot, Which which) {
@@ -39,7 +39,7 @@ std::uint64_t level_of(const Slot& slot, Which which) {
   return value(slot.levels[static_cast<std::size_t>(which)]);
 }
 
-/// Four counters that follow each other.
+/// Reads four counters that follow each other.
 VmaFlow flow_of(const VmaSocketSlot& slot, VmaSocketCount first) {
   const auto at = [&](std::size_t offset) {
     return count_of(slot, static_cast<VmaSocketCount>(static_cast<std::size_t>(first) + offset));
@@ -49,7 +49,7 @@ VmaFlow flow_of(const VmaSocketSlot& slot, VmaSocketCount first) {
 
 bool is_flag(std::uint8_t byte) { return byte <= 1; }
 
-/// False: nonsense.
+/// Returns false when the slot holds invalid values.
 bool take_identity(const VmaSocketIdentity& identity, VmaSocketSnapshot& out) {
   const auto local = address_of(identity.local), peer = address_of(identity.peer);
   const auto interface = address_of(identity.multicast_interface);
@@ -104,7 +104,7 @@ void take_counts(const VmaSocketSlot& slot, VmaSocketSnapshot& out) {
   out.ready_bytes_max = level(Level::ready_bytes_max);
 }
 
-/// False: nonsense.
+/// Returns false when the slot holds invalid values.
 bool take_socket(const VmaSocketSlot& slot, VmaSnapshot& out) {
   const VmaSocketIdentity& identity = slot.identity;
   if (identity.finished.load(std::memory_order_relaxed) != identity.begun.load(std::memory_order_relaxed)) {
@@ -138,7 +138,7 @@ void take_ring(const VmaRingSlot& slot, VmaSnapshot& out) {
                        .interrupts_received = count_of(slot, Count::interrupts_received)});
 }
 
-/// False: nonsense.
+/// Returns false when the slot holds invalid values.
 bool take_iomux(const VmaIomuxSlot& slot, std::size_t index, VmaSnapshot& out) {
   using Count = VmaIomuxCount;
   if (slot.used.load(std::memory_order_relaxed) == 0) return true;
@@ -188,8 +188,8 @@ std::optional<int> pid_of_link(std::string_view name) {
   return pid;
 }
 
-/// The page's name, when the link leads to one of that process in this namespace. The target itself is checked when it
-/// is opened.
+/// Returns the page's name, when the link leads to a page of that process in this PID namespace. The page itself is
+/// checked when it is opened.
 std::optional<std::string> target_of(int directory, const char* link, int pid) {
   std::array<char, 256> text;
   const ssize_t length = ::readlinkat(directory, link, text.data(), text.size());

@@ -1,5 +1,5 @@
-// Reading the pages of processes with libvma, for vma_stats(8) and rsstat(1), and asking something of them. A page is
-// its owner's: whatever it holds is checked.
+// Reads the pages of processes with libvma, for vma_stats(8) and rsstat(1), and sends requests to them. The owner of a
+// page may write anything there, so all contents are checked.
 #pragma once
 
 #include <chrono>
@@ -18,13 +18,13 @@
 
 namespace ringsock::runtime {
 
-/// Error: EPROTO when it is no page of this version, or is cut off.
+/// Errors: EPROTO not a page of this version, or truncated.
 Result<VmaSnapshot> parse_vma_page(std::span<const std::byte> bytes);
 
-/// One slot of our own. Nothing while it is nobody's.
+/// Returns a slot of this process, or nothing when the slot is free.
 std::optional<VmaSocketSnapshot> snapshot_of(const VmaSocketSlot& slot);
 
-/// What a process may be asked for.
+/// A request to a process.
 struct VmaRequest {
   std::optional<config::VmaLogLevel> log_level{};
   std::optional<int> log_details{};
@@ -35,18 +35,17 @@ struct VmaRequest {
 /// The page of one process, open.
 class VmaPage {
  public:
-  /// A page in /dev/shm, by its name there. `may_ask`: for ask() and zero().
-  /// Errors: those of open_statistics().
+  /// Opens a page in /dev/shm by its name there. ask() and zero() need `may_ask`. Errors: those of open_statistics().
   static Result<VmaPage> open(const char* name, bool may_ask);
 
   /// Errors: those of read(2); EPROTO.
   [[nodiscard]] Result<VmaSnapshot> read() const;
-  /// Has the process do it, and bring up to date what it does not count all the time. It need not answer: it may be
-  /// stopped, or have no ring yet.
-  /// @param wait  how long for its answer
+  /// Sends a request; the process then also updates counters that it keeps only on request. It may not answer, because
+  /// it is stopped, or has no ring yet.
+  /// @param wait  the longest time to wait for the answer
   /// Errors: those of write(2); ETIMEDOUT no answer.
   [[nodiscard]] Status ask(const VmaRequest& request, std::chrono::milliseconds wait) const;
-  /// What was counted until now does not count any more. Errors: those of read(2), write(2).
+  /// Resets the counters. Errors: those of read(2), write(2).
   [[nodiscard]] Status zero() const;
 
   [[nodiscard]] int pid() const { return pid_; }
@@ -59,15 +58,16 @@ class VmaPage {
   int pid_;
 };
 
-/// What DIRECTORY/vmastat.PID leads to: the name of a page in /dev/shm.
+/// The target of DIRECTORY/vmastat.PID: the name of a page in /dev/shm.
 struct VmaLink {
   int pid;
   std::string name;
 };
-/// The links in a directory, by pid. Those of this user whose processes are no more are removed when `clean`.
+/// Returns the links in a directory, sorted by pid. With `clean`, removes links of this user whose processes have
+/// ended.
 std::vector<VmaLink> find_vma_pages(const char* directory, bool clean);
 
-/// The pages of all living processes, by pid: this user's, for root everybody's.
+/// Returns the pages of all living processes of this user, or of all users for root, sorted by pid.
 std::vector<VmaSnapshot> read_all_vma_pages();
 
 }  // namespace ringsock::runtime

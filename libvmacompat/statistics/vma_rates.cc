@@ -7,7 +7,7 @@ namespace ringsock::runtime {
 
 namespace {
 
-/// Makes counters rates.
+/// Turns counters into rates.
 class Rates {
  public:
   explicit Rates(double seconds) : seconds_(seconds) {}
@@ -15,13 +15,13 @@ class Rates {
   void operator()(std::uint64_t& now, std::uint64_t before) const {
     const std::uint64_t happened = now >= before ? now - before : now;
     const double twice = 2 * static_cast<double>(happened) / seconds_;
-    // Whoever writes the page may count to anything.
+    // The other process may have written any number.
     now = twice < kTooMuch ? (static_cast<std::uint64_t>(twice) + 1) / 2 : UINT64_MAX;  // rounded, without libm
   }
   void operator()(VmaFlow& now, const VmaFlow& before) const {
     all(now, before, &VmaFlow::packets, &VmaFlow::bytes, &VmaFlow::eagains, &VmaFlow::errors);
   }
-  /// The same for several members of two objects.
+  /// Does the same for several members of two objects.
   template <class Object, class... Members>
   void all(Object& now, const Object& before, Members... members) const {
     (operator()(now.*members, before.*members), ...);
@@ -53,7 +53,8 @@ void make_rates(const Rates& rates, VmaPoolSnapshot& now, const VmaPoolSnapshot&
   rates.all(now, before, &VmaPoolSnapshot::no_buffers);
 }
 
-/// Each part of `now` against the part of `before` that `is_same` finds, or one that counts nothing.
+/// Compares each part of `now` with the part of `before` that `is_same` finds, or else with one that has counted
+/// nothing.
 template <class Part, class IsSame>
 void make_rates(const Rates& rates, std::vector<Part>& now, const std::vector<Part>& before, IsSame is_same) {
   for (Part& part : now) {
@@ -62,7 +63,7 @@ void make_rates(const Rates& rates, std::vector<Part>& now, const std::vector<Pa
   }
 }
 
-/// Those that have no name are told by their place.
+/// Does the same for parts without names, which are matched by their position.
 template <class Part>
 void make_rates(const Rates& rates, std::vector<Part>& now, const std::vector<Part>& before) {
   for (std::size_t i = 0; i < now.size(); ++i) make_rates(rates, now[i], i < before.size() ? before[i] : Part{});

@@ -1,4 +1,4 @@
-// What libvma counts, as it was at one moment: what vma_stats shows.
+// A snapshot of what libvma counts, as vma_stats(8) shows it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace ringsock::runtime {
 
-/// What went one way, through the rings or through the kernel.
+/// Traffic in one direction, through rings or through the kernel.
 struct VmaFlow {
   std::uint64_t packets = 0;
   std::uint64_t bytes = 0;
@@ -17,7 +17,7 @@ struct VmaFlow {
   std::uint64_t errors = 0;
 };
 
-/// One socket. Counters are since its beginning, or rates.
+/// One socket. Its counters are totals, or rates.
 struct VmaSocketSnapshot {
   int fd = -1;
   std::uint64_t inode = 0;  ///< of the kernel's socket
@@ -29,10 +29,10 @@ struct VmaSocketSnapshot {
   std::string tcp_state{};  ///< "LISTEN"; empty for UDP
   SocketAddress local{};
   SocketAddress peer{};                 ///< unspecified: not connected
-  std::vector<SocketAddress> groups{};  ///< that it is a member of; ports do not count
-  int rx_thread = 0;                    ///< that received last; 0: none
+  std::vector<SocketAddress> groups{};  ///< groups of which it is a member; the ports are unused
+  int rx_thread = 0;                    ///< thread that received last; 0: none
   int tx_thread = 0;
-  bool is_left_to_netfilter = false;  ///< rules are why the kernel carries what rings would
+  bool is_left_to_netfilter = false;  ///< netfilter rules are the reason why the kernel receives or sends
   std::uint64_t ring_user_id_rx = 0;  ///< 0: none
   std::uint64_t ring_user_id_tx = 0;
 
@@ -44,9 +44,9 @@ struct VmaSocketSnapshot {
 
   std::uint64_t ready_packets_dropped = 0, ready_bytes_dropped = 0;
 
-  // Waiting to be read, or sent: as it is, never a rate.
+  // Waiting to be read or sent: present values, never rates.
   std::uint64_t ready_packets = 0, ready_bytes = 0, ready_byte_limit = 0;
-  std::uint64_t zero_copy_packets = 0;  ///< that the program holds
+  std::uint64_t zero_copy_packets = 0;  ///< held by the program
   std::uint64_t tx_ready_bytes = 0;
   std::uint64_t ready_packets_max = 0, ready_bytes_max = 0;
 };
@@ -71,7 +71,7 @@ struct VmaRingSnapshot {
   std::uint64_t tx_packets = 0, tx_bytes = 0;
   std::uint64_t rx_packets = 0, rx_bytes = 0;
   std::uint64_t retransmits = 0;
-  std::uint64_t tx_joined = 0, tx_trains = 0;  ///< datagrams that left together, and how often
+  std::uint64_t tx_joined = 0, tx_trains = 0;  ///< datagrams that left together, and the number of sends
   std::uint64_t tx_dropped = 0;
   std::uint64_t interrupts_requested = 0, interrupts_received = 0;
   std::uint64_t moderation_packets = 0, moderation_period_us = 0;
@@ -80,7 +80,7 @@ struct VmaRingSnapshot {
 struct VmaPoolSnapshot {
   bool is_rx = true;
   std::uint64_t buffers = 0;
-  std::uint64_t no_buffers = 0;  ///< times that there was none
+  std::uint64_t no_buffers = 0;  ///< how often there was none
 };
 
 /// One process.
@@ -88,7 +88,7 @@ struct VmaSnapshot {
   int pid = 0;
   std::string program{};
   std::int64_t started_ns = 0;  ///< CLOCK_REALTIME of the first socket
-  unsigned unsettled = 0;       ///< sockets left out because their entry was being changed
+  unsigned unsettled = 0;       ///< sockets left out because their entry was changing
   std::vector<VmaSocketSnapshot> sockets{};
   std::vector<VmaIomuxSnapshot> iomux{};
   std::vector<VmaCqSnapshot> cqs{};
@@ -96,9 +96,9 @@ struct VmaSnapshot {
   std::vector<VmaPoolSnapshot> pools{};
 };
 
-/// What happened between two snapshots of a process, per second. What is no counter is as it was in the second one. A
-/// socket that was not there before, or a counter that was set to zero meanwhile, counts from zero.
-/// @param seconds  between the two, above 0
+/// Returns what happened between two snapshots of a process, per second. Values that are no counters are those of
+/// `after`. A socket that is not in `before`, or a counter that was reset meanwhile, counts from zero.
+/// @param seconds  the time between the two, above 0
 VmaSnapshot vma_rates(const VmaSnapshot& before, const VmaSnapshot& after, double seconds);
 
 }  // namespace ringsock::runtime

@@ -23,10 +23,10 @@ namespace ringsock::runtime {
 
 namespace {
 
-/// What gets memory together with the header and the rings: the first sockets, up to a page's end.
+/// Size of the step by which socket slots get memory. The header and the rings get theirs together with the first step.
 constexpr std::size_t kStepBytes = 8192;
 
-/// Taken at load: programs write over the memory of their arguments later, and the name is a part of it.
+/// Copied at load: the name is a part of the arguments' memory, which programs overwrite later.
 constinit std::array<char, 64> program_name{};
 
 std::byte* at(VmaPageHeader* header, std::size_t offset) { return reinterpret_cast<std::byte*>(header) + offset; }
@@ -53,7 +53,7 @@ void be_unchanged(VmaControls& controls) {
     one->store(kVmaUnchanged, std::memory_order_relaxed);
 }
 
-/// What was asked, once; nonsense is nothing.
+/// Takes a request's field, and resets it. Returns kVmaUnchanged for values that are out of range.
 int take(std::atomic<std::int32_t>& field, int least, int most) {
   const int value = field.exchange(kVmaUnchanged, std::memory_order_relaxed);
   return value >= least && value <= most ? value : kVmaUnchanged;
@@ -83,8 +83,7 @@ namespace {
 [[gnu::destructor]] void finish_vma_statistics() { vma_statistics.at_exit(); }
 }  // namespace
 
-// -- slots
-// ------------------------------------------------------------------------------------------------------------
+// -- slots -----------------------------------------------------------------------------------------
 
 template <class Slot>
 VmaSlot<Slot>::VmaSlot() : slot_(vma_statistics.open(static_cast<Slot*>(nullptr))) {
@@ -189,7 +188,7 @@ void VmaStatistics::count(int slot, const Result<int>& ready, const WaitTally& t
   } else if (*ready == 0) {
     add_relaxed(counts[VmaIomuxCount::timeouts], 1);
   } else {
-    // select(2) counts a descriptor once for each set.
+    // select(2) counts a descriptor once for each set that holds it.
     const int from_endpoints = std::min(*ready, tally.from_endpoints);
     add_relaxed(counts[VmaIomuxCount::offloaded_ready], static_cast<std::uint64_t>(from_endpoints));
     add_relaxed(counts[VmaIomuxCount::os_ready], static_cast<std::uint64_t>(*ready - from_endpoints));
@@ -213,8 +212,7 @@ void VmaStatistics::show_pools(std::size_t count) {
     header_->pools[i].used.store(0, std::memory_order_relaxed);
 }
 
-// -- what is asked
-// -----------------------------------------------------------------------------------------------------
+// -- requests --------------------------------------------------------------------------------------
 
 Result<int> VmaStatistics::asked_fd() {
   const std::lock_guard guard(lock_);
@@ -234,7 +232,7 @@ std::optional<VmaAsked> VmaStatistics::take_asked() {
   }
   if (header_ == nullptr) return std::nullopt;
   VmaControls& controls = header_->controls;
-  // Written last: before that, a question may be half there.
+  // `asked` is written last: before that, a request may be incomplete.
   VmaAsked out{.number = controls.asked.load(std::memory_order_acquire)};
   if (out.number == taken_) return std::nullopt;
   taken_ = out.number;
@@ -257,7 +255,7 @@ Result<VmaSnapshot> VmaStatistics::snapshot() {
     const std::lock_guard guard(lock_);
     if (header_ == nullptr) return Error{ENOENT, "statistics"};
     copy.resize(used_bytes());
-    // Word by word: their owners go on counting.
+    // Copied word by word, because the owners of the counters go on counting.
     const auto* const words = reinterpret_cast<const std::uint64_t*>(header_);
     for (std::size_t at = 0; at + sizeof *words <= copy.size(); at += sizeof *words) {
       const std::uint64_t word = __atomic_load_n(words + at / sizeof *words, __ATOMIC_RELAXED);
@@ -272,8 +270,7 @@ std::string VmaStatistics::path() {
   return path_.data();
 }
 
-// -- the page's memory
-// --------------------------------------------------------------------------------------------------
+// -- the memory of the page ------------------------------------------------------------------------
 
 void VmaStatistics::configure(const std::string& directory, std::uint32_t sockets) {
   const std::lock_guard guard(lock_);
@@ -338,7 +335,7 @@ void VmaStatistics::show_locked() {
   errno = saved_errno;
 }
 
-/// Puts the file in the place of the private memory, with its contents.
+/// Maps the file in place of the private memory, with the same contents.
 bool VmaStatistics::map_file_locked(int fd) {
   const std::size_t ready = std::min(used_bytes() + kStepBytes, bytes());
   if (!show_statistics(header_, bytes(), used_bytes(), ready, fd)) return false;
@@ -346,7 +343,7 @@ bool VmaStatistics::map_file_locked(int fd) {
   return true;
 }
 
-/// Under the name that VMA has. What an earlier process of this number left there goes.
+/// Makes the link under the name that VMA uses. Replaces a link that an earlier process with this pid has left.
 void VmaStatistics::link_locked() {
   const char* const slash = std::string_view(directory_.data()).ends_with('/') ? "" : "/";
   std::snprintf(link_.data(), link_.size(), "%s%s%s%d", directory_.data(), slash, kVmaLinkPrefix, ::getpid());
@@ -358,8 +355,7 @@ void VmaStatistics::link_locked() {
   link_ = {};
 }
 
-// -- fork and exit
-// --------------------------------------------------------------------------------------------------------
+// -- fork and exit ---------------------------------------------------------------------------------
 
 void VmaStatistics::after_fork_in_child() {
   if (asked_fd_ >= 0) ::close(asked_fd_);
@@ -369,7 +365,7 @@ void VmaStatistics::after_fork_in_child() {
   link_ = {};
   if (header_ != nullptr) {
     forked_ = true;
-    // Fresh memory at the same addresses: the sockets, with counters from zero.
+    // Maps fresh memory at the same addresses: the same sockets, with counters from zero.
     if (auto* const fresh = static_cast<VmaPageHeader*>(map_private_statistics(bytes()))) {
       fill_header(*fresh);
       for (std::uint32_t i = 0; i < sockets_used_; ++i)
@@ -387,7 +383,7 @@ void VmaStatistics::after_fork_in_child() {
 
 void VmaStatistics::at_exit() noexcept {
   const std::unique_lock guard(lock_, std::try_to_lock);
-  // Not when a signal handler exits in the midst of our work, nor in a child that shares its parent's memory.
+  // Does nothing when a signal handler exits during a change, nor in a child that shares its parent's memory.
   if (!guard || header_ == nullptr || header_->pid != static_cast<std::uint32_t>(::getpid())) return;
   if (link_[0] != '\0') ::unlink(link_.data());
   if (path_[0] != '\0') ::unlink(path_.data());

@@ -1,4 +1,4 @@
-// Counting what a process with libvma does, for vma_stats(8) and rsstat(1).
+// Counts what a process with libvma does, for vma_stats(8) and rsstat(1).
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace ringsock::runtime {
 
-/// What is told of a socket beside its counters.
+/// What the page says of a socket beside its counters.
 struct VmaSocketDescription {
   int fd = -1;
   std::uint64_t inode = 0;  ///< of the kernel's socket
@@ -31,12 +31,12 @@ struct VmaSocketDescription {
   SocketAddress multicast_interface{};
   SocketAddress local{};
   SocketAddress peer{};
-  std::vector<SocketAddress> groups{};  ///< of more than kVmaGroups the first
+  std::vector<SocketAddress> groups{};  ///< only the first kVmaGroups are shown
   std::uint64_t ring_user_id_rx = 0;
   std::uint64_t ring_user_id_tx = 0;
 };
 
-/// A slot of the page, or, when there is none, memory that nobody else sees.
+/// A slot of the page, or private memory when the page has none left.
 template <class Slot>
 class VmaSlot {
  public:
@@ -45,7 +45,8 @@ class VmaSlot {
   VmaSlot& operator=(const VmaSlot&) = delete;
   ~VmaSlot();
 
-  /// Plain loads and stores: by whoever may receive, or send, at this time. Of two at the same time one may be lost.
+  /// Adds by a plain load and store. Called by the thread that may receive or send at this time; of two calls at the
+  /// same time one may be lost.
   template <class Count>
   [[gnu::always_inline]] void count(Count which, std::uint64_t amount = 1) {
     add_relaxed((*slot_)[which], amount);
@@ -73,17 +74,17 @@ class VmaSlot {
 /// One socket's counters.
 class VmaSocketStatistics : public VmaSlot<VmaSocketSlot> {
  public:
-  /// When what it tells changes. Threads: any.
+  /// Called when something in the description has changed. Threads: any.
   inline void describe(const VmaSocketDescription& description);
 };
 
-/// One ring's.
+/// One ring's counters.
 class VmaRingStatistics : public VmaSlot<VmaRingSlot> {
  public:
   explicit VmaRingStatistics(int ifindex) { slot().ifindex = static_cast<std::uint32_t>(ifindex); }
 };
 
-/// What vma_stats(8) asks for, checked; kVmaUnchanged: nothing.
+/// A request of vma_stats(8), checked. kVmaUnchanged stands for fields without a request.
 struct VmaAsked {
   std::uint32_t number = 0;
   int log_level = kVmaUnchanged;
@@ -92,50 +93,51 @@ struct VmaAsked {
   int dump_level = kVmaUnchanged;
 };
 
-/// The process's page. Threads: any. Without /dev/shm, or room in it, it is private memory. A forked child starts with
-/// the sockets that it inherited and counters of its own, and shows its page once it makes a socket. File and link are
-/// removed at exit.
+/// The statistics page of the process. It is private memory when /dev/shm is missing or full. A forked child begins
+/// with the inherited sockets and with counters of its own, and shows its page once it makes a socket. File and link
+/// are removed at exit. Threads: any.
 class VmaStatistics final : public WaitCounters {
  public:
   constexpr VmaStatistics() = default;
   VmaStatistics(const VmaStatistics&) = delete;
   VmaStatistics& operator=(const VmaStatistics&) = delete;
 
-  /// Before the first socket.
-  /// @param directory  where vmastat.PID is to be; empty: no page
-  /// @param sockets    how many have slots, at most kVmaMostSockets
+  /// Called before the first socket.
+  /// @param directory  the directory for vmastat.PID; empty: no page
+  /// @param sockets    the number of socket slots, at most kVmaMostSockets
   void configure(const std::string& directory, std::uint32_t sockets);
 
-  /// A descriptor that becomes readable when something was asked: for a watch of the service thread, which then calls
-  /// take_asked(). Stays open. Errors: ENOENT there is no page; those of inotify_init1(2), inotify_add_watch(2).
+  /// Returns a descriptor that becomes readable on a request. The service thread watches it and then calls
+  /// take_asked(). It stays open. Errors: ENOENT there is no page; those of inotify_init1(2), inotify_add_watch(2).
   Result<int> asked_fd();
-  /// What was asked since; nothing when no question is complete. The descriptor is quiet afterwards.
+  /// Takes the request made since the last call, or nothing when no request is complete. The descriptor is not readable
+  /// afterwards.
   std::optional<VmaAsked> take_asked();
-  /// It is done.
+  /// Reports that request `number` is done.
   void answer(std::uint32_t number);
 
-  // WaitCounters, from the moment when there is a page.
+  // WaitCounters; used once there is a page.
   int open_epoll(int epoll_fd) override;
   void close_epoll(int slot) override;
   void count(int slot, const Result<int>& ready, const WaitTally& tally) override;
 
-  /// A pool's numbers, while somebody asks. `index` from 0; those from kVmaPools on are not shown.
+  /// Sets a pool's numbers, on request. Pools from index kVmaPools on are not shown.
   void show_pool(std::size_t index, bool is_rx, std::uint64_t buffers, std::uint64_t no_buffers);
-  /// How many of show_pool() there are.
+  /// Sets the number of pools.
   void show_pools(std::size_t count);
-  /// This process's page as somebody else reads it.
+  /// Returns this process's page as other processes read it.
   Result<VmaSnapshot> snapshot();
 
   /// The path of the page; empty while it is private.
   [[nodiscard]] std::string path();
 
-  // -- for VmaSlot, fork handlers and exit
+  // -- for VmaSlot, and for fork and exit handlers
   void describe(VmaSocketSlot& slot, const VmaSocketDescription& description);
   VmaSocketSlot* open(VmaSocketSlot* /*kind*/);
   VmaRingSlot* open(VmaRingSlot* /*kind*/);
   void close(VmaSocketSlot& slot);
   void close(VmaRingSlot& slot);
-  /// Rings make their counters under locks of theirs, so this one is a leaf.
+  /// Rings make their counters while they hold their own locks, so this lock must be the innermost.
   void keep_whole_in_forks() { hold_across_fork(lock_); }
   void after_fork_in_child();
   void at_exit() noexcept;
@@ -152,23 +154,23 @@ class VmaStatistics final : public WaitCounters {
 
   Mutex lock_;
   bool wanted_ = false;  ///< configured
-  bool forked_ = false;  ///< shows its page with the next socket
+  bool forked_ = false;  ///< the next socket shows the page
   std::uint32_t sockets_ = 0;
   std::size_t ready_ = 0;  ///< bytes of the file that have memory
   VmaPageHeader* header_ = nullptr;
-  // Private copies, since others of this user could write to the page.
+  // Private copies, since other processes of this user can write to the page.
   std::uint32_t sockets_used_ = 0, rings_used_ = 0;
   std::array<bool, kVmaMostSockets> socket_taken_{};
   std::array<bool, kVmaRings> ring_taken_{};
   std::array<bool, kVmaIomuxSlots> iomux_taken_{true, true};
   std::array<char, 64> path_{};  ///< empty: the page is private
   std::array<char, 256> directory_{};
-  std::array<char, 300> link_{};  ///< empty: there is none
+  std::array<char, 300> link_{};  ///< empty: there is no link
   int asked_fd_ = -1;
-  std::uint32_t taken_ = 0;  ///< number of the last question
+  std::uint32_t taken_ = 0;  ///< number of the last request
 };
 
-/// The one of the process. Never destroyed.
+/// The object of the process, which is never destroyed.
 extern VmaStatistics vma_statistics;
 
 inline void VmaSocketStatistics::describe(const VmaSocketDescription& description) {

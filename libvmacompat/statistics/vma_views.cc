@@ -18,7 +18,7 @@ std::string left(std::string text, std::size_t width) {
   if (text.size() < width) text.resize(width, ' ');
   return text;
 }
-/// `title` in the middle of dashes.
+/// Returns `title` between dashes.
 std::string heading(std::string_view title, std::size_t width) {
   const std::size_t dashes = width - title.size() - 2;
   return std::string(dashes / 2, '-') + " " + std::string(title) + " " + std::string(dashes - dashes / 2, '-');
@@ -34,7 +34,7 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
-/// Widths of the tables' columns; one blank stands between them.
+/// Widths of the tables' columns, which are separated by one blank.
 constexpr std::size_t kFd = 7, kPackets = 10, kKilobytes = 7, kEagains = 8, kErrors = 7, kPoll = 6;
 constexpr std::size_t kOs = 7, kQueue = 7;
 constexpr std::size_t kOffloadedTitle = 42, kOsTitle = 31, kQueueTitle = 23;
@@ -104,7 +104,7 @@ std::string address_text(const SocketAddress& address) {
   return text.substr(0, text.rfind(':'));
 }
 
-// -- the full view -----------------------------------------------------------------------------------
+// -- the full view ---------------------------------------------------------------------------------
 
 std::string block_rule() {
   std::string rule(54, '=');
@@ -155,7 +155,7 @@ std::string kind_line(const VmaSocketSnapshot& socket) {
   return out + "\n";
 }
 
-/// A line of the blocks that are not a socket's.
+/// Returns a line of the blocks for completion queues, rings and pools.
 std::string labelled(const char* label, const std::string& value) {
   return left(std::string(label) + ":", 20) + " " + value + "\n";
 }
@@ -192,7 +192,7 @@ std::string pool_block(const VmaPoolSnapshot& pool, std::size_t index) {
          labelled("Size", number(pool.buffers)) + labelled("No buffers error", number(pool.no_buffers));
 }
 
-// -- netstat -----------------------------------------------------------------------------------------
+// -- netstat ---------------------------------------------------------------------------------------
 
 std::string netstat_line(const std::string& protocol, const std::string& offloaded, const std::string& receive_queue,
                          const std::string& send_queue, const std::string& local, const std::string& peer,

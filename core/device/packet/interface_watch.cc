@@ -13,7 +13,7 @@ namespace ringsock::soft {
 
 namespace {
 
-/// What the kernel tells of an interface, after a look for its present name. Error: ENODEV.
+/// Asks the kernel about an interface, after a look-up of its present name. Errors: ENODEV.
 Result<ifreq> tell(int socket, unsigned ifindex, unsigned long request) {
   ifreq out{};
   out.ifr_ifindex = static_cast<int>(ifindex);
@@ -27,13 +27,13 @@ InterfaceState state_by(unsigned flags) {
   return (flags & kCarries) == kCarries ? InterfaceState::up : InterfaceState::down;
 }
 
-/// How a message of RTMGRP_LINK begins: rtnetlink(7). Each comes by itself.
+/// The beginning of a message of RTMGRP_LINK, rtnetlink(7). Each message comes in a datagram of its own.
 struct Message {
   nlmsghdr header;
   ifinfomsg link;
 
   [[nodiscard]] std::optional<InterfaceState> tells_of(unsigned ifindex) const {
-    // A bridge tells of its ports in messages of its own family.
+    // A bridge reports its ports in messages of its own family.
     if (link.ifi_family != AF_UNSPEC || link.ifi_index != static_cast<int>(ifindex)) return std::nullopt;
     if (header.nlmsg_type == RTM_DELLINK) return InterfaceState::gone;
     if (header.nlmsg_type != RTM_NEWLINK) return std::nullopt;
@@ -81,7 +81,8 @@ Result<unsigned> InterfaceWatch::mtu() const {
 
 std::optional<InterfaceState> InterfaceWatch::next() {
   if (!socket_ || state_ == InterfaceState::gone) return std::nullopt;
-  // Each change is told, in its order, however late one asks: who has seen the link up hears that it went down.
+  // Every change is reported, in order and however late it is asked for: a caller that has seen the link go up also
+  // sees it go down.
   Message message{};
   for (;;) {
     const ssize_t bytes = ::recv(descriptor(), &message, sizeof message, MSG_DONTWAIT);
@@ -89,7 +90,7 @@ std::optional<InterfaceState> InterfaceWatch::next() {
     if (bytes >= static_cast<ssize_t>(sizeof message)) {
       now = message.tells_of(ifindex_).value_or(state_);
     } else if (bytes < 0 && errno == ENOBUFS) {
-      // The newest messages are lost; those that are left tell of the past.
+      // The newest messages are lost, and the remaining ones are outdated.
       while (::recv(descriptor(), nullptr, 0, MSG_DONTWAIT) >= 0 || errno == ENOBUFS) {
       }
       auto asked = ask();

@@ -1,4 +1,4 @@
-// What happens to one interface: rtnetlink(7), netdevice(7).
+// Watches the state of one interface: rtnetlink(7), netdevice(7).
 #pragma once
 
 #include <optional>
@@ -11,18 +11,18 @@ namespace ringsock::soft {
 
 enum class InterfaceState { down, up, gone };
 
-/// An interface of the network namespace in which this was opened, wherever the calling thread is meanwhile.
-/// Threads: next() one at a time, the others any.
+/// An interface of the network namespace in which this object was opened; the calling thread may be in another
+/// namespace by now. Threads: next() one at a time, the others any.
 class InterfaceWatch {
  public:
   /// Errors: ENODEV, EOPNOTSUPP (not Ethernet), those of socket(2).
   static Result<InterfaceWatch> open(unsigned ifindex);
 
-  /// Readable when next() may have something.
+  /// The descriptor is readable when next() may return a change.
   [[nodiscard]] int descriptor() const { return socket_.get(); }
-  /// The next change, in the order in which they happened; nothing when there is none.
+  /// Returns the next change, in the order in which they happened, or nothing.
   std::optional<InterfaceState> next();
-  /// As it is now. Errors: ENODEV.
+  /// Returns the present state. Errors: ENODEV.
   [[nodiscard]] Result<InterfaceState> ask() const;
   [[nodiscard]] Result<std::string> name() const;
   [[nodiscard]] Result<unsigned> mtu() const;

@@ -28,7 +28,7 @@ void set_ipv4_checksum(std::span<std::byte> headers, const wire::FrameLayout& la
   store(headers, layout.ip + kIpv4ChecksumAt, wire::parsing::ipv4_header_sum(headers, layout).checksum());
 }
 
-/// The lengths of a packet that is to be segmented are those of the whole.
+/// Sets the lengths of a packet that is to be segmented to those of the whole packet.
 void set_lengths(std::span<std::byte> headers, const wire::FrameLayout& layout) {
   const std::size_t from = layout.is_ipv6 ? layout.transport : layout.ip;
   store(headers, layout.ip + (layout.is_ipv6 ? kIpv6LengthAt : kIpv4LengthAt),
@@ -45,7 +45,7 @@ std::uint8_t gso_type(const wire::FrameLayout& layout) {
 
 }  // namespace
 
-/// Copies the start of the frame. @return the frame's length.
+/// Copies the start of the frame. Returns the frame's length.
 [[gnu::always_inline]] inline std::size_t OutgoingBatch::collect(const ibv_send_wr& wr, std::span<std::byte> head,
                                                                  std::size_t& head_bytes) {
   const std::size_t prefix = wr.opcode == IBV_WR_TSO ? wr.tso.hdr_sz : 0;
@@ -67,7 +67,7 @@ std::uint8_t gso_type(const wire::FrameLayout& layout) {
   if (!segment && (wr.send_flags & IBV_SEND_IP_CSUM) == 0) return 0;
   wire::FrameLayout layout;
   if (!wire::parsing::find_payload(headers, layout)) [[unlikely]] {
-    // Something else, or a fragment: the header of IPv4 has a checksum of its own.
+    // Another protocol, or a fragment: only the IPv4 header has a checksum.
     const auto network = wire::parse_network(headers);
     if (segment || !network) return EINVAL;
     if (!network->is_ipv6) set_ipv4_checksum(headers, *network);

@@ -1,4 +1,4 @@
-// Send work requests on their way to the ring: frames with what is left to the kernel in front.
+// Send work requests as frames for the ring, each preceded by a header that says what the kernel has to do.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -13,20 +13,20 @@
 
 namespace ringsock::soft {
 
-/// Some frames, and the requests they come from. Points into the requests' memory.
+/// Some frames and the requests that they come from. Points into the requests' memory.
 class OutgoingBatch {
  public:
   static constexpr std::size_t kCapacity = 32;
   static constexpr std::size_t kMaxParts = 18;
 
-  OutgoingBatch() {}  // the places are not initialised: a single frame should not pay for 32
+  OutgoingBatch() {}  // does not initialise the arrays: a single frame should not pay for 32
   OutgoingBatch(const OutgoingBatch&) = delete;
   OutgoingBatch& operator=(const OutgoingBatch&) = delete;
 
   [[nodiscard]] bool full() const { return size_ == kCapacity; }
   [[nodiscard]] bool empty() const { return size_ == 0; }
   void clear() { size_ = 0; }
-  /// @return 0, or EINVAL when the request contradicts its headers.
+  /// Adds a request. Returns 0, or EINVAL when the request contradicts its headers.
   int add(ibv_send_wr& wr);
 
   [[nodiscard]] std::span<const OutgoingFrame> frames() const { return {frames_.data(), size_}; }
@@ -34,7 +34,7 @@ class OutgoingBatch {
   [[nodiscard]] std::size_t bytes(std::size_t i) const { return bytes_[i]; }
 
  private:
-  /// Frames up to this size travel in one piece behind the offload header.
+  /// Frames up to this size are sent in one piece behind the offload header.
   static constexpr std::size_t kHeadBytes = 256;
   struct Slot {
     std::array<std::byte, sizeof(virtio_net_hdr) + kHeadBytes> head;

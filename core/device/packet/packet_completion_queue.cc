@@ -54,7 +54,7 @@ void PacketCompletionQueue::set_ex_operations() {
   cq.read_byte_len = [](ibv_cq_ex* cq) { return ours(cq).current().byte_len; };
   cq.read_qp_num = [](ibv_cq_ex* cq) { return ours(cq).current().qp_num; };
   cq.read_wc_flags = [](ibv_cq_ex* cq) { return ours(cq).current().wc_flags; };
-  // There is no other clock than the wall's: ticks are nanoseconds.
+  // There is no clock but the wall clock, so ticks are nanoseconds.
   cq.read_completion_ts = [](ibv_cq_ex* cq) { return ours(cq).current().wallclock_ns; };
   cq.read_completion_wallclock_ns = [](ibv_cq_ex* cq) { return ours(cq).current().wallclock_ns; };
 }
@@ -95,7 +95,7 @@ int PacketCompletionQueue::take(int count, PacketCompletion* out) {
   int got = local_count_.load(std::memory_order_acquire) != 0 ? take_local(count, out) : 0;
   const std::size_t receivers = receivers_.size();
   for (std::size_t i = 0; i < receivers && got < count; ++i) {
-    // The next poll starts with the next queue pair, so that a busy one starves nobody.
+    // The next poll starts with the next queue pair, so that a busy one does not starve others.
     if (++next_receiver_ >= receivers) next_receiver_ = 0;
     got += receivers_[next_receiver_]->poll_receives(count - got, out + got);
   }
@@ -103,9 +103,9 @@ int PacketCompletionQueue::take(int count, PacketCompletion* out) {
   return got;
 }
 
-/// Who polls all the time needs no event, but the kernel makes a socket that is watched tell of each packet, which
-/// costs the sender 0.3 us. So the event is raised, for those who may be asleep, and nothing is watched until somebody
-/// arms.
+/// The kernel signals each packet on a socket that is watched, which costs the sender 0.3 us, and a thread that polls
+/// all the time needs no event. So after kPollsAllTheTime packets since arm() the event is raised, for threads that may
+/// be asleep, and the sockets are not watched until the next arm().
 void PacketCompletionQueue::note_received(int count) {
   constexpr int kPollsAllTheTime = 64;
   if (armed_.load(std::memory_order_relaxed) != kArmed) return;
@@ -137,14 +137,14 @@ bool PacketCompletionQueue::push(const PacketCompletion& completion) {
     local_[slot] = completion;
     local_count_.store(count + 1, std::memory_order_release);
   }
-  // Against arm(): whoever comes second sees the other.
+  // Pairs with the fence in arm(): whichever function comes second sees the other's store.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const int armed = armed_.load(std::memory_order_relaxed);
   if (armed == kArmed || (armed == kArmedForErrors && completion.status != IBV_WC_SUCCESS)) fire();
   return true;
 }
 
-/// Who only polls hears of what has happened to the interface about once a millisecond.
+/// Looks at the interface about once a millisecond, for programs that only poll.
 void PacketCompletionQueue::idle() {
   constexpr std::uint32_t kPollsPerClockRead = 32;
   constexpr Nanos kLookInterval{1'000'000};
@@ -158,7 +158,7 @@ void PacketCompletionQueue::idle() {
 void PacketCompletionQueue::arm(bool solicited_only) {
   std::lock_guard guard(poll_lock_);
   received_armed_ = 0;
-  // A weaker request does not undo a stronger one.
+  // A weaker request does not replace a stronger one.
   if (!solicited_only || armed_.load(std::memory_order_relaxed) == kNotArmed)
     armed_.store(solicited_only ? kArmedForErrors : kArmed, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);

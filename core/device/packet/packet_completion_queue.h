@@ -1,4 +1,4 @@
-// A completion queue of raw packet queue pairs: an ibv_cq and an ibv_cq_ex at once.
+// A completion queue of raw packet queue pairs: an ibv_cq and an ibv_cq_ex in one.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -19,7 +19,7 @@ namespace ringsock::soft {
 
 class PacketQueuePair;
 
-/// What completion queues tell of one work request. Without initialisers: most polls find nothing for the places that
+/// The completion of one work request. Members have no initialisers, because most polls fill none of the places that
 /// they have.
 struct PacketCompletion {
   std::uint64_t wr_id;
@@ -32,8 +32,9 @@ struct PacketCompletion {
   unsigned wc_flags;
 };
 
-/// Receives are completed by poll() itself, straight from the rings; sends complete when they are posted and wait here.
-/// Lock order: poll_lock_, then the device's list of queue pairs, then the leaves (local_lock_, the channel's).
+/// Receives are completed by poll() itself, directly from the rings. Sends complete when they are posted, and are
+/// queued here. Lock order: poll_lock_, then the device's list of queue pairs, then the innermost locks (local_lock_,
+/// the channel's).
 class PacketCompletionQueue final : public ibv_cq_ex {
  public:
   PacketCompletionQueue(ibv_context& context, int cqe, void* user, CompletionChannel* channel);
@@ -44,13 +45,13 @@ class PacketCompletionQueue final : public ibv_cq_ex {
 
   /// ibv_poll_cq(3).
   int poll(int count, ibv_wc* wc);
-  // ibv_start_poll(3) and the like.
+  // ibv_start_poll(3) and its companions.
   int start_poll();
   int next_poll();
   void end_poll() { poll_lock_.unlock(); }
   [[nodiscard]] const PacketCompletion& current() const { return current_; }
 
-  /// A look for what has been received has found so many. Not two at a time, nor during arm().
+  /// Called after a poll for received packets that has found `count`. Neither concurrent with itself nor with arm().
   void note_poll(int count) {
     if (count == 0) return idle();
     empty_polls_ = 0;
@@ -58,23 +59,24 @@ class PacketCompletionQueue final : public ibv_cq_ex {
       note_received(count);
   }
 
-  /// ibv_req_notify_cq(3). `solicited_only`: no packet is; only errors count.
+  /// ibv_req_notify_cq(3). With `solicited_only` only errors raise the event, because no packet is solicited.
   void arm(bool solicited_only);
-  /// A completion that has arisen outside of poll(). Any thread. In a full queue it is lost, and the queue in error.
-  /// @return false then.
+  /// Adds a completion that does not come from poll(). When the queue is full the completion is lost, and false is
+  /// returned: the queue is in error. Threads: any.
   bool push(const PacketCompletion& completion);
-  /// Takes the arming and raises the event; nothing when not armed.
+  /// Disarms the queue and raises the event. Does nothing when it is not armed.
   void fire();
 
   void attach(PacketQueuePair& queue_pair);
-  /// Returns when no poll() uses it any more.
+  /// Returns when no poll() uses the queue pair any more.
   void detach(PacketQueuePair& queue_pair);
   void use(int change) { users_.fetch_add(change, std::memory_order_relaxed); }
   [[nodiscard]] bool in_use() const { return users_.load(std::memory_order_relaxed) != 0; }
   [[nodiscard]] CompletionChannel* completion_channel() const { return channel_; }
   void count_event_taken();
   void count_acks(unsigned count);
-  /// Waits until the program has acknowledged every event it took, then forgets the pending ones (ibv_destroy_cq(3)).
+  /// Waits until the program has acknowledged all events that it has taken, then drops the pending ones
+  /// (ibv_destroy_cq(3)).
   void wait_for_acks();
 
  private:
@@ -97,7 +99,7 @@ class PacketCompletionQueue final : public ibv_cq_ex {
   BiasedMutex local_lock_;
   std::uint32_t local_head_ = 0;
   const std::uint32_t local_capacity_;
-  /// Not initialised: pages of a large queue are touched when used.
+  /// Not initialised, so that the pages of a large queue are touched only when used.
   std::unique_ptr<PacketCompletion[]> local_;
 
   CompletionChannel* const channel_;

@@ -48,7 +48,7 @@ struct PacketDevice::Parts {
       : events(std::move(eventfd)), interface(std::move(interface)), rings(std::move(maker)) {}
 
   std::optional<VerbsFrame> verbs;
-  UniqueFd async;  ///< epoll: events of ours, and the interface's
+  UniqueFd async;  ///< epoll: our own events and the interface's
   AsyncEvents events;
   std::mutex interface_lock;
   InterfaceWatch interface;
@@ -143,7 +143,7 @@ int PacketDevice::dealloc_pd(ibv_pd* pd) {
 }
 
 Result<verbs::Mr> PacketDevice::reg_mr(ibv_pd& pd, void* address, std::size_t length, int access) {
-  // Nobody comes from outside.
+  // There is no remote access.
   if ((access & ~(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING)) != 0) return unsupported("reg_mr: access");
   if (reinterpret_cast<std::uint64_t>(address) + length < length) return Error{EINVAL, "reg_mr: length"};
   auto region = static_cast<ProtectionDomain&>(pd).add_region(keys(), address, length, access, nullptr);
@@ -261,7 +261,7 @@ void PacketDevice::remove(PacketQueuePair& queue_pair) {
 }
 
 void PacketDevice::forget_after_fork() {
-  // No lock: the thread that held one may not exist here.
+  // Takes no lock, because the thread that held it may not exist in the child.
   for (PacketQueuePair* queue_pair : parts_->queue_pairs) queue_pair->forget_after_fork();
   parts_->rings->forget();
   parts_->interface.forget();

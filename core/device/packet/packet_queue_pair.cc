@@ -55,7 +55,7 @@ Status grant(ibv_qp_init_attr& attr) {
 
 }  // namespace
 
-/// A rule of a queue pair.
+/// A steering rule of a queue pair.
 struct PacketQueuePair::FlowHandle final : ibv_flow {
   PacketQueuePair* queue_pair;
   FlowMatch match;
@@ -116,7 +116,7 @@ void PacketQueuePair::watch_ring() {
     std::lock_guard guard(gate->lock);
     if (gate->queue_pair == nullptr) return;
     gate->queue_pair->look();
-    gate->queue_pair->ring_->listen(false);  // before fire(): who arms in between is heard by that
+    gate->queue_pair->ring_->listen(false);  // before fire(): an arm() in between listens again
     gate->queue_pair->receive_queue().fire();
   });
 }
@@ -126,10 +126,11 @@ void PacketQueuePair::arm() {
     if (!receives_.empty()) receive_queue().fire();
     return;
   }
-  // A frame that is half delivered is not in the ring's descriptor. Who has never posted receives takes packets.
+  // The rest of a half-delivered frame does not make the ring's descriptor readable. A user that has never posted
+  // receives calls take_packet().
   if (segmented_ && (!receives_.empty() || receives_.posted() == 0)) return receive_queue().fire();
   if (watch_ == 0 || ring_->descriptor() < 0) return;
-  if (!ring_->listen(true)) return receive_queue().fire();  // who cannot be woken must not sleep
+  if (!ring_->listen(true)) return receive_queue().fire();  // a thread that cannot be woken must not sleep
   receive_queue().completion_channel()->rearm(watch_);
 }
 
@@ -155,14 +156,14 @@ Status PacketQueuePair::modify(const ibv_qp_attr& attr, int mask) {
     if ((mask & IBV_QP_STATE) == 0) return ok();
     if (attr.qp_state != IBV_QPS_ERR) set_state(attr.qp_state);
   }
-  // Both take locks that a poll() may hold which waits for ours.
+  // Called without the lock: both take locks that may be held by a poll() that waits for modify_lock_.
   if (attr.qp_state == IBV_QPS_ERR) enter_error();
   if (attr.qp_state == IBV_QPS_RESET) forget_receives();
   return ok();
 }
 
 void PacketQueuePair::forget_receives() {
-  // Nobody polls meanwhile.
+  // Detached, so that no thread polls meanwhile.
   receive_queue().detach(*this);
   while (!receives_.empty()) receives_.pop();
   receive_queue().attach(*this);

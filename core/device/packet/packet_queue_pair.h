@@ -1,4 +1,4 @@
-// The raw packet queue pair: posted receives, a ring, and what is between them.
+// The raw packet queue pair: its ring, its posted receives, and the path between them.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -30,23 +30,22 @@ class OutgoingBatch;
 
 inline constexpr std::uint32_t kMaxPacketQueueEntries = 1 << 16;
 inline constexpr std::uint32_t kMaxPacketSge = 16;
-/// Longest that is sent as one packet, to be segmented: headers and payload.
+/// The longest packet that is sent for segmentation: headers and payload.
 inline constexpr std::uint32_t kMaxTsoBytes = 65535;
 
-/// A packet that has come, in two pieces. Its lengths and checksums are right.
+/// A received packet in two pieces, with right lengths and checksums.
 struct ReceivedPacket {
-  std::span<const std::byte>
-      headers;  ///< Ethernet's, with a tag that was taken off back in its place, to UDP's or TCP's
-  std::span<const std::byte> payload;  ///< to the end that IP's header tells
+  std::span<const std::byte> headers;  ///< from Ethernet to UDP or TCP, with the VLAN tag
+  std::span<const std::byte> payload;  ///< up to the end according to the IP header
   wire::FrameLayout layout;
   std::uint64_t wallclock_ns = 0;  ///< CLOCK_REALTIME of arrival
 };
 
-/// Where the headers of a datagram are written that is to be sent. In front of them and behind is room for what the
-/// queue pair adds, so that a small one leaves in one piece.
+/// Room for the headers of a datagram to send. There is further room in front of them and behind them for the queue
+/// pair, so that a small datagram is sent in one piece.
 class DatagramRoom {
  public:
-  DatagramRoom() = default;  // the bytes are not initialised: headers are written over them
+  DatagramRoom() = default;  // does not initialise the bytes, which headers overwrite
   [[nodiscard]] std::span<std::byte, wire::kMaxHeaderBytes> headers() {
     return std::span(bytes_).subspan<kOffloadBytes, wire::kMaxHeaderBytes>();
   }
@@ -58,18 +57,19 @@ class DatagramRoom {
   std::array<std::byte, kOffloadBytes + wire::kMaxHeaderBytes + kSmallPayload> bytes_;
 };
 
-/// Receives are completed in poll_receives(), under the receive queue's poll lock; sends in post_send(), with no lock:
-/// the kernel's socket is what threads share. Who knows this class need not post receives: take_packet() shows packets
-/// where they lie.
+/// Receives are completed in poll_receives(), under the receive queue's poll lock. Sends are completed in post_send(),
+/// without a lock, because threads may share the kernel's socket. A user of this class need not post receives:
+/// take_packet() shows packets in the ring.
 class PacketQueuePair final : public ibv_qp {
  public:
-  /// In state RESET. Errors: EINVAL capacities or queues, EOPNOTSUPP other kinds; those of RingMaker::make_ring().
+  /// Makes a queue pair in state RESET. Errors: EINVAL invalid capacities or queues, EOPNOTSUPP other kinds; those of
+  /// RingMaker::make_ring().
   static Result<std::unique_ptr<PacketQueuePair>> create(PacketDevice& device, ibv_pd& pd, ibv_qp_init_attr& attr);
   PacketQueuePair(const PacketQueuePair&) = delete;
   PacketQueuePair& operator=(const PacketQueuePair&) = delete;
   ~PacketQueuePair();
 
-  // The verbs of the same names; errors are errno values.
+  // The verbs of the same names. Errors are errno values.
   int post_send(ibv_send_wr* wr, ibv_send_wr** bad);
   int post_receive(ibv_recv_wr* wr, ibv_recv_wr** bad);
   Status modify(const ibv_qp_attr& attr, int mask);
@@ -79,48 +79,49 @@ class PacketQueuePair final : public ibv_qp {
   verbs::PacketCounters counters();
 
   static PacketQueuePair& of(ibv_qp& qp) { return static_cast<PacketQueuePair&>(qp); }
-  /// Instead of posting a request: sends one datagram. The headers in `room` are complete (Ethernet to UDP), but that
-  /// UDP's checksum is the sum of the pseudo header. At most kMaxPacketSge parts of payload.
-  /// 0 or an errno value: as post_send(), and ENODEV once the interface is gone. Any thread.
+  /// Sends one datagram without a request. The headers in `room` are complete (Ethernet to UDP), except that the UDP
+  /// checksum is the sum of the pseudo header. The payload may have up to kMaxPacketSge parts. Returns 0 or an errno
+  /// value: those of post_send(), and ENODEV once the interface is gone. Threads: any.
   int send_datagram(DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload);
-  // Instead of posting receives, and polling the receive queue: for one thread at a time.
-  /// The oldest packet, or null. Such as the kernel has put together are shown one by one; those of TCP only when they
-  /// are longer than `room`.
+  // Used instead of posting receives and polling the receive queue, by one thread at a time:
+  /// Returns the oldest packet, or null. Packets that the kernel has merged are shown one by one; TCP packets only when
+  /// they are longer than `room`.
   const ReceivedPacket* take_packet(std::size_t room);
-  /// The end of what take_packet() has shown. Before it is called again.
+  /// Releases the packet of take_packet(). Must be called before take_packet() is called again.
   void release_packet() {
     if (!segmented_ || end_segment()) [[likely]]
       ring_->pop();
   }
-  /// Readable while packets come that nobody takes, a quarter of what there is room for; -1: none.
+  /// Descriptors that are readable when a quarter of the ring has filled without packets being taken; -1: none.
   [[nodiscard]] std::array<int, 2> alarms() const { return ring_->alarms(); }
-  /// Before packets are taken because of that. Any thread.
+  /// Called before packets are taken because of an alarm. Threads: any.
   void silence_alarms() { ring_->silence_alarms(); }
-  /// After a look for packets has found so many.
+  /// Called after a look for packets that has found `taken`.
   void note_poll(int taken) { receive_queue().note_poll(taken); }
 
-  // For the receive queue, with its poll lock held.
+  // Called by the receive queue with its poll lock held.
   int poll_receives(int count, PacketCompletion* out);
-  /// Makes the channel readable when something comes.
+  /// Has the channel become readable when something arrives.
   void arm();
-  /// Undoes arm(). The event of the receive queue is pending.
+  /// Undoes arm(), when the event of the receive queue is pending.
   void disarm();
-  /// Looks whether the interface is still there; if not, tells the device.
+  /// Looks whether the interface still exists; if not, tells the device.
   void look();
 
-  /// The interface is gone, or a program has done what ends a queue pair: receives flush, sleepers wake. Any thread.
+  /// Called when the interface is gone, or a program has caused an error that ends the queue pair: receives are
+  /// flushed, and sleepers wake. Threads: any.
   void enter_error();
   [[nodiscard]] bool in_use() const { return flows_.load(std::memory_order_relaxed) != 0; }
   void forget_after_fork();
 
  private:
   struct FlowHandle;
-  /// Outlives the queue pair for a completion channel that is just calling.
+  /// Outlives the queue pair while a completion channel is calling.
   struct Gate {
     Mutex lock;
     PacketQueuePair* queue_pair = nullptr;
   };
-  /// A frame that is several packets, and how far it has been delivered.
+  /// A frame that contains several packets, and how many of them have been delivered.
   struct Segmented {
     PacketSegments segments;
     wire::FrameLayout layout;
@@ -153,14 +154,14 @@ class PacketQueuePair final : public ibv_qp {
   int flush_receives(int count, PacketCompletion* out);
 
   // Sending.
-  /// What post_send() is to do with a request: send it (0), or fail with an errno value.
+  /// Returns what post_send() does with a request: 0: send it, or an errno value: fail.
   [[nodiscard]] int check_send(const ibv_send_wr& wr) const;
   [[nodiscard]] bool may_read(const ibv_send_wr& wr) const;
-  /// Sends what is in the batch. @return 0, or an errno value; `next` is then the request that it is about.
+  /// Sends the frames in the batch. Returns 0 or an errno value; then `next` is the request that has failed.
   int send_batch(OutgoingBatch& batch, ibv_send_wr*& next);
-  /// Whether an IBV_WR_TSO is several datagrams that the kernel cannot take apart.
+  /// Returns whether an IBV_WR_TSO contains several datagrams that the kernel cannot separate.
   [[nodiscard]] bool must_segment(const ibv_send_wr& wr) const;
-  /// Sends them. 0, or an errno value.
+  /// Sends such datagrams. Returns 0 or an errno value.
   int send_segments(const ibv_send_wr& wr);
   int send_failure(int code);
   int send_in_parts(const iovec& head, std::span<const iovec> payload);
@@ -177,23 +178,23 @@ class PacketQueuePair final : public ibv_qp {
   std::mutex modify_lock_;
   std::atomic<int> flows_{0};
   std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
-  std::uint64_t watch_ = 0;  ///< of the receive queue's completion channel; 0: none
+  std::uint64_t watch_ = 0;  ///< on the receive queue's completion channel; 0: none
 
   BiasedMutex post_lock_;
   ReceiveQueue receives_;
   std::optional<Segmented> segmented_;
   ReceivedPacket packet_;
   std::unique_ptr<wire::Reassembler> reassembler_;  ///< made with the first fragment
-  RingFrame whole_;                                 ///< what it has put together last
+  RingFrame whole_;                                 ///< the packet that it has completed last
   std::array<std::byte, wire::kMaxHeaderBytes + sizeof(wire::VlanTag)> tagged_headers_;
 
-  // Written by who receives, read by anybody.
+  // Written by the receiving thread, read by any thread.
   std::atomic<std::uint64_t> rx_packets_{0};
   std::atomic<std::uint64_t> rx_bytes_{0};
   std::atomic<std::uint64_t> rx_bad_length_{0};
   std::atomic<std::uint64_t> rx_bad_checksum_{0};
   std::atomic<std::uint64_t> rx_too_long_{0};
-  // Written by any sender.
+  // Written by any sending thread.
   std::atomic<std::uint64_t> tx_packets_{0};
   std::atomic<std::uint64_t> tx_bytes_{0};
 };

@@ -1,4 +1,4 @@
-// Receiving of the raw packet queue pair: packets in the ring, and from there into posted receives.
+// Receiving of the raw packet queue pair: packets in the ring, and their way into posted receives.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -15,23 +15,21 @@ namespace ringsock::soft {
 
 namespace {
 
-/// Only one thread writes at a time: no locked instruction.
+/// Only one thread writes at a time, so no locked instruction is needed.
 void count(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) {
   counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
 }
 
 }  // namespace
 
-// -- what is in the ring
-// -------------------------------------------------------------------------------------------------------------
+// -- packets in the ring ---------------------------------------------------------------------------
 
 [[gnu::always_inline]] inline bool PacketQueuePair::may_receive() const {
   const ibv_qp_state now = current_state();
   return now == IBV_QPS_RTS || now == IBV_QPS_RTR || now == IBV_QPS_SQD;
 }
 
-/// Plain UDP has a way of its own, where the offsets are constants.
-/// @return the frame, or the packet that it completes; null: neither
+/// Plain UDP is handled separately, with constant offsets. Returns the frame, or the packet that it completes, or null.
 [[gnu::always_inline]] inline const RingFrame* PacketQueuePair::accept_frame(const RingFrame* frame,
                                                                              wire::FrameLayout& layout) {
   if (!wire::parsing::is_plain_udp(frame->bytes)) [[unlikely]]
@@ -54,7 +52,7 @@ void count(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) {
   return accept_found(*frame, layout) ? frame : nullptr;
 }
 
-/// True: the packet of which this is a fragment is complete, in whole_.
+/// Returns true when the fragment has completed its packet, which is then in whole_.
 bool PacketQueuePair::reassemble(const RingFrame& frame) try {
   wire::FrameLayout layout;
   const bool is_ip = wire::parsing::find_network(frame.bytes, layout);
@@ -76,7 +74,7 @@ bool PacketQueuePair::reassemble(const RingFrame& frame) try {
   return false;
 }
 
-/// Of a frame whose headers are found, but for its end.
+/// Checks a frame whose headers have been found, except for its end.
 [[gnu::always_inline]] inline bool PacketQueuePair::accept_found(const RingFrame& frame, wire::FrameLayout& layout) {
   if (!wire::parsing::find_end(frame.bytes, layout)) [[unlikely]] {
     count(rx_bad_length_);
@@ -93,7 +91,7 @@ bool PacketQueuePair::reassemble(const RingFrame& frame) try {
   return false;
 }
 
-/// The tag of a frame's headers is in their place again.
+/// Puts the VLAN tag back into the headers.
 void PacketQueuePair::put_tag_back(std::uint16_t control) {
   constexpr std::size_t kAddressBytes = 12, kTagBytes = sizeof(wire::VlanTag);
   const wire::Be16 type(wire::kEtherTypeVlan), tag(control);
@@ -110,7 +108,7 @@ void PacketQueuePair::put_tag_back(std::uint16_t control) {
   packet_.layout.end += kTagBytes;
 }
 
-/// The first of several.
+/// Shows the first packet of a frame that contains several.
 const ReceivedPacket* PacketQueuePair::begin_segments(const RingFrame& frame) {
   const wire::FrameLayout layout = packet_.layout;
   segmented_.emplace(Segmented{{frame.bytes.first(layout.payload), layout, frame.segment_bytes}, layout, &frame});
@@ -161,7 +159,7 @@ const ReceivedPacket* PacketQueuePair::take_packet(std::size_t room) {
   return packet;
 }
 
-/// True: it was the last one.
+/// Returns true when it was the last one.
 bool PacketQueuePair::end_segment() {
   if (!segmented_->segments.done()) return false;
   segmented_.reset();
@@ -173,8 +171,7 @@ bool PacketQueuePair::end_segment() {
   count(rx_bytes_, packet.layout.end);
 }
 
-// -- into posted receives
-// ------------------------------------------------------------------------------------------------------------
+// -- into posted receives --------------------------------------------------------------------------
 
 [[gnu::always_inline]] inline bool PacketQueuePair::may_write(const PostedReceive& receive) const {
   for (const ibv_sge& sge : std::span(receive.sges, receive.sge_count)) {
@@ -183,7 +180,7 @@ bool PacketQueuePair::end_segment() {
   return true;
 }
 
-/// Ends the oldest receive. False: dropped, since that is shorter than the packet.
+/// Completes the oldest receive. Returns false when the packet is dropped because it is longer than the receive.
 [[gnu::always_inline]] inline bool PacketQueuePair::complete_receive(const ReceivedPacket& packet,
                                                                      PacketCompletion& out) {
   const PostedReceive receive = receives_.front();

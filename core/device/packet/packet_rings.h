@@ -1,4 +1,4 @@
-// Rings of packet sockets, and the BPF programs around them.
+// Rings of packet sockets, and their BPF programs.
 #pragma once
 
 #include <net/if.h>
@@ -38,10 +38,10 @@ class PacketRings final : public RingMaker {
   FlowTable flows_;
   UniqueFd taken_;
   std::mutex lock_;
-  std::bitset<RINGSOCK_MAX_RINGS> claimed_;  ///< ring n at n - 1
+  std::bitset<RINGSOCK_MAX_RINGS> claimed_;  ///< bit n - 1: ring n
   std::unique_ptr<IngressHook> hook_;
-  std::unique_ptr<XdpPath> xdp_;  ///< null: packet sockets alone
-  char name_[IF_NAMESIZE] = "?";  ///< of the interface, for messages
+  std::unique_ptr<XdpPath> xdp_;  ///< null: only packet sockets
+  char name_[IF_NAMESIZE] = "?";  ///< of the interface, for log messages
 };
 
 }  // namespace ringsock::soft

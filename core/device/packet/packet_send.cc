@@ -58,10 +58,10 @@ int PacketQueuePair::send_batch(OutgoingBatch& batch, ibv_send_wr*& failed) {
   return 0;
 }
 
-/// What post_send() answers, after an error of the ring.
+/// Translates an error of the ring into the result of post_send().
 int PacketQueuePair::send_failure(int code) {
   if (code == ENODEV) device_.interface_is_gone();
-  return code == EAGAIN ? ENOMEM : code;  // a full socket is a full send queue
+  return code == EAGAIN ? ENOMEM : code;  // a full socket stands for a full send queue
 }
 
 int PacketQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
@@ -89,7 +89,7 @@ int PacketQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
       error = batch.add(*next);
       if (error != 0) break;
     }
-    // Those in front of a wrong one go first.
+    // The requests before an invalid one are sent first.
     if (ibv_send_wr* failed = nullptr; const int send_error = send_batch(batch, failed)) {
       *bad = failed;
       return send_error;
@@ -130,7 +130,7 @@ int PacketQueuePair::send_datagram(DatagramRoom& room, std::size_t header_bytes,
   return send_in_parts({head, head_bytes}, payload);
 }
 
-/// The same of one that does not fit into its room.
+/// Sends a datagram that does not fit into its room.
 int PacketQueuePair::send_in_parts(const iovec& head, std::span<const iovec> payload) {
   std::array<iovec, 1 + kMaxPacketSge> parts;
   parts[0] = head;

@@ -1,4 +1,4 @@
-// The verbs of a packet device, as <infiniband/verbs.h> calls them.
+// The functions of a packet device that <infiniband/verbs.h> calls.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -56,7 +56,7 @@ void PacketSegments::patch_ip(std::size_t payload) {
     ip.identification = wire::Be16(static_cast<std::uint16_t>(ip.identification.host() + index_));
     ip.checksum = wire::Be16();
   });
-  // Over the options, too.
+  // Includes the options.
   const auto sum = wire::InternetSum().add({patched_.data() + layout_.ip, header_bytes});
   change<wire::Ipv4Header>(layout_.ip, [&](wire::Ipv4Header& ip) { ip.checksum = sum.checksum(); });
 }

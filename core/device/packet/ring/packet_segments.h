@@ -1,4 +1,5 @@
-// Packets out of one that is several: what a sender left to the device (TSO, UDP_SEGMENT), or the kernel put together.
+// Separates a packet that contains several: one for segmentation by the device (TSO, UDP_SEGMENT), or one merged by the
+// kernel.
 #pragma once
 
 #include <array>
@@ -10,20 +11,21 @@
 
 namespace ringsock::soft {
 
-/// Goes through the segments of one packet. Its headers must be there until the last one.
+/// Iterates over the segments of one packet, whose headers must exist until the last segment.
 class PacketSegments {
  public:
-  /// `headers`: the bytes up to layout.payload. `segment_bytes`: payload of each but the last, 1..
+  /// `headers`: the bytes up to layout.payload. `segment_bytes`: payload bytes of each segment but the last, at least
+  /// 1.
   PacketSegments(std::span<const std::byte> headers, const wire::FrameLayout& layout, std::uint32_t segment_bytes)
       : headers_(headers), layout_(layout), segment_bytes_(segment_bytes) {}
 
   [[nodiscard]] bool done() const { return offset_ >= payload_bytes(); }
   struct Segment {
-    std::span<const std::byte> headers;  ///< complete but for the transport's checksum, the sum of the pseudo header
-    std::size_t payload_at;              ///< in the frame
+    std::span<const std::byte> headers;  ///< complete; but the checksum of UDP or TCP is the sum of the pseudo header
+    std::size_t payload_at;              ///< offset in the frame
     std::size_t payload_bytes;
   };
-  /// The headers are valid until the next call. Only when not done().
+  /// Returns the next segment; must not be called when done(). Its headers are valid until the next call.
   Segment next();
 
  private:

@@ -34,7 +34,7 @@ Status RingAlarm::open(const BpfObject& program) {
   if (!backlog) return backlog.error();
   auto alarms = program.map("alarms");
   if (!alarms) return alarms.error();
-  // As the kernel lays a ring buffer out: the reader's page, the writer's, the data.
+  // The layout of the kernel's ring buffer: the reader's page, the writer's page, the data.
   backlog_ = static_cast<ring_backlog*>(map_page(backlog->get(), PROT_READ | PROT_WRITE, 0));
   consumed_ = static_cast<std::uint64_t*>(map_page(alarms->get(), PROT_READ | PROT_WRITE, 0));
   produced_ = static_cast<const std::uint64_t*>(map_page(alarms->get(), PROT_READ, 1));

@@ -1,4 +1,4 @@
-// Who empties a ring when its reader is away hears of it here.
+// Tells when a ring fills while its reader is away.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace ringsock::soft {
 
 class BpfObject;
 
-/// The program that fills a ring counts what it puts in since the reader last took some, and makes a descriptor
-/// readable when that is a quarter of the ring. So a reader that keeps up costs neither a system call nor a wake-up,
-/// and one that has gone elsewhere is noticed before the ring is full. Threads: note_taken() by the reader, one at a
-/// time; the others from any thread.
+/// The program that fills a ring counts the frames since the reader last took some. It makes a descriptor readable when
+/// that is a quarter of the ring. So a reader that keeps up costs neither system calls nor wake-ups, and a reader that
+/// has stopped is noticed before the ring is full. Threads: note_taken() by the reader, one at a time; the others from
+/// any thread.
 class RingAlarm {
  public:
   RingAlarm() = default;
@@ -22,22 +22,22 @@ class RingAlarm {
   RingAlarm& operator=(const RingAlarm&) = delete;
   ~RingAlarm() { close(); }
 
-  /// `program`, loaded, is what fills the ring of so many places. Errors: EMFILE, ENOMEM, EPERM.
+  /// `program` is loaded, and fills the ring. Errors: EMFILE, ENOMEM, EPERM.
   Status open(const BpfObject& program);
-  /// From now on, of a ring of so many places, 256 at least.
+  /// Starts alarms for a ring of `places` places, at least 256.
   void start(std::uint32_t places);
-  /// No alarms any more.
+  /// Stops alarms.
   void stop();
 
-  /// Readable while an alarm is on; -1 before open() and after close().
+  /// The descriptor is readable while an alarm is on; -1 before open() and after close().
   [[nodiscard]] int descriptor() const { return alarms_.get(); }
   void silence();
-  /// The reader has taken one more.
+  /// Called when the reader has taken a frame.
   void note_taken() {
     if (++taken_ % interval_ == 0) [[unlikely]]
       tell_attended();
   }
-  /// Of what is shared with a parent, the copies.
+  /// Closes; in a forked child only its copies of what it shares with the parent.
   void close();
 
  private:
@@ -45,7 +45,7 @@ class RingAlarm {
 
   UniqueFd alarms_;
   ring_backlog* backlog_ = nullptr;
-  std::uint64_t* consumed_ = nullptr;        ///< positions in the kernel's queue of alarms: ours,
+  std::uint64_t* consumed_ = nullptr;        ///< positions in the kernel's queue of alarms: the reader's
   const std::uint64_t* produced_ = nullptr;  ///< and the kernel's
   std::uint32_t taken_ = 0;
   std::uint32_t interval_ = 1U << 31;

@@ -27,7 +27,7 @@ constexpr std::size_t kBlockBytes = std::size_t{1} << 16;
 constexpr std::size_t kSlotsPerBlock = kBlockBytes / kSlotBytes;
 constexpr unsigned kMinFrames = 256;
 constexpr unsigned kMaxFrames = 16384;
-/// Several of the largest packets, with the kernel's overhead.
+/// Room for several of the largest packets, with the kernel's overhead.
 constexpr int kLargeQueueBytes = 8 << 20;
 constexpr std::size_t kLargeBytes = sizeof(virtio_net_hdr) + (std::size_t{1} << 16) + 64;
 constexpr std::size_t kMaxBatch = 64;
@@ -45,7 +45,7 @@ Status set_flag(int socket, int option, int value, const char* where) {
 
 SocketRing::~SocketRing() {
   forget();
-  // Its filter is gone: the number may be another's.
+  // The filter is gone, so the number may be given to another ring.
   maker_.release(number_);
 }
 
@@ -62,7 +62,8 @@ Status SocketRing::open(const BpfObject& object, unsigned frames) {
   if (!program) return program.error();
   const int filter = program->get();
   if (Status s = alarm_.open(object); !s) return s;
-  // Without a protocol it hears nothing until it is bound: it must not before its filter is there.
+  // Without a protocol the socket receives nothing until bind(), so that it receives nothing before its filter is
+  // attached.
   UniqueFd socket(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return Error::last("packet socket");
   socket_ = out_of_the_way(std::move(socket));
@@ -165,8 +166,8 @@ void SocketRing::release_slot() {
   alarm_.note_taken();
 }
 
-/// Not libc's send(2), which takes two locked instructions and three times as many others to be interrupted by a
-/// cancellation while it waits: this one never does.
+/// Used instead of libc's send(2), which spends two locked instructions and three times as many others on being a
+/// cancellation point. This call never waits.
 [[gnu::always_inline]] inline ssize_t send_at_once(int fd, const iovec& frame) {
   return ::syscall(SYS_sendto, fd, frame.iov_base, frame.iov_len, MSG_DONTWAIT, nullptr, 0);
 }
@@ -231,8 +232,8 @@ Status SocketRing::send_piece(const iovec& frame) {
   return FrameRing::send_piece(frame);
 }
 
-/// What send(2) has told may be an error of the past, which the socket keeps until it is asked: look() shall hear of it
-/// all the same.
+/// An error of send(2) may be an older one, which the socket keeps until it is read. Reads it, and notes that for
+/// look().
 void SocketRing::take_error() {
   int error = 0;
   socklen_t length = sizeof error;
@@ -255,7 +256,7 @@ FrameRing::Counters SocketRing::counters() {
   std::lock_guard guard(statistics_lock_);
   tpacket_stats statistics{};
   socklen_t length = sizeof statistics;
-  // Reading sets the kernel's counters to zero.
+  // Reading resets the kernel's counters.
   if (socket_ && ::getsockopt(socket_.get(), SOL_PACKET, PACKET_STATISTICS, &statistics, &length) == 0)
     ring_full_ += statistics.tp_drops;
   return {.ring_full = ring_full_ + lost_.load(std::memory_order_relaxed),

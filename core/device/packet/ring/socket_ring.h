@@ -13,19 +13,19 @@ struct tpacket2_hdr;
 
 namespace ringsock::soft {
 
-/// Frames of up to 2 KiB lie in the mapped ring. Larger ones (the kernel's segmentation offload makes packets of 64
-/// KiB, and an MTU may grow) are fetched by recv(2): a ring with places for those would need 64 KiB for each 64 bytes.
-/// Sending is sendto(2), one call per doorbell: as fast as a mapped ring for single frames, which the kernel attaches
-/// to the packet page by page, and faster for lists (sendmmsg(2)), measured over veth.
+/// Frames of up to 2 KiB are in the mapped ring. Larger frames (segmentation offload makes packets of 64 KiB, and the
+/// MTU may grow) are read by recv(2): a ring with places for them would need 64 KiB for each packet of 64 bytes.
+/// Frames are sent by sendto(2), one call per doorbell. Measured over veth, this is as fast as a mapped ring for single
+/// frames, because the kernel attaches those to the packet page by page, and faster for lists (sendmmsg(2)).
 class SocketRing final : public FrameRing {
  public:
-  /// `number` is the ring's from now on; its destructor gives it back.
+  /// The destructor returns `number` to `maker`.
   SocketRing(RingMaker& maker, unsigned number, unsigned ifindex) : maker_(maker), number_(number), ifindex_(ifindex) {}
   SocketRing(const SocketRing&) = delete;
   SocketRing& operator=(const SocketRing&) = delete;
   ~SocketRing() override;
-  /// Before anything else. `object`, loaded, has the program that lets in what is for this ring.
-  /// Errors: EPERM, ENODEV, ENOMEM, EMFILE, ENETDOWN.
+  /// Called first. `object` is loaded, and contains the filter that admits the packets for this ring. Errors: EPERM,
+  /// ENODEV, ENOMEM, EMFILE, ENETDOWN.
   Status open(const BpfObject& object, unsigned frames);
 
   const RingFrame* front() override;
@@ -51,7 +51,7 @@ class SocketRing final : public FrameRing {
   void take_error();
   Result<std::size_t> send_one(OutgoingFrame frame);
   Result<std::size_t> send_many(std::span<const OutgoingFrame> frames);
-  /// What errno means for a frame; success: it was lost.
+  /// Returns the error for a frame according to errno; success: the frame was lost.
   Status judge_failure();
 
   RingMaker& maker_;
@@ -64,10 +64,10 @@ class SocketRing final : public FrameRing {
   std::size_t next_ = 0;
   bool has_frame_ = false;
   RingFrame frame_;
-  std::unique_ptr<std::byte[]> large_;  ///< the frame, when it did not fit; made when first needed
+  std::unique_ptr<std::byte[]> large_;  ///< a frame that did not fit; made on demand
 
-  std::atomic<bool> took_error_{false};  ///< the socket's pending error was read elsewhere than in look()
-  std::atomic<std::uint64_t> lost_{0};   ///< truncated, since recv(2)'s queue was full
+  std::atomic<bool> took_error_{false};  ///< the socket's pending error was read outside look()
+  std::atomic<std::uint64_t> lost_{0};   ///< truncated, because the queue for recv(2) was full
   std::atomic<std::uint64_t> tx_dropped_{0};
   std::atomic<std::uint64_t> rx_calls_{0};
   std::atomic<std::uint64_t> tx_calls_{0};

@@ -22,7 +22,7 @@ int tell_debug(libbpf_print_level, const char* format, va_list arguments) {
   return length;
 }
 
-/// libbpf writes to stderr otherwise, and an application may have set its own printer.
+/// Redirects libbpf's messages, which go to stderr or to a function of the application, to the debug log.
 class QuietLibbpf {
  public:
   QuietLibbpf() : before_(libbpf_set_print(tell_debug)) {}

@@ -1,4 +1,4 @@
-// The BPF programs that are part of this library, and loading them.
+// The BPF programs of this library, and their loader.
 #pragma once
 
 #include <cstddef>
@@ -11,31 +11,31 @@
 
 namespace ringsock::soft {
 
-/// The object file that clang -target bpf makes of packet_steering.bpf.c; embed_bpf writes it down.
+/// The object file that clang -target bpf makes from packet_steering.bpf.c, converted to C++ by embed_bpf.
 extern const std::span<const unsigned char> packet_steering_bpf;
-/// The same of xdp_steering.bpf.c.
+/// The same for xdp_steering.bpf.c.
 extern const std::span<const unsigned char> xdp_steering_bpf;
 
-/// An object file that is being prepared for the kernel, or has been loaded. What is not kept by another descriptor
-/// goes with it.
+/// An object file that is prepared for the kernel, or has been loaded. Its maps and programs end with it unless other
+/// descriptors keep them.
 class BpfObject {
  public:
-  /// Errors: ELIBACC libbpf is missing, and it is said once; ENOMEM, EINVAL.
+  /// Errors: ELIBACC libbpf is missing, which is logged once; ENOMEM, EINVAL.
   static Result<BpfObject> open(std::span<const unsigned char> file, const char* name);
 
-  // Before load(). Names are those of the source.
+  // Called before load(). Names are those in the source.
   void leave_out(const char* program);
-  /// The map `name` is one that is there already. Errors: those of bpf(2).
+  /// Uses an existing map as the map `name`. Errors: those of bpf(2).
   Status use_map(const char* name, int fd);
   /// Sets the constants of the object.
   template <class Constants>
   void set_constants(const Constants& values) {
     set_constants(&values, sizeof values);
   }
-  /// Errors: EPERM, EOPNOTSUPP (a kernel without, or too old), ENOMEM.
+  /// Errors: EPERM, EOPNOTSUPP (the kernel has no BPF, or is too old), ENOMEM.
   Status load();
 
-  /// A descriptor of its own for a map or program. Errors: ENOENT, EMFILE.
+  /// Returns a descriptor of its own for a map or program. Errors: ENOENT, EMFILE.
   Result<UniqueFd> map(const char* name) const;
   Result<UniqueFd> program(const char* name) const;
 
@@ -48,8 +48,8 @@ class BpfObject {
   std::unique_ptr<bpf_object, Close> object_;
 };
 
-/// What a failure of bpf(2) or of tc means to somebody who wants a ring: EPERM, ENODEV, ENOMEM, EMFILE and the like
-/// stay, everything else is EOPNOTSUPP.
+/// Translates an error of bpf(2) or tc into one for users of rings: EPERM, ENODEV, ENOMEM, EMFILE and the like are
+/// kept, all others become EOPNOTSUPP.
 Error bpf_error(int code, const char* where);
 
 }  // namespace ringsock::soft

@@ -23,10 +23,10 @@ namespace ringsock::soft {
 namespace {
 
 constexpr std::size_t kMostFlows = 256;
-constexpr std::uint8_t kPacket = 6;  // where LD_ABS expects the context
+constexpr std::uint8_t kPacket = 6;  // LD_ABS expects the context in this register
 constexpr std::uint8_t kIfindex = 7, kProtocol = 8, kScratch = 0;
 
-/// Instructions of the kernel's virtual machine: linux/bpf.h, kernel documentation bpf/instruction-set.
+/// Instructions of the kernel's virtual machine: linux/bpf.h, and bpf/instruction-set in the kernel's documentation.
 class Assembler {
  public:
   void copy(std::uint8_t to, std::uint8_t from) { add(BPF_ALU64 | BPF_MOV | BPF_X, to, from, 0, 0); }
@@ -34,7 +34,7 @@ class Assembler {
   void load_field(std::uint8_t to, std::size_t offset) {
     add(BPF_LDX | BPF_MEM | BPF_W, to, kPacket, static_cast<std::int16_t>(offset), 0);
   }
-  /// A word of the IP header, in host order.
+  /// Loads a word of the IP header, in host order.
   void load_header(std::size_t offset) {
     add(BPF_LD | BPF_ABS | BPF_W, 0, 0, 0, SKF_NET_OFF + static_cast<std::int32_t>(offset));
   }
@@ -63,7 +63,7 @@ class Assembler {
 
 constexpr std::int32_t kRefuse = 0;
 constexpr std::int32_t kAccept = -1;
-constexpr std::size_t kGiveBack = 2;  // instructions
+constexpr std::size_t kGiveBack = 2;  // number of instructions
 
 void refuse(Assembler& out, const CopiedFlow& flow) {
   const auto bytes = flow.address.bytes();
@@ -87,7 +87,7 @@ Assembler program_for(std::span<const CopiedFlow> flows) {
   out.load_field(kScratch, offsetof(__sk_buff, tc_index));
   out.jump_if(BPF_JEQ, kScratch, RINGSOCK_COPY_MARK, kGiveBack);
   out.give_back(kAccept);
-  // What this host sends to itself passes tc as well, where it may find a mark that was meant for another packet.
+  // Packets that this host sends to itself pass tc as well, where they may get a mark meant for another packet.
   out.load_field(kScratch, offsetof(__sk_buff, pkt_type));
   out.jump_if(BPF_JNE, kScratch, PACKET_LOOPBACK, kGiveBack);
   out.give_back(kAccept);

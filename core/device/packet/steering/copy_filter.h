@@ -1,4 +1,4 @@
-// A kernel socket that has multicast or broadcast from a ring, too, refuses the kernel's copies.
+// A filter for a kernel socket that also receives multicast or broadcast by a ring: it refuses the kernel's copies.
 #pragma once
 
 #include <span>
@@ -8,18 +8,18 @@
 
 namespace ringsock::soft {
 
-/// What comes in by an interface for a multicast or broadcast address.
+/// Packets for a multicast or broadcast address that come in by an interface.
 struct CopiedFlow {
   int ifindex = 0;
   net::IpAddress address;  ///< IPv4 or IPv6
   bool operator==(const CopiedFlow&) const = default;
 };
 
-/// From now on UDP socket `fd` refuses packets of these flows that a ring of this host has taken. What no ring can take
-/// (what this host sends to itself, say) comes as before. Replaces an earlier such filter, and any other socket
-/// filter. Errors: EPERM (also: the socket's filter is locked), ENOMEM, E2BIG too many flows.
+/// Has UDP socket `fd` refuse packets of these flows that a ring of this host has taken. Packets that no ring can take
+/// (for example those that this host sends to itself) are received as before. Replaces any other socket filter. Errors:
+/// EPERM (also: the socket's filter is locked), ENOMEM, E2BIG too many flows.
 Status refuse_copies(int fd, std::span<const CopiedFlow> flows);
-/// The socket takes everything again. Harmless without a filter. Errors: EPERM the socket's filter is locked.
+/// Has the socket accept all packets again. Does nothing without a filter. Errors: EPERM the socket's filter is locked.
 Status accept_copies(int fd);
 
 }  // namespace ringsock::soft

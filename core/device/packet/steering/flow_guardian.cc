@@ -1,6 +1,7 @@
-// ringsock-flow-guardian INTERFACE_INDEX: keeps a filter at tc ingress for as long as a process lives, for kernels
-// without TCX. Started by attach_clsact() with the program as descriptor 3 and a socket as standard input; whatever
-// ends the process closes the socket's other end, then the filter goes, and the qdisc that was made for it.
+// ringsock-flow-guardian INTERFACE_INDEX keeps a filter at tc ingress while a process lives, on kernels without TCX. It
+// is started by attach_clsact() with the program as descriptor 3 and a socket as standard input. When the process ends,
+// in any way, the socket's other end is closed; then the guardian removes the filter, and the qdisc if a guardian has
+// made it.
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <fcntl.h>
@@ -25,8 +26,8 @@ using ringsock::soft::GuardianReply;
 using ringsock::soft::kGuardianProgram;
 using ringsock::soft::kGuardianSocket;
 
-// Guardians of several processes share a qdisc. The priority of a filter tells whether the qdisc was made by one of
-// them: the last of those removes it.
+// Guardians of several processes share a qdisc. The priority of a filter says whether one of them has made the qdisc;
+// if so, the last of them removes it.
 constexpr std::uint32_t kQdiscIsOurs = 0xa77a;
 constexpr std::uint32_t kQdiscIsNot = 0xa77b;
 
@@ -35,9 +36,9 @@ struct Filters {
   bool qdisc_is_ours = false;
 };
 
-/// While it lives, no other guardian of this network namespace makes, uses or removes a qdisc: between making one and
-/// marking it by a filter others would take it for somebody else's, which nobody removes; between a last look and the
-/// removal they would use it. Anybody may hold such a lock, so it is waited for five seconds at most.
+/// Excludes other guardians of this network namespace while one makes, uses or removes a qdisc. Without it, others
+/// could take a qdisc that is not yet marked by a filter for a foreign one, which nobody removes; or use a qdisc
+/// between the last look and its removal. Any process may hold this lock, so the wait is limited to five seconds.
 class Turn {
  public:
   Turn() : file_(::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) {
@@ -53,7 +54,7 @@ class Turn {
   int file_;
 };
 
-/// What is attached at ingress and egress; something when the kernel cannot be asked.
+/// Returns what is attached at ingress and egress; not empty when the kernel cannot be asked.
 Filters look_at(int ifindex) {
   Filters out;
   const std::unique_ptr<nl_sock, decltype(&nl_socket_free)> socket(nl_socket_alloc(), &nl_socket_free);
@@ -82,10 +83,10 @@ class Filter {
     hook_.attach_point = BPF_TC_INGRESS;
   }
 
-  /// 0, or an errno value.
+  /// Returns 0 or an errno value.
   int attach() {
     const Turn ours;
-    // Between finding a qdisc and using it, the last of its users may have removed it.
+    // The last user of a qdisc may have removed it after it was found.
     constexpr int kAttempts = 10;
     int failure = 0;
     for (int i = 0; i < kAttempts; ++i) {
@@ -122,7 +123,7 @@ class Filter {
   bool qdisc_is_ours_ = false;
 };
 
-/// Nobody's child, in no terminal's group, without the process's other descriptors and signals.
+/// Becomes a daemon in a session of its own, without the other descriptors of its starter, and ignores its signals.
 void stand_apart() {
   if (::fork() != 0) ::_exit(EXIT_SUCCESS);
   ::setsid();

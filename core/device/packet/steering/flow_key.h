@@ -1,4 +1,4 @@
-/* What the BPF programs and the process that loads them tell each other. C, without any system header but types. */
+/* Data shared by the BPF programs and the process that loads them: plain C that needs only <linux/types.h>. */
 #ifndef RINGSOCK_FLOW_KEY_H
 #define RINGSOCK_FLOW_KEY_H
 
@@ -7,12 +7,12 @@
 #define RINGSOCK_MAX_RINGS 256
 #define RINGSOCK_RING_WORDS (RINGSOCK_MAX_RINGS / 64)
 #define RINGSOCK_MAX_FLOWS 16384
-/* A page, or several where pages are large. */
+/* Must be a multiple of the page size: fits for pages of up to 64 KiB. */
 #define RINGSOCK_ALARM_BYTES 65536
 
-/* One rule, as a key of the map of flows. Source address and port are zero in a rule for packets from anybody.
-   Unicast packets have one ring: the key's `ring` is zero, the value tells it. Multicast and broadcast may go to many:
-   the ring is part of the key. */
+/* One rule, as a key of the map of flows. In a rule for packets from any source, source address and port are zero.
+   Unicast packets go to one ring: `ring` is zero in the key, and the value is the ring. Multicast and broadcast may go
+   to several rings, so the ring is part of the key. */
 struct flow_key {
   __u32 destination[4]; /* network order; IPv4: the first word, the others zero */
   __u32 source[4];
@@ -24,21 +24,21 @@ struct flow_key {
   __u32 ring;  /* number of the ring, 1.., or 0 */
 };
 
-/* The only entry of the map of hints: spares look-ups. */
+/* The only entry of the map of hints, which saves look-ups. */
 struct flow_hints {
-  __u32 exact_flows; /* how many rules have a source */
+  __u32 exact_flows; /* the number of rules with a source */
 };
 
-/* What one ring's filter is told when it is loaded. */
+/* The constants of one ring's filter, set when it is loaded. */
 struct filter_settings {
   __u32 ring;
-  __u32 takes_udp_segments; /* datagrams that were put together; without it they are the kernel's */
+  __u32 takes_udp_segments; /* takes merged datagrams; 0: they are left to the kernel */
 };
 
-/* Queues of an interface that have AF_XDP sockets, at most. */
+/* The most queues of an interface that have AF_XDP sockets. */
 #define RINGSOCK_MAX_XDP_QUEUES 64
 
-/* The only entry of the map that tells what the program at the driver takes: frames to one ring. */
+/* The only entry of the map that says which frames the program at the driver takes: those for one ring. */
 struct xdp_target {
   __u32 ring; /* 0: nothing */
   __u32 max_bytes;
@@ -46,25 +46,25 @@ struct xdp_target {
   __u8 unused[2];
 };
 
-/* The only entry of the map by which a ring's reader and the program that fills the ring tell each other how they get
-   on. The program raises an alarm when it has put in `alarm_after` since it last saw that the reader takes some. */
+/* The only entry of the map that a ring's reader and the program that fills the ring share. The program raises an alarm
+   when it has counted `alarm_after` since it last saw that the reader takes frames. */
 struct ring_backlog {
   /* Written by the reader. */
-  __u32 attended;    /* changes while frames are taken, now and then */
+  __u32 attended;    /* changes from time to time while frames are taken */
   __u32 alarm_after; /* 0: no alarms */
   __u32 unused[14];  /* a cache line of its own */
   /* Written by the program. */
-  __u32 seen; /* `attended`, last */
+  __u32 seen; /* the last value of `attended` */
   __u32 count;
 };
 
-/* The only entry, per CPU, of the map of what was taken: bit n of the words is ring n + 1. */
+/* The only entry, per CPU, of the map that says which rings have taken the frame: bit n of the words is ring n + 1. */
 struct taken_by {
   __u64 rings[RINGSOCK_RING_WORDS];  /* instead of the kernel */
   __u64 copies[RINGSOCK_RING_WORDS]; /* beside the kernel */
 };
 
-/* What a packet that a ring took beside the kernel carries as tc_index, for socket filters of kernel sockets. */
+/* tc_index of a packet that the kernel also gets after a ring has taken it; for filters of kernel sockets. */
 #define RINGSOCK_COPY_MARK 0x5273
 
 #endif

@@ -27,7 +27,7 @@ Mask mask_of(const void* mask, std::size_t bytes) {
 
 constexpr std::uint16_t kVlanIdMask = 0x0fff;
 
-/// Goes through the specifications of one rule.
+/// Reads the specifications of one rule.
 class Parser {
  public:
   Status read(const std::byte* spec, ibv_flow_spec_type type, std::size_t size) {
@@ -64,7 +64,7 @@ class Parser {
     return read(spec);
   }
 
-  /// Each layer once, from the outside in.
+  /// Checks that each layer comes once, and in order from the outside.
   Status enter(Layer layer) {
     if (layer <= layer_ || (layer == Layer::transport && layer_ != Layer::ip))
       return nonsense("create_flow: order of specifications");
@@ -171,7 +171,7 @@ Result<FlowMatch> parse_flow(const ibv_flow_attr& attr) {
 Status FlowTable::add(const FlowMatch& match, unsigned ring) {
   const flow_key key = with_ring(match, ring);
   std::lock_guard guard(lock_);
-  // Before the rule, so that nobody misses it.
+  // Counted before the rule is added, so that no look-up misses the rule.
   count_exact(key, 1);
   if (bpf_map_update_elem(flows_.get(), &key, &ring, BPF_NOEXIST) == 0) return ok();
   const int code = errno;

@@ -1,4 +1,4 @@
-// The rules of one interface and process, in the maps that the BPF programs look into.
+// The rules of one process on one interface, in the maps of the BPF programs.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -11,17 +11,17 @@
 
 namespace ringsock::soft {
 
-/// A rule of ibv_create_flow(3), as it is looked up.
+/// A rule of ibv_create_flow(3), in the form of a map's key.
 struct FlowMatch {
-  flow_key key{};         ///< without ring
+  flow_key key{};         ///< `ring` is not set
   bool is_group = false;  ///< multicast or broadcast: several rings may have it
 };
 
-/// Reads the attributes and the specifications behind them.
-/// Errors: EINVAL nonsense (sizes, order, twice the same, contradictions), EOPNOTSUPP a rule that we do not have.
+/// Reads the attributes and the specifications behind them. Errors: EINVAL invalid (sizes, order, duplicates,
+/// contradictions), EOPNOTSUPP the rule is not supported.
 Result<FlowMatch> parse_flow(const ibv_flow_attr& attr);
 
-/// Threads: all functions from any thread.
+/// Threads: any.
 class FlowTable {
  public:
   FlowTable(UniqueFd flows, UniqueFd hints) : flows_(std::move(flows)), hints_(std::move(hints)) {}
@@ -32,7 +32,8 @@ class FlowTable {
 
   [[nodiscard]] int flows_fd() const { return flows_.get(); }
   [[nodiscard]] int hints_fd() const { return hints_.get(); }
-  /// In a forked child: closes its copies of the maps. Takes no lock, since the thread that held it may not exist here.
+  /// Called in a forked child: closes its copies of the maps. Takes no lock, because the thread that held it may not
+  /// exist there.
   void forget();
 
  private:

@@ -1,4 +1,4 @@
-// Between a process and the guardian of its filter (flow_guardian.cc).
+// The protocol between a process and the guardian of its filter (flow_guardian.cc).
 #pragma once
 
 namespace ringsock::soft {
@@ -7,7 +7,7 @@ namespace ringsock::soft {
 inline constexpr int kGuardianSocket = 0;
 inline constexpr int kGuardianProgram = 3;
 
-/// What the guardian says once it has tried.
+/// Sent by the guardian once, after it has tried to attach the filter.
 struct GuardianReply {
   int error;  ///< 0, or an errno value
 };

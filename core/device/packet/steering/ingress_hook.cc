@@ -27,14 +27,14 @@ class TcxLink final : public IngressHook {
   UniqueFd link_;
 };
 
-/// A socket to the guardian; it works while this is open.
+/// A socket to the guardian, which keeps the filter while the socket is open.
 class GuardedFilter final : public IngressHook {
  public:
   explicit GuardedFilter(UniqueFd socket) : socket_(std::move(socket)) {}
   ~GuardedFilter() override {
     if (!socket_) return;
     ::shutdown(socket_.get(), SHUT_WR);
-    // It ends when the filter is gone.
+    // The guardian closes its end when it has removed the filter.
     char nothing;
     while (::recv(socket_.get(), &nothing, sizeof nothing, 0) < 0 && errno == EINTR) {
     }
@@ -45,7 +45,7 @@ class GuardedFilter final : public IngressHook {
   UniqueFd socket_;
 };
 
-/// Starts the guardian; returns when it has become nobody's child. Errors: those of posix_spawn(3).
+/// Starts the guardian, and returns when it has detached itself from this process. Errors: those of posix_spawn(3).
 Status start_guardian(const char* path, unsigned ifindex, int socket, int program) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -53,13 +53,13 @@ Status start_guardian(const char* path, unsigned ifindex, int socket, int progra
   posix_spawn_file_actions_adddup2(&actions, program, kGuardianProgram);
   std::string name(path), number = std::to_string(ifindex);
   char* const arguments[] = {name.data(), number.data(), nullptr};
-  // No LD_PRELOAD of ours.
+  // Empty, so that LD_PRELOAD does not apply.
   char* const environment[] = {nullptr};
   pid_t pid = -1;
   const int failure = ::posix_spawn(&pid, path, &actions, nullptr, arguments, environment);
   posix_spawn_file_actions_destroy(&actions);
   if (failure != 0) return Error{failure == ENOENT || failure == EACCES ? EOPNOTSUPP : failure, "flow guardian"};
-  // A program that waits for any child may have been faster: nothing is lost with that.
+  // A program that waits for any child may have reaped it already, which is harmless.
   while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
   return ok();
@@ -71,7 +71,7 @@ Result<std::unique_ptr<IngressHook>> attach_clsact(unsigned ifindex, int program
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return Error::last("flow guardian: socketpair");
-  // High numbers, so that putting them in place does not overwrite one by the other.
+  // With high numbers, so that dup2(2) of one does not overwrite the other.
   UniqueFd ours = out_of_the_way(UniqueFd(ends[0])), theirs = out_of_the_way(UniqueFd(ends[1]));
   if (Status started = start_guardian(guardian, ifindex, theirs.get(), program); !started) return started.error();
   theirs.reset();

@@ -1,4 +1,4 @@
-// keep_from_kernel() at the tc ingress of an interface.
+// Attaches keep_from_kernel() to the tc ingress of an interface.
 #pragma once
 
 #include <memory>
@@ -8,20 +8,20 @@
 
 namespace ringsock::soft {
 
-/// The program is attached while this lives, and not longer than the process, however that ends.
+/// The program is attached while this object lives, and never longer than the process, however that ends.
 class IngressHook {
  public:
   virtual ~IngressHook() = default;
-  /// In a forked child: without an effect on the parent's.
+  /// Called in a forked child; has no effect on the parent's program.
   virtual void forget() = 0;
 };
 
-/// A BPF link. Errors: EPERM, ENODEV, EOPNOTSUPP (before Linux 6.6).
+/// Attaches by a BPF link. Errors: EPERM, ENODEV, EOPNOTSUPP (before Linux 6.6).
 Result<std::unique_ptr<IngressHook>> attach_tcx(unsigned ifindex, int program);
 
-/// A filter of a clsact qdisc, which is made if there is none. Nothing of that goes with a process, so another one,
-/// `guardian` (flow_guardian.cc), attaches it, and removes it as soon as this one is gone.
-/// Errors: EPERM, ENODEV, EOPNOTSUPP (kernel without, no guardian), EMFILE.
+/// Attaches as a filter of a clsact qdisc, which is made if there is none. Neither ends with the process, so another
+/// process, `guardian` (flow_guardian.cc), attaches the filter, and removes it once this process has ended. Errors:
+/// EPERM, ENODEV, EOPNOTSUPP (no kernel support, no guardian), EMFILE.
 Result<std::unique_ptr<IngressHook>> attach_clsact(unsigned ifindex, int program, const char* guardian);
 
 }  // namespace ringsock::soft

@@ -1,4 +1,4 @@
-// libbpf, loaded when the first ring of packets is made: a preloaded program without one does not pay for it.
+// libbpf, loaded when the first ring of packets is made, so that preloaded programs without rings do not pay for it.
 #pragma once
 
 #include <bpf/bpf.h>
@@ -10,7 +10,7 @@ namespace ringsock::soft {
 
 extern LateLibrary libbpf;
 
-// In this namespace the names of libbpf's functions mean these.
+// In this namespace the names of libbpf's functions stand for these.
 #define LATE_BPF(name) inline constexpr auto name = late<libbpf, #name, decltype(::name)>
 LATE_BPF(bpf_link_create);
 LATE_BPF(bpf_map_delete_elem);

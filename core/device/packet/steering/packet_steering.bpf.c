@@ -1,13 +1,14 @@
 /* Steering for rings of packet sockets. take_into_ring() is the socket filter of one ring. A packet socket sees a frame
-   before tc does, on the same CPU and in the same softirq with nothing in between, so the filter writes down for this
-   CPU whether its ring takes the frame, and keep_from_kernel(), at tc ingress, drops the frame if one has. So each
-   unicast packet goes to exactly one of ring and kernel, also while rules come and go. Multicast and broadcast are the
-   kernel's, too; those that a ring has taken are marked, so that a socket which has it from the ring can refuse it. */
+   before tc does, on the same CPU and in the same softirq, with nothing in between. So the filter notes for this CPU
+   whether its ring takes the frame, and keep_from_kernel(), at tc ingress, drops a frame that a ring has taken. Thus
+   each unicast packet goes either to a ring or to the kernel, even while rules change. Multicast and broadcast go to
+   the kernel, too; a packet that a ring has taken is marked, so that a socket that has it from the ring can refuse the
+   kernel's copy. */
 #include "core/device/packet/steering/flow_lookup.bpf.inc"
 
 #define ETHERNET_BYTES 14
-#define PROTOCOL_FRAGMENT 44 /* IPv6's header of fragments */
-/* For so long a packet's identification is its own. */
+#define PROTOCOL_FRAGMENT 44 /* the fragment header of IPv6 */
+/* The time for which a packet's identification is not used again. */
 #define REUSE_NS 1000000000ULL
 /* enum values of <linux/if_packet.h> */
 #define TO_US 0
@@ -16,7 +17,7 @@
 
 #define TAKE 0xffffffff
 #define LEAVE 0
-/* TCX_NEXT and TC_ACT_UNSPEC: let the next program see it. */
+/* TCX_NEXT and TC_ACT_UNSPEC: the next program decides. */
 #define TC_NEXT (-1)
 #define TC_DROP 2
 
@@ -46,12 +47,12 @@ static __always_inline int read_headers(struct __sk_buff* frame, struct flow_key
   if (bpf_skb_load_bytes(frame, ports_at, &ports, sizeof ports) < 0) return 0;
   key->source_port = ports.source;
   key->destination_port = ports.destination;
-  /* The kernel has taken the tag off; id 0 is a priority, not a VLAN. */
+  /* The kernel has removed the tag; id 0 carries a priority only, and is no VLAN. */
   if (frame->vlan_present) key->vlan = frame->vlan_tci & 0xfff;
   return 1;
 }
 
-/* Whose a packet is of which the first fragment has come: the ring's or the kernel's. */
+/* The owner, ring or kernel, of a packet whose first fragment has come. */
 struct fragment_name {
   __u32 source[4], destination[4];
   __u32 identification;
@@ -74,7 +75,7 @@ struct fragment_header {
   __u32 identification;
 };
 
-/* 1: the first fragment of a UDP packet, and `key` is the packet's; 0: a later one; -1: something else. */
+/* Returns 1 for the first fragment of a UDP packet, and sets the packet's `key`; 0 for a later one; -1 otherwise. */
 static __always_inline int read_fragment(struct __sk_buff* frame, struct fragment_name* name, struct flow_key* key) {
   struct ports ports;
   __u32 ports_at;
@@ -115,8 +116,8 @@ static __always_inline int read_fragment(struct __sk_buff* frame, struct fragmen
 
 enum share { NOTHING, ALL, COPY };
 
-/* Only the first fragment has ports: whose the packet is, it decides. What comes before it goes to both, and whoever
-   does not get the first one forgets the others. */
+/* Only the first fragment has ports, so it decides the owner of the packet. Fragments that come before it go to both
+   ring and kernel; the one that does not get the first fragment drops the others after a time. */
 static __always_inline enum share share_of_fragment(struct __sk_buff* frame, __u32 this_ring) {
   struct fragment_name name = {};
   struct flow_key key = {};
@@ -130,7 +131,7 @@ static __always_inline enum share share_of_fragment(struct __sk_buff* frame, __u
   }
   key.ring = frame->pkt_type == TO_US ? 0 : this_ring;
   const struct fragment_owner owner = {.since_ns = now_ns, .is_ring = find_ring(&key) == this_ring};
-  /* Where it cannot be written down, the others go to both. */
+  /* If the owner cannot be stored, the other fragments go to both. */
   bpf_map_update_elem(&fragments, &name, &owner, BPF_ANY);
   return owner.is_ring ? ALL : NOTHING;
 }
@@ -161,8 +162,8 @@ int take_into_ring(struct __sk_buff* frame) {
   }
   struct taken_by* by = bpf_map_lookup_elem(&taken, &only);
   if (!by || bit >= RINGSOCK_MAX_RINGS) return LEAVE;
-  /* Written in any case: what this CPU's last frame has left must not count for this one. Other listeners than the ring
-     want multicast and broadcast. */
+  /* Always written, because bits of this CPU's last frame must not apply to this one. Multicast and broadcast also have
+     receivers other than the ring. */
   write_bit(by->rings, bit, mine && frame->pkt_type == TO_US);
   write_bit(by->copies, bit, mine && frame->pkt_type != TO_US);
   if (!mine && !copied) return LEAVE;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kAtDriver = "take_at_driver";
 constexpr const char* kBehindDriver = "take_behind_driver";
-/// How long the kernel may need to end the sockets of a process that is gone.
+/// How long the kernel may need to close the sockets of a process that has ended.
 constexpr Nanos kPatience = std::chrono::seconds(1);
 
 /// Errors: ENODEV.
@@ -34,7 +34,7 @@ Result<ifreq> interface_named(int socket, unsigned ifindex) {
   return out;
 }
 
-/// Whether packets come from other programs of this host rather than from a wire.
+/// Returns whether packets come from other programs of this host, and not from a wire.
 bool is_virtual(int socket, ifreq request) {
   ethtool_drvinfo info{};
   info.cmd = ETHTOOL_GDRVINFO;
@@ -53,7 +53,7 @@ Result<std::unique_ptr<XdpPath>> XdpPath::create(unsigned ifindex, const FlowTab
   if (!name) return name.error();
   std::unique_ptr<XdpPath> out(new XdpPath(ifindex, std::move(control)));
   out->is_virtual_ = is_virtual(out->control_.get(), *name);
-  // In the driver of a veth a program would switch off the segmentation offload of the peer, and gain nothing.
+  // In the driver of a veth, a program would disable the segmentation offload of the peer, without a gain.
   const XdpMode first = mode != XdpMode::automatic ? mode : out->is_virtual_ ? XdpMode::generic : XdpMode::native;
   Status attached = out->attach(first, flows);
   if (!attached && attached.error().code == EOPNOTSUPP && mode == XdpMode::automatic)
@@ -120,7 +120,7 @@ Status XdpPath::open_sockets(unsigned frames, std::vector<XdpSocket>& out) {
     const Status opened = socket.open(ifindex_, queue, frames);
     if (!opened) {
       const int code = opened.error().code;
-      // There is no way to ask how many queues there are that works everywhere.
+      // The number of queues cannot be asked for in a way that works with all drivers.
       if (code == EINVAL && queue != 0) return ok();
       if (code != EBUSY || monotonic_now() > end) return opened;
       ::poll(nullptr, 0, 1);

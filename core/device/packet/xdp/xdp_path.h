@@ -1,4 +1,4 @@
-// The way past the kernel's network stack: a program at an interface's driver, and AF_XDP sockets.
+// Bypasses the kernel's network stack: a program in an interface's driver, and AF_XDP sockets.
 #pragma once
 
 #include <memory>
@@ -14,22 +14,23 @@
 
 namespace ringsock::soft {
 
-/// One per interface, host-wide: the program is attached while this lives, by a BPF link, which goes with the process.
-/// It serves one ring at a time. Threads: any.
+/// There is one per interface of a host. The program is attached while this object lives, by a BPF link, which ends
+/// with the process. It serves one ring at a time. Threads: any.
 class XdpPath {
  public:
-  /// `flows`: the rules; outlives this.
-  /// Errors: EBUSY another process has a program there; EPERM, ENODEV, ENOMEM, EMFILE; EOPNOTSUPP.
+  /// `flows`: the rules, which must outlive this object. Errors: EBUSY another process has a program there; EPERM,
+  /// ENODEV, ENOMEM, EMFILE; EOPNOTSUPP.
   static Result<std::unique_ptr<XdpPath>> create(unsigned ifindex, const FlowTable& flows, XdpMode mode);
 
-  /// One socket per receive queue, which get what the rules have for ring `number`, until release().
+  /// Opens one socket per receive queue. Until release() they get the packets that the rules direct to ring `number`.
   /// Errors: EBUSY another ring is served; those of XdpSocket::open().
   Result<std::vector<XdpSocket>> claim(unsigned number, unsigned frames);
-  /// Of the ring that is served.
+  /// The alarm of the ring that is served.
   [[nodiscard]] RingAlarm& alarm() { return alarm_; }
   void release();
 
-  /// Whether senders may be on this host, who leave checksums to a device that never comes. XDP does not tell.
+  /// Returns whether senders may be on this host and leave checksums to a device that does not exist. XDP does not
+  /// tell.
   [[nodiscard]] bool may_lack_checksums() const { return is_virtual_; }
   void forget();
 
@@ -42,7 +43,7 @@ class XdpPath {
   bool set_target(const xdp_target& target);
 
   const unsigned ifindex_;
-  const UniqueFd control_;  ///< any socket, to ask for the interface
+  const UniqueFd control_;  ///< any socket, for ioctl(2) on the interface
   RingAlarm alarm_;
   UniqueFd program_, link_, sockets_, target_;
   bool is_virtual_ = false;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr unsigned kMinFrames = 256;
 constexpr unsigned kMaxFrames = 4096;
-/// No longer than any MTU, since here nobody looks at that; RFC 791 has every host take packets of 576 bytes.
+/// Below any MTU, which is not checked here: every host must accept packets of 576 bytes (RFC 791).
 constexpr std::size_t kMaxSent = sizeof(wire::EthernetHeader) + 576;
 
 std::uint64_t clock_ns(clockid_t clock) {
@@ -45,7 +45,7 @@ bool is_small(OutgoingFrame frame) {
   return length_of(frame) <= kMaxSent && offload_of(frame).gso_type == VIRTIO_NET_HDR_GSO_NONE;
 }
 
-/// Does what was left to the device.
+/// Completes a checksum that was left to the device.
 void fill_checksum(std::span<std::byte> packet, const virtio_net_hdr& offload) {
   const std::size_t start = offload.csum_start, field = start + offload.csum_offset;
   if ((offload.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM) == 0 || field + sizeof(wire::Be16) > packet.size()) return;
@@ -54,7 +54,7 @@ void fill_checksum(std::span<std::byte> packet, const virtio_net_hdr& offload) {
   std::memcpy(packet.data() + field, &checksum, sizeof checksum);
 }
 
-/// Writes a frame down as it is to travel. @return its length.
+/// Writes a frame in the form in which it is sent. Returns its length.
 std::size_t write_frame(OutgoingFrame frame, std::byte* to) {
   std::size_t skip = sizeof(virtio_net_hdr), bytes = 0;
   for (const iovec& part : frame) {
@@ -83,7 +83,7 @@ XdpRing::~XdpRing() {
   if (epoll_ || !packets_) path_.release();
 }
 
-/// A socket in an epoll set tells it of each packet, which costs the sender 0.3 us.
+/// A socket in an epoll set reports each packet to it, which costs the sender 0.3 us.
 bool XdpRing::listen(bool on) {
   const auto set = [&](int fd) {
     epoll_event event{};
@@ -102,8 +102,7 @@ void XdpRing::forget() {
   packets_->forget();
 }
 
-// -- receiving
-// ---------------------------------------------------------------------------------------------------------
+// -- receiving -------------------------------------------------------------------------------------
 
 const RingFrame* XdpRing::front() {
   switch (from_) {
@@ -111,10 +110,10 @@ const RingFrame* XdpRing::front() {
     case From::packets: return packets_->front();
     case From::nothing: break;
   }
-  // In this order: what came before a socket's frame is seen once that is.
+  // In this order: once a frame of a socket is seen, packets that came before it are visible, too.
   const bool has_socket = read_sockets();
   const RingFrame* const packet = packets_->front();
-  // Of one sender, too, some may come by one way and some by the other.
+  // The older one is first, because packets of one sender may come by both ways.
   if (packet != nullptr && (!has_socket || packet->wallclock_ns < frame_.wallclock_ns)) {
     from_ = From::packets;
     return packet;
@@ -124,7 +123,7 @@ const RingFrame* XdpRing::front() {
   return &frame_;
 }
 
-/// The next one of the sockets, in turn.
+/// Reads the next frame of the sockets, in turn.
 bool XdpRing::read_sockets() {
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
     if (++at_ >= sockets_.size()) at_ = 0;
@@ -141,7 +140,7 @@ bool XdpRing::read_sockets() {
   return false;
 }
 
-/// The clocks are compared again and again, since the wall's may be set.
+/// The clocks are compared repeatedly, because the wall clock may be set.
 std::uint64_t XdpRing::wallclock_ns(std::uint64_t monotonic_ns) {
   constexpr std::uint64_t kInterval = 10'000'000;
   if (monotonic_ns - clocks_compared_ > kInterval) {
@@ -161,8 +160,7 @@ void XdpRing::pop() {
   from_ = From::nothing;
 }
 
-// -- sending
-// -----------------------------------------------------------------------------------------------------------
+// -- sending ---------------------------------------------------------------------------------------
 
 Result<std::size_t> XdpRing::send(std::span<const OutgoingFrame> frames) {
   const auto large = std::ranges::find_if_not(frames, is_small);
@@ -174,7 +172,7 @@ Result<std::size_t> XdpRing::send(std::span<const OutgoingFrame> frames) {
   XdpSocket& socket = sockets_.front();
   std::byte* place = socket.place();
   if (place == nullptr) {
-    // What the interface could not take before goes first.
+    // Frames that the interface could not take before are sent first.
     if (Status flushed = socket.flush(tx_dropped_); !flushed) return flushed.error();
     place = socket.place();
     if (place == nullptr) return Error{EAGAIN, "xdp ring: send"};
@@ -191,7 +189,7 @@ Result<std::size_t> XdpRing::send(std::span<const OutgoingFrame> frames) {
 
 bool XdpRing::look() {
   if (const std::unique_lock guard(send_lock_, std::try_to_lock); guard && !sockets_.empty()) {
-    // Errors are the packet socket's to tell.
+    // The packet socket reports errors.
     if (Status flushed = sockets_.front().flush(tx_dropped_); !flushed) return packets_->look();
   }
   return packets_->look();

@@ -1,4 +1,4 @@
-// A ring whose datagrams go past the kernel's network stack, through AF_XDP sockets.
+// A ring whose datagrams bypass the kernel's network stack, by AF_XDP sockets.
 #pragma once
 
 #include <atomic>
@@ -12,12 +12,12 @@
 
 namespace ringsock::soft {
 
-/// Small UDP packets take the XDP way; all others that are for this ring, the way of the packet socket that is in it,
-/// too: TCP, groups, what is to be segmented, what is larger than a frame or than the smallest MTU.
+/// Small UDP packets use AF_XDP. All other packets of the ring use the packet socket that the ring also has: TCP,
+/// groups, packets for segmentation, packets larger than a frame or than the smallest MTU.
 class XdpRing final : public FrameRing {
  public:
-  /// `packets` is the ring with the same number. Errors: those of XdpPath::claim(), and EMFILE; `packets` is untouched
-  /// then.
+  /// `packets` is the ring with the same number. Errors: those of XdpPath::claim(), and EMFILE; then `packets` is
+  /// unchanged.
   static Result<std::unique_ptr<FrameRing>> create(XdpPath& path, unsigned frames, std::unique_ptr<FrameRing>& packets);
   XdpRing(const XdpRing&) = delete;
   XdpRing& operator=(const XdpRing&) = delete;
@@ -48,17 +48,17 @@ class XdpRing final : public FrameRing {
 
   XdpPath& path_;
   std::unique_ptr<FrameRing> packets_;
-  std::vector<XdpSocket> sockets_;  ///< number n of queue n; sends through the first
+  std::vector<XdpSocket> sockets_;  ///< one for each queue, by number; the first one sends
   UniqueFd epoll_;
 
   From from_ = From::nothing;
   std::size_t at_ = 0;  ///< the socket that was read last
   RingFrame frame_;
   std::uint64_t clocks_compared_ = 0;   ///< CLOCK_MONOTONIC, ns
-  std::uint64_t clock_difference_ = 0;  ///< CLOCK_REALTIME minus that
+  std::uint64_t clock_difference_ = 0;  ///< CLOCK_REALTIME minus CLOCK_MONOTONIC, ns
 
   BiasedMutex send_lock_;
-  std::uint64_t tx_dropped_ = 0;  ///< with the lock
+  std::uint64_t tx_dropped_ = 0;  ///< send_lock_ held
   std::atomic<std::uint64_t> tx_calls_{0};
 };
 

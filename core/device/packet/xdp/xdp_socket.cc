@@ -13,7 +13,7 @@ namespace ringsock::soft {
 namespace {
 
 constexpr unsigned kSendFrames = 256;
-/// More than those frames take as packets of the kernel.
+/// More memory than kSendFrames frames need as packets of the kernel.
 constexpr int kSendBufferBytes = 2 << 20;
 
 std::uint32_t load(const std::uint32_t* index) { return __atomic_load_n(index, __ATOMIC_ACQUIRE); }
@@ -35,7 +35,7 @@ XdpSocket::XdpSocket(XdpSocket&& other) noexcept
       left_(other.left_) {}
 
 void XdpSocket::close() {
-  // The queue of the interface is only free when nothing of the socket is mapped any more.
+  // The interface's queue becomes free only when nothing of the socket is mapped any more.
   for (const Mapping& mapping : std::exchange(mappings_, {})) ::munmap(mapping.address, mapping.bytes);
   receive_ = {};
   memory_ = nullptr;
@@ -46,7 +46,7 @@ Status XdpSocket::open(unsigned ifindex, unsigned queue, unsigned frames) {
   UniqueFd socket(::socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
   if (!socket) return Error::last("AF_XDP socket");
   socket_ = out_of_the_way(std::move(socket));
-  // So that sending never waits for memory.
+  // Sending then never waits for memory.
   if (::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kSendBufferBytes, sizeof kSendBufferBytes) != 0)
     ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof kSendBufferBytes);
   if (Status s = register_memory(frames); !s) return s;
@@ -71,7 +71,7 @@ Result<std::byte*> XdpSocket::map(std::size_t bytes, int flags, int fd, std::uin
 
 Status XdpSocket::register_memory(unsigned frames) {
   memory_bytes_ = (frames + kSendFrames) * kFrameBytes;
-  // Shared, so that fork(2) does not copy pages on which the kernel writes.
+  // Shared, so that fork(2) does not copy pages that the kernel writes.
   auto memory = map(memory_bytes_, MAP_ANONYMOUS, -1, 0);
   if (!memory) return memory.error();
   memory_ = *memory;
@@ -124,8 +124,7 @@ Status XdpSocket::map_queue(XdpQueue<Entry>& queue, const void* offsets, std::ui
   return ok();
 }
 
-// -- receiving
-// ---------------------------------------------------------------------------------------------------------
+// -- receiving -------------------------------------------------------------------------------------
 
 std::span<const std::byte> XdpSocket::front() {
   static_assert(sizeof(Descriptor) == sizeof(xdp_desc));
@@ -146,7 +145,7 @@ std::uint64_t XdpSocket::arrival_ns() const {
 
 void XdpSocket::pop() {
   publish(receive_.consumer, ++receive_.mine);
-  // As many places as frames: there is one.
+  // The queue has as many places as there are frames, so a place is free.
   fill_.at(fill_.mine) = front_address_ & ~(std::uint64_t{kFrameBytes} - 1);
   publish(fill_.producer, ++fill_.mine);
 }
@@ -158,8 +157,7 @@ std::uint64_t XdpSocket::overruns() const {
   return statistics.rx_dropped + statistics.rx_ring_full;
 }
 
-// -- sending
-// -----------------------------------------------------------------------------------------------------------
+// -- sending ---------------------------------------------------------------------------------------
 
 void XdpSocket::reclaim() {
   for (const std::uint32_t produced = load(completion_.producer); completion_.mine != produced; ++completion_.mine)
@@ -188,10 +186,11 @@ Status XdpSocket::flush(std::uint64_t& dropped) {
   for (int i = 0; i < kAttempts && left_ != 0; ++i) {
     const int error = ::send(socket_.get(), nullptr, 0, MSG_DONTWAIT) < 0 ? errno : 0;
     left_ = send_.mine - load(send_.consumer);
-    // Lost on the way through the interface: it is taken from the queue, and the next one's turn.
+    // The interface had no room: the frame has left the queue, and the next one follows.
     if (error == EBUSY) ++dropped;
     if (error != ENETDOWN && error != ENXIO && error != EBADF) continue;
-    // The kernel has looked at none of them yet; later it may know how many there are, and nothing can be taken back.
+    // Frames can be taken back only here, where the kernel has not looked at any of them; later it may know their
+    // number.
     if (all_new && left_ == count) take_back(std::exchange(left_, 0));
     return Error{error == ENETDOWN ? ENETDOWN : ENODEV, "AF_XDP socket: send"};
   }

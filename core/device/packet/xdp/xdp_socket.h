@@ -11,26 +11,26 @@
 
 namespace ringsock::soft {
 
-/// A ring of entries that this process and the kernel share; one of them writes.
+/// A ring of entries that this process and the kernel share; one side writes, the other reads.
 template <class Entry>
 struct XdpQueue {
   std::uint32_t* producer = nullptr;
   std::uint32_t* consumer = nullptr;
   Entry* entries = nullptr;
   std::uint32_t mask = 0;
-  /// Of the index that this side writes.
+  /// The index that this side writes.
   std::uint32_t mine = 0;
 
   [[nodiscard]] Entry& at(std::uint32_t index) const { return entries[index & mask]; }
 };
 
-/// In copy mode: the kernel copies between packets and frames, within the call that sends, or when a packet arrives.
-/// Threads: front() and pop() one at a time; of those that send, one at a time.
+/// Works in copy mode: the kernel copies between packets and frames, in the call that sends, or when a packet arrives.
+/// Threads: front() and pop() one at a time; sends one at a time.
 class XdpSocket {
  public:
   static constexpr std::size_t kFrameBytes = 2048;
-  /// The longest packet that is received: the kernel keeps some room in front (XDP_PACKET_HEADROOM), and the program
-  /// writes the time there.
+  /// The longest packet that is received. The kernel leaves room in front of it (XDP_PACKET_HEADROOM), where the
+  /// program writes the time of arrival.
   static constexpr std::size_t kMaxReceived = kFrameBytes - 256 - sizeof(std::uint64_t);
 
   XdpSocket() = default;
@@ -40,31 +40,32 @@ class XdpSocket {
   XdpSocket& operator=(const XdpSocket&) = delete;
   ~XdpSocket() { close(); }
 
-  /// Bound to a queue, and receives what a program sends here. `frames`: to receive into, a power of two.
-  /// Errors: EINVAL no such queue; EBUSY somebody has it, or had it until a moment ago; EPERM, ENODEV, ENOMEM (also
-  /// RLIMIT_MEMLOCK), EMFILE, EOPNOTSUPP, EAFNOSUPPORT.
+  /// Binds to a queue, and receives what a program redirects here. `frames`: the number of receive frames, a power of
+  /// two. Errors: EINVAL no such queue; EBUSY the queue is in use, or was until a moment ago; EPERM, ENODEV, ENOMEM
+  /// (also RLIMIT_MEMLOCK), EMFILE, EOPNOTSUPP, EAFNOSUPPORT.
   Status open(unsigned ifindex, unsigned queue, unsigned frames);
-  /// Closes and unmaps; of what is shared with a parent, the copies.
+  /// Closes and unmaps; in a forked child only its copies of what it shares with the parent.
   void close();
 
   [[nodiscard]] int fd() const { return socket_.get(); }
 
-  /// The oldest packet; empty when there is none. Valid until pop().
+  /// Returns the oldest packet, empty when there is none. Valid until pop().
   std::span<const std::byte> front();
   void pop();
-  /// When front() came: CLOCK_MONOTONIC, ns.
+  /// Returns when the packet of front() arrived: CLOCK_MONOTONIC, ns.
   [[nodiscard]] std::uint64_t arrival_ns() const;
 
-  /// A place of kFrameBytes for a packet to be sent; null: all are under way, or what was queued before has not been
-  /// sent.
+  /// Returns kFrameBytes of memory for a packet to send. Returns null when all places are in use, or queued packets
+  /// have not been sent.
   std::byte* place();
-  /// Queues what is in the last place().
+  /// Queues the packet in the last place().
   void queue(std::size_t bytes);
-  /// Sends what is queued, or leaves it to the next call where the interface cannot take it now. `dropped` counts what
-  /// the interface had no room for. Errors, and nothing is queued any more: ENETDOWN, ENODEV.
+  /// Sends what is queued; leaves it to the next call when the interface cannot take it now. Adds to `dropped` the
+  /// packets that the interface had no room for. Errors: ENETDOWN, ENODEV; then frames that the kernel has not looked
+  /// at are taken back.
   Status flush(std::uint64_t& dropped);
 
-  /// Dropped on arrival: nobody polled in time.
+  /// Returns the number of packets dropped on arrival, because they were not polled in time.
   [[nodiscard]] std::uint64_t overruns() const;
 
  private:
@@ -92,8 +93,8 @@ class XdpSocket {
   XdpQueue<std::uint64_t> fill_, completion_;
   XdpQueue<Descriptor> receive_, send_;
   std::uint64_t front_address_ = 0;
-  std::vector<std::uint64_t> free_;  ///< places to send from
-  std::uint32_t left_ = 0;           ///< queued, and not taken by the last flush()
+  std::vector<std::uint64_t> free_;  ///< free places for packets to send
+  std::uint32_t left_ = 0;           ///< queued, but not sent by the last flush()
 };
 
 }  // namespace ringsock::soft

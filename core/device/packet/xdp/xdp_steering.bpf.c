@@ -1,6 +1,7 @@
-/* Steering for AF_XDP sockets. A frame that the flow map gives to the target's ring, and that fits, goes into the socket
-   of the queue it came by: nobody else sees it. Every other frame goes the ordinary way, where packet_steering.bpf.c asks
-   the same map: TCP, groups, tags, fragments, frames in several pieces, queues without a socket. */
+/* Steering for AF_XDP sockets. A frame that the flow map directs to the target's ring, and that fits, goes into the
+   socket of the queue that it came by, and nowhere else. All other frames take the ordinary path, where
+   packet_steering.bpf.c uses the same map: TCP, groups, tags, fragments, frames in several pieces, queues without a
+   socket. */
 #include "core/device/packet/steering/flow_lookup.bpf.inc"
 
 #include <bpf/bpf_core_read.h>
@@ -10,7 +11,7 @@ struct ethernet_header {
   __u16 type;
 };
 
-/* What is read of the kernel's structures; the loader puts the real offsets in. */
+/* The fields of the kernel's structures that are read; the loader sets the real offsets. */
 struct xdp_buff___kernel {
   void* data_hard_start;
   __u32 frame_sz;
@@ -47,7 +48,7 @@ static __always_inline int read_headers(struct xdp_md* frame, const struct ether
   if (ethernet->type == bpf_htons(ETHERTYPE_IPV4)) {
     const struct ipv4_header* ip = (const void*)(ethernet + 1);
     ports = (const void*)(ip + 1);
-    /* With options: the ordinary way. */
+    /* Packets with options take the ordinary path. */
     if ((const void*)(ports + 1) > end || ip->version_and_words != 0x45 || !read_ipv4(ip, key)) return 0;
   } else if (ethernet->type == bpf_htons(ETHERTYPE_IPV6)) {
     const struct ipv6_header* ip = (const void*)(ethernet + 1);
@@ -61,7 +62,7 @@ static __always_inline int read_headers(struct xdp_md* frame, const struct ether
   return key->protocol == PROTOCOL_UDP;
 }
 
-/* When it came, in front of the frame, where it travels into the socket's memory. */
+/* Writes the time of arrival in front of the frame, where it is copied to the socket's memory. Returns 0 on failure. */
 static __always_inline int note_time(struct xdp_md* frame) {
   if (bpf_xdp_adjust_meta(frame, -(int)sizeof(__u64)) != 0) return 0;
   __u64* at = (void*)(long)frame->data_meta;
@@ -88,8 +89,8 @@ static __always_inline int take(struct xdp_md* frame) {
 SEC("xdp.frags")
 int take_at_driver(struct xdp_md* frame) { return take(frame); }
 
-/* Behind the driver a frame is a packet of the kernel, which may be several datagrams in one (UDP_SEGMENT): that stands
-   behind its data only, and such frames are for those who can read it. */
+/* Behind the driver, a frame is a packet of the kernel, which may contain several datagrams (UDP_SEGMENT). Only the
+   structure behind its data says so. Such frames take the ordinary path. */
 SEC("xdp.frags")
 int take_behind_driver(struct xdp_md* frame) {
   const struct xdp_buff___kernel* buffer = bpf_cast_to_kern_ctx(frame);
