@@ -12,6 +12,7 @@
 #include "tests/preload/tcp_world.h"
 #include "tests/support/raw_syscall.h"
 #include "tests/support/signals.h"
+#include "tests/support/thread_status.h"
 
 namespace ringsock::preload_tests {
 namespace {
@@ -363,9 +364,12 @@ TEST(PreloadedWaiting, AReceiveWaitsForSoRcvlowat) {
   const int mark = 6;
   ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark), 0);
   std::array<char, 16> some{};
-  std::thread writer([fd = int(alice)] {
+  // The reader sleeps before the first byte comes. Linux counts only what has come since a sleep began: a reader that
+  // had taken three bytes before would wait for six more.
+  std::thread writer([fd = int(alice), reader = ::gettid()] {
+    EXPECT_TRUE(support::falls_asleep(reader));
     EXPECT_EQ(::write(fd, "abc", 3), 3);
-    ::usleep(50'000);
+    EXPECT_TRUE(support::falls_asleep(reader));
     EXPECT_EQ(::write(fd, "defg", 4), 4);
   });
   EXPECT_EQ(::recv(bob, some.data(), some.size(), 0), 7);
