@@ -23,8 +23,10 @@ namespace {
 using runtime::VmaPage;
 using runtime::VmaSnapshot;
 
-/// How long to wait for the answer of a process, which need not answer.
+/// How long a look waits for the answer of a process, which need not answer.
 constexpr std::chrono::milliseconds kAnswer{200};
+/// How long a change waits for it: a process that is not stopped answers, if late on a busy host.
+constexpr std::chrono::seconds kAnswerToChange{5};
 
 int refuse(const std::string& message) {
   std::fprintf(stderr, "vma_stats: %s\n", message.c_str());
@@ -120,13 +122,13 @@ int show(const VmaPage& page, const VmaStatsOptions& options) {
 
 int change(const VmaPage& page, const VmaStatsOptions& options) {
   if (options.zero) {
-    if (Status asked = page.ask({}, kAnswer); !asked && asked.error().code != ETIMEDOUT)
+    if (Status asked = page.ask({}, kAnswerToChange); !asked && asked.error().code != ETIMEDOUT)
       return refuse(text_of(asked.error()));
     if (Status zeroed = page.zero(); !zeroed) return refuse(text_of(zeroed.error()));
   }
   const auto& request = options.request;
   if (!request.log_level && !request.log_details && !request.dump_fd) return EXIT_SUCCESS;
-  if (Status done = page.ask(request, kAnswer); !done) {
+  if (Status done = page.ask(request, kAnswerToChange); !done) {
     if (done.error().code != ETIMEDOUT) return refuse(text_of(done.error()));
     return refuse("process " + std::to_string(page.pid()) +
                   " has not answered: it will when it goes on, and has a ring");
