@@ -56,7 +56,7 @@ inline Result<ssize_t> with_rest_sent(int fd, Lookup& socket, const msghdr& mess
   return sent && *sent > 0 ? Result<ssize_t>(send_rest(fd, socket, message, flags, *sent)) : sent;
 }
 
-/// recvfrom(2) with room for an address, and sendto(2) with an address.
+/// Carry out recvfrom(2) with room for an address, and sendto(2) with an address.
 Result<ssize_t> receive_from_checked(Lookup& socket, void* data, std::size_t length, int flags, sockaddr* address,
                                      socklen_t* address_length);
 Result<ssize_t> send_to_checked(Lookup& socket, const void* data, std::size_t length, int flags,

@@ -175,7 +175,8 @@ long make_process(long number, long first, long second, long third, long fourth,
 
 namespace {
 
-/// The kernel lets only a process with one thread enter another user namespace.
+/// Stops the service thread for the time of the call, if `is_wanted`: the kernel lets only a process with one thread
+/// enter another user namespace.
 int with_one_thread(bool is_wanted, auto call) {
   if (!is_wanted) return call();
   const WithoutServiceThread alone;

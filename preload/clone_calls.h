@@ -1,4 +1,4 @@
-// System calls that make a process, made by syscall(2).
+// Processes that a program makes by syscall(2).
 #pragma once
 
 namespace ringsock::preload {

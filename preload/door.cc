@@ -278,8 +278,8 @@ Status follow(rs::StreamSocket& connection) {
     auto socket = ask_user(connection, deadline);
     if (!socket && socket.error().code == EALREADY) continue;
     if (!socket && socket.error().code == EAGAIN) {
-      // Its user has forked, and nobody has used it since. Move it to the kernel, because processes that have both used
-      // a connection will do so again.
+      // Its user has forked, and nobody has used it since. It moves to the kernel, because processes that have both
+      // used a connection will do so again.
       if (!connection.claim()) continue;
       const Ref self = Ref::share(connection);
       if (auto moved = hand_over_for_good(std::span(&self, 1)); !moved) return moved.error();

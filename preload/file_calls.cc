@@ -30,7 +30,7 @@ std::span<std::byte> copy_room() {
   return *room;
 }
 
-/// sendfile(2) to a ring. The file's offset advances by the bytes that the socket takes.
+/// Carries out sendfile(2) to a ring. The file's offset advances by the bytes that the socket takes.
 Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
   const std::span<std::byte> copy = copy_room();
   const bool seekable = offset != nullptr || ::lseek(in, 0, SEEK_CUR) >= 0;
@@ -76,7 +76,7 @@ Result<ssize_t> put_into_pipe(int pipe, std::span<std::byte> bytes, bool may_blo
   }
 }
 
-/// splice(2) from a ring into a pipe. Only the bytes that the pipe takes leave the socket.
+/// Carries out splice(2) from a ring into a pipe. Only the bytes that the pipe takes leave the socket.
 Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned flags) {
   if (!is_pipe(out)) return Error{EINVAL, "splice: one side must be a pipe"};
   const std::span<std::byte> copy = copy_room();
@@ -89,7 +89,7 @@ Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned f
   return runtime::receive(socket, copy.data(), static_cast<std::size_t>(*put), MSG_DONTWAIT);
 }
 
-/// sendfile(2) from a ring, which works into a pipe only.
+/// Carries out sendfile(2) from a ring, which works into a pipe only.
 ssize_t sendfile_to_pipe(int out, int in, const off_t* offset, size_t count) {
   return to_posix([&]() -> Result<ssize_t> {
     Lookup socket = fd_table().find(in);
@@ -115,7 +115,8 @@ ssize_t sendfile_ours(int out, int in, off_t* offset, size_t count) {
       });
 }
 
-/// splice(2) from a pipe into a ring. Bytes that have left the pipe must be sent, so only as many are read as fit.
+/// Carries out splice(2) from a pipe into a ring. Bytes that have left the pipe must be sent, so only as many are read
+/// as fit.
 Result<ssize_t> pipe_to_socket(Lookup& socket, int in, size_t count, unsigned flags) {
   if (!is_pipe(in)) return Error{EINVAL, "splice: one side must be a pipe"};
   if (auto may_send = runtime::send(socket, nullptr, 0, 0); !may_send) return may_send;

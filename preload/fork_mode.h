@@ -54,7 +54,7 @@ struct Migration {
   enum class Step {
     zeros,       ///< active: waits for the zeros
     connecting,  ///< active: connects on the ring
-    grace,       ///< passive: waits whether the client talks by TCP, and so is not in fork mode
+    grace,       ///< passive: waits to see whether the client talks by TCP, and so is not in fork mode
     turn,        ///< passive: waits to enter the section and for the port
     client,      ///< passive: has sent the zeros, waits for the client on the ring
   };

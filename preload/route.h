@@ -71,8 +71,8 @@ inline auto route_pinned(int fd, Ours ours, Libcs libcs) {
       libcs);
 }
 
-// What the application's call of that name does. They have other names because the linker sends our own calls to libc
-// (libc_calls.h).
+// These do what the application's calls read(), send() and close() do. They have names of their own, because the linker
+// sends this library's calls of those names to libc (libc_calls.h).
 ssize_t intercepted_read(int fd, void* data, std::size_t length);
 ssize_t intercepted_send(int fd, const void* data, std::size_t length, int flags);
 int intercepted_close(int fd);

@@ -27,7 +27,7 @@ struct AddressPattern {
   SocketAddress address;  ///< port 0, unmapped
   unsigned prefix_bits;   ///< 0..32 or 0..128
 
-  /// "10.1.2.3", "10.0.0.0/8", "fe80::/10". Errors: EINVAL.
+  /// Parses "10.1.2.3", "10.0.0.0/8" or "fe80::/10". Errors: EINVAL.
   static Result<AddressPattern> parse(std::string_view text);
   [[nodiscard]] bool matches(const SocketAddress& other) const;
 };
