@@ -1,4 +1,4 @@
-// Whether calls that wait for many descriptors concern us.
+// Finds endpoints among the descriptors of poll(2) and select(2).
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,9 @@
 
 namespace ringsock::preload {
 
-/// False, too, when they are in memory that is not there: the kernel knows what to say.
-/// A plain loop: std::any_of() is unrolled, which costs more than it saves for the one descriptor that most ask for.
+/// Returns whether one of the entries is an endpoint. Also returns false when the entries cannot be read and written,
+/// because the kernel then reports the error. A plain loop: std::any_of() is unrolled, which costs more than it saves
+/// for the single descriptor that is most common.
 [[gnu::always_inline]] inline bool any_ours(const pollfd* fds, nfds_t count) {
   if (count > INT_MAX || !are_writable(fds, count)) return false;
   for (const pollfd* const end = fds + count; fds != end; ++fds) {

@@ -1,6 +1,6 @@
-// AIO and io_uring: the kernel works on the descriptors that a request names, past libc's functions, and a ring
-// connection's descriptor is its doorbell. So what a request names becomes a kernel socket before the kernel sees the
-// request. Files, and sockets that are in no request, are not touched.
+// AIO and io_uring: the kernel works on the descriptors that a request names, without libc's functions, and the
+// descriptor of a ring connection is its doorbell. So the sockets that a request names become kernel sockets before the
+// kernel sees the request. Files, and sockets that no request names, are left alone.
 #include <dlfcn.h>
 #include <linux/aio_abi.h>
 #include <linux/io_uring.h>
@@ -36,7 +36,7 @@ void make_kernel_socket(int fd) noexcept {
       if (const auto done = hand_over_for_good(std::span(&endpoint, 1)); !done)
         log_warn("descriptor %d cannot become the kernel's for an asynchronous request: %s", fd, done.error().where);
     } else if (endpoint && fd_table().holds(fd)) {
-      // An epoll set: whoever waits for it in the kernel hears of kernel sockets only.
+      // An epoll set. A request that waits for it in the kernel sees events of kernel sockets only.
       leave_to_kernel("an epoll set in an asynchronous request");
       hand_over_everything();
     }
@@ -46,17 +46,15 @@ void make_kernel_socket(int fd) noexcept {
   errno = saved_errno;
 }
 
-// -- io_uring by liburing
-// -----------------------------------------------------------------------------------------------------------
+// -- io_uring by liburing --------------------------------------------------------------------------
 
-/// Set-ups in which the entries lie as UringQueue says, and are the kernel's only when one of the functions below is
-/// called.
+/// Flags with which the entries lie as UringQueue says, and the kernel reads them only in the functions below.
 constexpr unsigned kPlainFlags = IORING_SETUP_IOPOLL | IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP |
                                  IORING_SETUP_ATTACH_WQ | IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL |
                                  IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_CQE32 |
                                  IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
-/// The beginning of liburing's `struct io_uring`, whose ABI has been this since 2.0 (liburing.h).
+/// The beginning of liburing's `struct io_uring`, whose ABI has not changed since 2.0 (liburing.h).
 struct UringQueue {
   unsigned* kernel_head;
   unsigned* kernel_tail;
@@ -66,7 +64,7 @@ struct UringQueue {
   unsigned* dropped;
   unsigned* array;
   io_uring_sqe* requests;
-  unsigned head;  ///< of those that the kernel has not been told of
+  unsigned head;  ///< the first request that the kernel has not been told of
   unsigned tail;
 };
 
@@ -92,10 +90,9 @@ void look_at_queue(const void* ring) {
   for (unsigned i = 0; i < waiting; ++i) look_at(queue.requests[(queue.head + i) & *queue.mask]);
 }
 
-// -- the libraries
-// ---------------------------------------------------------------------------------------------------------------
+// -- the libraries ---------------------------------------------------------------------------------
 
-/// A function of liburing or libaio, which may be loaded where RTLD_NEXT does not look. Null when it is not.
+/// Returns a function of liburing or libaio, or null. The library may be loaded where RTLD_NEXT does not look.
 void* find(const char* name) {
   if (void* const found = ::dlsym(RTLD_NEXT, name)) return found;
   for (const char* library : {"liburing.so.2", "liburing.so.1", "libaio.so.1", "libaio.so.1t64"}) {
@@ -108,7 +105,7 @@ void* find(const char* name) {
   return nullptr;
 }
 
-/// One of their functions, looked up when it is called first. -ENOSYS without it.
+/// A function of these libraries, looked up at its first call. Returns -ENOSYS without the library.
 class LibraryCall {
  public:
   explicit constexpr LibraryCall(const char* name) : name_(name) {}
@@ -149,8 +146,7 @@ void look_at_aio(long count, const iocb* const* requests) noexcept {
 
 using namespace ringsock::preload;
 
-// -- AIO
-// -------------------------------------------------------------------------------------------------------------------
+// -- AIO -------------------------------------------------------------------------------------------
 
 RS_INTERCEPT int io_submit(void* context, long count, iocb** requests) {
   look_at_aio(count, requests);
@@ -158,10 +154,9 @@ RS_INTERCEPT int io_submit(void* context, long count, iocb** requests) {
   return call(context, count, requests);
 }
 
-// -- io_uring
-// --------------------------------------------------------------------------------------------------------------
+// -- io_uring --------------------------------------------------------------------------------------
 
-/// Whoever asks for the bare system call writes its requests where only the kernel reads them.
+/// A program that makes the bare system call writes its requests where only the kernel reads them.
 RS_INTERCEPT int io_uring_setup(unsigned entries, void* parameters) {
   leave_to_kernel(__func__);
   static constinit LibraryCall call(__func__);

@@ -1,4 +1,4 @@
-// What AIO and io_uring ask the kernel to do with descriptors, before it does.
+// Prepares descriptors that AIO and io_uring requests name.
 #pragma once
 
 #include <linux/aio_abi.h>
@@ -7,10 +7,10 @@
 
 namespace ringsock::preload {
 
-/// From now on those of them that are ours are kernel sockets, with their connections. Bytes on their way go on.
+/// Makes the endpoints among these descriptors kernel sockets. Their connections and the bytes under way are kept.
 void make_kernel_sockets(std::span<const int> fds) noexcept;
 
-/// The same for what io_submit(2) is about to be given.
+/// Calls make_kernel_sockets() for the descriptors of these io_submit(2) requests.
 void look_at_aio(long count, const iocb* const* requests) noexcept;
 
 }  // namespace ringsock::preload

@@ -1,5 +1,5 @@
-// syscall(2), and what bypasses it: where operations on descriptors are never seen, the kernel would work on the
-// doorbell beneath a ring, so this process's sockets go back to the kernel before.
+// syscall(2), and leave_to_kernel(): where the library does not see the operations on descriptors, the kernel would
+// work on the doorbell beneath a ring, so this process's sockets go back to the kernel first.
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 

@@ -36,7 +36,7 @@ msghdr& bytes_only(msghdr& message) {
   return message;
 }
 
-/// The message and its parts, other than what these point to.
+/// Checks the message and the list of its parts, not the memory that these point to.
 Status check_message(const msghdr* message) {
   if (!are_readable(message)) return Error{EFAULT, "message"};
   if (message->msg_iovlen > IOV_MAX) return Error{EMSGSIZE, "message: parts"};
@@ -50,7 +50,7 @@ bool are_parts_there(KnownPages& pages, const msghdr& message) {
                      [&](const iovec& part) { return pages.has(part.iov_base, part.iov_len); });
 }
 
-/// A message whose parts end where the memory does, and a byte of ours.
+/// A copy of a message whose parts end where the writable memory ends, with one more byte of this object's own.
 class WhatIsThere {
  public:
   explicit WhatIsThere(const msghdr& message) : message_(message) {
@@ -76,15 +76,15 @@ class WhatIsThere {
   std::byte byte_{};
 };
 
-/// What no process can have is found before anything is received.
+/// Returns whether the memory may belong to a process. Impossible addresses are refused before anything is received.
 bool may_be_a_process_s(const iovec& part) {
   const auto begin = reinterpret_cast<std::uintptr_t>(part.iov_base);
   const std::uintptr_t end = begin + part.iov_len;
   return end >= begin && static_cast<std::intptr_t>(end) >= 0;
 }
 
-/// recvmsg(2) into parts of which some are not there: EFAULT when something must be put there. A datagram is lost then,
-/// a stream loses nothing.
+/// Carries out recvmsg(2) with parts of which some do not exist. Returns EFAULT when bytes belong there. A datagram is
+/// lost then, a stream loses nothing.
 Result<ssize_t> receive_what_fits(Lookup& socket, msghdr& message, int flags) {
   const bool is_stream = !socket->is_datagram();
   if (is_stream && (flags & MSG_TRUNC) != 0) return runtime::receive(socket, message, flags);  // tcp(7): stores nothing
@@ -154,7 +154,7 @@ Result<ssize_t> receive_checked(Lookup& socket, msghdr* message, int flags) {
     auto got = receive_parts(socket, copy, flags);
     return got ? Result<ssize_t>(Error{EFAULT, "recvmsg: message"}) : got;
   }
-  // The kernel leaves out control data that has no place.
+  // The kernel drops control data for which there is no room.
   if (message->msg_control != nullptr && message->msg_controllen != 0 && !is_writable(message->msg_control, 1)) {
     message->msg_control = nullptr;
     message->msg_controllen = 0;
@@ -199,7 +199,7 @@ Result<ssize_t> receive_from_checked(Lookup& socket, void* data, std::size_t len
   auto got =
       is_writable(data, length) ? runtime::receive(socket, message, flags) : receive_what_fits(socket, message, flags);
   if (!got) return got;
-  // A connection tells no name.
+  // A connection stores no name.
   const bool is_lost = !room && (socket->is_datagram() || !are_writable(address_length) || *address_length > INT_MAX);
   if (is_lost) return room.error();
   *address_length = message.msg_namelen;

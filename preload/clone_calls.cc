@@ -1,10 +1,11 @@
 // Processes that are made by clone(2), directly or through syscall(2): libc runs no fork handlers for them.
 //
-// A copy of the process: our handlers run around the call, so connections are as after fork(2). A child that would
-// share our memory until it executes a program (posix_spawn implementations: CLONE_VM and CLONE_VFORK) gets a copy
-// where there are or may come sockets of ours, as with vfork(): it would close the parent's. Threads, and children that
-// share the descriptors, are left alone. Children that are made past all this (assembly, _Fork(3), which may be called
-// in signal handlers, where no lock can be had) are recognized when they first use a socket (base/at_fork.h).
+// For a child that gets a copy of the process, the library runs its handlers around the call, so connections are as
+// after fork(2). A child that would share the memory until it executes a program (CLONE_VM and CLONE_VFORK, in
+// implementations of posix_spawn) gets a copy where endpoints exist or may come, as with vfork(), because it would
+// close the parent's. Threads, and children that share the descriptors, are left alone. Children that are made in other
+// ways (assembly; _Fork(3), which may be called in signal handlers, where no lock can be taken) are recognised when
+// they first use a socket (base/at_fork.h).
 #include "preload/clone_calls.h"
 
 #include <linux/sched.h>
@@ -28,7 +29,8 @@ namespace {
 
 constexpr unsigned long kVmFork = CLONE_VM | CLONE_VFORK;
 
-/// What is left of `flags` for a child that gets a copy: as vfork(), it does not hold up its parent.
+/// Returns the flags for a child that is to get a copy instead of sharing memory. As with this library's vfork(), the
+/// parent does not wait for the child.
 unsigned long copying(unsigned long flags) {
   const bool spawns = (flags & kVmFork) == kVmFork && (flags & CLONE_THREAD) == 0;
   return spawns ? flags & ~kVmFork : flags;
@@ -36,15 +38,15 @@ unsigned long copying(unsigned long flags) {
 
 bool copies_process(unsigned long flags) { return (flags & (CLONE_VM | CLONE_FILES | CLONE_THREAD)) == 0; }
 
-/// libc counts the threads that a process has, and tells the copies nothing: a child with a thread of ours in its books
-/// would wait for it in setuid(2).
+/// Ends the service thread for the time of the call. libc counts the threads of a process and does not correct the
+/// count in such a copy: the child would wait for that thread in setuid(2).
 class WithoutServiceThread {
  public:
   WithoutServiceThread() { runtime::service_thread().rest(); }
   WithoutServiceThread(const WithoutServiceThread&) = delete;
   WithoutServiceThread& operator=(const WithoutServiceThread&) = delete;
   ~WithoutServiceThread() {
-    // A child may have come without our fork handlers: nothing in it can be relied on.
+    // A child may have been made without our fork handlers, and none of its state can be relied on.
     if (::getpid() == process_) runtime::service_thread().go_on();
   }
 
@@ -52,9 +54,10 @@ class WithoutServiceThread {
   const pid_t process_ = ::getpid();
 };
 
-/// A thread of the application may hold a lock of libc's memory allocator right now, which only libc's fork() puts in
-/// order: then nothing of ours can run in the child, which finds itself a stranger (base/at_fork.h). `call()` makes a
-/// copy of this process: its result is the child's number, 0 in the child.
+/// Runs the library's fork handlers around `call()`, which copies this process and returns the child's number, or 0 in
+/// the child. Runs none when the process has other threads: one of them may hold a lock of the memory allocator, which
+/// only libc's fork() releases in the child. No code of this library can run there, and the child finds itself a
+/// stranger (base/at_fork.h).
 template <class Call>
 auto as_fork(Call call) {
   const int saved_errno = errno;
@@ -76,14 +79,15 @@ auto as_fork(Call call) {
   return child;
 }
 
-/// libc's own where nothing else was asked for: it also has the locks of its memory allocator in order.
+/// Uses libc's fork(2) when the flags ask for nothing else, because it also keeps the memory allocator's locks in
+/// order.
 template <class Call>
 long make_copy(unsigned long flags, Call call) {
   return flags == SIGCHLD ? ::fork() : as_fork(call);
 }
 
 long by_clone3(const clone_args* arguments, std::size_t length, long (*kernel)(void*, std::size_t)) {
-  // Longer ones, of kernels to come, are not understood here.
+  // A longer structure, of a later kernel, is not understood here.
   clone_args copy{};
   if (arguments == nullptr || length < CLONE_ARGS_SIZE_VER0 || length > sizeof copy)
     return kernel(const_cast<clone_args*>(arguments), length);
@@ -95,7 +99,7 @@ long by_clone3(const clone_args* arguments, std::size_t length, long (*kernel)(v
   return as_fork([&] { return kernel(&copy, length); });
 }
 
-/// A child's function, called once its copy of the library is in order.
+/// A child's function, which runs once the child's copy of the library is in order.
 struct Body {
   int (*function)(void*);
   void* argument;
@@ -103,7 +107,7 @@ struct Body {
 int run_body(void* pointer) {
   const Body body = *static_cast<const Body*>(pointer);
   run_after_fork_in_child();
-  // libc would end this thread alone; the child may have one of ours by then.
+  // libc would end this thread only, and the child may have a thread of the library by then.
   ::_exit(body.function(body.argument));
 }
 
@@ -171,7 +175,8 @@ long make_process(long number, long first, long second, long third, long fourth,
 
 namespace {
 
-/// The kernel lets a process with one thread only into another user namespace.
+/// Stops the service thread for the time of the call, if `is_wanted`: the kernel lets only a process with one thread
+/// enter another user namespace.
 int with_one_thread(bool is_wanted, auto call) {
   if (!is_wanted) return call();
   const WithoutServiceThread alone;
@@ -195,7 +200,7 @@ RS_INTERCEPT int setns(int fd, int type) {
 
 #define CLONE_PARAMETERS \
   int (*function)(void*), void *stack, int flags, void *argument, pid_t *parent, void *tls, pid_t *child
-// The last three are variable, but are passed as these would be.
+// The last three parameters are variable, but are passed in the same way.
 RS_INTERCEPT int ringsock_clone(CLONE_PARAMETERS) asm("clone");
 RS_INTERCEPT int ringsock_clone(CLONE_PARAMETERS) {
   return clone_ours(real.clone, function, stack, flags, argument, parent, tls, child);

@@ -26,8 +26,8 @@ namespace {
 using runtime::Endpoint;
 using runtime::Ref;
 
-/// A child that has used a connection and closes it before it ends: its parent may go on. The other way round is what
-/// servers do whose children use nothing of theirs.
+/// Hands a connection over when a child that has used it closes it before the child ends, so that the parent may
+/// continue it. A parent that closes a connection does not do so: servers close what only their children use.
 void leave_to_parent(int fd) {
   const runtime::Ref endpoint = fd_table().get(fd);
   auto* const connection = endpoint ? dynamic_cast<rs::StreamSocket*>(&*endpoint) : nullptr;
@@ -41,7 +41,7 @@ void leave_to_parent(int fd) {
   }
 }
 
-/// Out of line: what it needs of the stack is no cost of files' calls.
+/// Out of line, so that calls on files do not pay for its stack frame.
 [[gnu::noinline]] int close_ours(int fd) {
   leave_to_parent(fd);
   const Status closed = runtime::close_descriptor(fd);
@@ -59,8 +59,7 @@ int intercepted_close(int fd) {
 
 namespace {
 
-// -- duplicates
-// ---------------------------------------------------------------------------------------------------------
+// -- duplicates ------------------------------------------------------------------------------------
 
 void note_keeper(Endpoint& endpoint) {
   if (auto* const stream = dynamic_cast<rs::StreamSocket*>(&endpoint)) stream->keeper.store(::getpid());
@@ -68,8 +67,8 @@ void note_keeper(Endpoint& endpoint) {
 
 constexpr bool is_standard_stream(int fd) { return fd >= 0 && fd <= STDERR_FILENO; }
 
-/// libc's streams make system calls that nobody sees: a connection that becomes one of theirs becomes the kernel's, if
-/// that can be done.
+/// Moves a connection that gets the number of a standard stream to the kernel, because libc's streams make system calls
+/// that this library does not see. Returns false when that is not possible.
 bool becomes_kernels_for_streams(Lookup& socket) {
   return ring_connection(*socket) != nullptr && become_kernels(Ref::share(*socket));
 }
@@ -102,7 +101,7 @@ int dup_ours(int fd) {
       });
 }
 
-/// dup2(2) and dup3(2), which `libcs` does, where one of the two is ours.
+/// Carries out dup2(2) or dup3(2), as `libcs` does, when one of the descriptors is an endpoint's.
 Result<int> dup_to(int from, int to, auto libcs) {
   Lookup source = fd_table().find(from);
   source.pin();
@@ -111,8 +110,8 @@ Result<int> dup_to(int from, int to, auto libcs) {
     return answer < 0 ? Result<int>(Error::last("dup2")) : Result<int>(answer);
   }
   const bool enters = source && !(is_standard_stream(to) && becomes_kernels_for_streams(source));
-  // What was open there is closed, with all that belongs to it; a number that an endpoint closes by itself, later, is
-  // not free: then the kernel's part of dup2() would take it from under it.
+  // Close what `to` was. If an endpoint closes its number later by itself, the number is not free, and the kernel's
+  // part of dup2() would take it away: so the endpoint gives it up.
   const Ref old = fd_table().begin_close(to);
   if (old) {
     if (old->has_descriptors()) {
@@ -144,8 +143,7 @@ int dup_to_ours(int from, int to, auto libcs) {
   return to_posix([&] { return dup_to(from, to, libcs); });
 }
 
-// -- fcntl and ioctl
-// ----------------------------------------------------------------------------------------------------
+// -- fcntl and ioctl -------------------------------------------------------------------------------
 
 rs::StreamSocket* as_stream(Lookup& socket) { return dynamic_cast<rs::StreamSocket*>(&*socket); }
 
@@ -158,7 +156,7 @@ int status_flags_of(rs::StreamSocket& socket) {
   return O_RDWR | socket.other_status_flags.load() | (socket.is_nonblocking() ? O_NONBLOCK : 0);
 }
 
-/// Only the kernel tells of what happens by a signal. False: it does not come to have the socket.
+/// Moves a connection to the kernel, because only the kernel reports events by signals. Returns false when that fails.
 bool becomes_kernels_for_signals(Lookup& socket) {
   return as_stream(socket) != nullptr && become_kernels(Ref::share(*socket));
 }
@@ -172,9 +170,9 @@ void set_status_flags(Lookup& socket, int flags) {
   }
 }
 
-/// FD_CLOEXEC is about to be taken off. Where a forked child does that to a listener, its next program is to accept,
-/// and the ring must end for all (prepare_exec()). Now: what closes all other descriptors before exec(2), as Python
-/// does, closes the ring's, too.
+/// Called before FD_CLOEXEC is cleared. When a forked child does that to a listener, the child's next program is to
+/// accept, and the ring must end for all processes (prepare_exec()). It ends now, because a program that closes all
+/// other descriptors before exec(2), as Python does, closes the ring's, too.
 void listener_is_prepared(DualSocket* dual, int fd) {
   if (dual == nullptr || !dual->listens_on_ring() || !dual->is_shared() || dual->has_ring_ended()) return;
   const rs::FamilyRecord* const family = dual->family();
@@ -222,7 +220,7 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
         close_on_exec_of(socket)->store((argument & FD_CLOEXEC) != 0);
         return 0;
       }
-      // Until a connection takes the number over.
+      // For a connection that may take the number over later.
       if (dual == nullptr || dual->is_kernel_socket()) close_on_exec_of(socket)->store((argument & FD_CLOEXEC) != 0);
       break;
     case F_DUPFD:
@@ -303,10 +301,9 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
   return answer;
 }
 
-// -- ranges
-// -------------------------------------------------------------------------------------------------------------
+// -- ranges ----------------------------------------------------------------------------------------
 
-/// Our descriptors from `first` to `last`.
+/// Returns the endpoints' descriptors from `first` to `last`.
 std::vector<int> ours_between(unsigned first, unsigned last) {
   std::vector<int> found;
   fd_table().for_each([&](int fd, const Endpoint&) {
@@ -329,7 +326,7 @@ RS_INTERCEPT int __close(int fd) { return intercepted_close(fd); }
 RS_INTERCEPT int close_range(unsigned first, unsigned last, int flags) {
   const auto wanted = static_cast<unsigned>(flags);
   if (first > last || (wanted & ~(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC)) != 0) {
-    return real.close_range(first, last, flags);  // says what is wrong
+    return real.close_range(first, last, flags);  // the kernel reports the error
   }
   const int saved_errno = errno;
   if ((wanted & CLOSE_RANGE_CLOEXEC) == 0) {

@@ -52,14 +52,14 @@ struct Name {
 Name name_of_door(std::uint64_t door) {
   Name name;
   name.address.sun_family = AF_UNIX;
-  // Abstract: the first byte is 0.
+  // An abstract name: the first byte is 0.
   const int letters = std::snprintf(name.address.sun_path + 1, sizeof name.address.sun_path - 1,
                                     "ringsock-door-%016llx", static_cast<unsigned long long>(door));
   name.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(letters));
   return name;
 }
 
-/// Of what is sent to `fd`, only what begins with these bytes gets there: socket(7), SO_ATTACH_FILTER.
+/// Makes the kernel drop packets to `fd` that do not begin with these bytes: socket(7), SO_ATTACH_FILTER.
 bool let_in_only(int fd, std::uint64_t first) {
   std::array<std::uint8_t, sizeof first> bytes;
   std::memcpy(bytes.data(), &first, sizeof first);
@@ -77,7 +77,7 @@ bool let_in_only(int fd, std::uint64_t first) {
   return real.setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0;
 }
 
-/// A message of one piece and one descriptor.
+/// A message with one part and at most one descriptor.
 class Message {
  public:
   Message(void* data, std::size_t length) : piece_{data, length} {
@@ -116,8 +116,7 @@ class Message {
 
 }  // namespace
 
-// -- the door
-// -----------------------------------------------------------------------------------------------------------
+// -- the door --------------------------------------------------------------------------------------
 
 Result<Door> Door::open() {
   Door door;
@@ -127,7 +126,7 @@ Result<Door> Door::open() {
   door.key_ = secrets[1];
   door.socket_ = out_of_the_way(UniqueFd(real.socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
   if (!door.socket_) return Error::last("door: socket");
-  // The filter before the name: nothing else ever waits there.
+  // The filter comes before the name, so that no other packet is ever queued.
   if (!let_in_only(door.fd(), door.key_)) return Error::last("door: filter");
   const Name name = name_of_door(door.name_);
   if (real.bind(door.fd(), reinterpret_cast<const sockaddr*>(&name.address), name.length) != 0)
@@ -164,14 +163,13 @@ Status Door::Caller::send(std::uint64_t proof, int kernel_socket) const {
   return ok();
 }
 
-// -- asking
-// -------------------------------------------------------------------------------------------------------------
+// -- asking ----------------------------------------------------------------------------------------
 
 namespace {
 
 UniqueFd way_to_doors();
 
-/// ENOENT: somebody took the question and has no such connection.
+/// Asks at one door. Error ENOENT: the process there took the question and does not have the connection.
 Result<UniqueFd> ask_at(std::uint64_t door, std::uint64_t key, const rs::FamilyRecord& family, Nanos deadline) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return Error::last("ask: socketpair");
@@ -203,7 +201,8 @@ Result<UniqueFd> ask_at(std::uint64_t door, std::uint64_t key, const rs::FamilyR
 }
 
 constexpr Nanos kBetweenQuestions{200'000};
-/// A user that is about to become another one (a process that is made for the connection) says no for a moment.
+/// The number of refusals after which the asker gives up. A user refuses for a moment while it hands the connection to
+/// a new process.
 constexpr int kMostRefusals = 500;
 
 }  // namespace
@@ -239,7 +238,7 @@ Result<UniqueFd> ask_user(const rs::StreamSocket& connection, Nanos deadline) {
 
 namespace {
 
-/// Two threads at once would both move a connection. Around all that go_on_as() locks.
+/// Keeps two threads from moving a connection at once. Taken before all locks of go_on_as().
 Mutex& moving() {
   static Mutex& mutex = *[] {
     auto* const made = new Mutex;
@@ -259,7 +258,7 @@ void move_to_kernel(rs::StreamSocket& connection, int kernel_socket) {
 
 namespace {
 
-/// What this process has set meanwhile: the user of the connection knew nothing of it.
+/// Copies what this process has set since the fork, which the connection's user does not know.
 void bring_settings(rs::StreamSocket& connection, int kernel_socket) {
   for (const int name : {SO_RCVTIMEO, SO_SNDTIMEO}) {
     timeval limit{};
@@ -279,7 +278,8 @@ Status follow(rs::StreamSocket& connection) {
     auto socket = ask_user(connection, deadline);
     if (!socket && socket.error().code == EALREADY) continue;
     if (!socket && socket.error().code == EAGAIN) {
-      // Its user has forked. Where two have wanted it once they will again.
+      // Its user has forked, and nobody has used it since. It moves to the kernel, because processes that have both
+      // used a connection will do so again.
       if (!connection.claim()) continue;
       const Ref self = Ref::share(connection);
       if (auto moved = hand_over_for_good(std::span(&self, 1)); !moved) return moved.error();
@@ -310,8 +310,7 @@ bool rest_goes_on_by_kernel(Lookup& socket, int flags) {
   return goes_on_by_kernel(socket, Error{runtime::why_only_a_part(), "a part of the bytes"});
 }
 
-// -- this process's door
-// ----------------------------------------------------------------------------------------------
+// -- this process's door ---------------------------------------------------------------------------
 
 namespace {
 
@@ -333,7 +332,8 @@ class OwnDoor {
     runtime::service_thread().unwatch(lost);
   }
 
-  /// True when the thread behind the door has done it, false when it has not within `patience`.
+  /// Moves the connections that other processes want, too, to the kernel, by the thread that answers the door. Returns
+  /// false when it has not done so within `patience`.
   bool have_all_left(Nanos patience) noexcept {
     if (!is_open_.load(std::memory_order_acquire)) return true;
     const int before = left_.load();
@@ -346,13 +346,13 @@ class OwnDoor {
     return left_.load() != before;
   }
 
-  /// Where questions are sent from: in the network namespace where the doors have their names.
+  /// Returns a socket to send questions from, in the network namespace where the doors have their names.
   UniqueFd way_out() {
     const std::lock_guard guard(lock_);
     if (door_ && is_ours()) return UniqueFd(real.fcntl(door_->fd(), F_DUPFD_CLOEXEC, 0));
     return UniqueFd(real.socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   }
-  /// For a process that serves its own. Errors: those of Door::open().
+  /// Gives the door, or a new one, to a process that serves it itself. Errors: those of Door::open().
   Result<Door> give_away() {
     const std::lock_guard guard(lock_);
     if (!door_ || !is_ours()) return Door::open();
@@ -363,7 +363,7 @@ class OwnDoor {
   }
   [[nodiscard]] int number() const { return door_ ? door_->fd() : -1; }
 
-  /// A child may live in another network namespace, and be forbidden to open sockets: its door is made here.
+  /// Makes the child's door: the child may live in another network namespace, or be forbidden to open sockets.
   void before_fork() noexcept {
     lock_.lock();
     for (const Ref& endpoint : runtime::fork_registry().copied()) {
@@ -380,7 +380,7 @@ class OwnDoor {
   void after_fork_in_child() noexcept {
     is_open_.store(false);
     watch_ = 0;
-    // The parent's: here it would keep questions that nobody answers.
+    // The copy of the parent's door would keep questions that nobody answers.
     if (door_ && is_ours()) door_.reset();
     if (door_) forget();
     if (childs_) adopt(*std::exchange(childs_, std::nullopt));
@@ -388,7 +388,7 @@ class OwnDoor {
   }
 
  private:
-  /// The application may have closed the number, and opened something else with it.
+  /// Returns whether the number is still the door's: the application may have closed it, and opened another file.
   [[nodiscard]] bool is_ours() const {
     const auto file = runtime::FileIdentity::of(door_->fd());
     return file && *file == file_;
@@ -399,7 +399,7 @@ class OwnDoor {
     forget();
     return std::exchange(watch_, 0);
   }
-  /// Without closing what is not ours.
+  /// Drops the door without closing its number, which is another file's.
   void forget() {
     door_->disown();
     door_.reset();
@@ -427,7 +427,8 @@ class OwnDoor {
     file_ = *file;
   }
 
-  /// On the service thread, which others need: what may take a while has a thread of its own.
+  /// Takes the questions, on the service thread, which has other duties. An answer may take a while, so a new thread
+  /// gives it.
   void serve() {
     std::vector<Door::Caller> callers;
     {
@@ -446,7 +447,7 @@ class OwnDoor {
         for (const Door::Caller& caller : callers) answer_or_not(caller);
       }).detach();
     } catch (const std::exception&) {
-      // No thread, no memory: those who asked see that nobody answers, and ask again.
+      // Without a thread or memory the callers get no answer, and ask again.
     }
   }
 
@@ -482,10 +483,10 @@ class OwnDoor {
 
   Mutex lock_;
   std::optional<Door> door_;
-  runtime::FileIdentity file_;  ///< what its number means
-  std::optional<Door> childs_;  ///< of the child that is being forked
+  runtime::FileIdentity file_;  ///< the file that its number meant
+  std::optional<Door> childs_;  ///< the door of a child that is being forked
   runtime::ServiceThread::Id watch_ = 0;
-  // For have_all_left(), which takes no lock:
+  // Used by have_all_left(), which takes no lock.
   std::atomic<bool> is_open_{false};
   std::atomic<Door*> ring_{nullptr};
   std::atomic<int> left_{0};
@@ -531,7 +532,7 @@ void leave_to_others() noexcept {
 
 namespace {
 
-/// Its fork handlers belong around those of everything that is used under its locks.
+/// Makes both objects, and so registers their fork handlers, before the program begins.
 [[gnu::constructor]] void install() {
   if (!is_calling_shell()) return;
   moving();

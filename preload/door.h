@@ -1,9 +1,10 @@
-// How processes that have a connection on a ring in common ask the one that uses it to go on by the kernel, where all
-// of them can use it.
+// How processes that share a connection on a ring ask its user to continue by a kernel socket, which all of them can
+// use.
 //
-// The user keeps a door: a datagram socket whose name and key stand in the FamilyRecord, memory that nobody else has.
-// What does not begin with the key is thrown away by the kernel while it is sent, descriptors included, so a stranger
-// can hold up nobody; a caller throws away in the same way what does not prove that it comes from the user.
+// The user keeps a door: a datagram socket whose name and key stand in the FamilyRecord, which is memory of these
+// processes only. A packet that does not begin with the key is dropped by a socket filter while it is sent, with its
+// descriptors, so a stranger cannot block the door. In the same way the caller's socket drops packets that do not begin
+// with the user's proof.
 #pragma once
 
 #include <cstdint>
@@ -20,24 +21,24 @@ namespace ringsock::preload {
 
 class Door {
  public:
-  /// Errors: those of socket(2), bind(2); ENOSYS without the kernel's socket filters.
+  /// Opens a door with a random name and key. Errors: those of getrandom(2), socket(2), setsockopt(2) and bind(2).
   static Result<Door> open();
   [[nodiscard]] int fd() const { return socket_.get(); }
-  /// The number is something else's.
+  /// Gives the number up without closing it: it is another file's by now.
   void disown() { static_cast<void>(socket_.release()); }
-  /// This process is the connection's user, and this the way to it.
+  /// Records that this process is the connection's user, and that this is its door.
   void announce(rs::FamilyRecord& family) const;
 
-  /// One who asks.
+  /// A question that has come to the door.
   struct Caller {
-    std::uint64_t id;  ///< of the connection; 0: this process itself, for whatever it may have to do
+    std::uint64_t id;  ///< of the connection; 0: Door::ring() of this process
     UniqueFd answer;
-    /// Errors: those of sendmsg(2).
+    /// Sends the answer: a kernel socket for the connection. Errors: those of sendmsg(2).
     [[nodiscard]] Status send(std::uint64_t proof, int kernel_socket) const;
   };
-  /// Empty: nobody waits. Does not wait.
+  /// Takes the next question. Returns nothing when none has come. Does not wait.
   std::optional<Caller> next();
-  /// next() of this process finds a Caller with id 0. For signal handlers, too.
+  /// Sends a question with id 0 to this process's own door. May be called in signal handlers.
   void ring() const noexcept;
 
  private:
@@ -46,29 +47,30 @@ class Door {
   std::uint64_t key_ = 0;
 };
 
-/// What the process that uses the connection answers: a kernel socket that goes on with it. Waits for that, at most
-/// until `deadline`. Errors: EIO it has ended, or it has the connection no more; EAGAIN nobody uses it now; EALREADY
-/// another thread has made the connection the kernel's meanwhile.
+/// Asks the process that uses the connection for a kernel socket that continues it. Waits until `deadline` at most.
+/// Errors: EIO: that process has ended, or no longer has the connection; EAGAIN: no process uses it now; EALREADY:
+/// another thread has moved the connection to the kernel meanwhile; ETIMEDOUT.
 Result<UniqueFd> ask_user(const rs::StreamSocket& connection, Nanos deadline);
 
-/// This process's door, from the first call on that needs it, served by a thread of its own. Threads: any; maybe inside
-/// a read-side section.
+/// Names this process's door in the connection's FamilyRecord. The first call opens the door. The service thread
+/// watches it, and a thread of its own answers. Threads: any; may be called inside a read-side section.
 void announce_door(rs::StreamSocket& connection) noexcept;
 
-/// For a relay, which serves a door itself: the one that this process has, or a new one. Errors: those of Door::open().
+/// Gives this process's door, or a new one, to a relay, which serves it itself. Errors: those of Door::open().
 Result<Door> take_own_door();
-/// Its descriptor, or -1.
+/// Returns the door's descriptor, or -1.
 int own_door_number();
 
-/// A connection that another process uses becomes the kernel's here, too, under the same numbers. Not inside a
-/// read-side section. Errors: those of ask_user(); from then on EIO.
+/// Moves a connection that another process uses to the kernel in this process, too, under the same numbers. Not inside
+/// a read-side section. Errors: those of hand_over_for_good() and of ask_user(); after the latter, calls on the
+/// connection fail with EIO.
 Status follow(rs::StreamSocket& connection);
 
-/// StreamSocket::go_on_as(), once. Threads: any.
+/// Calls StreamSocket::go_on_as() unless the connection has moved already. Threads: any.
 void move_to_kernel(rs::StreamSocket& connection, int kernel_socket);
 
-/// Before this process ends: what it uses and others have, too, goes on by the kernel. Waits a little, and for nothing
-/// of the thread that calls, which may be a signal handler's.
+/// Moves the connections that this process uses and other processes also have to the kernel, before this process ends.
+/// Waits 5 s at most. Needs no lock that the calling thread may hold, which may be in a signal handler.
 void leave_to_others() noexcept;
 
 }  // namespace ringsock::preload

@@ -20,7 +20,7 @@ using runtime::KernelReason;
 
 namespace {
 
-/// Which answers of a connect mean that the ring has not taken the connection, so that the kernel may.
+/// Returns whether the result of a connect means that the ring has not taken the connection, so that the kernel may.
 bool is_refusal(const Status& connected) {
   if (connected) return false;
   const int code = connected.error().code;
@@ -50,10 +50,9 @@ DualSocket::DualSocket(rs::Process& process, int domain, int fd) : StreamSocket(
   have_other_way(std::chrono::milliseconds(process.config.connect_patience));
 }
 
-// -- which way
-// ---------------------------------------------------------------------------------------------------------
+// -- which way -------------------------------------------------------------------------------------
 
-/// The descriptors are the kernel's from now on. Not inside a read-side section, not with an epoll set's lock held.
+/// Leaves the descriptors to the kernel. Not inside a read-side section, and not with an epoll set's lock held.
 void DualSocket::leave() {
   way_.store(Way::kernel, std::memory_order_release);
   runtime::fd_table().let_go(descriptor());
@@ -75,8 +74,8 @@ void DualSocket::give_up_ring() {
   if (way() != Way::ring) leave();
 }
 
-/// Another process has ended the listener's ring, and has set O_NONBLOCK as it knows it; whoever polls here must not
-/// block all the same.
+/// Leaves a listener to the kernel after another process has ended its ring. That process has set O_NONBLOCK as it
+/// knows it, so the flag is set again when this process's application polls the listener without blocking.
 void DualSocket::leave_ended_ring() {
   stop_listening();
   if (is_nonblocking()) set_kernel_nonblocking(descriptor(), true);
@@ -128,7 +127,7 @@ Status DualSocket::connect_on_ring(const sockaddr* address, socklen_t length) tr
   return Error{ENOMEM, "connect"};
 }
 
-/// Blocks as long as the kernel socket does, which follows the application's O_NONBLOCK.
+/// Blocks as the kernel socket does, whose O_NONBLOCK is the application's.
 Status DualSocket::connect_by_kernel(const sockaddr* address, socklen_t length, KernelReason reason) {
   const int fd = descriptor();
   leave();
@@ -137,23 +136,22 @@ Status DualSocket::connect_by_kernel(const sockaddr* address, socklen_t length, 
   return connected;
 }
 
-/// A connect that went on in the background has failed on the ring. Under the locks of whoever asks, so the descriptor
-/// stays in the table for the moment.
+/// Connects by the kernel when a connect in the background has failed on the ring. The caller may hold locks, so the
+/// descriptor stays in the table for now.
 void DualSocket::fall_back_if_refused() noexcept {
   if (way() != Way::ring || !has_failed_to_connect() || is_closed()) return;
   Way expected = Way::ring;
   if (!way_.compare_exchange_strong(expected, Way::kernel)) return;
   set_kernel_nonblocking(descriptor(), true);
   count_by_kernel(reason_of(connect_error()));
-  // Its outcome is SO_ERROR's to tell, and poll's.
+  // SO_ERROR and poll(2) report its outcome.
   static_cast<void>(::connect(descriptor(), destination_.get(), destination_.length()));
   set_kernel_nonblocking(descriptor(), is_nonblocking());
-  // Whoever sleeps does so on the ring's descriptor.
+  // Threads sleep on the ring's descriptor.
   notify_watchers();
 }
 
-// -- before connecting, and listening
-// ----------------------------------------------------------------------------------
+// -- before connecting, and listening --------------------------------------------------------------
 
 Status DualSocket::bind(const sockaddr* address, socklen_t length) {
   if (way() == Way::ring) return Error{EINVAL, "bind: connected"};
@@ -169,13 +167,14 @@ Status DualSocket::listen(int backlog) {
     forget_listening();
     way_.store(Way::undecided, std::memory_order_release);
   }
-  // The ring first: a client of ours that sees the kernel's listener would find nobody, and go by the kernel. A socket
+  // The ring listens first: an rsocket client that saw only the kernel's listener would connect by the kernel. A socket
   // without a port gets one from the kernel's listen().
   Status on_ring = way() == Way::undecided ? listen_on_ring(backlog) : ok();
   if (real.listen(fd, backlog) != 0) {
     const Error error = Error::last("listen");
     if (way() != Way::undecided || !on_ring) return error;
-    // An iWARP device's port is the kernel's TCP port: the application has it without the device, but for the rest.
+    // An iWARP device's listener has the kernel's TCP port. The application gets the port without that device, and the
+    // ring listens on the others.
     stop_listening();
     if (error.code != EADDRINUSE || real.listen(fd, backlog) != 0) return error;
     on_ring = listen_on_ring(backlog);
@@ -185,7 +184,7 @@ Status DualSocket::listen(int backlog) {
   if (!on_ring && on_ring.error().code == EDESTADDRREQ) on_ring = listen_on_ring(backlog);
   if (!on_ring) {
     log_info("listen: by the kernel only: %s", on_ring.error().where);
-    stop_listening();  // nothing of a half-made listener stays
+    stop_listening();  // removes a listener that is half made
     if (is_fork_mode()) {
       set_kernel_nonblocking(fd, true);
       way_.store(Way::listener, std::memory_order_release);
@@ -219,7 +218,7 @@ Result<int> DualSocket::accept(SocketAddress& peer, int flags) {
   if (way() == Way::listener) return accept_from_kernel(peer, flags);
   if (way() != Way::both) return Error{EINVAL, "accept: not listening"};
   if (nobody_waits(descriptor())) return Error{EAGAIN, "accept"};
-  // In turns, so that none of the two can keep the other's clients waiting.
+  // In turns, so that clients of one listener do not keep those of the other waiting.
   const bool kernel_first = kernel_first_.load(std::memory_order_relaxed);
   kernel_first_.store(!kernel_first, std::memory_order_relaxed);
   auto first = kernel_first ? accept_if_kernel_has_one(peer, flags) : StreamSocket::accept(peer, flags);
@@ -227,7 +226,8 @@ Result<int> DualSocket::accept(SocketAddress& peer, int flags) {
   return kernel_first ? StreamSocket::accept(peer, flags) : accept_if_kernel_has_one(peer, flags);
 }
 
-/// poll(2) costs a tenth of an accept4(2) that finds nobody. It fails where RLIMIT_NOFILE is 0.
+/// Accepts when poll(2) finds a client, or fails, as it does when RLIMIT_NOFILE is 0. poll(2) takes a tenth of the time
+/// of an accept4(2) that finds nobody.
 Result<int> DualSocket::accept_if_kernel_has_one(SocketAddress& peer, int flags) {
   pollfd queue{descriptor(), POLLIN, 0};
   if (::poll(&queue, 1, 0) == 0) return Error{EAGAIN, "accept"};
@@ -268,8 +268,7 @@ Status DualSocket::shutdown(int how) {
   return ok();
 }
 
-// -- names, options, flags
-// ---------------------------------------------------------------------------------------------
+// -- names, options, flags -------------------------------------------------------------------------
 
 Result<SocketAddress> DualSocket::local_name() {
   return is_kernel_socket() ? name_by(real.getsockname, descriptor(), "getsockname") : StreamSocket::local_name();
@@ -282,7 +281,7 @@ Result<SocketAddress> DualSocket::peer_name() {
 Status DualSocket::set_option(int level, int name, const void* value, socklen_t length) {
   if (!is_kernel_socket() || level == rs::kSolRdma) return StreamSocket::set_option(level, name, value, length);
   if (real.setsockopt(descriptor(), level, name, value, length) != 0) return Error::last("setsockopt");
-  // What a ring has no use for, it need not know.
+  // The ring may refuse options that it has no use for.
   [[maybe_unused]] const Status repeated = StreamSocket::set_option(level, name, value, length);
   return ok();
 }
@@ -303,8 +302,8 @@ void DualSocket::set_status_flags(int flags) {
   if (now != Way::ring) real.fcntl(descriptor(), F_SETFL, never_blocks ? flags | O_NONBLOCK : flags);
 }
 
-// -- bytes: of the kernel socket only while somebody still holds this object
-// ------------------------------------------------
+// -- bytes -----------------------------------------------------------------------------------------
+// Calls that still hold this object after it has been left to the kernel use the kernel socket.
 
 Result<ssize_t> DualSocket::receive(msghdr& message, int flags) {
   if (way() == Way::tcp) [[unlikely]] {
@@ -329,7 +328,7 @@ Result<ssize_t> DualSocket::send(const msghdr& message, int flags) {
 }
 
 // NOLINTBEGIN(bugprone-parent-virtual-call): StreamSocket's short cuts are for its own connection; any other way takes
-// Endpoint's, which asks receive() and send().
+// Endpoint's functions, which call receive() and send().
 Result<ssize_t> DualSocket::receive_bytes(void* data, std::size_t length, int flags) {
   return way() == Way::ring ? StreamSocket::receive_bytes(data, length, flags)
                             : Endpoint::receive_bytes(data, length, flags);
@@ -340,8 +339,7 @@ Result<ssize_t> DualSocket::send_bytes(const void* data, std::size_t length, int
 }
 // NOLINTEND(bugprone-parent-virtual-call)
 
-// -- readiness
-// ---------------------------------------------------------------------------------------------------------
+// -- readiness -------------------------------------------------------------------------------------
 
 std::uint32_t DualSocket::kernel_events() const noexcept {
   const int saved_errno = errno;
@@ -376,7 +374,7 @@ runtime::WaitFds DualSocket::arm() noexcept {
     case Way::ring: return StreamSocket::arm();
     case Way::both: break;
   }
-  if (has_ring_ended()) return {{descriptor(), -1}};  // the ring's would be readable for ever
+  if (has_ring_ended()) return {{descriptor(), -1}};  // the ring's descriptor would stay readable
   runtime::WaitFds fds = StreamSocket::arm();
   fds.fd[0] = descriptor();
   if (fds.shared[1] >= 0) fds.shared[0] = descriptor();
@@ -389,7 +387,7 @@ void DualSocket::woken() noexcept {
     forget_edges();
     note_activity();
   } else {
-    // A client of the kernel's is news only here.
+    // Only this call reports a client of the kernel's listener.
     if (now == Way::both) note_activity();
     StreamSocket::woken();
   }

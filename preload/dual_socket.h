@@ -11,15 +11,15 @@
 
 namespace ringsock::preload {
 
-/// A kernel TCP socket that may turn into an rsocket under the same descriptor number. connect() decides: where a
-/// device finds a listener of ours, the connection goes through a ring; else, and also when that fails, the kernel
+/// A kernel TCP socket that may turn into an rsocket under the same descriptor number. connect() decides. When a device
+/// finds an rsocket listener at the destination, the connection uses a ring. Otherwise, and when that fails, the kernel
 /// socket is connected, and the descriptor leaves the table for good. listen() opens both ways, and accept() takes
 /// clients from both.
 ///
-/// In fork mode (fork_mode.h) a connection that would go through a device whose connections do not survive fork(2) is
-/// the kernel's until one of its processes uses it.
+/// In fork mode (fork_mode.h) a connection through a device whose connections do not survive fork(2) stays with the
+/// kernel until one of its processes uses it.
 ///
-/// Until it is decided, binding and options go to the kernel socket, which thus answers as without us; options are
+/// Before the decision, bind() and options go to the kernel socket, so its answers are those of Linux. Options are
 /// repeated for the ring.
 class DualSocket final : public rs::StreamSocket {
  public:
@@ -51,33 +51,34 @@ class DualSocket final : public rs::StreamSocket {
   void add_fork_locks(runtime::ForkLocks& locks) override;
   void after_fork(ForkSide side) noexcept override;
 
-  /// F_SETFL: the kernel socket follows, but for a listener's, which must never block.
+  /// Carries out F_SETFL. The kernel socket gets the flags, too, but a listener's stays non-blocking.
   void set_status_flags(int flags);
-  /// What is on no ring yet becomes the kernel's for good, a listener too; connections stay. Not inside a read-side
-  /// section.
+  /// Leaves a socket or listener that is on no ring yet to the kernel for good. A connection on a ring stays there. Not
+  /// inside a read-side section.
   void give_up_ring();
   [[nodiscard]] bool is_kernels_too() const noexcept override { return is_kernel_socket(); }
-  /// Whether the kernel socket still is what the descriptor means.
+  /// Returns whether the descriptor still means the kernel socket.
   [[nodiscard]] bool is_kernel_socket() const { return way() != Way::ring; }
   [[nodiscard]] bool is_connecting_on_ring() const { return way() == Way::ring && is_connecting(); }
-  /// Clients may come by rings, too.
+  /// Returns whether clients may come by a ring.
   [[nodiscard]] bool listens_on_ring() const { return way() == Way::both; }
-  /// Listens, or has not been connected: give_up_ring() makes it the kernel's.
+  /// Returns whether give_up_ring() would have an effect: it listens, is not connected yet, or only by TCP in fork
+  /// mode.
   [[nodiscard]] bool is_on_no_ring_yet() const { return way() != Way::ring && way() != Way::kernel; }
 
  private:
   enum class Way : std::uint8_t {
     undecided,  ///< neither connected nor listening
     ring,       ///< connecting or connected through a device
-    both,       ///< listening
-    listener,   ///< listening by the kernel only, in fork mode: its connections move
-    tcp,        ///< in fork mode: connected by the kernel, and moves to a ring when it is used
-    kernel,     ///< left to the kernel; those who still hold this object are answered by it
+    both,       ///< listening on the ring and by the kernel
+    listener,   ///< in fork mode: listening by the kernel only; its connections move to a ring later
+    tcp,        ///< in fork mode: connected by the kernel; moves to a ring when it is used
+    kernel,     ///< left to the kernel, which answers calls on this object, too
   };
   [[nodiscard]] Way way() const { return way_.load(std::memory_order_acquire); }
 
-  /// Why the ring is out of the question for connecting there; empty when it is worth a try.
   [[nodiscard]] bool has_other_listener() const noexcept override { return way() == Way::both; }
+  /// Returns why connecting cannot use a ring, or nothing when the ring is to be tried.
   std::optional<runtime::KernelReason> reason_for_kernel(const sockaddr* address, socklen_t length);
   Status listen_on_ring(int backlog);
   Status connect_on_ring(const sockaddr* address, socklen_t length);
@@ -89,13 +90,13 @@ class DualSocket final : public rs::StreamSocket {
   void leave();
   void leave_ended_ring();
 
-  // migration.cc: fork mode. The functions of the second group under migration_lock_.
-  /// Whether connections between this host and there go through a device that does not survive fork(2).
+  // Fork mode (migration.cc). Functions of the second group need migration_lock_.
+  /// Returns whether connections between this host and that address use a device that does not survive fork(2).
   bool moves_in_fork_mode(const SocketAddress& local_or_peer);
   void begin_migration(Migration::Step first, const SocketAddress& where);
   Status connect_in_fork_mode(const sockaddr* address, socklen_t length);
   Result<int> take_in_accepted(UniqueFd fd, const SocketAddress& local, int flags);
-  /// An attempt to have the connection where it belongs. EAGAIN: not yet.
+  /// Tries to finish the move. Returns EAGAIN while it is under way.
   Status use_connection();
   template <class Before>
   Status move(Before before);
@@ -115,12 +116,12 @@ class DualSocket final : public rs::StreamSocket {
   Status stay(std::optional<Error> error);
 
   std::atomic<Way> way_{Way::undecided};
-  std::atomic<bool> kernel_first_{false};  ///< whose client accept() takes next when both have one
+  std::atomic<bool> kernel_first_{false};  ///< whether accept() asks the kernel before the ring next time
   SocketAddress destination_;
 
-  Mutex migration_lock_;  ///< before StreamSocket's
+  Mutex migration_lock_;  ///< taken before StreamSocket's locks
   std::unique_ptr<Migration> migration_;
-  UniqueFd kernel_edges_;  ///< readable when something happens to the kernel's connection: an epoll descriptor
+  UniqueFd kernel_edges_;  ///< an epoll descriptor, readable when something happens to the kernel's connection
   std::atomic<Nanos> next_look_{Nanos::max()};
 };
 

@@ -29,9 +29,9 @@ constinit Mutex sets_lock;
 constinit std::atomic<bool> has_sets{false};
 struct Made {
   std::uint64_t set;  ///< the same for all descriptors of a set
-  pid_t process;      ///< that made it
+  pid_t process;      ///< the process that made it
 };
-/// Numbers that were epoll sets once. What they are now, the kernel tells.
+/// Numbers that were epoll sets once. Whether they still are is asked of the kernel.
 std::map<int, Made>& sets() {
   static auto* const all = new std::map<int, Made>;
   return *all;
@@ -47,8 +47,8 @@ std::vector<int> others_than(int epoll_fd) {
   return out;
 }
 
-/// How `inner` is registered in the kernel's set `outer` (proc_pid_fdinfo(5)); nothing when it is not, or `outer` is no
-/// set.
+/// Returns how `inner` is registered in the kernel's set `outer` (proc_pid_fdinfo(5)), or nothing when it is not, or
+/// `outer` is no set.
 std::optional<epoll_event> registration_of(int inner, int outer) {
   std::array<char, 64> path{};
   std::snprintf(path.data(), path.size(), "/proc/self/fdinfo/%d", outer);
@@ -73,10 +73,10 @@ bool is_epoll_file(int fd) {
          std::string_view(target.data()) == "anon_inode:[eventpoll]";
 }
 
-/// Of a set that is not ours yet.
+/// The relatives of a set that has not been adopted yet.
 struct Relatives {
-  std::vector<int> copies;    ///< its other descriptors here
-  bool is_inherited = false;  ///< by fork(2): the parent may wait on it
+  std::vector<int> copies;    ///< its other descriptors in this process
+  bool is_inherited = false;  ///< whether it was made before a fork(2), so that the parent may wait on it
 };
 Relatives relatives_of(int epoll_fd) {
   Relatives out;
@@ -91,7 +91,7 @@ Relatives relatives_of(int epoll_fd) {
   return out;
 }
 
-/// From a member of the kernel's to a member of ours.
+/// Moves a member from the kernel's set `outer` to the adopted one.
 Status take_over(int inner, int outer, const epoll_event& registration) {
   if (Status adopted = adopt_epoll_set(outer); !adopted) return adopted;
   if (real.epoll_ctl(outer, EPOLL_CTL_DEL, inner, nullptr) != 0) return Error::last("epoll_ctl");
@@ -109,7 +109,7 @@ void note_epoll_set(int epoll_fd) noexcept {
     has_sets.store(true, std::memory_order_relaxed);
     sets()[epoll_fd] = {++last, ::getpid()};
   } catch (const std::bad_alloc&) {
-    // Only sets inside others need it.
+    // Only sets that are members of others need it.
   }
   errno = saved_errno;
 }

@@ -5,15 +5,15 @@
 
 namespace ringsock::preload {
 
-/// A set that the application has made; -1 is ignored. Threads: any.
+/// Records an epoll set that the application has made. Ignores -1. Threads: any.
 void note_epoll_set(int epoll_fd) noexcept;
 
-/// `copy` is a duplicate of `fd` (dup(2)), whatever that is; -1 is ignored. Threads: any.
+/// Records that `copy` is a duplicate of `fd` (dup(2)), which may be any file. Ignores -1. Threads: any.
 void note_copy(int fd, int copy) noexcept;
 
-/// Makes the kernel's set `epoll_fd` one of ours (runtime::EpollSet::adopt), and with it those sets whose member it is:
-/// the kernel would not tell them what happens on a ring. All of its descriptors become ours. Looks at the other sets
-/// of the process, a few microseconds each.
+/// Adopts the kernel's set `epoll_fd` (runtime::EpollSet::adopt) under all of its descriptors, and the sets that it is
+/// a member of, because the kernel would not report events of a ring to them. Reads the members of the process's other
+/// sets, a few microseconds each.
 Status adopt_epoll_set(int epoll_fd);
 
 }  // namespace ringsock::preload

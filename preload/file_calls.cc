@@ -1,4 +1,4 @@
-// Between files, pipes, streams and sockets: by copying.
+// Transfers between files, pipes and sockets, by copying.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/sendfile.h>
@@ -23,14 +23,14 @@ namespace {
 
 constexpr std::size_t kCopyBytes = std::size_t{64} * 1024;
 
-/// This thread's. Not among its thread-local variables: where those are large, and need to be reached fast, as those of
-/// libvma, a program cannot load the library late (dlopen(3)).
+/// Returns this thread's buffer. The buffer itself is no thread-local variable: a program cannot load a library late
+/// (dlopen(3)) whose thread-local variables are large and of the kind that is reached fast, as libvma's are.
 std::span<std::byte> copy_room() {
   static thread_local const auto room = std::make_unique<std::array<std::byte, kCopyBytes>>();
   return *room;
 }
 
-/// sendfile(2) to a ring: what the socket takes is what the file's offset advances by.
+/// Carries out sendfile(2) to a ring. The file's offset advances by the bytes that the socket takes.
 Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
   const std::span<std::byte> copy = copy_room();
   const bool seekable = offset != nullptr || ::lseek(in, 0, SEEK_CUR) >= 0;
@@ -61,8 +61,9 @@ Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
 
 bool is_pipe(int fd) { return real.fcntl(fd, F_GETPIPE_SZ, 0) >= 0; }
 
-/// As much as the pipe has room for: who waits may be the one who empties it. Errors: those of write(2); EAGAIN when
-/// there is no room and the caller does not wait.
+/// Writes as many bytes as the pipe has room for. Does not wait for room for the rest: the thread that would wait may
+/// be the one that empties the pipe. Errors: those of write(2); EAGAIN when there is no room and the caller does not
+/// wait.
 Result<ssize_t> put_into_pipe(int pipe, std::span<std::byte> bytes, bool may_block) {
   const iovec part{bytes.data(), bytes.size()};
   for (;;) {
@@ -75,7 +76,7 @@ Result<ssize_t> put_into_pipe(int pipe, std::span<std::byte> bytes, bool may_blo
   }
 }
 
-/// splice(2) from a ring into a pipe: what the pipe takes is what leaves the socket.
+/// Carries out splice(2) from a ring into a pipe. Only the bytes that the pipe takes leave the socket.
 Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned flags) {
   if (!is_pipe(out)) return Error{EINVAL, "splice: one side must be a pipe"};
   const std::span<std::byte> copy = copy_room();
@@ -88,7 +89,7 @@ Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned f
   return runtime::receive(socket, copy.data(), static_cast<std::size_t>(*put), MSG_DONTWAIT);
 }
 
-/// sendfile(2) from a ring: into a pipe only.
+/// Carries out sendfile(2) from a ring, which works into a pipe only.
 ssize_t sendfile_to_pipe(int out, int in, const off_t* offset, size_t count) {
   return to_posix([&]() -> Result<ssize_t> {
     Lookup socket = fd_table().find(in);
@@ -114,14 +115,15 @@ ssize_t sendfile_ours(int out, int in, off_t* offset, size_t count) {
       });
 }
 
-/// From a pipe into a ring: bytes that have left the pipe must be taken, so no more are read than fit.
+/// Carries out splice(2) from a pipe into a ring. Bytes that have left the pipe must be sent, so only as many are read
+/// as fit.
 Result<ssize_t> pipe_to_socket(Lookup& socket, int in, size_t count, unsigned flags) {
   if (!is_pipe(in)) return Error{EINVAL, "splice: one side must be a pipe"};
   if (auto may_send = runtime::send(socket, nullptr, 0, 0); !may_send) return may_send;
   const std::span<std::byte> copy = copy_room();
   const bool may_block = (flags & SPLICE_F_NONBLOCK) == 0 && !socket->is_nonblocking();
   if (!may_block && (socket->ready() & EPOLLOUT) == 0) return Error{EAGAIN, "splice"};
-  // tee(2) would show the bytes without taking them, but only to another pipe; a small piece always fits a ring that is
+  // tee(2) would copy the bytes without taking them, but only to another pipe. A small piece always fits a ring that is
   // ready, and a blocking socket waits.
   constexpr std::size_t kSurelyFits = 2048;
   const std::size_t most = may_block ? copy.size() : kSurelyFits;

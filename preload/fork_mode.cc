@@ -16,7 +16,7 @@ namespace ringsock::preload {
 
 namespace {
 
-/// Descendants inherit it. Never closed by us.
+/// The file that carries the locks. Descendants inherit it. It is never closed.
 struct Locks {
   int fd = -1;
   ino_t inode = 0;
@@ -38,13 +38,13 @@ const Locks& locks() {
   return made;
 }
 
-/// Whether the number means what it did: the application may have closed it, and opened something else.
+/// Returns whether the number is still that file's: the application may have closed it, and opened another file.
 bool is_ours(const Locks& locks) {
   struct stat about {};
   return ::fstat(locks.fd, &about) == 0 && about.st_ino == locks.inode && about.st_dev == locks.device;
 }
 
-/// False: another process has it.
+/// Returns false when another process has the lock.
 bool set_lock(const Locks& locks, short type, std::uint16_t port) {
   struct flock one {};
   one.l_type = type;
@@ -54,7 +54,7 @@ bool set_lock(const Locks& locks, short type, std::uint16_t port) {
   return ::fcntl(locks.fd, F_SETLK, &one) == 0 || (errno != EAGAIN && errno != EACCES);
 }
 
-/// Before the process forks for the first time.
+/// Makes the file before the process forks for the first time.
 [[gnu::constructor]] void make_locks_early() {
   if (is_fork_mode()) locks();
 }

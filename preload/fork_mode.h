@@ -1,5 +1,5 @@
-// Fork mode, as rdma-core's librspreload has it: TCP connections that move to a ring when they are first used, so that
-// a server may accept, fork, and use the connection in the child.
+// Fork mode, as in rdma-core's librspreload: TCP connections move to a ring when they are first used, so that a server
+// may accept, fork, and use the connection in the child.
 #pragma once
 
 #include <sys/types.h>
@@ -15,26 +15,26 @@
 
 namespace ringsock::preload {
 
-/// Whether the process asked for it: RDMAV_FORK_SAFE is a number other than 0. It concerns devices whose connections do
-/// not survive fork(2); on both ends.
+/// Returns whether RDMAV_FORK_SAFE is a number other than 0. Fork mode concerns devices whose connections do not
+/// survive fork(2). Both ends must be in it.
 bool is_fork_mode();
 
-/// Lets one process at a time wait for its client on a port, among those that one fork(2) after the other made from the
-/// process in which the library was loaded, whatever users they have become. It is a record lock (fcntl(2)) on a byte
-/// per port of memory that has no name: a stranger cannot take, truncate or find it, and the kernel unlocks it when the
-/// holder dies. It only keeps processes in turn. The port itself is what two of them cannot have: unrelated processes,
-/// and sockets of one process, wait for that (EADDRINUSE).
+/// Lets one process at a time wait for its client on a port. It covers the process that loaded the library and its
+/// descendants, whatever users they have become. It is a record lock (fcntl(2)) on one byte per port of memory without
+/// a name: a stranger can neither find, take nor truncate it, and the kernel unlocks it when the holder dies. The lock
+/// only makes processes take turns. Unrelated processes, and sockets of one process, wait for the port itself
+/// (EADDRINUSE).
 class ForkSection {
  public:
   ForkSection() = default;
   ForkSection(const ForkSection&) = delete;
   ForkSection& operator=(const ForkSection&) = delete;
   ~ForkSection() { leave(); }
-  /// True once inside, and at once where there is no lock to be had.
+  /// Returns whether this object is in the section now. Enters without a lock when none can be had.
   bool try_enter(std::uint16_t port);
   void enter_anyway() { inside_ = true; }
   void leave();
-  /// A forked child is not inside.
+  /// For a forked child, which is not in the section.
   void forget() {
     inside_ = false;
     locked_.reset();
@@ -45,24 +45,25 @@ class ForkSection {
   std::optional<std::uint16_t> locked_;
 };
 
-/// How far a connection has come. Under its socket's lock.
+/// How far a connection has moved. Guarded by its socket's lock.
 ///
-/// The passive end, which accepted it, takes its turn in the ForkSection, listens by RDMA on the same port, sends four
-/// zero bytes by TCP and waits for the client. The active end looks at these, which stay where they are, and connects.
+/// The passive end, which accepted the connection, enters the ForkSection, listens by RDMA on the same port, sends four
+/// zero bytes by TCP and waits for the client. The active end looks at the zeros without taking them, and then
+/// connects.
 struct Migration {
   enum class Step {
-    zeros,       ///< active: waits for them
-    connecting,  ///< active
-    grace,       ///< passive: a client that begins to talk by TCP is not in fork mode
+    zeros,       ///< active: waits for the zeros
+    connecting,  ///< active: connects on the ring
+    grace,       ///< passive: waits to see whether the client talks by TCP, and so is not in fork mode
     turn,        ///< passive: waits to enter the section and for the port
-    client,      ///< passive: has sent the zeros
+    client,      ///< passive: has sent the zeros, waits for the client on the ring
   };
   Step step = Step::zeros;
-  SocketAddress where;         ///< active: the peer, as the application named it; passive: the local address
-  Nanos until = Nanos::max();  ///< when the step must be over
-  bool used = false;           ///< by a call that moves bytes
-  bool lost = false;           ///< another process was in the middle of it at a fork
-  UniqueFd tcp;                ///< the TCP connection while its number changes hands
+  SocketAddress where;         ///< active: the peer's address, as the application named it; passive: the local address
+  Nanos until = Nanos::max();  ///< the end of the step's time
+  bool used = false;           ///< whether a call that moves bytes has been made
+  bool lost = false;           ///< another process was moving the connection at a fork
+  UniqueFd tcp;                ///< keeps the TCP connection while its number changes hands
   ForkSection section;
   std::unique_ptr<verbs::ConnectionId> listener;
 };

@@ -31,8 +31,8 @@ namespace {
 using runtime::Endpoint;
 using runtime::Ref;
 
-/// Repeats `attempt`: another process may begin to use one of the connections at any moment, and another thread may be
-/// about to hand it on.
+/// Repeats `attempt` while it fails with EBUSY: another process may begin to use one of the connections at any moment,
+/// and another thread may be handing it on.
 template <class Attempt>
 auto unless_used_elsewhere(Attempt attempt) {
   constexpr int kMostTurns = 5000;
@@ -45,7 +45,7 @@ auto unless_used_elsewhere(Attempt attempt) {
   return done;
 }
 
-/// The end for the other program, and the end for the relay.
+/// The other program's end, and the relay's end.
 struct SocketPair {
   UniqueFd theirs;
   UniqueFd relays;
@@ -65,7 +65,8 @@ void set_option(int fd, int level, int name) {
 
 bool bind_to(int fd, const SocketAddress& address) { return real.bind(fd, address.get(), address.length()) == 0; }
 
-/// The peer's port is the relay's if the kernel allows: then getpeername(2) tells what it told before.
+/// Binds the relay's end to the peer's address, and to its port if the kernel allows that: getpeername(2) then returns
+/// the same as before.
 Status bind_as(int relays, const SocketAddress& peer) {
   set_option(relays, SOL_SOCKET, SO_REUSEADDR);
   SocketAddress any_port = peer;
@@ -74,7 +75,7 @@ Status bind_as(int relays, const SocketAddress& peer) {
   return ok();
 }
 
-/// Over TCP between the two addresses of the connection.
+/// Makes a TCP connection between the two addresses of the connection.
 Result<SocketPair> tcp_pair(const SocketAddress& local, const SocketAddress& peer) {
   UniqueFd listener(real.socket(local.family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
   UniqueFd relays(real.socket(local.family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
@@ -98,7 +99,7 @@ Result<SocketPair> tcp_pair(const SocketAddress& local, const SocketAddress& pee
   return SocketPair{std::move(theirs), std::move(relays)};
 }
 
-/// What the application has set, and the kernel socket can do.
+/// Copies the options that the application has set and the kernel socket has, too.
 void copy_options(rs::StreamSocket& socket, int theirs) {
   struct Option {
     int level;
@@ -118,7 +119,7 @@ void copy_options(rs::StreamSocket& socket, int theirs) {
   }
 }
 
-/// Where there is no TCP, a UNIX-domain socket still carries the bytes.
+/// Makes the two ends: a TCP connection, or UNIX-domain sockets where TCP does not work.
 Result<SocketPair> make_pair(rs::StreamSocket& socket) {
   auto local = socket.local_name();
   auto peer = socket.last_peer();
@@ -129,7 +130,7 @@ Result<SocketPair> make_pair(rs::StreamSocket& socket) {
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return Error::last("hand-over: socketpair");
     pair = SocketPair{UniqueFd(ends[0]), UniqueFd(ends[1])};
   }
-  // As the application left its descriptor.
+  // The flags of the application's descriptor.
   const int flags = socket.other_status_flags.load() | (socket.is_nonblocking() ? O_NONBLOCK : 0);
   if (flags != 0) real.fcntl(pair->theirs.get(), F_SETFL, flags);
   if (socket.has_signal_owner.load()) rs::SignalOwner::of(socket.descriptor()).give_to(pair->theirs.get());
@@ -137,8 +138,7 @@ Result<SocketPair> make_pair(rs::StreamSocket& socket) {
   return pair;
 }
 
-// -- the relay's process
-// -----------------------------------------------------------------------------------------------
+// -- the relay's process ---------------------------------------------------------------------------
 
 void close_all_but(std::vector<int> kept) {
   std::sort(kept.begin(), kept.end());
@@ -152,11 +152,11 @@ void close_all_but(std::vector<int> kept) {
 }
 
 [[noreturn]] void run_relay(const std::vector<RelayedConnection>& connections) {
-  // What the application does to its processes and terminals is none of ours.
+  // Signals that the application sends to its processes or terminal do not concern the relay.
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  set_log_level(LogLevel::none);  // descriptor 2 is not what it was
+  set_log_level(LogLevel::none);  // descriptor 2 may not be standard error any more
   ::prctl(PR_SET_NAME, "ringsock-relay");
   [[maybe_unused]] const int moved = ::chdir("/");
   std::vector<const Endpoint*> ours;
@@ -168,7 +168,7 @@ void close_all_but(std::vector<int> kept) {
     kept.push_back(connection.theirs);
   }
   std::erase(kept, -1);
-  // Of all other sockets this process is no holder.
+  // This process does not count as a holder of any other socket.
   runtime::fork_registry().try_for_each([&](Endpoint& endpoint) {
     if (std::find(ours.begin(), ours.end(), &endpoint) == ours.end()) endpoint.process_ends();
   });
@@ -190,9 +190,9 @@ Result<StartSignal> start_signal() {
   return StartSignal{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-/// A grandchild, so that the application hears and sees nothing of it.
+/// Starts the relay as a grandchild: the application neither waits for it nor gets its SIGCHLD.
 Status start_relay(const std::vector<RelayedConnection>& connections) {
-  const SignalsBlocked blocked;  // SIGCHLD for the child in between
+  const SignalsBlocked blocked;  // for the SIGCHLD of the child in between
   sigset_t pending_before;
   ::sigpending(&pending_before);
   auto start = start_signal();
@@ -221,7 +221,7 @@ Status start_relay(const std::vector<RelayedConnection>& connections) {
     const timespec none{};
     ::sigtimedwait(&child_signal, nullptr, &none);
   }
-  // Only now: a thread that this SIGCHLD interrupts is not yet in a call that goes on by the kernel.
+  // The relay begins only now, because that SIGCHLD would interrupt a call that has moved to the kernel.
   [[maybe_unused]] const ssize_t given = ::write(start->give.get(), "", 1);
   return status == 0 ? ok() : Status(Error{EAGAIN, "hand-over: fork"});
 }
@@ -230,7 +230,7 @@ Status start_relay(const std::vector<RelayedConnection>& connections) {
 
 namespace {
 
-/// Those that the relay begins with at once are nobody else's while it is made.
+/// Reserves connections that the relay begins with at once, while the relay is made.
 class HandedOn {
  public:
   HandedOn() = default;
@@ -239,7 +239,7 @@ class HandedOn {
   ~HandedOn() {
     for (const Ref& one : taken_) static_cast<rs::StreamSocket&>(*one).take_back();
   }
-  /// False: another process uses it, or another thread hands it on, or has.
+  /// Returns false when another process uses the connection, or another thread is handing it on or has done so.
   bool take(Ref connection) {
     if (!static_cast<rs::StreamSocket&>(*connection).hand_on()) return false;
     taken_.push_back(std::move(connection));
@@ -297,8 +297,7 @@ Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) {
   return theirs;
 }
 
-// -- exec
-// --------------------------------------------------------------------------------------------------------------
+// -- exec ------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -312,7 +311,7 @@ bool closes_on_exec(const rs::StreamSocket& socket, int fd) {
   return (real.fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0;
 }
 
-/// The ring connections that the application keeps, and the numbers under which it does.
+/// Returns the ring connections that the application keeps over exec(2), with the numbers that it keeps.
 std::vector<Kept> kept_connections() {
   std::map<Endpoint*, Kept> found;
   fd_table().for_each([&](int fd, Endpoint& endpoint) {
@@ -330,7 +329,7 @@ std::vector<Kept> kept_connections() {
   return kept;
 }
 
-/// Of what other processes have, too: whether `number` of it is no leak.
+/// Returns whether `number`, of a socket that other processes also have, is meant for the program and no leak.
 bool is_meant_for_the_program(const rs::StreamSocket& socket, int number) {
   return socket.keeper.load() == ::getpid() || number <= STDERR_FILENO;
 }
@@ -341,7 +340,7 @@ bool is_meant_for_the_program(const Kept& kept) {
   });
 }
 
-/// A program that leaks its connections into others would get a relay for each of them. Those are not wanted there.
+/// Closes connections that look like leaks when there are more than kMost of them, because each would need a relay.
 void drop_leaks(std::vector<Kept>& kept) {
   constexpr std::ptrdiff_t kMost = 8;
   const auto may_be_leak = [](const Kept& one) {
@@ -353,7 +352,7 @@ void drop_leaks(std::vector<Kept>& kept) {
   std::erase_if(kept, may_be_leak);
 }
 
-/// From now on these numbers are `replacement`; the connection is the relay's.
+/// Turns these numbers into `replacement`. The relay has the connection from now on.
 void replace(const Kept& kept, const UniqueFd& replacement) {
   for (const int fd : kept.numbers) [[maybe_unused]] const Ref gone = fd_table().remove(fd);
   std::vector<int> closed_by_exec;
@@ -363,11 +362,11 @@ void replace(const Kept& kept, const UniqueFd& replacement) {
   }
   kept.endpoint->close();
   for (const int fd : kept.numbers) real.dup2(replacement.get(), fd);
-  // It may fail.
+  // These are needed when exec(2) fails.
   for (const int fd : closed_by_exec) real.dup3(replacement.get(), fd, O_CLOEXEC);
 }
 
-/// A ring gives up a connect after its patience.
+/// The time in which a connect on a ring succeeds or is given up.
 constexpr Nanos kRingPatience = std::chrono::seconds(1);
 
 void restore_kernel_flags() {
@@ -375,7 +374,7 @@ void restore_kernel_flags() {
   fd_table().for_each([&](int fd, Endpoint& endpoint) {
     auto* const dual = dynamic_cast<DualSocket*>(&endpoint);
     if (dual == nullptr || !dual->is_kernel_socket() || dual->is_nonblocking()) return;
-    // Those who share a listener on a ring need it as it is.
+    // Processes that share a listener on a ring need its kernel socket non-blocking.
     if (!dual->is_shared() || dual->has_ring_ended()) blocking.push_back(fd);
   });
   for (const int fd : blocking) set_kernel_nonblocking(fd, false);
@@ -388,7 +387,7 @@ void wait_until_connected(DualSocket& socket, Nanos end) {
   }
 }
 
-/// A connect that is under way on a ring: it is connected, or the kernel's, before the next program has it.
+/// Waits for connects that are under way on a ring, so that the next program gets them connected, or as the kernel's.
 void finish_connecting() {
   std::vector<Ref> connecting;
   fd_table().for_each([&](int fd, Endpoint& endpoint) {
@@ -400,11 +399,11 @@ void finish_connecting() {
   for (const Ref& one : connecting) wait_until_connected(static_cast<DualSocket&>(*one), end);
 }
 
-// -- clients that nobody has accepted
-// ------------------------------------------------------------------------------------------------------------
+// -- clients that nobody has accepted --------------------------------------------------------------
 
-/// Listeners on rings that the next program gets. What waits at one that other processes have, too, is theirs, unless
-/// this process has prepared it for the program (a master that lets the program accept: inetd, dovecot).
+/// Returns the listeners on rings that the next program gets. Clients of a listener that other processes also have are
+/// left to these, unless this process has prepared the listener for the program (a master that lets the program accept:
+/// inetd, dovecot).
 std::vector<Ref> kept_listeners() {
   std::vector<Ref> kept;
   fd_table().for_each([&](int fd, Endpoint& endpoint) {
@@ -415,8 +414,8 @@ std::vector<Ref> kept_listeners() {
   return kept;
 }
 
-/// A kernel connection to the listener, from where the client came from and to where it went. It waits in the kernel's
-/// backlog.
+/// Makes a kernel connection to the listener, from the client's address to the address that it connected to. The
+/// connection waits in the kernel's backlog.
 Result<UniqueFd> connect_as(rs::StreamSocket& client, const SocketAddress& peer) {
   const auto local = client.local_name();
   if (!local) return local.error();
@@ -429,7 +428,8 @@ Result<UniqueFd> connect_as(rs::StreamSocket& client, const SocketAddress& peer)
   return relays;
 }
 
-/// Clients that rings have answered, on their way to the backlogs of the kernel's listeners, with a relay between.
+/// Clients that rings have answered, on their way to the backlogs of the kernel's listeners, each with a relay in
+/// between.
 class WaitingClients {
  public:
   void take_from(rs::StreamSocket& listener) {
@@ -462,14 +462,15 @@ void hand_over_waiting_clients() {
   WaitingClients clients;
   for (const Ref& listener : kept_listeners()) {
     auto& socket = static_cast<rs::StreamSocket&>(*listener);
-    // The program has the kernel's listener only: whoever comes from now on must find that one.
+    // The program has only the kernel's listener, so further clients must use that.
     if (socket.is_shared() && !socket.has_ring_ended()) socket.end_ring_for_all();
     clients.take_from(socket);
   }
   clients.hand_over();
 }
 
-/// What other processes may go on with while the next program does, or after this one has closed it.
+/// Moves connections to the kernel that other processes may continue while the next program uses them, or after this
+/// process has closed them.
 void share_by_kernel(const std::vector<Kept>& kept) {
   std::vector<Ref> shared;
   for (const Kept& one : kept) {
@@ -515,13 +516,12 @@ void prepare_exec() {
     log_warn("exec: connections are closed for the new program: %s", done.error().where);
 }
 
-// -- for good
-// ----------------------------------------------------------------------------------------------------------
+// -- for good --------------------------------------------------------------------------------------
 
 void give_to_kernel(DualSocket& socket) {
   if (socket.listens_on_ring()) {
     socket.end_ring_for_all();
-    // The service thread hears of a client's confirmation.
+    // A client's confirmation arrives on the service thread.
     const Nanos end = monotonic_now() + std::chrono::milliseconds(100);
     while (socket.has_half_open() && monotonic_now() < end) ::usleep(200);
     WaitingClients clients;

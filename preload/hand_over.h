@@ -1,4 +1,4 @@
-// Connections on a ring for programs that do not know it: after exec(2), or of descriptors that are sent elsewhere.
+// Hands connections on a ring to programs that do not know rings: over exec(2), or by sending descriptors.
 #pragma once
 
 #include <sys/socket.h>
@@ -16,42 +16,44 @@ namespace ringsock::preload {
 
 struct HandOver {
   int fd;        ///< one descriptor of the connection
-  bool at_once;  ///< the other program may use it although this process, or another one, has it open
+  bool at_once;  ///< whether the other program may use it while this process, or another one, has it open
 };
 
-/// The ring connection behind a descriptor of ours, or null: it is the kernel's, or no connection.
+/// Returns the ring connection behind an endpoint, or null when it is the kernel's, or no connection.
 rs::StreamSocket* ring_connection(runtime::Endpoint& endpoint);
 
-/// Kernel sockets, close-on-exec, that stand for these connections, in their order: a process of its own (relay.h)
-/// keeps the rings and moves the bytes. Here the connections stay open; whoever wants that process to begin closes
-/// them. Errors: those of socket(2), fork(2); then nothing has changed.
+/// Makes kernel sockets, close-on-exec, that stand for these connections, in their order. A relay process (relay.h)
+/// keeps the rings and moves the bytes. The connections stay open in this process; closing them lets the relay begin
+/// with those that are not `at_once`. Errors: those of socket(2) and fork(2); EBUSY: another process uses one of them.
+/// An error has no effect.
 Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections);
 
-/// sendmsg(2) and sendmmsg(2) on a kernel socket: connections of ours in the control data become the kernel's first.
-/// Error: EOPNOTSUPP when that fails.
+/// Carry out sendmsg(2) and sendmmsg(2) on a kernel socket. Ring connections in the control data move to the kernel
+/// first. Error: EOPNOTSUPP when that fails.
 ssize_t send_with_control(int fd, const msghdr& message, int flags);
 int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags);
 
-/// posix_spawn(3) for which connections of ours become descriptors of the new program (`numbers`): while `spawn()` runs
-/// these numbers are the kernel's sockets that stand for them. An errno value.
+/// Carries out a posix_spawn(3) that gives ring connections to the new program (`numbers`). While `spawn()` runs, these
+/// numbers are the kernel sockets that stand for the connections. Returns an errno value.
 int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spawn);
 
-/// These connections on a ring become the kernel's, under the same numbers and in the same epoll sets. One that another
-/// process uses since a fork becomes what it is there (door.h). The kernel sockets of those that were handed over, in
-/// their order. Errors: those of hand_over() and of follow().
+/// Moves these connections to the kernel, under the same numbers and in the same epoll sets. A connection that another
+/// process has used since a fork becomes what it is there (door.h). Returns the kernel sockets of those that were
+/// handed over, in their order. Errors: those of hand_over() and of follow().
 Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const runtime::Ref> connections);
-/// A socket that is on no ring yet becomes the kernel's, with O_NONBLOCK as the application set it. Of a listener the
-/// ring ends in all processes that have it; clients that have been answered wait in the kernel's backlog afterwards.
-/// Not inside a read-side section.
+/// Leaves a socket that is on no ring yet to the kernel, with O_NONBLOCK as the application set it. A listener's ring
+/// ends in all processes that have the listener, and clients that it has answered move to the kernel's backlog. Not
+/// inside a read-side section.
 void give_to_kernel(DualSocket& socket);
-/// Whatever a socket of ours is, its descriptors are the kernel's from now on: for what a ring cannot do. False: they
-/// are not, and nothing has changed.
+/// Leaves all descriptors of a socket to the kernel, for what a ring cannot do. Returns false when that fails, without
+/// any effect.
 bool become_kernels(const runtime::Ref& endpoint);
-/// hand_over_for_good() with all that there are: before a filter, say, that rings cannot live with.
+/// Calls hand_over_for_good() for all connections that this process may use, for example before a seccomp filter that
+/// forbids what rings need.
 void hand_over_everything();
 
-/// Before exec(2): what the application keeps becomes what it may keep. Also sets the kernel's flags to what the
-/// application asked for.
+/// Prepares sockets for exec(2): those that the program inherits become kernel sockets where possible, and the kernel's
+/// flags become those that the application set.
 void prepare_exec();
 
 }  // namespace ringsock::preload

@@ -27,14 +27,15 @@ using Step = Migration::Step;
 namespace {
 
 constexpr std::array<char, 4> kZeros{};
-/// A client that is not in fork mode mostly says something at once.
+/// How long the server waits for bytes by TCP: a client that is not in fork mode mostly sends some at once.
 constexpr Nanos kGrace = std::chrono::milliseconds(5);
-/// Whoever is inside the section that long has died there, or waits for a client that keeps quiet.
+/// How long to wait for the section. A process that stays inside for longer hangs, or waits for a client that does not
+/// come.
 constexpr Nanos kSectionPatience = std::chrono::seconds(5);
 /// How long to wait for the port, and for the client.
 constexpr Nanos kPortPatience = std::chrono::seconds(30);
 constexpr Nanos kClientPatience = std::chrono::seconds(10);
-/// How long a client may be kept from talking to a server that is not in fork mode, and so sends no zeros.
+/// How long a client waits for the zeros, which a server that is not in fork mode does not send.
 constexpr Nanos kServerPatience = std::chrono::seconds(10);
 constexpr Nanos kRetryInterval = std::chrono::milliseconds(1);
 
@@ -79,12 +80,12 @@ void DualSocket::begin_migration(Step first, const SocketAddress& where) {
 Status DualSocket::connect_in_fork_mode(const sockaddr* address, socklen_t length) {
   const Status connected = real.connect(descriptor(), address, length) == 0 ? ok() : Status(Error::last("connect"));
   if (!connected && connected.error().code != EINPROGRESS) return connected;
-  have_other_way(kClientPatience);  // nobody waits but for the server's turn
+  have_other_way(kClientPatience);  // the server waits that long for its client
   begin_migration(Step::zeros, destination_);
   return connected;
 }
 
-/// An accepted connection `fd`, whose listener this is.
+/// Makes an endpoint of the accepted connection `fd`. This is its listener.
 Result<int> DualSocket::take_in_accepted(UniqueFd fd, const SocketAddress& local, int flags) {
   auto* const accepted = new DualSocket(process(), domain(), fd.get());
   runtime::Ref owner(accepted);
@@ -96,8 +97,7 @@ Result<int> DualSocket::take_in_accepted(UniqueFd fd, const SocketAddress& local
   return fd.release();
 }
 
-// -- moving
-// ------------------------------------------------------------------------------------------------------------
+// -- moving ----------------------------------------------------------------------------------------
 
 Status DualSocket::use_connection() {
   const Status moved = move([](Migration& migration) { migration.used = true; });
@@ -117,12 +117,12 @@ Status DualSocket::move(Before before) {
     moved = move_locked();
     has_stepped = !migration_ || migration_->step != last;
   }
-  // Each step has other descriptors to sleep on: also for this thread, which may have asked arm() before its last look.
+  // Each step has other descriptors to sleep on. Other threads, and this one, may have called arm() before the step.
   if (has_stepped) notify_watchers();
   return moved;
 }
 
-/// ok(): it is decided. EAGAIN: not yet. Else what the TCP connection ended with.
+/// Returns ok() when the way is decided, EAGAIN when it is not, and otherwise the error that ended the TCP connection.
 Status DualSocket::move_locked() {
   if (migration_->lost) return Error{EIO, "fork mode: another process is moving the connection"};
   switch (migration_->step) {
@@ -162,7 +162,8 @@ Status DualSocket::wait_for_zeros() {
   return connect_ring();
 }
 
-/// A server that comes later all the same, one of ours, finds that we talk by TCP, and does so, too.
+/// Waits for the zeros once the connection is used. A ringsock server that comes later sees that this end talks by TCP,
+/// and does so, too.
 Status DualSocket::wait_for_server() {
   if (!migration_->used) return kPending;
   if (migration_->until == Nanos::max()) {
@@ -233,7 +234,7 @@ Status DualSocket::take_client() {
     auto event = migration_->listener->next_event();
     if (!event) break;
     if (event->type != verbs::CmEventType::connect_request) continue;
-    if (!peer || !same_host(*peer, event->request->peer_address())) continue;  // dropped, that is refused
+    if (!peer || !same_host(*peer, event->request->peer_address())) continue;  // dropping the request refuses it
     migration_->tcp = out_of_the_way(UniqueFd(::fcntl(descriptor(), F_DUPFD_CLOEXEC, 0)));
     if (Status accepted = become_accepted(*event); !accepted) {
       log_info("fork mode: a client is refused: %s: %s", accepted.error().where, std::strerror(accepted.error().code));
@@ -248,7 +249,8 @@ Status DualSocket::take_client() {
   return stay(std::nullopt);
 }
 
-/// On the ring. TCP ends, in other processes, too; its numbers mean a socket that is nothing.
+/// Ends the move: the connection is on the ring. TCP is shut down, in other processes, too. Duplicates of the
+/// descriptor become an unconnected socket for the kernel.
 void DualSocket::arrive() {
   std::vector<int> numbers;
   runtime::fd_table().for_each([&](int fd, const runtime::Endpoint& endpoint) {
@@ -267,7 +269,7 @@ void DualSocket::arrive() {
   note_activity();
 }
 
-/// With the kernel for good.
+/// Leaves the connection to the kernel for good.
 Status DualSocket::stay(std::optional<Error> error) {
   if (migration_->step == Step::zeros || migration_->step == Step::connecting) {
     runtime::process_statistics.count_kernel_connected(KernelReason::fork);
@@ -281,11 +283,11 @@ Status DualSocket::stay(std::optional<Error> error) {
   return error ? Status(*error) : ok();
 }
 
-// -- meanwhile
-// ---------------------------------------------------------------------------------------------------------
+// -- meanwhile -------------------------------------------------------------------------------------
 
-/// Waiting for an accepted connection uses it: its client sends nothing before it has moved. One that was made by
-/// connect() is as TCP is, but for the zeros, until it is used.
+/// Returns the events while the connection moves. Waiting for an accepted connection counts as use, because its client
+/// sends nothing before the move. A connection that was made by connect() has the events of TCP until it is used,
+/// except for the zeros.
 std::uint32_t DualSocket::moving_events() noexcept {
   const std::uint32_t events = kernel_events();
   bool waits = true;
@@ -308,7 +310,7 @@ runtime::WaitFds DualSocket::arm_moving() noexcept {
   return fds;
 }
 
-/// What made kernel_edges_ readable.
+/// Takes the events that have made kernel_edges_ readable.
 void DualSocket::forget_edges() noexcept {
   epoll_event event{};
   const int saved_errno = errno;
@@ -331,7 +333,7 @@ void DualSocket::after_fork(ForkSide side) noexcept {
   if (side == ForkSide::unprepared_child) new (&migration_lock_) Mutex;
   StreamSocket::after_fork(side);
   if (side == ForkSide::parent || !kernel_edges_) return;
-  // Edges that one process takes are lost for the other.
+  // An edge that one process takes is lost for the other.
   kernel_edges_ = watch_edges(descriptor());
   if (!migration_) return;
   migration_->section.forget();

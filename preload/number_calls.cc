@@ -1,5 +1,6 @@
-// Calls by which the kernel hands out numbers of descriptors. Where one of ours is handed out, its descriptor was
-// closed by a way that nobody saw (a system call by instruction): the number means a new file, and no socket any more.
+// Calls in which the kernel hands out a descriptor number. When the table still has an endpoint under that number, its
+// descriptor was closed in a way that the library did not see (a system call instruction of the program's own). The
+// number now means a new file, and no longer a socket.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>

@@ -21,7 +21,7 @@ namespace {
 
 constinit std::atomic<bool> stopped{false};
 
-/// Read on first use, never destroyed.
+/// Read at the first call, never destroyed.
 const config::PreloadRules& rules() {
   static const auto* const all = new config::PreloadRules(
       config::PreloadRules::load(config::config_directory(), program_invocation_short_name, config::report_as_warning));
@@ -35,7 +35,7 @@ namespace {
 /// Reads the configuration and begins the statistics.
 void ensure_begun() { [[maybe_unused]] static const bool begun = (rs::share_ports_with_kernel(), rs::process(), true); }
 
-/// Statistics are of a process id, and what begins with them reads files.
+/// Returns whether a seccomp filter permits what statistics need: the process id, and reading files when they begin.
 bool may_count() {
   using enum RareCall;
   for (const RareCall call : {getpid, fstat, fstat_at, faccessat2}) {
@@ -44,9 +44,9 @@ bool may_count() {
   return true;
 }
 
-/// Whether the process as it is can have rings at all.
+/// Returns whether this process can have rings at all.
 bool may_use_rings() {
-  if (!is_known_process()) return false;  // made without fork(3): its parent has the library
+  if (!is_known_process()) return false;  // made without fork(3): the library's state belongs to its parent
   if (!are_rings_permitted()) {
     if (may_count()) {
       ensure_begun();

@@ -1,4 +1,4 @@
-// Descriptors of ours on their way to other processes, other than by fork(2) and exec(2).
+// Descriptors of endpoints that are sent to other processes or given to posix_spawn(3).
 #include <fcntl.h>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ void for_each_descriptor(const msghdr& message, Visit visit) {
   }
 }
 
-/// The endpoint of a connection on a ring, which must be handed over; empty for what goes as it is, or has become the
-/// kernel's here: whoever gets a listener finds the kernel's, and clients must come by that one.
+/// Returns a connection on a ring, which must be handed over. Returns nothing for a descriptor that is passed as it is.
+/// Leaves a listener to the kernel: the receiver gets the kernel's listener, so clients must use that one.
 runtime::Ref prepare_to_pass(int fd) {
   runtime::Ref endpoint = fd_table().get(fd);
   if (!endpoint) return endpoint;
@@ -48,7 +48,7 @@ runtime::Ref prepare_to_pass(int fd) {
 
 }  // namespace
 
-/// Whoever gets a connection does not know rings, and who gives it away may keep it: both have a kernel socket then.
+/// The receiver may not know rings, and the sender may keep the connection: both have a kernel socket afterwards.
 ssize_t send_with_control(int fd, const msghdr& message, int flags) {
   if (message.msg_control == nullptr || !is_readable(message.msg_control, message.msg_controllen))
     return real.sendmsg(fd, &message, flags);

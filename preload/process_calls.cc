@@ -1,4 +1,4 @@
-// Processes: what becomes of our sockets when one is made, becomes another program, or ends.
+// Processes: what happens to endpoints when a process is made, executes a program, or ends.
 #include <spawn.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@
 namespace ringsock::preload {
 namespace {
 
-/// One of the exec calls. Comes back when it failed.
+/// Carries out an exec call. Returns when it failed.
 int execute(auto libcs) {
   if (runtime::fork_registry().is_empty()) return libcs();
   const int saved_errno = errno;
@@ -43,7 +43,7 @@ int execute_path(const char* path, auto libcs) {
   return path == nullptr || ::access(path, X_OK) != 0 ? libcs() : execute(libcs);
 }
 
-/// The arguments of execl(3), its relatives, and for execle(3) what follows them.
+/// The arguments of execl(3), execlp(3) and execle(3); reads them up to the null pointer.
 class ArgumentList {
  public:
   ArgumentList(const char* first, va_list& rest) {
@@ -56,7 +56,7 @@ class ArgumentList {
   std::vector<char*> arguments_;
 };
 
-/// Which descriptors of ours posix_spawn(3)'s file actions duplicate: the actions themselves are libc's secret.
+/// The descriptors of endpoints that the file actions of posix_spawn(3) duplicate. libc does not show what is in them.
 class SpawnActions {
  public:
   void add(const posix_spawn_file_actions_t* actions, int fd) {
@@ -99,7 +99,7 @@ using namespace ringsock::preload;
 
 extern "C" {
 
-/// Where vfork() goes on: a child that must not share our memory gets a copy of it.
+/// Returns the function to which vfork() jumps: fork() when the child must not share the memory.
 __attribute__((visibility("hidden"), used)) pid_t (*ringsock_vfork_target())() {
   return may_share_memory() ? real.vfork : &::fork;
 }

@@ -15,7 +15,7 @@ namespace {
 
 void look_up_all();
 
-// Until they are looked up, all members lead to these.
+// The initial values of all members, until the functions are looked up.
 #define LIBC_CALL(result, name, parameters, arguments) \
   result first_##name parameters {                     \
     look_up_all();                                     \
@@ -24,7 +24,7 @@ void look_up_all();
 #include "preload/calls.def"
 #undef LIBC_CALL
 
-/// For what this libc does not have.
+/// Takes the place of a function that this libc does not have.
 template <class Result, class... Arguments>
 Result missing(Arguments...) {
   errno = ENOSYS;
@@ -35,8 +35,9 @@ Result missing(Arguments...) {
   }
 }
 
-/// The next library of ours behind this one, in the order of LD_PRELOAD, or null. The core has the name, too, so that
-/// it is always found: dlsym(3) allocates memory to say that it found nothing, and an allocator may be calling us.
+/// Returns the Shell of the next library of this project in LD_PRELOAD's order, or null. The core has a function of
+/// that name, too, so that one is always found: a dlsym(3) that finds nothing allocates memory, and the caller may be
+/// an allocator.
 const Shell* next_shell() {
   static const auto next = reinterpret_cast<decltype(&ringsock_shell)>(::dlsym(RTLD_NEXT, "ringsock_shell"));
   return next != nullptr ? static_cast<const Shell*>(next()) : nullptr;
@@ -45,12 +46,12 @@ const Shell* next_shell() {
 void* find_beyond(const char* name) {
   const Shell* const next = next_shell();
   void* found = next != nullptr ? next->find_beyond(name) : ::dlsym(RTLD_NEXT, name);
-  // No tail call: dlsym(3) looks behind the library that it returns to.
+  // No tail call: dlsym(3) searches behind the library that it returns to.
   asm("" : "+r"(found));
   return found;
 }
 
-/// By the name of ringsock_shell the other library's would be found where that stands first.
+/// Used directly, because the name ringsock_shell may lead to another library's.
 constexpr Shell this_shell{&find_beyond, &add_way, &add_rsockets};
 
 template <class Result, class... Arguments>
@@ -63,14 +64,14 @@ void look_up_all() {
 #define LIBC_CALL(result, name, parameters, arguments) look_up(real.name, #name);
 #include "preload/calls.def"
 #undef LIBC_CALL
-  // The core's calls must not come back to us.
+  // The core's own calls must not come back to this library.
 #define LIBC_CALL(result, name, parameters, arguments) libc_calls.name = real.name;
 #include "core/base/libc_calls.def"
 #undef LIBC_CALL
   libc_calls.fcntl = reinterpret_cast<int (*)(int, int, ...)>(real.fcntl);
 }
 
-/// Often the constructor of a library below has called us already.
+/// The constructor of a library below has often made a call already.
 [[gnu::constructor(101)]] void start() {
   if (libc_calls.fcntl != reinterpret_cast<int (*)(int, int, ...)>(real.fcntl)) look_up_all();
 }

@@ -1,4 +1,4 @@
-// libc's own functions behind those that we define.
+// libc's own functions, whose names this library defines.
 #pragma once
 
 #include <poll.h>
@@ -16,20 +16,20 @@
 
 namespace ringsock::preload {
 
-/// One member per row of calls.def. Each looks itself up when it is first called, since another library's constructor
-/// may call us before ours has run.
+/// One member per row of calls.def. The first call of any member looks all of them up, because another library's
+/// constructor may call before ours has run.
 struct RealCalls {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): the pieces of a declaration
 #define LIBC_CALL(result, name, parameters, arguments) result(*name) parameters;
 #include "preload/calls.def"
 #undef LIBC_CALL
 };
-/// These are cancellation points where libc's are: for calls that wait for the application, and those that are passed
-/// on. What else is done on a descriptor, and may be below a destructor or a noexcept function, goes by the plain name
-/// (core/base/no_cancellation.h).
+/// These are cancellation points where libc's functions are. They are for calls that wait for the application, and for
+/// calls that are passed on. Other operations on a descriptor, which may run in a destructor or a noexcept function,
+/// use the plain name (core/base/no_cancellation.h).
 extern RealCalls real;
 
-/// O_NONBLOCK of what the kernel has under `fd`.
+/// Sets O_NONBLOCK of the kernel's file under `fd`.
 void set_kernel_nonblocking(int fd, bool on);
 
 }  // namespace ringsock::preload

@@ -20,7 +20,7 @@ namespace ringsock::preload {
 
 namespace {
 
-/// One of the two ends; answers as read(2) and write(2) on a non-blocking descriptor would.
+/// One of the two ends. It answers as read(2) and write(2) do on a non-blocking descriptor.
 class End {
  public:
   End(int fd, bool is_ring) : fd_(fd), is_ring_(is_ring) {}
@@ -37,8 +37,8 @@ class End {
     const ssize_t sent = ::send(fd_, data, length, kFlags);
     return sent < 0 ? Result<ssize_t>(Error::last("relay: send")) : Result<ssize_t>(sent);
   }
-  /// The ring's connection, which another process uses, becomes a kernel socket that both have. Returns false when it
-  /// does not.
+  /// Turns the ring's connection, which another process uses, into a kernel socket that both processes have. Returns
+  /// false when that fails.
   bool join_its_user() {
     Lookup ring = fd_table().find(fd_);
     auto* const connection = ring ? dynamic_cast<rs::StreamSocket*>(&*ring) : nullptr;
@@ -48,7 +48,8 @@ class End {
     is_guest_ = !is_ring_;
     return is_guest_;
   }
-  /// Whether another process uses the connection, too: its input and its end are that one's.
+  /// Returns whether another process uses the connection, too. That process then reads the input and ends the
+  /// connection.
   [[nodiscard]] bool is_guest() const { return is_guest_; }
   void shut_down(int how) {
     if (is_guest_) return;
@@ -80,14 +81,14 @@ class End {
   bool is_guest_ = false;
 };
 
-/// What is on its way from one end to the other.
+/// The bytes on their way from one end to the other.
 class Direction {
  public:
   [[nodiscard]] bool wants_to_read() const { return !ended_ && start_ == end_; }
   [[nodiscard]] bool wants_to_write() const { return start_ != end_; }
   [[nodiscard]] bool is_done() const { return told_; }
 
-  /// Errors: those of the ends, but EAGAIN.
+  /// Moves bytes until one end would block. Errors: those of the ends, except EAGAIN.
   Status move(End& from, End& to) {
     for (;;) {
       if (wants_to_read()) {
@@ -115,18 +116,18 @@ class Direction {
   std::array<std::byte, std::size_t{64} * 1024> bytes_;
   std::size_t start_ = 0;
   std::size_t end_ = 0;
-  bool ended_ = false;  ///< all has been read
-  bool told_ = false;   ///< all has been written, and the end
+  bool ended_ = false;  ///< all bytes have been read
+  bool told_ = false;   ///< all bytes, and the end, have been passed on
 };
 
-/// The processes that have the connection on the ring, and may still ask for what it is by now.
+/// The processes that have the connection on the ring, and may still ask for its kernel socket.
 class Family {
  public:
   explicit Family(const RelayedConnection& connection)
       : socket_(connection.theirs), is_for_nobody_(connection.nobody_asks) {
     if (connection.at_once) static_cast<void>(begin(connection.ring));
   }
-  /// This process is the connection's user from now on. Returns false when another process is.
+  /// Makes this process the connection's user. Returns false when another process is the user.
   bool begin(int ring) {
     Lookup connection = fd_table().find(ring);
     auto* const stream = connection ? dynamic_cast<rs::StreamSocket*>(&*connection) : nullptr;
@@ -138,13 +139,13 @@ class Family {
     look();
     return is_ours;
   }
-  /// The socket's end is to be seen.
+  /// Closes the relay's copy of the socket, which would hide the end of the stream.
   void nobody_asks() {
     if (socket_ >= 0) ::close(std::exchange(socket_, -1));
   }
   [[nodiscard]] bool may_ask() const { return socket_ >= 0 && has_begun_; }
 
-  /// Once nobody is left who could, the socket's end is to be seen.
+  /// Closes the copy once no process is left that could ask.
   void look() {
     if (!may_ask()) return;
     constexpr auto kToBeBorn = std::chrono::seconds(1);
@@ -182,7 +183,8 @@ class Pair {
   [[nodiscard]] bool is_done() const { return done_; }
   [[nodiscard]] bool is_waiting() const { return !started_ && !done_; }
 
-  /// While others have the connection, nothing of it is touched, unless the program does something with it first.
+  /// Starts when no other process has the connection, or when the program has written or closed its socket. Until then
+  /// the ring is not touched.
   void start_if_alone() {
     if (!is_waiting()) return;
     Lookup ring = fd_table().find(ring_.fd());
@@ -195,7 +197,7 @@ class Pair {
     pollfd entry{kernel_.fd(), POLLRDHUP, 0};
     if (::poll(&entry, 1, 0) <= 0) return;
     if (has_written()) return begin();
-    // It has closed what it never used.
+    // The program has closed the connection without using it.
     ::close(kernel_.fd());
     done_ = true;
   }
@@ -231,7 +233,7 @@ class Pair {
   void begin() {
     started_ = true;
     if (family.begin(ring_.fd())) return;
-    // The program's last words are not lost. What the peer sends is read by the connection's user.
+    // The program's bytes are sent. The connection's user reads what the peer sends.
     if (!ring_.join_its_user()) log_info("relay: another process uses the connection: a program's bytes are lost");
   }
   static void add(std::vector<pollfd>& entries, int fd, bool read, bool write) {
@@ -243,7 +245,7 @@ class Pair {
   Direction from_ring_;
   Direction to_ring_;
   bool started_;
-  pid_t maker_;  ///< while it lives, its program may have the kernel socket
+  pid_t maker_;  ///< while this process lives, its program may have the kernel socket
   bool done_ = false;
 
  public:
@@ -263,7 +265,7 @@ class Relay {
   }
 
  private:
-  /// Until others that have the connections are looked after again.
+  /// Returns the time until the other processes that have the connections are looked at again.
   [[nodiscard]] Nanos patience() const {
     constexpr auto kSoon = std::chrono::milliseconds(10);
     constexpr auto kLater = std::chrono::milliseconds(100);
@@ -273,7 +275,7 @@ class Relay {
     return monotonic_now() < started_at_ + kLong ? kSoon : kLater;
   }
 
-  /// @return false when all has ended
+  /// @return false when all connections have ended
   bool step(std::vector<pollfd>& entries) {
     bool goes_on = waits_ = may_ask_ = false;
     entries.clear();

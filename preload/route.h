@@ -1,4 +1,4 @@
-// From a libc call to an endpoint, or on to libc.
+// The way from a libc call to an endpoint, or on to libc.
 #pragma once
 
 #include "core/base/posix_edge.h"
@@ -14,7 +14,8 @@
 #else
 #define RS_ATTRIBUTES_OF(name) __attribute__((copy(::name)))
 #endif
-/// Our function of that name under a name of its own, for syscall(2): the linker sends calls by the usual name to libc.
+/// Gives this library's function a second name for syscall(2), because the linker sends calls by the usual name to
+/// libc.
 #define RS_BY_NUMBER(name)                                                                                           \
   extern "C" RS_ATTRIBUTES_OF(name) decltype(::name) ringsock_##name __attribute__((alias(#name), visibility("hidde" \
                                                                                                              "n")))
@@ -26,15 +27,15 @@ using runtime::from_milliseconds;
 using runtime::from_timespec;
 using runtime::Lookup;
 
-/// After `error` of a call on `socket`: whether the descriptor is the kernel's by now. A connection that another
-/// process uses since a fork becomes that here (door.h).
+/// Returns whether the descriptor has become the kernel's, after `error` of a call on `socket`. Moves a connection that
+/// another process has used since a fork to the kernel here, too (door.h).
 bool goes_on_by_kernel(Lookup& socket, const Error& error);
 
-/// Whether the call that may block and moved only a part of its bytes did so since the descriptor is the kernel's by
-/// now: that is where the rest belongs.
+/// Returns whether a blocking call moved only a part of its bytes because the descriptor became the kernel's meanwhile.
+/// The rest then goes by the kernel.
 bool rest_goes_on_by_kernel(Lookup& socket, int flags);
 
-/// route() for a descriptor that may mean an endpoint.
+/// route() for a descriptor that may be an endpoint.
 template <class Ours, class Libcs>
 [[gnu::always_inline]] inline auto route_held(int fd, Ours ours, Libcs libcs) {
   Lookup socket = fd_table().find(fd);
@@ -49,8 +50,8 @@ template <class Ours, class Libcs>
   return by_kernel ? libcs() : static_cast<decltype(libcs())>(answer);
 }
 
-/// `ours(Lookup&)`, a Result, when `fd` means an endpoint, `libcs()` otherwise. For calls that move bytes: an RCU
-/// read-side section is held, so `ours` must pin() before it sleeps.
+/// Calls `ours(Lookup&)`, which returns a Result, when `fd` is an endpoint, `libcs()` otherwise. For calls that move
+/// bytes: an RCU read-side section is held, so `ours` must pin() before it sleeps.
 template <class Ours, class Libcs>
 [[gnu::always_inline]] inline auto route(int fd, Ours ours, Libcs libcs) {
   if (!fd_table().holds(fd)) [[likely]]
@@ -58,7 +59,7 @@ template <class Ours, class Libcs>
   return route_held(fd, ours, libcs);
 }
 
-/// The same for calls that set up or tear down: the endpoint is pinned, no section is held.
+/// route() for calls that set up or tear down: the endpoint is pinned, and no section is held.
 template <class Ours, class Libcs>
 inline auto route_pinned(int fd, Ours ours, Libcs libcs) {
   return route(
@@ -70,13 +71,13 @@ inline auto route_pinned(int fd, Ours ours, Libcs libcs) {
       libcs);
 }
 
-// What the application's call of that name does. Not by that name: the linker sends our own calls to libc
-// (libc_calls.h).
+// These do what the application's calls read(), send() and close() do. They have names of their own, because the linker
+// sends this library's calls of those names to libc (libc_calls.h).
 ssize_t intercepted_read(int fd, void* data, std::size_t length);
 ssize_t intercepted_send(int fd, const void* data, std::size_t length, int flags);
 int intercepted_close(int fd);
 
-/// The endpoint as a socket of an unmodified program that may still be the kernel's, or null.
+/// Returns the endpoint as a DualSocket, or null when it is something else.
 inline DualSocket* as_dual(Lookup& socket) { return dynamic_cast<DualSocket*>(&*socket); }
 
 }  // namespace ringsock::preload

@@ -1,4 +1,4 @@
-// seccomp(2) and prctl(PR_SET_SECCOMP): what the filter forbids the library must not do afterwards.
+// seccomp(2) and prctl(PR_SET_SECCOMP): the library must not do afterwards what the filter forbids.
 #include "preload/seccomp_calls.h"
 
 #include <dlfcn.h>
@@ -28,9 +28,9 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 
-/// Whether `bytes` there can be read, by a call that looks at them and then refuses its first argument.
+/// Returns whether these bytes can be read, by a system call that reads them and then refuses its first argument.
 bool is_readable(const void* memory, std::size_t bytes) {
-  if (is_known_forbidden(RareCall::sigprocmask)) return true;  // by the filter before this one
+  if (is_known_forbidden(RareCall::sigprocmask)) return true;  // forbidden by an earlier filter
   const auto begin = reinterpret_cast<std::uintptr_t>(memory);
   for (std::uintptr_t at = begin; at < begin + bytes; at = (at / kPageBytes + 1) * kPageBytes) {
     const std::uintptr_t last = std::max<std::uintptr_t>(begin, std::min(at, begin + bytes - 8));
@@ -39,7 +39,7 @@ bool is_readable(const void* memory, std::size_t bytes) {
   return true;
 }
 
-/// The program, or null where the kernel will say what is wrong with it.
+/// Returns the program, or null when the kernel will report an error.
 const sock_fprog* valid_program(const void* arguments) {
   const auto* const program = static_cast<const sock_fprog*>(arguments);
   if (program == nullptr || !is_readable(program, sizeof *program)) return nullptr;
@@ -74,7 +74,7 @@ void expect_program(const void* arguments) noexcept {
 
 void before_seccomp(unsigned operation, unsigned flags, const void* arguments) noexcept {
   if (operation == SECCOMP_SET_MODE_FILTER) expect_program(arguments);
-  // libseccomp asks whether there is seccomp(2) by flags that this mode does not have.
+  // Other arguments are libseccomp's test for seccomp(2), with flags that this mode does not have.
   if (operation == SECCOMP_SET_MODE_STRICT && flags == 0 && arguments == nullptr) expect(FilterForecast(nullptr, 0));
 }
 
@@ -89,7 +89,7 @@ bool hides_membarrier(const void* caller) noexcept {
   Dl_info found{};
   const bool is_urcu = ::dladdr(caller, &found) != 0 && found.dli_fname != nullptr &&
                        std::string_view(found.dli_fname).find("liburcu-bp") != std::string_view::npos;
-  // Once it is in use (rcu_use_membarrier()) it is known to be allowed.
+  // When the library has begun to use membarrier(2) (rcu_use_membarrier()), it is known to be permitted.
   if (is_urcu && urcu_bp_has_sys_membarrier == 0) return true;
   harmless.store(caller, std::memory_order_relaxed);
   return false;

@@ -1,14 +1,16 @@
-// A program puts itself under a seccomp filter.
+// Programs that put themselves under a seccomp filter.
 #pragma once
 
 namespace ringsock::preload {
 
-/// Before seccomp(2) with these arguments, and before prctl(2) with PR_SET_SECCOMP: where the filter forbids what rings
-/// need, connections on a ring become the kernel's, by a relay (hand_over.h), and so do all sockets to come.
+/// Called before seccomp(2) with these arguments, and before prctl(2) with PR_SET_SECCOMP. When the filter forbids what
+/// rings need, connections on a ring move to the kernel by a relay (hand_over.h), and all future sockets stay with the
+/// kernel.
 void before_seccomp(unsigned operation, unsigned flags, const void* arguments) noexcept;
 void before_prctl_seccomp(unsigned long mode, const void* program) noexcept;
 
-/// Whether liburcu, which is who calls from `caller`, must do without membarrier(2): a filter was there before us.
+/// Returns whether `caller` is liburcu-bp and must do without membarrier(2), because a filter was there before this
+/// library.
 bool hides_membarrier(const void* caller) noexcept;
 
 }  // namespace ringsock::preload

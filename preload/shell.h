@@ -5,25 +5,26 @@
 
 namespace ringsock::preload {
 
-/// What a preload library lets the others do. The program calls the functions of the first one in LD_PRELOAD; that one
-/// serves the ways of all, and passes on to libc, past the others.
+/// What a preload library offers the others. The program calls the functions of the first one in LD_PRELOAD, which
+/// serves the ways of all and passes other calls on to libc, past the other libraries.
 struct Shell {
-  /// As dlsym(RTLD_NEXT, name) of the last of them.
+  /// dlsym(RTLD_NEXT, name) from the last of these libraries.
   void* (*find_beyond)(const char* name);
-  /// From now on the library carries such sockets, too. Threads: constructors.
+  /// Makes the library serve such sockets, too. Threads: constructors.
   void (*carry)(const SocketWay& way);
-  /// From now on it carries streams by rsockets. Threads: constructors.
+  /// Makes the library serve streams by rsockets. Threads: constructors.
   void (*carry_streams)();
 };
 
-/// The library whose functions the program calls.
+/// Returns the library whose functions the program calls.
 const Shell& calling_shell();
-/// Whether that is this one: what it has of its own beside the calls (the door, the clean-up at the end) is in use.
+/// Returns whether that is this library: its own parts beside the calls (the door, the clean-up at exit) are in use.
 bool is_calling_shell();
 
 }  // namespace ringsock::preload
 
 extern "C" {
-/// By this name the libraries find each other. It returns a Shell. Null: the core's, behind the last of them.
+/// The name by which the libraries find each other. Returns a Shell. The core's function of this name, which is found
+/// behind the last library, returns null.
 __attribute__((visibility("default"))) const void* ringsock_shell();
 }

@@ -48,7 +48,7 @@ int name_of(int fd, sockaddr* address, socklen_t* length, Result<SocketAddress> 
       [&] { return libcs(fd, address, length); });
 }
 
-/// Options that a ring does not know: what a TCP socket would say to them.
+/// A TCP socket of the kernel, which answers for options that a ring does not know.
 class KernelsOpinion {
  public:
   explicit KernelsOpinion(int domain) : socket_(real.socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP)) {}
@@ -65,7 +65,7 @@ int domain_of(Lookup& socket) {
   return domain;
 }
 
-/// What a ring would have to answer for later, and cannot: completions of sends, a place to peek at.
+/// Returns whether an option would need support that rings lack: completions of sends, or an offset for MSG_PEEK.
 bool is_promise(int level, int name) { return level == SOL_SOCKET && (name == SO_ZEROCOPY || name == SO_PEEK_OFF); }
 
 Status set_option(Lookup& socket, int level, int name, const void* value, socklen_t length) {

@@ -23,7 +23,7 @@ runtime::Ref make_dual(int fd, int domain, int type) {
   return socket;
 }
 
-/// Where no way can help it stays what it is.
+/// Enters the socket as an endpoint of the first way that carries its kind. Without one it stays the kernel's.
 void take_in(int fd, int domain, int type, int protocol) {
   for (std::size_t i = 0; i < number_of_ways.load(std::memory_order_acquire); ++i) {
     if (!ways[i].may_carry(domain, type, protocol)) continue;

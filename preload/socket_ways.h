@@ -1,4 +1,4 @@
-// socket(2): which sockets may come to be carried by something else than the kernel.
+// What may carry a socket beside the kernel, decided in socket(2).
 #pragma once
 
 #include "core/runtime/endpoint.h"
@@ -6,15 +6,15 @@
 namespace ringsock::preload {
 
 struct SocketWay {
-  /// Whether sockets of this kind may take it. The first call reads the configuration. Threads: any.
+  /// Returns whether sockets of this kind may use it. The first call reads the configuration. Threads: any.
   bool (*may_carry)(int domain, int type, int protocol);
-  /// An endpoint that has the kernel socket `fd`. Errors: std::bad_alloc. Threads: any.
+  /// Makes an endpoint that has the kernel socket `fd`. Errors: std::bad_alloc. Threads: any.
   runtime::Ref (*make)(int fd, int domain, int type);
 };
 
-/// Sockets that are made from now on may take `way`. Threads: constructors.
+/// Lets future sockets use `way`. Threads: constructors.
 void add_way(const SocketWay& way);
-/// The same for streams by rsockets. Threads: constructors.
+/// Calls add_way() for streams by rsockets. Threads: constructors.
 void add_rsockets();
 
 }  // namespace ringsock::preload

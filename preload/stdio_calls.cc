@@ -1,5 +1,5 @@
-// Streams of libc on sockets, fdopen(3), and dprintf(3). libc's streams read by system calls of their own, which would
-// meet the doorbell of a ring instead of its bytes; so such a stream gets functions of ours.
+// Streams of libc on sockets, fdopen(3), and dprintf(3). libc's streams make system calls of their own, which would
+// read a ring's doorbell instead of its bytes. So streams on endpoints get functions of this library.
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
@@ -16,7 +16,7 @@
 namespace ringsock::preload {
 namespace {
 
-/// Which descriptor is behind a stream: libc knows none for streams with functions.
+/// The descriptors behind such streams, which libc does not know.
 class StreamTable {
  public:
   void add(FILE* stream, int fd) {
@@ -29,7 +29,7 @@ class StreamTable {
     fds_.erase(stream);
     count_.store(fds_.size(), std::memory_order_release);
   }
-  /// -1 for a stream that is not ours.
+  /// Returns -1 for any other stream.
   int find(FILE* stream) {
     if (count_.load(std::memory_order_acquire) == 0) return -1;
     const std::lock_guard guard(lock_);
@@ -56,7 +56,7 @@ struct SocketStream {
   FILE* stream;
 };
 
-// The number is looked up in each call: a socket that was left to the kernel is read there.
+// Each call looks the number up again, because the socket may have been left to the kernel.
 ssize_t read_stream(void* cookie, char* data, size_t length) {
   return intercepted_read(static_cast<SocketStream*>(cookie)->fd, data, length);
 }
@@ -64,7 +64,8 @@ ssize_t write_stream(void* cookie, const char* data, size_t length) {
   const ssize_t written = intercepted_send(static_cast<SocketStream*>(cookie)->fd, data, length, 0);
   return written < 0 ? 0 : written;  // fopencookie(3): 0 is the error
 }
-/// Without one the stream would fail when it goes from reading to writing; so libc takes it as any socket.
+/// Fails as lseek(2) on a socket does. Without a seek function the stream would fail when it goes from reading to
+/// writing.
 int seek_stream(void*, off64_t*, int) {
   errno = ESPIPE;
   return -1;
@@ -98,7 +99,7 @@ int fileno_ours(FILE* stream, int (*libcs)(FILE*)) {
   return fd >= 0 ? fd : libcs(stream);
 }
 
-/// dprintf(3) to an endpoint; `print(char** text)` as vasprintf(3).
+/// Carries out dprintf(3) on an endpoint. `print(char** text)` formats the text as vasprintf(3) does.
 int print_to_socket(int fd, auto print) {
   char* text = nullptr;
   const int length = print(&text);

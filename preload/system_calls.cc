@@ -14,7 +14,7 @@
 #include "preload/any_ours.h"
 #include "preload/route.h"
 
-// RS_BY_NUMBER(name) in the files of these functions: our definition, not libc's, whatever the linker does to the name.
+// The functions that RS_BY_NUMBER(name) has named, so that the linker does not replace them by libc's.
 extern "C" {
 #define OURS(result, name, parameters) result ringsock_##name parameters
 OURS(int, socket, (int, int, int));
@@ -75,7 +75,7 @@ To word_as(long word) {
   }
 }
 
-// syscall(2) is no cancellation point, and throws nothing: those below that call ours hold cancellation.
+// syscall(2) is no cancellation point, and throws nothing, so cancellation is off while the functions below call ours.
 
 template <class Result, class... Arguments>
 long call(Result (*ours)(Arguments...), const Words& words) {
@@ -88,10 +88,10 @@ long call(Result (*ours)(Arguments...), const Words& words) {
 
 bool holds(long fd) { return fd_table().holds(static_cast<int>(fd)); }
 
-/// The kernel's signal set has as many bits as it has signals; libc's is longer.
+/// The kernel's signal set has as many bits as there are signals; libc's sigset_t is longer.
 constexpr std::size_t kKernelSetBytes = 8;
 
-/// A mask that a system call names by its place and size, as libc's type.
+/// The signal mask that a system call gets as an address and a size, as a sigset_t.
 class Mask {
  public:
   Mask(long place, long bytes) : bytes_(bytes) {
@@ -122,7 +122,8 @@ long with_mask(long place, long bytes, Call ours) {
   return -1;
 }
 
-/// The system calls tell how long was left, the functions do not. Empty when it cannot be read.
+/// Copies the time, because the system calls store the time left and the functions do not. Returns nothing when it
+/// cannot be read.
 std::optional<timespec> copy_of(const timespec* time) {
   if (time == nullptr) return timespec{};
   return are_readable(time) ? std::optional(*time) : std::nullopt;
@@ -170,7 +171,7 @@ long by_epoll_pwait2(const Words& words) {
   });
 }
 
-/// The offset takes two words, of which a machine of 64 bits only looks at the first.
+/// The offset takes two words; on a 64-bit machine only the first is used.
 long by_v2(ssize_t (*ours)(int, const iovec*, int, off_t, int), const Words& words) {
   const NoCancellation hold;
   return ours(word_as<int>(words[0]), word_as<const iovec*>(words[1]), word_as<int>(words[2]), words[3],
@@ -182,7 +183,8 @@ bool any_ours_in_sets(const Words& words) {
                   word_as<const fd_set*>(words[3]));
 }
 
-/// What the kernel answers is answered as libc's syscall(2) does, by the caller.
+/// Carries out the calls that take lists of descriptors, when one is an endpoint's. Returns nothing when the kernel is
+/// to carry the call out.
 std::optional<long> of_sets(long number, const Words& words) {
   switch (number) {
 #ifdef SYS_poll
@@ -221,8 +223,8 @@ std::optional<long> carry_system_call(long number, const Words& words) {
     ALWAYS(socket);
     ALWAYS(close_range);
     ALWAYS(epoll_create1);
-    ALWAYS(sendmsg);   // descriptors of ours may go by any socket
-    ALWAYS(sendmmsg);  // as well
+    ALWAYS(sendmsg);   // descriptors of endpoints may be passed by any socket
+    ALWAYS(sendmmsg);  // the same
     ON_FIRST(bind);
     ON_FIRST(listen);
     ON_FIRST(accept);

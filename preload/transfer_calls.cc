@@ -1,4 +1,4 @@
-// Bytes in and out.
+// Moving bytes.
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -16,22 +16,21 @@
 namespace ringsock::preload {
 namespace {
 
-/// What libc's checked functions do when the length is larger than the buffer: they never return.
+/// Does what libc's checked functions do when the length is larger than the buffer: it never returns.
 [[noreturn]] void buffer_overflow(int fd) {
   real.__read_chk(fd, nullptr, 1, 0);
   __builtin_trap();
 }
 
-// The calls that move one buffer. What is done for an endpoint is apart from the question whether there is one, with
-// the same arguments in the same places: so files and pipes do not pay for registers that only it needs. `libcs` has no
-// state.
+// Calls that move one buffer. The part for endpoints is a function of its own with the arguments in the same places, so
+// calls on files and pipes do not save registers for it. `libcs` has no state.
 
 constexpr auto kLibcsRead = [](int fd, void* data, size_t length, int) { return real.read(fd, data, length); };
 
 template <class Libcs>
 [[gnu::noinline]] ssize_t receive_ours(int fd, void* data, size_t length, int flags, Libcs libcs) {
   if constexpr (std::is_same_v<Libcs, std::remove_const_t<decltype(kLibcsRead)>>) {
-    // read(2) of nothing asks nobody; recv(2) waits for something.
+    // read(2) of no bytes returns at once; recv(2) waits for something.
     if (length == 0) [[unlikely]]
       return 0;
   }
@@ -83,7 +82,7 @@ Result<msghdr> as_message(const iovec* parts, int count) {
   return message;
 }
 
-/// recvmsg(2) and sendmsg(2), by the ring and the kernel if need be.
+/// Carry out recvmsg(2) and sendmsg(2), by the ring, and the rest by the kernel where necessary.
 Result<ssize_t> receive_all(int fd, Lookup& socket, msghdr* message, int flags) {
   auto got = receive_checked(socket, message, flags);
   return got ? with_rest_received(fd, socket, *message, flags, got) : got;
@@ -93,7 +92,7 @@ Result<ssize_t> send_all(int fd, Lookup& socket, const msghdr* message, int flag
   return sent ? with_rest_sent(fd, socket, *message, flags, sent) : sent;
 }
 
-/// readv(2) and writev(2) of nothing ask nobody.
+/// Returns whether there is a byte to move; otherwise readv(2) and writev(2) return at once.
 bool has_room(const msghdr& message) {
   const auto parts = std::span(message.msg_iov, message.msg_iovlen);
   return std::any_of(parts.begin(), parts.end(), [](const iovec& part) { return part.iov_len != 0; });
@@ -114,7 +113,8 @@ Result<ssize_t> send_parts(int fd, Lookup& socket, const iovec* parts, int count
   return with_rest_sent(fd, socket, *message, flags, send_checked(socket, &*message, flags));
 }
 
-/// preadv2(2) and pwritev2(2) take sockets when the offset is -1; of the flags only RWF_NOWAIT has a meaning for them.
+/// Checks arguments of preadv2(2) and pwritev2(2): sockets take the offset -1 only, and of the flags RWF_NOWAIT has an
+/// effect.
 Status check_v2(off_t offset, int flags) {
   if (offset != -1) return Error{ESPIPE, "socket: offset"};
   if ((flags & ~(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT)) != 0) return Error{EOPNOTSUPP, "socket: flags"};
@@ -131,7 +131,7 @@ Result<ssize_t> send_v2(int fd, Lookup& socket, const iovec* parts, int count, o
   return send_parts(fd, socket, parts, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
 }
 
-/// recvmmsg(2): blocks for the first message as the socket does, for others unless MSG_WAITFORONE.
+/// Carries out recvmmsg(2). It blocks for the first message as the socket does, and for others unless MSG_WAITFORONE.
 Result<int> receive_many(int fd, Lookup& socket, mmsghdr* messages, unsigned count, int flags,
                          const timespec* timeout) {
   if (timeout != nullptr && !are_writable(timeout)) return Error{EFAULT, "recvmmsg: time-out"};
@@ -286,7 +286,7 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
           if (Status fine = check_address(address, address_length); !fine) return fine.error();
           if (Status connected = runtime::connect(socket, address, address_length); !connected)
             return connected.error();
-          const ssize_t sent = intercepted_send(fd, data, length, flags & ~MSG_FASTOPEN);  // whichever way it went
+          const ssize_t sent = intercepted_send(fd, data, length, flags & ~MSG_FASTOPEN);  // ring or kernel
           if (sent < 0) return Error::last("sendto");
           return sent;
         }
@@ -305,7 +305,7 @@ RS_INTERCEPT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   return route(
       fd, [&](Lookup& socket) { return send_all(fd, socket, message, flags); },
       [=] {
-        // Perhaps with descriptors of ours.
+        // The control data may contain descriptors of endpoints.
         if (!are_readable(message)) [[unlikely]]
           return real.sendmsg(fd, message, flags);
         if (message->msg_controllen != 0) [[unlikely]]

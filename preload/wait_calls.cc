@@ -15,7 +15,7 @@ namespace {
 
 using runtime::EpollSet;
 
-// What serves endpoints is kept out of the calls, so that these need no registers of their own on the way to libc.
+// The parts for endpoints are functions of their own, so that calls that go to libc save no registers for them.
 
 constexpr std::size_t kKernelSetBytes = 8;
 
@@ -30,13 +30,13 @@ int bad_address() {
 }
 
 [[gnu::always_inline]] inline int poll_ours(pollfd* fds, nfds_t count, int timeout) {
-  asm("" : "+r"(fds));  // libc's header says of poll() that it only writes there, and the compiler believes it
+  asm("" : "+r"(fds));  // libc's header declares that poll() only writes there, and the compiler relies on that
   const bool one_of_libcs = count == 1 && is_near_on_stack(fds) && !fd_table().holds(fds->fd);
   return one_of_libcs ? real.poll(fds, count, timeout) : poll_any(fds, count, timeout);
 }
 
 int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
-  // libc reads the time-out itself.
+  // libc reads the time-out itself, and would crash.
   if ((timeout != nullptr && !are_readable(timeout)) || (mask != nullptr && !is_readable(mask, kKernelSetBytes)))
     return bad_address();
   if (!any_ours(fds, count)) return real.ppoll(fds, count, timeout, mask);
@@ -55,7 +55,8 @@ int select_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptiona
   return to_posix([&] { return runtime::select_endpoints(nfds, readable, writable, exceptional, timeout); });
 }
 
-/// Whether there is room for an event: for how many, the kernel only finds when so many have come.
+/// Checks that there is room for one event. For more events the kernel itself reports an error only when as many have
+/// come.
 Status check_room(const epoll_event* events, int count) {
   if (count <= 0) return Error{EINVAL, "epoll_wait"};
   if (!are_writable(events)) return Error{EFAULT, "epoll_wait"};
@@ -78,7 +79,8 @@ Status check_room(const epoll_event* events, int count) {
   });
 }
 
-/// epoll_wait(2) and its relatives. `libcs` waits by the kernel; another thread may make the set one of ours meanwhile.
+/// Carries out epoll_wait(2) and its relatives. `libcs` waits in the kernel, and another thread may adopt the set
+/// meanwhile.
 [[gnu::always_inline]] inline int epoll_wait_ours(int epoll_fd, epoll_event* events, auto libcs, auto ours) {
   if (fd_table().holds(epoll_fd)) return ours();
   const int ready = libcs();
@@ -150,7 +152,7 @@ RS_INTERCEPT int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event) {
   }
   return to_posix([&]() -> Status {
     if (op != EPOLL_CTL_DEL && !are_readable(event)) return Error{EFAULT, "epoll_ctl"};
-    // A set becomes ours with its first endpoint.
+    // A set is adopted when its first endpoint is added.
     if (!fd_table().holds(epoll_fd)) {
       if (op != EPOLL_CTL_ADD)
         return real.epoll_ctl(epoll_fd, op, fd, event) == 0 ? ok() : Status(Error::last("epoll_ctl"));
@@ -161,7 +163,8 @@ RS_INTERCEPT int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event) {
 }
 
 RS_INTERCEPT int epoll_wait(int epoll_fd, epoll_event* events, int count, int timeout) {
-  // In memory for what seldom comes after libc's call: one instruction each, where a register would cost three.
+  // Kept in memory for the rare case after libc's call: that takes one instruction per value, a register would take
+  // three.
   volatile const struct {
     epoll_event* events;
     int epoll_fd, count, timeout;

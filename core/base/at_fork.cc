@@ -36,7 +36,7 @@ class HandlerList {
  public:
   void add(T entry) {
     const std::size_t place = claimed_.fetch_add(1, std::memory_order_relaxed);
-    if (place >= entries_.size()) __builtin_trap();  // the list is as long as the source code makes it
+    if (place >= entries_.size()) __builtin_trap();  // the source code has no more handlers than the list has entries
     entries_[place] = entry;
     while (ready_.load(std::memory_order_acquire) != place) ::sched_yield();
     ready_.store(place + 1, std::memory_order_release);
@@ -50,7 +50,7 @@ class HandlerList {
   std::atomic<std::size_t> ready_{0};
 };
 
-constexpr std::size_t kMostOfStep = 2;  // both preload libraries have those of preload/
+constexpr std::size_t kMostOfStep = 2;  // each preload library registers the handlers of preload/
 constinit std::array<HandlerList<Handlers, kMostOfStep>, kForkSteps> fork_handlers;
 constinit HandlerList<ForkHandler, 8> stranger_handlers;
 constinit HandlerList<Mutex*, 16> leaf_locks;
@@ -59,17 +59,18 @@ constinit std::atomic<bool> watched{false};
 constinit std::atomic<unsigned> forks{0};
 /// The state of the forking thread, which is the only thread of the child.
 struct ForkUnderWay {
-  bool is_forking;  ///< in the child until its handlers have run: its cleared mark means nothing yet
-  bool may_run;     ///< the library is this process's
-  /// How many handlers of each step ran before: those that are registered meanwhile have nothing to undo.
+  bool is_forking;  ///< in the child until its handlers have run; its cleared mark has no meaning until then
+  bool may_run;     ///< whether the library's state belongs to this process
+  /// The number of handlers of each step that ran before the fork. Handlers that are registered meanwhile have nothing
+  /// to undo.
   std::array<std::size_t, kForkSteps> prepared;
-  std::size_t locked;  ///< leaf locks, likewise
+  std::size_t locked;  ///< the number of leaf locks that are held
 };
 constinit thread_local ForkUnderWay under_way{};
 
 /// The first thread that finds the mark cleared puts the child's copy out of use; other threads wait for it.
 void become_strange() noexcept {
-  static constinit std::atomic<pid_t> taken_by{0};  // inherited by a child in its turn
+  static constinit std::atomic<pid_t> taken_by{0};  // a child of this process inherits it
   const pid_t process = ::getpid();
   if (taken_by.exchange(process, std::memory_order_acquire) == process) {
     while (process_mark.value.load(std::memory_order_acquire) != ProcessMark::kStranger) ::sched_yield();
@@ -84,7 +85,7 @@ void ask_libc() {
       ::pthread_atfork(run_before_fork, run_after_fork_in_parent, run_after_fork_in_child);
 }
 
-/// @param which  those for the parent, or those for the child
+/// @param which  the handlers for the parent, or those for the child
 void run_after_fork(ForkHandler Handlers::*which) {
   for (std::size_t step = 0; step < kForkSteps; ++step) {
     for (std::size_t i = 0; i < under_way.prepared[step]; ++i) {
@@ -135,7 +136,7 @@ void run_after_fork_in_parent() {
 
 void run_after_fork_in_child() {
   if (!under_way.may_run) {
-    process_mark.value.store(ProcessMark::kStranger, std::memory_order_relaxed);  // as its parent
+    process_mark.value.store(ProcessMark::kStranger, std::memory_order_relaxed);  // its parent is one, too
     return;
   }
   if (watched.load(std::memory_order_relaxed)) {

@@ -52,8 +52,8 @@ extern ProcessMark process_mark;
 
 /// The slow path of is_known_process(), for a process whose mark is cleared.
 bool look_at_process() noexcept;
-/// Whether the state of the library is this process's: false in a child that was made without our fork handlers, which
-/// all handlers of at_strange_child() have seen by then. It costs one load. Always true before
+/// Returns whether the state of the library is this process's. It is not in a child that was made without our fork
+/// handlers; all handlers of at_strange_child() have seen that child by then. Costs one load. Always true before
 /// watch_for_strange_children().
 inline bool is_known_process() noexcept {
   return process_mark.value.load(std::memory_order_acquire) == ProcessMark::kKnown || look_at_process();

@@ -18,22 +18,23 @@ namespace ringsock {
 /// refused by seccomp, say) must be told apart at connection set-up and use full().
 class AsymmetricBarrier {
  public:
-  /// Registers this process, once; thread-safe and cheap afterwards.
-  /// @return false when the kernel refuses: producers of this process must use full().
+  /// Registers this process, once. Cheap afterwards. Threads: any. @return false when the kernel refuses: producers of
+  /// this process must use full()
   static bool register_process();
 
-  /// Producer side, when both processes registered: keeps the compiler from reordering, no instruction.
+  /// For the producer, when both processes are registered. Keeps the compiler from reordering, and takes no
+  /// instruction.
   static void light() { std::atomic_signal_fence(std::memory_order_seq_cst); }
-  /// Producer side when either process is not registered.
+  /// For the producer, when one of the processes is not registered.
   static void full() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-  /// Consumer side: every registered thread has passed a full barrier when it returns. 0.5 us when no other CPU runs a
-  /// registered process, up to 10 us when one does.
+  /// For the consumer: every registered thread has passed a full barrier when it returns. Takes 0.5 us when no other
+  /// CPU runs a registered process, up to 10 us when one does.
   static void heavy();
-  /// As heavy(), whether or not a Batch is open.
+  /// Does the same as heavy(), even while a Batch is open.
   static void heavy_now();
 
-  /// While a Batch exists on this thread, heavy() is only recorded; the end of the outermost Batch executes one
-  /// barrier. Arming many queues and then looking at all of them so costs one barrier.
+  /// While a Batch exists on this thread, heavy() is only recorded. The end of the outermost Batch executes one
+  /// barrier. So arming many queues and then looking at all of them costs one barrier.
   class Batch {
    public:
     Batch();

@@ -83,7 +83,7 @@ void BiasedMutex::wait_until_outside(std::uint64_t owner) {
   }
 }
 
-// -- all others out
+// -- locking all other threads out -----------------------------------------------------------------
 
 void BiasedMutex::lock_out_begin() {
   mutex_.lock();

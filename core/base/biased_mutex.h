@@ -76,13 +76,13 @@ class BiasedMutex {
   static thread_local constinit std::uint64_t tls_thread __attribute__((tls_model("initial-exec")));
 
   std::atomic<std::uint64_t> owner_{kShared};  ///< the biased thread's number plus the number of the bias
-  /// True while the biased thread holds the lock or is finding out that it may not. Each possible bias has its own
-  /// flag: a thread that lost its bias between its two loads of owner_ still writes its flag, which must not be its
+  /// Whether the biased thread holds the lock or is finding out that it may not. Each possible bias has its own flag: a
+  /// thread that lost its bias between its two loads of owner_ still writes its flag, which must not be its
   /// successor's.
   std::array<std::atomic<bool>, kMaxBiases> inside_{};
   int by_bias_ = kNotByBias;      ///< how the holder locked it; only the holder accesses it
   std::uint8_t revocations_ = 0;  ///< number of the next bias; under mutex_, like those below
-  std::uint16_t streak_ = 0;      ///< how often last_ came in a row
+  std::uint16_t streak_ = 0;      ///< how many times in a row last_ has locked
   std::uint64_t last_ = 0;        ///< the last holder, while the lock is shared
   std::uint64_t locked_out_ = 0;  ///< owner_ before lock_out_begin()
   Mutex mutex_;                   ///< the lock of all threads without the bias

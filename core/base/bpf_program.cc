@@ -139,9 +139,9 @@ Verdict verdict_of(std::span<const sock_filter> program, const RareCallRow& call
   switch (answer & SECCOMP_RET_ACTION_FULL) {
     case SECCOMP_RET_ALLOW:
     case SECCOMP_RET_LOG: return Verdict::allowed;
-    // glibc goes on with clone(2).
+    // glibc then uses clone(2).
     case SECCOMP_RET_ERRNO: return Verdict::refused;
-    default: return Verdict::killed;  // a tracer or a supervisor that is asked need not answer
+    default: return Verdict::killed;  // a tracer or a supervisor may not answer
   }
 }
 

@@ -10,8 +10,8 @@
 
 namespace ringsock {
 
-/// Returns what the program answers to a call of this table on this architecture: SECCOMP_RET_* with data. The result
-/// is SECCOMP_RET_KILL_PROCESS for a program that the kernel would refuse. Source: seccomp(2), the kernel's
+/// Returns the program's answer to a call of this table on this architecture: SECCOMP_RET_* with data. The result is
+/// SECCOMP_RET_KILL_PROCESS for a program that the kernel would refuse. Source: seccomp(2), the kernel's
 /// networking/filter.rst.
 std::uint32_t run_filter(std::span<const sock_filter> program, const RareCallRow& call);
 Verdict verdict_of(std::span<const sock_filter> program, const RareCallRow& call);

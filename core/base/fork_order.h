@@ -26,9 +26,9 @@ enum class ForkStep : std::uint8_t {
   door,              ///< preload: the child gets a door of its own
   port_claims,       ///< libvmacompat: which process has a port
   vma_statistics,    ///< libvmacompat: in the child only
-  endpoints,         ///< core/runtime, ForkRegistry: sockets are prepared one by one, by means of all of the above
+  endpoints,         ///< core/runtime, ForkRegistry: sockets are prepared one by one, with the help of all parts above
   hand_overs,        ///< preload: no connection is half moved to the kernel
-  fork_pipe,         ///< libvmacompat: the child waits for what its parent still does to shared sockets
+  fork_pipe,         ///< libvmacompat: the child waits until its parent has finished with shared sockets
 };
 inline constexpr std::size_t kForkSteps = static_cast<std::size_t>(ForkStep::fork_pipe) + 1;
 

@@ -31,7 +31,7 @@ class LateLibrary {
   std::atomic<void*> handle_{nullptr};
 };
 
-/// The name of a function, as a template's argument.
+/// The name of a function, as an argument of a template.
 template <std::size_t size>
 struct FunctionName {
   // NOLINTNEXTLINE(google-explicit-constructor): written as a literal.
@@ -67,8 +67,8 @@ struct LateFunction<library, name, Result(Arguments...)> {
   static constinit inline std::atomic<Result (*)(Arguments...)> found_{nullptr};
 };
 
-/// A function of that type that calls the library's function of that name. Where the library has none, it returns -1 or
-/// null with errno ENOSYS.
+/// A function of that type, which calls the library's function of that name. Where the library has none, it returns -1
+/// or null with errno ENOSYS.
 template <LateLibrary& library, FunctionName name, class Function>
 inline constexpr auto late = &LateFunction<library, name, Function>::call;
 

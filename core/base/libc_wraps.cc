@@ -1,5 +1,5 @@
-// Linked into each of our libraries together with -Wl,--wrap=NAME: calls of these names come here. None of the
-// functions here is a cancellation point (no_cancellation.h).
+// Linked into each of this project's libraries together with -Wl,--wrap=NAME, which leads calls of these names here.
+// None of the functions here is a cancellation point (no_cancellation.h).
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
@@ -40,7 +40,7 @@ extern "C" {
 int __wrap_fcntl(int fd, int command, ...) {
   va_list arguments;
   va_start(arguments, command);
-  const long argument = va_arg(arguments, long);  // absent for some commands, and then not used
+  const long argument = va_arg(arguments, long);  // absent for some commands, which do not use it
   va_end(arguments);
   return ringsock::libc_calls.fcntl(fd, command, argument);
 }
@@ -86,7 +86,7 @@ int __wrap___ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const
   if (room / sizeof *fds < count) __chk_fail();
   return __wrap_ppoll(fds, count, timeout, mask);
 }
-// Flags that make a file need a mode, which these do not have.
+// Flags that make a file need a mode, which callers of these functions do not pass.
 [[gnu::visibility("hidden")]] int __wrap___open_2(const char* path, int flags);
 int __wrap___open_2(const char* path, int flags) {
   if (__OPEN_NEEDS_MODE(flags)) __chk_fail();

@@ -6,9 +6,9 @@
 namespace ringsock {
 
 /// While this object exists, a cancellation of this thread stays pending. Deferred cancellation unwinds the stack,
-/// which must not go through destructors and noexcept functions; either may be on the stack of a libc call that we make
-/// for ourselves (libc_wraps.cc). A pending cancellation takes effect where we sleep for the application
-/// (poll_until()).
+/// which must not go through destructors and noexcept functions; either may be on the stack of a libc call that the
+/// library makes for itself (libc_wraps.cc). A pending cancellation takes effect where the library sleeps for the
+/// application (poll_until()).
 class NoCancellation {
  public:
   NoCancellation() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

@@ -1,5 +1,5 @@
-// What nearly every source of the libraries includes anyway. Makefile.am has it compiled once, and each source begin
-// with it; each includes what it needs all the same.
+// Headers that nearly every source of the libraries includes. Makefile.am has this file compiled once and prepended to
+// each source. Each source still includes what it needs.
 #ifndef RINGSOCK_CORE_BASE_PRECOMPILED_H
 #define RINGSOCK_CORE_BASE_PRECOMPILED_H
 

@@ -227,7 +227,7 @@ bool is_statistics_file_permitted() noexcept {
 bool began_with_filter() noexcept { return filter_at_start() != Filter::none; }
 
 FilterForecast::FilterForecast(const sock_filter* program, std::size_t length) noexcept {
-  filter_at_start();  // while it says what was there before this one
+  filter_at_start();  // called while it still shows the state before this filter
   verdicts_.fill(Verdict::killed);
   for (std::size_t i = 0; program != nullptr && i < kRareCalls; ++i) {
     verdicts_[i] = verdict_of({program, length}, kRows[i]);

@@ -16,7 +16,7 @@ enum class RareCall : std::uint8_t {
 };
 
 inline constexpr std::size_t kMostRareCalls = 128;
-/// What a filter does with one call.
+/// The effect of a filter on one call.
 enum class Verdict : std::uint8_t { unknown, allowed, refused, killed };
 /// In the order of RareCall.
 using Verdicts = std::array<Verdict, kMostRareCalls>;
@@ -30,9 +30,9 @@ using Verdicts = std::array<Verdict, kMostRareCalls>;
 [[nodiscard]] bool is_known_forbidden(RareCall call) noexcept;
 /// Returns whether all calls that a connection on a ring needs may be made. Costs one load once it is known.
 [[nodiscard]] bool are_rings_permitted() noexcept;
-/// The same for packet rings.
+/// Returns the same for packet rings.
 [[nodiscard]] bool are_ethernet_rings_permitted() noexcept;
-/// Whether the statistics file can be made, kept and removed.
+/// Returns whether the statistics file can be made, kept and removed.
 [[nodiscard]] bool is_statistics_file_permitted() noexcept;
 
 /// Forecasts what a filter that this process is about to install will permit, by running its program for each call. A
@@ -45,7 +45,7 @@ class FilterForecast {
   /// their peers rely on, and SO_PASSRIGHTS, because a shut gate must be opened again.
   [[nodiscard]] const char* missing() const noexcept { return missing_; }
   [[nodiscard]] bool permits(RareCall call) const noexcept;
-  /// Makes is_permitted() return what the forecast says.
+  /// Makes is_permitted() return the forecast from now on.
   void come_true() const noexcept;
 
  private:

@@ -126,7 +126,7 @@ class Scout {
   Scout() : child_(make_child()) {
     if (child_ == 0) try_tools();
   }
-  /// Returns whether the tools may be used; true where the child cannot be watched.
+  /// Returns whether the tools may be used. Also returns true where the child cannot be watched.
   [[nodiscard]] bool found_tools() const {
     if (child_ < 0) return false;
     for (int i = 0; i < kMostPauses; ++i) {

@@ -125,7 +125,8 @@ void SocketAddress::copy_to(sockaddr* out, socklen_t* out_length) const {
 }
 
 namespace {
-/// As inet_ntop(3), in a tenth of its time: each connection on the embedded device makes some names of addresses.
+/// Does the same as inet_ntop(3) in a tenth of its time, because each connection on the embedded device makes some
+/// names of addresses.
 std::string dotted(in_addr address) {
   std::array<unsigned char, sizeof address> bytes;
   std::memcpy(bytes.data(), &address, sizeof address);

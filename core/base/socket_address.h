@@ -19,9 +19,10 @@ class SocketAddress {
  public:
   SocketAddress() { std::memset(&storage_, 0, sizeof storage_); }
 
-  /// Checks family and length as the kernel does. Errors: EINVAL too short, EAFNOSUPPORT other family.
+  /// Copies an address. Checks family and length as the kernel does. Errors: EINVAL too short, EAFNOSUPPORT other
+  /// family.
   static Result<SocketAddress> from(const sockaddr* address, socklen_t length);
-  /// Also AF_IB, struct sockaddr_ib.
+  /// Does the same, and also takes AF_IB, struct sockaddr_ib.
   static Result<SocketAddress> from_rdma(const sockaddr* address, socklen_t length);
   static SocketAddress v4(std::uint32_t host_order_address, std::uint16_t port);
   static SocketAddress v6(const in6_addr& address, std::uint16_t port, std::uint32_t scope_id = 0);
@@ -36,9 +37,9 @@ class SocketAddress {
   [[nodiscard]] bool is_wildcard() const;
   [[nodiscard]] bool is_loopback() const;
   [[nodiscard]] bool is_v4_mapped() const;
-  /// ::ffff:a.b.c.d becomes a.b.c.d; everything else is returned as it is.
+  /// Returns a.b.c.d for ::ffff:a.b.c.d, and everything else as it is.
   [[nodiscard]] SocketAddress unmapped() const;
-  /// a.b.c.d becomes ::ffff:a.b.c.d, for AF_INET6 sockets; the wildcard becomes ::.
+  /// Returns ::ffff:a.b.c.d for a.b.c.d, for AF_INET6 sockets, and :: for the wildcard.
   [[nodiscard]] SocketAddress mapped() const;
 
   [[nodiscard]] const sockaddr* get() const { return &storage_.any; }
@@ -50,9 +51,10 @@ class SocketAddress {
   /// Copies to a caller's buffer with the value-result rule of getsockname(2): at most *length bytes are written,
   /// *length becomes the full length. Does nothing when either pointer is null.
   void copy_to(sockaddr* out, socklen_t* length) const;
-  /// Without port and scope: "10.0.0.1", "::1", a GID in the form of an IPv6 address, ""; inet_ntop(3).
+  /// Returns the address without port and scope, as inet_ntop(3) does: "10.0.0.1", "::1", a GID in the form of an IPv6
+  /// address, "".
   [[nodiscard]] std::string host_to_string() const;
-  /// "10.0.0.1:80", "[::1]:80", "gid [fe80::1]:80", "unspecified".
+  /// Returns "10.0.0.1:80", "[::1]:80", "gid [fe80::1]:80" or "unspecified".
   [[nodiscard]] std::string to_string() const;
 
   friend bool operator==(const SocketAddress& a, const SocketAddress& b);

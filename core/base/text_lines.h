@@ -18,7 +18,7 @@ class TextLines {
   TextLines& operator=(const TextLines&) = delete;
   ~TextLines() { std::free(line_); }
 
-  /// The next line without its end; nullptr after the last.
+  /// Returns the next line without its end, or nullptr after the last.
   const char* next() {
     if (!file_) return nullptr;
     const ssize_t got = ::getline(&line_, &room_, file_.get());

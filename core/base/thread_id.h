@@ -1,4 +1,4 @@
-// Which thread this is.
+// The kernel's number of the calling thread.
 #pragma once
 
 #include <sys/types.h>
@@ -7,11 +7,11 @@
 
 namespace ringsock {
 
-// A plain word of a library that is loaded with the program: no call to find it.
+// A plain variable of a library that is loaded with the program, so no function has to find its address.
 extern __attribute__((tls_model("initial-exec"))) __thread pid_t known_thread_id;
 std::uint64_t learn_thread_id();
 
-/// The calling thread, as the kernel counts. One look at thread-local memory.
+/// Returns the calling thread's number, as gettid(2) does. Costs one load of thread-local memory.
 inline std::uint64_t this_thread_id() {
   if (known_thread_id == 0) [[unlikely]]
     return learn_thread_id();

@@ -25,7 +25,7 @@ class UniqueFd {
   explicit operator bool() const { return fd_ >= 0; }
   [[nodiscard]] int release() { return std::exchange(fd_, -1); }
   void reset(int fd = -1) {
-    // close(2) on Linux frees the number even when it reports EINTR: never retried.
+    // close(2) on Linux frees the number even when it reports EINTR, so it is never repeated.
     if (fd_ >= 0) ::close(fd_);
     fd_ = fd;
   }

@@ -13,7 +13,7 @@ namespace ringsock {
 
 namespace {
 
-/// A look takes 0.1 to 0.25 us. After the first ones, looks take half a percent of the time at most.
+/// A test takes 0.1 to 0.25 us. After the first ones, tests take half a percent of the time at most.
 constexpr int kFirstLooks = 4096;
 constexpr int kLooksPerPeriod = 200;
 constexpr Nanos kPeriod{10'000'000};
@@ -62,11 +62,11 @@ bool is_word_writable(std::byte* application) noexcept {
 }
 
 bool KnownPages::look(std::uintptr_t end) noexcept {
-  // No process can have the first page or the kernel's half of the address space, so they need no look.
+  // No process can have the first page or the kernel's half of the address space, so they need no test.
   if (end <= kPageMask || static_cast<std::intptr_t>(end) < 0) return false;
   if (!may_look()) return true;
   if (!is_there_(end - kPageMask)) {
-    looks_left.fetch_add(1, std::memory_order_relaxed);  // so a bad address is found however often it comes
+    looks_left.fetch_add(1, std::memory_order_relaxed);  // gives the test back, so that a bad address is always found
     return false;
   }
   place(end).store(end, std::memory_order_relaxed);

@@ -19,7 +19,7 @@ class KnownPages {
 
   constexpr explicit KnownPages(bool (*is_there)(std::uintptr_t page)) : is_there_(is_there) {}
 
-  /// Returns whether all of [address, address + length) is known or was found now.
+  /// Returns whether all of [address, address + length) is known, or was found now.
   [[nodiscard]] bool has(const void* address, std::size_t length) noexcept {
     const auto first = reinterpret_cast<std::uintptr_t>(address);
     const std::uintptr_t end = first | kPageMask;
@@ -44,13 +44,14 @@ class KnownPages {
 extern KnownPages readable_pages;
 extern KnownPages writable_pages;
 
-/// Whether [address, address + length) is above the caller's frame and so near that it is surely there: above every
-/// thread's frames are its arguments and environment, or the C library's descriptor of the thread. A few instructions.
+/// Returns whether [address, address + length) is above the caller's frame and so near that it surely exists: above the
+/// frames of every thread are its arguments and environment, or the C library's descriptor of the thread. Costs a few
+/// instructions.
 [[gnu::always_inline]] inline bool is_near_on_stack(const void* address, std::size_t length = 0) noexcept {
   constexpr std::uintptr_t kNear = 1024;
   std::uintptr_t here;
 #if defined(__x86_64__)
-  asm("mov %%rsp, %0" : "=r"(here));  // the builtin would have a frame made
+  asm("mov %%rsp, %0" : "=r"(here));  // __builtin_frame_address() would make a frame
 #else
   here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
 #endif

@@ -70,7 +70,7 @@ std::optional<int> find_word(std::string_view text, std::span<const Word> words)
   return std::nullopt;
 }
 
-/// "INET", "AF_INET" or "PF_INET".
+/// Parses "INET", "AF_INET" or "PF_INET".
 std::optional<int> find_constant(std::string_view text, std::span<const Word> words,
                                  std::span<const std::string_view> prefixes) {
   for (const std::string_view prefix : prefixes) {

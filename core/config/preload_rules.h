@@ -27,7 +27,7 @@ struct AddressPattern {
   SocketAddress address;  ///< port 0, unmapped
   unsigned prefix_bits;   ///< 0..32 or 0..128
 
-  /// "10.1.2.3", "10.0.0.0/8", "fe80::/10". Errors: EINVAL.
+  /// Parses "10.1.2.3", "10.0.0.0/8" or "fe80::/10". Errors: EINVAL.
   static Result<AddressPattern> parse(std::string_view text);
   [[nodiscard]] bool matches(const SocketAddress& other) const;
 };
@@ -60,8 +60,8 @@ struct PreloadRule {
 /// details, and tells what the first four fields mean upstream.
 class PreloadRules {
  public:
-  /// The rules in `text` that concern `program` (as program_invocation_short_name(3) gives it).
-  /// @param file    what `text` is called in reports
+  /// Returns the rules in `text` that concern `program` (as program_invocation_short_name(3) gives it).
+  /// @param file    the name of `text` in reports
   /// @param report  gets one line per wrong line: file, line number, reason. The line is then skipped.
   static PreloadRules parse(std::string_view text, const std::string& file, std::string_view program,
                             const Report& report);

@@ -9,7 +9,7 @@
 
 namespace ringsock::config {
 
-/// VMA_SPEC.
+/// The profiles of VMA_SPEC.
 enum class VmaProfile {
 #define VMA_PROFILE(enumerator, ...) enumerator,
 #include "core/config/vma_profiles.def"

@@ -28,7 +28,7 @@ class IpAddress {
   static std::optional<IpAddress> from_bytes(int family, std::span<const std::byte> bytes);
   /// Returns the address without its port: unspecified for AF_UNSPEC, the IPv4 address for a v4-mapped one.
   static IpAddress of(const SocketAddress& address);
-  /// 0.0.0.0 or ::.
+  /// Returns 0.0.0.0 or ::.
   static IpAddress wildcard(int family);
 
   [[nodiscard]] int family() const { return family_; }
@@ -38,14 +38,14 @@ class IpAddress {
   [[nodiscard]] bool is_wildcard() const;    ///< 0.0.0.0, ::
   [[nodiscard]] bool is_multicast() const;   ///< 224/4, ff00::/8
   [[nodiscard]] bool is_loopback() const;    ///< 127/8, ::1
-  [[nodiscard]] bool is_link_local() const;  ///< 169.254/16, fe80::/10: an IPv6 one means something on one link only
+  [[nodiscard]] bool is_link_local() const;  ///< 169.254/16, fe80::/10; an IPv6 one is valid on one link only
 
-  /// 4 or 16 bytes; none for AF_UNSPEC.
+  /// Returns 4 or 16 bytes, or none for AF_UNSPEC.
   [[nodiscard]] std::span<const std::byte> bytes() const { return {bytes_.data(), length()}; }
   [[nodiscard]] in_addr in4() const;
   [[nodiscard]] in6_addr in6() const;
   [[nodiscard]] SocketAddress with_port(std::uint16_t port, std::uint32_t scope_id = 0) const;
-  /// "10.0.0.1", "fe80::1", "unspecified".
+  /// Returns "10.0.0.1", "fe80::1" or "unspecified".
   [[nodiscard]] std::string to_string() const;
 
   [[nodiscard]] std::size_t hash() const;
@@ -58,8 +58,8 @@ class IpAddress {
   std::uint8_t family_ = AF_UNSPEC;
 };
 
-/// The addresses that share their first `length` bits: all addresses of the family with length 0, every address with
-/// AF_UNSPEC.
+/// The addresses that share their first `length` bits. Length 0 means all addresses of the family, AF_UNSPEC every
+/// address.
 struct Prefix {
   IpAddress address;
   std::uint8_t length = 0;  ///< bits, 0..32 or 0..128

@@ -41,7 +41,7 @@ bool IpsecWatch::read() {
   bool something = false;
   for (bool more = true; more;) {
     const auto got = events_.read_events([](const nlmsghdr&) {});
-    more = !got || *got;  // lost events are events, too
+    more = !got || *got;  // a loss of events counts as an event
     something = something || more;
   }
   if (!something) return false;

@@ -58,11 +58,11 @@ using KernelEvent = std::variant<LinkEvent, Inet6LinkEvent, AddressEvent, Neighb
 
 struct KernelEvents {
   std::vector<KernelEvent> events;  ///< in the kernel's order
-  bool more = false;                ///< there may be more already
-  bool lost = false;                ///< events older than those that will be read next are missing
+  bool more = false;                ///< whether more may wait already
+  bool lost = false;                ///< whether events are missing that are older than those to be read next
 };
 
-/// A path as the kernel tells it: mtu and hop_limit are 0 where the route sets none.
+/// A path as the kernel reports it: mtu and hop_limit are 0 when the route sets none.
 struct PathAnswer {
   Path path;
   Nanos valid_for{};  ///< 0: until something changes
@@ -75,7 +75,7 @@ class Kernel {
 
   /// Becomes readable when read_events() has something, and at the time of wake_at().
   [[nodiscard]] virtual int fd() const = 0;
-  virtual void wake_at(Nanos when) = 0;  ///< CLOCK_MONOTONIC; 0: never; one time only, the latest call counts
+  virtual void wake_at(Nanos when) = 0;  ///< CLOCK_MONOTONIC; 0: never; wakes once; only the latest call counts
   [[nodiscard]] virtual Nanos now() const = 0;
 
   /// Reads all links, then all addresses.
@@ -93,7 +93,7 @@ class Kernel {
     return std::nullopt;
   }
 
-  /// Called around fork(2). No other thread is inside between the two calls.
+  /// Called around fork(2). No other thread uses the object between the two calls.
   virtual void before_fork() = 0;
   virtual void after_fork() = 0;
   /// Called in a child, which leaves the inherited sockets to the parent and opens its own. Errors: EXDEV the calling

@@ -1,4 +1,4 @@
-// What the kernel says of network interfaces and their addresses.
+// The kernel's information about network interfaces and their addresses.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ enum class LinkKind : std::uint8_t {
   vlan,
   bond,
   bridge,
-  macvlan,  ///< macvtap, too
+  macvlan,  ///< also macvtap
   vrf,
   tun,    ///< tun and tap
-  other,  ///< kind_name tells
+  other,  ///< see kind_name
 };
 
-/// A VLAN interface's tag; its frames leave through Link::lower with it.
+/// A VLAN interface's tag, with which its frames leave through Link::lower.
 struct VlanTag {
   std::uint16_t id = 0;             ///< 0..4095
   std::uint16_t protocol = 0x8100;  ///< Ethernet type: 0x8100 (802.1Q), 0x88a8 (802.1ad)
@@ -40,7 +40,7 @@ struct BondFacts {
   bool operator==(const BondFacts&) const = default;
 };
 
-/// A network interface, as one netlink message tells it.
+/// A network interface, as one netlink message describes it.
 struct Link {
   int index = 0;
   std::string name;
@@ -50,18 +50,18 @@ struct Link {
   std::uint32_t flags = 0;           ///< IFF_*
   std::uint32_t mtu = 0;             ///< bytes of IP packet
   MacAddress mac{};                  ///< zeros unless the address has 6 bytes
-  MacAddress broadcast{};            ///< likewise
+  MacAddress broadcast{};            ///< zeros unless the address has 6 bytes
   int master = 0;                    ///< bridge, bond or VRF that it belongs to; 0: none
   int lower = 0;                     ///< a VLAN's or macvlan's device below, a veth's peer; 0: none
   bool lower_elsewhere = false;      ///< `lower` counts in another network namespace
   std::uint32_t macvlan_mode = 0;    ///< MACVLAN_MODE_*; 0: not a macvlan
   std::uint32_t ipv6_hop_limit = 0;  ///< of the interface (router advertisements set it); 0: unknown
-  std::uint32_t ipv6_mtu = 0;        ///< likewise, at most `mtu`; 0: unknown, or no IPv6 here
+  std::uint32_t ipv6_mtu = 0;        ///< of the interface, at most `mtu`; 0: unknown, or IPv6 is off
   std::optional<VlanTag> vlan;
   std::optional<BondFacts> bond;
 
   [[nodiscard]] bool is_up() const;        ///< IFF_UP: it is enabled
-  [[nodiscard]] bool is_running() const;   ///< IFF_LOWER_UP, too: it has a carrier and packets may pass
+  [[nodiscard]] bool is_running() const;   ///< IFF_UP and IFF_LOWER_UP: it has a carrier and packets may pass
   [[nodiscard]] bool is_ethernet() const;  ///< frames begin with an Ethernet header
   [[nodiscard]] bool is_loopback() const;
   [[nodiscard]] bool needs_neighbours() const;  ///< neither IFF_NOARP nor IFF_LOOPBACK nor point to point
@@ -74,7 +74,7 @@ struct InterfaceAddress {
   int ifindex = 0;
   IpAddress address;               ///< the local one
   IpAddress peer;                  ///< of a point-to-point link; equal to `address` elsewhere
-  IpAddress broadcast;             ///< unspecified: none
+  IpAddress broadcast;             ///< unspecified when there is none
   std::uint8_t prefix_length = 0;  ///< bits
   std::uint8_t scope = 0;          ///< RT_SCOPE_*: 0 universe, 253 link, 254 host
   std::uint32_t flags = 0;         ///< IFA_F_*

@@ -6,7 +6,7 @@ namespace ringsock::net {
 
 namespace {
 
-/// IPv4 can have the same address twice on an interface, with different prefixes.
+/// Returns whether both are the same entry. IPv4 can have an address twice on an interface, with different prefixes.
 bool is_same_address(const InterfaceAddress& a, const InterfaceAddress& b) {
   return a.ifindex == b.ifindex && a.address == b.address && a.prefix_length == b.prefix_length && a.peer == b.peer;
 }

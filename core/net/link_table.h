@@ -14,7 +14,7 @@ namespace ringsock::net {
 /// Threads: one at a time.
 class LinkTable {
  public:
-  // @return whether a fact changed: the kernel repeats its messages.
+  // @return whether a fact changed; the kernel repeats its messages
   bool apply(const LinkEvent& event);
   bool apply(const Inet6LinkEvent& event);
   bool apply(const AddressEvent& event);

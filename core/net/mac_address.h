@@ -18,7 +18,7 @@ inline constexpr MacAddress kBroadcastMac = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 /// section 7.
 MacAddress multicast_mac(const IpAddress& group);
 
-/// "02:00:00:00:00:01"
+/// Returns the text of an address: "02:00:00:00:00:01".
 std::string to_string(const MacAddress& mac);
 
 }  // namespace ringsock::net

@@ -43,7 +43,7 @@ class Neighbour {
   [[nodiscard]] int ifindex() const { return ifindex_; }
   [[nodiscard]] const IpAddress& address() const { return address_; }
 
-  /// One relaxed load: state and MAC belong together.
+  /// Costs one relaxed load, so the state and the MAC address belong together.
   [[nodiscard]] NeighbourFacts facts() const noexcept;
 
   /// Notes that the neighbour is in use; a sender calls it with each packet or burst. Returns true once each time that
@@ -58,7 +58,7 @@ class Neighbour {
   bool begin_use() noexcept;
   /// For NeighbourTable only. @return whether senders are affected: the MAC, the usability or the failure changed
   bool update(const NeighbourFacts& facts) noexcept;
-  /// @return whether somebody sent since the last call.
+  /// @return whether a sender has used it since the last call
   bool take_use() noexcept { return in_use_.exchange(false, std::memory_order_seq_cst); }
 
   const int ifindex_;

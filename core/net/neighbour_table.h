@@ -20,8 +20,8 @@ class NeighbourTable {
   /// The effect of an event.
   struct Update {
     std::shared_ptr<Neighbour> neighbour;  ///< null: no sender has asked for it
-    bool matters = false;                  ///< a sender's header may be wrong now
-    bool refresh = false;                  ///< it went stale while in use: the kernel should confirm it
+    bool matters = false;                  ///< whether a sender's header may be wrong now
+    bool refresh = false;                  ///< whether it went stale while in use, so that the kernel should confirm it
   };
 
   std::shared_ptr<Neighbour> find(int ifindex, const IpAddress& address) const;

@@ -53,7 +53,7 @@ std::array<const nlattr*, count> parts_of(const nlattr* first, int bytes) {
   return out;
 }
 
-/// The devices of a chain. A prefix of device names ends in *.
+/// Returns the devices of a chain. A prefix of device names ends in *.
 std::vector<std::string> devices_of(const std::array<const nlattr*, NFTA_HOOK_DEVS + 1>& hook) {
   std::vector<std::string> out;
   if (std::string one = text_of(hook[NFTA_HOOK_DEV]); !one.empty()) out.push_back(std::move(one));
@@ -68,7 +68,8 @@ std::vector<std::string> devices_of(const std::array<const nlattr*, NFTA_HOOK_DE
   return out;
 }
 
-/// What a hook of that nf_tables family sees; nothing: not what this host receives or sends.
+/// Returns the address family of the packets that pass a hook of that nf_tables family (AF_UNSPEC: both), or nothing
+/// when this host neither receives nor sends such packets.
 std::optional<int> packets_of(std::uint8_t family, std::uint32_t hook) {
   if (family == NFPROTO_NETDEV) return AF_UNSPEC;
   if (family == NFPROTO_INET && hook == kInetIngress) return AF_UNSPEC;
@@ -88,7 +89,7 @@ NetlinkMessage question_for_chains() {
   return make_message(NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN, NLM_F_DUMP, header);
 }
 
-/// Whether `message` tells that something else may be done to packets than before.
+/// Returns whether the message may change what happens to packets.
 bool is_of_interest(const nlmsghdr& message) {
   if (message.nlmsg_type >> 8 != NFNL_SUBSYS_NFTABLES) return false;
   switch (message.nlmsg_type & 0xff) {
@@ -98,7 +99,7 @@ bool is_of_interest(const nlmsghdr& message) {
     case NFT_MSG_DELCHAIN:
     case NFT_MSG_NEWRULE:
     case NFT_MSG_DELRULE: return true;
-    default: return false;  // the elements of sets, for one, come and go all day
+    default: return false;  // such as changes of the elements of sets, which are frequent
   }
 }
 
@@ -127,7 +128,7 @@ std::vector<PacketFilter> filters_of_chain(const nlmsghdr& message) {
   const auto chain =
       parts_of<NFTA_CHAIN_MAX + 1>(nlmsg_attrdata(&message, sizeof *header), nlmsg_attrlen(&message, sizeof *header));
   const nlattr* const hook_part = chain[NFTA_CHAIN_HOOK];
-  if (hook_part == nullptr) return out;  // others jump there
+  if (hook_part == nullptr) return out;  // a chain that is only jumped to
   const bool may_act = number_of(chain[NFTA_CHAIN_USE], 1) != 0 ||
                        number_of(chain[NFTA_CHAIN_POLICY], NF_ACCEPT) != NF_ACCEPT ||
                        text_of(chain[NFTA_CHAIN_TYPE]) == "nat";
@@ -183,7 +184,7 @@ Status NetfilterWatch::open_sockets() {
   auto events = NetlinkSocket::open(NETLINK_NETFILTER);
   if (!events) return events.error();
   constexpr std::array kGroups = {static_cast<int>(NFNLGRP_NFTABLES)};
-  static_cast<void>(events->listen(kGroups));  // who may not listen may not ask either
+  static_cast<void>(events->listen(kGroups));  // a process that may not listen may not ask either
   questions_ = std::move(*questions);
   events_ = std::move(*events);
   return ok();
@@ -198,7 +199,7 @@ void NetfilterWatch::open() {
   timer_ = out_of_the_way(UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)));
   const itimerspec each{{kSecondsBetweenLooks, 0}, {kSecondsBetweenLooks, 0}};
   if (timer_) ::timerfd_settime(timer_.get(), 0, &each, nullptr);
-  // After the listening began: what changes from now on is told.
+  // Asked after the listening began, so that no later change is missed.
   auto chains = ask_for_chains(), others = look_for_others();
   const std::lock_guard guard(lock_);
   chains_ = std::move(chains);
@@ -244,7 +245,8 @@ std::vector<PacketFilter> NetfilterWatch::look_for_others() {
   return out;
 }
 
-/// @return whether there were any of interest, or may have been. What is left makes fd() readable again.
+/// Reads events. @return whether any of interest was among them, or may have been lost. Unread events make fd()
+/// readable again.
 bool NetfilterWatch::take_events() {
   bool any = false, more = static_cast<bool>(events_);
   const auto note = [&any](const nlmsghdr& message) { any = any || is_of_interest(message); };

@@ -21,7 +21,7 @@ namespace ringsock::net {
 /// A chain or table that filters packets that this host receives or sends.
 struct PacketFilter {
   int family = 0;      ///< AF_INET, AF_INET6; AF_UNSPEC: of both
-  std::string device;  ///< only of this interface, a prefix if it ends in *; empty: of all
+  std::string device;  ///< this interface only, or those with this prefix when it ends in *; empty: all
   std::string name;    ///< for the log
 
   [[nodiscard]] bool concerns(int packets_family, std::string_view packets_device) const;
@@ -83,14 +83,14 @@ class NetfilterWatch {
   NetlinkSocket questions_;
   NetlinkSocket events_;
   UniqueFd timer_;
-  std::string place_;  ///< of the namespace, as /proc/thread-self/ns/net says it
+  std::string place_;  ///< of the namespace, as /proc/thread-self/ns/net gives it
   ProcFile tables_v4_{"/proc/thread-self/net/ip_tables_names"};
   ProcFile tables_v6_{"/proc/thread-self/net/ip6_tables_names"};
   ProcFile services_{"/proc/thread-self/net/ip_vs"};
 
   mutable Mutex lock_;
   std::vector<PacketFilter> chains_;
-  std::vector<PacketFilter> others_;  ///< of older iptables, IPVS
+  std::vector<PacketFilter> others_;  ///< filters of older iptables, and IPVS
 };
 
 }  // namespace ringsock::net

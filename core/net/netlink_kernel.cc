@@ -40,7 +40,7 @@ NetlinkMessage neighbour_message(int type, int flags, ndmsg header, const IpAddr
   return message;
 }
 
-/// Whether a socket that gave this error must be replaced: a later answer could be the one to an earlier question.
+/// Returns whether a socket that gave this error must be replaced: its next answer could belong to an earlier question.
 bool is_out_of_step(const Status& status) {
   return !status && (status.error().code == EPROTO || status.error().code == ENOBUFS);
 }
@@ -61,7 +61,7 @@ Status NetlinkKernel::open_sockets() {
   if (!place) return place.error();
   if (*place != network_namespace_) return Error{EXDEV, "netlink: the thread is in another network namespace"};
   if (const Status status = events->listen(kGroups); !status) return status;
-  // Older kernels have no such objects.
+  // Older kernels do not have these groups.
   static_cast<void>(events->listen(kNewerGroups));
   auto questions = NetlinkSocket::open(NETLINK_ROUTE);
   if (!questions) return questions.error();

@@ -15,8 +15,8 @@
 
 namespace ringsock::net {
 
-/// Five to fifteen descriptors: two sockets of rtnetlink (events, questions), two of XFRM, two raw ones for path MTUs,
-/// one that knows the namespace's default hop limit, a timer, the epoll descriptor over them, and those of
+/// Has five to fifteen descriptors: two sockets of rtnetlink (events, questions), two of XFRM, two raw ones for path
+/// MTUs, one that knows the namespace's default hop limit, a timer, the epoll descriptor over them, and those of
 /// NetfilterWatch.
 class NetlinkKernel final : public Kernel {
  public:

@@ -15,7 +15,7 @@ namespace ringsock::net {
 
 namespace {
 
-/// Returns the attributes within another one, none when it is absent or malformed.
+/// Returns the attributes within another one, or none when it is absent or malformed.
 template <std::size_t Size>
 std::array<nlattr*, Size> nested(const nlattr* outer) {
   std::array<nlattr*, Size> out{};
@@ -26,7 +26,7 @@ std::array<nlattr*, Size> nested(const nlattr* outer) {
   return out;
 }
 
-/// A number of the host's byte order; 0 when it is absent or of another size.
+/// Returns a number in the host's byte order, or 0 when it is absent or of another size.
 template <class T>
 T number(const nlattr* attribute) {
   T value = 0;

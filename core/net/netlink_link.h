@@ -10,10 +10,11 @@
 
 namespace ringsock::net {
 
-/// Returns a LinkEvent or an Inet6LinkEvent, nothing for messages of other families, e.g. of a bridge about its ports.
+/// Returns a LinkEvent or an Inet6LinkEvent, or nothing for messages of other families, e.g. of a bridge about its
+/// ports.
 std::optional<KernelEvent> parse_link(const nlmsghdr& message);
 
-/// The Ethernet address in an attribute; nothing unless it has six bytes.
+/// Returns the Ethernet address in an attribute, or nothing unless it has six bytes.
 std::optional<MacAddress> mac_of(const nlattr* attribute);
 
 }  // namespace ringsock::net

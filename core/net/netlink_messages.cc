@@ -18,7 +18,7 @@ namespace ringsock::net {
 
 namespace {
 
-/// The fixed part of a message; null when it is too short.
+/// Returns the fixed part of a message, or null when the message is too short.
 template <class Header>
 const Header* header_of(const nlmsghdr& message) {
   if (nlmsg_valid_hdr(&message, sizeof(Header)) == 0) return nullptr;
@@ -90,7 +90,7 @@ std::optional<KernelEvent> neighbour_event(const nlmsghdr& message) {
   if (message.nlmsg_type == RTM_DELNEIGH) return out;
   const auto mac = mac_of(attributes[NDA_LLADDR]);
   out.facts = {state_of(header->ndm_state), mac.value_or(MacAddress{})};
-  // A link layer without Ethernet addresses: nothing that a sender here could use.
+  // A link layer without Ethernet addresses, for which no sender here can use the entry.
   if (out.facts.is_usable() && !mac) out.facts = {};
   return out;
 }

@@ -1,4 +1,4 @@
-// What rtnetlink messages say, as facts.
+// Translates rtnetlink messages to facts.
 #pragma once
 
 #include <linux/netlink.h>
@@ -15,7 +15,7 @@ namespace ringsock::net {
 /// too short.
 std::optional<KernelEvent> parse_event(const nlmsghdr& message);
 
-/// The address in an attribute, nothing without one or with a wrong length.
+/// Returns the address in an attribute, or nothing without one or with a wrong length.
 IpAddress address_of(int family, const nlattr* attribute);
 
 }  // namespace ringsock::net

@@ -98,7 +98,7 @@ Status NetlinkSocket::listen(std::span<const int> groups) {
   nl_socket_disable_seq_check(socket_.get());
   nl_socket_set_msg_buf_size(socket_.get(), kMessageBytes);
   if (nl_socket_set_nonblocking(socket_.get()) < 0) return Error::last("netlink: O_NONBLOCK");
-  // Without CAP_NET_ADMIN the buffer is limited to what the administrator permits.
+  // Without CAP_NET_ADMIN the buffer is limited to the administrator's maximum.
   if (::setsockopt(fd(), SOL_SOCKET, SO_RCVBUFFORCE, &kEventBufferBytes, sizeof kEventBufferBytes) != 0) {
     ::setsockopt(fd(), SOL_SOCKET, SO_RCVBUF, &kEventBufferBytes, sizeof kEventBufferBytes);
   }

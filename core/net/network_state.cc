@@ -1,7 +1,7 @@
 #include "core/net/network_state.h"
 
 #include <sys/socket.h>
-// After it: <linux/if.h> leaves out what it defines.
+// Included here, because <linux/if.h> leaves out what the header above defines.
 #include <linux/if.h>
 
 #include <map>
@@ -77,7 +77,7 @@ class NetworkState::Impl {
   std::atomic<std::uint64_t>& generation_;
 
   std::mutex opening_;
-  std::atomic<bool> inherited_{false};  ///< in a child: sockets and tables are the parent's
+  std::atomic<bool> inherited_{false};  ///< in a child: the sockets and tables are the parent's
 
   Mutex lock_;  ///< guards the members below
   NetworkTables tables_;
@@ -91,7 +91,7 @@ class NetworkState::Impl {
   bool events_lost_ = false;  ///< only the processing thread accesses it
 };
 
-// -- up to date
+// -- keeping up to date ----------------------------------------------------------------------------
 
 Status NetworkState::Impl::read_tables() {
   for (int attempt = 1;; ++attempt) {
@@ -123,7 +123,7 @@ Status NetworkState::Impl::ensure_current() {
   return ok();
 }
 
-/// Reads again all tables that can be read. The caller tells the listeners.
+/// Reads all tables again, as far as that is possible. The caller informs the listeners.
 void NetworkState::Impl::resync(EventEffects& effects) {
   const Status status = read_tables();
   if (!status) log_debug("network tables: %s: error %d", status.error().where, status.error().code);
@@ -163,7 +163,7 @@ void NetworkState::Impl::end_processing() {
 
 void NetworkState::Impl::process_events() {
   if (!ensure_current() || !begin_processing()) return;
-  // Runs also when memory runs out on the way: otherwise no thread would process events any more.
+  // Runs even when memory runs out meanwhile: otherwise no thread would process events any more.
   const std::unique_ptr<Impl, decltype([](Impl* impl) { impl->end_processing(); })> at_the_end(this);
   EventEffects effects;
   take_events(effects);
@@ -182,7 +182,7 @@ void NetworkState::Impl::take_events(EventEffects& effects) {
   Nanos retry{};
   {
     const std::lock_guard guard(lock_);
-    if (armed_for_ <= kernel_->now()) armed_for_ = {};  // it has run out
+    if (armed_for_ <= kernel_->now()) armed_for_ = {};  // the timer has expired
     tables_.apply_time(kernel_->now(), effects);
     if (effects.matters) next_generation();
     retry = retry_tables_at_;
@@ -239,7 +239,7 @@ void NetworkState::Impl::remove_listener(ListenerId id) {
   processing_.wait(true, std::memory_order_acquire);
 }
 
-// -- paths
+// -- paths -----------------------------------------------------------------------------------------
 
 Status NetworkState::Impl::ensure_link(int ifindex) {
   {
@@ -286,10 +286,10 @@ void NetworkState::Impl::forget_paths_to(const IpAddress& destination) {
   if (tables_.paths.forget_to({destination, bits})) next_generation();
 }
 
-// -- neighbours
+// -- neighbours ------------------------------------------------------------------------------------
 
 NeighbourFacts NetworkState::Impl::ask_neighbour(int ifindex, const IpAddress& address) {
-  // Kernels before 5.0 cannot be asked for one; request_resolution() makes theirs known.
+  // Kernels before 5.0 do not answer this question; request_resolution() makes their entries known.
   const auto facts = kernel_->neighbour(ifindex, address);
   return facts ? *facts : NeighbourFacts{};
 }
@@ -345,13 +345,13 @@ std::shared_ptr<Neighbour> NetworkState::Impl::neighbour(const Path& path) {
 
 Status NetworkState::Impl::request_resolution(const Neighbour& neighbour) {
   const NeighbourState state = neighbour.facts().state;
-  // The kernel would take "permanent" off the entry.
+  // The kernel would remove "permanent" from the entry.
   if (state == NeighbourState::no_arp || state == NeighbourState::permanent) return ok();
   if (const Status status = ensure_current(); !status) return status;
   return kernel_->use_neighbour(neighbour.ifindex(), neighbour.address());
 }
 
-// -- fork(2)
+// -- fork(2) ---------------------------------------------------------------------------------------
 
 void NetworkState::Impl::before_fork() {
   opening_.lock();
@@ -376,7 +376,7 @@ void NetworkState::Impl::after_fork_in_child() {
   after_fork_in_parent();
 }
 
-// -- the public side
+// -- the public side -------------------------------------------------------------------------------
 
 NetworkState::NetworkState(std::unique_ptr<Kernel> kernel)
     : impl_(std::make_unique<Impl>(std::move(kernel), generation_)) {}

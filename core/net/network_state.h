@@ -74,7 +74,7 @@ class NetworkState {
   /// Grows whenever a path, link fact or neighbour that was handed out may be wrong. Costs one relaxed load.
   [[nodiscard]] std::uint64_t generation() const { return generation_.load(std::memory_order_relaxed); }
 
-  // -- being up to date
+  // -- keeping up to date --------------------------------------------------------------------------
 
   /// Returns a descriptor that becomes readable (EPOLLIN) when process_events() has something to do. It stays the same
   /// until a fork; a child has another one, which it must watch itself. Callers must not read or close it.
@@ -90,7 +90,7 @@ class NetworkState {
   /// within a listener).
   void remove_listener(ListenerId listener);
 
-  // -- paths
+  // -- paths ---------------------------------------------------------------------------------------
 
   /// Returns the path of a flow, which may be of type `unreachable`. Takes 5 us when the kernel must be asked,
   /// otherwise about 0.1 us.
@@ -99,7 +99,7 @@ class NetworkState {
   /// Forgets answers about `destination`, for a caller that learned that they are wrong, e.g. by an ICMP error.
   void forget_paths_to(const IpAddress& destination);
 
-  // -- neighbours
+  // -- neighbours ----------------------------------------------------------------------------------
 
   /// Returns the neighbour at the next hop of a unicast, broadcast or multicast path. Never null. A neighbour that
   /// needs no resolution has the state no_arp and its MAC. One that the kernel does not know has the state `none`; call
@@ -112,25 +112,25 @@ class NetworkState {
   /// too.
   Status request_resolution(const Neighbour& neighbour);
 
-  // -- links and addresses
+  // -- links and addresses -------------------------------------------------------------------------
 
   [[nodiscard]] std::optional<Link> link(int ifindex) const;
   [[nodiscard]] std::optional<Link> link(std::string_view name) const;
   [[nodiscard]] std::vector<Link> links() const;
   /// Returns the links whose master it is.
   [[nodiscard]] std::vector<Link> members_of(int ifindex) const;
-  /// ifindex 0: of all interfaces.
+  /// Returns the addresses of an interface, or of all interfaces for 0.
   [[nodiscard]] std::vector<InterfaceAddress> addresses(int ifindex = 0) const;
   /// Returns the entry of this address. Several interfaces may have the same link-local IPv6 address: `ifindex` selects
   /// one.
   [[nodiscard]] std::optional<InterfaceAddress> find_address(const IpAddress& address, int ifindex = 0) const;
 
-  // -- rules
+  // -- rules ---------------------------------------------------------------------------------------
   /// Returns the name, for the log, of a netfilter chain that may concern packets of `family` that this host sends or
   /// receives by the interface. Returns nothing when such packets would bypass no rule.
   [[nodiscard]] std::optional<std::string> filter_on(int family, int ifindex) const;
 
-  // -- fork(2), as Networks calls them
+  // -- fork(2), as Networks calls them -------------------------------------------------------------
 
   void before_fork();
   void after_fork_in_parent();

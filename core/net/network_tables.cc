@@ -50,7 +50,7 @@ void NetworkTables::take(const Inet6LinkEvent& event, EventEffects& out) {
 
 void NetworkTables::take(const AddressEvent& event, EventEffects& out) {
   if (!links.apply(event)) return;
-  // Another source may fit better now, and routes that prefer an address vanish with it without an event.
+  // Another source address may fit better now, and routes that prefer an address vanish with it without an event.
   note_paths(paths.forget_family(event.address.address.family()), out);
   out.changes.push_back({NetworkChange::What::address, event.address.ifindex, event.address.address});
 }
@@ -76,7 +76,7 @@ void NetworkTables::take(const PathMtuEvent& event, EventEffects& out) {
   if (second_looks_.size() < kMaxSecondLooks) {
     second_looks_.emplace_back(now_ + kSecondLookAfter, only(event.destination));
   } else {
-    second_looks_.back() = {now_ + kSecondLookAfter, Prefix{}};  // too many to tell apart: all
+    second_looks_.back() = {now_ + kSecondLookAfter, Prefix{}};  // too many to keep apart: forget all
   }
 }
 

@@ -16,10 +16,10 @@ namespace ringsock::net {
 
 /// The effects of events.
 struct EventEffects {
-  bool matters = false;                                ///< the generation must grow
-  bool paths = false;                                  ///< answers about paths were forgotten
+  bool matters = false;                                ///< whether the generation must grow
+  bool paths = false;                                  ///< whether answers about paths were forgotten
   std::vector<NetworkChange> changes;                  ///< for listeners
-  std::vector<std::shared_ptr<Neighbour>> to_refresh;  ///< went stale while in use
+  std::vector<std::shared_ptr<Neighbour>> to_refresh;  ///< those that went stale while in use
 };
 
 /// Does no I/O, reads no clock, takes no locks. Threads: one at a time.
@@ -28,13 +28,14 @@ class NetworkTables {
   void apply(std::span<const KernelEvent> events, Nanos now, EventEffects& out);
   /// Forgets facts that have expired.
   void apply_time(Nanos now, EventEffects& out);
-  /// The next time when apply_time() has something to do; 0: never.
+  /// Returns the time when apply_time() next has something to do; 0: never.
   [[nodiscard]] Nanos deadline() const;
 
   /// Links and addresses as they were read from the kernel.
   void replace_links(std::span<const KernelEvent> tables);
-  /// Fills in what the route does not set: MTU and hop limit of the interface, if it is known, and of the namespace.
-  /// @param family  The destination's: a next hop may have the other one.
+  /// Fills in what the route does not set: the MTU and hop limit of the interface, if it is known, and of the
+  /// namespace.
+  /// @param family  the destination's; a next hop may have the other one
   void complete(Path& path, int family, std::uint8_t default_hop_limit) const;
 
   LinkTable links;

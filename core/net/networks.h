@@ -12,9 +12,9 @@
 
 namespace ringsock::net {
 
-/// Returns a number for the network namespace of a socket: that in which it was made, for ever (setns(2) moves threads,
-/// not sockets). Two numbers are equal when the namespaces are. Costs one or two system calls. Errors: EBADF, ENOTSOCK;
-/// EPERM on kernels before 5.14 without CAP_NET_ADMIN.
+/// Returns a number for the network namespace of a socket, which is the one that it was made in, because setns(2) moves
+/// threads and not sockets. Two numbers are equal when the namespaces are. Costs one or two system calls. Errors:
+/// EBADF, ENOTSOCK; EPERM on kernels before 5.14 without CAP_NET_ADMIN.
 Result<std::uint64_t> network_namespace_of(int socket_fd);
 
 /// One NetworkState per namespace in use, shared by its holders. The last holder closes it, so that the library does

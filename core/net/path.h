@@ -10,17 +10,18 @@
 
 namespace ringsock::net {
 
-/// All that decides about a flow's route. Fields that are not known keep these values. `destination` is required.
+/// Everything that decides about a flow's route. Fields that are not known keep these values. `destination` is
+/// required.
 struct PathQuery {
   IpAddress destination{};
   IpAddress source{};                  ///< what the socket is bound to; unspecified: the kernel chooses
   int oif = 0;                         ///< SO_BINDTODEVICE, IP_PKTINFO, IP_MULTICAST_IF, sin6_scope_id; may be a VRF
   std::uint32_t mark = 0;              ///< SO_MARK
   std::uint8_t tos = 0;                ///< IP_TOS, IPV6_TCLASS; the ECN bits do not matter
-  std::uint8_t protocol = 0;           ///< IPPROTO_UDP, IPPROTO_TCP; 0: unknown, then rules on ports do not match
+  std::uint8_t protocol = 0;           ///< IPPROTO_UDP, IPPROTO_TCP; 0: unknown, and rules on ports do not match
   std::uint16_t source_port = 0;       ///< host order
   std::uint16_t destination_port = 0;  ///< host order
-  std::optional<uid_t> uid{};          ///< the socket's owner; nothing: this process's
+  std::optional<uid_t> uid{};          ///< the socket's owner; nothing: this process's user
 
   bool operator==(const PathQuery&) const = default;
   [[nodiscard]] std::size_t hash() const;
@@ -30,7 +31,7 @@ enum class PathType : std::uint8_t {
   unicast,      ///< by `oif` to `next_hop`
   local,        ///< to an address of this host: the kernel delivers
   broadcast,    ///< by `oif`; kernel sockets of this host get a copy from the kernel only
-  multicast,    ///< by `oif`; likewise
+  multicast,    ///< by `oif`; kernel sockets of this host get a copy from the kernel only
   unreachable,  ///< a send fails with `error`
 };
 
@@ -58,7 +59,7 @@ struct Path {
   bool has_gateway = false;  ///< next_hop is a router
   std::uint32_t mtu = 0;     ///< bytes of IP packet: link's, route's or path MTU, whichever counts
   bool mtu_locked = false;   ///< the route forbids path MTU discovery: fragment, no DF
-  std::uint8_t hop_limit = 0;  ///< of the route, else the interface's or namespace's default; a socket's own goes first
+  std::uint8_t hop_limit = 0;  ///< the route's, or the interface's or namespace's default; a socket's own comes first
   TcpMetrics tcp;
 
   bool operator==(const Path&) const = default;

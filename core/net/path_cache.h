@@ -23,15 +23,16 @@ class PathCache {
 
   std::optional<Path> find(const PathQuery& query);
 
-  /// Grows with each change. An answer that was requested before a change and inserted after it could be wrong without
-  /// notice.
+  /// Grows with each change. An answer that was requested before a change and inserted after it could be wrong, and
+  /// would not be noticed.
   [[nodiscard]] std::uint64_t changes() const { return changes_; }
   /// @param expires  Time after which the answer must be asked again; 0: never.
   void insert(const PathQuery& query, const Path& path, Nanos expires);
 
-  // Forget answers that may have changed. @return whether one of them was handed out; dropped answers may be any.
+  // Forget answers that may have changed. @return whether one of them was handed out; answers that were dropped for
+  // room may be any, and count as affected.
   bool forget_to(const Prefix& destinations);
-  bool forget_family(int family);  ///< AF_UNSPEC: both
+  bool forget_family(int family);  ///< AF_UNSPEC: both families
   bool forget_expired(Nanos now);
   [[nodiscard]] Nanos next_expiry() const { return next_expiry_; }  ///< 0: none; may be too early
 

@@ -16,15 +16,15 @@ namespace ringsock::net {
 /// message (type 3 code 4) as a raw socket gives it. Returns nothing for any other or truncated packet. Source: RFC
 /// 792, RFC 1191.
 std::optional<IpAddress> too_big_destination_v4(std::span<const std::byte> packet);
-/// The same from an ICMPv6 "packet too big" message (type 2), without IPv6 header. Source: RFC 4443 section 3.2.
+/// Does the same for an ICMPv6 "packet too big" message (type 2), without IPv6 header. Source: RFC 4443 section 3.2.
 std::optional<IpAddress> too_big_destination_v6(std::span<const std::byte> message);
 
 /// Threads: one at a time.
 class PathMtuWatch {
  public:
   PathMtuWatch() = default;
-  /// Opens the sockets in the calling thread's network namespace. Hears nothing without CAP_NET_RAW, and nothing of an
-  /// IP version that the kernel does not have.
+  /// Opens the sockets in the calling thread's network namespace. Receives nothing without CAP_NET_RAW, and nothing of
+  /// an IP version that the kernel lacks.
   static PathMtuWatch open();
 
   /// fd_v4() and fd_v6() return the descriptors to wait for, -1 where there is none.

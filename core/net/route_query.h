@@ -9,7 +9,7 @@
 
 namespace ringsock::net {
 
-/// Returns null without memory, or without a destination.
+/// Makes the question. Returns null without memory, or without a destination.
 NetlinkMessage make_route_query(const PathQuery& query);
 
 /// Returns the path in the kernel's answer, nothing when `message` is no RTM_NEWROUTE of the destination's family.

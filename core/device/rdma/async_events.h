@@ -11,8 +11,8 @@
 
 namespace ringsock::rdma {
 
-/// Receives the events of a queue pair. Called on the thread that takes the events, one call at a time, while the queue
-/// pair and the owner are entered; a call must not enter, leave or destroy any.
+/// Receives the events of a queue pair. Called on the thread that takes the events, one call at a time. The queue pair
+/// and the owner stay entered meanwhile, so a call must not enter, leave or destroy any.
 class QueuePairOwner {
  public:
   /// The queue pair carries no more data. @param error errno value for its users

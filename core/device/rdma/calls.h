@@ -10,12 +10,12 @@
 
 namespace ringsock::rdma {
 
-/// Each has the arguments, results and errors of the function of that name (man 3 rdma_create_id, ibv_open_device ...):
-/// 0 or a pointer, otherwise -1 or null with errno, or an errno value where the manual says so. The functions of the
-/// data path are in the context, where <infiniband/verbs.h> finds them.
+/// Each member has the arguments, results and errors of the function of that name (man 3 rdma_create_id,
+/// ibv_open_device ...): 0 or a pointer, otherwise -1 or null with errno, or an errno value where the manual says so.
+/// The functions of the data path are in the context, where <infiniband/verbs.h> finds them.
 struct Calls {
-  /// Returns 0, or the errno value with which this process fails to open the file for reading and writing. It is tried,
-  /// because a control group may refuse what the file's mode permits.
+  /// Returns 0, or the errno value with which this process fails to open the file for reading and writing. It really
+  /// opens the file, because a control group may refuse what the file's mode permits.
   int (*open_error)(const char* path);
   /// Returns why the two libraries cannot be loaded, in the dynamic linker's words: "FILE: cannot open ...". Empty when
   /// they are loaded.

@@ -17,7 +17,7 @@ void adopt_descriptor(int& fd);
 /// Owns a channel. Moves only.
 class EventChannel {
  public:
-  /// Errors: EMFILE, ENFILE, ENOMEM, ENODEV, EACCES.
+  /// Opens a channel. Errors: EMFILE, ENFILE, ENOMEM, ENODEV, EACCES.
   static Result<EventChannel> create(const Calls& calls);
   EventChannel() = default;
   EventChannel(EventChannel&& other) noexcept

@@ -20,7 +20,7 @@ using Watcher = std::function<std::shared_ptr<void>(int fd, std::function<void()
 /// A context that its last user closes.
 class OpenContext : public std::enable_shared_from_this<OpenContext> {
  public:
-  /// @param watch serves the device's events; without one they are not served
+  /// @param watch serves the device's events; empty: they are not served
   /// Errors: those of ibv_open_device(3), e.g. EACCES.
   static Result<std::shared_ptr<OpenContext>> open(const Calls& calls, ibv_device& device, const Watcher& watch);
   OpenContext(const OpenContext&) = delete;

@@ -41,8 +41,8 @@ Result<std::uint8_t> packet_port_of(const Calls& calls, ibv_context& context, un
 /// Errors: EPERM CAP_NET_RAW is missing; EOPNOTSUPP the device has none (no software device has), or no flow rules.
 Status try_packets(RdmaDevice& device);
 
-/// ibv_create_qp(3) with attr.qp_type IBV_QPT_RAW_PACKET, prepared for IBV_WR_TSO where the device segments. Returns
-/// null with errno on failure.
+/// Calls ibv_create_qp(3) with attr.qp_type IBV_QPT_RAW_PACKET, prepared for IBV_WR_TSO where the device segments.
+/// Returns null with errno on failure.
 ibv_qp* make_packet_qp(const Calls& calls, ibv_pd& pd, ibv_qp_init_attr& attr);
 
 /// Limits the rate of a queue pair that is ready to send. @param kbps 1..; 0: no limit

@@ -37,7 +37,7 @@ void explain_locked_memory(std::size_t bytes) {
 
 }  // namespace
 
-// -- the device
+// -- the device ------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<RdmaDevice>> RdmaDevice::create(std::shared_ptr<RdmaDevices> devices,
                                                        std::shared_ptr<OpenContext> context) {
@@ -192,7 +192,7 @@ Result<std::unique_ptr<verbs::ConnectionId>> RdmaDevice::create_id(verbs::PortSp
   return RdmaId::create(devices_, *this, space);
 }
 
-// -- the end of objects
+// -- the end of objects ----------------------------------------------------------------------------
 
 template <class T>
 int RdmaDevice::destroy(int (*call)(T*), T* object) {

@@ -21,7 +21,7 @@ class RdmaDevices;
 /// belong to the parent.
 class RdmaDevice final : public verbs::Device {
  public:
-  /// Errors: those of ibv_query_device(3).
+  /// Makes a device of an open context. Errors: those of ibv_query_device(3).
   static Result<std::unique_ptr<RdmaDevice>> create(std::shared_ptr<RdmaDevices> devices,
                                                     std::shared_ptr<OpenContext> context);
 
@@ -62,7 +62,7 @@ class RdmaDevice final : public verbs::Device {
   int destroy_qp(ibv_qp* qp) override;
   int destroy_ah(ibv_ah* ah) override;
 
-  /// Returns whether it has ibv_create_flow(3).
+  /// Returns whether the device has ibv_create_flow(3).
   [[nodiscard]] bool has_flow_rules() const { return calls_.has_flow_rules(&context_->get()) != 0; }
   /// Makes completion queues with times, where the device has them. Call it before any object is made.
   void use_for_packets(bool tells_times) { tells_times_ = tells_times; }

@@ -21,8 +21,8 @@ namespace ringsock::rdma {
 /// The requirements of the user of the real devices.
 struct RdmaUse {
   Watcher watch;          ///< serves the devices' asynchronous events; without it a failure is noticed late
-  bool required = false;  ///< no other device may be used: their absence causes a warning
-  bool iwarp = true;      ///< iWARP devices, too, whose ports are the kernel's TCP ports
+  bool required = false;  ///< no other device may be used, so a missing one causes a warning
+  bool iwarp = true;      ///< whether to use iWARP devices, too, whose ports are the kernel's TCP ports
 };
 
 /// All real devices of the process. RDMA CM chooses among them by the route, for each connection, so an id learns its
@@ -35,14 +35,14 @@ class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
   RdmaDevices& operator=(const RdmaDevices&) = delete;
 
   [[nodiscard]] const Calls& calls() const { return calls_; }
-  /// Returns whether there is a device and a connection manager that we may use. Looks once a second at most; without
-  /// RDMA that is one open(2). Logs once why not, as a warning where devices are required or only a permission is
-  /// missing.
+  /// Returns whether there is a device and a connection manager that this process may use. Looks once a second at most;
+  /// without RDMA that is one open(2). Logs the reason once when there is none, as a warning where devices are required
+  /// or only a permission is missing.
   bool present();
   /// Returns whether `address`, one of this host's, belongs to a device. An answer is reused for a second.
   bool owns(const SocketAddress& address);
-  /// Returns our device for a context that librdmacm opened. It lives as long as this object. A device that was removed
-  /// and added again, or was opened before a fork, is a different one.
+  /// Returns the RdmaDevice for a context that librdmacm opened. It lives as long as this object. A device that was
+  /// removed and added again, or was opened before a fork, is a different one.
   Result<RdmaDevice*> device_of(const ibv_context& context);
   /// Opens the first device that can be opened, as a separate object.
   /// Errors: ENODEV; that of the last device that could not be opened.
@@ -76,7 +76,7 @@ class RdmaDevices : public std::enable_shared_from_this<RdmaDevices> {
   std::map<std::string, Owned> owners_;  ///< by the bytes of the address, port 0
   std::map<std::string, std::weak_ptr<OpenContext>> contexts_;
   std::map<std::string, std::unique_ptr<RdmaDevice>> devices_;
-  std::vector<std::unique_ptr<RdmaDevice>> retired_;  ///< no longer usable; connections refer to them
+  std::vector<std::unique_ptr<RdmaDevice>> retired_;  ///< no longer usable, but connections refer to them
 };
 
 }  // namespace ringsock::rdma

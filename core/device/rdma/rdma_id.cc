@@ -127,7 +127,7 @@ Status RdmaId::learn_device() {
   return ok();
 }
 
-// -- the queue pair
+// -- the queue pair --------------------------------------------------------------------------------
 
 Result<ConnectionQp> RdmaId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) {
   if (qp_ != nullptr) return Error{EINVAL, "create_qp: there is one"};
@@ -198,7 +198,7 @@ void RdmaId::to_error() {
   [[maybe_unused]] const Status moved = device_->modify_qp(*qp_, attr, IBV_QP_STATE);
 }
 
-// -- connecting
+// -- connecting ------------------------------------------------------------------------------------
 
 rdma_conn_param RdmaId::request_parameters(const ConnectionParameters& parameters) const {
   rdma_conn_param out{};

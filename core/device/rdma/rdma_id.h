@@ -16,8 +16,8 @@
 namespace ringsock::rdma {
 
 /// One rdma_cm_id with its own event channel, so that events of other connections do not delay it. The queue pair is
-/// not managed by librdmacm: its states follow rdma_init_qp_attr(3), and we set how long a peer waits when no receive
-/// is posted.
+/// not managed by librdmacm: its states follow rdma_init_qp_attr(3), and this class sets how long a peer waits when no
+/// receive is posted.
 class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
  public:
   /// `front` is used as the device until RDMA CM has chosen one. Errors: EOPNOTSUPP for datagrams; those of
@@ -58,18 +58,18 @@ class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
   void set_option(int name, void* value, std::size_t length);
   void shorten_ack_timeout();
   void prepare_binding();
-  /// Called when RDMA CM has bound the id to a device: uses our device of that name from then on.
+  /// Called when RDMA CM has bound the id to a device: uses the RdmaDevice of that name from then on.
   Status learn_device();
 
   // The queue pair's states
   Status to_init();
-  /// RTR and RTS. @param parameters  those of accept(), null on the active side
+  /// Moves the queue pair to RTR and RTS. @param parameters  those of accept(), null on the active side
   Status to_ready(const verbs::ConnectionParameters* parameters);
   void to_error();
   Result<int> attributes_for(ibv_qp_state state, ibv_qp_attr& attr);
   rdma_conn_param request_parameters(const verbs::ConnectionParameters& parameters) const;
-  /// Returns the number of bytes before the private data of a request that belong to the connection manager but that it
-  /// leaves to us.
+  /// Returns the number of bytes before the private data of a request that belong to the connection manager but that
+  /// this library has to write.
   [[nodiscard]] std::size_t request_header_bytes() const;
 
   // rdma_id_events.cc
@@ -97,7 +97,7 @@ class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
   std::vector<std::byte> route_;  ///< set by the caller; empty: must be resolved
   bool listening_ = false;
   bool established_ = false;
-  bool ended_ = false;  ///< disconnected or removed, which has been reported and is not reported again
+  bool ended_ = false;  ///< disconnected or removed; it has been reported, and is not reported again
   bool abandoned_ = false;
   /// The error with which the device gave up the queue pair, until next_event() reports it. Any thread sets it.
   std::atomic<int> device_error_{0};

@@ -149,7 +149,7 @@ std::unique_ptr<RdmaId> RdmaId::adopt_request(rdma_cm_id* id) {
   return request;
 }
 
-/// librdmacm does not manage the queue pair, so it leaves the rest of the handshake to us.
+/// librdmacm does not manage the queue pair, so it leaves the rest of the handshake to this library.
 Result<CmEvent> RdmaId::on_response(CmEvent event) {
   if (qp_ == nullptr || established_) return kNothing;
   Status ready = to_ready(nullptr);
@@ -175,7 +175,7 @@ Result<CmEvent> RdmaId::on_disconnected(CmEvent event) {
   return event;
 }
 
-// -- what the device reports, on whichever thread takes its events
+// -- reports of the device, on the thread that takes its events ------------------------------------
 
 void RdmaId::queue_pair_failed(ibv_qp& qp, int error) {
   // Stored before the flush, so that a thread that it wakes finds the reason.
