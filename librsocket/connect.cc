@@ -82,10 +82,15 @@ Status StreamSocket::connect_at_once(const sockaddr* address, socklen_t length) 
   switch (state()) {
     case State::connecting:
       if (drive_to_new_descriptor()) notify_watchers();
-      if (is_connected()) return ok();
+      if (is_connected()) {
+        owes_connect_answer_ = false;
+        return ok();
+      }
       if (state() == State::failed) return Error{take_error(), "rconnect"};
       return Error{EALREADY, "rconnect"};
     case State::connected:
+      if (std::exchange(owes_connect_answer_, false)) return ok();
+      [[fallthrough]];
     case State::listening: return Error{EISCONN, "rconnect"};
     case State::failed:
       if (const int error = take_error()) return Error{error, "rconnect"};
@@ -95,10 +100,12 @@ Status StreamSocket::connect_at_once(const sockaddr* address, socklen_t length) 
   }
   auto destination = usable_address(address, length);
   if (!destination) return destination.error();
+  owes_connect_answer_ = false;
   if (Status started = start_connect(*destination); !started) return started;
   drive();
   if (state() == State::failed) return Error{take_error(), "rconnect"};
   if (is_connected()) return ok();
+  owes_connect_answer_ = true;
   return Error{EINPROGRESS, "rconnect"};
 }
 

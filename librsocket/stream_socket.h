@@ -339,6 +339,7 @@ class StreamSocket : public runtime::Endpoint {
   void disconnect();
   bool end_connection() noexcept;
   [[nodiscard]] bool leaves_bytes_unread() noexcept;
+  [[nodiscard]] Error why_not(int flags) const;
 
   // inherited.cc. After a fork(2) a connection is suspended in both processes, and belongs to the one that uses it
   // first; the other one gets EIO, or asks that process (can_follow()). Called without setup_lock_, except those named
@@ -392,6 +393,8 @@ class StreamSocket : public runtime::Endpoint {
   SocketAddress destination_;
   std::optional<Nanos> patience_;
   std::atomic<Nanos> deadline_{Nanos::max()};
+  /// connect() has returned EINPROGRESS. As in Linux, the first call after success returns 0, later ones EISCONN.
+  bool owes_connect_answer_ = false;
   std::unique_ptr<verbs::ConnectionId> id_;
   std::unique_ptr<Connection> connection_;  ///< destroyed before id_
   std::unique_ptr<IoMap> iomap_;            ///< destroyed before connection_

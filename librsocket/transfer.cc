@@ -347,9 +347,16 @@ bool StreamSocket::is_over() const {
          (peer_ended && write_shut_.load(std::memory_order_acquire));
 }
 
+/// Returns the error of a send with one of these flags.
+Error StreamSocket::why_not(int flags) const {
+  if ((flags & MSG_OOB) != 0) return {EOPNOTSUPP, "rsend: no urgent data"};
+  return {is_connected() ? EISCONN : ENOTCONN, "rsend: MSG_FASTOPEN"};
+}
+
 /// Does the same as send_from() for the usual case, in which one message takes all bytes.
 Result<ssize_t> StreamSocket::send_bytes(const void* data, std::size_t length, int flags) {
-  if ((flags & MSG_OOB) != 0) return Error{EOPNOTSUPP, "rsend: no urgent data"};
+  if ((flags & (MSG_OOB | MSG_FASTOPEN)) != 0) [[unlikely]]
+    return why_not(flags);
   if (is_connected()) [[likely]] {
     bool look = false;
     std::unique_lock sending(send_lock_);
@@ -389,7 +396,8 @@ Status check_control(msghdr message) {
 }  // namespace
 
 Result<ssize_t> StreamSocket::send(const msghdr& message, int flags) {
-  if ((flags & MSG_OOB) != 0) return Error{EOPNOTSUPP, "rsendmsg: no urgent data"};
+  if ((flags & (MSG_OOB | MSG_FASTOPEN)) != 0) [[unlikely]]
+    return why_not(flags);
   if (message.msg_controllen != 0 && message.msg_control != nullptr) [[unlikely]] {
     if (Status ignored = check_control(message); !ignored) return ignored.error();
   }

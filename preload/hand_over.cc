@@ -518,6 +518,21 @@ void prepare_exec() {
 
 // -- for good --------------------------------------------------------------------------------------
 
+Status become_unconnected(rs::StreamSocket& connection) {
+  if (connection.is_shared()) return Error{EISCONN, "connect: another process has the connection"};
+  int domain = AF_INET;
+  socklen_t length = sizeof domain;
+  if (Status known = connection.get_option(SOL_SOCKET, SO_DOMAIN, &domain, &length); !known) return known;
+  const UniqueFd fresh(real.socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!fresh) return Error::last("connect: socket");
+  set_kernel_nonblocking(fresh.get(), connection.is_nonblocking());
+  copy_options(connection, fresh.get());
+  const linger at_once{1, 0};
+  if (Status reset = connection.set_option(SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once); !reset) return reset;
+  move_to_kernel(connection, fresh.get());
+  return ok();
+}
+
 void give_to_kernel(DualSocket& socket) {
   if (socket.listens_on_ring()) {
     socket.end_ring_for_all();

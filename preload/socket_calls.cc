@@ -3,9 +3,11 @@
 #include <netinet/in.h>
 
 #include <cerrno>
+#include <optional>
 
 #include "core/base/unique_fd.h"
 #include "preload/checked_transfer.h"
+#include "preload/hand_over.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -90,11 +92,22 @@ Status get_option(Lookup& socket, int level, int name, void* value, socklen_t* l
   return ok();
 }
 
+/// Carries out connect(2) with AF_UNSPEC on what is on a ring. Returns nothing where the socket does so itself.
+std::optional<Status> disconnect_ours(runtime::Endpoint& socket) {
+  auto* const dual = dynamic_cast<DualSocket*>(&socket);
+  if (dual == nullptr) return std::nullopt;
+  if (dual->is_on_no_ring_yet()) give_to_kernel(*dual);
+  return dual->is_kernel_socket() ? std::nullopt : std::optional(become_unconnected(*dual));
+}
+
 int connect_ours(int fd, const sockaddr* address, socklen_t length) {
   return route_pinned(
       fd,
       [&](Lookup& socket) -> Status {
         if (Status fine = check_address(address, length); !fine) return fine;
+        if (length >= sizeof address->sa_family && address->sa_family == AF_UNSPEC) [[unlikely]] {
+          if (const auto done = disconnect_ours(*socket)) return *done;
+        }
         return runtime::connect(socket, address, length);
       },
       [&] { return real.connect(fd, address, length); });

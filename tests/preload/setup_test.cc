@@ -204,6 +204,65 @@ TEST(PreloadedSetup, ReceiveTimeoutEndsABlockedRead) {
   EXPECT_EQ(errno, EAGAIN);
 }
 
+TEST(PreloadedSetup, TheFirstConnectAfterAConnectThatWasUnderWaySucceedsLaterOnesDoNot) {
+  const Fd listener = listening();
+  Address there = name_of(listener);
+  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+  ASSERT_EQ(::connect(fd, there.get(), there.length), -1);
+  ASSERT_EQ(errno, EINPROGRESS);
+  const Fd accepted(::accept(listener, nullptr, nullptr));
+  pollfd entry{fd, POLLOUT, 0};
+  ASSERT_EQ(::poll(&entry, 1, 5000), 1);
+  EXPECT_EQ(::connect(fd, there.get(), there.length), 0) << std::strerror(errno);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(::connect(fd, there.get(), there.length), -1);
+    EXPECT_EQ(errno, EISCONN);
+  }
+  EXPECT_EQ(::send(fd, "x", 1, MSG_FASTOPEN), -1);
+  EXPECT_EQ(errno, EISCONN);
+}
+
+TEST(PreloadedSetup, AConnectWithoutAnAddressResetsTheConnectionAndTheSocketMayConnectAgain) {
+  auto [alice, bob] = connected_pair();
+  const int more = 1;
+  ASSERT_EQ(::setsockopt(alice, SOL_SOCKET, SO_KEEPALIVE, &more, sizeof more), 0);
+  const Fd set(::epoll_create1(0));
+  epoll_event event{.events = EPOLLIN, .data = {.fd = alice}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, alice, &event), 0);
+  const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
+  ASSERT_EQ(::connect(alice, &nowhere, sizeof nowhere), 0) << std::strerror(errno);
+  char byte = 0;
+  EXPECT_EQ(::read(bob, &byte, 1), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+  Address peer;
+  peer.length = sizeof peer.storage;
+  EXPECT_EQ(::getpeername(alice, peer.get(), &peer.length), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+  int keepalive = 0;
+  socklen_t length = sizeof keepalive;
+  EXPECT_EQ(::getsockopt(alice, SOL_SOCKET, SO_KEEPALIVE, &keepalive, &length), 0);
+  EXPECT_EQ(keepalive, 1);
+
+  const Fd listener = listening();
+  Address there = name_of(listener);
+  ASSERT_EQ(::connect(alice, there.get(), there.length), 0) << std::strerror(errno);
+  const Fd carol(::accept(listener, nullptr, nullptr));
+  EXPECT_EQ(::write(carol, "again", 5), 5);
+  EXPECT_EQ(::epoll_wait(set, &event, 1, 5000), 1);
+  EXPECT_EQ(event.data.fd, int(alice));
+  EXPECT_EQ(read_all(alice, 5), "again");
+}
+
+TEST(PreloadedSetup, AConnectWithoutAnAddressEndsListening) {
+  const Fd listener = listening();
+  Address there = name_of(listener);
+  const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
+  ASSERT_EQ(::connect(listener, &nowhere, sizeof nowhere), 0) << std::strerror(errno);
+  const Fd client(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(::connect(client, there.get(), there.length), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+}
+
 TEST(PreloadedSetup, ASignalHandlerWithoutRestartInterruptsARead) {
   auto [alice, bob] = connected_pair();
   struct sigaction action {
