@@ -27,7 +27,7 @@ class Socat(UdpProgram):
         for port in (self.each, self.both):
             for number in range(ROUNDS):
                 content = run.random_file(f"content{number}", 1 + 140 * number)
-                client = run.client(["socat", "-t", 0.2, "-", f"UDP4:{IPV4[THERE]}:{port}"], stdin=content)
+                client = run.client(["socat", "-t", 1, "-", f"UDP4:{IPV4[THERE]}:{port}"], stdin=content)
                 must_equal(digest(client.output), digest(content), f"echo of {content.stat().st_size} bytes, {port}")
         content = run.random_file("content", 40_000)
         run.client(["socat", "-u", "-b", 1000, f"FILE:{content}", f"UDP6-SENDTO:[{IPV6[THERE]}]:{self.sink}"])
