@@ -115,13 +115,13 @@ TEST_P(ThreadsInAccept, AreInterruptedByNothingButAHandler) {
 TEST(ThreadsInAcceptOfAListenerThatIsClosed, AllHearTheSame) {
   if (!preloaded()) GTEST_SKIP() << "the kernel's sleepers wait on";
   if (support::kHasThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer calls a close beside a use a race";
-  constexpr int kThreads = 4;
+  constexpr std::size_t kThreads = 4;
   for (int round = 0; round < 20; ++round) {
     Fd listener = listening();
     std::vector<std::thread> threads;
     std::array<std::atomic<pid_t>, kThreads> ids{};
     std::array<int, kThreads> errors{};
-    for (int i = 0; i < kThreads; ++i) {
+    for (std::size_t i = 0; i < kThreads; ++i) {
       threads.emplace_back([&, i, fd = int(listener)] {
         ids.at(i) = ::gettid();
         errors.at(i) = ::accept(fd, nullptr, nullptr) < 0 ? errno : 0;
