@@ -157,9 +157,17 @@ void StreamSocket::serve_pushes() {
     notify_watchers();
     const std::lock_guard guard(setup_lock_);
     // The sender checks for the watch under this lock, after it has posted.
-    if (!connection_->has_direct_under_way()) leave();
+    if (!connection_->has_direct_under_way()) {
+      leave();
+    } else {
+      connection_->arm();  // each ring of the peer disarms
+    }
   }
-  if (watch) watch->stop();
+  if (watch) {
+    watch->stop();
+  } else {
+    progress();  // what came before the connection was armed again
+  }
 }
 
 }  // namespace ringsock::rs
