@@ -9,9 +9,6 @@ namespace ringsock::rs {
 namespace {
 /// The time that an application has to accept clients before the service thread answers them.
 constexpr Nanos kAcceptPatience = std::chrono::milliseconds(1);
-/// The time between looks at a listener whose application accepts clients. Being woken by each client would cost this
-/// thread as much as the accept() costs the application.
-constexpr Nanos kBusyInterval = std::chrono::milliseconds(5);
 /// The longest wait of clients for a process that cannot accept them.
 constexpr Nanos kLookInterval = std::chrono::milliseconds(100);
 }  // namespace
@@ -43,8 +40,8 @@ void StreamSocket::ListenerWatch::on_event() {
   {
     std::lock_guard guard(lock_);
     if (stopped_) return;
+    if (!socket_.is_shared()) return wait_for_application();
     runtime::service_thread().pause(watch_);
-    if (!socket_.is_shared()) return wait_for_application(kAcceptPatience);
     waits_to_be_alone_.store(true);
     if (!socket_.is_shared()) return is_alone();
     if (!part_watches_.empty()) return;
@@ -52,10 +49,10 @@ void StreamSocket::ListenerWatch::on_event() {
   watch_parts();
 }
 
-/// The listener is paused, and lock_ held.
-void StreamSocket::ListenerWatch::wait_for_application(Nanos patience) {
+void StreamSocket::ListenerWatch::wait_for_application() {
   calls_before_ = socket_.accept_calls_.load(std::memory_order_relaxed);
-  auto timer = runtime::service_thread().schedule(monotonic_now() + patience, [self = weak_from_this()] {
+  runtime::service_thread().pause(watch_);
+  auto timer = runtime::service_thread().schedule(monotonic_now() + kAcceptPatience, [self = weak_from_this()] {
     if (auto watch = self.lock()) watch->on_patience_over();
   });
   if (timer) {
@@ -66,12 +63,10 @@ void StreamSocket::ListenerWatch::wait_for_application(Nanos patience) {
 }
 
 void StreamSocket::ListenerWatch::on_patience_over() {
-  if (socket_.accept_calls_.load(std::memory_order_relaxed) != calls_before_) {
-    const std::lock_guard guard(lock_);
-    if (!stopped_) wait_for_application(kBusyInterval);
-    return;
+  bool full = false;
+  if (socket_.accept_calls_.load(std::memory_order_relaxed) == calls_before_ && !socket_.is_shared()) {
+    full = socket_.progress_in_background(waits_for_room_);
   }
-  const bool full = !socket_.is_shared() && socket_.progress_in_background(waits_for_room_);
   if (!full) resume();
 }
 

@@ -15,8 +15,7 @@ namespace ringsock::rs {
 
 /// Answers a listener's clients when its application is busy elsewhere (listen(2): a connection is established whether
 /// or not accept(2) is being called). An application that keeps calling accept() is not disturbed: an event only starts
-/// a timer, and the service thread answers only if accept() was not called before the timer expires. Otherwise it looks
-/// at times until accept() is no longer called, and is not woken by clients meanwhile.
+/// a timer, and the service thread answers only if accept() was not called before the timer expires.
 ///
 /// While other processes also have the listener, a client must remain available to the process that would accept it. So
 /// only the parts that no other process has (verbs::ConnectionId::unshareable_parts()) are served then. These parts end
@@ -45,7 +44,7 @@ class StreamSocket::ListenerWatch : public std::enable_shared_from_this<Listener
  private:
   // Called on the service thread, except resume().
   void on_event();
-  void wait_for_application(Nanos patience);
+  void wait_for_application();
   void on_patience_over();
   void resume();
   void watch_parts();

@@ -4,12 +4,8 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <csignal>
-#include <filesystem>
-#include <fstream>
 #include <latch>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -135,36 +131,6 @@ TEST(ThreadsInAcceptOfAListenerThatIsClosed, AllHearTheSame) {
     for (std::thread& thread : threads) thread.join();
     for (const int error : errors) EXPECT_EQ(error, EINVAL);
   }
-}
-
-/// The library's own thread, which serves listeners whose application is busy elsewhere. 0: there is none.
-pid_t service_thread() {
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::ifstream name(task.path() / "comm");
-    std::string text;
-    if (std::getline(name, text) && text == "ringsock") return std::stoi(task.path().filename());
-  }
-  return 0;
-}
-
-/// It would cost the server as much as accept() itself.
-TEST(ServiceThread, LooksAtTimesAndNotForEachClientWhereTheApplicationAccepts) {
-  if (!preloaded()) GTEST_SKIP() << "the kernel has none";
-  constexpr int kClients = 2000;
-  const Fd listener = listening();
-  std::thread server([&] {
-    for (int i = 0; i < kClients; ++i) const Fd accepted(::accept(listener, nullptr, nullptr));
-  });
-  const pid_t thread = service_thread();
-  ASSERT_NE(thread, 0);
-  const auto sleeps = [thread] { return std::stol(support::status_of(thread, "voluntary_ctxt_switches")); };
-  const long before = sleeps();
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < kClients; ++i) const Fd client = connected_to(listener);
-  server.join();
-  const auto elapsed = std::chrono::steady_clock::now() - start;
-  // For the listener every 5 ms, now and then for what was closed, and a little for what begins and ends.
-  EXPECT_LT(sleeps() - before, 10 + elapsed / std::chrono::milliseconds(2));
 }
 
 }  // namespace
