@@ -32,7 +32,10 @@ void StreamSocket::add_fork_locks(runtime::ForkLocks& locks) {
   locks.add_outer(setup_lock_);
   locks.add_biased(0, send_lock_);
   locks.add_biased(1, receive_lock_);
-  if (connection_) connection_->add_fork_locks(locks);
+  {
+    const std::lock_guard guard(setup_lock_);  // another thread may be making the connection
+    if (connection_) connection_->add_fork_locks(locks);
+  }
   Endpoint::add_fork_locks(locks);
 }
 

@@ -301,6 +301,7 @@ Result<runtime::Ref> StreamSocket::make_accepted(verbs::CmEvent& event) {
   auto* socket = new StreamSocket(process_, domain_, -1);
   runtime::Ref owner(socket);
   socket->inherit_options(*this);
+  const std::lock_guard guard(socket->setup_lock_);  // fork(2) knows every socket
   if (Status accepted = socket->accept_request(event); !accepted) return accepted.error();
   return owner;
 }
@@ -315,7 +316,7 @@ void StreamSocket::inherit_options(const StreamSocket& listener) {
   set_send_timeout(listener.send_timeout());
 }
 
-/// Either no other thread knows this socket, or setup_lock_ is held.
+/// setup_lock_ is held.
 Status StreamSocket::accept_request(verbs::CmEvent& event) {
   const auto peer = wire::parse_rs_connect(event.data());
   if (!peer) return peer.error();
