@@ -20,6 +20,9 @@ namespace ringsock::preload {
 
 namespace {
 
+/// Returns the connection on a ring that a look-up has found, or null.
+rs::StreamSocket* stream_of(const Lookup& found) { return found ? dynamic_cast<rs::StreamSocket*>(&*found) : nullptr; }
+
 /// One of the two ends. It answers as read(2) and write(2) do on a non-blocking descriptor.
 class End {
  public:
@@ -41,7 +44,7 @@ class End {
   /// false when that fails.
   bool join_its_user() {
     Lookup ring = fd_table().find(fd_);
-    auto* const connection = ring ? dynamic_cast<rs::StreamSocket*>(&*ring) : nullptr;
+    auto* const connection = stream_of(ring);
     if (connection == nullptr) return false;
     ring.pin();
     is_ring_ = !follow(*connection) || !connection->has_left_to_kernel();
@@ -130,7 +133,7 @@ class Family {
   /// Makes this process the connection's user. Returns false when another process is the user.
   bool begin(int ring) {
     Lookup connection = fd_table().find(ring);
-    auto* const stream = connection ? dynamic_cast<rs::StreamSocket*>(&*connection) : nullptr;
+    auto* const stream = stream_of(connection);
     const bool is_ours = stream != nullptr && stream->claim_handed_on();
     if (socket_ < 0) return is_ours;
     if (is_ours && !is_for_nobody_) record_ = stream->family();
@@ -188,7 +191,7 @@ class Pair {
   void start_if_alone() {
     if (!is_waiting()) return;
     Lookup ring = fd_table().find(ring_.fd());
-    auto* const socket = ring ? dynamic_cast<rs::StreamSocket*>(&*ring) : nullptr;
+    auto* const socket = stream_of(ring);
     started_ = socket == nullptr || !socket->is_shared();
     if (started_) return family.nobody_asks();
     const bool has_ended = !rs::is_alive(maker_);
