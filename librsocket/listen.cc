@@ -209,6 +209,10 @@ void StreamSocket::progress_listener() {
   if (id_) take_in_clients(*id_, is_shared() ? 1 : backlog_);
   const auto next = id_ ? id_->next_deadline() : std::nullopt;
   deadline_.store(next.value_or(Nanos::max()), std::memory_order_relaxed);
+  // A forked child's first look at its clients gives the listener another descriptor.
+  if (id_ && queue_fd_.load(std::memory_order_relaxed) >= 0) {
+    queue_fd_.store(id_->event_fd(), std::memory_order_relaxed);
+  }
 }
 
 /// Takes clients of `from`, the listener or a part of it, as long as the queue has `room`. The rest keeps the listener

@@ -1,4 +1,5 @@
 // Processes that fork while they have connections: who may use one, who sees its end, and what others notice (nothing).
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "tests/preload/preloaded.h"
+#include "tests/support/thread_status.h"
 
 extern char** environ;
 
@@ -104,6 +106,40 @@ TEST(Fork, WorkersShareAnInheritedListener) {
   }
   for (int i = 0; i < 4; ++i) send_all(connect_to(listener.port), "quit");
   for (const pid_t worker : workers) EXPECT_EQ(wait_for(worker), 0);
+}
+
+TEST(Fork, AWorkerOfAnotherUserTakesInAClientAtItsFirstTry) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  constexpr uid_t kSomebody = 4711;
+  const Listener listener = listen_anywhere();
+  ::fcntl(listener.fd, F_SETFL, O_NONBLOCK);
+  const pid_t worker = spawn([&] {
+    expect(::setgid(kSomebody) == 0 && ::setuid(kSomebody) == 0, "the worker is another user");
+    const int set = ::epoll_create1(0);
+    epoll_event event{.events = EPOLLIN, .data = {}};
+    expect(::epoll_ctl(set, EPOLL_CTL_ADD, listener.fd, &event) == 0, "the worker watches the listener");
+    // Strangers exchange one packet more than processes of one user. It comes while the worker does something else.
+    int in_vain = 0;
+    int client = -1;
+    for (;;) {
+      expect(::epoll_wait(set, &event, 1, -1) == 1, "a client wakes the worker");
+      client = ::accept(listener.fd, nullptr, nullptr);
+      expect(client >= 0 || errno == EAGAIN, "accept");
+      if (client >= 0) break;
+      ++in_vain;
+      ::usleep(1000);
+    }
+    expect(is_on_ring(client), "the client came by a ring");
+    expect(in_vain < 20, "a set that reports the listener lets the worker go on");
+    echo(client);
+  });
+  ASSERT_TRUE(support::falls_asleep(worker));
+  const int fd = connect_to(listener.port);
+  EXPECT_TRUE(is_on_ring(fd));
+  send_all(fd, "ping");
+  ::shutdown(fd, SHUT_WR);
+  EXPECT_EQ(receive_all(fd), "ping");
+  EXPECT_EQ(wait_for(worker), 0);
 }
 
 TEST(Fork, AChildGoesOnWithItsParentsConnectionWhicheverClosesFirst) {

@@ -1,4 +1,4 @@
-// What the kernel says of a thread of this process.
+// What the kernel says of a thread.
 #pragma once
 
 #include <sys/types.h>
@@ -9,9 +9,9 @@
 
 namespace ringsock::support {
 
-/// What /proc/self/task/THREAD/status says behind `name`.
+/// What /proc/THREAD/status says behind `name`.
 inline std::string status_of(pid_t thread, const std::string& name) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/status");
+  std::ifstream file("/proc/" + std::to_string(thread) + "/status");
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with(name + ":\t")) return line.substr(name.size() + 2);
   }
