@@ -75,12 +75,27 @@ def environment_of(settings):
     return dict(setting.split("=", 1) for setting in settings)
 
 
+def configuration(folder, name, content):
+    """Environment with a new folder of configuration below `folder` that has one file."""
+    folder = pathlib.Path(folder)
+    folder.chmod(0o755)
+    place = folder / name
+    place.mkdir()
+    (place / name).write_text(content)
+    return {"RINGSOCK_CONFIG_DIR": str(place)}
+
+
 def rules_for_nobody(folder):
     """Environment with a preload_config that leaves every socket to the kernel."""
-    pathlib.Path(folder).chmod(0o755)
-    rules = pathlib.Path(folder) / "preload_config"
-    rules.write_text("* * * * tcp\n")
-    return {"RINGSOCK_CONFIG_DIR": folder}
+    return configuration(folder, "preload_config", "* * * * tcp\n")
+
+
+def patience_of_a_busy_machine(folder):
+    """Environment in which a client does not take a server that has no CPU for one that does not answer.
+
+    A client that nobody wakes a server for still goes to the kernel, which is a failure here.
+    """
+    return configuration(folder, "connect_patience", "1000\n")
 
 
 def report(outcome, seconds):
@@ -141,9 +156,10 @@ def main():
     # Some servers end on SIGINT; a shell that started us in the background had it ignored, which would be inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="ringsock-rules-") as folder:
-        library = Library(
-            path, environment_of(options.setting), environment_of(options.unused) or rules_for_nobody(folder)
-        )
+        settings = environment_of(options.setting)
+        if options.what == "run":
+            settings = {**patience_of_a_busy_machine(folder), **settings}
+        library = Library(path, settings, environment_of(options.unused) or rules_for_nobody(folder))
         if options.what != "run":
             return bench(options, library)
         by_name = {program.name: program for program in programs}
