@@ -25,6 +25,7 @@ struct FamilyRecord {
   std::atomic<std::uint32_t> epoch{0};
   std::atomic<bool> child_listens{false};  ///< of a listener that is complete only in the parent: a child uses its copy
   std::atomic<bool> ring_ended{false};     ///< of a listener: all further clients use the kernel
+  std::atomic<bool> kernel_blocks{false};  ///< of a listener: another program may accept() at the kernel's
 
   pid_t founder = 0;  ///< the process that had the socket before it was shared
 

@@ -298,7 +298,9 @@ Status DualSocket::get_option(int level, int name, void* value, socklen_t* lengt
 void DualSocket::set_status_flags(int flags) {
   set_nonblocking((flags & O_NONBLOCK) != 0);
   const Way now = way();
-  const bool never_blocks = (now == Way::both && !has_ring_ended()) || now == Way::listener;
+  const rs::FamilyRecord* const record = family();
+  const bool has_strangers = record != nullptr && record->kernel_blocks.load(std::memory_order_acquire);
+  const bool never_blocks = ((now == Way::both && !has_ring_ended()) || now == Way::listener) && !has_strangers;
   if (now != Way::ring) real.fcntl(descriptor(), F_SETFL, never_blocks ? flags | O_NONBLOCK : flags);
 }
 

@@ -373,9 +373,9 @@ void restore_kernel_flags() {
   std::vector<int> blocking;
   fd_table().for_each([&](int fd, Endpoint& endpoint) {
     auto* const dual = dynamic_cast<DualSocket*>(&endpoint);
-    if (dual == nullptr || !dual->is_kernel_socket() || dual->is_nonblocking()) return;
-    // Processes that share a listener on a ring need its kernel socket non-blocking.
-    if (!dual->is_shared() || dual->has_ring_ended()) blocking.push_back(fd);
+    if (dual == nullptr || !dual->is_kernel_socket() || dual->is_nonblocking() || closes_on_exec(*dual, fd)) return;
+    if (rs::FamilyRecord* const family = dual->family()) family->kernel_blocks.store(true, std::memory_order_release);
+    blocking.push_back(fd);
   });
   for (const int fd : blocking) set_kernel_nonblocking(fd, false);
 }

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "tests/preload/preloaded.h"
+#include "tests/support/thread_status.h"
 
 extern char** environ;
 
@@ -186,6 +187,13 @@ TEST(Exec, WhatAProgramWritesIsNotLostWhereItsParentHasUsedTheConnectionMeanwhil
 constexpr const char* kAcceptAndEcho =
     "open(my $l, '+<&=' . $ARGV[0]) or die $!; accept(my $c, $l) or die $!; sysread($c, my $b, 100); syswrite($c, $b);";
 
+/// Executes Perl without the library.
+void become_perl(const char* script, const std::string& argument) {
+  char no_leaks[] = "ASAN_OPTIONS=detect_leaks=0";  // Perl has its own
+  char* const environment[] = {no_leaks, nullptr};
+  ::execle("/usr/bin/perl", "perl", "-e", script, argument.c_str(), nullptr, environment);
+}
+
 void wait_for_client(int listener) {
   pollfd entry{listener, POLLIN, 0};
   ::poll(&entry, 1, 10000);
@@ -200,9 +208,7 @@ TEST(Exec, TheProgramThatGetsAListenerAcceptsTheClientThatWasWaiting) {
     ::close(listener.fd);
     if (::write(ports[1], &listener.port, sizeof listener.port) != sizeof listener.port) ::_exit(1);
     wait_for_client(9);
-    char no_leaks[] = "ASAN_OPTIONS=detect_leaks=0";  // Perl has its own
-    char* const environment[] = {no_leaks, nullptr};
-    ::execle("/usr/bin/perl", "perl", "-e", kAcceptAndEcho, "9", nullptr, environment);
+    become_perl(kAcceptAndEcho, "9");
   });
   std::uint16_t port = 0;
   ASSERT_EQ(::read(ports[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
@@ -221,9 +227,7 @@ TEST(Exec, AProgramThatAMasterExecutesAcceptsTheClientThatWasWaitingAndThoseThat
     return spawn([&] {
       ::dup2(listener.fd, 9);
       ::close(listener.fd);
-      char no_leaks[] = "ASAN_OPTIONS=detect_leaks=0";  // Perl has its own
-      char* const environment[] = {no_leaks, nullptr};
-      ::execle("/usr/bin/perl", "perl", "-e", kAcceptAndEcho, "9", nullptr, environment);
+      become_perl(kAcceptAndEcho, "9");
     });
   };
   for (const char* const text : {"the first client", "the second client"}) {
@@ -245,6 +249,25 @@ TEST(Exec, AProgramThatAMasterExecutesAcceptsTheClientThatWasWaitingAndThoseThat
   for (const int one : {fd, accepted, listener.fd}) ::close(one);
 }
 
+constexpr const char* kSayHello =
+    "use IO::Socket::INET; my $s = IO::Socket::INET->new('127.0.0.1:' . $ARGV[0]) or die $!;"
+    "syswrite($s, 'hello'); sysread($s, my $b, 100); exit($b ne 'hello');";
+
+/// A program that knows the number of a listener finds it as its parent has made it.
+TEST(Exec, AListenerBlocksInAProgramWhoseParentKeepsIt) {
+  const Listener listener = listen_anywhere();
+  const pid_t program = spawn([&] { become_perl(kAcceptAndEcho, std::to_string(listener.fd)); });
+  ASSERT_TRUE(support::falls_asleep(program));  // in accept(2)
+  const pid_t its_client = spawn([&] { become_perl(kSayHello, std::to_string(listener.port)); });
+  EXPECT_EQ(wait_for(its_client), 0);
+  EXPECT_EQ(wait_for(program), 0);
+  std::thread our_client([&] { EXPECT_TRUE(is_on_ring(connect_to(listener.port))); });
+  const int accepted = ::accept(listener.fd, nullptr, nullptr);
+  EXPECT_TRUE(is_on_ring(accepted));
+  our_client.join();
+  for (const int one : {accepted, listener.fd}) ::close(one);
+}
+
 /// Python's multiprocessing with the method "spawn", or subprocess with pass_fds.
 TEST(Exec, AProgramAcceptsWhereAllOtherDescriptorsWereClosedBefore) {
   const Listener listener = listen_anywhere();
@@ -255,9 +278,7 @@ TEST(Exec, AProgramAcceptsWhereAllOtherDescriptorsWereClosedBefore) {
     ::fcntl(listener.fd, F_SETFD, 0);
     prepared.give();
     ::close_range(static_cast<unsigned>(listener.fd) + 1, ~0U, 0);
-    char no_leaks[] = "ASAN_OPTIONS=detect_leaks=0";  // Perl has its own
-    char* const environment[] = {no_leaks, nullptr};
-    ::execle("/usr/bin/perl", "perl", "-e", kAcceptAndEcho, number.c_str(), nullptr, environment);
+    become_perl(kAcceptAndEcho, number);
   });
   prepared.wait();
   const int fd = connect_to(listener.port);

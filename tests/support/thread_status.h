@@ -25,7 +25,7 @@ inline bool falls_asleep(pid_t thread) {
   std::string wake_ups;
   for (int looks = 0; looks < kLooks; ++looks) {
     const std::string state = status_of(thread, "State");
-    if (state.empty()) return false;
+    if (state.empty() || state.starts_with('Z')) return false;
     const std::string now = status_of(thread, "voluntary_ctxt_switches");
     if (!state.starts_with('S') || now != wake_ups) looks = 0;
     wake_ups = now;
