@@ -48,8 +48,9 @@ TEST_P(UdpDescriptors, SocketsThatSleepTakeNone) {
   for (int i = 0; i < kSockets; ++i) {
     sockets.emplace_back(GetParam().family);
     bind_anywhere(sockets.back());
-    sockets.back().limit_waits(20);
+    sockets.back().limit_waits();
     get_acquainted(sockets.back());
+    sockets.back().limit_waits(20);
   }
   const int before = open_descriptors();
   std::vector<pollfd> entries;
