@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -316,7 +317,7 @@ class StreamSocket : public runtime::Endpoint {
   [[nodiscard]] int failure_as_told() const;
   bool look_closely_if_read_seldom();
   bool is_time_for_close_look();
-  void look_while_sending();
+  void look_before_sending(std::unique_lock<BiasedMutex>& sending);
   /// Returns whether a send must look for the peer's end. send_lock_ must be held. The clock costs 10 ns.
   bool is_time_to_look() {
     constexpr unsigned kSendsPerLook = 8, kSendsPerClock = 4;

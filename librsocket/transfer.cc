@@ -189,17 +189,16 @@ bool StreamSocket::is_time_for_close_look() {
   return true;
 }
 
-/// Looks for the peer's end on behalf of a thread that only sends: soon if it sends much, otherwise after its next
-/// send.
-void StreamSocket::look_while_sending() {
+/// Looks for the peer's end on behalf of a thread that only sends: soon if it sends much, otherwise before its next
+/// send. After a send the look would tell nothing: the peer may have read the message, answered it and ended meanwhile.
+void StreamSocket::look_before_sending(std::unique_lock<BiasedMutex>& sending) {
+  sending.unlock();
   if (is_time_for_close_look()) {
     look_for_reset();
   } else {
     progress();
   }
-  // The message was sent after the peer's end.
-  if (is_half_open()) [[unlikely]]
-    send_into_the_void();
+  sending.lock();
 }
 
 /// Does the same as receive_into() for the usual cases: there are bytes, or there are none and nothing else has
@@ -276,19 +275,16 @@ Result<ssize_t> StreamSocket::send_from(IoCursor& data, std::size_t total) {
   }
   if (total == 0) return send_nothing();
   std::size_t sent = 0;
-  bool look = false;
   {
-    std::lock_guard sending(send_lock_);
+    std::unique_lock sending(send_lock_);
+    if (is_time_to_look()) [[unlikely]]
+      look_before_sending(sending);
     if (!at_end_of_sending()) {
       sent = connection_->send(data);
       if (sent > 0) statistics_.count_sent(sent);
-      look = is_time_to_look();
     }
   }
-  if (sent == total && sent > 0) {
-    if (look) look_while_sending();
-    return static_cast<ssize_t>(sent);
-  }
+  if (sent == total) return static_cast<ssize_t>(sent);
   // Repeated only if another thread forks meanwhile: the suspended connection has room nevertheless.
   for (bool again = sent < total; again; again = sent == 0 && suspended_.load(std::memory_order_acquire)) {
     if (!claim()) {
@@ -358,13 +354,11 @@ Result<ssize_t> StreamSocket::send_bytes(const void* data, std::size_t length, i
   if ((flags & (MSG_OOB | MSG_FASTOPEN)) != 0) [[unlikely]]
     return why_not(flags);
   if (is_connected()) [[likely]] {
-    bool look = false;
     std::unique_lock sending(send_lock_);
+    if (is_time_to_look()) [[unlikely]]
+      look_before_sending(sending);
     if (!at_end_of_sending() && connection_->send_at_once(data, length)) [[likely]] {
       statistics_.count_sent(length);
-      look = is_time_to_look();
-      sending.unlock();
-      if (look) look_while_sending();
       return static_cast<ssize_t>(length);
     }
   }

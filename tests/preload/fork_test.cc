@@ -47,6 +47,40 @@ Call call(Body body) {
   return {fd, peer};
 }
 
+/// The peer runs, on our CPU, as soon as a message wakes it, so it has read, answered and ended when our send() returns.
+TEST(Fork, APeerThatAnswersAndEndsBeforeASendReturnsResetsNothing) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root has SCHED_FIFO";
+  cpu_set_t all, one;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<std::size_t>(::sched_getcpu()), &one);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  // Some sends look for the peer's end, too.
+  for (int requests = 1; requests <= 16; ++requests) {
+    const Call it = call([requests](int client) {
+      const sched_param urgent{1};
+      expect(::sched_setscheduler(0, SCHED_FIFO, &urgent) == 0, "SCHED_FIFO");
+      for (int i = 0; i < requests; ++i) {
+        expect(receive(client, 1) == "?", "a request");
+        send_all(client, "!");
+      }
+      ::close(client);
+    });
+    for (int i = 1; i < requests; ++i) {
+      send_all(it.fd, "?");
+      EXPECT_EQ(receive(it.fd, 1), "!");
+    }
+    send_all(it.fd, "?");
+    pollfd entry{it.fd, POLLIN, 0};
+    EXPECT_EQ(::poll(&entry, 1, 10000), 1);
+    EXPECT_EQ(entry.revents, POLLIN) << "after " << requests << " requests";
+    EXPECT_EQ(receive_all(it.fd), "!");
+    ::close(it.fd);
+    EXPECT_EQ(wait_for(it.peer), 0);
+  }
+  ::sched_setaffinity(0, sizeof all, &all);
+}
+
 TEST(Fork, AServerThatForksForEachClientServesThem) {
   const Listener listener = listen_anywhere();
   constexpr int kClients = 8;

@@ -50,6 +50,8 @@ int ReliableQueuePair::post_receive(ibv_recv_wr* wr, ibv_recv_wr** bad) {
 
 int ReliableQueuePair::poll_receives(int count, ibv_wc* wc) {
   int got = 0;
+  // Read first: what the peer sent before its end is in the ring when another thread has seen the end.
+  const bool was_flushing = flushing_.load(std::memory_order_acquire);
   // Written only if needed, because ten thousand idle queue pairs may be polled in a round.
   if (left_over_) [[unlikely]]
     left_over_ = false;
@@ -73,7 +75,7 @@ int ReliableQueuePair::poll_receives(int count, ibv_wc* wc) {
     if (index_ - index_published_ >= inbox_.ring_entries / 4) [[unlikely]]
       publish_consumed();
   }
-  if (got < count && flushing_.load(std::memory_order_acquire)) [[unlikely]]
+  if (got < count && (was_flushing || (inbox_broken_ && flushing_.load(std::memory_order_relaxed)))) [[unlikely]]
     got += flush_receives(count - got, wc + got);
   return got;
 }
