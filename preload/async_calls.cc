@@ -137,7 +137,7 @@ void make_kernel_sockets(std::span<const int> fds) noexcept {
 
 void look_at_aio(long count, const iocb* const* requests) noexcept {
   for (long i = 0; i < count; ++i) {
-    if (!are_readable(&requests[i])) return;
+    if (!is_readable(&requests[i], sizeof(void*))) return;
     if (are_readable(requests[i])) make_kernel_socket(static_cast<int>(requests[i]->aio_fildes));
   }
 }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kFileName = "preload_config";
 /// Larger than any file written by hand.
-constexpr std::size_t kMaxRuleFileBytes = 256 * 1024;
+constexpr std::size_t kMaxRuleFileBytes = std::size_t{256} * 1024;
 constexpr std::string_view kBlanks = " \t\r\v\f";
 constexpr int kInfiniBandDomain = 27;  // AF_IB
 

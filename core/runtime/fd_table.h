@@ -45,6 +45,7 @@ class FdTable {
     }
     explicit operator bool() const { return endpoint_ != nullptr; }
     Endpoint* operator->() const { return endpoint_; }
+    // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDelete): the section or the reference keeps it
     Endpoint& operator*() const { return *endpoint_; }
     /// Ends the read-side section and holds a reference as long as this object exists. Does nothing when it is empty or
     /// pinned.
