@@ -36,6 +36,7 @@ class Assembler {
   }
   /// Loads a word of the IP header, in host order.
   void load_header(std::size_t offset) {
+    // NOLINTNEXTLINE(misc-redundant-expression): two fields of the opcode are 0
     add(BPF_LD | BPF_ABS | BPF_W, 0, 0, 0, SKF_NET_OFF + static_cast<std::int32_t>(offset));
   }
   void jump_if(std::uint8_t comparison, std::uint8_t left, std::uint32_t right, std::size_t skipped) {

@@ -137,7 +137,8 @@ Result<xdp_target> XdpPath::target_for(unsigned number) const {
   auto request = interface_named(control_.get(), ifindex_);
   if (!request || ::ioctl(control_.get(), SIOCGIFHWADDR, &*request) != 0) return Error{ENODEV, "xdp: interface"};
   xdp_target out{.ring = number, .max_bytes = XdpSocket::kMaxReceived, .mac = {}, .unused = {}};
-  std::memcpy(out.mac, request->ifr_hwaddr.sa_data, sizeof out.mac);
+  const sockaddr address = request->ifr_hwaddr;
+  std::memcpy(out.mac, address.sa_data, sizeof out.mac);
   return out;
 }
 
