@@ -147,6 +147,7 @@ class StreamSocket : public runtime::Endpoint {
   }
   /// Returns whether this process uses it and another one that also has it may want to.
   [[nodiscard]] bool is_wanted_elsewhere() noexcept;
+  [[nodiscard]] int domain() const { return domain_; }
   /// Returns the record shared by all processes that have it, null if no other process ever had it.
   [[nodiscard]] FamilyRecord* family() const noexcept { return family_.load(std::memory_order_acquire); }
 
@@ -194,7 +195,6 @@ class StreamSocket : public runtime::Endpoint {
   /// Returns the error of a failed connect until it is reported.
   [[nodiscard]] int connect_error() const { return error_.load(std::memory_order_acquire); }
   [[nodiscard]] rs::Process& process() const { return process_; }
-  [[nodiscard]] int domain() const { return domain_; }
 
  private:
   enum class State : std::uint8_t { initial, bound, listening, connecting, connected, failed };

@@ -520,10 +520,7 @@ void prepare_exec() {
 
 Status become_unconnected(rs::StreamSocket& connection) {
   if (connection.is_shared()) return Error{EISCONN, "connect: another process has the connection"};
-  int domain = AF_INET;
-  socklen_t length = sizeof domain;
-  if (Status known = connection.get_option(SOL_SOCKET, SO_DOMAIN, &domain, &length); !known) return known;
-  const UniqueFd fresh(real.socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  const UniqueFd fresh(real.socket(connection.domain(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!fresh) return Error::last("connect: socket");
   set_kernel_nonblocking(fresh.get(), connection.is_nonblocking());
   copy_options(connection, fresh.get());
