@@ -315,6 +315,7 @@ class StreamSocket : public runtime::Endpoint {
   bool send_into_the_void();
   Result<ssize_t> send_nothing();
   [[nodiscard]] int failure_as_told() const;
+  [[nodiscard]] bool waits_for_all(int flags) const;
   bool look_closely_if_read_seldom();
   bool is_time_for_close_look();
   void look_before_sending(std::unique_lock<BiasedMutex>& sending);

@@ -137,6 +137,14 @@ inline std::size_t StreamSocket::take(Receive receive) {
   return copied;
 }
 
+/// Returns whether a peek waits for all bytes that it asks for. It takes what there is when no more can come: after the
+/// end of the stream, and when the peer may have to wait until the application reads.
+bool StreamSocket::waits_for_all(int flags) const {
+  return (flags & (MSG_WAITALL | MSG_DONTWAIT)) == MSG_WAITALL && !is_nonblocking() && !connection_->should_be_read() &&
+         !connection_->peer_disconnected() && !connection_->peer_shut_down() && connection_->failure() == 0 &&
+         !read_shut_.load(std::memory_order_acquire);
+}
+
 Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int flags) {
   if (!is_connected()) {
     if (Status connected = require_connected(ENOTCONN); !connected) return connected.error();
@@ -151,7 +159,9 @@ Result<ssize_t> StreamSocket::receive_into(IoCursor& out, std::size_t total, int
     const std::lock_guard reading(receive_lock_);
     if (total == 0)
       return connection_->readable() > 0 || at_end_of_stream() ? Result<ssize_t>(0) : Error{EAGAIN, "rrecv"};
+    const bool waits = waits_for_all(flags);  // read first: bytes from before the end are counted then
     copied = connection_->receive(out, true);
+    if (copied < total && waits) return Error{EAGAIN, "rrecv: MSG_PEEK and MSG_WAITALL"};
   } else {
     copied = take([&] { return connection_->receive(out, false); });
   }
@@ -533,6 +543,7 @@ Status StreamSocket::shutdown(int how) {
   if (state() == State::connecting) static_cast<void>(ready());
   if (!is_connected()) return Error{ENOTCONN, "rshutdown"};
   if (!claim()) return Error{EIO, "rshutdown: another process uses the connection"};
+  look_for_reset();
   if (is_over()) return Error{ENOTCONN, "rshutdown"};
   {
     std::scoped_lock guard(setup_lock_, send_lock_);

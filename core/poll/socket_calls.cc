@@ -43,6 +43,17 @@ bool is_done(const Result<ssize_t>& first, std::size_t wanted) {
   return *first == 0 || static_cast<std::size_t>(*first) >= wanted;
 }
 
+/// Receives into a buffer or a message by `attempt(flags)`, which moves all that the call waits for. A peek for all
+/// bytes that ends early shows those that there are.
+template <class Attempt>
+Result<ssize_t> at_one_go(Endpoint& endpoint, Nanos deadline, int flags, Attempt attempt) {
+  auto received = retry_until_ready(endpoint, EPOLLIN, deadline, [&] { return attempt(flags); });
+  const bool is_early = !received && (received.error().code == EAGAIN || received.error().code == EINTR);
+  if (!is_early || (flags & MSG_WAITALL) == 0) return received;
+  const auto shown = attempt(flags | MSG_DONTWAIT);
+  return shown ? shown : received;
+}
+
 /// Repeats `attempt(done)` until it has moved `total` bytes. Returns the bytes moved, or the error when there were
 /// none. `attempt` returns the bytes that it moved, 0 at the end of the stream.
 template <class Attempt>
@@ -74,7 +85,7 @@ Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int
   socket.pin();
   const Nanos deadline = deadline_after(socket->receive_timeout());
   if (total <= 1) {
-    return retry_until_ready(*socket, EPOLLIN, deadline, [&] { return socket->receive_bytes(data, length, flags); });
+    return at_one_go(*socket, deadline, flags, [&](int how) { return socket->receive_bytes(data, length, how); });
   }
   const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;
   return until_complete(*socket, EPOLLIN, deadline, total, done, [&](std::size_t so_far) {
@@ -89,7 +100,7 @@ Result<ssize_t> receive_more(Lookup& socket, msghdr& message, int flags, Result<
   socket.pin();
   const Nanos deadline = deadline_after(socket->receive_timeout());
   if (total <= 1) {
-    return retry_until_ready(*socket, EPOLLIN, deadline, [&] { return socket->receive(message, flags); });
+    return at_one_go(*socket, deadline, flags, [&](int how) { return socket->receive(message, how); });
   }
   RestOfMessage rest(message);
   const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;

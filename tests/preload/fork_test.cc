@@ -47,7 +47,8 @@ Call call(Body body) {
   return {fd, peer};
 }
 
-/// The peer runs, on our CPU, as soon as a message wakes it, so it has read, answered and ended when our send() returns.
+/// The peer runs, on our CPU, as soon as a message wakes it, so it has read, answered and ended when our send()
+/// returns.
 TEST(Fork, APeerThatAnswersAndEndsBeforeASendReturnsResetsNothing) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root has SCHED_FIFO";
   cpu_set_t all, one;

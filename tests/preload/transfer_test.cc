@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "tests/preload/tcp_world.h"
+#include "tests/support/thread_status.h"
 
 namespace ringsock::preload_tests {
 namespace {
@@ -64,6 +65,32 @@ TEST(PreloadedBytes, PeekLeavesTheBytesAndWaitallWaitsForAll) {
   EXPECT_EQ(::recv(bob, data.data(), 6, MSG_WAITALL), 6);
   late.join();
   EXPECT_EQ(std::string(data.data(), 6), "abcdef");
+}
+
+TEST(PreloadedBytes, APeekWithWaitallWaitsForAllUnlessTheStreamEndsOrTimeIsUp) {
+  auto [alice, bob] = connected_pair();
+  std::array<char, 6> data{};
+  const auto peek = [&data, fd = int(bob)](int more) {
+    return ::recv(fd, data.data(), data.size(), MSG_PEEK | MSG_WAITALL | more);
+  };
+  ASSERT_EQ(::send(alice, "abc", 3, MSG_NOSIGNAL), 3);
+  EXPECT_EQ(peek(MSG_DONTWAIT), 3);
+  const timeval short_time{0, 20'000}, long_time{30, 0};
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVTIMEO, &short_time, sizeof short_time), 0);
+  EXPECT_EQ(peek(0), 3);
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVTIMEO, &long_time, sizeof long_time), 0);
+  const pid_t reader = ::gettid();
+  std::thread late([fd = int(alice), reader] {
+    EXPECT_TRUE(support::falls_asleep(reader));
+    EXPECT_EQ(::send(fd, "defg", 4, 0), 4);
+  });
+  EXPECT_EQ(peek(0), 6);
+  late.join();
+  EXPECT_EQ(std::string(data.data(), 6), "abcdef");
+  EXPECT_EQ(::recv(bob, data.data(), 4, 0), 4);
+  ASSERT_EQ(::shutdown(alice, SHUT_WR), 0);
+  EXPECT_EQ(peek(0), 3);
+  EXPECT_EQ(std::string(data.data(), 3), "efg");
 }
 
 TEST(PreloadedBytes, NothingThereIsEagainForDontwaitAndForNonblockingSockets) {
@@ -443,6 +470,21 @@ TEST(PreloadedBytes, AResetIsTakenByWhoeverReadsOrWrites) {
       EXPECT_EQ(::recv(alice, &byte, 1, 0), 0);
       EXPECT_EQ(::send(alice, "x", 1, MSG_NOSIGNAL), -1);
       EXPECT_EQ(errno, EPIPE);
+    }
+  }
+}
+
+TEST(PreloadedBytes, AShutdownHidesNoResetThatHasCome) {
+  for (const ResetBy how : kResets) {
+    for (const int direction : {SHUT_WR, SHUT_RDWR}) {
+      auto [alice, bob] = connected_pair();
+      reset_connection(alice, bob, how);
+      EXPECT_EQ(::shutdown(alice, direction), -1);
+      EXPECT_EQ(errno, ENOTCONN);
+      EXPECT_EQ(poll_once(alice, POLLIN | POLLOUT | POLLRDHUP), kAfterReset | POLLERR);
+      char byte = 0;
+      EXPECT_EQ(::recv(alice, &byte, 1, 0), -1);
+      EXPECT_EQ(errno, ECONNRESET);
     }
   }
 }
