@@ -60,7 +60,7 @@ auto on_pinned_socket(int fd, Body body) {
 
 /// Returns the endpoint as a stream socket, for calls that only stream sockets have. Error: EOPNOTSUPP.
 Result<StreamSocket*> as_stream(Lookup& socket) {
-  if (auto* stream = dynamic_cast<StreamSocket*>(&*socket)) return stream;
+  if (auto* stream = find_stream(*socket)) return stream;
   return Error{EOPNOTSUPP, "rsocket: not a stream"};
 }
 
@@ -79,9 +79,8 @@ Result<int> make_socket(int domain, int type, int protocol) {
   UniqueFd fd(domain == AF_IB ? ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
                               : ::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
   if (!fd) return Error::last("rsocket: socket");
-  auto* stream = new StreamSocket(shared, domain, fd.get());
-  runtime::Ref socket(stream);
-  stream->close_on_exec.store((flags & SOCK_CLOEXEC) != 0);
+  runtime::Ref socket(new StreamEndpoint(shared, domain, fd.get()));
+  stream_of(*socket).close_on_exec.store((flags & SOCK_CLOEXEC) != 0);
   socket->set_nonblocking((flags & SOCK_NONBLOCK) != 0);
   if (Status entered = fd_table().insert(fd.get(), std::move(socket)); !entered) return entered.error();
   return fd.release();
@@ -129,16 +128,16 @@ Result<std::size_t> write_direct(Lookup& socket, const std::byte* data, std::siz
   auto stream = as_stream(socket);
   if (!stream) return stream.error();
   StreamSocket& target = **stream;
-  const bool may_block = !target.is_nonblocking() && (flags & MSG_DONTWAIT) == 0;
+  const bool may_block = !socket->is_nonblocking() && (flags & MSG_DONTWAIT) == 0;
   std::size_t done = 0;
   while (done < count) {
     const auto attempt = [&] {
-      return target.write_direct(data + done, count - done, static_cast<std::uint64_t>(offset) + done);
+      return target.direct().write(data + done, count - done, static_cast<std::uint64_t>(offset) + done);
     };
     auto step = attempt();
     if (runtime::would_block(step) && may_block) {
       socket.pin();
-      step = runtime::retry_until_ready(target, EPOLLOUT, runtime::deadline_after(target.send_timeout()), attempt);
+      step = runtime::retry_until_ready(*socket, EPOLLOUT, runtime::deadline_after(socket->send_timeout()), attempt);
     }
     if (!step) {
       if (done > 0) break;
@@ -294,8 +293,8 @@ RS_EXPORT off_t riomap(int fd, void* data, size_t length, int prot, int, off_t o
   return on_pinned_socket(fd, [&](Lookup& socket) -> Result<off_t> {
     auto stream = as_stream(socket);
     if (!stream) return stream.error();
-    return runtime::retry_until_ready(**stream, EPOLLOUT, Nanos::max(),
-                                      [&] { return (*stream)->map_buffer(data, length, prot, offset); });
+    return runtime::retry_until_ready(*socket, EPOLLOUT, Nanos::max(),
+                                      [&] { return (*stream)->direct().map_buffer(data, length, prot, offset); });
   });
 }
 
@@ -303,8 +302,8 @@ RS_EXPORT int riounmap(int fd, void* data, size_t length) {
   return on_pinned_socket(fd, [&](Lookup& socket) -> Status {
     auto stream = as_stream(socket);
     if (!stream) return stream.error();
-    return runtime::retry_until_ready(**stream, EPOLLOUT, Nanos::max(),
-                                      [&] { return (*stream)->unmap_buffer(data, length); });
+    return runtime::retry_until_ready(*socket, EPOLLOUT, Nanos::max(),
+                                      [&] { return (*stream)->direct().unmap_buffer(data, length); });
   });
 }
 

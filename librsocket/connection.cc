@@ -1,6 +1,7 @@
 #include "librsocket/connection.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
@@ -31,6 +32,10 @@ constexpr std::uint32_t kFirstRingPieceBytes = 8 * 1024;
 constexpr std::uint32_t kMaxRingPieceBytes = 64 * 1024;
 
 constexpr std::uint32_t kRingAlignment = 64;
+
+/// On one host an announcement costs little, so a connection begins with a quarter of its receive ring, which grows
+/// when the peer sends more at once.
+constexpr std::uint32_t kFirstBytesOnOneHost = 16384;
 
 /// Limits the work of one call for a peer that never stops sending.
 constexpr int kMaxBatchesPerPoll = 16;
@@ -66,6 +71,9 @@ Result<QueueSettings> fitted_to(verbs::Device& device, QueueSettings settings, u
   return settings;
 }
 
+/// Receives are posted so many at a time.
+constexpr unsigned kReceiveBatch = 32;
+
 std::uint32_t word_in_network_order(std::uint32_t word) { return std::bit_cast<std::uint32_t>(wire::Be32(word)); }
 
 std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
@@ -81,7 +89,10 @@ Result<std::unique_ptr<Connection>> Connection::create(verbs::ConnectionId& id, 
 }
 
 Connection::Connection(verbs::Device& device, const QueueSettings& settings)
-    : device_(device), settings_(settings), receive_window_(settings.receive_ring, settings.receive_queue) {}
+    : device_(device),
+      settings_(settings),
+      receive_window_(settings.receive_ring, settings.receive_queue,
+                      device.is_embedded() ? kFirstBytesOnOneHost : UINT32_MAX) {}
 
 std::size_t Connection::ring_offset() const {
   const std::size_t tables = kSglBytes + settings_.iomap_entries * sizeof(wire::PeerIomap);
@@ -146,7 +157,7 @@ Status Connection::make_local_memory() {
 }
 
 Status Connection::post_first_receives() {
-  link_receive_requests();
+  if (words_by_send_) make_word_requests();
   for (unsigned posted = 0; posted < receives();) {
     const unsigned batch = std::min(receives() - posted, kReceiveBatch);
     for (unsigned i = 0; i < batch; ++i) will_post_receive(i, posted + i);
@@ -165,7 +176,7 @@ wire::RsConnect Connection::connect_data() const {
   data.credits = wire::Be16(settings_.receive_queue);
   data.iomap_size_scaled = wire::encode_iomap_size(settings_.iomap_entries);
   data.target_sgl = {wire::Be64(address_of(memory.data())), wire::Be32(key), wire::Be32(kSglEntries)};
-  data.first_buffer = {wire::Be64(address_of(ring_)), wire::Be32(key), wire::Be32(receive_window_.half())};
+  data.first_buffer = {wire::Be64(address_of(ring_)), wire::Be32(key), wire::Be32(receive_window_.first_bytes())};
   return data;
 }
 
@@ -343,6 +354,8 @@ std::size_t Connection::receive(IoCursor& out, bool peek) {
     copied += step;
     if (!peek) receive_window_.consume(step);
   }
+  // The peer may have filled what it was given while the application waits for more.
+  if (peek) announce_if_due();
   return copied;
 }
 
@@ -364,8 +377,10 @@ std::size_t Connection::receive(void* data, std::size_t length) {
 bool Connection::announce_due() {
   if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
     return true;
+  if (failure() != 0 || peer_disconnected() || held_.load(std::memory_order_acquire)) return true;
+  // A thread that writes to its own process may only read afterwards, as far as the receive ring has room.
+  if (!std::exchange(has_announced_, true) && device_.is_own_process(*memory_.qp)) receive_window_.use_all();
   while (const auto due = receive_window_.due()) {
-    if (failure() != 0 || peer_disconnected() || held_.load(std::memory_order_acquire)) return true;
     const auto slot = take_control_slot();
     if (!slot) return false;  // due() stays true
     {
@@ -495,29 +510,50 @@ void Connection::add_fork_locks(runtime::ForkLocks& locks) { locks.add_biased(2,
 
 // -- completions
 
-void Connection::link_receive_requests() {
-  receive_requests_.resize(kReceiveBatch);
-  if (words_by_send_) {
-    word_pieces_.resize(kReceiveBatch);
-    word_numbers_.resize(kReceiveBatch);
+namespace {
+
+/// Links the requests to a list.
+template <class List>
+constexpr void link_requests(List& requests) {
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    requests[i] = {};
+    requests[i].wr_id = kReceiveId;
+    requests[i].next = i + 1 < requests.size() ? &requests[i + 1] : nullptr;
   }
+}
+
+/// A list of receives without memory, which all connections post: ibv_post_recv(3) only reads it. It is made by the
+/// compiler, because a child that was forked while a thread makes such an object would wait for that thread.
+struct BareReceives {
+  constexpr BareReceives() { link_requests(requests); }
+  std::array<ibv_recv_wr, kReceiveBatch> requests{};
+};
+constinit BareReceives bare_receives;
+
+}  // namespace
+
+/// Makes the list of receives into which message words come.
+void Connection::make_word_requests() {
+  word_requests_.resize(kReceiveBatch);
+  word_pieces_.resize(kReceiveBatch);
+  word_numbers_.resize(kReceiveBatch);
+  link_requests(word_requests_);
   for (std::size_t i = 0; i < kReceiveBatch; ++i) {
-    receive_requests_[i] = {};
-    receive_requests_[i].wr_id = kReceiveId;
-    receive_requests_[i].next = i + 1 < kReceiveBatch ? &receive_requests_[i + 1] : nullptr;
-    if (!words_by_send_) continue;
-    receive_requests_[i].sg_list = &word_pieces_[i];
-    receive_requests_[i].num_sge = 1;
+    word_requests_[i].sg_list = &word_pieces_[i];
+    word_requests_[i].num_sge = 1;
   }
 }
 
 Status Connection::post_receives(unsigned count) {
   // The same linked list is used each time, from the entry at which `count` are left.
   const std::size_t first = kReceiveBatch - count;
-  if (words_by_send_) [[unlikely]]
+  std::span<ibv_recv_wr> requests = bare_receives.requests;
+  if (words_by_send_) [[unlikely]] {
     name_word_buffers(count);
+    requests = word_requests_;
+  }
   ibv_recv_wr* bad = nullptr;
-  if (const int error = ibv_post_recv(memory_.qp.get(), &receive_requests_[first], &bad); error != 0) {
+  if (const int error = ibv_post_recv(memory_.qp.get(), &requests[first], &bad); error != 0) {
     return Error{error, "ibv_post_recv"};
   }
   return ok();
@@ -527,7 +563,7 @@ void Connection::name_word_buffers(unsigned count) {
   const std::size_t first = kReceiveBatch - count;
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint32_t number = word_numbers_[i];
-    receive_requests_[first + i].wr_id = kReceiveId | number;
+    word_requests_[first + i].wr_id = kReceiveId | number;
     word_pieces_[first + i] = {address_of(word_buffer(number)), sizeof(std::uint32_t), send_ring_.key()};
   }
 }
@@ -546,7 +582,7 @@ bool Connection::poll() {
       fail(EIO);
       return true;
     }
-    if (count == 0) return post_owed_receives() || changed;
+    if (count == 0) return changed;
     if (owed_receives_ + static_cast<unsigned>(count) > kReceiveBatch) changed |= post_owed_receives();
     for (int i = 0; i < count; ++i) changed |= handle(completions[i]);
     if (has_stamps_.load(std::memory_order_relaxed) && !has_stamp)
@@ -558,9 +594,9 @@ bool Connection::poll() {
   return true;
 }
 
-/// Posts used receives again, when there is nothing more urgent to do: the peer has no credit for them before
-/// announce_if_due() grants one. Receives used by messages without a credit are posted again at once. Returns true when
-/// the queue pair accepts no more.
+/// Posts used receives again, many at a time: the peer has no credit for them before announce_if_due() grants one.
+/// Receives used by messages without a credit are posted again at once. Returns true when the queue pair accepts no
+/// more.
 bool Connection::post_owed_receives() {
   has_control_ = false;
   if (owed_receives_ == 0) return false;
@@ -750,6 +786,17 @@ int Connection::arm() {
 void Connection::arm_locked() {
   // After any other failure the queue pair makes no more completions, which the caller's last look finds.
   if (ibv_req_notify_cq(cq_.get(), 0) == EAGAIN) must_look_again_.store(true, std::memory_order_relaxed);
+}
+
+Listing Connection::list_at(const std::shared_ptr<ReadyMap>& map, std::uint32_t place) noexcept {
+  const std::lock_guard guard(poll_lock_);
+  if (suspended_.load(std::memory_order_relaxed)) return {};
+  return device_.list_at(*memory_.qp, map, place);
+}
+
+void Connection::unlist() noexcept {
+  const std::lock_guard guard(poll_lock_);
+  if (!suspended_.load(std::memory_order_relaxed)) device_.unlist(*memory_.qp);
 }
 
 void Connection::resume() {

@@ -16,6 +16,7 @@
 #include "core/base/result.h"
 #include "core/engine/stream/receive_window.h"
 #include "core/engine/stream/send_window.h"
+#include "core/runtime/listable.h"
 #include "core/verbs/connection_manager.h"
 #include "core/wire/rs_connect.h"
 #include "core/wire/rs_message.h"
@@ -42,7 +43,7 @@ struct QueueSettings {
 ///
 /// Threads: the owner serialises senders (send(), write_direct()) with one lock and readers (receive(),
 /// announce_if_due()) with another; any thread may call everything else. poll() serialises itself.
-class Connection {
+class Connection final : public runtime::Listable {
  public:
   /// Makes the resources on `id` (after route_resolved, or on a connect request) and posts the receives.
   static Result<std::unique_ptr<Connection>> create(verbs::ConnectionId& id, const QueueSettings& settings);
@@ -116,6 +117,11 @@ class Connection {
   /// Requests a completion notification. Returns the descriptor that becomes readable with it, -1 for that of the
   /// connection id. While suspended, arming is postponed to resume().
   int arm();
+  // The functions of runtime::Listable. While suspended there is no listing.
+  std::uint64_t peer_group() noexcept override { return device_.peer_group(*memory_.qp); }
+  Result<std::shared_ptr<ReadyMap>> make_ready_map() noexcept override { return device_.make_ready_map(); }
+  Listing list_at(const std::shared_ptr<ReadyMap>& map, std::uint32_t place) noexcept override;
+  void unlist() noexcept override;
   /// Returns, once each time, whether arm() found that there is more to poll, for which no notification will come.
   bool must_look_again() {
     return must_look_again_.load(std::memory_order_relaxed) &&
@@ -174,7 +180,7 @@ class Connection {
   Status make_queue_pair(verbs::ConnectionId& id);
   Status make_local_memory();
   Status post_first_receives();
-  void link_receive_requests();
+  void make_word_requests();
   Status post_receives(unsigned count);
   /// Makes receive `number` the `i`th of those that post_receives() posts next.
   void will_post_receive(unsigned i, std::uint32_t number) {
@@ -240,7 +246,6 @@ class Connection {
   /// The room that the send ring must have before a message is begun.
   static constexpr std::uint32_t kMinRingRoom = 2048;
   static constexpr std::size_t kControlScratchBytes = kControlSlots * sizeof(wire::PeerIomap);
-  static constexpr unsigned kReceiveBatch = 32;
   static constexpr std::size_t kSglBytes = kSglEntries * sizeof(wire::PeerSge);
 
   [[nodiscard]] std::size_t ring_offset() const;
@@ -265,6 +270,7 @@ class Connection {
   std::uint32_t peer_sgl_entries_ = 0;
   std::uint32_t peer_sgl_next_ = 0;  ///< the slot for the next announcement; the reader's
   std::uint32_t peer_iomap_entries_ = 0;
+  bool has_announced_ = false;  ///< the reader's
 
   // Used by the sender
   ibv_send_wr data_request_{};
@@ -294,11 +300,11 @@ class Connection {
   std::vector<wire::PeerIomap> own_iomap_;
   std::atomic<std::uint32_t> stamp_{0};  ///< of the latest poll() that had one
   std::atomic<bool> asked_for_stamps_{false};
-  std::atomic<bool> has_stamps_{false};  ///< the device reports stamps
-  bool has_control_ = false;             ///< among these is one that came without a credit
-  unsigned owed_receives_ = 0;           ///< used and not posted again yet, at most kReceiveBatch
-  std::vector<ibv_recv_wr> receive_requests_;
-  std::vector<ibv_sge> word_pieces_;         ///< words_by_send_: the buffers of receive_requests_
+  std::atomic<bool> has_stamps_{false};      ///< the device reports stamps
+  bool has_control_ = false;                 ///< among these is one that came without a credit
+  unsigned owed_receives_ = 0;               ///< used and not posted again yet, at most kReceiveBatch
+  std::vector<ibv_recv_wr> word_requests_;   ///< words_by_send_
+  std::vector<ibv_sge> word_pieces_;         ///< words_by_send_: the buffers of word_requests_
   std::vector<std::uint32_t> word_numbers_;  ///< words_by_send_: the receives that are posted next
   std::atomic<bool> held_{false};
   std::uint16_t held_credits_ = 0;

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "core/base/log.h"
+#include "librsocket/abandon.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
@@ -53,42 +54,46 @@ void Keepalive::stop() {
 
 // -- the socket's side
 
-void StreamSocket::update_keepalive() {
-  stop_keepalive();
-  if (options_.get(SOL_SOCKET, SO_KEEPALIVE) == 0 || !is_connected()) return;
-  const auto interval = std::chrono::seconds(options_.get(IPPROTO_TCP, TCP_KEEPIDLE));
+void ProofsOfLife::update() {
+  stop();
+  if (socket_.options().integer(SOL_SOCKET, SO_KEEPALIVE) == 0 || !core_.is_connected()) return;
+  const auto interval = std::chrono::seconds(socket_.options().integer(IPPROTO_TCP, TCP_KEEPIDLE));
   keepalive_ = std::make_shared<Keepalive>(interval, [this] {
-    keepalive_tick();
+    tick();
     return true;
   });
   if (Status started = keepalive_->start(); !started) log_info("no keepalive: %s", started.error().where);
 }
 
-void StreamSocket::stop_keepalive() {
+void ProofsOfLife::stop() {
   if (auto keepalive = std::exchange(keepalive_, nullptr)) keepalive->stop();
 }
 
-/// Called on the service thread without locks; those of the queue pair are sufficient.
-void StreamSocket::keepalive_tick() {
+void ProofsOfLife::tick() {
   // Takes events of the connection manager, above all that the peer is gone, unless another thread is doing so.
-  if (std::unique_lock guard(setup_lock_, std::try_to_lock); guard) take_cm_events();
-  progress();
+  if (std::unique_lock guard(core_.setup_lock, std::try_to_lock); guard) socket_.cm_events().take();
+  socket_.progress().poll();
   // If no slot is free, earlier proofs are still under way, and another one is not needed.
-  if (connection_->failure() == 0) (void)connection_->send_keepalive();
-  progress();
+  if (core_.connection->failure() == 0) (void)core_.connection->send_keepalive();
+  socket_.progress().poll();
 }
 
 /// For iWARP. Linux's siw may miss a message that arrives before it has finished accepting a connection, and does not
 /// notice it until more arrives. A client that sends one message would wait for the answer for ever. No message of the
 /// peer proves that it has received ours.
-void StreamSocket::remind_peer() {
-  if (!connection_->has_words_by_send()) return;
+void ProofsOfLife::remind_peer() {
+  if (!core_.connection->has_words_by_send()) return;
   auto remind = [this, left = kReminders]() mutable {
-    keepalive_tick();
-    return --left > 0 && connection_->failure() == 0 && !connection_->peer_disconnected();
+    tick();
+    return --left > 0 && core_.connection->failure() == 0 && !core_.connection->peer_disconnected();
   };
   reminders_ = std::make_shared<Keepalive>(kReminderInterval, remind);
   if (Status started = reminders_->start(); !started) log_info("no reminders: %s", started.error().where);
+}
+
+void ProofsOfLife::forget() {
+  abandon(keepalive_);
+  abandon(reminders_);
 }
 
 }  // namespace ringsock::rs

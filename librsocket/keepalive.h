@@ -7,6 +7,7 @@
 
 #include "core/base/clock.h"
 #include "core/runtime/service_thread.h"
+#include "librsocket/stream_core.h"
 
 namespace ringsock::rs {
 
@@ -28,6 +29,33 @@ class Keepalive : public std::enable_shared_from_this<Keepalive> {
   std::mutex lock_;
   bool stopped_ = false;
   runtime::ServiceThread::Id timer_ = 0;
+};
+
+/// Proves to the peer of a connection that this end lives, and finds out whether the peer does. Functions need
+/// setup_lock.
+class ProofsOfLife final : public StreamPart {
+ public:
+  ProofsOfLife(StreamSocket& socket, StreamCore& core) : StreamPart(socket, core) {}
+
+  /// Starts or stops as SO_KEEPALIVE and its intervals say.
+  void update();
+  /// The same, unless it runs, for a process that has become the user of the connection.
+  void start_again() {
+    if (!keepalive_) update();
+  }
+  void stop();
+  /// Repeats the first proofs to the peer of a connection that we have asked for.
+  void remind_peer();
+  /// Returns what repeats them, for the caller to stop it without locks.
+  [[nodiscard]] std::shared_ptr<Keepalive> take_reminders() { return std::move(reminders_); }
+  /// In a forked child, which does not have the service thread.
+  void forget();
+
+ private:
+  void tick();  ///< on the service thread without locks; those of the queue pair are sufficient
+
+  std::shared_ptr<Keepalive> keepalive_;
+  std::shared_ptr<Keepalive> reminders_;
 };
 
 }  // namespace ringsock::rs

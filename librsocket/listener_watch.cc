@@ -13,7 +13,7 @@ constexpr Nanos kAcceptPatience = std::chrono::milliseconds(1);
 constexpr Nanos kLookInterval = std::chrono::milliseconds(100);
 }  // namespace
 
-Status StreamSocket::ListenerWatch::start(int fd) {
+Status ListenerWatch::start(int fd) {
   std::lock_guard guard(lock_);
   auto watch = runtime::service_thread().watch(fd, EPOLLIN, [self = weak_from_this()](std::uint32_t) {
     if (auto watch = self.lock()) watch->on_event();
@@ -23,7 +23,7 @@ Status StreamSocket::ListenerWatch::start(int fd) {
   return ok();
 }
 
-void StreamSocket::ListenerWatch::stop() {
+void ListenerWatch::stop() {
   {
     std::lock_guard guard(lock_);
     stopped_ = true;
@@ -36,21 +36,21 @@ void StreamSocket::ListenerWatch::stop() {
   }
 }
 
-void StreamSocket::ListenerWatch::on_event() {
+void ListenerWatch::on_event() {
   {
     std::lock_guard guard(lock_);
     if (stopped_) return;
-    if (!socket_.is_shared()) return wait_for_application();
+    if (!socket_.inheritance().is_shared()) return wait_for_application();
     runtime::service_thread().pause(watch_);
     waits_to_be_alone_.store(true);
-    if (!socket_.is_shared()) return is_alone();
+    if (!socket_.inheritance().is_shared()) return is_alone();
     if (!part_watches_.empty()) return;
   }
   watch_parts();
 }
 
-void StreamSocket::ListenerWatch::wait_for_application() {
-  calls_before_ = socket_.accept_calls_.load(std::memory_order_relaxed);
+void ListenerWatch::wait_for_application() {
+  calls_before_ = socket_.listener().accept_calls();
   runtime::service_thread().pause(watch_);
   auto timer = runtime::service_thread().schedule(monotonic_now() + kAcceptPatience, [self = weak_from_this()] {
     if (auto watch = self.lock()) watch->on_patience_over();
@@ -62,15 +62,15 @@ void StreamSocket::ListenerWatch::wait_for_application() {
   }
 }
 
-void StreamSocket::ListenerWatch::on_patience_over() {
+void ListenerWatch::on_patience_over() {
   bool full = false;
-  if (socket_.accept_calls_.load(std::memory_order_relaxed) == calls_before_ && !socket_.is_shared()) {
-    full = socket_.progress_in_background(waits_for_room_);
+  if (socket_.listener().accept_calls() == calls_before_ && !socket_.inheritance().is_shared()) {
+    full = socket_.listener().progress_in_background(waits_for_room_);
   }
   if (!full) resume();
 }
 
-void StreamSocket::ListenerWatch::resume() {
+void ListenerWatch::resume() {
   if (Status resumed = runtime::service_thread().resume(watch_); !resumed) {
     log_warn("a listener is not served in the background any more: %s", resumed.error().where);
   }
@@ -79,8 +79,8 @@ void StreamSocket::ListenerWatch::resume() {
 // -- parts that no other process has
 
 /// The socket's lock is taken before ours.
-void StreamSocket::ListenerWatch::watch_parts() {
-  const std::vector<int> fds = socket_.unshareable_descriptors();
+void ListenerWatch::watch_parts() {
+  const std::vector<int> fds = socket_.listener().parts().descriptors();
   std::lock_guard guard(lock_);
   if (stopped_) return;
   for (const int fd : fds) {
@@ -95,16 +95,16 @@ void StreamSocket::ListenerWatch::watch_parts() {
   }
 }
 
-void StreamSocket::ListenerWatch::on_part_event() {
+void ListenerWatch::on_part_event() {
   std::lock_guard guard(lock_);
   if (stopped_) return;
-  if (!socket_.is_shared()) {
+  if (!socket_.inheritance().is_shared()) {
     for (const auto watch : std::exchange(part_watches_, {})) runtime::service_thread().unwatch(watch);
     return;
   }
   for (const auto watch : part_watches_) runtime::service_thread().pause(watch);
   parts_paused_ = true;
-  calls_before_ = socket_.accept_calls_.load(std::memory_order_relaxed);
+  calls_before_ = socket_.listener().accept_calls();
   auto timer = runtime::service_thread().schedule(monotonic_now() + kAcceptPatience, [self = weak_from_this()] {
     if (auto watch = self.lock()) watch->on_part_patience_over();
   });
@@ -115,12 +115,12 @@ void StreamSocket::ListenerWatch::on_part_event() {
   }
 }
 
-void StreamSocket::ListenerWatch::on_part_patience_over() {
-  const bool application_accepts = socket_.accept_calls_.load(std::memory_order_relaxed) != calls_before_;
-  if (socket_.serve_parts(!application_accepts) == Parts::room) resume_parts();
+void ListenerWatch::on_part_patience_over() {
+  const bool application_accepts = socket_.listener().accept_calls() != calls_before_;
+  if (socket_.listener().parts().serve(!application_accepts) == ListenerParts::Outcome::room) resume_parts();
 }
 
-void StreamSocket::ListenerWatch::resume_parts() {
+void ListenerWatch::resume_parts() {
   if (!std::exchange(parts_paused_, false)) return;
   for (const auto watch : part_watches_) {
     if (Status resumed = runtime::service_thread().resume(watch); !resumed) {
@@ -129,7 +129,7 @@ void StreamSocket::ListenerWatch::resume_parts() {
   }
 }
 
-void StreamSocket::ListenerWatch::look_later() {
+void ListenerWatch::look_later() {
   std::lock_guard guard(lock_);
   if (stopped_ || std::exchange(looks_, true)) return;
   auto timer = runtime::service_thread().schedule(monotonic_now() + kLookInterval, [self = weak_from_this()] {
@@ -138,12 +138,12 @@ void StreamSocket::ListenerWatch::look_later() {
   if (timer) look_timer_.store(*timer);
 }
 
-void StreamSocket::ListenerWatch::on_look() {
+void ListenerWatch::on_look() {
   {
     std::lock_guard guard(lock_);
     looks_ = false;
   }
-  if (socket_.serve_parts(false) == Parts::room) resume_parts();
+  if (socket_.listener().parts().serve(false) == ListenerParts::Outcome::room) resume_parts();
 }
 
 }  // namespace ringsock::rs

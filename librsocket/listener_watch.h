@@ -1,4 +1,4 @@
-// Serves a listener while its application is busy elsewhere. Included only by the listener files of librsocket.
+// Serves a listener while its application is busy elsewhere.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ namespace ringsock::rs {
 /// While other processes also have the listener, a client must remain available to the process that would accept it. So
 /// only the parts that no other process has (verbs::ConnectionId::unshareable_parts()) are served then. These parts end
 /// once another process accepts clients.
-class StreamSocket::ListenerWatch : public std::enable_shared_from_this<ListenerWatch> {
+class ListenerWatch : public std::enable_shared_from_this<ListenerWatch> {
  public:
   explicit ListenerWatch(StreamSocket& socket) : socket_(socket) {}
 

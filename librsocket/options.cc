@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <mutex>
 
@@ -42,6 +43,7 @@ Status write_value(void* value, socklen_t* length, const void* from, std::size_t
   if (*length > 0) std::memcpy(value, from, *length);
   return ok();
 }
+
 Status write_int(void* value, socklen_t* length, int from) { return write_value(value, length, &from, sizeof from); }
 
 /// Reads SO_RCVTIMEO and SO_SNDTIMEO, where zero means for ever. Error: EDOM, as in socket(7), for invalid
@@ -58,6 +60,7 @@ Result<Nanos> read_timeout(const void* value, socklen_t length) {
   if (time.tv_sec >= kForEver) return Nanos::max();
   return Nanos(std::chrono::seconds(time.tv_sec) + std::chrono::microseconds(time.tv_usec));
 }
+
 Status write_timeout(void* value, socklen_t* length, Nanos timeout) {
   timeval time{};
   if (timeout != Nanos::max()) {
@@ -73,11 +76,32 @@ std::uint32_t buffer_size(int argument) {
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(doubled, kMinBuffer, kMaxBuffer));
 }
 
+QueueSettings settings_from(const config::RsocketConfig& config) {
+  QueueSettings settings;
+  settings.send_queue = config.sqsize_default;
+  settings.receive_queue = config.rqsize_default;
+  settings.inline_bytes = config.inline_default;
+  settings.receive_ring = std::max(2u, config.mem_default + config.mem_default % 2);
+  settings.send_ring = config.wmem_default;
+  settings.iomap_entries = wire::decode_iomap_size(wire::encode_iomap_size(config.iomap_size));
+  return settings;
+}
+
 }  // namespace
+
+StreamOptions::StreamOptions(StreamSocket& socket, StreamCore& core, const config::RsocketConfig& config)
+    : StreamPart(socket, core), queues_(settings_from(config)) {}
+
+void StreamOptions::inherit(const StreamOptions& listener) {
+  queues_ = listener.queues_;
+  integers_ = listener.integers_;
+  linger_on_.store(listener.linger_on_.load());
+  linger_seconds_.store(listener.linger_seconds_.load());
+}
 
 // -- set
 
-Status StreamSocket::set_option(int level, int name, const void* value, socklen_t length) {
+Status StreamOptions::set(int level, int name, const void* value, socklen_t length) {
   if (level == kSolRdma) return set_rdma_level(name, value, length);
   if (level == SOL_SOCKET) {
     bool handled = false;
@@ -92,6 +116,10 @@ Status StreamSocket::set_option(int level, int name, const void* value, socklen_
     // Accepted without effect: RDMA has no choice of algorithm here.
     return value != nullptr && length > 0 ? ok() : Status(Error{EINVAL, "TCP_CONGESTION"});
   }
+  return set_integer(level, name, value, length);
+}
+
+Status StreamOptions::set_integer(int level, int name, const void* value, socklen_t length) {
   const auto row = find_int_option(level, name);
   if (!row) return Error{ENOPROTOOPT, "rsetsockopt"};
   Result<int> number = 0;
@@ -103,42 +131,27 @@ Status StreamSocket::set_option(int level, int name, const void* value, socklen_
   if (!number) return number.error();
   const IntOption& option = int_option(*row);
   if (*number < option.minimum || *number > option.maximum) return Error{EINVAL, "rsetsockopt: value"};
-  std::lock_guard guard(setup_lock_);
-  if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY && state() != State::initial) return Error{EINVAL, "IPV6_V6ONLY"};
-  options_.set(*row, option.is_flag ? *number != 0 : *number);
+  std::lock_guard guard(core_.setup_lock);
+  if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY && core_.state() != State::initial)
+    return Error{EINVAL, "IPV6_V6ONLY"};
+  integers_.set(*row, option.is_flag ? *number != 0 : *number);
   option_changed(level, name);
   return ok();
 }
 
-Status StreamSocket::set_socket_level(int name, const void* value, socklen_t length, bool& handled) {
+Status StreamOptions::set_socket_level(int name, const void* value, socklen_t length, bool& handled) {
   handled = true;
   switch (name) {
     case SO_RCVTIMEO:
     case SO_SNDTIMEO: {
       auto timeout = read_timeout(value, length);
       if (!timeout) return timeout.error();
-      name == SO_RCVTIMEO ? set_receive_timeout(*timeout) : set_send_timeout(*timeout);
+      name == SO_RCVTIMEO ? core_.endpoint.set_receive_timeout(*timeout) : core_.endpoint.set_send_timeout(*timeout);
       return ok();
     }
-    case SO_LINGER: {
-      struct linger setting {};
-      if (value == nullptr) return Error{EFAULT, "SO_LINGER"};
-      if (length < sizeof setting) return Error{EINVAL, "SO_LINGER"};
-      std::memcpy(&setting, value, sizeof setting);
-      linger_seconds_.store(std::clamp(setting.l_linger, 0, 32767), std::memory_order_relaxed);
-      linger_on_.store(setting.l_onoff != 0, std::memory_order_relaxed);
-      return ok();
-    }
+    case SO_LINGER: return set_linger(value, length);
     case SO_SNDBUF:
-    case SO_RCVBUF: {
-      auto size = read_int(value, length);
-      if (!size) return size.error();
-      std::lock_guard guard(setup_lock_);
-      // Existing buffers keep their size, as in rdma-core; Linux does not promise more.
-      if (state() == State::connecting || is_connected()) return ok();
-      (name == SO_RCVBUF ? settings_.receive_ring : settings_.send_ring) = buffer_size(*size);
-      return ok();
-    }
+    case SO_RCVBUF: return set_buffer(name, value, length);
     case SO_TYPE:
     case SO_DOMAIN:
     case SO_PROTOCOL:
@@ -148,72 +161,107 @@ Status StreamSocket::set_socket_level(int name, const void* value, socklen_t len
   }
 }
 
-Status StreamSocket::set_rdma_level(int name, const void* value, socklen_t length) {
-  std::lock_guard guard(setup_lock_);
-  if (state() == State::connecting || is_connected()) return Error{EINVAL, "rsetsockopt: connected"};
-  if (name == kRdmaRoute) {
-    if (value == nullptr || length < kPathDataBytes || length % kPathDataBytes != 0) return Error{EINVAL, "RDMA_ROUTE"};
-    const auto* bytes = static_cast<const std::byte*>(value);
-    route_.assign(bytes, bytes + length);
-    return ok();
-  }
+Status StreamOptions::set_linger(const void* value, socklen_t length) {
+  struct linger setting {};
+  if (value == nullptr) return Error{EFAULT, "SO_LINGER"};
+  if (length < sizeof setting) return Error{EINVAL, "SO_LINGER"};
+  std::memcpy(&setting, value, sizeof setting);
+  linger_seconds_.store(std::clamp(setting.l_linger, 0, 32767), std::memory_order_relaxed);
+  linger_on_.store(setting.l_onoff != 0, std::memory_order_relaxed);
+  return ok();
+}
+
+Status StreamOptions::set_buffer(int name, const void* value, socklen_t length) {
+  auto size = read_int(value, length);
+  if (!size) return size.error();
+  std::lock_guard guard(core_.setup_lock);
+  // Existing buffers keep their size, as in rdma-core; Linux does not promise more.
+  if (core_.state() == State::connecting || core_.is_connected()) return ok();
+  (name == SO_RCVBUF ? queues_.receive_ring : queues_.send_ring) = buffer_size(*size);
+  return ok();
+}
+
+Status StreamOptions::set_rdma_level(int name, const void* value, socklen_t length) {
+  std::lock_guard guard(core_.setup_lock);
+  if (core_.state() == State::connecting || core_.is_connected()) return Error{EINVAL, "rsetsockopt: connected"};
+  if (name == kRdmaRoute) return set_route(value, length);
   const auto number = read_int(value, length);
   if (!number) return number.error();
   if (*number < 0) return Error{EINVAL, "rsetsockopt: negative"};
   const auto queue = static_cast<std::uint16_t>(std::clamp(*number, kMinQueue, kMaxQueue));
   switch (name) {
-    case kRdmaSqSize: settings_.send_queue = queue; return ok();
-    case kRdmaRqSize: settings_.receive_queue = queue; return ok();
-    case kRdmaInline: settings_.inline_bytes = static_cast<std::uint32_t>(*number); return ok();
+    case kRdmaSqSize: queues_.send_queue = queue; return ok();
+    case kRdmaRqSize: queues_.receive_queue = queue; return ok();
+    case kRdmaInline: queues_.inline_bytes = static_cast<std::uint32_t>(*number); return ok();
     case kRdmaIomapSize:
-      settings_.iomap_entries = wire::decode_iomap_size(wire::encode_iomap_size(static_cast<std::uint32_t>(*number)));
+      queues_.iomap_entries = wire::decode_iomap_size(wire::encode_iomap_size(static_cast<std::uint32_t>(*number)));
       return ok();
     default: return Error{ENOPROTOOPT, "rsetsockopt"};
   }
 }
 
+Status StreamOptions::set_route(const void* value, socklen_t length) {
+  if (value == nullptr || length < kPathDataBytes || length % kPathDataBytes != 0) return Error{EINVAL, "RDMA_ROUTE"};
+  const auto* bytes = static_cast<const std::byte*>(value);
+  route_.assign(bytes, bytes + length);
+  return ok();
+}
+
 // -- get
 
-Status StreamSocket::get_option(int level, int name, void* value, socklen_t* length) {
+Status StreamOptions::get(int level, int name, void* value, socklen_t* length) {
   if (value == nullptr || length == nullptr) return Error{EFAULT, "rgetsockopt"};
   if (level == kSolRdma) return get_rdma_level(name, value, length);
+  bool handled = false;
   if (level == SOL_SOCKET) {
-    switch (name) {
-      case SO_ERROR: return write_int(value, length, look_for_error());
-      case SO_TYPE: return write_int(value, length, SOCK_STREAM);
-      case SO_DOMAIN: return write_int(value, length, domain_);
-      case SO_PROTOCOL: return write_int(value, length, IPPROTO_TCP);
-      case SO_ACCEPTCONN: return write_int(value, length, state() == State::listening);
-      case SO_RCVTIMEO: return write_timeout(value, length, receive_timeout());
-      case SO_SNDTIMEO: return write_timeout(value, length, send_timeout());
-      case SO_SNDBUF: return write_int(value, length, static_cast<int>(settings_.send_ring));
-      case SO_RCVBUF: return write_int(value, length, static_cast<int>(settings_.receive_ring));
-      case SO_LINGER: {
-        const struct linger setting { linger_on_.load(), linger_seconds_.load() };
-        return write_value(value, length, &setting, sizeof setting);
-      }
-      default: break;
-    }
+    Status done = get_socket_level(name, value, length, handled);
+    if (handled) return done;
   }
   if (level == IPPROTO_TCP) {
-    switch (name) {
-      case TCP_MAXSEG: return write_int(value, length, kSegmentBytes);
-      case TCP_INFO: return get_tcp_info(value, length);
-      case TCP_CONGESTION: {
-        char algorithm[16] = "rdma";
-        return write_value(value, length, algorithm, sizeof algorithm);
-      }
-      default: break;
-    }
+    Status done = get_tcp_level(name, value, length, handled);
+    if (handled) return done;
   }
   const auto row = find_int_option(level, name);
   if (!row) return Error{ENOPROTOOPT, "rgetsockopt"};
-  return write_int(value, length, options_.get(*row));
+  return write_int(value, length, integers_.get(*row));
 }
 
-Status StreamSocket::get_rdma_level(int name, void* value, socklen_t* length) {
-  std::lock_guard guard(setup_lock_);
-  const QueueSettings& settings = connection_ ? connection_->settings() : settings_;
+Status StreamOptions::get_socket_level(int name, void* value, socklen_t* length, bool& handled) {
+  handled = true;
+  switch (name) {
+    case SO_ERROR: return write_int(value, length, socket_.progress().look_for_error());
+    case SO_TYPE: return write_int(value, length, SOCK_STREAM);
+    case SO_DOMAIN: return write_int(value, length, core_.domain);
+    case SO_PROTOCOL: return write_int(value, length, IPPROTO_TCP);
+    case SO_ACCEPTCONN: return write_int(value, length, core_.state() == State::listening);
+    case SO_RCVTIMEO: return write_timeout(value, length, core_.endpoint.receive_timeout());
+    case SO_SNDTIMEO: return write_timeout(value, length, core_.endpoint.send_timeout());
+    case SO_SNDBUF: return write_int(value, length, static_cast<int>(queues_.send_ring));
+    case SO_RCVBUF: return write_int(value, length, static_cast<int>(queues_.receive_ring));
+    case SO_LINGER: {
+      const struct linger setting { linger_on_.load(), linger_seconds_.load() };
+      return write_value(value, length, &setting, sizeof setting);
+    }
+    default: handled = false; return ok();
+  }
+}
+
+Status StreamOptions::get_tcp_level(int name, void* value, socklen_t* length, bool& handled) {
+  handled = true;
+  switch (name) {
+    case TCP_MAXSEG: return write_int(value, length, kSegmentBytes);
+    case TCP_INFO: return get_tcp_info(value, length);
+    case TCP_CONGESTION: {
+      char algorithm[16] = "rdma";
+      return write_value(value, length, algorithm, sizeof algorithm);
+    }
+    default: handled = false; return ok();
+  }
+}
+
+Status StreamOptions::get_rdma_level(int name, void* value, socklen_t* length) {
+  std::lock_guard guard(core_.setup_lock);
+  const QueueSettings& settings = core_.connection ? core_.connection->settings() : queues_;
   switch (name) {
     case kRdmaSqSize: return write_int(value, length, settings.send_queue);
     case kRdmaRqSize: return write_int(value, length, settings.receive_queue);
@@ -225,55 +273,56 @@ Status StreamSocket::get_rdma_level(int name, void* value, socklen_t* length) {
 }
 
 /// Writes as many whole records as fit: those that were set, otherwise those that were resolved.
-Status StreamSocket::write_route(void* value, socklen_t* length) const {
+Status StreamOptions::write_route(void* value, socklen_t* length) const {
   if (*length < kPathDataBytes) return Error{EINVAL, "RDMA_ROUTE"};
-  const std::vector<std::byte> route = route_.empty() && id_ ? id_->route() : route_;
+  const std::vector<std::byte> route = route_.empty() && core_.id ? core_.id->route() : route_;
   socklen_t room = *length / kPathDataBytes * kPathDataBytes;
   Status written = write_value(value, &room, route.data(), route.size());
   *length = room;
   return written;
 }
 
-Status StreamSocket::get_tcp_info(void* value, socklen_t* length) {
+void StreamOptions::describe_connection(tcp_info& info) {
+  socket_.progress().look_if_alone();
+  const bool peer_done = core_.connection->peer_shut_down() || core_.connection->peer_disconnected();
+  const bool we_done = core_.write_shut.load(std::memory_order_acquire);
+  info.tcpi_state = TCP_ESTABLISHED;
+  if (peer_done) info.tcpi_state = TCP_CLOSE_WAIT;
+  if (we_done) info.tcpi_state = peer_done ? TCP_CLOSE : TCP_FIN_WAIT2;
+  if (core_.connection->failure() != 0) info.tcpi_state = TCP_CLOSE;
+  info.tcpi_snd_cwnd = core_.connection->settings().send_queue;
+  info.tcpi_snd_mss = info.tcpi_rcv_mss = kSegmentBytes;
+  info.tcpi_rcv_space = core_.connection->settings().receive_ring;
+}
+
+Status StreamOptions::get_tcp_info(void* value, socklen_t* length) {
   tcp_info info{};
-  switch (state()) {
+  switch (core_.state()) {
     case State::listening: info.tcpi_state = TCP_LISTEN; break;
     case State::connecting: info.tcpi_state = TCP_SYN_SENT; break;
     case State::initial:
     case State::bound:
     case State::failed: info.tcpi_state = TCP_CLOSE; break;
-    case State::connected: {
-      look_if_alone();
-      const bool peer_done = connection_->peer_shut_down() || connection_->peer_disconnected();
-      const bool we_done = write_shut_.load(std::memory_order_acquire);
-      info.tcpi_state = TCP_ESTABLISHED;
-      if (peer_done) info.tcpi_state = TCP_CLOSE_WAIT;
-      if (we_done) info.tcpi_state = peer_done ? TCP_CLOSE : TCP_FIN_WAIT2;
-      if (connection_->failure() != 0) info.tcpi_state = TCP_CLOSE;
-      info.tcpi_snd_cwnd = connection_->settings().send_queue;
-      info.tcpi_snd_mss = info.tcpi_rcv_mss = kSegmentBytes;
-      info.tcpi_rcv_space = connection_->settings().receive_ring;
-      break;
-    }
+    case State::connected: describe_connection(info); break;
   }
   return write_value(value, length, &info, sizeof info);
 }
 
 /// As in the kernel, a negative mark is the highest and 0 the lowest.
-void StreamSocket::update_low_mark() {
+void StreamOptions::update_low_mark() {
   const std::size_t row = *find_int_option(SOL_SOCKET, SO_RCVLOWAT);
-  const int asked = options_.get(row);
+  const int asked = integers_.get(row);
   const int mark = asked < 0 ? INT_MAX : std::max(asked, 1);
-  options_.set(row, mark);
-  set_receive_low_mark(static_cast<std::uint32_t>(mark));
-  note_activity(EPOLLIN);
-  notify_watchers();
+  integers_.set(row, mark);
+  core_.endpoint.set_receive_low_mark(static_cast<std::uint32_t>(mark));
+  core_.endpoint.note_activity(EPOLLIN);
+  core_.endpoint.notify_watchers();
 }
 
-void StreamSocket::option_changed(int level, int name) {
+void StreamOptions::option_changed(int level, int name) {
   const bool is_keepalive = (level == SOL_SOCKET && name == SO_KEEPALIVE) ||
                             (level == IPPROTO_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL));
-  if (is_keepalive) update_keepalive();
+  if (is_keepalive) socket_.proofs_of_life().update();
   if (level == SOL_SOCKET && name == SO_RCVLOWAT) update_low_mark();
 }
 

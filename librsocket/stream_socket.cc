@@ -1,71 +1,113 @@
 #include "librsocket/stream_socket.h"
 
-#include <array>
+#include <memory>
+#include <mutex>
 #include <shared_mutex>
+#include <vector>
 
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
-#include "librsocket/keepalive.h"
+#include "librsocket/listener_watch.h"
 #include "librsocket/process.h"
 
 namespace ringsock::rs {
 
-StreamSocket::StreamSocket(Process& process, int domain, int fd)
-    : process_(process), domain_(domain), fd_(fd), settings_(settings_from(process.config)) {
-  describe();
-  runtime::fork_registry().enter(*this);
-}
+StreamSocket::StreamSocket(runtime::Endpoint& endpoint, Process& process, int domain, int fd)
+    : Way(endpoint),
+      transfer_(*this, progress_, endpoint, process, domain, fd),
+      options_(*this, core_, process.config) {}
 
 StreamSocket::~StreamSocket() {
   stop_background();
-  stop_serving();
+  cm_events_.stop_serving();
   const std::shared_lock teardown(runtime::fork_registry().teardown_gate());
-  runtime::fork_registry().leave(*this);
-  if (half_made_) {
-    [[maybe_unused]] const void* const lost[] = {iomap_.release(), connection_.release(), id_.release()};
+  runtime::fork_registry().leave(endpoint());
+  if (inheritance_.is_half_made()) {
+    direct_.leave_to_parent();
+    [[maybe_unused]] const void* const lost[] = {core_.connection.release(), core_.id.release()};
     return;
   }
-  end_unseen();
+  numbers_.end_unseen();
   // Destroyed here, in this order, so that a fork finds the connection complete or not at all.
-  iomap_.reset();
-  connection_.reset();
-  accept_queue_.clear();
-  half_open_.clear();
-  id_.reset();
-  if (connection_owns_fd_.load(std::memory_order_relaxed)) runtime::fd_table().end_close(fd_);
+  direct_.reset();
+  core_.connection.reset();
+  listener_.take_clients().clear();
+  core_.id.reset();
+  if (core_.connection_owns_fd.load(std::memory_order_relaxed)) runtime::fd_table().end_close(core_.fd);
 }
 
-runtime::SocketPath StreamSocket::path() const {
-  if (!is_connected()) return runtime::SocketPath::none;
-  return id_->device().is_embedded() ? runtime::SocketPath::embedded : runtime::SocketPath::rdma;
-}
-
-void StreamSocket::describe() {
-  constexpr std::array kStates{runtime::SocketState::created,   runtime::SocketState::bound,
-                               runtime::SocketState::listening, runtime::SocketState::connecting,
-                               runtime::SocketState::connected, runtime::SocketState::failed};
-  runtime::SocketDescription description{.descriptor = fd_, .state = kStates[static_cast<std::size_t>(state())]};
-  if (closed_.load(std::memory_order_relaxed)) {
-    description.descriptor = -1;
-    description.state = runtime::SocketState::closed;
+Status StreamSocket::shutdown(int how) {
+  if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) return Error{EINVAL, "rshutdown"};
+  if (core_.state() == StreamCore::State::listening) {
+    if (how == SHUT_WR) return ok();
+    core_.read_shut.store(true, std::memory_order_release);  // accept() fails with EINVAL from now on
+    core_.endpoint.notify_watchers();
+    return ok();
   }
-  description.path = path();
-  if (id_) {
-    description.local = id_->local_address();
-    description.peer = id_->peer_address();
-  }
-  statistics_.describe(description);
+  if (core_.state() == StreamCore::State::connecting) static_cast<void>(readiness_.ready());
+  if (!core_.is_connected()) return Error{ENOTCONN, "rshutdown"};
+  if (!inheritance_.claim()) return Error{EIO, "rshutdown: another process uses the connection"};
+  progress_.look_for_reset();
+  if (core_.is_over()) return Error{ENOTCONN, "rshutdown"};
+  core_.end_directions(how);
+  core_.endpoint.note_activity();
+  core_.endpoint.notify_watchers();
+  return ok();
 }
 
-QueueSettings StreamSocket::settings_from(const config::RsocketConfig& config) {
-  QueueSettings settings;
-  settings.send_queue = config.sqsize_default;
-  settings.receive_queue = config.rqsize_default;
-  settings.inline_bytes = config.inline_default;
-  settings.receive_ring = std::max(2u, config.mem_default + config.mem_default % 2);
-  settings.send_ring = config.wmem_default;
-  settings.iomap_entries = wire::decode_iomap_size(wire::encode_iomap_size(config.iomap_size));
-  return settings;
+void StreamSocket::inherit_options(const Way& other) {
+  const auto& listener = static_cast<const StreamSocket&>(other);
+  options_.inherit(listener.options_);
+  const runtime::Endpoint& from = listener.endpoint();
+  endpoint().set_receive_low_mark(from.receive_low_mark());
+  endpoint().set_receive_timeout(from.receive_timeout());
+  endpoint().set_send_timeout(from.send_timeout());
+}
+
+void StreamSocket::stop_background() {
+  std::shared_ptr<ListenerWatch> watch;
+  std::shared_ptr<Keepalive> reminders;
+  DirectPlacement::Pushes pushes;
+  {
+    std::lock_guard guard(core_.setup_lock);
+    watch = listener_.take_watch();
+    reminders = proofs_.take_reminders();
+    pushes = direct_.take_pushes();
+  }
+  if (watch) watch->stop();
+  if (reminders) reminders->stop();
+  if (pushes.watch) pushes.watch->stop();
+  proofs_.stop();
+}
+
+std::optional<runtime::KernelReason> StreamSocket::why_not_to(const SocketAddress& destination, bool by_kernel_first) {
+  using runtime::KernelReason;
+  auto device = core_.process.registry.choose(destination);
+  if (!device) return KernelReason::no_device;
+  const bool moves_later = by_kernel_first && !(*device)->survives_fork();
+  if (!moves_later && !(*device)->may_have_listener(verbs::PortSpace::tcp, destination))
+    return KernelReason::nobody_listened;
+  if ((*device)->was_silent(verbs::PortSpace::tcp, destination)) return KernelReason::no_answer;
+  return std::nullopt;
+}
+
+Result<SocketAddress> StreamSocket::local_name() {
+  std::lock_guard guard(core_.setup_lock);
+  if (!core_.id) return SocketAddress::wildcard(core_.domain, 0);
+  const SocketAddress address = core_.id->local_address();
+  return address.is_unspecified() ? SocketAddress::wildcard(core_.domain, 0) : core_.as_seen_here(address);
+}
+
+Result<SocketAddress> StreamSocket::peer_name() {
+  progress_.look_for_reset();
+  if (core_.is_connected() && core_.is_over()) return Error{ENOTCONN, "rgetpeername"};
+  return last_peer();
+}
+
+Result<SocketAddress> StreamSocket::last_peer() {
+  std::lock_guard guard(core_.setup_lock);
+  if (!core_.is_connected()) return Error{ENOTCONN, "rgetpeername"};
+  return core_.as_seen_here(core_.id->peer_address());
 }
 
 }  // namespace ringsock::rs

@@ -3,8 +3,8 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/rare_calls.h"
-#include "libvmacompat/process.h"
-#include "libvmacompat/udp_socket.h"
+#include "libvmacompat/process/process.h"
+#include "libvmacompat/udp/udp_socket.h"
 #include "preload/shell.h"
 
 namespace ringsock::vma {

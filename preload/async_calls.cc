@@ -17,8 +17,6 @@
 #include "core/base/log.h"
 #include "core/base/user_memory.h"
 #include "preload/async_calls.h"
-#include "preload/hand_over.h"
-#include "preload/offload.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -31,14 +29,14 @@ void make_kernel_socket(int fd) noexcept {
   const int saved_errno = errno;
   try {
     const runtime::Ref endpoint = fd_table().get(fd);
-    if (auto* const dual = endpoint ? dynamic_cast<DualSocket*>(&*endpoint) : nullptr) dual->give_up_ring();
-    if (endpoint && ring_connection(*endpoint) != nullptr) {
-      if (const auto done = hand_over_for_good(std::span(&endpoint, 1)); !done)
+    if (auto* const chosen = endpoint ? endpoint->as_chosen_socket() : nullptr) chosen->give_up_way();
+    if (endpoint && hand_overs().is_connection(*endpoint)) {
+      if (const auto done = hand_overs().hand_over_for_good(std::span(&endpoint, 1)); !done)
         log_warn("descriptor %d cannot become the kernel's for an asynchronous request: %s", fd, done.error().where);
     } else if (endpoint && fd_table().holds(fd)) {
       // An epoll set. A request that waits for it in the kernel sees events of kernel sockets only.
       leave_to_kernel("an epoll set in an asynchronous request");
-      hand_over_everything();
+      hand_overs().hand_over_everything();
     }
   } catch (const std::bad_alloc&) {
     log_warn("descriptor %d: no memory to make it the kernel's for an asynchronous request", fd);

@@ -1,36 +1,15 @@
-// syscall(2), and leave_to_kernel(): where the library does not see the operations on descriptors, the kernel would
-// work on the doorbell beneath a ring, so this process's sockets go back to the kernel first.
+// syscall(2): where the library does not see the operations on descriptors, the kernel would work on the doorbell
+// beneath a ring, so this process's sockets go back to the kernel first (leave_to_kernel()).
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
-#include <new>
-#include <vector>
 
 #include "preload/async_calls.h"
 #include "preload/clone_calls.h"
-#include "preload/offload.h"
 #include "preload/route.h"
 #include "preload/seccomp_calls.h"
 #include "preload/system_calls.h"
-
-namespace ringsock::preload {
-
-void leave_to_kernel(const char* why) noexcept {
-  const int saved_errno = errno;
-  stop_offloading(why);
-  try {
-    std::vector<runtime::Ref> sockets;
-    fd_table().for_each([&](int, runtime::Endpoint& endpoint) { sockets.push_back(runtime::Ref::share(endpoint)); });
-    for (const runtime::Ref& socket : sockets) {
-      if (auto* const dual = dynamic_cast<DualSocket*>(&*socket)) dual->give_up_ring();
-    }
-  } catch (const std::bad_alloc&) {
-  }
-  errno = saved_errno;
-}
-
-}  // namespace ringsock::preload
 
 using namespace ringsock::preload;
 

@@ -15,9 +15,7 @@
 #include "core/base/log.h"
 #include "core/base/unique_fd.h"
 #include "core/base/user_memory.h"
-#include "librsocket/family_record.h"
 #include "preload/epoll_nesting.h"
-#include "preload/hand_over.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -26,24 +24,9 @@ namespace {
 using runtime::Endpoint;
 using runtime::Ref;
 
-/// Hands a connection over when a child that has used it closes it before the child ends, so that the parent may
-/// continue it. A parent that closes a connection does not do so: servers close what only their children use.
-void leave_to_parent(int fd) {
-  const runtime::Ref endpoint = fd_table().get(fd);
-  auto* const connection = endpoint ? dynamic_cast<rs::StreamSocket*>(&*endpoint) : nullptr;
-  if (connection == nullptr || !connection->is_wanted_elsewhere()) return;
-  const rs::FamilyRecord* const family = connection->family();
-  if (family == nullptr || family->founder == ::getpid()) return;
-  try {
-    if (const auto done = hand_over_for_good(std::span(&endpoint, 1)); !done)
-      log_info("descriptor %d: the parent cannot go on with it: %s", fd, done.error().where);
-  } catch (const std::bad_alloc&) {
-  }
-}
-
 /// Out of line, so that calls on files do not pay for its stack frame.
 [[gnu::noinline]] int close_ours(int fd) {
-  leave_to_parent(fd);
+  hand_overs().leave_to_parent(fd);
   const Status closed = runtime::close_descriptor(fd);
   if (!closed && closed.error().code == EBADF && !fd_table().holds(fd)) return real.close(fd);  // it was a file's
   return to_posix([&] { return closed; });
@@ -62,7 +45,7 @@ namespace {
 // -- duplicates ------------------------------------------------------------------------------------
 
 void note_keeper(Endpoint& endpoint) {
-  if (auto* const stream = dynamic_cast<rs::StreamSocket*>(&endpoint)) stream->keeper.store(::getpid());
+  if (auto* const way = endpoint.way()) way->keeper.store(::getpid());
 }
 
 constexpr bool is_standard_stream(int fd) { return fd >= 0 && fd <= STDERR_FILENO; }
@@ -70,7 +53,7 @@ constexpr bool is_standard_stream(int fd) { return fd >= 0 && fd <= STDERR_FILEN
 /// Moves a connection that gets the number of a standard stream to the kernel, because libc's streams make system calls
 /// that this library does not see. Returns false when that is not possible.
 bool becomes_kernels_for_streams(Lookup& socket) {
-  return ring_connection(*socket) != nullptr && become_kernels(Ref::share(*socket));
+  return hand_overs().is_connection(*socket) && hand_overs().become_kernels(Ref::share(*socket));
 }
 
 /// Enters `copy`, which the kernel has made, as another descriptor of `endpoint`.
@@ -117,7 +100,7 @@ Result<int> dup_to(int from, int to, auto libcs) {
     if (old->has_descriptors()) {
       old->descriptor_closed(to);
     } else {
-      old->close();
+      old->retire();
     }
     if (old->owns_descriptor(to)) old->give_up_descriptor();
   }
@@ -145,39 +128,23 @@ int dup_to_ours(int from, int to, auto libcs) {
 
 // -- fcntl and ioctl -------------------------------------------------------------------------------
 
-rs::StreamSocket* as_stream(Lookup& socket) { return dynamic_cast<rs::StreamSocket*>(&*socket); }
-
-std::atomic<bool>* close_on_exec_of(Lookup& socket) {
-  auto* stream = as_stream(socket);
-  return stream != nullptr ? &stream->close_on_exec : nullptr;
-}
-
-int status_flags_of(rs::StreamSocket& socket) {
-  return O_RDWR | socket.other_status_flags.load() | (socket.is_nonblocking() ? O_NONBLOCK : 0);
+/// @param way  that of the socket
+int status_flags_of(const Lookup& socket, const transports::Way& way) {
+  return O_RDWR | way.other_status_flags.load() | (socket->is_nonblocking() ? O_NONBLOCK : 0);
 }
 
 /// Moves a connection to the kernel, because only the kernel reports events by signals. Returns false when that fails.
 bool becomes_kernels_for_signals(Lookup& socket) {
-  return as_stream(socket) != nullptr && become_kernels(Ref::share(*socket));
+  return socket->way() != nullptr && hand_overs().become_kernels(Ref::share(*socket));
 }
 
 void set_status_flags(Lookup& socket, int flags) {
-  if (auto* const stream = as_stream(socket)) stream->other_status_flags.store(flags & (O_APPEND | O_ASYNC));
-  if (DualSocket* const dual = as_dual(socket)) {
-    dual->set_status_flags(flags);
+  if (auto* const way = socket->way()) way->other_status_flags.store(flags & (O_APPEND | O_ASYNC));
+  if (auto* const chosen = socket->as_chosen_socket()) {
+    chosen->set_status_flags(flags);
   } else {
     socket->set_nonblocking((flags & O_NONBLOCK) != 0);
   }
-}
-
-/// Called before FD_CLOEXEC is cleared. When a forked child does that to a listener, the child's next program is to
-/// accept, and the ring must end for all processes (prepare_exec()). It ends now, because a program that closes all
-/// other descriptors before exec(2), as Python does, closes the ring's, too.
-void listener_is_prepared(DualSocket* dual, int fd) {
-  if (dual == nullptr || !dual->listens_on_ring() || !dual->is_shared() || dual->has_ring_ended()) return;
-  const rs::FamilyRecord* const family = dual->family();
-  if (family == nullptr || family->founder == ::getpid()) return;
-  if ((real.fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0) dual->end_ring_for_all();
 }
 
 Result<int> by_kernel(int fd, int command, long argument) {
@@ -187,14 +154,14 @@ Result<int> by_kernel(int fd, int command, long argument) {
 }
 
 Result<int> control(Lookup& socket, int fd, int command, long argument) {
-  DualSocket* const dual = as_dual(socket);
-  const bool is_stream = close_on_exec_of(socket) != nullptr;
+  auto* const chosen = socket->as_chosen_socket();
+  transports::Way* const way = socket->way();
   switch (command) {
     case F_GETFL:
-      if (!is_stream) break;
-      return status_flags_of(*as_stream(socket));
+      if (way == nullptr) break;
+      return status_flags_of(socket, *way);
     case F_SETFL:
-      if (!is_stream) {  // the kernel's descriptor has the flags, too
+      if (way == nullptr) {  // the kernel's descriptor has the flags, too
         auto done = by_kernel(fd, command, argument);
         if (done) set_status_flags(socket, static_cast<int>(argument));
         return done;
@@ -205,23 +172,23 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
     case F_SETOWN:
     case F_SETOWN_EX:
     case F_SETSIG:
-      if (is_stream) as_stream(socket)->has_signal_owner.store(true);
+      if (way != nullptr) way->has_signal_owner.store(true);
       break;
     case F_GETFD:
-      if (!is_stream || !socket->owns_descriptor(fd)) break;  // a duplicate has the kernel's flag
-      return close_on_exec_of(socket)->load() ? FD_CLOEXEC : 0;
+      if (way == nullptr || !socket->owns_descriptor(fd)) break;  // a duplicate has the kernel's flag
+      return way->close_on_exec.load() ? FD_CLOEXEC : 0;
     case F_SETFD:
-      if (!is_stream) break;
+      if (way == nullptr) break;
       if ((argument & FD_CLOEXEC) == 0) {
         note_keeper(*socket);
-        listener_is_prepared(dual, fd);
+        if (chosen != nullptr) hand_overs().listener_is_prepared(*chosen, fd);
       }
       if (socket->owns_descriptor(fd)) {
-        close_on_exec_of(socket)->store((argument & FD_CLOEXEC) != 0);
+        way->close_on_exec.store((argument & FD_CLOEXEC) != 0);
         return 0;
       }
       // For a connection that may take the number over later.
-      if (dual == nullptr || dual->is_kernel_socket()) close_on_exec_of(socket)->store((argument & FD_CLOEXEC) != 0);
+      if (chosen == nullptr || chosen->is_kernel_socket()) way->close_on_exec.store((argument & FD_CLOEXEC) != 0);
       break;
     case F_DUPFD:
     case F_DUPFD_CLOEXEC: {
@@ -255,27 +222,27 @@ Result<int> store_int(void* argument, const Result<int>& value) {
 }
 
 Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argument) {
-  const bool is_stream = close_on_exec_of(socket) != nullptr;
-  DualSocket* const dual = as_dual(socket);
-  const bool on_ring = is_stream && (dual == nullptr || !dual->is_kernel_socket());
-  if (is_stream && request == FIONBIO) {
+  transports::Way* const way = socket->way();
+  const auto* const chosen = socket->as_chosen_socket();
+  const bool on_way = way != nullptr && (chosen == nullptr || !chosen->is_kernel_socket());
+  if (way != nullptr && request == FIONBIO) {
     if (!is_readable(argument, sizeof(int))) return Error{EFAULT, "FIONBIO"};
     const bool on = *static_cast<const int*>(argument) != 0;
-    const int others = status_flags_of(*as_stream(socket)) & ~O_NONBLOCK;
+    const int others = status_flags_of(socket, *way) & ~O_NONBLOCK;
     set_status_flags(socket, others | (on ? O_NONBLOCK : 0));
     return 0;
   }
-  if (is_stream && request == FIOASYNC) {
+  if (way != nullptr && request == FIOASYNC) {
     if (!is_readable(argument, sizeof(int))) return Error{EFAULT, "FIOASYNC"};
     const bool on = *static_cast<const int*>(argument) != 0;
     if (!on || !becomes_kernels_for_signals(socket)) {
-      const int others = status_flags_of(*as_stream(socket)) & ~O_ASYNC;
+      const int others = status_flags_of(socket, *way) & ~O_ASYNC;
       set_status_flags(socket, others | (on ? O_ASYNC : 0));
       return 0;
     }
   }
-  if (is_stream && (request == FIOSETOWN || request == SIOCSPGRP)) as_stream(socket)->has_signal_owner.store(true);
-  if (is_stream && (request == FIOCLEX || request == FIONCLEX)) {
+  if (way != nullptr && (request == FIOSETOWN || request == SIOCSPGRP)) way->has_signal_owner.store(true);
+  if (way != nullptr && (request == FIOCLEX || request == FIONCLEX)) {
     return control(socket, fd, F_SETFD, request == FIOCLEX ? FD_CLOEXEC : 0);
   }
   if (socket->is_datagram()) {
@@ -287,7 +254,7 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
       default: break;
     }
   }
-  if (on_ring) {
+  if (on_way) {
     switch (request) {
       case FIONREAD: return store_int(argument, socket->unread_bytes());
       case TIOCOUTQ:

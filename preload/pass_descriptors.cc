@@ -8,7 +8,7 @@
 
 #include "core/base/log.h"
 #include "core/base/user_memory.h"
-#include "preload/hand_over.h"
+#include "preload/pass_descriptors.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -40,9 +40,9 @@ runtime::Ref prepare_to_pass(int fd) {
   runtime::Ref endpoint = fd_table().get(fd);
   if (!endpoint) return endpoint;
   endpoint->passed_on();
-  if (ring_connection(*endpoint) != nullptr) return endpoint;
-  auto* const dual = dynamic_cast<DualSocket*>(endpoint.get());
-  if (dual != nullptr && dual->is_on_no_ring_yet()) give_to_kernel(*dual);
+  if (hand_overs().is_connection(*endpoint)) return endpoint;
+  auto* const chosen = endpoint->as_chosen_socket();
+  if (chosen != nullptr && chosen->is_on_no_way_yet()) hand_overs().give_to_kernel(*chosen);
   return {};
 }
 
@@ -60,7 +60,7 @@ ssize_t send_with_control(int fd, const msghdr& message, int flags) {
   const auto same = [](const auto& a, const auto& b) { return a.get() == b.get(); };
   connections.erase(std::unique(connections.begin(), connections.end(), same), connections.end());
   if (!connections.empty()) {
-    if (const auto done = hand_over_for_good(connections); !done) {
+    if (const auto done = hand_overs().hand_over_for_good(connections); !done) {
       log_warn("sendmsg: a connection cannot be passed on: %s", done.error().where);
       errno = EOPNOTSUPP;
       return -1;
@@ -80,12 +80,12 @@ int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags)
 }
 
 int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spawn) {
-  std::vector<HandOver> wanted;
+  std::vector<transports::HandOver> wanted;
   for (const int fd : numbers) {
     if (prepare_to_pass(fd)) wanted.push_back({fd, true});
   }
   if (wanted.empty()) return spawn();
-  auto replacements = hand_over(wanted);
+  auto replacements = hand_overs().hand_over(wanted);
   if (!replacements) {
     log_warn("posix_spawn: descriptor %d cannot be passed on: %s", wanted.front().fd, replacements.error().where);
     return spawn();

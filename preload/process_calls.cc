@@ -11,14 +11,17 @@
 #include "core/base/mutex.h"
 #include "core/runtime/fork_registry.h"
 #include "core/statistics/statistics.h"
-#include "librsocket/family_record.h"
 #include "preload/clone_calls.h"
-#include "preload/door.h"
-#include "preload/hand_over.h"
+#include "preload/pass_descriptors.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
 namespace {
+
+/// Tells the endpoints that this process does not use them any more. May be called in signal handlers.
+void leave_endpoints() {
+  runtime::fork_registry().try_for_each([](runtime::Endpoint& endpoint) { endpoint.process_ends(); });
+}
 
 /// Carries out an exec call. Returns when it failed.
 int execute(auto libcs) {
@@ -26,14 +29,14 @@ int execute(auto libcs) {
   const int saved_errno = errno;
   try {
     for (const runtime::Ref& endpoint : runtime::fork_registry().endpoints()) endpoint->before_exec();
-    prepare_exec();
+    hand_overs().prepare_exec();
   } catch (const std::bad_alloc&) {
   }
-  rs::leave_families();
+  leave_endpoints();
   errno = saved_errno;
   const int answer = libcs();
   const int error = errno;
-  rs::rejoin_families();
+  runtime::fork_registry().try_for_each([](runtime::Endpoint& endpoint) { endpoint.process_goes_on(); });
   errno = error;
   return answer;
 }
@@ -132,8 +135,8 @@ RS_INTERCEPT pid_t __vfork() { return ::fork(); }
 #endif
 
 RS_INTERCEPT void _exit(int status) {
-  leave_to_others();
-  rs::leave_families();
+  hand_overs().leave_to_others();
+  leave_endpoints();
   runtime::process_statistics.at_exit();
   real._exit(status);
   __builtin_unreachable();

@@ -93,11 +93,6 @@ const Shell& calling_shell() {
 
 bool is_calling_shell() { return calling_shell().find_beyond == this_shell.find_beyond; }
 
-void set_kernel_nonblocking(int fd, bool on) {
-  const int flags = real.fcntl(fd, F_GETFL, 0);
-  if (flags >= 0) real.fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK);
-}
-
 }  // namespace ringsock::preload
 
 const void* ringsock_shell() { return &ringsock::preload::this_shell; }

@@ -29,7 +29,4 @@ struct RealCalls {
 /// use the plain name (core/base/no_cancellation.h).
 extern RealCalls real;
 
-/// Sets O_NONBLOCK of the kernel's file under `fd`.
-void set_kernel_nonblocking(int fd, bool on);
-
 }  // namespace ringsock::preload

@@ -5,7 +5,8 @@
 #include "core/poll/socket_calls.h"
 #include "core/poll/timeouts.h"
 #include "core/runtime/fd_table.h"
-#include "preload/dual_socket.h"
+#include "core/transports/hand_overs.h"
+#include "core/transports/rules.h"
 #include "preload/real_calls.h"
 
 #define RS_INTERCEPT extern "C" __attribute__((visibility("default")))
@@ -26,9 +27,11 @@ using runtime::fd_table;
 using runtime::from_milliseconds;
 using runtime::from_timespec;
 using runtime::Lookup;
+using transports::hand_overs;
+using transports::leave_to_kernel;
 
 /// Returns whether the descriptor has become the kernel's, after `error` of a call on `socket`. Moves a connection that
-/// another process has used since a fork to the kernel here, too (door.h).
+/// another process has used since a fork to the kernel here, too (HandOvers::follow()).
 bool goes_on_by_kernel(Lookup& socket, const Error& error);
 
 /// Returns whether a blocking call moved only a part of its bytes because the descriptor became the kernel's meanwhile.
@@ -76,8 +79,5 @@ inline auto route_pinned(int fd, Ours ours, Libcs libcs) {
 ssize_t intercepted_read(int fd, void* data, std::size_t length);
 ssize_t intercepted_send(int fd, const void* data, std::size_t length, int flags);
 int intercepted_close(int fd);
-
-/// Returns the endpoint as a DualSocket, or null when it is something else.
-inline DualSocket* as_dual(Lookup& socket) { return dynamic_cast<DualSocket*>(&*socket); }
 
 }  // namespace ringsock::preload

@@ -19,8 +19,6 @@
 #include "core/base/rare_calls.h"
 #include "core/runtime/rcu.h"
 #include "core/statistics/statistics.h"
-#include "preload/hand_over.h"
-#include "preload/offload.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -53,7 +51,7 @@ void expect(const FilterForecast& forecast) noexcept {
     log_info("a seccomp filter that is installed now forbids %s: sockets are the kernel's", missing);
     leave_to_kernel("a seccomp filter");
     try {
-      hand_over_everything();
+      hand_overs().hand_over_everything();
     } catch (const std::bad_alloc&) {
     }
   }

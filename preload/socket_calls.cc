@@ -7,7 +7,6 @@
 
 #include "core/base/unique_fd.h"
 #include "preload/checked_transfer.h"
-#include "preload/hand_over.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -94,10 +93,10 @@ Status get_option(Lookup& socket, int level, int name, void* value, socklen_t* l
 
 /// Carries out connect(2) with AF_UNSPEC on what is on a ring. Returns nothing where the socket does so itself.
 std::optional<Status> disconnect_ours(runtime::Endpoint& socket) {
-  auto* const dual = dynamic_cast<DualSocket*>(&socket);
-  if (dual == nullptr) return std::nullopt;
-  if (dual->is_on_no_ring_yet()) give_to_kernel(*dual);
-  return dual->is_kernel_socket() ? std::nullopt : std::optional(become_unconnected(*dual));
+  auto* const chosen = socket.as_chosen_socket();
+  if (chosen == nullptr) return std::nullopt;
+  if (chosen->is_on_no_way_yet()) hand_overs().give_to_kernel(*chosen);
+  return chosen->is_kernel_socket() ? std::nullopt : std::optional(hand_overs().become_unconnected(*chosen));
 }
 
 int connect_ours(int fd, const sockaddr* address, socklen_t length) {

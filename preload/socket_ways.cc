@@ -6,8 +6,6 @@
 #include <new>
 #include <utility>
 
-#include "librsocket/process.h"
-#include "preload/offload.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -15,13 +13,6 @@ namespace {
 
 constinit std::array<SocketWay, 2> ways{};
 constinit std::atomic<std::size_t> number_of_ways{0};
-
-runtime::Ref make_dual(int fd, int domain, int type) {
-  auto* dual = new DualSocket(rs::process(), domain, fd);
-  runtime::Ref socket(dual);
-  dual->close_on_exec.store((type & SOCK_CLOEXEC) != 0);
-  return socket;
-}
 
 /// Enters the socket as an endpoint of the first way that carries its kind. Without one it stays the kernel's.
 void take_in(int fd, int domain, int type, int protocol) {
@@ -45,8 +36,6 @@ void add_way(const SocketWay& way) {
   ways[place] = way;
   number_of_ways.store(place + 1, std::memory_order_release);
 }
-
-void add_rsockets() { add_way({&may_offload, &make_dual}); }
 
 }  // namespace ringsock::preload
 

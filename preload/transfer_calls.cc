@@ -10,7 +10,7 @@
 
 #include "core/poll/wait.h"
 #include "preload/checked_transfer.h"
-#include "preload/hand_over.h"
+#include "preload/pass_descriptors.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {

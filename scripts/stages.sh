@@ -6,8 +6,8 @@ all_stages=(gcc headers exports cost tools programs suites attacks vma vm asan t
 long_stages=(suites)
 declare -A stage_help=(
   [gcc]="g++, warnings are errors; all tests; install"
-  [headers]="every header compiles alone, the installed ones as C too; folders include what ARCHITECTURE.md draws"
-  [exports]="the libraries export what their symbol maps say, and carry the right names"
+  [headers]="every header compiles alone, the installed ones as C too; folders include what ARCHITECTURE.md draws; no new class is large"
+  [exports]="the libraries export what their symbol maps say, carry the right names, and have no new mutable globals"
   [cost]="callgrind counts the instructions of a call over libvma, and of one that passes through librspreload"
   [tools]="Debian's rstream, riostream, rcopy over librsocket, with each other and with ours"
   [programs]="Debian's redis, nginx, PostgreSQL, ssh ... over librspreload: both ends, one end, none, killed in the middle"
@@ -132,11 +132,13 @@ stage_gcc() {
 
 stage_headers() {
   counted "$build_root/headers.log" "$root/tests/abi/check_headers.sh" "$root" &&
-    counted "$build_root/rooms.log" "$root/tests/abi/check_rooms.py" "$root"
+    counted "$build_root/rooms.log" "$root/tests/abi/check_rooms.py" "$root" &&
+    counted "$build_root/classes.log" "$root/tests/abi/check_classes.py" "$root"
 }
 
 stage_exports() {
-  plain_build && counted "$build_root/exports.log" "$root/tests/abi/check_exports.sh" "$root" "$build_root/gcc/stage/lib"
+  plain_build && counted "$build_root/exports.log" "$root/tests/abi/check_exports.sh" "$root" "$build_root/gcc/stage/lib" &&
+    counted "$build_root/globals.log" "$root/tests/abi/check_globals.py" "$root" "$build_root/gcc"
 }
 
 stage_cost() {

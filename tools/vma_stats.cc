@@ -52,7 +52,8 @@ Found find(const VmaStatsOptions& options) {
     if (!page) page = VmaPage::open(link.name.c_str(), false);
     const auto now = page ? page->read() : Result<VmaSnapshot>(page.error());
     if (!now) {
-      if (now.error().code != ESRCH) out.problem = "process " + std::to_string(link.pid) + ": " + text_of(now.error());
+      const bool has_none = now.error().code == ESRCH || now.error().code == EBUSY;  // not any more, or not yet
+      if (!has_none) out.problem = "process " + std::to_string(link.pid) + ": " + text_of(now.error());
       continue;
     }
     if (!options.program.empty() && now->program != options.program) continue;

@@ -84,11 +84,11 @@ void CardRing::poll_with_times(Batch& batch) {
   ibv_end_poll(timed_cq_);
 }
 
-/// Queues a buffer for posting. Buffers are posted in batches, which are smaller for a small ring so that it does not
-/// run out of receives.
+/// Queues a buffer for posting. Buffers are posted in batches, which are smaller when few receives are posted, so that
+/// the ring does not run out of them.
 void CardRing::replace(verbs::BufferRef buffer) {
   due_[due_count_++] = std::move(buffer);
-  if (due_count_ < std::clamp<std::size_t>(settings_.receive_entries / 4, 1, kBatch)) return;
+  if (due_count_ < std::clamp<std::size_t>(posted_ / 4, 1, kBatch)) return;
   post_receives(std::span(due_).first(due_count_));
   due_count_ = 0;
 }
@@ -127,8 +127,10 @@ unsigned CardRing::take(Told& told, WaitingCall* waiting) {
   for (int i = 0; i < batch.count; ++i) {
     const ibv_wc& completion = batch.completions[i];
     verbs::BufferRef buffer(*reinterpret_cast<verbs::BufferHeader*>(completion.wr_id));
-    if (completion.status != IBV_WC_SUCCESS) continue;  // flushed: the interface is gone
-    if (take_one(completion, buffer, with_times ? batch.times[i] : Nanos::zero(), told, waiting)) continue;
+    if (completion.status == IBV_WC_WR_FLUSH_ERR) continue;  // the interface is gone
+    if (completion.status == IBV_WC_SUCCESS &&
+        take_one(completion, buffer, with_times ? batch.times[i] : Nanos::zero(), told, waiting))
+      continue;
     counters_->count(Count::rx_dropped);
     post_receives(std::span(&buffer, 1));
   }

@@ -117,12 +117,13 @@ class Destination {
   [[nodiscard]] HeaderTemplate& header() { return header_; }
   /// The address that peers see and answer.
   [[nodiscard]] const SocketAddress& source() const { return source_; }
-  /// Called with each datagram; keeps the kernel's knowledge of the neighbour fresh. Returns false when the kernel's
-  /// socket has to send the datagram for that: without CAP_NET_ADMIN there is no other way.
-  [[nodiscard]] bool note_use(net::NetworkState& network) {
-    if (neighbour_->needs_refresh()) [[unlikely]]
-      return static_cast<bool>(network.request_resolution(*neighbour_));
-    return true;
+  /// Called with each datagram. Returns whether the kernel's knowledge of the neighbour grows old, so that refresh()
+  /// must be called.
+  [[nodiscard]] bool needs_refresh() const { return neighbour_->needs_refresh(); }
+  /// Returns false when the kernel's socket has to send the datagram for that: without CAP_NET_ADMIN there is no other
+  /// way.
+  [[nodiscard]] bool refresh(net::NetworkState& network) {
+    return static_cast<bool>(network.request_resolution(*neighbour_));
   }
 
  private:

@@ -36,9 +36,13 @@ std::array<std::uint64_t, 4> make_secret() {
   return secret;
 }
 
-constinit Mutex all_lock;
-constinit All* all = nullptr;  ///< made with the first Ethernet; a forked child makes its own
-constinit std::vector<std::shared_ptr<Ethernet>>* held = nullptr;  ///< keeps all objects across a fork
+/// What the process has. Never destroyed.
+struct Process {
+  Mutex lock;
+  All* all = nullptr;  ///< made with the first Ethernet; a forked child makes its own
+  std::vector<std::shared_ptr<Ethernet>>* held = nullptr;  ///< keeps all objects across a fork
+};
+constinit Process process;
 
 }  // namespace
 
@@ -46,29 +50,29 @@ constinit std::vector<std::shared_ptr<Ethernet>>* held = nullptr;  ///< keeps al
 struct EthernetForkHandlers {
   [[gnu::constructor]] static void install() { at_fork(ForkStep::interfaces, &before, &in_parent, &in_child); }
   static void before() {
-    all_lock.lock();
-    held = new std::vector<std::shared_ptr<Ethernet>>;
-    if (all != nullptr) {
-      for (const auto& [network, weak] : all->by_network) {
-        if (auto ethernet = weak.lock()) held->push_back(std::move(ethernet));
+    process.lock.lock();
+    process.held = new std::vector<std::shared_ptr<Ethernet>>;
+    if (process.all != nullptr) {
+      for (const auto& [network, weak] : process.all->by_network) {
+        if (auto ethernet = weak.lock()) process.held->push_back(std::move(ethernet));
       }
     }
-    for (const auto& ethernet : *held) ethernet->lock_.lock();
+    for (const auto& ethernet : *process.held) ethernet->lock_.lock();
   }
   static void in_parent() {
-    for (const auto& ethernet : *held) ethernet->lock_.unlock();
-    all_lock.unlock();
-    delete std::exchange(held, nullptr);  // without the lock, because it may destroy some of them
+    for (const auto& ethernet : *process.held) ethernet->lock_.unlock();
+    process.lock.unlock();
+    delete std::exchange(process.held, nullptr);  // without the lock, because it may destroy some of them
   }
   static void in_child() {
-    for (const auto& ethernet : *held) {
+    for (const auto& ethernet : *process.held) {
       for (auto& [ifindex, slot] : ethernet->slots_) {
         if (slot.interface) slot.interface->forget_after_fork();
       }
     }
-    held = nullptr;  // the objects are never destroyed, as `all` is not
-    all = nullptr;
-    all_lock.unlock();
+    process.held = nullptr;  // the objects are never destroyed, as `all` is not
+    process.all = nullptr;
+    process.lock.unlock();
   }
 };
 
@@ -76,14 +80,14 @@ Result<std::shared_ptr<Ethernet>> Ethernet::of_socket(int fd, EthernetUser& user
   auto network = net::networks().of_socket(fd);
   if (!network) return network.error();
   std::shared_ptr<Ethernet> before;  // destroyed without the lock
-  const std::lock_guard guard(all_lock);
-  if (all == nullptr) all = new All;
-  std::weak_ptr<Ethernet>& known = all->by_network[network->get()];
+  const std::lock_guard guard(process.lock);
+  if (process.all == nullptr) process.all = new All;
+  std::weak_ptr<Ethernet>& known = process.all->by_network[network->get()];
   if (auto ethernet = known.lock()) return ethernet;
   auto ethernet = std::make_shared<Ethernet>(*std::move(network), user);
   if (Status watched = ethernet->watch(); !watched) return watched.error();
   known = ethernet;
-  before = std::exchange(all->newest, ethernet);
+  before = std::exchange(process.all->newest, ethernet);
   user.has_begun();
   return ethernet;
 }
@@ -204,9 +208,9 @@ Result<std::shared_ptr<Ring>> Ethernet::make_ring(Slot& slot, const RingKey& key
 std::vector<verbs::BufferPoolStatistics> Ethernet::refresh_statistics() {
   std::vector<std::shared_ptr<Ethernet>> namespaces;
   {
-    const std::lock_guard guard(all_lock);
-    if (all == nullptr) return {};
-    for (const auto& [network, weak] : all->by_network) {
+    const std::lock_guard guard(process.lock);
+    if (process.all == nullptr) return {};
+    for (const auto& [network, weak] : process.all->by_network) {
       if (auto one = weak.lock()) namespaces.push_back(std::move(one));
     }
   }

@@ -97,6 +97,12 @@ bool RingKey::is_lasting() const {
 void RingChoice::set(RingLogic logic, std::uint64_t user_id) {
   logic_ = logic;
   user_id_ = user_id;
+  forget_place();
+}
+
+void RingChoice::move_here() {
+  if (logic_ >= RingLogic::per_thread) place_ = place_of(logic_);
+  has_place_ = true;
   seen_ = 0;
 }
 
@@ -110,8 +116,7 @@ RingKey RingChoice::key(const SocketAddress& local) {
     case RingLogic::per_core:
     case RingLogic::per_core_attach_threads: break;
   }
-  place_ = place_of(logic_);
-  seen_ = 0;
+  if (!has_place_) move_here();
   return {logic_, {place_, 0}};
 }
 

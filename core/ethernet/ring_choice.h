@@ -34,7 +34,9 @@ struct RingKey {
   [[nodiscard]] bool is_lasting() const;
 };
 
-/// The choice of rings for one direction of a socket. Threads: one at a time.
+/// The choice of rings for one direction of a socket. It has a place, a thread or a CPU, which follows the socket's
+/// user and nobody else: the socket's flows are looked for again by whichever thread notices a change of the network,
+/// and find the ring that they have. Threads: one at a time.
 class RingChoice {
  public:
   /// @param ratio  number of operations between looks of should_move(); 0 or less: no looks
@@ -45,11 +47,15 @@ class RingChoice {
   void set(RingLogic logic, std::uint64_t user_id);
   [[nodiscard]] RingLogic logic() const { return logic_; }
   [[nodiscard]] std::uint64_t user_id() const { return user_id_; }
-  /// Returns the key for the calling thread and a socket with that address.
+  /// Returns the key for a socket with that address. The first call takes the caller's thread or CPU as the place.
   RingKey key(const SocketAddress& local);
+  /// Takes the caller's thread or CPU as the place.
+  void move_here();
+  /// Called when the socket has no flows any more: the next call of key() takes the place of its caller.
+  void forget_place() { has_place_ = false; }
 
-  /// Called with each operation. Returns true when the socket should ask for its key again, because the thread or CPU
-  /// has changed. As in VMA, this takes 20 looks with the same result.
+  /// Called with each operation. Returns true when the socket should call move_here() and ask for its key again,
+  /// because the thread or CPU has changed. As in VMA, this takes 20 looks with the same result.
   bool should_move() {
     if (logic_ < RingLogic::per_thread || ratio_ <= 0 || ++operations_ < ratio_) [[likely]]
       return false;
@@ -64,7 +70,8 @@ class RingChoice {
   const int ratio_;
   const std::uint64_t socket_id_;
   std::uint64_t user_id_ = 0;
-  std::uint64_t place_ = 0;      ///< thread or CPU of the last key
+  bool has_place_ = false;
+  std::uint64_t place_ = 0;      ///< thread or CPU
   std::uint64_t candidate_ = 0;  ///< the other one, found by the last looks
   int seen_ = 0;                 ///< number of looks in succession that found candidate_
   int operations_ = 0;

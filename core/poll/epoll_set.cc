@@ -20,6 +20,7 @@
 #include "core/poll/wait_tally.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
+#include "core/runtime/listable.h"
 
 namespace ringsock::runtime {
 
@@ -114,7 +115,22 @@ Status check_exclusive(int op, bool is_set, std::uint32_t events) {
 
 // -- member
 
+namespace {
+/// The member that this thread is asking: what its endpoint reports meanwhile is no news.
+constinit thread_local const EpollMember* being_asked = nullptr;
+}  // namespace
+
 void EpollMember::endpoint_changed() noexcept {
+  if (being_asked == this) {
+    // The endpoint may have other doorbells now (a connect that has found its listener).
+    armed_ = false;
+    return;
+  }
+  if (is_parked_.load()) {
+    // Either this load sees that add_parked() has been called, or its thread, which looks afterwards, sees the news.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (is_parked_.load()) return;
+  }
   if (!changed_.exchange(true)) {
     next_changed_ = set_.changed_.load(std::memory_order_relaxed);
     while (!set_.changed_.compare_exchange_weak(next_changed_, this)) {
@@ -127,12 +143,23 @@ void EpollMember::endpoint_changed() noexcept {
 
 Ref EpollMember::owner() noexcept { return set_.try_add_ref() ? Ref(&set_) : Ref(); }
 
-std::uint32_t EpollMember::reportable() {
-  if (!enabled_) return 0;
+void EpollMember::ask() {
+  const EpollMember* const outer = std::exchange(being_asked, this);
   const std::uint32_t ready = endpoint_->ready();
+  being_asked = outer;
   // Read after ready(): what arrives later is a new edge, or the caller finds it.
   found_activity_ = endpoint_->activity();
   found_ = with_normal_bands(ready) & (event_.events | EPOLLERR | EPOLLHUP);
+}
+
+std::uint32_t EpollMember::reportable() {
+  if (!enabled_) return 0;
+  ask();
+  // A member that is reported again and again without news never gets cold, so no doorbell tells of its peer's end.
+  if (found_ != 0 && !has_news()) {
+    endpoint_->look_for_end();
+    if (endpoint_->activity() != found_activity_) ask();
+  }
   if ((event_.events & EPOLLET) == 0) return found_;
   constexpr std::uint32_t kRoom = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
   const std::uint64_t news = found_activity_ - seen_activity_;
@@ -287,11 +314,50 @@ Status EpollSet::control_endpoint(int op, int fd, Ref endpoint, const epoll_even
   const std::lock_guard guard(lock_);
   const auto found = members_.find({endpoint.get(), fd});
   if (op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) return Error{EINVAL, "epoll_ctl: operation"};
-  if (found == members_.end()) return Error{ENOENT, "epoll_ctl"};
+  if (found == members_.end() || found->second->is_parked_) return Error{ENOENT, "epoll_ctl"};
   if (op == EPOLL_CTL_MOD) return modify(*found->second, *event);
-  remove(found, departed);
+  if (!park(*found->second)) remove(found, departed);
   return ok();
 }
+
+/// Keeps a member that was removed for the case that it is added again. Only connections: other endpoints go on
+/// ringing.
+bool EpollSet::park(EpollMember& member) {
+  if (member.endpoint_->listable() == nullptr) return false;
+  member.enabled_ = false;
+  leave_lists(member);
+  member.is_parked_.store(true);
+  ++parked_count_;
+  count_members();
+  return true;
+}
+
+Status EpollSet::add_parked(EpollMember& member, const epoll_event& event) {
+  member.is_parked_.store(false);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  --parked_count_;
+  count_members();
+  member.set_event(event);
+  make_hot(member, round_ + kGraceRounds);
+  ring();
+  notify_watchers(EPOLLIN);
+  return ok();
+}
+
+/// Called when a doorbell has rung: a removed member that has news was not added again at once, so it is another set's,
+/// or nobody's, and its doorbell must not wake this set's threads any more.
+void EpollSet::forget_doorbells_of_parked(Endpoint& endpoint) {
+  const auto first = members_.lower_bound({&endpoint, INT_MIN});
+  const auto end = members_.upper_bound({&endpoint, INT_MAX});
+  if (!std::all_of(first, end, [](const auto& entry) { return entry.second->is_parked_.load(); })) return;
+  for (auto place = first; place != end; ++place) {
+    for (const int fd : std::exchange(place->second->doorbells_, {}).fd) {
+      if (fd >= 0) drop_doorbell(fd, endpoint);
+    }
+  }
+}
+
+void EpollSet::count_members() { member_count_.store(members_.size() - parked_count_, std::memory_order_relaxed); }
 
 /// Checks whether it may hold `inner`. nesting_lock must be held. Errors: ELOOP a cycle, or too deep; EPERM, ENOSPC,
 /// ENOMEM. The doorbells of a set are epoll descriptors, and so are those of sockets and rings below them, so the
@@ -331,7 +397,9 @@ Status EpollSet::add(int fd, Ref endpoint, const epoll_event& event) {
   const std::lock_guard guard(lock_);
   const Key key{endpoint.get(), fd};
   const auto place = members_.lower_bound(key);
-  if (place != members_.end() && place->first == key) return Error{EEXIST, "epoll_ctl"};
+  if (place != members_.end() && place->first == key) {
+    return place->second->is_parked_ ? add_parked(*place->second, event) : Error{EEXIST, "epoll_ctl"};
+  }
   prepare_for_one_more();
   auto created = std::make_unique<EpollMember>(*this, fd, std::move(endpoint));
   EpollMember& member = *created;
@@ -342,7 +410,7 @@ Status EpollSet::add(int fd, Ref endpoint, const epoll_event& event) {
     members_.erase(entered);
     return Error{EBADF, "epoll_ctl: closed"};
   }
-  member_count_.store(members_.size(), std::memory_order_relaxed);
+  count_members();
   make_hot(member, round_ + kGraceRounds);
   ask_for_stamps(member);
   ring();
@@ -381,10 +449,13 @@ void EpollSet::remove(Members::iterator place, Departed& departed) {
   // It may be in the changed list, and will not be pushed there any more.
   drain_changed();
   leave_lists(member);
+  lists_.leave(member.listed_);
+  has_maps_.store(lists_.has_maps(), std::memory_order_relaxed);
+  if (member.is_parked_) --parked_count_;
   departed.push_back(std::move(place->second));
   members_.erase(place);
   forget_doorbells(member);
-  member_count_.store(members_.size(), std::memory_order_relaxed);
+  count_members();
 }
 
 void EpollSet::member_closed(Endpoint& endpoint) noexcept {
@@ -403,6 +474,10 @@ void EpollSet::member_left_to_kernel(Endpoint& endpoint) noexcept {
     epoll_event event = member.event_;
     if (!member.enabled_) event.events = 0;
     // EEXIST: another process that shares the kernel's set has added it.
+    if (member.is_parked_) {
+      remove(place++, departed);
+      continue;
+    }
     if (Status moved = control_kernel(EPOLL_CTL_ADD, member.fd_, &event); !moved && moved.error().code != EEXIST) {
       log_warn("epoll: descriptor %d: %s: %s", member.fd_, moved.error().where, std::strerror(moved.error().code));
     }
@@ -487,6 +562,29 @@ bool EpollSet::arm_member(EpollMember& member) {
   return all;
 }
 
+/// Makes the member ready to get cold: it is listed, or armed and, where there is a map, listed.
+bool EpollSet::arm_or_list(EpollMember& member) {
+  if (member.is_listed()) return true;
+  if (!arm_member(member)) return false;
+  if (Listable* const endpoint = member.endpoint_->listable()) lists_.list(member, member.listed_, *endpoint);
+  has_maps_.store(lists_.has_maps(), std::memory_order_relaxed);
+  return true;
+}
+
+/// Returns whether a member that is not listed would be.
+bool EpollSet::should_list(EpollMember& member) {
+  if (members_.size() < ReadyLists::kFewMembers || member.is_listed()) return false;
+  Listable* const endpoint = member.endpoint_->listable();
+  return endpoint != nullptr && lists_.wants(member.listed_, *endpoint);
+}
+
+/// Makes the members hot whose peers have noted news.
+void EpollSet::take_listed() {
+  lists_.take([this](EpollMember& member) {
+    if (member.enabled_) make_hot(member, round_);
+  });
+}
+
 bool EpollSet::register_doorbell(int fd, Endpoint& endpoint, bool is_new) {
   // A kernel socket reports what it is ready for; a doorbell is only ever readable.
   const bool tells_more = endpoint.asks_kernel() && !endpoint.is_datagram();
@@ -554,7 +652,11 @@ void EpollSet::after_fork(ForkSide side) noexcept {
   sleepers_.store(0);
   changed_.store(nullptr);
   known_doorbells_.clear();
+  lists_.forget();
+  has_maps_.store(false);
+  peers_ring_.store(false);
   for (auto& [key, member] : members_) {
+    member->listed_ = {};
     member->changed_.store(false);
     member->doorbells_ = {};
     if (member->enabled_) make_hot(*member, round_ + kGraceRounds);

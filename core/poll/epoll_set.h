@@ -21,6 +21,7 @@
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "core/poll/held_signals.h"
+#include "core/poll/ready_lists.h"
 #include "core/runtime/endpoint.h"
 
 namespace ringsock::runtime {
@@ -39,6 +40,8 @@ class EpollMember final : public Watch, public ListNode<EpollSet> {
 
  private:
   friend class EpollSet;
+  /// Stores what the endpoint has to report, without regard to triggers.
+  void ask();
   /// Asks the endpoint. Returns what epoll_wait(2) would report now, 0 for nothing; edge-triggered members only report
   /// new events.
   std::uint32_t reportable();
@@ -50,12 +53,20 @@ class EpollMember final : public Watch, public ListNode<EpollSet> {
   [[nodiscard]] bool has_news() const { return found_activity_ != seen_activity_ || (found_ & ~seen_) != 0; }
   [[nodiscard]] bool is_hot() const { return ListNode<EpollSet>::is_linked(); }
 
+  /// Returns whether the peer notes news in a map now: the member may get cold without being armed.
+  [[nodiscard]] bool is_listed() const { return listed_.listing.lasts(); }
+
   EpollSet& set_;
   const int fd_;
   const Ref endpoint_;
+  ListedMember listed_;
+  /// EPOLL_CTL_DEL has removed it for the caller. Programs often add such a descriptor again at once; it is destroyed
+  /// when its endpoint is closed.
+  std::atomic<bool> is_parked_{false};
+  unsigned reports_while_hot_ = 0;
   epoll_event event_{};
   bool enabled_ = true;              ///< false once EPOLLONESHOT has fired
-  bool armed_ = false;               ///< while hot: its doorbells are known to be armed
+  bool armed_ = false;               ///< while hot: its doorbells are known to be armed, and still those of arm()
   bool is_deaf_ = false;             ///< the kernel refused its doorbells: it stays hot
   bool is_waiting_ = false;          ///< while hot: it was found ready, but there was no room to report it
   std::uint32_t seen_ = 0;           ///< conditions that were reported and have held since
@@ -75,9 +86,9 @@ class EpollMember final : public Watch, public ListNode<EpollSet> {
 ///
 /// - *hot*: in a list whose members wait() asks one by one, about 20 ns each. Recently active members are here; or
 /// - *cold*: armed (Endpoint::arm()). A second epoll descriptor holds their doorbells, by which the kernel reports
-/// them.
-///   They cost nothing, however many; or
-/// - disabled (EPOLLONESHOT has fired).
+///   them. They cost nothing, however many. Where many members have one peer process, they are also listed
+///   (ready_lists.h): the peer then sets a bit instead of ringing, and rings only for a set whose threads sleep; or
+/// - disabled (EPOLLONESHOT has fired), or parked (EpollMember::is_parked_).
 ///
 /// Before a thread sleeps all hot members are armed. A member that becomes active gets hot. A member that was idle
 /// while others were busy is armed and gets cold. So the cost of wait() depends on the number of active members, not of
@@ -150,7 +161,10 @@ class EpollSet final : public Endpoint {
   Status check_nesting(EpollSet& inner);
   bool reaches(const EpollSet& other, int levels);
   Status add(int fd, Ref endpoint, const epoll_event& event);
+  Status add_parked(EpollMember& member, const epoll_event& event);
   Status modify(EpollMember& member, const epoll_event& event);
+  bool park(EpollMember& member);
+  void forget_doorbells_of_parked(Endpoint& endpoint);
   void prepare_for_one_more();
   void ask_for_stamps(EpollMember& newest);
   void remove(Members::iterator place, Departed& departed);
@@ -158,7 +172,11 @@ class EpollSet final : public Endpoint {
   void make_hot(EpollMember& member, std::uint64_t idle_until);
   void make_cold(EpollMember& member);
   void drain_changed();
+  void count_members();
   bool arm_member(EpollMember& member);
+  bool arm_or_list(EpollMember& member);
+  [[nodiscard]] bool should_list(EpollMember& member);
+  void take_listed();
   bool register_doorbell(int fd, Endpoint& endpoint, bool is_new);
   void drop_doorbell(int fd, Endpoint& endpoint);
   void forget_doorbells(EpollMember& member);
@@ -181,8 +199,11 @@ class EpollSet final : public Endpoint {
   std::size_t report_found_locked(std::span<epoll_event> events);
   void report_locked(EpollMember& member, epoll_event& event);
   void get_cold_if_possible(EpollMember& member, After after);
+  void unlist_if_busy_alone(EpollMember& member);
+  [[nodiscard]] bool is_to_get_cold(EpollMember& member);
   void cool_down_locked();
   void arm_hot_locked();
+  bool forget_arming_locked();
   void wake_due_locked();
   void take_doorbells_locked();
   Result<int> look_at_kernel(std::span<epoll_event> events, const sigset_t* mask, bool& doorbells_rang);
@@ -192,6 +213,10 @@ class EpollSet final : public Endpoint {
                             const sigset_t* mask);
   Result<int> sleep(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask);
   void leave_hot_members();
+  void leave_listed_members();
+  void stay_awake();
+  void let_peers_ring();
+  void need_no_rings();
   Result<int> wait_awake(std::span<epoll_event> events, Nanos timeout, const sigset_t* mask);
   [[nodiscard]] std::size_t hot_count() const { return hot_count_.load(std::memory_order_relaxed); }
 
@@ -208,6 +233,10 @@ class EpollSet final : public Endpoint {
 
   Mutex lock_;
   Members members_;
+  std::size_t parked_count_ = 0;
+  ReadyLists lists_;
+  std::atomic<bool> has_maps_{false};    ///< ReadyLists::has_maps(), for those without the lock
+  std::atomic<bool> peers_ring_{false};  ///< peers have been told that threads sleep: ReadyBits::will_sleep()
   /// The endpoint whose woken() is called when the doorbell rings, and the number of members that have it.
   struct Doorbell {
     Endpoint* owner = nullptr;

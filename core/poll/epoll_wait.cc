@@ -14,6 +14,7 @@
 #include "core/poll/spin_policy.h"
 #include "core/poll/wait.h"
 #include "core/poll/wait_tally.h"
+#include "core/runtime/listable.h"
 #include "core/statistics/statistics.h"
 
 namespace ringsock::runtime {
@@ -29,6 +30,11 @@ constexpr unsigned kRoundsPerKernelLook = 8;
 constexpr std::uint32_t kTimePerKernelLook = 2048;
 /// The interval while spinning: about a microsecond.
 constexpr std::size_t kLooksPerKernelLook = 16;
+/// Up to this number of hot members costs less to ask in each round than to list.
+constexpr std::size_t kFewHot = 16;
+/// A listed member that is reported that often while few are hot is better asked than listed: its peer need not set
+/// bits.
+constexpr unsigned kReportsOfABusyOne = 64;
 /// The interval of looks at hot members when doorbells cannot be registered.
 constexpr Nanos kBlindSleep{1'000'000};
 
@@ -81,6 +87,7 @@ void EpollSet::ring() {
 /// Reports hot members until `events` is full.
 int EpollSet::collect_locked(std::span<epoll_event> events, After after) {
   drain_changed();
+  take_listed();
   wake_due_locked();
   const std::size_t unasked = hot_count_ - waiting_count_;
   std::size_t count = waiting_count_ > 0 ? report_waiting_locked(events) : 0;
@@ -115,7 +122,16 @@ void EpollSet::report_locked(EpollMember& member, epoll_event& event) {
   event.data = member.event_.data;
   member.reported();
   member.idle_until_ = round_ + kIdleRounds;
-  if (!member.enabled_) leave_lists(member);
+  if (!member.enabled_) return leave_lists(member);
+  unlist_if_busy_alone(member);
+}
+
+void EpollSet::unlist_if_busy_alone(EpollMember& member) {
+  if (hot_count_ > kFewHot) {
+    member.reports_while_hot_ = 0;
+  } else if (++member.reports_while_hot_ == kReportsOfABusyOne && member.is_listed()) {
+    if (Listable* const endpoint = member.endpoint_->listable()) endpoint->unlist();
+  }
 }
 
 /// Does the work of the three functions below for a single member, which needs no order.
@@ -145,7 +161,7 @@ void EpollSet::scan_locked(std::size_t members, After after) {
 }
 
 void EpollSet::get_cold_if_possible(EpollMember& member, After after) {
-  if ((after == After::get_cold && member.armed_) ||
+  if ((after == After::get_cold && member.armed_) || (hot_count_ > kFewHot && member.is_listed()) ||
       // Its descriptors report events; registering them also reports present events.
       (member.endpoint_->asks_kernel() && arm_member(member))) {
     make_cold(member);
@@ -211,14 +227,20 @@ void EpollSet::cool_down_locked() {
   // A share of all members, so that ten thousand new ones are neither armed at once nor asked for long.
   std::size_t budget = std::max<std::size_t>(4, hot_count_ / 16);
   hot_.for_each([&](EpollMember& member) {
-    if (budget == 0 || member.idle_until_ > round_) return;
+    if (budget == 0 || !is_to_get_cold(member)) return;
     --budget;
-    if (arm_member(member) && member.reportable() == 0) {
+    member.armed_ = arm_or_list(member);
+    if (member.armed_ && member.reportable() == 0 && member.armed_) {  // its last look may have changed its doorbells
       make_cold(member);
     } else {
       member.idle_until_ = round_ + kIdleRounds;
     }
   });
+}
+
+/// Returns whether the hot member was idle for long, or would cost less if it were listed.
+bool EpollSet::is_to_get_cold(EpollMember& member) {
+  return member.idle_until_ <= round_ || (hot_count_ > kFewHot && should_list(member));
 }
 
 void EpollSet::wake_due_locked() {
@@ -240,6 +262,7 @@ void EpollSet::take_doorbells_locked() {
       Endpoint& owner = *known->second.owner;
       owner.woken();
       owner.notify_watchers();
+      if (parked_count_ > 0) forget_doorbells_of_parked(owner);
     }
   } while (count == static_cast<int>(rung.size()));
 }
@@ -307,7 +330,19 @@ Result<int> EpollSet::spin(std::span<epoll_event> events, Nanos deadline, HeldSi
 
 void EpollSet::arm_hot_locked() {
   const AsymmetricBarrier::Batch one_barrier;
-  hot_.for_each([this](EpollMember& member) { member.armed_ = arm_member(member); });
+  hot_.for_each([this](EpollMember& member) { member.armed_ = member.is_listed() || arm_member(member); });
+  let_peers_ring();
+}
+
+/// Returns whether all hot members are still armed, but for those that cannot be, and lets the next sleep arm them
+/// anew.
+bool EpollSet::forget_arming_locked() {
+  bool all_armed = true;
+  hot_.for_each([&all_armed](EpollMember& member) {
+    all_armed = all_armed && (member.is_deaf_ || member.armed_);
+    member.armed_ = false;
+  });
+  return all_armed;
 }
 
 /// Arms the hot members and sleeps on `waited`, the entries of kernel_ and doorbells_.
@@ -322,14 +357,18 @@ Result<int> EpollSet::arm_and_sleep(std::span<pollfd> waited, std::span<epoll_ev
     arm_hot_locked();
     // The thread is counted as a sleeper and the members are armed: every event after this look wakes it.
     const int ready = collect_locked(events, After::get_cold);
-    hot_.for_each([](EpollMember& member) { member.armed_ = false; });
+    const bool all_armed = forget_arming_locked();
     // The members that got cold here may ring before the next event of those that are reported now.
     if (ready > 0) rounds_since_kernel_look_.store(kRoundsPerKernelLook, std::memory_order_relaxed);
-    if (ready > 0 || changed_.load() != nullptr) return ready;
+    if (ready > 0 || !all_armed || changed_.load() != nullptr) {
+      need_no_rings();
+      return ready;
+    }
     if (!due_.empty()) deadline = std::min(deadline, due_.begin()->first);
     if (hot_count_ > 0) deadline = std::min(deadline, monotonic_now() + kBlindSleep);
   }
   const Result<int> woken = sleep_until(WaitFor::readiness, waited, deadline, mask);
+  if (peers_ring_.load(std::memory_order_relaxed)) stay_awake();
   return woken ? Result<int>(0) : woken;
 }
 
@@ -390,14 +429,49 @@ Result<int> EpollSet::wait(std::span<epoll_event> events, Nanos timeout, const s
     ~Leaving() { set.leave_hot_members(); }
   } const leaving{*this};
   if (timeout == Nanos::zero()) ::pthread_testcancel();
+  // From here on this thread looks for those that sleep.
+  if (peers_ring_.load(std::memory_order_relaxed)) stay_awake();
   return wait_awake(events, timeout, mask);
+}
+
+/// Peers need not ring while this thread looks at the maps.
+void EpollSet::stay_awake() {
+  const std::lock_guard guard(lock_);
+  need_no_rings();
+}
+
+void EpollSet::let_peers_ring() {
+  lists_.will_sleep();
+  peers_ring_.store(lists_.has_maps(), std::memory_order_relaxed);
+}
+
+void EpollSet::need_no_rings() {
+  lists_.is_awake();
+  peers_ring_.store(false, std::memory_order_relaxed);
 }
 
 /// No thread looks at the hot members any more: a sleeping thread must be woken to arm them.
 void EpollSet::leave_hot_members() {
+  if (has_maps_.load(std::memory_order_relaxed)) leave_listed_members();
   if (hot_count() == 0) return;
   ring();
   if (rings_after_adoption_.load() > 0 && rings_after_adoption_.fetch_sub(1) > 0) ring_uncounted_sleepers();
+}
+
+/// The same for members that are listed: peers must ring for the threads that sleep here, or on a set or a poll(2) that
+/// watches this set. Those have armed this set once, and this thread has told the peers since that it is awake.
+void EpollSet::leave_listed_members() {
+  if (sleepers_.load() == 0 && !is_watched()) return;
+  bool has_news = false;
+  {
+    const std::lock_guard guard(lock_);
+    let_peers_ring();
+    has_news = lists_.any();
+  }
+  if (!has_news) return;
+  ring();
+  note_activity();
+  notify_watchers(EPOLLIN);
 }
 
 // -- the set as an endpoint
@@ -408,6 +482,7 @@ std::uint32_t EpollSet::ready() noexcept {
     const std::lock_guard guard(lock_);
     take_doorbells_locked();
     drain_changed();
+    take_listed();
     wake_due_locked();
     hot_.for_each([&is_ready](EpollMember& member) { is_ready = is_ready || member.reportable() != 0; });
   }
@@ -425,7 +500,10 @@ std::uint32_t EpollSet::ready() noexcept {
 WaitFds EpollSet::arm() noexcept {
   const std::lock_guard guard(lock_);
   const AsymmetricBarrier::Batch one_barrier;
-  hot_.for_each([this](EpollMember& member) { arm_member(member); });
+  hot_.for_each([this](EpollMember& member) {
+    if (!member.is_listed()) arm_member(member);
+  });
+  let_peers_ring();
   return {{kernel_.get(), doorbells_.get()}};
 }
 

@@ -184,7 +184,7 @@ void finish_close(Endpoint& endpoint, int fd) {
     endpoint.descriptor_closed(fd);
   } else {
     const Nanos linger = endpoint.linger();
-    endpoint.close();
+    endpoint.retire();
     if (linger > Nanos::zero()) {
       const NoCancellation until_closed;
       [[maybe_unused]] const Status drained =

@@ -16,21 +16,21 @@ Ref Watch::owner() noexcept { return {}; }
 Endpoint::Endpoint(Carries carries) : carries_(carries) {}
 Endpoint::~Endpoint() = default;
 
-Status Endpoint::bind(const sockaddr*, socklen_t) { return unsupported(); }
-Status Endpoint::listen(int) { return unsupported(); }
-Result<int> Endpoint::accept(SocketAddress&, int) { return unsupported(); }
-Status Endpoint::connect(const sockaddr*, socklen_t) { return unsupported(); }
-Status Endpoint::shutdown(int) { return unsupported(); }
-Result<SocketAddress> Endpoint::local_name() { return unsupported(); }
-Result<SocketAddress> Endpoint::peer_name() { return unsupported(); }
-Status Endpoint::set_option(int, int, const void*, socklen_t) { return unsupported(); }
-Status Endpoint::get_option(int, int, void*, socklen_t*) { return unsupported(); }
-Result<ssize_t> Endpoint::receive(msghdr&, int) { return unsupported(); }
-Result<ssize_t> Endpoint::send(const msghdr&, int) { return unsupported(); }
-Result<int> Endpoint::unread_bytes() { return unsupported(); }
-Result<int> Endpoint::unsent_bytes() { return unsupported(); }
+Status Setup::bind(const sockaddr*, socklen_t) { return unsupported(); }
+Status Setup::listen(int) { return unsupported(); }
+Result<int> Setup::accept(SocketAddress&, int) { return unsupported(); }
+Status Setup::connect(const sockaddr*, socklen_t) { return unsupported(); }
+Status Setup::shutdown(int) { return unsupported(); }
+Result<SocketAddress> Setup::local_name() { return unsupported(); }
+Result<SocketAddress> Setup::peer_name() { return unsupported(); }
+Status Setup::set_option(int, int, const void*, socklen_t) { return unsupported(); }
+Status Setup::get_option(int, int, void*, socklen_t*) { return unsupported(); }
+Result<ssize_t> Transfer::receive(msghdr&, int) { return unsupported(); }
+Result<ssize_t> Transfer::send(const msghdr&, int) { return unsupported(); }
+Result<int> Transfer::unread_bytes() { return unsupported(); }
+Result<int> Transfer::unsent_bytes() { return unsupported(); }
 
-Result<ssize_t> Endpoint::receive_bytes(void* data, std::size_t length, int flags) {
+Result<ssize_t> Transfer::receive_bytes(void* data, std::size_t length, int flags) {
   iovec piece{data, length};
   msghdr message{};
   message.msg_iov = &piece;
@@ -38,7 +38,7 @@ Result<ssize_t> Endpoint::receive_bytes(void* data, std::size_t length, int flag
   return receive(message, flags);
 }
 
-Result<ssize_t> Endpoint::send_bytes(const void* data, std::size_t length, int flags) {
+Result<ssize_t> Transfer::send_bytes(const void* data, std::size_t length, int flags) {
   iovec piece{const_cast<void*>(data), length};
   msghdr message{};
   message.msg_iov = &piece;
@@ -94,7 +94,7 @@ void Endpoint::notify_a_taker() {
 void Endpoint::member_closed(Endpoint&) noexcept {}
 void Endpoint::member_left_to_kernel(Endpoint&) noexcept {}
 
-void Endpoint::close() noexcept {
+void Endpoint::retire() noexcept {
   {
     const std::lock_guard guard(watches_lock_);
     if (is_closed_.exchange(true, std::memory_order_acq_rel)) return;

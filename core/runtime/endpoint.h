@@ -17,12 +17,17 @@
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
+#include "core/runtime/roles.h"
+
+namespace ringsock::transports {
+class ChosenSocket;
+class Way;
+}  // namespace ringsock::transports
 
 namespace ringsock::runtime {
 
 class Endpoint;
 class EpollSet;
-class ForkLocks;
 class ForkRegistry;
 class Ref;
 class SocketStatistics;
@@ -54,24 +59,17 @@ class Watch : public ListNode<Endpoint> {
   std::uint32_t interest_;
 };
 
-/// The kernel descriptors to sleep on for one endpoint, at most two, all for input.
-struct WaitFds {
-  std::array<int, 2> fd{-1, -1};
-  /// For an endpoint on which other threads or processes wait, too (a listener): the same descriptors for a call that
-  /// sleeps, those that all processes have in `shared`, that of this process only in `own` (sleep_in_turn()). An event
-  /// of `own` wakes all threads that sleep on it, so one thread at a time does (`sleeps_on_own`).
-  std::array<int, 2> shared{-1, -1};
-  int own = -1;
-  bool sleeps_on_own = true;
-};
-
-/// The object behind a descriptor of the library. Operations never sleep: one that would block fails with EAGAIN
-/// (connect: EINPROGRESS), and the caller waits with retry_until_ready() (wait.h) and tries again. So blocking,
-/// O_NONBLOCK, MSG_DONTWAIT, SO_RCVTIMEO and the pollers share one implementation of each operation. Errors are the
-/// errno values of the Linux socket call of the same name. Threads: every function may be called from any thread at any
-/// time, also while another thread closes the descriptor. Lifetime: intrusive reference count (Ref below); the
-/// descriptor table holds one reference, sleepers and epoll sets others.
-class Endpoint : public ListNode<ForkRegistry> {
+/// The object behind a descriptor of the library: the roles of roles.h, and what all implementations share (references,
+/// watches, O_NONBLOCK, time limits). Operations never sleep; the caller waits with retry_until_ready() (wait.h) and
+/// tries again. So blocking, O_NONBLOCK, MSG_DONTWAIT, SO_RCVTIMEO and the pollers share one implementation of each
+/// operation. Lifetime: intrusive reference count (Ref below); the descriptor table holds one reference, sleepers and
+/// epoll sets others.
+class Endpoint : public Transfer,
+                 public Readiness,
+                 public Setup,
+                 public DescriptorLife,
+                 public ProcessLife,
+                 public ListNode<ForkRegistry> {
  public:
   /// Whether receives keep the boundaries of sends.
   enum class Carries { bytes, datagrams };
@@ -80,60 +78,10 @@ class Endpoint : public ListNode<ForkRegistry> {
   Endpoint& operator=(const Endpoint&) = delete;
   virtual ~Endpoint();
 
-  // -- socket operations
-  virtual Status bind(const sockaddr* address, socklen_t length);
-  virtual Status listen(int backlog);
-  /// Returns the new descriptor. `flags` are those of accept4(2). Fills `peer` as getpeername(2) does.
-  virtual Result<int> accept(SocketAddress& peer, int flags);
-  /// Fails with EINPROGRESS once started. Later calls fail with EALREADY while the connect is pending, then with
-  /// EISCONN or the failure (as connect(2)).
-  virtual Status connect(const sockaddr* address, socklen_t length);
-  virtual Status shutdown(int how);
-  virtual Result<SocketAddress> local_name();
-  virtual Result<SocketAddress> peer_name();
-  virtual Status set_option(int level, int name, const void* value, socklen_t length);
-  virtual Status get_option(int level, int name, void* value, socklen_t* length);
-  /// Scatter receive: message.msg_iov is filled in order; msg_name, msg_control and msg_flags are set as recvmsg(2)
-  /// does.
-  virtual Result<ssize_t> receive(msghdr& message, int flags);
-  virtual Result<ssize_t> send(const msghdr& message, int flags);
-  /// The same for one buffer; the hot path. Default: receive()/send() with a one-element msghdr.
-  virtual Result<ssize_t> receive_bytes(void* data, std::size_t length, int flags);
-  virtual Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags);
-  /// Keeps the error of an attempt for the next call. The caller does not report it, because earlier attempts of the
-  /// call have moved bytes.
-  virtual void keep_error(int /*code*/) noexcept {}
-  /// unread_bytes() answers FIONREAD, unsent_bytes() SIOCOUTQ.
-  virtual Result<int> unread_bytes();
-  virtual Result<int> unsent_bytes();
-
-  // -- readiness
-  /// Does pending work (polls completions, drives a connect) and returns the EPOLL* conditions that hold now:
-  /// level-triggered, unmasked, including EPOLLERR and EPOLLHUP. Never sleeps.
-  virtual std::uint32_t ready() noexcept = 0;
-  /// Prepares a sleep: from now on any change that could make ready() report more makes a descriptor of the result
-  /// readable. The caller must call ready() once more before it sleeps, because an earlier completion wakes nobody.
-  /// Harmless when no sleep follows. Several endpoints may share a descriptor: then woken() of any of them notifies the
-  /// watchers of all endpoints that have received something.
-  virtual WaitFds arm() noexcept = 0;
-  /// Called when a descriptor of arm() was readable: consumes the cause, so that the descriptor does not stay readable.
-  virtual void woken() noexcept = 0;
-  /// Returns the time at which ready() must be called even if no descriptor is readable (a connect's time-out), or
-  /// Nanos::max().
-  virtual Nanos deadline() noexcept { return Nanos::max(); }
-
   // -- life
   /// Called by a C edge once the last descriptor has left the table (has_descriptors()). Calls closed(), wakes every
   /// sleeper and removes the endpoint from epoll sets. Harmless when called twice.
-  void close() noexcept;
-  /// Starts the protocol's close. Called once, by close(), when no new caller can find the endpoint. Operations that
-  /// are still running or are woken by it fail with EBADF. The destructor runs later.
-  virtual void closed() noexcept = 0;
-  /// Called when one of several descriptors was closed: its number has left the table but is not yet free, and others
-  /// still refer to this endpoint.
-  virtual void descriptor_closed(int /*fd*/) noexcept {}
-  /// Called when the number, which has left the table, refers to another file by now and must not be used.
-  virtual void descriptor_vanished(int /*fd*/) noexcept {}
+  void retire() noexcept;
   [[nodiscard]] bool is_closed() const { return is_closed_.load(std::memory_order_acquire); }
   /// Returns whether its descriptors have become kernel sockets. Calls that were inside and got EBADF then start again
   /// on the kernel socket.
@@ -142,27 +90,9 @@ class Endpoint : public ListNode<ForkRegistry> {
   void begin_sleep() { sleeping_calls_.fetch_add(1, std::memory_order_relaxed); }
   void end_sleep() { sleeping_calls_.fetch_sub(1, std::memory_order_relaxed); }
   [[nodiscard]] int sleeping_calls() const { return sleeping_calls_.load(std::memory_order_relaxed); }
-  /// Before ready() is asked by a call that does not sleep: whether the peer has gone, where ready() alone would learn
-  /// it only after many calls. Cheap when it was done of late.
-  virtual void look_for_end() noexcept {}
-
   /// Returns whether a descriptor in the table (fd_table.h) still refers to this endpoint; there are several after
   /// dup(2).
   [[nodiscard]] bool has_descriptors() const { return descriptors_.load(std::memory_order_acquire) != 0; }
-  /// Returns how long close(2) must first wait for is_drained() because of SO_LINGER, 0 for not at all.
-  virtual Nanos linger() noexcept { return Nanos::zero(); }
-  virtual bool is_drained() noexcept { return true; }
-
-  /// Returns whether the endpoint's destructor closes descriptor `fd`, instead of the code that removes it from the
-  /// table. A thread that is still inside then never uses a number that was assigned anew.
-  virtual bool owns_descriptor(int /*fd*/) const noexcept { return false; }
-  /// Frees such a number for another use (dup2): the endpoint, which is closed, continues under another number.
-  virtual void give_up_descriptor() noexcept {}
-
-  /// Returns whether the kernel socket under the number is sufficient for a process without our state. In a child that
-  /// was made without our fork handlers the descriptor then is that kernel socket. Called without locks, at any moment.
-  [[nodiscard]] virtual bool is_kernels_too() const noexcept { return false; }
-
   /// Returns O_NONBLOCK of the open file description.
   [[nodiscard]] bool is_nonblocking() const { return nonblocking_.load(std::memory_order_relaxed); }
   void set_nonblocking(bool on) { nonblocking_.store(on, std::memory_order_relaxed); }
@@ -191,39 +121,16 @@ class Endpoint : public ListNode<ForkRegistry> {
 
   /// Returns the counters of this endpoint, or null.
   virtual SocketStatistics* statistics() noexcept { return nullptr; }
-  /// Returns whether ready() makes a system call while arm() costs nothing. Pollers then do not spin on the endpoint
-  /// but wait for its descriptors.
-  [[nodiscard]] virtual bool asks_kernel() const noexcept { return false; }
-
-  /// Returns whether each arrival signals a descriptor of arm() anew, whether or not any process has taken the previous
-  /// one. An epoll set then registers the descriptor once and treats each signal as a new event; registering it again
-  /// would signal known events.
-  [[nodiscard]] virtual bool rings_for_each_arrival() const noexcept { return false; }
-
+  /// Returns what carries this endpoint instead of the kernel (core/transports), or null.
+  virtual transports::Way* way() noexcept { return nullptr; }
+  /// Returns this endpoint as a kernel socket with a way beside it (core/transports), or null.
+  virtual transports::ChosenSocket* as_chosen_socket() noexcept { return nullptr; }
   /// Returns this endpoint as an epoll set (epoll_set.h), or null.
   virtual EpollSet* as_epoll_set() noexcept { return nullptr; }
 
-  // -- fork(2): see ForkRegistry, which calls these for endpoints that are entered there
-  enum class ForkSide {
-    parent,
-    child,
-    unprepared_child,  ///< was added during before_fork(), or had no reference: a thread may have been using it
-  };
-  /// Adds the locks that keep other threads out of the endpoint.
-  virtual void add_fork_locks(ForkLocks& locks);
-  /// Called with those locks of all endpoints held; after_fork() is called before they are released.
-  virtual void before_fork() noexcept {}
-  virtual void after_fork(ForkSide side) noexcept;
-  /// Called when the process is about to end or to execute another program, and no longer uses the endpoint. Must not
-  /// wait.
-  virtual void process_ends() noexcept {}
-  /// Called before the process tries to execute another program. May take the endpoint's locks.
-  virtual void before_exec() noexcept {}
-  /// Called before a descriptor of this endpoint is given to another process other than by fork(2). May take the
-  /// endpoint's locks.
-  virtual void passed_on() noexcept {}
-  /// Called when executing the program has failed.
-  virtual void process_goes_on() noexcept {}
+  // -- the endpoint's own part of fork(2), which overriders call, too
+  void add_fork_locks(ForkLocks& locks) override;
+  void after_fork(ForkSide side) noexcept override;
 
   // -- those who watch
   /// Makes the sleepers and epoll sets that watch this endpoint look again. The implementation calls it, without
@@ -249,37 +156,28 @@ class Endpoint : public ListNode<ForkRegistry> {
   /// another one.
   [[nodiscard]] bool is_datagram() const noexcept { return carries_ == Carries::datagrams; }
 
-  /// Returns a number, unique to this endpoint within the process, when several processes or threads take turns in
-  /// accepting what it waits for; otherwise 0. A call then sleeps without spinning, because spinning would take the CPU
-  /// from the others.
-  [[nodiscard]] virtual std::uint64_t taken_in_turns() const noexcept { return 0; }
-  /// Returns whether the arrival of what it waits for needs a CPU of this host, so that a caller that polls without
-  /// sleeping may delay it.
-  [[nodiscard]] virtual bool waits_for_our_cpus() const noexcept { return false; }
-
   /// Returns the number of arrivals (lower half) and of times that space became free (upper half); both wrap.
   /// Edge-triggered epoll reports a change of these as a new edge although ready() is the same.
   [[nodiscard]] std::uint64_t activity() const { return activity_.load(std::memory_order_acquire); }
-  /// Returns the sender's order_stamp() (clock.h) of the first message that the last ready() or receive took in, 0 if
-  /// unknown. It is a hint. From the first call on the device is asked for stamps.
-  virtual std::uint32_t arrival_stamp() noexcept { return 0; }
   static constexpr std::uint64_t kArrival = 1;
   static constexpr std::uint64_t kOpening = std::uint64_t{1} << 32;
 
- protected:
-  /// The implementation calls it with EPOLLIN when new data, a connection or an error arrived, and with EPOLLOUT when
-  /// space for sending became free.
+  // -- for the implementation and its way
+  /// Called with EPOLLIN when new data, a connection or an error arrived, and with EPOLLOUT when space for sending
+  /// became free.
   void note_activity(std::uint32_t events = EPOLLIN | EPOLLOUT) {
     activity_.fetch_add(((events & EPOLLIN) != 0 ? kArrival : 0) + ((events & EPOLLOUT) != 0 ? kOpening : 0),
                         std::memory_order_release);
   }
+  /// Hands the descriptors over to the kernel in epoll sets, and makes sleepers look again. An implementation whose
+  /// descriptors become kernel sockets calls it, without holding its own locks.
+  void leave_to_kernel() noexcept;
+
+ protected:
   /// Called, without locks, when a member of this epoll set was closed.
   virtual void member_closed(Endpoint& member) noexcept;
   /// Called, without locks, when a member's descriptors have become kernel sockets.
   virtual void member_left_to_kernel(Endpoint& member) noexcept;
-  /// Hands the descriptors over to the kernel in epoll sets, and makes sleepers look again. An implementation whose
-  /// descriptors become kernel sockets calls it, without holding its own locks.
-  void leave_to_kernel() noexcept;
 
  private:
   friend class FdTable;

@@ -19,6 +19,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/rare_calls.h"
+#include "core/runtime/reader_barrier.h"
 #include "core/runtime/refusing_endpoint.h"
 #include "core/runtime/service_thread.h"
 
@@ -72,15 +73,6 @@ class ReaderCounters {
 };
 constinit ReaderCounters reader_counters;
 
-/// Executes a barrier on all threads of this process that are in a section or leave one.
-void readers_barrier() {
-  if (urcu_bp_has_sys_membarrier != 0) {
-    ::syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
-  } else {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-  }
-}
-
 bool is_single_threaded() {
 #if __has_include(<sys/single_threaded.h>)
   return __libc_single_threaded != 0;
@@ -92,17 +84,20 @@ bool is_single_threaded() {
 // The table's lock is taken first: remove() waits for readers without holding it.
 void before_fork() {
   process_fd_table.before_fork();
+  reader_barrier.before_fork();
   rcu_before_fork();
   reader_counters.before_fork();
 }
 void after_fork_parent() {
   reader_counters.after_fork();
   rcu_after_fork_in_parent();
+  reader_barrier.after_fork();
   process_fd_table.after_fork();
 }
 void after_fork_child() {
   reader_counters.after_fork();
   rcu_after_fork_in_child();
+  reader_barrier.after_fork_in_child();
   process_fd_table.after_fork_in_child();
 }
 
@@ -142,7 +137,7 @@ void rcu_wait_for_readers() {
 
 bool rcu_readers_are_gone() {
   const int saved_errno = errno;
-  readers_barrier();
+  reader_barrier.execute();
   const bool are_gone = reader_counters.are_idle();
   // Orders the readers' loads before what follows, on machines with weak memory ordering.
   if (are_gone) std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -161,12 +156,7 @@ void rcu_use_membarrier() {
 #endif
 }
 
-void rcu_forgo_membarrier() {
-  if (urcu_bp_has_sys_membarrier == 0) return;
-  urcu_bp_has_sys_membarrier = 0;
-  // When it returns, every section that began without a fence has passed one.
-  ::syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
-}
+void rcu_forgo_membarrier() { reader_barrier.forgo_membarrier(); }
 
 void rcu_before_fork() {
   if (fork_depth++ == 0) urcu_bp_before_fork();
@@ -230,7 +220,7 @@ void FdTable::drop_stale_entry(int fd) noexcept {
 
 void FdTable::end_stale(int fd, Ref endpoint) noexcept {
   endpoint->descriptor_vanished(fd);
-  if (!endpoint->has_descriptors()) endpoint->close();
+  if (!endpoint->has_descriptors()) endpoint->retire();
 }
 
 Ref FdTable::remove(int fd) { return take(fd, false); }

@@ -91,8 +91,8 @@ class FdTable {
   }
   /// Removes the entry. Returns a reference, empty when `fd` is not in the table. The table's own reference is dropped
   /// when no reader is inside any more: at once, or by the service thread within some milliseconds (in the process's
-  /// table; remove() of another table waits). Calls neither close(2) nor Endpoint::close(); the caller calls the latter
-  /// if Endpoint::has_descriptors() is false then. Must not be called inside a read-side section.
+  /// table; remove() of another table waits). Calls neither close(2) nor Endpoint::retire(); the caller calls the
+  /// latter if Endpoint::has_descriptors() is false then. Must not be called inside a read-side section.
   Ref remove(int fd);
   /// As remove(), for a number that is still open in the kernel: calls on the number fail with EBADF until end_close(),
   /// so that no thread reaches the kernel's file under it. In a process with one thread the same as remove(). The

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -49,6 +50,13 @@ bool write_all(int fd, const void* data, std::size_t length) {
     done += static_cast<std::size_t>(written);
   }
   return true;
+}
+
+/// Returns whether the process may have made the file and be about to map it. A file that has a size is locked until it
+/// is mapped (show_statistics()).
+bool is_being_made(const OpenStatistics& opened, off_t bytes) {
+  if (!is_process_there(opened.name.pid)) return false;
+  return bytes == 0 || ::flock(opened.fd.get(), LOCK_SH | LOCK_NB) != 0;
 }
 
 /// Returns whether the process has mapped the file. A process whose memory map is hidden from us only has to be alive.
@@ -105,6 +113,8 @@ void* map_private_statistics(std::size_t bytes) {
 }
 
 bool show_statistics(void* memory, std::size_t bytes, std::size_t used, std::size_t ready, int file) {
+  // Until the caller closes the file, a reader of statistics does not take it for that of an earlier program.
+  ::flock(file, LOCK_EX | LOCK_NB);
   return ::fallocate(file, 0, 0, static_cast<off_t>(ready)) == 0 && ::ftruncate(file, static_cast<off_t>(bytes)) == 0 &&
          write_all(file, memory, used) &&
          ::mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED;
@@ -127,7 +137,10 @@ Result<OpenStatistics> open_statistics(int directory, const char* name, std::str
   if (::fstat(out.fd.get(), &status) != 0) return Error::last("fstat");
   if (!S_ISREG(status.st_mode) || status.st_uid != said->uid) return Error{EPERM, "statistics: not its owner's file"};
   if (static_cast<std::uint64_t>(status.st_size) > most_bytes) return Error{EFBIG, "statistics"};
-  if (!is_in_memory_of(said->pid, status.st_ino, name)) return Error{ESRCH, "statistics: process"};
+  if (!is_in_memory_of(said->pid, status.st_ino, name)) {
+    if (is_being_made(out, status.st_size)) return Error{EBUSY, "statistics: being made"};
+    if (!is_in_memory_of(said->pid, status.st_ino, name)) return Error{ESRCH, "statistics: process"};
+  }
   out.bytes = static_cast<std::size_t>(status.st_size);
   return out;
 }

@@ -55,7 +55,7 @@ bool reserve_statistics(void* memory, std::size_t begin, std::size_t end);
 
 /// Opens another process's file `name` in the directory. Checks that it is a regular file of the user and mapped by the
 /// process that the name says. Errors: those of open(2); EINVAL another name; EPERM another owner; EFBIG beyond
-/// `most_bytes`; ESRCH the process has not mapped it (any more).
+/// `most_bytes`; EBUSY the process may be about to map it; ESRCH the process has not mapped it (any more).
 struct OpenStatistics {
   UniqueFd fd;
   StatisticsName name;

@@ -113,7 +113,7 @@ std::vector<ProcessSnapshot> read_all_statistics(const char* directory, std::vec
       out.push_back(*std::move(page));
     } else if (page.error().code == ESRCH) {
       ::unlinkat(fd, entry->d_name, 0);
-    } else if (page.error().code != ENOENT) {
+    } else if (page.error().code != ENOENT && page.error().code != EBUSY) {
       refused.push_back(std::string(directory) + "/" + entry->d_name + ": " + page.error().where + " (" +
                         std::strerror(page.error().code) + ")");
     }

@@ -3,10 +3,12 @@
 
 #include <infiniband/verbs.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <memory>
 #include <span>
 
+#include "core/base/ready_map.h"
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/verbs/handles.h"
@@ -104,6 +106,21 @@ class Device {
   /// time of sending, or 0. It is a hint, because a peer may send any value. Returns false where the device has no
   /// stamps.
   virtual bool ask_for_stamps(ibv_qp& /*qp*/) { return false; }
+  /// Returns a number that is the same for RC queue pairs whose peers can share a map of ready connections
+  /// (core/base/ready_map.h), 0 where the device has no such maps or the queue pair is not connected. Threads: any.
+  [[nodiscard]] virtual std::uint64_t peer_group(ibv_qp& /*qp*/) { return 0; }
+  /// Makes a map for one group of peers. Errors: EOPNOTSUPP; EMFILE, ENFILE, ENOMEM.
+  virtual Result<std::shared_ptr<ReadyMap>> make_ready_map() { return Error{EOPNOTSUPP, "make_ready_map"}; }
+  /// Makes the peer of a queue pair, which has just been armed for any completion, set `place` of the map at each
+  /// message instead of ringing. The peer rings through the connection for a consumer that sleeps (ReadyBits::set()),
+  /// and where it cannot use the map. The next arming ends that, and unlist() does, which arms for nothing. A listing
+  /// that does not last was taken by a message that came meanwhile.
+  virtual Listing list_at(ibv_qp& /*qp*/, const std::shared_ptr<ReadyMap>& /*map*/, std::uint32_t /*place*/) {
+    return {};
+  }
+  virtual void unlist(ibv_qp& /*qp*/) {}
+  /// Returns whether the peer of a connected RC queue pair is known to be this process. Threads: any.
+  [[nodiscard]] virtual bool is_own_process(ibv_qp& /*qp*/) { return false; }
   virtual Result<Ah> create_ah(ibv_pd& pd, ibv_ah_attr& attr) = 0;
   /// ibv_get_async_event(3), except that it never blocks; context().async_fd is pollable. Error: EAGAIN.
   virtual Result<ibv_async_event> get_async_event() = 0;

@@ -60,7 +60,7 @@ check_private() {
   [ -e "$library" ] || { complain "$library is not there"; return; }
   version=$(sed -n 's/^AC_INIT(\[ringsock\], \[\([^]]*\)\].*/\1/p' "$source_dir/configure.ac")
   check_soname "$library" "$1-$version.so"
-  strangers=$(nm -DC --defined-only "$library" | cut -d' ' -f3- | grep -vE '(^| for )ringsock::|^ringsock_shell$' || true)
+  strangers=$(nm -DC --defined-only "$library" | cut -d' ' -f3- | grep -vE '(^| for | thunk to )ringsock::|^ringsock_shell$' || true)
   [ -z "$strangers" ] || complain "$library exports what is not in namespace ringsock:"$'\n'"$strangers"
 }
 

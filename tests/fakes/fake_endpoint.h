@@ -8,19 +8,33 @@
 #include <cerrno>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 
+#include "core/base/ready_map.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/endpoint.h"
 #include "core/runtime/fd_table.h"
+#include "core/runtime/listable.h"
 
 namespace ringsock::fakes {
 
+/// A map of ready connections in memory of the process.
+class FakeReadyMap final : public ReadyMap {
+ public:
+  FakeReadyMap() : ReadyMap(bits_) {}
+
+ private:
+  ReadyBits bits_{};
+};
+
 /// Behaves as a stream endpoint on the embedded device does: a change rings the doorbell only when somebody has armed
 /// it since the last ring. Counts what the runtime does with it.
-class FakeEndpoint final : public runtime::Endpoint {
+class FakeEndpoint final : public runtime::Endpoint, public runtime::Listable {
  public:
   // -- what the test does
+  /// Its peer is a process that can set bits in a map, as those of all fakes of the same group, which is not 0.
+  void join_group(std::uint64_t group) { group_ = group; }
   /// New conditions appear, as if the peer had caused them.
   void become(std::uint32_t events) {
     events_.fetch_or(events);
@@ -50,7 +64,16 @@ class FakeEndpoint final : public runtime::Endpoint {
   /// Time alone changed something: no doorbell, no notice (see deadline()).
   void change_silently(std::uint32_t events) { events_.fetch_or(events); }
   void set_deadline(Nanos deadline) { deadline_ = deadline; }
+  /// The endpoint has another doorbell from now on, which nobody has armed, as a connect that has found its listener.
+  void change_doorbell() {
+    // The number of the old one must not serve again, or nobody could tell them apart.
+    const UniqueFd old = std::exchange(doorbell_, UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)));
+    armed_.store(0);
+    notify_watchers();
+  }
   void wait_for_our_cpus() { waits_for_our_cpus_ = true; }
+  /// Conditions that only look_for_end() finds.
+  void end_unheard(std::uint32_t events) { unheard_ = events; }
   /// Runs in each ready() once the endpoint was armed: in the last look before a sleep.
   void on_armed_look(std::function<void()> action) { armed_look_ = std::move(action); }
 
@@ -58,8 +81,11 @@ class FakeEndpoint final : public runtime::Endpoint {
   [[nodiscard]] int arms() const { return arms_; }
   [[nodiscard]] int wakes() const { return wakes_; }
   [[nodiscard]] int looks() const { return looks_; }
+  [[nodiscard]] int rings() const { return rings_; }
+  [[nodiscard]] bool is_listed() const { return (armed_.load() & kListed) != 0; }
+  [[nodiscard]] ReadyMap* map() const { return map_.get(); }
   [[nodiscard]] bool was_closed() const { return was_closed_; }
-  void forget_counts() { arms_ = wakes_ = looks_ = 0; }
+  void forget_counts() { arms_ = wakes_ = looks_ = rings_ = 0; }
 
   /// As an operation that needs `events` would answer.
   Result<int> attempt(std::uint32_t events) {
@@ -77,7 +103,7 @@ class FakeEndpoint final : public runtime::Endpoint {
   }
   runtime::WaitFds arm() noexcept override {
     ++arms_;
-    armed_.store(true);
+    armed_.store(kArmed);
     return {{doorbell_.get(), -1}};
   }
   void woken() noexcept override {
@@ -85,20 +111,57 @@ class FakeEndpoint final : public runtime::Endpoint {
     eventfd_t count = 0;
     ::eventfd_read(doorbell_.get(), &count);
   }
+  void look_for_end() noexcept override {
+    if (unheard_ == 0) return;
+    events_.fetch_or(std::exchange(unheard_, 0));
+    note_activity();
+  }
   std::uint32_t arrival_stamp() noexcept override { return stamp_; }
   Nanos deadline() noexcept override { return deadline_; }
   [[nodiscard]] bool waits_for_our_cpus() const noexcept override { return waits_for_our_cpus_; }
   void closed() noexcept override { was_closed_ = true; }
+  runtime::Listable* listable() noexcept override { return group_ != 0 ? this : nullptr; }
+
+  // -- Listable
+  std::uint64_t peer_group() noexcept override { return group_; }
+  Result<std::shared_ptr<ReadyMap>> make_ready_map() noexcept override {
+    return std::shared_ptr<ReadyMap>(std::make_shared<FakeReadyMap>());
+  }
+  Listing list_at(const std::shared_ptr<ReadyMap>& map, std::uint32_t place) noexcept override {
+    map_ = map;
+    rung_for_ = 0;
+    std::uint32_t armed = kArmed;
+    if (!armed_.compare_exchange_strong(armed, kListed | place)) return {};
+    return {armed_, kListed | place};
+  }
+  void unlist() noexcept override { armed_.store(0); }
 
  private:
+  static constexpr std::uint32_t kArmed = 1;
+  static constexpr std::uint32_t kListed = 1U << 31;
+
   void ring_if_armed() {
-    if (armed_.exchange(false)) ::eventfd_write(doorbell_.get(), 1);
+    const std::uint32_t armed = armed_.load();
+    if ((armed & kListed) != 0) {
+      if (map_->bits().set(armed & ~kListed, rung_for_)) ring();
+    } else if (armed_.exchange(0) != 0) {
+      ring();
+    }
+  }
+  void ring() {
+    ++rings_;
+    ::eventfd_write(doorbell_.get(), 1);
   }
 
   std::function<void()> armed_look_;
+  std::uint32_t unheard_ = 0;
   UniqueFd doorbell_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
   std::atomic<std::uint32_t> events_{0};
-  std::atomic<bool> armed_{false};
+  std::atomic<std::uint32_t> armed_{0};  ///< 0, kArmed, or kListed and a place
+  std::shared_ptr<ReadyMap> map_;
+  ReadyBits::RungFor rung_for_ = 0;
+  std::uint64_t group_ = 0;
+  std::atomic<int> rings_{0};
   std::atomic<bool> was_closed_{false};
   std::atomic<std::uint32_t> stamp_{0};
   std::atomic<int> arms_{0};
@@ -127,7 +190,7 @@ class OpenFake {
   void close() {
     if (fd_ < 0) return;
     const runtime::Ref gone = runtime::fd_table().remove(fd_);
-    if (gone && !gone->has_descriptors()) gone->close();
+    if (gone && !gone->has_descriptors()) gone->retire();
     ::close(fd_);
     fd_ = -1;
   }

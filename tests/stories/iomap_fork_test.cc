@@ -225,8 +225,11 @@ TEST(IomapFork, APeerThatExecutedAnotherProgramIsNotWrittenTo) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   const auto serve = [&](int socket) {
-    auto* memory =
-        static_cast<char*>(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    // Far from what programs have at random addresses: the other program needs the same address.
+    void* const low = reinterpret_cast<void*>(0x20000000);
+    constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    auto* memory = static_cast<char*>(::mmap(low, kBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0));
+    expect(memory == low, "memory at a low address");
     expect(riomap(socket, memory, kBytes, PROT_WRITE, 0, 0) == 0, "riomap");
     be_written(socket);
     say(socket, 'm');

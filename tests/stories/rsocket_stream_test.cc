@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/stories/rsocket_pair.h"
+#include "tests/support/child.h"
 
 namespace ringsock::stories {
 namespace {
@@ -57,6 +58,42 @@ TEST(RsocketStream, WaitallGivesWhatThereIsWhenTheStreamEnds) {
   pair.alice.close();
   EXPECT_EQ(pair.bob.hear(100, MSG_WAITALL), "short");
   EXPECT_EQ(pair.bob.hear(), "");
+}
+
+TEST(RsocketStream, OneThreadMayWriteMuchBeforeItReads) {
+  Pair pair;
+  const std::string much(100'000, 'm');
+  pair.alice.say(much);
+  EXPECT_EQ(pair.bob.hear(much.size(), MSG_WAITALL), much);
+}
+
+/// Alice is another process that sends, by blocking calls, more than a new connection takes at once.
+class LargeMessageOfAnotherProcess : public ::testing::Test {
+ protected:
+  LargeMessageOfAnotherProcess()
+      : alice_(testing::Child::start([&](testing::Channel&) {
+          connect_to(listener_).say(much_);
+          return 0;
+        })),
+        bob_(listener_.accept()) {}
+  ~LargeMessageOfAnotherProcess() override { EXPECT_EQ(alice_.wait(), 0); }
+
+  const std::string much_ = std::string(60'000, 'm');
+  Listener listener_;
+  testing::Child alice_;
+  Rsocket bob_;
+};
+
+TEST_F(LargeMessageOfAnotherProcess, IsPeekedAtAsAWhole) {
+  EXPECT_EQ(bob_.hear(much_.size(), MSG_PEEK | MSG_WAITALL), much_);
+  EXPECT_EQ(bob_.hear(much_.size(), MSG_WAITALL), much_);
+}
+
+TEST_F(LargeMessageOfAnotherProcess, ArrivesWhileNobodyReadsButPolls) {
+  set_int(bob_, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(much_.size()));
+  pollfd look{bob_, POLLIN, 0};
+  EXPECT_EQ(rpoll(&look, 1, 20'000), 1);
+  EXPECT_EQ(bob_.hear(much_.size()), much_);
 }
 
 TEST(RsocketStream, GathersAndScatters) {

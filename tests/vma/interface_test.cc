@@ -88,7 +88,8 @@ TEST_F(Interface, SocketsGoOnByTheKernelAndByTheRingOnceItIsBack) {
     remove();
     // On this host it is reached all the same, and the other one is not.
     EXPECT_EQ(socket.send_to(Address("127.0.0.1", socket.name().port()), "to myself"), 9);
-    EXPECT_EQ(socket.receive(), "to myself");
+    // An answer that came by the kernel while the others came by the ring may still be queued.
+    EXPECT_EQ(next_but_hello(socket), "to myself");
     EXPECT_EQ(socket.send_to(echo, "nobody"), -1);
     EXPECT_EQ(errno, ENETUNREACH);
 

@@ -50,14 +50,13 @@ void until_the_kernel_takes_times(const Version& version) {
   socket.set(SOL_SOCKET, SO_TIMESTAMPNS, 1);
   const Address me(version.loopback, 0);
   ASSERT_EQ(::bind(socket, me.get(), me.length()), 0);
-  for (const auto end = now() + std::chrono::seconds(10); now() < end; std::this_thread::yield()) {
+  for (;; std::this_thread::yield()) {
     ASSERT_EQ(socket.send_to(socket.name(), "probe"), 5);
     const nanoseconds sent = now();  // it has come
     Message message;
     ASSERT_EQ(message.receive(socket), 5);
     if (as_nanos(message.value<timespec>(SOL_SOCKET, SO_TIMESTAMPNS)) <= sent) return;
   }
-  FAIL() << "the kernel takes no times";
 }
 
 /// Has the other host send `text` to `to`. It has come when this returns, and nobody has looked at rings: the order is
@@ -122,7 +121,7 @@ TEST_P(Timestamps, TheErrorQueueTellsWhenADatagramLeft) {
   ASSERT_EQ(socket_.send_to(echo_, "leaving"), 7);
   EXPECT_EQ(socket_.receive(), "leaving") << "the answer";
   pollfd entry{socket_, 0, 0};
-  ASSERT_EQ(::poll(&entry, 1, 5000), 1);
+  ASSERT_EQ(::poll(&entry, 1, -1), 1);
   EXPECT_EQ(entry.revents & POLLERR, POLLERR);
   Message message(MSG_ERRQUEUE);
   ASSERT_GE(message.receive(socket_), 0) << std::strerror(errno);
@@ -130,10 +129,9 @@ TEST_P(Timestamps, TheErrorQueueTellsWhenADatagramLeft) {
   const nanoseconds left = as_nanos(message.value<scm_timestamping>(SOL_SOCKET, SO_TIMESTAMPING).ts[0]);
   EXPECT_GE(left, before);
   EXPECT_LE(left, now());
-  const nanoseconds asked = now();
-  EXPECT_EQ(message.receive(socket_), -1);
+  socket_.limit_waits(0);  // no limit: the next call would never return if it waited
+  EXPECT_EQ(message.receive(socket_), -1) << "an empty error queue is told at once";
   EXPECT_EQ(errno, EAGAIN);
-  EXPECT_LT(now() - asked, std::chrono::seconds(2)) << "an empty error queue is told at once";
 }
 
 }  // namespace

@@ -29,8 +29,9 @@ for host in "$here:1" "$there:2"; do
 done
 ip -n "$here" address add 10.9.0.3/24 dev eth0
 ip -n "$here" address add fd09::3/64 dev eth0 nodad preferred_lft 0
-# So many refusals as there are questions.
-ip netns exec "$there" sh -c 'for family in ipv4/icmp_ ipv6/icmp/; do echo 0 >/proc/sys/net/${family}ratelimit; done'
+# As many refusals as there are questions: no kind of message is limited, neither to one host nor to all together.
+ip netns exec "$there" sh -c 'cd /proc/sys/net; echo 0 >ipv4/icmp_ratelimit; echo 0 >ipv6/icmp/ratelimit
+  echo 0 >ipv4/icmp_ratemask; echo >ipv6/icmp/ratemask'
 
 # AddressSanitizer's runtime must come before every other library.
 runtime=$(ldd "$1" | awk '/lib(clang_rt\.)?asan/ { print $3; exit }')

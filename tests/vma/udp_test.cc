@@ -231,10 +231,12 @@ TEST_P(Udp, ControlDataTellsWhatTheHeadersSaid) {
   message.msg_control = control;
   message.msg_controllen = sizeof control;
   ASSERT_EQ(::recvmsg(socket_, &message, 0), 16);
+  timespec after{};
+  ::clock_gettime(CLOCK_REALTIME, &after);
   EXPECT_EQ(message.msg_flags & MSG_CTRUNC, 0);
   const auto time = control_value<timespec>(message, SOL_SOCKET, SO_TIMESTAMPNS);
   EXPECT_GE(time.tv_sec, before.tv_sec);
-  EXPECT_LE(time.tv_sec, before.tv_sec + 5);
+  EXPECT_LE(time.tv_sec, after.tv_sec);
   if (is_v4) {
     const auto info = control_value<in_pktinfo>(message, IPPROTO_IP, IP_PKTINFO);
     EXPECT_EQ(info.ipi_addr.s_addr, ::inet_addr(GetParam().here));
@@ -270,7 +272,7 @@ TEST_P(Udp, ASleeperInPollIsWoken) {
   get_acquainted(socket_);
   std::thread later([&, self = ::gettid()] { answer_sleeper(self, socket_, echo_); });
   pollfd entry{socket_, POLLIN, 0};
-  EXPECT_EQ(::poll(&entry, 1, 5000), 1);
+  EXPECT_EQ(::poll(&entry, 1, -1), 1);
   EXPECT_EQ(entry.revents & POLLIN, POLLIN);
   EXPECT_EQ(socket_.receive(nullptr, MSG_DONTWAIT), "late");
   EXPECT_EQ(::poll(&entry, 1, 0), 0) << "nothing is left";
@@ -301,7 +303,7 @@ TEST_P(Udp, WhoSleepsInAnEpollSetHearsOfRingsThatASocketGetsMeanwhile) {
   for (int round = 0; round < 5; ++round) {
     std::thread later([&, self = ::gettid()] { answer_sleeper(self, socket_, echo_); });
     epoll_event events[4];
-    EXPECT_EQ(::epoll_wait(set, events, 4, 5000), 1) << round;
+    EXPECT_EQ(::epoll_wait(set, events, 4, -1), 1) << round;
     later.join();
     EXPECT_EQ(socket_.receive(nullptr, MSG_DONTWAIT), "late") << round;
   }
@@ -324,7 +326,7 @@ TEST_P(Udp, AnEpollSetTellsWhichOfTwoSocketsOnOneRing) {
     const Socket& sender = round % 2 ? other : socket_;
     std::thread later([&, self = ::gettid()] { answer_sleeper(self, sender, echo_); });
     epoll_event events[4];
-    ASSERT_EQ(::epoll_wait(set, events, 4, 5000), 1) << round;
+    ASSERT_EQ(::epoll_wait(set, events, 4, -1), 1) << round;
     EXPECT_EQ(events[0].data.fd, sender) << round;
     EXPECT_EQ(sender.receive(nullptr, MSG_DONTWAIT), "late");
     EXPECT_EQ(::epoll_wait(set, events, 4, 0), 0);
@@ -464,6 +466,7 @@ TEST_P(Udp, ANonBlockingSocketAnswersAtOnce) {
   EXPECT_EQ(errno, EAGAIN);
 }
 
+// The time is what is tested: the call does not end before it, however long the host lets it wait behind it.
 TEST_P(Udp, AReceiveTimeOutEnds) {
   bind_anywhere(socket_);
   socket_.limit_waits(200);

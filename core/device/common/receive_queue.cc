@@ -4,6 +4,8 @@
 #include <bit>
 #include <cerrno>
 #include <mutex>
+#include <new>
+#include <utility>
 
 #include "core/device/common/device_context.h"
 #include "core/device/common/protection_domain.h"
@@ -17,14 +19,39 @@ std::uint32_t total_length(const ibv_sge* sges, std::size_t count) {
 }
 
 ReceiveQueue::ReceiveQueue(std::uint32_t capacity, std::uint32_t max_sge)
-    : mask_(std::bit_ceil(std::max(capacity, 1U)) - 1),
-      capacity_(capacity),
-      max_sge_(max_sge),
-      slots_(new Slot[mask_ + 1]),
-      sges_(max_sge == 0 ? nullptr : new ibv_sge[std::size_t{mask_ + 1} * max_sge]) {}
+    : mask_(std::bit_ceil(std::max(capacity, 1U)) - 1), capacity_(capacity), max_sge_(max_sge) {}
 
-void ReceiveQueue::store_sges(std::uint32_t slot, const ibv_recv_wr& wr) {
-  std::copy_n(wr.sg_list, wr.num_sge, sges_.get() + std::size_t{slot} * max_sge_);
+ReceiveQueue::~ReceiveQueue() {
+  delete[] slots_.load(std::memory_order_relaxed);
+  delete[] sges_;
+}
+
+/// Makes slots for all receives, those that were only counted included. Returns false when there is no memory.
+bool ReceiveQueue::make_slots() {
+  // Not initialised, so that pages of a large queue are touched only when used.
+  sges_ = new (std::nothrow) ibv_sge[std::size_t{mask_ + 1} * max_sge_];
+  auto* const slots = sges_ != nullptr ? new (std::nothrow) Slot[mask_ + 1] : nullptr;
+  if (slots == nullptr) {
+    delete[] std::exchange(sges_, nullptr);
+    return false;
+  }
+  const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+  // The consumer may take some of these meanwhile.
+  for (std::uint32_t i = head_.load(std::memory_order_acquire); i != tail; ++i) slots[i & mask_] = {id_, 0};
+  slots_.store(slots, std::memory_order_release);
+  return true;
+}
+
+int ReceiveQueue::post(const ibv_recv_wr& wr) {
+  const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+  if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > max_sge_) return EINVAL;
+  if (tail - head_.load(std::memory_order_acquire) >= capacity_) return ENOMEM;
+  if (slots_.load(std::memory_order_relaxed) == nullptr && !make_slots()) return ENOMEM;
+  const std::uint32_t slot = tail & mask_;
+  slots_.load(std::memory_order_relaxed)[slot] = {wr.wr_id, static_cast<std::uint32_t>(wr.num_sge)};
+  std::copy_n(wr.sg_list, wr.num_sge, sges_ + std::size_t{slot} * max_sge_);
+  tail_.store(tail + 1, std::memory_order_release);
+  return 0;
 }
 
 SharedReceiveQueue::SharedReceiveQueue(DeviceContext& device, ibv_pd& domain, const ibv_srq_attr& attr, void* srq_user)

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "core/base/biased_mutex.h"
@@ -23,32 +22,25 @@ struct PostedReceive {
 /// Returns the sum of the lengths, 2^32-1 at most.
 std::uint32_t total_length(const ibv_sge* sges, std::size_t count);
 
-/// A ring of posted receives. Threads: one poster and one consumer at a time.
+/// A ring of posted receives. Receives without elements that all have the same wr_id, as those of a program that gets
+/// its data by RDMA WRITE, are only counted and take no memory. Threads: one poster and one consumer at a time.
 class ReceiveQueue {
  public:
   ReceiveQueue(std::uint32_t capacity, std::uint32_t max_sge);
+  ReceiveQueue(const ReceiveQueue&) = delete;
+  ReceiveQueue& operator=(const ReceiveQueue&) = delete;
+  ~ReceiveQueue();
 
-  /// Errors: EINVAL too many elements, ENOMEM full.
-  int post(const ibv_recv_wr& wr) {
-    const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
-    if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > max_sge_) return EINVAL;
-    if (tail - head_.load(std::memory_order_acquire) >= capacity_) return ENOMEM;
-    const std::uint32_t slot = tail & mask_;
-    slots_[slot] = {wr.wr_id, static_cast<std::uint32_t>(wr.num_sge)};
-    if (wr.num_sge == 1) [[likely]] {
-      sges_[std::size_t{slot} * max_sge_] = *wr.sg_list;
-    } else if (wr.num_sge != 0) {
-      store_sges(slot, wr);
-    }
-    tail_.store(tail + 1, std::memory_order_release);
-    return 0;
-  }
-  /// Posts receives from the start of the list, up to one that has elements or finds no room. @return the rest of the
-  /// list
-  ibv_recv_wr* post_bare(ibv_recv_wr* wr) {
+  /// Errors: EINVAL too many elements; ENOMEM full, or no memory.
+  int post(const ibv_recv_wr& wr);
+  /// Posts receives from the start of the list, up to one that has elements or another wr_id, or finds no room.
+  /// @return the rest of the list
+  ibv_recv_wr* post_counted(ibv_recv_wr* wr) {
+    if (slots_.load(std::memory_order_relaxed) != nullptr) return wr;
     std::uint32_t tail = tail_.load(std::memory_order_relaxed);
     const std::uint32_t end = head_.load(std::memory_order_acquire) + capacity_;
-    for (; wr != nullptr && wr->num_sge == 0 && tail != end; wr = wr->next) slots_[tail++ & mask_] = {wr->wr_id, 0};
+    if (!has_id_ && wr != nullptr) set_id(wr->wr_id);
+    for (; wr != nullptr && wr->num_sge == 0 && wr->wr_id == id_ && tail != end; wr = wr->next) ++tail;
     tail_.store(tail, std::memory_order_release);
     return wr;
   }
@@ -56,10 +48,12 @@ class ReceiveQueue {
   [[nodiscard]] std::uint32_t size() const {
     return tail_.load(std::memory_order_acquire) - head_.load(std::memory_order_acquire);
   }
-  /// Returns the oldest receive. The queue must not be empty.
+  /// Returns the oldest receive. The queue must not be empty, as size() has told.
   [[nodiscard]] PostedReceive front() const {
+    const Slot* const slots = slots_.load(std::memory_order_acquire);
+    if (slots == nullptr) return {id_, nullptr, 0};
     const std::uint32_t slot = head_.load(std::memory_order_relaxed) & mask_;
-    return {slots_[slot].wr_id, sges_.get() + std::size_t{slot} * max_sge_, slots_[slot].sge_count};
+    return {slots[slot].wr_id, sges_ + std::size_t{slot} * max_sge_, slots[slot].sge_count};
   }
   void pop() { head_.store(head_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
   [[nodiscard]] std::uint32_t posted() const { return tail_.load(std::memory_order_relaxed); }
@@ -69,16 +63,21 @@ class ReceiveQueue {
     std::uint64_t wr_id;
     std::uint32_t sge_count;
   };
-  void store_sges(std::uint32_t slot, const ibv_recv_wr& wr);
+  void set_id(std::uint64_t id) {
+    id_ = id;
+    has_id_ = true;
+  }
+  bool make_slots();
 
   std::atomic<std::uint32_t> tail_{0};
   std::atomic<std::uint32_t> head_{0};
   std::uint32_t mask_;
   std::uint32_t capacity_;
   std::uint32_t max_sge_;
-  // Not initialised, so that pages of a large queue are touched only when used.
-  std::unique_ptr<Slot[]> slots_;
-  std::unique_ptr<ibv_sge[]> sges_;
+  bool has_id_ = false;
+  std::uint64_t id_ = 0;               ///< of the receives that were only counted
+  std::atomic<Slot*> slots_{nullptr};  ///< null while receives are only counted; stored before tail_
+  ibv_sge* sges_ = nullptr;            ///< stored before slots_
 };
 
 class DeviceContext;

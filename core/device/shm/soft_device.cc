@@ -1,14 +1,17 @@
 #include "core/device/shm/soft_device.h"
 
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <cerrno>
 
 #include "core/device/common/protection_domain.h"
 #include "core/device/common/receive_queue.h"
+#include "core/device/shm/cm/connector.h"
 #include "core/device/shm/cm/soft_id.h"
 #include "core/device/shm/memory/app_memory.h"
 #include "core/device/shm/memory/guarded_copy.h"
+#include "core/device/shm/memory/ready_maps.h"
 #include "core/device/shm/names/connect_target.h"
 #include "core/device/shm/names/port_name.h"
 #include "core/device/shm/queue/completion_queue.h"
@@ -225,6 +228,23 @@ bool SoftDevice::ask_for_stamps(ibv_qp& qp) {
   return true;
 }
 
+std::uint64_t SoftDevice::peer_group(ibv_qp& qp) {
+  if (qp.qp_type != IBV_QPT_RC || !abilities_.wakes_through_connection) return 0;
+  return static_cast<ReliableQueuePair&>(ours(qp)).peer_group();
+}
+
+bool SoftDevice::is_own_process(ibv_qp& qp) {
+  return qp.qp_type == IBV_QPT_RC && static_cast<ReliableQueuePair&>(ours(qp)).peer_process().pid == ::getpid();
+}
+
+Result<std::shared_ptr<ReadyMap>> SoftDevice::make_ready_map() { return OwnReadyMap::make(); }
+
+Listing SoftDevice::list_at(ibv_qp& qp, const std::shared_ptr<ReadyMap>& map, std::uint32_t place) {
+  return static_cast<ReliableQueuePair&>(ours(qp)).list_at(map, place);
+}
+
+void SoftDevice::unlist(ibv_qp& qp) { static_cast<ReliableQueuePair&>(ours(qp)).unlist(); }
+
 Result<verbs::Ah> SoftDevice::create_ah(ibv_pd& pd, ibv_ah_attr& attr) {
   if (attr.port_num != 1) return Error{EINVAL, "create_ah: port"};
   auto* handle = new AddressHandle(attr);
@@ -245,7 +265,8 @@ Result<ibv_async_event> SoftDevice::get_async_event() { return shared_.async_eve
 void SoftDevice::ack_async_event(ibv_async_event& event) { shared_.async_events().acknowledge(event); }
 
 bool SoftDevice::may_have_listener(verbs::PortSpace space, const SocketAddress& destination) {
-  return is_listener_name_taken({space, connect_target(destination), false});
+  const SocketAddress target = connect_target(destination);
+  return Connector::has_lately_reached(space, target) || is_listener_name_taken({space, target, false});
 }
 
 bool SoftDevice::was_silent(verbs::PortSpace space, const SocketAddress& destination) {

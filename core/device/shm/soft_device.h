@@ -61,6 +61,11 @@ class SoftDevice final : public verbs::Device {
   Status modify_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask) override;
   Status query_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask, ibv_qp_init_attr& init_attr) override;
   bool ask_for_stamps(ibv_qp& qp) override;
+  [[nodiscard]] std::uint64_t peer_group(ibv_qp& qp) override;
+  [[nodiscard]] bool is_own_process(ibv_qp& qp) override;
+  Result<std::shared_ptr<ReadyMap>> make_ready_map() override;
+  Listing list_at(ibv_qp& qp, const std::shared_ptr<ReadyMap>& map, std::uint32_t place) override;
+  void unlist(ibv_qp& qp) override;
   Result<verbs::Ah> create_ah(ibv_pd& pd, ibv_ah_attr& attr) override;
   Result<ibv_async_event> get_async_event() override;
   void ack_async_event(ibv_async_event& event) override;

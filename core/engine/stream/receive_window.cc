@@ -1,27 +1,105 @@
 #include "core/engine/stream/receive_window.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace ringsock::engine {
 
-ReceiveWindow::ReceiveWindow(std::uint32_t ring_bytes, std::uint16_t queue_entries)
-    : half_(ring_bytes / 2),
-      ring_bytes_(2 * std::uint64_t{half_}),
+namespace {
+
+/// The used part of the ring becomes so many times as large.
+constexpr std::uint32_t kGrowth = 4;
+/// Messages are large when fewer than these fit into a segment.
+constexpr std::uint64_t kManyMessages = 32;
+
+}  // namespace
+
+ReceiveWindow::ReceiveWindow(std::uint32_t ring_bytes, std::uint16_t queue_entries, std::uint32_t first_bytes)
+    : ring_bytes_(ring_bytes & ~1U),
       queue_entries_(queue_entries),
-      lengths_mask_(std::bit_ceil(queue_entries + 1u) - 1),
-      lengths_(std::make_unique<std::uint32_t[]>(lengths_mask_ + 1u)),
-      credit_threshold_(std::max(1u, queue_entries / 2u)),
-      announce_offset_(half_),
-      announced_bytes_(half_) {}
+      messages_per_mark_(std::max(1U, queue_entries / 8U)),
+      first_bytes_(std::min(first_bytes, ring_bytes_ / 2)),
+      credit_threshold_(std::max(1U, queue_entries / 2U)),
+      announced_bytes_(first_bytes_),
+      used_bytes_(2 * first_bytes_) {
+  segments_[0] = {0, 0, first_bytes_};
+  plan_next();
+}
+
+void ReceiveWindow::use_all() {
+  uses_all_ = true;
+  used_bytes_ = first_bytes_;
+  plan_next();
+}
+
+/// Returns the segment by which the used part of the ring grows.
+ReceiveWindow::Segment ReceiveWindow::grown() const {
+  // The last step takes what is left, so that no step is smaller than the part before it.
+  const bool is_last = uses_all_ || ring_bytes_ / kGrowth / kGrowth < used_bytes_;
+  const std::uint32_t end = is_last ? ring_bytes_ : kGrowth * used_bytes_;
+  return {announced_bytes_.load(std::memory_order_relaxed), used_bytes_, end - used_bytes_};
+}
+
+/// Returns the segment that follows the newest one while the used part stays as it is.
+ReceiveWindow::Segment ReceiveWindow::following() const {
+  const std::uint64_t start = announced_bytes_.load(std::memory_order_relaxed);
+  const Segment& newest = segment(segment_count_ - 1);
+  const std::uint32_t behind = newest.offset + newest.length;
+  const std::uint32_t half = used_bytes_ / 2;
+  if (behind >= used_bytes_) return {start, 0, half};
+  return {start, behind, used_bytes_ - behind};
+}
+
+/// Finds out when the next segment will be free.
+void ReceiveWindow::plan_next() {
+  const Segment& newest = segment(segment_count_ - 1);
+  const Segment next = following();
+  // Not before the peer has filled all segments but the newest: it has places for two.
+  std::uint64_t free_at = newest.start;
+  for (std::uint32_t number = oldest_segment_; number != segment_count_; ++number) {
+    const Segment& used = segment(number);
+    const std::uint32_t shared_end = std::min(used.offset + used.length, next.offset + next.length);
+    if (shared_end <= std::max(used.offset, next.offset)) continue;
+    free_at = std::max(free_at, used.start + (shared_end - used.offset));
+  }
+  const std::uint64_t full_at = uses_all_ ? newest.start : newest.end();
+  due_when_arrived_.store(can_grow() ? full_at : UINT64_MAX, std::memory_order_relaxed);
+  due_when_read_.store(free_at, std::memory_order_relaxed);
+}
+
+/// Returns whether few of the messages that came since the last announcement would fill a segment.
+bool ReceiveWindow::has_large_messages() const {
+  const std::uint64_t messages = arrived_messages_.load(std::memory_order_acquire) - messages_at_announcement_;
+  const std::uint64_t bytes = arrived_bytes_.load(std::memory_order_acquire) - bytes_at_announcement_;
+  return messages * (used_bytes_ / 2) < kManyMessages * bytes;
+}
+
+std::optional<ReceiveWindow::Announcement> ReceiveWindow::due() const {
+  const bool has_buffer = is_buffer_due();
+  if (!has_buffer && !are_credits_due()) return std::nullopt;
+  Announcement out{has_buffer, 0, 0, read_messages_.load(std::memory_order_relaxed) + queue_entries_};
+  if (!has_buffer) return out;
+  const bool is_full =
+      arrived_bytes_.load(std::memory_order_acquire) >= due_when_arrived_.load(std::memory_order_relaxed);
+  const bool grows = is_full || (can_grow() && has_large_messages());
+  const Segment next = grows ? grown() : following();
+  out.offset = next.offset;
+  out.length = next.length;
+  return out;
+}
 
 void ReceiveWindow::announced(const Announcement& announcement) {
   if (announcement.has_buffer) {
-    announced_bytes_.store(announced_bytes_.load(std::memory_order_relaxed) + announcement.length,
-                           std::memory_order_release);
-    announce_offset_ = announce_offset_ == 0 ? half_ : 0;
+    const std::uint64_t start = announced_bytes_.load(std::memory_order_relaxed);
+    segments_[segment_count_++ % kMaxSegments] = {start, announcement.offset, announcement.length};
+    used_bytes_ = std::max(used_bytes_, announcement.offset + announcement.length);
+    // A reader that had read everything goes on in the new segment.
+    if (read_bytes_.load(std::memory_order_relaxed) >= segment(oldest_segment_).end()) ++oldest_segment_;
+    messages_at_announcement_ = arrived_messages_.load(std::memory_order_acquire);
+    bytes_at_announcement_ = arrived_bytes_.load(std::memory_order_acquire);
+    announced_bytes_.store(start + announcement.length, std::memory_order_release);
+    plan_next();
   }
-  credit_threshold_.store(announcement.limit - queue_entries_ + std::max(1u, queue_entries_ / 2u),
+  credit_threshold_.store(announcement.limit - queue_entries_ + std::max(1U, queue_entries_ / 2U),
                           std::memory_order_relaxed);
 }
 

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 
 #include "core/base/result.h"
@@ -15,8 +15,12 @@ namespace ringsock::engine {
 
 /// The receiver's half of the rsockets flow control (fact sheet 2.7).
 ///
-/// The receive ring is announced to the peer in two halves, in turn. The peer fills them in order, so arriving bytes
-/// are contiguous in the ring and only have to be counted. The credit limit bounds the messages that wait unread.
+/// The receive ring is announced to the peer in segments, which the peer fills in order and to the last byte. So the
+/// place of each byte is known, and arriving bytes only have to be counted. Two segments of equal size are announced in
+/// turn, as soon as the application has read the one before. They take the start of the ring only, so a connection of
+/// small messages uses a small part of it over and over. The part grows when the peer sends large messages, and when
+/// the peer has filled all that it was given, whether the application reads or not. It grows by one segment behind it,
+/// up to the end of the ring, and never shrinks. The credit limit bounds the messages that wait unread.
 ///
 /// Threads: the thread that processes completions calls arrived(), the reader everything else. One thread at a time in
 /// each role; the two roles may run concurrently.
@@ -24,11 +28,14 @@ class ReceiveWindow {
  public:
   /// @param ring_bytes      size of the receive ring; an odd byte at the end stays unused. At least 2.
   /// @param queue_entries   1..65534: receives posted for data, and so the number of unread messages allowed
-  ReceiveWindow(std::uint32_t ring_bytes, std::uint16_t queue_entries);
+  /// @param first_bytes     size of the first two segments, at least 1; half the ring if that is less, or if the ring
+  ///                        has no room to grow
+  ReceiveWindow(std::uint32_t ring_bytes, std::uint16_t queue_entries, std::uint32_t first_bytes = UINT32_MAX);
 
-  /// Returns the size of the buffer named in the connect data, which is the first half, and of every later
-  /// announcement.
-  [[nodiscard]] std::uint32_t half() const { return half_; }
+  /// Returns the size of the buffer named in the connect data, which is the start of the ring.
+  [[nodiscard]] std::uint32_t first_bytes() const { return first_bytes_; }
+  /// Makes the rest of the ring the second segment. Call it before the first announcement.
+  void use_all();
 
   /// Counts a data message of `length` bytes that has arrived. 0 is possible and carries nothing. Error: EPROTO when
   /// the peer wrote more than was announced, or more messages than it had credits for.
@@ -38,17 +45,18 @@ class ReceiveWindow {
   [[nodiscard]] std::uint64_t readable() const {
     return arrived_bytes_.load(std::memory_order_acquire) - read_bytes_.load(std::memory_order_relaxed);
   }
-  /// Returns whether half the bytes or half the messages are unread: the sender may stop before more arrives.
+  /// Returns whether half the ring or half the messages are unread: the sender may stop before more arrives.
   [[nodiscard]] bool is_half_full() const {
     const std::uint32_t unread =
         arrived_messages_.load(std::memory_order_acquire) - read_messages_.load(std::memory_order_relaxed);
-    return readable() >= half_ || unread >= queue_entries_ / 2U;
+    return readable() >= ring_bytes_ / 2 || unread >= queue_entries_ / 2U;
   }
-  /// A range of readable bytes in the ring that does not wrap, starting `ahead` bytes behind the oldest unread byte.
-  /// Its length is 0 when there are none.
+  /// A range of readable bytes in the ring, starting `ahead` bytes behind the oldest unread byte. Its length is 0 when
+  /// there are none.
   struct Span {
     std::uint32_t offset;
     std::uint32_t length;
+    bool operator==(const Span&) const = default;
   };
   [[nodiscard]] Span peek(std::uint64_t ahead = 0) const;
   /// Frees `bytes` <= readable() that have been copied out.
@@ -61,8 +69,8 @@ class ReceiveWindow {
     std::uint32_t length;
     std::uint32_t limit;  ///< the new cumulative credit limit
   };
-  /// Returns the announcement to send: it is due when half the ring is free or half the credits are used up. Returns
-  /// nothing otherwise.
+  /// Returns the announcement to send: it is due when the next segment is free, when the peer has filled all segments
+  /// and the used part of the ring can grow, or when half the credits are used up. Returns nothing otherwise.
   [[nodiscard]] std::optional<Announcement> due() const;
   /// Returns whether an announcement is due. Any thread may call it; the answer may be outdated for threads other than
   /// the reader.
@@ -71,34 +79,70 @@ class ReceiveWindow {
   void announced(const Announcement& announcement);
 
  private:
-  [[nodiscard]] std::uint64_t free_bytes() const {
-    return ring_bytes_ -
-           (announced_bytes_.load(std::memory_order_relaxed) - read_bytes_.load(std::memory_order_relaxed));
-  }
+  /// A part of the ring that the peer may write, or whose bytes have not been read yet.
+  struct Segment {
+    std::uint64_t start;  ///< number of its first byte in the stream
+    std::uint32_t offset;
+    std::uint32_t length;
+    [[nodiscard]] std::uint64_t end() const { return start + length; }
+  };
+  /// Unread segments: two, and one for each time the used part grows while nobody reads.
+  static constexpr std::uint32_t kMaxSegments = 16;
+  /// The end of a message in the stream. One in a number of messages has a mark.
+  struct Mark {
+    std::uint64_t bytes;
+    std::uint32_t messages;
+  };
+  /// Marks within the unread messages, of which there is one in an eighth of the credits.
+  static constexpr std::uint32_t kMaxMarks = 16;
 
-  [[nodiscard]] bool is_buffer_due() const { return free_bytes() >= half_; }
+  [[nodiscard]] bool is_buffer_due() const {
+    return read_bytes_.load(std::memory_order_relaxed) >= due_when_read_.load(std::memory_order_relaxed) ||
+           arrived_bytes_.load(std::memory_order_relaxed) >= due_when_arrived_.load(std::memory_order_relaxed);
+  }
   [[nodiscard]] bool are_credits_due() const {
     return static_cast<std::int32_t>(read_messages_.load(std::memory_order_relaxed) -
                                      credit_threshold_.load(std::memory_order_relaxed)) >= 0;
   }
+  [[nodiscard]] const Segment& segment(std::uint32_t number) const { return segments_[number % kMaxSegments]; }
+  [[nodiscard]] bool can_grow() const {
+    return used_bytes_ < ring_bytes_ && segment_count_ - oldest_segment_ < kMaxSegments;
+  }
+  [[nodiscard]] bool has_large_messages() const;
+  [[nodiscard]] Segment grown() const;
+  [[nodiscard]] Segment following() const;
+  void plan_next();
+  void set_mark(const Mark& mark);
 
-  const std::uint32_t half_;
-  const std::uint64_t ring_bytes_;  ///< two halves
+  const std::uint32_t ring_bytes_;  ///< an even number
   const std::uint16_t queue_entries_;
-  const std::uint32_t lengths_mask_;
-  const std::unique_ptr<std::uint32_t[]> lengths_;  ///< unread messages, a ring of 2^n > queue_entries
+  const std::uint32_t messages_per_mark_;
+  std::uint32_t first_bytes_;
 
   // Written by the reader
   std::atomic<std::uint64_t> read_bytes_{0};
-  std::uint32_t read_offset_ = 0;                ///< read_bytes_ modulo the ring
-  std::uint32_t message_used_ = 0;               ///< bytes already read of the oldest message
-  std::atomic<std::uint32_t> read_messages_{0};  ///< modulo 2^32
-  std::atomic<std::uint32_t> credit_threshold_;  ///< read_messages_ at which new credits are due
-  std::uint32_t announce_offset_;                ///< announced_bytes_ modulo the ring
+  std::atomic<std::uint32_t> read_messages_{0};     ///< modulo 2^32; of those behind the last mark none or all
+  std::atomic<std::uint32_t> credit_threshold_;     ///< read_messages_ at which new credits are due
+  std::atomic<std::uint64_t> due_when_read_{0};     ///< read_bytes_ at which the next segment is free
+  std::atomic<std::uint64_t> due_when_arrived_{0};  ///< arrived_bytes_ at which the used part is full and can grow
   std::atomic<std::uint64_t> announced_bytes_;
-  // Written by the thread that processes completions
+  std::uint32_t used_bytes_;  ///< the used part of the ring
+  bool uses_all_ = false;
+  std::uint32_t oldest_segment_ = 0;  ///< the one with the next byte to read, or the newest if all bytes are read
+  std::uint32_t segment_count_ = 1;   ///< ever announced, modulo 2^32
+  std::uint32_t marks_taken_ = 0;
+  std::uint32_t messages_at_announcement_ = 0;  ///< arrived_messages_ when a segment was last announced
+  std::uint64_t bytes_at_announcement_ = 0;     ///< the same of arrived_bytes_
+  // Written by the thread that processes completions. Bytes are published before their message, and messages before
+  // their mark. So the reader, which looks the other way round, finds no mark ahead of the messages and no messages
+  // ahead of the bytes.
   std::atomic<std::uint64_t> arrived_bytes_{0};
   std::atomic<std::uint32_t> arrived_messages_{0};
+  std::atomic<std::uint32_t> marks_set_{0};
+  std::uint32_t messages_at_mark_ = 0;
+
+  std::array<Mark, kMaxMarks> marks_;
+  std::array<Segment, kMaxSegments> segments_;
 };
 
 // Inline, because each runs once per message.
@@ -112,45 +156,45 @@ inline Status ReceiveWindow::arrived(std::uint32_t length) {
   if (length > announced_bytes_.load(std::memory_order_acquire) - bytes) {
     return Error{EPROTO, "rsocket: the peer sent more bytes than were announced"};
   }
-  lengths_[messages & lengths_mask_] = length;
-  arrived_messages_.store(messages + 1, std::memory_order_release);
   arrived_bytes_.store(bytes + length, std::memory_order_release);
+  arrived_messages_.store(messages + 1, std::memory_order_release);
+  if (messages + 1 - messages_at_mark_ == messages_per_mark_) [[unlikely]]
+    set_mark({bytes + length, messages + 1});
   return ok();
+}
+
+inline void ReceiveWindow::set_mark(const Mark& mark) {
+  messages_at_mark_ = mark.messages;
+  const std::uint32_t number = marks_set_.load(std::memory_order_relaxed);
+  marks_[number % kMaxMarks] = mark;
+  marks_set_.store(number + 1, std::memory_order_release);
 }
 
 inline ReceiveWindow::Span ReceiveWindow::peek(std::uint64_t ahead) const {
   const std::uint64_t available = readable();
   if (ahead >= available) return {0, 0};
-  std::uint64_t offset = read_offset_ + ahead;
-  if (offset >= ring_bytes_) offset -= ring_bytes_;
-  return {static_cast<std::uint32_t>(offset),
-          static_cast<std::uint32_t>(std::min(available - ahead, ring_bytes_ - offset))};
+  const std::uint64_t position = read_bytes_.load(std::memory_order_relaxed) + ahead;
+  std::uint32_t number = oldest_segment_;
+  // Bytes that have arrived were announced, so the last segment ends behind the position.
+  while (position >= segment(number).end()) ++number;
+  const Segment& place = segment(number);
+  const auto inside = static_cast<std::uint32_t>(position - place.start);
+  return {place.offset + inside,
+          static_cast<std::uint32_t>(std::min<std::uint64_t>(available - ahead, place.length - inside))};
 }
 
 inline void ReceiveWindow::consume(std::uint64_t bytes) {
+  const std::uint64_t read = read_bytes_.load(std::memory_order_relaxed) + bytes;
   std::uint32_t messages = read_messages_.load(std::memory_order_relaxed);
-  std::uint64_t left = bytes;
-  // Bytes are published after the length of their message, so every length read here is valid.
-  while (left > 0) {
-    const std::uint32_t rest = lengths_[messages & lengths_mask_] - message_used_;
-    if (left < rest) {
-      message_used_ += static_cast<std::uint32_t>(left);
-      break;
-    }
-    left -= rest;
-    message_used_ = 0;
-    ++messages;
+  for (const std::uint32_t set = marks_set_.load(std::memory_order_acquire);
+       marks_taken_ != set && marks_[marks_taken_ % kMaxMarks].bytes <= read; ++marks_taken_) {
+    messages = marks_[marks_taken_ % kMaxMarks].messages;
   }
-  const std::uint64_t offset = read_offset_ + bytes;
-  read_offset_ = static_cast<std::uint32_t>(offset >= ring_bytes_ ? offset - ring_bytes_ : offset);
+  const std::uint32_t all_messages = arrived_messages_.load(std::memory_order_acquire);
+  if (read == arrived_bytes_.load(std::memory_order_relaxed)) messages = all_messages;
+  while (read >= segment(oldest_segment_).end() && oldest_segment_ + 1 != segment_count_) ++oldest_segment_;
   read_messages_.store(messages, std::memory_order_release);
-  read_bytes_.store(read_bytes_.load(std::memory_order_relaxed) + bytes, std::memory_order_release);
-}
-
-inline std::optional<ReceiveWindow::Announcement> ReceiveWindow::due() const {
-  const bool buffer = is_buffer_due();
-  if (!buffer && !are_credits_due()) return std::nullopt;
-  return Announcement{buffer, announce_offset_, half_, read_messages_.load(std::memory_order_relaxed) + queue_entries_};
+  read_bytes_.store(read, std::memory_order_release);
 }
 
 }  // namespace ringsock::engine

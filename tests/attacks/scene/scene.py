@@ -78,6 +78,13 @@ class Scene:
         """A program of ../peers."""
         return self.start([PYTHON, PEERS / script, *map(str, arguments)], user, **options)
 
+    def patient(self):
+        """A folder of settings: clients wait 5 s, not 100 ms, for a ring's listener that does not answer."""
+        folder = self.folder / "patient"
+        folder.mkdir(exist_ok=True)
+        (folder / "connect_patience").write_text("5000\n")
+        return folder
+
     def tool(self, name, *arguments, user=ROOT, **options):
         """A program that was built with the tests; past libtool's script, which would choose the library."""
         built = self.tools / ".libs" / name

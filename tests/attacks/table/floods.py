@@ -191,7 +191,8 @@ def flood_link(scene, packet):
     """What the longest non-blocking recv() of a victim costs while its peer sends `packet` on the link without end."""
     victim = scene.python("impatient.py", user=ALICE, label="victim")
     port = int(first_line(victim).split()[1])
-    client = scene.python("holder.py", port, user=MALLORY, label="attacker")
+    # Patient: a machine that is busy elsewhere must not make the attacker's connection the kernel's.
+    client = scene.python("holder.py", port, user=MALLORY, env={"RINGSOCK_CONFIG_DIR": str(scene.patient())}, label="attacker")
     fd = int(first_line(client).split()[1])
     link = steal_descriptor(client.pid, fd)
     if link.family != socket.AF_UNIX:

@@ -27,7 +27,7 @@ class HostilePeer : public ::testing::Test {
     QueuePairOffer reply{};
     reply.inbox = offer.spare;
     reply.qp_num = 99;
-    must(wiring_of(*bob_.qp).attach(reply, nullptr, std::make_shared<Link>(std::move(b)), 0, 7));
+    must(wiring_of(*bob_.qp).attach(reply, nullptr, std::make_shared<Link>(std::move(b)), {}, 7));
   }
   void put(std::uint32_t index, EntryType type, std::uint8_t flags, std::uint64_t body) {
     Entry& entry = inbox_.entry(index);

@@ -1,9 +1,12 @@
 // Arming, completion channels, waking sleepers.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <cstdint>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/base/libc_calls.h"
 #include "tests/unit/device_shm/rc_pair.h"
@@ -42,6 +45,31 @@ TEST(RcEvents, AnArmedQueueWakesOnceForManyMessages) {
   EXPECT_EQ(pair.bob.next_event(0), nullptr);
   EXPECT_FALSE(pair.bob.channel_readable());
   EXPECT_EQ(End::poll_once(*pair.bob.cq).size(), 2U);
+}
+
+TEST(RcEvents, AMessageBehindWorkForThePeerRingsThoughALookHasTakenTheFirstDoorbell) {
+  RcPair pair({}, {.has_channel = false});
+  pair.bob.post_receives(1);
+  // Memory without a row in Bob's table is written by Bob himself, in his polls.
+  std::array<std::uint64_t, 8> memory{};
+  std::vector<verbs::Mr> regions;
+  constexpr int kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+  while (regions.size() < 2 * kMrRows) regions.push_back(pair.bob.register_memory(memory.data(), sizeof memory, kAll));
+  ASSERT_EQ(arm(pair.bob), 0);
+  ibv_send_wr wr{};
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_INLINE;
+  wr.wr.rdma.remote_addr = reinterpret_cast<std::uint64_t>(memory.data());
+  wr.wr.rdma.rkey = regions.back()->rkey;
+  const std::uint64_t word = 7;
+  ASSERT_EQ(pair.alice.post(wr, {sge_of(&word, sizeof word, 0)}), 0);
+  ASSERT_TRUE(pair.bob.link_readable());
+
+  // Bob's thread is still looking before it sleeps: it does the work, and takes the doorbell.
+  while (pair.bob.link_readable()) EXPECT_TRUE(End::poll_once(*pair.bob.cq).empty());
+  EXPECT_EQ(memory[0], word);
+  ASSERT_EQ(write_imm(pair), 0);
+  EXPECT_TRUE(pair.bob.link_readable()) << "otherwise Bob's thread would sleep on";
 }
 
 TEST(RcEvents, SolicitedOnlyWakesForSolicitedMessages) {

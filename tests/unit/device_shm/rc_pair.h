@@ -44,6 +44,7 @@ struct EndOptions {
   bool srq = false;
   std::uint32_t srq_wr = 64;
   bool signal_all = false;
+  bool has_channel = true;  ///< otherwise the link wakes
   bool two_queues = false;  ///< sends and receives complete in different queues
   std::uint8_t rnr_retry = 7;
 };
@@ -54,7 +55,7 @@ struct End {
     device = must(SoftDevice::open());
     pd = must(device->alloc_pd());
     channel = must(device->create_comp_channel());
-    cq = must(device->create_cq(options.cqe, this, channel.get(), 0));
+    cq = must(device->create_cq(options.cqe, this, options.has_channel ? channel.get() : nullptr, 0));
     if (options.two_queues) send_cq = must(device->create_cq(options.cqe, this, channel.get(), 0));
     if (options.srq) {
       ibv_srq_init_attr srq_attr{};
@@ -137,6 +138,10 @@ struct End {
     pollfd entry{channel->fd, POLLIN, 0};
     return ::poll(&entry, 1, timeout_ms) == 1;
   }
+  [[nodiscard]] bool link_readable() const {
+    pollfd entry{link->fd(), POLLIN, 0};
+    return ::poll(&entry, 1, 0) == 1;
+  }
   /// Waits for an event, takes and acknowledges it; nullptr when none comes.
   ibv_cq* next_event(int timeout_ms = 20'000) {
     while (channel_readable(timeout_ms)) {
@@ -203,8 +208,9 @@ struct RcPair {
     auto [a, b] = socket_pair();
     alice.link = std::make_shared<Link>(std::move(a));
     bob.link = std::make_shared<Link>(std::move(b));
-    must(bobs.attach(request, at_bob, bob.link, ::getpid(), passive.rnr_retry));
-    must(alices.attach(reply, at_alice, alice.link, ::getpid(), active.rnr_retry));
+    const RcWiring::Peer ourselves{{::getpid(), ::getuid()}, ::getpid()};
+    must(bobs.attach(request, at_bob, bob.link, ourselves, passive.rnr_retry));
+    must(alices.attach(reply, at_alice, alice.link, ourselves, active.rnr_retry));
   }
   End alice, bob;
 };

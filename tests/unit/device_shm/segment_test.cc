@@ -120,10 +120,10 @@ TEST(Segment, APeersInboxOutsideTheRoomItWasGivenIsRefused) {
   QueuePairOffer offer = wiring_of(*alice.qp).offer();
   // Alice's own inbox, where the reply should name the spare room.
   offer.flags = 0;
-  EXPECT_EQ(wiring_of(*alice.qp).attach(offer, nullptr, link, 0, 7).error().code, EPROTO);
+  EXPECT_EQ(wiring_of(*alice.qp).attach(offer, nullptr, link, {}, 7).error().code, EPROTO);
   offer.inbox = offer.spare;
   offer.inbox.offset -= kPageBytes;
-  EXPECT_EQ(wiring_of(*alice.qp).attach(offer, nullptr, link, 0, 7).error().code, EPROTO);
+  EXPECT_EQ(wiring_of(*alice.qp).attach(offer, nullptr, link, {}, 7).error().code, EPROTO);
   EXPECT_EQ(alice.state(), IBV_QPS_INIT);
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace ringsock::engine {
 namespace {
 
@@ -21,7 +23,7 @@ struct OpenWindow : ReceiveWindow {
 
 TEST(ReceiveWindow, AnnouncesItsSecondHalfAtOnceAndThenNothing) {
   OpenWindow window;
-  EXPECT_EQ(window.half(), 500u);
+  EXPECT_EQ(window.first_bytes(), 500u);
   EXPECT_FALSE(window.due());
 }
 
@@ -31,8 +33,11 @@ TEST(ReceiveWindow, HandsOutBytesInOrderAndWrapsAtTheEndOfTheRing) {
   ASSERT_TRUE(window.arrived(400));
   EXPECT_EQ(window.readable(), 900u);
   EXPECT_EQ(window.peek().offset, 0u);
-  EXPECT_EQ(window.peek().length, 900u);
-  window.consume(900);
+  EXPECT_EQ(window.peek().length, 500u) << "up to the end of the first half";
+  EXPECT_EQ(window.peek(500).offset, 500u);
+  EXPECT_EQ(window.peek(500).length, 400u);
+  window.consume(500);
+  window.consume(400);
   EXPECT_EQ(window.peek().length, 0u);
 
   // The first half is free again and is announced; the next bytes fill the rest of the second half, then the first.
@@ -98,10 +103,128 @@ TEST(ReceiveWindow, AnEmptyMessageCarriesNothingAndDoesNoHarm) {
 
 TEST(ReceiveWindow, LeavesAnOddByteOfTheRingUnused) {
   ReceiveWindow window(1001, kQueue);
-  EXPECT_EQ(window.half(), 500u);
+  EXPECT_EQ(window.first_bytes(), 500u);
   window.announced(*window.due());
   ASSERT_TRUE(window.arrived(1000));
   EXPECT_EQ(window.arrived(1).error().code, EPROTO);
+}
+
+/// A window that may grow from 2 x 100 bytes to 4000.
+struct GrowingWindow : ReceiveWindow {
+  GrowingWindow() : ReceiveWindow(4000, 384, 100) { announce(); }
+  /// The segments that are announced now.
+  std::vector<Span> announce() {
+    std::vector<Span> segments;
+    while (const auto next = due()) {
+      if (next->has_buffer) segments.push_back({next->offset, next->length});
+      announced(*next);
+    }
+    return segments;
+  }
+  void take(std::uint32_t length) {
+    ASSERT_TRUE(arrived(length));
+    consume(length);
+  }
+};
+using Segments = std::vector<ReceiveWindow::Span>;
+
+TEST(GrowingReceiveWindow, AnnouncesSmallSegmentsInTurnForSmallMessages) {
+  GrowingWindow window;
+  for (int lap = 0; lap < 100; ++lap) {
+    for (const std::uint32_t offset : {0U, 100U}) {
+      for (int message = 0; message < 49; ++message) window.take(2);
+      EXPECT_EQ(window.announce(), Segments{});
+      window.take(2);
+      EXPECT_EQ(window.announce(), (Segments{{offset, 100}}));
+    }
+  }
+}
+
+TEST(GrowingReceiveWindow, GrowsForLargeMessages) {
+  GrowingWindow window;
+  window.take(100);
+  EXPECT_EQ(window.announce(), (Segments{{200, 600}})) << "four times as much, behind what is in use";
+  window.take(100);
+  EXPECT_EQ(window.announce(), Segments{}) << "the peer has places for two";
+  window.take(200);
+  EXPECT_EQ(window.announce(), (Segments{{800, 3200}}));
+  window.take(400);
+  EXPECT_EQ(window.announce(), Segments{});
+  window.take(1200);
+  EXPECT_EQ(window.announce(), (Segments{{0, 2000}})) << "now the halves of the ring in turn";
+  window.take(2000);
+  EXPECT_EQ(window.announce(), (Segments{{2000, 2000}}));
+}
+
+TEST(GrowingReceiveWindow, GrowsForAPeerThatHasFilledEverythingWhileNobodyReads) {
+  GrowingWindow window;
+  for (int message = 0; message < 99; ++message) ASSERT_TRUE(window.arrived(2));
+  EXPECT_EQ(window.announce(), Segments{});
+  ASSERT_TRUE(window.arrived(2));
+  EXPECT_TRUE(window.is_due());
+  EXPECT_EQ(window.announce(), (Segments{{200, 600}}));
+  EXPECT_FALSE(window.is_half_full());
+  ASSERT_TRUE(window.arrived(600));
+  EXPECT_EQ(window.announce(), (Segments{{800, 3200}}));
+  ASSERT_TRUE(window.arrived(3200));
+  EXPECT_EQ(window.announce(), Segments{}) << "it holds no more";
+  EXPECT_EQ(window.readable(), 4000U);
+  EXPECT_EQ(window.peek(150).offset, 150U);
+  EXPECT_EQ(window.peek(800).length, 3200U);
+}
+
+TEST(GrowingReceiveWindow, IsReadInTheOrderOfTheSegments) {
+  GrowingWindow window;
+  for (int message = 0; message < 50; ++message) window.take(2);
+  EXPECT_EQ(window.announce(), (Segments{{0, 100}}));
+  // [100, 200) and [0, 100) are full and not read.
+  for (int message = 0; message < 100; ++message) ASSERT_TRUE(window.arrived(2));
+  EXPECT_EQ(window.announce(), (Segments{{200, 600}}));
+  ASSERT_TRUE(window.arrived(10));
+  for (const std::uint32_t offset : {100U, 0U, 200U}) {
+    const auto span = window.peek();
+    EXPECT_EQ(span.offset, offset);
+    window.consume(span.length);
+  }
+  EXPECT_EQ(window.readable(), 0U);
+}
+
+TEST(GrowingReceiveWindow, MayAnnounceAllOfTheRingAtOnce) {
+  ReceiveWindow window(4000, 384, 100);
+  window.use_all();
+  const auto rest = window.due();
+  ASSERT_TRUE(rest && rest->has_buffer);
+  EXPECT_EQ(rest->offset, 100U);
+  EXPECT_EQ(rest->length, 3900U);
+  window.announced(*rest);
+  EXPECT_FALSE(window.due());
+  ASSERT_TRUE(window.arrived(100));
+  ASSERT_TRUE(window.arrived(3900));
+  EXPECT_FALSE(window.due());
+}
+
+TEST(GrowingReceiveWindow, RefusesWhatWasNotAnnouncedYet) {
+  GrowingWindow window;
+  EXPECT_EQ(window.arrived(201).error().code, EPROTO);
+  ASSERT_TRUE(window.arrived(200));
+  EXPECT_EQ(window.arrived(1).error().code, EPROTO) << "although the ring has room";
+  EXPECT_EQ(window.readable(), 200U);
+}
+
+TEST(ReceiveWindow, CountsReadMessagesAtTheLatestWhenAllAreRead) {
+  ReceiveWindow window(131072, 384);
+  window.announced(*window.due());
+  for (int message = 0; message < 384; ++message) ASSERT_TRUE(window.arrived(1));
+  EXPECT_EQ(window.arrived(1).error().code, EPROTO);
+  window.consume(191);
+  EXPECT_FALSE(window.due());
+  window.consume(1);
+  ASSERT_TRUE(window.due());
+  EXPECT_EQ(window.due()->limit, 192U + 384U);
+  window.consume(7);
+  EXPECT_EQ(window.due()->limit, 192U + 384U) << "messages in the middle are counted by the dozen";
+  window.consume(185);
+  EXPECT_EQ(window.due()->limit, 384U + 384U);
 }
 
 }  // namespace

@@ -162,6 +162,30 @@ TEST_F(CardRingTest, NonsenseIsDroppedAndItsReceivePostedAnew) {
   EXPECT_EQ(sink_.seen.size(), 1U);
 }
 
+TEST_F(CardRingTest, AReceiveThatFailedIsPostedAnew) {
+  open();
+  for (unsigned i = 0; i < 2 * kReceives; ++i) {
+    ASSERT_TRUE(card_.receive(std::vector<std::byte>(2000))) << "longer than a receive: the card reports an error";
+    poll_all();
+    ASSERT_EQ(card_.posted_receives(), kReceives);
+  }
+  ASSERT_TRUE(card_.receive(datagram("after")));
+  poll_all();
+  EXPECT_EQ(sink_.seen, std::vector<std::string>{"after"});
+}
+
+TEST_F(CardRingTest, ACardWithFewerPlacesThanAskedForLosesMoreAndGoesOn) {
+  card_.most_receives = 4;
+  open();
+  EXPECT_EQ(card_.posted_receives(), 4U);
+  for (int round = 0; round < 10; ++round) {
+    while (card_.receive(datagram("flood"))) {
+    }
+    poll_all();
+  }
+  EXPECT_EQ(sink_.seen.size(), 40U);
+}
+
 TEST_F(CardRingTest, TcpGoesToItsSink) {
   open();
   NotingSink tcp;

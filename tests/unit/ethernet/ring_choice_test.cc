@@ -66,8 +66,32 @@ TEST(RingChoice, MovesAfterTwentyLooksThatSayTheSame) {
   EXPECT_EQ(operations, 10 * 20);
 
   // Once it has this thread's ring, it stays.
-  choice.key(kHere);
+  choice.move_here();
+  EXPECT_EQ(choice.key(kHere), key_of(RingLogic::per_thread, 1));
   for (int i = 0; i < 1000; ++i) EXPECT_FALSE(choice.should_move());
+}
+
+// The network has changed, and another thread looks for the socket's flows: they stay on their ring.
+TEST(RingChoice, IsNotMovedByWhoAsksForItsKey) {
+  RingChoice choice(RingLogic::per_thread, 1, 1);
+  RingKey users;
+  std::thread([&] { users = choice.key(kHere); }).join();
+
+  EXPECT_EQ(choice.key(kOtherAddress), users);
+
+  int operations = 1;
+  while (operations < 1000 && !choice.should_move()) {
+    EXPECT_EQ(choice.key(kHere), users) << "nor is the move put off";
+    ++operations;
+  }
+  EXPECT_EQ(operations, 20);
+}
+
+TEST(RingChoice, TakesAPlaceAnewWhenItHasForgottenItsOwn) {
+  RingChoice choice(RingLogic::per_thread, 1, 1);
+  std::thread([&] { choice.key(kHere); }).join();
+  choice.forget_place();
+  EXPECT_EQ(choice.key(kHere), key_of(RingLogic::per_thread, 1));
 }
 
 TEST(RingChoice, ALookThatSaysOtherwiseBeginsTheCountAnew) {

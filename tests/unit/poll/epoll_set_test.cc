@@ -5,11 +5,13 @@
 
 #include <array>
 #include <cstring>
+#include <future>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/poll/poll_set.h"
+#include "tests/support/thread_status.h"
 #include "tests/unit/poll/epoll_worlds.h"
 
 namespace ringsock::runtime {
@@ -138,6 +140,33 @@ TEST_F(EpollSetTest, WhatAMemberSentWhileOthersWereAskedIsNotOverlooked) {
   EXPECT_EQ(members_of(world_.wait(set_, 1s)), (Order{1, 2}));
 }
 
+TEST_F(EpollSetTest, ADoorbellThatTheLastLookBeforeASleepHasChangedIsArmedToo) {
+  OpenFake fake;
+  ASSERT_EQ(world_.add(set_, fake.fd(), EPOLLIN, 1), 0);
+  bool is_changed = false;
+  fake->on_armed_look([&] {
+    if (!std::exchange(is_changed, true)) fake->change_doorbell();
+  });
+  std::promise<pid_t> id;
+  std::thread sleeper([&] {
+    id.set_value(::gettid());
+    EXPECT_EQ(world_.wait(set_, 20s), (Report{{EPOLLIN, 1}}));
+  });
+  EXPECT_TRUE(support::falls_asleep(id.get_future().get()));
+  fake->become(EPOLLIN);
+  sleeper.join();
+  EXPECT_TRUE(is_changed);
+}
+
+TEST_F(EpollSetTest, TheEndOfAPeerIsReportedThoughItsDataIsNeverRead) {
+  OpenFake fake;
+  ASSERT_EQ(world_.add(set_, fake.fd(), EPOLLIN, 1), 0);
+  fake->become(EPOLLIN);
+  EXPECT_EQ(world_.wait(set_, 1s), (Report{{EPOLLIN, 1}}));
+  fake->end_unheard(EPOLLHUP);
+  EXPECT_EQ(world_.wait(set_, 1s), (Report{{EPOLLIN | EPOLLHUP, 1}}));
+}
+
 TEST_F(EpollSetTest, RoomThatWasThereIsNoEdge) {
   OpenFake fake;
   fake->become(EPOLLOUT);
@@ -176,7 +205,7 @@ TEST_F(EpollSetTest, AFullTableOfDescriptorsHoldsEndpoints) {
   fake->become(EPOLLIN);
   EXPECT_EQ(world_.wait(set.get()), (Report{{EPOLLIN, 7}}));
   const Ref gone = fd_table().remove(set.get());
-  gone->close();
+  gone->retire();
 }
 
 TEST_F(EpollSetTest, SleepingArmsAMemberOnce) {

@@ -135,7 +135,7 @@ class OurWorld : public World {
   }
   void close_set(int set) override {
     const Ref gone = fd_table().remove(set);
-    gone->close();
+    gone->retire();
     ::close(set);
   }
   int control(int set, int op, int fd, std::uint32_t events, std::uint64_t data) override {
@@ -185,7 +185,7 @@ inline std::unique_ptr<World> make_world(WorldKind kind) {
   return std::make_unique<OurWorldOfEndpoints>();
 }
 
-inline std::string world_name(const testing::TestParamInfo<WorldKind>& info) {
+inline std::string world_name(const ::testing::TestParamInfo<WorldKind>& info) {
   constexpr std::array<const char*, 3> kNames{"Kernel", "OurSetOfKernelStreams", "OurSetOfEndpoints"};
   return kNames[static_cast<std::size_t>(info.param)];
 }

@@ -195,7 +195,7 @@ Result<int> epoll_call(OpenFake& fake, Nanos timeout) {
   EXPECT_TRUE(epoll_control(set.get(), EPOLL_CTL_ADD, fake.fd(), &event));
   epoll_event found{};
   const Result<int> count = epoll_wait_for(set.get(), &found, 1, timeout, nullptr);
-  fd_table().remove(set.get())->close();
+  fd_table().remove(set.get())->retire();
   return count;
 }
 

@@ -179,7 +179,7 @@ TEST(Wait, EpollDoesNotSleepOverWhatItsOwnLookChanged) {
   epoll_event found{};
   EXPECT_EQ(*epoll_wait_for(set.get(), &found, 1, Nanos::max(), nullptr), 1);
   EXPECT_EQ(found.data.fd, alice.fd());
-  fd_table().remove(set.get())->close();
+  fd_table().remove(set.get())->retire();
 }
 
 TEST(Wait, ReaderAndWriterOnOneEndpointNeverLoseAWakeUp) {

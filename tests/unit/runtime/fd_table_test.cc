@@ -1,4 +1,5 @@
 #include "core/runtime/fd_table.h"
+#include "core/runtime/reader_barrier.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -161,7 +162,7 @@ TEST_F(FdTableTest, SurvivesReadersThatRaceWithCloseAndReuse) {
     ASSERT_TRUE(table_->insert(9, new_endpoint()));
     const Ref gone = table_->remove(9);
     ASSERT_TRUE(gone);
-    gone->close();
+    gone->retire();
   }
   stop = true;
   for (std::thread& reader : readers) reader.join();
@@ -224,6 +225,25 @@ TEST_F(FdTableTest, AChildThatNobodyPreparedWaitsForNoReaderOfItsParent) {
   reader.join();
   fd_table().remove(number);
   ::close(number);
+}
+
+/// Looks from another thread, which is in no section.
+bool others_see_no_reader() {
+  bool are_gone = false;
+  std::thread([&] { are_gone = rcu_readers_are_gone(); }).join();
+  return are_gone;
+}
+
+TEST(ReaderBarrier, AReaderIsSeenWithAndWithoutMembarrier) {
+  for (const bool is_forbidden : {false, true}) {
+    if (is_forbidden) reader_barrier.forgo_membarrier();
+    rcu_read_enter();
+    EXPECT_FALSE(others_see_no_reader());
+    rcu_read_leave();
+    EXPECT_TRUE(others_see_no_reader());
+  }
+  EXPECT_FALSE(reader_barrier.look_again()) << "membarrier(2) stays forbidden";
+  EXPECT_EQ(urcu_bp_has_sys_membarrier, 0);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -170,6 +171,21 @@ TEST(Statistics, FileOfAKilledProcessIsRemovedByTheNextReader) {
   EXPECT_TRUE(exists(path->data()));
   EXPECT_FALSE(seen(pid));
   EXPECT_FALSE(exists(path->data()));
+}
+
+TEST(Statistics, FileOfALivingProcessThatHasNotMappedItYetIsKept) {
+  const auto file = create_statistics_file(kStatisticsBytes);
+  ASSERT_TRUE(file);
+  EXPECT_FALSE(seen(::getpid())) << "it is empty";
+  EXPECT_TRUE(exists(file->path.data()));
+
+  const std::size_t page = kPageHeaderBytes;
+  void* const memory = map_private_statistics(page);
+  ASSERT_TRUE(show_statistics(memory, page, page, page, file->fd.get()));
+  ::munmap(memory, page);
+  EXPECT_FALSE(seen(::getpid())) << "its contents are there, and the maker still has the file open";
+  EXPECT_TRUE(exists(file->path.data()));
+  ::unlink(file->path.data());
 }
 
 TEST(Statistics, FileOfAKilledProcessIsRemovedByTheNextProcess) {

@@ -1,5 +1,5 @@
 // Closing sockets in which somebody else has left something.
-#include "libvmacompat/foreign_socket.h"
+#include "libvmacompat/udp/foreign_socket.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // Which sockets have a part in a port, by the kernel's rules and by its word.
-#include "libvmacompat/port_holders.h"
+#include "libvmacompat/udp/port_holders.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

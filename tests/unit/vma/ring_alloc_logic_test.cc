@@ -1,4 +1,4 @@
-#include "libvmacompat/ring_alloc_logic.h"
+#include "libvmacompat/udp/ring_alloc_logic.h"
 
 #include <gtest/gtest.h>
 

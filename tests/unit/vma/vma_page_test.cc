@@ -338,6 +338,8 @@ TEST(VmaLinks, AFileThatIsInNobodysMemoryIsNoPage) {
   auto file = create_statistics_file(4096, kVmaPagePrefix);
   ASSERT_TRUE(file);
   const std::string name = std::filesystem::path(file->path.data()).filename();
+  EXPECT_EQ(VmaPage::open(name.c_str(), false).error().code, EBUSY) << "it may be about to be mapped";
+  ASSERT_EQ(::ftruncate(file->fd.get(), 4096), 0);
   EXPECT_EQ(VmaPage::open(name.c_str(), false).error().code, ESRCH);
   ::unlink(file->path.data());
 }

@@ -19,12 +19,13 @@ class KernelLog:
     def forget(self):
         os.lseek(self._messages, 0, os.SEEK_END)
 
-    def has(self, text):
-        """Whether a message since then has it. Forgets them."""
+    def has(self, *texts):
+        """Whether a message since then has them all. Forgets the messages."""
         found = False
         while True:
             try:
-                found |= text.encode() in os.read(self._messages, 8192)
+                message = os.read(self._messages, 8192)
+                found |= all(text.encode() in message for text in texts)
             except BlockingIOError:
                 return found
             except BrokenPipeError:  # some are gone already; those that are left can be read

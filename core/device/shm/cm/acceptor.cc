@@ -188,7 +188,7 @@ Acceptor::HalfOpen Acceptor::make_half_open(UniqueFd socket, Nanos now) const {
                  std::nullopt, std::nullopt};
   fresh.link->set_manager(fresh.inbox.get());
   return fresh;
-}
+}  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): the analyzer does not follow the list of half-open connections
 
 /// Waits a few microseconds for it: a client sends its request right after connect(2), and keep() costs more.
 std::optional<LinkInbox::Packet> Acceptor::first_packet(HalfOpen& fresh) {
@@ -237,7 +237,9 @@ void Acceptor::keep(HalfOpen fresh) {
 /// Drops connections for a new one: every link uses a descriptor that the process may need, and a slot that another
 /// client may need.
 void Acceptor::make_room_for(uid_t user) {
-  if (half_open_.size() < kAlwaysHalfOpen) return;
+  const std::size_t most = std::min(limits_.half_open, share_of_descriptors());
+  const std::size_t most_of_user = std::min(limits_.half_open_of_user, most / 2);
+  if (half_open_.size() < std::max(kAlwaysHalfOpen, most_of_user)) return;
   std::map<uid_t, std::size_t> links;
   for (const HalfOpen& slot : half_open_) ++links[slot.peer->uid];
   const auto drop_oldest_of = [&](uid_t whose) {
@@ -245,8 +247,7 @@ void Acceptor::make_room_for(uid_t user) {
     drop(std::find_if(half_open_.begin(), half_open_.end(),
                       [&](const HalfOpen& slot) { return slot.peer->uid == whose; }));
   };
-  const std::size_t most = std::min(limits_.half_open, share_of_descriptors());
-  if (!is_own_uid(user) && links[user] >= std::min(limits_.half_open_of_user, most / 2)) {
+  if (!is_own_uid(user) && links[user] >= most_of_user) {
     drop_oldest_of(user);
   } else if (half_open_.size() >= most) {
     const auto fewer = [](const auto& a, const auto& b) { return a.second < b.second; };

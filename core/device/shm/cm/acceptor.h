@@ -40,8 +40,10 @@ class Acceptor {
   struct Limits {
     /// Beyond this number the oldest connection of the user with the most is dropped. Never more than an eighth of
     /// RLIMIT_NOFILE.
-    std::size_t half_open = 256;
-    std::size_t half_open_of_user = 128;  ///< of one user other than our own, and half of what there may be
+    std::size_t half_open = 1024;
+    /// Of one user other than our own, and half of what there may be. A client that connects to this many at once
+    /// before it answers any of them, as load generators do, keeps its rings.
+    std::size_t half_open_of_user = 512;
     Nanos half_open_time{2'000'000'000};
   };
   /// Checks a request's private data, before more expensive checks. nullptr accepts any data.

@@ -31,22 +31,29 @@ constexpr Nanos kFullNamesRemembered{1'000'000'000};
 constinit Lately lone_names;
 constexpr Nanos kLoneNamesRemembered{5'000'000};
 
-/// Remembers for a moment to whom ports belong according to the kernel. Threads: any.
+/// Remembers for a moment to whom ports belong according to the kernel, and which were reached. Threads: any.
 class PortOwners {
  public:
   std::optional<uid_t> find(const PortBinding& port) {
-    const std::unique_lock guard(lock_, std::try_to_lock);
-    if (!guard) return std::nullopt;
-    const auto known = std::ranges::find_if(known_, [&](const Known& one) { return is(one, port); });
-    if (known == known_.end() || monotonic_now() >= known->until) return std::nullopt;
-    return known->owner;
+    const auto known = known_of(port);
+    return known ? std::optional(known->owner) : std::nullopt;
+  }
+  bool was_reached(const PortBinding& port) {
+    const auto known = known_of(port);
+    return known && known->was_reached;
   }
   void remember(const PortBinding& port, uid_t owner) {
     const std::unique_lock guard(lock_, std::try_to_lock);
     if (!guard) return;
-    auto place = std::ranges::find_if(known_, [&](const Known& one) { return is(one, port); });
+    auto place = place_of(port);
     if (place == known_.end()) place = known_.begin() + static_cast<std::ptrdiff_t>(next_++ % known_.size());
-    *place = {port.space, port.address, owner, monotonic_now() + kBelieved};
+    *place = {port.space, port.address, owner, monotonic_now() + kBelieved, false};
+  }
+  /// Notes whether a connection has been made to a port that is remembered.
+  void note(const PortBinding& port, bool was_reached) {
+    const std::unique_lock guard(lock_, std::try_to_lock);
+    if (!guard) return;
+    if (const auto place = place_of(port); place != known_.end()) place->was_reached = was_reached;
   }
 
  private:
@@ -57,12 +64,22 @@ class PortOwners {
     SocketAddress address;
     uid_t owner = 0;
     Nanos until{};
+    bool was_reached = false;
   };
-  static bool is(const Known& known, const PortBinding& port) {
-    return known.space == port.space && known.address == port.address;
+  using Places = std::array<Known, 16>;
+  Places::iterator place_of(const PortBinding& port) {
+    return std::ranges::find_if(
+        known_, [&](const Known& one) { return one.space == port.space && one.address == port.address; });
+  }
+  std::optional<Known> known_of(const PortBinding& port) {
+    const std::unique_lock guard(lock_, std::try_to_lock);
+    if (!guard) return std::nullopt;
+    const auto place = place_of(port);
+    if (place == known_.end() || monotonic_now() >= place->until) return std::nullopt;
+    return *place;
   }
   Mutex lock_;  ///< only try_lock() is used: in a child of fork(2) it may be locked for ever
-  std::array<Known, 16> known_;
+  Places known_;
   std::size_t next_ = 0;
 };
 PortOwners& port_owners() {
@@ -118,7 +135,10 @@ Result<Connector::Connected> Connector::attempt(Nanos now) {
   ask_for_owner();
   for (const PortBinding& binding : bindings_) {
     auto connected = try_binding(binding);
-    if (connected) return connected;
+    if (connected) {
+      port_owners().note(destination_, true);
+      return connected;
+    }
     const int error = connected.error().code;
     if (is_nobody(error)) continue;
     if (error != EAGAIN) return connected;
@@ -128,7 +148,12 @@ Result<Connector::Connected> Connector::attempt(Nanos now) {
     interval_ = std::min(interval_ * 2, times_.longest_retry);
     return connected;
   }
+  port_owners().note(destination_, false);
   return Error{ECONNREFUSED, "connect: nobody listens"};
+}
+
+bool Connector::has_lately_reached(verbs::PortSpace space, const SocketAddress& destination) {
+  return port_owners().was_reached({space, destination, false});
 }
 
 /// Tries a different listener each time when several share the binding.

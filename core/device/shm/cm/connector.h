@@ -43,6 +43,8 @@ class Connector {
   [[nodiscard]] Nanos deadline() const { return deadline_; }
   /// Returns whether the backlog of an impostor was full, which takes a dump to find out.
   [[nodiscard]] bool met_full_impostor() const { return !impostors_.empty(); }
+  /// Returns whether this process has connected to `destination` within the last milliseconds. Makes no system call.
+  [[nodiscard]] static bool has_lately_reached(verbs::PortSpace space, const SocketAddress& destination);
 
  private:
   Status need_socket();

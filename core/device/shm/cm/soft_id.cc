@@ -289,7 +289,8 @@ Status SoftId::accept(const ConnectionParameters& parameters) {
     reply.offer = wiring.offer();
     inbox_->offer_memory(wiring.offer_memfd(), *link_);
     const pid_t pid = peer_.same_user ? peer_.pid : 0;
-    Status attached = wiring.attach(request_.offer, peer_segment_, link_, pid, request_.parameters.rnr_retry_count);
+    Status attached = wiring.attach(request_.offer, peer_segment_, link_, {{peer_.pid, peer_.uid}, pid},
+                                    request_.parameters.rnr_retry_count);
     if (!attached) return attached;
   } else {
     reply.offer.qp_num = qp_->qp_num;

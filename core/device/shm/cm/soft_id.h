@@ -88,6 +88,7 @@ class SoftId final : public verbs::ConnectionId {
   Status work();
   void work_connect();
   Status work_listener();
+  bool is_spinning_on_reply();
   void work_link();
   void on_packet(LinkInbox::Packet packet);
   void on_reply(LinkInbox::Packet packet);
@@ -139,7 +140,8 @@ class SoftId final : public verbs::ConnectionId {
   std::optional<UserCharge> charge_;  ///< for the peer's memory
   bool accepted_by_listening_process_ = false;
   Nanos reply_deadline_{};
-  ibv_qp* qp_ = nullptr;  ///< the caller's, alive while the connection is used
+  std::uint64_t looked_for_reply_at_ = 0;  ///< ticks()
+  ibv_qp* qp_ = nullptr;                   ///< the caller's, alive while the connection is used
   /// The queue pair's completion channel holds the link.
   bool channel_wakes_us_ = false;
   std::shared_ptr<MappedSegment> peer_segment_;

@@ -149,13 +149,23 @@ void SoftId::establish() {
   post(CmEventType::established);
 }
 
+/// Returns whether the link was looked at just now. A thread that spins for the reply needs no system call each time;
+/// one that sleeps does so for longer, and what is not read keeps the descriptor readable.
+bool SoftId::is_spinning_on_reply() {
+  constexpr std::uint64_t kTicksBetween = 4096;  // 1 to 4 us; on a machine without ticks every call looks
+  const std::uint64_t now = ticks();
+  if (now - looked_for_reply_at_ < kTicksBetween && now != 0) return true;
+  looked_for_reply_at_ = now;
+  return false;
+}
+
 void SoftId::work_link() {
   // Draining would consume the doorbell packet of a thread that is about to sleep on the channel; the channel's owner
   // drains anyway.
   const bool connects = state_ == State::awaiting_reply || state_ == State::awaiting_memory;
   if (connects) {
     // The packet is there already, or there is none.
-    link_->drain(1);
+    if (!is_spinning_on_reply()) link_->drain(1);
   } else if (!channel_wakes_us_) {
     link_->drain();
   }
@@ -255,7 +265,8 @@ Status SoftId::attach(UniqueFd memfd) {
   // SO_PEERCRED names the process that called listen(). A forked worker has another number, and that of another user's
   // process may have been reused.
   const pid_t pid = reply_.from_listening_process && peer_.same_user ? peer_.pid : 0;
-  return wiring_of(*qp_).attach(reply_.offer, std::move(segment), link_, pid, reply_.parameters.rnr_retry_count);
+  return wiring_of(*qp_).attach(reply_.offer, std::move(segment), link_, {{peer_.pid, peer_.uid}, pid},
+                                reply_.parameters.rnr_retry_count);
 }
 
 void SoftId::on_udp_reply(const ConnectReply& reply) {

@@ -103,11 +103,20 @@ Status Link::send(LinkPacket type, std::span<const std::byte> bytes, int descrip
 
 Status Link::ask_for_memory() {
   const std::lock_guard guard(lock_);
+  return ask_locked(LinkPacket::want_memory);
+}
+
+void Link::ask_for_map() {
+  const std::unique_lock guard(lock_, std::try_to_lock);
+  if (guard) static_cast<void>(ask_locked(LinkPacket::want_ready_map));
+}
+
+Status Link::ask_locked(LinkPacket question) {
   // Links of our own user are careful from now on, too: the memory that is asked for arrives the same way.
   careful_.store(true, std::memory_order_relaxed);
   wants_memory_ = true;
   open_rights_gate(fd());
-  return send(LinkPacket::want_memory, {});
+  return send(question, {});
 }
 
 void Link::ask_for_sender() {
@@ -145,7 +154,7 @@ Link::Look Link::look_at_next(PassedFd& memory) {
   if (got < 0) return errno == EAGAIN || errno == EINTR ? Look::nothing : Look::gone;
   bool several = (message.msg_flags & MSG_CTRUNC) != 0;
   PassedFd passed = wants_memory_ ? take_descriptor(message, several) : PassedFd{};
-  if (several || (passed && type != LinkPacket::memory)) {
+  if (several || (passed && type != LinkPacket::memory && type != LinkPacket::ready_map)) {
     end_for_descriptor();
     return Look::forbidden;
   }
@@ -216,7 +225,9 @@ bool Link::drain(int at_most) {
 void Link::deliver(Pending packet) {
   // Bounded by what a connection can need, because a peer can send any number of packets while nothing takes them.
   constexpr std::size_t kMaxKept = 4;
-  if (manager_ != nullptr) {
+  if (packet.type == LinkPacket::want_ready_map || packet.type == LinkPacket::ready_map) {
+    if (queue_pair_ != nullptr) queue_pair_->on_packet(packet.type, packet.bytes, std::move(packet.memory));
+  } else if (manager_ != nullptr) {
     manager_->on_packet(packet.type, packet.bytes, std::move(packet.memory));
   } else if (kept_.size() < kMaxKept) {
     kept_.push_back(std::move(packet));

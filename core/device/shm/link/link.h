@@ -29,8 +29,11 @@ enum class LinkPacket : std::uint8_t {
   disconnect = 5,  ///< CM disconnect request
   // For memory that a request or a reply named and that cannot be opened by that name. No more bytes.
   want_memory = 6,   ///< asks for the memory; the sender accepts descriptors from now on, for one packet
-  memory = 7,        ///< the memory; the only packet that carries a descriptor
+  memory = 7,        ///< the memory; carries a descriptor, as ready_map does and no other packet
   memory_taken = 8,  ///< the sender has the memory: its descriptor may be closed
+  // The same for the map of ready connections (core/base/ready_map.h) of an established connection's peer.
+  want_ready_map = 9,
+  ready_map = 10,
 };
 
 inline constexpr std::size_t kMaxLinkPacket = 1024;
@@ -52,8 +55,9 @@ class Link {
   /// Receives what drain() reads, in order of arrival.
   struct Sink {
     virtual ~Sink() = default;
-    /// Called for a packet other than wake. `bytes` starts behind the type byte and is untrusted. `memory` is the
-    /// descriptor of LinkPacket::memory, which may be of any file.
+    /// Called for a packet other than wake: on the queue pair's sink for those of maps, on the manager's for the
+    /// others. `bytes` starts behind the type byte and is untrusted. `memory` is the descriptor of LinkPacket::memory
+    /// or ready_map, which may be of any file.
     virtual void on_packet(LinkPacket type, std::span<const std::byte> bytes, PassedFd memory) = 0;
     /// Called when wake packets were read, only on the queue pair's sink.
     virtual void on_wake() {}
@@ -70,6 +74,9 @@ class Link {
   void set_stranger(uid_t uid) { stranger_ = uid; }
   /// Sends want_memory; the next packet of type memory may carry a descriptor. Errors: as for send().
   Status ask_for_memory();
+  /// The same by want_ready_map, unless another thread is draining the link just now. Takes no lock that it would wait
+  /// for.
+  void ask_for_map();
 
   /// Asks the kernel for the sender of the next packet other than wake, for sender(): the process that uses the link,
   /// which need not be the one that called listen(2). Call it before that packet can arrive. Costs two system calls.
@@ -115,6 +122,7 @@ class Link {
   [[nodiscard]] bool may_close_here();
   [[nodiscard]] bool is_queue_empty() const;
   [[nodiscard]] bool is_abandoned() const { return abandoned_.load(std::memory_order_acquire); }
+  Status ask_locked(LinkPacket question);
   void deliver(Pending packet);
   void deliver_gone();
 

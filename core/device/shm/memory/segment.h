@@ -56,12 +56,19 @@ struct alignas(kLineBytes) ConsumerLine {
 
 inline constexpr std::uint32_t kArmedForAny = 1;
 inline constexpr std::uint32_t kArmedForSolicited = 2;
+/// The owner has listed the connection at a place (the lower bits) of its map of ready connections (ready_map.h).
+/// Unlike an arming this lasts; a peer that cannot use the map takes it, and rings.
+inline constexpr std::uint32_t kListed = 1U << 31;
 
 /// Set by the owner before it sleeps, cleared by the peer, which then rings the link.
 struct alignas(kLineBytes) DoorbellLine {
   std::atomic<std::uint32_t> armed;
   std::atomic<std::uint32_t> wants_fences;  ///< the owner sleeps often: see ProducerLine::fences
   std::atomic<std::uint32_t> wants_stamps;  ///< the owner asks for the times of entries: see Entry::body
+  // The map, with kListed: a MemoryName.
+  std::atomic<std::uint32_t> map_descriptor;
+  std::atomic<std::uint64_t> map_device;
+  std::atomic<std::uint64_t> map_inode;
 };
 
 /// Written by the peer.

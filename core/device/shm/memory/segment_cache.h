@@ -35,12 +35,12 @@ namespace ringsock::soft {
 /// the maker gives up a connection that another user has answered, because a process of another user may have shown the
 /// memory to any process. A segment of another user is let go of only while its mapping is kept here.
 ///
-/// Limits: kMaxKept own segments, in use or not, have a descriptor here (fewer where RLIMIT_NOFILE is small); kMaxKept
-/// mappings of peers' segments are kept; no kept segment is larger than kMaxKeptBytes. Threads: all functions from any
-/// thread.
+/// Limits: kMaxKept own segments, in use or not, have a descriptor here (fewer where RLIMIT_NOFILE is below 4096);
+/// kMaxKept mappings of peers' segments are kept; no kept segment is larger than kMaxKeptBytes. Threads: all functions
+/// from any thread.
 class SegmentCache {
  public:
-  static constexpr std::size_t kMaxKept = 16;
+  static constexpr std::size_t kMaxKept = 64;
   static constexpr std::size_t kMaxKeptBytes = std::size_t{1} << 20;
 
   struct Made {

@@ -1,11 +1,15 @@
 #include "core/device/shm/names/port_reservation.h"
 
+#include <fcntl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cstdio>
 
+#include "core/base/at_fork.h"
 #include "core/device/shm/link/rights_gate.h"
 #include "core/device/shm/names/port_lookup.h"
 #include "core/device/shm/names/port_owner.h"
@@ -57,15 +61,52 @@ Status accept_bound_before(int socket, const SocketAddress& wanted) {
   return ok();
 }
 
+std::uint32_t random_number() {
+  std::uint32_t number = 0;
+  if (::getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number)
+    number = static_cast<std::uint32_t>(::getpid());
+  return number;
+}
+
 /// Returns a number that other processes of this host probably do not use; a clash only costs another try.
 std::uint32_t unlikely_number() {
-  static std::atomic<std::uint32_t> counter = [] {
-    std::uint32_t start = 0;
-    if (::getrandom(&start, sizeof start, GRND_NONBLOCK) != sizeof start)
-      start = static_cast<std::uint32_t>(::getpid());
-    return start;
-  }();
+  static std::atomic<std::uint32_t> counter = random_number();
   return counter.fetch_add(1, std::memory_order_relaxed);
+}
+
+/// The ports that the kernel gives to connecting sockets.
+struct alignas(std::uint64_t) PortRange {  // an atomic without a lock, by clang++, too
+  std::uint32_t first;
+  std::uint32_t count;
+
+  static PortRange of_kernel() {
+    const UniqueFd file(::open("/proc/sys/net/ipv4/ip_local_port_range", O_RDONLY | O_CLOEXEC));
+    std::array<char, 32> text{};
+    unsigned first = 0;
+    unsigned last = 0;
+    const bool told = file && ::read(file.get(), text.data(), text.size() - 1) > 0 &&
+                      std::sscanf(text.data(), "%u %u", &first, &last) == 2;
+    constexpr unsigned kFirstUnprivileged = 1024;
+    if (!told || first < kFirstUnprivileged || last < first || last > UINT16_MAX) return {32768, 28232};
+    return {first, last - first + 1};
+  }
+};
+
+/// Returns ports of the range in an order in which none comes soon again. Each process begins at a place of its own.
+/// Without static objects that a function makes: a forked child would wait for the thread that makes one.
+std::uint16_t next_port() {
+  constexpr std::uint32_t kStride = 7919;  // a prime: the numbers of other processes lie elsewhere soon
+  static constinit std::atomic<PortRange> range{PortRange{0, 0}};
+  static constinit std::atomic<std::uint32_t> place{0};
+  static constinit std::atomic<unsigned> begun_at{~0U};  // fork_generation(): a child would follow its parent's numbers
+  if (begun_at.load(std::memory_order_relaxed) != fork_generation()) {
+    begun_at.store(fork_generation(), std::memory_order_relaxed);
+    place.store(random_number(), std::memory_order_relaxed);
+  }
+  PortRange known = range.load(std::memory_order_relaxed);
+  if (known.count == 0) range.store(known = PortRange::of_kernel(), std::memory_order_relaxed);
+  const std::uint32_t now = place.fetch_add(kStride, std::memory_order_relaxed);
+  return static_cast<std::uint16_t>(known.first + now % known.count);
 }
 
 /// Returns whether every kernel socket that holds the port belongs to this user.
@@ -107,12 +148,14 @@ Status PortReservation::bind(PortSpace space, const SocketAddress& address, Opti
   return ok();
 }
 
-Status PortReservation::bind_ephemeral(PortSpace space, const SocketAddress& host) {
+Status PortReservation::bind_ephemeral(PortSpace space, const SocketAddress& target) {
   if (bound_) return Error{EINVAL, "bind: bound already"};
-  binding_ = {space, canonical_address(host), false};
+  binding_ = {space, canonical_address(target), false};
   binding_.address.set_port(0);
-  Status done = bind_kernel(binding_.address, {});
-  if (done) done = bind_name();
+  const auto held = shared_ >= 0 ? socket_name(shared_) : Error{EINVAL, "no socket"};
+  const bool is_free = space == PortSpace::tcp && held && held->port() == 0;
+  Status done = is_free ? take_number(target.port()) : bind_kernel(binding_.address, {});
+  if (done && !named_) done = bind_name();
   if (!done) {
     release();
     return done;
@@ -175,6 +218,31 @@ Status PortReservation::bind_name() {
   }
   named_ = std::move(*socket);
   return ok();
+}
+
+/// Takes a number and its name. A port that the kernel gives would be free again for others as soon as the connection's
+/// descriptor replaces the kernel's socket; the name stays with the connection. Names that others hold, perhaps to be
+/// in the way, only cost tries: in the end a number is taken beside another name. The destination's own number would
+/// make the connection one with itself.
+Status PortReservation::take_number(std::uint16_t not_this) {
+  constexpr int kTries = 16;
+  auto socket = make_link_socket();
+  if (!socket) return socket.error();
+  // A thread that has changed its network namespace since would bind the name in the wrong one.
+  if (!share_network(shared_, socket->get())) return Error{EADDRNOTAVAIL, "bind: network namespace"};
+  for (int i = 0; i < kTries; ++i) {
+    const std::uint16_t port = next_port();
+    if (port == not_this) continue;
+    binding_.address.set_port(port);
+    name_ = bound_name(binding_, false, 0);
+    const AbstractAddress name(name_);
+    if (::bind(socket->get(), name.get(), name.length) == 0) {
+      named_ = std::move(*socket);
+      return ok();
+    }
+    if (errno != EADDRINUSE) return Error::last("bind AF_UNIX");
+  }
+  return binding_.address.port() != 0 ? ok() : bind_kernel(binding_.address, {});
 }
 
 Status PortReservation::check_no_other_listener(const std::string& own_name) const {

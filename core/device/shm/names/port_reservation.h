@@ -1,6 +1,8 @@
 // The port that an id holds: the kernel's port of that number, and a name that other rsockets on the host see.
 #pragma once
 
+#include <cstdint>
+
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "core/device/shm/names/port_name.h"
@@ -21,8 +23,10 @@ class PortReservation {
   /// when only sockets of this user hold it and no other rsocket does.
   /// Errors: bind(2)'s: EACCES, EADDRINUSE, EADDRNOTAVAIL, EINVAL when bound already.
   Status bind(verbs::PortSpace space, const SocketAddress& address, Options options);
-  /// Binds a connecting id to a port that the kernel picks. The port is new, so other names are not checked.
-  Status bind_ephemeral(verbs::PortSpace space, const SocketAddress& host);
+  /// Gives a connecting id towards `target` a port. With a kernel socket of the caller that has no port this is a
+  /// number that no other connecting id at that address has; the kernel's socket stays as it is. Otherwise the kernel
+  /// picks the port. The port is new, so other names are not checked.
+  Status bind_ephemeral(verbs::PortSpace space, const SocketAddress& target);
   /// Returns the socket with the port's name, a non-blocking, unconnected AF_UNIX SOCK_SEQPACKET socket, which becomes
   /// the link of a connecting id. -1 once taken.
   [[nodiscard]] UniqueFd take_named_socket() { return std::move(named_); }
@@ -38,6 +42,7 @@ class PortReservation {
 
  private:
   Status bind_kernel(const SocketAddress& address, Options options);
+  Status take_number(std::uint16_t not_this);
   Status bind_name();
   Status check_names(const std::string& own_name, bool listeners_only) const;
   void release();

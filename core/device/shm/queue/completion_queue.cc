@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
+#include <utility>
 
 #include "core/base/barrier.h"
 #include "core/device/common/device_context.h"
@@ -21,12 +23,7 @@ struct CompletionQueue::Local {
 };
 
 CompletionQueue::CompletionQueue(DeviceContext& device, int cqe, void* context, CompletionChannel* channel)
-    : ibv_cq{},
-      local_capacity_(static_cast<std::uint32_t>(cqe)),
-      // Not initialised, so that pages of a large queue are touched only when used.
-      local_(new Local[static_cast<std::size_t>(cqe)]),
-      device_(device),
-      channel_(channel) {
+    : ibv_cq{}, device_(device), channel_(channel) {
   ibv_cq::context = &device.context();
   ibv_cq::channel = channel;
   cq_context = context;
@@ -40,12 +37,29 @@ int CompletionQueue::poll(int count, ibv_wc* wc) {
   int got = take_all(count, wc);
   // A doorbell that has rung since then does not ring again, so a poll on behalf of a thread that is about to sleep
   // must not miss it.
-  if (got == 0 && idle(guard)) {
-    guard.lock();
-    got = take_all(count, wc);
-  }
+  if (got == 0) got = look_closer(guard, count, wc);
   if (got != 0) empty_polls_ = 0;
   return got;
+}
+
+/// Does the additional work of a poll that found nothing, and looks again if a link had news.
+int CompletionQueue::look_closer(std::unique_lock<BiasedMutex>& guard, int count, ibv_wc* wc) {
+  const bool was_armed = is_armed();
+  if (!idle(guard)) return 0;
+  guard.lock();
+  const int got = take_all(count, wc);
+  return got == 0 && was_armed && !is_armed() ? arm_again(guard, count, wc) : got;
+}
+
+/// Called when idle() has taken a doorbell that rang for work without a completion (EntryType::assist). A thread that
+/// is about to sleep hears of nothing that comes later unless the queue pairs are armed again.
+int CompletionQueue::arm_again(std::unique_lock<BiasedMutex>& guard, int count, ibv_wc* wc) {
+  if (channel_ != nullptr) return 0;  // it was signalled
+  guard.unlock();
+  if (arm(ArmKind::any)) AsymmetricBarrier::heavy_now();
+  after_barrier();
+  guard.lock();
+  return take_all(count, wc);
 }
 
 int CompletionQueue::take_all(int count, ibv_wc* wc) {
@@ -89,7 +103,7 @@ void CompletionQueue::push(const ibv_wc& wc) {
   {
     std::lock_guard guard(local_lock_);
     const std::uint32_t count = local_count_.load(std::memory_order_relaxed);
-    if (count == local_capacity_) [[unlikely]]
+    if (count == local_capacity_ && !grow_local()) [[unlikely]]
       return overrun();
     std::uint32_t slot = local_head_ + count;
     if (slot >= local_capacity_) slot -= local_capacity_;
@@ -109,6 +123,21 @@ void CompletionQueue::push(const ibv_wc& wc) {
   if (armed == kArmedForAny || wc.status != IBV_WC_SUCCESS) fire();
 }
 
+/// Makes the ring of this side's completions larger, when it is full. Returns false when the queue may not hold more.
+bool CompletionQueue::grow_local() {
+  constexpr std::uint32_t kFirstCapacity = 8;
+  const std::uint32_t old = local_capacity_;
+  const std::uint32_t capacity = std::min(std::max(kFirstCapacity, 4 * old), static_cast<std::uint32_t>(ibv_cq::cqe));
+  if (capacity <= old) return false;
+  std::unique_ptr<Local[]> larger(new (std::nothrow) Local[capacity]);
+  if (!larger) return false;
+  for (std::uint32_t i = 0; i < old; ++i) larger[i] = local_[(local_head_ + i) % old];
+  local_ = std::move(larger);
+  local_capacity_ = capacity;
+  local_head_ = 0;
+  return true;
+}
+
 void CompletionQueue::overrun() {
   if (std::exchange(overrun_, true)) return;
   ibv_async_event event{};
@@ -121,7 +150,6 @@ bool CompletionQueue::idle(std::unique_lock<BiasedMutex>& guard) {
   constexpr std::uint32_t kPollsPerClockRead = 32;
   constexpr Nanos kLookInterval{1'000'000};
   constexpr std::size_t kLinksPerLook = 16;
-  for (QueuePair* queue_pair : receivers_) queue_pair->publish();
   if (++empty_polls_ % kPollsPerClockRead != 0) return false;
   const Nanos now = monotonic_now();
   if (now < next_link_look_) return false;

@@ -70,9 +70,11 @@ class CompletionQueue final : public ibv_cq {
   [[nodiscard]] bool has_left_over_locked() const;
   int take_all(int count, ibv_wc* wc);
   int take_local(int count, ibv_wc* wc);
-  /// Does the additional work of a poll that found nothing. @return whether a link has news, so that the caller must
-  /// look again.
+  int look_closer(std::unique_lock<BiasedMutex>& guard, int count, ibv_wc* wc);
+  /// Looks at some links now and then. @return whether a link has news, so that the caller must look again.
   bool idle(std::unique_lock<BiasedMutex>& guard);
+  int arm_again(std::unique_lock<BiasedMutex>& guard, int count, ibv_wc* wc);
+  bool grow_local();
   void overrun();
   void push_stalled();
 
@@ -87,7 +89,7 @@ class CompletionQueue final : public ibv_cq {
 
   BiasedMutex local_lock_;
   std::uint32_t local_head_ = 0;
-  std::uint32_t local_capacity_;
+  std::uint32_t local_capacity_ = 0;  ///< at most cqe; grows as it is used
   std::unique_ptr<Local[]> local_;
 
   DeviceContext& device_;

@@ -35,8 +35,6 @@ class QueuePair : public ibv_qp {
   virtual int poll_receives(int count, ibv_wc* wc) = 0;
   /// Continues queued sends; their completions go to send_queue().push().
   virtual void push_sends() = 0;
-  /// Called when poll() found nothing: publishes counters if worthwhile.
-  virtual void publish() = 0;
   /// Makes the peer ring when a message comes (receive side), or when a stalled send can continue (send side).
   /// @return whether that takes AsymmetricBarrier::heavy().
   virtual bool arm(CompletionQueue& queue, ArmKind kind) = 0;

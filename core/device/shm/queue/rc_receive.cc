@@ -29,7 +29,7 @@ int ReliableQueuePair::post_receive(ibv_recv_wr* wr, ibv_recv_wr** bad) {
   const ibv_qp_state now = state_.load(std::memory_order_relaxed);
   int error = now == IBV_QPS_RESET || uses_srq ? EINVAL : 0;
   if (error == 0 && wr != nullptr && wr->num_sge == 0) [[likely]] {
-    wr = receives_.post_bare(wr);
+    wr = receives_.post_counted(wr);
     smallest_receive_ = 0;
   }
   for (; wr != nullptr && error == 0; wr = wr->next) {
@@ -279,10 +279,8 @@ int ReliableQueuePair::flush_receives(int count, ibv_wc* wc) {
 
 void ReliableQueuePair::ask_for_stamps() { inbox_.doorbell->wants_stamps.store(1, std::memory_order_relaxed); }
 
-void ReliableQueuePair::publish() {
-  if (index_ != index_published_ || payload_ != payload_published_) publish_consumed();
-}
-
+/// Tells the peer what it may use again. Called for a quarter of a ring at a time: a producer that finds a ring full
+/// has so much in it that its consumer comes here before it has taken everything.
 void ReliableQueuePair::publish_consumed() {
   index_published_ = index_;
   payload_published_ = payload_;

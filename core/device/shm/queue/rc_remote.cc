@@ -178,7 +178,9 @@ bool ReliableQueuePair::shared_copy(const ibv_send_wr& wr, const MrRow& row, con
   const SharedPlace place{
       row.shared_start.load(std::memory_order_relaxed), row.shared_bytes.load(std::memory_order_relaxed),
       row.shared_inode.load(std::memory_order_relaxed), row.shared_fd.load(std::memory_order_relaxed)};
-  PeerMemory& known = peer_memory_[static_cast<std::size_t>(&row - peer_.rows)];
+  if (place.inode == 0) return false;
+  if (!peer_memory_) peer_memory_ = std::make_unique<std::array<PeerMemory, kMrRows>>();
+  PeerMemory& known = (*peer_memory_)[static_cast<std::size_t>(&row - peer_.rows)];
   std::byte* memory = known.find(peer_space_, mark, place, wr.wr.rdma.remote_addr, length);
   if (memory == nullptr) return false;
   if (!to_peer) {

@@ -269,6 +269,7 @@ void ReliableQueuePair::put_entry(EntryType type, std::uint8_t flags, std::uint3
     follow_fence_wish(wants_fences);
   if (armed == 0) [[likely]]
     return;
+  if ((armed & kListed) != 0 && note_in_map(armed)) return;
   const bool counts = (flags & (kEntrySolicited | kEntryMore)) != 0 || type == EntryType::assist;
   if ((armed != kArmedForSolicited || counts) && peer_.doorbell->armed.exchange(0) != 0) link_->ring();
 }

@@ -165,21 +165,26 @@ void ReliableQueuePair::begin_with_fences() {
   inbox_.doorbell->wants_fences.store(1, std::memory_order_relaxed);
 }
 
-Status ReliableQueuePair::attach(const QueuePairOffer& peer, std::shared_ptr<MappedSegment> peer_segment,
-                                 std::shared_ptr<Link> link, pid_t peer_pid, std::uint8_t rnr_retry_count) {
-  if (Status fits = check_peer_inbox(peer, peer_segment.get()); !fits) return fits;
+Status ReliableQueuePair::attach(const QueuePairOffer& offer, std::shared_ptr<MappedSegment> peer_segment,
+                                 std::shared_ptr<Link> link, Peer peer, std::uint8_t rnr_retry_count) {
+  if (Status fits = check_peer_inbox(offer, peer_segment.get()); !fits) return fits;
   {
     std::lock_guard guard(send_lock_);
     if (state != IBV_QPS_INIT || wired_) return Error{EINVAL, "attach: state"};
     peer_segment_ = std::move(peer_segment);
-    peer_ = InboxView(peer_segment_ ? *peer_segment_ : *segment_, peer.inbox);
-    peer_qp_num_ = peer.qp_num;
-    attr_.dest_qp_num = peer.qp_num;
-    peer_uses_srq_ = (peer.flags & kOfferUsesSrq) != 0;
-    needs_full_fence_ = (peer.flags & kOfferNeedsFullFence) != 0 || !AsymmetricBarrier::register_process();
+    peer_ = InboxView(peer_segment_ ? *peer_segment_ : *segment_, offer.inbox);
+    peer_qp_num_ = offer.qp_num;
+    attr_.dest_qp_num = offer.qp_num;
+    peer_uses_srq_ = (offer.flags & kOfferUsesSrq) != 0;
+    needs_full_fence_ = (offer.flags & kOfferNeedsFullFence) != 0 || !AsymmetricBarrier::register_process();
     begin_with_fences();
     rnr_retry_ = rnr_retry_count;
-    peer_space_.set_process(peer_pid);
+    peer_space_.set_process(peer.memory_of);
+    peer_process_ = peer.process;
+    if (peer.process.pid > 0) {
+      peer_group_.store(std::uint64_t{static_cast<std::uint32_t>(peer.process.pid)} << 32 | peer.process.uid,
+                        std::memory_order_relaxed);
+    }
     link_ = std::move(link);
     ringing_.store(link_.get(), std::memory_order_release);
     // The peer has a copy of the descriptor, or does not need one.
@@ -224,6 +229,11 @@ Status ReliableQueuePair::watch_link() {
 std::shared_ptr<Link> ReliableQueuePair::link() {
   std::lock_guard guard(send_lock_);
   return link_;
+}
+
+PeerProcess ReliableQueuePair::peer_process() {
+  std::lock_guard guard(send_lock_);
+  return peer_process_;
 }
 
 Status ReliableQueuePair::modify(ibv_qp_attr& attr, int mask) {

@@ -40,11 +40,15 @@ class RcWiring {
   /// requester's memfd. Valid until attach().
   virtual QueuePairOffer offer() = 0;
   virtual std::shared_ptr<const UniqueFd> offer_memfd() = 0;
-  /// Accepts the peer's offer and the link, and moves the queue pair INIT -> RTR -> RTS. `peer_pid` (SO_PEERCRED) is
-  /// the process whose memory may be accessed directly (PeerSpace); 0: none. Errors: EPROTO when the offer does not fit
-  /// the memfd, ENOMEM, EINVAL state.
-  virtual Status attach(const QueuePairOffer& peer, std::shared_ptr<MappedSegment> peer_segment,
-                        std::shared_ptr<Link> link, pid_t peer_pid, std::uint8_t rnr_retry_count) = 0;
+  /// The process at the other end, as SO_PEERCRED names it.
+  struct Peer {
+    PeerProcess process;  ///< on the active side the one that called listen(2)
+    pid_t memory_of;      ///< whose memory may be accessed directly (PeerSpace); 0: none
+  };
+  /// Accepts the peer's offer and the link, and moves the queue pair INIT -> RTR -> RTS. Errors: EPROTO when the offer
+  /// does not fit the memfd, ENOMEM, EINVAL state.
+  virtual Status attach(const QueuePairOffer& offer, std::shared_ptr<MappedSegment> peer_segment,
+                        std::shared_ptr<Link> link, Peer peer, std::uint8_t rnr_retry_count) = 0;
   /// The segment of this side must not be kept for another connection.
   virtual void keep_for_nobody() = 0;
   /// ConnectionId::abandon(): replaces the memory shared with the peer by private memory.

@@ -15,6 +15,7 @@
 #include "core/base/barrier.h"
 #include "core/base/clock.h"
 #include "core/base/mutex.h"
+#include "core/base/ready_map.h"
 #include "core/device/common/receive_queue.h"
 #include "core/device/shm/link/link.h"
 #include "core/device/shm/memory/peer_memory.h"
@@ -61,7 +62,6 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   void query(ibv_qp_attr& attr) override;
   int poll_receives(int count, ibv_wc* wc) override;
   void push_sends() override;
-  void publish() override;
   bool arm(CompletionQueue& queue, ArmKind kind) override;
   std::shared_ptr<Link> link() override;
   [[nodiscard]] bool has_left_over() const override { return left_over_; }
@@ -70,8 +70,8 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   // RcWiring
   QueuePairOffer offer() override;
   std::shared_ptr<const UniqueFd> offer_memfd() override { return memfd_; }
-  Status attach(const QueuePairOffer& peer, std::shared_ptr<MappedSegment> peer_segment, std::shared_ptr<Link> link,
-                pid_t peer_pid, std::uint8_t rnr_retry_count) override;
+  Status attach(const QueuePairOffer& offer, std::shared_ptr<MappedSegment> peer_segment, std::shared_ptr<Link> link,
+                Peer peer, std::uint8_t rnr_retry_count) override;
   void abandon() override;
   void take_over() override;
   void withdraw_memory() override;
@@ -85,6 +85,11 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
 
   /// verbs::Device::ask_for_stamps(). Without locks.
   void ask_for_stamps();
+  /// verbs::Device::peer_group(), list_at() and unlist().
+  [[nodiscard]] std::uint64_t peer_group() const { return peer_group_.load(std::memory_order_relaxed); }
+  [[nodiscard]] PeerProcess peer_process();
+  Listing list_at(const std::shared_ptr<ReadyMap>& map, std::uint32_t place);
+  void unlist();
   [[nodiscard]] std::byte* arena() const { return inbox_.arena; }
   /// Moves it from RESET to INIT, the state in which the connection manager returns queue pairs.
   void start_in_init() { set_state(IBV_QPS_INIT); }
@@ -183,9 +188,14 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   void note_arming();
   void withdraw_fence_wish();
   void begin_with_fences();
+  // rc_listing.cc
+  bool note_in_map(std::uint32_t armed);  ///< under send_lock_
+  bool find_peer_map();                   ///< under send_lock_
+  [[nodiscard]] MemoryName peer_map_name() const;
+  void pass_map();
 
   // Link::Sink
-  void on_packet(LinkPacket, std::span<const std::byte>, PassedFd) override {}
+  void on_packet(LinkPacket type, std::span<const std::byte> bytes, PassedFd memory) override;
   void on_wake() override;
   void on_peer_gone() override;
 
@@ -232,8 +242,14 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   std::atomic<bool> has_queued_{false};
   std::uint8_t rnr_retry_ = 7;
   std::uint8_t min_rnr_timer_ = 12;
-  PeerSpace peer_space_;                         ///< under send_lock_
-  std::array<PeerMemory, kMrRows> peer_memory_;  ///< behind the rows of the peer's table; under send_lock_
+  PeerSpace peer_space_;  ///< under send_lock_
+  /// Behind the rows of the peer's table, once one of them is in shared memory; under send_lock_
+  std::unique_ptr<std::array<PeerMemory, kMrRows>> peer_memory_;
+  std::shared_ptr<ReadyBits> peer_map_;  ///< in which the peer has listed us; under send_lock_
+  std::uint64_t peer_map_inode_ = 0;
+  ReadyBits::RungFor rung_for_ = 0;  ///< under send_lock_
+  unsigned maps_tried_ = 0;
+  PeerProcess peer_process_{};  ///< as SO_PEERCRED names it
 
   // Receive side.
   InboxView inbox_;
@@ -260,8 +276,11 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
 
   // Arming.
   Mutex arm_lock_;
-  bool armed_here_ = false;  ///< we set DoorbellLine::armed and have not seen it cleared
-  bool owed_ = false;        ///< the arming was consumed, but renewed before the wake packet was read
+  bool armed_here_ = false;              ///< we set DoorbellLine::armed and have not seen it cleared
+  bool owed_ = false;                    ///< the arming was consumed, but renewed before the wake packet was read
+  std::shared_ptr<ReadyMap> listed_in_;  ///< under arm_lock_
+  unsigned maps_passed_ = 0;             ///< under arm_lock_
+  std::atomic<std::uint64_t> peer_group_{0};
 
   // Set up once.
   std::shared_ptr<MappedSegment> segment_;

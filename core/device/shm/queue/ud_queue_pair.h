@@ -34,7 +34,6 @@ class UdQueuePair final : public QueuePair {
   void query(ibv_qp_attr& attr) override;
   int poll_receives(int count, ibv_wc* wc) override;
   void push_sends() override {}
-  void publish() override {}
   bool arm(CompletionQueue& queue, ArmKind kind) override;
   std::shared_ptr<Link> link() override { return nullptr; }
 

@@ -7,6 +7,7 @@ from .program import MODES, MODE_TEXT
 
 README = pathlib.Path(__file__).resolve().parents[4] / "README.md"
 SECTION = "## Programs"
+WRITER = "tests/apps/programs/run_programs.py"
 VERDICTS = {"ok": "✓", "not ok": "✗", "skip": "–"}
 
 
@@ -27,8 +28,10 @@ def programs_table(programs, outcomes):
         yield f"| {program.title}{because} | " + " | ".join(cells) + " |"
 
 
-def write(block, lines):
+def write(block, lines, section_title=SECTION, writer=WRITER):
     """Replaces what stands between <!-- BLOCK:begin … --> and <!-- BLOCK:end -->; a new block ends its section.
+
+    writer: the script that the mark of a new block names.
 
     Raises ValueError when README.md has no such section, or the block more than once.
     """
@@ -39,11 +42,11 @@ def write(block, lines):
     if blocks == 1:
         README.write_text(marked.sub(lambda match: f"{match[1]}{body}\n{match[2]}", text))
         return
-    section = re.search(rf"^{SECTION}\n.*?(?=^## )", text, re.S | re.M)
+    section = re.search(rf"^{section_title}\n.*?(?=^## )", text, re.S | re.M)
     if blocks > 1 or section is None:
         raise ValueError(
-            f"README.md has {blocks} pairs of {block}:begin and {block}:end marks, or no section {SECTION!r}"
+            f"README.md has {blocks} pairs of {block}:begin and {block}:end marks, or no section {section_title!r}"
         )
-    mark = f"<!-- {block}:begin (written by tests/apps/programs/run_programs.py --readme; do not edit) -->"
+    mark = f"<!-- {block}:begin (written by {writer} --readme; do not edit) -->"
     end = section.end()
     README.write_text(f"{text[:end]}{mark}\n{body}\n<!-- {block}:end -->\n\n{text[end:]}")

@@ -13,7 +13,7 @@ class Redis(Program):
 
     def start(self, run):
         self.port = free_port()
-        run.serve(
+        self.server = run.serve(
             ["redis-server", "--port", self.port, "--bind", "127.0.0.1", "::1", "--save", "", "--dir", run.folder],
             port=self.port,
         )

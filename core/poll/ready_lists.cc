@@ -1,0 +1,88 @@
+#include "core/poll/ready_lists.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/runtime/listable.h"
+
+namespace ringsock::runtime {
+
+void ReadyLists::enter(ListedMember& member, std::uint64_t peers) {
+  ReadyGroup& group = groups_[peers];
+  group.peers = peers;
+  ++group.members;
+  member.group = &group;
+}
+
+bool ReadyLists::wants(ListedMember& member, Listable& endpoint) {
+  if (member.group == nullptr) {
+    const std::uint64_t peers = endpoint.peer_group();
+    if (peers == 0) return false;
+    enter(member, peers);
+  }
+  const ReadyGroup& group = *member.group;
+  if (group.map) return true;
+  return group.members >= kFewMembers && !group.has_no_map && mapped_.size() < kMostMaps;
+}
+
+bool ReadyLists::make_map(ReadyGroup& group, Listable& endpoint) {
+  if (group.map) return true;
+  auto made = endpoint.make_ready_map();
+  group.has_no_map = !made;
+  if (!made) return false;
+  group.map = *std::move(made);
+  mapped_.push_back(&group);
+  return true;
+}
+
+/// Gives the member a place, which it keeps until it leaves. Returns false when there is none.
+bool ReadyLists::take_place(ReadyGroup& group, EpollMember& member, ListedMember& part) {
+  if (part.place != ListedMember::kNowhere) return true;
+  if (group.free_ones.empty()) {
+    if (group.places.size() == ReadyBits::kPlaces) return false;
+    group.free_ones.push_back(places_of(group));
+    group.places.push_back(nullptr);
+  }
+  part.place = group.free_ones.back();
+  group.free_ones.pop_back();
+  group.places[part.place] = &member;
+  return true;
+}
+
+void ReadyLists::list(EpollMember& member, ListedMember& part, Listable& endpoint) {
+  if (!wants(part, endpoint) || !make_map(*part.group, endpoint)) return;
+  if (take_place(*part.group, member, part)) part.listing = endpoint.list_at(part.group->map, part.place);
+}
+
+void ReadyLists::leave(ListedMember& member) {
+  if (member.group == nullptr) return;
+  ReadyGroup& group = *member.group;
+  if (member.place != ListedMember::kNowhere) {
+    group.places[member.place] = nullptr;
+    group.free_ones.push_back(member.place);
+  }
+  member = {};
+  if (--group.members > 0) return;
+  std::erase(mapped_, &group);
+  groups_.erase(group.peers);
+}
+
+void ReadyLists::forget() {
+  mapped_.clear();
+  groups_.clear();
+}
+
+bool ReadyLists::any() const {
+  return std::ranges::any_of(mapped_,
+                             [](const ReadyGroup* group) { return group->map->bits().any(places_of(*group)); });
+}
+
+void ReadyLists::will_sleep() {
+  for (const ReadyGroup* const group : mapped_) group->map->bits().will_sleep();
+}
+
+void ReadyLists::is_awake() {
+  for (const ReadyGroup* const group : mapped_) group->map->bits().is_awake();
+}
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,187 @@
+// What the object behind a descriptor does, in roles. An implementation overrides what it has to say; the other
+// functions answer as for an object that lacks the operation.
+#pragma once
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/clock.h"
+#include "core/base/result.h"
+#include "core/base/socket_address.h"
+
+namespace ringsock::runtime {
+
+class ForkLocks;
+class Listable;
+
+/// The kernel descriptors to sleep on for one endpoint, at most two, all for input.
+struct WaitFds {
+  std::array<int, 2> fd{-1, -1};
+  /// For an endpoint on which other threads or processes wait, too (a listener): the same descriptors for a call that
+  /// sleeps, those that all processes have in `shared`, that of this process only in `own` (sleep_in_turn()). An event
+  /// of `own` wakes all threads that sleep on it, so one thread at a time does (`sleeps_on_own`).
+  std::array<int, 2> shared{-1, -1};
+  int own = -1;
+  bool sleeps_on_own = true;
+};
+
+// Operations never sleep: one that would block fails with EAGAIN (connect: EINPROGRESS). Errors are the errno values of
+// the Linux socket call of the same name. Threads: every function may be called from any thread at any time, also while
+// another thread closes the descriptor.
+
+/// Moves bytes.
+class Transfer {
+ public:
+  /// Scatter receive: message.msg_iov is filled in order; msg_name, msg_control and msg_flags are set as recvmsg(2)
+  /// does.
+  virtual Result<ssize_t> receive(msghdr& message, int flags);
+  virtual Result<ssize_t> send(const msghdr& message, int flags);
+  /// The same for one buffer; the hot path. Default: receive()/send() with a one-element msghdr.
+  virtual Result<ssize_t> receive_bytes(void* data, std::size_t length, int flags);
+  virtual Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags);
+  /// Keeps the error of an attempt for the next call. The caller does not report it, because earlier attempts of the
+  /// call have moved bytes.
+  virtual void keep_error(int /*code*/) noexcept {}
+  /// unread_bytes() answers FIONREAD, unsent_bytes() SIOCOUTQ.
+  virtual Result<int> unread_bytes();
+  virtual Result<int> unsent_bytes();
+
+ protected:
+  ~Transfer() = default;
+};
+
+/// Tells what can be done now, and prepares sleeps until more can be done.
+class Readiness {
+ public:
+  /// Does pending work (polls completions, drives a connect) and returns the EPOLL* conditions that hold now:
+  /// level-triggered, unmasked, including EPOLLERR and EPOLLHUP. Never sleeps.
+  virtual std::uint32_t ready() noexcept = 0;
+  /// Prepares a sleep: from now on any change that could make ready() report more makes a descriptor of the result
+  /// readable. The caller must call ready() once more before it sleeps, because an earlier completion wakes nobody.
+  /// Harmless when no sleep follows. Several endpoints may share a descriptor: then woken() of any of them notifies the
+  /// watchers of all endpoints that have received something.
+  virtual WaitFds arm() noexcept = 0;
+  /// Called when a descriptor of arm() was readable: consumes the cause, so that the descriptor does not stay readable.
+  virtual void woken() noexcept = 0;
+  /// Returns the time at which ready() must be called even if no descriptor is readable (a connect's time-out), or
+  /// Nanos::max().
+  virtual Nanos deadline() noexcept { return Nanos::max(); }
+  /// Before ready() is asked by a call that does not sleep: whether the peer has gone, where ready() alone would learn
+  /// it only after many calls. Cheap when it was done of late.
+  virtual void look_for_end() noexcept {}
+  /// Returns whether ready() makes a system call while arm() costs nothing. Pollers then do not spin on the endpoint
+  /// but wait for its descriptors.
+  [[nodiscard]] virtual bool asks_kernel() const noexcept { return false; }
+  /// Returns whether each arrival signals a descriptor of arm() anew, whether or not any process has taken the previous
+  /// one. An epoll set then registers the descriptor once and treats each signal as a new event; registering it again
+  /// would signal known events.
+  [[nodiscard]] virtual bool rings_for_each_arrival() const noexcept { return false; }
+  /// Returns itself as something whose peer can note its news in a map (listable.h), or null when it cannot now.
+  virtual Listable* listable() noexcept { return nullptr; }
+  /// Returns the sender's order_stamp() (clock.h) of the first message that the last ready() or receive took in, 0 if
+  /// unknown. It is a hint. From the first call on the device is asked for stamps.
+  virtual std::uint32_t arrival_stamp() noexcept { return 0; }
+  /// Returns a number, unique to this object within the process, when several processes or threads take turns in
+  /// accepting what it waits for; otherwise 0. A call then sleeps without spinning, because spinning would take the CPU
+  /// from the others.
+  [[nodiscard]] virtual std::uint64_t taken_in_turns() const noexcept { return 0; }
+  /// Returns whether the arrival of what it waits for needs a CPU of this host, so that a caller that polls without
+  /// sleeping may delay it.
+  [[nodiscard]] virtual bool waits_for_our_cpus() const noexcept { return false; }
+
+ protected:
+  ~Readiness() = default;
+};
+
+/// Sets a socket up: names, connecting, listening, options.
+class Setup {
+ public:
+  virtual Status bind(const sockaddr* address, socklen_t length);
+  virtual Status listen(int backlog);
+  /// Returns the new descriptor. `flags` are those of accept4(2). Fills `peer` as getpeername(2) does.
+  virtual Result<int> accept(SocketAddress& peer, int flags);
+  /// Fails with EINPROGRESS once started. Later calls fail with EALREADY while the connect is pending, then with
+  /// EISCONN or the failure (as connect(2)).
+  virtual Status connect(const sockaddr* address, socklen_t length);
+  virtual Status shutdown(int how);
+  virtual Result<SocketAddress> local_name();
+  virtual Result<SocketAddress> peer_name();
+  virtual Status set_option(int level, int name, const void* value, socklen_t length);
+  virtual Status get_option(int level, int name, void* value, socklen_t* length);
+
+ protected:
+  ~Setup() = default;
+};
+
+/// Follows the descriptors under which the application knows the object, up to the last one's end.
+class DescriptorLife {
+ public:
+  /// Starts the protocol's close. Called once, when no new caller can find the endpoint. Operations that are still
+  /// running or are woken by it fail with EBADF. The destructor runs later.
+  virtual void closed() noexcept = 0;
+  /// Called when one of several descriptors was closed: its number has left the table but is not yet free, and others
+  /// still refer to this endpoint.
+  virtual void descriptor_closed(int /*fd*/) noexcept {}
+  /// Called when the number, which has left the table, refers to another file by now and must not be used.
+  virtual void descriptor_vanished(int /*fd*/) noexcept {}
+  /// Returns how long close(2) must first wait for is_drained() because of SO_LINGER, 0 for not at all.
+  virtual Nanos linger() noexcept { return Nanos::zero(); }
+  virtual bool is_drained() noexcept { return true; }
+  /// Returns whether the endpoint's destructor closes descriptor `fd`, instead of the code that removes it from the
+  /// table. A thread that is still inside then never uses a number that was assigned anew.
+  virtual bool owns_descriptor(int /*fd*/) const noexcept { return false; }
+  /// Frees such a number for another use (dup2): the endpoint, which is closed, continues under another number.
+  virtual void give_up_descriptor() noexcept {}
+  /// Returns whether the kernel socket under the number is sufficient for a process without our state. In a child that
+  /// was made without our fork handlers the descriptor then is that kernel socket. Called without locks, at any moment.
+  [[nodiscard]] virtual bool is_kernels_too() const noexcept { return false; }
+
+ protected:
+  ~DescriptorLife() = default;
+};
+
+/// Follows the life of the process: fork(2), exec(2), the end. ForkRegistry calls the first three for endpoints that
+/// are entered there.
+class ProcessLife {
+ public:
+  enum class ForkSide {
+    parent,
+    child,
+    unprepared_child,  ///< was added during before_fork(), or had no reference: a thread may have been using it
+  };
+  /// Adds the locks that keep other threads out of the endpoint.
+  virtual void add_fork_locks(ForkLocks& /*locks*/) {}
+  /// Called with those locks of all endpoints held; after_fork() is called before they are released.
+  virtual void before_fork() noexcept {}
+  virtual void after_fork(ForkSide /*side*/) noexcept {}
+  /// Called when the process is about to end or to execute another program, and no longer uses the endpoint. Must not
+  /// wait.
+  virtual void process_ends() noexcept {}
+  /// Called before the process tries to execute another program. May take the endpoint's locks.
+  virtual void before_exec() noexcept {}
+  /// Called before a descriptor of this endpoint is given to another process other than by fork(2). May take the
+  /// endpoint's locks.
+  virtual void passed_on() noexcept {}
+  /// Called when executing the program has failed.
+  virtual void process_goes_on() noexcept {}
+
+ protected:
+  ~ProcessLife() = default;
+};
+
+/// The roles of one object, which may be played by several parts of it. The parts live as long as the object.
+struct Roles {
+  Transfer& transfer;
+  Readiness& readiness;
+  Setup& setup;
+  DescriptorLife& descriptors;
+  ProcessLife& process_life;
+};
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,92 @@
+// An endpoint with one way and no kernel socket beside it.
+#pragma once
+
+#include <utility>
+
+#include "core/runtime/fork_registry.h"
+#include "core/transports/way.h"
+
+namespace ringsock::transports {
+
+/// Passes every call on to its way, of which the type is known, so that a call costs no second look-up of a virtual
+/// function.
+template <class TheWay>
+class EndpointOf final : public runtime::Endpoint {
+ public:
+  template <class... Arguments>
+  explicit EndpointOf(Arguments&&... arguments) : way_(*this, std::forward<Arguments>(arguments)...) {
+    runtime::fork_registry().enter(*this);
+  }
+
+  Way* way() noexcept override { return &way_; }
+  [[nodiscard]] TheWay& the_way() { return way_; }
+
+  Result<ssize_t> receive(msghdr& message, int flags) override { return way_.transfer().receive(message, flags); }
+  Result<ssize_t> send(const msghdr& message, int flags) override { return way_.transfer().send(message, flags); }
+  Result<ssize_t> receive_bytes(void* data, std::size_t length, int flags) override {
+    return way_.transfer().receive_bytes(data, length, flags);
+  }
+  Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags) override {
+    return way_.transfer().send_bytes(data, length, flags);
+  }
+  void keep_error(int code) noexcept override { way_.transfer().keep_error(code); }
+  Result<int> unread_bytes() override { return way_.transfer().unread_bytes(); }
+  Result<int> unsent_bytes() override { return way_.transfer().unsent_bytes(); }
+
+  std::uint32_t ready() noexcept override { return way_.readiness().ready(); }
+  runtime::WaitFds arm() noexcept override { return way_.readiness().arm(); }
+  void woken() noexcept override { way_.readiness().woken(); }
+  Nanos deadline() noexcept override { return way_.readiness().deadline(); }
+  void look_for_end() noexcept override { way_.readiness().look_for_end(); }
+  [[nodiscard]] bool asks_kernel() const noexcept override { return way_.readiness().asks_kernel(); }
+  [[nodiscard]] bool rings_for_each_arrival() const noexcept override {
+    return way_.readiness().rings_for_each_arrival();
+  }
+  runtime::Listable* listable() noexcept override { return way_.readiness().listable(); }
+  std::uint32_t arrival_stamp() noexcept override { return way_.readiness().arrival_stamp(); }
+  [[nodiscard]] std::uint64_t taken_in_turns() const noexcept override { return way_.readiness().taken_in_turns(); }
+  [[nodiscard]] bool waits_for_our_cpus() const noexcept override { return way_.readiness().waits_for_our_cpus(); }
+
+  Status bind(const sockaddr* address, socklen_t length) override { return way_.bind(address, length); }
+  Status listen(int backlog) override { return way_.listen(backlog); }
+  Result<int> accept(SocketAddress& peer, int flags) override { return way_.accept(peer, flags); }
+  Status connect(const sockaddr* address, socklen_t length) override { return way_.connect(address, length); }
+  Status shutdown(int how) override { return way_.shutdown(how); }
+  Result<SocketAddress> local_name() override { return way_.local_name(); }
+  Result<SocketAddress> peer_name() override { return way_.peer_name(); }
+  Status set_option(int level, int name, const void* value, socklen_t length) override {
+    return way_.set_option(level, name, value, length);
+  }
+  Status get_option(int level, int name, void* value, socklen_t* length) override {
+    return way_.get_option(level, name, value, length);
+  }
+
+  void closed() noexcept override { way_.numbers().closed(); }
+  void descriptor_closed(int fd) noexcept override { way_.numbers().descriptor_closed(fd); }
+  void descriptor_vanished(int fd) noexcept override { way_.numbers().descriptor_vanished(fd); }
+  Nanos linger() noexcept override { return way_.numbers().linger(); }
+  bool is_drained() noexcept override { return way_.numbers().is_drained(); }
+  bool owns_descriptor(int fd) const noexcept override { return way_.numbers().owns_descriptor(fd); }
+  void give_up_descriptor() noexcept override { way_.numbers().give_up_descriptor(); }
+  [[nodiscard]] bool is_kernels_too() const noexcept override { return way_.numbers().is_kernels_too(); }
+
+  runtime::SocketStatistics* statistics() noexcept override { return way_.statistics(); }
+  void add_fork_locks(runtime::ForkLocks& locks) override {
+    way_.inheritance().add_fork_locks(locks);
+    Endpoint::add_fork_locks(locks);
+  }
+  void before_fork() noexcept override { way_.inheritance().before_fork(); }
+  void after_fork(ForkSide side) noexcept override {
+    Endpoint::after_fork(side);
+    way_.inheritance().after_fork(side);
+  }
+  void process_ends() noexcept override { way_.inheritance().process_ends(); }
+  void before_exec() noexcept override { way_.inheritance().before_exec(); }
+  void passed_on() noexcept override { way_.inheritance().passed_on(); }
+  void process_goes_on() noexcept override { way_.inheritance().process_goes_on(); }
+
+ private:
+  TheWay way_;
+};
+
+}  // namespace ringsock::transports

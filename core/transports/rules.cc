@@ -1,0 +1,58 @@
+#include "core/transports/rules.h"
+
+#include <atomic>
+#include <cerrno>
+#include <new>
+#include <vector>
+
+#include "core/base/log.h"
+#include "core/config/config_directory.h"
+#include "core/config/preload_rules.h"
+#include "core/runtime/fd_table.h"
+#include "core/transports/chosen_socket.h"
+
+namespace ringsock::transports {
+
+namespace {
+
+constinit std::atomic<bool> stopped{false};
+
+/// Read at the first call, never destroyed.
+const config::PreloadRules& rules() {
+  static const auto* const all = new config::PreloadRules(
+      config::PreloadRules::load(config::config_directory(), program_invocation_short_name, config::report_as_warning));
+  return *all;
+}
+
+}  // namespace
+
+bool is_offloading() { return !stopped.load(std::memory_order_relaxed); }
+
+bool permits_socket(int domain, int type, int protocol) {
+  return !rules().process_is_off() && rules().for_socket(domain, type, protocol) == config::PreloadAction::rdma;
+}
+
+bool permits_address(int domain, const SocketAddress& address) {
+  return is_offloading() && rules().for_address(domain, address) == config::PreloadAction::rdma;
+}
+
+void stop_offloading(const char* why) {
+  if (!stopped.exchange(true)) log_info("new sockets stay with the kernel: %s", why);
+}
+
+void leave_to_kernel(const char* why) noexcept {
+  const int saved_errno = errno;
+  stop_offloading(why);
+  try {
+    std::vector<runtime::Ref> sockets;
+    runtime::fd_table().for_each(
+        [&](int, runtime::Endpoint& endpoint) { sockets.push_back(runtime::Ref::share(endpoint)); });
+    for (const runtime::Ref& socket : sockets) {
+      if (auto* const chosen = socket->as_chosen_socket()) chosen->give_up_way();
+    }
+  } catch (const std::bad_alloc&) {
+  }
+  errno = saved_errno;
+}
+
+}  // namespace ringsock::transports

@@ -1,0 +1,534 @@
+#include "librsocket/hand_over/door.h"
+
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <new>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/base/at_fork.h"
+#include "core/base/libc_calls.h"
+#include "core/base/log.h"
+#include "core/base/mutex.h"
+#include "core/base/own_threads.h"
+#include "core/base/signals_blocked.h"
+#include "core/runtime/fd_table.h"
+#include "core/runtime/fork_registry.h"
+#include "core/runtime/service_loop.h"
+#include "core/runtime/service_thread.h"
+#include "librsocket/hand_over/hand_over.h"
+
+namespace ringsock::rs {
+
+namespace {
+
+using runtime::Ref;
+
+struct Request {
+  std::uint64_t key;
+  std::uint64_t id;
+};
+
+struct Name {
+  sockaddr_un address{};
+  socklen_t length = 0;
+};
+
+Name name_of_door(std::uint64_t door) {
+  Name name;
+  name.address.sun_family = AF_UNIX;
+  // An abstract name: the first byte is 0.
+  const int letters = std::snprintf(name.address.sun_path + 1, sizeof name.address.sun_path - 1,
+                                    "ringsock-door-%016llx", static_cast<unsigned long long>(door));
+  name.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(letters));
+  return name;
+}
+
+/// Makes the kernel drop packets to `fd` that do not begin with these bytes: socket(7), SO_ATTACH_FILTER.
+bool let_in_only(int fd, std::uint64_t first) {
+  std::array<std::uint8_t, sizeof first> bytes;
+  std::memcpy(bytes.data(), &first, sizeof first);
+  const auto word = [&](std::size_t at) {  // as the filter loads it, in network order
+    return std::uint32_t{bytes[at]} << 24 | std::uint32_t{bytes[at + 1]} << 16 | std::uint32_t{bytes[at + 2]} << 8 |
+           bytes[at + 3];
+  };
+  static constexpr std::uint32_t kWhole = 0xffffffff;
+  std::array program = {
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, word(0), 0, 3),
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 4), sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, word(4), 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, kWhole),     sock_filter BPF_STMT(BPF_RET | BPF_K, 0),
+  };
+  const sock_fprog filter{program.size(), program.data()};
+  return ::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0;
+}
+
+/// A message with one part and at most one descriptor.
+class Message {
+ public:
+  Message(void* data, std::size_t length) : piece_{data, length} {
+    header_.msg_iov = &piece_;
+    header_.msg_iovlen = 1;
+    header_.msg_control = control_.data();
+    header_.msg_controllen = control_.size();
+  }
+  void attach(int fd) {
+    cmsghdr* const part = CMSG_FIRSTHDR(&header_);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(part), &fd, sizeof fd);
+  }
+  void to(Name& name) {
+    header_.msg_name = &name.address;
+    header_.msg_namelen = name.length;
+  }
+  ssize_t send(int fd) { return ::sendmsg(fd, &header_, MSG_NOSIGNAL | MSG_DONTWAIT); }
+  ssize_t receive(int fd) { return ::recvmsg(fd, &header_, MSG_CMSG_CLOEXEC | MSG_DONTWAIT); }
+  UniqueFd attached() {
+    UniqueFd fd;
+    const cmsghdr* const part = CMSG_FIRSTHDR(&header_);
+    if (part == nullptr || part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) return fd;
+    int number = -1;
+    std::memcpy(&number, CMSG_DATA(part), sizeof number);
+    return UniqueFd(number);
+  }
+
+ private:
+  iovec piece_;
+  msghdr header_{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control_{};
+};
+
+}  // namespace
+
+// -- the door --------------------------------------------------------------------------------------
+
+Result<Door> Door::open() {
+  Door door;
+  std::array<std::uint64_t, 2> secrets;
+  if (::getrandom(secrets.data(), sizeof secrets, GRND_NONBLOCK) != sizeof secrets) return Error::last("getrandom");
+  door.name_ = secrets[0];
+  door.key_ = secrets[1];
+  door.socket_ = out_of_the_way(UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
+  if (!door.socket_) return Error::last("door: socket");
+  // The filter comes before the name, so that no other packet is ever queued.
+  if (!let_in_only(door.fd(), door.key_)) return Error::last("door: filter");
+  const Name name = name_of_door(door.name_);
+  if (::bind(door.fd(), reinterpret_cast<const sockaddr*>(&name.address), name.length) != 0)
+    return Error::last("door: bind");
+  return door;
+}
+
+void Door::announce(FamilyRecord& family) const {
+  family.key.store(key_);
+  family.door.store(name_);
+}
+
+std::optional<Door::Caller> Door::next() {
+  Request request{};
+  Message message(&request, sizeof request);
+  const ssize_t got = message.receive(fd());
+  if (got < 0) return std::nullopt;
+  Caller caller{request.id, message.attached()};
+  if (got != sizeof request) caller.id = 0;
+  return caller;
+}
+
+void Door::ring() const noexcept {
+  Request request{key_, 0};
+  Name name = name_of_door(name_);
+  iovec piece{&request, sizeof request};
+  msghdr message{};
+  message.msg_name = &name.address;
+  message.msg_namelen = name.length;
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  static_cast<void>(::sendmsg(fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+
+Status Door::Caller::send(std::uint64_t proof, int kernel_socket) const {
+  Message message(&proof, sizeof proof);
+  message.attach(kernel_socket);
+  if (message.send(answer.get()) != sizeof proof) return Error::last("door: answer");
+  return ok();
+}
+
+// -- asking ----------------------------------------------------------------------------------------
+
+namespace {
+
+UniqueFd way_to_doors();
+
+/// Asks at one door. Error ENOENT: the process there took the question and does not have the connection.
+Result<UniqueFd> ask_at(std::uint64_t door, std::uint64_t key, const FamilyRecord& family, Nanos deadline) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return Error::last("ask: socketpair");
+  const UniqueFd ours(ends[0]);
+  UniqueFd theirs(ends[1]);
+  if (!let_in_only(ours.get(), family.proof)) return Error::last("ask: filter");
+  const UniqueFd way = way_to_doors();
+  if (!way) return Error::last("ask: socket");
+  Name name = name_of_door(door);
+  Request request{key, family.id};
+  Message question(&request, sizeof request);
+  question.to(name);
+  question.attach(theirs.get());
+  if (question.send(way.get()) != sizeof request) return Error::last("ask: sendmsg");
+  theirs.reset();
+  for (;;) {
+    const Nanos left = deadline - monotonic_now();
+    if (left <= Nanos::zero()) return Error{ETIMEDOUT, "ask: no answer"};
+    pollfd entry{ours.get(), POLLIN, 0};
+    const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
+    if (libc_calls.poll(&entry, 1, static_cast<int>(milliseconds)) <= 0) continue;
+    std::uint64_t proof = 0;
+    Message answer(&proof, sizeof proof);
+    if (answer.receive(ours.get()) != sizeof proof) return Error{ENOENT, "ask: not there"};
+    UniqueFd socket = answer.attached();
+    if (!socket) return Error{ENOENT, "ask: no descriptor"};
+    return socket;
+  }
+}
+
+constexpr Nanos kBetweenQuestions{200'000};
+/// The number of refusals after which the asker gives up. A user refuses for a moment while it hands the connection to
+/// a new process.
+constexpr int kMostRefusals = 500;
+
+}  // namespace
+
+Result<UniqueFd> ask_user(const StreamSocket& connection, Nanos deadline) {
+  const FamilyRecord* const known = connection.inheritance().family();
+  if (known == nullptr) return Error{EALREADY, "ask: closed"};
+  const FamilyRecord& family = *known;
+  if (family.id == 0 || family.proof == 0) return Error{EIO, "ask: no secrets"};
+  for (int refusals = 0; refusals < kMostRefusals;) {
+    const pid_t user = family.user.load();
+    const std::uint64_t door = family.door.load();
+    if (connection.endpoint().has_left_to_kernel()) return Error{EALREADY, "ask: no need"};
+    if (user == 0 && !connection.inheritance().has_old_state()) return Error{EAGAIN, "ask: nobody uses it"};
+    if (door != 0) {
+      auto answer = ask_at(door, family.key.load(), family, deadline);
+      if (answer) return answer;
+      if (answer.error().code == ENOENT || answer.error().code == ECONNREFUSED) {
+        ++refusals;
+      } else if (answer.error().code != EAGAIN) {
+        return answer.error();
+      }
+    }
+    const bool is_a_process = user != FamilyRecord::kHandedOver && user != 0;
+    if (is_a_process && !is_alive(user) && user == family.user.load())
+      return Error{EIO, "ask: the process that used the connection has ended"};
+    if (monotonic_now() >= deadline) return Error{ETIMEDOUT, "ask: no answer"};
+    const timespec pause{0, kBetweenQuestions.count()};
+    ::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
+  }
+  return Error{EIO, "ask: the process that used the connection has it no more"};
+}
+
+namespace {
+
+/// Keeps two threads from moving a connection at once. Taken before all locks of go_on_as().
+Mutex& moving() {
+  static Mutex& mutex = *[] {
+    auto* const made = new Mutex;
+    at_fork(
+        ForkStep::hand_overs, [] { moving().lock(); }, [] { moving().unlock(); }, [] { moving().unlock(); });
+    return made;
+  }();
+  return mutex;
+}
+
+}  // namespace
+
+void move_to_kernel(StreamSocket& connection, int kernel_socket) {
+  const std::lock_guard guard(moving());
+  if (!connection.endpoint().has_left_to_kernel()) connection.numbers().go_on_as(kernel_socket);
+}
+
+namespace {
+
+/// Copies what this process has set since the fork, which the connection's user does not know.
+void bring_settings(StreamSocket& connection, int kernel_socket) {
+  for (const int name : {SO_RCVTIMEO, SO_SNDTIMEO}) {
+    timeval limit{};
+    socklen_t length = sizeof limit;
+    const bool is_set =
+        connection.get_option(SOL_SOCKET, name, &limit, &length) && (limit.tv_sec != 0 || limit.tv_usec != 0);
+    if (is_set) ::setsockopt(kernel_socket, SOL_SOCKET, name, &limit, sizeof limit);
+  }
+  if (connection.endpoint().is_nonblocking()) transports::set_kernel_nonblocking(kernel_socket, true);
+}
+
+}  // namespace
+
+Status follow(StreamSocket& connection) {
+  const Nanos deadline = monotonic_now() + std::chrono::seconds(5);
+  while (connection.inheritance().can_follow() && connection.inheritance().is_used_elsewhere() &&
+         !connection.endpoint().has_left_to_kernel()) {
+    auto socket = ask_user(connection, deadline);
+    if (!socket && socket.error().code == EALREADY) continue;
+    if (!socket && socket.error().code == EAGAIN) {
+      // Its user has forked, and nobody has used it since. It moves to the kernel, because processes that have both
+      // used a connection will do so again.
+      if (!connection.inheritance().claim()) continue;
+      const Ref self = Ref::share(connection.endpoint());
+      if (auto moved = hand_over_for_good(std::span(&self, 1)); !moved) return moved.error();
+      return ok();
+    }
+    if (!socket) {
+      connection.inheritance().note_asked_in_vain();
+      log_warn("descriptor %d: %s: EIO here", connection.descriptor(), socket.error().where);
+      return socket.error();
+    }
+    bring_settings(connection, socket->get());
+    move_to_kernel(connection, socket->get());
+  }
+  return ok();
+}
+
+// -- this process's door ---------------------------------------------------------------------------
+
+namespace {
+
+/// Threads: any.
+class OwnDoor {
+ public:
+  void announce(FamilyRecord& family) {
+    runtime::ServiceThread::Id lost = 0;
+    {
+      const std::lock_guard guard(lock_);
+      if (door_ && !is_ours()) lost = lose();
+      const Status there = watch_ != 0 ? ok() : open();
+      if (there) {
+        door_->announce(family);
+      } else {
+        log_info("connections that several processes use: nobody can ask for them: %s", there.error().where);
+      }
+    }
+    runtime::service_thread().unwatch(lost);
+  }
+
+  /// Moves the connections that other processes want, too, to the kernel, by the thread that answers the door. Returns
+  /// false when it has not done so within `patience`.
+  bool have_all_left(Nanos patience) noexcept {
+    if (!is_open_.load(std::memory_order_acquire)) return true;
+    const int before = left_.load();
+    ring_.load()->ring();
+    const Nanos end = monotonic_now() + patience;
+    while (left_.load() == before && monotonic_now() < end) {
+      const timespec pause{0, 100'000};
+      ::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
+    }
+    return left_.load() != before;
+  }
+
+  /// Returns a socket to send questions from, in the network namespace where the doors have their names.
+  UniqueFd way_out() {
+    const std::lock_guard guard(lock_);
+    if (door_ && is_ours()) return UniqueFd(::fcntl(door_->fd(), F_DUPFD_CLOEXEC, 0));
+    return UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  }
+  /// Gives the door, or a new one, to a process that serves it itself. Errors: those of Door::open().
+  Result<Door> give_away() {
+    const std::lock_guard guard(lock_);
+    if (!door_ || !is_ours()) return Door::open();
+    is_open_.store(false);
+    Door door = *std::move(door_);
+    door_.reset();
+    return door;
+  }
+  [[nodiscard]] int number() const { return door_ ? door_->fd() : -1; }
+
+  /// Makes the child's door: the child may live in another network namespace, or be forbidden to open sockets.
+  void before_fork() noexcept {
+    lock_.lock();
+    for (const Ref& endpoint : runtime::fork_registry().copied()) {
+      auto* const connection = find_stream(*endpoint);
+      if (connection == nullptr || connection->inheritance().family() == nullptr || !connection->is_connected())
+        continue;
+      if (auto door = Door::open()) childs_ = *std::move(door);
+      return;
+    }
+  }
+  void after_fork_in_parent() noexcept {
+    childs_.reset();
+    lock_.unlock();
+  }
+  void after_fork_in_child() noexcept {
+    is_open_.store(false);
+    watch_ = 0;
+    // The copy of the parent's door would keep questions that nobody answers.
+    if (door_ && is_ours()) door_.reset();
+    if (door_) forget();
+    if (childs_) adopt(*std::exchange(childs_, std::nullopt));
+    lock_.unlock();
+  }
+
+ private:
+  /// Returns whether the number is still the door's: the application may have closed it, and opened another file.
+  [[nodiscard]] bool is_ours() const {
+    const auto file = runtime::FileIdentity::of(door_->fd());
+    return file && *file == file_;
+  }
+
+  runtime::ServiceThread::Id lose() {
+    is_open_.store(false);
+    forget();
+    return std::exchange(watch_, 0);
+  }
+  /// Drops the door without closing its number, which is another file's.
+  void forget() {
+    door_->disown();
+    door_.reset();
+  }
+
+  Status open() {
+    if (!door_) {
+      auto door = Door::open();
+      if (!door) return door.error();
+      adopt(*std::move(door));
+      if (!door_) return Error{EBADF, "door"};
+    }
+    auto watch = runtime::service_thread().watch(door_->fd(), EPOLLIN, [this](std::uint32_t) { serve(); });
+    if (!watch) return watch.error();
+    watch_ = *watch;
+    ring_.store(&*door_);
+    is_open_.store(true, std::memory_order_release);
+    return ok();
+  }
+
+  void adopt(Door door) noexcept {
+    const auto file = runtime::FileIdentity::of(door.fd());
+    if (!file) return;
+    door_ = std::move(door);
+    file_ = *file;
+  }
+
+  /// Takes the questions, on the service thread, which has other duties. An answer may take a while, so a new thread
+  /// gives it.
+  void serve() {
+    std::vector<Door::Caller> callers;
+    {
+      const std::lock_guard guard(lock_);
+      while (door_) {
+        auto caller = door_->next();
+        if (!caller) break;
+        callers.push_back(*std::move(caller));
+      }
+    }
+    if (callers.empty()) return;
+    try {
+      const SignalsBlocked blocked;
+      std::thread([this, callers = std::move(callers)] {
+        const OwnThread own;
+        for (const Door::Caller& caller : callers) answer_or_not(caller);
+      }).detach();
+    } catch (const std::exception&) {
+      // Without a thread or memory the callers get no answer, and ask again.
+    }
+  }
+
+  void answer_or_not(const Door::Caller& caller) noexcept {
+    try {
+      answer(caller);
+    } catch (const std::exception& failure) {
+      log_warn("a connection that another process wants, too, stays here: %s", failure.what());
+    }
+    if (caller.id == 0) left_.fetch_add(1);
+  }
+
+  void answer(const Door::Caller& caller) {
+    std::vector<Ref> wanted;
+    std::uint64_t proof = 0;
+    for (const Ref& endpoint : runtime::fork_registry().endpoints()) {
+      auto* const connection = ring_connection(*endpoint);
+      if (connection == nullptr || connection->inheritance().is_used_elsewhere()) continue;
+      const FamilyRecord* const family = connection->inheritance().family();
+      if (caller.id == 0 ? !connection->inheritance().is_wanted_elsewhere()
+                         : family == nullptr || family->id != caller.id)
+        continue;
+      wanted.push_back(Ref::share(*endpoint));
+      if (family != nullptr) proof = family->proof;
+    }
+    if (!wanted.empty()) {
+      const auto sockets = hand_over_for_good(wanted);
+      if (!sockets) {
+        log_warn("a connection that another process wants, too, cannot become the kernel's: %s", sockets.error().where);
+      } else if (caller.answer && !sockets->empty()) {
+        static_cast<void>(caller.send(proof, sockets->front().get()));
+      }
+    }
+  }
+
+  Mutex lock_;
+  std::optional<Door> door_;
+  runtime::FileIdentity file_;  ///< the file that its number meant
+  std::optional<Door> childs_;  ///< the door of a child that is being forked
+  runtime::ServiceThread::Id watch_ = 0;
+  // Used by have_all_left(), which takes no lock.
+  std::atomic<bool> is_open_{false};
+  std::atomic<Door*> ring_{nullptr};
+  std::atomic<int> left_{0};
+};
+
+/// Never destroyed.
+OwnDoor& own_door() {
+  static OwnDoor& door = *[] {
+    auto* const made = new OwnDoor;
+    at_fork(
+        ForkStep::door, [] { own_door().before_fork(); }, [] { own_door().after_fork_in_parent(); },
+        [] { own_door().after_fork_in_child(); });
+    return made;
+  }();
+  return door;
+}
+
+}  // namespace
+
+namespace {
+UniqueFd way_to_doors() { return own_door().way_out(); }
+}  // namespace
+
+Result<Door> take_own_door() { return own_door().give_away(); }
+int own_door_number() { return own_door().number(); }
+
+void announce_door(StreamSocket& connection) noexcept {
+  try {
+    if (FamilyRecord* const family = connection.inheritance().family()) own_door().announce(*family);
+  } catch (const std::bad_alloc&) {
+    log_info("connections that several processes use: nobody can ask for them: no memory");
+  }
+}
+
+void leave_to_others() noexcept {
+  bool wanted = false;
+  runtime::fork_registry().try_for_each([&](runtime::Endpoint& endpoint) {
+    auto* const connection = find_stream(endpoint);
+    wanted = wanted || (connection != nullptr && connection->inheritance().is_wanted_elsewhere());
+  });
+  if (wanted) static_cast<void>(own_door().have_all_left(std::chrono::seconds(5)));
+}
+
+void let_others_ask() {
+  moving();
+  own_door();
+  Inheritance::have_user_asked(announce_door);
+}
+
+}  // namespace ringsock::rs

@@ -1,0 +1,645 @@
+#include "librsocket/hand_over/hand_over.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <map>
+
+#include "core/base/log.h"
+#include "core/base/signals_blocked.h"
+#include "core/poll/sleeper.h"
+#include "core/poll/socket_calls.h"
+#include "core/runtime/fd_table.h"
+#include "core/runtime/fork_registry.h"
+#include "core/statistics/statistics.h"
+#include "librsocket/family_record.h"
+#include "librsocket/hand_over/door.h"
+#include "librsocket/hand_over/relay.h"
+#include "librsocket/signal_owner.h"
+
+namespace ringsock::rs {
+
+namespace {
+
+using runtime::Endpoint;
+using runtime::fd_table;
+using runtime::Lookup;
+using runtime::Ref;
+using transports::set_kernel_nonblocking;
+
+/// Repeats `attempt` while it fails with EBUSY: another process may begin to use one of the connections at any moment,
+/// and another thread may be handing it on.
+template <class Attempt>
+auto unless_used_elsewhere(Attempt attempt) {
+  constexpr int kMostTurns = 5000;
+  constexpr timespec kBetweenTurns{0, 1'000'000};
+  auto done = attempt();
+  for (int turn = 1; !done && done.error().code == EBUSY && turn < kMostTurns; ++turn) {
+    ::clock_nanosleep(CLOCK_MONOTONIC, 0, &kBetweenTurns, nullptr);
+    done = attempt();
+  }
+  return done;
+}
+
+/// The other program's end, and the relay's end.
+struct SocketPair {
+  UniqueFd theirs;
+  UniqueFd relays;
+};
+
+Result<SocketAddress> name_of(int (*call)(int, sockaddr*, socklen_t*), int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (call(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return Error::last("hand-over: name");
+  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length);
+}
+
+void set_option(int fd, int level, int name) {
+  const int on = 1;
+  ::setsockopt(fd, level, name, &on, sizeof on);
+}
+
+bool bind_to(int fd, const SocketAddress& address) { return ::bind(fd, address.get(), address.length()) == 0; }
+
+/// Binds the relay's end to the peer's address, and to its port if the kernel allows that: getpeername(2) then returns
+/// the same as before.
+Status bind_as(int relays, const SocketAddress& peer) {
+  set_option(relays, SOL_SOCKET, SO_REUSEADDR);
+  SocketAddress any_port = peer;
+  any_port.set_port(0);
+  if (!bind_to(relays, peer) && !bind_to(relays, any_port)) return Error::last("hand-over: bind");
+  return ok();
+}
+
+/// Makes a TCP connection between the two addresses of the connection.
+Result<SocketPair> tcp_pair(const SocketAddress& local, const SocketAddress& peer) {
+  UniqueFd listener(::socket(local.family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  UniqueFd relays(::socket(local.family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!listener || !relays) return Error::last("hand-over: socket");
+  SocketAddress any_port = local;
+  any_port.set_port(0);
+  if (!bind_to(listener.get(), any_port) || ::listen(listener.get(), 1) != 0) return Error::last("hand-over: listen");
+  if (Status bound = bind_as(relays.get(), peer); !bound) return bound.error();
+  auto meeting_point = name_of(::getsockname, listener.get());
+  if (!meeting_point) return meeting_point.error();
+  if (::connect(relays.get(), meeting_point->get(), meeting_point->length()) != 0)
+    return Error::last("hand-over: connect");
+  auto expected = name_of(::getsockname, relays.get());
+  UniqueFd theirs(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!theirs) return Error::last("hand-over: accept");
+  auto caller = name_of(::getpeername, theirs.get());
+  if (!expected || !caller || !(*expected == *caller)) return Error{EPERM, "hand-over: somebody else was faster"};
+  set_option(theirs.get(), IPPROTO_TCP, TCP_NODELAY);
+  set_option(relays.get(), IPPROTO_TCP, TCP_NODELAY);
+  return SocketPair{std::move(theirs), std::move(relays)};
+}
+
+/// Copies the options that the application has set and the kernel socket has, too.
+void copy_options(StreamSocket& socket, int theirs) {
+  struct Option {
+    int level;
+    int name;
+  };
+  static constexpr std::array kOptions{
+      Option{SOL_SOCKET, SO_RCVTIMEO},       Option{SOL_SOCKET, SO_SNDTIMEO},    Option{SOL_SOCKET, SO_LINGER},
+      Option{SOL_SOCKET, SO_RCVLOWAT},       Option{SOL_SOCKET, SO_KEEPALIVE},   Option{SOL_SOCKET, SO_OOBINLINE},
+      Option{IPPROTO_TCP, TCP_KEEPIDLE},     Option{IPPROTO_TCP, TCP_KEEPINTVL}, Option{IPPROTO_TCP, TCP_KEEPCNT},
+      Option{IPPROTO_TCP, TCP_USER_TIMEOUT},
+  };
+  for (const Option& option : kOptions) {
+    std::array<std::byte, 64> value;
+    auto length = static_cast<socklen_t>(value.size());
+    if (socket.get_option(option.level, option.name, value.data(), &length))
+      ::setsockopt(theirs, option.level, option.name, value.data(), length);
+  }
+}
+
+/// Makes the two ends: a TCP connection, or UNIX-domain sockets where TCP does not work.
+Result<SocketPair> make_pair(StreamSocket& socket) {
+  auto local = socket.local_name();
+  auto peer = socket.last_peer();
+  if (!local || !peer) return Error{ENOTCONN, "hand-over: not connected"};
+  auto pair = tcp_pair(*local, *peer);
+  if (!pair) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return Error::last("hand-over: socketpair");
+    pair = SocketPair{UniqueFd(ends[0]), UniqueFd(ends[1])};
+  }
+  // The flags of the application's descriptor.
+  const int flags = socket.other_status_flags.load() | (socket.endpoint().is_nonblocking() ? O_NONBLOCK : 0);
+  if (flags != 0) ::fcntl(pair->theirs.get(), F_SETFL, flags);
+  if (socket.has_signal_owner.load()) SignalOwner::of(socket.descriptor()).give_to(pair->theirs.get());
+  copy_options(socket, pair->theirs.get());
+  return pair;
+}
+
+// -- the relay's process ---------------------------------------------------------------------------
+
+void close_numbers(unsigned first, unsigned last) {
+  // Directly: where a preload library intercepts close_range(2), it closes endpoints.
+  ::syscall(SYS_close_range, long{first}, long{last}, 0L);
+}
+
+/// _exit(2), past what a preload library does before.
+[[noreturn]] void exit_at_once(int status) {
+  ::syscall(SYS_exit_group, long{status});
+  __builtin_unreachable();
+}
+
+void close_all_but(std::vector<int> kept) {
+  std::sort(kept.begin(), kept.end());
+  unsigned first = 0;
+  for (const int fd : kept) {
+    const auto number = static_cast<unsigned>(fd);
+    if (number > first) close_numbers(first, number - 1);
+    first = number + 1;
+  }
+  close_numbers(first, ~0U);
+}
+
+[[noreturn]] void run_relay(const std::vector<RelayedConnection>& connections) {
+  // Signals that the application sends to its processes or terminal do not concern the relay.
+  sigset_t all;
+  sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  set_log_level(LogLevel::none);  // descriptor 2 may not be standard error any more
+  ::prctl(PR_SET_NAME, "ringsock-relay");
+  [[maybe_unused]] const int moved = ::chdir("/");
+  std::vector<const Endpoint*> ours;
+  std::vector<int> kept{runtime::thread_bell(), own_door_number()};
+  for (const auto& connection : connections) {
+    if (const Lookup ring = fd_table().find(connection.ring)) ours.push_back(&*ring);
+    kept.push_back(connection.ring);
+    kept.push_back(connection.kernel);
+    kept.push_back(connection.theirs);
+  }
+  std::erase(kept, -1);
+  // This process does not count as a holder of any other socket.
+  runtime::fork_registry().try_for_each([&](Endpoint& endpoint) {
+    if (std::find(ours.begin(), ours.end(), &endpoint) == ours.end()) endpoint.process_ends();
+  });
+  close_all_but(std::move(kept));
+  relay(connections);
+  leave_families();
+  exit_at_once(0);
+}
+
+struct StartSignal {
+  UniqueFd wait;
+  UniqueFd give;
+};
+
+Result<StartSignal> start_signal() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return Error::last("hand-over: pipe");
+  return StartSignal{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+/// Starts the relay as a grandchild: the application neither waits for it nor gets its SIGCHLD.
+Status start_relay(const std::vector<RelayedConnection>& connections) {
+  const SignalsBlocked blocked;  // for the SIGCHLD of the child in between
+  sigset_t pending_before;
+  ::sigpending(&pending_before);
+  auto start = start_signal();
+  if (!start) return start.error();
+  const pid_t between = ::fork();
+  if (between < 0) return Error::last("hand-over: fork");
+  if (between == 0) {
+    const pid_t process = ::fork();
+    if (process == 0) {
+      start->give.reset();
+      char byte = 0;
+      while (::read(start->wait.get(), &byte, 1) < 0 && errno == EINTR) {
+      }
+      run_relay(connections);
+    }
+    leave_families();
+    exit_at_once(process < 0 ? 1 : 0);
+  }
+  int status = 0;
+  while (::waitpid(between, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (sigismember(&pending_before, SIGCHLD) == 0) {
+    sigset_t child_signal;
+    sigemptyset(&child_signal);
+    sigaddset(&child_signal, SIGCHLD);
+    const timespec none{};
+    ::sigtimedwait(&child_signal, nullptr, &none);
+  }
+  // The relay begins only now, because that SIGCHLD would interrupt a call that has moved to the kernel.
+  [[maybe_unused]] const ssize_t given = ::write(start->give.get(), "", 1);
+  return status == 0 ? ok() : Status(Error{EAGAIN, "hand-over: fork"});
+}
+
+}  // namespace
+
+namespace {
+
+/// Reserves connections that the relay begins with at once, while the relay is made.
+class HandedOn {
+ public:
+  HandedOn() = default;
+  HandedOn(const HandedOn&) = delete;
+  HandedOn& operator=(const HandedOn&) = delete;
+  ~HandedOn() {
+    for (const Ref& one : taken_) stream_of(*one).inheritance().take_back();
+  }
+  /// Returns false when another process uses the connection, or another thread is handing it on or has done so.
+  bool take(Ref connection) {
+    if (!stream_of(*connection).inheritance().hand_on()) return false;
+    taken_.push_back(std::move(connection));
+    return true;
+  }
+  void are_the_relays() { taken_.clear(); }
+
+ private:
+  std::vector<Ref> taken_;
+};
+
+}  // namespace
+
+StreamSocket* ring_connection(Endpoint& endpoint) {
+  auto* const socket = find_stream(endpoint);
+  auto* const dual = endpoint.as_chosen_socket();
+  if (socket == nullptr || endpoint.has_left_to_kernel() || (dual != nullptr && dual->is_kernel_socket()))
+    return nullptr;
+  return socket->last_peer() ? socket : nullptr;
+}
+
+Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) {
+  std::vector<UniqueFd> theirs;
+  std::vector<UniqueFd> relays;
+  std::vector<RelayedConnection> relayed;
+  std::vector<Ref> to_be_taken;
+  for (const HandOver& connection : connections) {
+    Ref endpoint = fd_table().get(connection.fd);
+    auto* const socket = endpoint ? ring_connection(*endpoint) : nullptr;
+    if (socket == nullptr) return Error{ENOTCONN, "hand-over"};
+    const auto known = std::find_if(relayed.begin(), relayed.end(),
+                                    [&](const RelayedConnection& one) { return one.ring == socket->descriptor(); });
+    if (known != relayed.end()) {  // the same connection again
+      theirs.emplace_back(::fcntl(known->theirs, F_DUPFD_CLOEXEC, 0));
+      if (!theirs.back()) return Error::last("hand-over: dup");
+      continue;
+    }
+    auto pair = make_pair(*socket);
+    if (!pair) return pair.error();
+    const bool nobody_asks = socket->has_signal_owner.load() && !socket->inheritance().is_shared();
+    relayed.push_back(
+        {socket->descriptor(), pair->relays.get(), connection.at_once, pair->theirs.get(), ::getpid(), nobody_asks});
+    theirs.push_back(std::move(pair->theirs));
+    relays.push_back(std::move(pair->relays));
+    if (connection.at_once) to_be_taken.push_back(std::move(endpoint));
+  }
+  HandedOn handed_on;
+  for (Ref& one : to_be_taken) {
+    if (!handed_on.take(std::move(one))) return Error{EBUSY, "hand-over: another process uses the connection"};
+  }
+  if (Status started = start_relay(relayed); !started) return started.error();
+  handed_on.are_the_relays();
+  for (std::size_t i = 0; i < relayed.size(); ++i)
+    runtime::process_statistics.count_kernel_connected(runtime::KernelReason::handed_over);
+  return theirs;
+}
+
+// -- exec ------------------------------------------------------------------------------------------
+
+namespace {
+
+struct Kept {
+  Ref endpoint;
+  std::vector<int> numbers;
+};
+
+bool closes_on_exec(const StreamSocket& socket, int fd) {
+  if (socket.numbers().owns_descriptor(fd)) return socket.close_on_exec.load();
+  return (::fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0;
+}
+
+/// Returns the ring connections that the application keeps over exec(2), with the numbers that it keeps.
+std::vector<Kept> kept_connections() {
+  std::map<Endpoint*, Kept> found;
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    Kept& one = found[&endpoint];
+    if (!one.endpoint) one.endpoint = Ref::share(endpoint);
+    one.numbers.push_back(fd);
+  });
+  std::vector<Kept> kept;
+  for (auto& [endpoint, one] : found) {
+    auto* const socket = ring_connection(*endpoint);
+    if (socket == nullptr) continue;
+    std::erase_if(one.numbers, [&](int fd) { return closes_on_exec(*socket, fd); });
+    if (!one.numbers.empty()) kept.push_back(std::move(one));
+  }
+  return kept;
+}
+
+/// Returns whether `number`, of a socket that other processes also have, is meant for the program and no leak.
+bool is_meant_for_the_program(const StreamSocket& socket, int number) {
+  return socket.keeper.load() == ::getpid() || number <= STDERR_FILENO;
+}
+
+bool is_meant_for_the_program(const Kept& kept) {
+  return std::any_of(kept.numbers.begin(), kept.numbers.end(),
+                     [&](int fd) { return is_meant_for_the_program(stream_of(*kept.endpoint), fd); });
+}
+
+/// Closes connections that look like leaks when there are more than kMost of them, because each would need a relay.
+void drop_leaks(std::vector<Kept>& kept) {
+  constexpr std::ptrdiff_t kMost = 8;
+  const auto may_be_leak = [](const Kept& one) {
+    return !is_meant_for_the_program(one) && stream_of(*one.endpoint).inheritance().is_shared();
+  };
+  const auto leaks = std::count_if(kept.begin(), kept.end(), may_be_leak);
+  if (leaks <= kMost) return;
+  log_info("exec: %d connections that another process has open, too, are closed", static_cast<int>(leaks));
+  std::erase_if(kept, may_be_leak);
+}
+
+/// Turns these numbers into `replacement`. The relay has the connection from now on.
+void replace(const Kept& kept, const UniqueFd& replacement) {
+  for (const int fd : kept.numbers) [[maybe_unused]] const Ref gone = fd_table().remove(fd);
+  std::vector<int> closed_by_exec;
+  while (const auto other = fd_table().number_of(*kept.endpoint)) {
+    const Ref gone = fd_table().remove(*other);
+    closed_by_exec.push_back(*other);
+  }
+  kept.endpoint->retire();
+  for (const int fd : kept.numbers) ::dup3(replacement.get(), fd, 0);
+  // These are needed when exec(2) fails.
+  for (const int fd : closed_by_exec) ::dup3(replacement.get(), fd, O_CLOEXEC);
+}
+
+/// The time in which a connect on a ring succeeds or is given up.
+constexpr Nanos kRingPatience = std::chrono::seconds(1);
+
+void restore_kernel_flags() {
+  std::vector<int> blocking;
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    auto* const dual = endpoint.as_chosen_socket();
+    if (dual == nullptr || !dual->is_kernel_socket() || dual->is_nonblocking() ||
+        closes_on_exec(stream_of(endpoint), fd))
+      return;
+    if (FamilyRecord* const family = stream_of(endpoint).inheritance().family())
+      family->kernel_blocks.store(true, std::memory_order_release);
+    blocking.push_back(fd);
+  });
+  for (const int fd : blocking) set_kernel_nonblocking(fd, false);
+}
+
+void wait_until_connected(ChosenSocket& socket, Nanos end) {
+  while (socket.is_connecting_by_way() && monotonic_now() < end) {
+    [[maybe_unused]] const std::uint32_t events = socket.ready();
+    if (socket.is_connecting_by_way()) ::usleep(200);
+  }
+}
+
+/// Waits for connects that are under way on a ring, so that the next program gets them connected, or as the kernel's.
+void finish_connecting() {
+  std::vector<Ref> connecting;
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    auto* const dual = endpoint.as_chosen_socket();
+    if (dual == nullptr || !dual->is_connecting_by_way()) return;
+    const StreamSocket& stream = stream_of(endpoint);
+    if (!stream.inheritance().is_shared() && !closes_on_exec(stream, fd)) connecting.push_back(Ref::share(endpoint));
+  });
+  const Nanos end = monotonic_now() + kRingPatience;
+  for (const Ref& one : connecting) wait_until_connected(*one->as_chosen_socket(), end);
+}
+
+// -- clients that nobody has accepted --------------------------------------------------------------
+
+/// Returns the listeners on rings that the next program gets. Clients of a listener that other processes also have are
+/// left to these, unless this process has prepared the listener for the program (a master that lets the program accept:
+/// inetd, dovecot).
+std::vector<Ref> kept_listeners() {
+  std::vector<Ref> kept;
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    auto* const dual = endpoint.as_chosen_socket();
+    if (dual == nullptr || !dual->listens_by_way()) return;
+    const StreamSocket& stream = stream_of(endpoint);
+    if (closes_on_exec(stream, fd)) return;
+    if (!stream.inheritance().is_shared() || is_meant_for_the_program(stream, fd)) kept.push_back(Ref::share(endpoint));
+  });
+  return kept;
+}
+
+/// Makes a kernel connection to the listener, from the client's address to the address that it connected to. The
+/// connection waits in the kernel's backlog.
+Result<UniqueFd> connect_as(StreamSocket& client, const SocketAddress& peer) {
+  const auto local = client.local_name();
+  if (!local) return local.error();
+  UniqueFd relays(::socket(local->family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  if (!relays) return Error::last("hand-over: socket");
+  if (Status bound = bind_as(relays.get(), peer); !bound) return bound.error();
+  if (::connect(relays.get(), local->get(), local->length()) != 0 && errno != EINPROGRESS)
+    return Error::last("hand-over: connect");
+  set_option(relays.get(), IPPROTO_TCP, TCP_NODELAY);
+  return relays;
+}
+
+/// Clients that rings have answered, on their way to the backlogs of the kernel's listeners, each with a relay in
+/// between.
+class WaitingClients {
+ public:
+  void take_from(StreamSocket& listener) {
+    SocketAddress peer;
+    while (const auto ring = listener.listener().accept_waiting(peer, SOCK_CLOEXEC)) {
+      const Ref client = fd_table().get(*ring);
+      auto connected = client ? connect_as(stream_of(*client), peer) : Error{EBADF, "hand-over"};
+      if (!connected) {
+        log_warn("a client that nobody has accepted is lost: %s", connected.error().where);
+        static_cast<void>(runtime::close_descriptor(*ring));
+        continue;
+      }
+      relayed_.push_back({*ring, connected->get(), true, -1, ::getpid()});
+      relays_.push_back(*std::move(connected));
+    }
+  }
+  void hand_over() {
+    if (relayed_.empty()) return;
+    if (Status started = start_relay(relayed_); !started)
+      log_warn("clients that nobody has accepted are lost: %s", started.error().where);
+    for (const RelayedConnection& one : relayed_) static_cast<void>(runtime::close_descriptor(one.ring));
+  }
+
+ private:
+  std::vector<RelayedConnection> relayed_;
+  std::vector<UniqueFd> relays_;
+};
+
+void hand_over_waiting_clients() {
+  WaitingClients clients;
+  for (const Ref& listener : kept_listeners()) {
+    auto& socket = stream_of(*listener);
+    // The program has only the kernel's listener, so further clients must use that.
+    if (socket.inheritance().is_shared() && !socket.listener().has_ended_for_all()) socket.listener().end_for_all();
+    clients.take_from(socket);
+  }
+  clients.hand_over();
+}
+
+/// Moves connections to the kernel that other processes may continue while the next program uses them, or after this
+/// process has closed them.
+void share_by_kernel(const std::vector<Kept>& kept) {
+  std::vector<Ref> shared;
+  for (const Kept& one : kept) {
+    const auto& socket = stream_of(*one.endpoint);
+    const bool can_be_had = !socket.inheritance().is_used_elsewhere() || socket.inheritance().can_follow();
+    if (socket.inheritance().is_shared() && can_be_had && is_meant_for_the_program(one))
+      shared.push_back(Ref::share(*one.endpoint));
+  }
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    auto* const socket = ring_connection(endpoint);
+    if (socket != nullptr && closes_on_exec(*socket, fd) && socket->inheritance().is_wanted_elsewhere())
+      shared.push_back(Ref::share(endpoint));
+  });
+  if (shared.empty()) return;
+  if (const auto done = hand_over_for_good(shared); !done)
+    log_warn("exec: connections that other processes have, too, are closed: %s", done.error().where);
+}
+
+Status hand_over_kept() {
+  std::vector<Kept> kept = kept_connections();
+  share_by_kernel(kept);
+  std::erase_if(kept, [](const Kept& one) {
+    const auto& socket = stream_of(*one.endpoint);
+    return one.endpoint->has_left_to_kernel() || socket.inheritance().is_used_elsewhere();
+  });
+  drop_leaks(kept);
+  if (kept.empty()) return ok();
+  std::vector<HandOver> wanted;
+  wanted.reserve(kept.size());
+  for (const Kept& one : kept) wanted.push_back({one.numbers.front(), is_meant_for_the_program(one)});
+  auto replacements = hand_over(wanted);
+  if (!replacements) return replacements.error();
+  for (std::size_t i = 0; i < kept.size(); ++i) replace(kept[i], (*replacements)[i]);
+  return ok();
+}
+
+}  // namespace
+
+void listener_is_prepared(ChosenSocket& socket, int fd) {
+  if (!socket.listens_by_way()) return;
+  StreamSocket& listener = stream_of(socket);
+  if (!listener.inheritance().is_shared() || listener.listener().has_ended_for_all()) return;
+  const FamilyRecord* const family = listener.inheritance().family();
+  if (family == nullptr || family->founder == ::getpid()) return;
+  if ((::fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0) listener.listener().end_for_all();
+}
+
+void prepare_exec() {
+  finish_connecting();
+  hand_over_waiting_clients();
+  restore_kernel_flags();
+  if (Status done = unless_used_elsewhere(hand_over_kept); !done)
+    log_warn("exec: connections are closed for the new program: %s", done.error().where);
+}
+
+// -- for good --------------------------------------------------------------------------------------
+
+Status become_unconnected(ChosenSocket& socket) {
+  StreamSocket& connection = stream_of(socket);
+  if (connection.inheritance().is_shared()) return Error{EISCONN, "connect: another process has the connection"};
+  const UniqueFd fresh(::socket(connection.core().domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!fresh) return Error::last("connect: socket");
+  set_kernel_nonblocking(fresh.get(), connection.endpoint().is_nonblocking());
+  copy_options(connection, fresh.get());
+  const linger at_once{1, 0};
+  if (Status reset = connection.set_option(SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once); !reset) return reset;
+  move_to_kernel(connection, fresh.get());
+  return ok();
+}
+
+void give_to_kernel(ChosenSocket& socket) {
+  if (socket.listens_by_way()) {
+    StreamSocket& stream = stream_of(socket);
+    stream.listener().end_for_all();
+    // A client's confirmation arrives on the service thread.
+    const Nanos end = monotonic_now() + std::chrono::milliseconds(100);
+    while (stream.listener().has_half_open() && monotonic_now() < end) ::usleep(200);
+    WaitingClients clients;
+    clients.take_from(stream);
+    clients.hand_over();
+  }
+  socket.give_up_way();
+}
+
+namespace {
+
+Result<std::vector<UniqueFd>> try_to_hand_over_for_good(std::span<const Ref> connections) {
+  std::vector<HandOver> wanted;
+  std::vector<const Ref*> handed_over;
+  for (const Ref& one : connections) {
+    auto& socket = stream_of(*one);
+    if (Status followed = follow(socket); !followed) return followed.error();
+    if (one->has_left_to_kernel()) continue;
+    wanted.push_back({socket.descriptor(), true});
+    handed_over.push_back(&one);
+  }
+  auto replacements = hand_over(wanted);
+  const auto has_left = [](const Ref* one) { return (*one)->has_left_to_kernel(); };
+  if (!replacements && std::any_of(handed_over.begin(), handed_over.end(), has_left))
+    return Error{EBUSY, "hand-over: another thread has done it"};
+  if (!replacements) return replacements.error();
+  for (std::size_t i = 0; i < handed_over.size(); ++i) {
+    move_to_kernel(stream_of(**handed_over[i]), (*replacements)[i].get());
+  }
+  return replacements;
+}
+
+}  // namespace
+
+Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const Ref> connections) {
+  return unless_used_elsewhere([connections] { return try_to_hand_over_for_good(connections); });
+}
+
+void leave_to_parent(int fd) {
+  const Ref endpoint = fd_table().get(fd);
+  auto* const connection = endpoint ? find_stream(*endpoint) : nullptr;
+  if (connection == nullptr || !connection->inheritance().is_wanted_elsewhere()) return;
+  const FamilyRecord* const family = connection->inheritance().family();
+  if (family == nullptr || family->founder == ::getpid()) return;
+  try {
+    if (const auto done = hand_over_for_good(std::span(&endpoint, 1)); !done)
+      log_info("descriptor %d: the parent cannot go on with it: %s", fd, done.error().where);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+bool become_kernels(const Ref& endpoint) {
+  auto* const dual = endpoint->as_chosen_socket();
+  if (dual != nullptr) wait_until_connected(*dual, monotonic_now() + kRingPatience);
+  if (dual != nullptr && dual->is_kernel_socket()) {
+    give_to_kernel(*dual);
+    return true;
+  }
+  if (ring_connection(*endpoint) == nullptr) return false;
+  const auto done = hand_over_for_good(std::span(&endpoint, 1));
+  if (!done) log_warn("a connection on a ring cannot become the kernel's: %s", done.error().where);
+  return static_cast<bool>(done);
+}
+
+void hand_over_everything() {
+  std::vector<Ref> connections;
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    auto* const socket = ring_connection(endpoint);
+    if (socket != nullptr && socket->descriptor() == fd && !socket->inheritance().is_used_elsewhere())
+      connections.push_back(Ref::share(endpoint));
+  });
+  if (connections.empty()) return;
+  if (const auto done = hand_over_for_good(connections); !done)
+    log_warn("%d connections on a ring cannot become the kernel's: %s", static_cast<int>(connections.size()),
+             done.error().where);
+}
+
+}  // namespace ringsock::rs

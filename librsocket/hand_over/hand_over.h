@@ -1,0 +1,61 @@
+// Hands connections on a ring to programs that do not know rings: over exec(2), or by sending descriptors.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <span>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/base/unique_fd.h"
+#include "core/runtime/endpoint.h"
+#include "core/transports/chosen_socket.h"
+#include "core/transports/hand_overs.h"
+#include "librsocket/stream_socket.h"
+
+namespace ringsock::rs {
+
+using transports::ChosenSocket;
+using transports::HandOver;
+
+/// Returns the ring connection behind an endpoint, or null when it is the kernel's, or no connection.
+StreamSocket* ring_connection(runtime::Endpoint& endpoint);
+
+/// Makes kernel sockets, close-on-exec, that stand for these connections, in their order. A relay process (relay.h)
+/// keeps the rings and moves the bytes. The connections stay open in this process; closing them lets the relay begin
+/// with those that are not `at_once`. Errors: those of socket(2) and fork(2); EBUSY: another process uses one of them.
+/// An error has no effect.
+Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections);
+
+/// Moves these connections to the kernel, under the same numbers and in the same epoll sets. A connection that another
+/// process has used since a fork becomes what it is there (door.h). Returns the kernel sockets of those that were
+/// handed over, in their order. Errors: those of hand_over() and of follow().
+Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const runtime::Ref> connections);
+/// Carries out connect(2) with AF_UNSPEC: resets a connection on a ring, or gives up one that is under way, and puts an
+/// unconnected kernel socket with the same options under its numbers. Errors: EISCONN another process has the
+/// connection, too; those of socket(2). Not inside a read-side section.
+Status become_unconnected(ChosenSocket& socket);
+/// Leaves a socket that is on no ring yet to the kernel, with O_NONBLOCK as the application set it. A listener's ring
+/// ends in all processes that have the listener, and clients that it has answered move to the kernel's backlog. Not
+/// inside a read-side section.
+void give_to_kernel(ChosenSocket& socket);
+/// Called before close(2). Hands a connection over when a child that has used it closes it before the child ends, so
+/// that the parent may continue it. A parent that closes a connection does not do so: servers close what only their
+/// children use.
+void leave_to_parent(int fd);
+/// Leaves all descriptors of a socket to the kernel, for what a ring cannot do. Returns false when that fails, without
+/// any effect.
+bool become_kernels(const runtime::Ref& endpoint);
+/// Calls hand_over_for_good() for all connections that this process may use, for example before a seccomp filter that
+/// forbids what rings need.
+void hand_over_everything();
+
+/// Called before FD_CLOEXEC of `fd` is cleared. When a forked child does that to a listener, the child's next program
+/// is to accept, and the ring must end for all processes (prepare_exec()). It ends now, because a program that closes
+/// all other descriptors before exec(2), as Python does, closes the ring's, too.
+void listener_is_prepared(ChosenSocket& socket, int fd);
+/// Prepares sockets for exec(2): those that the program inherits become kernel sockets where possible, and the kernel's
+/// flags become those that the application set.
+void prepare_exec();
+
+}  // namespace ringsock::rs

@@ -1,0 +1,334 @@
+#include "librsocket/hand_over/relay.h"
+
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "core/base/log.h"
+#include "core/poll/poll_set.h"
+#include "core/poll/socket_calls.h"
+#include "core/runtime/fd_table.h"
+#include "librsocket/family_record.h"
+#include "librsocket/hand_over/door.h"
+#include "librsocket/stream_socket.h"
+
+namespace ringsock::rs {
+
+namespace {
+
+using runtime::fd_table;
+using runtime::Lookup;
+
+/// Returns the connection on a ring that a look-up has found, or null.
+StreamSocket* ring_of(const Lookup& found) { return found ? find_stream(*found) : nullptr; }
+
+/// One of the two ends. It answers as read(2) and write(2) do on a non-blocking descriptor.
+class End {
+ public:
+  End(int fd, bool is_ring) : fd_(fd), is_ring_(is_ring) {}
+  [[nodiscard]] int fd() const { return fd_; }
+
+  Result<ssize_t> read(void* data, std::size_t length) {
+    if (is_ring_) return on_ring([&](Lookup& ring) { return runtime::receive(ring, data, length, MSG_DONTWAIT); });
+    const ssize_t got = ::recv(fd_, data, length, MSG_DONTWAIT);
+    return got < 0 ? Result<ssize_t>(Error::last("relay: recv")) : Result<ssize_t>(got);
+  }
+  Result<ssize_t> write(const void* data, std::size_t length) {
+    constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+    if (is_ring_) return on_ring([&](Lookup& ring) { return runtime::send(ring, data, length, kFlags); });
+    const ssize_t sent = ::send(fd_, data, length, kFlags);
+    return sent < 0 ? Result<ssize_t>(Error::last("relay: send")) : Result<ssize_t>(sent);
+  }
+  /// Turns the ring's connection, which another process uses, into a kernel socket that both processes have. Returns
+  /// false when that fails.
+  bool join_its_user() {
+    Lookup ring = fd_table().find(fd_);
+    auto* const connection = ring_of(ring);
+    if (connection == nullptr) return false;
+    ring.pin();
+    is_ring_ = !follow(*connection) || !connection->endpoint().has_left_to_kernel();
+    is_guest_ = !is_ring_;
+    return is_guest_;
+  }
+  /// Returns whether another process uses the connection, too. That process then reads the input and ends the
+  /// connection.
+  [[nodiscard]] bool is_guest() const { return is_guest_; }
+  void shut_down(int how) {
+    if (is_guest_) return;
+    if (is_ring_) {
+      static_cast<void>(on_ring([&](Lookup& ring) -> Result<ssize_t> {
+        static_cast<void>(ring->shutdown(how));
+        return 0;
+      }));
+    } else {
+      ::shutdown(fd_, how);
+    }
+  }
+  void reset() {
+    if (is_ring_ || is_guest_) return shut_down(SHUT_RDWR);
+    const linger at_once{1, 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    ::close(fd_);
+  }
+
+ private:
+  Result<ssize_t> on_ring(auto body) {
+    Lookup ring = fd_table().find(fd_);
+    if (!ring) return Error{EBADF, "relay"};
+    return body(ring);
+  }
+
+  int fd_;
+  bool is_ring_;
+  bool is_guest_ = false;
+};
+
+/// The bytes on their way from one end to the other.
+class Direction {
+ public:
+  [[nodiscard]] bool wants_to_read() const { return !ended_ && start_ == end_; }
+  [[nodiscard]] bool wants_to_write() const { return start_ != end_; }
+  [[nodiscard]] bool is_done() const { return told_; }
+
+  /// Moves bytes until one end would block. Errors: those of the ends, except EAGAIN.
+  Status move(End& from, End& to) {
+    for (;;) {
+      if (wants_to_read()) {
+        auto got = from.read(bytes_.data(), bytes_.size());
+        if (!got) return allow_again(got.error());
+        start_ = 0;
+        end_ = static_cast<std::size_t>(*got);
+        ended_ = end_ == 0;
+      }
+      while (wants_to_write()) {
+        auto sent = to.write(bytes_.data() + start_, end_ - start_);
+        if (!sent) return allow_again(sent.error());
+        start_ += static_cast<std::size_t>(*sent);
+      }
+      if (!ended_) continue;
+      if (!told_) to.shut_down(SHUT_WR);
+      told_ = true;
+      return ok();
+    }
+  }
+
+ private:
+  static Status allow_again(Error error) { return error.code == EAGAIN || error.code == EINTR ? ok() : Status(error); }
+
+  std::array<std::byte, std::size_t{64} * 1024> bytes_;
+  std::size_t start_ = 0;
+  std::size_t end_ = 0;
+  bool ended_ = false;  ///< all bytes have been read
+  bool told_ = false;   ///< all bytes, and the end, have been passed on
+};
+
+/// The processes that have the connection on the ring, and may still ask for its kernel socket.
+class Family {
+ public:
+  explicit Family(const RelayedConnection& connection)
+      : socket_(connection.theirs), is_for_nobody_(connection.nobody_asks) {
+    if (connection.at_once) static_cast<void>(begin(connection.ring));
+  }
+  /// Makes this process the connection's user. Returns false when another process is the user.
+  bool begin(int ring) {
+    Lookup connection = fd_table().find(ring);
+    auto* const stream = ring_of(connection);
+    const bool is_ours = stream != nullptr && stream->inheritance().claim_handed_on();
+    if (socket_ < 0) return is_ours;
+    if (is_ours && !is_for_nobody_) record_ = stream->inheritance().family();
+    last_seen_ = monotonic_now();
+    has_begun_ = true;
+    look();
+    return is_ours;
+  }
+  /// Closes the relay's copy of the socket, which would hide the end of the stream.
+  void nobody_asks() {
+    if (socket_ >= 0) ::close(std::exchange(socket_, -1));
+  }
+  [[nodiscard]] bool may_ask() const { return socket_ >= 0 && has_begun_; }
+
+  /// Closes the copy once no process is left that could ask.
+  void look() {
+    if (!may_ask()) return;
+    constexpr auto kToBeBorn = std::chrono::seconds(1);
+    const Nanos now = monotonic_now();
+    if (record_ != nullptr && record_->others_live(false)) {
+      last_seen_ = now;
+    } else if (record_ == nullptr || !record_->others_live(true) || now > last_seen_ + kToBeBorn) {
+      nobody_asks();
+    }
+  }
+
+  void let_in(const Door& door) const {
+    if (may_ask()) door.announce(*record_);
+  }
+  void answer(const Door::Caller& caller) const {
+    if (may_ask() && caller.id == record_->id) static_cast<void>(caller.send(record_->proof, socket_));
+  }
+
+ private:
+  int socket_;  ///< -1: nobody asks any more
+  const bool is_for_nobody_;
+  bool has_begun_ = false;
+  FamilyRecord* record_ = nullptr;
+  Nanos last_seen_ = monotonic_now();
+};
+
+class Pair {
+ public:
+  explicit Pair(const RelayedConnection& connection)
+      : ring_(connection.ring, true),
+        kernel_(connection.kernel, false),
+        started_(connection.at_once),
+        maker_(connection.maker),
+        family(connection) {}
+  [[nodiscard]] bool is_done() const { return done_; }
+  [[nodiscard]] bool is_waiting() const { return !started_ && !done_; }
+
+  /// Starts when no other process has the connection, or when the program has written or closed its socket. Until then
+  /// the ring is not touched.
+  void start_if_alone() {
+    if (!is_waiting()) return;
+    Lookup ring = fd_table().find(ring_.fd());
+    auto* const socket = ring_of(ring);
+    started_ = socket == nullptr || !socket->inheritance().is_shared();
+    if (started_) return family.nobody_asks();
+    const bool has_ended = !is_alive(maker_);
+    if (has_written()) return begin();
+    if (has_ended) family.nobody_asks();
+    pollfd entry{kernel_.fd(), POLLRDHUP, 0};
+    if (::poll(&entry, 1, 0) <= 0) return;
+    if (has_written()) return begin();
+    // The program has closed the connection without using it.
+    ::close(kernel_.fd());
+    done_ = true;
+  }
+
+  void add_to(std::vector<pollfd>& entries) const {
+    if (is_waiting()) entries.push_back({kernel_.fd(), POLLIN, 0});
+    if (done_ || !started_) return;
+    add(entries, ring_.fd(), from_ring_.wants_to_read() && !ring_.is_guest(), to_ring_.wants_to_write());
+    add(entries, kernel_.fd(), to_ring_.wants_to_read(), from_ring_.wants_to_write());
+  }
+
+  void move() {
+    if (done_ || !started_) return;
+    const Status in = ring_.is_guest() ? ok() : from_ring_.move(ring_, kernel_);
+    const Status out = in ? to_ring_.move(kernel_, ring_) : in;
+    if (!in || !out) {
+      ring_.reset();
+      kernel_.reset();
+      done_ = true;
+    } else if ((from_ring_.is_done() || ring_.is_guest()) && to_ring_.is_done()) {
+      ring_.shut_down(SHUT_RDWR);
+      ::close(kernel_.fd());
+      if (ring_.is_guest()) ::close(ring_.fd());
+      done_ = true;
+    }
+  }
+
+ private:
+  [[nodiscard]] bool has_written() const {
+    int written = 0;
+    return ::ioctl(kernel_.fd(), FIONREAD, &written) == 0 && written > 0;
+  }
+  void begin() {
+    started_ = true;
+    if (family.begin(ring_.fd())) return;
+    // The program's bytes are sent. The connection's user reads what the peer sends.
+    if (!ring_.join_its_user()) log_info("relay: another process uses the connection: a program's bytes are lost");
+  }
+  static void add(std::vector<pollfd>& entries, int fd, bool read, bool write) {
+    if (read || write) entries.push_back({fd, static_cast<short>((read ? POLLIN : 0) | (write ? POLLOUT : 0)), 0});
+  }
+
+  End ring_;
+  End kernel_;
+  Direction from_ring_;
+  Direction to_ring_;
+  bool started_;
+  pid_t maker_;  ///< while this process lives, its program may have the kernel socket
+  bool done_ = false;
+
+ public:
+  Family family;
+};
+
+class Relay {
+ public:
+  explicit Relay(const std::vector<RelayedConnection>& connections)
+      : pairs_(connections.begin(), connections.end()), started_at_(monotonic_now()) {
+    for (const Pair& pair : pairs_) let_in(pair);
+  }
+
+  void run() {
+    std::vector<pollfd> entries;
+    while (step(entries)) static_cast<void>(runtime::poll_endpoints(entries, patience(), nullptr));
+  }
+
+ private:
+  /// Returns the time until the other processes that have the connections are looked at again.
+  [[nodiscard]] Nanos patience() const {
+    constexpr auto kSoon = std::chrono::milliseconds(10);
+    constexpr auto kLater = std::chrono::milliseconds(100);
+    constexpr auto kLong = std::chrono::seconds(5);
+    if (waits_) return kSoon;
+    if (!may_ask_) return Nanos::max();
+    return monotonic_now() < started_at_ + kLong ? kSoon : kLater;
+  }
+
+  /// @return false when all connections have ended
+  bool step(std::vector<pollfd>& entries) {
+    bool goes_on = waits_ = may_ask_ = false;
+    entries.clear();
+    if (door_) answer();
+    for (Pair& pair : pairs_) {
+      const bool waited = pair.is_waiting();
+      pair.start_if_alone();
+      if (waited) let_in(pair);
+      pair.move();
+      pair.add_to(entries);
+      pair.family.look();
+      waits_ = waits_ || pair.is_waiting();
+      may_ask_ = may_ask_ || pair.family.may_ask();
+      goes_on = goes_on || !pair.is_done();
+    }
+    if (door_) entries.push_back({door_->fd(), POLLIN, 0});
+    return goes_on || may_ask_;
+  }
+
+  void let_in(const Pair& pair) {
+    if (!pair.family.may_ask()) return;
+    if (!door_) {
+      auto door = take_own_door();
+      if (!door) return;
+      door_ = *std::move(door);
+    }
+    pair.family.let_in(*door_);
+  }
+
+  void answer() {
+    while (const auto caller = door_->next()) {
+      for (const Pair& pair : pairs_) pair.family.answer(*caller);
+    }
+  }
+
+  std::vector<Pair> pairs_;
+  std::optional<Door> door_;
+  const Nanos started_at_;
+  bool waits_ = false;
+  bool may_ask_ = false;
+};
+
+}  // namespace
+
+void relay(const std::vector<RelayedConnection>& connections) { Relay(connections).run(); }
+
+}  // namespace ringsock::rs

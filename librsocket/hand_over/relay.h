@@ -1,0 +1,25 @@
+// A process between a ring and a kernel socket.
+#pragma once
+
+#include <sys/types.h>
+
+#include <vector>
+
+namespace ringsock::rs {
+
+/// One connection: a descriptor on a ring, and a kernel socket whose other end stands for the connection in another
+/// program.
+struct RelayedConnection {
+  int ring;
+  int kernel;
+  bool at_once;  ///< whether to start although others have the connection open, not only once they have closed it
+  int theirs;    ///< the other end of `kernel`; the relay keeps it for processes that may still ask; -1: none
+  pid_t maker;   ///< the process that is about to execute the program; for a connection without `at_once`
+  bool nobody_asks = false;  ///< only the application has `theirs`, so that its end raises a signal there
+};
+
+/// Moves bytes, ends and resets between the two sides until all connections have ended. Runs in a process of its own,
+/// which has only these descriptors and one thread.
+void relay(const std::vector<RelayedConnection>& connections);
+
+}  // namespace ringsock::rs

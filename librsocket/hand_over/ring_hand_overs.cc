@@ -1,0 +1,40 @@
+#include "librsocket/hand_over/ring_hand_overs.h"
+
+#include "librsocket/hand_over/door.h"
+#include "librsocket/hand_over/hand_over.h"
+
+namespace ringsock::rs {
+
+namespace {
+
+/// Passes on to the functions of hand_over.h and door.h.
+class RingHandOvers final : public transports::HandOvers {
+ public:
+  bool is_connection(runtime::Endpoint& endpoint) override { return ring_connection(endpoint) != nullptr; }
+  Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) override {
+    return rs::hand_over(connections);
+  }
+  Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const runtime::Ref> connections) override {
+    return rs::hand_over_for_good(connections);
+  }
+  void hand_over_everything() override { rs::hand_over_everything(); }
+  Status follow(runtime::Endpoint& endpoint) override {
+    StreamSocket* const connection = find_stream(endpoint);
+    return connection != nullptr ? rs::follow(*connection) : ok();
+  }
+  Status become_unconnected(ChosenSocket& socket) override { return rs::become_unconnected(socket); }
+  void give_to_kernel(ChosenSocket& socket) override { rs::give_to_kernel(socket); }
+  bool become_kernels(const runtime::Ref& endpoint) override { return rs::become_kernels(endpoint); }
+  void leave_to_parent(int fd) override { rs::leave_to_parent(fd); }
+  void listener_is_prepared(ChosenSocket& socket, int fd) override { rs::listener_is_prepared(socket, fd); }
+  void prepare_exec() override { rs::prepare_exec(); }
+  void leave_to_others() noexcept override { rs::leave_to_others(); }
+};
+
+constinit RingHandOvers hand_overs_of_rings;
+
+}  // namespace
+
+transports::HandOvers& ring_hand_overs() { return hand_overs_of_rings; }
+
+}  // namespace ringsock::rs

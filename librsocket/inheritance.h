@@ -1,0 +1,94 @@
+// A stream socket before, during and after fork(2), and the process that may use it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "core/runtime/roles.h"
+#include "librsocket/family_record.h"
+#include "librsocket/stream_core.h"
+
+namespace ringsock::rs {
+
+/// After a fork(2) a connection is suspended in both processes, and belongs to the one that uses it first; the other
+/// one gets EIO, or asks that process (can_follow()). Functions take setup_lock where they change anything, except
+/// those named _locked and those of the end, which need it. Questions may be asked by any thread.
+class Inheritance final : public runtime::ProcessLife, public StreamPart {
+ public:
+  Inheritance(StreamSocket& socket, StreamCore& core) : StreamPart(socket, core) {}
+
+  void add_fork_locks(runtime::ForkLocks& locks) override;
+  void before_fork() noexcept override;
+  void after_fork(ForkSide side) noexcept override;
+  void process_ends() noexcept override;
+  void process_goes_on() noexcept override;
+
+  /// Returns the record shared by all processes that have the socket, null if no other process ever had it.
+  [[nodiscard]] FamilyRecord* family() const noexcept { return family_.load(std::memory_order_acquire); }
+  /// Returns whether other processes may have it open; never false when they have.
+  [[nodiscard]] bool is_shared() const noexcept;
+  /// Returns whether another process has used it since a fork: calls fail with EIO here.
+  [[nodiscard]] bool is_used_elsewhere() const noexcept;
+  /// Returns whether another process has used it since the fork, so that the state here is outdated.
+  [[nodiscard]] bool has_old_state() const noexcept {
+    const FamilyRecord* const record = family();
+    return record != nullptr && record->epoch.load() != epoch_;
+  }
+  /// Returns whether this process uses it and another one that also has it may want to.
+  [[nodiscard]] bool is_wanted_elsewhere() const noexcept;
+
+  /// Makes this process the user, before it moves bytes or asks about the peer. Returns false when another process is
+  /// the user.
+  bool claim() noexcept {
+    if (!core_.suspended.load(std::memory_order_acquire)) [[likely]]
+      return true;
+    return claim_suspended();
+  }
+  bool claim_locked(pid_t user = 0) noexcept;
+  /// Reserves the connection, which this process may use, for a process that is about to be forked and calls
+  /// claim_handed_on(). No other process can claim it meanwhile. Returns false when another process is the user.
+  bool hand_on() noexcept;
+  /// Undoes hand_on(), when the process was not made.
+  void take_back() noexcept;
+  bool claim_handed_on() noexcept;
+
+  /// For a library whose processes can ask each other for a connection. The call is made by a process that has become
+  /// the user of a connection that others also have, without locks, but possibly inside a read-side section. Set it
+  /// before the first socket is made.
+  using NewUserCall = void (*)(StreamSocket& connection) noexcept;
+  static void have_user_asked(NewUserCall becomes_user);
+  /// Returns whether this process can continue a connection that another process uses, after asking that process.
+  [[nodiscard]] bool can_follow() const noexcept;
+  /// That process could not be asked.
+  void note_asked_in_vain() noexcept { asked_in_vain_.store(true, std::memory_order_relaxed); }
+
+  // The end of this process's use
+  /// Returns false when another process continues the connection, which must not be disturbed.
+  bool leave_family() noexcept;
+  /// Returns whether this is an object on which a thread that the child does not have was working. It is also lost.
+  [[nodiscard]] bool is_half_made() const noexcept { return half_made_; }
+
+ private:
+  bool claim_suspended() noexcept;
+  bool become_user(FamilyRecord* family, pid_t& user) noexcept;
+  void tell_loss(pid_t user) noexcept;
+  void suspend() noexcept;
+  void resume() noexcept;
+  void lose_half_made() noexcept;
+  void lose() noexcept;
+  void forget_threads() noexcept;
+
+  std::uint32_t epoch_ = 0;  ///< FamilyRecord::epoch of the state here
+  bool lost_ = false;        ///< this process has lost the connection
+  bool half_made_ = false;
+  bool loss_told_ = false;   ///< the loss was logged
+  bool loss_known_ = false;  ///< the peer does not access this process's memory any more
+  std::shared_ptr<FamilyRecord> family_owner_;
+  std::atomic<FamilyRecord*> family_{nullptr};  ///< null: never inherited, or not any more
+  std::atomic<bool> asked_in_vain_{false};
+};
+
+}  // namespace ringsock::rs

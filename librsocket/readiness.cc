@@ -1,0 +1,131 @@
+#include "librsocket/readiness.h"
+
+#include <mutex>
+
+#include "librsocket/stream_socket.h"
+
+namespace ringsock::rs {
+
+std::uint32_t StreamReadiness::ready() noexcept {
+  switch (core_.state()) {
+    case State::initial:
+    case State::bound: return EPOLLOUT | EPOLLHUP;
+    case State::listening: return listening_events();
+    case State::connecting: return connecting_events();
+    case State::failed: {
+      const std::uint32_t error =
+          core_.pending_error.load(std::memory_order_acquire) != 0 ? std::uint32_t{EPOLLERR} : 0;
+      return error | EPOLLHUP | EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM | EPOLLRDHUP;
+    }
+    case State::connected: return connected_events();
+  }
+  return 0;
+}
+
+std::uint32_t StreamReadiness::listening_events() noexcept {
+  if (!socket_.inheritance().claim()) return EPOLLIN | EPOLLRDNORM | EPOLLERR | EPOLLHUP;
+  socket_.listener().parts().tell_that_child_listens();
+  std::lock_guard guard(core_.setup_lock);
+  if (core_.read_shut.load(std::memory_order_acquire)) return EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP;
+  return socket_.listener().has_client() ? EPOLLIN | EPOLLRDNORM : 0;
+}
+
+std::uint32_t StreamReadiness::connecting_events() noexcept {
+  bool arms_anew = false;
+  {
+    std::lock_guard guard(core_.setup_lock);
+    arms_anew = socket_.connector().drive_to_new_descriptor();
+  }
+  if (arms_anew) core_.endpoint.notify_watchers();
+  if (core_.state() != State::connecting) return ready();
+  Listener::serve_unwatched_listeners();
+  return 0;
+}
+
+/// Returns whether the readable bytes reach SO_RCVLOWAT, or no more can arrive before they are read.
+bool StreamReadiness::has_enough() const noexcept {
+  const std::uint64_t readable = core_.connection->readable();
+  return readable >= core_.endpoint.receive_low_mark() || (readable > 0 && core_.connection->should_be_read());
+}
+
+std::uint32_t StreamReadiness::connected_events() noexcept {
+  if (!socket_.inheritance().claim()) {
+    // The following call uses the kernel, or fails.
+    const std::uint32_t error = socket_.inheritance().can_follow() ? 0U : EPOLLERR | EPOLLHUP;
+    return EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM | error;
+  }
+  socket_.progress().poll();
+  const int failure = core_.connection->failure();
+  const bool ended = core_.at_end_of_stream();
+  const bool cannot_write = core_.write_shut.load(std::memory_order_acquire) || core_.connection->peer_disconnected();
+  std::uint32_t events = 0;
+  if (has_enough() || ended) events |= EPOLLIN | EPOLLRDNORM;
+  if (ended) events |= EPOLLRDHUP;
+  if (failure != 0 || cannot_write || core_.connection->can_send()) events |= EPOLLOUT | EPOLLWRNORM;
+  if (failure != 0 || (ended && core_.write_shut.load(std::memory_order_acquire)) ||
+      core_.sent_into_the_void.load(std::memory_order_acquire))
+    events |= EPOLLHUP;
+  const bool untold = failure != 0 && !core_.failure_taken.load(std::memory_order_acquire);
+  if (untold || core_.pending_error.load(std::memory_order_acquire) != 0) events |= EPOLLERR;
+  if (std::unique_lock reading(core_.receive_lock, std::try_to_lock); reading) core_.connection->announce_if_due();
+  return events;
+}
+
+bool StreamReadiness::has_peer_ended() const noexcept {
+  return !core_.is_suspended() && (core_.connection->peer_disconnected() || core_.connection->failure() != 0);
+}
+
+void StreamReadiness::look_for_end() noexcept {
+  if (core_.is_connected() && !core_.is_suspended()) socket_.progress().look_closely_if_read_seldom();
+}
+
+runtime::WaitFds StreamReadiness::arm() noexcept {
+  runtime::WaitFds fds;
+  if (core_.is_connected()) {
+    fds.fd[0] = core_.connection->arm();
+    if (core_.connection->must_look_again()) [[unlikely]]
+      core_.endpoint.notify_watchers();
+    if (core_.connection_owns_fd.load(std::memory_order_acquire)) {
+      // After the peer's end no event comes, but the descriptor stays readable for ever.
+      fds.fd[1] = has_peer_ended() ? -1 : core_.fd.load();
+      return fds;
+    }
+  }
+  std::lock_guard guard(core_.setup_lock);
+  if (!core_.id) return fds;
+  fds.fd[1] = core_.id->event_fd();
+  if (core_.state() == State::listening) socket_.listener().arm_turns(fds);
+  return fds;
+}
+
+// The peer's end is noticed by the descriptor of arm(), listed or not.
+runtime::Listable* StreamReadiness::listable() noexcept {
+  return core_.is_connected() && core_.connection_owns_fd.load(std::memory_order_acquire) ? core_.connection.get()
+                                                                                          : nullptr;
+}
+
+void StreamReadiness::woken() noexcept {
+  // ready(), which the caller calls next, takes the events of a connect or of a listener.
+  if (!core_.is_connected() || !socket_.inheritance().claim()) return;
+  core_.statistics.count_wakeup();
+  core_.connection->woken();
+  bool changed = false;
+  {
+    std::lock_guard guard(core_.setup_lock);
+    changed = socket_.cm_events().take();
+    if (changed) core_.endpoint.note_activity(EPOLLIN);
+  }
+  if (changed) core_.endpoint.notify_watchers();
+}
+
+std::uint32_t StreamReadiness::arrival_stamp() noexcept {
+  if (!core_.is_connected()) return 0;
+  const std::uint32_t stamp = core_.connection->arrival_stamp();
+  return stamp != 0 ? stamp : socket_.connector().stamp();
+}
+
+std::uint64_t StreamReadiness::taken_in_turns() const noexcept {
+  return core_.state() == State::listening ? socket_.listener().turns() : 0;
+}
+
+}  // namespace ringsock::rs

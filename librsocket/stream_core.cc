@@ -1,0 +1,82 @@
+#include "librsocket/stream_core.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <mutex>
+
+namespace ringsock::rs {
+
+StreamCore::StreamCore(runtime::Endpoint& its_endpoint, Process& its_process, int its_domain, int number)
+    : endpoint(its_endpoint), process(its_process), domain(its_domain), fd(number) {
+  describe();
+}
+
+runtime::SocketPath StreamCore::path() const {
+  if (!is_connected()) return runtime::SocketPath::none;
+  return id->device().is_embedded() ? runtime::SocketPath::embedded : runtime::SocketPath::rdma;
+}
+
+void StreamCore::describe() {
+  constexpr std::array kStates{runtime::SocketState::created,   runtime::SocketState::bound,
+                               runtime::SocketState::listening, runtime::SocketState::connecting,
+                               runtime::SocketState::connected, runtime::SocketState::failed};
+  runtime::SocketDescription description{.descriptor = fd, .state = kStates[static_cast<std::size_t>(state())]};
+  if (closed.load(std::memory_order_relaxed)) {
+    description.descriptor = -1;
+    description.state = runtime::SocketState::closed;
+  }
+  description.path = path();
+  if (id) {
+    description.local = id->local_address();
+    description.peer = id->peer_address();
+  }
+  statistics.describe(description);
+}
+
+int StreamCore::take_error() {
+  if (const int error = pending_error.exchange(0, std::memory_order_acq_rel)) return error;
+  if (!is_connected() || closed.load(std::memory_order_relaxed)) return 0;
+  const int failure = failure_as_told();
+  if (failure != 0 && !failure_taken.exchange(true, std::memory_order_acq_rel)) {
+    statistics.count_error();
+    return failure;
+  }
+  return 0;
+}
+
+int StreamCore::failure_as_told() const {
+  const int failure = connection->failure();
+  return failure == ECONNRESET && connection->peer_shut_down() ? EPIPE : failure;
+}
+
+bool StreamCore::is_over() const {
+  const bool peer_ended = connection->peer_disconnected() || connection->peer_shut_down();
+  return connection->failure() != 0 || sent_into_the_void.load(std::memory_order_acquire) ||
+         (peer_ended && write_shut.load(std::memory_order_acquire));
+}
+
+void StreamCore::disconnect() {
+  if (!connection->peer_disconnected()) {
+    [[maybe_unused]] const Status told = connection->send_control(wire::RsControl::disconnect);
+  }
+  connection->expect_flush();
+}
+
+void StreamCore::end_directions(int how) {
+  std::scoped_lock guard(setup_lock, send_lock);
+  const bool was_readable = !read_shut.load(std::memory_order_relaxed);
+  const bool was_writable = !write_shut.load(std::memory_order_relaxed);
+  const bool readable = was_readable && how == SHUT_WR;
+  const bool writable = was_writable && how == SHUT_RD;
+  if (!readable) read_shut.store(true, std::memory_order_release);
+  if (!writable) write_shut.store(true, std::memory_order_release);
+  // Fact sheet 2.9: a half close of the writing side sends SHUTDOWN, the end of both directions DISCONNECT.
+  if (!readable && !writable && (was_readable || was_writable)) {
+    disconnect();
+  } else if (was_writable && !writable) {
+    [[maybe_unused]] const Status told = connection->send_control(wire::RsControl::shutdown);
+  }
+}
+
+}  // namespace ringsock::rs

@@ -1,0 +1,62 @@
+// setsockopt and getsockopt of a stream socket.
+#pragma once
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstddef>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/config/rsocket_config.h"
+#include "librsocket/connection.h"
+#include "librsocket/socket_options.h"
+#include "librsocket/stream_core.h"
+
+namespace ringsock::rs {
+
+/// The options of one socket. Setting one takes setup_lock; the values of IntOptions and SO_LINGER may be read by any
+/// thread, `queues` and the route with setup_lock held.
+class StreamOptions final : public StreamPart {
+ public:
+  StreamOptions(StreamSocket& socket, StreamCore& core, const config::RsocketConfig& config);
+
+  Status set(int level, int name, const void* value, socklen_t length);
+  Status get(int level, int name, void* value, socklen_t* length);
+  /// Takes over the options that an accepted socket inherits from its listener.
+  void inherit(const StreamOptions& listener);
+
+  [[nodiscard]] int integer(int level, int name) const { return integers_.get(level, name); }
+  [[nodiscard]] const QueueSettings& queues() const { return queues_; }
+  [[nodiscard]] const std::vector<std::byte>& route() const { return route_; }  ///< RDMA_ROUTE
+  [[nodiscard]] bool lingers() const { return linger_on_.load(std::memory_order_relaxed); }
+  [[nodiscard]] int linger_seconds() const { return linger_seconds_.load(std::memory_order_relaxed); }
+
+ private:
+  Status set_integer(int level, int name, const void* value, socklen_t length);
+  Status set_socket_level(int name, const void* value, socklen_t length, bool& handled);
+  Status set_linger(const void* value, socklen_t length);
+  Status set_buffer(int name, const void* value, socklen_t length);
+  Status set_rdma_level(int name, const void* value, socklen_t length);
+  Status set_route(const void* value, socklen_t length);
+  Status get_socket_level(int name, void* value, socklen_t* length, bool& handled);
+  Status get_tcp_level(int name, void* value, socklen_t* length, bool& handled);
+  Status get_rdma_level(int name, void* value, socklen_t* length);
+  Status write_route(void* value, socklen_t* length) const;
+  void describe_connection(tcp_info& info);
+  Status get_tcp_info(void* value, socklen_t* length);
+  void update_low_mark();
+  void option_changed(int level, int name);
+  /// The reported segment size, which RDMA does not have: 1 << (7 + path MTU code 4), as reported by rdma-core on
+  /// Ethernet.
+  static constexpr int kSegmentBytes = 2048;
+
+  IntOptions integers_;
+  QueueSettings queues_;
+  std::atomic<bool> linger_on_{false};
+  std::atomic<int> linger_seconds_{0};
+  std::vector<std::byte> route_;
+};
+
+}  // namespace ringsock::rs

@@ -1,0 +1,157 @@
+#include "libvmacompat/process/process.h"
+
+#include <fcntl.h>
+#include <sys/auxv.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <string>
+
+#include "config.h"
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/base/unique_fd.h"
+#include "core/config/vma_banner.h"
+#include "core/poll/spin_policy.h"
+#include "libvmacompat/statistics/vma_statistics.h"
+
+namespace ringsock::vma {
+
+namespace {
+
+using config::VmaLogLevel;
+
+/// The duration of a look at a ring that finds nothing.
+constexpr Nanos kLook{100};
+constexpr Nanos kForEver = std::chrono::hours(24);
+
+/// Returns nothing for a program with more privileges than its caller, which the caller's environment must not steer.
+const char* const* trusted_environment() { return ::getauxval(AT_SECURE) != 0 ? nullptr : environ; }
+
+void report_early(const std::string& line) { log_warn("%s", line.c_str()); }
+
+VmaLogLevel as_vma_level(LogLevel level) {
+  switch (level) {
+    case LogLevel::error: return VmaLogLevel::error;
+    case LogLevel::warn: return VmaLogLevel::warning;
+    case LogLevel::info:
+    case LogLevel::debug: return VmaLogLevel::debug;  // VMA uses its level info for the list of settings
+    case LogLevel::none: break;
+  }
+  return VmaLogLevel::none;
+}
+
+/// Values from the environment are kept as they are; VMA's defaults are only where adaptive polling begins.
+void set_spin_policies(const config::VmaConfig& config) {
+  const Nanos reading = config.rx_poll < 0 ? kForEver : config.rx_poll * kLook;
+  const Nanos polling = config.select_poll < 0 ? kForEver : Nanos(std::chrono::microseconds(config.select_poll));
+  set_spin_policy(runtime::WaitFor::operation, {.polling_time = reading, .adaptive = !config.rx_poll_is_set});
+  set_spin_policy(runtime::WaitFor::readiness, {.polling_time = polling, .adaptive = !config.select_poll_is_set});
+}
+
+std::string command_line() {
+  const UniqueFd file(::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC));
+  std::string text;
+  std::array<char, 512> piece;
+  for (ssize_t got; file && (got = ::read(file.get(), piece.data(), piece.size())) > 0;)
+    text.append(piece.data(), static_cast<std::size_t>(got));
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  return text;
+}
+
+std::string time_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  std::array<char, 64> text{};
+  const std::size_t length = std::strftime(text.data(), text.size(), "%a %b %e %H:%M:%S %Y", &local);
+  return {text.data(), length};
+}
+
+}  // namespace
+
+Process::Process()
+    : config(config::load_vma_config(trusted_environment(), report_early)), log(config, monotonic_now()) {
+  config::report_without_effect(trusted_environment(), report_early);
+  set_spin_policies(config);
+  runtime::vma_statistics.configure(config.stats_shmem_dir, config.stats_fd_num);
+}
+
+void Process::write_banner() const {
+  utsname machine{};
+  ::uname(&machine);
+  const config::VmaBannerFacts facts{.version = "9.8.84 (ringsock " PACKAGE_VERSION ")",
+                                     .git = {},
+                                     .command_line = command_line(),
+                                     .ofed_version = {},
+                                     .current_time = time_text(),
+                                     .pid = std::to_string(::getpid()),
+                                     .architecture = machine.machine,
+                                     .node = machine.nodename};
+  for (const auto& line : config::vma_banner(facts)) log.write(line.level, line.text);
+  // Most processes of a preloaded shell are short-lived, so the list is made only when it is shown.
+  const VmaLogLevel shown = log.enabled(VmaLogLevel::details) ? VmaLogLevel::details : VmaLogLevel::info;
+  for (const auto& line : config::vma_parameter_lines(config, shown)) log.write(line.level, line.text);
+}
+
+config::VmaRules& Process::rules() {
+  static config::VmaRules* const rules = [this] {
+    auto* const made = new config::VmaRules(program_invocation_short_name, config.application_id);
+    const config::VmaConfig defaults;
+    made->load(config::with_process_id(config.config_file, ::getpid()).c_str(),
+               config.config_file != defaults.config_file,
+               [this](const std::string& line) { log.write(VmaLogLevel::warning, line); });
+    return made;
+  }();
+  return *rules;
+}
+
+namespace {
+
+/// A ring, the service thread and the sockets that watch the network take about thirty descriptors. A process with a
+/// low limit needs its descriptors itself, and the kernel would never tell it that there are too many.
+bool has_descriptors_to_spare() {
+  constexpr rlim_t kEnough = 256;
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough;
+}
+
+}  // namespace
+
+bool Process::may_use_rings(int type) {
+  if (!has_descriptors_to_spare()) {
+    static std::atomic<bool> told{false};
+    if (!told.exchange(true, std::memory_order_relaxed))
+      log.write(VmaLogLevel::warning,
+                "sockets are left to the kernel: this process may have less than 256 descriptors");
+    return false;
+  }
+  return config.offloaded_sockets && rules().decide_socket(type) == config::VmaTransport::vma;
+}
+
+Process& process() {
+  static Process* const instance = new Process;
+  return *instance;
+}
+
+namespace {
+
+[[gnu::constructor]] void start() {
+  Process& me = process();
+  set_log_level(LogLevel::debug);
+  set_log_sink([](LogLevel level, const char* text) { process().log.write(as_vma_level(level), text); });
+  me.write_banner();
+}
+
+}  // namespace
+
+}  // namespace ringsock::vma

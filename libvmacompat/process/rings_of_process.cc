@@ -1,0 +1,105 @@
+#include "libvmacompat/process/rings_of_process.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "core/runtime/fd_table.h"
+#include "libvmacompat/process/process.h"
+#include "libvmacompat/process/ring_user.h"
+#include "libvmacompat/process/statistics.h"
+#include "libvmacompat/statistics/vma_statistics.h"
+
+namespace ringsock::vma {
+
+namespace {
+
+using ethernet::RingCount;
+
+/// For each queue of the interface; there may be many queues.
+constexpr unsigned kXdpEntries = 1024;
+constexpr std::int32_t kHugePages = 2;  ///< VMA_MEM_ALLOC_TYPE
+
+/// Takes over what is configured. VMA's defaults are not used: they are for network cards, and 16,000 receives would
+/// take 32 MB of the kernel's memory and 24 MB of ours for each ring, even if nothing comes.
+ethernet::RingSettings ring_settings(const config::VmaConfig& config) {
+  ethernet::RingSettings out;
+  if (config.xdp) out.receive_entries = kXdpEntries;
+  if (config.rx_wre_is_set) out.receive_entries = std::clamp(config.rx_wre, 1U, ethernet::kMostRingEntries);
+  if (config.tx_wre_is_set) out.send_entries = std::clamp(config.tx_wre, 2U, ethernet::kMostRingEntries);
+  out.sends_per_completion = config.tx_wre_batching;
+  out.batch = std::min(config.cq_poll_batch_max, out.batch);
+  out.makes_trains = config.tx_bursts;
+  out.most_drained = config.progress_engine_interval != 0 ? config.progress_engine_wce_max : 0;
+  return out;
+}
+
+ethernet::EthernetOptions options_of(const config::VmaConfig& config) {
+  return {.interface = {.card_rings = config.card_rings,
+                        .xdp = config.xdp,
+                        .huge_pages = config.mem_alloc_type == kHugePages,
+                        .most_buffers = config.rx_bufs},
+          .ring = ring_settings(config),
+          .most_rings = config.ring_limit_per_interface,
+          .ignores_netfilter = config.ignore_netfilter,
+          .netfilter_advice = "; VMA_IGNORE_NETFILTER=1 has rings carry it"};
+}
+
+/// Counts in a ring's slot of the statistics page.
+class PageCounters final : public ethernet::RingCounters {
+ public:
+  explicit PageCounters(int ifindex) : slot_(ifindex) {
+    using Count = runtime::VmaRingCount;
+    using Level = runtime::VmaRingLevel;
+    runtime::VmaRingSlot& slot = slot_.slot();
+    put(RingCount::rx_packets, slot[Count::rx_packets]);
+    put(RingCount::rx_bytes, slot[Count::rx_bytes]);
+    put(RingCount::rx_dropped, slot[Count::rx_dropped]);
+    put(RingCount::device_drops, slot[Count::device_drops]);
+    put(RingCount::interrupts_requested, slot[Count::interrupts_requested]);
+    put(RingCount::interrupts_received, slot[Count::interrupts_received]);
+    put(RingCount::tx_packets, slot[Count::tx_packets]);
+    put(RingCount::tx_bytes, slot[Count::tx_bytes]);
+    put(RingCount::tx_joined, slot[Count::tx_joined]);
+    put(RingCount::tx_trains, slot[Count::tx_trains]);
+    put(RingCount::tx_dropped, slot[Count::tx_dropped]);
+    put(RingCount::drained_max, slot[Level::drained_max]);
+    put(RingCount::buffers, slot[Level::buffers]);
+  }
+
+ private:
+  runtime::VmaRingStatistics slot_;
+};
+
+/// Visits all sockets of the process that may use rings. Holds no lock of the table or of a socket meanwhile.
+void for_each_user(void (RingUser::*follow)()) {
+  std::vector<runtime::Ref> endpoints;
+  runtime::fd_table().for_each(
+      [&](int, runtime::Endpoint& endpoint) { endpoints.push_back(runtime::Ref::share(endpoint)); });
+  for (const runtime::Ref& one : endpoints) {
+    if (auto* const user = dynamic_cast<RingUser*>(&*one)) (user->*follow)();
+  }
+}
+
+class RingsOfProcess final : public ethernet::EthernetUser {
+ public:
+  [[nodiscard]] const ethernet::EthernetOptions& options() const override { return options_; }
+  std::unique_ptr<ethernet::RingCounters> make_counters(int ifindex) override {
+    return std::make_unique<PageCounters>(ifindex);
+  }
+  void has_begun() override { follow_statistics_requests(); }
+  void addresses_have_changed() override { for_each_user(&RingUser::follow_addresses); }
+  void filters_have_changed() override { for_each_user(&RingUser::follow_netfilter); }
+
+ private:
+  const ethernet::EthernetOptions options_ = options_of(process().config);
+};
+
+}  // namespace
+
+ethernet::EthernetUser& rings_of_process() {
+  static RingsOfProcess* const instance = new RingsOfProcess;
+  return *instance;
+}
+
+}  // namespace ringsock::vma

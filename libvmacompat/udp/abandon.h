@@ -1,0 +1,16 @@
+// For objects that a forked child has, and must leave alone.
+#pragma once
+
+#include <utility>
+
+namespace ringsock::vma {
+
+/// Empties an object without destroying its contents: threads that do not exist here may have locked them, and the
+/// parent still uses them.
+template <class T>
+void abandon(T& object) {
+  new T(std::move(object));
+  object = T();
+}
+
+}  // namespace ringsock::vma

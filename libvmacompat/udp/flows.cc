@@ -1,0 +1,282 @@
+#include "libvmacompat/udp/flows.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "core/base/log.h"
+#include "core/ethernet/interface.h"
+#include "libvmacompat/process/process.h"
+#include "libvmacompat/process/rings_of_process.h"
+#include "libvmacompat/udp/abandon.h"
+#include "libvmacompat/udp/port_claims.h"
+#include "libvmacompat/udp/socket_options.h"
+#include "libvmacompat/udp/udp_socket.h"
+
+namespace ringsock::vma {
+
+Flows::Flows(UdpSocket& socket, KernelSocket& kernel, PolledRings& rings, ReceiveQueue& queue,
+             SendConditions& conditions, runtime::VmaSocketStatistics& statistics)
+    : socket_(socket),
+      kernel_(kernel),
+      rings_(rings),
+      queue_(queue),
+      conditions_(conditions),
+      statistics_(statistics),
+      names_{.local = SocketAddress::wildcard(kernel.domain(), 0), .peer = {}},
+      groups_(kernel) {}
+
+void Flows::learn_names() {
+  if (const auto local = name_by(::getsockname, kernel_.fd(), "getsockname")) names_.local = *local;
+  const auto peer = name_by(::getpeername, kernel_.fd(), "getpeername");
+  names_.peer = peer ? *peer : SocketAddress();
+  queue_.set_peer(peer ? std::optional(wire::EndName::of(names_.peer)) : std::nullopt);
+  note_change();
+}
+
+ethernet::Ethernet* Flows::ethernet() {
+  if (!ethernet_ && !ethernet_failed_) {
+    auto ethernet = ethernet::Ethernet::of_socket(kernel_.fd(), rings_of_process());
+    if (ethernet) {
+      ethernet_ = *std::move(ethernet);
+    } else {
+      ethernet_failed_ = true;
+      log_info("UDP sockets stay with the kernel: %s: %s", ethernet.error().where,
+               std::strerror(ethernet.error().code));
+    }
+  }
+  return ethernet_.get();
+}
+
+// -- attaching -----------------------------------------------------------------------------------------
+
+void Flows::attach_all() {
+  if (is_kernel_only() || names_.local.port() == 0) return;
+  if (net::IpAddress::of(names_.local).is_loopback() || ethernet() == nullptr) return;
+  const auto generation = ethernet_->address_generation();  // read first: later changes are looked at again
+  // When several processes have a port, only the kernel knows which of them gets a datagram. But what comes from a
+  // connected socket's peer is for that socket.
+  if (queue_.is_connected() || is_port_ours()) attach_own_addresses();
+  attach_groups();
+  attached_generation_.store(generation, std::memory_order_relaxed);
+}
+
+/// Returns whether no other process has a socket that receives from the port.
+bool Flows::is_port_ours() {
+  if (queue_.shares_port() || is_port_elsewhere_.load(std::memory_order_relaxed)) return false;
+  if (option_of(kernel_.fd(), SOL_SOCKET, SO_REUSEADDR, 0) == 0) return true;
+  const PortPlace place{names_.local, kernel_.domain() == AF_INET6 && is_v6_only(kernel_.fd()), names_.bound_interface};
+  if (port_claims().enter(place, socket_)) {
+    claimed_port_ = names_.local.port();
+    return true;
+  }
+  is_port_elsewhere_.store(true, std::memory_order_relaxed);
+  return false;
+}
+
+void Flows::detach_own_addresses() {
+  detach_where([](const Attachment& one) { return !one.is_group(); });
+  kernel_.expect_datagram();
+}
+
+void Flows::attach_own_addresses() {
+  for_each_place(names_.local, names_.is_bound,
+                 [this](const SocketAddress& address, int ifindex) { attach_at(address, ifindex); });
+}
+
+std::vector<std::shared_ptr<ethernet::Ring>> Flows::open_rings(const SocketAddress& local) {
+  std::vector<std::shared_ptr<ethernet::Ring>> opened;
+  const bool is_kernels =
+      is_kernel_only() || queue_.shares_port() || net::IpAddress::of(local.unmapped()).is_loopback();
+  if (is_kernels || ethernet() == nullptr) return opened;
+  for_each_place(local, true, [&](const SocketAddress& address, int ifindex) {
+    if (auto ring = ethernet_->ring_on(ifindex, queue_.key(address))) opened.push_back(*std::move(ring));
+  });
+  return opened;
+}
+
+/// Calls `visit(address, interface index)` for each address of this host that `name` stands for.
+template <class Visit>
+void Flows::for_each_place(const SocketAddress& name, bool is_bound, Visit visit) {
+  const SocketAddress local = name.unmapped();
+  net::NetworkState& network = ethernet_->network();
+  if (!local.is_wildcard()) {
+    const int scope =
+        kernel_.domain() == AF_INET6 && name.family() == AF_INET6 ? static_cast<int>(name.in6().sin6_scope_id) : 0;
+    const auto place = network.find_address(net::IpAddress::of(local), scope);
+    if (!place) return;
+    const int ifindex = names_.bound_interface != 0 ? names_.bound_interface : place->ifindex;
+    if (!is_left_to_netfilter(local.family(), ifindex)) visit(local, ifindex);
+  } else if (is_bound) {
+    const bool v4_too = kernel_.domain() == AF_INET || !is_v6_only(kernel_.fd());
+    for (const net::InterfaceAddress& one : network.addresses()) {
+      const bool fits = one.address.is_v4() ? v4_too : kernel_.domain() == AF_INET6;
+      if (!fits || one.address.is_loopback() || one.is_tentative()) continue;
+      if (names_.bound_interface != 0 && names_.bound_interface != one.ifindex) continue;
+      if (is_left_to_netfilter(one.address.family(), one.ifindex)) continue;
+      visit(one.address.with_port(local.port()), one.ifindex);
+    }
+  }
+}
+
+void Flows::attach_at(const SocketAddress& local, int ifindex) {
+  auto ring = ethernet_->ring_on(ifindex, queue_.key(local));
+  if (!ring) return;
+  verbs::FlowTuple tuple{.protocol = IPPROTO_UDP, .destination = local};
+  const SocketAddress peer = names_.peer.unmapped();
+  if (peer.family() == local.family() && peer.port() != 0) tuple.source = peer;
+  attach(*ring, tuple);
+}
+
+/// Attaches unless a rule of libvma.conf leaves the flow to the kernel.
+bool Flows::attach(const std::shared_ptr<ethernet::Ring>& ring, const verbs::FlowTuple& tuple) {
+  if (process().rules().decide(config::VmaRole::udp_receiver, tuple.destination) == config::VmaTransport::os)
+    return false;
+  Attachment attachment{ring, tuple};
+  if (std::find(attachments_.begin(), attachments_.end(), attachment) != attachments_.end()) return true;
+  // The ring is polled before anything can come by it.
+  if (!rings_.add(ring)) return false;
+  if (Status attached = ring->attach(tuple, queue_); !attached) {
+    log_info("%s: received by the kernel: %s: %s", tuple.destination.to_string().c_str(), attached.error().where,
+             std::strerror(attached.error().code));
+    return false;
+  }
+  if (queue_.wants_time()) ring->want_times();
+  attachments_.push_back(std::move(attachment));
+  kernel_.expect_datagram();  // earlier datagrams are there
+  return true;
+}
+
+/// Datagrams that are queued already can still be received.
+void Flows::detach_where(const std::function<bool(const Attachment&)>& is_meant) {
+  const std::size_t left = std::erase_if(attachments_, [&](const Attachment& one) {
+    const bool goes = is_meant(one);
+    if (goes) one.ring->leave(one.tuple, queue_);
+    return goes;
+  });
+  if (left != 0) queue_.put_first();
+}
+
+void Flows::detach_all() {
+  detach_where([](const Attachment&) { return true; });
+  queue_.forget_place();
+}
+
+void Flows::give_up() {
+  set_kernel_only(true);
+  detach_all();
+  static_cast<void>(refuse_copies_of({}));
+  note_change();
+}
+
+void Flows::attach_answers(const SocketAddress& local, int ifindex) {
+  if (names_.is_bound || queue_.is_connected() || queue_.shares_port()) return;
+  attach_at(local, ifindex);
+  socket_.describe();
+}
+
+void Flows::want_times() {
+  for (const Attachment& one : attachments_) one.ring->want_times();
+}
+
+/// The kernel's socket receives what arrives between two rings.
+bool Flows::move() {
+  bool moved = false;
+  for (const Attachment& one : std::vector(attachments_)) {
+    const auto& [old_ring, tuple] = one;
+    if (one.is_group()) continue;
+    const auto ring = ethernet_->ring_on(old_ring->interface().ifindex(), queue_.key(tuple.destination));
+    if (!ring || *ring == old_ring) continue;
+    old_ring->leave(tuple, queue_);
+    std::erase(attachments_, one);
+    queue_.put_first();  // until the next attach() the kernel receives
+    if (!attach(*ring, tuple)) attach(old_ring, tuple);
+    moved = true;
+  }
+  if (!moved) return false;
+  rings_.leave_where_not([this](const auto& ring) {
+    return std::any_of(attachments_.begin(), attachments_.end(),
+                       [&](const Attachment& one) { return one.ring == ring; });
+  });
+  return true;
+}
+
+// -- following changes ---------------------------------------------------------------------------------
+
+void Flows::follow_groups(const net::IpAddress& group) {
+  if (ethernet() == nullptr) return;
+  groups_.learn(group, ethernet_->network());
+  queue_.set_source_filters(groups_.memberships());
+  attach_all();
+}
+
+void Flows::follow_addresses() {
+  if (!ethernet_ || !rings_.any() || !are_stale()) return;
+  const auto generation = ethernet_->address_generation();
+  detach_where([&](const Attachment& one) {
+    return !one.is_group() && !ethernet_->network().find_address(net::IpAddress::of(one.tuple.destination)).has_value();
+  });
+  attach_all();
+  attached_generation_.store(generation, std::memory_order_relaxed);
+}
+
+/// Senders look up their path again by themselves, since the network's generation has grown.
+void Flows::follow_netfilter() {
+  if (!ethernet_ || is_kernel_only()) return;
+  statistics_.set(runtime::VmaSocketLevel::left_to_netfilter, 0);
+  detach_where([this](const Attachment& one) {
+    return !one.is_group() && is_left_to_netfilter(one.tuple.destination.family(), one.ring->interface().ifindex());
+  });
+  kernel_.expect_datagram();
+  attach_all();
+}
+
+void Flows::follow_bound_interface() {
+  names_.bound_interface = bound_interface_of(kernel_.fd());
+  detach_all();
+  attach_all();
+  note_change();
+}
+
+void Flows::follow_shared_address() {
+  if (any() && !queue_.is_connected() && !is_port_ours()) detach_own_addresses();
+}
+
+void Flows::leave_port_to_kernel() {
+  const std::lock_guard guard(setup_lock_);
+  is_port_elsewhere_.store(true, std::memory_order_relaxed);
+  if (queue_.is_connected()) return;
+  log_info("descriptor %d: another process has port %u, too: received by the kernel", kernel_.fd(),
+           names_.local.port());
+  detach_own_addresses();
+}
+
+bool Flows::is_left_to_netfilter(int family, int ifindex) {
+  if (!ethernet_->is_left_to_netfilter(family, ifindex)) return false;
+  note_left_to_netfilter();
+  return true;
+}
+
+void Flows::note_left_to_netfilter() { statistics_.set(runtime::VmaSocketLevel::left_to_netfilter, 1); }
+
+// -- the end -------------------------------------------------------------------------------------------
+
+std::uint16_t Flows::end() {
+  set_kernel_only(true);
+  for (const Attachment& one : attachments_) one.ring->detach(one.tuple, queue_);
+  attachments_.clear();
+  return std::exchange(claimed_port_, std::uint16_t{0});
+}
+
+void Flows::forget_after_fork() noexcept {
+  abandon(attachments_);
+  abandon(ethernet_);
+  groups_.forget_refused();
+  claimed_port_ = 0;
+  set_kernel_only(true);
+}
+
+}  // namespace ringsock::vma

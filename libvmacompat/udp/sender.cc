@@ -1,0 +1,259 @@
+#include "libvmacompat/udp/sender.h"
+
+#include <netinet/in.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <mutex>
+
+#include "core/base/thread_id.h"
+#include "core/device/packet/packet_queue_pair.h"
+#include "core/ethernet/bursts.h"
+#include "core/ethernet/interface.h"
+#include "libvmacompat/process/process.h"
+#include "libvmacompat/udp/abandon.h"
+#include "libvmacompat/udp/inheritance.h"
+#include "libvmacompat/udp/send_options.h"
+#include "libvmacompat/udp/socket_options.h"
+#include "libvmacompat/udp/udp_socket.h"
+
+namespace ringsock::vma {
+
+namespace {
+
+using Count = runtime::VmaSocketCount;
+
+/// Flags without effect on a datagram that leaves at once.
+constexpr int kHarmlessFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
+/// VMA_SND_FLAGS_DUMMY runs the path of a send to load the caches, and sends nothing. It is not supported; the kernel,
+/// which does not know the flag, would send the datagram.
+constexpr int kDummySend = 0x400;
+/// Returns the kernel's coarse clock, which takes a few nanoseconds to read, and changes every few milliseconds.
+std::int64_t tick() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return now.tv_nsec;
+}
+
+/// All versions of Linux with UDP_SEGMENT cut into at least this many. Sends of more segments go to the kernel, which
+/// knows its own limit.
+constexpr std::size_t kMostSegments = 64;
+
+/// Returns whether rings can carry the payload, in one packet or in segments.
+[[gnu::always_inline]] inline bool fits(const ethernet::Destination& destination, std::size_t payload,
+                                        std::uint16_t segment_bytes) {
+  if (segment_bytes == 0 || payload <= segment_bytes) return payload <= destination.max_payload();
+  constexpr std::size_t kLongest = 65535 - ethernet::HeaderTemplate::kMaxBytes;
+  return segment_bytes <= destination.max_payload() && payload <= std::min(kLongest, kMostSegments * segment_bytes) &&
+         !destination.header().may_be_cut() &&  // each fragmentable segment would need an identification of its own
+         destination.ring()->segments_udp();
+}
+
+std::span<const iovec> parts_of(const msghdr& message) { return {message.msg_iov, message.msg_iovlen}; }
+
+std::size_t payload_bytes(const msghdr& message) {
+  if (message.msg_iovlen == 1) [[likely]]
+    return message.msg_iov[0].iov_len;
+  std::size_t total = 0;
+  for (const iovec& part : parts_of(message)) total += part.iov_len;
+  return total;
+}
+
+}  // namespace
+
+Result<ssize_t> Sender::send_by_kernel(const msghdr& message, int flags) {
+  if ((flags & kDummySend) != 0) return Error{EINVAL, "sendmsg: a dummy send"};
+  inheritance_.look();
+  ethernet::bursts().send_all();
+  auto sent = kernel_.send(message, flags);
+  if (sent && (flags & MSG_MORE) != 0) kernel_sends_.fetch_or(kForNow, std::memory_order_relaxed);
+  if (sent && (flags & MSG_MORE) == 0) kernel_sends_.fetch_and(kAlways, std::memory_order_relaxed);
+  return sent;
+}
+
+// The functions on the path of each datagram are inlined into one.
+
+/// Returns null when the kernel has to send.
+[[gnu::always_inline]] inline ethernet::Destination* Sender::destination_for(const msghdr& message,
+                                                                             const SendControl* control) {
+  const bool has_way = control != nullptr && control->family != AF_UNSPEC;
+  if (!has_way && message.msg_name != nullptr && !destinations_.empty() &&
+      destinations_.front()->is_named(message.msg_name, message.msg_namelen)) [[likely]]
+    return destinations_.front().get();
+  return look_up_destination(message, has_way ? control : nullptr);
+}
+
+/// Returns false when the kernel has to send.
+[[gnu::always_inline]] inline bool Sender::make_current(ethernet::Destination& destination) {
+  const std::uint32_t generation = conditions_.generation.load(std::memory_order_relaxed);
+  if (ethernet_ != nullptr && destination.is_current(ethernet_->network(), generation)) [[likely]]
+    return destination.ring() != nullptr;
+  return find_way(destination);
+}
+
+/// Returns 0 or an errno value.
+[[gnu::always_inline]] inline int Sender::hand_to_ring(ethernet::Destination& destination, const msghdr& message,
+                                                       std::size_t payload, std::uint16_t segment_bytes,
+                                                       bool may_wait) {
+  soft::DatagramRoom room;
+  const auto headers = destination.header().write(room.headers().first<ethernet::HeaderTemplate::kMaxBytes>(), payload);
+  if (segment_bytes != 0 && payload > segment_bytes) [[unlikely]]
+    return destination.ring()->send_segments(headers, parts_of(message), segment_bytes);
+  // Not for headers that allow fragmentation: each datagram needs an identification of its own.
+  if (may_wait && !destination.header().may_be_cut() && ethernet::Bursts::continue_run(*destination.ring()))
+      [[unlikely]]
+    return destination.ring()->send_in_burst(headers, parts_of(message), payload);
+  return destination.ring()->send(room, headers.size(), parts_of(message));
+}
+
+[[gnu::always_inline]] inline void Sender::count_sent(std::size_t payload) {
+  runtime::add_relaxed(slot_[Count::tx_packets], 1);
+  runtime::add_relaxed(slot_[Count::tx_bytes], payload);
+  slot_[runtime::VmaSocketLevel::tx_thread].store(this_thread_id(), std::memory_order_relaxed);
+  if (!choice_.should_move()) [[likely]]
+    return;
+  choice_.move_here();
+  flows_.note_change();  // the next datagram looks up its ring again
+  statistics_.count(Count::tx_migrations);
+}
+
+/// Returns 0 or an errno value, or nothing when the kernel has to send. `control` is null for most datagrams.
+[[gnu::always_inline]] inline std::optional<int> Sender::send_by_ring(const msghdr& message, std::size_t payload,
+                                                                      const SendControl* control) {
+  const std::uint16_t segment_bytes = control != nullptr && control->has_segment_bytes
+                                          ? control->segment_bytes
+                                          : segment_bytes_.load(std::memory_order_relaxed);
+  const std::lock_guard guard(lock_);
+  ethernet::Destination* const destination = destination_for(message, control);
+  if (destination == nullptr || !make_current(*destination) || !fits(*destination, payload, segment_bytes)) [[unlikely]]
+    return std::nullopt;
+  if (const std::int64_t now = tick(); now != last_error_look_) [[unlikely]] {
+    last_error_look_ = now;
+    const int error = option_of(kernel_.fd(), SOL_SOCKET, SO_ERROR, 0);
+    if (error != 0) {
+      statistics_.count(Count::tx_errors);
+      return error;
+    }
+  }
+  if (destination->needs_refresh()) [[unlikely]] {
+    if (!destination->refresh(ethernet_->network())) return std::nullopt;
+  }
+  const int error = hand_to_ring(*destination, message, payload, segment_bytes, control == nullptr);
+  if (error == 0) [[likely]] {
+    count_sent(payload);
+    return 0;
+  }
+  statistics_.count(error == ENOMEM ? Count::tx_eagains : Count::tx_errors);
+  return std::nullopt;  // the queue is full, or the interface down: the kernel returns the right error
+}
+
+[[gnu::noinline]] std::optional<int> Sender::send_with_control(const msghdr& message, std::size_t payload) {
+  const auto control = read_send_control(message);
+  return control ? send_by_ring(message, payload, &*control) : std::nullopt;
+}
+
+[[gnu::always_inline]] inline bool Sender::may_send_by_ring(const msghdr& message, int flags) const {
+  return (flags & ~kHarmlessFlags) == 0 && message.msg_iovlen <= ethernet::DatagramPieces::kMostPayloadParts &&
+         !conditions_.kernel_only.load(std::memory_order_relaxed) && kernel_sends_.load(std::memory_order_relaxed) == 0;
+}
+
+[[gnu::always_inline]] inline Result<ssize_t> Sender::send_either_way(const msghdr& message, int flags) {
+  if (may_send_by_ring(message, flags)) [[likely]] {
+    ::pthread_testcancel();  // a cancellation point, as send(2) is; the ring's path has no other
+    const std::size_t payload = payload_bytes(message);
+    const auto error =
+        message.msg_controllen == 0 ? send_by_ring(message, payload, nullptr) : send_with_control(message, payload);
+    if (error == 0) [[likely]]
+      return static_cast<ssize_t>(payload);
+    if (error) return Error{*error, "sendmsg"};
+  }
+  return send_by_kernel(message, flags);
+}
+
+Result<ssize_t> Sender::send(const msghdr& message, int flags) {
+  auto sent = send_either_way(message, flags);
+  if (conditions_.has_new_rings.load(std::memory_order_relaxed)) [[unlikely]]
+    rings_.tell();
+  return sent;
+}
+
+Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) { return sender_.send(message, flags); }
+
+/// Returns null when the kernel has to send. `way`: what control data says about the path, or null.
+ethernet::Destination* Sender::look_up_destination(const msghdr& message, const SendControl* way) {
+  const auto fitting = [&](const SocketAddress& address) -> ethernet::Destination* {
+    if (way == nullptr) return destination_for(address, nullptr);
+    return address.unmapped().family() == way->family ? destination_for(address, &way->way) : nullptr;
+  };
+  if (message.msg_name == nullptr)
+    return !flows_.names().peer.is_unspecified() ? fitting(flows_.names().peer) : nullptr;
+  const auto address = SocketAddress::from(static_cast<const sockaddr*>(message.msg_name), message.msg_namelen);
+  return address && address->family() == kernel_.domain() && address->port() != 0 ? fitting(*address) : nullptr;
+}
+
+/// Returns the cached destination; evicts the least recently used one when a new one is needed.
+ethernet::Destination* Sender::destination_for(const SocketAddress& address, const ethernet::WayControl* control) {
+  const auto is_it = [&](const auto& one) { return one->is(address, control); };
+  const auto found = std::find_if(destinations_.begin(), destinations_.end(), is_it);
+  if (found == destinations_.begin() && !destinations_.empty()) [[likely]]
+    return found->get();
+  if (found != destinations_.end()) {
+    std::rotate(destinations_.begin(), found, found + 1);
+  } else {
+    if (destinations_.size() == kMostDestinations) destinations_.pop_back();
+    destinations_.insert(destinations_.begin(), std::make_unique<ethernet::Destination>(address, control, IPPROTO_UDP));
+  }
+  return destinations_.front().get();
+}
+
+/// Returns false when the kernel has to send.
+bool Sender::find_way(ethernet::Destination& destination) {
+  const std::unique_lock setting_up(flows_.setup_lock(), std::try_to_lock);
+  if (!setting_up) return false;
+  if (flows_.names().local.port() == 0)
+    flows_.learn_names();  // the first datagram, sent by the kernel, has bound the socket
+  if (flows_.names().local.port() == 0 || flows_.is_kernel_only()) return false;
+  ethernet_ = flows_.ethernet();
+  if (ethernet_ == nullptr) return false;
+  ethernet::bursts().send_all();  // the next datagrams may leave by another ring
+  const ethernet::SendOptions& wanted = options(destination.family());
+  const SocketAddress bound = flows_.names().local.unmapped();
+  const auto by = process().rules().decide(config::VmaRole::udp_sender, destination.address().unmapped(), &bound);
+  if (by == config::VmaTransport::os) {
+    destination.leave_to_kernel(*ethernet_, options_generation_);
+    return false;
+  }
+  destination.find_way(*ethernet_, flows_.names().local, wanted, options_generation_, choice_);
+  if (destination.is_left_to_netfilter()) flows_.note_left_to_netfilter();
+  if (destination.ring() == nullptr) return false;
+  // Answers also come to a socket that the application has not bound.
+  flows_.attach_answers(destination.source(), destination.ring()->interface().ifindex());
+  return true;
+}
+
+/// Returns the options for destinations of a family. The setup lock is held, too.
+const ethernet::SendOptions& Sender::options(int family) {
+  const std::uint32_t generation = conditions_.generation.load(std::memory_order_relaxed);
+  if (options_generation_ != generation) {
+    options_generation_ = generation;
+    options_ = {};
+  }
+  auto& options = options_[family == AF_INET ? 0 : 1];
+  if (!options) options = send_options_of(kernel_.fd(), family, flows_.groups().interface(family));
+  return *options;
+}
+
+void Sender::set_logic(ethernet::RingLogic logic, std::uint64_t user_id) {
+  const std::lock_guard guard(lock_);
+  choice_.set(logic, user_id);
+  flows_.note_change();
+}
+
+void Sender::forget_after_fork() noexcept {
+  abandon(destinations_);
+  ethernet_ = nullptr;
+}
+
+}  // namespace ringsock::vma

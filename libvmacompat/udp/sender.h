@@ -1,0 +1,98 @@
+// Sends a UDP socket's datagrams by the ring of the interface that the path leaves by, or by the kernel's socket.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/base/biased_mutex.h"
+#include "core/ethernet/destination.h"
+#include "core/ethernet/ring_choice.h"
+#include "libvmacompat/udp/flows.h"
+#include "libvmacompat/udp/send_control.h"
+
+namespace ringsock::vma {
+
+class Inheritance;
+
+/// Locks: lock() guards destinations, options and the choice of rings. The
+/// setup lock is only tried when lock() is held, because its holder may wait for lock(). Ring::send_lock_ is taken
+/// inside. Threads: any.
+class Sender {
+ public:
+  Sender(KernelSocket& kernel, PolledRings& rings, Flows& flows, Inheritance& inheritance,
+         runtime::VmaSocketStatistics& statistics, ethernet::RingChoice choice)
+      : kernel_(kernel),
+        rings_(rings),
+        flows_(flows),
+        inheritance_(inheritance),
+        statistics_(statistics),
+        slot_(statistics.slot()),
+        choice_(choice) {}
+
+  BiasedMutex& lock() { return lock_; }
+  SendConditions& conditions() { return conditions_; }
+
+  /// sendmsg(2) without waiting.
+  Result<ssize_t> send(const msghdr& message, int flags);
+
+  /// From now on the kernel sends, because of an option.
+  void leave_to_kernel() { kernel_sends_.fetch_or(kAlways, std::memory_order_relaxed); }
+  /// UDP_SEGMENT was set; 0: no segments.
+  void set_segment_bytes(std::uint16_t bytes) { segment_bytes_.store(bytes, std::memory_order_relaxed); }
+  void set_logic(ethernet::RingLogic logic, std::uint64_t user_id);
+  [[nodiscard]] std::uint64_t ring_user_id() const { return choice_.user_id(); }
+
+  /// The socket ends: forgets the destinations and their rings.
+  void end() noexcept { destinations_.clear(); }
+  /// Called in a forked child: the destinations' rings are the parent's.
+  void forget_after_fork() noexcept;
+
+ private:
+  static constexpr std::size_t kMostDestinations = 64;
+
+  Result<ssize_t> send_either_way(const msghdr& message, int flags);
+  Result<ssize_t> send_by_kernel(const msghdr& message, int flags);
+  [[nodiscard]] bool may_send_by_ring(const msghdr& message, int flags) const;
+  std::optional<int> send_by_ring(const msghdr& message, std::size_t payload, const SendControl* control);
+  std::optional<int> send_with_control(const msghdr& message, std::size_t payload);
+  static int hand_to_ring(ethernet::Destination& destination, const msghdr& message, std::size_t payload,
+                          std::uint16_t segment_bytes, bool may_wait);
+  // lock() held
+  ethernet::Destination* destination_for(const msghdr& message, const SendControl* control);
+  ethernet::Destination* look_up_destination(const msghdr& message, const SendControl* way);
+  ethernet::Destination* destination_for(const SocketAddress& address, const ethernet::WayControl* control);
+  bool make_current(ethernet::Destination& destination);
+  bool find_way(ethernet::Destination& destination);
+  const ethernet::SendOptions& options(int family);
+  void count_sent(std::size_t payload);
+
+  KernelSocket& kernel_;
+  PolledRings& rings_;
+  Flows& flows_;
+  Inheritance& inheritance_;
+  runtime::VmaSocketStatistics& statistics_;
+  runtime::VmaSocketSlot& slot_;  ///< of statistics_
+
+  SendConditions conditions_;
+  BiasedMutex lock_;
+  ethernet::Ethernet* ethernet_ = nullptr;  ///< of flows_, once a destination has asked for it
+  ethernet::RingChoice choice_;
+  std::vector<std::unique_ptr<ethernet::Destination>> destinations_;  ///< most recently used first
+  std::array<std::optional<ethernet::SendOptions>, 2> options_;       ///< for IPv4 and IPv6
+  std::uint32_t options_generation_ = 0;                              ///< flows_.generation() of options_
+  std::int64_t last_error_look_ = 0;  ///< tick() of the last look for an error on the kernel's socket (ICMP)
+  std::atomic<std::uint16_t> segment_bytes_{0};
+  /// Why the kernel sends: because of an option, or because it has the first part of a datagram (MSG_MORE).
+  enum KernelSends : std::uint8_t { kAlways = 1, kForNow = 2 };
+  std::atomic<std::uint8_t> kernel_sends_{0};
+};
+
+}  // namespace ringsock::vma

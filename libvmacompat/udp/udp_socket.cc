@@ -1,0 +1,243 @@
+// A UDP socket's life, names and options.
+#include "libvmacompat/udp/udp_socket.h"
+
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "core/base/log.h"
+#include "core/ethernet/bursts.h"
+#include "core/runtime/fd_table.h"
+#include "core/runtime/fork_registry.h"
+#include "libvmacompat/process/process.h"
+#include "libvmacompat/process/statistics.h"
+#include "libvmacompat/udp/port_claims.h"
+#include "libvmacompat/udp/ring_alloc_logic.h"
+
+namespace ringsock::vma {
+
+namespace {
+
+/// Makes the choice of rings for a socket; each socket has a number of its own.
+ethernet::RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
+  static std::atomic<std::uint64_t> sockets{0};
+  return {static_cast<ethernet::RingLogic>(logic), ratio, sockets.fetch_add(1, std::memory_order_relaxed)};
+}
+
+}  // namespace
+
+UdpSocket::UdpSocket(int domain, int fd)
+    : Endpoint(Carries::datagrams),
+      kernel_(domain, fd, process().config.rx_udp_poll_os_ratio, statistics_),
+      sender_(kernel_, rings_, flows_, inheritance_, statistics_,
+              choice_of(process().config.ring_allocation_logic_tx, process().config.ring_migration_ratio_tx)),
+      flows_(*this, kernel_, rings_, queue_, sender_.conditions(), statistics_),
+      rings_(kernel_, *this, sender_.conditions()),
+      queue_(kernel_, *this, statistics_,
+             choice_of(process().config.ring_allocation_logic_rx, process().config.ring_migration_ratio_rx),
+             receive_buffer_of(fd)),
+      inheritance_(*this, kernel_, rings_, queue_, flows_, sender_) {
+  if (!process().config.tx_mc_loopback) stop_multicast_loop(fd, domain);
+  runtime::fork_registry().enter(*this);
+  SocketFamily::install_fork_handlers();  // its handlers run after the registry's in a child, and before them in a
+                                          // parent
+  describe();
+}
+
+UdpSocket::~UdpSocket() {
+  const std::shared_lock teardown(runtime::fork_registry().teardown_gate());
+  runtime::fork_registry().leave(*this);
+  sender_.end();
+}
+
+// -- names -----------------------------------------------------------------------------------------
+
+Status UdpSocket::bind(const sockaddr* address, socklen_t length) {
+  const PolledRings::News news(rings_);
+  const std::scoped_lock guard(flows_.setup_lock(), sender_.lock());
+  std::vector<std::shared_ptr<ethernet::Ring>> opened;  // keeps rings that end with their last user
+  if (const auto name = SocketAddress::from(address, length); name && name->family() == kernel_.domain())
+    opened = flows_.open_rings(*name);
+  if (::bind(kernel_.fd(), address, length) != 0) return Error::last("bind");
+  flows_.note_bound();
+  flows_.learn_names();
+  flows_.attach_all();
+  describe();
+  return ok();
+}
+
+Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
+  const PolledRings::News news(rings_);
+  if (::connect(kernel_.fd(), address, length) != 0) return Error::last("connect");
+  const std::scoped_lock guard(flows_.setup_lock(), sender_.lock());
+  flows_.detach_all();  // first, so that pollers of rings never see a half-written name
+  flows_.learn_names();
+  const SocketAddress local = flows_.names().local.unmapped();
+  const SocketAddress& peer = flows_.names().peer;
+  const bool is_kernels =
+      !peer.is_unspecified() &&
+      process().rules().decide(config::VmaRole::udp_connect, peer.unmapped(), &local) == config::VmaTransport::os;
+  if (is_kernels) flows_.give_up();
+  flows_.attach_all();
+  describe();
+  return ok();
+}
+
+Status UdpSocket::shutdown(int how) {
+  ethernet::bursts().send_all();
+  // Shutting down a socket that is not connected fails, but nevertheless wakes its readers.
+  if (how == SHUT_RD || how == SHUT_RDWR) read_shut_.store(true, std::memory_order_relaxed);
+  if (::shutdown(kernel_.fd(), how) != 0) {
+    const Error error = Error::last("shutdown");
+    notify_watchers();
+    return error;
+  }
+  {
+    // From now on the kernel decides what reading and writing mean.
+    const std::lock_guard guard(flows_.setup_lock());
+    flows_.give_up();
+    describe();
+  }
+  notify_watchers();
+  return ok();
+}
+
+Result<SocketAddress> UdpSocket::local_name() { return name_by(::getsockname, kernel_.fd(), "getsockname"); }
+Result<SocketAddress> UdpSocket::peer_name() { return name_by(::getpeername, kernel_.fd(), "getpeername"); }
+
+void UdpSocket::follow_addresses() {
+  const PolledRings::News news(rings_);
+  const std::lock_guard guard(flows_.setup_lock());
+  flows_.follow_addresses();
+  describe();
+}
+
+void UdpSocket::follow_netfilter() {
+  const PolledRings::News news(rings_);
+  const std::lock_guard guard(flows_.setup_lock());
+  flows_.follow_netfilter();
+  describe();
+}
+
+// -- options ---------------------------------------------------------------------------------------
+
+Status UdpSocket::set_option(int level, int name, const void* value, socklen_t length) {
+  if (level == SOL_SOCKET && name == kRingAllocLogicOption) return set_ring_logic(value, length);
+  const PolledRings::News news(rings_);
+  const OptionEffect effect = effect_of(level, name);
+  if (effect == OptionEffect::socket_filter) {
+    const std::lock_guard guard(flows_.setup_lock());
+    flows_.give_up();  // a socket has one filter, which until then may be ours
+  }
+  if (::setsockopt(kernel_.fd(), level, name, value, length) != 0) return Error::last("setsockopt");
+  const std::lock_guard guard(flows_.setup_lock());
+  if (!note_option(level, name, value, length)) apply(effect, level, name);
+  describe();
+  return ok();
+}
+
+/// Notes an option about control data or groups. Returns false for any other option.
+bool UdpSocket::note_option(int level, int name, const void* value, socklen_t length) {
+  if (queue_.note_option(level, name, value, length)) {
+    flows_.note_change();  // SO_TIMESTAMPING may concern sending, too
+    if (queue_.wants_time()) flows_.want_times();
+    return true;
+  }
+  if (const auto group = group_of_option(level, name, value, length)) {
+    flows_.follow_groups(*group);
+    return true;
+  }
+  const auto interface = multicast_interface_of_option(level, name, value, length);
+  if (!interface) return false;
+  const ethernet::Ethernet* const ethernet = flows_.ethernet();
+  flows_.groups().set_interface(level == IPPROTO_IPV6 ? AF_INET6 : AF_INET, *interface,
+                                ethernet != nullptr ? &ethernet->network() : nullptr);
+  flows_.note_change();
+  return true;
+}
+
+void UdpSocket::apply(OptionEffect effect, int level, int name) {
+  const int fd = kernel_.fd();
+  switch (effect) {
+    case OptionEffect::none:
+    case OptionEffect::socket_filter: break;
+    case OptionEffect::sending: flows_.note_change(); break;
+    case OptionEffect::receive_buffer: queue_.set_limit(receive_buffer_of(fd)); break;
+    case OptionEffect::time_outs: learn_time_outs(*this, fd); break;
+    case OptionEffect::shared_port: queue_.share_port(); break;
+    case OptionEffect::shared_address: flows_.follow_shared_address(); break;
+    case OptionEffect::segments:
+      sender_.set_segment_bytes(static_cast<std::uint16_t>(option_of(fd, IPPROTO_UDP, UDP_SEGMENT, 0)));
+      break;
+    case OptionEffect::bound_interface: flows_.follow_bound_interface(); break;
+    case OptionEffect::broadcast:
+      flows_.groups().learn_broadcast();
+      flows_.attach_all();
+      break;
+    case OptionEffect::kernel_sends:
+      log_info("descriptor %d: socket option %d of level %d: the kernel sends", fd, name, level);
+      sender_.leave_to_kernel();
+      break;
+    case OptionEffect::kernel_only:
+      log_info("descriptor %d: socket option %d of level %d leaves it to the kernel", fd, name, level);
+      flows_.give_up();
+      break;
+  }
+}
+
+Status UdpSocket::get_option(int level, int name, void* value, socklen_t* length) {
+  if (::getsockopt(kernel_.fd(), level, name, value, length) != 0) return Error::last("getsockopt");
+  return ok();
+}
+
+Status UdpSocket::set_ring_logic(const void* value, socklen_t length) {
+  const auto wish = parse_ring_alloc_logic(value, length);
+  if (!wish) return wish.error();
+  const PolledRings::News news(rings_);
+  const std::lock_guard guard(flows_.setup_lock());
+  if (wish->for_sending) sender_.set_logic(wish->logic, wish->user_id);
+  if (wish->for_receiving) {
+    queue_.set_logic(wish->logic, wish->user_id);
+    flows_.move();
+  }
+  describe();
+  return ok();
+}
+
+// -- sending ---------------------------------------------------------------------------------------
+
+Result<int> UdpSocket::unsent_bytes() {
+  ethernet::bursts().send_all();
+  int bytes = 0;
+  if (::ioctl(kernel_.fd(), SIOCOUTQ, &bytes) != 0) return Error::last("SIOCOUTQ");
+  return bytes;
+}
+
+// -- the end ---------------------------------------------------------------------------------------
+
+void UdpSocket::closed() noexcept {
+  ethernet::bursts().send_all();
+  std::uint16_t claimed = 0;
+  {
+    const std::lock_guard guard(flows_.setup_lock());
+    describe();
+    write_statistics_file(statistics_.slot());
+    claimed = flows_.end();
+    inheritance_.leave();
+  }
+  if (claimed != 0) port_claims().leave(claimed, *this);
+}
+
+void UdpSocket::descriptor_closed(int fd) noexcept {
+  if (fd == kernel_.fd()) kernel_.set_fd(runtime::fd_table().number_of(*this).value_or(-1));
+}
+
+}  // namespace ringsock::vma

@@ -1,0 +1,20 @@
+#include "preload/route.h"
+
+#include <cerrno>
+
+namespace ringsock::preload {
+
+bool goes_on_by_kernel(Lookup& socket, const Error& error) {
+  if (error.code != EIO && error.code != EBADF) return false;
+  if (socket->way() == nullptr) return false;
+  socket.pin();
+  return socket->has_left_to_kernel() ||
+         (error.code == EIO && hand_overs().follow(*socket) && socket->has_left_to_kernel());
+}
+
+bool rest_goes_on_by_kernel(Lookup& socket, int flags) {
+  if (socket->is_datagram() || !runtime::may_block(*socket, flags)) return false;
+  return goes_on_by_kernel(socket, Error{runtime::why_only_a_part(), "a part of the bytes"});
+}
+
+}  // namespace ringsock::preload

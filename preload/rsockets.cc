@@ -1,0 +1,101 @@
+// What the preload libraries bring of rsockets: streams, for sockets that preload_config(5) leaves to them, and the
+// hand-overs of their connections. The calls know ways by their interface only.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <memory>
+
+#include "core/base/at_fork.h"
+#include "core/base/rare_calls.h"
+#include "core/runtime/rcu.h"
+#include "core/statistics/statistics.h"
+#include "core/transports/chosen_socket.h"
+#include "core/transports/hand_overs.h"
+#include "core/transports/rules.h"
+#include "librsocket/fork_mover.h"
+#include "librsocket/hand_over/door.h"
+#include "librsocket/hand_over/ring_hand_overs.h"
+#include "librsocket/process.h"
+#include "preload/shell.h"
+
+namespace ringsock::preload {
+
+namespace {
+
+/// Reads the configuration and begins the statistics.
+void ensure_begun() { [[maybe_unused]] static const bool begun = (rs::share_ports_with_kernel(), rs::process(), true); }
+
+/// Returns whether a seccomp filter permits what statistics need: the process id, and reading files when they begin.
+bool may_count() {
+  using enum RareCall;
+  for (const RareCall call : {getpid, fstat, fstat_at, faccessat2}) {
+    if (!is_permitted(call)) return false;
+  }
+  return true;
+}
+
+/// Returns whether this process can have rings at all.
+bool may_use_rings() {
+  if (!is_known_process()) return false;  // made without fork(3): the library's state belongs to its parent
+  if (!are_rings_permitted()) {
+    if (may_count()) {
+      ensure_begun();
+      runtime::process_statistics.count_kernel_connected(runtime::KernelReason::filter);
+    }
+    return false;
+  }
+  ensure_begun();
+  [[maybe_unused]] static const bool quick = (runtime::rcu_use_membarrier(), true);
+  return true;
+}
+
+bool may_offload(int domain, int type, int protocol) {
+  if (domain != AF_INET && domain != AF_INET6) return false;
+  if ((type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM) return false;
+  if (protocol != 0 && protocol != IPPROTO_TCP) return false;
+  if (!transports::is_offloading() || !may_use_rings()) return false;
+  return !rs::process().registry.empty() && transports::permits_socket(domain, type, IPPROTO_TCP);
+}
+
+class StreamMaker final : public transports::WayMaker {
+ public:
+  [[nodiscard]] std::unique_ptr<transports::Way> make_way(transports::ChosenSocket& socket, int domain,
+                                                          int fd) const override {
+    auto stream = std::make_unique<rs::StreamSocket>(socket, rs::process(), domain, fd);
+    stream->connector().have_other_way(std::chrono::milliseconds(rs::process().config.connect_patience));
+    return stream;
+  }
+  [[nodiscard]] std::unique_ptr<transports::Mover> make_mover(transports::ChosenSocket& socket,
+                                                              transports::Way& way) const override {
+    if (!rs::is_fork_mode()) return nullptr;
+    return std::make_unique<rs::ForkMover>(socket, static_cast<rs::StreamSocket&>(way));
+  }
+  [[nodiscard]] bool permits(int domain, const SocketAddress& address) const override {
+    return transports::permits_address(domain, address);
+  }
+};
+
+runtime::Ref make_stream(int fd, int domain, int type) {
+  static constinit StreamMaker maker;
+  runtime::Ref socket(new transports::ChosenSocket(maker, domain, fd));
+  socket->way()->close_on_exec.store((type & SOCK_CLOEXEC) != 0);
+  return socket;
+}
+
+/// Before the program begins, and forks.
+[[gnu::constructor]] void prepare() {
+  rs::prepare_fork_mode();
+  if (is_calling_shell()) rs::let_others_ask();
+}
+[[gnu::destructor]] void leave_to_others_at_exit() {
+  if (is_calling_shell()) rs::leave_to_others();
+}
+
+}  // namespace
+
+void add_rsockets() {
+  transports::bring_hand_overs(rs::ring_hand_overs());
+  add_way({&may_offload, &make_stream});
+}
+
+}  // namespace ringsock::preload

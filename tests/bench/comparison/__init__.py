@@ -1,0 +1,1 @@
+"""What tests/bench/peers measures, and how it shows the results."""
