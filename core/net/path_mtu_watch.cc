@@ -59,7 +59,7 @@ UniqueFd raw_socket(int family, int protocol) {
 }  // namespace
 
 std::optional<IpAddress> too_big_destination_v4(std::span<const std::byte> packet) {
-  const std::size_t header = (byte_at(packet, 0) & 0x0fU) * 4U;
+  const std::size_t header = std::size_t{byte_at(packet, 0) & 0x0fU} * 4U;
   if (header < sizeof(ip) || byte_at(packet, header) != ICMP_DEST_UNREACH ||
       byte_at(packet, header + 1) != ICMP_FRAG_NEEDED) {
     return std::nullopt;
