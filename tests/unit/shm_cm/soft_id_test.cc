@@ -1,6 +1,7 @@
 // The life of a connection id: every event and error.
 #include <sys/resource.h>
 
+#include "core/device/shm/queue/completion_queue.h"
 #include "tests/unit/shm_cm/soft_host.h"
 
 namespace ringsock::tests {
@@ -35,6 +36,25 @@ TEST(SoftId, ConnectsAcceptsAndCarriesPrivateData) {
   ASSERT_EQ(established.type, CmEventType::established);
   EXPECT_EQ(text(established), "from the server");
   EXPECT_EQ(host.state(*client.qp.qp), IBV_QPS_RTS);
+  server.close();
+  client.close();
+}
+
+// A server sleeps right after accept(), before its client has read the answer. A client puts fences behind its first
+// entries, so the server need not interrupt the other CPUs.
+TEST(SoftId, WhoSleepsBeforeItsPeerIsConnectedNeedsNoBarrier) {
+  SoftHost host;
+  auto listener = host.listener();
+  End client = start_connect(host, listener->local_address());
+  End server = take_request(host, *listener);
+  ASSERT_TRUE(server.id->accept({}));
+  const auto needs_barrier = [](End& end) {
+    return static_cast<soft::CompletionQueue*>(end.qp.qp->recv_cq)->arm(soft::ArmKind::any);
+  };
+  EXPECT_FALSE(needs_barrier(server));
+  ASSERT_EQ(next(*client.id).type, CmEventType::established);
+  EXPECT_FALSE(needs_barrier(client));
+  EXPECT_FALSE(needs_barrier(server));
   server.close();
   client.close();
 }

@@ -96,6 +96,8 @@ Status ReliableQueuePair::make_inbox(std::size_t receive_bytes, const SpareRoom*
     if (own->reused) segment_kept_for_ = peer;
   }
   inbox_ = InboxView(*segment_, layout_);
+  // Every peer begins with fences (begin_with_fences()), so a sleep before it has attached needs no barrier either.
+  inbox_.producer->fences.store(1, std::memory_order_relaxed);
   return ok();
 }
 
