@@ -3,7 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
-#include <deque>
+#include <list>
 #include <utility>
 
 #include "core/runtime/endpoint.h"
@@ -11,6 +11,7 @@
 namespace ringsock::rs {
 
 /// Connections in the order in which they came. Under the listener's lock, but for empty(), which any thread may ask.
+/// Empty it has no memory of its own: every stream socket has two.
 class ClientQueue {
  public:
   [[nodiscard]] bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
@@ -33,7 +34,7 @@ class ClientQueue {
     count();
     return first;
   }
-  void replace(std::deque<runtime::Ref> clients) {
+  void replace(std::list<runtime::Ref> clients) {
     clients_ = std::move(clients);
     count();
   }
@@ -41,7 +42,7 @@ class ClientQueue {
 
  private:
   void count() { count_.store(clients_.size(), std::memory_order_relaxed); }
-  std::deque<runtime::Ref> clients_;
+  std::list<runtime::Ref> clients_;
   std::atomic<std::size_t> count_{0};
 };
 

@@ -1,5 +1,5 @@
 // A listener before, during and after fork(2). A child gets it without the parts on real devices.
-#include <deque>
+#include <list>
 #include <mutex>
 #include <vector>
 
@@ -88,7 +88,7 @@ bool Listener::serve_parts(bool take_in) {
 std::vector<runtime::Ref> Listener::take_clients_of_parts() {
   std::vector<runtime::Ref> clients;
   for (auto* queue : {&accept_queue_, &half_open_}) {
-    std::deque<runtime::Ref> others;
+    std::list<runtime::Ref> others;
     for (runtime::Ref& client : *queue) {
       const bool stays = stream_of(*client).core().id->device().survives_fork();
       if (stays) {

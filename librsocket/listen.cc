@@ -267,7 +267,7 @@ void Listener::half_open_changed() {
   bool admitted = false;
   {
     const std::lock_guard guard(core_.setup_lock);
-    std::deque<runtime::Ref> waiting;
+    std::list<runtime::Ref> waiting;
     for (runtime::Ref& accepted : half_open_) {
       auto& socket = stream_of(*accepted);
       if (socket.cm_events().is_confirmed()) {

@@ -1,7 +1,7 @@
 // The packets that a link has received for its connection id.
 #pragma once
 
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -38,7 +38,7 @@ class LinkInbox final : public Link::Sink {
 
  private:
   Mutex lock_;
-  std::deque<Packet> packets_;
+  std::list<Packet> packets_;
   std::shared_ptr<const UniqueFd> memory_;
   Link* link_ = nullptr;
   bool gone_ = false;

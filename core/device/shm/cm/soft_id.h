@@ -1,7 +1,7 @@
 // The embedded device's ConnectionId.
 #pragma once
 
-#include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 
@@ -127,7 +127,7 @@ class SoftId final : public verbs::ConnectionId {
   PortReservation port_;
   SocketAddress local_address_;
   SocketAddress peer_address_;
-  std::deque<verbs::CmEvent> events_;
+  std::list<verbs::CmEvent> events_;
 
   std::unique_ptr<Acceptor> acceptor_;
   std::optional<Connector> connector_;

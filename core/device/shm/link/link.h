@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -145,7 +145,7 @@ class Link {
   Sink* queue_pair_ = nullptr;
   bool manager_told_gone_ = false;
   bool queue_pair_told_gone_ = false;
-  std::deque<Pending> kept_;
+  std::list<Pending> kept_;
 };
 
 }  // namespace ringsock::soft
