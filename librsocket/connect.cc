@@ -106,6 +106,8 @@ Status Connector::go_on_connecting() {
 }
 
 Status Connector::start_connect(const SocketAddress& wanted) {
+  if (wanted.is_v4_mapped() && socket_.options().integer(IPPROTO_IPV6, IPV6_V6ONLY) != 0)
+    return Error{ENETUNREACH, "rconnect: IPv4, with IPV6_V6ONLY"};
   SocketAddress destination = wanted.unmapped();
   if (destination.is_wildcard()) {  // Linux takes the wildcard for the loopback address
     destination = destination.family() == AF_INET ? SocketAddress::v4(INADDR_LOOPBACK, destination.port())

@@ -23,12 +23,6 @@ msghdr message_of(iovec& part) {
 
 std::span<const iovec> parts_of(const msghdr& message) { return {message.msg_iov, message.msg_iovlen}; }
 
-bool is_all(const msghdr& message, ssize_t bytes) {
-  std::size_t total = 0;
-  for (const iovec& part : parts_of(message)) total += part.iov_len;
-  return static_cast<std::size_t>(bytes) >= total;
-}
-
 msghdr& bytes_only(msghdr& message) {
   message.msg_name = message.msg_control = nullptr;
   message.msg_namelen = 0;
@@ -112,6 +106,12 @@ Result<ssize_t> receive_parts(Lookup& socket, msghdr& message, int flags) {
 }
 
 }  // namespace
+
+bool is_all(const msghdr& message, ssize_t bytes) {
+  std::size_t total = 0;
+  for (const iovec& part : parts_of(message)) total += part.iov_len;
+  return static_cast<std::size_t>(bytes) >= total;
+}
 
 ssize_t receive_rest(int fd, Lookup& socket, void* data, std::size_t length, int flags, ssize_t done) {
   if (!rest_goes_on_by_kernel(socket, flags)) return done;

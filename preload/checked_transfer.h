@@ -6,6 +6,9 @@
 
 namespace ringsock::preload {
 
+/// Returns whether `bytes` are all that the parts of `message` hold.
+bool is_all(const msghdr& message, ssize_t bytes);
+
 // In the order of recvmsg(2) and sendmsg(2): `message`, its parts and the destination's name are checked first. The
 // memory to receive into is checked once there is something to store, so a receive into bad memory waits, too, and
 // loses the datagram.

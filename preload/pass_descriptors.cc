@@ -8,6 +8,7 @@
 
 #include "core/base/log.h"
 #include "core/base/user_memory.h"
+#include "preload/checked_transfer.h"
 #include "preload/pass_descriptors.h"
 #include "preload/route.h"
 
@@ -75,6 +76,7 @@ int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags)
     const ssize_t sent = send_with_control(fd, messages[done].msg_hdr, flags);
     if (sent < 0) return done > 0 ? static_cast<int>(done) : -1;
     messages[done].msg_len = static_cast<unsigned>(sent);
+    if (!is_all(messages[done].msg_hdr, sent)) return static_cast<int>(done + 1);
   }
   return static_cast<int>(done);
 }

@@ -145,12 +145,13 @@ Result<int> receive_many(int fd, Lookup& socket, mmsghdr* messages, unsigned cou
     if (!got) return done > 0 ? Result<int>(done) : got.error();
     messages[i].msg_len = static_cast<unsigned>(*got);
     ++done;
-    if ((*got == 0 && !socket->is_datagram()) || (deadline != Nanos::max() && monotonic_now() >= deadline)) break;
+    if (deadline != Nanos::max() && monotonic_now() >= deadline) break;
     if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
   }
   return done;
 }
 
+/// Carries out sendmmsg(2). A message that was taken in part is the last one.
 Result<int> send_many(int fd, Lookup& socket, mmsghdr* messages, unsigned count, int flags) {
   int done = 0;
   for (unsigned i = 0; i < std::min<unsigned>(count, IOV_MAX); ++i) {
@@ -159,6 +160,7 @@ Result<int> send_many(int fd, Lookup& socket, mmsghdr* messages, unsigned count,
     if (!sent) return done > 0 ? Result<int>(done) : sent.error();
     messages[i].msg_len = static_cast<unsigned>(*sent);
     ++done;
+    if (!is_all(messages[i].msg_hdr, *sent)) break;
   }
   return done;
 }

@@ -19,6 +19,7 @@
 #include "tests/preload/preloaded.h"
 #include "tests/support/poor_process.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/thread_status.h"
 
 namespace ringsock::preloaded {
 namespace {
@@ -189,6 +190,41 @@ TEST(FullProcess, ConnectsWithItsLastDescriptors) {
       expect(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "RLIMIT_NOFILE");
     });
   }
+}
+
+/// Without a descriptor for wake-ups by other threads it sleeps for some milliseconds at a time.
+void wait_until_it_sleeps(pid_t process) {
+  for (std::string state = "R"; !state.empty() && state.front() == 'R';) state = support::status_of(process, "State");
+}
+
+// Sandboxes set such a limit once they have their descriptors.
+TEST(FullProcess, WaitsThoughItMayHaveNoDescriptors) {
+  const Listener listener = listen_anywhere();
+  for (rlim_t most = 0; most <= 3; ++most) {
+    SCOPED_TRACE(most);
+    const pid_t client = spawn([&] {
+      limit_life();
+      const int fd = connect_to(listener.port);
+      const rlimit limit{most, most};
+      expect(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "RLIMIT_NOFILE");
+      expect(::send(fd, "w", 1, 0) == 1, "the word that it waits");
+      char byte = 0;
+      expect(::recv(fd, &byte, 1, 0) == 1 && byte == 'x', "a receive that waits");
+      const std::string text = pattern(4'000'000, 1);
+      send_all(fd, text);
+    });
+    const int server = ::accept(listener.fd, nullptr, nullptr);
+    ASSERT_GE(server, 0);
+    char word = 0;
+    ASSERT_EQ(::recv(server, &word, 1, 0), 1);
+    wait_until_it_sleeps(client);
+    ASSERT_EQ(::send(server, "x", 1, 0), 1);
+    wait_until_it_sleeps(client);
+    EXPECT_EQ(receive_all(server), pattern(4'000'000, 1));
+    EXPECT_EQ(wait_for(client), 0);
+    ::close(server);
+  }
+  ::close(listener.fd);
 }
 
 TEST(FullProcess, ConnectsWithItsLastMemory) {

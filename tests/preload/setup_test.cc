@@ -118,6 +118,41 @@ TEST_P(Preloaded, NobodyListensIsConnectionRefused) {
   EXPECT_EQ(errno, ECONNREFUSED);
 }
 
+sockaddr_in& as_v4(Address& address) { return reinterpret_cast<sockaddr_in&>(address.storage); }
+
+TEST(PreloadedSetup, AClientOfAnotherLoopbackAddressHasTheUsualOne) {
+  const Fd listener(::socket(AF_INET, SOCK_STREAM, 0));
+  Address there = Address::loopback(AF_INET, 0);
+  as_v4(there).sin_addr.s_addr = htonl(INADDR_ANY);
+  ASSERT_EQ(::bind(listener, there.get(), there.length), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  there = Address::loopback(AF_INET, name_of(listener).port());
+  as_v4(there).sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  const Fd alice(::socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(::connect(alice, there.get(), there.length), 0);
+  EXPECT_EQ(is_on_ring(alice), preloaded());
+  Address hers = name_of(alice);
+  EXPECT_EQ(as_v4(hers).sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+  Address client;
+  client.length = sizeof client.storage;
+  const Fd bob(::accept(listener, client.get(), &client.length));
+  ASSERT_GE(int(bob), 0);
+  EXPECT_EQ(as_v4(client).sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+}
+
+TEST(PreloadedSetup, ASocketForIPv6OnlyDoesNotReachAMappedAddress) {
+  const Fd listener = listening(AF_INET);
+  const Fd alice(::socket(AF_INET6, SOCK_STREAM, 0));
+  const int only = 1;
+  ASSERT_EQ(::setsockopt(alice, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only), 0);
+  sockaddr_in6 mapped{};
+  mapped.sin6_family = AF_INET6;
+  mapped.sin6_port = htons(name_of(listener).port());
+  ASSERT_EQ(::inet_pton(AF_INET6, "::ffff:127.0.0.1", &mapped.sin6_addr), 1);
+  EXPECT_EQ(::connect(alice, reinterpret_cast<const sockaddr*>(&mapped), sizeof mapped), -1);
+  EXPECT_EQ(errno, ENETUNREACH);
+}
+
 TEST_P(Preloaded, ANonblockingConnectEndsWithSoErrorZero) {
   const Fd listener = listening(GetParam());
   Address there = name_of(listener);

@@ -147,6 +147,54 @@ TEST(PreloadedBytes, SendmmsgAndRecvmmsg) {
   EXPECT_EQ(std::string(second.data(), 3), "bbb");
 }
 
+// What follows a message of which only a part was sent would leave a hole in the stream.
+TEST(PreloadedBytes, SendmmsgEndsWithAMessageThatIsSentInPart) {
+  constexpr int kParts = 2'000;
+  auto [alice, bob] = connected_pair();
+  std::thread reader([fd = int(bob)] {
+    std::string room(30'000, ' ');
+    while (::recv(fd, room.data(), room.size(), 0) > 0) {
+    }
+  });
+  std::string large(300'000, 'l'), small(5'000, 's');
+  for (int parts = 0; parts < kParts;) {
+    std::array<iovec, 2> pieces{{{large.data(), large.size()}, {small.data(), small.size()}}};
+    std::array<mmsghdr, 2> messages{};
+    for (std::size_t i = 0; i < 2; ++i) {
+      messages[i].msg_hdr.msg_iov = &pieces[i];
+      messages[i].msg_hdr.msg_iovlen = 1;
+    }
+    const int sent = ::sendmmsg(alice, messages.data(), 2, MSG_DONTWAIT);
+    if (sent < 0) {
+      ASSERT_EQ(errno, EAGAIN);
+      ASSERT_NE(poll_once(alice, POLLOUT, 10'000) & POLLOUT, 0);
+      continue;
+    }
+    if (messages[0].msg_len == large.size()) continue;
+    ++parts;
+    EXPECT_EQ(sent, 1) << messages[0].msg_len << " bytes of the first message";
+    if (sent != 1) break;
+  }
+  ::shutdown(alice, SHUT_WR);
+  reader.join();
+}
+
+TEST(PreloadedBytes, RecvmmsgAtTheEndOfAStreamFillsEachMessageWithNothing) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::shutdown(alice, SHUT_WR), 0);
+  std::array<char, 8> room{};
+  iovec part{room.data(), room.size()};
+  std::array<mmsghdr, 2> messages{};
+  for (mmsghdr& message : messages) {
+    message.msg_len = 1;
+    message.msg_hdr.msg_iov = &part;
+    message.msg_hdr.msg_iovlen = 1;
+  }
+  ASSERT_NE(poll_once(bob, POLLIN, 10'000) & POLLIN, 0);
+  EXPECT_EQ(::recvmmsg(bob, messages.data(), 2, 0, nullptr), 2);
+  EXPECT_EQ(messages[0].msg_len + messages[1].msg_len, 0U);
+}
+
 TEST(PreloadedBytes, SendfileFollowsTheOffsetOrTheFilesPosition) {
   auto [alice, bob] = connected_pair();
   char name[] = "/tmp/ringsock-sendfile-XXXXXX";

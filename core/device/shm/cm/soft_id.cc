@@ -124,18 +124,18 @@ Status SoftId::resolve_addr(const SocketAddress& destination, Nanos) {
   return ok();
 }
 
-/// Returns the bound address, or, as the kernel does for a destination on the same host, the destination's address,
-/// with our port.
+/// Returns the bound address, or the one that the kernel chooses for this destination, with our port.
 Result<SocketAddress> SoftId::choose_source(const SocketAddress& target) {
   if (Status unicast = check_unicast(target); !unicast) return unicast.error();
   if (Status local = check_local(target); !local) return local.error();
+  const SocketAddress from = source_towards(target);
   if (!port_.is_bound()) {
-    Status bound = port_.bind_ephemeral(space_, target);
+    Status bound = port_.bind_ephemeral(space_, from);
     if (!bound) return explain_unreachable(bound.error());
     return port_.binding().address;
   }
   const PortBinding& bound = port_.binding();
-  SocketAddress source = target;
+  SocketAddress source = from;
   source.set_port(bound.address.port());
   if (overlap(bound, {space_, source, false})) return source;
   if (bound.address.family() != target.family()) return Error{ENETUNREACH, "resolve_addr: bound to the other family"};

@@ -42,6 +42,11 @@ Status check_local(const SocketAddress& target, int network_of) {
   return *here == there ? ok() : Status(foreign);
 }
 
+SocketAddress source_towards(const SocketAddress& target) {
+  const bool is_v4_loopback = target.family() == AF_INET && target.is_loopback();
+  return is_v4_loopback ? SocketAddress::v4(INADDR_LOOPBACK, target.port()) : target;
+}
+
 Error explain_unreachable(Error bind_error) {
   switch (bind_error.code) {
     case EADDRNOTAVAIL:

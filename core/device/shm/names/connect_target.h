@@ -20,6 +20,10 @@ Status check_unicast(const SocketAddress& target);
 /// Errors: EHOSTUNREACH the address is not one of this host's, ENETUNREACH the family is not there.
 Status check_local(const SocketAddress& target, int network_of = -1);
 
+/// Returns the address, with any port, that the kernel gives an unbound socket that connects to `target`, for which
+/// check_local() holds: the same address, and 127.0.0.1 for all of 127.0.0.0/8.
+SocketAddress source_towards(const SocketAddress& target);
+
 /// Translates the error of a failed bind(2) to the address. Other errors are passed on.
 Error explain_unreachable(Error bind_error);
 
