@@ -3,8 +3,10 @@
 #include <netinet/tcp.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <climits>
+#include <cstddef>
 #include <cstring>
 #include <mutex>
 
@@ -20,6 +22,8 @@ namespace ringsock::rs {
 
 namespace {
 
+/// The size of the tcp_info of Linux 6.
+constexpr std::size_t kTcpInfoBytes = 248;
 constexpr int kMinQueue = 16;
 constexpr int kMaxQueue = 65534;
 constexpr std::uint32_t kMinBuffer = 4096;
@@ -296,7 +300,12 @@ void StreamOptions::describe_connection(tcp_info& info) {
 }
 
 Status StreamOptions::get_tcp_info(void* value, socklen_t* length) {
-  tcp_info info{};
+  // libc's tcp_info ends before the kernel's, of which programs may know more: those members are 0.
+  struct {
+    tcp_info known;
+    std::array<std::byte, kTcpInfoBytes - sizeof(tcp_info)> newer;
+  } all{};
+  tcp_info& info = all.known;
   switch (core_.state()) {
     case State::listening: info.tcpi_state = TCP_LISTEN; break;
     case State::connecting: info.tcpi_state = TCP_SYN_SENT; break;
@@ -305,7 +314,7 @@ Status StreamOptions::get_tcp_info(void* value, socklen_t* length) {
     case State::failed: info.tcpi_state = TCP_CLOSE; break;
     case State::connected: describe_connection(info); break;
   }
-  return write_value(value, length, &info, sizeof info);
+  return write_value(value, length, &all, sizeof all);
 }
 
 /// As in the kernel, a negative mark is the highest and 0 the lowest.

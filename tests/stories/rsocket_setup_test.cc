@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <thread>
 #include <vector>
 
@@ -425,6 +426,13 @@ TEST(RsocketOptions, TellWhatTheSocketIs) {
   length = sizeof info;
   ASSERT_EQ(rgetsockopt(pair.alice, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
   EXPECT_EQ(info.tcpi_state, TCP_ESTABLISHED);
+  // Programs that know a newer kernel's structure read what libc's has not.
+  std::array<unsigned char, 240> newer;
+  newer.fill(0xff);
+  length = newer.size();
+  ASSERT_EQ(rgetsockopt(pair.alice, IPPROTO_TCP, TCP_INFO, newer.data(), &length), 0);
+  EXPECT_EQ(length, newer.size());
+  EXPECT_EQ(newer.back(), 0);
   char name[16];
   length = sizeof name;
   ASSERT_EQ(rgetsockopt(pair.alice, IPPROTO_TCP, TCP_CONGESTION, name, &length), 0);
