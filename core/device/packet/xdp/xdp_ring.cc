@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <limits>
 #include <mutex>
 #include <optional>
 
@@ -111,8 +112,10 @@ const RingFrame* XdpRing::front() {
     case From::nothing: break;
   }
   // In this order: once a frame of a socket is seen, packets that came before it are visible, too.
-  const bool has_socket = read_sockets();
+  bool has_socket = read_sockets();
   const RingFrame* const packet = packets_->front();
+  // Frames may have come into the empty sockets before the packet, when this thread was interrupted.
+  if (packet != nullptr && !has_socket) has_socket = read_sockets();
   // The older one is first, because packets of one sender may come by both ways.
   if (packet != nullptr && (!has_socket || packet->wallclock_ns < frame_.wallclock_ns)) {
     from_ = From::packets;
@@ -142,12 +145,26 @@ bool XdpRing::read_sockets() {
 
 /// The clocks are compared repeatedly, because the wall clock may be set.
 std::uint64_t XdpRing::wallclock_ns(std::uint64_t monotonic_ns) {
-  constexpr std::uint64_t kInterval = 10'000'000;
-  if (monotonic_ns - clocks_compared_ > kInterval) {
-    clocks_compared_ = clock_ns(CLOCK_MONOTONIC);
-    clock_difference_ = clock_ns(CLOCK_REALTIME) - clocks_compared_;
-  }
+  constexpr std::int64_t kInterval = 10'000'000;
+  // A frame that has waited came before the last comparison.
+  if (static_cast<std::int64_t>(monotonic_ns - clocks_compared_) > kInterval) compare_clocks();
   return monotonic_ns + clock_difference_;
+}
+
+/// Takes the closest of a few comparisons: a thread that is interrupted in between compares different times.
+void XdpRing::compare_clocks() {
+  constexpr int kTries = 4;
+  constexpr std::uint64_t kCloseEnough = 500;  // ns
+  std::uint64_t closest = std::numeric_limits<std::uint64_t>::max();
+  for (int i = 0; i < kTries && closest > kCloseEnough; ++i) {
+    const std::uint64_t before = clock_ns(CLOCK_MONOTONIC);
+    const std::uint64_t wallclock = clock_ns(CLOCK_REALTIME);
+    const std::uint64_t taken = clock_ns(CLOCK_MONOTONIC) - before;
+    if (taken >= closest) continue;
+    closest = taken;
+    clocks_compared_ = before;
+    clock_difference_ = wallclock - before - taken / 2;
+  }
 }
 
 void XdpRing::pop() {

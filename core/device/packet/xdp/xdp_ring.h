@@ -45,6 +45,7 @@ class XdpRing final : public FrameRing {
   XdpRing(XdpPath& path, std::vector<XdpSocket> sockets) : path_(path), sockets_(std::move(sockets)) {}
   bool read_sockets();
   std::uint64_t wallclock_ns(std::uint64_t monotonic_ns);
+  void compare_clocks();
 
   XdpPath& path_;
   std::unique_ptr<FrameRing> packets_;
