@@ -8,8 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
+#include <new>
 #include <span>
 #include <vector>
+
+#include "tests/support/failing_memory.h"
 
 namespace ringsock::soft::testing {
 namespace {
@@ -236,6 +240,46 @@ TEST_F(SegmentCacheStory, ADescriptorThatTheProgramClosedIsNeitherUsedNorClosedA
   EXPECT_FALSE(share().made.reused);
   EXPECT_EQ(::fcntl(number, F_GETFD), FD_CLOEXEC) << "it is the program's now";
   ::close(number);
+}
+
+TEST_F(SegmentCacheStory, SegmentsComeBackWithoutMemory) {
+  Shared first = share();
+  support::fail_allocation(1, support::Failing::all_from_then_on);
+  first.given.reset();
+  first.made = {};
+  EXPECT_EQ(support::end_failures(), 0u);
+  EXPECT_TRUE(share().made.reused);
+}
+
+/// Calls `make` with less memory each time less is missing, until all is there.
+void without_memory(const std::function<void()>& make) {
+  for (unsigned number = 1, failed = 1; failed > 0; ++number) {
+    support::fail_allocation(number, support::Failing::one);
+    try {
+      make();
+    } catch (const std::bad_alloc&) {
+    }
+    failed = support::end_failures();
+  }
+}
+
+TEST_F(SegmentCacheStory, AFailedAllocationTakesNoPlaceAndLosesNoSegment) {
+  if (!support::can_fail_allocations()) GTEST_SKIP() << "the sanitizer has an allocator of its own";
+  for (std::size_t i = 0; i <= SegmentCache::kMaxKept; ++i) {
+    makers_.clear();
+    without_memory([&] { static_cast<void>(makers_.make(kBytes, kPeer)); });
+  }
+  makers_.clear();
+  const std::byte* const there = share().given->base();
+  without_memory([&] {
+    const auto made = makers_.make(kBytes, kPeer);
+    EXPECT_TRUE(made->reused);
+    made->mapping->let_go().store(1);
+  });
+  Shared second = share();
+  second.given.reset();
+  ASSERT_TRUE(second.made.reused) << "all places are taken";
+  without_memory([&] { EXPECT_EQ(peers_.find(second.made.name, kMaker)->base(), there); });
 }
 
 TEST_F(SegmentCacheStory, SegmentsOfADeadProcessGoAwayWithTheTrafficOfOthers) {

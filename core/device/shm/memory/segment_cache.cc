@@ -28,30 +28,39 @@ std::size_t descriptor_allowance() {
 
 }  // namespace
 
-/// A connection's loan of a segment, which its destruction returns to the cache.
+/// A connection's loan of a segment, which its destruction returns to the cache. The element moves between the lists of
+/// the cache and the loan, so that the return needs no memory.
 struct SegmentCache::MadeLoan {
   SegmentCache& cache;
-  Kept kept;
-  ~MadeLoan() { cache.take_back_made(std::move(kept)); }
+  List kept;               ///< at most one
+  bool has_place = false;  ///< counted in made_places_
+  unsigned forks = 0;      ///< when the loan began
+  explicit MadeLoan(SegmentCache& lender) : cache(lender) {}
+  MadeLoan(const MadeLoan&) = delete;
+  MadeLoan& operator=(const MadeLoan&) = delete;
+  ~MadeLoan() {
+    if (has_place) cache.take_back_made(kept);
+  }
 };
 struct SegmentCache::GivenLoan {
   SegmentCache& cache;
-  Kept kept;
-  ~GivenLoan() { cache.take_back_given(std::move(kept)); }
+  List kept;  ///< one, as soon as it is lent
+  explicit GivenLoan(SegmentCache& lender) : cache(lender) {}
+  GivenLoan(const GivenLoan&) = delete;
+  GivenLoan& operator=(const GivenLoan&) = delete;
+  ~GivenLoan() {
+    if (!kept.empty()) cache.take_back_given(kept);
+  }
 };
 
-SegmentCache::Made SegmentCache::lend_made(Kept kept, bool reused) {
-  MappedSegment* const mapping = kept.mapping.get();
-  const std::shared_ptr<MadeLoan> loan(new MadeLoan{*this, std::move(kept)});
-  const Inode inode = loan->kept.inode;
-  const MemoryName name{inode.device, inode.number, static_cast<std::uint32_t>(loan->kept.memfd.fd.get()), 0};
-  return {{loan, mapping}, {loan, &loan->kept.memfd.fd}, name, reused};
+SegmentCache::Made SegmentCache::lend_made(const std::shared_ptr<MadeLoan>& loan, bool reused) {
+  const Kept& kept = loan->kept.front();
+  const MemoryName name{kept.inode.device, kept.inode.number, static_cast<std::uint32_t>(kept.memfd.fd.get()), 0};
+  return {{loan, kept.mapping.get()}, {loan, &kept.memfd.fd}, name, reused};
 }
 
-std::shared_ptr<MappedSegment> SegmentCache::lend_given(Kept kept) {
-  MappedSegment* const mapping = kept.mapping.get();
-  const std::shared_ptr<GivenLoan> loan(new GivenLoan{*this, std::move(kept)});
-  return {loan, mapping};
+std::shared_ptr<MappedSegment> SegmentCache::lend_given(const std::shared_ptr<GivenLoan>& loan) {
+  return {loan, loan->kept.front().mapping.get()};
 }
 
 SegmentCache::Inode SegmentCache::inode_of(const UniqueFd& fd) {
@@ -89,40 +98,42 @@ bool SegmentCache::find_touched(Kept& kept, blkcnt_t blocks) {
   return true;
 }
 
+/// Returns a loan with a segment that fits, or with a place for a new one, or nothing where no place is free.
+std::shared_ptr<SegmentCache::MadeLoan> SegmentCache::begin_loan(PeerProcess peer, std::uint64_t bytes) {
+  auto loan = std::make_shared<MadeLoan>(*this);
+  const auto fits = [&](const Kept& kept) {
+    return kept.peer == peer && kept.mapping->bytes() == bytes &&
+           kept.mapping->let_go().load(std::memory_order_acquire) != 0;
+  };
+  List dropped;
+  const std::lock_guard guard(lock_);
+  loan->forks = forks_;
+  const auto place = std::find_if(made_.begin(), made_.end(), fits);
+  if (place != made_.end()) {
+    place->forks = forks_;
+    loan->kept.splice(loan->kept.end(), made_, place);
+    loan->has_place = true;
+  } else {
+    loan->has_place = reserve_place(dropped);
+  }
+  return loan->has_place ? loan : nullptr;
+}
+
 Result<SegmentCache::Made> SegmentCache::make(std::uint64_t bytes, std::optional<PeerProcess> peer) {
-  List found, dropped;
-  bool keep = peer && bytes <= kMaxKeptBytes;
-  unsigned forks = 0;
-  if (keep) {
-    const std::lock_guard guard(lock_);
-    forks = forks_;
-    const auto fits = [&](const Kept& kept) {
-      return kept.peer == *peer && kept.mapping->bytes() == bytes &&
-             kept.mapping->let_go().load(std::memory_order_acquire) != 0;
-    };
-    const auto place = std::find_if(made_.begin(), made_.end(), fits);
-    if (place != made_.end()) {
-      place->forks = forks;
-      found.splice(found.end(), made_, place);
-    } else {
-      keep = reserve_place(dropped);
-    }
-  }
+  const auto loan = peer && bytes <= kMaxKeptBytes ? begin_loan(*peer, bytes) : nullptr;
   // If that fails, a new segment takes its place.
-  if (!found.empty() && restore(found.front())) return lend_made(std::move(found.front()), true);
+  if (loan && !loan->kept.empty() && restore(loan->kept.front())) return lend_made(loan, true);
   auto fresh = make_segment(bytes);
-  if (!fresh) {
-    const std::lock_guard guard(lock_);
-    if (keep) --made_places_;
-    return fresh.error();
-  }
+  if (!fresh) return fresh.error();
   const Inode inode = inode_of(fresh->memfd);
-  if (!keep) {
+  if (!loan) {
     const MemoryName name{inode.device, inode.number, static_cast<std::uint32_t>(fresh->memfd.get()), 0};
     return Made{std::move(fresh->mapping), std::make_shared<const UniqueFd>(std::move(fresh->memfd)), name, false};
   }
+  loan->kept.clear();
   KeptDescriptor memfd(std::move(fresh->memfd), inode);
-  return lend_made({std::move(fresh->mapping), std::move(memfd), *peer, inode, forks}, false);
+  loan->kept.push_back({std::move(fresh->mapping), std::move(memfd), *peer, inode, loan->forks});
+  return lend_made(loan, false);
 }
 
 /// Makes room for one more descriptor, if necessary by dropping the segment that was idle longest. lock_ must be held.
@@ -136,15 +147,15 @@ bool SegmentCache::reserve_place(List& dropped) {
   return true;
 }
 
-void SegmentCache::take_back_made(Kept kept) {
-  List dropped;
-  dropped.push_back(std::move(kept));
+/// `kept` has at most one segment, and a place. What does not stay in the cache is in `kept` afterwards.
+void SegmentCache::take_back_made(List& kept) {
   const std::lock_guard guard(lock_);
-  if (dropped.front().forks == forks_ && !dropped.front().mapping->has_no_peer()) {
-    made_.splice(made_.begin(), dropped);
-    drop_oldest_of_dead(made_, dropped);
+  const std::size_t before = made_.size();
+  if (!kept.empty() && kept.front().forks == forks_ && !kept.front().mapping->has_no_peer()) {
+    made_.splice(made_.begin(), kept);
+    drop_oldest_of_dead(made_, kept);
   }
-  made_places_ -= dropped.size();
+  made_places_ -= before + 1 - made_.size();
 }
 
 std::shared_ptr<MappedSegment> SegmentCache::find(const MemoryName& name, PeerProcess maker) {
@@ -153,10 +164,10 @@ std::shared_ptr<MappedSegment> SegmentCache::find(const MemoryName& name, PeerPr
   const auto is_it = [&](const Kept& kept) { return kept.inode == inode && kept.peer == maker; };
   const auto place = std::find_if(given_.begin(), given_.end(), is_it);
   if (place == given_.end()) return nullptr;
-  Kept kept = std::move(*place);
-  given_.erase(place);
-  kept.forks = forks_;
-  return lend_given(std::move(kept));
+  const auto loan = std::make_shared<GivenLoan>(*this);
+  place->forks = forks_;
+  loan->kept.splice(loan->kept.end(), given_, place);
+  return lend_given(loan);
 }
 
 Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, const MemoryName& name, std::uint64_t limit,
@@ -169,26 +180,27 @@ Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, const M
   auto mapped = map_peer_segment(std::move(memfd), name, limit);
   if (!mapped || !maker) return mapped;
   const Inode inode{static_cast<dev_t>(name.device), static_cast<ino_t>(name.inode)};
-  return lend_given({std::move(*mapped), {}, *maker, inode, forks});
+  const auto loan = std::make_shared<GivenLoan>(*this);
+  loan->kept.push_back({std::move(*mapped), {}, *maker, inode, forks});
+  return lend_given(loan);
 }
 
 bool SegmentCache::is_of_own_user(const Kept& kept) { return kept.peer.uid == ::geteuid(); }
 
-void SegmentCache::take_back_given(Kept kept) {
-  List dropped;
-  dropped.push_back(std::move(kept));
+/// `kept` has one segment. What does not stay in the cache is in `kept` afterwards.
+void SegmentCache::take_back_given(List& kept) {
   const std::lock_guard guard(lock_);
-  Kept& back = dropped.front();
+  Kept& back = kept.front();
   // A forked child may still access the segment.
   if (back.forks != forks_) return;
   const bool keep = back.mapping->bytes() <= kMaxKeptBytes && !back.mapping->has_no_peer();
   if (keep || is_of_own_user(back)) back.mapping->let_go().store(1, std::memory_order_release);
   if (!keep) return;
-  given_.splice(given_.begin(), dropped);
-  drop_oldest_of_dead(given_, dropped);
+  given_.splice(given_.begin(), kept);
+  drop_oldest_of_dead(given_, kept);
   if (given_.size() <= kMaxKept) return;
   withdraw_let_go(given_.back());
-  dropped.splice(dropped.end(), given_, std::prev(given_.end()));
+  kept.splice(kept.end(), given_, std::prev(given_.end()));
 }
 
 /// Called before a mapping is given up, so that its maker does not offer a segment that would be refused.

@@ -126,10 +126,11 @@ class SegmentCache {
   static void withdraw_let_go(const Kept& kept);
   static bool restore(Kept& kept);
   static bool find_touched(Kept& kept, blkcnt_t blocks);
-  Made lend_made(Kept kept, bool reused);
-  std::shared_ptr<MappedSegment> lend_given(Kept kept);
-  void take_back_made(Kept kept);
-  void take_back_given(Kept kept);
+  std::shared_ptr<MadeLoan> begin_loan(PeerProcess peer, std::uint64_t bytes);
+  static Made lend_made(const std::shared_ptr<MadeLoan>& loan, bool reused);
+  static std::shared_ptr<MappedSegment> lend_given(const std::shared_ptr<GivenLoan>& loan);
+  void take_back_made(List& kept);
+  void take_back_given(List& kept);
   bool reserve_place(List& dropped);
   static void drop_oldest_of_dead(List& idle, List& dropped);
   void clear_locked(List& dropped);
