@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "core/base/helper_process.h"
 #include "preload/async_calls.h"
 #include "preload/clone_calls.h"
 #include "preload/route.h"
@@ -32,5 +33,8 @@ RS_INTERCEPT long ringsock_syscall(long number, long first, long second, long th
     return -1;
   }
   if (const auto ours = carry_system_call(number, {first, second, third, fourth, fifth, sixth})) return *ours;
-  return real.syscall(number, first, second, third, fourth, fifth, sixth);
+  const long result = real.syscall(number, first, second, third, fourth, fifth, sixth);
+  if (number == SYS_prctl && first == PR_SET_CHILD_SUBREAPER && result == 0) [[unlikely]]
+    ringsock::note_subreaper(second != 0);
+  return result;
 }

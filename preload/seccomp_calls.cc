@@ -15,6 +15,7 @@
 #include <new>
 #include <string_view>
 
+#include "core/base/helper_process.h"
 #include "core/base/log.h"
 #include "core/base/rare_calls.h"
 #include "core/runtime/rcu.h"
@@ -103,5 +104,7 @@ RS_INTERCEPT int ringsock_prctl(int option, unsigned long second, unsigned long 
                                 unsigned long fifth) {
   if (option == PR_SET_SECCOMP) [[unlikely]]
     before_prctl_seccomp(second, reinterpret_cast<const void*>(third));
-  return real.prctl(option, second, third, fourth, fifth);
+  const int result = real.prctl(option, second, third, fourth, fifth);
+  if (option == PR_SET_CHILD_SUBREAPER && result == 0) ringsock::note_subreaper(second != 0);
+  return result;
 }

@@ -1,4 +1,4 @@
-// libc's functions on descriptors, as the core calls them.
+// libc's functions on descriptors and processes, as the core calls them.
 #pragma once
 
 #include <poll.h>

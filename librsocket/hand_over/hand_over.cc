@@ -5,7 +5,6 @@
 #include <netinet/tcp.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <csignal>
 #include <map>
 
+#include "core/base/helper_process.h"
 #include "core/base/log.h"
 #include "core/base/signals_blocked.h"
 #include "core/poll/sleeper.h"
@@ -172,7 +172,6 @@ void close_all_but(std::vector<int> kept) {
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   set_log_level(LogLevel::none);  // descriptor 2 may not be standard error any more
-  ::prctl(PR_SET_NAME, "ringsock-relay");
   [[maybe_unused]] const int moved = ::chdir("/");
   std::vector<const Endpoint*> ours;
   std::vector<int> kept{runtime::thread_bell(), own_door_number()};
@@ -204,6 +203,38 @@ Result<StartSignal> start_signal() {
   return StartSignal{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
+void wait_for_signal(const StartSignal& start) {
+  char byte = 0;
+  while (::read(start.wait.get(), &byte, 1) < 0 && errno == EINTR) {
+  }
+}
+void give_signal(const StartSignal& start) { [[maybe_unused]] const ssize_t given = ::write(start.give.get(), "", 1); }
+
+/// Runs in the child between the application and the relay: makes the relay and ends.
+[[noreturn]] void run_between(StartSignal& start, const std::vector<RelayedConnection>& connections) {
+  // The relay inherits the name, by which wait(2) of the next subreaper knows it from the start.
+  ::prctl(PR_SET_NAME, kRelayName);
+  start.give.reset();
+  wait_for_signal(start);
+  const pid_t process = ::fork();
+  if (process == 0) {
+    wait_for_signal(start);
+    run_relay(connections);
+  }
+  leave_families();
+  exit_at_once(process < 0 ? 1 : 0);
+}
+
+/// Drops the SIGCHLD of a child, which this thread has blocked, unless one was pending before.
+void drop_child_signal(const sigset_t& pending_before) {
+  if (sigismember(&pending_before, SIGCHLD) != 0) return;
+  sigset_t child_signal;
+  sigemptyset(&child_signal);
+  sigaddset(&child_signal, SIGCHLD);
+  const timespec none{};
+  ::sigtimedwait(&child_signal, nullptr, &none);
+}
+
 /// Starts the relay as a grandchild: the application neither waits for it nor gets its SIGCHLD.
 Status start_relay(const std::vector<RelayedConnection>& connections) {
   const SignalsBlocked blocked;  // for the SIGCHLD of the child in between
@@ -213,30 +244,14 @@ Status start_relay(const std::vector<RelayedConnection>& connections) {
   if (!start) return start.error();
   const pid_t between = ::fork();
   if (between < 0) return Error::last("hand-over: fork");
-  if (between == 0) {
-    const pid_t process = ::fork();
-    if (process == 0) {
-      start->give.reset();
-      char byte = 0;
-      while (::read(start->wait.get(), &byte, 1) < 0 && errno == EINTR) {
-      }
-      run_relay(connections);
-    }
-    leave_families();
-    exit_at_once(process < 0 ? 1 : 0);
-  }
-  int status = 0;
-  while (::waitpid(between, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (sigismember(&pending_before, SIGCHLD) == 0) {
-    sigset_t child_signal;
-    sigemptyset(&child_signal);
-    sigaddset(&child_signal, SIGCHLD);
-    const timespec none{};
-    ::sigtimedwait(&child_signal, nullptr, &none);
-  }
+  if (between == 0) run_between(*start, connections);
+  // It ends only now, so that no thread that waits for any child takes it for one of the application's.
+  PassingChild::expect(between);
+  give_signal(*start);
+  const int status = PassingChild::wait(between);
+  drop_child_signal(pending_before);
   // The relay begins only now, because that SIGCHLD would interrupt a call that has moved to the kernel.
-  [[maybe_unused]] const ssize_t given = ::write(start->give.get(), "", 1);
+  give_signal(*start);
   return status == 0 ? ok() : Status(Error{EAGAIN, "hand-over: fork"});
 }
 
