@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "core/base/log.h"
+#include "core/base/own_duplicate.h"
 #include "librsocket/abandon.h"
 #include "librsocket/stream_socket.h"
 
@@ -85,7 +86,7 @@ void DirectPlacement::push_in_background() {
 
 bool DirectPlacement::watch_pushes() {
   // The application may close the connection's own number while a duplicate lives.
-  push_fd_ = out_of_the_way(UniqueFd(::fcntl(core_.id->event_fd(), F_DUPFD_CLOEXEC, 0)));
+  push_fd_ = own_duplicate(core_.id->event_fd());
   push_watch_ = std::make_shared<CmWatch>(push_fd_.get(), [this] { serve_pushes(); });
   const Status watched = push_watch_->start();
   if (watched) return true;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/log.h"
+#include "core/base/own_duplicate.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
 #include "core/statistics/statistics.h"
@@ -139,7 +140,7 @@ Status ForkMover::wait_for_zeros() {
   if (end != seen.end()) return kPending;
   migration_->step = Step::connecting;
   next_look_.store(Nanos::max(), std::memory_order_relaxed);
-  migration_->tcp = out_of_the_way(UniqueFd(::fcntl(descriptor(), F_DUPFD_CLOEXEC, 0)));
+  migration_->tcp = own_duplicate(descriptor());
   return connect_ring();
 }
 
@@ -216,7 +217,7 @@ Status ForkMover::take_client() {
     if (!event) break;
     if (event->type != verbs::CmEventType::connect_request) continue;
     if (!peer || !same_host(*peer, event->request->peer_address())) continue;  // dropping the request refuses it
-    migration_->tcp = out_of_the_way(UniqueFd(::fcntl(descriptor(), F_DUPFD_CLOEXEC, 0)));
+    migration_->tcp = own_duplicate(descriptor());
     if (Status accepted = stream_.cm_events().become_accepted(*event); !accepted) {
       log_info("fork mode: a client is refused: %s: %s", accepted.error().where, std::strerror(accepted.error().code));
       return stay(std::nullopt);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/own_duplicate.h"
 #include "core/runtime/fd_table.h"
 #include "librsocket/closing.h"
 #include "librsocket/signal_owner.h"
@@ -91,10 +92,10 @@ void StreamNumbers::descriptor_vanished(int fd) noexcept {
 void StreamNumbers::give_up_descriptor() noexcept {
   std::lock_guard guard(core_.setup_lock);
   if (!core_.connection_owns_fd.load(std::memory_order_relaxed) || !core_.id) return;
-  const int other = ::fcntl(core_.fd, F_DUPFD_CLOEXEC, 0);
+  UniqueFd other = own_duplicate(core_.fd);
   // The number stays open until the caller has put another file there, so that no other thread gets it.
-  if (other < 0 || !core_.id->adopt_descriptor(other)) return;
-  core_.fd = other;
+  if (!other || !core_.id->adopt_descriptor(other.get())) return;
+  core_.fd = other.release();
   has_own_number_ = true;
 }
 
@@ -122,7 +123,7 @@ void StreamNumbers::take_over_number() {
 
 /// Keeps a port that the application has chosen taken as long as the connection, if a descriptor is available.
 void StreamNumbers::take_number() {
-  if (holds_port_) port_holder_ = out_of_the_way(UniqueFd(::fcntl(core_.fd, F_DUPFD_CLOEXEC, 0)));
+  if (holds_port_) port_holder_ = own_duplicate(core_.fd);
   std::optional<SignalOwner> owner;
   if (socket_.has_signal_owner.load()) owner = SignalOwner::of(core_.fd);
   if (core_.id->move_to_descriptor(core_.fd)) core_.connection_owns_fd.store(true, std::memory_order_release);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/base/log.h"
+#include "core/base/own_duplicate.h"
 #include "core/base/user_memory.h"
 #include "preload/checked_transfer.h"
 #include "preload/pass_descriptors.h"
@@ -94,7 +95,7 @@ int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spaw
   }
   std::vector<UniqueFd> originals;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    originals.emplace_back(real.fcntl(wanted[i].fd, F_DUPFD_CLOEXEC, 0));
+    originals.push_back(own_duplicate(wanted[i].fd));
     if (originals.back()) real.dup3((*replacements)[i].get(), wanted[i].fd, O_CLOEXEC);
   }
   const int answer = spawn();

@@ -133,6 +133,7 @@ stage_gcc() {
 stage_headers() {
   counted "$build_root/headers.log" "$root/tests/abi/check_headers.sh" "$root" &&
     counted "$build_root/rooms.log" "$root/tests/abi/check_rooms.py" "$root" &&
+    counted "$build_root/descriptors.log" "$root/tests/abi/check_descriptors.py" "$root" &&
     counted "$build_root/classes.log" "$root/tests/abi/check_classes.py" "$root"
 }
 

@@ -35,7 +35,7 @@ UniqueFd open_log(const std::string& path) {
   constexpr mode_t kMode = 0644;
   UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOCTTY, kMode));
   if (!file) log_warn("VMA_LOG_FILE %s cannot be opened (%m); the log goes to standard error", path.c_str());
-  return file;
+  return out_of_the_way(std::move(file));
 }
 
 }  // namespace

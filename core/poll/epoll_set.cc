@@ -14,6 +14,7 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/log.h"
+#include "core/base/own_duplicate.h"
 #include "core/base/rare_calls.h"
 #include "core/poll/poll_set.h"
 #include "core/poll/sleeper.h"
@@ -218,7 +219,7 @@ Result<Ref> EpollSet::wrap(int epoll_fd) {
   UniqueFd doorbells;
   UniqueFd bell;
   const auto make_all = [&]() -> Status {
-    kernel = out_of_the_way(UniqueFd(::fcntl(epoll_fd, F_DUPFD_CLOEXEC, 0)));
+    kernel = own_duplicate(epoll_fd);
     if (!kernel) return Error::last("epoll_create");
     return make_doorbells(doorbells, bell);
   };

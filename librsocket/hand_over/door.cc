@@ -25,6 +25,7 @@
 #include "core/base/libc_calls.h"
 #include "core/base/log.h"
 #include "core/base/mutex.h"
+#include "core/base/own_duplicate.h"
 #include "core/base/own_threads.h"
 #include "core/base/signals_blocked.h"
 #include "core/runtime/fd_table.h"
@@ -105,7 +106,7 @@ class Message {
     if (part == nullptr || part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) return fd;
     int number = -1;
     std::memcpy(&number, CMSG_DATA(part), sizeof number);
-    return UniqueFd(number);
+    return out_of_the_way(UniqueFd(number));
   }
 
  private:
@@ -178,8 +179,8 @@ UniqueFd way_to_doors();
 Result<UniqueFd> ask_at(std::uint64_t door, std::uint64_t key, const FamilyRecord& family, Nanos deadline) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return Error::last("ask: socketpair");
-  const UniqueFd ours(ends[0]);
-  UniqueFd theirs(ends[1]);
+  const UniqueFd ours = out_of_the_way(UniqueFd(ends[0]));
+  UniqueFd theirs = out_of_the_way(UniqueFd(ends[1]));
   if (!let_in_only(ours.get(), family.proof)) return Error::last("ask: filter");
   const UniqueFd way = way_to_doors();
   if (!way) return Error::last("ask: socket");
@@ -341,8 +342,8 @@ class OwnDoor {
   /// Returns a socket to send questions from, in the network namespace where the doors have their names.
   UniqueFd way_out() {
     const std::lock_guard guard(lock_);
-    if (door_ && is_ours()) return UniqueFd(::fcntl(door_->fd(), F_DUPFD_CLOEXEC, 0));
-    return UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (door_ && is_ours()) return own_duplicate(door_->fd());
+    return out_of_the_way(UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)));
   }
   /// Gives the door, or a new one, to a process that serves it itself. Errors: those of Door::open().
   Result<Door> give_away() {

@@ -15,6 +15,7 @@
 
 #include "core/base/helper_process.h"
 #include "core/base/log.h"
+#include "core/base/own_duplicate.h"
 #include "core/base/signals_blocked.h"
 #include "core/poll/sleeper.h"
 #include "core/poll/socket_calls.h"
@@ -80,10 +81,14 @@ Status bind_as(int relays, const SocketAddress& peer) {
   return ok();
 }
 
+UniqueFd tcp_socket(int domain, int flags = 0) {
+  return out_of_the_way(UniqueFd(::socket(domain, SOCK_STREAM | SOCK_CLOEXEC | flags, IPPROTO_TCP)));
+}
+
 /// Makes a TCP connection between the two addresses of the connection.
 Result<SocketPair> tcp_pair(const SocketAddress& local, const SocketAddress& peer) {
-  UniqueFd listener(::socket(local.family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
-  UniqueFd relays(::socket(local.family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  UniqueFd listener = tcp_socket(local.family());
+  UniqueFd relays = tcp_socket(local.family());
   if (!listener || !relays) return Error::last("hand-over: socket");
   SocketAddress any_port = local;
   any_port.set_port(0);
@@ -94,7 +99,7 @@ Result<SocketPair> tcp_pair(const SocketAddress& local, const SocketAddress& pee
   if (::connect(relays.get(), meeting_point->get(), meeting_point->length()) != 0)
     return Error::last("hand-over: connect");
   auto expected = name_of(::getsockname, relays.get());
-  UniqueFd theirs(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  UniqueFd theirs = out_of_the_way(UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)));
   if (!theirs) return Error::last("hand-over: accept");
   auto caller = name_of(::getpeername, theirs.get());
   if (!expected || !caller || !(*expected == *caller)) return Error{EPERM, "hand-over: somebody else was faster"};
@@ -132,7 +137,7 @@ Result<SocketPair> make_pair(StreamSocket& socket) {
   if (!pair) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return Error::last("hand-over: socketpair");
-    pair = SocketPair{UniqueFd(ends[0]), UniqueFd(ends[1])};
+    pair = SocketPair{out_of_the_way(UniqueFd(ends[0])), out_of_the_way(UniqueFd(ends[1]))};
   }
   // The flags of the application's descriptor.
   const int flags = socket.other_status_flags.load() | (socket.endpoint().is_nonblocking() ? O_NONBLOCK : 0);
@@ -200,7 +205,7 @@ struct StartSignal {
 Result<StartSignal> start_signal() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return Error::last("hand-over: pipe");
-  return StartSignal{UniqueFd(ends[0]), UniqueFd(ends[1])};
+  return StartSignal{out_of_the_way(UniqueFd(ends[0])), out_of_the_way(UniqueFd(ends[1]))};
 }
 
 void wait_for_signal(const StartSignal& start) {
@@ -302,7 +307,7 @@ Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) {
     const auto known = std::find_if(relayed.begin(), relayed.end(),
                                     [&](const RelayedConnection& one) { return one.ring == socket->descriptor(); });
     if (known != relayed.end()) {  // the same connection again
-      theirs.emplace_back(::fcntl(known->theirs, F_DUPFD_CLOEXEC, 0));
+      theirs.push_back(own_duplicate(known->theirs));
       if (!theirs.back()) return Error::last("hand-over: dup");
       continue;
     }
@@ -453,7 +458,7 @@ std::vector<Ref> kept_listeners() {
 Result<UniqueFd> connect_as(StreamSocket& client, const SocketAddress& peer) {
   const auto local = client.local_name();
   if (!local) return local.error();
-  UniqueFd relays(::socket(local->family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  UniqueFd relays = tcp_socket(local->family(), SOCK_NONBLOCK);
   if (!relays) return Error::last("hand-over: socket");
   if (Status bound = bind_as(relays.get(), peer); !bound) return bound.error();
   if (::connect(relays.get(), local->get(), local->length()) != 0 && errno != EINPROGRESS)
@@ -565,7 +570,7 @@ void prepare_exec() {
 Status become_unconnected(ChosenSocket& socket) {
   StreamSocket& connection = stream_of(socket);
   if (connection.inheritance().is_shared()) return Error{EISCONN, "connect: another process has the connection"};
-  const UniqueFd fresh(::socket(connection.core().domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  const UniqueFd fresh = tcp_socket(connection.core().domain);
   if (!fresh) return Error::last("connect: socket");
   set_kernel_nonblocking(fresh.get(), connection.endpoint().is_nonblocking());
   copy_options(connection, fresh.get());

@@ -12,7 +12,7 @@ namespace ringsock::vma {
 
 int KernelReturn::raw_socket(int family) {
   UniqueFd& socket = family == AF_INET ? v4_ : v6_;
-  if (!socket) socket = UniqueFd(::socket(family, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW));
+  if (!socket) socket = out_of_the_way(UniqueFd(::socket(family, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW)));
   return socket.get();
 }
 

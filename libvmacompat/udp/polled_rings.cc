@@ -81,13 +81,13 @@ void PolledRings::woken() noexcept {
 /// Returns false when no more descriptors can be opened.
 bool PolledRings::make_bell() noexcept {
   if (bell_) return true;
-  UniqueFd bell(::epoll_create1(EPOLL_CLOEXEC));
+  UniqueFd bell = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
   epoll_event event{.events = EPOLLIN, .data = {}};
   bool complete = bell && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, kernel_.fd(), &event) == 0;
   for_each([&](const ethernet::Ring& ring) {
     complete = complete && ::epoll_ctl(bell.get(), EPOLL_CTL_ADD, ring.fd(), &event) == 0;
   });
-  if (complete) bell_ = out_of_the_way(std::move(bell));
+  if (complete) bell_ = std::move(bell);
   return complete;
 }
 

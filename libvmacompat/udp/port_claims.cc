@@ -69,7 +69,7 @@ struct AbstractName {
 };
 
 UniqueFd unix_socket() {
-  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd socket = out_of_the_way(UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
   if (socket) refuse_descriptors(socket.get());
   return socket;
 }
@@ -80,7 +80,7 @@ UniqueFd listen_for_visitors(std::uint16_t port) {
   std::array<char, 40> suffix{};
   std::snprintf(suffix.data(), suffix.size(), "%08x%08x%08x%08x", random[0], random[1], random[2], random[3]);
   const AbstractName name(prefix_of(port) + suffix.data());
-  UniqueFd listener = out_of_the_way(unix_socket());
+  UniqueFd listener = unix_socket();
   if (!listener || ::bind(listener.get(), name.get(), name.length) != 0 || ::listen(listener.get(), SOMAXCONN) != 0)
     return {};
   return listener;
@@ -337,7 +337,8 @@ void PortClaims::visitors_came(std::uint16_t port) {
     const auto claim = claims_.find(port);
     if (claim == claims_.end()) return;
     while (visitors.size() < kMostVisitors) {
-      UniqueFd visitor(::accept4(claim->second.listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      UniqueFd visitor =
+          out_of_the_way(UniqueFd(::accept4(claim->second.listener.get(), nullptr, nullptr, SOCK_CLOEXEC)));
       if (!visitor) break;
       visitors.push_back(std::move(visitor));
     }

@@ -32,8 +32,8 @@ void make_fork_pipe() {
   forking.lock();
   int ends[2];
   if (!is_permitted(RareCall::pipe2) || ::pipe2(ends, O_CLOEXEC) != 0) return;
-  fork_pipe->reading = std::make_shared<UniqueFd>(ends[0]);
-  fork_pipe->writing = UniqueFd(ends[1]);
+  fork_pipe->reading = std::make_shared<UniqueFd>(out_of_the_way(UniqueFd(ends[0])));
+  fork_pipe->writing = out_of_the_way(UniqueFd(ends[1]));
 }
 void forget_fork_pipe() {
   fork_pipe->writing.reset();

@@ -118,7 +118,7 @@ void CompletionChannel::update_signal() {
   const bool wanted = !due_.empty();
   if (wanted == signalled_) return;
   if (!eventfd_) {
-    eventfd_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    eventfd_ = out_of_the_way(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u64 = kEventfdWatch;

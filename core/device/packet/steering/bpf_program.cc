@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/base/log.h"
+#include "core/base/own_duplicate.h"
 
 namespace ringsock::soft {
 
@@ -36,9 +37,9 @@ class QuietLibbpf {
 
 Result<UniqueFd> own_copy(int fd, const char* where) {
   if (fd < 0) return Error{ENOENT, where};
-  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  UniqueFd copy = own_duplicate(fd);
   if (!copy) return Error::last(where);
-  return out_of_the_way(std::move(copy));
+  return copy;
 }
 
 }  // namespace

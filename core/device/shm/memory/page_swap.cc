@@ -34,7 +34,7 @@ UniqueFd open_userfaultfd() {
     if (device) fd.reset(::ioctl(device.get(), USERFAULTFD_IOC_NEW, kFlags));
   }
 #endif
-  return fd;
+  return out_of_the_way(std::move(fd));
 }
 
 /// Write-protects a range. Closing the result lets waiting threads go on.

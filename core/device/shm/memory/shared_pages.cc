@@ -29,7 +29,7 @@ std::vector<SharedPages*>& all_pages() {
 
 UniqueFd make_file() {
   if (!may_make_file_of(kFileBytes)) return {};
-  UniqueFd fd(::memfd_create("ringsock-riomap", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd fd = out_of_the_way(UniqueFd(::memfd_create("ringsock-riomap", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   if (fd && (::ftruncate(fd.get(), kFileBytes) != 0 ||
              ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)) {
     fd.reset();

@@ -56,7 +56,7 @@ ibv_grh grh_for(const ParsedDatagram& datagram) {
 }  // namespace
 
 Status UdQueuePair::open_socket() {
-  socket_.reset(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  socket_ = out_of_the_way(UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)));
   if (!socket_) return Error::last("create_qp: socket");
   const int on = 1;
   if (::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) {
