@@ -169,7 +169,7 @@ Status PortReservation::bind_kernel(const SocketAddress& address, Options option
   int socket = shared_;
   if (socket < 0) {
     const int type = binding_.space == PortSpace::tcp ? SOCK_STREAM : SOCK_DGRAM;
-    kernel_ = out_of_the_way(UniqueFd(::socket(wanted.family(), type | SOCK_CLOEXEC, 0)));
+    kernel_.reset(::socket(wanted.family(), type | SOCK_CLOEXEC, 0));
     if (!kernel_) return Error::last("socket");
     socket = kernel_.get();
     if (wanted.family() == AF_INET6 && wanted.is_wildcard()) {
@@ -216,7 +216,7 @@ Status PortReservation::bind_name() {
     if (::bind(socket->get(), name.get(), name.length) == 0) break;
     if (errno != EADDRINUSE) return Error::last("bind AF_UNIX");
   }
-  named_ = out_of_the_way(std::move(*socket));
+  named_ = std::move(*socket);
   return ok();
 }
 
