@@ -16,7 +16,7 @@ std::atomic<bool> all_fail{false};
 std::atomic<unsigned> left{0};  ///< allocations up to the first that fails, which is one of them
 std::atomic<unsigned> failures{0};
 
-bool is_to_fail() {
+[[maybe_unused]] bool is_to_fail() {
   if (!is_counting.load()) return false;
   unsigned before = left.load();
   while (!left.compare_exchange_weak(before, before - (before == 0 ? 0 : 1))) {
