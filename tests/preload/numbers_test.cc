@@ -23,7 +23,7 @@ int in_child(const std::function<void()>& body) {
 
 int open_nothing() { return ::open("/dev/null", O_RDWR); }
 
-// As proftpd does with its data connections.
+// As programs do that read and write a connection as standard input and output.
 TEST(Numbers, AConnectionThatAStandardStreamTakesOverLeavesTheLowestFree) {
   EXPECT_EQ(in_child([] {
               ::close(STDIN_FILENO);
