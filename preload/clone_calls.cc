@@ -38,22 +38,6 @@ unsigned long copying(unsigned long flags) {
 
 bool copies_process(unsigned long flags) { return (flags & (CLONE_VM | CLONE_FILES | CLONE_THREAD)) == 0; }
 
-/// Ends the service thread for the time of the call. libc counts the threads of a process and does not correct the
-/// count in such a copy: the child would wait for that thread in setuid(2).
-class WithoutServiceThread {
- public:
-  WithoutServiceThread() { runtime::service_thread().rest(); }
-  WithoutServiceThread(const WithoutServiceThread&) = delete;
-  WithoutServiceThread& operator=(const WithoutServiceThread&) = delete;
-  ~WithoutServiceThread() {
-    // A child may have been made without our fork handlers, and none of its state can be relied on.
-    if (::getpid() == process_) runtime::service_thread().go_on();
-  }
-
- private:
-  const pid_t process_ = ::getpid();
-};
-
 /// Runs the library's fork handlers around `call()`, which copies this process and returns the child's number, or 0 in
 /// the child. Runs none when the process has other threads: one of them may hold a lock of the memory allocator, which
 /// only libc's fork() releases in the child. No code of this library can run there, and the child finds itself a
@@ -61,7 +45,9 @@ class WithoutServiceThread {
 template <class Call>
 auto as_fork(Call call) {
   const int saved_errno = errno;
-  const WithoutServiceThread resting;
+  // libc counts the threads of a process and does not correct the count in such a copy: the child would wait for the
+  // service thread in setuid(2).
+  const runtime::WithoutServiceThread resting;
   if (has_other_threads()) {
     errno = saved_errno;
     return call();
@@ -125,7 +111,7 @@ int clone_ours(CloneCall libcs, int (*function)(void*), void* stack, int flags, 
     return made;
   }
   const int saved_errno = errno;
-  const WithoutServiceThread resting;
+  const runtime::WithoutServiceThread resting;
   if (has_other_threads()) {
     errno = saved_errno;
     return libcs(function, stack, static_cast<int>(left), argument, parent, tls, child);
@@ -179,7 +165,7 @@ namespace {
 /// enter another user namespace.
 int with_one_thread(bool is_wanted, auto call) {
   if (!is_wanted) return call();
-  const WithoutServiceThread alone;
+  const runtime::WithoutServiceThread alone;
   return call();
 }
 

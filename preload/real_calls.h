@@ -1,6 +1,7 @@
 // libc's own functions, whose names this library defines.
 #pragma once
 
+#include <linux/capability.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/epoll.h>

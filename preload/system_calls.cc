@@ -13,6 +13,7 @@
 #include "core/base/user_memory.h"
 #include "preload/any_ours.h"
 #include "preload/child_calls.h"
+#include "preload/credential_calls.h"
 #include "preload/route.h"
 
 // The functions that RS_BY_NUMBER(name) has named, so that the linker does not replace them by libc's.
@@ -266,6 +267,7 @@ std::optional<long> carry_system_call(long number, const Words& words) {
     case SYS_epoll_pwait2: return holds(words[0]) ? std::optional(by_epoll_pwait2(words)) : std::nullopt;
     case SYS_wait4: return wait4_by_number(words);
     case SYS_waitid: return waitid_by_number(words);
+    case SYS_capset: return capset_by_number(words);
     case SYS_fcntl:
       if (!holds(words[0])) break;
       return ringsock_fcntl(word_as<int>(words[0]), word_as<int>(words[1]), words[2]);

@@ -162,6 +162,8 @@ void watch_for_strange_children() {
   errno = saved_errno;
 }
 
+int OwnThread::count() { return running.load(std::memory_order_relaxed); }
+
 bool has_other_threads() {
   // This directory has two links of its own and one for each thread.
   struct stat status {};

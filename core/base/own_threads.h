@@ -15,7 +15,7 @@ class OwnThread {
   ~OwnThread() { running.fetch_sub(1, std::memory_order_relaxed); }
 
   /// Returns the number of such threads, or less while one starts or ends.
-  static int count() { return running.load(std::memory_order_relaxed); }
+  static int count();
   /// fork(2) copies only the thread that calls it.
   static void forget_after_fork() { running.store(0, std::memory_order_relaxed); }
 

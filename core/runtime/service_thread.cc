@@ -100,6 +100,18 @@ void ServiceThread::go_on() {
   if (--resters_ == 0 && (!watches_.empty() || !timers_.empty())) static_cast<void>(start_thread());
 }
 
+pid_t ServiceThread::thread_number() const {
+  const pid_t number = number_.load(std::memory_order_acquire);
+  return number != 0 && process_.load(std::memory_order_relaxed) == ::getpid() ? number : 0;
+}
+
+WithoutServiceThread::WithoutServiceThread() : process_(::getpid()) { service_thread().rest(); }
+
+WithoutServiceThread::~WithoutServiceThread() {
+  // A child may have been made without our fork handlers, and none of its state can be relied on.
+  if (::getpid() == process_) service_thread().go_on();
+}
+
 /// Makes a new loop with all watches whose descriptors still refer to the same files.
 Status ServiceThread::start_loop() {
   if (has_loop()) return ok();
@@ -140,6 +152,10 @@ void ServiceThread::wake_thread() {
 void ServiceThread::run(unsigned generation) {
   const OwnThread counted;
   std::unique_lock lock(lock_);
+  if (generation_ == generation) {
+    process_.store(::getpid(), std::memory_order_relaxed);
+    number_.store(::gettid(), std::memory_order_release);
+  }
   while (generation_ == generation) {
     run_due_timers(lock);
     sleep(lock, generation);
@@ -147,6 +163,7 @@ void ServiceThread::run(unsigned generation) {
   // If rest() ends this thread, no successor has been started yet; otherwise a successor is in charge.
   if (!is_ending_ || generation_ != generation + 1) return;
   is_ending_ = false;
+  number_.store(0, std::memory_order_relaxed);
   rested_ = ::gettid();
   callback_done_.notify_all();
 }
@@ -322,6 +339,7 @@ void ServiceThread::after_fork_in_child() {
   thread_ = {};
   resters_ = 0;
   is_ending_ = false;
+  number_.store(0, std::memory_order_relaxed);
   rested_ = 0;
   next_start_ = Nanos::zero();
   is_asleep_ = false;

@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -66,6 +67,9 @@ class ServiceThread {
   /// it: the last go_on() counts. Waits for a running callback, unless called from it: then the thread stays.
   void rest();
   void go_on();
+  /// Returns the kernel's number of the thread, or 0 when this process has none. A child that shares the memory of its
+  /// parent (vfork(2)) has none. Threads: any.
+  [[nodiscard]] pid_t thread_number() const;
 
   /// Handlers for fork(2), installed for service_thread().
   void before_fork();
@@ -114,6 +118,8 @@ class ServiceThread {
   std::thread::id thread_;             ///< no id: none
   unsigned resters_ = 0;               ///< calls of rest() without go_on(): no thread is started
   bool is_ending_ = false;             ///< the thread that rest() ends has not noticed it yet
+  std::atomic<pid_t> number_{0};       ///< of the thread that is in charge
+  std::atomic<pid_t> process_{0};      ///< of that thread
   pid_t rested_ = 0;                   ///< the ended thread's id, until the kernel has no thread of that id any more
   unsigned generation_ = 0;            ///< of the thread that is in charge
   bool is_asleep_ = false;             ///< that thread, on the loop's descriptors
@@ -132,5 +138,18 @@ class ServiceThread {
 
 /// The service thread of this process.
 ServiceThread& service_thread();
+
+/// Ends the service thread for the time of a call that a process with one thread may make, or that changes what a new
+/// thread gets from the caller.
+class WithoutServiceThread {
+ public:
+  WithoutServiceThread();
+  WithoutServiceThread(const WithoutServiceThread&) = delete;
+  WithoutServiceThread& operator=(const WithoutServiceThread&) = delete;
+  ~WithoutServiceThread();
+
+ private:
+  const pid_t process_;
+};
 
 }  // namespace ringsock::runtime
