@@ -1,63 +1,21 @@
 #include "librsocket/family_record.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
-#include <cstddef>
 #include <cstdio>
 #include <new>
 #include <string_view>
+#include <utility>
 
-#include "core/base/at_fork.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/fork_registry.h"
+#include "core/runtime/shared_page.h"
 
 namespace ringsock::rs {
-
-namespace {
-
-constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kRecordsPerPage = kPageBytes / sizeof(FamilyRecord);
-
-class RecordPage {
- public:
-  RecordPage()
-      : memory_(::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
-        generation_(fork_generation()) {}
-  RecordPage(const RecordPage&) = delete;
-  RecordPage& operator=(const RecordPage&) = delete;
-  ~RecordPage() {
-    if (memory_ != MAP_FAILED) ::munmap(memory_, kPageBytes);
-  }
-
-  /// Returns whether a record can be taken from this page. Only the process that made a page hands out its records.
-  [[nodiscard]] bool has_room() const {
-    return memory_ != MAP_FAILED && used_ < kRecordsPerPage && generation_ == fork_generation();
-  }
-  FamilyRecord* next() {
-    auto* const record = new (static_cast<std::byte*>(memory_) + sizeof(FamilyRecord) * used_++) FamilyRecord;
-    // Without random secrets no process is asked.
-    std::array<std::uint64_t, 2> secrets;
-    if (::getrandom(secrets.data(), sizeof secrets, GRND_NONBLOCK) == sizeof secrets) {
-      record->id = secrets[0];
-      record->proof = secrets[1];
-    }
-    record->founder = ::getpid();
-    record->enter();
-    return record;
-  }
-
- private:
-  void* memory_;
-  unsigned generation_;
-  std::size_t used_ = 0;
-};
-
-}  // namespace
 
 // -- who is there
 
@@ -104,17 +62,19 @@ bool FamilyRecord::others_live(bool newborn) const noexcept {
   return newborn && all > entered;
 }
 
-std::shared_ptr<FamilyRecord> make_family_record() {
-  // Weak, because the records own the page.
-  static auto& current = *new std::weak_ptr<RecordPage>;
-  std::shared_ptr<RecordPage> page = current.lock();
-  if (!page || !page->has_room()) {
-    page = std::make_shared<RecordPage>();
-    if (!page->has_room()) return nullptr;
-    current = page;
+std::shared_ptr<FamilyRecord> make_family_record() noexcept {
+  std::shared_ptr<void> piece = runtime::shared_piece(sizeof(FamilyRecord));
+  if (piece == nullptr) return nullptr;
+  auto* const record = new (piece.get()) FamilyRecord;
+  // Without random secrets no process is asked.
+  std::array<std::uint64_t, 2> secrets;
+  if (::getrandom(secrets.data(), sizeof secrets, GRND_NONBLOCK) == sizeof secrets) {
+    record->id = secrets[0];
+    record->proof = secrets[1];
   }
-  FamilyRecord* const record = page->next();
-  return {std::move(page), record};
+  record->founder = ::getpid();
+  record->enter();
+  return {std::move(piece), record};
 }
 
 void leave_families() noexcept {

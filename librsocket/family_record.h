@@ -48,9 +48,9 @@ struct FamilyRecord {
   std::atomic<bool> has_more_members_{false};
 };
 
-/// Makes a record for one socket, before the fork for which it is needed. A page holds many records and is unmapped
-/// with the last of them. Returns nullptr without memory. Threads: only the forking one.
-std::shared_ptr<FamilyRecord> make_family_record();
+/// Makes a record for one socket, before the fork for which it is needed. Returns nullptr without memory. Threads: only
+/// the forking one.
+std::shared_ptr<FamilyRecord> make_family_record() noexcept;
 
 /// Returns whether the process exists and is no zombie.
 bool is_alive(pid_t process) noexcept;

@@ -94,13 +94,12 @@ QueueSettings settings_from(const config::RsocketConfig& config) {
 }  // namespace
 
 StreamOptions::StreamOptions(StreamSocket& socket, StreamCore& core, const config::RsocketConfig& config)
-    : StreamPart(socket, core), queues_(settings_from(config)) {}
+    : StreamPart(socket, core), integers_(core.endpoint.values), queues_(settings_from(config)) {}
 
 void StreamOptions::inherit(const StreamOptions& listener) {
   queues_ = listener.queues_;
   integers_ = listener.integers_;
-  linger_on_.store(listener.linger_on_.load());
-  linger_seconds_.store(listener.linger_seconds_.load());
+  core_.endpoint.values.set(runtime::DescriptionValues::linger, listener.linger());
 }
 
 // -- set
@@ -170,8 +169,8 @@ Status StreamOptions::set_linger(const void* value, socklen_t length) {
   if (value == nullptr) return Error{EFAULT, "SO_LINGER"};
   if (length < sizeof setting) return Error{EINVAL, "SO_LINGER"};
   std::memcpy(&setting, value, sizeof setting);
-  linger_seconds_.store(std::clamp(setting.l_linger, 0, 32767), std::memory_order_relaxed);
-  linger_on_.store(setting.l_onoff != 0, std::memory_order_relaxed);
+  const std::int64_t seconds = std::clamp(setting.l_linger, 0, 32767);
+  core_.endpoint.values.set(runtime::DescriptionValues::linger, seconds | (setting.l_onoff != 0 ? kLingers : 0));
   return ok();
 }
 
@@ -243,7 +242,7 @@ Status StreamOptions::get_socket_level(int name, void* value, socklen_t* length,
     case SO_SNDBUF: return write_int(value, length, static_cast<int>(queues_.send_ring));
     case SO_RCVBUF: return write_int(value, length, static_cast<int>(queues_.receive_ring));
     case SO_LINGER: {
-      const struct linger setting { linger_on_.load(), linger_seconds_.load() };
+      const struct linger setting { lingers(), linger_seconds() };
       return write_value(value, length, &setting, sizeof setting);
     }
     default: handled = false; return ok();

@@ -51,8 +51,8 @@ std::optional<std::size_t> find_int_option(int level, int name) {
 
 const IntOption& int_option(std::size_t row) { return kOptions[row]; }
 
-IntOptions::IntOptions() {
-  static_assert(std::size(kOptions) <= kMaxOptions);
+IntOptions::IntOptions(runtime::DescriptionValues& values) : values_(values) {
+  static_assert(std::size(kOptions) <= runtime::DescriptionValues::kMostOptions);
   for (std::size_t row = 0; row < std::size(kOptions); ++row) set(row, kOptions[row].initial);
 }
 

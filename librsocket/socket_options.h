@@ -1,10 +1,10 @@
 // The options of a stream rsocket that are plain integers.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <cstddef>
 #include <optional>
+
+#include "core/runtime/description_values.h"
 
 namespace ringsock::rs {
 
@@ -24,19 +24,21 @@ struct IntOption {
 std::optional<std::size_t> find_int_option(int level, int name);
 const IntOption& int_option(std::size_t row);
 
-/// Values of the integer options of one socket. Threads: any.
+/// Values of the integer options of one socket, among the values of its open file description. Threads: any.
 class IntOptions {
  public:
-  IntOptions();
+  explicit IntOptions(runtime::DescriptionValues& values);
+  IntOptions(const IntOptions&) = delete;
   IntOptions& operator=(const IntOptions& other);
-  [[nodiscard]] int get(std::size_t row) const { return values_[row].load(std::memory_order_relaxed); }
-  void set(std::size_t row, int value) { values_[row].store(value, std::memory_order_relaxed); }
+  [[nodiscard]] int get(std::size_t row) const {
+    return static_cast<int>(values_.get(runtime::DescriptionValues::first_option + row));
+  }
+  void set(std::size_t row, int value) { values_.set(runtime::DescriptionValues::first_option + row, value); }
   /// Returns the value of an option that is in the table.
   [[nodiscard]] int get(int level, int name) const { return get(*find_int_option(level, name)); }
 
  private:
-  static constexpr std::size_t kMaxOptions = 32;
-  std::array<std::atomic<int>, kMaxOptions> values_{};
+  runtime::DescriptionValues& values_;
 };
 
 }  // namespace ringsock::rs

@@ -4,8 +4,8 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "core/base/result.h"
@@ -30,8 +30,8 @@ class StreamOptions final : public StreamPart {
   [[nodiscard]] int integer(int level, int name) const { return integers_.get(level, name); }
   [[nodiscard]] const QueueSettings& queues() const { return queues_; }
   [[nodiscard]] const std::vector<std::byte>& route() const { return route_; }  ///< RDMA_ROUTE
-  [[nodiscard]] bool lingers() const { return linger_on_.load(std::memory_order_relaxed); }
-  [[nodiscard]] int linger_seconds() const { return linger_seconds_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool lingers() const { return (linger() & kLingers) != 0; }
+  [[nodiscard]] int linger_seconds() const { return static_cast<int>(linger() & ~kLingers); }
 
  private:
   Status set_integer(int level, int name, const void* value, socklen_t length);
@@ -48,14 +48,15 @@ class StreamOptions final : public StreamPart {
   Status get_tcp_info(void* value, socklen_t* length);
   void update_low_mark();
   void option_changed(int level, int name);
+  /// Returns the seconds of SO_LINGER, and the bit kLingers where it is on.
+  [[nodiscard]] std::int64_t linger() const { return core_.endpoint.values.get(runtime::DescriptionValues::linger); }
+  static constexpr std::int64_t kLingers = std::int64_t{1} << 32;
   /// The reported segment size, which RDMA does not have: 1 << (7 + path MTU code 4), as reported by rdma-core on
   /// Ethernet.
   static constexpr int kSegmentBytes = 2048;
 
   IntOptions integers_;
   QueueSettings queues_;
-  std::atomic<bool> linger_on_{false};
-  std::atomic<int> linger_seconds_{0};
   std::vector<std::byte> route_;
 };
 

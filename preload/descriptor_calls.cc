@@ -128,9 +128,9 @@ int dup_to_ours(int from, int to, auto libcs) {
 
 // -- fcntl and ioctl -------------------------------------------------------------------------------
 
-/// @param way  that of the socket
-int status_flags_of(const Lookup& socket, const transports::Way& way) {
-  return O_RDWR | way.other_status_flags.load() | (socket->is_nonblocking() ? O_NONBLOCK : 0);
+int status_flags_of(const Lookup& socket) {
+  const auto others = static_cast<int>(socket->values.get(runtime::DescriptionValues::other_flags));
+  return O_RDWR | others | (socket->is_nonblocking() ? O_NONBLOCK : 0);
 }
 
 /// Moves a connection to the kernel, because only the kernel reports events by signals. Returns false when that fails.
@@ -139,7 +139,8 @@ bool becomes_kernels_for_signals(Lookup& socket) {
 }
 
 void set_status_flags(Lookup& socket, int flags) {
-  if (auto* const way = socket->way()) way->other_status_flags.store(flags & (O_APPEND | O_ASYNC));
+  if (socket->way() != nullptr)
+    socket->values.set(runtime::DescriptionValues::other_flags, flags & (O_APPEND | O_ASYNC));
   if (auto* const chosen = socket->as_chosen_socket()) {
     chosen->set_status_flags(flags);
   } else {
@@ -159,7 +160,8 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
   switch (command) {
     case F_GETFL:
       if (way == nullptr) break;
-      return status_flags_of(socket, *way);
+      if (became_kernels_elsewhere(socket)) return kAskKernel;
+      return status_flags_of(socket);
     case F_SETFL:
       if (way == nullptr) {  // the kernel's descriptor has the flags, too
         auto done = by_kernel(fd, command, argument);
@@ -168,6 +170,7 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
       }
       if ((argument & O_ASYNC) != 0 && becomes_kernels_for_signals(socket)) break;
       set_status_flags(socket, static_cast<int>(argument));
+      if (became_kernels_elsewhere(socket)) return kAskKernel;
       return 0;
     case F_SETOWN:
     case F_SETOWN_EX:
@@ -228,15 +231,16 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
   if (way != nullptr && request == FIONBIO) {
     if (!is_readable(argument, sizeof(int))) return Error{EFAULT, "FIONBIO"};
     const bool on = *static_cast<const int*>(argument) != 0;
-    const int others = status_flags_of(socket, *way) & ~O_NONBLOCK;
+    const int others = status_flags_of(socket) & ~O_NONBLOCK;
     set_status_flags(socket, others | (on ? O_NONBLOCK : 0));
+    if (became_kernels_elsewhere(socket)) return kAskKernel;
     return 0;
   }
   if (way != nullptr && request == FIOASYNC) {
     if (!is_readable(argument, sizeof(int))) return Error{EFAULT, "FIOASYNC"};
     const bool on = *static_cast<const int*>(argument) != 0;
     if (!on || !becomes_kernels_for_signals(socket)) {
-      const int others = status_flags_of(socket, *way) & ~O_ASYNC;
+      const int others = status_flags_of(socket) & ~O_ASYNC;
       set_status_flags(socket, others | (on ? O_ASYNC : 0));
       return 0;
     }

@@ -12,6 +12,11 @@ bool goes_on_by_kernel(Lookup& socket, const Error& error) {
          (error.code == EIO && hand_overs().follow(*socket) && socket->has_left_to_kernel());
 }
 
+bool became_kernels_elsewhere(Lookup& socket) {
+  if (socket->way() == nullptr || socket->values.get(runtime::DescriptionValues::is_kernels) == 0) return false;
+  return goes_on_by_kernel(socket, Error{EIO, "moved by another process"});
+}
+
 bool rest_goes_on_by_kernel(Lookup& socket, int flags) {
   if (socket->is_datagram() || !runtime::may_block(*socket, flags)) return false;
   return goes_on_by_kernel(socket, Error{runtime::why_only_a_part(), "a part of the bytes"});

@@ -1,6 +1,8 @@
 // The way from a libc call to an endpoint, or on to libc.
 #pragma once
 
+#include <cerrno>
+
 #include "core/base/posix_edge.h"
 #include "core/poll/socket_calls.h"
 #include "core/poll/timeouts.h"
@@ -33,6 +35,12 @@ using transports::leave_to_kernel;
 /// Returns whether the descriptor has become the kernel's, after `error` of a call on `socket`. Moves a connection that
 /// another process has used since a fork to the kernel here, too (HandOvers::follow()).
 bool goes_on_by_kernel(Lookup& socket, const Error& error);
+
+/// Called before a call asks for what the open file description keeps, and after it has set that: returns whether
+/// another process has made the connection the kernel's, so that the kernel's socket has it. The connection becomes the
+/// kernel's here, too, and the call answers kAskKernel to go on there.
+bool became_kernels_elsewhere(Lookup& socket);
+inline constexpr Error kAskKernel{EBADF, "the kernel's by now"};
 
 /// Returns whether a blocking call moved only a part of its bytes because the descriptor became the kernel's meanwhile.
 /// The rest then goes by the kernel.

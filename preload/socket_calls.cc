@@ -74,6 +74,7 @@ Status set_option(Lookup& socket, int level, int name, const void* value, sockle
   if (!is_readable(value, std::min<socklen_t>(length, sizeof(int)))) return Error{EFAULT, "setsockopt"};
   if (is_promise(level, name) && !socket->is_datagram()) return Error{EOPNOTSUPP, "setsockopt: not on a ring"};
   Status done = socket->set_option(level, name, value, length);
+  if (done && became_kernels_elsewhere(socket)) return kAskKernel;
   if (done || done.error().code != ENOPROTOOPT || socket->is_datagram()) return done;
   const KernelsOpinion kernel(domain_of(socket));
   if (real.setsockopt(kernel.fd(), level, name, value, length) != 0) return Error::last("setsockopt");
@@ -84,6 +85,7 @@ Status get_option(Lookup& socket, int level, int name, void* value, socklen_t* l
   if (!are_writable(length)) return Error{EFAULT, "getsockopt: length"};
   if (static_cast<int>(*length) < 0) return Error{EINVAL, "getsockopt: length"};
   if (!is_writable(value, std::min<socklen_t>(*length, sizeof(int)))) return Error{EFAULT, "getsockopt"};
+  if (became_kernels_elsewhere(socket)) return kAskKernel;
   Status done = socket->get_option(level, name, value, length);
   if (done || done.error().code != ENOPROTOOPT || socket->is_datagram()) return done;
   const KernelsOpinion kernel(domain_of(socket));

@@ -17,6 +17,7 @@
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
+#include "core/runtime/description_values.h"
 #include "core/runtime/roles.h"
 
 namespace ringsock::transports {
@@ -78,6 +79,9 @@ class Endpoint : public Transfer,
   Endpoint& operator=(const Endpoint&) = delete;
   virtual ~Endpoint();
 
+  /// What the open file description keeps, for all processes that have it.
+  DescriptionValues values;
+
   // -- life
   /// Called by a C edge once the last descriptor has left the table (has_descriptors()). Calls closed(), wakes every
   /// sleeper and removes the endpoint from epoll sets. Harmless when called twice.
@@ -94,16 +98,18 @@ class Endpoint : public Transfer,
   /// dup(2).
   [[nodiscard]] bool has_descriptors() const { return descriptors_.load(std::memory_order_acquire) != 0; }
   /// Returns O_NONBLOCK of the open file description.
-  [[nodiscard]] bool is_nonblocking() const { return nonblocking_.load(std::memory_order_relaxed); }
-  void set_nonblocking(bool on) { nonblocking_.store(on, std::memory_order_relaxed); }
+  [[nodiscard]] bool is_nonblocking() const { return values.get(DescriptionValues::nonblocking) != 0; }
+  void set_nonblocking(bool on) { values.set(DescriptionValues::nonblocking, on); }
   /// SO_RCVTIMEO and SO_SNDTIMEO; Nanos::max() means for ever.
-  [[nodiscard]] Nanos receive_timeout() const { return receive_timeout_.load(std::memory_order_relaxed); }
-  [[nodiscard]] Nanos send_timeout() const { return send_timeout_.load(std::memory_order_relaxed); }
-  void set_receive_timeout(Nanos t) { receive_timeout_.store(t, std::memory_order_relaxed); }
-  void set_send_timeout(Nanos t) { send_timeout_.store(t, std::memory_order_relaxed); }
+  [[nodiscard]] Nanos receive_timeout() const { return values.time(DescriptionValues::receive_timeout); }
+  [[nodiscard]] Nanos send_timeout() const { return values.time(DescriptionValues::send_timeout); }
+  void set_receive_timeout(Nanos t) { values.set(DescriptionValues::receive_timeout, t.count()); }
+  void set_send_timeout(Nanos t) { values.set(DescriptionValues::send_timeout, t.count()); }
   /// Returns SO_RCVLOWAT of a stream: a receive that may block waits for that many bytes.
-  [[nodiscard]] std::uint32_t receive_low_mark() const { return receive_low_mark_.load(std::memory_order_relaxed); }
-  void set_receive_low_mark(std::uint32_t bytes) { receive_low_mark_.store(bytes, std::memory_order_relaxed); }
+  [[nodiscard]] std::uint32_t receive_low_mark() const {
+    return static_cast<std::uint32_t>(values.get(DescriptionValues::receive_low_mark));
+  }
+  void set_receive_low_mark(std::uint32_t bytes) { values.set(DescriptionValues::receive_low_mark, bytes); }
 
   void add_ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void drop_ref() {
@@ -189,15 +195,11 @@ class Endpoint : public Transfer,
   std::atomic<std::uint32_t> descriptors_{0};
   std::atomic<std::uint64_t> activity_{0};
   const Carries carries_;
-  std::atomic<bool> nonblocking_{false};
   std::atomic<bool> has_watches_{false};
   std::atomic<bool> is_closed_{false};
   std::atomic<bool> has_left_to_kernel_{false};
   std::atomic<int> sleeping_calls_{0};
   bool prepared_for_fork_ = false;  ///< for ForkRegistry
-  std::atomic<std::uint32_t> receive_low_mark_{1};
-  std::atomic<Nanos> receive_timeout_{Nanos::max()};
-  std::atomic<Nanos> send_timeout_{Nanos::max()};
   Mutex watches_lock_;
   IntrusiveList<Watch, Endpoint> watches_;
 };

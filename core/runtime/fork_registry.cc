@@ -137,7 +137,10 @@ void ForkRegistry::before_fork() {
     teardown_gate_.unlock();
     locks_.unlock(false);
   }
-  for (const Ref& endpoint : prepared_) endpoint->before_fork();
+  for (const Ref& endpoint : prepared_) {
+    if (endpoint->as_epoll_set() == nullptr) endpoint->values.share();
+    endpoint->before_fork();
+  }
 }
 
 void ForkRegistry::after_fork_in_parent() {

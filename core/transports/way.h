@@ -82,8 +82,6 @@ class Way {
   /// FD_CLOEXEC as the application sees it. The descriptor itself is always closed on exec: a program that does not
   /// know the connection must not keep it alive.
   std::atomic<bool> close_on_exec{false};
-  /// O_APPEND and O_ASYNC of F_SETFL, which have no effect on a way.
-  std::atomic<int> other_status_flags{0};
   /// F_SETOWN or F_SETSIG was called.
   std::atomic<bool> has_signal_owner{false};
   /// The process that last marked a descriptor to be kept over exec(2), or made such a descriptor. If a child does so

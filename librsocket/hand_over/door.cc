@@ -264,8 +264,10 @@ void move_to_kernel(StreamSocket& connection, int kernel_socket) {
 
 namespace {
 
-/// Copies what this process has set since the fork, which the connection's user does not know.
+/// Copies what this process has set since the fork, which the connection's user does not know where there was no memory
+/// for values that they share.
 void bring_settings(StreamSocket& connection, int kernel_socket) {
+  if (connection.endpoint().values.is_shared()) return;
   for (const int name : {SO_RCVTIMEO, SO_SNDTIMEO}) {
     timeval limit{};
     socklen_t length = sizeof limit;

@@ -31,6 +31,7 @@ namespace ringsock::rs {
 
 namespace {
 
+using runtime::DescriptionValues;
 using runtime::Endpoint;
 using runtime::fd_table;
 using runtime::Lookup;
@@ -128,6 +129,21 @@ void copy_options(StreamSocket& socket, int theirs) {
   }
 }
 
+/// Gives the kernel socket the flags and options of the application's open file description.
+void dress(StreamSocket& socket, int theirs) {
+  const auto others = static_cast<int>(socket.endpoint().values.get(DescriptionValues::other_flags));
+  const int flags = others | (socket.endpoint().is_nonblocking() ? O_NONBLOCK : 0);
+  if (flags != 0) ::fcntl(theirs, F_SETFL, flags);
+  copy_options(socket, theirs);
+}
+
+/// Carries the ends of shutdown(2) over. Only to a relay that starts at once: another one takes the end for the
+/// program's, which has closed the socket without using it.
+void shut_as_before(StreamSocket& socket, int theirs) {
+  if (socket.core().write_shut.load(std::memory_order_acquire)) ::shutdown(theirs, SHUT_WR);
+  if (socket.core().read_shut.load(std::memory_order_acquire)) ::shutdown(theirs, SHUT_RD);
+}
+
 /// Makes the two ends: a TCP connection, or UNIX-domain sockets where TCP does not work.
 Result<SocketPair> make_pair(StreamSocket& socket) {
   auto local = socket.local_name();
@@ -139,11 +155,7 @@ Result<SocketPair> make_pair(StreamSocket& socket) {
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return Error::last("hand-over: socketpair");
     pair = SocketPair{out_of_the_way(UniqueFd(ends[0])), out_of_the_way(UniqueFd(ends[1]))};
   }
-  // The flags of the application's descriptor.
-  const int flags = socket.other_status_flags.load() | (socket.endpoint().is_nonblocking() ? O_NONBLOCK : 0);
-  if (flags != 0) ::fcntl(pair->theirs.get(), F_SETFL, flags);
   if (socket.has_signal_owner.load()) SignalOwner::of(socket.descriptor()).give_to(pair->theirs.get());
-  copy_options(socket, pair->theirs.get());
   return pair;
 }
 
@@ -271,11 +283,16 @@ class HandedOn {
   HandedOn(const HandedOn&) = delete;
   HandedOn& operator=(const HandedOn&) = delete;
   ~HandedOn() {
-    for (const Ref& one : taken_) stream_of(*one).inheritance().take_back();
+    for (const Ref& one : taken_) {
+      stream_of(*one).inheritance().take_back();
+      one->values.set(DescriptionValues::is_kernels, 0);
+    }
   }
-  /// Returns false when another process uses the connection, or another thread is handing it on or has done so.
+  /// Returns false when another process uses the connection, or another thread is handing it on or has done so. From
+  /// then on other processes set flags and options at the kernel socket.
   bool take(Ref connection) {
     if (!stream_of(*connection).inheritance().hand_on()) return false;
+    connection->values.set(DescriptionValues::is_kernels, 1);
     taken_.push_back(std::move(connection));
     return true;
   }
@@ -299,7 +316,7 @@ Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) {
   std::vector<UniqueFd> theirs;
   std::vector<UniqueFd> relays;
   std::vector<RelayedConnection> relayed;
-  std::vector<Ref> to_be_taken;
+  std::vector<Ref> rings;
   for (const HandOver& connection : connections) {
     Ref endpoint = fd_table().get(connection.fd);
     auto* const socket = endpoint ? ring_connection(*endpoint) : nullptr;
@@ -318,11 +335,14 @@ Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) {
         {socket->descriptor(), pair->relays.get(), connection.at_once, pair->theirs.get(), ::getpid(), nobody_asks});
     theirs.push_back(std::move(pair->theirs));
     relays.push_back(std::move(pair->relays));
-    if (connection.at_once) to_be_taken.push_back(std::move(endpoint));
+    rings.push_back(std::move(endpoint));
   }
   HandedOn handed_on;
-  for (Ref& one : to_be_taken) {
-    if (!handed_on.take(std::move(one))) return Error{EBUSY, "hand-over: another process uses the connection"};
+  for (std::size_t i = 0; i < relayed.size(); ++i) {
+    if (relayed[i].at_once && !handed_on.take(Ref::share(*rings[i])))
+      return Error{EBUSY, "hand-over: another process uses the connection"};
+    dress(*find_stream(*rings[i]), relayed[i].theirs);
+    if (relayed[i].at_once) shut_as_before(*find_stream(*rings[i]), relayed[i].theirs);
   }
   if (Status started = start_relay(relayed); !started) return started.error();
   handed_on.are_the_relays();

@@ -1,0 +1,58 @@
+#include "core/runtime/shared_page.h"
+
+#include <sys/mman.h>
+
+#include <new>
+#include <utility>
+
+#include "core/base/at_fork.h"
+
+namespace ringsock::runtime {
+
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kAlignment = 8;
+
+class SharedPage {
+ public:
+  SharedPage()
+      : memory_(::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
+        generation_(fork_generation()) {}
+  SharedPage(const SharedPage&) = delete;
+  SharedPage& operator=(const SharedPage&) = delete;
+  ~SharedPage() {
+    if (memory_ != MAP_FAILED) ::munmap(memory_, kPageBytes);
+  }
+
+  [[nodiscard]] bool has_room(std::size_t bytes) const {
+    return memory_ != MAP_FAILED && bytes <= kPageBytes - used_ && generation_ == fork_generation();
+  }
+  /// @param bytes a multiple of kAlignment, for which there is room
+  void* next(std::size_t bytes) { return static_cast<std::byte*>(memory_) + std::exchange(used_, used_ + bytes); }
+
+ private:
+  void* memory_;
+  unsigned generation_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<void> shared_piece(std::size_t bytes) noexcept try {
+  // Weak, because the pieces own the page.
+  static auto& current = *new std::weak_ptr<SharedPage>;
+  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  std::shared_ptr<SharedPage> page = current.lock();
+  if (!page || !page->has_room(rounded)) {
+    page = std::make_shared<SharedPage>();
+    if (!page->has_room(rounded)) return nullptr;
+    current = page;
+  }
+  void* const piece = page->next(rounded);
+  return {std::move(page), piece};
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+}  // namespace ringsock::runtime
