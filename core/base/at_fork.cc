@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,7 +11,9 @@
 
 #include "core/base/log.h"
 #include "core/base/own_threads.h"
+#include "core/base/process_state.h"
 #include "core/base/rare_calls.h"
+#include "core/base/this_thread.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -51,32 +52,29 @@ class HandlerList {
 };
 
 constexpr std::size_t kMostOfStep = 2;  // each preload library registers the handlers of preload/
-constinit std::array<HandlerList<Handlers, kMostOfStep>, kForkSteps> fork_handlers;
-constinit HandlerList<ForkHandler, 8> stranger_handlers;
-constinit HandlerList<Mutex*, 16> leaf_locks;
-
-constinit std::atomic<bool> watched{false};
-constinit std::atomic<unsigned> forks{0};
-/// The state of the forking thread, which is the only thread of the child.
-struct ForkUnderWay {
-  bool is_forking;  ///< in the child until its handlers have run; its cleared mark has no meaning until then
-  bool may_run;     ///< whether the library's state belongs to this process
-  /// The number of handlers of each step that ran before the fork. Handlers that are registered meanwhile have nothing
-  /// to undo.
-  std::array<std::size_t, kForkSteps> prepared;
-  std::size_t locked;  ///< the number of leaf locks that are held
+struct Forks {
+  static constexpr ProcessPart kPart = ProcessPart::fork_handlers;
+  std::array<HandlerList<Handlers, kMostOfStep>, kForkSteps> handlers;
+  HandlerList<ForkHandler, 8> stranger_handlers;
+  HandlerList<Mutex*, 16> leaf_locks;
+  std::atomic<bool> watched{false};
+  std::atomic<unsigned> number{0};
+  std::atomic<pid_t> taken_by{0};  ///< the strange child whose copy is being put out of use; its children inherit it
 };
-constinit thread_local ForkUnderWay under_way{};
+
+Forks& forks() { return process_state<Forks>(); }
+
+[[gnu::constructor]] void start() { forks(); }
 
 /// The first thread that finds the mark cleared puts the child's copy out of use; other threads wait for it.
 void become_strange() noexcept {
-  static constinit std::atomic<pid_t> taken_by{0};  // a child of this process inherits it
+  Forks& all = forks();
   const pid_t process = ::getpid();
-  if (taken_by.exchange(process, std::memory_order_acquire) == process) {
+  if (all.taken_by.exchange(process, std::memory_order_acquire) == process) {
     while (process_mark.value.load(std::memory_order_acquire) != ProcessMark::kStranger) ::sched_yield();
     return;
   }
-  for (std::size_t i = 0; i < stranger_handlers.size(); ++i) stranger_handlers[i]();
+  for (std::size_t i = 0; i < all.stranger_handlers.size(); ++i) all.stranger_handlers[i]();
   process_mark.value.store(ProcessMark::kStranger, std::memory_order_release);
 }
 
@@ -87,91 +85,86 @@ void ask_libc() {
 
 /// @param which  the handlers for the parent, or those for the child
 void run_after_fork(ForkHandler Handlers::*which) {
+  const ForkUnderWay& under_way = this_thread.fork;
   for (std::size_t step = 0; step < kForkSteps; ++step) {
     for (std::size_t i = 0; i < under_way.prepared[step]; ++i) {
-      const ForkHandler handler = fork_handlers[step][i].*which;
+      const ForkHandler handler = forks().handlers[step][i].*which;
       if (handler != nullptr) handler();
     }
   }
 }
 
 void unlock_leaves() {
-  for (std::size_t i = under_way.locked; i-- > 0;) leaf_locks[i]->unlock();
+  for (std::size_t i = this_thread.fork.locked; i-- > 0;) forks().leaf_locks[i]->unlock();
 }
 
 }  // namespace
 
-unsigned fork_generation() noexcept { return forks.load(std::memory_order_relaxed); }
+unsigned fork_generation() noexcept { return forks().number.load(std::memory_order_relaxed); }
 
 void at_fork(ForkStep step, ForkHandler before, ForkHandler in_parent, ForkHandler in_child) {
-  fork_handlers[static_cast<std::size_t>(step)].add({before, in_parent, in_child});
+  forks().handlers[static_cast<std::size_t>(step)].add({before, in_parent, in_child});
   ask_libc();
 }
 
 void hold_across_fork(Mutex& leaf) {
-  leaf_locks.add(&leaf);
+  forks().leaf_locks.add(&leaf);
   ask_libc();
 }
 
 void run_before_fork() {
+  ForkUnderWay& under_way = this_thread.fork;
   under_way = {false, is_known_process(), {}, 0};
   if (!under_way.may_run) return;
   for (std::size_t step = kForkSteps; step-- > 0;) {
-    const auto& handlers = fork_handlers[step];
+    const auto& handlers = forks().handlers[step];
     under_way.prepared[step] = handlers.size();
     for (std::size_t i = under_way.prepared[step]; i-- > 0;) {
       if (handlers[i].before != nullptr) handlers[i].before();
     }
   }
+  const auto& leaf_locks = forks().leaf_locks;
   for (; under_way.locked < leaf_locks.size(); ++under_way.locked) leaf_locks[under_way.locked]->lock();
   under_way.is_forking = true;
 }
 
 void run_after_fork_in_parent() {
-  if (!under_way.may_run) return;
-  under_way.is_forking = false;
+  if (!this_thread.fork.may_run) return;
+  this_thread.fork.is_forking = false;
   unlock_leaves();
   run_after_fork(&Handlers::in_parent);
 }
 
 void run_after_fork_in_child() {
-  if (!under_way.may_run) {
+  if (!this_thread.fork.may_run) {
     process_mark.value.store(ProcessMark::kStranger, std::memory_order_relaxed);  // its parent is one, too
     return;
   }
-  if (watched.load(std::memory_order_relaxed)) {
+  if (forks().watched.load(std::memory_order_relaxed)) {
     process_mark.value.store(ProcessMark::kKnown, std::memory_order_relaxed);
   }
-  under_way.is_forking = false;
-  forks.fetch_add(1, std::memory_order_relaxed);
+  this_thread.fork.is_forking = false;
+  forks().number.fetch_add(1, std::memory_order_relaxed);
   OwnThread::forget_after_fork();
   unlock_leaves();
   run_after_fork(&Handlers::in_child);
 }
 
-void at_strange_child(ForkHandler handler) { stranger_handlers.add(handler); }
+void at_strange_child(ForkHandler handler) { forks().stranger_handlers.add(handler); }
 
 void watch_for_strange_children() {
-  if (watched.load(std::memory_order_acquire)) return;
+  if (forks().watched.load(std::memory_order_acquire)) return;
   const int saved_errno = errno;
   if (!is_permitted(RareCall::madvise_wipe) || ::madvise(&process_mark, sizeof process_mark, MADV_WIPEONFORK) != 0) {
     log_info("children that are made without fork(3) cannot be told apart");
   }
   process_mark.value.store(ProcessMark::kKnown, std::memory_order_release);
-  watched.store(true, std::memory_order_release);
+  forks().watched.store(true, std::memory_order_release);
   errno = saved_errno;
 }
 
-int OwnThread::count() { return running.load(std::memory_order_relaxed); }
-
-bool has_other_threads() {
-  // This directory has two links of its own and one for each thread.
-  struct stat status {};
-  return ::stat("/proc/self/task", &status) != 0 || static_cast<int>(status.st_nlink) - 2 > 1 + OwnThread::count();
-}
-
 bool look_at_process() noexcept {
-  if (!watched.load(std::memory_order_acquire) || under_way.is_forking) return true;
+  if (!forks().watched.load(std::memory_order_acquire) || this_thread.fork.is_forking) return true;
   const std::uint32_t mark = process_mark.value.load(std::memory_order_acquire);
   if (mark == ProcessMark::kKnown) return true;
   const int saved_errno = errno;

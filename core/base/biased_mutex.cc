@@ -1,34 +1,32 @@
 #include "core/base/biased_mutex.h"
 
-#include <linux/membarrier.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cerrno>
 
 #include "core/base/clock.h"
+#include "core/base/membarrier.h"
+#include "core/base/process_state.h"
 #include "core/base/rare_calls.h"
 
 namespace ringsock {
 
 namespace {
 
-std::atomic<std::uint64_t> g_last_thread{0};
+struct LockNumbers {
+  static constexpr ProcessPart kPart = ProcessPart::lock_numbers;
+  std::atomic<std::uint64_t> last{0};
+};
+
+[[gnu::constructor]] void start() { process_state<LockNumbers>(); }
 
 constexpr int kStreakForBias = 32;
 
-long membarrier(int command) { return ::syscall(__NR_membarrier, command, 0, 0); }
-
 bool can_revoke() {
-  static const bool registered =
-      is_permitted(RareCall::membarrier_private) && membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
-  return registered && is_permitted(RareCall::membarrier_private);
+  return register_for_barriers(BarrierScope::this_process) && is_permitted(RareCall::membarrier_private);
 }
 
 }  // namespace
-
-thread_local constinit std::uint64_t BiasedMutex::tls_thread = BiasedMutex::kUnnumbered;
 
 void BiasedMutex::lock_slow() {
   const int saved_errno = errno;
@@ -48,7 +46,9 @@ bool BiasedMutex::try_lock_slow() {
 
 /// Called with mutex_ held, when no thread can enter by bias. Decides which thread gets the bias next.
 void BiasedMutex::take_over() {
-  if (tls_thread == kUnnumbered) tls_thread = kMaxBiases * (g_last_thread.fetch_add(1, std::memory_order_relaxed) + 1);
+  std::uint64_t& number = this_thread.lock_number;
+  if (number == ThisThread::kUnnumbered)
+    number = kMaxBiases * (process_state<LockNumbers>().last.fetch_add(1, std::memory_order_relaxed) + 1);
   const std::uint64_t owner = owner_.load(std::memory_order_relaxed);
   if (owner != kShared) {
     revoke(owner);
@@ -57,18 +57,18 @@ void BiasedMutex::take_over() {
   }
   // Set only after revoke() has seen the biased thread leave: that thread reads by_bias_ when it unlocks.
   by_bias_ = kNotByBias;
-  streak_ = last_ == tls_thread ? static_cast<std::uint16_t>(streak_ + 1) : std::uint16_t{0};
-  last_ = tls_thread;
+  streak_ = last_ == number ? static_cast<std::uint16_t>(streak_ + 1) : std::uint16_t{0};
+  last_ = number;
   // A connection that several threads use during a short life never has a bias to revoke. After each revoked bias the
   // next one takes twice as long to earn.
   if (revocations_ < kMaxBiases && streak_ >= kStreakForBias << revocations_ && can_revoke()) {
-    owner_.store(tls_thread + revocations_, std::memory_order_relaxed);
+    owner_.store(number + revocations_, std::memory_order_relaxed);
   }
 }
 
 void BiasedMutex::revoke(std::uint64_t owner) {
   owner_.store(kShared, std::memory_order_relaxed);
-  if (can_revoke()) membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  run_barrier(BarrierScope::this_process);
   wait_until_outside(owner);
 }
 
@@ -91,16 +91,14 @@ void BiasedMutex::lock_out_begin() {
   owner_.store(kShared, std::memory_order_relaxed);
 }
 
-void BiasedMutex::lock_out_barrier() {
-  if (can_revoke()) membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-}
+void BiasedMutex::lock_out_barrier() { run_barrier(BarrierScope::this_process); }
 
 void BiasedMutex::lock_out_finish() {
   if (locked_out_ != kShared) wait_until_outside(locked_out_);
 }
 
 void BiasedMutex::let_in(bool in_child) {
-  if (in_child && locked_out_ != kShared && locked_out_ - tls_thread >= kMaxBiases) {
+  if (in_child && locked_out_ != kShared && locked_out_ - this_thread.lock_number >= kMaxBiases) {
     // No thread of the child has the bias.
     locked_out_ = kShared;
     revocations_ = 0;

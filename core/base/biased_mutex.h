@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/base/mutex.h"
+#include "core/base/this_thread.h"
 
 namespace ringsock {
 
@@ -47,11 +48,10 @@ class BiasedMutex {
   static constexpr std::size_t kMaxBiases = 8;
   static constexpr int kNotByBias = -1;
   static constexpr std::uint64_t kShared = ~std::uint64_t{0};
-  static constexpr std::uint64_t kUnnumbered = std::uint64_t{1} << 63;  ///< a thread that owns nothing yet
 
   bool lock_by_bias() {
     const std::uint64_t owner = owner_.load(std::memory_order_relaxed);
-    const std::size_t bias = owner - tls_thread;
+    const std::size_t bias = owner - this_thread.lock_number;
     if (bias >= kMaxBiases) [[unlikely]]
       return false;
     inside_[bias].store(true, std::memory_order_relaxed);
@@ -71,10 +71,8 @@ class BiasedMutex {
   void revoke(std::uint64_t owner);
   void wait_until_outside(std::uint64_t owner);
 
-  // The thread's number, a multiple of kMaxBiases, so that owner_ minus this number is the number of the bias. Numbers
-  // are never reused, so a new thread cannot inherit the bias of a dead thread without synchronising with it.
-  static thread_local constinit std::uint64_t tls_thread __attribute__((tls_model("initial-exec")));
-
+  // A thread's lock_number is a multiple of kMaxBiases, so that owner_ minus this number is the number of the bias.
+  // Numbers are never reused, so a new thread cannot inherit the bias of a dead thread without synchronising with it.
   std::atomic<std::uint64_t> owner_{kShared};  ///< the biased thread's number plus the number of the bias
   /// Whether the biased thread holds the lock or is finding out that it may not. Each possible bias has its own flag: a
   /// thread that lost its bias between its two loads of owner_ still writes its flag, which must not be its

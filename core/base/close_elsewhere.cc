@@ -11,6 +11,7 @@
 
 #include "core/base/mutex.h"
 #include "core/base/own_threads.h"
+#include "core/base/process_state.h"
 #include "core/base/signals_blocked.h"
 
 namespace ringsock {
@@ -28,8 +29,15 @@ struct Closers {
   std::size_t closing = 0;
 };
 
+struct ClosersOfProcess {
+  static constexpr ProcessPart kPart = ProcessPart::closers;
+  std::atomic<Closers*> current{nullptr};
+};
+
+[[gnu::constructor]] void start() { process_state<ClosersOfProcess>(); }
+
 Closers& closers() {
-  static std::atomic<Closers*> current{nullptr};
+  std::atomic<Closers*>& current = process_state<ClosersOfProcess>().current;
   Closers* found = current.load(std::memory_order_acquire);
   const pid_t self = ::getpid();
   if (found != nullptr && found->owner == self) return *found;

@@ -21,24 +21,21 @@ class SavedErrno {
 
 }  // namespace
 
-void* LateLibrary::handle() {
-  if (void* const loaded = handle_.load(std::memory_order_acquire)) return loaded;
+/// The dynamic linker remembers the library, and gives the same handle again.
+void* LateLibrary::handle() const {
   // Constructors of libraries may read files, which are cancellation points.
   const NoCancellation whole;
-  // Two threads that load it at once get the same handle.
-  void* const loaded = ::dlopen(file_, RTLD_NOW | RTLD_LOCAL);
-  if (loaded != nullptr) handle_.store(loaded, std::memory_order_release);
-  return loaded;
+  return ::dlopen(file_, RTLD_NOW | RTLD_LOCAL);
 }
 
-std::string LateLibrary::load_error() {
+std::string LateLibrary::load_error() const {
   const SavedErrno saved;
   if (handle() != nullptr) return {};
   const char* const why = ::dlerror();
   return why != nullptr ? why : file_;
 }
 
-void* LateLibrary::find(const char* function) {
+void* LateLibrary::find(const char* function) const {
   const SavedErrno saved;
   void* const loaded = handle();
   return loaded != nullptr ? ::dlsym(loaded, function) : nullptr;

@@ -20,15 +20,14 @@ class LateLibrary {
   LateLibrary& operator=(const LateLibrary&) = delete;
 
   /// Loads the library. @return  empty, or why that failed, in the dynamic linker's words. errno is kept.
-  std::string load_error();
+  [[nodiscard]] std::string load_error() const;
   /// Loads the library. @return  null when it, or the function in it, is missing. errno is kept.
-  void* find(const char* function);
+  void* find(const char* function) const;
 
  private:
-  void* handle();
+  [[nodiscard]] void* handle() const;
 
   const char* const file_;
-  std::atomic<void*> handle_{nullptr};
 };
 
 /// The name of a function, as an argument of a template.
@@ -39,10 +38,10 @@ struct FunctionName {
   char text[size];
 };
 
-template <LateLibrary& library, FunctionName name, class Function>
+template <const LateLibrary& library, FunctionName name, class Function>
 struct LateFunction;
 
-template <LateLibrary& library, FunctionName name, class Result, class... Arguments>
+template <const LateLibrary& library, FunctionName name, class Result, class... Arguments>
 struct LateFunction<library, name, Result(Arguments...)> {
   static Result call(Arguments... arguments) {
     auto* function = found_.load(std::memory_order_acquire);
@@ -69,7 +68,7 @@ struct LateFunction<library, name, Result(Arguments...)> {
 
 /// A function of that type, which calls the library's function of that name. Where the library has none, it returns -1
 /// or null with errno ENOSYS.
-template <LateLibrary& library, FunctionName name, class Function>
+template <const LateLibrary& library, FunctionName name, class Function>
 inline constexpr auto late = &LateFunction<library, name, Function>::call;
 
 }  // namespace ringsock

@@ -8,12 +8,21 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "core/base/process_state.h"
+
 namespace ringsock {
 
 namespace {
 
-constinit std::atomic<int> g_level{static_cast<int>(LogLevel::warn)};
-constinit std::atomic<LogSink> g_sink{nullptr};
+struct Log {
+  static constexpr ProcessPart kPart = ProcessPart::log;
+  std::atomic<int> level{static_cast<int>(LogLevel::warn)};
+  std::atomic<LogSink> sink{nullptr};
+};
+
+Log& own_log() { return process_state<Log>(); }
+
+[[gnu::constructor]] void start() { own_log(); }
 
 const char* name_of(LogLevel level) {
   switch (level) {
@@ -28,16 +37,16 @@ const char* name_of(LogLevel level) {
 
 }  // namespace
 
-void set_log_level(LogLevel level) { g_level.store(static_cast<int>(level), std::memory_order_relaxed); }
+void set_log_level(LogLevel level) { own_log().level.store(static_cast<int>(level), std::memory_order_relaxed); }
 
-void set_log_sink(LogSink sink) { g_sink.store(sink, std::memory_order_release); }
+void set_log_sink(LogSink sink) { own_log().sink.store(sink, std::memory_order_release); }
 
-bool log_enabled(LogLevel level) { return static_cast<int>(level) <= g_level.load(std::memory_order_relaxed); }
+bool log_enabled(LogLevel level) { return static_cast<int>(level) <= own_log().level.load(std::memory_order_relaxed); }
 
 void log_line(LogLevel level, const char* format, ...) {
   if (!log_enabled(level)) return;
   const int saved_errno = errno;
-  const LogSink sink = g_sink.load(std::memory_order_acquire);
+  const LogSink sink = own_log().sink.load(std::memory_order_acquire);
   char line[512];
   const int head = sink != nullptr ? 0 : std::snprintf(line, sizeof line, "ringsock: %s: ", name_of(level));
   line[head] = '\0';

@@ -1,26 +1,21 @@
 // Telling the library's threads from the application's.
 #pragma once
 
-#include <atomic>
-
 namespace ringsock {
 
 /// Marks a thread that the library runs for itself, on whose stack it lives. Such a thread accesses no memory of the
 /// application except what the application has handed over.
 class OwnThread {
  public:
-  OwnThread() { running.fetch_add(1, std::memory_order_relaxed); }
+  OwnThread();
   OwnThread(const OwnThread&) = delete;
   OwnThread& operator=(const OwnThread&) = delete;
-  ~OwnThread() { running.fetch_sub(1, std::memory_order_relaxed); }
+  ~OwnThread();
 
   /// Returns the number of such threads, or less while one starts or ends.
   static int count();
   /// fork(2) copies only the thread that calls it.
-  static void forget_after_fork() { running.store(0, std::memory_order_relaxed); }
-
- private:
-  static inline std::atomic<int> running{0};
+  static void forget_after_fork();
 };
 
 /// Returns whether the application has threads besides the calling one; true where that is unknown. Allocates no

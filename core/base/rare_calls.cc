@@ -31,6 +31,7 @@
 #include "core/base/bpf_program.h"
 #include "core/base/log.h"
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 #include "core/base/rare_call_table.h"
 #include "core/base/seccomp_probe.h"
 #include "core/base/unique_fd.h"
@@ -86,11 +87,18 @@ class Denied {
   std::array<std::atomic<std::uint64_t>, kMostRareCalls / 64> bits_{};
 };
 
-constinit Denied denied;
-constinit std::atomic<bool> rings_are_denied{false};
-constinit std::atomic<bool> ethernet_is_denied{false};
-constinit std::atomic<bool> is_known{false};
-constinit Mutex learning;
+/// What is known of the filter of this process.
+struct SeccompFilter {
+  static constexpr ProcessPart kPart = ProcessPart::seccomp_filter;
+  Denied denied;
+  std::atomic<bool> rings_are_denied{false};
+  std::atomic<bool> ethernet_is_denied{false};
+  std::atomic<bool> is_known{false};
+  std::atomic<int> at_start{-1};  ///< a Filter, -1 before it is read
+  Mutex learning;
+};
+
+SeccompFilter& filter() { return process_state<SeccompFilter>(); }
 
 bool ends_rings(const RareCallRow& row, Verdict verdict) {
   if (row.need == Need::spare || row.need == Need::ethernet || verdict == Verdict::allowed) return false;
@@ -108,17 +116,17 @@ const char* first_missing(const Verdicts& verdicts) {
 void forbid(const Verdicts& verdicts) {
   for (std::size_t i = 0; i < kRareCalls; ++i) {
     if (verdicts[i] == Verdict::allowed) continue;
-    denied.add(i);
+    filter().denied.add(i);
     if (kRows[i].need == Need::ethernet && verdicts[i] != Verdict::refused) {
-      ethernet_is_denied.store(true, std::memory_order_relaxed);
+      filter().ethernet_is_denied.store(true, std::memory_order_relaxed);
     }
   }
-  if (first_missing(verdicts) != nullptr) rings_are_denied.store(true, std::memory_order_relaxed);
+  if (first_missing(verdicts) != nullptr) filter().rings_are_denied.store(true, std::memory_order_relaxed);
 }
 
 void deny_everything() {
-  for (std::size_t i = 0; i < kRareCalls; ++i) denied.add(i);
-  rings_are_denied.store(true, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < kRareCalls; ++i) filter().denied.add(i);
+  filter().rings_are_denied.store(true, std::memory_order_relaxed);
 }
 
 enum class Filter { none, there, not_known };
@@ -138,8 +146,7 @@ Filter read_filter_state() {
 }
 
 Filter filter_at_start() {
-  // An int, because it needs no constructor: constructors of other libraries ask before ours have run.
-  static constinit std::atomic<int> known{-1};
+  std::atomic<int>& known = filter().at_start;
   if (const int value = known.load(std::memory_order_relaxed); value >= 0) return static_cast<Filter>(value);
   const int saved_errno = errno;
   const Filter found = read_filter_state();
@@ -168,7 +175,7 @@ void learn_locked() {
   }
   // A filter that this process installed, and that ended rings, may also kill for an attempt to probe the filter before
   // it.
-  if (filter_at_start() == Filter::none || rings_are_denied.load(std::memory_order_relaxed)) return;
+  if (filter_at_start() == Filter::none || filter().rings_are_denied.load(std::memory_order_relaxed)) return;
   const Verdicts verdicts = probe_seccomp_filter(kRows);
   forbid(verdicts);
   if (const char* const missing = first_missing(verdicts)) {
@@ -176,19 +183,19 @@ void learn_locked() {
   }
 }
 
-[[gnu::constructor]] void let_nobody_be_copied_while_learning() { hold_across_fork(learning); }
+[[gnu::constructor]] void let_nobody_be_copied_while_learning() { hold_across_fork(filter().learning); }
 
 void learn() {
-  const std::lock_guard guard(learning);
-  if (is_known.load(std::memory_order_relaxed)) return;
+  const std::lock_guard guard(filter().learning);
+  if (filter().is_known.load(std::memory_order_relaxed)) return;
   const int saved_errno = errno;
   learn_locked();
   errno = saved_errno;
-  is_known.store(true, std::memory_order_release);
+  filter().is_known.store(true, std::memory_order_release);
 }
 
 void ensure_known() {
-  if (!is_known.load(std::memory_order_acquire)) [[unlikely]]
+  if (!filter().is_known.load(std::memory_order_acquire)) [[unlikely]]
     learn();
 }
 
@@ -197,21 +204,22 @@ void ensure_known() {
 std::span<const RareCallRow> rare_call_rows() { return kRows; }
 
 bool is_permitted(RareCall call) noexcept {
-  if (rings_are_denied.load(std::memory_order_relaxed) && !is_known.load(std::memory_order_acquire)) return false;
+  if (filter().rings_are_denied.load(std::memory_order_relaxed) && !filter().is_known.load(std::memory_order_acquire))
+    return false;
   ensure_known();
-  return !denied.has(static_cast<std::size_t>(call));
+  return !filter().denied.has(static_cast<std::size_t>(call));
 }
 
-bool is_known_forbidden(RareCall call) noexcept { return denied.has(static_cast<std::size_t>(call)); }
+bool is_known_forbidden(RareCall call) noexcept { return filter().denied.has(static_cast<std::size_t>(call)); }
 
 bool are_rings_permitted() noexcept {
-  if (rings_are_denied.load(std::memory_order_relaxed)) return false;
+  if (filter().rings_are_denied.load(std::memory_order_relaxed)) return false;
   ensure_known();
-  return !rings_are_denied.load(std::memory_order_relaxed);
+  return !filter().rings_are_denied.load(std::memory_order_relaxed);
 }
 
 bool are_ethernet_rings_permitted() noexcept {
-  return are_rings_permitted() && !ethernet_is_denied.load(std::memory_order_relaxed);
+  return are_rings_permitted() && !filter().ethernet_is_denied.load(std::memory_order_relaxed);
 }
 
 bool is_statistics_file_permitted() noexcept {
@@ -243,7 +251,7 @@ bool FilterForecast::permits(RareCall call) const noexcept {
 
 void FilterForecast::come_true() const noexcept {
   forbid(verdicts_);
-  if (missing_ != nullptr) rings_are_denied.store(true, std::memory_order_relaxed);
+  if (missing_ != nullptr) filter().rings_are_denied.store(true, std::memory_order_relaxed);
 }
 
 }  // namespace ringsock

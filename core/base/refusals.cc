@@ -1,12 +1,22 @@
 #include "core/base/refusals.h"
 
 #include "core/base/log.h"
+#include "core/base/process_state.h"
 
 namespace ringsock {
 
 namespace {
-constinit RefusalCounters own_counters{};
-constinit std::atomic<RefusalCounters*> counters{&own_counters};
+
+struct Refusals {
+  static constexpr ProcessPart kPart = ProcessPart::refusals;
+  RefusalCounters own{};
+  std::atomic<RefusalCounters*> counters{&own};  ///< own, or those of the statistics page
+};
+
+std::atomic<RefusalCounters*>& counters() { return process_state<Refusals>().counters; }
+
+[[gnu::constructor]] void start() { counters(); }
+
 }  // namespace
 
 const char* to_string(Refusal refusal) {
@@ -26,16 +36,17 @@ const char* to_string(Refusal refusal) {
 
 void count_refusal(Refusal refusal) noexcept {
   log_info("refused: %s", to_string(refusal));
-  (*counters.load(std::memory_order_acquire))[static_cast<std::size_t>(refusal)].fetch_add(1,
-                                                                                           std::memory_order_relaxed);
+  (*counters().load(std::memory_order_acquire))[static_cast<std::size_t>(refusal)].fetch_add(1,
+                                                                                             std::memory_order_relaxed);
 }
 
 std::uint64_t refusals_counted(Refusal refusal) noexcept {
-  return (*counters.load(std::memory_order_acquire))[static_cast<std::size_t>(refusal)].load(std::memory_order_relaxed);
+  return (*counters().load(std::memory_order_acquire))[static_cast<std::size_t>(refusal)].load(
+      std::memory_order_relaxed);
 }
 
 void show_refusals_in(RefusalCounters& place) noexcept {
-  RefusalCounters& before = *counters.exchange(&place, std::memory_order_acq_rel);
+  RefusalCounters& before = *counters().exchange(&place, std::memory_order_acq_rel);
   if (&before == &place) return;
   for (std::size_t i = 0; i < kRefusals; ++i) {
     const std::uint64_t count = before[i].exchange(0, std::memory_order_relaxed);

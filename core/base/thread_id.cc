@@ -5,14 +5,14 @@
 
 namespace ringsock {
 
-__thread pid_t known_thread_id = 0;
+thread_local constinit ThisThread this_thread;
 
 std::uint64_t learn_thread_id() {
   // The forking thread is another one in the child.
-  static const bool handler = (at_fork(ForkStep::thread_ids, nullptr, nullptr, [] { known_thread_id = 0; }), true);
+  static const bool handler = (at_fork(ForkStep::thread_ids, nullptr, nullptr, [] { this_thread.id = 0; }), true);
   static_cast<void>(handler);
-  known_thread_id = ::gettid();
-  return static_cast<std::uint64_t>(known_thread_id);
+  this_thread.id = ::gettid();
+  return static_cast<std::uint64_t>(this_thread.id);
 }
 
 }  // namespace ringsock

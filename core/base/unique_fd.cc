@@ -4,9 +4,11 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 
 #include "core/base/own_duplicate.h"
+#include "core/base/process_state.h"
 
 namespace ringsock {
 
@@ -15,14 +17,23 @@ namespace {
 constexpr rlim_t kHighNumber = 1000;
 constexpr int kBehindStreams = STDERR_FILENO + 1;
 
+struct HighNumbers {
+  static constexpr ProcessPart kPart = ProcessPart::high_numbers;
+  std::atomic<int> first{-1};
+};
+
+[[gnu::constructor]] void start() { process_state<HighNumbers>(); }
+
 /// The limit is read once. If it is lowered later, descriptors only lose their high numbers.
 int first_high_number() {
-  static const int first = [] {
-    rlimit limit{};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kBehindStreams;
-    return std::max(kBehindStreams, static_cast<int>(std::min(kHighNumber, limit.rlim_cur / 4 * 3)));
-  }();
-  return first;
+  std::atomic<int>& first = process_state<HighNumbers>().first;
+  if (const int known = first.load(std::memory_order_relaxed); known >= 0) return known;
+  rlimit limit{};
+  const bool has_limit = ::getrlimit(RLIMIT_NOFILE, &limit) == 0;
+  const int high = has_limit ? static_cast<int>(std::min(kHighNumber, limit.rlim_cur / 4 * 3)) : 0;
+  const int found = std::max(kBehindStreams, high);
+  first.store(found, std::memory_order_relaxed);
+  return found;
 }
 
 /// @return  -1, with errno

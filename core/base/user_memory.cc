@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "core/base/clock.h"
+#include "core/base/process_state.h"
 
 namespace ringsock {
 
@@ -18,10 +19,16 @@ constexpr int kFirstLooks = 4096;
 constexpr int kLooksPerPeriod = 200;
 constexpr Nanos kPeriod{10'000'000};
 
-constinit std::atomic<int> looks_left{kFirstLooks};
-constinit std::atomic<Nanos::rep> period_began{0};
+struct PageLooks {
+  static constexpr ProcessPart kPart = ProcessPart::page_looks;
+  std::atomic<int> left{kFirstLooks};
+  std::atomic<Nanos::rep> period_began{0};
+};
+
+[[gnu::constructor]] void start() { process_state<PageLooks>(); }
 
 bool may_look() {
+  auto& [looks_left, period_began] = process_state<PageLooks>();
   if (looks_left.load(std::memory_order_relaxed) > 0) {
     looks_left.fetch_sub(1, std::memory_order_relaxed);
     return true;
@@ -66,7 +73,8 @@ bool KnownPages::look(std::uintptr_t end) noexcept {
   if (end <= kPageMask || static_cast<std::intptr_t>(end) < 0) return false;
   if (!may_look()) return true;
   if (!is_there_(end - kPageMask)) {
-    looks_left.fetch_add(1, std::memory_order_relaxed);  // gives the test back, so that a bad address is always found
+    process_state<PageLooks>().left.fetch_add(
+        1, std::memory_order_relaxed);  // gives the test back, so that a bad address is always found
     return false;
   }
   place(end).store(end, std::memory_order_relaxed);

@@ -78,10 +78,4 @@ void Networks::after_fork_in_child() {
   lock_.unlock();
 }
 
-Networks& networks() {
-  // Never destroyed: other libraries' destructors may still use sockets.
-  static Networks& instance = *new Networks;
-  return instance;
-}
-
 }  // namespace ringsock::net

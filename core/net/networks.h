@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 #include "core/base/result.h"
 #include "core/net/network_state.h"
 
@@ -21,6 +22,8 @@ Result<std::uint64_t> network_namespace_of(int socket_fd);
 /// not keep a namespace alive. Threads: any.
 class Networks {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::networks;
+
   /// Returns the NetworkState of a socket (any family). Makes it when nobody holds one yet: the calling thread then
   /// opens its netlink sockets. Errors: EXDEV when the thread is in another namespace by now and nobody holds one for
   /// the socket's; those of network_namespace_of() and NetworkState::open().
@@ -37,6 +40,6 @@ class Networks {
 };
 
 /// Returns the instance of this process. Its handlers for fork(2) are installed when the library is loaded.
-Networks& networks();
+inline Networks& networks() { return process_state<Networks>(); }
 
 }  // namespace ringsock::net

@@ -14,10 +14,7 @@ constexpr int kRemoteAccess = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
 
 bool is_remote(int access) { return (access & kRemoteAccess) != 0; }
 
-std::uintptr_t page_bytes() {
-  static const auto bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  return bytes;
-}
+std::uintptr_t page_bytes() { return static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE)); }
 
 }  // namespace
 

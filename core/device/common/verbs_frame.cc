@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "core/base/process_state.h"
+
 namespace ringsock::soft {
 
 namespace {
@@ -90,10 +92,20 @@ ibv_qp* create_qp_extended(ibv_context* context, ibv_qp_init_attr_ex* attr, std:
   return qp;
 }
 
+namespace {
+
+struct QueuePairNumbers {
+  static constexpr ProcessPart kPart = ProcessPart::queue_pair_numbers;
+  std::atomic<std::uint32_t> last{1};  ///< 0 and 1 are special on InfiniBand
+};
+
+[[gnu::constructor]] void start() { process_state<QueuePairNumbers>(); }
+
+}  // namespace
+
 std::uint32_t next_qp_num() {
-  // Numbers 0 and 1 are special on InfiniBand, and numbers have 24 bits.
-  static std::atomic<std::uint32_t> last{1};
-  constexpr std::uint32_t kMask = (1U << 24) - 1;
+  std::atomic<std::uint32_t>& last = process_state<QueuePairNumbers>().last;
+  constexpr std::uint32_t kMask = (1U << 24) - 1;  // numbers have 24 bits
   std::uint32_t number = 0;
   while (number < 2) number = (last.fetch_add(1, std::memory_order_relaxed) + 1) & kMask;
   return number;

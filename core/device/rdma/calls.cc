@@ -12,8 +12,8 @@ namespace ringsock::rdma {
 namespace {
 
 // Loaded only where there are RDMA devices, by programs that have sockets, because they load four more libraries.
-constinit LateLibrary verbs_library{"libibverbs.so.1"};
-constinit LateLibrary cm_library{"librdmacm.so.1"};
+constexpr LateLibrary verbs_library{"libibverbs.so.1"};
+constexpr LateLibrary cm_library{"librdmacm.so.1"};
 
 #define VERBS(name) late<verbs_library, #name, decltype(::name)>
 #define CM(name) late<cm_library, #name, decltype(::name)>

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "core/base/log.h"
+#include "core/base/notice.h"
 #include "core/device/rdma/event_channel.h"
 #include "core/device/rdma/packet_port.h"
 #include "core/device/rdma/rdma_devices.h"
@@ -25,8 +26,7 @@ Status to_status(int result, const char* where) { return result == 0 ? ok() : St
 
 /// Explains once the most frequent configuration mistake with RDMA.
 void explain_locked_memory(std::size_t bytes) {
-  static std::atomic<bool> told{false};
-  if (told.exchange(true, std::memory_order_relaxed)) return;
+  if (!is_first(Notice::locked_memory)) return;
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
   if (limit.rlim_cur == RLIM_INFINITY) return;

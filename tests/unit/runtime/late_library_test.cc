@@ -9,8 +9,8 @@
 namespace ringsock {
 namespace {
 
-constinit LateLibrary math{"libm.so.6"};
-constinit LateLibrary missing{"libringsock-has-no-such.so.9"};
+constexpr LateLibrary math{"libm.so.6"};
+constexpr LateLibrary missing{"libringsock-has-no-such.so.9"};
 
 TEST(LateLibraryTest, CallsTheFunctionOfThatName) {
   errno = 7;

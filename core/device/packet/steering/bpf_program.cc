@@ -7,11 +7,12 @@
 #include <cstring>
 
 #include "core/base/log.h"
+#include "core/base/notice.h"
 #include "core/base/own_duplicate.h"
 
 namespace ringsock::soft {
 
-constinit LateLibrary libbpf{"libbpf.so.1"};
+constexpr LateLibrary libbpf{"libbpf.so.1"};
 
 namespace {
 
@@ -59,8 +60,7 @@ Error bpf_error(int code, const char* where) {
 
 Result<BpfObject> BpfObject::open(std::span<const unsigned char> file, const char* name) {
   if (const std::string missing = libbpf.load_error(); !missing.empty()) {
-    static std::atomic<bool> told{false};
-    if (!told.exchange(true, std::memory_order_relaxed))
+    if (is_first(Notice::libbpf_is_missing))
       log_warn("no rings of packets, sockets are left to the kernel: %s", missing.c_str());
     return Error{ELIBACC, "libbpf"};
   }

@@ -8,7 +8,7 @@
 
 namespace ringsock::soft {
 
-extern LateLibrary libbpf;
+extern const LateLibrary libbpf;
 
 // In this namespace the names of libbpf's functions stand for these.
 #define LATE_BPF(name) inline constexpr auto name = late<libbpf, #name, decltype(::name)>

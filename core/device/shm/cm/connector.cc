@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 #include "core/base/refusals.h"
 #include "core/device/shm/names/lately.h"
 #include "core/device/shm/names/port_lookup.h"
@@ -22,13 +23,7 @@ namespace {
 /// Returns whether the error of connect(2) means that no usable socket listens under a name.
 bool is_nobody(int error) { return error == ECONNREFUSED || error == EPROTOTYPE || error == EACCES || error == EPERM; }
 
-/// Remembers whether to wait for the owners of names whose backlogs were full. The cost of finding out grows with the
-/// number of AF_UNIX sockets, which any user can make.
-constinit Lately full_names;
 constexpr Nanos kFullNamesRemembered{1'000'000'000};
-
-/// Names of listeners that did not share their binding. A listener that joins later gets clients after a short delay.
-constinit Lately lone_names;
 constexpr Nanos kLoneNamesRemembered{5'000'000};
 
 /// Remembers for a moment to whom ports belong according to the kernel, and which were reached. Threads: any.
@@ -82,10 +77,20 @@ class PortOwners {
   Places known_;
   std::size_t next_ = 0;
 };
-PortOwners& port_owners() {
-  static auto* const instance = new PortOwners;
-  return *instance;
-}
+
+/// What the connectors of this process remember.
+struct ConnectionAttempts {
+  static constexpr ProcessPart kPart = ProcessPart::connection_attempts;
+  /// Whether to wait for the owners of names whose backlogs were full. The cost of finding out grows with the number of
+  /// AF_UNIX sockets, which any user can make.
+  Lately full_names;
+  /// Names of listeners that did not share their binding. A listener that joins later gets clients after a short delay.
+  Lately lone_names;
+  PortOwners port_owners;
+  std::atomic<unsigned> turn{static_cast<unsigned>(::getpid())};  ///< of listeners that share a binding
+};
+
+ConnectionAttempts& attempts() { return process_state<ConnectionAttempts>(); }
 
 }  // namespace
 
@@ -108,12 +113,12 @@ void Connector::start(Nanos now) {
 void Connector::ask_kernel(int socket) {
   port_owner_ = owner_by_kernel(destination_.space, destination_.address, socket);
   is_fresh_ = true;
-  if (port_owner_) port_owners().remember(destination_, *port_owner_);
+  if (port_owner_) attempts().port_owners.remember(destination_, *port_owner_);
 }
 
 /// Asked before connecting, so that a listener that wakes up finds the request at once.
 void Connector::ask_for_owner() {
-  const auto known = port_owners().find(destination_);
+  const auto known = attempts().port_owners.find(destination_);
   is_fresh_ = !known;
   if (known) {
     port_owner_ = *known;
@@ -136,7 +141,7 @@ Result<Connector::Connected> Connector::attempt(Nanos now) {
   for (const PortBinding& binding : bindings_) {
     auto connected = try_binding(binding);
     if (connected) {
-      port_owners().note(destination_, true);
+      attempts().port_owners.note(destination_, true);
       return connected;
     }
     const int error = connected.error().code;
@@ -148,26 +153,25 @@ Result<Connector::Connected> Connector::attempt(Nanos now) {
     interval_ = std::min(interval_ * 2, times_.longest_retry);
     return connected;
   }
-  port_owners().note(destination_, false);
+  attempts().port_owners.note(destination_, false);
   return Error{ECONNREFUSED, "connect: nobody listens"};
 }
 
 bool Connector::has_lately_reached(verbs::PortSpace space, const SocketAddress& destination) {
-  return port_owners().was_reached({space, destination, false});
+  return attempts().port_owners.was_reached({space, destination, false});
 }
 
 /// Tries a different listener each time when several share the binding.
 Result<Connector::Connected> Connector::try_binding(const PortBinding& binding) {
-  static std::atomic<unsigned> turn{static_cast<unsigned>(::getpid())};
-  if (std::string name = listening_name(binding); lone_names.find(name)) {
+  if (std::string name = listening_name(binding); attempts().lone_names.find(name)) {
     auto connected = try_name(name);
     if (connected || !is_nobody(connected.error().code)) return connected;
   }
   const auto names = sharing_listeners(binding);
   if (names.empty()) return Error{ECONNREFUSED, "connect: nobody listens"};
-  if (names.size() > 1) return try_name(names[turn.fetch_add(1) % names.size()]);
+  if (names.size() > 1) return try_name(names[attempts().turn.fetch_add(1) % names.size()]);
   auto connected = try_name(names.front());
-  if (connected) lone_names.remember(names.front(), true, monotonic_now() + kLoneNamesRemembered);
+  if (connected) attempts().lone_names.remember(names.front(), true, monotonic_now() + kLoneNamesRemembered);
   return connected;
 }
 
@@ -200,10 +204,10 @@ bool Connector::may_serve(const PeerIdentity& peer, int socket) {
 bool Connector::is_worth_waiting(const std::string& name) {
   if (name == owner_) return true;
   if (std::find(impostors_.begin(), impostors_.end(), name) != impostors_.end()) return false;
-  auto is_worth = full_names.find(name);
+  auto is_worth = attempts().full_names.find(name);
   if (!is_worth) {
     is_worth = may_be_the_ports(name);
-    full_names.remember(name, *is_worth, monotonic_now() + kFullNamesRemembered);
+    attempts().full_names.remember(name, *is_worth, monotonic_now() + kFullNamesRemembered);
   }
   if (*is_worth) {
     owner_ = name;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cerrno>
 
+#include "core/base/process_state.h"
 #include "core/base/rare_calls.h"
 
 namespace ringsock::soft {
@@ -13,7 +14,12 @@ namespace {
 
 constexpr int kPassRights = 83;  // SO_PASSRIGHTS of <asm-generic/socket.h>, which Debian 12 does not have
 
-std::atomic<bool> found{false};
+struct RightsGate {
+  static constexpr ProcessPart kPart = ProcessPart::rights_gate;
+  std::atomic<bool> is_there{false};
+};
+
+[[gnu::constructor]] void start() { process_state<RightsGate>(); }
 
 bool set_gate(int socket, int open) {
   if (!is_permitted(RareCall::pass_rights)) return false;
@@ -27,13 +33,14 @@ bool set_gate(int socket, int open) {
 
 bool shut_rights_gate(int socket) {
   const bool done = set_gate(socket, 0);
-  if (done != found.load(std::memory_order_relaxed)) found.store(done, std::memory_order_relaxed);
+  std::atomic<bool>& is_there = process_state<RightsGate>().is_there;
+  if (done != is_there.load(std::memory_order_relaxed)) is_there.store(done, std::memory_order_relaxed);
   return done;
 }
 
 void open_rights_gate(int socket) { set_gate(socket, 1); }
 
-bool has_rights_gate() { return found.load(std::memory_order_relaxed); }
+bool has_rights_gate() { return process_state<RightsGate>().is_there.load(std::memory_order_relaxed); }
 
 bool is_rights_gate_shut(int socket) {
   const int saved_errno = errno;

@@ -8,14 +8,15 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 #include "core/base/refusals.h"
 
 namespace ringsock::soft {
 
 namespace {
 
-/// Never destroyed, because connections may end after the end of main().
 struct Strangers {
+  static constexpr ProcessPart kPart = ProcessPart::strangers;
   Mutex lock;
   struct Distrusted {
     uid_t uid;
@@ -32,19 +33,12 @@ struct Strangers {
   }
 };
 
-Strangers& strangers() {
-  static auto* const all = [] {
-    auto* const made = new Strangers;
-    hold_across_fork(made->lock);
-    return made;
-  }();
-  return *all;
-}
+[[gnu::constructor]] void start() { hold_across_fork(process_state<Strangers>().lock); }
 
 }  // namespace
 
 void distrust(uid_t uid, Nanos now) noexcept {
-  Strangers& all = strangers();
+  Strangers& all = process_state<Strangers>();
   const std::lock_guard guard(all.lock);
   auto* place = all.find(uid);
   if (place == nullptr) place = &all.distrusted[all.distrusted_count++ % kMaxDistrusted];
@@ -52,7 +46,7 @@ void distrust(uid_t uid, Nanos now) noexcept {
 }
 
 bool is_distrusted(uid_t uid, Nanos now) noexcept {
-  Strangers& all = strangers();
+  Strangers& all = process_state<Strangers>();
   const std::lock_guard guard(all.lock);
   const auto* const found = all.find(uid);
   return found != nullptr && now < found->until;
@@ -64,7 +58,7 @@ std::optional<UserCharge> UserCharge::take(uid_t uid, std::uint64_t bytes) {
     return std::nullopt;
   }
   if (bytes == 0) return UserCharge(uid, 0);
-  Strangers& all = strangers();
+  Strangers& all = process_state<Strangers>();
   const std::lock_guard guard(all.lock);
   std::uint64_t& total = all.charged[uid];
   if (bytes > kMaxExtraBytesOfUser - total) {
@@ -79,7 +73,7 @@ UserCharge::UserCharge(UserCharge&& other) noexcept : uid_(other.uid_), bytes_(s
 
 UserCharge::~UserCharge() {
   if (bytes_ == 0) return;
-  Strangers& all = strangers();
+  Strangers& all = process_state<Strangers>();
   const std::lock_guard guard(all.lock);
   const auto place = all.charged.find(uid_);
   place->second -= bytes_;

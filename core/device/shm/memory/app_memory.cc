@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/own_threads.h"
+#include "core/base/process_state.h"
 #include "core/device/shm/memory/address_space.h"
 #include "core/device/shm/memory/page_swap.h"
 #include "core/device/shm/memory/shared_pages.h"
@@ -23,13 +24,13 @@ constexpr std::uint64_t kMinBytes = 8 * kPageBytes;
 /// For larger memory the temporary second copy may exceed the machine's memory.
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 30;
 
-std::atomic<bool> sharing_enabled{false};
+struct RegisteredMemory {
+  static constexpr ProcessPart kPart = ProcessPart::registered_memory;
+  std::atomic<bool> is_shared{false};
+  std::vector<const AppMemory*> all;  ///< SharedPages::lock() must be held
+};
 
-/// Returns the registrations of the process. SharedPages::lock() must be held.
-std::vector<const AppMemory*>& registrations() {
-  static auto& all = *new std::vector<const AppMemory*>;
-  return all;
-}
+[[gnu::constructor]] void start() { process_state<RegisteredMemory>(); }
 
 /// Returns whether a peer of the same user may read all of this process's memory, so that sharing whole pages reveals
 /// nothing more.
@@ -78,18 +79,21 @@ bool can_exchange(std::uint64_t start, std::uint64_t end) {
 
 }  // namespace
 
-void share_application_memory(bool enabled) { sharing_enabled.store(enabled, std::memory_order_relaxed); }
+void share_application_memory(bool enabled) {
+  process_state<RegisteredMemory>().is_shared.store(enabled, std::memory_order_relaxed);
+}
 
 AppMemory::AppMemory(void* address, std::size_t length, bool share)
     : start_(reinterpret_cast<std::uint64_t>(address)), end_(start_ + length) {
   const std::lock_guard guard(SharedPages::lock());
+  auto& registered = process_state<RegisteredMemory>();
   // Peers write into registered memory that is not shared, and unlike writes of our threads theirs cannot be held up.
-  const bool written_by_peers = std::ranges::any_of(registrations(), [this](const AppMemory* other) {
+  const bool written_by_peers = std::ranges::any_of(registered.all, [this](const AppMemory* other) {
     return !other->pages_ && other->start_ < end_ && start_ < other->end_;
   });
-  registrations().push_back(this);
+  registered.all.push_back(this);
   if (!share || length < kMinBytes || length > kMaxBytes || written_by_peers ||
-      !sharing_enabled.load(std::memory_order_relaxed))
+      !registered.is_shared.load(std::memory_order_relaxed))
     return;
   pages_ = SharedPages::find(start_, end_);
   if (pages_ || !process_may_share()) return;
@@ -105,7 +109,7 @@ AppMemory::AppMemory(void* address, std::size_t length, bool share)
 
 AppMemory::~AppMemory() {
   const std::lock_guard guard(SharedPages::lock());
-  std::erase(registrations(), this);
+  std::erase(process_state<RegisteredMemory>().all, this);
   pages_.reset();
 }
 

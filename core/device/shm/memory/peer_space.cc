@@ -64,7 +64,7 @@ iovec part(std::uint64_t address, std::uint64_t bytes) { return {reinterpret_cas
 }  // namespace
 
 std::uint64_t ticks_since_boot() {
-  static const auto per_second = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
+  const auto per_second = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
   timespec now{};
   ::clock_gettime(CLOCK_BOOTTIME, &now);
   return static_cast<std::uint64_t>(now.tv_sec) * per_second +

@@ -110,13 +110,8 @@ bool PeerReadyMaps::may_try(const MemoryName& name, Nanos now) {
 
 void PeerReadyMaps::survive_fork() { hold_across_fork(lock_); }
 
-PeerReadyMaps& peer_ready_maps() {
-  static auto* const instance = [] {
-    auto* const made = new PeerReadyMaps;
-    made->survive_fork();
-    return made;
-  }();
-  return *instance;
-}
+namespace {
+[[gnu::constructor]] void start() { peer_ready_maps().survive_fork(); }
+}  // namespace
 
 }  // namespace ringsock::soft

@@ -11,6 +11,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 #include "core/base/ready_map.h"
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
@@ -43,6 +44,7 @@ class OwnReadyMap final : public ReadyMap {
 /// connection has used it for as long as others were added. Threads: any.
 class PeerReadyMaps {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::ready_maps;
   static constexpr std::size_t kMax = 64;
   static constexpr std::size_t kMaxOfAStranger = 8;
 
@@ -77,7 +79,7 @@ class PeerReadyMaps {
   std::list<Tried> tried_;  ///< the latest in front, at most kMax
 };
 
-/// The maps of this process. They are never destroyed.
-PeerReadyMaps& peer_ready_maps();
+/// The maps of this process.
+inline PeerReadyMaps& peer_ready_maps() { return process_state<PeerReadyMaps>(); }
 
 }  // namespace ringsock::soft

@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "core/base/file_limit.h"
+#include "core/base/process_state.h"
 
 namespace ringsock::soft {
 
@@ -25,8 +26,15 @@ constexpr std::uint64_t queue_bytes(std::uint64_t ring_entries, std::uint64_t pa
   return kRingOffset + ring_entries * sizeof(Entry) + payload_bytes;
 }
 
+struct MemoryFiles {
+  static constexpr ProcessPart kPart = ProcessPart::memory_files;
+  std::atomic<unsigned> extra_flags{kNoExecSeal};
+};
+
+[[gnu::constructor]] void start() { process_state<MemoryFiles>(); }
+
 UniqueFd create_memfd() {
-  static std::atomic<unsigned> extra_flags{kNoExecSeal};
+  std::atomic<unsigned>& extra_flags = process_state<MemoryFiles>().extra_flags;
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   UniqueFd fd(::memfd_create("ringsock", kFlags | extra_flags.load(std::memory_order_relaxed)));
   if (!fd && errno == EINVAL) {

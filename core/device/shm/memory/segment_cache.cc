@@ -288,11 +288,6 @@ void SegmentCache::after_fork() {
   lock_.unlock();
 }
 
-SegmentCache& segment_cache() {
-  static auto* const instance = new SegmentCache;
-  return *instance;
-}
-
 namespace {
 [[gnu::constructor]] void install_fork_handlers() {
   segment_cache();

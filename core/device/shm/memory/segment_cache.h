@@ -13,6 +13,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "core/device/shm/link/peer_process.h"
@@ -40,6 +41,7 @@ namespace ringsock::soft {
 /// from any thread.
 class SegmentCache {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::segments;
   static constexpr std::size_t kMaxKept = 64;
   static constexpr std::size_t kMaxKeptBytes = std::size_t{1} << 20;
 
@@ -149,7 +151,7 @@ class SegmentCache {
   std::list<Accepters> accepters_;  ///< the most recently learnt in front
 };
 
-/// The cache of this process. It is never destroyed.
-SegmentCache& segment_cache();
+/// The cache of this process.
+inline SegmentCache& segment_cache() { return process_state<SegmentCache>(); }
 
 }  // namespace ringsock::soft

@@ -11,6 +11,7 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/file_limit.h"
+#include "core/base/process_state.h"
 
 namespace ringsock::soft {
 
@@ -20,12 +21,6 @@ constexpr int kReadWrite = PROT_READ | PROT_WRITE;
 /// The size of the file, independent of the mapping: realloc(3) may extend a mapping with mremap(2), and accessing
 /// pages behind the end of a file raises SIGBUS. Untouched pages use no memory.
 constexpr off_t kFileBytes = off_t{1} << 45;
-
-/// All objects, in no order. SharedPages::lock() must be held.
-std::vector<SharedPages*>& all_pages() {
-  static auto& all = *new std::vector<SharedPages*>;
-  return all;
-}
 
 UniqueFd make_file() {
   if (!may_make_file_of(kFileBytes)) return {};
@@ -55,6 +50,23 @@ struct Piece {
   off_t offset;
   int protection;
 };
+
+/// The copy of a piece for a child of fork(2).
+struct Snapshot {
+  Piece piece;
+  void* copy;  ///< MAP_FAILED: no memory; the child then sees the pages as they are when it first writes them
+  int fd;
+};
+
+struct PagesOfProcess {
+  static constexpr ProcessPart kPart = ProcessPart::shared_pages;
+  std::mutex lock;
+  std::vector<SharedPages*> all;  ///< in no order
+  std::vector<Snapshot> snapshots;
+};
+
+/// SharedPages::lock() must be held.
+std::vector<SharedPages*>& all_pages() { return process_state<PagesOfProcess>().all; }
 
 /// Makes the mapping private, atomically for other threads. mmap(2) is called by number, because a sanitizer that
 /// intercepts it cannot know that.
@@ -112,10 +124,7 @@ std::byte* map_populated(int fd, std::uint64_t bytes) {
 
 }  // namespace
 
-std::mutex& SharedPages::lock() {
-  static auto& mutex = *new std::mutex;
-  return mutex;
-}
+std::mutex& SharedPages::lock() { return process_state<PagesOfProcess>().lock; }
 
 SharedPages::SharedPages(UniqueFd memfd, const SharedPlace& place, std::uint64_t device)
     : memfd_(std::move(memfd)), place_(place), device_(device) {
@@ -153,15 +162,7 @@ std::shared_ptr<SharedPages> SharedPages::find(std::uint64_t start, std::uint64_
 
 /// The forking thread makes the child's copy before the fork, because the parent goes on writing afterwards.
 struct SharedPages::ForkHandlers {
-  struct Snapshot {
-    Piece piece;
-    void* copy;  ///< MAP_FAILED: no memory; the child then sees the pages as they are when it first writes them
-    int fd;
-  };
-  static std::vector<Snapshot>& snapshots() {
-    static auto& all = *new std::vector<Snapshot>;
-    return all;
-  }
+  static std::vector<Snapshot>& snapshots() { return process_state<PagesOfProcess>().snapshots; }
 
   static void prepare() {
     lock().lock();
@@ -196,14 +197,10 @@ struct SharedPages::ForkHandlers {
     }
     lock().unlock();
   }
-  static bool are_installed() {
-    static const bool installed = (at_fork(ForkStep::shared_pages, prepare, in_parent, in_child), true);
-    return installed;
-  }
+  [[gnu::constructor]] static void install() { at_fork(ForkStep::shared_pages, prepare, in_parent, in_child); }
 };
 
 std::shared_ptr<SharedPages> SharedPages::put_under(std::uint64_t start, std::uint64_t bytes, OtherWriters writers) {
-  if (!ForkHandlers::are_installed()) return nullptr;
   UniqueFd fd = make_file();
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0) return nullptr;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 
+#include "core/base/process_state.h"
 #include "core/device/shm/memory/segment.h"
 
 namespace ringsock::soft {
@@ -18,7 +19,12 @@ struct MarkPage {
 };
 static_assert(offsetof(MarkPage, scratch) == SpaceMark::kBytes);
 
-std::atomic<MarkPage*> own_page{nullptr};
+struct OwnMark {
+  static constexpr ProcessPart kPart = ProcessPart::space_mark;
+  std::atomic<MarkPage*> page{nullptr};
+};
+
+[[gnu::constructor]] void start() { process_state<OwnMark>(); }
 
 /// Returns a random number, 0 when the kernel has none.
 std::uint64_t random_number() {
@@ -40,6 +46,7 @@ MarkPage* map_page() {
 }
 
 MarkPage* find_or_map_page() {
+  std::atomic<MarkPage*>& own_page = process_state<OwnMark>().page;
   if (MarkPage* page = own_page.load(std::memory_order_acquire)) return page;
   MarkPage* fresh = map_page();
   MarkPage* found = nullptr;
@@ -55,7 +62,7 @@ SpaceMark mark_of(const MarkPage* page) {
 
 }  // namespace
 
-SpaceMark known_space_mark() { return mark_of(own_page.load(std::memory_order_acquire)); }
+SpaceMark known_space_mark() { return mark_of(process_state<OwnMark>().page.load(std::memory_order_acquire)); }
 
 SpaceMark own_space_mark() {
   const int saved_errno = errno;

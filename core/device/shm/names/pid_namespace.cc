@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "core/base/process_state.h"
 #include "core/base/unique_fd.h"
 
 namespace ringsock::soft {
@@ -45,10 +46,15 @@ class Believed {
   }
   std::array<std::atomic<std::uint64_t>, 64> places_{};
 };
-constinit Believed believed;
-/// Processes that did not exist. A new process with that number counts as ended, too, because the process that answers
-/// is checked.
-constinit Believed ended;
+struct BelievedProcesses {
+  static constexpr ProcessPart kPart = ProcessPart::believed_processes;
+  Believed ours;
+  /// Processes that did not exist. A new process with that number counts as ended, too, because the process that
+  /// answers is checked.
+  Believed ended;
+};
+
+[[gnu::constructor]] void start() { process_state<BelievedProcesses>(); }
 
 /// The text of /proc/PID/status, empty where there is none.
 class StatusText {
@@ -83,13 +89,14 @@ Found look(pid_t process) {
 /// Looks the process up. Remembers processes of our namespace, and those that do not exist.
 Found find(pid_t process, Nanos now, bool may_have_ended) {
   const auto now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  if (believed.has(process, now_ms)) return Found::ours;
-  if (may_have_ended && ended.has(process, now_ms)) return Found::nothing;
+  auto& believed = process_state<BelievedProcesses>();
+  if (believed.ours.has(process, now_ms)) return Found::ours;
+  if (may_have_ended && believed.ended.has(process, now_ms)) return Found::nothing;
   const int saved_errno = errno;
   const Found found = look(process);
   errno = saved_errno;
-  if (found == Found::ours) believed.add(process, now_ms);
-  if (found == Found::nothing) ended.add(process, now_ms);
+  if (found == Found::ours) believed.ours.add(process, now_ms);
+  if (found == Found::nothing) believed.ended.add(process, now_ms);
   return found;
 }
 

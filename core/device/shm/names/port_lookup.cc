@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "core/base/at_fork.h"
+#include "core/base/process_state.h"
 #include "core/base/unique_fd.h"
 
 #ifndef SO_NETNS_COOKIE
@@ -215,6 +216,7 @@ bool DiagSocket::can_list(PortSpace space) {
 /// makes its own.
 class SpareSocket {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::diag_socket;
   std::unique_ptr<DiagSocket> take(int network_of) {
     std::unique_ptr<DiagSocket> kept(spare_.exchange(nullptr, std::memory_order_acquire));
     if (kept && kept->serves(network_of)) return kept;
@@ -230,10 +232,7 @@ class SpareSocket {
   std::atomic<DiagSocket*> spare_{nullptr};
 };
 
-SpareSocket& spare_socket() {
-  static SpareSocket spare;  // of the process: trivially destructible, so it serves to the end
-  return spare;
-}
+[[gnu::constructor]] void start() { process_state<SpareSocket>(); }
 
 }  // namespace
 
@@ -243,13 +242,13 @@ bool share_network(int socket, int other) {
 }
 
 Result<uid_t> owner_by_kernel(PortSpace space, const SocketAddress& destination, int network_of) {
-  auto socket = spare_socket().take(network_of);
+  auto socket = process_state<SpareSocket>().take(network_of);
   if (!socket) return Error{EOPNOTSUPP, "sock_diag: socket"};
   const auto interface = interface_of(destination);
   if (!interface) return Error{EOPNOTSUPP, "sock_diag: interface"};
   auto owner = socket->ask(space, destination, *interface);
   const bool usable = owner || owner.error().code == ENOENT;
-  if (usable) spare_socket().put_back(std::move(socket));
+  if (usable) process_state<SpareSocket>().put_back(std::move(socket));
   return owner;
 }
 

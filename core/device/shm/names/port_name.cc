@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "core/base/process_state.h"
 #include "core/base/unique_fd.h"
 
 namespace ringsock::soft {
@@ -150,15 +151,21 @@ std::vector<PortBinding> listener_bindings(const PortBinding& destination) {
 
 namespace {
 
-bool is_taken(const std::string& name) {
-  // connect(2) looks up the name before it checks the connecting socket. On a socket that is connected already it fails
-  // with EISCONN if a socket listens under the name, otherwise with ECONNREFUSED.
-  static const UniqueFd probe = [] {
+/// connect(2) looks up the name before it checks the connecting socket. On a socket that is connected already it fails
+/// with EISCONN if a socket listens under the name, otherwise with ECONNREFUSED.
+struct ProbeSocket {
+  static constexpr ProcessPart kPart = ProcessPart::probe_socket;
+  static UniqueFd make() {
     std::array<int, 2> pair{-1, -1};
-    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair.data()) != 0) return UniqueFd();
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair.data()) != 0) return {};
     ::close(pair[1]);
     return out_of_the_way(UniqueFd(pair[0]));
-  }();
+  }
+  const UniqueFd fd = make();
+};
+
+bool is_taken(const std::string& name) {
+  const UniqueFd& probe = process_state<ProbeSocket>().fd;
   if (!probe) return true;
   const AbstractAddress address(name);
   return ::connect(probe.get(), address.get(), address.length) == 0 || errno != ECONNREFUSED;

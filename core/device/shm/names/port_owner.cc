@@ -10,6 +10,7 @@
 #include <charconv>
 #include <string_view>
 
+#include "core/base/process_state.h"
 #include "core/base/refusals.h"
 #include "core/base/unique_fd.h"
 #include "core/device/shm/names/connect_target.h"
@@ -30,10 +31,15 @@ bool is_whole(std::string_view map) {
   return map.substr(inside, 2) == "0 " && map.substr(outside, 2) == "0 " && map.substr(count, 10) == "4294967295";
 }
 
-/// The pid of the process that was found to see real uids.
-constinit std::atomic<pid_t> sees_them{0};
+struct UidMap {
+  static constexpr ProcessPart kPart = ProcessPart::uid_map;
+  std::atomic<pid_t> process_with_real_uids{0};
+};
+
+[[gnu::constructor]] void start() { process_state<UidMap>(); }
 
 bool sees_real_uids() {
+  std::atomic<pid_t>& sees_them = process_state<UidMap>().process_with_real_uids;
   const UniqueFd file(::open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC));
   // After a chroot(2) the earlier result is used for this process. Its children may be in another user namespace.
   if (!file) return sees_them.load(std::memory_order_relaxed) == ::getpid();

@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "core/base/at_fork.h"
+#include "core/base/process_state.h"
 #include "core/device/shm/link/rights_gate.h"
 #include "core/device/shm/names/port_lookup.h"
 #include "core/device/shm/names/port_owner.h"
@@ -68,12 +69,6 @@ std::uint32_t random_number() {
   return number;
 }
 
-/// Returns a number that other processes of this host probably do not use; a clash only costs another try.
-std::uint32_t unlikely_number() {
-  static std::atomic<std::uint32_t> counter = random_number();
-  return counter.fetch_add(1, std::memory_order_relaxed);
-}
-
 /// The ports that the kernel gives to connecting sockets.
 struct alignas(std::uint64_t) PortRange {  // an atomic without a lock, by clang++, too
   std::uint32_t first;
@@ -92,22 +87,32 @@ struct alignas(std::uint64_t) PortRange {  // an atomic without a lock, by clang
   }
 };
 
-/// Returns ports of the range in an order in which none comes soon again. Each process begins at a place of its own.
-/// Without static objects that a function makes: a forked child would wait for the thread that makes one.
-std::uint16_t next_port() {
-  constexpr std::uint32_t kStride = 7919;  // a prime: the numbers of other processes lie elsewhere soon
-  static constinit std::atomic<PortRange> range{PortRange{0, 0}};
-  static constinit std::atomic<std::uint32_t> place{0};
-  static constinit std::atomic<unsigned> begun_at{~0U};  // fork_generation(): a child would follow its parent's numbers
-  if (begun_at.load(std::memory_order_relaxed) != fork_generation()) {
-    begun_at.store(fork_generation(), std::memory_order_relaxed);
-    place.store(random_number(), std::memory_order_relaxed);
+/// The numbers that this process chooses for its ports and names. Threads: any.
+class PortNumbers {
+ public:
+  static constexpr ProcessPart kPart = ProcessPart::port_numbers;
+
+  /// Returns ports of the range in an order in which none comes soon again. Each process begins at a place of its own.
+  std::uint16_t next_port() {
+    constexpr std::uint32_t kStride = 7919;  // a prime: the numbers of other processes lie elsewhere soon
+    if (begun_at_.load(std::memory_order_relaxed) != fork_generation()) {
+      begun_at_.store(fork_generation(), std::memory_order_relaxed);
+      place_.store(random_number(), std::memory_order_relaxed);
+    }
+    PortRange known = range_.load(std::memory_order_relaxed);
+    if (known.count == 0) range_.store(known = PortRange::of_kernel(), std::memory_order_relaxed);
+    const std::uint32_t now = place_.fetch_add(kStride, std::memory_order_relaxed);
+    return static_cast<std::uint16_t>(known.first + now % known.count);
   }
-  PortRange known = range.load(std::memory_order_relaxed);
-  if (known.count == 0) range.store(known = PortRange::of_kernel(), std::memory_order_relaxed);
-  const std::uint32_t now = place.fetch_add(kStride, std::memory_order_relaxed);
-  return static_cast<std::uint16_t>(known.first + now % known.count);
-}
+  /// Returns a number that other processes of this host probably do not use; a clash only costs another try.
+  std::uint32_t unlikely_number() { return unlikely_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<PortRange> range_{PortRange{0, 0}};
+  std::atomic<std::uint32_t> place_{0};
+  std::atomic<unsigned> begun_at_{~0U};  ///< fork_generation(): a child would follow its parent's numbers
+  std::atomic<std::uint32_t> unlikely_{random_number()};
+};
 
 /// Returns whether every kernel socket that holds the port belongs to this user.
 bool held_by_own_user(const PortBinding& where) { return owns_port(::geteuid(), where) && is_own_uid(::geteuid()); }
@@ -211,7 +216,7 @@ Status PortReservation::bind_name() {
   // A thread that has changed its network namespace since would bind the name in the wrong one.
   if (shared_ >= 0 && !share_network(shared_, socket->get())) return Error{EADDRNOTAVAIL, "bind: network namespace"};
   for (;;) {
-    name_ = bound_name(binding_, reuse_, unlikely_number());
+    name_ = bound_name(binding_, reuse_, process_state<PortNumbers>().unlikely_number());
     const AbstractAddress name(name_);
     if (::bind(socket->get(), name.get(), name.length) == 0) break;
     if (errno != EADDRINUSE) return Error::last("bind AF_UNIX");
@@ -231,7 +236,7 @@ Status PortReservation::take_number(std::uint16_t not_this) {
   // A thread that has changed its network namespace since would bind the name in the wrong one.
   if (!share_network(shared_, socket->get())) return Error{EADDRNOTAVAIL, "bind: network namespace"};
   for (int i = 0; i < kTries; ++i) {
-    const std::uint16_t port = next_port();
+    const std::uint16_t port = process_state<PortNumbers>().next_port();
     if (port == not_this) continue;
     binding_.address.set_port(port);
     name_ = bound_name(binding_, false, 0);

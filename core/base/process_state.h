@@ -1,0 +1,65 @@
+// The state that a process has once: what there is, and when it begins, forks and ends.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace ringsock {
+
+/// The objects of which a process has one, each for the room that is named, lower rooms first. Start: those marked
+/// "load" are made when the library is loaded, in no order, or earlier when a constructor of another library uses them;
+/// the others are made at their first use. Fork: "lock" is held across fork(2) as a leaf (hold_across_fork()); a name
+/// is the ForkStep (fork_order.h) that prepares the object; the child goes on with a copy of all others. Exit: none is
+/// ever destroyed, because threads and destructors of the application may use sockets until the end.
+enum class ProcessPart : std::uint8_t {
+  fork_handlers,        ///< core/base, load: the handlers themselves, and the number of forks
+  log,                  ///< core/base, load
+  notices,              ///< core/base, load
+  refusals,             ///< core/base, load
+  own_threads,          ///< core/base, load. The child has no such threads
+  seccomp_filter,       ///< core/base, load, lock
+  barriers,             ///< core/base, load
+  lock_numbers,         ///< core/base, load: of threads, never given twice
+  high_numbers,         ///< core/base, load: of descriptors
+  closers,              ///< core/base, load. The child begins anew
+  page_looks,           ///< core/base, load
+  queue_pair_numbers,   ///< core/device/common, load
+  rights_gate,          ///< core/device/shm/link, load
+  strangers,            ///< core/device/shm/link, load, lock
+  believed_processes,   ///< core/device/shm/names, load
+  uid_map,              ///< core/device/shm/names, load
+  probe_socket,         ///< core/device/shm/names
+  diag_socket,          ///< core/device/shm/names, load
+  port_numbers,         ///< core/device/shm/names. The child chooses other ports
+  memory_files,         ///< core/device/shm/memory, load
+  segments,             ///< core/device/shm/memory, load, ForkStep::segments
+  ready_maps,           ///< core/device/shm/memory, load, lock
+  shared_pages,         ///< core/device/shm/memory, load, ForkStep::shared_pages
+  registered_memory,    ///< core/device/shm/memory, load, under the lock of shared_pages
+  space_mark,           ///< core/device/shm/memory, load. The kernel clears the child's mark
+  connection_attempts,  ///< core/device/shm/cm
+  networks,             ///< core/net, load, ForkStep::networks
+};
+inline constexpr std::size_t kProcessParts = static_cast<std::size_t>(ProcessPart::networks) + 1;
+
+/// The place of each part, null before it is made.
+extern std::array<std::atomic<void*>, kProcessParts> process_parts;
+
+/// Returns the object of this process. T::kPart names it; its destructor must undo all effects of its constructor,
+/// because one of two objects that two threads make at once is destroyed. A child of fork(2) never waits for another
+/// thread here. Costs one load. Threads: any.
+template <class T>
+T& process_state() {
+  std::atomic<void*>& place = process_parts[static_cast<std::size_t>(T::kPart)];
+  void* known = place.load(std::memory_order_acquire);
+  if (known == nullptr) [[unlikely]] {
+    auto* const made = new T;
+    if (place.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return *made;
+    delete made;
+  }
+  return *static_cast<T*>(known);
+}
+
+}  // namespace ringsock
