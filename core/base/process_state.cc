@@ -2,6 +2,15 @@
 
 namespace ringsock {
 
-constinit std::array<std::atomic<void*>, kProcessParts> process_parts{};
+constinit ProcessParts process_parts{};
+
+void* room_for_part(std::size_t bytes) {
+  constexpr std::size_t kMask = ProcessParts::kAlignment - 1;
+  auto& [places, used, room] = process_parts;
+  const std::size_t wanted = (bytes + kMask) & ~kMask;
+  const std::size_t begin = used.fetch_add(wanted, std::memory_order_relaxed);
+  if (begin + wanted <= room.size()) return &room[begin];
+  return ::operator new (bytes, std::align_val_t{ProcessParts::kAlignment});
+}
 
 }  // namespace ringsock

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 
 namespace ringsock {
 
@@ -44,20 +45,30 @@ enum class ProcessPart : std::uint8_t {
 };
 inline constexpr std::size_t kProcessParts = static_cast<std::size_t>(ProcessPart::networks) + 1;
 
-/// The place of each part, null before it is made.
-extern std::array<std::atomic<void*>, kProcessParts> process_parts;
+struct ProcessParts {
+  static constexpr std::size_t kAlignment = 64;
+  std::array<std::atomic<void*>, kProcessParts> places;  ///< null before the part is made
+  std::atomic<std::size_t> used;                         ///< bytes of the room
+  alignas(kAlignment) std::array<std::byte, 16384> room;
+};
+extern ProcessParts process_parts;
+
+/// Returns memory for an object of the process, which is never given back. It is the library's own: an allocator that
+/// reads files as it starts may need a part before there is memory to allocate. Threads: any.
+void* room_for_part(std::size_t bytes);
 
 /// Returns the object of this process. T::kPart names it; its destructor must undo all effects of its constructor,
 /// because one of two objects that two threads make at once is destroyed. A child of fork(2) never waits for another
 /// thread here. Costs one load. Threads: any.
 template <class T>
 T& process_state() {
-  std::atomic<void*>& place = process_parts[static_cast<std::size_t>(T::kPart)];
+  static_assert(alignof(T) <= ProcessParts::kAlignment);
+  std::atomic<void*>& place = process_parts.places[static_cast<std::size_t>(T::kPart)];
   void* known = place.load(std::memory_order_acquire);
   if (known == nullptr) [[unlikely]] {
-    auto* const made = new T;
+    auto* const made = ::new (room_for_part(sizeof(T))) T();
     if (place.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return *made;
-    delete made;
+    made->~T();
   }
   return *static_cast<T*>(known);
 }

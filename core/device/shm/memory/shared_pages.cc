@@ -197,7 +197,10 @@ struct SharedPages::ForkHandlers {
     }
     lock().unlock();
   }
-  [[gnu::constructor]] static void install() { at_fork(ForkStep::shared_pages, prepare, in_parent, in_child); }
+  [[gnu::constructor]] static void install() {
+    process_state<PagesOfProcess>();
+    at_fork(ForkStep::shared_pages, prepare, in_parent, in_child);
+  }
 };
 
 std::shared_ptr<SharedPages> SharedPages::put_under(std::uint64_t start, std::uint64_t bytes, OtherWriters writers) {
