@@ -5,14 +5,19 @@
 // the program's. If only helpers are left, the program has no child: ECHILD.
 #include "preload/child_calls.h"
 
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <csignal>
+#include <cstdint>
+#include <optional>
 
+#include "core/base/at_fork.h"
 #include "core/base/helper_process.h"
 #include "core/base/no_cancellation.h"
 #include "core/base/user_memory.h"
@@ -60,6 +65,59 @@ pid_t sleep_until_news(const Wanted& wanted, pid_t other) {
   return news < 0 && errno == ECHILD ? 0 : news;
 }
 
+/// Threads that look at the children before they sleep, or sleep; the number of forks before is in the upper half.
+constinit std::atomic<std::uint64_t> sleepers{0};
+
+class CountedSleeper {
+ public:
+  CountedSleeper() {
+    std::uint64_t before = sleepers.load();
+    while (!sleepers.compare_exchange_weak(before, (is_ours(before) ? before : stamp()) + 1)) {
+    }
+  }
+  CountedSleeper(const CountedSleeper&) = delete;
+  CountedSleeper& operator=(const CountedSleeper&) = delete;
+  ~CountedSleeper() { sleepers.fetch_sub(1); }
+  [[nodiscard]] static bool are_there() {
+    const std::uint64_t now = sleepers.load();
+    return is_ours(now) && now != stamp();
+  }
+
+ private:
+  static std::uint64_t stamp() { return std::uint64_t{fork_generation()} << 32; }
+  static bool is_ours(std::uint64_t value) { return value >> 32 == fork_generation(); }
+};
+
+/// The kernel leaves a thread asleep whose last child another thread has taken, as long as there is a helper. A helper
+/// that ends at once wakes one such thread, which then wakes the next one.
+void wake_a_sleeper() {
+  if (!CountedSleeper::are_there() || !adopts_orphans()) return;
+  const int saved_errno = errno;
+  const ChildrenSeen children = look_at_children({});
+  // Without the handlers around fork(2): the child makes two system calls.
+  if (children.helper && children.other == 0 && ::syscall(SYS_clone, long{SIGCHLD}, 0L, 0L, 0L, 0L) == 0) {
+    ::syscall(SYS_prctl, long{PR_SET_NAME}, kRelayName);
+    ::syscall(SYS_exit_group, 0L);
+  }
+  errno = saved_errno;
+}
+
+/// Where no child of the program has news: sleeps until one may have, which returns nothing, or returns as wait(2).
+std::optional<pid_t> no_child_yet(const Wanted& wanted) {
+  {
+    // Counted before the look: the thread that takes the last child later sees this one.
+    const CountedSleeper counted;
+    const ChildrenSeen children = children_of(wanted);
+    if (!children.helper || children.other != 0) {
+      if ((wanted.options & WNOHANG) != 0) return 0;
+      return sleep_until_news(wanted, children.other) < 0 ? std::optional(-1) : std::nullopt;
+    }
+  }
+  wake_a_sleeper();
+  errno = ECHILD;
+  return -1;
+}
+
 /// Returns the next child of the program with news, without taking the news. Returns as wait(2) otherwise.
 pid_t next_child(const Wanted& wanted) {
   for (;;) {
@@ -70,13 +128,7 @@ pid_t next_child(const Wanted& wanted) {
       take_helper(next, wanted);
       continue;
     }
-    const ChildrenSeen children = children_of(wanted);
-    if (children.helper && children.other == 0) {
-      errno = ECHILD;
-      return -1;
-    }
-    if ((wanted.options & WNOHANG) != 0) return 0;
-    if (sleep_until_news(wanted, children.other) < 0) return -1;
+    if (const auto answer = no_child_yet(wanted)) return *answer;
   }
 }
 
@@ -93,6 +145,7 @@ pid_t wait_past_helpers(const Wanted& wanted, Take take) {
     const pid_t next = next_child(wanted);
     if (next <= 0) return next;
     const pid_t taken = take(Wanted{P_PID, static_cast<id_t>(next), wanted.options | WNOHANG});
+    if (taken > 0) wake_a_sleeper();
     // Otherwise another thread was faster.
     if (taken > 0 || (taken < 0 && errno != ECHILD)) return taken;
   }
@@ -109,8 +162,11 @@ Wanted by_number(pid_t pid, int options) {
 pid_t wait_ours(pid_t pid, int* status, int options, rusage* usage) {
   constexpr auto kKnown = static_cast<unsigned>(WNOHANG | WUNTRACED | WCONTINUED | __WNOTHREAD | __WCLONE | __WALL);
   // The kernel reports the errors of other options, and of a group that is no number.
-  if (pid > 0 || pid == INT_MIN || (static_cast<unsigned>(options) & ~kKnown) != 0)
-    return real.wait4(pid, status, options, usage);
+  if (pid > 0 || pid == INT_MIN || (static_cast<unsigned>(options) & ~kKnown) != 0) {
+    const pid_t taken = real.wait4(pid, status, options, usage);
+    if (taken > 0) wake_a_sleeper();
+    return taken;
+  }
   return wait_past_helpers(by_number(pid, options), [&](const Wanted& which) {
     const bool is_one = which.type == P_PID;
     return real.wait4(is_one ? static_cast<pid_t>(which.id) : pid, status, is_one ? options | WNOHANG : options, usage);
@@ -121,7 +177,11 @@ pid_t wait_ours(pid_t pid, int* status, int options, rusage* usage) {
 template <class Call>
 int waitid_ours(const Wanted& wanted, siginfo_t* news, Call call) {
   const bool is_group = wanted.type == P_ALL || wanted.type == P_PGID;
-  if (!is_group || (news != nullptr && !are_writable(news))) return call(wanted.type, wanted.id, news, wanted.options);
+  if (!is_group || (news != nullptr && !are_writable(news))) {
+    const int done = call(wanted.type, wanted.id, news, wanted.options);
+    if (done == 0) wake_a_sleeper();
+    return done;
+  }
   siginfo_t found{};
   const pid_t child = wait_past_helpers(wanted, [&](const Wanted& which) {
     found = {};

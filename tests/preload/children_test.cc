@@ -7,12 +7,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "tests/preload/preloaded.h"
+#include "tests/support/thread_status.h"
 
 namespace ringsock::preloaded {
 namespace {
@@ -153,6 +158,41 @@ TEST(ChildrenThatAreForgotten, LeaveASubreaperWithoutChildrenThoughARelayRuns) {
               expect(::wait(nullptr) == -1 && errno == ECHILD, "wait() returns when all children have ended");
             }),
             0);
+}
+
+/// The kernel wakes no thread when another one takes a child: there is still the relay.
+TEST(ChildrenOfThreads, OfASubreaperEndForAllThreadsThoughARelayRuns) {
+  for (const Way& way : {kWays[0], kWays[5]}) {
+    EXPECT_EQ(run_with_echo([wait = way.wait](int fd) {
+                become_subreaper();
+                const pid_t child = use_with_child(fd);
+                expect(wait(0) == child, "the child is found");
+                Signal end;
+                const pid_t last = spawn([&] { end.wait(); });
+                constexpr std::size_t kThreads = 4;
+                std::array<pid_t, kThreads> found{};
+                std::array<int, kThreads> errors{};
+                std::array<std::atomic<pid_t>, kThreads> ids{};
+                std::vector<std::thread> threads;
+                for (std::size_t i = 0; i < kThreads; ++i) {
+                  threads.emplace_back([&, i] {
+                    ids[i] = ::gettid();
+                    found[i] = wait(0);
+                    errors[i] = errno;
+                  });
+                }
+                for (auto& id : ids) {
+                  while (id == 0) std::this_thread::yield();
+                  support::falls_asleep(id);
+                }
+                end.give();
+                for (auto& thread : threads) thread.join();
+                expect(std::count(found.begin(), found.end(), last) == 1, "one thread finds the child");
+                expect(std::count(found.begin(), found.end(), -1) == kThreads - 1, "the others have no child");
+                expect(std::count(errors.begin(), errors.end(), ECHILD) == kThreads - 1, "ECHILD");
+              }),
+              0);
+  }
 }
 
 TEST(ChildrenOfThreads, AreFoundWhileAnotherThreadMakesARelay) {
