@@ -1,5 +1,6 @@
 #include "core/poll/socket_calls.h"
 
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "core/base/no_cancellation.h"
+#include "core/base/unique_fd.h"
 #include "core/poll/rest_of_message.h"
 #include "core/poll/wait.h"
 
@@ -166,9 +168,18 @@ Status connect(Lookup& socket, const sockaddr* address, socklen_t length) {
   return done;
 }
 
+namespace {
+/// accept(2) takes the number of the new descriptor before it waits. Errors: EMFILE, ENFILE.
+Status check_free_number() {
+  const UniqueFd number(::eventfd(0, EFD_CLOEXEC));
+  return number ? ok() : Status(Error::last("accept"));
+}
+}  // namespace
+
 Result<int> accept(Lookup& socket, SocketAddress& peer, int flags) {
   auto first = socket->accept(peer, flags);
   if (first || first.error().code != EAGAIN || socket->is_nonblocking()) return first;
+  if (const Status free = check_free_number(); !free) return free.error();
   socket.pin();
   auto accepted = retry_until_ready(*socket, EPOLLIN, deadline_after(socket->receive_timeout()),
                                     [&] { return socket->accept(peer, flags); });

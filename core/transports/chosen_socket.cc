@@ -1,7 +1,9 @@
 #include "core/transports/chosen_socket.h"
 
 #include <fcntl.h>
+#include <net/if.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -39,6 +41,16 @@ KernelReason reason_of(int connect_error) {
     case ETIMEDOUT: return KernelReason::no_answer;
     default: return KernelReason::other;
   }
+}
+
+/// A new network namespace has its loopback interface down. The kernel then says that the network is unreachable.
+bool is_loopback_down(int fd) {
+  ifreq interface {};
+  std::strcpy(interface.ifr_name, "lo");
+  const int saved_errno = errno;
+  const bool is_down = ::ioctl(fd, SIOCGIFFLAGS, &interface) == 0 && (interface.ifr_flags & IFF_UP) == 0;
+  errno = saved_errno;
+  return is_down;
 }
 
 void count_by_kernel(KernelReason reason) {
@@ -101,6 +113,7 @@ std::optional<KernelReason> ChosenSocket::reason_for_kernel(const sockaddr* addr
   const auto destination = SocketAddress::from(address, length);
   if (!destination || destination->family() != domain_ || destination->port() == 0) return KernelReason::other;
   if (!maker_.permits(domain_, *destination)) return KernelReason::rule;
+  if (destination->is_loopback() && is_loopback_down(descriptor())) return KernelReason::other;
   destination_ = *destination;
   return way_->why_not_to(destination->unmapped(), mover_ != nullptr);
 } catch (const std::bad_alloc&) {

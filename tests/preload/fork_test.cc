@@ -1,6 +1,7 @@
 // Processes that fork while they have connections: who may use one, who sees its end, and what others notice (nothing).
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <spawn.h>
@@ -294,7 +295,7 @@ TEST(Fork, ThePeerSeesTheEndWhenTheLastProcessIsGoneHoweverItWent) {
     } else {
       EXPECT_EQ(wait_for(first), 0);
       pollfd entry{peer.fd, POLLIN, 0};
-      EXPECT_EQ(::poll(&entry, 1, 0), 1);  // it was used elsewhere
+      EXPECT_EQ(::poll(&entry, 1, 0), 0);
       ::close(peer.fd);
     }
     EXPECT_EQ(wait_for(peer.peer), 0);
@@ -479,6 +480,22 @@ TEST(Fork, OtherThreadsTrafficGoesOnWhileOneThreadForks) {
   for (const Call& peer : peers) ::close(peer.fd);
   for (const Call& peer : peers) EXPECT_EQ(wait_for(peer.peer), 0);
   EXPECT_EQ(wait_for(inherited.peer), 0);
+}
+
+/// In its own network namespace, where the loopback interface is down.
+TEST(Fork, AChildInANetworkOfItsOwnReachesNobodyAsWithTheKernel) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root has network namespaces";
+  EXPECT_EQ(wait_for(spawn([] {
+              expect(::unshare(CLONE_NEWNET) == 0, "unshare");
+              const Listener listener = listen_anywhere();
+              sockaddr_in address{};
+              socklen_t length = sizeof address;
+              expect(::getsockname(listener.fd, reinterpret_cast<sockaddr*>(&address), &length) == 0, "a name");
+              const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+              expect(error_of(::connect(fd, reinterpret_cast<sockaddr*>(&address), length)) == ENETUNREACH,
+                     "ENETUNREACH");
+            })),
+            0);
 }
 
 TEST(Fork, CommandsThatAreRunLeaveTheConnectionsAlone) {

@@ -198,6 +198,23 @@ void wait_until_it_sleeps(pid_t process) {
 }
 
 // Sandboxes set such a limit once they have their descriptors.
+/// accept(2) takes the number of the new descriptor first.
+TEST(FullProcess, IsToldSoByAcceptThoughNoClientHasCome) {
+  const Listener listener = listen_anywhere();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{static_cast<rlim_t>(listener.fd), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  ::alarm(60);
+  EXPECT_EQ(error_of(::accept(listener.fd, nullptr, nullptr)), EMFILE);
+  ::alarm(0);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  const int client = connect_to(listener.port);
+  const int accepted = ::accept(listener.fd, nullptr, nullptr);
+  EXPECT_TRUE(is_on_ring(accepted));
+  for (const int fd : {client, accepted, listener.fd}) ::close(fd);
+}
+
 TEST(FullProcess, WaitsThoughItMayHaveNoDescriptors) {
   const Listener listener = listen_anywhere();
   for (rlim_t most = 0; most <= 3; ++most) {
