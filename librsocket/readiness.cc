@@ -2,6 +2,7 @@
 
 #include <mutex>
 
+#include "core/runtime/used_elsewhere.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
@@ -51,8 +52,9 @@ bool StreamReadiness::has_enough() const noexcept {
 std::uint32_t StreamReadiness::connected_events() noexcept {
   if (!socket_.inheritance().claim()) {
     // The following call uses the kernel, or fails.
-    const std::uint32_t error = socket_.inheritance().can_follow() ? 0U : EPOLLERR | EPOLLHUP;
-    return EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM | error;
+    const bool can_follow = socket_.inheritance().can_follow();
+    return EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM |
+           (can_follow ? runtime::kUsedElsewhere : std::uint32_t{EPOLLERR | EPOLLHUP});
   }
   socket_.progress().poll();
   const int failure = core_.connection->failure();

@@ -22,6 +22,7 @@
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/listable.h"
+#include "core/runtime/used_elsewhere.h"
 
 namespace ringsock::runtime {
 
@@ -151,6 +152,12 @@ void EpollMember::ask() {
   // Read after ready(): what arrives later is a new edge, or the caller finds it.
   found_activity_ = endpoint_->activity();
   found_ = with_normal_bands(ready) & (event_.events | EPOLLERR | EPOLLHUP);
+  if ((ready & kUsedElsewhere) != 0 && found_ != 0) [[unlikely]] {
+    // Nothing is known: wait() finds out first.
+    found_ = 0;
+    is_used_elsewhere_ = true;
+    set_.must_follow_.store(true);
+  }
 }
 
 std::uint32_t EpollMember::reportable() {
@@ -180,6 +187,7 @@ void EpollMember::reported() {
 
 void EpollMember::set_event(const epoll_event& event) {
   event_ = event;
+  is_set_since_fork_ = true;
   enabled_ = true;
   seen_ = 0;
 }
@@ -294,6 +302,9 @@ int EpollSet::forget_wake_up(epoll_event* events, int count) {
 
 Status EpollSet::control(int op, int fd, const epoll_event* event) {
   Ref endpoint = fd_table().get(fd);
+  // Another process may have changed the registration since it has moved the connection to the kernel.
+  if (endpoint && endpoint->values.get(DescriptionValues::is_kernels) != 0 && follow_user(*endpoint))
+    endpoint = fd_table().get(fd);
   return endpoint ? control_endpoint(op, fd, std::move(endpoint), event) : control_kernel(op, fd, event);
 }
 
@@ -474,12 +485,16 @@ void EpollSet::member_left_to_kernel(Endpoint& endpoint) noexcept {
     EpollMember& member = *place->second;
     epoll_event event = member.event_;
     if (!member.enabled_) event.events = 0;
-    // EEXIST: another process that shares the kernel's set has added it.
     if (member.is_parked_) {
       remove(place++, departed);
       continue;
     }
-    if (Status moved = control_kernel(EPOLL_CTL_ADD, member.fd_, &event); !moved && moved.error().code != EEXIST) {
+    Status moved = control_kernel(EPOLL_CTL_ADD, member.fd_, &event);
+    if (!moved && moved.error().code == EEXIST) {
+      // Another process that shares the kernel's set has added it, as it was before the fork or is since.
+      moved = member.is_set_since_fork_ ? control_kernel(EPOLL_CTL_MOD, member.fd_, &event) : ok();
+    }
+    if (!moved) {
       log_warn("epoll: descriptor %d: %s: %s", member.fd_, moved.error().where, std::strerror(moved.error().code));
     }
     remove(place++, departed);
@@ -646,7 +661,9 @@ void EpollSet::add_fork_locks(ForkLocks& locks) {
 
 void EpollSet::after_fork(ForkSide side) noexcept {
   Endpoint::after_fork(side);
-  if (side != ForkSide::child) return;
+  if (side == ForkSide::unprepared_child) return;
+  for (auto& [key, member] : members_) member->is_set_since_fork_ = false;
+  if (side == ForkSide::parent) return;
   // In a shared epoll file one process would consume the doorbells of the other. Without descriptors for new ones the
   // members stay hot.
   if (Status made = make_doorbells(doorbells_, bell_); !made) log_warn("epoll after fork: %s", made.error().where);

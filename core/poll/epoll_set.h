@@ -68,6 +68,8 @@ class EpollMember final : public Watch, public ListNode<EpollSet> {
   bool enabled_ = true;              ///< false once EPOLLONESHOT has fired
   bool armed_ = false;               ///< while hot: its doorbells are known to be armed, and still those of arm()
   bool is_deaf_ = false;             ///< the kernel refused its doorbells: it stays hot
+  bool is_used_elsewhere_ = false;   ///< the latest ask() found that: EpollSet::follow_users()
+  bool is_set_since_fork_ = false;   ///< another process that had it before a fork does not know event_
   bool is_waiting_ = false;          ///< while hot: it was found ready, but there was no room to report it
   std::uint32_t seen_ = 0;           ///< conditions that were reported and have held since
   std::uint32_t found_ = 0;          ///< by the latest reportable()
@@ -208,6 +210,7 @@ class EpollSet final : public Endpoint {
   void take_doorbells_locked();
   Result<int> look_at_kernel(std::span<epoll_event> events, const sigset_t* mask, bool& doorbells_rang);
   Result<int> look(std::span<epoll_event> events, bool kernel_too, const sigset_t* mask);
+  void follow_users();
   Result<int> spin(std::span<epoll_event> events, Nanos deadline, HeldSignals& signals);
   Result<int> arm_and_sleep(std::span<pollfd> waited, std::span<epoll_event> events, Nanos deadline,
                             const sigset_t* mask);
@@ -218,7 +221,6 @@ class EpollSet final : public Endpoint {
   void let_peers_ring();
   void need_no_rings();
   Result<int> wait_awake(std::span<epoll_event> events, Nanos timeout, const sigset_t* mask);
-  [[nodiscard]] std::size_t hot_count() const { return hot_count_.load(std::memory_order_relaxed); }
 
   /// Makes an epoll file for doorbells, with `bell` in it.
   Status nest_doorbells();
@@ -265,6 +267,7 @@ class EpollSet final : public Endpoint {
   std::atomic<bool> kernel_had_some_{false};        ///< at that look
   std::atomic<bool> has_kernel_members_{false};
   std::atomic<bool> was_ready_{false};
+  std::atomic<bool> must_follow_{false};  ///< there are members with EpollMember::is_used_elsewhere_
   std::atomic<int> sleepers_{0};
   std::atomic<int> rings_after_adoption_{0};  ///< of ring_uncounted_sleepers() by wait()
   std::atomic<EpollMember*> changed_{nullptr};

@@ -15,6 +15,7 @@
 #include "core/poll/wait.h"
 #include "core/poll/wait_tally.h"
 #include "core/runtime/listable.h"
+#include "core/runtime/used_elsewhere.h"
 #include "core/statistics/statistics.h"
 
 namespace ringsock::runtime {
@@ -303,19 +304,42 @@ Result<int> EpollSet::look(std::span<epoll_event> events, bool kernel_too, const
     kernel_had_some_.store(*from_kernel > 0, std::memory_order_relaxed);
   }
   if (member_count_.load(std::memory_order_relaxed) == 0) return from_kernel;
-  const std::lock_guard guard(lock_);
-  if (doorbells_rang) take_doorbells_locked();
-  const int from_endpoints = collect_locked(events.subspan(static_cast<std::size_t>(*from_kernel)), After::stay_hot);
-  if (from_endpoints > 0) cool_down_locked();
-  return *from_kernel + from_endpoints;
+  int from_endpoints = 0;
+  {
+    const std::lock_guard guard(lock_);
+    if (doorbells_rang) take_doorbells_locked();
+    from_endpoints = collect_locked(events.subspan(static_cast<std::size_t>(*from_kernel)), After::stay_hot);
+    if (from_endpoints > 0) cool_down_locked();
+  }
+  const int found = *from_kernel + from_endpoints;
+  if (!must_follow_.load(std::memory_order_relaxed)) [[likely]]
+    return found;
+  follow_users();
+  return found > 0 ? found : look(events, true, mask);
+}
+
+/// Moves the members to the kernel that other processes use. The kernel then tells of them. Members that cannot move
+/// report an error.
+void EpollSet::follow_users() {
+  std::vector<Ref> used_elsewhere;
+  {
+    const std::lock_guard guard(lock_);
+    must_follow_.store(false);
+    for (auto& [key, member] : members_) {
+      if (!std::exchange(member->is_used_elsewhere_, false)) continue;
+      make_hot(*member, round_);
+      used_elsewhere.push_back(Ref::share(*key.first));
+    }
+  }
+  for (const Ref& endpoint : used_elsewhere) static_cast<void>(follow_user(*endpoint));
 }
 
 Result<int> EpollSet::spin(std::span<epoll_event> events, Nanos deadline, HeldSignals& signals) {
   // Spinning only helps for endpoints.
   const std::size_t members = member_count_.load(std::memory_order_relaxed);
   if (members == 0) return 0;
-  const auto rounds_per_kernel_look =
-      static_cast<unsigned>(std::max<std::size_t>(1, kLooksPerKernelLook / std::max<std::size_t>(1, hot_count())));
+  const auto rounds_per_kernel_look = static_cast<unsigned>(std::max<std::size_t>(
+      1, kLooksPerKernelLook / std::max<std::size_t>(1, hot_count_.load(std::memory_order_relaxed))));
   Spinner spinner(WaitFor::readiness, deadline, signals, rounds_per_kernel_look);
   unsigned round = 0;
   while (spinner.again()) {
@@ -360,7 +384,7 @@ Result<int> EpollSet::arm_and_sleep(std::span<pollfd> waited, std::span<epoll_ev
     const bool all_armed = forget_arming_locked();
     // The members that got cold here may ring before the next event of those that are reported now.
     if (ready > 0) rounds_since_kernel_look_.store(kRoundsPerKernelLook, std::memory_order_relaxed);
-    if (ready > 0 || !all_armed || changed_.load() != nullptr) {
+    if (ready > 0 || !all_armed || changed_.load() != nullptr || must_follow_.load()) {
       need_no_rings();
       return ready;
     }
@@ -404,7 +428,7 @@ void EpollSet::ask_hot_for_ends() {
 }
 
 Result<int> EpollSet::wait_awake(std::span<epoll_event> events, Nanos timeout, const sigset_t* mask) {
-  if (timeout == Nanos::zero() && hot_count() > 0) ask_hot_for_ends();
+  if (timeout == Nanos::zero() && hot_count_.load(std::memory_order_relaxed) > 0) ask_hot_for_ends();
   const bool kernel_first = is_kernels_turn();
   const sigset_t* const mask_while_waiting = timeout == Nanos::zero() ? nullptr : mask;
   Result<int> ready = look(events, kernel_first, nullptr);  // present events come before signals
@@ -453,7 +477,7 @@ void EpollSet::need_no_rings() {
 /// No thread looks at the hot members any more: a sleeping thread must be woken to arm them.
 void EpollSet::leave_hot_members() {
   if (has_maps_.load(std::memory_order_relaxed)) leave_listed_members();
-  if (hot_count() == 0) return;
+  if (hot_count_.load(std::memory_order_relaxed) == 0) return;
   ring();
   if (rings_after_adoption_.load() > 0 && rings_after_adoption_.fetch_sub(1) > 0) ring_uncounted_sleepers();
 }
@@ -485,6 +509,7 @@ std::uint32_t EpollSet::ready() noexcept {
     take_listed();
     wake_due_locked();
     hot_.for_each([&is_ready](EpollMember& member) { is_ready = is_ready || member.reportable() != 0; });
+    is_ready = is_ready || must_follow_.load();
   }
   // Called afterwards, because the doorbells of an adopted set are among the kernel's members.
   if (!is_ready && has_kernel_members_.load(std::memory_order_relaxed)) {

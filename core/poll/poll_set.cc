@@ -22,6 +22,7 @@
 #include "core/poll/wait.h"
 #include "core/poll/wait_tally.h"
 #include "core/runtime/fd_table.h"
+#include "core/runtime/used_elsewhere.h"
 #include "core/statistics/statistics.h"
 
 namespace ringsock::runtime {
@@ -118,7 +119,12 @@ int PollCall::look_at_members(bool kernel_too) {
       entry.revents = 0;
       continue;
     }
-    const std::uint32_t events = with_normal_bands(member.endpoint->ready()) & interest_of(entry);
+    const std::uint32_t found = member.endpoint->ready();
+    std::uint32_t events = with_normal_bands(found) & interest_of(entry);
+    if ((found & kUsedElsewhere) != 0 && events != 0) [[unlikely]] {
+      static_cast<void>(follow_user(*member.endpoint));
+      events = with_normal_bands(member.endpoint->ready()) & interest_of(entry);
+    }
     const bool is_closed = member.endpoint->is_closed();
     if (is_closed && member.endpoint->has_left_to_kernel()) must_start_anew_ = true;
     entry.revents = static_cast<short>(is_closed ? POLLNVAL : events);

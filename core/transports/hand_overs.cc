@@ -2,6 +2,9 @@
 
 #include <atomic>
 #include <cerrno>
+#include <new>
+
+#include "core/runtime/used_elsewhere.h"
 
 namespace ringsock::transports {
 
@@ -11,6 +14,14 @@ class NoHandOvers final : public HandOvers {};
 
 constinit NoHandOvers none;
 constinit std::atomic<HandOvers*> brought{&none};
+
+bool follow_user(runtime::Endpoint& endpoint) noexcept {
+  try {
+    return hand_overs().follow(endpoint) && endpoint.has_left_to_kernel();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
 
 }  // namespace
 
@@ -24,6 +35,9 @@ Status HandOvers::become_unconnected(ChosenSocket&) { return Error{EISCONN, "con
 
 HandOvers& hand_overs() { return *brought.load(std::memory_order_acquire); }
 
-void bring_hand_overs(HandOvers& hand_overs) { brought.store(&hand_overs, std::memory_order_release); }
+void bring_hand_overs(HandOvers& hand_overs) {
+  brought.store(&hand_overs, std::memory_order_release);
+  runtime::bring_follow_user(follow_user);
+}
 
 }  // namespace ringsock::transports
