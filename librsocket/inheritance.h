@@ -37,6 +37,9 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
     const FamilyRecord* const record = family();
     return record != nullptr && record->epoch.load() != epoch_;
   }
+  /// Returns whether bytes or the end have come, and no process has used the connection since the fork. Threads: the
+  /// only one of its process.
+  [[nodiscard]] bool is_left_unread() const noexcept;
   /// Returns whether this process uses it and another one that also has it may want to.
   [[nodiscard]] bool is_wanted_elsewhere() const noexcept;
 

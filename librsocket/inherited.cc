@@ -2,17 +2,28 @@
 
 #include <unistd.h>
 
+#include <bit>
+#include <cstdint>
 #include <mutex>
 #include <new>
 #include <utility>
 
 #include "core/base/log.h"
 #include "core/runtime/fork_registry.h"
+#include "core/wire/rs_message.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
 
 namespace {
+
+/// Returns whether a reader waits for a message with this immediate data: for bytes, or for the end.
+bool concerns_reader(std::uint32_t immediate) {
+  const wire::RsMessage message = wire::decode_rs_message(std::bit_cast<wire::Be32>(immediate).host());
+  return message.opcode == wire::RsOpcode::data ||
+         (message.opcode == wire::RsOpcode::ctrl &&
+          message.value != static_cast<std::uint32_t>(wire::RsControl::keepalive));
+}
 
 /// have_user_asked()
 Inheritance::NewUserCall call_of_new_user = nullptr;
@@ -202,6 +213,11 @@ bool Inheritance::is_wanted_elsewhere() const noexcept {
 bool Inheritance::is_used_elsewhere() const noexcept {
   if (!core_.is_suspended()) return false;
   return lost_ || family() == nullptr || family()->user.load() != 0 || has_old_state();
+}
+
+bool Inheritance::is_left_unread() const noexcept {
+  if (!core_.is_connected() || !core_.is_suspended() || is_used_elsewhere()) return false;
+  return core_.connection->readable() > 0 || core_.id->has_waiting(concerns_reader);
 }
 
 bool Inheritance::is_shared() const noexcept {

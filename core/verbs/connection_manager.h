@@ -164,6 +164,10 @@ class ConnectionId {
   /// Called when another process uses the connection. On return the peer does not access this process's memory and
   /// cannot start to.
   virtual void withdraw_memory() {}
+  /// Returns whether a message has come that no process has taken, of whose immediate data `is_wanted` is true. For a
+  /// process that has the connection and does not use it: nothing changes. Always false where that cannot be told.
+  /// Threads: the only one of its process.
+  [[nodiscard]] virtual bool has_waiting(bool (* /*is_wanted*/)(std::uint32_t immediate)) const { return false; }
   /// The descriptors of a listener that came by fork(2), used instead of event_fd(): `shared` is readable when a client
   /// waits for any of the processes, `own` when only this process has work. -1: no such distinction.
   struct QueueFds {

@@ -51,6 +51,9 @@ class ManyDevicesId final : public ConnectionId {
   void abandon(bool give_away) override;
   void take_over() override { front().take_over(); }
   void withdraw_memory() override { front().withdraw_memory(); }
+  [[nodiscard]] bool has_waiting(bool (*is_wanted)(std::uint32_t)) const override {
+    return front().has_waiting(is_wanted);
+  }
   std::vector<ConnectionId*> unshareable_parts() override;
   bool drop_unshareable_parts() override;
   void end_for_all() override;

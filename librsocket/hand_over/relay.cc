@@ -201,7 +201,7 @@ class Pair {
     started_ = socket == nullptr || !socket->inheritance().is_shared();
     if (started_) return family.nobody_asks();
     const bool has_ended = !is_alive(maker_);
-    if (has_written()) return begin();
+    if (has_written() || is_wanted_by_program(*socket)) return begin();
     if (has_ended) family.nobody_asks();
     pollfd entry{kernel_.fd(), POLLRDHUP, 0};
     if (::poll(&entry, 1, 0) <= 0) return;
@@ -235,6 +235,15 @@ class Pair {
   }
 
  private:
+  /// Returns whether bytes, or the end, have waited for a while, and the owner has not used the connection since the
+  /// fork: it has left it to the program, which reads. An owner that comes later gets the kernel socket, and the bytes
+  /// if the program has not taken them.
+  bool is_wanted_by_program(const StreamSocket& ring) {
+    constexpr auto kPatience = std::chrono::milliseconds(200);
+    const Nanos now = monotonic_now();
+    if (!ring.inheritance().is_left_unread()) unread_since_ = now;
+    return now - unread_since_ >= kPatience;
+  }
   [[nodiscard]] bool has_written() const {
     int written = 0;
     return ::ioctl(kernel_.fd(), FIONREAD, &written) == 0 && written > 0;
@@ -256,6 +265,7 @@ class Pair {
   bool started_;
   pid_t maker_;  ///< while this process lives, its program may have the kernel socket
   bool done_ = false;
+  Nanos unread_since_ = monotonic_now();
 
  public:
   Family family;

@@ -116,6 +116,29 @@ TEST(Exec, AProgramMayBeTheFirstToUseADescriptorThatItsParentKeeps) {
 }
 
 /// git push: one process reads what comes, another one writes what goes.
+/// The program gets the number as it is, and only reads.
+TEST(Exec, AProgramReadsWhatItsParentLeavesUnread) {
+  const Server server = serve([&](int client) {
+    std::array<int, 2> output{};
+    expect(::socketpair(AF_UNIX, SOCK_STREAM, 0, output.data()) == 0, "socketpair");
+    const std::string command = "cat <&" + std::to_string(client);
+    const pid_t child = spawn([&] {
+      ::dup2(output[1], STDOUT_FILENO);
+      ::execlp("sh", "sh", "-c", command.c_str(), nullptr);
+    });
+    ::close(output[1]);
+    expect(receive_all(output[0]) == "for the program", "what the program has read");
+    expect(wait_for(child) == 0, "the program's end");
+    send_all(client, "the parent goes on");
+  });
+  const int fd = connect_to(server.port);
+  send_all(fd, "for the program");
+  ::shutdown(fd, SHUT_WR);
+  EXPECT_EQ(receive_all(fd), "the parent goes on");
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
 TEST(Exec, TheParentMayReadWhileItsChildBecomesTheProgramThatWrites) {
   for (int round = 0; round < 60; ++round) {
     const Server server = serve([](int client) {

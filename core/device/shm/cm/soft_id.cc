@@ -158,14 +158,15 @@ Result<ConnectionQp> SoftId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::
   return out;
 }
 
-std::uint64_t SoftId::limit_for_peer(std::uint64_t own_bytes) const {
-  if (peer_.same_user) return std::max(own_bytes, kMaxBytesOfOwnUser);
-  return own_bytes + kMaxExtraBytes;
+namespace {
+std::uint64_t limit_for_peer(bool same_user, std::uint64_t own_bytes) {
+  return same_user ? std::max(own_bytes, kMaxBytesOfOwnUser) : own_bytes + kMaxExtraBytes;
 }
+}  // namespace
 
 /// Charges the peer's memory, as far as it exceeds the needs of our own queue pair, to the budget of its user.
 Status SoftId::charge_peer(std::uint64_t bytes, std::uint64_t own_bytes) {
-  if (bytes > limit_for_peer(own_bytes)) {
+  if (bytes > limit_for_peer(peer_.same_user, own_bytes)) {
     count_refusal(Refusal::segment_size);
     return Error{ENOMEM, "peer's memory: larger than needed"};
   }
@@ -347,6 +348,10 @@ void SoftId::take_over() {
 
 void SoftId::withdraw_memory() {
   if (qp_ != nullptr && space_ == PortSpace::tcp) wiring_of(*qp_).withdraw_memory();
+}
+
+bool SoftId::has_waiting(bool (*is_wanted)(std::uint32_t)) const {
+  return qp_ != nullptr && space_ == PortSpace::tcp && wiring_of(*qp_).has_waiting(is_wanted);
 }
 
 SocketAddress SoftId::local_address() const { return local_address_; }

@@ -65,6 +65,7 @@ class SoftId final : public verbs::ConnectionId {
   void abandon(bool give_away) override;
   void take_over() override;
   void withdraw_memory() override;
+  [[nodiscard]] bool has_waiting(bool (*is_wanted)(std::uint32_t)) const override;
   [[nodiscard]] std::optional<Nanos> next_deadline() const override;
   [[nodiscard]] SocketAddress local_address() const override;
   [[nodiscard]] SocketAddress peer_address() const override { return peer_address_; }
@@ -101,7 +102,6 @@ class SoftId final : public verbs::ConnectionId {
   Result<std::shared_ptr<MappedSegment>> map_peers(UniqueFd memfd, const MemoryName& name, std::uint64_t own_bytes,
                                                    std::optional<PeerProcess> maker);
   Status charge_peer(std::uint64_t bytes, std::uint64_t own_bytes);
-  [[nodiscard]] std::uint64_t limit_for_peer(std::uint64_t own_bytes) const;
   Status take_requesters_memory(std::uint64_t own_bytes);
   void on_reject(const LinkInbox::Packet& packet);
   void on_peer_gone();

@@ -63,7 +63,7 @@ void ReliableQueuePair::retire_acked() {
   if (acks_seen_ == acks_wanted_) return;
   const std::uint32_t acked = peer_.consumer->acked.load(std::memory_order_acquire);
   if (acks_wanted_ - acked <= acks_wanted_ - acks_seen_) acks_seen_ = acked;
-  while (started_ != 0 && is_acked(queued_.front().progress.ack)) {
+  while (started_ != 0 && has_reached(acks_seen_, queued_.front().progress.ack)) {
     complete(queued_.front().wr, IBV_WC_SUCCESS);
     --started_;
     pop_queued();

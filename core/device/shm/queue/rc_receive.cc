@@ -80,6 +80,15 @@ int ReliableQueuePair::poll_receives(int count, ibv_wc* wc) {
   return got;
 }
 
+bool ReliableQueuePair::has_waiting(bool (*is_wanted)(std::uint32_t)) const {
+  for (std::uint32_t index = index_; index - index_ < inbox_.ring_entries; ++index) {
+    const std::uint64_t head = inbox_.entry(index).head.load(std::memory_order_acquire);
+    if (head >> 48 != inbox_.lap(index)) return false;
+    if ((flags_of(head) & kEntryHasImm) != 0 && is_wanted(static_cast<std::uint32_t>(head))) return true;
+  }
+  return false;
+}
+
 /// Takes the next receive into receive_. False when there is none: with a shared queue the message waits, otherwise the
 /// peer has sent more than was permitted.
 bool ReliableQueuePair::take_receive() {

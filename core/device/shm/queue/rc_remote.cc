@@ -110,7 +110,7 @@ ReliableQueuePair::Step ReliableQueuePair::assist(const ibv_send_wr& wr, SendPro
   const bool is_atomic = kind == AssistKind::compare_swap || kind == AssistKind::fetch_add;
   while (progress.offset < length) {
     if (progress.piece_out) {
-      if (!is_acked(progress.ack)) return Step::stalled;
+      if (!has_reached(acks_seen_, progress.ack)) return Step::stalled;
       progress.piece_out = false;
       const std::byte* room = peer_.payload + progress.room;
       if (is_atomic) scatter(room + offsetof(AssistHeader, original), list, 0, length);

@@ -59,6 +59,8 @@ class RcWiring {
   /// Called when another process uses the connection. On return the peer does not access this process's memory and
   /// cannot start to.
   virtual void withdraw_memory() = 0;
+  /// ConnectionId::has_waiting().
+  [[nodiscard]] virtual bool has_waiting(bool (*is_wanted)(std::uint32_t)) const = 0;
 };
 
 RcWiring& wiring_of(ibv_qp& qp);

@@ -45,6 +45,11 @@ std::uint64_t fetch_and_add(std::byte* memory, std::uint64_t addend);
 std::size_t row_of(std::uint32_t rkey);
 enum class AssistKind : std::uint32_t { write = 1, read = 2, compare_swap = 3, fetch_add = 4 };
 
+/// Returns whether a counter that wraps has reached a number.
+inline bool has_reached(std::uint32_t counter, std::uint32_t number) {
+  return static_cast<std::int32_t>(counter - number) >= 0;
+}
+
 /// Locks: the receive side is under the receive queue's poll lock, the send side under send_lock_, posting of receives
 /// under receive_lock_. Order: see CompletionQueue.
 class ReliableQueuePair final : public QueuePair, public RcWiring, public RemoteAccess, private Link::Sink {
@@ -74,6 +79,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
                 Peer peer, std::uint8_t rnr_retry_count) override;
   void abandon() override;
   void take_over() override;
+  [[nodiscard]] bool has_waiting(bool (*is_wanted)(std::uint32_t)) const override;
   void withdraw_memory() override;
   void keep_for_nobody() override { segment_->forget_peer(); }
 
@@ -164,7 +170,6 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   // rc_progress.cc: under send_lock_
   void progress_sends();
   void retire_acked();
-  [[nodiscard]] bool is_acked(std::uint32_t ack) const { return static_cast<std::int32_t>(acks_seen_ - ack) >= 0; }
   void enqueue(QueuedSend&& send);
   void pop_queued();
   void fail_queued(ibv_wc_status first);
