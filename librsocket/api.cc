@@ -18,6 +18,7 @@
 #include "core/poll/socket_calls.h"
 #include "core/poll/wait.h"
 #include "core/runtime/fd_table.h"
+#include "core/runtime/library_call.h"
 #include "librsocket/export.h"
 #include "librsocket/process.h"
 #include "librsocket/stream_socket.h"
@@ -42,11 +43,15 @@ Error not_ours(int fd) {
 /// Runs `body(Lookup&)` on the endpoint behind `fd` and turns its Result into a return value and errno.
 template <class Body>
 [[gnu::always_inline]] inline auto on_socket(int fd, Body body) {
-  return to_posix([&]() -> decltype(body(std::declval<Lookup&>())) {
-    Lookup socket = fd_table().find(fd);
-    if (!socket) return not_ours(fd);
-    return body(socket);
-  });
+  for (;;) {
+    const auto answer = to_posix([&]() -> decltype(body(std::declval<Lookup&>())) {
+      Lookup socket = fd_table().find(fd);
+      if (!socket) return not_ours(fd);
+      return body(socket);
+    });
+    if (!runtime::call_ends(answer == static_cast<decltype(answer)>(-1))) [[likely]]
+      return answer;
+  }
 }
 
 /// The same for calls that set up or tear down. They take long, so no reader's section is held meanwhile.
@@ -159,7 +164,7 @@ using runtime::Lookup;
 extern "C" {
 
 RS_EXPORT int rsocket(int domain, int type, int protocol) {
-  return to_posix([&] { return make_socket(domain, type, protocol); });
+  return runtime::as_library_call([&] { return to_posix([&] { return make_socket(domain, type, protocol); }); });
 }
 
 RS_EXPORT int rbind(int fd, const sockaddr* address, socklen_t length) {
@@ -188,7 +193,7 @@ RS_EXPORT int rshutdown(int fd, int how) {
 }
 
 RS_EXPORT int rclose(int fd) {
-  return to_posix([&] { return runtime::close_descriptor(fd); });
+  return runtime::as_library_call([&] { return to_posix([&] { return runtime::close_descriptor(fd); }); });
 }
 
 RS_EXPORT ssize_t rrecv(int fd, void* data, size_t length, int flags) {

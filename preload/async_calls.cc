@@ -26,6 +26,7 @@ namespace {
 void make_kernel_socket(int fd) noexcept {
   if (fd < 0 || !fd_table().holds(fd)) [[likely]]
     return;
+  const LibraryCall no_handlers;
   const int saved_errno = errno;
   try {
     const runtime::Ref endpoint = fd_table().get(fd);
@@ -104,9 +105,9 @@ void* find(const char* name) {
 }
 
 /// A function of these libraries, looked up at its first call. Returns -ENOSYS without the library.
-class LibraryCall {
+class LateCall {
  public:
-  explicit constexpr LibraryCall(const char* name) : name_(name) {}
+  explicit constexpr LateCall(const char* name) : name_(name) {}
   template <class... Arguments>
   int operator()(Arguments... arguments) {
     void* found = found_.load(std::memory_order_acquire);
@@ -148,7 +149,7 @@ using namespace ringsock::preload;
 
 RS_INTERCEPT int io_submit(void* context, long count, iocb** requests) {
   look_at_aio(count, requests);
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(context, count, requests);
 }
 
@@ -157,92 +158,92 @@ RS_INTERCEPT int io_submit(void* context, long count, iocb** requests) {
 /// A program that makes the bare system call writes its requests where only the kernel reads them.
 RS_INTERCEPT int io_uring_setup(unsigned entries, void* parameters) {
   leave_to_kernel(__func__);
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(entries, parameters);
 }
 RS_INTERCEPT int io_uring_queue_init(unsigned entries, void* ring, unsigned flags) {
   before_set_up(flags);
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(entries, ring, flags);
 }
 RS_INTERCEPT int io_uring_queue_init_params(unsigned entries, void* ring, void* parameters) {
   before_set_up(flags_of(parameters));
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(entries, ring, parameters);
 }
 RS_INTERCEPT int io_uring_queue_init_mem(unsigned entries, void* ring, void* parameters, void* memory, size_t size) {
   before_set_up(flags_of(parameters));
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(entries, ring, parameters, memory, size);
 }
 
 RS_INTERCEPT int io_uring_submit(void* ring) {
   look_at_queue(ring);
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(ring);
 }
 RS_INTERCEPT int io_uring_submit_and_wait(void* ring, unsigned count) {
   look_at_queue(ring);
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(ring, count);
 }
 RS_INTERCEPT int io_uring_submit_and_get_events(void* ring) {
   look_at_queue(ring);
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(ring);
 }
 RS_INTERCEPT int io_uring_submit_and_wait_timeout(void* ring, void* completions, unsigned count, void* timeout,
                                                   void* mask) {
   look_at_queue(ring);
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(ring, completions, count, timeout, mask);
 }
 RS_INTERCEPT int io_uring_submit_and_wait_min_timeout(void* ring, void* completions, unsigned count, void* timeout,
                                                       unsigned min_wait, void* mask) {
   look_at_queue(ring);
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(ring, completions, count, timeout, min_wait, mask);
 }
 RS_INTERCEPT int io_uring_submit_and_wait_reg(void* ring, void* completions, unsigned count, int index) {
   look_at_queue(ring);
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(ring, completions, count, index);
 }
 RS_INTERCEPT int io_uring_wait_cqes(void* ring, void* completions, unsigned count, void* timeout, void* mask) {
   look_at_queue(ring);
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(ring, completions, count, timeout, mask);
 }
 RS_INTERCEPT int io_uring_wait_cqes_min_timeout(void* ring, void* completions, unsigned count, void* timeout,
                                                 unsigned min_wait, void* mask) {
   look_at_queue(ring);
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(ring, completions, count, timeout, min_wait, mask);
 }
 RS_INTERCEPT int io_uring_wait_cqe_timeout(void* ring, void* completions, void* timeout) {
   look_at_queue(ring);
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(ring, completions, timeout);
 }
 
 RS_INTERCEPT int io_uring_register_files(void* ring, const int* fds, unsigned count) {
   make_kernel_sockets({fds, fds != nullptr ? count : 0});
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(ring, fds, count);
 }
 RS_INTERCEPT int io_uring_register_files_tags(void* ring, const int* fds, const void* tags, unsigned count) {
   make_kernel_sockets({fds, fds != nullptr ? count : 0});
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(ring, fds, tags, count);
 }
 RS_INTERCEPT int io_uring_register_files_update(void* ring, unsigned offset, const int* fds, unsigned count) {
   make_kernel_sockets({fds, fds != nullptr ? count : 0});
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(ring, offset, fds, count);
 }
 RS_INTERCEPT int io_uring_register_files_update_tag(void* ring, unsigned offset, const int* fds, const void* tags,
                                                     unsigned count) {
   make_kernel_sockets({fds, fds != nullptr ? count : 0});
-  static constinit LibraryCall call(__func__);
+  static constinit LateCall call(__func__);
   return call(ring, offset, fds, tags, count);
 }

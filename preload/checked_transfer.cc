@@ -116,6 +116,7 @@ bool is_all(const msghdr& message, ssize_t bytes) {
 ssize_t receive_rest(int fd, Lookup& socket, void* data, std::size_t length, int flags, ssize_t done) {
   if (!rest_goes_on_by_kernel(socket, flags)) return done;
   const auto begin = static_cast<std::size_t>(done);
+  const OutsideLibrary waiting_in_kernel;
   const ssize_t more = real.recv(fd, static_cast<std::byte*>(data) + begin, length - begin, flags);
   return done + std::max<ssize_t>(more, 0);
 }
@@ -123,6 +124,7 @@ ssize_t receive_rest(int fd, Lookup& socket, void* data, std::size_t length, int
 ssize_t send_rest(int fd, Lookup& socket, const void* data, std::size_t length, int flags, ssize_t done) {
   if (!rest_goes_on_by_kernel(socket, flags)) return done;
   const auto begin = static_cast<std::size_t>(done);
+  const OutsideLibrary waiting_in_kernel;
   const ssize_t more = real.send(fd, static_cast<const std::byte*>(data) + begin, length - begin, flags | MSG_NOSIGNAL);
   return done + std::max<ssize_t>(more, 0);
 }
@@ -131,6 +133,7 @@ ssize_t receive_rest(int fd, Lookup& socket, const msghdr& message, int flags, s
   if (is_all(message, done) || !rest_goes_on_by_kernel(socket, flags)) return done;
   runtime::RestOfMessage rest(message);
   rest.advance(static_cast<std::size_t>(done));
+  const OutsideLibrary waiting_in_kernel;
   return done + std::max<ssize_t>(real.recvmsg(fd, &bytes_only(rest.get()), flags), 0);
 }
 
@@ -138,6 +141,7 @@ ssize_t send_rest(int fd, Lookup& socket, const msghdr& message, int flags, ssiz
   if (is_all(message, done) || !rest_goes_on_by_kernel(socket, flags)) return done;
   runtime::RestOfMessage rest(message);
   rest.advance(static_cast<std::size_t>(done));
+  const OutsideLibrary waiting_in_kernel;
   return done + std::max<ssize_t>(real.sendmsg(fd, &bytes_only(rest.get()), flags | MSG_NOSIGNAL), 0);
 }
 

@@ -26,10 +26,14 @@ using runtime::Ref;
 
 /// Out of line, so that calls on files do not pay for its stack frame.
 [[gnu::noinline]] int close_ours(int fd) {
-  hand_overs().leave_to_parent(fd);
-  const Status closed = runtime::close_descriptor(fd);
-  if (!closed && closed.error().code == EBADF && !fd_table().holds(fd)) return real.close(fd);  // it was a file's
-  return to_posix([&] { return closed; });
+  bool was_a_files = false;
+  const int answer = as_library_call([&] {
+    hand_overs().leave_to_parent(fd);
+    const Status closed = runtime::close_descriptor(fd);
+    was_a_files = !closed && closed.error().code == EBADF && !fd_table().holds(fd);
+    return to_posix([&] { return closed; });
+  });
+  return was_a_files ? real.close(fd) : answer;
 }
 
 }  // namespace
@@ -78,7 +82,7 @@ int dup_ours(int fd) {
       },
       [&] {
         const int copy = real.dup(fd);
-        fd_table().drop_stale(copy);
+        drop_stale(copy);
         note_copy(fd, copy);
         return copy;
       });
@@ -123,7 +127,7 @@ int dup_to_ours(int from, int to, auto libcs) {
     note_copy(from, answer);
     return answer;
   }
-  return to_posix([&] { return dup_to(from, to, libcs); });
+  return as_library_call([&] { return to_posix([&] { return dup_to(from, to, libcs); }); });
 }
 
 // -- fcntl and ioctl -------------------------------------------------------------------------------
@@ -210,7 +214,7 @@ int fcntl_ours(int fd, int command, long argument) {
       [&] {
         const int answer = real.fcntl(fd, command, argument);
         if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
-          fd_table().drop_stale(answer);
+          drop_stale(answer);
           note_copy(fd, answer);
         }
         return answer;
@@ -276,6 +280,7 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
 
 /// Returns the endpoints' descriptors from `first` to `last`.
 std::vector<int> ours_between(unsigned first, unsigned last) {
+  const LibraryCall no_handlers;
   std::vector<int> found;
   fd_table().for_each([&](int fd, const Endpoint&) {
     if (static_cast<unsigned>(fd) >= first && static_cast<unsigned>(fd) <= last) found.push_back(fd);
@@ -283,7 +288,10 @@ std::vector<int> ours_between(unsigned first, unsigned last) {
   return found;
 }
 
-void close_all_ours(unsigned first, unsigned last) { runtime::close_descriptors(ours_between(first, last)); }
+void close_all_ours(unsigned first, unsigned last) {
+  const LibraryCall no_handlers;
+  runtime::close_descriptors(ours_between(first, last));
+}
 
 }  // namespace
 }  // namespace ringsock::preload

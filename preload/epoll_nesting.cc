@@ -19,6 +19,7 @@
 #include "core/base/mutex.h"
 #include "core/poll/epoll_set.h"
 #include "core/runtime/fd_table.h"
+#include "core/runtime/library_call.h"
 #include "preload/real_calls.h"
 
 namespace ringsock::preload {
@@ -103,6 +104,7 @@ Status take_over(int inner, int outer, const epoll_event& registration) {
 void note_epoll_set(int epoll_fd) noexcept {
   if (epoll_fd < 0 || !is_known_process()) return;
   const int saved_errno = errno;
+  const runtime::LibraryCall no_handlers;
   try {
     static std::uint64_t last = 0;
     const std::lock_guard guard(sets_lock);
@@ -117,6 +119,7 @@ void note_epoll_set(int epoll_fd) noexcept {
 void note_copy(int fd, int copy) noexcept {
   if (copy < 0 || copy == fd || !has_sets.load(std::memory_order_relaxed) || !is_known_process()) return;
   const int saved_errno = errno;
+  const runtime::LibraryCall no_handlers;
   try {
     const std::lock_guard guard(sets_lock);
     if (const auto known = sets().find(fd); known != sets().end()) {

@@ -91,13 +91,15 @@ Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned f
 
 /// Carries out sendfile(2) from a ring, which works into a pipe only.
 ssize_t sendfile_to_pipe(int out, int in, const off_t* offset, size_t count) {
-  return to_posix([&]() -> Result<ssize_t> {
-    Lookup socket = fd_table().find(in);
-    if (!socket) return Error{EBADF, "sendfile"};
-    socket.pin();
-    if (offset != nullptr) return Error{ESPIPE, "sendfile: offset"};
-    const NoCancellation hold;
-    return socket_to_pipe(socket, out, count, 0);
+  return as_library_call([&] {
+    return to_posix([&]() -> Result<ssize_t> {
+      Lookup socket = fd_table().find(in);
+      if (!socket) return Error{EBADF, "sendfile"};
+      socket.pin();
+      if (offset != nullptr) return Error{ESPIPE, "sendfile: offset"};
+      const NoCancellation hold;
+      return socket_to_pipe(socket, out, count, 0);
+    });
   });
 }
 
@@ -127,14 +129,20 @@ Result<ssize_t> pipe_to_socket(Lookup& socket, int in, size_t count, unsigned fl
   // ready, and a blocking socket waits.
   constexpr std::size_t kSurelyFits = 2048;
   const std::size_t most = may_block ? copy.size() : kSurelyFits;
-  const ssize_t got = real.read(in, copy.data(), std::min(most, count));
+  const ssize_t got = [&] {
+    const OutsideLibrary waiting_in_kernel;
+    return real.read(in, copy.data(), std::min(most, count));
+  }();
   if (got < 0) return Error::last("splice");
   std::size_t done = 0;
   while (done < static_cast<std::size_t>(got)) {
     auto sent = runtime::retry_until_ready(*socket, EPOLLOUT, Nanos::max(), [&] {
       return socket->send_bytes(copy.data() + done, static_cast<std::size_t>(got) - done, 0);
     });
-    if (!sent && sent.error().code == EINTR) continue;
+    if (!sent && (sent.error().code == EINTR || sent.error().code == ERESTART)) {
+      const OutsideLibrary handlers_run;  // the bytes have left the pipe, so the call goes on
+      continue;
+    }
     if (!sent) return sent;
     done += static_cast<std::size_t>(*sent);
   }
@@ -165,11 +173,13 @@ RS_INTERCEPT ssize_t splice(int in, off_t* in_offset, int out, off_t* out_offset
   if (!fd_table().holds(in) && !fd_table().holds(out)) [[likely]] {
     return real.splice(in, in_offset, out, out_offset, count, flags);
   }
-  return to_posix([&]() -> Result<ssize_t> {
-    Lookup from = fd_table().find(in);
-    Lookup to = fd_table().find(out);
-    if ((from && in_offset != nullptr) || (to && out_offset != nullptr)) return Error{ESPIPE, "splice: offset"};
-    return splice_ours(from, to, in, out, count, flags);
+  return as_library_call([&] {
+    return to_posix([&]() -> Result<ssize_t> {
+      Lookup from = fd_table().find(in);
+      Lookup to = fd_table().find(out);
+      if ((from && in_offset != nullptr) || (to && out_offset != nullptr)) return Error{ESPIPE, "splice: offset"};
+      return splice_ours(from, to, in, out, count, flags);
+    });
   });
 }
 

@@ -17,7 +17,7 @@ using namespace ringsock::preload;
 namespace {
 
 int fresh(int fd) noexcept {
-  fd_table().drop_stale(fd);
+  drop_stale(fd);
   return fd;
 }
 

@@ -48,12 +48,9 @@ runtime::Ref prepare_to_pass(int fd) {
   return {};
 }
 
-}  // namespace
-
-/// The receiver may not know rings, and the sender may keep the connection: both have a kernel socket afterwards.
-ssize_t send_with_control(int fd, const msghdr& message, int flags) {
-  if (message.msg_control == nullptr || !is_readable(message.msg_control, message.msg_controllen))
-    return real.sendmsg(fd, &message, flags);
+/// Makes the connections that the message passes on the kernel's. Returns false when that is not possible.
+bool prepare_to_pass(const msghdr& message) {
+  const LibraryCall no_handlers;
   std::vector<runtime::Ref> connections;
   for_each_descriptor(message, [&](int passed) {
     if (runtime::Ref connection = prepare_to_pass(passed)) connections.push_back(std::move(connection));
@@ -61,12 +58,20 @@ ssize_t send_with_control(int fd, const msghdr& message, int flags) {
   std::sort(connections.begin(), connections.end(), [](const auto& a, const auto& b) { return a.get() < b.get(); });
   const auto same = [](const auto& a, const auto& b) { return a.get() == b.get(); };
   connections.erase(std::unique(connections.begin(), connections.end(), same), connections.end());
-  if (!connections.empty()) {
-    if (const auto done = hand_overs().hand_over_for_good(connections); !done) {
-      log_warn("sendmsg: a connection cannot be passed on: %s", done.error().where);
-      errno = EOPNOTSUPP;
-      return -1;
-    }
+  if (connections.empty()) return true;
+  const auto done = hand_overs().hand_over_for_good(connections);
+  if (!done) log_warn("sendmsg: a connection cannot be passed on: %s", done.error().where);
+  return static_cast<bool>(done);
+}
+
+}  // namespace
+
+/// The receiver may not know rings, and the sender may keep the connection: both have a kernel socket afterwards.
+ssize_t send_with_control(int fd, const msghdr& message, int flags) {
+  const bool is_there = message.msg_control != nullptr && is_readable(message.msg_control, message.msg_controllen);
+  if (is_there && !prepare_to_pass(message)) {
+    errno = EOPNOTSUPP;
+    return -1;
   }
   return real.sendmsg(fd, &message, flags);
 }
@@ -83,22 +88,27 @@ int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags)
 }
 
 int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spawn) {
+  const LibraryCall no_handlers;
+  const auto carry_out = [&] {
+    const OutsideLibrary child_inherits_mask;
+    return spawn();
+  };
   std::vector<transports::HandOver> wanted;
   for (const int fd : numbers) {
     if (prepare_to_pass(fd)) wanted.push_back({fd, true});
   }
-  if (wanted.empty()) return spawn();
+  if (wanted.empty()) return carry_out();
   auto replacements = hand_overs().hand_over(wanted);
   if (!replacements) {
     log_warn("posix_spawn: descriptor %d cannot be passed on: %s", wanted.front().fd, replacements.error().where);
-    return spawn();
+    return carry_out();
   }
   std::vector<UniqueFd> originals;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     originals.push_back(own_duplicate(wanted[i].fd));
     if (originals.back()) real.dup3((*replacements)[i].get(), wanted[i].fd, O_CLOEXEC);
   }
-  const int answer = spawn();
+  const int answer = carry_out();
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     if (originals[i]) real.dup3(originals[i].get(), wanted[i].fd, O_CLOEXEC);
   }

@@ -23,9 +23,8 @@ void leave_endpoints() {
   runtime::fork_registry().try_for_each([](runtime::Endpoint& endpoint) { endpoint.process_ends(); });
 }
 
-/// Carries out an exec call. Returns when it failed.
-int execute(auto libcs) {
-  if (runtime::fork_registry().is_empty()) return libcs();
+void prepare_to_execute() {
+  const LibraryCall no_handlers;
   const int saved_errno = errno;
   try {
     for (const runtime::Ref& endpoint : runtime::fork_registry().endpoints()) endpoint->before_exec();
@@ -34,7 +33,15 @@ int execute(auto libcs) {
   }
   leave_endpoints();
   errno = saved_errno;
+}
+
+/// Carries out an exec call. Returns when it failed.
+int execute(auto libcs) {
+  if (runtime::fork_registry().is_empty()) return libcs();
+  prepare_to_execute();
+  // The program that is executed inherits the mask, so no signal is held here.
   const int answer = libcs();
+  const LibraryCall no_handlers;
   const int error = errno;
   runtime::fork_registry().try_for_each([](runtime::Endpoint& endpoint) { endpoint.process_goes_on(); });
   errno = error;
@@ -63,14 +70,17 @@ class ArgumentList {
 class SpawnActions {
  public:
   void add(const posix_spawn_file_actions_t* actions, int fd) {
+    const LibraryCall no_handlers;
     const std::lock_guard guard(lock_);
     numbers_[actions].push_back(fd);
   }
   void forget(const posix_spawn_file_actions_t* actions) {
+    const LibraryCall no_handlers;
     const std::lock_guard guard(lock_);
     numbers_.erase(actions);
   }
   std::vector<int> find(const posix_spawn_file_actions_t* actions) {
+    const LibraryCall no_handlers;
     const std::lock_guard guard(lock_);
     const auto found = numbers_.find(actions);
     return found == numbers_.end() ? std::vector<int>{} : found->second;
@@ -135,9 +145,13 @@ RS_INTERCEPT pid_t __vfork() { return ::fork(); }
 #endif
 
 RS_INTERCEPT void _exit(int status) {
-  hand_overs().leave_to_others();
-  leave_endpoints();
-  runtime::process_statistics.at_exit();
+  {
+    // No handler runs any more, unless this is a child that shares its parent's memory.
+    const runtime::InsideLibrary no_handlers;
+    hand_overs().leave_to_others();
+    leave_endpoints();
+    runtime::process_statistics.at_exit();
+  }
   real._exit(status);
   __builtin_unreachable();
 }

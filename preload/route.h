@@ -7,6 +7,7 @@
 #include "core/poll/socket_calls.h"
 #include "core/poll/timeouts.h"
 #include "core/runtime/fd_table.h"
+#include "core/runtime/library_call.h"
 #include "core/transports/hand_overs.h"
 #include "core/transports/rules.h"
 #include "preload/real_calls.h"
@@ -25,10 +26,13 @@
 
 namespace ringsock::preload {
 
+using runtime::as_library_call;
 using runtime::fd_table;
 using runtime::from_milliseconds;
 using runtime::from_timespec;
+using runtime::LibraryCall;
 using runtime::Lookup;
+using runtime::OutsideLibrary;
 using transports::hand_overs;
 using transports::leave_to_kernel;
 
@@ -46,28 +50,67 @@ inline constexpr Error kAskKernel{EBADF, "the kernel's by now"};
 /// The rest then goes by the kernel.
 bool rest_goes_on_by_kernel(Lookup& socket, int flags);
 
+/// route_held() once. A call that a handler's SA_RESTART repeats is made by `again()`: a loop around all this would
+/// cost each call some fifteen instructions.
+template <class Ours, class Libcs, class Again>
+[[gnu::always_inline]] inline auto route_once(int fd, Ours ours, Libcs libcs, Again again) {
+  decltype(libcs()) answer;
+  {
+    Lookup socket = fd_table().find(fd);
+    if (!socket) return libcs();
+    bool by_kernel = false;
+    answer = static_cast<decltype(answer)>(to_posix([&] {
+      auto result = ours(socket);
+      if (!result) [[unlikely]]
+        by_kernel = goes_on_by_kernel(socket, result.error());
+      return result;
+    }));
+    if (by_kernel) [[unlikely]] {
+      socket.leave();
+      runtime::call_ends(false);
+      return libcs();
+    }
+  }
+  if (runtime::call_ends(answer == -1)) [[unlikely]]
+    return static_cast<decltype(answer)>(again());
+  return answer;
+}
+
+/// Stands for an `again` that repeats the call in a loop.
+struct InLoop {};
+
 /// route() for a descriptor that may be an endpoint.
 template <class Ours, class Libcs>
-[[gnu::always_inline]] inline auto route_held(int fd, Ours ours, Libcs libcs) {
-  Lookup socket = fd_table().find(fd);
-  if (!socket) return libcs();
-  bool by_kernel = false;
-  const auto answer = to_posix([&] {
-    auto result = ours(socket);
-    if (!result) [[unlikely]]
-      by_kernel = goes_on_by_kernel(socket, result.error());
-    return result;
-  });
-  return by_kernel ? libcs() : static_cast<decltype(libcs())>(answer);
+[[gnu::always_inline]] inline auto route_held(int fd, Ours ours, Libcs libcs, InLoop = {}) {
+  for (;;) {
+    bool is_repeated = false;
+    const auto answer = route_once(fd, ours, libcs, [&] {
+      is_repeated = true;
+      return -1;
+    });
+    if (!is_repeated) return answer;
+  }
+}
+template <class Ours, class Libcs, class Again>
+[[gnu::always_inline]] inline auto route_held(int fd, Ours ours, Libcs libcs, Again again) {
+  return route_once(fd, ours, libcs, again);
 }
 
 /// Calls `ours(Lookup&)`, which returns a Result, when `fd` is an endpoint, `libcs()` otherwise. For calls that move
 /// bytes: an RCU read-side section is held, so `ours` must pin() before it sleeps.
-template <class Ours, class Libcs>
-[[gnu::always_inline]] inline auto route(int fd, Ours ours, Libcs libcs) {
+template <class Ours, class Libcs, class Again = InLoop>
+[[gnu::always_inline]] inline auto route(int fd, Ours ours, Libcs libcs, Again again = {}) {
   if (!fd_table().holds(fd)) [[likely]]
     return libcs();
-  return route_held(fd, ours, libcs);
+  return route_held(fd, ours, libcs, again);
+}
+
+/// Removes what the table still has under a number that the kernel has just handed out (FdTable::drop_stale()).
+inline void drop_stale(int fd) {
+  if (!fd_table().holds(fd)) [[likely]]
+    return;
+  const LibraryCall no_handlers;
+  fd_table().drop_stale(fd);
 }
 
 /// route() for calls that set up or tear down: the endpoint is pinned, and no section is held.

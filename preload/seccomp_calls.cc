@@ -47,6 +47,7 @@ const sock_fprog* valid_program(const void* arguments) {
 }
 
 void expect(const FilterForecast& forecast) noexcept {
+  const LibraryCall no_handlers;
   const int saved_errno = errno;
   if (const char* const missing = forecast.missing()) {
     log_info("a seccomp filter that is installed now forbids %s: sockets are the kernel's", missing);

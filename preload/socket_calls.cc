@@ -30,7 +30,7 @@ int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags, Libcs l
       },
       [&] {
         const int accepted = libcs();
-        fd_table().drop_stale(accepted);
+        drop_stale(accepted);
         return accepted;
       });
 }
@@ -102,6 +102,7 @@ std::optional<Status> disconnect_ours(runtime::Endpoint& socket) {
 }
 
 int connect_ours(int fd, const sockaddr* address, socklen_t length) {
+  bool is_repeated = false;  // after a handler with SA_RESTART; the connection may stand by then
   return route_pinned(
       fd,
       [&](Lookup& socket) -> Status {
@@ -109,7 +110,10 @@ int connect_ours(int fd, const sockaddr* address, socklen_t length) {
         if (length >= sizeof address->sa_family && address->sa_family == AF_UNSPEC) [[unlikely]] {
           if (const auto done = disconnect_ours(*socket)) return *done;
         }
-        return runtime::connect(socket, address, length);
+        const Status connected = runtime::connect(socket, address, length);
+        const bool stands = !connected && connected.error().code == EISCONN && is_repeated;
+        is_repeated = true;
+        return stands ? ok() : connected;
       },
       [&] { return real.connect(fd, address, length); });
 }

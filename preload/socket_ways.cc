@@ -44,9 +44,12 @@ using namespace ringsock::preload;
 RS_INTERCEPT int socket(int domain, int type, int protocol) {
   const int fd = real.socket(domain, type, protocol);
   if (fd < 0) return fd;
-  fd_table().drop_stale(fd);
+  drop_stale(fd);
   const int saved_errno = errno;
-  take_in(fd, domain, type, protocol);
+  {
+    const LibraryCall no_handlers;
+    take_in(fd, domain, type, protocol);
+  }
   errno = saved_errno;
   return fd;
 }

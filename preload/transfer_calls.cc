@@ -13,6 +13,10 @@
 #include "preload/pass_descriptors.h"
 #include "preload/route.h"
 
+// The functions below by names that the linker does not send to libc (RS_BY_NUMBER).
+extern "C" decltype(recvfrom) ringsock_recvfrom;
+extern "C" decltype(sendto) ringsock_sendto;
+
 namespace ringsock::preload {
 namespace {
 
@@ -28,6 +32,9 @@ namespace {
 constexpr auto kLibcsRead = [](int fd, void* data, size_t length, int) { return real.read(fd, data, length); };
 
 template <class Libcs>
+ssize_t receive_again(int fd, void* data, size_t length, int flags, Libcs libcs);
+
+template <class Libcs>
 [[gnu::noinline]] ssize_t receive_ours(int fd, void* data, size_t length, int flags, Libcs libcs) {
   if constexpr (std::is_same_v<Libcs, std::remove_const_t<decltype(kLibcsRead)>>) {
     // read(2) of no bytes returns at once; recv(2) waits for something.
@@ -39,7 +46,11 @@ template <class Libcs>
       [&](Lookup& socket) {
         return with_rest_received(fd, socket, data, length, flags, receive_checked(socket, data, length, flags));
       },
-      [&] { return libcs(fd, data, length, flags); });
+      [&] { return libcs(fd, data, length, flags); }, [&] { return receive_again(fd, data, length, flags, libcs); });
+}
+template <class Libcs>
+[[gnu::noinline, gnu::cold]] ssize_t receive_again(int fd, void* data, size_t length, int flags, Libcs libcs) {
+  return receive_ours(fd, data, length, flags, libcs);
 }
 
 template <class Libcs>
@@ -50,13 +61,20 @@ template <class Libcs>
 }
 
 template <class Libcs>
+ssize_t send_again(int fd, const void* data, size_t length, int flags, Libcs libcs);
+
+template <class Libcs>
 [[gnu::noinline]] ssize_t send_ours(int fd, const void* data, size_t length, int flags, Libcs libcs) {
   return route_held(
       fd,
       [&](Lookup& socket) {
         return with_rest_sent(fd, socket, data, length, flags, send_checked(socket, data, length, flags));
       },
-      [&] { return libcs(fd, data, length, flags); });
+      [&] { return libcs(fd, data, length, flags); }, [&] { return send_again(fd, data, length, flags, libcs); });
+}
+template <class Libcs>
+[[gnu::noinline, gnu::cold]] ssize_t send_again(int fd, const void* data, size_t length, int flags, Libcs libcs) {
+  return send_ours(fd, data, length, flags, libcs);
 }
 
 template <class Libcs>
@@ -165,6 +183,11 @@ Result<int> send_many(int fd, Lookup& socket, mmsghdr* messages, unsigned count,
   return done;
 }
 
+[[gnu::noinline, gnu::cold]] ssize_t receive_from_again(int fd, void* data, size_t length, int flags, sockaddr* address,
+                                                        socklen_t* address_length) {
+  return ringsock_recvfrom(fd, data, length, flags, address, address_length);
+}
+
 ssize_t receive_from(int fd, void* data, size_t length, int flags, sockaddr* address, socklen_t* address_length,
                      auto libcs) {
   return route(
@@ -187,7 +210,7 @@ ssize_t receive_from(int fd, void* data, size_t length, int flags, sockaddr* add
         if (got) *address_length = message.msg_namelen;
         return got;
       },
-      libcs);
+      libcs, [=] { return receive_from_again(fd, data, length, flags, address, address_length); });
 }
 
 Result<ssize_t> send_to(Lookup& socket, const void* data, std::size_t length, int flags, const sockaddr* address,
@@ -199,6 +222,11 @@ Result<ssize_t> send_to(Lookup& socket, const void* data, std::size_t length, in
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   return runtime::send(socket, message, flags);
+}
+
+[[gnu::noinline, gnu::cold]] ssize_t send_to_again(int fd, const void* data, size_t length, int flags,
+                                                   const sockaddr* address, socklen_t address_length) {
+  return ringsock_sendto(fd, data, length, flags, address, address_length);
 }
 
 }  // namespace
@@ -289,7 +317,8 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
           if (Status connected = runtime::connect(socket, address, address_length); !connected)
             return connected.error();
           const ssize_t sent = intercepted_send(fd, data, length, flags & ~MSG_FASTOPEN);  // ring or kernel
-          if (sent < 0) return Error::last("sendto");
+          // Not repeated: the connection stands.
+          if (sent < 0) return errno == ERESTART ? Error{EINTR, "sendto"} : Error::last("sendto");
           return sent;
         }
         if (address == nullptr)
@@ -300,7 +329,8 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
           return send_to_checked(socket, data, length, flags, address, address_length);
         return send_to(socket, data, length, flags, address, address_length);  // TCP ignores the address
       },
-      [=] { return real.sendto(fd, data, length, flags, address, address_length); });
+      [=] { return real.sendto(fd, data, length, flags, address, address_length); },
+      [=] { return send_to_again(fd, data, length, flags, address, address_length); });
 }
 
 RS_INTERCEPT ssize_t sendmsg(int fd, const msghdr* message, int flags) {

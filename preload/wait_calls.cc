@@ -26,7 +26,9 @@ int bad_address() {
 
 [[gnu::noinline]] int poll_any(pollfd* fds, nfds_t count, int timeout) {
   if (!any_ours(fds, count)) return real.poll(fds, count, timeout);
-  return to_posix([&] { return runtime::poll_endpoints({fds, count}, from_milliseconds(timeout), nullptr); });
+  return as_library_call([&] {
+    return to_posix([&] { return runtime::poll_endpoints({fds, count}, from_milliseconds(timeout), nullptr); });
+  });
 }
 
 [[gnu::always_inline]] inline int poll_ours(pollfd* fds, nfds_t count, int timeout) {
@@ -40,10 +42,12 @@ int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_
   if ((timeout != nullptr && !are_readable(timeout)) || (mask != nullptr && !is_readable(mask, kKernelSetBytes)))
     return bad_address();
   if (!any_ours(fds, count)) return real.ppoll(fds, count, timeout, mask);
-  return to_posix([&]() -> Result<int> {
-    const auto left = from_timespec(timeout);
-    if (!left) return left.error();
-    return runtime::poll_endpoints({fds, count}, *left, mask);
+  return as_library_call([&] {
+    return to_posix([&]() -> Result<int> {
+      const auto left = from_timespec(timeout);
+      if (!left) return left.error();
+      return runtime::poll_endpoints({fds, count}, *left, mask);
+    });
   });
 }
 
@@ -52,7 +56,9 @@ int select_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptiona
   if (!any_ours(nfds, readable, writable, exceptional)) {
     return real.select(nfds, readable, writable, exceptional, timeout);
   }
-  return to_posix([&] { return runtime::select_endpoints(nfds, readable, writable, exceptional, timeout); });
+  return as_library_call([&] {
+    return to_posix([&] { return runtime::select_endpoints(nfds, readable, writable, exceptional, timeout); });
+  });
 }
 
 /// Checks that there is room for one event. For more events the kernel itself reports an error only when as many have
@@ -64,18 +70,22 @@ Status check_room(const epoll_event* events, int count) {
 }
 
 [[gnu::noinline]] int wait_in_set(int epoll_fd, epoll_event* events, int count, int timeout) {
-  return to_posix([&]() -> Result<int> {
-    if (Status fine = check_room(events, count); !fine) return fine.error();
-    return runtime::epoll_wait_for(epoll_fd, events, count, from_milliseconds(timeout), nullptr);
+  return as_library_call([&] {
+    return to_posix([&]() -> Result<int> {
+      if (Status fine = check_room(events, count); !fine) return fine.error();
+      return runtime::epoll_wait_for(epoll_fd, events, count, from_milliseconds(timeout), nullptr);
+    });
   });
 }
 [[gnu::noinline]] int wait_in_set_masked(int epoll_fd, epoll_event* events, int count, const Result<Nanos>& timeout,
                                          const sigset_t* mask) {
-  return to_posix([&]() -> Result<int> {
-    if (!timeout) return timeout.error();
-    if (mask != nullptr && !is_readable(mask, kKernelSetBytes)) return Error{EFAULT, "epoll_pwait"};
-    if (Status fine = check_room(events, count); !fine) return fine.error();
-    return runtime::epoll_wait_for(epoll_fd, events, count, *timeout, mask);
+  return as_library_call([&] {
+    return to_posix([&]() -> Result<int> {
+      if (!timeout) return timeout.error();
+      if (mask != nullptr && !is_readable(mask, kKernelSetBytes)) return Error{EFAULT, "epoll_pwait"};
+      if (Status fine = check_room(events, count); !fine) return fine.error();
+      return runtime::epoll_wait_for(epoll_fd, events, count, *timeout, mask);
+    });
   });
 }
 
@@ -125,23 +135,25 @@ RS_INTERCEPT int pselect(int nfds, fd_set* readable, fd_set* writable, fd_set* e
   if (!any_ours(nfds, readable, writable, exceptional)) {
     return real.pselect(nfds, readable, writable, exceptional, timeout, mask);
   }
-  return to_posix([&]() -> Result<int> {
-    auto left = from_timespec(timeout);
-    if (!left) return left.error();
-    return runtime::select_endpoints(nfds, readable, writable, exceptional, *left, mask);
+  return as_library_call([&] {
+    return to_posix([&]() -> Result<int> {
+      auto left = from_timespec(timeout);
+      if (!left) return left.error();
+      return runtime::select_endpoints(nfds, readable, writable, exceptional, *left, mask);
+    });
   });
 }
 
 RS_INTERCEPT int epoll_create(int size) noexcept {
   const int fd = real.epoll_create(size);
-  fd_table().drop_stale(fd);
+  drop_stale(fd);
   note_epoll_set(fd);
   return fd;
 }
 
 RS_INTERCEPT int epoll_create1(int flags) noexcept {
   const int fd = real.epoll_create1(flags);
-  fd_table().drop_stale(fd);
+  drop_stale(fd);
   note_epoll_set(fd);
   return fd;
 }
@@ -150,15 +162,17 @@ RS_INTERCEPT int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event) {
   if (!fd_table().holds(fd) && !fd_table().holds(epoll_fd)) [[likely]] {
     return real.epoll_ctl(epoll_fd, op, fd, event);
   }
-  return to_posix([&]() -> Status {
-    if (op != EPOLL_CTL_DEL && !are_readable(event)) return Error{EFAULT, "epoll_ctl"};
-    // A set is adopted when its first endpoint is added.
-    if (!fd_table().holds(epoll_fd)) {
-      if (op != EPOLL_CTL_ADD)
-        return real.epoll_ctl(epoll_fd, op, fd, event) == 0 ? ok() : Status(Error::last("epoll_ctl"));
-      if (Status adopted = adopt_epoll_set(epoll_fd); !adopted) return adopted;
-    }
-    return runtime::epoll_control(epoll_fd, op, fd, event);
+  return as_library_call([&] {
+    return to_posix([&]() -> Status {
+      if (op != EPOLL_CTL_DEL && !are_readable(event)) return Error{EFAULT, "epoll_ctl"};
+      // A set is adopted when its first endpoint is added.
+      if (!fd_table().holds(epoll_fd)) {
+        if (op != EPOLL_CTL_ADD)
+          return real.epoll_ctl(epoll_fd, op, fd, event) == 0 ? ok() : Status(Error::last("epoll_ctl"));
+        if (Status adopted = adopt_epoll_set(epoll_fd); !adopted) return adopted;
+      }
+      return runtime::epoll_control(epoll_fd, op, fd, event);
+    });
   });
 }
 

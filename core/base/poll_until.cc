@@ -8,6 +8,7 @@
 #include <climits>
 #include <vector>
 
+#include "core/base/handlers_wait.h"
 #include "core/base/libc_calls.h"
 
 namespace ringsock {
@@ -77,11 +78,13 @@ Result<int> poll_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* ma
   const bool for_ever = deadline == Nanos::max();
   const timespec left = to_timespec(for_ever ? deadline : std::max(deadline - monotonic_now(), Nanos::zero()));
   const timespec* const limit = for_ever ? nullptr : &left;
+  const BeforeSleep sleep(mask);
+  if (sleep.is_interrupted()) return Error{EINTR, "ppoll"};
   // ::ppoll() would be no cancellation point here (libc_wraps.cc).
-  int ready = libc_calls.ppoll(fds.data(), fds.size(), limit, mask);
+  int ready = libc_calls.ppoll(fds.data(), fds.size(), limit, sleep.mask());
   // There are more entries than the process may have descriptors (RLIMIT_NOFILE).
   if (ready < 0 && errno == EINVAL) [[unlikely]]
-    ready = poll_by_select(fds, limit, mask);
+    ready = poll_by_select(fds, limit, sleep.mask());
   if (ready < 0) return Error::last("ppoll");
   return ready;
 }

@@ -9,8 +9,6 @@ namespace ringsock::runtime {
 
 namespace {
 
-constexpr std::array kFaults{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
-
 /// Returns whether the signal is ignored: the kernel then discards it instead of delivering it.
 bool is_ignored(int signal) {
   struct sigaction action {};
@@ -24,23 +22,11 @@ bool is_ignored(int signal) {
 
 }  // namespace
 
-bool is_fault(int signal) { return std::find(kFaults.begin(), kFaults.end(), signal) != kFaults.end(); }
-
-sigset_t all_but_faults() {
-  sigset_t out;
-  sigfillset(&out);
-  for (const int fault : kFaults) sigdelset(&out, fault);
-  return out;
-}
-
 void HeldSignals::hold() {
-  const sigset_t held = all_but_faults();
-  ::pthread_sigmask(SIG_BLOCK, &held, &before_);
+  held_.hold();
   are_held_ = true;
-  if (mask_ == nullptr) mask_ = &before_;
+  if (mask_ == nullptr) mask_ = &held_.own();
 }
-
-void HeldSignals::release() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
 bool HeldSignals::look(Nanos now) {
   if (!are_held_) hold();

@@ -4,20 +4,15 @@
 #include <csignal>
 
 #include "core/base/clock.h"
+#include "core/base/handlers_wait.h"
 
 namespace ringsock::runtime {
-
-/// Returns whether the signal reports a program fault. Such signals are never held: they interrupt no wait, and
-/// runtimes and sanitizers handle them themselves.
-bool is_fault(int signal);
-/// Returns what a wait may hold: all signals but faults. libc itself leaves out the two that it uses for
-/// pthread_cancel(3) and setuid(2).
-sigset_t all_but_faults();
 
 /// The signals of one waiting call. A signal that arrives while the call sleeps in ppoll(2) interrupts it; one that
 /// arrives while it spins would only run its handler, and the call would go on. So a long spin blocks signals, looks
 /// for pending ones, and ends when there is one. The sleep that follows, with mask(), lets it through. Handlers thus
-/// run in ppoll(2), with the mask that they would have in the kernel's own call, and may longjmp(3) out of it.
+/// run in ppoll(2), with the mask that they would have in the kernel's own call, unless they wait until the call has
+/// ended (core/base/handlers_wait.h).
 ///
 /// A short spin costs no system call: a signal that arrives before signals are held counts as having arrived before the
 /// call. The kernel delivers a signal for the process to a thread that does not hold it, if there is one. Used by one
@@ -33,13 +28,11 @@ class HeldSignals {
   explicit HeldSignals(const sigset_t* mask) : mask_(mask) {}
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
-  ~HeldSignals() {
-    if (are_held_) release();
-  }
 
   /// Called by a spin that has lasted `spun` at `now`. Returns whether a signal is pending, which the sleep will let
   /// through.
   bool interrupt(Nanos spun, Nanos now) {
+    if (handlers_wait.is_signal_due) return true;
     if (are_held_ ? now < next_look_ : spun < kFreeSpin) return false;
     return look(now);
   }
@@ -49,12 +42,11 @@ class HeldSignals {
  private:
   bool look(Nanos now);
   void hold();
-  void release();
 
   const sigset_t* mask_;
   Nanos next_look_{};
   bool are_held_ = false;
-  sigset_t before_;  ///< the thread's own mask while they are held
+  HeldMask held_;
 };
 
 }  // namespace ringsock::runtime

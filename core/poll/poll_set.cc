@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <deque>
 #include <memory_resource>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "core/base/barrier.h"
+#include "core/base/handlers_wait.h"
 #include "core/base/poll_until.h"
 #include "core/base/unique_fd.h"
 #include "core/poll/held_signals.h"
@@ -140,8 +142,12 @@ void PollCall::copy_kernel_results() {
 
 Result<int> PollCall::look_at_kernel(const sigset_t* mask) {
   const timespec at_once{};
-  const int ready = ::ppoll(kernel_.data(), kernel_.size(), &at_once, mask);
+  std::optional<BeforeSleep> letting_through;
+  if (mask != nullptr) letting_through.emplace(mask);
+  const bool is_interrupted = letting_through && letting_through->is_interrupted();
+  const int ready = ::ppoll(kernel_.data(), kernel_.size(), &at_once, is_interrupted ? nullptr : mask);
   if (ready < 0) return Error::last("ppoll");
+  if (ready == 0 && is_interrupted) return Error{EINTR, "ppoll"};
   copy_kernel_results();
   return ready;
 }

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/base/at_fork.h"
+#include "core/base/handlers_wait.h"
 #include "core/base/libc_calls.h"
 #include "core/base/poll_until.h"
 #include "core/base/unique_fd.h"
@@ -165,13 +166,9 @@ class SignalsHeld {
  public:
   /// @param mask  what the thread is to block while it sleeps; null: what it blocks now
   explicit SignalsHeld(const sigset_t* mask) {
-    const sigset_t held = all_but_faults();
-    ::pthread_sigmask(SIG_BLOCK, &held, &before_);
-    asleep_ = mask != nullptr ? *mask : before_;
+    held_.hold();
+    asleep_ = mask != nullptr ? mask_of(bits_of(mask)) : held_.own();
   }
-  SignalsHeld(const SignalsHeld&) = delete;
-  SignalsHeld& operator=(const SignalsHeld&) = delete;
-  ~SignalsHeld() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
   /// Those that the sleep lets through.
   [[nodiscard]] sigset_t wanted() const {
@@ -185,11 +182,12 @@ class SignalsHeld {
   /// signals without a handler, and when a stopped process continues.
   bool let_through() {
     constexpr timespec kAtOnce{};
-    return libc_calls.ppoll(nullptr, 0, &kAtOnce, &asleep_) < 0 && errno == EINTR;
+    const BeforeSleep sleep(&asleep_);
+    return libc_calls.ppoll(nullptr, 0, &kAtOnce, sleep.mask()) < 0 && errno == EINTR;
   }
 
  private:
-  sigset_t before_;
+  HeldMask held_;
   sigset_t asleep_;
 };
 
@@ -200,6 +198,7 @@ Result<unsigned> sleep_in_turn(const WaitFds& fds, std::uint64_t serial, int bel
   const int set = turn_sleeper.set_for(fds, serial, bell);
   if (set < 0) return Error{EOPNOTSUPP, "sleep in turn"};
   SignalsHeld held(mask);
+  if (handlers_wait.is_signal_due) return Error{EINTR, "sleep in turn"};
   const int signals = turn_sleeper.tell_of(held.wanted());
   if (signals < 0) return Error{EOPNOTSUPP, "sleep in turn"};
   std::array<epoll_event, 5> ready;
@@ -223,6 +222,7 @@ Result<unsigned> sleep_in_turn(const WaitFds& fds, std::uint64_t serial, int bel
 }
 
 bool handlers_restart_calls() {
+  if (handlers_wait.is_signal_due) return handlers_wait.do_all_restart;
   for (int signal = 1; signal < NSIG; ++signal) {
     if (is_fault(signal)) continue;
     struct sigaction action {};

@@ -68,9 +68,10 @@ Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, con
 Result<unsigned> sleep_in_turn(const WaitFds& fds, std::uint64_t serial, int bell, Nanos deadline,
                                const sigset_t* mask);
 
-/// Returns whether a call that a signal handler interrupted should go on, as recv(2) does: true when every handler of
-/// the process was installed with SA_RESTART. Takes about 10 us. For blocking calls without a time-out, never for
-/// pollers.
+/// Returns whether a call that a signal handler interrupted should go on, as recv(2) does: true when the handlers that
+/// wait for the end of the call have SA_RESTART. Where a handler has run already, nobody knows which one, so every
+/// handler of the process must have been installed with SA_RESTART; that look takes about 10 us. For blocking calls
+/// without a time-out, never for pollers.
 bool handlers_restart_calls();
 
 }  // namespace ringsock::runtime

@@ -156,7 +156,9 @@ Result<ssize_t> send_more(Lookup& socket, const msghdr& message, int flags, Resu
 
 Status connect(Lookup& socket, const sockaddr* address, socklen_t length) {
   Status first = socket->connect(address, length);
-  if (first || first.error().code != EINPROGRESS || socket->is_nonblocking()) return first;
+  // EALREADY: an earlier connect(2) was interrupted.
+  const bool is_under_way = !first && (first.error().code == EINPROGRESS || first.error().code == EALREADY);
+  if (!is_under_way || socket->is_nonblocking()) return first;
   socket.pin();
   Status done = retry_until_ready(*socket, EPOLLOUT, deadline_after(socket->send_timeout()), [&] {
     Status again = socket->connect(address, length);

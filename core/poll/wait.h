@@ -25,7 +25,8 @@ inline Nanos deadline_after(Nanos timeout) {
 /// the signal mask `mask` unless that is null. `watch` has left the endpoint afterwards. After ok() the caller looks
 /// again.
 /// @param may_restart whether SA_RESTART makes the call go on; false for a transfer that is partly done
-/// Errors: EAGAIN `deadline` has passed; EINTR.
+/// Errors: EAGAIN `deadline` has passed; EINTR; ERESTART the call goes on once the handler of a signal has run, which
+/// waits for the end of the call (core/runtime/library_call.h).
 Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline, const sigset_t* mask,
                 bool may_restart);
 

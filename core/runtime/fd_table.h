@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/at_fork.h"
+#include "core/base/handlers_wait.h"
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/runtime/endpoint.h"
@@ -29,19 +30,24 @@ namespace ringsock::runtime {
 class FdTable {
  public:
   /// The result of a look-up, which holds an RCU read-side section: the endpoint stays alive as long as the Lookup.
-  /// Never sleep while holding one; first call pin(), which replaces the section by a counted reference.
+  /// Never sleep while holding one; first call pin(), which replaces the section by a counted reference. The thread's
+  /// signal handlers wait as long as there is one (library_call.h).
   class Lookup {
    public:
     explicit Lookup(const FdTable& table, int fd) noexcept;
     Lookup(const Lookup&) = delete;
     Lookup& operator=(const Lookup&) = delete;
-    ~Lookup() {
+    ~Lookup() { leave(); }
+    /// Makes it empty.
+    void leave() {
       if (!endpoint_) return;
       if (pinned_) {
         endpoint_->drop_ref();
+        --handlers_wait.depth;
       } else {
         rcu_read_leave();
       }
+      endpoint_ = nullptr;
     }
     explicit operator bool() const { return endpoint_ != nullptr; }
     Endpoint* operator->() const { return endpoint_; }
@@ -51,6 +57,7 @@ class FdTable {
     /// pinned.
     void pin() {
       if (!endpoint_ || pinned_) return;
+      ++handlers_wait.depth;
       endpoint_->add_ref();
       pinned_ = true;
       rcu_read_leave();

@@ -15,6 +15,7 @@
 #include "core/base/own_threads.h"
 #include "core/base/poll_until.h"
 #include "core/base/signals_blocked.h"
+#include "core/runtime/library_call.h"
 
 namespace ringsock::runtime {
 
@@ -105,11 +106,16 @@ pid_t ServiceThread::thread_number() const {
   return number != 0 && process_.load(std::memory_order_relaxed) == ::getpid() ? number : 0;
 }
 
-WithoutServiceThread::WithoutServiceThread() : process_(::getpid()) { service_thread().rest(); }
+WithoutServiceThread::WithoutServiceThread() : process_(::getpid()) {
+  const LibraryCall no_handlers;
+  service_thread().rest();
+}
 
 WithoutServiceThread::~WithoutServiceThread() {
   // A child may have been made without our fork handlers, and none of its state can be relied on.
-  if (::getpid() == process_) service_thread().go_on();
+  if (::getpid() != process_) return;
+  const LibraryCall no_handlers;
+  service_thread().go_on();
 }
 
 /// Makes a new loop with all watches whose descriptors still refer to the same files.

@@ -17,6 +17,7 @@
 #include "core/base/unique_fd.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
+#include "core/runtime/library_call.h"
 
 namespace ringsock::transports {
 
@@ -60,6 +61,7 @@ void count_by_kernel(KernelReason reason) {
 
 /// Connects for the application: a call that blocks can be cancelled, which the wrapped connect() cannot.
 Status connect_as_application(int fd, const sockaddr* address, socklen_t length) {
+  const runtime::OutsideLibrary waiting_in_kernel;
   if (libc_calls.connect(fd, address, length) != 0) return Error::last("connect");
   return ok();
 }

@@ -24,6 +24,14 @@ MADE_OF_ROWS = {
     "dprintf": "vdprintf",
     "__dprintf_chk": "__vdprintf_chk",
     "sockatmark": "ioctl",
+    "__sigaction": "sigaction",
+    "signal": "sigaction",
+    "bsd_signal": "sigaction",
+    "ssignal": "sigaction",
+    "sysv_signal": "sigaction",
+    "__sysv_signal": "sigaction",
+    "siginterrupt": "sigaction",
+    "sigset": "sigaction",
 }
 # Exported beside the table: not libc's (async_calls.cc).
 OF_OTHER_LIBRARIES = {

@@ -1,0 +1,75 @@
+#include "core/base/handlers_wait.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace ringsock {
+
+namespace {
+constexpr std::array kFaults{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+}  // namespace
+
+__thread HandlersWait handlers_wait{};
+constinit std::atomic<bool> has_stand_ins{false};
+
+bool is_fault(int signal) { return std::find(kFaults.begin(), kFaults.end(), signal) != kFaults.end(); }
+
+sigset_t all_but_faults() {
+  sigset_t out;
+  sigfillset(&out);
+  for (const int fault : kFaults) sigdelset(&out, fault);
+  // The kernel leaves these out, and masks are compared.
+  for (const int unblockable : {SIGKILL, SIGSTOP}) sigdelset(&out, unblockable);
+  return out;
+}
+
+SignalBits bits_of(const sigset_t* mask) {
+  SignalBits out = 0;
+  std::memcpy(&out, mask, sizeof out);
+  return out;
+}
+
+sigset_t mask_of(SignalBits bits) {
+  sigset_t out;
+  sigemptyset(&out);
+  std::memcpy(&out, &bits, sizeof bits);
+  return out;
+}
+
+void HeldMask::hold() {
+  if (holds_) return;
+  holds_ = true;
+  const sigset_t held = all_but_faults();
+  ::pthread_sigmask(SIG_BLOCK, &held, &own_);
+  // A handler that nobody stands in for may have left the holder by a jump.
+  is_outermost_ = !handlers_wait.is_mask_held || (bits_of(&held) & ~bits_of(&own_)) != 0;
+  if (is_outermost_) {
+    was_held_ = handlers_wait.is_mask_held;
+    mask_before_ = handlers_wait.own_mask;
+    handlers_wait.own_mask = bits_of(&own_);
+    handlers_wait.is_mask_held = true;
+  } else {
+    own_ = mask_of(handlers_wait.own_mask);
+  }
+}
+
+void HeldMask::release() const {
+  if (!is_outermost_) return;
+  handlers_wait.is_mask_held = was_held_;
+  handlers_wait.own_mask = mask_before_;
+  // A signal that is due would only be held again.
+  if (!handlers_wait.is_signal_due) ::pthread_sigmask(SIG_SETMASK, &own_, nullptr);
+}
+
+BeforeSleep::BeforeSleep(const sigset_t* mask) : mask_(mask) {
+  if (!has_stand_ins.load(std::memory_order_relaxed)) return;
+  held_.hold();
+  if (mask == nullptr) mask_ = &held_.own();
+  handlers_wait.sleeping_mask = bits_of(mask_);
+  handlers_wait.has_sleeping_mask = true;
+}
+
+}  // namespace ringsock
