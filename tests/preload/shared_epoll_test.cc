@@ -89,6 +89,7 @@ class Diary {
     std::array<epoll_event, 8> events;
     const int count = ::epoll_wait(set_, events.data(), 8, timeout);
     std::vector<std::string> entries;
+    entries.reserve(events.size());
     for (int i = 0; i < count; ++i) entries.push_back(entry_of(events[static_cast<std::size_t>(i)]));
     // Several members with one event have no documented order.
     std::sort(entries.begin(), entries.end());
