@@ -494,8 +494,10 @@ int receive_descriptor(int over) {
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   if (::recvmsg(over, &message, 0) != 1) throw std::runtime_error("recvmsg");
+  const cmsghdr* const first = CMSG_FIRSTHDR(&message);
+  if (first == nullptr) throw std::runtime_error("no descriptor has come");
   int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+  std::memcpy(&fd, CMSG_DATA(first), sizeof fd);
   return fd;
 }
 
