@@ -39,9 +39,13 @@ using runtime::Ref;
 }  // namespace
 
 int intercepted_close(int fd) {
-  if (!fd_table().holds(fd)) [[likely]]
-    return real.close(fd);
-  return close_ours(fd);
+  if (fd_table().holds(fd)) [[unlikely]]
+    return close_ours(fd);
+  if (own_numbers().holds(fd)) [[unlikely]] {
+    errno = EBADF;
+    return -1;
+  }
+  return real.close(fd);
 }
 
 namespace {
@@ -122,6 +126,10 @@ Result<int> dup_to(int from, int to, auto libcs) {
 }
 
 int dup_to_ours(int from, int to, auto libcs) {
+  if (own_numbers().holds(to)) [[unlikely]] {
+    errno = EBADF;  // as for a number beyond RLIMIT_NOFILE
+    return -1;
+  }
   if (!fd_table().holds(from) && !fd_table().holds(to)) [[likely]] {
     const int answer = libcs();
     note_copy(from, answer);
@@ -293,6 +301,17 @@ void close_all_ours(unsigned first, unsigned last) {
   runtime::close_descriptors(ours_between(first, last));
 }
 
+/// Carries out close_range(2) for all numbers but the library's own.
+int close_around_own_numbers(unsigned first, unsigned last, int flags) {
+  for (unsigned own = own_numbers().next(first); own < OwnNumbers::kEnd && own <= last;
+       own = own_numbers().next(first)) {
+    if (own > first && real.close_range(first, own - 1, flags) != 0) return -1;
+    if (own == last) return 0;
+    first = own + 1;
+  }
+  return real.close_range(first, last, flags);
+}
+
 }  // namespace
 }  // namespace ringsock::preload
 
@@ -314,12 +333,15 @@ RS_INTERCEPT int close_range(unsigned first, unsigned last, int flags) {
     for (const int fd : ours_between(first, last)) fcntl_ours(fd, F_SETFD, FD_CLOEXEC);
   }
   errno = saved_errno;
-  return real.close_range(first, last, flags);
+  return close_around_own_numbers(first, last, flags);
 }
 
 RS_INTERCEPT void closefrom(int lowest) {
-  close_all_ours(static_cast<unsigned>(lowest < 0 ? 0 : lowest), ~0U);
-  real.closefrom(lowest);
+  const auto first = static_cast<unsigned>(lowest < 0 ? 0 : lowest);
+  close_all_ours(first, ~0U);
+  const int saved_errno = errno;
+  if (close_around_own_numbers(first, ~0U, 0) != 0) real.closefrom(lowest);  // before Linux 5.9
+  errno = saved_errno;
 }
 
 RS_INTERCEPT int dup(int fd) { return dup_ours(fd); }

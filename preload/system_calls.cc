@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/no_cancellation.h"
+#include "core/base/own_numbers.h"
 #include "core/base/user_memory.h"
 #include "preload/any_ours.h"
 #include "preload/child_calls.h"
@@ -89,6 +90,8 @@ long call(Result (*ours)(Arguments...), const Words& words) {
 }
 
 bool holds(long fd) { return fd_table().holds(static_cast<int>(fd)); }
+/// The same, or the library keeps a descriptor of its own there.
+bool is_taken(long fd) { return holds(fd) || own_numbers().holds(static_cast<int>(fd)); }
 
 /// The kernel's signal set has as many bits as there are signals; libc's sigset_t is longer.
 constexpr std::size_t kKernelSetBytes = 8;
@@ -245,14 +248,14 @@ std::optional<long> carry_system_call(long number, const Words& words) {
     ON_FIRST(write);
     ON_FIRST(writev);
     ON_FIRST(sendto);
-    ON_FIRST(close);
+    IF_HELD(close, is_taken(words[0]));
     ON_FIRST(dup);
-    IF_HELD(dup3, holds(words[0]) || holds(words[1]));
+    IF_HELD(dup3, holds(words[0]) || is_taken(words[1]));
     IF_HELD(sendfile, holds(words[0]) || holds(words[1]));
     IF_HELD(splice, holds(words[0]) || holds(words[2]));
     IF_HELD(epoll_ctl, holds(words[0]) || holds(words[2]));
 #ifdef SYS_dup2
-    IF_HELD(dup2, holds(words[0]) || holds(words[1]));
+    IF_HELD(dup2, holds(words[0]) || is_taken(words[1]));
 #endif
 #ifdef SYS_epoll_create
     case SYS_epoll_create:

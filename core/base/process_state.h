@@ -24,6 +24,8 @@ enum class ProcessPart : std::uint8_t {
   barriers,             ///< core/base, load
   lock_numbers,         ///< core/base, load: of threads, never given twice
   high_numbers,         ///< core/base, load: of descriptors
+  own_numbers,          ///< core/base, load: of the library's descriptors
+  limit_raiser,         ///< core/base, load, lock: the thread that has raised RLIMIT_NOFILE
   closers,              ///< core/base, load. The child begins anew
   page_looks,           ///< core/base, load
   queue_pair_numbers,   ///< core/device/common, load

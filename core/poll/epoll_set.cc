@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +14,7 @@
 #include "core/base/at_fork.h"
 #include "core/base/log.h"
 #include "core/base/own_duplicate.h"
+#include "core/base/raised_limit.h"
 #include "core/base/rare_calls.h"
 #include "core/poll/poll_set.h"
 #include "core/poll/sleeper.h"
@@ -48,35 +48,6 @@ constinit Mutex nesting_lock;
     new (&nesting_lock) Mutex;
   });
 }
-
-/// Raises RLIMIT_NOFILE for a moment. Kernel epoll sets need no further descriptors, so a full descriptor table must
-/// not make ours fail: they get numbers above the limit. False, with errno unchanged, when the hard limit does not
-/// permit it.
-class LimitRaised {
- public:
-  LimitRaised() {
-    constexpr rlim_t kEnough = 16;
-    const int saved_errno = errno;
-    if (is_permitted(RareCall::raise_limit) && ::getrlimit(RLIMIT_NOFILE, &before_) == 0 &&
-        before_.rlim_cur < before_.rlim_max) {
-      const rlimit raised{std::min(before_.rlim_cur + kEnough, before_.rlim_max), before_.rlim_max};
-      is_raised_ = ::setrlimit(RLIMIT_NOFILE, &raised) == 0;
-    }
-    errno = saved_errno;
-  }
-  LimitRaised(const LimitRaised&) = delete;
-  LimitRaised& operator=(const LimitRaised&) = delete;
-  ~LimitRaised() {
-    const int saved_errno = errno;
-    if (is_raised_) ::setrlimit(RLIMIT_NOFILE, &before_);
-    errno = saved_errno;
-  }
-  explicit operator bool() const { return is_raised_; }
-
- private:
-  rlimit before_{};
-  bool is_raised_ = false;
-};
 
 Status control_descriptor(int epoll_fd, int op, int fd, const epoll_event* event) {
   epoll_event copy{};
@@ -233,11 +204,11 @@ Result<Ref> EpollSet::wrap(int epoll_fd) {
   };
   Status made = make_all();
   if (!made && made.error().code == EMFILE) {
-    // Descriptors made before are moved, too: numbers below the limit are the application's.
+    // Kernel epoll sets need no further descriptors, so a full descriptor table must not make ours fail.
     kernel.reset();
     doorbells.reset();
     bell.reset();
-    if (const LimitRaised raised; raised) made = make_all();
+    if (const RaisedLimit raised; raised) made = make_all();
   }
   if (!made) return made.error();
   return Ref(new EpollSet(std::move(kernel), std::move(doorbells), std::move(bell)));

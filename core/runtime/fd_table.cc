@@ -201,6 +201,7 @@ Status FdTable::insert(int fd, Ref endpoint) {
     const std::lock_guard guard(lock_);
     Result<Entry*> entry = make_entry(fd);
     if (!entry) return entry.error();
+    own_numbers().remove(fd);
     end_.store(std::max(end(), fd == INT_MAX ? fd : fd + 1), std::memory_order_relaxed);
     stale = exchange(**entry, endpoint.release());
   }

@@ -13,6 +13,7 @@
 #include "core/base/at_fork.h"
 #include "core/base/handlers_wait.h"
 #include "core/base/mutex.h"
+#include "core/base/own_numbers.h"
 #include "core/base/result.h"
 #include "core/runtime/endpoint.h"
 #include "core/runtime/rcu.h"
@@ -93,6 +94,7 @@ class FdTable {
   /// Removes, as insert() does, an entry under a number that the kernel has just handed out and that is therefore
   /// stale.
   void drop_stale(int fd) noexcept {
+    own_numbers().remove(fd);
     if (holds(fd)) [[unlikely]]
       drop_stale_entry(fd);
   }
