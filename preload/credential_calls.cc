@@ -48,6 +48,7 @@ bool are_same(const Capabilities& one, const Capabilities& other) {
 bool service_thread_differs() {
   const pid_t thread = runtime::service_thread().thread_number();
   if (thread == 0 || !is_permitted(RareCall::capget)) return false;
+  if (thread == runtime::ServiceThread::kStarting) return true;  // unknown
   const auto ours = capabilities_of(thread);
   const auto callers = capabilities_of(0);
   return ours && callers && !are_same(*ours, *callers);

@@ -57,6 +57,8 @@ Status ServiceThread::start_thread() {
 
 /// Starts a thread that replaces the current one, which ends when it wakes up.
 Status ServiceThread::launch() {
+  process_.store(::getpid(), std::memory_order_relaxed);
+  const pid_t before = number_.exchange(kStarting, std::memory_order_release);
   try {
     const SignalsBlocked blocked;
     std::thread thread([this, generation = generation_ + 1] { run(generation); });
@@ -64,6 +66,7 @@ Status ServiceThread::launch() {
     ::pthread_setname_np(thread.native_handle(), "ringsock");
     thread.detach();
   } catch (const std::system_error& failure) {
+    number_.store(before, std::memory_order_relaxed);
     return Error{failure.code().value(), "service thread"};
   }
   ++generation_;
@@ -158,10 +161,7 @@ void ServiceThread::wake_thread() {
 void ServiceThread::run(unsigned generation) {
   const OwnThread counted;
   std::unique_lock lock(lock_);
-  if (generation_ == generation) {
-    process_.store(::getpid(), std::memory_order_relaxed);
-    number_.store(::gettid(), std::memory_order_release);
-  }
+  if (generation_ == generation) number_.store(::gettid(), std::memory_order_release);
   while (generation_ == generation) {
     run_due_timers(lock);
     sleep(lock, generation);

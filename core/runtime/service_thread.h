@@ -67,7 +67,8 @@ class ServiceThread {
   /// it: the last go_on() counts. Waits for a running callback, unless called from it: then the thread stays.
   void rest();
   void go_on();
-  /// Returns the kernel's number of the thread, or 0 when this process has none. A child that shares the memory of its
+  static constexpr pid_t kStarting = -1;
+  /// Returns the kernel's number of the thread, kStarting, or 0 when this process has none. A child that shares the memory of its
   /// parent (vfork(2)) has none. Threads: any.
   [[nodiscard]] pid_t thread_number() const;
 
