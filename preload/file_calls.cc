@@ -13,6 +13,7 @@
 #include <span>
 
 #include "core/base/no_cancellation.h"
+#include "core/base/of_thread.h"
 #include "core/base/poll_until.h"
 #include "core/base/user_memory.h"
 #include "core/poll/wait.h"
@@ -25,14 +26,20 @@ constexpr std::size_t kCopyBytes = std::size_t{64} * 1024;
 
 /// Returns this thread's buffer. The buffer itself is no thread-local variable: a program cannot load a library late
 /// (dlopen(3)) whose thread-local variables are large and of the kind that is reached fast, as libvma's are.
-std::span<std::byte> copy_room() {
-  static thread_local const auto room = std::make_unique<std::array<std::byte, kCopyBytes>>();
-  return *room;
+Result<std::span<std::byte>> copy_room() {
+  using Room = std::array<std::byte, kCopyBytes>;
+  static thread_local constinit OfThread<std::unique_ptr<Room>> room_of_thread;
+  std::unique_ptr<Room>* const room = room_of_thread.get();
+  if (room == nullptr) return Error{ENOMEM, "room for a copy"};
+  if (!*room) *room = std::make_unique<Room>();
+  return std::span<std::byte>(**room);
 }
 
 /// Carries out sendfile(2) to a ring. The file's offset advances by the bytes that the socket takes.
 Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
-  const std::span<std::byte> copy = copy_room();
+  const auto room = copy_room();
+  if (!room) return room.error();
+  const std::span<std::byte> copy = *room;
   const bool seekable = offset != nullptr || ::lseek(in, 0, SEEK_CUR) >= 0;
   if (offset != nullptr && !are_writable(offset)) return Error{EFAULT, "sendfile: offset"};
   if (offset != nullptr && *offset < 0) return Error{EINVAL, "sendfile: offset"};
@@ -79,7 +86,9 @@ Result<ssize_t> put_into_pipe(int pipe, std::span<std::byte> bytes, bool may_blo
 /// Carries out splice(2) from a ring into a pipe. Only the bytes that the pipe takes leave the socket.
 Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned flags) {
   if (!is_pipe(out)) return Error{EINVAL, "splice: one side must be a pipe"};
-  const std::span<std::byte> copy = copy_room();
+  const auto room = copy_room();
+  if (!room) return room.error();
+  const std::span<std::byte> copy = *room;
   const int wait = (flags & SPLICE_F_NONBLOCK) != 0 ? MSG_DONTWAIT : 0;
   const bool pipe_may_block = wait == 0 && (real.fcntl(out, F_GETFL, 0) & O_NONBLOCK) == 0;
   auto seen = runtime::receive(socket, copy.data(), std::min(copy.size(), count), MSG_PEEK | wait);
@@ -122,7 +131,9 @@ ssize_t sendfile_ours(int out, int in, off_t* offset, size_t count) {
 Result<ssize_t> pipe_to_socket(Lookup& socket, int in, size_t count, unsigned flags) {
   if (!is_pipe(in)) return Error{EINVAL, "splice: one side must be a pipe"};
   if (auto may_send = runtime::send(socket, nullptr, 0, 0); !may_send) return may_send;
-  const std::span<std::byte> copy = copy_room();
+  const auto room = copy_room();
+  if (!room) return room.error();
+  const std::span<std::byte> copy = *room;
   const bool may_block = (flags & SPLICE_F_NONBLOCK) == 0 && !socket->is_nonblocking();
   if (!may_block && (socket->ready() & EPOLLOUT) == 0) return Error{EAGAIN, "splice"};
   // tee(2) would copy the bytes without taking them, but only to another pipe. A small piece always fits a ring that is

@@ -27,6 +27,7 @@ enum class ProcessPart : std::uint8_t {
   own_numbers,          ///< core/base, load: of the library's descriptors
   limit_raiser,         ///< core/base, load, lock: the thread that has raised RLIMIT_NOFILE
   closers,              ///< core/base, load. The child begins anew
+  thread_ends,          ///< core/base, load. At exit it stops to look for threads that end
   page_looks,           ///< core/base, load
   queue_pair_numbers,   ///< core/device/common, load
   rights_gate,          ///< core/device/shm/link, load

@@ -21,6 +21,8 @@ struct ForkUnderWay {
   std::size_t locked;  ///< the number of leaf locks that are held
 };
 
+struct ThreadEnd;
+
 struct ThisThread {
   static constexpr std::uint64_t kUnnumbered = std::uint64_t{1} << 63;
   /// What gettid(2) returns, 0 before it is known (thread_id.h).
@@ -30,6 +32,7 @@ struct ThisThread {
   unsigned open_batches = 0;  ///< AsymmetricBarrier::Batch
   bool batch_owes = false;    ///< whether a heavy barrier was asked for in the batch
   ForkUnderWay fork{};
+  ThreadEnd* last_end = nullptr;  ///< the last registered one (of_thread.h)
 };
 
 /// A plain variable of a library that is loaded with the program, so no function has to find its address.

@@ -18,6 +18,7 @@
 #include "core/base/at_fork.h"
 #include "core/base/handlers_wait.h"
 #include "core/base/libc_calls.h"
+#include "core/base/of_thread.h"
 #include "core/base/poll_until.h"
 #include "core/base/unique_fd.h"
 #include "core/poll/held_signals.h"
@@ -35,12 +36,19 @@ struct ThreadBell {
   unsigned generation = 0;  ///< a child shares its parent's eventfds; each would wake the other
   bool rung_by_itself = false;
 };
-thread_local ThreadBell bell_of_thread;
+thread_local constinit OfThread<ThreadBell> bell_of_thread;
+
+int number_of_bell() {
+  const ThreadBell* const bell = bell_of_thread.find();
+  return bell != nullptr ? bell->fd.get() : -1;
+}
 
 }  // namespace
 
 int thread_bell() {
-  ThreadBell& bell = bell_of_thread;
+  ThreadBell* const found = bell_of_thread.get();
+  if (found == nullptr) return -1;
+  ThreadBell& bell = *found;
   const unsigned generation = fork_generation();
   if (!bell.fd || bell.generation != generation) {
     bell.fd = out_of_the_way(UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)));
@@ -52,15 +60,19 @@ int thread_bell() {
 void silence_thread_bell() {
   const int saved_errno = errno;
   eventfd_t count = 0;
-  ::eventfd_read(bell_of_thread.fd.get(), &count);
+  ::eventfd_read(number_of_bell(), &count);
   errno = saved_errno;
 }
 
-bool take_own_ring() { return std::exchange(bell_of_thread.rung_by_itself, false); }
+bool take_own_ring() {
+  ThreadBell* const bell = bell_of_thread.find();
+  return bell != nullptr && std::exchange(bell->rung_by_itself, false);
+}
 
 void SleeperWatch::endpoint_changed() noexcept {
-  if (bell_ == bell_of_thread.fd.get()) {
-    bell_of_thread.rung_by_itself = true;
+  ThreadBell* const own = bell_of_thread.find();
+  if (own != nullptr && bell_ == own->fd.get()) {
+    own->rung_by_itself = true;
     return;
   }
   const int saved_errno = errno;
@@ -152,7 +164,7 @@ class TurnSleeper {
   UniqueFd signals_;  ///< a signalfd(2)
   sigset_t told_{};   ///< what it tells of
 };
-thread_local TurnSleeper turn_sleeper;
+thread_local constinit OfThread<TurnSleeper> turn_sleeper;
 
 /// Converts for epoll_pwait(2), rounded up.
 int to_milliseconds(Nanos deadline) {
@@ -195,18 +207,19 @@ class SignalsHeld {
 
 Result<unsigned> sleep_in_turn(const WaitFds& fds, std::uint64_t serial, int bell, Nanos deadline,
                                const sigset_t* mask) {
-  const int set = turn_sleeper.set_for(fds, serial, bell);
+  TurnSleeper* const sleeper = turn_sleeper.get();
+  const int set = sleeper != nullptr ? sleeper->set_for(fds, serial, bell) : -1;
   if (set < 0) return Error{EOPNOTSUPP, "sleep in turn"};
   SignalsHeld held(mask);
   if (handlers_wait.is_signal_due) return Error{EINTR, "sleep in turn"};
-  const int signals = turn_sleeper.tell_of(held.wanted());
+  const int signals = sleeper->tell_of(held.wanted());
   if (signals < 0) return Error{EOPNOTSUPP, "sleep in turn"};
   std::array<epoll_event, 5> ready;
   const int count =
       libc_calls.epoll_pwait(set, ready.data(), static_cast<int>(ready.size()), to_milliseconds(deadline), nullptr);
   if (count < 0 && errno == EINTR) return 0U;
   if (count < 0) {  // the application has closed the number
-    turn_sleeper.forget();
+    sleeper->forget();
     return Error{EOPNOTSUPP, "sleep in turn"};
   }
   unsigned found = 0;
