@@ -40,7 +40,7 @@ std::array<std::uint64_t, 4> make_secret() {
 struct Process {
   Mutex lock;
   All* all = nullptr;  ///< made with the first Ethernet; a forked child makes its own
-  std::vector<std::shared_ptr<Ethernet>>* held = nullptr;  ///< keeps all objects across a fork
+  std::vector<std::shared_ptr<Ethernet>>* held = nullptr;  ///< keeps all objects across a fork, null if there are none
 };
 constinit Process process;
 
@@ -51,24 +51,29 @@ struct EthernetForkHandlers {
   [[gnu::constructor]] static void install() { at_fork(ForkStep::interfaces, &before, &in_parent, &in_child); }
   static void before() {
     process.lock.lock();
+    if (process.all == nullptr) return;
     process.held = new std::vector<std::shared_ptr<Ethernet>>;
-    if (process.all != nullptr) {
-      for (const auto& [network, weak] : process.all->by_network) {
-        if (auto ethernet = weak.lock()) process.held->push_back(std::move(ethernet));
-      }
+    for (const auto& [network, weak] : process.all->by_network) {
+      if (auto ethernet = weak.lock()) process.held->push_back(std::move(ethernet));
     }
     for (const auto& ethernet : *process.held) ethernet->lock_.lock();
   }
   static void in_parent() {
-    for (const auto& ethernet : *process.held) ethernet->lock_.unlock();
+    const auto* const held = std::exchange(process.held, nullptr);
+    if (held != nullptr) {
+      for (const auto& ethernet : *held) ethernet->lock_.unlock();
+    }
     process.lock.unlock();
-    delete std::exchange(process.held, nullptr);  // without the lock, because it may destroy some of them
+    delete held;  // without the lock, because it may destroy some of them
+  }
+  static void forget(Ethernet& ethernet) {
+    for (auto& [ifindex, slot] : ethernet.slots_) {
+      if (slot.interface) slot.interface->forget_after_fork();
+    }
   }
   static void in_child() {
-    for (const auto& ethernet : *process.held) {
-      for (auto& [ifindex, slot] : ethernet->slots_) {
-        if (slot.interface) slot.interface->forget_after_fork();
-      }
+    if (process.held != nullptr) {
+      for (const auto& ethernet : *process.held) forget(*ethernet);
     }
     process.held = nullptr;  // the objects are never destroyed, as `all` is not
     process.all = nullptr;

@@ -32,7 +32,23 @@ void unlock_all(std::vector<Mutex*>& mutexes) {
   mutexes.clear();
 }
 
+/// Before a reference is taken, which would be lost where there is no memory to note it.
+void make_room(std::vector<Ref>& refs) {
+  if (refs.size() == refs.capacity()) refs.reserve(2 * refs.size() + 8);
+}
+
 }  // namespace
+
+void ForkLocks::reserve(std::size_t endpoints) {
+  outer_.reserve(2 * endpoints);
+  for (auto& level : biased_) level.reserve(endpoints);
+  inner_.reserve(endpoints);
+}
+
+void ForkHeld::reserve(std::size_t count) {
+  locks.reserve(count);
+  endpoints.reserve(count);  // last: it tells the room
+}
 
 void ForkLocks::lock() {
   lock_all(outer_);
@@ -74,15 +90,20 @@ namespace {
 void ForkRegistry::forget_all() noexcept {
   new (&lock_) Mutex;
   new (&entered_) IntrusiveList<Endpoint, ForkRegistry>;
+  count_ = 0;
+  new (&spare_) ForkHeld;
 }
 
 void ForkRegistry::enter(Endpoint& endpoint) {
   const std::lock_guard guard(lock_);
+  if (spare_.room() <= count_) spare_.reserve(2 * count_ + 8);
   entered_.push_back(endpoint);
+  ++count_;
 }
 
 void ForkRegistry::leave(Endpoint& endpoint) {
   const std::lock_guard guard(lock_);
+  if (endpoint.ListNode<ForkRegistry>::is_linked() && count_ > 0) --count_;
   endpoint.ListNode<ForkRegistry>::unlink();
 }
 
@@ -97,6 +118,7 @@ std::vector<Ref> ForkRegistry::endpoints() {
   std::vector<Ref> out;
   const std::lock_guard guard(lock_);
   entered_.for_each([&](Endpoint& endpoint) {
+    make_room(out);
     if (endpoint.try_add_ref()) out.emplace_back(&endpoint);
   });
   return out;
@@ -106,8 +128,9 @@ std::vector<Ref> ForkRegistry::endpoints() {
 void ForkRegistry::prepare_new() {
   entered_.for_each([this](Endpoint& endpoint) {
     if (endpoint.prepared_for_fork_) return;
+    make_room(held_.endpoints);
     endpoint.prepared_for_fork_ = endpoint.try_add_ref();
-    if (endpoint.prepared_for_fork_) prepared_.emplace_back(&endpoint);
+    if (endpoint.prepared_for_fork_) held_.endpoints.emplace_back(&endpoint);
   });
 }
 
@@ -117,44 +140,53 @@ bool ForkRegistry::has_new() {
   return found;
 }
 
+/// Drops the references, without locks because that may destroy endpoints, and keeps the room for the next fork.
+void ForkRegistry::give_back(ForkHeld held) {
+  held.endpoints.clear();
+  const std::lock_guard guard(lock_);
+  if (held.room() > spare_.room()) std::swap(held, spare_);
+}
+
 void ForkRegistry::before_fork() {
   forking_.lock();
   forking_process_ = ::getpid();
   // Called first: a reader may wait for one of the locks below, and another thread for that reader.
   rcu_before_fork();
   lock_.lock();
+  std::swap(held_, spare_);
   entered_.for_each([](Endpoint& endpoint) { endpoint.prepared_for_fork_ = false; });
   // Endpoints that are added meanwhile are prepared, too, for a limited number of rounds.
   constexpr int kMostRounds = 4;
   for (int round = 1;; ++round) {
     prepare_new();
     lock_.unlock();
-    for (const Ref& endpoint : prepared_) endpoint->add_fork_locks(locks_);
-    locks_.lock();
+    for (const Ref& endpoint : held_.endpoints) endpoint->add_fork_locks(held_.locks);
+    held_.locks.lock();
     teardown_gate_.lock();
     lock_.lock();
     if (round == kMostRounds || !has_new()) break;
     teardown_gate_.unlock();
-    locks_.unlock(false);
+    held_.locks.unlock(false);
   }
-  for (const Ref& endpoint : prepared_) {
+  for (const Ref& endpoint : held_.endpoints) {
     if (endpoint->as_epoll_set() == nullptr) endpoint->values.share();
     endpoint->before_fork();
   }
 }
 
 void ForkRegistry::after_fork_in_parent() {
-  for (const Ref& endpoint : prepared_) endpoint->after_fork(Endpoint::ForkSide::parent);
+  for (const Ref& endpoint : held_.endpoints) endpoint->after_fork(Endpoint::ForkSide::parent);
   lock_.unlock();
   teardown_gate_.unlock();
-  locks_.unlock(false);
+  held_.locks.unlock(false);
   rcu_after_fork_in_parent();
-  const auto done = std::exchange(prepared_, {});
+  ForkHeld done = std::exchange(held_, {});
   forking_.unlock();
   // The child may now compete with a sleeping call.
-  for (const Ref& endpoint : done) {
+  for (const Ref& endpoint : done.endpoints) {
     if (endpoint->sleeping_calls() > 0) endpoint->notify_watchers();
   }
+  give_back(std::move(done));
 }
 
 void ForkRegistry::after_fork_in_child() {
@@ -165,10 +197,11 @@ void ForkRegistry::after_fork_in_child() {
   teardown_gate_.unlock();
   // Threads that the child does not have may have been waiting for it.
   new (&teardown_gate_) std::shared_mutex;
-  locks_.unlock(true);
+  held_.locks.unlock(true);
   rcu_after_fork_in_child();
-  const auto done = std::exchange(prepared_, {});
+  ForkHeld done = std::exchange(held_, {});
   forking_.unlock();
+  give_back(std::move(done));
 }
 
 }  // namespace ringsock::runtime

@@ -26,6 +26,8 @@ class ForkLocks {
  public:
   static constexpr std::size_t kLevels = 3;
 
+  /// Makes room for the locks of so many endpoints: as many as any endpoint has.
+  void reserve(std::size_t endpoints);
   void add_outer(Mutex& mutex) { outer_.push_back(&mutex); }
   void add_biased(std::size_t level, BiasedMutex& mutex) { biased_[level].push_back(&mutex); }
   void add_inner(Mutex& mutex) { inner_.push_back(&mutex); }
@@ -40,13 +42,23 @@ class ForkLocks {
   std::vector<Mutex*> inner_;
 };
 
+/// What a fork holds.
+struct ForkHeld {
+  void reserve(std::size_t count);
+  [[nodiscard]] std::size_t room() const { return endpoints.capacity(); }
+
+  std::vector<Ref> endpoints;
+  ForkLocks locks;
+};
+
 /// The endpoints that have handlers for fork(2) (Endpoint::add_fork_locks() and so on). The registry's own handlers
 /// enclose those of everything that is used under the endpoints' locks.
 class ForkRegistry {
  public:
   /// Installs the handlers of the process's registry. Call it once.
   static void install_handlers();
-  /// Call enter() at the end of an endpoint's constructor, leave() at the beginning of its destructor.
+  /// Call enter() at the end of an endpoint's constructor, leave() at the beginning of its destructor. enter() makes
+  /// room for the endpoint in forks, which have no way to tell that there is no memory. Errors: std::bad_alloc.
   void enter(Endpoint& endpoint);
   void leave(Endpoint& endpoint);
 
@@ -69,7 +81,7 @@ class ForkRegistry {
   [[nodiscard]] pid_t forking_process() const { return forking_process_; }
 
   /// Returns the endpoints that the child gets. Valid between the handlers before and after a fork.
-  [[nodiscard]] const std::vector<Ref>& copied() const { return prepared_; }
+  [[nodiscard]] const std::vector<Ref>& copied() const { return held_.endpoints; }
 
   /// Returns a lock that is held shared while an endpoint is torn down, so that fork(2) waits for that. Lock it without
   /// holding locks of endpoints.
@@ -77,6 +89,7 @@ class ForkRegistry {
 
  private:
   void forget_all() noexcept;
+  void give_back(ForkHeld held);
   void prepare_new();
   bool has_new();
   void before_fork();
@@ -85,12 +98,13 @@ class ForkRegistry {
 
   Mutex forking_;  ///< one fork at a time; held across it
   std::shared_mutex teardown_gate_;
-  Mutex lock_;  ///< guards entered_; a leaf lock
+  Mutex lock_;  ///< guards these; a leaf lock
   IntrusiveList<Endpoint, ForkRegistry> entered_;
+  std::size_t count_ = 0;  ///< of entered_
+  ForkHeld spare_;         ///< empty, with room for all entered endpoints; while a fork holds it, for the new ones
   // Valid between before_fork() and after_fork_...():
   pid_t forking_process_ = 0;
-  ForkLocks locks_;
-  std::vector<Ref> prepared_;
+  ForkHeld held_;
 };
 
 /// The registry of this process. It is never destroyed.

@@ -23,7 +23,7 @@ namespace {
 
 /// The time between failed attempts to start the thread: servers ask for it with every connection.
 constexpr Nanos kStartInterval = std::chrono::seconds(1);
-/// The time between looks where the thread cannot sleep on descriptors.
+/// The time between looks where the thread cannot sleep on descriptors, or has no memory for its work.
 constexpr Nanos kBlindSleep = std::chrono::milliseconds(10);
 
 [[gnu::constructor]] void install_fork_handlers() {
@@ -68,6 +68,8 @@ Status ServiceThread::launch() {
   } catch (const std::system_error& failure) {
     number_.store(before, std::memory_order_relaxed);
     return Error{failure.code().value(), "service thread"};
+  } catch (const std::bad_alloc&) {
+    return Error{ENOMEM, "service thread"};
   }
   ++generation_;
   is_asleep_ = false;
@@ -212,12 +214,20 @@ void ServiceThread::run_ready_watches(std::unique_lock<std::mutex>& lock, int ev
 
 template <class Callback>
 void ServiceThread::run_unlocked(std::unique_lock<std::mutex>& lock, Id id, Callback callback) {
+  bool has_memory = true;
   running_ = id;
   lock.unlock();
-  callback();
+  try {
+    callback();
+  } catch (const std::bad_alloc&) {
+    log_info("no memory for the work of the service thread");
+    has_memory = false;
+  }
   lock.lock();
   running_ = 0;
   callback_done_.notify_all();
+  // A descriptor that is still ready would call again at once.
+  if (!has_memory) woken_.wait_for(lock, kBlindSleep);
 }
 
 void ServiceThread::run_due_timers(std::unique_lock<std::mutex>& lock) {
@@ -263,17 +273,24 @@ void ServiceThread::take_out(const Watched& watched) {
   if (has_loop()) ::epoll_ctl(loop_->events(), EPOLL_CTL_DEL, watched.fd, nullptr);
 }
 
-Result<ServiceThread::Id> ServiceThread::watch(int fd, std::uint32_t events, EventCallback callback) {
+Result<ServiceThread::Id> ServiceThread::watch(int fd, std::uint32_t events, EventCallback callback) try {
   const auto file = FileIdentity::of(fd);
   if (!file) return file.error();
   auto watched = std::make_shared<Watched>(Watched{fd, *file, events, std::move(callback)});
   const std::lock_guard guard(lock_);
+  make_place_for_child();
   if (Status started = start_thread(); !started) return started.error();
   if (Status started = start_loop(); !started) return started.error();
   const Id id = next_id_++;
-  if (Status entered = enter(id, *watched); !entered) return entered.error();
-  watches_.emplace(id, std::move(watched));
+  const auto place = watches_.try_emplace(id).first;
+  if (Status entered = enter(id, *watched); !entered) {
+    watches_.erase(place);
+    return entered.error();
+  }
+  place->second = std::move(watched);
   return id;
+} catch (const std::bad_alloc&) {
+  return Error{ENOMEM, "service thread: watch"};
 }
 
 void ServiceThread::unwatch(Id watch) {
@@ -313,10 +330,26 @@ Result<ServiceThread::Id> ServiceThread::schedule(Nanos when, TimerCallback call
   const std::lock_guard guard(lock_);
   if (Status started = start_thread(); !started) return started.error();
   const Id id = next_id_++;
-  timers_.emplace(id, Timer{when, std::move(callback)});
-  timer_order_.emplace(when, id);
+  if (Status entered = enter_timer(when, id); !entered) return entered.error();
+  timers_.find(id)->second = {when, std::move(callback)};
   if (timer_order_.begin()->second == id) wake_thread();
   return id;
+}
+
+/// Makes the entries of a timer, without its callback, which may own anything and is not to be destroyed under the
+/// lock.
+Status ServiceThread::enter_timer(Nanos when, Id id) try {
+  make_place_for_child();
+  const auto place = timer_order_.emplace(when, id).first;
+  try {
+    timers_.try_emplace(id);
+  } catch (const std::bad_alloc&) {
+    timer_order_.erase(place);
+    throw;
+  }
+  return ok();
+} catch (const std::bad_alloc&) {
+  return Error{ENOMEM, "service thread: timer"};
 }
 
 bool ServiceThread::cancel(Id timer) {
@@ -330,6 +363,11 @@ bool ServiceThread::cancel(Id timer) {
 
 // -- fork
 
+/// Called with lock_ held.
+void ServiceThread::make_place_for_child() {
+  if (!place_for_child_) place_for_child_ = std::make_unique<LeftToParent>();
+}
+
 void ServiceThread::before_fork() { lock_.lock(); }
 
 void ServiceThread::after_fork_in_parent() { lock_.unlock(); }
@@ -338,8 +376,13 @@ void ServiceThread::after_fork_in_child() {
   // The thread, which the child does not have, shares ownership of the loop, so the descriptors are closed explicitly.
   if (loop_) loop_->close();
   // Callbacks own endpoints, which a fork handler must not destroy.
-  if (!watches_.empty() || !timers_.empty() || loop_)
-    left_to_parent_.emplace_back(std::exchange(watches_, {}), std::exchange(timers_, {}), std::exchange(loop_, {}));
+  if (place_for_child_) {
+    watches_.swap(place_for_child_->watches);
+    timers_.swap(place_for_child_->timers);
+    loop_.swap(place_for_child_->loop);
+    place_for_child_->earlier = std::move(left_to_parent_);
+    left_to_parent_ = std::move(place_for_child_);
+  }
   timer_order_.clear();
   running_ = 0;
   thread_ = {};

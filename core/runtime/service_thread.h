@@ -12,10 +12,8 @@
 #include <mutex>
 #include <set>
 #include <thread>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/result.h"
@@ -56,7 +54,7 @@ class ServiceThread {
   void pause(Id watch);
   Status resume(Id watch);
 
-  /// Calls `callback` once, at `when` (CLOCK_MONOTONIC) or soon afterwards. Errors: those of pthread_create(3).
+  /// Calls `callback` once, at `when` (CLOCK_MONOTONIC) or soon afterwards. Errors: ENOMEM, those of pthread_create(3).
   Result<Id> schedule(Nanos when, TimerCallback callback);
   /// After return the callback is not running and does not follow (unless called from within it).
   /// @return whether it had not run yet.
@@ -110,6 +108,8 @@ class ServiceThread {
   void run_unlocked(std::unique_lock<std::mutex>& lock, Id id, Callback callback);
   void wait_until_done(std::unique_lock<std::mutex>& lock, Id id);
   Status enter(Id id, const Watched& watched);
+  Status enter_timer(Nanos when, Id id);
+  void make_place_for_child();
   void take_out(const Watched& watched);
 
   std::mutex lock_;
@@ -131,7 +131,14 @@ class ServiceThread {
   Timers timers_;
   /// The parent's entries in a forked child, never called and never destroyed. The loops are closed; the parent's
   /// thread shares their ownership.
-  std::vector<std::tuple<Watches, Timers, std::shared_ptr<ServiceLoop>>> left_to_parent_;
+  struct LeftToParent {
+    Watches watches;
+    Timers timers;
+    std::shared_ptr<ServiceLoop> loop;
+    std::unique_ptr<LeftToParent> earlier;  ///< of the parent's parent
+  };
+  std::unique_ptr<LeftToParent> left_to_parent_;
+  std::unique_ptr<LeftToParent> place_for_child_;  ///< made with the first entry: a fork handler takes no memory
   std::set<std::pair<Nanos, Id>> timer_order_;
   Id next_id_ = 1;
   Id running_ = 0;  ///< the watch or timer whose callback runs now
