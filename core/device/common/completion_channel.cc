@@ -26,14 +26,17 @@ CompletionChannel::CompletionChannel(UniqueFd epoll) : ibv_comp_channel{}, epoll
 }
 
 Result<std::uint64_t> CompletionChannel::watch(int watched, std::function<void()> on_readable) {
+  const auto made = std::make_shared<Watch>(Watch{watched, false, std::move(on_readable), true});
   std::lock_guard guard(lock_);
   const std::uint64_t watch = ++last_watch_;
+  const auto place = watches_.emplace(watch, made).first;
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = watch;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watched, &event) != 0)
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, watched, &event) != 0) {
+    watches_.erase(place);
     return Error::last("completion channel: epoll_ctl");
-  watches_.emplace(watch, std::make_shared<Watch>(Watch{watched, false, std::move(on_readable), true}));
+  }
   return watch;
 }
 

@@ -4,16 +4,18 @@
 
 namespace ringsock::soft {
 
-Status KeyTable::grow() {
+Status KeyTable::grow() try {
   const std::size_t chunk = storage_.size();
   if (chunk == kMaxChunks) return Error{ENOMEM, "memory regions: all keys in use"};
-  std::unique_ptr<Row[]> rows(new (std::nothrow) Row[kChunkRows]);
-  if (!rows) return Error{ENOMEM, "memory regions"};
+  auto rows = std::make_unique<Row[]>(kChunkRows);
   free_.reserve((chunk + 1) * kChunkRows);
+  storage_.reserve(chunk + 1);
   for (std::size_t i = kChunkRows; i-- > 0;) free_.push_back(static_cast<std::uint32_t>(chunk * kChunkRows + i));
   chunks_[chunk].store(rows.get(), std::memory_order_release);
   storage_.push_back(std::move(rows));
   return ok();
+} catch (const std::bad_alloc&) {
+  return Error{ENOMEM, "memory regions"};
 }
 
 Result<std::uint32_t> KeyTable::insert(const Region& region) {

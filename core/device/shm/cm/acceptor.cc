@@ -230,8 +230,9 @@ void Acceptor::keep(HalfOpen fresh) {
   epoll_event interest{};
   interest.events = EPOLLIN;
   interest.data.ptr = fresh.link.get();
-  if (::epoll_ctl(half_open_epoll_.get(), EPOLL_CTL_ADD, fresh.link->fd(), &interest) == 0)
-    half_open_.push_back(std::move(fresh));
+  half_open_.push_back(std::move(fresh));
+  if (::epoll_ctl(half_open_epoll_.get(), EPOLL_CTL_ADD, half_open_.back().link->fd(), &interest) != 0)
+    half_open_.pop_back();
 }
 
 /// Drops connections for a new one: every link uses a descriptor that the process may need, and a slot that another

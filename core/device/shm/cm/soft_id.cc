@@ -33,6 +33,7 @@ SoftId::SoftId(SoftIdHost host, IncomingRequest incoming, SoftIdLimits limits)
       space_(incoming.request.space),
       limits_(limits),
       state_(State::requested),
+      is_accepting_(true),
       local_address_(incoming.request.destination),
       peer_address_(incoming.request.source),
       request_(incoming.request),
@@ -114,13 +115,13 @@ Status SoftId::resolve_addr(const SocketAddress& destination, Nanos) {
   const SocketAddress target = connect_target(destination);
   auto source = choose_source(target);
   if (!source) {
-    post(CmEventType::addr_error, source.error().code);
+    due_.add(CmEventType::addr_error, source.error().code);
     return ok();
   }
   local_address_ = *source;
   peer_address_ = target;
   state_ = State::addr_resolved;
-  post(CmEventType::addr_resolved);
+  due_.add(CmEventType::addr_resolved);
   return ok();
 }
 
@@ -145,7 +146,7 @@ Result<SocketAddress> SoftId::choose_source(const SocketAddress& target) {
 Status SoftId::resolve_route(Nanos) {
   if (state_ != State::addr_resolved) return Error{EINVAL, "resolve_route: state"};
   state_ = State::route_resolved;
-  post(CmEventType::route_resolved);
+  due_.add(CmEventType::route_resolved);
   return ok();
 }
 
@@ -308,7 +309,6 @@ Status SoftId::accept(const ConnectionParameters& parameters) {
     return ok();
   }
   establish();
-  events_.back().parameters = request_.parameters;
   return ok();
 }
 
@@ -333,7 +333,7 @@ Status SoftId::disconnect() {
   link_->hang_up();
   drop_link();
   state_ = State::closed;
-  post(CmEventType::disconnected);
+  due_.add(CmEventType::disconnected);
   return ok();
 }
 

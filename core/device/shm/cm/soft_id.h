@@ -1,7 +1,8 @@
 // The embedded device's ConnectionId.
 #pragma once
 
-#include <list>
+#include <array>
+#include <cstddef>
 #include <memory>
 #include <optional>
 
@@ -28,6 +29,23 @@ struct SoftIdHost {
 struct SoftIdLimits {
   ConnectTimes connect;
   Acceptor::Limits accept;
+};
+
+struct DueEvent {
+  verbs::CmEventType type{};
+  int status = 0;
+};
+/// The oldest first. Takes no memory: by the time of an event the peer has its answer, and the event must come.
+class DueEvents {
+ public:
+  [[nodiscard]] bool is_empty() const { return count_ == 0; }
+  /// Drops the event where there is no room, which only a caller meets that never asks for events.
+  void add(verbs::CmEventType type, int status = 0);
+  DueEvent take();
+
+ private:
+  std::array<DueEvent, 4> events_{};
+  std::size_t count_ = 0;
 };
 
 /// One endpoint: idle, a listener, an active or a passive side. Any thread may put packets of its link into a
@@ -85,10 +103,10 @@ class SoftId final : public verbs::ConnectionId {
   };
 
   // soft_id_events.cc
-  void post(verbs::CmEventType type, int status = 0);
-  Status work();
+  [[nodiscard]] verbs::CmEvent complete(DueEvent due) const;
+  void work();
   void work_connect();
-  Status work_listener();
+  Result<verbs::CmEvent> next_request();
   bool is_spinning_on_reply();
   void work_link();
   void on_packet(LinkInbox::Packet packet);
@@ -122,12 +140,13 @@ class SoftId final : public verbs::ConnectionId {
   verbs::PortSpace space_;
   SoftIdLimits limits_;
   State state_ = State::idle;
+  const bool is_accepting_ = false;  ///< made for a request
   Unproven unproven_ = Unproven::accept;
   PortReservation::Options options_;
   PortReservation port_;
   SocketAddress local_address_;
   SocketAddress peer_address_;
-  std::list<verbs::CmEvent> events_;
+  DueEvents due_;
 
   std::unique_ptr<Acceptor> acceptor_;
   std::optional<Connector> connector_;
@@ -135,7 +154,7 @@ class SoftId final : public verbs::ConnectionId {
   std::optional<PeerProcess> listener_;                  ///< the listener that the queue pair was made for
   std::optional<PeerProcess> segment_peer_;              ///< the processes that the queue pair's segment is kept for
   ConnectRequest request_;                               ///< ours on the active side, the peer's on the passive one
-  ConnectReply reply_;                                   ///< awaiting_memory
+  ConnectReply reply_;                                   ///< the peer's, on the active side
   PeerIdentity peer_;
   std::optional<UserCharge> charge_;  ///< for the peer's memory
   bool accepted_by_listening_process_ = false;

@@ -45,34 +45,49 @@ bool has_left(const IncomingRequest& incoming) {
 
 }  // namespace
 
-void SoftId::post(CmEventType type, int status) {
-  CmEvent event;
-  event.type = type;
-  event.status = status;
-  events_.push_back(std::move(event));
+void DueEvents::add(CmEventType type, int status) {
+  if (count_ < events_.size()) events_[count_++] = {type, status};
+}
+
+DueEvent DueEvents::take() {
+  const DueEvent first = events_.front();
+  std::shift_left(events_.begin(), events_.end(), 1);
+  --count_;
+  return first;
 }
 
 Result<CmEvent> SoftId::next_event() {
-  if (events_.empty()) {
-    if (Status worked = work(); !worked) return worked.error();
+  if (due_.is_empty() && state_ == State::listening) return next_request();
+  if (due_.is_empty()) work();
+  if (due_.is_empty()) return Error{EAGAIN, "next_event"};
+  return complete(due_.take());
+}
+
+/// Adds what the peer's request or answer says.
+CmEvent SoftId::complete(DueEvent due) const {
+  CmEvent out;
+  out.type = due.type;
+  out.status = due.status;
+  if (due.type == CmEventType::established) out.parameters = is_accepting_ ? request_.parameters : reply_.parameters;
+  if (due.type == CmEventType::established && space_ == PortSpace::udp) {
+    out.remote_qpn = reply_.offer.qp_num;
+    out.remote_qkey = reply_.parameters.qkey;
+    out.ah_attr = address_handle_for(peer_address_);
   }
-  if (events_.empty()) return Error{EAGAIN, "next_event"};
-  CmEvent out = std::move(events_.front());
-  events_.pop_front();
+  if (due.type == CmEventType::established || due.type == CmEventType::rejected)
+    copy_private_data(reply_.private_data, out);
   return out;
 }
 
-Status SoftId::work() {
+void SoftId::work() {
   switch (state_) {
-    case State::listening: return work_listener();
-    case State::connecting: work_connect(); break;
+    case State::connecting: return work_connect();
     case State::awaiting_reply:
     case State::awaiting_memory:
     case State::requested:
-    case State::established: work_link(); break;
-    default: break;
+    case State::established: return work_link();
+    default: return;
   }
-  return ok();
 }
 
 void SoftId::work_connect() {
@@ -119,17 +134,18 @@ void SoftId::fail_connect(int error) {
   }
   drop_link();
   state_ = State::closed;
-  if (error == ECONNREFUSED) return post(CmEventType::rejected, error);
-  if (error == ETIMEDOUT) return post(CmEventType::unreachable, error);
-  post(CmEventType::connect_error, error);
+  reply_ = {};
+  if (error == ECONNREFUSED) return due_.add(CmEventType::rejected, error);
+  if (error == ETIMEDOUT) return due_.add(CmEventType::unreachable, error);
+  due_.add(CmEventType::connect_error, error);
 }
 
-Status SoftId::work_listener() {
+Result<CmEvent> SoftId::next_request() {
   auto incoming = acceptor_->next(monotonic_now());
   // Bounded as next() is. The rest keeps the descriptor readable.
   constexpr int kMaxDeparted = 16;
   for (int i = 0; incoming && has_left(*incoming); ++i) {
-    if (i == kMaxDeparted) return ok();
+    if (i == kMaxDeparted) return Error{EAGAIN, "next_event"};
     incoming = acceptor_->next(monotonic_now());
   }
   if (!incoming) return incoming.error();
@@ -138,15 +154,14 @@ Status SoftId::work_listener() {
   event.parameters = incoming->request.parameters;
   copy_private_data(incoming->request.private_data, event);
   event.request = std::make_unique<SoftId>(host_, std::move(*incoming), limits_);
-  events_.push_back(std::move(event));
-  return ok();
+  return event;
 }
 
 void SoftId::establish() {
   const auto has_channel = [](const ibv_cq* cq) { return cq != nullptr && cq->channel != nullptr; };
   channel_wakes_us_ = has_channel(qp_->recv_cq) || has_channel(qp_->send_cq);
   state_ = State::established;
-  post(CmEventType::established);
+  due_.add(CmEventType::established);
 }
 
 /// Returns whether the link was looked at just now. A thread that spins for the reply needs no system call each time;
@@ -249,8 +264,6 @@ void SoftId::finish_connect(UniqueFd memfd) {
   // A failure is ignored: a peer that has gone is noticed otherwise.
   if (has_memfd) static_cast<void>(link_->send(LinkPacket::memory_taken, {}));
   establish();
-  events_.back().parameters = reply_.parameters;
-  copy_private_data(reply_.private_data, events_.back());
 }
 
 Status SoftId::attach(UniqueFd memfd) {
@@ -272,19 +285,15 @@ Status SoftId::attach(UniqueFd memfd) {
 void SoftId::on_udp_reply(const ConnectReply& reply) {
   // The exchange is complete, as with SIDR: datagrams need no connection.
   drop_link();
+  reply_ = reply;
   state_ = State::established;
-  post(CmEventType::established);
-  CmEvent& event = events_.back();
-  event.remote_qpn = reply.offer.qp_num;
-  event.remote_qkey = reply.parameters.qkey;
-  event.ah_attr = address_handle_for(peer_address_);
-  copy_private_data(reply.private_data, event);
+  due_.add(CmEventType::established);
 }
 
 void SoftId::on_reject(const LinkInbox::Packet& packet) {
   const auto data = parse_reject(packet.bytes);
   fail_connect(ECONNREFUSED);
-  if (data) copy_private_data(*data, events_.back());
+  if (data) reply_.private_data = *data;
 }
 
 void SoftId::on_peer_gone() {
@@ -292,8 +301,8 @@ void SoftId::on_peer_gone() {
   const bool was_established = state_ == State::established;
   drop_link();
   state_ = State::closed;
-  if (was_established) return post(CmEventType::disconnected);
-  post(CmEventType::connect_error, ECONNRESET);
+  if (was_established) return due_.add(CmEventType::disconnected);
+  due_.add(CmEventType::connect_error, ECONNRESET);
 }
 
 Status SoftId::move_to_descriptor(int fd) {

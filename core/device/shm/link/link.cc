@@ -6,16 +6,18 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "core/base/close_elsewhere.h"
+#include "core/base/log.h"
 #include "core/base/refusals.h"
 #include "core/device/shm/link/rights_gate.h"
 #include "core/device/shm/link/strangers.h"
 
 namespace ringsock::soft {
 
-/// A packet that arrived before the manager was set.
+/// A packet that arrived while no manager was set.
 struct Link::Pending {
   LinkPacket type;
   std::vector<std::byte> bytes;
@@ -214,7 +216,7 @@ bool Link::drain(int at_most) {
     if (wants_sender_ && type != LinkPacket::wake) take_sender(message);
     const int dropped = memory ? MSG_TRUNC : MSG_TRUNC | MSG_CTRUNC;
     if (type == LinkPacket::wake || (message.msg_flags & dropped) != 0) continue;
-    deliver({type, std::vector<std::byte>(bytes + 1, bytes + got), std::move(memory)});
+    deliver(type, std::span(bytes, static_cast<std::size_t>(got)).subspan(1), std::move(memory));
   }
   if (woken && queue_pair_ != nullptr) queue_pair_->on_wake();
   if (peer_gone()) deliver_gone();
@@ -222,16 +224,27 @@ bool Link::drain(int at_most) {
   return woken;
 }
 
-void Link::deliver(Pending packet) {
+void Link::deliver(LinkPacket type, std::span<const std::byte> bytes, PassedFd memory) try {
   // Bounded by what a connection can need, because a peer can send any number of packets while nothing takes them.
   constexpr std::size_t kMaxKept = 4;
-  if (packet.type == LinkPacket::want_ready_map || packet.type == LinkPacket::ready_map) {
-    if (queue_pair_ != nullptr) queue_pair_->on_packet(packet.type, packet.bytes, std::move(packet.memory));
+  if (type == LinkPacket::want_ready_map || type == LinkPacket::ready_map) {
+    if (queue_pair_ != nullptr) queue_pair_->on_packet(type, bytes, std::move(memory));
   } else if (manager_ != nullptr) {
-    manager_->on_packet(packet.type, packet.bytes, std::move(packet.memory));
+    manager_->on_packet(type, bytes, std::move(memory));
   } else if (kept_.size() < kMaxKept) {
-    kept_.push_back(std::move(packet));
+    kept_.push_back({type, {bytes.begin(), bytes.end()}, std::move(memory)});
   }
+} catch (const std::bad_alloc&) {
+  lose_packet(type);
+}
+
+/// Called when there is no memory for a packet. Without a map of ready connections a peer is rung for; any other packet
+/// is missed, so the connection ends.
+void Link::lose_packet(LinkPacket type) {
+  if (type == LinkPacket::want_ready_map || type == LinkPacket::ready_map) return;
+  log_info("no memory for a packet of a connection, which ends");
+  ::shutdown(fd(), SHUT_RDWR);
+  peer_gone_.store(true, std::memory_order_release);
 }
 
 void Link::deliver_gone() {
@@ -274,7 +287,7 @@ void Link::set_manager(Sink* sink) {
   while (manager_ != nullptr && !kept_.empty()) {
     Pending packet = std::move(kept_.front());
     kept_.pop_front();
-    manager_->on_packet(packet.type, packet.bytes, std::move(packet.memory));
+    deliver(packet.type, packet.bytes, std::move(packet.memory));
   }
   if (peer_gone()) deliver_gone();
 }

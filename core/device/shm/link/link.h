@@ -123,7 +123,8 @@ class Link {
   [[nodiscard]] bool is_queue_empty() const;
   [[nodiscard]] bool is_abandoned() const { return abandoned_.load(std::memory_order_acquire); }
   Status ask_locked(LinkPacket question);
-  void deliver(Pending packet);
+  void deliver(LinkPacket type, std::span<const std::byte> bytes, PassedFd memory);
+  void lose_packet(LinkPacket type);
   void deliver_gone();
 
   UniqueFd socket_;

@@ -1,4 +1,6 @@
 // Maps of ready connections (core/base/ready_map.h): listing our queue pair in our map, and setting bits in the peer's.
+#include <new>
+
 #include "core/base/refusals.h"
 #include "core/device/shm/memory/ready_maps.h"
 #include "core/device/shm/queue/reliable_queue_pair.h"
@@ -66,7 +68,8 @@ MemoryName ReliableQueuePair::peer_map_name() const {
   return name;
 }
 
-bool ReliableQueuePair::find_peer_map() {
+/// Returns false when there is none, or no memory for it: the peer is rung for then.
+bool ReliableQueuePair::find_peer_map() try {
   const MemoryName name = peer_map_name();
   PeerReadyMaps& maps = peer_ready_maps();
   peer_map_ = maps.find(name, peer_process_.uid);
@@ -81,6 +84,8 @@ bool ReliableQueuePair::find_peer_map() {
   peer_map_inode_ = name.inode;
   rung_for_ = 0;
   return peer_map_ != nullptr;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 void ReliableQueuePair::on_packet(LinkPacket type, std::span<const std::byte>, PassedFd memory) {
