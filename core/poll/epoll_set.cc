@@ -10,6 +10,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <optional>
 
 #include "core/base/at_fork.h"
 #include "core/base/log.h"
@@ -435,8 +436,7 @@ void EpollSet::remove(Members::iterator place, Departed& departed) {
   lists_.leave(member.listed_);
   has_maps_.store(lists_.has_maps(), std::memory_order_relaxed);
   if (member.is_parked_) --parked_count_;
-  departed.push_back(std::move(place->second));
-  members_.erase(place);
+  departed.insert(members_.extract(place));
   forget_doorbells(member);
   count_members();
 }
@@ -503,12 +503,13 @@ void EpollSet::make_hot(EpollMember& member, std::uint64_t idle_until) {
   ++hot_count_;
 }
 
-void EpollSet::make_cold(EpollMember& member) {
-  leave_lists(member);
+/// Makes a hot member cold. It stays hot where there is no memory for its deadline.
+void EpollSet::make_cold(EpollMember& member) try {
   const Nanos deadline = member.endpoint_->deadline();
-  if (deadline == Nanos::max()) return;
-  due_.insert({deadline, &member});
+  if (deadline != Nanos::max()) due_.insert({deadline, &member});
+  leave_lists(member);
   member.deadline_ = deadline;
+} catch (const std::bad_alloc&) {
 }
 
 void EpollSet::drain_changed() {
@@ -533,7 +534,7 @@ void EpollSet::ring_uncounted_sleepers() {
 }
 
 /// Arms the member's endpoint and registers its doorbells with the kernel.
-/// @return false when the kernel cannot (ENOSPC, ENOMEM, ELOOP): the member must stay hot.
+/// @return false when the kernel cannot (ENOSPC, ENOMEM, ELOOP), or memory is missing: the member must stay hot.
 bool EpollSet::arm_member(EpollMember& member) {
   const WaitFds before = member.doorbells_;
   member.doorbells_ = member.endpoint_->arm();
@@ -541,7 +542,7 @@ bool EpollSet::arm_member(EpollMember& member) {
     if (fd >= 0 && fd != member.doorbells_.fd[0] && fd != member.doorbells_.fd[1]) drop_doorbell(fd, *member.endpoint_);
   }
   bool all = true;
-  for (const int fd : member.doorbells_.fd) {
+  for (int& fd : member.doorbells_.fd) {
     const bool is_new = fd != before.fd[0] && fd != before.fd[1];
     if (fd >= 0 && !register_doorbell(fd, *member.endpoint_, is_new)) all = false;
   }
@@ -572,19 +573,37 @@ void EpollSet::take_listed() {
   });
 }
 
-bool EpollSet::register_doorbell(int fd, Endpoint& endpoint, bool is_new) {
+namespace {
+
+/// Counts a member of `endpoint` as a user of the doorbell, if it is a new one. Returns whether the doorbell was known
+/// before; nothing when there is no memory for it.
+template <class Doorbells>
+std::optional<bool> know_doorbell(Doorbells& doorbells, int fd, Endpoint& endpoint, bool is_new) try {
+  const auto [place, is_first] = doorbells.try_emplace(fd);
+  place->second.owner = &endpoint;
+  if (is_new) ++place->second.users;
+  return !is_first;
+} catch (const std::bad_alloc&) {
+  return std::nullopt;
+}
+
+}  // namespace
+
+/// Sets `fd` to -1 when it is not to be known as a doorbell.
+bool EpollSet::register_doorbell(int& fd, Endpoint& endpoint, bool is_new) {
+  const std::optional<bool> known = know_doorbell(known_doorbells_, fd, endpoint, is_new);
+  if (!known) {
+    fd = -1;
+    return false;
+  }
   // A kernel socket reports what it is ready for; a doorbell is only ever readable.
   const bool tells_more = endpoint.asks_kernel() && !endpoint.is_datagram();
   const std::uint32_t edges = EPOLLIN | EPOLLET | (tells_more ? EPOLLOUT | EPOLLRDHUP : 0U);
   const epoll_event event{edges, {.fd = fd}};
   // Even a known doorbell may be stale: the endpoint may have closed the descriptor and opened another with that
   // number.
-  const auto [place, is_first] = known_doorbells_.try_emplace(fd);
-  const bool known = !is_first;
-  place->second.owner = &endpoint;
-  if (is_new) ++place->second.users;
-  if (known && !is_new && endpoint.rings_for_each_arrival()) return true;
-  if (known && control_descriptor(doorbells_.get(), EPOLL_CTL_MOD, fd, &event)) return true;
+  if (*known && !is_new && endpoint.rings_for_each_arrival()) return true;
+  if (*known && control_descriptor(doorbells_.get(), EPOLL_CTL_MOD, fd, &event)) return true;
   const Status added = control_descriptor(doorbells_.get(), EPOLL_CTL_ADD, fd, &event);
   if (added) return true;
   // The doorbells of a nested set were added by check_nesting(); EPOLL_CTL_MOD also reports one that is readable

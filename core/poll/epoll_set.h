@@ -150,7 +150,7 @@ class EpollSet final : public Endpoint {
   using Key = std::pair<Endpoint*, int>;  ///< as in the kernel: the same endpoint may be in under several descriptors
   using Members = std::map<Key, std::unique_ptr<EpollMember>>;
   /// Members that have left the set. They and their references are destroyed after the lock is released.
-  using Departed = std::vector<std::unique_ptr<EpollMember>>;
+  using Departed = Members;
 
   EpollSet(UniqueFd kernel, UniqueFd doorbells, UniqueFd bell);
   /// Makes a set around the epoll file of `epoll_fd`.
@@ -179,7 +179,7 @@ class EpollSet final : public Endpoint {
   bool arm_or_list(EpollMember& member);
   [[nodiscard]] bool should_list(EpollMember& member);
   void take_listed();
-  bool register_doorbell(int fd, Endpoint& endpoint, bool is_new);
+  bool register_doorbell(int& fd, Endpoint& endpoint, bool is_new);
   void drop_doorbell(int fd, Endpoint& endpoint);
   void forget_doorbells(EpollMember& member);
   /// Wakes the threads that sleep in wait().

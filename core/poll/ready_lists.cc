@@ -1,6 +1,7 @@
 #include "core/poll/ready_lists.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "core/runtime/listable.h"
@@ -14,7 +15,7 @@ void ReadyLists::enter(ListedMember& member, std::uint64_t peers) {
   member.group = &group;
 }
 
-bool ReadyLists::wants(ListedMember& member, Listable& endpoint) {
+bool ReadyLists::wants(ListedMember& member, Listable& endpoint) try {
   if (member.group == nullptr) {
     const std::uint64_t peers = endpoint.peer_group();
     if (peers == 0) return false;
@@ -23,10 +24,13 @@ bool ReadyLists::wants(ListedMember& member, Listable& endpoint) {
   const ReadyGroup& group = *member.group;
   if (group.map) return true;
   return group.members >= kFewMembers && !group.has_no_map && mapped_.size() < kMostMaps;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 bool ReadyLists::make_map(ReadyGroup& group, Listable& endpoint) {
   if (group.map) return true;
+  mapped_.reserve(kMostMaps);
   auto made = endpoint.make_ready_map();
   group.has_no_map = !made;
   if (!made) return false;
@@ -35,23 +39,26 @@ bool ReadyLists::make_map(ReadyGroup& group, Listable& endpoint) {
   return true;
 }
 
-/// Gives the member a place, which it keeps until it leaves. Returns false when there is none.
+/// Gives the member a place, which it keeps until it leaves. Returns false when there is none. leave() takes no memory.
 bool ReadyLists::take_place(ReadyGroup& group, EpollMember& member, ListedMember& part) {
   if (part.place != ListedMember::kNowhere) return true;
-  if (group.free_ones.empty()) {
-    if (group.places.size() == ReadyBits::kPlaces) return false;
-    group.free_ones.push_back(places_of(group));
-    group.places.push_back(nullptr);
+  if (!group.free_ones.empty()) {
+    part.place = group.free_ones.back();
+    group.free_ones.pop_back();
+    group.places[part.place] = &member;
+    return true;
   }
-  part.place = group.free_ones.back();
-  group.free_ones.pop_back();
-  group.places[part.place] = &member;
+  if (group.places.size() == ReadyBits::kPlaces) return false;
+  if (group.free_ones.capacity() <= group.places.size()) group.free_ones.reserve(2 * group.places.size() + 1);
+  group.places.push_back(&member);
+  part.place = places_of(group) - 1;
   return true;
 }
 
-void ReadyLists::list(EpollMember& member, ListedMember& part, Listable& endpoint) {
+void ReadyLists::list(EpollMember& member, ListedMember& part, Listable& endpoint) try {
   if (!wants(part, endpoint) || !make_map(*part.group, endpoint)) return;
   if (take_place(*part.group, member, part)) part.listing = endpoint.list_at(part.group->map, part.place);
+} catch (const std::bad_alloc&) {  // it goes on ringing
 }
 
 void ReadyLists::leave(ListedMember& member) {
