@@ -10,6 +10,9 @@
 
 namespace ringsock::rs {
 
+/// Clients move from list to list, which takes no memory: a client that was answered must not be lost.
+using Clients = std::list<runtime::Ref>;
+
 /// Connections in the order in which they came. Under the listener's lock, but for empty(), which any thread may ask.
 /// Empty it has no memory of its own: every stream socket has two.
 class ClientQueue {
@@ -20,29 +23,30 @@ class ClientQueue {
   auto begin() { return clients_.begin(); }
   auto end() { return clients_.end(); }
 
-  void push_back(runtime::Ref client) {
-    clients_.push_back(std::move(client));
+  void push_back(Clients client) {
+    clients_.splice(clients_.end(), client);
     count();
   }
-  void push_front(runtime::Ref client) {
-    clients_.push_front(std::move(client));
+  void push_front(Clients client) {
+    clients_.splice(clients_.begin(), client);
     count();
   }
-  runtime::Ref take_front() {
-    runtime::Ref first = std::move(clients_.front());
-    clients_.pop_front();
+  Clients take_front() {
+    Clients first;
+    first.splice(first.begin(), clients_, clients_.begin());
     count();
     return first;
   }
-  void replace(std::list<runtime::Ref> clients) {
-    clients_ = std::move(clients);
+  Clients take_all() {
+    Clients all;
+    all.swap(clients_);
     count();
+    return all;
   }
-  void clear() { replace({}); }
 
  private:
   void count() { count_.store(clients_.size(), std::memory_order_relaxed); }
-  std::list<runtime::Ref> clients_;
+  Clients clients_;
   std::atomic<std::size_t> count_{0};
 };
 

@@ -62,7 +62,7 @@ ListenerParts::Outcome ListenerParts::serve(bool take_in) {
 /// our preload library and rdma-core's then use the kernel.
 void ListenerParts::end() {
   socket_.stop_background();
-  std::vector<runtime::Ref> clients;
+  Clients clients;
   {
     const std::lock_guard guard(core_.setup_lock);
     if (core_.state() != State::listening || !core_.id || core_.closed.load(std::memory_order_relaxed)) return;
@@ -85,19 +85,17 @@ bool Listener::serve_parts(bool take_in) {
   return accept_queue_.size() >= backlog_;
 }
 
-std::vector<runtime::Ref> Listener::take_clients_of_parts() {
-  std::vector<runtime::Ref> clients;
+Clients Listener::take_clients_of_parts() {
+  Clients clients;
   for (auto* queue : {&accept_queue_, &half_open_}) {
-    std::list<runtime::Ref> others;
-    for (runtime::Ref& client : *queue) {
-      const bool stays = stream_of(*client).core().id->device().survives_fork();
-      if (stays) {
-        others.push_back(std::move(client));
+    for (std::size_t left = queue->size(); left > 0; --left) {
+      Clients client = queue->take_front();
+      if (stream_of(*client.front()).core().id->device().survives_fork()) {
+        queue->push_back(std::move(client));
       } else {
-        clients.push_back(std::move(client));
+        clients.splice(clients.end(), client);
       }
     }
-    queue->replace(std::move(others));
   }
   return clients;
 }

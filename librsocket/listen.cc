@@ -165,7 +165,7 @@ Result<int> Listener::give_out_client(SocketAddress& peer, int flags, std::uniqu
   accepted.endpoint().set_nonblocking((flags & SOCK_NONBLOCK) != 0);
   peer = accepted.core().as_seen_here(accepted.core().id->peer_address());
   const int number = accepted.core().fd;
-  runtime::Ref owner = accept_queue_.take_front();
+  Clients owner = accept_queue_.take_front();
   if (watch_) watch_->room_again();
   const bool more_wait = (turns_.leave_half_made() && core_.deadline.load() != Nanos::max()) || !accept_queue_.empty();
   // The table may have to wait for other threads, which may be waiting for this lock.
@@ -235,6 +235,7 @@ void Listener::note_admitted() {
 }
 
 bool Listener::admit(verbs::CmEvent& event) {
+  Clients place(1);  // made before the client has its answer
   auto accepted = make_accepted(event);
   if (!accepted) {
     // The id, and with it the request, is destroyed with the event, which refuses the client.
@@ -243,43 +244,45 @@ bool Listener::admit(verbs::CmEvent& event) {
     return false;
   }
   if (stream_of(**accepted).cm_events().waits_for_peer(core_.endpoint)) {
-    keep_half_open(*std::move(accepted));
+    place.front() = *std::move(accepted);
+    keep_half_open(std::move(place));
     return false;
   }
-  accept_queue_.push_back(*std::move(accepted));
+  place.front() = *std::move(accepted);
+  accept_queue_.push_back(std::move(place));
   return true;
 }
 
 /// Keeps a connection that is not established yet, because accept() returns established ones (listen(2)). A client that
 /// does not confirm occupies one of the half-open places, and delays no other client.
-void Listener::keep_half_open(runtime::Ref accepted) {
+void Listener::keep_half_open(Clients accepted) {
   half_open_.push_back(std::move(accepted));
   if (half_open_.size() <= std::max(backlog_, kMinHalfOpen)) return;
   // Its destructor waits for the service thread, which may be waiting for our lock, so it is destroyed on that thread.
-  auto oldest = std::make_shared<runtime::Ref>(half_open_.take_front());
+  const auto oldest = std::make_shared<Clients>();
+  *oldest = half_open_.take_front();
   if (auto timer = runtime::service_thread().schedule(Nanos::zero(), [oldest] {}); !timer) {
     half_open_.push_front(std::move(*oldest));
   }
 }
 
 void Listener::half_open_changed() {
-  std::vector<runtime::Ref> failed;
+  Clients failed;
   bool admitted = false;
   {
     const std::lock_guard guard(core_.setup_lock);
-    std::list<runtime::Ref> waiting;
-    for (runtime::Ref& accepted : half_open_) {
-      auto& socket = stream_of(*accepted);
+    for (std::size_t left = half_open_.size(); left > 0; --left) {
+      Clients accepted = half_open_.take_front();
+      auto& socket = stream_of(*accepted.front());
       if (socket.cm_events().is_confirmed()) {
         accept_queue_.push_back(std::move(accepted));
         admitted = true;
       } else if (socket.cm_events().is_peer_decided()) {
-        failed.push_back(std::move(accepted));
+        failed.splice(failed.end(), accepted);
       } else {
-        waiting.push_back(std::move(accepted));
+        half_open_.push_back(std::move(accepted));
       }
     }
-    half_open_.replace(std::move(waiting));
     if (admitted) note_admitted();
   }
   if (admitted) core_.endpoint.notify_watchers_of_one(EPOLLIN);
@@ -316,13 +319,15 @@ bool Listener::serve_unwatched() {
   return true;
 }
 
-void Listener::serve_unwatched_listeners() {
+/// The listeners serve themselves later where there is no memory to do so now.
+void Listener::serve_unwatched_listeners() try {
   if (!has_unwatched_listeners.load(std::memory_order_relaxed)) [[likely]]
     return;
   for (const runtime::Ref& one : runtime::fork_registry().endpoints()) {
     auto* const socket = find_stream(*one);
     if (socket != nullptr && socket->listener().serve_unwatched()) socket->endpoint().notify_watchers_of_one(EPOLLIN);
   }
+} catch (const std::bad_alloc&) {
 }
 
 bool Listener::progress_in_background(std::atomic<bool>& waits_for_room) {
@@ -340,7 +345,7 @@ bool Listener::progress_in_background(std::atomic<bool>& waits_for_room) {
 
 void Listener::stop_listening() {
   socket_.stop_background();
-  std::vector<runtime::Ref> clients;
+  Clients clients;
   std::lock_guard guard(core_.setup_lock);
   clients = take_clients();
   drop_id();
@@ -349,7 +354,7 @@ void Listener::stop_listening() {
 
 void Listener::refuse_clients() {
   socket_.stop_background();
-  std::vector<runtime::Ref> clients;
+  Clients clients;
   std::lock_guard guard(core_.setup_lock);
   clients = take_clients();
   drop_id();
@@ -370,12 +375,9 @@ void Listener::forget_listening() {
   core_.read_shut.store(false, std::memory_order_release);
 }
 
-std::vector<runtime::Ref> Listener::take_clients() {
-  std::vector<runtime::Ref> clients;
-  for (auto* queue : {&accept_queue_, &half_open_}) {
-    std::move(queue->begin(), queue->end(), std::back_inserter(clients));
-    queue->clear();
-  }
+Clients Listener::take_clients() {
+  Clients clients = accept_queue_.take_all();
+  clients.splice(clients.end(), half_open_.take_all());
   return clients;
 }
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
@@ -69,9 +68,9 @@ class Listener final : public transports::Listening, public StreamPart {
   [[nodiscard]] std::shared_ptr<ListenerWatch> take_watch() { return std::move(watch_); }
   /// Returns the clients that will not be accepted, for the caller to drop them without the lock. setup_lock must be
   /// held.
-  std::vector<runtime::Ref> take_clients();
+  Clients take_clients();
   /// The same for the clients of the parts that other processes do not have (ListenerParts).
-  std::vector<runtime::Ref> take_clients_of_parts();
+  Clients take_clients_of_parts();
   /// Takes clients of these parts if `take_in`, and looks later whether another process listens. Returns whether the
   /// queue is full. setup_lock must be held.
   bool serve_parts(bool take_in);
@@ -94,7 +93,7 @@ class Listener final : public transports::Listening, public StreamPart {
   Result<int> give_out_client(SocketAddress& peer, int flags, std::unique_lock<Mutex>& guard);
   bool admit(verbs::CmEvent& event);
   Result<runtime::Ref> make_accepted(verbs::CmEvent& event);
-  void keep_half_open(runtime::Ref accepted);
+  void keep_half_open(Clients accepted);
   void drop_id();
   bool serve_unwatched();  ///< takes the lock
 

@@ -1,5 +1,6 @@
 #include "librsocket/listener_watch.h"
 
+#include <new>
 #include <utility>
 
 #include "core/base/log.h"
@@ -38,9 +39,13 @@ void ListenerWatch::stop() {
 
 void ListenerWatch::on_event() {
   {
-    std::lock_guard guard(lock_);
+    std::unique_lock guard(lock_);
     if (stopped_) return;
-    if (!socket_.inheritance().is_shared()) return wait_for_application();
+    if (!socket_.inheritance().is_shared()) {
+      const bool waits = wait_for_application();
+      guard.unlock();
+      return waits ? void() : on_patience_over();
+    }
     runtime::service_thread().pause(watch_);
     waits_to_be_alone_.store(true);
     if (!socket_.inheritance().is_shared()) return is_alone();
@@ -49,25 +54,29 @@ void ListenerWatch::on_event() {
   watch_parts();
 }
 
-void ListenerWatch::wait_for_application() {
+/// Pauses the watch for a while. Returns false without memory, or a thread, for that.
+bool ListenerWatch::wait_for_application() try {
   calls_before_ = socket_.listener().accept_calls();
   runtime::service_thread().pause(watch_);
   auto timer = runtime::service_thread().schedule(monotonic_now() + kAcceptPatience, [self = weak_from_this()] {
     if (auto watch = self.lock()) watch->on_patience_over();
   });
-  if (timer) {
-    timer_.store(*timer);
-  } else {
-    resume();
-  }
+  if (timer) timer_.store(*timer);
+  return static_cast<bool>(timer);
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 void ListenerWatch::on_patience_over() {
-  bool full = false;
-  if (socket_.listener().accept_calls() == calls_before_ && !socket_.inheritance().is_shared()) {
-    full = socket_.listener().progress_in_background(waits_for_room_);
-  }
-  if (!full) resume();
+  if (!serve_clients()) resume();
+}
+
+/// Returns whether the queue is full. Clients for which there is no memory are served after the watch has gone on.
+bool ListenerWatch::serve_clients() try {
+  const bool is_ours = socket_.listener().accept_calls() == calls_before_ && !socket_.inheritance().is_shared();
+  return is_ours && socket_.listener().progress_in_background(waits_for_room_);
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 void ListenerWatch::resume() {
@@ -83,6 +92,7 @@ void ListenerWatch::watch_parts() {
   const std::vector<int> fds = socket_.listener().parts().descriptors();
   std::lock_guard guard(lock_);
   if (stopped_) return;
+  part_watches_.reserve(fds.size());
   for (const int fd : fds) {
     auto watch = runtime::service_thread().watch(fd, EPOLLIN, [self = weak_from_this()](std::uint32_t) {
       if (auto watch = self.lock()) watch->on_part_event();
@@ -102,12 +112,13 @@ void ListenerWatch::on_part_event() {
     for (const auto watch : std::exchange(part_watches_, {})) runtime::service_thread().unwatch(watch);
     return;
   }
+  runtime::ServiceThread::TimerCallback patience_over = [self = weak_from_this()] {
+    if (auto watch = self.lock()) watch->on_part_patience_over();
+  };
   for (const auto watch : part_watches_) runtime::service_thread().pause(watch);
   parts_paused_ = true;
   calls_before_ = socket_.listener().accept_calls();
-  auto timer = runtime::service_thread().schedule(monotonic_now() + kAcceptPatience, [self = weak_from_this()] {
-    if (auto watch = self.lock()) watch->on_part_patience_over();
-  });
+  auto timer = runtime::service_thread().schedule(monotonic_now() + kAcceptPatience, std::move(patience_over));
   if (timer) {
     part_timer_.store(*timer);
   } else {
@@ -115,9 +126,16 @@ void ListenerWatch::on_part_event() {
   }
 }
 
-void ListenerWatch::on_part_patience_over() {
-  const bool application_accepts = socket_.listener().accept_calls() != calls_before_;
-  if (socket_.listener().parts().serve(!application_accepts) == ListenerParts::Outcome::room) resume_parts();
+void ListenerWatch::on_part_patience_over() { serve_parts(socket_.listener().accept_calls() == calls_before_); }
+
+void ListenerWatch::serve_parts(bool take_in) {
+  ListenerParts::Outcome outcome{};
+  try {
+    outcome = socket_.listener().parts().serve(take_in);
+  } catch (const std::bad_alloc&) {
+    outcome = ListenerParts::Outcome::room;  // to serve them after the watches have gone on
+  }
+  if (outcome == ListenerParts::Outcome::room) resume_parts();
 }
 
 void ListenerWatch::resume_parts() {
@@ -143,7 +161,7 @@ void ListenerWatch::on_look() {
     std::lock_guard guard(lock_);
     looks_ = false;
   }
-  if (socket_.listener().parts().serve(false) == ListenerParts::Outcome::room) resume_parts();
+  serve_parts(false);
 }
 
 }  // namespace ringsock::rs

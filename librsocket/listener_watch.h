@@ -44,8 +44,10 @@ class ListenerWatch : public std::enable_shared_from_this<ListenerWatch> {
  private:
   // Called on the service thread, except resume().
   void on_event();
-  void wait_for_application();
+  bool wait_for_application();
   void on_patience_over();
+  bool serve_clients();
+  void serve_parts(bool take_in);
   void resume();
   void watch_parts();
   void on_part_event();

@@ -24,7 +24,7 @@ void StreamNumbers::closed() noexcept {
 
 /// Returns true when the connection must be kept until all bytes under way have arrived.
 bool StreamNumbers::end_connection() noexcept {
-  std::vector<runtime::Ref> clients;
+  Clients clients;
   std::scoped_lock guard(core_.setup_lock, core_.send_lock);
   port_holder_.reset();
   const bool ends_here = socket_.inheritance().leave_family();
