@@ -28,13 +28,16 @@ bool CmEvents::is_peer_decided() const {
 Status CmEvents::accept_request(verbs::CmEvent& event) {
   const auto peer = wire::parse_rs_connect(event.data());
   if (!peer) return peer.error();
-  auto connection = Connection::create(*event.request, socket_.options().queues());
+  const auto overflow = wire::find_rs_overflow(event.data());
+  QueueSettings queues = socket_.options().queues();
+  if (!overflow) queues.receive_overflow = 0;
+  auto connection = Connection::create(*event.request, queues);
   if (!connection) return connection.error();
   if (event.request->device().works_in_background()) (*connection)->hold();
-  if (Status started = (*connection)->start(*peer); !started) return started.error();
-  const wire::RsConnect data = (*connection)->connect_data();
+  if (Status started = (*connection)->start(*peer, overflow); !started) return started.error();
+  const wire::RsConnectMore data = (*connection)->connect_data();
   verbs::ConnectionParameters parameters = event.parameters;
-  parameters.private_data = std::as_bytes(std::span(&data, 1));
+  parameters.private_data = data.bytes();
   if (Status accepted = event.request->accept(parameters); !accepted) return accepted.error();
   core_.id = std::move(event.request);
   core_.connection = *std::move(connection);
@@ -62,6 +65,7 @@ void CmEvents::stop_serving() {
 }
 
 void CmEvents::set_connected() {
+  core_.connection->open_overflow();
   core_.connection->announce_if_due();
   socket_.numbers().take_over_number();
   core_.set_state(State::connected);

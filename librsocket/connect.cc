@@ -172,15 +172,15 @@ void Connector::send_connect_request() {
     return;
   }
   core_.connection = *std::move(connection);
-  const wire::RsConnect data = core_.connection->connect_data();
+  const wire::RsConnectMore data = core_.connection->connect_data();
   verbs::ConnectionParameters parameters;
-  parameters.private_data = std::as_bytes(std::span(&data, 1));
+  parameters.private_data = data.bytes();
   if (Status sent = core_.id->connect(parameters); !sent) fail_connect(sent.error().code);
 }
 
 void Connector::finish_connect(const verbs::CmEvent& event) {
   const auto peer = wire::parse_rs_connect(event.data());
-  Status started = peer ? core_.connection->start(*peer) : Status(peer.error());
+  Status started = peer ? core_.connection->start(*peer, wire::find_rs_overflow(event.data())) : Status(peer.error());
   if (!started) {
     log_info("rconnect: the peer's answer: %s", started.error().where);
     fail_connect(started.error().code);

@@ -1,5 +1,7 @@
 #include "librsocket/connection.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -8,6 +10,7 @@
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/rare_calls.h"
 #include "core/runtime/fork_registry.h"
 
 namespace ringsock::rs {
@@ -20,7 +23,8 @@ constexpr std::uint64_t kReceiveId = std::uint64_t{1} << 63;  ///< plus the numb
 constexpr std::uint64_t kControlId = std::uint64_t{1} << 62;  ///< plus the control slot
 constexpr std::uint64_t kEndId = std::uint64_t{1} << 61;
 constexpr std::uint64_t kPartId = std::uint64_t{1} << 60;  ///< the WRITE before a SEND: completes only when it fails
-constexpr std::uint64_t kNotData = kReceiveId | kControlId | kEndId | kPartId;
+constexpr std::uint64_t kLookId = std::uint64_t{1} << 59;  ///< RsControl::look: completes only when it fails
+constexpr std::uint64_t kNotData = kReceiveId | kControlId | kEndId | kPartId | kLookId;
 constexpr unsigned kRingBytesShift = 16;
 
 /// A message longer than this is sent in pieces, so that the reader copies one while the writer copies the next.
@@ -32,10 +36,16 @@ constexpr std::uint32_t kFirstRingPieceBytes = 8 * 1024;
 constexpr std::uint32_t kMaxRingPieceBytes = 64 * 1024;
 
 constexpr std::uint32_t kRingAlignment = 64;
+constexpr std::size_t kPageBytes = 4096;
+/// One message in each direction may be under way: about bytes put into the peer's area, about room in ours.
+constexpr unsigned kLookSlots = 2;
 
 /// On one host an announcement costs little, so a connection begins with a quarter of its receive ring, which grows
 /// when the peer sends more at once.
 constexpr std::uint32_t kFirstBytesOnOneHost = 16384;
+
+/// New pages cost a busy sender much, so an area keeps its memory as long as it is used.
+constexpr Nanos kUnusedFor = std::chrono::milliseconds(100);
 
 /// Limits the work of one call for a peer that never stops sending.
 constexpr int kMaxBatchesPerPoll = 16;
@@ -83,6 +93,10 @@ std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uin
 Result<std::unique_ptr<Connection>> Connection::create(verbs::ConnectionId& id, const QueueSettings& wanted) {
   auto settings = fitted_to(id.device(), wanted, kEndSlots, kControlReceives);
   if (!settings) return settings.error();
+  const verbs::Device& device = id.device();
+  const bool has_overflow = settings->receive_overflow != 0 && settings->send_overflow != 0 && device.is_embedded() &&
+                            takes_all_inline(device) && device.has_write_with_immediate() && id.is_peer_of_own_user();
+  if (!has_overflow) settings->receive_overflow = 0;
   std::unique_ptr<Connection> connection(new Connection(id.device(), *settings));
   if (Status made = connection->make_resources(id); !made) return made.error();
   return connection;
@@ -94,9 +108,25 @@ Connection::Connection(verbs::Device& device, const QueueSettings& settings)
       receive_window_(settings.receive_ring, settings.receive_queue,
                       device.is_embedded() ? kFirstBytesOnOneHost : UINT32_MAX) {}
 
+Connection::~Connection() {
+  const bool was_used =
+      overflow_out_.was_used() || (overflow_in_.is_open() && own_words().written.load(std::memory_order_relaxed) != 0);
+  if (was_used) device_.leaves_traces(*memory_.qp);
+}
+
 std::size_t Connection::ring_offset() const {
   const std::size_t tables = kSglBytes + settings_.iomap_entries * sizeof(wire::PeerIomap);
-  return (tables + kRingAlignment - 1) / kRingAlignment * kRingAlignment;
+  const std::size_t words = settings_.receive_overflow != 0 ? wire::kRsOverflowWordBytes : 0;
+  return (tables + kRingAlignment - 1) / kRingAlignment * kRingAlignment + words;
+}
+
+/// The area has pages of its own, behind the ring.
+std::size_t Connection::overflow_offset() const {
+  return (ring_offset() + settings_.receive_ring + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+engine::OverflowWords& Connection::own_words() const {
+  return *reinterpret_cast<engine::OverflowWords*>(ring_ - wire::kRsOverflowWordBytes);
 }
 
 Status Connection::make_resources(verbs::ConnectionId& id) {
@@ -109,7 +139,8 @@ Status Connection::make_resources(verbs::ConnectionId& id) {
     if (!channel) return channel.error();
     channel_ = *std::move(channel);
   }
-  const unsigned sends = settings_.send_queue + kEndSlots;
+  const unsigned looks = settings_.receive_overflow != 0 ? kLookSlots : 0;
+  const unsigned sends = settings_.send_queue + kEndSlots + looks;
   auto cq = device_.create_cq(static_cast<int>(sends + receives()), this, channel_.get(), 0);
   if (!cq) return cq.error();
   cq_ = *std::move(cq);
@@ -118,6 +149,21 @@ Status Connection::make_resources(verbs::ConnectionId& id) {
   signal_every_ = std::max(1u, (settings_.send_queue - kControlSlots) / 4);
   own_iomap_.resize(settings_.iomap_entries);
   return post_first_receives();
+}
+
+/// Makes the queue pair without an overflow area where the larger memory is not to be had (RLIMIT_AS, RLIMIT_FSIZE).
+Result<verbs::ConnectionQp> Connection::create_queue_pair(verbs::ConnectionId& id, ibv_qp_init_attr& attr) {
+  if (settings_.receive_overflow != 0) {
+    ibv_qp_init_attr wished = attr;
+    wished.cap.max_send_wr += kLookSlots;
+    auto qp = id.create_qp(*pd_, wished, overflow_offset() + settings_.receive_overflow);
+    if (qp) {
+      attr.cap = wished.cap;
+      return qp;
+    }
+    settings_.receive_overflow = 0;
+  }
+  return id.create_qp(*pd_, attr, ring_offset() + settings_.receive_ring);
 }
 
 Status Connection::make_queue_pair(verbs::ConnectionId& id) {
@@ -130,7 +176,7 @@ Status Connection::make_queue_pair(verbs::ConnectionId& id) {
   attr.cap.max_send_sge = takes_all_inline(device_) ? 16 : 2;
   attr.cap.max_recv_sge = 1;
   attr.cap.max_inline_data = inline_request(device_, settings_);
-  auto qp = id.create_qp(*pd_, attr, ring_offset() + settings_.receive_ring);
+  auto qp = create_queue_pair(id, attr);
   if (!qp) return qp.error();
   memory_ = *std::move(qp);
   ring_ = memory_.receive_memory.data() + ring_offset();
@@ -167,20 +213,28 @@ Status Connection::post_first_receives() {
   return ok();
 }
 
-wire::RsConnect Connection::connect_data() const {
+wire::RsConnectMore Connection::connect_data() const {
   const auto& memory = memory_.receive_memory;
   const std::uint32_t key = memory_.receive_mr->rkey;
-  wire::RsConnect data{};
+  wire::RsConnectMore more{};
+  wire::RsConnect& data = more.connect;
   data.version = wire::kRsVersion;
   data.flags = wire::kRsLocalOrderFlag | wire::kRsHasIomap;
   data.credits = wire::Be16(settings_.receive_queue);
   data.iomap_size_scaled = wire::encode_iomap_size(settings_.iomap_entries);
   data.target_sgl = {wire::Be64(address_of(memory.data())), wire::Be32(key), wire::Be32(kSglEntries)};
   data.first_buffer = {wire::Be64(address_of(ring_)), wire::Be32(key), wire::Be32(receive_window_.first_bytes())};
-  return data;
+  if (settings_.receive_overflow != 0) {
+    more.overflow = {wire::Be32(wire::kRsOverflowMagic), wire::Be32(settings_.receive_overflow),
+                     wire::Be64(address_of(memory.data() + overflow_offset()))};
+  }
+  return more;
 }
 
-Status Connection::start(const wire::RsConnect& peer) {
+Status Connection::start(const wire::RsConnect& peer, const std::optional<wire::RsOverflow>& overflow) {
+  peer_overflow_ = overflow;
+  peer_words_address_ = peer.first_buffer.addr.host() - wire::kRsOverflowWordBytes;
+  peer_ring_key_ = peer.first_buffer.key.host();
   peer_sgl_entries_ = peer.target_sgl.length.host();
   if (peer_sgl_entries_ == 0) return Error{EPROTO, "rsocket: the peer has no table for buffers"};
   peer_sgl_address_ = peer.target_sgl.addr.host();
@@ -197,6 +251,17 @@ Status Connection::start(const wire::RsConnect& peer) {
   data_request_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   data_request_.sg_list = gather_.data();
   return ok();
+}
+
+void Connection::open_overflow() {
+  if (settings_.receive_overflow == 0 || !peer_overflow_) return;
+  const std::size_t length = peer_overflow_->length.host();
+  auto* const words = device_.peer_memory(*memory_.qp, peer_ring_key_, peer_words_address_, wire::kRsOverflowWordBytes);
+  auto* const area = device_.peer_memory(*memory_.qp, peer_ring_key_, peer_overflow_->addr.host(), length);
+  if (words == nullptr || area == nullptr || address_of(words) % wire::kRsOverflowWordBytes != 0) return;
+  auto& peers = *reinterpret_cast<engine::OverflowWords*>(words);
+  overflow_in_.open(own_words(), peers, memory_.receive_memory.subspan(overflow_offset(), settings_.receive_overflow));
+  overflow_out_.open(own_words(), peers, {area, length}, settings_.send_overflow);
 }
 
 void Connection::let_go_of_hold() {
@@ -245,7 +310,7 @@ inline void Connection::ask_for_completion(ibv_send_wr& request, std::uint32_t r
 }
 
 bool Connection::send_at_once(const void* data, std::size_t length) {
-  if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
+  if (suspended_.load(std::memory_order_relaxed) || overflow_out_.in_use()) [[unlikely]]
     return false;
   if (length - 1 >= std::min({send_window_.room(), kPieceBytes, max_inline_}) || !has_room_to_post()) return false;
   gather_[0] = {address_of(data), static_cast<std::uint32_t>(length), 0};
@@ -259,7 +324,7 @@ bool Connection::send_at_once(const void* data, std::size_t length) {
 
 std::size_t Connection::send(IoCursor& data) {
   std::size_t sent = 0;
-  if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
+  if (suspended_.load(std::memory_order_relaxed) || !sends_on_ring()) [[unlikely]]
     return 0;
   std::uint32_t ring_piece = kFirstRingPieceBytes;
   while (!data.done() && has_room_to_post()) {
@@ -283,6 +348,44 @@ std::size_t Connection::send(IoCursor& data) {
     sent += length;
   }
   return sent;
+}
+
+/// Returns whether bytes may go to the ring, because none wait in the peer's overflow area.
+inline bool Connection::sends_on_ring() {
+  if (!overflow_out_.in_use()) [[likely]]
+    return true;
+  const auto left = overflow_out_.leave();
+  if (!left) fail(ECONNRESET);
+  return left && *left;
+}
+
+std::size_t Connection::send_ahead(IoCursor& data) {
+  if (suspended_.load(std::memory_order_relaxed) || !overflow_out_.is_open()) return 0;
+  // A message or a direct write that waits in the queue comes before these bytes.
+  if (!device_.has_sent_all(*memory_.qp)) return 0;
+  const auto room = overflow_out_.begin();
+  if (!room) fail(ECONNRESET);
+  if (!room || *room == 0) return 0;
+  std::size_t sent = 0;
+  while (!data.done() && sent < *room) {
+    const auto piece = data.take(*room - sent);
+    overflow_out_.put(piece);
+    sent += piece.size();
+  }
+  sent_ahead_.store(sent_ahead_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (overflow_out_.end(send_window_.sequence())) post_look();
+  return sent;
+}
+
+/// Makes the peer look at its overflow area, or at the room in ours.
+void Connection::post_look() {
+  ibv_send_wr request{};
+  request.wr_id = kLookId;
+  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  request.send_flags = IBV_SEND_INLINE;
+  request.imm_data = word_in_network_order(
+      wire::encode_rs_message({wire::RsOpcode::ctrl, static_cast<std::uint32_t>(wire::RsControl::look)}));
+  post(request);
 }
 
 inline std::uint32_t Connection::gather_inline(IoCursor& data, std::uint32_t limit) {
@@ -344,19 +447,64 @@ std::size_t Connection::write_direct(const std::byte* data, std::size_t size, st
 // -- reading
 
 std::size_t Connection::receive(IoCursor& out, bool peek) {
-  std::size_t copied = 0;
   if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
     return 0;
+  std::size_t copied = receive_from_ring(out, peek, 0);
+  if (!out.done() && overflow_in_.readable() != 0) [[unlikely]]
+    copied += receive_overflow(out, peek, copied);
+  // The peer may have filled what it was given while the application waits for more.
+  if (peek) announce_if_due();
+  return copied;
+}
+
+/// @param ahead  bytes that a peek has copied before
+std::size_t Connection::receive_from_ring(IoCursor& out, bool peek, std::size_t ahead) {
+  std::size_t copied = 0;
   while (!out.done()) {
-    const auto span = receive_window_.peek(peek ? copied : 0);
+    const auto span = receive_window_.peek(peek ? ahead + copied : 0);
     if (span.length == 0) break;
     const std::size_t step = out.fill_from(ring_ + span.offset, span.length);
     copied += step;
     if (!peek) receive_window_.consume(step);
   }
-  // The peer may have filled what it was given while the application waits for more.
-  if (peek) announce_if_due();
   return copied;
+}
+
+/// Goes on behind the ring, of which a peek has copied `ahead` bytes. The bytes of the area are counted before the last
+/// look at the ring, so all messages in front of them are found there.
+std::size_t Connection::receive_overflow(IoCursor& out, bool peek, std::size_t ahead) {
+  const std::uint64_t counted = overflow_in_.readable();
+  const std::size_t copied = receive_from_ring(out, peek, ahead);
+  std::uint64_t taken = 0;
+  while (!out.done() && taken < counted) {
+    const auto piece = overflow_in_.peek(taken);
+    taken += out.fill_from(piece.data(), std::min<std::uint64_t>(piece.size(), counted - taken));
+  }
+  if (!peek && taken > 0) consume_overflow(taken);
+  return copied + taken;
+}
+
+void Connection::consume_overflow(std::uint64_t bytes) {
+  overflow_in_.consume(bytes);
+  if (overflow_in_.has_much_to_give()) gives_back_at_.store(monotonic_now() + kUnusedFor, std::memory_order_relaxed);
+  if (overflow_in_.must_tell()) post_look();
+}
+
+void Connection::give_back() {
+  gives_back_at_.store(Nanos::max(), std::memory_order_relaxed);
+  if (suspended_.load(std::memory_order_relaxed) || !overflow_in_.is_open()) return;
+  if (!is_permitted(RareCall::madvise_remove)) return;
+  overflow_in_.give_back([](std::span<std::byte> area) { ::madvise(area.data(), area.size(), MADV_REMOVE); });
+  if (overflow_in_.must_tell()) post_look();
+}
+
+bool Connection::look_into_overflow() {
+  if (!overflow_in_.is_open()) return false;
+  const auto found = overflow_in_.look(static_cast<std::uint16_t>(receive_window_.arrived_messages()));
+  if (found) return *found;
+  log_info("%s", found.error().where);
+  fail(ECONNRESET);
+  return true;
 }
 
 std::size_t Connection::receive(void* data, std::size_t length) {
@@ -371,6 +519,10 @@ std::size_t Connection::receive(void* data, std::size_t length) {
     receive_window_.consume(step);
     copied += step;
   } while (copied < length);
+  if (copied < length && overflow_in_.readable() != 0) [[unlikely]] {
+    IoCursor rest(static_cast<std::byte*>(data) + copied, length - copied);
+    copied += receive_overflow(rest, false, 0);
+  }
   return copied;
 }
 
@@ -641,20 +793,21 @@ void Connection::handle_sent(std::uint64_t id) {
 
 bool Connection::handle_failed(const ibv_wc& completion) {
   has_failed_work_.store(true, std::memory_order_release);
+  look_into_overflow();  // what the peer wrote before its end
   // A failed completion only has a valid wr_id and status.
   if ((completion.wr_id & (kControlId | kEndId)) != 0) handle_sent(completion.wr_id);
   if (closing_.load(std::memory_order_relaxed) || peer_disconnected()) return true;
   if (completion.vendor_err == verbs::kVendorErrPeerEnded) {
     // As TCP: the kernel ends a process's connections in order, or by a reset if they have unread bytes. The latter is
     // certain here when the peer has left no room for more.
-    if (send_window_.can_send()) {
+    if (send_window_.can_send() && overflow_out_.is_empty()) {
       peer_left();
     } else {
       fail(ECONNRESET);
     }
     return true;
   }
-  const bool is_data = (completion.wr_id & (kReceiveId | kControlId | kEndId)) == 0;
+  const bool is_data = (completion.wr_id & (kReceiveId | kControlId | kEndId | kLookId)) == 0;
   // The loss of bytes that were reported as sent is always a reset.
   const bool in_background = device_.works_in_background();
   const bool is_end =
@@ -715,6 +868,7 @@ bool Connection::handle_control(const wire::RsMessage& message) {
       if (message.value == static_cast<std::uint32_t>(wire::RsControl::shutdown)) {
         peer_shut_down_.store(true, std::memory_order_release);
       }
+      if (message.value == static_cast<std::uint32_t>(wire::RsControl::look)) look_into_overflow();
       return true;
     default: return false;
   }

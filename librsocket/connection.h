@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "core/base/biased_mutex.h"
+#include "core/base/clock.h"
 #include "core/base/result.h"
+#include "core/engine/stream/overflow.h"
 #include "core/engine/stream/receive_window.h"
 #include "core/engine/stream/send_window.h"
 #include "core/runtime/listable.h"
@@ -37,22 +39,35 @@ struct QueueSettings {
   std::uint32_t receive_ring = 131072;  ///< bytes
   std::uint32_t send_ring = 131072;     ///< bytes
   std::uint32_t iomap_entries = 0;      ///< slots in which the peer may map buffers for us
+  /// Bytes that may wait unread beside the ring, whatever the size of the messages: those of the peer, which we offer,
+  /// and ours. 0: none. Only between processes of one user on this host.
+  std::uint32_t receive_overflow = 0;
+  std::uint32_t send_overflow = 0;
 };
+/// What librspreload's sockets take: about as much as the kernel does over the loopback.
+inline constexpr std::uint32_t kOverflowBytes = 4u << 20;
 
 /// The wire protocol of the fact sheet, section 2, over one RC queue pair.
 ///
-/// Threads: the owner serialises senders (send(), write_direct()) with one lock and readers (receive(),
+/// Bytes for which the peer has no room or credits go to its overflow area (core/engine/stream/overflow.h), where both
+/// ends are ringsock's on one host. Such bytes are read behind those of the ring.
+///
+/// Threads: the owner serialises senders (send(), send_ahead(), write_direct()) with one lock and readers (receive(),
 /// announce_if_due()) with another; any thread may call everything else. poll() serialises itself.
 class Connection final : public runtime::Listable {
  public:
   /// Makes the resources on `id` (after route_resolved, or on a connect request) and posts the receives.
   static Result<std::unique_ptr<Connection>> create(verbs::ConnectionId& id, const QueueSettings& settings);
-  ~Connection() = default;
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
 
-  /// Returns the 40 bytes for the request or the reply.
-  [[nodiscard]] wire::RsConnect connect_data() const;
-  /// Processes the peer's 40 bytes. Nothing may be sent or polled before. Error: EPROTO for invalid sizes.
-  Status start(const wire::RsConnect& peer);
+  /// Returns the data for the request or the reply.
+  [[nodiscard]] wire::RsConnectMore connect_data() const;
+  /// Processes the peer's data. Nothing may be sent or polled before. Error: EPROTO for invalid sizes.
+  Status start(const wire::RsConnect& peer, const std::optional<wire::RsOverflow>& overflow = std::nullopt);
+  /// Begins to use the overflow areas, if both ends have one. Call it once the connection is made, before it is used.
+  void open_overflow();
   /// Holds back all messages until the peer is known to be ready, by established() or because a message came. Call it
   /// before start(). Messages that reach a queue pair too early are lost, and sent again only after the acknowledgement
   /// time-out.
@@ -61,13 +76,18 @@ class Connection final : public runtime::Listable {
   void established();
 
   // -- sending, under the sender's lock; any thread may call can_send(), whose answer may then be outdated
-  [[nodiscard]] bool can_send() const { return send_window_.can_send() && has_room_to_post(); }
+  [[nodiscard]] bool can_send() const {
+    return (!overflow_out_.in_use() && send_window_.can_send() && has_room_to_post()) || overflow_out_.has_room();
+  }
   /// Posts as much of `data` as buffers, credits and queue allow, and advances it. Returns the bytes posted, 0 when
   /// none fits.
   std::size_t send(IoCursor& data);
   /// Does the usual case of send() at half the cost: all `length` bytes in one inline message. Returns false when
   /// nothing was posted.
   bool send_at_once(const void* data, std::size_t length);
+  /// Puts as much of `data` as fits into the peer's overflow area, and advances it. Call it for a rest that send() has
+  /// left after a poll(). Returns the bytes put there.
+  std::size_t send_ahead(IoCursor& data);
   /// Writes to the peer's memory by RDMA WRITE without notification. Returns the bytes posted: `size`, or less when the
   /// queue is full.
   std::size_t write_direct(const std::byte* data, std::size_t size, std::uint64_t remote_address, std::uint32_t key);
@@ -80,9 +100,11 @@ class Connection final : public runtime::Listable {
   }
 
   // -- reading, under the reader's lock --
-  [[nodiscard]] std::uint64_t readable() const { return receive_window_.readable(); }
+  [[nodiscard]] std::uint64_t readable() const { return in_ring() + overflow_in_.readable(); }
+  /// Returns the first part of readable(), at half the cost.
+  [[nodiscard]] std::uint64_t in_ring() const { return receive_window_.readable(); }
   /// Returns whether the peer may have to wait for a reader. Threads: any; the answer may be outdated.
-  [[nodiscard]] bool should_be_read() const { return receive_window_.is_half_full(); }
+  [[nodiscard]] bool should_be_read() const { return receive_window_.is_half_full() || overflow_in_.readable() != 0; }
   /// Copies received bytes to `out` and advances it; with `peek` they also stay. Returns the bytes copied.
   std::size_t receive(IoCursor& out, bool peek);
   /// The same into one buffer.
@@ -93,6 +115,12 @@ class Connection final : public runtime::Listable {
   bool announce_if_due() { return !is_announcement_due() || announce_due(); }
   /// Threads: any; the answer may be outdated.
   [[nodiscard]] bool is_announcement_due() const { return receive_window_.is_due(); }
+
+  /// Returns when give_back() is due, Nanos::max() for never. Threads: any.
+  [[nodiscard]] Nanos gives_back_at() const { return gives_back_at_.load(std::memory_order_relaxed); }
+  /// Gives the memory of an overflow area that is not used back to the kernel. Under the reader's lock.
+  void give_back();
+  void give_back_later(Nanos when) { gives_back_at_.store(when, std::memory_order_relaxed); }
 
   // -- control, by any thread
   /// Sends SHUTDOWN or DISCONNECT, each at most once; there is always room for them. Errors: ECONNRESET; ENOTCONN while
@@ -132,8 +160,11 @@ class Connection final : public runtime::Listable {
   /// Returns the peer's order_stamp() (clock.h) of the first data, or end, that the latest poll() brought, 0 if
   /// unknown. From the first call on the peer is asked for stamps. Threads: any.
   [[nodiscard]] std::uint32_t arrival_stamp();
-  /// Returns the number of data work requests so far, which wraps. Threads: any.
-  [[nodiscard]] std::uint32_t posted() const { return posted_.load(std::memory_order_relaxed); }
+  /// Returns the number of data work requests, and of calls of send_ahead() that did something, so far, which wraps.
+  /// Threads: any.
+  [[nodiscard]] std::uint32_t posted() const {
+    return posted_.load(std::memory_order_relaxed) + sent_ahead_.load(std::memory_order_relaxed);
+  }
 
   /// verbs::Device::works_on_our_cpus().
   [[nodiscard]] bool works_on_our_cpus() const { return device_.works_on_our_cpus(); }
@@ -178,6 +209,7 @@ class Connection final : public runtime::Listable {
   bool announce_due();
   Status make_resources(verbs::ConnectionId& id);
   Status make_queue_pair(verbs::ConnectionId& id);
+  Result<verbs::ConnectionQp> create_queue_pair(verbs::ConnectionId& id, ibv_qp_init_attr& attr);
   Status make_local_memory();
   Status post_first_receives();
   void make_word_requests();
@@ -235,6 +267,15 @@ class Connection final : public runtime::Listable {
   void take_announced_buffer();
   void take_iomap_entry(std::uint32_t index);
   void let_go_of_hold();
+  // The overflow areas
+  [[nodiscard]] engine::OverflowWords& own_words() const;
+  [[nodiscard]] std::size_t overflow_offset() const;
+  bool sends_on_ring();
+  std::size_t receive_from_ring(IoCursor& out, bool peek, std::size_t ahead);
+  std::size_t receive_overflow(IoCursor& out, bool peek, std::size_t ahead);
+  void consume_overflow(std::uint64_t bytes);
+  void post_look();
+  bool look_into_overflow();
 
   static constexpr std::uint32_t kSglEntries = 2;
   static constexpr std::uint32_t kControlSlots = 4;
@@ -262,6 +303,13 @@ class Connection final : public runtime::Listable {
 
   engine::SendWindow send_window_;
   engine::ReceiveWindow receive_window_;
+  engine::OverflowWriter overflow_out_;
+  engine::OverflowReader overflow_in_;
+  std::optional<wire::RsOverflow> peer_overflow_;  ///< as start() was told
+  std::uint64_t peer_words_address_ = 0;
+  std::uint32_t peer_ring_key_ = 0;
+  std::atomic<Nanos> gives_back_at_{Nanos::max()};
+  std::atomic<std::uint32_t> sent_ahead_{0};  ///< calls of send_ahead() that did something
 
   // Of the peer's tables
   bool swap_for_peer_ = false;

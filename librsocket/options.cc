@@ -180,7 +180,10 @@ Status StreamOptions::set_buffer(int name, const void* value, socklen_t length) 
   std::lock_guard guard(core_.setup_lock);
   // Existing buffers keep their size, as in rdma-core; Linux does not promise more.
   if (core_.state() == State::connecting || core_.is_connected()) return ok();
-  (name == SO_RCVBUF ? queues_.receive_ring : queues_.send_ring) = buffer_size(*size);
+  const std::uint32_t bytes = buffer_size(*size);
+  (name == SO_RCVBUF ? queues_.receive_ring : queues_.send_ring) = bytes;
+  std::uint32_t& overflow = name == SO_RCVBUF ? queues_.receive_overflow : queues_.send_overflow;
+  if (overflow != 0) overflow = std::min(bytes, kOverflowBytes);
   return ok();
 }
 

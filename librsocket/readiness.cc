@@ -1,5 +1,6 @@
 #include "librsocket/readiness.h"
 
+#include <algorithm>
 #include <mutex>
 
 #include "core/runtime/used_elsewhere.h"
@@ -71,6 +72,18 @@ std::uint32_t StreamReadiness::connected_events() noexcept {
   if (untold || core_.pending_error.load(std::memory_order_acquire) != 0) events |= EPOLLERR;
   if (std::unique_lock reading(core_.receive_lock, std::try_to_lock); reading) core_.connection->announce_if_due();
   return events;
+}
+
+/// Whoever is about to sleep asks, and so does the work that is due.
+Nanos StreamReadiness::deadline() noexcept {
+  const Nanos others = core_.deadline.load(std::memory_order_relaxed);
+  if (!core_.is_connected() || core_.connection->gives_back_at() == Nanos::max()) return others;
+  if (const Nanos now = monotonic_now(); now >= core_.connection->gives_back_at()) {
+    constexpr Nanos kBusy = std::chrono::milliseconds(10);
+    const std::unique_lock reading(core_.receive_lock, std::try_to_lock);
+    reading ? core_.connection->give_back() : core_.connection->give_back_later(now + kBusy);
+  }
+  return std::min(others, core_.connection->gives_back_at());
 }
 
 bool StreamReadiness::has_peer_ended() const noexcept {

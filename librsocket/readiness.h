@@ -15,7 +15,7 @@ class StreamReadiness final : public runtime::Readiness, public StreamPart {
   std::uint32_t ready() noexcept override;
   runtime::WaitFds arm() noexcept override;
   void woken() noexcept override;
-  Nanos deadline() noexcept override { return core_.deadline.load(std::memory_order_relaxed); }
+  Nanos deadline() noexcept override;
   void look_for_end() noexcept override;
   [[nodiscard]] bool asks_kernel() const noexcept override { return core_.state() == State::listening; }
   runtime::Listable* listable() noexcept override;

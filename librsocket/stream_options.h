@@ -28,6 +28,8 @@ class StreamOptions final : public StreamPart {
   void inherit(const StreamOptions& listener);
 
   [[nodiscard]] int integer(int level, int name) const { return integers_.get(level, name); }
+  /// Lets as many bytes wait unread as with the kernel, or as SO_SNDBUF and SO_RCVBUF say. Call it at first.
+  void buffer_like_kernel() { queues_.receive_overflow = queues_.send_overflow = kOverflowBytes; }
   [[nodiscard]] const QueueSettings& queues() const { return queues_; }
   [[nodiscard]] const std::vector<std::byte>& route() const { return route_; }  ///< RDMA_ROUTE
   [[nodiscard]] bool lingers() const { return (linger() & kLingers) != 0; }

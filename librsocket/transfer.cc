@@ -62,8 +62,9 @@ template <class Get>
 inline std::size_t StreamTransfer::attempt(std::size_t total, Get get) {
   Connection& connection = *core_.connection;
   // More bytes are wanted than were counted: looks for new ones.
-  if (connection.readable() < total) poll();
-  return connection.readable() > 0 || connection.is_announcement_due() ? get(connection) : 0;
+  if (connection.in_ring() < total) poll();
+  const bool has_work = connection.in_ring() > 0 || connection.is_announcement_due() || connection.readable() > 0;
+  return has_work ? get(connection) : 0;
 }
 
 /// Returns the bytes that `receive` has copied out of the ring. Tells the peer of the room.
@@ -234,16 +235,22 @@ Result<ssize_t> StreamTransfer::send_rest(IoCursor& rest, std::size_t total, std
       return Error{EIO, "rsend: another process uses the connection"};
     }
     poll();
-    std::lock_guard sending(core_.send_lock);
-    if (core_.at_end_of_sending()) break;
-    const std::size_t more = core_.connection->send(rest);
-    if (more > 0) core_.statistics.count_sent(more);
-    sent += more;
+    sent += post_rest(rest);
   }
   if (sent == 0) return why_not_sent(total);
   // The peer's end came before the rest was sent.
   if (sent < total && core_.is_half_open()) send_into_the_void();
   return static_cast<ssize_t>(sent);
+}
+
+/// Posts what fits, and puts the rest into the peer's overflow area. Returns the bytes of both.
+std::size_t StreamTransfer::post_rest(IoCursor& rest) {
+  const std::lock_guard sending(core_.send_lock);
+  if (core_.at_end_of_sending()) return 0;
+  std::size_t sent = core_.connection->send(rest);
+  if (!rest.done()) sent += core_.connection->send_ahead(rest);
+  if (sent > 0) core_.statistics.count_sent(sent);
+  return sent;
 }
 
 /// Returns why nothing was posted of `total` bytes, or `total` when Linux would take them nevertheless.

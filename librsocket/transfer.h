@@ -52,6 +52,7 @@ class StreamTransfer final : public runtime::Transfer {
   Result<ssize_t> send_from(IoCursor& data, std::size_t total);
   std::size_t send_in_pieces(std::byte* data, std::size_t length);
   Result<ssize_t> send_rest(IoCursor& rest, std::size_t total, std::size_t sent);
+  std::size_t post_rest(IoCursor& rest);
   Result<ssize_t> send_nothing();
   bool send_into_the_void();
   Result<ssize_t> why_not_sent(std::size_t total);

@@ -62,6 +62,7 @@ class StreamMaker final : public transports::WayMaker {
   [[nodiscard]] std::unique_ptr<transports::Way> make_way(transports::ChosenSocket& socket, int domain,
                                                           int fd) const override {
     auto stream = std::make_unique<rs::StreamSocket>(socket, rs::process(), domain, fd);
+    stream->options().buffer_like_kernel();
     stream->connector().have_other_way(std::chrono::milliseconds(rs::process().config.connect_patience));
     return stream;
   }

@@ -121,6 +121,9 @@ class ConnectionId {
   virtual void use_route(std::span<const std::byte> /*path_data*/) {}
   /// Returns the resolved route in the same form, empty on a device without routes.
   [[nodiscard]] virtual std::vector<std::byte> route() const { return {}; }
+  /// Returns whether the peer is a process of this host and of our own user, as far as can be told before create_qp(),
+  /// so that each may fill memory of the other. False where the device cannot tell.
+  virtual bool is_peer_of_own_user() { return false; }
   /// rdma_create_qp(3), plus `receive_bytes` (may be 0) of zeroed memory that the peer may RDMA-write once connected.
   /// Returns the queue pair in state INIT, in which receives may be posted. `attr.cap` is updated to the granted
   /// values. Call it after route_resolved, or on the id of a connect_request.

@@ -121,6 +121,18 @@ class Device {
   virtual void unlist(ibv_qp& /*qp*/) {}
   /// Returns whether the peer of a connected RC queue pair is known to be this process. Threads: any.
   [[nodiscard]] virtual bool is_own_process(ibv_qp& /*qp*/) { return false; }
+  /// Returns where this process has mapped a part of the memory that the peer of a connected RC queue pair received
+  /// from create_qp(), nullptr where it has not, or the peer has not opened that part for writing. The mapping lives as
+  /// long as the queue pair; the peer may write there at any time. The memory of this connection is not used again for
+  /// another one if it was written (leaves_traces()).
+  virtual std::byte* peer_memory(ibv_qp& /*qp*/, std::uint32_t /*key*/, std::uint64_t /*address*/,
+                                 std::size_t /*length*/) {
+    return nullptr;
+  }
+  /// Returns whether all sends posted so far have been carried out, and the connection lives.
+  virtual bool has_sent_all(ibv_qp& /*qp*/) { return false; }
+  /// Tells that the connection's memory, on either side, was written past the device.
+  virtual void leaves_traces(ibv_qp& /*qp*/) {}
   virtual Result<Ah> create_ah(ibv_pd& pd, ibv_ah_attr& attr) = 0;
   /// ibv_get_async_event(3), except that it never blocks; context().async_fd is pollable. Error: EAGAIN.
   virtual Result<ibv_async_event> get_async_event() = 0;

@@ -34,6 +34,7 @@ class ManyDevicesId final : public ConnectionId {
   Status resolve_route(Nanos timeout) override { return front().resolve_route(timeout); }
   void use_route(std::span<const std::byte> path_data) override;
   [[nodiscard]] std::vector<std::byte> route() const override { return front().route(); }
+  bool is_peer_of_own_user() override { return front().is_peer_of_own_user(); }
   Result<ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) override {
     return front().create_qp(pd, attr, receive_bytes);
   }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "core/base/result.h"
@@ -50,6 +51,39 @@ constexpr std::uint8_t encode_iomap_size(std::uint32_t entries) {
   if (entries < 256) return 128;
   if (entries > kMaxIomapEntries) entries = kMaxIomapEntries;
   return static_cast<std::uint8_t>(0x80 | (entries >> 8));
+}
+
+/// Ringsock's addition behind the connect data, between two processes of a host: an overflow area
+/// (core/engine/stream/overflow.h). Its OverflowWords are in front of the first receive buffer. Both are accessed with
+/// the key of that buffer.
+struct RsOverflow {
+  Be32 magic;  ///< kRsOverflowMagic
+  Be32 length;
+  Be64 addr;
+};
+static_assert(sizeof(RsOverflow) == 16 && alignof(RsOverflow) == 1);
+inline constexpr std::uint32_t kRsOverflowMagic = 0x52534f31;
+inline constexpr std::uint32_t kRsOverflowWordBytes = 64;
+inline constexpr std::uint32_t kMaxRsOverflow = 64u << 20;
+
+/// The connect data, and the addition, which is sent if its magic is set.
+struct RsConnectMore {
+  RsConnect connect;
+  RsOverflow overflow;
+  [[nodiscard]] std::span<const std::byte> bytes() const {
+    return std::as_bytes(std::span(this, 1)).first(overflow.magic.host() != 0 ? sizeof *this : sizeof connect);
+  }
+};
+static_assert(sizeof(RsConnectMore) == 56, "as much as a connect request carries");
+
+/// Returns the addition behind a peer's connect data, if there is one.
+inline std::optional<RsOverflow> find_rs_overflow(std::span<const std::byte> bytes) {
+  RsOverflow out;
+  if (bytes.size() < sizeof(RsConnectMore)) return std::nullopt;
+  std::memcpy(&out, bytes.data() + sizeof(RsConnect), sizeof out);
+  const std::uint32_t length = out.length.host();
+  if (out.magic.host() != kRsOverflowMagic || length == 0 || length > kMaxRsOverflow) return std::nullopt;
+  return out;
 }
 
 /// Reads a peer's connect data. `bytes` may be longer, because the CM pads it. Errors: EPROTO when it is too short;

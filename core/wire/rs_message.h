@@ -18,8 +18,9 @@ enum class RsOpcode : std::uint32_t {
   ctrl = 7,
 };
 
-/// Values of RsOpcode::ctrl.
-enum class RsControl : std::uint32_t { disconnect = 0, keepalive = 1, shutdown = 2 };
+/// Values of RsOpcode::ctrl. `look` is ringsock's: look at the overflow areas (RsOverflow); it is sent only to a peer
+/// that has one, and others ignore it.
+enum class RsControl : std::uint32_t { disconnect = 0, keepalive = 1, shutdown = 2, look = 3 };
 
 /// A message word of 32 bits: the opcode in the top three bits, the value in the rest.
 struct RsMessage {

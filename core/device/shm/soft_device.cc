@@ -237,6 +237,19 @@ bool SoftDevice::is_own_process(ibv_qp& qp) {
   return qp.qp_type == IBV_QPT_RC && static_cast<ReliableQueuePair&>(ours(qp)).peer_process().pid == ::getpid();
 }
 
+std::byte* SoftDevice::peer_memory(ibv_qp& qp, std::uint32_t key, std::uint64_t address, std::size_t length) {
+  if (qp.qp_type != IBV_QPT_RC) return nullptr;
+  return static_cast<ReliableQueuePair&>(ours(qp)).peer_memory(key, address, length);
+}
+
+bool SoftDevice::has_sent_all(ibv_qp& qp) {
+  return qp.qp_type == IBV_QPT_RC && static_cast<ReliableQueuePair&>(ours(qp)).has_sent_all();
+}
+
+void SoftDevice::leaves_traces(ibv_qp& qp) {
+  if (qp.qp_type == IBV_QPT_RC) static_cast<ReliableQueuePair&>(ours(qp)).leaves_traces();
+}
+
 Result<std::shared_ptr<ReadyMap>> SoftDevice::make_ready_map() { return OwnReadyMap::make(); }
 
 Listing SoftDevice::list_at(ibv_qp& qp, const std::shared_ptr<ReadyMap>& map, std::uint32_t place) {

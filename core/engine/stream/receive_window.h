@@ -41,6 +41,8 @@ class ReceiveWindow {
   /// the peer wrote more than was announced, or more messages than it had credits for.
   Status arrived(std::uint32_t length);
 
+  /// Returns the number of data messages that have arrived, modulo 2^32.
+  [[nodiscard]] std::uint32_t arrived_messages() const { return arrived_messages_.load(std::memory_order_relaxed); }
   /// Returns the number of bytes that can be read.
   [[nodiscard]] std::uint64_t readable() const {
     return arrived_bytes_.load(std::memory_order_acquire) - read_bytes_.load(std::memory_order_relaxed);

@@ -43,6 +43,9 @@ class SendWindow {
   /// Uses one credit and up to `wanted` bytes of that room. Requires can_send() and wanted > 0.
   Placement take(std::uint32_t wanted);
 
+  /// Returns the number of messages so far, modulo 65536. For the sender.
+  [[nodiscard]] std::uint16_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
+
   /// Applies a credit update, of which only the low 16 bits count.
   void set_limit(std::uint32_t value) { limit_.store(static_cast<std::uint16_t>(value), std::memory_order_release); }
   /// Adds a buffer that the peer has announced. Error: EPROTO when more buffers are outstanding than the peer has slots

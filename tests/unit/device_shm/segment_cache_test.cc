@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <new>
 #include <span>
@@ -217,7 +218,23 @@ TEST_F(SegmentCacheStory, WhatAProcessDoesNotKnowAnyMoreIsForgotten) {
 }
 
 TEST_F(SegmentCacheStory, LargeSegmentsAreNotKept) {
-  { const auto large = makers_.make(SegmentCache::kMaxKeptBytes + kPageBytes, kPeer); }
+  const PeerProcess strangers{::getppid(), ::geteuid() + 1};
+  { const auto large = makers_.make(SegmentCache::kMaxKeptBytes + kPageBytes, strangers); }
+  EXPECT_EQ(makers_.idle(), 0u);
+  { const auto large = makers_.make(SegmentCache::kMaxKeptBytesOfOwnUser + kPageBytes, PeerProcess{1, ::geteuid()}); }
+  EXPECT_EQ(makers_.idle(), 0u);
+}
+
+TEST_F(SegmentCacheStory, WithinOneUserLargeSegmentsAreKeptIfMostOfThemHasNoMemory) {
+  const PeerProcess own{::getppid(), ::geteuid()};
+  { const auto sparse = makers_.make(SegmentCache::kMaxKeptBytesOfOwnUser, own); }
+  EXPECT_EQ(makers_.idle(), 1u);
+  makers_.clear();
+  {
+    const auto used = makers_.make(SegmentCache::kMaxKeptBytesOfOwnUser, own);
+    ASSERT_TRUE(used);
+    std::memset(used->mapping->base(), 1, SegmentCache::kMaxKeptBytes + kPageBytes);
+  }
   EXPECT_EQ(makers_.idle(), 0u);
 }
 

@@ -1,5 +1,7 @@
 #include "core/device/shm/cm/soft_id.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -150,6 +152,16 @@ Status SoftId::resolve_route(Nanos) {
   return ok();
 }
 
+/// On the active side the kernel names the process that listens. A worker of another user may accept instead, which is
+/// known from earlier connections (SegmentCache::accepters_of()); the memory of the first one is charged to its user.
+bool SoftId::is_peer_of_own_user() {
+  if (space_ != PortSpace::tcp) return false;
+  if (state_ == State::requested) return peer_.same_user;
+  if (state_ != State::route_resolved) return false;
+  if (!connected_early_) connect_early();
+  return connected_early_ && connected_early_->peer.same_user && segment_peer_ && segment_peer_->uid == ::geteuid();
+}
+
 Result<ConnectionQp> SoftId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) {
   if (qp_ != nullptr || (state_ != State::route_resolved && state_ != State::requested)) {
     return Error{EINVAL, "create_qp: state"};
@@ -202,7 +214,7 @@ Result<ConnectionQp> SoftId::create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, std::
   }
   const SpareRoom spare{peer_segment_, request_.offer.spare};
   const bool has_spare = state_ == State::requested && spare.inbox.bytes != 0;
-  if (state_ == State::route_resolved) connect_early();
+  if (state_ == State::route_resolved && !connected_early_) connect_early();
   auto made = create_rc_queue_pair(host_.context, pd, attr, receive_bytes, has_spare ? &spare : nullptr, segment_peer_);
   if (!made) return made.error();
   ConnectionQp out;

@@ -67,6 +67,7 @@ class SoftId final : public verbs::ConnectionId {
   void check_requests_by(bool (*check)(std::span<const std::byte>)) override;
   Status resolve_addr(const SocketAddress& destination, Nanos timeout) override;
   Status resolve_route(Nanos timeout) override;
+  bool is_peer_of_own_user() override;
   Result<verbs::ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) override;
   Status connect(const verbs::ConnectionParameters& parameters) override;
   Status accept(const verbs::ConnectionParameters& parameters) override;

@@ -42,6 +42,23 @@ ReliableQueuePair::Target ReliableQueuePair::find_target(std::uint32_t rkey, std
   return {Target::Kind::arena, peer_.arena + base + skip};
 }
 
+std::byte* ReliableQueuePair::peer_memory(std::uint32_t rkey, std::uint64_t address, std::uint64_t length) {
+  const std::lock_guard guard(send_lock_);
+  if (!wired_) return nullptr;
+  const Target target = find_target(rkey, address, length, IBV_ACCESS_REMOTE_WRITE);
+  return target.kind == Target::Kind::arena ? target.memory : nullptr;
+}
+
+bool ReliableQueuePair::has_sent_all() {
+  const std::lock_guard guard(send_lock_);
+  return direct_;
+}
+
+void ReliableQueuePair::leaves_traces() {
+  segment_->forget_peer();
+  if (peer_segment_) peer_segment_->forget_peer();
+}
+
 ReliableQueuePair::Step ReliableQueuePair::write_elsewhere(const ibv_send_wr& wr, SendProgress& progress,
                                                            const Target& target, std::uint64_t length) {
   if (target.kind == Target::Kind::denied) return fail(progress, IBV_WC_REM_ACCESS_ERR);

@@ -96,6 +96,10 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   [[nodiscard]] PeerProcess peer_process();
   Listing list_at(const std::shared_ptr<ReadyMap>& map, std::uint32_t place);
   void unlist();
+  /// verbs::Device::peer_memory(), has_sent_all() and leaves_traces().
+  std::byte* peer_memory(std::uint32_t rkey, std::uint64_t address, std::uint64_t length);
+  [[nodiscard]] bool has_sent_all();
+  void leaves_traces();
   [[nodiscard]] std::byte* arena() const { return inbox_.arena; }
   /// Moves it from RESET to INIT, the state in which the connection manager returns queue pairs.
   void start_in_init() { set_state(IBV_QPS_INIT); }

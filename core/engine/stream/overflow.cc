@@ -1,0 +1,120 @@
+#include "core/engine/stream/overflow.h"
+
+namespace ringsock::engine {
+
+// -- the sender
+
+void OverflowWriter::open(OverflowWords& own, OverflowWords& peers, std::span<std::byte> area, std::uint64_t limit) {
+  own_ = &own;
+  peers_ = &peers;
+  area_ = area;
+  limit_ = std::min<std::uint64_t>(limit, area.size());
+}
+
+/// The peer may write any number at any time, so it is read once, and may neither fall nor exceed what was written.
+Result<std::uint64_t> OverflowWriter::free_bytes() {
+  const std::uint64_t read = own_->read.load(std::memory_order_acquire);
+  if (read < known_read_ || read > put_) return Error{EPROTO, "rsocket: the peer has read more than was written"};
+  known_read_ = read;
+  return limit_ - std::min(limit_, put_ - read);
+}
+
+Result<bool> OverflowWriter::leave() {
+  if (auto free = free_bytes(); !free) return free.error();
+  if (known_read_ != put_ || peers_->told.load(std::memory_order_acquire) != 0) return false;
+  in_use_.store(false, std::memory_order_relaxed);
+  return true;
+}
+
+void OverflowWriter::want_message_at(std::uint64_t position) {
+  peers_->wake_at.store(std::max<std::uint64_t>(position, 1), std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+bool OverflowWriter::take_gate() {
+  std::uint32_t open = kGateOpen;
+  return peers_->gate.compare_exchange_strong(open, kGateSender, std::memory_order_seq_cst);
+}
+
+Result<std::uint64_t> OverflowWriter::begin() {
+  auto free = free_bytes();
+  if (free && *free == 0) {
+    want_message_at(put_ - limit_ / 2);
+    free = free_bytes();
+  }
+  if (!free || *free == 0) return free;
+  if (known_read_ == put_) base_ = put_;
+  if (take_gate()) return free;
+  // The peer has read something, or it would have nothing to give back.
+  want_message_at(known_read_);
+  return take_gate() ? free : Result<std::uint64_t>(std::uint64_t{0});
+}
+
+void OverflowWriter::put(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const std::uint64_t at = (put_ - base_) % area_.size();
+    const std::size_t step = std::min<std::size_t>(bytes.size(), area_.size() - at);
+    std::memcpy(area_.data() + at, bytes.data(), step);
+    bytes = bytes.subspan(step);
+    put_ += step;
+  }
+}
+
+bool OverflowWriter::end(std::uint16_t last_message) {
+  in_use_.store(true, std::memory_order_relaxed);
+  written_.store(put_, std::memory_order_relaxed);
+  peers_->last_message.store(last_message, std::memory_order_relaxed);
+  peers_->base.store(base_, std::memory_order_relaxed);
+  peers_->written.store(put_, std::memory_order_release);
+  peers_->gate.store(kGateOpen, std::memory_order_release);
+  // Stored before the exchange, which is a full barrier: has_room() of a thread that is about to sleep comes behind it.
+  if (unread() > limit_ / 2) peers_->wake_at.store(put_ - limit_ / 2, std::memory_order_relaxed);
+  return peers_->told.exchange(1, std::memory_order_seq_cst) == 0;
+}
+
+// -- the owner
+
+void OverflowReader::open(OverflowWords& own, OverflowWords& peers, std::span<std::byte> area) {
+  own_ = &own;
+  peers_ = &peers;
+  area_ = area;
+}
+
+Result<bool> OverflowReader::look(std::uint16_t arrived) {
+  own_->told.store(0, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // What the peer writes is read once. `last_message` comes second, so it is that of `written` or of a later append.
+  const std::uint64_t written = own_->written.load(std::memory_order_acquire);
+  const auto last_message = static_cast<std::uint16_t>(own_->last_message.load(std::memory_order_acquire));
+  if (last_message != arrived) return false;
+  const std::uint64_t known = known_.load(std::memory_order_relaxed);
+  const std::uint64_t read = read_.load(std::memory_order_acquire);
+  if (written - known > area_.size() || written - read > area_.size()) {
+    return Error{EPROTO, "rsocket: the peer wrote more than there is room for"};
+  }
+  if (known == read) base_ = own_->base.load(std::memory_order_relaxed);  // any value is a place in the area
+  known_.store(written, std::memory_order_release);
+  return written != known;
+}
+
+std::span<const std::byte> OverflowReader::peek(std::uint64_t ahead) const {
+  const std::uint64_t left = readable() - ahead;
+  const std::uint64_t at = (read_.load(std::memory_order_relaxed) + ahead - base_) % area_.size();
+  return area_.subspan(at, std::min<std::uint64_t>(left, area_.size() - at));
+}
+
+void OverflowReader::consume(std::uint64_t bytes) {
+  const std::uint64_t read = read_.load(std::memory_order_relaxed) + bytes;
+  read_.store(read, std::memory_order_release);
+  peers_->read.store(read, std::memory_order_release);
+  used_ += bytes;
+}
+
+bool OverflowReader::must_tell() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::uint64_t wish = own_->wake_at.load(std::memory_order_relaxed);
+  if (wish == 0 || read_.load(std::memory_order_relaxed) < wish) return false;
+  return own_->wake_at.compare_exchange_strong(wish, 0, std::memory_order_relaxed);
+}
+
+}  // namespace ringsock::engine

@@ -1,0 +1,375 @@
+// Two programs that both send much before either reads: the connection takes about as much as the kernel's would,
+// whatever the size of the messages, and everything arrives in order, whatever happens to the ends meanwhile.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "tests/preload/preloaded.h"
+#include "tests/support/sanitizers.h"
+
+namespace ringsock::preloaded {
+namespace {
+
+constexpr std::size_t kMuch = 2u << 20;
+
+/// A connection, of which this process has both ends until it forks.
+struct Ends {
+  int ours = -1;
+  int theirs = -1;
+  Ends() {
+    const Listener listener = listen_anywhere();
+    ours = connect_to(listener.port);
+    theirs = ::accept(listener.fd, nullptr, nullptr);
+    ::close(listener.fd);
+    expect(is_on_ring(ours) && is_on_ring(theirs), "the connection is on a ring");
+  }
+  Ends(const Ends&) = delete;
+  Ends& operator=(const Ends&) = delete;
+  ~Ends() {
+    ::close(theirs);
+    ::close(ours);
+  }
+};
+
+/// A connection to a process that runs `body` on its end.
+struct Call {
+  int fd = -1;
+  pid_t peer = 0;
+  template <class Body>
+  explicit Call(Body body) {
+    const Listener listener = listen_anywhere();
+    peer = spawn([&] {
+      const int client = ::accept(listener.fd, nullptr, nullptr);
+      ::close(listener.fd);
+      body(client);
+    });
+    fd = connect_to(listener.port);
+    ::close(listener.fd);
+    expect(is_on_ring(fd), "the connection is on a ring");
+  }
+};
+
+void send_in_pieces(int fd, const std::string& text, std::size_t piece) {
+  for (std::size_t at = 0; at < text.size(); at += piece) send_all(fd, text.substr(at, piece));
+}
+
+std::size_t send_until_full(int fd, std::size_t piece) {
+  const std::string bytes(piece, 'x');
+  std::size_t sent = 0;
+  for (;;) {
+    const ssize_t step = ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (step < 0) break;
+    sent += static_cast<std::size_t>(step);
+  }
+  EXPECT_EQ(errno, EAGAIN);
+  return sent;
+}
+
+long shared_memory_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssShmem:")) return std::stol(line.substr(9));
+  }
+  return -1;
+}
+
+class BothSendFirst : public testing::TestWithParam<std::size_t> {};
+INSTANTIATE_TEST_SUITE_P(Overflow, BothSendFirst, testing::Values(1, 100, 65536));
+
+TEST_P(BothSendFirst, ThenBothRead) {
+  const Call call([](int fd) {
+    send_in_pieces(fd, pattern(kMuch, 2), GetParam());
+    expect(receive(fd, kMuch) == pattern(kMuch, 1), "what the caller sent");
+    ::close(fd);
+  });
+  send_in_pieces(call.fd, pattern(kMuch, 1), GetParam());
+  EXPECT_TRUE(receive(call.fd, kMuch) == pattern(kMuch, 2));
+  EXPECT_EQ(wait_for(call.peer), 0);
+}
+
+TEST_P(BothSendFirst, WithoutWaiting) {
+  const auto send_at_once = [](int fd, const std::string& text) {
+    ::fcntl(fd, F_SETFL, O_NONBLOCK);
+    send_in_pieces(fd, text, GetParam());
+    ::fcntl(fd, F_SETFL, 0);
+  };
+  const Call call([&](int fd) {
+    send_at_once(fd, pattern(kMuch, 2));
+    expect(receive(fd, kMuch) == pattern(kMuch, 1), "what the caller sent");
+  });
+  send_at_once(call.fd, pattern(kMuch, 1));
+  EXPECT_TRUE(receive(call.fd, kMuch) == pattern(kMuch, 2));
+  EXPECT_EQ(wait_for(call.peer), 0);
+}
+
+TEST_P(BothSendFirst, AgainAndAgainWithinOneProcess) {
+  const Ends ends;
+  for (unsigned turn = 0; turn < 5; ++turn) {
+    const std::string there = pattern(300'000, turn);
+    const std::string back = pattern(400'000, turn + 100);
+    send_in_pieces(ends.ours, there, GetParam());
+    send_in_pieces(ends.theirs, back, GetParam());
+    EXPECT_TRUE(receive(ends.theirs, there.size()) == there);
+    EXPECT_TRUE(receive(ends.ours, back.size()) == back);
+  }
+}
+
+/// The sender overtakes the reader and is overtaken, in all proportions of ring and area.
+TEST_P(BothSendFirst, AReaderThatIsNowAndThenSlower) {
+  const std::string text = pattern(kMuch, 3);
+  const Call call([&](int fd) {
+    std::size_t read = 0;
+    std::string bytes(70'000, ' ');
+    for (std::size_t turn = 1; read < text.size(); ++turn) {
+      if (turn % 16 == 0) ::usleep(2000);
+      const ssize_t got = ::recv(fd, bytes.data(), 1 + turn * 7919 % bytes.size(), 0);
+      expect(got > 0, "bytes");
+      expect(text.compare(read, static_cast<std::size_t>(got), bytes, 0, static_cast<std::size_t>(got)) == 0,
+             "in order");
+      read += static_cast<std::size_t>(got);
+    }
+  });
+  std::size_t sent = 0;
+  while (sent < text.size()) {
+    const ssize_t step = ::send(call.fd, text.data() + sent, std::min(GetParam(), text.size() - sent), MSG_DONTWAIT);
+    if (step < 0) {
+      ASSERT_EQ(errno, EAGAIN);
+      pollfd entry{call.fd, POLLOUT, 0};
+      ASSERT_EQ(::poll(&entry, 1, 60'000), 1);
+      continue;
+    }
+    sent += static_cast<std::size_t>(step);
+  }
+  EXPECT_EQ(wait_for(call.peer), 0);
+}
+
+class FilledBy : public testing::TestWithParam<std::size_t> {};
+INSTANTIATE_TEST_SUITE_P(Overflow, FilledBy, testing::Values(1, 100, 1000, 65536));
+
+TEST_P(FilledBy, MessagesOfAnySizeAConnectionTakesAboutFourMebibytes) {
+  const Ends ends;
+  const std::size_t taken = send_until_full(ends.ours, GetParam());
+  EXPECT_GT(taken, std::size_t{7} << 19);
+  EXPECT_LT(taken, std::size_t{5} << 20);
+  EXPECT_EQ(receive(ends.theirs, taken), std::string(taken, 'x'));
+  EXPECT_GT(send_until_full(ends.ours, GetParam()), std::size_t{7} << 19) << "once more, after the first were read";
+}
+
+TEST(Overflow, IsBoundedBySoSndbuf) {
+  const Listener listener = listen_anywhere();
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  const int bytes = 16 * 1024;
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  ::getsockname(listener.fd, reinterpret_cast<sockaddr*>(&address), &length);
+  ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
+  const int other = ::accept(listener.fd, nullptr, nullptr);
+  ASSERT_TRUE(is_on_ring(fd));
+  EXPECT_LE(send_until_full(fd, 1000), 131'072U + 2 * 16 * 1024);
+  ::close(other);
+}
+
+TEST(Overflow, IsPeekedAtAndCounted) {
+  const Ends ends;
+  const std::string text = pattern(kMuch, 4);
+  send_in_pieces(ends.ours, text, 1000);
+  int count = 0;
+  EXPECT_EQ(::ioctl(ends.theirs, FIONREAD, &count), 0);
+  EXPECT_EQ(static_cast<std::size_t>(count), text.size());
+  std::string seen(text.size(), ' ');
+  EXPECT_EQ(::recv(ends.theirs, seen.data(), seen.size(), MSG_PEEK), static_cast<ssize_t>(text.size()));
+  EXPECT_TRUE(seen == text);
+  EXPECT_EQ(receive(ends.theirs, 600'000), text.substr(0, 600'000));
+  EXPECT_EQ(::recv(ends.theirs, seen.data(), 1000, MSG_PEEK), 1000);
+  EXPECT_EQ(seen.substr(0, 1000), text.substr(600'000, 1000));
+  EXPECT_TRUE(receive(ends.theirs, text.size() - 600'000) == text.substr(600'000));
+  EXPECT_EQ(::recv(ends.theirs, seen.data(), 1, MSG_DONTWAIT), -1);
+}
+
+TEST(Overflow, ASenderIsWritableAgainWhenThereIsRoom) {
+  const Ends ends;
+  const std::size_t taken = send_until_full(ends.ours, 1000);
+  const int epoll = ::epoll_create1(0);
+  epoll_event event{EPOLLOUT | EPOLLET, {}};
+  ::epoll_ctl(epoll, EPOLL_CTL_ADD, ends.ours, &event);
+  EXPECT_EQ(::epoll_wait(epoll, &event, 1, 0), 0);
+  pollfd entry{ends.ours, POLLOUT, 0};
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+  receive(ends.theirs, taken / 8);
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+  std::thread reader([&] { receive(ends.theirs, taken - taken / 8); });
+  EXPECT_EQ(::epoll_wait(epoll, &event, 1, 60'000), 1);
+  EXPECT_EQ(::poll(&entry, 1, 0), 1);
+  EXPECT_GT(send_until_full(ends.ours, 1000), taken / 4);
+  reader.join();
+  ::close(epoll);
+}
+
+/// The peer is told of bytes that come while it sleeps, after it has read all that was there.
+TEST(Overflow, EveryByteWakesASleepingReader) {
+  const Ends ends;
+  send_until_full(ends.ours, 1000);
+  const int epoll = ::epoll_create1(0);
+  epoll_event event{EPOLLIN | EPOLLET, {}};
+  ::epoll_ctl(epoll, EPOLL_CTL_ADD, ends.theirs, &event);
+  std::string bytes(1 << 20, ' ');
+  for (int turn = 0; turn < 50; ++turn) {
+    ASSERT_EQ(::epoll_wait(epoll, &event, 1, 60'000), 1) << turn;
+    while (::recv(ends.theirs, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+    }
+    std::thread writer([&] { send_all(ends.ours, "again"); });
+    writer.join();
+  }
+  ::close(epoll);
+}
+
+TEST(Overflow, ArrivesBeforeTheEndOfTheStream) {
+  Signal done;
+  const Call call([&](int fd) {
+    done.wait();
+    const std::string got = receive_all(fd);
+    expect(got == pattern(kMuch, 5), "all, and then the end");
+    send_all(fd, "thanks");
+  });
+  send_in_pieces(call.fd, pattern(kMuch, 5), 100);
+  ::shutdown(call.fd, SHUT_WR);
+  done.give();
+  EXPECT_EQ(receive_all(call.fd), "thanks");
+  EXPECT_EQ(wait_for(call.peer), 0);
+}
+
+enum class End { kClose, kExit, kKill };
+class Ended : public testing::TestWithParam<End> {};
+INSTANTIATE_TEST_SUITE_P(Overflow, Ended, testing::Values(End::kClose, End::kExit, End::kKill));
+
+TEST_P(Ended, ASendersBytesArriveAllTheSame) {
+  Signal sent;
+  Signal never;
+  const Call call([&](int fd) {
+    send_in_pieces(fd, pattern(kMuch, 6), 100);
+    if (GetParam() == End::kClose) ::close(fd);
+    sent.give();
+    if (GetParam() == End::kExit) ::_exit(0);
+    if (GetParam() == End::kKill) never.wait();
+  });
+  sent.wait();
+  if (GetParam() == End::kKill) ::kill(call.peer, SIGKILL);
+  EXPECT_EQ(wait_for(call.peer), GetParam() == End::kKill ? 128 + SIGKILL : 0);
+  EXPECT_TRUE(receive(call.fd, kMuch) == pattern(kMuch, 6));
+  char more = 0;
+  EXPECT_EQ(::recv(call.fd, &more, 1, 0), 0);
+}
+
+TEST(Overflow, ASenderThatWaitsLearnsOfItsPeersDeath) {
+  Signal never;
+  const Call call([&](int) { never.wait(); });
+  send_until_full(call.fd, 1000);
+  std::thread killer([&] { ::kill(call.peer, SIGKILL); });
+  const std::string more(kMuch, 'y');
+  ssize_t last = 0;
+  while (last >= 0) last = ::send(call.fd, more.data(), more.size(), MSG_NOSIGNAL);
+  EXPECT_TRUE(errno == ECONNRESET || errno == EPIPE) << errno;
+  killer.join();
+  wait_for(call.peer);
+}
+
+TEST(Overflow, GoesOnInAChild) {
+  if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "this sanitizer's allocator may be locked in a child";
+  Signal all_sent;
+  const Call call([&](int fd) {
+    all_sent.wait();
+    expect(receive(fd, 100'000) == pattern(kMuch, 7).substr(0, 100'000), "the first part");
+    const pid_t child = spawn([&] {
+      expect(receive(fd, kMuch - 100'000) == pattern(kMuch, 7).substr(100'000), "the parent's bytes");
+      expect(receive(fd, kMuch) == pattern(kMuch, 8), "the child's bytes");
+    });
+    expect(wait_for(child) == 0, "the reading child");
+  });
+  send_in_pieces(call.fd, pattern(kMuch, 7), 1000);
+  const pid_t child = spawn([&] { send_in_pieces(call.fd, pattern(kMuch, 8), 1000); });
+  EXPECT_EQ(wait_for(child), 0);
+  all_sent.give();
+  EXPECT_EQ(wait_for(call.peer), 0);
+}
+
+TEST(Overflow, GoesOnInAnotherProgram) {
+  if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "this sanitizer's allocator may be locked in a child";
+  int pipe_ends[2];
+  ASSERT_EQ(::pipe(pipe_ends), 0);
+  Signal all_sent;
+  const Call call([&](int fd) {
+    all_sent.wait();
+    expect(receive(fd, 100'000) == pattern(kMuch, 9).substr(0, 100'000), "the first part");
+    send_in_pieces(fd, pattern(kMuch, 10), 100);
+    ::dup2(fd, 0);
+    ::dup2(pipe_ends[1], 1);
+    ::execl("/bin/cat", "cat", nullptr);
+  });
+  ::close(pipe_ends[1]);
+  send_in_pieces(call.fd, pattern(kMuch, 9), 1000);
+  ::shutdown(call.fd, SHUT_WR);
+  all_sent.give();
+  std::string seen;
+  std::string bytes(1 << 16, ' ');
+  for (ssize_t got = 1; got > 0;) {
+    got = ::read(pipe_ends[0], bytes.data(), bytes.size());
+    if (got > 0) seen.append(bytes, 0, static_cast<std::size_t>(got));
+  }
+  EXPECT_TRUE(seen == pattern(kMuch, 9).substr(100'000));
+  EXPECT_TRUE(receive_all(call.fd) == pattern(kMuch, 10));
+  EXPECT_EQ(wait_for(call.peer), 0);
+  ::close(pipe_ends[0]);
+}
+
+TEST(Overflow, ItsMemoryIsGivenBackWhenItIsEmpty) {
+  const Ends ends;
+  const long before = shared_memory_kib();
+  const std::size_t taken = send_until_full(ends.ours, 65536);
+  EXPECT_GT(shared_memory_kib(), before + 3500);
+  receive(ends.theirs, taken);
+  pollfd entry{ends.theirs, POLLIN, 0};
+  for (int turn = 0; turn < 100 && shared_memory_kib() >= before + 500; ++turn) ::poll(&entry, 1, 100);
+  EXPECT_LT(shared_memory_kib(), before + 500);
+  const int epoll = ::epoll_create1(0);
+  epoll_event event{EPOLLIN, {}};
+  ::epoll_ctl(epoll, EPOLL_CTL_ADD, ends.theirs, &event);
+  receive(ends.theirs, send_until_full(ends.ours, 1000));
+  for (int turn = 0; turn < 100 && shared_memory_kib() >= before + 500; ++turn) ::epoll_wait(epoll, &event, 1, 100);
+  EXPECT_LT(shared_memory_kib(), before + 500) << "in an epoll set";
+  ::close(epoll);
+}
+
+TEST(Overflow, AConnectionOverTheSameSegmentBeginsAfresh) {
+  const long before = shared_memory_kib();
+  for (unsigned turn = 0; turn < 4; ++turn) {
+    {
+      const Ends ends;
+      send_in_pieces(ends.ours, pattern(kMuch, turn), 1000);
+      if (turn % 2 == 0) {
+        EXPECT_TRUE(receive(ends.theirs, kMuch) == pattern(kMuch, turn));
+      }
+    }
+    const Ends others;
+    send_all(others.ours, "hello");
+    EXPECT_EQ(receive(others.theirs, 5), "hello");
+    ::shutdown(others.ours, SHUT_WR);
+    EXPECT_EQ(receive_all(others.theirs), "");
+  }
+  EXPECT_LT(shared_memory_kib(), before + 1000) << "no kept segment has the memory of such areas";
+}
+
+}  // namespace
+}  // namespace ringsock::preloaded
