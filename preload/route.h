@@ -3,6 +3,7 @@
 
 #include <cerrno>
 
+#include "core/base/own_numbers.h"
 #include "core/base/posix_edge.h"
 #include "core/poll/socket_calls.h"
 #include "core/poll/timeouts.h"
@@ -107,6 +108,7 @@ template <class Ours, class Libcs, class Again = InLoop>
 
 /// Removes what the table still has under a number that the kernel has just handed out (FdTable::drop_stale()).
 inline void drop_stale(int fd) {
+  own_numbers().remove(fd);
   if (!fd_table().holds(fd)) [[likely]]
     return;
   const LibraryCall no_handlers;
