@@ -13,6 +13,7 @@
 
 #include "core/base/libc_calls.h"
 #include "core/base/log.h"
+#include "core/base/rare_calls.h"
 #include "core/base/refusals.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/fd_table.h"
@@ -46,6 +47,7 @@ KernelReason reason_of(int connect_error) {
 
 /// A new network namespace has its loopback interface down. The kernel then says that the network is unreachable.
 bool is_loopback_down(int fd) {
+  if (!is_permitted(RareCall::interface_flags)) return false;
   ifreq interface {};
   std::strcpy(interface.ifr_name, "lo");
   const int saved_errno = errno;
