@@ -122,7 +122,7 @@ class OverflowReader {
 
  private:
   /// Fewer used bytes are not worth the system call and the new pages.
-  static constexpr std::uint64_t kWorthGiving = 64 * 1024;
+  static constexpr std::uint64_t kWorthGiving = 64U << 10;
 
   OverflowWords* own_ = nullptr;
   OverflowWords* peers_ = nullptr;

@@ -12,7 +12,7 @@
 namespace ringsock::engine {
 namespace {
 
-constexpr std::size_t kArea = 256 * 1024;
+constexpr std::size_t kArea = 256U << 10;
 
 /// One direction: the sender's half, the owner's half, and the words in the memory of each. Messages of the ring are
 /// only counted.
