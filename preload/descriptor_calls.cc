@@ -36,15 +36,19 @@ using runtime::Ref;
   return was_a_files ? real.close(fd) : answer;
 }
 
+[[gnu::noinline]] int close_high(int fd) {
+  if (!own_numbers().holds(fd)) return real.close(fd);
+  errno = EBADF;
+  return -1;
+}
+
 }  // namespace
 
 int intercepted_close(int fd) {
   if (fd_table().holds(fd)) [[unlikely]]
     return close_ours(fd);
-  if (own_numbers().holds(fd)) [[unlikely]] {
-    errno = EBADF;
-    return -1;
-  }
+  if (fd >= lowest_own_number.load(std::memory_order_relaxed)) [[unlikely]]
+    return close_high(fd);
   return real.close(fd);
 }
 

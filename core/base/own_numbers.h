@@ -22,10 +22,7 @@ class OwnNumbers {
     const auto number = static_cast<unsigned>(fd);
     return number < kEnd && (word(number).load(std::memory_order_relaxed) & bit(number)) != 0;
   }
-  void add(int fd) {
-    const auto number = static_cast<unsigned>(fd);
-    if (number < kEnd) word(number).fetch_or(bit(number), std::memory_order_relaxed);
-  }
+  void add(int fd);
   void remove(int fd) {
     const auto number = static_cast<unsigned>(fd);
     if (holds(fd)) word(number).fetch_and(~bit(number), std::memory_order_relaxed);
@@ -49,6 +46,9 @@ class OwnNumbers {
 
   std::array<Word, kEnd / kBits> words_{};
 };
+
+/// No own number is below this one, which calls on other numbers look at first: one load.
+extern std::atomic<int> lowest_own_number;
 
 inline OwnNumbers& own_numbers() { return process_state<OwnNumbers>(); }
 

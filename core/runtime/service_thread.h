@@ -66,8 +66,8 @@ class ServiceThread {
   void rest();
   void go_on();
   static constexpr pid_t kStarting = -1;
-  /// Returns the kernel's number of the thread, kStarting, or 0 when this process has none. A child that shares the memory of its
-  /// parent (vfork(2)) has none. Threads: any.
+  /// Returns the kernel's number of the thread, kStarting, or 0 when this process has none. A child that shares the
+  /// memory of its parent (vfork(2)) has none. Threads: any.
   [[nodiscard]] pid_t thread_number() const;
 
   /// Handlers for fork(2), installed for service_thread().
