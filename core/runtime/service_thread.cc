@@ -65,11 +65,10 @@ Status ServiceThread::launch() {
     thread_ = thread.get_id();
     ::pthread_setname_np(thread.native_handle(), "ringsock");
     thread.detach();
-  } catch (const std::system_error& failure) {
+  } catch (const std::exception& failure) {
     number_.store(before, std::memory_order_relaxed);
-    return Error{failure.code().value(), "service thread"};
-  } catch (const std::bad_alloc&) {
-    return Error{ENOMEM, "service thread"};
+    const auto* const by_system = dynamic_cast<const std::system_error*>(&failure);
+    return Error{by_system != nullptr ? by_system->code().value() : ENOMEM, "service thread"};
   }
   ++generation_;
   is_asleep_ = false;
