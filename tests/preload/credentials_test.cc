@@ -24,6 +24,7 @@ namespace ringsock::preloaded {
 namespace {
 
 constexpr uid_t kUser = 12'345;
+constexpr auto kSame = static_cast<uid_t>(-1);
 constexpr std::uint32_t kMaySetIds = (1U << CAP_SETUID) | (1U << CAP_SETGID);
 
 using SetCapabilities = int (*)(__user_cap_header_struct*, const __user_cap_data_struct*);
@@ -84,8 +85,8 @@ TEST_P(Credentials, AServerThatKeepsOneCapabilityChangesItsUserToAndFro) {
               expect(::setreuid(kUser, kUser) == 0, "setreuid");
               keep_capabilities(kMaySetIds, set);
               for (int i = 0; i < 3; ++i) {
-                expect(::setresuid(-1, 0, -1) == 0, "setresuid to root");
-                expect(::setresuid(-1, kUser, -1) == 0, "setresuid to the user");
+                expect(::setresuid(kSame, 0, kSame) == 0, "setresuid to root");
+                expect(::setresuid(kSame, kUser, kSame) == 0, "setresuid to the user");
                 keep_capabilities(kMaySetIds, set);
                 expect(::seteuid(0) == 0 && ::geteuid() == 0, "seteuid");
                 expect(::setegid(kUser) == 0 && ::getegid() == kUser, "setegid");
