@@ -40,8 +40,9 @@ void stand_in(int signal, siginfo_t* info, void* context) {
     real.sigaction(signal, &by_default, nullptr);
     errno = saved_errno;
   }
-  // The arguments that a handler without SA_SIGINFO does not have do no harm.
-  handler(signal, info, context);
+  if ((flags & SA_SIGINFO) != 0) return handler(signal, info, context);
+  using AnyFunction = void (*)();
+  reinterpret_cast<sighandler_t>(reinterpret_cast<AnyFunction>(handler))(signal);
 }
 
 // ThreadSanitizer calls handlers later, from a place of its own, where the kernel's mask cannot be changed.

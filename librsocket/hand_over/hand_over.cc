@@ -450,7 +450,8 @@ void finish_connecting() {
     auto* const dual = endpoint.as_chosen_socket();
     if (dual == nullptr || !dual->is_connecting_by_way()) return;
     const StreamSocket& stream = stream_of(endpoint);
-    if (!stream.inheritance().is_shared() && !closes_on_exec(stream, fd)) connecting.push_back(Ref::share(endpoint));
+    const bool is_programs = !stream.inheritance().is_shared() || is_meant_for_the_program(stream, fd);
+    if (is_programs && !closes_on_exec(stream, fd)) connecting.push_back(Ref::share(endpoint));
   });
   const Nanos end = monotonic_now() + kRingPatience;
   for (const Ref& one : connecting) wait_until_connected(*one->as_chosen_socket(), end);

@@ -57,6 +57,18 @@ void become_standard_streams(int fd) {
   ::close(fd);
 }
 
+/// A socket that does not block, and whose connect is under way or done.
+int start_connecting(std::uint16_t port) {
+  sockaddr_in there{};
+  there.sin_family = AF_INET;
+  there.sin_port = htons(port);
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  const int answer = ::connect(fd, reinterpret_cast<const sockaddr*>(&there), sizeof there);
+  expect(answer == 0 || errno == EINPROGRESS, "connect");
+  return fd;
+}
+
 TEST(Exec, AnInetdStyleServerRunsAProgramOnTheConnection) {
   const Server server = serve([](int client) {
     become_standard_streams(client);
@@ -334,13 +346,7 @@ TEST(Exec, AConnectThatIsUnderWayGoesOnInTheProgram) {
   const Listener listener = listen_anywhere();
   const pid_t client = spawn([&] {
     ::close(listener.fd);
-    sockaddr_in there{};
-    there.sin_family = AF_INET;
-    there.sin_port = htons(listener.port);
-    there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    if (::connect(fd, reinterpret_cast<const sockaddr*>(&there), sizeof there) != 0 && errno != EINPROGRESS) ::_exit(1);
-    ::dup2(fd, STDOUT_FILENO);
+    ::dup2(start_connecting(listener.port), STDOUT_FILENO);
     ::execlp("sh", "sh", "-c", "sleep 0.2; echo hello", nullptr);
   });
   const int fd = ::accept(listener.fd, nullptr, nullptr);
@@ -520,6 +526,30 @@ TEST(PassedOn, AConnectionGoesToAnotherProcess) {
   expect_echo(fd, 100'000);
   ::close(fd);
   EXPECT_EQ(wait_for(server.pid), 0);
+  EXPECT_EQ(wait_for(worker), 0);
+}
+
+TEST(PassedOn, AConnectThatIsUnderWayGoesOnInTheOtherProcess) {
+  const Listener listener = listen_anywhere();
+  const pid_t worker = spawn([&] {
+    std::array<int, 2> channel{};
+    expect(::socketpair(AF_UNIX, SOCK_STREAM, 0, channel.data()) == 0, "socketpair");
+    const int connecting = start_connecting(listener.port);
+    ::close(listener.fd);
+    send_descriptor(channel[0], connecting);
+    ::close(connecting);
+    const int fd = receive_descriptor(channel[1]);
+    pollfd entry{fd, POLLOUT, 0};
+    expect(::poll(&entry, 1, 10'000) == 1 && entry.revents == POLLOUT, "connected");
+    sockaddr_in peer{};
+    socklen_t length = sizeof peer;
+    expect(::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0, "getpeername");
+    send_all(fd, "hello");
+  });
+  const int fd = ::accept(listener.fd, nullptr, nullptr);
+  EXPECT_EQ(receive_all(fd), "hello");
+  ::close(fd);
+  ::close(listener.fd);
   EXPECT_EQ(wait_for(worker), 0);
 }
 
