@@ -275,6 +275,7 @@ Result<int> EpollSet::look_at_kernel(std::span<epoll_event> events, const sigset
   doorbells_rang = true;
   if (has_kernel_members_.load(std::memory_order_relaxed)) {
     const std::size_t most = std::min<std::size_t>(events.size(), INT_MAX / sizeof(epoll_event));
+    const epoll_event before = events.front();
     ready = ::epoll_wait(kernel_.get(), events.data(), static_cast<int>(most), 0);
     int left = ready > 0 ? forget_wake_up(events.data(), ready) : 0;
     if (left == 0 && ready == 1 && most == 1) {
@@ -283,6 +284,7 @@ Result<int> EpollSet::look_at_kernel(std::span<epoll_event> events, const sigset
       left = ready > 0 ? forget_wake_up(events.data(), ready) : 0;
     }
     if (ready < 0) return Error::last("epoll_wait");
+    if (left == 0) events.front() = before;  // programs use the entry again
     doorbells_rang = !is_adopted_ || left != ready || static_cast<std::size_t>(ready) == most;
     ready = left;
   }

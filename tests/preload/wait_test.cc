@@ -8,6 +8,7 @@
 
 #include <array>
 #include <csignal>
+#include <cstdint>
 
 #include "tests/preload/tcp_world.h"
 #include "tests/support/raw_syscall.h"
@@ -98,6 +99,19 @@ TEST(PreloadedWaiting, EpollTellsLevelsAndEdges) {
   ASSERT_EQ(::epoll_wait(set, events.data(), 4, 1000), 1);
   EXPECT_EQ(events[0].data.fd, int(alice));
   EXPECT_EQ(::epoll_wait(set, events.data(), 4, 0), 0) << "edge: once";
+}
+
+TEST(PreloadedWaiting, EpollLeavesTheArrayAloneWhenNothingIsReady) {
+  auto [alice, bob] = connected_pair();
+  const Fd set(::epoll_create1(EPOLL_CLOEXEC));
+  constexpr std::uint64_t kOwn = 0x1122334455667788;
+  epoll_event event{EPOLLIN, {.u64 = kOwn}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, bob, &event), 0);
+  for (const int timeout : {0, 1, 0}) {
+    EXPECT_EQ(::epoll_wait(set, &event, 1, timeout), 0);
+    EXPECT_EQ(event.events, std::uint32_t{EPOLLIN});
+    EXPECT_EQ(std::uint64_t{event.data.u64}, kOwn);
+  }
 }
 
 class ClientsOfAListener : public testing::TestWithParam<bool> {};
