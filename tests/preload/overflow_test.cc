@@ -24,25 +24,6 @@ namespace {
 
 constexpr std::size_t kMuch = 2u << 20;
 
-/// A connection, of which this process has both ends until it forks.
-struct Ends {
-  int ours = -1;
-  int theirs = -1;
-  Ends() {
-    const Listener listener = listen_anywhere();
-    ours = connect_to(listener.port);
-    theirs = ::accept(listener.fd, nullptr, nullptr);
-    ::close(listener.fd);
-    expect(is_on_ring(ours) && is_on_ring(theirs), "the connection is on a ring");
-  }
-  Ends(const Ends&) = delete;
-  Ends& operator=(const Ends&) = delete;
-  ~Ends() {
-    ::close(theirs);
-    ::close(ours);
-  }
-};
-
 /// A connection to a process that runs `body` on its end.
 struct Call {
   int fd = -1;
@@ -120,8 +101,8 @@ TEST_P(BothSendFirst, AgainAndAgainWithinOneProcess) {
     const std::string there = pattern(300'000, turn);
     const std::string back = pattern(400'000, turn + 100);
     send_in_pieces(ends.ours, there, GetParam());
-    send_in_pieces(ends.theirs, back, GetParam());
-    EXPECT_TRUE(receive(ends.theirs, there.size()) == there);
+    send_in_pieces(ends.peers, back, GetParam());
+    EXPECT_TRUE(receive(ends.peers, there.size()) == there);
     EXPECT_TRUE(receive(ends.ours, back.size()) == back);
   }
 }
@@ -163,7 +144,7 @@ TEST_P(FilledBy, MessagesOfAnySizeAConnectionTakesAboutFourMebibytes) {
   const std::size_t taken = send_until_full(ends.ours, GetParam());
   EXPECT_GT(taken, std::size_t{7} << 19);
   EXPECT_LT(taken, std::size_t{5} << 20);
-  EXPECT_EQ(receive(ends.theirs, taken), std::string(taken, 'x'));
+  EXPECT_EQ(receive(ends.peers, taken), std::string(taken, 'x'));
   EXPECT_GT(send_until_full(ends.ours, GetParam()), std::size_t{7} << 19) << "once more, after the first were read";
 }
 
@@ -187,16 +168,16 @@ TEST(Overflow, IsPeekedAtAndCounted) {
   const std::string text = pattern(kMuch, 4);
   send_in_pieces(ends.ours, text, 1000);
   int count = 0;
-  EXPECT_EQ(::ioctl(ends.theirs, FIONREAD, &count), 0);
+  EXPECT_EQ(::ioctl(ends.peers, FIONREAD, &count), 0);
   EXPECT_EQ(static_cast<std::size_t>(count), text.size());
   std::string seen(text.size(), ' ');
-  EXPECT_EQ(::recv(ends.theirs, seen.data(), seen.size(), MSG_PEEK), static_cast<ssize_t>(text.size()));
+  EXPECT_EQ(::recv(ends.peers, seen.data(), seen.size(), MSG_PEEK), static_cast<ssize_t>(text.size()));
   EXPECT_TRUE(seen == text);
-  EXPECT_EQ(receive(ends.theirs, 600'000), text.substr(0, 600'000));
-  EXPECT_EQ(::recv(ends.theirs, seen.data(), 1000, MSG_PEEK), 1000);
+  EXPECT_EQ(receive(ends.peers, 600'000), text.substr(0, 600'000));
+  EXPECT_EQ(::recv(ends.peers, seen.data(), 1000, MSG_PEEK), 1000);
   EXPECT_EQ(seen.substr(0, 1000), text.substr(600'000, 1000));
-  EXPECT_TRUE(receive(ends.theirs, text.size() - 600'000) == text.substr(600'000));
-  EXPECT_EQ(::recv(ends.theirs, seen.data(), 1, MSG_DONTWAIT), -1);
+  EXPECT_TRUE(receive(ends.peers, text.size() - 600'000) == text.substr(600'000));
+  EXPECT_EQ(::recv(ends.peers, seen.data(), 1, MSG_DONTWAIT), -1);
 }
 
 TEST(Overflow, ASenderIsWritableAgainWhenThereIsRoom) {
@@ -208,9 +189,9 @@ TEST(Overflow, ASenderIsWritableAgainWhenThereIsRoom) {
   EXPECT_EQ(::epoll_wait(epoll, &event, 1, 0), 0);
   pollfd entry{ends.ours, POLLOUT, 0};
   EXPECT_EQ(::poll(&entry, 1, 0), 0);
-  receive(ends.theirs, taken / 8);
+  receive(ends.peers, taken / 8);
   EXPECT_EQ(::poll(&entry, 1, 0), 0);
-  std::thread reader([&] { receive(ends.theirs, taken - taken / 8); });
+  std::thread reader([&] { receive(ends.peers, taken - taken / 8); });
   EXPECT_EQ(::epoll_wait(epoll, &event, 1, 60'000), 1);
   EXPECT_EQ(::poll(&entry, 1, 0), 1);
   EXPECT_GT(send_until_full(ends.ours, 1000), taken / 4);
@@ -224,11 +205,11 @@ TEST(Overflow, EveryByteWakesASleepingReader) {
   send_until_full(ends.ours, 1000);
   const int epoll = ::epoll_create1(0);
   epoll_event event{EPOLLIN | EPOLLET, {}};
-  ::epoll_ctl(epoll, EPOLL_CTL_ADD, ends.theirs, &event);
+  ::epoll_ctl(epoll, EPOLL_CTL_ADD, ends.peers, &event);
   std::string bytes(1 << 20, ' ');
   for (int turn = 0; turn < 50; ++turn) {
     ASSERT_EQ(::epoll_wait(epoll, &event, 1, 60'000), 1) << turn;
-    while (::recv(ends.theirs, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+    while (::recv(ends.peers, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
     }
     std::thread writer([&] { send_all(ends.ours, "again"); });
     writer.join();
@@ -339,14 +320,14 @@ TEST(Overflow, ItsMemoryIsGivenBackWhenItIsEmpty) {
   const long before = shared_memory_kib();
   const std::size_t taken = send_until_full(ends.ours, 65536);
   EXPECT_GT(shared_memory_kib(), before + 3500);
-  receive(ends.theirs, taken);
-  pollfd entry{ends.theirs, POLLIN, 0};
+  receive(ends.peers, taken);
+  pollfd entry{ends.peers, POLLIN, 0};
   for (int turn = 0; turn < 100 && shared_memory_kib() >= before + 500; ++turn) ::poll(&entry, 1, 100);
   EXPECT_LT(shared_memory_kib(), before + 500);
   const int epoll = ::epoll_create1(0);
   epoll_event event{EPOLLIN, {}};
-  ::epoll_ctl(epoll, EPOLL_CTL_ADD, ends.theirs, &event);
-  receive(ends.theirs, send_until_full(ends.ours, 1000));
+  ::epoll_ctl(epoll, EPOLL_CTL_ADD, ends.peers, &event);
+  receive(ends.peers, send_until_full(ends.ours, 1000));
   for (int turn = 0; turn < 100 && shared_memory_kib() >= before + 500; ++turn) ::epoll_wait(epoll, &event, 1, 100);
   EXPECT_LT(shared_memory_kib(), before + 500) << "in an epoll set";
   ::close(epoll);
@@ -359,14 +340,14 @@ TEST(Overflow, AConnectionOverTheSameSegmentBeginsAfresh) {
       const Ends ends;
       send_in_pieces(ends.ours, pattern(kMuch, turn), 1000);
       if (turn % 2 == 0) {
-        EXPECT_TRUE(receive(ends.theirs, kMuch) == pattern(kMuch, turn));
+        EXPECT_TRUE(receive(ends.peers, kMuch) == pattern(kMuch, turn));
       }
     }
     const Ends others;
     send_all(others.ours, "hello");
-    EXPECT_EQ(receive(others.theirs, 5), "hello");
+    EXPECT_EQ(receive(others.peers, 5), "hello");
     ::shutdown(others.ours, SHUT_WR);
-    EXPECT_EQ(receive_all(others.theirs), "");
+    EXPECT_EQ(receive_all(others.peers), "");
   }
   EXPECT_LT(shared_memory_kib(), before + 1000) << "no kept segment has the memory of such areas";
 }

@@ -97,6 +97,19 @@ void expect(bool holds, const char* what) {
   if (!holds) throw std::runtime_error(what);
 }
 
+Ends::Ends() {
+  const Listener listener = listen_anywhere();
+  ours = connect_to(listener.port);
+  peers = ::accept(listener.fd, nullptr, nullptr);
+  ::close(listener.fd);
+  expect(is_on_ring(ours) && is_on_ring(peers), "a connection on a ring");
+}
+
+Ends::~Ends() {
+  ::close(ours);
+  ::close(peers);
+}
+
 void send_all(int fd, const std::string& text) {
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t sent = ::send(fd, text.data() + done, text.size() - done, MSG_NOSIGNAL);

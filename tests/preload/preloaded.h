@@ -24,6 +24,16 @@ bool is_off_kernel(int fd);
 /// An exception with `what` unless it holds.
 void expect(bool holds, const char* what);
 
+/// Two ends of a connection on a ring, which this process has both until it forks.
+struct Ends {
+  Ends();
+  Ends(const Ends&) = delete;
+  Ends& operator=(const Ends&) = delete;
+  ~Ends();
+  int ours;
+  int peers;
+};
+
 /// The whole of `text`, or an exception with errno's text.
 void send_all(int fd, const std::string& text);
 /// Exactly so many bytes, fewer at the end of the stream; an error is an exception.

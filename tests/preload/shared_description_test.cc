@@ -17,25 +17,6 @@
 namespace ringsock::preloaded {
 namespace {
 
-/// Two ends of a connection on a ring, in this process.
-struct Ends {
-  Ends() {
-    const Listener listener = listen_anywhere();
-    ours = connect_to(listener.port);
-    peers = ::accept(listener.fd, nullptr, nullptr);
-    ::close(listener.fd);
-    expect(is_on_ring(ours) && is_on_ring(peers), "a connection on a ring");
-  }
-  Ends(const Ends&) = delete;
-  Ends& operator=(const Ends&) = delete;
-  ~Ends() {
-    ::close(ours);
-    ::close(peers);
-  }
-  int ours;
-  int peers;
-};
-
 int number(int fd, int level, int name) {
   int value = -1;
   socklen_t length = sizeof value;
