@@ -51,9 +51,10 @@ class FdTable {
       endpoint_ = nullptr;
     }
     explicit operator bool() const { return endpoint_ != nullptr; }
+    // NOLINTBEGIN(clang-analyzer-cplusplus.NewDelete): the section or the reference keeps it
     Endpoint* operator->() const { return endpoint_; }
-    // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDelete): the section or the reference keeps it
     Endpoint& operator*() const { return *endpoint_; }
+    // NOLINTEND(clang-analyzer-cplusplus.NewDelete)
     /// Ends the read-side section and holds a reference as long as this object exists. Does nothing when it is empty or
     /// pinned.
     void pin() {
