@@ -49,7 +49,7 @@ class WhatIsThere {
  public:
   explicit WhatIsThere(const msghdr& message) : message_(message) {
     for (const iovec& part : parts_of(message)) {
-      const std::size_t there = writable_pages.find(part.iov_base, part.iov_len);
+      const std::size_t there = known_memory.writable.find(part.iov_base, part.iov_len);
       parts_.push_back({part.iov_base, there});
       bytes_ += there;
       if (there != part.iov_len) break;
@@ -100,7 +100,7 @@ Result<ssize_t> receive_what_fits(Lookup& socket, msghdr& message, int flags) {
 }
 
 Result<ssize_t> receive_parts(Lookup& socket, msghdr& message, int flags) {
-  if (are_parts_there(writable_pages, message)) [[likely]]
+  if (are_parts_there(known_memory.writable, message)) [[likely]]
     return runtime::receive(socket, message, flags);
   return receive_what_fits(socket, message, flags);
 }
@@ -186,7 +186,7 @@ Result<ssize_t> send_checked(Lookup& socket, const msghdr* message, int flags) {
     if (message->msg_controllen > INT_MAX) return Error{ENOBUFS, "sendmsg: control"};
     if (!is_readable(message->msg_control, message->msg_controllen)) return Error{EFAULT, "sendmsg: control"};
   }
-  if (are_parts_there(readable_pages, *message)) [[likely]]
+  if (are_parts_there(known_memory.readable, *message)) [[likely]]
     return runtime::send(socket, *message, flags);
   return Error{EFAULT, "sendmsg: data"};
 }

@@ -47,7 +47,7 @@ using runtime::Ref;
 int intercepted_close(int fd) {
   if (fd_table().holds(fd)) [[unlikely]]
     return close_ours(fd);
-  if (fd >= lowest_own_number.load(std::memory_order_relaxed)) [[unlikely]]
+  if (own_numbers().may_hold(fd)) [[unlikely]]
     return close_high(fd);
   return real.close(fd);
 }

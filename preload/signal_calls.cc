@@ -80,7 +80,7 @@ int set_action(int signal, const struct sigaction* action, struct sigaction* old
     instead.sa_flags = (action->sa_flags | SA_SIGINFO) & ~static_cast<int>(SA_RESETHAND);
     wanted.flags.store(action->sa_flags, std::memory_order_relaxed);
     wanted.handler.store(action->sa_sigaction, std::memory_order_release);
-    has_stand_ins.store(true, std::memory_order_relaxed);
+    note_stand_in();
   }
   const int answer = real.sigaction(signal, stands_in ? &instead : action, old);
   if (answer != 0 && stands_in) {

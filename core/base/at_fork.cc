@@ -21,8 +21,6 @@
 
 namespace ringsock {
 
-constinit ProcessMark process_mark;
-
 namespace {
 
 struct Handlers {
@@ -71,11 +69,11 @@ void become_strange() noexcept {
   Forks& all = forks();
   const pid_t process = ::getpid();
   if (all.taken_by.exchange(process, std::memory_order_acquire) == process) {
-    while (process_mark.value.load(std::memory_order_acquire) != ProcessMark::kStranger) ::sched_yield();
+    while (process_parts.mark.value.load(std::memory_order_acquire) != ProcessMark::kStranger) ::sched_yield();
     return;
   }
   for (std::size_t i = 0; i < all.stranger_handlers.size(); ++i) all.stranger_handlers[i]();
-  process_mark.value.store(ProcessMark::kStranger, std::memory_order_release);
+  process_parts.mark.value.store(ProcessMark::kStranger, std::memory_order_release);
 }
 
 void ask_libc() {
@@ -137,11 +135,11 @@ void run_after_fork_in_parent() {
 
 void run_after_fork_in_child() {
   if (!this_thread.fork.may_run) {
-    process_mark.value.store(ProcessMark::kStranger, std::memory_order_relaxed);  // its parent is one, too
+    process_parts.mark.value.store(ProcessMark::kStranger, std::memory_order_relaxed);  // its parent is one, too
     return;
   }
   if (forks().watched.load(std::memory_order_relaxed)) {
-    process_mark.value.store(ProcessMark::kKnown, std::memory_order_relaxed);
+    process_parts.mark.value.store(ProcessMark::kKnown, std::memory_order_relaxed);
   }
   this_thread.fork.is_forking = false;
   forks().number.fetch_add(1, std::memory_order_relaxed);
@@ -155,17 +153,18 @@ void at_strange_child(ForkHandler handler) { forks().stranger_handlers.add(handl
 void watch_for_strange_children() {
   if (forks().watched.load(std::memory_order_acquire)) return;
   const int saved_errno = errno;
-  if (!is_permitted(RareCall::madvise_wipe) || ::madvise(&process_mark, sizeof process_mark, MADV_WIPEONFORK) != 0) {
+  if (!is_permitted(RareCall::madvise_wipe) ||
+      ::madvise(&process_parts.mark, sizeof process_parts.mark, MADV_WIPEONFORK) != 0) {
     log_info("children that are made without fork(3) cannot be told apart");
   }
-  process_mark.value.store(ProcessMark::kKnown, std::memory_order_release);
+  process_parts.mark.value.store(ProcessMark::kKnown, std::memory_order_release);
   forks().watched.store(true, std::memory_order_release);
   errno = saved_errno;
 }
 
 bool look_at_process() noexcept {
   if (!forks().watched.load(std::memory_order_acquire) || this_thread.fork.is_forking) return true;
-  const std::uint32_t mark = process_mark.value.load(std::memory_order_acquire);
+  const std::uint32_t mark = process_parts.mark.value.load(std::memory_order_acquire);
   if (mark == ProcessMark::kKnown) return true;
   const int saved_errno = errno;
   if (mark == 0) become_strange();

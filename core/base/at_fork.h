@@ -6,6 +6,7 @@
 
 #include "core/base/fork_order.h"
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 
 namespace ringsock {
 
@@ -41,22 +42,13 @@ void at_strange_child(ForkHandler handler);
 /// Starts to detect such children. The first call costs one system call.
 void watch_for_strange_children();
 
-/// A page that the kernel clears in every child that has a copy of the memory (MADV_WIPEONFORK). Children that share
-/// the memory (vfork(2), posix_spawn(3)) share the page, too, and change nothing.
-struct alignas(4096) ProcessMark {
-  static constexpr std::uint32_t kKnown = 1;
-  static constexpr std::uint32_t kStranger = 2;
-  std::atomic<std::uint32_t> value{0};
-};
-extern ProcessMark process_mark;
-
 /// The slow path of is_known_process(), for a process whose mark is cleared.
 bool look_at_process() noexcept;
 /// Returns whether the state of the library is this process's. It is not in a child that was made without our fork
 /// handlers; all handlers of at_strange_child() have seen that child by then. Costs one load. Always true before
 /// watch_for_strange_children().
 inline bool is_known_process() noexcept {
-  return process_mark.value.load(std::memory_order_acquire) == ProcessMark::kKnown || look_at_process();
+  return process_parts.mark.value.load(std::memory_order_acquire) == ProcessMark::kKnown || look_at_process();
 }
 
 }  // namespace ringsock

@@ -4,16 +4,24 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
+
+#include "core/base/process_state.h"
 
 namespace ringsock {
 
 namespace {
 constexpr std::array kFaults{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+
+struct StandIns {
+  static constexpr ProcessPart kPart = ProcessPart::stand_ins;
+  std::atomic<bool> is_any{false};
+};
+[[gnu::constructor]] void start() { process_state<StandIns>(); }
 }  // namespace
 
-__thread HandlersWait handlers_wait{};
-constinit std::atomic<bool> has_stand_ins{false};
+void note_stand_in() { process_state<StandIns>().is_any.store(true, std::memory_order_relaxed); }
 
 bool is_fault(int signal) { return std::find(kFaults.begin(), kFaults.end(), signal) != kFaults.end(); }
 
@@ -45,31 +53,31 @@ void HeldMask::hold() {
   const sigset_t held = all_but_faults();
   ::pthread_sigmask(SIG_BLOCK, &held, &own_);
   // A handler that nobody stands in for may have left the holder by a jump.
-  is_outermost_ = !handlers_wait.is_mask_held || (bits_of(&held) & ~bits_of(&own_)) != 0;
+  is_outermost_ = !this_thread.handlers.is_mask_held || (bits_of(&held) & ~bits_of(&own_)) != 0;
   if (is_outermost_) {
-    was_held_ = handlers_wait.is_mask_held;
-    mask_before_ = handlers_wait.own_mask;
-    handlers_wait.own_mask = bits_of(&own_);
-    handlers_wait.is_mask_held = true;
+    was_held_ = this_thread.handlers.is_mask_held;
+    mask_before_ = this_thread.handlers.own_mask;
+    this_thread.handlers.own_mask = bits_of(&own_);
+    this_thread.handlers.is_mask_held = true;
   } else {
-    own_ = mask_of(handlers_wait.own_mask);
+    own_ = mask_of(this_thread.handlers.own_mask);
   }
 }
 
 void HeldMask::release() const {
   if (!is_outermost_) return;
-  handlers_wait.is_mask_held = was_held_;
-  handlers_wait.own_mask = mask_before_;
+  this_thread.handlers.is_mask_held = was_held_;
+  this_thread.handlers.own_mask = mask_before_;
   // A signal that is due would only be held again.
-  if (!handlers_wait.is_signal_due) ::pthread_sigmask(SIG_SETMASK, &own_, nullptr);
+  if (!this_thread.handlers.is_signal_due) ::pthread_sigmask(SIG_SETMASK, &own_, nullptr);
 }
 
 BeforeSleep::BeforeSleep(const sigset_t* mask) : mask_(mask) {
-  if (!has_stand_ins.load(std::memory_order_relaxed)) return;
+  if (!process_state<StandIns>().is_any.load(std::memory_order_relaxed)) return;
   held_.hold();
   if (mask == nullptr) mask_ = &held_.own();
-  handlers_wait.sleeping_mask = bits_of(mask_);
-  handlers_wait.has_sleeping_mask = true;
+  this_thread.handlers.sleeping_mask = bits_of(mask_);
+  this_thread.handlers.has_sleeping_mask = true;
 }
 
 }  // namespace ringsock

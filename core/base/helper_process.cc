@@ -18,6 +18,7 @@
 #include <string_view>
 
 #include "core/base/at_fork.h"
+#include "core/base/process_state.h"
 #include "core/base/rare_calls.h"
 #include "core/base/unique_fd.h"
 
@@ -145,7 +146,10 @@ void for_each_thread(Each each) {
 
 /// Twice the number of forks up to this process, plus 1 when it adopts orphans; kUnknown at the start.
 constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
-constinit std::atomic<std::uint64_t> adopting{kUnknown};
+struct Adopting {
+  static constexpr ProcessPart kPart = ProcessPart::adopting;
+  std::atomic<std::uint64_t> known{kUnknown};
+};
 
 std::uint64_t stamp() { return std::uint64_t{fork_generation()} << 1; }
 
@@ -160,14 +164,23 @@ bool ask_whether_subreaper() noexcept {
 // -- children that pass ----------------------------------------------------------------------------
 
 /// The children of PassingChild, each with the number of forks before it; the last ones are kept.
-constinit std::array<std::atomic<std::uint64_t>, 16> passing{};
-constinit std::atomic<std::uint32_t> passed{0};
+struct PassingChildren {
+  static constexpr ProcessPart kPart = ProcessPart::passing_children;
+  std::array<std::atomic<std::uint64_t>, 16> children{};
+  std::atomic<std::uint32_t> count{0};  ///< of all since the start
+};
+
+[[gnu::constructor]] void start() {
+  process_state<Adopting>();
+  process_state<PassingChildren>();
+}
 
 std::uint64_t entry_of(pid_t child) {
   return std::uint64_t{fork_generation()} << 32 | static_cast<std::uint32_t>(child);
 }
 
 bool remove_entry(pid_t child) {
+  auto& passing = process_state<PassingChildren>().children;
   return std::any_of(passing.begin(), passing.end(), [wanted = entry_of(child)](auto& slot) {
     std::uint64_t expected = wanted;
     return slot.compare_exchange_strong(expected, 0);
@@ -185,7 +198,7 @@ ChildrenSeen look_at_children(const ChildFilter& filter) noexcept {
 }
 
 bool adopts_orphans() noexcept {
-  const std::uint64_t known = adopting.load(std::memory_order_relaxed);
+  const std::uint64_t known = process_state<Adopting>().known.load(std::memory_order_relaxed);
   if ((known | 1) == (stamp() | 1)) return (known & 1) != 0;
   const int saved_errno = errno;
   const bool is_one = ask_whether_subreaper();
@@ -195,11 +208,12 @@ bool adopts_orphans() noexcept {
 }
 
 void note_subreaper(bool is_one) noexcept {
-  adopting.store(stamp() | (is_one || ::getpid() == 1 ? 1 : 0), std::memory_order_relaxed);
+  process_state<Adopting>().known.store(stamp() | (is_one || ::getpid() == 1 ? 1 : 0), std::memory_order_relaxed);
 }
 
 void PassingChild::expect(pid_t child) noexcept {
-  passing[passed.fetch_add(1) % passing.size()].store(entry_of(child));
+  auto& [children, count] = process_state<PassingChildren>();
+  children[count.fetch_add(1) % children.size()].store(entry_of(child));
 }
 
 int PassingChild::wait(pid_t child) noexcept {
@@ -214,7 +228,7 @@ int PassingChild::wait(pid_t child) noexcept {
 }
 
 bool PassingChild::is_found(pid_t child) noexcept {
-  return passed.load(std::memory_order_relaxed) != 0 && remove_entry(child);
+  return process_state<PassingChildren>().count.load(std::memory_order_relaxed) != 0 && remove_entry(child);
 }
 
 }  // namespace ringsock

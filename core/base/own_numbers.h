@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "core/base/process_state.h"
 
@@ -22,6 +23,8 @@ class OwnNumbers {
     const auto number = static_cast<unsigned>(fd);
     return number < kEnd && (word(number).load(std::memory_order_relaxed) & bit(number)) != 0;
   }
+  /// Returns whether a number that is as high may be in the set: one load and a compare tell it for most numbers.
+  [[nodiscard]] bool may_hold(int fd) const { return fd >= lowest_.load(std::memory_order_relaxed); }
   void add(int fd);
   void remove(int fd) {
     const auto number = static_cast<unsigned>(fd);
@@ -44,11 +47,9 @@ class OwnNumbers {
   [[nodiscard]] const Word& word(unsigned number) const { return words_[number / kBits]; }
   Word& word(unsigned number) { return words_[number / kBits]; }
 
+  std::atomic<int> lowest_{std::numeric_limits<int>::max()};  ///< no number in the set has ever been lower
   std::array<Word, kEnd / kBits> words_{};
 };
-
-/// No own number is below this one, which calls on other numbers look at first: one load.
-extern std::atomic<int> lowest_own_number;
 
 inline OwnNumbers& own_numbers() { return process_state<OwnNumbers>(); }
 

@@ -15,20 +15,23 @@ namespace ringsock {
 /// is the ForkStep (fork_order.h) that prepares the object; the child goes on with a copy of all others. Exit: none is
 /// ever destroyed, because threads and destructors of the application may use sockets until the end.
 enum class ProcessPart : std::uint8_t {
-  fork_handlers,        ///< core/base, load: the handlers themselves, and the number of forks
-  log,                  ///< core/base, load
-  notices,              ///< core/base, load
-  refusals,             ///< core/base, load
-  own_threads,          ///< core/base, load. The child has no such threads
-  seccomp_filter,       ///< core/base, load, lock
-  barriers,             ///< core/base, load
-  lock_numbers,         ///< core/base, load: of threads, never given twice
-  high_numbers,         ///< core/base, load: of descriptors
-  own_numbers,          ///< core/base, load: of the library's descriptors
-  limit_raiser,         ///< core/base, load, lock: the thread that has raised RLIMIT_NOFILE
-  closers,              ///< core/base, load. The child begins anew
-  thread_ends,          ///< core/base, load. At exit it stops to look for threads that end
-  page_looks,           ///< core/base, load
+  fork_handlers,     ///< core/base, load: the handlers themselves, and the number of forks
+  log,               ///< core/base, load
+  notices,           ///< core/base, load
+  refusals,          ///< core/base, load
+  own_threads,       ///< core/base, load. The child has no such threads
+  seccomp_filter,    ///< core/base, load, lock
+  barriers,          ///< core/base, load
+  lock_numbers,      ///< core/base, load: of threads, never given twice
+  high_numbers,      ///< core/base, load: of descriptors
+  own_numbers,       ///< core/base, load: of the library's descriptors
+  limit_raiser,      ///< core/base, load, lock: the thread that has raised RLIMIT_NOFILE
+  closers,           ///< core/base, load. The child begins anew
+  thread_ends,       ///< core/base, load. At exit it stops to look for threads that end
+  page_looks,        ///< core/base, load
+  stand_ins,         ///< core/base, load: whether the library stands in for signal handlers
+  adopting,          ///< core/base, load: whether the process is a subreaper, of the process with that number of forks
+  passing_children,  ///< core/base, load. The child has no such children
   queue_pair_numbers,   ///< core/device/common, load
   rights_gate,          ///< core/device/shm/link, load
   strangers,            ///< core/device/shm/link, load, lock
@@ -45,14 +48,39 @@ enum class ProcessPart : std::uint8_t {
   space_mark,           ///< core/device/shm/memory, load. The kernel clears the child's mark
   connection_attempts,  ///< core/device/shm/cm
   networks,             ///< core/net, load, ForkStep::networks
+  reader_counters,      ///< core/runtime, load, ForkStep::descriptor_table
+  reader_barrier,       ///< core/runtime, load, ForkStep::descriptor_table
+  fd_table_fork,        ///< core/runtime, load
+  refusing_endpoints,   ///< core/runtime, load
+  fork_registry,        ///< core/runtime, load, ForkStep::endpoints
+  service_thread,       ///< core/runtime, load, ForkStep::service_thread. It may run until the process ends
+  shared_page,          ///< core/runtime. The child takes pieces of a page of its own
+  user_follower,        ///< core/runtime, load: how to follow a connection to the process that uses it
+  waits,                ///< core/poll, load. The child's locks are free
+  hand_overs,           ///< core/transports, load: those of the library that brings a way
+  offloading,           ///< core/transports, load
+  rules,                ///< core/transports
+  ethernets,            ///< core/ethernet, load, ForkStep::interfaces
+  bursts,               ///< core/ethernet, load, ForkStep::bursts: the trains of all rings
+  cards,                ///< core/ethernet
+  attached_threads,     ///< core/ethernet: the number of threads that are bound to each CPU
 };
-inline constexpr std::size_t kProcessParts = static_cast<std::size_t>(ProcessPart::networks) + 1;
+inline constexpr std::size_t kProcessParts = static_cast<std::size_t>(ProcessPart::attached_threads) + 1;
+
+/// A page that the kernel clears in every child that has a copy of the memory (MADV_WIPEONFORK). Children that share
+/// the memory (vfork(2), posix_spawn(3)) share the page, too, and change nothing.
+struct alignas(4096) ProcessMark {
+  static constexpr std::uint32_t kKnown = 1;
+  static constexpr std::uint32_t kStranger = 2;
+  std::atomic<std::uint32_t> value{0};
+};
 
 struct ProcessParts {
   static constexpr std::size_t kAlignment = 64;
+  ProcessMark mark;  ///< tells a child that was made without our fork handlers (at_fork.h)
   std::array<std::atomic<void*>, kProcessParts> places;  ///< null before the part is made
   std::atomic<std::size_t> used;                         ///< bytes of the room
-  alignas(kAlignment) std::array<std::byte, 16384> room;
+  alignas(kAlignment) std::array<std::byte, 32768> room;
 };
 extern ProcessParts process_parts;
 

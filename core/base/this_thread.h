@@ -21,6 +21,29 @@ struct ForkUnderWay {
   std::size_t locked;  ///< the number of leaf locks that are held
 };
 
+/// A mask as the kernel has it: bit 0 is signal 1. Masks of applications are that long, too.
+using SignalBits = std::uint64_t;
+
+/// What a thread's signals and its calls of the library know of each other. A handler that ran in the middle of a call
+/// could use the same socket again, whose locks its own thread holds, or leave by siglongjmp(3), with a watch and a
+/// lock left behind. So a preload library stands in for the handlers (preload/signal_calls.cc). A signal that comes
+/// while the thread is inside is sent to the thread again and held until the call has ended, and the call ends early:
+/// it sleeps no more. Where a call ends, core/runtime/library_call.h lets the signal through.
+///
+/// Used by the thread and its handlers.
+struct HandlersWait {
+  bool is_signal_due;      ///< a signal is held until the call has ended, together with all other signals
+  bool do_all_restart;     ///< the handlers of all signals that are due have SA_RESTART
+  bool is_mask_held;       ///< HeldMask holds signals; `own_mask` is what the thread blocks by itself
+  bool has_sleeping_mask;  ///< the thread sleeps with a mask of the application's (ppoll(2))
+  bool has_due_mask;       ///< a signal that is due was let through by such a mask
+  unsigned depth;          ///< how many calls that hold more than a read-side section the thread is inside of
+  SignalBits own_mask;
+  SignalBits sleeping_mask;
+  SignalBits mask_afterwards;  ///< what the thread blocks by itself, once nothing is due any more
+  SignalBits due_mask;
+};
+
 struct ThreadEnd;
 
 struct ThisThread {
@@ -32,10 +55,14 @@ struct ThisThread {
   unsigned open_batches = 0;  ///< AsymmetricBarrier::Batch
   bool batch_owes = false;    ///< whether a heavy barrier was asked for in the batch
   ForkUnderWay fork{};
+  HandlersWait handlers{};
+  /// Replaces liburcu's record of the thread where that cannot be allocated (core/runtime/rcu.h).
+  unsigned long reader_counter = 0;
   ThreadEnd* last_end = nullptr;  ///< the last registered one (of_thread.h)
 };
 
-/// A plain variable of a library that is loaded with the program, so no function has to find its address.
+/// A plain variable of a library that is loaded with the program, so no function has to find its address, and a signal
+/// handler need not allocate memory for it.
 extern thread_local constinit ThisThread this_thread __attribute__((tls_model("initial-exec")));
 
 }  // namespace ringsock

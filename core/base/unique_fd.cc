@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <climits>
 
 #include "core/base/own_duplicate.h"
 #include "core/base/process_state.h"
@@ -14,13 +13,11 @@
 
 namespace ringsock {
 
-constinit std::atomic<int> lowest_own_number{INT_MAX};
-
 void OwnNumbers::add(int fd) {
   const auto number = static_cast<unsigned>(fd);
   if (number >= kEnd) return;
-  int lowest = lowest_own_number.load(std::memory_order_relaxed);
-  while (fd < lowest && !lowest_own_number.compare_exchange_weak(lowest, fd, std::memory_order_relaxed)) {
+  int lowest = lowest_.load(std::memory_order_relaxed);
+  while (fd < lowest && !lowest_.compare_exchange_weak(lowest, fd, std::memory_order_relaxed)) {
   }
   word(number).fetch_or(bit(number), std::memory_order_relaxed);
 }

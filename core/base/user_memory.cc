@@ -54,8 +54,7 @@ bool is_page_writable(std::uintptr_t page) { return is_word_writable(reinterpret
 
 }  // namespace
 
-constinit KnownPages readable_pages(is_page_readable);
-constinit KnownPages writable_pages(is_page_writable);
+constinit KnownMemory known_memory{KnownPages(is_page_readable), KnownPages(is_page_writable)};
 
 bool is_word_writable(std::byte* application) noexcept {
   const int saved_errno = errno;

@@ -41,8 +41,12 @@ class KnownPages {
   std::array<std::atomic<std::uintptr_t>, kPlaces> known_{};  ///< last bytes of pages; 0: none
 };
 
-extern KnownPages readable_pages;
-extern KnownPages writable_pages;
+/// What each call checks the application's pointers with.
+struct KnownMemory {
+  KnownPages readable;
+  KnownPages writable;
+};
+extern KnownMemory known_memory;
 
 /// Returns whether [address, address + length) is above the caller's frame and so near that it surely exists: above the
 /// frames of every thread are its arguments and environment, or the C library's descriptor of the thread. Costs a few
@@ -59,10 +63,10 @@ extern KnownPages writable_pages;
 }
 
 inline bool is_readable(const void* address, std::size_t length) noexcept {
-  return readable_pages.has(address, length);
+  return known_memory.readable.has(address, length);
 }
 inline bool is_writable(const void* address, std::size_t length) noexcept {
-  return writable_pages.has(address, length);
+  return known_memory.writable.has(address, length);
 }
 /// The same for arrays and structures.
 template <class Value>

@@ -26,7 +26,8 @@ void be_punctual() {
   static_cast<void>(asked);
 }
 
-[[gnu::constructor]] void install_fork_handler() {
+[[gnu::constructor]] void start() {
+  bursts();
   at_fork(ForkStep::bursts, nullptr, nullptr, [] { bursts().after_fork_in_child(); });
 }
 
@@ -37,16 +38,7 @@ void be_punctual() {
 
 }  // namespace
 
-constinit thread_local SendRun this_run;
-
-Bursts& bursts() {
-  alignas(Bursts) static constinit union Memory {
-    Bursts bursts;
-    constexpr Memory() : bursts() {}
-    constexpr ~Memory() {}
-  } memory;
-  return memory.bursts;
-}
+constinit thread_local ThreadRings thread_rings;
 
 void Bursts::enter(Ring& ring) {
   const std::lock_guard guard(lock_);
@@ -60,16 +52,17 @@ void Bursts::leave(Ring& ring) {
 
 /// The rest of continue_run(), from the second send on.
 bool Bursts::is_burst(const Ring& ring) {
-  if (this_run.ring != &ring) {
-    if (this_run.sends > kFirstSends) send_all();
-    this_run = {.sends = 2, .began = {}, .ring = &ring};
+  if (thread_rings.run.ring != &ring) {
+    if (thread_rings.run.sends > kFirstSends) send_all();
+    thread_rings.run = {.sends = 2, .began = {}, .ring = &ring};
   }
-  if (this_run.sends > kFirstSends) {
-    this_run.sends = kFirstSends + 1;
+  if (thread_rings.run.sends > kFirstSends) {
+    thread_rings.run.sends = kFirstSends + 1;
     return !stopped_.load(std::memory_order_relaxed);
   }
-  if (this_run.sends == 2) this_run.began = monotonic_now();
-  if (this_run.sends == kFirstSends && monotonic_now() - this_run.began > kFirstSends * kMostBetween) end_run();
+  if (thread_rings.run.sends == 2) thread_rings.run.began = monotonic_now();
+  if (thread_rings.run.sends == kFirstSends && monotonic_now() - thread_rings.run.began > kFirstSends * kMostBetween)
+    end_run();
   return false;
 }
 
@@ -138,7 +131,7 @@ void Bursts::after_fork_in_child() {
   new (&rings_) std::vector<Ring*>;  // another thread may have been changing it at the fork
   left_.store(begun_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   is_watched_.store(false, std::memory_order_relaxed);
-  this_run = {};
+  thread_rings.run = {};
 }
 
 }  // namespace ringsock::ethernet

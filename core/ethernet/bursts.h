@@ -13,22 +13,17 @@
 
 #include "core/base/clock.h"
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
+#include "core/ethernet/thread_rings.h"
 
 namespace ringsock::ethernet {
 
 class Ring;
 
-/// What the calling thread has sent by rings since it last did anything else.
-struct SendRun {
-  unsigned sends = 0;
-  Nanos began{};               ///< time of the second send
-  const Ring* ring = nullptr;  ///< of the last send, null after the first one; only compared
-};
-extern constinit thread_local SendRun this_run __attribute__((tls_model("initial-exec")));
-
 /// Threads: any.
 class Bursts {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::bursts;
   static constexpr Nanos kLongestWait = std::chrono::microseconds(50);
   /// The number of sends that leave at once before later ones wait.
   static constexpr unsigned kFirstSends = 16;
@@ -50,7 +45,7 @@ class Bursts {
   // -- for sockets
   /// Counts a send of the calling thread by that ring. Returns whether the datagram may wait.
   static bool continue_run(const Ring& ring);
-  static void end_run() { this_run.sends = 0; }
+  static void end_run() { thread_rings.run.sends = 0; }
   /// Called when the calling thread receives.
   static void note_receive();
   /// Called when it looks whether it can receive or send.
@@ -86,21 +81,21 @@ class Bursts {
   std::vector<Ring*> rings_;
 };
 
-/// The object of the process, which is never destroyed.
-Bursts& bursts();
+/// The object of the process.
+inline Bursts& bursts() { return process_state<Bursts>(); }
 
 // A thread that is not in a burst only pays for an access to thread-local memory.
 
-inline bool Bursts::continue_run(const Ring& ring) { return ++this_run.sends > 1 && bursts().is_burst(ring); }
+inline bool Bursts::continue_run(const Ring& ring) { return ++thread_rings.run.sends > 1 && bursts().is_burst(ring); }
 
 inline void Bursts::note_receive() {
-  if (this_run.sends > kFirstSends) [[unlikely]]
+  if (thread_rings.run.sends > kFirstSends) [[unlikely]]
     bursts().send_all();
   end_run();
 }
 
 inline void Bursts::note_look() {
-  if (this_run.sends > kFirstSends) [[unlikely]]
+  if (thread_rings.run.sends > kFirstSends) [[unlikely]]
     bursts().send_before_look();
 }
 

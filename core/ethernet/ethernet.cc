@@ -15,6 +15,7 @@
 #include "core/base/at_fork.h"
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/process_state.h"
 #include "core/net/networks.h"
 
 namespace ringsock::ethernet {
@@ -38,32 +39,36 @@ std::array<std::uint64_t, 4> make_secret() {
 
 /// What the process has. Never destroyed.
 struct Process {
+  static constexpr ProcessPart kPart = ProcessPart::ethernets;
   Mutex lock;
   All* all = nullptr;  ///< made with the first Ethernet; a forked child makes its own
   std::vector<std::shared_ptr<Ethernet>>* held = nullptr;  ///< keeps all objects across a fork, null if there are none
 };
-constinit Process process;
+Process& process() { return process_state<Process>(); }
 
 }  // namespace
 
 /// Handlers for fork(2): rings, flows, and the threads that fill them remain with the parent.
 struct EthernetForkHandlers {
-  [[gnu::constructor]] static void install() { at_fork(ForkStep::interfaces, &before, &in_parent, &in_child); }
+  [[gnu::constructor]] static void install() {
+    process();
+    at_fork(ForkStep::interfaces, &before, &in_parent, &in_child);
+  }
   static void before() {
-    process.lock.lock();
-    if (process.all == nullptr) return;
-    process.held = new std::vector<std::shared_ptr<Ethernet>>;
-    for (const auto& [network, weak] : process.all->by_network) {
-      if (auto ethernet = weak.lock()) process.held->push_back(std::move(ethernet));
+    process().lock.lock();
+    if (process().all == nullptr) return;
+    process().held = new std::vector<std::shared_ptr<Ethernet>>;
+    for (const auto& [network, weak] : process().all->by_network) {
+      if (auto ethernet = weak.lock()) process().held->push_back(std::move(ethernet));
     }
-    for (const auto& ethernet : *process.held) ethernet->lock_.lock();
+    for (const auto& ethernet : *process().held) ethernet->lock_.lock();
   }
   static void in_parent() {
-    const auto* const held = std::exchange(process.held, nullptr);
+    const auto* const held = std::exchange(process().held, nullptr);
     if (held != nullptr) {
       for (const auto& ethernet : *held) ethernet->lock_.unlock();
     }
-    process.lock.unlock();
+    process().lock.unlock();
     delete held;  // without the lock, because it may destroy some of them
   }
   static void forget(Ethernet& ethernet) {
@@ -72,12 +77,12 @@ struct EthernetForkHandlers {
     }
   }
   static void in_child() {
-    if (process.held != nullptr) {
-      for (const auto& ethernet : *process.held) forget(*ethernet);
+    if (process().held != nullptr) {
+      for (const auto& ethernet : *process().held) forget(*ethernet);
     }
-    process.held = nullptr;  // the objects are never destroyed, as `all` is not
-    process.all = nullptr;
-    process.lock.unlock();
+    process().held = nullptr;  // the objects are never destroyed, as `all` is not
+    process().all = nullptr;
+    process().lock.unlock();
   }
 };
 
@@ -85,14 +90,14 @@ Result<std::shared_ptr<Ethernet>> Ethernet::of_socket(int fd, EthernetUser& user
   auto network = net::networks().of_socket(fd);
   if (!network) return network.error();
   std::shared_ptr<Ethernet> before;  // destroyed without the lock
-  const std::lock_guard guard(process.lock);
-  if (process.all == nullptr) process.all = new All;
-  std::weak_ptr<Ethernet>& known = process.all->by_network[network->get()];
+  const std::lock_guard guard(process().lock);
+  if (process().all == nullptr) process().all = new All;
+  std::weak_ptr<Ethernet>& known = process().all->by_network[network->get()];
   if (auto ethernet = known.lock()) return ethernet;
   auto ethernet = std::make_shared<Ethernet>(*std::move(network), user);
   if (Status watched = ethernet->watch(); !watched) return watched.error();
   known = ethernet;
-  before = std::exchange(process.all->newest, ethernet);
+  before = std::exchange(process().all->newest, ethernet);
   user.has_begun();
   return ethernet;
 }
@@ -213,9 +218,9 @@ Result<std::shared_ptr<Ring>> Ethernet::make_ring(Slot& slot, const RingKey& key
 std::vector<verbs::BufferPoolStatistics> Ethernet::refresh_statistics() {
   std::vector<std::shared_ptr<Ethernet>> namespaces;
   {
-    const std::lock_guard guard(process.lock);
-    if (process.all == nullptr) return {};
-    for (const auto& [network, weak] : process.all->by_network) {
+    const std::lock_guard guard(process().lock);
+    if (process().all == nullptr) return {};
+    for (const auto& [network, weak] : process().all->by_network) {
       if (auto one = weak.lock()) namespaces.push_back(std::move(one));
     }
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/log.h"
+#include "core/base/process_state.h"
 #include "core/device/rdma/packet_port.h"
 #include "core/device/rdma/rdma_device.h"
 #include "core/device/rdma/rdma_devices.h"
@@ -15,12 +16,17 @@ constexpr std::size_t kSlabBytes = std::size_t{1} << 20;
 /// A slab of nearly this size is put on huge pages if there are any (verbs/pages.h).
 constexpr std::size_t kHugeSlabBytes = std::size_t{4} << 20;
 
+/// Opens the libraries of the cards once.
+struct Cards {
+  static constexpr ProcessPart kPart = ProcessPart::cards;
+  std::shared_ptr<rdma::RdmaDevices> all = std::make_shared<rdma::RdmaDevices>(rdma::real_calls());
+};
+
 /// Returns nothing when the interface has no card that we can use.
 std::optional<Interface::Card> card_of(const net::Link& link) {
   // Virtual interfaces have no card of their own.
   if (link.kind != net::LinkKind::physical) return std::nullopt;
-  static const auto cards = std::make_shared<rdma::RdmaDevices>(rdma::real_calls());
-  auto port = cards->open_packet_port(static_cast<unsigned>(link.index));
+  auto port = process_state<Cards>().all->open_packet_port(static_cast<unsigned>(link.index));
   // Steering rules and queue pairs use the first port: present cards have a device for each port.
   if (!port || port->number != 1) return std::nullopt;
   log_info("%s: packets by %s", link.name.c_str(), port->device->name());

@@ -8,7 +8,9 @@
 #include <mutex>
 
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 #include "core/base/thread_id.h"
+#include "core/ethernet/thread_rings.h"
 #include "core/wire/frame_ends.h"
 
 namespace ringsock::ethernet {
@@ -20,6 +22,7 @@ constexpr int kLooksBeforeMoving = 20;
 /// Counts the threads that are bound to each CPU.
 class AttachedThreads {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::attached_threads;
   /// Binds the calling thread to the CPU with the fewest bound threads, among those that it may use. Returns -1 when
   /// that fails.
   int attach() {
@@ -50,18 +53,7 @@ class AttachedThreads {
   std::array<int, CPU_SETSIZE> counts_{};
 };
 
-AttachedThreads attached_threads;
-
-/// Binds a thread for its lifetime.
-struct Attached {
-  int cpu = attached_threads.attach();
-  Attached() = default;
-  Attached(const Attached&) = delete;
-  Attached& operator=(const Attached&) = delete;
-  ~Attached() {
-    if (cpu >= 0) attached_threads.leave(cpu);
-  }
-};
+AttachedThreads& attached_threads() { return process_state<AttachedThreads>(); }
 
 std::uint64_t current_cpu() { return static_cast<std::uint64_t>(std::max(::sched_getcpu(), 0)); }
 
@@ -69,13 +61,18 @@ std::uint64_t current_cpu() { return static_cast<std::uint64_t>(std::max(::sched
 std::uint64_t place_of(RingLogic logic) {
   if (logic == RingLogic::per_thread) return this_thread_id();
   if (logic == RingLogic::per_core_attach_threads) {
-    thread_local const Attached attached;
-    if (attached.cpu >= 0) return static_cast<std::uint64_t>(attached.cpu);
+    const AttachedThread* const attached = thread_rings.attached.get();
+    if (attached != nullptr && attached->cpu() >= 0) return static_cast<std::uint64_t>(attached->cpu());
   }
   return current_cpu();
 }
 
 }  // namespace
+
+AttachedThread::AttachedThread() : cpu_(attached_threads().attach()) {}
+AttachedThread::~AttachedThread() {
+  if (cpu_ >= 0) attached_threads().leave(cpu_);
+}
 
 bool is_ring_logic(std::uint32_t number) {
   switch (static_cast<RingLogic>(number)) {

@@ -18,8 +18,9 @@
 #include "core/base/raised_limit.h"
 #include "core/base/rare_calls.h"
 #include "core/poll/poll_set.h"
+#include "core/poll/process_waits.h"
 #include "core/poll/sleeper.h"
-#include "core/poll/wait_tally.h"
+#include "core/poll/thread_waits.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/listable.h"
@@ -39,14 +40,11 @@ constexpr int kDeepestNesting = 5;
 /// More than the number of threads that wait for a set when it is adopted.
 constexpr int kRingsAfterAdoption = 64;
 
-// These locks guard no data. They keep two threads from wrapping one epoll file, or adding two sets to each other, at
-// the same time. They are free in a forked child, which does not have the other threads.
-constinit Mutex adopting_lock;
-constinit Mutex nesting_lock;
+/// A forked child does not have the other threads.
 [[gnu::constructor]] void free_locks_in_children() {
   at_fork(ForkStep::epoll_sets, nullptr, nullptr, [] {
-    new (&adopting_lock) Mutex;
-    new (&nesting_lock) Mutex;
+    new (&process_waits().adopting) Mutex;
+    new (&process_waits().nesting) Mutex;
   });
 }
 
@@ -89,13 +87,8 @@ Status check_exclusive(int op, bool is_set, std::uint32_t events) {
 
 // -- member
 
-namespace {
-/// The member that this thread is asking: what its endpoint reports meanwhile is no news.
-constinit thread_local const EpollMember* being_asked = nullptr;
-}  // namespace
-
 void EpollMember::endpoint_changed() noexcept {
-  if (being_asked == this) {
+  if (thread_waits.being_asked == this) {
     // The endpoint may have other doorbells now (a connect that has found its listener).
     armed_ = false;
     return;
@@ -118,9 +111,9 @@ void EpollMember::endpoint_changed() noexcept {
 Ref EpollMember::owner() noexcept { return set_.try_add_ref() ? Ref(&set_) : Ref(); }
 
 void EpollMember::ask() {
-  const EpollMember* const outer = std::exchange(being_asked, this);
+  const EpollMember* const outer = std::exchange(thread_waits.being_asked, this);
   const std::uint32_t ready = endpoint_->ready();
-  being_asked = outer;
+  thread_waits.being_asked = outer;
   // Read after ready(): what arrives later is a new edge, or the caller finds it.
   found_activity_ = endpoint_->activity();
   found_ = with_normal_bands(ready) & (event_.events | EPOLLERR | EPOLLHUP);
@@ -177,11 +170,12 @@ EpollSet::EpollSet(UniqueFd kernel, UniqueFd doorbells, UniqueFd bell)
 EpollSet::~EpollSet() {
   fork_registry().leave(*this);
   for (auto& [key, member] : members_) member->endpoint_->remove_watch(*member);
-  if (const int slot = counter_slot_.load(); slot != WaitCounters::kNowhere) wait_counters.load()->close_epoll(slot);
+  if (const int slot = counter_slot_.load(); slot != WaitCounters::kNowhere)
+    process_waits().counters.load()->close_epoll(slot);
 }
 
 int EpollSet::counter_slot(int epoll_fd) {
-  WaitCounters* const counters = wait_counters.load(std::memory_order_acquire);
+  WaitCounters* const counters = process_waits().counters.load(std::memory_order_acquire);
   if (counters == nullptr) [[likely]]
     return WaitCounters::kNowhere;
   if (!has_counters_.load(std::memory_order_acquire)) {
@@ -234,7 +228,7 @@ Result<int> EpollSet::create(int flags) {
 }
 
 Status EpollSet::adopt(int epoll_fd, std::span<const int> copies, bool is_shared) {
-  const std::lock_guard guard(adopting_lock);
+  const std::lock_guard guard(process_waits().adopting);
   if (fd_table().holds(epoll_fd)) return ok();
   auto wrapped = wrap(epoll_fd);
   if (!wrapped) return wrapped.error();
@@ -343,9 +337,9 @@ void EpollSet::forget_doorbells_of_parked(Endpoint& endpoint) {
 
 void EpollSet::count_members() { member_count_.store(members_.size() - parked_count_, std::memory_order_relaxed); }
 
-/// Checks whether it may hold `inner`. nesting_lock must be held. Errors: ELOOP a cycle, or too deep; EPERM, ENOSPC,
-/// ENOMEM. The doorbells of a set are epoll descriptors, and so are those of sockets and rings below them, so the
-/// kernel may refuse a nesting that is legal for the caller's sets. Such a set is polled instead
+/// Checks whether it may hold `inner`. ProcessWaits::nesting must be held. Errors: ELOOP a cycle, or too deep; EPERM,
+/// ENOSPC, ENOMEM. The doorbells of a set are epoll descriptors, and so are those of sockets and rings below them, so
+/// the kernel may refuse a nesting that is legal for the caller's sets. Such a set is polled instead
 /// (EpollMember::is_deaf_).
 Status EpollSet::check_nesting(EpollSet& inner) {
   if (inner.reaches(*this, kDeepestNesting)) return Error{ELOOP, "epoll_ctl"};
@@ -374,7 +368,7 @@ bool EpollSet::reaches(const EpollSet& other, int levels) {
 Status EpollSet::add(int fd, Ref endpoint, const epoll_event& event) {
   std::unique_lock<Mutex> nesting;
   if (EpollSet* inner = endpoint->as_epoll_set()) {
-    nesting = std::unique_lock(nesting_lock);
+    nesting = std::unique_lock(process_waits().nesting);
     Status nested = check_nesting(*inner);
     if (!nested) return nested;
   }

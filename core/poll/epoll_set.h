@@ -126,8 +126,8 @@ class EpollSet final : public Endpoint {
   /// epoll_pwait2(2). @param timeout 0 looks once, Nanos::max() waits for ever. Errors: EINTR, EINVAL `events` is
   /// empty, EBADF the set was closed meanwhile.
   Result<int> wait(std::span<epoll_event> events, Nanos timeout, const sigset_t* mask);
-  /// Returns where its waits are counted for vma_stats(8): a slot of wait_counters, or WaitCounters::kNowhere. The slot
-  /// has the name of the descriptor of the first wait.
+  /// Returns where its waits are counted for vma_stats(8): a slot of ProcessWaits::counters, or WaitCounters::kNowhere.
+  /// The slot has the name of the descriptor of the first wait.
   int counter_slot(int epoll_fd);
 
   std::uint32_t ready() noexcept override;

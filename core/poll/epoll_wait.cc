@@ -10,10 +10,11 @@
 #include "core/base/barrier.h"
 #include "core/base/poll_until.h"
 #include "core/poll/epoll_set.h"
+#include "core/poll/process_waits.h"
 #include "core/poll/sleeper.h"
 #include "core/poll/spin_policy.h"
+#include "core/poll/thread_waits.h"
 #include "core/poll/wait.h"
-#include "core/poll/wait_tally.h"
 #include "core/runtime/listable.h"
 #include "core/runtime/used_elsewhere.h"
 #include "core/statistics/statistics.h"
@@ -56,22 +57,19 @@ std::uint32_t age_of(std::uint32_t stamp, std::uint32_t now) {
   return static_cast<std::int32_t>(age) < 0 ? 0 : age;
 }
 
-/// The set in which the calling thread counts as sleeping.
-constinit thread_local const EpollSet* sleeping_in = nullptr;
-
 }  // namespace
 
 /// Counts the calling thread as sleeping while it exists.
 class EpollSet::CountedSleeper {
  public:
-  explicit CountedSleeper(EpollSet& set) : set_(set), outer_(std::exchange(sleeping_in, &set)) {
+  explicit CountedSleeper(EpollSet& set) : set_(set), outer_(std::exchange(thread_waits.sleeping_in, &set)) {
     set_.sleepers_.fetch_add(1);
   }
   CountedSleeper(const CountedSleeper&) = delete;
   CountedSleeper& operator=(const CountedSleeper&) = delete;
   ~CountedSleeper() {
     set_.sleepers_.fetch_sub(1);
-    sleeping_in = outer_;
+    thread_waits.sleeping_in = outer_;
   }
 
  private:
@@ -81,7 +79,7 @@ class EpollSet::CountedSleeper {
 
 void EpollSet::ring() {
   // A thread that is about to sleep notices by itself what its own last look has changed.
-  const int ourselves = sleeping_in == this ? 1 : 0;
+  const int ourselves = thread_waits.sleeping_in == this ? 1 : 0;
   if (sleepers_.load() > ourselves) ring_uncounted_sleepers();
 }
 
@@ -99,8 +97,8 @@ int EpollSet::collect_locked(std::span<epoll_event> events, After after) {
     put_found_in_order_locked();
     count += report_found_locked(events.subspan(count));
   }
-  wait_tally.from_endpoints = static_cast<int>(count);
-  return wait_tally.from_endpoints;
+  thread_waits.tally.from_endpoints = static_cast<int>(count);
+  return thread_waits.tally.from_endpoints;
 }
 
 /// Reports the members for which there was no room before.

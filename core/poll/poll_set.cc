@@ -19,10 +19,10 @@
 #include "core/base/poll_until.h"
 #include "core/base/unique_fd.h"
 #include "core/poll/held_signals.h"
+#include "core/poll/process_waits.h"
 #include "core/poll/sleeper.h"
 #include "core/poll/spin_policy.h"
 #include "core/poll/wait.h"
-#include "core/poll/wait_tally.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/used_elsewhere.h"
 #include "core/statistics/statistics.h"
@@ -132,7 +132,7 @@ int PollCall::look_at_members(bool kernel_too) {
     entry.revents = static_cast<short>(is_closed ? POLLNVAL : events);
     if (entry.revents != 0) ++ready;
   }
-  wait_tally.from_endpoints = ready;
+  thread_waits.tally.from_endpoints = ready;
   return ready;
 }
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "core/poll/poll_set.h"
+#include "core/poll/process_waits.h"
 #include "core/poll/sleeper.h"
 #include "core/poll/wait.h"
-#include "core/poll/wait_tally.h"
 #include "core/runtime/fd_table.h"
 
 namespace ringsock::runtime {

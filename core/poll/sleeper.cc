@@ -22,31 +22,23 @@
 #include "core/base/poll_until.h"
 #include "core/base/unique_fd.h"
 #include "core/poll/held_signals.h"
-#include "core/poll/wait_tally.h"
+#include "core/poll/thread_waits.h"
 
 namespace ringsock::runtime {
 
-thread_local constinit WaitTally wait_tally;
-constinit std::atomic<WaitCounters*> wait_counters{nullptr};
+thread_local constinit ThreadWaits thread_waits;
 
 namespace {
 
-struct ThreadBell {
-  UniqueFd fd;
-  unsigned generation = 0;  ///< a child shares its parent's eventfds; each would wake the other
-  bool rung_by_itself = false;
-};
-thread_local constinit OfThread<ThreadBell> bell_of_thread;
-
 int number_of_bell() {
-  const ThreadBell* const bell = bell_of_thread.find();
+  const ThreadBell* const bell = thread_waits.bell.find();
   return bell != nullptr ? bell->fd.get() : -1;
 }
 
 }  // namespace
 
 int thread_bell() {
-  ThreadBell* const found = bell_of_thread.get();
+  ThreadBell* const found = thread_waits.bell.get();
   if (found == nullptr) return -1;
   ThreadBell& bell = *found;
   const unsigned generation = fork_generation();
@@ -65,12 +57,12 @@ void silence_thread_bell() {
 }
 
 bool take_own_ring() {
-  ThreadBell* const bell = bell_of_thread.find();
+  ThreadBell* const bell = thread_waits.bell.find();
   return bell != nullptr && std::exchange(bell->rung_by_itself, false);
 }
 
 void SleeperWatch::endpoint_changed() noexcept {
-  ThreadBell* const own = bell_of_thread.find();
+  ThreadBell* const own = thread_waits.bell.find();
   if (own != nullptr && bell_ == own->fd.get()) {
     own->rung_by_itself = true;
     return;
@@ -81,7 +73,7 @@ void SleeperWatch::endpoint_changed() noexcept {
 }
 
 Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, const sigset_t* mask) {
-  if (what == WaitFor::readiness) wait_tally.slept = true;
+  if (what == WaitFor::readiness) thread_waits.tally.slept = true;
   const Nanos begun = monotonic_now();
   const Result<int> woken = poll_until(fds, deadline, mask);
   if (!woken) return woken;
@@ -95,76 +87,6 @@ Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, con
 }
 
 namespace {
-
-/// An epoll set for one thread's sleeps in turn. Its members stay registered between sleeps: with EPOLLEXCLUSIVE they
-/// wake no thread, and use up no turn, while the thread is not asleep.
-class TurnSleeper {
- public:
-  /// Returns the set for these members, made anew when they differ from last time. -1 when it cannot be made.
-  int set_for(const WaitFds& fds, std::uint64_t serial, int bell) {
-    const Members wanted{serial, fork_generation(), fds.shared, fds.own, bell};
-    if (set_ && wanted == members_ && sleep_on_own(fds.sleeps_on_own)) return set_.get();
-    set_ = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
-    signals_.reset();
-    members_ = wanted;
-    sleeps_on_own_ = fds.sleeps_on_own;
-    bool whole = static_cast<bool>(set_);
-    for (const int fd : fds.shared) whole = whole && enter(EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLEXCLUSIVE);
-    whole = whole && enter(EPOLL_CTL_ADD, fds.own, events_of_own()) && enter(EPOLL_CTL_ADD, bell, EPOLLIN);
-    if (!whole) set_.reset();
-    return set_.get();
-  }
-  /// Makes the set tell of `wanted`, which the thread blocks while it sleeps. Returns the descriptor that is ready
-  /// then, -1 when there is none to be had.
-  int tell_of(const sigset_t& wanted) {
-    if (signals_ && is_equal(wanted, told_)) return signals_.get();
-    if (signals_) {
-      if (::signalfd(signals_.get(), &wanted, 0) < 0) return -1;
-    } else {
-      signals_ = out_of_the_way(UniqueFd(::signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC)));
-      if (!signals_ || !enter(EPOLL_CTL_ADD, signals_.get(), EPOLLIN)) signals_.reset();
-    }
-    told_ = wanted;
-    return signals_.get();
-  }
-  void forget() { set_.reset(); }
-  static bool is_equal(const sigset_t& one, const sigset_t& other) {
-    for (int signal = 1; signal < NSIG; ++signal) {
-      if (sigismember(&one, signal) != sigismember(&other, signal)) return false;
-    }
-    return true;
-  }
-
- private:
-  struct Members {
-    std::uint64_t serial = 0;
-    unsigned generation = 0;
-    std::array<int, 2> shared{};
-    int own = -1;
-    int bell = -1;
-    bool operator==(const Members&) const = default;
-  };
-  /// The descriptor `own` stays a member that tells nothing: making the set anew costs ten times as much.
-  bool sleep_on_own(bool wanted) {
-    if (wanted == sleeps_on_own_) return true;
-    sleeps_on_own_ = wanted;
-    return enter(EPOLL_CTL_MOD, members_.own, events_of_own());
-  }
-  [[nodiscard]] std::uint32_t events_of_own() const { return sleeps_on_own_ ? std::uint32_t{EPOLLIN} : 0; }
-  [[nodiscard]] bool enter(int operation, int fd, std::uint32_t events) const {
-    if (fd < 0) return true;
-    epoll_event interest{};
-    interest.events = events;
-    interest.data.fd = fd;
-    return ::epoll_ctl(set_.get(), operation, fd, &interest) == 0;
-  }
-  UniqueFd set_;
-  Members members_;
-  bool sleeps_on_own_ = true;
-  UniqueFd signals_;  ///< a signalfd(2)
-  sigset_t told_{};   ///< what it tells of
-};
-thread_local constinit OfThread<TurnSleeper> turn_sleeper;
 
 /// Converts for epoll_pwait(2), rounded up.
 int to_milliseconds(Nanos deadline) {
@@ -207,11 +129,11 @@ class SignalsHeld {
 
 Result<unsigned> sleep_in_turn(const WaitFds& fds, std::uint64_t serial, int bell, Nanos deadline,
                                const sigset_t* mask) {
-  TurnSleeper* const sleeper = turn_sleeper.get();
+  TurnSleeper* const sleeper = thread_waits.turn_sleeper.get();
   const int set = sleeper != nullptr ? sleeper->set_for(fds, serial, bell) : -1;
   if (set < 0) return Error{EOPNOTSUPP, "sleep in turn"};
   SignalsHeld held(mask);
-  if (handlers_wait.is_signal_due) return Error{EINTR, "sleep in turn"};
+  if (this_thread.handlers.is_signal_due) return Error{EINTR, "sleep in turn"};
   const int signals = sleeper->tell_of(held.wanted());
   if (signals < 0) return Error{EOPNOTSUPP, "sleep in turn"};
   std::array<epoll_event, 5> ready;
@@ -235,7 +157,7 @@ Result<unsigned> sleep_in_turn(const WaitFds& fds, std::uint64_t serial, int bel
 }
 
 bool handlers_restart_calls() {
-  if (handlers_wait.is_signal_due) return handlers_wait.do_all_restart;
+  if (this_thread.handlers.is_signal_due) return this_thread.handlers.do_all_restart;
   for (int signal = 1; signal < NSIG; ++signal) {
     if (is_fault(signal)) continue;
     struct sigaction action {};

@@ -12,6 +12,7 @@
 #include "core/base/no_cancellation.h"
 #include "core/base/unique_fd.h"
 #include "core/poll/rest_of_message.h"
+#include "core/poll/thread_waits.h"
 #include "core/poll/wait.h"
 
 namespace ringsock::runtime {
@@ -23,8 +24,6 @@ Result<ssize_t> with_sigpipe(Result<ssize_t> sent, int flags) {
   if (!sent && sent.error().code == EPIPE && (flags & MSG_NOSIGNAL) == 0) ::raise(SIGPIPE);
   return sent;
 }
-
-constinit thread_local int error_after_a_part = 0;
 
 /// Returns how many of `room` bytes a receive waits for.
 std::size_t wanted(const Endpoint& endpoint, int flags, std::size_t room) {
@@ -61,14 +60,14 @@ Result<ssize_t> at_one_go(Endpoint& endpoint, Nanos deadline, int flags, Attempt
 template <class Attempt>
 Result<ssize_t> until_complete(Endpoint& endpoint, std::uint32_t interest, Nanos deadline, std::size_t total,
                                std::size_t done, Attempt attempt) {
-  error_after_a_part = 0;
+  thread_waits.error_after_a_part = 0;
   while (done < total) {
     auto moved = retry_until_ready(
         endpoint, interest, deadline, [&] { return attempt(done); }, done == 0);
     if (!moved) {
       if (done == 0) return moved;
-      error_after_a_part = moved.error().code;
-      endpoint.keep_error(error_after_a_part);
+      thread_waits.error_after_a_part = moved.error().code;
+      endpoint.keep_error(thread_waits.error_after_a_part);
       break;
     }
     if (*moved == 0) break;
@@ -79,7 +78,7 @@ Result<ssize_t> until_complete(Endpoint& endpoint, std::uint32_t interest, Nanos
 
 }  // namespace
 
-int why_only_a_part() { return error_after_a_part; }
+int why_only_a_part() { return thread_waits.error_after_a_part; }
 
 Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int flags, Result<ssize_t> first) {
   const std::size_t total = wanted(*socket, flags, length);

@@ -1,27 +1,22 @@
 #include "core/poll/spin_policy.h"
 
-#include <array>
 #include <cstddef>
+
+#include "core/poll/process_waits.h"
+#include "core/poll/thread_waits.h"
 
 namespace ringsock::runtime {
 
 namespace {
 
-struct SharedPolicy {
-  std::atomic<Nanos> polling_time{SpinPolicy{}.polling_time};
-  std::atomic<bool> adaptive{SpinPolicy{}.adaptive};
-};
-
-constinit std::array<SharedPolicy, 2> policies;
-constinit Contention process_contention;
-constinit thread_local std::array<SpinHistory, 2> thread_history;
+[[gnu::constructor]] void start() { process_waits(); }
 
 constexpr std::size_t index_of(WaitFor what) { return static_cast<std::size_t>(what); }
 
 }  // namespace
 
 void set_spin_policy(WaitFor what, SpinPolicy policy) {
-  SharedPolicy& shared = policies[index_of(what)];
+  SharedSpinPolicy& shared = process_waits().policies[index_of(what)];
   shared.polling_time.store(policy.polling_time, std::memory_order_relaxed);
   shared.adaptive.store(policy.adaptive, std::memory_order_relaxed);
 }
@@ -32,16 +27,16 @@ void set_spin_policy(SpinPolicy policy) {
 }
 
 SpinPolicy spin_policy(WaitFor what) {
-  const SharedPolicy& shared = policies[index_of(what)];
+  const SharedSpinPolicy& shared = process_waits().policies[index_of(what)];
   return {shared.polling_time.load(std::memory_order_relaxed), shared.adaptive.load(std::memory_order_relaxed)};
 }
 
-void note_sleep(WaitFor what, Nanos duration) { thread_history[index_of(what)].slept(duration, spin_policy(what)); }
+void note_sleep(WaitFor what, Nanos duration) { thread_waits.spins[index_of(what)].slept(duration, spin_policy(what)); }
 
-void note_vain_sleep(WaitFor what, Nanos duration) { thread_history[index_of(what)].slept_in_vain(duration); }
+void note_vain_sleep(WaitFor what, Nanos duration) { thread_waits.spins[index_of(what)].slept_in_vain(duration); }
 
 Spinner::Spinner(WaitFor what, Nanos deadline, HeldSignals& signals, unsigned stride)
-    : BasicSpinner(spin_policy(what), process_contention, thread_history[index_of(what)], deadline, stride,
+    : BasicSpinner(spin_policy(what), process_waits().contention, thread_waits.spins[index_of(what)], deadline, stride,
                    {&signals}) {}
 
 }  // namespace ringsock::runtime

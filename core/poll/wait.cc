@@ -40,7 +40,7 @@ Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos dead
   if (!ready) {
     const bool restarts =
         may_restart && ready.error().code == EINTR && deadline == Nanos::max() && handlers_restart_calls();
-    if (restarts && handlers_wait.is_signal_due) return Error{ERESTART, "wait: restarts behind the handler"};
+    if (restarts && this_thread.handlers.is_signal_due) return Error{ERESTART, "wait: restarts behind the handler"};
     return restarts ? ok() : Status(ready.error());
   }
   if (entries[2].revents != 0) silence_thread_bell();

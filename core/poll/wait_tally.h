@@ -1,18 +1,15 @@
 // The results of calls that wait for several descriptors, for statistics.
 #pragma once
 
-#include <atomic>
-
 #include "core/base/result.h"
 
 namespace ringsock::runtime {
 
-/// The tally of the calling thread's current poll(2), select(2) or epoll_wait(2).
+/// The tally of a call.
 struct WaitTally {
   int from_endpoints = 0;  ///< ready at the last look
   bool slept = false;
 };
-extern thread_local constinit WaitTally wait_tally __attribute__((tls_model("initial-exec")));
 
 /// Counts the calls that wait: libvma's statistics page does. Threads: any.
 class WaitCounters {
@@ -31,19 +28,5 @@ class WaitCounters {
   constexpr WaitCounters() = default;
   ~WaitCounters() = default;
 };
-
-/// The counters of this process, never destroyed. Null: calls are not counted.
-extern constinit std::atomic<WaitCounters*> wait_counters;
-
-template <class Wait>
-Result<int> counted_wait(int slot, Wait wait) {
-  WaitCounters* const counters = wait_counters.load(std::memory_order_acquire);
-  if (counters == nullptr || slot == WaitCounters::kNowhere) [[likely]]
-    return wait();
-  wait_tally = {};
-  const Result<int> ready = wait();
-  counters->count(slot, ready, wait_tally);
-  return ready;
-}
 
 }  // namespace ringsock::runtime

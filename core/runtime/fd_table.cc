@@ -18,7 +18,9 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/process_state.h"
 #include "core/base/rare_calls.h"
+#include "core/base/this_thread.h"
 #include "core/runtime/reader_barrier.h"
 #include "core/runtime/refusing_endpoint.h"
 #include "core/runtime/service_thread.h"
@@ -33,6 +35,7 @@ namespace {
 /// counter is zero while no thread has it.
 class ReaderCounters {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::reader_counters;
   void add(unsigned long* counter) {
     const std::lock_guard guard(lock_);
     const std::size_t count = count_.load(std::memory_order_relaxed);
@@ -71,7 +74,21 @@ class ReaderCounters {
   std::atomic<std::size_t> count_{0};
   std::atomic<bool> is_full_{false};
 };
-constinit ReaderCounters reader_counters;
+ReaderCounters& reader_counters() { return process_state<ReaderCounters>(); }
+
+struct FdTableFork {
+  static constexpr ProcessPart kPart = ProcessPart::fd_table_fork;
+  int depth = 0;  ///< how many times the forking thread holds liburcu's locks
+};
+
+/// The endpoints that stand for what cannot be used.
+struct Refusing {
+  static constexpr ProcessPart kPart = ProcessPart::refusing_endpoints;
+  alignas(RefusingEndpoint) std::array<std::byte, sizeof(RefusingEndpoint)> being_closed{};
+  alignas(RefusingEndpoint) std::array<std::byte, sizeof(RefusingEndpoint)> parents{};
+  Endpoint* mark = nullptr;  ///< in `being_closed`
+};
+Refusing& refusing() { return process_state<Refusing>(); }
 
 bool is_single_threaded() {
 #if __has_include(<sys/single_threaded.h>)
@@ -84,30 +101,27 @@ bool is_single_threaded() {
 // The table's lock is taken first: remove() waits for readers without holding it.
 void before_fork() {
   process_fd_table.before_fork();
-  reader_barrier.before_fork();
+  reader_barrier().before_fork();
   rcu_before_fork();
-  reader_counters.before_fork();
+  reader_counters().before_fork();
 }
 void after_fork_parent() {
-  reader_counters.after_fork();
+  reader_counters().after_fork();
   rcu_after_fork_in_parent();
-  reader_barrier.after_fork();
+  reader_barrier().after_fork();
   process_fd_table.after_fork();
 }
 void after_fork_child() {
-  reader_counters.after_fork();
+  reader_counters().after_fork();
   rcu_after_fork_in_child();
-  reader_barrier.after_fork_in_child();
+  reader_barrier().after_fork_in_child();
   process_fd_table.after_fork_in_child();
 }
 
-/// How many times the forking thread holds it.
-constinit int fork_depth = 0;
-
-/// Replaces liburcu's record of a thread where it cannot be allocated. A section uses nothing but this counter.
-thread_local constinit unsigned long own_reader_counter = 0;
-
-[[gnu::constructor]] void install_fork_handlers() {
+[[gnu::constructor]] void start() {
+  reader_counters();
+  process_state<FdTableFork>();
+  reader_barrier();
   at_fork(ForkStep::descriptor_table, before_fork, after_fork_parent, after_fork_child);
   at_strange_child([] { process_fd_table.leave_to_parent(); });
 }
@@ -117,9 +131,9 @@ thread_local constinit unsigned long own_reader_counter = 0;
 void rcu_register_reader() {
   if (is_known_process()) [[likely]] {
     urcu_bp_register();
-    reader_counters.add(reinterpret_cast<unsigned long*>(urcu_bp_reader));
+    reader_counters().add(reinterpret_cast<unsigned long*>(urcu_bp_reader));
   } else {
-    urcu_bp_reader = reinterpret_cast<struct urcu_bp_reader*>(&own_reader_counter);
+    urcu_bp_reader = reinterpret_cast<struct urcu_bp_reader*>(&this_thread.reader_counter);
   }
 }
 
@@ -137,8 +151,8 @@ void rcu_wait_for_readers() {
 
 bool rcu_readers_are_gone() {
   const int saved_errno = errno;
-  reader_barrier.execute();
-  const bool are_gone = reader_counters.are_idle();
+  reader_barrier().execute();
+  const bool are_gone = reader_counters().are_idle();
   // Orders the readers' loads before what follows, on machines with weak memory ordering.
   if (are_gone) std::atomic_thread_fence(std::memory_order_seq_cst);
   errno = saved_errno;
@@ -156,16 +170,16 @@ void rcu_use_membarrier() {
 #endif
 }
 
-void rcu_forgo_membarrier() { reader_barrier.forgo_membarrier(); }
+void rcu_forgo_membarrier() { reader_barrier().forgo_membarrier(); }
 
 void rcu_before_fork() {
-  if (fork_depth++ == 0) urcu_bp_before_fork();
+  if (process_state<FdTableFork>().depth++ == 0) urcu_bp_before_fork();
 }
 void rcu_after_fork_in_parent() {
-  if (--fork_depth == 0) urcu_bp_after_fork_parent();
+  if (--process_state<FdTableFork>().depth == 0) urcu_bp_after_fork_parent();
 }
 void rcu_after_fork_in_child() {
-  if (--fork_depth == 0) urcu_bp_after_fork_child();
+  if (--process_state<FdTableFork>().depth == 0) urcu_bp_after_fork_child();
 }
 
 Result<FdTable::Entry*> FdTable::make_entry(int fd) {
@@ -317,13 +331,12 @@ Endpoint* FdTable::make_refusing(void* place, Error why) noexcept {
 }
 
 Endpoint* FdTable::being_closed() noexcept {
-  alignas(RefusingEndpoint) static std::byte place[sizeof(RefusingEndpoint)];
-  static Endpoint* const made = [] {
-    Endpoint* const mark = make_refusing(place, {EBADF, "the descriptor is being closed"});
-    mark->is_closed_.store(true);  // nobody watches it
-    return mark;
-  }();
-  return made;
+  Refusing& all = refusing();
+  if (all.mark == nullptr) [[unlikely]] {
+    all.mark = make_refusing(all.being_closed.data(), {EBADF, "the descriptor is being closed"});
+    all.mark->is_closed_.store(true);  // nobody watches it
+  }
+  return all.mark;
 }
 
 /// Threads that were closing numbers exist only in the parent.
@@ -336,9 +349,8 @@ void FdTable::after_fork_in_child() {
 void FdTable::leave_to_parent() noexcept {
   new (&lock_) Mutex;
   retired_ = {};
-  alignas(RefusingEndpoint) static std::byte place[sizeof(RefusingEndpoint)];
-  Endpoint* const lost =
-      make_refusing(place, {EIO, "the connection is the parent's: this process was made without fork(3)"});
+  Endpoint* const lost = make_refusing(refusing().parents.data(),
+                                       {EIO, "the connection is the parent's: this process was made without fork(3)"});
   for (std::size_t i = 0; i == 0 || i < chunks_end_; ++i) {
     Chunk* const chunk = i == 0 ? &first_ : chunks_[i].load(std::memory_order_relaxed);
     if (chunk == nullptr) continue;

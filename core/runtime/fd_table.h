@@ -44,7 +44,7 @@ class FdTable {
       if (!endpoint_) return;
       if (pinned_) {
         endpoint_->drop_ref();
-        --handlers_wait.depth;
+        --this_thread.handlers.depth;
       } else {
         rcu_read_leave();
       }
@@ -59,7 +59,7 @@ class FdTable {
     /// pinned.
     void pin() {
       if (!endpoint_ || pinned_) return;
-      ++handlers_wait.depth;
+      ++this_thread.handlers.depth;
       endpoint_->add_ref();
       pinned_ = true;
       rcu_read_leave();

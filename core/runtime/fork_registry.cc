@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/at_fork.h"
+#include "core/base/process_state.h"
 #include "core/runtime/rcu.h"
 
 namespace ringsock::runtime {
@@ -70,10 +71,7 @@ void ForkLocks::unlock(bool in_child) {
   unlock_all(outer_);
 }
 
-ForkRegistry& fork_registry() {
-  static auto* const instance = new ForkRegistry;
-  return *instance;
-}
+ForkRegistry& fork_registry() { return process_state<ForkRegistry>(); }
 
 void ForkRegistry::install_handlers() {
   at_fork(

@@ -12,6 +12,7 @@
 #include "core/base/biased_mutex.h"
 #include "core/base/intrusive_list.h"
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 #include "core/runtime/endpoint.h"
 
 namespace ringsock::runtime {
@@ -55,6 +56,7 @@ struct ForkHeld {
 /// enclose those of everything that is used under the endpoints' locks.
 class ForkRegistry {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::fork_registry;
   /// Installs the handlers of the process's registry. Call it once.
   static void install_handlers();
   /// Call enter() at the end of an endpoint's constructor, leave() at the beginning of its destructor. enter() makes

@@ -32,7 +32,7 @@ bool send_again(int signal, siginfo_t* info) {
 /// Writes down what the thread blocks by itself. A handler's own mask is in `interrupted`, unless the library holds
 /// signals, or the handler has interrupted another one that is about to write it down, too.
 void note_masks(SignalBits interrupted, SignalBits held) {
-  HandlersWait& wait = handlers_wait;
+  HandlersWait& wait = this_thread.handlers;
   if (!wait.is_signal_due) wait.has_due_mask = false;
   const bool is_all_held = (held & ~interrupted) == 0;
   if (wait.is_mask_held && is_all_held) {
@@ -47,7 +47,7 @@ void note_masks(SignalBits interrupted, SignalBits held) {
 
 }  // namespace
 
-bool is_inside_library() noexcept { return handlers_wait.depth != 0 || is_in_section(); }
+bool is_inside_library() noexcept { return this_thread.handlers.depth != 0 || is_in_section(); }
 
 bool hold_until_call_ends(int signal, siginfo_t* info, void* context, bool restarts) noexcept {
   const int saved_errno = errno;
@@ -57,7 +57,7 @@ bool hold_until_call_ends(int signal, siginfo_t* info, void* context, bool resta
   const bool is_sent = send_again(signal, info);
   if (is_sent) {
     auto& context_mask = static_cast<ucontext_t*>(context)->uc_sigmask;
-    HandlersWait& wait = handlers_wait;
+    HandlersWait& wait = this_thread.handlers;
     const SignalBits interrupted = bits_of(&context_mask);
     note_masks(interrupted, bits_of(&held));
     wait.do_all_restart = restarts && (wait.do_all_restart || !wait.is_signal_due);
@@ -72,7 +72,7 @@ bool hold_until_call_ends(int signal, siginfo_t* info, void* context, bool resta
 }
 
 bool let_signals_through(bool has_failed) {
-  HandlersWait& wait = handlers_wait;
+  HandlersWait& wait = this_thread.handlers;
   if (is_inside_library()) return false;
   const bool is_repeated = has_failed && errno == ERESTART && wait.do_all_restart;
   const int error = has_failed && errno == ERESTART ? EINTR : errno;
@@ -88,6 +88,6 @@ bool let_signals_through(bool has_failed) {
   return is_repeated;
 }
 
-OutsideLibrary::OutsideLibrary() : depth_(std::exchange(handlers_wait.depth, 0)) { call_ends(false); }
+OutsideLibrary::OutsideLibrary() : depth_(std::exchange(this_thread.handlers.depth, 0)) { call_ends(false); }
 
 }  // namespace ringsock::runtime

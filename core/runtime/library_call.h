@@ -26,7 +26,7 @@ bool let_signals_through(bool has_failed);
 
 /// Called where a call of the application ends, with nothing of the library left on the stack.
 [[gnu::always_inline]] inline bool call_ends(bool has_failed) {
-  if (!handlers_wait.is_signal_due) [[likely]]
+  if (!this_thread.handlers.is_signal_due) [[likely]]
     return false;
   return let_signals_through(has_failed);
 }
@@ -34,10 +34,10 @@ bool let_signals_through(bool has_failed);
 /// Counts a call while it exists. The end of the call is another matter: call_ends().
 class InsideLibrary {
  public:
-  InsideLibrary() { ++handlers_wait.depth; }
+  InsideLibrary() { ++this_thread.handlers.depth; }
   InsideLibrary(const InsideLibrary&) = delete;
   InsideLibrary& operator=(const InsideLibrary&) = delete;
-  ~InsideLibrary() { --handlers_wait.depth; }
+  ~InsideLibrary() { --this_thread.handlers.depth; }
 };
 
 /// Carries out a call of the application, `body()`, which returns -1 and errno when it fails. Handlers wait for its
@@ -56,12 +56,12 @@ auto as_library_call(Body body) {
 /// The same for a part of a call that waits for nothing. Handlers run when this object is destroyed.
 class LibraryCall {
  public:
-  LibraryCall() { ++handlers_wait.depth; }
+  LibraryCall() { ++this_thread.handlers.depth; }
   LibraryCall(const LibraryCall&) = delete;
   LibraryCall& operator=(const LibraryCall&) = delete;
   /// A handler may throw, or end its thread.
   ~LibraryCall() noexcept(false) {
-    --handlers_wait.depth;
+    --this_thread.handlers.depth;
     call_ends(false);
   }
 };
@@ -74,7 +74,7 @@ class OutsideLibrary {
   OutsideLibrary();
   OutsideLibrary(const OutsideLibrary&) = delete;
   OutsideLibrary& operator=(const OutsideLibrary&) = delete;
-  ~OutsideLibrary() { handlers_wait.depth = depth_; }
+  ~OutsideLibrary() { this_thread.handlers.depth = depth_; }
 
  private:
   const unsigned depth_;

@@ -6,6 +6,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 
 namespace ringsock::runtime {
 
@@ -15,6 +16,7 @@ namespace ringsock::runtime {
 /// membarrier(2) is not needed. Threads: any.
 class ReaderBarrier {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::reader_barrier;
   /// membarrier(2) will no longer be permitted: readers use fences from now on.
   void forgo_membarrier() noexcept;
   /// Executes a barrier on all threads of this process that are in a section or leave one.
@@ -47,6 +49,6 @@ class ReaderBarrier {
   std::atomic<Nanos> spent_{Nanos(0)};
 };
 
-extern ReaderBarrier reader_barrier;
+inline ReaderBarrier& reader_barrier() { return process_state<ReaderBarrier>(); }
 
 }  // namespace ringsock::runtime

@@ -35,11 +35,7 @@ constexpr Nanos kBlindSleep = std::chrono::milliseconds(10);
 
 }  // namespace
 
-ServiceThread& service_thread() {
-  // Never destroyed, because the thread may run until the process ends.
-  static ServiceThread& thread = *new ServiceThread;
-  return thread;
-}
+ServiceThread& service_thread() { return process_state<ServiceThread>(); }
 
 // -- starting
 

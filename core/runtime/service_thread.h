@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/process_state.h"
 #include "core/base/result.h"
 #include "core/runtime/service_loop.h"
 
@@ -34,6 +35,7 @@ namespace ringsock::runtime {
 /// application that has closed descriptor 0 counts on the next one's number.
 class ServiceThread {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::service_thread;
   using Id = std::uint64_t;  ///< of a watch or a timer; never 0, never used again
   using EventCallback = std::function<void(std::uint32_t events)>;
   using TimerCallback = std::function<void()>;

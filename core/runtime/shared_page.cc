@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/at_fork.h"
+#include "core/base/process_state.h"
 
 namespace ringsock::runtime {
 
@@ -37,11 +38,16 @@ class SharedPage {
   std::size_t used_ = 0;
 };
 
+/// Weak, because the pieces own the page.
+struct CurrentPage {
+  static constexpr ProcessPart kPart = ProcessPart::shared_page;
+  std::weak_ptr<SharedPage> page;
+};
+
 }  // namespace
 
 std::shared_ptr<void> shared_piece(std::size_t bytes) noexcept try {
-  // Weak, because the pieces own the page.
-  static auto& current = *new std::weak_ptr<SharedPage>;
+  std::weak_ptr<SharedPage>& current = process_state<CurrentPage>().page;
   const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   std::shared_ptr<SharedPage> page = current.lock();
   if (!page || !page->has_room(rounded)) {

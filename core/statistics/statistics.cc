@@ -22,13 +22,6 @@ namespace {
 /// Slots are given memory in steps of this size, 16 KiB.
 constexpr std::uint32_t kSlotsPerStep = 64;
 
-/// Copied when the library is loaded: programs may overwrite the memory of their arguments later, and the name is part
-/// of it.
-constinit std::array<char, 64> program_name{};
-
-/// Used for counting when there is no memory for a page.
-alignas(64) constinit PageHeader spare_header{};
-
 constexpr std::uint32_t rounded_up(std::uint32_t slots) {
   return std::max(kSlotsPerStep, (slots + kSlotsPerStep - 1) / kSlotsPerStep * kSlotsPerStep);
 }
@@ -110,7 +103,7 @@ constinit ProcessStatistics process_statistics;
 
 namespace {
 [[gnu::constructor]] void prepare_statistics() {
-  std::snprintf(program_name.data(), program_name.size(), "%s", ::program_invocation_short_name);
+  process_statistics.name_program(::program_invocation_short_name);
   at_fork(
       ForkStep::statistics, [] { process_statistics.before_fork(); }, [] { process_statistics.after_fork_in_parent(); },
       [] { process_statistics.after_fork_in_child(); });
@@ -270,9 +263,11 @@ void ProcessStatistics::fill_header(PageHeader& header) const {
   header.slot_bytes = sizeof(SocketSlot);
   header.pid = static_cast<std::uint32_t>(::getpid());
   header.started_ns = now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
-  header.program = program_name;
+  header.program = program_;
   header.slots_used.store(header_used_, std::memory_order_relaxed);
 }
+
+void ProcessStatistics::name_program(const char* name) { std::snprintf(program_.data(), program_.size(), "%s", name); }
 
 PageHeader& ProcessStatistics::header_locked() {
   if (PageHeader* header = header_.load(std::memory_order_relaxed)) return *header;
@@ -280,7 +275,7 @@ PageHeader& ProcessStatistics::header_locked() {
   if (header != nullptr) {
     slots_ready_ = kSlotsPerStep;
   } else {
-    header = &spare_header;
+    header = &spare_;
   }
   fill_header(*header);
   header_.store(header, std::memory_order_release);

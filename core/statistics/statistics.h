@@ -99,6 +99,9 @@ class ProcessStatistics {
   void after_fork_in_parent() { lock_.unlock(); }
   void after_fork_in_child();
   void at_exit() noexcept;
+  /// Call it when the library is loaded: programs may overwrite the memory of their arguments later, and the name is
+  /// part of it.
+  void name_program(const char* name);
   /// Removes the file before unlink(2) is forbidden. rsstat(1) does not see the process any more.
   void remove_file() noexcept;
 
@@ -124,6 +127,8 @@ class ProcessStatistics {
   std::uint32_t first_free_ = 0;   ///< index + 1; 0: none
   std::array<std::uint32_t, kStatisticsSlots> next_free_{};
   std::array<char, 64> path_{};  ///< empty: the page is private
+  std::array<char, 64> program_{};
+  alignas(64) PageHeader spare_{};  ///< used for counting when there is no memory for a page
 };
 
 /// The object of this process. It is never destroyed.

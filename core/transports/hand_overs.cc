@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <new>
 
+#include "core/base/process_state.h"
 #include "core/runtime/used_elsewhere.h"
 
 namespace ringsock::transports {
@@ -12,8 +13,14 @@ namespace {
 
 class NoHandOvers final : public HandOvers {};
 
-constinit NoHandOvers none;
-constinit std::atomic<HandOvers*> brought{&none};
+struct ProcessHandOvers {
+  static constexpr ProcessPart kPart = ProcessPart::hand_overs;
+  NoHandOvers none;
+  std::atomic<HandOvers*> brought{&none};
+};
+ProcessHandOvers& process_hand_overs() { return process_state<ProcessHandOvers>(); }
+
+[[gnu::constructor]] void start() { process_hand_overs(); }
 
 bool follow_user(runtime::Endpoint& endpoint) noexcept {
   try {
@@ -33,10 +40,10 @@ Result<std::vector<UniqueFd>> HandOvers::hand_over_for_good(std::span<const runt
 
 Status HandOvers::become_unconnected(ChosenSocket&) { return Error{EISCONN, "connect: on a way"}; }
 
-HandOvers& hand_overs() { return *brought.load(std::memory_order_acquire); }
+HandOvers& hand_overs() { return *process_hand_overs().brought.load(std::memory_order_acquire); }
 
 void bring_hand_overs(HandOvers& hand_overs) {
-  brought.store(&hand_overs, std::memory_order_release);
+  process_hand_overs().brought.store(&hand_overs, std::memory_order_release);
   runtime::bring_follow_user(follow_user);
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/base/log.h"
+#include "core/base/process_state.h"
 #include "core/config/config_directory.h"
 #include "core/config/preload_rules.h"
 #include "core/runtime/fd_table.h"
@@ -15,18 +16,25 @@ namespace ringsock::transports {
 
 namespace {
 
-constinit std::atomic<bool> stopped{false};
+struct Offloading {
+  static constexpr ProcessPart kPart = ProcessPart::offloading;
+  std::atomic<bool> has_ended{false};
+};
+Offloading& offloading() { return process_state<Offloading>(); }
 
-/// Read at the first call, never destroyed.
-const config::PreloadRules& rules() {
-  static const auto* const all = new config::PreloadRules(
-      config::PreloadRules::load(config::config_directory(), program_invocation_short_name, config::report_as_warning));
-  return *all;
-}
+struct ProcessRules {
+  static constexpr ProcessPart kPart = ProcessPart::rules;
+  config::PreloadRules all =
+      config::PreloadRules::load(config::config_directory(), program_invocation_short_name, config::report_as_warning);
+};
+/// Reads them at the first call.
+const config::PreloadRules& rules() { return process_state<ProcessRules>().all; }
+
+[[gnu::constructor]] void start() { offloading(); }
 
 }  // namespace
 
-bool is_offloading() { return !stopped.load(std::memory_order_relaxed); }
+bool is_offloading() { return !offloading().has_ended.load(std::memory_order_relaxed); }
 
 bool permits_socket(int domain, int type, int protocol) {
   return !rules().process_is_off() && rules().for_socket(domain, type, protocol) == config::PreloadAction::rdma;
@@ -37,7 +45,7 @@ bool permits_address(int domain, const SocketAddress& address) {
 }
 
 void stop_offloading(const char* why) {
-  if (!stopped.exchange(true)) log_info("new sockets stay with the kernel: %s", why);
+  if (!offloading().has_ended.exchange(true)) log_info("new sockets stay with the kernel: %s", why);
 }
 
 void leave_to_kernel(const char* why) noexcept {

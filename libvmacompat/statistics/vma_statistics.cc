@@ -16,6 +16,7 @@
 #include "core/base/at_fork.h"
 #include "core/base/log.h"
 #include "core/base/unique_fd.h"
+#include "core/poll/process_waits.h"
 #include "core/statistics/statistics_file.h"
 #include "libvmacompat/statistics/vma_page_reader.h"
 
@@ -308,7 +309,7 @@ VmaPageHeader* VmaStatistics::header_locked() {
   fill_header(*header_);
   for (const std::size_t index : {kVmaSelectSlot, kVmaPollSlot}) iomux_of(header_)[index].used.store(1);
   show_locked();
-  wait_counters.store(this, std::memory_order_release);
+  process_waits().counters.store(this, std::memory_order_release);
   return header_;
 }
 

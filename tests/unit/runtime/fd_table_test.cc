@@ -236,13 +236,13 @@ bool others_see_no_reader() {
 
 TEST(ReaderBarrier, AReaderIsSeenWithAndWithoutMembarrier) {
   for (const bool is_forbidden : {false, true}) {
-    if (is_forbidden) reader_barrier.forgo_membarrier();
+    if (is_forbidden) reader_barrier().forgo_membarrier();
     rcu_read_enter();
     EXPECT_FALSE(others_see_no_reader());
     rcu_read_leave();
     EXPECT_TRUE(others_see_no_reader());
   }
-  EXPECT_FALSE(reader_barrier.look_again()) << "membarrier(2) stays forbidden";
+  EXPECT_FALSE(reader_barrier().look_again()) << "membarrier(2) stays forbidden";
   EXPECT_EQ(urcu_bp_has_sys_membarrier, 0);
 }
 
