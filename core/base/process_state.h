@@ -88,6 +88,16 @@ extern ProcessParts process_parts;
 /// reads files as it starts may need a part before there is memory to allocate. Threads: any.
 void* room_for_part(std::size_t bytes);
 
+/// The slow path of process_state().
+template <class T>
+[[gnu::noinline, gnu::cold]] T& make_part(std::atomic<void*>& place) {
+  void* known = nullptr;
+  auto* const made = ::new (room_for_part(sizeof(T))) T();
+  if (place.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return *made;
+  made->~T();
+  return *static_cast<T*>(known);
+}
+
 /// Returns the object of this process. T::kPart names it; its destructor must undo all effects of its constructor,
 /// because one of two objects that two threads make at once is destroyed. A child of fork(2) never waits for another
 /// thread here. Costs one load. Threads: any.
@@ -95,12 +105,9 @@ template <class T>
 T& process_state() {
   static_assert(alignof(T) <= ProcessParts::kAlignment);
   std::atomic<void*>& place = process_parts.places[static_cast<std::size_t>(T::kPart)];
-  void* known = place.load(std::memory_order_acquire);
-  if (known == nullptr) [[unlikely]] {
-    auto* const made = ::new (room_for_part(sizeof(T))) T();
-    if (place.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return *made;
-    made->~T();
-  }
+  void* const known = place.load(std::memory_order_acquire);
+  if (known == nullptr) [[unlikely]]
+    return make_part<T>(place);
   return *static_cast<T*>(known);
 }
 
