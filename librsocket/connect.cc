@@ -199,6 +199,13 @@ void Connector::fail_connect(int error) {
   core_.endpoint.note_activity();
 }
 
+void Connector::give_up() {
+  const std::lock_guard guard(core_.setup_lock);
+  if (core_.state() != State::connecting || !socket_.inheritance().claim_locked()) return;
+  core_.id->have_other_way(Nanos::zero());
+  drive();
+}
+
 bool Connector::leave_unshareable_devices() {
   const std::lock_guard guard(core_.setup_lock);
   socket_.listener().forget_queue_fd();

@@ -21,6 +21,8 @@ class Connector final : public StreamPart {
 
   Status bind(const sockaddr* address, socklen_t length);
   Status connect(const sockaddr* address, socklen_t length);
+  /// Takes the answer of a connect that is under way, or makes it fail: ConnectionId::have_other_way().
+  void give_up();
   /// Leaves a bound socket that does not listen yet bound only on devices that survive fork(2). Returns false when
   /// there is none.
   bool leave_unshareable_devices();

@@ -58,6 +58,7 @@ struct ThisThread {
   HandlersWait handlers{};
   /// Replaces liburcu's record of the thread where that cannot be allocated (core/runtime/rcu.h).
   unsigned long reader_counter = 0;
+  bool makes_helper = false;  ///< forks for the library (helper_process.h): the application's sockets stay the parent's
   ThreadEnd* last_end = nullptr;  ///< the last registered one (of_thread.h)
 };
 

@@ -86,6 +86,7 @@ ChosenSocket::ChosenSocket(const WayMaker& maker, int domain, int fd)
 /// Leaves the descriptors to the kernel. Not inside a read-side section, and not with an epoll set's lock held.
 void ChosenSocket::leave() {
   set_state(State::kernel);
+  if (has_left_to_kernel()) return;  // the number may be another file's by now
   runtime::fd_table().let_go(descriptor());
   while (has_descriptors()) {
     const auto duplicate = runtime::fd_table().number_of(*this);

@@ -101,7 +101,9 @@ class ConnectionId {
   virtual void share_port_with(int /*kernel_socket*/) {}
   /// Tells that the caller has another way to the destination. A connection that is not established `patience` after
   /// connect() is then `unreachable`, and a peer that is not proven to own the destination is refused. Call it before
-  /// resolve_addr(). Ignored by a device whose network has time-outs and proofs of its own.
+  /// resolve_addr(). A later call with no patience gives the connect up unless the peer has answered; a peer that
+  /// answers after that finds the connection closed. Ignored by a device whose network has time-outs and proofs of its
+  /// own.
   virtual void have_other_way(Nanos /*patience*/) {}
   /// rdma_bind_addr(3). Port 0 picks one. Errors: EADDRINUSE, EADDRNOTAVAIL, EACCES, EINVAL when already bound.
   virtual Status bind(const SocketAddress& address) = 0;

@@ -28,6 +28,7 @@
 #include "core/base/own_duplicate.h"
 #include "core/base/own_threads.h"
 #include "core/base/signals_blocked.h"
+#include "core/base/this_thread.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/service_loop.h"
@@ -244,12 +245,19 @@ Result<UniqueFd> ask_user(const StreamSocket& connection, Nanos deadline) {
 
 namespace {
 
+Mutex& moving();
+
+void before_fork() noexcept {
+  if (!this_thread.makes_helper) settle_connects();
+  moving().lock();
+}
+
 /// Keeps two threads from moving a connection at once. Taken before all locks of go_on_as().
 Mutex& moving() {
   static Mutex& mutex = *[] {
     auto* const made = new Mutex;
     at_fork(
-        ForkStep::hand_overs, [] { moving().lock(); }, [] { moving().unlock(); }, [] { moving().unlock(); });
+        ForkStep::hand_overs, before_fork, [] { moving().unlock(); }, [] { moving().unlock(); });
     return made;
   }();
   return mutex;

@@ -17,10 +17,12 @@
 #include "core/base/log.h"
 #include "core/base/own_duplicate.h"
 #include "core/base/signals_blocked.h"
+#include "core/base/this_thread.h"
 #include "core/poll/sleeper.h"
 #include "core/poll/socket_calls.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
+#include "core/runtime/library_call.h"
 #include "core/statistics/statistics.h"
 #include "librsocket/family_record.h"
 #include "librsocket/hand_over/door.h"
@@ -259,9 +261,11 @@ Status start_relay(const std::vector<RelayedConnection>& connections) {
   ::sigpending(&pending_before);
   auto start = start_signal();
   if (!start) return start.error();
+  this_thread.makes_helper = true;
   const pid_t between = ::fork();
-  if (between < 0) return Error::last("hand-over: fork");
   if (between == 0) run_between(*start, connections);
+  this_thread.makes_helper = false;
+  if (between < 0) return Error::last("hand-over: fork");
   // It ends only now, so that no thread that waits for any child takes it for one of the application's.
   PassingChild::expect(between);
   give_signal(*start);
@@ -419,9 +423,6 @@ void replace(const Kept& kept, const UniqueFd& replacement) {
   for (const int fd : closed_by_exec) ::dup3(replacement.get(), fd, O_CLOEXEC);
 }
 
-/// The time in which a connect on a ring succeeds or is given up.
-constexpr Nanos kRingPatience = std::chrono::seconds(1);
-
 void restore_kernel_flags() {
   std::vector<int> blocking;
   fd_table().for_each([&](int fd, Endpoint& endpoint) {
@@ -436,14 +437,22 @@ void restore_kernel_flags() {
   for (const int fd : blocking) set_kernel_nonblocking(fd, false);
 }
 
-void wait_until_connected(ChosenSocket& socket, Nanos end) {
+/// The time that a listener has to answer: its service thread does so after a millisecond when its application is busy.
+constexpr Nanos kAnswerPatience = std::chrono::milliseconds(10);
+
+/// Ends a connect that is under way on a ring. Without an answer until `end` the kernel connects.
+void settle_connect(ChosenSocket& socket, Nanos end) {
   while (socket.is_connecting_by_way() && monotonic_now() < end) {
     [[maybe_unused]] const std::uint32_t events = socket.ready();
     if (socket.is_connecting_by_way()) ::usleep(200);
   }
+  if (!socket.is_connecting_by_way()) return;
+  stream_of(socket).connector().give_up();
+  [[maybe_unused]] const std::uint32_t events = socket.ready();  // the kernel connects if the ring has not
+  if (socket.is_kernel_socket()) socket.give_up_way();
 }
 
-/// Waits for connects that are under way on a ring, so that the next program gets them connected, or as the kernel's.
+/// Ends connects that are under way on a ring: the next program gets the sockets connected, or as the kernel's.
 void finish_connecting() {
   std::vector<Ref> connecting;
   fd_table().for_each([&](int fd, Endpoint& endpoint) {
@@ -453,9 +462,25 @@ void finish_connecting() {
     const bool is_programs = !stream.inheritance().is_shared() || is_meant_for_the_program(stream, fd);
     if (is_programs && !closes_on_exec(stream, fd)) connecting.push_back(Ref::share(endpoint));
   });
-  const Nanos end = monotonic_now() + kRingPatience;
-  for (const Ref& one : connecting) wait_until_connected(*one->as_chosen_socket(), end);
+  const Nanos end = monotonic_now() + kAnswerPatience;
+  for (const Ref& one : connecting) settle_connect(*one->as_chosen_socket(), end);
 }
+
+}  // namespace
+
+void settle_connects() noexcept try {
+  const runtime::LibraryCall no_handlers;
+  const int saved_errno = errno;
+  const Nanos end = monotonic_now() + kAnswerPatience;
+  for (const Ref& endpoint : runtime::fork_registry().endpoints()) {
+    auto* const dual = endpoint->as_chosen_socket();
+    if (dual != nullptr && !endpoint->is_closed()) settle_connect(*dual, end);
+  }
+  errno = saved_errno;
+} catch (const std::bad_alloc&) {
+}
+
+namespace {
 
 // -- clients that nobody has accepted --------------------------------------------------------------
 
@@ -659,7 +684,7 @@ void leave_to_parent(int fd) {
 
 bool become_kernels(const Ref& endpoint) {
   auto* const dual = endpoint->as_chosen_socket();
-  if (dual != nullptr) wait_until_connected(*dual, monotonic_now() + kRingPatience);
+  if (dual != nullptr) settle_connect(*dual, monotonic_now() + kAnswerPatience);
   if (dual != nullptr && dual->is_kernel_socket()) {
     give_to_kernel(*dual);
     return true;

@@ -54,6 +54,10 @@ void hand_over_everything();
 /// is to accept, and the ring must end for all processes (prepare_exec()). It ends now, because a program that closes
 /// all other descriptors before exec(2), as Python does, closes the ring's, too.
 void listener_is_prepared(ChosenSocket& socket, int fd);
+/// Ends the connects that are under way on a ring, before the process forks: each of the processes then has a socket
+/// that is connected, or that the kernel connects. Waits a few milliseconds for the answers of listeners. Not inside a
+/// read-side section.
+void settle_connects() noexcept;
 /// Prepares sockets for exec(2): those that the program inherits become kernel sockets where possible, and the kernel's
 /// flags become those that the application set.
 void prepare_exec();

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "tests/preload/preloaded.h"
@@ -55,18 +56,6 @@ void become_standard_streams(int fd) {
   ::dup2(fd, STDIN_FILENO);
   ::dup2(fd, STDOUT_FILENO);
   ::close(fd);
-}
-
-/// A socket that does not block, and whose connect is under way or done.
-int start_connecting(std::uint16_t port) {
-  sockaddr_in there{};
-  there.sin_family = AF_INET;
-  there.sin_port = htons(port);
-  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-  const int answer = ::connect(fd, reinterpret_cast<const sockaddr*>(&there), sizeof there);
-  expect(answer == 0 || errno == EINPROGRESS, "connect");
-  return fd;
 }
 
 TEST(Exec, AnInetdStyleServerRunsAProgramOnTheConnection) {
@@ -356,6 +345,37 @@ TEST(Exec, AConnectThatIsUnderWayGoesOnInTheProgram) {
   EXPECT_EQ(wait_for(client), 0);
 }
 
+/// The server accepts before the process forks, or is stopped, so that nobody answers on a ring.
+void expect_program_and_parent_to_use(std::uint16_t port, const std::function<void()>& answered) {
+  const int fd = start_connecting(port);
+  answered();
+  const std::string hello = "echo hello >&" + std::to_string(fd);
+  const pid_t program = spawn([&] {
+    ::fcntl(fd, F_SETFD, 0);
+    ::execlp("sh", "sh", "-c", hello.c_str(), nullptr);
+  });
+  EXPECT_EQ(wait_for(program), 0);
+  expect_connected(fd);
+  send_all(fd, "parent");
+  ::close(fd);
+}
+
+TEST(Exec, AConnectUnderWayAtForkIsConnectedInTheProgramAndInTheParent) {
+  Signal accepted;
+  const Server server = serve([&](int client) {
+    accepted.give();
+    expect(receive_all(client) == "hello\nparent", "both");
+  });
+  expect_program_and_parent_to_use(server.port, [&] { accepted.wait(); });
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
+TEST(Exec, AConnectUnderWayAtForkIsMadeByTheKernelWhereNobodyAnswers) {
+  StoppedServer server([](int client) { expect(receive_all(client) == "hello\nparent", "both"); });
+  expect_program_and_parent_to_use(server.port(), [] {});
+  EXPECT_EQ(server.go_on_and_wait(), 0);
+}
+
 TEST(Exec, BytesThatTheServerHasNotReadAreThereForTheProgram) {
   const Server server = serve([](int client) {
     if (receive(client, 4) != "line") ::_exit(1);
@@ -539,11 +559,7 @@ TEST(PassedOn, AConnectThatIsUnderWayGoesOnInTheOtherProcess) {
     send_descriptor(channel[0], connecting);
     ::close(connecting);
     const int fd = receive_descriptor(channel[1]);
-    pollfd entry{fd, POLLOUT, 0};
-    expect(::poll(&entry, 1, 10'000) == 1 && entry.revents == POLLOUT, "connected");
-    sockaddr_in peer{};
-    socklen_t length = sizeof peer;
-    expect(::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0, "getpeername");
+    expect_connected(fd);
     send_all(fd, "hello");
   });
   const int fd = ::accept(listener.fd, nullptr, nullptr);

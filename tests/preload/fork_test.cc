@@ -83,6 +83,40 @@ TEST(Fork, APeerThatAnswersAndEndsBeforeASendReturnsResetsNothing) {
   ::sched_setaffinity(0, sizeof all, &all);
 }
 
+TEST(Fork, AConnectThatNobodyHasAnsweredGoesOnInBothProcesses) {
+  StoppedServer server([](int client) { expect(receive_all(client) == "child parent", "both"); });
+  const int fd = start_connecting(server.port());
+  const pid_t child = spawn([fd] {
+    expect_connected(fd);
+    send_all(fd, "child ");
+  });
+  EXPECT_EQ(wait_for(child), 0);
+  expect_connected(fd);
+  send_all(fd, "parent");
+  ::close(fd);
+  EXPECT_EQ(server.go_on_and_wait(), 0);
+}
+
+TEST(Fork, AConnectThatIsAnsweredStaysOnItsRing) {
+  Signal accepted;
+  const Listener listener = listen_anywhere();
+  const pid_t server = spawn([&] {
+    const int client = ::accept(listener.fd, nullptr, nullptr);
+    accepted.give();
+    expect(receive_all(client) == "child", "the child's bytes");
+  });
+  ::close(listener.fd);
+  const int fd = start_connecting(listener.port);
+  accepted.wait();
+  const pid_t child = spawn([fd] {
+    expect(is_on_ring(fd), "a ring");
+    send_all(fd, "child");
+  });
+  ::close(fd);
+  EXPECT_EQ(wait_for(child), 0);
+  EXPECT_EQ(wait_for(server), 0);
+}
+
 TEST(Fork, AServerThatForksForEachClientServesThem) {
   const Listener listener = listen_anywhere();
   constexpr int kClients = 8;

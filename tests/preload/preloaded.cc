@@ -5,17 +5,20 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 #include <stdexcept>
+#include <utility>
 
 namespace ringsock::preloaded {
 
@@ -78,6 +81,22 @@ int connect_to(std::uint16_t port) {
   const sockaddr_in address = loopback(port);
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fail("connect");
   return fd;
+}
+
+int start_connecting(std::uint16_t port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  const sockaddr_in address = loopback(port);
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 && errno != EINPROGRESS)
+    fail("connect");
+  return fd;
+}
+
+void expect_connected(int fd) {
+  pollfd entry{fd, POLLOUT, 0};
+  expect(::poll(&entry, 1, 10'000) == 1 && entry.revents == POLLOUT, "connected");
+  sockaddr_in peer{};
+  socklen_t length = sizeof peer;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) fail("getpeername");
 }
 
 bool is_on_ring(int fd) {
@@ -178,6 +197,31 @@ int wait_for(pid_t child) {
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+StoppedServer::StoppedServer(const std::function<void(int)>& body) {
+  const Listener listener = listen_anywhere();
+  port_ = listener.port;
+  pid_ = spawn([&] {
+    ::raise(SIGSTOP);
+    const int client = ::accept(listener.fd, nullptr, nullptr);
+    ::close(listener.fd);
+    body(client);
+  });
+  ::close(listener.fd);
+  int status = 0;
+  while (::waitpid(pid_, &status, WUNTRACED) < 0 && errno == EINTR) {
+  }
+  expect(WIFSTOPPED(status), "a stopped server");
+}
+StoppedServer::~StoppedServer() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGKILL);
+  wait_for(pid_);
+}
+int StoppedServer::go_on_and_wait() {
+  ::kill(pid_, SIGCONT);
+  return wait_for(std::exchange(pid_, -1));
 }
 
 Signal::Signal() {

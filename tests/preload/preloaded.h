@@ -17,6 +17,10 @@ struct Listener {
 /// On the loopback address, port of the kernel's choice.
 Listener listen_anywhere();
 int connect_to(std::uint16_t port);
+/// A socket that does not block, and whose connect is under way or done.
+int start_connecting(std::uint16_t port);
+/// The end of a connect that was under way: the socket is connected.
+void expect_connected(int fd);
 /// By a direct system call: a connection on a ring is an AF_UNIX socket to the kernel.
 bool is_on_ring(int fd);
 /// Likewise: the kernel knows no connection under the number.
@@ -52,6 +56,22 @@ std::string pattern(std::size_t bytes, unsigned seed);
 pid_t spawn(const std::function<void()>& body);
 /// Waits for the end: exit status, or 128 + the signal.
 int wait_for(pid_t child);
+
+/// A server process that listens and is stopped. It then accepts one client, and runs `body` on it.
+class StoppedServer {
+ public:
+  explicit StoppedServer(const std::function<void(int client)>& body);
+  StoppedServer(const StoppedServer&) = delete;
+  StoppedServer& operator=(const StoppedServer&) = delete;
+  ~StoppedServer();
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+  /// Returns as wait_for().
+  int go_on_and_wait();
+
+ private:
+  std::uint16_t port_ = 0;
+  pid_t pid_ = -1;
+};
 
 /// Tells something to another process once; inherited over fork(2). By a pipe, which no library touches.
 class Signal {

@@ -72,6 +72,10 @@ void SoftId::share_port_with(int kernel_socket) { port_.share_with(kernel_socket
 void SoftId::have_other_way(Nanos patience) {
   limits_.connect.total = std::min(limits_.connect.total, patience);
   unproven_ = Unproven::refuse;
+  if (patience > Nanos::zero()) return;
+  if (state_ == State::connecting) return fail_connect(ETIMEDOUT);
+  looked_for_reply_at_ = 0;  // work_link() looks for the answer once more
+  reply_deadline_ = Nanos::zero();
 }
 
 Connector& SoftId::connector() {

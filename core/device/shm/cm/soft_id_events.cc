@@ -118,7 +118,7 @@ void SoftId::work_connect() {
 
 /// Remembers that the listener did not answer, so that clients with another way do not wait for it.
 void SoftId::remember_silence(int error) {
-  if (unproven_ != Unproven::refuse) return;
+  if (unproven_ != Unproven::refuse || limits_.connect.total == Nanos::zero()) return;
   if (error == ETIMEDOUT || (connector_ && connector_->met_full_impostor())) {
     host_.silent_ports.remember({space_, peer_address_, false}, monotonic_now());
   }
