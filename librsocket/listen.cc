@@ -1,12 +1,14 @@
 // Listening and accepting.
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -29,6 +31,17 @@ constexpr std::size_t kMinHalfOpen = 128;
 /// The number of requests, including refused ones, that one look at a listener handles. Clients of the kernel socket
 /// wait meanwhile.
 constexpr int kMaxRequestsPerLook = 16;
+
+/// So many clients may wait in any case.
+constexpr std::size_t kAlwaysQueued = 2;
+
+/// Returns how many clients may have descriptors before the application, which may miss these, accepts them.
+std::size_t share_of_descriptors() {
+  constexpr rlim_t kSmallTable = 256;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  return limit.rlim_cur / (limit.rlim_cur <= kSmallTable ? 16 : 2);
+}
 
 /// Whether there is, or was, a listener that the service thread does not serve.
 std::atomic<bool> has_unwatched_listeners{false};
@@ -224,6 +237,10 @@ void Listener::take_in_clients(verbs::ConnectionId& from, std::size_t room) {
       if (event.error().code != EAGAIN) error_ = event.error().code;
       break;
     }
+    // The kernel, which the client asks next, gives it no descriptor before accept(2).
+    if (socket_.connector().has_other_way() && accept_queue_.size() >= kAlwaysQueued &&
+        accept_queue_.size() >= share_of_descriptors())
+      continue;
     if (event->type == verbs::CmEventType::connect_request) admitted |= admit(*event);
   }
   if (admitted) note_admitted();

@@ -4,6 +4,7 @@
 #include <net/if.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -54,6 +55,16 @@ bool is_loopback_down(int fd) {
   const bool is_down = ::ioctl(fd, SIOCGIFFLAGS, &interface) == 0 && (interface.ifr_flags & IFF_UP) == 0;
   errno = saved_errno;
   return is_down;
+}
+
+bool is_table_full(const Error& error) { return error.code == EMFILE || error.code == ENFILE; }
+
+/// Returns whether the program may miss the few descriptors of a listener, for which there are no numbers above its
+/// own.
+bool is_table_small() {
+  constexpr rlim_t kSmall = 256;
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max <= kSmall;
 }
 
 void count_by_kernel(KernelReason reason) {
@@ -254,12 +265,22 @@ Result<int> ChosenSocket::accept(SocketAddress& peer, int flags) {
   if (state() == State::listener) return accept_from_kernel(peer, flags);
   if (state() != State::both) return Error{EINVAL, "accept: not listening"};
   if (way_->listening()->nobody_waits(descriptor())) return Error{EAGAIN, "accept"};
-  // In turns, so that clients of one listener do not keep those of the other waiting.
+  // In turns, so that clients of one listener do not keep those of the other waiting. A client that has its descriptor
+  // already is there also when the table is full.
   const bool kernel_first = kernel_first_.load(std::memory_order_relaxed);
   kernel_first_.store(!kernel_first, std::memory_order_relaxed);
-  auto first = kernel_first ? accept_if_kernel_has_one(peer, flags) : by_way_.setup.accept(peer, flags);
-  if (first || first.error().code != EAGAIN) return first;
-  return kernel_first ? by_way_.setup.accept(peer, flags) : accept_if_kernel_has_one(peer, flags);
+  const auto ask = [&](bool kernel) {
+    return kernel ? accept_if_kernel_has_one(peer, flags) : by_way_.setup.accept(peer, flags);
+  };
+  auto client = ask(kernel_first);
+  if (!client && (client.error().code == EAGAIN || is_table_full(client.error()))) {
+    auto second = ask(!kernel_first);
+    if (second || second.error().code != EAGAIN) client = second;
+  }
+  if (client || !is_table_full(client.error()) || !is_table_small()) return client;
+  log_info("accept: by the kernel only, which leaves the descriptors of the listener to the program");
+  give_up_way();
+  return accept_if_kernel_has_one(peer, flags);
 }
 
 /// Accepts when poll(2) finds a client, or fails, as it does when RLIMIT_NOFILE is 0. poll(2) takes a tenth of the time

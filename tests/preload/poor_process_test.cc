@@ -15,6 +15,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/preload/preloaded.h"
 #include "tests/support/poor_process.h"
@@ -213,6 +214,51 @@ TEST(FullProcess, IsToldSoByAcceptThoughNoClientHasCome) {
   const int accepted = ::accept(listener.fd, nullptr, nullptr);
   EXPECT_TRUE(is_on_ring(accepted));
   for (const int fd : {client, accepted, listener.fd}) ::close(fd);
+}
+
+/// Opens files until the table is full, and closes them.
+int free_descriptors() {
+  std::vector<int> files;
+  for (int fd = ::open("/dev/null", O_RDONLY); fd >= 0; fd = ::open("/dev/null", O_RDONLY)) files.push_back(fd);
+  for (const int fd : files) ::close(fd);
+  return static_cast<int>(files.size());
+}
+
+/// The kernel's backlog costs no descriptors. The library's own are a few.
+TEST(FullProcess, OpensFilesWhileClientsWaitAndThenAcceptsThem) {
+  PortPipe ports;
+  PortPipe rooms;
+  Signal all_wait;
+  const pid_t server = spawn([&] {
+    limit_life();
+    const rlimit limit{100, 100};
+    expect(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "RLIMIT_NOFILE");
+    const Listener listener = listen_anywhere();
+    const int most = free_descriptors() - 4;
+    rooms.tell(static_cast<std::uint16_t>(most));
+    ports.tell(listener.port);
+    all_wait.wait();
+    expect(free_descriptors() > most - 10, "files while clients wait");
+    for (int i = 0; i < most; ++i) {
+      const int client = ::accept(listener.fd, nullptr, nullptr);
+      expect(client >= 0, "accept");
+      send_all(client, receive(client, 1));
+    }
+  });
+  const int clients = rooms.hear();
+  const std::uint16_t port = ports.hear();
+  const pid_t client = spawn([&] {
+    limit_life();
+    std::vector<int> fds;
+    for (int i = 0; i < clients; ++i) {
+      fds.push_back(connect_to(port));
+      send_all(fds.back(), "x");
+    }
+    all_wait.give();
+    for (const int fd : fds) expect(receive(fd, 1) == "x", "the echo");
+  });
+  EXPECT_EQ(wait_for(client), 0);
+  EXPECT_EQ(wait_for(server), 0);
 }
 
 TEST(FullProcess, WaitsThoughItMayHaveNoDescriptors) {
