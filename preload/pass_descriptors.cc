@@ -50,8 +50,14 @@ runtime::Ref prepare_to_pass(int fd) {
   return {};
 }
 
-/// Makes the connections that the message passes on the kernel's. Returns false when that is not possible.
-bool prepare_to_pass(const msghdr& message) {
+/// Returns the errno of sendmsg(2) when a connection cannot be passed on.
+int error_of_passing(const Error& why) {
+  const bool is_shortage = why.code == EMFILE || why.code == ENFILE || why.code == ENOMEM;
+  return is_shortage ? why.code : EOPNOTSUPP;
+}
+
+/// Makes the connections that the message passes on the kernel's. Errors: those of error_of_passing().
+Status prepare_to_pass(const msghdr& message) {
   const LibraryCall no_handlers;
   std::vector<runtime::Ref> connections;
   for_each_descriptor(message, [&](int passed) {
@@ -60,10 +66,11 @@ bool prepare_to_pass(const msghdr& message) {
   std::sort(connections.begin(), connections.end(), [](const auto& a, const auto& b) { return a.get() < b.get(); });
   const auto same = [](const auto& a, const auto& b) { return a.get() == b.get(); };
   connections.erase(std::unique(connections.begin(), connections.end(), same), connections.end());
-  if (connections.empty()) return true;
+  if (connections.empty()) return ok();
   const auto done = hand_overs().hand_over_for_good(connections);
-  if (!done) log_warn("sendmsg: a connection cannot be passed on: %s", done.error().where);
-  return static_cast<bool>(done);
+  if (done) return ok();
+  log_warn("sendmsg: a connection cannot be passed on: %s", done.error().where);
+  return Error{error_of_passing(done.error()), done.error().where};
 }
 
 }  // namespace
@@ -71,9 +78,11 @@ bool prepare_to_pass(const msghdr& message) {
 /// The receiver may not know rings, and the sender may keep the connection: both have a kernel socket afterwards.
 ssize_t send_with_control(int fd, const msghdr& message, int flags) {
   const bool is_there = message.msg_control != nullptr && is_readable(message.msg_control, message.msg_controllen);
-  if (is_there && !prepare_to_pass(message)) {
-    errno = EOPNOTSUPP;
-    return -1;
+  if (is_there) {
+    if (Status prepared = prepare_to_pass(message); !prepared) {
+      errno = prepared.error().code;
+      return -1;
+    }
   }
   return real.sendmsg(fd, &message, flags);
 }
@@ -103,7 +112,8 @@ int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spaw
   auto replacements = hand_overs().hand_over(wanted);
   if (!replacements) {
     log_warn("posix_spawn: descriptor %d cannot be passed on: %s", wanted.front().fd, replacements.error().where);
-    return carry_out();
+    const int error = error_of_passing(replacements.error());
+    return error == EOPNOTSUPP ? carry_out() : error;
   }
   std::vector<UniqueFd> originals;
   for (std::size_t i = 0; i < wanted.size(); ++i) {

@@ -23,22 +23,27 @@ void leave_endpoints() {
   runtime::fork_registry().try_for_each([](runtime::Endpoint& endpoint) { endpoint.process_ends(); });
 }
 
-void prepare_to_execute() {
+/// Returns false, with errno, when the program would miss a connection that is meant for it.
+bool prepare_to_execute() {
   const LibraryCall no_handlers;
   const int saved_errno = errno;
   try {
     for (const runtime::Ref& endpoint : runtime::fork_registry().endpoints()) endpoint->before_exec();
-    hand_overs().prepare_exec();
+    if (Status prepared = hand_overs().prepare_exec(); !prepared) {
+      errno = prepared.error().code;
+      return false;
+    }
   } catch (const std::bad_alloc&) {
   }
   leave_endpoints();
   errno = saved_errno;
+  return true;
 }
 
 /// Carries out an exec call. Returns when it failed.
 int execute(auto libcs) {
   if (runtime::fork_registry().is_empty()) return libcs();
-  prepare_to_execute();
+  if (!prepare_to_execute()) return -1;
   // The program that is executed inherits the mask, so no signal is held here.
   const int answer = libcs();
   const LibraryCall no_handlers;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 
+#include "core/base/raised_limit.h"
 #include "core/base/rare_calls.h"
 
 namespace ringsock::runtime {
@@ -26,6 +27,7 @@ Result<FileIdentity> FileIdentity::of(int fd) {
 Result<std::shared_ptr<ServiceLoop>> ServiceLoop::make() {
   std::shared_ptr<ServiceLoop> loop(new ServiceLoop);
   if (!is_permitted(RareCall::pipe2)) return Error{EPERM, "service thread: pipe2"};
+  const RaisedLimit beyond_full_table;
   std::array<int, 2> ends{-1, -1};
   if (::pipe2(ends.data(), O_NONBLOCK | O_CLOEXEC) != 0) return Error::last("service thread: pipe2");
   loop->bell_ = out_of_the_way(UniqueFd(ends[0]));

@@ -63,8 +63,9 @@ class HandOvers {
   /// program that closes all other descriptors before exec(2), as Python does, closes the way's, too.
   virtual void listener_is_prepared(ChosenSocket& /*socket*/, int /*fd*/) {}
   /// Prepares sockets for exec(2): those that the program inherits become kernel sockets where possible, and the
-  /// kernel's flags become those that the application set.
-  virtual void prepare_exec() {}
+  /// kernel's flags become those that the application set. Errors: EMFILE, ENFILE, ENOMEM for a connection that is
+  /// meant for the program; the process goes on.
+  virtual Status prepare_exec() { return ok(); }
   /// Moves the connections that this process uses and other processes also have to the kernel, before this process
   /// ends. Waits 5 s at most. Needs no lock that the calling thread may hold, which may be in a signal handler.
   virtual void leave_to_others() noexcept {}

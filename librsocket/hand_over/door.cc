@@ -27,6 +27,7 @@
 #include "core/base/mutex.h"
 #include "core/base/own_duplicate.h"
 #include "core/base/own_threads.h"
+#include "core/base/raised_limit.h"
 #include "core/base/signals_blocked.h"
 #include "core/base/this_thread.h"
 #include "core/runtime/fd_table.h"
@@ -100,7 +101,11 @@ class Message {
     header_.msg_namelen = name.length;
   }
   ssize_t send(int fd) { return ::sendmsg(fd, &header_, MSG_NOSIGNAL | MSG_DONTWAIT); }
-  ssize_t receive(int fd) { return ::recvmsg(fd, &header_, MSG_CMSG_CLOEXEC | MSG_DONTWAIT); }
+  /// A full table takes the descriptor, too: above the limit.
+  ssize_t receive(int fd) {
+    const RaisedLimit beyond_full_table;
+    return ::recvmsg(fd, &header_, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  }
   UniqueFd attached() {
     UniqueFd fd;
     const cmsghdr* const part = CMSG_FIRSTHDR(&header_);
@@ -126,6 +131,7 @@ Result<Door> Door::open() {
   if (::getrandom(secrets.data(), sizeof secrets, GRND_NONBLOCK) != sizeof secrets) return Error::last("getrandom");
   door.name_ = secrets[0];
   door.key_ = secrets[1];
+  const RaisedLimit beyond_full_table;
   door.socket_ = out_of_the_way(UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
   if (!door.socket_) return Error::last("door: socket");
   // The filter comes before the name, so that no other packet is ever queued.
@@ -176,12 +182,19 @@ namespace {
 
 UniqueFd way_to_doors();
 
-/// Asks at one door. Error ENOENT: the process there took the question and does not have the connection.
-Result<UniqueFd> ask_at(std::uint64_t door, std::uint64_t key, const FamilyRecord& family, Nanos deadline) {
+/// The ends at which the answer is received and sent.
+Result<std::pair<UniqueFd, UniqueFd>> answer_pair() {
+  const RaisedLimit beyond_full_table;
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return Error::last("ask: socketpair");
-  const UniqueFd ours = out_of_the_way(UniqueFd(ends[0]));
-  UniqueFd theirs = out_of_the_way(UniqueFd(ends[1]));
+  return std::pair(out_of_the_way(UniqueFd(ends[0])), out_of_the_way(UniqueFd(ends[1])));
+}
+
+/// Asks at one door. Error ENOENT: the process there took the question and does not have the connection.
+Result<UniqueFd> ask_at(std::uint64_t door, std::uint64_t key, const FamilyRecord& family, Nanos deadline) {
+  auto pair = answer_pair();
+  if (!pair) return pair.error();
+  auto& [ours, theirs] = *pair;
   if (!let_in_only(ours.get(), family.proof)) return Error::last("ask: filter");
   const UniqueFd way = way_to_doors();
   if (!way) return Error::last("ask: socket");
@@ -352,6 +365,7 @@ class OwnDoor {
   /// Returns a socket to send questions from, in the network namespace where the doors have their names.
   UniqueFd way_out() {
     const std::lock_guard guard(lock_);
+    const RaisedLimit beyond_full_table;
     if (door_ && is_ours()) return own_duplicate(door_->fd());
     return out_of_the_way(UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)));
   }

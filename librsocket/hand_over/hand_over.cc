@@ -16,6 +16,7 @@
 #include "core/base/helper_process.h"
 #include "core/base/log.h"
 #include "core/base/own_duplicate.h"
+#include "core/base/raised_limit.h"
 #include "core/base/signals_blocked.h"
 #include "core/base/this_thread.h"
 #include "core/poll/sleeper.h"
@@ -146,8 +147,10 @@ void shut_as_before(StreamSocket& socket, int theirs) {
   if (socket.core().read_shut.load(std::memory_order_acquire)) ::shutdown(theirs, SHUT_RD);
 }
 
-/// Makes the two ends: a TCP connection, or UNIX-domain sockets where TCP does not work.
+/// Makes the two ends: a TCP connection, or UNIX-domain sockets where TCP does not work. They get numbers above the
+/// limit where the program has used all others.
 Result<SocketPair> make_pair(StreamSocket& socket) {
+  const RaisedLimit beyond_full_table;
   auto local = socket.local_name();
   auto peer = socket.last_peer();
   if (!local || !peer) return Error{ENOTCONN, "hand-over: not connected"};
@@ -217,6 +220,7 @@ struct StartSignal {
 };
 
 Result<StartSignal> start_signal() {
+  const RaisedLimit beyond_full_table;
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return Error::last("hand-over: pipe");
   return StartSignal{out_of_the_way(UniqueFd(ends[0])), out_of_the_way(UniqueFd(ends[1]))};
@@ -504,6 +508,7 @@ std::vector<Ref> kept_listeners() {
 Result<UniqueFd> connect_as(StreamSocket& client, const SocketAddress& peer) {
   const auto local = client.local_name();
   if (!local) return local.error();
+  const RaisedLimit beyond_full_table;
   UniqueFd relays = tcp_socket(local->family(), SOCK_NONBLOCK);
   if (!relays) return Error::last("hand-over: socket");
   if (Status bound = bind_as(relays.get(), peer); !bound) return bound.error();
@@ -603,12 +608,26 @@ void listener_is_prepared(ChosenSocket& socket, int fd) {
   if ((::fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0) listener.listener().end_for_all();
 }
 
-void prepare_exec() {
+namespace {
+/// Returns whether the program would miss a connection because of `why`, a shortage. A leak is not missed.
+bool is_missed_for(const Error& why) {
+  if (why.code != EMFILE && why.code != ENFILE && why.code != ENOMEM) return false;
+  const std::vector<Kept> kept = kept_connections();
+  return std::any_of(kept.begin(), kept.end(), [](const Kept& one) {
+    return is_meant_for_the_program(one) || !stream_of(*one.endpoint).inheritance().is_shared();
+  });
+}
+}  // namespace
+
+Status prepare_exec() {
   finish_connecting();
+  if (Status done = unless_used_elsewhere(hand_over_kept); !done) {
+    if (is_missed_for(done.error())) return done;
+    log_warn("exec: connections are closed for the new program: %s", done.error().where);
+  }
   hand_over_waiting_clients();
   restore_kernel_flags();
-  if (Status done = unless_used_elsewhere(hand_over_kept); !done)
-    log_warn("exec: connections are closed for the new program: %s", done.error().where);
+  return ok();
 }
 
 // -- for good --------------------------------------------------------------------------------------
@@ -616,7 +635,10 @@ void prepare_exec() {
 Status become_unconnected(ChosenSocket& socket) {
   StreamSocket& connection = stream_of(socket);
   if (connection.inheritance().is_shared()) return Error{EISCONN, "connect: another process has the connection"};
-  const UniqueFd fresh = tcp_socket(connection.core().domain);
+  const UniqueFd fresh = [&] {
+    const RaisedLimit beyond_full_table;
+    return tcp_socket(connection.core().domain);
+  }();
   if (!fresh) return Error::last("connect: socket");
   set_kernel_nonblocking(fresh.get(), connection.endpoint().is_nonblocking());
   copy_options(connection, fresh.get());

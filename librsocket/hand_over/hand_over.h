@@ -59,7 +59,8 @@ void listener_is_prepared(ChosenSocket& socket, int fd);
 /// read-side section.
 void settle_connects() noexcept;
 /// Prepares sockets for exec(2): those that the program inherits become kernel sockets where possible, and the kernel's
-/// flags become those that the application set.
-void prepare_exec();
+/// flags become those that the application set. Errors: EMFILE, ENFILE, ENOMEM for a connection that is meant for the
+/// program.
+Status prepare_exec();
 
 }  // namespace ringsock::rs

@@ -27,7 +27,7 @@ class RingHandOvers final : public transports::HandOvers {
   bool become_kernels(const runtime::Ref& endpoint) override { return rs::become_kernels(endpoint); }
   void leave_to_parent(int fd) override { rs::leave_to_parent(fd); }
   void listener_is_prepared(ChosenSocket& socket, int fd) override { rs::listener_is_prepared(socket, fd); }
-  void prepare_exec() override { rs::prepare_exec(); }
+  Status prepare_exec() override { return rs::prepare_exec(); }
   void leave_to_others() noexcept override { rs::leave_to_others(); }
 };
 

@@ -389,6 +389,30 @@ TEST(Exec, BytesThatTheServerHasNotReadAreThereForTheProgram) {
   EXPECT_EQ(wait_for(server.pid), 0);
 }
 
+TEST(Exec, AProgramGetsTheConnectionOfAProcessWithoutFreeDescriptors) {
+  const Server server = serve([](int client) {
+    const std::string cat = "cat <&" + std::to_string(client) + " >&" + std::to_string(client);
+    use_all_descriptors(true);
+    ::execlp("sh", "sh", "-c", cat.c_str(), nullptr);
+  });
+  const int fd = connect_to(server.port);
+  expect_echo(fd, 100'000);
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
+TEST(Exec, FailsWhereTheProgramWouldMissAConnection) {
+  const Server server = serve([](int client) {
+    use_all_descriptors(false);
+    expect(error_of(::execlp("true", "true", nullptr)) == EMFILE, "EMFILE");
+    echo(client);
+  });
+  const int fd = connect_to(server.port);
+  expect_echo(fd, 100'000);
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+}
+
 TEST(Exec, ACloseOnExecConnectionEnds) {
   Signal over;
   const Server server = serve([&](int client) {
@@ -543,6 +567,27 @@ TEST(PassedOn, AConnectionGoesToAnotherProcess) {
   ::close(channel[1]);
   const int fd = connect_to(server.port);
   send_all(fd, "hello");
+  expect_echo(fd, 100'000);
+  ::close(fd);
+  EXPECT_EQ(wait_for(server.pid), 0);
+  EXPECT_EQ(wait_for(worker), 0);
+}
+
+TEST(PassedOn, AConnectionOfAProcessWithoutFreeDescriptorsGoesToAnotherProcess) {
+  std::array<int, 2> channel{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, channel.data()), 0);
+  const pid_t worker = spawn([&] {
+    ::close(channel[1]);
+    echo(receive_descriptor(channel[0]));
+  });
+  ::close(channel[0]);
+  const Server server = serve([&](int client) {
+    use_all_descriptors(true);
+    send_descriptor(channel[1], client);
+    ::close(client);
+  });
+  ::close(channel[1]);
+  const int fd = connect_to(server.port);
   expect_echo(fd, 100'000);
   ::close(fd);
   EXPECT_EQ(wait_for(server.pid), 0);

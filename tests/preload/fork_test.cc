@@ -83,6 +83,26 @@ TEST(Fork, APeerThatAnswersAndEndsBeforeASendReturnsResetsNothing) {
   ::sched_setaffinity(0, sizeof all, &all);
 }
 
+TEST(Fork, BothProcessesUseAConnectionThoughTheyHaveNoFreeDescriptors) {
+  const Listener listener = listen_anywhere();
+  const pid_t server = spawn([&] { echo(::accept(listener.fd, nullptr, nullptr)); });
+  const pid_t client = spawn([&] {
+    const int fd = connect_to(listener.port);
+    ::close(listener.fd);
+    use_all_descriptors(true);
+    const auto talk = [fd] {
+      send_all(fd, "hello");
+      expect(receive(fd, 5) == "hello", "the echo");
+    };
+    talk();
+    expect(wait_for(spawn(talk)) == 0, "the child");
+    talk();
+  });
+  ::close(listener.fd);
+  EXPECT_EQ(wait_for(client), 0);
+  EXPECT_EQ(wait_for(server), 0);
+}
+
 TEST(Fork, AConnectThatNobodyHasAnsweredGoesOnInBothProcesses) {
   StoppedServer server([](int client) { expect(receive_all(client) == "child parent", "both"); });
   const int fd = start_connecting(server.port());

@@ -3,9 +3,11 @@
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -222,6 +224,17 @@ StoppedServer::~StoppedServer() {
 int StoppedServer::go_on_and_wait() {
   ::kill(pid_, SIGCONT);
   return wait_for(std::exchange(pid_, -1));
+}
+
+void use_all_descriptors(bool may_raise) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) fail("getrlimit");
+  limit.rlim_cur = 80;
+  if (!may_raise) limit.rlim_max = limit.rlim_cur;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) fail("setrlimit");
+  while (::open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) {
+  }
+  if (errno != EMFILE) fail("open");
 }
 
 Signal::Signal() {

@@ -73,6 +73,11 @@ class StoppedServer {
   pid_t pid_ = -1;
 };
 
+/// Leaves this process no free descriptor: the soft limit of RLIMIT_NOFILE is 80. Programs do not inherit what it
+/// opens.
+/// @param may_raise  whether the hard limit is higher
+void use_all_descriptors(bool may_raise);
+
 /// Tells something to another process once; inherited over fork(2). By a pipe, which no library touches.
 class Signal {
  public:
