@@ -18,7 +18,7 @@ std::atomic_ref<int> liburcu_switch() { return std::atomic_ref(urcu_bp_has_sys_m
 
 /// liburcu's readers look at the switch by a plain read while it changes. Whichever value a reader sees, the
 /// membarrier(2) behind the change covers its section. TSan does not know that, so it is not shown the change.
-[[gnu::noinline, gnu::no_sanitize("thread")]] void turn_liburcu_switch(int value) {
+__attribute__((noinline, no_sanitize("thread"))) void turn_liburcu_switch(int value) {
   __atomic_store_n(&urcu_bp_has_sys_membarrier, value, __ATOMIC_RELAXED);
 }
 
@@ -27,11 +27,13 @@ void membarrier() { ::syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED,
 /// Called while readers use fences. Without a service thread they go on doing so.
 void look_later() noexcept {
   static_cast<void>(service_thread().schedule(monotonic_now() + ReaderBarrier::kLookInterval, [] {
-    if (reader_barrier().look_again()) look_later();
+    if (reader_barrier.look_again()) look_later();
   }));
 }
 
 }  // namespace
+
+constinit ReaderBarrier reader_barrier;
 
 void ReaderBarrier::forgo_membarrier() noexcept {
   const std::lock_guard guard(lock_);
