@@ -116,6 +116,13 @@ void note_epoll_set(int epoll_fd) noexcept {
   errno = saved_errno;
 }
 
+bool is_inherited_set(int epoll_fd) {
+  if (!has_sets.load(std::memory_order_relaxed)) return false;
+  const std::lock_guard guard(sets_lock);
+  const auto known = sets().find(epoll_fd);
+  return known != sets().end() && known->second.process != ::getpid();
+}
+
 void note_copy(int fd, int copy) noexcept {
   if (copy < 0 || copy == fd || !has_sets.load(std::memory_order_relaxed) || !is_known_process()) return;
   const int saved_errno = errno;

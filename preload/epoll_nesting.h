@@ -8,6 +8,9 @@ namespace ringsock::preload {
 /// Records an epoll set that the application has made. Ignores -1. Threads: any.
 void note_epoll_set(int epoll_fd) noexcept;
 
+/// Returns whether an ancestor of this process made the set, and may wait on it. Threads: any.
+bool is_inherited_set(int epoll_fd);
+
 /// Records that `copy` is a duplicate of `fd` (dup(2)), which may be any file. Ignores -1. Threads: any.
 void note_copy(int fd, int copy) noexcept;
 

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <span>
 
+#include "core/base/at_fork.h"
 #include "core/poll/epoll_set.h"
 #include "core/poll/poll_set.h"
 #include "core/poll/wait.h"
@@ -158,6 +159,19 @@ RS_INTERCEPT int epoll_create1(int flags) noexcept {
   return fd;
 }
 
+namespace {
+
+/// What a child enters into a set of its parent counts for both processes, so a connection that both have becomes the
+/// kernel's. A parent does not do so: servers change their sets while children that execute a program have copies.
+void share_with_parent(int epoll_fd, int op, int fd) {
+  if ((op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD) || fork_generation() == 0) return;
+  const runtime::Ref endpoint = fd_table().get(fd);
+  if (!endpoint || !hand_overs().has_other_processes(*endpoint) || !is_inherited_set(epoll_fd)) return;
+  hand_overs().become_kernels(endpoint);
+}
+
+}  // namespace
+
 RS_INTERCEPT int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event) {
   if (!fd_table().holds(fd) && !fd_table().holds(epoll_fd)) [[likely]] {
     return real.epoll_ctl(epoll_fd, op, fd, event);
@@ -165,9 +179,10 @@ RS_INTERCEPT int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event) {
   return as_library_call([&] {
     return to_posix([&]() -> Status {
       if (op != EPOLL_CTL_DEL && !are_readable(event)) return Error{EFAULT, "epoll_ctl"};
+      share_with_parent(epoll_fd, op, fd);
       // A set is adopted when its first endpoint is added.
       if (!fd_table().holds(epoll_fd)) {
-        if (op != EPOLL_CTL_ADD)
+        if (op != EPOLL_CTL_ADD || !fd_table().holds(fd))
           return real.epoll_ctl(epoll_fd, op, fd, event) == 0 ? ok() : Status(Error::last("epoll_ctl"));
         if (Status adopted = adopt_epoll_set(epoll_fd); !adopted) return adopted;
       }

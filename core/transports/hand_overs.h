@@ -26,6 +26,10 @@ class HandOvers {
   /// read-side section.
   virtual bool is_connection(runtime::Endpoint& /*endpoint*/) { return false; }
 
+  /// Returns whether the endpoint is a connection that a way carries, and that a living process other than this one has
+  /// by fork(2). Threads: as is_connection().
+  virtual bool has_other_processes(runtime::Endpoint& /*endpoint*/) { return false; }
+
   /// Makes kernel sockets, close-on-exec, that stand for these connections, in their order. Another process moves the
   /// bytes. The connections stay open in this process; closing them lets that process begin with those that are not
   /// `at_once`. Errors: those of socket(2) and fork(2); EBUSY: another process uses one of them. An error has no

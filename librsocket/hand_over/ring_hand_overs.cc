@@ -11,6 +11,12 @@ namespace {
 class RingHandOvers final : public transports::HandOvers {
  public:
   bool is_connection(runtime::Endpoint& endpoint) override { return ring_connection(endpoint) != nullptr; }
+  bool has_other_processes(runtime::Endpoint& endpoint) override {
+    StreamSocket* const connection = ring_connection(endpoint);
+    if (connection == nullptr || !connection->inheritance().is_shared()) return false;
+    const FamilyRecord* const family = connection->inheritance().family();
+    return family != nullptr && family->others_live(true);
+  }
   Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) override {
     return rs::hand_over(connections);
   }

@@ -268,5 +268,36 @@ TEST(SharedEpoll, AChildAddsWhatItHasInherited) {
   });
 }
 
+TEST_P(Triggers, TheParentHearsOfWhatAChildAddsToItsSet) {
+  expect_as_kernel([](Ends& ends, Diary& diary) {
+    EXPECT_EQ(wait_for(spawn([&] {
+                diary.add(ends.ours, 'a', EPOLLIN | GetParam());
+                expect(diary.text().empty(), "added");
+              })),
+              0);
+    diary.look();
+    send_all(ends.peers, "x");
+    diary.wait();
+    diary.note(receive(ends.ours, 1));
+    diary.look();
+    diary.add(ends.ours, 'a', EPOLLIN | GetParam());
+  });
+}
+
+TEST_P(Triggers, TheParentHearsOfWhatAChildChangesInItsSet) {
+  expect_as_kernel([](Ends& ends, Diary& diary) {
+    diary.add(ends.ours, 'a', EPOLLIN | GetParam());
+    diary.look();
+    EXPECT_EQ(wait_for(spawn([&] { diary.control(EPOLL_CTL_MOD, ends.ours, 'b', EPOLLIN | EPOLLOUT | GetParam()); })),
+              0);
+    diary.wait();
+    send_all(ends.peers, "x");
+    pollfd readable{ends.ours, POLLIN, 0};
+    EXPECT_EQ(::poll(&readable, 1, 10'000), 1);
+    diary.wait();
+    diary.note(receive(ends.ours, 1));
+  });
+}
+
 }  // namespace
 }  // namespace ringsock::preloaded
