@@ -12,6 +12,7 @@
 #include "core/base/no_cancellation.h"
 #include "core/base/own_numbers.h"
 #include "core/base/user_memory.h"
+#include "core/runtime/service_thread.h"
 #include "preload/any_ours.h"
 #include "preload/child_calls.h"
 #include "preload/credential_calls.h"
@@ -268,6 +269,7 @@ std::optional<long> carry_system_call(long number, const Words& words) {
     case SYS_pwritev2: return holds(words[0]) ? std::optional(by_v2(ringsock_pwritev2, words)) : std::nullopt;
     case SYS_epoll_pwait: return holds(words[0]) ? std::optional(by_epoll_pwait(words)) : std::nullopt;
     case SYS_epoll_pwait2: return holds(words[0]) ? std::optional(by_epoll_pwait2(words)) : std::nullopt;
+    case SYS_exit: runtime::service_thread().main_thread_ends(runtime::MainThreadEnd::by_system_call); break;
     case SYS_wait4: return wait4_by_number(words);
     case SYS_waitid: return waitid_by_number(words);
     case SYS_capset: return capset_by_number(words);

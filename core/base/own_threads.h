@@ -22,4 +22,8 @@ class OwnThread {
 /// memory.
 bool has_other_threads();
 
+/// Returns whether the main thread has ended, which leaves a zombie, and only the library's threads are left. False
+/// where that is unknown. For those threads. Allocates no memory.
+bool are_only_own_threads_left();
+
 }  // namespace ringsock

@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <new>
@@ -12,6 +13,7 @@
 #include "core/base/at_fork.h"
 #include "core/base/log.h"
 #include "core/base/no_cancellation.h"
+#include "core/base/of_thread.h"
 #include "core/base/own_threads.h"
 #include "core/base/poll_until.h"
 #include "core/base/signals_blocked.h"
@@ -26,11 +28,21 @@ constexpr Nanos kStartInterval = std::chrono::seconds(1);
 /// The time between looks where the thread cannot sleep on descriptors, or has no memory for its work.
 constexpr Nanos kBlindSleep = std::chrono::milliseconds(10);
 
+/// An object of the main thread.
+struct MainThread {
+  ~MainThread() { service_thread().main_thread_ends(MainThreadEnd::by_libc); }
+};
+thread_local constinit OfThread<MainThread> main_thread;
+
 [[gnu::constructor]] void install_fork_handlers() {
   service_thread();
+  if (::gettid() == ::getpid()) main_thread.get();
   at_fork(
       ForkStep::service_thread, [] { service_thread().before_fork(); }, [] { service_thread().after_fork_in_parent(); },
-      [] { service_thread().after_fork_in_child(); });
+      [] {
+        service_thread().after_fork_in_child();
+        main_thread.get();
+      });
 }
 
 }  // namespace
@@ -159,10 +171,11 @@ void ServiceThread::run(unsigned generation) {
   const OwnThread counted;
   std::unique_lock lock(lock_);
   if (generation_ == generation) number_.store(::gettid(), std::memory_order_release);
-  while (generation_ == generation) {
+  while (generation_ == generation && !last_look_.finds_nobody()) {
     run_due_timers(lock);
     sleep(lock, generation);
   }
+  if (generation_ == generation) return end_as_last(lock);
   // If rest() ends this thread, no successor has been started yet; otherwise a successor is in charge.
   if (!is_ending_ || generation_ != generation + 1) return;
   is_ending_ = false;
@@ -171,8 +184,29 @@ void ServiceThread::run(unsigned generation) {
   callback_done_.notify_all();
 }
 
+void ServiceThread::main_thread_ends(MainThreadEnd how) {
+  if (::gettid() != ::getpid()) return;
+  const std::lock_guard guard(lock_);
+  last_look_.begin(how);
+  wake_thread();
+}
+
+/// Ends the process. The handlers of exit(3) need a service thread, which this one is no longer.
+void ServiceThread::end_as_last(std::unique_lock<std::mutex>& lock) {
+  const LastLook look = std::exchange(last_look_, {});
+  ++generation_;
+  thread_ = {};
+  number_.store(0, std::memory_order_relaxed);
+  const bool exits = look.how() == MainThreadEnd::by_libc;
+  if (exits) static_cast<void>(start_thread());
+  lock.unlock();
+  ::pthread_sigmask(SIG_SETMASK, &look.mask(), nullptr);
+  if (exits) std::exit(0);
+}
+
 void ServiceThread::sleep(std::unique_lock<std::mutex>& lock, unsigned generation) {
-  const Nanos wake_at = timer_order_.empty() ? Nanos::max() : timer_order_.begin()->first;
+  const Nanos next_timer = timer_order_.empty() ? Nanos::max() : timer_order_.begin()->first;
+  const Nanos wake_at = std::min(next_timer, last_look_.next());
   const std::shared_ptr<ServiceLoop> loop = loop_;
   if (!loop) {
     if (wake_at == Nanos::max()) return woken_.wait(lock);
@@ -385,6 +419,7 @@ void ServiceThread::after_fork_in_child() {
   is_ending_ = false;
   number_.store(0, std::memory_order_relaxed);
   rested_ = 0;
+  last_look_ = {};
   next_start_ = Nanos::zero();
   is_asleep_ = false;
   // Threads that the child does not have may have been waiting on them.

@@ -18,6 +18,7 @@
 #include "core/base/clock.h"
 #include "core/base/process_state.h"
 #include "core/base/result.h"
+#include "core/runtime/last_look.h"
 #include "core/runtime/service_loop.h"
 
 namespace ringsock::runtime {
@@ -72,6 +73,12 @@ class ServiceThread {
   /// memory of its parent (vfork(2)) has none. Threads: any.
   [[nodiscard]] pid_t thread_number() const;
 
+  /// Called by the main thread when it begins to end. Once the application has no thread left, the process ends: by
+  /// exit(3) on the service thread, with the signal mask of the main thread, as libc lets its last thread do. Where the
+  /// main thread has ended past libc, no thread calls exit(3), and the service thread just ends. Threads: harmless in
+  /// others.
+  void main_thread_ends(MainThreadEnd how);
+
   /// Handlers for fork(2), installed for service_thread().
   void before_fork();
   void after_fork_in_parent();
@@ -100,6 +107,7 @@ class ServiceThread {
   void wake_thread();
   bool has_loop();
   void run(unsigned generation);
+  void end_as_last(std::unique_lock<std::mutex>& lock);
   /// Sleeps until a timer is due or something else has happened.
   void sleep(std::unique_lock<std::mutex>& lock, unsigned generation);
   void run_ready_watches(std::unique_lock<std::mutex>& lock, int events_fd);
@@ -129,6 +137,7 @@ class ServiceThread {
   Status start_failure_ = ok();        ///< of the last attempt
   Nanos next_start_ = Nanos::zero();   ///< not before
   bool told_of_failure_ = false;
+  LastLook last_look_;
   Watches watches_;
   Timers timers_;
   /// The parent's entries in a forked child, never called and never destroyed. The loops are closed; the parent's
