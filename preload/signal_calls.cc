@@ -3,13 +3,16 @@
 // interrupted call uses, and may leave by siglongjmp(3).
 //
 // The kernel's flags and mask of a signal are the application's, but for SA_SIGINFO, which is always set, and
-// SA_RESETHAND, which is carried out here. Handlers that a program installs by a system call of its own
-// (rt_sigaction(2)) run at once, and so do those of faults (SIGSEGV and others), for which nothing stands in.
+// SA_RESETHAND, which is carried out here. Handlers that a program installs by a system call instruction of its own run
+// at once, and so do those of faults (SIGSEGV and others), for which nothing stands in.
+#include "preload/signal_calls.h"
+
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 
+#include "core/base/user_memory.h"
 #include "core/runtime/library_call.h"
 #include "core/runtime/rcu.h"
 #include "preload/route.h"
@@ -113,7 +116,51 @@ sighandler_t sysv_handler(int signal, sighandler_t handler) {
   return set_handler(signal, handler, static_cast<int>(SA_RESETHAND) | SA_NODEFER, false);
 }
 
+/// The structure of rt_sigaction(2), as x86-64 and AArch64 have it.
+struct KernelAction {
+  Handler handler;
+  unsigned long flags;
+  void (*restorer)();
+  SignalBits mask;
+};
+#if defined(__x86_64__) || defined(__aarch64__)
+constexpr bool kIsLayoutKnown = true;
+#else
+constexpr bool kIsLayoutKnown = false;
+#endif
+
+struct sigaction from_kernels(const KernelAction& action) {
+  struct sigaction out {};
+  out.sa_sigaction = action.handler;
+  out.sa_flags = static_cast<int>(action.flags);
+  out.sa_mask = mask_of(action.mask);
+  return out;
+}
+/// libc's functions set SA_RESTORER and the address that goes with it.
+KernelAction to_kernels(const struct sigaction& action) {
+  constexpr unsigned long kRestorer = 0x04000000;
+  return {action.sa_sigaction, static_cast<unsigned>(action.sa_flags) | kRestorer, action.sa_restorer,
+          bits_of(&action.sa_mask)};
+}
+
 }  // namespace
+
+std::optional<long> sigaction_by_number(const std::array<long, 6>& arguments) {
+  const auto signal = static_cast<int>(arguments[0]);
+  const auto* const action = reinterpret_cast<const KernelAction*>(arguments[1]);
+  auto* const old = reinterpret_cast<KernelAction*>(arguments[2]);
+  // libc keeps the signals between the others and SIGRTMIN for itself.
+  const bool is_libcs = signal >= __SIGRTMIN && signal < SIGRTMIN;
+  const bool is_bad = arguments[3] != sizeof(SignalBits) || (action != nullptr && !are_readable(action)) ||
+                      (old != nullptr && !are_writable(old));
+  if (!kIsLayoutKnown || !kMayStandIn || is_libcs || is_bad) return std::nullopt;
+  const struct sigaction wanted = action != nullptr ? from_kernels(*action) : (struct sigaction){};
+  struct sigaction before {};
+  if (set_action(signal, action != nullptr ? &wanted : nullptr, &before) != 0) return -1;
+  if (old != nullptr) *old = to_kernels(before);
+  return 0;
+}
+
 }  // namespace ringsock::preload
 
 using namespace ringsock::preload;

@@ -17,6 +17,7 @@
 #include "preload/child_calls.h"
 #include "preload/credential_calls.h"
 #include "preload/route.h"
+#include "preload/signal_calls.h"
 
 // The functions that RS_BY_NUMBER(name) has named, so that the linker does not replace them by libc's.
 extern "C" {
@@ -269,6 +270,7 @@ std::optional<long> carry_system_call(long number, const Words& words) {
     case SYS_pwritev2: return holds(words[0]) ? std::optional(by_v2(ringsock_pwritev2, words)) : std::nullopt;
     case SYS_epoll_pwait: return holds(words[0]) ? std::optional(by_epoll_pwait(words)) : std::nullopt;
     case SYS_epoll_pwait2: return holds(words[0]) ? std::optional(by_epoll_pwait2(words)) : std::nullopt;
+    case SYS_rt_sigaction: return sigaction_by_number(words);
     case SYS_exit: runtime::service_thread().main_thread_ends(runtime::MainThreadEnd::by_system_call); break;
     case SYS_wait4: return wait4_by_number(words);
     case SYS_waitid: return waitid_by_number(words);

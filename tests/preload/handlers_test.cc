@@ -1,6 +1,7 @@
 // What a signal handler does while its thread is in a call on a connection: it leaves the call by siglongjmp(3), or
 // uses the same connection.
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
@@ -179,19 +180,48 @@ void drain(int fd) {
   }
 }
 
-TEST_P(JumpOutOf, LeavesTheConnectionAsItWas) {
+void jump_ten_times(Quiet& quiet, void (*call)(Quiet&)) {
   Interrupter interrupter;
   volatile int jumps = 0;
   while (jumps < 10) {
     if (::sigsetjmp(place, 1) == 0) {
       interrupter.ask();
-      GetParam().call(quiet_);
+      call(quiet);
       ADD_FAILURE() << "it returned: " << std::strerror(errno);
     }
     jumps = jumps + 1;
     EXPECT_FALSE(support::is_blocked(SIGUSR1));
   }
-  drain(quiet_.pair.alice);
+  drain(quiet.pair.alice);
+}
+
+TEST_P(JumpOutOf, LeavesTheConnectionAsItWas) {
+  jump_ten_times(quiet_, GetParam().call);
+  expect_all_works(quiet_);
+}
+
+/// The structure of rt_sigaction(2).
+struct KernelAction {
+  void (*handler)(int) = nullptr;
+  unsigned long flags = 0;
+  void (*restorer)() = nullptr;
+  unsigned long mask = 0;
+};
+
+TEST_P(JumpOutOf, ByAHandlerThatSyscallHasSetLeavesTheConnectionAsItWas) {
+  KernelAction action;
+  ASSERT_EQ(::syscall(SYS_rt_sigaction, SIGUSR1, nullptr, &action, sizeof action.mask), 0);
+  EXPECT_EQ(action.handler, jump);
+  const Disposition by_libc(SIGUSR1, support::count_handled);
+  KernelAction old;
+  ASSERT_EQ(::syscall(SYS_rt_sigaction, SIGUSR1, &action, &old, sizeof action.mask), 0);
+  EXPECT_EQ(old.handler, support::count_handled);
+  EXPECT_EQ(old.restorer, action.restorer);
+  jump_ten_times(quiet_, GetParam().call);
+  // The thread is outside of the library, so this one runs at once.
+  ASSERT_EQ(::syscall(SYS_rt_sigaction, SIGUSR1, &old, nullptr, sizeof old.mask), 0);
+  ::raise(SIGUSR1);
+  EXPECT_EQ(support::handled, 1);
   expect_all_works(quiet_);
 }
 
