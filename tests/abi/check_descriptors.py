@@ -25,7 +25,6 @@ THEIRS = "a library opens it, and closes it before the call returns"
 EXPLAINED = {
     ("core/base/text_lines.h", "fopen"): ENDS,
     ("core/base/helper_process.cc", "open"): ENDS,
-    ("core/base/own_threads.cc", "open"): ENDS,
     ("core/base/unique_fd.cc", "F_DUPFD_CLOEXEC"): "moves descriptors out of the way",
     ("core/config/rsocket_config.cc", "open"): ENDS,
     ("core/statistics/statistics_file.cc", "openat"): "of programs that read statistics",
