@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -188,7 +189,7 @@ void close_all_but(std::vector<int> kept) {
   close_numbers(first, ~0U);
 }
 
-[[noreturn]] void run_relay(const std::vector<RelayedConnection>& connections) {
+[[noreturn]] void run_relay(const std::vector<RelayedConnection>& connections, UniqueFd begun) {
   // Signals that the application sends to its processes or terminal do not concern the relay.
   sigset_t all;
   sigfillset(&all);
@@ -196,7 +197,7 @@ void close_all_but(std::vector<int> kept) {
   set_log_level(LogLevel::none);  // descriptor 2 may not be standard error any more
   [[maybe_unused]] const int moved = ::chdir("/");
   std::vector<const Endpoint*> ours;
-  std::vector<int> kept{runtime::thread_bell(), own_door_number()};
+  std::vector<int> kept{runtime::thread_bell(), own_door_number(), begun.get()};
   for (const auto& connection : connections) {
     if (const Lookup ring = fd_table().find(connection.ring)) ours.push_back(&*ring);
     kept.push_back(connection.ring);
@@ -209,32 +210,41 @@ void close_all_but(std::vector<int> kept) {
     if (std::find(ours.begin(), ours.end(), &endpoint) == ours.end()) endpoint.process_ends();
   });
   close_all_but(std::move(kept));
-  relay(connections);
+  relay(connections, std::move(begun));
   leave_families();
   exit_at_once(0);
 }
 
-struct StartSignal {
+struct PipeSignal {
   UniqueFd wait;
   UniqueFd give;
 };
 
-Result<StartSignal> start_signal() {
+Result<PipeSignal> pipe_signal() {
   const RaisedLimit beyond_full_table;
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return Error::last("hand-over: pipe");
-  return StartSignal{out_of_the_way(UniqueFd(ends[0])), out_of_the_way(UniqueFd(ends[1]))};
+  return PipeSignal{out_of_the_way(UniqueFd(ends[0])), out_of_the_way(UniqueFd(ends[1]))};
 }
 
-void wait_for_signal(const StartSignal& start) {
+void wait_for_signal(const PipeSignal& start) {
   char byte = 0;
   while (::read(start.wait.get(), &byte, 1) < 0 && errno == EINTR) {
   }
 }
-void give_signal(const StartSignal& start) { [[maybe_unused]] const ssize_t given = ::write(start.give.get(), "", 1); }
+void give_signal(const PipeSignal& start) { [[maybe_unused]] const ssize_t given = ::write(start.give.get(), "", 1); }
+
+/// Waits until the relay has moved what came before it began, so that a call that does not block finds it at the kernel
+/// socket. A relay that has no CPU for long is not waited for.
+void wait_until_begun(PipeSignal begun) {
+  constexpr int kPatienceMilliseconds = 1000;
+  begun.give.reset();  // the relay may have been killed
+  pollfd entry{begun.wait.get(), POLLIN, 0};
+  ::poll(&entry, 1, kPatienceMilliseconds);
+}
 
 /// Runs in the child between the application and the relay: makes the relay and ends.
-[[noreturn]] void run_between(StartSignal& start, const std::vector<RelayedConnection>& connections) {
+[[noreturn]] void run_between(PipeSignal& start, PipeSignal& begun, const std::vector<RelayedConnection>& connections) {
   // The relay inherits the name, by which wait(2) of the next subreaper knows it from the start.
   ::prctl(PR_SET_NAME, kRelayName);
   start.give.reset();
@@ -242,7 +252,7 @@ void give_signal(const StartSignal& start) { [[maybe_unused]] const ssize_t give
   const pid_t process = ::fork();
   if (process == 0) {
     wait_for_signal(start);
-    run_relay(connections);
+    run_relay(connections, std::move(begun.give));
   }
   leave_families();
   exit_at_once(process < 0 ? 1 : 0);
@@ -263,11 +273,13 @@ Status start_relay(const std::vector<RelayedConnection>& connections) {
   const SignalsBlocked blocked;  // for the SIGCHLD of the child in between
   sigset_t pending_before;
   ::sigpending(&pending_before);
-  auto start = start_signal();
+  auto start = pipe_signal();
   if (!start) return start.error();
+  auto begun = pipe_signal();
+  if (!begun) return begun.error();
   this_thread.makes_helper = true;
   const pid_t between = ::fork();
-  if (between == 0) run_between(*start, connections);
+  if (between == 0) run_between(*start, *begun, connections);
   this_thread.makes_helper = false;
   if (between < 0) return Error::last("hand-over: fork");
   // It ends only now, so that no thread that waits for any child takes it for one of the application's.
@@ -277,6 +289,7 @@ Status start_relay(const std::vector<RelayedConnection>& connections) {
   drop_child_signal(pending_before);
   // The relay begins only now, because that SIGCHLD would interrupt a call that has moved to the kernel.
   give_signal(*start);
+  if (status == 0) wait_until_begun(*std::move(begun));
   return status == 0 ? ok() : Status(Error{EAGAIN, "hand-over: fork"});
 }
 

@@ -2,16 +2,21 @@
 
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/rare_calls.h"
 #include "core/poll/poll_set.h"
 #include "core/poll/socket_calls.h"
 #include "core/runtime/fd_table.h"
@@ -96,6 +101,7 @@ class Direction {
   [[nodiscard]] bool wants_to_read() const { return !ended_ && start_ == end_; }
   [[nodiscard]] bool wants_to_write() const { return start_ != end_; }
   [[nodiscard]] bool is_done() const { return told_; }
+  [[nodiscard]] std::uint64_t moved() const { return moved_; }
 
   /// Moves bytes until one end would block. Errors: those of the ends, except EAGAIN.
   Status move(End& from, End& to) {
@@ -111,6 +117,7 @@ class Direction {
         auto sent = to.write(bytes_.data() + start_, end_ - start_);
         if (!sent) return allow_again(sent.error());
         start_ += static_cast<std::size_t>(*sent);
+        moved_ += static_cast<std::uint64_t>(*sent);
       }
       if (!ended_) continue;
       if (!told_) to.shut_down(SHUT_WR);
@@ -125,8 +132,9 @@ class Direction {
   std::array<std::byte, std::size_t{64} * 1024> bytes_;
   std::size_t start_ = 0;
   std::size_t end_ = 0;
-  bool ended_ = false;  ///< all bytes have been read
-  bool told_ = false;   ///< all bytes, and the end, have been passed on
+  std::uint64_t moved_ = 0;  ///< bytes
+  bool ended_ = false;       ///< all bytes have been read
+  bool told_ = false;        ///< all bytes, and the end, have been passed on
 };
 
 /// The processes that have the connection on the ring, and may still ask for its kernel socket.
@@ -191,6 +199,8 @@ class Pair {
         family(connection) {}
   [[nodiscard]] bool is_done() const { return done_; }
   [[nodiscard]] bool is_waiting() const { return !started_ && !done_; }
+  /// Returns whether it may start soon.
+  [[nodiscard]] bool has_unread() const { return is_waiting() && unread_since_.has_value(); }
 
   /// Starts when no other process has the connection, or when the program has written or closed its socket. Until then
   /// the ring is not touched.
@@ -227,11 +237,18 @@ class Pair {
       kernel_.reset();
       done_ = true;
     } else if ((from_ring_.is_done() || ring_.is_guest()) && to_ring_.is_done()) {
-      ring_.shut_down(SHUT_RDWR);
-      ::close(kernel_.fd());
-      if (ring_.is_guest()) ::close(ring_.fd());
-      done_ = true;
+      end();
     }
+  }
+  [[nodiscard]] std::uint64_t moved() const { return from_ring_.moved() + to_ring_.moved(); }
+
+  /// Ends the connection for both sides, if this relay has it.
+  void end() {
+    if (done_ || !started_) return;
+    ring_.shut_down(SHUT_RDWR);
+    ::close(kernel_.fd());
+    if (ring_.is_guest()) ::close(ring_.fd());
+    done_ = true;
   }
 
  private:
@@ -241,8 +258,12 @@ class Pair {
   bool is_wanted_by_program(const StreamSocket& ring) {
     constexpr auto kPatience = std::chrono::milliseconds(200);
     const Nanos now = monotonic_now();
-    if (!ring.inheritance().is_left_unread()) unread_since_ = now;
-    return now - unread_since_ >= kPatience;
+    if (!ring.inheritance().is_left_unread()) {
+      unread_since_.reset();
+    } else if (!unread_since_) {
+      unread_since_ = now;
+    }
+    return unread_since_ && now - *unread_since_ >= kPatience;
   }
   [[nodiscard]] bool has_written() const {
     int written = 0;
@@ -265,10 +286,48 @@ class Pair {
   bool started_;
   pid_t maker_;  ///< while this process lives, its program may have the kernel socket
   bool done_ = false;
-  Nanos unread_since_ = monotonic_now();
+  std::optional<Nanos> unread_since_;
 
  public:
   Family family;
+};
+
+/// SIGTERM, which does not end a relay at once: service managers send it to all processes of a service, and the program
+/// may still have something to say.
+class EndOnRequest {
+ public:
+  EndOnRequest() {
+    if (!is_permitted(RareCall::signalfd4)) return;
+    sigset_t request;
+    sigemptyset(&request);
+    sigaddset(&request, SIGTERM);
+    request_ = UniqueFd(::signalfd(-1, &request, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  /// Returns the descriptor that becomes readable when the signal comes, or -1.
+  [[nodiscard]] int fd() const { return request_.get(); }
+  [[nodiscard]] Nanos patience() const { return has_come_ ? kLastWords : Nanos::max(); }
+  /// Called when the descriptor is readable.
+  void take() {
+    signalfd_siginfo signal;
+    if (::read(request_.get(), &signal, sizeof signal) <= 0) return;
+    has_come_ = true;
+    quiet_since_ = monotonic_now();
+  }
+  /// Returns whether the relay has to end.
+  /// @param moved the bytes that it has moved by now
+  bool is_due(std::uint64_t moved) {
+    if (!has_come_) return false;
+    const Nanos now = monotonic_now();
+    if (std::exchange(moved_, moved) != moved) quiet_since_ = now;
+    return now - quiet_since_ >= kLastWords;
+  }
+
+ private:
+  static constexpr Nanos kLastWords = std::chrono::seconds(1);
+  UniqueFd request_;
+  bool has_come_ = false;
+  std::uint64_t moved_ = 0;
+  Nanos quiet_since_ = Nanos::zero();
 };
 
 class Relay {
@@ -278,25 +337,33 @@ class Relay {
     for (const Pair& pair : pairs_) let_in(pair);
   }
 
-  void run() {
+  void run(UniqueFd begun) {
     std::vector<pollfd> entries;
-    while (step(entries)) static_cast<void>(runtime::poll_endpoints(entries, patience(), nullptr));
+    bool goes_on = step(entries);
+    [[maybe_unused]] const ssize_t told = ::write(begun.get(), "", 1);
+    begun.reset();
+    for (; goes_on; goes_on = step(entries)) {
+      static_cast<void>(runtime::poll_endpoints(entries, patience(), nullptr));
+      if (!entries.empty() && entries.back().fd == request_.fd() && entries.back().revents != 0) request_.take();
+    }
   }
 
  private:
   /// Returns the time until the other processes that have the connections are looked at again.
   [[nodiscard]] Nanos patience() const {
-    constexpr auto kSoon = std::chrono::milliseconds(10);
-    constexpr auto kLater = std::chrono::milliseconds(100);
-    constexpr auto kLong = std::chrono::seconds(5);
-    if (waits_) return kSoon;
-    if (!may_ask_) return Nanos::max();
-    return monotonic_now() < started_at_ + kLong ? kSoon : kLater;
+    constexpr Nanos kSoon = std::chrono::milliseconds(10);
+    constexpr Nanos kLater = std::chrono::milliseconds(100);
+    constexpr Nanos kLong = std::chrono::seconds(5);
+    // What has not changed for long will not change soon: 250 ms after 8 s.
+    const Nanos age = monotonic_now() - started_at_;
+    if (waits_) return has_unread_ ? kSoon : std::clamp<Nanos>(age / 32, kSoon, std::chrono::milliseconds(250));
+    if (!may_ask_) return request_.patience();
+    return age < kLong ? kSoon : kLater;
   }
 
   /// @return false when all connections have ended
   bool step(std::vector<pollfd>& entries) {
-    bool goes_on = waits_ = may_ask_ = false;
+    bool goes_on = waits_ = has_unread_ = may_ask_ = false;
     entries.clear();
     if (door_) answer();
     for (Pair& pair : pairs_) {
@@ -307,11 +374,21 @@ class Relay {
       pair.add_to(entries);
       pair.family.look();
       waits_ = waits_ || pair.is_waiting();
+      has_unread_ = has_unread_ || pair.has_unread();
       may_ask_ = may_ask_ || pair.family.may_ask();
       goes_on = goes_on || !pair.is_done();
     }
     if (door_) entries.push_back({door_->fd(), POLLIN, 0});
-    return goes_on || may_ask_;
+    if (request_.fd() >= 0) entries.push_back({request_.fd(), POLLIN, 0});
+    return (goes_on || may_ask_) && !ends_on_request();
+  }
+
+  bool ends_on_request() {
+    std::uint64_t moved = 0;
+    for (const Pair& pair : pairs_) moved += pair.moved();
+    if (!request_.is_due(moved)) return false;
+    for (Pair& pair : pairs_) pair.end();
+    return true;
   }
 
   void let_in(const Pair& pair) {
@@ -332,13 +409,17 @@ class Relay {
 
   std::vector<Pair> pairs_;
   std::optional<Door> door_;
+  EndOnRequest request_;
   const Nanos started_at_;
   bool waits_ = false;
+  bool has_unread_ = false;
   bool may_ask_ = false;
 };
 
 }  // namespace
 
-void relay(const std::vector<RelayedConnection>& connections) { Relay(connections).run(); }
+void relay(const std::vector<RelayedConnection>& connections, UniqueFd begun) {
+  Relay(connections).run(std::move(begun));
+}
 
 }  // namespace ringsock::rs

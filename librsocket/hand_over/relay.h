@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "core/base/unique_fd.h"
+
 namespace ringsock::rs {
 
 /// One connection: a descriptor on a ring, and a kernel socket whose other end stands for the connection in another
@@ -18,8 +20,9 @@ struct RelayedConnection {
   bool nobody_asks = false;  ///< only the application has `theirs`, so that its end raises a signal there
 };
 
-/// Moves bytes, ends and resets between the two sides until all connections have ended. Runs in a process of its own,
-/// which has only these descriptors and one thread.
-void relay(const std::vector<RelayedConnection>& connections);
+/// Moves bytes, ends and resets between the two sides until all connections have ended, or SIGTERM has come and nothing
+/// has been on its way for a second. Runs in a process of its own, which has only these descriptors and one thread, and
+/// blocks all signals. Writes a byte to `begun` once it has moved what was there at the start.
+void relay(const std::vector<RelayedConnection>& connections, UniqueFd begun);
 
 }  // namespace ringsock::rs
