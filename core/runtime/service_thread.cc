@@ -185,7 +185,7 @@ void ServiceThread::run(unsigned generation) {
 }
 
 void ServiceThread::main_thread_ends(MainThreadEnd how) {
-  if (::gettid() != ::getpid()) return;
+  if (!last_look_.concerns_caller()) return;
   const std::lock_guard guard(lock_);
   last_look_.begin(how);
   wake_thread();
