@@ -81,9 +81,6 @@ Result<QueueSettings> fitted_to(verbs::Device& device, QueueSettings settings, u
   return settings;
 }
 
-/// Receives are posted so many at a time.
-constexpr unsigned kReceiveBatch = 32;
-
 std::uint32_t word_in_network_order(std::uint32_t word) { return std::bit_cast<std::uint32_t>(wire::Be32(word)); }
 
 std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }

@@ -46,6 +46,8 @@ struct QueueSettings {
 };
 /// What librspreload's sockets take: about as much as the kernel does over the loopback.
 inline constexpr std::uint32_t kOverflowBytes = 4u << 20;
+/// Receives are posted so many at a time.
+inline constexpr unsigned kReceiveBatch = 32;
 
 /// The wire protocol of the fact sheet, section 2, over one RC queue pair.
 ///
@@ -134,11 +136,10 @@ class Connection final : public runtime::Listable {
   // -- fork(2) --
   void add_fork_locks(runtime::ForkLocks& locks);
   /// suspend() makes all functions do nothing until resume(), because another process may be using the connection. All
-  /// locks must be held. Any thread may call resume(), which arms if arm() was called meanwhile; call poll()
-  /// afterwards.
+  /// locks must be held, or StateOf::save_and_suspend() does it. Any thread may call resume(), which arms if arm() was
+  /// called meanwhile; call poll() afterwards.
   void suspend() { suspended_.store(true, std::memory_order_relaxed); }
   void resume();
-
   /// Processes completions. Returns true when something changed: bytes or space arrived, the peer shut down, the
   /// connection failed.
   bool poll();
@@ -205,6 +206,7 @@ class Connection final : public runtime::Listable {
   [[nodiscard]] const QueueSettings& settings() const { return settings_; }
 
  private:
+  friend class StateOf;
   Connection(verbs::Device& device, const QueueSettings& settings);
   bool announce_due();
   Status make_resources(verbs::ConnectionId& id);

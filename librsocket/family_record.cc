@@ -19,18 +19,34 @@ namespace ringsock::rs {
 
 // -- who is there
 
-bool is_alive(pid_t process) noexcept {
-  if (::kill(process, 0) != 0 && errno == ESRCH) return false;
+namespace {
+
+/// Returns the letter of proc_pid_stat(5) for the state of a process, 0 when it cannot be read: there is no process, no
+/// descriptor, no /proc, or it is not for us.
+char state_of(pid_t process) {
   std::array<char, 32> path;
   std::snprintf(path.data(), path.size(), "/proc/%d/stat", static_cast<int>(process));
   const UniqueFd file(::open(path.data(), O_RDONLY | O_CLOEXEC));
-  if (!file) return ::kill(process, 0) == 0 || errno != ESRCH;  // no descriptor, no /proc, or not for us
+  if (!file) return 0;
   std::array<char, 128> text;
   const ssize_t length = ::read(file.get(), text.data(), text.size());
   // "number (name) state ..."; a name may contain anything.
   const std::string_view all(text.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
   const auto name_end = all.rfind(") ");
-  return name_end == std::string_view::npos || all.substr(name_end + 2, 1) != "Z";
+  return name_end != std::string_view::npos && name_end + 2 < all.size() ? all[name_end + 2] : '\0';
+}
+
+}  // namespace
+
+bool is_alive(pid_t process) noexcept {
+  if (::kill(process, 0) != 0 && errno == ESRCH) return false;
+  const char state = state_of(process);
+  return state == 0 ? ::kill(process, 0) == 0 || errno != ESRCH : state != 'Z';
+}
+
+bool is_stopped(pid_t process) noexcept {
+  const char state = state_of(process);
+  return state == 'T' || state == 't';
 }
 
 void FamilyRecord::enter() noexcept {
@@ -42,6 +58,8 @@ void FamilyRecord::enter() noexcept {
 }
 
 void FamilyRecord::leave() noexcept {
+  pid_t us = ::getpid();
+  last_user.compare_exchange_strong(us, 0);
   for (auto& member : members_) {
     pid_t me = ::getpid();
     if (member.compare_exchange_strong(me, 0)) return;

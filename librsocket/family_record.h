@@ -9,7 +9,19 @@
 #include <cstdint>
 #include <memory>
 
+#include "librsocket/saved_connection.h"
+
 namespace ringsock::rs {
+
+/// What a process leaves to the others, beside the values of the open file description.
+struct SavedSocket {
+  SavedConnection connection;
+  std::int32_t pending_error;
+  std::uint8_t read_shut;
+  std::uint8_t write_shut;
+  std::uint8_t sent_into_the_void;
+  std::uint8_t failure_taken;
+};
 
 /// In memory shared by all of them. A process that is killed does not decrement `holders`, which may thus be too high
 /// but never too low. Code that relies on it must either accept waiting until the kernel closes the last descriptor, or
@@ -19,10 +31,13 @@ struct FamilyRecord {
   static constexpr pid_t kHandedOver = -1;
 
   std::atomic<std::int32_t> holders{1};  ///< processes that have the socket open
-  std::atomic<pid_t> user{0};            ///< the process that moves bytes since the last fork; 0: none so far
+  std::atomic<pid_t> user{0};            ///< the process that moves bytes now; 0: none
   /// Counts the users. The last user and the processes that it forked have the state of the connection; other processes
   /// have an old copy, which must not be used any more.
   std::atomic<std::uint32_t> epoch{0};
+  std::atomic<std::uint32_t> saved_for{0};  ///< the epoch whose state is in `saved`; 0: none
+  /// The process that was the user last, has the connection still, and may sleep on it; 0: none.
+  std::atomic<pid_t> last_user{0};
   std::atomic<bool> child_listens{false};  ///< of a listener that is complete only in the parent: a child uses its copy
   std::atomic<bool> ring_ended{false};     ///< of a listener: all further clients use the kernel
   std::atomic<bool> kernel_blocks{false};  ///< of a listener: another program may accept() at the kernel's
@@ -46,6 +61,11 @@ struct FamilyRecord {
   static constexpr std::size_t kMembers = 8;
   std::array<std::atomic<pid_t>, kMembers> members_{};
   std::atomic<bool> has_more_members_{false};
+
+ public:
+  /// Written by the user before it stores `saved_for`, and read by the next one. Without an initial value, so that its
+  /// pages take no memory before it is used.
+  SavedSocket saved;
 };
 
 /// Makes a record for one socket, before the fork for which it is needed. Returns nullptr without memory. Threads: only
@@ -54,6 +74,8 @@ std::shared_ptr<FamilyRecord> make_family_record() noexcept;
 
 /// Returns whether the process exists and is no zombie.
 bool is_alive(pid_t process) noexcept;
+/// Returns whether the process exists and is stopped, so that it answers nobody.
+bool is_stopped(pid_t process) noexcept;
 
 /// Records that this process, which is about to end, holds no sockets any more. May be called in signal handlers.
 void leave_families() noexcept;

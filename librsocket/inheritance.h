@@ -7,15 +7,19 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/base/clock.h"
 #include "core/runtime/roles.h"
 #include "librsocket/family_record.h"
 #include "librsocket/stream_core.h"
 
 namespace ringsock::rs {
 
-/// After a fork(2) a connection is suspended in both processes, and belongs to the one that uses it first; the other
-/// one gets EIO, or asks that process (can_follow()). Functions take setup_lock where they change anything, except
-/// those named _locked and those of the end, which need it. Questions may be asked by any thread.
+/// After a fork(2) a connection is suspended in both processes, and belongs to the one that uses it. As long as another
+/// process has it, too, the user gives it back at the end of each call (Turn): it saves the state to the FamilyRecord,
+/// so that others can go on whatever becomes of the user. A process that comes second asks the last user to go on by
+/// the kernel (can_follow()) if that process lives and may sleep on the connection, and takes the connection otherwise.
+/// Functions take setup_lock where they change anything, except those named _locked and those of the end, which need
+/// it. Questions may be asked by any thread.
 class Inheritance final : public runtime::ProcessLife, public StreamPart {
  public:
   Inheritance(StreamSocket& socket, StreamCore& core) : StreamPart(socket, core) {}
@@ -30,18 +34,43 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   [[nodiscard]] FamilyRecord* family() const noexcept { return family_.load(std::memory_order_acquire); }
   /// Returns whether other processes may have it open; never false when they have.
   [[nodiscard]] bool is_shared() const noexcept;
-  /// Returns whether another process has used it since a fork: calls fail with EIO here.
+  /// Returns whether another process has used it since a fork, so that calls may have to ask that process.
   [[nodiscard]] bool is_used_elsewhere() const noexcept;
   /// Returns whether another process has used it since the fork, so that the state here is outdated.
   [[nodiscard]] bool has_old_state() const noexcept {
     const FamilyRecord* const record = family();
-    return record != nullptr && record->epoch.load() != epoch_;
+    return record != nullptr && record->epoch.load() != epoch_.load();
   }
   /// Returns whether bytes or the end have come, and no process has used the connection since the fork. Threads: the
   /// only one of its process.
   [[nodiscard]] bool is_left_unread() const noexcept;
-  /// Returns whether this process uses it and another one that also has it may want to.
-  [[nodiscard]] bool is_wanted_elsewhere() const noexcept;
+
+  /// Returns whether the state is saved, and no process is the user now.
+  [[nodiscard]] bool is_saved() const noexcept;
+  /// Returns whether this process was the user last, so that a claim takes nothing from another one.
+  [[nodiscard]] bool was_last_user() const noexcept;
+  /// Returns whether the connection can be taken without asking: no process has used it since the fork, or the one that
+  /// has used it last has saved it, and does not have it any more.
+  [[nodiscard]] bool is_free() const noexcept;
+
+  /// A call on the connection. Its end gives the connection back if other processes have it, too, unless another call
+  /// is inside. Threads: any, without locks of the socket at the end.
+  class Turn {
+   public:
+    explicit Turn(Inheritance& inheritance) : inheritance_(inheritance.family() != nullptr ? &inheritance : nullptr) {
+      if (inheritance_ != nullptr) [[unlikely]]
+        inheritance_->turns_.fetch_add(1);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn() {
+      if (inheritance_ != nullptr) [[unlikely]]
+        inheritance_->turn_ends();
+    }
+
+   private:
+    Inheritance* inheritance_;
+  };
 
   /// Makes this process the user, before it moves bytes or asks about the peer. Returns false when another process is
   /// the user.
@@ -50,7 +79,11 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
       return true;
     return claim_suspended();
   }
+  /// Claims the connection where that takes nothing from another process. Returns whether this process is the user.
+  bool is_ours() noexcept { return !core_.is_suspended() || (was_last_user() && claim()); }
   bool claim_locked(pid_t user = 0) noexcept;
+  /// claim() although the last user lives, which has saved the state and does not answer.
+  bool take() noexcept;
   /// Reserves the connection, which this process may use, for a process that is about to be forked and calls
   /// claim_handed_on(). No other process can claim it meanwhile. Returns false when another process is the user.
   bool hand_on() noexcept;
@@ -77,6 +110,12 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
  private:
   bool claim_suspended() noexcept;
   bool become_user(FamilyRecord* family, pid_t& user) noexcept;
+  [[nodiscard]] bool may_use(const FamilyRecord& family) const noexcept;
+  bool restore(const FamilyRecord& family) noexcept;
+  void turn_ends() noexcept;
+  void give_back() noexcept;
+  void put_down(FamilyRecord& family) noexcept;
+  bool is_wanted_by_others() noexcept;
   void tell_loss(pid_t user) noexcept;
   void suspend() noexcept;
   void resume() noexcept;
@@ -84,8 +123,14 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   void lose() noexcept;
   void forget_threads() noexcept;
 
-  std::uint32_t epoch_ = 0;  ///< FamilyRecord::epoch of the state here
-  bool lost_ = false;        ///< this process has lost the connection
+  std::atomic<std::uint32_t> epoch_{0};  ///< FamilyRecord::epoch of the state here
+  std::atomic<int> turns_{0};
+  std::atomic<bool> gives_back_{false};  ///< this process is the user until the last Turn ends
+  bool keeps_ = false;                   ///< this process is a relay, which stays the user
+  std::atomic<bool> takes_{false};       ///< take()
+  bool is_closing_ = false;              ///< the caller of leave_family() has send_lock
+  Nanos looks_for_others_at_{0};
+  bool lost_ = false;  ///< this process has lost the connection
   bool half_made_ = false;
   bool loss_told_ = false;   ///< the loss was logged
   bool loss_known_ = false;  ///< the peer does not access this process's memory any more

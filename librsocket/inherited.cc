@@ -11,6 +11,7 @@
 #include "core/base/log.h"
 #include "core/runtime/fork_registry.h"
 #include "core/wire/rs_message.h"
+#include "librsocket/saved_connection.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
@@ -71,6 +72,7 @@ void Inheritance::lose_half_made() noexcept {
 void Inheritance::after_fork(ForkSide side) noexcept {
   if (side == ForkSide::parent) return;
   forget_threads();
+  turns_.store(0);
   if (side == ForkSide::unprepared_child) return lose_half_made();
   const bool listens = core_.state() == State::listening;
   const bool prepared = family() != nullptr || core_.state() == State::initial || core_.state() == State::bound;
@@ -116,15 +118,25 @@ void Inheritance::resume() noexcept {
 }
 
 bool Inheritance::claim_suspended() noexcept {
+  const bool is_new = !was_last_user();
   {
     const std::lock_guard guard(core_.setup_lock);
     if (!claim_locked()) return false;
   }
+  if (!core_.is_connected()) return true;
   // A sleeping thread may have looked before the claim.
-  if (core_.is_connected() && core_.connection->must_look_again()) core_.endpoint.notify_watchers();
-  if (core_.is_connected()) socket_.direct().push_in_background();
-  if (core_.is_connected() && is_shared() && call_of_new_user != nullptr) call_of_new_user(socket_);
+  if (core_.connection->must_look_again()) core_.endpoint.notify_watchers();
+  socket_.direct().push_in_background();
+  if (is_new && is_shared() && call_of_new_user != nullptr) call_of_new_user(socket_);
   return true;
+}
+
+bool Inheritance::take() noexcept {
+  const std::lock_guard guard(core_.setup_lock);
+  takes_.store(true);
+  const bool claimed = claim_locked();
+  takes_.store(false);
+  return claimed;
 }
 
 /// @param user the process that has it, 0 when only the parent can have it
@@ -141,21 +153,119 @@ void Inheritance::tell_loss(pid_t user) noexcept {
   }
 }
 
-/// @param user in: the present user. Out, if false is returned: the process that is the user instead
+/// Returns whether this process has the state, or may go on from what is saved.
+bool Inheritance::may_use(const FamilyRecord& family) const noexcept {
+  const std::uint32_t epoch = family.epoch.load();
+  if (epoch == epoch_.load()) return true;
+  if (family.saved_for.load() != epoch || !core_.is_connected()) return false;
+  if (takes_.load()) return true;
+  const pid_t last = family.last_user.load();
+  return last == 0 || !is_alive(last);
+}
+
+/// Goes on from what the last user has saved, which other processes may overwrite at any time. This process is the
+/// user.
+bool Inheritance::restore(const FamilyRecord& family) noexcept {
+  const SavedSocket saved = family.saved;
+  std::unique_lock sending(core_.send_lock, std::defer_lock);
+  if (!is_closing_) sending.lock();
+  const std::lock_guard reading(core_.receive_lock);
+  if (const Status gone_on = StateOf(*core_.connection).restore(saved.connection); !gone_on) {
+    log_warn("descriptor %d: %s: EIO here", socket_.descriptor(), gone_on.error().where);
+    lost_ = true;
+    return false;
+  }
+  core_.read_shut.store(saved.read_shut != 0, std::memory_order_release);
+  core_.write_shut.store(saved.write_shut != 0, std::memory_order_release);
+  core_.sent_into_the_void.store(saved.sent_into_the_void != 0, std::memory_order_release);
+  core_.failure_taken.store(saved.failure_taken != 0, std::memory_order_release);
+  core_.pending_error.store(saved.pending_error, std::memory_order_release);
+  resume();
+  return true;
+}
+
+/// @param user in: the present user. Out, if false is returned: the process that is, or was, the user instead
 bool Inheritance::become_user(FamilyRecord* family, pid_t& user) noexcept {
   if (lost_ || family == nullptr) return false;
-  if (family->epoch.load() != epoch_) {
+  if (!may_use(*family)) {
     user = family->user.load();
+    if (user == 0) user = family->last_user.load();
     return false;
   }
   if (!family->user.compare_exchange_strong(user, ::getpid())) return false;
-  if (family->epoch.load() != epoch_) {  // another process was the user in between
+  // Another process may have been the user in between.
+  if (!may_use(*family) || (family->epoch.load() != epoch_.load() && !restore(*family))) {
     family->user.store(0);
     return false;
   }
-  epoch_ = family->epoch.fetch_add(1) + 1;
+  epoch_.store(family->epoch.fetch_add(1) + 1);
+  family->last_user.store(::getpid());
+  gives_back_.store(!keeps_ && core_.is_connected() && is_wanted_by_others());
   return true;
 }
+
+// -- turns
+
+/// Returns whether another process that lives has the connection. The answer may be old.
+bool Inheritance::is_wanted_by_others() noexcept {
+  constexpr Nanos kBetweenLooks = std::chrono::milliseconds(100);
+  if (!is_shared()) return false;
+  const Nanos now = monotonic_now();
+  if (now < looks_for_others_at_) return true;
+  if (!family()->others_live(true)) return false;
+  looks_for_others_at_ = now + kBetweenLooks;
+  return true;
+}
+
+void Inheritance::turn_ends() noexcept {
+  if (turns_.fetch_sub(1) == 1 && gives_back_.load()) give_back();
+}
+
+void Inheritance::give_back() noexcept {
+  if (core_.is_suspended()) return;
+  socket_.progress().poll();
+  const std::lock_guard guard(core_.setup_lock);
+  const std::lock_guard sending(core_.send_lock);
+  const std::lock_guard reading(core_.receive_lock);
+  FamilyRecord* const family = this->family();
+  // Another thread may be handing the connection on, or closing it.
+  if (family != nullptr && gives_back_.load()) put_down(*family);
+}
+
+/// Saves the state and suspends the connection, if this process is the user and no work is under way. All locks of the
+/// socket must be held.
+void Inheritance::put_down(FamilyRecord& family) noexcept {
+  SavedSocket& saved = family.saved;
+  if (family.user.load() != ::getpid()) return;
+  if (core_.is_suspended() || !StateOf(*core_.connection).save_and_suspend(saved.connection)) return;
+  saved.read_shut = core_.read_shut.load(std::memory_order_relaxed);
+  saved.write_shut = core_.write_shut.load(std::memory_order_relaxed);
+  saved.sent_into_the_void = core_.sent_into_the_void.load(std::memory_order_relaxed);
+  saved.failure_taken = core_.failure_taken.load(std::memory_order_relaxed);
+  saved.pending_error = core_.pending_error.load(std::memory_order_relaxed);
+  core_.suspended.store(true, std::memory_order_release);
+  family.saved_for.store(epoch_.load());
+  gives_back_.store(false);
+  pid_t us = ::getpid();
+  family.user.compare_exchange_strong(us, 0);
+}
+
+bool Inheritance::is_saved() const noexcept {
+  const FamilyRecord* const record = family();
+  return record != nullptr && record->user.load() == 0 && record->saved_for.load() == record->epoch.load();
+}
+
+bool Inheritance::was_last_user() const noexcept {
+  const FamilyRecord* const record = family();
+  return record != nullptr && !has_old_state() && record->last_user.load() == ::getpid();
+}
+
+bool Inheritance::is_free() const noexcept {
+  const FamilyRecord* const record = family();
+  return record != nullptr && record->user.load() == 0 && may_use(*record);
+}
+
+// -- claims
 
 bool Inheritance::claim_locked(pid_t user) noexcept {
   if (!core_.suspended.load(std::memory_order_relaxed)) return true;
@@ -202,12 +312,8 @@ bool Inheritance::claim_handed_on() noexcept {
   const std::lock_guard guard(core_.setup_lock);
   FamilyRecord* const family = this->family();
   const bool handed_on = family != nullptr && family->user.load() == FamilyRecord::kHandedOver;
+  keeps_ = true;
   return claim_locked(handed_on ? FamilyRecord::kHandedOver : 0);
-}
-
-bool Inheritance::is_wanted_elsewhere() const noexcept {
-  FamilyRecord* const family = this->family();
-  return core_.is_connected() && family != nullptr && !core_.is_suspended() && family->others_live(false);
 }
 
 bool Inheritance::is_used_elsewhere() const noexcept {
@@ -233,9 +339,15 @@ bool Inheritance::leave_family() noexcept {
   family->leave();
   const bool last = family->holders.fetch_sub(1) <= 1;
   if (core_.state() == State::listening) return last;
+  is_closing_ = true;
   pid_t nobody = 0;
   if (last && core_.suspended.load(std::memory_order_relaxed) && become_user(family, nobody)) resume();
   if (last && !core_.suspended.load(std::memory_order_relaxed)) return true;
+  if (core_.is_connected() && !core_.is_suspended()) {
+    core_.connection->poll();
+    const std::lock_guard reading(core_.receive_lock);
+    put_down(*family);
+  }
   suspend();
   lost_ = true;
   return false;

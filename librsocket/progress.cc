@@ -16,6 +16,7 @@ int Progress::look_for_error() {
 }
 
 void Progress::look_for_reset() {
+  const Inheritance::Turn turn(socket_.inheritance());
   look_if_alone();
   // A connect(2) in the background may have finished.
   if (core_.state() == State::connecting) static_cast<void>(socket_.readiness().ready());
@@ -105,8 +106,9 @@ bool Progress::is_time_for_close_look() {
 }
 
 void Progress::look_if_alone() noexcept {
-  if (!core_.is_connected() || (socket_.inheritance().is_shared() && core_.is_suspended())) return;
-  if (socket_.inheritance().claim()) poll();
+  if (!core_.is_connected()) return;
+  const Inheritance::Turn turn(socket_.inheritance());
+  if (socket_.inheritance().is_ours() || (!socket_.inheritance().is_shared() && socket_.inheritance().claim())) poll();
 }
 
 void Progress::look_for_sender() {

@@ -51,6 +51,7 @@ bool StreamReadiness::has_enough() const noexcept {
 }
 
 std::uint32_t StreamReadiness::connected_events() noexcept {
+  const Inheritance::Turn turn(socket_.inheritance());
   if (!socket_.inheritance().claim()) {
     // The following call uses the kernel, or fails.
     const bool can_follow = socket_.inheritance().can_follow();
@@ -87,11 +88,14 @@ Nanos StreamReadiness::deadline() noexcept {
 }
 
 bool StreamReadiness::has_peer_ended() const noexcept {
-  return !core_.is_suspended() && (core_.connection->peer_disconnected() || core_.connection->failure() != 0);
+  return (!core_.is_suspended() || socket_.inheritance().was_last_user()) &&
+         (core_.connection->peer_disconnected() || core_.connection->failure() != 0);
 }
 
 void StreamReadiness::look_for_end() noexcept {
-  if (core_.is_connected() && !core_.is_suspended()) socket_.progress().look_closely_if_read_seldom();
+  if (!core_.is_connected()) return;
+  const Inheritance::Turn turn(socket_.inheritance());
+  if (socket_.inheritance().is_ours()) socket_.progress().look_closely_if_read_seldom();
 }
 
 runtime::WaitFds StreamReadiness::arm() noexcept {
@@ -121,6 +125,7 @@ runtime::Listable* StreamReadiness::listable() noexcept {
 
 void StreamReadiness::woken() noexcept {
   // ready(), which the caller calls next, takes the events of a connect or of a listener.
+  const Inheritance::Turn turn(socket_.inheritance());
   if (!core_.is_connected() || !socket_.inheritance().claim()) return;
   core_.statistics.count_wakeup();
   core_.connection->woken();

@@ -38,6 +38,7 @@ StreamSocket::~StreamSocket() {
 
 Status StreamSocket::shutdown(int how) {
   if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) return Error{EINVAL, "rshutdown"};
+  const Inheritance::Turn turn(inheritance_);
   if (core_.state() == StreamCore::State::listening) {
     if (how == SHUT_WR) return ok();
     core_.read_shut.store(true, std::memory_order_release);  // accept() fails with EINVAL from now on

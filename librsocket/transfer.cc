@@ -39,6 +39,7 @@ Result<ssize_t> StreamTransfer::receive_bytes(void* data, std::size_t length, in
 }
 
 Result<ssize_t> StreamTransfer::receive_into(IoCursor& out, std::size_t total, int flags) {
+  const Inheritance::Turn turn(socket_.inheritance());
   if (!core_.is_connected()) {
     if (Status connected = progress_.require_connected(ENOTCONN); !connected) return connected.error();
   }
@@ -169,6 +170,7 @@ Result<ssize_t> StreamTransfer::receive(msghdr& message, int flags) {
 }
 
 Result<int> StreamTransfer::unread_bytes() {
+  const Inheritance::Turn turn(socket_.inheritance());
   if (core_.state() == State::listening) return Error{EINVAL, "FIONREAD"};
   if (!core_.is_connected()) return 0;
   if (!socket_.inheritance().claim()) return Error{EIO, "FIONREAD"};
@@ -228,6 +230,7 @@ std::size_t StreamTransfer::send_in_pieces(std::byte* data, std::size_t length) 
 
 /// Goes on after a first attempt that has posted `sent` of `total` bytes, and less than all: `rest` is left.
 Result<ssize_t> StreamTransfer::send_rest(IoCursor& rest, std::size_t total, std::size_t sent) {
+  const Inheritance::Turn turn(socket_.inheritance());
   // Repeated only if another thread forks meanwhile: the suspended connection has room nevertheless.
   for (bool again = true; again; again = sent == 0 && core_.is_suspended()) {
     if (!socket_.inheritance().claim()) {
@@ -269,6 +272,7 @@ Result<ssize_t> StreamTransfer::why_not_sent(std::size_t total) {
 
 /// send(2) of no bytes reports an error, but not that only the peer has ended its direction.
 Result<ssize_t> StreamTransfer::send_nothing() {
+  const Inheritance::Turn turn(socket_.inheritance());
   if (!socket_.inheritance().claim()) return Error{EIO, "rsend: another process uses the connection"};
   poll();
   if (core_.closed.load(std::memory_order_acquire)) return Error{EBADF, "rsend: closed meanwhile"};

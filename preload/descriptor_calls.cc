@@ -28,7 +28,6 @@ using runtime::Ref;
 [[gnu::noinline]] int close_ours(int fd) {
   bool was_a_files = false;
   const int answer = as_library_call([&] {
-    hand_overs().leave_to_parent(fd);
     const Status closed = runtime::close_descriptor(fd);
     was_a_files = !closed && closed.error().code == EBADF && !fd_table().holds(fd);
     return to_posix([&] { return closed; });

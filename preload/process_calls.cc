@@ -153,7 +153,6 @@ RS_INTERCEPT void _exit(int status) {
   {
     // No handler runs any more, unless this is a child that shares its parent's memory.
     const runtime::InsideLibrary no_handlers;
-    hand_overs().leave_to_others();
     leave_endpoints();
     runtime::process_statistics.at_exit();
   }

@@ -88,9 +88,6 @@ runtime::Ref make_stream(int fd, int domain, int type) {
   rs::prepare_fork_mode();
   if (is_calling_shell()) rs::let_others_ask();
 }
-[[gnu::destructor]] void leave_to_others_at_exit() {
-  if (is_calling_shell()) rs::leave_to_others();
-}
 
 }  // namespace
 

@@ -58,10 +58,6 @@ class HandOvers {
   /// any effect.
   virtual bool become_kernels(const runtime::Ref& /*endpoint*/) { return false; }
 
-  /// Called before close(2). Hands a connection over when a child that has used it closes it before the child ends, so
-  /// that the parent may continue it. A parent that closes a connection does not do so: servers close what only their
-  /// children use.
-  virtual void leave_to_parent(int /*fd*/) {}
   /// Called before FD_CLOEXEC of `fd` is cleared. When a forked child does that to a listener, the child's next program
   /// is to accept, and the listener must end for the way in all processes (prepare_exec()). It ends now, because a
   /// program that closes all other descriptors before exec(2), as Python does, closes the way's, too.
@@ -70,9 +66,6 @@ class HandOvers {
   /// kernel's flags become those that the application set. Errors: EMFILE, ENFILE, ENOMEM for a connection that is
   /// meant for the program; the process goes on.
   virtual Status prepare_exec() { return ok(); }
-  /// Moves the connections that this process uses and other processes also have to the kernel, before this process
-  /// ends. Waits 5 s at most. Needs no lock that the calling thread may hold, which may be in a signal handler.
-  virtual void leave_to_others() noexcept {}
 
  protected:
   ~HandOvers() = default;

@@ -6,12 +6,14 @@
 #include <cerrno>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "core/base/ready_map.h"
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/verbs/handles.h"
+#include "core/verbs/saved_queue_pair.h"
 
 namespace ringsock::verbs {
 
@@ -131,6 +133,13 @@ class Device {
   }
   /// Returns whether all sends posted so far have been carried out, and the connection lives.
   virtual bool has_sent_all(ibv_qp& /*qp*/) { return false; }
+  /// Returns how far a connected RC queue pair has come, so that another process that has it by fork(2) can go on with
+  /// it. Nothing when requests are under way, or where a device cannot tell. Threads: no other one uses the queue pair,
+  /// or its completion queue, which has been polled until it was empty.
+  virtual std::optional<SavedQueuePair> save(ibv_qp& /*qp*/) { return std::nullopt; }
+  /// Goes on where another process has saved. Threads: as save(). Errors: EPROTO for impossible values; EOPNOTSUPP;
+  /// EINVAL for a queue pair that is not connected.
+  virtual Status restore(ibv_qp& /*qp*/, const SavedQueuePair& /*saved*/) { return Error{EOPNOTSUPP, "restore"}; }
   /// Tells that the connection's memory, on either side, was written past the device.
   virtual void leaves_traces(ibv_qp& /*qp*/) {}
   virtual Result<Ah> create_ah(ibv_pd& pd, ibv_ah_attr& attr) = 0;

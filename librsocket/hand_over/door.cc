@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -157,18 +156,6 @@ std::optional<Door::Caller> Door::next() {
   return caller;
 }
 
-void Door::ring() const noexcept {
-  Request request{key_, 0};
-  Name name = name_of_door(name_);
-  iovec piece{&request, sizeof request};
-  msghdr message{};
-  message.msg_name = &name.address;
-  message.msg_namelen = name.length;
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  static_cast<void>(::sendmsg(fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL));
-}
-
 Status Door::Caller::send(std::uint64_t proof, int kernel_socket) const {
   Message message(&proof, sizeof proof);
   message.attach(kernel_socket);
@@ -227,6 +214,17 @@ constexpr int kMostRefusals = 500;
 
 }  // namespace
 
+namespace {
+
+/// Asks once. A process that is stopped gets the question, so that it knows once it goes on, and is not waited for.
+Result<UniqueFd> ask_process(pid_t process, const FamilyRecord& family, Nanos deadline) {
+  const std::uint64_t door = family.door.load();
+  if (door == 0) return Error{EAGAIN, "ask: no door yet"};
+  return ask_at(door, family.key.load(), family, is_stopped(process) ? monotonic_now() : deadline);
+}
+
+}  // namespace
+
 Result<UniqueFd> ask_user(const StreamSocket& connection, Nanos deadline) {
   const FamilyRecord* const known = connection.inheritance().family();
   if (known == nullptr) return Error{EALREADY, "ask: closed"};
@@ -234,21 +232,19 @@ Result<UniqueFd> ask_user(const StreamSocket& connection, Nanos deadline) {
   if (family.id == 0 || family.proof == 0) return Error{EIO, "ask: no secrets"};
   for (int refusals = 0; refusals < kMostRefusals;) {
     const pid_t user = family.user.load();
-    const std::uint64_t door = family.door.load();
     if (connection.endpoint().has_left_to_kernel()) return Error{EALREADY, "ask: no need"};
-    if (user == 0 && !connection.inheritance().has_old_state()) return Error{EAGAIN, "ask: nobody uses it"};
-    if (door != 0) {
-      auto answer = ask_at(door, family.key.load(), family, deadline);
-      if (answer) return answer;
-      if (answer.error().code == ENOENT || answer.error().code == ECONNREFUSED) {
-        ++refusals;
-      } else if (answer.error().code != EAGAIN) {
-        return answer.error();
-      }
+    if (connection.inheritance().is_free()) return Error{EAGAIN, "ask: nobody uses it"};
+    const pid_t asked = user != 0 ? user : family.last_user.load();
+    auto answer = ask_process(asked, family, deadline);
+    if (answer) return answer;
+    if (answer.error().code == ENOENT || answer.error().code == ECONNREFUSED) {
+      ++refusals;
+    } else if (answer.error().code != EAGAIN) {
+      return answer.error();
     }
     const bool is_a_process = user != FamilyRecord::kHandedOver && user != 0;
     if (is_a_process && !is_alive(user) && user == family.user.load())
-      return Error{EIO, "ask: the process that used the connection has ended"};
+      return Error{EIO, "ask: the process that used the connection has ended in the middle of a call"};
     if (monotonic_now() >= deadline) return Error{ETIMEDOUT, "ask: no answer"};
     const timespec pause{0, kBetweenQuestions.count()};
     ::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
@@ -301,27 +297,49 @@ void bring_settings(StreamSocket& connection, int kernel_socket) {
 
 }  // namespace
 
-Status follow(StreamSocket& connection) {
-  const Nanos deadline = monotonic_now() + std::chrono::seconds(5);
-  while (connection.inheritance().can_follow() && connection.inheritance().is_used_elsewhere() &&
-         !connection.endpoint().has_left_to_kernel()) {
-    auto socket = ask_user(connection, deadline);
-    if (!socket && socket.error().code == EALREADY) continue;
-    if (!socket && socket.error().code == EAGAIN) {
-      // Its user has forked, and nobody has used it since. It moves to the kernel, because processes that have both
-      // used a connection will do so again.
-      if (!connection.inheritance().claim()) continue;
-      const Ref self = Ref::share(connection.endpoint());
-      if (auto moved = hand_over_for_good(std::span(&self, 1)); !moved) return moved.error();
-      return ok();
-    }
-    if (!socket) {
-      connection.inheritance().note_asked_in_vain();
-      log_warn("descriptor %d: %s: EIO here", connection.descriptor(), socket.error().where);
-      return socket.error();
-    }
+namespace {
+
+/// Moves a connection that nobody uses now to the kernel, because processes that have both used a connection will do so
+/// again. Returns false when another process was faster.
+Result<bool> take_to_kernel(StreamSocket& connection) {
+  if (!connection.inheritance().take()) return false;
+  const Ref self = Ref::share(connection.endpoint());
+  if (auto moved = hand_over_for_good(std::span(&self, 1)); !moved) return moved.error();
+  return true;
+}
+
+/// One step of follow(). Returns whether another one may be necessary.
+Result<bool> follow_once(StreamSocket& connection, Nanos deadline) {
+  auto socket = ask_user(connection, deadline);
+  if (socket) {
     bring_settings(connection, socket->get());
     move_to_kernel(connection, socket->get());
+    return true;
+  }
+  if (socket.error().code == EALREADY) return true;
+  // The user may be stopped, or have closed its door: what it has saved is enough.
+  if (socket.error().code == EAGAIN || connection.inheritance().is_saved()) {
+    auto taken = take_to_kernel(connection);
+    if (!taken) return taken.error();
+    return !*taken;
+  }
+  return socket.error();
+}
+
+}  // namespace
+
+Status follow(StreamSocket& connection) {
+  constexpr Nanos kPatience = std::chrono::seconds(5);
+  const Nanos deadline = monotonic_now() + kPatience;
+  while (connection.inheritance().can_follow() && connection.inheritance().is_used_elsewhere() &&
+         !connection.endpoint().has_left_to_kernel()) {
+    const auto goes_on = follow_once(connection, deadline);
+    if (!goes_on) {
+      connection.inheritance().note_asked_in_vain();
+      log_warn("descriptor %d: %s: EIO here", connection.descriptor(), goes_on.error().where);
+      return goes_on.error();
+    }
+    if (!*goes_on) break;
   }
   return ok();
 }
@@ -348,20 +366,6 @@ class OwnDoor {
     runtime::service_thread().unwatch(lost);
   }
 
-  /// Moves the connections that other processes want, too, to the kernel, by the thread that answers the door. Returns
-  /// false when it has not done so within `patience`.
-  bool have_all_left(Nanos patience) noexcept {
-    if (!is_open_.load(std::memory_order_acquire)) return true;
-    const int before = left_.load();
-    ring_.load()->ring();
-    const Nanos end = monotonic_now() + patience;
-    while (left_.load() == before && monotonic_now() < end) {
-      const timespec pause{0, 100'000};
-      ::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
-    }
-    return left_.load() != before;
-  }
-
   /// Returns a socket to send questions from, in the network namespace where the doors have their names.
   UniqueFd way_out() {
     const std::lock_guard guard(lock_);
@@ -373,7 +377,6 @@ class OwnDoor {
   Result<Door> give_away() {
     const std::lock_guard guard(lock_);
     if (!door_ || !is_ours()) return Door::open();
-    is_open_.store(false);
     Door door = *std::move(door_);
     door_.reset();
     return door;
@@ -396,7 +399,6 @@ class OwnDoor {
     lock_.unlock();
   }
   void after_fork_in_child() noexcept {
-    is_open_.store(false);
     watch_ = 0;
     // The copy of the parent's door would keep questions that nobody answers.
     if (door_ && is_ours()) door_.reset();
@@ -413,7 +415,6 @@ class OwnDoor {
   }
 
   runtime::ServiceThread::Id lose() {
-    is_open_.store(false);
     forget();
     return std::exchange(watch_, 0);
   }
@@ -433,8 +434,6 @@ class OwnDoor {
     auto watch = runtime::service_thread().watch(door_->fd(), EPOLLIN, [this](std::uint32_t) { serve(); });
     if (!watch) return watch.error();
     watch_ = *watch;
-    ring_.store(&*door_);
-    is_open_.store(true, std::memory_order_release);
     return ok();
   }
 
@@ -460,7 +459,7 @@ class OwnDoor {
     if (callers.empty()) return;
     try {
       const SignalsBlocked blocked;
-      std::thread([this, callers = std::move(callers)] {
+      std::thread([callers = std::move(callers)] {
         const OwnThread own;
         for (const Door::Caller& caller : callers) answer_or_not(caller);
       }).detach();
@@ -469,35 +468,35 @@ class OwnDoor {
     }
   }
 
-  void answer_or_not(const Door::Caller& caller) noexcept {
+  static void answer_or_not(const Door::Caller& caller) noexcept {
     try {
       answer(caller);
     } catch (const std::exception& failure) {
       log_warn("a connection that another process wants, too, stays here: %s", failure.what());
     }
-    if (caller.id == 0) left_.fetch_add(1);
   }
 
-  void answer(const Door::Caller& caller) {
-    std::vector<Ref> wanted;
-    std::uint64_t proof = 0;
+  static void answer(const Door::Caller& caller) {
     for (const Ref& endpoint : runtime::fork_registry().endpoints()) {
       auto* const connection = ring_connection(*endpoint);
-      if (connection == nullptr || connection->inheritance().is_used_elsewhere()) continue;
-      const FamilyRecord* const family = connection->inheritance().family();
-      if (caller.id == 0 ? !connection->inheritance().is_wanted_elsewhere()
-                         : family == nullptr || family->id != caller.id)
-        continue;
-      wanted.push_back(Ref::share(*endpoint));
-      if (family != nullptr) proof = family->proof;
-    }
-    if (!wanted.empty()) {
-      const auto sockets = hand_over_for_good(wanted);
-      if (!sockets) {
-        log_warn("a connection that another process wants, too, cannot become the kernel's: %s", sockets.error().where);
-      } else if (caller.answer && !sockets->empty()) {
-        static_cast<void>(caller.send(proof, sockets->front().get()));
+      const FamilyRecord* const family = connection != nullptr ? connection->inheritance().family() : nullptr;
+      if (family == nullptr || family->id != caller.id) continue;
+      if (connection->inheritance().is_used_elsewhere()) {
+        // The caller has not waited for this process, which was stopped. Threads that sleep here go on there.
+        static_cast<void>(follow(*connection));
+      } else {
+        hand_over_to(caller, endpoint, family->proof);
       }
+      return;
+    }
+  }
+
+  static void hand_over_to(const Door::Caller& caller, const Ref& connection, std::uint64_t proof) {
+    const auto sockets = hand_over_for_good(std::span(&connection, 1));
+    if (!sockets) {
+      log_warn("a connection that another process wants, too, cannot become the kernel's: %s", sockets.error().where);
+    } else if (caller.answer && !sockets->empty()) {
+      static_cast<void>(caller.send(proof, sockets->front().get()));
     }
   }
 
@@ -506,10 +505,6 @@ class OwnDoor {
   runtime::FileIdentity file_;  ///< the file that its number meant
   std::optional<Door> childs_;  ///< the door of a child that is being forked
   runtime::ServiceThread::Id watch_ = 0;
-  // Used by have_all_left(), which takes no lock.
-  std::atomic<bool> is_open_{false};
-  std::atomic<Door*> ring_{nullptr};
-  std::atomic<int> left_{0};
 };
 
 /// Never destroyed.
@@ -539,15 +534,6 @@ void announce_door(StreamSocket& connection) noexcept {
   } catch (const std::bad_alloc&) {
     log_info("connections that several processes use: nobody can ask for them: no memory");
   }
-}
-
-void leave_to_others() noexcept {
-  bool wanted = false;
-  runtime::fork_registry().try_for_each([&](runtime::Endpoint& endpoint) {
-    auto* const connection = find_stream(endpoint);
-    wanted = wanted || (connection != nullptr && connection->inheritance().is_wanted_elsewhere());
-  });
-  if (wanted) static_cast<void>(own_door().have_all_left(std::chrono::seconds(5)));
 }
 
 void let_others_ask() {

@@ -31,15 +31,13 @@ class Door {
 
   /// A question that has come to the door.
   struct Caller {
-    std::uint64_t id;  ///< of the connection; 0: Door::ring() of this process
+    std::uint64_t id;  ///< of the connection; 0: none
     UniqueFd answer;
     /// Sends the answer: a kernel socket for the connection. Errors: those of sendmsg(2).
     [[nodiscard]] Status send(std::uint64_t proof, int kernel_socket) const;
   };
   /// Takes the next question. Returns nothing when none has come. Does not wait.
   std::optional<Caller> next();
-  /// Sends a question with id 0 to this process's own door. May be called in signal handlers.
-  void ring() const noexcept;
 
  private:
   UniqueFd socket_;
@@ -72,9 +70,5 @@ void move_to_kernel(StreamSocket& connection, int kernel_socket);
 /// Lets other processes ask this one for connections that both have, and this one the others. Call it before the
 /// program begins, and forks.
 void let_others_ask();
-
-/// Moves the connections that this process uses and other processes also have to the kernel, before this process ends.
-/// Waits 5 s at most. Needs no lock that the calling thread may hold, which may be in a signal handler.
-void leave_to_others() noexcept;
 
 }  // namespace ringsock::rs

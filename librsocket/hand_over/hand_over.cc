@@ -572,8 +572,7 @@ void hand_over_waiting_clients() {
   clients.hand_over();
 }
 
-/// Moves connections to the kernel that other processes may continue while the next program uses them, or after this
-/// process has closed them.
+/// Moves connections to the kernel that other processes may continue while the next program uses them.
 void share_by_kernel(const std::vector<Kept>& kept) {
   std::vector<Ref> shared;
   for (const Kept& one : kept) {
@@ -582,11 +581,6 @@ void share_by_kernel(const std::vector<Kept>& kept) {
     if (socket.inheritance().is_shared() && can_be_had && is_meant_for_the_program(one))
       shared.push_back(Ref::share(*one.endpoint));
   }
-  fd_table().for_each([&](int fd, Endpoint& endpoint) {
-    auto* const socket = ring_connection(endpoint);
-    if (socket != nullptr && closes_on_exec(*socket, fd) && socket->inheritance().is_wanted_elsewhere())
-      shared.push_back(Ref::share(endpoint));
-  });
   if (shared.empty()) return;
   if (const auto done = hand_over_for_good(shared); !done)
     log_warn("exec: connections that other processes have, too, are closed: %s", done.error().where);
@@ -702,19 +696,6 @@ Result<std::vector<UniqueFd>> try_to_hand_over_for_good(std::span<const Ref> con
 
 Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const Ref> connections) {
   return unless_used_elsewhere([connections] { return try_to_hand_over_for_good(connections); });
-}
-
-void leave_to_parent(int fd) {
-  const Ref endpoint = fd_table().get(fd);
-  auto* const connection = endpoint ? find_stream(*endpoint) : nullptr;
-  if (connection == nullptr || !connection->inheritance().is_wanted_elsewhere()) return;
-  const FamilyRecord* const family = connection->inheritance().family();
-  if (family == nullptr || family->founder == ::getpid()) return;
-  try {
-    if (const auto done = hand_over_for_good(std::span(&endpoint, 1)); !done)
-      log_info("descriptor %d: the parent cannot go on with it: %s", fd, done.error().where);
-  } catch (const std::bad_alloc&) {
-  }
 }
 
 bool become_kernels(const Ref& endpoint) {

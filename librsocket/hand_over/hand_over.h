@@ -39,10 +39,6 @@ Status become_unconnected(ChosenSocket& socket);
 /// ends in all processes that have the listener, and clients that it has answered move to the kernel's backlog. Not
 /// inside a read-side section.
 void give_to_kernel(ChosenSocket& socket);
-/// Called before close(2). Hands a connection over when a child that has used it closes it before the child ends, so
-/// that the parent may continue it. A parent that closes a connection does not do so: servers close what only their
-/// children use.
-void leave_to_parent(int fd);
 /// Leaves all descriptors of a socket to the kernel, for what a ring cannot do. Returns false when that fails, without
 /// any effect.
 bool become_kernels(const runtime::Ref& endpoint);

@@ -31,10 +31,8 @@ class RingHandOvers final : public transports::HandOvers {
   Status become_unconnected(ChosenSocket& socket) override { return rs::become_unconnected(socket); }
   void give_to_kernel(ChosenSocket& socket) override { rs::give_to_kernel(socket); }
   bool become_kernels(const runtime::Ref& endpoint) override { return rs::become_kernels(endpoint); }
-  void leave_to_parent(int fd) override { rs::leave_to_parent(fd); }
   void listener_is_prepared(ChosenSocket& socket, int fd) override { rs::listener_is_prepared(socket, fd); }
   Status prepare_exec() override { return rs::prepare_exec(); }
-  void leave_to_others() noexcept override { rs::leave_to_others(); }
 };
 
 constinit RingHandOvers hand_overs_of_rings;

@@ -56,6 +56,16 @@ class ReceiveQueue {
     return {slots[slot].wr_id, sges_ + std::size_t{slot} * max_sge_, slots[slot].sge_count};
   }
   void pop() { head_.store(head_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+  /// Returns whether all receives so far were only counted, so that restore_counts() can make the same queue of a copy.
+  [[nodiscard]] bool is_only_counted() const { return slots_.load(std::memory_order_relaxed) == nullptr; }
+  /// Makes `posted` - `taken` the receives that are left. Returns false when the queue cannot be like that. Threads:
+  /// one.
+  bool restore_counts(std::uint32_t taken, std::uint32_t posted) {
+    if (!is_only_counted() || posted - taken > capacity_) return false;
+    head_.store(taken, std::memory_order_relaxed);
+    tail_.store(posted, std::memory_order_release);
+    return true;
+  }
   [[nodiscard]] std::uint32_t posted() const { return tail_.load(std::memory_order_relaxed); }
 
  private:

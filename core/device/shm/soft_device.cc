@@ -246,6 +246,16 @@ bool SoftDevice::has_sent_all(ibv_qp& qp) {
   return qp.qp_type == IBV_QPT_RC && static_cast<ReliableQueuePair&>(ours(qp)).has_sent_all();
 }
 
+std::optional<verbs::SavedQueuePair> SoftDevice::save(ibv_qp& qp) {
+  if (qp.qp_type != IBV_QPT_RC) return std::nullopt;
+  return soft::save(static_cast<ReliableQueuePair&>(ours(qp)));
+}
+
+Status SoftDevice::restore(ibv_qp& qp, const verbs::SavedQueuePair& saved) {
+  if (qp.qp_type != IBV_QPT_RC) return Error{EINVAL, "restore: type"};
+  return soft::restore(static_cast<ReliableQueuePair&>(ours(qp)), saved);
+}
+
 void SoftDevice::leaves_traces(ibv_qp& qp) {
   if (qp.qp_type == IBV_QPT_RC) static_cast<ReliableQueuePair&>(ours(qp)).leaves_traces();
 }

@@ -65,6 +65,8 @@ class SoftDevice final : public verbs::Device {
   [[nodiscard]] bool is_own_process(ibv_qp& qp) override;
   std::byte* peer_memory(ibv_qp& qp, std::uint32_t key, std::uint64_t address, std::size_t length) override;
   bool has_sent_all(ibv_qp& qp) override;
+  std::optional<verbs::SavedQueuePair> save(ibv_qp& qp) override;
+  Status restore(ibv_qp& qp, const verbs::SavedQueuePair& saved) override;
   void leaves_traces(ibv_qp& qp) override;
   Result<std::shared_ptr<ReadyMap>> make_ready_map() override;
   Listing list_at(ibv_qp& qp, const std::shared_ptr<ReadyMap>& map, std::uint32_t place) override;

@@ -72,6 +72,22 @@ bool OverflowWriter::end(std::uint16_t last_message) {
   return peers_->told.exchange(1, std::memory_order_seq_cst) == 0;
 }
 
+OverflowWriter::Saved OverflowWriter::save() const {
+  return {known_read_, base_, put_, in_use_.load(std::memory_order_relaxed)};
+}
+
+Status OverflowWriter::restore(const Saved& saved) {
+  const bool is_possible = saved.known_read <= saved.written && saved.written - saved.known_read <= area_.size() &&
+                           saved.base <= saved.written && (is_open() || saved.in_use == 0);
+  if (!is_possible) return Error{EPROTO, "rsocket: an impossible overflow"};
+  known_read_ = saved.known_read;
+  base_ = saved.base;
+  put_ = saved.written;
+  written_.store(saved.written, std::memory_order_relaxed);
+  in_use_.store(saved.in_use != 0, std::memory_order_relaxed);
+  return ok();
+}
+
 // -- the owner
 
 void OverflowReader::open(OverflowWords& own, OverflowWords& peers, std::span<std::byte> area) {
@@ -115,6 +131,20 @@ bool OverflowReader::must_tell() {
   std::uint64_t wish = own_->wake_at.load(std::memory_order_relaxed);
   if (wish == 0 || read_.load(std::memory_order_relaxed) < wish) return false;
   return own_->wake_at.compare_exchange_strong(wish, 0, std::memory_order_relaxed);
+}
+
+OverflowReader::Saved OverflowReader::save() const {
+  return {used_, base_, known_.load(std::memory_order_relaxed), read_.load(std::memory_order_relaxed)};
+}
+
+Status OverflowReader::restore(const Saved& saved) {
+  if (saved.read > saved.known || saved.known - saved.read > area_.size())
+    return Error{EPROTO, "rsocket: an impossible overflow"};
+  used_ = saved.used;
+  base_ = saved.base;
+  read_.store(saved.read, std::memory_order_relaxed);
+  known_.store(saved.known, std::memory_order_release);
+  return ok();
 }
 
 }  // namespace ringsock::engine

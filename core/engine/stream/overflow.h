@@ -75,6 +75,17 @@ class OverflowWriter {
   /// Ends an append. Returns whether a message must be sent that makes the peer look.
   bool end(std::uint16_t last_message);
 
+  /// All that it knows, for another process that has a copy of it by fork(2).
+  struct Saved {
+    std::uint64_t known_read;
+    std::uint64_t base;
+    std::uint64_t written;
+    std::uint8_t in_use;
+  };
+  // Threads: no other one uses it. Error: EPROTO for impossible values.
+  [[nodiscard]] Saved save() const;
+  Status restore(const Saved& saved);
+
  private:
   [[nodiscard]] std::uint64_t unread() const {
     return written_.load(std::memory_order_relaxed) - own_->read.load(std::memory_order_acquire);
@@ -119,6 +130,17 @@ class OverflowReader {
   /// Calls `give` with the area if it has much to give, and the peer does not write.
   template <class Give>
   void give_back(Give give);
+
+  /// All that it knows, for another process that has a copy of it by fork(2).
+  struct Saved {
+    std::uint64_t used;
+    std::uint64_t base;
+    std::uint64_t known;
+    std::uint64_t read;
+  };
+  // Threads: no other one uses it. Error: EPROTO for impossible values.
+  [[nodiscard]] Saved save() const;
+  Status restore(const Saved& saved);
 
  private:
   /// Fewer used bytes are not worth the system call and the new pages.

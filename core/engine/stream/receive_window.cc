@@ -103,4 +103,64 @@ void ReceiveWindow::announced(const Announcement& announcement) {
                           std::memory_order_relaxed);
 }
 
+ReceiveWindow::Saved ReceiveWindow::save() const {
+  Saved saved{};
+  saved.segments = segments_;
+  saved.marks = marks_;
+  saved.read_bytes = read_bytes_.load(std::memory_order_relaxed);
+  saved.arrived_bytes = arrived_bytes_.load(std::memory_order_relaxed);
+  saved.bytes_at_announcement = bytes_at_announcement_;
+  saved.read_messages = read_messages_.load(std::memory_order_relaxed);
+  saved.arrived_messages = arrived_messages_.load(std::memory_order_relaxed);
+  saved.messages_at_announcement = messages_at_announcement_;
+  saved.messages_at_mark = messages_at_mark_;
+  saved.credit_threshold = credit_threshold_.load(std::memory_order_relaxed);
+  saved.used_bytes = used_bytes_;
+  saved.oldest_segment = oldest_segment_;
+  saved.segment_count = segment_count_;
+  saved.marks_taken = marks_taken_;
+  saved.marks_set = marks_set_.load(std::memory_order_relaxed);
+  saved.uses_all = uses_all_;
+  return saved;
+}
+
+/// Returns whether the segments follow each other inside the ring, and the unread bytes are in them.
+bool ReceiveWindow::is_possible(const Saved& saved) const {
+  const std::uint32_t segments = saved.segment_count - saved.oldest_segment;
+  if (segments == 0 || segments > kMaxSegments || saved.used_bytes > ring_bytes_ || saved.used_bytes == 0) return false;
+  if (saved.marks_set - saved.marks_taken > kMaxMarks) return false;
+  if (saved.arrived_messages - saved.read_messages > queue_entries_) return false;
+  std::uint64_t at = saved.segments[saved.oldest_segment % kMaxSegments].start;
+  if (saved.read_bytes < at || saved.arrived_bytes < saved.read_bytes) return false;
+  for (std::uint32_t number = saved.oldest_segment; number != saved.segment_count; ++number) {
+    const Segment& one = saved.segments[number % kMaxSegments];
+    if (one.start != at || one.offset > ring_bytes_ || one.length > ring_bytes_ - one.offset) return false;
+    at = one.end();
+  }
+  return saved.arrived_bytes <= at;
+}
+
+Status ReceiveWindow::restore(const Saved& saved) {
+  if (!is_possible(saved)) return Error{EPROTO, "rsocket: impossible segments"};
+  segments_ = saved.segments;
+  marks_ = saved.marks;
+  bytes_at_announcement_ = saved.bytes_at_announcement;
+  messages_at_announcement_ = saved.messages_at_announcement;
+  messages_at_mark_ = saved.messages_at_mark;
+  used_bytes_ = saved.used_bytes;
+  oldest_segment_ = saved.oldest_segment;
+  segment_count_ = saved.segment_count;
+  marks_taken_ = saved.marks_taken;
+  uses_all_ = saved.uses_all != 0;
+  announced_bytes_.store(segment(segment_count_ - 1).end(), std::memory_order_relaxed);
+  credit_threshold_.store(saved.credit_threshold, std::memory_order_relaxed);
+  marks_set_.store(saved.marks_set, std::memory_order_relaxed);
+  read_messages_.store(saved.read_messages, std::memory_order_relaxed);
+  arrived_messages_.store(saved.arrived_messages, std::memory_order_relaxed);
+  read_bytes_.store(saved.read_bytes, std::memory_order_relaxed);
+  arrived_bytes_.store(saved.arrived_bytes, std::memory_order_release);
+  plan_next();
+  return ok();
+}
+
 }  // namespace ringsock::engine

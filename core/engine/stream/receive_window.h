@@ -80,7 +80,7 @@ class ReceiveWindow {
   /// Records that the announcement has been sent.
   void announced(const Announcement& announcement);
 
- private:
+  // -- for another process that has a copy of it by fork(2)
   /// A part of the ring that the peer may write, or whose bytes have not been read yet.
   struct Segment {
     std::uint64_t start;  ///< number of its first byte in the stream
@@ -97,7 +97,31 @@ class ReceiveWindow {
   };
   /// Marks within the unread messages, of which there is one in an eighth of the credits.
   static constexpr std::uint32_t kMaxMarks = 16;
+  /// All that it knows.
+  struct Saved {
+    std::array<Segment, kMaxSegments> segments;
+    std::array<Mark, kMaxMarks> marks;
+    std::uint64_t read_bytes;
+    std::uint64_t arrived_bytes;
+    std::uint64_t bytes_at_announcement;
+    std::uint32_t read_messages;
+    std::uint32_t arrived_messages;
+    std::uint32_t messages_at_announcement;
+    std::uint32_t messages_at_mark;
+    std::uint32_t credit_threshold;
+    std::uint32_t used_bytes;
+    std::uint32_t oldest_segment;
+    std::uint32_t segment_count;
+    std::uint32_t marks_taken;
+    std::uint32_t marks_set;
+    std::uint8_t uses_all;
+  };
+  // Threads: no other one uses the window. Error: EPROTO for impossible values.
+  [[nodiscard]] Saved save() const;
+  Status restore(const Saved& saved);
 
+ private:
+  [[nodiscard]] bool is_possible(const Saved& saved) const;
   [[nodiscard]] bool is_buffer_due() const {
     return read_bytes_.load(std::memory_order_relaxed) >= due_when_read_.load(std::memory_order_relaxed) ||
            arrived_bytes_.load(std::memory_order_relaxed) >= due_when_arrived_.load(std::memory_order_relaxed);

@@ -52,11 +52,23 @@ class SendWindow {
   /// for, and as for reset().
   Status add_buffer(wire::PeerSge buffer);
 
- private:
   /// The array in which a peer announces buffers has two entries, so at most two buffers are queued behind the current
   /// one.
   static constexpr std::uint32_t kMaxQueued = 2;
+  /// All that it knows, for another process that has a copy of it by fork(2).
+  struct Saved {
+    wire::PeerSge current;  ///< what is left of the current buffer
+    std::array<wire::PeerSge, kMaxQueued> queued;
+    std::uint32_t queued_head;
+    std::uint32_t queued_tail;
+    std::uint16_t sequence;
+    std::uint16_t limit;
+  };
+  // Threads: no other one uses the window. Error: EPROTO for impossible values.
+  [[nodiscard]] Saved save() const;
+  Status restore(const Saved& saved);
 
+ private:
   void make_current(const wire::PeerSge& buffer);
   std::uint32_t current_length();
   [[nodiscard]] bool has_queued() const {

@@ -23,6 +23,7 @@
 #include "core/device/shm/memory/segment.h"
 #include "core/device/shm/queue/queue_pair.h"
 #include "core/device/shm/queue/rc_wiring.h"
+#include "core/verbs/saved_queue_pair.h"
 
 namespace ringsock::soft {
 
@@ -100,6 +101,9 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   std::byte* peer_memory(std::uint32_t rkey, std::uint64_t address, std::uint64_t length);
   [[nodiscard]] bool has_sent_all();
   void leaves_traces();
+  /// verbs::Device::save() and restore().
+  friend std::optional<verbs::SavedQueuePair> save(ReliableQueuePair& queue_pair);
+  friend Status restore(ReliableQueuePair& queue_pair, const verbs::SavedQueuePair& saved);
   [[nodiscard]] std::byte* arena() const { return inbox_.arena; }
   /// Moves it from RESET to INIT, the state in which the connection manager returns queue pairs.
   void start_in_init() { set_state(IBV_QPS_INIT); }
@@ -308,5 +312,8 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
       row_keys_{};  ///< published keys; row 0 is the arena's, others under the domain's lock
   ibv_qp_attr attr_{};
 };
+
+std::optional<verbs::SavedQueuePair> save(ReliableQueuePair& queue_pair);
+Status restore(ReliableQueuePair& queue_pair, const verbs::SavedQueuePair& saved);
 
 }  // namespace ringsock::soft

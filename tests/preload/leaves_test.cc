@@ -1,0 +1,259 @@
+// A child uses the connection that it has by fork(2), and then loses its copy, or its life, or is stopped. Its parent
+// goes on where the child was, as with the kernel's sockets.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/close_range.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+#include "tests/preload/preloaded.h"
+#include "tests/support/raw_syscall.h"
+#include "tests/support/sanitizers.h"
+
+namespace ringsock::preloaded {
+namespace {
+
+/// A connection to a process that sends back what it gets, and ends once it has seen the end of the stream.
+class Echo {
+ public:
+  Echo() {
+    const Listener listener = listen_anywhere();
+    peer_ = spawn([&] {
+      const int client = ::accept(listener.fd, nullptr, nullptr);
+      ::close(listener.fd);
+      echo(client);
+    });
+    fd = connect_to(listener.port);
+    ::close(listener.fd);
+    expect(is_on_ring(fd), "the connection is on a ring");
+  }
+  Echo(const Echo&) = delete;
+  Echo& operator=(const Echo&) = delete;
+  /// Returns 0 when the peer has seen the end of the stream.
+  int end() {
+    ::close(fd);
+    return wait_for(peer_);
+  }
+
+  int fd = -1;
+
+ private:
+  pid_t peer_ = 0;
+};
+
+void ask(int fd, const std::string& question) {
+  send_all(fd, question);
+  expect(receive(fd, question.size()) == question, "the answer is the question");
+}
+
+using Leave = std::function<void(int fd)>;
+
+/// The child asks, leaves its copy by `leave`, and lives on.
+void leaves_and_lives(const Leave& leave) {
+  Echo echo;
+  Signal left;
+  const pid_t child = spawn([&] {
+    ask(echo.fd, "by the child");
+    leave(echo.fd);
+    left.give();
+    ::pause();
+  });
+  left.wait();
+  ask(echo.fd, "by the parent");
+  EXPECT_TRUE(is_on_ring(echo.fd));
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+  ask(echo.fd, "by the only one");
+  EXPECT_EQ(echo.end(), 0);
+}
+
+/// The child asks and ends by `end`, with this status.
+void ends(const Leave& end, int status) {
+  Echo echo;
+  const pid_t child = spawn([&] {
+    ask(echo.fd, "by the child");
+    end(echo.fd);
+  });
+  EXPECT_EQ(wait_for(child), status);
+  ask(echo.fd, "by the parent");
+  EXPECT_TRUE(is_on_ring(echo.fd));
+  EXPECT_EQ(echo.end(), 0);
+}
+
+TEST(Leaves, ByClose) {
+  leaves_and_lives([](int fd) { ::close(fd); });
+}
+
+TEST(Leaves, ByCloseRange) {
+  leaves_and_lives([](int fd) { ::close_range(static_cast<unsigned>(fd), static_cast<unsigned>(fd), 0); });
+}
+
+TEST(Leaves, ByCloseRangeInATableOfItsOwn) {
+  leaves_and_lives(
+      [](int fd) { ::close_range(static_cast<unsigned>(fd), static_cast<unsigned>(fd), CLOSE_RANGE_UNSHARE); });
+}
+
+TEST(Leaves, ByDup2OfAnotherFile) {
+  leaves_and_lives([](int fd) {
+    const int other = ::open("/dev/null", O_RDWR);
+    expect(::dup2(other, fd) == fd, "dup2");
+  });
+}
+
+TEST(Leaves, ByDup3OfAnotherFile) {
+  leaves_and_lives([](int fd) {
+    const int other = ::open("/dev/null", O_RDWR);
+    expect(::dup3(other, fd, O_CLOEXEC) == fd, "dup3");
+  });
+}
+
+TEST(Leaves, ByTheLastOfTwoNumbers) {
+  leaves_and_lives([](int fd) {
+    const int other = ::dup(fd);
+    ::close(fd);
+    ask(other, "by the other number");
+    ::close(other);
+  });
+}
+
+TEST(Leaves, ByExit) {
+  ends([](int) { std::exit(3); }, 3);
+}
+
+TEST(Leaves, ByUnderscoreExit) {
+  ends([](int) { ::_exit(3); }, 3);
+}
+
+TEST(Leaves, ByQuickExit) {
+  ends([](int) { std::quick_exit(3); }, 3);
+}
+
+TEST(Leaves, ByASystemCallThatNobodySees) {
+  ends([](int) { raw_syscall(SYS_exit_group, 3); }, 3);
+}
+
+TEST(Leaves, ByBeingKilled) {
+  ends([](int) { ::kill(::getpid(), SIGKILL); }, 128 + SIGKILL);
+}
+
+TEST(Leaves, ByExecutingAProgramThatNeverTouchesIt) {
+  Echo echo;
+  Signal left;
+  const pid_t child = spawn([&] {
+    ask(echo.fd, "by the child");
+    left.give();
+    ::execlp("sleep", "sleep", "60", nullptr);
+  });
+  left.wait();
+  ask(echo.fd, "by the parent");
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+  ask(echo.fd, "by the only one");
+  EXPECT_EQ(echo.end(), 0);
+}
+
+TEST(Leaves, ToAGrandchildThatEnds) {
+  Echo echo;
+  Signal asked;
+  const pid_t child = spawn([&] {
+    ask(echo.fd, "by the child");
+    spawn([&] {
+      ask(echo.fd, "by the grandchild");
+      asked.give();
+    });
+  });
+  EXPECT_EQ(wait_for(child), 0);
+  asked.wait();
+  ask(echo.fd, "by the parent");
+  EXPECT_EQ(echo.end(), 0);
+}
+
+TEST(Leaves, ToAGrandchildThatDoesNothing) {
+  Echo echo;
+  Signal left;
+  const pid_t child = spawn([&] {
+    ask(echo.fd, "by the child");
+    spawn([&] { left.wait(); });
+  });
+  EXPECT_EQ(wait_for(child), 0);
+  ask(echo.fd, "by the parent");
+  left.give();
+  EXPECT_EQ(echo.end(), 0);
+}
+
+/// More bytes than the ring holds are on their way in both directions when the child is killed.
+TEST(Leaves, WithBytesUnreadThatTheParentReads) {
+  const std::string text = pattern(2'000'000, 5);
+  Echo echo;
+  send_all(echo.fd, text.substr(0, 700'000));
+  const pid_t child = spawn([&] {
+    expect(receive(echo.fd, 1) == text.substr(0, 1), "the first byte");
+    send_all(echo.fd, text.substr(700'000, 300'000));
+    expect(receive(echo.fd, 123'455) == text.substr(1, 123'455), "the next bytes");
+    ::kill(::getpid(), SIGKILL);
+  });
+  EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+  send_all(echo.fd, text.substr(1'000'000));
+  EXPECT_EQ(receive(echo.fd, text.size() - 123'456), text.substr(123'456));
+  EXPECT_TRUE(is_on_ring(echo.fd));
+  EXPECT_EQ(echo.end(), 0);
+}
+
+/// Each child goes on where the one before it was killed.
+TEST(Leaves, OneAfterAnother) {
+  Echo echo;
+  for (int turn = 0; turn < 20; ++turn) {
+    const pid_t child = spawn([&] {
+      ask(echo.fd, pattern(100'000, static_cast<unsigned>(turn)));
+      ::kill(::getpid(), SIGKILL);
+    });
+    EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+  }
+  ask(echo.fd, "by the parent");
+  EXPECT_TRUE(is_on_ring(echo.fd));
+  EXPECT_EQ(echo.end(), 0);
+}
+
+TEST(Leaves, AfterItHasEndedItsDirection) {
+  Echo echo;
+  const pid_t child = spawn([&] {
+    ask(echo.fd, "by the child");
+    ::shutdown(echo.fd, SHUT_WR);
+    ::kill(::getpid(), SIGKILL);
+  });
+  EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+  EXPECT_EQ(::send(echo.fd, "x", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+  EXPECT_EQ(receive_all(echo.fd), "");
+  EXPECT_EQ(echo.end(), 0);
+}
+
+/// A process that is stopped answers nobody. It goes on with its parent by the kernel when it is continued.
+TEST(Stopped, ItsParentGoesOnAndSoDoesItLater) {
+  if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "this sanitizer's allocator may be locked in a child";
+  Echo echo;
+  const pid_t child = spawn([&] {
+    ask(echo.fd, "by the child");
+    ::raise(SIGSTOP);
+    ask(echo.fd, "by the child again");
+  });
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  ask(echo.fd, "by the parent");
+  ::kill(child, SIGCONT);
+  EXPECT_EQ(wait_for(child), 0);
+  ask(echo.fd, "by the parent again");
+  EXPECT_EQ(echo.end(), 0);
+}
+
+}  // namespace
+}  // namespace ringsock::preloaded
