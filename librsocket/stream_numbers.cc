@@ -99,6 +99,14 @@ void StreamNumbers::give_up_descriptor() noexcept {
   has_own_number_ = true;
 }
 
+void StreamNumbers::reset() noexcept {
+  if (!core_.is_connected() || !socket_.inheritance().claim()) return;
+  const std::scoped_lock guard(core_.setup_lock, core_.send_lock);
+  core_.read_shut.store(true, std::memory_order_release);
+  core_.write_shut.store(true, std::memory_order_release);
+  [[maybe_unused]] const Status reset = core_.id->disconnect();
+}
+
 Nanos StreamNumbers::linger() noexcept {
   if (!socket_.options().lingers() || !core_.is_connected() || socket_.inheritance().is_shared()) return Nanos::zero();
   return std::chrono::seconds(socket_.options().linger_seconds());

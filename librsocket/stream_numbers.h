@@ -24,6 +24,8 @@ class StreamNumbers final : public runtime::DescriptorLife, public StreamPart {
     return fd == core_.fd && core_.connection_owns_fd.load(std::memory_order_acquire);
   }
 
+  /// Resets the connection, whatever other processes have it. Without locks.
+  void reset() noexcept;
   /// Keeps the port of the kernel socket while connected.
   void hold_port() { holds_port_ = true; }
   /// Gives the connection that has just been made the socket's number. setup_lock must be held.

@@ -77,13 +77,21 @@ class End {
     }
   }
   void reset() {
-    if (is_ring_ || is_guest_) return shut_down(SHUT_RDWR);
+    if (is_guest_) return;
+    if (is_ring_) return reset_ring();
     const linger at_once{1, 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     ::close(fd_);
   }
 
  private:
+  void reset_ring() {
+    Lookup ring = fd_table().find(fd_);
+    if (auto* const connection = ring_of(ring)) {
+      ring.pin();
+      connection->numbers().reset();
+    }
+  }
   Result<ssize_t> on_ring(auto body) {
     Lookup ring = fd_table().find(fd_);
     if (!ring) return Error{EBADF, "relay"};

@@ -551,6 +551,37 @@ int receive_descriptor(int over) {
   return fd;
 }
 
+/// A process passes its connection to itself, so that it is a kernel socket and a relay, and closes it with bytes of
+/// the peer unread.
+void close_passed_on_with_bytes_unread(bool lingers) {
+  const Server server = serve([](int client) {
+    expect(receive(client, 2) == "go", "go");
+    send_all(client, "unread");
+    char byte = 0;
+    const bool is_reset = ::recv(client, &byte, 1, 0) < 0 && errno == ECONNRESET;
+    expect(is_reset, "a reset");
+  });
+  std::array<int, 2> channel{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, channel.data()), 0);
+  const int fd = connect_to(server.port);
+  send_descriptor(channel[0], fd);
+  ::close(fd);
+  const int again = receive_descriptor(channel[1]);
+  send_all(again, "go");
+  pollfd entry{again, POLLIN, 0};
+  EXPECT_EQ(::poll(&entry, 1, -1), 1);
+  const linger at_once{1, 0};
+  if (lingers) {
+    EXPECT_EQ(::setsockopt(again, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+  }
+  ::close(again);
+  EXPECT_EQ(wait_for(server.pid), 0);
+  for (const int end : channel) ::close(end);
+}
+
+TEST(PassedOn, BytesThatAreNotReadAreAResetForThePeer) { close_passed_on_with_bytes_unread(false); }
+TEST(PassedOn, TheResetOfSoLingerReachesThePeer) { close_passed_on_with_bytes_unread(true); }
+
 TEST(PassedOn, AConnectionGoesToAnotherProcess) {
   std::array<int, 2> channel{};
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, channel.data()), 0);
