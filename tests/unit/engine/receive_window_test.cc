@@ -53,6 +53,44 @@ TEST(ReceiveWindow, HandsOutBytesInOrderAndWrapsAtTheEndOfTheRing) {
   EXPECT_EQ(window.peek(100).length, 30u);
 }
 
+TEST(ReceiveWindow, ACopyGoesOnFromWhatWasSaved) {
+  OpenWindow window;
+  OpenWindow copy;
+  ASSERT_TRUE(window.arrived(500));
+  ASSERT_TRUE(window.arrived(400));
+  window.consume(600);
+
+  ASSERT_TRUE(copy.restore(window.save()));
+  EXPECT_EQ(copy.peek(), (ReceiveWindow::Span{600, 300}));
+  const auto again = copy.due();
+  ASSERT_TRUE(again && again->has_buffer);
+  EXPECT_EQ(again->offset, 0u);
+  copy.announced(*again);
+  ASSERT_TRUE(copy.arrived(600));
+  EXPECT_FALSE(copy.arrived(1)) << "no more was announced";
+}
+
+TEST(ReceiveWindow, RefusesToGoOnFromTheImpossible) {
+  OpenWindow window;
+  ASSERT_TRUE(window.arrived(500));
+  const auto refuses = [&](auto change) {
+    auto saved = window.save();
+    change(saved);
+    return window.restore(saved).error().code == EPROTO;
+  };
+  using Saved = ReceiveWindow::Saved;
+  EXPECT_TRUE(refuses([](Saved& saved) { saved.segment_count = saved.oldest_segment; }));
+  EXPECT_TRUE(refuses([](Saved& saved) { saved.segment_count += 100; }));
+  EXPECT_TRUE(refuses([](Saved& saved) { saved.segments[1].offset = kRing; }));
+  EXPECT_TRUE(refuses([](Saved& saved) { saved.segments[1].start = 499; }));
+  EXPECT_TRUE(refuses([](Saved& saved) { saved.read_bytes = 501; }));
+  EXPECT_TRUE(refuses([](Saved& saved) { saved.arrived_bytes = kRing + 1; }));
+  EXPECT_TRUE(refuses([](Saved& saved) { saved.read_messages = saved.arrived_messages + 1; }));
+  EXPECT_TRUE(refuses([](Saved& saved) { saved.marks_set = saved.marks_taken + 100; }));
+  EXPECT_TRUE(refuses([](Saved& saved) { saved.used_bytes = kRing + 1; }));
+  EXPECT_TRUE(window.restore(window.save()));
+}
+
 TEST(ReceiveWindow, GivesCreditsBackWhenHalfOfThemAreUsedUp) {
   OpenWindow window;
   ASSERT_TRUE(window.arrived(1));

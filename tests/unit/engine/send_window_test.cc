@@ -51,6 +51,30 @@ TEST(SendWindow, CreditsGoOnAcrossTheWrapOfSixteenBits) {
   }
 }
 
+TEST(SendWindow, ACopyGoesOnFromWhatWasSaved) {
+  SendWindow window;
+  ASSERT_TRUE(window.reset({kFirst, 7, 100}, 3));
+  SendWindow copy;
+  ASSERT_TRUE(window.add_buffer({kSecond, 8, 50}));
+  window.take(80);
+
+  ASSERT_TRUE(copy.restore(window.save()));
+  EXPECT_EQ(copy.take(80).addr, kFirst + 80);
+  EXPECT_EQ(copy.take(80).addr, kSecond);
+  EXPECT_FALSE(copy.can_send());
+}
+
+TEST(SendWindow, RefusesToGoOnFromTheImpossible) {
+  SendWindow window;
+  ASSERT_TRUE(window.reset({kFirst, 7, 100}, 3));
+  auto saved = window.save();
+  saved.queued_tail = saved.queued_head + 3;
+  EXPECT_EQ(window.restore(saved).error().code, EPROTO);
+  saved = window.save();
+  saved.current = {UINT64_MAX, 7, 100};
+  EXPECT_EQ(window.restore(saved).error().code, EPROTO);
+}
+
 TEST(SendWindow, RefusesMoreBuffersThanThePeerHasSlots) {
   SendWindow window;
   ASSERT_TRUE(window.reset({kFirst, 7, 100}, 10));
