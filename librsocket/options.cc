@@ -10,6 +10,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "core/base/unique_fd.h"
 #include "librsocket/process.h"
 #include "librsocket/stream_socket.h"
 
@@ -50,6 +51,11 @@ Status write_value(void* value, socklen_t* length, const void* from, std::size_t
 
 Status write_int(void* value, socklen_t* length, int from) { return write_value(value, length, &from, sizeof from); }
 
+/// @param told  what the socket says of its buffer, 0 where that is the size of the ring
+Status write_buffer_size(void* value, socklen_t* length, int told, std::uint32_t ring) {
+  return write_int(value, length, told != 0 ? told : static_cast<int>(ring));
+}
+
 /// Reads SO_RCVTIMEO and SO_SNDTIMEO, where zero means for ever. Error: EDOM, as in socket(7), for invalid
 /// microseconds.
 Result<Nanos> read_timeout(const void* value, socklen_t length) {
@@ -80,6 +86,17 @@ std::uint32_t buffer_size(int argument) {
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(doubled, kMinBuffer, kMaxBuffer));
 }
 
+/// Returns what the kernel makes of a value of SO_SNDBUF or SO_RCVBUF: wmem_max and rmem_max limit it. Any socket
+/// tells.
+int kernels_buffer_size(int name, int argument) {
+  const UniqueFd asked = out_of_the_way(UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)));
+  int size = 0;
+  socklen_t length = sizeof size;
+  const bool is_told = asked && ::setsockopt(asked.get(), SOL_SOCKET, name, &argument, sizeof argument) == 0 &&
+                       ::getsockopt(asked.get(), SOL_SOCKET, name, &size, &length) == 0;
+  return is_told ? size : static_cast<int>(buffer_size(argument));
+}
+
 QueueSettings settings_from(const config::RsocketConfig& config) {
   QueueSettings settings;
   settings.send_queue = config.sqsize_default;
@@ -98,6 +115,8 @@ StreamOptions::StreamOptions(StreamSocket& socket, StreamCore& core, const confi
 
 void StreamOptions::inherit(const StreamOptions& listener) {
   queues_ = listener.queues_;
+  told_send_buffer_ = listener.told_send_buffer_;
+  told_receive_buffer_ = listener.told_receive_buffer_;
   integers_ = listener.integers_;
   core_.endpoint.values.set(runtime::DescriptionValues::linger, listener.linger());
 }
@@ -178,6 +197,8 @@ Status StreamOptions::set_buffer(int name, const void* value, socklen_t length) 
   auto size = read_int(value, length);
   if (!size) return size.error();
   std::lock_guard guard(core_.setup_lock);
+  const bool is_like_kernel = queues_.receive_overflow != 0;
+  if (is_like_kernel) (name == SO_RCVBUF ? told_receive_buffer_ : told_send_buffer_) = kernels_buffer_size(name, *size);
   // Existing buffers keep their size, as in rdma-core; Linux does not promise more.
   if (core_.state() == State::connecting || core_.is_connected()) return ok();
   const std::uint32_t bytes = buffer_size(*size);
@@ -242,8 +263,8 @@ Status StreamOptions::get_socket_level(int name, void* value, socklen_t* length,
     case SO_ACCEPTCONN: return write_int(value, length, core_.state() == State::listening);
     case SO_RCVTIMEO: return write_timeout(value, length, core_.endpoint.receive_timeout());
     case SO_SNDTIMEO: return write_timeout(value, length, core_.endpoint.send_timeout());
-    case SO_SNDBUF: return write_int(value, length, static_cast<int>(queues_.send_ring));
-    case SO_RCVBUF: return write_int(value, length, static_cast<int>(queues_.receive_ring));
+    case SO_SNDBUF: return write_buffer_size(value, length, told_send_buffer_, queues_.send_ring);
+    case SO_RCVBUF: return write_buffer_size(value, length, told_receive_buffer_, queues_.receive_ring);
     case SO_LINGER: {
       const struct linger setting { lingers(), linger_seconds() };
       return write_value(value, length, &setting, sizeof setting);

@@ -8,6 +8,8 @@
 
 namespace ringsock::rs {
 
+std::uint64_t StateOf::waiting_bytes() const { return connection_.overflow_out_.waiting(); }
+
 /// Returns whether requests are under way. A connection that has failed finishes none.
 bool StateOf::is_busy() const {
   const Connection& own = connection_;

@@ -42,6 +42,10 @@ class StateOf {
  public:
   explicit StateOf(Connection& connection) : connection_(connection) {}
 
+  /// Returns the bytes in the peer's overflow area that the peer has not read. Threads: any; the answer may be
+  /// outdated.
+  [[nodiscard]] std::uint64_t waiting_bytes() const;
+
   /// Saves the state, and suspends the connection so that another process can go on with it. Returns false, and does
   /// neither, when it is suspended already, when work is under way in this process, where there is direct placement, or
   /// on a device that cannot save. The sender's and the reader's lock must be held, and the connection has been polled.

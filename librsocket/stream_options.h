@@ -59,6 +59,9 @@ class StreamOptions final : public StreamPart {
 
   IntOptions integers_;
   QueueSettings queues_;
+  // What buffer_like_kernel()'s sockets say of SO_SNDBUF and SO_RCVBUF once they were set; 0: never.
+  int told_send_buffer_ = 0;
+  int told_receive_buffer_ = 0;
   std::vector<std::byte> route_;
 };
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <mutex>
 
+#include "librsocket/saved_connection.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
@@ -335,7 +336,9 @@ Result<ssize_t> StreamTransfer::send(const msghdr& message, int flags) {
 
 Result<int> StreamTransfer::unsent_bytes() {
   if (core_.state() == State::listening) return Error{EINVAL, "SIOCOUTQ"};
-  return 0;  // a byte that was taken is in the peer's memory or on its way there
+  if (!core_.is_connected()) return 0;
+  // Bytes in the peer's ring are where the kernel's would be acknowledged. The overflow area is as the send queue.
+  return static_cast<int>(std::min<std::uint64_t>(StateOf(*core_.connection).waiting_bytes(), INT32_MAX));
 }
 
 }  // namespace ringsock::rs

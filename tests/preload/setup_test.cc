@@ -230,6 +230,28 @@ TEST(PreloadedSetup, OptionsReadBackWhatLinuxSays) {
   EXPECT_EQ(errno, ENOPROTOOPT);
 }
 
+TEST(PreloadedSetup, BuffersOfAConnectionReadBackTwiceWhatWasSetAsFarAsTheSystemPermits) {
+  const auto [alice, bob] = connected_pair();
+  for (const int name : {SO_SNDBUF, SO_RCVBUF}) {
+    const int set = 100'000;
+    ASSERT_EQ(::setsockopt(alice, SOL_SOCKET, name, &set, sizeof set), 0);
+    int size = 0;
+    socklen_t length = sizeof size;
+    ASSERT_EQ(::getsockopt(alice, SOL_SOCKET, name, &size, &length), 0);
+    EXPECT_EQ(size, 2 * set);
+
+    const int most = 2'000'000'000;
+    ASSERT_EQ(::setsockopt(alice, SOL_SOCKET, name, &most, sizeof most), 0);
+    ASSERT_EQ(::getsockopt(alice, SOL_SOCKET, name, &size, &length), 0);
+    const int plain = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    int kernels = 0;
+    ASSERT_EQ(::setsockopt(plain, SOL_SOCKET, name, &most, sizeof most), 0);
+    ASSERT_EQ(::getsockopt(plain, SOL_SOCKET, name, &kernels, &length), 0);
+    EXPECT_EQ(size, kernels);
+    ::close(plain);
+  }
+}
+
 TEST(PreloadedSetup, ReceiveTimeoutEndsABlockedRead) {
   auto [alice, bob] = connected_pair();
   const timeval short_time{0, 20'000};

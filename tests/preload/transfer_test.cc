@@ -687,6 +687,21 @@ TEST(PreloadedBytes, CountsOfBytesThatWait) {
   EXPECT_EQ(count, 0);
 }
 
+TEST(PreloadedBytes, TheSenderCountsThoseThatThePeerHasNoRoomFor) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::fcntl(alice, F_SETFL, O_NONBLOCK), 0);
+  const std::string text(8 << 20, 'x');
+  ssize_t sent = 0;
+  for (ssize_t more = 0; more >= 0; sent += std::max<ssize_t>(more, 0)) more = ::send(alice, text.data(), 100'000, 0);
+  int waiting = 0;
+  ASSERT_EQ(::ioctl(alice, TIOCOUTQ, &waiting), 0);
+  EXPECT_GT(waiting, 0);
+  EXPECT_LE(waiting, sent);
+  std::string all(static_cast<std::size_t>(sent), '\0');
+  ASSERT_EQ(::recv(bob, all.data(), all.size(), MSG_WAITALL), sent);
+  for (waiting = -1; waiting != 0;) ASSERT_EQ(::ioctl(alice, TIOCOUTQ, &waiting), 0);
+}
+
 TEST(PreloadedBytes, ALotInBothDirectionsAtOnce) {
   const auto pair = connected_pair(AF_INET6);
   constexpr std::size_t kBytes = 8 << 20;

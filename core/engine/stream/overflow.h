@@ -66,6 +66,11 @@ class OverflowWriter {
   /// Returns whether half of the area is free, which is when a sender that waits should go on.
   [[nodiscard]] bool has_room() const { return is_open() && unread() <= limit_ / 2; }
   [[nodiscard]] bool is_empty() const { return !is_open() || unread() == 0; }
+  /// Returns the bytes that the peer has not read. Threads: any; the answer may be outdated. The peer may write any
+  /// number, so it is bounded by what was written.
+  [[nodiscard]] std::uint64_t waiting() const {
+    return is_open() ? std::min(unread(), written_.load(std::memory_order_relaxed)) : 0;
+  }
   [[nodiscard]] bool was_used() const { return written_.load(std::memory_order_relaxed) != 0; }
 
   /// Begins an append. Returns the bytes that put() may store in all; if it is 0, append nothing: the peer will send a
