@@ -1,7 +1,5 @@
 #include "librsocket/connection.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -10,7 +8,6 @@
 #include <utility>
 
 #include "core/base/log.h"
-#include "core/base/rare_calls.h"
 #include "core/runtime/fork_registry.h"
 
 namespace ringsock::rs {
@@ -43,9 +40,6 @@ constexpr unsigned kLookSlots = 2;
 /// On one host an announcement costs little, so a connection begins with a quarter of its receive ring, which grows
 /// when the peer sends more at once.
 constexpr std::uint32_t kFirstBytesOnOneHost = 16384;
-
-/// New pages cost a busy sender much, so an area keeps its memory as long as it is used.
-constexpr Nanos kUnusedFor = std::chrono::milliseconds(100);
 
 /// Limits the work of one call for a peer that never stops sending.
 constexpr int kMaxBatchesPerPoll = 16;
@@ -106,9 +100,7 @@ Connection::Connection(verbs::Device& device, const QueueSettings& settings)
                       device.is_embedded() ? kFirstBytesOnOneHost : UINT32_MAX) {}
 
 Connection::~Connection() {
-  const bool was_used =
-      overflow_out_.was_used() || (overflow_in_.is_open() && own_words().written.load(std::memory_order_relaxed) != 0);
-  if (was_used) device_.leaves_traces(*memory_.qp);
+  if (overflow_.were_used()) device_.leaves_traces(*memory_.qp);
 }
 
 std::size_t Connection::ring_offset() const {
@@ -120,10 +112,6 @@ std::size_t Connection::ring_offset() const {
 /// The area has pages of its own, behind the ring.
 std::size_t Connection::overflow_offset() const {
   return (ring_offset() + settings_.receive_ring + kPageBytes - 1) / kPageBytes * kPageBytes;
-}
-
-engine::OverflowWords& Connection::own_words() const {
-  return *reinterpret_cast<engine::OverflowWords*>(ring_ - wire::kRsOverflowWordBytes);
 }
 
 Status Connection::make_resources(verbs::ConnectionId& id) {
@@ -177,6 +165,10 @@ Status Connection::make_queue_pair(verbs::ConnectionId& id) {
   if (!qp) return qp.error();
   memory_ = *std::move(qp);
   ring_ = memory_.receive_memory.data() + ring_offset();
+  if (settings_.receive_overflow != 0) {
+    overflow_.offer(ring_ - wire::kRsOverflowWordBytes,
+                    memory_.receive_memory.subspan(overflow_offset(), settings_.receive_overflow));
+  }
 
   const std::uint32_t granted = std::min(attr.cap.max_inline_data, device_.max_inline_data());
   if (words_by_send_ && granted < sizeof(std::uint32_t)) return Error{ENOTSUP, "rsocket: no inline message words"};
@@ -221,17 +213,12 @@ wire::RsConnectMore Connection::connect_data() const {
   data.iomap_size_scaled = wire::encode_iomap_size(settings_.iomap_entries);
   data.target_sgl = {wire::Be64(address_of(memory.data())), wire::Be32(key), wire::Be32(kSglEntries)};
   data.first_buffer = {wire::Be64(address_of(ring_)), wire::Be32(key), wire::Be32(receive_window_.first_bytes())};
-  if (settings_.receive_overflow != 0) {
-    more.overflow = {wire::Be32(wire::kRsOverflowMagic), wire::Be32(settings_.receive_overflow),
-                     wire::Be64(address_of(memory.data() + overflow_offset()))};
-  }
+  more.overflow = overflow_.offered();
   return more;
 }
 
 Status Connection::start(const wire::RsConnect& peer, const std::optional<wire::RsOverflow>& overflow) {
-  peer_overflow_ = overflow;
-  peer_words_address_ = peer.first_buffer.addr.host() - wire::kRsOverflowWordBytes;
-  peer_ring_key_ = peer.first_buffer.key.host();
+  overflow_.take_offer(peer, overflow);
   peer_sgl_entries_ = peer.target_sgl.length.host();
   if (peer_sgl_entries_ == 0) return Error{EPROTO, "rsocket: the peer has no table for buffers"};
   peer_sgl_address_ = peer.target_sgl.addr.host();
@@ -250,16 +237,7 @@ Status Connection::start(const wire::RsConnect& peer, const std::optional<wire::
   return ok();
 }
 
-void Connection::open_overflow() {
-  if (settings_.receive_overflow == 0 || !peer_overflow_) return;
-  const std::size_t length = peer_overflow_->length.host();
-  auto* const words = device_.peer_memory(*memory_.qp, peer_ring_key_, peer_words_address_, wire::kRsOverflowWordBytes);
-  auto* const area = device_.peer_memory(*memory_.qp, peer_ring_key_, peer_overflow_->addr.host(), length);
-  if (words == nullptr || area == nullptr || address_of(words) % wire::kRsOverflowWordBytes != 0) return;
-  auto& peers = *reinterpret_cast<engine::OverflowWords*>(words);
-  overflow_in_.open(own_words(), peers, memory_.receive_memory.subspan(overflow_offset(), settings_.receive_overflow));
-  overflow_out_.open(own_words(), peers, {area, length}, settings_.send_overflow);
-}
+void Connection::open_overflow() { overflow_.open(device_, *memory_.qp, settings_.send_overflow); }
 
 void Connection::let_go_of_hold() {
   if (!held_.exchange(false, std::memory_order_acq_rel)) return;
@@ -307,7 +285,7 @@ inline void Connection::ask_for_completion(ibv_send_wr& request, std::uint32_t r
 }
 
 bool Connection::send_at_once(const void* data, std::size_t length) {
-  if (suspended_.load(std::memory_order_relaxed) || overflow_out_.in_use()) [[unlikely]]
+  if (suspended_.load(std::memory_order_relaxed) || overflow_.in_use()) [[unlikely]]
     return false;
   if (length - 1 >= std::min({send_window_.room(), kPieceBytes, max_inline_}) || !has_room_to_post()) return false;
   gather_[0] = {address_of(data), static_cast<std::uint32_t>(length), 0};
@@ -349,29 +327,22 @@ std::size_t Connection::send(IoCursor& data) {
 
 /// Returns whether bytes may go to the ring, because none wait in the peer's overflow area.
 inline bool Connection::sends_on_ring() {
-  if (!overflow_out_.in_use()) [[likely]]
+  if (!overflow_.in_use()) [[likely]]
     return true;
-  const auto left = overflow_out_.leave();
+  const auto left = overflow_.leave();
   if (!left) fail(ECONNRESET);
   return left && *left;
 }
 
 std::size_t Connection::send_ahead(IoCursor& data) {
-  if (suspended_.load(std::memory_order_relaxed) || !overflow_out_.is_open()) return 0;
+  if (suspended_.load(std::memory_order_relaxed) || !overflow_.can_append()) return 0;
   // A message or a direct write that waits in the queue comes before these bytes.
   if (!device_.has_sent_all(*memory_.qp)) return 0;
-  const auto room = overflow_out_.begin();
-  if (!room) fail(ECONNRESET);
-  if (!room || *room == 0) return 0;
-  std::size_t sent = 0;
-  while (!data.done() && sent < *room) {
-    const auto piece = data.take(*room - sent);
-    overflow_out_.put(piece);
-    sent += piece.size();
-  }
-  sent_ahead_.store(sent_ahead_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (overflow_out_.end(send_window_.sequence())) post_look();
-  return sent;
+  const auto appended = overflow_.append(data, send_window_.sequence());
+  if (!appended) fail(ECONNRESET);
+  if (!appended) return 0;
+  if (appended->must_tell) post_look();
+  return appended->bytes;
 }
 
 /// Makes the peer look at its overflow area, or at the room in ours.
@@ -447,7 +418,7 @@ std::size_t Connection::receive(IoCursor& out, bool peek) {
   if (suspended_.load(std::memory_order_relaxed)) [[unlikely]]
     return 0;
   std::size_t copied = receive_from_ring(out, peek, 0);
-  if (!out.done() && overflow_in_.readable() != 0) [[unlikely]]
+  if (!out.done() && overflow_.readable() != 0) [[unlikely]]
     copied += receive_overflow(out, peek, copied);
   // The peer may have filled what it was given while the application waits for more.
   if (peek) announce_if_due();
@@ -470,34 +441,20 @@ std::size_t Connection::receive_from_ring(IoCursor& out, bool peek, std::size_t 
 /// Goes on behind the ring, of which a peek has copied `ahead` bytes. The bytes of the area are counted before the last
 /// look at the ring, so all messages in front of them are found there.
 std::size_t Connection::receive_overflow(IoCursor& out, bool peek, std::size_t ahead) {
-  const std::uint64_t counted = overflow_in_.readable();
+  const std::uint64_t counted = overflow_.readable();
   const std::size_t copied = receive_from_ring(out, peek, ahead);
-  std::uint64_t taken = 0;
-  while (!out.done() && taken < counted) {
-    const auto piece = overflow_in_.peek(taken);
-    taken += out.fill_from(piece.data(), std::min<std::uint64_t>(piece.size(), counted - taken));
-  }
-  if (!peek && taken > 0) consume_overflow(taken);
+  const std::size_t taken = overflow_.copy_to(out, counted);
+  if (!peek && taken > 0 && overflow_.consume(taken)) post_look();
   return copied + taken;
 }
 
-void Connection::consume_overflow(std::uint64_t bytes) {
-  overflow_in_.consume(bytes);
-  if (overflow_in_.has_much_to_give()) gives_back_at_.store(monotonic_now() + kUnusedFor, std::memory_order_relaxed);
-  if (overflow_in_.must_tell()) post_look();
-}
-
 void Connection::give_back() {
-  gives_back_at_.store(Nanos::max(), std::memory_order_relaxed);
-  if (suspended_.load(std::memory_order_relaxed) || !overflow_in_.is_open()) return;
-  if (!is_permitted(RareCall::madvise_remove)) return;
-  overflow_in_.give_back([](std::span<std::byte> area) { ::madvise(area.data(), area.size(), MADV_REMOVE); });
-  if (overflow_in_.must_tell()) post_look();
+  overflow_.give_back_at(Nanos::max());
+  if (!suspended_.load(std::memory_order_relaxed) && overflow_.give_back()) post_look();
 }
 
 bool Connection::look_into_overflow() {
-  if (!overflow_in_.is_open()) return false;
-  const auto found = overflow_in_.look(static_cast<std::uint16_t>(receive_window_.arrived_messages()));
+  const auto found = overflow_.look(static_cast<std::uint16_t>(receive_window_.arrived_messages()));
   if (found) return *found;
   log_info("%s", found.error().where);
   fail(ECONNRESET);
@@ -516,7 +473,7 @@ std::size_t Connection::receive(void* data, std::size_t length) {
     receive_window_.consume(step);
     copied += step;
   } while (copied < length);
-  if (copied < length && overflow_in_.readable() != 0) [[unlikely]] {
+  if (copied < length && overflow_.readable() != 0) [[unlikely]] {
     IoCursor rest(static_cast<std::byte*>(data) + copied, length - copied);
     copied += receive_overflow(rest, false, 0);
   }
@@ -797,7 +754,7 @@ bool Connection::handle_failed(const ibv_wc& completion) {
   if (completion.vendor_err == verbs::kVendorErrPeerEnded) {
     // As TCP: the kernel ends a process's connections in order, or by a reset if they have unread bytes. The latter is
     // certain here when the peer has left no room for more.
-    if (send_window_.can_send() && overflow_out_.is_empty()) {
+    if (send_window_.can_send() && overflow_.is_empty()) {
       peer_left();
     } else {
       fail(ECONNRESET);

@@ -15,7 +15,6 @@
 #include "core/base/biased_mutex.h"
 #include "core/base/clock.h"
 #include "core/base/result.h"
-#include "core/engine/stream/overflow.h"
 #include "core/engine/stream/receive_window.h"
 #include "core/engine/stream/send_window.h"
 #include "core/runtime/listable.h"
@@ -23,6 +22,7 @@
 #include "core/wire/rs_connect.h"
 #include "core/wire/rs_message.h"
 #include "librsocket/io_vector.h"
+#include "librsocket/overflow_areas.h"
 #include "librsocket/send_ring.h"
 
 namespace ringsock::runtime {
@@ -79,7 +79,7 @@ class Connection final : public runtime::Listable {
 
   // -- sending, under the sender's lock; any thread may call can_send(), whose answer may then be outdated
   [[nodiscard]] bool can_send() const {
-    return (!overflow_out_.in_use() && send_window_.can_send() && has_room_to_post()) || overflow_out_.has_room();
+    return (!overflow_.in_use() && send_window_.can_send() && has_room_to_post()) || overflow_.has_room();
   }
   /// Posts as much of `data` as buffers, credits and queue allow, and advances it. Returns the bytes posted, 0 when
   /// none fits.
@@ -102,11 +102,11 @@ class Connection final : public runtime::Listable {
   }
 
   // -- reading, under the reader's lock --
-  [[nodiscard]] std::uint64_t readable() const { return in_ring() + overflow_in_.readable(); }
+  [[nodiscard]] std::uint64_t readable() const { return in_ring() + overflow_.readable(); }
   /// Returns the first part of readable(), at half the cost.
   [[nodiscard]] std::uint64_t in_ring() const { return receive_window_.readable(); }
   /// Returns whether the peer may have to wait for a reader. Threads: any; the answer may be outdated.
-  [[nodiscard]] bool should_be_read() const { return receive_window_.is_half_full() || overflow_in_.readable() != 0; }
+  [[nodiscard]] bool should_be_read() const { return receive_window_.is_half_full() || overflow_.readable() != 0; }
   /// Copies received bytes to `out` and advances it; with `peek` they also stay. Returns the bytes copied.
   std::size_t receive(IoCursor& out, bool peek);
   /// The same into one buffer.
@@ -118,11 +118,9 @@ class Connection final : public runtime::Listable {
   /// Threads: any; the answer may be outdated.
   [[nodiscard]] bool is_announcement_due() const { return receive_window_.is_due(); }
 
-  /// Returns when give_back() is due, Nanos::max() for never. Threads: any.
-  [[nodiscard]] Nanos gives_back_at() const { return gives_back_at_.load(std::memory_order_relaxed); }
-  /// Gives the memory of an overflow area that is not used back to the kernel. Under the reader's lock.
+  /// Gives the memory of an overflow area that is not used back to the kernel.
   void give_back();
-  void give_back_later(Nanos when) { gives_back_at_.store(when, std::memory_order_relaxed); }
+  [[nodiscard]] OverflowAreas& overflow() { return overflow_; }
 
   // -- control, by any thread
   /// Sends SHUTDOWN or DISCONNECT, each at most once; there is always room for them. Errors: ECONNRESET; ENOTCONN while
@@ -161,10 +159,9 @@ class Connection final : public runtime::Listable {
   /// Returns the peer's order_stamp() (clock.h) of the first data, or end, that the latest poll() brought, 0 if
   /// unknown. From the first call on the peer is asked for stamps. Threads: any.
   [[nodiscard]] std::uint32_t arrival_stamp();
-  /// Returns the number of data work requests, and of calls of send_ahead() that did something, so far, which wraps.
-  /// Threads: any.
+  /// Returns the number of data work requests, and of appends to the overflow area, so far, which wraps. Threads: any.
   [[nodiscard]] std::uint32_t posted() const {
-    return posted_.load(std::memory_order_relaxed) + sent_ahead_.load(std::memory_order_relaxed);
+    return posted_.load(std::memory_order_relaxed) + overflow_.appends();
   }
 
   /// verbs::Device::works_on_our_cpus().
@@ -270,12 +267,10 @@ class Connection final : public runtime::Listable {
   void take_iomap_entry(std::uint32_t index);
   void let_go_of_hold();
   // The overflow areas
-  [[nodiscard]] engine::OverflowWords& own_words() const;
   [[nodiscard]] std::size_t overflow_offset() const;
   bool sends_on_ring();
   std::size_t receive_from_ring(IoCursor& out, bool peek, std::size_t ahead);
   std::size_t receive_overflow(IoCursor& out, bool peek, std::size_t ahead);
-  void consume_overflow(std::uint64_t bytes);
   void post_look();
   bool look_into_overflow();
 
@@ -305,13 +300,7 @@ class Connection final : public runtime::Listable {
 
   engine::SendWindow send_window_;
   engine::ReceiveWindow receive_window_;
-  engine::OverflowWriter overflow_out_;
-  engine::OverflowReader overflow_in_;
-  std::optional<wire::RsOverflow> peer_overflow_;  ///< as start() was told
-  std::uint64_t peer_words_address_ = 0;
-  std::uint32_t peer_ring_key_ = 0;
-  std::atomic<Nanos> gives_back_at_{Nanos::max()};
-  std::atomic<std::uint32_t> sent_ahead_{0};  ///< calls of send_ahead() that did something
+  OverflowAreas overflow_;
 
   // Of the peer's tables
   bool swap_for_peer_ = false;

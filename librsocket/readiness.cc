@@ -78,13 +78,15 @@ std::uint32_t StreamReadiness::connected_events() noexcept {
 /// Whoever is about to sleep asks, and so does the work that is due.
 Nanos StreamReadiness::deadline() noexcept {
   const Nanos others = core_.deadline.load(std::memory_order_relaxed);
-  if (!core_.is_connected() || core_.connection->gives_back_at() == Nanos::max()) return others;
-  if (const Nanos now = monotonic_now(); now >= core_.connection->gives_back_at()) {
+  if (!core_.is_connected()) return others;
+  OverflowAreas& overflow = core_.connection->overflow();
+  if (overflow.gives_back_at() == Nanos::max()) return others;
+  if (const Nanos now = monotonic_now(); now >= overflow.gives_back_at()) {
     constexpr Nanos kBusy = std::chrono::milliseconds(10);
     const std::unique_lock reading(core_.receive_lock, std::try_to_lock);
-    reading ? core_.connection->give_back() : core_.connection->give_back_later(now + kBusy);
+    reading ? core_.connection->give_back() : overflow.give_back_at(now + kBusy);
   }
-  return std::min(others, core_.connection->gives_back_at());
+  return std::min(others, overflow.gives_back_at());
 }
 
 bool StreamReadiness::has_peer_ended() const noexcept {

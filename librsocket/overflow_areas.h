@@ -1,0 +1,89 @@
+// The overflow areas of a connection: bytes for which the peer's ring has no room or no credits.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "core/base/clock.h"
+#include "core/base/result.h"
+#include "core/engine/stream/overflow.h"
+#include "core/verbs/device.h"
+#include "core/wire/rs_connect.h"
+#include "librsocket/io_vector.h"
+
+namespace ringsock::rs {
+
+/// Both directions: the area in our memory, which the peer fills, and the area in the peer's memory, which we fill. The
+/// order of bytes and the waking are in core/engine/stream/overflow.h. Without open() nothing is ever sent or readable.
+///
+/// Where a function says so, the caller must send the peer RsControl::look.
+///
+/// Threads: one sender at a time, one reader at a time; look() by one thread at a time. in_use(), has_room(),
+/// is_empty(), readable(), appends() and gives_back_at() by any thread.
+class OverflowAreas {
+ public:
+  // -- making a connection
+  /// Offers the peer our area. `words` are the kRsOverflowWordBytes in front of the first receive buffer.
+  void offer(std::byte* words, std::span<std::byte> area);
+  /// Returns what the peer is told of our area; a magic of 0 if there is none.
+  [[nodiscard]] wire::RsOverflow offered() const;
+  void take_offer(const wire::RsConnect& peer, const std::optional<wire::RsOverflow>& overflow);
+  /// Begins to use both areas, if both ends have offered one. `limit`: our unread bytes at most.
+  void open(verbs::Device& device, ibv_qp& qp, std::uint32_t limit);
+  /// Returns whether either area has ever had bytes in it.
+  [[nodiscard]] bool were_used() const;
+
+  // -- sending
+  [[nodiscard]] bool in_use() const { return out_.in_use(); }
+  [[nodiscard]] bool has_room() const { return out_.has_room(); }
+  [[nodiscard]] bool is_empty() const { return out_.is_empty(); }
+  [[nodiscard]] bool can_append() const { return out_.is_open(); }
+  /// Returns whether messages may be sent again, because the peer has read all. Error: EPROTO.
+  Result<bool> leave() { return out_.leave(); }
+  struct Appended {
+    std::size_t bytes = 0;
+    bool must_tell = false;  ///< the peer must look
+  };
+  /// Appends as much of `data` as there is room for, and advances it. `last_message` is the number of the data messages
+  /// before these bytes. Error: EPROTO.
+  Result<Appended> append(IoCursor& data, std::uint16_t last_message);
+  /// Returns the number of calls of append() that did something, which wraps.
+  [[nodiscard]] std::uint32_t appends() const { return appends_.load(std::memory_order_relaxed); }
+
+  // -- reading
+  [[nodiscard]] std::uint64_t readable() const { return in_.readable(); }
+  /// Looks for new bytes behind `arrived` data messages. Returns whether there are some. Error: EPROTO.
+  Result<bool> look(std::uint16_t arrived);
+  /// Copies up to `most` <= readable() bytes, which stay. Returns the bytes copied.
+  std::size_t copy_to(IoCursor& out, std::uint64_t most) const;
+  /// Frees the oldest `bytes`. Returns whether the peer must look.
+  bool consume(std::uint64_t bytes);
+
+  /// Returns when give_back() is due, Nanos::max() for never.
+  [[nodiscard]] Nanos gives_back_at() const { return gives_back_at_.load(std::memory_order_relaxed); }
+  void give_back_at(Nanos when) { gives_back_at_.store(when, std::memory_order_relaxed); }
+  /// Gives the memory of our area to the kernel if it is not used. By the reader. Returns whether the peer must look.
+  bool give_back();
+
+ private:
+  [[nodiscard]] engine::OverflowWords& own_words() const { return *reinterpret_cast<engine::OverflowWords*>(words_); }
+
+  engine::OverflowWriter out_;
+  engine::OverflowReader in_;
+  std::byte* words_ = nullptr;  ///< ours
+  std::span<std::byte> area_;   ///< ours
+  // The peer's, as it was offered
+  std::optional<wire::RsOverflow> peer_;
+  std::uint64_t peer_words_address_ = 0;
+  std::uint32_t peer_key_ = 0;
+
+  std::atomic<Nanos> gives_back_at_{Nanos::max()};
+  std::atomic<std::uint32_t> appends_{0};
+};
+
+}  // namespace ringsock::rs
