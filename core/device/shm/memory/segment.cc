@@ -11,6 +11,7 @@
 
 #include "core/base/file_limit.h"
 #include "core/base/process_state.h"
+#include "core/base/rare_calls.h"
 
 namespace ringsock::soft {
 
@@ -29,6 +30,8 @@ constexpr std::uint64_t queue_bytes(std::uint64_t ring_entries, std::uint64_t pa
 struct MemoryFiles {
   static constexpr ProcessPart kPart = ProcessPart::memory_files;
   std::atomic<unsigned> extra_flags{kNoExecSeal};
+  /// The program has called mlockall(2) with MCL_FUTURE, or may have.
+  std::atomic<bool> may_lock_all{false};
 };
 
 [[gnu::constructor]] void start() { process_state<MemoryFiles>(); }
@@ -44,8 +47,47 @@ UniqueFd create_memfd() {
   return out_of_the_way(std::move(fd));
 }
 
+/// A larger segment is mostly memory that is not used unless a peer does not read. With mlockall(2) the kernel would
+/// give all of it at once.
+constexpr std::uint64_t kMaxLockedBytes = std::uint64_t{1} << 20;
+
+bool may_unlock() {
+  return is_permitted(RareCall::mincore) && is_permitted(RareCall::munlock) && is_permitted(RareCall::mprotect);
+}
+
+/// Returns whether the last page of a mapping has memory, which only locked memory has that nobody has used.
+bool has_last_page(std::byte* base, std::uint64_t bytes) {
+  unsigned char is_there = 0;
+  return ::mincore(base + bytes - kPageBytes, kPageBytes, &is_there) == 0 && (is_there & 1) != 0;
+}
+
+void* map_shared(int fd, std::uint64_t bytes, int protection) {
+  return ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+}
+
+/// Maps a segment without giving memory to it, whatever the program has locked: memory that cannot be accessed is not
+/// given any.
+void* map_sparse(int fd, std::uint64_t bytes) {
+  std::atomic<bool>& may_lock_all = process_state<MemoryFiles>().may_lock_all;
+  if (!may_lock_all.load(std::memory_order_relaxed)) {
+    void* const base = map_shared(fd, bytes, PROT_READ | PROT_WRITE);
+    if (base == MAP_FAILED || !has_last_page(static_cast<std::byte*>(base), bytes)) return base;
+    may_lock_all.store(true, std::memory_order_relaxed);
+    ::munlock(base, bytes);
+    return base;
+  }
+  void* const base = map_shared(fd, bytes, PROT_NONE);
+  if (base == MAP_FAILED) return base;
+  ::munlock(base, bytes);
+  if (::mprotect(base, bytes, PROT_READ | PROT_WRITE) == 0) return base;
+  ::munmap(base, bytes);
+  errno = ENOMEM;
+  return MAP_FAILED;
+}
+
 Result<std::shared_ptr<MappedSegment>> map_whole(int fd, std::uint64_t bytes) {
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* const base =
+      bytes > kMaxLockedBytes && may_unlock() ? map_sparse(fd, bytes) : map_shared(fd, bytes, PROT_READ | PROT_WRITE);
   if (base == MAP_FAILED) return Error::last("memfd: mmap");
   return std::make_shared<MappedSegment>(static_cast<std::byte*>(base), bytes);
 }
