@@ -65,7 +65,7 @@ void CmEvents::stop_serving() {
 }
 
 void CmEvents::set_connected() {
-  core_.connection->open_overflow();
+  core_.connection->open_overflow(core_.id->other_user());
   core_.connection->announce_if_due();
   socket_.numbers().take_over_number();
   core_.set_state(State::connected);

@@ -86,7 +86,7 @@ Result<std::unique_ptr<Connection>> Connection::create(verbs::ConnectionId& id, 
   if (!settings) return settings.error();
   const verbs::Device& device = id.device();
   const bool has_overflow = settings->receive_overflow != 0 && settings->send_overflow != 0 && device.is_embedded() &&
-                            takes_all_inline(device) && device.has_write_with_immediate() && id.is_peer_of_own_user();
+                            takes_all_inline(device) && device.has_write_with_immediate();
   if (!has_overflow) settings->receive_overflow = 0;
   std::unique_ptr<Connection> connection(new Connection(id.device(), *settings));
   if (Status made = connection->make_resources(id); !made) return made.error();
@@ -100,7 +100,9 @@ Connection::Connection(verbs::Device& device, const QueueSettings& settings)
                       device.is_embedded() ? kFirstBytesOnOneHost : UINT32_MAX) {}
 
 Connection::~Connection() {
-  if (overflow_.were_used()) device_.leaves_traces(*memory_.qp);
+  if (!overflow_.were_used()) return;
+  device_.leaves_traces(*memory_.qp);
+  if (!suspended_.load(std::memory_order_relaxed)) overflow_.close();
 }
 
 std::size_t Connection::ring_offset() const {
@@ -141,7 +143,8 @@ Result<verbs::ConnectionQp> Connection::create_queue_pair(verbs::ConnectionId& i
   if (settings_.receive_overflow != 0) {
     ibv_qp_init_attr wished = attr;
     wished.cap.max_send_wr += kLookSlots;
-    auto qp = id.create_qp(*pd_, wished, overflow_offset() + settings_.receive_overflow);
+    const std::size_t area = (settings_.receive_overflow + kPageBytes - 1) / kPageBytes * kPageBytes;
+    auto qp = id.create_qp(*pd_, wished, {overflow_offset() + area, area});
     if (qp) {
       attr.cap = wished.cap;
       return qp;
@@ -237,7 +240,9 @@ Status Connection::start(const wire::RsConnect& peer, const std::optional<wire::
   return ok();
 }
 
-void Connection::open_overflow() { overflow_.open(device_, *memory_.qp, settings_.send_overflow); }
+void Connection::open_overflow(std::optional<uid_t> other_user) {
+  overflow_.open(device_, *memory_.qp, settings_.send_overflow, other_user);
+}
 
 void Connection::let_go_of_hold() {
   if (!held_.exchange(false, std::memory_order_acq_rel)) return;
@@ -444,17 +449,33 @@ std::size_t Connection::receive_overflow(IoCursor& out, bool peek, std::size_t a
   const std::uint64_t counted = overflow_.readable();
   const std::size_t copied = receive_from_ring(out, peek, ahead);
   const std::size_t taken = overflow_.copy_to(out, counted);
-  if (!peek && taken > 0 && overflow_.consume(taken)) post_look();
+  if (!peek && taken > 0) consume_overflow(taken);
   return copied + taken;
+}
+
+void Connection::consume_overflow(std::uint64_t bytes) {
+  bool must_tell = overflow_.consume(bytes);
+  if (overflow_.is_limited()) {
+    const std::lock_guard guard(poll_lock_);
+    must_tell |= overflow_.release();
+  }
+  if (must_tell) post_look();
 }
 
 void Connection::give_back() {
   overflow_.give_back_at(Nanos::max());
-  if (!suspended_.load(std::memory_order_relaxed) && overflow_.give_back()) post_look();
+  if (suspended_.load(std::memory_order_relaxed)) return;
+  bool must_tell = false;
+  {
+    const std::lock_guard guard(poll_lock_);
+    must_tell = overflow_.give_back();
+  }
+  if (must_tell) post_look();
 }
 
 bool Connection::look_into_overflow() {
   const auto found = overflow_.look(static_cast<std::uint16_t>(receive_window_.arrived_messages()));
+  if (overflow_.release(has_failed_work_.load(std::memory_order_relaxed))) post_look();
   if (found) return *found;
   log_info("%s", found.error().where);
   fail(ECONNRESET);

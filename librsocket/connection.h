@@ -40,7 +40,7 @@ struct QueueSettings {
   std::uint32_t send_ring = 131072;     ///< bytes
   std::uint32_t iomap_entries = 0;      ///< slots in which the peer may map buffers for us
   /// Bytes that may wait unread beside the ring, whatever the size of the messages: those of the peer, which we offer,
-  /// and ours. 0: none. Only between processes of one user on this host.
+  /// and ours. 0: none. Only between processes on this host.
   std::uint32_t receive_overflow = 0;
   std::uint32_t send_overflow = 0;
 };
@@ -69,7 +69,8 @@ class Connection final : public runtime::Listable {
   /// Processes the peer's data. Nothing may be sent or polled before. Error: EPROTO for invalid sizes.
   Status start(const wire::RsConnect& peer, const std::optional<wire::RsOverflow>& overflow = std::nullopt);
   /// Begins to use the overflow areas, if both ends have one. Call it once the connection is made, before it is used.
-  void open_overflow();
+  /// @param other_user  verbs::ConnectionId::other_user()
+  void open_overflow(std::optional<uid_t> other_user);
   /// Holds back all messages until the peer is known to be ready, by established() or because a message came. Call it
   /// before start(). Messages that reach a queue pair too early are lost, and sent again only after the acknowledgement
   /// time-out.
@@ -77,8 +78,9 @@ class Connection final : public runtime::Listable {
   /// Called when the connection manager reports that the peer is ready.
   void established();
 
-  // -- sending, under the sender's lock; any thread may call can_send(), whose answer may then be outdated
-  [[nodiscard]] bool can_send() const {
+  // -- sending, under the sender's lock
+  /// Returns whether a sender that waits should go on. Threads: any; the answer may then be outdated.
+  [[nodiscard]] bool is_writable() const {
     return (!overflow_.in_use() && send_window_.can_send() && has_room_to_post()) || overflow_.has_room();
   }
   /// Posts as much of `data` as buffers, credits and queue allow, and advances it. Returns the bytes posted, 0 when
@@ -118,7 +120,7 @@ class Connection final : public runtime::Listable {
   /// Threads: any; the answer may be outdated.
   [[nodiscard]] bool is_announcement_due() const { return receive_window_.is_due(); }
 
-  /// Gives the memory of an overflow area that is not used back to the kernel.
+  /// Gives the memory of overflow areas that are not used back to the kernel. Under the locks of sender and reader.
   void give_back();
   [[nodiscard]] OverflowAreas& overflow() { return overflow_; }
 
@@ -160,9 +162,7 @@ class Connection final : public runtime::Listable {
   /// unknown. From the first call on the peer is asked for stamps. Threads: any.
   [[nodiscard]] std::uint32_t arrival_stamp();
   /// Returns the number of data work requests, and of appends to the overflow area, so far, which wraps. Threads: any.
-  [[nodiscard]] std::uint32_t posted() const {
-    return posted_.load(std::memory_order_relaxed) + overflow_.appends();
-  }
+  [[nodiscard]] std::uint32_t posted() const { return posted_.load(std::memory_order_relaxed) + overflow_.appends(); }
 
   /// verbs::Device::works_on_our_cpus().
   [[nodiscard]] bool works_on_our_cpus() const { return device_.works_on_our_cpus(); }
@@ -271,6 +271,7 @@ class Connection final : public runtime::Listable {
   bool sends_on_ring();
   std::size_t receive_from_ring(IoCursor& out, bool peek, std::size_t ahead);
   std::size_t receive_overflow(IoCursor& out, bool peek, std::size_t ahead);
+  void consume_overflow(std::uint64_t bytes);
   void post_look();
   bool look_into_overflow();
 

@@ -35,6 +35,12 @@ class IoCursor {
     advance(taken.size());
     return taken;
   }
+  /// Returns the bytes that are left, or `most` if there are more.
+  [[nodiscard]] std::size_t left(std::size_t most) const {
+    std::size_t bytes = piece_.size();
+    for (auto part = rest_.begin(); part != rest_.end() && bytes < most; ++part) bytes += part->iov_len;
+    return std::min(bytes, most);
+  }
   /// Returns whether the rest has at most `bytes` in at most `parts` pieces.
   [[nodiscard]] bool fits(std::size_t bytes, std::size_t parts) const {
     if (rest_.size() >= parts) return false;

@@ -12,6 +12,22 @@ namespace {
 
 /// New pages cost a busy sender much, so an area keeps its memory as long as it is used.
 constexpr Nanos kUnusedFor = std::chrono::milliseconds(100);
+/// How often it is looked whether the peer has read what is charged.
+constexpr Nanos kLookInterval = std::chrono::seconds(1);
+/// As much as a receive ring has, which a stranger may fill anyway.
+constexpr std::uint64_t kLeastWindow = 128U << 10;
+constexpr std::uintptr_t kPageBytes = 4096;
+
+/// Gives the whole pages of a piece of an area to the kernel. Returns false if it does not take them.
+bool give_pages(std::span<std::byte> piece) {
+  const auto start = reinterpret_cast<std::uintptr_t>(piece.data());
+  const std::uintptr_t skipped = (kPageBytes - start % kPageBytes) % kPageBytes;
+  if (piece.size() < skipped + kPageBytes) return true;
+  const std::size_t bytes = (piece.size() - skipped) / kPageBytes * kPageBytes;
+  return ::madvise(piece.data() + skipped, bytes, MADV_REMOVE) == 0;
+}
+
+bool may_give_pages() { return is_permitted(RareCall::madvise_remove); }
 
 }  // namespace
 
@@ -32,25 +48,43 @@ void OverflowAreas::take_offer(const wire::RsConnect& peer, const std::optional<
   peer_key_ = peer.first_buffer.key.host();
 }
 
-void OverflowAreas::open(verbs::Device& device, ibv_qp& qp, std::uint32_t limit) {
-  if (words_ == nullptr || !peer_) return;
+void OverflowAreas::open(verbs::Device& device, ibv_qp& qp, std::uint32_t limit, std::optional<uid_t> other_user) {
+  if (words_ == nullptr || !peer_ || (other_user && !may_give_pages())) return;
   const std::size_t length = peer_->length.host();
   auto* const words = device.peer_memory(qp, peer_key_, peer_words_address_, wire::kRsOverflowWordBytes);
   auto* const area = device.peer_memory(qp, peer_key_, peer_->addr.host(), length);
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(words) % wire::kRsOverflowWordBytes == 0;
   if (words == nullptr || area == nullptr || !is_aligned) return;
   auto& peers = *reinterpret_cast<engine::OverflowWords*>(words);
+  peer_area_ = {area, length};
   in_.open(own_words(), peers, area_);
-  out_.open(own_words(), peers, {area, length}, limit);
+  out_.open(own_words(), peers, peer_area_, limit);
+  if (!other_user) return;
+  charge_out_.begin(*other_user);
+  charge_in_.begin(*other_user);
+  out_.may_touch(0);
+  in_.limit_window(kLeastWindow);
 }
 
 bool OverflowAreas::were_used() const {
   return out_.was_used() || (in_.is_open() && own_words().written.load(std::memory_order_relaxed) != 0);
 }
 
+/// The peer may keep the memory. Pages that nobody needs are given back before that.
+void OverflowAreas::close() {
+  if (!is_limited()) return;
+  give_back_read();
+  give_back_written();
+}
+
 // -- sending
 
 Result<OverflowAreas::Appended> OverflowAreas::append(IoCursor& data, std::uint16_t last_message) {
+  if (charge_out_.is_limited()) {
+    const Nanos now = monotonic_now();
+    out_.may_touch(charge_out_.cover(out_.reach(data.left(peer_area_.size())), now));
+    if (gives_back_at() == Nanos::max()) give_back_at(now + kLookInterval);
+  }
   const auto room = out_.begin();
   if (!room) return room.error();
   Appended done;
@@ -69,6 +103,18 @@ Result<OverflowAreas::Appended> OverflowAreas::append(IoCursor& data, std::uint1
 
 Result<bool> OverflowAreas::look(std::uint16_t arrived) { return in_.is_open() ? in_.look(arrived) : false; }
 
+bool OverflowAreas::release(bool is_alone) {
+  if (!in_.is_open()) return false;
+  if (is_limited()) widen_window();
+  return in_.release(give_pages, is_alone) && in_.must_tell();
+}
+
+/// A wide window is charged as a whole, because the peer decides where in the area we read.
+void OverflowAreas::widen_window() {
+  if (charge_in_.covered() != 0 || !in_.has_used_window()) return;
+  if (charge_in_.cover(area_.size(), monotonic_now()) >= area_.size()) in_.limit_window(area_.size());
+}
+
 std::size_t OverflowAreas::copy_to(IoCursor& out, std::uint64_t most) const {
   std::uint64_t copied = 0;
   while (!out.done() && copied < most) {
@@ -86,9 +132,34 @@ bool OverflowAreas::consume(std::uint64_t bytes) {
 
 bool OverflowAreas::give_back() {
   give_back_at(Nanos::max());
-  if (!in_.is_open() || !is_permitted(RareCall::madvise_remove)) return false;
-  in_.give_back([](std::span<std::byte> area) { ::madvise(area.data(), area.size(), MADV_REMOVE); });
+  if (!in_.is_open() || !may_give_pages()) return false;
+  const bool must_tell = give_back_read();
+  give_back_written();
+  if (charge_in_.covered() + charge_out_.covered() != 0) give_back_at(monotonic_now() + kLookInterval);
+  return must_tell;
+}
+
+bool OverflowAreas::give_back_read() {
+  bool is_given = false;
+  in_.give_back([&](std::span<std::byte> area) { is_given = give_pages(area); });
+  if (is_given && is_limited()) {
+    in_.limit_window(kLeastWindow);
+    charge_in_.give_back();
+  }
   return in_.must_tell();
+}
+
+/// The peer may have given the pages back, or not: it does not say.
+void OverflowAreas::give_back_written() {
+  const std::uint64_t written = std::min<std::uint64_t>(charge_out_.covered(), peer_area_.size());
+  if (written == 0 || !out_.is_empty()) return;
+  if (out_.in_use()) {
+    const auto left = out_.leave();
+    if (!left || !*left) return;
+  }
+  if (!give_pages(peer_area_.first(written))) return;
+  charge_out_.give_back();
+  out_.may_touch(0);
 }
 
 }  // namespace ringsock::rs

@@ -15,16 +15,20 @@
 #include "core/verbs/device.h"
 #include "core/wire/rs_connect.h"
 #include "librsocket/io_vector.h"
+#include "librsocket/overflow_budget.h"
 
 namespace ringsock::rs {
 
 /// Both directions: the area in our memory, which the peer fills, and the area in the peer's memory, which we fill. The
 /// order of bytes and the waking are in core/engine/stream/overflow.h. Without open() nothing is ever sent or readable.
 ///
+/// Between two users both directions are limited by the budget of the peer's user (overflow_budget.h): the part of the
+/// peer's area that we write to, and the bytes that we read of ours before we give its pages back.
+///
 /// Where a function says so, the caller must send the peer RsControl::look.
 ///
-/// Threads: one sender at a time, one reader at a time; look() by one thread at a time. in_use(), has_room(),
-/// is_empty(), readable(), appends() and gives_back_at() by any thread.
+/// Threads: one sender at a time, one reader at a time; look() and release() by one thread at a time. in_use(),
+/// has_room(), is_empty(), readable(), appends() and gives_back_at() by any thread.
 class OverflowAreas {
  public:
   // -- making a connection
@@ -33,10 +37,14 @@ class OverflowAreas {
   /// Returns what the peer is told of our area; a magic of 0 if there is none.
   [[nodiscard]] wire::RsOverflow offered() const;
   void take_offer(const wire::RsConnect& peer, const std::optional<wire::RsOverflow>& overflow);
-  /// Begins to use both areas, if both ends have offered one. `limit`: our unread bytes at most.
-  void open(verbs::Device& device, ibv_qp& qp, std::uint32_t limit);
+  /// Begins to use both areas, if both ends have offered one.
+  /// @param limit       our unread bytes at most
+  /// @param other_user  the peer's user, if it is not our own
+  void open(verbs::Device& device, ibv_qp& qp, std::uint32_t limit, std::optional<uid_t> other_user);
   /// Returns whether either area has ever had bytes in it.
   [[nodiscard]] bool were_used() const;
+  /// Ends the use of both areas by this process, which has used the connection last.
+  void close();
 
   // -- sending
   [[nodiscard]] bool in_use() const { return out_.in_use(); }
@@ -59,6 +67,11 @@ class OverflowAreas {
   [[nodiscard]] std::uint64_t readable() const { return in_.readable(); }
   /// Looks for new bytes behind `arrived` data messages. Returns whether there are some. Error: EPROTO.
   Result<bool> look(std::uint16_t arrived);
+  /// Makes new bytes readable, as many as the peer may have there. Call it after look() and, if is_limited(), after
+  /// consume(). Returns whether the peer must look.
+  /// @param is_alone  the peer has ended
+  bool release(bool is_alone = false);
+  [[nodiscard]] bool is_limited() const { return charge_in_.is_limited(); }
   /// Copies up to `most` <= readable() bytes, which stay. Returns the bytes copied.
   std::size_t copy_to(IoCursor& out, std::uint64_t most) const;
   /// Frees the oldest `bytes`. Returns whether the peer must look.
@@ -67,11 +80,15 @@ class OverflowAreas {
   /// Returns when give_back() is due, Nanos::max() for never.
   [[nodiscard]] Nanos gives_back_at() const { return gives_back_at_.load(std::memory_order_relaxed); }
   void give_back_at(Nanos when) { gives_back_at_.store(when, std::memory_order_relaxed); }
-  /// Gives the memory of our area to the kernel if it is not used. By the reader. Returns whether the peer must look.
+  /// Gives the memory of the areas to the kernel if they are not used. With the locks of sender, reader and release().
+  /// Returns whether the peer must look.
   bool give_back();
 
  private:
   [[nodiscard]] engine::OverflowWords& own_words() const { return *reinterpret_cast<engine::OverflowWords*>(words_); }
+  void widen_window();
+  bool give_back_read();
+  void give_back_written();
 
   engine::OverflowWriter out_;
   engine::OverflowReader in_;
@@ -81,7 +98,10 @@ class OverflowAreas {
   std::optional<wire::RsOverflow> peer_;
   std::uint64_t peer_words_address_ = 0;
   std::uint32_t peer_key_ = 0;
+  std::span<std::byte> peer_area_;
 
+  OverflowCharge charge_out_;  ///< for the start of the peer's area
+  OverflowCharge charge_in_;   ///< for the window of ours
   std::atomic<Nanos> gives_back_at_{Nanos::max()};
   std::atomic<std::uint32_t> appends_{0};
 };

@@ -65,7 +65,7 @@ std::uint32_t StreamReadiness::connected_events() noexcept {
   std::uint32_t events = 0;
   if (has_enough() || ended) events |= EPOLLIN | EPOLLRDNORM;
   if (ended) events |= EPOLLRDHUP;
-  if (failure != 0 || cannot_write || core_.connection->can_send()) events |= EPOLLOUT | EPOLLWRNORM;
+  if (failure != 0 || cannot_write || core_.connection->is_writable()) events |= EPOLLOUT | EPOLLWRNORM;
   if (failure != 0 || (ended && core_.write_shut.load(std::memory_order_acquire)) ||
       core_.sent_into_the_void.load(std::memory_order_acquire))
     events |= EPOLLHUP;
@@ -83,8 +83,9 @@ Nanos StreamReadiness::deadline() noexcept {
   if (overflow.gives_back_at() == Nanos::max()) return others;
   if (const Nanos now = monotonic_now(); now >= overflow.gives_back_at()) {
     constexpr Nanos kBusy = std::chrono::milliseconds(10);
+    const std::unique_lock sending(core_.send_lock, std::try_to_lock);
     const std::unique_lock reading(core_.receive_lock, std::try_to_lock);
-    reading ? core_.connection->give_back() : overflow.give_back_at(now + kBusy);
+    sending&& reading ? core_.connection->give_back() : overflow.give_back_at(now + kBusy);
   }
   return std::min(others, overflow.gives_back_at());
 }

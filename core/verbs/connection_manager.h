@@ -2,6 +2,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <sys/types.h>
 
 #include <array>
 #include <cstddef>
@@ -70,6 +71,16 @@ struct CmEvent {
   [[nodiscard]] std::span<const std::byte> data() const { return std::span(private_data).first(private_data_bytes); }
 };
 
+/// The memory of a connection that its peer may write.
+struct ReceiveBytes {
+  ReceiveBytes(std::size_t all, std::size_t quiet_tail = 0) : bytes(all), quiet(quiet_tail) {}
+  std::size_t bytes;  ///< may be 0
+  /// Bytes at the end, whole pages, that the embedded device does not let work requests reach: the peer writes there
+  /// through Device::peer_memory() only. So the peer, to whom the pages are charged that it is the first to touch,
+  /// decides itself how many these are.
+  std::size_t quiet;
+};
+
 /// A queue pair for one connection, and the memory that its peer may write. Members are destroyed in reverse order,
 /// also by assignment: the registration before the queue pair that holds the memory.
 struct ConnectionQp {
@@ -123,13 +134,13 @@ class ConnectionId {
   virtual void use_route(std::span<const std::byte> /*path_data*/) {}
   /// Returns the resolved route in the same form, empty on a device without routes.
   [[nodiscard]] virtual std::vector<std::byte> route() const { return {}; }
-  /// Returns whether the peer is a process of this host and of our own user, as far as can be told before create_qp(),
-  /// so that each may fill memory of the other. False where the device cannot tell.
-  virtual bool is_peer_of_own_user() { return false; }
-  /// rdma_create_qp(3), plus `receive_bytes` (may be 0) of zeroed memory that the peer may RDMA-write once connected.
+  /// Returns the user of the process at the other end of an established connection on the embedded device, nothing if
+  /// it is our own.
+  [[nodiscard]] virtual std::optional<uid_t> other_user() const { return std::nullopt; }
+  /// rdma_create_qp(3), plus zeroed memory that the peer may RDMA-write once connected.
   /// Returns the queue pair in state INIT, in which receives may be posted. `attr.cap` is updated to the granted
   /// values. Call it after route_resolved, or on the id of a connect_request.
-  virtual Result<ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) = 0;
+  virtual Result<ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, ReceiveBytes receive) = 0;
   /// rdma_connect(3). The event is established (the queue pair is then in RTS), rejected, unreachable or connect_error.
   virtual Status connect(const ConnectionParameters& parameters) = 0;
   /// rdma_accept(3), on the id of a connect_request; the queue pair is in RTS on return, `established` follows.

@@ -34,9 +34,9 @@ class ManyDevicesId final : public ConnectionId {
   Status resolve_route(Nanos timeout) override { return front().resolve_route(timeout); }
   void use_route(std::span<const std::byte> path_data) override;
   [[nodiscard]] std::vector<std::byte> route() const override { return front().route(); }
-  bool is_peer_of_own_user() override { return front().is_peer_of_own_user(); }
-  Result<ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) override {
-    return front().create_qp(pd, attr, receive_bytes);
+  [[nodiscard]] std::optional<uid_t> other_user() const override { return front().other_user(); }
+  Result<ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, ReceiveBytes receive) override {
+    return front().create_qp(pd, attr, receive);
   }
   Status connect(const ConnectionParameters& parameters) override { return front().connect(parameters); }
   Status accept(const ConnectionParameters& parameters) override { return front().accept(parameters); }

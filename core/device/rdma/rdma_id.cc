@@ -129,21 +129,21 @@ Status RdmaId::learn_device() {
 
 // -- the queue pair --------------------------------------------------------------------------------
 
-Result<ConnectionQp> RdmaId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) {
+Result<ConnectionQp> RdmaId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, verbs::ReceiveBytes receive) {
   if (qp_ != nullptr) return Error{EINVAL, "create_qp: there is one"};
   ConnectionQp out;
   auto qp = device_->create_qp(pd, attr);
   if (!qp) return qp.error();
-  if (receive_bytes > 0) {
-    auto pages = verbs::Pages::allocate(receive_bytes);
+  if (receive.bytes > 0) {
+    auto pages = verbs::Pages::allocate(receive.bytes);
     if (!pages) return pages.error();
-    out.receive_memory = pages->bytes().first(receive_bytes);
+    out.receive_memory = pages->bytes().first(receive.bytes);
     device_->keep_until_destroyed(**qp, *std::move(pages));
   }
   out.qp = *std::move(qp);
-  if (receive_bytes > 0) {
+  if (receive.bytes > 0) {
     auto mr =
-        device_->reg_mr(pd, out.receive_memory.data(), receive_bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+        device_->reg_mr(pd, out.receive_memory.data(), receive.bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     if (!mr) return mr.error();
     out.receive_mr = *std::move(mr);
   }

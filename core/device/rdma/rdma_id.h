@@ -37,7 +37,7 @@ class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
   Status resolve_route(Nanos timeout) override;
   void use_route(std::span<const std::byte> path_data) override { route_.assign(path_data.begin(), path_data.end()); }
   [[nodiscard]] std::vector<std::byte> route() const override;
-  Result<verbs::ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) override;
+  Result<verbs::ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, verbs::ReceiveBytes receive) override;
   Status connect(const verbs::ConnectionParameters& parameters) override;
   Status accept(const verbs::ConnectionParameters& parameters) override;
   Status reject(std::span<const std::byte> private_data) override;

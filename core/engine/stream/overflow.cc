@@ -1,5 +1,7 @@
 #include "core/engine/stream/overflow.h"
 
+#include <utility>
+
 namespace ringsock::engine {
 
 // -- the sender
@@ -9,6 +11,7 @@ void OverflowWriter::open(OverflowWords& own, OverflowWords& peers, std::span<st
   peers_ = &peers;
   area_ = area;
   limit_ = std::min<std::uint64_t>(limit, area.size());
+  goes_on_at_.store(limit_ / 2, std::memory_order_relaxed);
 }
 
 /// The peer may write any number at any time, so it is read once, and may neither fall nor exceed what was written.
@@ -23,6 +26,7 @@ Result<bool> OverflowWriter::leave() {
   if (auto free = free_bytes(); !free) return free.error();
   if (known_read_ != put_ || peers_->told.load(std::memory_order_acquire) != 0) return false;
   in_use_.store(false, std::memory_order_relaxed);
+  goes_on_at_.store(limit_ / 2, std::memory_order_relaxed);
   return true;
 }
 
@@ -36,14 +40,38 @@ bool OverflowWriter::take_gate() {
   return peers_->gate.compare_exchange_strong(open, kGateSender, std::memory_order_seq_cst);
 }
 
-Result<std::uint64_t> OverflowWriter::begin() {
+std::uint64_t OverflowWriter::reach(std::uint64_t bytes) const {
+  const std::uint64_t start = is_empty() ? 0 : put_ - base_;
+  return std::min<std::uint64_t>(area_.size(), start + std::min(bytes, limit_));
+}
+
+std::uint64_t OverflowWriter::left_to_touch() const {
+  return may_touch_ >= area_.size() ? UINT64_MAX : may_touch_ - std::min(may_touch_, put_ - base_);
+}
+
+/// Returns the bytes that may be written now. If there are none the peer will send a message when it is time.
+Result<std::uint64_t> OverflowWriter::usable_bytes() {
   auto free = free_bytes();
   if (free && *free == 0) {
     want_message_at(put_ - limit_ / 2);
     free = free_bytes();
   }
   if (!free || *free == 0) return free;
+  if (known_read_ != put_ && left_to_touch() == 0) {
+    // The part that may be written to is filled again from its start, once the peer has read all of it.
+    goes_on_at_.store(0, std::memory_order_relaxed);
+    want_message_at(put_);
+    free = free_bytes();
+    if (!free) return free;
+  }
   if (known_read_ == put_) base_ = put_;
+  if (may_touch_ == 0) goes_on_at_.store(kNever, std::memory_order_relaxed);
+  return std::min(*free, left_to_touch());
+}
+
+Result<std::uint64_t> OverflowWriter::begin() {
+  const auto free = usable_bytes();
+  if (!free || *free == 0) return free;
   if (take_gate()) return free;
   // The peer has read something, or it would have nothing to give back.
   want_message_at(known_read_);
@@ -61,14 +89,16 @@ void OverflowWriter::put(std::span<const std::byte> bytes) {
 }
 
 bool OverflowWriter::end(std::uint16_t last_message) {
+  const std::uint64_t goes_on_at = left_to_touch() == 0 ? 0 : limit_ / 2;
   in_use_.store(true, std::memory_order_relaxed);
+  goes_on_at_.store(goes_on_at, std::memory_order_relaxed);
   written_.store(put_, std::memory_order_relaxed);
   peers_->last_message.store(last_message, std::memory_order_relaxed);
   peers_->base.store(base_, std::memory_order_relaxed);
   peers_->written.store(put_, std::memory_order_release);
   peers_->gate.store(kGateOpen, std::memory_order_release);
   // Stored before the exchange, which is a full barrier: has_room() of a thread that is about to sleep comes behind it.
-  if (unread() > limit_ / 2) peers_->wake_at.store(put_ - limit_ / 2, std::memory_order_relaxed);
+  if (unread() > goes_on_at) peers_->wake_at.store(put_ - goes_on_at, std::memory_order_relaxed);
   return peers_->told.exchange(1, std::memory_order_seq_cst) == 0;
 }
 
@@ -103,14 +133,12 @@ Result<bool> OverflowReader::look(std::uint16_t arrived) {
   const std::uint64_t written = own_->written.load(std::memory_order_acquire);
   const auto last_message = static_cast<std::uint16_t>(own_->last_message.load(std::memory_order_acquire));
   if (last_message != arrived) return false;
-  const std::uint64_t known = known_.load(std::memory_order_relaxed);
   const std::uint64_t read = read_.load(std::memory_order_acquire);
-  if (written - known > area_.size() || written - read > area_.size()) {
+  if (written - found_ > area_.size() || written - read > area_.size()) {
     return Error{EPROTO, "rsocket: the peer wrote more than there is room for"};
   }
-  if (known == read) base_ = own_->base.load(std::memory_order_relaxed);  // any value is a place in the area
-  known_.store(written, std::memory_order_release);
-  return written != known;
+  if (found_ == read) base_ = own_->base.load(std::memory_order_relaxed);  // any value is a place in the area
+  return written != std::exchange(found_, written);
 }
 
 std::span<const std::byte> OverflowReader::peek(std::uint64_t ahead) const {

@@ -63,8 +63,12 @@ class OverflowWriter {
   [[nodiscard]] bool in_use() const { return in_use_.load(std::memory_order_relaxed); }
   /// Returns whether messages may be sent again, because the peer has read all. Error: EPROTO.
   Result<bool> leave();
-  /// Returns whether half of the area is free, which is when a sender that waits should go on.
-  [[nodiscard]] bool has_room() const { return is_open() && unread() <= limit_ / 2; }
+  /// Returns whether a sender that waits should go on: half of the area is free, or all of it where may_touch() bounds
+  /// the sender.
+  [[nodiscard]] bool has_room() const {
+    const std::uint64_t most = goes_on_at_.load(std::memory_order_relaxed);
+    return is_open() && most != kNever && unread() <= most;
+  }
   [[nodiscard]] bool is_empty() const { return !is_open() || unread() == 0; }
   /// Returns the bytes that the peer has not read. Threads: any; the answer may be outdated. The peer may write any
   /// number, so it is bounded by what was written.
@@ -73,8 +77,14 @@ class OverflowWriter {
   }
   [[nodiscard]] bool was_used() const { return written_.load(std::memory_order_relaxed) != 0; }
 
+  /// Returns how much of the area, from its start, will have been written to after an append of so many bytes.
+  [[nodiscard]] std::uint64_t reach(std::uint64_t bytes) const;
+  /// Bounds the part of the area, from its start, that may be written to; at first all of it. While in_use() the bound
+  /// may only rise.
+  void may_touch(std::uint64_t bytes) { may_touch_ = bytes; }
+
   /// Begins an append. Returns the bytes that put() may store in all; if it is 0, append nothing: the peer will send a
-  /// message when there is room. Error: EPROTO.
+  /// message when there is room, unless no part of the area may be written to. Error: EPROTO.
   Result<std::uint64_t> begin();
   void put(std::span<const std::byte> bytes);
   /// Ends an append. Returns whether a message must be sent that makes the peer look.
@@ -95,7 +105,10 @@ class OverflowWriter {
   [[nodiscard]] std::uint64_t unread() const {
     return written_.load(std::memory_order_relaxed) - own_->read.load(std::memory_order_acquire);
   }
+  static constexpr std::uint64_t kNever = UINT64_MAX;
   Result<std::uint64_t> free_bytes();
+  Result<std::uint64_t> usable_bytes();
+  [[nodiscard]] std::uint64_t left_to_touch() const;
   bool take_gate();
   void want_message_at(std::uint64_t position);
 
@@ -106,19 +119,40 @@ class OverflowWriter {
   std::uint64_t known_read_ = 0;
   std::uint64_t base_ = 0;
   std::uint64_t put_ = 0;  ///< written_, and what put() has added
+  std::uint64_t may_touch_ = UINT64_MAX;
+  std::atomic<std::uint64_t> goes_on_at_{0};  ///< a sender that waits goes on when no more bytes are unread, or kNever
   std::atomic<std::uint64_t> written_{0};
   std::atomic<bool> in_use_{false};
 };
 
-/// The owner's half. Threads: one at a time calls look(), one reader at a time consumes; readable() from any thread.
+/// The owner's half.
+///
+/// Pages that a sender names without having written them are made when the owner reads them. So of a sender that is not
+/// trusted the owner only reads a window, and gives the pages behind it back before it goes on (limit_window()). While
+/// the sender writes, and so holds the gate, the next window waits for the look that follows.
+///
+/// Threads: one at a time calls look(), limit_window() and release(), one reader at a time consumes; readable() from
+/// any thread.
 class OverflowReader {
  public:
   void open(OverflowWords& own, OverflowWords& peers, std::span<std::byte> area);
   [[nodiscard]] bool is_open() const { return own_ != nullptr; }
 
   /// Looks for bytes after the peer's message. `arrived` is the number, modulo 2^16, of the data messages that have
-  /// arrived. Returns whether there are new bytes. Error: EPROTO.
+  /// arrived. Returns whether there are new bytes, which release() makes readable. Error: EPROTO.
   Result<bool> look(std::uint16_t arrived);
+  /// Makes new bytes readable, as far as the window permits. Calls `give` with pieces of the area that are not needed,
+  /// outside of pages that are, once the window is used up. Returns whether it has shut the gate: must_tell() follows.
+  /// @param is_alone  the sender has ended, and may have left the gate shut
+  template <class Give>
+  bool release(Give give, bool is_alone = false);
+  /// Limits the bytes that are read before pages are given back; at first they are not limited.
+  void limit_window(std::uint64_t bytes) { window_ = bytes; }
+  /// Returns whether there are new bytes outside the window.
+  [[nodiscard]] bool has_used_window() const {
+    const std::uint64_t known = known_.load(std::memory_order_relaxed);
+    return found_ != known && known - window_start_ >= window_;
+  }
   /// Returns the bytes that may be read, behind all that has arrived in the ring before they were counted.
   [[nodiscard]] std::uint64_t readable() const {
     return known_.load(std::memory_order_acquire) - read_.load(std::memory_order_relaxed);
@@ -148,15 +182,21 @@ class OverflowReader {
   Status restore(const Saved& saved);
 
  private:
+  template <class Give>
+  bool give_all_but_unread(Give give, std::uint64_t read, bool is_alone);
+
   /// Fewer used bytes are not worth the system call and the new pages.
   static constexpr std::uint64_t kWorthGiving = 64U << 10;
 
   OverflowWords* own_ = nullptr;
   OverflowWords* peers_ = nullptr;
   std::span<std::byte> area_;
-  std::uint64_t used_ = 0;  ///< bytes read since the pages were given back
-  std::uint64_t base_ = 0;  ///< written by look() while there is nothing to read
-  std::atomic<std::uint64_t> known_{0};
+  std::uint64_t used_ = 0;   ///< bytes read since the pages were given back
+  std::uint64_t base_ = 0;   ///< written by look() while there is nothing to read
+  std::uint64_t found_ = 0;  ///< by look(): the end of the bytes that release() may make readable
+  std::uint64_t window_ = UINT64_MAX;
+  std::uint64_t window_start_ = 0;
+  std::atomic<std::uint64_t> known_{0};  ///< the end of the readable bytes
   std::atomic<std::uint64_t> read_{0};
 };
 
@@ -170,6 +210,41 @@ void OverflowReader::give_back(Give give) {
     used_ = 0;
   }
   own_->gate.store(kGateOpen, std::memory_order_seq_cst);
+}
+
+template <class Give>
+bool OverflowReader::release(Give give, bool is_alone) {
+  const std::uint64_t known = known_.load(std::memory_order_relaxed);
+  if (known == found_) return false;
+  const std::uint64_t read = read_.load(std::memory_order_acquire);
+  bool has_shut = false;
+  if (known == read && has_used_window()) {
+    has_shut = give_all_but_unread(give, read, is_alone);
+    if (!has_shut) return false;
+    window_start_ = read;
+  }
+  const std::uint64_t left = window_ - std::min(window_, known - window_start_);
+  known_.store(known + std::min(found_ - known, left), std::memory_order_release);
+  return has_shut;
+}
+
+/// The sender may have written more than look() has found.
+template <class Give>
+bool OverflowReader::give_all_but_unread(Give give, std::uint64_t read, bool is_alone) {
+  std::uint32_t open = kGateOpen;
+  if (!own_->gate.compare_exchange_strong(open, kGateOwner, std::memory_order_seq_cst) && !is_alone) return false;
+  const std::uint64_t size = area_.size();
+  const std::uint64_t unread = std::min(own_->written.load(std::memory_order_acquire) - read, size);
+  const std::uint64_t start = (read - base_) % size;
+  const std::uint64_t end = start + unread;
+  if (end <= size) {
+    give(area_.subspan(end));
+    give(area_.first(start));
+  } else {
+    give(area_.subspan(end - size, size - unread));
+  }
+  own_->gate.store(kGateOpen, std::memory_order_seq_cst);
+  return true;
 }
 
 }  // namespace ringsock::engine

@@ -218,24 +218,21 @@ TEST_F(SegmentCacheStory, WhatAProcessDoesNotKnowAnyMoreIsForgotten) {
 }
 
 TEST_F(SegmentCacheStory, LargeSegmentsAreNotKept) {
-  const PeerProcess strangers{::getppid(), ::geteuid() + 1};
-  { const auto large = makers_.make(SegmentCache::kMaxKeptBytes + kPageBytes, strangers); }
-  EXPECT_EQ(makers_.idle(), 0u);
-  { const auto large = makers_.make(SegmentCache::kMaxKeptBytesOfOwnUser + kPageBytes, PeerProcess{1, ::geteuid()}); }
+  { const auto large = makers_.make(SegmentCache::kMaxKeptBytes + kPageBytes, kPeer); }
   EXPECT_EQ(makers_.idle(), 0u);
 }
 
-TEST_F(SegmentCacheStory, WithinOneUserLargeSegmentsAreKeptIfMostOfThemHasNoMemory) {
-  const PeerProcess own{::getppid(), ::geteuid()};
-  { const auto sparse = makers_.make(SegmentCache::kMaxKeptBytesOfOwnUser, own); }
-  EXPECT_EQ(makers_.idle(), 1u);
-  makers_.clear();
-  {
-    const auto used = makers_.make(SegmentCache::kMaxKeptBytesOfOwnUser, own);
-    ASSERT_TRUE(used);
-    std::memset(used->mapping->base(), 1, SegmentCache::kMaxKeptBytes + kPageBytes);
-  }
-  EXPECT_EQ(makers_.idle(), 0u);
+TEST_F(SegmentCacheStory, LargeSegmentsAreUsedAgainIfMostOfThemHasNoMemory) {
+  const auto use = [&](std::size_t bytes) {
+    const auto made = makers_.make(SegmentCache::kMaxKeptBytes, kPeer);
+    std::memset(made->mapping->base(), 1, bytes);
+    made->mapping->let_go().store(1);
+    return made->reused;
+  };
+  EXPECT_FALSE(use(SegmentCache::kMaxKeptMemory));
+  EXPECT_TRUE(use(SegmentCache::kMaxKeptMemory + kPageBytes));
+  EXPECT_FALSE(use(kPageBytes));
+  EXPECT_TRUE(use(kPageBytes));
 }
 
 TEST_F(SegmentCacheStory, AProcessWithFewDescriptorsKeepsThem) {

@@ -23,6 +23,7 @@ struct Direction {
   OverflowWriter writer;
   OverflowReader reader;
   std::uint16_t sent_messages = 0;
+  std::uint64_t given = 0;  ///< bytes of pages, which are empty afterwards
 
   explicit Direction(std::uint64_t limit = kArea) {
     writer.open(senders, owners, area, limit);
@@ -43,8 +44,15 @@ struct Direction {
     writer.put(std::as_bytes(std::span(all)));
     writer.end(sent_messages);
   }
+  bool release() {
+    return reader.release([&](std::span<std::byte> piece) {
+      given += piece.size();
+      std::ranges::fill(piece, std::byte{0});
+    });
+  }
   bool look() {
     const auto found = reader.look(sent_messages);
+    release();
     EXPECT_TRUE(found);
     return found && *found;
   }
@@ -132,6 +140,7 @@ TEST(Overflow, BytesBehindAMessageThatHasNotArrivedWait) {
   EXPECT_FALSE(*early);
   EXPECT_EQ(one.reader.readable(), 0u);
   EXPECT_TRUE(*one.reader.look(7));
+  one.release();
   EXPECT_EQ(one.read(), "b");
 }
 
@@ -225,6 +234,124 @@ TEST(Overflow, ASenderThatFindsTheGateShutIsTold) {
   EXPECT_EQ(*one.writer.begin(), kArea);
 }
 
+/// The rest of the area would be memory that the peer makes the sender use.
+TEST(Overflow, ABoundedSenderFillsTheStartOfTheAreaAgainAndAgain) {
+  Direction one;
+  one.writer.may_touch(1000);
+  for (int turn = 0; turn < 5; ++turn) {
+    EXPECT_EQ(one.writer.reach(400), 400u);
+    EXPECT_EQ(*one.writer.begin(), 1000u);
+    const std::string first(600, 'a');
+    one.writer.put(std::as_bytes(std::span(first)));
+    one.writer.end(0);
+    EXPECT_EQ(one.writer.reach(500), 1100u) << "what it would need";
+    one.append(std::string(400, 'b'));
+    EXPECT_EQ(*one.writer.begin(), 0u);
+    EXPECT_FALSE(one.writer.has_room());
+    one.look();
+    one.read(999);
+    EXPECT_FALSE(one.reader.must_tell());
+    EXPECT_FALSE(one.writer.has_room());
+    EXPECT_EQ(*one.writer.begin(), 0u);
+    EXPECT_EQ(one.read(), "b");
+    EXPECT_TRUE(one.reader.must_tell()) << "all is read";
+    EXPECT_TRUE(one.writer.has_room());
+  }
+  EXPECT_TRUE(
+      std::all_of(one.area.begin() + 1000, one.area.end(), [](std::byte byte) { return byte == std::byte{0}; }));
+}
+
+TEST(Overflow, ABoundThatRisesLetsTheSenderGoOn) {
+  Direction one;
+  one.writer.may_touch(100);
+  one.append(std::string(100, 'a'));
+  EXPECT_EQ(*one.writer.begin(), 0u);
+  one.writer.may_touch(kArea);
+  EXPECT_EQ(*one.writer.begin(), kArea - 100);
+  one.writer.put(std::as_bytes(std::span("b", 1)));
+  one.writer.end(0);
+  EXPECT_TRUE(one.writer.has_room());
+  one.look();
+  EXPECT_EQ(one.read(), std::string(100, 'a') + "b");
+}
+
+/// It waits for room in the ring, as if there were no area.
+TEST(Overflow, ASenderThatMayWriteNothingHasNoRoom) {
+  Direction one;
+  EXPECT_TRUE(one.writer.has_room()) << "it has not tried";
+  one.writer.may_touch(0);
+  EXPECT_EQ(*one.writer.begin(), 0u);
+  EXPECT_FALSE(one.writer.has_room());
+  EXPECT_FALSE(one.writer.in_use());
+  EXPECT_EQ(one.owners.gate.load(), std::uint32_t{kGateOpen});
+  one.writer.may_touch(10);
+  one.append("0123456789");
+  one.look();
+  EXPECT_EQ(one.read(), "0123456789");
+  EXPECT_TRUE(one.writer.has_room());
+}
+
+/// The sender may not have written what it says: then the owner's reading makes the pages.
+TEST(Overflow, AWindowIsGivenBackBeforeTheNextOneIsRead) {
+  Direction one;
+  one.reader.limit_window(1000);
+  one.append(std::string(900, 'a') + std::string(900, 'b') + std::string(900, 'c'));
+  EXPECT_TRUE(one.look());
+  std::string all;
+  for (int window = 0; window < 3; ++window) {
+    EXPECT_EQ(one.reader.readable(), window < 2 ? 1000u : 700u);
+    EXPECT_EQ(one.given > 0, window > 0);
+    all += one.read(999);
+    EXPECT_FALSE(one.release()) << "not before all of it is read";
+    all += one.read();
+    EXPECT_EQ(one.release(), window < 2);
+  }
+  EXPECT_EQ(all, std::string(900, 'a') + std::string(900, 'b') + std::string(900, 'c'));
+}
+
+TEST(Overflow, AWindowAroundTheEndOfTheAreaIsKept) {
+  Direction one;
+  one.append("x");
+  one.look();
+  one.read();
+  one.fill();
+  one.look();
+  one.read(kArea - 100);
+  one.reader.limit_window(kArea - 100);
+  one.append(std::string(300, 'y'));
+  one.look();
+  EXPECT_EQ(one.read(), std::string(100, 'f')) << "the window of the first bytes";
+  EXPECT_TRUE(one.release());
+  EXPECT_EQ(one.given, kArea - 300);
+  EXPECT_EQ(one.read(), std::string(300, 'y'));
+}
+
+TEST(Overflow, TheNextWindowWaitsForASenderThatWrites) {
+  Direction one;
+  one.reader.limit_window(10);
+  one.append("0123456789abc");
+  one.look();
+  EXPECT_EQ(one.read(), "0123456789");
+  EXPECT_GT(*one.writer.begin(), 0u);
+  EXPECT_FALSE(one.release()) << "the sender has the gate";
+  EXPECT_EQ(one.reader.readable(), 0u);
+  one.writer.put(std::as_bytes(std::span("def", 3)));
+  EXPECT_TRUE(one.writer.end(0)) << "its message makes the owner look";
+  one.look();
+  EXPECT_EQ(one.read(), "abcdef");
+}
+
+TEST(Overflow, NoWindowWaitsForASenderThatHasDied) {
+  Direction one;
+  one.reader.limit_window(10);
+  one.append("0123456789abc");
+  one.look();
+  one.read();
+  EXPECT_GT(*one.writer.begin(), 0u);
+  EXPECT_TRUE(one.reader.release([](std::span<std::byte>) {}, true));
+  EXPECT_EQ(one.read(), "abc");
+}
+
 TEST(Overflow, AHostileSenderIsRefused) {
   for (const std::uint64_t written : {kArea + 1, std::size_t{1} << 63, SIZE_MAX}) {
     Direction one;
@@ -279,6 +406,7 @@ TEST(Overflow, TwoThreadsPassEverythingOn) {
     if (looks_sent.load() != looks_seen) {
       ++looks_seen;
       ASSERT_TRUE(one.reader.look(0));
+      one.release();
     }
     if (one.reader.readable() == 0) std::this_thread::yield();
     while (one.reader.readable() > 0) {

@@ -36,7 +36,7 @@ class StubId final : public ConnectionId {
   }
   Status resolve_route(Nanos) override { return ok(); }
   void use_route(std::span<const std::byte> path_data) override { route_bytes = path_data.size(); }
-  Result<ConnectionQp> create_qp(ibv_pd&, ibv_qp_init_attr&, std::size_t) override { return Error{EINVAL, "stub"}; }
+  Result<ConnectionQp> create_qp(ibv_pd&, ibv_qp_init_attr&, ReceiveBytes) override { return Error{EINVAL, "stub"}; }
   Status connect(const ConnectionParameters&) override { return ok(); }
   Status accept(const ConnectionParameters&) override { return ok(); }
   Status reject(std::span<const std::byte>) override { return ok(); }

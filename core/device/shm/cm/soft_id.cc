@@ -9,6 +9,7 @@
 #include "core/device/shm/memory/segment.h"
 #include "core/device/shm/memory/segment_cache.h"
 #include "core/device/shm/names/connect_target.h"
+#include "core/device/shm/names/port_owner.h"
 #include "core/device/shm/queue/rc_wiring.h"
 
 namespace ringsock::soft {
@@ -156,21 +157,19 @@ Status SoftId::resolve_route(Nanos) {
   return ok();
 }
 
-/// On the active side the kernel names the process that listens. A worker of another user may accept instead, which is
-/// known from earlier connections (SegmentCache::accepters_of()); the memory of the first one is charged to its user.
-bool SoftId::is_peer_of_own_user() {
-  if (space_ != PortSpace::tcp) return false;
-  if (state_ == State::requested) return peer_.same_user;
-  if (state_ != State::route_resolved) return false;
-  if (!connected_early_) connect_early();
-  return connected_early_ && connected_early_->peer.same_user && segment_peer_ && segment_peer_->uid == ::geteuid();
+/// On the active side the kernel names the process that listens, and within one user the one that answers, which may be
+/// a worker of another user.
+std::optional<uid_t> SoftId::other_user() const {
+  if (!peer_.same_user) return peer_.uid;
+  const auto sender = link_ && !is_accepting_ ? link_->sender() : std::nullopt;
+  return !sender || is_own_uid(sender->uid) ? std::nullopt : std::optional(sender->uid);
 }
 
-Result<ConnectionQp> SoftId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) {
+Result<ConnectionQp> SoftId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, verbs::ReceiveBytes receive) {
   if (qp_ != nullptr || (state_ != State::route_resolved && state_ != State::requested)) {
     return Error{EINVAL, "create_qp: state"};
   }
-  auto out = space_ == PortSpace::tcp ? create_rc(pd, attr, receive_bytes) : create_ud(pd, attr);
+  auto out = space_ == PortSpace::tcp ? create_rc(pd, attr, receive) : create_ud(pd, attr);
   if (out) qp_ = out->qp.get();
   return out;
 }
@@ -178,6 +177,17 @@ Result<ConnectionQp> SoftId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::
 namespace {
 std::uint64_t limit_for_peer(bool same_user, std::uint64_t own_bytes) {
   return same_user ? std::max(own_bytes, kMaxBytesOfOwnUser) : own_bytes + kMaxExtraBytes;
+}
+
+/// Returns the bytes of a peer's segment that count: all but quiet memory, which the peer cannot make us touch. The
+/// peer's inbox is counted by itself, too, because the room for our own may overlap it.
+std::uint64_t reachable_bytes(std::uint64_t bytes, const QueuePairOffer& offer, std::uint64_t own,
+                              std::uint64_t own_quiet) {
+  const std::uint64_t peers_quiet = std::min(quiet_bytes_of(offer), kMaxQuietBytes);
+  const bool has_ours = offer.spare.bytes >= own / 2 + own_quiet;
+  const std::uint64_t all = bytes - std::min(bytes, peers_quiet + (has_ours ? own_quiet : 0));
+  const std::uint64_t inbox = std::min(bytes, offer.inbox.bytes);
+  return std::max(all, inbox - std::min(inbox, peers_quiet) + own / 2);
 }
 }  // namespace
 
@@ -195,37 +205,43 @@ Status SoftId::charge_peer(std::uint64_t bytes, std::uint64_t own_bytes) {
 }
 
 /// The memory is charged before it is mapped, because with mlockall(2) a mapping allocates its memory at once.
-Result<std::shared_ptr<MappedSegment>> SoftId::map_peers(UniqueFd memfd, const MemoryName& name,
-                                                         std::uint64_t own_bytes, std::optional<PeerProcess> maker) {
+Result<std::shared_ptr<MappedSegment>> SoftId::map_peers(UniqueFd memfd, const MemoryName& name, OwnNeeds own,
+                                                         std::optional<PeerProcess> maker) {
+  const QueuePairOffer& offer = is_accepting_ ? request_.offer : reply_.offer;
   const auto bytes = check_peer_memfd(memfd.get(), name);
   if (!bytes) return bytes.error();
-  if (Status charged = charge_peer(*bytes, own_bytes); !charged) return charged.error();
+  Status charged = charge_peer(reachable_bytes(*bytes, offer, own.bytes, own.quiet), own.bytes);
+  if (!charged) return charged.error();
   return segment_cache().map(std::move(memfd), name, *bytes, maker);
 }
 
-Status SoftId::take_requesters_memory(std::uint64_t own_bytes) {
-  if (peer_segment_) return charge_peer(peer_segment_->bytes(), own_bytes);
-  auto mapped = map_peers(std::move(peer_memfd_), request_.offer.memory, own_bytes, kept_for(peer_));
+Status SoftId::take_requesters_memory(OwnNeeds own) {
+  if (peer_segment_) {
+    return charge_peer(reachable_bytes(peer_segment_->bytes(), request_.offer, own.bytes, own.quiet), own.bytes);
+  }
+  auto mapped = map_peers(std::move(peer_memfd_), request_.offer.memory, own, kept_for(peer_));
   if (!mapped) return mapped.error();
   peer_segment_ = *std::move(mapped);
   return ok();
 }
 
-Result<ConnectionQp> SoftId::create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) {
+Result<ConnectionQp> SoftId::create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, verbs::ReceiveBytes receive) {
   if (state_ == State::requested) {
-    Status taken = take_requesters_memory(own_segment_bytes(attr, receive_bytes));
+    const std::uint64_t own_bytes = own_segment_bytes(attr, {receive.bytes, receive.quiet});
+    Status taken = take_requesters_memory({own_bytes, receive.quiet});
     if (!taken) return taken.error();
   }
   const SpareRoom spare{peer_segment_, request_.offer.spare};
   const bool has_spare = state_ == State::requested && spare.inbox.bytes != 0;
   if (state_ == State::route_resolved && !connected_early_) connect_early();
-  auto made = create_rc_queue_pair(host_.context, pd, attr, receive_bytes, has_spare ? &spare : nullptr, segment_peer_);
+  auto made = create_rc_queue_pair(host_.context, pd, attr, {receive.bytes, receive.quiet},
+                                   has_spare ? &spare : nullptr, segment_peer_);
   if (!made) return made.error();
   ConnectionQp out;
   out.qp = verbs::Qp(host_.context.device(), made->qp);
   if (made->arena_mr != nullptr) {
     out.receive_mr = verbs::Mr(host_.context.device(), made->arena_mr);
-    out.receive_memory = {static_cast<std::byte*>(made->arena), receive_bytes};
+    out.receive_memory = {static_cast<std::byte*>(made->arena), receive.bytes};
   }
   return out;
 }

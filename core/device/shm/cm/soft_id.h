@@ -67,8 +67,8 @@ class SoftId final : public verbs::ConnectionId {
   void check_requests_by(bool (*check)(std::span<const std::byte>)) override;
   Status resolve_addr(const SocketAddress& destination, Nanos timeout) override;
   Status resolve_route(Nanos timeout) override;
-  bool is_peer_of_own_user() override;
-  Result<verbs::ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes) override;
+  [[nodiscard]] std::optional<uid_t> other_user() const override;
+  Result<verbs::ConnectionQp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, verbs::ReceiveBytes receive) override;
   Status connect(const verbs::ConnectionParameters& parameters) override;
   Status accept(const verbs::ConnectionParameters& parameters) override;
   Status reject(std::span<const std::byte> private_data) override;
@@ -118,17 +118,22 @@ class SoftId final : public verbs::ConnectionId {
   void on_memory(PassedFd memory);
   void finish_connect(UniqueFd memfd);
   Status attach(UniqueFd memfd);
-  Result<std::shared_ptr<MappedSegment>> map_peers(UniqueFd memfd, const MemoryName& name, std::uint64_t own_bytes,
+  /// The memory that a queue pair of ours needs on both sides together without quiet memory, and the latter on ours.
+  struct OwnNeeds {
+    std::uint64_t bytes;
+    std::uint64_t quiet;
+  };
+  Result<std::shared_ptr<MappedSegment>> map_peers(UniqueFd memfd, const MemoryName& name, OwnNeeds own,
                                                    std::optional<PeerProcess> maker);
   Status charge_peer(std::uint64_t bytes, std::uint64_t own_bytes);
-  Status take_requesters_memory(std::uint64_t own_bytes);
+  Status take_requesters_memory(OwnNeeds own);
   void on_reject(const LinkInbox::Packet& packet);
   void on_peer_gone();
   void fail_connect(int error);
   void establish();
 
   Result<SocketAddress> choose_source(const SocketAddress& target);
-  Result<verbs::ConnectionQp> create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, std::size_t receive_bytes);
+  Result<verbs::ConnectionQp> create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, verbs::ReceiveBytes receive);
   Result<verbs::ConnectionQp> create_ud(ibv_pd& pd, ibv_qp_init_attr& attr);
   Connector& connector();
   void connect_early();

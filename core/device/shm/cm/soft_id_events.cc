@@ -270,8 +270,9 @@ Status SoftId::attach(UniqueFd memfd) {
   std::shared_ptr<MappedSegment> segment;
   if (memfd) {
     // Our own offer tells how much such a connection needs.
-    const std::uint64_t own_bytes = request_.offer.inbox.bytes + request_.offer.spare.bytes;
-    auto mapped = map_peers(std::move(memfd), reply_.offer.memory, own_bytes, std::nullopt);
+    const std::uint64_t own_bytes =
+        request_.offer.inbox.bytes + request_.offer.spare.bytes - 2 * quiet_bytes_of(request_.offer);
+    auto mapped = map_peers(std::move(memfd), reply_.offer.memory, {own_bytes, 0}, std::nullopt);
     if (!mapped) return mapped.error();
     segment = std::move(*mapped);
   }

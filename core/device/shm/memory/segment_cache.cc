@@ -70,10 +70,12 @@ SegmentCache::Inode SegmentCache::inode_of(const UniqueFd& fd) {
 }
 
 /// Zeroes all pages that were ever written, which the kernel knows even if they are swapped out. Leaves the others,
-/// whose first touch is expensive. False when the kernel does not report them.
+/// whose first touch is expensive. False when the kernel does not report them, or there are too many.
 bool SegmentCache::restore(Kept& kept) {
+  constexpr blkcnt_t kBlockBytes = 512;
   struct stat status {};
   if (::fstat(kept.memfd.fd.get(), &status) != 0 || Inode{status.st_dev, status.st_ino} != kept.inode) return false;
+  if (status.st_blocks > static_cast<blkcnt_t>(kMaxKeptMemory) / kBlockBytes) return false;
   // If the number of blocks is unchanged they are the same blocks, because none is ever given back.
   if (status.st_blocks != kept.known_blocks && !find_touched(kept, status.st_blocks)) return false;
   for (const auto& [at, bytes] : kept.touched) std::memset(kept.mapping->base() + at, 0, bytes);
@@ -120,7 +122,7 @@ std::shared_ptr<SegmentCache::MadeLoan> SegmentCache::begin_loan(PeerProcess pee
 }
 
 Result<SegmentCache::Made> SegmentCache::make(std::uint64_t bytes, std::optional<PeerProcess> peer) {
-  const auto loan = peer && bytes <= most_kept_bytes(*peer) ? begin_loan(*peer, bytes) : nullptr;
+  const auto loan = peer && bytes <= kMaxKeptBytes ? begin_loan(*peer, bytes) : nullptr;
   // If that fails, a new segment takes its place.
   if (loan && !loan->kept.empty() && restore(loan->kept.front())) return lend_made(loan, true);
   auto fresh = make_segment(bytes);
@@ -151,8 +153,7 @@ bool SegmentCache::reserve_place(List& dropped) {
 void SegmentCache::take_back_made(List& kept) {
   const std::lock_guard guard(lock_);
   const std::size_t before = made_.size();
-  if (!kept.empty() && kept.front().forks == forks_ && !kept.front().mapping->has_no_peer() &&
-      !has_much_memory(kept.front())) {
+  if (!kept.empty() && kept.front().forks == forks_ && !kept.front().mapping->has_no_peer()) {
     made_.splice(made_.begin(), kept);
     drop_oldest_of_dead(made_, kept);
   }
@@ -188,26 +189,13 @@ Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, const M
 
 bool SegmentCache::is_of_own_user(const Kept& kept) { return kept.peer.uid == ::geteuid(); }
 
-std::size_t SegmentCache::most_kept_bytes(PeerProcess peer) {
-  return peer.uid == ::geteuid() ? kMaxKeptBytesOfOwnUser : kMaxKeptBytes;
-}
-
-/// Returns whether an own segment has more memory than a kept one may have.
-bool SegmentCache::has_much_memory(const Kept& kept) {
-  constexpr blkcnt_t kBlockBytes = 512;
-  if (kept.mapping->bytes() <= kMaxKeptBytes) return false;
-  struct stat status {};
-  return ::fstat(kept.memfd.fd.get(), &status) != 0 ||
-         status.st_blocks > static_cast<blkcnt_t>(kMaxKeptBytes) / kBlockBytes;
-}
-
 /// `kept` has one segment. What does not stay in the cache is in `kept` afterwards.
 void SegmentCache::take_back_given(List& kept) {
   const std::lock_guard guard(lock_);
   Kept& back = kept.front();
   // A forked child may still access the segment.
   if (back.forks != forks_) return;
-  const bool keep = back.mapping->bytes() <= most_kept_bytes(back.peer) && !back.mapping->has_no_peer();
+  const bool keep = back.mapping->bytes() <= kMaxKeptBytes && !back.mapping->has_no_peer();
   if (keep || is_of_own_user(back)) back.mapping->let_go().store(1, std::memory_order_release);
   if (!keep) return;
   given_.splice(given_.begin(), kept);

@@ -37,15 +37,15 @@ namespace ringsock::soft {
 /// memory to any process. A segment of another user is let go of only while its mapping is kept here.
 ///
 /// Limits: kMaxKept own segments, in use or not, have a descriptor here (fewer where RLIMIT_NOFILE is below 4096);
-/// kMaxKept mappings of peers' segments are kept; no kept segment is larger than kMaxKeptBytes, or within one user
-/// than kMaxKeptBytesOfOwnUser, most of which must be without memory, as an overflow area is that was never used.
+/// kMaxKept mappings of peers' segments are kept; no kept segment is larger than kMaxKeptBytes, and none with more than
+/// kMaxKeptMemory is offered again: most of an overflow area that was never used is without memory.
 /// Threads: all functions from any thread.
 class SegmentCache {
  public:
   static constexpr ProcessPart kPart = ProcessPart::segments;
   static constexpr std::size_t kMaxKept = 64;
-  static constexpr std::size_t kMaxKeptBytes = std::size_t{1} << 20;
-  static constexpr std::size_t kMaxKeptBytesOfOwnUser = std::size_t{10} << 20;
+  static constexpr std::size_t kMaxKeptBytes = std::size_t{10} << 20;
+  static constexpr std::size_t kMaxKeptMemory = std::size_t{1} << 20;
 
   struct Made {
     std::shared_ptr<MappedSegment> mapping;
@@ -127,8 +127,6 @@ class SegmentCache {
   struct GivenLoan;
 
   static bool is_of_own_user(const Kept& kept);
-  static std::size_t most_kept_bytes(PeerProcess peer);
-  static bool has_much_memory(const Kept& kept);
   static void withdraw_let_go(const Kept& kept);
   static bool restore(Kept& kept);
   static bool find_touched(Kept& kept, blkcnt_t blocks);

@@ -45,7 +45,10 @@ ReliableQueuePair::Target ReliableQueuePair::find_target(std::uint32_t rkey, std
 std::byte* ReliableQueuePair::peer_memory(std::uint32_t rkey, std::uint64_t address, std::uint64_t length) {
   const std::lock_guard guard(send_lock_);
   if (!wired_) return nullptr;
+  // Work requests do not reach the quiet end of the arena.
+  peer_.arena_bytes += peer_quiet_bytes_;
   const Target target = find_target(rkey, address, length, IBV_ACCESS_REMOTE_WRITE);
+  peer_.arena_bytes -= peer_quiet_bytes_;
   return target.kind == Target::Kind::arena ? target.memory : nullptr;
 }
 

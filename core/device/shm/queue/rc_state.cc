@@ -65,20 +65,22 @@ ReliableQueuePair::ReliableQueuePair(DeviceContext& device, ibv_pd& domain, cons
       receives_(attr.cap.max_recv_wr, attr.cap.max_recv_sge) {}
 
 Result<std::unique_ptr<ReliableQueuePair>> ReliableQueuePair::create(DeviceContext& device, ibv_pd& pd,
-                                                                     ibv_qp_init_attr& attr, std::size_t receive_bytes,
+                                                                     ibv_qp_init_attr& attr, ArenaBytes arena,
                                                                      const SpareRoom* room,
                                                                      std::optional<PeerProcess> peer) {
   if (Status granted = grant_capacities(attr); !granted) return granted.error();
   std::unique_ptr<ReliableQueuePair> queue_pair(new ReliableQueuePair(device, pd, attr));
-  if (Status made = queue_pair->make_inbox(receive_bytes, room, peer); !made) return made.error();
+  if (Status made = queue_pair->make_inbox(arena, room, peer); !made) return made.error();
   queue_pair->attach_to_queues();
   return queue_pair;
 }
 
-Status ReliableQueuePair::make_inbox(std::size_t receive_bytes, const SpareRoom* room,
-                                     std::optional<PeerProcess> peer) {
-  if (receive_bytes > kMaxArenaBytes) return Error{ENOMEM, "create_qp: receive memory"};
-  layout_ = plan_inbox(0, ring_entries_for(init_attr_), kPayloadRingBytes, receive_bytes);
+Status ReliableQueuePair::make_inbox(ArenaBytes arena, const SpareRoom* room, std::optional<PeerProcess> peer) {
+  if (arena.all > kMaxArenaBytes || arena.quiet > std::min<std::uint64_t>(arena.all, kMaxOfferedQuiet)) {
+    return Error{ENOMEM, "create_qp: receive memory"};
+  }
+  layout_ = plan_inbox(0, ring_entries_for(init_attr_), kPayloadRingBytes, arena.all);
+  quiet_bytes_ = arena.quiet / kPageBytes * kPageBytes;
   if (room != nullptr && room->segment && layout_.bytes <= room->inbox.bytes &&
       check_inbox(room->inbox, room->segment->bytes())) {
     layout_.offset = room->inbox.offset;
@@ -145,10 +147,12 @@ QueuePairOffer ReliableQueuePair::offer() {
   }
   if (!AsymmetricBarrier::register_process()) out.flags |= kOfferNeedsFullFence;
   if (srq != nullptr) out.flags |= kOfferUsesSrq;
+  out.flags |= static_cast<std::uint32_t>(quiet_bytes_ / kPageBytes) << kOfferQuietShift;
   return out;
 }
 
 Status ReliableQueuePair::check_peer_inbox(const QueuePairOffer& peer, const MappedSegment* peer_segment) const {
+  if (quiet_bytes_of(peer) > peer.inbox.arena_bytes) return Error{EPROTO, "peer's inbox: quiet memory"};
   if (peer_segment != nullptr) return check_inbox(peer.inbox, peer_segment->bytes());
   // The peer's inbox is in the spare room of our segment.
   if (Status sane = check_inbox(peer.inbox, segment_->bytes()); !sane) return sane;
@@ -175,6 +179,8 @@ Status ReliableQueuePair::attach(const QueuePairOffer& offer, std::shared_ptr<Ma
     if (state != IBV_QPS_INIT || wired_) return Error{EINVAL, "attach: state"};
     peer_segment_ = std::move(peer_segment);
     peer_ = InboxView(peer_segment_ ? *peer_segment_ : *segment_, offer.inbox);
+    peer_quiet_bytes_ = quiet_bytes_of(offer);
+    peer_.arena_bytes -= peer_quiet_bytes_;
     peer_qp_num_ = offer.qp_num;
     attr_.dest_qp_num = offer.qp_num;
     peer_uses_srq_ = (offer.flags & kOfferUsesSrq) != 0;
@@ -455,23 +461,22 @@ void ReliableQueuePair::wait_for_lease() {
   }
 }
 
-std::uint64_t own_segment_bytes(const ibv_qp_init_attr& attr, std::size_t receive_bytes) {
-  if (receive_bytes > kMaxArenaBytes) return 0;
-  return 2 * plan_inbox(0, ring_entries_for(attr), kPayloadRingBytes, receive_bytes).bytes;
+std::uint64_t own_segment_bytes(const ibv_qp_init_attr& attr, ArenaBytes arena) {
+  if (arena.all > kMaxArenaBytes || arena.quiet > arena.all) return 0;
+  return 2 * plan_inbox(0, ring_entries_for(attr), kPayloadRingBytes, arena.all - arena.quiet).bytes;
 }
 
 RcWiring& wiring_of(ibv_qp& qp) { return static_cast<ReliableQueuePair&>(static_cast<QueuePair&>(qp)); }
 
-Result<RcQueuePair> create_rc_queue_pair(DeviceContext& device, ibv_pd& pd, ibv_qp_init_attr& attr,
-                                         std::size_t receive_bytes, const SpareRoom* from_peer,
-                                         std::optional<PeerProcess> peer) {
-  auto made = ReliableQueuePair::create(device, pd, attr, receive_bytes, from_peer, peer);
+Result<RcQueuePair> create_rc_queue_pair(DeviceContext& device, ibv_pd& pd, ibv_qp_init_attr& attr, ArenaBytes arena,
+                                         const SpareRoom* from_peer, std::optional<PeerProcess> peer) {
+  auto made = ReliableQueuePair::create(device, pd, attr, arena, from_peer, peer);
   if (!made) return made.error();
   ReliableQueuePair& queue_pair = **made;
   RcQueuePair out{&queue_pair, nullptr, nullptr};
   queue_pair.start_in_init();
-  if (receive_bytes != 0) {
-    auto region = queue_pair.register_arena(receive_bytes);
+  if (arena.all != 0) {
+    auto region = queue_pair.register_arena(arena.all);
     if (!region) return region.error();
     out.arena = queue_pair.arena();
     out.arena_mr = *region;

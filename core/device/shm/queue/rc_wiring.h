@@ -31,6 +31,22 @@ inline constexpr std::uint32_t kOfferHasMemfd = 1
 inline constexpr std::uint32_t kOfferNeedsFullFence = 1 << 1;  ///< the sender could not register for membarrier(2)
 inline constexpr std::uint32_t kOfferUsesSrq = 1 << 2;         ///< receives come from a shared receive queue
 inline constexpr std::uint32_t kOfferKeptSegment = 1 << 3;  ///< the memfd served an earlier connection (SegmentCache)
+/// The upper half of the flags: pages of quiet memory (ArenaBytes) at the end of `inbox`. Untrusted.
+inline constexpr unsigned kOfferQuietShift = 16;
+inline constexpr std::uint64_t kMaxOfferedQuiet = 0xffff * kPageBytes;
+constexpr std::uint64_t quiet_bytes_of(const QueuePairOffer& offer) {
+  return std::uint64_t{offer.flags >> kOfferQuietShift} * kPageBytes;
+}
+/// In a segment, at most, of another user: more is charged as any memory is.
+inline constexpr std::uint64_t kMaxQuietBytes = std::uint64_t{16} << 20;
+
+/// The size of an arena, and how much of its end is quiet: work requests of the peer do not reach it
+/// (verbs::ReceiveBytes).
+struct ArenaBytes {
+  ArenaBytes(std::uint64_t bytes, std::uint64_t quiet_tail = 0) : all(bytes), quiet(quiet_tail) {}
+  std::uint64_t all;
+  std::uint64_t quiet;
+};
 
 /// The interface of an RC queue pair for the connection manager, from wiring_of(qp).
 class RcWiring {
@@ -65,7 +81,7 @@ class RcWiring {
 
 RcWiring& wiring_of(ibv_qp& qp);
 
-/// Makes an RC queue pair in state INIT with `receive_bytes` of arena. `from_peer` is the requester's segment with its
+/// Makes an RC queue pair in state INIT with such an arena. `from_peer` is the requester's segment with its
 /// spare room (nullptr on the active side), which is used for the inbox if it is large enough; otherwise a memfd is
 /// made. `peer` is the process that it will be connected to, if known: a segment kept for it may be used.
 struct SpareRoom {
@@ -75,12 +91,12 @@ struct SpareRoom {
 struct RcQueuePair {
   ibv_qp* qp;
   void* arena;
-  ibv_mr* arena_mr;  ///< nullptr when receive_bytes is 0
+  ibv_mr* arena_mr;  ///< nullptr when it has no bytes
 };
-/// Returns the size of two inboxes of such a queue pair, which a peer of the same shape would offer.
-std::uint64_t own_segment_bytes(const ibv_qp_init_attr& attr, std::size_t receive_bytes);
-Result<RcQueuePair> create_rc_queue_pair(DeviceContext& device, ibv_pd& pd, ibv_qp_init_attr& attr,
-                                         std::size_t receive_bytes, const SpareRoom* from_peer,
-                                         std::optional<PeerProcess> peer = std::nullopt);
+/// Returns the size of two inboxes of such a queue pair, which a peer of the same shape would offer, without quiet
+/// memory.
+std::uint64_t own_segment_bytes(const ibv_qp_init_attr& attr, ArenaBytes arena);
+Result<RcQueuePair> create_rc_queue_pair(DeviceContext& device, ibv_pd& pd, ibv_qp_init_attr& attr, ArenaBytes arena,
+                                         const SpareRoom* from_peer, std::optional<PeerProcess> peer = std::nullopt);
 
 }  // namespace ringsock::soft

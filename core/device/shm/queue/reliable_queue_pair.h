@@ -57,7 +57,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
  public:
   /// Makes one in state INIT, with its inbox in `room` if it fits there, otherwise in a memfd of its own.
   static Result<std::unique_ptr<ReliableQueuePair>> create(DeviceContext& device, ibv_pd& pd, ibv_qp_init_attr& attr,
-                                                           std::size_t receive_bytes, const SpareRoom* room,
+                                                           ArenaBytes arena, const SpareRoom* room,
                                                            std::optional<PeerProcess> peer = std::nullopt);
   ~ReliableQueuePair() override;
 
@@ -146,7 +146,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   };
 
   ReliableQueuePair(DeviceContext& device, ibv_pd& pd, const ibv_qp_init_attr& attr);
-  Status make_inbox(std::size_t receive_bytes, const SpareRoom* room, std::optional<PeerProcess> peer);
+  Status make_inbox(ArenaBytes arena, const SpareRoom* room, std::optional<PeerProcess> peer);
 
   // rc_send.cc: under send_lock_
   int post_one(const ibv_send_wr& wr);
@@ -262,7 +262,8 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   std::uint64_t peer_map_inode_ = 0;
   ReadyBits::RungFor rung_for_ = 0;  ///< under send_lock_
   unsigned maps_tried_ = 0;
-  PeerProcess peer_process_{};  ///< as SO_PEERCRED names it
+  std::uint64_t peer_quiet_bytes_ = 0;  ///< behind the peer's arena
+  PeerProcess peer_process_{};          ///< as SO_PEERCRED names it
 
   // Receive side.
   InboxView inbox_;
@@ -303,6 +304,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, public Remote
   std::optional<PeerProcess> segment_kept_for_;
   InboxLayout layout_{};
   InboxLayout spare_{};
+  std::uint64_t quiet_bytes_ = 0;  ///< at the end of our arena
   std::shared_ptr<Link> link_;
   std::uint64_t send_watch_ = 0, receive_watch_ = 0;  ///< in the channels of the completion queues; 0: none
   bool wired_ = false;                                ///< attach() was called; under send_lock_
