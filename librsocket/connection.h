@@ -81,7 +81,7 @@ class Connection final : public runtime::Listable {
   // -- sending, under the sender's lock
   /// Returns whether a sender that waits should go on. Threads: any; the answer may then be outdated.
   [[nodiscard]] bool is_writable() const {
-    return (!overflow_.in_use() && send_window_.can_send() && has_room_to_post()) || overflow_.has_room();
+    return (!overflow_.in_use() && send_window_.is_writable() && has_room_to_post()) || overflow_.has_room();
   }
   /// Posts as much of `data` as buffers, credits and queue allow, and advances it. Returns the bytes posted, 0 when
   /// none fits.

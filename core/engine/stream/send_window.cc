@@ -10,6 +10,7 @@ bool is_impossible(const wire::PeerSge& buffer) { return buffer.addr + buffer.le
 Status SendWindow::reset(wire::PeerSge first_buffer, std::uint16_t credits) {
   if (is_impossible(first_buffer)) return Error{EPROTO, "rsocket: the peer's buffer is beyond all addresses"};
   make_current(first_buffer);
+  worth_waking_ = static_cast<std::uint32_t>(std::uint64_t{first_buffer.length} * 2 / 3);
   sequence_.store(0, std::memory_order_relaxed);
   queued_head_.store(0, std::memory_order_relaxed);
   queued_tail_.store(0, std::memory_order_relaxed);

@@ -38,6 +38,13 @@ class SendWindow {
     return sequence_.load(std::memory_order_relaxed) != limit_.load(std::memory_order_acquire) &&
            (length_.load(std::memory_order_relaxed) != 0 || has_queued());
   }
+  /// Returns whether a sender that waits for room should go on. As of a socket on Linux, a third of the buffer is free
+  /// then, so that few sends come out short: the peer announces its buffer in halves, of which one is free or most of
+  /// the first one. A peer that has read everything has announced so much. Any thread may call it.
+  [[nodiscard]] bool is_writable() const {
+    return sequence_.load(std::memory_order_relaxed) != limit_.load(std::memory_order_acquire) &&
+           (has_queued() || length_.load(std::memory_order_relaxed) > worth_waking_);
+  }
   /// Returns the largest length of the next message: the rest of a buffer. 0 when no message may be sent.
   [[nodiscard]] std::uint32_t room();
   /// Uses one credit and up to `wanted` bytes of that room. Requires can_send() and wanted > 0.
@@ -75,6 +82,7 @@ class SendWindow {
     return queued_head_.load(std::memory_order_relaxed) != queued_tail_.load(std::memory_order_acquire);
   }
 
+  std::uint32_t worth_waking_ = 0;  ///< two thirds of the first buffer, written by reset()
   // Written by the sender; can_send() of other threads reads the atomic members.
   std::uint64_t address_ = 0;             ///< in the current buffer
   std::uint32_t key_ = 0;                 ///< of the current buffer

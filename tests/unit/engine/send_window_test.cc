@@ -75,6 +75,28 @@ TEST(SendWindow, RefusesToGoOnFromTheImpossible) {
   EXPECT_EQ(window.restore(saved).error().code, EPROTO);
 }
 
+/// As poll(2) tells of a socket on Linux: a sender that finds little room after each wake-up sends in small pieces.
+TEST(SendWindow, IsWritableWhenAThirdOfTheBufferIsFree) {
+  SendWindow window;
+  ASSERT_TRUE(window.reset({kFirst, 7, 90}, 20));
+  EXPECT_TRUE(window.is_writable());
+  window.take(29);
+  EXPECT_TRUE(window.is_writable()) << "more than two thirds of the first half, and nothing is known of the second";
+  window.take(1);
+  EXPECT_FALSE(window.is_writable());
+  EXPECT_TRUE(window.can_send()) << "who does not wait may send";
+  ASSERT_TRUE(window.add_buffer({kSecond, 8, 90}));
+  EXPECT_TRUE(window.is_writable());
+  window.take(60);
+  EXPECT_TRUE(window.is_writable());
+  window.take(90);
+  EXPECT_FALSE(window.is_writable());
+  ASSERT_TRUE(window.add_buffer({kFirst, 7, 90}));
+  EXPECT_TRUE(window.is_writable());
+  window.set_limit(4);
+  EXPECT_FALSE(window.is_writable()) << "no credit";
+}
+
 TEST(SendWindow, RefusesMoreBuffersThanThePeerHasSlots) {
   SendWindow window;
   ASSERT_TRUE(window.reset({kFirst, 7, 100}, 10));
