@@ -12,7 +12,7 @@ namespace ringsock {
 /// sleeps anyway: the producer uses light(), the consumer heavy().
 ///
 /// heavy() interrupts every CPU on which a registered process runs, 10 us on a virtual machine, so a consumer that
-/// sleeps after every few messages should ask its producers to use full() (ReliableQueuePair::follow_fence_wish()).
+/// sleeps after every few messages should ask its producers to use full() (soft::FenceWish).
 ///
 /// MEMBARRIER_CMD_GLOBAL_EXPEDITED reaches every process that has registered; a producer that has not (membarrier
 /// refused by seccomp, say) must be told apart at connection set-up and use full().

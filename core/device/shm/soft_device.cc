@@ -248,12 +248,12 @@ bool SoftDevice::has_sent_all(ibv_qp& qp) {
 
 std::optional<verbs::SavedQueuePair> SoftDevice::save(ibv_qp& qp) {
   if (qp.qp_type != IBV_QPT_RC) return std::nullopt;
-  return soft::save(static_cast<ReliableQueuePair&>(ours(qp)));
+  return static_cast<ReliableQueuePair&>(ours(qp)).save();
 }
 
 Status SoftDevice::restore(ibv_qp& qp, const verbs::SavedQueuePair& saved) {
   if (qp.qp_type != IBV_QPT_RC) return Error{EINVAL, "restore: type"};
-  return soft::restore(static_cast<ReliableQueuePair&>(ours(qp)), saved);
+  return static_cast<ReliableQueuePair&>(ours(qp)).restore(saved);
 }
 
 void SoftDevice::leaves_traces(ibv_qp& qp) {

@@ -1,49 +1,74 @@
 // The send queue of an RC queue pair: queued sends, their order, and their completion.
+#include <utility>
+
 #include "core/device/common/device_context.h"
-#include "core/device/shm/queue/reliable_queue_pair.h"
+#include "core/device/shm/queue/send_queue.h"
 
 namespace ringsock::soft {
 
-void ReliableQueuePair::enqueue(QueuedSend&& send) {
+SendQueue::SendQueue(const QueuePair& queue_pair, RcAttributes& attributes, ReceiveEnd& receive_end)
+    : queue_pair_(queue_pair),
+      attributes_(attributes),
+      receive_end_(receive_end),
+      signal_all_(queue_pair.init_attr().sq_sig_all != 0),
+      max_sge_(queue_pair.init_attr().cap.max_send_sge),
+      steps_(attributes, queue_pair.device().keys(), *queue_pair.pd) {}
+
+void SendQueue::note_wired() {
+  wired_ = true;
+  direct_ = may_be_direct();
+}
+
+void SendQueue::follow_state() {
+  direct_ = may_be_direct();
+  if (attributes_.state() == IBV_QPS_RTS && !queued_.empty()) progress();
+}
+
+void SendQueue::clear() {
+  while (!queued_.empty()) pop();
+}
+
+void SendQueue::reset() {
+  started_ = 0;
+  clear();
+  attributes_.set_state(IBV_QPS_RESET);
+  direct_ = wired_ = false;
+}
+
+void SendQueue::enqueue(QueuedSend&& send) {
   direct_ = false;
   if (queued_.empty()) {
     has_queued_.store(true, std::memory_order_relaxed);
-    send_queue().add_stalled(1);
+    queue_pair_.send_queue().add_stalled(1);
     // A program that only polls for receives would otherwise starve its own sends.
-    if (send_cq != recv_cq) receive_queue().add_stalled(1);
+    if (queue_pair_.send_cq != queue_pair_.recv_cq) queue_pair_.receive_queue().add_stalled(1);
   }
   queued_.push_back(std::move(send));
 }
 
-void ReliableQueuePair::pop_queued() {
+void SendQueue::pop() {
   queued_.pop_front();
   if (!queued_.empty()) return;
   has_queued_.store(false, std::memory_order_relaxed);
-  send_queue().add_stalled(-1);
-  if (send_cq != recv_cq) receive_queue().add_stalled(-1);
-  direct_ = state == IBV_QPS_RTS && wired_;
+  queue_pair_.send_queue().add_stalled(-1);
+  if (queue_pair_.send_cq != queue_pair_.recv_cq) queue_pair_.receive_queue().add_stalled(-1);
+  direct_ = may_be_direct();
 }
 
-void ReliableQueuePair::push_sends() {
-  if (!has_queued_.load(std::memory_order_relaxed)) return;
-  std::lock_guard guard(send_lock_);
-  if (state == IBV_QPS_RTS || state == IBV_QPS_SQD) progress_sends();
-}
-
-void ReliableQueuePair::progress_sends() {
+void SendQueue::progress() {
   if (!wired_) {
-    enter_error(IBV_WC_RETRY_EXC_ERR);
+    fail(IBV_WC_RETRY_EXC_ERR);
     return;
   }
   retire_acked();
   // A drained send queue finishes sends that have begun and starts none.
-  while (state == IBV_QPS_RTS && started_ < queued_.size()) {
+  while (attributes_.state() == IBV_QPS_RTS && started_ < queued_.size()) {
     QueuedSend& send = queued_[started_];
-    switch (carry_on(send)) {
+    switch (steps_.execute(send.wr, send.progress)) {
       case Step::done:
         if (started_ == 0) {
           complete(send.wr, IBV_WC_SUCCESS);
-          pop_queued();
+          pop();
         } else {
           // Completions keep the order of the sends, so this one waits for those before it.
           send.progress.ack = queued_[started_ - 1].progress.ack;
@@ -53,50 +78,50 @@ void ReliableQueuePair::progress_sends() {
       case Step::unacked: ++started_; break;
       case Step::stalled: return;
       case Step::failed:
-        if (started_ == 0) enter_error(send.progress.status);
+        if (started_ == 0) fail(send.progress.status);
         return;
     }
   }
 }
 
-void ReliableQueuePair::retire_acked() {
-  if (acks_seen_ == acks_wanted_) return;
-  const std::uint32_t acked = peer_.consumer->acked.load(std::memory_order_acquire);
-  if (acks_wanted_ - acked <= acks_wanted_ - acks_seen_) acks_seen_ = acked;
-  while (started_ != 0 && has_reached(acks_seen_, queued_.front().progress.ack)) {
+void SendQueue::retire_acked() {
+  if (outbox().has_all_acks()) return;
+  outbox().look_for_acks();
+  while (started_ != 0 && outbox().has_ack(queued_.front().progress.ack)) {
     complete(queued_.front().wr, IBV_WC_SUCCESS);
     --started_;
-    pop_queued();
+    pop();
   }
-  if (queued_.empty() || acks_seen_ == acks_wanted_) return;
-  const std::uint32_t fault = peer_.consumer->fault.load(std::memory_order_acquire);
-  if (fault != 0) {
+  if (queued_.empty() || outbox().has_all_acks()) return;
+  if (const std::uint32_t fault = outbox().fault(); fault != 0) {
     const bool known = fault == IBV_WC_REM_INV_REQ_ERR || fault == IBV_WC_REM_ACCESS_ERR;
-    enter_error(known ? static_cast<ibv_wc_status>(fault) : IBV_WC_REM_OP_ERR);
-  } else if (peer_closed()) {
-    enter_error(IBV_WC_RETRY_EXC_ERR);
+    fail(known ? static_cast<ibv_wc_status>(fault) : IBV_WC_REM_OP_ERR);
+  } else if (outbox().is_closed()) {
+    fail(IBV_WC_RETRY_EXC_ERR);
   }
 }
 
-void ReliableQueuePair::fail_queued(ibv_wc_status first) {
+void SendQueue::fail_queued(ibv_wc_status first) {
   started_ = 0;
   for (ibv_wc_status status = first; !queued_.empty(); status = IBV_WC_WR_FLUSH_ERR) {
     complete(queued_.front().wr, status);
-    pop_queued();
+    pop();
   }
 }
 
-void ReliableQueuePair::enter_error(ibv_wc_status first) {
+void SendQueue::fail(ibv_wc_status first) {
   direct_ = false;
-  if (state == IBV_QPS_RESET) return;
-  set_state(IBV_QPS_ERR);
+  if (attributes_.state() == IBV_QPS_RESET) return;
+  attributes_.set_state(IBV_QPS_ERR);
   fail_queued(first);
-  inbox_.consumer->closed.store(1, std::memory_order_release);
-  flushing_.store(true, std::memory_order_release);
-  // Wakes the peer, whose stalled sends will now never complete, and our own sleepers, whose receives now complete.
-  ring_if_waiting();
-  AsymmetricBarrier::full();
-  receive_queue().fire();
+  receive_end_.come();
+}
+
+void SendQueue::fail_for_peer() {
+  if (wired_) retire_acked();
+  if (attributes_.state() == IBV_QPS_ERR) return;
+  gone_untold_ = queued_.empty();
+  fail(IBV_WC_RETRY_EXC_ERR);
 }
 
 }  // namespace ringsock::soft

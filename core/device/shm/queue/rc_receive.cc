@@ -1,12 +1,10 @@
-// The receive side of an RC queue pair: from the inbox to completions.
 #include <algorithm>
 #include <cstring>
 
-#include "core/base/user_memory.h"
 #include "core/device/common/device_context.h"
 #include "core/device/common/scatter_gather.h"
-#include "core/device/shm/memory/guarded_copy.h"
-#include "core/device/shm/queue/reliable_queue_pair.h"
+#include "core/device/shm/queue/assist.h"
+#include "core/device/shm/queue/rc_receiver.h"
 
 namespace ringsock::soft {
 
@@ -23,11 +21,23 @@ constexpr int kMaxSilentEntries = 64;
 
 }  // namespace
 
-int ReliableQueuePair::post_receive(ibv_recv_wr* wr, ibv_recv_wr** bad) {
-  std::lock_guard guard(receive_lock_);
-  const bool uses_srq = srq != nullptr;
-  const ibv_qp_state now = state_.load(std::memory_order_relaxed);
-  int error = now == IBV_QPS_RESET || uses_srq ? EINVAL : 0;
+RcReceiver::RcReceiver(QueuePair& queue_pair, RcOwner& owner, const RcAttributes& attributes, const InboxView& inbox,
+                       StalledPeer& peer, ReceiveEnd& end)
+    : queue_pair_(queue_pair),
+      owner_(owner),
+      attributes_(attributes),
+      peer_(peer),
+      end_(end),
+      srq_(static_cast<SharedReceiveQueue*>(queue_pair.init_attr().srq)),
+      qp_num_(queue_pair.qp_num),
+      inbox_(inbox),
+      fence_wish_(*inbox.doorbell),
+      receives_(queue_pair.init_attr().cap.max_recv_wr, queue_pair.init_attr().cap.max_recv_sge) {}
+
+int RcReceiver::post(ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  const std::lock_guard guard(post_lock_);
+  const ibv_qp_state now = attributes_.state_now();
+  int error = now == IBV_QPS_RESET || srq_ != nullptr ? EINVAL : 0;
   if (error == 0 && wr != nullptr && wr->num_sge == 0) [[likely]] {
     wr = receives_.post_counted(wr);
     smallest_receive_ = 0;
@@ -42,23 +52,23 @@ int ReliableQueuePair::post_receive(ibv_recv_wr* wr, ibv_recv_wr** bad) {
   // Stored first: a peer that sees the receive also sees its possible size.
   inbox_.consumer->receive_bytes.store(smallest_receive_, std::memory_order_relaxed);
   inbox_.consumer->receives_posted.store(receives_.posted(), std::memory_order_release);
-  ring_if_waiting();
+  peer_.ring_if_waiting();
   if (now == IBV_QPS_ERR) [[unlikely]]
-    receive_queue().fire();
+    queue_pair_.receive_queue().fire();
   return error;
 }
 
-int ReliableQueuePair::poll_receives(int count, ibv_wc* wc) {
+int RcReceiver::poll(int count, ibv_wc* wc) {
   int got = 0;
   // Read first: what the peer sent before its end is in the ring when another thread has seen the end.
-  const bool was_flushing = flushing_.load(std::memory_order_acquire);
+  const bool was_flushing = end_.has_come();
   // Written only if needed, because ten thousand idle queue pairs may be polled in a round.
   if (left_over_) [[unlikely]]
     left_over_ = false;
   for (int silent = 0; got < count;) {
     Entry& entry = inbox_.entry(index_);
     const std::uint64_t head = entry.head.load(std::memory_order_acquire);
-    if (head >> 48 != inbox_.lap(index_) || inbox_broken_) break;
+    if (head >> 48 != inbox_.lap(index_) || broken_) break;
     const std::uint64_t body = entry.body.load(std::memory_order_relaxed);
     if (type_of(head) == EntryType::write_imm) [[likely]] {
       if (!take_receive()) [[unlikely]]
@@ -75,12 +85,12 @@ int ReliableQueuePair::poll_receives(int count, ibv_wc* wc) {
     if (index_ - index_published_ >= inbox_.ring_entries / 4) [[unlikely]]
       publish_consumed();
   }
-  if (got < count && (was_flushing || (inbox_broken_ && flushing_.load(std::memory_order_relaxed)))) [[unlikely]]
-    got += flush_receives(count - got, wc + got);
+  if (got < count && (was_flushing || (broken_ && end_.has_come()))) [[unlikely]]
+    got += flush(count - got, wc + got);
   return got;
 }
 
-bool ReliableQueuePair::has_waiting(bool (*is_wanted)(std::uint32_t)) const {
+bool RcReceiver::has_waiting(bool (*is_wanted)(std::uint32_t)) const {
   for (std::uint32_t index = index_; index - index_ < inbox_.ring_entries; ++index) {
     const std::uint64_t head = inbox_.entry(index).head.load(std::memory_order_acquire);
     if (head >> 48 != inbox_.lap(index)) return false;
@@ -91,8 +101,8 @@ bool ReliableQueuePair::has_waiting(bool (*is_wanted)(std::uint32_t)) const {
 
 /// Takes the next receive into receive_. False when there is none: with a shared queue the message waits, otherwise the
 /// peer has sent more than was permitted.
-bool ReliableQueuePair::take_receive() {
-  if (srq != nullptr) return static_cast<SharedReceiveQueue*>(srq)->take(receive_, srq_sges_);
+bool RcReceiver::take_receive() {
+  if (srq_ != nullptr) return srq_->take(receive_, srq_sges_);
   if (receives_.empty()) [[unlikely]] {
     peer_broke_rules();
     return false;
@@ -101,11 +111,11 @@ bool ReliableQueuePair::take_receive() {
   return true;
 }
 
-void ReliableQueuePair::finish_receive() {
-  if (srq == nullptr) receives_.pop();
+void RcReceiver::finish_receive() {
+  if (srq_ == nullptr) receives_.pop();
 }
 
-void ReliableQueuePair::fill_receive(ibv_wc& wc, std::uint64_t head, std::uint64_t body) const {
+void RcReceiver::fill_receive(ibv_wc& wc, std::uint64_t head, std::uint64_t body) const {
   const bool has_imm = (flags_of(head) & kEntryHasImm) != 0;
   wc.wr_id = receive_.wr_id;
   wc.status = IBV_WC_SUCCESS;
@@ -113,7 +123,7 @@ void ReliableQueuePair::fill_receive(ibv_wc& wc, std::uint64_t head, std::uint64
   wc.vendor_err = static_cast<std::uint32_t>(body >> 32);
   wc.byte_len = static_cast<std::uint32_t>(body);
   wc.imm_data = static_cast<std::uint32_t>(head);
-  wc.qp_num = qp_num;
+  wc.qp_num = qp_num_;
   wc.src_qp = peer_qp_num_.load(std::memory_order_relaxed);
   wc.wc_flags = has_imm ? IBV_WC_WITH_IMM : 0;
   wc.pkey_index = 0;
@@ -123,7 +133,7 @@ void ReliableQueuePair::fill_receive(ibv_wc& wc, std::uint64_t head, std::uint64
 }
 
 /// Handles an entry other than a write with immediate. False when it must stay, for now or for ever.
-bool ReliableQueuePair::consume(std::uint64_t head, std::uint64_t body, ibv_wc* wc, int& got) {
+bool RcReceiver::consume(std::uint64_t head, std::uint64_t body, ibv_wc* wc, int& got) {
   const auto length = static_cast<std::uint32_t>(body);
   if (length > inbox_.payload_bytes) {
     peer_broke_rules();
@@ -136,7 +146,7 @@ bool ReliableQueuePair::consume(std::uint64_t head, std::uint64_t body, ibv_wc* 
   }
 }
 
-bool ReliableQueuePair::consume_send(std::uint64_t head, std::uint64_t body, ibv_wc* wc, int& got) {
+bool RcReceiver::consume_send(std::uint64_t head, std::uint64_t body, ibv_wc* wc, int& got) {
   const auto length = static_cast<std::uint32_t>(body);
   const std::uint32_t at = payload_ & (inbox_.payload_bytes - 1);
   if (length > inbox_.payload_bytes - at) {
@@ -154,30 +164,35 @@ bool ReliableQueuePair::consume_send(std::uint64_t head, std::uint64_t body, ibv
   if (status == IBV_WC_SUCCESS && more) {
     message_bytes_ += length;
     // A message larger than the payload ring needs the space of its earlier pieces to become free meanwhile.
-    if (payload_ - payload_published_ >= inbox_.payload_bytes / 4) publish_consumed();
+    publish_payload();
     return true;
   }
   in_message_ = false;
-  fill_receive(wc[got], head, body + message_bytes_);
-  if (status != IBV_WC_SUCCESS) wc[got].vendor_err = 0;
-  wc[got++].status = status;
+  return complete_send(head, body + message_bytes_, status, wc[got++]);
+}
+
+bool RcReceiver::complete_send(std::uint64_t head, std::uint64_t body, ibv_wc_status status, ibv_wc& wc) {
+  fill_receive(wc, head, body);
+  wc.status = status;
   finish_receive();
   if (status != IBV_WC_SUCCESS) {
+    wc.vendor_err = 0;
     refuse(status == IBV_WC_LOC_LEN_ERR ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_REM_OP_ERR);
     return false;
   }
-  if (payload_ - payload_published_ >= inbox_.payload_bytes / 4) publish_consumed();
+  publish_payload();
   if ((flags_of(head) & kEntryWantsAck) != 0) acknowledge();
   return true;
 }
 
-ibv_wc_status ReliableQueuePair::scatter_piece(const std::byte* from, std::uint32_t length) {
+ibv_wc_status RcReceiver::scatter_piece(const std::byte* from, std::uint32_t length) {
   if (length == 0) return IBV_WC_SUCCESS;
   const std::span<const ibv_sge> list(receive_.sges, receive_.sge_count);
   const std::uint64_t capacity = length_of(list);
   if (message_bytes_ > capacity || length > capacity - message_bytes_) return IBV_WC_LOC_LEN_ERR;
+  const KeyTable& keys = queue_pair_.device().keys();
   for (const ibv_sge& sge : list) {
-    if (sge.length != 0 && !device_.keys().covers(sge.lkey, pd, sge.addr, sge.length, IBV_ACCESS_LOCAL_WRITE)) {
+    if (sge.length != 0 && !keys.covers(sge.lkey, queue_pair_.pd, sge.addr, sge.length, IBV_ACCESS_LOCAL_WRITE)) {
       return IBV_WC_LOC_PROT_ERR;
     }
   }
@@ -185,7 +200,7 @@ ibv_wc_status ReliableQueuePair::scatter_piece(const std::byte* from, std::uint3
   return IBV_WC_SUCCESS;
 }
 
-bool ReliableQueuePair::consume_assist(std::uint32_t room) {
+bool RcReceiver::consume_assist(std::uint32_t room) {
   std::uint32_t at = payload_ & (inbox_.payload_bytes - 1);
   const std::uint32_t to_end = inbox_.payload_bytes - at;
   if (to_end < room) {
@@ -199,86 +214,56 @@ bool ReliableQueuePair::consume_assist(std::uint32_t room) {
   }
   std::memcpy(&request, inbox_.payload + at, sizeof request);
   const ibv_wc_status status =
-      carry_out(request, inbox_.payload + at, room - static_cast<std::uint32_t>(sizeof request));
+      carry_out(request, inbox_.payload + at, room - static_cast<std::uint32_t>(sizeof request), queue_pair_.domain(),
+                queue_pair_.device().keys());
   payload_ += round_up_8(room);
   if (status != IBV_WC_SUCCESS) {
     refuse(status);
     return false;
   }
-  if (payload_ - payload_published_ >= inbox_.payload_bytes / 4) publish_consumed();
+  publish_payload();
   acknowledge();
   return true;
 }
 
-/// Accesses our memory for the peer. Memory that the application has unmapped or protected is treated as not
-/// registered. `place` is the place of the request, where its data follows and the answer is stored.
-ibv_wc_status ReliableQueuePair::carry_out(const AssistHeader& request, std::byte* place, std::uint32_t data_bytes) {
-  const auto kind = static_cast<AssistKind>(request.kind);
-  const bool is_atomic = kind == AssistKind::compare_swap || kind == AssistKind::fetch_add;
-  const unsigned access = kind == AssistKind::write  ? IBV_ACCESS_REMOTE_WRITE
-                          : kind == AssistKind::read ? IBV_ACCESS_REMOTE_READ
-                                                     : IBV_ACCESS_REMOTE_ATOMIC;
-  if (request.kind < 1 || request.kind > 4) return IBV_WC_REM_INV_REQ_ERR;
-  if (is_atomic ? request.length != 8 || request.address % 8 != 0 : request.length > data_bytes) {
-    return IBV_WC_REM_INV_REQ_ERR;
-  }
-  // The lock keeps dereg_mr from returning while the region's memory is accessed.
-  std::lock_guard guard(domain().access_lock());
-  if (!device_.keys().covers(request.rkey, pd, request.address, request.length, access)) return IBV_WC_REM_ACCESS_ERR;
-  auto* memory = reinterpret_cast<std::byte*>(request.address);
-  std::byte* data = place + sizeof request;
-  if (kind == AssistKind::write) {
-    if (!guarded_write(memory, data, request.length)) return IBV_WC_REM_ACCESS_ERR;
-  } else if (kind == AssistKind::read) {
-    if (!guarded_read(data, memory, request.length)) return IBV_WC_REM_ACCESS_ERR;
-  } else {
-    if (!is_word_writable(memory)) return IBV_WC_REM_ACCESS_ERR;
-    const std::uint64_t original = kind == AssistKind::compare_swap
-                                       ? compare_and_swap(memory, request.compare_add, request.swap)
-                                       : fetch_and_add(memory, request.compare_add);
-    std::memcpy(place + offsetof(AssistHeader, original), &original, sizeof original);
-  }
-  return IBV_WC_SUCCESS;
-}
-
-void ReliableQueuePair::acknowledge() {
+void RcReceiver::acknowledge() {
   inbox_.consumer->acked.store(++acked_, std::memory_order_release);
-  ring_if_waiting();
+  peer_.ring_if_waiting();
 }
 
 /// Refuses the malformed message at the head of the inbox: reports the reason to its sender and ends the connection.
-void ReliableQueuePair::refuse(ibv_wc_status status_for_peer) {
+void RcReceiver::refuse(ibv_wc_status status_for_peer) {
   inbox_.consumer->fault.store(status_for_peer, std::memory_order_release);
-  inbox_broken_ = true;
-  std::lock_guard guard(send_lock_);
-  enter_error(IBV_WC_WR_FLUSH_ERR);
+  broken_ = true;
+  owner_.fail(IBV_WC_WR_FLUSH_ERR);
 }
 
-void ReliableQueuePair::peer_broke_rules() {
+void RcReceiver::peer_broke_rules() {
   refuse(IBV_WC_REM_INV_REQ_ERR);
   ibv_async_event event{};
-  event.element.qp = this;
+  event.element.qp = &queue_pair_;
   event.event_type = IBV_EVENT_QP_FATAL;
-  device_.async_events().raise(event);
+  queue_pair_.device().async_events().raise(event);
 }
 
-int ReliableQueuePair::flush_receives(int count, ibv_wc* wc) {
+void RcReceiver::flush_one(ibv_wc& wc) const {
+  wc = {};
+  wc.wr_id = receive_.wr_id;
+  wc.status = IBV_WC_WR_FLUSH_ERR;
+  wc.opcode = IBV_WC_RECV;
+  wc.vendor_err = end_.is_by_peer() ? verbs::kVendorErrPeerEnded : 0;
+  wc.qp_num = qp_num_;
+}
+
+int RcReceiver::flush(int count, ibv_wc* wc) {
   int got = 0;
-  const auto flush_one = [&] {
-    wc[got] = {};
-    wc[got].wr_id = receive_.wr_id;
-    wc[got].status = IBV_WC_WR_FLUSH_ERR;
-    wc[got].opcode = IBV_WC_RECV;
-    wc[got].vendor_err = peer_ended_.load(std::memory_order_relaxed) ? verbs::kVendorErrPeerEnded : 0;
-    wc[got++].qp_num = qp_num;
-  };
-  if (srq != nullptr) {
+  if (srq_ != nullptr) {
     // Only a receive that a message had begun to use belongs to this queue pair; the others stay in the shared queue.
-    if (in_message_) flush_one();
+    if (in_message_) flush_one(wc[got++]);
   } else {
     while (got < count && !receives_.empty()) {
       receive_ = receives_.front();
-      flush_one();
+      flush_one(wc[got++]);
       receives_.pop();
     }
   }
@@ -286,44 +271,59 @@ int ReliableQueuePair::flush_receives(int count, ibv_wc* wc) {
   return got;
 }
 
-void ReliableQueuePair::ask_for_stamps() { inbox_.doorbell->wants_stamps.store(1, std::memory_order_relaxed); }
-
 /// Tells the peer what it may use again. Called for a quarter of a ring at a time: a producer that finds a ring full
 /// has so much in it that its consumer comes here before it has taken everything.
-void ReliableQueuePair::publish_consumed() {
+void RcReceiver::publish_consumed() {
   index_published_ = index_;
   payload_published_ = payload_;
   inbox_.consumer->entries_consumed.store(index_, std::memory_order_release);
   inbox_.consumer->payload_consumed.store(payload_, std::memory_order_release);
-  withdraw_fence_wish();
-  ring_if_waiting();
+  fence_wish_.note_consumed(index_);
+  peer_.ring_if_waiting();
 }
 
-/// Called when a thread is about to sleep. After repeated sleeps with few messages in between it asks the peer for
-/// fences.
-void ReliableQueuePair::note_arming() {
-  constexpr std::uint32_t kFewEntries = 64;
-  withdraw_fence_wish();
-  const std::uint32_t entries = index_ - std::exchange(index_at_arming_, index_);
-  if (entries < kFewEntries && ++frequent_armings_ == kManyArmings)
-    inbox_.doorbell->wants_fences.store(1, std::memory_order_relaxed);
+void RcReceiver::publish_payload() {
+  if (payload_ - payload_published_ >= inbox_.payload_bytes / 4) publish_consumed();
 }
 
-/// Withdraws the request after many messages without a sleep, when fences cost more than barriers would.
-void ReliableQueuePair::withdraw_fence_wish() {
-  if (frequent_armings_ == 0 || index_ - index_at_arming_ < kManyEntriesAwake) [[likely]]
-    return;
-  frequent_armings_ = 0;
-  inbox_.doorbell->wants_fences.store(0, std::memory_order_relaxed);
+void RcReceiver::attach(std::uint32_t peer_qp_num) {
+  peer_qp_num_ = peer_qp_num;
+  fence_wish_.begin();
 }
 
-/// Call it after anything that may let the peer's stalled sends continue.
-void ReliableQueuePair::ring_if_waiting() {
-  barrier_light();
-  if (inbox_.producer->waiting.load(std::memory_order_relaxed) == 0) [[likely]]
-    return;
-  Link* link = ringing_.load(std::memory_order_acquire);
-  if (link != nullptr && inbox_.producer->waiting.exchange(0) != 0) link->ring();
+bool RcReceiver::can_be_saved() const { return !in_message_ && srq_ == nullptr && receives_.is_only_counted(); }
+
+void RcReceiver::save(verbs::SavedQueuePair& to) const {
+  to.index = index_;
+  to.index_published = index_published_;
+  to.payload = payload_;
+  to.payload_published = payload_published_;
+  to.acked = acked_;
+  to.receives_posted = receives_.posted();
+  to.receives_taken = receives_.posted() - receives_.size();
+  to.is_broken = broken_;
+}
+
+Status RcReceiver::restore(const verbs::SavedQueuePair& from) {
+  if (in_message_ || srq_ != nullptr) return Error{EINVAL, "restore: state"};
+  if (!receives_.restore_counts(from.receives_taken, from.receives_posted)) return Error{EPROTO, "restore: receives"};
+  index_ = from.index;
+  index_published_ = from.index_published;
+  payload_ = from.payload;
+  payload_published_ = from.payload_published;
+  acked_ = from.acked;
+  broken_ = broken_ || from.is_broken != 0;
+  fence_wish_.begin(index_);
+  return ok();
+}
+
+void RcReceiver::reset() {
+  {
+    const std::lock_guard guard(post_lock_);
+    while (!receives_.empty()) receives_.pop();
+  }
+  in_message_ = false;
+  broken_ = true;
 }
 
 }  // namespace ringsock::soft
