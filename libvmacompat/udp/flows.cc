@@ -27,7 +27,8 @@ Flows::Flows(UdpSocket& socket, KernelSocket& kernel, PolledRings& rings, Receiv
       conditions_(conditions),
       statistics_(statistics),
       names_{.local = SocketAddress::wildcard(kernel.domain(), 0), .peer = {}},
-      groups_(kernel) {}
+      groups_(kernel),
+      attached_(kernel, rings, queue) {}
 
 void Flows::learn_names() {
   if (const auto local = name_by(::getsockname, kernel_.fd(), "getsockname")) names_.local = *local;
@@ -78,7 +79,7 @@ bool Flows::is_port_ours() {
 }
 
 void Flows::detach_own_addresses() {
-  detach_where([](const Attachment& one) { return !one.is_group(); });
+  attached_.detach_where([](const Attachment& one) { return !one.is_group(); });
   kernel_.expect_datagram();
 }
 
@@ -128,40 +129,11 @@ void Flows::attach_at(const SocketAddress& local, int ifindex) {
   verbs::FlowTuple tuple{.protocol = IPPROTO_UDP, .destination = local};
   const SocketAddress peer = names_.peer.unmapped();
   if (peer.family() == local.family() && peer.port() != 0) tuple.source = peer;
-  attach(*ring, tuple);
-}
-
-/// Attaches unless a rule of libvma.conf leaves the flow to the kernel.
-bool Flows::attach(const std::shared_ptr<ethernet::Ring>& ring, const verbs::FlowTuple& tuple) {
-  if (process().rules().decide(config::VmaRole::udp_receiver, tuple.destination) == config::VmaTransport::os)
-    return false;
-  Attachment attachment{ring, tuple};
-  if (std::find(attachments_.begin(), attachments_.end(), attachment) != attachments_.end()) return true;
-  // The ring is polled before anything can come by it.
-  if (!rings_.add(ring)) return false;
-  if (Status attached = ring->attach(tuple, queue_); !attached) {
-    log_info("%s: received by the kernel: %s: %s", tuple.destination.to_string().c_str(), attached.error().where,
-             std::strerror(attached.error().code));
-    return false;
-  }
-  if (queue_.wants_time()) ring->want_times();
-  attachments_.push_back(std::move(attachment));
-  kernel_.expect_datagram();  // earlier datagrams are there
-  return true;
-}
-
-/// Datagrams that are queued already can still be received.
-void Flows::detach_where(const std::function<bool(const Attachment&)>& is_meant) {
-  const std::size_t left = std::erase_if(attachments_, [&](const Attachment& one) {
-    const bool goes = is_meant(one);
-    if (goes) one.ring->leave(one.tuple, queue_);
-    return goes;
-  });
-  if (left != 0) queue_.put_first();
+  attached_.attach(*ring, tuple);
 }
 
 void Flows::detach_all() {
-  detach_where([](const Attachment&) { return true; });
+  attached_.detach_where([](const Attachment&) { return true; });
   queue_.forget_place();
 }
 
@@ -178,32 +150,6 @@ void Flows::attach_answers(const SocketAddress& local, int ifindex) {
   socket_.describe();
 }
 
-void Flows::want_times() {
-  for (const Attachment& one : attachments_) one.ring->want_times();
-}
-
-/// The kernel's socket receives what arrives between two rings.
-bool Flows::move() {
-  bool moved = false;
-  for (const Attachment& one : std::vector(attachments_)) {
-    const auto& [old_ring, tuple] = one;
-    if (one.is_group()) continue;
-    const auto ring = ethernet_->ring_on(old_ring->interface().ifindex(), queue_.key(tuple.destination));
-    if (!ring || *ring == old_ring) continue;
-    old_ring->leave(tuple, queue_);
-    std::erase(attachments_, one);
-    queue_.put_first();  // until the next attach() the kernel receives
-    if (!attach(*ring, tuple)) attach(old_ring, tuple);
-    moved = true;
-  }
-  if (!moved) return false;
-  rings_.leave_where_not([this](const auto& ring) {
-    return std::any_of(attachments_.begin(), attachments_.end(),
-                       [&](const Attachment& one) { return one.ring == ring; });
-  });
-  return true;
-}
-
 // -- following changes ---------------------------------------------------------------------------------
 
 void Flows::follow_groups(const net::IpAddress& group) {
@@ -216,7 +162,7 @@ void Flows::follow_groups(const net::IpAddress& group) {
 void Flows::follow_addresses() {
   if (!ethernet_ || !rings_.any() || !are_stale()) return;
   const auto generation = ethernet_->address_generation();
-  detach_where([&](const Attachment& one) {
+  attached_.detach_where([&](const Attachment& one) {
     return !one.is_group() && !ethernet_->network().find_address(net::IpAddress::of(one.tuple.destination)).has_value();
   });
   attach_all();
@@ -227,7 +173,7 @@ void Flows::follow_addresses() {
 void Flows::follow_netfilter() {
   if (!ethernet_ || is_kernel_only()) return;
   statistics_.set(runtime::VmaSocketLevel::left_to_netfilter, 0);
-  detach_where([this](const Attachment& one) {
+  attached_.detach_where([this](const Attachment& one) {
     return !one.is_group() && is_left_to_netfilter(one.tuple.destination.family(), one.ring->interface().ifindex());
   });
   kernel_.expect_datagram();
@@ -266,13 +212,12 @@ void Flows::note_left_to_netfilter() { statistics_.set(runtime::VmaSocketLevel::
 
 std::uint16_t Flows::end() {
   set_kernel_only(true);
-  for (const Attachment& one : attachments_) one.ring->detach(one.tuple, queue_);
-  attachments_.clear();
+  attached_.end();
   return std::exchange(claimed_port_, std::uint16_t{0});
 }
 
 void Flows::forget_after_fork() noexcept {
-  abandon(attachments_);
+  attached_.forget_after_fork();
   abandon(ethernet_);
   groups_.forget_refused();
   claimed_port_ = 0;

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "core/ethernet/ethernet.h"
 #include "core/ethernet/ring.h"
 #include "core/verbs/flow_rule.h"
+#include "libvmacompat/udp/attached_flows.h"
 #include "libvmacompat/udp/groups.h"
 #include "libvmacompat/udp/polled_rings.h"
 #include "libvmacompat/udp/receive_queue.h"
@@ -21,17 +21,6 @@
 namespace ringsock::vma {
 
 class UdpSocket;
-
-/// A flow of packets that comes by a ring.
-struct Attachment {
-  std::shared_ptr<ethernet::Ring> ring;
-  verbs::FlowTuple tuple;
-  /// Returns whether this is multicast or broadcast, which the kernel's socket receives, too.
-  [[nodiscard]] bool is_group() const { return tuple.destination_mac.has_value(); }
-  bool operator==(const Attachment& other) const {
-    return ring == other.ring && tuple.destination == other.tuple.destination && tuple.source == other.tuple.source;
-  }
-};
 
 struct SocketNames {
   SocketAddress local;
@@ -88,10 +77,10 @@ class Flows {
   /// The same, and nothing is attached again.
   void give_up();
   /// Moves the flows to the rings that the choice now names. Groups do not move. Returns whether any flow was moved.
-  bool move();
-  [[nodiscard]] bool any() const { return !attachments_.empty(); }
+  bool move() { return attached_.move(*ethernet_); }
+  [[nodiscard]] bool any() const { return attached_.any(); }
   /// Has the rings tell times of arrival.
-  void want_times();
+  void want_times() { attached_.want_times(); }
 
   // -- following changes
   void follow_groups(const net::IpAddress& group);
@@ -113,8 +102,6 @@ class Flows {
   void attach_own_addresses();
   void detach_own_addresses();
   void attach_at(const SocketAddress& local, int ifindex);
-  bool attach(const std::shared_ptr<ethernet::Ring>& ring, const verbs::FlowTuple& tuple);
-  void detach_where(const std::function<bool(const Attachment&)>& is_meant);
   bool is_port_ours();
   template <class Visit>
   void for_each_place(const SocketAddress& name, bool is_bound, Visit visit);
@@ -138,7 +125,7 @@ class Flows {
   bool ethernet_failed_ = false;
   SocketNames names_;
   Groups groups_;
-  std::vector<Attachment> attachments_;
+  AttachedFlows attached_;
   std::uint16_t claimed_port_ = 0;  ///< in port_claims(); 0: none
   std::atomic<std::uint64_t> attached_generation_{0};
   std::atomic<bool> is_port_elsewhere_{false};  ///< SO_REUSEADDR: another process has the port, too

@@ -15,15 +15,12 @@ namespace ringsock::vma {
 /// ring has received it, so no datagram comes twice or is lost while flows change.
 void Flows::attach_groups() {
   const std::vector<Attachment> wanted = wanted_groups();
-  detach_where([&](const Attachment& one) {
+  attached_.detach_where([&](const Attachment& one) {
     return one.is_group() && std::find(wanted.begin(), wanted.end(), one) == wanted.end();
   });
   if (!refuse_copies_of(wanted)) return;
-  for (const Attachment& one : wanted) attach(one.ring, one.tuple);
-  std::vector<Attachment> attached;
-  std::copy_if(attachments_.begin(), attachments_.end(), std::back_inserter(attached),
-               [](const Attachment& one) { return one.is_group(); });
-  static_cast<void>(refuse_copies_of(attached));  // the kernel receives where a ring could not be attached
+  for (const Attachment& one : wanted) attached_.attach(one.ring, one.tuple);
+  static_cast<void>(refuse_copies_of(attached_.groups()));  // the kernel receives where a ring could not be attached
 }
 
 /// Returns false when the copies cannot be refused: then the kernel receives all groups.
@@ -36,7 +33,7 @@ bool Flows::refuse_copies_of(const std::vector<Attachment>& groups) {
   const Status done = groups_.refuse_copies(std::move(flows));
   if (done) return true;
   log_info("multicast is received by the kernel: %s: %s", done.error().where, std::strerror(done.error().code));
-  detach_where([](const Attachment& one) { return one.is_group(); });
+  attached_.detach_where([](const Attachment& one) { return one.is_group(); });
   return false;
 }
 
@@ -66,11 +63,8 @@ std::vector<Attachment> Flows::wanted_groups() {
 /// Returns the ring that the group already comes by, if there is one: during a move it would not be known which copies
 /// of a datagram the ring has received.
 Result<std::shared_ptr<ethernet::Ring>> Flows::ring_of_group(const SocketAddress& group, int ifindex) {
-  const auto is_it = [&](const Attachment& one) {
-    return one.is_group() && one.tuple.destination == group && one.ring->interface().ifindex() == ifindex;
-  };
-  const auto known = std::find_if(attachments_.begin(), attachments_.end(), is_it);
-  return known != attachments_.end() ? known->ring : ethernet_->ring_on(ifindex, queue_.key(group));
+  if (auto known = attached_.ring_of_group(group, ifindex)) return known;
+  return ethernet_->ring_on(ifindex, queue_.key(group));
 }
 
 }  // namespace ringsock::vma

@@ -30,7 +30,6 @@ LARGE = {
     "core/transports/endpoint_of.h:EndpointOf": (46, "passes the roles of an endpoint on to its way; " + TO_SPLIT),
     "core/verbs/device.h:Device": (53, "has a function for each call of libibverbs"),
     "librsocket/connection.h:Connection": (100, TO_SPLIT),
-    "libvmacompat/udp/flows.h:Flows": (41, TO_SPLIT),
 }
 
 
