@@ -22,7 +22,6 @@ LARGE = {
     "core/device/packet/packet_device.h:PacketDevice": (46, "implements verbs::Device, which has a function for each call of libibverbs"),
     "core/device/packet/packet_queue_pair.h:PacketQueuePair": (56, TO_SPLIT),
     "core/device/rdma/rdma_device.h:RdmaDevice": (43, "implements verbs::Device, which has a function for each call of libibverbs"),
-    "core/device/rdma/rdma_id.h:RdmaId": (45, TO_SPLIT),
     "core/device/shm/cm/soft_id.h:SoftId": (62, TO_SPLIT),
     "core/device/shm/soft_device.h:SoftDevice": (51, "implements verbs::Device, which has a function for each call of libibverbs"),
     "core/poll/epoll_set.h:EpollSet": (79, TO_SPLIT),

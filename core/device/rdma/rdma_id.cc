@@ -18,15 +18,6 @@ using verbs::ConnectionQp;
 
 namespace {
 
-/// The time after which a peer that found no posted receive tries again: InfiniBand's code for 0.64 ms. The kernel uses
-/// 0, which means 655 ms.
-constexpr std::uint8_t kMinRnrTimer = 12;
-/// The time to wait for an acknowledgement before sending again: 4.096 us << 16, 268 ms. Newer kernels use it on
-/// Ethernet; older ones wait four times as long.
-constexpr std::uint8_t kAckTimeout = 16;
-/// Soft-RoCE treats 7, the largest value, as unlimited.
-constexpr std::uint8_t kMostRetries = 6;
-
 int to_milliseconds(Nanos time) {
   return static_cast<int>(
       std::clamp<std::int64_t>(std::chrono::ceil<std::chrono::milliseconds>(time).count(), 1, 1'000'000));
@@ -52,10 +43,17 @@ Result<std::unique_ptr<verbs::ConnectionId>> RdmaId::create(std::shared_ptr<Rdma
 }
 
 RdmaId::RdmaId(std::shared_ptr<RdmaDevices> devices, RdmaDevice& device, EventChannel channel, rdma_cm_id* id)
-    : devices_(std::move(devices)), device_(&device), channel_(std::move(channel)), id_(id), owner_(::getpid()) {}
+    : devices_(std::move(devices)),
+      device_(&device),
+      channel_(std::move(channel)),
+      id_(id),
+      owner_(::getpid()),
+      options_(devices_->calls(), id),
+      qp_(devices_->calls(), id) {}
 
 RdmaId::~RdmaId() {
-  if (qp_ != nullptr) device_->forget_owner(qp_, *this);
+  // First, because a report uses the id.
+  qp_.leave();
   // In a forked child the kernel's id belongs to the parent, and librdmacm would destroy it through the shared
   // descriptor.
   if (!abandoned_ && ::getpid() == owner_) calls().destroy_id(id_);
@@ -65,28 +63,9 @@ Status RdmaId::call_failed_or_ok(int result, const char* where) const {
   return result == 0 ? ok() : Status(Error::last(where));
 }
 
-void RdmaId::set_option(int name, void* value, std::size_t length) {
-  // Old kernels do not have every option; the connection works without it.
-  if (calls().set_option(id_, RDMA_OPTION_ID, name, value, length) != 0) log_debug("rdma_set_option %d refused", name);
-}
-
-void RdmaId::shorten_ack_timeout() {
-  std::uint8_t timeout = kAckTimeout;
-  set_option(RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
-}
-
-void RdmaId::prepare_binding() {
-  if (std::exchange(options_set_, true)) return;
-  int on = 1;
-  if (reuse_address_) set_option(RDMA_OPTION_ID_REUSEADDR, &on, sizeof on);
-  int v6_only = v6_only_ ? 1 : 0;
-  set_option(RDMA_OPTION_ID_AFONLY, &v6_only, sizeof v6_only);
-  shorten_ack_timeout();
-}
-
 Status RdmaId::bind(const SocketAddress& address) {
   if (address.is_unspecified()) return Error{EAFNOSUPPORT, "bind: family"};
-  prepare_binding();
+  options_.set_once();
   return call_failed_or_ok(calls().bind_addr(id_, const_cast<sockaddr*>(address.get())), "rdma_bind_addr");
 }
 
@@ -98,7 +77,7 @@ Status RdmaId::listen(int backlog) {
 
 Status RdmaId::resolve_addr(const SocketAddress& destination, Nanos timeout) {
   if (destination.is_unspecified()) return Error{EAFNOSUPPORT, "resolve_addr: family"};
-  prepare_binding();
+  options_.set_once();
   return call_failed_or_ok(
       calls().resolve_addr(id_, nullptr, const_cast<sockaddr*>(destination.get()), to_milliseconds(timeout)),
       "rdma_resolve_addr");
@@ -130,7 +109,7 @@ Status RdmaId::learn_device() {
 // -- the queue pair --------------------------------------------------------------------------------
 
 Result<ConnectionQp> RdmaId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, verbs::ReceiveBytes receive) {
-  if (qp_ != nullptr) return Error{EINVAL, "create_qp: there is one"};
+  if (qp_.get() != nullptr) return Error{EINVAL, "create_qp: there is one"};
   ConnectionQp out;
   auto qp = device_->create_qp(pd, attr);
   if (!qp) return qp.error();
@@ -147,55 +126,8 @@ Result<ConnectionQp> RdmaId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, verbs
     if (!mr) return mr.error();
     out.receive_mr = *std::move(mr);
   }
-  qp_ = out.qp.get();
-  if (Status ready = to_init(); !ready) {
-    qp_ = nullptr;
-    return ready.error();
-  }
-  device_->set_owner(*qp_, *this);
+  if (Status used = qp_.use(*out.qp, *device_, *this); !used) return used.error();
   return out;
-}
-
-Result<int> RdmaId::attributes_for(ibv_qp_state state, ibv_qp_attr& attr) {
-  attr = {};
-  attr.qp_state = state;
-  int mask = 0;
-  if (calls().init_qp_attr(id_, &attr, &mask) != 0) return Error::last("rdma_init_qp_attr");
-  return mask;
-}
-
-Status RdmaId::to_init() {
-  ibv_qp_attr attr;
-  auto mask = attributes_for(IBV_QPS_INIT, attr);
-  if (!mask) return mask.error();
-  return device_->modify_qp(*qp_, attr, *mask);
-}
-
-Status RdmaId::to_ready(const ConnectionParameters* parameters) {
-  // The kernel's iWARP connection manager moves the queue pair itself.
-  if (!device_->has_write_with_immediate()) return ok();
-  // Repeated, because the active side's first attributes were made without the connection and did not permit the peer
-  // to write.
-  if (Status again = to_init(); !again) return again;
-  ibv_qp_attr attr;
-  auto mask = attributes_for(IBV_QPS_RTR, attr);
-  if (!mask) return mask.error();
-  attr.min_rnr_timer = kMinRnrTimer;
-  if (parameters != nullptr) attr.max_dest_rd_atomic = parameters->responder_resources;
-  if (Status moved = device_->modify_qp(*qp_, attr, *mask | IBV_QP_MIN_RNR_TIMER); !moved) return moved;
-  mask = attributes_for(IBV_QPS_RTS, attr);
-  if (!mask) return mask.error();
-  if (parameters != nullptr) attr.max_rd_atomic = parameters->initiator_depth;
-  attr.retry_cnt = std::min(attr.retry_cnt, kMostRetries);
-  return device_->modify_qp(*qp_, attr, *mask);
-}
-
-void RdmaId::to_error() {
-  if (qp_ == nullptr || ::getpid() != owner_) return;
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_ERR;
-  // A removed device refuses, and flushes by itself.
-  [[maybe_unused]] const Status moved = device_->modify_qp(*qp_, attr, IBV_QP_STATE);
 }
 
 // -- connecting ------------------------------------------------------------------------------------
@@ -209,7 +141,7 @@ rdma_conn_param RdmaId::request_parameters(const ConnectionParameters& parameter
   out.flow_control = parameters.flow_control;
   out.retry_count = parameters.retry_count;
   out.rnr_retry_count = parameters.rnr_retry_count;
-  out.qp_num = qp_->qp_num;
+  out.qp_num = qp_.get()->qp_num;
   return out;
 }
 
@@ -221,7 +153,7 @@ std::size_t RdmaId::request_header_bytes() const {
 }
 
 Status RdmaId::connect(const ConnectionParameters& parameters) {
-  if (qp_ == nullptr) return Error{EINVAL, "connect: no queue pair"};
+  if (qp_.get() == nullptr) return Error{EINVAL, "connect: no queue pair"};
   if (parameters.private_data.size() > verbs::kMaxRequestPrivateData) return Error{EINVAL, "connect: private data"};
   rdma_conn_param request = request_parameters(parameters);
   std::vector<std::byte> data(request_header_bytes());
@@ -237,7 +169,7 @@ Status RdmaId::connect(const ConnectionParameters& parameters) {
 }
 
 Status RdmaId::accept(const ConnectionParameters& parameters) {
-  if (qp_ == nullptr) return Error{EINVAL, "accept: no queue pair"};
+  if (qp_.get() == nullptr) return Error{EINVAL, "accept: no queue pair"};
   if (parameters.private_data.size() > verbs::kMaxReplyPrivateData) return Error{EINVAL, "accept: private data"};
   ConnectionParameters bounded = parameters;
   const auto attr = device_->query_device();
@@ -246,7 +178,7 @@ Status RdmaId::accept(const ConnectionParameters& parameters) {
   const auto most = [](int limit) { return static_cast<std::uint8_t>(std::clamp(limit, 0, 255)); };
   bounded.responder_resources = std::min(bounded.responder_resources, most(attr->max_qp_rd_atom));
   bounded.initiator_depth = std::min(bounded.initiator_depth, most(attr->max_qp_init_rd_atom));
-  if (Status ready = to_ready(&bounded); !ready) return ready;
+  if (Status ready = qp_.to_ready(&bounded); !ready) return ready;
   rdma_conn_param reply = request_parameters(bounded);
   return call_failed_or_ok(calls().accept(id_, &reply), "rdma_accept");
 }
@@ -258,7 +190,7 @@ Status RdmaId::reject(std::span<const std::byte> private_data) {
 }
 
 Status RdmaId::disconnect() {
-  to_error();
+  qp_.to_error();
   if (ended_) return ok();
   // The call fails when there is no connection, which needs no report.
   calls().disconnect(id_);

@@ -10,14 +10,15 @@
 #include <vector>
 
 #include "core/device/rdma/event_channel.h"
+#include "core/device/rdma/id_options.h"
+#include "core/device/rdma/id_queue_pair.h"
 #include "core/device/rdma/rdma_devices.h"
 #include "core/verbs/connection_manager.h"
 
 namespace ringsock::rdma {
 
 /// One rdma_cm_id with its own event channel, so that events of other connections do not delay it. The queue pair is
-/// not managed by librdmacm: its states follow rdma_init_qp_attr(3), and this class sets how long a peer waits when no
-/// receive is posted.
+/// not managed by librdmacm (IdQueuePair).
 class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
  public:
   /// `front` is used as the device until RDMA CM has chosen one. Errors: EOPNOTSUPP for datagrams; those of
@@ -30,8 +31,8 @@ class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
 
   verbs::Device& device() override { return *device_; }
   Status bind(const SocketAddress& address) override;
-  void set_reuse_address(bool on) override { reuse_address_ = on; }
-  void set_v6_only(bool on) override { v6_only_ = on; }
+  void set_reuse_address(bool on) override { options_.reuse_address(on); }
+  void set_v6_only(bool on) override { options_.v6_only(on); }
   Status listen(int backlog) override;
   Status resolve_addr(const SocketAddress& destination, Nanos timeout) override;
   Status resolve_route(Nanos timeout) override;
@@ -55,18 +56,9 @@ class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
 
   [[nodiscard]] const Calls& calls() const { return devices_->calls(); }
   Status call_failed_or_ok(int result, const char* where) const;
-  void set_option(int name, void* value, std::size_t length);
-  void shorten_ack_timeout();
-  void prepare_binding();
   /// Called when RDMA CM has bound the id to a device: uses the RdmaDevice of that name from then on.
   Status learn_device();
 
-  // The queue pair's states
-  Status to_init();
-  /// Moves the queue pair to RTR and RTS. @param parameters  those of accept(), null on the active side
-  Status to_ready(const verbs::ConnectionParameters* parameters);
-  void to_error();
-  Result<int> attributes_for(ibv_qp_state state, ibv_qp_attr& attr);
   rdma_conn_param request_parameters(const verbs::ConnectionParameters& parameters) const;
   /// Returns the number of bytes before the private data of a request that belong to the connection manager but that
   /// this library has to write.
@@ -90,10 +82,8 @@ class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
   EventChannel spare_channel_;  ///< of a listener: for its next client
   rdma_cm_id* const id_;
   const pid_t owner_;
-  ibv_qp* qp_ = nullptr;  ///< the caller's, of device_; alive while the connection is used
-  bool reuse_address_ = false;
-  bool v6_only_ = false;
-  bool options_set_ = false;
+  IdOptions options_;
+  IdQueuePair qp_;
   std::vector<std::byte> route_;  ///< set by the caller; empty: must be resolved
   bool listening_ = false;
   bool established_ = false;

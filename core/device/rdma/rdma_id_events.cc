@@ -145,14 +145,14 @@ std::unique_ptr<RdmaId> RdmaId::adopt_request(rdma_cm_id* id) {
     log_info("rdma: a request is refused: %s: %s", learned.error().where, std::strerror(learned.error().code));
     return nullptr;
   }
-  request->shorten_ack_timeout();
+  request->options_.shorten_ack_timeout();
   return request;
 }
 
 /// librdmacm does not manage the queue pair, so it leaves the rest of the handshake to this library.
 Result<CmEvent> RdmaId::on_response(CmEvent event) {
-  if (qp_ == nullptr || established_) return kNothing;
-  Status ready = to_ready(nullptr);
+  if (qp_.get() == nullptr || established_) return kNothing;
+  Status ready = qp_.to_ready(nullptr);
   if (ready) ready = call_failed_or_ok(calls().establish(id_), "rdma_establish");
   if (!ready) {
     calls().disconnect(id_);
@@ -170,7 +170,7 @@ Result<CmEvent> RdmaId::on_established(CmEvent event) {
 Result<CmEvent> RdmaId::on_disconnected(CmEvent event) {
   if (std::exchange(ended_, true)) return kNothing;
   // Completes the posted requests, which also wakes threads that wait for the completion queue.
-  to_error();
+  qp_.to_error();
   if (event.type == CmEventType::disconnected) calls().disconnect(id_);  // the peer waits for this answer
   return event;
 }
