@@ -5,7 +5,6 @@
 
 #include "core/device/common/protection_domain.h"
 #include "core/device/common/verbs_frame.h"
-#include "core/device/packet/outgoing_batch.h"
 #include "core/device/packet/packet_device.h"
 
 namespace ringsock::soft {
@@ -78,7 +77,9 @@ PacketQueuePair::PacketQueuePair(PacketDevice& device, ibv_pd& domain, const ibv
       init_attr_(attr),
       keys_(device.keys()),
       ring_(std::move(ring)),
-      receives_(attr.cap.max_recv_wr, attr.cap.max_recv_sge) {
+      receives_(attr.cap.max_recv_wr, attr.cap.max_recv_sge),
+      reader_(*ring_),
+      sender_(device, *this, attr, *ring_) {
   ibv_qp::context = &device.context();
   ibv_qp::pd = &domain;
   qp_context = attr.qp_context;
@@ -128,7 +129,7 @@ void PacketQueuePair::arm() {
   }
   // The rest of a half-delivered frame does not make the ring's descriptor readable. A user that has never posted
   // receives calls take_packet().
-  if (segmented_ && (!receives_.empty() || receives_.posted() == 0)) return receive_queue().fire();
+  if (reader_.has_rest() && (!receives_.empty() || receives_.posted() == 0)) return receive_queue().fire();
   if (watch_ == 0 || ring_->descriptor() < 0) return;
   if (!ring_->listen(true)) return receive_queue().fire();  // a thread that cannot be woken must not sleep
   receive_queue().completion_channel()->rearm(watch_);
@@ -221,23 +222,18 @@ int PacketQueuePair::destroy_flow(ibv_flow* handle) {
 
 verbs::PacketCounters PacketQueuePair::counters() {
   const FrameRing::Counters ring = ring_->counters();
-  constexpr auto kRelaxed = std::memory_order_relaxed;
-  return {.rx_packets = rx_packets_.load(kRelaxed),
-          .rx_bytes = rx_bytes_.load(kRelaxed),
-          .rx_ring_full = ring.ring_full,
-          .rx_bad_length = rx_bad_length_.load(kRelaxed),
-          .rx_bad_checksum = rx_bad_checksum_.load(kRelaxed),
-          .rx_too_long = rx_too_long_.load(kRelaxed),
-          .tx_packets = tx_packets_.load(kRelaxed),
-          .tx_bytes = tx_bytes_.load(kRelaxed),
-          .tx_dropped = ring.tx_dropped,
-          .rx_system_calls = ring.rx_system_calls,
-          .tx_system_calls = ring.tx_system_calls};
+  verbs::PacketCounters out{.rx_ring_full = ring.ring_full,
+                            .tx_dropped = ring.tx_dropped,
+                            .rx_system_calls = ring.rx_system_calls,
+                            .tx_system_calls = ring.tx_system_calls};
+  reader_.add_to(out);
+  sender_.add_to(out);
+  return out;
 }
 
 void PacketQueuePair::forget_after_fork() {
   set_state(IBV_QPS_ERR);
-  segmented_.reset();
+  reader_.forget();
   ring_->forget();
 }
 

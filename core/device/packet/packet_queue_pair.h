@@ -15,47 +15,17 @@
 #include "core/base/mutex.h"
 #include "core/device/common/receive_queue.h"
 #include "core/device/packet/packet_completion_queue.h"
+#include "core/device/packet/packet_reader.h"
+#include "core/device/packet/packet_sender.h"
 #include "core/device/packet/ring/frame_ring.h"
-#include "core/device/packet/ring/packet_segments.h"
 #include "core/verbs/device.h"
-#include "core/wire/ethernet.h"
-#include "core/wire/frame_layout.h"
-#include "core/wire/reassembler.h"
 
 namespace ringsock::soft {
 
 class KeyTable;
 class PacketDevice;
-class OutgoingBatch;
 
 inline constexpr std::uint32_t kMaxPacketQueueEntries = 1 << 16;
-inline constexpr std::uint32_t kMaxPacketSge = 16;
-/// The longest packet that is sent for segmentation: headers and payload.
-inline constexpr std::uint32_t kMaxTsoBytes = 65535;
-
-/// A received packet in two pieces, with right lengths and checksums.
-struct ReceivedPacket {
-  std::span<const std::byte> headers;  ///< from Ethernet to UDP or TCP, with the VLAN tag
-  std::span<const std::byte> payload;  ///< up to the end according to the IP header
-  wire::FrameLayout layout;
-  std::uint64_t wallclock_ns = 0;  ///< CLOCK_REALTIME of arrival
-};
-
-/// Room for the headers of a datagram to send. There is further room in front of them and behind them for the queue
-/// pair, so that a small datagram is sent in one piece.
-class DatagramRoom {
- public:
-  DatagramRoom() = default;  // does not initialise the bytes, which headers overwrite
-  [[nodiscard]] std::span<std::byte, wire::kMaxHeaderBytes> headers() {
-    return std::span(bytes_).subspan<kOffloadBytes, wire::kMaxHeaderBytes>();
-  }
-
- private:
-  friend class PacketQueuePair;
-  static constexpr std::size_t kOffloadBytes = sizeof(virtio_net_hdr);
-  static constexpr std::size_t kSmallPayload = 256;
-  std::array<std::byte, kOffloadBytes + wire::kMaxHeaderBytes + kSmallPayload> bytes_;
-};
 
 /// Receives are completed in poll_receives(), under the receive queue's poll lock. Sends are completed in post_send(),
 /// without a lock, because threads may share the kernel's socket. A user of this class need not post receives:
@@ -88,10 +58,7 @@ class PacketQueuePair final : public ibv_qp {
   /// they are longer than `room`.
   const ReceivedPacket* take_packet(std::size_t room);
   /// Releases the packet of take_packet(). Must be called before take_packet() is called again.
-  void release_packet() {
-    if (!segmented_ || end_segment()) [[likely]]
-      ring_->pop();
-  }
+  void release_packet() { reader_.release(); }
   /// Descriptors that are readable when a quarter of the ring has filled without packets being taken; -1: none.
   [[nodiscard]] std::array<int, 2> alarms() const { return ring_->alarms(); }
   /// Called before packets are taken because of an alarm. Threads: any.
@@ -121,12 +88,6 @@ class PacketQueuePair final : public ibv_qp {
     Mutex lock;
     PacketQueuePair* queue_pair = nullptr;
   };
-  /// A frame that contains several packets, and how many of them have been delivered.
-  struct Segmented {
-    PacketSegments segments;
-    wire::FrameLayout layout;
-    const RingFrame* frame;
-  };
 
   PacketQueuePair(PacketDevice& device, ibv_pd& pd, const ibv_qp_init_attr& attr, std::unique_ptr<FrameRing> ring);
   void watch_ring();
@@ -137,38 +98,14 @@ class PacketQueuePair final : public ibv_qp {
   PacketCompletionQueue& receive_queue() const { return PacketCompletionQueue::of(*recv_cq); }
 
   // Receiving.
-  [[nodiscard]] bool may_receive() const;
-  const ReceivedPacket* next_packet(std::size_t room);
-  const RingFrame* accept_frame(const RingFrame* frame, wire::FrameLayout& layout);
-  const RingFrame* accept_other(const RingFrame* frame, wire::FrameLayout& layout);
-  bool reassemble(const RingFrame& frame);
-  bool accept_found(const RingFrame& frame, wire::FrameLayout& layout);
-  const ReceivedPacket* begin_segments(const RingFrame& frame);
-  const ReceivedPacket* show_segment();
-  bool end_segment();
-  void put_tag_back(std::uint16_t control);
+  [[nodiscard]] bool may_receive() const {
+    const ibv_qp_state now = current_state();
+    return now == IBV_QPS_RTS || now == IBV_QPS_RTR || now == IBV_QPS_SQD;
+  }
   bool receive_one(PacketCompletion& out);
   bool complete_receive(const ReceivedPacket& packet, PacketCompletion& out);
   [[nodiscard]] bool may_write(const PostedReceive& receive) const;
-  void count_received(const ReceivedPacket& packet);
   int flush_receives(int count, PacketCompletion* out);
-
-  // Sending.
-  /// Returns what post_send() does with a request: 0: send it, or an errno value: fail.
-  [[nodiscard]] int check_send(const ibv_send_wr& wr) const;
-  [[nodiscard]] bool may_read(const ibv_send_wr& wr) const;
-  /// Sends the frames in the batch. Returns 0 or an errno value; then `next` is the request that has failed.
-  int send_batch(OutgoingBatch& batch, ibv_send_wr*& next);
-  /// Returns whether an IBV_WR_TSO contains several datagrams that the kernel cannot separate.
-  [[nodiscard]] bool must_segment(const ibv_send_wr& wr) const;
-  /// Sends such datagrams. Returns 0 or an errno value.
-  int send_segments(const ibv_send_wr& wr);
-  int send_failure(int code);
-  int send_in_parts(const iovec& head, std::span<const iovec> payload);
-  void count_sent(std::size_t packets, std::size_t bytes);
-  void finish_send(const ibv_send_wr& wr, std::size_t bytes);
-  void complete_send(const ibv_send_wr& wr, ibv_wc_status status);
-  void flush_sends(const ibv_send_wr* wr);
 
   PacketDevice& device_;
   const ibv_qp_init_attr init_attr_;
@@ -182,21 +119,8 @@ class PacketQueuePair final : public ibv_qp {
 
   BiasedMutex post_lock_;
   ReceiveQueue receives_;
-  std::optional<Segmented> segmented_;
-  ReceivedPacket packet_;
-  std::unique_ptr<wire::Reassembler> reassembler_;  ///< made with the first fragment
-  RingFrame whole_;                                 ///< the packet that it has completed last
-  std::array<std::byte, wire::kMaxHeaderBytes + sizeof(wire::VlanTag)> tagged_headers_;
-
-  // Written by the receiving thread, read by any thread.
-  std::atomic<std::uint64_t> rx_packets_{0};
-  std::atomic<std::uint64_t> rx_bytes_{0};
-  std::atomic<std::uint64_t> rx_bad_length_{0};
-  std::atomic<std::uint64_t> rx_bad_checksum_{0};
-  std::atomic<std::uint64_t> rx_too_long_{0};
-  // Written by any sending thread.
-  std::atomic<std::uint64_t> tx_packets_{0};
-  std::atomic<std::uint64_t> tx_bytes_{0};
+  PacketReader reader_;
+  PacketSender sender_;
 };
 
 }  // namespace ringsock::soft

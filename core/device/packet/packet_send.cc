@@ -14,8 +14,22 @@
 
 namespace ringsock::soft {
 
-[[gnu::always_inline]] inline int PacketQueuePair::check_send(const ibv_send_wr& wr) const {
-  if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > init_attr_.cap.max_send_sge) return EINVAL;
+PacketSender::PacketSender(PacketDevice& device, const ibv_qp& queue_pair, const ibv_qp_init_attr& attr,
+                           FrameRing& ring)
+    : device_(device),
+      queue_pair_(queue_pair),
+      ring_(ring),
+      keys_(device.keys()),
+      max_sge_(attr.cap.max_send_sge),
+      signal_all_(attr.sq_sig_all != 0) {}
+
+void PacketSender::add_to(verbs::PacketCounters& counters) const {
+  counters.tx_packets = packets_.load(std::memory_order_relaxed);
+  counters.tx_bytes = bytes_.load(std::memory_order_relaxed);
+}
+
+[[gnu::always_inline]] inline int PacketSender::check(const ibv_send_wr& wr) const {
+  if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > max_sge_) return EINVAL;
   const std::uint64_t bytes = length_of(sges_of(wr));
   if (wr.opcode == IBV_WR_SEND) {
     if (bytes < ETH_HLEN) return EINVAL;
@@ -26,112 +40,65 @@ namespace ringsock::soft {
   return bytes + wr.tso.hdr_sz > kMaxTsoBytes ? EMSGSIZE : 0;
 }
 
-[[gnu::always_inline]] inline bool PacketQueuePair::may_read(const ibv_send_wr& wr) const {
+[[gnu::always_inline]] inline bool PacketSender::may_read(const ibv_send_wr& wr) const {
   if ((wr.send_flags & IBV_SEND_INLINE) != 0) return true;
   return std::ranges::all_of(sges_of(wr), [this](const ibv_sge& sge) {
-    return sge.length == 0 || keys_.covers(sge.lkey, pd, sge.addr, sge.length, 0);
+    return sge.length == 0 || keys_.covers(sge.lkey, queue_pair_.pd, sge.addr, sge.length, 0);
   });
 }
 
-inline void PacketQueuePair::count_sent(std::size_t packets, std::size_t bytes) {
-  tx_packets_.fetch_add(packets, std::memory_order_relaxed);
-  tx_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+inline void PacketSender::count(std::size_t packets, std::size_t bytes) {
+  packets_.fetch_add(packets, std::memory_order_relaxed);
+  bytes_.fetch_add(bytes, std::memory_order_relaxed);
 }
 
-[[gnu::always_inline]] inline void PacketQueuePair::finish_send(const ibv_send_wr& wr, std::size_t bytes) {
-  count_sent(1, bytes);
-  if (init_attr_.sq_sig_all != 0 || (wr.send_flags & IBV_SEND_SIGNALED) != 0) complete_send(wr, IBV_WC_SUCCESS);
+[[gnu::always_inline]] inline void PacketSender::finish(const ibv_send_wr& wr, std::size_t bytes) {
+  count(1, bytes);
+  if (signal_all_ || (wr.send_flags & IBV_SEND_SIGNALED) != 0) complete(wr, IBV_WC_SUCCESS);
 }
 
-int PacketQueuePair::send_batch(OutgoingBatch& batch, ibv_send_wr*& failed) {
+int PacketSender::send_batch(OutgoingBatch& batch, ibv_send_wr*& failed) {
   std::size_t done = 0;
   const std::span<const OutgoingFrame> frames = batch.frames();
   while (done < frames.size()) {
-    const auto sent = ring_->send(frames.subspan(done));
+    const auto sent = ring_.send(frames.subspan(done));
     if (!sent) {
       failed = &batch.request(done);
-      return send_failure(sent.error().code);
+      return failure(sent.error().code);
     }
-    for (const std::size_t end = done + *sent; done < end; ++done) finish_send(batch.request(done), batch.bytes(done));
+    for (const std::size_t end = done + *sent; done < end; ++done) finish(batch.request(done), batch.bytes(done));
   }
   batch.clear();
   return 0;
 }
 
 /// Translates an error of the ring into the result of post_send().
-int PacketQueuePair::send_failure(int code) {
+int PacketSender::failure(int code) {
   if (code == ENODEV) device_.interface_is_gone();
   return code == EAGAIN ? ENOMEM : code;  // a full socket stands for a full send queue
 }
 
-int PacketQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
+PacketSender::Outcome PacketSender::send_some(ibv_send_wr* wr) {
   OutgoingBatch batch;
-  while (wr != nullptr) {
-    const ibv_qp_state now = current_state();
-    if (now == IBV_QPS_ERR) {
-      flush_sends(wr);
-      return 0;
-    }
-    int error = now == IBV_QPS_RTS ? 0 : EINVAL;
-    ibv_send_wr* next = wr;
-    bool may_go_on = true;
-    for (; error == 0 && next != nullptr && !batch.full(); next = next->next) {
-      error = check_send(*next);
-      if (error != 0) break;
-      may_go_on = may_read(*next);
-      if (!may_go_on) break;
-      if (next->opcode == IBV_WR_TSO && must_segment(*next)) {
-        if (!batch.empty()) break;
-        error = send_segments(*next);
-        if (error != 0) break;
-        continue;
-      }
-      error = batch.add(*next);
-      if (error != 0) break;
-    }
-    // The requests before an invalid one are sent first.
-    if (ibv_send_wr* failed = nullptr; const int send_error = send_batch(batch, failed)) {
-      *bad = failed;
-      return send_error;
-    }
-    if (error != 0) {
-      *bad = next;
-      return error;
-    }
-    if (!may_go_on) {
-      complete_send(*next, IBV_WC_LOC_PROT_ERR);
-      enter_error();
-      next = next->next;
-    }
-    wr = next;
+  Outcome out{.next = wr};
+  ibv_send_wr*& next = out.next;
+  for (; next != nullptr && !batch.full(); next = next->next) {
+    out.error = check(*next);
+    if (out.error != 0) break;
+    out.is_denied = !may_read(*next);
+    if (out.is_denied) break;
+    const bool alone = next->opcode == IBV_WR_TSO && must_segment(*next);
+    if (alone && !batch.empty()) break;
+    out.error = alone ? send_segments(*next) : batch.add(*next);
+    if (out.error != 0) break;
   }
-  return 0;
-}
-
-int PacketQueuePair::send_datagram(DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) {
-  if (current_state() != IBV_QPS_RTS) [[unlikely]]
-    return current_state() == IBV_QPS_ERR ? ENODEV : EINVAL;
-  if (payload.size() > kMaxPacketSge || header_bytes > wire::kMaxHeaderBytes) return EINVAL;
-  virtio_net_hdr offload{};
-  offload.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
-  offload.csum_start = static_cast<std::uint16_t>(header_bytes - sizeof(wire::UdpHeader));
-  offload.csum_offset = offsetof(wire::UdpHeader, checksum);
-  std::byte* const head = room.bytes_.data();
-  std::memcpy(head, &offload, sizeof offload);
-  const std::size_t head_bytes = sizeof offload + header_bytes;
-  if (payload.size() == 1 && payload[0].iov_len <= DatagramRoom::kSmallPayload) [[likely]] {
-    if (payload[0].iov_len != 0) std::memcpy(head + head_bytes, payload[0].iov_base, payload[0].iov_len);
-    const iovec whole{head, head_bytes + payload[0].iov_len};
-    if (const Status sent = ring_->send_piece(whole); !sent) [[unlikely]]
-      return send_failure(sent.error().code);
-    count_sent(1, whole.iov_len - sizeof offload);
-    return 0;
-  }
-  return send_in_parts({head, head_bytes}, payload);
+  // The requests before an invalid one are sent first.
+  if (ibv_send_wr* failed = nullptr; const int error = send_batch(batch, failed)) return {error, failed, false};
+  return out;
 }
 
 /// Sends a datagram that does not fit into its room.
-int PacketQueuePair::send_in_parts(const iovec& head, std::span<const iovec> payload) {
+int PacketSender::send_in_parts(const iovec& head, std::span<const iovec> payload) {
   std::array<iovec, 1 + kMaxPacketSge> parts;
   parts[0] = head;
   std::ranges::copy(payload, parts.begin() + 1);
@@ -139,18 +106,18 @@ int PacketQueuePair::send_in_parts(const iovec& head, std::span<const iovec> pay
   for (const iovec& part : payload) bytes += part.iov_len;
   if (bytes > kMaxTsoBytes) return EMSGSIZE;
   const OutgoingFrame frame(parts.data(), 1 + payload.size());
-  if (const auto sent = ring_->send({&frame, 1}); !sent) return send_failure(sent.error().code);
-  count_sent(1, bytes);
+  if (const auto sent = ring_.send({&frame, 1}); !sent) return failure(sent.error().code);
+  count(1, bytes);
   return 0;
 }
 
-bool PacketQueuePair::must_segment(const ibv_send_wr& wr) const {
+bool PacketSender::must_segment(const ibv_send_wr& wr) const {
   if (device_.kernel_segments_udp()) return false;
   const auto layout = wire::parse_headers({static_cast<const std::byte*>(wr.tso.hdr), wr.tso.hdr_sz}, wr.tso.hdr_sz);
   return layout && !layout->is_tcp();
 }
 
-int PacketQueuePair::send_segments(const ibv_send_wr& wr) {
+int PacketSender::send_segments(const ibv_send_wr& wr) {
   std::vector<std::byte> packet(wr.tso.hdr_sz + length_of(sges_of(wr)));
   std::memcpy(packet.data(), wr.tso.hdr, wr.tso.hdr_sz);
   gather(sges_of(wr), 0, packet.size() - wr.tso.hdr_sz, packet.data() + wr.tso.hdr_sz);
@@ -169,30 +136,79 @@ int PacketQueuePair::send_segments(const ibv_send_wr& wr) {
     const std::array<iovec, 2> parts{iovec{head.data(), sizeof offload + segment.headers.size()},
                                      iovec{packet.data() + segment.payload_at, segment.payload_bytes}};
     const OutgoingFrame frame(parts);
-    if (const auto sent = ring_->send({&frame, 1}); !sent) return send_failure(sent.error().code);
+    if (const auto sent = ring_.send({&frame, 1}); !sent) return failure(sent.error().code);
   } while (!segments.done());
-  finish_send(wr, packet.size());
+  finish(wr, packet.size());
   return 0;
 }
 
-void PacketQueuePair::complete_send(const ibv_send_wr& wr, ibv_wc_status status) {
+void PacketSender::complete(const ibv_send_wr& wr, ibv_wc_status status) {
   const PacketCompletion completion{.wr_id = wr.wr_id,
                                     .wallclock_ns = 0,
                                     .byte_len = 0,
-                                    .qp_num = qp_num,
+                                    .qp_num = queue_pair_.qp_num,
                                     .status = status,
                                     .opcode = wr.opcode == IBV_WR_TSO ? IBV_WC_TSO : IBV_WC_SEND,
                                     .vendor_err = 0,
                                     .wc_flags = 0};
-  if (send_queue().push(completion)) return;
+  if (PacketCompletionQueue::of(*queue_pair_.send_cq).push(completion)) return;
   ibv_async_event event{};
-  event.element.cq = send_cq;
+  event.element.cq = queue_pair_.send_cq;
   event.event_type = IBV_EVENT_CQ_ERR;
   device_.raise(event);
 }
 
-void PacketQueuePair::flush_sends(const ibv_send_wr* wr) {
-  for (; wr != nullptr; wr = wr->next) complete_send(*wr, IBV_WC_WR_FLUSH_ERR);
+void PacketSender::flush(const ibv_send_wr* wr) {
+  for (; wr != nullptr; wr = wr->next) complete(*wr, IBV_WC_WR_FLUSH_ERR);
+}
+
+[[gnu::always_inline]] inline int PacketSender::send_datagram(DatagramRoom& room, std::size_t header_bytes,
+                                                              std::span<const iovec> payload) {
+  if (payload.size() > kMaxPacketSge || header_bytes > wire::kMaxHeaderBytes) return EINVAL;
+  virtio_net_hdr offload{};
+  offload.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
+  offload.csum_start = static_cast<std::uint16_t>(header_bytes - sizeof(wire::UdpHeader));
+  offload.csum_offset = offsetof(wire::UdpHeader, checksum);
+  std::byte* const head = room.bytes_.data();
+  std::memcpy(head, &offload, sizeof offload);
+  const std::size_t head_bytes = sizeof offload + header_bytes;
+  if (payload.size() == 1 && payload[0].iov_len <= DatagramRoom::kSmallPayload) [[likely]] {
+    if (payload[0].iov_len != 0) std::memcpy(head + head_bytes, payload[0].iov_base, payload[0].iov_len);
+    const iovec whole{head, head_bytes + payload[0].iov_len};
+    if (const Status sent = ring_.send_piece(whole); !sent) [[unlikely]]
+      return failure(sent.error().code);
+    count(1, whole.iov_len - sizeof offload);
+    return 0;
+  }
+  return send_in_parts({head, head_bytes}, payload);
+}
+
+int PacketQueuePair::send_datagram(DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) {
+  if (current_state() != IBV_QPS_RTS) [[unlikely]]
+    return current_state() == IBV_QPS_ERR ? ENODEV : EINVAL;
+  return sender_.send_datagram(room, header_bytes, payload);
+}
+
+int PacketQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
+  while (wr != nullptr) {
+    const ibv_qp_state now = current_state();
+    if (now == IBV_QPS_ERR) {
+      sender_.flush(wr);
+      return 0;
+    }
+    const auto sent = now == IBV_QPS_RTS ? sender_.send_some(wr) : PacketSender::Outcome{EINVAL, wr, false};
+    if (sent.error != 0) {
+      *bad = sent.next;
+      return sent.error;
+    }
+    wr = sent.next;
+    if (sent.is_denied) {
+      sender_.complete(*wr, IBV_WC_LOC_PROT_ERR);
+      enter_error();
+      wr = wr->next;
+    }
+  }
+  return 0;
 }
 
 }  // namespace ringsock::soft
