@@ -130,6 +130,12 @@ bool OverflowAreas::consume(std::uint64_t bytes) {
   return in_.must_tell();
 }
 
+Status OverflowAreas::restore(const Saved& saved) {
+  if (Status out = out_.restore(saved.out); !out) return out;
+  appends_.store(saved.appends, std::memory_order_relaxed);
+  return in_.restore(saved.in);
+}
+
 bool OverflowAreas::give_back() {
   give_back_at(Nanos::max());
   if (!in_.is_open() || !may_give_pages()) return false;

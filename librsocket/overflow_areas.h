@@ -50,6 +50,8 @@ class OverflowAreas {
   [[nodiscard]] bool in_use() const { return out_.in_use(); }
   [[nodiscard]] bool has_room() const { return out_.has_room(); }
   [[nodiscard]] bool is_empty() const { return out_.is_empty(); }
+  /// Returns the bytes in the peer's area that the peer has not read. Threads: any; the answer may be outdated.
+  [[nodiscard]] std::uint64_t waiting() const { return out_.waiting(); }
   [[nodiscard]] bool can_append() const { return out_.is_open(); }
   /// Returns whether messages may be sent again, because the peer has read all. Error: EPROTO.
   Result<bool> leave() { return out_.leave(); }
@@ -76,6 +78,15 @@ class OverflowAreas {
   std::size_t copy_to(IoCursor& out, std::uint64_t most) const;
   /// Frees the oldest `bytes`. Returns whether the peer must look.
   bool consume(std::uint64_t bytes);
+
+  // -- another process that has a copy by fork(2). Nobody else uses the areas. Error: EPROTO for impossible values.
+  struct Saved {
+    engine::OverflowWriter::Saved out;
+    engine::OverflowReader::Saved in;
+    std::uint32_t appends;
+  };
+  [[nodiscard]] Saved save() const { return {out_.save(), in_.save(), appends()}; }
+  Status restore(const Saved& saved);
 
   /// Returns when give_back() is due, Nanos::max() for never.
   [[nodiscard]] Nanos gives_back_at() const { return gives_back_at_.load(std::memory_order_relaxed); }

@@ -8,7 +8,7 @@
 
 namespace ringsock::rs {
 
-std::uint64_t StateOf::waiting_bytes() const { return connection_.overflow_out_.waiting(); }
+std::uint64_t StateOf::waiting_bytes() const { return connection_.overflow_.waiting(); }
 
 /// Returns whether requests are under way. A connection that has failed finishes none.
 bool StateOf::is_busy() const {
@@ -30,12 +30,10 @@ bool StateOf::save_and_suspend(SavedConnection& saved) {
   saved.queue_pair = *queue_pair;
   saved.send_window = own.send_window_.save();
   saved.receive_window = own.receive_window_.save();
-  saved.overflow_out = own.overflow_out_.save();
-  saved.overflow_in = own.overflow_in_.save();
+  saved.overflow = own.overflow_.save();
   saved.peer_sgl_next = own.peer_sgl_next_;
   saved.own_sgl_next = own.own_sgl_next_;
   saved.posted = own.posted_.load(std::memory_order_relaxed);
-  saved.sent_ahead = own.sent_ahead_.load(std::memory_order_relaxed);
   saved.unsignalled = own.unsignalled_;
   saved.owed_receives = own.owed_receives_;
   saved.has_announced = own.has_announced_;
@@ -74,8 +72,7 @@ Status StateOf::restore(const SavedConnection& saved) {
 Status StateOf::restore_windows(const SavedConnection& saved) {
   if (Status sends = connection_.send_window_.restore(saved.send_window); !sends) return sends;
   if (Status receives = connection_.receive_window_.restore(saved.receive_window); !receives) return receives;
-  if (Status out = connection_.overflow_out_.restore(saved.overflow_out); !out) return out;
-  return connection_.overflow_in_.restore(saved.overflow_in);
+  return connection_.overflow_.restore(saved.overflow);
 }
 
 void StateOf::restore_counters(const SavedConnection& saved) {
@@ -85,7 +82,6 @@ void StateOf::restore_counters(const SavedConnection& saved) {
   own.posted_.store(saved.posted, std::memory_order_relaxed);
   own.retired_.store(saved.posted - saved.unsignalled, std::memory_order_relaxed);
   own.direct_end_.store(saved.posted - saved.unsignalled, std::memory_order_relaxed);
-  own.sent_ahead_.store(saved.sent_ahead, std::memory_order_relaxed);
   own.unsignalled_ = saved.unsignalled;
   own.owed_receives_ = saved.owed_receives;
   own.free_control_slots_.store(Connection::kAllControlSlots, std::memory_order_relaxed);

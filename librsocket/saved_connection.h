@@ -4,10 +4,10 @@
 #include <cstdint>
 
 #include "core/base/result.h"
-#include "core/engine/stream/overflow.h"
 #include "core/engine/stream/receive_window.h"
 #include "core/engine/stream/send_window.h"
 #include "core/verbs/saved_queue_pair.h"
+#include "librsocket/overflow_areas.h"
 
 namespace ringsock::rs {
 
@@ -17,13 +17,11 @@ class Connection;
 struct SavedConnection {
   engine::SendWindow::Saved send_window;
   engine::ReceiveWindow::Saved receive_window;
-  engine::OverflowWriter::Saved overflow_out;
-  engine::OverflowReader::Saved overflow_in;
+  OverflowAreas::Saved overflow;
   verbs::SavedQueuePair queue_pair;
   std::uint32_t peer_sgl_next;
   std::uint32_t own_sgl_next;
   std::uint32_t posted;
-  std::uint32_t sent_ahead;
   std::uint32_t unsignalled;
   std::uint32_t owed_receives;
   std::int32_t failure;

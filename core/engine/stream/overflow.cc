@@ -115,6 +115,7 @@ Status OverflowWriter::restore(const Saved& saved) {
   put_ = saved.written;
   written_.store(saved.written, std::memory_order_relaxed);
   in_use_.store(saved.in_use != 0, std::memory_order_relaxed);
+  goes_on_at_.store(limit_ / 2, std::memory_order_relaxed);
   return ok();
 }
 
@@ -162,14 +163,22 @@ bool OverflowReader::must_tell() {
 }
 
 OverflowReader::Saved OverflowReader::save() const {
-  return {used_, base_, known_.load(std::memory_order_relaxed), read_.load(std::memory_order_relaxed)};
+  return {used_,
+          base_,
+          found_,
+          window_start_,
+          known_.load(std::memory_order_relaxed),
+          read_.load(std::memory_order_relaxed)};
 }
 
 Status OverflowReader::restore(const Saved& saved) {
-  if (saved.read > saved.known || saved.known - saved.read > area_.size())
-    return Error{EPROTO, "rsocket: an impossible overflow"};
+  const bool is_possible = saved.read <= saved.known && saved.known <= saved.found &&
+                           saved.found - saved.read <= area_.size() && saved.window_start <= saved.known;
+  if (!is_possible) return Error{EPROTO, "rsocket: an impossible overflow"};
   used_ = saved.used;
   base_ = saved.base;
+  found_ = saved.found;
+  window_start_ = saved.window_start;
   read_.store(saved.read, std::memory_order_relaxed);
   known_.store(saved.known, std::memory_order_release);
   return ok();

@@ -90,7 +90,7 @@ class OverflowWriter {
   /// Ends an append. Returns whether a message must be sent that makes the peer look.
   bool end(std::uint16_t last_message);
 
-  /// All that it knows, for another process that has a copy of it by fork(2).
+  /// All that it knows, for another process that has a copy of it by fork(2) and bounds of its own (may_touch()).
   struct Saved {
     std::uint64_t known_read;
     std::uint64_t base;
@@ -170,10 +170,12 @@ class OverflowReader {
   template <class Give>
   void give_back(Give give);
 
-  /// All that it knows, for another process that has a copy of it by fork(2).
+  /// All that it knows, for another process that has a copy of it by fork(2) and a window of its own (limit_window()).
   struct Saved {
     std::uint64_t used;
     std::uint64_t base;
+    std::uint64_t found;
+    std::uint64_t window_start;
     std::uint64_t known;
     std::uint64_t read;
   };
