@@ -109,10 +109,11 @@ bool OverflowAreas::release(bool is_alone) {
   return in_.release(give_pages, is_alone) && in_.must_tell();
 }
 
-/// A wide window is charged as a whole, because the peer decides where in the area we read.
 void OverflowAreas::widen_window() {
-  if (charge_in_.covered() != 0 || !in_.has_used_window()) return;
-  if (charge_in_.cover(area_.size(), monotonic_now()) >= area_.size()) in_.limit_window(area_.size());
+  const std::uint64_t before = charge_in_.covered();
+  if (before >= area_.size() || !in_.has_used_window()) return;
+  const std::uint64_t covered = charge_in_.cover(before + OverflowCharge::kStep, monotonic_now());
+  in_.limit_window(covered >= area_.size() ? UINT64_MAX : std::max(kLeastWindow, covered));
 }
 
 std::size_t OverflowAreas::copy_to(IoCursor& out, std::uint64_t most) const {

@@ -73,17 +73,23 @@ void become_subreaper() {
   ::alarm(60);
 }
 
-/// Both processes use the connection, so that it has a relay. The child ends.
+/// Both processes use the connection while both live, so that it has a relay, which the child makes. The child ends.
 pid_t use_with_child(int fd) {
-  const pid_t child = spawn([fd] {
+  Signal used;
+  Signal end;
+  const pid_t child = spawn([&] {
     send_all(fd, "child");
     expect(receive(fd, 5) == "child", "the child's echo");
+    used.give();
+    end.wait();
   });
-  siginfo_t news{};
-  expect(::waitid(P_PID, static_cast<id_t>(child), &news, WEXITED | WNOWAIT) == 0, "the child's end");
+  used.wait();
   send_all(fd, "parent");
   expect(receive(fd, 6) == "parent", "the parent's echo");
   expect(!is_on_ring(fd), "the connection has a relay");
+  end.give();
+  siginfo_t news{};
+  expect(::waitid(P_PID, static_cast<id_t>(child), &news, WEXITED | WNOWAIT) == 0, "the child's end");
   return child;
 }
 

@@ -138,7 +138,11 @@ Result<bool> OverflowReader::look(std::uint16_t arrived) {
   if (written - found_ > area_.size() || written - read > area_.size()) {
     return Error{EPROTO, "rsocket: the peer wrote more than there is room for"};
   }
-  if (found_ == read) base_ = own_->base.load(std::memory_order_relaxed);  // any value is a place in the area
+  if (found_ == read) {
+    const std::uint64_t base = own_->base.load(std::memory_order_relaxed);
+    if (base != base_ && base != read) return Error{EPROTO, "rsocket: the peer's bytes begin at no possible place"};
+    base_ = base;
+  }
   return written != std::exchange(found_, written);
 }
 

@@ -366,6 +366,18 @@ TEST(Overflow, AHostileSenderIsRefused) {
   EXPECT_FALSE(back.reader.look(0)) << "fewer than before";
 }
 
+/// Otherwise each byte could be in a page of its own.
+TEST(Overflow, ASenderThatBeginsAnywhereIsRefused) {
+  Direction one;
+  one.append("abc");
+  one.look();
+  EXPECT_EQ(one.read(), "abc");
+  one.append("def");
+  one.owners.base.store(3 - 8192);
+  EXPECT_FALSE(one.reader.look(0));
+  EXPECT_EQ(one.reader.readable(), 0u);
+}
+
 TEST(Overflow, AHostileOwnerIsRefused) {
   Direction ahead;
   ahead.append("abc");
