@@ -5,6 +5,8 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +17,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/preload/preloaded.h"
 #include "tests/support/sanitizers.h"
@@ -267,6 +270,83 @@ TEST(Overflow, ASenderThatWaitsLearnsOfItsPeersDeath) {
   wait_for(call.peer);
 }
 
+void set_linger(int fd, int seconds) {
+  const struct linger setting { 1, seconds };
+  ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &setting, sizeof setting);
+}
+
+TEST(Overflow, ALingeringCloseLosesNothing) {
+  Signal closing;
+  const Call call([&](int fd) {
+    closing.wait();
+    expect(receive_all(fd) == pattern(kMuch, 11), "all, and then the end");
+  });
+  send_in_pieces(call.fd, pattern(kMuch, 11), 100);
+  set_linger(call.fd, 60);
+  std::thread reader([&] { closing.give(); });
+  EXPECT_EQ(::close(call.fd), 0);
+  reader.join();
+  EXPECT_EQ(wait_for(call.peer), 0);
+}
+
+TEST(Overflow, AResetDoesNotWaitForTheReader) {
+  Signal reset;
+  const Call call([&](int fd) {
+    reset.wait();
+    std::string bytes(1 << 16, ' ');
+    ssize_t got = 1;
+    while (got > 0) got = ::recv(fd, bytes.data(), bytes.size(), 0);
+    expect(got < 0 && errno == ECONNRESET, "a reset");
+  });
+  send_until_full(call.fd, 1000);
+  set_linger(call.fd, 0);
+  EXPECT_EQ(::close(call.fd), 0);
+  reset.give();
+  EXPECT_EQ(wait_for(call.peer), 0);
+}
+
+TEST(Overflow, BothDirectionsEndAfterTheBytesThatWait) {
+  Signal all_sent;
+  const Call call([&](int fd) {
+    send_in_pieces(fd, pattern(kMuch, 12), 1000);
+    ::shutdown(fd, SHUT_WR);
+    all_sent.wait();
+    expect(receive_all(fd) == pattern(kMuch, 13), "the caller's bytes, and the end");
+  });
+  send_in_pieces(call.fd, pattern(kMuch, 13), 1000);
+  ::shutdown(call.fd, SHUT_WR);
+  EXPECT_EQ(::send(call.fd, "x", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+  all_sent.give();
+  EXPECT_TRUE(receive_all(call.fd) == pattern(kMuch, 12));
+  EXPECT_EQ(wait_for(call.peer), 0);
+}
+
+/// Clients beyond the backlog wait until the listener has taken others in: they do not know it when they ask.
+TEST(Overflow, ClientsThatMetAFullBacklogTakeAsMuch) {
+  const Listener listener = listen_anywhere();
+  ASSERT_EQ(::listen(listener.fd, 0), 0);
+  constexpr int kClients = 6;
+  std::vector<pid_t> clients;
+  Signal go;
+  for (int i = 0; i < kClients; ++i) {
+    clients.push_back(spawn([&] {
+      const int fd = connect_to(listener.port);
+      ::close(listener.fd);
+      expect(!is_on_ring(fd) || send_until_full(fd, 16384) > kMuch, "the area");
+      ::shutdown(fd, SHUT_WR);
+      go.wait();
+    }));
+  }
+  std::vector<int> accepted;
+  for (int i = 0; i < kClients; ++i) accepted.push_back(::accept(listener.fd, nullptr, nullptr));
+  for (const int fd : accepted) receive_all(fd);
+  for (int i = 0; i < kClients; ++i) go.give();
+  for (const pid_t client : clients) EXPECT_EQ(wait_for(client), 0);
+  for (const int fd : accepted) ::close(fd);
+  ::close(listener.fd);
+}
+
 TEST(Overflow, GoesOnInAChild) {
   if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "this sanitizer's allocator may be locked in a child";
   Signal all_sent;
@@ -331,6 +411,25 @@ TEST(Overflow, ItsMemoryIsGivenBackWhenItIsEmpty) {
   for (int turn = 0; turn < 100 && shared_memory_kib() >= before + 500; ++turn) ::epoll_wait(epoll, &event, 1, 100);
   EXPECT_LT(shared_memory_kib(), before + 500) << "in an epoll set";
   ::close(epoll);
+}
+
+/// mlockall(2) gives memory to each mapping at once.
+TEST(Overflow, AProgramThatLocksItsMemoryPaysForWhatItUses) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (::geteuid() != 0 && limit.rlim_cur != RLIM_INFINITY) GTEST_SKIP() << "the limit of locked memory is small";
+  const pid_t program = spawn([] {
+    expect(::mlockall(MCL_FUTURE) == 0, "mlockall");
+    { const Ends first; }
+    const long before = shared_memory_kib();
+    const Ends ends[4];
+    for (const Ends& each : ends) send_all(each.ours, "hello");
+    expect(shared_memory_kib() < before + 4 * 1024, "memory for the rings only");
+    for (const Ends& each : ends) expect(receive(each.peers, 5) == "hello", "the bytes");
+    send_in_pieces(ends[0].ours, pattern(kMuch, 14), 1000);
+    expect(receive(ends[0].peers, kMuch) == pattern(kMuch, 14), "the bytes of the area");
+  });
+  EXPECT_EQ(wait_for(program), 0);
 }
 
 TEST(Overflow, AConnectionOverTheSameSegmentBeginsAfresh) {
