@@ -21,7 +21,6 @@ TO_SPLIT = "to be split (issue 14)"
 LARGE = {
     "core/device/packet/packet_device.h:PacketDevice": (46, "implements verbs::Device, which has a function for each call of libibverbs"),
     "core/device/rdma/rdma_device.h:RdmaDevice": (43, "implements verbs::Device, which has a function for each call of libibverbs"),
-    "core/device/shm/cm/soft_id.h:SoftId": (62, TO_SPLIT),
     "core/device/shm/soft_device.h:SoftDevice": (51, "implements verbs::Device, which has a function for each call of libibverbs"),
     "core/poll/epoll_set.h:EpollSet": (79, TO_SPLIT),
     "core/transports/chosen_socket.h:ChosenSocket": (70, "passes the roles of an endpoint on to its way; " + TO_SPLIT),
