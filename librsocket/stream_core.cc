@@ -65,6 +65,7 @@ void StreamCore::disconnect() {
 
 void StreamCore::end_directions(int how) {
   std::scoped_lock guard(setup_lock, send_lock);
+  if (is_suspended()) return;  // a thread has handed the connection on: the end would reach nobody
   const bool was_readable = !read_shut.load(std::memory_order_relaxed);
   const bool was_writable = !write_shut.load(std::memory_order_relaxed);
   const bool readable = was_readable && how == SHUT_WR;

@@ -51,6 +51,9 @@ Status StreamSocket::shutdown(int how) {
   progress_.look_for_reset();
   if (core_.is_over()) return Error{ENOTCONN, "rshutdown"};
   core_.end_directions(how);
+  const bool is_read_done = how == SHUT_WR || core_.read_shut.load(std::memory_order_acquire);
+  const bool is_write_done = how == SHUT_RD || core_.write_shut.load(std::memory_order_acquire);
+  if (!is_read_done || !is_write_done) return Error{EIO, "rshutdown: handed on meanwhile"};
   core_.endpoint.note_activity();
   core_.endpoint.notify_watchers();
   return ok();
