@@ -25,8 +25,8 @@ class DeviceContext;
 /// The kind of notification that ibv_req_notify_cq() requested. The numbers are those of DoorbellLine::armed.
 enum class ArmKind : std::uint32_t { any = kArmedForAny, solicited = kArmedForSolicited };
 
-/// Lock order: Link's lock, then poll_lock_, then a queue pair's send lock, then the leaves (local_lock_, arm_lock_,
-/// the channel's). So nothing that drains a link may run under a lock of this class.
+/// Lock order: Link's lock, then poll_lock_, then a queue pair's send lock, then the leaves (local_lock_,
+/// Arming::lock_, the channel's). So nothing that drains a link may run under a lock of this class.
 class CompletionQueue final : public ibv_cq {
  public:
   CompletionQueue(DeviceContext& device, int cqe, void* context, CompletionChannel* channel);
