@@ -1,9 +1,6 @@
 // The end of a process whose main thread has ended before the library's threads.
 #pragma once
 
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
@@ -24,8 +21,6 @@ enum class MainThreadEnd : std::uint8_t {
 /// Used by one thread at a time.
 class LastLook {
  public:
-  /// Returns whether the caller is the main thread. A child that shares this memory (CLONE_VM) is none.
-  [[nodiscard]] bool concerns_caller() const { return ::gettid() == process_ && ::getpid() == process_; }
   /// Called by the main thread when it begins to end.
   void begin(MainThreadEnd how) {
     // libc ends the thread by the system call, too.
@@ -53,7 +48,6 @@ class LastLook {
  private:
   static constexpr Nanos kFirst = std::chrono::milliseconds(1);
   static constexpr Nanos kMost = std::chrono::milliseconds(200);
-  pid_t process_ = ::getpid();
   Nanos next_ = Nanos::max();
   Nanos interval_ = kFirst;
   bool is_nobody_there_ = false;

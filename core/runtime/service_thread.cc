@@ -1,5 +1,7 @@
 #include "core/runtime/service_thread.h"
 
+#include <sys/single_threaded.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -36,7 +38,8 @@ thread_local constinit OfThread<MainThread> main_thread;
 
 [[gnu::constructor]] void install_fork_handlers() {
   service_thread();
-  if (::gettid() == ::getpid()) main_thread.get();
+  // Without a system call, which a filter may forbid.
+  if (__libc_single_threaded) main_thread.get();
   at_fork(
       ForkStep::service_thread, [] { service_thread().before_fork(); }, [] { service_thread().after_fork_in_parent(); },
       [] {
@@ -185,7 +188,10 @@ void ServiceThread::run(unsigned generation) {
 }
 
 void ServiceThread::main_thread_ends(MainThreadEnd how) {
-  if (!last_look_.concerns_caller()) return;
+  // Any thread may make the system call, and a child that shares this memory (CLONE_VM). A process without the service
+  // thread may be forbidden to ask who it is.
+  const bool is_known = how == MainThreadEnd::by_libc;
+  if (!is_known && (thread_number() == 0 || ::gettid() != ::getpid())) return;
   const std::lock_guard guard(lock_);
   last_look_.begin(how);
   wake_thread();

@@ -76,7 +76,7 @@ class ServiceThread {
   /// Called by the main thread when it begins to end. Once the application has no thread left, the process ends: by
   /// exit(3) on the service thread, with the signal mask of the main thread, as libc lets its last thread do. Where the
   /// main thread has ended past libc, no thread calls exit(3), and the service thread just ends. Threads: harmless in
-  /// others.
+  /// others for by_system_call.
   void main_thread_ends(MainThreadEnd how);
 
   /// Handlers for fork(2), installed for service_thread().
