@@ -27,13 +27,11 @@ void membarrier() { ::syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED,
 /// Called while readers use fences. Without a service thread they go on doing so.
 void look_later() noexcept {
   static_cast<void>(service_thread().schedule(monotonic_now() + ReaderBarrier::kLookInterval, [] {
-    if (reader_barrier.look_again()) look_later();
+    if (reader_barrier().look_again()) look_later();
   }));
 }
 
 }  // namespace
-
-constinit ReaderBarrier reader_barrier;
 
 void ReaderBarrier::forgo_membarrier() noexcept {
   const std::lock_guard guard(lock_);
