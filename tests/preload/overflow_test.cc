@@ -328,6 +328,7 @@ TEST(Overflow, ClientsThatMetAFullBacklogTakeAsMuch) {
   ASSERT_EQ(::listen(listener.fd, 0), 0);
   constexpr int kClients = 6;
   std::vector<pid_t> clients;
+  clients.reserve(kClients);
   Signal go;
   for (int i = 0; i < kClients; ++i) {
     clients.push_back(spawn([&] {
@@ -339,6 +340,7 @@ TEST(Overflow, ClientsThatMetAFullBacklogTakeAsMuch) {
     }));
   }
   std::vector<int> accepted;
+  accepted.reserve(kClients);
   for (int i = 0; i < kClients; ++i) accepted.push_back(::accept(listener.fd, nullptr, nullptr));
   for (const int fd : accepted) receive_all(fd);
   for (int i = 0; i < kClients; ++i) go.give();
@@ -424,7 +426,7 @@ TEST(Overflow, AProgramThatLocksItsMemoryPaysForWhatItUses) {
     const long before = shared_memory_kib();
     const Ends ends[4];
     for (const Ends& each : ends) send_all(each.ours, "hello");
-    expect(shared_memory_kib() < before + 4 * 1024, "memory for the rings only");
+    expect(shared_memory_kib() < before + 4096, "memory for the rings only");
     for (const Ends& each : ends) expect(receive(each.peers, 5) == "hello", "the bytes");
     send_in_pieces(ends[0].ours, pattern(kMuch, 14), 1000);
     expect(receive(ends[0].peers, kMuch) == pattern(kMuch, 14), "the bytes of the area");
