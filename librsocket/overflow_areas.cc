@@ -146,6 +146,12 @@ bool OverflowAreas::give_back() {
   return must_tell;
 }
 
+void OverflowAreas::leave_charges() {
+  give_back_at(Nanos::max());
+  charge_in_.give_back_later(monotonic_now());
+  charge_out_.give_back_later(monotonic_now());
+}
+
 bool OverflowAreas::give_back_read() {
   bool is_given = false;
   in_.give_back([&](std::span<std::byte> area) { is_given = give_pages(area); });

@@ -94,6 +94,8 @@ class OverflowAreas {
   /// Gives the memory of the areas to the kernel if they are not used. With the locks of sender, reader and release().
   /// Returns whether the peer must look.
   bool give_back();
+  /// Another process has the connection now, and charges what it uses.
+  void leave_charges();
 
  private:
   [[nodiscard]] engine::OverflowWords& own_words() const { return *reinterpret_cast<engine::OverflowWords*>(words_); }

@@ -83,6 +83,11 @@ Nanos StreamReadiness::deadline() noexcept {
   if (overflow.gives_back_at() == Nanos::max()) return others;
   if (const Nanos now = monotonic_now(); now >= overflow.gives_back_at()) {
     constexpr Nanos kBusy = std::chrono::milliseconds(10);
+    const Inheritance::Turn turn(socket_.inheritance());
+    if (!socket_.inheritance().is_ours()) {
+      overflow.leave_charges();
+      return others;
+    }
     const std::unique_lock sending(core_.send_lock, std::try_to_lock);
     const std::unique_lock reading(core_.receive_lock, std::try_to_lock);
     sending&& reading ? core_.connection->give_back() : overflow.give_back_at(now + kBusy);

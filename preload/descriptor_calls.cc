@@ -46,7 +46,7 @@ using runtime::Ref;
 int intercepted_close(int fd) {
   if (fd_table().holds(fd)) [[unlikely]]
     return close_ours(fd);
-  if (own_numbers().may_hold(fd)) [[unlikely]]
+  if (OwnNumbers::may_hold(fd)) [[unlikely]]
     return close_high(fd);
   return real.close(fd);
 }

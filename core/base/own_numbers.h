@@ -24,7 +24,7 @@ class OwnNumbers {
     return number < kEnd && (word(number).load(std::memory_order_relaxed) & bit(number)) != 0;
   }
   /// Returns whether a number that is as high may be in the set: one load and a compare tell it for most numbers.
-  [[nodiscard]] bool may_hold(int fd) const { return fd >= lowest_.load(std::memory_order_relaxed); }
+  static bool may_hold(int fd) { return above(fd) <= process_parts.own_numbers_reach.load(std::memory_order_relaxed); }
   void add(int fd);
   void remove(int fd) {
     const auto number = static_cast<unsigned>(fd);
@@ -40,6 +40,10 @@ class OwnNumbers {
   }
 
  private:
+  /// How many numbers are above `fd`; more than of any number if it is negative.
+  static constexpr unsigned above(int fd) {
+    return unsigned{std::numeric_limits<int>::max()} - static_cast<unsigned>(fd);
+  }
   using Word = std::atomic<std::uint64_t>;
   static constexpr unsigned kBits = 64;
 
@@ -47,7 +51,6 @@ class OwnNumbers {
   [[nodiscard]] const Word& word(unsigned number) const { return words_[number / kBits]; }
   Word& word(unsigned number) { return words_[number / kBits]; }
 
-  std::atomic<int> lowest_{std::numeric_limits<int>::max()};  ///< no number in the set has ever been lower
   std::array<Word, kEnd / kBits> words_{};
 };
 

@@ -79,6 +79,8 @@ struct alignas(4096) ProcessMark {
 struct ProcessParts {
   static constexpr std::size_t kAlignment = 64;
   ProcessMark mark;  ///< tells a child that was made without our fork handlers (at_fork.h)
+  /// INT_MAX minus the library's lowest own number, 0: it has none. Each close(2) looks at it (own_numbers.h).
+  std::atomic<unsigned> own_numbers_reach;
   std::array<std::atomic<void*>, kProcessParts> places;  ///< null before the part is made
   std::atomic<std::size_t> used;                         ///< bytes of the room
   alignas(kAlignment) std::array<std::byte, 32768> room;

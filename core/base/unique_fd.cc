@@ -16,8 +16,9 @@ namespace ringsock {
 void OwnNumbers::add(int fd) {
   const auto number = static_cast<unsigned>(fd);
   if (number >= kEnd) return;
-  int lowest = lowest_.load(std::memory_order_relaxed);
-  while (fd < lowest && !lowest_.compare_exchange_weak(lowest, fd, std::memory_order_relaxed)) {
+  std::atomic<unsigned>& reach = process_parts.own_numbers_reach;
+  unsigned known = reach.load(std::memory_order_relaxed);
+  while (above(fd) > known && !reach.compare_exchange_weak(known, above(fd), std::memory_order_relaxed)) {
   }
   word(number).fetch_or(bit(number), std::memory_order_relaxed);
 }
