@@ -28,6 +28,8 @@ FLOOD_S = 3
 STRANGERS = range(64100, 64108)
 PIDFD_GETFD = 438
 RS_CONNECT_BYTES = 40  # core/wire/rs_connect.h; version first
+# The offer of an overflow area behind it (core/wire/rs_connect.h, RsOverflow).
+RS_OVERFLOW_BYTES, RS_OVERFLOW_MAGIC = 16, b"RSO1"
 
 
 def link_to(name, timeout=2):
@@ -92,7 +94,8 @@ def wrong_version(scene):
 def wrong_private_data(scene):
     server = _, port = scene.echo_server()
     descriptors, request = recorded_request(scene, port)
-    at = len(request) - RS_CONNECT_BYTES
+    has_overflow = request[-RS_OVERFLOW_BYTES:].startswith(RS_OVERFLOW_MAGIC)
+    at = len(request) - RS_CONNECT_BYTES - (RS_OVERFLOW_BYTES if has_overflow else 0)
     if request[at] != 1:
         raise Failure(f"no private data of rsockets at the end of a request: {request.hex()}")
     body = packets_for(FLOOD_S, listening_name(port), request[:at] + b"\x09" + request[at + 1 :], descriptors > 0)
