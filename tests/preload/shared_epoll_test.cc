@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,17 @@ class Diary {
   }
   /// Waits for an event, and writes all down that one call reports.
   void wait() { look(10'000); }
+  /// Waits until so many members have been reported, and writes each of them down once. A call that finds the first one
+  /// need not find the others, of which the kernel tells one after the other.
+  void wait_for_members(std::size_t count) {
+    std::set<std::string> entries;
+    for (bool is_over = false; !is_over && entries.size() < count;) {
+      const std::vector<std::string> found = report(10'000);
+      is_over = found.empty();
+      entries.insert(found.begin(), found.end());
+    }
+    write_down(entries);
+  }
   /// Writes down what is there now.
   void look() { look(0); }
   void note(const std::string& text) { text_ += text; }
@@ -86,13 +98,21 @@ class Diary {
 
  private:
   void look(int timeout) {
+    std::vector<std::string> entries = report(timeout);
+    // Several members with one event have no documented order.
+    std::sort(entries.begin(), entries.end());
+    write_down(entries);
+  }
+  [[nodiscard]] std::vector<std::string> report(int timeout) const {
     std::array<epoll_event, 8> events;
     const int count = ::epoll_wait(set_, events.data(), 8, timeout);
     std::vector<std::string> entries;
     entries.reserve(events.size());
     for (int i = 0; i < count; ++i) entries.push_back(entry_of(events[static_cast<std::size_t>(i)]));
-    // Several members with one event have no documented order.
-    std::sort(entries.begin(), entries.end());
+    return entries;
+  }
+  template <class Entries>
+  void write_down(const Entries& entries) {
     text_ += "[";
     for (const std::string& entry : entries) text_ += entry;
     text_ += "]";
@@ -251,7 +271,7 @@ TEST(SharedEpoll, AChildAddsWhatItHasInherited) {
       own.add(duplicate, 'b', EPOLLIN | EPOLLONESHOT);
       own.look();
       added.give();
-      own.wait();
+      own.wait_for_members(2);
       own.look();
       own.note(receive(ends.ours, 5));
       own.look();
