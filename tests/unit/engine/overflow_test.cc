@@ -373,7 +373,7 @@ TEST(Overflow, ASenderThatBeginsAnywhereIsRefused) {
   one.look();
   EXPECT_EQ(one.read(), "abc");
   one.append("def");
-  one.owners.base.store(3 - 8192);
+  one.owners.base.store(std::uint64_t{3} - 8192);
   EXPECT_FALSE(one.reader.look(0));
   EXPECT_EQ(one.reader.readable(), 0u);
 }
