@@ -35,6 +35,7 @@ bool prepare_to_execute() {
     }
   } catch (const std::bad_alloc&) {
   }
+  hand_overs().finish_answers(false);
   leave_endpoints();
   errno = saved_errno;
   return true;
@@ -153,6 +154,7 @@ RS_INTERCEPT void _exit(int status) {
   {
     // No handler runs any more, unless this is a child that shares its parent's memory.
     const runtime::InsideLibrary no_handlers;
+    hand_overs().finish_answers(true);
     leave_endpoints();
     runtime::process_statistics.at_exit();
   }

@@ -88,6 +88,9 @@ runtime::Ref make_stream(int fd, int domain, int type) {
   rs::prepare_fork_mode();
   if (is_calling_shell()) rs::let_others_ask();
 }
+[[gnu::destructor]] void finish_answers_at_exit() {
+  if (is_calling_shell()) rs::finish_answers(true);
+}
 
 }  // namespace
 

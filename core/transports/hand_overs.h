@@ -66,6 +66,11 @@ class HandOvers {
   /// kernel's flags become those that the application set. Errors: EMFILE, ENFILE, ENOMEM for a connection that is
   /// meant for the program; the process goes on.
   virtual Status prepare_exec() { return ok(); }
+  /// Called before this process ends, or becomes another program. Waits until the connections that other processes have
+  /// asked for are theirs, 5 s at most. Needs no lock that the calling thread may hold, which may be in a signal
+  /// handler.
+  /// @param is_end  nobody may ask any more
+  virtual void finish_answers(bool /*is_end*/) noexcept {}
 
  protected:
   ~HandOvers() = default;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -383,6 +384,18 @@ class OwnDoor {
   }
   [[nodiscard]] int number() const { return door_ ? door_->fd() : -1; }
 
+  /// finish_answers()
+  void finish(bool is_end) noexcept {
+    constexpr Nanos kPatience = std::chrono::seconds(5);
+    if (is_end) ending_.store(::getpid());
+    if (answering_.load() == 0) return;
+    const Nanos end = monotonic_now() + kPatience;
+    while (answering_.load() != 0 && monotonic_now() < end) {
+      const timespec pause{0, kBetweenQuestions.count()};
+      ::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
+    }
+  }
+
   /// Makes the child's door: the child may live in another network namespace, or be forbidden to open sockets.
   void before_fork() noexcept {
     lock_.lock();
@@ -400,6 +413,7 @@ class OwnDoor {
   }
   void after_fork_in_child() noexcept {
     watch_ = 0;
+    answering_.store(0);
     // The copy of the parent's door would keep questions that nobody answers.
     if (door_ && is_ours()) door_.reset();
     if (door_) forget();
@@ -445,8 +459,14 @@ class OwnDoor {
   }
 
   /// Takes the questions, on the service thread, which has other duties. An answer may take a while, so a new thread
-  /// gives it.
+  /// gives it. A process that ended in the middle of an answer would leave the connection to nobody.
   void serve() {
+    answering_.fetch_add(1);
+    if (ending_.load() == ::getpid() || !begin_answers()) answering_.fetch_sub(1);
+  }
+
+  /// Returns whether a thread answers.
+  bool begin_answers() {
     std::vector<Door::Caller> callers;
     {
       const std::lock_guard guard(lock_);
@@ -456,16 +476,18 @@ class OwnDoor {
         callers.push_back(*std::move(caller));
       }
     }
-    if (callers.empty()) return;
+    if (callers.empty()) return false;
     try {
       const SignalsBlocked blocked;
-      std::thread([callers = std::move(callers)] {
+      std::thread([this, callers = std::move(callers)] {
         const OwnThread own;
         for (const Door::Caller& caller : callers) answer_or_not(caller);
+        answering_.fetch_sub(1);
       }).detach();
     } catch (const std::exception&) {
-      // Without a thread or memory the callers get no answer, and ask again.
+      return false;  // without a thread or memory the callers get no answer, and ask again
     }
+    return true;
   }
 
   static void answer_or_not(const Door::Caller& caller) noexcept {
@@ -505,6 +527,8 @@ class OwnDoor {
   runtime::FileIdentity file_;  ///< the file that its number meant
   std::optional<Door> childs_;  ///< the door of a child that is being forked
   runtime::ServiceThread::Id watch_ = 0;
+  std::atomic<int> answering_{0};  ///< threads that answer, or are about to
+  std::atomic<pid_t> ending_{0};   ///< a process; it may be a child that shares this memory (vfork(2))
 };
 
 /// Never destroyed.
@@ -535,6 +559,8 @@ void announce_door(StreamSocket& connection) noexcept {
     log_info("connections that several processes use: nobody can ask for them: no memory");
   }
 }
+
+void finish_answers(bool is_end) noexcept { own_door().finish(is_end); }
 
 void let_others_ask() {
   moving();

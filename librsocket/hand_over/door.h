@@ -71,4 +71,7 @@ void move_to_kernel(StreamSocket& connection, int kernel_socket);
 /// program begins, and forks.
 void let_others_ask();
 
+/// transports::HandOvers::finish_answers()
+void finish_answers(bool is_end) noexcept;
+
 }  // namespace ringsock::rs
