@@ -167,8 +167,12 @@ void StreamNumbers::let_go_silently() noexcept {
 
 void StreamNumbers::end_unseen() noexcept {
   if (core_.closed.load(std::memory_order_relaxed) || !core_.id) return;
+  // A child may have accepted and closed the connection, which waits in this process's queue, too.
+  const bool was_used_elsewhere = socket_.inheritance().has_old_state();
   if (!socket_.inheritance().leave_family()) {
     core_.id->abandon(false);
+  } else if (core_.is_connected() && was_used_elsewhere) {
+    static_cast<void>(disconnect());
   } else if (core_.is_connected()) {
     [[maybe_unused]] const Status reset = core_.id->disconnect();
   }

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -236,6 +237,34 @@ TEST(Leaves, AfterItHasEndedItsDirection) {
   EXPECT_EQ(errno, EPIPE);
   EXPECT_EQ(receive_all(echo.fd), "");
   EXPECT_EQ(echo.end(), 0);
+}
+
+/// Serves one client: a question, its answer, and the end of the stream.
+void serve_one(int listener) {
+  const int client = ::accept(listener, nullptr, nullptr);
+  expect(receive(client, 5) == "hello", "the question");
+  send_all(client, "world");
+  ::close(client);
+}
+
+/// The connections wait in the parent's queue, too, which drops its copies when it accepts the next client.
+TEST(Leaves, WhatItsParentHasQueuedTooAndClientsSeeNoReset) {
+  const Listener listener = listen_anywhere();
+  constexpr int kClients = 6;
+  std::array<int, kClients> clients;
+  for (int& client : clients) send_all(client = connect_to(listener.port), "hello");
+  const auto serve_half = [&] {
+    for (int i = 0; i < kClients / 2; ++i) serve_one(listener.fd);
+  };
+  EXPECT_EQ(wait_for(spawn(serve_half)), 0);
+  serve_half();
+  ::close(listener.fd);
+  for (const int client : clients) {
+    EXPECT_EQ(receive_all(client), "world");
+    char byte;
+    EXPECT_EQ(::recv(client, &byte, 1, 0), 0) << "the end of the stream";
+    ::close(client);
+  }
 }
 
 /// A process that is stopped answers nobody. It goes on with its parent by the kernel when it is continued.
