@@ -387,6 +387,7 @@ class OwnDoor {
   /// finish_answers()
   void finish(bool is_end) noexcept {
     constexpr Nanos kPatience = std::chrono::seconds(5);
+    if (!serves_.load()) return;
     if (is_end) ending_.store(::getpid());
     if (answering_.load() == 0) return;
     const Nanos end = monotonic_now() + kPatience;
@@ -413,6 +414,7 @@ class OwnDoor {
   }
   void after_fork_in_child() noexcept {
     watch_ = 0;
+    serves_.store(false);
     answering_.store(0);
     // The copy of the parent's door would keep questions that nobody answers.
     if (door_ && is_ours()) door_.reset();
@@ -448,6 +450,7 @@ class OwnDoor {
     auto watch = runtime::service_thread().watch(door_->fd(), EPOLLIN, [this](std::uint32_t) { serve(); });
     if (!watch) return watch.error();
     watch_ = *watch;
+    serves_.store(true);
     return ok();
   }
 
@@ -527,8 +530,9 @@ class OwnDoor {
   runtime::FileIdentity file_;  ///< the file that its number meant
   std::optional<Door> childs_;  ///< the door of a child that is being forked
   runtime::ServiceThread::Id watch_ = 0;
-  std::atomic<int> answering_{0};  ///< threads that answer, or are about to
-  std::atomic<pid_t> ending_{0};   ///< a process; it may be a child that shares this memory (vfork(2))
+  std::atomic<bool> serves_{false};  ///< questions may come, or may have come
+  std::atomic<int> answering_{0};    ///< threads that answer, or are about to
+  std::atomic<pid_t> ending_{0};     ///< a process; it may be a child that shares this memory (vfork(2))
 };
 
 /// Never destroyed.
