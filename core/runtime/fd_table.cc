@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -86,6 +87,7 @@ struct Refusing {
   static constexpr ProcessPart kPart = ProcessPart::refusing_endpoints;
   alignas(RefusingEndpoint) std::array<std::byte, sizeof(RefusingEndpoint)> being_closed{};
   alignas(RefusingEndpoint) std::array<std::byte, sizeof(RefusingEndpoint)> parents{};
+  std::once_flag is_marked;
   Endpoint* mark = nullptr;  ///< in `being_closed`
 };
 Refusing& refusing() { return process_state<Refusing>(); }
@@ -332,10 +334,11 @@ Endpoint* FdTable::make_refusing(void* place, Error why) noexcept {
 
 Endpoint* FdTable::being_closed() noexcept {
   Refusing& all = refusing();
-  if (all.mark == nullptr) [[unlikely]] {
+  // Two threads may close their first descriptors at once.
+  std::call_once(all.is_marked, [&all] {
     all.mark = make_refusing(all.being_closed.data(), {EBADF, "the descriptor is being closed"});
     all.mark->is_closed_.store(true);  // nobody watches it
-  }
+  });
   return all.mark;
 }
 
