@@ -54,8 +54,7 @@ Result<std::unique_ptr<PacketRings>> PacketRings::create(unsigned ifindex, const
 PacketRings::PacketRings(unsigned ifindex, bool kernel_segments_udp, UniqueFd flows, UniqueFd hints, UniqueFd taken)
     : ifindex_(ifindex),
       kernel_segments_udp_(kernel_segments_udp),
-      flows_(std::move(flows), std::move(hints)),
-      taken_(std::move(taken)) {}
+      flows_(std::move(flows), std::move(hints), std::move(taken)) {}
 
 Result<std::unique_ptr<FrameRing>> PacketRings::make_ring(unsigned frames) {
   auto number = claim();
@@ -93,7 +92,7 @@ Result<BpfObject> PacketRings::load_filter(unsigned number) {
   const struct {
     const char* name;
     int fd;
-  } shared[] = {{"flows", flows_.flows_fd()}, {"hints", flows_.hints_fd()}, {"taken", taken_.get()}};
+  } shared[] = {{"flows", flows_.flows_fd()}, {"hints", flows_.hints_fd()}, {"taken", flows_.taken_fd()}};
   for (const auto& map : shared) {
     if (Status used = object->use_map(map.name, map.fd); !used) return used.error();
   }
@@ -118,7 +117,6 @@ void PacketRings::release(unsigned number) {
 
 void PacketRings::forget() {
   flows_.forget();
-  taken_.reset();
   if (hook_) hook_->forget();
   if (xdp_) xdp_->forget();
 }

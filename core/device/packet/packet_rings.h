@@ -36,7 +36,6 @@ class PacketRings final : public RingMaker {
   const unsigned ifindex_;
   const bool kernel_segments_udp_;
   FlowTable flows_;
-  UniqueFd taken_;
   std::mutex lock_;
   std::bitset<RINGSOCK_MAX_RINGS> claimed_;  ///< bit n - 1: ring n
   std::unique_ptr<IngressHook> hook_;

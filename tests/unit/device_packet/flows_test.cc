@@ -5,6 +5,8 @@
 #include <thread>
 
 #include "core/device/packet/steering/copy_filter.h"
+#include "core/device/packet/steering/frames_under_way.h"
+#include "core/device/packet/steering/libbpf.h"
 #include "tests/unit/device_packet/packet_test.h"
 
 namespace ringsock::testing {
@@ -200,6 +202,52 @@ TEST_F(PacketFlows, NothingIsLostOrDoubledWhileRulesComeAndGo) {
   EXPECT_EQ(at_ring.size() + at_kernel.size(), std::size_t{kDatagrams});
   for (int i = 0; i < kDatagrams; ++i) ASSERT_EQ(at_ring.count(i) + at_kernel.count(i), 1U) << i;
   EXPECT_GT(at_ring.size(), 0U);
+}
+
+// A socket that changes its ring empties the old one after the end of its rule, and is gone from there then.
+TEST_F(PacketFlows, AfterItsRuleHasEndedARingGetsNothingMore) {
+  if (tested_kind() == soft::RingKind::xdp) GTEST_SKIP() << "AF_XDP hands frames over at the end of a driver's turn";
+  TestRing ring(world->bob, {.receives = 4096});
+  const UniqueFd alice = world->alice.udp_socket(), shadow = world->bob.udp_socket();
+  const SocketAddress port = local_address(shadow.get());
+  std::atomic<bool> done{false};
+  std::thread sender([&] {
+    while (!done) ::sendto(alice.get(), "x", 1, 0, port.get(), port.length());
+  });
+  const auto empty = [&] {
+    int taken = 0;
+    while (ring.receive(std::chrono::milliseconds(0))) ++taken;
+    return taken;
+  };
+
+  int in_time = 0, late = 0;
+  for (int round = 0; round < 3000 || in_time < 1000; ++round) {
+    auto flow = ring.take(to_bob(port.port()));
+    for (int i = 0; i < 20; ++i) in_time += empty();
+    flow.reset();
+    in_time += empty();
+    for (int i = 0; i < 20; ++i) late += empty();
+  }
+  done = true;
+  sender.join();
+
+  EXPECT_EQ(late, 0) << "beside " << in_time;
+}
+
+TEST_F(PacketFlows, ANoteThatStaysDoesNotHoldTheEndOfARuleUpForEver) {
+  UniqueFd taken(
+      soft::bpf_map_create(BPF_MAP_TYPE_PERCPU_ARRAY, "taken", sizeof(std::uint32_t), sizeof(taken_by), 1, nullptr));
+  ASSERT_TRUE(taken) << std::strerror(errno);
+  std::vector<taken_by> notes(static_cast<std::size_t>(soft::libbpf_num_possible_cpus()));
+  notes.back().rings[1] = 1;    // of ring 65
+  notes.front().copies[0] = 2;  // of ring 2
+  const std::uint32_t only = 0;
+  ASSERT_EQ(soft::bpf_map_update_elem(taken.get(), &only, notes.data(), BPF_ANY), 0);
+  soft::FramesUnderWay under_way(std::move(taken));
+
+  EXPECT_TRUE(under_way.wait_for(1));
+  EXPECT_FALSE(under_way.wait_for(65, std::chrono::milliseconds(1)));
+  EXPECT_FALSE(under_way.wait_for(2, std::chrono::milliseconds(1)));
 }
 
 TEST_F(PacketFlows, FragmentsComeAsThePacketThatTheyMake) {

@@ -58,10 +58,12 @@ struct ring_backlog {
   __u32 count;
 };
 
-/* The only entry, per CPU, of the map that says which rings have taken the frame: bit n of the words is ring n + 1. */
+/* The only entry, per CPU, of the map that says which rings have taken the frame, or may take it: bit n of the words is
+   ring n + 1. */
 struct taken_by {
   __u64 rings[RINGSOCK_RING_WORDS];  /* instead of the kernel */
   __u64 copies[RINGSOCK_RING_WORDS]; /* beside the kernel */
+  __u64 barrier;                     /* of no meaning: to add to it is a full barrier */
 };
 
 /* tc_index of a packet that the kernel also gets after a ring has taken it; for filters of kernel sockets. */

@@ -182,7 +182,9 @@ Status FlowTable::add(const FlowMatch& match, unsigned ring) {
 void FlowTable::remove(const FlowMatch& match, unsigned ring) {
   const flow_key key = with_ring(match, ring);
   std::lock_guard guard(lock_);
-  if (bpf_map_delete_elem(flows_.get(), &key) == 0) count_exact(key, -1);
+  if (bpf_map_delete_elem(flows_.get(), &key) != 0) return;
+  count_exact(key, -1);
+  under_way_.wait_for(ring);
 }
 
 void FlowTable::count_exact(const flow_key& key, int change) {
@@ -195,6 +197,7 @@ void FlowTable::count_exact(const flow_key& key, int change) {
 void FlowTable::forget() {
   flows_.reset();
   hints_.reset();
+  under_way_.forget();
 }
 
 }  // namespace ringsock::soft

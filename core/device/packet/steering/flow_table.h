@@ -8,6 +8,7 @@
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "core/device/packet/steering/flow_key.h"
+#include "core/device/packet/steering/frames_under_way.h"
 
 namespace ringsock::soft {
 
@@ -24,14 +25,18 @@ Result<FlowMatch> parse_flow(const ibv_flow_attr& attr);
 /// Threads: any.
 class FlowTable {
  public:
-  FlowTable(UniqueFd flows, UniqueFd hints) : flows_(std::move(flows)), hints_(std::move(hints)) {}
+  FlowTable(UniqueFd flows, UniqueFd hints, UniqueFd taken)
+      : flows_(std::move(flows)), hints_(std::move(hints)), under_way_(std::move(taken)) {}
 
   /// Takes effect at once. Errors: EEXIST, ENOSPC (16,384 rules), ENOMEM.
   Status add(const FlowMatch& match, unsigned ring);
+  /// Frames that the rule has brought are in the ring when this returns, and no more frames come by it. Frames of
+  /// AF_XDP may come until the driver's turn ends.
   void remove(const FlowMatch& match, unsigned ring);
 
   [[nodiscard]] int flows_fd() const { return flows_.get(); }
   [[nodiscard]] int hints_fd() const { return hints_.get(); }
+  [[nodiscard]] int taken_fd() const { return under_way_.fd(); }
   /// Called in a forked child: closes its copies of the maps. Takes no lock, because the thread that held it may not
   /// exist there.
   void forget();
@@ -42,6 +47,7 @@ class FlowTable {
   std::mutex lock_;
   UniqueFd flows_;
   UniqueFd hints_;
+  FramesUnderWay under_way_;
   flow_hints hint_{};
 };
 

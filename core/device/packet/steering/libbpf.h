@@ -13,7 +13,9 @@ extern const LateLibrary libbpf;
 // In this namespace the names of libbpf's functions stand for these.
 #define LATE_BPF(name) inline constexpr auto name = late<libbpf, #name, decltype(::name)>
 LATE_BPF(bpf_link_create);
+LATE_BPF(bpf_map_create);
 LATE_BPF(bpf_map_delete_elem);
+LATE_BPF(bpf_map_lookup_elem);
 LATE_BPF(bpf_map_update_elem);
 LATE_BPF(bpf_map__fd);
 LATE_BPF(bpf_map__name);
@@ -28,6 +30,7 @@ LATE_BPF(bpf_object__open_mem);
 LATE_BPF(bpf_prog_load);
 LATE_BPF(bpf_program__fd);
 LATE_BPF(bpf_program__set_autoload);
+LATE_BPF(libbpf_num_possible_cpus);
 LATE_BPF(libbpf_set_print);
 #undef LATE_BPF
 

@@ -3,7 +3,9 @@
    whether its ring takes the frame, and keep_from_kernel(), at tc ingress, drops a frame that a ring has taken. Thus
    each unicast packet goes either to a ring or to the kernel, even while rules change. Multicast and broadcast go to
    the kernel, too; a packet that a ring has taken is marked, so that a socket that has it from the ring can refuse the
-   kernel's copy. */
+   kernel's copy.
+   The note is also there from before the filter looks the flow up until the frame is in the ring. So a process that has
+   removed a flow knows from the notes of all CPUs when the last frame of that flow is in the ring (frames_under_way.h). */
 #include "core/device/packet/steering/flow_lookup.bpf.inc"
 
 #define ETHERNET_BYTES 14
@@ -150,7 +152,12 @@ int take_into_ring(struct __sk_buff* frame) {
   const __u32 this_ring = settings.ring, bit = this_ring - 1;
   struct flow_key key = {};
   int mine = 0, copied = 0;
+  struct taken_by* by = bpf_map_lookup_elem(&taken, &only);
+  if (!by || bit >= RINGSOCK_MAX_RINGS) return LEAVE;
   if (frame->pkt_type <= TO_GROUP) {
+    write_bit(by->rings, bit, 1);
+    /* A full barrier: when a process does not see the bit, this look-up sees that the process has removed its flow. */
+    __sync_fetch_and_add(&by->barrier, 1);
     if (!read_headers(frame, &key)) {
       const enum share share = share_of_fragment(frame, this_ring);
       mine = share == ALL;
@@ -160,8 +167,6 @@ int take_into_ring(struct __sk_buff* frame) {
       mine = find_ring(&key) == this_ring;
     }
   }
-  struct taken_by* by = bpf_map_lookup_elem(&taken, &only);
-  if (!by || bit >= RINGSOCK_MAX_RINGS) return LEAVE;
   /* Always written, because bits of this CPU's last frame must not apply to this one. Multicast and broadcast also have
      receivers other than the ring. */
   write_bit(by->rings, bit, mine && frame->pkt_type == TO_US);
