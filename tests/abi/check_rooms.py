@@ -4,7 +4,7 @@
 Usage: check_rooms.py FOLDER
 
 A line of the drawing is "    ROOM -> ROOM ROOM ..."; what follows a colon or a dash is for readers. Exit status 1 when the code has
-an arrow that is not drawn, the drawing one that the code has not, or arrows lead round in a circle.
+an arrow that is not drawn, the drawing one that the code has not, arrows lead round in a circle, or nothing but tests includes a header.
 """
 import pathlib
 import re
@@ -57,10 +57,26 @@ def circles(arrows):
     return sorted(room for room in arrows if room in reached(room))
 
 
+# Included by the compiler's command line, and by programs.
+INCLUDED_ELSEWHERE = {"core/base/precompiled.h", "include/rdma/rsocket.h"}
+
+
+def headers_for_tests_only(root):
+    """Headers that no source file but their own includes."""
+    used = set()
+    for top in ROOTS:
+        for file in (root / top).rglob("*"):
+            if file.suffix in SUFFIXES:
+                names = {match[1] for match in map(INCLUDE.match, file.read_text().splitlines()) if match}
+                used |= names - {str(file.relative_to(root).with_suffix(".h"))}
+    headers = (str(file.relative_to(root)) for top in ROOTS for file in sorted((root / top).rglob("*.h")))
+    return [header for header in headers if header not in used | INCLUDED_ELSEWHERE]
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     code, drawing = included(root), drawn(root)
-    faults = []
+    faults = [f"no source file but its own includes {header}" for header in headers_for_tests_only(root)]
     for room, targets in code.items():
         if room not in drawing:
             faults.append(f"ARCHITECTURE.md does not draw {room}")

@@ -1,9 +1,8 @@
-// Buffers and cached registrations on the embedded device, rather than on the fake one.
+// Buffers on the embedded device, rather than on the fake one.
 #include <gtest/gtest.h>
 
 #include "core/device/shm/soft_device.h"
 #include "core/verbs/buffer_pool.h"
-#include "core/verbs/registration_cache.h"
 
 namespace ringsock::verbs {
 namespace {
@@ -19,21 +18,6 @@ TEST_F(SoftMemoryTest, PoolBuffersLieInARegistrationOfTheDevice) {
   ASSERT_EQ(pool->take(buffers), 40u);
   EXPECT_EQ(buffers.front().lkey(), buffers[1].lkey()) << "one registration for the slab";
   EXPECT_NE(buffers.front().lkey(), buffers.back().lkey()) << "40 buffers of 2 KiB take two slabs of 64 KiB";
-}
-
-TEST_F(SoftMemoryTest, CachedRegistrationsAreReusedAndGoAwayBeforeTheDomain) {
-  std::vector<std::byte> memory(1 << 16);
-  RegistrationCache cache(*device, *pd);
-  constexpr int kRemote = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-  std::uint32_t key = 0;
-  {
-    auto range = cache.get(memory.data(), memory.size(), kRemote);
-    ASSERT_TRUE(range);
-    key = range->rkey();
-  }
-  EXPECT_EQ(cache.get(memory.data(), memory.size(), kRemote)->rkey(), key);
-  cache.invalidate(memory.data(), memory.size());
-  EXPECT_NE(cache.get(memory.data(), memory.size(), kRemote)->rkey(), key) << "a key is not given out again at once";
 }
 
 }  // namespace

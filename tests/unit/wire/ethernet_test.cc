@@ -4,14 +4,12 @@
 
 #include <vector>
 
-#include "core/wire/arp.h"
 #include "core/wire/emit.h"
 
 namespace ringsock::wire {
 namespace {
 
 constexpr MacAddress kAlice{0x02, 0, 0, 0, 0, 0xa}, kBob{0x02, 0, 0, 0, 0, 0xb};
-constexpr Be32 kAliceIp{0x0a000001}, kBobIp{0x0a000002};
 
 /// Writes headers into a buffer of exactly their size.
 template <class... Headers>
@@ -66,43 +64,6 @@ TEST(MulticastMac, HasTheLowBitsOfTheGroup) {
   EXPECT_TRUE(is_multicast(multicast_mac(all_nodes)));
   EXPECT_TRUE(is_multicast(kBroadcastMac));
   EXPECT_FALSE(is_multicast(kAlice));
-}
-
-TEST(Arp, RequestHasTheBytesOfRfc826) {
-  const auto bytes = bytes_of(make_arp_request(kAlice, kAliceIp, kBobIp));
-  const std::array<std::uint8_t, 28> expected{0,  1, 8, 0, 6, 4, 0, 1, 2, 0, 0,  0, 0, 0xa,
-                                              10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2};
-  EXPECT_TRUE(std::ranges::equal(bytes, std::as_bytes(std::span(expected))));
-}
-
-TEST(Arp, BobAnswersAlice) {
-  const auto request = parse_arp(bytes_of(make_arp_request(kAlice, kAliceIp, kBobIp), Be64(0)));  // padded
-  ASSERT_TRUE(request);
-  const auto reply = parse_arp(bytes_of(make_arp_reply(*request, kBob)));
-  ASSERT_TRUE(reply);
-  EXPECT_EQ(reply->operation, Be16(2));
-  EXPECT_EQ(reply->sender_mac, kBob);
-  EXPECT_EQ(reply->sender_ip, kBobIp);
-  EXPECT_EQ(reply->target_mac, kAlice);
-  EXPECT_EQ(reply->target_ip, kAliceIp);
-}
-
-TEST(Arp, WhatIsNotIpv4OverEthernetIsRefused) {
-  const ArpPacket good = make_arp_request(kAlice, kAliceIp, kBobIp);
-  for (std::size_t length = 0; length < sizeof good; ++length) {
-    EXPECT_FALSE(parse_arp(std::as_bytes(std::span(&good, 1)).first(length))) << length;
-  }
-  const auto refused = [&](auto change) {
-    ArpPacket packet = good;
-    change(packet);
-    return !parse_arp(std::as_bytes(std::span(&packet, 1)));
-  };
-  EXPECT_FALSE(refused([](ArpPacket&) {}));
-  EXPECT_TRUE(refused([](ArpPacket& packet) { packet.hardware_type = Be16(32); }));
-  EXPECT_TRUE(refused([](ArpPacket& packet) { packet.hardware_bytes = 20; }));
-  EXPECT_TRUE(refused([](ArpPacket& packet) { packet.protocol_type = Be16(kEtherTypeIpv6); }));
-  EXPECT_TRUE(refused([](ArpPacket& packet) { packet.protocol_bytes = 16; }));
-  EXPECT_TRUE(refused([](ArpPacket& packet) { packet.operation = Be16(3); }));
 }
 
 }  // namespace
