@@ -22,7 +22,7 @@ bool CmEvents::waits_for_peer(runtime::Endpoint& listener) {
 }
 
 bool CmEvents::is_peer_decided() const {
-  return is_confirmed() || core_.connection->failure() != 0 || core_.connection->peer_disconnected();
+  return is_confirmed() || core_.connection->ends().failure() != 0 || core_.connection->ends().peer_disconnected();
 }
 
 Status CmEvents::accept_request(verbs::CmEvent& event) {
@@ -33,7 +33,7 @@ Status CmEvents::accept_request(verbs::CmEvent& event) {
   if (!overflow) queues.receive_overflow = 0;
   auto connection = Connection::create(*event.request, queues);
   if (!connection) return connection.error();
-  if (event.request->device().works_in_background()) (*connection)->hold();
+  if (event.request->device().works_in_background()) (*connection)->requests().hold();
   if (Status started = (*connection)->start(*peer, overflow); !started) return started.error();
   const wire::RsConnectMore data = (*connection)->connect_data();
   verbs::ConnectionParameters parameters = event.parameters;
@@ -66,7 +66,7 @@ void CmEvents::stop_serving() {
 
 void CmEvents::set_connected() {
   core_.connection->open_overflow(core_.id->other_user());
-  core_.connection->announce_if_due();
+  core_.connection->receiving().announce_if_due();
   socket_.numbers().take_over_number();
   core_.set_state(State::connected);
   core_.endpoint.note_activity();
@@ -85,18 +85,20 @@ bool CmEvents::take_one(const verbs::CmEvent& event) {
       peer_confirmed_.store(true, std::memory_order_release);
       core_.connection->established();
       const std::unique_lock reading(core_.receive_lock, std::try_to_lock);
-      if (reading) core_.connection->announce_if_due();
+      if (reading) core_.connection->receiving().announce_if_due();
       return true;
     }
     case CmEventType::disconnected:
       // Where the queue pair reports the end, it does so in order with the data.
       if (!core_.id->device().works_in_background()) return false;
       core_.connection->poll();
-      core_.connection->peer_left();
+      core_.connection->ends().peer_left();
       return true;
     case CmEventType::device_removal:
     case CmEventType::connect_error:
-    case CmEventType::unreachable: core_.connection->fail(event.status != 0 ? event.status : ECONNRESET); return true;
+    case CmEventType::unreachable:
+      core_.connection->ends().fail(event.status != 0 ? event.status : ECONNRESET);
+      return true;
     default: return false;
   }
 }

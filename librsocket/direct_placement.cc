@@ -53,12 +53,12 @@ Result<std::size_t> DirectPlacement::post(const std::byte* data, std::size_t siz
   has_written_ = true;
   std::size_t written = 0;
   while (written < size) {
-    const auto entry = core_.connection->find_iomap(offset + written);
+    const auto entry = core_.connection->tables().find_iomap(offset + written);
     if (!entry) break;
     const std::uint64_t within = offset + written - entry->offset;
     const std::size_t fits = std::min<std::size_t>(size - written, entry->sge.length - within);
     const std::size_t step =
-        core_.connection->write_direct(data + written, fits, entry->sge.addr + within, entry->sge.key);
+        core_.connection->sending().write_direct(data + written, fits, entry->sge.addr + within, entry->sge.key);
     written += step;
     if (step > 0) core_.statistics.count_sent(step);
     if (step < fits) {  // the queue is full
@@ -72,7 +72,7 @@ Result<std::size_t> DirectPlacement::post(const std::byte* data, std::size_t siz
 // -- writes that wait for the peer's help
 
 void DirectPlacement::push_in_background() {
-  if (!core_.connection->has_direct_under_way()) return;
+  if (!core_.connection->sending().has_direct_under_way()) return;
   {
     const std::lock_guard guard(core_.setup_lock);
     if (core_.closed.load(std::memory_order_acquire) || core_.suspended.load(std::memory_order_relaxed)) return;
@@ -120,7 +120,7 @@ void DirectPlacement::serve_pushes() {
     core_.endpoint.notify_watchers();
     const std::lock_guard guard(core_.setup_lock);
     // The sender checks for the watch under this lock, after it has posted.
-    if (!core_.connection->has_direct_under_way()) {
+    if (!core_.connection->sending().has_direct_under_way()) {
       leave();
     } else {
       core_.connection->arm();  // each ring of the peer disarms

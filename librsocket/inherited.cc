@@ -125,7 +125,7 @@ bool Inheritance::claim_suspended() noexcept {
   }
   if (!core_.is_connected()) return true;
   // A sleeping thread may have looked before the claim.
-  if (core_.connection->must_look_again()) core_.endpoint.notify_watchers();
+  if (core_.connection->completions().must_look_again()) core_.endpoint.notify_watchers();
   socket_.direct().push_in_background();
   if (is_new && is_shared() && call_of_new_user != nullptr) call_of_new_user(socket_);
   return true;
@@ -323,7 +323,7 @@ bool Inheritance::is_used_elsewhere() const noexcept {
 
 bool Inheritance::is_left_unread() const noexcept {
   if (!core_.is_connected() || !core_.is_suspended() || is_used_elsewhere()) return false;
-  return core_.connection->readable() > 0 || core_.id->has_waiting(concerns_reader);
+  return core_.connection->receiving().readable() > 0 || core_.id->has_waiting(concerns_reader);
 }
 
 bool Inheritance::is_shared() const noexcept {

@@ -6,7 +6,7 @@
 namespace ringsock::rs {
 
 Result<std::uint32_t> IoMap::free_slot() const {
-  for (std::uint32_t slot = 0; slot < connection_.peer_iomap_entries(); ++slot) {
+  for (std::uint32_t slot = 0; slot < connection_.tables().peer_iomap_entries(); ++slot) {
     const bool taken = std::any_of(mappings_.begin(), mappings_.end(),
                                    [&](const Mapping& mapping) { return mapping.for_peer && mapping.slot == slot; });
     if (!taken) return slot;
@@ -25,7 +25,7 @@ Result<off_t> IoMap::map(void* data, std::size_t length, bool for_peer, off_t of
     const wire::PeerIomap entry{
         static_cast<std::uint64_t>(chosen),
         {reinterpret_cast<std::uintptr_t>(data), (*registration)->rkey, static_cast<std::uint32_t>(length)}};
-    if (Status sent = connection_.send_iomap(*slot, entry); !sent) return sent.error();
+    if (Status sent = connection_.tables().send_iomap(*slot, entry); !sent) return sent.error();
   }
   mappings_.push_back({data, length, for_peer, *slot, *std::move(registration)});
   return chosen;
@@ -36,8 +36,9 @@ Status IoMap::unmap(void* data, std::size_t length) {
     return mapping.data == data && mapping.length == length;
   });
   if (found == mappings_.end()) return Error{EINVAL, "riounmap: not mapped"};
-  if (found->for_peer && connection_.failure() == 0 && !connection_.peer_disconnected()) {
-    if (Status sent = connection_.send_iomap(found->slot, {}); !sent && sent.error().code == EAGAIN) return sent;
+  if (found->for_peer && connection_.ends().failure() == 0 && !connection_.ends().peer_disconnected()) {
+    if (Status sent = connection_.tables().send_iomap(found->slot, {}); !sent && sent.error().code == EAGAIN)
+      return sent;
   }
   mappings_.erase(found);
   return ok();

@@ -74,7 +74,7 @@ void ProofsOfLife::tick() {
   if (std::unique_lock guard(core_.setup_lock, std::try_to_lock); guard) socket_.cm_events().take();
   socket_.progress().poll();
   // If no slot is free, earlier proofs are still under way, and another one is not needed.
-  if (core_.connection->failure() == 0) (void)core_.connection->send_keepalive();
+  if (core_.connection->ends().failure() == 0) (void)core_.connection->tables().send_keepalive();
   socket_.progress().poll();
 }
 
@@ -82,10 +82,10 @@ void ProofsOfLife::tick() {
 /// notice it until more arrives. A client that sends one message would wait for the answer for ever. No message of the
 /// peer proves that it has received ours.
 void ProofsOfLife::remind_peer() {
-  if (!core_.connection->has_words_by_send()) return;
+  if (!core_.connection->requests().has_words_by_send()) return;
   auto remind = [this, left = kReminders]() mutable {
     tick();
-    return --left > 0 && core_.connection->failure() == 0 && !core_.connection->peer_disconnected();
+    return --left > 0 && core_.connection->ends().failure() == 0 && !core_.connection->ends().peer_disconnected();
   };
   reminders_ = std::make_shared<Keepalive>(kReminderInterval, remind);
   if (Status started = reminders_->start(); !started) log_info("no reminders: %s", started.error().where);

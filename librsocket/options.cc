@@ -311,12 +311,12 @@ Status StreamOptions::write_route(void* value, socklen_t* length) const {
 
 void StreamOptions::describe_connection(tcp_info& info) {
   socket_.progress().look_if_alone();
-  const bool peer_done = core_.connection->peer_shut_down() || core_.connection->peer_disconnected();
+  const bool peer_done = core_.connection->ends().peer_shut_down() || core_.connection->ends().peer_disconnected();
   const bool we_done = core_.write_shut.load(std::memory_order_acquire);
   info.tcpi_state = TCP_ESTABLISHED;
   if (peer_done) info.tcpi_state = TCP_CLOSE_WAIT;
   if (we_done) info.tcpi_state = peer_done ? TCP_CLOSE : TCP_FIN_WAIT2;
-  if (core_.connection->failure() != 0) info.tcpi_state = TCP_CLOSE;
+  if (core_.connection->ends().failure() != 0) info.tcpi_state = TCP_CLOSE;
   info.tcpi_snd_cwnd = core_.connection->settings().send_queue;
   info.tcpi_snd_mss = info.tcpi_rcv_mss = kSegmentBytes;
   info.tcpi_rcv_space = core_.connection->settings().receive_ring;

@@ -20,7 +20,7 @@ void Progress::look_for_reset() {
   look_if_alone();
   // A connect(2) in the background may have finished.
   if (core_.state() == State::connecting) static_cast<void>(socket_.readiness().ready());
-  if (!core_.is_connected() || core_.is_suspended() || core_.connection->failure() != 0) return;
+  if (!core_.is_connected() || core_.is_suspended() || core_.connection->ends().failure() != 0) return;
   {
     const std::lock_guard guard(core_.setup_lock);
     socket_.cm_events().take();
@@ -46,14 +46,14 @@ Status Progress::require_connected(int error_if_not) {
 }
 
 void Progress::note_changes() {
-  if (core_.connection->is_flushed()) [[unlikely]]
+  if (core_.connection->ends().is_flushed()) [[unlikely]]
     ask_why_flushed();
-  if (core_.connection->failure() != 0) [[unlikely]]
+  if (core_.connection->ends().failure() != 0) [[unlikely]]
     hang_up();
   // An epoll set that is added later looks by itself.
   if (!core_.endpoint.is_watched()) return;
   // As in TCP, room is a new event only if something was sent since room was last reported.
-  const std::uint32_t posted = core_.connection->posted();
+  const std::uint32_t posted = core_.connection->sending().posted();
   if (posted == posted_when_told_.load(std::memory_order_relaxed)) {
     core_.endpoint.note_activity(EPOLLIN);
   } else {
@@ -76,17 +76,17 @@ void Progress::ask_why_flushed() {
   constexpr Nanos kPatience = std::chrono::seconds(1);
   const std::lock_guard guard(core_.setup_lock);
   socket_.cm_events().take();
-  if (!core_.connection->is_flushed() || std::exchange(asked_why_flushed_, true)) return;
+  if (!core_.connection->ends().is_flushed() || std::exchange(asked_why_flushed_, true)) return;
   auto give_up = [self = std::make_shared<runtime::Ref>(runtime::Ref::share(core_.endpoint))] {
     StreamSocket& socket = stream_of(**self);
     Connection& connection = *socket.core().connection;
-    if (!connection.is_flushed()) return;
-    connection.fail(ECONNRESET);
+    if (!connection.ends().is_flushed()) return;
+    connection.ends().fail(ECONNRESET);
     socket.endpoint().note_activity();
     socket.endpoint().notify_watchers();
   };
   if (auto timer = runtime::service_thread().schedule(monotonic_now() + kPatience, give_up); !timer) {
-    core_.connection->fail(ECONNRESET);
+    core_.connection->ends().fail(ECONNRESET);
   }
 }
 

@@ -46,8 +46,9 @@ std::uint32_t StreamReadiness::connecting_events() noexcept {
 
 /// Returns whether the readable bytes reach SO_RCVLOWAT, or no more can arrive before they are read.
 bool StreamReadiness::has_enough() const noexcept {
-  const std::uint64_t readable = core_.connection->readable();
-  return readable >= core_.endpoint.receive_low_mark() || (readable > 0 && core_.connection->should_be_read());
+  const std::uint64_t readable = core_.connection->receiving().readable();
+  return readable >= core_.endpoint.receive_low_mark() ||
+         (readable > 0 && core_.connection->receiving().should_be_read());
 }
 
 std::uint32_t StreamReadiness::connected_events() noexcept {
@@ -59,19 +60,21 @@ std::uint32_t StreamReadiness::connected_events() noexcept {
            (can_follow ? runtime::kUsedElsewhere : std::uint32_t{EPOLLERR | EPOLLHUP});
   }
   socket_.progress().poll();
-  const int failure = core_.connection->failure();
+  const int failure = core_.connection->ends().failure();
   const bool ended = core_.at_end_of_stream();
-  const bool cannot_write = core_.write_shut.load(std::memory_order_acquire) || core_.connection->peer_disconnected();
+  const bool cannot_write =
+      core_.write_shut.load(std::memory_order_acquire) || core_.connection->ends().peer_disconnected();
   std::uint32_t events = 0;
   if (has_enough() || ended) events |= EPOLLIN | EPOLLRDNORM;
   if (ended) events |= EPOLLRDHUP;
-  if (failure != 0 || cannot_write || core_.connection->is_writable()) events |= EPOLLOUT | EPOLLWRNORM;
+  if (failure != 0 || cannot_write || core_.connection->sending().is_writable()) events |= EPOLLOUT | EPOLLWRNORM;
   if (failure != 0 || (ended && core_.write_shut.load(std::memory_order_acquire)) ||
       core_.sent_into_the_void.load(std::memory_order_acquire))
     events |= EPOLLHUP;
   const bool untold = failure != 0 && !core_.failure_taken.load(std::memory_order_acquire);
   if (untold || core_.pending_error.load(std::memory_order_acquire) != 0) events |= EPOLLERR;
-  if (std::unique_lock reading(core_.receive_lock, std::try_to_lock); reading) core_.connection->announce_if_due();
+  if (std::unique_lock reading(core_.receive_lock, std::try_to_lock); reading)
+    core_.connection->receiving().announce_if_due();
   return events;
 }
 
@@ -90,14 +93,14 @@ Nanos StreamReadiness::deadline() noexcept {
     }
     const std::unique_lock sending(core_.send_lock, std::try_to_lock);
     const std::unique_lock reading(core_.receive_lock, std::try_to_lock);
-    sending&& reading ? core_.connection->give_back() : overflow.give_back_at(now + kBusy);
+    sending&& reading ? core_.connection->receiving().give_back() : overflow.give_back_at(now + kBusy);
   }
   return std::min(others, overflow.gives_back_at());
 }
 
 bool StreamReadiness::has_peer_ended() const noexcept {
   return (!core_.is_suspended() || socket_.inheritance().was_last_user()) &&
-         (core_.connection->peer_disconnected() || core_.connection->failure() != 0);
+         (core_.connection->ends().peer_disconnected() || core_.connection->ends().failure() != 0);
 }
 
 void StreamReadiness::look_for_end() noexcept {
@@ -110,7 +113,7 @@ runtime::WaitFds StreamReadiness::arm() noexcept {
   runtime::WaitFds fds;
   if (core_.is_connected()) {
     fds.fd[0] = core_.connection->arm();
-    if (core_.connection->must_look_again()) [[unlikely]]
+    if (core_.connection->completions().must_look_again()) [[unlikely]]
       core_.endpoint.notify_watchers();
     if (core_.connection_owns_fd.load(std::memory_order_acquire)) {
       // After the peer's end no event comes, but the descriptor stays readable for ever.
@@ -127,7 +130,7 @@ runtime::WaitFds StreamReadiness::arm() noexcept {
 
 // The peer's end is noticed by the descriptor of arm(), listed or not.
 runtime::Listable* StreamReadiness::listable() noexcept {
-  return core_.is_connected() && core_.connection_owns_fd.load(std::memory_order_acquire) ? core_.connection.get()
+  return core_.is_connected() && core_.connection_owns_fd.load(std::memory_order_acquire) ? &core_.connection->listing()
                                                                                           : nullptr;
 }
 

@@ -13,7 +13,8 @@ namespace ringsock::rs {
 
 class Connection;
 
-/// It lies in memory that the processes share, so the process that takes the connection over checks it.
+/// It lies in memory that the processes share, so the process that takes the connection over checks it. Each part of
+/// the connection saves and restores what it knows.
 struct SavedConnection {
   engine::SendWindow::Saved send_window;
   engine::ReceiveWindow::Saved receive_window;
@@ -53,12 +54,8 @@ class StateOf {
   Status restore(const SavedConnection& saved);
 
  private:
-  [[nodiscard]] bool is_busy() const;
-  void save_ends(SavedConnection& saved) const;
   [[nodiscard]] bool is_possible(const SavedConnection& saved) const;
   Status restore_windows(const SavedConnection& saved);
-  void restore_counters(const SavedConnection& saved);
-  void restore_ends(const SavedConnection& saved);
 
   Connection& connection_;
 };

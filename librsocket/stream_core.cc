@@ -46,21 +46,21 @@ int StreamCore::take_error() {
 }
 
 int StreamCore::failure_as_told() const {
-  const int failure = connection->failure();
-  return failure == ECONNRESET && connection->peer_shut_down() ? EPIPE : failure;
+  const int failure = connection->ends().failure();
+  return failure == ECONNRESET && connection->ends().peer_shut_down() ? EPIPE : failure;
 }
 
 bool StreamCore::is_over() const {
-  const bool peer_ended = connection->peer_disconnected() || connection->peer_shut_down();
-  return connection->failure() != 0 || sent_into_the_void.load(std::memory_order_acquire) ||
+  const bool peer_ended = connection->ends().peer_disconnected() || connection->ends().peer_shut_down();
+  return connection->ends().failure() != 0 || sent_into_the_void.load(std::memory_order_acquire) ||
          (peer_ended && write_shut.load(std::memory_order_acquire));
 }
 
 void StreamCore::disconnect() {
-  if (!connection->peer_disconnected()) {
-    [[maybe_unused]] const Status told = connection->send_control(wire::RsControl::disconnect);
+  if (!connection->ends().peer_disconnected()) {
+    [[maybe_unused]] const Status told = connection->requests().send_end(wire::RsControl::disconnect);
   }
-  connection->expect_flush();
+  connection->ends().expect_flush();
 }
 
 void StreamCore::end_directions(int how) {
@@ -76,7 +76,7 @@ void StreamCore::end_directions(int how) {
   if (!readable && !writable && (was_readable || was_writable)) {
     disconnect();
   } else if (was_writable && !writable) {
-    [[maybe_unused]] const Status told = connection->send_control(wire::RsControl::shutdown);
+    [[maybe_unused]] const Status told = connection->requests().send_end(wire::RsControl::shutdown);
   }
 }
 

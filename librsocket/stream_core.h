@@ -53,14 +53,16 @@ struct StreamCore {
 
   // The ends of a connection. Threads: any; a connection must have been made.
   [[nodiscard]] bool at_end_of_stream() const {
-    return read_shut.load(std::memory_order_acquire) || connection->peer_shut_down() ||
-           connection->peer_disconnected() || connection->failure() != 0;
+    return read_shut.load(std::memory_order_acquire) || connection->ends().peer_shut_down() ||
+           connection->ends().peer_disconnected() || connection->ends().failure() != 0;
   }
   [[nodiscard]] bool at_end_of_sending() const {
-    return write_shut.load(std::memory_order_acquire) || connection->peer_disconnected() || connection->failure() != 0;
+    return write_shut.load(std::memory_order_acquire) || connection->ends().peer_disconnected() ||
+           connection->ends().failure() != 0;
   }
   [[nodiscard]] bool is_half_open() const {
-    return connection->peer_disconnected() && connection->failure() == 0 && !write_shut.load(std::memory_order_acquire);
+    return connection->ends().peer_disconnected() && connection->ends().failure() == 0 &&
+           !write_shut.load(std::memory_order_acquire);
   }
   /// Returns whether both directions have ended, so that the socket has no peer any more.
   [[nodiscard]] bool is_over() const;

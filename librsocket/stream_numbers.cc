@@ -57,10 +57,10 @@ bool StreamNumbers::disconnect() noexcept {
 /// 2.17). Only where a reset does not overtake bytes that were sent before.
 bool StreamNumbers::leaves_bytes_unread() noexcept {
   if (core_.id->device().works_in_background() || socket_.direct().has_written() ||
-      core_.connection->peer_disconnected())
+      core_.connection->ends().peer_disconnected())
     return false;
   core_.connection->poll();
-  return core_.connection->readable() > 0;
+  return core_.connection->receiving().readable() > 0;
 }
 
 void StreamNumbers::descriptor_closed(int fd) noexcept {
@@ -115,7 +115,7 @@ Nanos StreamNumbers::linger() noexcept {
 bool StreamNumbers::is_drained() noexcept {
   if (!core_.is_connected() || !socket_.inheritance().claim()) return true;
   socket_.progress().poll();
-  return core_.connection->is_drained() || core_.connection->failure() != 0;
+  return core_.connection->requests().is_drained() || core_.connection->ends().failure() != 0;
 }
 
 void StreamNumbers::take_over_number() {

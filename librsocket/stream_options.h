@@ -10,7 +10,7 @@
 
 #include "core/base/result.h"
 #include "core/config/rsocket_config.h"
-#include "librsocket/connection.h"
+#include "librsocket/queue_settings.h"
 #include "librsocket/socket_options.h"
 #include "librsocket/stream_core.h"
 

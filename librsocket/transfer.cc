@@ -29,8 +29,9 @@ constexpr int kUnusualReceive = MSG_OOB | MSG_PEEK | MSG_TRUNC | MSG_ERRQUEUE;
 
 Result<ssize_t> StreamTransfer::receive_bytes(void* data, std::size_t length, int flags) {
   if ((flags & kUnusualReceive) == 0 && length != 0 && core_.is_connected()) [[likely]] {
-    const std::size_t copied =
-        attempt(length, [&](Connection& connection) { return take([&] { return connection.receive(data, length); }); });
+    const std::size_t copied = attempt(length, [&](Connection& connection) {
+      return take([&] { return connection.receiving().receive(data, length); });
+    });
     if (copied > 0) return static_cast<ssize_t>(copied);
     if (!core_.is_suspended()) return why_nothing();
   }
@@ -49,7 +50,7 @@ Result<ssize_t> StreamTransfer::receive_into(IoCursor& out, std::size_t total, i
   if (total == 0) return receive_nothing();
   const auto get = [&](Connection& connection) {
     if ((flags & MSG_PEEK) != 0) return peek(out, total, flags);
-    return take([&] { return connection.receive(out, false); });
+    return take([&] { return connection.receiving().receive(out, false); });
   };
   do {
     if (const std::size_t copied = attempt(total, get)) return static_cast<ssize_t>(copied);
@@ -64,8 +65,9 @@ template <class Get>
 inline std::size_t StreamTransfer::attempt(std::size_t total, Get get) {
   Connection& connection = *core_.connection;
   // More bytes are wanted than were counted: looks for new ones.
-  if (connection.in_ring() < total) poll();
-  const bool has_work = connection.in_ring() > 0 || connection.is_announcement_due() || connection.readable() > 0;
+  if (connection.receiving().in_ring() < total) poll();
+  const bool has_work = connection.receiving().in_ring() > 0 || connection.receiving().is_announcement_due() ||
+                        connection.receiving().readable() > 0;
   return has_work ? get(connection) : 0;
 }
 
@@ -79,7 +81,7 @@ inline std::size_t StreamTransfer::take(Receive receive) {
     const std::lock_guard reading(core.receive_lock);
     copied = receive();
     if (copied > 0) core.statistics.count_received(copied);
-    told = core.connection->announce_if_due();
+    told = core.connection->receiving().announce_if_due();
   }
   if (!told) [[unlikely]]
     announce_again();
@@ -89,13 +91,13 @@ inline std::size_t StreamTransfer::take(Receive receive) {
 void StreamTransfer::announce_again() {
   poll();
   const std::lock_guard reading(core_.receive_lock);
-  core_.connection->announce_if_due();
+  core_.connection->receiving().announce_if_due();
 }
 
 std::size_t StreamTransfer::peek(IoCursor& out, std::size_t total, int flags) {
   const std::lock_guard reading(core_.receive_lock);
   const bool waits = waits_for_all(flags);  // read first: bytes from before the end are counted then
-  const std::size_t copied = core_.connection->receive(out, true);
+  const std::size_t copied = core_.connection->receiving().receive(out, true);
   return copied < total && waits ? 0 : copied;
 }
 
@@ -103,8 +105,8 @@ std::size_t StreamTransfer::peek(IoCursor& out, std::size_t total, int flags) {
 /// end of the stream, and when the peer may have to wait until the application reads.
 bool StreamTransfer::waits_for_all(int flags) const {
   return (flags & (MSG_WAITALL | MSG_DONTWAIT)) == MSG_WAITALL && !core_.endpoint.is_nonblocking() &&
-         !core_.connection->should_be_read() && !core_.connection->peer_disconnected() &&
-         !core_.connection->peer_shut_down() && core_.connection->failure() == 0 &&
+         !core_.connection->receiving().should_be_read() && !core_.connection->ends().peer_disconnected() &&
+         !core_.connection->ends().peer_shut_down() && core_.connection->ends().failure() == 0 &&
          !core_.read_shut.load(std::memory_order_acquire);
 }
 
@@ -116,11 +118,11 @@ Result<ssize_t> StreamTransfer::why_nothing() {
   }
   // Polls again, because a message may have arrived between the check of the bytes and that of the end.
   poll();
-  if (core_.connection->readable() > 0 && !core_.read_shut.load(std::memory_order_acquire)) {
+  if (core_.connection->receiving().readable() > 0 && !core_.read_shut.load(std::memory_order_acquire)) {
     return Error{EAGAIN, "rrecv"};
   }
   // The stream had ended before the reset: the error is reported to sends only.
-  if (core_.sent_into_the_void.load(std::memory_order_acquire) || core_.connection->peer_shut_down()) return 0;
+  if (core_.sent_into_the_void.load(std::memory_order_acquire) || core_.connection->ends().peer_shut_down()) return 0;
   if (const int error = core_.take_error()) return Error{error, "rrecv"};
   return 0;
 }
@@ -128,7 +130,7 @@ Result<ssize_t> StreamTransfer::why_nothing() {
 /// recv(2) of no bytes waits as any other, and takes nothing.
 Result<ssize_t> StreamTransfer::receive_nothing() {
   poll();
-  if (core_.connection->readable() > 0 || core_.at_end_of_stream()) return 0;
+  if (core_.connection->receiving().readable() > 0 || core_.at_end_of_stream()) return 0;
   return Error{EAGAIN, "rrecv"};
 }
 
@@ -176,7 +178,7 @@ Result<int> StreamTransfer::unread_bytes() {
   if (!core_.is_connected()) return 0;
   if (!socket_.inheritance().claim()) return Error{EIO, "FIONREAD"};
   poll();
-  return static_cast<int>(std::min<std::uint64_t>(core_.connection->readable(), INT32_MAX));
+  return static_cast<int>(std::min<std::uint64_t>(core_.connection->receiving().readable(), INT32_MAX));
 }
 
 // -- sending
@@ -190,7 +192,7 @@ Result<ssize_t> StreamTransfer::send_bytes(const void* data, std::size_t length,
     return send_from(all, length);
   }
   const std::size_t sent = post_first([&](Connection& connection) {
-    return connection.send_at_once(data, length) ? length : send_in_pieces(bytes, length);
+    return connection.sending().send_at_once(data, length) ? length : send_in_pieces(bytes, length);
   });
   if (sent == length) [[likely]]
     return static_cast<ssize_t>(length);
@@ -203,7 +205,7 @@ Result<ssize_t> StreamTransfer::send_from(IoCursor& data, std::size_t total) {
     if (Status connected = progress_.require_connected(EPIPE); !connected) return connected.error();
   }
   if (total == 0) return send_nothing();
-  const std::size_t sent = post_first([&](Connection& connection) { return connection.send(data); });
+  const std::size_t sent = post_first([&](Connection& connection) { return connection.sending().send(data); });
   return sent == total ? Result<ssize_t>(static_cast<ssize_t>(sent)) : send_rest(data, total, sent);
 }
 
@@ -226,7 +228,7 @@ inline std::size_t StreamTransfer::post_first(Post post) {
 
 std::size_t StreamTransfer::send_in_pieces(std::byte* data, std::size_t length) {
   IoCursor all(data, length);
-  return core_.connection->send(all);
+  return core_.connection->sending().send(all);
 }
 
 /// Goes on after a first attempt that has posted `sent` of `total` bytes, and less than all: `rest` is left.
@@ -251,8 +253,8 @@ Result<ssize_t> StreamTransfer::send_rest(IoCursor& rest, std::size_t total, std
 std::size_t StreamTransfer::post_rest(IoCursor& rest) {
   const std::lock_guard sending(core_.send_lock);
   if (core_.at_end_of_sending()) return 0;
-  std::size_t sent = core_.connection->send(rest);
-  if (!rest.done()) sent += core_.connection->send_ahead(rest);
+  std::size_t sent = core_.connection->sending().send(rest);
+  if (!rest.done()) sent += core_.connection->sending().send_ahead(rest);
   if (sent > 0) core_.statistics.count_sent(sent);
   return sent;
 }
@@ -267,7 +269,8 @@ Result<ssize_t> StreamTransfer::why_not_sent(std::size_t total) {
   }
   if (core_.at_end_of_sending()) return core_.end_of_sending("rsend");
   // A writer that never reads must also announce its buffers to the peer.
-  if (std::unique_lock reading(core_.receive_lock, std::try_to_lock); reading) core_.connection->announce_if_due();
+  if (std::unique_lock reading(core_.receive_lock, std::try_to_lock); reading)
+    core_.connection->receiving().announce_if_due();
   return Error{EAGAIN, "rsend"};
 }
 

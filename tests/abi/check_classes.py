@@ -26,7 +26,6 @@ LARGE = {
     "core/transports/chosen_socket.h:ChosenSocket": (70, "passes the roles of an endpoint on to its way; " + TO_SPLIT),
     "core/transports/endpoint_of.h:EndpointOf": (46, "has a function for each one of an endpoint's roles, and its way as the only state: nothing to split"),
     "core/verbs/device.h:Device": (53, "has a function for each call of libibverbs"),
-    "librsocket/connection.h:Connection": (100, TO_SPLIT),
 }
 
 

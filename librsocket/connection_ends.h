@@ -1,0 +1,54 @@
+// How a connection ends.
+#pragma once
+
+#include <atomic>
+
+namespace ringsock::rs {
+
+struct SavedConnection;
+
+/// Which ends of a connection have come: the peer's SHUTDOWN and DISCONNECT, a failure, a flush. None is taken back.
+/// Threads: any.
+class ConnectionEnds {
+ public:
+  [[nodiscard]] bool peer_shut_down() const { return peer_shut_down_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool peer_disconnected() const { return peer_disconnected_.load(std::memory_order_acquire); }
+  /// Returns the errno value of the failure that ended the connection, or 0. Bytes that arrived before it remain
+  /// readable.
+  [[nodiscard]] int failure() const { return failure_.load(std::memory_order_acquire); }
+
+  /// Called for the peer's SHUTDOWN: no more bytes come.
+  void peer_stopped() { peer_shut_down_.store(true, std::memory_order_release); }
+  /// Called for the peer's DISCONNECT, or when the connection manager reports it: the stream ends after the bytes that
+  /// have arrived.
+  void peer_left() { peer_disconnected_.store(true, std::memory_order_release); }
+  /// Ends the connection with this error (errno value), unless it had failed before.
+  void fail(int error);
+
+  /// Makes flushed requests expected instead of a failure.
+  void expect_flush() { closing_.store(true, std::memory_order_release); }
+  /// Returns whether flushed requests mean no more than is known.
+  [[nodiscard]] bool expects_flush() const { return closing_.load(std::memory_order_relaxed) || peer_disconnected(); }
+  /// Called when receives were flushed for a reason that is not known yet.
+  /// @param will_be_told  verbs::Device::works_in_background()
+  void note_flush(bool will_be_told);
+  /// Returns whether the queue pair has been flushed for a reason that is not known yet. If the peer caused it, the
+  /// connection manager will report it.
+  [[nodiscard]] bool is_flushed() const {
+    return flushed_.load(std::memory_order_acquire) && failure() == 0 && !peer_disconnected();
+  }
+
+  // -- fork(2): see StateOf. Ends that this process has seen by itself stay.
+  void save(SavedConnection& saved) const;
+  [[nodiscard]] static bool is_possible(const SavedConnection& saved);
+  void restore(const SavedConnection& saved);
+
+ private:
+  std::atomic<bool> peer_shut_down_{false};
+  std::atomic<bool> peer_disconnected_{false};
+  std::atomic<bool> closing_{false};
+  std::atomic<bool> flushed_{false};
+  std::atomic<int> failure_{0};
+};
+
+}  // namespace ringsock::rs

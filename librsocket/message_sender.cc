@@ -1,0 +1,169 @@
+#include "librsocket/message_sender.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "librsocket/saved_connection.h"
+
+namespace ringsock::rs {
+
+namespace {
+
+/// From the send ring: the first piece of a call is small, so that the device begins early; the next ones are twice as
+/// long.
+constexpr std::uint32_t kFirstRingPieceBytes = 8 * 1024;
+constexpr std::uint32_t kMaxRingPieceBytes = 64 * 1024;
+
+}  // namespace
+
+MessageSender::MessageSender(verbs::Device& device, const QueueSettings& settings)
+    : core_(device, settings), requests_(core_.ends, settings.send_queue, !device.has_write_with_immediate()) {}
+
+void MessageSender::begin(const ibv_qp_cap& capacity, bool control_inline, SendRing ring) {
+  requests_.begin(*core_.qp, control_inline, std::move(ring));
+  max_inline_ = core_.settings.inline_bytes;
+  gather_.resize(std::max(2u, capacity.max_send_sge));
+}
+
+Status MessageSender::start(const wire::PeerSge& first_buffer, std::uint16_t credits) {
+  held_credits_ = credits;
+  if (Status usable = window_.reset(first_buffer, requests_.is_held() ? std::uint16_t{0} : credits); !usable)
+    return usable;
+  data_request_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  data_request_.sg_list = gather_.data();
+  return ok();
+}
+
+inline void MessageSender::address_data_request(std::uint32_t length) {
+  const auto placement = window_.take(length);
+  data_request_.imm_data = word_in_network_order({wire::RsOpcode::data, length});
+  data_request_.wr.rdma.remote_addr = placement.addr;
+  data_request_.wr.rdma.rkey = placement.key;
+}
+
+bool MessageSender::send_at_once(const void* data, std::size_t length) {
+  if (core_.is_suspended() || core_.overflow.in_use()) [[unlikely]]
+    return false;
+  if (length - 1 >= std::min({window_.room(), kPieceBytes, max_inline_}) || !requests_.has_room()) return false;
+  gather_[0] = {address_of(data), static_cast<std::uint32_t>(length), 0};
+  data_request_.num_sge = 1;
+  data_request_.send_flags = IBV_SEND_INLINE;
+  address_data_request(static_cast<std::uint32_t>(length));
+  return requests_.post_data(data_request_, 0, false);
+}
+
+std::size_t MessageSender::send(IoCursor& data) {
+  std::size_t sent = 0;
+  if (core_.is_suspended() || !sends_on_ring()) [[unlikely]]
+    return 0;
+  std::uint32_t ring_piece = kFirstRingPieceBytes;
+  while (!data.done() && requests_.has_room()) {
+    const std::uint32_t room = window_.room();
+    if (room == 0) break;
+    const std::uint32_t inline_limit = std::min({room, kPieceBytes, max_inline_});
+    std::uint32_t length = 0;
+    std::uint32_t ring_bytes = 0;
+    if (!requests_.ring() || data.fits(inline_limit, gather_.size())) {
+      length = gather_inline(data, inline_limit);
+      data_request_.send_flags = IBV_SEND_INLINE;
+    } else {
+      length = ring_bytes = gather_from_ring(data, std::min(room, ring_piece));
+      data_request_.send_flags = 0;
+      ring_piece = std::min(2 * ring_piece, kMaxRingPieceBytes);
+    }
+    address_data_request(length);
+    if (!requests_.post_data(data_request_, ring_bytes, false)) break;
+    sent += length;
+  }
+  return sent;
+}
+
+inline bool MessageSender::sends_on_ring() {
+  if (!core_.overflow.in_use()) [[likely]]
+    return true;
+  const auto left = core_.overflow.leave();
+  if (!left) core_.ends.fail(ECONNRESET);
+  return left && *left;
+}
+
+std::size_t MessageSender::send_ahead(IoCursor& data) {
+  if (core_.is_suspended() || !core_.overflow.can_append()) return 0;
+  // A message or a direct write that waits in the queue comes before these bytes.
+  if (!core_.device.has_sent_all(*core_.qp)) return 0;
+  const auto appended = core_.overflow.append(data, window_.sequence());
+  if (!appended) core_.ends.fail(ECONNRESET);
+  if (!appended) return 0;
+  if (appended->must_tell) requests_.send_look();
+  return appended->bytes;
+}
+
+inline std::uint32_t MessageSender::gather_inline(IoCursor& data, std::uint32_t limit) {
+  std::uint32_t length = 0;
+  std::size_t parts = 0;
+  do {
+    const auto piece = data.take(limit - length);
+    const auto bytes = static_cast<std::uint32_t>(piece.size());
+    gather_[parts++] = {address_of(piece.data()), bytes, 0};
+    length += bytes;
+  } while (!data.done() && length < limit && parts < gather_.size());
+  data_request_.num_sge = static_cast<int>(parts);
+  return length;
+}
+
+std::uint32_t MessageSender::gather_from_ring(IoCursor& data, std::uint32_t limit) {
+  const auto pieces = requests_.ring().copy_in(data, limit);
+  std::copy_n(pieces.list.begin(), pieces.count, gather_.begin());
+  data_request_.num_sge = pieces.count;
+  return pieces.length;
+}
+
+std::size_t MessageSender::write_direct(const std::byte* data, std::size_t size, std::uint64_t remote_address,
+                                        std::uint32_t key) {
+  IoCursor cursor(const_cast<std::byte*>(data), size);
+  std::size_t written = 0;
+  if (core_.is_suspended()) return 0;
+  while (written < size && requests_.has_room()) {
+    ibv_send_wr request{};
+    request.opcode = IBV_WR_RDMA_WRITE;
+    ibv_sge piece{};
+    SendRing::Pieces pieces{};
+    std::uint32_t length = 0;
+    if (requests_.ring() && size - written > max_inline_) {
+      pieces = requests_.ring().copy_in(cursor, kMaxRingPieceBytes);
+      length = pieces.length;
+      request.sg_list = pieces.list.data();
+      request.num_sge = pieces.count;
+    } else {
+      length = static_cast<std::uint32_t>(std::min<std::size_t>(size - written, max_inline_));
+      piece = {address_of(cursor.piece().data()), length, 0};
+      cursor.advance(length);
+      request.sg_list = &piece;
+      request.num_sge = 1;
+      request.send_flags = IBV_SEND_INLINE;
+    }
+    request.wr.rdma.remote_addr = remote_address + written;
+    request.wr.rdma.rkey = key;
+    // Each is signalled, because a refused write must be noticed although no message follows.
+    if (!requests_.post_data(request, pieces.length, true)) break;
+    written += length;
+  }
+  direct_end_.store(requests_.posted(), std::memory_order_release);
+  return written;
+}
+
+void MessageSender::save(SavedConnection& saved) const {
+  saved.send_window = window_.save();
+  saved.held_credits = held_credits_;
+  requests_.save(saved);
+}
+
+Status MessageSender::restore_window(const SavedConnection& saved) { return window_.restore(saved.send_window); }
+
+void MessageSender::restore(const SavedConnection& saved) {
+  requests_.restore(saved);
+  direct_end_.store(saved.posted - saved.unsignalled, std::memory_order_relaxed);
+  held_credits_ = saved.held_credits;
+}
+
+}  // namespace ringsock::rs
