@@ -5,6 +5,7 @@
 
 #include "core/base/at_fork.h"
 #include "core/poll/epoll_set.h"
+#include "core/poll/kernel_members.h"
 #include "core/poll/poll_set.h"
 #include "core/poll/wait.h"
 #include "preload/any_ours.h"
@@ -14,7 +15,7 @@
 namespace ringsock::preload {
 namespace {
 
-using runtime::EpollSet;
+using runtime::KernelMembers;
 
 // The parts for endpoints are functions of their own, so that calls that go to libc save no registers for them.
 
@@ -97,7 +98,7 @@ Status check_room(const epoll_event* events, int count) {
   const int ready = libcs();
   if (ready <= 0 || !fd_table().holds(epoll_fd)) [[likely]]
     return ready;
-  const int left = EpollSet::forget_wake_up(events, ready);
+  const int left = KernelMembers::forget_wake_up(events, ready);
   return left > 0 ? left : ours();
 }
 
@@ -202,7 +203,7 @@ RS_INTERCEPT int epoll_wait(int epoll_fd, epoll_event* events, int count, int ti
   const int ready = real.epoll_wait(epoll_fd, events, count, timeout);
   if (ready <= 0 || !fd_table().holds(kept.epoll_fd)) [[likely]]
     return ready;
-  const int left = EpollSet::forget_wake_up(kept.events, ready);
+  const int left = KernelMembers::forget_wake_up(kept.events, ready);
   return left > 0 ? left : wait_in_set(kept.epoll_fd, kept.events, kept.count, kept.timeout);
 }
 

@@ -36,6 +36,7 @@ bool ReadyLists::make_map(ReadyGroup& group, Listable& endpoint) {
   if (!made) return false;
   group.map = *std::move(made);
   mapped_.push_back(&group);
+  has_maps_.store(true, std::memory_order_relaxed);
   return true;
 }
 
@@ -71,12 +72,15 @@ void ReadyLists::leave(ListedMember& member) {
   member = {};
   if (--group.members > 0) return;
   std::erase(mapped_, &group);
+  has_maps_.store(!mapped_.empty(), std::memory_order_relaxed);
   groups_.erase(group.peers);
 }
 
 void ReadyLists::forget() {
   mapped_.clear();
   groups_.clear();
+  has_maps_.store(false, std::memory_order_relaxed);
+  peers_ring_.store(false, std::memory_order_relaxed);
 }
 
 bool ReadyLists::any() const {
@@ -86,10 +90,12 @@ bool ReadyLists::any() const {
 
 void ReadyLists::will_sleep() {
   for (const ReadyGroup* const group : mapped_) group->map->bits().will_sleep();
+  peers_ring_.store(!mapped_.empty(), std::memory_order_relaxed);
 }
 
 void ReadyLists::is_awake() {
   for (const ReadyGroup* const group : mapped_) group->map->bits().is_awake();
+  peers_ring_.store(false, std::memory_order_relaxed);
 }
 
 }  // namespace ringsock::runtime

@@ -1,6 +1,7 @@
 // The members of an epoll set whose peers note their news in maps.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,7 +33,8 @@ struct ListedMember {
   Listing listing;
 };
 
-/// The maps of one epoll set: one for each process that has the other ends of many members. Guarded by the set's lock.
+/// The maps of one epoll set: one for each process that has the other ends of many members. Guarded by the set's lock,
+/// but for has_maps() and peers_ring().
 class ReadyLists {
  public:
   /// A process with fewer members of the set gets no map: asking these members one by one, or arming each, costs less.
@@ -58,11 +60,12 @@ class ReadyLists {
       });
     }
   }
-  [[nodiscard]] bool has_maps() const { return !mapped_.empty(); }
+  [[nodiscard]] bool has_maps() const { return has_maps_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool any() const;
-  /// ReadyBits::will_sleep() and is_awake() on all maps.
+  /// ReadyBits::will_sleep() on all maps: peers ring until is_awake().
   void will_sleep();
   void is_awake();
+  [[nodiscard]] bool peers_ring() const { return peers_ring_.load(std::memory_order_relaxed); }
 
  private:
   static std::uint32_t places_of(const ReadyGroup& group) { return static_cast<std::uint32_t>(group.places.size()); }
@@ -72,6 +75,8 @@ class ReadyLists {
 
   std::unordered_map<std::uint64_t, ReadyGroup> groups_;
   std::vector<ReadyGroup*> mapped_;  ///< those with a map
+  std::atomic<bool> has_maps_{false};
+  std::atomic<bool> peers_ring_{false};  ///< peers have been told that threads sleep
 };
 
 }  // namespace ringsock::runtime

@@ -1,0 +1,77 @@
+#include "core/poll/epoll_member.h"
+
+#include "core/poll/epoll_set.h"
+#include "core/poll/poll_set.h"
+#include "core/poll/thread_waits.h"
+#include "core/runtime/used_elsewhere.h"
+
+namespace ringsock::runtime {
+
+void EpollMember::endpoint_changed() noexcept {
+  if (thread_waits.being_asked == this) {
+    // The endpoint may have other doorbells now (a connect that has found its listener).
+    armed.is_armed = false;
+    return;
+  }
+  if (is_parked.load()) {
+    // Either this load sees that EpollMembers::unpark() has been called, or its thread, which looks afterwards, sees
+    // the news.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (is_parked.load()) return;
+  }
+  set_.members_.changed.push(*this);
+  set_.ring();
+  set_.note_activity();
+  set_.notify_watchers(EPOLLIN);
+}
+
+Ref EpollMember::owner() noexcept { return set_.try_add_ref() ? Ref(&set_) : Ref(); }
+
+void EpollMember::ask() {
+  const EpollMember* const outer = std::exchange(thread_waits.being_asked, this);
+  const std::uint32_t ready = endpoint_->ready();
+  thread_waits.being_asked = outer;
+  // Read after ready(): what arrives later is a new edge, or the caller finds it.
+  found_activity_ = endpoint_->activity();
+  found_ = with_normal_bands(ready) & (event_.events | EPOLLERR | EPOLLHUP);
+  if ((ready & kUsedElsewhere) != 0 && found_ != 0) [[unlikely]] {
+    // Nothing is known: wait() finds out first.
+    found_ = 0;
+    is_used_elsewhere = true;
+    set_.must_follow_.store(true);
+  }
+}
+
+std::uint32_t EpollMember::reportable() {
+  if (!enabled_) return 0;
+  ask();
+  // A member that is reported again and again without news never gets cold, so no doorbell tells of its peer's end.
+  if (found_ != 0 && !has_news()) {
+    endpoint_->look_for_end();
+    if (endpoint_->activity() != found_activity_) ask();
+  }
+  if ((event_.events & EPOLLET) == 0) return found_;
+  constexpr std::uint32_t kRoom = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+  const std::uint64_t news = found_activity_ - seen_activity_;
+  const bool has_arrived = news % Endpoint::kOpening != 0;
+  const bool has_opened = news / Endpoint::kOpening != 0;
+  const bool is_edge =
+      (has_arrived && (found_ & ~kRoom) != 0) || (has_opened && (found_ & kRoom) != 0) || (found_ & ~seen_) != 0;
+  seen_ &= found_;
+  return is_edge ? found_ : 0;
+}
+
+void EpollMember::reported() {
+  seen_ = found_;
+  seen_activity_ = found_activity_;
+  if (event_.events & EPOLLONESHOT) enabled_ = false;
+}
+
+void EpollMember::set_event(const epoll_event& event) {
+  event_ = event;
+  is_set_since_fork = true;
+  enabled_ = true;
+  seen_ = 0;
+}
+
+}  // namespace ringsock::runtime

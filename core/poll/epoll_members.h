@@ -1,0 +1,92 @@
+// The table of an epoll set, and the states of its members.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "core/base/result.h"
+#include "core/poll/changed_members.h"
+#include "core/poll/doorbells.h"
+#include "core/poll/epoll_member.h"
+#include "core/poll/hot_members.h"
+#include "core/poll/ready_lists.h"
+
+namespace ringsock::runtime {
+
+/// The members of a set that are endpoints. Each is hot, cold, disabled or parked (epoll_set.h); the functions here
+/// move members between these states and keep the parts in step. Guarded by the set's lock, but for `changed` and
+/// count().
+class EpollMembers {
+ public:
+  /// As in the kernel: the same endpoint may be in under several descriptors.
+  using Key = std::pair<Endpoint*, int>;
+  using Table = std::map<Key, std::unique_ptr<EpollMember>>;
+  /// Members that have left the set. They and their references are destroyed after the lock is released.
+  using Departed = Table;
+  using Place = Table::iterator;
+
+  explicit EpollMembers(Doorbells made) : doorbells(std::move(made)) {}
+
+  Doorbells doorbells;
+  Table table;  ///< changed only here
+  ReadyLists lists;
+  HotMembers hot;
+  ChangedMembers changed;
+
+  // -- coming and leaving
+  /// Returns the number of members but those that are parked, also without the lock.
+  [[nodiscard]] std::size_t count() const { return count_.load(std::memory_order_relaxed); }
+  /// Enters a hot member, or unparks it. Errors: EEXIST; EBADF the endpoint was closed.
+  Status add(EpollSet& set, int fd, Ref endpoint, const epoll_event& event);
+  void modify(EpollMember& member, const epoll_event& event);
+  /// Keeps a member that was removed for the case that it is added again. Only connections: other endpoints go on
+  /// ringing. Returns whether it is kept.
+  bool park(EpollMember& member);
+  void remove(Place place, Departed& departed);
+  /// Forgets, in a forked child, what only the parent's doorbells and maps are for. Errors: there are no descriptors
+  /// for new doorbells, so that all members stay hot.
+  Status renew();
+
+  // -- hot and cold
+  /// Makes the members hot whose endpoints have told of a change, whose peers have noted news, or whose deadlines have
+  /// come.
+  void heat_all_due();
+  /// Consumes the doorbells that rang. Endpoint::notify_watchers() makes the members of their endpoints hot, and wakes
+  /// other sleepers that may have been about to sleep on the same doorbell.
+  void take_doorbells();
+  /// Arms the member's endpoint and registers its doorbells with the kernel.
+  /// @return false when the kernel cannot (ENOSPC, ENOMEM, ELOOP), or memory is missing: the member must stay hot.
+  bool arm(EpollMember& member);
+  /// Arms all hot members, and lets the peers of listed ones ring.
+  void arm_hot();
+  /// The same for sleeps on this set as an endpoint: what forget_arming() finds stays as it is.
+  void arm_doorbells();
+  /// Returns whether all hot members are still armed, but for those that cannot be, and lets the next sleep arm them
+  /// anew.
+  bool forget_arming();
+  /// Arms some members that have been idle for long, after a round in which others were busy.
+  void cool_down();
+
+ private:
+  void heat_changed();
+  void unpark(EpollMember& member, const epoll_event& event);
+  void count_again() { count_.store(table.size() - parked_count_, std::memory_order_relaxed); }
+  void ask_for_stamps(EpollMember& newest);
+  bool arm_or_list(EpollMember& member);
+  [[nodiscard]] bool should_list(EpollMember& member);
+  [[nodiscard]] bool is_to_get_cold(EpollMember& member);
+  void leave_doorbell(int fd, Endpoint& endpoint);
+  void leave_doorbells(EpollMember& member);
+  void leave_doorbells_if_parked(Endpoint& endpoint);
+  EpollMember* other_with(int doorbell, Endpoint& endpoint);
+
+  std::size_t parked_count_ = 0;
+  std::atomic<std::size_t> count_{0};
+};
+
+}  // namespace ringsock::runtime

@@ -1,0 +1,46 @@
+// One look at the hot members of an epoll set, and the order in which they are reported.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/poll/epoll_members.h"
+
+namespace ringsock::runtime {
+
+/// Asks the hot members, and reports those that are ready in the order of their events. Guarded by the set's lock.
+class EventCollector {
+ public:
+  enum class After { stay_hot, get_cold };
+
+  /// Reserves the memory that a look at so many members may need. Errors: std::bad_alloc.
+  void reserve_for(std::size_t members);
+  /// Reports hot members until `events` is full. Returns how many.
+  /// @param after  get_cold: members that are armed and not ready get cold
+  std::size_t collect(EpollMembers& members, std::span<epoll_event> events, After after);
+
+ private:
+  /// A member that a scan found ready.
+  struct Found {
+    EpollMember* member;
+    std::uint32_t age;  ///< of the event, in units of order_stamp()
+    std::size_t place;  ///< position in the scan
+  };
+
+  static std::size_t report_waiting(EpollMembers& members, std::span<epoll_event> events);
+  static std::size_t ask_only_one(EpollMembers& members, epoll_event& event, After after);
+  void scan(EpollMembers& members, std::size_t count, After after);
+  void put_found_in_order(HotMembers& hot);
+  void find_overlooked(HotMembers& hot, std::uint32_t now);
+  std::size_t report_found(HotMembers& hot, std::span<epoll_event> events);
+
+  std::vector<Found> found_;         ///< by the latest scan
+  std::vector<EpollMember*> asked_;  ///< members that it asked and that were not ready
+  std::uint32_t scan_began_ = 0;     ///< order_stamp()
+};
+
+}  // namespace ringsock::runtime
