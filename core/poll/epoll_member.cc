@@ -61,12 +61,6 @@ std::uint32_t EpollMember::reportable() {
   return is_edge ? found_ : 0;
 }
 
-void EpollMember::reported() {
-  seen_ = found_;
-  seen_activity_ = found_activity_;
-  if (event_.events & EPOLLONESHOT) enabled_ = false;
-}
-
 void EpollMember::set_event(const epoll_event& event) {
   event_ = event;
   is_set_since_fork = true;

@@ -66,7 +66,11 @@ class EpollMember final : public Watch, public ListNode<HotMembers> {
   /// Returns whether the findings of reportable() contain anything since the last report.
   [[nodiscard]] bool has_news() const { return found_activity_ != seen_activity_ || (found_ & ~seen_) != 0; }
   /// Records that the findings of reportable() were reported, which consumes edge and one-shot triggers.
-  void reported();
+  void reported() {
+    seen_ = found_;
+    seen_activity_ = found_activity_;
+    if (event_.events & EPOLLONESHOT) enabled_ = false;
+  }
 
   [[nodiscard]] bool is_hot() const { return ListNode<HotMembers>::is_linked(); }
   /// Returns whether the peer notes news in a map now: the member may get cold without being armed.
