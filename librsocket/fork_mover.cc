@@ -22,6 +22,7 @@
 namespace ringsock::rs {
 
 using runtime::KernelReason;
+using transports::Choice;
 using ForkSide = runtime::ProcessLife::ForkSide;
 using Step = Migration::Step;
 
@@ -76,7 +77,7 @@ void ForkMover::begin(End end, const SocketAddress& where) {
   if (end == End::accepting) migration_->until = monotonic_now() + kGrace;
   next_look_.store(migration_->until, std::memory_order_relaxed);
   kernel_edges_ = watch_edges(descriptor());
-  socket_.begins_to_move();
+  socket_.choice().set(Choice::State::moving);
 }
 
 // -- moving ----------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ Status ForkMover::move(Before before) {
   bool has_stepped = false;
   {
     const std::lock_guard guard(lock_);
-    if (!socket_.is_moving() || !migration_) return ok();
+    if (!socket_.choice().is_moving() || !migration_) return ok();
     before(*migration_);
     const Step last = migration_->step;
     moved = move_locked();
@@ -247,7 +248,7 @@ void ForkMover::arrive() {
   }
   next_look_.store(Nanos::max(), std::memory_order_relaxed);
   migration_.reset();
-  socket_.has_moved();
+  socket_.choice().set(Choice::State::on_way);
   socket_.note_activity();
 }
 
@@ -260,7 +261,7 @@ Status ForkMover::stay(std::optional<Error> error) {
   }
   next_look_.store(Nanos::max(), std::memory_order_relaxed);
   migration_.reset();
-  socket_.stays_with_kernel();
+  socket_.choice().set(Choice::State::kernel);
   socket_.note_activity();
   return error ? Status(*error) : ok();
 }
@@ -276,7 +277,7 @@ std::uint32_t ForkMover::events(std::uint32_t events) noexcept {
     const bool active = migration.step == Step::zeros || migration.step == Step::connecting;
     waits = !active || migration.used || migration.step == Step::connecting || (events & EPOLLIN) != 0;
   });
-  if (!socket_.is_moving()) return socket_.ready();
+  if (!socket_.choice().is_moving()) return socket_.ready();
   if (!moved && moved.error().code != EAGAIN) return EPOLLERR | EPOLLHUP | EPOLLIN | EPOLLOUT;
   const std::uint32_t ended = events & (EPOLLERR | EPOLLHUP);
   return waits && ended == 0 ? 0 : events & ~std::uint32_t{EPOLLIN | EPOLLRDNORM};
@@ -301,7 +302,7 @@ void ForkMover::woken() noexcept {
 
 void ForkMover::end() noexcept {
   const std::lock_guard guard(lock_);
-  if (socket_.is_moving() && migration_) [[maybe_unused]]
+  if (socket_.choice().is_moving() && migration_) [[maybe_unused]]
     const Status stays = stay(std::nullopt);
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/runtime/fork_registry.h"
+#include "core/transports/passed_on.h"
 #include "core/transports/way.h"
 
 namespace ringsock::transports {
@@ -11,7 +12,7 @@ namespace ringsock::transports {
 /// Passes every call on to its way, of which the type is known, so that a call costs no second look-up of a virtual
 /// function.
 template <class TheWay>
-class EndpointOf final : public runtime::Endpoint {
+class EndpointOf final : public PassedOn<EndpointOf<TheWay>> {
  public:
   template <class... Arguments>
   explicit EndpointOf(Arguments&&... arguments) : way_(*this, std::forward<Arguments>(arguments)...) {
@@ -29,23 +30,15 @@ class EndpointOf final : public runtime::Endpoint {
   Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags) override {
     return way_.transfer().send_bytes(data, length, flags);
   }
-  void keep_error(int code) noexcept override { way_.transfer().keep_error(code); }
-  Result<int> unread_bytes() override { return way_.transfer().unread_bytes(); }
-  Result<int> unsent_bytes() override { return way_.transfer().unsent_bytes(); }
 
   std::uint32_t ready() noexcept override { return way_.readiness().ready(); }
   runtime::WaitFds arm() noexcept override { return way_.readiness().arm(); }
   void woken() noexcept override { way_.readiness().woken(); }
   Nanos deadline() noexcept override { return way_.readiness().deadline(); }
-  void look_for_end() noexcept override { way_.readiness().look_for_end(); }
   [[nodiscard]] bool asks_kernel() const noexcept override { return way_.readiness().asks_kernel(); }
   [[nodiscard]] bool rings_for_each_arrival() const noexcept override {
     return way_.readiness().rings_for_each_arrival();
   }
-  runtime::Listable* listable() noexcept override { return way_.readiness().listable(); }
-  std::uint32_t arrival_stamp() noexcept override { return way_.readiness().arrival_stamp(); }
-  [[nodiscard]] std::uint64_t taken_in_turns() const noexcept override { return way_.readiness().taken_in_turns(); }
-  [[nodiscard]] bool waits_for_our_cpus() const noexcept override { return way_.readiness().waits_for_our_cpus(); }
 
   Status bind(const sockaddr* address, socklen_t length) override { return way_.bind(address, length); }
   Status listen(int backlog) override { return way_.listen(backlog); }
@@ -62,30 +55,39 @@ class EndpointOf final : public runtime::Endpoint {
   }
 
   void closed() noexcept override { way_.numbers().closed(); }
-  void descriptor_closed(int fd) noexcept override { way_.numbers().descriptor_closed(fd); }
-  void descriptor_vanished(int fd) noexcept override { way_.numbers().descriptor_vanished(fd); }
-  Nanos linger() noexcept override { return way_.numbers().linger(); }
-  bool is_drained() noexcept override { return way_.numbers().is_drained(); }
-  bool owns_descriptor(int fd) const noexcept override { return way_.numbers().owns_descriptor(fd); }
-  void give_up_descriptor() noexcept override { way_.numbers().give_up_descriptor(); }
   [[nodiscard]] bool is_kernels_too() const noexcept override { return way_.numbers().is_kernels_too(); }
 
   runtime::SocketStatistics* statistics() noexcept override { return way_.statistics(); }
   void add_fork_locks(runtime::ForkLocks& locks) override {
     way_.inheritance().add_fork_locks(locks);
-    Endpoint::add_fork_locks(locks);
+    runtime::Endpoint::add_fork_locks(locks);
   }
-  void before_fork() noexcept override { way_.inheritance().before_fork(); }
-  void after_fork(ForkSide side) noexcept override {
-    Endpoint::after_fork(side);
+  void after_fork(runtime::ProcessLife::ForkSide side) noexcept override {
+    runtime::Endpoint::after_fork(side);
     way_.inheritance().after_fork(side);
   }
-  void process_ends() noexcept override { way_.inheritance().process_ends(); }
   void before_exec() noexcept override { way_.inheritance().before_exec(); }
   void passed_on() noexcept override { way_.inheritance().passed_on(); }
-  void process_goes_on() noexcept override { way_.inheritance().process_goes_on(); }
 
  private:
+  friend class PassedOn<EndpointOf<TheWay>>;
+  /// As runtime::Roles, of the types of the way's parts.
+  template <class Transfer, class Readiness, class Descriptors, class ProcessLife>
+  struct Parts {
+    Transfer& transfer;
+    Readiness& readiness;
+    Descriptors& descriptors;
+    ProcessLife& process_life;
+  };
+  template <class... Roles>
+  static Parts<Roles...> parts(Roles&... roles) {
+    return {roles...};
+  }
+  [[nodiscard]] auto roles() const {
+    auto& way = const_cast<TheWay&>(way_);  // as runtime::Roles: an endpoint that is const does not make its parts so
+    return parts(way.transfer(), way.readiness(), way.numbers(), way.inheritance());
+  }
+
   TheWay way_;
 };
 

@@ -11,8 +11,8 @@
 namespace ringsock::transports {
 
 /// Belongs to a ChosenSocket whose way cannot be inherited over fork(2): the kernel makes the connection, and it moves
-/// to the way later, or stays with the kernel for good. The mover tells the socket about the end of the move
-/// (ChosenSocket::has_moved(), stays_with_kernel()). Threads: any.
+/// to the way later, or stays with the kernel for good. The mover sets the state of the socket
+/// (ChosenSocket::choice()). Threads: any.
 class Mover {
  public:
   enum class End { connecting, accepting };

@@ -26,6 +26,7 @@
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/library_call.h"
 #include "core/statistics/statistics.h"
+#include "core/transports/kernel_socket.h"
 #include "librsocket/family_record.h"
 #include "librsocket/hand_over/door.h"
 #include "librsocket/hand_over/relay.h"

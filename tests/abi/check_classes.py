@@ -22,8 +22,6 @@ LARGE = {
     "core/device/packet/packet_device.h:PacketDevice": (46, "implements verbs::Device, which has a function for each call of libibverbs"),
     "core/device/rdma/rdma_device.h:RdmaDevice": (43, "implements verbs::Device, which has a function for each call of libibverbs"),
     "core/device/shm/soft_device.h:SoftDevice": (51, "implements verbs::Device, which has a function for each call of libibverbs"),
-    "core/transports/chosen_socket.h:ChosenSocket": (70, "passes the roles of an endpoint on to its way; " + TO_SPLIT),
-    "core/transports/endpoint_of.h:EndpointOf": (46, "has a function for each one of an endpoint's roles, and its way as the only state: nothing to split"),
     "core/verbs/device.h:Device": (53, "has a function for each call of libibverbs"),
 }
 

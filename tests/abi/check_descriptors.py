@@ -34,7 +34,7 @@ EXPLAINED = {
     ("core/poll/select_call.cc", "fopen"): ENDS,
     ("core/poll/turn_sleeper.h", "signalfd"): "changes one that there is",
     ("core/poll/epoll_set.cc", "epoll_create1"): APPLICATIONS,
-    ("core/transports/chosen_socket.cc", "accept4"): APPLICATIONS,
+    ("core/transports/listening_beside.cc", "accept4"): APPLICATIONS,
     ("core/device/shm/link/link.cc", "dup3"): APPLICATIONS,
     ("core/device/shm/link/open_memory.cc", "open"): "callers map it and close it",
     ("core/device/shm/link/link.cc", "SCM_RIGHTS"): "memory, which is mapped at once",

@@ -1,0 +1,111 @@
+#include "core/transports/connecting.h"
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "core/base/log.h"
+#include "core/base/refusals.h"
+#include "core/transports/chosen_socket.h"
+#include "core/transports/kernel_socket.h"
+
+namespace ringsock::transports {
+
+using runtime::KernelReason;
+
+namespace {
+
+using State = Choice::State;
+
+/// Returns whether the result of a connect means that the way has not taken the connection, so that the kernel may.
+bool is_refusal(const Status& connected) {
+  if (connected) return false;
+  const int code = connected.error().code;
+  return code != EINPROGRESS && code != EALREADY && code != EISCONN && code != EBADF;
+}
+
+KernelReason reason_of(int connect_error) {
+  switch (connect_error) {
+    case ECONNREFUSED: return KernelReason::other_user;
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+    case EFBIG: return KernelReason::full;
+    case ETIMEDOUT: return KernelReason::no_answer;
+    default: return KernelReason::other;
+  }
+}
+
+void count_by_kernel(KernelReason reason) {
+  if (reason == KernelReason::no_answer) count_refusal(Refusal::patience);
+  runtime::process_statistics.count_kernel_connected(reason);
+}
+
+}  // namespace
+
+std::optional<KernelReason> Connecting::reason_for_kernel(const sockaddr* address, socklen_t length) try {
+  const auto destination = SocketAddress::from(address, length);
+  if (!destination || destination->family() != socket_.domain_ || destination->port() == 0) return KernelReason::other;
+  if (!socket_.maker_.permits(socket_.domain_, *destination)) return KernelReason::rule;
+  if (destination->is_loopback() && is_loopback_down(socket_.descriptor())) return KernelReason::other;
+  destination_ = *destination;
+  return socket_.way_->why_not_to(destination->unmapped(), socket_.mover_ != nullptr);
+} catch (const std::bad_alloc&) {
+  return KernelReason::full;
+}
+
+Status Connecting::connect(const sockaddr* address, socklen_t length) {
+  switch (socket_.state()) {
+    case State::both:
+    case State::listener: return Error{EISCONN, "connect: listening"};
+    case State::kernel: return by_kernel(address, length, KernelReason::other);
+    case State::moving: return connect_as_application(socket_.descriptor(), address, length);
+    case State::undecided:
+      if (const auto reason = reason_for_kernel(address, length)) return by_kernel(address, length, *reason);
+      if (socket_.mover_ && socket_.mover_->concerns(destination_)) return by_kernel_first(address, length);
+      socket_.choice_.set(State::on_way);
+      break;
+    case State::on_way: break;
+  }
+  Status connected = by_way(address, length);
+  if (!is_refusal(connected)) return connected;
+  log_info("connect to %s: by the kernel, after %s: %s", destination_.to_string().c_str(), connected.error().where,
+           std::strerror(connected.error().code));
+  return by_kernel(address, length, reason_of(connected.error().code));
+}
+
+Status Connecting::by_way(const sockaddr* address, socklen_t length) try {
+  return socket_.by_way_.setup.connect(address, length);
+} catch (const std::bad_alloc&) {
+  return Error{ENOMEM, "connect"};
+}
+
+/// Blocks as the kernel socket does, whose O_NONBLOCK is the application's.
+Status Connecting::by_kernel(const sockaddr* address, socklen_t length, KernelReason reason) {
+  const int fd = socket_.descriptor();
+  socket_.leave();
+  const Status connected = connect_as_application(fd, address, length);
+  if (connected || connected.error().code == EINPROGRESS) count_by_kernel(reason);
+  return connected;
+}
+
+Status Connecting::by_kernel_first(const sockaddr* address, socklen_t length) {
+  const Status connected = connect_as_application(socket_.descriptor(), address, length);
+  if (!connected && connected.error().code != EINPROGRESS) return connected;
+  socket_.mover_->begin(Mover::End::connecting, destination_);
+  return connected;
+}
+
+void Connecting::fall_back_if_refused() noexcept {
+  if (socket_.state() != State::on_way || !socket_.way_->has_failed_to_connect() || socket_.is_closed()) return;
+  if (!socket_.choice_.set_from(State::on_way, State::kernel)) return;
+  set_kernel_nonblocking(socket_.descriptor(), true);
+  count_by_kernel(reason_of(socket_.way_->connect_error()));
+  // SO_ERROR and poll(2) report its outcome.
+  static_cast<void>(::connect(socket_.descriptor(), destination_.get(), destination_.length()));
+  set_kernel_nonblocking(socket_.descriptor(), socket_.is_nonblocking());
+  // Threads sleep on the way's descriptor.
+  socket_.notify_watchers();
+}
+
+}  // namespace ringsock::transports
