@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "core/base/own_duplicate.h"
 #include "core/poll/epoll_file.h"
 
 namespace ringsock::runtime {
