@@ -108,9 +108,8 @@ template <class Ours, class Libcs, class Again = InLoop>
 
 /// Removes what the table still has under a number that the kernel has just handed out (FdTable::drop_stale()).
 inline void drop_stale(int fd) {
-  own_numbers().remove(fd);
   if (!fd_table().holds(fd)) [[likely]]
-    return;
+    return own_numbers().remove(fd);
   const LibraryCall no_handlers;
   fd_table().drop_stale(fd);
 }
