@@ -203,13 +203,13 @@ bool Connection::handle_failed(const ibv_wc& completion) {
   // A failed completion only has a valid wr_id and status.
   if ((completion.wr_id & (kControlId | kEndId)) != 0) requests().finish(completion.wr_id);
   if (ends().expects_flush()) return true;
-  if (completion.vendor_err == verbs::kVendorErrPeerEnded) {
-    // As TCP: the kernel ends a process's connections in order, or by a reset if they have unread bytes. The latter is
-    // certain here when the peer has left no room for more.
-    if (sending_.can_send() && overflow().is_empty()) {
-      ends().peer_left();
-    } else {
+  const bool was_asleep = completion.vendor_err == verbs::kVendorErrPeerEndedAsleep;
+  if (completion.vendor_err == verbs::kVendorErrPeerEnded || was_asleep) {
+    // As TCP: the kernel ends a process's connections in order, or by a reset if they have unread bytes.
+    if (has_peer_left_bytes_unread(was_asleep)) {
       ends().fail(ECONNRESET);
+    } else {
+      ends().peer_left();
     }
     return true;
   }
@@ -232,6 +232,14 @@ bool Connection::handle_failed(const ibv_wc& completion) {
   const bool unheard = completion.status == IBV_WC_RETRY_EXC_ERR && in_background;
   ends().fail(refused ? EIO : unheard ? ETIMEDOUT : ECONNRESET);
   return true;
+}
+
+/// Of a peer that has ended.
+bool Connection::has_peer_left_bytes_unread(bool was_asleep) const {
+  const engine::StreamEnd end = core().overflow.end_of_peer(sending_.sent_to_ring(), was_asleep);
+  if (end != engine::StreamEnd::unknown) return end == engine::StreamEnd::unread;
+  // It is certain when the peer has left no room for more.
+  return !sending_.can_send() || !core().overflow.is_empty();
 }
 
 bool Connection::handle_received(const ibv_wc& completion) {
@@ -292,6 +300,19 @@ int Connection::arm() {
     completions_.arm();
   }
   return completions_.fd();
+}
+
+namespace {
+bool is_data(std::uint32_t immediate) {
+  const auto message = wire::decode_rs_message(std::bit_cast<wire::Be32>(immediate).host());
+  return message.opcode == wire::RsOpcode::data && message.value != 0;
+}
+}  // namespace
+
+void Connection::tell_end(const verbs::ConnectionId& id) {
+  const std::unique_lock guard(core().poll_lock, std::try_to_lock);
+  if (!guard) return;
+  overflow().tell_end(receiving_.read_from_ring(), receiving_.readable() > 0 || id.has_waiting(is_data));
 }
 
 // -- fork(2)

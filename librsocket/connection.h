@@ -86,6 +86,11 @@ class Connection {
     return device().reg_mr(*pd_, data, length, access);
   }
 
+  /// Tells the peer whether bytes are left unread, because this process ends, or gives up its copy of the connection.
+  /// Says nothing while a thread polls. Threads: any.
+  /// @param id  the connection's
+  void tell_end(const verbs::ConnectionId& id);
+
   // -- fork(2)
   void add_fork_locks(runtime::ForkLocks& locks);
   /// suspend() makes all functions do nothing until resume(), because another process may be using the connection. All
@@ -103,12 +108,14 @@ class Connection {
 
   bool handle(const ibv_wc& completion);
   bool handle_failed(const ibv_wc& completion);
+  [[nodiscard]] bool has_peer_left_bytes_unread(bool was_asleep) const;
   bool handle_received(const ibv_wc& completion);
   bool handle_message(std::uint32_t word);
   bool handle_control(const wire::RsMessage& message);
   void take_announced_buffer();
 
   [[nodiscard]] ConnectionCore& core() { return sending_.core(); }
+  [[nodiscard]] const ConnectionCore& core() const { return sending_.core(); }
 
   // Parents come first: members are destroyed in reverse order.
   verbs::Pd pd_;

@@ -122,6 +122,7 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   void lose_half_made() noexcept;
   void lose() noexcept;
   void forget_threads() noexcept;
+  void tell_end() noexcept;
 
   std::atomic<std::uint32_t> epoch_{0};  ///< FamilyRecord::epoch of the state here
   std::atomic<int> turns_{0};

@@ -353,7 +353,14 @@ bool Inheritance::leave_family() noexcept {
   return false;
 }
 
+/// Tells the peer how it ends if no other process goes on.
+void Inheritance::tell_end() noexcept {
+  if (core_.is_connected() && !lost_ && !has_old_state() && !core_.closed.load(std::memory_order_relaxed))
+    core_.connection->tell_end(*core_.id);
+}
+
 void Inheritance::process_ends() noexcept {
+  tell_end();
   if (FamilyRecord* const family = family_.exchange(nullptr)) {
     family->leave();
     family->holders.fetch_sub(1);

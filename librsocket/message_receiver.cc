@@ -56,6 +56,7 @@ std::size_t MessageReceiver::receive_from_ring(IoCursor& out, bool peek, std::si
     copied += step;
     if (!peek) window_.consume(step);
   }
+  core_.overflow.tell_read(window_.read_bytes());
   return copied;
 }
 
@@ -110,6 +111,7 @@ std::size_t MessageReceiver::receive(void* data, std::size_t length) {
     window_.consume(step);
     copied += step;
   } while (copied < length);
+  core_.overflow.tell_read(window_.read_bytes());
   if (copied < length && core_.overflow.readable() != 0) [[unlikely]] {
     IoCursor rest(static_cast<std::byte*>(data) + copied, length - copied);
     copied += receive_overflow(rest, false, 0);

@@ -29,6 +29,8 @@ class MessageReceiver {
   [[nodiscard]] std::uint64_t readable() const { return in_ring() + core_.overflow.readable(); }
   /// Returns the first part of readable(), at half the cost.
   [[nodiscard]] std::uint64_t in_ring() const { return window_.readable(); }
+  /// Returns the number of bytes that have been read from the ring.
+  [[nodiscard]] std::uint64_t read_from_ring() const { return window_.read_bytes(); }
   /// Returns whether the peer may have to wait for a reader. Threads: any; the answer may be outdated.
   [[nodiscard]] bool should_be_read() const { return window_.is_half_full() || core_.overflow.readable() != 0; }
   /// Copies received bytes to `out` and advances it; with `peek` they also stay. Returns the bytes copied.

@@ -75,6 +75,8 @@ class MessageSender {
   Status add_buffer(const wire::PeerSge& buffer) { return window_.add_buffer(buffer); }
   /// Returns whether the peer has left room for a further message.
   [[nodiscard]] bool can_send() const { return window_.can_send(); }
+  /// Returns the number of bytes that were put into the peer's ring. Threads: any.
+  [[nodiscard]] std::uint64_t sent_to_ring() const { return window_.sent_bytes(); }
 
   // -- fork(2): see StateOf. With the sender's lock.
   void save(SavedConnection& saved) const;

@@ -59,6 +59,7 @@ void OverflowAreas::open(verbs::Device& device, ibv_qp& qp, std::uint32_t limit,
   peer_area_ = {area, length};
   in_.open(own_words(), peers, area_);
   out_.open(own_words(), peers, peer_area_, limit);
+  reads_.open(peers.reads);
   if (!other_user) return;
   charge_out_.begin(*other_user);
   charge_in_.begin(*other_user);
@@ -129,6 +130,19 @@ bool OverflowAreas::consume(std::uint64_t bytes) {
   in_.consume(bytes);
   if (in_.has_much_to_give()) give_back_at(monotonic_now() + kUnusedFor);
   return in_.must_tell();
+}
+
+// -- the ends
+
+void OverflowAreas::tell_end(std::uint64_t ring_bytes, bool has_unread) {
+  if (in_.is_open()) reads_.tell_end(ring_bytes + in_.read_bytes(), has_unread || in_.has_unread());
+}
+
+engine::StreamEnd OverflowAreas::end_of_peer(std::uint64_t sent_bytes, bool was_asleep) const {
+  if (!out_.is_open()) return engine::StreamEnd::unknown;
+  const engine::OverflowWords& words = own_words();
+  return engine::end_of_peer(words.reads,
+                             {sent_bytes, words.read.load(std::memory_order_acquire), out_.is_empty(), was_asleep});
 }
 
 Status OverflowAreas::restore(const Saved& saved) {

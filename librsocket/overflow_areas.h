@@ -79,6 +79,17 @@ class OverflowAreas {
   /// Frees the oldest `bytes`. Returns whether the peer must look.
   bool consume(std::uint64_t bytes);
 
+  // -- what either end says of its reading (core/engine/stream/read_words.h); without open() nothing
+  /// Counts the bytes that were read from our ring, for the peer. For the reader, after each read.
+  void tell_read(std::uint64_t ring_bytes) { reads_.tell(ring_bytes); }
+  /// Tells the peer that this process ends, or gives up its copy. Threads: any.
+  /// @param has_unread  whether bytes wait in the ring; those in the area are known here
+  void tell_end(std::uint64_t ring_bytes, bool has_unread);
+  /// Returns how the peer's end came about, after it has ended.
+  /// @param sent_bytes  into the peer's ring
+  /// @param was_asleep  engine::SentBytes::was_peer_asleep
+  [[nodiscard]] engine::StreamEnd end_of_peer(std::uint64_t sent_bytes, bool was_asleep) const;
+
   // -- another process that has a copy by fork(2). Nobody else uses the areas. Error: EPROTO for impossible values.
   struct Saved {
     engine::OverflowWriter::Saved out;
@@ -105,6 +116,7 @@ class OverflowAreas {
 
   engine::OverflowWriter out_;
   engine::OverflowReader in_;
+  engine::ReadTeller reads_;
   std::byte* words_ = nullptr;  ///< ours
   std::span<std::byte> area_;   ///< ours
   // The peer's, as it was offered

@@ -21,6 +21,9 @@ namespace ringsock::verbs {
 /// ended, executed another program, or closed its copy of an inherited connection. Real devices do not report it.
 inline constexpr std::uint32_t kVendorErrPeerEnded = 0x52530001;
 
+/// The same when the peer slept and was rung in vain: what was sent last came after its end.
+inline constexpr std::uint32_t kVendorErrPeerEndedAsleep = 0x52530002;
+
 class ConnectionId;
 
 /// How a connection manager identifies services: rdma_cm(7) port spaces.

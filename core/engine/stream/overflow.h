@@ -10,6 +10,7 @@
 #include <span>
 
 #include "core/base/result.h"
+#include "core/engine/stream/read_words.h"
 
 namespace ringsock::engine {
 
@@ -44,6 +45,7 @@ struct OverflowWords {
   std::atomic<std::uint32_t> last_message;  ///< number, modulo 2^16, of the data messages before `written`
   std::atomic<std::uint32_t> told;          ///< 1: a message is under way that makes us look
   std::atomic<std::uint32_t> gate;          ///< OverflowGate: who works on the area's pages
+  ReadWords reads;                          ///< what the peer has read from its ring
 };
 static_assert(sizeof(OverflowWords) <= 64 && std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -157,6 +159,12 @@ class OverflowReader {
   /// Returns the bytes that may be read, behind all that has arrived in the ring before they were counted.
   [[nodiscard]] std::uint64_t readable() const {
     return known_.load(std::memory_order_acquire) - read_.load(std::memory_order_relaxed);
+  }
+  /// Returns the number of bytes that have been read. Threads: any.
+  [[nodiscard]] std::uint64_t read_bytes() const { return read_.load(std::memory_order_relaxed); }
+  /// Returns whether the peer has put bytes here that have not been read, found by look() or not. Threads: any.
+  [[nodiscard]] bool has_unread() const {
+    return own_->written.load(std::memory_order_acquire) != read_.load(std::memory_order_relaxed);
   }
   /// Returns the first piece behind the `ahead` oldest bytes. ahead <= readable().
   [[nodiscard]] std::span<const std::byte> peek(std::uint64_t ahead = 0) const;

@@ -47,6 +47,8 @@ class ReceiveWindow {
   [[nodiscard]] std::uint64_t readable() const {
     return arrived_bytes_.load(std::memory_order_acquire) - read_bytes_.load(std::memory_order_relaxed);
   }
+  /// Returns the number of bytes that have been read.
+  [[nodiscard]] std::uint64_t read_bytes() const { return read_bytes_.load(std::memory_order_relaxed); }
   /// Returns whether half the ring or half the messages are unread: the sender may stop before more arrives.
   [[nodiscard]] bool is_half_full() const {
     const std::uint32_t unread =

@@ -9,6 +9,7 @@ bool is_impossible(const wire::PeerSge& buffer) { return buffer.addr + buffer.le
 
 Status SendWindow::reset(wire::PeerSge first_buffer, std::uint16_t credits) {
   if (is_impossible(first_buffer)) return Error{EPROTO, "rsocket: the peer's buffer is beyond all addresses"};
+  given_.store(0, std::memory_order_relaxed);
   make_current(first_buffer);
   worth_waking_ = static_cast<std::uint32_t>(std::uint64_t{first_buffer.length} * 2 / 3);
   sequence_.store(0, std::memory_order_relaxed);
@@ -22,6 +23,7 @@ SendWindow::Saved SendWindow::save() const {
   Saved saved{};
   saved.current = {address_, key_, length_.load(std::memory_order_relaxed)};
   saved.queued = queued_;
+  saved.given = given_.load(std::memory_order_relaxed);
   saved.queued_head = queued_head_.load(std::memory_order_relaxed);
   saved.queued_tail = queued_tail_.load(std::memory_order_relaxed);
   saved.sequence = sequence_.load(std::memory_order_relaxed);
@@ -34,6 +36,7 @@ Status SendWindow::restore(const Saved& saved) {
                            std::none_of(saved.queued.begin(), saved.queued.end(), is_impossible);
   if (!is_possible) return Error{EPROTO, "rsocket: impossible buffers"};
   make_current(saved.current);
+  given_.store(saved.given, std::memory_order_relaxed);
   queued_ = saved.queued;
   queued_head_.store(saved.queued_head, std::memory_order_relaxed);
   queued_tail_.store(saved.queued_tail, std::memory_order_relaxed);

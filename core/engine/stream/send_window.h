@@ -50,6 +50,11 @@ class SendWindow {
   /// Uses one credit and up to `wanted` bytes of that room. Requires can_send() and wanted > 0.
   Placement take(std::uint32_t wanted);
 
+  /// Returns the number of bytes so far. Threads: any; beside a sender the answer may be too small.
+  [[nodiscard]] std::uint64_t sent_bytes() const {
+    const std::uint64_t given = given_.load(std::memory_order_acquire);
+    return given - length_.load(std::memory_order_relaxed);
+  }
   /// Returns the number of messages so far, modulo 65536. For the sender.
   [[nodiscard]] std::uint16_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
 
@@ -66,6 +71,7 @@ class SendWindow {
   struct Saved {
     wire::PeerSge current;  ///< what is left of the current buffer
     std::array<wire::PeerSge, kMaxQueued> queued;
+    std::uint64_t given;  ///< bytes of all buffers up to the current one
     std::uint32_t queued_head;
     std::uint32_t queued_tail;
     std::uint16_t sequence;
@@ -87,6 +93,7 @@ class SendWindow {
   std::uint64_t address_ = 0;             ///< in the current buffer
   std::uint32_t key_ = 0;                 ///< of the current buffer
   std::atomic<std::uint32_t> length_{0};  ///< left of the current buffer
+  std::atomic<std::uint64_t> given_{0};   ///< bytes of all buffers up to the current one
   std::atomic<std::uint16_t> sequence_{0};
   std::atomic<std::uint32_t> queued_head_{0};  ///< buffers taken so far
   // Written by the thread that processes completions
@@ -113,6 +120,7 @@ inline void SendWindow::make_current(const wire::PeerSge& buffer) {
   address_ = buffer.addr;
   key_ = buffer.key;
   length_.store(buffer.length, std::memory_order_relaxed);
+  given_.store(given_.load(std::memory_order_relaxed) + buffer.length, std::memory_order_release);
 }
 
 inline SendWindow::Placement SendWindow::take(std::uint32_t wanted) {

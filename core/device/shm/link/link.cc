@@ -71,14 +71,16 @@ bool Link::is_queue_empty() const {
   return is_empty;
 }
 
-void Link::ring() {
-  if (is_abandoned()) return;
+bool Link::ring() {
+  if (is_abandoned()) return true;
   const int saved_errno = errno;
   const auto wake = LinkPacket::wake;
   const std::lock_guard guard(number_lock_);
-  // A full socket is already readable at the other end. drain() reports a dead peer.
-  [[maybe_unused]] const ssize_t sent = ::send(fd(), &wake, sizeof wake, MSG_DONTWAIT | MSG_NOSIGNAL);
+  // A full socket is already readable at the other end.
+  const bool has_gone =
+      ::send(fd(), &wake, sizeof wake, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && (errno == EPIPE || errno == ECONNRESET);
   errno = saved_errno;
+  return !has_gone;
 }
 
 Status Link::send(LinkPacket type, std::span<const std::byte> bytes, int descriptor) {

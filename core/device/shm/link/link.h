@@ -85,9 +85,9 @@ class Link {
   [[nodiscard]] std::optional<ucred> sender() const { return sender_; }
 
   [[nodiscard]] int fd() const { return socket_.get(); }
-  /// Rings the peer's doorbell. Costs one system call. A full socket is a doorbell that has been rung already; drain()
-  /// notices a dead peer.
-  void ring();
+  /// Rings the peer's doorbell. Costs one system call. A full socket is a doorbell that has been rung already. Returns
+  /// false when the peer has gone; drain() tells the sinks of it.
+  bool ring();
   /// Sends one packet of at most kMaxLinkPacket bytes, with a descriptor (SCM_RIGHTS) when there is one.
   /// Errors: EAGAIN socket full, EPIPE or ECONNRESET peer gone, EPERM the peer lets no descriptor in, EMSGSIZE.
   Status send(LinkPacket type, std::span<const std::byte> bytes, int descriptor = -1);

@@ -70,8 +70,10 @@ void Outbox::put(EntryType type, std::uint8_t flags, std::uint32_t imm, std::uin
     return;
   if ((armed & kListed) != 0 && map_.note(armed)) return;
   const bool counts = (flags & (kEntrySolicited | kEntryMore)) != 0 || type == EntryType::assist;
-  if ((armed != kArmedForSolicited || counts) && peer_.doorbell->armed.exchange(0) != 0) link_->ring();
+  if ((armed != kArmedForSolicited || counts) && peer_.doorbell->armed.exchange(0) != 0) ring();
 }
+
+void Outbox::ring() { has_rung_in_vain_ = !link_->ring() || has_rung_in_vain_; }
 
 void Outbox::save(verbs::SavedQueuePair& to) const {
   to.entries_used = entries_used_;

@@ -75,17 +75,21 @@ class Outbox {
 
   /// Asks the peer to ring when a stalled send may continue.
   void wait() { peer_.producer->waiting.store(1, std::memory_order_relaxed); }
+  /// Returns whether the peer was asleep when it ended, and an entry that was put since then has rung for it.
+  [[nodiscard]] bool has_rung_in_vain() const { return has_rung_in_vain_ || map_.has_rung_in_vain(); }
   /// Returns whether the peer has destroyed its queue pair.
   [[nodiscard]] bool is_destroyed() const { return peer_.consumer->destroyed.load(std::memory_order_acquire) != 0; }
 
  private:
   bool look_for_receives();
   bool look_for_entries();
+  void ring();
   [[nodiscard]] std::uint32_t payload_room() const;
 
   Fences fences_;
   Link* link_ = nullptr;
   bool uses_srq_ = false;
+  bool has_rung_in_vain_ = false;
   bool stamps_ = false;  ///< the peer asks for the times of entries
   std::uint32_t entries_used_ = 0, entries_freed_ = 0;
   std::uint32_t receives_used_ = 0, receives_known_ = 0;

@@ -25,7 +25,7 @@ bool PeerMap::note(std::uint32_t armed) {
   if (!map_ || doorbell_->map_inode.load(std::memory_order_relaxed) != inode_) [[unlikely]] {
     if (!find()) return false;
   }
-  if (map_->set(armed & ~kListed, rung_for_)) link_->ring();
+  if (map_->set(armed & ~kListed, rung_for_) && !link_->ring()) has_rung_in_vain_ = true;
   return true;
 }
 

@@ -23,6 +23,8 @@ class PeerMap {
   /// @param armed  DoorbellLine::armed, with kListed
   /// @return false when the map cannot be used: the peer must be rung for
   bool note(std::uint32_t armed);
+  /// Returns whether the peer slept, and was rung for after its end.
+  [[nodiscard]] bool has_rung_in_vain() const { return has_rung_in_vain_; }
   /// Enters the map that the peer has passed on the link (LinkPacket::ready_map).
   void enter(PassedFd memory) const;
 
@@ -37,6 +39,7 @@ class PeerMap {
   std::uint64_t inode_ = 0;  ///< of map_
   ReadyBits::RungFor rung_for_ = 0;
   unsigned tried_ = 0;
+  bool has_rung_in_vain_ = false;
 };
 
 }  // namespace ringsock::soft

@@ -251,7 +251,7 @@ void RcReceiver::flush_one(ibv_wc& wc) const {
   wc.wr_id = receive_.wr_id;
   wc.status = IBV_WC_WR_FLUSH_ERR;
   wc.opcode = IBV_WC_RECV;
-  wc.vendor_err = end_.is_by_peer() ? verbs::kVendorErrPeerEnded : 0;
+  wc.vendor_err = end_.cause();
   wc.qp_num = qp_num_;
 }
 

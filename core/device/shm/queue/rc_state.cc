@@ -244,7 +244,9 @@ void ReliableQueuePair::on_peer_gone() {
   const std::lock_guard guard(send_lock_);
   if (state == IBV_QPS_ERR || state == IBV_QPS_RESET) return;
   // A peer whose queue pair failed or was reset has set `closed`.
-  receive_end_.note_cause(!sends_.outbox().is_closed());
+  if (!sends_.outbox().is_closed())
+    receive_end_.note_cause(sends_.outbox().has_rung_in_vain() ? verbs::kVendorErrPeerEndedAsleep
+                                                               : verbs::kVendorErrPeerEnded);
   sends_.fail_for_peer();
 }
 

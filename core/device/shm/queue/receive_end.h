@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 #include "core/device/shm/link/link.h"
 #include "core/device/shm/memory/segment.h"
@@ -47,16 +48,16 @@ class ReceiveEnd {
   void forget() { has_come_.store(false, std::memory_order_release); }
   [[nodiscard]] bool has_come() const { return has_come_.load(std::memory_order_acquire); }
 
-  // verbs::kVendorErrPeerEnded
-  void note_cause(bool peer_ended) { peer_ended_.store(peer_ended, std::memory_order_relaxed); }
-  [[nodiscard]] bool is_by_peer() const { return peer_ended_.load(std::memory_order_relaxed); }
+  // ibv_wc::vendor_err of the flushed receives: 0, verbs::kVendorErrPeerEnded, verbs::kVendorErrPeerEndedAsleep
+  void note_cause(std::uint32_t vendor_err) { cause_.store(vendor_err, std::memory_order_relaxed); }
+  [[nodiscard]] std::uint32_t cause() const { return cause_.load(std::memory_order_relaxed); }
 
  private:
   ConsumerLine& consumer_;
   StalledPeer& peer_;
   CompletionQueue& queue_;
   std::atomic<bool> has_come_{false};
-  std::atomic<bool> peer_ended_{false};
+  std::atomic<std::uint32_t> cause_{0};
 };
 
 }  // namespace ringsock::soft

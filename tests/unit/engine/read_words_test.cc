@@ -1,0 +1,68 @@
+// How the peer of a stream has ended: what it has read, and what it has said last.
+#include "core/engine/stream/read_words.h"
+
+#include <gtest/gtest.h>
+
+namespace ringsock::engine {
+namespace {
+
+/// The words in Alice's memory, and Bob, who reads what she sends.
+struct Stream {
+  ReadWords alices{};
+  ReadTeller bob;
+  Stream() { bob.open(alices); }
+  [[nodiscard]] StreamEnd end(const SentBytes& sent) const { return end_of_peer(alices, sent); }
+};
+
+TEST(EndOfPeer, IsUnknownWhereThePeerDoesNotCount) {
+  const ReadWords words{};
+  EXPECT_EQ(
+      end_of_peer(words, {.in_ring = 0, .read_from_overflow = 0, .is_overflow_empty = true, .was_peer_asleep = false}),
+      StreamEnd::unknown);
+}
+
+TEST(EndOfPeer, IsInOrderOnceEverythingWasRead) {
+  Stream stream;
+  EXPECT_EQ(stream.end({0, 0, true, false}), StreamEnd::in_order);
+  EXPECT_EQ(stream.end({7, 0, true, false}), StreamEnd::unread);
+  stream.bob.tell(6);
+  EXPECT_EQ(stream.end({7, 0, true, false}), StreamEnd::unread);
+  stream.bob.tell(7);
+  EXPECT_EQ(stream.end({7, 0, true, false}), StreamEnd::in_order);
+  EXPECT_EQ(stream.end({7, 0, false, false}), StreamEnd::unread);
+}
+
+TEST(EndOfPeer, IsWhatThePeerHasSaidWhateverWasSentAfterwards) {
+  Stream stream;
+  stream.bob.tell(7);
+  stream.bob.tell_end(7, false);
+  EXPECT_EQ(stream.end({9, 0, false, false}), StreamEnd::in_order);
+  stream.bob.tell_end(7, true);
+  EXPECT_EQ(stream.end({9, 0, true, false}), StreamEnd::unread);
+}
+
+TEST(EndOfPeer, IsNotWhatAProcessHasSaidWhenAnotherOneHasReadMore) {
+  Stream stream;
+  stream.bob.tell_end(0, true);
+  stream.bob.tell(7);
+  EXPECT_EQ(stream.end({7, 0, true, false}), StreamEnd::in_order);
+  stream.bob.tell_end(7, true);
+  EXPECT_EQ(stream.end({7, 100, true, false}), StreamEnd::in_order);  // of the overflow area
+}
+
+TEST(EndOfPeer, DoesNotCountWhatCameAfterTheEndOfASleeper) {
+  Stream stream;
+  stream.bob.tell(7);
+  EXPECT_EQ(stream.end({9, 0, true, true}), StreamEnd::in_order);
+}
+
+TEST(EndOfPeer, TakesAnyNumbers) {
+  Stream stream;
+  stream.bob.tell(UINT64_MAX - 1);
+  EXPECT_EQ(stream.end({7, 0, true, false}), StreamEnd::unread);
+  stream.alices.end.store(UINT64_MAX);
+  EXPECT_EQ(stream.end({7, 0, true, false}), StreamEnd::unread);
+}
+
+}  // namespace
+}  // namespace ringsock::engine
