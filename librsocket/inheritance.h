@@ -34,6 +34,9 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   [[nodiscard]] FamilyRecord* family() const noexcept { return family_.load(std::memory_order_acquire); }
   /// Returns whether other processes may have it open; never false when they have.
   [[nodiscard]] bool is_shared() const noexcept;
+  /// Returns whether no other process that lives has a socket that was forked before it was connected or listened. Then
+  /// there is no family any more.
+  bool leave_if_alone() noexcept;
   /// Returns whether another process has used it since a fork, so that calls may have to ask that process.
   [[nodiscard]] bool is_used_elsewhere() const noexcept;
   /// Returns whether another process has used it since the fork, so that the state here is outdated.
@@ -119,6 +122,7 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   void tell_loss(pid_t user) noexcept;
   void suspend() noexcept;
   void resume() noexcept;
+  [[nodiscard]] bool is_undecided() const noexcept;
   void lose_half_made() noexcept;
   void lose() noexcept;
   void forget_threads() noexcept;

@@ -10,6 +10,7 @@
 
 #include "core/base/log.h"
 #include "core/runtime/fork_registry.h"
+#include "core/transports/chosen_socket.h"
 #include "core/wire/rs_message.h"
 #include "librsocket/saved_connection.h"
 #include "librsocket/stream_socket.h"
@@ -44,7 +45,7 @@ void Inheritance::add_fork_locks(runtime::ForkLocks& locks) {
 void Inheritance::before_fork() noexcept {
   const State now = core_.state();
   const bool shares = now == State::connected || now == State::connecting || now == State::listening;
-  if (!shares || core_.endpoint.is_closed()) return;
+  if ((!shares && !is_undecided()) || core_.endpoint.is_closed()) return;
   if (now != State::listening && core_.id && !core_.id->device().survives_fork()) return;  // stays ours
   if (!family_owner_) family_owner_ = make_family_record();
   FamilyRecord* const family = family_owner_.get();
@@ -56,7 +57,23 @@ void Inheritance::before_fork() noexcept {
   family->holders.fetch_add(1);
   pid_t user = runtime::fork_registry().forking_process();
   family->user.compare_exchange_strong(user, 0);
-  if (now != State::listening) suspend();
+  if (now != State::listening && shares) suspend();
+}
+
+/// Returns whether it is a kernel socket with this way beside it that is neither connected nor listens.
+bool Inheritance::is_undecided() const noexcept {
+  auto* const chosen = core_.endpoint.as_chosen_socket();
+  return core_.state() == State::initial && chosen != nullptr && chosen->is_undecided();
+}
+
+bool Inheritance::leave_if_alone() noexcept {
+  const std::lock_guard guard(core_.setup_lock);
+  FamilyRecord* const record = family();
+  if (record == nullptr) return true;
+  if (record->others_live(true)) return false;
+  record->ring_ended.store(false);
+  family_.store(nullptr);
+  return true;
 }
 
 /// Gives up objects on which a thread that the child does not have was working. They are neither used nor destroyed.
@@ -336,6 +353,9 @@ bool Inheritance::leave_family() noexcept {
   if (lost_) return false;
   FamilyRecord* const family = family_.exchange(nullptr);
   if (family == nullptr) return true;
+  // A socket that is left to the kernel stays this process's: the others ask whether it lives.
+  const auto* const chosen = core_.endpoint.as_chosen_socket();
+  if (core_.state() == State::initial && chosen != nullptr && !chosen->is_undecided()) return true;
   family->leave();
   const bool last = family->holders.fetch_sub(1) <= 1;
   if (core_.state() == State::listening) return last;

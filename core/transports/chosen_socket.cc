@@ -6,6 +6,7 @@
 
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
+#include "core/runtime/used_elsewhere.h"
 #include "core/transports/kernel_socket.h"
 
 namespace ringsock::transports {
@@ -45,6 +46,10 @@ void ChosenSocket::give_up_way() {
   if (mover_) mover_->end();
   if (state() != State::on_way) leave();
 }
+
+/// Returns whether other processes have the socket since it was undecided. They have the kernel's socket, but could not
+/// get at a connection or a listener of the way.
+bool ChosenSocket::is_left_to_family() noexcept { return was_forked_undecided() && !way_->is_sole_owner(); }
 
 // -- before connecting, and its end ----------------------------------------------------------------
 
@@ -115,6 +120,8 @@ Result<ssize_t> ChosenSocket::receive(msghdr& message, int flags) {
   if (state() == State::moving) [[unlikely]] {
     if (Status moved = mover_->use(); !moved) return moved.error();
   }
+  if (was_forked_undecided()) [[unlikely]]
+    return kAskKernel;
   if (state() != State::kernel) [[likely]]
     return by_way_.transfer.receive(message, flags);
   const ssize_t got = ::recvmsg(descriptor(), &message, flags | MSG_DONTWAIT);
@@ -126,6 +133,8 @@ Result<ssize_t> ChosenSocket::send(const msghdr& message, int flags) {
   if (state() == State::moving) [[unlikely]] {
     if (Status moved = mover_->use(); !moved) return moved.error();
   }
+  if (was_forked_undecided()) [[unlikely]]
+    return kAskKernel;
   if (state() != State::kernel) [[likely]]
     return by_way_.transfer.send(message, flags);
   const ssize_t sent = ::sendmsg(descriptor(), &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -148,11 +157,17 @@ Result<ssize_t> ChosenSocket::send_bytes(const void* data, std::size_t length, i
   return Transfer::send_bytes(data, length, flags);
 }
 
+Result<int> ChosenSocket::unread_bytes() { return was_forked_undecided() ? kAskKernel : PassedOn::unread_bytes(); }
+
+Result<int> ChosenSocket::unsent_bytes() { return was_forked_undecided() ? kAskKernel : PassedOn::unsent_bytes(); }
+
 // -- readiness -------------------------------------------------------------------------------------
 
 std::uint32_t ChosenSocket::ready() noexcept {
   switch (state()) {
-    case State::undecided: return by_way_.readiness.ready();
+    case State::undecided:
+      if (!was_forked_undecided()) return by_way_.readiness.ready();
+      return is_in_use(descriptor()) ? EPOLLHUP | runtime::kUsedElsewhere : kernel_events(descriptor());
     case State::both: return by_way_.readiness.ready() | kernel_events(descriptor());
     case State::moving: return mover_->events(kernel_events(descriptor()));
     case State::listener:
@@ -199,7 +214,8 @@ void ChosenSocket::woken() noexcept {
 
 bool ChosenSocket::asks_kernel() const noexcept {
   const State now = state();
-  return now == State::kernel || now == State::moving || now == State::listener || by_way_.readiness.asks_kernel();
+  return now == State::kernel || now == State::moving || now == State::listener || was_forked_undecided() ||
+         by_way_.readiness.asks_kernel();
 }
 
 Nanos ChosenSocket::deadline() noexcept {

@@ -61,6 +61,7 @@ Status Connecting::connect(const sockaddr* address, socklen_t length) {
     case State::kernel: return by_kernel(address, length, KernelReason::other);
     case State::moving: return connect_as_application(socket_.descriptor(), address, length);
     case State::undecided:
+      if (socket_.is_left_to_family()) return by_kernel(address, length, KernelReason::fork);
       if (const auto reason = reason_for_kernel(address, length)) return by_kernel(address, length, *reason);
       if (socket_.mover_ && socket_.mover_->concerns(destination_)) return by_kernel_first(address, length);
       socket_.choice_.set(State::on_way);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <net/if.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 
@@ -25,6 +26,15 @@ std::uint32_t kernel_events(int fd) noexcept {
   const int ready = ::poll(&entry, 1, 0);
   errno = saved_errno;
   return ready > 0 ? static_cast<std::uint16_t>(entry.revents) : 0;
+}
+
+bool is_in_use(int fd) noexcept {
+  std::uint8_t tcp_state = TCP_CLOSE;  // the first field of tcp_info
+  socklen_t length = sizeof tcp_state;
+  const int saved_errno = errno;
+  const bool is_told = ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &tcp_state, &length) == 0;
+  errno = saved_errno;
+  return is_told && tcp_state != TCP_CLOSE;
 }
 
 Status connect_as_application(int fd, const sockaddr* address, socklen_t length) {

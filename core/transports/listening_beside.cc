@@ -36,6 +36,7 @@ Status ListeningBeside::listen(int backlog) {
     socket_.way_->listening()->forget_listening();
     socket_.choice_.set(State::undecided);
   }
+  if (socket_.is_left_to_family()) return listen_for_family(backlog);
   // The way listens first: a client of the way that saw only the kernel's listener would connect by the kernel. A
   // socket without a port gets one from the kernel's listen().
   Status by_way = socket_.state() == State::undecided ? listen_by_way(backlog) : ok();
@@ -67,6 +68,16 @@ Status ListeningBeside::listen(int backlog) {
   return ok();
 }
 
+/// Listens by the kernel only, whose listener all processes have.
+Status ListeningBeside::listen_for_family(int backlog) {
+  const int fd = socket_.descriptor();
+  log_info("listen: by the kernel only: other processes have had the socket since before");
+  set_kernel_nonblocking(fd, socket_.is_nonblocking());  // of a listener that was shut down
+  socket_.leave();
+  if (::listen(fd, backlog) != 0) return Error::last("listen");
+  return ok();
+}
+
 Status ListeningBeside::listen_by_way(int backlog) {
   if (socket_.way_->listening() == nullptr) return Error{EOPNOTSUPP, "the way does not listen"};
   const auto local = name_by(::getsockname, socket_.descriptor(), "getsockname");
@@ -88,6 +99,7 @@ Result<int> ListeningBeside::accept(SocketAddress& peer, int flags) {
     if (waiting || waiting.error().code != EAGAIN) return waiting;
     if (!socket_.way_->listening()->has_half_open()) leave_ended();
   }
+  if (socket_.was_forked_undecided()) return kAskKernel;
   if (socket_.state() == State::kernel) return accept_if_kernel_has_one(peer, flags);
   if (socket_.state() == State::listener) return accept_from_kernel(peer, flags);
   if (socket_.state() != State::both) return Error{EINVAL, "accept: not listening"};

@@ -25,6 +25,8 @@ class RingHandOvers final : public transports::HandOvers {
   }
   void hand_over_everything() override { rs::hand_over_everything(); }
   Status follow(runtime::Endpoint& endpoint) override {
+    auto* const chosen = endpoint.as_chosen_socket();
+    if (chosen != nullptr && chosen->was_forked_undecided()) chosen->give_up_way();
     StreamSocket* const connection = find_stream(endpoint);
     return connection != nullptr ? rs::follow(*connection) : ok();
   }
