@@ -65,7 +65,9 @@ Status ChosenSocket::shutdown(int how) {
     case State::on_way: return by_way_.setup.shutdown(how);
     case State::both:
       if (Status shut = by_way_.setup.shutdown(how); !shut) return shut;
-      if (how != SHUT_WR) way_->listening()->refuse_clients();
+      if (how == SHUT_WR) break;
+      if (values.is_shared()) way_->listening()->end_for_all();
+      way_->listening()->refuse_clients();
       [[fallthrough]];
     case State::undecided:
     case State::listener:

@@ -243,6 +243,49 @@ TEST(Undecided, ADaemonThatListensOnceItsParentHasEndedIsOnRings) {
   ::close(result[0]);
 }
 
+// -- one shuts the listener of all down -----------------------------------------------------------
+
+TEST(Undecided, AShutdownByOneProcessEndsTheListenerOfAll) {
+  const Listener listener = listen_anywhere();
+  Signal shut;
+  const pid_t child = spawn([&] {
+    shut.wait();
+    expect(error_of(::accept(listener.fd, nullptr, nullptr)) == EINVAL, "accept after the shutdown");
+    expect((events_of(listener.fd, POLLIN) & POLLHUP) != 0, "poll after the shutdown");
+  });
+  const pid_t sleeper =
+      spawn([&] { expect(error_of(::accept(listener.fd, nullptr, nullptr)) == EINVAL, "accept during the shutdown"); });
+  EXPECT_TRUE(support::falls_asleep(sleeper));
+  EXPECT_EQ(wait_for(spawn([&] { expect(::shutdown(listener.fd, SHUT_RD) == 0, "shutdown"); })), 0);
+  shut.give();
+  EXPECT_EQ(wait_for(sleeper), 0);
+  EXPECT_EQ(wait_for(child), 0);
+  EXPECT_EQ(error_of(::accept(listener.fd, nullptr, nullptr)), EINVAL);
+  const int late = tcp_socket();
+  EXPECT_EQ(error_of(connect_by(late, listener.port)), ECONNREFUSED);
+  ::close(late);
+}
+
+TEST(Undecided, AListenerThatOneProcessHasShutDownListensAgainForAll) {
+  const Listener listener = listen_anywhere();
+  Signal shut, listens;
+  const pid_t child = spawn([&] {
+    expect(::shutdown(listener.fd, SHUT_RDWR) == 0, "shutdown");
+    shut.give();
+    listens.wait();
+    serve_one(listener.fd);
+  });
+  shut.wait();
+  EXPECT_EQ(::listen(listener.fd, 16), 0);
+  const std::uint16_t port = port_of(listener.fd);  // another one
+  listens.give();
+  EXPECT_EQ(wait_for(client_of(port)), 0);
+  EXPECT_EQ(wait_for(child), 0);
+  const pid_t client = client_of(port);
+  serve_one(listener.fd);
+  EXPECT_EQ(wait_for(client), 0);
+}
+
 // -- one connects ----------------------------------------------------------------------------------
 
 TEST(Undecided, AParentUsesTheConnectionThatItsChildHasMade) {
