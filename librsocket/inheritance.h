@@ -29,14 +29,13 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   void after_fork(ForkSide side) noexcept override;
   void process_ends() noexcept override;
   void process_goes_on() noexcept override;
+  /// For a socket that was forked before it was connected or listened. If it is alone, there is no family any more.
+  bool is_alone() noexcept override;
 
   /// Returns the record shared by all processes that have the socket, null if no other process ever had it.
   [[nodiscard]] FamilyRecord* family() const noexcept { return family_.load(std::memory_order_acquire); }
   /// Returns whether other processes may have it open; never false when they have.
   [[nodiscard]] bool is_shared() const noexcept;
-  /// Returns whether no other process that lives has a socket that was forked before it was connected or listened. Then
-  /// there is no family any more.
-  bool leave_if_alone() noexcept;
   /// Returns whether another process has used it since a fork, so that calls may have to ask that process.
   [[nodiscard]] bool is_used_elsewhere() const noexcept;
   /// Returns whether another process has used it since the fork, so that the state here is outdated.
@@ -122,11 +121,8 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   void tell_loss(pid_t user) noexcept;
   void suspend() noexcept;
   void resume() noexcept;
-  [[nodiscard]] bool is_undecided() const noexcept;
   void lose_half_made() noexcept;
   void lose() noexcept;
-  void forget_threads() noexcept;
-  void tell_end() noexcept;
 
   std::atomic<std::uint32_t> epoch_{0};  ///< FamilyRecord::epoch of the state here
   std::atomic<int> turns_{0};

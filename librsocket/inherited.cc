@@ -30,6 +30,21 @@ bool concerns_reader(std::uint32_t immediate) {
 /// have_user_asked()
 Inheritance::NewUserCall call_of_new_user = nullptr;
 
+/// Returns whether it is a kernel socket with this way beside it that is neither connected nor listens.
+bool is_undecided(const StreamCore& core) {
+  auto* const chosen = core.endpoint.as_chosen_socket();
+  return core.state() == StreamCore::State::initial && chosen != nullptr && chosen->choice().is_undecided();
+}
+
+/// Called in a child, which does not have the threads of the parent.
+void forget_threads(StreamSocket& socket, bool is_listening) {
+  socket.listener().forget_threads(is_listening);
+  socket.proofs_of_life().forget();
+  socket.cm_events().forget_watch();
+  socket.direct().forget_pushes();
+  socket.numbers().forget_left_number();
+}
+
 }  // namespace
 
 void Inheritance::add_fork_locks(runtime::ForkLocks& locks) {
@@ -45,7 +60,7 @@ void Inheritance::add_fork_locks(runtime::ForkLocks& locks) {
 void Inheritance::before_fork() noexcept {
   const State now = core_.state();
   const bool shares = now == State::connected || now == State::connecting || now == State::listening;
-  if ((!shares && !is_undecided()) || core_.endpoint.is_closed()) return;
+  if ((!shares && !is_undecided(core_)) || core_.endpoint.is_closed()) return;
   if (now != State::listening && core_.id && !core_.id->device().survives_fork()) return;  // stays ours
   if (!family_owner_) family_owner_ = make_family_record();
   FamilyRecord* const family = family_owner_.get();
@@ -60,13 +75,7 @@ void Inheritance::before_fork() noexcept {
   if (now != State::listening && shares) suspend();
 }
 
-/// Returns whether it is a kernel socket with this way beside it that is neither connected nor listens.
-bool Inheritance::is_undecided() const noexcept {
-  auto* const chosen = core_.endpoint.as_chosen_socket();
-  return core_.state() == State::initial && chosen != nullptr && chosen->is_undecided();
-}
-
-bool Inheritance::leave_if_alone() noexcept {
+bool Inheritance::is_alone() noexcept {
   const std::lock_guard guard(core_.setup_lock);
   FamilyRecord* const record = family();
   if (record == nullptr) return true;
@@ -88,7 +97,7 @@ void Inheritance::lose_half_made() noexcept {
 
 void Inheritance::after_fork(ForkSide side) noexcept {
   if (side == ForkSide::parent) return;
-  forget_threads();
+  forget_threads(socket_, core_.state() == State::listening);
   turns_.store(0);
   if (side == ForkSide::unprepared_child) return lose_half_made();
   const bool listens = core_.state() == State::listening;
@@ -114,14 +123,6 @@ void Inheritance::lose() noexcept {
 }
 
 /// Gives up what threads work with that the child does not have.
-void Inheritance::forget_threads() noexcept {
-  socket_.listener().forget_threads(core_.state() == State::listening);
-  socket_.proofs_of_life().forget();
-  socket_.cm_events().forget_watch();
-  socket_.direct().forget_pushes();
-  socket_.numbers().forget_left_number();
-}
-
 // -- whose it is
 
 void Inheritance::suspend() noexcept {
@@ -354,8 +355,8 @@ bool Inheritance::leave_family() noexcept {
   FamilyRecord* const family = family_.exchange(nullptr);
   if (family == nullptr) return true;
   // A socket that is left to the kernel stays this process's: the others ask whether it lives.
-  const auto* const chosen = core_.endpoint.as_chosen_socket();
-  if (core_.state() == State::initial && chosen != nullptr && !chosen->is_undecided()) return true;
+  auto* const chosen = core_.endpoint.as_chosen_socket();
+  if (core_.state() == State::initial && chosen != nullptr && !chosen->choice().is_undecided()) return true;
   family->leave();
   const bool last = family->holders.fetch_sub(1) <= 1;
   if (core_.state() == State::listening) return last;
@@ -373,14 +374,10 @@ bool Inheritance::leave_family() noexcept {
   return false;
 }
 
-/// Tells the peer how it ends if no other process goes on.
-void Inheritance::tell_end() noexcept {
+void Inheritance::process_ends() noexcept {
+  // The peer learns how the connection ends if no other process goes on.
   if (core_.is_connected() && !lost_ && !has_old_state() && !core_.closed.load(std::memory_order_relaxed))
     core_.connection->tell_end(*core_.id);
-}
-
-void Inheritance::process_ends() noexcept {
-  tell_end();
   if (FamilyRecord* const family = family_.exchange(nullptr)) {
     family->leave();
     family->holders.fetch_sub(1);

@@ -58,7 +58,6 @@ class StreamSocket final : public transports::Way, public runtime::Setup {
   std::optional<runtime::KernelReason> why_not_to(const SocketAddress& destination, bool by_kernel_first) override;
   [[nodiscard]] bool has_option_level(int level) const override { return level == kSolRdma; }
   void hold_port() override { numbers_.hold_port(); }
-  [[nodiscard]] bool is_sole_owner() noexcept override { return inheritance_.leave_if_alone(); }
   [[nodiscard]] bool is_connecting() const override { return core_.state() == StreamCore::State::connecting; }
   [[nodiscard]] bool has_failed_to_connect() const override { return core_.state() == StreamCore::State::failed; }
   [[nodiscard]] int connect_error() const override { return core_.pending_error.load(std::memory_order_acquire); }

@@ -25,6 +25,13 @@ void StreamTransfer::keep_error(int code) noexcept {
 namespace {
 /// Flags with which a receive is not the usual one.
 constexpr int kUnusualReceive = MSG_OOB | MSG_PEEK | MSG_TRUNC | MSG_ERRQUEUE;
+/// Answers FIONREAD and SIOCOUTQ of a socket that is not connected here. Another process may have connected it by the
+/// kernel.
+Result<int> bytes_unconnected(const StreamCore& core) {
+  if (core.state() == StreamCore::State::initial && core.endpoint.values.is_shared()) return transports::kAskKernel;
+  return 0;
+}
+
 }  // namespace
 
 Result<ssize_t> StreamTransfer::receive_bytes(void* data, std::size_t length, int flags) {
@@ -175,7 +182,7 @@ Result<ssize_t> StreamTransfer::receive(msghdr& message, int flags) {
 Result<int> StreamTransfer::unread_bytes() {
   const Inheritance::Turn turn(socket_.inheritance());
   if (core_.state() == State::listening) return Error{EINVAL, "FIONREAD"};
-  if (!core_.is_connected()) return 0;
+  if (!core_.is_connected()) return bytes_unconnected(core_);
   if (!socket_.inheritance().claim()) return Error{EIO, "FIONREAD"};
   poll();
   return static_cast<int>(std::min<std::uint64_t>(core_.connection->receiving().readable(), INT32_MAX));
@@ -339,7 +346,7 @@ Result<ssize_t> StreamTransfer::send(const msghdr& message, int flags) {
 
 Result<int> StreamTransfer::unsent_bytes() {
   if (core_.state() == State::listening) return Error{EINVAL, "SIOCOUTQ"};
-  if (!core_.is_connected()) return 0;
+  if (!core_.is_connected()) return bytes_unconnected(core_);
   // Bytes in the peer's ring are where the kernel's would be acknowledged. The overflow area is as the send queue.
   return static_cast<int>(std::min<std::uint64_t>(StateOf(*core_.connection).waiting_bytes(), INT32_MAX));
 }

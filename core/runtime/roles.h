@@ -170,6 +170,9 @@ class ProcessLife {
   virtual void passed_on() noexcept {}
   /// Called when executing the program has failed.
   virtual void process_goes_on() noexcept {}
+  /// Called before a socket that was forked undecided is connected, or listens. Returns whether no other living process
+  /// has it.
+  virtual bool is_alone() noexcept { return true; }
 
  protected:
   ~ProcessLife() = default;

@@ -23,6 +23,7 @@ class Choice {
   /// Changes the state if it is `from`. Returns whether it was.
   bool set_from(State from, State next) { return state_.compare_exchange_strong(from, next); }
 
+  [[nodiscard]] bool is_undecided() const { return state() == State::undecided; }
   [[nodiscard]] bool is_moving() const { return state() == State::moving; }
 
  private:

@@ -49,7 +49,7 @@ void ChosenSocket::give_up_way() {
 
 /// Returns whether other processes have the socket since it was undecided. They have the kernel's socket, but could not
 /// get at a connection or a listener of the way.
-bool ChosenSocket::is_left_to_family() noexcept { return was_forked_undecided() && !way_->is_sole_owner(); }
+bool ChosenSocket::is_left_to_family() noexcept { return was_forked_undecided() && !by_way_.process_life.is_alone(); }
 
 // -- before connecting, and its end ----------------------------------------------------------------
 
@@ -158,10 +158,6 @@ Result<ssize_t> ChosenSocket::send_bytes(const void* data, std::size_t length, i
     return by_way_.transfer.send_bytes(data, length, flags);
   return Transfer::send_bytes(data, length, flags);
 }
-
-Result<int> ChosenSocket::unread_bytes() { return was_forked_undecided() ? kAskKernel : PassedOn::unread_bytes(); }
-
-Result<int> ChosenSocket::unsent_bytes() { return was_forked_undecided() ? kAskKernel : PassedOn::unsent_bytes(); }
 
 // -- readiness -------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 // A stream socket of an unmodified program: the kernel's socket, and at most one way beside it.
 #pragma once
 
-#include <cerrno>
 #include <memory>
 
 #include "core/transports/choice.h"
@@ -14,9 +13,6 @@
 namespace ringsock::transports {
 
 class ChosenSocket;
-
-/// The answer of a call that is to begin anew at the kernel's socket.
-inline constexpr Error kAskKernel{EIO, "a socket that several processes have"};
 
 /// Makes the ways of one kind, and tells which addresses the rules leave to them. Never destroyed. Threads: any.
 class WayMaker {
@@ -60,8 +56,6 @@ class ChosenSocket final : public PassedOn<ChosenSocket> {
   Result<ssize_t> send(const msghdr& message, int flags) override;
   Result<ssize_t> receive_bytes(void* data, std::size_t length, int flags) override;
   Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags) override;
-  Result<int> unread_bytes() override;
-  Result<int> unsent_bytes() override;
 
   std::uint32_t ready() noexcept override;
   runtime::WaitFds arm() noexcept override;
@@ -91,10 +85,9 @@ class ChosenSocket final : public PassedOn<ChosenSocket> {
   [[nodiscard]] bool listens_by_way() const { return state() == State::both; }
   /// Returns whether give_up_way() would have an effect: it listens, is not connected yet, or only by the kernel.
   [[nodiscard]] bool is_on_no_way_yet() const { return state() != State::on_way && state() != State::kernel; }
-  [[nodiscard]] bool is_undecided() const { return state() == State::undecided; }
   /// Returns whether a fork(2) has given the undecided socket to other processes. What these make of it only the kernel
   /// knows, so calls that depend on that fail with EIO, and begin anew at the kernel's socket (HandOvers::follow()).
-  [[nodiscard]] bool was_forked_undecided() const { return is_undecided() && values.is_shared(); }
+  [[nodiscard]] bool was_forked_undecided() const { return choice_.is_undecided() && values.is_shared(); }
 
   /// Returns the state, which only the socket itself and its mover change.
   [[nodiscard]] Choice& choice() { return choice_; }

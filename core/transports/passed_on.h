@@ -12,8 +12,8 @@ template <class TheEndpoint>
 class PassedOn : public runtime::Endpoint {
  public:
   void keep_error(int code) noexcept final { by_way().transfer.keep_error(code); }
-  Result<int> unread_bytes() override { return by_way().transfer.unread_bytes(); }
-  Result<int> unsent_bytes() override { return by_way().transfer.unsent_bytes(); }
+  Result<int> unread_bytes() final { return by_way().transfer.unread_bytes(); }
+  Result<int> unsent_bytes() final { return by_way().transfer.unsent_bytes(); }
 
   void look_for_end() noexcept final { by_way().readiness.look_for_end(); }
   runtime::Listable* listable() noexcept final { return by_way().readiness.listable(); }

@@ -10,6 +10,9 @@
 
 namespace ringsock::transports {
 
+/// The answer of a call that is to begin anew at the kernel's socket.
+inline constexpr Error kAskKernel{EIO, "a socket that several processes have"};
+
 /// The role of a way that can listen beside the kernel's listener, which has the same port (ChosenSocket). Errors and
 /// threads: as in roles.h.
 class Listening {
@@ -68,9 +71,6 @@ class Way {
   [[nodiscard]] virtual bool has_option_level(int /*level*/) const { return false; }
   /// Called when bind(2) has given the kernel socket a port: no other socket gets it while this one is connected.
   virtual void hold_port() {}
-  /// Called before a socket that was forked undecided is connected by this way, or listens: returns whether no other
-  /// living process has the socket.
-  [[nodiscard]] virtual bool is_sole_owner() noexcept { return true; }
   [[nodiscard]] virtual bool is_connecting() const = 0;
   /// After a failed connect ready() returns EPOLLHUP.
   [[nodiscard]] virtual bool has_failed_to_connect() const = 0;
