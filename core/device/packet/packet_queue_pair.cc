@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "core/device/common/protection_domain.h"
+#include "core/device/common/transitions.h"
 #include "core/device/common/verbs_frame.h"
 #include "core/device/packet/packet_device.h"
 
@@ -11,31 +12,15 @@ namespace ringsock::soft {
 
 namespace {
 
-struct Transition {
-  ibv_qp_state from, to;
-  int required;
-};
 constexpr Transition kTransitions[] = {
     {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PORT},
-    {IBV_QPS_INIT, IBV_QPS_INIT, 0},
     {IBV_QPS_INIT, IBV_QPS_RTR, 0},
     {IBV_QPS_RTR, IBV_QPS_RTS, 0},
-    {IBV_QPS_RTS, IBV_QPS_RTS, 0},
-    {IBV_QPS_RTS, IBV_QPS_SQD, 0},
-    {IBV_QPS_SQD, IBV_QPS_SQD, 0},
-    {IBV_QPS_SQD, IBV_QPS_RTS, 0},
 };
 
-Status check_transition(ibv_qp_state from, const ibv_qp_attr& attr, int mask) {
-  if ((mask & IBV_QP_CUR_STATE) != 0 && attr.cur_qp_state != from) return Error{EINVAL, "modify_qp: current state"};
+Status check(ibv_qp_state from, const ibv_qp_attr& attr, int mask) {
   if ((mask & IBV_QP_PORT) != 0 && attr.port_num != 1) return Error{EINVAL, "modify_qp: port"};
-  const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attr.qp_state : from;
-  if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) return ok();
-  const auto* allowed = std::ranges::find_if(
-      kTransitions, [&](const Transition& transition) { return transition.from == from && transition.to == to; });
-  if (allowed == std::end(kTransitions)) return Error{EINVAL, "modify_qp: transition"};
-  if ((mask & allowed->required) != allowed->required) return Error{EINVAL, "modify_qp: attributes"};
-  return ok();
+  return check_transition(kTransitions, from, attr, mask);
 }
 
 Status grant(ibv_qp_init_attr& attr) {
@@ -153,7 +138,7 @@ void PacketQueuePair::set_state(ibv_qp_state to) {
 Status PacketQueuePair::modify(const ibv_qp_attr& attr, int mask) {
   {
     std::lock_guard guard(modify_lock_);
-    if (Status allowed = check_transition(current_state(), attr, mask); !allowed) return allowed;
+    if (Status allowed = check(current_state(), attr, mask); !allowed) return allowed;
     if ((mask & IBV_QP_STATE) == 0) return ok();
     if (attr.qp_state != IBV_QPS_ERR) set_state(attr.qp_state);
   }

@@ -1,27 +1,17 @@
 #include "core/device/shm/queue/rc_attributes.h"
 
-#include <algorithm>
-#include <iterator>
+#include "core/device/common/transitions.h"
 
 namespace ringsock::soft {
 
 namespace {
 
-struct Transition {
-  ibv_qp_state from, to;
-  int required;
-};
 constexpr Transition kTransitions[] = {
     {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
-    {IBV_QPS_INIT, IBV_QPS_INIT, 0},
     {IBV_QPS_INIT, IBV_QPS_RTR,
      IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER},
     {IBV_QPS_RTR, IBV_QPS_RTS,
      IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC},
-    {IBV_QPS_RTS, IBV_QPS_RTS, 0},
-    {IBV_QPS_RTS, IBV_QPS_SQD, 0},
-    {IBV_QPS_SQD, IBV_QPS_SQD, 0},
-    {IBV_QPS_SQD, IBV_QPS_RTS, 0},
 };
 
 /// ibv_qp_attr.min_rnr_timer: the codes of the InfiniBand specification.
@@ -35,17 +25,9 @@ Nanos rnr_delay(std::uint8_t code) {
 }  // namespace
 
 Status RcAttributes::check(const ibv_qp_attr& attr, int mask) const {
-  const ibv_qp_state from = state();
-  if ((mask & IBV_QP_CUR_STATE) != 0 && attr.cur_qp_state != from) return Error{EINVAL, "modify_qp: current state"};
   if ((mask & IBV_QP_RNR_RETRY) != 0 && attr.rnr_retry > 7) return Error{EINVAL, "modify_qp: rnr_retry"};
   if ((mask & IBV_QP_MIN_RNR_TIMER) != 0 && attr.min_rnr_timer > 31) return Error{EINVAL, "modify_qp: min_rnr_timer"};
-  const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attr.qp_state : from;
-  if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) return ok();
-  const auto* allowed =
-      std::ranges::find_if(kTransitions, [&](const Transition& t) { return t.from == from && t.to == to; });
-  if (allowed == std::end(kTransitions)) return Error{EINVAL, "modify_qp: transition"};
-  if ((mask & allowed->required) != allowed->required) return Error{EINVAL, "modify_qp: attributes"};
-  return ok();
+  return check_transition(kTransitions, state(), attr, mask);
 }
 
 void RcAttributes::store(const ibv_qp_attr& attr, int mask) {

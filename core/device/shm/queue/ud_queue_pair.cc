@@ -1,39 +1,23 @@
 #include "core/device/shm/queue/ud_queue_pair.h"
 
 #include "core/device/common/device_context.h"
+#include "core/device/common/transitions.h"
 
 namespace ringsock::soft {
 
 namespace {
 
-struct Transition {
-  ibv_qp_state from, to;
-  int required;
-};
 constexpr Transition kTransitions[] = {
     {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY},
-    {IBV_QPS_INIT, IBV_QPS_INIT, 0},
     {IBV_QPS_INIT, IBV_QPS_RTR, 0},
     {IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN},
-    {IBV_QPS_RTS, IBV_QPS_RTS, 0},
-    {IBV_QPS_RTS, IBV_QPS_SQD, 0},
-    {IBV_QPS_SQD, IBV_QPS_SQD, 0},
-    {IBV_QPS_SQD, IBV_QPS_RTS, 0},
     {IBV_QPS_SQE, IBV_QPS_RTS, 0},
 };
 
-Status check_transition(ibv_qp_state from, const ibv_qp_attr& attr, int mask) {
-  if ((mask & IBV_QP_CUR_STATE) != 0 && attr.cur_qp_state != from) return Error{EINVAL, "modify_qp: current state"};
+Status check(ibv_qp_state from, const ibv_qp_attr& attr, int mask) {
   if ((mask & IBV_QP_PORT) != 0 && attr.port_num != 1) return Error{EINVAL, "modify_qp: port"};
   if ((mask & IBV_QP_PKEY_INDEX) != 0 && attr.pkey_index != 0) return Error{EINVAL, "modify_qp: pkey index"};
-  const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attr.qp_state : from;
-  if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) return ok();
-  for (const Transition& allowed : kTransitions) {
-    if (allowed.from != from || allowed.to != to) continue;
-    if ((mask & allowed.required) != allowed.required) return Error{EINVAL, "modify_qp: attributes"};
-    return ok();
-  }
-  return Error{EINVAL, "modify_qp: transition"};
+  return check_transition(kTransitions, from, attr, mask);
 }
 
 }  // namespace
@@ -75,7 +59,7 @@ Status UdQueuePair::watch_socket() {
 
 Status UdQueuePair::modify(ibv_qp_attr& attr, int mask) {
   std::lock_guard guard(gate_->lock);
-  if (Status allowed = check_transition(state, attr, mask); !allowed) return allowed;
+  if (Status allowed = check(state, attr, mask); !allowed) return allowed;
   if ((mask & IBV_QP_PKEY_INDEX) != 0) attr_.pkey_index = attr.pkey_index;
   if ((mask & IBV_QP_PORT) != 0) attr_.port_num = attr.port_num;
   if ((mask & IBV_QP_QKEY) != 0) attr_.qkey = attr.qkey;
