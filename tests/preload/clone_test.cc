@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
 #include "tests/support/sanitizers.h"
 
@@ -136,28 +137,13 @@ const Way kWays[] = {
 #endif
 };
 
-/// A peer that sends everything back.
-struct Call {
-  int fd;
-  pid_t peer;
-
-  Call() {
-    const Listener listener = listen_anywhere();
-    peer = spawn([&] {
-      const int client = ::accept(listener.fd, nullptr, nullptr);
-      ::close(listener.fd);
-      echo(client);
-    });
-    fd = connect_to(listener.port);
-    ::close(listener.fd);
-    EXPECT_TRUE(is_on_ring(fd));
-  }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-  ~Call() {
-    ::close(fd);
-    EXPECT_EQ(wait_for(peer), 0);
-  }
+/// An echo until the end of the test.
+class EchoToTheEnd : public Echo {
+ public:
+  EchoToTheEnd() = default;
+  EchoToTheEnd(const EchoToTheEnd&) = delete;
+  EchoToTheEnd& operator=(const EchoToTheEnd&) = delete;
+  ~EchoToTheEnd() { EXPECT_EQ(end(), 0); }
 };
 
 void talk(int fd, unsigned seed, std::size_t bytes = 10'000) {
@@ -194,21 +180,21 @@ INSTANTIATE_TEST_SUITE_P(MadeBy, Child, ::testing::ValuesIn(kWays), [](const aut
 // ---------------------------------------------------------------------------------------------
 
 TEST_P(Child, ThatClosesTheConnectionLeavesItToTheParent) {
-  const Call call;
+  const EchoToTheEnd call;
   talk(call.fd, 1);
   EXPECT_EQ(end_of(make([](int fd) { return ::close(fd); }, call.fd)), 0);
   talk(call.fd, 2);
 }
 
 TEST_P(Child, ThatClosesAllDescriptorsLeavesThemToTheParent) {
-  const Call call;
+  const EchoToTheEnd call;
   talk(call.fd, 1);
   EXPECT_EQ(end_of(make([](int) { return ::close_range(3, ~0U, 0); }, call.fd)), 0);
   talk(call.fd, 2);
 }
 
 TEST_P(Child, ThatJustEndsLeavesTheConnectionToTheParent) {
-  const Call call;
+  const EchoToTheEnd call;
   talk(call.fd, 1);
   EXPECT_EQ(end_of(make([](int) { return 7; }, call.fd)), 7);
   talk(call.fd, 2);
@@ -217,7 +203,7 @@ TEST_P(Child, ThatJustEndsLeavesTheConnectionToTheParent) {
 }
 
 TEST_P(Child, ThatExecutesAProgramLeavesTheConnectionToTheParent) {
-  const Call call;
+  const EchoToTheEnd call;
   talk(call.fd, 1);
   const auto run_true = [](int) {
     char name[] = "true";
@@ -232,7 +218,7 @@ TEST_P(Child, ThatExecutesAProgramLeavesTheConnectionToTheParent) {
 }
 
 TEST_P(Child, ThatUsesTheConnectionHasItOrIsToldThatItHasNot) {
-  const Call call;
+  const EchoToTheEnd call;
   talk(call.fd, 1);
   const auto use = [](int fd) {
     char data[4] = "abc";
@@ -245,7 +231,7 @@ TEST_P(Child, ThatUsesTheConnectionHasItOrIsToldThatItHasNot) {
 }
 
 TEST_P(Child, MayMakeConnectionsOfItsOwn) {
-  const Call call;
+  const EchoToTheEnd call;
   talk(call.fd, 1);
   const auto meet_itself = [](int) {
     const Listener listener = listen_anywhere();
@@ -276,7 +262,7 @@ TEST_P(Child, MayAcceptOnTheParentsListener) {
 }
 
 TEST_P(Child, MayForkInTurn) {
-  const Call call;
+  const EchoToTheEnd call;
   talk(call.fd, 1);
   const auto fork_again = [](int fd) {
     const pid_t grandchild = ::fork();
@@ -290,7 +276,7 @@ TEST_P(Child, MayForkInTurn) {
 TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsSendAndReceive) {
   if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "this sanitizer's allocator may be locked in the child";
   // Made before the threads: the peer is a child, and would keep a copy of each connection that it inherits open.
-  const Call call;
+  const EchoToTheEnd call;
   constexpr int kThreads = 3;
   std::atomic<bool> stop{false};
   std::atomic<int> rounds{0};
@@ -363,7 +349,7 @@ TEST_P(Child, ThatClosesAllDescriptorsLeavesWhatOtherThreadsMakeMeanwhile) {
 
 TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsComeAndGo) {
   if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "this sanitizer's allocator may be locked in the child";
-  const Call call;
+  const EchoToTheEnd call;
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) {

@@ -517,6 +517,13 @@ TEST(Spawn, APosixSpawnedProgramAcceptsAtTheListenerThatItGets) {
 
 // -- SCM_RIGHTS
 
+/// Two ends over which descriptors go.
+std::array<int, 2> new_channel() {
+  std::array<int, 2> ends{};
+  expect(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0, "socketpair");
+  return ends;
+}
+
 void send_descriptor(int over, int fd) {
   char byte = '!';
   iovec part{&byte, 1};
@@ -561,8 +568,7 @@ void close_passed_on_with_bytes_unread(bool lingers) {
     const bool is_reset = ::recv(client, &byte, 1, 0) < 0 && errno == ECONNRESET;
     expect(is_reset, "a reset");
   });
-  std::array<int, 2> channel{};
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, channel.data()), 0);
+  const std::array<int, 2> channel = new_channel();
   const int fd = connect_to(server.port);
   send_descriptor(channel[0], fd);
   ::close(fd);
@@ -582,54 +588,62 @@ void close_passed_on_with_bytes_unread(bool lingers) {
 TEST(PassedOn, BytesThatAreNotReadAreAResetForThePeer) { close_passed_on_with_bytes_unread(false); }
 TEST(PassedOn, TheResetOfSoLingerReachesThePeer) { close_passed_on_with_bytes_unread(true); }
 
+/// A process that echoes on the connection that it is given.
+class Worker {
+ public:
+  Worker() : channel_(new_channel()) {
+    pid_ = spawn([this] {
+      ::close(channel_[1]);
+      echo(receive_descriptor(channel_[0]));
+    });
+    ::close(channel_[0]);
+  }
+  void take(int connection) const { send_descriptor(channel_[1], connection); }
+  /// Called when a server process has been made that calls take().
+  void leave_to_server() const { ::close(channel_[1]); }
+  /// Returns as wait_for().
+  [[nodiscard]] int end() const { return wait_for(pid_); }
+
+ private:
+  const std::array<int, 2> channel_;
+  pid_t pid_ = -1;
+};
+
 TEST(PassedOn, AConnectionGoesToAnotherProcess) {
-  std::array<int, 2> channel{};
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, channel.data()), 0);
-  const pid_t worker = spawn([&] {
-    ::close(channel[1]);
-    echo(receive_descriptor(channel[0]));
-  });
-  ::close(channel[0]);
+  const Worker worker;
   const Server server = serve([&](int client) {
     if (receive(client, 5) != "hello") ::_exit(1);
-    send_descriptor(channel[1], client);
+    worker.take(client);
     ::close(client);
   });
-  ::close(channel[1]);
+  worker.leave_to_server();
   const int fd = connect_to(server.port);
   send_all(fd, "hello");
   expect_echo(fd, 100'000);
   ::close(fd);
   EXPECT_EQ(wait_for(server.pid), 0);
-  EXPECT_EQ(wait_for(worker), 0);
+  EXPECT_EQ(worker.end(), 0);
 }
 
 TEST(PassedOn, AConnectionOfAProcessWithoutFreeDescriptorsGoesToAnotherProcess) {
-  std::array<int, 2> channel{};
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, channel.data()), 0);
-  const pid_t worker = spawn([&] {
-    ::close(channel[1]);
-    echo(receive_descriptor(channel[0]));
-  });
-  ::close(channel[0]);
+  const Worker worker;
   const Server server = serve([&](int client) {
     use_all_descriptors(true);
-    send_descriptor(channel[1], client);
+    worker.take(client);
     ::close(client);
   });
-  ::close(channel[1]);
+  worker.leave_to_server();
   const int fd = connect_to(server.port);
   expect_echo(fd, 100'000);
   ::close(fd);
   EXPECT_EQ(wait_for(server.pid), 0);
-  EXPECT_EQ(wait_for(worker), 0);
+  EXPECT_EQ(worker.end(), 0);
 }
 
 TEST(PassedOn, AConnectThatIsUnderWayGoesOnInTheOtherProcess) {
   const Listener listener = listen_anywhere();
   const pid_t worker = spawn([&] {
-    std::array<int, 2> channel{};
-    expect(::socketpair(AF_UNIX, SOCK_STREAM, 0, channel.data()) == 0, "socketpair");
+    const std::array<int, 2> channel = new_channel();
     const int connecting = start_connecting(listener.port);
     ::close(listener.fd);
     send_descriptor(channel[0], connecting);
@@ -647,8 +661,7 @@ TEST(PassedOn, AConnectThatIsUnderWayGoesOnInTheOtherProcess) {
 
 TEST(PassedOn, WhoGivesAConnectionAwayMayKeepIt) {
   const Server server = serve([&](int client) {
-    std::array<int, 2> channel{};
-    if (::socketpair(AF_UNIX, SOCK_STREAM, 0, channel.data()) != 0) ::_exit(1);
+    const std::array<int, 2> channel = new_channel();
     send_all(client, "one ");
     send_descriptor(channel[0], client);
     const int other = receive_descriptor(channel[1]);
@@ -666,8 +679,7 @@ TEST(PassedOn, WhoGivesAConnectionAwayMayKeepIt) {
 }
 
 TEST(PassedOn, ACopyInAThirdProcessHoldsUpNobody) {
-  std::array<int, 2> channel{};
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, channel.data()), 0);
+  const std::array<int, 2> channel = new_channel();
   Signal served;
   const Server server = serve([&](int client) {
     const pid_t worker = spawn([&] {  // has a copy of its own, as well, and never looks at it

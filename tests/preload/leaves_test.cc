@@ -15,45 +15,13 @@
 #include <functional>
 #include <string>
 
+#include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
 #include "tests/support/raw_syscall.h"
 #include "tests/support/sanitizers.h"
 
 namespace ringsock::preloaded {
 namespace {
-
-/// A connection to a process that sends back what it gets, and ends once it has seen the end of the stream.
-class Echo {
- public:
-  Echo() {
-    const Listener listener = listen_anywhere();
-    peer_ = spawn([&] {
-      const int client = ::accept(listener.fd, nullptr, nullptr);
-      ::close(listener.fd);
-      echo(client);
-    });
-    fd = connect_to(listener.port);
-    ::close(listener.fd);
-    expect(is_on_ring(fd), "the connection is on a ring");
-  }
-  Echo(const Echo&) = delete;
-  Echo& operator=(const Echo&) = delete;
-  /// Returns 0 when the peer has seen the end of the stream.
-  int end() {
-    ::close(fd);
-    return wait_for(peer_);
-  }
-
-  int fd = -1;
-
- private:
-  pid_t peer_ = 0;
-};
-
-void ask(int fd, const std::string& question) {
-  send_all(fd, question);
-  expect(receive(fd, question.size()) == question, "the answer is the question");
-}
 
 using Leave = std::function<void(int fd)>;
 

@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
 #include "tests/support/sanitizers.h"
 
@@ -27,42 +28,8 @@ namespace {
 
 constexpr std::size_t kMuch = 2u << 20;
 
-/// A connection to a process that runs `body` on its end.
-struct Call {
-  int fd = -1;
-  pid_t peer = 0;
-  template <class Body>
-  explicit Call(Body body) {
-    const Listener listener = listen_anywhere();
-    peer = spawn([&] {
-      const int client = ::accept(listener.fd, nullptr, nullptr);
-      ::close(listener.fd);
-      body(client);
-    });
-    fd = connect_to(listener.port);
-    ::close(listener.fd);
-    expect(is_on_ring(fd), "the connection is on a ring");
-  }
-};
-
 /// Millions of calls take minutes under AddressSanitizer.
 constexpr std::size_t kSmallest = support::kHasAddressSanitizer ? 16 : 1;
-
-void send_in_pieces(int fd, const std::string& text, std::size_t piece) {
-  for (std::size_t at = 0; at < text.size(); at += piece) send_all(fd, text.substr(at, piece));
-}
-
-std::size_t send_until_full(int fd, std::size_t piece) {
-  const std::string bytes(piece, 'x');
-  std::size_t sent = 0;
-  for (;;) {
-    const ssize_t step = ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (step < 0) break;
-    sent += static_cast<std::size_t>(step);
-  }
-  EXPECT_EQ(errno, EAGAIN);
-  return sent;
-}
 
 long shared_memory_kib() {
   std::ifstream status("/proc/self/status");

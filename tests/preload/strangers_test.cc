@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
 
 namespace ringsock::preloaded {
@@ -27,6 +28,7 @@ namespace {
 constexpr std::size_t kMuch = 2u << 20;
 constexpr std::size_t kArea = 4u << 20;
 constexpr std::size_t kBudget = 64u << 20;
+constexpr std::size_t kPiece = 16406;
 /// What a connection takes without an area, and more.
 constexpr std::size_t kRing = 192u << 10;
 
@@ -64,22 +66,6 @@ struct Stranger {
   Stranger& operator=(const Stranger&) = delete;
 };
 
-void send_in_pieces(int fd, const std::string& text, std::size_t piece) {
-  for (std::size_t at = 0; at < text.size(); at += piece) send_all(fd, text.substr(at, piece));
-}
-
-std::size_t send_until_full(int fd) {
-  const std::string bytes(16406, 'x');
-  std::size_t sent = 0;
-  for (;;) {
-    const ssize_t step = ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (step < 0) break;
-    sent += static_cast<std::size_t>(step);
-  }
-  EXPECT_EQ(errno, EAGAIN);
-  return sent;
-}
-
 /// The memory that this process shares with others and has used.
 std::size_t shared_memory() {
   std::ifstream status("/proc/self/status");
@@ -115,10 +101,10 @@ TEST_F(Strangers, AConnectionTakesAsMuchAsWithinOneUser) {
     read.give();
     receive_all(fd);
   });
-  EXPECT_GT(send_until_full(client.fd), std::size_t{7} << 19);
+  EXPECT_GT(send_until_full(client.fd, kPiece), std::size_t{7} << 19);
   full.give();
   read.wait();
-  EXPECT_GT(send_until_full(client.fd), std::size_t{7} << 19) << "once more, after the first were read";
+  EXPECT_GT(send_until_full(client.fd, kPiece), std::size_t{7} << 19) << "once more, after the first were read";
   ::close(client.fd);
   EXPECT_EQ(wait_for(client.process), 0);
 }
@@ -170,7 +156,7 @@ class Crowd {
   std::size_t fill() {
     std::size_t sent = 0;
     for (const Stranger& client : clients_) {
-      const std::size_t taken = send_until_full(client.fd);
+      const std::size_t taken = send_until_full(client.fd, kPiece);
       least_ = std::min(least_, taken);
       sent += taken;
     }
@@ -325,7 +311,7 @@ void fill_with_nothing(int fd, const std::string& mark) {
   send_all(fd, mark);
   std::byte* const ring = place_of(mark);
   expect(ring != nullptr, "the start of the server's ring");
-  expect(send_until_full(fd) > kArea - kRing, "the area is full");
+  expect(send_until_full(fd, kPiece) > kArea - kRing, "the area is full");
   const std::uintptr_t area = (reinterpret_cast<std::uintptr_t>(ring) + kRingBytes + kPage - 1) / kPage * kPage;
   expect(::madvise(reinterpret_cast<void*>(area), kArea, MADV_REMOVE) == 0, "the pages are gone");
 }

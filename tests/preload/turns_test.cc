@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
 #include "tests/support/sanitizers.h"
 
@@ -30,39 +31,6 @@ class MayFork : public ::testing::Environment {
   }
 };
 [[maybe_unused]] const ::testing::Environment* const may_fork = ::testing::AddGlobalTestEnvironment(new MayFork);
-
-/// A connection to a process that sends back what it gets.
-class Echo {
- public:
-  Echo() {
-    const Listener listener = listen_anywhere();
-    peer_ = spawn([&] {
-      const int client = ::accept(listener.fd, nullptr, nullptr);
-      ::close(listener.fd);
-      echo(client);
-    });
-    fd = connect_to(listener.port);
-    ::close(listener.fd);
-    expect(is_on_ring(fd), "the connection is on a ring");
-  }
-  Echo(const Echo&) = delete;
-  Echo& operator=(const Echo&) = delete;
-  /// The peer has seen the end of the stream when it ends with 0.
-  int end() {
-    ::close(fd);
-    return wait_for(peer_);
-  }
-
-  int fd = -1;
-
- private:
-  pid_t peer_ = 0;
-};
-
-void ask(int fd, const std::string& question) {
-  send_all(fd, question);
-  expect(receive(fd, question.size()) == question, "the answer is the question");
-}
 
 /// In turns: pipes tell whose turn it is.
 class Turns {

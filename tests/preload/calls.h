@@ -1,0 +1,72 @@
+// Connections to a peer process, and what tests send over them.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <string>
+
+#include "tests/preload/preloaded.h"
+
+namespace ringsock::preloaded {
+
+/// A connection on a ring to a process that runs `body` on its end.
+class Call {
+ public:
+  template <class Body>
+  explicit Call(Body body) {
+    const Listener listener = listen_anywhere();
+    peer = spawn([&] {
+      const int client = ::accept(listener.fd, nullptr, nullptr);
+      ::close(listener.fd);
+      body(client);
+    });
+    fd = connect_to(listener.port);
+    ::close(listener.fd);
+    expect(is_on_ring(fd), "the connection is on a ring");
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  /// Returns how the peer ends once we have closed our end, as wait_for().
+  [[nodiscard]] int end() const {
+    ::close(fd);
+    return wait_for(peer);
+  }
+
+  int fd = -1;
+  pid_t peer = -1;
+};
+
+/// The peer sends back what it gets, and ends with 0 once it has seen the end of the stream.
+class Echo : public Call {
+ public:
+  Echo() : Call([](int client) { echo(client); }) {}
+};
+
+/// Sends the question to an Echo, which answers with the same. An exception unless it does.
+inline void ask(int fd, const std::string& question) {
+  send_all(fd, question);
+  expect(receive(fd, question.size()) == question, "the answer is the question");
+}
+
+inline void send_in_pieces(int fd, const std::string& text, std::size_t piece) {
+  for (std::size_t at = 0; at < text.size(); at += piece) send_all(fd, text.substr(at, piece));
+}
+
+/// Sends pieces without waiting until there is no room. Returns the number of bytes.
+inline std::size_t send_until_full(int fd, std::size_t piece) {
+  const std::string bytes(piece, 'x');
+  std::size_t sent = 0;
+  for (;;) {
+    const ssize_t step = ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (step < 0) break;
+    sent += static_cast<std::size_t>(step);
+  }
+  EXPECT_EQ(errno, EAGAIN);
+  return sent;
+}
+
+}  // namespace ringsock::preloaded
