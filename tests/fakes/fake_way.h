@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,7 +23,12 @@ struct FakeNetwork {
   Status connects = Error{EINPROGRESS, "fake: connect"};  ///< the answer of each connect()
   bool failed = false;                                    ///< a connect in the background has failed
   std::uint32_t events = 0;
+  bool can_listen = false;
+  std::deque<int> clients;     ///< descriptors that accept() by the way returns
+  bool ended_for_all = false;  ///< another process has ended the listener
   // -- what happened
+  bool listens = false;
+  bool refuses = false;
   int connects_asked = 0;
   std::string sent;
   bool closed = false;
@@ -33,7 +39,8 @@ class FakeWay final : public transports::Way,
                       public runtime::Readiness,
                       public runtime::Setup,
                       public runtime::DescriptorLife,
-                      public runtime::ProcessLife {
+                      public runtime::ProcessLife,
+                      public transports::Listening {
  public:
   runtime::Roles roles() noexcept override { return {*this, *this, *this, *this, *this}; }
   FakeWay(FakeNetwork& network, runtime::Endpoint& endpoint, int fd) : Way(endpoint), network_(network), fd_(fd) {}
@@ -52,6 +59,30 @@ class FakeWay final : public transports::Way,
     return network_.connects;
   }
   void closed() noexcept override { network_.closed = true; }
+
+  Status bind(const sockaddr*, socklen_t) override { return ok(); }
+  Status listen(int) override {
+    network_.listens = true;
+    return ok();
+  }
+  Result<int> accept(SocketAddress& peer, int flags) override { return accept_waiting(peer, flags); }
+  Status shutdown(int) override { return ok(); }
+  transports::Listening* listening() noexcept override { return network_.can_listen ? this : nullptr; }
+  void stop_listening() override { network_.listens = false; }
+  void refuse_clients() override { network_.refuses = true; }
+  [[nodiscard]] bool refuses_clients() override { return network_.refuses; }
+  void forget_listening() override { network_.listens = network_.refuses = false; }
+  void end_for_all() override { network_.ended_for_all = true; }
+  [[nodiscard]] bool has_ended_for_all() const noexcept override { return network_.ended_for_all; }
+  [[nodiscard]] bool nobody_waits(int) override { return false; }
+  [[nodiscard]] bool has_half_open() override { return false; }
+  Result<int> accept_waiting(SocketAddress&, int) override {
+    if (network_.clients.empty()) return Error{EAGAIN, "fake: accept"};
+    const int client = network_.clients.front();
+    network_.clients.pop_front();
+    return client;
+  }
+  [[nodiscard]] bool is_strangers_too() const noexcept override { return false; }
 
   [[nodiscard]] int descriptor() const override { return fd_; }
   std::optional<runtime::KernelReason> why_not_to(const SocketAddress&, bool) override { return network_.why_not; }

@@ -1,6 +1,7 @@
 // A kernel TCP socket with a fake way beside it.
 #include "core/transports/chosen_socket.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -161,6 +162,90 @@ TEST(ChosenSocket, ListensByTheKernelAloneWhereTheWayCannot) {
   ASSERT_TRUE(listener.socket().listen(1));
 
   EXPECT_FALSE(fd_table().holds(listener.fd()));
+}
+
+/// A listener of the application on a port of the loopback, by both ways.
+class ListenerOfBoth : public testing::Test {
+ protected:
+  ListenerOfBoth() {
+    network_.can_listen = true;
+    const SocketAddress any = SocketAddress::v4(INADDR_LOOPBACK, 0);
+    EXPECT_TRUE(socket().bind(any.get(), any.length()));
+    EXPECT_TRUE(socket().listen(8));
+  }
+  [[nodiscard]] ChosenSocket& socket() const { return listener_.socket(); }
+  /// A client that connects by the kernel.
+  [[nodiscard]] UniqueFd client_of_kernel() const {
+    UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const SocketAddress address = *name_by(::getsockname, listener_.fd(), "getsockname");
+    EXPECT_EQ(::connect(client.get(), address.get(), address.length()), 0);
+    return client;
+  }
+  /// A descriptor that stands for a client of the way.
+  int client_of_way() {
+    const int client = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    network_.clients.push_back(client);
+    return client;
+  }
+  [[nodiscard]] Result<int> accept() const {
+    SocketAddress peer;
+    return socket().accept(peer, SOCK_CLOEXEC);
+  }
+
+  fakes::FakeNetwork network_;
+  const fakes::FakeWayMaker maker_{network_};
+  Client listener_{maker_};
+};
+
+TEST_F(ListenerOfBoth, TakesClientsFromBothInTurns) {
+  EXPECT_TRUE(socket().listens_by_way());
+  EXPECT_EQ(accept().error().code, EAGAIN) << "the kernel's listener does not block";
+  const UniqueFd one = client_of_kernel();
+  const UniqueFd other = client_of_kernel();
+  const int first = client_of_way();
+  const int second = client_of_way();
+
+  std::array<UniqueFd, 4> accepted;
+  for (UniqueFd& each : accepted) each.reset(*accept());
+
+  EXPECT_EQ(accepted[1].get(), first);
+  EXPECT_EQ(accepted[3].get(), second);
+  EXPECT_EQ(accept().error().code, EAGAIN);
+}
+
+TEST_F(ListenerOfBoth, RefusesClientsOfTheWayOnceShutDownUntilItListensAgain) {
+  ASSERT_TRUE(socket().shutdown(SHUT_RD));
+  EXPECT_TRUE(network_.refuses);
+
+  ASSERT_TRUE(socket().listen(8));
+
+  EXPECT_FALSE(network_.refuses);
+  EXPECT_TRUE(network_.listens);
+}
+
+TEST_F(ListenerOfBoth, IsTheKernelsAloneWhenAnotherProcessHasEndedTheWaysListener) {
+  const int waiting = client_of_way();
+  const UniqueFd client = client_of_kernel();
+  network_.ended_for_all = true;
+
+  const auto first = accept();
+  ASSERT_TRUE(first);
+  EXPECT_EQ(*first, waiting) << "a client that was answered is accepted";
+  ::close(*first);
+  const auto second = accept();
+  ASSERT_TRUE(second);
+  ::close(*second);
+
+  EXPECT_FALSE(network_.listens);
+  EXPECT_FALSE(fd_table().holds(listener_.fd()));
+}
+
+TEST_F(ListenerOfBoth, GivesItsWayUpAndBlocksAsTheApplicationSaid) {
+  socket().give_up_way();
+
+  EXPECT_FALSE(network_.listens);
+  EXPECT_FALSE(fd_table().holds(listener_.fd()));
+  EXPECT_EQ(::fcntl(listener_.fd(), F_GETFL) & O_NONBLOCK, 0);
 }
 
 TEST(ChosenSocket, ClosesItsWayWithTheLastDescriptor) {
