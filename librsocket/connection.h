@@ -120,12 +120,12 @@ class Connection {
   // Parents come first: members are destroyed in reverse order.
   verbs::Pd pd_;
   CompletionEvents completions_;
+  ArrivalStamps stamps_;
   MessageSender sending_;
   QueuePairMemory memory_;
   ReceiveRequests receives_;
   BufferTables tables_;
   MessageReceiver receiving_;
-  ArrivalStamps stamps_;
   ConnectionListing listing_;
 };
 
