@@ -350,8 +350,16 @@ bool Inheritance::is_shared() const noexcept {
 
 // -- the end of this process's use
 
+namespace {
+/// Tells the peer how the connection ends if no other process goes on. This process has its state.
+void tell_end(StreamCore& core) {
+  if (core.is_connected()) core.connection->tell_end(*core.id);
+}
+}  // namespace
+
 bool Inheritance::leave_family() noexcept {
   if (lost_) return false;
+  const bool is_old = has_old_state();
   FamilyRecord* const family = family_.exchange(nullptr);
   if (family == nullptr) return true;
   // A socket that is left to the kernel stays this process's: the others ask whether it lives.
@@ -369,15 +377,14 @@ bool Inheritance::leave_family() noexcept {
     const std::lock_guard reading(core_.receive_lock);
     put_down(*family);
   }
+  if (!is_old) tell_end(core_);
   suspend();
   lost_ = true;
   return false;
 }
 
 void Inheritance::process_ends() noexcept {
-  // The peer learns how the connection ends if no other process goes on.
-  if (core_.is_connected() && !lost_ && !has_old_state() && !core_.closed.load(std::memory_order_relaxed))
-    core_.connection->tell_end(*core_.id);
+  if (!lost_ && !has_old_state() && !core_.closed.load(std::memory_order_relaxed)) tell_end(core_);
   if (FamilyRecord* const family = family_.exchange(nullptr)) {
     family->leave();
     family->holders.fetch_sub(1);
