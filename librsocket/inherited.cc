@@ -61,6 +61,7 @@ void Inheritance::before_fork() noexcept {
   const State now = core_.state();
   const bool shares = now == State::connected || now == State::connecting || now == State::listening;
   if ((!shares && !is_undecided(core_)) || core_.endpoint.is_closed()) return;
+  if (core_.endpoint.references.retires_later()) return;
   if (now != State::listening && core_.id && !core_.id->device().survives_fork()) return;  // stays ours
   if (!family_owner_) family_owner_ = make_family_record();
   FamilyRecord* const family = family_owner_.get();
@@ -100,6 +101,7 @@ void Inheritance::after_fork(ForkSide side) noexcept {
   forget_threads(socket_, core_.state() == State::listening);
   turns_.store(0);
   if (side == ForkSide::unprepared_child) return lose_half_made();
+  if (core_.endpoint.references.retires_later()) return lose();  // kept by a call of a thread of the parent
   const bool listens = core_.state() == State::listening;
   const bool prepared = family() != nullptr || core_.state() == State::initial || core_.state() == State::bound;
   if (side == ForkSide::child && family() != nullptr) family()->enter();

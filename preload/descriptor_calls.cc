@@ -110,7 +110,7 @@ Result<int> dup_to(int from, int to, auto libcs) {
   if (old) {
     if (old->has_descriptors()) {
       old->descriptor_closed(to);
-    } else {
+    } else if (!runtime::Calls::keep(*old, to)) {
       old->retire();
     }
     if (old->owns_descriptor(to)) old->give_up_descriptor();

@@ -194,7 +194,7 @@ namespace {
 void finish_close(Endpoint& endpoint, int fd) {
   if (endpoint.has_descriptors()) {
     endpoint.descriptor_closed(fd);
-  } else {
+  } else if (!Calls::keep(endpoint, fd)) {
     const Nanos linger = endpoint.linger();
     endpoint.retire();
     if (linger > Nanos::zero()) {

@@ -1,5 +1,6 @@
 #include "core/runtime/endpoint.h"
 
+#include <cerrno>
 #include <mutex>
 #include <new>
 
@@ -104,11 +105,35 @@ void Endpoint::retire() noexcept {
   while (const Ref set = first_owner()) set->member_closed(*this);
 }
 
+bool Calls::keep(Endpoint& endpoint, int fd) noexcept {
+  if (!endpoint.references.has_calls() || endpoint.as_chosen_socket() == nullptr) return false;
+  if (!endpoint.owns_descriptor(fd) || endpoint.first_owner()) return false;  // a set's epoll file has the old number
+  endpoint.give_up_descriptor();
+  if (endpoint.owns_descriptor(fd) || !endpoint.references.retire_behind_calls()) return false;
+  endpoint.notify_watchers_slow(~0U);  // sleepers have the old number
+  return true;
+}
+
+void Calls::end(Endpoint& endpoint) noexcept {
+  switch (endpoint.references.end_call()) {
+    case References::CallEnd::others_stay: return;
+    case References::CallEnd::was_last_reference: delete &endpoint; return;
+    case References::CallEnd::retires: break;
+  }
+  const int saved_errno = errno;
+  endpoint.retire();
+  endpoint.drop_ref();
+  errno = saved_errno;
+}
+
 void Endpoint::add_fork_locks(ForkLocks& locks) { locks.add_inner(watches_lock_); }
 
 void Endpoint::after_fork(ForkSide side) noexcept {
   if (side == ForkSide::unprepared_child) new (&watches_lock_) Mutex;
-  if (side != ForkSide::parent) sleeping_calls_.store(0);
+  if (side != ForkSide::parent) {
+    sleeping_calls_.store(0);
+    references.forget_calls();
+  }
   if (side != ForkSide::child) return;
   watches_.for_each([](Watch& watch) {
     if (watch.belongs_to_thread()) watch.ListNode<Endpoint>::unlink();

@@ -18,6 +18,7 @@
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/runtime/description_values.h"
+#include "core/runtime/references.h"
 #include "core/runtime/roles.h"
 
 namespace ringsock::transports {
@@ -81,6 +82,7 @@ class Endpoint : public Transfer,
 
   /// What the open file description keeps, for all processes that have it.
   DescriptionValues values;
+  References references;
 
   // -- life
   /// Called by a C edge once the last descriptor has left the table (has_descriptors()). Calls closed(), wakes every
@@ -111,19 +113,14 @@ class Endpoint : public Transfer,
   }
   void set_receive_low_mark(std::uint32_t bytes) { values.set(DescriptionValues::receive_low_mark, bytes); }
 
-  void add_ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
+  void add_ref() { references.add(); }
   void drop_ref() {
-    if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+    if (references.drop()) delete this;
   }
 
   /// Adds a reference for a caller that knows the address but holds none. Returns false when the count had already
   /// reached zero.
-  bool try_add_ref() {
-    std::uint32_t refs = refs_.load(std::memory_order_relaxed);
-    while (refs != 0 && !refs_.compare_exchange_weak(refs, refs + 1, std::memory_order_relaxed)) {
-    }
-    return refs != 0;
-  }
+  bool try_add_ref() { return references.try_add(); }
 
   /// Returns the counters of this endpoint, or null.
   virtual SocketStatistics* statistics() noexcept { return nullptr; }
@@ -186,12 +183,12 @@ class Endpoint : public Transfer,
   virtual void member_left_to_kernel(Endpoint& member) noexcept;
 
  private:
+  friend class Calls;
   friend class FdTable;
   friend class ForkRegistry;
   Ref first_owner();
   void notify_watchers_slow(std::uint32_t changed);
 
-  std::atomic<std::uint32_t> refs_{1};
   std::atomic<std::uint32_t> descriptors_{0};
   std::atomic<std::uint64_t> activity_{0};
   const Carries carries_;

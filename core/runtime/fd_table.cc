@@ -328,7 +328,7 @@ Endpoint* FdTable::make_refusing(void* place, Error why) noexcept {
   Endpoint* const made = new (place) RefusingEndpoint(why);
   // Never the last descriptor, never the last reference.
   made->descriptors_.store(kManyDescriptors);
-  made->refs_.store(kManyDescriptors);
+  made->references.set(kManyDescriptors);
   return made;
 }
 

@@ -43,7 +43,7 @@ class FdTable {
     void leave() {
       if (!endpoint_) return;
       if (pinned_) {
-        endpoint_->drop_ref();
+        Calls::end(*endpoint_);
         --this_thread.handlers.depth;
       } else {
         rcu_read_leave();
@@ -60,7 +60,7 @@ class FdTable {
     void pin() {
       if (!endpoint_ || pinned_) return;
       ++this_thread.handlers.depth;
-      endpoint_->add_ref();
+      endpoint_->references.begin_call();
       pinned_ = true;
       rcu_read_leave();
     }

@@ -136,7 +136,8 @@ class DescriptorLife {
   /// Returns whether the endpoint's destructor closes descriptor `fd`, instead of the code that removes it from the
   /// table. A thread that is still inside then never uses a number that was assigned anew.
   virtual bool owns_descriptor(int /*fd*/) const noexcept { return false; }
-  /// Frees such a number for another use (dup2): the endpoint, which is closed, continues under another number.
+  /// Frees such a number for another use: the endpoint, which is closed or has calls inside, continues under another
+  /// number.
   virtual void give_up_descriptor() noexcept {}
   /// Returns whether the kernel socket under the number is sufficient for a process without our state. In a child that
   /// was made without our fork handlers the descriptor then is that kernel socket. Called without locks, at any moment.

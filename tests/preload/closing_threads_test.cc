@@ -5,10 +5,12 @@
 #include <atomic>
 #include <csignal>
 #include <functional>
+#include <string>
 #include <thread>
 
 #include "tests/preload/tcp_world.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/thread_status.h"
 
 namespace ringsock::preload_tests {
 namespace {
@@ -70,6 +72,148 @@ TEST_P(DescriptorOfTwoThreads, TakesNothingThatDoesNotArrive) {
     receiver.join();
     ASSERT_EQ(received, sent) << "round " << round;
   }
+}
+
+/// A thread in a call that waits. The kernel keeps the file as long as the call.
+class ThreadInside {
+ public:
+  explicit ThreadInside(const std::function<void()>& call)
+      : thread_([this, call] {
+          number_.store(::gettid());
+          call();
+        }) {
+    while (number_.load() == 0) std::this_thread::yield();
+    EXPECT_TRUE(support::falls_asleep(number_.load()));
+  }
+  ~ThreadInside() { join(); }
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  std::atomic<pid_t> number_{0};
+  std::thread thread_;
+};
+
+TEST_P(DescriptorOfTwoThreads, LetsAReaderThatWaitsHaveTheNextBytes) {
+  SKIP_UNDER_TSAN;
+  auto [alice, bob] = connected_pair();
+  const int number = alice.release();
+  std::string got;
+  ThreadInside reader([&] { got = read_all(number, 1); });
+  GetParam().go(number);
+  EXPECT_EQ(::fcntl(number, F_GETFD), -1);
+  EXPECT_EQ(poll_once(bob, POLLIN | POLLRDHUP), 0);  // no end has come
+  ASSERT_EQ(::send(bob, "x", 1, 0), 1);
+  reader.join();
+  EXPECT_EQ(got, "x");
+  EXPECT_EQ(poll_once(bob, POLLIN, 5000), POLLIN);
+  EXPECT_EQ(read_all(bob, 1), "");
+}
+
+TEST_P(DescriptorOfTwoThreads, LetsAReaderThatWaitsSeeTheEnd) {
+  SKIP_UNDER_TSAN;
+  auto [alice, bob] = connected_pair();
+  const int number = alice.release();
+  ssize_t got = -2;
+  ThreadInside reader([&] {
+    char byte = 0;
+    got = ::recv(number, &byte, 1, 0);
+  });
+  GetParam().go(number);
+  bob.reset();
+  reader.join();
+  EXPECT_EQ(got, 0);
+}
+
+TEST_P(DescriptorOfTwoThreads, LetsAReaderOfManyBytesHaveThemAll) {
+  SKIP_UNDER_TSAN;
+  auto [alice, bob] = connected_pair();
+  const int number = alice.release();
+  std::string got(6, '\0');
+  ssize_t count = 0;
+  ThreadInside reader([&] { count = ::recv(number, got.data(), got.size(), MSG_WAITALL); });
+  ASSERT_EQ(::send(bob, "ab", 2, 0), 2);
+  GetParam().go(number);
+  const Fd nothing(::open("/dev/null", O_RDWR));
+  const Fd other(::dup2(nothing, number));  // another file gets the number
+  EXPECT_EQ(other, number);
+  ASSERT_EQ(::send(bob, "cd", 2, 0), 2);
+  ASSERT_EQ(::send(bob, "ef", 2, 0), 2);
+  reader.join();
+  EXPECT_EQ(count, 6);
+  EXPECT_EQ(got, "abcdef");
+  char byte = 0;
+  EXPECT_EQ(::recv(bob, &byte, 1, 0), 0);
+}
+
+TEST_P(DescriptorOfTwoThreads, LetsASenderThatWaitsSendTheRest) {
+  SKIP_UNDER_TSAN;
+  auto [alice, bob] = connected_pair();
+  const int number = alice.release();
+  const std::string much(64U << 20, 'm');
+  ssize_t sent = 0;
+  ThreadInside sender([&] { sent = ::send(number, much.data(), much.size(), MSG_NOSIGNAL); });
+  GetParam().go(number);
+  EXPECT_EQ(read_all(bob, much.size()).size(), much.size());
+  sender.join();
+  EXPECT_EQ(sent, static_cast<ssize_t>(much.size()));
+  char byte = 0;
+  EXPECT_EQ(::recv(bob, &byte, 1, 0), 0);
+}
+
+TEST_P(DescriptorOfTwoThreads, EndsForAChildOfAProcessWhoseThreadWaits) {
+  SKIP_UNDER_TSAN;
+  auto [alice, bob] = connected_pair();
+  const int number = alice.release();
+  std::string got;
+  ThreadInside reader([&] { got = read_all(number, 1); });
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {  // has a copy, and no thread inside
+    char go = 0;
+    ::close(bob);
+    ::close(ends[1]);
+    if (::read(ends[0], &go, 1) != 0) ::_exit(1);
+    ::close(number);
+    ::_exit(0);
+  }
+  GetParam().go(number);
+  ASSERT_EQ(::send(bob, "x", 1, 0), 1);
+  reader.join();
+  EXPECT_EQ(got, "x");
+  EXPECT_EQ(poll_once(bob, POLLIN), 0);  // the child still has it
+  ::close(ends[1]);
+  char byte = 0;
+  EXPECT_EQ(::recv(bob, &byte, 1, 0), 0);
+  ::waitpid(child, nullptr, 0);
+  ::close(ends[0]);
+}
+
+TEST_P(DescriptorOfTwoThreads, IsNotInheritedWhileOnlyACallHasIt) {
+  SKIP_UNDER_TSAN;
+  auto [alice, bob] = connected_pair();
+  const int number = alice.release();
+  std::string got;
+  ThreadInside reader([&] { got = read_all(number, 1); });
+  GetParam().go(number);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char go = 0;
+    ::close(ends[1]);
+    ::_exit(static_cast<int>(::read(ends[0], &go, 1)));
+  }
+  ASSERT_EQ(::send(bob, "x", 1, 0), 1);
+  reader.join();
+  EXPECT_EQ(got, "x");
+  char byte = 0;
+  EXPECT_EQ(::recv(bob, &byte, 1, 0), 0);  // although the child lives
+  ::close(ends[1]);
+  ::close(ends[0]);
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST(NumberOfTwoThreads, StaysAConnectionUnderAnotherNumber) {
