@@ -43,13 +43,13 @@ Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
   const bool seekable = offset != nullptr || ::lseek(in, 0, SEEK_CUR) >= 0;
   if (offset != nullptr && !are_writable(offset)) return Error{EFAULT, "sendfile: offset"};
   if (offset != nullptr && *offset < 0) return Error{EINVAL, "sendfile: offset"};
-  if (!seekable) return Error{EINVAL, "sendfile: not a file"};
+  if (!seekable) return Error{errno == EBADF ? EBADF : EINVAL, "sendfile: not a file"};
   off_t position = offset != nullptr ? *offset : ::lseek(in, 0, SEEK_CUR);
   std::size_t done = 0;
   Result<ssize_t> last = 0;
   while (done < count) {
     const ssize_t got = ::pread(in, copy.data(), std::min(copy.size(), count - done), position);
-    if (got < 0) last = Error::last("sendfile: read");
+    if (got < 0) last = Error{errno == EISDIR ? EINVAL : errno, "sendfile: read"};
     if (got <= 0) break;
     last = runtime::send(socket, copy.data(), static_cast<std::size_t>(got), 0);
     if (!last) break;
@@ -66,7 +66,11 @@ Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
   return static_cast<ssize_t>(done);
 }
 
-bool is_pipe(int fd) { return real.fcntl(fd, F_GETPIPE_SZ, 0) >= 0; }
+/// Errors: EBADF; EINVAL it is open and no pipe.
+Status require_pipe(int fd) {
+  if (real.fcntl(fd, F_GETPIPE_SZ, 0) >= 0) return ok();
+  return Error{errno == EBADF ? EBADF : EINVAL, "splice: one side must be a pipe"};
+}
 
 /// Writes as many bytes as the pipe has room for. Does not wait for room for the rest: the thread that would wait may
 /// be the one that empties the pipe. Errors: those of write(2); EAGAIN when there is no room and the caller does not
@@ -85,7 +89,7 @@ Result<ssize_t> put_into_pipe(int pipe, std::span<std::byte> bytes, bool may_blo
 
 /// Carries out splice(2) from a ring into a pipe. Only the bytes that the pipe takes leave the socket.
 Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned flags) {
-  if (!is_pipe(out)) return Error{EINVAL, "splice: one side must be a pipe"};
+  if (Status pipe = require_pipe(out); !pipe) return pipe.error();
   const auto room = copy_room();
   if (!room) return room.error();
   const std::span<std::byte> copy = *room;
@@ -129,7 +133,7 @@ ssize_t sendfile_ours(int out, int in, off_t* offset, size_t count) {
 /// Carries out splice(2) from a pipe into a ring. Bytes that have left the pipe must be sent, so only as many are read
 /// as fit.
 Result<ssize_t> pipe_to_socket(Lookup& socket, int in, size_t count, unsigned flags) {
-  if (!is_pipe(in)) return Error{EINVAL, "splice: one side must be a pipe"};
+  if (Status pipe = require_pipe(in); !pipe) return pipe.error();
   if (auto may_send = runtime::send(socket, nullptr, 0, 0); !may_send) return may_send;
   const auto room = copy_room();
   if (!room) return room.error();

@@ -268,6 +268,23 @@ TEST(PreloadedBytes, SendfileFromASocketGoesIntoAPipeOnly) {
   EXPECT_EQ(read_all(out, 7), "through");
 }
 
+TEST(PreloadedBytes, ACopyFromOrToAClosedDescriptorFails) {
+  auto [alice, bob] = connected_pair();
+  const Fd directory(::open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int closed = ::dup(alice);
+  ::close(closed);
+  EXPECT_EQ(::sendfile(alice, closed, nullptr, 7), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(::sendfile(alice, directory, nullptr, 7), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(::sendfile(closed, bob, nullptr, 7), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(::splice(closed, nullptr, alice, nullptr, 7, 0), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(::splice(bob, nullptr, closed, nullptr, 7, 0), -1);
+  EXPECT_EQ(errno, EBADF);
+}
+
 TEST(PreloadedBytes, SpliceTakesNothingFromAPipeForASocketThatCannotSend) {
   auto [alice, bob] = connected_pair();
   std::array<int, 2> ends{};
