@@ -61,6 +61,7 @@ Status ChosenSocket::bind(const sockaddr* address, socklen_t length) {
 }
 
 Status ChosenSocket::shutdown(int how) {
+  const int fd = descriptor();
   switch (state()) {
     case State::on_way: return by_way_.setup.shutdown(how);
     case State::both:
@@ -69,12 +70,12 @@ Status ChosenSocket::shutdown(int how) {
       if (values.is_shared()) way_->listening()->end_for_all();
       way_->listening()->refuse_clients();
       [[fallthrough]];
-    case State::undecided:
     case State::listener:
     case State::moving:
     case State::kernel: break;
+    case State::undecided: leave();  // the kernel remembers it for a later connect(2)
   }
-  if (::shutdown(descriptor(), how) != 0) return Error::last("shutdown");
+  if (::shutdown(fd, how) != 0) return Error::last("shutdown");
   return ok();
 }
 
@@ -166,7 +167,11 @@ std::uint32_t ChosenSocket::ready() noexcept {
     case State::undecided:
       if (!was_forked_undecided()) return by_way_.readiness.ready();
       return is_in_use(descriptor()) ? EPOLLHUP | runtime::kUsedElsewhere : kernel_events(descriptor());
-    case State::both: return by_way_.readiness.ready() | kernel_events(descriptor());
+    case State::both: {
+      const std::uint32_t events = by_way_.readiness.ready();
+      // After shutdown(2) only the kernel's listener is left.
+      return ((events & EPOLLHUP) != 0 ? 0 : events) | kernel_events(descriptor());
+    }
     case State::moving: return mover_->events(kernel_events(descriptor()));
     case State::listener:
     case State::kernel: return kernel_events(descriptor());

@@ -507,6 +507,31 @@ TEST(PreloadedSetup, AListenerThatWasShutDownRefusesClientsUntilItListensAgain) 
   EXPECT_EQ(read_all(server, 5), "again");
 }
 
+TEST(PreloadedSetup, AListenerThatWasShutDownIsPolledAsTheKernelsIs) {
+  const Fd listener = listening();
+  const Fd set(::epoll_create1(0));
+  epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP, .data = {}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, listener, &event), 0);
+  ASSERT_EQ(::shutdown(listener, SHUT_RD), 0);
+  EXPECT_EQ(poll_once(listener, POLLIN | POLLOUT | POLLRDHUP), POLLOUT | POLLHUP);
+  EXPECT_EQ(::epoll_wait(set, &event, 1, 0), 1);
+  EXPECT_EQ(event.events, EPOLLOUT | EPOLLHUP);
+}
+
+TEST(PreloadedSetup, AShutdownBeforeTheConnectCountsAfterIt) {
+  const Fd listener = listening();
+  Address there = name_of(listener);
+  const Fd alice(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(::shutdown(alice, SHUT_WR), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+  ASSERT_EQ(::connect(alice, there.get(), there.length), 0);
+  EXPECT_EQ(::send(alice, "x", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+  const Fd bob(::accept(listener, nullptr, nullptr));
+  EXPECT_EQ(::send(bob, "x", 1, 0), 1);
+  EXPECT_EQ(read_all(alice, 1), "x");
+}
+
 TEST(PreloadedSetup, ANameWithoutRoomIsNotWritten) {
   auto [alice, bob] = connected_pair();
   socklen_t none = 0;
