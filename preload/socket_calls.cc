@@ -66,13 +66,19 @@ int domain_of(Lookup& socket) {
   return domain;
 }
 
-/// Returns whether an option would need support that rings lack: completions of sends, or an offset for MSG_PEEK.
-bool is_promise(int level, int name) { return level == SOL_SOCKET && (name == SO_ZEROCOPY || name == SO_PEEK_OFF); }
+/// Returns whether an option would need support that rings lack: completions of sends.
+bool is_promise(int level, int name) { return level == SOL_SOCKET && name == SO_ZEROCOPY; }
+/// Returns whether an option makes the socket the kernel's: an offset for MSG_PEEK, which rings lack.
+bool is_kernels_only(int level, int name) { return level == SOL_SOCKET && name == SO_PEEK_OFF; }
 
 Status set_option(Lookup& socket, int level, int name, const void* value, socklen_t length) {
   if (static_cast<int>(length) < 0) return Error{EINVAL, "setsockopt: length"};
   if (!is_readable(value, std::min<socklen_t>(length, sizeof(int)))) return Error{EFAULT, "setsockopt"};
   if (is_promise(level, name) && !socket->is_datagram()) return Error{EOPNOTSUPP, "setsockopt: not on a ring"};
+  if (is_kernels_only(level, name) && !socket->is_datagram()) {
+    const bool is_kernels = hand_overs().become_kernels(runtime::Ref::share(*socket));
+    return is_kernels ? kAskKernel : Error{EOPNOTSUPP, "setsockopt: not on a ring"};
+  }
   Status done = socket->set_option(level, name, value, length);
   if (done && became_kernels_elsewhere(socket)) return kAskKernel;
   if (done || done.error().code != ENOPROTOOPT || socket->is_datagram()) return done;

@@ -532,6 +532,25 @@ TEST(PreloadedSetup, AShutdownBeforeTheConnectCountsAfterIt) {
   EXPECT_EQ(read_all(alice, 1), "x");
 }
 
+/// Since Linux 6.9.
+TEST(PreloadedSetup, APeekBeginsAtItsOffset) {
+  const Fd listener = listening();
+  const Fd alice = connected_to(listener);
+  const Fd bob(::accept(listener, nullptr, nullptr));
+  ASSERT_EQ(::send(alice, "0123456789", 10, 0), 10);
+  const int offset = 4;
+  const Fd plain(static_cast<int>(raw_syscall(SYS_socket, AF_INET, SOCK_STREAM, 0)));
+  if (raw_syscall(SYS_setsockopt, int(plain), SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset) != 0)
+    GTEST_SKIP() << "the kernel's TCP has no offsets";
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset), 0);
+  char bytes[4] = {};
+  EXPECT_EQ(::recv(bob, bytes, 3, MSG_PEEK | MSG_WAITALL), 3);
+  EXPECT_STREQ(bytes, "456");
+  EXPECT_EQ(::recv(bob, bytes, 3, MSG_PEEK | MSG_WAITALL), 3);
+  EXPECT_STREQ(bytes, "789");
+  EXPECT_EQ(read_all(bob, 10), "0123456789");
+}
+
 TEST(PreloadedSetup, ANameWithoutRoomIsNotWritten) {
   auto [alice, bob] = connected_pair();
   socklen_t none = 0;
