@@ -286,6 +286,12 @@ Acceptor::Outcome Acceptor::check(HalfOpen& from, const LinkInbox::Packet& packe
   }
   if (!identify(from)) return Outcome::refused;
   const PeerIdentity* const peer = &*from.peer;
+  // A process outside of our PID namespace, which takes no answer from us. Refused here it asks the kernel; accepted,
+  // the application would see a client that has gone.
+  if (peer->pid == 0) {
+    count_refusal(Refusal::port_owner);
+    return Outcome::refused;
+  }
   if (!peer->same_user) {
     from.link->set_stranger(peer->uid);
     if (is_distrusted(peer->uid)) {
