@@ -140,4 +140,6 @@ Process& process() {
   return *instance.load(std::memory_order_relaxed);
 }
 
+bool is_under_ring(int fd) noexcept { return soft::is_link(fd); }
+
 }  // namespace ringsock::rs

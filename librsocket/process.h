@@ -19,6 +19,9 @@ struct Process {
 /// TCP ports, are then not used, unless the configuration permits only RDMA devices. Call it before process().
 void share_ports_with_kernel();
 
+/// Returns whether the descriptor is under a connection on a ring, of this process or another one. Threads: any.
+bool is_under_ring(int fd) noexcept;
+
 /// Reads the environment and the configuration files the first time. Thread-safe.
 Process& process();
 

@@ -9,6 +9,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "preload/route.h"
 
 using namespace ringsock;
@@ -67,3 +69,14 @@ RS_INTERCEPT int inotify_init1(int flags) noexcept { return fresh(real.inotify_i
 RS_INTERCEPT int memfd_create(const char* name, unsigned flags) noexcept {
   return fresh(real.memfd_create(name, flags));
 }
+
+/// The kernel's file under a connection on a ring is not the connection: what is read from it is lost to its process.
+/// The connection cannot be had without that process, so the answer is that of a caller without the permission.
+RS_INTERCEPT int pidfd_getfd(int process, int fd, unsigned flags) noexcept {
+  const int copy = fresh(real.pidfd_getfd(process, fd, flags));
+  if (copy < 0 || !hand_overs().is_under_connection(copy)) return copy;
+  real.close(copy);
+  errno = EPERM;
+  return -1;
+}
+RS_BY_NUMBER(pidfd_getfd);

@@ -54,6 +54,7 @@ OURS(int, dup2, (int, int));
 OURS(int, dup3, (int, int, int));
 OURS(int, fcntl, (int, int, ...));
 OURS(int, ioctl, (int, unsigned long, ...));
+OURS(int, pidfd_getfd, (int, int, unsigned));
 OURS(int, poll, (pollfd*, nfds_t, int));
 OURS(int, ppoll, (pollfd*, nfds_t, const timespec*, const sigset_t*));
 OURS(int, select, (int, fd_set*, fd_set*, fd_set*, timeval*));
@@ -230,6 +231,7 @@ std::optional<long> carry_system_call(long number, const Words& words) {
     ALWAYS(socket);
     ALWAYS(close_range);
     ALWAYS(epoll_create1);
+    ALWAYS(pidfd_getfd);
     ALWAYS(sendmsg);   // descriptors of endpoints may be passed by any socket
     ALWAYS(sendmmsg);  // the same
     ON_FIRST(bind);

@@ -30,6 +30,10 @@ class HandOvers {
   /// by fork(2). Threads: as is_connection().
   virtual bool has_other_processes(runtime::Endpoint& /*endpoint*/) { return false; }
 
+  /// Returns whether the descriptor, which came from another process, is under a connection that a way carries there:
+  /// it is not the socket that it was in that process. Threads: as is_connection().
+  virtual bool is_under_connection(int /*fd*/) noexcept { return false; }
+
   /// Makes kernel sockets, close-on-exec, that stand for these connections, in their order. Another process moves the
   /// bytes. The connections stay open in this process; closing them lets that process begin with those that are not
   /// `at_once`. Errors: those of socket(2) and fork(2); EBUSY: another process uses one of them. An error has no

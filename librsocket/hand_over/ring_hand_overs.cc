@@ -2,6 +2,7 @@
 
 #include "librsocket/hand_over/door.h"
 #include "librsocket/hand_over/hand_over.h"
+#include "librsocket/process.h"
 
 namespace ringsock::rs {
 
@@ -17,6 +18,7 @@ class RingHandOvers final : public transports::HandOvers {
     const FamilyRecord* const family = connection->inheritance().family();
     return family != nullptr && family->others_live(true);
   }
+  bool is_under_connection(int fd) noexcept override { return is_under_ring(fd); }
   Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) override {
     return rs::hand_over(connections);
   }
