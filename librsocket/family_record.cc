@@ -11,6 +11,10 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/at_fork.h"
+#include "core/base/clock.h"
+#include "core/base/process_state.h"
+#include "core/base/rare_calls.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/shared_page.h"
@@ -44,24 +48,60 @@ bool is_alive(pid_t process) noexcept {
   return state == 0 ? ::kill(process, 0) == 0 || errno != ESRCH : state != 'Z';
 }
 
-bool is_stopped(pid_t process) noexcept {
-  const char state = state_of(process);
+namespace {
+
+/// Tells the PID namespaces of a family of processes apart. It is another one in a process whose parent is in another
+/// namespace, and the parent's otherwise.
+struct NamespaceMark {
+  static constexpr ProcessPart kPart = ProcessPart::pid_namespace_mark;
+  std::atomic<std::uint32_t> value{0};
+  std::atomic<unsigned> found_at{0};  ///< fork_generation()
+};
+[[gnu::constructor]] void start() { process_state<NamespaceMark>(); }
+
+/// Called first when the process has just been forked: a process whose parent has ended gets one that it sees.
+std::uint32_t namespace_mark() noexcept {
+  NamespaceMark& mark = process_state<NamespaceMark>();
+  if (mark.found_at.load(std::memory_order_relaxed) == fork_generation()) return mark.value.load();
+  if (is_permitted(RareCall::getppid) && ::getppid() == 0) {
+    constexpr std::uint32_t kSpread = 2'654'435'761U;
+    const auto now = static_cast<std::uint32_t>(monotonic_now().count());
+    mark.value.store(((mark.value.load() + now) * kSpread | 1) & INT32_MAX);
+  }
+  mark.found_at.store(fork_generation(), std::memory_order_relaxed);
+  return mark.value.load();
+}
+
+pid_t number_of(Member member) { return static_cast<pid_t>(member & INT32_MAX); }
+bool is_in_our_namespace(Member member) {
+  return member > 0 && static_cast<std::uint32_t>(member >> 32) == namespace_mark();
+}
+
+}  // namespace
+
+Member member_of_this(pid_t number) noexcept { return Member{namespace_mark()} << 32 | number; }
+
+bool may_live(Member member) noexcept { return !is_in_our_namespace(member) || is_alive(number_of(member)); }
+
+bool is_stopped(Member member) noexcept {
+  if (!is_in_our_namespace(member)) return false;
+  const char state = state_of(number_of(member));
   return state == 'T' || state == 't';
 }
 
 void FamilyRecord::enter() noexcept {
   for (auto& member : members_) {
-    pid_t nobody = 0;
-    if (member.compare_exchange_strong(nobody, ::getpid())) return;
+    Member nobody = 0;
+    if (member.compare_exchange_strong(nobody, own_member())) return;
   }
   has_more_members_.store(true);
 }
 
 void FamilyRecord::leave() noexcept {
-  pid_t us = ::getpid();
+  Member us = own_member();
   last_user.compare_exchange_strong(us, 0);
   for (auto& member : members_) {
-    pid_t me = ::getpid();
+    Member me = own_member();
     if (member.compare_exchange_strong(me, 0)) return;
   }
 }
@@ -72,9 +112,9 @@ bool FamilyRecord::others_live(bool newborn) const noexcept {
   if (has_more_members_.load()) return true;
   std::int32_t entered = 0;
   for (const auto& member : members_) {
-    const pid_t process = member.load();
+    const Member process = member.load();
     if (process == 0) continue;
-    if (process != ::getpid() && is_alive(process)) return true;
+    if (process != own_member() && (newborn || is_in_our_namespace(process)) && may_live(process)) return true;
     ++entered;
   }
   return newborn && all > entered;
@@ -90,7 +130,7 @@ std::shared_ptr<FamilyRecord> make_family_record() noexcept {
     record->id = secrets[0];
     record->proof = secrets[1];
   }
-  record->founder = ::getpid();
+  record->founder = own_member();
   record->enter();
   return {std::move(piece), record};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -23,26 +24,34 @@ struct SavedSocket {
   std::uint8_t failure_taken;
 };
 
+/// A process of those that share a socket: its number, below a mark of its PID namespace, in which another process may
+/// have the same number. 0: none.
+using Member = std::int64_t;
+/// Returns this process.
+/// @param number  its number, to save a system call
+Member member_of_this(pid_t number) noexcept;
+inline Member own_member() noexcept { return member_of_this(::getpid()); }
+
 /// In memory shared by all of them. A process that is killed does not decrement `holders`, which may thus be too high
 /// but never too low. Code that relies on it must either accept waiting until the kernel closes the last descriptor, or
 /// ask others_live().
 struct FamilyRecord {
-  /// The value of `user` for a process that is being forked, which will store its own pid there.
-  static constexpr pid_t kHandedOver = -1;
+  /// The value of `user` for a process that is being forked, which will store itself there.
+  static constexpr Member kHandedOver = -1;
 
   std::atomic<std::int32_t> holders{1};  ///< processes that have the socket open
-  std::atomic<pid_t> user{0};            ///< the process that moves bytes now; 0: none
+  std::atomic<Member> user{0};           ///< the process that moves bytes now; 0: none
   /// Counts the users. The last user and the processes that it forked have the state of the connection; other processes
   /// have an old copy, which must not be used any more.
   std::atomic<std::uint32_t> epoch{0};
   std::atomic<std::uint32_t> saved_for{0};  ///< the epoch whose state is in `saved`; 0: none
   /// The process that was the user last, has the connection still, and may sleep on it; 0: none.
-  std::atomic<pid_t> last_user{0};
+  std::atomic<Member> last_user{0};
   std::atomic<bool> child_listens{false};  ///< of a listener that is complete only in the parent: a child uses its copy
   std::atomic<bool> ring_ended{false};     ///< of a listener: all further clients use the kernel
   std::atomic<bool> kernel_blocks{false};  ///< of a listener: another program may accept() at the kernel's
 
-  pid_t founder = 0;  ///< the process that had the socket before it was shared
+  Member founder = 0;  ///< the process that had the socket before it was shared
 
   // Secrets by which another process of the family asks the user for the connection and recognises the answer.
   std::uint64_t id = 0;
@@ -59,7 +68,7 @@ struct FamilyRecord {
 
  private:
   static constexpr std::size_t kMembers = 8;
-  std::array<std::atomic<pid_t>, kMembers> members_{};
+  std::array<std::atomic<Member>, kMembers> members_{};
   std::atomic<bool> has_more_members_{false};
 
  public:
@@ -74,8 +83,10 @@ std::shared_ptr<FamilyRecord> make_family_record() noexcept;
 
 /// Returns whether the process exists and is no zombie.
 bool is_alive(pid_t process) noexcept;
-/// Returns whether the process exists and is stopped, so that it answers nobody.
-bool is_stopped(pid_t process) noexcept;
+/// The same of a member. The kernel does not say it of processes of another PID namespace: true.
+bool may_live(Member member) noexcept;
+/// Returns whether the process exists and is stopped, so that it answers nobody. False in another PID namespace.
+bool is_stopped(Member member) noexcept;
 
 /// Records that this process, which is about to end, holds no sockets any more. May be called in signal handlers.
 void leave_families() noexcept;

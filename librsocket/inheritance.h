@@ -83,7 +83,7 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   }
   /// Claims the connection where that takes nothing from another process. Returns whether this process is the user.
   bool is_ours() noexcept { return !core_.is_suspended() || (was_last_user() && claim()); }
-  bool claim_locked(pid_t user = 0) noexcept;
+  bool claim_locked(Member user = 0) noexcept;
   /// claim() although the last user lives, which has saved the state and does not answer.
   bool take() noexcept;
   /// Reserves the connection, which this process may use, for a process that is about to be forked and calls
@@ -111,14 +111,14 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
 
  private:
   bool claim_suspended() noexcept;
-  bool become_user(FamilyRecord* family, pid_t& user) noexcept;
+  bool become_user(FamilyRecord* family, Member& user) noexcept;
   [[nodiscard]] bool may_use(const FamilyRecord& family) const noexcept;
   bool restore(const FamilyRecord& family) noexcept;
   void turn_ends() noexcept;
   void give_back() noexcept;
   void put_down(FamilyRecord& family) noexcept;
   bool is_wanted_by_others() noexcept;
-  void tell_loss(pid_t user) noexcept;
+  void tell_loss(Member user) noexcept;
   void suspend() noexcept;
   void resume() noexcept;
   void lose_half_made() noexcept;

@@ -71,7 +71,7 @@ void Inheritance::before_fork() noexcept {
     return;
   }
   family->holders.fetch_add(1);
-  pid_t user = runtime::fork_registry().forking_process();
+  Member user = member_of_this(runtime::fork_registry().forking_process());
   family->user.compare_exchange_strong(user, 0);
   if (now != State::listening && shares) suspend();
 }
@@ -160,7 +160,7 @@ bool Inheritance::take() noexcept {
 }
 
 /// @param user the process that has it, 0 when only the parent can have it
-void Inheritance::tell_loss(pid_t user) noexcept {
+void Inheritance::tell_loss(Member user) noexcept {
   if (std::exchange(loss_told_, true)) return;
   if (can_follow()) {
     log_info("descriptor %d: process %d uses the connection since the fork: it is asked to go on by the kernel",
@@ -179,8 +179,8 @@ bool Inheritance::may_use(const FamilyRecord& family) const noexcept {
   if (epoch == epoch_.load()) return true;
   if (family.saved_for.load() != epoch || !core_.is_connected()) return false;
   if (takes_.load()) return true;
-  const pid_t last = family.last_user.load();
-  return last == 0 || !is_alive(last);
+  const Member last = family.last_user.load();
+  return last == 0 || !may_live(last);
 }
 
 /// Goes on from what the last user has saved, which other processes may overwrite at any time. This process is the
@@ -205,21 +205,21 @@ bool Inheritance::restore(const FamilyRecord& family) noexcept {
 }
 
 /// @param user in: the present user. Out, if false is returned: the process that is, or was, the user instead
-bool Inheritance::become_user(FamilyRecord* family, pid_t& user) noexcept {
+bool Inheritance::become_user(FamilyRecord* family, Member& user) noexcept {
   if (lost_ || family == nullptr) return false;
   if (!may_use(*family)) {
     user = family->user.load();
     if (user == 0) user = family->last_user.load();
     return false;
   }
-  if (!family->user.compare_exchange_strong(user, ::getpid())) return false;
+  if (!family->user.compare_exchange_strong(user, own_member())) return false;
   // Another process may have been the user in between.
   if (!may_use(*family) || (family->epoch.load() != epoch_.load() && !restore(*family))) {
     family->user.store(0);
     return false;
   }
   epoch_.store(family->epoch.fetch_add(1) + 1);
-  family->last_user.store(::getpid());
+  family->last_user.store(own_member());
   gives_back_.store(!keeps_ && core_.is_connected() && is_wanted_by_others());
   return true;
 }
@@ -256,7 +256,7 @@ void Inheritance::give_back() noexcept {
 /// socket must be held.
 void Inheritance::put_down(FamilyRecord& family) noexcept {
   SavedSocket& saved = family.saved;
-  if (family.user.load() != ::getpid()) return;
+  if (family.user.load() != own_member()) return;
   if (core_.is_suspended() || !StateOf(*core_.connection).save_and_suspend(saved.connection)) return;
   saved.read_shut = core_.read_shut.load(std::memory_order_relaxed);
   saved.write_shut = core_.write_shut.load(std::memory_order_relaxed);
@@ -266,7 +266,7 @@ void Inheritance::put_down(FamilyRecord& family) noexcept {
   core_.suspended.store(true, std::memory_order_release);
   family.saved_for.store(epoch_.load());
   gives_back_.store(false);
-  pid_t us = ::getpid();
+  Member us = own_member();
   family.user.compare_exchange_strong(us, 0);
 }
 
@@ -277,7 +277,7 @@ bool Inheritance::is_saved() const noexcept {
 
 bool Inheritance::was_last_user() const noexcept {
   const FamilyRecord* const record = family();
-  return record != nullptr && !has_old_state() && record->last_user.load() == ::getpid();
+  return record != nullptr && !has_old_state() && record->last_user.load() == own_member();
 }
 
 bool Inheritance::is_free() const noexcept {
@@ -287,7 +287,7 @@ bool Inheritance::is_free() const noexcept {
 
 // -- claims
 
-bool Inheritance::claim_locked(pid_t user) noexcept {
+bool Inheritance::claim_locked(Member user) noexcept {
   if (!core_.suspended.load(std::memory_order_relaxed)) return true;
   if (!become_user(family(), user)) {
     // The new user may not have told the peer yet, so access to this process's memory is withdrawn here.
@@ -315,7 +315,7 @@ bool Inheritance::hand_on() noexcept {
   if (core_.is_suspended() || core_.endpoint.is_closed()) return false;
   FamilyRecord* const family = this->family();
   if (family == nullptr) return true;  // the following fork makes it
-  pid_t user = ::getpid();
+  Member user = own_member();
   if (!family->user.compare_exchange_strong(user, FamilyRecord::kHandedOver) && user != 0) return false;
   family->door.store(0);
   return true;
@@ -323,8 +323,8 @@ bool Inheritance::hand_on() noexcept {
 
 void Inheritance::take_back() noexcept {
   const std::lock_guard guard(core_.setup_lock);
-  pid_t nobody = FamilyRecord::kHandedOver;
-  const pid_t user = core_.is_suspended() ? 0 : ::getpid();
+  Member nobody = FamilyRecord::kHandedOver;
+  const Member user = core_.is_suspended() ? 0 : own_member();
   if (FamilyRecord* const family = this->family()) family->user.compare_exchange_strong(nobody, user);
 }
 
@@ -371,7 +371,7 @@ bool Inheritance::leave_family() noexcept {
   const bool last = family->holders.fetch_sub(1) <= 1;
   if (core_.state() == State::listening) return last;
   is_closing_ = true;
-  pid_t nobody = 0;
+  Member nobody = 0;
   if (last && core_.suspended.load(std::memory_order_relaxed) && become_user(family, nobody)) resume();
   if (last && !core_.suspended.load(std::memory_order_relaxed)) return true;
   if (core_.is_connected() && !core_.is_suspended()) {

@@ -65,8 +65,9 @@ enum class ProcessPart : std::uint8_t {
   cards,                ///< core/ethernet
   attached_threads,     ///< core/ethernet: the number of threads that are bound to each CPU
   overflow_budgets,     ///< librsocket, load, lock
+  pid_namespace_mark,   ///< librsocket, load. The child finds out whether it is in another PID namespace
 };
-inline constexpr std::size_t kProcessParts = static_cast<std::size_t>(ProcessPart::overflow_budgets) + 1;
+inline constexpr std::size_t kProcessParts = static_cast<std::size_t>(ProcessPart::pid_namespace_mark) + 1;
 
 /// A page that the kernel clears in every child that has a copy of the memory (MADV_WIPEONFORK). Children that share
 /// the memory (vfork(2), posix_spawn(3)) share the page, too, and change nothing.

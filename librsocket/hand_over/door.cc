@@ -219,7 +219,7 @@ constexpr int kMostRefusals = 500;
 namespace {
 
 /// Asks once. A process that is stopped gets the question, so that it knows once it goes on, and is not waited for.
-Result<UniqueFd> ask_process(pid_t process, const FamilyRecord& family, Nanos deadline) {
+Result<UniqueFd> ask_process(Member process, const FamilyRecord& family, Nanos deadline) {
   const std::uint64_t door = family.door.load();
   if (door == 0) return Error{EAGAIN, "ask: no door yet"};
   return ask_at(door, family.key.load(), family, is_stopped(process) ? monotonic_now() : deadline);
@@ -233,10 +233,10 @@ Result<UniqueFd> ask_user(const StreamSocket& connection, Nanos deadline) {
   const FamilyRecord& family = *known;
   if (family.id == 0 || family.proof == 0) return Error{EIO, "ask: no secrets"};
   for (int refusals = 0; refusals < kMostRefusals;) {
-    const pid_t user = family.user.load();
+    const Member user = family.user.load();
     if (connection.endpoint().has_left_to_kernel()) return Error{EALREADY, "ask: no need"};
     if (connection.inheritance().is_free()) return Error{EAGAIN, "ask: nobody uses it"};
-    const pid_t asked = user != 0 ? user : family.last_user.load();
+    const Member asked = user != 0 ? user : family.last_user.load();
     auto answer = ask_process(asked, family, deadline);
     if (answer) return answer;
     if (answer.error().code == ENOENT || answer.error().code == ECONNREFUSED) {
@@ -245,7 +245,7 @@ Result<UniqueFd> ask_user(const StreamSocket& connection, Nanos deadline) {
       return answer.error();
     }
     const bool is_a_process = user != FamilyRecord::kHandedOver && user != 0;
-    if (is_a_process && !is_alive(user) && user == family.user.load())
+    if (is_a_process && !may_live(user) && user == family.user.load())
       return Error{EIO, "ask: the process that used the connection has ended in the middle of a call"};
     if (monotonic_now() >= deadline) return Error{ETIMEDOUT, "ask: no answer"};
     const timespec pause{0, kBetweenQuestions.count()};

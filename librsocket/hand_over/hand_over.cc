@@ -612,7 +612,7 @@ void listener_is_prepared(ChosenSocket& socket, int fd) {
   StreamSocket& listener = stream_of(socket);
   if (!listener.inheritance().is_shared() || listener.listener().has_ended_for_all()) return;
   const FamilyRecord* const family = listener.inheritance().family();
-  if (family == nullptr || family->founder == ::getpid()) return;
+  if (family == nullptr || family->founder == own_member()) return;
   if ((::fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0) listener.listener().end_for_all();
 }
 

@@ -41,9 +41,100 @@ class PidNamespaces : public testing::Test {
   }
 };
 
+/// A connection to a process that sends back what it gets.
+class Echo {
+ public:
+  Echo() {
+    const Listener listener = listen_anywhere();
+    peer_ = spawn([&] {
+      const int client = ::accept(listener.fd, nullptr, nullptr);
+      ::close(listener.fd);
+      echo(client);
+    });
+    fd = connect_to(listener.port);
+    ::close(listener.fd);
+    expect(is_on_ring(fd), "the connection is on a ring");
+  }
+  Echo(const Echo&) = delete;
+  Echo& operator=(const Echo&) = delete;
+  /// Returns 0 when the peer has seen the end of the stream.
+  int end() {
+    ::close(fd);
+    return wait_for(peer_);
+  }
+
+  int fd = -1;
+
+ private:
+  pid_t peer_ = 0;
+};
+
 void ask(int fd, const std::string& question) {
   send_all(fd, question);
   expect(receive(fd, question.size()) == question, "the answer is the question");
+}
+
+TEST_F(PidNamespaces, AParentGoesOnAfterAChildThatHasEnded) {
+  Echo echo;
+  const pid_t child = spawn_in_namespace([&] { ask(echo.fd, "by the child"); });
+  EXPECT_EQ(wait_for(child), 0);
+  ask(echo.fd, "by the parent");
+  EXPECT_EQ(echo.end(), 0);
+}
+
+TEST_F(PidNamespaces, AParentGoesOnAfterAChildThatWasKilled) {
+  Echo echo;
+  Signal asked;
+  const pid_t child = spawn_in_namespace([&] {
+    ask(echo.fd, "by the child");
+    asked.give();
+    ::pause();
+  });
+  asked.wait();
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+  ask(echo.fd, "by the parent");
+  EXPECT_EQ(echo.end(), 0);
+}
+
+TEST_F(PidNamespaces, ParentAndChildTakeTurns) {
+  Echo echo;
+  ask(echo.fd, "before");
+  Signal childs_turn, parents_turn;
+  const pid_t child = spawn_in_namespace([&] {
+    for (int turn = 0; turn < 3; ++turn) {
+      childs_turn.wait();
+      ask(echo.fd, "by the child");
+      parents_turn.give();
+    }
+  });
+  for (int turn = 0; turn < 3; ++turn) {
+    ask(echo.fd, "by the parent");
+    childs_turn.give();
+    parents_turn.wait();
+  }
+  EXPECT_EQ(wait_for(child), 0);
+  ask(echo.fd, "by the parent, alone");
+  EXPECT_EQ(echo.end(), 0);
+}
+
+TEST_F(PidNamespaces, TwoChildrenOfTheSameNumberTakeTurns) {
+  Echo echo;
+  Signal first_turn, second_turn;
+  const pid_t first = spawn_in_namespace([&] {
+    ask(echo.fd, "by the first");
+    first_turn.give();
+    second_turn.wait();
+    ask(echo.fd, "by the first again");
+  });
+  const pid_t second = spawn_in_namespace([&] {
+    first_turn.wait();
+    ask(echo.fd, "by the second");
+    second_turn.give();
+  });
+  EXPECT_EQ(wait_for(first), 0);
+  EXPECT_EQ(wait_for(second), 0);
+  EXPECT_EQ(echo.end(), 0);
 }
 
 TEST_F(PidNamespaces, EachClientOfWorkersIsAcceptedOnce) {
