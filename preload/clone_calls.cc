@@ -3,9 +3,9 @@
 // For a child that gets a copy of the process, the library runs its handlers around the call, so connections are as
 // after fork(2). A child that would share the memory until it executes a program (CLONE_VM and CLONE_VFORK, in
 // implementations of posix_spawn) gets a copy where endpoints exist or may come, as with vfork(), because it would
-// close the parent's. Threads, and children that share the descriptors, are left alone. Children that are made in other
-// ways (assembly; _Fork(3), which may be called in signal handlers, where no lock can be taken) are recognised when
-// they first use a socket (base/at_fork.h).
+// close the parent's. Threads are left alone. Before a child that shares the descriptors and not the memory, all
+// sockets become the kernel's. Children that are made in other ways (assembly; _Fork(3), which may be called in signal
+// handlers, where no lock can be taken) are recognised when they first use a socket (base/at_fork.h).
 #include "preload/clone_calls.h"
 
 #include <linux/sched.h>
@@ -17,8 +17,10 @@
 #include <csignal>
 #include <cstdarg>
 #include <cstring>
+#include <new>
 
 #include "core/base/at_fork.h"
+#include "core/base/log.h"
 #include "core/base/own_threads.h"
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/service_thread.h"
@@ -37,6 +39,26 @@ unsigned long copying(unsigned long flags) {
 }
 
 bool copies_process(unsigned long flags) { return (flags & (CLONE_VM | CLONE_FILES | CLONE_THREAD)) == 0; }
+
+/// Returns whether the child has the descriptors, but not the memory, of this process: what one of them opens or
+/// closes, the library would not see in the other one.
+bool shares_descriptors_only(unsigned long flags) { return (flags & (CLONE_VM | CLONE_FILES)) == CLONE_FILES; }
+
+/// Makes all sockets the kernel's, now and in future.
+void leave_everything_to_kernel(const char* why) noexcept {
+  const LibraryCall no_handlers;
+  const int saved_errno = errno;
+  leave_to_kernel(why);
+  try {
+    hand_overs().hand_over_everything();
+  } catch (const std::bad_alloc&) {
+    log_warn("no memory to make connections the kernel's");
+  }
+  errno = saved_errno;
+}
+void prepare_to_share(unsigned long flags) noexcept {
+  if (shares_descriptors_only(flags)) leave_everything_to_kernel("a process that shares the descriptors");
+}
 
 /// Runs the library's fork handlers around `call()`, which copies this process and returns the child's number, or 0 in
 /// the child. Runs none when the process has other threads: one of them may hold a lock of the memory allocator, which
@@ -78,6 +100,7 @@ long by_clone3(const clone_args* arguments, std::size_t length, long (*kernel)(v
   if (arguments == nullptr || length < CLONE_ARGS_SIZE_VER0 || length > sizeof copy)
     return kernel(const_cast<clone_args*>(arguments), length);
   std::memcpy(&copy, arguments, length);
+  prepare_to_share(copy.flags);
   if (!copies_process(copy.flags) || copy.stack != 0) return kernel(const_cast<clone_args*>(arguments), length);
   clone_args plain{};
   plain.exit_signal = SIGCHLD;
@@ -103,6 +126,7 @@ int clone_ours(CloneCall libcs, int (*function)(void*), void* stack, int flags, 
                void* tls, pid_t* child) {
   const auto wanted = static_cast<unsigned>(flags);
   const auto left = static_cast<unsigned>(copying(wanted));
+  prepare_to_share(wanted);
   if (function == nullptr || stack == nullptr || !copies_process(left) || may_share_memory())
     return libcs(function, stack, flags, argument, parent, tls, child);
   if (left == SIGCHLD) {
@@ -156,13 +180,14 @@ long make_process(long number, long first, long second, long third, long fourth,
   }
   if (number != SYS_clone) return ::fork();
   const auto flags = static_cast<unsigned long>(first);
+  prepare_to_share(flags);
   return copies_process(flags) && second == 0 ? make_copy(flags, kernel) : kernel();
 }
 
 namespace {
 
 /// Stops the service thread for the time of the call, if `is_wanted`: the kernel lets only a process with one thread
-/// enter another user namespace.
+/// enter another user namespace, and the service thread must have the caller's table of descriptors.
 int with_one_thread(bool is_wanted, auto call) {
   if (!is_wanted) return call();
   const runtime::WithoutServiceThread alone;
@@ -171,14 +196,19 @@ int with_one_thread(bool is_wanted, auto call) {
 
 }  // namespace
 
+int unshare_in_order(int flags) {
+  // The library has one table for all threads.
+  if ((flags & CLONE_FILES) != 0 && has_other_threads())
+    leave_everything_to_kernel("threads with descriptors of their own");
+  const bool is_wanted = (flags & (CLONE_NEWUSER | CLONE_THREAD | CLONE_SIGHAND | CLONE_VM | CLONE_FILES)) != 0;
+  return with_one_thread(is_wanted, [=] { return real.unshare(flags); });
+}
+
 }  // namespace ringsock::preload
 
 using namespace ringsock::preload;
 
-RS_INTERCEPT int unshare(int flags) {
-  const bool is_wanted = (flags & (CLONE_NEWUSER | CLONE_THREAD | CLONE_SIGHAND | CLONE_VM)) != 0;
-  return with_one_thread(is_wanted, [=] { return real.unshare(flags); });
-}
+RS_INTERCEPT int unshare(int flags) { return unshare_in_order(flags); }
 
 RS_INTERCEPT int setns(int fd, int type) {
   return with_one_thread(type == 0 || (type & CLONE_NEWUSER) != 0, [=] { return real.setns(fd, type); });

@@ -2,6 +2,7 @@
 // into a program or forget them, and the parent's go on.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/close_range.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -372,6 +373,70 @@ TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsComeAndGo) {
   stop.store(true);
   for (auto& thread : threads) thread.join();
   talk(call.fd, 1);
+}
+
+// -- tables of descriptors that are not the process's ------------------------------------------------
+// In processes of their own, because these use rings no more afterwards.
+
+TEST(Descriptors, OfAChildThatSharesThemAreItsParentsToo) {
+  const pid_t process = spawn([] {
+    const Ends ends;
+    const int spare = ::dup(ends.ours);
+    const auto child =
+        static_cast<pid_t>(::syscall(SYS_clone, CLONE_FILES | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+    if (child == 0) {
+      const bool sent = ::send(ends.ours, "child", 5, MSG_NOSIGNAL) == 5;
+      ::close(spare);
+      ::_exit(sent ? 0 : 1);
+    }
+    expect(end_of(child) == 0, "the child sends");
+    expect(receive(ends.peers, 5) == "child", "its bytes come");
+    expect(::fcntl(spare, F_GETFD) == -1 && errno == EBADF, "the parent's number is closed, too");
+    send_all(ends.ours, "parent");
+    expect(receive(ends.peers, 6) == "parent", "the parent's bytes come");
+  });
+  EXPECT_EQ(wait_for(process), 0);
+}
+
+TEST(Descriptors, OfAThreadThatHasItsOwnAreNotTheProcesss) {
+  const pid_t process = spawn([] {
+    const Ends ends;
+    bool unshared = false;
+    bool has_own = false;
+    std::thread([&] {
+      unshared = ::unshare(CLONE_FILES) == 0;
+      ::close(ends.ours);
+      const Ends others;
+      has_own = ::send(others.ours, "thread", 6, MSG_NOSIGNAL) == 6 && receive(others.peers, 6) == "thread";
+    }).join();
+    expect(unshared && has_own, "the thread has descriptors of its own");
+    send_all(ends.ours, "process");
+    expect(receive(ends.peers, 7) == "process", "the others still have theirs");
+  });
+  EXPECT_EQ(wait_for(process), 0);
+}
+
+/// The library's thread gets the same descriptors.
+void rings_go_on_after(int (*unshares)()) {
+  const Listener before = listen_anywhere();
+  expect(unshares() == 0, "a table of its own");
+  const Listener after = listen_anywhere();
+  for (const Listener& listener : {before, after}) {
+    const int client = connect_to(listener.port);  // answered before anybody accepts it
+    expect(is_on_ring(client), "the client is on a ring");
+    const int server = ::accept(listener.fd, nullptr, nullptr);
+    expect(is_on_ring(server), "the server's end is on a ring");
+    send_all(client, "ping");
+    expect(receive(server, 4) == "ping", "the bytes come");
+  }
+}
+
+TEST(Descriptors, OfTheOnlyThreadMayBecomeItsOwn) {
+  EXPECT_EQ(wait_for(spawn([] { rings_go_on_after([] { return ::unshare(CLONE_FILES); }); })), 0);
+}
+
+TEST(Descriptors, OfTheOnlyThreadMayBecomeItsOwnByCloseRange) {
+  EXPECT_EQ(wait_for(spawn([] { rings_go_on_after([] { return ::close_range(900, 950, CLOSE_RANGE_UNSHARE); }); })), 0);
 }
 
 }  // namespace
