@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <cstddef>
 #include <deque>
 #include <memory_resource>
@@ -17,7 +16,6 @@
 
 #include "core/base/barrier.h"
 #include "core/base/handlers_wait.h"
-#include "core/base/own_numbers.h"
 #include "core/base/poll_until.h"
 #include "core/base/unique_fd.h"
 #include "core/poll/held_signals.h"
@@ -60,7 +58,6 @@ class PollCall {
         members_.push_back({std::move(endpoint), i});
       } else {
         kernel_.push_back(entries_[i]);
-        if (own_numbers().holds(entries_[i].fd)) kernel_.back().fd = INT_MAX;  // the program has no such descriptor
         kernel_index_.push_back(i);
       }
     }

@@ -64,26 +64,6 @@ TEST(PreloadedWaiting, PpollLetsASignalThrough) {
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-/// The library's own descriptors are among these numbers.
-TEST(PreloadedWaiting, SelectAndPollKnowNoDescriptorThatTheProgramHasNotOpened) {
-  const auto [alice, bob] = connected_pair();
-  const int last = FD_SETSIZE - 1;
-  ASSERT_EQ(::dup2(alice, last), last) << "the kernel looks at the bits of a table of this size";
-  ASSERT_EQ(::close(last), 0);
-  for (int closed = 900; closed <= last; ++closed) {
-    fd_set set;
-    FD_ZERO(&set);
-    FD_SET(alice, &set);
-    FD_SET(closed, &set);
-    timeval at_once{};
-    EXPECT_EQ(::select(FD_SETSIZE, nullptr, &set, nullptr, &at_once), -1) << closed;
-    EXPECT_EQ(errno, EBADF);
-    std::array<pollfd, 2> entries{{{alice, POLLOUT, 0}, {closed, POLLIN, 0}}};
-    EXPECT_EQ(::poll(entries.data(), entries.size(), 0), 2);
-    EXPECT_EQ(entries[1].revents, POLLNVAL) << closed;
-  }
-}
-
 TEST(PreloadedWaiting, SelectAndPselectCountConnections) {
   auto [alice, bob] = connected_pair();
   fd_set readable, writable;
