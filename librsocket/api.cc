@@ -20,7 +20,7 @@
 #include "core/runtime/fd_table.h"
 #include "core/runtime/library_call.h"
 #include "librsocket/export.h"
-#include "librsocket/process.h"
+#include "librsocket/rsocket_process.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {

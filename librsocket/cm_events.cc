@@ -5,9 +5,9 @@
 #include <span>
 #include <utility>
 
+#include "core/base/abandon.h"
 #include "core/base/log.h"
 #include "core/runtime/service_thread.h"
-#include "librsocket/abandon.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {

@@ -6,7 +6,7 @@
 
 #include "core/base/log.h"
 #include "core/verbs/many_devices_id.h"
-#include "librsocket/process.h"
+#include "librsocket/rsocket_process.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {

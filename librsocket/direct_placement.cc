@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <mutex>
 
+#include "core/base/abandon.h"
 #include "core/base/log.h"
 #include "core/base/own_duplicate.h"
-#include "librsocket/abandon.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {

@@ -17,7 +17,7 @@
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
 #include "core/statistics/statistics.h"
-#include "librsocket/process.h"
+#include "librsocket/rsocket_process.h"
 
 namespace ringsock::rs {
 

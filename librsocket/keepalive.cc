@@ -5,8 +5,8 @@
 
 #include <mutex>
 
+#include "core/base/abandon.h"
 #include "core/base/log.h"
-#include "librsocket/abandon.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {

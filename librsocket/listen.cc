@@ -14,12 +14,12 @@
 #include <mutex>
 #include <span>
 
+#include "core/base/abandon.h"
 #include "core/base/log.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/service_thread.h"
-#include "librsocket/abandon.h"
 #include "librsocket/listener_watch.h"
 #include "librsocket/stream_socket.h"
 

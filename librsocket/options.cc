@@ -11,7 +11,7 @@
 #include <mutex>
 
 #include "core/base/unique_fd.h"
-#include "librsocket/process.h"
+#include "librsocket/rsocket_process.h"
 #include "librsocket/stream_socket.h"
 
 // <rdma/rsocket.h> also defines these, but is for applications.

@@ -8,7 +8,7 @@
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
 #include "librsocket/listener_watch.h"
-#include "librsocket/process.h"
+#include "librsocket/rsocket_process.h"
 
 namespace ringsock::rs {
 

@@ -3,7 +3,7 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/rare_calls.h"
-#include "libvmacompat/process/process.h"
+#include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/udp/udp_socket.h"
 #include "preload/shell.h"
 

@@ -15,7 +15,7 @@
 #include "librsocket/fork_mover.h"
 #include "librsocket/hand_over/door.h"
 #include "librsocket/hand_over/ring_hand_overs.h"
-#include "librsocket/process.h"
+#include "librsocket/rsocket_process.h"
 #include "preload/shell.h"
 
 namespace ringsock::preload {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/base/result.h"
-#include "tools/socket_calls.h"
+#include "tools/call_table.h"
 
 namespace ringsock::tools {
 

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "core/base/result.h"
-#include "tools/socket_calls.h"
+#include "tools/call_table.h"
 
 namespace ringsock::tools {
 

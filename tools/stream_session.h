@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "tools/socket_calls.h"
-#include "tools/stream_options.h"
+#include "tools/call_table.h"
+#include "tools/stream_arguments.h"
 
 namespace ringsock::tools {
 

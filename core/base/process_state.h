@@ -51,7 +51,7 @@ enum class ProcessPart : std::uint8_t {
   reader_counters,      ///< core/runtime, load, ForkStep::descriptor_table
   reader_barrier,       ///< core/runtime, load, ForkStep::descriptor_table
   fd_table_fork,        ///< core/runtime, load
-  refusing_endpoints,   ///< core/runtime, load
+  refusing_endpoints,   ///< core/runtime
   fork_registry,        ///< core/runtime, load, ForkStep::endpoints
   service_thread,       ///< core/runtime, load, ForkStep::service_thread. It may run until the process ends
   shared_page,          ///< core/runtime. The child takes pieces of a page of its own

@@ -28,7 +28,7 @@
 #include <string_view>
 
 #include "core/base/at_fork.h"
-#include "core/base/bpf_program.h"
+#include "core/base/filter_program.h"
 #include "core/base/log.h"
 #include "core/base/mutex.h"
 #include "core/base/process_state.h"

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "core/wire/emit.h"
-#include "core/wire/ethernet.h"
+#include "core/wire/ethernet_frame.h"
 #include "core/wire/ip.h"
 #include "core/wire/udp.h"
 

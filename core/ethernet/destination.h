@@ -18,7 +18,7 @@
 #include "core/net/neighbour.h"
 #include "core/wire/big_endian.h"
 #include "core/wire/checksum.h"
-#include "core/wire/ethernet.h"
+#include "core/wire/ethernet_frame.h"
 #include "core/wire/ip.h"
 
 namespace ringsock::ethernet {

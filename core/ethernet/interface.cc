@@ -7,7 +7,7 @@
 #include "core/device/rdma/packet_port.h"
 #include "core/device/rdma/rdma_device.h"
 #include "core/device/rdma/rdma_devices.h"
-#include "core/wire/ethernet.h"
+#include "core/wire/ethernet_frame.h"
 
 namespace ringsock::ethernet {
 

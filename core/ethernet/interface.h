@@ -10,7 +10,7 @@
 #include "core/device/packet/packet_device.h"
 #include "core/ethernet/large_buffers.h"
 #include "core/ethernet/options.h"
-#include "core/net/link.h"
+#include "core/net/interfaces.h"
 #include "core/verbs/buffer_pool.h"
 #include "core/verbs/handles.h"
 

@@ -10,7 +10,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/result.h"
-#include "core/net/link.h"
+#include "core/net/interfaces.h"
 #include "core/net/neighbour.h"
 #include "core/net/path.h"
 

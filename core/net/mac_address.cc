@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstdio>
 
-#include "core/wire/ethernet.h"
+#include "core/wire/ethernet_frame.h"
 
 namespace ringsock::net {
 

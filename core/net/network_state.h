@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "core/net/link.h"
+#include "core/net/interfaces.h"
 #include "core/net/neighbour.h"
 #include "core/net/path.h"
 

@@ -7,7 +7,7 @@
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/used_elsewhere.h"
-#include "core/transports/kernel_socket.h"
+#include "core/transports/kernel_calls.h"
 
 namespace ringsock::transports {
 

@@ -7,7 +7,7 @@
 #include "core/base/log.h"
 #include "core/base/refusals.h"
 #include "core/transports/chosen_socket.h"
-#include "core/transports/kernel_socket.h"
+#include "core/transports/kernel_calls.h"
 
 namespace ringsock::transports {
 

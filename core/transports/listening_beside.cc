@@ -9,7 +9,7 @@
 #include "core/base/log.h"
 #include "core/runtime/fd_table.h"
 #include "core/transports/chosen_socket.h"
-#include "core/transports/kernel_socket.h"
+#include "core/transports/kernel_calls.h"
 
 namespace ringsock::transports {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <span>
 
-#include "core/wire/ethernet.h"
+#include "core/wire/ethernet_frame.h"
 #include "core/wire/frame_layout.h"
 #include "core/wire/ip.h"
 #include "core/wire/udp.h"

@@ -34,7 +34,7 @@
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/service_loop.h"
 #include "core/runtime/service_thread.h"
-#include "core/transports/kernel_socket.h"
+#include "core/transports/kernel_calls.h"
 #include "librsocket/hand_over/hand_over.h"
 
 namespace ringsock::rs {

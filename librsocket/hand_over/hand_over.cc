@@ -26,7 +26,7 @@
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/library_call.h"
 #include "core/statistics/statistics.h"
-#include "core/transports/kernel_socket.h"
+#include "core/transports/kernel_calls.h"
 #include "librsocket/family_record.h"
 #include "librsocket/hand_over/door.h"
 #include "librsocket/hand_over/relay.h"

@@ -2,7 +2,7 @@
 
 #include "librsocket/hand_over/door.h"
 #include "librsocket/hand_over/hand_over.h"
-#include "librsocket/process.h"
+#include "librsocket/rsocket_process.h"
 
 namespace ringsock::rs {
 

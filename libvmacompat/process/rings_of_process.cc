@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "core/runtime/fd_table.h"
-#include "libvmacompat/process/process.h"
 #include "libvmacompat/process/ring_user.h"
-#include "libvmacompat/process/statistics.h"
+#include "libvmacompat/process/statistics_requests.h"
+#include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/statistics/vma_statistics.h"
 
 namespace ringsock::vma {

@@ -5,10 +5,10 @@
 #include <iterator>
 #include <utility>
 
+#include "core/base/abandon.h"
 #include "core/base/log.h"
 #include "core/ethernet/interface.h"
-#include "libvmacompat/process/process.h"
-#include "libvmacompat/udp/abandon.h"
+#include "libvmacompat/process/vma_process.h"
 
 namespace ringsock::vma {
 

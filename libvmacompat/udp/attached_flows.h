@@ -8,9 +8,9 @@
 #include "core/ethernet/ethernet.h"
 #include "core/ethernet/ring.h"
 #include "core/verbs/flow_rule.h"
+#include "libvmacompat/udp/datagram_queue.h"
 #include "libvmacompat/udp/kernel_socket.h"
 #include "libvmacompat/udp/polled_rings.h"
-#include "libvmacompat/udp/receive_queue.h"
 
 namespace ringsock::vma {
 

@@ -7,13 +7,13 @@
 #include <mutex>
 #include <utility>
 
+#include "core/base/abandon.h"
 #include "core/base/log.h"
 #include "core/ethernet/interface.h"
-#include "libvmacompat/process/process.h"
 #include "libvmacompat/process/rings_of_process.h"
-#include "libvmacompat/udp/abandon.h"
+#include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/udp/port_claims.h"
-#include "libvmacompat/udp/socket_options.h"
+#include "libvmacompat/udp/udp_options.h"
 #include "libvmacompat/udp/udp_socket.h"
 
 namespace ringsock::vma {

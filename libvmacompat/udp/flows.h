@@ -13,9 +13,9 @@
 #include "core/ethernet/ring.h"
 #include "core/verbs/flow_rule.h"
 #include "libvmacompat/udp/attached_flows.h"
+#include "libvmacompat/udp/datagram_queue.h"
 #include "libvmacompat/udp/groups.h"
 #include "libvmacompat/udp/polled_rings.h"
-#include "libvmacompat/udp/receive_queue.h"
 #include "libvmacompat/udp/send_conditions.h"
 
 namespace ringsock::vma {

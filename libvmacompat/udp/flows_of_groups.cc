@@ -7,7 +7,7 @@
 #include "core/base/log.h"
 #include "core/ethernet/interface.h"
 #include "libvmacompat/udp/flows.h"
-#include "libvmacompat/udp/socket_options.h"
+#include "libvmacompat/udp/udp_options.h"
 
 namespace ringsock::vma {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "libvmacompat/udp/socket_options.h"
+#include "libvmacompat/udp/udp_options.h"
 
 namespace ringsock::vma {
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "libvmacompat/udp/abandon.h"
+#include "core/base/abandon.h"
 
 namespace ringsock::vma {
 

@@ -13,8 +13,8 @@
 #include "core/base/unique_fd.h"
 #include "core/ethernet/ring.h"
 #include "core/runtime/endpoint.h"
+#include "libvmacompat/udp/datagram_queue.h"
 #include "libvmacompat/udp/kernel_socket.h"
-#include "libvmacompat/udp/receive_queue.h"
 #include "libvmacompat/udp/send_conditions.h"
 
 namespace ringsock::vma {

@@ -8,15 +8,15 @@
 #include <ctime>
 #include <mutex>
 
+#include "core/base/abandon.h"
 #include "core/base/thread_id.h"
 #include "core/device/packet/packet_queue_pair.h"
 #include "core/ethernet/bursts.h"
 #include "core/ethernet/interface.h"
-#include "libvmacompat/process/process.h"
-#include "libvmacompat/udp/abandon.h"
-#include "libvmacompat/udp/inheritance.h"
-#include "libvmacompat/udp/send_options.h"
-#include "libvmacompat/udp/socket_options.h"
+#include "libvmacompat/process/vma_process.h"
+#include "libvmacompat/udp/udp_inheritance.h"
+#include "libvmacompat/udp/udp_options.h"
+#include "libvmacompat/udp/udp_send_options.h"
 #include "libvmacompat/udp/udp_socket.h"
 
 namespace ringsock::vma {

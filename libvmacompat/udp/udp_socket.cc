@@ -17,8 +17,8 @@
 #include "core/ethernet/bursts.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
-#include "libvmacompat/process/process.h"
-#include "libvmacompat/process/statistics.h"
+#include "libvmacompat/process/statistics_requests.h"
+#include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/udp/port_claims.h"
 #include "libvmacompat/udp/ring_alloc_logic.h"
 

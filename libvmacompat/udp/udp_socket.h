@@ -11,13 +11,13 @@
 #include "core/runtime/endpoint.h"
 #include "libvmacompat/process/ring_user.h"
 #include "libvmacompat/statistics/vma_statistics.h"
+#include "libvmacompat/udp/datagram_queue.h"
 #include "libvmacompat/udp/flows.h"
-#include "libvmacompat/udp/inheritance.h"
 #include "libvmacompat/udp/kernel_socket.h"
 #include "libvmacompat/udp/polled_rings.h"
-#include "libvmacompat/udp/receive_queue.h"
 #include "libvmacompat/udp/sender.h"
-#include "libvmacompat/udp/socket_options.h"
+#include "libvmacompat/udp/udp_inheritance.h"
+#include "libvmacompat/udp/udp_options.h"
 
 namespace ringsock::vma {
 

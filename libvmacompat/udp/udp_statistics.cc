@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "libvmacompat/udp/socket_options.h"
+#include "libvmacompat/udp/udp_options.h"
 #include "libvmacompat/udp/udp_socket.h"
 
 namespace ringsock::vma {

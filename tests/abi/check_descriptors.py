@@ -53,9 +53,9 @@ EXPLAINED = {
     ("librsocket/hand_over/hand_over.cc", "dup3"): APPLICATIONS,
     ("libvmacompat/statistics/vma_page_reader.cc", "*"): "of programs that read statistics",
     ("preload/epoll_nesting.cc", "fopen"): ENDS,
-    ("preload/socket_calls.cc", "accept"): APPLICATIONS,
-    ("preload/socket_calls.cc", "accept4"): APPLICATIONS,
-    ("preload/socket_calls.cc", "socket"): ENDS,
+    ("preload/connection_calls.cc", "accept"): APPLICATIONS,
+    ("preload/connection_calls.cc", "accept4"): APPLICATIONS,
+    ("preload/connection_calls.cc", "socket"): ENDS,
     ("preload/pass_descriptors.cc", "SCM_RIGHTS"): "of messages that the application sends",
     ("preload/pass_descriptors.cc", "dup3"): APPLICATIONS,
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/base/socket_address.h"
-#include "core/wire/ethernet.h"
+#include "core/wire/ethernet_frame.h"
 #include "core/wire/frame_layout.h"
 #include "core/wire/ip.h"
 #include "core/wire/udp.h"

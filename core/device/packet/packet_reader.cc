@@ -5,7 +5,7 @@
 #include <new>
 
 #include "core/device/packet/packet_reader_inline.h"
-#include "core/wire/ethernet.h"
+#include "core/wire/ethernet_frame.h"
 
 namespace ringsock::soft {
 

@@ -12,7 +12,7 @@
 #include "core/device/packet/ring/frame_ring.h"
 #include "core/device/packet/ring/packet_segments.h"
 #include "core/verbs/device.h"
-#include "core/wire/ethernet.h"
+#include "core/wire/ethernet_frame.h"
 #include "core/wire/frame_layout.h"
 #include "core/wire/reassembler.h"
 

@@ -8,8 +8,8 @@
 #include <mutex>
 
 #include "core/base/result.h"
-#include "core/device/rdma/async_events.h"
 #include "core/device/rdma/calls.h"
+#include "core/device/rdma/device_events.h"
 
 namespace ringsock::rdma {
 

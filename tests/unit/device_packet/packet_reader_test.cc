@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "core/device/packet/packet_reader_inline.h"
-#include "core/wire/ethernet.h"
+#include "core/wire/ethernet_frame.h"
 #include "core/wire/ip.h"
 #include "core/wire/udp.h"
 

@@ -16,7 +16,7 @@
 
 #include "core/device/packet/packet_device.h"
 #include "core/verbs/flow_rule.h"
-#include "core/wire/ethernet.h"
+#include "core/wire/ethernet_frame.h"
 #include "core/wire/ip.h"
 #include "core/wire/udp.h"
 #include "tests/unit/device_packet/net_world.h"

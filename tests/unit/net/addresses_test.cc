@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 #include <linux/if_addr.h>
 
+#include "core/net/interfaces.h"
 #include "core/net/ip_address.h"
-#include "core/net/link.h"
 #include "core/net/mac_address.h"
 #include "core/net/neighbour.h"
 

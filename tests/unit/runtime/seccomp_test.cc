@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/bpf_program.h"
+#include "core/base/filter_program.h"
 #include "core/base/rare_call_table.h"
 #include "core/base/seccomp_probe.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/stream_options.h"
+#include "tools/stream_arguments.h"
 
 namespace ringsock::tools {
 namespace {

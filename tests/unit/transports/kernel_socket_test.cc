@@ -1,5 +1,5 @@
 // What a socket with a way asks of the kernel's socket.
-#include "core/transports/kernel_socket.h"
+#include "core/transports/kernel_calls.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

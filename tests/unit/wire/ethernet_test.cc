@@ -1,4 +1,4 @@
-#include "core/wire/ethernet.h"
+#include "core/wire/ethernet_frame.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/wire/emit.h"
-#include "core/wire/ethernet.h"
+#include "core/wire/ethernet_frame.h"
 #include "core/wire/frame_ends.h"
 #include "core/wire/frame_layout.h"
 #include "core/wire/frame_parse.h"

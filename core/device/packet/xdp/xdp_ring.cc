@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "core/wire/checksum.h"
-#include "core/wire/ethernet.h"
+#include "core/wire/ethernet_frame.h"
 #include "core/wire/udp.h"
 
 namespace ringsock::soft {

@@ -1,4 +1,4 @@
-#include "core/net/link.h"
+#include "core/net/interfaces.h"
 
 #include <linux/if_addr.h>
 #include <linux/if_arp.h>

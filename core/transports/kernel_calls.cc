@@ -1,4 +1,4 @@
-#include "core/transports/kernel_socket.h"
+#include "core/transports/kernel_calls.h"
 
 #include <fcntl.h>
 #include <net/if.h>

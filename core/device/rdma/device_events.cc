@@ -1,4 +1,4 @@
-#include "core/device/rdma/async_events.h"
+#include "core/device/rdma/device_events.h"
 
 #include <cerrno>
 

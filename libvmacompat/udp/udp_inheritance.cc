@@ -1,4 +1,4 @@
-#include "libvmacompat/udp/inheritance.h"
+#include "libvmacompat/udp/udp_inheritance.h"
 
 #include <algorithm>
 #include <mutex>

@@ -1,4 +1,4 @@
-#include "tools/socket_calls.h"
+#include "tools/call_table.h"
 
 #include <fcntl.h>
 #include <rdma/rsocket.h>

@@ -1,4 +1,4 @@
-#include "core/base/bpf_program.h"
+#include "core/base/filter_program.h"
 
 #include <linux/audit.h>
 #include <linux/seccomp.h>

@@ -1,4 +1,4 @@
-#include "librsocket/process.h"
+#include "librsocket/rsocket_process.h"
 
 #include <sys/epoll.h>
 

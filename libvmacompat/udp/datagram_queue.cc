@@ -1,13 +1,13 @@
-#include "libvmacompat/udp/receive_queue.h"
+#include "libvmacompat/udp/datagram_queue.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
 
+#include "core/base/abandon.h"
 #include "core/base/thread_id.h"
-#include "libvmacompat/udp/abandon.h"
-#include "libvmacompat/udp/socket_options.h"
+#include "libvmacompat/udp/udp_options.h"
 
 namespace ringsock::vma {
 

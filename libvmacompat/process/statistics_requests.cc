@@ -1,4 +1,4 @@
-#include "libvmacompat/process/statistics.h"
+#include "libvmacompat/process/statistics_requests.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -13,7 +13,7 @@
 #include "core/base/unique_fd.h"
 #include "core/ethernet/ethernet.h"
 #include "core/runtime/service_thread.h"
-#include "libvmacompat/process/process.h"
+#include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/statistics/vma_page_reader.h"
 #include "libvmacompat/statistics/vma_views.h"
 

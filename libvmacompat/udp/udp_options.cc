@@ -1,4 +1,4 @@
-#include "libvmacompat/udp/socket_options.h"
+#include "libvmacompat/udp/udp_options.h"
 
 #include <linux/sock_diag.h>
 #include <net/if.h>
@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <array>
 
-#include "libvmacompat/process/process.h"
+#include "libvmacompat/process/vma_process.h"
 
 namespace ringsock::vma {
 

@@ -1,4 +1,4 @@
-#include "tools/stream_options.h"
+#include "tools/stream_arguments.h"
 
 #include <getopt.h>
 

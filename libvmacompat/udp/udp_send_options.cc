@@ -1,10 +1,10 @@
-#include "libvmacompat/udp/send_options.h"
+#include "libvmacompat/udp/udp_send_options.h"
 
 #include <linux/net_tstamp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "libvmacompat/udp/socket_options.h"
+#include "libvmacompat/udp/udp_options.h"
 
 namespace ringsock::vma {
 

@@ -1,4 +1,4 @@
-#include "libvmacompat/process/process.h"
+#include "libvmacompat/process/vma_process.h"
 
 #include <fcntl.h>
 #include <sys/auxv.h>
