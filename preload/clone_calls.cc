@@ -198,8 +198,11 @@ int with_one_thread(bool is_wanted, auto call) {
 
 int unshare_in_order(int flags) {
   // The library has one table for all threads.
-  if ((flags & CLONE_FILES) != 0 && has_other_threads())
-    leave_everything_to_kernel("threads with descriptors of their own");
+  const auto are_others = [] {
+    const runtime::WithoutServiceThread resting;
+    return has_other_threads();
+  };
+  if ((flags & CLONE_FILES) != 0 && are_others()) leave_everything_to_kernel("threads with descriptors of their own");
   const bool is_wanted = (flags & (CLONE_NEWUSER | CLONE_THREAD | CLONE_SIGHAND | CLONE_VM | CLONE_FILES)) != 0;
   return with_one_thread(is_wanted, [=] { return real.unshare(flags); });
 }

@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <linux/sockios.h>
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -16,7 +15,6 @@
 #include "core/base/log.h"
 #include "core/base/unique_fd.h"
 #include "core/base/user_memory.h"
-#include "preload/clone_calls.h"
 #include "preload/epoll_nesting.h"
 #include "preload/route.h"
 
@@ -330,10 +328,6 @@ RS_INTERCEPT int close_range(unsigned first, unsigned last, int flags) {
   const auto wanted = static_cast<unsigned>(flags);
   if (first > last || (wanted & ~(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC)) != 0) {
     return real.close_range(first, last, flags);  // the kernel reports the error
-  }
-  if ((wanted & CLOSE_RANGE_UNSHARE) != 0) {
-    if (unshare_in_order(CLONE_FILES) != 0) return -1;
-    flags &= ~static_cast<int>(CLOSE_RANGE_UNSHARE);
   }
   const int saved_errno = errno;
   if ((wanted & CLOSE_RANGE_CLOEXEC) == 0) {
