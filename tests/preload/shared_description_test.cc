@@ -113,13 +113,14 @@ TEST(SharedDescription, AListenerThatAChildMakesNonBlockingIsSoForItsParent) {
 /// The child moves the connection: it has used it, so the parent's use makes it the kernel's.
 TEST(SharedDescription, FlagsAreSharedBeforeAndAfterTheConnectionMovesToTheKernel) {
   const Ends ends;
-  Signal used, parent_has_set, parent_has_used, child_has_set;
+  Signal used, parent_has_set, child_has_seen, parent_has_used, child_has_set;
   const pid_t child = spawn([&] {
     send_all(ends.ours, "child");
     set_seconds(ends.ours, SO_RCVTIMEO, 5);
     used.give();
     parent_has_set.wait();
     expect(seconds(ends.ours, SO_RCVTIMEO) == 6, "what the parent set before it used the connection");
+    child_has_seen.give();
     parent_has_used.wait();
     expect(seconds(ends.ours, SO_RCVTIMEO) == 9, "what the parent set at the kernel's socket");
     set_nonblocking(ends.ours, true);
@@ -130,6 +131,7 @@ TEST(SharedDescription, FlagsAreSharedBeforeAndAfterTheConnectionMovesToTheKerne
   EXPECT_EQ(seconds(ends.ours, SO_RCVTIMEO), 5);
   set_seconds(ends.ours, SO_RCVTIMEO, 6);
   parent_has_set.give();
+  child_has_seen.wait();
   send_all(ends.ours, "parent");
   EXPECT_EQ(receive(ends.peers, 6), "parent");
   set_seconds(ends.ours, SO_RCVTIMEO, 9);
