@@ -69,7 +69,8 @@ Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
 /// Errors: EBADF; EINVAL it is open and no pipe.
 Status require_pipe(int fd) {
   if (real.fcntl(fd, F_GETPIPE_SZ, 0) >= 0) return ok();
-  return Error{errno == EBADF ? EBADF : EINVAL, "splice: one side must be a pipe"};
+  // The kernel says EBADF of every descriptor that is no pipe.
+  return Error{real.fcntl(fd, F_GETFD, 0) < 0 ? EBADF : EINVAL, "splice: one side must be a pipe"};
 }
 
 /// Writes as many bytes as the pipe has room for. Does not wait for room for the rest: the thread that would wait may

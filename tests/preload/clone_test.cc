@@ -405,8 +405,10 @@ TEST(Descriptors, OfAThreadThatHasItsOwnAreNotTheProcesss) {
     std::thread([&] {
       unshared = ::unshare(CLONE_FILES) == 0;
       ::close(ends.ours);
-      const Ends others;
-      has_own = ::send(others.ours, "thread", 6, MSG_NOSIGNAL) == 6 && receive(others.peers, 6) == "thread";
+      const Listener listener = listen_anywhere();
+      const int client = connect_to(listener.port);
+      const int server = ::accept(listener.fd, nullptr, nullptr);
+      has_own = ::send(client, "thread", 6, MSG_NOSIGNAL) == 6 && receive(server, 6) == "thread";
     }).join();
     expect(unshared && has_own, "the thread has descriptors of its own");
     send_all(ends.ours, "process");

@@ -82,6 +82,21 @@ TEST_F(PidNamespaces, AParentGoesOnAfterAChildThatHasEnded) {
   EXPECT_EQ(echo.end(), 0);
 }
 
+TEST_F(PidNamespaces, AParentGoesOnAfterAChildThatWasKilled) {
+  Echo echo;
+  Signal asked;
+  const pid_t child = spawn_in_namespace([&] {
+    ask(echo.fd, "by the child");
+    asked.give();
+    ::pause();
+  });
+  asked.wait();
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+  ask(echo.fd, "by the parent");
+  EXPECT_EQ(echo.end(), 0);
+}
+
 TEST_F(PidNamespaces, ParentAndChildTakeTurns) {
   Echo echo;
   ask(echo.fd, "before");
