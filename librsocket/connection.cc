@@ -205,8 +205,9 @@ bool Connection::handle_failed(const ibv_wc& completion) {
   if (ends().expects_flush()) return true;
   const bool was_asleep = completion.vendor_err == verbs::kVendorErrPeerEndedAsleep;
   if (completion.vendor_err == verbs::kVendorErrPeerEnded || was_asleep) {
-    // As TCP: the kernel ends a process's connections in order, or by a reset if they have unread bytes.
-    if (has_peer_left_bytes_unread(was_asleep)) {
+    // As TCP: the kernel ends a process's connections in order, or by a reset if they have unread bytes. A connection
+    // whose both sides have ended is not reset any more.
+    if (!ends().both_shut_down() && has_peer_left_bytes_unread(was_asleep)) {
       ends().fail(ECONNRESET);
     } else {
       ends().peer_left();

@@ -21,6 +21,7 @@ void ConnectionEnds::note_flush(bool will_be_told) {
 
 void ConnectionEnds::save(SavedConnection& saved) const {
   saved.peer_shut_down = peer_shut_down();
+  saved.shut_down = shut_down_.load(std::memory_order_relaxed);
   saved.peer_disconnected = peer_disconnected();
   saved.closing = closing_.load(std::memory_order_relaxed);
   saved.flushed = flushed_.load(std::memory_order_relaxed);
@@ -32,6 +33,7 @@ bool ConnectionEnds::is_possible(const SavedConnection& saved) { return saved.fa
 void ConnectionEnds::restore(const SavedConnection& saved) {
   const auto join = [](std::atomic<bool>& flag, std::uint8_t other) { flag.store(flag.load() || other != 0); };
   join(peer_shut_down_, saved.peer_shut_down);
+  join(shut_down_, saved.shut_down);
   join(peer_disconnected_, saved.peer_disconnected);
   join(closing_, saved.closing);
   join(flushed_, saved.flushed);

@@ -19,6 +19,10 @@ class ConnectionEnds {
 
   /// Called for the peer's SHUTDOWN: no more bytes come.
   void peer_stopped() { peer_shut_down_.store(true, std::memory_order_release); }
+  /// Called when SHUTDOWN has been sent to the peer.
+  void stopped() { shut_down_.store(true, std::memory_order_release); }
+  /// Returns whether both sides have sent SHUTDOWN: the connection is over whatever becomes of the peer.
+  [[nodiscard]] bool both_shut_down() const { return peer_shut_down() && shut_down_.load(std::memory_order_acquire); }
   /// Called for the peer's DISCONNECT, or when the connection manager reports it: the stream ends after the bytes that
   /// have arrived.
   void peer_left() { peer_disconnected_.store(true, std::memory_order_release); }
@@ -45,6 +49,7 @@ class ConnectionEnds {
 
  private:
   std::atomic<bool> peer_shut_down_{false};
+  std::atomic<bool> shut_down_{false};
   std::atomic<bool> peer_disconnected_{false};
   std::atomic<bool> closing_{false};
   std::atomic<bool> flushed_{false};

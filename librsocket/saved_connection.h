@@ -31,6 +31,7 @@ struct SavedConnection {
   std::uint8_t has_announced;
   std::uint8_t has_failed_work;
   std::uint8_t peer_shut_down;
+  std::uint8_t shut_down;
   std::uint8_t peer_disconnected;
   std::uint8_t closing;
   std::uint8_t flushed;

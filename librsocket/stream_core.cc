@@ -77,6 +77,7 @@ void StreamCore::end_directions(int how) {
     disconnect();
   } else if (was_writable && !writable) {
     [[maybe_unused]] const Status told = connection->requests().send_end(wire::RsControl::shutdown);
+    connection->ends().stopped();
   }
 }
 

@@ -76,6 +76,11 @@ int error_of_recv(int fd) {
   const ssize_t got = ::recv(fd, &byte, 1, MSG_DONTWAIT);
   return got < 0 ? errno : got == 0 ? 0 : -1;
 }
+int error_of_recv_blocking(int fd) {
+  char byte = 0;
+  const ssize_t got = ::recv(fd, &byte, 1, 0);
+  return got < 0 ? errno : got == 0 ? 0 : -1;
+}
 int error_of_send(int fd) { return ::send(fd, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? errno : 0; }
 
 class ProcessThatEnds : public testing::TestWithParam<HowItEnds> {
@@ -269,6 +274,26 @@ TEST_P(ProcessThatEnds, EndsInOrderWhatItsParentHasGivenUp) {
   EXPECT_EQ(read_all(server.client, 6), "answer");
   char none = 0;
   EXPECT_EQ(::recv(server.client, &none, 1, 0), 0);
+}
+
+TEST_P(ProcessThatEnds, ResetsNothingAfterBothSidesHaveEndedTheirStreams) {
+  Server server(GetParam(), [](int fd) {
+    wait_for(fd, 7);
+    pollfd entry{fd, POLLRDHUP, 0};
+    ::poll(&entry, 1, 5000);
+    answer(fd);
+    ::shutdown(fd, SHUT_WR);
+  });
+  ASSERT_EQ(::send(server.client, "request", 7, 0), 7);
+  ASSERT_EQ(::shutdown(server.client, SHUT_WR), 0);
+  EXPECT_EQ(read_all(server.client, 6), "answer");
+  EXPECT_EQ(error_of_recv_blocking(server.client), 0);
+  server.await();
+  EXPECT_EQ(poll_once(server.client, POLLIN | POLLRDHUP, 0), POLLIN | POLLRDHUP | POLLHUP);
+  int error = -1;
+  socklen_t length = sizeof error;
+  EXPECT_EQ(::getsockopt(server.client, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+  EXPECT_EQ(error, 0);
 }
 
 TEST_P(ProcessThatEnds, ResetsAfterTheEndOfItsStream) {
