@@ -101,7 +101,11 @@ void Inheritance::after_fork(ForkSide side) noexcept {
   forget_threads(socket_, core_.state() == State::listening);
   turns_.store(0);
   if (side == ForkSide::unprepared_child) return lose_half_made();
-  if (core_.endpoint.references.retires_later()) return lose();  // kept by a call of a thread of the parent
+  if (core_.endpoint.references.retires_later()) {
+    // The application has closed it; only a call of a thread of the parent keeps it.
+    loss_told_ = true;
+    return lose();
+  }
   const bool listens = core_.state() == State::listening;
   const bool prepared = family() != nullptr || core_.state() == State::initial || core_.state() == State::bound;
   if (side == ForkSide::child && family() != nullptr) family()->enter();
@@ -124,7 +128,6 @@ void Inheritance::lose() noexcept {
     ::close(socket_.descriptor());
 }
 
-/// Gives up what threads work with that the child does not have.
 // -- whose it is
 
 void Inheritance::suspend() noexcept {
