@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdarg>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "core/statistics/statistics.h"
 #include "preload/clone_calls.h"
 #include "preload/pass_descriptors.h"
+#include "preload/process_ends.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -150,14 +152,27 @@ RS_INTERCEPT pid_t vfork() noexcept { return ::fork(); }
 RS_INTERCEPT pid_t __vfork() { return ::fork(); }
 #endif
 
+namespace ringsock::preload {
+
+void process_ends_at_once() noexcept {
+  // No handler runs any more, unless this is a child that shares its parent's memory.
+  const runtime::InsideLibrary no_handlers;
+  hand_overs().finish_answers(true);
+  leave_endpoints();
+  runtime::process_statistics.at_exit();
+}
+
+namespace {
+/// Called before the handlers that the program registers, so this one runs last.
+[[gnu::constructor]] void have_quick_exit_told() {
+  std::at_quick_exit([] { process_ends_at_once(); });
+}
+}  // namespace
+
+}  // namespace ringsock::preload
+
 RS_INTERCEPT void _exit(int status) {
-  {
-    // No handler runs any more, unless this is a child that shares its parent's memory.
-    const runtime::InsideLibrary no_handlers;
-    hand_overs().finish_answers(true);
-    leave_endpoints();
-    runtime::process_statistics.at_exit();
-  }
+  process_ends_at_once();
   real._exit(status);
   __builtin_unreachable();
 }

@@ -16,6 +16,7 @@
 #include "preload/any_ours.h"
 #include "preload/child_calls.h"
 #include "preload/credential_calls.h"
+#include "preload/process_ends.h"
 #include "preload/route.h"
 #include "preload/signal_calls.h"
 
@@ -274,6 +275,7 @@ std::optional<long> carry_system_call(long number, const Words& words) {
     case SYS_epoll_pwait2: return holds(words[0]) ? std::optional(by_epoll_pwait2(words)) : std::nullopt;
     case SYS_rt_sigaction: return sigaction_by_number(words);
     case SYS_exit: runtime::service_thread().main_thread_ends(runtime::MainThreadEnd::by_system_call); break;
+    case SYS_exit_group: process_ends_at_once(); break;
     case SYS_wait4: return wait4_by_number(words);
     case SYS_waitid: return waitid_by_number(words);
     case SYS_capset: return capset_by_number(words);

@@ -30,6 +30,8 @@ struct HowItEnds {
 const HowItEnds kEnds[] = {
     {"ByExit", [](int) { std::exit(0); }},
     {"ByUnderscoreExit", [](int) { ::_exit(0); }},
+    {"ByQuickExit", [](int) { std::quick_exit(0); }},
+    {"BySystemCall", [](int) { ::syscall(SYS_exit_group, 0); }},
     {"ByExec", execute_something},
     {"ByBeingKilled", [](int) { ::kill(::getpid(), SIGKILL); }},
 };
