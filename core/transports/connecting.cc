@@ -57,6 +57,9 @@ std::optional<KernelReason> Connecting::reason_for_kernel(const sockaddr* addres
 Status Connecting::connect(const sockaddr* address, socklen_t length) {
   switch (socket_.state()) {
     case State::both:
+      if (!socket_.way_->listening()->refuses_clients()) return Error{EISCONN, "connect: listening"};
+      socket_.give_up_way();  // after shutdown(2) it does not listen any more
+      return connect_as_application(socket_.descriptor(), address, length);
     case State::listener: return Error{EISCONN, "connect: listening"};
     case State::kernel: return by_kernel(address, length, KernelReason::other);
     case State::moving: return connect_as_application(socket_.descriptor(), address, length);

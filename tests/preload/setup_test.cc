@@ -532,6 +532,17 @@ TEST(PreloadedSetup, AShutdownBeforeTheConnectCountsAfterIt) {
   EXPECT_EQ(read_all(alice, 1), "x");
 }
 
+TEST(PreloadedSetup, AListenerThatWasShutDownMayConnect) {
+  const Fd listener = listening();
+  const Fd alice = listening();
+  ASSERT_EQ(::shutdown(alice, SHUT_RDWR), 0);
+  Address there = name_of(listener);
+  EXPECT_EQ(::connect(alice, there.get(), there.length), 0) << std::strerror(errno);
+  const Fd bob(::accept(listener, nullptr, nullptr));
+  ASSERT_EQ(::send(bob, "hello", 5, 0), 5);
+  EXPECT_EQ(read_all(alice, 5), "hello");
+}
+
 /// Since Linux 6.9.
 TEST(PreloadedSetup, APeekBeginsAtItsOffset) {
   const Fd listener = listening();
