@@ -164,7 +164,7 @@ bool Inheritance::take() noexcept {
 
 /// @param user the process that has it, 0 when only the parent can have it
 void Inheritance::tell_loss(Member user) noexcept {
-  if (std::exchange(loss_told_, true)) return;
+  if (core_.endpoint.is_closed() || std::exchange(loss_told_, true)) return;
   if (can_follow()) {
     log_info("descriptor %d: process %d uses the connection since the fork: it is asked to go on by the kernel",
              socket_.descriptor(), static_cast<int>(user));
