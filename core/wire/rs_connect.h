@@ -62,7 +62,8 @@ struct RsOverflow {
   Be64 addr;
 };
 static_assert(sizeof(RsOverflow) == 16 && alignof(RsOverflow) == 1);
-inline constexpr std::uint32_t kRsOverflowMagic = 0x52534f31;
+/// Has changed with OverflowWords: ends of different versions have no overflow areas.
+inline constexpr std::uint32_t kRsOverflowMagic = 0x52534f32;
 inline constexpr std::uint32_t kRsOverflowWordBytes = 64;
 inline constexpr std::uint32_t kMaxRsOverflow = 64u << 20;
 

@@ -13,14 +13,14 @@ namespace ringsock::engine {
 /// is. One that is killed cannot, but all bytes that it has read from its ring are counted in `ring`, so the other end
 /// knows which of its bytes were not.
 struct ReadWords {
-  std::atomic<std::uint64_t> ring;  ///< bytes read from the ring, plus 1; 0: the peer does not count them
+  std::atomic<std::uint64_t> ring;  ///< bytes read from the ring
   /// Twice the number of bytes, plus 1, that the peer had read of ring and overflow area when a process of it ended;
   /// plus 1 if bytes waited. 0: none has said so.
   std::atomic<std::uint64_t> end;
 };
 
 enum class StreamEnd : std::uint8_t {
-  unknown,   ///< the peer does not count what it reads
+  unknown,   ///< the peer does not count what it reads: there are no overflow areas
   in_order,  ///< the peer had read everything
   unread,    ///< bytes were left unread
 };
@@ -34,12 +34,9 @@ class ReadTeller {
   ReadTeller& operator=(const ReadTeller&) = delete;
 
   /// @param peers  the words in the peer's memory
-  void open(ReadWords& peers) {
-    words_ = &peers;
-    tell(0);
-  }
+  void open(ReadWords& peers) { words_ = &peers; }
   /// @param ring_bytes  read from the ring so far
-  void tell(std::uint64_t ring_bytes) { words_->ring.store(ring_bytes + 1, std::memory_order_release); }
+  void tell(std::uint64_t ring_bytes) { words_->ring.store(ring_bytes, std::memory_order_release); }
   /// The process ends, or gives up its copy of the connection. Where another process has the connection, too, this
   /// holds until something more is read.
   /// @param all_bytes  read from the ring and the overflow area so far
@@ -63,11 +60,10 @@ struct SentBytes {
 /// Returns how the peer's end came about. The peer can write any numbers, and gets the end that it asks for.
 inline StreamEnd end_of_peer(const ReadWords& own, const SentBytes& sent) {
   const std::uint64_t read = own.ring.load(std::memory_order_acquire);
-  if (read == 0) return StreamEnd::unknown;
   const std::uint64_t end = own.end.load(std::memory_order_acquire);
-  if (end != 0 && end >> 1 == ((read + sent.read_from_overflow) & UINT64_MAX >> 1))
+  if (end != 0 && end >> 1 == ((read + sent.read_from_overflow + 1) & UINT64_MAX >> 1))
     return (end & 1) != 0 ? StreamEnd::unread : StreamEnd::in_order;
-  const bool has_read_all = static_cast<std::int64_t>(sent.in_ring + 1 - read) <= 0 && sent.is_overflow_empty;
+  const bool has_read_all = static_cast<std::int64_t>(sent.in_ring - read) <= 0 && sent.is_overflow_empty;
   return has_read_all || sent.was_peer_asleep ? StreamEnd::in_order : StreamEnd::unread;
 }
 
