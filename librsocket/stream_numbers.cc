@@ -60,7 +60,7 @@ bool StreamNumbers::leaves_bytes_unread() noexcept {
       core_.connection->ends().peer_disconnected())
     return false;
   core_.connection->poll();
-  return core_.connection->receiving().readable() > 0;
+  return core_.connection->receiving().readable() > 0 && !core_.connection->ends().both_shut_down();
 }
 
 void StreamNumbers::descriptor_closed(int fd) noexcept {

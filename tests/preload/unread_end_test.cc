@@ -33,6 +33,11 @@ const HowItEnds kEnds[] = {
     {"ByQuickExit", [](int) { std::quick_exit(0); }},
     {"BySystemCall", [](int) { ::syscall(SYS_exit_group, 0); }},
     {"ByExec", execute_something},
+    {"ByClose",
+     [](int fd) {
+       ::close(fd);
+       ::_exit(0);
+     }},
     {"ByBeingKilled", [](int) { ::kill(::getpid(), SIGKILL); }},
 };
 
