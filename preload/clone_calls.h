@@ -10,8 +10,8 @@ bool may_share_memory();
 /// Returns whether system call `number` makes a process.
 bool makes_process(long number);
 /// Carries out such a system call. A child that gets a copy of this process is made as by fork(2), with the library's
-/// fork handlers. A child that shares memory is left to the kernel. Before a child that shares the descriptors only, all
-/// sockets become the kernel's.
+/// fork handlers. A child that shares memory is left to the kernel. Before a child that shares the descriptors only,
+/// all sockets become the kernel's.
 long make_process(long number, long first, long second, long third, long fourth, long fifth, long sixth);
 
 /// Carries out unshare(2). Where the calling thread gets another table of descriptors than other threads of the

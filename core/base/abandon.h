@@ -5,8 +5,8 @@
 
 namespace ringsock {
 
-/// Empties an object without destroying its contents, which are never destroyed: threads that do not exist here may have
-/// locked them, or the parent still uses them.
+/// Empties an object without destroying its contents, which are never destroyed: threads that do not exist here may
+/// have locked them, or the parent still uses them.
 template <class T>
 void abandon(T& object) {
   new T(std::move(object));

@@ -5,7 +5,7 @@
    the kernel, too; a packet that a ring has taken is marked, so that a socket that has it from the ring can refuse the
    kernel's copy.
    The note is also there from before the filter looks the flow up until the frame is in the ring. So a process that has
-   removed a flow knows from the notes of all CPUs when the last frame of that flow is in the ring (frames_under_way.h). */
+   removed a flow knows from the notes of all CPUs when its last frame is in the ring (frames_under_way.h). */
 #include "core/device/packet/steering/flow_lookup.bpf.inc"
 
 #define ETHERNET_BYTES 14
