@@ -5,52 +5,10 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/biased_mutex.h"
 #include "core/device/common/key_table.h"
 
 namespace ringsock::soft {
 namespace {
-
-TEST(BiasedMutex, KeepsThreadsOutOfEachOthersWay) {
-  for (int round = 0; round < 50; ++round) {
-    BiasedMutex mutex;
-    std::uint64_t counter = 0;
-    const auto work = [&] {
-      for (int i = 0; i < 2'000; ++i) {
-        std::lock_guard guard(mutex);
-        ++counter;
-      }
-    };
-    std::thread first(work), second(work), third(work);
-    first.join();
-    second.join();
-    third.join();
-    ASSERT_EQ(counter, 6'000U);
-  }
-}
-
-TEST(BiasedMutex, TheBiasIsTakenAwayWhileItsOwnerIsInside) {
-  for (int round = 0; round < 100; ++round) {
-    BiasedMutex mutex;
-    { std::lock_guard first_use(mutex); }
-    bool seen = false;
-    std::atomic<bool> about_to_lock{false};
-    mutex.lock();
-    std::thread other([&] {
-      about_to_lock = true;
-      std::lock_guard guard(mutex);
-      EXPECT_TRUE(seen);
-    });
-    while (!about_to_lock) std::this_thread::yield();
-    // Most rounds get as far as taking the bias away meanwhile.
-    for (int i = 0; i < 20; ++i) std::this_thread::yield();
-    seen = true;
-    mutex.unlock();
-    other.join();
-    // And the owner of old still gets in.
-    std::lock_guard again(mutex);
-  }
-}
 
 class KeyTableTest : public ::testing::Test {
  protected:
