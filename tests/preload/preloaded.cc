@@ -28,6 +28,8 @@ namespace {
 
 [[noreturn]] void fail(const char* what) { throw std::runtime_error(std::string(what) + ": " + std::strerror(errno)); }
 
+}  // namespace
+
 sockaddr_in loopback(std::uint16_t port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -35,8 +37,6 @@ sockaddr_in loopback(std::uint16_t port) {
   address.sin_port = htons(port);
   return address;
 }
-
-}  // namespace
 
 namespace {
 

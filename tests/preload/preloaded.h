@@ -2,6 +2,7 @@
 // that a connection is on a ring. main() is in preloaded.cc: it starts the program anew under the library.
 #pragma once
 
+#include <netinet/in.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -14,6 +15,7 @@ struct Listener {
   int fd;
   std::uint16_t port;
 };
+sockaddr_in loopback(std::uint16_t port);
 /// On the loopback address, port of the kernel's choice.
 Listener listen_anywhere();
 int connect_to(std::uint16_t port);

@@ -28,13 +28,6 @@
 namespace ringsock::preloaded {
 namespace {
 
-sockaddr_in loopback(std::uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(port);
-  return address;
-}
 int bind_to(int fd, std::uint16_t port) {
   const sockaddr_in address = loopback(port);
   return ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);

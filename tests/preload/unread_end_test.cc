@@ -14,6 +14,7 @@
 
 #include "tests/preload/tcp_world.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/thread_status.h"
 
 namespace ringsock::preload_tests {
 namespace {
@@ -210,13 +211,13 @@ TEST_P(ProcessThatEnds, DoesNotCountWhatWasSentAfterwards) {
 }
 
 TEST_P(ProcessThatEnds, DoesNotCountWhatWasSentAfterItsEndInItsSleep) {
-  Server server(kEnds[3], [](int fd) {
+  Server server(kEnds[0], [](int fd) {
     read_all(fd, 7);
     answer(fd);
     const pid_t self = ::getpid();
     if (::fork() == 0) {  // has no copy of the connection
       ::close(fd);
-      ::usleep(50'000);
+      support::falls_asleep(self);
       ::kill(self, SIGKILL);
       ::_exit(0);
     }
