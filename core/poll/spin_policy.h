@@ -9,6 +9,7 @@
 
 #include "core/base/clock.h"
 #include "core/poll/held_signals.h"
+#include "core/poll/spin_trial.h"
 
 namespace ringsock::runtime {
 
@@ -93,7 +94,7 @@ class Contention {
 /// A wait is a spin together with the sleep after it. A spin in vain that costs more than a sleep halves the following
 /// ones, until there are none. A wait that ended within the polling time would have paid as a spin, so the following
 /// spins reach twice as far as it lasted. A thread that waits in vain thus soon stops spinning, and a thread whose peer
-/// answers within the polling time spins until the answer comes.
+/// answers within the polling time spins until the answer comes. A SpinTrial finds out whether both sleep for nothing.
 class SpinHistory {
  public:
   /// The time of spinning between two yields: the longest where the last yields were not used.
@@ -111,6 +112,7 @@ class SpinHistory {
     if (!policy.adaptive || policy.polling_time == Nanos::zero()) return policy.polling_time;
     learns_reach_ = policy.polling_time > kLongestBudget;
     if (reach_ <= kShortestReach) return Nanos::zero();
+    if (trial_.reach() > Nanos::zero()) return trial_.reach();
     const Nanos whole = std::min(policy.polling_time, reach_);
     if (misses_ < kMissesPerStep || ++probe_ % kProbeInterval == 0) return std::max(whole, grown_);
     return Nanos(whole.count() >> std::min(misses_ / kMissesPerStep, kMaxShift));
@@ -122,6 +124,7 @@ class SpinHistory {
       misses_ = 0;
     } else {
       grown_ = grown_ / 2;
+      trial_.slept(duration);
     }
     const Nanos waited = spun_in_vain_ + duration;
     if (waited > policy.polling_time) return;
@@ -136,10 +139,16 @@ class SpinHistory {
   [[nodiscard]] Nanos budget_when_hogged(Nanos budget) {
     return misses_ == 0 || ++probe_ % kProbeInterval == 0 ? budget : Nanos::zero();
   }
-  void hit() { misses_ = 0; }
+  /// Records a spin that paid.
+  /// @param spun the duration of the spin, to one reading of the clock
+  void hit(Nanos spun) {
+    misses_ = 0;
+    if (trial_.paid(spun)) grown_ = kLongestBudget;
+  }
   /// Records a spin in vain. A sleep follows, in which other threads have the CPU.
   /// @param spun the duration of the spin
   void miss(Nanos spun) {
+    trial_.missed();
     misses_ = std::min(misses_ + 1, kMissesPerStep * kMaxShift);
     spun_in_vain_ = spun;
     // A shorter spin was ended by a time-out or a lost time slice.
@@ -164,6 +173,7 @@ class SpinHistory {
   unsigned misses_ = 0;
   unsigned probe_ = 0;
   Nanos grown_{};
+  SpinTrial trial_;
   Nanos reach_ = Nanos::max();  ///< the longest spin that is not known to be useless
   bool learns_reach_ = false;   ///< the polling time costs more than a sleep
   Nanos spun_in_vain_{};        ///< duration of the last miss
@@ -210,11 +220,12 @@ class BasicSpinner {
     return look_at_clock();
   }
   /// Records that the attempt succeeded.
-  void paid_off() { history_.hit(); }
+  void paid_off() { history_.hit(last_look_ - begun_); }
 
  private:
   bool look_at_clock() {
     const Nanos now = machine_.now();
+    last_look_ = now;
     if (!started_) {
       started_ = true;
       begun_ = now;
@@ -254,6 +265,7 @@ class BasicSpinner {
   Nanos budget_;
   Nanos deadline_;
   Nanos begun_{};
+  Nanos last_look_{};
   Nanos slice_begun_{};
   unsigned stride_;
   unsigned calls_ = 0;

@@ -327,5 +327,70 @@ TEST_F(SpinPolicyTest, APollingTimeThatSomebodyAskedForIsKept) {
   for (int i = 0; i < 100; ++i) EXPECT_GE(spin(), 50us);
 }
 
+/// Two threads, each on a CPU of its own, that answer each other. A message takes 100 ns.
+class Partners : public testing::Test {
+ protected:
+  struct Partner {
+    Nanos time{1'000'000};
+    SpinHistory history;
+    int sleeps = 0;
+    Nanos spun{};
+  };
+  static constexpr SpinPolicy kPolicy{.polling_time = 10us, .adaptive = true};
+
+  /// Waits for the message that comes at `arrival`.
+  void wait(Partner& partner, Nanos arrival) const {
+    const Nanos late = std::max(arrival - partner.time, 0ns);
+    const Nanos longest = partner.history.budget(kPolicy);
+    partner.spun += std::min(late, longest);
+    if (late <= longest) {
+      partner.history.hit(late);
+      partner.time += late;
+      return;
+    }
+    partner.history.miss(longest);
+    const Nanos asleep = partner.time + longest;
+    partner.time = arrival + wake_up_takes;
+    partner.history.slept(partner.time - asleep, kPolicy);
+    ++partner.sleeps;
+  }
+  /// @return how long the rounds took
+  Nanos ask_and_answer(int rounds) {
+    const Nanos begun = asker.time;
+    for (int i = 0; i < rounds; ++i) {
+      asker.time += 300ns;
+      wait(answerer, asker.time + 100ns);
+      answerer.time += answer_takes;
+      wait(asker, answerer.time + 100ns);
+    }
+    return asker.time - begun;
+  }
+
+  Partner asker, answerer;
+  Nanos wake_up_takes = 25us;
+  Nanos answer_takes = 300ns;
+};
+
+TEST_F(Partners, WhoAreQuickSpinAgainAfterOneOfThemWasHeldUpHoweverLongWakeUpsTake) {
+  for (const Nanos wake_up : {5us, 25us, 70us, 150us, 240us}) {
+    wake_up_takes = wake_up;
+    ask_and_answer(100);
+    answerer.time += 5ms;
+    ask_and_answer(10'000);
+    asker.time += 20ms;
+    ask_and_answer(10'000);
+    EXPECT_LE(ask_and_answer(1'000), 1'000 * 1us) << wake_up.count();
+  }
+}
+
+TEST_F(Partners, WhoWaitLongForEachAnswerSleep) {
+  answer_takes = 300us;
+  ask_and_answer(10'000);
+  asker.sleeps = 0, asker.spun = 0ns;
+  const Nanos took = ask_and_answer(10'000);
+  EXPECT_GE(asker.sleeps, 9'900);
+  EXPECT_LE(asker.spun, took / 50);
+}
+
 }  // namespace
 }  // namespace ringsock::runtime
