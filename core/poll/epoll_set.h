@@ -116,6 +116,7 @@ class EpollSet final : public Endpoint {
   KernelMembers kernel_;
   std::atomic<bool> was_ready_{false};
   std::atomic<bool> must_follow_{false};  ///< there are members with EpollMember::is_used_elsewhere
+  std::atomic<bool> last_sleep_timed_out_{false};
   std::atomic<int> sleepers_{0};
   Mutex lock_;
   EpollMembers members_;

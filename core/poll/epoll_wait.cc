@@ -140,7 +140,8 @@ Result<int> EpollSet::arm_and_sleep(std::span<pollfd> waited, std::span<epoll_ev
 
 /// @return the number of events found, 0 to go on.
 Result<int> EpollSet::sleep(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask) {
-  std::array<pollfd, 2> waited{{{kernel_.file(), POLLIN, 0}, {members_.doorbells.file(), POLLIN, 0}}};
+  // The kernel may have something until it was asked.
+  std::array<pollfd, 2> waited{{{kernel_.file(), POLLIN, POLLIN}, {members_.doorbells.file(), POLLIN, 0}}};
   Result<int> found = arm_and_sleep(waited, events, deadline, mask);
   if (!found || *found > 0) return found;
   const bool doorbells_rang = waited[1].revents != 0;
@@ -154,7 +155,10 @@ Result<int> EpollSet::sleep(std::span<epoll_event> events, Nanos deadline, const
     if (only_doorbells) found = look(events, false, nullptr);
     if (!found || *found > 0) return found;
   }
-  return look(events, true, nullptr);
+  // The kernel has told that its members have nothing.
+  const bool timed_out = !doorbells_rang && waited[0].revents == 0;
+  last_sleep_timed_out_.store(timed_out, std::memory_order_relaxed);
+  return look(events, !timed_out, nullptr);
 }
 
 /// Asks hot members whether their peers have gone, which a thread that never sleeps would not notice.
@@ -168,8 +172,11 @@ Result<int> EpollSet::wait_awake(std::span<epoll_event> events, Nanos timeout, c
   if (timeout == Nanos::zero() && members_.hot.count() > 0) ask_hot_for_ends();
   const bool kernel_first = kernel_.is_turn();
   const sigset_t* const mask_while_waiting = timeout == Nanos::zero() ? nullptr : mask;
-  Result<int> ready = look(events, kernel_first, nullptr);  // present events come before signals
-  if (ready && *ready == 0) ready = look(events, true, mask_while_waiting);
+  // After a sleep in vain the next one is likely: its system call asks the kernel, too.
+  const bool asks_by_sleeping = timeout != Nanos::zero() && last_sleep_timed_out_.load(std::memory_order_relaxed);
+  Result<int> ready = look(events, kernel_first && !asks_by_sleeping, nullptr);  // present events come before signals
+  if (ready && *ready == 0 && !asks_by_sleeping && !(kernel_first && !mask_while_waiting))
+    ready = look(events, true, mask_while_waiting);
   if (!ready || *ready > 0 || timeout == Nanos::zero()) return ready;
   const Nanos deadline = deadline_after(timeout);
   HeldSignals signals(mask);
