@@ -193,7 +193,8 @@ RS_EXPORT int rshutdown(int fd, int how) {
 }
 
 RS_EXPORT int rclose(int fd) {
-  return runtime::as_library_call([&] { return to_posix([&] { return runtime::close_descriptor(fd); }); });
+  return runtime::as_library_call(
+      [&] { return to_posix([&] { return runtime::close_descriptor(fd, runtime::WaitingCalls::end); }); });
 }
 
 RS_EXPORT ssize_t rrecv(int fd, void* data, size_t length, int flags) {

@@ -28,7 +28,7 @@ using runtime::Ref;
 [[gnu::noinline]] int close_ours(int fd) {
   bool was_a_files = false;
   const int answer = as_library_call([&] {
-    const Status closed = runtime::close_descriptor(fd);
+    const Status closed = runtime::close_descriptor(fd, runtime::WaitingCalls::go_on);
     was_a_files = !closed && closed.error().code == EBADF && !fd_table().holds(fd);
     return to_posix([&] { return closed; });
   });

@@ -35,6 +35,7 @@ static_assert(POLLIN == EPOLLIN && POLLPRI == EPOLLPRI && POLLOUT == EPOLLOUT &&
 namespace {
 
 constexpr std::uint32_t kAlwaysReported = POLLERR | POLLHUP;
+constexpr std::size_t kMostCounted = 4096;
 
 std::uint32_t interest_of(const pollfd& entry) { return static_cast<std::uint16_t>(entry.events) | kAlwaysReported; }
 
@@ -48,6 +49,11 @@ class PollCall {
         kernel_index_(&memory),
         doorbells_(&memory),
         sleepers_(&memory) {}
+  PollCall(const PollCall&) = delete;
+  PollCall& operator=(const PollCall&) = delete;
+  ~PollCall() {
+    if (is_inside_) leave_members();
+  }
 
   /// @return false when no descriptor is an endpoint's.
   bool look_up() {
@@ -65,8 +71,11 @@ class PollCall {
   }
 
   Result<int> run(Nanos timeout, const sigset_t* mask);
-  /// Returns whether a member's descriptor has become a kernel socket meanwhile: the call must then start again.
+  /// Returns whether a member's number has become another file's meanwhile, a kernel socket's for example, or was
+  /// closed: the call must then start again.
   [[nodiscard]] bool must_start_anew() const { return must_start_anew_; }
+  /// Returns whether the first look found nothing.
+  [[nodiscard]] bool has_waited() const { return has_waited_; }
   /// Returns what is left of the time-out then.
   [[nodiscard]] Nanos time_left(Nanos timeout) const {
     if (!deadline_ || *deadline_ == Nanos::max()) return timeout;
@@ -93,6 +102,10 @@ class PollCall {
   Result<int> spin(Nanos deadline, HeldSignals& signals);
   void count_spin_paid();
   void offer_cpu();
+  void enter_members();
+  void leave_members();
+  void look_at_numbers();
+  Result<int> wait(Nanos timeout, const sigset_t* mask);
   Result<int> sleep(Nanos deadline, const sigset_t* mask);
   Result<int> sleep_on_descriptors(Nanos deadline, const sigset_t* mask);
   [[nodiscard]] short edges_of(const Doorbell& doorbell) const;
@@ -106,6 +119,8 @@ class PollCall {
   std::span<pollfd> entries_;
   std::pmr::vector<Member> members_;
   bool must_start_anew_ = false;
+  bool has_waited_ = false;
+  bool is_inside_ = false;  ///< counted as a call at its members
   std::optional<Nanos> deadline_;
   std::pmr::vector<pollfd> kernel_;
   std::pmr::vector<std::size_t> kernel_index_;
@@ -307,6 +322,34 @@ Result<int> PollCall::run(Nanos timeout, const sigset_t* mask) {
     offer_cpu();
     return 0;
   }
+  enter_members();
+  ready = wait(timeout, mask);
+  if (ready) look_at_numbers();
+  return ready;
+}
+
+/// Keeps the connections open while the call waits (Calls::keep()). Calls that wait for more members than a program has
+/// use for are not counted, because an endpoint counts only 16 bits of calls.
+void PollCall::enter_members() {
+  has_waited_ = true;
+  is_inside_ = members_.size() <= kMostCounted;
+  if (!is_inside_) return;
+  for (const Member& member : members_) member.endpoint->references.begin_call();
+}
+
+void PollCall::leave_members() {
+  for (const Member& member : members_) Calls::end(*member.endpoint);
+}
+
+/// The kernel finds the files by their numbers again when it is woken.
+void PollCall::look_at_numbers() {
+  for (const Member& member : members_) {
+    if (!fd_table().refers_to(entries_[member.index].fd, *member.endpoint)) must_start_anew_ = true;
+  }
+}
+
+Result<int> PollCall::wait(Nanos timeout, const sigset_t* mask) {
+  Result<int> ready = 0;
   const Nanos deadline = deadline_after(timeout);
   deadline_ = deadline;
   HeldSignals signals(mask);
@@ -321,20 +364,22 @@ Result<int> PollCall::run(Nanos timeout, const sigset_t* mask) {
 
 }  // namespace
 
-Result<int> poll_uncounted(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask) {
+Result<int> poll_uncounted(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask, bool& has_waited) {
   std::array<std::byte, 4096> stack;
   std::pmr::monotonic_buffer_resource memory(stack.data(), stack.size());
   for (;;) {
     PollCall call(entries, memory);
     if (!call.look_up()) return poll_until(entries, timeout == Nanos::zero() ? timeout : deadline_after(timeout), mask);
     auto ready = call.run(timeout, mask);
+    has_waited = has_waited || call.has_waited();
     if (!call.must_start_anew()) return ready;
     timeout = call.time_left(timeout);
   }
 }
 
 Result<int> poll_endpoints(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask) {
-  return counted_wait(WaitCounters::kPoll, [&] { return poll_uncounted(entries, timeout, mask); });
+  bool has_waited = false;
+  return counted_wait(WaitCounters::kPoll, [&] { return poll_uncounted(entries, timeout, mask, has_waited); });
 }
 
 }  // namespace ringsock::runtime

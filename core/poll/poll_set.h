@@ -22,14 +22,17 @@ constexpr std::uint32_t with_normal_bands(std::uint32_t events) {
 }
 
 /// ppoll(2): fills `revents` and returns how many entries have any. Endpoints are looked up once per call. They are
-/// polled while spinning; then the call sleeps on their descriptors and on kernel descriptors in one ppoll(2).
+/// polled while spinning; then the call sleeps on their descriptors and on kernel descriptors in one ppoll(2). While it
+/// waits, a connection whose descriptor another thread closes stays open. The call then ends as it does in the kernel,
+/// when an event comes or the time has passed, and reports what is under the number by then.
 /// @param timeout  0 looks once, Nanos::max() waits for ever.
 /// @param mask     the thread's signal mask meanwhile, or null; a signal that it lets through ends spinning, too.
-/// Errors: EINTR, EINVAL, ENOMEM, EFAULT. An entry whose descriptor is not open, or is closed meanwhile, has POLLNVAL.
+/// Errors: EINTR, EINVAL, ENOMEM, EFAULT. An entry whose descriptor is not open has POLLNVAL.
 Result<int> poll_endpoints(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask);
 
 /// The same without counting the call, which the caller does.
-Result<int> poll_uncounted(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask);
+/// @param has_waited  becomes true when the first look found nothing: POLLNVAL then tells of a number that was open.
+Result<int> poll_uncounted(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask, bool& has_waited);
 
 /// pselect(2): leaves the ready descriptors in the sets and returns their number in all three together. The sets may be
 /// larger than FD_SETSIZE: `nfds` says how far they go. The sets are unchanged on errors.

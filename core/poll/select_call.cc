@@ -16,9 +16,9 @@ namespace ringsock::runtime {
 namespace {
 
 // The conditions that Linux counts as readable, writable and exceptional.
-constexpr int kReadable = POLLIN | POLLRDNORM | POLLRDBAND | POLLHUP | POLLERR;
-constexpr int kWritable = POLLOUT | POLLWRNORM | POLLWRBAND | POLLERR;
-constexpr int kExceptional = POLLPRI;
+constexpr int kReadable = POLLIN | POLLRDNORM | POLLRDBAND | POLLHUP | POLLERR | POLLNVAL;
+constexpr int kWritable = POLLOUT | POLLWRNORM | POLLWRBAND | POLLERR | POLLNVAL;
+constexpr int kExceptional = POLLPRI | POLLNVAL;
 
 /// The caller's `nfds` bits, which may exceed FD_SETSIZE, where the type fd_set ends.
 class DescriptorBits {
@@ -61,10 +61,11 @@ class SelectCall {
   [[nodiscard]] bool has_ours() const { return has_ours_; }
   std::span<pollfd> entries() { return entries_; }
 
-  /// Fills the sets. Errors: EBADF, with the sets unchanged.
-  Result<int> report() const {
+  /// Fills the sets. A number that was closed while the call waited is in all sets, as in the kernel. Errors: EBADF,
+  /// with the sets unchanged.
+  Result<int> report(bool has_waited) const {
     const auto is_bad = [](const pollfd& entry) { return (entry.revents & POLLNVAL) != 0; };
-    if (std::any_of(entries_.begin(), entries_.end(), is_bad)) return Error{EBADF, "select"};
+    if (!has_waited && std::any_of(entries_.begin(), entries_.end(), is_bad)) return Error{EBADF, "select"};
     int bits = 0;
     for (const pollfd& entry : entries_) {
       bits += report_in(readable_, entry, kReadable);
@@ -134,10 +135,11 @@ Result<int> select_uncounted(int nfds, fd_set* readable, fd_set* writable, fd_se
   if (!call.has_ours()) {
     answer = select_by_kernel(nfds, readable, writable, exceptional, timeout, mask);
   } else {
+    bool has_waited = false;
     do {
-      answer = poll_uncounted(call.entries(), time_left(timeout, deadline), mask);
+      answer = poll_uncounted(call.entries(), time_left(timeout, deadline), mask, has_waited);
     } while (answer && *answer > 0 && !call.ignore_what_nobody_asked());
-    if (answer) answer = call.report();
+    if (answer) answer = call.report(has_waited);
   }
   timeout = time_left(timeout, deadline);
   return answer;

@@ -191,10 +191,10 @@ Result<int> accept(Lookup& socket, SocketAddress& peer, int flags) {
 
 namespace {
 /// Completes close(2) after `fd` was removed from the table.
-void finish_close(Endpoint& endpoint, int fd) {
+void finish_close(Endpoint& endpoint, int fd, WaitingCalls calls) {
   if (endpoint.has_descriptors()) {
     endpoint.descriptor_closed(fd);
-  } else if (!Calls::keep(endpoint, fd)) {
+  } else if (calls == WaitingCalls::end || !Calls::keep(endpoint, fd)) {
     const Nanos linger = endpoint.linger();
     endpoint.retire();
     if (linger > Nanos::zero()) {
@@ -212,10 +212,10 @@ void finish_close(Endpoint& endpoint, int fd) {
 }
 }  // namespace
 
-Status close_descriptor(int fd) {
+Status close_descriptor(int fd, WaitingCalls calls) {
   Ref endpoint = fd_table().begin_close(fd);
   if (!endpoint) return Error{EBADF, "close"};
-  finish_close(*endpoint, fd);
+  finish_close(*endpoint, fd, calls);
   return ok();
 }
 
@@ -223,7 +223,7 @@ void close_descriptors(std::span<const int> fds) {
   std::vector<Ref> endpoints = fd_table().begin_close(fds);
   for (std::size_t i = 0; i < fds.size(); ++i) {
     if (!endpoints[i]) continue;
-    finish_close(*endpoints[i], fds[i]);
+    finish_close(*endpoints[i], fds[i], WaitingCalls::go_on);
     endpoints[i] = {};
   }
 }

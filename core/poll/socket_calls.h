@@ -71,10 +71,15 @@ int why_only_a_part();
 Status connect(Lookup& socket, const sockaddr* address, socklen_t length);
 /// accept4(2). A thread that waits while another one closes the listener gets EINVAL.
 Result<int> accept(Lookup& socket, SocketAddress& peer, int flags);
+/// What becomes of calls that wait on a connection in other threads while its last descriptor is closed.
+enum class WaitingCalls : std::uint8_t {
+  end,    ///< they see the end
+  go_on,  ///< as for close(2): they keep the connection open
+};
 /// close(2) of an endpoint's descriptor: removes it from the table, lingers, closes. Error: EBADF when it is not in the
 /// table.
-Status close_descriptor(int fd);
-/// Closes many. Descriptors that are not in the table stay open.
+Status close_descriptor(int fd, WaitingCalls calls);
+/// Closes many, as close(2) does. Descriptors that are not in the table stay open.
 void close_descriptors(std::span<const int> fds);
 
 }  // namespace ringsock::runtime

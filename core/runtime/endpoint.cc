@@ -106,8 +106,8 @@ void Endpoint::retire() noexcept {
 }
 
 bool Calls::keep(Endpoint& endpoint, int fd) noexcept {
-  if (!endpoint.references.has_calls() || endpoint.as_chosen_socket() == nullptr) return false;
-  if (!endpoint.owns_descriptor(fd) || endpoint.first_owner()) return false;  // a set's epoll file has the old number
+  if (!endpoint.references.has_calls() || !endpoint.owns_descriptor(fd)) return false;
+  while (const Ref set = endpoint.first_owner()) set->member_closed(endpoint);  // its epoll file has the old number
   endpoint.give_up_descriptor();
   if (endpoint.owns_descriptor(fd) || !endpoint.references.retire_behind_calls()) return false;
   endpoint.notify_watchers_slow(~0U);  // sleepers have the old number

@@ -81,6 +81,11 @@ class FdTable {
     const Entry* const place = entry(fd);
     return place && place->load(std::memory_order_relaxed);
   }
+  /// Returns whether the entry of `fd` is `endpoint`, by two loads.
+  [[nodiscard]] bool refers_to(int fd, const Endpoint& endpoint) const noexcept {
+    const Entry* const place = entry(fd);
+    return place && place->load(std::memory_order_relaxed) == &endpoint;
+  }
   /// Returns a number above every descriptor that is or was in the table.
   [[nodiscard]] int end() const noexcept { return end_.load(std::memory_order_relaxed); }
   /// Returns a counted reference, empty when `fd` is not in the table.

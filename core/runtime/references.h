@@ -83,9 +83,10 @@ class References {
 class Calls {
  public:
   static void end(Endpoint& endpoint) noexcept;
-  /// Called in place of Endpoint::retire(), before the last descriptor `fd` is closed. Calls that wait on a connection
-  /// of libc's go on, as in the kernel: the last of them will retire the endpoint, and the number is free afterwards.
-  /// Returns false when there are none, or it is no such connection: retire() must be called.
+  /// Called in place of Endpoint::retire(), before libc's close(2) of the last descriptor `fd`. Calls that wait on a
+  /// connection go on, as in the kernel: the last of them will retire the endpoint, and the number is free afterwards.
+  /// Epoll sets lose the connection. Returns false when there are no calls, or it is no connection: retire() must be
+  /// called.
   static bool keep(Endpoint& endpoint, int fd) noexcept;
 };
 

@@ -543,7 +543,7 @@ class WaitingClients {
       auto connected = client ? connect_as(stream_of(*client), peer) : Error{EBADF, "hand-over"};
       if (!connected) {
         log_warn("a client that nobody has accepted is lost: %s", connected.error().where);
-        static_cast<void>(runtime::close_descriptor(*ring));
+        static_cast<void>(runtime::close_descriptor(*ring, runtime::WaitingCalls::end));
         continue;
       }
       relayed_.push_back({*ring, connected->get(), true, -1, ::getpid()});
@@ -554,7 +554,8 @@ class WaitingClients {
     if (relayed_.empty()) return;
     if (Status started = start_relay(relayed_); !started)
       log_warn("clients that nobody has accepted are lost: %s", started.error().where);
-    for (const RelayedConnection& one : relayed_) static_cast<void>(runtime::close_descriptor(one.ring));
+    for (const RelayedConnection& one : relayed_)
+      static_cast<void>(runtime::close_descriptor(one.ring, runtime::WaitingCalls::end));
   }
 
  private:

@@ -1,4 +1,7 @@
 // A descriptor that one thread closes, or puts something else in the place of, while another one uses it.
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/select.h>
 #include <sys/wait.h>
 
 #include <array>
@@ -214,6 +217,101 @@ TEST_P(DescriptorOfTwoThreads, IsNotInheritedWhileOnlyACallHasIt) {
   ::close(ends[1]);
   ::close(ends[0]);
   ::waitpid(child, nullptr, 0);
+}
+
+/// Alice, who connected, or Bob, whom the listener accepted, and the other one.
+struct Ends {
+  explicit Ends(bool is_accepted) {
+    Pair pair = connected_pair();
+    number = (is_accepted ? pair.bob : pair.alice).release();
+    peer = is_accepted ? std::move(pair.alice) : std::move(pair.bob);
+  }
+  int number;
+  Fd peer;
+};
+
+/// The kernel keeps the file while poll(2) waits, and looks the number up again when the thread wakes.
+TEST_P(DescriptorOfTwoThreads, LetsAPollerThatWaitsSleepUntilItsPeerSends) {
+  SKIP_UNDER_TSAN;
+  for (const bool is_accepted : {false, true}) {
+    Ends ends(is_accepted);
+    pollfd entry{ends.number, POLLIN, 0};
+    int ready = -1;
+    ThreadInside poller([&] { ready = ::poll(&entry, 1, -1); });
+    GetParam().go(ends.number);
+    EXPECT_EQ(poll_once(ends.peer, POLLIN | POLLRDHUP), 0);  // no end has come
+    ASSERT_EQ(::send(ends.peer, "x", 1, 0), 1);
+    poller.join();
+    EXPECT_EQ(ready, 1);
+    EXPECT_EQ(entry.revents, POLLNVAL);
+    EXPECT_NE(poll_once(ends.peer, POLLIN, 5000) & POLLHUP, 0);  // closed by the poller's end, with a byte unread
+  }
+}
+
+TEST_P(DescriptorOfTwoThreads, IsClosedToAPollerWhoseTimeHasPassed) {
+  SKIP_UNDER_TSAN;
+  Ends ends(true);
+  const Fd nothing(::eventfd(0, 0));
+  std::array<pollfd, 2> entries{{{nothing, POLLIN, 0}, {ends.number, POLLIN, 0}}};
+  int ready = -1;
+  ThreadInside poller([&] { ready = ::poll(entries.data(), 2, 500); });
+  GetParam().go(ends.number);
+  poller.join();
+  EXPECT_EQ(ready, 1);
+  EXPECT_EQ(entries[0].revents, 0);
+  EXPECT_EQ(entries[1].revents, POLLNVAL);
+  EXPECT_EQ(poll_once(ends.peer, POLLIN | POLLRDHUP, 5000), POLLIN | POLLRDHUP);
+}
+
+TEST_P(DescriptorOfTwoThreads, IsReadableToSelectWhenItWakes) {
+  SKIP_UNDER_TSAN;
+  Ends ends(true);
+  fd_set readable;
+  FD_ZERO(&readable);
+  FD_SET(ends.number, &readable);
+  int ready = -1;
+  ThreadInside selecter([&] { ready = ::select(ends.number + 1, &readable, nullptr, nullptr, nullptr); });
+  GetParam().go(ends.number);
+  ASSERT_EQ(::send(ends.peer, "x", 1, 0), 1);
+  selecter.join();
+  EXPECT_EQ(ready, 1);
+  EXPECT_TRUE(FD_ISSET(ends.number, &readable));
+}
+
+TEST_P(DescriptorOfTwoThreads, LetsAReaderHaveTheNextBytesThoughItIsInASet) {
+  SKIP_UNDER_TSAN;
+  for (const bool is_accepted : {false, true}) {
+    Ends ends(is_accepted);
+    const Fd set(::epoll_create1(0));
+    epoll_event event{EPOLLIN, {.fd = ends.number}};
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, ends.number, &event), 0);
+    std::string got;
+    ThreadInside reader([&] { got = read_all(ends.number, 1); });
+    GetParam().go(ends.number);
+    ASSERT_EQ(::send(ends.peer, "x", 1, 0), 1);
+    reader.join();
+    EXPECT_EQ(got, "x");
+    EXPECT_EQ(poll_once(ends.peer, POLLIN, 5000), POLLIN);
+    EXPECT_EQ(read_all(ends.peer, 1), "");
+    EXPECT_EQ(::epoll_wait(set, &event, 1, 0), 0);
+  }
+}
+
+TEST(NumberOfTwoThreads, IsAnotherFilesWhenAPollerWakes) {
+  SKIP_UNDER_TSAN;
+  for (const bool is_accepted : {false, true}) {
+    Ends ends(is_accepted);
+    pollfd entry{ends.number, POLLIN | POLLRDHUP, 0};
+    int ready = -1;
+    ThreadInside poller([&] { ready = ::poll(&entry, 1, -1); });
+    const Fd nothing(::open("/dev/null", O_RDWR));
+    const Fd other(::dup2(nothing, ends.number));
+    EXPECT_EQ(poll_once(ends.peer, POLLIN | POLLRDHUP), 0);
+    ends.peer.reset();
+    poller.join();
+    EXPECT_EQ(ready, 1);
+    EXPECT_EQ(entry.revents, POLLIN);  // of /dev/null
+  }
 }
 
 TEST(NumberOfTwoThreads, StaysAConnectionUnderAnotherNumber) {
