@@ -43,7 +43,7 @@ std::vector<int> others_than(int epoll_fd) {
   const std::lock_guard guard(sets_lock);
   std::vector<int> out;
   for (const auto& [fd, made] : sets()) {
-    if (fd != epoll_fd && !runtime::fd_table().holds(fd)) out.push_back(fd);
+    if (fd != epoll_fd) out.push_back(fd);
   }
   return out;
 }
@@ -92,7 +92,7 @@ Relatives relatives_of(int epoll_fd) {
   return out;
 }
 
-/// Moves a member from the kernel's set `outer` to the adopted one.
+/// Makes a member of the kernel's file of `outer` one of the set of ours around it.
 Status take_over(int inner, int outer, const epoll_event& registration) {
   if (Status adopted = adopt_epoll_set(outer); !adopted) return adopted;
   if (real.epoll_ctl(outer, EPOLL_CTL_DEL, inner, nullptr) != 0) return Error::last("epoll_ctl");

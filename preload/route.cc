@@ -5,6 +5,8 @@
 namespace ringsock::preload {
 
 bool goes_on_by_kernel(Lookup& socket, const Error& error) {
+  // The kernel's epoll file under the number has the right error: EINVAL for read(2), ENOTSOCK for recv(2).
+  if (error.code == EOPNOTSUPP) return socket->as_epoll_set() != nullptr;
   if (error.code != EIO && error.code != EBADF) return false;
   if (socket->way() == nullptr) return false;
   socket.pin();

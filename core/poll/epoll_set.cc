@@ -27,8 +27,8 @@ namespace {
 
 constexpr std::uint32_t kAllowedWithExclusive =
     EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
-/// The kernel's limit.
-constexpr int kDeepestNesting = 5;
+/// How many levels of sets a member may have; the kernel's limit.
+constexpr int kDeepestNesting = 4;
 
 /// A forked child does not have the other threads.
 [[gnu::constructor]] void free_locks_in_children() {

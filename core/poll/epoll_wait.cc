@@ -235,7 +235,8 @@ void EpollSet::leave_listed_members() {
 
 std::uint32_t EpollSet::ready() noexcept {
   bool is_ready = false;
-  if (members_.count() > 0) {
+  // Nested doorbells keep the kernel's file readable until they are taken, also when the last member has gone.
+  if (members_.count() > 0 || kernel_.has_nested()) {
     const std::lock_guard guard(lock_);
     members_.take_doorbells();
     members_.heat_all_due();

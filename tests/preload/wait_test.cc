@@ -331,6 +331,77 @@ TEST(PreloadedWaiting, ASetThatWasInsideAnotherBeforeItHeldConnectionsTellsOfThe
   writer.join();
 }
 
+/// The inner set gets its first connection when the outer one has one already.
+TEST(PreloadedWaiting, ASetThatWasInsideASetWithConnectionsTellsOfItsOwn) {
+  auto [alice, bob] = connected_pair();
+  auto [carol, dave] = connected_pair();
+  const Fd inner(::epoll_create1(0));
+  const Fd outer(::epoll_create1(0));
+  ASSERT_EQ(add(outer, bob, EPOLLIN), 0);
+  ASSERT_EQ(add(outer, inner, EPOLLIN | EPOLLET), 0);
+  ASSERT_EQ(add(inner, dave, EPOLLIN), 0);
+  std::array<epoll_event, 4> events{};
+  for (int round = 0; round < 100; ++round) {
+    EXPECT_EQ(::epoll_wait(inner, events.data(), 4, 0), 0);
+    EXPECT_EQ(::epoll_wait(outer, events.data(), 4, 0), 0);
+    std::thread writer([fd = int(carol)] { EXPECT_EQ(::write(fd, "x", 1), 1); });
+    ASSERT_EQ(::epoll_wait(outer, events.data(), 4, 5000), 1) << "round " << round;
+    EXPECT_EQ(events[0].data.fd, int(inner));
+    writer.join();
+    EXPECT_EQ(read_all(dave, 1), "x");
+  }
+}
+
+TEST(PreloadedWaiting, ASetWhoseOnlyMemberHasGoneIsSilent) {
+  auto [alice, bob] = connected_pair();
+  Fd inner(::epoll_create1(0));
+  const Fd outer(::epoll_create1(0));
+  ASSERT_EQ(add(inner, bob, EPOLLIN), 0);
+  ASSERT_EQ(add(outer, inner, EPOLLIN), 0);
+  ASSERT_EQ(::write(alice, "x", 1), 1);
+  EXPECT_EQ(poll_once(outer, POLLIN, 5000), POLLIN);
+  inner.reset();
+  EXPECT_EQ(poll_once(outer, POLLIN), 0);
+  epoll_event event{};
+  EXPECT_EQ(::epoll_wait(outer, &event, 1, 0), 0);
+}
+
+TEST(PreloadedWaiting, SetsInACircleOrTooDeepAreRefused) {
+  auto [alice, bob] = connected_pair();
+  std::array<Fd, 6> sets;
+  for (Fd& set : sets) set = Fd(::epoll_create1(0));
+  ASSERT_EQ(add(sets[0], bob, EPOLLIN), 0);
+  ASSERT_EQ(add(sets[0], sets[5], EPOLLIN), 0);
+  EXPECT_EQ(add(sets[5], sets[0], EPOLLIN), -1);
+  EXPECT_EQ(errno, ELOOP);
+  ASSERT_EQ(::epoll_ctl(sets[0], EPOLL_CTL_DEL, sets[5], nullptr), 0);
+  for (std::size_t i = 1; i < 5; ++i) EXPECT_EQ(add(sets[i], sets[i - 1], EPOLLIN), 0) << i;
+  EXPECT_EQ(add(sets[5], sets[4], EPOLLIN), -1);
+  EXPECT_EQ(errno, ELOOP);
+  EXPECT_EQ(poll_once(sets[5], POLLIN), 0);
+  ASSERT_EQ(::write(alice, "x", 1), 1);
+  EXPECT_EQ(poll_once(sets[4], POLLIN, 5000), POLLIN);
+}
+
+TEST(PreloadedWaiting, ASetIsNoSocket) {
+  auto [alice, bob] = connected_pair();
+  const Fd set(::epoll_create1(0));
+  ASSERT_EQ(add(set, bob, EPOLLIN), 0);
+  char byte = 0;
+  Address name;
+  name.length = sizeof name.storage;
+  const auto error_of = [](auto answer) { return answer < 0 ? errno : 0; };
+  EXPECT_EQ(error_of(::read(set, &byte, 1)), EINVAL);
+  EXPECT_EQ(error_of(::write(set, &byte, 1)), EINVAL);
+  EXPECT_EQ(error_of(::recv(set, &byte, 1, 0)), ENOTSOCK);
+  EXPECT_EQ(error_of(::send(set, &byte, 1, MSG_NOSIGNAL)), ENOTSOCK);
+  EXPECT_EQ(error_of(::shutdown(set, SHUT_RDWR)), ENOTSOCK);
+  EXPECT_EQ(error_of(::listen(set, 1)), ENOTSOCK);
+  EXPECT_EQ(error_of(::accept(set, nullptr, nullptr)), ENOTSOCK);
+  EXPECT_EQ(error_of(::getsockname(set, name.get(), &name.length)), ENOTSOCK);
+  EXPECT_EQ(error_of(::getsockopt(set, SOL_SOCKET, SO_ERROR, &byte, &name.length)), ENOTSOCK);
+}
+
 /// Reading announces room to a peer that has closed by now. That comes to nothing, and what was sent before is not lost
 /// for it.
 TEST(PreloadedWaiting, WhoReadsLateGetsTheRestAndTheEndOfAPeerThatHasClosed) {
