@@ -196,13 +196,17 @@ int with_one_thread(bool is_wanted, auto call) {
 
 }  // namespace
 
-int unshare_in_order(int flags) {
-  // The library has one table for all threads.
-  const auto are_others = [] {
+bool prepare_own_descriptors() {
+  const bool is_alone = [] {
     const runtime::WithoutServiceThread resting;
-    return has_other_threads();
-  };
-  if ((flags & CLONE_FILES) != 0 && are_others()) leave_everything_to_kernel("threads with descriptors of their own");
+    return !has_other_threads();
+  }();
+  if (!is_alone) leave_everything_to_kernel("threads with descriptors of their own");
+  return is_alone;
+}
+
+int unshare_in_order(int flags) {
+  if ((flags & CLONE_FILES) != 0) static_cast<void>(prepare_own_descriptors());
   const bool is_wanted = (flags & (CLONE_NEWUSER | CLONE_THREAD | CLONE_SIGHAND | CLONE_VM | CLONE_FILES)) != 0;
   return with_one_thread(is_wanted, [=] { return real.unshare(flags); });
 }

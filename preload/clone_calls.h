@@ -17,5 +17,8 @@ long make_process(long number, long first, long second, long third, long fourth,
 /// Carries out unshare(2). Where the calling thread gets another table of descriptors than other threads of the
 /// application, all sockets become the kernel's before.
 int unshare_in_order(int flags);
+/// Called before the calling thread gets a table of descriptors of its own: the library has one table for all threads.
+/// Returns whether it is the application's only thread.
+bool prepare_own_descriptors();
 
 }  // namespace ringsock::preload

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdarg>
 #include <new>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -15,6 +16,8 @@
 #include "core/base/log.h"
 #include "core/base/unique_fd.h"
 #include "core/base/user_memory.h"
+#include "core/runtime/service_thread.h"
+#include "preload/clone_calls.h"
 #include "preload/epoll_nesting.h"
 #include "preload/route.h"
 
@@ -36,7 +39,7 @@ using runtime::Ref;
 }
 
 [[gnu::noinline]] int close_high(int fd) {
-  if (!own_numbers().holds(fd)) return real.close(fd);
+  if (!is_own_number(fd)) return real.close(fd);
   errno = EBADF;
   return -1;
 }
@@ -88,6 +91,7 @@ int dup_ours(int fd) {
         return enter_copy(std::move(copy), socket, fd, 0);
       },
       [&] {
+        if (is_own_number(fd)) return closed_number();
         const int copy = real.dup(fd);
         drop_stale(copy);
         note_copy(fd, copy);
@@ -129,8 +133,8 @@ Result<int> dup_to(int from, int to, auto libcs) {
 }
 
 int dup_to_ours(int from, int to, auto libcs) {
-  if (own_numbers().holds(to)) [[unlikely]] {
-    errno = EBADF;  // as for a number beyond RLIMIT_NOFILE
+  if (is_own_number(to) || is_own_number(from)) [[unlikely]] {
+    errno = EBADF;  // as for a number beyond RLIMIT_NOFILE, or a closed one
     return -1;
   }
   if (!fd_table().holds(from) && !fd_table().holds(to)) [[likely]] {
@@ -223,6 +227,7 @@ int fcntl_ours(int fd, int command, long argument) {
   return route_pinned(
       fd, [&](Lookup& socket) { return control(socket, fd, command, argument); },
       [&] {
+        if (is_own_number(fd)) return closed_number();
         const int answer = real.fcntl(fd, command, argument);
         if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
           drop_stale(answer);
@@ -304,7 +309,7 @@ void close_all_ours(unsigned first, unsigned last) {
   runtime::close_descriptors(ours_between(first, last));
 }
 
-/// Carries out close_range(2) for all numbers but the library's own.
+/// Carries out close_range(2) in the kernel for all numbers but the library's own.
 int close_around_own_numbers(unsigned first, unsigned last, int flags) {
   for (unsigned own = own_numbers().next(first); own < OwnNumbers::kEnd && own <= last;
        own = own_numbers().next(first)) {
@@ -313,6 +318,17 @@ int close_around_own_numbers(unsigned first, unsigned last, int flags) {
     first = own + 1;
   }
   return real.close_range(first, last, flags);
+}
+
+/// Carries out close_range(2) for endpoints.
+void close_endpoints(unsigned first, unsigned last, int flags) {
+  const int saved_errno = errno;
+  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0) {
+    close_all_ours(first, last);
+  } else {
+    for (const int fd : ours_between(first, last)) fcntl_ours(fd, F_SETFD, FD_CLOEXEC);
+  }
+  errno = saved_errno;
 }
 
 }  // namespace
@@ -329,13 +345,12 @@ RS_INTERCEPT int close_range(unsigned first, unsigned last, int flags) {
   if (first > last || (wanted & ~(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC)) != 0) {
     return real.close_range(first, last, flags);  // the kernel reports the error
   }
-  const int saved_errno = errno;
-  if ((wanted & CLOSE_RANGE_CLOEXEC) == 0) {
-    close_all_ours(first, last);
-  } else {
-    for (const int fd : ours_between(first, last)) fcntl_ours(fd, F_SETFD, FD_CLOEXEC);
-  }
-  errno = saved_errno;
+  const bool unshares = (wanted & CLOSE_RANGE_UNSHARE) != 0;
+  if (unshares && !prepare_own_descriptors()) return close_around_own_numbers(first, last, flags);
+  close_endpoints(first, last, flags);
+  // The library's thread must have the same table.
+  std::optional<runtime::WithoutServiceThread> resting;
+  if (unshares) resting.emplace();
   return close_around_own_numbers(first, last, flags);
 }
 

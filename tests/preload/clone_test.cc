@@ -2,6 +2,7 @@
 // into a program or forget them, and the parent's go on.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/close_range.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -428,6 +429,28 @@ void they_go_on_after(int (*unshares)()) {
     send_all(client, "ping");
     expect(receive(server, 4) == "ping", "the bytes come");
   }
+}
+
+TEST(Descriptors, ThatAThreadClosesInATableOfItsOwnAreStillTheProcesss) {
+  const pid_t process = spawn([] {
+    const Ends ends;
+    bool closed = false;
+    bool has_others = false;
+    std::thread([&] {
+      const auto number = static_cast<unsigned>(ends.ours);
+      closed = ::close_range(number, number, CLOSE_RANGE_UNSHARE) == 0 && ::fcntl(ends.ours, F_GETFD) == -1;
+      has_others = ::send(ends.peers, "thread", 6, MSG_NOSIGNAL) == 6;
+    }).join();
+    expect(closed && has_others, "the thread has descriptors of its own");
+    expect(receive(ends.ours, 6) == "thread", "the others still have theirs");
+    send_all(ends.ours, "process");
+    expect(receive(ends.peers, 7) == "process", "and may use them");
+  });
+  EXPECT_EQ(wait_for(process), 0);
+}
+
+TEST(Descriptors, OfTheOnlyThreadMayBecomeItsOwnByCloseRange) {
+  EXPECT_EQ(wait_for(spawn([] { they_go_on_after([] { return ::close_range(900, 950, CLOSE_RANGE_UNSHARE); }); })), 0);
 }
 
 TEST(Descriptors, OfTheOnlyThreadMayBecomeItsOwn) {
