@@ -202,7 +202,10 @@ bool Connection::handle_failed(const ibv_wc& completion) {
   receiving_.look_into_overflow();  // what the peer wrote before its end
   // A failed completion only has a valid wr_id and status.
   if ((completion.wr_id & (kControlId | kEndId)) != 0) requests().finish(completion.wr_id);
-  if (ends().expects_flush()) return true;
+  if (ends().expects_flush()) {
+    note_end_of_link();
+    return true;
+  }
   const bool was_asleep = completion.vendor_err == verbs::kVendorErrPeerEndedAsleep;
   if (completion.vendor_err == verbs::kVendorErrPeerEnded || was_asleep) {
     // As TCP: the kernel ends a process's connections in order, or by a reset if they have unread bytes. A connection
@@ -235,6 +238,18 @@ bool Connection::handle_failed(const ibv_wc& completion) {
   return true;
 }
 
+/// As in TCP, what reaches a peer that has closed the connection, or that it has left unread, comes back as a reset.
+/// The link of a connection that this side has ended first tells of the peer's end.
+void Connection::note_end_of_link() {
+  if (device().works_in_background()) return;
+  if (ends().is_half_open()) {
+    const engine::StreamEnd end = core().overflow.end_of_peer(sending_.sent_to_ring(), false);
+    if (end == engine::StreamEnd::unread) ends().fail(ECONNRESET);
+  } else if (ends().failure() == 0) {
+    ends().peer_left();
+  }
+}
+
 /// Of a peer that has ended.
 bool Connection::has_peer_left_bytes_unread(bool was_asleep) const {
   const engine::StreamEnd end = core().overflow.end_of_peer(sending_.sent_to_ring(), was_asleep);
@@ -258,6 +273,10 @@ bool Connection::handle_received(const ibv_wc& completion) {
 bool Connection::handle_message(std::uint32_t word) {
   const auto message = wire::decode_rs_message(word);
   if (wire::is_rs_control(message.opcode)) return handle_control(message);
+  if (ends().refuses_data() && message.value != 0) [[unlikely]] {
+    ends().fail(ECONNRESET);
+    return true;
+  }
   if (Status counted = receiving_.arrived(message.value); !counted) [[unlikely]] {
     log_info("%s", counted.error().where);
     ends().fail(ECONNRESET);

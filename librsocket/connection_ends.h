@@ -13,6 +13,8 @@ class ConnectionEnds {
  public:
   [[nodiscard]] bool peer_shut_down() const { return peer_shut_down_.load(std::memory_order_acquire); }
   [[nodiscard]] bool peer_disconnected() const { return peer_disconnected_.load(std::memory_order_acquire); }
+  /// Returns whether the peer has ended its stream, alone or with the connection.
+  [[nodiscard]] bool has_peer_ended() const { return peer_shut_down() || peer_disconnected(); }
   /// Returns the errno value of the failure that ended the connection, or 0. Bytes that arrived before it remain
   /// readable.
   [[nodiscard]] int failure() const { return failure_.load(std::memory_order_acquire); }
@@ -23,6 +25,14 @@ class ConnectionEnds {
   void stopped() { shut_down_.store(true, std::memory_order_release); }
   /// Returns whether both sides have sent SHUTDOWN: the connection is over whatever becomes of the peer.
   [[nodiscard]] bool both_shut_down() const { return peer_shut_down() && shut_down_.load(std::memory_order_acquire); }
+  /// Returns whether only the peer has ended the connection: what is sent to it is not read any more.
+  [[nodiscard]] bool is_half_open() const {
+    return peer_disconnected() && !closing_.load(std::memory_order_acquire) &&
+           !shut_down_.load(std::memory_order_acquire);
+  }
+  /// Called when shutdown(2) has ended both directions here: as in TCP, bytes that come afterwards are a reset.
+  void refuse_data() { refuses_data_.store(true, std::memory_order_release); }
+  [[nodiscard]] bool refuses_data() const { return refuses_data_.load(std::memory_order_acquire); }
   /// Called for the peer's DISCONNECT, or when the connection manager reports it: the stream ends after the bytes that
   /// have arrived.
   void peer_left() { peer_disconnected_.store(true, std::memory_order_release); }
@@ -52,6 +62,7 @@ class ConnectionEnds {
   std::atomic<bool> shut_down_{false};
   std::atomic<bool> peer_disconnected_{false};
   std::atomic<bool> closing_{false};
+  std::atomic<bool> refuses_data_{false};
   std::atomic<bool> flushed_{false};
   std::atomic<int> failure_{0};
 };

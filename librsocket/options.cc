@@ -316,7 +316,8 @@ void StreamOptions::describe_connection(tcp_info& info) {
   info.tcpi_state = TCP_ESTABLISHED;
   if (peer_done) info.tcpi_state = TCP_CLOSE_WAIT;
   if (we_done) info.tcpi_state = peer_done ? TCP_CLOSE : TCP_FIN_WAIT2;
-  if (core_.connection->ends().failure() != 0) info.tcpi_state = TCP_CLOSE;
+  if (core_.connection->ends().failure() != 0 || core_.sent_into_the_void.load(std::memory_order_acquire))
+    info.tcpi_state = TCP_CLOSE;
   info.tcpi_snd_cwnd = core_.connection->settings().send_queue;
   info.tcpi_snd_mss = info.tcpi_rcv_mss = kSegmentBytes;
   info.tcpi_rcv_space = core_.connection->settings().receive_ring;

@@ -47,13 +47,12 @@ int StreamCore::take_error() {
 
 int StreamCore::failure_as_told() const {
   const int failure = connection->ends().failure();
-  return failure == ECONNRESET && connection->ends().peer_shut_down() ? EPIPE : failure;
+  return failure == ECONNRESET && connection->ends().has_peer_ended() ? EPIPE : failure;
 }
 
 bool StreamCore::is_over() const {
-  const bool peer_ended = connection->ends().peer_disconnected() || connection->ends().peer_shut_down();
   return connection->ends().failure() != 0 || sent_into_the_void.load(std::memory_order_acquire) ||
-         (peer_ended && write_shut.load(std::memory_order_acquire));
+         (connection->ends().has_peer_ended() && write_shut.load(std::memory_order_acquire));
 }
 
 void StreamCore::disconnect() {
@@ -75,6 +74,7 @@ void StreamCore::end_directions(int how) {
   // Fact sheet 2.9: a half close of the writing side sends SHUTDOWN, the end of both directions DISCONNECT.
   if (!readable && !writable && (was_readable || was_writable)) {
     disconnect();
+    if (!id->device().works_in_background()) connection->ends().refuse_data();
   } else if (was_writable && !writable) {
     [[maybe_unused]] const Status told = connection->requests().send_end(wire::RsControl::shutdown);
     connection->ends().stopped();

@@ -41,7 +41,8 @@ bool StreamNumbers::end_connection() noexcept {
 
 /// Tells the peer. Returns end_connection()'s result.
 bool StreamNumbers::disconnect() noexcept {
-  const bool abort = (socket_.options().lingers() && socket_.options().linger_seconds() == 0) || leaves_bytes_unread();
+  const bool is_abortive = socket_.options().lingers() && socket_.options().linger_seconds() == 0;
+  const bool abort = (is_abortive && !core_.connection->ends().both_shut_down()) || leaves_bytes_unread();
   const bool half_open = !core_.read_shut.exchange(true) || !core_.write_shut.load(std::memory_order_relaxed);
   core_.write_shut.store(true, std::memory_order_release);
   if (abort) {

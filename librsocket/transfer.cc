@@ -129,16 +129,15 @@ Result<ssize_t> StreamTransfer::why_nothing() {
     return Error{EAGAIN, "rrecv"};
   }
   // The stream had ended before the reset: the error is reported to sends only.
-  if (core_.sent_into_the_void.load(std::memory_order_acquire) || core_.connection->ends().peer_shut_down()) return 0;
+  if (core_.sent_into_the_void.load(std::memory_order_acquire) || core_.connection->ends().has_peer_ended()) return 0;
   if (const int error = core_.take_error()) return Error{error, "rrecv"};
   return 0;
 }
 
-/// recv(2) of no bytes waits as any other, and takes nothing.
+/// recv(2) of no bytes waits as any other, takes nothing, and reports an error.
 Result<ssize_t> StreamTransfer::receive_nothing() {
   poll();
-  if (core_.connection->receiving().readable() > 0 || core_.at_end_of_stream()) return 0;
-  return Error{EAGAIN, "rrecv"};
+  return core_.connection->receiving().readable() > 0 ? Result<ssize_t>(0) : why_nothing();
 }
 
 /// tcp(7): MSG_TRUNC discards the bytes instead of storing them.

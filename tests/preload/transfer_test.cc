@@ -468,6 +468,53 @@ TEST(PreloadedBytes, AnEmptySendTellsNothingOfThePeersEndUntilTheReset) {
   }
 }
 
+int error_of(int fd) {
+  int error = -1;
+  socklen_t length = sizeof error;
+  EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+  return error;
+}
+
+TEST(PreloadedBytes, WhatIsSentBeforeThePeersCloseIsKnownComesBackAsAReset) {
+  auto [alice, bob] = connected_pair();
+  bob.reset();
+  ASSERT_EQ(::send(alice, "?", 1, MSG_NOSIGNAL), 1);
+  EXPECT_NE(poll_once(alice, POLLIN, 5000) & POLLHUP, 0);
+  EXPECT_EQ(error_of(alice), EPIPE);
+  EXPECT_EQ(::send(alice, "?", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+}
+
+TEST(PreloadedBytes, BytesLeftUnreadByAPeerThatHasShutDownAndClosedAreAReset) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::send(alice, "?", 1, 0), 1);
+  ASSERT_EQ(::shutdown(bob, SHUT_RDWR), 0);
+  bob.reset();
+  EXPECT_NE(poll_once(alice, POLLIN, 5000) & POLLHUP, 0);
+  EXPECT_EQ(error_of(alice), EPIPE);
+}
+
+TEST(PreloadedBytes, BytesThatComeAfterAShutdownOfBothDirectionsAreAReset) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::shutdown(bob, SHUT_RDWR), 0);
+  ASSERT_EQ(::send(alice, "?", 1, MSG_NOSIGNAL), 1);
+  EXPECT_NE(poll_once(bob, POLLIN, 5000) & POLLERR, 0);
+  EXPECT_EQ(error_of(bob), ECONNRESET);
+  char byte = 0;
+  EXPECT_EQ(::read(bob, &byte, 1), 0);
+}
+
+TEST(PreloadedBytes, AReceiveOfNothingReportsAReset) {
+  auto [alice, bob] = connected_pair();
+  const linger at_once{1, 0};
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+  bob.reset();
+  poll_once(alice, POLLIN, 5000);
+  char byte = 0;
+  EXPECT_EQ(::recv(alice, &byte, 0, 0), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+}
+
 TEST(PreloadedBytes, OfALongWriteToOneWhoHasGoneOnlyWhatASocketBuffersIsTaken) {
   const std::string much(10 << 20, 'm');
   for (const int flags : {int{MSG_NOSIGNAL}, MSG_NOSIGNAL | MSG_DONTWAIT}) {
