@@ -6,7 +6,9 @@ Usage: run_programs.py [run] [--long] [--preload PATH|none] [--only NAME,...] [-
                        [--readme]
        run_programs.py --list [--long]
 
---long  more programs, which take minutes and are in no table.
+--long  more programs and more modes, which take minutes and are in no table: a server that is killed and started again on
+        its port; clients of another user; a crowd of connections to the server beside the clients, then as many short
+        ones.
 run     each program with both ends preloaded, with the client alone, with the server alone, with neither; then with its
         server killed by signal 9 in the middle. Prints "ok NAME, MODE", "not ok NAME, MODE: why" or "skip NAME, MODE:
         why" for each. Without a library (--preload none) the last two only. Exit status 1 when something failed.
@@ -29,7 +31,7 @@ sys.path.insert(0, str(HERE))
 
 from harness import bench as benchmarks  # noqa: E402
 from harness import processes, readme  # noqa: E402
-from harness.program import MODES, try_program  # noqa: E402
+from harness.program import MODES, MORE_MODES, try_program  # noqa: E402
 from harness.run import Library  # noqa: E402
 from programs import all_programs, more_programs  # noqa: E402
 from programs.measures import all_measurements  # noqa: E402
@@ -54,7 +56,7 @@ def arguments():
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="measurements of each number")
     parser.add_argument("--seconds", type=float, default=2, metavar="S", help="length of a measurement")
     parser.add_argument("--only", metavar="NAME,...", help="these programs")
-    parser.add_argument("--modes", metavar="MODE,...", help=f"of {', '.join(MODES)}")
+    parser.add_argument("--modes", metavar="MODE,...", help=f"of {', '.join(MODES + MORE_MODES)}")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="the results, for other programs")
     parser.add_argument("--readme", action="store_true", help="write the results into README.md")
     parser.add_argument("--long", action="store_true", help="more programs")
@@ -107,12 +109,13 @@ def report(outcome, seconds):
 
 
 def run(options, library, programs):
-    allowed = MODES if library.path else ("none", "killed")
-    modes = chosen(options.modes, allowed, "mode")
+    allowed = MODES + MORE_MODES if library.path else ("none", "killed", *MORE_MODES)
+    usual = allowed if options.long else [mode for mode in allowed if mode in MODES]
+    modes = usual if options.modes is None else chosen(options.modes, allowed, "mode")
     outcomes = []
     for program in programs:
         for mode in modes:
-            if mode not in program.modes:
+            if mode not in program.modes or mode in program.not_in or (mode == "crowd" and program.crowd == 0):
                 continue
             started = time.monotonic()
             outcomes.append(try_program(program, mode, library))

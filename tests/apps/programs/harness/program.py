@@ -3,15 +3,19 @@ import dataclasses
 
 from . import statistics
 from .processes import Failure, Hung, find_program
-from .run import Run
+from .run import Run, ordinary_user
 
 MODES = ("both", "client", "server", "none", "killed")
+MORE_MODES = ("restarted", "user", "crowd")  # of a long run, in no table; both sides are preloaded
 MODE_TEXT = {
     "both": "both preloaded",
     "client": "client only",
     "server": "server only",
     "none": "none",
     "killed": "server killed -9",
+    "restarted": "server killed -9 and started again",
+    "user": "both preloaded, the client of another user",
+    "crowd": "both preloaded, beside a crowd of connections",
 }
 CLIENT_NOTICES_S = 10  # how long a client may take to end with an error after its server was killed
 
@@ -24,7 +28,8 @@ class Program:
     other; clients_talk: its clients are, or one with itself; hands_over: its processes send each other connections, or
     execute programs on them, so that these become the kernel's; may_die_of: signals that may end its client when the
     server was killed; kernel_clients: how many connections of its clients are the kernel's even when both ends are
-    preloaded; modes: those in which it is tried; kernel_because: why the library leaves all its connections to the
+    preloaded; modes: those in which it is tried; crowd: how many connections `port` of its server holds beside those of
+    the clients, 0 for mode "crowd" makes no sense; kernel_because: why the library leaves all its connections to the
     kernel then, empty where it must not; few_by_ring: but for so many.
     """
 
@@ -39,7 +44,10 @@ class Program:
     may_die_of = ()
     kernel_clients = 0
     few_by_ring = 0
-    modes = MODES
+    crowd = 0
+    not_in = ()  # modes that its test is not made for, such as a client's files that only the harness's user may read
+    port = None  # where its servers listen, or one of them
+    modes = MODES + MORE_MODES
 
     def start(self, run):
         """Starts the servers; returns when a client may come."""
@@ -77,25 +85,31 @@ class Outcome:
         return f"{self.program}, {MODE_TEXT[self.mode]}"
 
 
-def try_program(program, mode, library):
-    """Runs one program in one mode. Never raises for what the program does."""
+def why_not(program, mode):
+    """Why a program cannot be tried in a mode here; "" when it can."""
     missing = program.missing()
     if missing:
-        return Outcome(program.name, mode, "skip", f"not installed: {', '.join(missing)}")
+        return f"not installed: {', '.join(missing)}"
+    if mode == "user" and ordinary_user() is None:
+        return "another user's processes need root"
+    return ""
+
+
+def try_program(program, mode, library):
+    """Runs one program in one mode. Never raises for what the program does."""
+    why = why_not(program, mode)
+    if why:
+        return Outcome(program.name, mode, "skip", why)
     ours = library.environment()
     run = Run(
         program.name,
-        server=ours if mode in ("both", "server", "killed") else {},
-        client=ours if mode in ("both", "client", "killed") else {},
+        server=ours if mode not in ("client", "none") else {},
+        client=ours if mode not in ("server", "none") else {},
+        client_user=ordinary_user() if mode == "user" else None,
     )
-    why = ""
     try:
         program.start(run)
-        if mode == "killed":
-            _kill_servers_midway(program, run)
-        else:
-            program.exchange(run)
-            run.end_servers()
+        _WAYS.get(mode, _exchange)(program, run)
         if library.path is not None:
             statistics.check_paths(run, mode, program)
     except Hung as failure:
@@ -111,6 +125,27 @@ def try_program(program, mode, library):
     return Outcome(program.name, mode, "not ok" if why else "ok", why)
 
 
+def _exchange(program, run):
+    program.exchange(run)
+    run.end_servers()
+
+
+def _restart_servers(program, run):
+    """The first servers have had a connection when they are killed."""
+    if program.port is not None:
+        run.begin_crowd(program.port, 1).end()
+    run.restart_servers()
+    _exchange(program, run)
+
+
+def _exchange_in_a_crowd(program, run):
+    crowd = run.begin_crowd(program.port, program.crowd)
+    program.exchange(run)
+    if crowd.end(timeout=60) != 0:
+        raise Failure("connections of a crowd were closed")
+    run.end_servers()
+
+
 def _kill_servers_midway(program, run):
     client = program.endless(run)
     if client.status() is not None:
@@ -118,3 +153,6 @@ def _kill_servers_midway(program, run):
     run.kill_servers()
     finished = run.finish(client, status=None, timeout=CLIENT_NOTICES_S, signals=program.may_die_of)
     program.check_lost(finished)
+
+
+_WAYS = {"killed": _kill_servers_midway, "restarted": _restart_servers, "crowd": _exchange_in_a_crowd}

@@ -13,6 +13,7 @@ from .processes import Failure, Process, wait_until
 
 TCP_LISTEN = "0A"  # state column of /proc/net/tcp
 CLIENT_ENDS_S = 20  # none takes more than a few seconds
+CROWD = pathlib.Path(__file__).resolve().parent / "crowd.py"
 
 
 class Library:
@@ -46,15 +47,18 @@ class Finished:
 class Run:
     """Started by a program of ../programs; ends everything it started and removes its folder.
 
-    server, client: the environment of each side's preload (empty: none). Threads: one.
+    server, client: the environment of each side's preload (empty: none); client_user: who runs the clients, None: the
+    user of the harness. Threads: one.
     """
 
     kept = frozenset()  # pids of children of the harness that are none of a run's processes
 
-    def __init__(self, name, *, server=None, client=None):
+    def __init__(self, name, *, server=None, client=None, client_user=None):
         self.name = name
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"ringsock-{name}-"))
-        self.folder.chmod(0o755)
+        self.folder.chmod(0o755 if client_user is None else 0o777)
+        self._client_user = client_user
+        self._served = []
         self._sides = {"server": server or {}, "client": client or {}, "tool": {}}
         self._started = {side: [] for side in self._sides}
         self._more_errors = {side: [] for side in self._sides}
@@ -71,6 +75,7 @@ class Run:
         """Starts a server and returns it once `port` listens, or ready(process) is true, which it must be within
         `timeout` seconds. options: those of Process."""
         process = self._start("server", argv, **options)
+        self._served.append((process, {"argv": argv, "port": port, "ready": ready, "timeout": timeout, **options}))
         condition = (lambda: ready(process)) if ready else (lambda: port is None or is_listening(port))
         wait_until(lambda: condition() or self._refuse_dead(process), f"{process.describe()} is ready", timeout)
         return process
@@ -81,7 +86,18 @@ class Run:
 
     def begin(self, argv, **options):
         """Starts a client and does not wait for it. options: those of Process."""
+        if self._client_user is not None:
+            options.setdefault("user", self._client_user)
         return self._start("client", argv, **options)
+
+    def begin_crowd(self, port, count):
+        """Starts a client with `count` connections to the port, and returns once it has them. Its end() closes them,
+        after as many short connections; it exits with 0 if no connection was reset or closed before."""
+        crowd = self.begin(["python3", "-B", CROWD, port, count])
+        wait_until(
+            lambda: crowd.output() == b"connected\n" or self._refuse_dead(crowd), f"{count} connections are made", 60
+        )
+        return crowd
 
     def finish(self, process, *, status=0, timeout=CLIENT_ENDS_S, signals=()):
         """signals: those that may end it."""
@@ -94,6 +110,15 @@ class Run:
         for process in self._started["server"]:
             if process.status() is None:
                 process.kill()
+
+    def restart_servers(self):
+        """kill -9 to every server that runs, and the same command again for each, on the same port."""
+        alive = [options for process, options in self._served if process.status() is None]
+        self.kill_servers()
+        processes.reap_strays({process.pid for started in self._started.values() for process in started} | self.kept)
+        self._served.clear()
+        for options in alive:
+            self.serve(**options)
 
     def end_servers(self):
         """Asks every server to end, the last started first; Failure when one does not."""

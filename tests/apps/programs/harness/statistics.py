@@ -15,7 +15,11 @@ SIDES_SEEN = {
     "server": ("server",),
     "none": (),
     "killed": ("client",),
+    "restarted": ("server", "client"),
+    "user": ("server", "client"),
+    "crowd": ("server", "client"),
 }
+BOTH_SIDES = ("both", "killed", "restarted", "user", "crowd")
 
 
 class Connections(typing.NamedTuple):
@@ -58,13 +62,13 @@ def check_paths(run, mode, program):
             continue  # no socket was even considered
         if seen.lines == 0:
             raise Failure(f"{side}: no line of statistics, so the library was not loaded or did not live to its end")
-        if mode in ("both", "killed") and not program.kernel_because:
+        if mode in BOTH_SIDES and not program.kernel_because:
             # Whoever tries to connect again after the server's death may try the kernel.
             kernel = seen.kernel - (handed_over(seen.reasons) if program.hands_over else 0)
             wanted = program.kernel_clients if side == "client" else 0
-            if seen.ring == 0 or (kernel != wanted and mode == "both"):
+            if seen.ring == 0 or (kernel != wanted and mode != "killed"):
                 raise Failure(f"both sides are preloaded but a connection fell back to the kernel ({counts})")
         elif seen.kernel == 0 and not (program.kernel_because or program.servers_talk):
             raise Failure(f"no connection went over the kernel ({counts})")
-        elif seen.ring > (program.few_by_ring if mode in ("both", "killed") else 0) and not talk:
+        elif seen.ring > (program.few_by_ring if mode in BOTH_SIDES else 0) and not talk:
             raise Failure(f"only TCP was possible, yet ({counts})")

@@ -30,6 +30,7 @@ DocumentRoot {folder}/www
 class Apache(nginx.Nginx):
     name = "apache2"
     title = "Apache 2 (event), curl, ab"
+    crowd = 0
     needs = ("apache2", "curl", "ab")
 
     def start(self, run):

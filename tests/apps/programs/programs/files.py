@@ -63,6 +63,7 @@ class Rsync(Program):
 class Vsftpd(Program):
     name = "vsftpd"
     title = "vsftpd (a process for each connection), curl and lftp, passive and active"
+    not_in = ("user",)
     needs = ("vsftpd", "curl", "lftp")
     silent = ("server",)  # its processes end by _exit(2)
     kernel_because = "a built-in rule: a session goes from process to process, which may make neither threads nor processes"
@@ -226,6 +227,7 @@ class Subversion(Program):
 class Distcc(Program):
     name = "distcc"
     title = "distccd (forked workers), distcc"
+    not_in = ("user",)
     needs = ("distccd", "distcc", "gcc")
     silent = ("server",)  # ended by a signal
 

@@ -6,7 +6,7 @@ from . import nginx
 CONFIGURATION = """
 global
   nbthread 2
-  maxconn 500
+  maxconn 2500
 defaults
   timeout connect 5s
   timeout client 60s
@@ -36,6 +36,7 @@ backend bytes
 class Haproxy(nginx.Nginx):
     name = "haproxy"
     title = "haproxy (HTTP, and TCP with splice) in front of nginx, curl, wrk"
+    crowd = 1000
     servers_talk = True
     needs = ("haproxy", "nginx", "curl", "wrk")
 

@@ -12,6 +12,7 @@ SOURCE = pathlib.Path(__file__).parent / "peers" / "NioEcho.java"
 class JavaNio(Program):
     name = "java-nio"
     title = "Java NIO echo (selector, channels, plain sockets)"
+    crowd = 1000
     needs = ("java", "javac")
 
     def __init__(self):
@@ -40,6 +41,7 @@ class JavaNio(Program):
         if self.classes is None:
             self.folder = tempfile.TemporaryDirectory(prefix="ringsock-java-")
             run.tool(["javac", "-d", self.folder.name, SOURCE])
+            pathlib.Path(self.folder.name).chmod(0o755)  # clients may be another user's
             self.classes = self.folder.name
 
     def exchange(self, run):

@@ -62,6 +62,7 @@ class Dovecot(Program):
 
     name = "dovecot"
     title = "dovecot (IMAP; a login process for each connection, which passes it on), curl, imaplib"
+    not_in = ("restarted",)
     needs = ("dovecot", "/usr/lib/dovecot/imap", "curl", "python3")
     kernel_because = "dovecot's master listens, the programs that it executes accept"
     few_by_ring = 1  # who came before the first of them

@@ -10,6 +10,7 @@ from harness.run import digest, free_port, must_equal, must_hold
 class Memcached(Program):
     name = "memcached"
     title = "memcached, memcslap, memccp, memccat, memcaslap"
+    crowd = 900
     needs = ("memcached", "memcslap", "memccp", "memccat", "memcstat", "memcaslap")
 
     def start(self, run):

@@ -129,6 +129,7 @@ log4j.appender.stderr.layout.ConversionPattern=%p %c %m%n
 class ActiveMq(Broker):
     name = "activemq"
     title = "ActiveMQ (STOMP by threads and by NIO, OpenWire), stomp.py, its own producer and consumer"
+    crowd = 400
     home = "/usr/share/activemq"
     jar = f"{home}/bin/activemq.jar"
     needs = ("java", "/usr/bin/python3")
@@ -141,6 +142,7 @@ class ActiveMq(Broker):
 
     def start(self, run):
         self.ports = [free_port() for _ in range(3)]
+        self.port = self.ports[1]
         for name in ("conf", "data", "tmp"):
             run.path(name).mkdir()
         self.log4j = run.write("conf/log4j.properties", LOG4J)

@@ -12,7 +12,7 @@ daemon off;
 worker_processes 2;
 pid {folder}/nginx.pid;
 error_log stderr warn;
-events {{ worker_connections 512; }}
+events {{ worker_connections 4096; }}
 http {{
   access_log off;
   sendfile on;
@@ -84,6 +84,7 @@ def check_wrk(run, port, name="small"):
 class Nginx(Program):
     name = "nginx"
     title = "nginx (2 workers, sendfile), curl, wrk"
+    crowd = 1000
     needs = ("nginx", "curl", "wrk")
 
     def start(self, run):

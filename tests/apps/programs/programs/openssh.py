@@ -24,6 +24,7 @@ SEPARATION = pathlib.Path("/run/sshd")
 class OpenSsh(Program):
     name = "openssh"
     title = "sshd, ssh, scp"
+    not_in = ("user",)
     needs = ("sshd", "ssh", "scp", "ssh-keygen")
     kernel_because = "a built-in rule: sshd executes itself again with the connection"
 

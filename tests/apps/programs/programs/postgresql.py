@@ -23,6 +23,7 @@ autovacuum = off
 class PostgreSql(Program):
     name = "postgresql"
     title = "PostgreSQL, psql, pgbench"
+    not_in = ("restarted",)
 
     def __init__(self):
         versions = sorted(pathlib.Path("/usr/lib/postgresql").glob("[0-9]*"), key=lambda path: int(path.name))

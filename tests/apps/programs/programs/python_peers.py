@@ -35,6 +35,7 @@ class PythonPeers(Program):
 class Asyncio(PythonPeers):
     name = "python-asyncio"
     title = "Python asyncio echo (streams)"
+    crowd = 1000
     script = "asyncio_echo.py"
 
 

@@ -9,6 +9,7 @@ from harness.run import free_port
 class Qperf(Program):
     name = "qperf"
     title = "qperf (tcp_bw, tcp_lat)"
+    not_in = ("restarted",)
     needs = ("qperf",)
 
     def start(self, run):

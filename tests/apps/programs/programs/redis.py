@@ -9,6 +9,7 @@ from harness.run import digest, free_port, must_equal, must_hold
 class Redis(Program):
     name = "redis"
     title = "redis-server, redis-cli, redis-benchmark"
+    crowd = 1000
     needs = ("redis-server", "redis-cli", "redis-benchmark")
 
     def start(self, run):

@@ -74,6 +74,8 @@ class MariaDb(Program):
 class Mosquitto(Program):
     name = "mosquitto"
     title = "mosquitto (MQTT), mosquitto_pub, mosquitto_sub"
+    not_in = ("restarted",)
+    crowd = 1000
     needs = ("mosquitto", "mosquitto_pub", "mosquitto_sub")
 
     def start(self, run):
@@ -113,6 +115,7 @@ class Mosquitto(Program):
 class Grpc(python_peers.PythonPeers):
     name = "grpc"
     title = "gRPC in Python: unary calls, streams, threads"
+    crowd = 1000
     needs = ("/usr/bin/python3",)
     interpreter = "/usr/bin/python3"  # which has Debian's packages
     script = "grpc_echo.py"
@@ -194,6 +197,7 @@ class Unbound(Program):
 class Sipp(Program):
     name = "sipp"
     title = "sipp (SIP over TCP), one connection and one for each call"
+    crowd = 400
     needs = ("sipp",)
     silent = ("server",)
 
@@ -268,6 +272,7 @@ class Iperf2(Program):
 class Erlang(Program):
     name = "erlang"
     title = "Erlang: distribution (epmd, two nodes), gen_tcp echo"
+    crowd = 1000
     needs = ("erl", "epmd", "escript")
     silent = ("server", "client")  # the emulator ends by _exit(2)
 

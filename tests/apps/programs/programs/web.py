@@ -35,6 +35,7 @@ class WebServer(nginx.Nginx):
 class Lighttpd(WebServer):
     name = "lighttpd"
     title = "lighttpd, curl, wrk"
+    crowd = 1000
     needs = ("lighttpd", "curl", "wrk")
 
     def start(self, run):
@@ -54,6 +55,7 @@ class Varnish(WebServer):
     title = "varnish in front of nginx, curl, wrk"
     needs = ("varnishd", "nginx", "curl", "wrk")
     servers_talk = True
+    kernel_because = "the child listens on a socket that its parent, which lives, has had since before"
 
     def start(self, run):
         behind, self.port = free_port(), free_port()
@@ -70,6 +72,7 @@ class Varnish(WebServer):
 class Squid(WebServer):
     name = "squid"
     title = "squid as an accelerator of nginx, curl, wrk"
+    crowd = 400
     needs = ("squid", "nginx", "curl", "wrk")
     servers_talk = True
 
@@ -107,6 +110,7 @@ class Squid(WebServer):
 class Stunnel(WebServer):
     name = "stunnel"
     title = "stunnel (TLS) in front of nginx, curl"
+    crowd = 400
     needs = ("stunnel", "nginx", "curl", "openssl")
     servers_talk = True
 
@@ -148,6 +152,7 @@ class Stunnel(WebServer):
 class Nghttp2(Stunnel):
     name = "nghttp2"
     title = "nghttpd (HTTP/2, TLS), nghttp, h2load, curl"
+    crowd = 1000
     needs = ("nghttpd", "nghttp", "h2load", "curl", "openssl")
     servers_talk = False
     silent = ("server",)
@@ -173,7 +178,7 @@ daemon off;
 worker_processes 2;
 pid {folder}/nginx.pid;
 error_log stderr warn;
-events {{ worker_connections 512; }}
+events {{ worker_connections 4096; }}
 http {{
   access_log off;
   {scratch}
@@ -190,6 +195,7 @@ http {{
 class NginxHttp2(Stunnel):
     name = "nginx-http2"
     title = "nginx (HTTP/2, TLS), curl, h2load"
+    crowd = 1000
     needs = ("nginx", "curl", "h2load", "openssl")
     servers_talk = False
 
@@ -224,7 +230,7 @@ daemon off;
 worker_processes 2;
 pid {folder}/nginx.pid;
 error_log stderr crit;
-events {{ worker_connections 512; }}
+events {{ worker_connections 4096; }}
 http {{
   access_log off;
   client_max_body_size 64m;
@@ -305,6 +311,7 @@ class PhpFpm(Program):
 class Uvicorn(Program):
     name = "uvicorn"
     title = "uvicorn (ASGI, asyncio), curl, ab"
+    crowd = 1000
     needs = ("/usr/bin/python3", "curl", "ab")
 
     def missing(self):
@@ -336,6 +343,7 @@ class Uvicorn(Program):
 class Node(Program):
     name = "node"
     title = "node: net, http and cluster, clients that verify"
+    crowd = 1000
     hands_over = True  # the primary accepts, and sends the connections to its workers
     needs = ("node",)
 
