@@ -11,6 +11,7 @@ class Memcached(Program):
     name = "memcached"
     title = "memcached, memcslap, memccp, memccat, memcaslap"
     crowd = 900
+    not_in = ("user",)  # memcaslap ends with 1, on the kernel, too
     needs = ("memcached", "memcslap", "memccp", "memccat", "memcstat", "memcaslap")
 
     def start(self, run):
