@@ -37,7 +37,7 @@ class Python(Suite):
         # VSOCK finds nobody to talk to, and waits for ever.
         words = ["/usr/bin/python3", "-B", "-c", WITHOUT_VSOCK, "-v"]
         return [
-            Test(module, [*words, f"test.{module}"], pathlib.Path("/tmp"), {"PYTHONDONTWRITEBYTECODE": "1"}, timeout=240)
+            Test(module, [*words, f"test.{module}"], pathlib.Path("/tmp"), {"PYTHONDONTWRITEBYTECODE": "1"}, timeout=480)
             for module in MODULES
         ]
 
