@@ -23,7 +23,7 @@ bool ArrivalStamps::take(std::span<const ibv_wc> completions) {
 
 std::uint32_t ArrivalStamps::latest(verbs::Device& device, ibv_qp& qp) {
   if (!asked_.load(std::memory_order_relaxed) && !asked_.exchange(true))
-    has_.store(device.ask_for_stamps(qp), std::memory_order_relaxed);
+    has_.store(device.rc().ask_for_stamps(qp), std::memory_order_relaxed);
   return stamp_.load(std::memory_order_relaxed);
 }
 

@@ -33,7 +33,7 @@ Status CmEvents::accept_request(verbs::CmEvent& event) {
   if (!overflow) queues.receive_overflow = 0;
   auto connection = Connection::create(*event.request, queues);
   if (!connection) return connection.error();
-  if (event.request->device().works_in_background()) (*connection)->requests().hold();
+  if (event.request->device().traits().works_in_background) (*connection)->requests().hold();
   if (Status started = (*connection)->start(*peer, overflow); !started) return started.error();
   const wire::RsConnectMore data = (*connection)->connect_data();
   verbs::ConnectionParameters parameters = event.parameters;
@@ -90,7 +90,7 @@ bool CmEvents::take_one(const verbs::CmEvent& event) {
     }
     case CmEventType::disconnected:
       // Where the queue pair reports the end, it does so in order with the data.
-      if (!core_.id->device().works_in_background()) return false;
+      if (!core_.id->device().traits().works_in_background) return false;
       core_.connection->poll();
       core_.connection->ends().peer_left();
       return true;
@@ -104,7 +104,7 @@ bool CmEvents::take_one(const verbs::CmEvent& event) {
 }
 
 void CmEvents::watch() {
-  if (!core_.id->device().works_in_background() || watch_) return;
+  if (!core_.id->device().traits().works_in_background || watch_) return;
   watch_ = std::make_shared<CmWatch>(core_.id->event_fd(), [this] { serve(); });
   if (Status watched = watch_->start(); !watched) {
     log_debug("a connection is looked after by its application only: %s", watched.error().where);

@@ -6,7 +6,7 @@
 namespace ringsock::rs {
 
 Status CompletionEvents::create(verbs::Device& device, unsigned entries, void* context) {
-  if (!device.wakes_through_connection()) {
+  if (!device.traits().wakes_through_connection) {
     auto channel = device.create_comp_channel();
     if (!channel) return channel.error();
     channel_ = *std::move(channel);

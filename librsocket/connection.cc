@@ -21,9 +21,9 @@ constexpr int kMaxBatchesPerPoll = 16;
 /// Returns the inline size to request: the maximum where inline data costs nothing extra; on a real device each byte
 /// makes the queue's entries longer. It includes the payload of control messages, if the device permits.
 std::uint32_t inline_request(const verbs::Device& device, const QueueSettings& settings) {
-  if (takes_all_inline(device)) return device.max_inline_data();
+  if (takes_all_inline(device)) return device.traits().max_inline_data;
   const auto control = static_cast<std::uint32_t>(sizeof(wire::PeerIomap));
-  return std::min(std::max(settings.inline_bytes, control), device.max_inline_data());
+  return std::min(std::max(settings.inline_bytes, control), device.traits().max_inline_data);
 }
 
 /// Returns the settings, reduced to the limits of the device.
@@ -31,7 +31,7 @@ Result<QueueSettings> fitted_to(verbs::Device& device, QueueSettings settings, u
                                 unsigned extra_receives) {
   auto attr = device.query_device();
   if (!attr) return attr.error();
-  const unsigned per_message = device.has_write_with_immediate() ? 1 : 2;
+  const unsigned per_message = device.traits().has_write_with_immediate ? 1 : 2;
   const auto entries = static_cast<unsigned>(std::max(0, attr->max_qp_wr));
   const auto completions = static_cast<unsigned>(std::max(0, attr->max_cqe));
   const unsigned sends = std::min(entries / per_message, completions / 2);
@@ -52,8 +52,9 @@ Result<std::unique_ptr<Connection>> Connection::create(verbs::ConnectionId& id, 
   auto settings = fitted_to(id.device(), wanted, SendRequests::kEndSlots, ReceiveRequests::kControlReceives);
   if (!settings) return settings.error();
   const verbs::Device& device = id.device();
-  const bool has_overflow = settings->receive_overflow != 0 && settings->send_overflow != 0 && device.is_embedded() &&
-                            takes_all_inline(device) && device.has_write_with_immediate();
+  const bool has_overflow = settings->receive_overflow != 0 && settings->send_overflow != 0 &&
+                            device.traits().is_embedded && takes_all_inline(device) &&
+                            device.traits().has_write_with_immediate;
   if (!has_overflow) settings->receive_overflow = 0;
   std::unique_ptr<Connection> connection(new Connection(id.device(), *settings));
   if (Status made = connection->make_resources(id); !made) return made.error();
@@ -62,14 +63,14 @@ Result<std::unique_ptr<Connection>> Connection::create(verbs::ConnectionId& id, 
 
 Connection::Connection(verbs::Device& device, const QueueSettings& settings)
     : sending_(device, settings),
-      receives_(settings.receive_queue, !device.has_write_with_immediate()),
+      receives_(settings.receive_queue, !device.traits().has_write_with_immediate),
       tables_(core(), requests()),
       receiving_(core(), requests(), receives_, tables_),
       listing_(core()) {}
 
 Connection::~Connection() {
   if (!overflow().were_used()) return;
-  device().leaves_traces(memory_.qp());
+  device().rc().leaves_traces(memory_.qp());
   if (!core().is_suspended()) overflow().close();
 }
 
@@ -110,7 +111,7 @@ Status Connection::make_queue_pair(verbs::ConnectionId& id, ibv_qp_cap& capacity
   if (settings.receive_overflow != 0) overflow().offer(memory_.overflow_words(), memory_.overflow_area(settings));
 
   capacity = attr.cap;
-  capacity.max_inline_data = std::min(attr.cap.max_inline_data, device().max_inline_data());
+  capacity.max_inline_data = std::min(attr.cap.max_inline_data, device().traits().max_inline_data);
   if (words_by_send && capacity.max_inline_data < sizeof(std::uint32_t))
     return Error{ENOTSUP, "rsocket: no inline message words"};
   if (takes_all_inline(device()) || settings.inline_bytes != 0)
@@ -219,7 +220,7 @@ bool Connection::handle_failed(const ibv_wc& completion) {
   }
   const bool is_data = (completion.wr_id & (kReceiveId | kControlId | kEndId | kLookId)) == 0;
   // The loss of bytes that were reported as sent is always a reset.
-  const bool in_background = device().works_in_background();
+  const bool in_background = device().traits().works_in_background;
   const bool is_end =
       completion.status == IBV_WC_WR_FLUSH_ERR || (completion.status == IBV_WC_RETRY_EXC_ERR && !in_background);
   if (is_end && !is_data) {

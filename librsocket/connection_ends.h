@@ -44,7 +44,7 @@ class ConnectionEnds {
   /// Returns whether flushed requests mean no more than is known.
   [[nodiscard]] bool expects_flush() const { return closing_.load(std::memory_order_relaxed) || peer_disconnected(); }
   /// Called when receives were flushed for a reason that is not known yet.
-  /// @param will_be_told  verbs::Device::works_in_background()
+  /// @param will_be_told  verbs::DeviceTraits::works_in_background
   void note_flush(bool will_be_told);
   /// Returns whether the queue pair has been flushed for a reason that is not known yet. If the peer caused it, the
   /// connection manager will report it.

@@ -7,12 +7,12 @@ namespace ringsock::rs {
 Listing ConnectionListing::list_at(const std::shared_ptr<ReadyMap>& map, std::uint32_t place) noexcept {
   const std::lock_guard guard(core_.poll_lock);
   if (core_.is_suspended()) return {};
-  return core_.device.list_at(*core_.qp, map, place);
+  return core_.device.rc().list_at(*core_.qp, map, place);
 }
 
 void ConnectionListing::unlist() noexcept {
   const std::lock_guard guard(core_.poll_lock);
-  if (!core_.is_suspended()) core_.device.unlist(*core_.qp);
+  if (!core_.is_suspended()) core_.device.rc().unlist(*core_.qp);
 }
 
 }  // namespace ringsock::rs

@@ -14,8 +14,8 @@ class ConnectionListing final : public runtime::Listable {
  public:
   explicit ConnectionListing(ConnectionCore& core) : core_(core) {}
 
-  std::uint64_t peer_group() noexcept override { return core_.device.peer_group(*core_.qp); }
-  Result<std::shared_ptr<ReadyMap>> make_ready_map() noexcept override { return core_.device.make_ready_map(); }
+  std::uint64_t peer_group() noexcept override { return core_.device.rc().peer_group(*core_.qp); }
+  Result<std::shared_ptr<ReadyMap>> make_ready_map() noexcept override { return core_.device.rc().make_ready_map(); }
   Listing list_at(const std::shared_ptr<ReadyMap>& map, std::uint32_t place) noexcept override;
   void unlist() noexcept override;
 

@@ -76,7 +76,7 @@ void DirectPlacement::push_in_background() {
   {
     const std::lock_guard guard(core_.setup_lock);
     if (core_.closed.load(std::memory_order_acquire) || core_.suspended.load(std::memory_order_relaxed)) return;
-    if (!core_.id->device().is_embedded()) return;  // a device needs no help
+    if (!core_.id->device().traits().is_embedded) return;  // a device needs no help
     if (!push_watch_ && !watch_pushes()) return;
     // The peer rings only if armed.
     core_.connection->arm();

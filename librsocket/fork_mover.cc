@@ -64,7 +64,7 @@ UniqueFd watch_edges(int fd) {
 bool ForkMover::concerns(const SocketAddress& local_or_peer) {
   const SocketAddress plain = local_or_peer.unmapped();
   const auto device = stream_.core().process.registry.choose_towards(verbs::PortSpace::tcp, plain);
-  return device && !(*device)->survives_fork();
+  return device && !(*device)->traits().survives_fork;
 }
 
 void ForkMover::begin(End end, const SocketAddress& where) {

@@ -62,7 +62,7 @@ void Inheritance::before_fork() noexcept {
   const bool shares = now == State::connected || now == State::connecting || now == State::listening;
   if ((!shares && !is_undecided(core_)) || core_.endpoint.is_closed()) return;
   if (core_.endpoint.references.retires_later()) return;
-  if (now != State::listening && core_.id && !core_.id->device().survives_fork()) return;  // stays ours
+  if (now != State::listening && core_.id && !core_.id->device().traits().survives_fork) return;  // stays ours
   if (!family_owner_) family_owner_ = make_family_record();
   FamilyRecord* const family = family_owner_.get();
   family_.store(family, std::memory_order_release);

@@ -90,7 +90,7 @@ Clients Listener::take_clients_of_parts() {
   for (auto* queue : {&accept_queue_, &half_open_}) {
     for (std::size_t left = queue->size(); left > 0; --left) {
       Clients client = queue->take_front();
-      if (stream_of(*client.front()).core().id->device().survives_fork()) {
+      if (stream_of(*client.front()).core().id->device().traits().survives_fork) {
         queue->push_back(std::move(client));
       } else {
         clients.splice(clients.end(), client);

@@ -28,7 +28,7 @@ MessageReceiver::MessageReceiver(ConnectionCore& core, SendRequests& requests, R
       receives_(receives),
       tables_(tables),
       window_(core.settings.receive_ring, core.settings.receive_queue,
-              core.device.is_embedded() ? kFirstBytesOnOneHost : UINT32_MAX) {}
+              core.device.traits().is_embedded ? kFirstBytesOnOneHost : UINT32_MAX) {}
 
 void MessageReceiver::begin(std::byte* ring, std::uint32_t key) {
   ring_ = ring;
@@ -124,7 +124,7 @@ bool MessageReceiver::announce_due() {
     return true;
   if (core_.ends.failure() != 0 || core_.ends.peer_disconnected() || requests_.is_held()) return true;
   // A thread that writes to its own process may only read afterwards, as far as the receive ring has room.
-  if (!std::exchange(has_announced_, true) && core_.device.is_own_process(*core_.qp)) window_.use_all();
+  if (!std::exchange(has_announced_, true) && core_.device.rc().is_own_process(*core_.qp)) window_.use_all();
   while (const auto due = window_.due()) {
     const auto slot = requests_.take_control_slot();
     if (!slot) return false;  // due() stays true
@@ -143,7 +143,7 @@ bool MessageReceiver::announce_due() {
 
 bool MessageReceiver::post_owed_receives() {
   if (receives_.post_owed() || core_.ends.expects_flush()) return false;
-  core_.ends.note_flush(core_.device.works_in_background());
+  core_.ends.note_flush(core_.device.traits().works_in_background);
   return true;
 }
 

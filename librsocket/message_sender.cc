@@ -18,7 +18,7 @@ constexpr std::uint32_t kMaxRingPieceBytes = 64 * 1024;
 }  // namespace
 
 MessageSender::MessageSender(verbs::Device& device, const QueueSettings& settings)
-    : core_(device, settings), requests_(core_.ends, settings.send_queue, !device.has_write_with_immediate()) {}
+    : core_(device, settings), requests_(core_.ends, settings.send_queue, !device.traits().has_write_with_immediate) {}
 
 void MessageSender::begin(const ibv_qp_cap& capacity, bool control_inline, SendRing ring) {
   requests_.begin(*core_.qp, control_inline, std::move(ring));
@@ -90,7 +90,7 @@ inline bool MessageSender::sends_on_ring() {
 std::size_t MessageSender::send_ahead(IoCursor& data) {
   if (core_.is_suspended() || !core_.overflow.can_append()) return 0;
   // A message or a direct write that waits in the queue comes before these bytes.
-  if (!core_.device.has_sent_all(*core_.qp)) return 0;
+  if (!core_.device.rc().has_sent_all(*core_.qp)) return 0;
   const auto appended = core_.overflow.append(data, window_.sequence());
   if (!appended) core_.ends.fail(ECONNRESET);
   if (!appended) return 0;

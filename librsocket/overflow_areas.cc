@@ -51,8 +51,8 @@ void OverflowAreas::take_offer(const wire::RsConnect& peer, const std::optional<
 void OverflowAreas::open(verbs::Device& device, ibv_qp& qp, std::uint32_t limit, std::optional<uid_t> other_user) {
   if (words_ == nullptr || !peer_ || (other_user && !may_give_pages())) return;
   const std::size_t length = peer_->length.host();
-  auto* const words = device.peer_memory(qp, peer_key_, peer_words_address_, wire::kRsOverflowWordBytes);
-  auto* const area = device.peer_memory(qp, peer_key_, peer_->addr.host(), length);
+  auto* const words = device.rc().peer_memory(qp, peer_key_, peer_words_address_, wire::kRsOverflowWordBytes);
+  auto* const area = device.rc().peer_memory(qp, peer_key_, peer_->addr.host(), length);
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(words) % wire::kRsOverflowWordBytes == 0;
   if (words == nullptr || area == nullptr || !is_aligned) return;
   auto& peers = *reinterpret_cast<engine::OverflowWords*>(words);

@@ -23,7 +23,7 @@ class StreamReadiness final : public runtime::Readiness, public StreamPart {
   std::uint32_t arrival_stamp() noexcept override;
   [[nodiscard]] std::uint64_t taken_in_turns() const noexcept override;
   [[nodiscard]] bool waits_for_our_cpus() const noexcept override {
-    return core_.is_connected() && core_.connection->device().works_on_our_cpus();
+    return core_.is_connected() && core_.connection->device().traits().works_on_our_cpus;
   }
 
  private:

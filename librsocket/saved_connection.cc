@@ -15,7 +15,7 @@ bool StateOf::save_and_suspend(SavedConnection& saved) {
   const std::lock_guard guard(core.poll_lock);
   const bool is_fixed = requests.ring() || requests.has_words_by_send() || connection_.tables_.has_iomap();
   if (core.is_suspended() || is_fixed || requests.is_busy()) return false;
-  const auto queue_pair = core.device.save(*core.qp);
+  const auto queue_pair = core.device.rc().save(*core.qp);
   if (!queue_pair) return false;
   saved.queue_pair = *queue_pair;
   saved.overflow = core.overflow.save();
@@ -38,7 +38,7 @@ Status StateOf::restore(const SavedConnection& saved) {
   const std::lock_guard guard(core.poll_lock);
   if (!is_possible(saved)) return Error{EPROTO, "rsocket: an impossible connection"};
   if (Status windows = restore_windows(saved); !windows) return windows;
-  if (Status queue = core.device.restore(*core.qp, saved.queue_pair); !queue) return queue;
+  if (Status queue = core.device.rc().restore(*core.qp, saved.queue_pair); !queue) return queue;
   core.ends.restore(saved);
   connection_.sending_.restore(saved);
   connection_.receives_.restore(saved);

@@ -14,7 +14,7 @@ StreamCore::StreamCore(runtime::Endpoint& its_endpoint, Process& its_process, in
 
 runtime::SocketPath StreamCore::path() const {
   if (!is_connected()) return runtime::SocketPath::none;
-  return id->device().is_embedded() ? runtime::SocketPath::embedded : runtime::SocketPath::rdma;
+  return id->device().traits().is_embedded ? runtime::SocketPath::embedded : runtime::SocketPath::rdma;
 }
 
 void StreamCore::describe() {

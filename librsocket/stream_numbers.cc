@@ -51,13 +51,13 @@ bool StreamNumbers::disconnect() noexcept {
   }
   if (half_open) core_.disconnect();
   // A direct write that waits for the peer's help, and later messages, are still in this process.
-  return core_.id->device().works_in_background() || socket_.direct().has_written();
+  return core_.id->device().traits().works_in_background || socket_.direct().has_written();
 }
 
 /// Returns whether the connection must end by a reset, which tells the peer that its bytes were not read (RFC 2525,
 /// 2.17). Only where a reset does not overtake bytes that were sent before.
 bool StreamNumbers::leaves_bytes_unread() noexcept {
-  if (core_.id->device().works_in_background() || socket_.direct().has_written() ||
+  if (core_.id->device().traits().works_in_background || socket_.direct().has_written() ||
       core_.connection->ends().peer_disconnected())
     return false;
   core_.connection->poll();
@@ -120,7 +120,7 @@ bool StreamNumbers::is_drained() noexcept {
 }
 
 void StreamNumbers::take_over_number() {
-  if (!core_.id->device().wakes_through_connection()) return;
+  if (!core_.id->device().traits().wakes_through_connection) return;
   // An accepted socket has the connection's descriptor from the start.
   if (core_.fd < 0) {
     core_.fd = core_.id->event_fd();

@@ -88,7 +88,7 @@ std::optional<runtime::KernelReason> StreamSocket::why_not_to(const SocketAddres
   using runtime::KernelReason;
   auto device = core_.process.registry.choose(destination);
   if (!device) return KernelReason::no_device;
-  const bool moves_later = by_kernel_first && !(*device)->survives_fork();
+  const bool moves_later = by_kernel_first && !(*device)->traits().survives_fork;
   if (!moves_later && !(*device)->may_have_listener(verbs::PortSpace::tcp, destination))
     return KernelReason::nobody_listened;
   if ((*device)->was_silent(verbs::PortSpace::tcp, destination)) return KernelReason::no_answer;

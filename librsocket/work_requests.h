@@ -25,7 +25,7 @@ inline constexpr unsigned kRingBytesShift = 16;
 inline constexpr std::uint32_t kPieceBytes = 16 * 1024;
 
 /// Returns whether the device accepts whole pieces inline and so needs no send ring.
-inline bool takes_all_inline(const verbs::Device& device) { return device.max_inline_data() >= kPieceBytes; }
+inline bool takes_all_inline(const verbs::Device& device) { return device.traits().max_inline_data >= kPieceBytes; }
 
 /// Returns the word of a message as ibv_send_wr::imm_data has it.
 inline std::uint32_t word_in_network_order(const wire::RsMessage& message) {

@@ -98,7 +98,7 @@ class ReadyBits {
   alignas(kLineBytes) std::array<std::atomic<std::uint64_t>, kWords> words_;
 };
 
-/// The consumer's own map, made by a device (verbs::Device::make_ready_map()).
+/// The consumer's own map, made by a device (verbs::RcExtensions::make_ready_map()).
 class ReadyMap {
  public:
   explicit ReadyMap(ReadyBits& bits) : bits_(bits) {}

@@ -75,7 +75,7 @@ Status Ring::make_queues() {
   attr.cap.max_recv_wr = settings_.receive_entries;
   attr.cap.max_send_sge = most_pieces_ = most_pieces_of(device);
   attr.cap.max_recv_sge = 1;
-  attr.cap.max_inline_data = device.max_inline_data();
+  attr.cap.max_inline_data = device.traits().max_inline_data;
   auto qp = device.create_qp(interface_->pd(), attr);
   if (!qp) return qp.error();
   qp_ = *std::move(qp);
@@ -213,7 +213,7 @@ int Ring::send_segments(std::span<std::byte> headers, std::span<const iovec> pay
   return post(request);
 }
 
-bool Ring::segments_udp() const { return interface_->device().segments_udp(); }
+bool Ring::segments_udp() const { return interface_->device().traits().segments_udp; }
 
 void Ring::reap_sends() {
   ibv_wc completions[kBatch];

@@ -76,8 +76,8 @@ struct ReceiveBytes {
   ReceiveBytes(std::size_t all, std::size_t quiet_tail = 0) : bytes(all), quiet(quiet_tail) {}
   std::size_t bytes;  ///< may be 0
   /// Bytes at the end, whole pages, that the embedded device does not let work requests reach: the peer writes there
-  /// through Device::peer_memory() only. So the peer, to whom the pages are charged that it is the first to touch,
-  /// decides itself how many these are.
+  /// through RcExtensions::peer_memory() only. So the peer, to whom the pages are charged that it is the first to
+  /// touch, decides itself how many these are.
   std::size_t quiet;
 };
 
@@ -194,11 +194,11 @@ class ConnectionId {
   /// Returns the parts of a listener on devices that do not survive fork(2). They stay with the process that made them,
   /// until drop_unshareable_parts().
   virtual std::vector<ConnectionId*> unshareable_parts() {
-    return device().survives_fork() ? std::vector<ConnectionId*>{} : std::vector<ConnectionId*>{this};
+    return device().traits().survives_fork ? std::vector<ConnectionId*>{} : std::vector<ConnectionId*>{this};
   }
   /// Drops these parts. Their waiting clients are refused, unless this is a child, whose parent goes on.
   /// @return false when no part would be left; nothing is dropped then
-  virtual bool drop_unshareable_parts() { return device().survives_fork(); }
+  virtual bool drop_unshareable_parts() { return device().traits().survives_fork; }
   /// Ends a listener that came by fork(2) in all processes: no client can connect to it any more. Clients in its queue
   /// remain.
   virtual void end_for_all() {}

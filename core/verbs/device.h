@@ -5,29 +5,47 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
+#include <utility>
 
-#include "core/base/ready_map.h"
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/verbs/handles.h"
-#include "core/verbs/saved_queue_pair.h"
+#include "core/verbs/rc_extensions.h"
 
 namespace ringsock::verbs {
-
-/// ibv_wc::vendor_err of a flushed receive when the peer's process has given up the connection without a failure: it
-/// ended, executed another program, or closed its copy of an inherited connection. Real devices do not report it.
-inline constexpr std::uint32_t kVendorErrPeerEnded = 0x52530001;
-
-/// The same when the peer slept and was rung in vain: what was sent last came after its end.
-inline constexpr std::uint32_t kVendorErrPeerEndedAsleep = 0x52530002;
 
 class ConnectionId;
 
 /// How a connection manager identifies services: rdma_cm(7) port spaces.
 enum class PortSpace { tcp, udp };
+
+/// What does not change while a device is open, and ibv_device_attr does not have. Code above asks for these traits,
+/// never which device it has.
+struct DeviceTraits {
+  std::uint32_t max_inline_data = 0;  ///< the largest inline payload of a send queue in bytes
+  /// An armed completion queue without a channel makes event_fd() of its queue pairs' connection ids readable, and
+  /// next_event() consumes that. Saves a descriptor per connection.
+  bool wakes_through_connection = false;
+  /// Messages to any peer may use RDMA WRITE WITH IMMEDIATE; iWARP devices, or their peers, may not have it.
+  bool has_write_with_immediate = true;
+  /// The device works on posted requests after the call. Destroying a queue pair then loses requests that are under
+  /// way, and its connection manager must be served while the application makes no calls. False: all work is done
+  /// within calls.
+  bool works_in_background = false;
+  /// The kernel does that work on the CPUs of this host (Soft-RoCE, Soft-iWARP): a thread that spins until something
+  /// arrives may delay its arrival.
+  bool works_on_our_cpus = false;
+  bool survives_fork = true;  ///< a forked child can go on with its copy of a connection
+  /// Both ends of its connections are on this host. Statistics call such a device embedded, the others RDMA.
+  bool is_embedded = false;
+  /// The kernel's own copy of a multicast or broadcast packet that a ring has taken can be recognised, so that a kernel
+  /// socket may refuse it (copy_filter.h).
+  bool marks_copies = false;
+  bool segments_udp = false;  ///< IBV_WR_TSO cuts the data behind a UDP header into datagrams
+};
 
 /// Counts what happened to the packets of a raw packet queue pair since it was made.
 struct PacketCounters {
@@ -51,35 +69,18 @@ struct PacketCounters {
 /// Threads: every function may be called from any thread.
 class Device {
  public:
+  /// @param rc  what the device offers beyond libibverbs; the default offers nothing
+  explicit Device(const DeviceTraits& traits, std::unique_ptr<RcExtensions> rc = std::make_unique<RcExtensions>())
+      : traits_(traits), rc_(std::move(rc)) {}
   virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  [[nodiscard]] const DeviceTraits& traits() const { return traits_; }
+  [[nodiscard]] RcExtensions& rc() { return *rc_; }
 
   virtual ibv_context& context() = 0;
   [[nodiscard]] virtual const char* name() const = 0;
-  /// Returns the largest inline payload of a send queue in bytes, which ibv_device_attr does not have.
-  [[nodiscard]] virtual std::uint32_t max_inline_data() const = 0;
-  /// Returns whether an armed completion queue without a channel makes event_fd() of its queue pairs' connection ids
-  /// readable, and next_event() consumes that. Saves a descriptor per connection.
-  [[nodiscard]] virtual bool wakes_through_connection() const { return false; }
-  /// Returns whether messages to any peer may use RDMA WRITE WITH IMMEDIATE; iWARP devices, or their peers, may not
-  /// have it.
-  [[nodiscard]] virtual bool has_write_with_immediate() const { return true; }
-  /// Returns whether the device works on posted requests after the call. Destroying a queue pair then loses requests
-  /// that are under way, and its connection manager must be served while the application makes no calls. False: all
-  /// work is done within calls.
-  [[nodiscard]] virtual bool works_in_background() const { return false; }
-  /// Returns whether the kernel does that work on the CPUs of this host (Soft-RoCE, Soft-iWARP): a thread that spins
-  /// until something arrives may delay its arrival.
-  [[nodiscard]] virtual bool works_on_our_cpus() const { return false; }
-  /// Returns whether a forked child can go on with its copy of a connection.
-  [[nodiscard]] virtual bool survives_fork() const { return true; }
-  /// Returns whether both ends of its connections are on this host. Statistics call such a device embedded, the others
-  /// RDMA.
-  [[nodiscard]] virtual bool is_embedded() const { return false; }
-  /// Returns whether the kernel's own copy of a multicast or broadcast packet that a ring has taken can be recognised,
-  /// so that a kernel socket may refuse it (copy_filter.h).
-  [[nodiscard]] virtual bool marks_copies() const { return false; }
-  /// Returns whether IBV_WR_TSO cuts the data behind a UDP header into datagrams.
-  [[nodiscard]] virtual bool segments_udp() const { return false; }
   virtual Result<ibv_device_attr> query_device() = 0;
   virtual Result<ibv_port_attr> query_port(std::uint8_t port) = 0;
 
@@ -98,54 +99,20 @@ class Device {
   virtual void arm(std::span<ibv_cq* const> cqs) {
     for (ibv_cq* cq : cqs) ibv_req_notify_cq(cq, 0);
   }
-  virtual Result<Srq> create_srq(ibv_pd& pd, ibv_srq_init_attr& attr) = 0;
-  virtual Status modify_srq(ibv_srq& srq, ibv_srq_attr& attr, int mask) = 0;
-  virtual Status query_srq(ibv_srq& srq, ibv_srq_attr& attr) = 0;
+  // A device without shared receive queues returns EOPNOTSUPP.
+  virtual Result<Srq> create_srq(ibv_pd& /*pd*/, ibv_srq_init_attr& /*attr*/) { return unsupported("create_srq"); }
+  virtual Status modify_srq(ibv_srq& /*srq*/, ibv_srq_attr& /*attr*/, int /*mask*/) {
+    return unsupported("modify_srq");
+  }
+  virtual Status query_srq(ibv_srq& /*srq*/, ibv_srq_attr& /*attr*/) { return unsupported("query_srq"); }
   /// Makes a queue pair without the connection manager (UD, raw packet, or RC that the caller connects).
   virtual Result<Qp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr) = 0;
   virtual Status modify_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask) = 0;
   virtual Status query_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask, ibv_qp_init_attr& init_attr) = 0;
   /// Returns the counters of a raw packet queue pair. Error: EOPNOTSUPP where the device does not count.
-  virtual Result<PacketCounters> packet_counters(ibv_qp& /*qp*/) { return Error{EOPNOTSUPP, "packet_counters"}; }
-  /// Makes ibv_wc::vendor_err of successful receives on this RC queue pair the peer's order_stamp() (clock.h) at the
-  /// time of sending, or 0. It is a hint, because a peer may send any value. Returns false where the device has no
-  /// stamps.
-  virtual bool ask_for_stamps(ibv_qp& /*qp*/) { return false; }
-  /// Returns a number that is the same for RC queue pairs whose peers can share a map of ready connections
-  /// (core/base/ready_map.h), 0 where the device has no such maps or the queue pair is not connected. Threads: any.
-  [[nodiscard]] virtual std::uint64_t peer_group(ibv_qp& /*qp*/) { return 0; }
-  /// Makes a map for one group of peers. Errors: EOPNOTSUPP; EMFILE, ENFILE, ENOMEM.
-  virtual Result<std::shared_ptr<ReadyMap>> make_ready_map() { return Error{EOPNOTSUPP, "make_ready_map"}; }
-  /// Makes the peer of a queue pair, which has just been armed for any completion, set `place` of the map at each
-  /// message instead of ringing. The peer rings through the connection for a consumer that sleeps (ReadyBits::set()),
-  /// and where it cannot use the map. The next arming ends that, and unlist() does, which arms for nothing. A listing
-  /// that does not last was taken by a message that came meanwhile.
-  virtual Listing list_at(ibv_qp& /*qp*/, const std::shared_ptr<ReadyMap>& /*map*/, std::uint32_t /*place*/) {
-    return {};
-  }
-  virtual void unlist(ibv_qp& /*qp*/) {}
-  /// Returns whether the peer of a connected RC queue pair is known to be this process. Threads: any.
-  [[nodiscard]] virtual bool is_own_process(ibv_qp& /*qp*/) { return false; }
-  /// Returns where this process has mapped a part of the memory that the peer of a connected RC queue pair received
-  /// from create_qp(), nullptr where it has not, or the peer has not opened that part for writing. The mapping lives as
-  /// long as the queue pair; the peer may write there at any time. The memory of this connection is not used again for
-  /// another one if it was written (leaves_traces()).
-  virtual std::byte* peer_memory(ibv_qp& /*qp*/, std::uint32_t /*key*/, std::uint64_t /*address*/,
-                                 std::size_t /*length*/) {
-    return nullptr;
-  }
-  /// Returns whether all sends posted so far have been carried out, and the connection lives.
-  virtual bool has_sent_all(ibv_qp& /*qp*/) { return false; }
-  /// Returns how far a connected RC queue pair has come, so that another process that has it by fork(2) can go on with
-  /// it. Nothing when requests are under way, or where a device cannot tell. Threads: no other one uses the queue pair,
-  /// or its completion queue, which has been polled until it was empty.
-  virtual std::optional<SavedQueuePair> save(ibv_qp& /*qp*/) { return std::nullopt; }
-  /// Goes on where another process has saved. Threads: as save(). Errors: EPROTO for impossible values; EOPNOTSUPP;
-  /// EINVAL for a queue pair that is not connected.
-  virtual Status restore(ibv_qp& /*qp*/, const SavedQueuePair& /*saved*/) { return Error{EOPNOTSUPP, "restore"}; }
-  /// Tells that the connection's memory, on either side, was written past the device.
-  virtual void leaves_traces(ibv_qp& /*qp*/) {}
-  virtual Result<Ah> create_ah(ibv_pd& pd, ibv_ah_attr& attr) = 0;
+  virtual Result<PacketCounters> packet_counters(ibv_qp& /*qp*/) { return unsupported("packet_counters"); }
+  /// Error: EOPNOTSUPP where the device has no address handles.
+  virtual Result<Ah> create_ah(ibv_pd& /*pd*/, ibv_ah_attr& /*attr*/) { return unsupported("create_ah"); }
   /// ibv_get_async_event(3), except that it never blocks; context().async_fd is pollable. Error: EAGAIN.
   virtual Result<ibv_async_event> get_async_event() = 0;
   virtual void ack_async_event(ibv_async_event& event) = 0;
@@ -159,17 +126,24 @@ class Device {
   /// Returns whether the listener at `destination` recently did not answer a connection of this process that had
   /// another way. Threads: any.
   [[nodiscard]] virtual bool was_silent(PortSpace /*space*/, const SocketAddress& /*destination*/) { return false; }
-  /// Makes a new endpoint of this device's connection manager (connection_manager.h).
-  virtual Result<std::unique_ptr<ConnectionId>> create_id(PortSpace space) = 0;
+  /// Makes a new endpoint of this device's connection manager (connection_manager.h). Error: EOPNOTSUPP where the
+  /// device has none.
+  virtual Result<std::unique_ptr<ConnectionId>> create_id(PortSpace space);
 
   // Called by the destructors of handles. Return 0 or an errno value, as ibv_dealloc_pd(3) does.
   virtual int dealloc_pd(ibv_pd* pd) = 0;
   virtual int dereg_mr(ibv_mr* mr) = 0;
   virtual int destroy_comp_channel(ibv_comp_channel* channel) = 0;
   virtual int destroy_cq(ibv_cq* cq) = 0;
-  virtual int destroy_srq(ibv_srq* srq) = 0;
+  virtual int destroy_srq(ibv_srq* /*srq*/) { return EOPNOTSUPP; }
   virtual int destroy_qp(ibv_qp* qp) = 0;
-  virtual int destroy_ah(ibv_ah* ah) = 0;
+  virtual int destroy_ah(ibv_ah* /*ah*/) { return EOPNOTSUPP; }
+
+ private:
+  static Error unsupported(const char* where) { return {EOPNOTSUPP, where}; }
+
+  const DeviceTraits traits_;
+  const std::unique_ptr<RcExtensions> rc_;
 };
 
 }  // namespace ringsock::verbs

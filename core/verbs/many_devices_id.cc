@@ -151,7 +151,7 @@ void ManyDevicesId::abandon(bool give_away) {
 std::vector<ConnectionId*> ManyDevicesId::unshareable_parts() {
   std::vector<ConnectionId*> parts;
   for (const Member& member : members_) {
-    if (!member.device->survives_fork()) parts.push_back(member.id.get());
+    if (!member.device->traits().survives_fork) parts.push_back(member.id.get());
   }
   return parts;
 }
@@ -161,7 +161,7 @@ void ManyDevicesId::end_for_all() {
 }
 
 bool ManyDevicesId::drop_unshareable_parts() {
-  const auto survives = [](const Member& member) { return member.device->survives_fork(); };
+  const auto survives = [](const Member& member) { return member.device->traits().survives_fork; };
   if (std::none_of(members_.begin(), members_.end(), survives)) return false;
   std::erase_if(members_, std::not_fn(survives));
   readiness_.reset();

@@ -62,7 +62,7 @@ Result<Device*> DeviceRegistry::choose(const SocketAddress& address) {
 
 Result<Device*> DeviceRegistry::choose_towards(PortSpace space, const SocketAddress& destination) {
   auto best = choose(destination);
-  if (!best || (*best)->is_embedded()) return best;
+  if (!best || (*best)->traits().is_embedded) return best;
   for (const auto& entry : entries_) {
     if (entry->provider->kind() != DeviceKind::soft || !entry->provider->reaches(destination)) continue;
     auto device = device_of(*entry);

@@ -52,7 +52,7 @@ std::vector<Attachment> Flows::wanted_groups() {
     if (!is_heard(heard)) continue;
     const SocketAddress destination = heard.group.with_port(local.port());
     auto ring = ring_of_group(destination, heard.ifindex);
-    if (!ring || !(*ring)->interface().device().marks_copies()) continue;
+    if (!ring || !(*ring)->interface().device().traits().marks_copies) continue;
     Attachment one{*std::move(ring),
                    {.protocol = IPPROTO_UDP, .destination = destination, .destination_mac = heard.mac}};
     if (std::find(out.begin(), out.end(), one) == out.end()) out.push_back(std::move(one));

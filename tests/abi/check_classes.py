@@ -3,9 +3,8 @@
 
 Usage: check_classes.py ROOT [LINES]
 
-Exit status 1 when a class declares more than 40 functions, or more than LARGE permits it, or is in LARGE without need, or when a tenth of the
-functions have more than 20 lines. With LINES, lists the functions that are longer than that. Deleted functions and pointers to
-functions do not count; inherited functions count where they are declared. The count is textual: it needs the layout of
+Exit status 1 when a class declares more than 40 functions, or when a tenth of the functions have more than 20 lines.
+With LINES, lists the functions that are longer than that. Deleted functions and pointers to functions do not count; inherited functions count where they are declared. The count is textual: it needs the layout of
 clang-format.
 """
 import pathlib
@@ -15,15 +14,6 @@ import sys
 ROOTS = ("core", "librsocket", "libvmacompat", "preload", "tools")
 LIMIT = 40
 LONG = 20  # of the ninth of ten functions, in lines
-
-# Classes with more functions: how many they may have at most, and the reason.
-TO_SPLIT = "to be split (issue 14)"
-LARGE = {
-    "core/device/packet/packet_device.h:PacketDevice": (46, "implements verbs::Device, which has a function for each call of libibverbs"),
-    "core/device/rdma/rdma_device.h:RdmaDevice": (43, "implements verbs::Device, which has a function for each call of libibverbs"),
-    "core/device/shm/soft_device.h:SoftDevice": (51, "implements verbs::Device, which has a function for each call of libibverbs"),
-    "core/verbs/device.h:Device": (53, "has a function for each call of libibverbs"),
-}
 
 
 def code(text):
@@ -133,16 +123,12 @@ def main():
         lengths += [lines for _, lines, _ in found]
         if longer:
             print("".join(f"{path}:{number}: {lines} lines: {head}\n" for number, lines, head in found if lines > longer), end="")
-    for name, number in sorted(large.items()):
-        most = LARGE.get(name, (LIMIT, ""))[0]
-        if number > most:
-            problems.append(f"not ok {name} declares {number} functions, more than {most}")
-    problems += [f"not ok {name} is not large any more: take it out of LARGE" for name in sorted(LARGE.keys() - large.keys())]
+    problems += [f"not ok {name} declares {number} functions, more than {LIMIT}" for name, number in sorted(large.items())]
     lengths.sort()
     ninth = lengths[len(lengths) * 9 // 10]
     if ninth > LONG:
         problems.append(f"not ok a tenth of the functions have more than {LONG} lines")
-    print("\n".join(problems) if problems else f"ok {len(LARGE)} classes declare more than {LIMIT} functions, as known")
+    print("\n".join(problems) if problems else f"ok no class declares more than {LIMIT} functions")
     print(f"# {len(lengths)} functions with lines of their own: median {lengths[len(lengths) // 2]}, p90 {ninth}, longest {lengths[-1]} lines")
     return 1 if problems else 0
 

@@ -22,7 +22,7 @@ class FakeCard final : public FakeDevice {
  public:
   using Frame = std::vector<std::byte>;
 
-  FakeCard() : FakeDevice("fake card") {
+  FakeCard() : FakeDevice("fake card", {.max_inline_data = 128}) {
     ibv_context& context = verbs_.context;
     context.ops.poll_cq = [](ibv_cq* cq, int count, ibv_wc* out) { return of(cq->context).poll(*cq, count, out); };
     context.ops.post_send = [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
@@ -97,8 +97,7 @@ class FakeCard final : public FakeDevice {
     Frame frame;
     unsigned flags;
   };
-  std::vector<Sent> line;  ///< what has left
-  std::uint32_t inline_bytes = 128;
+  std::vector<Sent> line;            ///< what has left
   std::size_t most_sends = 1000;     ///< that wait; then ENOMEM
   std::size_t most_receives = 1000;  ///< posted; then ENOMEM
   bool delays_sends = false;         ///< until send_all()
@@ -107,7 +106,6 @@ class FakeCard final : public FakeDevice {
 
   // -- verbs::Device
   ibv_context& context() override { return verbs_.context; }
-  [[nodiscard]] std::uint32_t max_inline_data() const override { return inline_bytes; }
   Result<ibv_device_attr> query_device() override {
     ibv_device_attr out{};
     out.max_sge = 4;
@@ -182,7 +180,7 @@ class FakeCard final : public FakeDevice {
         if (out.is_inline) out.copied.insert(out.copied.end(), from, from + piece.length);
         if (!out.is_inline && piece.lkey == 0) ++wrong_keys;
       }
-      if (out.is_inline && out.copied.size() > inline_bytes) return EINVAL;
+      if (out.is_inline && out.copied.size() > traits().max_inline_data) return EINVAL;
       if (sending_.size() == most_sends) return ENOMEM;
       sending_.push_back(std::move(out));
     }

@@ -15,7 +15,8 @@ namespace ringsock::fakes {
 /// Registration works and is counted; everything that needs a queue answers EOPNOTSUPP. Thread-safe.
 class FakeDevice : public verbs::Device {
  public:
-  explicit FakeDevice(const char* name = "fake") : name_(name) {}
+  explicit FakeDevice(const char* name = "fake", const verbs::DeviceTraits& traits = {})
+      : Device(traits), name_(name) {}
 
   /// Registrations alive, their bytes, and how many were ever made.
   [[nodiscard]] int live_registrations() const { return live_registrations_; }
@@ -27,7 +28,6 @@ class FakeDevice : public verbs::Device {
 
   ibv_context& context() override { return context_; }
   [[nodiscard]] const char* name() const override { return name_; }
-  [[nodiscard]] std::uint32_t max_inline_data() const override { return 0; }
   Result<ibv_device_attr> query_device() override { return unsupported(); }
   Result<ibv_port_attr> query_port(std::uint8_t) override { return unsupported(); }
 
@@ -48,16 +48,11 @@ class FakeDevice : public verbs::Device {
   Result<verbs::Cq> create_cq(int, void*, ibv_comp_channel*, int) override { return unsupported(); }
   Result<ibv_cq*> get_cq_event(ibv_comp_channel&) override { return unsupported(); }
   void ack_cq_events(ibv_cq&, unsigned int) override {}
-  Result<verbs::Srq> create_srq(ibv_pd&, ibv_srq_init_attr&) override { return unsupported(); }
-  Status modify_srq(ibv_srq&, ibv_srq_attr&, int) override { return unsupported(); }
-  Status query_srq(ibv_srq&, ibv_srq_attr&) override { return unsupported(); }
   Result<verbs::Qp> create_qp(ibv_pd&, ibv_qp_init_attr&) override { return unsupported(); }
   Status modify_qp(ibv_qp&, ibv_qp_attr&, int) override { return unsupported(); }
   Status query_qp(ibv_qp&, ibv_qp_attr&, int, ibv_qp_init_attr&) override { return unsupported(); }
-  Result<verbs::Ah> create_ah(ibv_pd&, ibv_ah_attr&) override { return unsupported(); }
   Result<ibv_async_event> get_async_event() override { return unsupported(); }
   void ack_async_event(ibv_async_event&) override {}
-  Result<std::unique_ptr<verbs::ConnectionId>> create_id(verbs::PortSpace) override { return unsupported(); }
 
   int dealloc_pd(ibv_pd* pd) override {
     --live_pds_;
@@ -72,9 +67,7 @@ class FakeDevice : public verbs::Device {
   }
   int destroy_comp_channel(ibv_comp_channel*) override { return EINVAL; }
   int destroy_cq(ibv_cq*) override { return EINVAL; }
-  int destroy_srq(ibv_srq*) override { return EINVAL; }
   int destroy_qp(ibv_qp*) override { return EINVAL; }
-  int destroy_ah(ibv_ah*) override { return EINVAL; }
 
  private:
   static Error unsupported() { return {EOPNOTSUPP, "fake device"}; }

@@ -21,7 +21,6 @@
 #include "core/device/packet/packet_queue_pair.h"
 #include "core/device/packet/packet_rings.h"
 #include "core/device/packet/packet_verbs.h"
-#include "core/verbs/connection_manager.h"
 
 namespace ringsock::soft {
 
@@ -32,7 +31,14 @@ constexpr std::uint64_t kMaxRegionBytes = UINT64_MAX;
 
 PacketQueuePair& ours(ibv_qp& qp) { return static_cast<PacketQueuePair&>(qp); }
 PacketCompletionQueue& ours(ibv_cq& cq) { return PacketCompletionQueue::of(cq); }
-constexpr Error unsupported(const char* where) { return {EOPNOTSUPP, where}; }
+
+verbs::DeviceTraits packet_traits() {
+  verbs::DeviceTraits out;
+  out.max_inline_data = kMaxTsoBytes;
+  out.marks_copies = true;
+  out.segments_udp = true;
+  return out;
+}
 
 Status add_to(const UniqueFd& epoll, int fd) {
   epoll_event event{};
@@ -79,7 +85,11 @@ Result<std::unique_ptr<PacketDevice>> PacketDevice::open(unsigned ifindex, const
 }
 
 PacketDevice::PacketDevice(unsigned ifindex, std::string name, bool kernel_segments_udp, std::unique_ptr<Parts> parts)
-    : ifindex_(ifindex), name_(std::move(name)), kernel_segments_udp_(kernel_segments_udp), parts_(std::move(parts)) {
+    : Device(packet_traits()),
+      ifindex_(ifindex),
+      name_(std::move(name)),
+      kernel_segments_udp_(kernel_segments_udp),
+      parts_(std::move(parts)) {
   parts_->verbs.emplace(*this, name_.c_str(), parts_->async.get());
   enter_packet_verbs(parts_->verbs->operations());
 }
@@ -91,7 +101,6 @@ KeyTable& PacketDevice::keys() { return parts_->keys; }
 RingMaker& PacketDevice::ring_maker() { return *parts_->rings; }
 RingKind PacketDevice::ring_kind() const { return parts_->rings->kind(); }
 void PacketDevice::raise(const ibv_async_event& event) { parts_->events.raise(event); }
-std::uint32_t PacketDevice::max_inline_data() const { return kMaxTsoBytes; }
 
 Result<ibv_device_attr> PacketDevice::query_device() {
   ibv_device_attr attr{};
@@ -144,7 +153,8 @@ int PacketDevice::dealloc_pd(ibv_pd* pd) {
 
 Result<verbs::Mr> PacketDevice::reg_mr(ibv_pd& pd, void* address, std::size_t length, int access) {
   // There is no remote access.
-  if ((access & ~(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING)) != 0) return unsupported("reg_mr: access");
+  if ((access & ~(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING)) != 0)
+    return Error{EOPNOTSUPP, "reg_mr: access"};
   if (reinterpret_cast<std::uint64_t>(address) + length < length) return Error{EINVAL, "reg_mr: length"};
   auto region = static_cast<ProtectionDomain&>(pd).add_region(keys(), address, length, access, nullptr);
   if (!region) return region.error();
@@ -266,16 +276,6 @@ void PacketDevice::forget_after_fork() {
   parts_->rings->forget();
   parts_->interface.forget();
   parts_->async.reset();
-}
-
-Result<verbs::Srq> PacketDevice::create_srq(ibv_pd&, ibv_srq_init_attr&) { return unsupported("create_srq"); }
-Status PacketDevice::modify_srq(ibv_srq&, ibv_srq_attr&, int) { return unsupported("modify_srq"); }
-Status PacketDevice::query_srq(ibv_srq&, ibv_srq_attr&) { return unsupported("query_srq"); }
-int PacketDevice::destroy_srq(ibv_srq*) { return EOPNOTSUPP; }
-Result<verbs::Ah> PacketDevice::create_ah(ibv_pd&, ibv_ah_attr&) { return unsupported("create_ah"); }
-int PacketDevice::destroy_ah(ibv_ah*) { return EOPNOTSUPP; }
-Result<std::unique_ptr<verbs::ConnectionId>> PacketDevice::create_id(verbs::PortSpace) {
-  return unsupported("create_id");
 }
 
 }  // namespace ringsock::soft

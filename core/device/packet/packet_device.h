@@ -93,9 +93,6 @@ class PacketDevice final : public verbs::Device {
 
   ibv_context& context() override;
   [[nodiscard]] const char* name() const override { return name_.c_str(); }
-  [[nodiscard]] std::uint32_t max_inline_data() const override;
-  [[nodiscard]] bool marks_copies() const override { return true; }
-  [[nodiscard]] bool segments_udp() const override { return true; }
   Result<ibv_device_attr> query_device() override;
   Result<ibv_port_attr> query_port(std::uint8_t port) override;
   Result<verbs::Pd> alloc_pd() override;
@@ -105,24 +102,17 @@ class PacketDevice final : public verbs::Device {
   [[nodiscard]] ibv_cq_ex* with_wallclock(ibv_cq& cq) override;
   Result<ibv_cq*> get_cq_event(ibv_comp_channel& channel) override;
   void ack_cq_events(ibv_cq& cq, unsigned int count) override;
-  Result<verbs::Srq> create_srq(ibv_pd& pd, ibv_srq_init_attr& attr) override;
-  Status modify_srq(ibv_srq& srq, ibv_srq_attr& attr, int mask) override;
-  Status query_srq(ibv_srq& srq, ibv_srq_attr& attr) override;
   Result<verbs::Qp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr) override;
   Status modify_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask) override;
   Status query_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask, ibv_qp_init_attr& init_attr) override;
   Result<verbs::PacketCounters> packet_counters(ibv_qp& qp) override;
-  Result<verbs::Ah> create_ah(ibv_pd& pd, ibv_ah_attr& attr) override;
   Result<ibv_async_event> get_async_event() override;
   void ack_async_event(ibv_async_event& event) override;
-  Result<std::unique_ptr<verbs::ConnectionId>> create_id(verbs::PortSpace space) override;
   int dealloc_pd(ibv_pd* pd) override;
   int dereg_mr(ibv_mr* mr) override;
   int destroy_comp_channel(ibv_comp_channel* channel) override;
   int destroy_cq(ibv_cq* cq) override;
-  int destroy_srq(ibv_srq* srq) override;
   int destroy_qp(ibv_qp* qp) override;
-  int destroy_ah(ibv_ah* ah) override;
 
   // Used by the queue pairs of this device.
   [[nodiscard]] KeyTable& keys();

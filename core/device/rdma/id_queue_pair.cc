@@ -54,7 +54,7 @@ Status IdQueuePair::to_init() {
 
 Status IdQueuePair::to_ready(const verbs::ConnectionParameters* parameters) {
   // The kernel's iWARP connection manager moves the queue pair itself.
-  if (!device_->has_write_with_immediate()) return ok();
+  if (!device_->traits().has_write_with_immediate) return ok();
   // Repeated, because the active side's first attributes were made without the connection and did not permit the peer
   // to write.
   if (Status again = to_init(); !again) return again;

@@ -35,6 +35,23 @@ void explain_locked_memory(std::size_t bytes) {
       bytes / 1024, static_cast<unsigned long long>(limit.rlim_cur / 1024));
 }
 
+bool is_software_of_kernel(const ibv_device_attr& attr) {
+  // The numbers that ibv_devinfo(1) shows.
+  constexpr std::uint32_t kSoftRoceVendor = 0xffffff;
+  constexpr std::uint32_t kSoftIwarpVendor = 0x626d74;
+  return attr.vendor_id == kSoftRoceVendor || attr.vendor_id == kSoftIwarpVendor;
+}
+
+verbs::DeviceTraits traits_of(const ibv_device& device, const ibv_device_attr& attr) {
+  verbs::DeviceTraits out;
+  out.max_inline_data = kMaxInlineBytes;
+  out.has_write_with_immediate = device.transport_type != IBV_TRANSPORT_IWARP;
+  out.works_in_background = true;
+  out.works_on_our_cpus = is_software_of_kernel(attr);
+  out.survives_fork = false;
+  return out;
+}
+
 }  // namespace
 
 // -- the device ------------------------------------------------------------------------------------
@@ -50,20 +67,11 @@ Result<std::unique_ptr<RdmaDevice>> RdmaDevice::create(std::shared_ptr<RdmaDevic
 
 RdmaDevice::RdmaDevice(std::shared_ptr<RdmaDevices> devices, std::shared_ptr<OpenContext> context,
                        const ibv_device_attr& attr)
-    : devices_(std::move(devices)), context_(std::move(context)), attr_(attr), calls_(devices_->calls()) {}
-
-std::uint32_t RdmaDevice::max_inline_data() const { return kMaxInlineBytes; }
-
-bool RdmaDevice::has_write_with_immediate() const {
-  return context_->get().device->transport_type != IBV_TRANSPORT_IWARP;
-}
-
-bool RdmaDevice::works_on_our_cpus() const {
-  // The numbers that ibv_devinfo(1) shows.
-  constexpr std::uint32_t kSoftRoceVendor = 0xffffff;
-  constexpr std::uint32_t kSoftIwarpVendor = 0x626d74;
-  return attr_.vendor_id == kSoftRoceVendor || attr_.vendor_id == kSoftIwarpVendor;
-}
+    : Device(traits_of(*context->get().device, attr)),
+      devices_(std::move(devices)),
+      context_(std::move(context)),
+      attr_(attr),
+      calls_(devices_->calls()) {}
 
 Result<ibv_port_attr> RdmaDevice::query_port(std::uint8_t port) {
   ibv_port_attr attr{};

@@ -27,11 +27,6 @@ class RdmaDevice final : public verbs::Device {
 
   ibv_context& context() override { return context_->get(); }
   [[nodiscard]] const char* name() const override { return context_->get().device->name; }
-  [[nodiscard]] std::uint32_t max_inline_data() const override;
-  [[nodiscard]] bool has_write_with_immediate() const override;
-  [[nodiscard]] bool works_in_background() const override { return true; }
-  [[nodiscard]] bool works_on_our_cpus() const override;
-  [[nodiscard]] bool survives_fork() const override { return false; }
   Result<ibv_device_attr> query_device() override { return attr_; }
   Result<ibv_port_attr> query_port(std::uint8_t port) override;
 

@@ -163,7 +163,7 @@ Status RdmaId::connect(const ConnectionParameters& parameters) {
     request.private_data_len = static_cast<std::uint8_t>(data.size());
   }
   // iWARP's connection set-up may begin with a READ of zero bytes (RFC 6581).
-  if (!device_->has_write_with_immediate())
+  if (!device_->traits().has_write_with_immediate)
     request.initiator_depth = std::max<std::uint8_t>(request.initiator_depth, 1);
   return call_failed_or_ok(calls().connect(id_, &request), "rdma_connect");
 }

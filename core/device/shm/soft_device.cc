@@ -1,7 +1,6 @@
 #include "core/device/shm/soft_device.h"
 
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <cerrno>
 
@@ -11,7 +10,6 @@
 #include "core/device/shm/cm/soft_id.h"
 #include "core/device/shm/memory/app_memory.h"
 #include "core/device/shm/memory/guarded_copy.h"
-#include "core/device/shm/memory/ready_maps.h"
 #include "core/device/shm/names/connect_target.h"
 #include "core/device/shm/names/port_name.h"
 #include "core/device/shm/queue/completion_queue.h"
@@ -19,6 +17,7 @@
 #include "core/device/shm/queue/queue_limits.h"
 #include "core/device/shm/queue/queue_pair.h"
 #include "core/device/shm/queue/reliable_queue_pair.h"
+#include "core/device/shm/queue/soft_rc_extensions.h"
 #include "core/device/shm/queue/ud_queue_pair.h"
 
 namespace ringsock::soft {
@@ -27,6 +26,16 @@ namespace {
 
 constexpr int kUnsupportedAccess = IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB;
 constexpr int kNeedsLocalWrite = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+
+verbs::DeviceTraits traits_of(const SoftAbilities& abilities) {
+  verbs::DeviceTraits out;
+  out.max_inline_data = abilities.max_inline_data;
+  out.wakes_through_connection = abilities.wakes_through_connection;
+  out.has_write_with_immediate = abilities.write_with_immediate;
+  out.survives_fork = abilities.survives_fork;
+  out.is_embedded = true;
+  return out;
+}
 
 QueuePair& ours(ibv_qp& qp) { return static_cast<QueuePair&>(qp); }
 CompletionQueue& ours(ibv_cq& cq) { return static_cast<CompletionQueue&>(cq); }
@@ -43,7 +52,8 @@ Result<std::unique_ptr<SoftDevice>> SoftDevice::open(SoftAbilities abilities) {
 }
 
 SoftDevice::SoftDevice(UniqueFd async_fd, SoftAbilities abilities)
-    : abilities_(abilities), shared_(*this, kSoftDeviceName, std::move(async_fd)) {
+    : Device(traits_of(abilities), std::make_unique<SoftRcExtensions>(abilities.wakes_through_connection)),
+      shared_(*this, kSoftDeviceName, std::move(async_fd)) {
   enter_data_path(context());
   AsymmetricBarrier::register_process();
 }
@@ -221,52 +231,6 @@ int SoftDevice::destroy_qp(ibv_qp* qp) {
   delete &queue_pair;
   return 0;
 }
-
-bool SoftDevice::ask_for_stamps(ibv_qp& qp) {
-  if (qp.qp_type != IBV_QPT_RC) return false;
-  static_cast<ReliableQueuePair&>(ours(qp)).ask_for_stamps();
-  return true;
-}
-
-std::uint64_t SoftDevice::peer_group(ibv_qp& qp) {
-  if (qp.qp_type != IBV_QPT_RC || !abilities_.wakes_through_connection) return 0;
-  return static_cast<ReliableQueuePair&>(ours(qp)).peer_group();
-}
-
-bool SoftDevice::is_own_process(ibv_qp& qp) {
-  return qp.qp_type == IBV_QPT_RC && static_cast<ReliableQueuePair&>(ours(qp)).peer_process().pid == ::getpid();
-}
-
-std::byte* SoftDevice::peer_memory(ibv_qp& qp, std::uint32_t key, std::uint64_t address, std::size_t length) {
-  if (qp.qp_type != IBV_QPT_RC) return nullptr;
-  return static_cast<ReliableQueuePair&>(ours(qp)).peer_memory(key, address, length);
-}
-
-bool SoftDevice::has_sent_all(ibv_qp& qp) {
-  return qp.qp_type == IBV_QPT_RC && static_cast<ReliableQueuePair&>(ours(qp)).has_sent_all();
-}
-
-std::optional<verbs::SavedQueuePair> SoftDevice::save(ibv_qp& qp) {
-  if (qp.qp_type != IBV_QPT_RC) return std::nullopt;
-  return static_cast<ReliableQueuePair&>(ours(qp)).save();
-}
-
-Status SoftDevice::restore(ibv_qp& qp, const verbs::SavedQueuePair& saved) {
-  if (qp.qp_type != IBV_QPT_RC) return Error{EINVAL, "restore: type"};
-  return static_cast<ReliableQueuePair&>(ours(qp)).restore(saved);
-}
-
-void SoftDevice::leaves_traces(ibv_qp& qp) {
-  if (qp.qp_type == IBV_QPT_RC) static_cast<ReliableQueuePair&>(ours(qp)).leaves_traces();
-}
-
-Result<std::shared_ptr<ReadyMap>> SoftDevice::make_ready_map() { return OwnReadyMap::make(); }
-
-Listing SoftDevice::list_at(ibv_qp& qp, const std::shared_ptr<ReadyMap>& map, std::uint32_t place) {
-  return static_cast<ReliableQueuePair&>(ours(qp)).list_at(map, place);
-}
-
-void SoftDevice::unlist(ibv_qp& qp) { static_cast<ReliableQueuePair&>(ours(qp)).unlist(); }
 
 Result<verbs::Ah> SoftDevice::create_ah(ibv_pd& pd, ibv_ah_attr& attr) {
   if (attr.port_num != 1) return Error{EINVAL, "create_ah: port"};

@@ -40,11 +40,6 @@ class SoftDevice final : public verbs::Device {
 
   ibv_context& context() override { return shared_.context(); }
   [[nodiscard]] const char* name() const override { return kSoftDeviceName; }
-  [[nodiscard]] std::uint32_t max_inline_data() const override { return abilities_.max_inline_data; }
-  [[nodiscard]] bool wakes_through_connection() const override { return abilities_.wakes_through_connection; }
-  [[nodiscard]] bool has_write_with_immediate() const override { return abilities_.write_with_immediate; }
-  [[nodiscard]] bool survives_fork() const override { return abilities_.survives_fork; }
-  [[nodiscard]] bool is_embedded() const override { return true; }
   Result<ibv_device_attr> query_device() override;
   Result<ibv_port_attr> query_port(std::uint8_t port) override;
 
@@ -60,17 +55,6 @@ class SoftDevice final : public verbs::Device {
   Result<verbs::Qp> create_qp(ibv_pd& pd, ibv_qp_init_attr& attr) override;
   Status modify_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask) override;
   Status query_qp(ibv_qp& qp, ibv_qp_attr& attr, int mask, ibv_qp_init_attr& init_attr) override;
-  bool ask_for_stamps(ibv_qp& qp) override;
-  [[nodiscard]] std::uint64_t peer_group(ibv_qp& qp) override;
-  [[nodiscard]] bool is_own_process(ibv_qp& qp) override;
-  std::byte* peer_memory(ibv_qp& qp, std::uint32_t key, std::uint64_t address, std::size_t length) override;
-  bool has_sent_all(ibv_qp& qp) override;
-  std::optional<verbs::SavedQueuePair> save(ibv_qp& qp) override;
-  Status restore(ibv_qp& qp, const verbs::SavedQueuePair& saved) override;
-  void leaves_traces(ibv_qp& qp) override;
-  Result<std::shared_ptr<ReadyMap>> make_ready_map() override;
-  Listing list_at(ibv_qp& qp, const std::shared_ptr<ReadyMap>& map, std::uint32_t place) override;
-  void unlist(ibv_qp& qp) override;
   Result<verbs::Ah> create_ah(ibv_pd& pd, ibv_ah_attr& attr) override;
   Result<ibv_async_event> get_async_event() override;
   void ack_async_event(ibv_async_event& event) override;
@@ -96,7 +80,6 @@ class SoftDevice final : public verbs::Device {
  private:
   SoftDevice(UniqueFd async_fd, SoftAbilities abilities);
 
-  const SoftAbilities abilities_;
   DeviceContext shared_;
   SilentPorts silent_ports_;
 };

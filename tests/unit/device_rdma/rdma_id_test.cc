@@ -287,16 +287,16 @@ TEST_F(RdmaIdTest, ReceiveMemoryIsZeroAndRegistered) {
 // -- iWARP
 
 TEST_F(RdmaIdTest, DevicesThatAreTheKernelsSoftwareNeedOurCpus) {
-  EXPECT_FALSE(device_->works_on_our_cpus());
+  EXPECT_FALSE(device_->traits().works_on_our_cpus);
   for (const std::uint32_t vendor : {0xffffffu, 0x626d74u}) {
     fake_.vendor_id = vendor;
     const auto again = std::make_shared<RdmaDevices>(FakeRdma::calls(), RdmaUse{.watch = watches_.watcher()});
-    EXPECT_TRUE((*again->open_first())->works_on_our_cpus());
+    EXPECT_TRUE((*again->open_first())->traits().works_on_our_cpus);
   }
 }
 
 TEST_F(IwarpIdTest, TheKernelReadiesTheQueuePairAndMessagesTravelBySend) {
-  EXPECT_FALSE(device_->has_write_with_immediate());
+  EXPECT_FALSE(device_->traits().has_write_with_immediate);
   Lane lane = connect();
   EXPECT_EQ(raw_->parameters.initiator_depth, 1);
   fake_.report(*raw_, RDMA_CM_EVENT_ESTABLISHED, 0, bytes(40));

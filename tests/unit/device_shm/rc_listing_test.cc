@@ -19,7 +19,7 @@ class RcListing : public ::testing::Test {
   RcListing() { pair_.bob.post_receives(64); }
   Listing list() {
     ibv_req_notify_cq(pair_.bob.cq.get(), 0);
-    return pair_.bob.device->list_at(*pair_.bob.qp, map_, kPlace);
+    return pair_.bob.device->rc().list_at(*pair_.bob.qp, map_, kPlace);
   }
   void send() { ASSERT_EQ(pair_.alice.post_text(IBV_WR_RDMA_WRITE_WITH_IMM, "news", &pair_.bob, 0), 0); }
   std::size_t received() { return End::poll_once(*pair_.bob.cq).size(); }
@@ -31,7 +31,7 @@ class RcListing : public ::testing::Test {
   bool is_rung() { return pair_.bob.channel_readable(); }
 
   RcPair pair_;
-  std::shared_ptr<ReadyMap> map_ = must(pair_.bob.device->make_ready_map());
+  std::shared_ptr<ReadyMap> map_ = must(pair_.bob.device->rc().make_ready_map());
 };
 
 using Places = std::vector<std::uint32_t>;
@@ -54,7 +54,7 @@ TEST_F(RcListing, MessagesAreNotedAndRingForASleeperOnly) {
 TEST_F(RcListing, AMessageBeforeTheListingRings) {
   ibv_req_notify_cq(pair_.bob.cq.get(), 0);
   send();
-  EXPECT_FALSE(pair_.bob.device->list_at(*pair_.bob.qp, map_, kPlace).lasts());
+  EXPECT_FALSE(pair_.bob.device->rc().list_at(*pair_.bob.qp, map_, kPlace).lasts());
   EXPECT_TRUE(is_rung());
   EXPECT_EQ(noted(), Places{});
 }
@@ -70,7 +70,7 @@ TEST_F(RcListing, ArmingEndsAListing) {
 
 TEST_F(RcListing, WithoutAListingNothingIsNotedOrRung) {
   const Listing listing = list();
-  pair_.bob.device->unlist(*pair_.bob.qp);
+  pair_.bob.device->rc().unlist(*pair_.bob.qp);
   EXPECT_FALSE(listing.lasts());
   send();
   EXPECT_FALSE(is_rung());
@@ -89,7 +89,7 @@ TEST_F(RcListing, AConnectionMovesToAnotherMap) {
   list();
   send();
   EXPECT_EQ(noted(), Places{kPlace});
-  map_ = must(pair_.bob.device->make_ready_map());
+  map_ = must(pair_.bob.device->rc().make_ready_map());
   list();
   send();
   EXPECT_EQ(noted(), Places{kPlace});
@@ -99,7 +99,7 @@ TEST_F(RcListing, AMessageToAnEarlierConnectionAtThePlaceTakesNoRing) {
   RcPair earlier;
   earlier.bob.post_receives(64);
   ibv_req_notify_cq(earlier.bob.cq.get(), 0);
-  ASSERT_TRUE(earlier.bob.device->list_at(*earlier.bob.qp, map_, kPlace).lasts());
+  ASSERT_TRUE(earlier.bob.device->rc().list_at(*earlier.bob.qp, map_, kPlace).lasts());
   list();
   map_->bits().will_sleep();
   // Bob has closed the earlier one, so that its doorbell wakes nobody, but Alice has not noticed that yet.
@@ -114,8 +114,8 @@ TEST_F(RcListing, AConnectionRingsForASleepWithAnotherMapToo) {
   send();
   EXPECT_TRUE(is_rung());
   EXPECT_FALSE(pair_.bob.device->get_cq_event(*pair_.bob.channel)) << "it takes the ring";
-  pair_.bob.device->unlist(*pair_.bob.qp);
-  map_ = must(pair_.bob.device->make_ready_map());
+  pair_.bob.device->rc().unlist(*pair_.bob.qp);
+  map_ = must(pair_.bob.device->rc().make_ready_map());
   list();
   map_->bits().will_sleep();
   EXPECT_FALSE(is_rung());
@@ -257,9 +257,9 @@ TEST_F(HostileListing, NewMapsForEachMessageAreNotFollowed) {
 }
 
 TEST_F(HostileListing, WhoAsksForAMapWithoutEndGetsFewAnswers) {
-  const std::shared_ptr<ReadyMap> map = must(bob_.device->make_ready_map());
+  const std::shared_ptr<ReadyMap> map = must(bob_.device->rc().make_ready_map());
   ibv_req_notify_cq(bob_.cq.get(), 0);
-  ASSERT_TRUE(bob_.device->list_at(*bob_.qp, map, kPlace).lasts());
+  ASSERT_TRUE(bob_.device->rc().list_at(*bob_.qp, map, kPlace).lasts());
   const LinkPacket question = LinkPacket::want_ready_map;
   for (int i = 0; i < 50; ++i) {
     ASSERT_EQ(::send(socket_.get(), &question, 1, 0), 1);

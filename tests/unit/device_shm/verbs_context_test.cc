@@ -79,7 +79,7 @@ TEST(VerbsContext, CreationChecksItsArguments) {
   EXPECT_EQ(end.device->create_qp(*end.pd, attr).error().code, EINVAL);
   attr.cap.max_send_wr = 1;
   EXPECT_TRUE(end.device->create_qp(*end.pd, attr));
-  EXPECT_EQ(attr.cap.max_inline_data, end.device->max_inline_data());
+  EXPECT_EQ(attr.cap.max_inline_data, end.device->traits().max_inline_data);
 }
 
 }  // namespace

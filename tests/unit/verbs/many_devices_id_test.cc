@@ -76,10 +76,11 @@ class StubId final : public ConnectionId {
 
 class StubDevice final : public fakes::FakeDevice {
  public:
-  StubDevice(const char* name, bool embedded) : FakeDevice(name), embedded_(embedded) {}
-  [[nodiscard]] bool is_embedded() const override { return embedded_; }
-  [[nodiscard]] bool survives_fork() const override { return embedded_; }
-  [[nodiscard]] bool may_have_listener(PortSpace, const SocketAddress&) override { return !embedded_ || has_listener; }
+  StubDevice(const char* name, bool embedded)
+      : FakeDevice(name, {.survives_fork = embedded, .is_embedded = embedded}) {}
+  [[nodiscard]] bool may_have_listener(PortSpace, const SocketAddress&) override {
+    return !traits().is_embedded || has_listener;
+  }
   Result<std::unique_ptr<ConnectionId>> create_id(PortSpace) override {
     if (create_error != 0) return Error{create_error, "stub"};
     ++ids_made;
@@ -95,9 +96,6 @@ class StubDevice final : public fakes::FakeDevice {
   int create_error = 0;
   int ids_made = 0;
   bool has_listener = false;
-
- private:
-  const bool embedded_;
 };
 
 StubId::StubId(StubDevice& device) : device_(device) {}

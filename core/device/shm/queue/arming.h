@@ -24,7 +24,7 @@ class Arming {
   /// The peer has rung: raises the event of the arming that it has consumed.
   void rung();
 
-  /// verbs::Device::list_at() and unlist().
+  /// verbs::RcExtensions::list_at() and unlist().
   Listing list_at(const std::shared_ptr<ReadyMap>& map, std::uint32_t place);
   void unlist();
   /// Passes the map to a peer that cannot open it by its name. Called by the thread that drains the link.

@@ -69,7 +69,7 @@ class Outbox {
   /// Returns the peer's ibv_wc_status for the entry behind the last acknowledged one, 0: none.
   [[nodiscard]] std::uint32_t fault() const { return peer_.consumer->fault.load(std::memory_order_acquire); }
 
-  // verbs::Device::save() and restore(). What the peer has published is looked for again.
+  // verbs::RcExtensions::save() and restore(). What the peer has published is looked for again.
   void save(verbs::SavedQueuePair& to) const;
   void restore(const verbs::SavedQueuePair& from);
 

@@ -43,7 +43,7 @@ class PeerRegions {
   [[nodiscard]] Target find(std::uint32_t rkey, std::uint64_t address, std::uint64_t length, unsigned access) const {
     return find_in(peer_.arena_bytes - quiet_bytes_, rkey, address, length, access);
   }
-  /// verbs::Device::peer_memory(): also in the quiet end of the arena.
+  /// verbs::RcExtensions::peer_memory(): also in the quiet end of the arena.
   [[nodiscard]] std::byte* memory(std::uint32_t rkey, std::uint64_t address, std::uint64_t length) const;
   /// Copies between the local memory of a request and a region of the peer's process.
   /// @return false when the kernel does not permit it, or the region is gone or does not match its row.

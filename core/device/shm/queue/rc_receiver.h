@@ -34,12 +34,12 @@ class RcReceiver {
   [[nodiscard]] bool has_left_over() const { return left_over_; }
   /// verbs::ConnectionId::has_waiting().
   [[nodiscard]] bool has_waiting(bool (*is_wanted)(std::uint32_t)) const;
-  /// verbs::Device::ask_for_stamps().
+  /// verbs::RcExtensions::ask_for_stamps().
   void ask_for_stamps() { inbox_.doorbell->wants_stamps.store(1, std::memory_order_relaxed); }
 
   /// The connection begins.
   void attach(std::uint32_t peer_qp_num);
-  // verbs::Device::save() and restore(). The caller is the only user of the queue pair.
+  // verbs::RcExtensions::save() and restore(). The caller is the only user of the queue pair.
   [[nodiscard]] bool can_be_saved() const;
   void save(verbs::SavedQueuePair& to) const;
   /// Errors: EINVAL part of a message has arrived; EPROTO impossible counts.

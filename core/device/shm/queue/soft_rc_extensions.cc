@@ -1,0 +1,62 @@
+#include "core/device/shm/queue/soft_rc_extensions.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "core/device/shm/memory/ready_maps.h"
+#include "core/device/shm/queue/reliable_queue_pair.h"
+
+namespace ringsock::soft {
+
+namespace {
+
+ReliableQueuePair& ours(ibv_qp& qp) { return static_cast<ReliableQueuePair&>(static_cast<QueuePair&>(qp)); }
+
+}  // namespace
+
+bool SoftRcExtensions::ask_for_stamps(ibv_qp& qp) {
+  if (qp.qp_type != IBV_QPT_RC) return false;
+  ours(qp).ask_for_stamps();
+  return true;
+}
+
+std::uint64_t SoftRcExtensions::peer_group(ibv_qp& qp) {
+  if (qp.qp_type != IBV_QPT_RC || !wakes_through_connection_) return 0;
+  return ours(qp).peer_group();
+}
+
+bool SoftRcExtensions::is_own_process(ibv_qp& qp) {
+  return qp.qp_type == IBV_QPT_RC && ours(qp).peer_process().pid == ::getpid();
+}
+
+std::byte* SoftRcExtensions::peer_memory(ibv_qp& qp, std::uint32_t key, std::uint64_t address, std::size_t length) {
+  if (qp.qp_type != IBV_QPT_RC) return nullptr;
+  return ours(qp).peer_memory(key, address, length);
+}
+
+bool SoftRcExtensions::has_sent_all(ibv_qp& qp) { return qp.qp_type == IBV_QPT_RC && ours(qp).has_sent_all(); }
+
+std::optional<verbs::SavedQueuePair> SoftRcExtensions::save(ibv_qp& qp) {
+  if (qp.qp_type != IBV_QPT_RC) return std::nullopt;
+  return ours(qp).save();
+}
+
+Status SoftRcExtensions::restore(ibv_qp& qp, const verbs::SavedQueuePair& saved) {
+  if (qp.qp_type != IBV_QPT_RC) return Error{EINVAL, "restore: type"};
+  return ours(qp).restore(saved);
+}
+
+void SoftRcExtensions::leaves_traces(ibv_qp& qp) {
+  if (qp.qp_type == IBV_QPT_RC) ours(qp).leaves_traces();
+}
+
+Result<std::shared_ptr<ReadyMap>> SoftRcExtensions::make_ready_map() { return OwnReadyMap::make(); }
+
+Listing SoftRcExtensions::list_at(ibv_qp& qp, const std::shared_ptr<ReadyMap>& map, std::uint32_t place) {
+  return ours(qp).list_at(map, place);
+}
+
+void SoftRcExtensions::unlist(ibv_qp& qp) { ours(qp).unlist(); }
+
+}  // namespace ringsock::soft

@@ -1,0 +1,30 @@
+// What the embedded device offers for reliable connections beyond libibverbs.
+#pragma once
+
+#include "core/verbs/rc_extensions.h"
+
+namespace ringsock::soft {
+
+/// Queue pairs of other types have nothing of it. Threads: as verbs::RcExtensions.
+class SoftRcExtensions final : public verbs::RcExtensions {
+ public:
+  /// @param wakes_through_connection  verbs::DeviceTraits; without it there are no groups of peers
+  explicit SoftRcExtensions(bool wakes_through_connection) : wakes_through_connection_(wakes_through_connection) {}
+
+  bool ask_for_stamps(ibv_qp& qp) override;
+  [[nodiscard]] std::uint64_t peer_group(ibv_qp& qp) override;
+  Result<std::shared_ptr<ReadyMap>> make_ready_map() override;
+  Listing list_at(ibv_qp& qp, const std::shared_ptr<ReadyMap>& map, std::uint32_t place) override;
+  void unlist(ibv_qp& qp) override;
+  [[nodiscard]] bool is_own_process(ibv_qp& qp) override;
+  std::byte* peer_memory(ibv_qp& qp, std::uint32_t key, std::uint64_t address, std::size_t length) override;
+  bool has_sent_all(ibv_qp& qp) override;
+  std::optional<verbs::SavedQueuePair> save(ibv_qp& qp) override;
+  Status restore(ibv_qp& qp, const verbs::SavedQueuePair& saved) override;
+  void leaves_traces(ibv_qp& qp) override;
+
+ private:
+  const bool wakes_through_connection_;
+};
+
+}  // namespace ringsock::soft

@@ -1,0 +1,72 @@
+// What a device offers for reliable connections beyond libibverbs.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "core/base/ready_map.h"
+#include "core/base/result.h"
+#include "core/verbs/saved_queue_pair.h"
+
+namespace ringsock::verbs {
+
+/// ibv_wc::vendor_err of a flushed receive when the peer's process has given up the connection without a failure: it
+/// ended, executed another program, or closed its copy of an inherited connection. Real devices do not report it.
+inline constexpr std::uint32_t kVendorErrPeerEnded = 0x52530001;
+
+/// The same when the peer slept and was rung in vain: what was sent last came after its end.
+inline constexpr std::uint32_t kVendorErrPeerEndedAsleep = 0x52530002;
+
+/// The functions of a device on RC queue pairs whose peer is a process of this host: arrival stamps, ready maps, the
+/// peer's memory, saving. A device overrides what it has; the functions here answer for a device that has nothing of
+/// it. Threads: every function may be called from any thread, except save() and restore().
+class RcExtensions {
+ public:
+  virtual ~RcExtensions() = default;
+
+  /// Makes ibv_wc::vendor_err of successful receives on this RC queue pair the peer's order_stamp() (clock.h) at the
+  /// time of sending, or 0. It is a hint, because a peer may send any value. Returns false where the device has no
+  /// stamps.
+  virtual bool ask_for_stamps(ibv_qp& /*qp*/) { return false; }
+  /// Returns a number that is the same for RC queue pairs whose peers can share a map of ready connections
+  /// (core/base/ready_map.h), 0 where the device has no such maps or the queue pair is not connected. Threads: any.
+  [[nodiscard]] virtual std::uint64_t peer_group(ibv_qp& /*qp*/) { return 0; }
+  /// Makes a map for one group of peers. Errors: EOPNOTSUPP; EMFILE, ENFILE, ENOMEM.
+  virtual Result<std::shared_ptr<ReadyMap>> make_ready_map() { return Error{EOPNOTSUPP, "make_ready_map"}; }
+  /// Makes the peer of a queue pair, which has just been armed for any completion, set `place` of the map at each
+  /// message instead of ringing. The peer rings through the connection for a consumer that sleeps (ReadyBits::set()),
+  /// and where it cannot use the map. The next arming ends that, and unlist() does, which arms for nothing. A listing
+  /// that does not last was taken by a message that came meanwhile.
+  virtual Listing list_at(ibv_qp& /*qp*/, const std::shared_ptr<ReadyMap>& /*map*/, std::uint32_t /*place*/) {
+    return {};
+  }
+  virtual void unlist(ibv_qp& /*qp*/) {}
+  /// Returns whether the peer of a connected RC queue pair is known to be this process. Threads: any.
+  [[nodiscard]] virtual bool is_own_process(ibv_qp& /*qp*/) { return false; }
+  /// Returns where this process has mapped a part of the memory that the peer of a connected RC queue pair received
+  /// from create_qp(), nullptr where it has not, or the peer has not opened that part for writing. The mapping lives as
+  /// long as the queue pair; the peer may write there at any time. The memory of this connection is not used again for
+  /// another one if it was written (leaves_traces()).
+  virtual std::byte* peer_memory(ibv_qp& /*qp*/, std::uint32_t /*key*/, std::uint64_t /*address*/,
+                                 std::size_t /*length*/) {
+    return nullptr;
+  }
+  /// Returns whether all sends posted so far have been carried out, and the connection lives.
+  virtual bool has_sent_all(ibv_qp& /*qp*/) { return false; }
+  /// Returns how far a connected RC queue pair has come, so that another process that has it by fork(2) can go on with
+  /// it. Nothing when requests are under way, or where a device cannot tell. Threads: no other one uses the queue pair,
+  /// or its completion queue, which has been polled until it was empty.
+  virtual std::optional<SavedQueuePair> save(ibv_qp& /*qp*/) { return std::nullopt; }
+  /// Goes on where another process has saved. Threads: as save(). Errors: EPROTO for impossible values; EOPNOTSUPP;
+  /// EINVAL for a queue pair that is not connected.
+  virtual Status restore(ibv_qp& /*qp*/, const SavedQueuePair& /*saved*/) { return Error{EOPNOTSUPP, "restore"}; }
+  /// Tells that the connection's memory, on either side, was written past the device.
+  virtual void leaves_traces(ibv_qp& /*qp*/) {}
+};
+
+}  // namespace ringsock::verbs
