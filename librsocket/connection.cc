@@ -242,7 +242,7 @@ bool Connection::handle_failed(const ibv_wc& completion) {
 /// As in TCP, what reaches a peer that has closed the connection, or that it has left unread, comes back as a reset.
 /// The link of a connection that this side has ended first tells of the peer's end.
 void Connection::note_end_of_link() {
-  if (device().works_in_background()) return;
+  if (device().traits().works_in_background) return;
   if (ends().is_half_open()) {
     const engine::StreamEnd end = core().overflow.end_of_peer(sending_.sent_to_ring(), false);
     if (end == engine::StreamEnd::unread) ends().fail(ECONNRESET);

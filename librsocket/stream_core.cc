@@ -74,7 +74,7 @@ void StreamCore::end_directions(int how) {
   // Fact sheet 2.9: a half close of the writing side sends SHUTDOWN, the end of both directions DISCONNECT.
   if (!readable && !writable && (was_readable || was_writable)) {
     disconnect();
-    if (!id->device().works_in_background()) connection->ends().refuse_data();
+    if (!id->device().traits().works_in_background) connection->ends().refuse_data();
   } else if (was_writable && !writable) {
     [[maybe_unused]] const Status told = connection->requests().send_end(wire::RsControl::shutdown);
     connection->ends().stopped();
