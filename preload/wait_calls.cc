@@ -84,9 +84,8 @@ int poll_around_own_numbers(pollfd* fds, nfds_t count) {
 
 [[gnu::always_inline]] inline int poll_ours(pollfd* fds, nfds_t count, int timeout) {
   asm("" : "+r"(fds));  // libc's header declares that poll() only writes there, and the compiler relies on that
-  static_assert(OwnNumbers::kEnd <= runtime::FdTable::kNearNumbers);
   const bool one_of_libcs =
-      count == 1 && is_near_on_stack(fds) && !fd_table().may_hold(fds->fd, OwnNumbers::end_of_others());
+      count == 1 && is_near_on_stack(fds) && !fd_table().holds(fds->fd) && !OwnNumbers::may_hold(fds->fd);
   return one_of_libcs ? real.poll(fds, count, timeout) : poll_any(fds, count, timeout);
 }
 

@@ -25,8 +25,6 @@ class OwnNumbers {
   }
   /// Returns whether a number that is as high may be in the set: one load and a compare tell it for most numbers.
   static bool may_hold(int fd) { return above(fd) <= process_parts.own_numbers_reach.load(std::memory_order_relaxed); }
-  /// Returns a bound, at most kEnd, below which no number is in the set. The bound does not rise again.
-  static unsigned end_of_others() { return process_parts.numbers_of_others.load(std::memory_order_relaxed); }
   void add(int fd);
   void remove(int fd) {
     const auto number = static_cast<unsigned>(fd);

@@ -6,7 +6,7 @@ constinit ProcessParts process_parts{};
 
 void* room_for_part(std::size_t bytes) {
   constexpr std::size_t kMask = ProcessParts::kAlignment - 1;
-  auto& [mark, own_numbers_reach, numbers_of_others, places, used, room] = process_parts;
+  auto& [mark, own_numbers_reach, places, used, room] = process_parts;
   const std::size_t wanted = (bytes + kMask) & ~kMask;
   const std::size_t begin = used.fetch_add(wanted, std::memory_order_relaxed);
   if (begin + wanted <= room.size()) return &room[begin];

@@ -82,8 +82,6 @@ struct ProcessParts {
   ProcessMark mark;  ///< tells a child that was made without our fork handlers (at_fork.h)
   /// INT_MAX minus the library's lowest own number, 0: it has none. Each close(2) looks at it (own_numbers.h).
   std::atomic<unsigned> own_numbers_reach;
-  /// Numbers below are not the library's own; at most OwnNumbers::kEnd, and 0 before the library has started.
-  std::atomic<unsigned> numbers_of_others;
   std::array<std::atomic<void*>, kProcessParts> places;  ///< null before the part is made
   std::atomic<std::size_t> used;                         ///< bytes of the room
   alignas(kAlignment) std::array<std::byte, 32768> room;

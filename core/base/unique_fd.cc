@@ -20,10 +20,6 @@ void OwnNumbers::add(int fd) {
   unsigned known = reach.load(std::memory_order_relaxed);
   while (above(fd) > known && !reach.compare_exchange_weak(known, above(fd), std::memory_order_relaxed)) {
   }
-  std::atomic<unsigned>& others = process_parts.numbers_of_others;
-  unsigned end = others.load(std::memory_order_relaxed);
-  while ((end == 0 || number < end) && !others.compare_exchange_weak(end, number, std::memory_order_relaxed)) {
-  }
   word(number).fetch_or(bit(number), std::memory_order_relaxed);
 }
 
@@ -43,8 +39,6 @@ struct HighNumbers {
 [[gnu::constructor]] void start() {
   process_state<HighNumbers>();
   own_numbers();
-  unsigned none = 0;
-  process_parts.numbers_of_others.compare_exchange_strong(none, OwnNumbers::kEnd, std::memory_order_relaxed);
 }
 
 /// The limit is read once. If it is changed later, descriptors only lose their places.

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -31,8 +30,6 @@ namespace ringsock::runtime {
 /// chunk is a member, because most descriptors are in it; this saves one load.
 class FdTable {
  public:
-  /// Descriptors below have places in the first chunk.
-  static constexpr std::size_t kNearNumbers = std::size_t{1} << 14;
   /// The result of a look-up, which holds an RCU read-side section: the endpoint stays alive as long as the Lookup.
   /// Never sleep while holding one; first call pin(), which replaces the section by a counted reference. The thread's
   /// signal handlers wait as long as there is one (library_call.h).
@@ -83,12 +80,6 @@ class FdTable {
   [[nodiscard]] bool holds(int fd) const noexcept {
     const Entry* const place = entry(fd);
     return place && place->load(std::memory_order_relaxed);
-  }
-  /// Returns false when `fd` is below `end` and not in the table.
-  /// @param end  at most kNearNumbers
-  [[nodiscard]] bool may_hold(int fd, unsigned end) const noexcept {
-    const auto number = static_cast<std::uint32_t>(fd);
-    return number >= end || first_.entries[number].load(std::memory_order_relaxed);
   }
   /// Returns whether the entry of `fd` is `endpoint`, by two loads.
   [[nodiscard]] bool refers_to(int fd, const Endpoint& endpoint) const noexcept {
@@ -144,7 +135,7 @@ class FdTable {
   void leave_to_parent() noexcept;
 
  private:
-  static constexpr unsigned kChunkBits = std::bit_width(kNearNumbers) - 1;
+  static constexpr unsigned kChunkBits = 14;
   static constexpr std::size_t kChunkSize = std::size_t{1} << kChunkBits;
   static constexpr std::size_t kChunks = std::size_t{1} << (31 - kChunkBits);
   using Entry = std::atomic<Endpoint*>;
