@@ -39,7 +39,7 @@ using runtime::Ref;
 }
 
 [[gnu::noinline]] int close_high(int fd) {
-  if (!is_own_number(fd)) return real.close(fd);
+  if (!own_numbers().holds(fd)) return real.close(fd);
   errno = EBADF;
   return -1;
 }
@@ -91,7 +91,6 @@ int dup_ours(int fd) {
         return enter_copy(std::move(copy), socket, fd, 0);
       },
       [&] {
-        if (is_own_number(fd)) return closed_number();
         const int copy = real.dup(fd);
         drop_stale(copy);
         note_copy(fd, copy);
@@ -133,8 +132,8 @@ Result<int> dup_to(int from, int to, auto libcs) {
 }
 
 int dup_to_ours(int from, int to, auto libcs) {
-  if (is_own_number(to) || is_own_number(from)) [[unlikely]] {
-    errno = EBADF;  // as for a number beyond RLIMIT_NOFILE, or a closed one
+  if (own_numbers().holds(to)) [[unlikely]] {
+    errno = EBADF;  // as for a number beyond RLIMIT_NOFILE
     return -1;
   }
   if (!fd_table().holds(from) && !fd_table().holds(to)) [[likely]] {
@@ -227,7 +226,6 @@ int fcntl_ours(int fd, int command, long argument) {
   return route_pinned(
       fd, [&](Lookup& socket) { return control(socket, fd, command, argument); },
       [&] {
-        if (is_own_number(fd)) return closed_number();
         const int answer = real.fcntl(fd, command, argument);
         if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
           drop_stale(answer);

@@ -106,14 +106,6 @@ template <class Ours, class Libcs, class Again = InLoop>
   return route_held(fd, ours, libcs, again);
 }
 
-/// Returns whether the number is one of the library's own, which must look closed.
-inline bool is_own_number(int fd) { return OwnNumbers::may_hold(fd) && own_numbers().holds(fd); }
-/// Returns -1 with EBADF, as for a closed number.
-inline int closed_number() {
-  errno = EBADF;
-  return -1;
-}
-
 /// Removes what the table still has under a number that the kernel has just handed out (FdTable::drop_stale()).
 inline void drop_stale(int fd) {
   if (!fd_table().holds(fd)) [[likely]]

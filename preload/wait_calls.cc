@@ -1,9 +1,7 @@
 // poll, select, epoll.
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <span>
-#include <vector>
 
 #include "core/base/at_fork.h"
 #include "core/poll/epoll_set.h"
@@ -28,54 +26,7 @@ int bad_address() {
   return -1;
 }
 
-/// Returns whether an entry has one of the library's own numbers.
-bool has_own_number(const pollfd* fds, nfds_t count) {
-  if (count > INT_MAX || !are_writable(fds, count)) return false;
-  for (const pollfd* const end = fds + count; fds != end; ++fds) {
-    if (is_own_number(fds->fd)) return true;
-  }
-  return false;
-}
-/// The same for select(2). Only as many bits as fd_set has are looked at: programs pass ordinary sets with a number of
-/// descriptors that is larger.
-bool has_own_number(int nfds, const fd_set* readable, const fd_set* writable, const fd_set* exceptional) {
-  if (!OwnNumbers::may_hold(nfds - 1)) return false;
-  const auto end = static_cast<unsigned>(std::clamp(nfds, 0, FD_SETSIZE));
-  for (unsigned fd = own_numbers().next(0); fd < end; fd = own_numbers().next(fd + 1)) {
-    for (const fd_set* set : {readable, writable, exceptional}) {
-      if (set == nullptr) continue;
-      const fd_mask* const word = reinterpret_cast<const fd_mask*>(set) + fd / NFDBITS;
-      if (are_readable(word) && (static_cast<unsigned long>(*word) >> fd % NFDBITS & 1) != 0) return true;
-    }
-  }
-  return false;
-}
-
-/// Carries out poll(2) where an entry has one of the library's own numbers, which must look closed. The relays poll
-/// these numbers, too, by poll_endpoints().
-int poll_around_own_numbers(pollfd* fds, nfds_t count) {
-  return as_library_call([&] {
-    return to_posix([&]() -> Result<int> {
-      std::vector<pollfd> others(fds, fds + count);
-      for (pollfd& entry : others) {
-        if (is_own_number(entry.fd)) entry.fd = -1;
-      }
-      const Result<int> ready = runtime::poll_endpoints(others, Nanos::zero(), nullptr);
-      if (!ready) return ready;
-      int closed = 0;
-      for (nfds_t i = 0; i < count; ++i) {
-        const bool is_closed = others[i].fd != fds[i].fd;
-        fds[i].revents = is_closed ? POLLNVAL : others[i].revents;
-        if (is_closed) ++closed;
-      }
-      return *ready + closed;
-    });
-  });
-}
-
 [[gnu::noinline]] int poll_any(pollfd* fds, nfds_t count, int timeout) {
-  if (has_own_number(fds, count)) [[unlikely]]
-    return poll_around_own_numbers(fds, count);
   if (!any_ours(fds, count)) return real.poll(fds, count, timeout);
   return as_library_call([&] {
     return to_posix([&] { return runtime::poll_endpoints({fds, count}, from_milliseconds(timeout), nullptr); });
@@ -84,8 +35,7 @@ int poll_around_own_numbers(pollfd* fds, nfds_t count) {
 
 [[gnu::always_inline]] inline int poll_ours(pollfd* fds, nfds_t count, int timeout) {
   asm("" : "+r"(fds));  // libc's header declares that poll() only writes there, and the compiler relies on that
-  const bool one_of_libcs =
-      count == 1 && is_near_on_stack(fds) && !fd_table().holds(fds->fd) && !OwnNumbers::may_hold(fds->fd);
+  const bool one_of_libcs = count == 1 && is_near_on_stack(fds) && !fd_table().holds(fds->fd);
   return one_of_libcs ? real.poll(fds, count, timeout) : poll_any(fds, count, timeout);
 }
 
@@ -93,8 +43,6 @@ int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_
   // libc reads the time-out itself, and would crash.
   if ((timeout != nullptr && !are_readable(timeout)) || (mask != nullptr && !is_readable(mask, kKernelSetBytes)))
     return bad_address();
-  if (has_own_number(fds, count)) [[unlikely]]
-    return poll_around_own_numbers(fds, count);
   if (!any_ours(fds, count)) return real.ppoll(fds, count, timeout, mask);
   return as_library_call([&] {
     return to_posix([&]() -> Result<int> {
@@ -107,8 +55,6 @@ int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_
 
 int select_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
   if (timeout != nullptr && !are_writable(timeout)) return bad_address();
-  if (has_own_number(nfds, readable, writable, exceptional)) [[unlikely]]
-    return closed_number();
   if (!any_ours(nfds, readable, writable, exceptional)) {
     return real.select(nfds, readable, writable, exceptional, timeout);
   }
@@ -188,8 +134,6 @@ RS_INTERCEPT int pselect(int nfds, fd_set* readable, fd_set* writable, fd_set* e
                          const sigset_t* mask) {
   if ((timeout != nullptr && !are_readable(timeout)) || (mask != nullptr && !is_readable(mask, kKernelSetBytes)))
     return bad_address();
-  if (has_own_number(nfds, readable, writable, exceptional)) [[unlikely]]
-    return closed_number();
   if (!any_ours(nfds, readable, writable, exceptional)) {
     return real.pselect(nfds, readable, writable, exceptional, timeout, mask);
   }
@@ -230,8 +174,6 @@ void share_with_parent(int epoll_fd, int op, int fd) {
 }  // namespace
 
 RS_INTERCEPT int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event) {
-  if (is_own_number(fd)) [[unlikely]]
-    return closed_number();
   if (!fd_table().holds(fd) && !fd_table().holds(epoll_fd)) [[likely]] {
     return real.epoll_ctl(epoll_fd, op, fd, event);
   }

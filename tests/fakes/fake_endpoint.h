@@ -190,9 +190,9 @@ class OpenFake {
   void close() {
     if (fd_ < 0) return;
     const runtime::Ref gone = runtime::fd_table().remove(fd_);
-    if (gone && !gone->has_descriptors()) gone->retire();
     ::close(fd_);
     fd_ = -1;
+    if (gone && !gone->has_descriptors()) gone->retire();
   }
 
  private:
