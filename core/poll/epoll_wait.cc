@@ -172,8 +172,11 @@ Result<int> EpollSet::wait_awake(std::span<epoll_event> events, Nanos timeout, c
   if (timeout == Nanos::zero() && members_.hot.count() > 0) ask_hot_for_ends();
   const bool kernel_first = kernel_.is_turn();
   const sigset_t* const mask_while_waiting = timeout == Nanos::zero() ? nullptr : mask;
-  // After a sleep in vain the next one is likely: its system call asks the kernel, too.
-  const bool asks_by_sleeping = timeout != Nanos::zero() && last_sleep_timed_out_.load(std::memory_order_relaxed);
+  // After a sleep in vain the next one is likely: its system call asks the kernel, too. Members that are always ready
+  // keep the thread from sleeping, so this holds for one call.
+  const bool slept_in_vain = last_sleep_timed_out_.load(std::memory_order_relaxed);
+  if (slept_in_vain) last_sleep_timed_out_.store(false, std::memory_order_relaxed);
+  const bool asks_by_sleeping = slept_in_vain && timeout != Nanos::zero();
   Result<int> ready = look(events, kernel_first && !asks_by_sleeping, nullptr);  // present events come before signals
   if (ready && *ready == 0 && !asks_by_sleeping && !(kernel_first && !mask_while_waiting))
     ready = look(events, true, mask_while_waiting);
