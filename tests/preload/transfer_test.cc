@@ -149,7 +149,7 @@ TEST(PreloadedBytes, SendmmsgAndRecvmmsg) {
 
 // What follows a message of which only a part was sent would leave a hole in the stream.
 TEST(PreloadedBytes, SendmmsgEndsWithAMessageThatIsSentInPart) {
-  constexpr int kParts = 2'000;
+  constexpr int kParts = 500, kAttempts = 3'000;  // most attempts send all where the reader is as fast as the sender
   auto [alice, bob] = connected_pair();
   std::thread reader([fd = int(bob)] {
     std::string room(30'000, ' ');
@@ -157,12 +157,13 @@ TEST(PreloadedBytes, SendmmsgEndsWithAMessageThatIsSentInPart) {
     }
   });
   std::string large(300'000, 'l'), small(5'000, 's');
-  for (int parts = 0; parts < kParts;) {
+  int parts = 0;
+  for (int i = 0; i < kAttempts && parts < kParts; ++i) {
     std::array<iovec, 2> pieces{{{large.data(), large.size()}, {small.data(), small.size()}}};
     std::array<mmsghdr, 2> messages{};
-    for (std::size_t i = 0; i < 2; ++i) {
-      messages[i].msg_hdr.msg_iov = &pieces[i];
-      messages[i].msg_hdr.msg_iovlen = 1;
+    for (std::size_t one = 0; one < 2; ++one) {
+      messages[one].msg_hdr.msg_iov = &pieces[one];
+      messages[one].msg_hdr.msg_iovlen = 1;
     }
     const int sent = ::sendmmsg(alice, messages.data(), 2, MSG_DONTWAIT);
     if (sent < 0) {
@@ -175,6 +176,7 @@ TEST(PreloadedBytes, SendmmsgEndsWithAMessageThatIsSentInPart) {
     EXPECT_EQ(sent, 1) << messages[0].msg_len << " bytes of the first message";
     if (sent != 1) break;
   }
+  EXPECT_GT(parts, 0);
   ::shutdown(alice, SHUT_WR);
   reader.join();
 }
