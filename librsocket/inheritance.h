@@ -10,6 +10,7 @@
 #include "core/base/clock.h"
 #include "core/runtime/roles.h"
 #include "librsocket/family_record.h"
+#include "librsocket/handing_on.h"
 #include "librsocket/stream_core.h"
 
 namespace ringsock::rs {
@@ -87,11 +88,13 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   /// claim() although the last user lives, which has saved the state and does not answer.
   bool take() noexcept;
   /// Reserves the connection, which this process may use, for a process that is about to be forked and calls
-  /// claim_handed_on(). No other process can claim it meanwhile. Returns false when another process is the user.
+  /// claim_handed_on(). No other process can claim it meanwhile, and a close waits until handing_on has ended. Returns
+  /// false when another process is the user.
   bool hand_on() noexcept;
   /// Undoes hand_on(), when the process was not made.
   void take_back() noexcept;
   bool claim_handed_on() noexcept;
+  HandingOn handing_on;
 
   /// For a library whose processes can ask each other for a connection. The call is made by a process that has become
   /// the user of a connection that others also have, without locks, but possibly inside a read-side section. Set it
@@ -131,7 +134,8 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   std::atomic<bool> takes_{false};       ///< take()
   bool is_closing_ = false;              ///< the caller of leave_family() has send_lock
   Nanos looks_for_others_at_{0};
-  bool lost_ = false;  ///< this process has lost the connection
+  bool is_copied_ = false;  ///< the fork under way gives the child a copy that counts
+  bool lost_ = false;       ///< this process has lost the connection
   bool half_made_ = false;
   bool loss_told_ = false;   ///< the loss was logged
   bool loss_known_ = false;  ///< the peer does not access this process's memory any more

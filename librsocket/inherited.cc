@@ -58,6 +58,7 @@ void Inheritance::add_fork_locks(runtime::ForkLocks& locks) {
 }
 
 void Inheritance::before_fork() noexcept {
+  is_copied_ = false;
   const State now = core_.state();
   const bool shares = now == State::connected || now == State::connecting || now == State::listening;
   if ((!shares && !is_undecided(core_)) || core_.endpoint.is_closed()) return;
@@ -71,6 +72,7 @@ void Inheritance::before_fork() noexcept {
     return;
   }
   family->holders.fetch_add(1);
+  is_copied_ = true;
   Member user = member_of_this(runtime::fork_registry().forking_process());
   family->user.compare_exchange_strong(user, 0);
   if (now != State::listening && shares) suspend();
@@ -98,12 +100,14 @@ void Inheritance::lose_half_made() noexcept {
 
 void Inheritance::after_fork(ForkSide side) noexcept {
   if (side == ForkSide::parent) return;
+  handing_on.end();
   forget_threads(socket_, core_.state() == State::listening);
   turns_.store(0);
   if (side == ForkSide::unprepared_child) return lose_half_made();
-  if (core_.endpoint.references.retires_later()) {
-    // The application has closed it; only a call of a thread of the parent keeps it.
+  if (core_.endpoint.references.retires_later() || core_.endpoint.is_closed()) {
+    // The application has closed it; only a call of a thread of the parent keeps it, or the close itself.
     loss_told_ = true;
+    if (is_copied_ && family() != nullptr) family()->holders.fetch_sub(1);
     return lose();
   }
   const bool listens = core_.state() == State::listening;
@@ -316,19 +320,26 @@ bool Inheritance::hand_on() noexcept {
   // Another thread that hands on the connection forks under the same lock.
   const std::lock_guard guard(core_.setup_lock);
   if (core_.is_suspended() || core_.endpoint.is_closed()) return false;
-  FamilyRecord* const family = this->family();
-  if (family == nullptr) return true;  // the following fork makes it
-  Member user = own_member();
-  if (!family->user.compare_exchange_strong(user, FamilyRecord::kHandedOver) && user != 0) return false;
-  family->door.store(0);
+  if (FamilyRecord* const family = this->family()) {  // otherwise the following fork makes it
+    Member user = own_member();
+    if (!family->user.compare_exchange_strong(user, FamilyRecord::kHandedOver) && user != 0) return false;
+    family->door.store(0);
+  }
+  handing_on.begin();
   return true;
 }
 
 void Inheritance::take_back() noexcept {
+  const Turn gives_it_back_in_the_end(*this);
   const std::lock_guard guard(core_.setup_lock);
   Member nobody = FamilyRecord::kHandedOver;
-  const Member user = core_.is_suspended() ? 0 : own_member();
-  if (FamilyRecord* const family = this->family()) family->user.compare_exchange_strong(nobody, user);
+  FamilyRecord* const family = this->family();
+  if (family != nullptr && core_.is_suspended()) {  // by a fork, and no other process has this state
+    static_cast<void>(claim_locked(FamilyRecord::kHandedOver));
+  } else if (family != nullptr) {
+    family->user.compare_exchange_strong(nobody, own_member());
+  }
+  handing_on.end();
 }
 
 bool Inheritance::claim_handed_on() noexcept {

@@ -37,7 +37,7 @@ bool prepare_to_execute() {
     }
   } catch (const std::bad_alloc&) {
   }
-  hand_overs().finish_answers(false);
+  hand_overs().finish_answers();
   leave_endpoints();
   errno = saved_errno;
   return true;
@@ -52,6 +52,7 @@ int execute(auto libcs) {
   const LibraryCall no_handlers;
   const int error = errno;
   runtime::fork_registry().try_for_each([](runtime::Endpoint& endpoint) { endpoint.process_goes_on(); });
+  hand_overs().answer_again();
   errno = error;
   return answer;
 }
@@ -157,7 +158,7 @@ namespace ringsock::preload {
 void process_ends_at_once() noexcept {
   // No handler runs any more, unless this is a child that shares its parent's memory.
   const runtime::InsideLibrary no_handlers;
-  hand_overs().finish_answers(true);
+  hand_overs().finish_answers();
   leave_endpoints();
   runtime::process_statistics.at_exit();
 }

@@ -89,7 +89,7 @@ runtime::Ref make_stream(int fd, int domain, int type) {
   if (is_calling_shell()) rs::let_others_ask();
 }
 [[gnu::destructor]] void finish_answers_at_exit() {
-  if (is_calling_shell()) rs::finish_answers(true);
+  if (is_calling_shell()) rs::finish_answers();
 }
 
 }  // namespace

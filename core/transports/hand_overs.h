@@ -71,10 +71,11 @@ class HandOvers {
   /// meant for the program; the process goes on.
   virtual Status prepare_exec() { return ok(); }
   /// Called before this process ends, or becomes another program. Waits until the connections that other processes have
-  /// asked for are theirs, 5 s at most. Needs no lock that the calling thread may hold, which may be in a signal
-  /// handler.
-  /// @param is_end  nobody may ask any more
-  virtual void finish_answers(bool /*is_end*/) noexcept {}
+  /// asked for are theirs, 5 s at most; further questions wait for answer_again(). Needs no lock that the calling
+  /// thread may hold, which may be in a signal handler.
+  virtual void finish_answers() noexcept {}
+  /// exec(2) has failed: the process goes on.
+  virtual void answer_again() noexcept {}
 
  protected:
   ~HandOvers() = default;

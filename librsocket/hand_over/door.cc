@@ -386,10 +386,10 @@ class OwnDoor {
   [[nodiscard]] int number() const { return door_ ? door_->fd() : -1; }
 
   /// finish_answers()
-  void finish(bool is_end) noexcept {
+  void finish() noexcept {
     constexpr Nanos kPatience = std::chrono::seconds(5);
     if (!serves_.load()) return;
-    if (is_end) ending_.store(::getpid());
+    ending_.store(::getpid());
     if (answering_.load() == 0) return;
     const Nanos end = monotonic_now() + kPatience;
     while (answering_.load() != 0 && monotonic_now() < end) {
@@ -397,6 +397,8 @@ class OwnDoor {
       ::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
     }
   }
+
+  void answer_again() noexcept { ending_.store(0); }
 
   /// Makes the child's door: the child may live in another network namespace, or be forbidden to open sockets.
   void before_fork() noexcept {
@@ -519,7 +521,9 @@ class OwnDoor {
 
   static void hand_over_to(const Door::Caller& caller, const Ref& connection, std::uint64_t proof) {
     const auto sockets = hand_over_for_good(std::span(&connection, 1));
-    if (!sockets) {
+    if (!sockets && sockets.error().code == ENOTCONN) {
+      log_info("a connection that another process wants, too, has been closed meanwhile: that process takes it");
+    } else if (!sockets) {
       log_warn("a connection that another process wants, too, cannot become the kernel's: %s", sockets.error().where);
     } else if (caller.answer && !sockets->empty()) {
       static_cast<void>(caller.send(proof, sockets->front().get()));
@@ -565,7 +569,8 @@ void announce_door(StreamSocket& connection) noexcept {
   }
 }
 
-void finish_answers(bool is_end) noexcept { own_door().finish(is_end); }
+void finish_answers() noexcept { own_door().finish(); }
+void answer_again() noexcept { own_door().answer_again(); }
 
 void let_others_ask() {
   moving();

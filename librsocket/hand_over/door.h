@@ -71,7 +71,8 @@ void move_to_kernel(StreamSocket& connection, int kernel_socket);
 /// program begins, and forks.
 void let_others_ask();
 
-/// transports::HandOvers::finish_answers()
-void finish_answers(bool is_end) noexcept;
+/// Those of transports::HandOvers.
+void finish_answers() noexcept;
+void answer_again() noexcept;
 
 }  // namespace ringsock::rs

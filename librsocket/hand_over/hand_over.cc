@@ -244,19 +244,36 @@ void wait_until_begun(PipeSignal begun) {
   ::poll(&entry, 1, kPatienceMilliseconds);
 }
 
+/// Of the child between: what its parent makes of its end.
+constexpr int kForkFailed = 1;
+constexpr int kClosedBefore = 2;
+
+/// Returns whether this process, which has just been forked, has the connections with which the relay begins at once.
+/// Another thread may have closed one before the fork.
+bool has_all(const std::vector<RelayedConnection>& connections) {
+  return std::all_of(connections.begin(), connections.end(), [](const RelayedConnection& one) {
+    if (!one.at_once) return true;
+    const Lookup ring = fd_table().find(one.ring);
+    auto* const socket = ring ? find_stream(*ring) : nullptr;
+    return socket != nullptr && socket->inheritance().family() != nullptr;
+  });
+}
+
 /// Runs in the child between the application and the relay: makes the relay and ends.
 [[noreturn]] void run_between(PipeSignal& start, PipeSignal& begun, const std::vector<RelayedConnection>& connections) {
   // The relay inherits the name, by which wait(2) of the next subreaper knows it from the start.
   ::prctl(PR_SET_NAME, kRelayName);
   start.give.reset();
   wait_for_signal(start);
-  const pid_t process = ::fork();
+  const bool is_complete = has_all(connections);
+  const pid_t process = is_complete ? ::fork() : -1;
   if (process == 0) {
     wait_for_signal(start);
     run_relay(connections, std::move(begun.give));
   }
   leave_families();
-  exit_at_once(process < 0 ? 1 : 0);
+  if (!is_complete) exit_at_once(kClosedBefore);
+  exit_at_once(process < 0 ? kForkFailed : 0);
 }
 
 /// Drops the SIGCHLD of a child, which this thread has blocked, unless one was pending before.
@@ -269,7 +286,8 @@ void drop_child_signal(const sigset_t& pending_before) {
   ::sigtimedwait(&child_signal, nullptr, &none);
 }
 
-/// Starts the relay as a grandchild: the application neither waits for it nor gets its SIGCHLD.
+/// Starts the relay as a grandchild: the application neither waits for it nor gets its SIGCHLD. Error EBUSY: another
+/// thread has closed one of the connections.
 Status start_relay(const std::vector<RelayedConnection>& connections) {
   const SignalsBlocked blocked;  // for the SIGCHLD of the child in between
   sigset_t pending_before;
@@ -290,8 +308,10 @@ Status start_relay(const std::vector<RelayedConnection>& connections) {
   drop_child_signal(pending_before);
   // The relay begins only now, because that SIGCHLD would interrupt a call that has moved to the kernel.
   give_signal(*start);
-  if (status == 0) wait_until_begun(*std::move(begun));
-  return status == 0 ? ok() : Status(Error{EAGAIN, "hand-over: fork"});
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kClosedBefore) return Error{EBUSY, "hand-over: closed meanwhile"};
+  if (status != 0) return Error{EAGAIN, "hand-over: fork"};
+  wait_until_begun(*std::move(begun));
+  return ok();
 }
 
 }  // namespace
@@ -318,7 +338,10 @@ class HandedOn {
     taken_.push_back(std::move(connection));
     return true;
   }
-  void are_the_relays() { taken_.clear(); }
+  void are_the_relays() {
+    for (const Ref& one : taken_) stream_of(*one).inheritance().handing_on.end();
+    taken_.clear();
+  }
 
  private:
   std::vector<Ref> taken_;

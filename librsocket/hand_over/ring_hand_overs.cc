@@ -37,7 +37,8 @@ class RingHandOvers final : public transports::HandOvers {
   bool become_kernels(const runtime::Ref& endpoint) override { return rs::become_kernels(endpoint); }
   void listener_is_prepared(ChosenSocket& socket, int fd) override { rs::listener_is_prepared(socket, fd); }
   Status prepare_exec() override { return rs::prepare_exec(); }
-  void finish_answers(bool is_end) noexcept override { rs::finish_answers(is_end); }
+  void finish_answers() noexcept override { rs::finish_answers(); }
+  void answer_again() noexcept override { rs::answer_again(); }
 };
 
 constinit RingHandOvers hand_overs_of_rings;

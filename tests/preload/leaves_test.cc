@@ -131,6 +131,39 @@ TEST(Leaves, ByExecutingAProgramThatNeverTouchesIt) {
   EXPECT_EQ(echo.end(), 0);
 }
 
+/// The parent wants the connection while its child, which has used it last, leaves it. Many times: either may be first.
+void leaves_while_the_parent_asks(const Leave& leave) {
+  constexpr int kRounds = 40;
+  for (int round = 0; round < kRounds && !::testing::Test::HasFailure(); ++round) {
+    Echo echo;
+    Signal leaves;
+    const pid_t child = spawn([&] {
+      ask(echo.fd, "by the child");
+      leaves.give();
+      leave(echo.fd);
+      ::execlp("sleep", "sleep", "60", nullptr);
+    });
+    leaves.wait();
+    ASSERT_NO_THROW(ask(echo.fd, "by the parent")) << "round " << round;
+    ::kill(child, SIGKILL);
+    EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+    ASSERT_NO_THROW(ask(echo.fd, "by the only one")) << "round " << round;
+    EXPECT_EQ(echo.end(), 0);
+  }
+}
+
+TEST(Leaves, ByExecutingAProgramWhileTheParentAsks) {
+  leaves_while_the_parent_asks([](int) {});
+}
+
+TEST(Leaves, ByCloseWhileTheParentAsks) {
+  leaves_while_the_parent_asks([](int fd) { ::close(fd); });
+}
+
+TEST(Leaves, ByDup2WhileTheParentAsks) {
+  leaves_while_the_parent_asks([](int fd) { expect(::dup2(STDERR_FILENO, fd) == fd, "dup2"); });
+}
+
 TEST(Leaves, ToAGrandchildThatEnds) {
   Echo echo;
   Signal asked;
