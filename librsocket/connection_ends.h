@@ -8,19 +8,21 @@ namespace ringsock::rs {
 struct SavedConnection;
 
 /// Which ends of a connection have come: the peer's SHUTDOWN and DISCONNECT, a failure, a flush. None is taken back.
+/// After a failure no end of the peer counts: who failed hangs up, and the connection manager reports that to it as the
+/// peer's end, which would make a stream that was cut off look complete.
 /// Threads: any.
 class ConnectionEnds {
  public:
   [[nodiscard]] bool peer_shut_down() const { return peer_shut_down_.load(std::memory_order_acquire); }
   [[nodiscard]] bool peer_disconnected() const { return peer_disconnected_.load(std::memory_order_acquire); }
-  /// Returns whether the peer has ended its stream, alone or with the connection.
+  /// Returns whether the peer has ended its stream, alone or with the connection, before any failure.
   [[nodiscard]] bool has_peer_ended() const { return peer_shut_down() || peer_disconnected(); }
   /// Returns the errno value of the failure that ended the connection, or 0. Bytes that arrived before it remain
   /// readable.
   [[nodiscard]] int failure() const { return failure_.load(std::memory_order_acquire); }
 
   /// Called for the peer's SHUTDOWN: no more bytes come.
-  void peer_stopped() { peer_shut_down_.store(true, std::memory_order_release); }
+  void peer_stopped() { note_unless_failed(peer_shut_down_); }
   /// Called when SHUTDOWN has been sent to the peer.
   void stopped() { shut_down_.store(true, std::memory_order_release); }
   /// Returns whether both sides have sent SHUTDOWN: the connection is over whatever becomes of the peer.
@@ -35,7 +37,7 @@ class ConnectionEnds {
   [[nodiscard]] bool refuses_data() const { return refuses_data_.load(std::memory_order_acquire); }
   /// Called for the peer's DISCONNECT, or when the connection manager reports it: the stream ends after the bytes that
   /// have arrived.
-  void peer_left() { peer_disconnected_.store(true, std::memory_order_release); }
+  void peer_left() { note_unless_failed(peer_disconnected_); }
   /// Ends the connection with this error (errno value), unless it had failed before.
   void fail(int error);
 
@@ -58,6 +60,10 @@ class ConnectionEnds {
   void restore(const SavedConnection& saved);
 
  private:
+  void note_unless_failed(std::atomic<bool>& end) {
+    if (failure() == 0) end.store(true, std::memory_order_release);
+  }
+
   std::atomic<bool> peer_shut_down_{false};
   std::atomic<bool> shut_down_{false};
   std::atomic<bool> peer_disconnected_{false};

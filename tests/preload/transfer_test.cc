@@ -506,6 +506,17 @@ TEST(PreloadedBytes, BytesThatComeAfterAShutdownOfBothDirectionsAreAReset) {
   EXPECT_EQ(::read(bob, &byte, 1), 0);
 }
 
+TEST(PreloadedBytes, AnEndOfThePeerAfterAResetHidesNothingOfIt) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::shutdown(bob, SHUT_RDWR), 0);
+  ASSERT_EQ(::send(alice, "?", 1, MSG_NOSIGNAL), 1);
+  ::shutdown(alice, SHUT_WR);  // over TCP she may know of the reset
+  EXPECT_NE(poll_once(bob, POLLIN, 5000) & POLLERR, 0);
+  char byte = 0;
+  EXPECT_EQ(::read(bob, &byte, 1), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+}
+
 TEST(PreloadedBytes, AReceiveOfNothingReportsAReset) {
   auto [alice, bob] = connected_pair();
   const linger at_once{1, 0};

@@ -18,6 +18,18 @@ TEST(ConnectionEnds, TheFirstFailureStays) {
   EXPECT_EQ(ends.failure(), ETIMEDOUT);
 }
 
+// A side that has failed hangs up, which the connection manager reports to it as the end of the peer.
+TEST(ConnectionEnds, AfterAFailureNoEndOfThePeerCounts) {
+  ConnectionEnds failed, ended;
+  failed.fail(EIO);
+  failed.peer_stopped();
+  failed.peer_left();
+  EXPECT_FALSE(failed.has_peer_ended());
+  ended.peer_left();
+  ended.fail(ECONNRESET);
+  EXPECT_TRUE(ended.has_peer_ended());
+}
+
 TEST(ConnectionEnds, AFlushIsAResetWhereNobodyWillTellOfIt) {
   ConnectionEnds ends;
   ends.note_flush(false);
