@@ -86,18 +86,21 @@ Status Ring::make_queues() {
 // -- receiving -------------------------------------------------------------------------------------
 
 Status Ring::attach(const verbs::FlowTuple& tuple, PacketSink& sink) {
-  const std::lock_guard guard(receive_lock_);
-  return sinks_.attach(tuple, sink, [&] {
+  const auto make_flow = [&] {
     verbs::FlowTuple known = tuple;
     if (!known.destination_mac) known.destination_mac = interface_->steering_mac();
     verbs::FlowRule rule(known);
     return verbs::create_flow(interface_->device(), *qp_, rule.attr());
-  });
-}
-
-void Ring::detach(const verbs::FlowTuple& tuple, PacketSink& sink) {
-  const std::lock_guard guard(receive_lock_);
-  sinks_.detach(tuple, sink);
+  };
+  Told told;
+  Status attached = ok();
+  {
+    const std::lock_guard guard(receive_lock_);
+    if (sinks_.has_some_of(tuple)) take_what_has_come(told);
+    attached = sinks_.attach(tuple, sink, make_flow);
+  }
+  told.tell();
+  return attached;
 }
 
 bool Ring::take_batch(Told& told, WaitingCall* waiting) {
@@ -117,15 +120,19 @@ Ring::Look Ring::poll_in_turn(WaitingCall* waiting) {
   return Look::some;
 }
 
-void Ring::leave(const verbs::FlowTuple& tuple, PacketSink& sink) {
+/// Flows of other sockets may fill the ring as fast as it is emptied, so no more than twice its capacity is taken.
+void Ring::take_what_has_come(Told& told) {
+  const unsigned most = 2 * (settings_.receive_entries + kDeviceFrames);
+  for (unsigned i = 0; i < most && take_batch(told); ++i) {
+  }
+}
+
+void Ring::detach(const verbs::FlowTuple& tuple, PacketSink& sink) {
   Told told;
   {
     const std::lock_guard guard(receive_lock_);
     sinks_.stop(tuple, sink);
-    // Flows of other sockets may fill the ring as fast as it is emptied, so no more than twice its capacity is taken.
-    const unsigned most = 2 * (settings_.receive_entries + kDeviceFrames);
-    for (unsigned i = 0; i < most && take_batch(told); ++i) {
-    }
+    take_what_has_come(told);
     sinks_.detach(tuple, sink);
   }
   told.tell();

@@ -47,12 +47,11 @@ class Ring : public std::enable_shared_from_this<Ring> {
   [[nodiscard]] Interface& interface() const { return *interface_; }
 
   // -- receiving
-  /// Directs the packets that `tuple` describes to this ring, and to `sink` (sink_table.h). Errors: those of
-  /// verbs::create_flow().
+  /// Directs the packets that `tuple` describes to this ring, and to `sink` (sink_table.h). Packets that the ring
+  /// already has are delivered first, to the sinks that are there already. Errors: those of verbs::create_flow().
   Status attach(const verbs::FlowTuple& tuple, PacketSink& sink);
+  /// Detaches a sink. Packets that the ring already has are delivered first: no later sink gets them.
   void detach(const verbs::FlowTuple& tuple, PacketSink& sink);
-  /// Detaches a sink that receives elsewhere from now on. Packets that the ring already has are delivered first.
-  void leave(const verbs::FlowTuple& tuple, PacketSink& sink);
   /// The result of a poll.
   enum class Look {
     nothing,
@@ -163,7 +162,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   static constexpr unsigned kBatchesPerWakeUp = 64;
 
   Status make_queues();
+  // Called with receive_lock_ held:
   bool take_batch(Told& told, WaitingCall* waiting = nullptr);
+  void take_what_has_come(Told& told);
   // Called with send_lock_ held:
   int post_locked(ibv_send_wr& request);
   void reap_sends();

@@ -61,6 +61,12 @@ void SinkTable::stop(const verbs::FlowTuple& tuple, PacketSink& sink) {
   if (place != entries_.end() && place->second.sinks == std::vector{&sink}) place->second.flow.reset();
 }
 
+/// Packets of a rule with a source are that rule's, whatever other rules there are.
+bool SinkTable::has_some_of(const verbs::FlowTuple& tuple) const {
+  const Key key = key_of(tuple);
+  return entries_.contains(key) || entries_.contains({key.destination, wire::EndName{}, key.protocol});
+}
+
 const SinkTable::Entry* SinkTable::look_up(const Packet& packet) {
   last_bytes_ = wire::EndBytes(packet.headers, packet.layout);
   last_ends_ = {wire::destination_name(packet.headers, packet.layout), wire::source_name(packet.headers, packet.layout),

@@ -26,6 +26,9 @@ class SinkTable {
   /// Ends the device's rule if `sink` is its only socket. The socket stays, for packets that have already come.
   void stop(const verbs::FlowTuple& tuple, PacketSink& sink);
   [[nodiscard]] bool empty() const { return entries_.empty(); }
+  /// Returns whether a rule that is there already describes some of the packets that `tuple` describes, so that a
+  /// packet that has come may be one of them.
+  [[nodiscard]] bool has_some_of(const verbs::FlowTuple& tuple) const;
 
   /// Delivers a packet to its sockets. Adds to `told` the sockets that have kept it. Returns false when no socket takes
   /// it.

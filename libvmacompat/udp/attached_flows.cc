@@ -33,7 +33,7 @@ bool AttachedFlows::attach(const std::shared_ptr<ethernet::Ring>& ring, const ve
 void AttachedFlows::detach_where(const std::function<bool(const Attachment&)>& is_meant) {
   const std::size_t left = std::erase_if(attachments_, [&](const Attachment& one) {
     const bool goes = is_meant(one);
-    if (goes) one.ring->leave(one.tuple, queue_);
+    if (goes) one.ring->detach(one.tuple, queue_);
     return goes;
   });
   if (left != 0) queue_.put_first();
@@ -60,7 +60,7 @@ bool AttachedFlows::has_moved(const Attachment& one, ethernet::Ethernet& etherne
   if (one.is_group()) return false;
   const auto ring = ethernet.ring_on(one.ring->interface().ifindex(), queue_.key(one.tuple.destination));
   if (!ring || *ring == one.ring) return false;
-  one.ring->leave(one.tuple, queue_);
+  one.ring->detach(one.tuple, queue_);
   std::erase(attachments_, one);
   queue_.put_first();  // until the next attach() the kernel receives
   if (!attach(*ring, one.tuple)) attach(one.ring, one.tuple);

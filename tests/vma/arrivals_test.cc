@@ -109,5 +109,60 @@ TEST_P(Arrivals, AreFoundBehindWhatCameForOthers) {
   EXPECT_EQ(ours.receive(nullptr, MSG_DONTWAIT), "ours");
 }
 
+class ArrivalsOfOnePort : public Arrivals {
+ protected:
+  [[nodiscard]] Socket bound_to(std::uint16_t port) const {
+    Socket socket(GetParam().family);
+    socket.limit_waits();
+    socket.set(SOL_SOCKET, SO_REUSEADDR, 1);
+    const Address here(GetParam().here, port);
+    EXPECT_EQ(::bind(socket, here.get(), here.length()), 0) << std::strerror(errno);
+    return socket;
+  }
+  [[nodiscard]] Socket connected_from(std::uint16_t port) const {
+    Socket socket = bound_to(port);
+    EXPECT_EQ(::connect(socket, far_.name().get(), far_.name().length()), 0) << std::strerror(errno);
+    return socket;
+  }
+  void come(const Socket& to, const std::string& text) const {
+    ASSERT_EQ(far_.send(to.name(), text), static_cast<long>(text.size()));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Over, ArrivalsOfOnePort, both_versions(), name_of_version);
+
+TEST_P(ArrivalsOfOnePort, AreNotForTheNextSocketWhenTheirsWasClosed) {
+  Socket socket = bound_to(0);
+  const std::uint16_t port = socket.name().port();
+  for (const bool is_connected : {false, true, false}) {
+    for (int i = 0; i < 40; ++i) come(socket, "unread");
+    { const Socket closed = std::move(socket); }
+    socket = is_connected ? connected_from(port) : bound_to(port);
+    EXPECT_EQ(all_of(socket), Texts());
+    come(socket, "read");
+    EXPECT_EQ(all_of(socket), Texts{"read"});
+  }
+}
+
+TEST_P(ArrivalsOfOnePort, AreNotForTheListenerWhenTheConnectedSocketWasClosed) {
+  const Socket listener = bound_to(0);
+  {
+    const Socket connected = connected_from(listener.name().port());
+    come(connected, "unread");
+  }
+  EXPECT_EQ(all_of(listener), Texts());
+  come(listener, "for the listener");
+  EXPECT_EQ(all_of(listener), Texts{"for the listener"});
+}
+
+TEST_P(ArrivalsOfOnePort, AreNotForASocketThatIsBoundAfterThem) {
+  const Socket first = bound_to(0);
+  come(first, "before");
+  const Socket second = bound_to(first.name().port());
+  EXPECT_EQ(all_of(second), Texts());
+  come(second, "after");
+  EXPECT_EQ(all_of(second), Texts{"after"});
+  EXPECT_EQ(all_of(first), Texts{"before"});
+}
+
 }  // namespace
 }  // namespace ringsock::vma_tests

@@ -299,7 +299,7 @@ TEST_F(CardRingTest, AWakeUpArmsAgainForOthers) {
 TEST_F(CardRingTest, LeavingDeliversWhatTheRingHas) {
   open();
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(card_.receive(datagram("before")));
-  ring_->leave({.protocol = IPPROTO_UDP, .destination = kHere}, sink_);
+  ring_->detach({.protocol = IPPROTO_UDP, .destination = kHere}, sink_);
   EXPECT_EQ(sink_.seen.size(), 20U);
   EXPECT_EQ(card_.flows, 0);
 }

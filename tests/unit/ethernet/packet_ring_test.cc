@@ -127,7 +127,7 @@ TEST_F(PacketRingTest, WhoLeavesGetsWhatHasComeAndTheKernelTheRest) {
   }
   const UniqueFd alice = world->alice.udp_socket();
   for (const char* text : {"1", "2", "3"}) send_to(alice, bobs(), text);
-  ring_->leave(to_bob(IPPROTO_UDP), udp);
+  ring_->detach(to_bob(IPPROTO_UDP), udp);
   send_to(alice, bobs(), "4");
   // A busy host may deliver late: each datagram comes by one way, in order.
   std::vector<std::string> all = udp.seen;
