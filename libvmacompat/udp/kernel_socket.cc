@@ -23,6 +23,9 @@ KernelSocket::KernelSocket(int domain, int fd, unsigned polls_per_look, runtime:
 
 Result<ssize_t> KernelSocket::receive(msghdr& message, int flags) {
   polls_.store(0, std::memory_order_relaxed);
+  // Taken back before the look: another thread may expect a datagram that comes behind it.
+  const bool was_expected = hint_.load(std::memory_order_relaxed);
+  if (was_expected) hint_.store(false, std::memory_order_relaxed);
   const ssize_t got = ::recvmsg(fd(), &message, flags | MSG_DONTWAIT);
   if (got >= 0) {
     expect_datagram();  // there may be more
@@ -31,22 +34,21 @@ Result<ssize_t> KernelSocket::receive(msghdr& message, int flags) {
     return got;
   }
   const Error error = Error::last("recvmsg");
-  if (error.code == EAGAIN) {
-    hint_.store(false, std::memory_order_relaxed);
-  } else {
-    statistics_.count(Count::rx_os_errors);
-  }
+  const bool looked = error.code == EAGAIN && (flags & MSG_ERRQUEUE) == 0;
+  if (was_expected && !looked) expect_datagram();
+  if (error.code != EAGAIN) statistics_.count(Count::rx_os_errors);
   return error;
 }
 
 std::uint32_t KernelSocket::events() noexcept {
   const int saved_errno = errno;
   polls_.store(0, std::memory_order_relaxed);
+  hint_.store(false, std::memory_order_relaxed);  // before the look, as in receive()
   pollfd entry{fd(), POLLIN | POLLOUT | POLLPRI | POLLRDHUP, 0};
   const int ready = ::poll(&entry, 1, 0);
   errno = saved_errno;
   const auto events = ready > 0 ? static_cast<std::uint32_t>(static_cast<std::uint16_t>(entry.revents)) : 0;
-  hint_.store((events & (POLLIN | POLLERR | POLLHUP)) != 0, std::memory_order_relaxed);
+  if ((events & (POLLIN | POLLERR | POLLHUP)) != 0) expect_datagram();
   return events;
 }
 
