@@ -78,7 +78,7 @@ std::uint32_t StreamReadiness::connected_events() noexcept {
   return events;
 }
 
-/// Whoever is about to sleep asks, and so does the work that is due.
+/// A thread asks before it sleeps, and so does the work that is due, which is done here.
 Nanos StreamReadiness::deadline() noexcept {
   const Nanos others = core_.deadline.load(std::memory_order_relaxed);
   if (!core_.is_connected()) return others;

@@ -40,7 +40,7 @@ class ReadyBits {
     place %= kPlaces;
     const std::uint32_t word = place / kBits;
     words_[word].fetch_or(bit_of(place % kBits));
-    // Whoever set the summary's bit may not have been the first to set a bit in the word.
+    // Looked at by each producer: the one that was first to set a bit in the word may not have set the summary's yet.
     auto& summary = summary_[word / kBits];
     if ((summary.load() & bit_of(word % kBits)) == 0) summary.fetch_or(bit_of(word % kBits));
     const std::uint64_t sleep = sleeps_.load();

@@ -185,7 +185,7 @@ int executed(char** argv) {
   must(pipe(pipes) == 0, "pipe");
   const auto place = reinterpret_cast<char*>(0x200000000000);
   const pid_t server = child([&] {
-    // Who calls listen() is whom the kernel names to clients.
+    // To clients the kernel names the process that has called listen().
     const Listener listener;
     must(write(pipes[1], &listener.address, sizeof listener.address) == sizeof listener.address, "write");
     const int socket = listener.accept();
@@ -253,7 +253,7 @@ int number_reused() {
     must(at == place, "mmap");
   };
   const pid_t server = child([&] {
-    // Who calls listen() is whom the kernel names to clients.
+    // To clients the kernel names the process that has called listen().
     const Listener listener;
     must(write(pipes[1], &listener.address, sizeof listener.address) == sizeof listener.address, "write");
     const int socket = listener.accept();

@@ -147,7 +147,7 @@ TEST_F(Interface, LargeDatagramsComeOnceTheMtuHasGrown) {
   const auto echoes = [&](std::size_t bytes) {
     const std::string question(bytes, static_cast<char>('a' + bytes % 26));
     EXPECT_EQ(socket.send_to(echo, question), static_cast<ssize_t>(bytes));
-    // Whoever waits for readiness has it put into a buffer first.
+    // A call that waits for readiness has the datagram put into a buffer first.
     pollfd one{socket, POLLIN, 0};
     EXPECT_EQ(::poll(&one, 1, 5000), 1) << bytes;
     return socket.receive(nullptr, MSG_DONTWAIT) == question;

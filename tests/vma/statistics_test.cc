@@ -81,7 +81,7 @@ class Statistics : public VmaTest {};
 TEST_F(Statistics, TellWhatLeftTogether) {
   if (support::kHasThreadSanitizer || support::kHasAddressSanitizer) GTEST_SKIP() << "sanitizers make bursts too slow";
   ASSERT_THAT(vma_stats("-z"), "");
-  // Whoever is taken off the CPU while it sends joins little: it goes on until a hundred have left together.
+  // A sender that is taken off the CPU joins little, so it goes on until a hundred have left together.
   std::string full;
   for (int round = 0; round < 50 && number_in(full, "Tx Bursts: +(\\d+)") < 100; ++round) {
     for (int i = 0; i < 200; ++i) ASSERT_EQ(socket_.send_to(echo_, "burst"), 5) << std::strerror(errno);
@@ -167,7 +167,7 @@ TEST_F(Statistics, TellWhatFoundNoRoom) {
   ASSERT_THAT(vma_stats("-z"), "");
   for (int i = 0; i < kSent; ++i) {
     ASSERT_EQ(socket_.send_to(echo_, data), 1000);
-    // Who reads gives everybody's datagrams to their sockets, and those that went before have come before.
+    // A reader gives everybody's datagrams to their sockets, and those that went before have come before.
     ASSERT_EQ(reader.send_to(echo_, "next"), 4);
     ASSERT_EQ(reader.receive(), "next");
   }

@@ -160,7 +160,7 @@ ibv_device** FakeRdma::list(int* count) {
 void FakeRdma::free_list(ibv_device** list) {
   auto freed = lists_.extract(list);
   ASSERT_FALSE(freed.empty());
-  // Whoever goes on with it finds nothing.
+  // A caller that goes on with it finds nothing.
   std::fill(freed.mapped().begin(), freed.mapped().end(), nullptr);
 }
 

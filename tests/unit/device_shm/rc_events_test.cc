@@ -273,7 +273,8 @@ void receive_awake(End& end, std::uint64_t messages) {
   }
 }
 
-// Who sleeps before every message asks its peer for fences, and withdraws that when it stays awake for a thousand.
+// An end that sleeps before every message asks its peer for fences, and withdraws that when it stays awake for a
+// thousand.
 TEST(RcEvents, NoWakeUpIsLostWhileFencesComeAndGo) {
   constexpr int kChanges = 20, kSleeps = 200, kAwake = 5'000;
   RcPair pair;

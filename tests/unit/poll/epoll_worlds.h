@@ -75,7 +75,7 @@ class FakeStream final : public Stream {
 /// What epoll_wait(2) reported: events and data.
 using Report = std::vector<std::pair<std::uint32_t, std::uint64_t>>;
 
-/// Who provides epoll sets and streams.
+/// The provider of epoll sets and streams.
 class World {
  public:
   virtual ~World() = default;

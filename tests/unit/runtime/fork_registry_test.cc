@@ -171,7 +171,7 @@ TEST(ForkRegistry, SleepersOfOtherThreadsAreNotInTheChild) {
   const int bell = thread_bell();
   const SleeperWatch watch(*owner, ~0U, bell);
   ASSERT_TRUE(watch.entered());
-  // Who rings his own bell rings none.
+  // A user that rings its own bell rings none.
   const auto another_thread_notifies = [&] { std::thread([&] { owner->notify_watchers(); }).join(); };
   EXPECT_TRUE(child_says([&] {
     another_thread_notifies();  // must not ring the parent's bell

@@ -51,7 +51,7 @@ class Fences {
 class FenceWish {
  public:
   explicit FenceWish(DoorbellLine& doorbell) : doorbell_(doorbell) {}
-  /// A connection begins with the wish; whoever stays awake for many messages withdraws it.
+  /// A connection begins with the wish; an end that stays awake for many messages withdraws it.
   /// @param index  number of entries that were consumed
   void begin(std::uint32_t index = 0);
   /// Called when a thread is about to sleep. After repeated sleeps with few messages in between it asks for fences.
