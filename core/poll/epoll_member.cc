@@ -34,6 +34,9 @@ void EpollMember::ask() {
   // Read after ready(): what arrives later is a new edge, or the caller finds it.
   found_activity_ = endpoint_->activity();
   found_ = with_normal_bands(ready) & (event_.events | EPOLLERR | EPOLLHUP);
+  // The kernel takes a closed file out of the set first. Here the end of its connection may be seen before.
+  if (found_ != 0 && endpoint_->is_closed()) [[unlikely]]
+    found_ = 0;
   if ((ready & kUsedElsewhere) != 0 && found_ != 0) [[unlikely]] {
     // Nothing is known: wait() finds out first.
     found_ = 0;

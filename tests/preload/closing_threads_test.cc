@@ -150,6 +150,27 @@ TEST_P(DescriptorOfTwoThreads, LetsAReaderOfManyBytesHaveThemAll) {
   EXPECT_EQ(::recv(bob, &byte, 1, 0), 0);
 }
 
+/// The set loses the socket, and that is no event: the thread waits for what else is in the set.
+TEST_P(DescriptorOfTwoThreads, SaysNothingInASetOnWhichAThreadWaits) {
+  SKIP_UNDER_TSAN;
+  for (int round = 0; round < 40; ++round) {
+    auto [alice, bob] = connected_pair();
+    const int number = alice.release();
+    const Fd other(::eventfd(0, EFD_CLOEXEC));
+    const Fd set(::epoll_create1(EPOLL_CLOEXEC));
+    epoll_event wanted{EPOLLIN | EPOLLRDHUP | (round % 2 == 0 ? EPOLLET : 0U), {.fd = number}};
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, number, &wanted), 0);
+    wanted.data.fd = other;
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, other, &wanted), 0);
+    epoll_event found{};
+    ThreadInside waiter([&] { EXPECT_EQ(::epoll_wait(set, &found, 1, 10'000), 1); });
+    GetParam().go(number);
+    ASSERT_EQ(::eventfd_write(other, 1), 0);
+    waiter.join();
+    ASSERT_EQ(found.data.fd, other) << "round " << round << ": events " << std::hex << found.events;
+  }
+}
+
 TEST_P(DescriptorOfTwoThreads, LetsASenderThatWaitsSendTheRest) {
   SKIP_UNDER_TSAN;
   auto [alice, bob] = connected_pair();
