@@ -1,0 +1,287 @@
+// What a UDP socket leaves to the kernel and what to a ring, with a card and tables of routes that are the test's. The
+// kernel's socket under it is a real one; what it sends goes to another socket of this process.
+#include "libvmacompat/udp/udp_socket.h"
+
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/unique_fd.h"
+#include "core/wire/frame_parse.h"
+#include "tests/support/packets.h"
+#include "tests/unit/vma/fake_ethernet.h"
+
+namespace ringsock::vma {
+namespace {
+
+const SocketAddress kCard = SocketAddress::v4(0x0a000001, 0);  ///< no interface of this host has it
+const SocketAddress kAnywhere = SocketAddress::v4(INADDR_ANY, 0);
+const SocketAddress kFar = SocketAddress::v4(0x0a000002, 5000);
+
+SocketAddress with_port(SocketAddress address, std::uint16_t port) {
+  address.set_port(port);
+  return address;
+}
+
+/// A socket of the kernel only, on the loopback address.
+class KernelsSocket {
+ public:
+  KernelsSocket() : fd_(::socket(AF_INET, SOCK_DGRAM, 0)) {
+    const SocketAddress loopback = SocketAddress::v4(INADDR_LOOPBACK, 0);
+    EXPECT_EQ(::bind(fd_.get(), loopback.get(), loopback.length()), 0);
+  }
+  [[nodiscard]] SocketAddress name() const {
+    sockaddr_in name{};
+    socklen_t length = sizeof name;
+    EXPECT_EQ(::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&name), &length), 0);
+    return *SocketAddress::from(reinterpret_cast<const sockaddr*>(&name), length);
+  }
+  void send_to(std::uint16_t port, const std::string& text) const {
+    const SocketAddress to = SocketAddress::v4(INADDR_LOOPBACK, port);
+    EXPECT_EQ(::sendto(fd_.get(), text.data(), text.size(), 0, to.get(), to.length()),
+              static_cast<ssize_t>(text.size()));
+  }
+  /// Everything that has come. The kernel delivers a datagram to this host before its sender's call returns.
+  [[nodiscard]] std::vector<std::string> heard() const {
+    std::vector<std::string> out;
+    char text[64];
+    for (ssize_t got = 0; (got = ::recv(fd_.get(), text, sizeof text, MSG_DONTWAIT)) >= 0;)
+      out.emplace_back(text, static_cast<std::size_t>(got));
+    return out;
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+class UdpSocketTest : public testing::Test {
+ protected:
+  UdpSocketTest() : fd_(::socket(AF_INET, SOCK_DGRAM, 0)) {
+    const int on = 1;  // so that it can be bound to the card's address
+    EXPECT_EQ(::setsockopt(fd_.get(), IPPROTO_IP, IP_FREEBIND, &on, sizeof on), 0);
+    socket_ = new UdpSocket(AF_INET, fd_.get());
+    socket_->set_nonblocking(true);
+  }
+  ~UdpSocketTest() override {
+    socket_->retire();
+    socket_->drop_ref();
+    EXPECT_EQ(card().flows, 0) << "no rule stays in the card";
+    EXPECT_EQ(world_.interface->pool().statistics().in_use, 0U) << "all buffers have come back";
+  }
+
+  [[nodiscard]] fakes::FakeCard& card() const { return *world_.card; }
+  void bind(const SocketAddress& local) { ASSERT_TRUE(socket_->bind(local.get(), local.length())); }
+  [[nodiscard]] std::uint16_t port() const { return socket_->local_name()->port(); }
+
+  /// Returns 0 or an errno value.
+  int send(const SocketAddress& to, std::string text, int flags = 0) {
+    iovec part{text.data(), text.size()};
+    msghdr message{};
+    sockaddr_in name = to.in4();
+    message.msg_name = &name;
+    message.msg_namelen = sizeof name;
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    const auto sent = socket_->send(message, flags);
+    return sent ? 0 : sent.error().code;
+  }
+  /// Nothing when nothing has come.
+  std::optional<std::string> receive(SocketAddress* from = nullptr) {
+    std::string text(64, '\0');
+    iovec part{text.data(), text.size()};
+    msghdr message{};
+    sockaddr_in name{};
+    message.msg_name = &name;
+    message.msg_namelen = sizeof name;
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    const auto got = socket_->receive(message, 0);
+    if (!got) {
+      EXPECT_EQ(got.error().code, EAGAIN);
+      return std::nullopt;
+    }
+    if (from != nullptr) *from = *SocketAddress::from(reinterpret_cast<const sockaddr*>(&name), message.msg_namelen);
+    text.resize(static_cast<std::size_t>(*got));
+    return text;
+  }
+  /// A packet comes from the wire to an address of the card.
+  void comes(const std::string& text, std::uint16_t to_port, const SocketAddress& from = kFar,
+             const SocketAddress& at = kCard) {
+    const SocketAddress to = with_port(at, to_port);
+    ASSERT_TRUE(card().receive(support::packet_bytes(IPPROTO_UDP, from, to, text), IBV_WC_IP_CSUM_OK));
+  }
+  /// The payloads of what has left by the card.
+  [[nodiscard]] std::vector<std::string> on_line() const {
+    std::vector<std::string> out;
+    for (const auto& [frame, flags] : card().line) {
+      const auto layout = wire::parse_headers(frame, frame.size());
+      out.emplace_back(reinterpret_cast<const char*>(frame.data()) + layout->payload, layout->payload_bytes);
+    }
+    return out;
+  }
+
+  using Texts = std::vector<std::string>;
+  fakes::FakeEthernet world_{kCard};
+  UniqueFd fd_;
+  UdpSocket* socket_;
+  KernelsSocket peer_;
+};
+
+// -- receiving -----------------------------------------------------------------------------------
+
+TEST_F(UdpSocketTest, APacketForItsAddressComesByTheRing) {
+  bind(kCard);
+  EXPECT_EQ(card().flows, 1);
+  comes("hello", port());
+  SocketAddress from;
+  EXPECT_EQ(receive(&from), "hello");
+  EXPECT_EQ(from, kFar);
+  EXPECT_EQ(receive(), std::nullopt);
+}
+
+TEST_F(UdpSocketTest, APacketForAnotherPortIsNotItsOwn) {
+  bind(kCard);
+  comes("for somebody else", static_cast<std::uint16_t>(port() ^ 1U));
+  EXPECT_EQ(receive(), std::nullopt);
+}
+
+TEST_F(UdpSocketTest, BothWaysLeadToASocketOfAllAddresses) {
+  bind(kAnywhere);
+  comes("from the wire", port());
+  peer_.send_to(port(), "from this host");
+  Texts got;
+  for (int looks = 0; got.size() < 2 && looks < 1000; ++looks) {  // it looks at the kernel's socket now and then
+    if (auto text = receive()) got.push_back(*text);
+  }
+  EXPECT_EQ(got, (Texts{"from this host", "from the wire"}));
+}
+
+TEST_F(UdpSocketTest, ACardWithoutPlaceForARuleLeavesReceivingToTheKernel) {
+  card().most_flows = 0;
+  bind(kAnywhere);
+  EXPECT_EQ(card().flows, 0);
+  peer_.send_to(port(), "from this host");
+  EXPECT_EQ(receive(), "from this host");
+}
+
+// -- sending -------------------------------------------------------------------------------------
+
+TEST_F(UdpSocketTest, TheFirstDatagramIsTheKernelsAndOthersLeaveByTheRing) {
+  for (const char* text : {"first", "second", "third"}) EXPECT_EQ(send(peer_.name(), text), 0);
+  EXPECT_EQ(peer_.heard(), Texts{"first"}) << "the kernel gives the socket its port";
+  EXPECT_EQ(on_line(), (Texts{"second", "third"}));
+}
+
+TEST_F(UdpSocketTest, AnswersComeToASocketThatHasOnlySent) {
+  for (const char* text : {"first", "second"}) EXPECT_EQ(send(peer_.name(), text), 0);
+  EXPECT_EQ(card().flows, 1);
+  comes("an answer", port(), peer_.name());
+  EXPECT_EQ(receive(), "an answer");
+}
+
+TEST_F(UdpSocketTest, TheKernelSendsToThisHost) {
+  world_.kernel.path.type = net::PathType::local;
+  bind(kAnywhere);
+  EXPECT_EQ(send(peer_.name(), "neighbour of my own"), 0);
+  EXPECT_EQ(peer_.heard(), Texts{"neighbour of my own"});
+  EXPECT_EQ(on_line(), Texts{});
+}
+
+TEST_F(UdpSocketTest, TheKernelSendsUntilTheNeighbourIsKnown) {
+  world_.kernel.neighbour.state = net::NeighbourState::none;
+  bind(kAnywhere);
+  EXPECT_EQ(send(peer_.name(), "who are you?"), 0);
+  EXPECT_EQ(peer_.heard(), Texts{"who are you?"});
+
+  world_.happens(net::NeighbourEvent{fakes::FakeEthernet::kIndex,
+                                     net::IpAddress::of(peer_.name()),
+                                     {net::NeighbourState::reachable, {2, 0, 0, 0, 0, 2}}});
+  EXPECT_EQ(send(peer_.name(), "hello"), 0);
+  EXPECT_EQ(peer_.heard(), Texts{});
+  EXPECT_EQ(on_line(), Texts{"hello"});
+}
+
+TEST_F(UdpSocketTest, TheKernelSendsWhatIsPutTogether) {
+  bind(kAnywhere);
+  EXPECT_EQ(send(peer_.name(), "one ", MSG_MORE), 0);
+  EXPECT_EQ(send(peer_.name(), "datagram"), 0);
+  EXPECT_EQ(peer_.heard(), Texts{"one datagram"});
+  EXPECT_EQ(send(peer_.name(), "another"), 0);
+  EXPECT_EQ(on_line(), Texts{"another"});
+}
+
+TEST_F(UdpSocketTest, WhatAFullRingDoesNotTakeTheKernelSends) {
+  bind(kAnywhere);
+  card().delays_sends = true;
+  Texts sent;
+  for (unsigned i = 0; i < fakes::FakeEthernet::kSendPlaces; ++i) {
+    sent.push_back("by the ring " + std::to_string(i));
+    EXPECT_EQ(send(peer_.name(), sent.back()), 0);
+  }
+  EXPECT_EQ(peer_.heard(), Texts{});
+  EXPECT_EQ(send(peer_.name(), "one too many"), 0);
+  EXPECT_EQ(peer_.heard(), Texts{"one too many"});
+
+  card().delays_sends = false;
+  card().send_all();
+  sent.emplace_back("there is room again");
+  EXPECT_EQ(send(peer_.name(), sent.back()), 0);
+  EXPECT_EQ(on_line(), sent);
+  EXPECT_EQ(peer_.heard(), Texts{});
+}
+
+// -- changes -------------------------------------------------------------------------------------
+
+TEST_F(UdpSocketTest, AnInterfaceThatGoesLeavesTheSocketToTheKernel) {
+  bind(kAnywhere);
+  EXPECT_EQ(send(peer_.name(), "by the ring"), 0);
+  comes("the last packet", port());
+  world_.kernel.path.type = net::PathType::local;
+  world_.address.gone = world_.link.gone = true;
+  world_.happens(world_.address);
+  world_.happens(world_.link);
+
+  EXPECT_EQ(receive(), "the last packet");
+  EXPECT_EQ(receive(), std::nullopt);  // notices
+  EXPECT_EQ(card().flows, 0);
+  EXPECT_EQ(send(peer_.name(), "by the kernel"), 0);
+  EXPECT_EQ(on_line(), Texts{"by the ring"});
+  EXPECT_EQ(peer_.heard(), Texts{"by the kernel"});
+  peer_.send_to(port(), "from this host");
+  socket_->woken();  // its sleep on the kernel's socket ends
+  EXPECT_EQ(receive(), "from this host");
+}
+
+TEST_F(UdpSocketTest, AnotherAddressOfTheInterfaceIsReceivedFrom) {
+  bind(kAnywhere);
+  const SocketAddress second = SocketAddress::v4(0x0a000003, 0);
+  net::AddressEvent event = world_.address;
+  event.address.address = event.address.peer = net::IpAddress::of(second);
+  world_.happens(event);
+
+  EXPECT_EQ(receive(), std::nullopt);  // notices
+  EXPECT_EQ(card().flows, 2);
+  comes("to the second", port(), kFar, second);
+  EXPECT_EQ(receive(), "to the second");
+}
+
+TEST_F(UdpSocketTest, WithAFilterOfTheProgramsAllIsTheKernels) {
+  bind(kAnywhere);
+  EXPECT_EQ(card().flows, 1);
+  sock_filter take_all{BPF_RET | BPF_K, 0, 0, 0xffff};
+  const sock_fprog program{1, &take_all};
+  ASSERT_TRUE(socket_->set_option(SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program));
+  EXPECT_EQ(card().flows, 0);
+  EXPECT_EQ(send(peer_.name(), "by the kernel"), 0);
+  EXPECT_EQ(peer_.heard(), Texts{"by the kernel"});
+  EXPECT_EQ(on_line(), Texts{});
+}
+
+}  // namespace
+}  // namespace ringsock::vma
