@@ -11,12 +11,13 @@
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/process_state.h"
 
 namespace ringsock::rs {
 
 namespace {
 
-/// The file that carries the locks. Descendants inherit it. It is never closed.
+/// The file that carries the locks. Descendants inherit it. It stays open.
 struct Locks {
   int fd = -1;
   ino_t inode = 0;
@@ -33,10 +34,23 @@ Locks make_locks() {
   return {memory.release(), about.st_ino, about.st_dev};
 }
 
-const Locks& locks() {
-  static const Locks made = make_locks();
-  return made;
+bool is_wanted() {
+  const char* const text = ::secure_getenv("RDMAV_FORK_SAFE");
+  return text != nullptr && std::strtol(text, nullptr, 10) != 0;
 }
+
+struct ForkMode {
+  static constexpr ProcessPart kPart = ProcessPart::fork_mode;
+  ForkMode() = default;
+  ForkMode(const ForkMode&) = delete;
+  ForkMode& operator=(const ForkMode&) = delete;
+  ~ForkMode() { const UniqueFd closed(locks.fd); }
+
+  const bool is_on = is_wanted();
+  const Locks locks = is_on ? make_locks() : Locks{};
+};
+
+const Locks& locks() { return process_state<ForkMode>().locks; }
 
 /// Returns whether the number is still that file's: the application may have closed it, and opened another file.
 bool is_ours(const Locks& locks) {
@@ -56,17 +70,9 @@ bool set_lock(const Locks& locks, short type, std::uint16_t port) {
 
 }  // namespace
 
-bool is_fork_mode() {
-  static const bool wanted = [] {
-    const char* const text = ::secure_getenv("RDMAV_FORK_SAFE");
-    return text != nullptr && std::strtol(text, nullptr, 10) != 0;
-  }();
-  return wanted;
-}
+bool is_fork_mode() { return process_state<ForkMode>().is_on; }
 
-void prepare_fork_mode() {
-  if (is_fork_mode()) locks();
-}
+void prepare_fork_mode() { process_state<ForkMode>(); }
 
 bool ForkSection::try_enter(std::uint16_t port) {
   if (inside_) return true;

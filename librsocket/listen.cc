@@ -21,6 +21,7 @@
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/service_thread.h"
 #include "librsocket/listener_watch.h"
+#include "librsocket/rsocket_process.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
@@ -76,8 +77,7 @@ Status Listener::listen(int backlog) {
   if (Status listening = core_.id->listen(wanted); !listening) return listening;
   core_.id->check_requests_by(is_rs_connect);
   backlog_ = limit;
-  static std::atomic<std::uint64_t> listeners{0};
-  serial_ = ++listeners;
+  serial_ = ++core_.process.listeners;
   core_.set_state(State::listening);
   start_watch();
   return ok();

@@ -107,17 +107,17 @@ void make_instance() {
   instance.store(new Process(load_config()), std::memory_order_release);
 }
 
-/// Belongs to the current fork, of which there is one at a time.
-constinit bool holds_devices = false;
-
 [[gnu::constructor]] void keep_devices_whole() {
   const auto before = [] {
     Process* const made = instance.load(std::memory_order_acquire);
-    holds_devices = made != nullptr;
-    if (holds_devices) made->registry.before_fork();
+    if (made == nullptr) return;
+    made->is_held_by_fork = true;
+    made->registry.before_fork();
   };
   const auto after = [] {
-    if (holds_devices) process().registry.after_fork();
+    // Another thread may have made it since the handler before the fork ran.
+    Process* const made = instance.load(std::memory_order_acquire);
+    if (made != nullptr && std::exchange(made->is_held_by_fork, false)) made->registry.after_fork();
   };
   at_fork(ForkStep::devices, before, after, after);
 }

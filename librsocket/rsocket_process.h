@@ -1,6 +1,9 @@
 // The state that the process's rsockets share: configuration and devices.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+
 #include "core/config/rsocket_config.h"
 #include "core/verbs/registry.h"
 
@@ -13,6 +16,8 @@ struct Process {
 
   config::RsocketConfig config;
   verbs::DeviceRegistry registry;
+  std::atomic<std::uint64_t> listeners{0};  ///< how many there have been; each has its number
+  bool is_held_by_fork = false;  ///< `registry`, by the fork that is under way, of which there is one at a time
 };
 
 /// For a program whose listeners share their ports with kernel listeners: iWARP devices, whose ports are the kernel's

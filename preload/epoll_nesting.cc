@@ -17,6 +17,7 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 #include "core/poll/epoll_set.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/library_call.h"
@@ -26,23 +27,25 @@ namespace ringsock::preload {
 
 namespace {
 
-constinit Mutex sets_lock;
-constinit std::atomic<bool> has_sets{false};
 struct Made {
   std::uint64_t set;  ///< the same for all descriptors of a set
   pid_t process;      ///< the process that made it
 };
 /// Numbers that were epoll sets once. Whether they still are is asked of the kernel.
-std::map<int, Made>& sets() {
-  static auto* const all = new std::map<int, Made>;
-  return *all;
-}
-[[gnu::constructor]] void keep_whole() { hold_across_fork(sets_lock); }
+struct KnownSets {
+  static constexpr ProcessPart kPart = ProcessPart::known_epoll_sets;
+  std::atomic<bool> are_any{false};
+  Mutex lock;
+  std::map<int, Made> by_number;
+  std::uint64_t last = 0;  ///< Made::set of the newest
+};
+KnownSets& sets() { return process_state<KnownSets>(); }
+[[gnu::constructor]] void start() { hold_across_fork(sets().lock); }
 
 std::vector<int> others_than(int epoll_fd) {
-  const std::lock_guard guard(sets_lock);
+  const std::lock_guard guard(sets().lock);
   std::vector<int> out;
-  for (const auto& [fd, made] : sets()) {
+  for (const auto& [fd, made] : sets().by_number) {
     if (fd != epoll_fd) out.push_back(fd);
   }
   return out;
@@ -81,11 +84,11 @@ struct Relatives {
 };
 Relatives relatives_of(int epoll_fd) {
   Relatives out;
-  const std::lock_guard guard(sets_lock);
-  const auto own = sets().find(epoll_fd);
-  if (own == sets().end()) return out;
+  const std::lock_guard guard(sets().lock);
+  const auto own = sets().by_number.find(epoll_fd);
+  if (own == sets().by_number.end()) return out;
   out.is_inherited = own->second.process != ::getpid();
-  for (const auto& [fd, made] : sets()) {
+  for (const auto& [fd, made] : sets().by_number) {
     const bool is_copy = fd != epoll_fd && made.set == own->second.set && !runtime::fd_table().holds(fd);
     if (is_copy && is_epoll_file(fd)) out.copies.push_back(fd);
   }
@@ -106,10 +109,10 @@ void note_epoll_set(int epoll_fd) noexcept {
   const int saved_errno = errno;
   const runtime::LibraryCall no_handlers;
   try {
-    static std::uint64_t last = 0;
-    const std::lock_guard guard(sets_lock);
-    has_sets.store(true, std::memory_order_relaxed);
-    sets()[epoll_fd] = {++last, ::getpid()};
+    KnownSets& known = sets();
+    const std::lock_guard guard(known.lock);
+    known.are_any.store(true, std::memory_order_relaxed);
+    known.by_number[epoll_fd] = {++known.last, ::getpid()};
   } catch (const std::bad_alloc&) {
     // Only sets that are members of others need it.
   }
@@ -117,22 +120,22 @@ void note_epoll_set(int epoll_fd) noexcept {
 }
 
 bool is_inherited_set(int epoll_fd) {
-  if (!has_sets.load(std::memory_order_relaxed)) return false;
-  const std::lock_guard guard(sets_lock);
-  const auto known = sets().find(epoll_fd);
-  return known != sets().end() && known->second.process != ::getpid();
+  if (!sets().are_any.load(std::memory_order_relaxed)) return false;
+  const std::lock_guard guard(sets().lock);
+  const auto known = sets().by_number.find(epoll_fd);
+  return known != sets().by_number.end() && known->second.process != ::getpid();
 }
 
 void note_copy(int fd, int copy) noexcept {
-  if (copy < 0 || copy == fd || !has_sets.load(std::memory_order_relaxed) || !is_known_process()) return;
+  if (copy < 0 || copy == fd || !sets().are_any.load(std::memory_order_relaxed) || !is_known_process()) return;
   const int saved_errno = errno;
   const runtime::LibraryCall no_handlers;
   try {
-    const std::lock_guard guard(sets_lock);
-    if (const auto known = sets().find(fd); known != sets().end()) {
-      sets()[copy] = known->second;
+    const std::lock_guard guard(sets().lock);
+    if (const auto known = sets().by_number.find(fd); known != sets().by_number.end()) {
+      sets().by_number[copy] = known->second;
     } else {
-      sets().erase(copy);
+      sets().by_number.erase(copy);
     }
   } catch (const std::bad_alloc&) {
   }

@@ -78,6 +78,7 @@ class ArgumentList {
 /// The descriptors of endpoints that the file actions of posix_spawn(3) duplicate. libc does not show what is in them.
 class SpawnActions {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::spawn_actions;
   void add(const posix_spawn_file_actions_t* actions, int fd) {
     const LibraryCall no_handlers;
     const std::lock_guard guard(lock_);
@@ -95,17 +96,15 @@ class SpawnActions {
     return found == numbers_.end() ? std::vector<int>{} : found->second;
   }
 
-  SpawnActions() { hold_across_fork(lock_); }
+  void stay_whole_in_forks() { hold_across_fork(lock_); }
 
  private:
   Mutex lock_;
   std::map<const posix_spawn_file_actions_t*, std::vector<int>> numbers_;
 };
 
-SpawnActions& spawn_actions() {
-  static SpawnActions* const actions = new SpawnActions;
-  return *actions;
-}
+SpawnActions& spawn_actions() { return process_state<SpawnActions>(); }
+[[gnu::constructor]] void start() { spawn_actions().stay_whole_in_forks(); }
 
 int spawn(const posix_spawn_file_actions_t* actions, auto libcs) {
   if (actions == nullptr || runtime::fork_registry().is_empty()) return libcs();

@@ -77,7 +77,7 @@ class StreamMaker final : public transports::WayMaker {
 };
 
 runtime::Ref make_stream(int fd, int domain, int type) {
-  static constinit StreamMaker maker;
+  static constexpr StreamMaker maker;
   runtime::Ref socket(new transports::ChosenSocket(maker, domain, fd));
   socket->way()->close_on_exec.store((type & SOCK_CLOEXEC) != 0);
   return socket;

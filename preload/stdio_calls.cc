@@ -11,6 +11,7 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 #include "preload/route.h"
 
 namespace ringsock::preload {
@@ -19,6 +20,7 @@ namespace {
 /// The descriptors behind such streams, which libc does not know.
 class StreamTable {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::stdio_streams;
   void add(FILE* stream, int fd) {
     const std::lock_guard guard(lock_);
     fds_[stream] = fd;
@@ -37,7 +39,7 @@ class StreamTable {
     return found == fds_.end() ? -1 : found->second;
   }
 
-  StreamTable() { hold_across_fork(lock_); }
+  void stay_whole_in_forks() { hold_across_fork(lock_); }
 
  private:
   Mutex lock_;
@@ -45,11 +47,8 @@ class StreamTable {
   std::atomic<std::size_t> count_{0};
 };
 
-/// Never destroyed: streams are flushed after static objects are gone.
-StreamTable& streams() {
-  static StreamTable* const table = new StreamTable;
-  return *table;
-}
+StreamTable& streams() { return process_state<StreamTable>(); }
+[[gnu::constructor]] void start() { streams().stay_whole_in_forks(); }
 
 struct SocketStream {
   int fd;

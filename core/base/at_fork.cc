@@ -106,7 +106,11 @@ void at_fork(ForkStep step, ForkHandler before, ForkHandler in_parent, ForkHandl
 }
 
 void hold_across_fork(Mutex& leaf) {
-  forks().leaf_locks.add(&leaf);
+  auto& locks = forks().leaf_locks;
+  for (std::size_t i = 0; i < locks.size(); ++i) {
+    if (locks[i] == &leaf) return;
+  }
+  locks.add(&leaf);
   ask_libc();
 }
 

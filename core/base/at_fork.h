@@ -20,7 +20,8 @@ void at_fork(ForkStep step, ForkHandler before, ForkHandler in_parent, ForkHandl
 
 /// Registers a leaf lock: a lock of static storage duration under which no other lock is taken. It is held while the
 /// process is copied, so the child finds the guarded data complete and the lock free. Leaf locks are the last to be
-/// locked and the first to be unlocked. Threads: any.
+/// locked and the first to be unlocked. Does nothing for a lock that is registered: preload libraries share some.
+/// Threads: any, one for each lock.
 void hold_across_fork(Mutex& leaf);
 
 /// Call these before and after a system call that copies this process and its memory as fork(2) does. The call must not

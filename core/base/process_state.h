@@ -66,8 +66,17 @@ enum class ProcessPart : std::uint8_t {
   attached_threads,     ///< core/ethernet: the number of threads that are bound to each CPU
   overflow_budgets,     ///< librsocket, load, lock
   pid_namespace_mark,   ///< librsocket, load. The child finds out whether it is in another PID namespace
+  fork_mode,            ///< librsocket: under the preload libraries, load
+  closings,             ///< librsocket: connections that end in the background. The child begins anew
+  vma_process,          ///< libvmacompat/process, load
+  rings_of_process,     ///< libvmacompat/process
+  port_claims,          ///< libvmacompat/udp, ForkStep::port_claims
+  fork_pipe,            ///< libvmacompat/udp, ForkStep::fork_pipe
+  known_epoll_sets,     ///< preload, load, lock. Several preload libraries share it, like the next two
+  stdio_streams,        ///< preload, load, lock
+  spawn_actions,        ///< preload, load, lock
 };
-inline constexpr std::size_t kProcessParts = static_cast<std::size_t>(ProcessPart::pid_namespace_mark) + 1;
+inline constexpr std::size_t kProcessParts = static_cast<std::size_t>(ProcessPart::spawn_actions) + 1;
 
 /// A page that the kernel clears in every child that has a copy of the memory (MADV_WIPEONFORK). Children that share
 /// the memory (vfork(2), posix_spawn(3)) share the page, too, and change nothing.

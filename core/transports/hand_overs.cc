@@ -16,7 +16,7 @@ class NoHandOvers final : public HandOvers {};
 struct ProcessHandOvers {
   static constexpr ProcessPart kPart = ProcessPart::hand_overs;
   NoHandOvers none;
-  std::atomic<HandOvers*> brought{&none};
+  std::atomic<const HandOvers*> brought{&none};
 };
 ProcessHandOvers& process_hand_overs() { return process_state<ProcessHandOvers>(); }
 
@@ -32,17 +32,19 @@ bool follow_user(runtime::Endpoint& endpoint) noexcept {
 
 }  // namespace
 
-Result<std::vector<UniqueFd>> HandOvers::hand_over(std::span<const HandOver>) { return Error{ENOTCONN, "hand-over"}; }
-
-Result<std::vector<UniqueFd>> HandOvers::hand_over_for_good(std::span<const runtime::Ref>) {
+Result<std::vector<UniqueFd>> HandOvers::hand_over(std::span<const HandOver>) const {
   return Error{ENOTCONN, "hand-over"};
 }
 
-Status HandOvers::become_unconnected(ChosenSocket&) { return Error{EISCONN, "connect: on a way"}; }
+Result<std::vector<UniqueFd>> HandOvers::hand_over_for_good(std::span<const runtime::Ref>) const {
+  return Error{ENOTCONN, "hand-over"};
+}
 
-HandOvers& hand_overs() { return *process_hand_overs().brought.load(std::memory_order_acquire); }
+Status HandOvers::become_unconnected(ChosenSocket&) const { return Error{EISCONN, "connect: on a way"}; }
 
-void bring_hand_overs(HandOvers& hand_overs) {
+const HandOvers& hand_overs() { return *process_hand_overs().brought.load(std::memory_order_acquire); }
+
+void bring_hand_overs(const HandOvers& hand_overs) {
   process_hand_overs().brought.store(&hand_overs, std::memory_order_release);
   runtime::bring_follow_user(follow_user);
 }

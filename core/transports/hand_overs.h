@@ -24,66 +24,66 @@ class HandOvers {
  public:
   /// Returns whether the endpoint is a connection that a way carries, which must be handed over. Threads: also inside a
   /// read-side section.
-  virtual bool is_connection(runtime::Endpoint& /*endpoint*/) { return false; }
+  virtual bool is_connection(runtime::Endpoint& /*endpoint*/) const { return false; }
 
   /// Returns whether the endpoint is a connection that a way carries, and that a living process other than this one has
   /// by fork(2). Threads: as is_connection().
-  virtual bool has_other_processes(runtime::Endpoint& /*endpoint*/) { return false; }
+  virtual bool has_other_processes(runtime::Endpoint& /*endpoint*/) const { return false; }
 
   /// Returns whether the descriptor, which came from another process, is under a connection that a way carries there:
   /// it is not the socket that it was in that process. Threads: as is_connection().
-  virtual bool is_under_connection(int /*fd*/) noexcept { return false; }
+  virtual bool is_under_connection(int /*fd*/) const noexcept { return false; }
 
   /// Makes kernel sockets, close-on-exec, that stand for these connections, in their order. Another process moves the
   /// bytes. The connections stay open in this process; closing them lets that process begin with those that are not
   /// `at_once`. Errors: those of socket(2) and fork(2); EBUSY: another process uses one of them. An error has no
   /// effect.
-  virtual Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections);
+  virtual Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) const;
   /// Moves these connections to the kernel, under the same numbers and in the same epoll sets. A connection that
   /// another process has used since a fork becomes what it is there. Returns the kernel sockets of those that were
   /// handed over, in their order. Errors: those of hand_over() and of follow().
-  virtual Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const runtime::Ref> connections);
+  virtual Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const runtime::Ref> connections) const;
   /// Calls hand_over_for_good() for all connections that this process may use, for example before a seccomp filter that
   /// forbids what ways need.
-  virtual void hand_over_everything() {}
+  virtual void hand_over_everything() const {}
   /// Moves a connection that another process uses to the kernel in this process, too, under the same numbers. Errors:
   /// those of hand_over_for_good(), and that the other process does not answer; calls on the connection then fail with
   /// EIO.
-  virtual Status follow(runtime::Endpoint& /*endpoint*/) { return ok(); }
+  virtual Status follow(runtime::Endpoint& /*endpoint*/) const { return ok(); }
 
   /// Carries out connect(2) with AF_UNSPEC: resets a connection on a way, or gives up one that is under way, and puts
   /// an unconnected kernel socket with the same options under its numbers. Errors: EISCONN another process has the
   /// connection, too; those of socket(2).
-  virtual Status become_unconnected(ChosenSocket& socket);
+  virtual Status become_unconnected(ChosenSocket& socket) const;
   /// Leaves a socket that is on no way yet to the kernel, with O_NONBLOCK as the application set it. A listener ends
   /// for the way in all processes that have it, and clients that it has answered move to the kernel's backlog.
-  virtual void give_to_kernel(ChosenSocket& socket) { socket.give_up_way(); }
+  virtual void give_to_kernel(ChosenSocket& socket) const { socket.give_up_way(); }
   /// Leaves all descriptors of a socket to the kernel, for what a way cannot do. Returns false when that fails, without
   /// any effect.
-  virtual bool become_kernels(const runtime::Ref& /*endpoint*/) { return false; }
+  virtual bool become_kernels(const runtime::Ref& /*endpoint*/) const { return false; }
 
   /// Called before FD_CLOEXEC of `fd` is cleared. When a forked child does that to a listener, the child's next program
   /// is to accept, and the listener must end for the way in all processes (prepare_exec()). It ends now, because a
   /// program that closes all other descriptors before exec(2), as Python does, closes the way's, too.
-  virtual void listener_is_prepared(ChosenSocket& /*socket*/, int /*fd*/) {}
+  virtual void listener_is_prepared(ChosenSocket& /*socket*/, int /*fd*/) const {}
   /// Prepares sockets for exec(2): those that the program inherits become kernel sockets where possible, and the
   /// kernel's flags become those that the application set. Errors: EMFILE, ENFILE, ENOMEM for a connection that is
   /// meant for the program; the process goes on.
-  virtual Status prepare_exec() { return ok(); }
+  virtual Status prepare_exec() const { return ok(); }
   /// Called before this process ends, or becomes another program. Waits until the connections that other processes have
   /// asked for are theirs, 5 s at most; further questions wait for answer_again(). Needs no lock that the calling
   /// thread may hold, which may be in a signal handler.
-  virtual void finish_answers() noexcept {}
+  virtual void finish_answers() const noexcept {}
   /// exec(2) has failed: the process goes on.
-  virtual void answer_again() noexcept {}
+  virtual void answer_again() const noexcept {}
 
  protected:
   ~HandOvers() = default;
 };
 
 /// Returns those of the ways that this process has. Threads: any.
-HandOvers& hand_overs();
+const HandOvers& hand_overs();
 /// Threads: constructors.
-void bring_hand_overs(HandOvers& hand_overs);
+void bring_hand_overs(const HandOvers& hand_overs);
 
 }  // namespace ringsock::transports

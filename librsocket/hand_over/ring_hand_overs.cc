@@ -11,40 +11,40 @@ namespace {
 /// Passes on to the functions of hand_over.h and door.h.
 class RingHandOvers final : public transports::HandOvers {
  public:
-  bool is_connection(runtime::Endpoint& endpoint) override { return ring_connection(endpoint) != nullptr; }
-  bool has_other_processes(runtime::Endpoint& endpoint) override {
+  bool is_connection(runtime::Endpoint& endpoint) const override { return ring_connection(endpoint) != nullptr; }
+  bool has_other_processes(runtime::Endpoint& endpoint) const override {
     StreamSocket* const connection = ring_connection(endpoint);
     if (connection == nullptr || !connection->inheritance().is_shared()) return false;
     const FamilyRecord* const family = connection->inheritance().family();
     return family != nullptr && family->others_live(true);
   }
-  bool is_under_connection(int fd) noexcept override { return is_under_ring(fd); }
-  Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) override {
+  bool is_under_connection(int fd) const noexcept override { return is_under_ring(fd); }
+  Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) const override {
     return rs::hand_over(connections);
   }
-  Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const runtime::Ref> connections) override {
+  Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const runtime::Ref> connections) const override {
     return rs::hand_over_for_good(connections);
   }
-  void hand_over_everything() override { rs::hand_over_everything(); }
-  Status follow(runtime::Endpoint& endpoint) override {
+  void hand_over_everything() const override { rs::hand_over_everything(); }
+  Status follow(runtime::Endpoint& endpoint) const override {
     auto* const chosen = endpoint.as_chosen_socket();
     if (chosen != nullptr && chosen->was_forked_undecided()) chosen->give_up_way();
     StreamSocket* const connection = find_stream(endpoint);
     return connection != nullptr ? rs::follow(*connection) : ok();
   }
-  Status become_unconnected(ChosenSocket& socket) override { return rs::become_unconnected(socket); }
-  void give_to_kernel(ChosenSocket& socket) override { rs::give_to_kernel(socket); }
-  bool become_kernels(const runtime::Ref& endpoint) override { return rs::become_kernels(endpoint); }
-  void listener_is_prepared(ChosenSocket& socket, int fd) override { rs::listener_is_prepared(socket, fd); }
-  Status prepare_exec() override { return rs::prepare_exec(); }
-  void finish_answers() noexcept override { rs::finish_answers(); }
-  void answer_again() noexcept override { rs::answer_again(); }
+  Status become_unconnected(ChosenSocket& socket) const override { return rs::become_unconnected(socket); }
+  void give_to_kernel(ChosenSocket& socket) const override { rs::give_to_kernel(socket); }
+  bool become_kernels(const runtime::Ref& endpoint) const override { return rs::become_kernels(endpoint); }
+  void listener_is_prepared(ChosenSocket& socket, int fd) const override { rs::listener_is_prepared(socket, fd); }
+  Status prepare_exec() const override { return rs::prepare_exec(); }
+  void finish_answers() const noexcept override { rs::finish_answers(); }
+  void answer_again() const noexcept override { rs::answer_again(); }
 };
 
-constinit RingHandOvers hand_overs_of_rings;
+constexpr RingHandOvers kHandOversOfRings;
 
 }  // namespace
 
-transports::HandOvers& ring_hand_overs() { return hand_overs_of_rings; }
+const transports::HandOvers& ring_hand_overs() { return kHandOversOfRings; }
 
 }  // namespace ringsock::rs

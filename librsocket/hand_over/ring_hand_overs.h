@@ -6,6 +6,6 @@
 namespace ringsock::rs {
 
 /// For transports::bring_hand_overs().
-transports::HandOvers& ring_hand_overs();
+const transports::HandOvers& ring_hand_overs();
 
 }  // namespace ringsock::rs

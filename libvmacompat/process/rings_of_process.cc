@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/base/process_state.h"
 #include "core/runtime/fd_table.h"
 #include "libvmacompat/process/ring_user.h"
 #include "libvmacompat/process/statistics_requests.h"
@@ -83,6 +84,7 @@ void for_each_user(void (RingUser::*follow)()) {
 
 class RingsOfProcess final : public ethernet::EthernetUser {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::rings_of_process;
   [[nodiscard]] const ethernet::EthernetOptions& options() const override { return options_; }
   std::unique_ptr<ethernet::RingCounters> make_counters(int ifindex) override {
     return std::make_unique<PageCounters>(ifindex);
@@ -97,9 +99,6 @@ class RingsOfProcess final : public ethernet::EthernetUser {
 
 }  // namespace
 
-ethernet::EthernetUser& rings_of_process() {
-  static RingsOfProcess* const instance = new RingsOfProcess;
-  return *instance;
-}
+ethernet::EthernetUser& rings_of_process() { return process_state<RingsOfProcess>(); }
 
 }  // namespace ringsock::vma

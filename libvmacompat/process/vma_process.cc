@@ -9,11 +9,11 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <ctime>
 #include <string>
+#include <utility>
 
 #include "config.h"
 #include "core/base/clock.h"
@@ -104,15 +104,15 @@ void Process::write_banner() const {
 }
 
 config::VmaRules& Process::rules() {
-  static config::VmaRules* const rules = [this] {
-    auto* const made = new config::VmaRules(program_invocation_short_name, config.application_id);
+  std::call_once(rules_once_, [this] {
+    auto made = std::make_unique<config::VmaRules>(program_invocation_short_name, config.application_id);
     const config::VmaConfig defaults;
     made->load(config::with_process_id(config.config_file, ::getpid()).c_str(),
                config.config_file != defaults.config_file,
                [this](const std::string& line) { log.write(VmaLogLevel::warning, line); });
-    return made;
-  }();
-  return *rules;
+    rules_ = std::move(made);
+  });
+  return *rules_;
 }
 
 namespace {
@@ -129,8 +129,7 @@ bool has_descriptors_to_spare() {
 
 bool Process::may_use_rings(int type) {
   if (!has_descriptors_to_spare()) {
-    static std::atomic<bool> told{false};
-    if (!told.exchange(true, std::memory_order_relaxed))
+    if (!has_told_of_low_limit_.exchange(true, std::memory_order_relaxed))
       log.write(VmaLogLevel::warning,
                 "sockets are left to the kernel: this process may have less than 256 descriptors");
     return false;
@@ -138,10 +137,7 @@ bool Process::may_use_rings(int type) {
   return config.offloaded_sockets && rules().decide_socket(type) == config::VmaTransport::vma;
 }
 
-Process& process() {
-  static Process* const instance = new Process;
-  return *instance;
-}
+Process& process() { return process_state<Process>(); }
 
 namespace {
 

@@ -27,9 +27,6 @@ namespace {
 /// Size of the step by which socket slots get memory. The header and the rings get theirs together with the first step.
 constexpr std::size_t kStepBytes = 8192;
 
-/// Copied at load: the name is a part of the arguments' memory, which programs overwrite later.
-constinit std::array<char, 64> program_name{};
-
 std::byte* at(VmaPageHeader* header, std::size_t offset) { return reinterpret_cast<std::byte*>(header) + offset; }
 VmaRingSlot* rings_of(VmaPageHeader* header) { return reinterpret_cast<VmaRingSlot*>(at(header, kVmaHeaderBytes)); }
 VmaIomuxSlot* iomux_of(VmaPageHeader* header) { return reinterpret_cast<VmaIomuxSlot*>(at(header, kVmaIomuxOffset)); }
@@ -77,8 +74,7 @@ constinit VmaStatistics vma_statistics;
 
 namespace {
 [[gnu::constructor]] void prepare_vma_statistics() {
-  std::snprintf(program_name.data(), program_name.size(), "%s", ::program_invocation_short_name);
-  vma_statistics.keep_whole_in_forks();
+  vma_statistics.at_load(::program_invocation_short_name);
   at_fork(ForkStep::vma_statistics, nullptr, nullptr, [] { vma_statistics.after_fork_in_child(); });
 }
 [[gnu::destructor]] void finish_vma_statistics() { vma_statistics.at_exit(); }
@@ -98,6 +94,11 @@ VmaSlot<Slot>::~VmaSlot() {
 }
 template class VmaSlot<VmaSocketSlot>;
 template class VmaSlot<VmaRingSlot>;
+
+void VmaStatistics::at_load(const char* program) {
+  std::snprintf(program_.data(), program_.size(), "%s", program);
+  hold_across_fork(lock_);
+}
 
 void VmaStatistics::describe(VmaSocketSlot& slot, const VmaSocketDescription& description) {
   const std::lock_guard guard(lock_);
@@ -293,7 +294,7 @@ void VmaStatistics::fill_header(VmaPageHeader& header) const {
   header.pid = static_cast<std::uint32_t>(::getpid());
   header.sockets = sockets_;
   header.started_ns = now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
-  header.program = program_name;
+  header.program = program_;
   header.sockets_used.store(sockets_used_, std::memory_order_relaxed);
   header.rings_used.store(rings_used_, std::memory_order_relaxed);
   be_unchanged(header.controls);

@@ -137,8 +137,9 @@ class VmaStatistics final : public WaitCounters {
   VmaRingSlot* open(VmaRingSlot* /*kind*/);
   void close(VmaSocketSlot& slot);
   void close(VmaRingSlot& slot);
-  /// Rings make their counters while they hold their own locks, so this lock must be the innermost.
-  void keep_whole_in_forks() { hold_across_fork(lock_); }
+  /// Copies the name, which is a part of the arguments' memory that programs overwrite later. Holds the lock across
+  /// forks: rings make their counters while they hold their own locks, so this lock must be the innermost.
+  void at_load(const char* program);
   void after_fork_in_child();
   void at_exit() noexcept;
 
@@ -163,6 +164,7 @@ class VmaStatistics final : public WaitCounters {
   std::array<bool, kVmaMostSockets> socket_taken_{};
   std::array<bool, kVmaRings> ring_taken_{};
   std::array<bool, kVmaIomuxSlots> iomux_taken_{true, true};
+  std::array<char, 64> program_{};
   std::array<char, 64> path_{};  ///< empty: the page is private
   std::array<char, 256> directory_{};
   std::array<char, 300> link_{};  ///< empty: there is no link

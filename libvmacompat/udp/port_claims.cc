@@ -219,10 +219,7 @@ void tell_to_leave(const std::vector<std::string>& claims, const std::set<uid_t>
 
 }  // namespace
 
-PortClaims& port_claims() {
-  static PortClaims* const instance = new PortClaims;
-  return *instance;
-}
+PortClaims& port_claims() { return process_state<PortClaims>(); }
 
 bool PortClaims::enter(const PortPlace& place, UdpSocket& socket) {
   const std::uint16_t port = place.local.port();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/service_thread.h"
 #include "libvmacompat/udp/port_holders.h"
@@ -28,6 +29,7 @@ class UdpSocket;
 /// Threads: any.
 class PortClaims {
  public:
+  static constexpr ProcessPart kPart = ProcessPart::port_claims;
   PortClaims() = default;
   PortClaims(const PortClaims&) = delete;
   PortClaims& operator=(const PortClaims&) = delete;

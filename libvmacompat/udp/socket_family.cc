@@ -13,6 +13,7 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/mutex.h"
+#include "core/base/process_state.h"
 #include "core/base/rare_calls.h"
 #include "core/base/unique_fd.h"
 
@@ -22,23 +23,26 @@ namespace {
 
 /// The pipe of the fork in progress. A child closes its writing end after all families have entered there.
 struct ForkPipe {
+  static constexpr ProcessPart kPart = ProcessPart::fork_pipe;
+  Mutex forking;  ///< lets one fork run at a time; held across it
   std::shared_ptr<UniqueFd> reading;
   UniqueFd writing;
 };
-constinit ForkPipe* fork_pipe = nullptr;
-constinit Mutex forking;  ///< lets one fork run at a time; held across it
+ForkPipe& fork_pipe() { return process_state<ForkPipe>(); }
 
 void make_fork_pipe() {
-  forking.lock();
+  ForkPipe& pipe = fork_pipe();
+  pipe.forking.lock();
   int ends[2];
   if (!is_permitted(RareCall::pipe2) || ::pipe2(ends, O_CLOEXEC) != 0) return;
-  fork_pipe->reading = std::make_shared<UniqueFd>(out_of_the_way(UniqueFd(ends[0])));
-  fork_pipe->writing = out_of_the_way(UniqueFd(ends[1]));
+  pipe.reading = std::make_shared<UniqueFd>(out_of_the_way(UniqueFd(ends[0])));
+  pipe.writing = out_of_the_way(UniqueFd(ends[1]));
 }
 void forget_fork_pipe() {
-  fork_pipe->writing.reset();
-  fork_pipe->reading.reset();
-  forking.unlock();
+  ForkPipe& pipe = fork_pipe();
+  pipe.writing.reset();
+  pipe.reading.reset();
+  pipe.forking.unlock();
 }
 
 /// Returns false also for a zombie, which has ended and waits for its parent.
@@ -69,7 +73,6 @@ std::shared_ptr<SocketFamily> SocketFamily::create() {
 
 void SocketFamily::install_fork_handlers() {
   static const bool installed = [] {
-    fork_pipe = new ForkPipe;
     at_fork(ForkStep::fork_pipe, make_fork_pipe, forget_fork_pipe, forget_fork_pipe);
     return true;
   }();
@@ -88,8 +91,9 @@ std::size_t SocketFamily::enter(pid_t process) noexcept {
 void SocketFamily::before_fork() {
   look_at_births();
   const std::size_t place = enter(kUnborn);
-  if (place == page_->members.size() || !fork_pipe->reading) return add_stranger();
-  births_.push_back({place, fork_pipe->reading});
+  const std::shared_ptr<UniqueFd>& end = fork_pipe().reading;
+  if (place == page_->members.size() || !end) return add_stranger();
+  births_.push_back({place, end});
 }
 
 /// A child in a PID namespace of its own is a stranger: its number means nothing to the other processes.

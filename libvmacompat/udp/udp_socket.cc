@@ -28,8 +28,7 @@ namespace {
 
 /// Makes the choice of rings for a socket; each socket has a number of its own.
 ethernet::RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
-  static std::atomic<std::uint64_t> sockets{0};
-  return {static_cast<ethernet::RingLogic>(logic), ratio, sockets.fetch_add(1, std::memory_order_relaxed)};
+  return {static_cast<ethernet::RingLogic>(logic), ratio, process().next_choice()};
 }
 
 }  // namespace
