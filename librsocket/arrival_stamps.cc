@@ -13,7 +13,7 @@ bool ArrivalStamps::take(std::span<const ibv_wc> completions) {
     const bool has_word = completion.status == IBV_WC_SUCCESS && (completion.wr_id & kReceiveId) != 0 &&
                           (completion.wc_flags & IBV_WC_WITH_IMM) != 0;
     if (!has_word || completion.vendor_err == 0) continue;
-    const auto opcode = wire::decode_rs_message(std::bit_cast<wire::Be32>(completion.imm_data).host()).opcode;
+    const auto opcode = wire::rs_message_of(completion.imm_data).opcode;
     if (wire::is_rs_control(opcode) && opcode != wire::RsOpcode::ctrl) continue;
     stamp_.store(completion.vendor_err, std::memory_order_relaxed);
     return true;

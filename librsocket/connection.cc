@@ -325,7 +325,7 @@ int Connection::arm() {
 
 namespace {
 bool is_data(std::uint32_t immediate) {
-  const auto message = wire::decode_rs_message(std::bit_cast<wire::Be32>(immediate).host());
+  const wire::RsMessage message = wire::rs_message_of(immediate);
   return message.opcode == wire::RsOpcode::data && message.value != 0;
 }
 }  // namespace

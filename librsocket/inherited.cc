@@ -21,7 +21,7 @@ namespace {
 
 /// Returns whether a reader waits for a message with this immediate data: for bytes, or for the end.
 bool concerns_reader(std::uint32_t immediate) {
-  const wire::RsMessage message = wire::decode_rs_message(std::bit_cast<wire::Be32>(immediate).host());
+  const wire::RsMessage message = wire::rs_message_of(immediate);
   return message.opcode == wire::RsOpcode::data ||
          (message.opcode == wire::RsOpcode::ctrl &&
           message.value != static_cast<std::uint32_t>(wire::RsControl::keepalive));

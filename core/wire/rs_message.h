@@ -2,6 +2,7 @@
 // sheet 2.4, 2.5.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -34,6 +35,11 @@ constexpr std::uint32_t encode_rs_message(RsMessage message) {
 }
 constexpr RsMessage decode_rs_message(std::uint32_t word) {
   return {static_cast<RsOpcode>(word >> 29), word & kMaxRsValue};
+}
+
+/// Decodes a message word as the immediate data of verbs has it, in network byte order.
+constexpr RsMessage rs_message_of(std::uint32_t immediate) {
+  return decode_rs_message(std::bit_cast<Be32>(immediate).host());
 }
 
 /// Returns whether the message needs no credit. All other messages are data.

@@ -378,9 +378,17 @@ TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsComeAndGo) {
 // -- tables of descriptors that are not the process's ------------------------------------------------
 // In processes of their own, because these use rings no more afterwards.
 
+void with_a_connection(void (*body)(const Ends& ends)) {
+  EXPECT_EQ(wait_for(spawn([body] { body(Ends()); })), 0);
+}
+
+void expect_still_open(const Ends& ends) {
+  send_all(ends.ours, "process");
+  expect(receive(ends.peers, 7) == "process", "the process still has its connection");
+}
+
 TEST(Descriptors, OfAChildThatSharesThemAreItsParentsToo) {
-  const pid_t process = spawn([] {
-    const Ends ends;
+  with_a_connection([](const Ends& ends) {
     const int spare = ::dup(ends.ours);
     const auto child =
         static_cast<pid_t>(::syscall(SYS_clone, CLONE_FILES | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
@@ -395,12 +403,10 @@ TEST(Descriptors, OfAChildThatSharesThemAreItsParentsToo) {
     send_all(ends.ours, "parent");
     expect(receive(ends.peers, 6) == "parent", "the parent's bytes come");
   });
-  EXPECT_EQ(wait_for(process), 0);
 }
 
 TEST(Descriptors, OfAThreadThatHasItsOwnAreNotTheProcesss) {
-  const pid_t process = spawn([] {
-    const Ends ends;
+  with_a_connection([](const Ends& ends) {
     bool unshared = false;
     bool has_own = false;
     std::thread([&] {
@@ -412,10 +418,8 @@ TEST(Descriptors, OfAThreadThatHasItsOwnAreNotTheProcesss) {
       has_own = ::send(client, "thread", 6, MSG_NOSIGNAL) == 6 && receive(server, 6) == "thread";
     }).join();
     expect(unshared && has_own, "the thread has descriptors of its own");
-    send_all(ends.ours, "process");
-    expect(receive(ends.peers, 7) == "process", "the others still have theirs");
+    expect_still_open(ends);
   });
-  EXPECT_EQ(wait_for(process), 0);
 }
 
 /// The library's thread gets the same descriptors.
@@ -432,8 +436,7 @@ void they_go_on_after(int (*unshares)()) {
 }
 
 TEST(Descriptors, ThatAThreadClosesInATableOfItsOwnAreStillTheProcesss) {
-  const pid_t process = spawn([] {
-    const Ends ends;
+  with_a_connection([](const Ends& ends) {
     bool closed = false;
     bool has_others = false;
     std::thread([&] {
@@ -443,10 +446,8 @@ TEST(Descriptors, ThatAThreadClosesInATableOfItsOwnAreStillTheProcesss) {
     }).join();
     expect(closed && has_others, "the thread has descriptors of its own");
     expect(receive(ends.ours, 6) == "thread", "the others still have theirs");
-    send_all(ends.ours, "process");
-    expect(receive(ends.peers, 7) == "process", "and may use them");
+    expect_still_open(ends);
   });
-  EXPECT_EQ(wait_for(process), 0);
 }
 
 TEST(Descriptors, OfTheOnlyThreadMayBecomeItsOwnByCloseRange) {

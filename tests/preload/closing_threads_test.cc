@@ -18,9 +18,6 @@
 namespace ringsock::preload_tests {
 namespace {
 
-#define SKIP_UNDER_TSAN \
-  if (support::kHasThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer calls a close(2) beside a send(2) a race"
-
 struct HowItGoes {
   const char* name;
   void (*go)(int fd);
@@ -37,7 +34,11 @@ const HowItGoes kWays[] = {
      }},
 };
 
-class DescriptorOfTwoThreads : public testing::TestWithParam<HowItGoes> {};
+class DescriptorOfTwoThreads : public testing::TestWithParam<HowItGoes> {
+  void SetUp() override {
+    if (support::kHasThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer calls a close(2) beside a send(2) a race";
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Is, DescriptorOfTwoThreads, testing::ValuesIn(kWays),
                          [](const auto& way) { return std::string(way.param.name); });
 
@@ -62,7 +63,6 @@ std::uint32_t receive_numbers(int fd) {
 
 /// /dev/null takes no send(2): ENOTSOCK ends the sender.
 TEST_P(DescriptorOfTwoThreads, TakesNothingThatDoesNotArrive) {
-  SKIP_UNDER_TSAN;
   for (int round = 0; round < 60; ++round) {
     auto [alice, bob] = connected_pair();
     std::atomic<bool> begun{false};
@@ -98,151 +98,9 @@ class ThreadInside {
   std::thread thread_;
 };
 
-TEST_P(DescriptorOfTwoThreads, LetsAReaderThatWaitsHaveTheNextBytes) {
-  SKIP_UNDER_TSAN;
-  auto [alice, bob] = connected_pair();
-  const int number = alice.release();
-  std::string got;
-  ThreadInside reader([&] { got = read_all(number, 1); });
-  GetParam().go(number);
-  EXPECT_EQ(::fcntl(number, F_GETFD), -1);
-  EXPECT_EQ(poll_once(bob, POLLIN | POLLRDHUP), 0);  // no end has come
-  ASSERT_EQ(::send(bob, "x", 1, 0), 1);
-  reader.join();
-  EXPECT_EQ(got, "x");
-  EXPECT_EQ(poll_once(bob, POLLIN, 5000), POLLIN);
-  EXPECT_EQ(read_all(bob, 1), "");
-}
-
-TEST_P(DescriptorOfTwoThreads, LetsAReaderThatWaitsSeeTheEnd) {
-  SKIP_UNDER_TSAN;
-  auto [alice, bob] = connected_pair();
-  const int number = alice.release();
-  ssize_t got = -2;
-  ThreadInside reader([&] {
-    char byte = 0;
-    got = ::recv(number, &byte, 1, 0);
-  });
-  GetParam().go(number);
-  bob.reset();
-  reader.join();
-  EXPECT_EQ(got, 0);
-}
-
-TEST_P(DescriptorOfTwoThreads, LetsAReaderOfManyBytesHaveThemAll) {
-  SKIP_UNDER_TSAN;
-  auto [alice, bob] = connected_pair();
-  const int number = alice.release();
-  std::string got(6, '\0');
-  ssize_t count = 0;
-  ThreadInside reader([&] { count = ::recv(number, got.data(), got.size(), MSG_WAITALL); });
-  ASSERT_EQ(::send(bob, "ab", 2, 0), 2);
-  GetParam().go(number);
-  const Fd nothing(::open("/dev/null", O_RDWR));
-  const Fd other(::dup2(nothing, number));  // another file gets the number
-  EXPECT_EQ(other, number);
-  ASSERT_EQ(::send(bob, "cd", 2, 0), 2);
-  ASSERT_EQ(::send(bob, "ef", 2, 0), 2);
-  reader.join();
-  EXPECT_EQ(count, 6);
-  EXPECT_EQ(got, "abcdef");
-  char byte = 0;
-  EXPECT_EQ(::recv(bob, &byte, 1, 0), 0);
-}
-
-/// The set loses the socket, and that is no event: the thread waits for what else is in the set.
-TEST_P(DescriptorOfTwoThreads, SaysNothingInASetOnWhichAThreadWaits) {
-  SKIP_UNDER_TSAN;
-  for (int round = 0; round < 40; ++round) {
-    auto [alice, bob] = connected_pair();
-    const int number = alice.release();
-    const Fd other(::eventfd(0, EFD_CLOEXEC));
-    const Fd set(::epoll_create1(EPOLL_CLOEXEC));
-    epoll_event wanted{EPOLLIN | EPOLLRDHUP | (round % 2 == 0 ? EPOLLET : 0U), {.fd = number}};
-    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, number, &wanted), 0);
-    wanted.data.fd = other;
-    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, other, &wanted), 0);
-    epoll_event found{};
-    ThreadInside waiter([&] { EXPECT_EQ(::epoll_wait(set, &found, 1, 10'000), 1); });
-    GetParam().go(number);
-    ASSERT_EQ(::eventfd_write(other, 1), 0);
-    waiter.join();
-    ASSERT_EQ(found.data.fd, other) << "round " << round << ": events " << std::hex << found.events;
-  }
-}
-
-TEST_P(DescriptorOfTwoThreads, LetsASenderThatWaitsSendTheRest) {
-  SKIP_UNDER_TSAN;
-  auto [alice, bob] = connected_pair();
-  const int number = alice.release();
-  const std::string much(64U << 20, 'm');
-  ssize_t sent = 0;
-  ThreadInside sender([&] { sent = ::send(number, much.data(), much.size(), MSG_NOSIGNAL); });
-  GetParam().go(number);
-  EXPECT_EQ(read_all(bob, much.size()).size(), much.size());
-  sender.join();
-  EXPECT_EQ(sent, static_cast<ssize_t>(much.size()));
-  char byte = 0;
-  EXPECT_EQ(::recv(bob, &byte, 1, 0), 0);
-}
-
-TEST_P(DescriptorOfTwoThreads, EndsForAChildOfAProcessWhoseThreadWaits) {
-  SKIP_UNDER_TSAN;
-  auto [alice, bob] = connected_pair();
-  const int number = alice.release();
-  std::string got;
-  ThreadInside reader([&] { got = read_all(number, 1); });
-  int ends[2];
-  ASSERT_EQ(::pipe(ends), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {  // has a copy, and no thread inside
-    char go = 0;
-    ::close(bob);
-    ::close(ends[1]);
-    if (::read(ends[0], &go, 1) != 0) ::_exit(1);
-    ::close(number);
-    ::_exit(0);
-  }
-  GetParam().go(number);
-  ASSERT_EQ(::send(bob, "x", 1, 0), 1);
-  reader.join();
-  EXPECT_EQ(got, "x");
-  EXPECT_EQ(poll_once(bob, POLLIN), 0);  // the child still has it
-  ::close(ends[1]);
-  char byte = 0;
-  EXPECT_EQ(::recv(bob, &byte, 1, 0), 0);
-  ::waitpid(child, nullptr, 0);
-  ::close(ends[0]);
-}
-
-TEST_P(DescriptorOfTwoThreads, IsNotInheritedWhileOnlyACallHasIt) {
-  SKIP_UNDER_TSAN;
-  auto [alice, bob] = connected_pair();
-  const int number = alice.release();
-  std::string got;
-  ThreadInside reader([&] { got = read_all(number, 1); });
-  GetParam().go(number);
-  int ends[2];
-  ASSERT_EQ(::pipe(ends), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    char go = 0;
-    ::close(ends[1]);
-    ::_exit(static_cast<int>(::read(ends[0], &go, 1)));
-  }
-  ASSERT_EQ(::send(bob, "x", 1, 0), 1);
-  reader.join();
-  EXPECT_EQ(got, "x");
-  char byte = 0;
-  EXPECT_EQ(::recv(bob, &byte, 1, 0), 0);  // although the child lives
-  ::close(ends[1]);
-  ::close(ends[0]);
-  ::waitpid(child, nullptr, 0);
-}
-
 /// Alice, who connected, or Bob, whom the listener accepted, and the other one.
 struct Ends {
-  explicit Ends(bool is_accepted) {
+  explicit Ends(bool is_accepted = false) {
     Pair pair = connected_pair();
     number = (is_accepted ? pair.bob : pair.alice).release();
     peer = is_accepted ? std::move(pair.alice) : std::move(pair.bob);
@@ -251,9 +109,136 @@ struct Ends {
   Fd peer;
 };
 
+TEST_P(DescriptorOfTwoThreads, LetsAReaderThatWaitsHaveTheNextBytes) {
+  Ends ends;
+  std::string got;
+  ThreadInside reader([&] { got = read_all(ends.number, 1); });
+  GetParam().go(ends.number);
+  EXPECT_EQ(::fcntl(ends.number, F_GETFD), -1);
+  EXPECT_EQ(poll_once(ends.peer, POLLIN | POLLRDHUP), 0);  // no end has come
+  ASSERT_EQ(::send(ends.peer, "x", 1, 0), 1);
+  reader.join();
+  EXPECT_EQ(got, "x");
+  EXPECT_EQ(poll_once(ends.peer, POLLIN, 5000), POLLIN);
+  EXPECT_EQ(read_all(ends.peer, 1), "");
+}
+
+TEST_P(DescriptorOfTwoThreads, LetsAReaderThatWaitsSeeTheEnd) {
+  Ends ends;
+  ssize_t got = -2;
+  ThreadInside reader([&] {
+    char byte = 0;
+    got = ::recv(ends.number, &byte, 1, 0);
+  });
+  GetParam().go(ends.number);
+  ends.peer.reset();
+  reader.join();
+  EXPECT_EQ(got, 0);
+}
+
+TEST_P(DescriptorOfTwoThreads, LetsAReaderOfManyBytesHaveThemAll) {
+  Ends ends;
+  std::string got(6, '\0');
+  ssize_t count = 0;
+  ThreadInside reader([&] { count = ::recv(ends.number, got.data(), got.size(), MSG_WAITALL); });
+  ASSERT_EQ(::send(ends.peer, "ab", 2, 0), 2);
+  GetParam().go(ends.number);
+  const Fd nothing(::open("/dev/null", O_RDWR));
+  const Fd other(::dup2(nothing, ends.number));  // another file gets the number
+  EXPECT_EQ(other, ends.number);
+  ASSERT_EQ(::send(ends.peer, "cd", 2, 0), 2);
+  ASSERT_EQ(::send(ends.peer, "ef", 2, 0), 2);
+  reader.join();
+  EXPECT_EQ(count, 6);
+  EXPECT_EQ(got, "abcdef");
+  char byte = 0;
+  EXPECT_EQ(::recv(ends.peer, &byte, 1, 0), 0);
+}
+
+/// The set loses the socket, and that is no event: the thread waits for what else is in the set.
+TEST_P(DescriptorOfTwoThreads, SaysNothingInASetOnWhichAThreadWaits) {
+  for (int round = 0; round < 40; ++round) {
+    Ends ends(round % 4 > 1);
+    const Fd other(::eventfd(0, EFD_CLOEXEC));
+    const Fd set(::epoll_create1(EPOLL_CLOEXEC));
+    epoll_event wanted{EPOLLIN | EPOLLRDHUP | (round % 2 == 0 ? EPOLLET : 0U), {.fd = ends.number}};
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, ends.number, &wanted), 0);
+    wanted.data.fd = other;
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, other, &wanted), 0);
+    epoll_event found{};
+    ThreadInside waiter([&] { EXPECT_EQ(::epoll_wait(set, &found, 1, 10'000), 1); });
+    GetParam().go(ends.number);
+    ASSERT_EQ(::eventfd_write(other, 1), 0);
+    waiter.join();
+    ASSERT_EQ(found.data.fd, other) << "round " << round << ": events " << std::hex << found.events;
+  }
+}
+
+TEST_P(DescriptorOfTwoThreads, LetsASenderThatWaitsSendTheRest) {
+  Ends ends;
+  const std::string much(64U << 20, 'm');
+  ssize_t sent = 0;
+  ThreadInside sender([&] { sent = ::send(ends.number, much.data(), much.size(), MSG_NOSIGNAL); });
+  GetParam().go(ends.number);
+  EXPECT_EQ(read_all(ends.peer, much.size()).size(), much.size());
+  sender.join();
+  EXPECT_EQ(sent, static_cast<ssize_t>(much.size()));
+  char byte = 0;
+  EXPECT_EQ(::recv(ends.peer, &byte, 1, 0), 0);
+}
+
+TEST_P(DescriptorOfTwoThreads, EndsForAChildOfAProcessWhoseThreadWaits) {
+  Ends ends;
+  std::string got;
+  ThreadInside reader([&] { got = read_all(ends.number, 1); });
+  int go_on[2];
+  ASSERT_EQ(::pipe(go_on), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {  // has a copy, and no thread inside
+    char go = 0;
+    ::close(ends.peer);
+    ::close(go_on[1]);
+    if (::read(go_on[0], &go, 1) != 0) ::_exit(1);
+    ::close(ends.number);
+    ::_exit(0);
+  }
+  GetParam().go(ends.number);
+  ASSERT_EQ(::send(ends.peer, "x", 1, 0), 1);
+  reader.join();
+  EXPECT_EQ(got, "x");
+  EXPECT_EQ(poll_once(ends.peer, POLLIN), 0);  // the child still has it
+  ::close(go_on[1]);
+  char byte = 0;
+  EXPECT_EQ(::recv(ends.peer, &byte, 1, 0), 0);
+  ::waitpid(child, nullptr, 0);
+  ::close(go_on[0]);
+}
+
+TEST_P(DescriptorOfTwoThreads, IsNotInheritedWhileOnlyACallHasIt) {
+  Ends ends;
+  std::string got;
+  ThreadInside reader([&] { got = read_all(ends.number, 1); });
+  GetParam().go(ends.number);
+  int go_on[2];
+  ASSERT_EQ(::pipe(go_on), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char go = 0;
+    ::close(go_on[1]);
+    ::_exit(static_cast<int>(::read(go_on[0], &go, 1)));
+  }
+  ASSERT_EQ(::send(ends.peer, "x", 1, 0), 1);
+  reader.join();
+  EXPECT_EQ(got, "x");
+  char byte = 0;
+  EXPECT_EQ(::recv(ends.peer, &byte, 1, 0), 0);  // although the child lives
+  ::close(go_on[1]);
+  ::close(go_on[0]);
+  ::waitpid(child, nullptr, 0);
+}
+
 /// The kernel keeps the file while poll(2) waits, and looks the number up again when the thread wakes.
 TEST_P(DescriptorOfTwoThreads, LetsAPollerThatWaitsSleepUntilItsPeerSends) {
-  SKIP_UNDER_TSAN;
   for (const bool is_accepted : {false, true}) {
     Ends ends(is_accepted);
     pollfd entry{ends.number, POLLIN, 0};
@@ -270,7 +255,6 @@ TEST_P(DescriptorOfTwoThreads, LetsAPollerThatWaitsSleepUntilItsPeerSends) {
 }
 
 TEST_P(DescriptorOfTwoThreads, IsClosedToAPollerWhoseTimeHasPassed) {
-  SKIP_UNDER_TSAN;
   Ends ends(true);
   const Fd nothing(::eventfd(0, 0));
   std::array<pollfd, 2> entries{{{nothing, POLLIN, 0}, {ends.number, POLLIN, 0}}};
@@ -285,7 +269,6 @@ TEST_P(DescriptorOfTwoThreads, IsClosedToAPollerWhoseTimeHasPassed) {
 }
 
 TEST_P(DescriptorOfTwoThreads, IsReadableToSelectWhenItWakes) {
-  SKIP_UNDER_TSAN;
   Ends ends(true);
   fd_set readable;
   FD_ZERO(&readable);
@@ -300,7 +283,6 @@ TEST_P(DescriptorOfTwoThreads, IsReadableToSelectWhenItWakes) {
 }
 
 TEST_P(DescriptorOfTwoThreads, LetsAReaderHaveTheNextBytesThoughItIsInASet) {
-  SKIP_UNDER_TSAN;
   for (const bool is_accepted : {false, true}) {
     Ends ends(is_accepted);
     const Fd set(::epoll_create1(0));
@@ -319,7 +301,6 @@ TEST_P(DescriptorOfTwoThreads, LetsAReaderHaveTheNextBytesThoughItIsInASet) {
 }
 
 TEST(NumberOfTwoThreads, IsAnotherFilesWhenAPollerWakes) {
-  SKIP_UNDER_TSAN;
   for (const bool is_accepted : {false, true}) {
     Ends ends(is_accepted);
     pollfd entry{ends.number, POLLIN | POLLRDHUP, 0};
@@ -336,7 +317,6 @@ TEST(NumberOfTwoThreads, IsAnotherFilesWhenAPollerWakes) {
 }
 
 TEST(NumberOfTwoThreads, StaysAConnectionUnderAnotherNumber) {
-  SKIP_UNDER_TSAN;
   auto [alice, bob] = connected_pair();
   std::atomic<int> number{alice.release()};
   std::atomic<bool> is_over{false};
@@ -366,7 +346,6 @@ TEST(NumberOfTwoThreads, StaysAConnectionUnderAnotherNumber) {
 }
 
 TEST(NumberOfTwoThreads, GivesNobodyAnErrorOfWhatIsBeneathAListener) {
-  SKIP_UNDER_TSAN;
   Fd first = listening();
   const Address there = name_of(first);
   std::atomic<int> number{first.release()};

@@ -16,11 +16,13 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <deque>
 #include <set>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
 #include "tests/support/thread_status.h"
 
@@ -28,25 +30,6 @@ extern char** environ;
 
 namespace ringsock::preloaded {
 namespace {
-
-/// A connection between this process and a peer process that runs `body` on its end.
-struct Call {
-  int fd;
-  pid_t peer;
-};
-template <class Body>
-Call call(Body body) {
-  const Listener listener = listen_anywhere();
-  const pid_t peer = spawn([&] {
-    const int fd = ::accept(listener.fd, nullptr, nullptr);
-    ::close(listener.fd);
-    body(fd);
-  });
-  const int fd = connect_to(listener.port);
-  ::close(listener.fd);
-  EXPECT_TRUE(is_on_ring(fd));
-  return {fd, peer};
-}
 
 /// The peer runs, on our CPU, as soon as a message wakes it, so it has read, answered and ended when our send()
 /// returns.
@@ -59,7 +42,7 @@ TEST(Fork, APeerThatAnswersAndEndsBeforeASendReturnsResetsNothing) {
   ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
   // Some sends look for the peer's end, too.
   for (int requests = 1; requests <= 16; ++requests) {
-    const Call it = call([requests](int client) {
+    const Call it([requests](int client) {
       const sched_param urgent{1};
       expect(::sched_setscheduler(0, SCHED_FIFO, &urgent) == 0, "SCHED_FIFO");
       for (int i = 0; i < requests; ++i) {
@@ -234,7 +217,7 @@ TEST(Fork, AWorkerOfAnotherUserTakesInAClientAtItsFirstTry) {
 
 TEST(Fork, AChildGoesOnWithItsParentsConnectionWhicheverClosesFirst) {
   for (const bool parent_first : {true, false}) {
-    const Call peer = call([](int fd) { echo(fd); });
+    const Echo peer;
     send_all(peer.fd, "by the parent");
     EXPECT_EQ(receive(peer.fd, 13), "by the parent");
     Signal closed;
@@ -259,15 +242,14 @@ TEST(Fork, AChildGoesOnWithItsParentsConnectionWhicheverClosesFirst) {
 
 TEST(Fork, AChildThatOnlyClosesOrEndsLeavesTheConnectionToItsParent) {
   for (const bool closes : {true, false}) {
-    const Call peer = call([](int fd) { echo(fd); });
+    const Echo peer;
     const pid_t child = spawn([&] {
       if (closes) ::close(peer.fd);
     });
     EXPECT_EQ(wait_for(child), 0);
     send_all(peer.fd, "still here");
     EXPECT_EQ(receive(peer.fd, 10), "still here");
-    ::close(peer.fd);
-    EXPECT_EQ(wait_for(peer.peer), 0);
+    EXPECT_EQ(peer.end(), 0);
   }
 }
 
@@ -275,14 +257,14 @@ TEST(Fork, AChildThatOnlyClosesOrEndsLeavesTheConnectionToItsParent) {
 /// clients' at once.
 TEST(Fork, AConnectionThatItsPeerEndedIsClosedOnceThoughAChildHasIt) {
   constexpr int kConnections = 8;
-  std::vector<Call> calls;
-  for (int i = 0; i < kConnections; ++i) calls.push_back(call([](int fd) { ::close(fd); }));
+  std::deque<Call> calls;
+  for (int i = 0; i < kConnections; ++i) calls.emplace_back([](int fd) { ::close(fd); });
   const pid_t child = spawn([] { ::pause(); });
   for (const Call& one : calls) {
     char byte = 0;
     EXPECT_EQ(::read(one.fd, &byte, 1), 0);
     pollfd entry{one.fd, 0, 0};
-    ::poll(&entry, 1, 50);  // only who sleeps hears of the end of the link
+    ::poll(&entry, 1, 50);  // only a sleeper hears of the end of the link
     EXPECT_EQ(wait_for(one.peer), 0);
   }
   // Another thread takes each number that becomes free, as accept() does.
@@ -307,18 +289,18 @@ TEST(Fork, AConnectionThatItsPeerEndedIsClosedOnceThoughAChildHasIt) {
 }
 
 TEST(Fork, WhoReadsOnceInAWhileIsToldOfAKilledPeerAtTheNextRead) {
-  const auto [fd, peer] = call([](int) { ::pause(); });
+  const Call silent([](int) { ::pause(); });
   char byte = 0;
-  EXPECT_EQ(::recv(fd, &byte, 1, MSG_DONTWAIT), -1);
-  ::kill(peer, SIGKILL);
-  EXPECT_EQ(wait_for(peer), 128 + SIGKILL);
+  EXPECT_EQ(::recv(silent.fd, &byte, 1, MSG_DONTWAIT), -1);
+  ::kill(silent.peer, SIGKILL);
+  EXPECT_EQ(wait_for(silent.peer), 128 + SIGKILL);
   ::usleep(20000);
-  EXPECT_EQ(::recv(fd, &byte, 1, MSG_DONTWAIT), 0);
-  ::close(fd);
+  EXPECT_EQ(::recv(silent.fd, &byte, 1, MSG_DONTWAIT), 0);
+  ::close(silent.fd);
 }
 
 TEST(Fork, BytesThatCameBeforeTheForkAreTheUsers) {
-  const Call peer = call([](int fd) {
+  const Call peer([](int fd) {
     send_all(fd, "before the fork");
     echo(fd);
   });
@@ -329,13 +311,12 @@ TEST(Fork, BytesThatCameBeforeTheForkAreTheUsers) {
     expect(got == 8 && rest.substr(0, 8) == "the fork", "the rest, without waiting");
   });
   EXPECT_EQ(wait_for(child), 0);
-  ::close(peer.fd);
-  EXPECT_EQ(wait_for(peer.peer), 0);
+  EXPECT_EQ(peer.end(), 0);
 }
 
 TEST(Fork, ThePeerSeesTheEndWhenTheLastProcessIsGoneHoweverItWent) {
   for (const bool child_last : {true, false}) {
-    const Call peer = call([](int fd) { expect(receive_all(fd) == "hello", "hello, and the end"); });
+    const Call peer([](int fd) { expect(receive_all(fd) == "hello", "hello, and the end"); });
     Signal go;
     const pid_t first = spawn([&] {
       send_all(peer.fd, "hello");
@@ -391,7 +372,7 @@ TEST(Fork, AServerMayGoIntoAUserNamespaceOfItsOwn) {
 }
 
 TEST(Fork, AnInheritedEpollSetWorksInTheChild) {
-  const Call peer = call([](int fd) { echo(fd); });
+  const Echo peer;
   const int set = ::epoll_create1(0);
   epoll_event interest{EPOLLIN, {.fd = peer.fd}};
   ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, peer.fd, &interest), 0);
@@ -412,7 +393,7 @@ TEST(Fork, AnInheritedEpollSetWorksInTheChild) {
 }
 
 TEST(Fork, WhatAChildAddsToASharedEpollSetShowsItsParentNothingStrange) {
-  const Call peer = call([](int fd) { echo(fd); });
+  const Echo peer;
   const int set = ::epoll_create1(0);
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
@@ -440,7 +421,7 @@ TEST(Fork, WhatAChildAddsToASharedEpollSetShowsItsParentNothingStrange) {
 }
 
 TEST(Fork, AnEpollSetGoesOnInTheParentOfAChildThatClosesIt) {
-  const Call peer = call([](int fd) { echo(fd); });
+  const Echo peer;
   const int set = ::epoll_create1(0);
   epoll_event interest{EPOLLIN, {.fd = peer.fd}};
   ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, peer.fd, &interest), 0);
@@ -456,14 +437,13 @@ TEST(Fork, AnEpollSetGoesOnInTheParentOfAChildThatClosesIt) {
     EXPECT_EQ(wait_for(child), 0);
   }
   ::close(set);
-  ::close(peer.fd);
-  EXPECT_EQ(wait_for(peer.peer), 0);
+  EXPECT_EQ(peer.end(), 0);
 }
 
 TEST(Fork, ADaemonTakesItsConnectionsAndItsListenerWithIt) {
   const Listener listener = listen_anywhere();
   Signal ready;
-  const Call peer = call([](int fd) { echo(fd); });
+  const Echo peer;
   const pid_t starter = spawn([&] {
     send_all(peer.fd, "before");
     expect(::daemon(1, 1) == 0, "daemon");
@@ -497,9 +477,8 @@ void keep_busy(int fd, const std::atomic<bool>& stop, std::atomic<int>& rounds, 
 
 TEST(Fork, OtherThreadsTrafficGoesOnWhileOneThreadForks) {
   constexpr unsigned kThreads = 3;
-  std::vector<Call> peers;
-  for (unsigned i = 0; i < kThreads; ++i) peers.push_back(call([](int fd) { echo(fd); }));
-  const Call inherited = call([](int fd) { echo(fd); });
+  const std::deque<Echo> peers(kThreads);
+  const Echo inherited;
   std::atomic<bool> stop{false};
   std::array<std::atomic<int>, kThreads> rounds{};
   std::vector<std::thread> threads;
@@ -553,7 +532,7 @@ TEST(Fork, AChildInANetworkOfItsOwnReachesNobodyAsWithTheKernel) {
 }
 
 TEST(Fork, CommandsThatAreRunLeaveTheConnectionsAlone) {
-  const Call peer = call([](int fd) { echo(fd); });
+  const Echo peer;
   const auto still_works = [&] {
     send_all(peer.fd, "hello");
     return receive(peer.fd, 5) == "hello";
@@ -578,8 +557,7 @@ TEST(Fork, CommandsThatAreRunLeaveTheConnectionsAlone) {
   }
   EXPECT_EQ(wait_for(child), 0);
   EXPECT_TRUE(still_works());
-  ::close(peer.fd);
-  EXPECT_EQ(wait_for(peer.peer), 0);
+  EXPECT_EQ(peer.end(), 0);
 }
 
 }  // namespace

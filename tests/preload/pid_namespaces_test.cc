@@ -13,6 +13,7 @@
 #include <functional>
 #include <string>
 
+#include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
 #include "tests/support/sanitizers.h"
 
@@ -40,39 +41,6 @@ class PidNamespaces : public testing::Test {
     if (wait_for(spawn_in_namespace([] {})) != 0) GTEST_SKIP() << "no PID namespace can be made";
   }
 };
-
-/// A connection to a process that sends back what it gets.
-class Echo {
- public:
-  Echo() {
-    const Listener listener = listen_anywhere();
-    peer_ = spawn([&] {
-      const int client = ::accept(listener.fd, nullptr, nullptr);
-      ::close(listener.fd);
-      echo(client);
-    });
-    fd = connect_to(listener.port);
-    ::close(listener.fd);
-    expect(is_on_ring(fd), "the connection is on a ring");
-  }
-  Echo(const Echo&) = delete;
-  Echo& operator=(const Echo&) = delete;
-  /// Returns 0 when the peer has seen the end of the stream.
-  int end() {
-    ::close(fd);
-    return wait_for(peer_);
-  }
-
-  int fd = -1;
-
- private:
-  pid_t peer_ = 0;
-};
-
-void ask(int fd, const std::string& question) {
-  send_all(fd, question);
-  expect(receive(fd, question.size()) == question, "the answer is the question");
-}
 
 TEST_F(PidNamespaces, AParentGoesOnAfterAChildThatHasEnded) {
   Echo echo;

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
 #include "tests/support/thread_status.h"
 
@@ -92,11 +93,6 @@ class EchoServer {
  private:
   pid_t server_ = 0;
 };
-
-void ask(int fd, const std::string& question) {
-  send_all(fd, question);
-  expect(receive(fd, question.size()) == question, "the answer is the question");
-}
 
 short events_of(int fd, short events, int timeout_ms = 0) {
   pollfd entry{fd, events, 0};

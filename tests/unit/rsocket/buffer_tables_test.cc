@@ -8,26 +8,14 @@
 #include <vector>
 
 #include "librsocket/saved_connection.h"
-#include "tests/fakes/fake_device.h"
-#include "tests/fakes/fake_queue_pair.h"
+#include "tests/unit/rsocket/connection_parts.h"
 
 namespace ringsock::rs {
 namespace {
 
-constexpr std::uint64_t kPeerAddress = 0x10000;
-constexpr std::uint32_t kPeerKey = 5;
-constexpr std::uint32_t kPeerEntries = 2;
-
-struct Tables {
-  explicit Tables(std::uint8_t peer_flags = wire::kRsLocalOrderFlag | wire::kRsHasIomap) {
-    sends.begin(pair.qp(), true, {});
-    tables.begin(own.data());
-    wire::RsConnect peer{};
-    peer.flags = peer_flags;
-    peer.iomap_size_scaled = wire::encode_iomap_size(8);
-    peer.target_sgl = {wire::Be64(kPeerAddress), wire::Be32(kPeerKey), wire::Be32(kPeerEntries)};
-    EXPECT_TRUE(tables.start(peer));
-  }
+struct Tables : ConnectionParts {
+  explicit Tables(std::uint8_t peer_flags = wire::kRsLocalOrderFlag | wire::kRsHasIomap)
+      : ConnectionParts(settings(), terms_with_iomap(peer_flags)) {}
   /// Announces a buffer, whose control message is finished at once.
   void announce(const wire::PeerSge& buffer) {
     const auto slot = sends.take_control_slot();
@@ -37,20 +25,19 @@ struct Tables {
   }
   /// The peer writes entry `index` of our table of receive buffers.
   void peer_writes(std::uint32_t index, const wire::PeerSge& entry) {
-    std::memcpy(own.data() + index * sizeof entry, &entry, sizeof entry);
+    std::memcpy(own_tables.data() + index * sizeof entry, &entry, sizeof entry);
   }
 
+  static wire::RsConnect terms_with_iomap(std::uint8_t flags) {
+    wire::RsConnect peer = terms_of_peer(flags);
+    peer.iomap_size_scaled = wire::encode_iomap_size(8);
+    return peer;
+  }
   static QueueSettings settings() {
     QueueSettings settings;
     settings.iomap_entries = 2;
     return settings;
   }
-  fakes::FakeDevice device;
-  fakes::FakeQueuePair pair;
-  ConnectionCore core{device, settings()};
-  SendRequests sends{core.ends, 16, false};
-  BufferTables tables{core, sends};
-  std::vector<std::byte> own = std::vector<std::byte>(BufferTables::size(settings()));
 };
 
 TEST(BufferTables, APeerWithoutATableIsRefused) {
@@ -108,7 +95,8 @@ TEST(BufferTables, AnAnnouncedBufferIsTakenOnce) {
 TEST(BufferTables, FindsAMappedBufferByAnOffsetWithinIt) {
   Tables ours;
   const wire::PeerIomap entry{1000, {0x8000, 4, 50}};
-  std::memcpy(ours.own.data() + BufferTables::kSglEntries * sizeof(wire::PeerSge) + sizeof entry, &entry, sizeof entry);
+  std::memcpy(ours.own_tables.data() + BufferTables::kSglEntries * sizeof(wire::PeerSge) + sizeof entry, &entry,
+              sizeof entry);
   EXPECT_FALSE(ours.tables.find_iomap(1000));
   ours.tables.take_iomap(1);
   ours.tables.take_iomap(2);  // none of ours

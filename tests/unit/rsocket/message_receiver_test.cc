@@ -8,27 +8,18 @@
 #include <string>
 #include <vector>
 
-#include "tests/fakes/fake_device.h"
-#include "tests/fakes/fake_queue_pair.h"
+#include "tests/unit/rsocket/connection_parts.h"
 
 namespace ringsock::rs {
 namespace {
 
 constexpr std::uint32_t kRingBytes = 100;
 constexpr std::uint32_t kRingKey = 9;
-constexpr std::uint32_t kPeerEntries = 2;
 
 /// A receiver with a ring of two halves, whose peer has been told of the first one.
-struct Receiver {
-  Receiver() {
-    core.qp = &pair.qp();
-    requests.begin(pair.qp(), true, {});
+struct Receiver : ConnectionParts {
+  Receiver() : ConnectionParts(settings(), terms_of_peer()) {
     EXPECT_TRUE(receives.begin(pair.qp(), {}, 0));
-    tables.begin(own_tables.data());
-    wire::RsConnect peer{};
-    peer.flags = wire::kRsLocalOrderFlag;
-    peer.target_sgl = {wire::Be64(0x10000), wire::Be32(1), wire::Be32(kPeerEntries)};
-    EXPECT_TRUE(tables.start(peer));
     receiver.begin(ring.data(), kRingKey);
     EXPECT_EQ(receiver.first_bytes(), kRingBytes / 2);
   }
@@ -56,15 +47,9 @@ struct Receiver {
     return settings;
   }
 
-  fakes::FakeDevice device;
-  fakes::FakeQueuePair pair;
-  ConnectionCore core{device, settings()};
-  SendRequests requests{core.ends, 16, false};
   ReceiveRequests receives{16, false};
-  BufferTables tables{core, requests};
-  MessageReceiver receiver{core, requests, receives, tables};
+  MessageReceiver receiver{core, sends, receives, tables};
   std::vector<std::byte> ring = std::vector<std::byte>(kRingBytes);
-  std::vector<std::byte> own_tables = std::vector<std::byte>(BufferTables::size(settings()));
   std::size_t end = 0;
 };
 
@@ -105,10 +90,10 @@ TEST(MessageReceiver, AnnouncesTheOtherHalfOfTheRingAtOnceAndTheFirstWhenItIsRea
 
 TEST(MessageReceiver, AnAnnouncementWaitsForAControlSlot) {
   Receiver bob;
-  for (unsigned slot = 0; slot < SendRequests::kControlSlots; ++slot) ASSERT_TRUE(bob.requests.take_control_slot());
+  for (unsigned slot = 0; slot < SendRequests::kControlSlots; ++slot) ASSERT_TRUE(bob.sends.take_control_slot());
   EXPECT_FALSE(bob.receiver.announce_if_due());
   EXPECT_TRUE(bob.receiver.is_announcement_due());
-  bob.requests.finish(kControlId | 1);
+  bob.sends.finish(kControlId | 1);
   EXPECT_TRUE(bob.receiver.announce_if_due());
   EXPECT_EQ(bob.pair.sent.size(), 1u);
 }
