@@ -75,7 +75,9 @@ TEST_P(Arrivals, WakeSleepersThoughThereAreNoDescriptorsLeft) {
   const FullTable full;
   const auto after_a_while = [&](auto wait) {
     std::thread sender([&] {
-      ::usleep(300'000);  // asleep by then
+      // Longer than a call spins. Nobody can see the sleeper, because a look into /proc takes a descriptor; and it does
+      // not sleep long, because without a descriptor for a bell it looks again every 10 ms.
+      ::usleep(300'000);
       EXPECT_EQ(far_.send(ours.name(), "wake"), 4);
     });
     EXPECT_EQ(wait(), 1);

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/thread_status.h"
 #include "tests/vma/udp_fixture.h"
 
 namespace ringsock::vma_tests {
@@ -170,11 +171,10 @@ TEST_P(ManyInASet, ThoseThatStayHearWhenOthersLeave) {
   make(5);
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
     for (std::size_t j = i; j < sockets_.size(); ++j) {
-      // Long enough for the call to sleep.
       epoll_event event{};
-      ASSERT_EQ(::epoll_wait(set_, &event, 1, 5), 0);
-      std::thread asker([&] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      ASSERT_EQ(::epoll_wait(set_, &event, 1, 5), 0);  // nothing comes to those that have left
+      std::thread asker([&, self = ::gettid()] {
+        EXPECT_TRUE(support::falls_asleep(self));
         EXPECT_EQ(sockets_[j].send_to(echo_, "hello"), 5);
       });
       EXPECT_EQ(::epoll_wait(set_, &event, 1, 5000), 1);

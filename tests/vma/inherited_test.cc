@@ -103,7 +103,7 @@ class Inherited : public ::testing::Test {
       const long before = kernels_datagrams(AF_INET);
       for (int i = 0; i < 10; ++i) ping(socket_);
       if (kernels_datagrams(AF_INET) == before) return true;
-      // The socket looks now and then whether it is alone.
+      // Asked again and again: the socket looks now and then whether it is alone, and tells nobody.
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     } while (steady_clock::now() < limit);
     return false;

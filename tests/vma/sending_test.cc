@@ -295,7 +295,8 @@ TEST_P(Sending, WhoOnlySendsHearsOfTheRefusal) {
     ASSERT_EQ(::send(socket_, "anybody?", 8, 0), 8) << std::strerror(errno);
     ssize_t sent = 8;
     for (int tries = 0; sent == 8 && tries < 100; ++tries) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the answer cannot be waited for otherwise
+      // It does something else meanwhile: a program that waits by poll(2) or recv(2) does not only send.
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
       sent = ::send(socket_, "anybody?", 8, 0);
     }
     EXPECT_EQ(sent, -1);
