@@ -102,9 +102,10 @@ Status get_option(Lookup& socket, int level, int name, void* value, socklen_t* l
 /// Carries out connect(2) with AF_UNSPEC on what is on a ring. Returns nothing where the socket does so itself.
 std::optional<Status> disconnect_ours(runtime::Endpoint& socket) {
   auto* const chosen = socket.as_chosen_socket();
-  if (chosen == nullptr) return std::nullopt;
-  if (chosen->is_on_no_way_yet()) hand_overs().give_to_kernel(*chosen);
-  return chosen->is_kernel_socket() ? std::nullopt : std::optional(hand_overs().become_unconnected(*chosen));
+  if (chosen == nullptr && !hand_overs().is_connection(socket)) return std::nullopt;  // neither made nor accepted
+  if (chosen != nullptr && chosen->is_on_no_way_yet()) hand_overs().give_to_kernel(*chosen);
+  if (chosen != nullptr && chosen->is_kernel_socket()) return std::nullopt;
+  return hand_overs().become_unconnected(socket);
 }
 
 int connect_ours(int fd, const sockaddr* address, socklen_t length) {

@@ -40,7 +40,7 @@ Result<std::vector<UniqueFd>> HandOvers::hand_over_for_good(std::span<const runt
   return Error{ENOTCONN, "hand-over"};
 }
 
-Status HandOvers::become_unconnected(ChosenSocket&) const { return Error{EISCONN, "connect: on a way"}; }
+Status HandOvers::become_unconnected(runtime::Endpoint&) const { return Error{EISCONN, "connect: on a way"}; }
 
 const HandOvers& hand_overs() { return *process_hand_overs().brought.load(std::memory_order_acquire); }
 

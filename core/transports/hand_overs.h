@@ -54,7 +54,7 @@ class HandOvers {
   /// Carries out connect(2) with AF_UNSPEC: resets a connection on a way, or gives up one that is under way, and puts
   /// an unconnected kernel socket with the same options under its numbers. Errors: EISCONN another process has the
   /// connection, too; those of socket(2).
-  virtual Status become_unconnected(ChosenSocket& socket) const;
+  virtual Status become_unconnected(runtime::Endpoint& connection) const;
   /// Leaves a socket that is on no way yet to the kernel, with O_NONBLOCK as the application set it. A listener ends
   /// for the way in all processes that have it, and clients that it has answered move to the kernel's backlog.
   virtual void give_to_kernel(ChosenSocket& socket) const { socket.give_up_way(); }

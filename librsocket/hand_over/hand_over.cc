@@ -664,8 +664,7 @@ Status prepare_exec() {
 
 // -- for good --------------------------------------------------------------------------------------
 
-Status become_unconnected(ChosenSocket& socket) {
-  StreamSocket& connection = stream_of(socket);
+Status become_unconnected(StreamSocket& connection) {
   if (connection.inheritance().is_shared()) return Error{EISCONN, "connect: another process has the connection"};
   const UniqueFd fresh = [&] {
     const RaisedLimit beyond_full_table;

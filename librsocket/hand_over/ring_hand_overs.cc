@@ -32,7 +32,9 @@ class RingHandOvers final : public transports::HandOvers {
     StreamSocket* const connection = find_stream(endpoint);
     return connection != nullptr ? rs::follow(*connection) : ok();
   }
-  Status become_unconnected(ChosenSocket& socket) const override { return rs::become_unconnected(socket); }
+  Status become_unconnected(runtime::Endpoint& connection) const override {
+    return rs::become_unconnected(stream_of(connection));
+  }
   void give_to_kernel(ChosenSocket& socket) const override { rs::give_to_kernel(socket); }
   bool become_kernels(const runtime::Ref& endpoint) const override { return rs::become_kernels(endpoint); }
   void listener_is_prepared(ChosenSocket& socket, int fd) const override { rs::listener_is_prepared(socket, fd); }

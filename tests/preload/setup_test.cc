@@ -310,6 +310,19 @@ TEST(PreloadedSetup, AConnectWithoutAnAddressResetsTheConnectionAndTheSocketMayC
   EXPECT_EQ(read_all(alice, 5), "again");
 }
 
+TEST(PreloadedSetup, AConnectWithoutAnAddressResetsAnAcceptedConnection) {
+  auto [alice, bob] = connected_pair();
+  const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
+  ASSERT_EQ(::connect(bob, &nowhere, sizeof nowhere), 0) << std::strerror(errno);
+  char byte = 0;
+  EXPECT_EQ(::read(alice, &byte, 1), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+  Address peer;
+  peer.length = sizeof peer.storage;
+  EXPECT_EQ(::getpeername(bob, peer.get(), &peer.length), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+}
+
 TEST(PreloadedSetup, AConnectWithoutAnAddressEndsListening) {
   const Fd listener = listening();
   Address there = name_of(listener);
