@@ -34,10 +34,15 @@ const HowItGoes kWays[] = {
      }},
 };
 
+void skip_under_thread_sanitizer() {
+  if (support::kHasThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer calls a close(2) beside a send(2) a race";
+}
+
 class DescriptorOfTwoThreads : public testing::TestWithParam<HowItGoes> {
-  void SetUp() override {
-    if (support::kHasThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer calls a close(2) beside a send(2) a race";
-  }
+  void SetUp() override { skip_under_thread_sanitizer(); }
+};
+class NumberOfTwoThreads : public testing::Test {
+  void SetUp() override { skip_under_thread_sanitizer(); }
 };
 INSTANTIATE_TEST_SUITE_P(Is, DescriptorOfTwoThreads, testing::ValuesIn(kWays),
                          [](const auto& way) { return std::string(way.param.name); });
@@ -300,7 +305,7 @@ TEST_P(DescriptorOfTwoThreads, LetsAReaderHaveTheNextBytesThoughItIsInASet) {
   }
 }
 
-TEST(NumberOfTwoThreads, IsAnotherFilesWhenAPollerWakes) {
+TEST_F(NumberOfTwoThreads, IsAnotherFilesWhenAPollerWakes) {
   for (const bool is_accepted : {false, true}) {
     Ends ends(is_accepted);
     pollfd entry{ends.number, POLLIN | POLLRDHUP, 0};
@@ -316,7 +321,7 @@ TEST(NumberOfTwoThreads, IsAnotherFilesWhenAPollerWakes) {
   }
 }
 
-TEST(NumberOfTwoThreads, StaysAConnectionUnderAnotherNumber) {
+TEST_F(NumberOfTwoThreads, StaysAConnectionUnderAnotherNumber) {
   auto [alice, bob] = connected_pair();
   std::atomic<int> number{alice.release()};
   std::atomic<bool> is_over{false};
@@ -345,7 +350,7 @@ TEST(NumberOfTwoThreads, StaysAConnectionUnderAnotherNumber) {
   EXPECT_EQ(received, sent);
 }
 
-TEST(NumberOfTwoThreads, GivesNobodyAnErrorOfWhatIsBeneathAListener) {
+TEST_F(NumberOfTwoThreads, GivesNobodyAnErrorOfWhatIsBeneathAListener) {
   Fd first = listening();
   const Address there = name_of(first);
   std::atomic<int> number{first.release()};
