@@ -55,7 +55,7 @@ void Keepalive::stop() {
 // -- the socket's side
 
 void ProofsOfLife::update() {
-  stop();
+  if (const auto former = take_keepalive()) former->stop();
   if (socket_.options().integer(SOL_SOCKET, SO_KEEPALIVE) == 0 || !core_.is_connected()) return;
   const auto interval = std::chrono::seconds(socket_.options().integer(IPPROTO_TCP, TCP_KEEPIDLE));
   keepalive_ = std::make_shared<Keepalive>(interval, [this] {
@@ -63,10 +63,6 @@ void ProofsOfLife::update() {
     return true;
   });
   if (Status started = keepalive_->start(); !started) log_info("no keepalive: %s", started.error().where);
-}
-
-void ProofsOfLife::stop() {
-  if (auto keepalive = std::exchange(keepalive_, nullptr)) keepalive->stop();
 }
 
 void ProofsOfLife::tick() {

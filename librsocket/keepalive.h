@@ -43,10 +43,11 @@ class ProofsOfLife final : public StreamPart {
   void start_again() {
     if (!keepalive_) update();
   }
-  void stop();
   /// Repeats the first proofs to the peer of a connection that we have asked for.
   void remind_peer();
-  /// Returns what repeats them, for the caller to stop it without locks.
+  /// Return what sends proofs, and what repeats the first ones, for the caller to stop it without locks. Called under
+  /// setup_lock: two threads may end a listener at once, one by shutdown(2) and one in accept(2).
+  [[nodiscard]] std::shared_ptr<Keepalive> take_keepalive() { return std::move(keepalive_); }
   [[nodiscard]] std::shared_ptr<Keepalive> take_reminders() { return std::move(reminders_); }
   /// In a forked child, which does not have the service thread.
   void forget();

@@ -70,18 +70,19 @@ void StreamSocket::inherit_options(const Way& other) {
 
 void StreamSocket::stop_background() {
   std::shared_ptr<ListenerWatch> watch;
-  std::shared_ptr<Keepalive> reminders;
+  std::shared_ptr<Keepalive> keepalive, reminders;
   DirectPlacement::Pushes pushes;
   {
     std::lock_guard guard(core_.setup_lock);
     watch = listener_.take_watch();
+    keepalive = proofs_.take_keepalive();
     reminders = proofs_.take_reminders();
     pushes = direct_.take_pushes();
   }
   if (watch) watch->stop();
   if (reminders) reminders->stop();
   if (pushes.watch) pushes.watch->stop();
-  proofs_.stop();
+  if (keepalive) keepalive->stop();
 }
 
 std::optional<runtime::KernelReason> StreamSocket::why_not_to(const SocketAddress& destination, bool by_kernel_first) {
