@@ -12,6 +12,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <span>
 
 #include "core/base/abandon.h"
@@ -361,6 +362,7 @@ bool Listener::progress_in_background(std::atomic<bool>& waits_for_room) {
 }
 
 void Listener::stop_listening() {
+  const std::lock_guard one_at_a_time(ending_);
   socket_.stop_background();
   Clients clients;
   std::lock_guard guard(core_.setup_lock);
@@ -370,6 +372,7 @@ void Listener::stop_listening() {
 }
 
 void Listener::refuse_clients() {
+  const std::lock_guard one_at_a_time(ending_);
   socket_.stop_background();
   Clients clients;
   std::lock_guard guard(core_.setup_lock);
@@ -399,6 +402,7 @@ Clients Listener::take_clients() {
 }
 
 void Listener::forget_threads(bool still_listens) {
+  new (&ending_) Mutex;  // a thread that the child does not have may have locked it
   forget_queue_fd();
   abandon(watch_);
   watch_again_ = still_listens;

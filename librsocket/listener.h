@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/runtime/endpoint.h"
@@ -109,6 +110,9 @@ class Listener final : public transports::Listening, public StreamPart {
   std::atomic<std::uint64_t> accept_calls_{0};  ///< shows the service thread that the application calls accept()
   bool watch_again_ = false;  ///< the service thread does not serve it: since a fork, or there is none
   std::shared_ptr<ListenerWatch> watch_;
+  /// Threads that end the listener at once, by shutdown(2) and in accept(2), do it one after the other. Taken before
+  /// setup_lock, never on the service thread.
+  Mutex ending_;
 };
 
 }  // namespace ringsock::rs
