@@ -279,6 +279,19 @@ TEST(PreloadedSetup, TheFirstConnectAfterAConnectThatWasUnderWaySucceedsLaterOne
   EXPECT_EQ(errno, EISCONN);
 }
 
+/// Calls connect(2) with AF_UNSPEC on `fd`, one end of a connection.
+void disconnect_and_expect_reset(int fd, int other_end) {
+  const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
+  ASSERT_EQ(::connect(fd, &nowhere, sizeof nowhere), 0) << std::strerror(errno);
+  char byte = 0;
+  EXPECT_EQ(::read(other_end, &byte, 1), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+  Address peer;
+  peer.length = sizeof peer.storage;
+  EXPECT_EQ(::getpeername(fd, peer.get(), &peer.length), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+}
+
 TEST(PreloadedSetup, AConnectWithoutAnAddressResetsTheConnectionAndTheSocketMayConnectAgain) {
   auto [alice, bob] = connected_pair();
   const int more = 1;
@@ -286,15 +299,7 @@ TEST(PreloadedSetup, AConnectWithoutAnAddressResetsTheConnectionAndTheSocketMayC
   const Fd set(::epoll_create1(0));
   epoll_event event{.events = EPOLLIN, .data = {.fd = alice}};
   ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, alice, &event), 0);
-  const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
-  ASSERT_EQ(::connect(alice, &nowhere, sizeof nowhere), 0) << std::strerror(errno);
-  char byte = 0;
-  EXPECT_EQ(::read(bob, &byte, 1), -1);
-  EXPECT_EQ(errno, ECONNRESET);
-  Address peer;
-  peer.length = sizeof peer.storage;
-  EXPECT_EQ(::getpeername(alice, peer.get(), &peer.length), -1);
-  EXPECT_EQ(errno, ENOTCONN);
+  ASSERT_NO_FATAL_FAILURE(disconnect_and_expect_reset(alice, bob));
   int keepalive = 0;
   socklen_t length = sizeof keepalive;
   EXPECT_EQ(::getsockopt(alice, SOL_SOCKET, SO_KEEPALIVE, &keepalive, &length), 0);
@@ -312,15 +317,7 @@ TEST(PreloadedSetup, AConnectWithoutAnAddressResetsTheConnectionAndTheSocketMayC
 
 TEST(PreloadedSetup, AConnectWithoutAnAddressResetsAnAcceptedConnection) {
   auto [alice, bob] = connected_pair();
-  const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
-  ASSERT_EQ(::connect(bob, &nowhere, sizeof nowhere), 0) << std::strerror(errno);
-  char byte = 0;
-  EXPECT_EQ(::read(alice, &byte, 1), -1);
-  EXPECT_EQ(errno, ECONNRESET);
-  Address peer;
-  peer.length = sizeof peer.storage;
-  EXPECT_EQ(::getpeername(bob, peer.get(), &peer.length), -1);
-  EXPECT_EQ(errno, ENOTCONN);
+  disconnect_and_expect_reset(bob, alice);
 }
 
 TEST(PreloadedSetup, AConnectWithoutAnAddressEndsListening) {
