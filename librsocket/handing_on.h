@@ -10,9 +10,9 @@
 namespace ringsock::rs {
 
 /// The process that is made has its copy of the connection only if the connection was open at the fork. So a close
-/// waits for the end of the work. begin() and the end of a connection (Endpoint::is_closed()) exclude each other:
-/// begin() is called under setup_lock when the connection is open, and wait() takes that lock once after the close was
-/// noted.
+/// waits for the end of the work. begin() is called under setup_lock while the connection is open
+/// (Endpoint::is_closed()); the closing thread takes that lock between noting the close and wait(), so no work begins
+/// behind it.
 class HandingOn {
  public:
   void begin() noexcept { goes_on_.store(true, std::memory_order_release); }

@@ -18,9 +18,8 @@ namespace ringsock::rs {
 
 void StreamNumbers::closed() noexcept {
   core_.closed.store(true, std::memory_order_release);
-  { const std::lock_guard begins_no_more(core_.setup_lock); }
+  socket_.stop_background();  // takes setup_lock: no thread begins to hand it on any more
   socket_.inheritance().handing_on.wait();
-  socket_.stop_background();
   if (end_connection()) finish_in_background(core_.endpoint);
 }
 
