@@ -27,6 +27,7 @@ def more_programs():
     """Those that are run with --long only: a fresh object for each."""
     return [
         web.Lighttpd(),
+        web.H2o(),
         web.Varnish(),
         web.Squid(),
         web.Stunnel(),

@@ -50,6 +50,23 @@ class Lighttpd(WebServer):
         run.serve(["lighttpd", "-D", "-f", run.write("lighttpd.conf", "\n".join(lines) + "\n")], port=self.port)
 
 
+class H2o(WebServer):
+    name = "h2o"
+    title = "h2o, curl, wrk"
+    crowd = 400
+    needs = ("h2o", "curl", "wrk")
+    silent = ("server",)  # ends by _exit(2)
+
+    def start(self, run):
+        self.port = free_port()
+        nginx.make_files(run)
+        text = (
+            f"listen:\n  host: 127.0.0.1\n  port: {self.port}\nnum-threads: 2\n"
+            f"hosts:\n  default:\n    paths:\n      /:\n        file.dir: {run.folder}/www\n"
+        )
+        run.serve(["h2o", "-c", run.write("h2o.conf", text)], port=self.port)
+
+
 class Varnish(WebServer):
     name = "varnish"
     title = "varnish in front of nginx, curl, wrk"
