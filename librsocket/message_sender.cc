@@ -23,7 +23,8 @@ MessageSender::MessageSender(verbs::Device& device, const QueueSettings& setting
 void MessageSender::begin(const ibv_qp_cap& capacity, bool control_inline, SendRing ring) {
   requests_.begin(*core_.qp, control_inline, std::move(ring));
   max_inline_ = core_.settings.inline_bytes;
-  gather_.resize(std::max(2u, capacity.max_send_sge));
+  max_pieces_ = std::max(2u, capacity.max_send_sge);
+  gather_.resize(1);
 }
 
 Status MessageSender::start(const wire::PeerSge& first_buffer, std::uint16_t credits) {
@@ -53,10 +54,17 @@ bool MessageSender::send_at_once(const void* data, std::size_t length) {
   return requests_.post_data(data_request_, 0, false);
 }
 
+void MessageSender::make_gather_list() {
+  gather_.resize(max_pieces_);
+  data_request_.sg_list = gather_.data();
+}
+
 std::size_t MessageSender::send(IoCursor& data) {
   std::size_t sent = 0;
   if (core_.is_suspended() || !sends_on_ring()) [[unlikely]]
     return 0;
+  if (gather_.size() != max_pieces_) [[unlikely]]
+    make_gather_list();
   std::uint32_t ring_piece = kFirstRingPieceBytes;
   while (!data.done() && requests_.has_room()) {
     const std::uint32_t room = window_.room();

@@ -86,6 +86,7 @@ class MessageSender {
  private:
   /// Returns whether bytes may go to the ring, because none wait in the peer's overflow area.
   bool sends_on_ring();
+  void make_gather_list();
   // Make the next message, at most `limit` bytes, the gather list of data_request_. They return its length.
   std::uint32_t gather_inline(IoCursor& data, std::uint32_t limit);
   std::uint32_t gather_from_ring(IoCursor& data, std::uint32_t limit);
@@ -95,7 +96,8 @@ class MessageSender {
   SendRequests requests_;
   engine::SendWindow window_;
   ibv_send_wr data_request_{};
-  std::vector<ibv_sge> gather_;
+  std::vector<ibv_sge> gather_;  ///< of one piece until the first send() needs max_pieces_
+  std::size_t max_pieces_ = 0;
   std::uint32_t max_inline_ = 0;              ///< of data
   std::uint16_t held_credits_ = 0;            ///< of a peer that is not known to be ready
   std::atomic<std::uint32_t> direct_end_{0};  ///< SendRequests::posted() behind the last direct write

@@ -19,17 +19,15 @@ std::size_t ring_offset(const QueueSettings& settings) {
   return round_up(BufferTables::size(settings), kRingAlignment) + words;
 }
 
-std::size_t overflow_offset(const QueueSettings& settings) {
-  return round_up(ring_offset(settings) + settings.receive_ring, kPageBytes);
-}
+std::size_t overflow_bytes(const QueueSettings& settings) { return round_up(settings.receive_overflow, kPageBytes); }
 
 Result<verbs::ConnectionQp> create_queue_pair(verbs::ConnectionId& id, ibv_pd& pd, ibv_qp_init_attr& attr,
                                               QueueSettings& settings, std::uint32_t requests_more) {
   if (settings.receive_overflow != 0) {
     ibv_qp_init_attr wished = attr;
     wished.cap.max_send_wr += requests_more;
-    const std::size_t area = round_up(settings.receive_overflow, kPageBytes);
-    auto qp = id.create_qp(pd, wished, {overflow_offset(settings) + area, area});
+    const std::size_t area = overflow_bytes(settings);
+    auto qp = id.create_qp(pd, wished, {ring_offset(settings) + settings.receive_ring + area, area});
     if (qp) {
       attr.cap = wished.cap;
       return qp;
@@ -53,7 +51,7 @@ Status QueuePairMemory::create(verbs::ConnectionId& id, ibv_pd& pd, ibv_qp_init_
 std::byte* QueuePairMemory::overflow_words() const { return ring_ - wire::kRsOverflowWordBytes; }
 
 std::span<std::byte> QueuePairMemory::overflow_area(const QueueSettings& settings) const {
-  return memory_.receive_memory.subspan(overflow_offset(settings), settings.receive_overflow);
+  return memory_.receive_memory.last(overflow_bytes(settings)).first(settings.receive_overflow);
 }
 
 }  // namespace ringsock::rs

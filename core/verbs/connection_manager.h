@@ -94,8 +94,10 @@ struct ConnectionQp {
   }
 
   Qp qp;
-  Mr receive_mr;                        ///< local and remote write, covers all of `receive_memory`
-  std::span<std::byte> receive_memory;  ///< zeroed, page aligned; lives as long as `qp`
+  Mr receive_mr;  ///< local and remote write, covers all of `receive_memory`
+  /// Zeroed, aligned to 64 bytes; lives as long as `qp`. Larger than was asked for where its quiet end needs whole
+  /// pages.
+  std::span<std::byte> receive_memory;
 };
 
 /// One endpoint of the connection manager: rdma_cm_id with an event queue of its own.

@@ -30,6 +30,7 @@ class HostilePeer : public ::testing::Test {
     must(wiring_of(*bob_.qp).attach(reply, nullptr, std::make_shared<Link>(std::move(b)), {}, 7));
   }
   void put(std::uint32_t index, EntryType type, std::uint8_t flags, std::uint64_t body) {
+    index += inbox_.first_entry();
     Entry& entry = inbox_.entry(index);
     entry.body.store(body);
     entry.head.store(inbox_.lap(index) << 48 | std::uint64_t{static_cast<std::uint8_t>(type)} << 40 |
@@ -129,8 +130,8 @@ TEST_P(Scribbler, OnlyErrorsFollow) {
       default: return std::uint64_t{1} << (random() % 64);
     }
   };
-  const std::size_t hot_words = (kRingOffset + 16 * inbox_.ring_entries) / 8 + 64;
-  std::byte* bases[] = {reinterpret_cast<std::byte*>(inbox_.consumer), reinterpret_cast<std::byte*>(outbox_.consumer)};
+  const std::size_t hot_words = (16 * inbox_.ring_entries + kArenaOffset) / 8 + 64;
+  std::byte* bases[] = {reinterpret_cast<std::byte*>(inbox_.ring), reinterpret_cast<std::byte*>(outbox_.ring)};
   char memory[256];
   auto mr = bob_.register_memory(memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
   std::uint64_t calls = 0;

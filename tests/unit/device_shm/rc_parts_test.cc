@@ -217,6 +217,25 @@ TEST_F(RcOutbox, StopsWhenTheRingIsFull) {
   EXPECT_EQ(static_cast<std::uint32_t>(inbox_.entry(3).head), 3U);
 }
 
+TEST(Outbox, ALargerRingTakesAllItsEntriesBeforeThePeerPublishes) {
+  constexpr std::uint32_t kMany = 4 * kHotEntries;
+  const InboxLayout layout = plan_inbox(0, kMany, kPayloadBytes, 0);
+  const OwnSegment segment = must(make_segment(layout.bytes));
+  const InboxView inbox(*segment.mapping, layout);
+  auto [ours, theirs] = socket_pair();
+  Link link(std::move(ours));
+  Outbox outbox;
+  outbox.attach(inbox, false, {::getpid(), ::getuid()}, link);
+  outbox.fences().begin(*inbox.producer, false);
+  for (std::uint32_t i = 0; i < kMany; ++i) {
+    ASSERT_TRUE(outbox.has_entry());
+    outbox.put(EntryType::write_imm, kEntryHasImm, i, 0);
+  }
+  EXPECT_FALSE(outbox.has_entry());
+  inbox.consumer->entries_consumed = inbox.first_entry() + 1;
+  EXPECT_TRUE(outbox.has_entry());
+}
+
 TEST_F(RcOutbox, CutsPiecesOfAQuarterOfThePayloadRing) {
   const std::uint32_t quarter = kPayloadBytes / 4;
   for (std::uint32_t i = 0; i < 4; ++i) {

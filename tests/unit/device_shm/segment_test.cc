@@ -19,8 +19,57 @@ TEST(Segment, APlannedInboxFitsWhatItWasPlannedFor) {
     EXPECT_TRUE(check_inbox(layout, 8192 + layout.bytes));
     EXPECT_FALSE(check_inbox(layout, 8192 + layout.bytes - 1));
     EXPECT_GE(layout.ring_entries, entries);
-    EXPECT_EQ(layout.arena_bytes, kPageBytes);
+    EXPECT_EQ(layout.arena_bytes, kHotArenaBytes);
   }
+}
+
+TEST(Segment, AnArenaEndsWithAPage) {
+  for (std::uint64_t bytes : {std::uint64_t{1}, kHotArenaBytes, kHotArenaBytes + 1, std::uint64_t{1} << 20}) {
+    const InboxLayout layout = plan_inbox(0, 64, 4096, bytes);
+    EXPECT_TRUE(check_inbox(layout, layout.bytes));
+    EXPECT_GE(layout.arena_bytes, bytes);
+    EXPECT_LT(layout.arena_bytes - bytes, kPageBytes);
+  }
+  EXPECT_EQ(plan_inbox(0, 64, 4096, 0).arena_bytes, 0U);
+}
+
+/// Returns the number of pages with memory.
+std::size_t touched_pages(const OwnSegment& segment) {
+  struct stat status {};
+  if (::fstat(segment.memfd.get(), &status) != 0) return 0;
+  return static_cast<std::size_t>(status.st_blocks) * 512 / kPageBytes;
+}
+
+TEST(Segment, AConnectionOfFewSmallMessagesTouchesOnePage) {
+  for (std::uint32_t entries : {16U, 32U, 496U}) {
+    const InboxLayout layout = plan_inbox(0, entries, 1 << 17, 1 << 17);
+    const OwnSegment segment = must(make_segment(layout.bytes));
+    const InboxView inbox(*segment.mapping, layout);
+    inbox.consumer->receives_posted = 1;
+    inbox.doorbell->armed = kArmedForAny;
+    inbox.producer->fences = 1;
+    inbox.rows[kMrRows - 1].rkey = 1;
+    for (std::uint32_t i = 0; i < 16; ++i) inbox.entry(inbox.first_entry() + i).head = 1;
+    for (std::size_t i = 0; i < 16 * kLineBytes; ++i) inbox.arena[i] = std::byte{1};
+    EXPECT_EQ(touched_pages(segment), 1U);
+  }
+}
+
+TEST(Segment, ALapHasNumbersThatFreshMemoryHasNot) {
+  const InboxLayout layout = plan_inbox(0, 64, 4096, 0);
+  const OwnSegment segment = must(make_segment(layout.bytes));
+  const InboxView inbox(*segment.mapping, layout);
+  const std::uint32_t first = inbox.first_entry();
+  EXPECT_EQ(inbox.lap(first), 1U);
+  EXPECT_EQ(inbox.lap(first + kHotEntries), 2U) << "the ring goes on at its start";
+  EXPECT_EQ(&inbox.entry(first + kHotEntries), inbox.ring);
+}
+
+TEST(Segment, AFirstInboxThatDoesNotFitIsIgnored) {
+  const OwnSegment segment = must(make_segment(kPageBytes));
+  segment.mapping->tell_first_inbox(plan_inbox(0, 64, 4096, 65536));
+  segment.mapping->let_go().store(1);
+  EXPECT_EQ(touched_pages(segment), 1U);
 }
 
 TEST(Segment, AbsurdLayoutsAreRefused) {
@@ -38,6 +87,7 @@ TEST(Segment, AbsurdLayoutsAreRefused) {
   EXPECT_TRUE(refused([](InboxLayout& l) { l.bytes = UINT64_MAX - 4095; }));
   EXPECT_TRUE(refused([](InboxLayout& l) { l.bytes += 1; }));
   EXPECT_TRUE(refused([](InboxLayout& l) { l.arena_bytes += 4096; })) << "the arena would overlap the rings";
+  EXPECT_TRUE(refused([](InboxLayout& l) { l.arena_bytes -= 1; })) << "lines must be lines";
   EXPECT_TRUE(refused([](InboxLayout& l) { l.arena_bytes = UINT64_MAX - 4095; }));
   EXPECT_TRUE(refused([](InboxLayout& l) { l.ring_entries = 0; }));
   EXPECT_TRUE(refused([](InboxLayout& l) { l.ring_entries = 63; }));

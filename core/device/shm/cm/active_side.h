@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "core/device/shm/cm/cm_wire.h"
 #include "core/device/shm/cm/expected_accepter.h"
@@ -47,6 +48,8 @@ class ActiveSide {
   [[nodiscard]] int error() const { return error_; }
   /// The process that listens.
   [[nodiscard]] const PeerIdentity& peer() const { return peer_; }
+  /// Returns the peer's segment, which the queue pair uses, with what is charged for it.
+  PeerSegment take_segment() { return std::move(segment_); }
   /// The peer's answer, for the event.
   [[nodiscard]] const ConnectReply& reply() const { return reply_; }
   /// Returns when work() must be called at the latest.

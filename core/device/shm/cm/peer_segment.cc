@@ -47,11 +47,15 @@ Status PeerSegment::map(UniqueFd memfd, const PeerIdentity& peer, const QueuePai
   auto mapped = segment_cache().map(std::move(memfd), offer.memory, *bytes, maker);
   if (!mapped) return mapped.error();
   segment_ = *std::move(mapped);
+  segment_->tell_first_inbox(offer.inbox);
   return ok();
 }
 
 Status PeerSegment::take(const PeerIdentity& peer, const QueuePairOffer& offer, OwnNeeds own) {
-  if (segment_) return charge(peer, reachable_bytes(segment_->bytes(), offer, own), own.bytes);
+  if (segment_) {
+    segment_->tell_first_inbox(offer.inbox);
+    return charge(peer, reachable_bytes(segment_->bytes(), offer, own), own.bytes);
+  }
   return map(std::move(memfd_), peer, offer, own, kept_for(peer));
 }
 

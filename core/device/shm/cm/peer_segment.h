@@ -31,6 +31,16 @@ class PeerSegment {
   PeerSegment(std::shared_ptr<MappedSegment> kept, UniqueFd memfd)
       : segment_(std::move(kept)), memfd_(std::move(memfd)) {}
 
+  PeerSegment(PeerSegment&&) = default;
+  PeerSegment& operator=(PeerSegment&& other) noexcept {
+    segment_ = std::move(other.segment_);
+    memfd_ = std::move(other.memfd_);
+    charge_.reset();
+    if (other.charge_) charge_.emplace(*std::move(other.charge_));
+    return *this;
+  }
+  ~PeerSegment() = default;
+
   /// Makes that memory usable. Errors: those of map(). Does nothing but charge it when it is mapped already.
   Status take(const PeerIdentity& peer, const QueuePairOffer& offer, OwnNeeds own);
   /// Maps the memfd of `peer`.

@@ -64,8 +64,7 @@ std::unique_ptr<verbs::ConnectionId> make_soft_id(SoftIdHost host, PortSpace spa
   return std::make_unique<SoftId>(host, space, SoftIdLimits{});
 }
 
-SoftId::SoftId(SoftIdHost host, PortSpace space, SoftIdLimits limits)
-    : host_(host), space_(space), limits_(limits), active_(host.silent_ports, link_, space, limits.connect) {}
+SoftId::SoftId(SoftIdHost host, PortSpace space, SoftIdLimits limits) : host_(host), space_(space), limits_(limits) {}
 
 SoftId::SoftId(SoftIdHost host, IncomingRequest incoming, SoftIdLimits limits)
     : host_(host),
@@ -75,19 +74,25 @@ SoftId::SoftId(SoftIdHost host, IncomingRequest incoming, SoftIdLimits limits)
       is_accepting_(true),
       local_address_(incoming.request.destination),
       peer_address_(incoming.request.source),
-      request_(incoming.request),
+      request_(std::make_unique<ConnectRequest>(incoming.request)),
       peer_(incoming.peer),
       accepted_by_listening_process_(incoming.accepted_by_listening_process),
       peer_segment_(std::move(incoming.segment), std::move(incoming.memfd)),
-      link_(std::move(incoming.inbox), std::move(incoming.link)),
-      active_(host.silent_ports, link_, space_, limits.connect) {}
+      link_(std::move(incoming.inbox), std::move(incoming.link)) {}
 
 SoftId::~SoftId() { link_.drop(peer_segment_.mapping().get()); }
 
+ActiveSide& SoftId::active() {
+  if (!active_) active_ = std::make_unique<ActiveSide>(host_.silent_ports, link_, space_, limits_.connect);
+  return *active_;
+}
+
 void SoftId::have_other_way(Nanos patience) {
-  active_.have_other_way(patience);
+  const bool has_begun = state_ != State::idle && state_ != State::addr_resolved && state_ != State::route_resolved;
+  if (has_begun && state_ != State::connecting) return;
+  active().have_other_way(patience);
   if (patience > Nanos::zero() || state_ != State::connecting) return;
-  active_.stop_waiting();
+  active_->stop_waiting();
   follow_active_side();
 }
 
@@ -147,7 +152,7 @@ Status SoftId::resolve_route(Nanos) {
 /// On the active side the kernel names the process that listens, and within one user the one that answers, which may be
 /// a worker of another user.
 std::optional<uid_t> SoftId::other_user() const {
-  const PeerIdentity& peer = is_accepting_ ? peer_ : active_.peer();
+  const PeerIdentity& peer = active_ ? active_->peer() : peer_;
   if (!peer.same_user) return peer.uid;
   const auto sender = link_ && !is_accepting_ ? link_->sender() : std::nullopt;
   return !sender || is_own_uid(sender->uid) ? std::nullopt : std::optional(sender->uid);
@@ -165,20 +170,20 @@ Result<ConnectionQp> SoftId::create_qp(ibv_pd& pd, ibv_qp_init_attr& attr, verbs
 Result<ConnectionQp> SoftId::create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, verbs::ReceiveBytes receive) {
   if (state_ == State::requested) {
     const std::uint64_t own_bytes = own_segment_bytes(attr, {receive.bytes, receive.quiet});
-    Status taken = peer_segment_.take(peer_, request_.offer, {own_bytes, receive.quiet});
+    Status taken = peer_segment_.take(peer_, request_->offer, {own_bytes, receive.quiet});
     if (!taken) return taken.error();
   }
-  const SpareRoom spare{peer_segment_.mapping(), request_.offer.spare};
+  const SpareRoom spare{peer_segment_.mapping(), request_ ? request_->offer.spare : InboxLayout{}};
   const bool has_spare = state_ == State::requested && spare.inbox.bytes != 0;
-  if (state_ == State::route_resolved) active_.join_early(peer_address_, port_);
+  if (state_ == State::route_resolved) active().join_early(peer_address_, port_);
   auto made = create_rc_queue_pair(host_.context, pd, attr, {receive.bytes, receive.quiet},
-                                   has_spare ? &spare : nullptr, active_.segment_peer());
+                                   has_spare ? &spare : nullptr, active_ ? active_->segment_peer() : std::nullopt);
   if (!made) return made.error();
   ConnectionQp out;
   out.qp = verbs::Qp(host_.context.device(), made->qp);
   if (made->arena_mr != nullptr) {
     out.receive_mr = verbs::Mr(host_.context.device(), made->arena_mr);
-    out.receive_memory = {static_cast<std::byte*>(made->arena), receive.bytes};
+    out.receive_memory = {static_cast<std::byte*>(made->arena), made->arena_mr->length};
   }
   return out;
 }
@@ -194,7 +199,7 @@ Status SoftId::connect(const ConnectionParameters& parameters) {
   request.destination = peer_address_;
   request.parameters = parameters;
   state_ = State::connecting;
-  active_.connect(request, qp_, port_);
+  active().connect(request, qp_, port_);
   follow_active_side();
   return ok();
 }
@@ -211,8 +216,8 @@ Status SoftId::accept(const ConnectionParameters& parameters) {
     reply.offer = wiring.offer();
     link_.offer_memory(wiring.offer_memfd());
     const pid_t pid = peer_.same_user ? peer_.pid : 0;
-    Status attached = wiring.attach(request_.offer, peer_segment_.mapping(), link_.shared(),
-                                    {{peer_.pid, peer_.uid}, pid}, request_.parameters.rnr_retry_count);
+    Status attached = wiring.attach(request_->offer, peer_segment_.mapping(), link_.shared(),
+                                    {{peer_.pid, peer_.uid}, pid}, request_->parameters.rnr_retry_count);
     if (!attached) return attached;
   } else {
     reply.offer.qp_num = qp_->qp_num;

@@ -101,9 +101,10 @@ class SoftId final : public verbs::ConnectionId {
     closed,
   };
 
+  ActiveSide& active();
   Result<verbs::ConnectionQp> create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, verbs::ReceiveBytes receive);
   // soft_id_events.cc
-  [[nodiscard]] verbs::CmEvent complete(DueEvent due) const;
+  [[nodiscard]] verbs::CmEvent complete(DueEvent due);
   void work();
   void look_at_packets();
   Result<verbs::CmEvent> next_request();
@@ -123,15 +124,14 @@ class SoftId final : public verbs::ConnectionId {
   DueEvents due_;
 
   std::unique_ptr<Acceptor> acceptor_;
-  ibv_qp* qp_ = nullptr;  ///< the caller's, alive while the connection is used
-  // Of the passive side.
-  ConnectRequest request_;
-  PeerIdentity peer_;
+  ibv_qp* qp_ = nullptr;                     ///< the caller's, alive while the connection is used
+  std::unique_ptr<ConnectRequest> request_;  ///< of the passive side, until its answer was reported
+  PeerIdentity peer_;                        ///< of the active side: once its end was reported
   bool accepted_by_listening_process_ = false;
   PeerSegment peer_segment_;
 
   IdLink link_;
-  ActiveSide active_;
+  std::unique_ptr<ActiveSide> active_;  ///< from the first use until its end was reported
 };
 
 /// Makes an endpoint of the embedded device's connection manager. The device must outlive it.

@@ -57,26 +57,34 @@ Result<CmEvent> SoftId::next_event() {
   return complete(due_.take());
 }
 
-/// Adds what the peer's request or answer says.
-CmEvent SoftId::complete(DueEvent due) const {
+/// Adds what the peer's request or answer says, and drops what only set the connection up.
+CmEvent SoftId::complete(DueEvent due) {
   CmEvent out;
   out.type = due.type;
   out.status = due.status;
-  if (due.type == CmEventType::established)
-    out.parameters = is_accepting_ ? request_.parameters : active_.reply().parameters;
+  if (due.type == CmEventType::established && request_) out.parameters = request_->parameters;
+  if (due.type == CmEventType::established) request_.reset();
+  const bool has_ended =
+      active_ && (active_->stage() == ActiveSide::Stage::established || active_->stage() == ActiveSide::Stage::failed);
+  if (!has_ended) return out;
+  const ConnectReply& reply = active_->reply();
+  if (due.type == CmEventType::established) out.parameters = reply.parameters;
   if (due.type == CmEventType::established && space_ == PortSpace::udp) {
-    out.remote_qpn = active_.reply().offer.qp_num;
-    out.remote_qkey = active_.reply().parameters.qkey;
+    out.remote_qpn = reply.offer.qp_num;
+    out.remote_qkey = reply.parameters.qkey;
     out.ah_attr = address_handle_for(peer_address_);
   }
   if (due.type == CmEventType::established || due.type == CmEventType::rejected)
-    copy_private_data(active_.reply().private_data, out);
+    copy_private_data(reply.private_data, out);
+  peer_ = active_->peer();
+  peer_segment_ = active_->take_segment();
+  active_.reset();
   return out;
 }
 
 void SoftId::work() {
   if (state_ == State::connecting) {
-    active_.work();
+    active_->work();
     return follow_active_side();
   }
   if (state_ != State::requested && state_ != State::established) return;
@@ -88,13 +96,13 @@ void SoftId::work() {
 
 /// Adds the event when the active side has come to its end.
 void SoftId::follow_active_side() {
-  if (active_.stage() == ActiveSide::Stage::established) {
+  if (active_->stage() == ActiveSide::Stage::established) {
     establish();
     return look_at_packets();
   }
-  if (active_.stage() != ActiveSide::Stage::failed) return;
+  if (active_->stage() != ActiveSide::Stage::failed) return;
   state_ = State::closed;
-  const int error = active_.error();
+  const int error = active_->error();
   if (error == ECONNREFUSED) return due_.add(CmEventType::rejected, error);
   if (error == ETIMEDOUT) return due_.add(CmEventType::unreachable, error);
   due_.add(CmEventType::connect_error, error);
@@ -155,7 +163,7 @@ verbs::ConnectionId::QueueFds SoftId::queue_fds() const {
 std::optional<Nanos> SoftId::next_deadline() const {
   switch (state_) {
     case State::listening: return acceptor_->deadline();
-    case State::connecting: return active_.deadline();
+    case State::connecting: return active_->deadline();
     default: return std::nullopt;
   }
 }

@@ -22,9 +22,14 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-/// Returns the bytes before the arena, not rounded to pages.
+/// Returns the bytes of the rings, the lines and the table, not rounded to pages.
 constexpr std::uint64_t queue_bytes(std::uint64_t ring_entries, std::uint64_t payload_bytes) {
-  return kRingOffset + ring_entries * sizeof(Entry) + payload_bytes;
+  return payload_bytes + ring_entries * sizeof(Entry) + kArenaOffset;
+}
+
+/// Returns the offset in the inbox of the end of the ring, where the lines begin.
+constexpr std::uint64_t lines_offset(const InboxLayout& layout) {
+  return layout.bytes - layout.arena_bytes - kArenaOffset;
 }
 
 struct MemoryFiles {
@@ -97,7 +102,11 @@ Result<std::shared_ptr<MappedSegment>> map_whole(int fd, std::uint64_t bytes) {
 MappedSegment::~MappedSegment() { ::munmap(base_, bytes_); }
 
 std::atomic<std::uint32_t>& MappedSegment::let_go() const {
-  return reinterpret_cast<ProducerLine*>(base_ + kProducerOffset)->let_go;
+  return reinterpret_cast<ProducerLine*>(base_ + first_lines_ + kProducerOffset)->let_go;
+}
+
+void MappedSegment::tell_first_inbox(const InboxLayout& layout) {
+  if (layout.offset == 0 && check_inbox(layout, bytes_)) first_lines_ = lines_offset(layout);
 }
 
 InboxLayout plan_inbox(std::uint64_t offset, std::uint32_t ring_entries, std::uint32_t payload_bytes,
@@ -106,14 +115,17 @@ InboxLayout plan_inbox(std::uint64_t offset, std::uint32_t ring_entries, std::ui
   layout.offset = offset;
   layout.ring_entries = std::bit_ceil(std::clamp(ring_entries, kMinRingEntries, kMaxRingEntries));
   layout.payload_bytes = std::bit_ceil(std::clamp(payload_bytes, kMinPayloadBytes, kMaxPayloadBytes));
-  layout.arena_bytes = round_up(arena_bytes, kPageBytes);
-  layout.bytes = round_up(queue_bytes(layout.ring_entries, layout.payload_bytes), kPageBytes) + layout.arena_bytes;
+  const std::uint64_t cold_entries = layout.ring_entries - std::min(layout.ring_entries, kHotEntries);
+  const std::uint64_t hot_page = round_up(layout.payload_bytes + cold_entries * sizeof(Entry), kPageBytes);
+  const std::uint64_t cold_arena = round_up(arena_bytes - std::min(arena_bytes, kHotArenaBytes), kPageBytes);
+  if (arena_bytes != 0) layout.arena_bytes = kHotArenaBytes + cold_arena;
+  layout.bytes = hot_page + kPageBytes + cold_arena;
   return layout;
 }
 
 Status check_inbox(const InboxLayout& layout, std::uint64_t segment_bytes) {
   const bool aligned =
-      layout.offset % kPageBytes == 0 && layout.bytes % kPageBytes == 0 && layout.arena_bytes % kPageBytes == 0;
+      layout.offset % kPageBytes == 0 && layout.bytes % kPageBytes == 0 && layout.arena_bytes % kLineBytes == 0;
   const bool queues = std::has_single_bit(layout.ring_entries) && layout.ring_entries >= kMinRingEntries &&
                       layout.ring_entries <= kMaxRingEntries && std::has_single_bit(layout.payload_bytes) &&
                       layout.payload_bytes >= kMinPayloadBytes && layout.payload_bytes <= kMaxPayloadBytes;
@@ -168,14 +180,14 @@ Result<std::shared_ptr<MappedSegment>> map_peer_segment(UniqueFd memfd, const Me
 
 InboxView::InboxView(const MappedSegment& segment, const InboxLayout& layout)
     : arena_bytes(layout.arena_bytes), ring_entries(layout.ring_entries), payload_bytes(layout.payload_bytes) {
-  std::byte* base = segment.base() + layout.offset;
-  consumer = reinterpret_cast<ConsumerLine*>(base + kConsumerOffset);
-  doorbell = reinterpret_cast<DoorbellLine*>(base + kDoorbellOffset);
-  producer = reinterpret_cast<ProducerLine*>(base + kProducerOffset);
-  rows = reinterpret_cast<MrRow*>(base + kTableOffset);
-  ring = reinterpret_cast<Entry*>(base + kRingOffset);
-  payload = base + kRingOffset + layout.ring_entries * sizeof(Entry);
-  arena = base + layout.bytes - layout.arena_bytes;
+  std::byte* const lines = segment.base() + layout.offset + lines_offset(layout);
+  consumer = reinterpret_cast<ConsumerLine*>(lines + kConsumerOffset);
+  doorbell = reinterpret_cast<DoorbellLine*>(lines + kDoorbellOffset);
+  producer = reinterpret_cast<ProducerLine*>(lines + kProducerOffset);
+  rows = reinterpret_cast<MrRow*>(lines + kTableOffset);
+  arena = lines + kArenaOffset;
+  ring = reinterpret_cast<Entry*>(lines - layout.ring_entries * sizeof(Entry));
+  payload = lines - layout.ring_entries * sizeof(Entry) - layout.payload_bytes;
 }
 
 }  // namespace ringsock::soft

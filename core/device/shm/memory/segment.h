@@ -1,6 +1,7 @@
 // The shared memory of a connection: a sealed memfd with an inbox for each side (../README.md, "One connection").
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstddef>
@@ -12,13 +13,14 @@
 
 namespace ringsock::soft {
 
-/// The place of one queue pair's inbox in a connection's memfd: its control lines, table of remotely accessible memory,
-/// ring of entries, payload ring, and arena (the memory the peer may RDMA-write). CM request and reply carry it in host
-/// byte order, because both ends are on one host. check_inbox() checks it before use; it is then never read again.
+/// The place of one queue pair's inbox in a connection's memfd: its payload ring, ring of entries, control lines, table
+/// of remotely accessible memory, and arena (the memory the peer may RDMA-write), in this order and without gaps up to
+/// the end. CM request and reply carry it in host byte order, because both ends are on one host. check_inbox() checks
+/// it before use; it is then never read again.
 struct InboxLayout {
   std::uint64_t offset;         ///< bytes from the start of the memfd, page aligned
-  std::uint64_t bytes;          ///< of the whole inbox, including the arena
-  std::uint64_t arena_bytes;    ///< at the end of the inbox, page aligned; 0: none
+  std::uint64_t bytes;          ///< of the whole inbox, including the arena; whole pages
+  std::uint64_t arena_bytes;    ///< at the end of the inbox, whole lines; 0: none
   std::uint32_t ring_entries;   ///< power of two
   std::uint32_t payload_bytes;  ///< power of two
 };
@@ -114,22 +116,27 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 16);
 
-/// Offsets inside an inbox. The first page holds the lines, the table and the start of the ring, so an idle connection
-/// touches one page on each side.
+/// Offsets from the end of the ring, where the lines begin.
 inline constexpr std::size_t kConsumerOffset = 0;
 inline constexpr std::size_t kDoorbellOffset = 64;
 inline constexpr std::size_t kProducerOffset = 128;
 inline constexpr std::size_t kTableOffset = 192;
-inline constexpr std::size_t kRingOffset = kTableOffset + kMrRows * sizeof(MrRow);
-static_assert(kRingOffset % kLineBytes == 0);
+inline constexpr std::size_t kArenaOffset = kTableOffset + kMrRows * sizeof(MrRow);
+static_assert(kArenaOffset % kLineBytes == 0);
 
 inline constexpr std::uint32_t kMinRingEntries = 16;
+/// One page of a planned inbox, its hot page, has the last entries of the ring, the lines, the table and the start of
+/// the arena. The first entry of a connection is one of these (InboxView::first_entry()). So a connection of few small
+/// messages touches one page on each side.
+inline constexpr std::uint32_t kHotEntries = 32;
+inline constexpr std::size_t kHotArenaBytes = kPageBytes - kHotEntries * sizeof(Entry) - kArenaOffset;
+static_assert(kHotArenaBytes % kLineBytes == 0);
 inline constexpr std::uint32_t kMaxRingEntries = 1U << 20;
 inline constexpr std::uint32_t kMinPayloadBytes = 4096;
 inline constexpr std::uint32_t kMaxPayloadBytes = 1U << 26;
 inline constexpr std::uint64_t kMaxArenaBytes = std::uint64_t{1} << 40;
 
-/// Returns a layout at `offset` for the given sizes, rounded up as check_inbox() requires.
+/// Returns a layout at `offset` for the given sizes, rounded up as check_inbox() requires. The arena ends with a page.
 InboxLayout plan_inbox(std::uint64_t offset, std::uint32_t ring_entries, std::uint32_t payload_bytes,
                        std::uint64_t arena_bytes);
 /// Checks that an inbox with a layout from a peer lies inside a segment of that size, page aligned, with valid sizes.
@@ -149,8 +156,11 @@ class MappedSegment {
   [[nodiscard]] std::byte* base() const { return base_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
   /// Set by the peer of the segment's maker with its last access: the segment may then be used for another connection
-  /// (SegmentCache).
+  /// (SegmentCache). Lies in the producer line of the first inbox, as it was told; before that, where nobody looks.
   [[nodiscard]] std::atomic<std::uint32_t>& let_go() const;
+  /// Tells the layout of the inbox at the start. One that does not fit is ignored. Call it before the segment is given
+  /// to another thread.
+  void tell_first_inbox(const InboxLayout& layout);
   /// Replaces the mapping by private zeroed memory, when a forked child, or its parent, goes on with the real segment.
   void abandon();
   /// Records that the process at the other end has died, so that the segment is not kept for it. Call it before the
@@ -161,6 +171,7 @@ class MappedSegment {
  private:
   std::byte* base_;
   std::size_t bytes_;
+  std::size_t first_lines_ = 0;  ///< offset of the first inbox's lines
   std::atomic<bool> has_no_peer_{false};
 };
 
@@ -189,6 +200,9 @@ struct InboxView {
   std::uint32_t payload_bytes = 0;
 
   [[nodiscard]] Entry& entry(std::uint32_t index) const { return ring[index & (ring_entries - 1)]; }
+  /// Returns the running index of a connection's first entry: the last entries of the ring come first, because they are
+  /// in the hot page.
+  [[nodiscard]] std::uint32_t first_entry() const { return ring_entries - std::min(ring_entries, kHotEntries); }
   /// Returns the lap number of a valid entry with that running index. Laps start at 1, because the memory starts
   /// zeroed.
   [[nodiscard]] std::uint64_t lap(std::uint32_t index) const {

@@ -125,7 +125,7 @@ void CompletionQueue::push(const ibv_wc& wc) {
 
 /// Makes the ring of this side's completions larger, when it is full. Returns false when the queue may not hold more.
 bool CompletionQueue::grow_local() {
-  constexpr std::uint32_t kFirstCapacity = 8;
+  constexpr std::uint32_t kFirstCapacity = 2;
   const std::uint32_t old = local_capacity_;
   const std::uint32_t capacity = std::min(std::max(kFirstCapacity, 4 * old), static_cast<std::uint32_t>(ibv_cq::cqe));
   if (capacity <= old) return false;

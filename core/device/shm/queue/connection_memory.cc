@@ -45,6 +45,7 @@ Result<ConnectionMemory> ConnectionMemory::make(const ibv_qp_init_attr& attr, Ar
   auto own = segment_cache().make(memory.layout_.bytes + memory.spare_.bytes, room == nullptr ? peer : std::nullopt);
   if (!own) return own.error();
   memory.own_ = std::move(own->mapping);
+  memory.own_->tell_first_inbox(memory.layout_);
   memory.memfd_ = std::move(own->memfd);
   memory.name_ = own->name;
   if (own->reused) memory.kept_for_ = peer;

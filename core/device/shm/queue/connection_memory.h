@@ -26,6 +26,8 @@ class ConnectionMemory {
                                        std::optional<PeerProcess> peer);
 
   [[nodiscard]] InboxView own_inbox() const { return {*own_, layout_}; }
+  /// Returns the bytes at the end of our arena that are quiet memory (ArenaBytes).
+  [[nodiscard]] std::uint64_t quiet_bytes() const { return quiet_bytes_; }
   /// Fills in what the peer needs to find the inbox.
   void describe(QueuePairOffer& out) const;
   /// Returns the memfd that describe() names, null when there is none, or after take_peers().
@@ -55,7 +57,7 @@ class ConnectionMemory {
   std::optional<PeerProcess> kept_for_;
   InboxLayout layout_{};
   InboxLayout spare_{};
-  std::uint64_t quiet_bytes_ = 0;  ///< at the end of our arena
+  std::uint64_t quiet_bytes_ = 0;
 };
 
 }  // namespace ringsock::soft

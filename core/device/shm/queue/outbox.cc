@@ -7,6 +7,7 @@ namespace ringsock::soft {
 
 void Outbox::attach(const InboxView& peer, bool uses_srq, PeerProcess process, Link& link) {
   peer_ = peer;
+  entries_used_ = entries_freed_ = peer.first_entry();
   uses_srq_ = uses_srq;
   link_ = &link;
   map_.attach(*peer.doorbell, process, link);

@@ -16,6 +16,7 @@ namespace ringsock::soft {
 /// functions of RemoteAccess under the domain's lock; withdraw() and is_arena_registered() any.
 class OwnRegions final : public RemoteAccess {
  public:
+  /// @param inbox  must exist as long as this
   OwnRegions(const InboxView& inbox, RcOwner& owner) : inbox_(inbox), owner_(owner) {}
 
   [[nodiscard]] bool may_share() override { return owner_.may_peer_map(); }
@@ -37,7 +38,7 @@ class OwnRegions final : public RemoteAccess {
   void publish_mark();
   void wait_for_lease();
 
-  const InboxView inbox_;
+  const InboxView& inbox_;
   RcOwner& owner_;
   std::atomic<bool> arena_registered_{false};
   std::array<std::uint32_t, kMrRows> keys_{};  ///< published; row 0 is the arena's

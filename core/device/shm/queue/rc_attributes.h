@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "core/base/clock.h"
@@ -40,7 +41,8 @@ class RcAttributes {
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};  ///< ibv_qp::state
   std::uint8_t rnr_retry_ = 7;
   std::uint8_t min_rnr_timer_ = 12;
-  ibv_qp_attr attr_{};
+  std::uint32_t dest_qp_num_ = 0;
+  std::unique_ptr<ibv_qp_attr> attr_;  ///< the others; null until store(), which the connection manager does not call
 };
 
 }  // namespace ringsock::soft

@@ -21,11 +21,11 @@ void SendQueue::note_wired() {
 
 void SendQueue::follow_state() {
   direct_ = may_be_direct();
-  if (attributes_.state() == IBV_QPS_RTS && !queued_.empty()) progress();
+  if (attributes_.state() == IBV_QPS_RTS && !is_empty()) progress();
 }
 
 void SendQueue::clear() {
-  while (!queued_.empty()) pop();
+  while (!is_empty()) pop();
 }
 
 void SendQueue::reset() {
@@ -36,19 +36,20 @@ void SendQueue::reset() {
 }
 
 void SendQueue::enqueue(QueuedSend&& send) {
+  if (!queued_) queued_ = std::make_unique<std::deque<QueuedSend>>();
   direct_ = false;
-  if (queued_.empty()) {
+  if (is_empty()) {
     has_queued_.store(true, std::memory_order_relaxed);
     queue_pair_.send_queue().add_stalled(1);
     // A program that only polls for receives would otherwise starve its own sends.
     if (queue_pair_.send_cq != queue_pair_.recv_cq) queue_pair_.receive_queue().add_stalled(1);
   }
-  queued_.push_back(std::move(send));
+  queued_->push_back(std::move(send));
 }
 
 void SendQueue::pop() {
-  queued_.pop_front();
-  if (!queued_.empty()) return;
+  queued_->pop_front();
+  if (!is_empty()) return;
   has_queued_.store(false, std::memory_order_relaxed);
   queue_pair_.send_queue().add_stalled(-1);
   if (queue_pair_.send_cq != queue_pair_.recv_cq) queue_pair_.receive_queue().add_stalled(-1);
@@ -62,8 +63,8 @@ void SendQueue::progress() {
   }
   retire_acked();
   // A drained send queue finishes sends that have begun and starts none.
-  while (attributes_.state() == IBV_QPS_RTS && started_ < queued_.size()) {
-    QueuedSend& send = queued_[started_];
+  while (attributes_.state() == IBV_QPS_RTS && started_ < queued()) {
+    QueuedSend& send = (*queued_)[started_];
     switch (steps_.execute(send.wr, send.progress)) {
       case Step::done:
         if (started_ == 0) {
@@ -71,7 +72,7 @@ void SendQueue::progress() {
           pop();
         } else {
           // Completions keep the order of the sends, so this one waits for those before it.
-          send.progress.ack = queued_[started_ - 1].progress.ack;
+          send.progress.ack = (*queued_)[started_ - 1].progress.ack;
           ++started_;
         }
         break;
@@ -87,12 +88,12 @@ void SendQueue::progress() {
 void SendQueue::retire_acked() {
   if (outbox().has_all_acks()) return;
   outbox().look_for_acks();
-  while (started_ != 0 && outbox().has_ack(queued_.front().progress.ack)) {
-    complete(queued_.front().wr, IBV_WC_SUCCESS);
+  while (started_ != 0 && outbox().has_ack(queued_->front().progress.ack)) {
+    complete(queued_->front().wr, IBV_WC_SUCCESS);
     --started_;
     pop();
   }
-  if (queued_.empty() || outbox().has_all_acks()) return;
+  if (is_empty() || outbox().has_all_acks()) return;
   if (const std::uint32_t fault = outbox().fault(); fault != 0) {
     const bool known = fault == IBV_WC_REM_INV_REQ_ERR || fault == IBV_WC_REM_ACCESS_ERR;
     fail(known ? static_cast<ibv_wc_status>(fault) : IBV_WC_REM_OP_ERR);
@@ -103,8 +104,8 @@ void SendQueue::retire_acked() {
 
 void SendQueue::fail_queued(ibv_wc_status first) {
   started_ = 0;
-  for (ibv_wc_status status = first; !queued_.empty(); status = IBV_WC_WR_FLUSH_ERR) {
-    complete(queued_.front().wr, status);
+  for (ibv_wc_status status = first; !is_empty(); status = IBV_WC_WR_FLUSH_ERR) {
+    complete(queued_->front().wr, status);
     pop();
   }
 }
@@ -120,7 +121,7 @@ void SendQueue::fail(ibv_wc_status first) {
 void SendQueue::fail_for_peer() {
   if (wired_) retire_acked();
   if (attributes_.state() == IBV_QPS_ERR) return;
-  gone_untold_ = queued_.empty();
+  gone_untold_ = is_empty();
   fail(IBV_WC_RETRY_EXC_ERR);
 }
 

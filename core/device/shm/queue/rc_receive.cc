@@ -31,8 +31,13 @@ RcReceiver::RcReceiver(QueuePair& queue_pair, RcOwner& owner, const RcAttributes
       srq_(static_cast<SharedReceiveQueue*>(queue_pair.init_attr().srq)),
       qp_num_(queue_pair.qp_num),
       inbox_(inbox),
+      index_(inbox.first_entry()),
+      index_published_(index_),
       fence_wish_(*inbox.doorbell),
-      receives_(queue_pair.init_attr().cap.max_recv_wr, queue_pair.init_attr().cap.max_recv_sge) {}
+      receives_(queue_pair.init_attr().cap.max_recv_wr, queue_pair.init_attr().cap.max_recv_sge) {
+  // A producer that another process restores reads where we begin.
+  inbox_.consumer->entries_consumed.store(index_, std::memory_order_relaxed);
+}
 
 int RcReceiver::post(ibv_recv_wr* wr, ibv_recv_wr** bad) {
   const std::lock_guard guard(post_lock_);
@@ -288,7 +293,7 @@ void RcReceiver::publish_payload() {
 
 void RcReceiver::attach(std::uint32_t peer_qp_num) {
   peer_qp_num_ = peer_qp_num;
-  fence_wish_.begin();
+  fence_wish_.begin(index_);
 }
 
 bool RcReceiver::can_be_saved() const { return !in_message_ && srq_ == nullptr && receives_.is_only_counted(); }

@@ -75,7 +75,7 @@ class RcReceiver {
   const std::uint32_t qp_num_;
 
   const InboxView inbox_;
-  std::uint32_t index_ = 0, index_published_ = 0;
+  std::uint32_t index_, index_published_;
   std::uint32_t payload_ = 0, payload_published_ = 0;
   FenceWish fence_wish_;
   std::uint32_t acked_ = 0;

@@ -181,7 +181,7 @@ int SendQueue::post_queued(const ibv_send_wr& wr, const SendProgress& so_far, St
     fail(IBV_WC_WR_FLUSH_ERR);
     return 0;
   }
-  if (queued_.size() >= queue_pair_.init_attr().cap.max_send_wr) return ENOMEM;
+  if (queued() >= queue_pair_.init_attr().cap.max_send_wr) return ENOMEM;
   enqueue(QueuedSend(wr, so_far));
   if (step == Step::unacked) {
     ++started_;

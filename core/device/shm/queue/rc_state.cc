@@ -253,6 +253,8 @@ void ReliableQueuePair::on_peer_gone() {
 Result<MemoryRegion*> ReliableQueuePair::start_in_init(std::size_t arena_bytes) {
   attributes_.set_state(IBV_QPS_INIT);
   if (arena_bytes == 0) return nullptr;
+  // Quiet memory is at the end of the arena, with whole pages.
+  if (memory_.quiet_bytes() != 0) arena_bytes = inbox_.arena_bytes;
   auto region = domain().add_region(device_.keys(), inbox_.arena, arena_bytes,
                                     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &own_regions_);
   if (region) own_regions_.note_arena_registered();

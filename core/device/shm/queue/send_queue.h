@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "core/device/shm/queue/outbox.h"
@@ -39,7 +40,7 @@ class SendQueue {
   /// Returns 0 or an errno value.
   int post(const ibv_send_wr& wr);
   [[nodiscard]] bool has_queued() const { return has_queued_.load(std::memory_order_relaxed); }
-  [[nodiscard]] bool is_empty() const { return queued_.empty(); }
+  [[nodiscard]] bool is_empty() const { return queued() == 0; }
   /// Returns whether the next send may be carried out at once: connected, and nothing is queued.
   [[nodiscard]] bool is_direct() const { return direct_; }
 
@@ -65,10 +66,11 @@ class SendQueue {
   void complete(const ibv_send_wr& wr, ibv_wc_status status);
   // rc_progress.cc
   void retire_acked();
+  [[nodiscard]] std::size_t queued() const { return queued_ ? queued_->size() : 0; }
   void enqueue(QueuedSend&& send);
   void pop();
   void fail_queued(ibv_wc_status first);
-  [[nodiscard]] bool may_be_direct() const { return attributes_.state() == IBV_QPS_RTS && wired_ && queued_.empty(); }
+  [[nodiscard]] bool may_be_direct() const { return attributes_.state() == IBV_QPS_RTS && wired_ && is_empty(); }
 
   const QueuePair& queue_pair_;
   RcAttributes& attributes_;
@@ -80,7 +82,8 @@ class SendQueue {
   const std::uint32_t max_sge_;
   SendSteps steps_;
   std::size_t started_ = 0;  ///< number of queued_ that only wait for their acknowledgement
-  std::deque<QueuedSend> queued_;
+  /// Null until a send is queued: an empty deque has half a KiB of memory.
+  std::unique_ptr<std::deque<QueuedSend>> queued_;
   std::atomic<bool> has_queued_{false};
 };
 
