@@ -73,6 +73,7 @@ void Inheritance::before_fork() noexcept {
   }
   family->holders.fetch_add(1);
   is_copied_ = true;
+  if (!shares) socket_.listener().of_family.prepare();
   Member user = member_of_this(runtime::fork_registry().forking_process());
   family->user.compare_exchange_strong(user, 0);
   if (now != State::listening && shares) suspend();
@@ -83,6 +84,8 @@ bool Inheritance::is_alone() noexcept {
   FamilyRecord* const record = family();
   if (record == nullptr) return true;
   if (record->others_live(true)) return false;
+  if (record->ring_ended.load()) socket_.listener().of_family.drop();
+  socket_.listener().of_family.family_has_ended();
   record->ring_ended.store(false);
   family_.store(nullptr);
   return true;

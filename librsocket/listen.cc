@@ -138,8 +138,26 @@ Result<int> Listener::accept_waiting(SocketAddress& peer, int flags) {
   return give_out_client(peer, flags, guard);
 }
 
+Status Listener::listen_in_family(int backlog) {
+  {
+    const std::lock_guard guard(core_.setup_lock);
+    if (core_.state() != State::initial || !of_family.is_prepared() || has_ended_for_all())
+      return Error{EOPNOTSUPP, "other processes have had the socket since before"};
+    core_.id = of_family.take();
+    socket_.numbers().hold_port();
+    core_.set_state(State::bound);
+  }
+  const Status listening = listen(backlog);
+  if (!listening) stop_listening();
+  return listening;
+}
+
 void Listener::end_for_all() {
   const std::lock_guard guard(core_.setup_lock);
+  if (of_family.is_prepared()) {
+    if (FamilyRecord* const record = socket_.inheritance().family()) record->ring_ended.store(true);
+    return of_family.end();
+  }
   if (core_.state() != State::listening || !core_.id) return;
   parts_.tell_that_child_listens();
   if (FamilyRecord* const record = socket_.inheritance().family())

@@ -15,6 +15,7 @@
 #include "core/verbs/connection_manager.h"
 #include "librsocket/accept_turns.h"
 #include "librsocket/client_queue.h"
+#include "librsocket/family_listener.h"
 #include "librsocket/listener_parts.h"
 #include "librsocket/stream_core.h"
 
@@ -27,7 +28,8 @@ class ListenerWatch;
 /// thread, which may be waiting for the lock.
 class Listener final : public transports::Listening, public StreamPart {
  public:
-  Listener(StreamSocket& socket, StreamCore& core) : StreamPart(socket, core), parts_(socket, core) {}
+  Listener(StreamSocket& socket, StreamCore& core)
+      : StreamPart(socket, core), of_family(socket, core), parts_(socket, core) {}
 
   Status listen(int backlog);
   Result<int> accept(SocketAddress& peer, int flags);
@@ -42,6 +44,7 @@ class Listener final : public transports::Listening, public StreamPart {
   [[nodiscard]] bool has_half_open() override;
   Result<int> accept_waiting(SocketAddress& peer, int flags) override;
   [[nodiscard]] bool is_strangers_too() const noexcept override;
+  Status listen_in_family(int backlog) override;
 
   /// Returns whether a client waits, for the poller.
   bool has_client();
@@ -81,6 +84,7 @@ class Listener final : public transports::Listening, public StreamPart {
   void forget_threads(bool still_listens);
 
   [[nodiscard]] ListenerParts& parts() { return parts_; }
+  FamilyListener of_family;
 
  private:
   [[nodiscard]] bool is_accepted_in_turns() const noexcept;

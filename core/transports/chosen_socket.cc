@@ -26,6 +26,12 @@ ChosenSocket::ChosenSocket(const WayMaker& maker, int domain, int fd)
 
 /// Leaves the descriptors to the kernel. Not inside a read-side section, and not with an epoll set's lock held.
 void ChosenSocket::leave() {
+  if (was_forked_undecided() && way_->listening() != nullptr) {
+    // This process may take clients of the kernel's listener, and must leave none waiting at the way's.
+    way_->listening()->end_for_all();
+    // The process that listens by the way has set O_NONBLOCK of the socket that all have.
+    set_kernel_nonblocking(descriptor(), is_nonblocking());
+  }
   choice_.set(State::kernel);
   if (has_left_to_kernel()) return;  // the number may be another file's by now
   runtime::fd_table().let_go(descriptor());

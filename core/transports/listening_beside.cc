@@ -68,14 +68,35 @@ Status ListeningBeside::listen(int backlog) {
   return ok();
 }
 
-/// Listens by the kernel only, whose listener all processes have.
+/// Listens by the kernel, whose listener all processes have, and by the way, if that was prepared for all of them.
 Status ListeningBeside::listen_for_family(int backlog) {
   const int fd = socket_.descriptor();
-  log_info("listen: by the kernel only: other processes have had the socket since before");
   set_kernel_nonblocking(fd, socket_.is_nonblocking());  // of a listener that was shut down
-  socket_.leave();
-  if (::listen(fd, backlog) != 0) return Error::last("listen");
+  // The kernel decides which of several sockets that share a port may listen.
+  if (::listen(fd, backlog) != 0) {
+    const Error error = Error::last("listen");
+    socket_.leave();
+    return error;
+  }
+  if (const Status by_way = listen_in_family_by_way(backlog); !by_way) {
+    log_info("listen: by the kernel only: %s", by_way.error().where);
+    socket_.leave();
+    return ok();
+  }
+  set_kernel_nonblocking(fd, true);
+  socket_.choice_.set(State::both);
+  // Another process may have ended it meanwhile, and have cleared O_NONBLOCK before it was set here.
+  if (socket_.way_->listening()->has_ended_for_all()) set_kernel_nonblocking(fd, socket_.is_nonblocking());
   return ok();
+}
+
+Status ListeningBeside::listen_in_family_by_way(int backlog) {
+  if (socket_.way_->listening() == nullptr || socket_.mover_ || socket_.state() != State::undecided)
+    return Error{EOPNOTSUPP, "the way does not listen"};
+  const auto local = name_by(::getsockname, socket_.descriptor(), "getsockname");
+  if (!local) return local.error();
+  if (!socket_.maker_.permits(socket_.domain_, local->unmapped())) return Error{EPERM, "a rule"};
+  return socket_.way_->listening()->listen_in_family(backlog);
 }
 
 Status ListeningBeside::listen_by_way(int backlog) {
@@ -84,6 +105,11 @@ Status ListeningBeside::listen_by_way(int backlog) {
   if (!local) return local.error();
   if (local->port() == 0) return Error{EDESTADDRREQ, "no port yet"};
   if (!socket_.maker_.permits(socket_.domain_, local->unmapped())) return Error{EPERM, "a rule"};
+  // What was prepared for a family that has ended since: the name may still be taken by a process that is ending.
+  if (!socket_.mover_) {
+    const Status prepared = socket_.way_->listening()->listen_in_family(backlog);
+    if (prepared || prepared.error().code != EOPNOTSUPP) return prepared;
+  }
   if (Status bound = socket_.by_way_.setup.bind(local->get(), local->length()); !bound) return bound;
   if (socket_.mover_ && !socket_.mover_->may_listen()) return Error{EOPNOTSUPP, "fork mode"};
   return socket_.by_way_.setup.listen(backlog);
@@ -118,6 +144,8 @@ Result<int> ListeningBeside::accept(SocketAddress& peer, int flags) {
   }
   if (client || !is_table_full(client.error()) || !is_table_small()) return client;
   log_info("accept: by the kernel only, which leaves the descriptors of the listener to the program");
+  // A process that has the listener and does not accept would keep clients waiting.
+  if (socket_.values.is_shared()) socket_.way_->listening()->end_for_all();
   socket_.give_up_way();
   return accept_if_kernel_has_one(peer, flags);
 }

@@ -26,6 +26,7 @@ class ListeningBeside {
  private:
   Status listen_by_way(int backlog);
   Status listen_for_family(int backlog);
+  Status listen_in_family_by_way(int backlog);
   Result<int> accept_if_kernel_has_one(SocketAddress& peer, int flags);
   Result<int> accept_from_kernel(SocketAddress& peer, int flags);
   Result<int> take_in_accepted(UniqueFd fd, const SocketAddress& local, int flags);

@@ -25,8 +25,12 @@ class Listening {
   /// Returns the socket to its state before listen(2).
   virtual void forget_listening() = 0;
   /// Ends listening by this way in all processes that have the listener. Clients that were answered can still be
-  /// accepted; others are refused.
+  /// accepted; others are refused. A process that could call listen_in_family() ends it also for those that do so
+  /// later.
   virtual void end_for_all() = 0;
+  /// Listens as listen(2) does on a socket that was bound before fork(2), in one of the processes that have it since.
+  /// Any of these may do so, also after another one, and each gets some of the clients. Errors: EOPNOTSUPP.
+  virtual Status listen_in_family(int /*backlog*/) { return Error{EOPNOTSUPP, "listen: other processes have it"}; }
   /// Returns whether any process that has this listener has done so.
   [[nodiscard]] virtual bool has_ended_for_all() const noexcept = 0;
   /// Returns true when no client waits at a listener that several threads accept from, nor at the descriptor `also`.

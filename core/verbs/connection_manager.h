@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <array>
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -123,6 +124,10 @@ class ConnectionId {
   /// Like RDMA_OPTION_ID_REUSEADDR and RDMA_OPTION_ID_AFONLY; before bind().
   virtual void set_reuse_address(bool on) = 0;
   virtual void set_v6_only(bool on) = 0;
+  /// For listen() of the embedded device: takes what a listener needs, but nobody can connect before a further
+  /// listen(), which any process may call that has the id by fork(2). Then all of these have the listener. Error:
+  /// EOPNOTSUPP.
+  static constexpr int kNotYet = INT_MIN;
   /// rdma_listen(3). Errors: EINVAL when not bound, EADDRINUSE.
   virtual Status listen(int backlog) = 0;
   /// Sets a check of the private data of a listener's connect requests. Requests that fail it may be refused early.

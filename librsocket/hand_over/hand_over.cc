@@ -586,8 +586,22 @@ class WaitingClients {
   std::vector<UniqueFd> relays_;
 };
 
+/// Ends the rings of listeners of which this process has only the kernel's, as will the program for which it keeps
+/// them.
+void leave_family_listeners() {
+  std::vector<Ref> kept;
+  fd_table().for_each([&](int fd, Endpoint& endpoint) {
+    auto* const dual = endpoint.as_chosen_socket();
+    if (dual == nullptr || !dual->was_forked_undecided()) return;
+    const StreamSocket& stream = stream_of(endpoint);
+    if (!closes_on_exec(stream, fd) && is_meant_for_the_program(stream, fd)) kept.push_back(Ref::share(endpoint));
+  });
+  for (const Ref& socket : kept) stream_of(*socket).listener().end_for_all();
+}
+
 void hand_over_waiting_clients() {
   WaitingClients clients;
+  leave_family_listeners();
   for (const Ref& listener : kept_listeners()) {
     auto& socket = stream_of(*listener);
     // The program has only the kernel's listener, so further clients must use that.
@@ -632,12 +646,14 @@ Status hand_over_kept() {
 }  // namespace
 
 void listener_is_prepared(ChosenSocket& socket, int fd) {
-  if (!socket.listens_by_way()) return;
+  if (!socket.listens_by_way() && !socket.was_forked_undecided()) return;
   StreamSocket& listener = stream_of(socket);
   if (!listener.inheritance().is_shared() || listener.listener().has_ended_for_all()) return;
   const FamilyRecord* const family = listener.inheritance().family();
   if (family == nullptr || family->founder == own_member()) return;
-  if ((::fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) != 0) listener.listener().end_for_all();
+  if ((::fcntl(fd, F_GETFD, 0) & FD_CLOEXEC) == 0) return;
+  listener.listener().end_for_all();
+  if (socket.was_forked_undecided()) set_kernel_nonblocking(fd, socket.is_nonblocking());
 }
 
 namespace {

@@ -18,6 +18,9 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -230,6 +233,158 @@ TEST(Undecided, ADaemonThatListensOnceItsParentHasEndedIsOnRings) {
   EXPECT_EQ(::read(result[0], &success, 1), 1);
   EXPECT_EQ(success, '+');
   ::close(result[0]);
+}
+
+// -- rings of a family ----------------------------------------------------------------------------
+
+/// Returns whether the descriptor is on a ring, or the stories are told of the kernel's sockets.
+bool is_on_ring_if_any(int fd) {
+  const char* const libraries = std::getenv("LD_PRELOAD");
+  const bool is_kernels_story = libraries != nullptr && std::strstr(libraries, "rspreload") == nullptr;
+  return is_kernels_story || is_on_ring(fd);
+}
+/// Accepts one client, which has come by a ring, and serves it.
+void serve_one_on_ring(int listener) {
+  const int client = ::accept(listener, nullptr, nullptr);
+  expect(client >= 0, "a client");
+  expect(is_on_ring_if_any(client), "the client came by a ring");
+  echo(client);
+  ::close(client);
+}
+/// A child that calls listen(2), gives the signal, and then does `body`.
+pid_t listening_child(int fd, Signal& listens, const std::function<void()>& body) {
+  return spawn([&] {
+    listen_on(fd);
+    listens.give();
+    body();
+  });
+}
+
+TEST(Undecided, AChildThatListensServesClientsOnRingsWhileItsParentLives) {
+  const Listener bound = bound_anywhere();
+  Signal listens;
+  const pid_t server = listening_child(bound.fd, listens, [&] {
+    serve_one_on_ring(bound.fd);
+    serve_one_on_ring(bound.fd);
+  });
+  listens.wait();
+  EXPECT_EQ(wait_for(client_of(bound.port)), 0);
+  const int fd = connect_to(bound.port);
+  EXPECT_TRUE(is_on_ring_if_any(fd));
+  ask(fd, "the parent itself");
+  ::close(fd);
+  EXPECT_EQ(wait_for(server), 0);
+  ::close(bound.fd);
+}
+
+TEST(Undecided, ANewChildListensOnRingsOnceTheFormerOneHasEnded) {
+  const Listener bound = bound_anywhere();
+  for (int generation = 0; generation < 3; ++generation) {
+    Signal listens;
+    const pid_t server = listening_child(bound.fd, listens, [&] {
+      for (;;) serve_one_on_ring(bound.fd);
+    });
+    listens.wait();
+    EXPECT_EQ(wait_for(client_of(bound.port)), 0);
+    EXPECT_EQ(wait_for(client_of(bound.port)), 0);
+    ::kill(server, SIGKILL);
+    EXPECT_EQ(wait_for(server), 128 + SIGKILL);
+  }
+  ::close(bound.fd);
+}
+
+TEST(Undecided, AClientThatComesBetweenTwoChildrenIsServedByTheSecond) {
+  const Listener bound = bound_anywhere();
+  EXPECT_EQ(wait_for(spawn([&] { listen_on(bound.fd); })), 0);
+  const pid_t client = client_of(bound.port);
+  EXPECT_TRUE(support::falls_asleep(client));
+  Signal listens;
+  const pid_t server = listening_child(bound.fd, listens, [&] { serve_one(bound.fd); });
+  EXPECT_EQ(wait_for(client), 0);
+  EXPECT_EQ(wait_for(server), 0);
+  ::close(bound.fd);
+}
+
+TEST(Undecided, WorkersOfAChildThatListensShareItsClientsOnRings) {
+  const Listener bound = bound_anywhere();
+  Signal listens;
+  const pid_t server = listening_child(bound.fd, listens, [&] {
+    std::vector<pid_t> workers;
+    for (int i = 0; i < 3; ++i) {
+      workers.push_back(spawn([&] {
+        for (int client = 0; client < 5; ++client) serve_one_on_ring(bound.fd);
+      }));
+    }
+    for (const pid_t worker : workers) expect(wait_for(worker) == 0, "a worker");
+  });
+  listens.wait();
+  for (int i = 0; i < 15; ++i) EXPECT_EQ(wait_for(client_of(bound.port)), 0);
+  EXPECT_EQ(wait_for(server), 0);
+  ::close(bound.fd);
+}
+
+TEST(Undecided, AParentThatBeginsToAcceptGetsTheClientsThatItsListeningChildLeaves) {
+  const Listener bound = bound_anywhere();
+  Signal listens;
+  const pid_t child = listening_child(bound.fd, listens, [] { ::pause(); });
+  listens.wait();
+  std::vector<pid_t> clients;
+  for (int i = 0; i < 5; ++i) {
+    clients.push_back(client_of(bound.port));
+    EXPECT_TRUE(support::falls_asleep(clients.back()));
+  }
+  for (std::size_t i = 0; i < clients.size(); ++i) serve_one(bound.fd);
+  for (const pid_t client : clients) EXPECT_EQ(wait_for(client), 0);
+  // And those that come later.
+  const pid_t late = client_of(bound.port);
+  serve_one(bound.fd);
+  EXPECT_EQ(wait_for(late), 0);
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+  ::close(bound.fd);
+}
+
+TEST(Undecided, ParentAndListeningChildBothBlockInAccept) {
+  const Listener bound = bound_anywhere();
+  Signal listens;
+  const pid_t child = listening_child(bound.fd, listens, [&] {
+    for (;;) serve_one(bound.fd);
+  });
+  listens.wait();
+  EXPECT_TRUE(support::falls_asleep(child));
+  EXPECT_EQ(wait_for(client_of(bound.port)), 0);
+  const pid_t sibling = spawn([&] {
+    for (;;) serve_one(bound.fd);
+  });
+  EXPECT_TRUE(support::falls_asleep(sibling));
+  std::vector<pid_t> clients;
+  for (int i = 0; i < 20; ++i) clients.push_back(client_of(bound.port));
+  for (const pid_t client : clients) EXPECT_EQ(wait_for(client), 0);
+  // Each of them serves alone, too.
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+  EXPECT_EQ(wait_for(client_of(bound.port)), 0);
+  ::kill(sibling, SIGKILL);
+  EXPECT_EQ(wait_for(sibling), 128 + SIGKILL);
+  ::close(bound.fd);
+}
+
+TEST(Undecided, AProgramThatIsExecutedAcceptsBesideAChildThatListensAndSleeps) {
+  const Listener bound = bound_anywhere();
+  Signal listens;
+  const pid_t child = listening_child(bound.fd, listens, [] { ::pause(); });
+  listens.wait();
+  const pid_t program = spawn([&] {
+    ::dup2(bound.fd, 0);
+    const char* const script =
+        "import socket\nclient = socket.socket(fileno=0).accept()[0]\nclient.sendall(client.recv(4))";
+    ::execlp("python3", "python3", "-c", script, nullptr);
+  });
+  EXPECT_EQ(wait_for(client_of(bound.port)), 0);
+  EXPECT_EQ(wait_for(program), 0);
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+  ::close(bound.fd);
 }
 
 // -- one shuts the listener of all down -----------------------------------------------------------

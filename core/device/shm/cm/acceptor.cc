@@ -25,6 +25,8 @@ namespace ringsock::soft {
 namespace {
 
 constexpr std::size_t kAlwaysHalfOpen = 2;
+/// No fork_generation().
+constexpr unsigned kByAnyProcess = ~0U;
 
 /// The share of the process's descriptors for clients that have not sent their request.
 std::size_t share_of_descriptors() {
@@ -35,8 +37,8 @@ std::size_t share_of_descriptors() {
 
 }  // namespace
 
-Result<std::unique_ptr<Acceptor>> Acceptor::open(const PortBinding& where, int backlog, Limits limits,
-                                                 unsigned sharers) {
+Result<std::unique_ptr<Acceptor>> Acceptor::take_name(const PortBinding& where, Limits limits, unsigned sharers,
+                                                      unsigned made_at) {
   auto socket = make_link_socket();
   if (!socket) return socket.error();
   for (unsigned sharer = 0;; ++sharer) {
@@ -45,18 +47,24 @@ Result<std::unique_ptr<Acceptor>> Acceptor::open(const PortBinding& where, int b
     if (errno != EADDRINUSE || sharer + 1 == sharers) return Error::last("listen: bind AF_UNIX");
   }
   look_at_uid_map();
-  std::unique_ptr<Acceptor> out(new Acceptor(where, limits, out_of_the_way(std::move(*socket))));
-  if (Status watched = out->watch_socket(); !watched) return watched.error();
-  if (Status listening = out->set_backlog(backlog); !listening) return listening.error();
+  return std::unique_ptr<Acceptor>(new Acceptor(where, limits, out_of_the_way(std::move(*socket)), made_at));
+}
+
+Result<std::unique_ptr<Acceptor>> Acceptor::open(const PortBinding& where, int backlog, Limits limits,
+                                                 unsigned sharers) {
+  auto out = take_name(where, limits, sharers, fork_generation());
+  if (!out) return out;
+  if (Status watched = (*out)->watch_socket(); !watched) return watched.error();
+  if (Status listening = (*out)->set_backlog(backlog); !listening) return listening.error();
   return out;
 }
 
-Acceptor::Acceptor(const PortBinding& where, Limits limits, UniqueFd socket)
-    : where_(where),
-      limits_(limits),
-      socket_(std::move(socket)),
-      made_at_(fork_generation()),
-      epoll_made_at_(made_at_) {}
+Result<std::unique_ptr<Acceptor>> Acceptor::prepare(const PortBinding& where, Limits limits) {
+  return take_name(where, limits, 1, kByAnyProcess);
+}
+
+Acceptor::Acceptor(const PortBinding& where, Limits limits, UniqueFd socket, unsigned made_at)
+    : where_(where), limits_(limits), socket_(std::move(socket)), made_at_(made_at), epoll_made_at_(made_at) {}
 
 /// Connections that were not accepted may hold descriptors that strangers passed; the kernel closes these with the
 /// socket.
@@ -66,6 +74,7 @@ Acceptor::~Acceptor() {
 }
 
 Status Acceptor::set_backlog(int backlog) {
+  if (Status watched = start_over_after_fork(); !watched) return watched;
   if (::listen(socket_.get(), backlog) != 0) return Error::last("listen");
   return ok();
 }

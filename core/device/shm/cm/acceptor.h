@@ -56,6 +56,8 @@ class Acceptor {
   /// is taken.
   static Result<std::unique_ptr<Acceptor>> open(const PortBinding& where, int backlog, Limits limits,
                                                 unsigned sharers = 1);
+  /// Takes the name, and does not listen before set_backlog(). Errors: as open().
+  static Result<std::unique_ptr<Acceptor>> prepare(const PortBinding& where, Limits limits);
   ~Acceptor();
 
   /// Returns the next request. Clients that break a rule are dropped and counted (Refusal); they see a refused
@@ -63,7 +65,7 @@ class Acceptor {
   /// still readable; those of accept4(2), e.g. EMFILE.
   Result<IncomingRequest> next(Nanos now);
   void set_private_data_check(PrivateDataCheck check) { private_data_check_ = check; }
-  /// Applies a new backlog, as a second listen(2) does.
+  /// Listens, or applies a new backlog, as a second listen(2) does.
   Status set_backlog(int backlog);
   /// Makes every process that has the listener refuse clients from now on.
   void end_for_all() noexcept;
@@ -87,7 +89,9 @@ class Acceptor {
   enum class Outcome { refused, waits, ready };
   using Slot = std::list<HalfOpen>::iterator;
 
-  Acceptor(const PortBinding& where, Limits limits, UniqueFd socket);
+  Acceptor(const PortBinding& where, Limits limits, UniqueFd socket, unsigned made_at);
+  static Result<std::unique_ptr<Acceptor>> take_name(const PortBinding& where, Limits limits, unsigned sharers,
+                                                     unsigned made_at);
   Status watch_socket();
   Status start_over_after_fork();
   void leave_half_open_to_parent();
@@ -116,8 +120,8 @@ class Acceptor {
   UniqueFd epoll_;                 ///< epoll descriptor over both parts
   std::list<HalfOpen> half_open_;  ///< oldest first
   mutable ClientAddresses addresses_;
-  const unsigned made_at_;  ///< fork_generation
-  unsigned epoll_made_at_;  ///< the same
+  const unsigned made_at_;  ///< fork_generation(); kByAnyProcess: any process of a family may have called listen(2)
+  unsigned epoll_made_at_;  ///< fork_generation(); kByAnyProcess: not yet
   bool has_ended_ = false;  ///< end_for_all() of some process
 };
 

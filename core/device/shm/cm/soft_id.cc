@@ -108,7 +108,11 @@ Status SoftId::listen(int backlog) {
   if (state_ == State::listening) return acceptor_->set_backlog(backlog);
   if (state_ != State::idle || !port_.is_bound()) return Error{EINVAL, "listen: not bound"};
   const bool shares = port_.shares_port();
-  auto acceptor = Acceptor::open(port_.binding(), backlog, limits_.accept, shares ? kMaxSharingListeners : 1);
+  // A name that nobody listens under would take clients' attempts from the listeners that share the port.
+  if (backlog == kNotYet && shares) return Error{EOPNOTSUPP, "listen: a shared port"};
+  auto acceptor = backlog == kNotYet
+                      ? Acceptor::prepare(port_.binding(), limits_.accept)
+                      : Acceptor::open(port_.binding(), backlog, limits_.accept, shares ? kMaxSharingListeners : 1);
   if (!acceptor) return acceptor.error();
   if (port_.reuses_address() && !shares) {
     // The kernel let several bind the port; only one may listen.
