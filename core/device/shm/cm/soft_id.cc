@@ -82,15 +82,11 @@ SoftId::SoftId(SoftIdHost host, IncomingRequest incoming, SoftIdLimits limits)
 
 SoftId::~SoftId() { link_.drop(peer_segment_.mapping().get()); }
 
-ActiveSide& SoftId::active() {
-  if (!active_) active_ = std::make_unique<ActiveSide>(host_.silent_ports, link_, space_, limits_.connect);
-  return *active_;
-}
-
 void SoftId::have_other_way(Nanos patience) {
   const bool has_begun = state_ != State::idle && state_ != State::addr_resolved && state_ != State::route_resolved;
   if (has_begun && state_ != State::connecting) return;
-  active().have_other_way(patience);
+  if (!active_) active_ = std::make_unique<ActiveSide>(host_.silent_ports, link_, space_, limits_.connect);
+  active_->have_other_way(patience);
   if (patience > Nanos::zero() || state_ != State::connecting) return;
   active_->stop_waiting();
   follow_active_side();
@@ -148,6 +144,7 @@ Status SoftId::resolve_addr(const SocketAddress& destination, Nanos) {
 
 Status SoftId::resolve_route(Nanos) {
   if (state_ != State::addr_resolved) return Error{EINVAL, "resolve_route: state"};
+  if (!active_) active_ = std::make_unique<ActiveSide>(host_.silent_ports, link_, space_, limits_.connect);
   state_ = State::route_resolved;
   due_.add(CmEventType::route_resolved);
   return ok();
@@ -179,7 +176,7 @@ Result<ConnectionQp> SoftId::create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, verbs
   }
   const SpareRoom spare{peer_segment_.mapping(), request_ ? request_->offer.spare : InboxLayout{}};
   const bool has_spare = state_ == State::requested && spare.inbox.bytes != 0;
-  if (state_ == State::route_resolved) active().join_early(peer_address_, port_);
+  if (state_ == State::route_resolved) active_->join_early(peer_address_, port_);
   auto made = create_rc_queue_pair(host_.context, pd, attr, {receive.bytes, receive.quiet},
                                    has_spare ? &spare : nullptr, active_ ? active_->segment_peer() : std::nullopt);
   if (!made) return made.error();
@@ -203,7 +200,7 @@ Status SoftId::connect(const ConnectionParameters& parameters) {
   request.destination = peer_address_;
   request.parameters = parameters;
   state_ = State::connecting;
-  active().connect(request, qp_, port_);
+  active_->connect(request, qp_, port_);
   follow_active_side();
   return ok();
 }

@@ -101,7 +101,6 @@ class SoftId final : public verbs::ConnectionId {
     closed,
   };
 
-  ActiveSide& active();
   Result<verbs::ConnectionQp> create_rc(ibv_pd& pd, ibv_qp_init_attr& attr, verbs::ReceiveBytes receive);
   // soft_id_events.cc
   [[nodiscard]] verbs::CmEvent complete(DueEvent due);
