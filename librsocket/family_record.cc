@@ -94,6 +94,13 @@ void FamilyRecord::enter() noexcept {
     Member nobody = 0;
     if (member.compare_exchange_strong(nobody, own_member())) return;
   }
+  // Those that were killed have not left.
+  for (auto& member : members_) {
+    Member there = member.load();
+    if (may_live(there) || !member.compare_exchange_strong(there, own_member())) continue;
+    holders.fetch_sub(1);
+    return;
+  }
   has_more_members_.store(true);
 }
 

@@ -44,7 +44,9 @@ struct FamilyRecord {
   /// Counts the users. The last user and the processes that it forked have the state of the connection; other processes
   /// have an old copy, which must not be used any more.
   std::atomic<std::uint32_t> epoch{0};
-  std::atomic<std::uint32_t> saved_for{0};  ///< the epoch whose state is in `saved`; 0: none
+  /// The epoch whose user has finished calls, or begun work, of which no saved state knows; 0: none. When that user is
+  /// killed, nobody can go on.
+  std::atomic<std::uint32_t> unsaved_for{0};
   /// The process that was the user last, has the connection still, and may sleep on it; 0: none.
   std::atomic<Member> last_user{0};
   std::atomic<bool> child_listens{false};  ///< of a listener that is complete only in the parent: a child uses its copy
@@ -72,9 +74,19 @@ struct FamilyRecord {
   std::atomic<bool> has_more_members_{false};
 
  public:
-  /// Written by the user before it stores `saved_for`, and read by the next one. Without an initial value, so that its
-  /// pages take no memory before it is used.
-  SavedSocket saved;
+  /// Returns the epoch whose state is saved; 0: none.
+  [[nodiscard]] std::uint32_t saved_for() const noexcept { return static_cast<std::uint32_t>(saved_.load() >> 1); }
+  [[nodiscard]] const SavedSocket& saved() const noexcept { return places_[saved_.load() & 1]; }
+  /// Returns the place where the user saves its next state. Nobody reads it before publish(), so a user that is killed
+  /// while it writes leaves what was saved before.
+  [[nodiscard]] SavedSocket& next_saved() noexcept { return places_[~saved_.load() & 1]; }
+  /// Makes the state in next_saved() the saved one.
+  void publish(std::uint32_t epoch) noexcept { saved_.store(std::uint64_t{epoch} << 1 | (~saved_.load() & 1)); }
+
+ private:
+  std::atomic<std::uint64_t> saved_{0};  ///< saved_for(), and in the last bit the index of saved()
+  /// Without an initial value, so that its pages take no memory before it is used.
+  SavedSocket places_[2];
 };
 
 /// Makes a record for one socket, before the fork for which it is needed. Returns nullptr without memory. Threads: only

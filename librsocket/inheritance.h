@@ -116,7 +116,7 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   bool claim_suspended() noexcept;
   bool become_user(FamilyRecord* family, Member& user) noexcept;
   [[nodiscard]] bool may_use(const FamilyRecord& family) const noexcept;
-  bool restore(const FamilyRecord& family) noexcept;
+  bool restore(SavedSocket saved) noexcept;
   void turn_ends() noexcept;
   void give_back() noexcept;
   void put_down(FamilyRecord& family) noexcept;

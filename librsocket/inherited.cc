@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "core/base/log.h"
@@ -34,6 +35,73 @@ Inheritance::NewUserCall call_of_new_user = nullptr;
 bool is_undecided(const StreamCore& core) {
   auto* const chosen = core.endpoint.as_chosen_socket();
   return core.state() == StreamCore::State::initial && chosen != nullptr && chosen->choice().is_undecided();
+}
+
+/// Saves what the socket knows beside its connection, which has been saved.
+void save_rest(const StreamCore& core, SavedSocket& saved) {
+  saved.read_shut = core.read_shut.load(std::memory_order_relaxed);
+  saved.write_shut = core.write_shut.load(std::memory_order_relaxed);
+  saved.sent_into_the_void = core.sent_into_the_void.load(std::memory_order_relaxed);
+  saved.failure_taken = core.failure_taken.load(std::memory_order_relaxed);
+  saved.pending_error = core.pending_error.load(std::memory_order_relaxed);
+}
+
+/// Returns false, without effect, while work is under way. The locks of sender and reader must be held, or the
+/// connection is suspended.
+bool save_state(const StreamCore& core, SavedSocket& saved) {
+  if (!StateOf(*core.connection).save(saved.connection)) return false;
+  save_rest(core, saved);
+  return true;
+}
+
+/// Saves the state of the user, which has claimed the connection, for the case that it is killed before its call ends.
+void save_beginning(StreamCore& core, std::uint32_t epoch, FamilyRecord* family) {
+  const std::lock_guard guard(core.setup_lock);
+  const std::lock_guard sending(core.send_lock);
+  const std::lock_guard reading(core.receive_lock);
+  const bool is_user = family != nullptr && family->user.load() == own_member() && family->epoch.load() == epoch;
+  if (!is_user || core.is_suspended() || family->unsaved_for.load() == epoch) return;
+  if (save_state(core, family->next_saved())) family->publish(epoch);
+}
+
+/// Saves the state of the user `us`, which forks: it, and the process that it forks, may end before they use the
+/// connection again. Of a user that others wait for, and of one that hands the connection on. All locks are held.
+void save_for_fork(const StreamCore& core, std::uint32_t epoch, Member us, FamilyRecord& family) {
+  const Member user = family.user.load();
+  if ((user != us && user != FamilyRecord::kHandedOver) || family.epoch.load() != epoch) return;
+  if (!family.others_live(true) || !core.is_connected() || core.is_suspended()) return;
+  SavedSocket& saved = family.next_saved();
+  if (!StateOf(*core.connection).save_locked(saved.connection)) return family.unsaved_for.store(epoch);
+  save_rest(core, saved);
+  family.publish(epoch);
+  family.unsaved_for.store(0);
+}
+
+/// Returns the user, if it has been killed and this process may know the state with which it began, 0 otherwise.
+/// @param own_epoch  FamilyRecord::epoch of the state in this process
+Member killed_user(const StreamCore& core, std::uint32_t own_epoch, const FamilyRecord& family) {
+  const Member user = family.user.load();
+  const Member process = user == FamilyRecord::kHandedOver ? family.last_user.load() : user;
+  const std::uint32_t epoch = family.epoch.load();
+  const std::uint32_t saved_for = family.saved_for();
+  if (process == 0 || own_epoch == epoch || !core.is_connected() || family.unsaved_for.load() == epoch) return 0;
+  const bool is_saved = saved_for != 0 && (saved_for == epoch || saved_for + 1 == epoch);
+  const bool is_known = is_saved || own_epoch + 1 == epoch;
+  return is_known && !may_live(process) ? user : 0;
+}
+
+/// Returns the state with which a user began that has been killed since. Nothing if the peer can have noticed that
+/// user's work: nobody goes on then. This process is the user now.
+std::optional<SavedSocket> beginning_of_killed(StreamCore& core, FamilyRecord& family) {
+  const std::uint32_t epoch = family.epoch.load();
+  const std::uint32_t saved_for = family.saved_for();
+  SavedSocket state;
+  const bool is_saved = saved_for != 0 && (saved_for == epoch || saved_for + 1 == epoch);
+  if (is_saved) state = family.saved();
+  if ((is_saved || save_state(core, state)) && StateOf(*core.connection).is_untouched_since(state.connection))
+    return state;
+  family.unsaved_for.store(epoch);
+  return std::nullopt;
 }
 
 /// Called in a child, which does not have the threads of the parent.
@@ -74,9 +142,13 @@ void Inheritance::before_fork() noexcept {
   family->holders.fetch_add(1);
   is_copied_ = true;
   if (!shares) socket_.listener().of_family.prepare();
-  Member user = member_of_this(runtime::fork_registry().forking_process());
+  const Member us = member_of_this(runtime::fork_registry().forking_process());
+  if (now != State::listening && shares) {
+    save_for_fork(core_, epoch_.load(), us, *family);
+    suspend();
+  }
+  Member user = us;
   family->user.compare_exchange_strong(user, 0);
-  if (now != State::listening && shares) suspend();
 }
 
 bool Inheritance::is_alone() noexcept {
@@ -157,6 +229,11 @@ bool Inheritance::claim_suspended() noexcept {
   // A sleeping thread may have looked before the claim.
   if (core_.connection->completions().must_look_again()) core_.endpoint.notify_watchers();
   socket_.direct().push_in_background();
+  if (gives_back_.load()) {
+    // What waited is taken first: a user that is killed leaves what it took to nobody.
+    socket_.progress().poll();
+    save_beginning(core_, epoch_.load(), family());
+  }
   if (is_new && is_shared() && call_of_new_user != nullptr) call_of_new_user(socket_);
   return true;
 }
@@ -187,16 +264,15 @@ void Inheritance::tell_loss(Member user) noexcept {
 bool Inheritance::may_use(const FamilyRecord& family) const noexcept {
   const std::uint32_t epoch = family.epoch.load();
   if (epoch == epoch_.load()) return true;
-  if (family.saved_for.load() != epoch || !core_.is_connected()) return false;
+  if (family.saved_for() != epoch || !core_.is_connected()) return false;
   if (takes_.load()) return true;
   const Member last = family.last_user.load();
   return last == 0 || !may_live(last);
 }
 
-/// Goes on from what the last user has saved, which other processes may overwrite at any time. This process is the
-/// user.
-bool Inheritance::restore(const FamilyRecord& family) noexcept {
-  const SavedSocket saved = family.saved;
+/// Goes on from what another user has saved. This process is the user.
+/// @param saved  a copy, because other processes may write to the shared memory at any time
+bool Inheritance::restore(SavedSocket saved) noexcept {
   std::unique_lock sending(core_.send_lock, std::defer_lock);
   if (!is_closing_) sending.lock();
   const std::lock_guard reading(core_.receive_lock);
@@ -217,20 +293,31 @@ bool Inheritance::restore(const FamilyRecord& family) noexcept {
 /// @param user in: the present user. Out, if false is returned: the process that is, or was, the user instead
 bool Inheritance::become_user(FamilyRecord* family, Member& user) noexcept {
   if (lost_ || family == nullptr) return false;
-  if (!may_use(*family)) {
+  const Member killed = killed_user(core_, epoch_.load(), *family);
+  if (killed != 0) {
+    user = killed;
+  } else if (!may_use(*family)) {
     user = family->user.load();
     if (user == 0) user = family->last_user.load();
     return false;
   }
   if (!family->user.compare_exchange_strong(user, own_member())) return false;
-  // Another process may have been the user in between.
-  if (!may_use(*family) || (family->epoch.load() != epoch_.load() && !restore(*family))) {
-    family->user.store(0);
+  bool is_complete = false;
+  if (killed != 0) {
+    const auto state = beginning_of_killed(core_, *family);
+    is_complete = state && restore(*state);
+  } else if (may_use(*family)) {  // another process may have been the user in between
+    const std::uint32_t epoch = family->epoch.load();
+    is_complete = epoch == epoch_.load() || restore(family->saved());
+  }
+  if (!is_complete) {
+    family->user.store(killed);
     return false;
   }
   epoch_.store(family->epoch.fetch_add(1) + 1);
   family->last_user.store(own_member());
   gives_back_.store(!keeps_ && core_.is_connected() && is_wanted_by_others());
+  if (!gives_back_.load()) family->unsaved_for.store(epoch_.load());
   return true;
 }
 
@@ -248,7 +335,13 @@ bool Inheritance::is_wanted_by_others() noexcept {
 }
 
 void Inheritance::turn_ends() noexcept {
-  if (turns_.fetch_sub(1) == 1 && gives_back_.load()) give_back();
+  const bool is_last = turns_.fetch_sub(1) == 1;
+  if (!gives_back_.load()) return;
+  if (is_last) {
+    give_back();
+  } else if (FamilyRecord* const family = this->family()) {
+    family->unsaved_for.store(epoch_.load());
+  }
 }
 
 void Inheritance::give_back() noexcept {
@@ -265,16 +358,14 @@ void Inheritance::give_back() noexcept {
 /// Saves the state and suspends the connection, if this process is the user and no work is under way. All locks of the
 /// socket must be held.
 void Inheritance::put_down(FamilyRecord& family) noexcept {
-  SavedSocket& saved = family.saved;
-  if (family.user.load() != own_member()) return;
-  if (core_.is_suspended() || !StateOf(*core_.connection).save_and_suspend(saved.connection)) return;
-  saved.read_shut = core_.read_shut.load(std::memory_order_relaxed);
-  saved.write_shut = core_.write_shut.load(std::memory_order_relaxed);
-  saved.sent_into_the_void = core_.sent_into_the_void.load(std::memory_order_relaxed);
-  saved.failure_taken = core_.failure_taken.load(std::memory_order_relaxed);
-  saved.pending_error = core_.pending_error.load(std::memory_order_relaxed);
+  if (family.user.load() != own_member() || core_.is_suspended()) return;
+  const std::uint32_t epoch = epoch_.load();
+  SavedSocket& saved = family.next_saved();
+  if (!StateOf(*core_.connection).save_and_suspend(saved.connection)) return family.unsaved_for.store(epoch);
+  save_rest(core_, saved);
   core_.suspended.store(true, std::memory_order_release);
-  family.saved_for.store(epoch_.load());
+  family.publish(epoch);
+  family.unsaved_for.store(0);
   gives_back_.store(false);
   Member us = own_member();
   family.user.compare_exchange_strong(us, 0);
@@ -282,7 +373,7 @@ void Inheritance::put_down(FamilyRecord& family) noexcept {
 
 bool Inheritance::is_saved() const noexcept {
   const FamilyRecord* const record = family();
-  return record != nullptr && record->user.load() == 0 && record->saved_for.load() == record->epoch.load();
+  return record != nullptr && record->user.load() == 0 && record->saved_for() == record->epoch.load();
 }
 
 bool Inheritance::was_last_user() const noexcept {
@@ -292,7 +383,8 @@ bool Inheritance::was_last_user() const noexcept {
 
 bool Inheritance::is_free() const noexcept {
   const FamilyRecord* const record = family();
-  return record != nullptr && record->user.load() == 0 && may_use(*record);
+  return record != nullptr &&
+         ((record->user.load() == 0 && may_use(*record)) || killed_user(core_, epoch_.load(), *record) != 0);
 }
 
 // -- claims

@@ -98,6 +98,10 @@ class OverflowAreas {
   };
   [[nodiscard]] Saved save() const { return {out_.save(), in_.save(), appends()}; }
   Status restore(const Saved& saved);
+  /// Returns whether no process has gone further than `saved`, as far as the peer can see.
+  [[nodiscard]] bool is_untouched_since(const Saved& saved) const {
+    return out_.is_untouched_since(saved.out) && in_.is_untouched_since(saved.in);
+  }
 
   /// Returns when give_back() is due, Nanos::max() for never.
   [[nodiscard]] Nanos gives_back_at() const { return gives_back_at_.load(std::memory_order_relaxed); }

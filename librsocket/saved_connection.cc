@@ -11,10 +11,22 @@ std::uint64_t StateOf::waiting_bytes() const { return connection_.overflow().wai
 
 bool StateOf::save_and_suspend(SavedConnection& saved) {
   ConnectionCore& core = connection_.core();
-  const SendRequests& requests = connection_.requests();
   const std::lock_guard guard(core.poll_lock);
+  if (core.is_suspended() || !save_locked(saved)) return false;
+  connection_.suspend();
+  return true;
+}
+
+bool StateOf::save(SavedConnection& saved) {
+  const std::lock_guard guard(connection_.core().poll_lock);
+  return save_locked(saved);
+}
+
+bool StateOf::save_locked(SavedConnection& saved) const {
+  ConnectionCore& core = connection_.core();
+  const SendRequests& requests = connection_.requests();
   const bool is_fixed = requests.ring() || requests.has_words_by_send() || connection_.tables_.has_iomap();
-  if (core.is_suspended() || is_fixed || requests.is_busy()) return false;
+  if (is_fixed || requests.is_busy()) return false;
   const auto queue_pair = core.device.rc().save(*core.qp);
   if (!queue_pair) return false;
   saved.queue_pair = *queue_pair;
@@ -24,8 +36,13 @@ bool StateOf::save_and_suspend(SavedConnection& saved) {
   connection_.receives_.save(saved);
   connection_.tables_.save(saved);
   connection_.receiving_.save(saved);
-  connection_.suspend();
   return true;
+}
+
+bool StateOf::is_untouched_since(const SavedConnection& saved) const {
+  ConnectionCore& core = connection_.core();
+  return core.device.rc().is_untouched_since(*core.qp, saved.queue_pair) &&
+         core.overflow.is_untouched_since(saved.overflow);
 }
 
 bool StateOf::is_possible(const SavedConnection& saved) const {

@@ -50,6 +50,12 @@ class StateOf {
   /// neither, when it is suspended already, when work is under way in this process, where there is direct placement, or
   /// on a device that cannot save. The sender's and the reader's lock must be held, and the connection has been polled.
   bool save_and_suspend(SavedConnection& saved);
+  /// Saves the state, too. Returns false, without effect, under the conditions of save_and_suspend() but the first one.
+  bool save(SavedConnection& saved);
+  /// save() for a thread that has all locks of the connection.
+  bool save_locked(SavedConnection& saved) const;
+  /// Returns whether no process has gone further than `saved`, as far as the peer can see. Threads: as restore().
+  [[nodiscard]] bool is_untouched_since(const SavedConnection& saved) const;
   /// Makes a suspended connection go on from what another process has saved. The sender's and the reader's lock must be
   /// held. Error: EPROTO for impossible values, after which the connection must not be used.
   Status restore(const SavedConnection& saved);

@@ -65,6 +65,10 @@ class RcExtensions {
   /// Goes on where another process has saved. Threads: as save(). Errors: EPROTO for impossible values; EOPNOTSUPP;
   /// EINVAL for a queue pair that is not connected.
   virtual Status restore(ibv_qp& /*qp*/, const SavedQueuePair& /*saved*/) { return Error{EOPNOTSUPP, "restore"}; }
+  /// Returns whether no process has gone further than `saved`, as far as the peer can see: it has sent nothing, and has
+  /// not told what it received. A process that was killed in the middle of its work leaves that question. Threads: as
+  /// save().
+  virtual bool is_untouched_since(ibv_qp& /*qp*/, const SavedQueuePair& /*saved*/) { return false; }
   /// Tells that the connection's memory, on either side, was written past the device.
   virtual void leaves_traces(ibv_qp& /*qp*/) {}
 };

@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -179,8 +180,11 @@ Result<std::pair<UniqueFd, UniqueFd>> answer_pair() {
   return std::pair(out_of_the_way(UniqueFd(ends[0])), out_of_the_way(UniqueFd(ends[1])));
 }
 
-/// Asks at one door. Error ENOENT: the process there took the question and does not have the connection.
-Result<UniqueFd> ask_at(std::uint64_t door, std::uint64_t key, const FamilyRecord& family, Nanos deadline) {
+/// How often an asker looks whether the process that it has asked still lives.
+constexpr Nanos kBetweenLooks = std::chrono::milliseconds(20);
+
+/// Asks `process` at its door. Error ENOENT: it took the question and does not have the connection, or it has ended.
+Result<UniqueFd> ask_at(std::uint64_t door, Member process, const FamilyRecord& family, Nanos deadline) {
   auto pair = answer_pair();
   if (!pair) return pair.error();
   auto& [ours, theirs] = *pair;
@@ -188,7 +192,7 @@ Result<UniqueFd> ask_at(std::uint64_t door, std::uint64_t key, const FamilyRecor
   const UniqueFd way = way_to_doors();
   if (!way) return Error::last("ask: socket");
   Name name = name_of_door(door);
-  Request request{key, family.id};
+  Request request{family.key.load(), family.id};
   Message question(&request, sizeof request);
   question.to(name);
   question.attach(theirs.get());
@@ -198,8 +202,12 @@ Result<UniqueFd> ask_at(std::uint64_t door, std::uint64_t key, const FamilyRecor
     const Nanos left = deadline - monotonic_now();
     if (left <= Nanos::zero()) return Error{ETIMEDOUT, "ask: no answer"};
     pollfd entry{ours.get(), POLLIN, 0};
-    const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
-    if (libc_calls.poll(&entry, 1, static_cast<int>(milliseconds)) <= 0) continue;
+    const auto milliseconds =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::min(left, kBetweenLooks)).count() + 1;
+    if (libc_calls.poll(&entry, 1, static_cast<int>(milliseconds)) <= 0) {
+      if (!may_live(process)) return Error{ENOENT, "ask: it has ended"};
+      continue;
+    }
     std::uint64_t proof = 0;
     Message answer(&proof, sizeof proof);
     if (answer.receive(ours.get()) != sizeof proof) return Error{ENOENT, "ask: not there"};
@@ -221,8 +229,8 @@ namespace {
 /// Asks once. A process that is stopped gets the question, so that it knows once it goes on, and is not waited for.
 Result<UniqueFd> ask_process(Member process, const FamilyRecord& family, Nanos deadline) {
   const std::uint64_t door = family.door.load();
-  if (door == 0) return Error{EAGAIN, "ask: no door yet"};
-  return ask_at(door, family.key.load(), family, is_stopped(process) ? monotonic_now() : deadline);
+  if (door == 0) return may_live(process) ? Error{EAGAIN, "ask: no door yet"} : Error{ENOENT, "ask: it has ended"};
+  return ask_at(door, process, family, is_stopped(process) ? monotonic_now() : deadline);
 }
 
 }  // namespace
@@ -236,7 +244,7 @@ Result<UniqueFd> ask_user(const StreamSocket& connection, Nanos deadline) {
     const Member user = family.user.load();
     if (connection.endpoint().has_left_to_kernel()) return Error{EALREADY, "ask: no need"};
     if (connection.inheritance().is_free()) return Error{EAGAIN, "ask: nobody uses it"};
-    const Member asked = user != 0 ? user : family.last_user.load();
+    const Member asked = user != 0 && user != FamilyRecord::kHandedOver ? user : family.last_user.load();
     auto answer = ask_process(asked, family, deadline);
     if (answer) return answer;
     if (answer.error().code == ENOENT || answer.error().code == ECONNREFUSED) {

@@ -119,6 +119,11 @@ Status OverflowWriter::restore(const Saved& saved) {
   return ok();
 }
 
+bool OverflowWriter::is_untouched_since(const Saved& saved) const {
+  return !is_open() || (peers_->written.load(std::memory_order_acquire) == saved.written &&
+                        peers_->gate.load(std::memory_order_acquire) != kGateSender);
+}
+
 // -- the owner
 
 void OverflowReader::open(OverflowWords& own, OverflowWords& peers, std::span<std::byte> area) {
@@ -186,6 +191,11 @@ Status OverflowReader::restore(const Saved& saved) {
   read_.store(saved.read, std::memory_order_relaxed);
   known_.store(saved.known, std::memory_order_release);
   return ok();
+}
+
+bool OverflowReader::is_untouched_since(const Saved& saved) const {
+  return !is_open() || (peers_->read.load(std::memory_order_acquire) == saved.read &&
+                        own_->gate.load(std::memory_order_acquire) != kGateOwner);
 }
 
 }  // namespace ringsock::engine

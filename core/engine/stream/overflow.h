@@ -103,6 +103,8 @@ class OverflowWriter {
   // Threads: no other one uses it. Error: EPROTO for impossible values.
   [[nodiscard]] Saved save() const;
   Status restore(const Saved& saved);
+  /// Returns whether no process with a copy has put more into the peer's area than `saved` knows, or was about to.
+  [[nodiscard]] bool is_untouched_since(const Saved& saved) const;
 
  private:
   [[nodiscard]] std::uint64_t unread() const {
@@ -191,6 +193,8 @@ class OverflowReader {
   // Threads: no other one uses it. Error: EPROTO for impossible values.
   [[nodiscard]] Saved save() const;
   Status restore(const Saved& saved);
+  /// Returns whether no process with a copy has read more of our area than `saved` knows, or was giving pages back.
+  [[nodiscard]] bool is_untouched_since(const Saved& saved) const;
 
  private:
   template <class Give>

@@ -92,6 +92,12 @@ void Outbox::restore(const verbs::SavedQueuePair& from) {
   fences_.begin_again();
 }
 
+/// The place of the next entry holds the one of the lap before, which is 0 where there has been none.
+bool Outbox::is_untouched_since(const verbs::SavedQueuePair& saved) const {
+  const std::uint64_t there = peer_.entry(saved.entries_used).head.load(std::memory_order_acquire);
+  return there >> 48 == peer_.lap(saved.entries_used - peer_.ring_entries);
+}
+
 void Outbox::look_for_acks() {
   const std::uint32_t acked = peer_.consumer->acked.load(std::memory_order_acquire);
   if (acks_wanted_ - acked <= acks_wanted_ - acks_seen_) acks_seen_ = acked;

@@ -72,6 +72,8 @@ class Outbox {
   // verbs::RcExtensions::save() and restore(). What the peer has published is looked for again.
   void save(verbs::SavedQueuePair& to) const;
   void restore(const verbs::SavedQueuePair& from);
+  /// verbs::RcExtensions::is_untouched_since().
+  [[nodiscard]] bool is_untouched_since(const verbs::SavedQueuePair& saved) const;
 
   /// Asks the peer to ring when a stalled send may continue.
   void wait() { peer_.producer->waiting.store(1, std::memory_order_relaxed); }

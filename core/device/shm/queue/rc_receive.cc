@@ -322,6 +322,15 @@ Status RcReceiver::restore(const verbs::SavedQueuePair& from) {
   return ok();
 }
 
+bool RcReceiver::is_untouched_since(const verbs::SavedQueuePair& saved) const {
+  const ConsumerLine& told = *inbox_.consumer;
+  return told.entries_consumed.load(std::memory_order_acquire) == saved.index_published &&
+         told.payload_consumed.load(std::memory_order_acquire) == saved.payload_published &&
+         told.receives_posted.load(std::memory_order_acquire) == saved.receives_posted &&
+         told.acked.load(std::memory_order_acquire) == saved.acked &&
+         (told.closed.load(std::memory_order_acquire) != 0) == (saved.failed != 0);
+}
+
 void RcReceiver::reset() {
   {
     const std::lock_guard guard(post_lock_);

@@ -44,6 +44,7 @@ class RcReceiver {
   void save(verbs::SavedQueuePair& to) const;
   /// Errors: EINVAL part of a message has arrived; EPROTO impossible counts.
   Status restore(const verbs::SavedQueuePair& from);
+  [[nodiscard]] bool is_untouched_since(const verbs::SavedQueuePair& saved) const;
   /// A thread is about to sleep.
   void note_arming() { fence_wish_.note_arming(index_); }
   /// Drops posted receives without completions and reads the inbox no more. No thread may poll meanwhile.

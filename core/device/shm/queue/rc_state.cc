@@ -167,6 +167,11 @@ Status ReliableQueuePair::restore(const verbs::SavedQueuePair& saved) {
   return ok();
 }
 
+bool ReliableQueuePair::is_untouched_since(const verbs::SavedQueuePair& saved) {
+  const std::lock_guard guard(send_lock_);
+  return sends_.is_wired() && sends_.outbox().is_untouched_since(saved) && receiver_.is_untouched_since(saved);
+}
+
 Status ReliableQueuePair::modify(ibv_qp_attr& attr, int mask) {
   if ((mask & IBV_QP_STATE) != 0 && attr.qp_state == IBV_QPS_RESET) {
     unplug();

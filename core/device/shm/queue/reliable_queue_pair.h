@@ -66,13 +66,14 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, private RcOwn
   void ask_for_stamps() { receiver_.ask_for_stamps(); }
   [[nodiscard]] std::uint64_t peer_group() const { return peer_group_.load(std::memory_order_relaxed); }
   [[nodiscard]] PeerProcess peer_process();
-  Listing list_at(const std::shared_ptr<ReadyMap>& map, std::uint32_t place) { return arming_.list_at(map, place); }
-  void unlist() { arming_.unlist(); }
+  [[nodiscard]] Arming& arming() { return arming_; }
   std::byte* peer_memory(std::uint32_t rkey, std::uint64_t address, std::uint64_t length);
   [[nodiscard]] bool has_sent_all();
   void leaves_traces() { memory_.forget_peers(); }
   std::optional<verbs::SavedQueuePair> save();
   Status restore(const verbs::SavedQueuePair& saved);
+  /// verbs::RcExtensions::is_untouched_since().
+  bool is_untouched_since(const verbs::SavedQueuePair& saved);
 
   /// Moves it from RESET to INIT, the state in which the connection manager returns queue pairs, and registers its
   /// arena. Returns null when that has no bytes.

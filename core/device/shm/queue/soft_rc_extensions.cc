@@ -47,6 +47,10 @@ Status SoftRcExtensions::restore(ibv_qp& qp, const verbs::SavedQueuePair& saved)
   return ours(qp).restore(saved);
 }
 
+bool SoftRcExtensions::is_untouched_since(ibv_qp& qp, const verbs::SavedQueuePair& saved) {
+  return qp.qp_type == IBV_QPT_RC && ours(qp).is_untouched_since(saved);
+}
+
 void SoftRcExtensions::leaves_traces(ibv_qp& qp) {
   if (qp.qp_type == IBV_QPT_RC) ours(qp).leaves_traces();
 }
@@ -54,9 +58,9 @@ void SoftRcExtensions::leaves_traces(ibv_qp& qp) {
 Result<std::shared_ptr<ReadyMap>> SoftRcExtensions::make_ready_map() { return OwnReadyMap::make(); }
 
 Listing SoftRcExtensions::list_at(ibv_qp& qp, const std::shared_ptr<ReadyMap>& map, std::uint32_t place) {
-  return ours(qp).list_at(map, place);
+  return ours(qp).arming().list_at(map, place);
 }
 
-void SoftRcExtensions::unlist(ibv_qp& qp) { ours(qp).unlist(); }
+void SoftRcExtensions::unlist(ibv_qp& qp) { ours(qp).arming().unlist(); }
 
 }  // namespace ringsock::soft

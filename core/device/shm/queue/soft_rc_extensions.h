@@ -21,6 +21,7 @@ class SoftRcExtensions final : public verbs::RcExtensions {
   bool has_sent_all(ibv_qp& qp) override;
   std::optional<verbs::SavedQueuePair> save(ibv_qp& qp) override;
   Status restore(ibv_qp& qp, const verbs::SavedQueuePair& saved) override;
+  bool is_untouched_since(ibv_qp& qp, const verbs::SavedQueuePair& saved) override;
   void leaves_traces(ibv_qp& qp) override;
 
  private:
