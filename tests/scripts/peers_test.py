@@ -300,6 +300,14 @@ class Command(unittest.TestCase):
         self.assertIn("latency-64 ", said.stdout)
         self.assertIn("not built: ", said.stdout)
 
+    def test_without_a_build_it_says_in_one_line_what_builds_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            stored = pathlib.Path(folder) / "results.json"
+            said = self.peers("--build", folder, "--json", stored)
+            self.assertFalse(stored.exists())
+        self.assertEqual((said.returncode, said.stdout), (1, ""))
+        self.assertRegex(said.stderr, r"\Apeers: not built: .*/librspreload\.so, .*\(\./check gcc builds all\)\n\Z")
+
     def test_only_selects_by_part_or_pattern(self):
         for pattern, wanted in (("nginx", ["nginx-16", "nginx-256"]), ("redis-*000", ["redis-1000", "redis-4000"])):
             lines = self.peers("--list", "--only", pattern).stdout.splitlines()
