@@ -1,4 +1,5 @@
-// Whose memory it is that a peer writes into.
+// A write into a peer's memory reaches the process that published its mark, and no other process that has the same
+// number or is a child of it.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

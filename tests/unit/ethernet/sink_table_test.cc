@@ -1,4 +1,5 @@
-// Who gets a packet: sinks of any protocol, by what their rules say.
+// The sink table hands a packet to the sink whose rule fits it best, whatever the protocol, and a packet to a group to
+// all sinks of the group.
 #include "core/ethernet/sink_table.h"
 
 #include <gtest/gtest.h>

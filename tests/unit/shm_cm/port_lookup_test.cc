@@ -1,4 +1,5 @@
-// Who would get a connection to a port: what the kernel says when asked, and what it does when it is connected to.
+// The kernel tells which user's listener would get a connection to an address and port. Its answers are compared with
+// what it does when a client connects.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>

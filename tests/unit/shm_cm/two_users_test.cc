@@ -1,4 +1,6 @@
-// Who may connect to whom, with real users. All run as root and become somebody else in a child.
+// A client of one user reaches the listeners of other users that the kernel vouches for, and no impostor; requests from
+// addresses that are not this host's are dropped. With real users: each test runs as root, and its children become
+// other users.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
