@@ -150,6 +150,14 @@ inline std::string read_all(int fd, std::size_t size) {
   return out;
 }
 
+/// A message of one part; `part` must outlive it.
+inline msghdr message_of(iovec& part) {
+  msghdr out{};
+  out.msg_iov = &part;
+  out.msg_iovlen = 1;
+  return out;
+}
+
 inline short poll_once(int fd, short events, int timeout = 0) {
   pollfd entry{fd, events, 0};
   return ::poll(&entry, 1, timeout) > 0 ? entry.revents : short{0};
