@@ -52,11 +52,9 @@ TEST_F(BadPointers, ToReceiveInto) {
     EXPECT_EFAULT(::recv(bob_, hidden(place), 8, 0));
     EXPECT_EFAULT(::read(bob_, hidden(place), 8));
     EXPECT_EFAULT(::recvfrom(bob_, hidden(place), 8, 0, nullptr, nullptr));
-    iovec parts[]{{place, 8}};
-    EXPECT_EFAULT(::readv(bob_, parts, 1));
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 1;
+    iovec part{place, 8};
+    EXPECT_EFAULT(::readv(bob_, &part, 1));
+    msghdr message = message_of(part);
     EXPECT_EFAULT(::recvmsg(bob_, &message, 0));
   }
   for (const char* const place : memory_.unreadable()) {
@@ -65,8 +63,7 @@ TEST_F(BadPointers, ToReceiveInto) {
     EXPECT_EFAULT(::recvmmsg(bob_, bad<mmsghdr>(place), 1, 0, nullptr));
     iovec part{room, sizeof room};
     mmsghdr message{};
-    message.msg_hdr.msg_iov = &part;
-    message.msg_hdr.msg_iovlen = 1;
+    message.msg_hdr = message_of(part);
     if (place != nullptr) {
       EXPECT_EFAULT(::recvmmsg(bob_, &message, 1, 0, bad<timespec>(place)));
     }
@@ -101,11 +98,9 @@ TEST_F(BadPointers, ToSendFrom) {
     EXPECT_EFAULT(::send(alice_, hidden(place), 8, 0));
     EXPECT_EFAULT(::write(alice_, hidden(place), 8));
     EXPECT_EFAULT(::sendto(alice_, hidden(place), 8, 0, nullptr, 0));
-    iovec parts[]{{bad<char>(place), 8}};
-    EXPECT_EFAULT(::writev(alice_, parts, 1));
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 1;
+    iovec part{bad<char>(place), 8};
+    EXPECT_EFAULT(::writev(alice_, &part, 1));
+    msghdr message = message_of(part);
     EXPECT_EFAULT(::sendmsg(alice_, &message, 0));
     message.msg_iov = bad<iovec>(place);
     EXPECT_EFAULT(::sendmsg(alice_, &message, 0));

@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "tests/preload/tcp_world.h"
+#include "tests/support/passed_descriptor.h"
 #include "tests/support/signals.h"
 
 namespace ringsock::preload_tests {
@@ -20,37 +21,15 @@ using support::Disposition;
 
 // -- listeners by SCM_RIGHTS
 
-/// A control message with one descriptor.
-struct Passing {
-  Passing() {
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-  }
-  char byte = '!';
-  iovec part{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-};
-
 /// `fd` as another process gets it.
 Fd passed(int fd) {
   std::array<int, 2> ends{};
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
   const Fd here(ends[0]), there(ends[1]);
-  Passing out;
-  cmsghdr* const header = CMSG_FIRSTHDR(&out.message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  EXPECT_EQ(::sendmsg(here, &out.message, 0), 1) << std::strerror(errno);
-  Passing in;
-  EXPECT_EQ(::recvmsg(there, &in.message, 0), 1) << std::strerror(errno);
-  int number = -1;
-  std::memcpy(&number, CMSG_DATA(CMSG_FIRSTHDR(&in.message)), sizeof number);
-  return Fd(number);
+  EXPECT_TRUE(support::send_descriptor(here, fd)) << std::strerror(errno);
+  Fd number(support::receive_descriptor(there));
+  EXPECT_GE(number, 0);
+  return number;
 }
 
 /// The next client of `listener` says what `expected` says.

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <string>
+#include <thread>
 
 #include "tests/preload/preloaded.h"
 
@@ -50,6 +52,31 @@ class Echo : public Call {
 inline void ask(int fd, const std::string& question) {
   send_all(fd, question);
   expect(receive(fd, question.size()) == question, "the answer is the question");
+}
+
+/// A peer that echoes until the end of the stream sends all of `bytes` back, and then the end.
+inline void expect_echo(int fd, std::size_t bytes, unsigned seed = 1) {
+  const std::string text = pattern(bytes, seed);
+  std::thread writer([&] {
+    send_all(fd, text);
+    ::shutdown(fd, SHUT_WR);
+  });
+  EXPECT_TRUE(receive_all(fd) == text);
+  writer.join();
+}
+
+/// A child that `spawns` makes has an answer from an Echo, and is killed.
+template <class Spawn>
+void have_user_killed(int fd, Spawn spawns) {
+  Signal asked;
+  const pid_t child = spawns([&] {
+    ask(fd, "by the child");
+    asked.give();
+    ::pause();
+  });
+  asked.wait();
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(wait_for(child), 128 + SIGKILL);
 }
 
 inline void send_in_pieces(int fd, const std::string& text, std::size_t piece) {

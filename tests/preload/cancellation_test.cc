@@ -27,9 +27,7 @@ void read_one(World& world) {
 void receive_message(World& world) {
   char byte = 0;
   iovec part{&byte, 1};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
+  msghdr message = message_of(part);
   ::recvmsg(world.pair.bob, &message, 0);
 }
 void send_for_ever(World& world) {

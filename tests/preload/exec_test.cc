@@ -11,46 +11,18 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <functional>
 #include <thread>
 
+#include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
+#include "tests/support/passed_descriptor.h"
 #include "tests/support/thread_status.h"
 
 extern char** environ;
 
 namespace ringsock::preloaded {
 namespace {
-
-/// A server process that accepts one client and runs `body` on it.
-struct Server {
-  std::uint16_t port;
-  pid_t pid;
-};
-template <class Body>
-Server serve(Body body) {
-  const Listener listener = listen_anywhere();
-  const pid_t pid = spawn([&] {
-    const int client = ::accept(listener.fd, nullptr, nullptr);
-    ::close(listener.fd);
-    if (!is_on_ring(client)) throw std::runtime_error("the client came by the kernel");
-    body(client);
-  });
-  ::close(listener.fd);
-  return {listener.port, pid};
-}
-
-/// The other end echoes, until the end, which comes back.
-void expect_echo(int fd, std::size_t bytes) {
-  const std::string text = pattern(bytes, 1);
-  std::thread writer([&] {
-    send_all(fd, text);
-    ::shutdown(fd, SHUT_WR);
-  });
-  EXPECT_TRUE(receive_all(fd) == text);
-  writer.join();
-}
 
 void become_standard_streams(int fd) {
   ::dup2(fd, STDIN_FILENO);
@@ -59,31 +31,27 @@ void become_standard_streams(int fd) {
 }
 
 TEST(Exec, AnInetdStyleServerRunsAProgramOnTheConnection) {
-  const Server server = serve([](int client) {
+  const Call call([](int client) {
     become_standard_streams(client);
     ::execlp("cat", "cat", nullptr);
   });
-  const int fd = connect_to(server.port);
-  expect_echo(fd, 1 << 20);
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  expect_echo(call.fd, 1 << 20);
+  EXPECT_EQ(call.end(), 0);
 }
 
 TEST(Exec, AProgramWithoutTheLibraryFindsAnOrdinarySocket) {
-  const Server server = serve([](int client) {
+  const Call call([](int client) {
     become_standard_streams(client);
     char* const nothing[] = {nullptr};
     ::execle("/bin/cat", "cat", nullptr, nothing);
   });
-  const int fd = connect_to(server.port);
-  expect_echo(fd, 200'000);
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  expect_echo(call.fd, 200'000);
+  EXPECT_EQ(call.end(), 0);
 }
 
 TEST(Exec, AServerThatForksFirstMayCloseItsCopyLater) {
   Signal close_now;
-  const Server server = serve([&](int client) {
+  const Call call([&](int client) {
     const pid_t child = spawn([&] {
       ::dup2(client, 9);
       ::execlp("sh", "sh", "-c", "cat <&9 >&9", nullptr);
@@ -92,34 +60,29 @@ TEST(Exec, AServerThatForksFirstMayCloseItsCopyLater) {
     ::close(client);
     ::_exit(wait_for(child));
   });
-  const int fd = connect_to(server.port);
-  send_all(fd, "early");
+  send_all(call.fd, "early");
   close_now.give();
-  EXPECT_EQ(receive(fd, 5), "early");
-  expect_echo(fd, 100'000);
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  EXPECT_EQ(receive(call.fd, 5), "early");
+  expect_echo(call.fd, 100'000);
+  EXPECT_EQ(call.end(), 0);
 }
 
 TEST(Exec, AProgramMayBeTheFirstToUseADescriptorThatItsParentKeeps) {
-  const Server server = serve([&](int client) {
+  const Call call([&](int client) {
     const pid_t child = spawn([&] {
       ::dup2(client, 9);
       ::execlp("sh", "sh", "-c", "echo hello >&9; cat <&9 >&9", nullptr);
     });
     ::_exit(wait_for(child));
   });
-  const int fd = connect_to(server.port);
-  EXPECT_EQ(receive(fd, 6), "hello\n");
-  expect_echo(fd, 100'000);
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  EXPECT_EQ(receive(call.fd, 6), "hello\n");
+  expect_echo(call.fd, 100'000);
+  EXPECT_EQ(call.end(), 0);
 }
 
-/// git push: one process reads what comes, another one writes what goes.
 /// The program gets the number as it is, and only reads.
 TEST(Exec, AProgramReadsWhatItsParentLeavesUnread) {
-  const Server server = serve([&](int client) {
+  const Call call([&](int client) {
     std::array<int, 2> output{};
     expect(::socketpair(AF_UNIX, SOCK_STREAM, 0, output.data()) == 0, "socketpair");
     const std::string command = "cat <&" + std::to_string(client);
@@ -132,40 +95,37 @@ TEST(Exec, AProgramReadsWhatItsParentLeavesUnread) {
     expect(wait_for(child) == 0, "the program's end");
     send_all(client, "the parent goes on");
   });
-  const int fd = connect_to(server.port);
-  send_all(fd, "for the program");
-  ::shutdown(fd, SHUT_WR);
-  EXPECT_EQ(receive_all(fd), "the parent goes on");
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  send_all(call.fd, "for the program");
+  ::shutdown(call.fd, SHUT_WR);
+  EXPECT_EQ(receive_all(call.fd), "the parent goes on");
+  EXPECT_EQ(call.end(), 0);
 }
 
+/// git push: one process reads what comes, another one writes what goes.
 TEST(Exec, TheParentMayReadWhileItsChildBecomesTheProgramThatWrites) {
   for (int round = 0; round < 60; ++round) {
-    const Server server = serve([](int client) {
+    const Call call([](int client) {
       std::array<char, 2> text{};
       if (::recv(client, text.data(), text.size(), MSG_WAITALL) == 2) send_all(client, "answer");
     });
-    const int fd = connect_to(server.port);
     // The parent begins at any moment between the fork and the program's first step.
     const auto some_time = [round](int salt) { ::usleep(static_cast<useconds_t>((round + salt) * 7919 % 10'000)); };
     const pid_t program = spawn([&] {
       some_time(1);
-      ::dup2(fd, STDOUT_FILENO);
+      ::dup2(call.fd, STDOUT_FILENO);
       some_time(2);
       ::execlp("printf", "printf", "hi", nullptr);
     });
     some_time(3);
     if (round % 2 == 0) some_time(4);
-    EXPECT_EQ(receive_all(fd), "answer") << "round " << round;
-    ::close(fd);
+    EXPECT_EQ(receive_all(call.fd), "answer") << "round " << round;
     EXPECT_EQ(wait_for(program), 0);
-    EXPECT_EQ(wait_for(server.pid), 0);
+    EXPECT_EQ(call.end(), 0);
   }
 }
 
 TEST(Exec, ALeakedDescriptorTakesNothingFromItsOwner) {
-  const Server server = serve([&](int client) {
+  const Call call([&](int client) {
     ::fcntl(client, F_SETFD, 0);
     const pid_t child = spawn([] { ::execlp("sleep", "sleep", "1000", nullptr); });
     echo(client);
@@ -173,14 +133,12 @@ TEST(Exec, ALeakedDescriptorTakesNothingFromItsOwner) {
     ::kill(child, SIGKILL);
     ::_exit(wait_for(child) == 128 + SIGKILL ? 0 : 1);
   });
-  const int fd = connect_to(server.port);
-  expect_echo(fd, 300'000);
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  expect_echo(call.fd, 300'000);
+  EXPECT_EQ(call.end(), 0);
 }
 
 TEST(Exec, WhatAProgramWritesIsNotLostWhereItsParentHasUsedTheConnectionMeanwhile) {
-  const Server server = serve([](int client) {
+  const Call call([](int client) {
     int go[2];
     int executed[2];
     if (::pipe(go) != 0 || ::pipe2(executed, O_CLOEXEC) != 0) ::_exit(2);
@@ -197,14 +155,12 @@ TEST(Exec, WhatAProgramWritesIsNotLostWhereItsParentHasUsedTheConnectionMeanwhil
     if (receive(client, 8) != "question") ::_exit(5);
     send_all(client, "answer\n");
   });
-  const int fd = connect_to(server.port);
-  std::string text = receive(fd, 33);
+  std::string text = receive(call.fd, 33);
   EXPECT_NE(text.find("from its parent\n"), std::string::npos) << text;
   EXPECT_NE(text.find("from the program\n"), std::string::npos) << text;
-  send_all(fd, "question");
-  EXPECT_EQ(receive_all(fd), "answer\n");
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  send_all(call.fd, "question");
+  EXPECT_EQ(receive_all(call.fd), "answer\n");
+  EXPECT_EQ(call.end(), 0);
 }
 
 /// The next program accepts one client on descriptor 9 and echoes the first that it says.
@@ -216,6 +172,18 @@ void become_perl(const char* script, const std::string& argument) {
   char no_leaks[] = "ASAN_OPTIONS=detect_leaks=0";  // Perl has its own
   char* const environment[] = {no_leaks, nullptr};
   ::execle("/usr/bin/perl", "perl", "-e", script, argument.c_str(), nullptr, environment);
+}
+
+/// The program accepts a client and echoes what it says, and is killed. Closes our copy of the listener.
+void expect_to_accept_and_echo(pid_t program, const Listener& listener) {
+  const int fd = connect_to(listener.port);
+  const timeval patience{10, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  send_all(fd, "hello");
+  EXPECT_EQ(receive_all(fd), "hello");
+  for (const int one : {fd, listener.fd}) ::close(one);
+  ::kill(program, SIGKILL);
+  wait_for(program);
 }
 
 void wait_for_client(int listener) {
@@ -305,18 +273,11 @@ TEST(Exec, AProgramAcceptsWhereAllOtherDescriptorsWereClosedBefore) {
     become_perl(kAcceptAndEcho, number);
   });
   prepared.wait();
-  const int fd = connect_to(listener.port);
-  const timeval patience{10, 0};
-  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  send_all(fd, "hello");
-  EXPECT_EQ(receive_all(fd), "hello");
-  for (const int one : {fd, listener.fd}) ::close(one);
-  ::kill(program, SIGKILL);
-  wait_for(program);
+  expect_to_accept_and_echo(program, listener);
 }
 
 TEST(Exec, ADescriptorThatAChildKeepsForItsProgramIsThePrograms) {
-  const Server server = serve([&](int client) {
+  const Call call([&](int client) {
     ::fcntl(client, F_SETFD, FD_CLOEXEC);
     const std::string number = std::to_string(client);
     const pid_t child = spawn([&] {  // as Python's subprocess does with pass_fds
@@ -325,10 +286,8 @@ TEST(Exec, ADescriptorThatAChildKeepsForItsProgramIsThePrograms) {
     });
     ::_exit(wait_for(child));  // its copy is open all the time
   });
-  const int fd = connect_to(server.port);
-  expect_echo(fd, 100'000);
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  expect_echo(call.fd, 100'000);
+  EXPECT_EQ(call.end(), 0);
 }
 
 TEST(Exec, AConnectThatIsUnderWayGoesOnInTheProgram) {
@@ -362,12 +321,17 @@ void expect_program_and_parent_to_use(std::uint16_t port, const std::function<vo
 
 TEST(Exec, AConnectUnderWayAtForkIsConnectedInTheProgramAndInTheParent) {
   Signal accepted;
-  const Server server = serve([&](int client) {
+  const Listener listener = listen_anywhere();
+  const pid_t server = spawn([&] {
+    const int client = ::accept(listener.fd, nullptr, nullptr);
+    ::close(listener.fd);
+    expect(is_on_ring(client), "the client came by a ring");
     accepted.give();
     expect(receive_all(client) == "hello\nparent", "both");
   });
-  expect_program_and_parent_to_use(server.port, [&] { accepted.wait(); });
-  EXPECT_EQ(wait_for(server.pid), 0);
+  ::close(listener.fd);
+  expect_program_and_parent_to_use(listener.port, [&] { accepted.wait(); });
+  EXPECT_EQ(wait_for(server), 0);
 }
 
 TEST(Exec, AConnectUnderWayAtForkIsMadeByTheKernelWhereNobodyAnswers) {
@@ -377,83 +341,71 @@ TEST(Exec, AConnectUnderWayAtForkIsMadeByTheKernelWhereNobodyAnswers) {
 }
 
 TEST(Exec, BytesThatTheServerHasNotReadAreThereForTheProgram) {
-  const Server server = serve([](int client) {
+  const Call call([](int client) {
     if (receive(client, 4) != "line") ::_exit(1);
     become_standard_streams(client);
     ::execlp("cat", "cat", nullptr);
   });
-  const int fd = connect_to(server.port);
-  send_all(fd, "line and the rest");
-  EXPECT_EQ(receive(fd, 13), " and the rest");
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  send_all(call.fd, "line and the rest");
+  EXPECT_EQ(receive(call.fd, 13), " and the rest");
+  EXPECT_EQ(call.end(), 0);
 }
 
 TEST(Exec, AProgramGetsTheConnectionOfAProcessWithoutFreeDescriptors) {
-  const Server server = serve([](int client) {
+  const Call call([](int client) {
     const std::string cat = "cat <&" + std::to_string(client) + " >&" + std::to_string(client);
     use_all_descriptors(true);
     ::execlp("sh", "sh", "-c", cat.c_str(), nullptr);
   });
-  const int fd = connect_to(server.port);
-  expect_echo(fd, 100'000);
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  expect_echo(call.fd, 100'000);
+  EXPECT_EQ(call.end(), 0);
 }
 
 TEST(Exec, FailsWhereTheProgramWouldMissAConnection) {
-  const Server server = serve([](int client) {
+  const Call call([](int client) {
     use_all_descriptors(false);
     expect(error_of(::execlp("true", "true", nullptr)) == EMFILE, "EMFILE");
     echo(client);
   });
-  const int fd = connect_to(server.port);
-  expect_echo(fd, 100'000);
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  expect_echo(call.fd, 100'000);
+  EXPECT_EQ(call.end(), 0);
 }
 
 TEST(Exec, ACloseOnExecConnectionEnds) {
-  Signal over;
-  const Server server = serve([&](int client) {
+  const Call call([&](int client) {
     ::fcntl(client, F_SETFD, FD_CLOEXEC);
     ::execlp("sleep", "sleep", "1000", nullptr);
   });
-  const int fd = connect_to(server.port);
-  EXPECT_EQ(receive_all(fd), "");
-  ::close(fd);
-  ::kill(server.pid, SIGKILL);
-  EXPECT_EQ(wait_for(server.pid), 128 + SIGKILL);
+  EXPECT_EQ(receive_all(call.fd), "");
+  ::kill(call.peer, SIGKILL);
+  EXPECT_EQ(call.end(), 128 + SIGKILL);
 }
 
 TEST(Exec, TheEndOfTheProgramIsTheEndOfTheConnection) {
-  const Server server = serve([&](int client) {
+  const Call call([&](int client) {
     become_standard_streams(client);
     ::execlp("sleep", "sleep", "1000", nullptr);
   });
-  const int fd = connect_to(server.port);
-  ::kill(server.pid, SIGKILL);
-  EXPECT_EQ(wait_for(server.pid), 128 + SIGKILL);
-  EXPECT_EQ(receive_all(fd), "");
-  ::close(fd);
+  ::kill(call.peer, SIGKILL);
+  EXPECT_EQ(wait_for(call.peer), 128 + SIGKILL);
+  EXPECT_EQ(receive_all(call.fd), "");
+  ::close(call.fd);
 }
 
 TEST(Exec, AfterAFailureTheProcessGoesOnWithTheConnection) {
-  const Server server = serve([](int client) {
+  const Call call([](int client) {
     ::execl("/no/such/program", "x", nullptr);
     if (errno != ENOENT || !is_on_ring(client)) ::_exit(2);
     ::execlp("no-such-program-anywhere", "x", nullptr);
     if (errno != ENOENT) ::_exit(3);
     echo(client);
   });
-  const int fd = connect_to(server.port);
-  expect_echo(fd, 100'000);
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  expect_echo(call.fd, 100'000);
+  EXPECT_EQ(call.end(), 0);
 }
 
 TEST(Exec, ThePeersAddressStaysAndNoChildIsSeen) {
-  const Server server = serve([](int client) {
+  const Call call([](int client) {
     sockaddr_storage before{};
     socklen_t length = sizeof before;
     ::getpeername(client, reinterpret_cast<sockaddr*>(&before), &length);
@@ -470,14 +422,12 @@ TEST(Exec, ThePeersAddressStaysAndNoChildIsSeen) {
     if (::waitpid(-1, nullptr, 0) != -1 || errno != ECHILD) ::_exit(4);
     echo(client);
   });
-  const int fd = connect_to(server.port);
-  expect_echo(fd, 100'000);
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  expect_echo(call.fd, 100'000);
+  EXPECT_EQ(call.end(), 0);
 }
 
 TEST(Spawn, APosixSpawnedProgramGetsTheConnectionAsItsStreams) {
-  const Server server = serve([](int client) {
+  const Call call([](int client) {
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, client, STDIN_FILENO);
@@ -489,10 +439,8 @@ TEST(Spawn, APosixSpawnedProgramGetsTheConnectionAsItsStreams) {
     ::close(client);
     ::_exit(wait_for(child));
   });
-  const int fd = connect_to(server.port);
-  expect_echo(fd, 300'000);
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  expect_echo(call.fd, 300'000);
+  EXPECT_EQ(call.end(), 0);
 }
 
 TEST(Spawn, APosixSpawnedProgramAcceptsAtTheListenerThatItGets) {
@@ -505,14 +453,7 @@ TEST(Spawn, APosixSpawnedProgramAcceptsAtTheListenerThatItGets) {
   pid_t child = 0;
   ASSERT_EQ(::posix_spawnp(&child, "perl", &actions, nullptr, arguments.data(), environ), 0);
   ::posix_spawn_file_actions_destroy(&actions);
-  const int fd = connect_to(listener.port);
-  const timeval patience{10, 0};
-  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  send_all(fd, "hello");
-  EXPECT_EQ(receive_all(fd), "hello");
-  for (const int one : {fd, listener.fd}) ::close(one);
-  ::kill(child, SIGKILL);
-  wait_for(child);
+  expect_to_accept_and_echo(child, listener);
 }
 
 // -- SCM_RIGHTS
@@ -524,44 +465,18 @@ std::array<int, 2> new_channel() {
   return ends;
 }
 
-void send_descriptor(int over, int fd) {
-  char byte = '!';
-  iovec part{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  ASSERT_EQ(::sendmsg(over, &message, 0), 1);
-}
+void send_descriptor(int over, int fd) { expect(support::send_descriptor(over, fd), "a descriptor goes"); }
 
 int receive_descriptor(int over) {
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (::recvmsg(over, &message, 0) != 1) throw std::runtime_error("recvmsg");
-  const cmsghdr* const first = CMSG_FIRSTHDR(&message);
-  if (first == nullptr) throw std::runtime_error("no descriptor has come");
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(first), sizeof fd);
+  const int fd = support::receive_descriptor(over);
+  expect(fd >= 0, "a descriptor comes");
   return fd;
 }
 
 /// A process passes its connection to itself, so that it is a kernel socket and a relay, and closes it with bytes of
 /// the peer unread.
 void close_passed_on_with_bytes_unread(bool lingers) {
-  const Server server = serve([](int client) {
+  const Call call([](int client) {
     expect(receive(client, 2) == "go", "go");
     send_all(client, "unread");
     char byte = 0;
@@ -569,9 +484,8 @@ void close_passed_on_with_bytes_unread(bool lingers) {
     expect(is_reset, "a reset");
   });
   const std::array<int, 2> channel = new_channel();
-  const int fd = connect_to(server.port);
-  send_descriptor(channel[0], fd);
-  ::close(fd);
+  send_descriptor(channel[0], call.fd);
+  ::close(call.fd);
   const int again = receive_descriptor(channel[1]);
   send_all(again, "go");
   pollfd entry{again, POLLIN, 0};
@@ -581,7 +495,7 @@ void close_passed_on_with_bytes_unread(bool lingers) {
     EXPECT_EQ(::setsockopt(again, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
   }
   ::close(again);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  EXPECT_EQ(wait_for(call.peer), 0);
   for (const int end : channel) ::close(end);
 }
 
@@ -611,32 +525,28 @@ class Worker {
 
 TEST(PassedOn, AConnectionGoesToAnotherProcess) {
   const Worker worker;
-  const Server server = serve([&](int client) {
+  const Call call([&](int client) {
     if (receive(client, 5) != "hello") ::_exit(1);
     worker.take(client);
     ::close(client);
   });
   worker.leave_to_server();
-  const int fd = connect_to(server.port);
-  send_all(fd, "hello");
-  expect_echo(fd, 100'000);
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  send_all(call.fd, "hello");
+  expect_echo(call.fd, 100'000);
+  EXPECT_EQ(call.end(), 0);
   EXPECT_EQ(worker.end(), 0);
 }
 
 TEST(PassedOn, AConnectionOfAProcessWithoutFreeDescriptorsGoesToAnotherProcess) {
   const Worker worker;
-  const Server server = serve([&](int client) {
+  const Call call([&](int client) {
     use_all_descriptors(true);
     worker.take(client);
     ::close(client);
   });
   worker.leave_to_server();
-  const int fd = connect_to(server.port);
-  expect_echo(fd, 100'000);
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  expect_echo(call.fd, 100'000);
+  EXPECT_EQ(call.end(), 0);
   EXPECT_EQ(worker.end(), 0);
 }
 
@@ -660,7 +570,7 @@ TEST(PassedOn, AConnectThatIsUnderWayGoesOnInTheOtherProcess) {
 }
 
 TEST(PassedOn, WhoGivesAConnectionAwayMayKeepIt) {
-  const Server server = serve([&](int client) {
+  const Call call([&](int client) {
     const std::array<int, 2> channel = new_channel();
     send_all(client, "one ");
     send_descriptor(channel[0], client);
@@ -671,17 +581,15 @@ TEST(PassedOn, WhoGivesAConnectionAwayMayKeepIt) {
     if (receive(other, 4) != " you") ::_exit(3);
     send_all(client, "four");
   });
-  const int fd = connect_to(server.port);
-  send_all(fd, "from you");
-  EXPECT_EQ(receive_all(fd), "one two three four");
-  ::close(fd);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  send_all(call.fd, "from you");
+  EXPECT_EQ(receive_all(call.fd), "one two three four");
+  EXPECT_EQ(call.end(), 0);
 }
 
 TEST(PassedOn, ACopyInAThirdProcessHoldsUpNobody) {
   const std::array<int, 2> channel = new_channel();
   Signal served;
-  const Server server = serve([&](int client) {
+  const Call call([&](int client) {
     const pid_t worker = spawn([&] {  // has a copy of its own, as well, and never looks at it
       echo(receive_descriptor(channel[0]));
     });
@@ -690,14 +598,12 @@ TEST(PassedOn, ACopyInAThirdProcessHoldsUpNobody) {
     ::close(client);
     ::_exit(wait_for(worker) + wait_for(bystander));
   });
-  const int fd = connect_to(server.port);
   const std::string text = pattern(50'000, 3);
-  send_all(fd, text);
-  EXPECT_TRUE(receive(fd, text.size()) == text);
-  ::close(fd);
+  send_all(call.fd, text);
+  EXPECT_TRUE(receive(call.fd, text.size()) == text);
   served.give();
   for (const int one : channel) ::close(one);
-  EXPECT_EQ(wait_for(server.pid), 0);
+  EXPECT_EQ(call.end(), 0);
 }
 
 }  // namespace

@@ -18,9 +18,9 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
 #include "tests/support/raw_syscall.h"
 
@@ -80,13 +80,7 @@ TEST(ForkMode, AServerThatForksForEachClientServesThemOnRings) {
   for (unsigned i = 0; i < 3; ++i) {
     const int fd = connect_to(listener.port);
     EXPECT_FALSE(is_off_kernel(fd));
-    const std::string text = pattern(1 << 18, i);
-    std::thread writer([&] {
-      send_all(fd, text);
-      ::shutdown(fd, SHUT_WR);
-    });
-    EXPECT_TRUE(receive_all(fd) == text);
-    writer.join();
+    expect_echo(fd, 1 << 18, i);
     EXPECT_TRUE(is_off_kernel(fd));
     ::close(fd);
   }

@@ -100,9 +100,7 @@ const BlockingCall kBlockingCalls[] = {
     {"recvfrom", [](Quiet& quiet) { ::recvfrom(quiet.pair.bob, &byte, 1, 0, nullptr, nullptr); }},
     {"recvmsg",
      [](Quiet& quiet) {
-       msghdr message{};
-       message.msg_iov = &part;
-       message.msg_iovlen = 1;
+       msghdr message = message_of(part);
        EXPECT_LT(::recvmsg(quiet.pair.bob, &message, 0), 0);
      }},
     {"recv_all",

@@ -52,15 +52,7 @@ TEST_F(PidNamespaces, AParentGoesOnAfterAChildThatHasEnded) {
 
 TEST_F(PidNamespaces, AParentGoesOnAfterAChildThatWasKilled) {
   Echo echo;
-  Signal asked;
-  const pid_t child = spawn_in_namespace([&] {
-    ask(echo.fd, "by the child");
-    asked.give();
-    ::pause();
-  });
-  asked.wait();
-  ::kill(child, SIGKILL);
-  EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+  have_user_killed(echo.fd, [](const auto& body) { return spawn_in_namespace(body); });
   ask(echo.fd, "by the parent");
   EXPECT_EQ(echo.end(), 0);
 }

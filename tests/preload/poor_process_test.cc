@@ -52,8 +52,19 @@ INSTANTIATE_TEST_SUITE_P(Without, PoorProcess,
                                            Poverty{"NoFiles", [] { return allow_no_files(); }}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-/// A process that hangs is killed, and fails.
-void limit_life() { ::alarm(20); }
+/// A process that runs `body`; one that hangs is killed, and fails.
+pid_t spawn_briefly(const std::function<void()>& body) {
+  return spawn([&] {
+    ::alarm(20);
+    body();
+  });
+}
+
+/// The process gets no descriptor with this number or a higher one.
+void limit_descriptors(rlim_t most) {
+  const rlimit limit{most, most};
+  expect(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "RLIMIT_NOFILE");
+}
 
 void keep_alive(int fd) {
   const int one = 1;
@@ -86,6 +97,17 @@ void be_ten_clients(std::uint16_t port) {
   }
 }
 
+/// A process begins by `begin`, and is ten clients of the server, which ends then.
+void expect_to_be_served(
+    pid_t server, std::uint16_t port, const std::function<void()>& begin = [] {}) {
+  const pid_t client = spawn_briefly([&] {
+    begin();
+    be_ten_clients(port);
+  });
+  EXPECT_EQ(wait_for(client), 0);
+  EXPECT_EQ(wait_for(server), 0);
+}
+
 /// Tells a port to another process.
 class PortPipe {
  public:
@@ -111,35 +133,19 @@ class PortPipe {
 
 TEST_P(PoorProcess, Serves) {
   PortPipe ports;
-  const pid_t server = spawn([&] {
-    limit_life();
+  const pid_t server = spawn_briefly([&] {
     become_poor();
     const Listener listener = listen_anywhere();
     ports.tell(listener.port);
     serve_ten(listener.fd);
   });
-  const std::uint16_t port = ports.hear();
-  const pid_t client = spawn([&] {
-    limit_life();
-    be_ten_clients(port);
-  });
-  EXPECT_EQ(wait_for(client), 0);
-  EXPECT_EQ(wait_for(server), 0);
+  expect_to_be_served(server, ports.hear());
 }
 
 TEST_P(PoorProcess, IsAClient) {
   const Listener listener = listen_anywhere();
-  const pid_t server = spawn([&] {
-    limit_life();
-    serve_ten(listener.fd);
-  });
-  const pid_t client = spawn([&] {
-    limit_life();
-    become_poor();
-    be_ten_clients(listener.port);
-  });
-  EXPECT_EQ(wait_for(client), 0);
-  EXPECT_EQ(wait_for(server), 0);
+  const pid_t server = spawn_briefly([&] { serve_ten(listener.fd); });
+  expect_to_be_served(server, listener.port, become_poor);
   ::close(listener.fd);
 }
 
@@ -172,8 +178,7 @@ void connect_to_the_limit(std::uint16_t port, int most) {
 void connect_in_poverty(const std::function<void()>& begin) {
   const Listener listener = listen_anywhere();
   const pid_t server = spawn([&] { serve_a_byte_each(listener.fd); });
-  const pid_t client = spawn([&] {
-    limit_life();
+  const pid_t client = spawn_briefly([&] {
     begin();
     connect_to_the_limit(listener.port, 50);
   });
@@ -186,10 +191,7 @@ void connect_in_poverty(const std::function<void()>& begin) {
 TEST(FullProcess, ConnectsWithItsLastDescriptors) {
   for (rlim_t most = 8; most <= 48; most += 2) {
     SCOPED_TRACE(most);
-    connect_in_poverty([most] {
-      const rlimit limit{most, most};
-      expect(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "RLIMIT_NOFILE");
-    });
+    connect_in_poverty([most] { limit_descriptors(most); });
   }
 }
 
@@ -198,7 +200,6 @@ void wait_until_it_sleeps(pid_t process) {
   for (std::string state = "R"; !state.empty() && state.front() == 'R';) state = support::status_of(process, "State");
 }
 
-// Sandboxes set such a limit once they have their descriptors.
 /// accept(2) takes the number of the new descriptor first.
 TEST(FullProcess, IsToldSoByAcceptThoughNoClientHasCome) {
   const Listener listener = listen_anywhere();
@@ -229,10 +230,8 @@ TEST(FullProcess, OpensFilesWhileClientsWaitAndThenAcceptsThem) {
   PortPipe ports;
   PortPipe rooms;
   Signal all_wait;
-  const pid_t server = spawn([&] {
-    limit_life();
-    const rlimit limit{100, 100};
-    expect(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "RLIMIT_NOFILE");
+  const pid_t server = spawn_briefly([&] {
+    limit_descriptors(100);
     const Listener listener = listen_anywhere();
     const int most = free_descriptors() - 4;
     rooms.tell(static_cast<std::uint16_t>(most));
@@ -247,8 +246,7 @@ TEST(FullProcess, OpensFilesWhileClientsWaitAndThenAcceptsThem) {
   });
   const int clients = rooms.hear();
   const std::uint16_t port = ports.hear();
-  const pid_t client = spawn([&] {
-    limit_life();
+  const pid_t client = spawn_briefly([&] {
     std::vector<int> fds;
     for (int i = 0; i < clients; ++i) {
       fds.push_back(connect_to(port));
@@ -261,15 +259,14 @@ TEST(FullProcess, OpensFilesWhileClientsWaitAndThenAcceptsThem) {
   EXPECT_EQ(wait_for(server), 0);
 }
 
+// Sandboxes set such a limit once they have their descriptors.
 TEST(FullProcess, WaitsThoughItMayHaveNoDescriptors) {
   const Listener listener = listen_anywhere();
   for (rlim_t most = 0; most <= 3; ++most) {
     SCOPED_TRACE(most);
-    const pid_t client = spawn([&] {
-      limit_life();
+    const pid_t client = spawn_briefly([&] {
       const int fd = connect_to(listener.port);
-      const rlimit limit{most, most};
-      expect(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "RLIMIT_NOFILE");
+      limit_descriptors(most);
       expect(::send(fd, "w", 1, 0) == 1, "the word that it waits");
       char byte = 0;
       expect(::recv(fd, &byte, 1, 0) == 1 && byte == 'x', "a receive that waits");
@@ -323,8 +320,7 @@ const Closes kClosers[] = {
 TEST(ProcessThatClosesAll, ServesAnew) {
   for (const Closes closes : kClosers) {
     PortPipe ports;
-    const pid_t server = spawn([&] {
-      limit_life();
+    const pid_t server = spawn_briefly([&] {
       const Listener before = listen_anywhere();
       const int self = connect_to(before.port);
       expect(self >= 0 && ::accept(before.fd, nullptr, nullptr) >= 0, "the first life");
@@ -334,32 +330,21 @@ TEST(ProcessThatClosesAll, ServesAnew) {
       ports.tell(listener.port);
       serve_ten(listener.fd);
     });
-    const std::uint16_t port = ports.hear();
-    const pid_t client = spawn([&] {
-      limit_life();
-      be_ten_clients(port);
-    });
-    EXPECT_EQ(wait_for(client), 0);
-    EXPECT_EQ(wait_for(server), 0);
+    expect_to_be_served(server, ports.hear());
   }
 }
 
 TEST(ProcessThatClosesAll, ConnectsAnew) {
   for (const Closes closes : kClosers) {
     const Listener listener = listen_anywhere();
-    const pid_t server = spawn([&] {
-      limit_life();
+    const pid_t server = spawn_briefly([&] {
       ::close(::accept(listener.fd, nullptr, nullptr));
       serve_ten(listener.fd);
     });
-    const pid_t client = spawn([&] {
-      limit_life();
+    expect_to_be_served(server, listener.port, [&] {
       expect(connect_to(listener.port) >= 0, "the first life");
       closes(3);
-      be_ten_clients(listener.port);
     });
-    EXPECT_EQ(wait_for(client), 0);
-    EXPECT_EQ(wait_for(server), 0);
     ::close(listener.fd);
   }
 }

@@ -161,15 +161,21 @@ TEST(Turns, OneChildComesAfterTheOther) {
   EXPECT_EQ(echo.end(), 0);
 }
 
-TEST(Turns, AChildThatEndsByUnderscoreExitLeavesItToItsParent) {
-  Echo echo;
+/// A child sends "child" and ends by _exit(2), if `enters` returns true.
+template <class Enters>
+void have_child_send_and_exit(int fd, Enters enters) {
   const pid_t child = ::fork();
   if (child == 0) {
-    const bool sent = ::send(echo.fd, "child", 5, 0) == 5;
+    const bool sent = enters() && ::send(fd, "child", 5, 0) == 5;
     ::_exit(sent ? 0 : 1);
   }
   EXPECT_EQ(wait_for(child), 0);
-  EXPECT_EQ(receive(echo.fd, 5), "child");
+  EXPECT_EQ(receive(fd, 5), "child");
+}
+
+TEST(Turns, AChildThatEndsByUnderscoreExitLeavesItToItsParent) {
+  Echo echo;
+  have_child_send_and_exit(echo.fd, [] { return true; });
   EXPECT_EQ(echo.end(), 0);
 }
 
@@ -178,14 +184,8 @@ TEST(Turns, AChildThatEndsWhereItSeesNoProcLeavesItToItsParent) {
   char folder[] = "/tmp/ringsock-turns-XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
   Echo echo;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const bool sent = ::chroot(folder) == 0 && ::chdir("/") == 0 && ::send(echo.fd, "child", 5, 0) == 5;
-    ::_exit(sent ? 0 : 1);
-  }
-  EXPECT_EQ(wait_for(child), 0);
+  have_child_send_and_exit(echo.fd, [&] { return ::chroot(folder) == 0 && ::chdir("/") == 0; });
   ::rmdir(folder);
-  EXPECT_EQ(receive(echo.fd, 5), "child");
   ask(echo.fd, "parent");
   EXPECT_EQ(echo.end(), 0);
 }
@@ -394,24 +394,18 @@ TEST(Turns, AnOptionCountsThatIsSetWhileTheOtherOneUsesTheConnection) {
 }
 
 TEST(Turns, ASenderThatSleepsSinceBeforeTheForkGoesOn) {
-  const Listener listener = listen_anywhere();
   const std::string parents = pattern(8'000'000, 1);
   const std::string childs = pattern(4'000'000, 2);
-  const pid_t reader = spawn([&] {
-    const int fd = ::accept(listener.fd, nullptr, nullptr);
-    ::close(listener.fd);
+  const Call reader([&](int fd) {
     ::usleep(300'000);
     expect(receive_all(fd).size() == parents.size() + childs.size(), "all of both");
   });
-  const int fd = connect_to(listener.port);
-  ::close(listener.fd);
-  std::thread sender([&] { send_all(fd, parents); });
+  std::thread sender([&] { send_all(reader.fd, parents); });
   ::usleep(100'000);
-  const pid_t child = spawn([&] { send_all(fd, childs); });
+  const pid_t child = spawn([&] { send_all(reader.fd, childs); });
   sender.join();
   EXPECT_EQ(wait_for(child), 0);
-  ::close(fd);
-  EXPECT_EQ(wait_for(reader), 0);
+  EXPECT_EQ(reader.end(), 0);
 }
 
 /// How the parent's call moves `bytes` in one go.
@@ -459,12 +453,9 @@ constexpr OneCall kOneCalls[] = {
 };
 
 TEST_P(OneCallMovesAll, ThatSends) {
-  const Listener listener = listen_anywhere();
   std::string parents = pattern(8'000'000, 1);
   std::replace(parents.begin(), parents.end(), '\xff', '\xfe');
-  const pid_t reader = spawn([&] {
-    const int fd = ::accept(listener.fd, nullptr, nullptr);
-    ::close(listener.fd);
+  const Call reader([&](int fd) {
     ::usleep(300'000);
     const std::string got = receive_all(fd);
     expect(got.size() == parents.size() + 1, "all of both");
@@ -472,22 +463,19 @@ TEST_P(OneCallMovesAll, ThatSends) {
     const std::size_t childs = got.find('\xff');
     expect(got.substr(0, childs) + got.substr(childs + 1) == parents, "in order");
   });
-  const int fd = connect_to(listener.port);
-  ::close(listener.fd);
   Signal sends;
   Signal sent;
   const pid_t child = spawn([&] {
     sends.wait();
     ::usleep(100'000);
-    send_all(fd, "\xff");
+    send_all(reader.fd, "\xff");
     sent.wait();  // SIGCHLD would interrupt the parent's call
   });
   sends.give();
-  EXPECT_EQ(GetParam().send(fd, parents), static_cast<ssize_t>(parents.size()));
+  EXPECT_EQ(GetParam().send(reader.fd, parents), static_cast<ssize_t>(parents.size()));
   sent.give();
   EXPECT_EQ(wait_for(child), 0);
-  ::close(fd);
-  EXPECT_EQ(wait_for(reader), 0);
+  EXPECT_EQ(reader.end(), 0);
 }
 
 TEST_P(OneCallMovesAll, ThatReceives) {
@@ -542,15 +530,7 @@ TEST(Turns, AKilledHolderKeepsNoConnectionOpen) {
 
 TEST(Turns, AfterAKilledUserTheOtherOneGoesOn) {
   Echo echo;
-  Signal used;
-  const pid_t child = spawn([&] {
-    ask(echo.fd, "child");
-    used.give();
-    ::pause();
-  });
-  used.wait();
-  ::kill(child, SIGKILL);
-  EXPECT_EQ(wait_for(child), 128 + SIGKILL);
+  have_user_killed(echo.fd, spawn);
   ask(echo.fd, "parent");
   EXPECT_EQ(echo.end(), 0);
 }

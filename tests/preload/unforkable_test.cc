@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
 
 namespace ringsock::preloaded {
@@ -34,11 +35,13 @@ void serve_one(int listener) {
   ::close(client);
 }
 
-void expect_echo(int fd) {
-  send_all(fd, "hello");
-  EXPECT_EQ(receive(fd, 5), "hello");
-  ::shutdown(fd, SHUT_WR);
-  EXPECT_EQ(receive_all(fd), "");
+/// The listener is a process that must be asked over the kernel's TCP; it echoes.
+void be_client_by_kernel(std::uint16_t port) {
+  const int fd = connect_to(port);
+  EXPECT_FALSE(is_off_kernel(fd));
+  ask(fd, "hello");
+  expect_echo(fd, 5);
+  ::close(fd);
 }
 
 TEST(Unforkable, AConnectionStaysWithTheProcessThatMadeItAndAChildHearsOfItOnce) {
@@ -97,12 +100,7 @@ TEST(Unforkable, ClientsComeByTheKernelOnceAChildTakesThem) {
     serve_one(listener.fd);
   });
   polled.wait();
-  for (int client = 0; client < 2; ++client) {
-    const int fd = connect_to(listener.port);
-    EXPECT_FALSE(is_off_kernel(fd));
-    expect_echo(fd);
-    ::close(fd);
-  }
+  for (int client = 0; client < 2; ++client) be_client_by_kernel(listener.port);
   EXPECT_EQ(wait_for(worker), 0);
   ::close(listener.fd);
 }
@@ -120,10 +118,7 @@ TEST(Unforkable, AClientThatCameBeforeAChildListenedIsNotLeftWaiting) {
   char byte = 0;
   const ssize_t got = ::recv(early, &byte, 1, 0);
   EXPECT_TRUE(got == 0 || errno == ECONNRESET) << got;
-  const int late = connect_to(listener.port);
-  EXPECT_FALSE(is_off_kernel(late));
-  expect_echo(late);
-  ::close(late);
+  be_client_by_kernel(listener.port);
   ::close(early);
   EXPECT_EQ(wait_for(worker), 0);
   ::close(listener.fd);
@@ -142,10 +137,7 @@ TEST(Unforkable, AGrandchildThatListensCountsToo) {
     expect(wait_for(grandchild) == 0, "the grandchild");
   });
   polled.wait();
-  const int fd = connect_to(listener.port);
-  EXPECT_FALSE(is_off_kernel(fd));
-  expect_echo(fd);
-  ::close(fd);
+  be_client_by_kernel(listener.port);
   EXPECT_EQ(wait_for(child), 0);
   ::close(listener.fd);
 }
@@ -162,10 +154,7 @@ TEST(Unforkable, AChildListensAnewAfterItsParentHasGone) {
   ready.wait();
   const std::uint16_t port = listener.port;
   ::close(listener.fd);
-  const int fd = connect_to(port);
-  EXPECT_FALSE(is_off_kernel(fd));
-  expect_echo(fd);
-  ::close(fd);
+  be_client_by_kernel(port);
 }
 
 }  // namespace

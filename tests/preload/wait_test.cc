@@ -464,9 +464,7 @@ TEST(PreloadedWaiting, AReceiveWaitsForSoRcvlowat) {
   ASSERT_EQ(::write(alice, "end", 3), 3);
   alice.reset();
   iovec part{some.data(), some.size()};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
+  msghdr message = message_of(part);
   EXPECT_EQ(::recvmsg(bob, &message, 0), 3);
 }
 
