@@ -70,7 +70,7 @@ void CmEvents::set_connected() {
   socket_.numbers().take_over_number();
   core_.set_state(State::connected);
   core_.endpoint.note_activity();
-  socket_.proofs_of_life().update();
+  socket_.proofs_of_life().start();
 }
 
 bool CmEvents::take() {

@@ -399,7 +399,7 @@ bool Inheritance::claim_locked(Member user) noexcept {
   }
   if (core_.is_connected()) core_.id->take_over();
   resume();
-  if (core_.is_connected()) socket_.proofs_of_life().start_again();
+  if (core_.is_connected()) socket_.proofs_of_life().start();
   return true;
 }
 

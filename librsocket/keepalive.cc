@@ -54,8 +54,14 @@ void Keepalive::stop() {
 
 // -- the socket's side
 
-void ProofsOfLife::update() {
-  if (const auto former = take_keepalive()) former->stop();
+std::shared_ptr<Keepalive> ProofsOfLife::start_anew() {
+  auto former = take_keepalive();
+  start();
+  return former;
+}
+
+void ProofsOfLife::start() {
+  if (keepalive_) return;
   if (socket_.options().integer(SOL_SOCKET, SO_KEEPALIVE) == 0 || !core_.is_connected()) return;
   const auto interval = std::chrono::seconds(socket_.options().integer(IPPROTO_TCP, TCP_KEEPIDLE));
   keepalive_ = std::make_shared<Keepalive>(interval, [this] {

@@ -37,16 +37,16 @@ class ProofsOfLife final : public StreamPart {
  public:
   ProofsOfLife(StreamSocket& socket, StreamCore& core) : StreamPart(socket, core) {}
 
-  /// Starts or stops as SO_KEEPALIVE and its intervals say.
-  void update();
-  /// The same, unless it runs, for a process that has become the user of the connection.
-  void start_again() {
-    if (!keepalive_) update();
-  }
+  /// Starts as SO_KEEPALIVE and its intervals say, unless it runs: for a connection that has just been made, and for a
+  /// process that has become its user.
+  void start();
+  /// Does what SO_KEEPALIVE and its intervals say now. Returns what does no longer, as take_keepalive().
+  [[nodiscard]] std::shared_ptr<Keepalive> start_anew();
   /// Repeats the first proofs to the peer of a connection that we have asked for.
   void remind_peer();
-  /// Return what sends proofs, and what repeats the first ones, for the caller to stop it without locks. Called under
-  /// setup_lock: two threads may end a listener at once, one by shutdown(2) and one in accept(2).
+  /// Return what sends proofs, and what repeats the first ones, for the caller to stop it without locks: a tick that
+  /// finds the peer gone waits for setup_lock. Called under setup_lock: two threads may end a listener at once, one by
+  /// shutdown(2) and one in accept(2).
   [[nodiscard]] std::shared_ptr<Keepalive> take_keepalive() { return std::move(keepalive_); }
   [[nodiscard]] std::shared_ptr<Keepalive> take_reminders() { return std::move(reminders_); }
   /// In a forked child, which does not have the service thread.

@@ -153,11 +153,13 @@ Status StreamOptions::set_integer(int level, int name, const void* value, sockle
   if (!number) return number.error();
   const IntOption& option = int_option(*row);
   if (*number < option.minimum || *number > option.maximum) return Error{EINVAL, "rsetsockopt: value"};
-  std::lock_guard guard(core_.setup_lock);
+  std::unique_lock guard(core_.setup_lock);
   if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY && core_.state() != State::initial)
     return Error{EINVAL, "IPV6_V6ONLY"};
   integers_.set(*row, option.is_flag ? *number != 0 : *number);
-  option_changed(level, name);
+  const auto former = option_changed(level, name);
+  guard.unlock();
+  if (former) former->stop();
   return ok();
 }
 
@@ -352,11 +354,12 @@ void StreamOptions::update_low_mark() {
   core_.endpoint.notify_watchers();
 }
 
-void StreamOptions::option_changed(int level, int name) {
+std::shared_ptr<Keepalive> StreamOptions::option_changed(int level, int name) {
   const bool is_keepalive = (level == SOL_SOCKET && name == SO_KEEPALIVE) ||
                             (level == IPPROTO_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL));
-  if (is_keepalive) socket_.proofs_of_life().update();
+  if (is_keepalive) return socket_.proofs_of_life().start_anew();
   if (level == SOL_SOCKET && name == SO_RCVLOWAT) update_low_mark();
+  return nullptr;
 }
 
 }  // namespace ringsock::rs

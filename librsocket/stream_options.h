@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/base/result.h"
@@ -15,6 +16,8 @@
 #include "librsocket/stream_core.h"
 
 namespace ringsock::rs {
+
+class Keepalive;
 
 /// The options of one socket. Setting one takes setup_lock; the values of IntOptions and SO_LINGER may be read by any
 /// thread, `queues` and the route with setup_lock held.
@@ -49,7 +52,8 @@ class StreamOptions final : public StreamPart {
   void describe_connection(tcp_info& info);
   Status get_tcp_info(void* value, socklen_t* length);
   void update_low_mark();
-  void option_changed(int level, int name);
+  /// Returns what is to be stopped without locks, or nothing.
+  std::shared_ptr<Keepalive> option_changed(int level, int name);
   /// Returns the seconds of SO_LINGER, and the bit kLingers where it is on.
   [[nodiscard]] std::int64_t linger() const { return core_.endpoint.values.get(runtime::DescriptionValues::linger); }
   static constexpr std::int64_t kLingers = std::int64_t{1} << 32;
