@@ -116,5 +116,34 @@ TEST(KilledUser, WasBeingAskedForIt) {
   }
 }
 
+/// More children than the processes' record has places for are killed. The relay of the two that are left must not take
+/// any of them for one that lives.
+TEST(KilledUser, ManyOfThemDoNotKeepTheConnectionOpen) {
+  constexpr int kChildren = 20;
+  Echo echo;
+  for (int i = 0; i < kChildren; ++i) {
+    Signal lives;
+    const pid_t child = spawn([&] {
+      lives.give();
+      ::pause();
+    });
+    lives.wait();
+    ASSERT_EQ(::kill(child, SIGKILL), 0);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  }
+  ask(echo.fd, "by the parent");
+  Signal used;
+  const pid_t child = spawn([&] {
+    ask(echo.fd, "by a child");
+    used.give();
+    ::pause();
+  });
+  used.wait();
+  ask(echo.fd, "by the parent again");
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(echo.end(), 0);
+}
+
 }  // namespace
 }  // namespace ringsock::preloaded
