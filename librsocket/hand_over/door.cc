@@ -183,6 +183,26 @@ Result<std::pair<UniqueFd, UniqueFd>> answer_pair() {
 /// How often an asker looks whether the process that it has asked still lives.
 constexpr Nanos kBetweenLooks = std::chrono::milliseconds(20);
 
+/// Waits for what `process` answers. Error ENOENT: it has refused, or has ended.
+Result<UniqueFd> wait_for_answer(int end, Member process, Nanos deadline) {
+  for (;;) {
+    const Nanos left = deadline - monotonic_now();
+    if (left <= Nanos::zero()) return Error{ETIMEDOUT, "ask: no answer"};
+    pollfd entry{end, POLLIN, 0};
+    const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(std::min(left, kBetweenLooks));
+    if (libc_calls.poll(&entry, 1, static_cast<int>(patience.count()) + 1) <= 0) {
+      if (!may_live(process)) return Error{ENOENT, "ask: it has ended"};
+      continue;
+    }
+    std::uint64_t proof = 0;
+    Message answer(&proof, sizeof proof);
+    if (answer.receive(end) != sizeof proof) return Error{ENOENT, "ask: not there"};
+    UniqueFd socket = answer.attached();
+    if (!socket) return Error{ENOENT, "ask: no descriptor"};
+    return socket;
+  }
+}
+
 /// Asks `process` at its door. Error ENOENT: it took the question and does not have the connection, or it has ended.
 Result<UniqueFd> ask_at(std::uint64_t door, Member process, const FamilyRecord& family, Nanos deadline) {
   auto pair = answer_pair();
@@ -198,23 +218,7 @@ Result<UniqueFd> ask_at(std::uint64_t door, Member process, const FamilyRecord& 
   question.attach(theirs.get());
   if (question.send(way.get()) != sizeof request) return Error::last("ask: sendmsg");
   theirs.reset();
-  for (;;) {
-    const Nanos left = deadline - monotonic_now();
-    if (left <= Nanos::zero()) return Error{ETIMEDOUT, "ask: no answer"};
-    pollfd entry{ours.get(), POLLIN, 0};
-    const auto milliseconds =
-        std::chrono::duration_cast<std::chrono::milliseconds>(std::min(left, kBetweenLooks)).count() + 1;
-    if (libc_calls.poll(&entry, 1, static_cast<int>(milliseconds)) <= 0) {
-      if (!may_live(process)) return Error{ENOENT, "ask: it has ended"};
-      continue;
-    }
-    std::uint64_t proof = 0;
-    Message answer(&proof, sizeof proof);
-    if (answer.receive(ours.get()) != sizeof proof) return Error{ENOENT, "ask: not there"};
-    UniqueFd socket = answer.attached();
-    if (!socket) return Error{ENOENT, "ask: no descriptor"};
-    return socket;
-  }
+  return wait_for_answer(ours.get(), process, deadline);
 }
 
 constexpr Nanos kBetweenQuestions{200'000};
