@@ -26,11 +26,23 @@ int bad_address() {
   return -1;
 }
 
+/// Fails as in the kernel for more entries than the process may have descriptors (poll(2), EINVAL). The kernel counts
+/// before it looks at the entries.
+Status check_count(nfds_t count) {
+  constexpr nfds_t kFew = 64;  // a limit below is not worth a system call
+  if (count > kFew && real.poll(nullptr, count, 0) < 0 && errno == EINVAL) return Error{EINVAL, "poll"};
+  return ok();
+}
+
+Result<int> poll_endpoints(pollfd* fds, nfds_t count, Nanos timeout, const sigset_t* mask) {
+  if (Status fine = check_count(count); !fine) return fine.error();
+  return runtime::poll_endpoints({fds, count}, timeout, mask);
+}
+
 [[gnu::noinline]] int poll_any(pollfd* fds, nfds_t count, int timeout) {
   if (!any_ours(fds, count)) return real.poll(fds, count, timeout);
-  return as_library_call([&] {
-    return to_posix([&] { return runtime::poll_endpoints({fds, count}, from_milliseconds(timeout), nullptr); });
-  });
+  return as_library_call(
+      [&] { return to_posix([&] { return poll_endpoints(fds, count, from_milliseconds(timeout), nullptr); }); });
 }
 
 [[gnu::always_inline]] inline int poll_ours(pollfd* fds, nfds_t count, int timeout) {
@@ -48,7 +60,7 @@ int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_
     return to_posix([&]() -> Result<int> {
       const auto left = from_timespec(timeout);
       if (!left) return left.error();
-      return runtime::poll_endpoints({fds, count}, *left, mask);
+      return poll_endpoints(fds, count, *left, mask);
     });
   });
 }

@@ -1,6 +1,7 @@
 // poll, select, epoll over connections and other descriptors.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/time.h>
 #include <sys/timerfd.h>
@@ -9,6 +10,8 @@
 #include <array>
 #include <csignal>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "tests/preload/tcp_world.h"
 #include "tests/support/raw_syscall.h"
@@ -48,6 +51,27 @@ TEST(PreloadedWaiting, PollSleepsUntilWokenBesidesPipesAndTimers) {
   EXPECT_EQ(::poll(entries.data(), 3, 5000), 1);
   EXPECT_EQ(entries[0].revents, POLLIN);
   writer.join();
+}
+
+TEST(PreloadedWaiting, PollRefusesMoreEntriesThanTheProcessMayHaveDescriptors) {
+  constexpr rlim_t kLimit = 100;
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::write(alice, "x", 1), 1);
+  std::vector<pollfd> entries(kLimit + 1, pollfd{-1, POLLIN, 0});
+  entries[0].fd = bob;
+  EXPECT_EQ(::poll(entries.data(), kLimit + 1, 1000), 1);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit small{kLimit, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
+  const timespec none{};
+  EXPECT_EQ(::poll(entries.data(), kLimit + 1, 0), -1);
+  EXPECT_EQ(std::exchange(errno, 0), EINVAL);
+  EXPECT_EQ(::ppoll(entries.data(), kLimit + 1, &none, nullptr), -1);
+  EXPECT_EQ(std::exchange(errno, 0), EINVAL);
+  EXPECT_EQ(::poll(entries.data(), kLimit, 1000), 1);
+  EXPECT_EQ(errno, 0);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(PreloadedWaiting, PpollLetsASignalThrough) {
