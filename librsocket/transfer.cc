@@ -48,12 +48,12 @@ Result<ssize_t> StreamTransfer::receive_bytes(void* data, std::size_t length, in
 }
 
 Result<ssize_t> StreamTransfer::receive_into(IoCursor& out, std::size_t total, int flags) {
+  if ((flags & MSG_ERRQUEUE) != 0) return Error{EAGAIN, "rrecv: the error queue is empty"};
+  if ((flags & MSG_OOB) != 0 && core_.state() != State::listening) return Error{EINVAL, "rrecv: no urgent data"};
   const Inheritance::Turn turn(socket_.inheritance());
   if (!core_.is_connected()) {
     if (Status connected = progress_.require_connected(ENOTCONN); !connected) return connected.error();
   }
-  if ((flags & MSG_OOB) != 0) return Error{EINVAL, "rrecv: no urgent data"};
-  if ((flags & MSG_ERRQUEUE) != 0) return Error{EAGAIN, "rrecv: the error queue is empty"};
   if (total == 0) return receive_nothing();
   const auto get = [&](Connection& connection) {
     if ((flags & MSG_PEEK) != 0) return peek(out, total, flags);
@@ -190,8 +190,9 @@ Result<int> StreamTransfer::unread_bytes() {
 // -- sending
 
 Result<ssize_t> StreamTransfer::send_bytes(const void* data, std::size_t length, int flags) {
-  if ((flags & (MSG_OOB | MSG_FASTOPEN)) != 0) [[unlikely]]
-    return why_not(flags);
+  if ((flags & (MSG_OOB | MSG_FASTOPEN)) != 0) [[unlikely]] {
+    if (const auto error = why_not(flags)) return *error;
+  }
   auto* const bytes = static_cast<std::byte*>(const_cast<void*>(data));
   if (!core_.is_connected() || length == 0) [[unlikely]] {
     IoCursor all(bytes, length);
@@ -302,10 +303,21 @@ bool StreamTransfer::send_into_the_void() {
   return true;
 }
 
-/// Returns the error of a send with one of these flags.
-Error StreamTransfer::why_not(int flags) const {
-  if ((flags & MSG_OOB) != 0) return {EOPNOTSUPP, "rsend: no urgent data"};
-  return {core_.is_connected() ? EISCONN : ENOTCONN, "rsend: MSG_FASTOPEN"};
+/// Returns the error of a send with MSG_FASTOPEN, which names no address here, or with MSG_OOB. Returns nothing where
+/// the socket's own error, or its connect that is under way, comes first.
+std::optional<Error> StreamTransfer::why_not(int flags) const {
+  if ((flags & MSG_FASTOPEN) != 0) {
+    switch (core_.state()) {
+      case State::connected:
+      case State::listening: return Error{EISCONN, "rsend: MSG_FASTOPEN"};
+      case State::connecting:
+      case State::failed: return std::nullopt;
+      case State::initial:
+      case State::bound: return Error{EINVAL, "rsend: MSG_FASTOPEN"};
+    }
+  }
+  if (!core_.is_connected()) return std::nullopt;
+  return Error{EOPNOTSUPP, "rsend: no urgent data"};
 }
 
 namespace {
@@ -332,8 +344,9 @@ Status check_control(msghdr message) {
 }  // namespace
 
 Result<ssize_t> StreamTransfer::send(const msghdr& message, int flags) {
-  if ((flags & (MSG_OOB | MSG_FASTOPEN)) != 0) [[unlikely]]
-    return why_not(flags);
+  if ((flags & (MSG_OOB | MSG_FASTOPEN)) != 0) [[unlikely]] {
+    if (const auto error = why_not(flags)) return *error;
+  }
   if (message.msg_controllen != 0 && message.msg_control != nullptr) [[unlikely]] {
     if (Status ignored = check_control(message); !ignored) return ignored.error();
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "core/runtime/roles.h"
@@ -56,7 +57,7 @@ class StreamTransfer final : public runtime::Transfer {
   Result<ssize_t> send_nothing();
   bool send_into_the_void();
   Result<ssize_t> why_not_sent(std::size_t total);
-  [[nodiscard]] Error why_not(int flags) const;
+  [[nodiscard]] std::optional<Error> why_not(int flags) const;
 
   void poll() {
     if (core_.connection->poll()) progress_.note_changes();

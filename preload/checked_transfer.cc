@@ -99,6 +99,17 @@ Result<ssize_t> receive_what_fits(Lookup& socket, msghdr& message, int flags) {
   return got;
 }
 
+/// Returns why a message of which a part does not exist is not sent.
+Error why_not_from_bad(Lookup& socket, const msghdr& message, int flags) {
+  constexpr Error kBadMemory{EFAULT, "send: data"};
+  if (socket->is_datagram()) return kBadMemory;  // a datagram of no bytes would be sent
+  const auto parts = parts_of(message);
+  if (!std::all_of(parts.begin(), parts.end(), may_be_a_process_s)) return kBadMemory;
+  if (const auto may_send = runtime::send(socket, nullptr, 0, flags); !may_send) return may_send.error();
+  if (!runtime::may_block(*socket, flags) && (socket->ready() & EPOLLOUT) == 0) return {EAGAIN, "send: no room"};
+  return kBadMemory;
+}
+
 Result<ssize_t> receive_parts(Lookup& socket, msghdr& message, int flags) {
   if (are_parts_there(known_memory.writable, message)) [[likely]]
     return runtime::receive(socket, message, flags);
@@ -151,6 +162,11 @@ Result<ssize_t> receive_into_bad(Lookup& socket, void* data, std::size_t length,
   return receive_what_fits(socket, message, flags);
 }
 
+Error send_from_bad(Lookup& socket, const void* data, std::size_t length, int flags) {
+  iovec part{const_cast<void*>(data), length};
+  return why_not_from_bad(socket, message_of(part), flags);
+}
+
 Result<ssize_t> receive_checked(Lookup& socket, msghdr* message, int flags) {
   if (Status fine = check_message(message); !fine) return fine.error();
   if (!are_writable(message)) [[unlikely]] {
@@ -188,7 +204,7 @@ Result<ssize_t> send_checked(Lookup& socket, const msghdr* message, int flags) {
   }
   if (are_parts_there(known_memory.readable, *message)) [[likely]]
     return runtime::send(socket, *message, flags);
-  return Error{EFAULT, "sendmsg: data"};
+  return why_not_from_bad(socket, *message, flags);
 }
 
 Result<ssize_t> receive_from_checked(Lookup& socket, void* data, std::size_t length, int flags, sockaddr* address,
@@ -220,7 +236,7 @@ Result<ssize_t> send_to_checked(Lookup& socket, const void* data, std::size_t le
   message.msg_namelen = address_length;
   if (is_readable(data, length)) [[likely]]
     return runtime::send(socket, message, flags);
-  return Error{EFAULT, "sendto: data"};
+  return why_not_from_bad(socket, message, flags);
 }
 
 }  // namespace ringsock::preload

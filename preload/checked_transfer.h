@@ -18,6 +18,10 @@ Result<ssize_t> send_checked(Lookup& socket, const msghdr* message, int flags);
 /// Receives into memory of which a part does not exist.
 Result<ssize_t> receive_into_bad(Lookup& socket, void* data, std::size_t length, int flags);
 
+/// Answers a send from memory of which a part does not exist. As in the kernel, what the connection has to say (its
+/// end, its error, that it has no room) comes before EFAULT.
+Error send_from_bad(Lookup& socket, const void* data, std::size_t length, int flags);
+
 [[gnu::always_inline]] inline Result<ssize_t> receive_checked(Lookup& socket, void* data, std::size_t length,
                                                               int flags) {
   if (!is_near_on_stack(data, length) && !is_writable(data, length)) [[unlikely]]
@@ -27,7 +31,7 @@ Result<ssize_t> receive_into_bad(Lookup& socket, void* data, std::size_t length,
 [[gnu::always_inline]] inline Result<ssize_t> send_checked(Lookup& socket, const void* data, std::size_t length,
                                                            int flags) {
   if (!is_near_on_stack(data, length) && !is_readable(data, length)) [[unlikely]]
-    return Error{EFAULT, "send"};
+    return send_from_bad(socket, data, length, flags);
   return runtime::send(socket, data, length, flags);
 }
 

@@ -16,6 +16,7 @@
 // The functions below by names that the linker does not send to libc (RS_BY_NUMBER).
 extern "C" decltype(recvfrom) ringsock_recvfrom;
 extern "C" decltype(sendto) ringsock_sendto;
+extern "C" decltype(sendmsg) ringsock_sendmsg;
 
 namespace ringsock::preload {
 namespace {
@@ -105,7 +106,28 @@ Result<ssize_t> receive_all(int fd, Lookup& socket, msghdr* message, int flags) 
   auto got = receive_checked(socket, message, flags);
   return got ? with_rest_received(fd, socket, *message, flags, got) : got;
 }
+
+/// Carries out a send with MSG_FASTOPEN, which connects first. What then remains is sent by `send`, by the ring or by
+/// the kernel.
+Result<ssize_t> connect_and_send(Lookup& socket, const sockaddr* address, socklen_t length, auto send) {
+  socket.pin();
+  if (Status fine = check_address(address, length); !fine) return fine.error();
+  if (length < sizeof address->sa_family) return Error{EINVAL, "send: MSG_FASTOPEN"};
+  if (address->sa_family == AF_UNSPEC) return Error{EOPNOTSUPP, "send: MSG_FASTOPEN"};
+  if (Status connected = runtime::connect(socket, address, length); !connected) return connected.error();
+  const ssize_t sent = send();
+  // Not repeated: the connection stands.
+  if (sent < 0) return errno == ERESTART ? Error{EINTR, "send"} : Error::last("send");
+  return sent;
+}
+
 Result<ssize_t> send_all(int fd, Lookup& socket, const msghdr* message, int flags) {
+  if ((flags & MSG_FASTOPEN) != 0 && !socket->is_datagram()) [[unlikely]] {
+    if (!are_readable(message)) return Error{EFAULT, "sendmsg: message"};
+    if (message->msg_name != nullptr)
+      return connect_and_send(socket, static_cast<const sockaddr*>(message->msg_name), message->msg_namelen,
+                              [&] { return ringsock_sendmsg(fd, message, flags & ~MSG_FASTOPEN); });
+  }
   auto sent = send_checked(socket, message, flags);
   return sent ? with_rest_sent(fd, socket, *message, flags, sent) : sent;
 }
@@ -134,8 +156,9 @@ Result<ssize_t> send_parts(int fd, Lookup& socket, const iovec* parts, int count
 /// Checks arguments of preadv2(2) and pwritev2(2): sockets take the offset -1 only, and of the flags RWF_NOWAIT has an
 /// effect.
 Status check_v2(off_t offset, int flags) {
-  if (offset != -1) return Error{ESPIPE, "socket: offset"};
-  if ((flags & ~(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT)) != 0) return Error{EOPNOTSUPP, "socket: flags"};
+  if (offset != -1) return Error{offset < 0 ? EINVAL : ESPIPE, "socket: offset"};
+  if ((flags & ~(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND)) != 0)
+    return Error{EOPNOTSUPP, "socket: flags"};
   return ok();
 }
 
@@ -311,15 +334,9 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
   return route(
       fd,
       [&](Lookup& socket) -> Result<ssize_t> {
-        if ((flags & MSG_FASTOPEN) != 0 && !socket->is_datagram()) [[unlikely]] {
-          socket.pin();
-          if (Status fine = check_address(address, address_length); !fine) return fine.error();
-          if (Status connected = runtime::connect(socket, address, address_length); !connected)
-            return connected.error();
-          const ssize_t sent = intercepted_send(fd, data, length, flags & ~MSG_FASTOPEN);  // ring or kernel
-          // Not repeated: the connection stands.
-          if (sent < 0) return errno == ERESTART ? Error{EINTR, "sendto"} : Error::last("sendto");
-          return sent;
+        if (address != nullptr && (flags & MSG_FASTOPEN) != 0 && !socket->is_datagram()) [[unlikely]] {
+          return connect_and_send(socket, address, address_length,
+                                  [&] { return intercepted_send(fd, data, length, flags & ~MSG_FASTOPEN); });
         }
         if (address == nullptr)
           return with_rest_sent(fd, socket, data, length, flags, send_checked(socket, data, length, flags));

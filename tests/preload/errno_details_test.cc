@@ -1,0 +1,166 @@
+// The errno of calls in rare states, and which of several errors comes first.
+#include <fcntl.h>
+#include <sys/uio.h>
+
+#include <array>
+
+#include "tests/preload/tcp_world.h"
+#include "tests/support/bad_memory.h"
+#include "tests/support/sanitizers.h"
+
+namespace ringsock::preload_tests {
+namespace {
+
+/// Returns errno of a call that failed, 0 for one that did not.
+int error_of(ssize_t result) { return result < 0 ? errno : 0; }
+
+/// Closes `fd`, so that the peer gets a reset.
+void reset_by(Fd& fd) {
+  const linger at_once{1, 0};
+  ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+  fd.reset();
+}
+/// Alice, whom Bob has reset, which she knows.
+Fd reset_end() {
+  Pair pair = connected_pair();
+  reset_by(pair.bob);
+  EXPECT_NE(poll_once(pair.alice, POLLIN, 5000) & POLLERR, 0);
+  return std::move(pair.alice);
+}
+
+/// A pipe's ends: out of `out` comes what is written to `in`.
+struct Pipe {
+  Pipe() {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::pipe(ends.data()), 0);
+    out = Fd(ends[0]);
+    in = Fd(ends[1]);
+  }
+  Fd out, in;
+};
+
+/// A socket whose connect(2) without blocking has begun, and its listener.
+struct Connecting {
+  Connecting() {
+    EXPECT_EQ(::connect(fd, there.get(), there.length), -1);
+    EXPECT_EQ(errno, EINPROGRESS);
+  }
+  Fd listener = listening();
+  Address there = name_of(listener);
+  Fd fd{::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)};
+};
+
+// -- sends from bad memory
+
+class SendFromBadMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (support::kHasAddressSanitizer || support::kHasThreadSanitizer)
+      GTEST_SKIP() << "the sanitizer's own functions look at what is passed";
+  }
+  /// Returns the error of send(2), sendto(2) and sendmsg(2), which must be the same.
+  [[nodiscard]] int error_of_sends(int fd, char* place) const {
+    iovec part{place, 8};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
+    const int error = error_of(::send(fd, place, 8, kFlags));
+    EXPECT_EQ(error_of(::sendmsg(fd, &message, kFlags)), error);
+    EXPECT_EQ(error_of(::sendto(fd, place, 8, kFlags, name_.get(), name_.length)), error);
+    return error;
+  }
+  BadMemory memory_;
+  char* const hole_ = memory_.last(0);
+  mutable Address name_ = Address::loopback(AF_INET, 9);
+};
+
+TEST_F(SendFromBadMemory, TellsTheEndOfTheConnectionFirst) {
+  auto [alice, bob] = connected_pair();
+  EXPECT_EQ(error_of_sends(alice, hole_), EFAULT);
+  ASSERT_EQ(::shutdown(alice, SHUT_WR), 0);
+  EXPECT_EQ(error_of_sends(alice, hole_), EPIPE);
+  EXPECT_EQ(error_of_sends(alice, reinterpret_cast<char*>(UINTPTR_MAX - 63)), EFAULT);  // no address of a process
+}
+
+TEST_F(SendFromBadMemory, TellsTheErrorOfTheSocketFirst) {
+  const Fd alice = reset_end();
+  EXPECT_EQ(error_of(::send(alice, hole_, 8, MSG_NOSIGNAL)), ECONNRESET);
+  EXPECT_EQ(error_of_sends(alice, hole_), EPIPE);
+}
+
+TEST_F(SendFromBadMemory, TellsThatThereIsNoRoomFirst) {
+  auto [alice, bob] = connected_pair();
+  const std::string bytes(65536, 'x');
+  while (::send(alice, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) continue;
+  ASSERT_EQ(errno, EAGAIN);
+  EXPECT_EQ(error_of_sends(alice, hole_), EAGAIN);
+}
+
+// -- flags of sends and receives
+
+TEST(ErrnoOfFlags, TheErrorQueueIsEmptyInEveryState) {
+  char byte = 0;
+  const Fd fresh(::socket(AF_INET, SOCK_STREAM, 0)), listener = listening(), alice = reset_end();
+  for (const int fd : {int(fresh), int(listener), int(alice)})
+    EXPECT_EQ(error_of(::recv(fd, &byte, 1, MSG_ERRQUEUE)), EAGAIN);
+  EXPECT_EQ(error_of(::recv(alice, &byte, 1, 0)), ECONNRESET);
+}
+
+TEST(ErrnoOfFlags, NoUrgentDataComesBeforeTheErrorOfTheSocket) {
+  char byte = 0;
+  const Fd fresh(::socket(AF_INET, SOCK_STREAM, 0)), listener = listening(), alice = reset_end();
+  EXPECT_EQ(error_of(::recv(fresh, &byte, 1, MSG_OOB)), EINVAL);
+  EXPECT_EQ(error_of(::recv(alice, &byte, 1, MSG_OOB)), EINVAL);
+  EXPECT_EQ(error_of(::recv(listener, &byte, 1, MSG_OOB)), ENOTCONN);
+}
+
+TEST(ErrnoOfFlags, UrgentDataOfASocketThatIsNotConnected) {
+  const Fd fresh(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(error_of(::send(fresh, "x", 1, MSG_OOB | MSG_NOSIGNAL)), EPIPE);
+}
+
+TEST(ErrnoOfFlags, FastopenWithoutAnAddress) {
+  constexpr int kFlags = MSG_FASTOPEN | MSG_NOSIGNAL;
+  const Fd fresh(::socket(AF_INET, SOCK_STREAM, 0)), listener = listening();
+  EXPECT_EQ(error_of(::send(fresh, "x", 1, kFlags)), EINVAL);
+  EXPECT_EQ(error_of(::send(listener, "x", 1, kFlags)), EISCONN);
+  auto [alice, bob] = connected_pair();
+  EXPECT_EQ(error_of(::send(alice, "x", 1, kFlags)), EISCONN);
+}
+
+TEST(ErrnoOfFlags, FastopenToNoFamily) {
+  const Fd fresh(::socket(AF_INET, SOCK_STREAM, 0));
+  const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
+  EXPECT_EQ(error_of(::sendto(fresh, "x", 1, MSG_FASTOPEN, &nowhere, sizeof nowhere)), EOPNOTSUPP);
+}
+
+TEST(ErrnoOfFlags, SendmsgWithFastopenConnects) {
+  const Fd listener = listening();
+  Address there = name_of(listener);
+  const Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
+  std::string text = "first";
+  iovec part{text.data(), text.size()};
+  msghdr message{};
+  message.msg_name = there.get();
+  message.msg_namelen = there.length;
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  EXPECT_EQ(::sendmsg(fd, &message, MSG_FASTOPEN), 5) << std::strerror(errno);
+  const Fd accepted(::accept(listener, nullptr, nullptr));
+  EXPECT_EQ(read_all(accepted, 5), "first");
+}
+
+TEST(ErrnoOfFlags, Preadv2AndPwritev2) {
+  auto [alice, bob] = connected_pair();
+  std::string text = "xyz";
+  const iovec part{text.data(), 3};
+  EXPECT_EQ(::pwritev2(alice, &part, 1, -1, RWF_APPEND), 3) << std::strerror(errno);
+  EXPECT_EQ(::preadv2(bob, &part, 1, -1, RWF_APPEND), 3) << std::strerror(errno);
+  EXPECT_EQ(error_of(::pwritev2(alice, &part, 1, -2, 0)), EINVAL);
+  EXPECT_EQ(error_of(::preadv2(bob, &part, 1, -2, 0)), EINVAL);
+  EXPECT_EQ(error_of(::preadv2(bob, &part, 1, 0, 0)), ESPIPE);
+}
+
+}  // namespace
+}  // namespace ringsock::preload_tests
