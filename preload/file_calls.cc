@@ -66,11 +66,14 @@ Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
   return static_cast<ssize_t>(done);
 }
 
-/// Errors: EBADF; EINVAL it is open and no pipe.
-Status require_pipe(int fd) {
-  if (real.fcntl(fd, F_GETPIPE_SZ, 0) >= 0) return ok();
-  // The kernel says EBADF of every descriptor that is no pipe.
-  return Error{real.fcntl(fd, F_GETFD, 0) < 0 ? EBADF : EINVAL, "splice: one side must be a pipe"};
+/// @param wrong_mode  O_RDONLY or O_WRONLY: the end of a pipe that the call cannot use
+/// Errors: EBADF, also for the wrong end of a pipe; EINVAL it is open and no pipe.
+Status require_pipe(int fd, int wrong_mode) {
+  const int flags = real.fcntl(fd, F_GETFL, 0);
+  if (flags < 0 || (flags & O_ACCMODE) == wrong_mode) return Error{EBADF, "splice"};
+  // F_GETPIPE_SZ answers EBADF for every descriptor that is no pipe.
+  if (real.fcntl(fd, F_GETPIPE_SZ, 0) < 0) return Error{EINVAL, "splice: one side must be a pipe"};
+  return ok();
 }
 
 /// Writes as many bytes as the pipe has room for. Does not wait for room for the rest: the thread that would wait may
@@ -90,7 +93,7 @@ Result<ssize_t> put_into_pipe(int pipe, std::span<std::byte> bytes, bool may_blo
 
 /// Carries out splice(2) from a ring into a pipe. Only the bytes that the pipe takes leave the socket.
 Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned flags) {
-  if (Status pipe = require_pipe(out); !pipe) return pipe.error();
+  if (Status pipe = require_pipe(out, O_RDONLY); !pipe) return pipe.error();
   const auto room = copy_room();
   if (!room) return room.error();
   const std::span<std::byte> copy = *room;
@@ -134,7 +137,14 @@ ssize_t sendfile_ours(int out, int in, off_t* offset, size_t count) {
 /// Carries out splice(2) from a pipe into a ring. Bytes that have left the pipe must be sent, so only as many are read
 /// as fit.
 Result<ssize_t> pipe_to_socket(Lookup& socket, int in, size_t count, unsigned flags) {
-  if (Status pipe = require_pipe(in); !pipe) return pipe.error();
+  if (Status pipe = require_pipe(in, O_WRONLY); !pipe) return pipe.error();
+  // What the pipe says comes before what the socket says.
+  pollfd pipe{in, POLLIN, 0};
+  if (const auto looked = poll_until(std::span(&pipe, 1), Nanos::zero(), nullptr); !looked) return looked.error();
+  if ((pipe.revents & POLLIN) == 0) {
+    if ((pipe.revents & POLLHUP) != 0) return 0;
+    if ((flags & SPLICE_F_NONBLOCK) != 0) return Error{EAGAIN, "splice: empty pipe"};
+  }
   if (auto may_send = runtime::send(socket, nullptr, 0, 0); !may_send) return may_send;
   const auto room = copy_room();
   if (!room) return room.error();
@@ -165,6 +175,17 @@ Result<ssize_t> pipe_to_socket(Lookup& socket, int in, size_t count, unsigned fl
   return got;
 }
 
+/// Checks the offsets of splice(2) as the kernel does. `pipe_offset` belongs to the side that must be a pipe.
+Status check_offsets(int pipe, const off_t* pipe_offset, const off_t* socket_offset) {
+  if (real.fcntl(pipe, F_GETFD, 0) < 0) return Error{EBADF, "splice"};
+  if (pipe_offset != nullptr && real.fcntl(pipe, F_GETPIPE_SZ, 0) >= 0) return Error{ESPIPE, "splice: pipe"};
+  for (const off_t* offset : {pipe_offset, socket_offset}) {
+    if (offset != nullptr && !are_readable(offset)) return Error{EFAULT, "splice: offset"};
+  }
+  if (socket_offset != nullptr) return Error{EINVAL, "splice: a socket has no offset"};
+  return ok();
+}
+
 Result<ssize_t> splice_ours(Lookup& from, Lookup& to, int in, int out, size_t count, unsigned flags) {
   from.pin();
   to.pin();
@@ -189,11 +210,15 @@ RS_INTERCEPT ssize_t splice(int in, off_t* in_offset, int out, off_t* out_offset
   if (!fd_table().holds(in) && !fd_table().holds(out)) [[likely]] {
     return real.splice(in, in_offset, out, out_offset, count, flags);
   }
+  if (count == 0) return 0;
   return as_library_call([&] {
     return to_posix([&]() -> Result<ssize_t> {
+      constexpr unsigned kKnownFlags = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
+      if ((flags & ~kKnownFlags) != 0) return Error{EINVAL, "splice: flags"};
       Lookup from = fd_table().find(in);
       Lookup to = fd_table().find(out);
-      if ((from && in_offset != nullptr) || (to && out_offset != nullptr)) return Error{ESPIPE, "splice: offset"};
+      const Status fine = from ? check_offsets(out, out_offset, in_offset) : check_offsets(in, in_offset, out_offset);
+      if (!fine) return fine.error();
       return splice_ours(from, to, in, out, count, flags);
     });
   });

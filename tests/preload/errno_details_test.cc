@@ -97,6 +97,48 @@ TEST_F(SendFromBadMemory, TellsThatThereIsNoRoomFirst) {
   EXPECT_EQ(error_of_sends(alice, hole_), EAGAIN);
 }
 
+// -- splice(2)
+
+TEST(ErrnoOfSplice, UnknownFlagsAndNoBytes) {
+  auto [alice, bob] = connected_pair();
+  const Pipe pipe;
+  EXPECT_EQ(error_of(::splice(bob, nullptr, pipe.in, nullptr, 7, 0x100)), EINVAL);
+  EXPECT_EQ(error_of(::splice(pipe.out, nullptr, bob, nullptr, 7, 0x100)), EINVAL);
+  EXPECT_EQ(::splice(bob, nullptr, pipe.in, nullptr, 0, 0x100), 0);
+  EXPECT_EQ(::splice(bob, nullptr, alice, nullptr, 0, 0), 0);
+}
+
+TEST(ErrnoOfSplice, OffsetsOfTheSocketAndOfThePipe) {
+  auto [alice, bob] = connected_pair();
+  const Pipe pipe;
+  ASSERT_EQ(::write(alice, "x", 1), 1);
+  ASSERT_EQ(::write(pipe.in, "y", 1), 1);
+  off64_t offset = 0;
+  EXPECT_EQ(error_of(::splice(bob, &offset, pipe.in, nullptr, 7, 0)), EINVAL);
+  EXPECT_EQ(error_of(::splice(bob, nullptr, pipe.in, &offset, 7, 0)), ESPIPE);
+  EXPECT_EQ(error_of(::splice(pipe.out, nullptr, bob, &offset, 7, 0)), EINVAL);
+  EXPECT_EQ(error_of(::splice(pipe.out, &offset, bob, nullptr, 7, 0)), ESPIPE);
+  const Fd closed(::dup(bob));
+  ::close(closed);
+  EXPECT_EQ(error_of(::splice(bob, &offset, closed, nullptr, 7, 0)), EBADF);
+}
+
+TEST(ErrnoOfSplice, TheWrongEndOfAPipe) {
+  auto [alice, bob] = connected_pair();
+  const Pipe pipe;
+  EXPECT_EQ(error_of(::splice(bob, nullptr, pipe.out, nullptr, 7, SPLICE_F_NONBLOCK)), EBADF);
+  EXPECT_EQ(error_of(::splice(pipe.in, nullptr, bob, nullptr, 7, SPLICE_F_NONBLOCK)), EBADF);
+}
+
+TEST(ErrnoOfSplice, AnEmptyPipeComesBeforeTheSocket) {
+  auto [alice, bob] = connected_pair();
+  Pipe pipe;
+  ASSERT_EQ(::shutdown(bob, SHUT_WR), 0);
+  EXPECT_EQ(error_of(::splice(pipe.out, nullptr, bob, nullptr, 7, SPLICE_F_NONBLOCK)), EAGAIN);
+  pipe.in.reset();
+  EXPECT_EQ(::splice(pipe.out, nullptr, bob, nullptr, 7, 0), 0);
+}
+
 // -- flags of sends and receives
 
 TEST(ErrnoOfFlags, TheErrorQueueIsEmptyInEveryState) {
