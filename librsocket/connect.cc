@@ -77,7 +77,7 @@ Status Connector::connect_at_once(const sockaddr* address, socklen_t length) {
   switch (core_.state()) {
     case State::connecting: return go_on_connecting();
     case State::connected:
-      if (std::exchange(owes_connect_answer_, false)) return ok();
+      if (std::exchange(owes_connect_answer_, false)) return owed_answer();
       [[fallthrough]];
     case State::listening: return Error{EISCONN, "rconnect"};
     case State::failed:
@@ -95,6 +95,13 @@ Status Connector::connect_at_once(const sockaddr* address, socklen_t length) {
   if (core_.is_connected()) return ok();
   owes_connect_answer_ = true;
   return Error{EINPROGRESS, "rconnect"};
+}
+
+/// Returns what the first connect(2) after one that was under way says of the connection: it may have ended since.
+Status Connector::owed_answer() {
+  if (core_.connection->ends().failure() == 0) return ok();
+  const int error = core_.take_error();
+  return Error{error != 0 ? error : ECONNABORTED, "rconnect"};
 }
 
 Status Connector::go_on_connecting() {

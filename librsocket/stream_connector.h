@@ -48,6 +48,7 @@ class Connector final : public StreamPart {
   /// Connects without waiting. Errors: EINPROGRESS and EALREADY while under way.
   Status connect_at_once(const sockaddr* address, socklen_t length);
   Status go_on_connecting();
+  Status owed_answer();
   Status start_connect(const SocketAddress& destination);
   void handle_cm_event(verbs::CmEvent& event);
   void send_connect_request();

@@ -28,6 +28,8 @@ class StreamNumbers final : public runtime::DescriptorLife, public StreamPart {
   void reset() noexcept;
   /// Keeps the port of the kernel socket while connected.
   void hold_port() { holds_port_ = true; }
+  /// Returns whether bind(2) has given the socket its port.
+  [[nodiscard]] bool holds_port() const { return holds_port_; }
   /// Gives the connection that has just been made the socket's number. setup_lock must be held.
   void take_over_number();
   /// Makes the descriptors of a connection that another process carries on refer to `kernel_socket`, also in epoll

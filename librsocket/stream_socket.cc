@@ -46,6 +46,8 @@ Status StreamSocket::shutdown(int how) {
     return ok();
   }
   if (core_.state() == StreamCore::State::connecting) static_cast<void>(readiness_.ready());
+  // The kernel's connection can be half closed before the peer takes it.
+  if (connector_.has_other_way()) connector_.give_up();
   if (!core_.is_connected()) return Error{ENOTCONN, "rshutdown"};
   if (!inheritance_.claim()) return Error{EIO, "rshutdown: another process uses the connection"};
   progress_.look_for_reset();

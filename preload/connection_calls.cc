@@ -66,6 +66,29 @@ int domain_of(Lookup& socket) {
   return domain;
 }
 
+/// Answers bind(2) on a socket that cannot be bound again: what is wrong with the address comes first.
+Status why_not_bound(Lookup& socket, const sockaddr* address, socklen_t length) {
+  auto wanted = SocketAddress::from(address, length);
+  if (wanted) wanted->set_port(0);  // whether the port is free does not matter
+  const KernelsOpinion kernel(domain_of(socket));
+  const int bound =
+      wanted ? real.bind(kernel.fd(), wanted->get(), wanted->length()) : real.bind(kernel.fd(), address, length);
+  return bound != 0 ? Error::last("bind") : Error{EINVAL, "bind: bound already"};
+}
+
+/// Returns whether an answer of the socket's is not the kernel's.
+bool is_kernel_unasked(runtime::Endpoint& socket) {
+  const auto* const chosen = socket.as_chosen_socket();
+  return chosen != nullptr ? !chosen->is_kernel_socket() : hand_overs().is_connection(socket);
+}
+
+/// Answers bind(2) on a socket that is connected, or was: after the connection's end the kernel binds it anew.
+Status bind_again(Lookup& socket, int fd, const sockaddr* address, socklen_t length) {
+  if (!hand_overs().may_bind_again(*socket)) return why_not_bound(socket, address, length);
+  if (Status alone = hand_overs().become_unconnected(*socket); !alone) return Error{EINVAL, "bind: shared"};
+  return real.bind(fd, address, length) != 0 ? Status(Error::last("bind")) : ok();
+}
+
 /// Returns whether an option would need support that rings lack: completions of sends.
 bool is_promise(int level, int name) { return level == SOL_SOCKET && name == SO_ZEROCOPY; }
 /// Returns whether an option makes the socket the kernel's: an offset for MSG_PEEK, which rings lack.
@@ -108,16 +131,28 @@ std::optional<Status> disconnect_ours(runtime::Endpoint& socket) {
   return hand_overs().become_unconnected(socket);
 }
 
+/// Returns whether a connect(2) tells that its connection was made, and has been reset since.
+bool is_reset(const Status& connected) {
+  if (connected) return false;
+  const int code = connected.error().code;
+  return code == ECONNRESET || code == ECONNABORTED || code == EPIPE;
+}
+
 int connect_ours(int fd, const sockaddr* address, socklen_t length) {
   bool is_repeated = false;  // after a handler with SA_RESTART; the connection may stand by then
   return route_pinned(
       fd,
       [&](Lookup& socket) -> Status {
         if (Status fine = check_address(address, length); !fine) return fine;
-        if (length >= sizeof address->sa_family && address->sa_family == AF_UNSPEC) [[unlikely]] {
+        if (length < sizeof address->sa_family) return Error{EINVAL, "connect: address"};
+        if (address->sa_family == AF_UNSPEC) [[unlikely]] {
           if (const auto done = disconnect_ours(*socket)) return *done;
         }
         const Status connected = runtime::connect(socket, address, length);
+        if (is_reset(connected) && hand_overs().is_connection(*socket)) {
+          // As in the kernel, the socket may connect again once the reset has been told.
+          [[maybe_unused]] const Status may_connect = hand_overs().become_unconnected(*socket);
+        }
         const bool stands = !connected && connected.error().code == EISCONN && is_repeated;
         is_repeated = true;
         return stands ? ok() : connected;
@@ -136,7 +171,9 @@ RS_INTERCEPT int bind(int fd, const sockaddr* address, socklen_t length) {
       fd,
       [&](Lookup& socket) -> Status {
         if (Status fine = check_address(address, length); !fine) return fine;
-        return socket->bind(address, length);
+        const Status bound = socket->bind(address, length);
+        const bool is_bound_already = !bound && bound.error().code == EINVAL && is_kernel_unasked(*socket);
+        return is_bound_already ? bind_again(socket, fd, address, length) : bound;
       },
       [&] { return real.bind(fd, address, length); });
 }

@@ -69,7 +69,14 @@ Status ChosenSocket::bind(const sockaddr* address, socklen_t length) {
 Status ChosenSocket::shutdown(int how) {
   const int fd = descriptor();
   switch (state()) {
-    case State::on_way: return by_way_.setup.shutdown(how);
+    case State::on_way: {
+      const Status shut = by_way_.setup.shutdown(how);
+      if (shut || !way_->has_failed_to_connect()) return shut;
+      connecting_.fall_back_if_refused();
+      if (state() != State::kernel) return shut;
+      leave();
+      break;
+    }
     case State::both:
       if (Status shut = by_way_.setup.shutdown(how); !shut) return shut;
       if (how == SHUT_WR) break;

@@ -69,7 +69,10 @@ Status Connecting::connect(const sockaddr* address, socklen_t length) {
       if (socket_.mover_ && socket_.mover_->concerns(destination_)) return by_kernel_first(address, length);
       socket_.choice_.set(State::on_way);
       break;
-    case State::on_way: break;
+    case State::on_way:
+      // Once the way has connected, no answer is a refusal.
+      if (!socket_.way_->is_connecting() && !socket_.way_->has_failed_to_connect()) return by_way(address, length);
+      break;
   }
   Status connected = by_way(address, length);
   if (!is_refusal(connected)) return connected;

@@ -55,6 +55,8 @@ class HandOvers {
   /// an unconnected kernel socket with the same options under its numbers. Errors: EISCONN another process has the
   /// connection, too; those of socket(2).
   virtual Status become_unconnected(runtime::Endpoint& connection) const;
+  /// Returns whether a connection that a way carried has ended, so that the kernel would bind its socket anew.
+  virtual bool may_bind_again(runtime::Endpoint& /*endpoint*/) const { return false; }
   /// Leaves a socket that is on no way yet to the kernel, with O_NONBLOCK as the application set it. A listener ends
   /// for the way in all processes that have it, and clients that it has answered move to the kernel's backlog.
   virtual void give_to_kernel(ChosenSocket& socket) const { socket.give_up_way(); }

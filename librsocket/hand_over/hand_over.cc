@@ -680,13 +680,44 @@ Status prepare_exec() {
 
 // -- for good --------------------------------------------------------------------------------------
 
+namespace {
+
+/// Returns whether the socket has an error that nobody was told of once its connection is reset, if that stands.
+bool has_untold_error(const StreamCore& core) {
+  if (core.pending_error.load(std::memory_order_acquire) != 0) return true;
+  if (!core.is_connected()) return core.state() == StreamCore::State::connecting;
+  return !core.is_over() ||
+         (core.connection->ends().failure() != 0 && !core.failure_taken.load(std::memory_order_acquire));
+}
+
+/// Gives an unconnected socket that does not block the error that the kernel leaves in one that it disconnects. The
+/// socket connects to itself for that, and keeps neither port nor address.
+void leave_reset_error(int fd, int domain) {
+  if (!bind_to(fd, SocketAddress::wildcard(domain, 0))) return;
+  const auto name = name_of(::getsockname, fd);
+  if (!name) return;
+  const SocketAddress self = domain == AF_INET ? SocketAddress::v4(INADDR_LOOPBACK, name->port())
+                                               : SocketAddress::v6(in6addr_loopback, name->port());
+  static_cast<void>(::connect(fd, self.get(), self.length()));
+  const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
+  static_cast<void>(::connect(fd, &nowhere, sizeof nowhere));
+}
+
+}  // namespace
+
+bool may_bind_again(StreamSocket& connection) {
+  connection.progress().look_for_reset();
+  return connection.is_connected() && connection.core().is_over() && !connection.numbers().holds_port();
+}
+
 Status become_unconnected(StreamSocket& connection) {
   if (connection.inheritance().is_shared()) return Error{EISCONN, "connect: another process has the connection"};
   const UniqueFd fresh = [&] {
     const RaisedLimit beyond_full_table;
-    return tcp_socket(connection.core().domain);
+    return tcp_socket(connection.core().domain, SOCK_NONBLOCK);
   }();
   if (!fresh) return Error::last("connect: socket");
+  if (has_untold_error(connection.core())) leave_reset_error(fresh.get(), connection.core().domain);
   set_kernel_nonblocking(fresh.get(), connection.endpoint().is_nonblocking());
   copy_options(connection, fresh.get());
   const linger at_once{1, 0};

@@ -33,8 +33,11 @@ Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections);
 Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const runtime::Ref> connections);
 /// Carries out connect(2) with AF_UNSPEC: resets a connection on a ring, or gives up one that is under way, and puts an
 /// unconnected kernel socket with the same options under its numbers. Errors: EISCONN another process has the
-/// connection, too; those of socket(2). Not inside a read-side section.
+/// connection, too; those of socket(2). As in the kernel, the socket has the error of the reset. Not inside a read-side
+/// section.
 Status become_unconnected(StreamSocket& connection);
+/// Returns whether a connection has ended, so that the kernel would bind its socket anew.
+bool may_bind_again(StreamSocket& connection);
 /// Leaves a socket that is on no ring yet to the kernel, with O_NONBLOCK as the application set it. A listener's ring
 /// ends in all processes that have the listener, and clients that it has answered move to the kernel's backlog. Not
 /// inside a read-side section.

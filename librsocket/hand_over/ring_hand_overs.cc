@@ -35,6 +35,10 @@ class RingHandOvers final : public transports::HandOvers {
   Status become_unconnected(runtime::Endpoint& connection) const override {
     return rs::become_unconnected(stream_of(connection));
   }
+  bool may_bind_again(runtime::Endpoint& endpoint) const override {
+    StreamSocket* const connection = ring_connection(endpoint);
+    return connection != nullptr && rs::may_bind_again(*connection);
+  }
   void give_to_kernel(ChosenSocket& socket) const override { rs::give_to_kernel(socket); }
   bool become_kernels(const runtime::Ref& endpoint) const override { return rs::become_kernels(endpoint); }
   void listener_is_prepared(ChosenSocket& socket, int fd) const override { rs::listener_is_prepared(socket, fd); }

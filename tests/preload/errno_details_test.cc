@@ -14,6 +14,13 @@ namespace {
 /// Returns errno of a call that failed, 0 for one that did not.
 int error_of(ssize_t result) { return result < 0 ? errno : 0; }
 
+int socket_error(int fd) {
+  int error = -1;
+  socklen_t length = sizeof error;
+  EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+  return error;
+}
+
 /// Closes `fd`, so that the peer gets a reset.
 void reset_by(Fd& fd) {
   const linger at_once{1, 0};
@@ -202,6 +209,77 @@ TEST(ErrnoOfFlags, Preadv2AndPwritev2) {
   EXPECT_EQ(error_of(::pwritev2(alice, &part, 1, -2, 0)), EINVAL);
   EXPECT_EQ(error_of(::preadv2(bob, &part, 1, -2, 0)), EINVAL);
   EXPECT_EQ(error_of(::preadv2(bob, &part, 1, 0, 0)), ESPIPE);
+}
+
+// -- addresses
+
+TEST(ErrnoOfAddresses, BindOfAConnectedSocketChecksTheAddressFirst) {
+  auto [alice, bob] = connected_pair();
+  Address any = Address::loopback(AF_INET, 0), six = Address::loopback(AF_INET6, 0);
+  EXPECT_EQ(error_of(::bind(alice, any.get(), any.length)), EINVAL);
+  EXPECT_EQ(error_of(::bind(alice, any.get(), 3)), EINVAL);
+  EXPECT_EQ(error_of(::bind(alice, six.get(), six.length)), EAFNOSUPPORT);
+  auto& in = reinterpret_cast<sockaddr_in&>(any.storage);
+  in.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1, of documentation
+  EXPECT_EQ(error_of(::bind(alice, any.get(), any.length)), EADDRNOTAVAIL);
+}
+
+TEST(ErrnoOfAddresses, BindAfterAResetSucceeds) {
+  const Fd alice = reset_end();
+  Address any = Address::loopback(AF_INET, 0);
+  EXPECT_EQ(::bind(alice, any.get(), any.length), 0) << std::strerror(errno);
+  EXPECT_NE(name_of(alice).port(), 0);
+}
+
+TEST(ErrnoOfAddresses, ConnectNeedsAFamily) {
+  auto [alice, bob] = connected_pair();
+  const Fd fresh(::socket(AF_INET, SOCK_STREAM, 0));
+  Address there = Address::loopback(AF_INET, 9);
+  for (const int fd : {int(alice), int(fresh)}) {
+    EXPECT_EQ(error_of(::connect(fd, there.get(), 0)), EINVAL);
+    EXPECT_EQ(error_of(::connect(fd, there.get(), 1)), EINVAL);
+  }
+}
+
+// -- connections under way, and their ends
+
+TEST(ErrnoOfConnects, TheFirstConnectAfterOneThatWasResetMeanwhileTellsOfTheReset) {
+  Connecting alice;
+  Fd bob(::accept(alice.listener, nullptr, nullptr));
+  ASSERT_NE(poll_once(alice.fd, POLLOUT, 5000), 0);
+  reset_by(bob);
+  ASSERT_NE(poll_once(alice.fd, POLLIN, 5000) & POLLERR, 0);
+  EXPECT_EQ(error_of(::connect(alice.fd, alice.there.get(), alice.there.length)), ECONNRESET);
+  EXPECT_EQ(error_of(::connect(alice.fd, alice.there.get(), alice.there.length)), EINPROGRESS);
+}
+
+TEST(ErrnoOfConnects, TheFirstConnectAfterAResetThatIsToldSaysAborted) {
+  Connecting alice;
+  Fd bob(::accept(alice.listener, nullptr, nullptr));
+  ASSERT_NE(poll_once(alice.fd, POLLOUT, 5000), 0);
+  reset_by(bob);
+  ASSERT_NE(poll_once(alice.fd, POLLIN, 5000) & POLLERR, 0);
+  EXPECT_EQ(socket_error(alice.fd), ECONNRESET);
+  EXPECT_EQ(error_of(::connect(alice.fd, alice.there.get(), alice.there.length)), ECONNABORTED);
+}
+
+TEST(ErrnoOfConnects, ASocketThatIsDisconnectedHasTheErrorOfAReset) {
+  auto [alice, bob] = connected_pair();
+  const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
+  ASSERT_EQ(::connect(alice, &nowhere, sizeof nowhere), 0);
+  EXPECT_EQ(poll_once(alice, POLLIN | POLLOUT) & (POLLERR | POLLHUP), POLLERR | POLLHUP);
+  EXPECT_EQ(socket_error(alice), ECONNRESET);
+}
+
+TEST(ErrnoOfConnects, ShutdownOfAConnectThatIsUnderWay) {
+  Connecting alice;
+  ASSERT_EQ(::shutdown(alice.fd, SHUT_WR), 0) << std::strerror(errno);
+  const Fd bob(::accept(alice.listener, nullptr, nullptr));
+  char byte = 0;
+  EXPECT_EQ(::read(bob, &byte, 1), 0) << std::strerror(errno);
+  ASSERT_EQ(::write(bob, "x", 1), 1);
+  EXPECT_EQ(poll_once(alice.fd, POLLIN, 5000) & POLLIN, POLLIN);
+  EXPECT_EQ(::read(alice.fd, &byte, 1), 1) << std::strerror(errno);
 }
 
 }  // namespace
