@@ -1,10 +1,15 @@
 // Connecting sockets, their names and options.
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <optional>
+#include <string_view>
 
+#include "core/base/rare_calls.h"
 #include "core/base/unique_fd.h"
 #include "preload/checked_transfer.h"
 #include "preload/route.h"
@@ -89,8 +94,36 @@ Status bind_again(Lookup& socket, int fd, const sockaddr* address, socklen_t len
   return real.bind(fd, address, length) != 0 ? Status(Error::last("bind")) : ok();
 }
 
+/// Returns whether an option asks for the MTU of the path to the peer, which a socket without a peer does not know.
+bool is_path_mtu(int level, int name) {
+  return (level == IPPROTO_IP && name == IP_MTU) || (level == IPPROTO_IPV6 && name == IPV6_MTU);
+}
+/// Asks the kernel for the MTU of the path to the peer, by a datagram socket that sends nothing. Errors: ENOTCONN.
+Status get_path_mtu(Lookup& socket, int level, int name, void* value, socklen_t* length) {
+  auto peer = socket->peer_name();
+  if (!peer) return peer.error();
+  if (!is_permitted(RareCall::datagram_socket)) return Error{ENOTCONN, "getsockopt: MTU"};
+  const UniqueFd asking(real.socket(peer->family(), SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDP));
+  const bool is_told = real.connect(asking.get(), peer->get(), peer->length()) == 0 &&
+                       real.getsockopt(asking.get(), level, name, value, length) == 0;
+  return is_told ? ok() : Status(Error::last("getsockopt: MTU"));
+}
+
 /// Returns whether an option would need support that rings lack: completions of sends.
 bool is_promise(int level, int name) { return level == SOL_SOCKET && name == SO_ZEROCOPY; }
+
+/// Asks the kernel whether it has an algorithm for congestion control. Rings use none, and call that "rdma".
+Status check_congestion(Lookup& socket, const void* name, socklen_t length) {
+  constexpr std::string_view kOurs("rdma", sizeof "rdma");
+  const auto told = std::min<std::size_t>(length, kOurs.size());
+  if (!is_readable(name, told)) return Error{EFAULT, "setsockopt: TCP_CONGESTION"};
+  const bool is_ours = told + 1 >= kOurs.size() && std::memcmp(name, kOurs.data(), told) == 0;
+  if (is_ours) return ok();
+  const KernelsOpinion kernel(domain_of(socket));
+  const bool is_known = real.setsockopt(kernel.fd(), IPPROTO_TCP, TCP_CONGESTION, name, length) == 0;
+  return is_known ? ok() : Status(Error::last("setsockopt: TCP_CONGESTION"));
+}
+
 /// Returns whether an option makes the socket the kernel's: an offset for MSG_PEEK, which rings lack.
 bool is_kernels_only(int level, int name) { return level == SOL_SOCKET && name == SO_PEEK_OFF; }
 
@@ -101,6 +134,9 @@ Status set_option(Lookup& socket, int level, int name, const void* value, sockle
   if (is_kernels_only(level, name) && !socket->is_datagram()) {
     const bool is_kernels = hand_overs().become_kernels(runtime::Ref::share(*socket));
     return is_kernels ? kAskKernel : Error{EOPNOTSUPP, "setsockopt: not on a ring"};
+  }
+  if (level == IPPROTO_TCP && name == TCP_CONGESTION && !socket->is_datagram()) {
+    if (Status known = check_congestion(socket, value, length); !known) return known;
   }
   Status done = socket->set_option(level, name, value, length);
   if (done && became_kernels_elsewhere(socket)) return kAskKernel;
@@ -117,6 +153,7 @@ Status get_option(Lookup& socket, int level, int name, void* value, socklen_t* l
   if (became_kernels_elsewhere(socket)) return kAskKernel;
   Status done = socket->get_option(level, name, value, length);
   if (done || done.error().code != ENOPROTOOPT || socket->is_datagram()) return done;
+  if (is_path_mtu(level, name)) return get_path_mtu(socket, level, name, value, length);
   const KernelsOpinion kernel(domain_of(socket));
   if (real.getsockopt(kernel.fd(), level, name, value, length) != 0) return Error::last("getsockopt");
   return ok();

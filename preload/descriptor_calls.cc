@@ -186,6 +186,7 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
         if (done) set_status_flags(socket, static_cast<int>(argument));
         return done;
       }
+      if ((argument & O_DIRECT) != 0) return Error{EINVAL, "fcntl: O_DIRECT"};
       if ((argument & O_ASYNC) != 0 && becomes_kernels_for_signals(socket)) break;
       set_status_flags(socket, static_cast<int>(argument));
       if (became_kernels_elsewhere(socket)) return kAskKernel;

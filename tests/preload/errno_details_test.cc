@@ -241,6 +241,19 @@ TEST(ErrnoOfAddresses, ConnectNeedsAFamily) {
   }
 }
 
+TEST(ErrnoOfAddresses, APeerOfThisHostHasThePathMtuOfLoopback) {
+  int mtu = 0;
+  socklen_t length = sizeof mtu;
+  const Fd fresh(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(error_of(::getsockopt(fresh, IPPROTO_IP, IP_MTU, &mtu, &length)), ENOTCONN);
+  auto [alice, bob] = connected_pair();
+  for (const int fd : {int(alice), int(bob)}) {
+    mtu = 0;
+    ASSERT_EQ(::getsockopt(fd, IPPROTO_IP, IP_MTU, &mtu, &length), 0) << std::strerror(errno);
+    EXPECT_EQ(mtu, 65535);
+  }
+}
+
 // -- connections under way, and their ends
 
 TEST(ErrnoOfConnects, TheFirstConnectAfterOneThatWasResetMeanwhileTellsOfTheReset) {
@@ -280,6 +293,24 @@ TEST(ErrnoOfConnects, ShutdownOfAConnectThatIsUnderWay) {
   ASSERT_EQ(::write(bob, "x", 1), 1);
   EXPECT_EQ(poll_once(alice.fd, POLLIN, 5000) & POLLIN, POLLIN);
   EXPECT_EQ(::read(alice.fd, &byte, 1), 1) << std::strerror(errno);
+}
+
+// -- settings
+
+TEST(ErrnoOfSettings, SocketsHaveNoDirectInputAndOutput) {
+  auto [alice, bob] = connected_pair();
+  EXPECT_EQ(error_of(::fcntl(alice, F_SETFL, O_DIRECT | O_NONBLOCK)), EINVAL);
+  EXPECT_EQ(::fcntl(alice, F_GETFL) & (O_NONBLOCK | O_DIRECT), 0);
+}
+
+TEST(ErrnoOfSettings, CongestionControlThatNobodyKnows) {
+  auto [alice, bob] = connected_pair();
+  EXPECT_EQ(error_of(::setsockopt(alice, IPPROTO_TCP, TCP_CONGESTION, "nonesuch", 8)), ENOENT);
+  char name[16] = {};
+  socklen_t length = sizeof name;
+  ASSERT_EQ(::getsockopt(alice, IPPROTO_TCP, TCP_CONGESTION, name, &length), 0);
+  EXPECT_EQ(::setsockopt(alice, IPPROTO_TCP, TCP_CONGESTION, name, length), 0) << std::strerror(errno);
+  EXPECT_EQ(::setsockopt(alice, IPPROTO_TCP, TCP_CONGESTION, "reno", 4), 0) << std::strerror(errno);
 }
 
 }  // namespace
