@@ -62,7 +62,8 @@ class KernelsSocket {
 
 class UdpSocketTest : public testing::Test {
  protected:
-  UdpSocketTest() : fd_(::socket(AF_INET, SOCK_DGRAM, 0)) {
+  explicit UdpSocketTest(const SocketAddress& address = kCard)
+      : world_(address), fd_(::socket(AF_INET, SOCK_DGRAM, 0)) {
     const int on = 1;  // so that it can be bound to the card's address
     EXPECT_EQ(::setsockopt(fd_.get(), IPPROTO_IP, IP_FREEBIND, &on, sizeof on), 0);
     socket_ = new UdpSocket(AF_INET, fd_.get());
@@ -127,7 +128,7 @@ class UdpSocketTest : public testing::Test {
   }
 
   using Texts = std::vector<std::string>;
-  fakes::FakeEthernet world_{kCard};
+  fakes::FakeEthernet world_;
   UniqueFd fd_;
   UdpSocket* socket_;
   KernelsSocket peer_;
@@ -280,6 +281,72 @@ TEST_F(UdpSocketTest, WithAFilterOfTheProgramsAllIsTheKernels) {
   EXPECT_EQ(card().flows, 0);
   EXPECT_EQ(send(peer_.name(), "by the kernel"), 0);
   EXPECT_EQ(peer_.heard(), Texts{"by the kernel"});
+  EXPECT_EQ(on_line(), Texts{});
+}
+
+// -- connected ------------------------------------------------------------------------------------
+
+/// The card has the loopback address, from which the kernel connects a socket to another one of this process.
+class ConnectedUdpSocketTest : public UdpSocketTest {
+ protected:
+  ConnectedUdpSocketTest() : UdpSocketTest(SocketAddress::v4(INADDR_LOOPBACK, 0)) {}
+
+  void connect(const SocketAddress& to) { ASSERT_TRUE(socket_->connect(to.get(), to.length())); }
+  void disconnect() {
+    const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
+    ASSERT_TRUE(socket_->connect(&nowhere, sizeof nowhere));
+  }
+  /// Returns 0 or an errno value.
+  int send_to_peer(std::string text) {
+    iovec part{text.data(), text.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    const auto sent = socket_->send(message, 0);
+    return sent ? 0 : sent.error().code;
+  }
+  /// The port to which the last datagram has left by the card.
+  [[nodiscard]] std::uint16_t last_port() const {
+    const auto& [frame, flags] = card().line.back();
+    const auto layout = wire::parse_headers(frame, frame.size());
+    return wire::parsing::read<wire::UdpHeader>(frame, layout->transport).destination_port.host();
+  }
+};
+
+TEST_F(ConnectedUdpSocketTest, WithoutAnAddressItSendsToThePeerByTheRing) {
+  EXPECT_EQ(send_to_peer("to nobody"), EDESTADDRREQ);
+  connect(peer_.name());
+  EXPECT_EQ(send_to_peer("hello"), 0);
+  EXPECT_EQ(on_line(), Texts{"hello"});
+  EXPECT_EQ(last_port(), peer_.name().port());
+  EXPECT_EQ(peer_.heard(), Texts{});
+}
+
+TEST_F(ConnectedUdpSocketTest, AnAddressGoesBeforeThePeer) {
+  const KernelsSocket other;
+  connect(peer_.name());
+  EXPECT_EQ(send_to_peer("to the peer"), 0);
+  EXPECT_EQ(send(other.name(), "to the other"), 0);
+  EXPECT_EQ(last_port(), other.name().port());
+  EXPECT_EQ(send_to_peer("to the peer again"), 0);
+  EXPECT_EQ(last_port(), peer_.name().port());
+}
+
+TEST_F(ConnectedUdpSocketTest, AnotherPeerTakesThePlaceOfTheFirst) {
+  const KernelsSocket second;
+  connect(peer_.name());
+  EXPECT_EQ(send_to_peer("to the first"), 0);
+  connect(second.name());
+  EXPECT_EQ(send_to_peer("to the second"), 0);
+  EXPECT_EQ(last_port(), second.name().port());
+  EXPECT_EQ(*socket_->peer_name(), second.name());
+}
+
+TEST_F(ConnectedUdpSocketTest, OnceDisconnectedItSendsToNobody) {
+  connect(peer_.name());
+  disconnect();
+  EXPECT_EQ(send_to_peer("to nobody"), EDESTADDRREQ);
+  EXPECT_EQ(socket_->peer_name().error().code, ENOTCONN);
   EXPECT_EQ(on_line(), Texts{});
 }
 
