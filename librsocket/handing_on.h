@@ -3,9 +3,10 @@
 #pragma once
 
 #include <atomic>
-#include <ctime>
+#include <chrono>
 
 #include "core/base/clock.h"
+#include "core/base/sleep_while.h"
 
 namespace ringsock::rs {
 
@@ -21,14 +22,10 @@ class HandingOn {
   /// Returns when the work has ended, or after kPatience, when the machine hardly gives it any time. Threads: any but
   /// the one that hands on; without locks of the connection, which the fork needs.
   void wait() const noexcept {
-    constexpr Nanos kPatience = std::chrono::seconds(5);
+    constexpr Nanos kPatience = std::chrono::seconds(5), kStep = std::chrono::microseconds(200);
     if (!goes_on_.load(std::memory_order_acquire)) [[likely]]
       return;
-    const Nanos end = monotonic_now() + kPatience;
-    while (goes_on_.load(std::memory_order_acquire) && monotonic_now() < end) {
-      constexpr timespec kPause{0, 200'000};
-      ::clock_nanosleep(CLOCK_MONOTONIC, 0, &kPause, nullptr);
-    }
+    sleep_while([this] { return goes_on_.load(std::memory_order_acquire); }, kPatience, kStep);
   }
 
  private:

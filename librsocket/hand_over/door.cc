@@ -30,6 +30,7 @@
 #include "core/base/own_threads.h"
 #include "core/base/raised_limit.h"
 #include "core/base/signals_blocked.h"
+#include "core/base/sleep_while.h"
 #include "core/base/this_thread.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
@@ -260,8 +261,7 @@ Result<UniqueFd> ask_user(const StreamSocket& connection, Nanos deadline) {
     if (is_a_process && !may_live(user) && user == family.user.load())
       return Error{EIO, "ask: the process that used the connection has ended in the middle of a call"};
     if (monotonic_now() >= deadline) return Error{ETIMEDOUT, "ask: no answer"};
-    const timespec pause{0, kBetweenQuestions.count()};
-    ::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
+    sleep_for(kBetweenQuestions);
   }
   return Error{EIO, "ask: the process that used the connection has it no more"};
 }
@@ -402,12 +402,7 @@ class OwnDoor {
     constexpr Nanos kPatience = std::chrono::seconds(5);
     if (!serves_.load()) return;
     ending_.store(::getpid());
-    if (answering_.load() == 0) return;
-    const Nanos end = monotonic_now() + kPatience;
-    while (answering_.load() != 0 && monotonic_now() < end) {
-      const timespec pause{0, kBetweenQuestions.count()};
-      ::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
-    }
+    sleep_while([this] { return answering_.load() != 0; }, kPatience, kBetweenQuestions);
   }
 
   void answer_again() noexcept { ending_.store(0); }

@@ -19,6 +19,7 @@
 #include "core/base/own_duplicate.h"
 #include "core/base/raised_limit.h"
 #include "core/base/signals_blocked.h"
+#include "core/base/sleep_while.h"
 #include "core/base/this_thread.h"
 #include "core/poll/sleeper.h"
 #include "core/poll/socket_calls.h"
@@ -48,10 +49,10 @@ using transports::set_kernel_nonblocking;
 template <class Attempt>
 auto unless_used_elsewhere(Attempt attempt) {
   constexpr int kMostTurns = 5000;
-  constexpr timespec kBetweenTurns{0, 1'000'000};
+  constexpr Nanos kBetweenTurns = std::chrono::milliseconds(1);
   auto done = attempt();
   for (int turn = 1; !done && done.error().code == EBUSY && turn < kMostTurns; ++turn) {
-    ::clock_nanosleep(CLOCK_MONOTONIC, 0, &kBetweenTurns, nullptr);
+    sleep_for(kBetweenTurns);
     done = attempt();
   }
   return done;
