@@ -91,6 +91,7 @@ Result<int> Listener::accept(SocketAddress& peer, int flags) {
   parts_.tell_that_child_listens();
   std::unique_lock guard(core_.setup_lock);
   accept_calls_.fetch_add(1, std::memory_order_relaxed);
+  if (watch_) watch_->is_accepted();
   drop_those_taken_elsewhere();
   if (accept_queue_.empty()) progress();
   if (core_.closed.load(std::memory_order_relaxed)) return Error{EBADF, "raccept: closed meanwhile"};

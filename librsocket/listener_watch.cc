@@ -41,6 +41,7 @@ void ListenerWatch::on_event() {
   {
     std::unique_lock guard(lock_);
     if (stopped_) return;
+    if (may_be_left_to_a_program()) return leave_until_accept();
     if (!socket_.inheritance().is_shared()) {
       const bool waits = wait_for_application();
       guard.unlock();
@@ -52,6 +53,17 @@ void ListenerWatch::on_event() {
     if (!part_watches_.empty()) return;
   }
   watch_parts();
+}
+
+bool ListenerWatch::may_be_left_to_a_program() const {
+  const Inheritance& inheritance = socket_.inheritance();
+  return inheritance.family() != nullptr && !inheritance.is_shared() && socket_.listener().accept_calls() == 0;
+}
+
+void ListenerWatch::leave_until_accept() {
+  runtime::service_thread().pause(watch_);
+  waits_for_accept_.store(true);
+  if (socket_.listener().accept_calls() != 0) is_accepted();
 }
 
 /// Pauses the watch for a while. Returns false without memory, or a thread, for that.

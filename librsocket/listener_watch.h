@@ -17,6 +17,10 @@ namespace ringsock::rs {
 /// or not accept(2) is being called). An application that keeps calling accept() is not disturbed: an event only starts
 /// a timer, and the service thread answers only if accept() was not called before the timer expires.
 ///
+/// An application that forked a process with the listener, and has called neither accept() nor its relatives yet, may
+/// have left the clients to a program which that process executed. These clients are not answered, and go by the
+/// kernel.
+///
 /// While other processes also have the listener, a client must remain available to the process that would accept it. So
 /// only the parts that no other process has (verbs::ConnectionId::unshareable_parts()) are served then. These parts end
 /// once another process accepts clients.
@@ -37,6 +41,10 @@ class ListenerWatch : public std::enable_shared_from_this<ListenerWatch> {
   void room_again() {
     if (waits_for_room_.exchange(false)) resume();
   }
+  /// Called when the application calls accept().
+  void is_accepted() {
+    if (waits_for_accept_.load(std::memory_order_relaxed) && waits_for_accept_.exchange(false)) resume();
+  }
   /// Called while clients of such parts wait to be accepted: checks regularly whether another process, which cannot
   /// accept them, has begun to listen.
   void look_later();
@@ -44,6 +52,8 @@ class ListenerWatch : public std::enable_shared_from_this<ListenerWatch> {
  private:
   // Called on the service thread, except resume().
   void on_event();
+  [[nodiscard]] bool may_be_left_to_a_program() const;
+  void leave_until_accept();
   bool wait_for_application();
   void on_patience_over();
   bool serve_clients();
@@ -66,6 +76,7 @@ class ListenerWatch : public std::enable_shared_from_this<ListenerWatch> {
   std::uint64_t calls_before_ = 0;  ///< the service thread's
   std::atomic<bool> waits_for_room_{false};
   std::atomic<bool> waits_to_be_alone_{false};
+  std::atomic<bool> waits_for_accept_{false};
   bool parts_paused_ = false;  ///< the service thread's
   bool looks_ = false;         ///< a look is scheduled
 };

@@ -184,8 +184,13 @@ Result<std::pair<UniqueFd, UniqueFd>> answer_pair() {
 /// How often an asker looks whether the process that it has asked still lives.
 constexpr Nanos kBetweenLooks = std::chrono::milliseconds(20);
 
-/// Waits for what `process` answers. Error ENOENT: it has refused, or has ended.
-Result<UniqueFd> wait_for_answer(int end, Member process, Nanos deadline) {
+/// Returns whether it is useless to wait for a process that is stopped: another one can go on from what it has saved.
+bool is_stopped_outside_calls(Member process, const StreamSocket& connection) {
+  return connection.inheritance().is_saved() && is_stopped(process);
+}
+
+/// Waits for what `process` answers. Errors: ENOENT it has refused, or has ended; ETIMEDOUT, also when it is stopped.
+Result<UniqueFd> wait_for_answer(int end, Member process, const StreamSocket& connection, Nanos deadline) {
   for (;;) {
     const Nanos left = deadline - monotonic_now();
     if (left <= Nanos::zero()) return Error{ETIMEDOUT, "ask: no answer"};
@@ -193,6 +198,7 @@ Result<UniqueFd> wait_for_answer(int end, Member process, Nanos deadline) {
     const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(std::min(left, kBetweenLooks));
     if (libc_calls.poll(&entry, 1, static_cast<int>(patience.count()) + 1) <= 0) {
       if (!may_live(process)) return Error{ENOENT, "ask: it has ended"};
+      if (is_stopped_outside_calls(process, connection)) return Error{ETIMEDOUT, "ask: it is stopped"};
       continue;
     }
     std::uint64_t proof = 0;
@@ -205,7 +211,8 @@ Result<UniqueFd> wait_for_answer(int end, Member process, Nanos deadline) {
 }
 
 /// Asks `process` at its door. Error ENOENT: it took the question and does not have the connection, or it has ended.
-Result<UniqueFd> ask_at(std::uint64_t door, Member process, const FamilyRecord& family, Nanos deadline) {
+Result<UniqueFd> ask_at(std::uint64_t door, Member process, const StreamSocket& connection, const FamilyRecord& family,
+                        Nanos deadline) {
   auto pair = answer_pair();
   if (!pair) return pair.error();
   auto& [ours, theirs] = *pair;
@@ -219,7 +226,7 @@ Result<UniqueFd> ask_at(std::uint64_t door, Member process, const FamilyRecord& 
   question.attach(theirs.get());
   if (question.send(way.get()) != sizeof request) return Error::last("ask: sendmsg");
   theirs.reset();
-  return wait_for_answer(ours.get(), process, deadline);
+  return wait_for_answer(ours.get(), process, connection, deadline);
 }
 
 constexpr Nanos kBetweenQuestions{200'000};
@@ -231,11 +238,14 @@ constexpr int kMostRefusals = 500;
 
 namespace {
 
-/// Asks once. A process that is stopped gets the question, so that it knows once it goes on, and is not waited for.
-Result<UniqueFd> ask_process(Member process, const FamilyRecord& family, Nanos deadline) {
+/// Asks once. A process that is stopped gets the question, so that it knows once it goes on, and is waited for only in
+/// the middle of a call.
+Result<UniqueFd> ask_process(Member process, const StreamSocket& connection, const FamilyRecord& family,
+                             Nanos deadline) {
   const std::uint64_t door = family.door.load();
   if (door == 0) return may_live(process) ? Error{EAGAIN, "ask: no door yet"} : Error{ENOENT, "ask: it has ended"};
-  return ask_at(door, process, family, is_stopped(process) ? monotonic_now() : deadline);
+  const bool is_useless = is_stopped_outside_calls(process, connection);
+  return ask_at(door, process, connection, family, is_useless ? monotonic_now() : deadline);
 }
 
 }  // namespace
@@ -250,7 +260,7 @@ Result<UniqueFd> ask_user(const StreamSocket& connection, Nanos deadline) {
     if (connection.endpoint().has_left_to_kernel()) return Error{EALREADY, "ask: no need"};
     if (connection.inheritance().is_free()) return Error{EAGAIN, "ask: nobody uses it"};
     const Member asked = user != 0 && user != FamilyRecord::kHandedOver ? user : family.last_user.load();
-    auto answer = ask_process(asked, family, deadline);
+    auto answer = ask_process(asked, connection, family, deadline);
     if (answer) return answer;
     if (answer.error().code == ENOENT || answer.error().code == ECONNREFUSED) {
       ++refusals;

@@ -388,6 +388,30 @@ TEST(Undecided, AProgramThatIsExecutedAcceptsBesideAChildThatListensAndSleeps) {
   ::close(bound.fd);
 }
 
+/// A supervisor that listens for a program which it executes, and never accepts itself.
+TEST(Undecided, AProgramServesTheListenerOfAParentThatNeverAccepts) {
+  const Listener listener = listen_anywhere();
+  const pid_t program = spawn([&] {
+    const std::string script = "import socket\nclient = socket.socket(fileno=" + std::to_string(listener.fd) +
+                               ").accept()[0]\nclient.sendall(client.recv(4))";
+    ::setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // Python has its own
+    ::execlp("python3", "python3", "-c", script.c_str(), nullptr);
+  });
+  EXPECT_TRUE(support::falls_asleep(program));
+  const pid_t client = spawn([&] {
+    ::close(listener.fd);
+    const int fd = connect_to(listener.port);
+    const timeval patience{5, 0};
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    ask(fd, "ping");
+  });
+  const int served = wait_for(client);
+  EXPECT_EQ(served, 0);
+  if (served != 0) ::kill(program, SIGKILL);
+  EXPECT_EQ(wait_for(program), 0);
+  ::close(listener.fd);
+}
+
 // -- one shuts the listener of all down -----------------------------------------------------------
 
 TEST(Undecided, AShutdownByOneProcessEndsTheListenerOfAll) {
