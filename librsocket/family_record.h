@@ -76,6 +76,11 @@ struct FamilyRecord {
  public:
   /// Returns the epoch whose state is saved; 0: none.
   [[nodiscard]] std::uint32_t saved_for() const noexcept { return static_cast<std::uint32_t>(saved_.load() >> 1); }
+  /// Returns whether the state with which the user of that epoch began is saved: by itself, or by the user before.
+  [[nodiscard]] bool has_beginning_of(std::uint32_t of_epoch) const noexcept {
+    const std::uint32_t known = saved_for();
+    return known != 0 && (known == of_epoch || known + 1 == of_epoch);
+  }
   [[nodiscard]] const SavedSocket& saved() const noexcept { return places_[saved_.load() & 1]; }
   /// Returns the place where the user saves its next state. Nobody reads it before publish(), so a user that is killed
   /// while it writes leaves what was saved before.

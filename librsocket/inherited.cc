@@ -83,10 +83,8 @@ Member killed_user(const StreamCore& core, std::uint32_t own_epoch, const Family
   const Member user = family.user.load();
   const Member process = user == FamilyRecord::kHandedOver ? family.last_user.load() : user;
   const std::uint32_t epoch = family.epoch.load();
-  const std::uint32_t saved_for = family.saved_for();
   if (process == 0 || own_epoch == epoch || !core.is_connected() || family.unsaved_for.load() == epoch) return 0;
-  const bool is_saved = saved_for != 0 && (saved_for == epoch || saved_for + 1 == epoch);
-  const bool is_known = is_saved || own_epoch + 1 == epoch;
+  const bool is_known = family.has_beginning_of(epoch) || own_epoch + 1 == epoch;
   return is_known && !may_live(process) ? user : 0;
 }
 
@@ -94,9 +92,8 @@ Member killed_user(const StreamCore& core, std::uint32_t own_epoch, const Family
 /// user's work: nobody goes on then. This process is the user now.
 std::optional<SavedSocket> beginning_of_killed(StreamCore& core, FamilyRecord& family) {
   const std::uint32_t epoch = family.epoch.load();
-  const std::uint32_t saved_for = family.saved_for();
   SavedSocket state;
-  const bool is_saved = saved_for != 0 && (saved_for == epoch || saved_for + 1 == epoch);
+  const bool is_saved = family.has_beginning_of(epoch);
   if (is_saved) state = family.saved();
   if ((is_saved || save_state(core, state)) && StateOf(*core.connection).is_untouched_since(state.connection))
     return state;

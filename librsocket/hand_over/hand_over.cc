@@ -494,16 +494,26 @@ void settle_connect(ChosenSocket& socket, Nanos end) {
   if (socket.is_kernel_socket()) socket.give_up_way();
 }
 
-/// Ends connects that are under way on a ring: the next program gets the sockets connected, or as the kernel's.
-void finish_connecting() {
-  std::vector<Ref> connecting;
+/// Returns whether the next program gets the socket under this number, and no other process is to go on with it.
+bool is_the_programs(const StreamSocket& socket, int fd) {
+  return !closes_on_exec(socket, fd) && (!socket.inheritance().is_shared() || is_meant_for_the_program(socket, fd));
+}
+
+/// Returns the sockets for which `is_wanted(fd, ChosenSocket&)` returns true.
+template <class Wanted>
+std::vector<Ref> chosen_sockets(Wanted is_wanted) {
+  std::vector<Ref> wanted;
   fd_table().for_each([&](int fd, Endpoint& endpoint) {
     auto* const dual = endpoint.as_chosen_socket();
-    if (dual == nullptr || !dual->is_connecting_by_way()) return;
-    const StreamSocket& stream = stream_of(endpoint);
-    const bool is_programs = !stream.inheritance().is_shared() || is_meant_for_the_program(stream, fd);
-    if (is_programs && !closes_on_exec(stream, fd)) connecting.push_back(Ref::share(endpoint));
+    if (dual != nullptr && is_wanted(fd, *dual)) wanted.push_back(Ref::share(endpoint));
   });
+  return wanted;
+}
+
+/// Ends connects that are under way on a ring: the next program gets the sockets connected, or as the kernel's.
+void finish_connecting() {
+  const std::vector<Ref> connecting = chosen_sockets(
+      [](int fd, ChosenSocket& dual) { return dual.is_connecting_by_way() && is_the_programs(stream_of(dual), fd); });
   const Nanos end = monotonic_now() + kAnswerPatience;
   for (const Ref& one : connecting) settle_connect(*one->as_chosen_socket(), end);
 }
@@ -530,15 +540,8 @@ namespace {
 /// left to these, unless this process has prepared the listener for the program (a master that lets the program accept:
 /// inetd, dovecot).
 std::vector<Ref> kept_listeners() {
-  std::vector<Ref> kept;
-  fd_table().for_each([&](int fd, Endpoint& endpoint) {
-    auto* const dual = endpoint.as_chosen_socket();
-    if (dual == nullptr || !dual->listens_by_way()) return;
-    const StreamSocket& stream = stream_of(endpoint);
-    if (closes_on_exec(stream, fd)) return;
-    if (!stream.inheritance().is_shared() || is_meant_for_the_program(stream, fd)) kept.push_back(Ref::share(endpoint));
-  });
-  return kept;
+  return chosen_sockets(
+      [](int fd, ChosenSocket& dual) { return dual.listens_by_way() && is_the_programs(stream_of(dual), fd); });
 }
 
 /// Makes a kernel connection to the listener, from the client's address to the address that it connected to. The
@@ -590,12 +593,9 @@ class WaitingClients {
 /// Ends the rings of listeners of which this process has only the kernel's, as will the program for which it keeps
 /// them.
 void leave_family_listeners() {
-  std::vector<Ref> kept;
-  fd_table().for_each([&](int fd, Endpoint& endpoint) {
-    auto* const dual = endpoint.as_chosen_socket();
-    if (dual == nullptr || !dual->was_forked_undecided()) return;
-    const StreamSocket& stream = stream_of(endpoint);
-    if (!closes_on_exec(stream, fd) && is_meant_for_the_program(stream, fd)) kept.push_back(Ref::share(endpoint));
+  const std::vector<Ref> kept = chosen_sockets([](int fd, ChosenSocket& dual) {
+    return dual.was_forked_undecided() && !closes_on_exec(stream_of(dual), fd) &&
+           is_meant_for_the_program(stream_of(dual), fd);
   });
   for (const Ref& socket : kept) stream_of(*socket).listener().end_for_all();
 }

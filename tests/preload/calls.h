@@ -12,8 +12,16 @@
 #include <thread>
 
 #include "tests/preload/preloaded.h"
+#include "tests/support/sanitizers.h"
 
 namespace ringsock::preloaded {
+
+/// For programs whose stories all need that connections are handed over: by processes with threads, which fork for it.
+class MayFork : public ::testing::Environment {
+  void SetUp() override {
+    if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "this sanitizer's allocator may be locked in a child";
+  }
+};
 
 /// A connection on a ring to a process that runs `body` on its end.
 class Call {

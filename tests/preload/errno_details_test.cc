@@ -256,22 +256,24 @@ TEST(ErrnoOfAddresses, APeerOfThisHostHasThePathMtuOfLoopback) {
 
 // -- connections under way, and their ends
 
-TEST(ErrnoOfConnects, TheFirstConnectAfterOneThatWasResetMeanwhileTellsOfTheReset) {
-  Connecting alice;
+/// Accepts and resets the connection that is under way, which its end knows then.
+void reset_once_made(Connecting& alice) {
   Fd bob(::accept(alice.listener, nullptr, nullptr));
   ASSERT_NE(poll_once(alice.fd, POLLOUT, 5000), 0);
   reset_by(bob);
   ASSERT_NE(poll_once(alice.fd, POLLIN, 5000) & POLLERR, 0);
+}
+
+TEST(ErrnoOfConnects, TheFirstConnectAfterOneThatWasResetMeanwhileTellsOfTheReset) {
+  Connecting alice;
+  ASSERT_NO_FATAL_FAILURE(reset_once_made(alice));
   EXPECT_EQ(error_of(::connect(alice.fd, alice.there.get(), alice.there.length)), ECONNRESET);
   EXPECT_EQ(error_of(::connect(alice.fd, alice.there.get(), alice.there.length)), EINPROGRESS);
 }
 
 TEST(ErrnoOfConnects, TheFirstConnectAfterAResetThatIsToldSaysAborted) {
   Connecting alice;
-  Fd bob(::accept(alice.listener, nullptr, nullptr));
-  ASSERT_NE(poll_once(alice.fd, POLLOUT, 5000), 0);
-  reset_by(bob);
-  ASSERT_NE(poll_once(alice.fd, POLLIN, 5000) & POLLERR, 0);
+  ASSERT_NO_FATAL_FAILURE(reset_once_made(alice));
   EXPECT_EQ(socket_error(alice.fd), ECONNRESET);
   EXPECT_EQ(error_of(::connect(alice.fd, alice.there.get(), alice.there.length)), ECONNABORTED);
 }

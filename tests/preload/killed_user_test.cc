@@ -20,12 +20,6 @@
 namespace ringsock::preloaded {
 namespace {
 
-/// Connections are handed over by processes with threads, which fork for it.
-class MayFork : public ::testing::Environment {
-  void SetUp() override {
-    if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "this sanitizer's allocator may be locked in a child";
-  }
-};
 [[maybe_unused]] const ::testing::Environment* const may_fork = ::testing::AddGlobalTestEnvironment(new MayFork);
 
 /// Kills a child at different moments of what it does, and goes on with the connection each time.
