@@ -1,7 +1,6 @@
 // riomap() and riowrite() in processes that fork, start programs and end: whose memory is written, and what goes on.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -235,8 +234,9 @@ TEST(IomapFork, APeerThatExecutedAnotherProgramIsNotWrittenTo) {
     say(socket, 'm');
     hear(socket, '.');
     // The connection stays open: a child that does not use it has it, too.
+    const pid_t us = ::getpid();
     if (::fork() == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      testing::end_with(us);
       ::alarm(kPatienceSeconds);
       ::pause();
     }

@@ -26,14 +26,20 @@ bool Channel::receive_bytes(void* data, std::size_t length, Milliseconds limit) 
   return ready == 1 && ::recv(socket_.get(), data, length, 0) == static_cast<ssize_t>(length);
 }
 
+void end_with(pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(128 + SIGKILL);
+}
+
 Child Child::start(const std::function<int(Channel&)>& body) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
   std::fflush(nullptr);  // or the child would print what waits in our buffers once more
+  const pid_t us = getpid();
   const pid_t pid = fork();
   if (pid < 0) std::abort();
   if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    end_with(us);
     ::close(ends[0]);
     Channel channel{UniqueFd(ends[1])};
     const int status = body(channel);

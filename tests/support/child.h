@@ -42,6 +42,9 @@ class Channel {
   UniqueFd socket_;
 };
 
+/// Makes this process, a child of `parent`, be killed when that ends, also if it has ended already.
+void end_with(pid_t parent);
+
 /// A forked process; killed and reaped at the end of its life if it has not ended by itself.
 /// The libraries under test are not made for a fork after their first use: fork before it, and use them in children
 /// only.
