@@ -3,6 +3,8 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <atomic>
+#include <thread>
 
 #include "tests/preload/tcp_world.h"
 #include "tests/support/bad_memory.h"
@@ -284,6 +286,23 @@ TEST(ErrnoOfConnects, ASocketThatIsDisconnectedHasTheErrorOfAReset) {
   ASSERT_EQ(::connect(alice, &nowhere, sizeof nowhere), 0);
   EXPECT_EQ(poll_once(alice, POLLIN | POLLOUT) & (POLLERR | POLLHUP), POLLERR | POLLHUP);
   EXPECT_EQ(socket_error(alice), ECONNRESET);
+}
+
+TEST(ErrnoOfConnects, AConnectThatDoesNotBlockIsNeverMadeAtOnce) {
+  const Fd listener = listening();
+  Address there = name_of(listener);
+  ASSERT_EQ(::fcntl(listener, F_SETFL, O_NONBLOCK), 0);
+  std::atomic<bool> is_done{false};
+  std::thread server([&] {
+    while (!is_done) const Fd client(::accept(listener, nullptr, nullptr));
+  });
+  for (int i = 0; i < 100; ++i) {
+    const Fd alice(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    EXPECT_EQ(error_of(::connect(alice, there.get(), there.length)), EINPROGRESS);
+    EXPECT_NE(poll_once(alice, POLLOUT, 5000) & POLLOUT, 0);
+  }
+  is_done = true;
+  server.join();
 }
 
 TEST(ErrnoOfConnects, ShutdownOfAConnectThatIsUnderWay) {
