@@ -58,8 +58,10 @@ struct FamilyRecord {
   // Secrets by which another process of the family asks the user for the connection and recognises the answer.
   std::uint64_t id = 0;
   std::uint64_t proof = 0;
-  std::atomic<std::uint64_t> door{0};  ///< the name of the user's door; 0: it has none yet
+  std::atomic<std::uint64_t> door{0};  ///< the name of a door
   std::atomic<std::uint64_t> key{0};   ///< the key of that door
+  /// The process that answers at that door; 0: none. A new user opens its door a moment after it has become the user.
+  std::atomic<Member> door_owner{0};
 
   /// Record that this process has the socket open, or no longer has. Only others_live() uses that.
   void enter() noexcept;

@@ -31,6 +31,13 @@ bool concerns_reader(std::uint32_t immediate) {
 /// have_user_asked()
 Inheritance::NewUserCall call_of_new_user = nullptr;
 
+/// Makes this process, the user, answer the questions of others that have the connection.
+void let_others_ask(StreamSocket& socket, bool is_new) noexcept {
+  const FamilyRecord* const family = socket.inheritance().family();
+  if (call_of_new_user == nullptr || family == nullptr || !socket.inheritance().is_shared()) return;
+  if (is_new || family->door_owner.load() != own_member()) call_of_new_user(socket);
+}
+
 /// Returns whether it is a kernel socket with this way beside it that is neither connected nor listens.
 bool is_undecided(const StreamCore& core) {
   auto* const chosen = core.endpoint.as_chosen_socket();
@@ -231,7 +238,7 @@ bool Inheritance::claim_suspended() noexcept {
     socket_.progress().poll();
     save_beginning(core_, epoch_.load(), family());
   }
-  if (is_new && is_shared() && call_of_new_user != nullptr) call_of_new_user(socket_);
+  let_others_ask(socket_, is_new);
   return true;
 }
 
@@ -415,7 +422,7 @@ bool Inheritance::hand_on() noexcept {
   if (FamilyRecord* const family = this->family()) {  // otherwise the following fork makes it
     Member user = own_member();
     if (!family->user.compare_exchange_strong(user, FamilyRecord::kHandedOver) && user != 0) return false;
-    family->door.store(0);
+    family->door_owner.store(0);
   }
   handing_on.begin();
   return true;
@@ -423,15 +430,18 @@ bool Inheritance::hand_on() noexcept {
 
 void Inheritance::take_back() noexcept {
   const Turn gives_it_back_in_the_end(*this);
-  const std::lock_guard guard(core_.setup_lock);
-  Member nobody = FamilyRecord::kHandedOver;
-  FamilyRecord* const family = this->family();
-  if (family != nullptr && core_.is_suspended()) {  // by a fork, and no other process has this state
-    static_cast<void>(claim_locked(FamilyRecord::kHandedOver));
-  } else if (family != nullptr) {
-    family->user.compare_exchange_strong(nobody, own_member());
+  {
+    const std::lock_guard guard(core_.setup_lock);
+    Member nobody = FamilyRecord::kHandedOver;
+    FamilyRecord* const family = this->family();
+    if (family != nullptr && core_.is_suspended()) {  // by a fork, and no other process has this state
+      static_cast<void>(claim_locked(FamilyRecord::kHandedOver));
+    } else if (family != nullptr) {
+      family->user.compare_exchange_strong(nobody, own_member());
+    }
+    handing_on.end();
   }
-  handing_on.end();
+  let_others_ask(socket_, false);
 }
 
 bool Inheritance::claim_handed_on() noexcept {

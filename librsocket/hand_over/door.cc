@@ -148,6 +148,7 @@ Result<Door> Door::open() {
 void Door::announce(FamilyRecord& family) const {
   family.key.store(key_);
   family.door.store(name_);
+  family.door_owner.store(own_member());
 }
 
 std::optional<Door::Caller> Door::next() {
@@ -184,13 +185,18 @@ Result<std::pair<UniqueFd, UniqueFd>> answer_pair() {
 /// How often an asker looks whether the process that it has asked still lives.
 constexpr Nanos kBetweenLooks = std::chrono::milliseconds(20);
 
+/// How long a process is waited for that is between its calls, so that another one can go on from what it has saved.
+constexpr Nanos kPatienceBetweenCalls = std::chrono::milliseconds(250);
+
 /// Returns whether it is useless to wait for a process that is stopped: another one can go on from what it has saved.
 bool is_stopped_outside_calls(Member process, const StreamSocket& connection) {
   return connection.inheritance().is_saved() && is_stopped(process);
 }
 
-/// Waits for what `process` answers. Errors: ENOENT it has refused, or has ended; ETIMEDOUT, also when it is stopped.
+/// Waits for what `process` answers. Errors: ENOENT it has refused, or has ended; ETIMEDOUT, also when it is not worth
+/// waiting.
 Result<UniqueFd> wait_for_answer(int end, Member process, const StreamSocket& connection, Nanos deadline) {
+  const Nanos begin = monotonic_now();
   for (;;) {
     const Nanos left = deadline - monotonic_now();
     if (left <= Nanos::zero()) return Error{ETIMEDOUT, "ask: no answer"};
@@ -199,6 +205,8 @@ Result<UniqueFd> wait_for_answer(int end, Member process, const StreamSocket& co
     if (libc_calls.poll(&entry, 1, static_cast<int>(patience.count()) + 1) <= 0) {
       if (!may_live(process)) return Error{ENOENT, "ask: it has ended"};
       if (is_stopped_outside_calls(process, connection)) return Error{ETIMEDOUT, "ask: it is stopped"};
+      if (connection.inheritance().is_saved() && monotonic_now() - begin > kPatienceBetweenCalls)
+        return Error{ETIMEDOUT, "ask: it is busy"};
       continue;
     }
     std::uint64_t proof = 0;
@@ -242,10 +250,10 @@ namespace {
 /// the middle of a call.
 Result<UniqueFd> ask_process(Member process, const StreamSocket& connection, const FamilyRecord& family,
                              Nanos deadline) {
-  const std::uint64_t door = family.door.load();
-  if (door == 0) return may_live(process) ? Error{EAGAIN, "ask: no door yet"} : Error{ENOENT, "ask: it has ended"};
+  if (family.door_owner.load() != process)
+    return may_live(process) ? Error{EAGAIN, "ask: no door yet"} : Error{ENOENT, "ask: it has ended"};
   const bool is_useless = is_stopped_outside_calls(process, connection);
-  return ask_at(door, process, connection, family, is_useless ? monotonic_now() : deadline);
+  return ask_at(family.door.load(), process, connection, family, is_useless ? monotonic_now() : deadline);
 }
 
 }  // namespace
@@ -262,6 +270,8 @@ Result<UniqueFd> ask_user(const StreamSocket& connection, Nanos deadline) {
     const Member asked = user != 0 && user != FamilyRecord::kHandedOver ? user : family.last_user.load();
     auto answer = ask_process(asked, connection, family, deadline);
     if (answer) return answer;
+    // It has saved the state, and cannot be asked.
+    if (answer.error().code == EAGAIN && connection.inheritance().is_saved()) return answer;
     if (answer.error().code == ENOENT || answer.error().code == ECONNREFUSED) {
       ++refusals;
     } else if (answer.error().code != EAGAIN) {
@@ -352,13 +362,37 @@ Result<bool> follow_once(StreamSocket& connection, Nanos deadline) {
 
 }  // namespace
 
+namespace {
+/// The time for which a process is asked, anew for each one that becomes the user.
+class Patience {
+ public:
+  explicit Patience(const StreamSocket& connection) : connection_(connection) { static_cast<void>(renew()); }
+  [[nodiscard]] Nanos deadline() const { return deadline_; }
+  /// Returns whether there is another user than before.
+  bool renew() {
+    constexpr Nanos kPatience = std::chrono::seconds(5);
+    const FamilyRecord* const family = connection_.inheritance().family();
+    const std::uint32_t epoch = family != nullptr ? family->epoch.load() : 0;
+    if (epoch_ == epoch) return false;
+    epoch_ = epoch;
+    deadline_ = monotonic_now() + kPatience;
+    return true;
+  }
+
+ private:
+  const StreamSocket& connection_;
+  std::optional<std::uint32_t> epoch_;
+  Nanos deadline_{0};
+};
+}  // namespace
+
 Status follow(StreamSocket& connection) {
-  constexpr Nanos kPatience = std::chrono::seconds(5);
-  const Nanos deadline = monotonic_now() + kPatience;
+  Patience patience(connection);
   while (connection.inheritance().can_follow() && connection.inheritance().is_used_elsewhere() &&
          !connection.endpoint().has_left_to_kernel()) {
-    const auto goes_on = follow_once(connection, deadline);
+    const auto goes_on = follow_once(connection, patience.deadline());
     if (!goes_on) {
+      if (goes_on.error().code == ETIMEDOUT && patience.renew()) continue;
       connection.inheritance().note_asked_in_vain();
       log_warn("descriptor %d: %s: EIO here", connection.descriptor(), goes_on.error().where);
       return goes_on.error();
@@ -502,9 +536,9 @@ class OwnDoor {
     if (callers.empty()) return false;
     try {
       const SignalsBlocked blocked;
-      std::thread([this, callers = std::move(callers)] {
+      std::thread([this, callers = std::move(callers)]() mutable {
         const OwnThread own;
-        for (const Door::Caller& caller : callers) answer_or_not(caller);
+        for (Door::Caller& caller : callers) answer_or_not(caller);
         answering_.fetch_sub(1);
       }).detach();
     } catch (const std::exception&) {
@@ -513,7 +547,7 @@ class OwnDoor {
     return true;
   }
 
-  static void answer_or_not(const Door::Caller& caller) noexcept {
+  static void answer_or_not(Door::Caller& caller) noexcept {
     try {
       answer(caller);
     } catch (const std::exception& failure) {
@@ -521,13 +555,14 @@ class OwnDoor {
     }
   }
 
-  static void answer(const Door::Caller& caller) {
+  static void answer(Door::Caller& caller) {
     for (const Ref& endpoint : runtime::fork_registry().endpoints()) {
       auto* const connection = ring_connection(*endpoint);
       const FamilyRecord* const family = connection != nullptr ? connection->inheritance().family() : nullptr;
       if (family == nullptr || family->id != caller.id) continue;
       if (connection->inheritance().is_used_elsewhere()) {
-        // The caller has not waited for this process, which was stopped. Threads that sleep here go on there.
+        // The caller has not waited for this process, or asks the new user. Threads that sleep here go on there, too.
+        caller.answer.reset();
         static_cast<void>(follow(*connection));
       } else {
         hand_over_to(caller, endpoint, family->proof);
