@@ -66,7 +66,7 @@ Connection::Connection(verbs::Device& device, const QueueSettings& settings)
       receives_(settings.receive_queue, !device.traits().has_write_with_immediate),
       tables_(core(), requests()),
       receiving_(core(), requests(), receives_, tables_),
-      listing_(core()) {}
+      listing_(core(), receiving_) {}
 
 Connection::~Connection() {
   if (!overflow().were_used()) return;

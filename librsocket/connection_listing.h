@@ -6,21 +6,24 @@
 
 #include "core/runtime/listable.h"
 #include "librsocket/connection_core.h"
+#include "librsocket/message_receiver.h"
 
 namespace ringsock::rs {
 
 /// While the connection is suspended there is no listing. Threads: any.
 class ConnectionListing final : public runtime::Listable {
  public:
-  explicit ConnectionListing(ConnectionCore& core) : core_(core) {}
+  ConnectionListing(ConnectionCore& core, const MessageReceiver& receiving) : core_(core), receiving_(receiving) {}
 
   std::uint64_t peer_group() noexcept override { return core_.device.rc().peer_group(*core_.qp); }
   Result<std::shared_ptr<ReadyMap>> make_ready_map() noexcept override { return core_.device.rc().make_ready_map(); }
   Listing list_at(const std::shared_ptr<ReadyMap>& map, std::uint32_t place) noexcept override;
+  [[nodiscard]] bool has_unread() const noexcept override;
   void unlist() noexcept override;
 
  private:
   ConnectionCore& core_;
+  const MessageReceiver& receiving_;
 };
 
 }  // namespace ringsock::rs

@@ -130,8 +130,9 @@ runtime::WaitFds StreamReadiness::arm() noexcept {
 
 // The peer's end is noticed by the descriptor of arm(), listed or not.
 runtime::Listable* StreamReadiness::listable() noexcept {
-  return core_.is_connected() && core_.connection_owns_fd.load(std::memory_order_acquire) ? &core_.connection->listing()
-                                                                                          : nullptr;
+  const bool can_be = core_.is_connected() && core_.connection_owns_fd.load(std::memory_order_acquire) &&
+                      !core_.read_shut.load(std::memory_order_acquire);
+  return can_be ? &core_.connection->listing() : nullptr;
 }
 
 void StreamReadiness::woken() noexcept {

@@ -3,6 +3,7 @@
 #include "core/poll/epoll_set.h"
 #include "core/poll/poll_set.h"
 #include "core/poll/thread_waits.h"
+#include "core/runtime/listable.h"
 #include "core/runtime/used_elsewhere.h"
 
 namespace ringsock::runtime {
@@ -62,6 +63,19 @@ std::uint32_t EpollMember::reportable() {
       (has_arrived && (found_ & ~kRoom) != 0) || (has_opened && (found_ & kRoom) != 0) || (found_ & ~seen_) != 0;
   seen_ &= found_;
   return is_edge ? found_ : 0;
+}
+
+bool EpollMember::tells_all_at_once() const {
+  constexpr std::uint32_t kBytes = EPOLLIN | EPOLLRDNORM;
+  constexpr std::uint32_t kRoom = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+  return (event_.events & EPOLLET) != 0 || ((event_.events & kRoom) == 0 && (found_ & ~kBytes) == 0);
+}
+
+bool EpollMember::has_nothing_left() const {
+  if (!is_listed()) return false;
+  if ((event_.events & EPOLLET) != 0) return true;
+  Listable* const endpoint = endpoint_->listable();
+  return endpoint != nullptr && !endpoint->has_unread();
 }
 
 void EpollMember::set_event(const epoll_event& event) {

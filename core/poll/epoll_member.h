@@ -23,6 +23,7 @@ struct HotMember {
   std::uint64_t idle_until = 0;   ///< the round in which it gets cold if it does nothing
   unsigned reports = 0;           ///< since more members than HotMembers::kFew were hot
   bool is_waiting = false;        ///< while hot: it was found ready, but there was no room to report it
+  bool was_told_all = false;      ///< while hot: it was reported, and since then nobody has said that it has news
   Nanos deadline = Nanos::max();  ///< while cold: when to look without a doorbell
 };
 
@@ -75,6 +76,12 @@ class EpollMember final : public Watch, public ListNode<HotMembers> {
   [[nodiscard]] bool is_hot() const { return ListNode<HotMembers>::is_linked(); }
   /// Returns whether the peer notes news in a map now: the member may get cold without being armed.
   [[nodiscard]] bool is_listed() const { return listed.listing.lasts(); }
+  /// Returns whether the member, whose findings were just reported, has nothing more to report until its peer sends
+  /// something, or once its bytes have been read: it reports edges, or it waits for bytes alone.
+  [[nodiscard]] bool tells_all_at_once() const;
+  /// Returns whether nothing can be reported now, while HotMember::was_told_all. Costs a fraction of reportable(). What
+  /// a listed member's peer has sent since is noted in the map.
+  [[nodiscard]] bool has_nothing_left() const;
 
  private:
   /// Stores what the endpoint has to report, without regard to triggers.

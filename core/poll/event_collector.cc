@@ -47,6 +47,12 @@ void report(HotMembers& hot, EpollMember& member, epoll_event& event) {
   hot.keep_for_idle_rounds(member);
   if (!member.is_enabled()) return hot.leave(member);
   unlist_if_busy_alone(hot, member);
+  member.hot.was_told_all = hot.count() > HotMembers::kFew && member.tells_all_at_once();
+}
+
+/// Asks a member. Returns whether it is ready.
+bool is_ready(EpollMember& member) {
+  return (!std::exchange(member.hot.was_told_all, false) || !member.has_nothing_left()) && member.reportable() != 0;
 }
 
 void get_cold_if_possible(EpollMembers& members, EpollMember& member, EventCollector::After after) {
@@ -108,8 +114,9 @@ void EventCollector::scan(EpollMembers& members, std::size_t count, After after)
   asked_.clear();
   scan_began_ = order_stamp();
   members.hot.for_first(count, [this](EpollMember& member) {
-    if (member.reportable() != 0) {
-      found_.push_back({&member, 0, found_.size()});
+    if (is_ready(member)) {
+      // Asked for now, while the endpoint is in the caches.
+      found_.push_back({&member, member.has_news() ? member.endpoint().arrival_stamp() : 0, found_.size()});
     } else {
       asked_.push_back(&member);
     }
@@ -124,7 +131,7 @@ void EventCollector::put_found_in_order(HotMembers& hot) {
   const std::uint32_t now = order_stamp();
   std::uint32_t previous = kUnknownAge;
   for (Found& found : found_) {
-    const std::uint32_t stamp = found.member->has_news() ? found.member->endpoint().arrival_stamp() : 0;
+    const std::uint32_t stamp = found.age;
     found.age = stamp != 0 ? age_of(stamp, now) : found.member->has_news() ? previous : kUnknownAge;
     previous = found.age;
   }

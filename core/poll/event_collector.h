@@ -27,7 +27,7 @@ class EventCollector {
   /// A member that a scan found ready.
   struct Found {
     EpollMember* member;
-    std::uint32_t age;  ///< of the event, in units of order_stamp()
+    std::uint32_t age;  ///< of the event, in units of order_stamp(); its stamp until put_found_in_order()
     std::size_t place;  ///< position in the scan
   };
 

@@ -17,6 +17,7 @@ void HotMembers::leave(EpollMember& member) {
 
 void HotMembers::heat(EpollMember& member, std::uint64_t rounds) {
   member.hot.idle_until = std::max(member.hot.idle_until, round_ + rounds);
+  member.hot.was_told_all = false;
   if (member.is_hot()) return;
   leave(member);
   member.armed.is_armed = false;

@@ -134,6 +134,7 @@ class FakeEndpoint final : public runtime::Endpoint, public runtime::Listable {
     if (!armed_.compare_exchange_strong(armed, kListed | place)) return {};
     return {armed_, kListed | place};
   }
+  [[nodiscard]] bool has_unread() const noexcept override { return (events_.load() & EPOLLIN) != 0; }
   void unlist() noexcept override { armed_.store(0); }
 
  private:

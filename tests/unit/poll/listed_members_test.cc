@@ -52,9 +52,16 @@ class ListedMembersTest : public ::testing::Test {
     }
     return found;
   }
+  /// What one epoll_wait(2) reports; nobody reads.
+  Report report() { return world_.wait(set_, Nanos::zero(), 64); }
   std::size_t listed() {
     std::size_t count = 0;
     for (auto& each : members_) count += (*each)->is_listed() ? 1 : 0;
+    return count;
+  }
+  int looks() {
+    int count = 0;
+    for (auto& each : members_) count += (*each)->looks();
     return count;
   }
   int rings() {
@@ -90,6 +97,68 @@ TEST_F(ListedMembersTest, MembersOfOnePeerShareOneMapAndAreNeitherAskedNorArmedA
   for (auto& each : members_) arms += (*each)->arms();
   EXPECT_EQ(arms, 0);
   EXPECT_EQ(rings(), 0) << "nobody sleeps";
+}
+
+TEST_F(ListedMembersTest, AMemberThatWasReadEmptyIsNotAskedAgain) {
+  make_busy();
+  take();
+  for (std::size_t i = 0; i < 2 * kBusy; ++i) member(i)->become(EPOLLIN);
+  EXPECT_EQ(take().size(), 2 * kBusy);
+  forget_counts();
+  EXPECT_EQ(take(), Found{});
+  EXPECT_LE(looks(), static_cast<int>(HotMembers::kFew)) << "so many are asked in each look, as ever";
+  member(3)->become(EPOLLIN);
+  EXPECT_EQ(take(), Found{3});
+}
+
+TEST_F(ListedMembersTest, MembersThatWereNotReadAreReportedAgain) {
+  make_busy();
+  take();
+  for (std::size_t i = 0; i < 2 * kBusy; ++i) member(i)->become(EPOLLIN);
+  for (int call = 0; call < 3; ++call) EXPECT_EQ(report().size(), 2 * kBusy);
+  EXPECT_EQ(take().size(), 2 * kBusy);
+  EXPECT_EQ(take(), Found{});
+}
+
+TEST_F(ListedMembersTest, WhatComesBetweenAReportAndTheNextLookIsReported) {
+  make_busy();
+  take();
+  for (int call = 0; call < 10; ++call) {
+    for (std::size_t i = 0; i < 2 * kBusy; ++i) member(i)->become(EPOLLIN);
+    EXPECT_EQ(take().size(), 2 * kBusy);
+  }
+  EXPECT_EQ(take(), Found{});
+  for (std::size_t i = 0; i < 2 * kBusy; ++i) member(i)->become(EPOLLIN);
+  EXPECT_EQ(take().size(), 2 * kBusy);
+  member(4)->become_by_other_callers_work(EPOLLIN | EPOLLHUP);
+  EXPECT_EQ(report(), (Report{{EPOLLIN | EPOLLHUP, 4}}));
+  EXPECT_EQ(report(), (Report{{EPOLLIN | EPOLLHUP, 4}})) << "a state";
+}
+
+TEST_F(ListedMembersTest, WhoWaitsForRoomIsAskedAgain) {
+  for (std::size_t i = 0; i < 2 * kBusy; ++i) ASSERT_EQ(world_.modify(set_, member(i).fd(), EPOLLIN | EPOLLOUT, i), 0);
+  make_busy();
+  take();
+  for (std::size_t i = 0; i < 2 * kBusy; ++i) member(i)->become(EPOLLIN);
+  EXPECT_EQ(take().size(), 2 * kBusy);
+  member(5)->change_silently(EPOLLOUT);
+  EXPECT_EQ(report(), (Report{{EPOLLOUT, 5}})) << "as after a read that made room";
+}
+
+TEST_F(ListedMembersTest, ManyEdgesAreReportedOnceEach) {
+  for (std::size_t i = 0; i < 2 * kBusy; ++i)
+    ASSERT_EQ(world_.modify(set_, member(i).fd(), EPOLLIN | EPOLLOUT | EPOLLET, i), 0);
+  make_busy();
+  take();
+  for (int call = 0; call < 10; ++call) {
+    for (std::size_t i = 0; i < 2 * kBusy; ++i) member(i)->become(EPOLLIN);
+    EXPECT_EQ(report().size(), 2 * kBusy);
+    forget_counts();
+    EXPECT_EQ(report(), Report{});
+    EXPECT_LE(looks(), static_cast<int>(HotMembers::kFew));
+  }
+  member(6)->become_by_other_callers_work(EPOLLOUT);
+  EXPECT_EQ(report(), (Report{{EPOLLIN | EPOLLOUT, 6}}));
 }
 
 TEST_F(ListedMembersTest, MessagesRingForAThreadThatSleeps) {
