@@ -66,13 +66,18 @@ Result<ssize_t> StreamTransfer::receive_into(IoCursor& out, std::size_t total, i
   return Error{EIO, "rrecv: another process uses the connection"};
 }
 
+/// An epoll set, or a sleeper, polls a connection before it reports bytes.
+constexpr std::uint64_t kFewBytes = 4096;
+
 /// Makes one attempt to receive up to `total` bytes, which is not 0, from a connection. Returns the bytes received.
 /// @param get  copies what is there, and returns the number of bytes
 template <class Get>
 inline std::size_t StreamTransfer::attempt(std::size_t total, Get get) {
   Connection& connection = *core_.connection;
-  // More bytes are wanted than were counted: looks for new ones.
-  if (connection.receiving().in_ring() < total) poll();
+  // More bytes are wanted than were counted: looks for new ones. Not where those that are there may be a whole request
+  // of which an epoll set or a sleeper has just told: a look costs more than half of the receive then.
+  const std::uint64_t counted = connection.receiving().in_ring();
+  if (counted < total && (counted - 1 >= kFewBytes || !core_.endpoint.is_watched())) poll();
   const bool has_work = connection.receiving().in_ring() > 0 || connection.receiving().is_announcement_due() ||
                         connection.receiving().readable() > 0;
   return has_work ? get(connection) : 0;
