@@ -214,6 +214,16 @@ void Connector::give_up() {
   drive();
 }
 
+void Connector::give_up_after(Nanos patience) {
+  constexpr Nanos kBetweenLooks{200'000};
+  const Nanos end = monotonic_now() + patience;
+  while (core_.state() == State::connecting && monotonic_now() < end) {
+    [[maybe_unused]] const std::uint32_t events = socket_.readiness().ready();
+    if (core_.state() == State::connecting) sleep_for(kBetweenLooks);
+  }
+  give_up();
+}
+
 bool Connector::leave_unshareable_devices() {
   const std::lock_guard guard(core_.setup_lock);
   socket_.listener().forget_queue_fd();

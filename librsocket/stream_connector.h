@@ -23,6 +23,9 @@ class Connector final : public StreamPart {
   Status connect(const sockaddr* address, socklen_t length);
   /// Takes the answer of a connect that is under way, or makes it fail: ConnectionId::have_other_way().
   void give_up();
+  /// The same after the listener has had some time: one that answers at the moment when its client gives up accepts a
+  /// client that has gone. Takes setup_lock.
+  void give_up_after(Nanos patience);
   /// Leaves a bound socket that does not listen yet bound only on devices that survive fork(2). Returns false when
   /// there is none.
   bool leave_unshareable_devices();

@@ -45,9 +45,10 @@ Status StreamSocket::shutdown(int how) {
     core_.endpoint.notify_watchers();
     return ok();
   }
-  if (core_.state() == StreamCore::State::connecting) static_cast<void>(readiness_.ready());
   // The kernel's connection can be half closed before the peer takes it.
-  if (connector_.has_other_way()) connector_.give_up();
+  constexpr Nanos kAnswerPatience = std::chrono::milliseconds(100);
+  if (core_.state() == StreamCore::State::connecting) static_cast<void>(readiness_.ready());
+  if (connector_.has_other_way()) connector_.give_up_after(kAnswerPatience);
   if (!core_.is_connected()) return Error{ENOTCONN, "rshutdown"};
   if (!inheritance_.claim()) return Error{EIO, "rshutdown: another process uses the connection"};
   progress_.look_for_reset();

@@ -316,6 +316,32 @@ TEST(ErrnoOfConnects, ShutdownOfAConnectThatIsUnderWay) {
   EXPECT_EQ(::read(alice.fd, &byte, 1), 1) << std::strerror(errno);
 }
 
+TEST(ErrnoOfConnects, AServerThatAcceptsDuringAShutdownServesThatClient) {
+  const Fd listener = listening();
+  Address there = name_of(listener);
+  constexpr int kClients = 200;
+  std::thread server([&] {
+    for (int i = 0; i < kClients; ++i) {
+      const Fd bob(::accept(listener, nullptr, nullptr));
+      char byte = 0;
+      if (bob < 0) return;
+      EXPECT_EQ(::read(bob, &byte, 1), 0);
+      EXPECT_EQ(::write(bob, "x", 1), 1);
+    }
+  });
+  for (int i = 0; i < kClients; ++i) {
+    const Fd alice(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    EXPECT_EQ(error_of(::connect(alice, there.get(), there.length)), EINPROGRESS);
+    EXPECT_EQ(error_of(::shutdown(alice, SHUT_WR)), 0);
+    EXPECT_NE(poll_once(alice, POLLIN, 5000) & POLLIN, 0);
+    char byte = 0;
+    EXPECT_EQ(::read(alice, &byte, 1), 1) << "client " << i;
+    if (::testing::Test::HasFailure()) break;
+  }
+  ::shutdown(listener, SHUT_RD);
+  server.join();
+}
+
 // -- settings
 
 TEST(ErrnoOfSettings, SocketsHaveNoDirectInputAndOutput) {
