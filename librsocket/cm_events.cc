@@ -66,7 +66,7 @@ void CmEvents::stop_serving() {
 
 void CmEvents::set_connected() {
   core_.connection->open_overflow(core_.id->other_user());
-  core_.connection->receiving().announce_if_due();
+  core_.connection->receiving().begin_announcing();
   socket_.numbers().take_over_number();
   core_.set_state(State::connected);
   core_.endpoint.note_activity();

@@ -17,18 +17,19 @@ namespace {
 
 /// On one host an announcement costs little, so a connection begins with a quarter of its receive ring, which grows
 /// when the peer sends more at once.
-constexpr std::uint32_t kFirstBytesOnOneHost = 16384;
+constexpr std::uint32_t kUsedBytesOnOneHost = 32768;
+
+engine::ReceiveWindow window_for(const ConnectionCore& core) {
+  const QueueSettings& settings = core.settings;
+  if (!core.device.traits().is_embedded) return {settings.receive_ring, settings.receive_queue};
+  return {settings.receive_ring, settings.receive_queue, kUsedBytesOnOneHost};
+}
 
 }  // namespace
 
 MessageReceiver::MessageReceiver(ConnectionCore& core, SendRequests& requests, ReceiveRequests& receives,
                                  BufferTables& tables)
-    : core_(core),
-      requests_(requests),
-      receives_(receives),
-      tables_(tables),
-      window_(core.settings.receive_ring, core.settings.receive_queue,
-              core.device.traits().is_embedded ? kFirstBytesOnOneHost : UINT32_MAX) {}
+    : core_(core), requests_(requests), receives_(receives), tables_(tables), window_(window_for(core)) {}
 
 void MessageReceiver::begin(std::byte* ring, std::uint32_t key) {
   ring_ = ring;
@@ -119,12 +120,16 @@ std::size_t MessageReceiver::receive(void* data, std::size_t length) {
   return copied;
 }
 
+void MessageReceiver::begin_announcing() {
+  // A thread that writes to its own process may only read afterwards, as far as the receive ring has room.
+  if (core_.device.rc().is_own_process(*core_.qp)) window_.use_all();
+  announce_if_due();
+}
+
 bool MessageReceiver::announce_due() {
   if (core_.is_suspended()) [[unlikely]]
     return true;
   if (core_.ends.failure() != 0 || core_.ends.peer_disconnected() || requests_.is_held()) return true;
-  // A thread that writes to its own process may only read afterwards, as far as the receive ring has room.
-  if (!std::exchange(has_announced_, true) && core_.device.rc().is_own_process(*core_.qp)) window_.use_all();
   while (const auto due = window_.due()) {
     const auto slot = requests_.take_control_slot();
     if (!slot) return false;  // due() stays true
@@ -147,13 +152,8 @@ bool MessageReceiver::post_owed_receives() {
   return true;
 }
 
-void MessageReceiver::save(SavedConnection& saved) const {
-  saved.receive_window = window_.save();
-  saved.has_announced = has_announced_;
-}
+void MessageReceiver::save(SavedConnection& saved) const { saved.receive_window = window_.save(); }
 
 Status MessageReceiver::restore_window(const SavedConnection& saved) { return window_.restore(saved.receive_window); }
-
-void MessageReceiver::restore(const SavedConnection& saved) { has_announced_ = saved.has_announced != 0; }
 
 }  // namespace ringsock::rs

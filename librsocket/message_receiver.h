@@ -37,6 +37,8 @@ class MessageReceiver {
   std::size_t receive(IoCursor& out, bool peek);
   /// The same into one buffer.
   std::size_t receive(void* data, std::size_t length);
+  /// Announces what the peer must know of a new connection beside its connect data: before any other announcement.
+  void begin_announcing();
   /// Announces free buffer and credits to the peer once there is enough. Returns false when no control slot is free:
   /// poll and try again. The peer uses only credits it was granted, so a slot is free by then, whatever the peer does.
   bool announce_if_due() { return !is_announcement_due() || announce_due(); }
@@ -57,7 +59,6 @@ class MessageReceiver {
   // -- fork(2): see StateOf. With the reader's lock.
   void save(SavedConnection& saved) const;
   Status restore_window(const SavedConnection& saved);
-  void restore(const SavedConnection& saved);
 
  private:
   bool announce_due();
@@ -71,7 +72,6 @@ class MessageReceiver {
   BufferTables& tables_;
   std::byte* ring_ = nullptr;
   std::uint32_t key_ = 0;
-  bool has_announced_ = false;
   engine::ReceiveWindow window_;
 };
 

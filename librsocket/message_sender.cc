@@ -29,7 +29,9 @@ void MessageSender::begin(const ibv_qp_cap& capacity, bool control_inline, SendR
 
 Status MessageSender::start(const wire::PeerSge& first_buffer, std::uint16_t credits) {
   held_credits_ = credits;
-  if (Status usable = window_.reset(first_buffer, requests_.is_held() ? std::uint16_t{0} : credits); !usable)
+  using engine::SendWindow;
+  const auto part = core_.device.traits().is_embedded ? SendWindow::FirstBuffer::whole : SendWindow::FirstBuffer::half;
+  if (Status usable = window_.reset(first_buffer, requests_.is_held() ? std::uint16_t{0} : credits, part); !usable)
     return usable;
   data_request_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   data_request_.sg_list = gather_.data();

@@ -60,7 +60,6 @@ Status StateOf::restore(const SavedConnection& saved) {
   connection_.sending_.restore(saved);
   connection_.receives_.restore(saved);
   connection_.tables_.restore(saved);
-  connection_.receiving_.restore(saved);
   return ok();
 }
 

@@ -28,7 +28,6 @@ struct SavedConnection {
   std::int32_t failure;
   std::uint16_t held_credits;
   std::uint8_t held;
-  std::uint8_t has_announced;
   std::uint8_t has_failed_work;
   std::uint8_t peer_shut_down;
   std::uint8_t shut_down;

@@ -13,14 +13,15 @@ constexpr std::uint64_t kManyMessages = 32;
 
 }  // namespace
 
-ReceiveWindow::ReceiveWindow(std::uint32_t ring_bytes, std::uint16_t queue_entries, std::uint32_t first_bytes)
+ReceiveWindow::ReceiveWindow(std::uint32_t ring_bytes, std::uint16_t queue_entries, std::uint32_t first_bytes,
+                             std::uint32_t used_bytes)
     : ring_bytes_(ring_bytes & ~1U),
       queue_entries_(queue_entries),
       messages_per_mark_(std::max(1U, queue_entries / 8U)),
-      first_bytes_(std::min(first_bytes, ring_bytes_ / 2)),
+      first_bytes_(std::min(first_bytes, used_bytes & ~1U)),
       credit_threshold_(std::max(1U, queue_entries / 2U)),
       announced_bytes_(first_bytes_),
-      used_bytes_(2 * first_bytes_) {
+      used_bytes_(used_bytes & ~1U) {
   segments_[0] = {0, 0, first_bytes_};
   plan_next();
 }

@@ -17,10 +17,12 @@ namespace ringsock::engine {
 ///
 /// The receive ring is announced to the peer in segments, which the peer fills in order and to the last byte. So the
 /// place of each byte is known, and arriving bytes only have to be counted. Two segments of equal size are announced in
-/// turn, as soon as the application has read the one before. They take the start of the ring only, so a connection of
-/// small messages uses a small part of it over and over. The part grows when the peer sends large messages, and when
-/// the peer has filled all that it was given, whether the application reads or not. It grows by one segment behind it,
-/// up to the end of the ring, and never shrinks. The credit limit bounds the messages that wait unread.
+/// turn, as soon as the application has read the one before. A window that grows takes the start of the ring only, so a
+/// connection of small messages uses a small part of it over and over. The connect data names all of that part as the
+/// first segment, so a peer that sends little needs no announcement at all. The part grows when the peer sends large
+/// messages, and when the peer has filled all that it was given, whether the application reads or not. It grows by one
+/// segment behind it, up to the end of the ring, and never shrinks. The credit limit bounds the messages that wait
+/// unread.
 ///
 /// Threads: the thread that processes completions calls arrived(), the reader everything else. One thread at a time in
 /// each role; the two roles may run concurrently.
@@ -28,9 +30,12 @@ class ReceiveWindow {
  public:
   /// @param ring_bytes      size of the receive ring; an odd byte at the end stays unused. At least 2.
   /// @param queue_entries   1..65534: receives posted for data, and so the number of unread messages allowed
-  /// @param first_bytes     size of the first two segments, at least 1; half the ring if that is less, or if the ring
-  ///                        has no room to grow
-  ReceiveWindow(std::uint32_t ring_bytes, std::uint16_t queue_entries, std::uint32_t first_bytes = UINT32_MAX);
+  ReceiveWindow(std::uint32_t ring_bytes, std::uint16_t queue_entries)
+      : ReceiveWindow(ring_bytes, queue_entries, ring_bytes / 2, ring_bytes) {}
+  /// Makes a window that grows. @param used_bytes  size of the part that is used at first, and of the first segment; at
+  ///                                               least 2, and no more than the ring
+  ReceiveWindow(std::uint32_t ring_bytes, std::uint16_t queue_entries, std::uint32_t used_bytes)
+      : ReceiveWindow(ring_bytes, queue_entries, std::min(used_bytes, ring_bytes), std::min(used_bytes, ring_bytes)) {}
 
   /// Returns the size of the buffer named in the connect data, which is the start of the ring.
   [[nodiscard]] std::uint32_t first_bytes() const { return first_bytes_; }
@@ -123,6 +128,8 @@ class ReceiveWindow {
   Status restore(const Saved& saved);
 
  private:
+  ReceiveWindow(std::uint32_t ring_bytes, std::uint16_t queue_entries, std::uint32_t first_bytes,
+                std::uint32_t used_bytes);
   [[nodiscard]] bool is_possible(const Saved& saved) const;
   [[nodiscard]] bool is_buffer_due() const {
     return read_bytes_.load(std::memory_order_relaxed) >= due_when_read_.load(std::memory_order_relaxed) ||

@@ -7,11 +7,12 @@ namespace {
 bool is_impossible(const wire::PeerSge& buffer) { return buffer.addr + buffer.length < buffer.addr; }
 }  // namespace
 
-Status SendWindow::reset(wire::PeerSge first_buffer, std::uint16_t credits) {
+Status SendWindow::reset(wire::PeerSge first_buffer, std::uint16_t credits, FirstBuffer part) {
   if (is_impossible(first_buffer)) return Error{EPROTO, "rsocket: the peer's buffer is beyond all addresses"};
   given_.store(0, std::memory_order_relaxed);
   make_current(first_buffer);
-  worth_waking_ = static_cast<std::uint32_t>(std::uint64_t{first_buffer.length} * 2 / 3);
+  const std::uint64_t all = std::uint64_t{first_buffer.length} * (part == FirstBuffer::half ? 2 : 1);
+  worth_waking_ = static_cast<std::uint32_t>(all / 3);
   sequence_.store(0, std::memory_order_relaxed);
   queued_head_.store(0, std::memory_order_relaxed);
   queued_tail_.store(0, std::memory_order_relaxed);

@@ -28,9 +28,11 @@ class SendWindow {
     std::uint32_t length;
   };
 
+  /// The part of the peer's receive ring that is named in its connect data.
+  enum class FirstBuffer { half, whole };
   /// Starts with the buffer and the credits of the peer's connect data. Call it before any other function. Error:
   /// EPROTO when the buffer ends beyond the last address.
-  Status reset(wire::PeerSge first_buffer, std::uint16_t credits);
+  Status reset(wire::PeerSge first_buffer, std::uint16_t credits, FirstBuffer part = FirstBuffer::half);
 
   /// Returns whether a message of at least one byte may be sent. Any thread may call it; the answer may be outdated for
   /// a thread without the sender's lock.
@@ -40,7 +42,8 @@ class SendWindow {
   }
   /// Returns whether a sender that waits for room should go on. As of a socket on Linux, a third of the buffer is free
   /// then, so that few sends come out short: the peer announces its buffer in halves, of which one is free or most of
-  /// the first one. A peer that has read everything has announced so much. Any thread may call it.
+  /// the first one, or a third of a first buffer that is the whole one. A peer that has read everything has announced
+  /// so much. Any thread may call it.
   [[nodiscard]] bool is_writable() const {
     return sequence_.load(std::memory_order_relaxed) != limit_.load(std::memory_order_acquire) &&
            (has_queued() || length_.load(std::memory_order_relaxed) > worth_waking_);
@@ -88,7 +91,7 @@ class SendWindow {
     return queued_head_.load(std::memory_order_relaxed) != queued_tail_.load(std::memory_order_acquire);
   }
 
-  std::uint32_t worth_waking_ = 0;  ///< two thirds of the first buffer, written by reset()
+  std::uint32_t worth_waking_ = 0;  ///< a third of the peer's first two halves, written by reset()
   // Written by the sender; can_send() of other threads reads the atomic members.
   std::uint64_t address_ = 0;             ///< in the current buffer
   std::uint32_t key_ = 0;                 ///< of the current buffer

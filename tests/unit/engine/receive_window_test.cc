@@ -149,7 +149,7 @@ TEST(ReceiveWindow, LeavesAnOddByteOfTheRingUnused) {
 
 /// A window that may grow from 2 x 100 bytes to 4000.
 struct GrowingWindow : ReceiveWindow {
-  GrowingWindow() : ReceiveWindow(4000, 384, 100) { announce(); }
+  GrowingWindow() : ReceiveWindow(4000, 384, 200) {}
   /// The segments that are announced now.
   std::vector<Span> announce() {
     std::vector<Span> segments;
@@ -165,6 +165,28 @@ struct GrowingWindow : ReceiveWindow {
   }
 };
 using Segments = std::vector<ReceiveWindow::Span>;
+
+TEST(GrowingReceiveWindow, NeedsNoAnnouncementBeforeHalfOfItsFirstPartIsRead) {
+  GrowingWindow window;
+  EXPECT_EQ(window.first_bytes(), 200U) << "the connect data names all of the part";
+  EXPECT_FALSE(window.is_due());
+  for (int message = 0; message < 49; ++message) window.take(2);
+  EXPECT_FALSE(window.is_due());
+  window.take(2);
+  EXPECT_EQ(window.announce(), (Segments{{0, 100}}));
+}
+
+TEST(GrowingReceiveWindow, MayUseAllOfASmallRingAtFirst) {
+  ReceiveWindow window(101, 384, 200);
+  EXPECT_EQ(window.first_bytes(), 100U);
+  ASSERT_TRUE(window.arrived(100));
+  EXPECT_FALSE(window.is_due()) << "it cannot grow";
+  window.consume(50);
+  const auto half = window.due();
+  ASSERT_TRUE(half && half->has_buffer);
+  EXPECT_EQ(half->offset, 0U);
+  EXPECT_EQ(half->length, 50U);
+}
 
 TEST(GrowingReceiveWindow, AnnouncesSmallSegmentsInTurnForSmallMessages) {
   GrowingWindow window;
@@ -229,6 +251,7 @@ TEST(GrowingReceiveWindow, IsReadInTheOrderOfTheSegments) {
 
 TEST(GrowingReceiveWindow, MayAnnounceAllOfTheRingAtOnce) {
   ReceiveWindow window(4000, 384, 100);
+  EXPECT_FALSE(window.due());
   window.use_all();
   const auto rest = window.due();
   ASSERT_TRUE(rest && rest->has_buffer);

@@ -97,6 +97,17 @@ TEST(SendWindow, IsWritableWhenAThirdOfTheBufferIsFree) {
   EXPECT_FALSE(window.is_writable()) << "no credit";
 }
 
+TEST(SendWindow, IsWritableWhenAThirdOfAFirstBufferIsFreeThatIsTheWholeOne) {
+  SendWindow window;
+  ASSERT_TRUE(window.reset({kFirst, 7, 90}, 20, SendWindow::FirstBuffer::whole));
+  window.take(59);
+  EXPECT_TRUE(window.is_writable());
+  window.take(1);
+  EXPECT_FALSE(window.is_writable());
+  ASSERT_TRUE(window.add_buffer({kFirst, 7, 45}));
+  EXPECT_TRUE(window.is_writable());
+}
+
 TEST(SendWindow, RefusesMoreBuffersThanThePeerHasSlots) {
   SendWindow window;
   ASSERT_TRUE(window.reset({kFirst, 7, 100}, 10));
