@@ -1,5 +1,6 @@
 #include "librsocket/listener_watch.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -10,6 +11,9 @@ namespace ringsock::rs {
 namespace {
 /// The time that an application has to accept clients before the service thread answers them.
 constexpr Nanos kAcceptPatience = std::chrono::milliseconds(1);
+/// The longest such time of an application that has accepted its clients lately. The timer and the event before it wake
+/// the service thread, which costs as much as a third of a short connection.
+constexpr Nanos kLongestPatience = std::chrono::milliseconds(16);
 /// The longest wait of clients for a process that cannot accept them.
 constexpr Nanos kLookInterval = std::chrono::milliseconds(100);
 }  // namespace
@@ -68,9 +72,12 @@ void ListenerWatch::leave_until_accept() {
 
 /// Pauses the watch for a while. Returns false without memory, or a thread, for that.
 bool ListenerWatch::wait_for_application() try {
+  const Nanos now = monotonic_now();
+  const bool is_soon = resumed_at_ != Nanos::min() && now - resumed_at_ < kLongestPatience;
+  patience_ = is_soon ? std::min(2 * patience_, kLongestPatience) : kAcceptPatience;
   calls_before_ = socket_.listener().accept_calls();
   runtime::service_thread().pause(watch_);
-  auto timer = runtime::service_thread().schedule(monotonic_now() + kAcceptPatience, [self = weak_from_this()] {
+  auto timer = runtime::service_thread().schedule(now + patience_, [self = weak_from_this()] {
     if (auto watch = self.lock()) watch->on_patience_over();
   });
   if (timer) timer_.store(*timer);
@@ -80,6 +87,8 @@ bool ListenerWatch::wait_for_application() try {
 }
 
 void ListenerWatch::on_patience_over() {
+  const bool has_accepted = socket_.listener().accept_calls() != calls_before_;
+  resumed_at_ = has_accepted ? monotonic_now() : Nanos::min();
   if (!serve_clients()) resume();
 }
 

@@ -15,7 +15,8 @@ namespace ringsock::rs {
 
 /// Answers a listener's clients when its application is busy elsewhere (listen(2): a connection is established whether
 /// or not accept(2) is being called). An application that keeps calling accept() is not disturbed: an event only starts
-/// a timer, and the service thread answers only if accept() was not called before the timer expires.
+/// a timer, and the service thread answers only if accept() was not called before the timer expires. The timer runs the
+/// longer, the more often it was started in vain.
 ///
 /// An application that forked a process with the listener, and has called neither accept() nor its relatives yet, may
 /// have left the clients to a program which that process executed. These clients are not answered, and go by the
@@ -73,7 +74,10 @@ class ListenerWatch : public std::enable_shared_from_this<ListenerWatch> {
   std::atomic<runtime::ServiceThread::Id> timer_{0};
   std::atomic<runtime::ServiceThread::Id> part_timer_{0};
   std::atomic<runtime::ServiceThread::Id> look_timer_{0};
-  std::uint64_t calls_before_ = 0;  ///< the service thread's
+  // The service thread's
+  std::uint64_t calls_before_ = 0;
+  Nanos patience_{};  ///< of the last timer
+  Nanos resumed_at_ = Nanos::min();
   std::atomic<bool> waits_for_room_{false};
   std::atomic<bool> waits_to_be_alone_{false};
   std::atomic<bool> waits_for_accept_{false};

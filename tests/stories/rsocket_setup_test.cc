@@ -218,6 +218,18 @@ TEST(RsocketSetup, ConnectSucceedsWithoutAnAcceptAndTheDataWaits) {
   EXPECT_EQ(server.hear(), "early");
 }
 
+TEST(RsocketSetup, ConnectSucceedsWithoutAnAcceptBehindClientsThatWereAcceptedAtOnce) {
+  Listener listener;
+  std::thread busy_server([&] {
+    for (int i = 0; i < 200; ++i) EXPECT_EQ(listener.accept().hear(), "");
+  });
+  for (int i = 0; i < 200; ++i) connect_to(listener);
+  busy_server.join();
+  Rsocket client = connect_to(listener);
+  client.say("behind");
+  EXPECT_EQ(listener.accept().hear(), "behind");
+}
+
 TEST(RsocketSetup, TheBacklogHoldsThoseWhoWait) {
   Listener listener("127.0.0.1", 8);
   std::vector<Rsocket> clients;
