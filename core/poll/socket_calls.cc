@@ -154,6 +154,7 @@ Result<ssize_t> send_more(Lookup& socket, const msghdr& message, int flags, Resu
 }
 
 Status connect(Lookup& socket, const sockaddr* address, socklen_t length) {
+  note_connection();
   Status first = socket->connect(address, length);
   // EALREADY: an earlier connect(2) was interrupted.
   const bool is_under_way = !first && (first.error().code == EINPROGRESS || first.error().code == EALREADY);
@@ -178,12 +179,14 @@ Status check_free_number() {
 }  // namespace
 
 Result<int> accept(Lookup& socket, SocketAddress& peer, int flags) {
+  note_connection();
   auto first = socket->accept(peer, flags);
   if (first || first.error().code != EAGAIN || socket->is_nonblocking()) return first;
   if (const Status free = check_free_number(); !free) return free.error();
   socket.pin();
   auto accepted = retry_until_ready(*socket, EPOLLIN, deadline_after(socket->receive_timeout()),
                                     [&] { return socket->accept(peer, flags); });
+  note_connection();
   // Closed meanwhile: all who wait hear the same, at whichever step of the close they are woken.
   if (!accepted && accepted.error().code == EBADF) return Error{EINVAL, "accept: closed meanwhile"};
   return accepted;

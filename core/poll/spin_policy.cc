@@ -31,6 +31,10 @@ SpinPolicy spin_policy(WaitFor what) {
   return {shared.polling_time.load(std::memory_order_relaxed), shared.adaptive.load(std::memory_order_relaxed)};
 }
 
+void note_connection() {
+  for (SpinHistory& spins : thread_waits.spins) spins.note_connection();
+}
+
 void note_sleep(WaitFor what, Nanos duration) { thread_waits.spins[index_of(what)].slept(duration, spin_policy(what)); }
 
 void note_vain_sleep(WaitFor what, Nanos duration) { thread_waits.spins[index_of(what)].slept_in_vain(duration); }

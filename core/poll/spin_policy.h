@@ -30,6 +30,45 @@ void set_spin_policy(WaitFor what, SpinPolicy policy);
 void set_spin_policy(SpinPolicy policy);
 SpinPolicy spin_policy(WaitFor what);
 
+/// Remembers that yields gave the CPU to a thread that computes, so that no further ones do for some time. Shared by
+/// all threads, accessed relaxed: a hint.
+class LostSlices {
+ public:
+  /// The time that a lost time slice is remembered at first. It doubles with each further loss, because each attempt
+  /// costs a slice.
+  static constexpr Nanos kShortestMemory{20'000'000};
+  static constexpr Nanos kLongestMemory{1'280'000'000};
+
+  /// @param lost    a yield that took longer lost a slice
+  /// @param doubted  two yields that took longer, with at most `between` shorter ones between them, did so, too. After
+  ///                 more than `between` shorter ones the next loss is remembered as the first one is.
+  constexpr LostSlices(Nanos lost, Nanos doubted, unsigned between)
+      : lost_(lost), doubted_(doubted), between_(between) {}
+
+  [[nodiscard]] bool are_remembered(Nanos now) const { return until_.load(std::memory_order_relaxed) > now; }
+  void note_yield(Nanos took, Nanos ended) {
+    const unsigned doubts = doubts_.load(std::memory_order_relaxed);
+    if (took <= doubted_) {
+      if (doubts <= 1) memory_.store(kShortestMemory, std::memory_order_relaxed);
+      if (doubts > 0) doubts_.store(doubts - 1, std::memory_order_relaxed);
+      return;
+    }
+    doubts_.store(between_ + 1, std::memory_order_relaxed);
+    if (took <= lost_ && doubts == 0) return;
+    const Nanos memory = memory_.load(std::memory_order_relaxed);
+    until_.store(ended + memory, std::memory_order_relaxed);
+    memory_.store(std::min(2 * memory, kLongestMemory), std::memory_order_relaxed);
+  }
+
+ private:
+  const Nanos lost_;
+  const Nanos doubted_;
+  const unsigned between_;
+  std::atomic<Nanos> until_{Nanos::min()};
+  std::atomic<Nanos> memory_{kShortestMemory};
+  std::atomic<unsigned> doubts_{0};  ///< shorter yields until a doubtful one counts for nothing
+};
+
 /// Records whether other threads compete for the CPUs of this process's threads. Shared by all threads, accessed
 /// relaxed: a hint.
 ///
@@ -45,20 +84,22 @@ class Contention {
   /// on two CPUs are three times as fast as kernel TCP with 2.5 ms here and half as fast with 0.7 ms, where their own
   /// turns are taken for computing.
   static constexpr Nanos kLostSlice{2'500'000};
+  /// A thread whose connections are short gains little by turns, and loses much by a slice. So it judges by yields that
+  /// gave the CPU away for the rest of a slice, of which busy pairs see one among some hundred.
+  static constexpr Nanos kPartOfSlice{700'000};
+  static constexpr unsigned kTurnsBetweenParts = 64;
   /// The bounds of the quickest yield of a machine.
   static constexpr Nanos kQuickYield{500};
   static constexpr Nanos kSlowestQuickYield{2'000};
   /// The time that a long yield is remembered, and by how much a short one reduces it.
   static constexpr Nanos kMemory{1'000'000};
   static constexpr Nanos kForgiveness{250'000};
-  /// The time that a lost time slice is remembered at first. It doubles with each further loss, because each attempt
-  /// costs a slice.
-  static constexpr Nanos kHogMemory{20'000'000};
-  static constexpr Nanos kLongestHogMemory{1'280'000'000};
 
   [[nodiscard]] bool is_contended(Nanos now) const { return contended_until_.load(std::memory_order_relaxed) > now; }
   /// Returns whether yielding costs a time slice.
-  [[nodiscard]] bool is_hogged(Nanos now) const { return hogged_until_.load(std::memory_order_relaxed) > now; }
+  [[nodiscard]] bool is_hogged(Nanos now) const { return slices_.are_remembered(now); }
+  /// The same for a thread whose connections are short.
+  [[nodiscard]] bool is_hogged_for_short(Nanos now) const { return parts_of_slices_.are_remembered(now); }
   void note_yield(Nanos begun, Nanos ended) {
     const Nanos took = ended - begun;
     Nanos quickest = quickest_yield_.load(std::memory_order_relaxed);
@@ -66,13 +107,8 @@ class Contention {
       quickest = std::max(took, kQuickYield);
       quickest_yield_.store(quickest, std::memory_order_relaxed);
     }
-    if (took > kLostSlice) {
-      const Nanos memory = hog_memory_.load(std::memory_order_relaxed);
-      hogged_until_.store(ended + memory, std::memory_order_relaxed);
-      hog_memory_.store(std::min(2 * memory, kLongestHogMemory), std::memory_order_relaxed);
-    } else {
-      hog_memory_.store(kHogMemory, std::memory_order_relaxed);
-    }
+    slices_.note_yield(took, ended);
+    parts_of_slices_.note_yield(took, ended);
     if (took > 3 * quickest) {
       contended_until_.store(ended + kMemory, std::memory_order_relaxed);
     } else if (is_contended(ended)) {
@@ -84,8 +120,8 @@ class Contention {
  private:
   std::atomic<Nanos> quickest_yield_{kSlowestQuickYield};
   std::atomic<Nanos> contended_until_{Nanos::min()};
-  std::atomic<Nanos> hogged_until_{Nanos::min()};
-  std::atomic<Nanos> hog_memory_{kHogMemory};
+  LostSlices slices_{kLostSlice, kLostSlice, 0};
+  LostSlices parts_of_slices_{kLostSlice, kPartOfSlice, kTurnsBetweenParts};
 };
 
 /// Records whether this thread's recent spins paid off, whether longer ones would have, and how long it has spun since
@@ -158,6 +194,15 @@ class SpinHistory {
     slice_ = kSlice;
   }
 
+  /// Records that the thread has made or taken a connection, which may be a short one.
+  void note_connection() { waits_after_connection_ = kWaitsOfShort; }
+  /// Counts a wait. Returns whether it may be one of a short connection.
+  [[nodiscard]] bool is_of_short_connection() {
+    if (waits_after_connection_ == 0) return false;
+    --waits_after_connection_;
+    return true;
+  }
+
   [[nodiscard]] Nanos spun() const { return spun_; }
   void note_spun(Nanos since_last_offer) { spun_ = since_last_offer; }
   [[nodiscard]] Nanos slice() const { return slice_; }
@@ -170,6 +215,8 @@ class SpinHistory {
   static constexpr unsigned kMissesPerStep = 4;
   static constexpr unsigned kMaxShift = 3;
   static constexpr unsigned kProbeInterval = 16;
+  static constexpr unsigned kWaitsOfShort = 16;
+  unsigned waits_after_connection_ = 0;
   unsigned misses_ = 0;
   unsigned probe_ = 0;
   Nanos grown_{};
@@ -231,8 +278,9 @@ class BasicSpinner {
       begun_ = now;
       slice_begun_ = now - history_.spun();
       contended_ = contention_.is_contended(now);
+      is_of_short_connection_ = history_.is_of_short_connection();
       // While other threads have the CPUs the peer is rarely running.
-      if (contention_.is_hogged(now)) budget_ = history_.budget_when_hogged(budget_);
+      if (is_hogged(now)) budget_ = history_.budget_when_hogged(budget_);
     }
     if (now >= deadline_ || now - begun_ >= longest()) return give_up(now);
     if (machine_.interrupts(now - begun_, now)) return false;
@@ -240,9 +288,12 @@ class BasicSpinner {
       history_.note_spun(now - slice_begun_);
       return true;
     }
-    if (contention_.is_hogged(now)) return give_up(now);
+    if (is_hogged(now)) return give_up(now);
     offer_cpu(now);
     return true;
+  }
+  [[nodiscard]] bool is_hogged(Nanos now) const {
+    return contention_.is_hogged(now) || (is_of_short_connection_ && contention_.is_hogged_for_short(now));
   }
   [[nodiscard]] Nanos longest() const {
     return contended_ && budget_ > Nanos::zero() ? std::max(budget_, kTurns) : budget_;
@@ -271,8 +322,11 @@ class BasicSpinner {
   unsigned calls_ = 0;
   bool started_ = false;
   bool contended_ = false;
+  bool is_of_short_connection_ = false;
 };
 
+/// Records that the calling thread has made or taken a connection.
+void note_connection();
 /// Records a sleep of the calling thread that an event ended.
 void note_sleep(WaitFor what, Nanos duration);
 /// Records a sleep of the calling thread that a time-out ended.

@@ -172,6 +172,57 @@ TEST_F(SpinPolicyTest, DoesNotYieldToThoseWhoKeepTheCpuForATimeSlice) {
   EXPECT_GE(longest, 10us);
 }
 
+/// A thread that makes or takes a connection before each wait.
+class ShortConnections : public SpinPolicyTest {
+ protected:
+  Nanos wait() {
+    history_.note_connection();
+    return spin();
+  }
+};
+
+TEST_F(ShortConnections, DoNotYieldToThoseWhoKeepTheCpuForTheRestOfATimeSlice) {
+  cpu_.yield_takes = 1ms;
+  wait();
+  EXPECT_EQ(cpu_.yields, 2) << "one may be a turn of many others";
+  cpu_.yields = 0;
+  for (int i = 0; i < 10; ++i) EXPECT_LE(wait(), 3us);
+  EXPECT_EQ(cpu_.yields, 0);
+}
+
+TEST_F(ShortConnections, TakeALongTurnOnceInAWhileForNoLostTimeSlice) {
+  for (int i = 0; i < 20; ++i) {
+    cpu_.yield_takes = 1ms;
+    spin_until(20us);
+    cpu_.yield_takes = 15us;
+    spin_until(65 * 16us);
+    EXPECT_FALSE(contention_.is_hogged_for_short(cpu_.time));
+  }
+}
+
+TEST_F(ShortConnections, DoNotYieldMoreOftenForAShortYieldAmongThoseThatLoseTheCpu) {
+  for (int i = 0; i < 1'000; ++i) {
+    cpu_.time += 5ms;
+    // The thread that computes is on the other CPU for once.
+    cpu_.yield_takes = cpu_.yields % 4 == 3 ? 15us : 3ms;
+    history_.note_connection();
+    spin_until(20us);
+  }
+  EXPECT_LE(cpu_.yields, 16);
+}
+
+TEST_F(ShortConnections, AreOverAfterSomeWaits) {
+  cpu_.yield_takes = 1ms;
+  wait();
+  ASSERT_TRUE(contention_.is_hogged_for_short(cpu_.time));
+  EXPECT_FALSE(contention_.is_hogged(cpu_.time)) << "busy pairs take such turns";
+  for (int i = 0; i < 16; ++i) spin_until(9us);
+  cpu_.yields = 0;
+  cpu_.yield_takes = 15us;
+  spin();
+  EXPECT_GE(cpu_.yields, 2);
+}
+
 TEST_F(SpinPolicyTest, ForgetsContentionAfterAMillisecondOfSilence) {
   cpu_.yield_takes = 15us;
   spin();
