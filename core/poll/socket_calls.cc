@@ -178,14 +178,23 @@ Status check_free_number() {
 }
 }  // namespace
 
+namespace {
+/// A listener has a deadline while a client has connected and not sent its request. Where that takes longer than the
+/// microseconds for which the listener itself waits, the client is not running: probably this thread has its CPU.
+bool has_half_made_client(Endpoint& listener) { return listener.deadline() != Nanos::max(); }
+/// An attempt of accept(2) takes system calls.
+constexpr Spinning kForClients{1, has_half_made_client};
+}  // namespace
+
 Result<int> accept(Lookup& socket, SocketAddress& peer, int flags) {
   note_connection();
   auto first = socket->accept(peer, flags);
   if (first || first.error().code != EAGAIN || socket->is_nonblocking()) return first;
   if (const Status free = check_free_number(); !free) return free.error();
   socket.pin();
-  auto accepted = retry_until_ready(*socket, EPOLLIN, deadline_after(socket->receive_timeout()),
-                                    [&] { return socket->accept(peer, flags); });
+  auto accepted = retry_until_ready(
+      *socket, EPOLLIN, deadline_after(socket->receive_timeout()), [&] { return socket->accept(peer, flags); }, true,
+      kForClients);
   note_connection();
   // Closed meanwhile: all who wait hear the same, at whichever step of the close they are woken.
   if (!accepted && accepted.error().code == EBADF) return Error{EINVAL, "accept: closed meanwhile"};

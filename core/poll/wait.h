@@ -47,6 +47,13 @@ bool would_block(const Result<T>& answer) {
   return !answer && answer.error().code == EAGAIN;
 }
 
+/// How a call spins before it sleeps.
+struct Spinning {
+  unsigned stride = Spinner::kDefaultStride;         ///< of BasicSpinner
+  bool (*is_useless)(Endpoint& endpoint) = nullptr;  ///< asked before each attempt
+  [[nodiscard]] bool may_go_on(Endpoint& endpoint) const { return is_useless == nullptr || !is_useless(endpoint); }
+};
+
 /// Calls `attempt`, a Result<T>(), spinning and then sleeping, until it returns something other than EAGAIN. The
 /// endpoint must be pinned.
 /// @param interest  EPOLL* bits that `attempt` waits for.
@@ -56,13 +63,13 @@ bool would_block(const Result<T>& answer) {
 ///         `may_restart`, there is no deadline and all handlers of the process ask for SA_RESTART, as in signal(7).
 template <class Attempt>
 auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadline, Attempt attempt,
-                       bool may_restart = true) -> decltype(attempt()) {
+                       bool may_restart = true, Spinning spinning = {}) -> decltype(attempt()) {
   auto answer = attempt();
   HeldSignals signals(nullptr);
   while (would_block(answer)) {
     if (endpoint.taken_in_turns() == 0) {
-      Spinner spinner(WaitFor::operation, deadline, signals);
-      while (spinner.again()) {
+      Spinner spinner(WaitFor::operation, deadline, signals, spinning.stride);
+      while (spinning.may_go_on(endpoint) && spinner.again()) {
         answer = attempt();
         if (!would_block(answer)) {
           spinner.paid_off();
