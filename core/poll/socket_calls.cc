@@ -153,6 +153,11 @@ Result<ssize_t> send_more(Lookup& socket, const msghdr& message, int flags, Resu
   return with_sigpipe(sent, flags);
 }
 
+namespace {
+/// An attempt of connect(2) or accept(2) takes system calls.
+constexpr unsigned kStrideOfConnections = 1;
+}  // namespace
+
 Status connect(Lookup& socket, const sockaddr* address, socklen_t length) {
   note_connection();
   Status first = socket->connect(address, length);
@@ -160,12 +165,14 @@ Status connect(Lookup& socket, const sockaddr* address, socklen_t length) {
   const bool is_under_way = !first && (first.error().code == EINPROGRESS || first.error().code == EALREADY);
   if (!is_under_way || socket->is_nonblocking()) return first;
   socket.pin();
-  Status done = retry_until_ready(*socket, EPOLLOUT, deadline_after(socket->send_timeout()), [&] {
+  const auto attempt = [&] {
     Status again = socket->connect(address, length);
     if (!again && again.error().code == EALREADY) return Status(Error{EAGAIN, "connect"});
     if (!again && again.error().code == EISCONN) return ok();  // another thread saw it first
     return again;
-  });
+  };
+  Status done = retry_until_ready(*socket, EPOLLOUT, deadline_after(socket->send_timeout()), attempt, true,
+                                  Spinning{kStrideOfConnections});
   if (!done && done.error().code == EAGAIN) return Error{EINPROGRESS, "connect"};
   return done;
 }
@@ -182,8 +189,7 @@ namespace {
 /// A listener has a deadline while a client has connected and not sent its request. Where that takes longer than the
 /// microseconds for which the listener itself waits, the client is not running: probably this thread has its CPU.
 bool has_half_made_client(Endpoint& listener) { return listener.deadline() != Nanos::max(); }
-/// An attempt of accept(2) takes system calls.
-constexpr Spinning kForClients{1, has_half_made_client};
+constexpr Spinning kForClients{kStrideOfConnections, has_half_made_client};
 }  // namespace
 
 Result<int> accept(Lookup& socket, SocketAddress& peer, int flags) {

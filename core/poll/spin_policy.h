@@ -171,19 +171,22 @@ class SpinHistory {
   void slept_in_vain(Nanos duration) {
     if (duration >= kShortSleep) grown_ = grown_ / 2;
   }
-  /// Returns no time after a miss, except for one spin in 16.
+  /// Returns no time after a miss, except for one spin in 16. Short sleeps bring none back, because a peer that runs on
+  /// this thread's CPU answers while it sleeps, and never while it spins.
   [[nodiscard]] Nanos budget_when_hogged(Nanos budget) {
-    return misses_ == 0 || ++probe_ % kProbeInterval == 0 ? budget : Nanos::zero();
+    return !missed_when_hogged_ || ++hogged_probe_ % kProbeInterval == 0 ? budget : Nanos::zero();
   }
   /// Records a spin that paid.
   /// @param spun the duration of the spin, to one reading of the clock
   void hit(Nanos spun) {
     misses_ = 0;
+    missed_when_hogged_ = false;
     if (trial_.paid(spun)) grown_ = kLongestBudget;
   }
   /// Records a spin in vain. A sleep follows, in which other threads have the CPU.
   /// @param spun the duration of the spin
-  void miss(Nanos spun) {
+  void miss(Nanos spun, bool is_hogged = false) {
+    missed_when_hogged_ = is_hogged;
     trial_.missed();
     misses_ = std::min(misses_ + 1, kMissesPerStep * kMaxShift);
     spun_in_vain_ = spun;
@@ -219,6 +222,8 @@ class SpinHistory {
   unsigned waits_after_connection_ = 0;
   unsigned misses_ = 0;
   unsigned probe_ = 0;
+  unsigned hogged_probe_ = 0;
+  bool missed_when_hogged_ = false;
   Nanos grown_{};
   SpinTrial trial_;
   Nanos reach_ = Nanos::max();  ///< the longest spin that is not known to be useless
@@ -306,7 +311,7 @@ class BasicSpinner {
     history_.offered_cpu(contended_);
   }
   bool give_up(Nanos now) {
-    history_.miss(now - begun_);
+    history_.miss(now - begun_, is_hogged(now));
     return false;
   }
 

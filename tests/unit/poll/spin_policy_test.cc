@@ -223,6 +223,25 @@ TEST_F(ShortConnections, AreOverAfterSomeWaits) {
   EXPECT_GE(cpu_.yields, 2);
 }
 
+TEST_F(SpinPolicyTest, DoesNotSpinForAPeerThatNeedsItsCpuBesideThoseWhoKeepIt) {
+  cpu_.yield_takes = 3ms;
+  spin();
+  cpu_.time += 1ms;
+  ASSERT_TRUE(contention_.is_hogged(cpu_.time));
+  Nanos total{};
+  for (int i = 0; i < 64; ++i) {
+    history_.slept(40us, policy_);  // the peer answers as soon as this thread sleeps
+    total += spin();
+  }
+  EXPECT_LE(total, 64 * 1us);
+
+  // One spin in 16 finds out that the peer has another CPU now.
+  int tries = 1;
+  while (spin_until(1us) == Nanos::max()) ++tries;
+  EXPECT_LE(tries, 16);
+  EXPECT_LE(spin_until(1us), 2us);
+}
+
 TEST_F(SpinPolicyTest, ForgetsContentionAfterAMillisecondOfSilence) {
   cpu_.yield_takes = 15us;
   spin();
