@@ -247,9 +247,10 @@ void Acceptor::keep(HalfOpen fresh) {
 /// Drops connections for a new one: every link uses a descriptor that the process may need, and a slot that another
 /// client may need.
 void Acceptor::make_room_for(uid_t user) {
+  if (half_open_.size() < kAlwaysHalfOpen) return;
   const std::size_t most = std::min(limits_.half_open, share_of_descriptors());
   const std::size_t most_of_user = std::min(limits_.half_open_of_user, most / 2);
-  if (half_open_.size() < std::max(kAlwaysHalfOpen, most_of_user)) return;
+  if (half_open_.size() < most_of_user) return;
   std::map<uid_t, std::size_t> links;
   for (const HalfOpen& slot : half_open_) ++links[slot.peer->uid];
   const auto drop_oldest_of = [&](uid_t whose) {
