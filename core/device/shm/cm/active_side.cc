@@ -77,7 +77,9 @@ Status ActiveSide::send_request(Connector::Connected connected) {
     link_.offer_memory(wiring.offer_memfd());
   }
   link_->ask_for_sender();
-  return link_->send(LinkPacket::request, encode_request(request_).view());
+  const Status sent = link_->send(LinkPacket::request, encode_request(request_).view());
+  looked_for_reply_at_ = ticks();  // no listener answers within the next microsecond
+  return sent;
 }
 
 /// Returns whether the link was looked at just now. A thread that spins for the reply needs no system call each time;
