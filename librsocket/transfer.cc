@@ -40,7 +40,7 @@ Result<ssize_t> StreamTransfer::receive_bytes(void* data, std::size_t length, in
       return take([&] { return connection.receiving().receive(data, length); });
     });
     if (copied > 0) return static_cast<ssize_t>(copied);
-    if (!core_.is_suspended()) return why_nothing();
+    if (!core_.is_suspended()) return why_nothing(flags);
   }
   if ((flags & MSG_TRUNC) != 0) return discard(length, flags);
   IoCursor out(data, length);
@@ -61,7 +61,7 @@ Result<ssize_t> StreamTransfer::receive_into(IoCursor& out, std::size_t total, i
   };
   do {
     if (const std::size_t copied = attempt(total, get)) return static_cast<ssize_t>(copied);
-    if (!core_.is_suspended()) return why_nothing();
+    if (!core_.is_suspended()) return why_nothing(flags);
   } while (socket_.inheritance().claim());
   return Error{EIO, "rrecv: another process uses the connection"};
 }
@@ -123,10 +123,12 @@ bool StreamTransfer::waits_for_all(int flags) const {
 }
 
 /// Returns the end of the stream, its error, or EAGAIN, when no bytes were there.
-Result<ssize_t> StreamTransfer::why_nothing() {
+Result<ssize_t> StreamTransfer::why_nothing(int flags) {
   if (core_.closed.load(std::memory_order_acquire)) return Error{EBADF, "rrecv: closed meanwhile"};
   if (!core_.at_end_of_stream()) {
-    if (!progress_.look_closely_if_read_seldom() || !core_.at_end_of_stream()) return Error{EAGAIN, "rrecv"};
+    // A call that blocks hears of the peer's end while it sleeps or spins.
+    const bool blocks = (flags & MSG_DONTWAIT) == 0 && !core_.endpoint.is_nonblocking();
+    if (blocks || !progress_.look_closely_if_read_seldom() || !core_.at_end_of_stream()) return Error{EAGAIN, "rrecv"};
   }
   // Polls again, because a message may have arrived between the check of the bytes and that of the end.
   poll();
@@ -142,7 +144,7 @@ Result<ssize_t> StreamTransfer::why_nothing() {
 /// recv(2) of no bytes waits as any other, takes nothing, and reports an error.
 Result<ssize_t> StreamTransfer::receive_nothing() {
   poll();
-  return core_.connection->receiving().readable() > 0 ? Result<ssize_t>(0) : why_nothing();
+  return core_.connection->receiving().readable() > 0 ? Result<ssize_t>(0) : why_nothing(MSG_DONTWAIT);
 }
 
 /// tcp(7): MSG_TRUNC discards the bytes instead of storing them.
