@@ -20,6 +20,7 @@
 #include "core/base/libc_calls.h"
 #include "core/base/of_thread.h"
 #include "core/base/poll_until.h"
+#include "core/base/rare_calls.h"
 #include "core/base/unique_fd.h"
 #include "core/poll/held_signals.h"
 #include "core/poll/thread_waits.h"
@@ -129,7 +130,8 @@ class SignalsHeld {
 
 Result<unsigned> sleep_in_turn(const WaitFds& fds, std::uint64_t serial, int bell, Nanos deadline,
                                const sigset_t* mask) {
-  TurnSleeper* const sleeper = thread_waits.turn_sleeper.get();
+  const bool may_sleep = is_permitted(RareCall::epoll_pwait) && is_permitted(RareCall::signalfd4);
+  TurnSleeper* const sleeper = may_sleep ? thread_waits.turn_sleeper.get() : nullptr;
   const int set = sleeper != nullptr ? sleeper->set_for(fds, serial, bell) : -1;
   if (set < 0) return Error{EOPNOTSUPP, "sleep in turn"};
   SignalsHeld held(mask);
