@@ -13,6 +13,8 @@ bool AcceptTurns::look_after_half_made() {
   return looks_after_half_made_.compare_exchange_strong(nobody, &own_thread_mark) || nobody == &own_thread_mark;
 }
 
+void AcceptTurns::take_over_half_made() { looks_after_half_made_.store(&own_thread_mark); }
+
 bool AcceptTurns::leave_half_made() {
   const char* self = &own_thread_mark;
   return looks_after_half_made_.compare_exchange_strong(self, nullptr);

@@ -183,6 +183,7 @@ void Inheritance::after_fork(ForkSide side) noexcept {
   forget_threads(socket_, core_.state() == State::listening);
   turns_.store(0);
   if (side == ForkSide::unprepared_child) return lose_half_made();
+  socket_.listener().ahead.leave_to_parent();
   if (core_.endpoint.references.retires_later() || core_.endpoint.is_closed()) {
     // The application has closed it; only a call of a thread of the parent keeps it, or the close itself.
     loss_told_ = true;

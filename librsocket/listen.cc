@@ -93,36 +93,37 @@ Result<int> Listener::accept(SocketAddress& peer, int flags) {
   accept_calls_.fetch_add(1, std::memory_order_relaxed);
   if (watch_) watch_->is_accepted();
   drop_those_taken_elsewhere();
-  if (accept_queue_.empty()) progress();
+  if (accept_queue_.empty()) progress(accept_turns.are_exclusive() ? 1 : backlog_);
   if (core_.closed.load(std::memory_order_relaxed)) return Error{EBADF, "raccept: closed meanwhile"};
   if (accept_queue_.empty()) {
     // For example, no descriptor for the next client: the caller gets the error, the client waits.
     if (const int error = std::exchange(error_, 0)) return Error{error, "raccept"};
-    turns_.note_vain_accept();
+    accept_turns.note_vain_accept();
     return Error{EAGAIN, "raccept"};
   }
   return give_out_client(peer, flags, guard);
 }
 
 bool Listener::is_accepted_in_turns() const noexcept {
-  return socket_.inheritance().is_shared() || turns_.are_several();
+  return socket_.inheritance().is_shared() || accept_turns.are_several();
 }
 
 void Listener::arm_turns(runtime::WaitFds& fds) {
-  if (core_.endpoint.sleeping_calls() > 1) turns_.note_several();
+  if (core_.endpoint.sleeping_calls() > 1) accept_turns.note_several();
   if (!is_accepted_in_turns()) return;
   queue_fd_.store(fds.fd[1], std::memory_order_relaxed);
   const auto queue = core_.id->queue_fds();
   fds.shared[1] = queue.shared;
   fds.own = queue.own;
-  fds.sleeps_on_own = turns_.look_after_half_made();
+  fds.sleeps_on_own = accept_turns.look_after_half_made();
 }
 
 bool Listener::nobody_waits(int also) {
   if (core_.state() != State::listening || !is_accepted_in_turns() || core_.read_shut.load(std::memory_order_acquire))
     return false;
   const int queue = queue_fd_.load(std::memory_order_relaxed);
-  if (queue < 0 || !accept_queue_.empty() || core_.deadline.load(std::memory_order_relaxed) <= monotonic_now())
+  if (queue < 0 || !accept_queue_.empty() || !ahead.empty() ||
+      core_.deadline.load(std::memory_order_relaxed) <= monotonic_now())
     return false;
   accept_calls_.fetch_add(1, std::memory_order_relaxed);
   const int saved_errno = errno;
@@ -164,6 +165,7 @@ void Listener::end_for_all() {
   if (FamilyRecord* const record = socket_.inheritance().family())
     record->ring_ended.store(true, std::memory_order_release);
   core_.id->end_for_all();
+  ahead.refuse();
   // Dropping a request refuses it, so its client does not wait for an answer.
   while (core_.id->next_event()) {
   }
@@ -200,7 +202,8 @@ Result<int> Listener::give_out_client(SocketAddress& peer, int flags, std::uniqu
   const int number = accepted.core().fd;
   Clients owner = accept_queue_.take_front();
   if (watch_) watch_->room_again();
-  const bool more_wait = (turns_.leave_half_made() && core_.deadline.load() != Nanos::max()) || !accept_queue_.empty();
+  const bool more_wait =
+      (accept_turns.leave_half_made() && core_.deadline.load() != Nanos::max()) || !accept_queue_.empty();
   // The table may have to wait for other threads, which may be waiting for this lock.
   guard.unlock();
   if (more_wait) core_.endpoint.notify_a_taker();
@@ -226,21 +229,29 @@ void Listener::drop_those_taken_elsewhere() {
 
 bool Listener::has_client() {
   drop_those_taken_elsewhere();
-  if (socket_.inheritance().is_shared() && accept_queue_.empty() && core_.id && !has_ended_for_all()) {
-    // The thread that looks need not be the one that accepts.
-    return is_readable(core_.id->event_fd());
+  const bool is_exclusive = accept_turns.are_exclusive();
+  const bool leaves_queue = is_exclusive || socket_.inheritance().is_shared();
+  if (!leaves_queue || !accept_queue_.empty() || !core_.id || has_ended_for_all()) {
+    progress(is_exclusive ? 1 : backlog_);
+    return !accept_queue_.empty();
   }
-  progress();
-  return !accept_queue_.empty();
+  // The thread that looks need not be the one that accepts.
+  if (!is_exclusive || core_.id->queue_fds().shared < 0) return is_readable(core_.id->event_fd());
+  // It is the only one that the client has woken, and waits for the request, too.
+  const bool is_there = ahead.look(*core_.id);
+  progress(0);
+  if (!is_there && core_.deadline.load(std::memory_order_relaxed) != Nanos::max()) accept_turns.take_over_half_made();
+  return is_there;
 }
 
-void Listener::progress() {
+/// Takes in clients as long as the queue has `room`.
+void Listener::progress(std::size_t room) {
   if (!socket_.inheritance().is_shared()) {
     if (watch_again_ && core_.id) start_watch();
     if (watch_) watch_->is_alone();
   }
   // A client that this process takes cannot be accepted by another one.
-  if (core_.id) take_in_clients(*core_.id, socket_.inheritance().is_shared() ? 1 : backlog_);
+  if (core_.id) take_in_clients(*core_.id, socket_.inheritance().is_shared() ? std::min<std::size_t>(room, 1) : room);
   const auto next = core_.id ? core_.id->next_deadline() : std::nullopt;
   core_.deadline.store(next.value_or(Nanos::max()), std::memory_order_relaxed);
   // A forked child's first look at its clients gives the listener another descriptor.
@@ -252,7 +263,7 @@ void Listener::progress() {
 void Listener::take_in_clients(verbs::ConnectionId& from, std::size_t room) {
   bool admitted = false;
   for (int requests = 0; requests < kMaxRequestsPerLook && accept_queue_.size() < room; ++requests) {
-    auto event = from.next_event();
+    auto event = ahead.next(from);
     if (!event) {
       if (event.error().code != EAGAIN) error_ = event.error().code;
       break;
@@ -352,7 +363,7 @@ void Listener::start_watch() {
 bool Listener::serve_unwatched() {
   const std::unique_lock guard(core_.setup_lock, std::try_to_lock);
   if (!guard || core_.state() != State::listening || !watch_again_ || socket_.inheritance().is_shared()) return false;
-  progress();
+  progress(backlog_);
   return true;
 }
 
@@ -372,7 +383,7 @@ bool Listener::progress_in_background(std::atomic<bool>& waits_for_room) {
   {
     std::lock_guard guard(core_.setup_lock);
     if (core_.state() != State::listening) return false;
-    progress();
+    progress(backlog_);
     full = accept_queue_.size() >= backlog_;
     if (full) waits_for_room.store(true);
   }
@@ -401,6 +412,7 @@ void Listener::refuse_clients() {
 
 void Listener::drop_id() {
   forget_queue_fd();
+  ahead.refuse();
   core_.id.reset();
 }
 

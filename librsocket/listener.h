@@ -17,6 +17,7 @@
 #include "librsocket/client_queue.h"
 #include "librsocket/family_listener.h"
 #include "librsocket/listener_parts.h"
+#include "librsocket/request_ahead.h"
 #include "librsocket/stream_core.h"
 
 namespace ringsock::rs {
@@ -85,11 +86,13 @@ class Listener final : public transports::Listening, public StreamPart {
 
   [[nodiscard]] ListenerParts& parts() { return parts_; }
   FamilyListener of_family;
+  AcceptTurns accept_turns;
+  RequestAhead ahead;
 
  private:
   [[nodiscard]] bool is_accepted_in_turns() const noexcept;
   // setup_lock must be held.
-  void progress();
+  void progress(std::size_t room);
   /// Takes clients of `from`, the listener or a part of it, as long as the queue has `room`. The rest keeps the
   /// listener readable.
   void take_in_clients(verbs::ConnectionId& from, std::size_t room);
@@ -103,7 +106,6 @@ class Listener final : public transports::Listening, public StreamPart {
   bool serve_unwatched();  ///< takes the lock
 
   ListenerParts parts_;
-  AcceptTurns turns_;
   ClientQueue accept_queue_;
   ClientQueue half_open_;  ///< answered and not confirmed; oldest first
   std::size_t backlog_ = 0;

@@ -160,4 +160,6 @@ std::uint64_t StreamReadiness::taken_in_turns() const noexcept {
   return core_.state() == State::listening ? socket_.listener().turns() : 0;
 }
 
+void StreamReadiness::expect_turns() noexcept { socket_.listener().accept_turns.note_exclusive(); }
+
 }  // namespace ringsock::rs

@@ -22,6 +22,7 @@ class StreamReadiness final : public runtime::Readiness, public StreamPart {
   /// Until data has come: when the application called connect(2). A listener answers its clients in that order.
   std::uint32_t arrival_stamp() noexcept override;
   [[nodiscard]] std::uint64_t taken_in_turns() const noexcept override;
+  void expect_turns() noexcept override;
   [[nodiscard]] bool waits_for_our_cpus() const noexcept override {
     return core_.is_connected() && core_.connection->device().traits().works_on_our_cpus;
   }

@@ -26,6 +26,8 @@ void EpollMember::endpoint_changed() noexcept {
   set_.notify_watchers(EPOLLIN);
 }
 
+bool EpollMember::is_asleep() const noexcept { return set_.sleepers_.load() > 0 || set_.is_watched(); }
+
 Ref EpollMember::owner() noexcept { return set_.try_add_ref() ? Ref(&set_) : Ref(); }
 
 void EpollMember::ask() {

@@ -10,6 +10,7 @@
 #include "core/base/clock.h"
 #include "core/base/intrusive_list.h"
 #include "core/poll/ready_lists.h"
+#include "core/poll/turn_doorbells.h"
 #include "core/runtime/endpoint.h"
 
 namespace ringsock::runtime {
@@ -49,6 +50,8 @@ class EpollMember final : public Watch, public ListNode<HotMembers> {
   void endpoint_changed() noexcept override;
   Ref owner() noexcept override;
   [[nodiscard]] bool belongs_to_thread() const noexcept override { return false; }
+  [[nodiscard]] bool is_taker() const noexcept override { return turn.is_in.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool is_asleep() const noexcept override;
 
   [[nodiscard]] int fd() const { return fd_; }
   [[nodiscard]] Endpoint& endpoint() const { return *endpoint_; }
@@ -72,6 +75,9 @@ class EpollMember final : public Watch, public ListNode<HotMembers> {
     seen_activity_ = found_activity_;
     if (event_.events & EPOLLONESHOT) enabled_ = false;
   }
+
+  /// Notes an event of the endpoint that its activity() may not tell: the next reportable() finds an edge.
+  void note_edge() { seen_ = 0; }
 
   [[nodiscard]] bool is_hot() const { return ListNode<HotMembers>::is_linked(); }
   /// Returns whether the peer notes news in a map now: the member may get cold without being armed.
@@ -108,6 +114,7 @@ class EpollMember final : public Watch, public ListNode<HotMembers> {
   bool is_set_since_fork = false;  ///< another process that had it before a fork does not know event()
   ChangedMember changed;
   ListedMember listed;
+  TurnMember turn;
 };
 
 }  // namespace ringsock::runtime

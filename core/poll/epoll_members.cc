@@ -75,6 +75,7 @@ void EpollMembers::remove(Place place, Departed& departed) {
   lists.leave(member.listed);
   if (member.is_parked) --parked_count_;
   departed.insert(table.extract(place));
+  turns.leave(member);
   leave_doorbells(member);
   count_again();
 }
@@ -83,7 +84,10 @@ Status EpollMembers::renew() {
   Status made = doorbells.renew();
   changed.forget();
   lists.forget();
+  turns.forget();
   for (auto& [key, member] : table) {
+    member->turn.fds = {-1, -1, -1};
+    member->turn.is_in.store(false);
     member->listed = {};
     member->changed.is_in.store(false);
     member->armed.doorbells = {};
@@ -115,6 +119,25 @@ void EpollMembers::take_doorbells() {
     owner.notify_watchers();
     if (parked_count_ > 0) leave_doorbells_if_parked(owner);
   });
+}
+
+bool EpollMembers::heat_in_turn(std::span<const epoll_event> events) {
+  bool are_any = false;
+  for (const epoll_event& event : events) {
+    EpollMember* const member = turns.member_of(event);
+    if (member == nullptr || !member->is_enabled()) continue;
+    member->note_edge();
+    hot.heat(*member, 0);
+    are_any = true;
+  }
+  return are_any;
+}
+
+void EpollMembers::take_turns() {
+  if (turns.count() == 0) return;
+  TurnDoorbells::Events events;
+  const int count = ::epoll_wait(turns.file(), events.data(), static_cast<int>(events.size()), 0);
+  if (count > 0) heat_in_turn(std::span(events).first(static_cast<std::size_t>(count)));
 }
 
 void EpollMembers::arm_hot() {
@@ -183,6 +206,7 @@ bool EpollMembers::arm(EpollMember& member) {
   const WaitFds before = member.armed.doorbells;
   WaitFds& now = member.armed.doorbells;
   now = member.endpoint().arm();
+  if (enter_turns(member, now)) now = {};
   for (const int fd : before.fd) {
     if (fd >= 0 && fd != now.fd[0] && fd != now.fd[1]) leave_doorbell(fd, member.endpoint());
   }
@@ -193,6 +217,16 @@ bool EpollMembers::arm(EpollMember& member) {
   }
   member.armed.is_deaf = !all;
   return all;
+}
+
+/// Returns whether the member wakes in turn. Otherwise it is woken beside all others that wait for its endpoint.
+bool EpollMembers::enter_turns(EpollMember& member, const WaitFds& fds) {
+  if ((member.event().events & EPOLLEXCLUSIVE) == 0) return false;
+  if (fds.shared[1] >= 0) {
+    return turns.enter(member, fds, member.endpoint().taken_in_turns(), {doorbells.file(), kernel_file_});
+  }
+  turns.leave(member);
+  return false;
 }
 
 void EpollMembers::leave_doorbell(int fd, Endpoint& endpoint) {

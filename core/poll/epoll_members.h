@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "core/base/result.h"
@@ -15,6 +16,7 @@
 #include "core/poll/epoll_member.h"
 #include "core/poll/hot_members.h"
 #include "core/poll/ready_lists.h"
+#include "core/poll/turn_doorbells.h"
 
 namespace ringsock::runtime {
 
@@ -30,9 +32,11 @@ class EpollMembers {
   using Departed = Table;
   using Place = Table::iterator;
 
-  explicit EpollMembers(Doorbells made) : doorbells(std::move(made)) {}
+  /// @param kernel_file  the epoll file with the members that are no endpoints
+  EpollMembers(Doorbells made, int kernel_file) : doorbells(std::move(made)), kernel_file_(kernel_file) {}
 
   Doorbells doorbells;
+  TurnDoorbells turns;
   Table table;  ///< changed only here
   ReadyLists lists;
   HotMembers hot;
@@ -59,6 +63,10 @@ class EpollMembers {
   /// Consumes the doorbells that rang. Endpoint::notify_watchers() makes the members of their endpoints hot, and wakes
   /// other sleepers that may have been about to sleep on the same doorbell.
   void take_doorbells();
+  /// Makes the members hot of which the events of TurnDoorbells tell. Returns whether there are any.
+  bool heat_in_turn(std::span<const epoll_event> events);
+  /// Takes the events that no thread has found in its sleep.
+  void take_turns();
   /// Arms the member's endpoint and registers its doorbells with the kernel.
   /// @return false when the kernel cannot (ENOSPC, ENOMEM, ELOOP), or memory is missing: the member must stay hot.
   bool arm(EpollMember& member);
@@ -77,6 +85,7 @@ class EpollMembers {
   void unpark(EpollMember& member, const epoll_event& event);
   void count_again() { count_.store(table.size() - parked_count_, std::memory_order_relaxed); }
   void ask_for_stamps(EpollMember& newest);
+  bool enter_turns(EpollMember& member, const WaitFds& fds);
   bool arm_or_list(EpollMember& member);
   [[nodiscard]] bool should_list(EpollMember& member);
   [[nodiscard]] bool is_to_get_cold(EpollMember& member);
@@ -85,6 +94,7 @@ class EpollMembers {
   void leave_doorbells_if_parked(Endpoint& endpoint);
   EpollMember* other_with(int doorbell, Endpoint& endpoint);
 
+  const int kernel_file_;
   std::size_t parked_count_ = 0;
   std::atomic<std::size_t> count_{0};
 };

@@ -64,7 +64,9 @@ Status check_exclusive(int op, bool is_set, std::uint32_t events) {
 // -- set
 
 EpollSet::EpollSet(UniqueFd kernel, Doorbells doorbells)
-    : kernel_(std::move(kernel)), members_(std::move(doorbells)), counter_slot_(WaitCounters::kNowhere) {
+    : kernel_(std::move(kernel)),
+      members_(std::move(doorbells), kernel_.file()),
+      counter_slot_(WaitCounters::kNowhere) {
   fork_registry().enter(*this);
 }
 
@@ -177,6 +179,7 @@ void EpollSet::tell_waiters() {
 Status EpollSet::check_nesting(EpollSet& inner) {
   if (inner.reaches(*this, kDeepestNesting)) return Error{ELOOP, "epoll_ctl"};
   for (const int fd : inner.arm().fd) {
+    if (fd < 0) continue;
     Status added = members_.doorbells.add_nested(fd);
     if (!added && added.error().code != EEXIST && added.error().code != ELOOP) return added;
   }
@@ -204,6 +207,7 @@ Status EpollSet::add(int fd, Ref endpoint, const epoll_event& event) {
     Status nested = check_nesting(*inner);
     if (!nested) return nested;
   }
+  if ((event.events & EPOLLEXCLUSIVE) != 0) endpoint->expect_turns();
   const std::lock_guard guard(lock_);
   collector_.reserve_for(members_.table.size() + 1);
   Status added = members_.add(*this, fd, std::move(endpoint), event);

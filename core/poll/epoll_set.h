@@ -101,12 +101,15 @@ class EpollSet final : public Endpoint {
   void ring();
 
   // epoll_wait.cc
-  Result<int> look(std::span<epoll_event> events, bool kernel_too, const sigset_t* mask);
+  /// Where a look looks besides the hot members.
+  enum class Beside { nothing, doorbells, turns };
+  Result<int> look(std::span<epoll_event> events, Beside beside, const sigset_t* mask);
   void follow_users();
   Result<int> wait_awake(std::span<epoll_event> events, Nanos timeout, const sigset_t* mask);
   void ask_hot_for_ends();
   Result<int> spin(std::span<epoll_event> events, Nanos deadline, HeldSignals& signals);
   Result<int> sleep(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask);
+  Result<int> sleep_in_turn(std::span<pollfd> waited, Nanos deadline, const sigset_t* mask);
   Result<int> arm_and_sleep(std::span<pollfd> waited, std::span<epoll_event> events, Nanos deadline,
                             const sigset_t* mask);
   void leave_hot_members();

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/rare_calls.h"
 #include "core/poll/epoll_set.h"
 #include "core/poll/process_waits.h"
 #include "core/poll/sleeper.h"
@@ -55,10 +56,12 @@ void EpollSet::ring() {
   if (sleepers_.load() > ourselves) members_.doorbells.ring_bell();
 }
 
-Result<int> EpollSet::look(std::span<epoll_event> events, bool kernel_too, const sigset_t* mask) {
+/// Looks at the hot members, after the kernel's members and the doorbells, which make members hot. A spin leaves
+/// clients of listeners that others share to a thread that sleeps (TurnDoorbells).
+Result<int> EpollSet::look(std::span<epoll_event> events, Beside beside, const sigset_t* mask) {
   Result<int> from_kernel = 0;
   bool doorbells_rang = false;
-  if (kernel_too) {
+  if (beside != Beside::nothing) {
     from_kernel = kernel_.look(events, mask, doorbells_rang);
     if (!from_kernel) return from_kernel;
   }
@@ -67,6 +70,7 @@ Result<int> EpollSet::look(std::span<epoll_event> events, bool kernel_too, const
   {
     const std::lock_guard guard(lock_);
     if (doorbells_rang) members_.take_doorbells();
+    if (beside == Beside::turns) members_.take_turns();
     const auto room = events.subspan(static_cast<std::size_t>(*from_kernel));
     from_endpoints = static_cast<int>(collector_.collect(members_, room, After::stay_hot));
     if (from_endpoints > 0) members_.cool_down();
@@ -75,7 +79,7 @@ Result<int> EpollSet::look(std::span<epoll_event> events, bool kernel_too, const
   if (!must_follow_.load(std::memory_order_relaxed)) [[likely]]
     return found;
   follow_users();
-  return found > 0 ? found : look(events, true, mask);
+  return found > 0 ? found : look(events, Beside::doorbells, mask);
 }
 
 /// Moves the members to the kernel that other processes use. The kernel then tells of them. Members that cannot move
@@ -95,14 +99,15 @@ void EpollSet::follow_users() {
 }
 
 Result<int> EpollSet::spin(std::span<epoll_event> events, Nanos deadline, HeldSignals& signals) {
-  // Spinning only helps for endpoints.
-  if (members_.count() == 0) return 0;
+  // Spinning only helps for endpoints, and nobody spins for what is taken in turns.
+  if (members_.count() == members_.turns.count()) return 0;
   const auto rounds_per_kernel_look = static_cast<unsigned>(
       std::max<std::size_t>(1, kLooksPerKernelLook / std::max<std::size_t>(1, members_.hot.count())));
   Spinner spinner(WaitFor::readiness, deadline, signals, rounds_per_kernel_look);
   unsigned round = 0;
   while (spinner.again()) {
-    Result<int> ready = look(events, ++round % rounds_per_kernel_look == 0, nullptr);
+    Result<int> ready =
+        look(events, ++round % rounds_per_kernel_look == 0 ? Beside::doorbells : Beside::nothing, nullptr);
     if (ready && *ready == 0) continue;
     spinner.paid_off();
     process_statistics.count_shared_spin_paid();
@@ -111,7 +116,29 @@ Result<int> EpollSet::spin(std::span<epoll_event> events, Nanos deadline, HeldSi
   return 0;
 }
 
-/// Arms the hot members and sleeps on `waited`, the entries of the kernel's epoll file and of the doorbells.
+/// Sleeps, in turn with others where the set has such members. Those that have woken the thread become hot.
+Result<int> EpollSet::sleep_in_turn(std::span<pollfd> waited, Nanos deadline, const sigset_t* mask) {
+  const int turns = members_.turns.file();
+  if (turns < 0) return sleep_until(WaitFor::readiness, waited.first(waited.size() - 1), deadline, mask);
+  if (!is_permitted(RareCall::epoll_pwait)) {
+    waited.back().fd = turns;
+    return sleep_until(WaitFor::readiness, waited, deadline, mask);
+  }
+  TurnDoorbells::Events rung;
+  const Result<int> woken = sleep_on_epoll_file(turns, rung, deadline, mask);
+  if (!woken || *woken == 0) return woken;
+  const auto events = std::span(rung).first(static_cast<std::size_t>(*woken));
+  for (pollfd& entry : waited.first(waited.size() - 1)) {
+    const auto tells = [&entry](const epoll_event& event) { return event.data.fd == entry.fd; };
+    if (std::any_of(events.begin(), events.end(), tells)) entry.revents = POLLIN;
+  }
+  const std::lock_guard guard(lock_);
+  if (members_.heat_in_turn(events)) waited.back().revents = POLLIN;
+  return woken;
+}
+
+/// Arms the hot members and sleeps on `waited`, the entries of the kernel's epoll file and of the doorbells, and the
+/// one for members that are taken in turns.
 /// @return the number of events found before the sleep, 0 to go on; the hot members are then those that changed
 /// meanwhile.
 Result<int> EpollSet::arm_and_sleep(std::span<pollfd> waited, std::span<epoll_event> events, Nanos deadline,
@@ -119,7 +146,10 @@ Result<int> EpollSet::arm_and_sleep(std::span<pollfd> waited, std::span<epoll_ev
   const CountedSleeper sleeper(*this);
   {
     const std::lock_guard guard(lock_);
-    if (is_closed()) return Error{EBADF, "epoll_wait"};
+    if (is_closed()) {
+      ring();  // where members are taken in turns a ring wakes one thread
+      return Error{EBADF, "epoll_wait"};
+    }
     members_.arm_hot();
     // The thread is counted as a sleeper and the members are armed: every event after this look wakes it.
     const int ready = static_cast<int>(collector_.collect(members_, events, After::get_cold));
@@ -133,7 +163,7 @@ Result<int> EpollSet::arm_and_sleep(std::span<pollfd> waited, std::span<epoll_ev
     deadline = std::min(deadline, members_.hot.next_due());
     if (members_.hot.count() > 0) deadline = std::min(deadline, monotonic_now() + kBlindSleep);
   }
-  const Result<int> woken = sleep_until(WaitFor::readiness, waited, deadline, mask);
+  const Result<int> woken = sleep_in_turn(waited, deadline, mask);
   if (members_.lists.peers_ring()) stay_awake();
   return woken ? Result<int>(0) : woken;
 }
@@ -141,24 +171,26 @@ Result<int> EpollSet::arm_and_sleep(std::span<pollfd> waited, std::span<epoll_ev
 /// @return the number of events found, 0 to go on.
 Result<int> EpollSet::sleep(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask) {
   // The kernel may have something until it was asked.
-  std::array<pollfd, 2> waited{{{kernel_.file(), POLLIN, POLLIN}, {members_.doorbells.file(), POLLIN, 0}}};
+  std::array<pollfd, 3> waited{
+      {{kernel_.file(), POLLIN, POLLIN}, {members_.doorbells.file(), POLLIN, 0}, {-1, POLLIN, 0}}};
   Result<int> found = arm_and_sleep(waited, events, deadline, mask);
   if (!found || *found > 0) return found;
-  const bool doorbells_rang = waited[1].revents != 0;
+  const bool doorbells_rang = (waited[1].revents | waited[2].revents) != 0;
   const bool only_doorbells = waited[0].revents == 0 || kernel_.has_nested();
   if (doorbells_rang) {
     {
       const std::lock_guard guard(lock_);
-      members_.take_doorbells();
+      if (waited[1].revents != 0) members_.take_doorbells();
+      if (waited[2].fd >= 0) members_.take_turns();
     }
     // Usually the members that rang are ready, and the kernel has nothing to add.
-    if (only_doorbells) found = look(events, false, nullptr);
+    if (only_doorbells) found = look(events, Beside::nothing, nullptr);
     if (!found || *found > 0) return found;
   }
   // The kernel has told that its members have nothing.
   const bool timed_out = !doorbells_rang && waited[0].revents == 0;
   last_sleep_timed_out_.store(timed_out, std::memory_order_relaxed);
-  return look(events, !timed_out, nullptr);
+  return look(events, timed_out ? Beside::nothing : Beside::doorbells, nullptr);
 }
 
 /// Asks hot members whether their peers have gone, which a thread that never sleeps would not notice.
@@ -177,9 +209,10 @@ Result<int> EpollSet::wait_awake(std::span<epoll_event> events, Nanos timeout, c
   const bool slept_in_vain = last_sleep_timed_out_.load(std::memory_order_relaxed);
   if (slept_in_vain) last_sleep_timed_out_.store(false, std::memory_order_relaxed);
   const bool asks_by_sleeping = slept_in_vain && timeout != Nanos::zero();
-  Result<int> ready = look(events, kernel_first && !asks_by_sleeping, nullptr);  // present events come before signals
+  // Present events come before signals.
+  Result<int> ready = look(events, kernel_first && !asks_by_sleeping ? Beside::turns : Beside::nothing, nullptr);
   if (ready && *ready == 0 && !asks_by_sleeping && !(kernel_first && !mask_while_waiting))
-    ready = look(events, true, mask_while_waiting);
+    ready = look(events, Beside::turns, mask_while_waiting);
   if (!ready || *ready > 0 || timeout == Nanos::zero()) return ready;
   const Nanos deadline = deadline_after(timeout);
   HeldSignals signals(mask);
@@ -242,6 +275,7 @@ std::uint32_t EpollSet::ready() noexcept {
   if (members_.count() > 0 || kernel_.has_nested()) {
     const std::lock_guard guard(lock_);
     members_.take_doorbells();
+    members_.take_turns();
     members_.heat_all_due();
     members_.hot.for_each([&is_ready](EpollMember& member) { is_ready = is_ready || member.reportable() != 0; });
     is_ready = is_ready || must_follow_.load();
@@ -257,6 +291,7 @@ std::uint32_t EpollSet::ready() noexcept {
 WaitFds EpollSet::arm() noexcept {
   const std::lock_guard guard(lock_);
   members_.arm_doorbells();
+  if (const int around_both = members_.turns.file(); around_both >= 0) return {{around_both, -1}};
   return {{kernel_.file(), members_.doorbells.file()}};
 }
 
@@ -264,6 +299,7 @@ void EpollSet::woken() noexcept {
   note_activity();
   const std::lock_guard guard(lock_);
   members_.take_doorbells();
+  members_.take_turns();
 }
 
 Nanos EpollSet::deadline() noexcept {

@@ -73,10 +73,16 @@ void SleeperWatch::endpoint_changed() noexcept {
   errno = saved_errno;
 }
 
-Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, const sigset_t* mask) {
-  if (what == WaitFor::readiness) thread_waits.tally.slept = true;
-  const Nanos begun = monotonic_now();
-  const Result<int> woken = poll_until(fds, deadline, mask);
+namespace {
+
+/// Converts for epoll_pwait(2), rounded up.
+int to_milliseconds(Nanos deadline) {
+  if (deadline == Nanos::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - monotonic_now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, INT_MAX));
+}
+
+Result<int> note_duration(WaitFor what, Nanos begun, Result<int> woken) {
   if (!woken) return woken;
   const Nanos slept = monotonic_now() - begun;
   if (*woken > 0) {
@@ -87,14 +93,30 @@ Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, con
   return woken;
 }
 
-namespace {
+}  // namespace
 
-/// Converts for epoll_pwait(2), rounded up.
-int to_milliseconds(Nanos deadline) {
-  if (deadline == Nanos::max()) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - monotonic_now()).count();
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, INT_MAX));
+Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, const sigset_t* mask) {
+  if (what == WaitFor::readiness) thread_waits.tally.slept = true;
+  const Nanos begun = monotonic_now();
+  return note_duration(what, begun, poll_until(fds, deadline, mask));
 }
+
+Result<int> sleep_on_epoll_file(int epoll_fd, std::span<epoll_event> events, Nanos deadline, const sigset_t* mask) {
+  thread_waits.tally.slept = true;
+  // Signals may be held. What has come meanwhile without a handler would end epoll_pwait(2), but not ppoll(2).
+  if (mask != nullptr) {
+    const Result<int> passed = poll_until({}, Nanos::zero(), mask);
+    if (!passed) return passed;
+  }
+  const Nanos begun = monotonic_now();
+  const BeforeSleep sleep(mask);
+  if (sleep.is_interrupted()) return Error{EINTR, "epoll_pwait"};
+  const int woken = libc_calls.epoll_pwait(epoll_fd, events.data(), static_cast<int>(events.size()),
+                                           to_milliseconds(deadline), sleep.mask());
+  return note_duration(WaitFor::readiness, begun, woken < 0 ? Result<int>(Error::last("epoll_pwait")) : woken);
+}
+
+namespace {
 
 /// While it exists the calling thread blocks all signals, but for faults and those of libc.
 class SignalsHeld {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <poll.h>
+#include <sys/epoll.h>
 
 #include <csignal>
 #include <cstdint>
@@ -59,6 +60,11 @@ class SleeperWatch final : public Watch {
 
 /// Sleeps after a spin in vain. Records the duration for the next spins of the same kind (SpinHistory::slept()).
 Result<int> sleep_until(WaitFor what, std::span<pollfd> fds, Nanos deadline, const sigset_t* mask);
+
+/// The same in epoll_wait(2), rounded up to milliseconds, so that a member with EPOLLEXCLUSIVE wakes the thread in turn
+/// with others. A signal without a handler that comes while the caller holds signals ends it, too.
+/// @return the number of `events`, 0 once the deadline has passed, or earlier. Errors: EINTR.
+Result<int> sleep_on_epoll_file(int epoll_fd, std::span<epoll_event> events, Nanos deadline, const sigset_t* mask);
 
 /// Sleeps on descriptors for which several processes or threads take turns: an event wakes one of the sleepers, not
 /// all. An event that comes while none sleeps makes the next sleep return at once. `bell` is the calling thread's.

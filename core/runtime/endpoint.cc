@@ -82,14 +82,15 @@ void Endpoint::notify_watchers_of_one(std::uint32_t changed) {
 void Endpoint::notify_a_taker() {
   if (!is_watched()) return;
   const std::lock_guard guard(watches_lock_);
-  Watch* taker = nullptr;
-  watches_.for_each([&taker](Watch& watch) {
-    if (taker == nullptr && watch.is_taker()) taker = &watch;
+  Watch* woken = nullptr;
+  watches_.for_each([&woken](Watch& watch) {
+    if (woken != nullptr || !watch.is_taker()) return;
+    watch.endpoint_changed();
+    if (watch.is_asleep()) woken = &watch;
   });
-  if (taker == nullptr) return;
-  taker->endpoint_changed();
-  taker->ListNode<Endpoint>::unlink();
-  watches_.push_back(*taker);
+  if (woken == nullptr) return;
+  woken->ListNode<Endpoint>::unlink();
+  watches_.push_back(*woken);
 }
 
 void Endpoint::member_closed(Endpoint&) noexcept {}

@@ -49,8 +49,11 @@ class Watch : public ListNode<Endpoint> {
   virtual Ref owner() noexcept;
   /// Returns whether it is on the stack of a thread, which a forked child does not have.
   [[nodiscard]] virtual bool belongs_to_thread() const noexcept { return true; }
-  /// Returns whether this is a call that takes what it waits for, so that nothing is left for the others (accept(2)).
+  /// Returns whether this is a call that takes what it waits for, so that nothing is left for the others (accept(2)),
+  /// or an epoll set that waits in turn with others (EPOLLEXCLUSIVE).
   [[nodiscard]] virtual bool is_taker() const noexcept { return false; }
+  /// Returns, of such a taker, whether endpoint_changed() wakes a thread: otherwise one that looks later is told.
+  [[nodiscard]] virtual bool is_asleep() const noexcept { return true; }
 
  protected:
   ~Watch() = default;
@@ -143,9 +146,9 @@ class Endpoint : public Transfer,
   void notify_watchers(std::uint32_t changed = ~0U) {
     if (has_watches_.load(std::memory_order_relaxed)) notify_watchers_slow(changed);
   }
-  /// As notify_watchers() where one item has arrived that one call will take: of the watches that are takers, only the
-  /// next one in turn is notified. When a call has taken an item and others are left, the implementation calls
-  /// notify_a_taker().
+  /// As notify_watchers() where one item has arrived that one thread will take: of the watches that are takers, only
+  /// the next one in turn that sleeps is notified, and those before it, which do not. When a call has taken an item and
+  /// others are left, the implementation calls notify_a_taker().
   void notify_watchers_of_one(std::uint32_t changed);
   void notify_a_taker();
   /// Whether anybody is entered now.

@@ -91,6 +91,9 @@ class Readiness {
   /// accepting what it waits for; otherwise 0. A call then sleeps without spinning, because spinning would take the CPU
   /// from the others.
   [[nodiscard]] virtual std::uint64_t taken_in_turns() const noexcept { return 0; }
+  /// Called when an epoll set waits for it with EPOLLEXCLUSIVE: from then on one thread or process takes what has
+  /// arrived, so ready() takes nothing, and arm() fills in WaitFds::shared where the endpoint can.
+  virtual void expect_turns() noexcept {}
   /// Returns whether the arrival of what it waits for needs a CPU of this host, so that a caller that polls without
   /// sleeping may delay it.
   [[nodiscard]] virtual bool waits_for_our_cpus() const noexcept { return false; }

@@ -19,6 +19,7 @@ class PassedOn : public runtime::Endpoint {
   runtime::Listable* listable() noexcept final { return by_way().readiness.listable(); }
   std::uint32_t arrival_stamp() noexcept final { return by_way().readiness.arrival_stamp(); }
   [[nodiscard]] std::uint64_t taken_in_turns() const noexcept final { return by_way().readiness.taken_in_turns(); }
+  void expect_turns() noexcept final { by_way().readiness.expect_turns(); }
   [[nodiscard]] bool waits_for_our_cpus() const noexcept final { return by_way().readiness.waits_for_our_cpus(); }
 
   void descriptor_closed(int fd) noexcept final { by_way().descriptors.descriptor_closed(fd); }

@@ -111,6 +111,9 @@ void Acceptor::end_for_all() noexcept { ::shutdown(socket_.get(), SHUT_RDWR); }
 
 int Acceptor::fd() const { return epoll_made_at_ == fork_generation() ? epoll_.get() : socket_.get(); }
 
+/// The parent's is none of a forked child, which makes its own when it first accepts.
+int Acceptor::half_open_fd() const { return epoll_made_at_ == fork_generation() ? half_open_epoll_.get() : -1; }
+
 std::optional<Nanos> Acceptor::deadline() const {
   if (half_open_.empty()) return std::nullopt;
   return half_open_.front().expires;

@@ -74,7 +74,7 @@ class Acceptor {
   /// The two parts of fd(): the listening socket, which other processes may share, and the connections that only this
   /// process waits for.
   [[nodiscard]] int queue_fd() const { return socket_.get(); }
-  [[nodiscard]] int half_open_fd() const { return half_open_epoll_.get(); }
+  [[nodiscard]] int half_open_fd() const;
   /// Returns when the oldest half-open connection must be dropped.
   [[nodiscard]] std::optional<Nanos> deadline() const;
 
