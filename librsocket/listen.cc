@@ -235,8 +235,11 @@ bool Listener::has_client() {
     progress(is_exclusive ? 1 : backlog_);
     return !accept_queue_.empty();
   }
-  // The thread that looks need not be the one that accepts.
-  if (!is_exclusive || core_.id->queue_fds().shared < 0) return is_readable(core_.id->event_fd());
+  if (!is_exclusive || core_.id->queue_fds().shared < 0) {
+    // The thread that looks need not be the one that accepts. That one drops requests that have not come in time.
+    if (core_.deadline.load(std::memory_order_relaxed) <= monotonic_now()) core_.deadline.store(Nanos::max());
+    return is_readable(core_.id->event_fd());
+  }
   // It is the only one that the client has woken, and waits for the request, too.
   const bool is_there = ahead.look(*core_.id);
   progress(0);

@@ -1,12 +1,17 @@
 // Servers whose workers each have an epoll set with the same listener in it, by EPOLLEXCLUSIVE: a client wakes one.
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <fstream>
+#include <iterator>
 #include <new>
 #include <string>
 #include <thread>
@@ -431,6 +436,64 @@ TEST(ExclusiveSet, OfAParentIsTheChildsToo) {
   EXPECT_EQ(reported(set, kLong), listener);
   EXPECT_TRUE(serve_one(listener));
   EXPECT_TRUE(is_served(client));
+}
+
+/// A connection to the library's listener of that port, on which no request follows.
+Fd silent_client_of(std::uint16_t port) {
+  const std::string mark = "@ringsock1/tcp/" + std::to_string(port) + "/listen/";
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);) {
+    const std::size_t begin = line.find(mark);
+    if (begin == std::string::npos) continue;
+    const std::string name = line.substr(begin + 1);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::copy(name.begin(), name.end(), std::begin(address.sun_path) + 1);
+    const auto length = static_cast<long>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    Fd fd(static_cast<int>(raw_syscall(SYS_socket, AF_UNIX, SOCK_SEQPACKET, 0)));
+    EXPECT_EQ(raw_syscall(SYS_connect, int(fd), &address, length), 0);
+    return fd;
+  }
+  return {};
+}
+
+TEST(SharedListener, LetsItsProcessSleepWhenAClientSendsNoRequest) {
+  if (!preloaded()) GTEST_SKIP() << "the kernel's clients send none";
+  for (const std::uint32_t exclusive : {0U, std::uint32_t{EPOLLEXCLUSIVE}}) {
+    const Fd listener = listening(AF_INET, SOCK_NONBLOCK);
+    const pid_t sharer = ::fork();
+    if (sharer == 0) {
+      ::pause();
+      ::_exit(0);
+    }
+    const SharedTally tally;
+    std::atomic<pid_t>& id = tally->ids[0];
+    const pid_t server = ::fork();
+    if (server == 0) {
+      const Fd set(::epoll_create1(0));
+      add(set, listener, EPOLLIN | exclusive);
+      id = ::gettid();
+      for (;;) {
+        epoll_event event{};
+        ::epoll_wait(set, &event, 1, -1);
+        serve_one(listener);
+        ++tally->vain;
+      }
+    }
+    while (id == 0) ::usleep(1000);
+    EXPECT_TRUE(support::falls_asleep(id));
+    const Fd silent = silent_client_of(name_of(listener).port());
+    EXPECT_GE(int(silent), 0);
+    // It gives the client up after 2 s.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
+    while (std::chrono::steady_clock::now() < end) ::usleep(100'000);
+    EXPECT_TRUE(support::status_of(id, "State").starts_with('S'));
+    EXPECT_TRUE(is_served(begin_connecting(listener)));
+    for (const pid_t process : {sharer, server}) {
+      ::kill(process, SIGKILL);
+      ::waitpid(process, nullptr, 0);
+    }
+  }
 }
 
 }  // namespace
