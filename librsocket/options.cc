@@ -56,6 +56,15 @@ Status write_buffer_size(void* value, socklen_t* length, int told, std::uint32_t
   return write_int(value, length, told != 0 ? told : static_cast<int>(ring));
 }
 
+/// Returns the usual number of an option of the socket level that has two.
+int as_first_number(int name) {
+  if constexpr (sizeof(time_t) == sizeof(long)) {  // otherwise their values differ, too
+    if (name == SO_RCVTIMEO_NEW) return SO_RCVTIMEO;
+    if (name == SO_SNDTIMEO_NEW) return SO_SNDTIMEO;
+  }
+  return name;
+}
+
 /// Reads SO_RCVTIMEO and SO_SNDTIMEO, where zero means for ever. Error: EDOM, as in socket(7), for invalid
 /// microseconds.
 Result<Nanos> read_timeout(const void* value, socklen_t length) {
@@ -86,15 +95,28 @@ std::uint32_t buffer_size(int argument) {
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(doubled, kMinBuffer, kMaxBuffer));
 }
 
-/// Returns what the kernel makes of a value of SO_SNDBUF or SO_RCVBUF: wmem_max and rmem_max limit it. Any socket
-/// tells.
-int kernels_buffer_size(int name, int argument) {
+bool is_receive_buffer(int name) { return name == SO_RCVBUF || name == SO_RCVBUFFORCE; }
+
+/// Returns what the kernel makes of a value of SO_SNDBUF or SO_RCVBUF, which wmem_max and rmem_max limit, or of
+/// SO_SNDBUFFORCE or SO_RCVBUFFORCE. Any socket tells. Errors: EPERM.
+Result<int> kernels_buffer_size(int name, int argument) {
   const UniqueFd asked = out_of_the_way(UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)));
   int size = 0;
   socklen_t length = sizeof size;
-  const bool is_told = asked && ::setsockopt(asked.get(), SOL_SOCKET, name, &argument, sizeof argument) == 0 &&
-                       ::getsockopt(asked.get(), SOL_SOCKET, name, &size, &length) == 0;
+  if (asked && ::setsockopt(asked.get(), SOL_SOCKET, name, &argument, sizeof argument) != 0 && errno == EPERM)
+    return Error{EPERM, "option: buffer"};
+  const int told = is_receive_buffer(name) ? SO_RCVBUF : SO_SNDBUF;
+  const bool is_told = asked && ::getsockopt(asked.get(), SOL_SOCKET, told, &size, &length) == 0;
   return is_told ? size : static_cast<int>(buffer_size(argument));
+}
+
+/// Sets TCP_INQ.
+Status set_tells_unread(runtime::DescriptionValues& values, const void* value, socklen_t length) {
+  const auto on = read_int(value, length);
+  if (!on) return on.error();
+  if (*on != 0 && *on != 1) return Error{EINVAL, "TCP_INQ"};
+  values.set(runtime::DescriptionValues::tells_unread, *on);
+  return ok();
 }
 
 QueueSettings settings_from(const config::RsocketConfig& config) {
@@ -118,7 +140,8 @@ void StreamOptions::inherit(const StreamOptions& listener) {
   told_send_buffer_ = listener.told_send_buffer_;
   told_receive_buffer_ = listener.told_receive_buffer_;
   integers_ = listener.integers_;
-  core_.endpoint.values.set(runtime::DescriptionValues::linger, listener.linger());
+  for (const auto value : {runtime::DescriptionValues::linger, runtime::DescriptionValues::tells_unread})
+    core_.endpoint.values.set(value, listener.core_.endpoint.values.get(value));
 }
 
 // -- set
@@ -134,6 +157,7 @@ Status StreamOptions::set(int level, int name, const void* value, socklen_t leng
     auto size = read_int(value, length);
     return size ? ok() : Status(size.error());
   }
+  if (level == IPPROTO_TCP && name == TCP_INQ) return set_tells_unread(core_.endpoint.values, value, length);
   if (level == IPPROTO_TCP && name == TCP_CONGESTION) {
     // Accepted without effect: RDMA has no choice of algorithm here.
     return value != nullptr && length > 0 ? ok() : Status(Error{EINVAL, "TCP_CONGESTION"});
@@ -165,17 +189,20 @@ Status StreamOptions::set_integer(int level, int name, const void* value, sockle
 
 Status StreamOptions::set_socket_level(int name, const void* value, socklen_t length, bool& handled) {
   handled = true;
-  switch (name) {
+  switch (as_first_number(name)) {
     case SO_RCVTIMEO:
     case SO_SNDTIMEO: {
       auto timeout = read_timeout(value, length);
       if (!timeout) return timeout.error();
-      name == SO_RCVTIMEO ? core_.endpoint.set_receive_timeout(*timeout) : core_.endpoint.set_send_timeout(*timeout);
+      as_first_number(name) == SO_RCVTIMEO ? core_.endpoint.set_receive_timeout(*timeout)
+                                           : core_.endpoint.set_send_timeout(*timeout);
       return ok();
     }
     case SO_LINGER: return set_linger(value, length);
     case SO_SNDBUF:
-    case SO_RCVBUF: return set_buffer(name, value, length);
+    case SO_SNDBUFFORCE:
+    case SO_RCVBUF:
+    case SO_RCVBUFFORCE: return set_buffer(name, value, length);
     case SO_TYPE:
     case SO_DOMAIN:
     case SO_PROTOCOL:
@@ -200,12 +227,17 @@ Status StreamOptions::set_buffer(int name, const void* value, socklen_t length) 
   if (!size) return size.error();
   std::lock_guard guard(core_.setup_lock);
   const bool is_like_kernel = queues_.receive_overflow != 0;
-  if (is_like_kernel) (name == SO_RCVBUF ? told_receive_buffer_ : told_send_buffer_) = kernels_buffer_size(name, *size);
+  const bool is_receive = is_receive_buffer(name);
+  if (is_like_kernel) {
+    const auto told = kernels_buffer_size(name, *size);
+    if (!told) return told.error();
+    (is_receive ? told_receive_buffer_ : told_send_buffer_) = *told;
+  }
   // Existing buffers keep their size, as in rdma-core; Linux does not promise more.
   if (core_.state() == State::connecting || core_.is_connected()) return ok();
   const std::uint32_t bytes = buffer_size(*size);
-  (name == SO_RCVBUF ? queues_.receive_ring : queues_.send_ring) = bytes;
-  std::uint32_t& overflow = name == SO_RCVBUF ? queues_.receive_overflow : queues_.send_overflow;
+  (is_receive ? queues_.receive_ring : queues_.send_ring) = bytes;
+  std::uint32_t& overflow = is_receive ? queues_.receive_overflow : queues_.send_overflow;
   if (overflow != 0) overflow = std::min(bytes, kOverflowBytes);
   return ok();
 }
@@ -257,7 +289,7 @@ Status StreamOptions::get(int level, int name, void* value, socklen_t* length) {
 
 Status StreamOptions::get_socket_level(int name, void* value, socklen_t* length, bool& handled) {
   handled = true;
-  switch (name) {
+  switch (as_first_number(name)) {
     case SO_ERROR: return write_int(value, length, socket_.progress().look_for_error());
     case SO_TYPE: return write_int(value, length, SOCK_STREAM);
     case SO_DOMAIN: return write_int(value, length, core_.domain);
@@ -280,6 +312,9 @@ Status StreamOptions::get_tcp_level(int name, void* value, socklen_t* length, bo
   switch (name) {
     case TCP_MAXSEG: return write_int(value, length, kSegmentBytes);
     case TCP_INFO: return get_tcp_info(value, length);
+    case TCP_INQ:
+      return write_int(value, length,
+                       static_cast<int>(core_.endpoint.values.get(runtime::DescriptionValues::tells_unread)));
     case TCP_CONGESTION: {
       char algorithm[16] = "rdma";
       return write_value(value, length, algorithm, sizeof algorithm);

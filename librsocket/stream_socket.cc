@@ -65,6 +65,7 @@ Status StreamSocket::shutdown(int how) {
 void StreamSocket::inherit_options(const Way& other) {
   const auto& listener = static_cast<const StreamSocket&>(other);
   options_.inherit(listener.options_);
+  kept_options.inherit(listener.kept_options);
   const runtime::Endpoint& from = listener.endpoint();
   endpoint().set_receive_low_mark(from.receive_low_mark());
   endpoint().set_receive_timeout(from.receive_timeout());

@@ -1,11 +1,14 @@
 #include "preload/checked_transfer.h"
 
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -110,6 +113,27 @@ Error why_not_from_bad(Lookup& socket, const msghdr& message, int flags) {
   return kBadMemory;
 }
 
+/// Stores the control message of TCP_INQ: the bytes that are left to read, and one more once the peer has ended its
+/// direction.
+/// @param room  the application's msg_control, of `bytes` bytes
+void tell_unread(Lookup& socket, msghdr& message, void* room, std::size_t bytes) {
+  const auto unread = socket->unread_bytes();
+  const int left = (unread ? *unread : 0) + ((socket->ready() & EPOLLRDHUP) != 0 ? 1 : 0);
+  if (room == nullptr || bytes < sizeof(cmsghdr)) {
+    message.msg_flags |= MSG_CTRUNC;
+    return;
+  }
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof left)> stored{};
+  const std::size_t length = std::min<std::size_t>(bytes, CMSG_LEN(sizeof left));
+  if (length < CMSG_LEN(sizeof left)) message.msg_flags |= MSG_CTRUNC;
+  const cmsghdr header{.cmsg_len = length, .cmsg_level = IPPROTO_TCP, .cmsg_type = TCP_CM_INQ};
+  std::memcpy(stored.data(), &header, sizeof header);
+  std::memcpy(stored.data() + CMSG_LEN(0), &left, sizeof left);
+  if (!is_writable(room, length)) return;
+  std::memcpy(room, stored.data(), length);
+  message.msg_controllen = std::min<std::size_t>(bytes, stored.size());
+}
+
 Result<ssize_t> receive_parts(Lookup& socket, msghdr& message, int flags) {
   if (are_parts_there(known_memory.writable, message)) [[likely]]
     return runtime::receive(socket, message, flags);
@@ -188,7 +212,12 @@ Result<ssize_t> receive_checked(Lookup& socket, msghdr* message, int flags) {
     auto got = receive_parts(socket, copy, flags);
     return got ? Result<ssize_t>(Error{EFAULT, "recvmsg: name"}) : got;
   }
-  return receive_parts(socket, *message, flags);
+  void* const room = message->msg_control;
+  const std::size_t room_bytes = message->msg_controllen;
+  auto got = receive_parts(socket, *message, flags);
+  if (got && socket->values.get(runtime::DescriptionValues::tells_unread) != 0) [[unlikely]]
+    tell_unread(socket, *message, room, room_bytes);
+  return got;
 }
 
 Result<ssize_t> send_checked(Lookup& socket, const msghdr* message, int flags) {

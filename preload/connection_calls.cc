@@ -1,18 +1,9 @@
-// Connecting sockets, their names and options.
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-
-#include <algorithm>
+// Connecting sockets, and their names.
 #include <cerrno>
-#include <cstring>
 #include <optional>
-#include <string_view>
 
-#include "core/base/rare_calls.h"
-#include "core/base/unique_fd.h"
 #include "preload/checked_transfer.h"
-#include "preload/route.h"
+#include "preload/kernels_opinion.h"
 
 namespace ringsock::preload {
 namespace {
@@ -54,23 +45,6 @@ int name_of(int fd, sockaddr* address, socklen_t* length, Result<SocketAddress> 
       [&] { return libcs(fd, address, length); });
 }
 
-/// A TCP socket of the kernel, which answers for options that a ring does not know.
-class KernelsOpinion {
- public:
-  explicit KernelsOpinion(int domain) : socket_(real.socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP)) {}
-  [[nodiscard]] int fd() const { return socket_.get(); }
-
- private:
-  UniqueFd socket_;
-};
-
-int domain_of(Lookup& socket) {
-  int domain = AF_INET;
-  socklen_t length = sizeof domain;
-  [[maybe_unused]] const Status told = socket->get_option(SOL_SOCKET, SO_DOMAIN, &domain, &length);
-  return domain;
-}
-
 /// Answers bind(2) on a socket that cannot be bound again: what is wrong with the address comes first.
 Status why_not_bound(Lookup& socket, const sockaddr* address, socklen_t length) {
   auto wanted = SocketAddress::from(address, length);
@@ -81,82 +55,11 @@ Status why_not_bound(Lookup& socket, const sockaddr* address, socklen_t length) 
   return bound != 0 ? Error::last("bind") : Error{EINVAL, "bind: bound already"};
 }
 
-/// Returns whether an answer of the socket's is not the kernel's.
-bool is_kernel_unasked(runtime::Endpoint& socket) {
-  const auto* const chosen = socket.as_chosen_socket();
-  return chosen != nullptr ? !chosen->is_kernel_socket() : hand_overs().is_connection(socket);
-}
-
 /// Answers bind(2) on a socket that is connected, or was: after the connection's end the kernel binds it anew.
 Status bind_again(Lookup& socket, int fd, const sockaddr* address, socklen_t length) {
   if (!hand_overs().may_bind_again(*socket)) return why_not_bound(socket, address, length);
   if (Status alone = hand_overs().become_unconnected(*socket); !alone) return Error{EINVAL, "bind: shared"};
   return real.bind(fd, address, length) != 0 ? Status(Error::last("bind")) : ok();
-}
-
-/// Returns whether an option asks for the MTU of the path to the peer, which a socket without a peer does not know.
-bool is_path_mtu(int level, int name) {
-  return (level == IPPROTO_IP && name == IP_MTU) || (level == IPPROTO_IPV6 && name == IPV6_MTU);
-}
-/// Asks the kernel for the MTU of the path to the peer, by a datagram socket that sends nothing. Errors: ENOTCONN.
-Status get_path_mtu(Lookup& socket, int level, int name, void* value, socklen_t* length) {
-  auto peer = socket->peer_name();
-  if (!peer) return peer.error();
-  if (!is_permitted(RareCall::datagram_socket)) return Error{ENOTCONN, "getsockopt: MTU"};
-  const UniqueFd asking(real.socket(peer->family(), SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDP));
-  const bool is_told = real.connect(asking.get(), peer->get(), peer->length()) == 0 &&
-                       real.getsockopt(asking.get(), level, name, value, length) == 0;
-  return is_told ? ok() : Status(Error::last("getsockopt: MTU"));
-}
-
-/// Returns whether an option would need support that rings lack: completions of sends.
-bool is_promise(int level, int name) { return level == SOL_SOCKET && name == SO_ZEROCOPY; }
-
-/// Asks the kernel whether it has an algorithm for congestion control. Rings use none, and call that "rdma".
-Status check_congestion(Lookup& socket, const void* name, socklen_t length) {
-  constexpr std::string_view kOurs("rdma", sizeof "rdma");
-  const auto told = std::min<std::size_t>(length, kOurs.size());
-  if (!is_readable(name, told)) return Error{EFAULT, "setsockopt: TCP_CONGESTION"};
-  const bool is_ours = told + 1 >= kOurs.size() && std::memcmp(name, kOurs.data(), told) == 0;
-  if (is_ours) return ok();
-  const KernelsOpinion kernel(domain_of(socket));
-  const bool is_known = real.setsockopt(kernel.fd(), IPPROTO_TCP, TCP_CONGESTION, name, length) == 0;
-  return is_known ? ok() : Status(Error::last("setsockopt: TCP_CONGESTION"));
-}
-
-/// Returns whether an option makes the socket the kernel's: an offset for MSG_PEEK, which rings lack.
-bool is_kernels_only(int level, int name) { return level == SOL_SOCKET && name == SO_PEEK_OFF; }
-
-Status set_option(Lookup& socket, int level, int name, const void* value, socklen_t length) {
-  if (static_cast<int>(length) < 0) return Error{EINVAL, "setsockopt: length"};
-  if (!is_readable(value, std::min<socklen_t>(length, sizeof(int)))) return Error{EFAULT, "setsockopt"};
-  if (is_promise(level, name) && !socket->is_datagram()) return Error{EOPNOTSUPP, "setsockopt: not on a ring"};
-  if (is_kernels_only(level, name) && !socket->is_datagram()) {
-    const bool is_kernels = hand_overs().become_kernels(runtime::Ref::share(*socket));
-    return is_kernels ? kAskKernel : Error{EOPNOTSUPP, "setsockopt: not on a ring"};
-  }
-  if (level == IPPROTO_TCP && name == TCP_CONGESTION && !socket->is_datagram()) {
-    if (Status known = check_congestion(socket, value, length); !known) return known;
-  }
-  Status done = socket->set_option(level, name, value, length);
-  if (done && became_kernels_elsewhere(socket)) return kAskKernel;
-  if (done || done.error().code != ENOPROTOOPT || socket->is_datagram()) return done;
-  const KernelsOpinion kernel(domain_of(socket));
-  if (real.setsockopt(kernel.fd(), level, name, value, length) != 0) return Error::last("setsockopt");
-  return ok();
-}
-
-Status get_option(Lookup& socket, int level, int name, void* value, socklen_t* length) {
-  if (!are_writable(length)) return Error{EFAULT, "getsockopt: length"};
-  if (static_cast<int>(*length) < 0) return Error{EINVAL, "getsockopt: length"};
-  if (!is_writable(value, std::min<socklen_t>(*length, sizeof(int)))) return Error{EFAULT, "getsockopt"};
-  if (became_kernels_elsewhere(socket)) return kAskKernel;
-  Status done = socket->get_option(level, name, value, length);
-  if (done || done.error().code != ENOPROTOOPT || socket->is_datagram()) return done;
-  if (is_path_mtu(level, name)) return get_path_mtu(socket, level, name, value, length);
-  const KernelsOpinion kernel(domain_of(socket));
-  if (real.getsockopt(kernel.fd(), level, name, value, length) != 0) return Error::last("getsockopt");
-  return ok();
 }
 
 /// Carries out connect(2) with AF_UNSPEC on what is on a ring. Returns nothing where the socket does so itself.
@@ -248,18 +151,6 @@ RS_INTERCEPT int getpeername(int fd, sockaddr* address, socklen_t* length) {
   return name_of(fd, address, length, &runtime::Endpoint::peer_name, real.getpeername);
 }
 
-RS_INTERCEPT int setsockopt(int fd, int level, int name, const void* value, socklen_t length) {
-  return route_pinned(
-      fd, [&](Lookup& socket) { return set_option(socket, level, name, value, length); },
-      [&] { return real.setsockopt(fd, level, name, value, length); });
-}
-
-RS_INTERCEPT int getsockopt(int fd, int level, int name, void* value, socklen_t* length) {
-  return route_pinned(
-      fd, [&](Lookup& socket) { return get_option(socket, level, name, value, length); },
-      [&] { return real.getsockopt(fd, level, name, value, length); });
-}
-
 RS_BY_NUMBER(bind);
 RS_BY_NUMBER(listen);
 RS_BY_NUMBER(accept);
@@ -268,5 +159,3 @@ RS_BY_NUMBER(connect);
 RS_BY_NUMBER(shutdown);
 RS_BY_NUMBER(getsockname);
 RS_BY_NUMBER(getpeername);
-RS_BY_NUMBER(setsockopt);
-RS_BY_NUMBER(getsockopt);

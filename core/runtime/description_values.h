@@ -24,8 +24,8 @@ class DescriptionValues {
     send_timeout,      ///< SO_SNDTIMEO, likewise
     linger,            ///< SO_LINGER, as its owner writes it
     is_kernels,        ///< a process has moved the connection to a kernel socket, which has the values from then on
-    reserved,
-    first_option,  ///< kMostOptions values, each for the implementation
+    tells_unread,      ///< TCP_INQ: recvmsg(2) tells how many bytes are left
+    first_option,      ///< kMostOptions values, each for the implementation
   };
   static constexpr std::size_t kMostOptions = 24;
 

@@ -43,7 +43,7 @@ void make_room(std::vector<Ref>& refs) {
 void ForkLocks::reserve(std::size_t endpoints) {
   outer_.reserve(2 * endpoints);
   for (auto& level : biased_) level.reserve(endpoints);
-  inner_.reserve(endpoints);
+  inner_.reserve(2 * endpoints);
 }
 
 void ForkHeld::reserve(std::size_t count) {

@@ -105,6 +105,8 @@ Result<SocketAddress> ChosenSocket::peer_name() {
 Status ChosenSocket::set_option(int level, int name, const void* value, socklen_t length) {
   if (!is_kernel_socket() || way_->has_option_level(level)) return by_way_.setup.set_option(level, name, value, length);
   if (::setsockopt(descriptor(), level, name, value, length) != 0) return Error::last("setsockopt");
+  if (!is_ways_option(level, name))
+    way_->kept_options.keep(level, name, value, length, KeptOptions::Time::before_connection);
   // The way may refuse options that it has no use for.
   [[maybe_unused]] const Status repeated = by_way_.setup.set_option(level, name, value, length);
   return ok();

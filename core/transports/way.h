@@ -7,6 +7,7 @@
 
 #include "core/runtime/endpoint.h"
 #include "core/statistics/statistics.h"
+#include "core/transports/kept_options.h"
 
 namespace ringsock::transports {
 
@@ -84,6 +85,9 @@ class Way {
   virtual void inherit_options(const Way& listener) = 0;
   /// Returns the role of a way that can listen, or null.
   virtual Listening* listening() noexcept { return nullptr; }
+
+  /// The options that are not the way's (is_ways_option()).
+  KeptOptions kept_options;
 
   // -- flags of the application's descriptor, which the kernel's does not have
   /// FD_CLOEXEC as the application sees it. The descriptor itself is always closed on exec: a program that does not

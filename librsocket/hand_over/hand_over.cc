@@ -125,7 +125,7 @@ void copy_options(StreamSocket& socket, int theirs) {
       Option{SOL_SOCKET, SO_RCVTIMEO},       Option{SOL_SOCKET, SO_SNDTIMEO},    Option{SOL_SOCKET, SO_LINGER},
       Option{SOL_SOCKET, SO_RCVLOWAT},       Option{SOL_SOCKET, SO_KEEPALIVE},   Option{SOL_SOCKET, SO_OOBINLINE},
       Option{IPPROTO_TCP, TCP_KEEPIDLE},     Option{IPPROTO_TCP, TCP_KEEPINTVL}, Option{IPPROTO_TCP, TCP_KEEPCNT},
-      Option{IPPROTO_TCP, TCP_USER_TIMEOUT},
+      Option{IPPROTO_TCP, TCP_USER_TIMEOUT}, Option{IPPROTO_TCP, TCP_INQ},
   };
   for (const Option& option : kOptions) {
     std::array<std::byte, 64> value;
@@ -133,6 +133,8 @@ void copy_options(StreamSocket& socket, int theirs) {
     if (socket.get_option(option.level, option.name, value.data(), &length))
       ::setsockopt(theirs, option.level, option.name, value.data(), length);
   }
+  using Time = transports::KeptOptions::Time;
+  for (const Time time : {Time::before_connection, Time::in_connection}) socket.kept_options.give_to(theirs, time);
 }
 
 /// Gives the kernel socket the flags and options of the application's open file description.

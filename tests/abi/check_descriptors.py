@@ -55,7 +55,6 @@ EXPLAINED = {
     ("preload/epoll_nesting.cc", "fopen"): ENDS,
     ("preload/connection_calls.cc", "accept"): APPLICATIONS,
     ("preload/connection_calls.cc", "accept4"): APPLICATIONS,
-    ("preload/connection_calls.cc", "socket"): ENDS,
     ("preload/pass_descriptors.cc", "SCM_RIGHTS"): "of messages that the application sends",
     ("preload/pass_descriptors.cc", "dup3"): APPLICATIONS,
 }
