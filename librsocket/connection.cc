@@ -207,8 +207,10 @@ bool Connection::handle_failed(const ibv_wc& completion) {
     note_end_of_link();
     return true;
   }
-  const bool was_asleep = completion.vendor_err == verbs::kVendorErrPeerEndedAsleep;
-  if (completion.vendor_err == verbs::kVendorErrPeerEnded || was_asleep) {
+  const bool has_rung_in_vain = completion.vendor_err == verbs::kVendorErrPeerEndedAsleep;
+  if (completion.vendor_err == verbs::kVendorErrPeerEnded || has_rung_in_vain) {
+    // What came too late is not counted where it is known.
+    const bool was_asleep = has_rung_in_vain && sending_.unheard_bytes() == 0;
     // As TCP: the kernel ends a process's connections in order, or by a reset if they have unread bytes. A connection
     // whose both sides have ended is not reset any more.
     if (!ends().both_shut_down() && has_peer_left_bytes_unread(was_asleep)) {
@@ -333,6 +335,7 @@ bool is_data(std::uint32_t immediate) {
 void Connection::tell_end(const verbs::ConnectionId& id) {
   const std::unique_lock guard(core().poll_lock, std::try_to_lock);
   if (!guard) return;
+  completions_.arm();  // the peer's next message then rings, in vain
   overflow().tell_end(receiving_.read_from_ring(), receiving_.readable() > 0 || id.has_waiting(is_data));
 }
 

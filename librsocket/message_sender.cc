@@ -53,7 +53,14 @@ bool MessageSender::send_at_once(const void* data, std::size_t length) {
   data_request_.num_sge = 1;
   data_request_.send_flags = IBV_SEND_INLINE;
   address_data_request(static_cast<std::uint32_t>(length));
-  return requests_.post_data(data_request_, 0, false);
+  if (requests_.post_data(data_request_, 0, false)) [[likely]]
+    return true;
+  note_not_posted(length);
+  return false;
+}
+
+void MessageSender::note_not_posted(std::size_t length) {
+  if (requests_.is_unheard()) unheard_bytes_.fetch_add(length, std::memory_order_relaxed);
 }
 
 void MessageSender::make_gather_list() {
@@ -63,7 +70,7 @@ void MessageSender::make_gather_list() {
 
 std::size_t MessageSender::send(IoCursor& data) {
   std::size_t sent = 0;
-  if (core_.is_suspended() || !sends_on_ring()) [[unlikely]]
+  if (core_.is_suspended() || !sends_on_ring() || requests_.is_unheard()) [[unlikely]]
     return 0;
   if (gather_.size() != max_pieces_) [[unlikely]]
     make_gather_list();
@@ -83,7 +90,10 @@ std::size_t MessageSender::send(IoCursor& data) {
       ring_piece = std::min(2 * ring_piece, kMaxRingPieceBytes);
     }
     address_data_request(length);
-    if (!requests_.post_data(data_request_, ring_bytes, false)) break;
+    if (!requests_.post_data(data_request_, ring_bytes, false)) {
+      note_not_posted(length);
+      break;
+    }
     sent += length;
   }
   return sent;

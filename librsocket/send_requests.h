@@ -10,6 +10,7 @@
 
 #include "core/base/log.h"
 #include "core/base/result.h"
+#include "core/verbs/rc_extensions.h"
 #include "core/wire/rs_message.h"
 #include "librsocket/connection_ends.h"
 #include "librsocket/send_ring.h"
@@ -47,7 +48,7 @@ class SendRequests {
   [[nodiscard]] SendRing& ring() { return ring_; }
   [[nodiscard]] const SendRing& ring() const { return ring_; }
   /// Posts a data request, which is signalled when it is time or if `signalled`. Returns false when the connection has
-  /// failed.
+  /// failed, or the peer was found to have gone (is_unheard()).
   /// @param ring_bytes  the request's bytes of the ring
   bool post_data(ibv_send_wr& request, std::uint32_t ring_bytes, bool signalled);
   /// Returns the number of data requests so far, which wraps. Threads: any.
@@ -57,6 +58,11 @@ class SendRequests {
     const std::uint32_t left = count - retired_.load(std::memory_order_acquire);
     return static_cast<std::int32_t>(left) > 0 && !has_failed_work_.load(std::memory_order_acquire);
   }
+
+  /// Returns whether a data request has told that the peer has gone, and nobody has looked for the end since.
+  [[nodiscard]] bool is_unheard() const { return is_unheard_.load(std::memory_order_relaxed); }
+  /// Returns the same, until the next one.
+  bool take_unheard() { return is_unheard() && is_unheard_.exchange(false, std::memory_order_relaxed); }
 
   // -- control messages, by any thread
   /// Sends SHUTDOWN or DISCONNECT, each at most once; there is always room for them. Errors: ECONNRESET; ENOTCONN while
@@ -111,6 +117,8 @@ class SendRequests {
   void ask_for_completion(ibv_send_wr& request, std::uint32_t ring_bytes, bool always);
   /// Posts the request in the form that the device uses for messages. Returns false when the connection has failed.
   bool post(ibv_send_wr& request);
+  /// Does the same. Returns the error.
+  int post_as_message(ibv_send_wr& request);
   /// Handles the result of ibv_post_send(3). Returns false when the connection has failed.
   bool was_posted(int error);
   int post_as_write_and_send(ibv_send_wr& request);
@@ -127,6 +135,7 @@ class SendRequests {
   bool control_inline_ = true;
   std::atomic<bool> held_{false};
   std::atomic<bool> has_failed_work_{false};
+  std::atomic<bool> is_unheard_{false};
   // The sender's
   const unsigned signal_every_;
   unsigned unsignalled_ = 0;
@@ -146,11 +155,16 @@ inline bool SendRequests::was_posted(int error) {
   return false;
 }
 
-[[gnu::always_inline]] inline bool SendRequests::post(ibv_send_wr& request) {
+[[gnu::always_inline]] inline int SendRequests::post_as_message(ibv_send_wr& request) {
   ibv_send_wr* bad = nullptr;
   if (words_by_send_ && request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) [[unlikely]]
-    return was_posted(post_as_write_and_send(request));
-  return was_posted(ibv_post_send(qp_, &request, &bad));
+    return post_as_write_and_send(request);
+  return ibv_post_send(qp_, &request, &bad);
+}
+
+inline bool SendRequests::post(ibv_send_wr& request) {
+  const int error = post_as_message(request);
+  return error == verbs::kPostedUnheard || was_posted(error);
 }
 
 inline void SendRequests::ask_for_completion(ibv_send_wr& request, std::uint32_t ring_bytes, bool always) {
@@ -165,7 +179,12 @@ inline void SendRequests::ask_for_completion(ibv_send_wr& request, std::uint32_t
                                                            bool signalled) {
   ask_for_completion(request, ring_bytes, signalled);
   posted_.store(posted_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  return post(request);
+  const int error = post_as_message(request);
+  if (error == verbs::kPostedUnheard) [[unlikely]] {
+    is_unheard_.store(true, std::memory_order_relaxed);
+    return false;
+  }
+  return was_posted(error);
 }
 
 inline void SendRequests::finish(std::uint64_t id) {

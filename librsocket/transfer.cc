@@ -254,6 +254,8 @@ Result<ssize_t> StreamTransfer::send_rest(IoCursor& rest, std::size_t total, std
       if (sent > 0) break;
       return Error{EIO, "rsend: another process uses the connection"};
     }
+    if (core_.connection->requests().take_unheard()) [[unlikely]]
+      progress_.look_for_reset();
     poll();
     sent += post_rest(rest);
   }

@@ -124,6 +124,30 @@ TEST_P(ProcessThatEnds, TellsASenderOfTheReset) {
   EXPECT_EQ(error_of_recv(server.client), 0);
 }
 
+/// Returns whether the peer of a process that ends like this can tell at once. A process that is killed cannot prepare
+/// that, unless it sleeps on the connection.
+bool is_end_told_at_once(const HowItEnds& how) { return !preloaded() || std::string(how.name) != "ByBeingKilled"; }
+
+TEST_P(ProcessThatEnds, TellsTheFirstSenderOfTheReset) {
+  if (!is_end_told_at_once(GetParam())) GTEST_SKIP() << "one of the next eight sends tells";
+  Server server(GetParam(), [](int fd) { wait_for(fd, 7); });
+  ASSERT_EQ(::send(server.client, "request", 7, 0), 7);
+  server.await();
+  EXPECT_EQ(error_of_send(server.client), ECONNRESET);
+  EXPECT_EQ(error_of_send(server.client), EPIPE);
+  EXPECT_EQ(error_of_recv(server.client), 0);
+}
+
+TEST_P(ProcessThatEnds, TakesOneMoreSendOnceItHasReadEverything) {
+  if (!is_end_told_at_once(GetParam())) GTEST_SKIP() << "one of the next eight sends tells";
+  Server server(GetParam(), [](int fd) { read_all(fd, 7); });
+  ASSERT_EQ(::send(server.client, "request", 7, 0), 7);
+  server.await();
+  EXPECT_EQ(error_of_send(server.client), 0);
+  EXPECT_EQ(error_of_send(server.client), EPIPE);
+  EXPECT_EQ(error_of_recv(server.client), 0);
+}
+
 TEST_P(ProcessThatEnds, WakesAReaderByTheReset) {
   Server server(GetParam(), [](int fd) { wait_for(fd, 7); });
   ASSERT_EQ(::send(server.client, "request", 7, 0), 7);

@@ -53,7 +53,7 @@ std::optional<std::uint32_t> Outbox::take_contiguous(std::uint32_t bytes) {
   return place;
 }
 
-void Outbox::put(EntryType type, std::uint8_t flags, std::uint32_t imm, std::uint64_t length) {
+bool Outbox::put(EntryType type, std::uint8_t flags, std::uint32_t imm, std::uint64_t length) {
   Entry& entry = peer_.entry(entries_used_);
   // Loaded before the entry is stored, so that a peer that asks when its connection is new gets the stamp of the first
   // entry.
@@ -68,10 +68,11 @@ void Outbox::put(EntryType type, std::uint8_t flags, std::uint32_t imm, std::uin
   const std::uint32_t armed = peer_.doorbell->armed.load(std::memory_order_relaxed);
   fences_.follow(peer_.doorbell->wants_fences.load(std::memory_order_relaxed) != 0, entries_used_);
   if (armed == 0) [[likely]]
-    return;
-  if ((armed & kListed) != 0 && map_.note(armed)) return;
+    return true;
+  if ((armed & kListed) != 0 && map_.note(armed)) return !map_.has_rung_in_vain();
   const bool counts = (flags & (kEntrySolicited | kEntryMore)) != 0 || type == EntryType::assist;
   if ((armed != kArmedForSolicited || counts) && peer_.doorbell->armed.exchange(0) != 0) ring();
+  return !has_rung_in_vain_;
 }
 
 void Outbox::ring() { has_rung_in_vain_ = !link_->ring() || has_rung_in_vain_; }

@@ -57,8 +57,9 @@ class Outbox {
   /// Returns the most that take_contiguous() can be asked for.
   [[nodiscard]] std::uint32_t largest_piece() const { return peer_.payload_bytes / 4; }
 
-  /// Stores the next entry and rings if the peer wants that. There must be room for it (has_entry()).
-  void put(EntryType type, std::uint8_t flags, std::uint32_t imm, std::uint64_t length);
+  /// Stores the next entry and rings if the peer wants that. There must be room for it (has_entry()). Returns false
+  /// when the bell has found that the peer has gone: nobody reads the entry.
+  bool put(EntryType type, std::uint8_t flags, std::uint32_t imm, std::uint64_t length);
 
   // The acknowledgements of entries with kEntryWantsAck are numbered.
   /// Returns the number of the next one.

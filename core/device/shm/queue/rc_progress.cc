@@ -67,6 +67,7 @@ void SendQueue::progress() {
     QueuedSend& send = (*queued_)[started_];
     switch (steps_.execute(send.wr, send.progress)) {
       case Step::done:
+      case Step::unheard:
         if (started_ == 0) {
           complete(send.wr, IBV_WC_SUCCESS);
           pop();

@@ -6,6 +6,7 @@
 #include "core/device/shm/queue/reliable_queue_pair.h"
 #include "core/device/shm/queue/send_queue.h"
 #include "core/device/shm/queue/send_steps.h"
+#include "core/verbs/rc_extensions.h"
 
 namespace ringsock::soft {
 
@@ -87,13 +88,15 @@ Step SendSteps::write(const ibv_send_wr& wr, SendProgress& progress) {
         place_in_order(list, length, target.memory);
       }
     } else {
+      // A peer that has closed the connection has withdrawn its arena, and would have to help.
       step = write_elsewhere(wr, progress, target, length);
-      if (step != Step::done) return step;
+      if (step != Step::done) return with_imm && outbox_.has_rung_in_vain() ? Step::unheard : step;
     }
   }
   if (with_imm) {
     outbox_.use_receive();
-    outbox_.put(EntryType::write_imm, entry_flags(wr), wr.imm_data, length);
+    if (!outbox_.put(EntryType::write_imm, entry_flags(wr), wr.imm_data, length)) [[unlikely]]
+      return Step::unheard;
   }
   return Step::done;
 }
@@ -167,6 +170,10 @@ int SendQueue::post(const ibv_send_wr& wr) {
 }
 
 int SendQueue::post_queued(const ibv_send_wr& wr, const SendProgress& so_far, Step step) {
+  if (step == Step::unheard) {
+    complete(wr, IBV_WC_SUCCESS);
+    return verbs::kPostedUnheard;
+  }
   switch (attributes_.state()) {
     case IBV_QPS_RTS:
     case IBV_QPS_SQD: break;

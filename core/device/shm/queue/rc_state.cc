@@ -40,6 +40,7 @@ ReliableQueuePair::~ReliableQueuePair() {
   unplug();
   {
     const std::lock_guard guard(send_lock_);
+    inbox_.doorbell->armed.store(kArmedForAny);  // as in modify()
     inbox_.consumer->destroyed.store(1, std::memory_order_release);
     const bool is_dead = sends_.is_wired() && link_->peer_gone() && !sends_.outbox().is_destroyed();
     // Without a connection the expected peer may have died, too.
@@ -183,6 +184,8 @@ Status ReliableQueuePair::modify(ibv_qp_attr& attr, int mask) {
   attributes_.store(attr, mask);
   if ((mask & IBV_QP_STATE) == 0) return ok();
   if (attr.qp_state == IBV_QPS_ERR) {
+    // The peer's next message rings, so that it learns at once that nobody will see it.
+    inbox_.doorbell->armed.store(kArmedForAny);
     sends_.fail(IBV_WC_WR_FLUSH_ERR);
     return ok();
   }

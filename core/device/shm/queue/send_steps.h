@@ -20,6 +20,7 @@ enum class Step {
   unacked,  ///< handed over; complete when SendProgress::ack is acknowledged; later sends may continue
   stalled,  ///< cannot go on now
   failed,   ///< SendProgress::status tells why
+  unheard,  ///< carried out, but the bell has found that the peer has gone
 };
 struct SendProgress {
   std::uint64_t offset = 0;  ///< bytes of the payload that were transferred
