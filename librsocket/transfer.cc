@@ -326,6 +326,8 @@ std::optional<Error> StreamTransfer::why_not(int flags) const {
     }
   }
   if (!core_.is_connected()) return std::nullopt;
+  progress_.look_for_reset();
+  if (core_.is_over() || core_.write_shut.load(std::memory_order_acquire)) return std::nullopt;
   return Error{EOPNOTSUPP, "rsend: no urgent data"};
 }
 

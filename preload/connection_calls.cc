@@ -112,7 +112,7 @@ RS_INTERCEPT int bind(int fd, const sockaddr* address, socklen_t length) {
       [&](Lookup& socket) -> Status {
         if (Status fine = check_address(address, length); !fine) return fine;
         const Status bound = socket->bind(address, length);
-        const bool is_bound_already = !bound && bound.error().code == EINVAL && is_kernel_unasked(*socket);
+        const bool is_bound_already = !bound && is_kernel_unasked(*socket);
         return is_bound_already ? bind_again(socket, fd, address, length) : bound;
       },
       [&] { return real.bind(fd, address, length); });

@@ -283,6 +283,10 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
       case TIOCOUTQ:
       case SIOCOUTQNSD: return store_int(argument, socket->unsent_bytes());
       case SIOCATMARK: return store_int(argument, 0);  // a ring has no urgent data
+      case SIOCGSTAMP_OLD:
+      case SIOCGSTAMPNS_OLD:
+      case SIOCGSTAMP_NEW:
+      case SIOCGSTAMPNS_NEW: return Error{ENOENT, "ioctl: no packet had a time"};
       default: break;
     }
   }

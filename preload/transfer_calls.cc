@@ -10,6 +10,7 @@
 
 #include "core/poll/wait.h"
 #include "preload/checked_transfer.h"
+#include "preload/kernels_opinion.h"
 #include "preload/pass_descriptors.h"
 #include "preload/route.h"
 
@@ -153,31 +154,59 @@ Result<ssize_t> send_parts(int fd, Lookup& socket, const iovec* parts, int count
   return with_rest_sent(fd, socket, *message, flags, send_checked(socket, &*message, flags));
 }
 
-/// Checks arguments of preadv2(2) and pwritev2(2): sockets take the offset -1 only, and of the flags RWF_NOWAIT has an
-/// effect.
-Status check_v2(off_t offset, int flags) {
+constexpr int kRwfNoSignal = 0x100;  // RWF_NOSIGNAL
+
+/// Returns whether the kernel knows flags of preadv2(2) that are newer than this library. An unconnected socket of the
+/// kernel tells: it checks flags first.
+bool are_flags_known(Lookup& socket, int flags) {
+  const KernelsOpinion kernel(domain_of(socket));
+  char byte = 0;
+  const iovec part{&byte, 1};
+  return real.preadv2(kernel.fd(), &part, 1, -1, flags) >= 0 || errno != EOPNOTSUPP;
+}
+
+/// Checks arguments of preadv2(2) and pwritev2(2): sockets take the offset -1 only, and of the flags RWF_NOWAIT and
+/// RWF_NOSIGNAL have an effect.
+Status check_v2(Lookup& socket, off_t offset, int flags) {
   if (offset != -1) return Error{offset < 0 ? EINVAL : ESPIPE, "socket: offset"};
-  if ((flags & ~(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND)) != 0)
-    return Error{EOPNOTSUPP, "socket: flags"};
+  const int newer = flags & ~(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND);
+  if (newer != 0 && !are_flags_known(socket, newer)) return Error{EOPNOTSUPP, "socket: flags"};
   return ok();
 }
 
+/// Returns the flags of sendmsg(2) that do what those of pwritev2(2) do.
+int as_message_flags(int flags) {
+  return ((flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0) | ((flags & kRwfNoSignal) != 0 ? MSG_NOSIGNAL : 0);
+}
+
 Result<ssize_t> receive_v2(Lookup& socket, const iovec* parts, int count, off_t offset, int flags) {
-  if (Status fine = check_v2(offset, flags); !fine) return fine.error();
+  if (Status fine = check_v2(socket, offset, flags); !fine) return fine.error();
   return receive_parts(socket, parts, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
 }
 
 Result<ssize_t> send_v2(int fd, Lookup& socket, const iovec* parts, int count, off_t offset, int flags) {
-  if (Status fine = check_v2(offset, flags); !fine) return fine.error();
-  return send_parts(fd, socket, parts, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
+  if (Status fine = check_v2(socket, offset, flags); !fine) return fine.error();
+  return send_parts(fd, socket, parts, count, as_message_flags(flags));
 }
 
-/// Carries out recvmmsg(2). It blocks for the first message as the socket does, and for others unless MSG_WAITFORONE.
+/// Returns the error of a stream socket that nobody was told of, or 0. It counts as told then.
+int pending_error(Lookup& socket) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  [[maybe_unused]] const Status told = socket->get_option(SOL_SOCKET, SO_ERROR, &error, &length);
+  return error;
+}
+
+/// Carries out recvmmsg(2), which first reports an error that is pending. It blocks for the first message as the socket
+/// does, and for others unless MSG_WAITFORONE.
 Result<int> receive_many(int fd, Lookup& socket, mmsghdr* messages, unsigned count, int flags,
                          const timespec* timeout) {
   if (timeout != nullptr && !are_writable(timeout)) return Error{EFAULT, "recvmmsg: time-out"};
   const auto limit = from_timespec(timeout);
   if (!limit) return limit.error();
+  if ((flags & MSG_ERRQUEUE) == 0 && !socket->is_datagram()) {
+    if (const int error = pending_error(socket)) return Error{error, "recvmmsg: the socket's error"};
+  }
   const Nanos deadline = runtime::deadline_after(*limit);
   int done = 0;
   for (unsigned i = 0; i < std::min<unsigned>(count, IOV_MAX); ++i) {

@@ -78,6 +78,13 @@ Result<ssize_t> until_complete(Endpoint& endpoint, std::uint32_t interest, Nanos
   return static_cast<ssize_t>(done);
 }
 
+/// As in the kernel, a receive without room for a byte has succeeded once it has waited, whatever ended the wait.
+Result<ssize_t> unless_waited_for_nothing(const Endpoint& endpoint, std::size_t room, Result<ssize_t> received) {
+  if (received || room != 0 || endpoint.is_datagram()) return received;
+  const bool has_waited = received.error().code == EAGAIN || received.error().code == EINTR;
+  return has_waited ? Result<ssize_t>(0) : received;
+}
+
 }  // namespace
 
 int why_only_a_part() { return thread_waits.error_after_a_part; }
@@ -88,7 +95,9 @@ Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int
   socket.pin();
   const Nanos deadline = deadline_after(socket->receive_timeout());
   if (total <= 1) {
-    return at_one_go(*socket, deadline, flags, [&](int how) { return socket->receive_bytes(data, length, how); });
+    const auto got =
+        at_one_go(*socket, deadline, flags, [&](int how) { return socket->receive_bytes(data, length, how); });
+    return unless_waited_for_nothing(*socket, length, got);
   }
   const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;
   return until_complete(*socket, EPOLLIN, deadline, total, done, [&](std::size_t so_far) {
@@ -103,7 +112,8 @@ Result<ssize_t> receive_more(Lookup& socket, msghdr& message, int flags, Result<
   socket.pin();
   const Nanos deadline = deadline_after(socket->receive_timeout());
   if (total <= 1) {
-    return at_one_go(*socket, deadline, flags, [&](int how) { return socket->receive(message, how); });
+    const auto got = at_one_go(*socket, deadline, flags, [&](int how) { return socket->receive(message, how); });
+    return unless_waited_for_nothing(*socket, room_of(message), got);
   }
   RestOfMessage rest(message);
   const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;

@@ -22,8 +22,8 @@ inline constexpr std::uint32_t kVendorErrPeerEnded = 0x52530001;
 /// The same when the peer slept and was rung in vain: what was sent last came after its end.
 inline constexpr std::uint32_t kVendorErrPeerEndedAsleep = 0x52530002;
 
-/// The result of ibv_post_send(3) for a message that was carried out, and completes, although its bell has found that the
-/// peer has gone: nobody will see the message. Real devices do not report it.
+/// The result of ibv_post_send(3) for a message that was carried out, and completes, although its bell has found that
+/// the peer has gone: nobody will see the message. Real devices do not report it.
 inline constexpr int kPostedUnheard = EPIPE;
 
 /// The functions of a device on RC queue pairs whose peer is a process of this host: arrival stamps, ready maps, the

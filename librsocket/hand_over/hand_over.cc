@@ -720,6 +720,7 @@ Status become_unconnected(StreamSocket& connection) {
     return tcp_socket(connection.core().domain, SOCK_NONBLOCK);
   }();
   if (!fresh) return Error::last("connect: socket");
+  connection.progress().look_for_reset();
   if (has_untold_error(connection.core())) leave_reset_error(fresh.get(), connection.core().domain);
   set_kernel_nonblocking(fresh.get(), connection.endpoint().is_nonblocking());
   copy_options(connection, fresh.get());
