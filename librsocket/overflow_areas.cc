@@ -54,12 +54,16 @@ void OverflowAreas::open(verbs::Device& device, ibv_qp& qp, std::uint32_t limit,
   auto* const words = device.rc().peer_memory(qp, peer_key_, peer_words_address_, wire::kRsOverflowWordBytes);
   auto* const area = device.rc().peer_memory(qp, peer_key_, peer_->addr.host(), length);
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(words) % wire::kRsOverflowWordBytes == 0;
-  if (words == nullptr || area == nullptr || !is_aligned) return;
-  auto& peers = *reinterpret_cast<engine::OverflowWords*>(words);
-  peer_area_ = {area, length};
-  in_.open(own_words(), peers, area_);
-  out_.open(own_words(), peers, peer_area_, limit);
-  reads_.open(peers.reads);
+  if (words == nullptr || area == nullptr || !is_aligned) {
+    // A peer that has sent and closed already has taken its memory back, and what it sent may lie in ours.
+    in_.open(own_words(), nobodys_, area_);
+  } else {
+    auto& peers = *reinterpret_cast<engine::OverflowWords*>(words);
+    peer_area_ = {area, length};
+    in_.open(own_words(), peers, area_);
+    out_.open(own_words(), peers, peer_area_, limit);
+    reads_.open(peers.reads);
+  }
   if (!other_user) return;
   charge_out_.begin(*other_user);
   charge_in_.begin(*other_user);

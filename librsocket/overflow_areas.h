@@ -37,7 +37,7 @@ class OverflowAreas {
   /// Returns what the peer is told of our area; a magic of 0 if there is none.
   [[nodiscard]] wire::RsOverflow offered() const;
   void take_offer(const wire::RsConnect& peer, const std::optional<wire::RsOverflow>& overflow);
-  /// Begins to use both areas, if both ends have offered one.
+  /// Begins to use both areas, if both ends have offered one; only ours if the peer has closed its end already.
   /// @param limit       our unread bytes at most
   /// @param other_user  the peer's user, if it is not our own
   void open(verbs::Device& device, ibv_qp& qp, std::uint32_t limit, std::optional<uid_t> other_user);
@@ -128,6 +128,7 @@ class OverflowAreas {
   std::uint64_t peer_words_address_ = 0;
   std::uint32_t peer_key_ = 0;
   std::span<std::byte> peer_area_;
+  engine::OverflowWords nobodys_{};  ///< in place of the peer's words, where only our area is open
 
   OverflowCharge charge_out_;  ///< for the start of the peer's area
   OverflowCharge charge_in_;   ///< for the window of ours

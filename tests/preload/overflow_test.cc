@@ -404,6 +404,26 @@ TEST(Overflow, AProgramThatLocksItsMemoryPaysForWhatItUses) {
   EXPECT_EQ(wait_for(program), 0);
 }
 
+/// A server that speaks first may have closed before its client knows that it is connected.
+TEST(Overflow, WhatAServerSendsBeforeItClosesAtOnceArrives) {
+  constexpr std::size_t kBytes = 300'000;
+  const Listener listener = listen_anywhere();
+  const pid_t server = spawn([&] {
+    for (unsigned turn = 0; turn < 20; ++turn) {
+      const int client = ::accept(listener.fd, nullptr, nullptr);
+      send_all(client, pattern(kBytes, turn));
+      ::close(client);
+    }
+  });
+  for (unsigned turn = 0; turn < 20; ++turn) {
+    const int fd = connect_to(listener.port);
+    EXPECT_TRUE(receive_all(fd) == pattern(kBytes, turn)) << turn;
+    ::close(fd);
+  }
+  EXPECT_EQ(wait_for(server), 0);
+  ::close(listener.fd);
+}
+
 TEST(Overflow, AConnectionOverTheSameSegmentBeginsAfresh) {
   const long before = shared_memory_kib();
   for (unsigned turn = 0; turn < 4; ++turn) {
