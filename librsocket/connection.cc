@@ -332,10 +332,10 @@ bool is_data(std::uint32_t immediate) {
 }
 }  // namespace
 
-void Connection::tell_end(const verbs::ConnectionId& id) {
+void Connection::tell_end(const verbs::ConnectionId& id, bool is_alone) {
   const std::unique_lock guard(core().poll_lock, std::try_to_lock);
   if (!guard) return;
-  completions_.arm();  // the peer's next message then rings, in vain
+  if (is_alone) completions_.arm();  // the peer's next message then rings, in vain
   overflow().tell_end(receiving_.read_from_ring(), receiving_.readable() > 0 || id.has_waiting(is_data));
 }
 

@@ -472,8 +472,8 @@ bool Inheritance::is_shared() const noexcept {
 
 namespace {
 /// Tells the peer how the connection ends if no other process goes on. This process has its state.
-void tell_end(StreamCore& core) {
-  if (core.is_connected()) core.connection->tell_end(*core.id);
+void tell_end(StreamCore& core, bool is_alone) {
+  if (core.is_connected()) core.connection->tell_end(*core.id, is_alone);
 }
 }  // namespace
 
@@ -497,14 +497,14 @@ bool Inheritance::leave_family() noexcept {
     const std::lock_guard reading(core_.receive_lock);
     put_down(*family);
   }
-  if (!is_old) tell_end(core_);
+  if (!is_old) tell_end(core_, false);
   suspend();
   lost_ = true;
   return false;
 }
 
 void Inheritance::process_ends() noexcept {
-  if (!lost_ && !has_old_state() && !core_.closed.load(std::memory_order_relaxed)) tell_end(core_);
+  if (!lost_ && !has_old_state() && !core_.closed.load(std::memory_order_relaxed)) tell_end(core_, !is_shared());
   if (FamilyRecord* const family = family_.exchange(nullptr)) {
     family->leave();
     family->holders.fetch_sub(1);

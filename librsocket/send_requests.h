@@ -180,7 +180,9 @@ inline void SendRequests::ask_for_completion(ibv_send_wr& request, std::uint32_t
   ask_for_completion(request, ring_bytes, signalled);
   posted_.store(posted_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   const int error = post_as_message(request);
-  if (error == verbs::kPostedUnheard) [[unlikely]] {
+  if (error == 0) [[likely]]
+    return true;
+  if (error == verbs::kPostedUnheard) {
     is_unheard_.store(true, std::memory_order_relaxed);
     return false;
   }
