@@ -1,7 +1,8 @@
 #!/bin/bash
 # Short connections of unmodified programs, over the kernel's TCP and with librspreload at both ends, in turns: medians of 5.
-# The programs: one of connect, a byte each way, close; and nginx with ab without keep-alive, 16 at a time, where both are installed.
-# Usage: short_connections.sh [LIBRARY], in the build directory.
+# The programs: one of connect, a byte each way, close, or connect, a request, a file, close; and nginx with ab without
+# keep-alive, 16 at a time, where both are installed.
+# Usage: short_connections.sh [LIBRARY [all | files]], in the build directory. The second word chooses rows.
 set -euo pipefail
 library=${1:-$PWD/stage/lib/rsocket/librspreload.so} program=$PWD/tests/bench/short_connections runs=5
 [ -e "$library" ] && [ -x "$program" ] || { echo "make install and tests/bench/short_connections first"; exit 1; }
@@ -33,10 +34,25 @@ by_program() {
   rm "$dir/port"
 }
 
-# by_nginx WAY WORKERS: requests per second; nginx becomes a daemon, and its workers another user, as it is installed
+# by_files WAY BYTES CONNECTIONS: files per second, each over a connection of its own
+by_files() {
+  local port preload=
+  [ "$1" = kernel ] || preload=$library
+  LD_PRELOAD=$preload "$program" file-server 0 >"$dir/port" &
+  started=$!
+  until [ -s "$dir/port" ]; do sleep 0.05; done
+  port=$(cat "$dir/port")
+  over "$1" "$program" fetch "$port" $(($3 / 10)) 1 "$2" >/dev/null
+  over "$1" "$program" fetch "$port" "$3" 1 "$2"
+  kill $started && wait $started 2>/dev/null || true
+  started=
+  rm "$dir/port"
+}
+
+# by_nginx WAY WORKERS [BYTES [REQUESTS]]: requests per second; nginx becomes a daemon, and its workers another user, as it is installed
 by_nginx() {
   local port=$((10000 + RANDOM % 20000))
-  head -c 1000 /dev/zero >"$dir/small"
+  head -c "${3:-1000}" /dev/zero >"$dir/small"
   cat >"$dir/conf" <<CONF
 worker_processes $2; pid $dir/pid; error_log $dir/error.log; user ${nginx_user};
 events { worker_connections 1024; }
@@ -47,7 +63,7 @@ CONF
   until [ -s "$dir/pid" ]; do sleep 0.05; done
   sleep 0.2
   over "$1" ab -q -n 1000 -c 16 "http://127.0.0.1:$port/small" >/dev/null
-  over "$1" ab -q -n 8000 -c 16 "http://127.0.0.1:$port/small" | sed -n 's/^Requests per second: *\([0-9]*\).*/\1/p'
+  over "$1" ab -q -n "${4:-8000}" -c 16 "http://127.0.0.1:$port/small" | sed -n 's/^Requests per second: *\([0-9]*\).*/\1/p'
   kill "$(cat "$dir/pid")"
   while [ -e "$dir/pid" ]; do sleep 0.05; done
 }
@@ -66,6 +82,17 @@ row() {
 }
 
 printf '%-52s %9s %9s %7s\n' "connections per second" kernel ring ratio
+for file in "1 B:1:8000" "16 KiB:16384:8000" "64 KiB:65536:4000" "256 KiB:262144:3000" "1 MiB:1048576:1000" \
+  "8 MiB:8388608:100"; do
+  IFS=: read -r size bytes connections <<<"$file"
+  row "a file of $size for each connection" by_files "$bytes" "$connections"
+done
+if command -v nginx >/dev/null && command -v ab >/dev/null; then
+  nginx_user=$(id -un)
+  row "nginx, ab -c 16, 1 worker of ab's user, 100 KiB" by_nginx 1 102400 4000
+  row "nginx, ab -c 16, 1 worker of ab's user, 1 MiB" by_nginx 1 1048576 1000
+fi
+[ "${2:-all}" = all ] || exit 0
 row "connect, 1 B each way, close; one server process" by_program 0
 row "the same, the listener shared by 4 processes" by_program 4
 if command -v nginx >/dev/null && command -v ab >/dev/null; then
