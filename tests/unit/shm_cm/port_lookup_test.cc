@@ -109,8 +109,9 @@ TEST_F(PortLookup, FindsADualStackListenerForBothFamilies) {
 }
 
 TEST_F(PortLookup, KeepsApartTheListenersOfTheFamilies) {
-  const UniqueFd alice = listener(kAlice, SocketAddress::wildcard(AF_INET6, 0), {.v6_only = true});
-  const std::uint16_t port = port_of(alice);
+  // The kernel gives IPv6 a port that IPv4 may be using, but not the other way round.
+  const std::uint16_t port = port_of(listener(kBob, SocketAddress::wildcard(AF_INET, 0)));
+  const UniqueFd alice = listener(kAlice, SocketAddress::wildcard(AF_INET6, port), {.v6_only = true});
   EXPECT_EQ(told(v4(0x7f000001, port)), 0u);
   EXPECT_FALSE(is_there(v4(0x7f000001, port)));
   const UniqueFd bob = listener(kBob, SocketAddress::wildcard(AF_INET, port));
