@@ -24,7 +24,7 @@ struct HotMember {
   std::uint64_t idle_until = 0;   ///< the round in which it gets cold if it does nothing
   unsigned reports = 0;           ///< since more members than HotMembers::kFew were hot
   bool is_waiting = false;        ///< while hot: it was found ready, but there was no room to report it
-  bool was_told_all = false;      ///< while hot: it was reported, and since then nobody has said that it has news
+  bool was_told_all = false;      ///< while hot: it was reported, is listed since, and nobody has told of news of it
   Nanos deadline = Nanos::max();  ///< while cold: when to look without a doorbell
 };
 

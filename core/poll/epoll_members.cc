@@ -170,6 +170,7 @@ void EpollMembers::cool_down() {
   hot.for_each([&](EpollMember& member) {
     if (budget == 0 || !is_to_get_cold(member)) return;
     --budget;
+    member.hot.was_told_all = false;  // what came before it is listed is in no map
     member.armed.is_armed = arm_or_list(member);
     // The last look may change its doorbells.
     if (member.armed.is_armed && member.reportable() == 0 && member.armed.is_armed) {

@@ -47,7 +47,7 @@ void report(HotMembers& hot, EpollMember& member, epoll_event& event) {
   hot.keep_for_idle_rounds(member);
   if (!member.is_enabled()) return hot.leave(member);
   unlist_if_busy_alone(hot, member);
-  member.hot.was_told_all = hot.count() > HotMembers::kFew && member.tells_all_at_once();
+  member.hot.was_told_all = hot.count() > HotMembers::kFew && member.is_listed() && member.tells_all_at_once();
 }
 
 /// Asks a member. Returns whether it is ready.

@@ -161,6 +161,27 @@ TEST_F(ListedMembersTest, ManyEdgesAreReportedOnceEach) {
   EXPECT_EQ(report(), (Report{{EPOLLIN | EPOLLOUT, 6}}));
 }
 
+TEST(MembersThatAreNotListedYet, LoseNoEdgeWhileOthersWaitForRoom) {
+  constexpr std::size_t kMembers = 40;
+  OurWorldOfEndpoints world;
+  OpenSet set(world);
+  std::vector<std::unique_ptr<OpenFake>> members;
+  for (std::size_t i = 0; i < kMembers; ++i) {
+    members.push_back(std::make_unique<OpenFake>());
+    (*members[i])->join_group(1);
+    ASSERT_EQ(world.add(set, members[i]->fd(), EPOLLIN | EPOLLET, i), 0);
+    (*members[i])->become(EPOLLIN);
+  }
+  std::vector<int> reports(kMembers);
+  for (int call = 0; call < 50; ++call) {
+    for (const auto& [events, data] : world.wait(set, Nanos::zero(), 8)) {
+      (*members[data])->lose(EPOLLIN);
+      if (++reports[data] == 1) (*members[data])->become(EPOLLIN);
+    }
+  }
+  EXPECT_EQ(reports, std::vector<int>(kMembers, 2));
+}
+
 TEST_F(ListedMembersTest, MessagesRingForAThreadThatSleeps) {
   make_busy();
   take();
