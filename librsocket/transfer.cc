@@ -97,7 +97,17 @@ inline std::size_t StreamTransfer::take(Receive receive) {
   }
   if (!told) [[unlikely]]
     announce_again();
+  if (copied > 0 && core.connection->overflow().readable() > 0) [[unlikely]]
+    tell_of_further_window();
   return copied;
+}
+
+/// Another user's bytes are read window by window. Those of the next one are an event: ioctl(FIONREAD) did not count
+/// them.
+void StreamTransfer::tell_of_further_window() {
+  if (!core_.connection->overflow().is_limited()) return;
+  core_.endpoint.note_activity(EPOLLIN);
+  core_.endpoint.notify_watchers(EPOLLIN);
 }
 
 void StreamTransfer::announce_again() {

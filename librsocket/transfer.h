@@ -46,6 +46,7 @@ class StreamTransfer final : public runtime::Transfer {
   Result<ssize_t> discard(std::size_t length, int flags);
   std::size_t peek(IoCursor& out, std::size_t total, int flags);
   [[nodiscard]] bool waits_for_all(int flags) const;
+  void tell_of_further_window();
   Result<ssize_t> why_nothing(int flags);
 
   template <class Post>
