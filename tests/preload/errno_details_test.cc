@@ -13,16 +13,6 @@
 namespace ringsock::preload_tests {
 namespace {
 
-/// Returns errno of a call that failed, 0 for one that did not.
-int error_of(ssize_t result) { return result < 0 ? errno : 0; }
-
-int socket_error(int fd) {
-  int error = -1;
-  socklen_t length = sizeof error;
-  EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length), 0);
-  return error;
-}
-
 /// Closes `fd`, so that the peer gets a reset.
 void reset_by(Fd& fd) {
   const linger at_once{1, 0};

@@ -235,29 +235,25 @@ TEST_P(ExclusiveSets, AreAllToldOfTheEnd) {
   workers.end();
 }
 
-TEST(ExclusiveSetsOfProcesses, LoseNoClientWithAWorkerThatIsKilledOrClosesTheListenerBeforeItAccepts) {
-  for (int round = 0; round < 6; ++round) {
-    Workers workers(true, 0, round % 2 == 0 ? Manner::dies_once : Manner::closes_once);
-    workers.wait_until_all_sleep();
-    const Fd first = begin_connecting(workers.listener);
-    while (!workers.tally().is_done) ::usleep(1000);
-    // The kernel tells the others when the next client comes.
-    const Fd second = begin_connecting(workers.listener);
-    EXPECT_TRUE(is_served(second));
-    EXPECT_TRUE(is_served(first));
-  }
-}
-
-/// With the usual patience of clients.
-TEST(Patience, ServesAClientWhoseWorkerStopsBeforeItAccepts) {
-  Workers workers(true, 0, Manner::stops_once);
+/// The worker that is woken for the first client does not accept it, but fails in this manner.
+void have_client_served_by_others(Manner manner) {
+  Workers workers(true, 0, manner);
   workers.wait_until_all_sleep();
   const Fd first = begin_connecting(workers.listener);
   while (!workers.tally().is_done) ::usleep(1000);
+  // The kernel tells the others when the next client comes.
   const Fd second = begin_connecting(workers.listener);
   EXPECT_TRUE(is_served(second));
   EXPECT_TRUE(is_served(first));
 }
+
+TEST(ExclusiveSetsOfProcesses, LoseNoClientWithAWorkerThatIsKilledOrClosesTheListenerBeforeItAccepts) {
+  for (int round = 0; round < 6; ++round)
+    have_client_served_by_others(round % 2 == 0 ? Manner::dies_once : Manner::closes_once);
+}
+
+/// With the usual patience of clients.
+TEST(Patience, ServesAClientWhoseWorkerStopsBeforeItAccepts) { have_client_served_by_others(Manner::stops_once); }
 
 TEST(ExclusiveSet, ReportsAClientUntilItIsTakenAndAnEdgeOnce) {
   for (const std::uint32_t trigger : {0U, std::uint32_t{EPOLLET}}) {

@@ -96,13 +96,6 @@ void ask(int fd, char byte) {
   EXPECT_EQ(read_all(fd, 1), std::string(1, byte));
 }
 
-int error_of(int fd) {
-  int error = -1;
-  socklen_t length = sizeof error;
-  EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length), 0);
-  return error;
-}
-
 Fd connecting_to(Address there) {
   Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
   if (::connect(fd, there.get(), there.length) != 0) {
@@ -196,7 +189,7 @@ TEST(Patience, PollTellsOfTheConnectionToAStoppedServer) {
   Server server(8, true, serve_until_quit);
   Fd client = connecting_to(server.address());
   EXPECT_NE(poll_once(client, POLLOUT, static_cast<int>(kSoon.count())) & POLLOUT, 0);
-  EXPECT_EQ(error_of(client), 0);
+  EXPECT_EQ(socket_error(client), 0);
   make_blocking(client);
   expect_served(server, client);
 }
@@ -209,7 +202,7 @@ TEST(Patience, SelectTellsOfTheConnectionToAStoppedServer) {
   FD_SET(client, &writable);
   timeval limit{kSoon.count() / 1000, 0};
   EXPECT_EQ(::select(client + 1, nullptr, &writable, nullptr, &limit), 1);
-  EXPECT_EQ(error_of(client), 0);
+  EXPECT_EQ(socket_error(client), 0);
   make_blocking(client);
   expect_served(server, client);
 }
@@ -224,7 +217,7 @@ TEST(Patience, EpollTellsOfTheConnectionToAStoppedServer) {
     ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, client, &event), 0);
     ASSERT_EQ(::epoll_wait(set, &event, 1, static_cast<int>(kSoon.count())), 1);
     EXPECT_NE(event.events & EPOLLOUT, 0u);
-    EXPECT_EQ(error_of(client), 0);
+    EXPECT_EQ(socket_error(client), 0);
     make_blocking(client);
     expect_served(server, client);
   }
@@ -290,7 +283,7 @@ TEST(Patience, AConnectThatASignalInterruptsGoesOn) {
     pollfd entry{client, POLLOUT, 0};
     while (::poll(&entry, 1, static_cast<int>(kSoon.count())) < 0 && errno == EINTR) {
     }
-    connected = error_of(client);
+    connected = socket_error(client);
   }
   over = true;
   pest.join();

@@ -12,16 +12,6 @@
 namespace ringsock::preload_tests {
 namespace {
 
-/// Returns errno of a call that failed, 0 for one that did not.
-int error_of(ssize_t result) { return result < 0 ? errno : 0; }
-
-int socket_error(int fd) {
-  int error = -1;
-  socklen_t length = sizeof error;
-  EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length), 0);
-  return error;
-}
-
 /// Waits until the kernel's socket knows what its peer has done. A socket on a ring could, but has not looked.
 void let_kernel_know(int fd) {
   if (!preloaded()) poll_once(fd, POLLIN | POLLRDHUP, 5000);

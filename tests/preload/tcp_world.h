@@ -26,6 +26,17 @@ namespace ringsock::preload_tests {
 /// Whether librspreload is there.
 inline bool preloaded() { return std::getenv("RINGSOCK_TEST_PRELOADED") != nullptr; }
 
+/// Returns errno of a call that failed, 0 for one that did not.
+inline int error_of(ssize_t result) { return result < 0 ? errno : 0; }
+
+/// Returns SO_ERROR, which the socket forgets.
+inline int socket_error(int fd) {
+  int error = -1;
+  socklen_t length = sizeof error;
+  EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+  return error;
+}
+
 /// A descriptor that is closed by libc's close().
 class Fd {
  public:

@@ -414,7 +414,6 @@ TEST(PreloadedWaiting, ASetIsNoSocket) {
   char byte = 0;
   Address name;
   name.length = sizeof name.storage;
-  const auto error_of = [](auto answer) { return answer < 0 ? errno : 0; };
   EXPECT_EQ(error_of(::read(set, &byte, 1)), EINVAL);
   EXPECT_EQ(error_of(::write(set, &byte, 1)), EINVAL);
   EXPECT_EQ(error_of(::recv(set, &byte, 1, 0)), ENOTSOCK);
