@@ -80,7 +80,7 @@ class StandIn {
     const auto peer = socket->peer_name();
     const KeptOptions* const kept = socket->way() != nullptr ? &socket->way()->kept_options : nullptr;
     if (!peer) {
-      if (kept != nullptr) give_all(*kept);
+      if (kept != nullptr) kept->give_all_to(kernel_.fd());
       return;
     }
     SelfConnecting self(kernel_.fd(), *peer);
@@ -107,11 +107,6 @@ class StandIn {
   }
 
  private:
-  void give_all(const KeptOptions& kept) const {
-    kept.give_to(kernel_.fd(), KeptOptions::Time::before_connection);
-    kept.give_to(kernel_.fd(), KeptOptions::Time::in_connection);
-  }
-
   KernelsOpinion kernel_;
 };
 

@@ -34,6 +34,11 @@ class KeptOptions {
   void inherit(const KeptOptions& listener) noexcept;
   /// Sets the options of one time on a kernel socket. Errors of the kernel have no effect.
   void give_to(int fd, Time time) const noexcept;
+  /// Sets all of them, in the order of their times.
+  void give_all_to(int fd) const noexcept {
+    give_to(fd, Time::before_connection);
+    give_to(fd, Time::in_connection);
+  }
   /// Returns the lock, for fork(2).
   [[nodiscard]] Mutex& lock() const { return lock_; }
 

@@ -133,8 +133,7 @@ void copy_options(StreamSocket& socket, int theirs) {
     if (socket.get_option(option.level, option.name, value.data(), &length))
       ::setsockopt(theirs, option.level, option.name, value.data(), length);
   }
-  using Time = transports::KeptOptions::Time;
-  for (const Time time : {Time::before_connection, Time::in_connection}) socket.kept_options.give_to(theirs, time);
+  socket.kept_options.give_all_to(theirs);
 }
 
 /// Gives the kernel socket the flags and options of the application's open file description.
