@@ -122,15 +122,18 @@ bool Listener::nobody_waits(int also) {
   if (core_.state() != State::listening || !is_accepted_in_turns() || core_.read_shut.load(std::memory_order_acquire))
     return false;
   const int queue = queue_fd_.load(std::memory_order_relaxed);
-  if (queue < 0 || !accept_queue_.empty() || !ahead.empty() ||
-      core_.deadline.load(std::memory_order_relaxed) <= monotonic_now())
-    return false;
+  if (queue < 0 || has_taken_in() || core_.deadline.load(std::memory_order_relaxed) <= monotonic_now()) return false;
   accept_calls_.fetch_add(1, std::memory_order_relaxed);
   const int saved_errno = errno;
   std::array<pollfd, 2> entries{{{queue, POLLIN, 0}, {also, POLLIN, 0}}};
   const bool nobody = ::poll(entries.data(), entries.size(), 0) == 0;
   errno = saved_errno;
-  return nobody;
+  return nobody && !has_taken_in();  // the service thread may have taken in a client since the first look
+}
+
+/// Asks the places in the order in which a client goes through them.
+bool Listener::has_taken_in() const noexcept {
+  return !ahead.empty() || takes_in_.load(std::memory_order_acquire) || !accept_queue_.empty();
 }
 
 Result<int> Listener::accept_waiting(SocketAddress& peer, int flags) {
@@ -241,7 +244,9 @@ bool Listener::has_client() {
     return is_readable(core_.id->event_fd());
   }
   // It is the only one that the client has woken, and waits for the request, too.
+  const bool was_told = ahead.has_client();
   const bool is_there = ahead.look(*core_.id);
+  if (!was_told && !ahead.empty()) core_.endpoint.note_activity();
   progress(0);
   if (!is_there && core_.deadline.load(std::memory_order_relaxed) != Nanos::max()) accept_turns.take_over_half_made();
   return is_there;
@@ -264,8 +269,17 @@ void Listener::progress(std::size_t room) {
 }
 
 void Listener::take_in_clients(verbs::ConnectionId& from, std::size_t room) {
+  struct TakingIn {
+    explicit TakingIn(std::atomic<bool>& flag) : flag_(flag) { flag_.store(true); }
+    TakingIn(const TakingIn&) = delete;
+    TakingIn& operator=(const TakingIn&) = delete;
+    ~TakingIn() { flag_.store(false, std::memory_order_release); }
+    std::atomic<bool>& flag_;
+  } const taking_in(takes_in_);
   bool admitted = false;
   for (int requests = 0; requests < kMaxRequestsPerLook && accept_queue_.size() < room; ++requests) {
+    // Whoever has looked ahead was told of the client: it is no other event when it is taken in.
+    const bool was_told = ahead.has_client();
     auto event = ahead.next(from);
     if (!event) {
       if (event.error().code != EAGAIN) error_ = event.error().code;
@@ -275,7 +289,7 @@ void Listener::take_in_clients(verbs::ConnectionId& from, std::size_t room) {
     if (socket_.connector().has_other_way() && accept_queue_.size() >= kAlwaysQueued &&
         accept_queue_.size() >= share_of_descriptors())
       continue;
-    if (event->type == verbs::CmEventType::connect_request) admitted |= admit(*event);
+    if (event->type == verbs::CmEventType::connect_request && admit(*event)) admitted |= !was_told;
   }
   if (admitted) note_admitted();
 }

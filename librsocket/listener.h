@@ -91,6 +91,8 @@ class Listener final : public transports::Listening, public StreamPart {
 
  private:
   [[nodiscard]] bool is_accepted_in_turns() const noexcept;
+  /// Returns whether a client has left the id and was not accepted. Threads: any.
+  [[nodiscard]] bool has_taken_in() const noexcept;
   // setup_lock must be held.
   void progress(std::size_t room);
   /// Takes clients of `from`, the listener or a part of it, as long as the queue has `room`. The rest keeps the
@@ -112,6 +114,7 @@ class Listener final : public transports::Listening, public StreamPart {
   std::uint64_t serial_ = 0;
   /// A descriptor that is readable while the id has work, for calls without the lock; -1 when it is not known.
   std::atomic<int> queue_fd_{-1};
+  std::atomic<bool> takes_in_{false};           ///< clients are on their way from the id to the queue
   int error_ = 0;                               ///< why the last client could not be taken
   std::atomic<std::uint64_t> accept_calls_{0};  ///< shows the service thread that the application calls accept()
   bool watch_again_ = false;  ///< the service thread does not serve it: since a fork, or there is none

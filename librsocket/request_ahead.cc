@@ -11,9 +11,13 @@ namespace {
 bool has_left(const verbs::CmEvent& event) { return static_cast<bool>(event.request->next_event()); }
 }  // namespace
 
-bool RequestAhead::look(verbs::ConnectionId& listener) noexcept try {
+bool RequestAhead::has_client() {
   if (event_ && has_left(*event_)) refuse();
-  if (event_) return true;
+  return event_ != nullptr;
+}
+
+bool RequestAhead::look(verbs::ConnectionId& listener) noexcept try {
+  if (has_client()) return true;
   auto place = std::make_unique<verbs::CmEvent>();
   auto event = listener.next_event();
   if (!event) return event.error().code != EAGAIN;
@@ -27,9 +31,8 @@ bool RequestAhead::look(verbs::ConnectionId& listener) noexcept try {
 }
 
 Result<verbs::CmEvent> RequestAhead::next(verbs::ConnectionId& listener) {
-  if (!event_) return listener.next_event();
+  if (!has_client()) return listener.next_event();
   const std::unique_ptr<verbs::CmEvent> event = take();
-  if (has_left(*event)) return listener.next_event();
   return std::move(*event);
 }
 

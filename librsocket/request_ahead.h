@@ -15,7 +15,9 @@ namespace ringsock::rs {
 /// be held, but for empty().
 class RequestAhead {
  public:
-  [[nodiscard]] bool empty() const { return !is_there_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool empty() const { return !is_there_.load(std::memory_order_acquire); }
+  /// Returns whether there is a request whose client still waits. Refuses one whose client has given up.
+  bool has_client();
   /// Returns whether next() has something to report, a request or an error.
   bool look(verbs::ConnectionId& listener) noexcept;
   /// The listener's next event, as ConnectionId::next_event().
@@ -27,7 +29,7 @@ class RequestAhead {
 
  private:
   std::unique_ptr<verbs::CmEvent> take() {
-    is_there_.store(false, std::memory_order_relaxed);
+    is_there_.store(false, std::memory_order_release);
     return std::move(event_);
   }
 
