@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -107,6 +109,40 @@ TEST_F(Strangers, AConnectionTakesAsMuchAsWithinOneUser) {
   EXPECT_GT(send_until_full(client.fd, kPiece), std::size_t{7} << 19) << "once more, after the first were read";
   ::close(client.fd);
   EXPECT_EQ(wait_for(client.process), 0);
+}
+
+/// As nginx does: it reads what FIONREAD has counted, and then waits for the next edge.
+TEST_F(Strangers, TellAServerOfEachEdgeThatReadsWhatItHasCounted) {
+  for (unsigned round = 0; round < 4; ++round) {
+    Signal all_sent;
+    const Stranger client([&](int fd) {
+      send_all(fd, pattern(kMuch, round));
+      all_sent.give();
+      receive(fd, 1);  // its end would be an edge, too
+    });
+    all_sent.wait();
+    const int set = ::epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{EPOLLIN | EPOLLRDHUP | EPOLLET, {.fd = client.fd}};
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, client.fd, &event), 0);
+    // A wait that ends by a time-out looks once more. One that ends by a timer's event does not.
+    const int timer = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+    const itimerspec limit{{}, {30, 0}};
+    ::timerfd_settime(timer, 0, &limit, nullptr);
+    epoll_event too_late{EPOLLIN, {.fd = timer}};
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, timer, &too_late), 0);
+    std::string seen;
+    while (seen.size() < kMuch && ::epoll_wait(set, &event, 1, -1) == 1 && event.data.fd == client.fd) {
+      int counted = 0;
+      ASSERT_EQ(::ioctl(client.fd, FIONREAD, &counted), 0);
+      seen += receive(client.fd, static_cast<std::size_t>(counted));
+    }
+    ASSERT_TRUE(seen == pattern(kMuch, round)) << seen.size() << " bytes and no further edge in round " << round;
+    send_all(client.fd, "x");
+    ::close(timer);
+    ::close(set);
+    ::close(client.fd);
+    EXPECT_EQ(wait_for(client.process), 0);
+  }
 }
 
 TEST_F(Strangers, AServerThatGivesItsPrivilegesUpIsServedAsWell) {
