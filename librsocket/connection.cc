@@ -69,9 +69,11 @@ Connection::Connection(verbs::Device& device, const QueueSettings& settings)
       listing_(core(), receiving_) {}
 
 Connection::~Connection() {
-  if (!overflow().were_used()) return;
-  device().rc().leaves_traces(memory_.qp());
-  if (!core().is_suspended()) overflow().close();
+  if (!core().is_suspended()) {
+    overflow().close(device(), memory_.qp());
+  } else if (overflow().were_used()) {
+    device().rc().leaves_traces(memory_.qp());
+  }
 }
 
 Status Connection::make_resources(verbs::ConnectionId& id) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "core/base/at_fork.h"
 #include "core/base/rare_calls.h"
+#include "librsocket/kept_memory.h"
 
 namespace ringsock::rs {
 
@@ -17,6 +19,8 @@ constexpr Nanos kLookInterval = std::chrono::seconds(1);
 /// As much as a receive ring has, which a stranger may fill anyway.
 constexpr std::uint64_t kLeastWindow = 128U << 10;
 constexpr std::uintptr_t kPageBytes = 4096;
+/// Less memory that is kept for other connections stays until they come.
+constexpr std::size_t kWorthATimer = std::size_t{1} << 20;
 
 /// Gives the whole pages of a piece of an area to the kernel. Returns false if it does not take them.
 bool give_pages(std::span<std::byte> piece) {
@@ -64,22 +68,68 @@ void OverflowAreas::open(verbs::Device& device, ibv_qp& qp, std::uint32_t limit,
     out_.open(own_words(), peers, peer_area_, limit);
     reads_.open(peers.reads);
   }
-  if (!other_user) return;
-  charge_out_.begin(*other_user);
-  charge_in_.begin(*other_user);
-  out_.may_touch(0);
-  in_.limit_window(kLeastWindow);
+  forks_ = fork_generation();
+  if (other_user) {
+    charge_out_.begin(*other_user);
+    charge_in_.begin(*other_user);
+    out_.may_touch(0);
+    in_.limit_window(kLeastWindow);
+  }
+  take_kept(device.rc().sparse_memory(qp, area_.data()), device.rc().sparse_memory(qp, area));
+}
+
+/// Takes over the memory that the areas have from an earlier connection of the same processes. If the budget has no
+/// room for it, the kernel gets it. It gets our area's, too, if the connection is idle at first.
+void OverflowAreas::take_kept(std::size_t own, std::size_t peers) {
+  if (own + peers == 0) return;
+  const Nanos now = monotonic_now();
+  give_back_at(now + kUnusedFor);
+  in_.has_memory(own);
+  if (!is_limited()) return;
+  if (peers != 0 && charge_out_.cover(peers, now) < peers && give_pages(peer_area_.first(peers)))
+    charge_out_.give_back();
+  out_.may_touch(charge_out_.covered());
+  if (own == 0) return;
+  if (charge_in_.cover(own, now) >= own) {
+    limit_window();
+  } else {
+    give_back_read();
+  }
 }
 
 bool OverflowAreas::were_used() const {
   return out_.was_used() || (in_.is_open() && own_words().written.load(std::memory_order_relaxed) != 0);
 }
 
-/// The peer may keep the memory. Pages that nobody needs are given back before that.
-void OverflowAreas::close() {
+/// The peer may keep the memory. So pages that nobody needs are given back before that if the device does not take
+/// them.
+void OverflowAreas::close(verbs::Device& device, ibv_qp& qp) {
+  if (!in_.is_open()) return;
+  if (const auto kept = keep(device, qp)) {
+    if (*kept >= kWorthATimer) give_back_later(device);
+    return;
+  }
+  if (were_used()) device.rc().leaves_traces(qp);
   if (!is_limited()) return;
   give_back_read();
   give_back_written();
+}
+
+/// Without the peer's area its memory is not known. Of another user's peer that has not read all the charges stay.
+bool OverflowAreas::may_be_kept() const { return forks_ == fork_generation() && (!is_limited() || out_.is_empty()); }
+
+std::optional<std::size_t> OverflowAreas::keep(verbs::Device& device, ibv_qp& qp) {
+  if (!may_be_kept()) return std::nullopt;
+  const auto reached = in_.shut();
+  if (!reached) return std::nullopt;
+  const auto kept = device.rc().keep_sparse(qp, {area_, *reached}, {peer_area_, out_.reached()}, out_.is_empty());
+  if (kept) {
+    charge_in_.give_back();
+    charge_out_.give_back();
+  } else {
+    in_.reopen();
+  }
+  return kept;
 }
 
 // -- sending
@@ -117,7 +167,12 @@ bool OverflowAreas::release(bool is_alone) {
 void OverflowAreas::widen_window() {
   const std::uint64_t before = charge_in_.covered();
   if (before >= area_.size() || !in_.has_used_window()) return;
-  const std::uint64_t covered = charge_in_.cover(before + OverflowCharge::kStep, monotonic_now());
+  charge_in_.cover(before + OverflowCharge::kStep, monotonic_now());
+  limit_window();
+}
+
+void OverflowAreas::limit_window() {
+  const std::uint64_t covered = charge_in_.covered();
   in_.limit_window(covered >= area_.size() ? UINT64_MAX : std::max(kLeastWindow, covered));
 }
 

@@ -43,8 +43,9 @@ class OverflowAreas {
   void open(verbs::Device& device, ibv_qp& qp, std::uint32_t limit, std::optional<uid_t> other_user);
   /// Returns whether either area has ever had bytes in it.
   [[nodiscard]] bool were_used() const;
-  /// Ends the use of both areas by this process, which has used the connection last.
-  void close();
+  /// Ends the use of both areas by this process, which has used the connection last. The device may keep their memory
+  /// for another connection.
+  void close(verbs::Device& device, ibv_qp& qp);
 
   // -- sending
   [[nodiscard]] bool in_use() const { return out_.in_use(); }
@@ -113,8 +114,12 @@ class OverflowAreas {
   void leave_charges();
 
  private:
+  void take_kept(std::size_t own, std::size_t peers);
+  [[nodiscard]] bool may_be_kept() const;
+  std::optional<std::size_t> keep(verbs::Device& device, ibv_qp& qp);
   [[nodiscard]] engine::OverflowWords& own_words() const { return *reinterpret_cast<engine::OverflowWords*>(words_); }
   void widen_window();
+  void limit_window();
   bool give_back_read();
   void give_back_written();
 
@@ -134,6 +139,7 @@ class OverflowAreas {
   OverflowCharge charge_in_;   ///< for the window of ours
   std::atomic<Nanos> gives_back_at_{Nanos::max()};
   std::atomic<std::uint32_t> appends_{0};
+  unsigned forks_ = 0;  ///< when they were opened
 };
 
 }  // namespace ringsock::rs

@@ -65,6 +65,7 @@ enum class ProcessPart : std::uint8_t {
   cards,                ///< core/ethernet
   attached_threads,     ///< core/ethernet: the number of threads that are bound to each CPU
   overflow_budgets,     ///< librsocket, load, lock
+  kept_memory_timer,    ///< librsocket. The child sets its own
   pid_namespace_mark,   ///< librsocket, load. The child finds out whether it is in another PID namespace
   fork_mode,            ///< librsocket: under the preload libraries, load
   closings,             ///< librsocket: connections that end in the background. The child begins anew

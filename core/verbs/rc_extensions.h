@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
+#include "core/base/clock.h"
 #include "core/base/ready_map.h"
 #include "core/base/result.h"
 #include "core/verbs/saved_queue_pair.h"
@@ -25,6 +27,13 @@ inline constexpr std::uint32_t kVendorErrPeerEndedAsleep = 0x52530002;
 /// The result of ibv_post_send(3) for a message that was carried out, and completes, although its bell has found that
 /// the peer has gone: nobody will see the message. Real devices do not report it.
 inline constexpr int kPostedUnheard = EPIPE;
+
+/// Memory of a connection that one end writes and the other end reads past the device. It has pages only as far as it
+/// was used.
+struct SparseMemory {
+  std::span<std::byte> all;
+  std::size_t used;  ///< bytes from the start that may have been written by this connection
+};
 
 /// The functions of a device on RC queue pairs whose peer is a process of this host: arrival stamps, ready maps, the
 /// peer's memory, saving. A device overrides what it has; the functions here answer for a device that has nothing of
@@ -54,8 +63,8 @@ class RcExtensions {
   [[nodiscard]] virtual bool is_own_process(ibv_qp& /*qp*/) { return false; }
   /// Returns where this process has mapped a part of the memory that the peer of a connected RC queue pair received
   /// from create_qp(), nullptr where it has not, or the peer has not opened that part for writing. The mapping lives as
-  /// long as the queue pair; the peer may write there at any time. The memory of this connection is not used again for
-  /// another one if it was written (leaves_traces()).
+  /// long as the queue pair; the peer may write there at any time. If it was written, keep_sparse() or leaves_traces()
+  /// follows.
   virtual std::byte* peer_memory(ibv_qp& /*qp*/, std::uint32_t /*key*/, std::uint64_t /*address*/,
                                  std::size_t /*length*/) {
     return nullptr;
@@ -73,8 +82,23 @@ class RcExtensions {
   /// not told what it received. A process that was killed in the middle of its work leaves that question. Threads: as
   /// save().
   virtual bool is_untouched_since(ibv_qp& /*qp*/, const SavedQueuePair& /*saved*/) { return false; }
-  /// Tells that the connection's memory, on either side, was written past the device.
+  /// Tells that the connection's memory, on either side, was written past the device, nobody knows where.
   virtual void leaves_traces(ibv_qp& /*qp*/) {}
+
+  // -- sparse memory: what peer_memory() returns, and what the peer's returns, as far as it was used
+  /// Returns how much memory the sparse part at `start` had when the connection was made, from an earlier connection.
+  virtual std::size_t sparse_memory(ibv_qp& /*qp*/, const std::byte* /*start*/) { return 0; }
+  /// Leaves the sparse memory of both ends, at the end of a connection, to another connection of the same processes.
+  /// The device then counts and limits it, and gives it back (give_back_sparse()). Returns the bytes of all sparse
+  /// memory that this process keeps then, nothing if the device does not take it.
+  /// @param is_read  the peer has read all that it can; of a peer of another user it must have
+  virtual std::optional<std::size_t> keep_sparse(ibv_qp& /*qp*/, const SparseMemory& /*own*/,
+                                                 const SparseMemory& /*peers*/, bool /*is_read*/) {
+    return std::nullopt;
+  }
+  /// Gives sparse memory to the kernel that was kept and not used for a second. Returns whether there is more. Threads:
+  /// any.
+  virtual bool give_back_sparse(Nanos /*now*/) { return false; }
 };
 
 }  // namespace ringsock::verbs

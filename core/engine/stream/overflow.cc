@@ -90,6 +90,7 @@ void OverflowWriter::put(std::span<const std::byte> bytes) {
 
 bool OverflowWriter::end(std::uint16_t last_message) {
   const std::uint64_t goes_on_at = left_to_touch() == 0 ? 0 : limit_ / 2;
+  reached_ = std::max(reached_, std::min<std::uint64_t>(put_ - base_, area_.size()));
   in_use_.store(true, std::memory_order_relaxed);
   goes_on_at_.store(goes_on_at, std::memory_order_relaxed);
   written_.store(put_, std::memory_order_relaxed);
@@ -148,7 +149,17 @@ Result<bool> OverflowReader::look(std::uint16_t arrived) {
     if (base != base_ && base != read) return Error{EPROTO, "rsocket: the peer's bytes begin at no possible place"};
     base_ = base;
   }
+  reached_ = std::max(reached_, std::min<std::uint64_t>(written - base_, area_.size()));
   return written != std::exchange(found_, written);
+}
+
+std::optional<std::uint64_t> OverflowReader::shut() {
+  std::uint32_t open = kGateOpen;
+  if (!own_->gate.compare_exchange_strong(open, kGateOwner, std::memory_order_seq_cst)) return std::nullopt;
+  // What was not looked at begins where what was found begins, or the peer has read all of that, and so we have.
+  const std::uint64_t written = own_->written.load(std::memory_order_acquire);
+  const std::uint64_t base = own_->base.load(std::memory_order_relaxed);
+  return std::max(reached_, std::min<std::uint64_t>(written - base, area_.size()));
 }
 
 std::span<const std::byte> OverflowReader::peek(std::uint64_t ahead) const {

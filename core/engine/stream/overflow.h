@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "core/base/result.h"
@@ -78,6 +79,8 @@ class OverflowWriter {
   [[nodiscard]] std::uint64_t waiting() const {
     return is_open() ? std::min(unread(), written_.load(std::memory_order_relaxed)) : 0;
   }
+  /// Returns how much of the area, from its start, has been written to. Threads: the sender.
+  [[nodiscard]] std::uint64_t reached() const { return reached_; }
   [[nodiscard]] bool was_used() const { return written_.load(std::memory_order_relaxed) != 0; }
 
   /// Returns how much of the area, from its start, will have been written to after an append of so many bytes.
@@ -124,6 +127,7 @@ class OverflowWriter {
   std::uint64_t known_read_ = 0;
   std::uint64_t base_ = 0;
   std::uint64_t put_ = 0;  ///< written_, and what put() has added
+  std::uint64_t reached_ = 0;
   std::uint64_t may_touch_ = UINT64_MAX;
   std::atomic<std::uint64_t> goes_on_at_{0};  ///< a sender that waits goes on when no more bytes are unread, or kNever
   std::atomic<std::uint64_t> written_{0};
@@ -181,6 +185,14 @@ class OverflowReader {
   template <class Give>
   void give_back(Give give);
 
+  /// Tells that the area has memory for so many bytes from its start, although none was used by this connection.
+  void has_memory(std::uint64_t bytes) { used_ = bytes; }
+  /// Ends writing to the area for good. Returns how much of it, from its start, may have been written to; nothing while
+  /// the peer writes, which may then write more.
+  [[nodiscard]] std::optional<std::uint64_t> shut();
+  /// Undoes shut().
+  void reopen() { own_->gate.store(kGateOpen, std::memory_order_seq_cst); }
+
   /// All that it knows, for another process that has a copy of it by fork(2) and a window of its own (limit_window()).
   struct Saved {
     std::uint64_t used;
@@ -206,7 +218,8 @@ class OverflowReader {
   OverflowWords* own_ = nullptr;
   OverflowWords* peers_ = nullptr;
   std::span<std::byte> area_;
-  std::uint64_t used_ = 0;   ///< bytes read since the pages were given back
+  std::uint64_t used_ = 0;  ///< bytes read since the pages were given back
+  std::uint64_t reached_ = 0;
   std::uint64_t base_ = 0;   ///< written by look() while there is nothing to read
   std::uint64_t found_ = 0;  ///< by look(): the end of the bytes that release() may make readable
   std::uint64_t window_ = UINT64_MAX;
@@ -222,7 +235,7 @@ void OverflowReader::give_back(Give give) {
   if (!own_->gate.compare_exchange_strong(open, kGateOwner, std::memory_order_seq_cst)) return;
   if (own_->written.load(std::memory_order_acquire) == read_.load(std::memory_order_relaxed)) {
     give(area_);
-    used_ = 0;
+    used_ = reached_ = 0;
   }
   own_->gate.store(kGateOpen, std::memory_order_seq_cst);
 }

@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <new>
@@ -233,6 +235,182 @@ TEST_F(SegmentCacheStory, LargeSegmentsAreUsedAgainIfMostOfThemHasNoMemory) {
   EXPECT_TRUE(use(SegmentCache::kMaxKeptMemory + kPageBytes));
   EXPECT_FALSE(use(kPageBytes));
   EXPECT_TRUE(use(kPageBytes));
+}
+
+/// Two sparse parts of 4 MiB each, as overflow areas are.
+class SparseMemoryStory : public SegmentCacheStory {
+ protected:
+  static constexpr std::size_t kPart = std::size_t{4} << 20;
+  static constexpr std::size_t kOwnAt = 8 * kPageBytes;
+  static constexpr std::size_t kPeersAt = kOwnAt + kPart + 8 * kPageBytes;
+  static constexpr std::size_t kWhole = kPeersAt + kPart;
+
+  /// A connection that writes so many bytes to either part, and tells, at either end.
+  SegmentCache::Made use(std::size_t own, std::size_t peers) {
+    const Shared both = share(own, peers);
+    EXPECT_TRUE(both.made.mapping->keep_sparse(parts(own, peers), true));
+    EXPECT_TRUE(both.given->keep_sparse(parts(own, peers), true));
+    return both.made;
+  }
+  Shared share(std::size_t own, std::size_t peers) {
+    Shared out{*makers_.make(kWhole, kPeer), nullptr};
+    auto known = peers_.find(out.made.name, kMaker);
+    out.given = known ? known : *peers_.map(UniqueFd(::dup(out.made.memfd->get())), out.made.name, kWhole, kMaker);
+    std::memset(out.made.mapping->base() + kOwnAt, 'o', own);
+    std::memset(out.given->base() + kPeersAt, 'p', peers);
+    return out;
+  }
+  static SparseParts parts(std::size_t own, std::size_t peers) {
+    return {SparsePart{kOwnAt, kPart, own}, SparsePart{kPeersAt, kPart, peers}};
+  }
+  static blkcnt_t memory(const UniqueFd& memfd) {
+    struct stat status {};
+    EXPECT_EQ(::fstat(memfd.get(), &status), 0);
+    return status.st_blocks * 512;
+  }
+  static bool is_zero(const SegmentCache::Made& made) {
+    const std::span all(made.mapping->base(), kWhole);
+    return std::ranges::all_of(all, [](std::byte value) { return value == std::byte{0}; });
+  }
+  const Nanos kLater = monotonic_now() + std::chrono::hours(1);
+};
+
+TEST_F(SparseMemoryStory, IsThereForTheNextConnectionAndZero) {
+  use(0, kPart);
+  const Shared second = share(0, 0);
+  ASSERT_TRUE(second.made.reused);
+  EXPECT_GE(memory(*second.made.memfd), static_cast<blkcnt_t>(kPart));
+  EXPECT_EQ(second.made.mapping->sparse_memory(second.made.mapping->base() + kPeersAt), kPart);
+  EXPECT_EQ(second.given->sparse_memory(second.given->base() + kPeersAt), kPart);
+  EXPECT_EQ(second.made.mapping->sparse_memory(second.made.mapping->base() + kOwnAt), 0u);
+  EXPECT_TRUE(is_zero(second.made));
+}
+
+TEST_F(SparseMemoryStory, IsZeroWhateverEarlierConnectionsHaveUsed) {
+  for (const std::size_t bytes : {kPart, std::size_t{5}, std::size_t{0}, 3 * kPageBytes + 1, kPart / 2}) {
+    use(bytes, bytes / 2);
+    const Shared next = share(0, 0);
+    ASSERT_TRUE(next.made.reused);
+    EXPECT_TRUE(is_zero(next.made)) << bytes;
+    EXPECT_TRUE(next.made.mapping->keep_sparse(parts(0, 0), true));
+    EXPECT_TRUE(next.given->keep_sparse(parts(0, 0), true));
+  }
+}
+
+TEST_F(SparseMemoryStory, AConnectionThatDoesNotTellLeavesNoSegmentBehind) {
+  use(kPart, 0);
+  share(0, 0);
+  EXPECT_EQ(makers_.idle(), 0u);
+  EXPECT_EQ(peers_.idle(), 0u);
+  EXPECT_FALSE(share(0, 0).made.reused);
+}
+
+TEST_F(SparseMemoryStory, InAnotherPlaceItIsNotTaken) {
+  use(kPart, 0);
+  const Shared second = share(0, 0);
+  SparseParts others = parts(0, 0);
+  others[0].at += kPageBytes;
+  EXPECT_FALSE(second.made.mapping->keep_sparse(others, true));
+  others = parts(0, 0);
+  others[0].bytes -= kPageBytes;
+  EXPECT_FALSE(second.made.mapping->keep_sparse(others, true));
+  EXPECT_TRUE(second.made.mapping->keep_sparse(parts(0, 0), true));
+}
+
+TEST_F(SparseMemoryStory, OfASegmentThatIsNotKeptItIsNotTaken) {
+  const auto fresh = make_segment(kWhole);
+  EXPECT_FALSE(fresh->mapping->keep_sparse(parts(0, 0), true));
+  const Shared one = share(0, 0);
+  one.made.mapping->forget_peer();
+  EXPECT_FALSE(one.made.mapping->keep_sparse(parts(0, 0), true));
+}
+
+TEST_F(SparseMemoryStory, AllIdleSegmentsTogetherKeepSixteenMebibytes) {
+  std::vector<Shared> many;
+  for (int i = 0; i < 10; ++i) many.push_back(share(kPart, kPart / 2));
+  for (const Shared& each : many) {
+    EXPECT_TRUE(each.made.mapping->keep_sparse(parts(kPart, kPart / 2), true));
+    EXPECT_TRUE(each.given->keep_sparse(parts(kPart, kPart / 2), true));
+  }
+  EXPECT_EQ(makers_.idle_sparse_memory(), 0u) << "all are in use";
+  many.clear();
+  EXPECT_EQ(makers_.idle(), 2u);
+  EXPECT_EQ(makers_.idle_sparse_memory(), 3 * kPart);
+  EXPECT_EQ(peers_.idle_sparse_memory(), 3 * kPart);
+  use(0, 0);
+  EXPECT_EQ(makers_.idle_sparse_memory(), 3 * kPart);
+}
+
+TEST_F(SparseMemoryStory, IsGivenBackOnceItWasNotUsedForASecond) {
+  const UniqueFd memfd(::dup(use(kPart, kPart).memfd->get()));
+  EXPECT_TRUE(makers_.give_back(monotonic_now()));
+  EXPECT_GE(memory(memfd), static_cast<blkcnt_t>(2 * kPart));
+  EXPECT_FALSE(makers_.give_back(kLater));
+  EXPECT_EQ(makers_.idle_sparse_memory(), 0u);
+  EXPECT_LT(memory(memfd), static_cast<blkcnt_t>(8 * kPageBytes));
+  EXPECT_FALSE(peers_.give_back(kLater));
+  EXPECT_EQ(peers_.idle(), 0u);
+}
+
+TEST_F(SparseMemoryStory, SegmentsWithoutSparseMemoryStay) {
+  use(0, 0);
+  EXPECT_FALSE(makers_.give_back(kLater));
+  EXPECT_EQ(makers_.idle(), 1u);
+}
+
+/// A server may close as soon as it has written all, and a client that has uploaded, too.
+TEST_F(SparseMemoryStory, IsNotTakenFromAPeerThatMayStillRead) {
+  const auto is_left = [&](bool by_maker, bool is_read) {
+    Shared both = share(kPart, kPart);
+    EXPECT_TRUE(both.made.mapping->keep_sparse(parts(kPart, kPart), is_read));
+    EXPECT_TRUE(both.given->keep_sparse(parts(kPart, kPart), is_read));
+    const std::shared_ptr<MappedSegment> reader = by_maker ? both.given : both.made.mapping;
+    const UniqueFd memfd(::dup(both.made.memfd->get()));
+    if (by_maker) {
+      both.made = {};
+    } else {
+      both.given.reset();
+    }
+    SegmentCache& left = by_maker ? makers_ : peers_;
+    left.give_back(kLater);
+    EXPECT_EQ(left.idle(), 0u);
+    return memory(memfd) >= static_cast<blkcnt_t>(2 * kPart);
+  };
+  EXPECT_TRUE(is_left(true, false));
+  EXPECT_TRUE(is_left(false, false));
+  EXPECT_FALSE(is_left(true, true)) << "the peer has read all, and could keep its mapping";
+  EXPECT_FALSE(is_left(false, true));
+}
+
+TEST_F(SparseMemoryStory, OfAPeerThatHasLetGoItIsTakenReadOrNot) {
+  Shared both = share(kPart, kPart);
+  EXPECT_TRUE(both.made.mapping->keep_sparse(parts(kPart, kPart), false));
+  EXPECT_TRUE(both.given->keep_sparse(parts(kPart, kPart), false));
+  const UniqueFd memfd(::dup(both.made.memfd->get()));
+  both.given.reset();
+  both.made = {};
+  makers_.give_back(kLater);
+  EXPECT_LT(memory(memfd), static_cast<blkcnt_t>(8 * kPageBytes));
+}
+
+TEST_F(SparseMemoryStory, AnotherUsersSegmentThatWasGivenBackIsNotOfferedAgain) {
+  Shared both = share(kPart, kPart);
+  EXPECT_TRUE(both.given->keep_sparse(parts(kPart, kPart), true));
+  both.given.reset();
+  ASSERT_EQ(both.made.mapping->let_go().load(), 1u);
+  peers_.give_back(kLater);
+  EXPECT_EQ(both.made.mapping->let_go().load(), 0u) << "it would be refused";
+}
+
+TEST_F(SparseMemoryStory, IsNotTakenFromAForkedChild) {
+  Shared both = share(kPart, kPart);
+  const UniqueFd memfd(::dup(both.made.memfd->get()));
+  EXPECT_TRUE(both.given->keep_sparse(parts(kPart, kPart), true));
+  peers_.before_fork();
+  peers_.after_fork();
+  both.given.reset();
+  EXPECT_GE(memory(memfd), static_cast<blkcnt_t>(2 * kPart));
+  EXPECT_EQ(peers_.idle(), 0u);
 }
 
 TEST_F(SegmentCacheStory, AProcessWithFewDescriptorsKeepsThem) {

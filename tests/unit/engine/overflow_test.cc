@@ -223,6 +223,60 @@ TEST(Overflow, IsNotGivenBackBeneathASenderThatWrites) {
   EXPECT_EQ(one.read(), "new");
 }
 
+TEST(Overflow, ItsOwnerShutsItForGoodAndKnowsHowFarItWasWritten) {
+  Direction one;
+  EXPECT_EQ(*one.reader.shut(), 0u);
+  one.reader.reopen();
+  one.append(std::string(1000, 'x'));
+  one.look();
+  one.read();
+  one.append(std::string(300, 'x'));
+  EXPECT_EQ(*one.reader.shut(), 1000u) << "the later bytes went to the start again";
+  EXPECT_EQ(one.writer.reached(), 1000u);
+  one.reader.reopen();
+  one.append(std::string(1000, 'x'));
+  EXPECT_EQ(*one.reader.shut(), 1300u) << "nobody has looked at the last ones";
+  EXPECT_EQ(one.writer.reached(), 1300u);
+  EXPECT_EQ(*one.writer.begin(), 0u) << "and there will be no more";
+}
+
+TEST(Overflow, ASenderThatWentRoundHasWrittenAllOfIt) {
+  Direction one;
+  one.fill();
+  one.look();
+  one.read(1000);
+  one.append(std::string(1000, 'x'));
+  EXPECT_EQ(*one.reader.shut(), kArea);
+  EXPECT_EQ(one.writer.reached(), kArea);
+}
+
+TEST(Overflow, IsNotShutBeneathASenderThatWrites) {
+  Direction one;
+  ASSERT_GT(*one.writer.begin(), 0u);
+  EXPECT_FALSE(one.reader.shut());
+  one.writer.put(std::as_bytes(std::span("new", 3)));
+  one.writer.end(0);
+  EXPECT_EQ(*one.reader.shut(), 3u);
+}
+
+TEST(Overflow, WhatAHostileSenderSaysIsNoMoreThanTheArea) {
+  Direction one;
+  one.owners.written.store(UINT64_MAX - 5);
+  EXPECT_EQ(*one.reader.shut(), kArea);
+  one.reader.reopen();
+  one.owners.base.store(UINT64_MAX);
+  EXPECT_LE(*one.reader.shut(), kArea);
+}
+
+TEST(Overflow, MemoryOfAnEarlierConnectionIsGivenBackToo) {
+  Direction one;
+  one.reader.has_memory(kArea);
+  EXPECT_TRUE(one.reader.has_much_to_give());
+  int given = 0;
+  one.reader.give_back([&](std::span<std::byte>) { ++given; });
+  EXPECT_EQ(given, 1);
+}
+
 TEST(Overflow, ASenderThatFindsTheGateShutIsTold) {
   Direction one;
   one.fill();

@@ -109,6 +109,43 @@ void MappedSegment::tell_first_inbox(const InboxLayout& layout) {
   if (layout.offset == 0 && check_inbox(layout, bytes_)) first_lines_ = lines_offset(layout);
 }
 
+void MappedSegment::lend() {
+  is_lent_ = true;
+  has_told_ = false;
+}
+
+bool MappedSegment::keep_sparse(const SparseParts& parts, bool is_read) {
+  if (!is_lent_ || has_no_peer()) return false;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const bool is_same = parts[i].at == sparse_[i].at && parts[i].bytes == sparse_[i].bytes;
+    if (!is_same && sparse_[i].memory != 0) return false;
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::size_t memory = std::max(sparse_[i].memory, round_up(parts[i].used, kPageBytes));
+    sparse_[i] = {parts[i].at, parts[i].bytes, parts[i].used, memory};
+  }
+  has_told_ = true;
+  is_read_ = is_read;
+  return true;
+}
+
+void MappedSegment::sparse_is_zero() {
+  for (SparsePart& part : sparse_) part.used = 0;
+}
+
+std::size_t MappedSegment::sparse_memory(const std::byte* start) const {
+  for (const SparsePart& part : sparse_)
+    if (base_ + part.at == start) return part.memory;
+  return 0;
+}
+
+void MappedSegment::empty_sparse(bool has_let_go) {
+  if (sparse_memory() == 0 || !has_told_ || (!is_read_ && !has_let_go)) return;
+  if (!is_permitted(RareCall::madvise_remove)) return;
+  for (const SparsePart& part : sparse_)
+    if (part.memory != 0) ::madvise(base_ + part.at, part.memory, MADV_REMOVE);
+}
+
 InboxLayout plan_inbox(std::uint64_t offset, std::uint32_t ring_entries, std::uint32_t payload_bytes,
                        std::uint64_t arena_bytes) {
   InboxLayout layout{};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstddef>
@@ -146,6 +147,15 @@ Status check_inbox(const InboxLayout& layout, std::uint64_t segment_bytes);
 /// Returns the space of `bytes` in the payload ring, where pieces start at multiples of 8.
 constexpr std::uint32_t round_up_8(std::uint32_t bytes) { return (bytes + 7) & ~7U; }
 
+/// A part of a segment that the two ends write past the device, as far as they need it (verbs::SparseMemory).
+struct SparsePart {
+  std::size_t at = 0;      ///< its offset in the segment
+  std::size_t bytes = 0;   ///< 0: there is none
+  std::size_t used = 0;    ///< from its start: may have been written by the latest connection
+  std::size_t memory = 0;  ///< from its start: has been written by any connection, whole pages
+};
+using SparseParts = std::array<SparsePart, 2>;
+
 class MappedSegment {
  public:
   MappedSegment(std::byte* base, std::size_t bytes) : base_(base), bytes_(bytes) {}
@@ -168,11 +178,34 @@ class MappedSegment {
   void forget_peer() { has_no_peer_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] bool has_no_peer() const { return has_no_peer_.load(std::memory_order_relaxed); }
 
+  // -- sparse parts, of a segment that is kept for another connection. Threads: one at a time.
+  /// Begins a connection, at whose end keep_sparse() may be called.
+  void lend();
+  /// Tells at the end of a connection what it has used of its sparse parts. Returns false, and nothing was told, if the
+  /// segment is not kept, or has memory in other places: then it is not used for another connection.
+  /// @param is_read  the peer has read all that was written for it
+  bool keep_sparse(const SparseParts& parts, bool is_read);
+  [[nodiscard]] const SparseParts& sparse() const { return sparse_; }
+  /// Records that all bytes of the sparse parts are zero.
+  void sparse_is_zero();
+  /// Returns the memory of the sparse part at that place, when the connection began.
+  [[nodiscard]] std::size_t sparse_memory(const std::byte* start) const;
+  [[nodiscard]] std::size_t sparse_memory() const { return sparse_[0].memory + sparse_[1].memory; }
+  /// Returns whether the segment may be used for another connection, as far as its sparse parts are concerned.
+  [[nodiscard]] bool knows_sparse() const { return has_told_ || sparse_memory() == 0; }
+  /// Gives the memory of the sparse parts to the kernel, if that is permitted, and nobody needs it.
+  /// @param has_let_go  the peer has let go
+  void empty_sparse(bool has_let_go);
+
  private:
   std::byte* base_;
   std::size_t bytes_;
   std::size_t first_lines_ = 0;  ///< offset of the first inbox's lines
   std::atomic<bool> has_no_peer_{false};
+  bool is_lent_ = false;
+  bool has_told_ = false;
+  bool is_read_ = false;
+  SparseParts sparse_{};
 };
 
 /// A new zeroed memfd, sealed and mapped.

@@ -39,7 +39,7 @@ struct SegmentCache::MadeLoan {
   MadeLoan(const MadeLoan&) = delete;
   MadeLoan& operator=(const MadeLoan&) = delete;
   ~MadeLoan() {
-    if (has_place) cache.take_back_made(kept);
+    if (has_place && cache.take_back_made(kept)) empty_sparse(kept, true);
   }
 };
 struct SegmentCache::GivenLoan {
@@ -49,17 +49,19 @@ struct SegmentCache::GivenLoan {
   GivenLoan(const GivenLoan&) = delete;
   GivenLoan& operator=(const GivenLoan&) = delete;
   ~GivenLoan() {
-    if (!kept.empty()) cache.take_back_given(kept);
+    if (!kept.empty() && cache.take_back_given(kept)) empty_sparse(kept, false);
   }
 };
 
 SegmentCache::Made SegmentCache::lend_made(const std::shared_ptr<MadeLoan>& loan, bool reused) {
   const Kept& kept = loan->kept.front();
+  kept.mapping->lend();
   const MemoryName name{kept.inode.device, kept.inode.number, static_cast<std::uint32_t>(kept.memfd.fd.get()), 0};
   return {{loan, kept.mapping.get()}, {loan, &kept.memfd.fd}, name, reused};
 }
 
 std::shared_ptr<MappedSegment> SegmentCache::lend_given(const std::shared_ptr<GivenLoan>& loan) {
+  loan->kept.front().mapping->lend();
   return {loan, loan->kept.front().mapping.get()};
 }
 
@@ -69,16 +71,43 @@ SegmentCache::Inode SegmentCache::inode_of(const UniqueFd& fd) {
   return {status.st_dev, status.st_ino};
 }
 
-/// Zeroes all pages that were ever written, which the kernel knows even if they are swapped out. Leaves the others,
-/// whose first touch is expensive. False when the kernel does not report them, or there are too many.
+namespace {
+
+/// Calls `use` with the pieces of [at, end) that are outside of the memory of the sparse parts.
+template <class Use>
+void for_each_outside(const SparseParts& parts, std::size_t at, std::size_t end, Use use) {
+  while (at < end) {
+    std::size_t until = end;
+    std::size_t next = end;
+    for (const SparsePart& part : parts) {
+      const std::size_t behind = part.at + part.memory;
+      if (behind <= at || part.at >= until) continue;
+      until = std::max(at, part.at);
+      next = behind;
+    }
+    if (until > at) use(at, until - at);
+    at = next;
+  }
+}
+
+}  // namespace
+
+/// Zeroes all pages that were ever written, which the kernel knows even if they are swapped out; of the sparse parts
+/// only what was used. Leaves the others, whose first touch is expensive. False when the kernel does not report them,
+/// or there are too many.
 bool SegmentCache::restore(Kept& kept) {
   constexpr blkcnt_t kBlockBytes = 512;
+  MappedSegment& mapping = *kept.mapping;
   struct stat status {};
   if (::fstat(kept.memfd.fd.get(), &status) != 0 || Inode{status.st_dev, status.st_ino} != kept.inode) return false;
-  if (status.st_blocks > static_cast<blkcnt_t>(kMaxKeptMemory) / kBlockBytes) return false;
-  // If the number of blocks is unchanged they are the same blocks, because none is ever given back.
-  if (status.st_blocks != kept.known_blocks && !find_touched(kept, status.st_blocks)) return false;
-  for (const auto& [at, bytes] : kept.touched) std::memset(kept.mapping->base() + at, 0, bytes);
+  const std::size_t most = kMaxKeptMemory + mapping.sparse_memory();
+  if (status.st_blocks > static_cast<blkcnt_t>(most) / kBlockBytes) return false;
+  // If the number of blocks is unchanged they are the same blocks, because only those of sparse parts are given back.
+  const bool are_known = status.st_blocks == kept.known_blocks && mapping.sparse_memory() == 0;
+  if (!are_known && !find_touched(kept, status.st_blocks)) return false;
+  for (const auto& [at, bytes] : kept.touched) std::memset(mapping.base() + at, 0, bytes);
+  for (const SparsePart& part : mapping.sparse()) std::memset(mapping.base() + part.at, 0, part.used);
+  mapping.sparse_is_zero();
   return true;
 }
 
@@ -93,7 +122,10 @@ bool SegmentCache::find_touched(Kept& kept, blkcnt_t blocks) {
     if (data < 0) break;
     const off_t hole = ::lseek(memfd, data, SEEK_HOLE);
     if (data < at || hole <= data || hole > end) return false;
-    kept.touched.push_back({static_cast<std::size_t>(data), static_cast<std::size_t>(hole - data)});
+    for_each_outside(kept.mapping->sparse(), static_cast<std::size_t>(data), static_cast<std::size_t>(hole),
+                     [&](std::size_t from, std::size_t bytes) {
+                       kept.touched.push_back({from, bytes});
+                     });
     at = hole;
   }
   kept.known_blocks = blocks;
@@ -108,16 +140,19 @@ std::shared_ptr<SegmentCache::MadeLoan> SegmentCache::begin_loan(PeerProcess pee
            kept.mapping->let_go().load(std::memory_order_acquire) != 0;
   };
   List dropped;
-  const std::lock_guard guard(lock_);
-  loan->forks = forks_;
-  const auto place = std::find_if(made_.begin(), made_.end(), fits);
-  if (place != made_.end()) {
-    place->forks = forks_;
-    loan->kept.splice(loan->kept.end(), made_, place);
-    loan->has_place = true;
-  } else {
-    loan->has_place = reserve_place(dropped);
+  {
+    const std::lock_guard guard(lock_);
+    loan->forks = forks_;
+    const auto place = std::find_if(made_.begin(), made_.end(), fits);
+    if (place != made_.end()) {
+      place->forks = forks_;
+      take_out(made_, place, loan->kept);
+      loan->has_place = true;
+    } else {
+      loan->has_place = reserve_place(dropped);
+    }
   }
+  empty_sparse(dropped, true);
   return loan->has_place ? loan : nullptr;
 }
 
@@ -132,6 +167,7 @@ Result<SegmentCache::Made> SegmentCache::make(std::uint64_t bytes, std::optional
     const MemoryName name{inode.device, inode.number, static_cast<std::uint32_t>(fresh->memfd.get()), 0};
     return Made{std::move(fresh->mapping), std::make_shared<const UniqueFd>(std::move(fresh->memfd)), name, false};
   }
+  empty_sparse(loan->kept, true);
   loan->kept.clear();
   KeptDescriptor memfd(std::move(fresh->memfd), inode);
   loan->kept.push_back({std::move(fresh->mapping), std::move(memfd), *peer, inode, loan->forks});
@@ -145,19 +181,89 @@ bool SegmentCache::reserve_place(List& dropped) {
     return true;
   }
   if (made_.empty()) return false;
-  dropped.splice(dropped.end(), made_, std::prev(made_.end()));
+  take_out(made_, std::prev(made_.end()), dropped);
   return true;
 }
 
-/// `kept` has at most one segment, and a place. What does not stay in the cache is in `kept` afterwards.
-void SegmentCache::take_back_made(List& kept) {
+/// Moves an idle segment to `out`. lock_ must be held.
+void SegmentCache::take_out(List& idle, List::iterator place, List& out) {
+  const std::size_t memory = place->mapping->sparse_memory();
+  sparse_memory_.store(sparse_memory_.load(std::memory_order_relaxed) - memory, std::memory_order_relaxed);
+  out.splice(out.end(), idle, place);
+}
+
+/// lock_ must be held.
+void SegmentCache::drop(List& idle, List::iterator place, List& dropped) {
+  if (&idle == &given_) withdraw_let_go(*place);
+  take_out(idle, place, dropped);
+}
+
+/// Gives the sparse memory of segments that were dropped to the kernel: a peer may keep its mapping, and what was used
+/// first by this process is charged to it. Only the maker knows whether the peer has let go. A server may close, and
+/// give up its mapping, before the client has read all.
+void SegmentCache::empty_sparse(const List& dropped, bool are_own) {
+  for (const Kept& kept : dropped)
+    kept.mapping->empty_sparse(are_own && kept.mapping->let_go().load(std::memory_order_acquire) != 0);
+}
+
+/// Enters the one segment of `kept`, and drops others if they keep too much memory together. lock_ must be held.
+void SegmentCache::add_idle(List& idle, List& kept, List& dropped) {
+  Kept& added = kept.front();
+  idle.splice(idle.begin(), kept);
+  drop_oldest_of_dead(idle, dropped);
+  const std::size_t memory = added.mapping->sparse_memory();
+  if (memory == 0) return;
+  added.unused_since = monotonic_now();
+  sparse_memory_.store(sparse_memory_.load(std::memory_order_relaxed) + memory, std::memory_order_relaxed);
+  for (auto place = idle.end();
+       sparse_memory_.load(std::memory_order_relaxed) > kMaxSparseMemory && place != idle.begin();) {
+    const auto oldest = std::prev(place);
+    if (oldest->mapping->sparse_memory() == 0) {
+      place = oldest;
+    } else {
+      drop(idle, oldest, dropped);
+    }
+  }
+}
+
+/// lock_ must be held.
+void SegmentCache::drop_unused_since(Nanos when, List& idle, List& dropped) {
+  for (auto place = idle.begin(); place != idle.end();) {
+    const auto one = place++;
+    if (one->mapping->sparse_memory() != 0 && one->unused_since <= when) drop(idle, one, dropped);
+  }
+}
+
+bool SegmentCache::give_back(Nanos now) {
+  constexpr Nanos kUnused{1'000'000'000};
+  List made;
+  List given;
+  {
+    const std::lock_guard guard(lock_);
+    const std::size_t before = made_.size();
+    drop_unused_since(now - kUnused, made_, made);
+    made_places_ -= before - made_.size();
+    drop_unused_since(now - kUnused, given_, given);
+  }
+  empty_sparse(made, true);
+  empty_sparse(given, false);
+  return idle_sparse_memory() != 0;
+}
+
+/// `kept` has at most one segment, and a place. What does not stay in the cache is in `kept` afterwards. Returns
+/// whether its sparse memory may be given back: a forked child may still use what was lent before.
+bool SegmentCache::take_back_made(List& kept) {
   const std::lock_guard guard(lock_);
   const std::size_t before = made_.size();
-  if (!kept.empty() && kept.front().forks == forks_ && !kept.front().mapping->has_no_peer()) {
-    made_.splice(made_.begin(), kept);
-    drop_oldest_of_dead(made_, kept);
+  const bool is_of_this_process = kept.empty() || kept.front().forks == forks_;
+  if (!kept.empty() && is_of_this_process && !kept.front().mapping->has_no_peer() &&
+      kept.front().mapping->knows_sparse()) {
+    List dropped;
+    add_idle(made_, kept, dropped);
+    kept.splice(kept.end(), dropped);
   }
   made_places_ -= before + 1 - made_.size();
+  return is_of_this_process;
 }
 
 std::shared_ptr<MappedSegment> SegmentCache::find(const MemoryName& name, PeerProcess maker) {
@@ -168,7 +274,7 @@ std::shared_ptr<MappedSegment> SegmentCache::find(const MemoryName& name, PeerPr
   if (place == given_.end()) return nullptr;
   const auto loan = std::make_shared<GivenLoan>(*this);
   place->forks = forks_;
-  loan->kept.splice(loan->kept.end(), given_, place);
+  take_out(given_, place, loan->kept);
   return lend_given(loan);
 }
 
@@ -189,20 +295,21 @@ Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, const M
 
 bool SegmentCache::is_of_own_user(const Kept& kept) { return kept.peer.uid == ::geteuid(); }
 
-/// `kept` has one segment. What does not stay in the cache is in `kept` afterwards.
-void SegmentCache::take_back_given(List& kept) {
+/// `kept` has one segment. What does not stay in the cache is in `kept` afterwards. Returns as take_back_made().
+bool SegmentCache::take_back_given(List& kept) {
   const std::lock_guard guard(lock_);
   Kept& back = kept.front();
   // A forked child may still access the segment.
-  if (back.forks != forks_) return;
-  const bool keep = back.mapping->bytes() <= kMaxKeptBytes && !back.mapping->has_no_peer();
+  if (back.forks != forks_) return false;
+  const bool keep =
+      back.mapping->bytes() <= kMaxKeptBytes && !back.mapping->has_no_peer() && back.mapping->knows_sparse();
   if (keep || is_of_own_user(back)) back.mapping->let_go().store(1, std::memory_order_release);
-  if (!keep) return;
-  given_.splice(given_.begin(), kept);
-  drop_oldest_of_dead(given_, kept);
-  if (given_.size() <= kMaxKept) return;
-  withdraw_let_go(given_.back());
-  kept.splice(kept.end(), given_, std::prev(given_.end()));
+  if (!keep) return true;
+  List dropped;
+  add_idle(given_, kept, dropped);
+  if (given_.size() > kMaxKept) drop(given_, std::prev(given_.end()), dropped);
+  kept.splice(kept.end(), dropped);
+  return true;
 }
 
 /// Called before a mapping is given up, so that its maker does not offer a segment that would be refused.
@@ -212,15 +319,16 @@ void SegmentCache::withdraw_let_go(const Kept& kept) {
 
 void SegmentCache::forget(PeerProcess peer) {
   List dropped;
-  const std::lock_guard guard(lock_);
-  for (auto place = made_.begin(); place != made_.end();) {
-    const auto next = std::next(place);
-    if (place->peer == peer) {
+  {
+    const std::lock_guard guard(lock_);
+    for (auto place = made_.begin(); place != made_.end();) {
+      const auto one = place++;
+      if (one->peer != peer) continue;
       --made_places_;
-      dropped.splice(dropped.end(), made_, place);
+      take_out(made_, one, dropped);
     }
-    place = next;
   }
+  empty_sparse(dropped, true);
 }
 
 std::optional<PeerProcess> SegmentCache::accepters_of(PeerProcess listener, std::optional<PeerProcess> at_first) {
@@ -257,7 +365,7 @@ void SegmentCache::drop_oldest_of_dead(List& idle, List& dropped) {
   const PeerProcess oldest = idle.back().peer;
   if (oldest == idle.front().peer || oldest.pid == kAnyProcess || !is_permitted(RareCall::kill)) return;
   const int saved_errno = errno;
-  if (::kill(oldest.pid, 0) != 0 && errno == ESRCH) dropped.splice(dropped.end(), idle, std::prev(idle.end()));
+  if (::kill(oldest.pid, 0) != 0 && errno == ESRCH) take_out(idle, std::prev(idle.end()), dropped);
   errno = saved_errno;
 }
 
@@ -267,22 +375,31 @@ std::size_t SegmentCache::idle() {
 }
 
 void SegmentCache::clear() {
-  List dropped;
-  const std::lock_guard guard(lock_);
-  clear_locked(dropped);
+  List made;
+  List given;
+  {
+    const std::lock_guard guard(lock_);
+    clear_locked(made, given);
+  }
+  empty_sparse(made, true);
+  empty_sparse(given, false);
 }
 
-void SegmentCache::clear_locked(List& dropped) {
+void SegmentCache::clear_locked(List& made, List& given) {
   for (const Kept& kept : given_) withdraw_let_go(kept);
   made_places_ -= made_.size();
-  dropped.splice(dropped.end(), made_);
-  dropped.splice(dropped.end(), given_);
+  sparse_memory_.store(0, std::memory_order_relaxed);
+  made.splice(made.end(), made_);
+  given.splice(given.end(), given_);
 }
 
 void SegmentCache::before_fork() {
   lock_.lock();
-  List dropped;
-  clear_locked(dropped);
+  List made;
+  List given;
+  clear_locked(made, given);
+  empty_sparse(made, true);
+  empty_sparse(given, false);
 }
 
 void SegmentCache::after_fork() {

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -36,9 +37,14 @@ namespace ringsock::soft {
 /// the maker gives up a connection that another user has answered, because a process of another user may have shown the
 /// memory to any process. A segment of another user is let go of only while its mapping is kept here.
 ///
+/// Sparse parts (overflow areas) are large, and have memory only where they were used. A segment keeps that memory for
+/// the next connection, because a page's first touch costs more than what is copied into it. Only the bytes that the
+/// latest connection may have written are zeroed. Idle segments together keep at most kMaxSparseMemory, and none of it
+/// longer than a second, if give_back() is called.
+///
 /// Limits: kMaxKept own segments, in use or not, have a descriptor here (fewer where RLIMIT_NOFILE is below 4096);
 /// kMaxKept mappings of peers' segments are kept; no kept segment is larger than kMaxKeptBytes, and none with more than
-/// kMaxKeptMemory is offered again: most of an overflow area that was never used is without memory.
+/// kMaxKeptMemory outside of its sparse parts is offered again.
 /// Threads: all functions from any thread.
 class SegmentCache {
  public:
@@ -46,6 +52,7 @@ class SegmentCache {
   static constexpr std::size_t kMaxKept = 64;
   static constexpr std::size_t kMaxKeptBytes = std::size_t{10} << 20;
   static constexpr std::size_t kMaxKeptMemory = std::size_t{1} << 20;
+  static constexpr std::size_t kMaxSparseMemory = std::size_t{16} << 20;
 
   struct Made {
     std::shared_ptr<MappedSegment> mapping;
@@ -80,6 +87,10 @@ class SegmentCache {
 
   /// Returns the number of unused segments of both kinds.
   [[nodiscard]] std::size_t idle();
+  /// Returns the memory of the sparse parts of unused segments.
+  [[nodiscard]] std::size_t idle_sparse_memory() const { return sparse_memory_.load(std::memory_order_relaxed); }
+  /// Gives up the segments with sparse memory that have not been used for a second. Returns whether others have some.
+  bool give_back(Nanos now);
   /// Gives up all unused segments.
   void clear();
 
@@ -117,7 +128,8 @@ class SegmentCache {
     KeptDescriptor memfd;  ///< of own segments
     PeerProcess peer;
     Inode inode;
-    unsigned forks = 0;  ///< the number of forks when it was lent
+    unsigned forks = 0;                  ///< the number of forks when it was lent
+    Nanos unused_since = Nanos::zero();  ///< of idle segments with sparse memory
     // Of own segments: the parts of the file with memory when it had this number of blocks (stat(2)).
     blkcnt_t known_blocks = 0;
     std::vector<Stretch> touched{};
@@ -130,19 +142,25 @@ class SegmentCache {
   static void withdraw_let_go(const Kept& kept);
   static bool restore(Kept& kept);
   static bool find_touched(Kept& kept, blkcnt_t blocks);
+  static void empty_sparse(const List& dropped, bool are_own);
   std::shared_ptr<MadeLoan> begin_loan(PeerProcess peer, std::uint64_t bytes);
   static Made lend_made(const std::shared_ptr<MadeLoan>& loan, bool reused);
   static std::shared_ptr<MappedSegment> lend_given(const std::shared_ptr<GivenLoan>& loan);
-  void take_back_made(List& kept);
-  void take_back_given(List& kept);
+  bool take_back_made(List& kept);
+  bool take_back_given(List& kept);
   bool reserve_place(List& dropped);
-  static void drop_oldest_of_dead(List& idle, List& dropped);
-  void clear_locked(List& dropped);
+  void add_idle(List& idle, List& kept, List& dropped);
+  void take_out(List& idle, List::iterator place, List& out);
+  void drop(List& idle, List::iterator place, List& dropped);
+  void drop_oldest_of_dead(List& idle, List& dropped);
+  void drop_unused_since(Nanos when, List& idle, List& dropped);
+  void clear_locked(List& made, List& given);
 
   Mutex lock_;
-  List made_;                    ///< idle, the most recently used in front
-  List given_;                   ///< idle, the last used in front
-  std::size_t made_places_ = 0;  ///< own segments that hold a descriptor for the cache: lent or in made_
+  List made_;                                  ///< idle, the most recently used in front
+  List given_;                                 ///< idle, the last used in front
+  std::atomic<std::size_t> sparse_memory_{0};  ///< of made_ and given_; changed with lock_
+  std::size_t made_places_ = 0;                ///< own segments that hold a descriptor for the cache: lent or in made_
   unsigned forks_ = 0;
   struct Accepters {
     PeerProcess listener;

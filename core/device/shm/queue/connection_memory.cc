@@ -81,6 +81,15 @@ InboxView ConnectionMemory::take_peers(const InboxLayout& layout, std::shared_pt
   return {peers_ ? *peers_ : *own_, layout};
 }
 
+/// Only a segment with the inboxes of both sides is kept.
+bool ConnectionMemory::keep_sparse(const verbs::SparseMemory& own, const verbs::SparseMemory& peers, bool is_read) {
+  if (peers_ && peers_ != own_) return false;
+  const auto place = [&](const verbs::SparseMemory& part) {
+    return SparsePart{static_cast<std::size_t>(part.all.data() - own_->base()), part.all.size(), part.used};
+  };
+  return own_->keep_sparse({place(own), place(peers)}, is_read);
+}
+
 void ConnectionMemory::forget_peers() {
   own_->forget_peer();
   if (peers_) peers_->forget_peer();

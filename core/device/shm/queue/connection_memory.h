@@ -13,6 +13,7 @@
 #include "core/device/shm/link/peer_process.h"
 #include "core/device/shm/memory/segment.h"
 #include "core/device/shm/queue/rc_wiring.h"
+#include "core/verbs/rc_extensions.h"
 
 namespace ringsock::soft {
 
@@ -40,6 +41,10 @@ class ConnectionMemory {
   /// Keeps the segment of the peer's inbox, which was checked, and gives our memfd up: the peer has a copy of the
   /// descriptor, or needs none.
   InboxView take_peers(const InboxLayout& layout, std::shared_ptr<MappedSegment> segment);
+
+  /// verbs::RcExtensions::sparse_memory(), keep_sparse().
+  [[nodiscard]] std::size_t sparse_memory(const std::byte* start) const { return own_->sparse_memory(start); }
+  bool keep_sparse(const verbs::SparseMemory& own, const verbs::SparseMemory& peers, bool is_read);
 
   /// No segment is kept for another connection with this peer.
   void forget_peers();

@@ -69,7 +69,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, private RcOwn
   [[nodiscard]] Arming& arming() { return arming_; }
   std::byte* peer_memory(std::uint32_t rkey, std::uint64_t address, std::uint64_t length);
   [[nodiscard]] bool has_sent_all();
-  void leaves_traces() { memory_.forget_peers(); }
+  [[nodiscard]] ConnectionMemory& memory() { return memory_; }
   std::optional<verbs::SavedQueuePair> save();
   Status restore(const verbs::SavedQueuePair& saved);
   /// verbs::RcExtensions::is_untouched_since().

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "core/device/shm/memory/ready_maps.h"
+#include "core/device/shm/memory/segment_cache.h"
 #include "core/device/shm/queue/reliable_queue_pair.h"
 
 namespace ringsock::soft {
@@ -52,8 +53,20 @@ bool SoftRcExtensions::is_untouched_since(ibv_qp& qp, const verbs::SavedQueuePai
 }
 
 void SoftRcExtensions::leaves_traces(ibv_qp& qp) {
-  if (qp.qp_type == IBV_QPT_RC) ours(qp).leaves_traces();
+  if (qp.qp_type == IBV_QPT_RC) ours(qp).memory().forget_peers();
 }
+
+std::size_t SoftRcExtensions::sparse_memory(ibv_qp& qp, const std::byte* start) {
+  return qp.qp_type == IBV_QPT_RC ? ours(qp).memory().sparse_memory(start) : 0;
+}
+
+std::optional<std::size_t> SoftRcExtensions::keep_sparse(ibv_qp& qp, const verbs::SparseMemory& own,
+                                                         const verbs::SparseMemory& peers, bool is_read) {
+  if (qp.qp_type != IBV_QPT_RC || !ours(qp).memory().keep_sparse(own, peers, is_read)) return std::nullopt;
+  return segment_cache().idle_sparse_memory() + own.used + peers.used;
+}
+
+bool SoftRcExtensions::give_back_sparse(Nanos now) { return segment_cache().give_back(now); }
 
 Result<std::shared_ptr<ReadyMap>> SoftRcExtensions::make_ready_map() { return OwnReadyMap::make(); }
 

@@ -23,6 +23,10 @@ class SoftRcExtensions final : public verbs::RcExtensions {
   Status restore(ibv_qp& qp, const verbs::SavedQueuePair& saved) override;
   bool is_untouched_since(ibv_qp& qp, const verbs::SavedQueuePair& saved) override;
   void leaves_traces(ibv_qp& qp) override;
+  std::size_t sparse_memory(ibv_qp& qp, const std::byte* start) override;
+  std::optional<std::size_t> keep_sparse(ibv_qp& qp, const verbs::SparseMemory& own, const verbs::SparseMemory& peers,
+                                         bool is_read) override;
+  bool give_back_sparse(Nanos now) override;
 
  private:
   const bool wakes_through_connection_;
