@@ -69,6 +69,7 @@ Connection::Connection(verbs::Device& device, const QueueSettings& settings)
       listing_(core(), receiving_) {}
 
 Connection::~Connection() {
+  if (!overflow().are_open()) return;
   if (!core().is_suspended()) {
     overflow().close(device(), memory_.qp());
   } else if (overflow().were_used()) {

@@ -104,7 +104,6 @@ bool OverflowAreas::were_used() const {
 /// The peer may keep the memory. So pages that nobody needs are given back before that if the device does not take
 /// them.
 void OverflowAreas::close(verbs::Device& device, ibv_qp& qp) {
-  if (!in_.is_open()) return;
   if (const auto kept = keep(device, qp)) {
     if (*kept >= kWorthATimer) give_back_later(device);
     return;

@@ -41,6 +41,7 @@ class OverflowAreas {
   /// @param limit       our unread bytes at most
   /// @param other_user  the peer's user, if it is not our own
   void open(verbs::Device& device, ibv_qp& qp, std::uint32_t limit, std::optional<uid_t> other_user);
+  [[nodiscard]] bool are_open() const { return in_.is_open(); }
   /// Returns whether either area has ever had bytes in it.
   [[nodiscard]] bool were_used() const;
   /// Ends the use of both areas by this process, which has used the connection last. The device may keep their memory

@@ -379,7 +379,19 @@ TEST_F(SparseMemoryStory, IsNotTakenFromAPeerThatMayStillRead) {
   EXPECT_TRUE(is_left(true, false));
   EXPECT_TRUE(is_left(false, false));
   EXPECT_FALSE(is_left(true, true)) << "the peer has read all, and could keep its mapping";
-  EXPECT_FALSE(is_left(false, true));
+  EXPECT_TRUE(is_left(false, true)) << "only its maker takes it";
+}
+
+/// The maker may use the segment for the next connection, whose other end has not looked for it yet.
+TEST_F(SparseMemoryStory, APeerThatHasLetGoDoesNotTakeIt) {
+  use(kPart, kPart);
+  const SegmentCache::Made next = *makers_.make(kWhole, kPeer);
+  ASSERT_TRUE(next.reused);
+  std::memset(next.mapping->base() + kOwnAt, 'n', kPart);
+  peers_.give_back(kLater);
+  peers_.clear();
+  const std::span written(next.mapping->base() + kOwnAt, kPart);
+  EXPECT_TRUE(std::ranges::all_of(written, [](std::byte value) { return value == std::byte{'n'}; }));
 }
 
 TEST_F(SparseMemoryStory, OfAPeerThatHasLetGoItIsTakenReadOrNot) {

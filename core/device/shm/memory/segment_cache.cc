@@ -39,7 +39,7 @@ struct SegmentCache::MadeLoan {
   MadeLoan(const MadeLoan&) = delete;
   MadeLoan& operator=(const MadeLoan&) = delete;
   ~MadeLoan() {
-    if (has_place && cache.take_back_made(kept)) empty_sparse(kept, true);
+    if (has_place && cache.take_back_made(kept)) empty_sparse(kept);
   }
 };
 struct SegmentCache::GivenLoan {
@@ -49,7 +49,7 @@ struct SegmentCache::GivenLoan {
   GivenLoan(const GivenLoan&) = delete;
   GivenLoan& operator=(const GivenLoan&) = delete;
   ~GivenLoan() {
-    if (!kept.empty() && cache.take_back_given(kept)) empty_sparse(kept, false);
+    if (!kept.empty()) cache.take_back_given(kept);
   }
 };
 
@@ -152,7 +152,7 @@ std::shared_ptr<SegmentCache::MadeLoan> SegmentCache::begin_loan(PeerProcess pee
       loan->has_place = reserve_place(dropped);
     }
   }
-  empty_sparse(dropped, true);
+  empty_sparse(dropped);
   return loan->has_place ? loan : nullptr;
 }
 
@@ -167,7 +167,7 @@ Result<SegmentCache::Made> SegmentCache::make(std::uint64_t bytes, std::optional
     const MemoryName name{inode.device, inode.number, static_cast<std::uint32_t>(fresh->memfd.get()), 0};
     return Made{std::move(fresh->mapping), std::make_shared<const UniqueFd>(std::move(fresh->memfd)), name, false};
   }
-  empty_sparse(loan->kept, true);
+  empty_sparse(loan->kept);
   loan->kept.clear();
   KeptDescriptor memfd(std::move(fresh->memfd), inode);
   loan->kept.push_back({std::move(fresh->mapping), std::move(memfd), *peer, inode, loan->forks});
@@ -198,12 +198,11 @@ void SegmentCache::drop(List& idle, List::iterator place, List& dropped) {
   take_out(idle, place, dropped);
 }
 
-/// Gives the sparse memory of segments that were dropped to the kernel: a peer may keep its mapping, and what was used
-/// first by this process is charged to it. Only the maker knows whether the peer has let go. A server may close, and
-/// give up its mapping, before the client has read all.
-void SegmentCache::empty_sparse(const List& dropped, bool are_own) {
-  for (const Kept& kept : dropped)
-    kept.mapping->empty_sparse(are_own && kept.mapping->let_go().load(std::memory_order_acquire) != 0);
+/// Gives the sparse memory of own segments that were dropped to the kernel: a peer may keep its mapping, and what was
+/// used first by this process is charged to it. A peer never does: once it has let go, the maker may use the segment
+/// for another connection at any time.
+void SegmentCache::empty_sparse(const List& made) {
+  for (const Kept& kept : made) kept.mapping->empty_sparse(kept.mapping->let_go().load(std::memory_order_acquire) != 0);
 }
 
 /// Enters the one segment of `kept`, and drops others if they keep too much memory together. lock_ must be held.
@@ -245,8 +244,7 @@ bool SegmentCache::give_back(Nanos now) {
     made_places_ -= before - made_.size();
     drop_unused_since(now - kUnused, given_, given);
   }
-  empty_sparse(made, true);
-  empty_sparse(given, false);
+  empty_sparse(made);
   return idle_sparse_memory() != 0;
 }
 
@@ -295,21 +293,20 @@ Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, const M
 
 bool SegmentCache::is_of_own_user(const Kept& kept) { return kept.peer.uid == ::geteuid(); }
 
-/// `kept` has one segment. What does not stay in the cache is in `kept` afterwards. Returns as take_back_made().
-bool SegmentCache::take_back_given(List& kept) {
+/// `kept` has one segment. What does not stay in the cache is in `kept` afterwards.
+void SegmentCache::take_back_given(List& kept) {
   const std::lock_guard guard(lock_);
   Kept& back = kept.front();
   // A forked child may still access the segment.
-  if (back.forks != forks_) return false;
+  if (back.forks != forks_) return;
   const bool keep =
       back.mapping->bytes() <= kMaxKeptBytes && !back.mapping->has_no_peer() && back.mapping->knows_sparse();
   if (keep || is_of_own_user(back)) back.mapping->let_go().store(1, std::memory_order_release);
-  if (!keep) return true;
+  if (!keep) return;
   List dropped;
   add_idle(given_, kept, dropped);
   if (given_.size() > kMaxKept) drop(given_, std::prev(given_.end()), dropped);
   kept.splice(kept.end(), dropped);
-  return true;
 }
 
 /// Called before a mapping is given up, so that its maker does not offer a segment that would be refused.
@@ -328,7 +325,7 @@ void SegmentCache::forget(PeerProcess peer) {
       take_out(made_, one, dropped);
     }
   }
-  empty_sparse(dropped, true);
+  empty_sparse(dropped);
 }
 
 std::optional<PeerProcess> SegmentCache::accepters_of(PeerProcess listener, std::optional<PeerProcess> at_first) {
@@ -381,8 +378,7 @@ void SegmentCache::clear() {
     const std::lock_guard guard(lock_);
     clear_locked(made, given);
   }
-  empty_sparse(made, true);
-  empty_sparse(given, false);
+  empty_sparse(made);
 }
 
 void SegmentCache::clear_locked(List& made, List& given) {
@@ -398,8 +394,7 @@ void SegmentCache::before_fork() {
   List made;
   List given;
   clear_locked(made, given);
-  empty_sparse(made, true);
-  empty_sparse(given, false);
+  empty_sparse(made);
 }
 
 void SegmentCache::after_fork() {

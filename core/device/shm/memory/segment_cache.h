@@ -142,12 +142,12 @@ class SegmentCache {
   static void withdraw_let_go(const Kept& kept);
   static bool restore(Kept& kept);
   static bool find_touched(Kept& kept, blkcnt_t blocks);
-  static void empty_sparse(const List& dropped, bool are_own);
+  static void empty_sparse(const List& made);
   std::shared_ptr<MadeLoan> begin_loan(PeerProcess peer, std::uint64_t bytes);
   static Made lend_made(const std::shared_ptr<MadeLoan>& loan, bool reused);
   static std::shared_ptr<MappedSegment> lend_given(const std::shared_ptr<GivenLoan>& loan);
   bool take_back_made(List& kept);
-  bool take_back_given(List& kept);
+  void take_back_given(List& kept);
   bool reserve_place(List& dropped);
   void add_idle(List& idle, List& kept, List& dropped);
   void take_out(List& idle, List::iterator place, List& out);

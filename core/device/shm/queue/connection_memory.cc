@@ -85,6 +85,7 @@ InboxView ConnectionMemory::take_peers(const InboxLayout& layout, std::shared_pt
 bool ConnectionMemory::keep_sparse(const verbs::SparseMemory& own, const verbs::SparseMemory& peers, bool is_read) {
   if (peers_ && peers_ != own_) return false;
   const auto place = [&](const verbs::SparseMemory& part) {
+    if (part.all.empty()) return SparsePart{};
     return SparsePart{static_cast<std::size_t>(part.all.data() - own_->base()), part.all.size(), part.used};
   };
   return own_->keep_sparse({place(own), place(peers)}, is_read);
