@@ -116,7 +116,7 @@ void EventCollector::scan(EpollMembers& members, std::size_t count, After after)
   members.hot.for_first(count, [this](EpollMember& member) {
     if (is_ready(member)) {
       // Asked for now, while the endpoint is in the caches.
-      found_.push_back({&member, member.has_news() ? member.endpoint().arrival_stamp() : 0, found_.size()});
+      found_.push_back({&member, member.has_news() ? member.endpoint().arrival_stamp() : 0, 0, found_.size()});
     } else {
       asked_.push_back(&member);
     }
@@ -131,8 +131,7 @@ void EventCollector::put_found_in_order(HotMembers& hot) {
   const std::uint32_t now = order_stamp();
   std::uint32_t previous = kUnknownAge;
   for (Found& found : found_) {
-    const std::uint32_t stamp = found.age;
-    found.age = stamp != 0 ? age_of(stamp, now) : found.member->has_news() ? previous : kUnknownAge;
+    found.age = found.stamp != 0 ? age_of(found.stamp, now) : found.member->has_news() ? previous : kUnknownAge;
     previous = found.age;
   }
   if (!asked_.empty() && asked_.size() <= kMostAskedAgain) find_overlooked(hot, now);
@@ -153,7 +152,7 @@ void EventCollector::find_overlooked(HotMembers& hot, std::uint32_t now) {
     const std::uint32_t stamp = member->endpoint().arrival_stamp();
     if (stamp == 0 || age_of(stamp, now) <= youngest) continue;
     hot.heat(*member, 0);
-    found_.push_back({member, age_of(stamp, now), found_.size()});
+    found_.push_back({member, stamp, age_of(stamp, now), found_.size()});
   }
 }
 

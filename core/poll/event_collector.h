@@ -27,8 +27,9 @@ class EventCollector {
   /// A member that a scan found ready.
   struct Found {
     EpollMember* member;
-    std::uint32_t age;  ///< of the event, in units of order_stamp(); its stamp until put_found_in_order()
-    std::size_t place;  ///< position in the scan
+    std::uint32_t stamp;    ///< of the event, 0 if it is not known
+    std::uint32_t age = 0;  ///< in units of order_stamp(), once put_found_in_order() has found it
+    std::size_t place;      ///< position in the scan
   };
 
   static std::size_t report_waiting(EpollMembers& members, std::span<epoll_event> events);

@@ -38,6 +38,7 @@
 #include "core/runtime/service_thread.h"
 #include "core/transports/kernel_calls.h"
 #include "librsocket/hand_over/hand_over.h"
+#include "librsocket/hand_over/settle_connect.h"
 
 namespace ringsock::rs {
 

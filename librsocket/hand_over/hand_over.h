@@ -1,12 +1,15 @@
-// Hands connections on a ring to programs that do not know rings: over exec(2), or by sending descriptors.
+// Hands connections on a ring to programs that do not know rings.
 #pragma once
 
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <span>
 #include <vector>
 
+#include "core/base/clock.h"
 #include "core/base/result.h"
+#include "core/base/sleep_while.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/endpoint.h"
 #include "core/transports/chosen_socket.h"
@@ -49,17 +52,18 @@ bool become_kernels(const runtime::Ref& endpoint);
 /// forbids what rings need.
 void hand_over_everything();
 
-/// Called before FD_CLOEXEC of `fd` is cleared. When a forked child does that to a listener, the child's next program
-/// is to accept, and the ring must end for all processes (prepare_exec()). It ends now, because a program that closes
-/// all other descriptors before exec(2), as Python does, closes the ring's, too.
-void listener_is_prepared(ChosenSocket& socket, int fd);
-/// Ends the connects that are under way on a ring, before the process forks: each of the processes then has a socket
-/// that is connected, or that the kernel connects. Waits a few milliseconds for the answers of listeners. Not inside a
-/// read-side section.
-void settle_connects() noexcept;
-/// Prepares sockets for exec(2): those that the program inherits become kernel sockets where possible, and the kernel's
-/// flags become those that the application set. Errors: EMFILE, ENFILE, ENOMEM for a connection that is meant for the
-/// program.
-Status prepare_exec();
+/// Repeats `attempt` while it fails with EBUSY: another process may begin to use one of the connections at any moment,
+/// and another thread may be handing it on.
+template <class Attempt>
+auto unless_used_elsewhere(Attempt attempt) {
+  constexpr int kMostTurns = 5000;
+  constexpr Nanos kBetweenTurns = std::chrono::milliseconds(1);
+  auto done = attempt();
+  for (int turn = 1; !done && done.error().code == EBUSY && turn < kMostTurns; ++turn) {
+    sleep_for(kBetweenTurns);
+    done = attempt();
+  }
+  return done;
+}
 
 }  // namespace ringsock::rs

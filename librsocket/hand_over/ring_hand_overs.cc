@@ -1,6 +1,7 @@
 #include "librsocket/hand_over/ring_hand_overs.h"
 
 #include "librsocket/hand_over/door.h"
+#include "librsocket/hand_over/exec.h"
 #include "librsocket/hand_over/hand_over.h"
 #include "librsocket/rsocket_process.h"
 

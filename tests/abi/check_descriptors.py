@@ -50,7 +50,7 @@ EXPLAINED = {
     ("librsocket/stream_numbers.cc", "dup3"): APPLICATIONS,
     ("librsocket/hand_over/door.cc", "SCM_RIGHTS"): "moved some lines below",
     ("librsocket/hand_over/relay.cc", "signalfd"): "a process of its own",
-    ("librsocket/hand_over/hand_over.cc", "dup3"): APPLICATIONS,
+    ("librsocket/hand_over/exec.cc", "dup3"): APPLICATIONS,
     ("libvmacompat/statistics/vma_page_reader.cc", "*"): "of programs that read statistics",
     ("preload/epoll_nesting.cc", "fopen"): ENDS,
     ("preload/connection_calls.cc", "accept"): APPLICATIONS,
