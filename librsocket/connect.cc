@@ -207,15 +207,28 @@ void Connector::fail_connect(int error) {
   core_.endpoint.note_activity();
 }
 
+namespace {
+constexpr Nanos kBetweenLooks{200'000};
+}
+
 void Connector::give_up() {
+  if (!drive_to_end(true)) return;
+  // The listener had decided to answer. The id waits for that for some time.
+  do {
+    sleep_for(kBetweenLooks);
+  } while (drive_to_end(false));
+}
+
+/// Returns whether the connect is still under way.
+bool Connector::drive_to_end(bool give_up) {
   const std::lock_guard guard(core_.setup_lock);
-  if (core_.state() != State::connecting || !socket_.inheritance().claim_locked()) return;
-  core_.id->have_other_way(Nanos::zero());
+  if (core_.state() != State::connecting || !socket_.inheritance().claim_locked()) return false;
+  if (give_up) core_.id->have_other_way(Nanos::zero());
   drive();
+  return core_.state() == State::connecting;
 }
 
 void Connector::give_up_after(Nanos patience) {
-  constexpr Nanos kBetweenLooks{200'000};
   const Nanos end = monotonic_now() + patience;
   while (core_.state() == State::connecting && monotonic_now() < end) {
     [[maybe_unused]] const std::uint32_t events = socket_.readiness().ready();

@@ -45,6 +45,7 @@ class Connector final : public StreamPart {
   [[nodiscard]] std::uint32_t stamp() const { return stamp_; }
 
  private:
+  bool drive_to_end(bool give_up);
   Result<SocketAddress> usable_address(const sockaddr* address, socklen_t length) const;
   Status make_id_towards(const SocketAddress& destination);
   Status prepare_id(Result<std::unique_ptr<verbs::ConnectionId>> id);

@@ -72,6 +72,18 @@ TEST(Segment, AFirstInboxThatDoesNotFitIsIgnored) {
   EXPECT_EQ(touched_pages(segment), 1U);
 }
 
+TEST(Segment, TheEndThatIsFirstSettlesARequest) {
+  const InboxLayout layout = plan_inbox(0, 64, 4096, 65536);
+  const OwnSegment segment = must(make_segment(layout.bytes));
+  segment.mapping->tell_first_inbox(layout);
+  for (const auto& [first, second] : {std::pair(RequestState::accepted, RequestState::withdrawn),
+                                      std::pair(RequestState::withdrawn, RequestState::accepted)}) {
+    segment.mapping->open_request();
+    EXPECT_TRUE(segment.mapping->settle_request(first));
+    EXPECT_FALSE(segment.mapping->settle_request(second));
+  }
+}
+
 TEST(Segment, AbsurdLayoutsAreRefused) {
   const InboxLayout good = plan_inbox(0, 64, 4096, 65536);
   ASSERT_TRUE(check_inbox(good, kSegment));

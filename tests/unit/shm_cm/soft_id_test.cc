@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 
 #include "core/device/shm/queue/completion_queue.h"
+#include "core/device/shm/queue/rc_wiring.h"
 #include "tests/unit/shm_cm/soft_host.h"
 
 namespace ringsock::tests {
@@ -152,6 +153,45 @@ TEST(SoftId, WithAnotherWayAListenerThatDoesNotAnswerIsRemembered) {
   EXPECT_EQ(next(*client.id).type, CmEventType::unreachable);
   EXPECT_TRUE(host.device->was_silent(PortSpace::tcp, listener->local_address()));
   EXPECT_FALSE(host.device->was_silent(PortSpace::udp, listener->local_address()));
+  client.close();
+}
+
+/// The time of a client may be over in the moment between the listener's decision and its answer.
+TEST(SoftId, AClientWaitsALittleForAListenerThatHasDecidedToAnswer) {
+  SoftHost host;
+  auto listener = host.listener();
+  End client =
+      start_connect(host, listener->local_address(), {}, {.connect = {.total = Nanos(10'000'000)}, .accept = {}});
+  End server = take_request(host, *listener);
+  soft::MappedSegment& shared = soft::wiring_of(*client.qp.qp).own_segment();
+  ASSERT_TRUE(shared.settle_request(soft::RequestState::accepted));
+  ::usleep(20'000);
+  EXPECT_EQ(nothing_to_say(*client.id), EAGAIN);
+  shared.open_request();
+  ASSERT_TRUE(server.id->accept({}));
+  EXPECT_EQ(next(*client.id).type, CmEventType::established);
+  server.close();
+  client.close();
+}
+
+TEST(SoftId, AClientDoesNotWaitForEverForAListenerThatOnlySaysSo) {
+  SoftHost host;
+  auto listener = host.listener();
+  End client =
+      start_connect(host, listener->local_address(), {}, {.connect = {.total = Nanos(10'000'000)}, .accept = {}});
+  ASSERT_TRUE(soft::wiring_of(*client.qp.qp).own_segment().settle_request(soft::RequestState::accepted));
+  EXPECT_EQ(next(*client.id).type, CmEventType::unreachable);
+  client.close();
+}
+
+TEST(SoftId, AListenerIsToldThatItsClientHasGivenUp) {
+  SoftHost host;
+  auto listener = host.listener();
+  End client = start_connect(host, listener->local_address());
+  End server = take_request(host, *listener);
+  ASSERT_TRUE(soft::wiring_of(*client.qp.qp).own_segment().settle_request(soft::RequestState::withdrawn));
+  EXPECT_EQ(error_of(server.id->accept({})), ECONNRESET) << "though it would still get the answer";
+  server.close();
   client.close();
 }
 

@@ -75,6 +75,7 @@ Status ActiveSide::send_request(Connector::Connected connected) {
     RcWiring& wiring = wiring_of(*qp_);
     request_.offer = wiring.offer();
     link_.offer_memory(wiring.offer_memfd());
+    wiring.own_segment().open_request();
   }
   link_->ask_for_sender();
   const Status sent = link_->send(LinkPacket::request, encode_request(request_).view());
@@ -101,7 +102,18 @@ void ActiveSide::look_for_answer() {
     on_packet(std::move(*packet));
   }
   if (is_waiting() && link_.is_finished()) return fail(ECONNREFUSED);
-  if (is_waiting() && monotonic_now() >= reply_deadline_) fail(ETIMEDOUT);
+  const Nanos now = monotonic_now();
+  if (is_waiting() && now >= reply_deadline_) give_up(now);
+}
+
+/// Fails, unless the listener has decided to answer: it would give a connection out whose client has gone. So its
+/// answer is waited for, but not for ever.
+void ActiveSide::give_up(Nanos now) {
+  constexpr Nanos kForAnAnswer = std::chrono::milliseconds(200);
+  const bool may_be_due = space_ == PortSpace::tcp && !is_answer_due_;
+  if (!may_be_due || wiring_of(*qp_).own_segment().settle_request(RequestState::withdrawn)) return fail(ETIMEDOUT);
+  is_answer_due_ = true;
+  reply_deadline_ = now + kForAnAnswer;
 }
 
 void ActiveSide::on_packet(LinkInbox::Packet packet) {
@@ -152,7 +164,7 @@ bool ActiveSide::is_answered_by_our_own_namespace() const {
 /// Returns false when the process that has our memory now is not one that it was kept for.
 bool ActiveSide::meets_expected_accepter() {
   if (expected_.meets(peer_, link_->sender(), reply_.from_listening_process)) return true;
-  if (expected_.processes()) wiring_of(*qp_).keep_for_nobody();
+  if (expected_.processes()) wiring_of(*qp_).own_segment().forget_peer();
   return (request_.offer.flags & kOfferKeptSegment) == 0;
 }
 

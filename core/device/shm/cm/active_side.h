@@ -60,6 +60,7 @@ class ActiveSide {
   void search();
   Status send_request(Connector::Connected connected);
   void look_for_answer();
+  void give_up(Nanos now);
   bool is_spinning_on_reply();
   void on_packet(LinkInbox::Packet packet);
   void on_reply(LinkInbox::Packet packet);
@@ -86,6 +87,7 @@ class ActiveSide {
   ConnectReply reply_;
   ibv_qp* qp_ = nullptr;  ///< the caller's, alive while the connection is used
   Nanos reply_deadline_{};
+  bool is_answer_due_ = false;             ///< the listener had decided to answer when the time was over
   std::uint64_t looked_for_reply_at_ = 0;  ///< ticks()
 };
 

@@ -220,6 +220,8 @@ Status SoftId::accept(const ConnectionParameters& parameters) {
     Status attached = wiring.attach(request_->offer, peer_segment_.mapping(), link_.shared(),
                                     {{peer_.pid, peer_.uid}, pid}, request_->parameters.rnr_retry_count);
     if (!attached) return attached;
+    if (!peer_segment_.mapping()->settle_request(RequestState::accepted))
+      return Error{ECONNRESET, "accept: the client has given up"};
   } else {
     reply.offer.qp_num = qp_->qp_num;
     if (reply.parameters.qkey == 0) reply.parameters.qkey = kDefaultUdpQkey;

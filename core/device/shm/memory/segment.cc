@@ -105,6 +105,16 @@ std::atomic<std::uint32_t>& MappedSegment::let_go() const {
   return reinterpret_cast<ProducerLine*>(base_ + first_lines_ + kProducerOffset)->let_go;
 }
 
+std::atomic<RequestState>& MappedSegment::request() const {
+  return reinterpret_cast<ProducerLine*>(base_ + first_lines_ + kProducerOffset)->request;
+}
+
+/// The state of a segment whose first inbox is not known is that of nobody.
+bool MappedSegment::settle_request(RequestState as) const {
+  RequestState open = RequestState::open;
+  return first_lines_ == 0 || request().compare_exchange_strong(open, as, std::memory_order_acq_rel);
+}
+
 void MappedSegment::tell_first_inbox(const InboxLayout& layout) {
   if (layout.offset == 0 && check_inbox(layout, bytes_)) first_lines_ = lines_offset(layout);
 }

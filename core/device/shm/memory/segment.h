@@ -74,6 +74,9 @@ struct alignas(kLineBytes) DoorbellLine {
   std::atomic<std::uint64_t> map_inode;
 };
 
+/// What has become of the request to connect that named a segment. The end that is first decides.
+enum class RequestState : std::uint32_t { open, accepted, withdrawn };
+
 /// Written by the peer.
 struct alignas(kLineBytes) ProducerLine {
   std::atomic<std::uint32_t>
@@ -81,6 +84,7 @@ struct alignas(kLineBytes) ProducerLine {
   std::atomic<std::uint32_t> lease;   ///< odd while the peer accesses memory of the owner's process directly
   std::atomic<std::uint32_t> fences;  ///< the peer looks at `armed` behind a full fence: arming needs no barrier
   std::atomic<std::uint32_t> let_go;  ///< of the segment's first inbox: MappedSegment::let_go()
+  std::atomic<RequestState> request;  ///< the same: MappedSegment::settle_request()
 };
 
 /// A memory region that the peer may access. `rkey` is written last and cleared first.
@@ -168,6 +172,11 @@ class MappedSegment {
   /// Set by the peer of the segment's maker with its last access: the segment may then be used for another connection
   /// (SegmentCache). Lies in the producer line of the first inbox, as it was told; before that, where nobody looks.
   [[nodiscard]] std::atomic<std::uint32_t>& let_go() const;
+  /// Called by the end that has made the segment for a request, before it sends that, on which it gives up
+  /// (`withdrawn`), and by the end that accepts it, before that answers (`accepted`). Returns false if the other end
+  /// was faster. Threads: any.
+  void open_request() const { request().store(RequestState::open, std::memory_order_relaxed); }
+  [[nodiscard]] bool settle_request(RequestState as) const;
   /// Tells the layout of the inbox at the start. One that does not fit is ignored. Call it before the segment is given
   /// to another thread.
   void tell_first_inbox(const InboxLayout& layout);
@@ -198,6 +207,7 @@ class MappedSegment {
   void empty_sparse(bool has_let_go);
 
  private:
+  [[nodiscard]] std::atomic<RequestState>& request() const;
   std::byte* base_;
   std::size_t bytes_;
   std::size_t first_lines_ = 0;  ///< offset of the first inbox's lines

@@ -18,7 +18,7 @@
 namespace ringsock::soft {
 
 /// The memory of a queue pair's own inbox, and of its peer's once that is known. Threads: one at a time;
-/// forget_peers(), keep_for_nobody(): any.
+/// forget_peers(): any.
 class ConnectionMemory {
  public:
   /// Makes an inbox in `room` if it fits there, otherwise in a memfd of its own. With no `room` there is room for the
@@ -48,7 +48,7 @@ class ConnectionMemory {
 
   /// No segment is kept for another connection with this peer.
   void forget_peers();
-  void keep_for_nobody() { own_->forget_peer(); }
+  [[nodiscard]] MappedSegment& own_segment() const { return *own_; }
   /// verbs::ConnectionId::abandon().
   void abandon();
 

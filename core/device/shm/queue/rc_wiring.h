@@ -65,8 +65,8 @@ class RcWiring {
   /// does not fit the memfd, ENOMEM, EINVAL state.
   virtual Status attach(const QueuePairOffer& offer, std::shared_ptr<MappedSegment> peer_segment,
                         std::shared_ptr<Link> link, Peer peer, std::uint8_t rnr_retry_count) = 0;
-  /// The segment of this side must not be kept for another connection.
-  virtual void keep_for_nobody() = 0;
+  /// The segment that this side has made, or has room in.
+  [[nodiscard]] virtual MappedSegment& own_segment() = 0;
   /// ConnectionId::abandon(): replaces the memory shared with the peer by private memory.
   virtual void abandon() = 0;
   /// Makes this process the one that uses the connection: the peer's accesses to registered memory then go to this

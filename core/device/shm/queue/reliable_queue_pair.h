@@ -60,7 +60,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, private RcOwn
     return receiver_.has_waiting(is_wanted);
   }
   void withdraw_memory() override { own_regions_.withdraw(); }
-  void keep_for_nobody() override { memory_.keep_for_nobody(); }
+  [[nodiscard]] MappedSegment& own_segment() override { return memory_.own_segment(); }
 
   // What verbs::Device offers under the same names.
   void ask_for_stamps() { receiver_.ask_for_stamps(); }
