@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/preload/tcp_world.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/raw_syscall.h"
 
 namespace ringsock::preload_tests {
@@ -377,6 +378,9 @@ TEST(PreloadedSetup, AClosedNumberIsFreeAtOnceThoughADuplicateLives) {
   EXPECT_EQ(errno, EBADF);
 }
 
+/// Sanitizers make a connection twenty times as expensive.
+constexpr int kRoundsBesideAnOpener = support::kHasAddressSanitizer || support::kHasThreadSanitizer ? 300 : 1500;
+
 /// Opens files, and looks whether they stay what they are, while `body` runs.
 template <class Body>
 void expect_files_stay(Body body) {
@@ -400,7 +404,7 @@ void expect_files_stay(Body body) {
 TEST(PreloadedSetup, ClosingTheFirstOfTwoNumbersTakesNoOtherThreadsFile) {
   expect_files_stay([] {
     const Fd listener = listening(AF_INET);
-    for (int round = 0; round < 1500; ++round) {
+    for (int round = 0; round < kRoundsBesideAnOpener; ++round) {
       Fd alice = connected_to(listener);
       const Fd bob(::accept(listener, nullptr, nullptr));
       const Fd copy(::dup(alice));
@@ -416,7 +420,7 @@ TEST(PreloadedSetup, Dup2OntoAConnectionTakesNoOtherThreadsFile) {
   expect_files_stay([] {
     const Fd listener = listening(AF_INET);
     const Fd null(::open("/dev/null", O_RDWR));
-    for (int round = 0; round < 1500; ++round) {
+    for (int round = 0; round < kRoundsBesideAnOpener; ++round) {
       const Fd alice = connected_to(listener);
       const Fd bob(::accept(listener, nullptr, nullptr));
       ASSERT_EQ(::dup2(null, alice), int(alice));
