@@ -4,7 +4,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <new>
@@ -25,27 +28,39 @@ namespace ringsock::rs {
 
 namespace {
 
-/// Returns the letter of proc_pid_stat(5) for the state of a process, 0 when it cannot be read: there is no process, no
-/// descriptor, no /proc, or it is not for us.
-char state_of(pid_t process) {
+/// Of proc_pid_stat(5).
+struct ProcessState {
+  char letter = 0;  ///< 0: it cannot be read. There is no process, no descriptor, no /proc, or it is not for us.
+  int threads = 0;
+};
+ProcessState state_of(pid_t process) {
   std::array<char, 32> path;
   std::snprintf(path.data(), path.size(), "/proc/%d/stat", static_cast<int>(process));
   const UniqueFd file(::open(path.data(), O_RDONLY | O_CLOEXEC));
-  if (!file) return 0;
-  std::array<char, 128> text;
+  if (!file) return {};
+  std::array<char, 512> text;
   const ssize_t length = ::read(file.get(), text.data(), text.size());
   // "number (name) state ..."; a name may contain anything.
-  const std::string_view all(text.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
-  const auto name_end = all.rfind(") ");
-  return name_end != std::string_view::npos && name_end + 2 < all.size() ? all[name_end + 2] : '\0';
+  std::string_view rest(text.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  const auto name_end = rest.rfind(") ");
+  if (name_end == std::string_view::npos || name_end + 2 >= rest.size()) return {};
+  rest.remove_prefix(name_end + 2);
+  ProcessState out{rest.front(), 0};
+  constexpr int kFieldsToThreads = 17;  // from (3) state to (20) num_threads
+  for (int field = 0; field < kFieldsToThreads; ++field)
+    rest.remove_prefix(std::min(rest.find(' '), rest.size() - 1) + 1);
+  std::from_chars(rest.data(), rest.data() + rest.size(), out.threads);
+  return out;
 }
 
 }  // namespace
 
 bool is_alive(pid_t process) noexcept {
   if (::kill(process, 0) != 0 && errno == ESRCH) return false;
-  const char state = state_of(process);
-  return state == 0 ? ::kill(process, 0) == 0 || errno != ESRCH : state != 'Z';
+  const ProcessState state = state_of(process);
+  if (state.letter == 0) return ::kill(process, 0) == 0 || errno != ESRCH;
+  // The state is that of the first thread, which may end before the others do (pthread_exit(3)).
+  return state.letter != 'Z' || state.threads > 1;
 }
 
 namespace {
@@ -85,7 +100,7 @@ bool may_live(Member member) noexcept { return !is_in_our_namespace(member) || i
 
 bool is_stopped(Member member) noexcept {
   if (!is_in_our_namespace(member)) return false;
-  const char state = state_of(number_of(member));
+  const char state = state_of(number_of(member)).letter;
   return state == 'T' || state == 't';
 }
 

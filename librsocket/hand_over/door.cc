@@ -251,7 +251,8 @@ namespace {
 /// the middle of a call.
 Result<UniqueFd> ask_process(Member process, const StreamSocket& connection, const FamilyRecord& family,
                              Nanos deadline) {
-  if (family.door_owner.load() != process)
+  // Another thread of this process may be about to go on with it, or may be handing it on.
+  if (process == own_member() || family.door_owner.load() != process)
     return may_live(process) ? Error{EAGAIN, "ask: no door yet"} : Error{ENOENT, "ask: it has ended"};
   const bool is_useless = is_stopped_outside_calls(process, connection);
   return ask_at(family.door.load(), process, connection, family, is_useless ? monotonic_now() : deadline);
@@ -279,8 +280,11 @@ Result<UniqueFd> ask_user(const StreamSocket& connection, Nanos deadline) {
       return answer.error();
     }
     const bool is_a_process = user != FamilyRecord::kHandedOver && user != 0;
-    if (is_a_process && !may_live(user) && user == family.user.load())
+    if (is_a_process && !may_live(user) && user == family.user.load()) {
+      // It may have been killed while it was asked, and have left a state that can be continued.
+      if (connection.inheritance().is_free()) continue;
       return Error{EIO, "ask: the process that used the connection has ended in the middle of a call"};
+    }
     if (monotonic_now() >= deadline) return Error{ETIMEDOUT, "ask: no answer"};
     sleep_for(kBetweenQuestions);
   }
@@ -450,7 +454,14 @@ class OwnDoor {
     sleep_while([this] { return answering_.load() != 0; }, kPatience, kBetweenQuestions);
   }
 
-  void answer_again() noexcept { ending_.store(0); }
+  void answer_again() noexcept {
+    ending_.store(0);
+    if (!is_paused_.exchange(false)) return;
+    const std::lock_guard guard(lock_);
+    if (watch_ == 0) return;
+    if (Status resumed = runtime::service_thread().resume(watch_); !resumed)
+      log_info("connections that several processes use: nobody can ask for them: %s", resumed.error().where);
+  }
 
   /// Makes the child's door: the child may live in another network namespace, or be forbidden to open sockets.
   void before_fork() noexcept {
@@ -520,7 +531,14 @@ class OwnDoor {
   /// gives it. A process that ended in the middle of an answer would leave the connection to nobody.
   void serve() {
     answering_.fetch_add(1);
-    if (ending_.load() == ::getpid() || !begin_answers()) answering_.fetch_sub(1);
+    const bool is_ending = ending_.load() == ::getpid();
+    if (is_ending || !begin_answers()) answering_.fetch_sub(1);
+    if (!is_ending) return;
+    // The questions wait for the end of the process, or for answer_again().
+    const std::lock_guard guard(lock_);
+    if (watch_ == 0) return;
+    is_paused_.store(true);
+    runtime::service_thread().pause(watch_);
   }
 
   /// Returns whether a thread answers.
@@ -588,9 +606,10 @@ class OwnDoor {
   runtime::FileIdentity file_;  ///< the file that its number meant
   std::optional<Door> childs_;  ///< the door of a child that is being forked
   runtime::ServiceThread::Id watch_ = 0;
-  std::atomic<bool> serves_{false};  ///< questions may come, or may have come
-  std::atomic<int> answering_{0};    ///< threads that answer, or are about to
-  std::atomic<pid_t> ending_{0};     ///< a process; it may be a child that shares this memory (vfork(2))
+  std::atomic<bool> serves_{false};     ///< questions may come, or may have come
+  std::atomic<int> answering_{0};       ///< threads that answer, or are about to
+  std::atomic<bool> is_paused_{false};  ///< the watch, because the process ends
+  std::atomic<pid_t> ending_{0};        ///< a process; it may be a child that shares this memory (vfork(2))
 };
 
 /// Never destroyed.

@@ -6,12 +6,17 @@
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <string>
+#include <thread>
 
 #include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
@@ -107,6 +112,62 @@ TEST(KilledUser, WasBeingAskedForIt) {
     EXPECT_TRUE(std::string("parent").ends_with(receive_all(echo.fd))) << "the child may have read some";
     ASSERT_FALSE(::testing::Test::HasFailure()) << "moment " << moment;
     EXPECT_EQ(echo.end(), 0);
+  }
+}
+
+/// The same in the middle of calls that take nothing: the state that it has saved is still that of the connection.
+TEST(KilledUser, WasPeekingWhenItWasAskedForIt) {
+  constexpr unsigned kMoments = 60;
+  constexpr useconds_t kBetweenMoments = 50;
+  for (unsigned moment = 0; moment < kMoments; ++moment) {
+    Echo echo;
+    ask(echo.fd, "before");
+    Signal peeks;
+    const pid_t child = spawn([&] {
+      char byte = 0;
+      for (int call = 0;; ++call) {
+        ::recv(echo.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        if (call == 100) peeks.give();
+      }
+    });
+    peeks.wait();
+    std::thread killer([&] {
+      ::usleep(moment * kBetweenMoments);  // the moment is what the rounds differ in
+      ::kill(child, SIGKILL);
+    });
+    ask(echo.fd, "by the parent");
+    killer.join();
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    ASSERT_FALSE(::testing::Test::HasFailure()) << "moment " << moment;
+    EXPECT_EQ(echo.end(), 0);
+  }
+}
+
+/// A process lives on after the end of its first thread, though it looks like a zombie.
+TEST(LivingUser, HasOnlyEndedItsFirstThread) {
+  if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "the child starts a thread";
+  constexpr long kChilds = 3000;
+  constexpr long kParents = 1000;
+  for (int round = 0; round < 10; ++round) {
+    const Call call([&](int fd) {
+      const std::string all = receive_all(fd);
+      expect(std::count(all.begin(), all.end(), 'c') == kChilds, "all of the child's bytes");
+      expect(std::count(all.begin(), all.end(), 'p') == kParents, "all of the parent's bytes");
+    });
+    const pid_t child = ::fork();
+    if (child == 0) {
+      std::thread([&] {
+        for (long i = 0; i < kChilds; ++i) {
+          if (::send(call.fd, "c", 1, MSG_NOSIGNAL) != 1) ::_exit(1);
+        }
+        ::_exit(0);
+      }).detach();
+      ::syscall(SYS_exit, 0);  // as pthread_exit(3), which the test framework would catch
+    }
+    for (long i = 0; i < kParents; ++i) ASSERT_EQ(::send(call.fd, "p", 1, MSG_NOSIGNAL), 1) << std::strerror(errno);
+    ASSERT_EQ(wait_for(child), 0);
+    ::shutdown(call.fd, SHUT_WR);
+    ASSERT_EQ(wait_for(call.peer), 0) << "round " << round;
   }
 }
 

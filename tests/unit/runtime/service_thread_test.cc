@@ -136,6 +136,9 @@ TEST(ServiceThread, APausedWatchIsSilentUntilResumedAsOften) {
 TEST(ServiceThread, TimersRunInOrderAndNotEarly) {
   std::vector<int> order;
   std::promise<Nanos> last;
+  // It does not begin with the others before all are there.
+  std::promise<void> all_are_there;
+  ASSERT_TRUE(service_thread().schedule(Nanos::zero(), [&] { all_are_there.get_future().get(); }));
   const Nanos begun = monotonic_now();
   ASSERT_TRUE(service_thread().schedule(begun + 3ms, [&] {
     order.push_back(3);
@@ -143,6 +146,7 @@ TEST(ServiceThread, TimersRunInOrderAndNotEarly) {
   }));
   ASSERT_TRUE(service_thread().schedule(begun + 1ms, [&] { order.push_back(1); }));
   ASSERT_TRUE(service_thread().schedule(begun + 2ms, [&] { order.push_back(2); }));
+  all_are_there.set_value();
   EXPECT_GE(last.get_future().get(), begun + 3ms);
   EXPECT_EQ(order, (std::vector<int>{1, 2, 3}));
 }
