@@ -80,7 +80,10 @@ Status ChosenSocket::shutdown(int how) {
     case State::both:
       if (Status shut = by_way_.setup.shutdown(how); !shut) return shut;
       if (how == SHUT_WR) break;
-      if (values.is_shared()) way_->listening()->end_for_all();
+      if (values.is_shared()) {
+        way_->listening()->end_for_all();
+        set_kernel_nonblocking(fd, is_nonblocking());  // the others have the kernel's listener from now on
+      }
       way_->listening()->refuse_clients();
       [[fallthrough]];
     case State::listener:

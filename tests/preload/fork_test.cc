@@ -526,6 +526,24 @@ TEST(Fork, AChildInANetworkOfItsOwnReachesNobodyAsWithTheKernel) {
             0);
 }
 
+TEST(Fork, AListenerThatAChildHasShutDownListensAgainAndWaits) {
+  const Listener listener = listen_anywhere();
+  EXPECT_EQ(wait_for(spawn([&] { expect(::shutdown(listener.fd, SHUT_RDWR) == 0, "shutdown"); })), 0);
+  EXPECT_EQ(::accept(listener.fd, nullptr, nullptr), -1);
+  EXPECT_EQ(errno, EINVAL);
+  ASSERT_EQ(::listen(listener.fd, 5), 0);
+  EXPECT_EQ(::fcntl(listener.fd, F_GETFL) & O_NONBLOCK, 0) << "nobody has set it";
+  sockaddr_in name{};
+  socklen_t length = sizeof name;
+  ASSERT_EQ(::getsockname(listener.fd, reinterpret_cast<sockaddr*>(&name), &length), 0);
+  const pid_t client = spawn([&] { receive_all(connect_to(ntohs(name.sin_port))); });
+  const int accepted = ::accept(listener.fd, nullptr, nullptr);
+  EXPECT_GE(accepted, 0);
+  ::close(accepted);
+  EXPECT_EQ(wait_for(client), 0);
+  ::close(listener.fd);
+}
+
 TEST(Fork, CommandsThatAreRunLeaveTheConnectionsAlone) {
   const Echo peer;
   const auto still_works = [&] {
