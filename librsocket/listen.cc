@@ -122,6 +122,10 @@ bool Listener::nobody_waits(int also) {
   if (core_.state() != State::listening || !is_accepted_in_turns() || core_.read_shut.load(std::memory_order_acquire))
     return false;
   const int queue = queue_fd_.load(std::memory_order_relaxed);
+  // Asks the places in the order in which a client goes through them.
+  const auto has_taken_in = [this] {
+    return !ahead.empty() || takes_in_.load(std::memory_order_acquire) || !accept_queue_.empty();
+  };
   if (queue < 0 || has_taken_in() || core_.deadline.load(std::memory_order_relaxed) <= monotonic_now()) return false;
   accept_calls_.fetch_add(1, std::memory_order_relaxed);
   const int saved_errno = errno;
@@ -129,11 +133,6 @@ bool Listener::nobody_waits(int also) {
   const bool nobody = ::poll(entries.data(), entries.size(), 0) == 0;
   errno = saved_errno;
   return nobody && !has_taken_in();  // the service thread may have taken in a client since the first look
-}
-
-/// Asks the places in the order in which a client goes through them.
-bool Listener::has_taken_in() const noexcept {
-  return !ahead.empty() || takes_in_.load(std::memory_order_acquire) || !accept_queue_.empty();
 }
 
 Result<int> Listener::accept_waiting(SocketAddress& peer, int flags) {

@@ -91,8 +91,6 @@ class Listener final : public transports::Listening, public StreamPart {
 
  private:
   [[nodiscard]] bool is_accepted_in_turns() const noexcept;
-  /// Returns whether a client has left the id and was not accepted. Threads: any.
-  [[nodiscard]] bool has_taken_in() const noexcept;
   // setup_lock must be held.
   void progress(std::size_t room);
   /// Takes clients of `from`, the listener or a part of it, as long as the queue has `room`. The rest keeps the
