@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tests/preload/tcp_world.h"
-#include "tests/support/sanitizers.h"
 #include "tests/support/raw_syscall.h"
+#include "tests/support/sanitizers.h"
 
 namespace ringsock::preload_tests {
 namespace {
