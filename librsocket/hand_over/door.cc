@@ -456,9 +456,8 @@ class OwnDoor {
 
   void answer_again() noexcept {
     ending_.store(0);
-    if (!is_paused_.exchange(false)) return;
     const std::lock_guard guard(lock_);
-    if (watch_ == 0) return;
+    if (!std::exchange(is_paused_, false) || watch_ == 0) return;
     if (Status resumed = runtime::service_thread().resume(watch_); !resumed)
       log_info("connections that several processes use: nobody can ask for them: %s", resumed.error().where);
   }
@@ -480,6 +479,7 @@ class OwnDoor {
   }
   void after_fork_in_child() noexcept {
     watch_ = 0;
+    is_paused_ = false;
     serves_.store(false);
     answering_.store(0);
     // The copy of the parent's door would keep questions that nobody answers.
@@ -536,8 +536,8 @@ class OwnDoor {
     if (!is_ending) return;
     // The questions wait for the end of the process, or for answer_again().
     const std::lock_guard guard(lock_);
-    if (watch_ == 0) return;
-    is_paused_.store(true);
+    if (watch_ == 0 || ending_.load() != ::getpid()) return;  // answer_again() may have been called meanwhile
+    is_paused_ = true;
     runtime::service_thread().pause(watch_);
   }
 
@@ -606,10 +606,10 @@ class OwnDoor {
   runtime::FileIdentity file_;  ///< the file that its number meant
   std::optional<Door> childs_;  ///< the door of a child that is being forked
   runtime::ServiceThread::Id watch_ = 0;
-  std::atomic<bool> serves_{false};     ///< questions may come, or may have come
-  std::atomic<int> answering_{0};       ///< threads that answer, or are about to
-  std::atomic<bool> is_paused_{false};  ///< the watch, because the process ends
-  std::atomic<pid_t> ending_{0};        ///< a process; it may be a child that shares this memory (vfork(2))
+  std::atomic<bool> serves_{false};  ///< questions may come, or may have come
+  std::atomic<int> answering_{0};    ///< threads that answer, or are about to
+  bool is_paused_ = false;           ///< the watch, because the process ends
+  std::atomic<pid_t> ending_{0};     ///< a process; it may be a child that shares this memory (vfork(2))
 };
 
 /// Never destroyed.
