@@ -16,6 +16,10 @@ int nothing_to_say(ConnectionId& id) {
   return event ? 0 : event.error().code;
 }
 
+End start_impatient_connect(SoftHost& host, ConnectionId& listener, Nanos patience) {
+  return start_connect(host, listener.local_address(), {}, {.connect = {.total = patience}, .accept = {}});
+}
+
 TEST(SoftId, ConnectsAcceptsAndCarriesPrivateData) {
   SoftHost host;
   auto listener = host.listener();
@@ -131,8 +135,7 @@ TEST(SoftId, AListenerThatNeverAnswersIsUnreachableInTime) {
   SoftHost host;
   auto listener = host.listener();
   const auto began = monotonic_now();
-  End client =
-      start_connect(host, listener->local_address(), {}, {.connect = {.total = Nanos(30'000'000)}, .accept = {}});
+  End client = start_impatient_connect(host, *listener, Nanos(30'000'000));
   ASSERT_TRUE(client.id->next_deadline());
   const CmEvent event = next(*client.id);
   EXPECT_EQ(event.type, CmEventType::unreachable);
@@ -160,8 +163,7 @@ TEST(SoftId, WithAnotherWayAListenerThatDoesNotAnswerIsRemembered) {
 TEST(SoftId, AClientWaitsALittleForAListenerThatHasDecidedToAnswer) {
   SoftHost host;
   auto listener = host.listener();
-  End client =
-      start_connect(host, listener->local_address(), {}, {.connect = {.total = Nanos(10'000'000)}, .accept = {}});
+  End client = start_impatient_connect(host, *listener, Nanos(10'000'000));
   End server = take_request(host, *listener);
   soft::MappedSegment& shared = soft::wiring_of(*client.qp.qp).own_segment();
   ASSERT_TRUE(shared.settle_request(soft::RequestState::accepted));
@@ -177,8 +179,7 @@ TEST(SoftId, AClientWaitsALittleForAListenerThatHasDecidedToAnswer) {
 TEST(SoftId, AClientDoesNotWaitForEverForAListenerThatOnlySaysSo) {
   SoftHost host;
   auto listener = host.listener();
-  End client =
-      start_connect(host, listener->local_address(), {}, {.connect = {.total = Nanos(10'000'000)}, .accept = {}});
+  End client = start_impatient_connect(host, *listener, Nanos(10'000'000));
   ASSERT_TRUE(soft::wiring_of(*client.qp.qp).own_segment().settle_request(soft::RequestState::accepted));
   EXPECT_EQ(next(*client.id).type, CmEventType::unreachable);
   client.close();
