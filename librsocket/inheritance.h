@@ -142,6 +142,7 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   std::shared_ptr<FamilyRecord> family_owner_;
   std::atomic<FamilyRecord*> family_{nullptr};  ///< null: never inherited, or not any more
   std::atomic<bool> asked_in_vain_{false};
+  std::atomic<bool> ends_{false};  ///< this process ends, or executes a program
 };
 
 }  // namespace ringsock::rs

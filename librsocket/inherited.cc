@@ -1,8 +1,11 @@
 #include "librsocket/inheritance.h"
 
+#include <sched.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <new>
@@ -10,6 +13,7 @@
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/sleep_while.h"
 #include "core/runtime/fork_registry.h"
 #include "core/transports/chosen_socket.h"
 #include "core/wire/rs_message.h"
@@ -108,6 +112,27 @@ std::optional<SavedSocket> beginning_of_killed(StreamCore& core, FamilyRecord& f
   return std::nullopt;
 }
 
+/// Waits for the end of this process, which another thread has begun: the caller must not see an error that the kernel
+/// would not give. Not for long, because something may wait for the caller in between. Returns at once when exec(2)
+/// has failed and the process goes on.
+void wait_for_end_of_process(const std::atomic<bool>& ends) {
+  constexpr Nanos kPatience = std::chrono::milliseconds(500);
+  constexpr Nanos kBetweenLooks = std::chrono::milliseconds(1);
+  sleep_while([&ends] { return ends.load(); }, kPatience, kBetweenLooks);
+}
+
+/// Locks for a process that ends, in which another thread may be in the middle of a call and may never leave it. The
+/// result is without the lock after `until`.
+template <class Lock>
+std::unique_lock<Lock> lock_until(Lock& lock, Nanos until) {
+  std::unique_lock guard(lock, std::try_to_lock);
+  while (!guard && monotonic_now() < until) {
+    ::sched_yield();
+    static_cast<void>(guard.try_lock());
+  }
+  return guard;
+}
+
 /// Called in a child, which does not have the threads of the parent.
 void forget_threads(StreamSocket& socket, bool is_listening) {
   socket.listener().forget_threads(is_listening);
@@ -181,6 +206,7 @@ void Inheritance::lose_half_made() noexcept {
 void Inheritance::after_fork(ForkSide side) noexcept {
   if (side == ForkSide::parent) return;
   handing_on.end();
+  ends_.store(false);
   forget_threads(socket_, core_.state() == State::listening);
   turns_.store(0);
   if (side == ForkSide::unprepared_child) return lose_half_made();
@@ -228,7 +254,12 @@ void Inheritance::resume() noexcept {
 bool Inheritance::claim_suspended() noexcept {
   const bool is_new = !was_last_user();
   {
-    const std::lock_guard guard(core_.setup_lock);
+    std::unique_lock guard(core_.setup_lock);
+    if (ends_.load()) {
+      guard.unlock();
+      wait_for_end_of_process(ends_);
+      guard.lock();
+    }
     if (!claim_locked()) return false;
   }
   if (!core_.is_connected()) return true;
@@ -504,7 +535,24 @@ bool Inheritance::leave_family() noexcept {
 }
 
 void Inheritance::process_ends() noexcept {
-  if (!lost_ && !has_old_state() && !core_.closed.load(std::memory_order_relaxed)) tell_end(core_, !is_shared());
+  constexpr Nanos kPatience = std::chrono::milliseconds(50);
+  const bool tells = !lost_ && !has_old_state() && !core_.closed.load(std::memory_order_relaxed);
+  const bool is_alone = !is_shared();
+  ends_.store(true);  // no thread becomes the user any more, once setup_lock is free
+  FamilyRecord* const record = family();
+  if (!is_alone && record != nullptr) {
+    const Nanos until = monotonic_now() + kPatience;
+    const auto setup = lock_until(core_.setup_lock, until);
+    // Another thread may be in a call.
+    const bool is_user = setup && record->user.load() == own_member() && !core_.is_suspended();
+    if (is_user && core_.is_connected()) {
+      core_.connection->poll();
+      const auto sending = lock_until(core_.send_lock, until);
+      const auto reading = lock_until(core_.receive_lock, until);
+      if (sending && reading) put_down(*record);
+    }
+  }
+  if (tells) tell_end(core_, is_alone);
   if (FamilyRecord* const family = family_.exchange(nullptr)) {
     family->leave();
     family->holders.fetch_sub(1);
@@ -513,10 +561,13 @@ void Inheritance::process_ends() noexcept {
 
 void Inheritance::process_goes_on() noexcept {
   FamilyRecord* const family = family_owner_.get();
-  if (family == nullptr || lost_ || core_.closed.load(std::memory_order_relaxed) || this->family() != nullptr) return;
-  family->holders.fetch_add(1);
-  family->enter();
-  family_.store(family, std::memory_order_release);
+  const bool is_ours = !lost_ && !core_.closed.load(std::memory_order_relaxed);
+  if (family != nullptr && is_ours && this->family() == nullptr) {
+    family->holders.fetch_add(1);
+    family->enter();
+    family_.store(family, std::memory_order_release);
+  }
+  ends_.store(false);
 }
 
 }  // namespace ringsock::rs

@@ -9,11 +9,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
@@ -162,6 +165,45 @@ TEST(Leaves, ByCloseWhileTheParentAsks) {
 
 TEST(Leaves, ByDup2WhileTheParentAsks) {
   leaves_while_the_parent_asks([](int fd) { expect(::dup2(STDERR_FILENO, fd) == fd, "dup2"); });
+}
+
+/// The child ends while another of its threads asks, again and again, and may have part of an answer. Many times, each
+/// a little later.
+void ends_while_a_thread_asks(const Leave& end) {
+  constexpr int kRounds = 60;
+  constexpr auto kLaterEachTime = std::chrono::microseconds(5);
+  for (int round = 0; round < kRounds && !::testing::Test::HasFailure(); ++round) {
+    Echo echo;
+    const pid_t child = spawn([&] {
+      std::atomic<bool> has_asked = false;
+      std::thread([&] {
+        for (;; has_asked = true) ask(echo.fd, "by a thread");
+      }).detach();
+      while (!has_asked) std::this_thread::yield();
+      const auto until = std::chrono::steady_clock::now() + round * kLaterEachTime;
+      while (std::chrono::steady_clock::now() < until) {
+      }
+      end(echo.fd);
+    });
+    EXPECT_EQ(wait_for(child), 3) << "no call of its thread failed";
+    ASSERT_NO_THROW({
+      send_all(echo.fd, "|");
+      while (receive(echo.fd, 1) != "|") {
+      }
+    }) << "round "
+       << round;
+    ask(echo.fd, "by the parent");
+    EXPECT_EQ(echo.end(), 0);
+  }
+}
+
+TEST(Leaves, ByExitWhileAThreadOfItsAsks) {
+  if (!support::kForksWhileThreadsAllocate) GTEST_SKIP() << "this sanitizer may look for leaks in the child";
+  ends_while_a_thread_asks([](int) { std::exit(3); });
+}
+
+TEST(Leaves, ByUnderscoreExitWhileAThreadOfItsAsks) {
+  ends_while_a_thread_asks([](int) { ::_exit(3); });
 }
 
 TEST(Leaves, ToAGrandchildThatEnds) {
