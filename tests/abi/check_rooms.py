@@ -58,7 +58,7 @@ def circles(arrows):
 
 
 # Included by the compiler's command line, and by programs.
-INCLUDED_ELSEWHERE = {"core/base/precompiled.h", "include/rdma/rsocket.h"}
+INCLUDED_ELSEWHERE = {"core/base/precompiled.h", "include/mellanox/vma_extra.h", "include/rdma/rsocket.h"}
 
 
 def headers_for_tests_only(root):
