@@ -77,7 +77,8 @@ Status Interface::make_pool(const net::Link& link, const InterfaceOptions& optio
                                         {.buffer_bytes = frame,
                                          .slab_bytes = slab,
                                          .limit_bytes = std::max(slab, options.most_buffers * frame),
-                                         .access = IBV_ACCESS_LOCAL_WRITE});
+                                         .access = IBV_ACCESS_LOCAL_WRITE,
+                                         .memory = options.memory});
   if (!pool) return pool.error();
   pool_ = *std::move(pool);
   return ok();

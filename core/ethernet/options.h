@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "core/verbs/pages.h"
+
 namespace ringsock::ethernet {
 
 struct RingSettings {
@@ -22,6 +24,7 @@ struct InterfaceOptions {
   bool xdp = false;         ///< use AF_XDP sockets beside the packet socket
   bool huge_pages = false;  ///< put buffers on huge pages if there are any
   std::size_t most_buffers = 200000;
+  verbs::UserMemory memory{};  ///< where buffers come from; none: mappings
 };
 
 struct EthernetOptions {

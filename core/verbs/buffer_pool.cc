@@ -20,6 +20,7 @@ const char* name_of(PageBacking backing) {
   switch (backing) {
     case PageBacking::hugetlb: return "huge pages";
     case PageBacking::transparent_huge: return "transparent huge pages";
+    case PageBacking::users: return "memory of the application";
     case PageBacking::small: break;
   }
   return "small pages";
@@ -37,6 +38,7 @@ BufferPool::BufferPool(Device* device, ibv_pd* pd, const BufferPoolOptions& opti
     : device_(device),
       pd_(pd),
       access_(options.access),
+      memory_(options.memory),
       buffer_bytes_(rounded_up(options.buffer_bytes, kBufferAlignment)),
       slab_bytes_(std::max(options.slab_bytes / buffer_bytes_, std::size_t{1}) * buffer_bytes_),
       buffers_per_slab_(static_cast<std::uint32_t>(slab_bytes_ / buffer_bytes_)),
@@ -91,7 +93,7 @@ void BufferPool::push(BufferHeader& first, BufferHeader& last) {
 
 Result<BufferPool::Slab> BufferPool::make_slab() {
   Slab slab;
-  auto pages = Pages::allocate(slab_bytes_);
+  auto pages = memory_ ? Pages::from_user(slab_bytes_, memory_) : Pages::allocate(slab_bytes_);
   if (!pages) return pages.error();
   slab.pages = std::move(*pages);
   if (device_ != nullptr) {

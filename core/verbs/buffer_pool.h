@@ -22,6 +22,7 @@ struct BufferPoolOptions {
   std::size_t slab_bytes = 2 << 20;    ///< the size of one mapping and registration
   std::size_t limit_bytes = 64 << 20;  ///< the pool stops growing before it exceeds this
   int access = IBV_ACCESS_LOCAL_WRITE;
+  UserMemory memory{};  ///< where slabs come from; none: mappings
 };
 
 struct BufferPoolStatistics {
@@ -87,6 +88,7 @@ class BufferPool {
   Device* const device_;
   ibv_pd* const pd_;
   const int access_;
+  const UserMemory memory_;
   const std::size_t buffer_bytes_;
   const std::size_t slab_bytes_;
   const std::uint32_t buffers_per_slab_;

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 
 // Linux 5.14 has it; headers of libc may not.
@@ -35,7 +36,23 @@ bool worth_huge_pages(std::size_t bytes) {
 }  // namespace
 
 Pages::~Pages() {
-  if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
+  if (memory_.empty()) return;
+  if (release_ != nullptr) {
+    release_(users_);
+  } else {
+    ::munmap(memory_.data(), memory_.size());
+  }
+}
+
+Result<Pages> Pages::from_user(std::size_t bytes, const UserMemory& user) {
+  constexpr std::size_t kAlignment = 64;
+  void* const memory = user.allocate(bytes + kAlignment);
+  if (memory == nullptr) return Error{ENOMEM, "the application's allocator"};
+  const std::size_t skipped = -reinterpret_cast<std::uintptr_t>(memory) % kAlignment;
+  Pages pages({static_cast<std::byte*>(memory) + skipped, bytes}, PageBacking::users);
+  pages.release_ = user.release;
+  pages.users_ = memory;
+  return pages;
 }
 
 Result<Pages> Pages::on_reserved_huge_pages(std::size_t bytes) {

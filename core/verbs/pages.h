@@ -14,19 +14,35 @@ enum class PageBacking {
   hugetlb,           ///< reserved huge pages
   transparent_huge,  ///< ordinary pages that the kernel may join
   small,
+  users,  ///< the application has allocated the memory
 };
 
-/// A zeroed private mapping with one owner. Moves only.
+/// An application's functions for memory. Both are null when it has none.
+struct UserMemory {
+  void* (*allocate)(std::size_t bytes) = nullptr;
+  void (*release)(void* memory) = nullptr;
+  explicit operator bool() const { return allocate != nullptr; }
+};
+
+/// A zeroed private mapping with one owner, or memory of the application's. Moves only.
 class Pages {
  public:
   Pages() = default;
+  /// Gets `bytes` (> 0) from the application's function, which is called once; aligned to 64 bytes. Errors: ENOMEM.
+  static Result<Pages> from_user(std::size_t bytes, const UserMemory& user);
   /// Maps at least `bytes` (> 0), rounded up to whole pages. Tries huge pages when they fit without much waste, and
   /// uses ordinary pages when there are none. Errors: ENOMEM.
   static Result<Pages> allocate(std::size_t bytes);
-  Pages(Pages&& other) noexcept : memory_(std::exchange(other.memory_, {})), backing_(other.backing_) {}
+  Pages(Pages&& other) noexcept
+      : memory_(std::exchange(other.memory_, {})),
+        backing_(other.backing_),
+        release_(other.release_),
+        users_(other.users_) {}
   Pages& operator=(Pages&& other) noexcept {
     std::swap(memory_, other.memory_);
     std::swap(backing_, other.backing_);
+    std::swap(release_, other.release_);
+    std::swap(users_, other.users_);
     return *this;
   }
   ~Pages();
@@ -43,6 +59,8 @@ class Pages {
 
   std::span<std::byte> memory_;
   PageBacking backing_ = PageBacking::small;
+  void (*release_)(void*) = nullptr;  ///< the application's; null: it is a mapping
+  void* users_ = nullptr;             ///< for release_
 };
 
 }  // namespace ringsock::verbs

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <thread>
@@ -40,6 +42,43 @@ TEST(Pages, LargeOnesAreAlignedForHugePages) {
   ASSERT_TRUE(pages);
   if (pages->backing() == PageBacking::small) GTEST_SKIP() << "the kernel has no huge pages at all";
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pages->bytes().data()) % (2 << 20), 0u);
+}
+
+/// An application's allocator, whose memory is not aligned for buffers.
+struct CountingAllocator {
+  static void* allocate(std::size_t bytes) {
+    ++given;
+    return static_cast<char*>(std::malloc(bytes + 8)) + 8;
+  }
+  static void* refuse(std::size_t) { return nullptr; }
+  static void release(void* memory) {
+    --given;
+    std::free(static_cast<char*>(memory) - 8);
+  }
+  static inline int given = 0;
+};
+
+TEST_F(BufferPoolTest, SlabsComeFromTheApplicationAndGoBackToIt) {
+  BufferPoolOptions options = kTiny;
+  options.memory = {.allocate = CountingAllocator::allocate, .release = CountingAllocator::release};
+  {
+    auto pool = pool_of(options);
+    std::vector<BufferRef> buffers(4);
+    ASSERT_EQ(pool->take(buffers), 4u);
+    EXPECT_EQ(CountingAllocator::given, 2) << "one call for each slab";
+    for (const BufferRef& one : buffers) {
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(one.bytes().data()) % 64, 0u);
+      std::memset(one.bytes().data(), 0x5a, one.bytes().size());
+    }
+    EXPECT_EQ(pool->statistics().backing, PageBacking::users);
+  }
+  EXPECT_EQ(CountingAllocator::given, 0);
+}
+
+TEST_F(BufferPoolTest, AnApplicationThatHasNoMemoryGetsNoBuffers) {
+  BufferPoolOptions options = kTiny;
+  options.memory = {.allocate = CountingAllocator::refuse, .release = CountingAllocator::release};
+  EXPECT_EQ(pool_of(options)->take().error().code, ENOMEM);
 }
 
 TEST_F(BufferPoolTest, NothingIsMappedBeforeTheFirstBuffer) {
