@@ -166,6 +166,14 @@ int CardRing::send(soft::DatagramRoom& room, std::size_t header_bytes, std::span
   return post(request);
 }
 
+int CardRing::rehearse(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) {
+  DatagramPieces pieces(room.headers().first(header_bytes), payload);
+  ibv_send_wr request = frame_request(pieces.all(), IBV_SEND_INLINE | IBV_SEND_IP_CSUM);
+  verbs::BufferRef copy;
+  ibv_sge whole;
+  return adapt(request, copy, whole);
+}
+
 int CardRing::post_to_device(ibv_send_wr& request) {
   verbs::BufferRef copy;
   ibv_sge whole;

@@ -19,6 +19,7 @@ class CardRing final : public Ring {
 
   Look poll(WaitingCall* waiting) override;
   int send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) override;
+  int rehearse(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) override;
 
  private:
   struct Batch;

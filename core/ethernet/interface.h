@@ -45,6 +45,8 @@ class Interface {
   [[nodiscard]] bool is_embedded() const { return embedded_ != nullptr; }
   /// Whether the device fills in checksums, and reports right ones.
   [[nodiscard]] bool does_checksums() const { return does_checksums_; }
+  /// Whether the device cuts requests with several UDP datagrams.
+  [[nodiscard]] bool segments_udp() const { return device_->traits().segments_udp; }
   /// Whether several UDP datagrams can be handed to the kernel as one packet.
   [[nodiscard]] bool joins_datagrams() const { return embedded_ != nullptr && embedded_->kernel_segments_udp(); }
   /// The MAC address that steering rules of the device need, if any.

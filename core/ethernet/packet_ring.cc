@@ -81,4 +81,10 @@ int PacketRing::send(soft::DatagramRoom& room, std::size_t header_bytes, std::sp
   return packets_->send_datagram(room, header_bytes, payload);
 }
 
+int PacketRing::rehearse(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) {
+  if (has_train()) [[unlikely]]
+    send_train();
+  return packets_->rehearse_datagram(room, header_bytes, payload);
+}
+
 }  // namespace ringsock::ethernet

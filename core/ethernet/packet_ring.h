@@ -21,6 +21,7 @@ class PacketRing final : public Ring {
 
   Look poll(WaitingCall* waiting) override;
   int send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) override;
+  int rehearse(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) override;
 
  private:
   Status start() override;

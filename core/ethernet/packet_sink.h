@@ -26,6 +26,8 @@ class PacketSink {
   /// SO_REUSEPORT: flows are spread over all such sockets. Otherwise the socket that was bound last gets all packets
   /// (udp(7)).
   [[nodiscard]] virtual bool shares_port() const noexcept = 0;
+  /// Returns whether it has kept packets that nobody has read yet.
+  [[nodiscard]] virtual bool has_waiting() const noexcept = 0;
 
  protected:
   ~PacketSink() = default;

@@ -1,5 +1,7 @@
 #include "core/ethernet/ring.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
@@ -50,6 +52,9 @@ Ring::Ring(std::shared_ptr<Interface> interface, const RingSettings& settings, s
 void Ring::stop() {
   if (makes_trains_) bursts().leave(*this);
   send_train();
+  // Threads that sleep on the ring's descriptor would not hear that it is closed.
+  const auto follower = with_sinks([](SinkTable& sinks) { return sinks.take_follower(); });
+  if (follower) follower->notify_watchers();
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
   if (qp_) static_cast<void>(interface_->device().modify_qp(*qp_, attr, IBV_QP_STATE));
@@ -144,7 +149,15 @@ void Ring::arm() {
   counters_->count(Count::interrupts_requested);
 }
 
+void Ring::moderate(std::uint16_t packets, std::chrono::microseconds period) {
+  const std::lock_guard guard(receive_lock_);
+  counters_->set(Count::moderation_packets, packets);
+  counters_->set(Count::moderation_period_us, static_cast<std::uint64_t>(period.count()));
+  moderation_us_.store(static_cast<std::uint32_t>(period.count()), std::memory_order_relaxed);
+}
+
 void Ring::woken() {
+  if (const std::uint32_t period = moderation_us_.load(std::memory_order_relaxed); period != 0) ::usleep(period);
   verbs::Device& device = interface_->device();
   Told told;
   {
@@ -219,8 +232,6 @@ int Ring::send_segments(std::span<std::byte> headers, std::span<const iovec> pay
   ibv_send_wr request = segments_request(headers, pieces.payload(), segment_bytes);
   return post(request);
 }
-
-bool Ring::segments_udp() const { return interface_->device().traits().segments_udp; }
 
 void Ring::reap_sends() {
   ibv_wc completions[kBatch];

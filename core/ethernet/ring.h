@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -61,7 +62,6 @@ class Ring : public std::enable_shared_from_this<Ring> {
   /// Takes at most a batch of packets and delivers them to their sockets.
   /// @param waiting  a call that may be served at once, which ends the batch; null: none
   virtual Look poll(WaitingCall* waiting) = 0;
-  Look poll() { return poll(nullptr); }
   /// The same, but waits while another thread is polling.
   Look poll_in_turn(WaitingCall* waiting = nullptr);
   /// The number of batches that empties a full ring.
@@ -74,6 +74,17 @@ class Ring : public std::enable_shared_from_this<Ring> {
   /// Called after fd() was readable: clears it, takes packets, and arms again for other threads that sleep on it.
   void woken();
 
+  /// Has threads that fd() wakes wait for `period`, so that more packets have come when they look; zero: they do not
+  /// wait. At most 65,535 us, as for cards. `packets` is only shown in the statistics: packets that come meanwhile wait
+  /// in the device's ring anyway.
+  void moderate(std::uint16_t packets, std::chrono::microseconds period);
+  /// Calls `use(SinkTable&)` while nothing is delivered.
+  template <class Use>
+  auto with_sinks(Use use) {
+    const std::lock_guard guard(receive_lock_);
+    return use(sinks_);
+  }
+
   /// Updates the counters that the device keeps.
   void refresh_statistics();
 
@@ -81,11 +92,12 @@ class Ring : public std::enable_shared_from_this<Ring> {
   /// Sends one datagram. `room` contains its headers, from Ethernet to UDP, with the sum of the pseudo header as UDP
   /// checksum. Returns 0 or an errno value of ibv_post_send() for raw packet queue pairs.
   virtual int send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) = 0;
+  /// Does what send() does, up to the point at which the device would be given the datagram: for the caches. Returns 0
+  /// or an errno value.
+  virtual int rehearse(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) = 0;
   /// Sends several datagrams by one request: each has `headers` in front of `segment_bytes` of the payload. Lengths and
-  /// checksums are filled in. Returns 0 or an errno value, as send() does.
+  /// checksums are filled in. The interface segments_udp(). Returns 0 or an errno value, as send() does.
   int send_segments(std::span<std::byte> headers, std::span<const iovec> payload, std::uint16_t segment_bytes);
-  /// Returns whether the device supports that for UDP.
-  [[nodiscard]] bool segments_udp() const;
   /// Sends as send() does, with headers that need no identification and `payload_bytes` in all. May keep a copy, to
   /// send it together with further ones (bursts.h). Returns 0 even when the datagram is lost later, which is counted,
   /// or an errno value when it was not taken.
@@ -183,6 +195,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Nanos no_trains_until_{};      ///< the line is slower than the sender
   unsigned unsignalled_ = 0;
   unsigned under_way_ = 0;
+  std::atomic<std::uint32_t> moderation_us_{0};  ///< moderate()
 };
 
 }  // namespace ringsock::ethernet

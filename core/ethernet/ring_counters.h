@@ -17,13 +17,15 @@ enum class RingCount : std::size_t {
   interrupts_received,   ///< wake-ups
   tx_packets,
   tx_bytes,
-  tx_joined,    ///< datagrams of bursts that left together with others
-  tx_trains,    ///< sends that carried them
-  tx_dropped,   ///< packets for which the device had no room
-  drained_max,  ///< most packets taken at a time
-  buffers,      ///< of the ring: posted and spare ones
+  tx_joined,           ///< datagrams of bursts that left together with others
+  tx_trains,           ///< sends that carried them
+  tx_dropped,          ///< packets for which the device had no room
+  drained_max,         ///< most packets taken at a time
+  buffers,             ///< of the ring: posted and spare ones
+  moderation_packets,  ///< Ring::moderate()
+  moderation_period_us,
 };
-inline constexpr std::size_t kRingCounts = 13;
+inline constexpr std::size_t kRingCounts = 15;
 
 /// The counters of one ring. Their user decides where they are stored: libvma's are in its statistics page. Threads:
 /// plain loads and stores; a receiver and a sender may count at the same time, because they use different counters.

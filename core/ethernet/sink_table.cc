@@ -67,6 +67,13 @@ bool SinkTable::has_some_of(const verbs::FlowTuple& tuple) const {
   return entries_.contains(key) || entries_.contains({key.destination, wire::EndName{}, key.protocol});
 }
 
+bool SinkTable::has_waiting() const {
+  return std::any_of(entries_.begin(), entries_.end(), [](const auto& rule) {
+    const auto& sinks = rule.second.sinks;
+    return std::any_of(sinks.begin(), sinks.end(), [](const PacketSink* sink) { return sink->has_waiting(); });
+  });
+}
+
 const SinkTable::Entry* SinkTable::look_up(const Packet& packet) {
   last_bytes_ = wire::EndBytes(packet.headers, packet.layout);
   last_ends_ = {wire::destination_name(packet.headers, packet.layout), wire::source_name(packet.headers, packet.layout),

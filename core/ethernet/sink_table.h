@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/base/result.h"
@@ -34,6 +35,16 @@ class SinkTable {
   /// it.
   bool deliver(Incoming& incoming, Told& told);
 
+  /// Returns whether any socket has kept packets that nobody has read yet.
+  [[nodiscard]] bool has_waiting() const;
+  /// From now on the watchers of `follower` are told, too, whenever a socket has kept a packet. There is one follower.
+  void set_follower(runtime::Endpoint& follower) {
+    if (follower_.get() != &follower) follower_ = runtime::Ref::share(follower);
+  }
+  [[nodiscard]] bool is_followed_by(const runtime::Endpoint& other) const { return follower_.get() == &other; }
+  /// Ends that. Returns the follower, for a caller that drops the reference without a lock.
+  runtime::Ref take_follower() { return std::exchange(follower_, {}); }
+
  private:
   /// The key of a rule; `source` with port 0 stands for any source.
   struct Key {
@@ -61,7 +72,8 @@ class SinkTable {
   /// of both ends. Returns null when none accepts it.
   static PacketSink* choose(const Entry& entry, const Key& ends);
   /// Returns false when the socket refuses the packet.
-  static bool give(PacketSink& sink, Incoming& incoming, const wire::EndName& source, Told& told);
+  bool give(PacketSink& sink, Incoming& incoming, const wire::EndName& source, Told& told) const;
+  void tell_of(PacketSink& sink, Told& told) const;
 
   std::unordered_map<Key, Entry, Hash> entries_;
   std::size_t exact_ = 0;  ///< number of entries with a source
@@ -69,7 +81,14 @@ class SinkTable {
   wire::EndBytes last_bytes_;
   Key last_ends_;
   const Entry* last_ = nullptr;
+  runtime::Ref follower_;
 };
+
+inline void SinkTable::tell_of(PacketSink& sink, Told& told) const {
+  told.add(sink.endpoint());
+  if (follower_) [[unlikely]]
+    told.add(*follower_);
+}
 
 /// Most packets have the same ends as the one before.
 [[gnu::always_inline]] inline const SinkTable::Entry* SinkTable::find(const Packet& packet) {
@@ -79,9 +98,9 @@ class SinkTable {
 }
 
 [[gnu::always_inline]] inline bool SinkTable::give(PacketSink& sink, Incoming& incoming, const wire::EndName& source,
-                                                   Told& told) {
+                                                   Told& told) const {
   const Delivery delivery = sink.deliver(incoming, source);
-  if (delivery == Delivery::waits) told.add(sink.endpoint());
+  if (delivery == Delivery::waits) tell_of(sink, told);
   return delivery != Delivery::refused;
 }
 

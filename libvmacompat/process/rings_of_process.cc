@@ -66,6 +66,8 @@ class PageCounters final : public ethernet::RingCounters {
     put(RingCount::tx_dropped, slot[Count::tx_dropped]);
     put(RingCount::drained_max, slot[Level::drained_max]);
     put(RingCount::buffers, slot[Level::buffers]);
+    put(RingCount::moderation_packets, slot[Level::moderation_packets]);
+    put(RingCount::moderation_period_us, slot[Level::moderation_period_us]);
   }
 
  private:

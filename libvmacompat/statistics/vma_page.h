@@ -114,6 +114,8 @@ enum class VmaRingLevel : std::size_t {
   queue_length,  ///< completions taken and not yet delivered
   drained_max,   ///< most packets taken at a time
   buffers,       ///< of the ring: posted and spare ones
+  moderation_packets,
+  moderation_period_us,
 };
 inline constexpr std::size_t kVmaRingLevels = 8;
 

@@ -135,7 +135,9 @@ void take_ring(const VmaRingSlot& slot, VmaSnapshot& out) {
                        .tx_trains = count_of(slot, Count::tx_trains),
                        .tx_dropped = count_of(slot, Count::tx_dropped),
                        .interrupts_requested = count_of(slot, Count::interrupts_requested),
-                       .interrupts_received = count_of(slot, Count::interrupts_received)});
+                       .interrupts_received = count_of(slot, Count::interrupts_received),
+                       .moderation_packets = level_of(slot, VmaRingLevel::moderation_packets),
+                       .moderation_period_us = level_of(slot, VmaRingLevel::moderation_period_us)});
 }
 
 /// Returns false when the slot holds invalid values.

@@ -46,6 +46,7 @@ class ReceiveQueue final : public ethernet::PacketSink {
   ethernet::Delivery deliver(ethernet::Incoming& incoming, const wire::EndName& source) noexcept override;
   runtime::Endpoint& endpoint() noexcept override { return endpoint_; }
   [[nodiscard]] bool shares_port() const noexcept override { return shares_port_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool has_waiting() const noexcept override { return has_arrivals(); }
   /// SO_REUSEPORT was set.
   void share_port() { shares_port_.store(true, std::memory_order_relaxed); }
   /// Sets the only sender whose datagrams are accepted; nothing: all are. Not called while a ring may deliver, unless

@@ -48,7 +48,7 @@ constexpr std::size_t kMostSegments = 64;
   constexpr std::size_t kLongest = 65535 - ethernet::HeaderTemplate::kMaxBytes;
   return segment_bytes <= destination.max_payload() && payload <= std::min(kLongest, kMostSegments * segment_bytes) &&
          !destination.header().may_be_cut() &&  // each fragmentable segment would need an identification of its own
-         destination.ring()->segments_udp();
+         destination.ring()->interface().segments_udp();
 }
 
 std::span<const iovec> parts_of(const msghdr& message) { return {message.msg_iov, message.msg_iovlen}; }

@@ -53,6 +53,8 @@ class PacketQueuePair final : public ibv_qp {
   /// checksum is the sum of the pseudo header. The payload may have up to kMaxPacketSge parts. Returns 0 or an errno
   /// value: those of post_send(), and ENODEV once the interface is gone. Threads: any.
   int send_datagram(DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload);
+  /// The same, but the kernel is not called, so nothing leaves, and nothing is counted.
+  int rehearse_datagram(DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload);
   // Used instead of posting receives and polling the receive queue, by one thread at a time:
   /// Returns the oldest packet, or null. Packets that the kernel has merged are shown one by one; TCP packets only when
   /// they are longer than `room`.

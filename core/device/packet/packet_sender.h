@@ -49,6 +49,8 @@ class PacketSender {
 
   /// PacketQueuePair::send_datagram(), in state RTS.
   int send_datagram(DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload);
+  /// PacketQueuePair::rehearse_datagram(), in state RTS.
+  int rehearse_datagram(DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) const;
   struct Outcome {
     int error = 0;  ///< errno value: `next` is the request that has failed
     ibv_send_wr* next = nullptr;

@@ -58,7 +58,7 @@ class CardRingTest : public testing::Test {
     return packet_bytes(protocol, kPeer, kHere, payload);
   }
   void poll_all() {
-    while (ring_->poll() == Ring::Look::some) {
+    while (ring_->poll(nullptr) == Ring::Look::some) {
     }
   }
   int send(const std::string& payload) {
@@ -97,7 +97,7 @@ TEST_F(CardRingTest, PostsReceivesAndDeliversInOrder) {
     poll_all();
   }
   EXPECT_EQ(sink_.seen, sent);
-  EXPECT_EQ(ring_->poll(), Ring::Look::nothing);
+  EXPECT_EQ(ring_->poll(nullptr), Ring::Look::nothing);
 }
 
 TEST_F(CardRingTest, AFloodLosesWhatHasNoReceiveAndGoesOn) {

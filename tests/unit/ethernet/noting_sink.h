@@ -29,6 +29,7 @@ class NotingSink final : public PacketSink {
   }
   runtime::Endpoint& endpoint() noexcept override { return *endpoint_; }
   [[nodiscard]] bool shares_port() const noexcept override { return shares; }
+  [[nodiscard]] bool has_waiting() const noexcept override { return !arrivals.empty(); }
 
   std::optional<SocketAddress> only_from;
   bool shares = false;

@@ -133,7 +133,7 @@ TEST_F(PacketRingTest, WhoLeavesGetsWhatHasComeAndTheKernelTheRest) {
   std::vector<std::string> all = udp.seen;
   while (all.size() < 4) all.push_back(receive_from(kernel));
   EXPECT_EQ(all, (std::vector<std::string>{"1", "2", "3", "4"}));
-  EXPECT_EQ(ring_->poll(), Ring::Look::nothing);
+  EXPECT_EQ(ring_->poll(nullptr), Ring::Look::nothing);
 }
 
 TEST_F(PacketRingTest, DatagramsLeaveAndTrainsGoInFront) {
@@ -177,6 +177,7 @@ TEST_F(PacketRingTest, AWaitingCallEndsTheBatchOnlyWhenItIsServed) {
     }
     runtime::Endpoint& endpoint() noexcept override { return *owner_; }
     [[nodiscard]] bool shares_port() const noexcept override { return false; }
+    [[nodiscard]] bool has_waiting() const noexcept override { return false; }
     int packets = 0;
 
    private:

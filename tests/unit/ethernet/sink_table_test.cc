@@ -53,7 +53,9 @@ class SinkTableTest : public testing::Test {
                         .layout = *layout};
     Incoming incoming(packet, nullptr, *spares_);
     Told told;
-    return table_.deliver(incoming, told);
+    const bool is_taken = table_.deliver(incoming, told);
+    told.tell();
+    return is_taken;
   }
 
   std::unique_ptr<verbs::BufferPool> pool_;
@@ -62,6 +64,36 @@ class SinkTableTest : public testing::Test {
   SinkTable table_;
   int flows_made_ = 0;
 };
+
+/// Writes down that it was told.
+struct CountingWatch final : runtime::Watch {
+  void endpoint_changed() noexcept override { ++told; }
+  int told = 0;
+};
+
+TEST_F(SinkTableTest, AFollowerHearsOfPacketsOfAllSinksUntilItIsForgotten) {
+  const runtime::Ref follower(new fakes::FakeEndpoint);
+  CountingWatch watch;
+  ASSERT_TRUE(follower->add_watch(watch));
+  NotingSink udp, tcp;
+  attach(udp, IPPROTO_UDP);
+  attach(tcp, IPPROTO_TCP);
+  table_.set_follower(*follower);
+  EXPECT_FALSE(table_.has_waiting());
+  EXPECT_TRUE(deliver(IPPROTO_UDP, kPeer, "one"));
+  EXPECT_TRUE(deliver(IPPROTO_TCP, kPeer, "two"));
+  EXPECT_EQ(watch.told, 2);
+  EXPECT_TRUE(table_.has_waiting());
+  udp.arrivals.clear();
+  EXPECT_TRUE(table_.has_waiting()) << "the other sink's packet";
+  tcp.arrivals.clear();
+  EXPECT_FALSE(table_.has_waiting());
+  EXPECT_TRUE(table_.is_followed_by(*follower));
+  EXPECT_EQ(table_.take_follower().get(), follower.get());
+  EXPECT_TRUE(deliver(IPPROTO_UDP, kPeer, "three"));
+  EXPECT_EQ(watch.told, 2);
+  follower->remove_watch(watch);
+}
 
 TEST_F(SinkTableTest, ASinkGetsPacketsOfItsProtocolOnly) {
   NotingSink udp, tcp;
