@@ -15,6 +15,7 @@
 #include "core/transports/kernel_calls.h"
 #include "preload/checked_transfer.h"
 #include "preload/kernels_opinion.h"
+#include "preload/socket_ways.h"
 
 namespace ringsock::preload {
 namespace {
@@ -297,6 +298,15 @@ Status get_stream_option(Lookup& socket, int fd, int level, int name, void* valu
   return get_kernels_option(socket, fd, level, name, value, length);
 }
 
+/// getsockopt(2) of what is no socket of ours.
+int get_foreign_option(int fd, int level, int name, void* value, socklen_t* length) {
+  if (fd == -1 && !is_bad_room(value, length)) {
+    const LibraryCall no_handlers;
+    if (answer_option(level, name, value, length)) return 0;
+  }
+  return real.getsockopt(fd, level, name, value, length);
+}
+
 Status get_datagram_option(Lookup& socket, int level, int name, void* value, socklen_t* length) {
   if (!are_writable(length)) return Error{EFAULT, "getsockopt: length"};
   if (static_cast<int>(*length) < 0) return Error{EINVAL, "getsockopt: length"};
@@ -327,7 +337,7 @@ RS_INTERCEPT int getsockopt(int fd, int level, int name, void* value, socklen_t*
         return socket->is_datagram() ? get_datagram_option(socket, level, name, value, length)
                                      : get_stream_option(socket, fd, level, name, value, length);
       },
-      [&] { return real.getsockopt(fd, level, name, value, length); });
+      [&] { return get_foreign_option(fd, level, name, value, length); });
 }
 
 RS_BY_NUMBER(setsockopt);

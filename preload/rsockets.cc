@@ -96,7 +96,7 @@ runtime::Ref make_stream(int fd, int domain, int type) {
 
 void add_rsockets() {
   transports::bring_hand_overs(rs::ring_hand_overs());
-  add_way({&may_offload, &make_stream});
+  add_way({.may_carry = &may_offload, .make = &make_stream});
 }
 
 }  // namespace ringsock::preload

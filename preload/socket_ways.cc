@@ -37,6 +37,19 @@ void add_way(const SocketWay& way) {
   number_of_ways.store(place + 1, std::memory_order_release);
 }
 
+bool are_ways_send_flags(int flags) noexcept {
+  int claimed = 0;
+  for (std::size_t i = 0; i < number_of_ways.load(std::memory_order_acquire); ++i) claimed |= ways[i].send_flags;
+  return (flags & claimed) != 0;
+}
+
+bool answer_option(int level, int name, void* value, socklen_t* length) {
+  for (std::size_t i = 0; i < number_of_ways.load(std::memory_order_acquire); ++i) {
+    if (ways[i].answer_option != nullptr && ways[i].answer_option(level, name, value, length)) return true;
+  }
+  return false;
+}
+
 }  // namespace ringsock::preload
 
 using namespace ringsock::preload;

@@ -13,6 +13,7 @@
 #include "preload/kernels_opinion.h"
 #include "preload/pass_descriptors.h"
 #include "preload/route.h"
+#include "preload/socket_ways.h"
 
 // The functions below by names that the linker does not send to libc (RS_BY_NUMBER).
 extern "C" decltype(recvfrom) ringsock_recvfrom;
@@ -86,11 +87,21 @@ template <class Libcs>
   return send_ours(fd, data, length, flags, libcs);
 }
 
+/// Returns whether a send by the kernel is refused: the flags are a way's own (SocketWay::send_flags). Sets errno.
+[[gnu::noinline, gnu::cold]] bool refuses(int flags) {
+  if (!are_ways_send_flags(flags)) return false;
+  errno = EINVAL;
+  return true;
+}
+[[gnu::always_inline]] inline bool is_refused(int flags) { return (flags & kWaysSendFlags) != 0 && refuses(flags); }
+
 constexpr auto kLibcsRecv = [](int fd, void* data, size_t length, int flags) {
   return real.recv(fd, data, length, flags);
 };
 constexpr auto kLibcsWrite = [](int fd, const void* data, size_t length, int) { return real.write(fd, data, length); };
 constexpr auto kLibcsSend = [](int fd, const void* data, size_t length, int flags) {
+  if (is_refused(flags)) [[unlikely]]
+    return ssize_t{-1};
   return real.send(fd, data, length, flags);
 };
 
@@ -375,7 +386,11 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
           return send_to_checked(socket, data, length, flags, address, address_length);
         return send_to(socket, data, length, flags, address, address_length);  // TCP ignores the address
       },
-      [=] { return real.sendto(fd, data, length, flags, address, address_length); },
+      [=] {
+        if (is_refused(flags)) [[unlikely]]
+          return ssize_t{-1};
+        return real.sendto(fd, data, length, flags, address, address_length);
+      },
       [=] { return send_to_again(fd, data, length, flags, address, address_length); });
 }
 
@@ -383,6 +398,8 @@ RS_INTERCEPT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   return route(
       fd, [&](Lookup& socket) { return send_all(fd, socket, message, flags); },
       [=] {
+        if (is_refused(flags)) [[unlikely]]
+          return ssize_t{-1};
         // The control data may contain descriptors of endpoints.
         if (!are_readable(message)) [[unlikely]]
           return real.sendmsg(fd, message, flags);
@@ -396,6 +413,8 @@ RS_INTERCEPT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) 
   return route_pinned(
       fd, [&](Lookup& socket) { return send_many(fd, socket, messages, count, flags); },
       [=] {
+        if (is_refused(flags)) [[unlikely]]
+          return -1;
         const auto has_control = [](const mmsghdr& one) { return one.msg_hdr.msg_controllen != 0; };
         const unsigned looked_at = std::min<unsigned>(count, IOV_MAX);
         if (!are_readable(messages, looked_at) || std::none_of(messages, messages + looked_at, has_control)) [[likely]]
