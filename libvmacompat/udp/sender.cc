@@ -27,8 +27,7 @@ using Count = runtime::VmaSocketCount;
 
 /// Flags without effect on a datagram that leaves at once.
 constexpr int kHarmlessFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
-/// VMA_SND_FLAGS_DUMMY runs the path of a send to load the caches, and sends nothing. It is not supported; the kernel,
-/// which does not know the flag, would send the datagram.
+/// VMA_SND_FLAGS_DUMMY runs the path of a send to load the caches, and sends nothing.
 constexpr int kDummySend = 0x400;
 /// Returns the kernel's coarse clock, which takes a few nanoseconds to read, and changes every few milliseconds.
 std::int64_t tick() {
@@ -64,7 +63,7 @@ std::size_t payload_bytes(const msghdr& message) {
 }  // namespace
 
 Result<ssize_t> Sender::send_by_kernel(const msghdr& message, int flags) {
-  if ((flags & kDummySend) != 0) return Error{EINVAL, "sendmsg: a dummy send"};
+  if ((flags & kDummySend) != 0) return send_dummy(message, flags & ~kDummySend);
   inheritance_.look();
   ethernet::bursts().send_all();
   auto sent = kernel_.send(message, flags);
@@ -180,6 +179,66 @@ Result<ssize_t> Sender::send(const msghdr& message, int flags) {
 }
 
 Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) { return sender_.send(message, flags); }
+
+// -- dummy sends
+
+/// Does what send_by_ring() does, but for the last step. Returns 0 or an errno value; EINVAL when the kernel would have
+/// to send: it does not know such sends.
+int Sender::rehearse(const msghdr& message, std::size_t payload, const SendControl* control) {
+  const std::uint16_t segment_bytes =
+      control != nullptr && control->has_segment_bytes ? control->segment_bytes : segment_bytes_.load();
+  const std::lock_guard guard(lock_);
+  ethernet::Destination* const destination = destination_for(message, control);
+  if (destination == nullptr || !make_current(*destination) || !fits(*destination, payload, segment_bytes))
+    return EINVAL;
+  soft::DatagramRoom room;
+  const auto headers =
+      destination->header().write(room.headers().first<ethernet::HeaderTemplate::kMaxBytes>(), payload);
+  return destination->ring()->rehearse(room, headers.size(), parts_of(message));
+}
+
+/// VMA_SND_FLAGS_DUMMY, with the other flags. A datagram never leaves, by whatever way.
+[[gnu::noinline, gnu::cold]] Result<ssize_t> Sender::send_dummy(const msghdr& message, int flags) {
+  constexpr Error kNotByRing{EINVAL, "sendmsg: a dummy send that no ring takes"};
+  if (!may_send_by_ring(message, flags)) return kNotByRing;
+  const auto control = message.msg_controllen != 0 ? read_send_control(message) : std::nullopt;
+  if (message.msg_controllen != 0 && !control) return kNotByRing;
+  const std::size_t payload = payload_bytes(message);
+  if (const int error = rehearse(message, payload, control ? &*control : nullptr); error != 0)
+    return Error{error, "sendmsg: a dummy send"};
+  statistics_.count(Count::tx_dummies);
+  return static_cast<ssize_t>(payload);
+}
+
+// -- for the Extra API
+
+/// Returns null when the kernel sends.
+ethernet::Destination* Sender::current_destination(const SocketAddress& address) {
+  const bool is_kernels = conditions_.kernel_only.load(std::memory_order_relaxed) || kernel_sends_.load() != 0;
+  if (is_kernels || address.family() != kernel_.domain() || address.port() == 0) return nullptr;
+  ethernet::Destination* const destination = destination_for(address, nullptr);
+  return make_current(*destination) ? destination : nullptr;
+}
+
+std::shared_ptr<ethernet::Ring> Sender::ring_to(const SocketAddress& address) {
+  const std::lock_guard guard(lock_);
+  const ethernet::Destination* const destination = current_destination(address);
+  return destination != nullptr ? destination->ring() : nullptr;
+}
+
+std::vector<std::byte> Sender::headers_to_peer() {
+  const std::lock_guard guard(lock_);
+  const SocketAddress& peer = flows_.names().peer;
+  ethernet::Destination* const destination = peer.is_unspecified() ? nullptr : current_destination(peer);
+  if (destination == nullptr) return {};
+  std::array<std::byte, ethernet::HeaderTemplate::kMaxBytes> room;
+  const auto headers = destination->header().write(room, 0);
+  constexpr std::size_t kChecksumBytes = 2;  // the last field of UDP's header: here only the sum of the pseudo header
+  std::fill(headers.end() - kChecksumBytes, headers.end(), std::byte{0});
+  return {headers.begin(), headers.end()};
+}
+
+// -- destinations
 
 /// Returns null when the kernel has to send. `way`: what control data says about the path, or null.
 ethernet::Destination* Sender::look_up_destination(const msghdr& message, const SendControl* way) {

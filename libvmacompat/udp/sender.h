@@ -14,6 +14,7 @@
 
 #include "core/base/biased_mutex.h"
 #include "core/ethernet/destination.h"
+#include "core/ethernet/ring.h"
 #include "core/ethernet/ring_choice.h"
 #include "libvmacompat/udp/flows.h"
 #include "libvmacompat/udp/send_control.h"
@@ -50,6 +51,12 @@ class Sender {
   void set_logic(ethernet::RingLogic logic, std::uint64_t user_id);
   [[nodiscard]] std::uint64_t ring_user_id() const { return choice_.user_id(); }
 
+  // -- for the Extra API
+  /// Returns the ring by which datagrams to `address` leave, or null when the kernel sends them.
+  std::shared_ptr<ethernet::Ring> ring_to(const SocketAddress& address);
+  /// Returns the headers of a datagram without payload to the peer. Empty when there is no peer, or the kernel sends.
+  std::vector<std::byte> headers_to_peer();
+
   /// The socket ends: forgets the destinations and their rings.
   void end() noexcept { destinations_.clear(); }
   /// Called in a forked child: the destinations' rings are the parent's.
@@ -60,6 +67,8 @@ class Sender {
 
   Result<ssize_t> send_either_way(const msghdr& message, int flags);
   Result<ssize_t> send_by_kernel(const msghdr& message, int flags);
+  Result<ssize_t> send_dummy(const msghdr& message, int flags);
+  int rehearse(const msghdr& message, std::size_t payload, const SendControl* control);
   [[nodiscard]] bool may_send_by_ring(const msghdr& message, int flags) const;
   std::optional<int> send_by_ring(const msghdr& message, std::size_t payload, const SendControl* control);
   std::optional<int> send_with_control(const msghdr& message, std::size_t payload);
@@ -68,6 +77,7 @@ class Sender {
   // lock() held
   ethernet::Destination* destination_for(const msghdr& message, const SendControl* control);
   ethernet::Destination* look_up_destination(const msghdr& message, const SendControl* way);
+  ethernet::Destination* current_destination(const SocketAddress& address);
   ethernet::Destination* destination_for(const SocketAddress& address, const ethernet::WayControl* control);
   bool make_current(ethernet::Destination& destination);
   bool find_way(ethernet::Destination& destination);

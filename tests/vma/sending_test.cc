@@ -66,8 +66,7 @@ TEST_P(Sending, ADummySendSendsNothing) {
   constexpr int kDummySend = 0x400;
   bind_anywhere(socket_);
   until_rings_send(socket_);
-  EXPECT_EQ(::sendto(socket_, "dummy", 5, kDummySend, echo_.get(), echo_.length()), -1);
-  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(::sendto(socket_, "dummy", 5, kDummySend, echo_.get(), echo_.length()), 5) << std::strerror(errno);
   ASSERT_EQ(socket_.send_to(echo_, "real"), 4);
   EXPECT_EQ(socket_.receive(), "real");
 }
