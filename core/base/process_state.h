@@ -69,8 +69,10 @@ enum class ProcessPart : std::uint8_t {
   pid_namespace_mark,   ///< librsocket, load. The child finds out whether it is in another PID namespace
   fork_mode,            ///< librsocket: under the preload libraries, load
   closings,             ///< librsocket: connections that end in the background. The child begins anew
-  vma_process,          ///< libvmacompat/process, load
+  vma_process,          ///< libvmacompat/process, load, lock
   rings_of_process,     ///< libvmacompat/process
+  extra_api,            ///< libvmacompat/extra_api
+  ring_descriptors,     ///< libvmacompat/extra_api, load, lock. The child closes those of its parent's rings
   port_claims,          ///< libvmacompat/udp, ForkStep::port_claims
   fork_pipe,            ///< libvmacompat/udp, ForkStep::fork_pipe
   known_epoll_sets,     ///< preload, load, lock. Several preload libraries share it, like the next two

@@ -1,11 +1,17 @@
-// What a socket that uses rings is told about the network.
+// What a socket that uses rings is told about the network, and where the Extra API finds it.
 #pragma once
 
 namespace ringsock::vma {
 
-/// Played by endpoints in the table of descriptors. Called by the service thread, without locks.
+class ApiSocket;
+
+/// Played by endpoints in the table of descriptors. Called without locks.
 class RingUser {
  public:
+  /// Returns the part that answers the Extra API (api_socket.h). Threads: any.
+  virtual ApiSocket& api() noexcept = 0;
+
+  // Called by the service thread:
   /// Addresses of this host have changed.
   virtual void follow_addresses() = 0;
   /// Netfilter rules have changed.

@@ -28,14 +28,6 @@ void log_lines(config::VmaLogLevel level, std::string_view text) {
   }
 }
 
-void dump(int fd, config::VmaLogLevel level) {
-  const auto all = runtime::vma_statistics.snapshot();
-  if (!all) return;
-  for (const auto& socket : all->sockets) {
-    if (fd == 0 || socket.fd == fd) log_lines(level, runtime::vma_socket_block(socket, runtime::VmaCounting::totals));
-  }
-}
-
 void do_what_is_asked() {
   const auto question = runtime::vma_statistics.take_asked();
   if (!question) return;
@@ -49,12 +41,22 @@ void do_what_is_asked() {
   runtime::vma_statistics.show_pools(pools.size());
   if (asked.dump_fd != runtime::kVmaUnchanged) {
     const bool has_level = asked.dump_level != runtime::kVmaUnchanged;
-    dump(asked.dump_fd, has_level ? static_cast<config::VmaLogLevel>(asked.dump_level) : config::VmaLogLevel::info);
+    dump_sockets(asked.dump_fd,
+                 has_level ? static_cast<config::VmaLogLevel>(asked.dump_level) : config::VmaLogLevel::info);
   }
   runtime::vma_statistics.answer(asked.number);
 }
 
 }  // namespace
+
+bool dump_sockets(int fd, config::VmaLogLevel level) {
+  const auto all = runtime::vma_statistics.snapshot();
+  if (!all) return false;
+  for (const auto& socket : all->sockets) {
+    if (fd == 0 || socket.fd == fd) log_lines(level, runtime::vma_socket_block(socket, runtime::VmaCounting::totals));
+  }
+  return true;
+}
 
 void follow_statistics_requests() {
   const auto fd = runtime::vma_statistics.asked_fd();

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "config.h"
+#include "core/base/at_fork.h"
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/unique_fd.h"
@@ -134,7 +135,15 @@ bool Process::may_use_rings(int type) {
                 "sockets are left to the kernel: this process may have less than 256 descriptors");
     return false;
   }
-  return config.offloaded_sockets && rules().decide_socket(type) == config::VmaTransport::vma;
+  has_begun_.store(true, std::memory_order_relaxed);
+  return threads.of_caller().value_or(config.offloaded_sockets) &&
+         rules().decide_socket(type) == config::VmaTransport::vma;
+}
+
+Status Process::use_memory(const verbs::UserMemory& memory) {
+  if (has_begun_.load(std::memory_order_relaxed)) return Error{EINVAL, "ioctl: too late for an allocator"};
+  memory_ = memory;
+  return ok();
 }
 
 Process& process() { return process_state<Process>(); }
@@ -143,6 +152,8 @@ namespace {
 
 [[gnu::constructor]] void start() {
   Process& me = process();
+  hold_across_fork(me.threads.lock());
+  hold_across_fork(me.profiles.lock());
   set_log_level(LogLevel::debug);
   set_log_sink([](LogLevel level, const char* text) { process().log.write(as_vma_level(level), text); });
   me.write_banner();

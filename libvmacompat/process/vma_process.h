@@ -10,6 +10,9 @@
 #include "core/config/vma_config.h"
 #include "core/config/vma_log.h"
 #include "core/config/vma_rules.h"
+#include "core/ethernet/options.h"
+#include "libvmacompat/process/ring_profiles.h"
+#include "libvmacompat/process/thread_offload.h"
 
 namespace ringsock::vma {
 
@@ -23,6 +26,8 @@ class Process {
 
   const config::VmaConfig config;
   config::VmaLog log;
+  ThreadOffload threads;
+  RingProfiles profiles;
 
   /// Reads libvma.conf at the first call.
   config::VmaRules& rules();
@@ -32,12 +37,18 @@ class Process {
   bool may_use_rings(int type);
   /// Returns the number of one more choice of rings (ethernet::RingChoice).
   std::uint64_t next_choice() noexcept { return choices_.fetch_add(1, std::memory_order_relaxed); }
+  /// Has the rings' buffers come from the application's functions. Errors: EINVAL there was a socket that may use
+  /// rings.
+  Status use_memory(const verbs::UserMemory& memory);
+  [[nodiscard]] const verbs::UserMemory& memory() const { return memory_; }
 
  private:
   std::once_flag rules_once_;
   std::unique_ptr<config::VmaRules> rules_;
   std::atomic<bool> has_told_of_low_limit_{false};
   std::atomic<std::uint64_t> choices_{0};
+  std::atomic<bool> has_begun_{false};  ///< there was a socket that may use rings
+  verbs::UserMemory memory_;            ///< does not change once has_begun_ is set
 };
 
 Process& process();

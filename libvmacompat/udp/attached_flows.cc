@@ -78,6 +78,14 @@ std::vector<Attachment> AttachedFlows::groups() const {
   return out;
 }
 
+std::vector<std::shared_ptr<ethernet::Ring>> AttachedFlows::rings() const {
+  std::vector<std::shared_ptr<ethernet::Ring>> out;
+  for (const Attachment& one : attachments_) {
+    if (std::find(out.begin(), out.end(), one.ring) == out.end()) out.push_back(one.ring);
+  }
+  return out;
+}
+
 std::shared_ptr<ethernet::Ring> AttachedFlows::ring_of_group(const SocketAddress& group, int ifindex) const {
   const auto is_it = [&](const Attachment& one) {
     return one.is_group() && one.tuple.destination == group && one.ring->interface().ifindex() == ifindex;

@@ -45,6 +45,8 @@ class AttachedFlows {
 
   [[nodiscard]] bool any() const { return !attachments_.empty(); }
   [[nodiscard]] std::vector<Attachment> groups() const;
+  /// Returns the rings by which they come, each once.
+  [[nodiscard]] std::vector<std::shared_ptr<ethernet::Ring>> rings() const;
   /// Returns the ring that the group already comes by, null: none.
   [[nodiscard]] std::shared_ptr<ethernet::Ring> ring_of_group(const SocketAddress& group, int ifindex) const;
   void forget_after_fork() noexcept;

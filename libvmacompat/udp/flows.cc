@@ -55,7 +55,7 @@ ethernet::Ethernet* Flows::ethernet() {
 // -- attaching -----------------------------------------------------------------------------------------
 
 void Flows::attach_all() {
-  if (is_kernel_only() || names_.local.port() == 0) return;
+  if (!receives_ || is_kernel_only() || names_.local.port() == 0) return;
   if (net::IpAddress::of(names_.local).is_loopback() || ethernet() == nullptr) return;
   const auto generation = ethernet_->address_generation();  // read first: later changes are looked at again
   // When several processes have a port, only the kernel knows which of them gets a datagram. But what comes from a
@@ -144,8 +144,15 @@ void Flows::give_up() {
   note_change();
 }
 
+void Flows::stop_receiving() {
+  receives_ = false;
+  detach_all();
+  static_cast<void>(refuse_copies_of({}));
+  kernel_.expect_datagram();
+}
+
 void Flows::attach_answers(const SocketAddress& local, int ifindex) {
-  if (names_.is_bound || queue_.is_connected() || queue_.shares_port()) return;
+  if (!receives_ || names_.is_bound || queue_.is_connected() || queue_.shares_port()) return;
   attach_at(local, ifindex);
   socket_.describe();
 }
@@ -188,7 +195,7 @@ void Flows::follow_bound_interface() {
 }
 
 void Flows::follow_shared_address() {
-  if (any() && !queue_.is_connected() && !is_port_ours()) detach_own_addresses();
+  if (attached_.any() && !queue_.is_connected() && !is_port_ours()) detach_own_addresses();
 }
 
 void Flows::leave_port_to_kernel() {

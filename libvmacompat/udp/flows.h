@@ -76,9 +76,12 @@ class Flows {
   void detach_all();
   /// The same, and nothing is attached again.
   void give_up();
+  /// The same, but rings go on sending: SO_VMA_SHUTDOWN_RX.
+  void stop_receiving();
   /// Moves the flows to the rings that the choice now names. Groups do not move. Returns whether any flow was moved.
+  /// There must be rings.
   bool move() { return attached_.move(*ethernet_); }
-  [[nodiscard]] bool any() const { return attached_.any(); }
+  [[nodiscard]] const AttachedFlows& attached() const { return attached_; }
   /// Has the rings tell times of arrival.
   void want_times() { attached_.want_times(); }
 
@@ -123,6 +126,7 @@ class Flows {
   Mutex setup_lock_;
   std::shared_ptr<ethernet::Ethernet> ethernet_;
   bool ethernet_failed_ = false;
+  bool receives_ = true;  ///< until stop_receiving()
   SocketNames names_;
   Groups groups_;
   AttachedFlows attached_;

@@ -19,6 +19,7 @@ Result<RingAllocLogic> parse_ring_alloc_logic(const void* value, socklen_t lengt
   if ((mask & kKnown) == 0 || !ethernet::is_ring_logic(words[kLogic])) return Error{EINVAL, "SO_VMA_RING_ALLOC_LOGIC"};
   return RingAllocLogic{.logic = static_cast<ethernet::RingLogic>(words[kLogic]),
                         .user_id = (mask & kHasUser) != 0 ? words[kUser] : 0,
+                        .profile_key = (mask & kHasProfile) != 0 ? words[kProfile] : 0,
                         .for_receiving = (mask & kHasIngress) != 0 && (words[kDirections] & 1) != 0,
                         .for_sending = (mask & kHasEgress) != 0 && (words[kDirections] & 2) != 0};
 }

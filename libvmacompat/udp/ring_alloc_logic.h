@@ -10,11 +10,11 @@
 
 namespace ringsock::vma {
 
-/// The option, and its argument as the application fills it in: struct vma_ring_alloc_logic_attr.
-inline constexpr int kRingAllocLogicOption = 2810;
+/// The argument, which the application fills in as a struct vma_ring_alloc_logic_attr.
 struct RingAllocLogic {
   ethernet::RingLogic logic = ethernet::RingLogic::per_interface;
   std::uint32_t user_id = 0;
+  std::uint32_t profile_key = 0;  ///< 0: none
   bool for_receiving = false;
   bool for_sending = false;
 };

@@ -20,7 +20,6 @@
 #include "libvmacompat/process/statistics_requests.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/udp/port_claims.h"
-#include "libvmacompat/udp/ring_alloc_logic.h"
 
 namespace ringsock::vma {
 
@@ -43,7 +42,9 @@ UdpSocket::UdpSocket(int domain, int fd)
       queue_(kernel_, *this, statistics_,
              choice_of(process().config.ring_allocation_logic_rx, process().config.ring_migration_ratio_rx),
              receive_buffer_of(fd)),
-      inheritance_(*this, kernel_, rings_, queue_, flows_, sender_) {
+      inheritance_(*this, kernel_, rings_, queue_, flows_, sender_),
+      library_options_(kernel_, flows_, queue_, sender_),
+      api_(flows_, sender_, rings_) {
   if (!process().config.tx_mc_loopback) stop_multicast_loop(fd, domain);
   runtime::fork_registry().enter(*this);
   SocketFamily::install_fork_handlers();  // its handlers run after the registry's in a child, and before them in a
@@ -129,8 +130,13 @@ void UdpSocket::follow_netfilter() {
 // -- options ---------------------------------------------------------------------------------------
 
 Status UdpSocket::set_option(int level, int name, const void* value, socklen_t length) {
-  if (level == SOL_SOCKET && name == kRingAllocLogicOption) return set_ring_logic(value, length);
   const PolledRings::News news(rings_);
+  if (LibraryOptions::is_set_here(level, name, length)) {
+    const std::lock_guard guard(flows_.setup_lock());
+    const Status done = library_options_.set(level, name, value, length);
+    describe();
+    return done;
+  }
   const OptionEffect effect = effect_of(level, name);
   if (effect == OptionEffect::socket_filter) {
     const std::lock_guard guard(flows_.setup_lock());
@@ -193,21 +199,8 @@ void UdpSocket::apply(OptionEffect effect, int level, int name) {
 }
 
 Status UdpSocket::get_option(int level, int name, void* value, socklen_t* length) {
+  if (LibraryOptions::is_got_here(level, name)) return library_options_.get(name, value, length);
   if (::getsockopt(kernel_.fd(), level, name, value, length) != 0) return Error::last("getsockopt");
-  return ok();
-}
-
-Status UdpSocket::set_ring_logic(const void* value, socklen_t length) {
-  const auto wish = parse_ring_alloc_logic(value, length);
-  if (!wish) return wish.error();
-  const PolledRings::News news(rings_);
-  const std::lock_guard guard(flows_.setup_lock());
-  if (wish->for_sending) sender_.set_logic(wish->logic, wish->user_id);
-  if (wish->for_receiving) {
-    queue_.set_logic(wish->logic, wish->user_id);
-    flows_.move();
-  }
-  describe();
   return ok();
 }
 

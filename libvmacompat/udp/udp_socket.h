@@ -14,8 +14,10 @@
 #include "libvmacompat/udp/datagram_queue.h"
 #include "libvmacompat/udp/flows.h"
 #include "libvmacompat/udp/kernel_socket.h"
+#include "libvmacompat/udp/library_options.h"
 #include "libvmacompat/udp/polled_rings.h"
 #include "libvmacompat/udp/sender.h"
+#include "libvmacompat/udp/udp_api.h"
 #include "libvmacompat/udp/udp_inheritance.h"
 #include "libvmacompat/udp/udp_options.h"
 
@@ -60,6 +62,7 @@ class UdpSocket final : public runtime::Endpoint, public RingUser {
   void passed_on() noexcept override;
   void process_ends() noexcept override;
 
+  ApiSocket& api() noexcept override { return api_; }
   void follow_addresses() override;
   void follow_netfilter() override;
   /// Called by the service thread when another process has a socket on this port, too.
@@ -76,10 +79,9 @@ class UdpSocket final : public runtime::Endpoint, public RingUser {
   void follow_addresses_at_once();
   void move_rings();
 
-  // udp_socket.cc; the setup lock is held, except for set_ring_logic()
+  // udp_socket.cc; the setup lock is held
   bool note_option(int level, int name, const void* value, socklen_t length);
   void apply(OptionEffect effect, int level, int name);
-  Status set_ring_logic(const void* value, socklen_t length);
 
   runtime::VmaSocketStatistics statistics_;
   KernelSocket kernel_;
@@ -90,6 +92,8 @@ class UdpSocket final : public runtime::Endpoint, public RingUser {
   PolledRings rings_;
   ReceiveQueue queue_;
   Inheritance inheritance_;
+  LibraryOptions library_options_;
+  UdpApi api_;
   std::atomic<bool> read_shut_{false};
 };
 

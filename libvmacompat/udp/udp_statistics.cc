@@ -17,7 +17,7 @@ void UdpSocket::describe() {
   for (const Membership& one : flows_.groups().memberships()) groups.push_back(one.group.with_port(0));
   statistics_.describe({.fd = fd,
                         .inode = kernel_.inode(),
-                        .is_offloaded = flows_.any(),
+                        .is_offloaded = flows_.attached().any(),
                         .is_blocking = !is_nonblocking(),
                         .multicast_loop = loops != 0,
                         .local = flows_.names().local,

@@ -51,6 +51,7 @@ EXPLAINED = {
     ("librsocket/hand_over/door.cc", "SCM_RIGHTS"): "moved some lines below",
     ("librsocket/hand_over/relay.cc", "signalfd"): "a process of its own",
     ("librsocket/hand_over/exec.cc", "dup3"): APPLICATIONS,
+    ("libvmacompat/extra_api/ring_descriptors.cc", "eventfd"): APPLICATIONS,
     ("libvmacompat/statistics/vma_page_reader.cc", "*"): "of programs that read statistics",
     ("preload/epoll_nesting.cc", "fopen"): ENDS,
     ("preload/connection_calls.cc", "accept"): APPLICATIONS,

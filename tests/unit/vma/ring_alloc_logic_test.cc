@@ -28,6 +28,8 @@ TEST(RingAllocLogicOption, ChoosesDirectionsByTheirBits) {
   const auto neither = parse({2, 11, 0, 5, 1 | 2});
   EXPECT_FALSE(neither->for_receiving || neither->for_sending);
   EXPECT_EQ(neither->user_id, 5u);
+  EXPECT_EQ(neither->profile_key, 0u);
+  EXPECT_EQ(parse({1, 0, 3, 0, 0})->profile_key, 3u);
 }
 
 TEST(RingAllocLogicOption, RefusesOtherLengthsUnknownBitsAndLogics) {

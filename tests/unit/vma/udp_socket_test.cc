@@ -186,6 +186,40 @@ TEST_F(UdpSocketTest, AnswersComeToASocketThatHasOnlySent) {
   EXPECT_EQ(receive(), "an answer");
 }
 
+TEST_F(UdpSocketTest, ADummySendLeavesByNoWay) {
+  constexpr int kDummy = 0x400;
+  EXPECT_EQ(send(peer_.name(), "dummy", kDummy), EINVAL) << "the socket has no port: the kernel would send";
+  for (const char* text : {"first", "second"}) EXPECT_EQ(send(peer_.name(), text), 0);
+  for (const char* text : {"dummy", ""}) EXPECT_EQ(send(peer_.name(), text, kDummy | MSG_DONTWAIT), 0);
+  EXPECT_EQ(send(peer_.name(), std::string(1400, 'd'), kDummy), 0) << "too long for inline data";
+  EXPECT_EQ(send(peer_.name(), std::string(2000, 'd'), kDummy), EINVAL) << "fragments are the kernel's";
+  EXPECT_EQ(send(peer_.name(), "dummy", kDummy | MSG_MORE), EINVAL);
+  EXPECT_EQ(peer_.heard(), Texts{"first"});
+  EXPECT_EQ(on_line(), Texts{"second"});
+}
+
+TEST_F(UdpSocketTest, TheExtraApiLearnsItsRings) {
+  ApiSocket& api = socket_->api();
+  EXPECT_TRUE(api.receiving_rings().empty());
+  EXPECT_EQ(api.sending_ring(kFar), nullptr) << "it has no port";
+  bind(kCard);
+  ASSERT_EQ(api.receiving_rings().size(), 1U);
+  EXPECT_EQ(api.sending_ring(kFar), api.receiving_rings().front());
+  EXPECT_TRUE(api.headers_to_peer().empty()) << "it is not connected";
+  world_.kernel.path.type = net::PathType::local;
+  EXPECT_EQ(api.sending_ring(with_port(kFar, 5001)), nullptr) << "this host";
+}
+
+TEST_F(UdpSocketTest, WithoutReceivingItsRingSendsOn) {
+  bind(kCard);
+  constexpr int kShutdownRx = 2821;
+  ASSERT_TRUE(socket_->set_option(SOL_SOCKET, kShutdownRx, nullptr, 0));
+  EXPECT_EQ(card().flows, 0);
+  EXPECT_EQ(send(peer_.name(), "by the ring"), 0);
+  EXPECT_EQ(on_line(), Texts{"by the ring"});
+  EXPECT_EQ(card().flows, 0);
+}
+
 TEST_F(UdpSocketTest, TheKernelSendsToThisHost) {
   world_.kernel.path.type = net::PathType::local;
   bind(kAnywhere);
