@@ -15,8 +15,8 @@ struct SocketWay {
   /// Answers getsockopt(2) for the descriptor -1, by which a program asks for what a library offers beside its sockets.
   /// Returns false for options that are not the library's. `value` has room for an int at least. Null: there are none.
   bool (*answer_option)(int level, int name, void* value, socklen_t* length) = nullptr;
-  /// Flags of send(2), of kWaysSendFlags, that have a meaning on sockets of this way only. A send by the kernel fails
-  /// with EINVAL, because the kernel would take no notice of the flag.
+  /// Flags of send(2), of kWaysSendFlags, that have a meaning on datagram sockets of this way only. On other sockets a
+  /// send with such a flag fails with EINVAL, because nobody else would take notice of the flag.
   int send_flags = 0;
 };
 

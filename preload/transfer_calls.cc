@@ -63,6 +63,12 @@ template <class Libcs>
   return receive_ours(fd, data, length, flags, libcs);
 }
 
+constexpr auto kLibcsWrite = [](int fd, const void* data, size_t length, int) { return real.write(fd, data, length); };
+
+constexpr Error kWaysFlag{EINVAL, "send: a flag for other sockets"};
+/// Flags that need a closer look on streams, which no way claims its flags for.
+constexpr int kStreamsUnusual = MSG_FASTOPEN | kWaysSendFlags;
+
 template <class Libcs>
 ssize_t send_again(int fd, const void* data, size_t length, int flags, Libcs libcs);
 
@@ -70,7 +76,11 @@ template <class Libcs>
 [[gnu::noinline]] ssize_t send_ours(int fd, const void* data, size_t length, int flags, Libcs libcs) {
   return route_held(
       fd,
-      [&](Lookup& socket) {
+      [&](Lookup& socket) -> Result<ssize_t> {
+        if constexpr (!std::is_same_v<Libcs, std::remove_const_t<decltype(kLibcsWrite)>>) {
+          if ((flags & kWaysSendFlags) != 0 && !socket->is_datagram() && are_ways_send_flags(flags)) [[unlikely]]
+            return kWaysFlag;
+        }
         return with_rest_sent(fd, socket, data, length, flags, send_checked(socket, data, length, flags));
       },
       [&] { return libcs(fd, data, length, flags); }, [&] { return send_again(fd, data, length, flags, libcs); });
@@ -98,7 +108,6 @@ template <class Libcs>
 constexpr auto kLibcsRecv = [](int fd, void* data, size_t length, int flags) {
   return real.recv(fd, data, length, flags);
 };
-constexpr auto kLibcsWrite = [](int fd, const void* data, size_t length, int) { return real.write(fd, data, length); };
 constexpr auto kLibcsSend = [](int fd, const void* data, size_t length, int flags) {
   if (is_refused(flags)) [[unlikely]]
     return ssize_t{-1};
@@ -134,9 +143,10 @@ Result<ssize_t> connect_and_send(Lookup& socket, const sockaddr* address, sockle
 }
 
 Result<ssize_t> send_all(int fd, Lookup& socket, const msghdr* message, int flags) {
-  if ((flags & MSG_FASTOPEN) != 0 && !socket->is_datagram()) [[unlikely]] {
+  if ((flags & kStreamsUnusual) != 0 && !socket->is_datagram()) [[unlikely]] {
+    if (are_ways_send_flags(flags)) return kWaysFlag;
     if (!are_readable(message)) return Error{EFAULT, "sendmsg: message"};
-    if (message->msg_name != nullptr)
+    if ((flags & MSG_FASTOPEN) != 0 && message->msg_name != nullptr)
       return connect_and_send(socket, static_cast<const sockaddr*>(message->msg_name), message->msg_namelen,
                               [&] { return ringsock_sendmsg(fd, message, flags & ~MSG_FASTOPEN); });
   }
@@ -374,9 +384,11 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
   return route(
       fd,
       [&](Lookup& socket) -> Result<ssize_t> {
-        if (address != nullptr && (flags & MSG_FASTOPEN) != 0 && !socket->is_datagram()) [[unlikely]] {
-          return connect_and_send(socket, address, address_length,
-                                  [&] { return intercepted_send(fd, data, length, flags & ~MSG_FASTOPEN); });
+        if ((flags & kStreamsUnusual) != 0 && !socket->is_datagram()) [[unlikely]] {
+          if (are_ways_send_flags(flags)) return kWaysFlag;
+          if (address != nullptr && (flags & MSG_FASTOPEN) != 0)
+            return connect_and_send(socket, address, address_length,
+                                    [&] { return intercepted_send(fd, data, length, flags & ~MSG_FASTOPEN); });
         }
         if (address == nullptr)
           return with_rest_sent(fd, socket, data, length, flags, send_checked(socket, data, length, flags));

@@ -396,6 +396,34 @@ TEST_F(ExtraApi, AThreadThatSleepsOnARingHearsOfWhatAnotherThreadHasTaken) {
   EXPECT_EQ(socket_.receive(nullptr, MSG_DONTWAIT), "for the ring");
 }
 
+TEST_F(ExtraApi, ARingsDescriptorIsForPollingAndDuplicatesAreTheSame) {
+  bind_here(socket_);
+  const int ring = ring_of(socket_), copy = ::dup(ring);
+  char byte = 0;
+  int number = 0;
+  socklen_t length = sizeof number;
+  EXPECT_EQ(::read(ring, &byte, 1), -1);
+  EXPECT_EQ(::write(ring, &byte, 1), -1);
+  EXPECT_EQ(::recv(ring, &byte, 1, 0), -1);
+  EXPECT_EQ(::send(ring, &byte, 1, 0), -1);
+  EXPECT_EQ(::listen(ring, 1), -1);
+  EXPECT_EQ(::connect(ring, echo_.get(), echo_.length()), -1);
+  EXPECT_EQ(::getsockname(ring, nullptr, nullptr), -1);
+  (void)::getsockopt(ring, SOL_SOCKET, SO_ERROR, &number, &length);
+  (void)::setsockopt(ring, SOL_SOCKET, SO_RCVBUF, &number, sizeof number);
+  (void)::shutdown(ring, SHUT_RDWR);
+  EXPECT_EQ(ring_of(socket_), ring);
+  EXPECT_EQ(api().get_socket_rings_num(ring), 0) << "it is no socket";
+  const Messenger messenger(echo_);
+  messenger.send("one", "10.9.0.1", socket_.name().port());
+  EXPECT_TRUE(is_readable(copy, 5000));
+  ASSERT_EQ(::close(ring), 0);
+  EXPECT_TRUE(is_readable(copy));
+  EXPECT_EQ(socket_.receive(), "one");
+  EXPECT_FALSE(is_readable(copy));
+  ::close(copy);
+}
+
 /// A socket with a ring of its own.
 Socket socket_with_own_ring() {
   Socket socket(AF_INET);
@@ -694,6 +722,30 @@ TEST_F(ExtraApi, WhereTheKernelWouldSendADummySendFails) {
   EXPECT_EQ(error_of([&] { return ::recv(pair[1], &byte, 1, MSG_DONTWAIT); }), EAGAIN) << "nothing was sent";
   for (const int fd : pair) ::close(fd);
   EXPECT_EQ(receiver.receive(nullptr, MSG_DONTWAIT), "");
+}
+
+// By librspreload it is an rsocket.
+TEST_F(ExtraApi, ADummySendOfAStreamFails) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0), alice = ::socket(AF_INET, SOCK_STREAM, 0);
+  Address here("127.0.0.1", 0);
+  ASSERT_EQ(::bind(listener, here.get(), here.length()), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  ASSERT_EQ(::getsockname(listener, here.get(), &here.length()), 0);
+  ASSERT_EQ(::connect(alice, here.get(), here.length()), 0);
+  const int bob = ::accept(listener, nullptr, nullptr);
+  std::string dummy = "dummy";
+  iovec part{dummy.data(), dummy.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  EXPECT_EQ(error_of([&] { return ::send(alice, dummy.data(), dummy.size(), VMA_SND_FLAGS_DUMMY); }), EINVAL);
+  EXPECT_EQ(error_of([&] { return ::sendto(alice, dummy.data(), 5, VMA_SND_FLAGS_DUMMY, nullptr, 0); }), EINVAL);
+  EXPECT_EQ(error_of([&] { return ::sendmsg(alice, &message, VMA_SND_FLAGS_DUMMY); }), EINVAL);
+  ASSERT_EQ(::send(alice, "real", 4, 0), 4);
+  std::array<char, 16> room{};
+  EXPECT_EQ(::recv(bob, room.data(), room.size(), 0), 4);
+  EXPECT_STREQ(room.data(), "real");
+  for (const int fd : {listener, alice, bob}) ::close(fd);
 }
 
 // -- packets in buffers: not there yet
