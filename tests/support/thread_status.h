@@ -4,6 +4,9 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <string>
 
@@ -18,14 +21,19 @@ inline std::string status_of(pid_t thread, const std::string& name) {
   return {};
 }
 
-/// Waits until the thread sleeps and is not woken between several looks at it. Returns false once it has ended.
+/// Waits until the thread sleeps and is not woken between several looks at it. Returns false once it has ended, and
+/// tells on standard error how that was seen.
 inline bool falls_asleep(pid_t thread) {
   constexpr int kLooks = 20;
   constexpr useconds_t kBetweenLooks = 1000;
   std::string wake_ups;
   for (int looks = 0; looks < kLooks; ++looks) {
+    errno = 0;
     const std::string state = status_of(thread, "State");
-    if (state.empty() || state.starts_with('Z')) return false;
+    if (state.empty() || state.starts_with('Z')) {
+      std::fprintf(stderr, "thread %d: state '%s' (%s)\n", thread, state.c_str(), std::strerror(errno));
+      return false;
+    }
     const std::string now = status_of(thread, "voluntary_ctxt_switches");
     if (!state.starts_with('S') || now != wake_ups) looks = 0;
     wake_ups = now;
