@@ -47,10 +47,10 @@ struct Table {
 }  // namespace
 
 bool answer_library_option(int level, int name, void* value, socklen_t* length) {
-  if (level != SOL_SOCKET || name != SO_VMA_GET_API || *length < sizeof(vma_api_t*)) return false;
-  vma_api_t* const table = &process_state<Table>().functions;
-  std::memcpy(value, static_cast<const void*>(&table), sizeof table);
-  *length = sizeof table;
+  if (level != SOL_SOCKET || name != SO_VMA_GET_API || *length < sizeof(void*)) return false;
+  void* const table = &process_state<Table>().functions;
+  std::memcpy(value, &table, sizeof(void*));
+  *length = sizeof(void*);
   return true;
 }
 
