@@ -32,6 +32,7 @@ using runtime::Ref;
   bool was_a_files = false;
   const int answer = as_library_call([&] {
     const Status closed = runtime::close_descriptor(fd, runtime::WaitingCalls::go_on);
+    if (!closed) static_cast<void>(fd_table().wait_for_close(fd));  // of another thread
     was_a_files = !closed && closed.error().code == EBADF && !fd_table().holds(fd);
     return to_posix([&] { return closed; });
   });

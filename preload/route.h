@@ -39,7 +39,9 @@ using transports::leave_to_kernel;
 
 /// Returns whether the descriptor has become the kernel's, after `error` of a call on `socket`. Moves a connection that
 /// another process has used since a fork to the kernel here, too (HandOvers::follow()).
-bool goes_on_by_kernel(Lookup& socket, const Error& error);
+/// Waits where another thread has just closed the number, which may be another file's by now.
+/// @param fd  the number, -1 where the call has found an endpoint under it
+bool goes_on_by_kernel(Lookup& socket, const Error& error, int fd = -1);
 
 /// Called before a call asks for what the open file description keeps, and after it has set that: returns whether
 /// another process has made the connection the kernel's, so that the kernel's socket has it. The connection becomes the
@@ -63,7 +65,7 @@ template <class Ours, class Libcs, class Again>
     answer = static_cast<decltype(answer)>(to_posix([&] {
       auto result = ours(socket);
       if (!result) [[unlikely]]
-        by_kernel = goes_on_by_kernel(socket, result.error());
+        by_kernel = goes_on_by_kernel(socket, result.error(), fd);
       return result;
     }));
     if (by_kernel) [[unlikely]] {

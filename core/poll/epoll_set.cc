@@ -136,7 +136,7 @@ Status EpollSet::adopt(int epoll_fd, std::span<const int> copies, bool is_shared
 }
 
 Status EpollSet::control(int op, int fd, const epoll_event* event) {
-  Ref endpoint = fd_table().get(fd);
+  Ref endpoint = fd_table().get_settled(fd);
   // Another process may have changed the registration since it has moved the connection to the kernel.
   if (endpoint && endpoint->values.get(DescriptionValues::is_kernels) != 0 && follow_user(*endpoint))
     endpoint = fd_table().get(fd);

@@ -60,7 +60,7 @@ class PollCall {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       entries_[i].revents = 0;
       if (entries_[i].fd < 0) continue;
-      if (Ref endpoint = fd_table().get(entries_[i].fd)) {
+      if (Ref endpoint = fd_table().get_settled(entries_[i].fd)) {
         members_.push_back({std::move(endpoint), i});
       } else {
         kernel_.push_back(entries_[i]);

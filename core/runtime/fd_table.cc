@@ -3,6 +3,7 @@
 
 #include <linux/membarrier.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -21,6 +23,7 @@
 #include "core/base/clock.h"
 #include "core/base/process_state.h"
 #include "core/base/rare_calls.h"
+#include "core/base/sleep_while.h"
 #include "core/base/this_thread.h"
 #include "core/runtime/reader_barrier.h"
 #include "core/runtime/refusing_endpoint.h"
@@ -251,6 +254,17 @@ void FdTable::clear_mark(Entry* place) noexcept {
 void FdTable::end_close(int fd) noexcept {
   const std::lock_guard guard(lock_);
   clear_mark(entry(fd));
+}
+
+bool FdTable::wait_for_close(int fd) const noexcept {
+  constexpr Nanos kPatience = std::chrono::milliseconds(100);
+  constexpr Nanos kBetweenLooks = std::chrono::microseconds(20);
+  const Entry* const place = entry(fd);
+  const auto is_marked = [place] { return place->load(std::memory_order_acquire) == being_closed(); };
+  if (place == nullptr) return true;
+  for (int looks = 0; looks < 100 && is_marked(); ++looks) ::sched_yield();
+  sleep_while(is_marked, kPatience, kBetweenLooks);
+  return !is_marked();
 }
 
 /// Takes the endpoint out of `place`. Null when there is none, or another thread is closing the number. Under lock_.

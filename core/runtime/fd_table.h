@@ -117,6 +117,19 @@ class FdTable {
   std::vector<Ref> begin_close(std::span<const int> fds);
   /// Called when the number has been closed, or has become another file's.
   void end_close(int fd) noexcept;
+  /// Returns whether this is what a look-up finds between begin_close() and end_close().
+  [[nodiscard]] static bool is_being_closed(const Endpoint& found) noexcept { return &found == being_closed(); }
+  /// Waits for end_close() of another thread: libc may have opened a file under the number already, past this library
+  /// (fopen(3), mkstemp(3)). Returns false after a tenth of a second, when the close itself takes long. Not inside a
+  /// read-side section.
+  bool wait_for_close(int fd) const noexcept;
+  /// As get(), but waits for a close that another thread is about to end.
+  [[nodiscard]] Ref get_settled(int fd) const noexcept {
+    Ref endpoint = get(fd);
+    if (endpoint && is_being_closed(*endpoint) && wait_for_close(fd)) [[unlikely]]
+      endpoint = get(fd);
+    return endpoint;
+  }
   /// Removes a descriptor that becomes a kernel socket, without waiting: the table's reference is dropped later,
   /// together with others. Returns false when `fd` is not in the table.
   bool let_go(int fd);

@@ -1,4 +1,5 @@
 // A descriptor that one thread closes, or puts something else in the place of, while another one uses it.
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/select.h>
@@ -6,7 +7,10 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <thread>
@@ -303,6 +307,30 @@ TEST_P(DescriptorOfTwoThreads, LetsAReaderHaveTheNextBytesThoughItIsInASet) {
     EXPECT_EQ(read_all(ends.peer, 1), "");
     EXPECT_EQ(::epoll_wait(set, &event, 1, 0), 0);
   }
+}
+
+/// libc opens the files of fopen(3) past the library, under numbers that another thread has just closed.
+TEST_F(NumberOfTwoThreads, IsAFilesOnceLibcHasOpenedOneUnderIt) {
+  constexpr int kConnections = support::kHasAddressSanitizer ? 300 : 1000;
+  std::atomic<bool> ends{false};
+  std::thread closer([&] {
+    for (int i = 0; i < kConnections; ++i) static_cast<void>(connected_pair());
+    ends = true;
+  });
+  while (!ends && !HasFailure()) {
+    std::FILE* const file = std::fopen("/dev/zero", "r");
+    ASSERT_NE(file, nullptr);
+    char byte = 'x';
+    pollfd entry{::fileno(file), POLLIN, 0};
+    EXPECT_EQ(::read(::fileno(file), &byte, 1), 1) << std::strerror(errno);
+    EXPECT_EQ(::poll(&entry, 1, 0), 1);
+    EXPECT_EQ(entry.revents, POLLIN);
+    const int copy = ::dup(::fileno(file));
+    EXPECT_GE(copy, 0) << std::strerror(errno);
+    ::close(copy);
+    std::fclose(file);
+  }
+  closer.join();
 }
 
 TEST_F(NumberOfTwoThreads, IsAnotherFilesWhenAPollerWakes) {
