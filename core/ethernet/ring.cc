@@ -1,11 +1,10 @@
 #include "core/ethernet/ring.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
 
+#include "core/base/sleep_while.h"
 #include "core/ethernet/bursts.h"
 #include "core/ethernet/card_ring.h"
 #include "core/ethernet/interface.h"
@@ -153,11 +152,11 @@ void Ring::moderate(std::uint16_t packets, std::chrono::microseconds period) {
   const std::lock_guard guard(receive_lock_);
   counters_->set(Count::moderation_packets, packets);
   counters_->set(Count::moderation_period_us, static_cast<std::uint64_t>(period.count()));
-  moderation_us_.store(static_cast<std::uint32_t>(period.count()), std::memory_order_relaxed);
+  moderation_.store(period, std::memory_order_relaxed);
 }
 
 void Ring::woken() {
-  if (const std::uint32_t period = moderation_us_.load(std::memory_order_relaxed); period != 0) ::usleep(period);
+  if (const Nanos period = moderation_.load(std::memory_order_relaxed); period > Nanos::zero()) sleep_for(period);
   verbs::Device& device = interface_->device();
   Told told;
   {

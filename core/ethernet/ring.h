@@ -195,7 +195,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Nanos no_trains_until_{};      ///< the line is slower than the sender
   unsigned unsignalled_ = 0;
   unsigned under_way_ = 0;
-  std::atomic<std::uint32_t> moderation_us_{0};  ///< moderate()
+  std::atomic<Nanos> moderation_{Nanos::zero()};  ///< moderate()
 };
 
 }  // namespace ringsock::ethernet

@@ -1,5 +1,6 @@
 #include "libvmacompat/udp/sender.h"
 
+#include <mellanox/vma_extra.h>
 #include <netinet/in.h>
 #include <pthread.h>
 
@@ -27,8 +28,6 @@ using Count = runtime::VmaSocketCount;
 
 /// Flags without effect on a datagram that leaves at once.
 constexpr int kHarmlessFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
-/// VMA_SND_FLAGS_DUMMY runs the path of a send to load the caches, and sends nothing.
-constexpr int kDummySend = 0x400;
 /// Returns the kernel's coarse clock, which takes a few nanoseconds to read, and changes every few milliseconds.
 std::int64_t tick() {
   timespec now{};
@@ -63,7 +62,7 @@ std::size_t payload_bytes(const msghdr& message) {
 }  // namespace
 
 Result<ssize_t> Sender::send_by_kernel(const msghdr& message, int flags) {
-  if ((flags & kDummySend) != 0) return send_dummy(message, flags & ~kDummySend);
+  if ((flags & VMA_SND_FLAGS_DUMMY) != 0) return send_dummy(message, flags & ~VMA_SND_FLAGS_DUMMY);
   inheritance_.look();
   ethernet::bursts().send_all();
   auto sent = kernel_.send(message, flags);
@@ -197,7 +196,8 @@ int Sender::rehearse(const msghdr& message, std::size_t payload, const SendContr
   return destination->ring()->rehearse(room, headers.size(), parts_of(message));
 }
 
-/// VMA_SND_FLAGS_DUMMY, with the other flags. A datagram never leaves, by whatever way.
+/// VMA_SND_FLAGS_DUMMY, with the other flags: runs the path of a send to load the caches. A datagram never leaves, by
+/// whatever way.
 [[gnu::noinline, gnu::cold]] Result<ssize_t> Sender::send_dummy(const msghdr& message, int flags) {
   constexpr Error kNotByRing{EINVAL, "sendmsg: a dummy send that no ring takes"};
   if (!may_send_by_ring(message, flags)) return kNotByRing;
