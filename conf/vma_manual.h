@@ -24,12 +24,18 @@ inline std::string vma_environment_section() {
     out.append(".TP\n.B ").append(row.variable).append("\n").append(detail::roff_text(row.help)).append("\n");
     if (!row.allowed.empty()) out.append("Allowed: ").append(detail::roff(row.allowed)).append(".\n");
     if (!row.default_value.empty()) out.append("Default: ").append(detail::roff_text(row.default_value)).append(".\n");
-    if (row.effect == config::VmaEffect::no) out.append("Accepted, without effect.\n");
-    if (row.effect == config::VmaEffect::tcp) out.append("Without effect while TCP goes through the kernel.\n");
   }
   for (const config::VmaOtherName& name : config::vma_other_names())
     out.append(".TP\n.B ").append(name.variable).append("\n").append(detail::roff_text(name.remark)).append("\n");
   return out;
+}
+
+/// The table of all variables with their effect.
+inline std::string vma_effects_section() {
+  std::string out = ".nf\n.ta 38n\nvariable\teffect\n";
+  for (const config::VmaOptionRow& row : config::vma_option_rows())
+    out.append(row.variable).append("\t").append(config::effect_text(row)).append("\n");
+  return out.append(".fi\n");
 }
 
 inline std::string vma_profiles_section() {

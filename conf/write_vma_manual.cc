@@ -4,6 +4,9 @@
 #include "conf/vma_manual.h"
 
 int main() {
+  std::fputs(".SS Effect of the variables\n", stdout);
+  std::fputs(ringsock::conf::vma_effects_section().c_str(), stdout);
+  std::fputs(".SS Meaning of the variables\n", stdout);
   std::fputs(ringsock::conf::vma_environment_section().c_str(), stdout);
   std::fputs(".SH PROFILES\n", stdout);
   std::fputs(ringsock::conf::vma_profiles_section().c_str(), stdout);

@@ -40,6 +40,7 @@ Status Connector::prepare_id(Result<std::unique_ptr<verbs::ConnectionId>> id) {
   core_.id = *std::move(id);
   core_.id->set_reuse_address(socket_.options().integer(SOL_SOCKET, SO_REUSEADDR) != 0);
   core_.id->set_v6_only(socket_.options().integer(IPPROTO_IPV6, IPV6_V6ONLY) != 0);
+  core_.id->set_type_of_service(socket_.options().type_of_service());
   core_.id->share_port_with(core_.fd);
   if (patience_) core_.id->have_other_way(*patience_);
   return ok();

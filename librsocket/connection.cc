@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <mutex>
 #include <span>
 #include <utility>
 
+#include "core/base/lock_until.h"
 #include "core/base/log.h"
 #include "core/runtime/fork_registry.h"
 #include "librsocket/work_requests.h"
@@ -336,7 +338,8 @@ bool is_data(std::uint32_t immediate) {
 }  // namespace
 
 void Connection::tell_end(const verbs::ConnectionId& id, bool is_alone) {
-  const std::unique_lock guard(core().poll_lock, std::try_to_lock);
+  constexpr Nanos kPatience = std::chrono::milliseconds(50);  // the service thread may poll at this moment
+  const auto guard = lock_until(core().poll_lock, monotonic_now() + kPatience);
   if (!guard) return;
   if (is_alone) completions_.arm();  // the peer's next message then rings, in vain
   overflow().tell_end(receiving_.read_from_ring(), receiving_.readable() > 0 || id.has_waiting(is_data));

@@ -79,7 +79,7 @@ class Connection {
   void woken() { completions_.woken(device()); }
   /// Returns the peer's order_stamp() (clock.h) of the first data, or end, that the latest poll() brought, 0 if
   /// unknown. From the first call on the peer is asked for stamps.
-  [[nodiscard]] std::uint32_t arrival_stamp() { return stamps_.latest(device(), memory_.qp()); }
+  [[nodiscard]] std::uint32_t arrival_stamp() { return stamps_.latest(device(), *core().qp); }
 
   /// Registers memory in this connection's protection domain, so that no other peer can use the key.
   Result<verbs::Mr> register_memory(void* data, std::size_t length, int access) {
@@ -119,7 +119,8 @@ class Connection {
   [[nodiscard]] ConnectionCore& core() { return sending_.core(); }
   [[nodiscard]] const ConnectionCore& core() const { return sending_.core(); }
 
-  // Parents come first: members are destroyed in reverse order.
+  // Parents come first: members are destroyed in reverse order. Each message uses the first line, and parts of
+  // sending_, receives_ and receiving_, whose members are ordered by use.
   verbs::Pd pd_;
   CompletionEvents completions_;
   ArrivalStamps stamps_;

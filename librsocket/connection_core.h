@@ -23,13 +23,15 @@ struct ConnectionCore {
 
   [[nodiscard]] bool is_suspended() const { return suspended.load(std::memory_order_relaxed); }
 
-  verbs::Device& device;
-  QueueSettings settings;
-  ibv_qp* qp = nullptr;  ///< QueuePairMemory's
-  OverflowAreas overflow;
+  // One cache line, which each message uses.
+  alignas(64) BiasedMutex poll_lock;
   ConnectionEnds ends;
-  BiasedMutex poll_lock;
   std::atomic<bool> suspended{false};  ///< Connection::suspend()
+  verbs::Device& device;
+  ibv_qp* qp = nullptr;  ///< QueuePairMemory's
+
+  OverflowAreas overflow;
+  QueueSettings settings;
 };
 
 }  // namespace ringsock::rs

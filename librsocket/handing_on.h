@@ -19,13 +19,15 @@ class HandingOn {
   void begin() noexcept { goes_on_.store(true, std::memory_order_release); }
   void end() noexcept { goes_on_.store(false, std::memory_order_release); }
 
+  [[nodiscard]] bool goes_on() const noexcept { return goes_on_.load(std::memory_order_acquire); }
+
   /// Returns when the work has ended, or after kPatience, when the machine hardly gives it any time. Threads: any but
   /// the one that hands on; without locks of the connection, which the fork needs.
   void wait() const noexcept {
     constexpr Nanos kPatience = std::chrono::seconds(5), kStep = std::chrono::microseconds(200);
-    if (!goes_on_.load(std::memory_order_acquire)) [[likely]]
+    if (!goes_on()) [[likely]]
       return;
-    sleep_while([this] { return goes_on_.load(std::memory_order_acquire); }, kPatience, kStep);
+    sleep_while([this] { return goes_on(); }, kPatience, kStep);
   }
 
  private:

@@ -94,7 +94,6 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   /// Undoes hand_on(), when the process was not made.
   void take_back() noexcept;
   bool claim_handed_on() noexcept;
-  HandingOn handing_on;
 
   /// For a library whose processes can ask each other for a connection. The call is made by a process that has become
   /// the user of a connection that others also have, without locks, but possibly inside a read-side section. Set it
@@ -127,22 +126,25 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   void lose_half_made() noexcept;
   void lose() noexcept;
 
-  std::atomic<std::uint32_t> epoch_{0};  ///< FamilyRecord::epoch of the state here
+  std::atomic<FamilyRecord*> family_{nullptr};  ///< null: never inherited, or not any more
+  std::atomic<std::uint32_t> epoch_{0};         ///< FamilyRecord::epoch of the state here
   std::atomic<int> turns_{0};
   std::atomic<bool> gives_back_{false};  ///< this process is the user until the last Turn ends
-  bool keeps_ = false;                   ///< this process is a relay, which stays the user
+  std::atomic<bool> keeps_{false};       ///< this process is a relay, which stays the user
   std::atomic<bool> takes_{false};       ///< take()
-  bool is_closing_ = false;              ///< the caller of leave_family() has send_lock
+  std::atomic<bool> is_closing_{false};  ///< the caller of leave_family() has send_lock
   Nanos looks_for_others_at_{0};
-  bool is_copied_ = false;  ///< the fork under way gives the child a copy that counts
-  bool lost_ = false;       ///< this process has lost the connection
+  bool is_copied_ = false;         ///< the fork under way gives the child a copy that counts
+  std::atomic<bool> lost_{false};  ///< this process has lost the connection
   bool half_made_ = false;
   bool loss_told_ = false;   ///< the loss was logged
   bool loss_known_ = false;  ///< the peer does not access this process's memory any more
   std::shared_ptr<FamilyRecord> family_owner_;
-  std::atomic<FamilyRecord*> family_{nullptr};  ///< null: never inherited, or not any more
   std::atomic<bool> asked_in_vain_{false};
   std::atomic<bool> ends_{false};  ///< this process ends, or executes a program
+
+ public:
+  HandingOn handing_on;
 };
 
 }  // namespace ringsock::rs

@@ -1,6 +1,5 @@
 #include "librsocket/inheritance.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,11 +11,13 @@
 #include <optional>
 #include <utility>
 
+#include "core/base/lock_until.h"
 #include "core/base/log.h"
 #include "core/base/sleep_while.h"
 #include "core/runtime/fork_registry.h"
 #include "core/transports/chosen_socket.h"
 #include "core/wire/rs_message.h"
+#include "librsocket/rsocket_process.h"
 #include "librsocket/saved_connection.h"
 #include "librsocket/stream_socket.h"
 
@@ -121,18 +122,6 @@ void wait_for_end_of_process(const std::atomic<bool>& ends) {
   sleep_while([&ends] { return ends.load(); }, kPatience, kBetweenLooks);
 }
 
-/// Locks for a process that ends, in which another thread may be in the middle of a call and may never leave it. The
-/// result is without the lock after `until`.
-template <class Lock>
-std::unique_lock<Lock> lock_until(Lock& lock, Nanos until) {
-  std::unique_lock guard(lock, std::try_to_lock);
-  while (!guard && monotonic_now() < until) {
-    ::sched_yield();
-    static_cast<void>(guard.try_lock());
-  }
-  return guard;
-}
-
 /// Called in a child, which does not have the threads of the parent.
 void forget_threads(StreamSocket& socket, bool is_listening) {
   socket.listener().forget_threads(is_listening);
@@ -172,13 +161,19 @@ void Inheritance::before_fork() noexcept {
   family->holders.fetch_add(1);
   is_copied_ = true;
   if (!shares) socket_.listener().of_family.prepare();
+  if (now == State::listening) core_.process.share_counts();
   const Member us = member_of_this(runtime::fork_registry().forking_process());
   if (now != State::listening && shares) {
     save_for_fork(core_, epoch_.load(), us, *family);
     suspend();
   }
+  // A connection that is handed on is reserved for the process that is forked: a thread of this one may wait in a call,
+  // and would claim it.
+  const Member next = handing_on.goes_on() ? FamilyRecord::kHandedOver : 0;
   Member user = us;
-  family->user.compare_exchange_strong(user, 0);
+  if (family->user.compare_exchange_strong(user, next)) return;
+  user = 0;  // of a new family
+  family->user.compare_exchange_strong(user, next);
 }
 
 bool Inheritance::is_alone() noexcept {
@@ -200,7 +195,8 @@ void Inheritance::lose_half_made() noexcept {
   new (&core_.receive_lock) BiasedMutex;
   family_.store(nullptr);
   core_.suspended.store(true);
-  half_made_ = lost_ = true;
+  half_made_ = true;
+  lost_ = true;
 }
 
 void Inheritance::after_fork(ForkSide side) noexcept {

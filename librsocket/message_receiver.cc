@@ -29,7 +29,7 @@ engine::ReceiveWindow window_for(const ConnectionCore& core) {
 
 MessageReceiver::MessageReceiver(ConnectionCore& core, SendRequests& requests, ReceiveRequests& receives,
                                  BufferTables& tables)
-    : core_(core), requests_(requests), receives_(receives), tables_(tables), window_(window_for(core)) {}
+    : requests_(requests), receives_(receives), tables_(tables), core_(core), window_(window_for(core)) {}
 
 void MessageReceiver::begin(std::byte* ring, std::uint32_t key) {
   ring_ = ring;

@@ -66,12 +66,13 @@ class MessageReceiver {
   std::size_t receive_overflow(IoCursor& out, bool peek, std::size_t ahead);
   void consume_overflow(std::uint64_t bytes);
 
-  ConnectionCore& core_;
   SendRequests& requests_;
   ReceiveRequests& receives_;
   BufferTables& tables_;
-  std::byte* ring_ = nullptr;
   std::uint32_t key_ = 0;
+  // Each message uses the two cache lines that begin here.
+  alignas(64) std::byte* ring_ = nullptr;
+  ConnectionCore& core_;
   engine::ReceiveWindow window_;
 };
 

@@ -24,7 +24,6 @@ void MessageSender::begin(const ibv_qp_cap& capacity, bool control_inline, SendR
   requests_.begin(*core_.qp, control_inline, std::move(ring));
   max_inline_ = core_.settings.inline_bytes;
   max_pieces_ = std::max(2u, capacity.max_send_sge);
-  gather_.resize(1);
 }
 
 Status MessageSender::start(const wire::PeerSge& first_buffer, std::uint16_t credits) {
@@ -33,27 +32,29 @@ Status MessageSender::start(const wire::PeerSge& first_buffer, std::uint16_t cre
   const auto part = core_.device.traits().is_embedded ? SendWindow::FirstBuffer::whole : SendWindow::FirstBuffer::half;
   if (Status usable = window_.reset(first_buffer, requests_.is_held() ? std::uint16_t{0} : credits, part); !usable)
     return usable;
-  data_request_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-  data_request_.sg_list = gather_.data();
   return ok();
 }
 
-inline void MessageSender::address_data_request(std::uint32_t length) {
+/// Makes a request with a gather list the next data message.
+inline void MessageSender::address(ibv_send_wr& request, std::uint32_t length) {
   const auto placement = window_.take(length);
-  data_request_.imm_data = word_in_network_order({wire::RsOpcode::data, length});
-  data_request_.wr.rdma.remote_addr = placement.addr;
-  data_request_.wr.rdma.rkey = placement.key;
+  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  request.imm_data = word_in_network_order({wire::RsOpcode::data, length});
+  request.wr.rdma.remote_addr = placement.addr;
+  request.wr.rdma.rkey = placement.key;
 }
 
 bool MessageSender::send_at_once(const void* data, std::size_t length) {
   if (core_.is_suspended() || core_.overflow.in_use()) [[unlikely]]
     return false;
   if (length - 1 >= std::min({window_.room(), kPieceBytes, max_inline_}) || !requests_.has_room()) return false;
-  gather_[0] = {address_of(data), static_cast<std::uint32_t>(length), 0};
-  data_request_.num_sge = 1;
-  data_request_.send_flags = IBV_SEND_INLINE;
-  address_data_request(static_cast<std::uint32_t>(length));
-  if (requests_.post_data(data_request_, 0, false)) [[likely]]
+  ibv_sge piece{address_of(data), static_cast<std::uint32_t>(length), 0};
+  ibv_send_wr request{};
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  request.send_flags = IBV_SEND_INLINE;
+  address(request, static_cast<std::uint32_t>(length));
+  if (requests_.post_data(request, 0, false)) [[likely]]
     return true;
   note_not_posted(length);
   return false;
@@ -63,34 +64,35 @@ void MessageSender::note_not_posted(std::size_t length) {
   if (requests_.is_unheard()) unheard_bytes_.fetch_add(length, std::memory_order_relaxed);
 }
 
-void MessageSender::make_gather_list() {
-  gather_.resize(max_pieces_);
-  data_request_.sg_list = gather_.data();
+std::size_t MessageSender::count_heard_after_all() noexcept {
+  if (!core_.overflow.has_peer_got_next(sent_to_ring())) return 0;
+  return unheard_bytes_.exchange(0, std::memory_order_relaxed);
 }
 
 std::size_t MessageSender::send(IoCursor& data) {
   std::size_t sent = 0;
   if (core_.is_suspended() || !sends_on_ring() || requests_.is_unheard()) [[unlikely]]
     return 0;
-  if (gather_.size() != max_pieces_) [[unlikely]]
-    make_gather_list();
+  if (gather_.empty()) [[unlikely]]
+    gather_.resize(max_pieces_);
   std::uint32_t ring_piece = kFirstRingPieceBytes;
   while (!data.done() && requests_.has_room()) {
     const std::uint32_t room = window_.room();
     if (room == 0) break;
     const std::uint32_t inline_limit = std::min({room, kPieceBytes, max_inline_});
+    ibv_send_wr request{};
+    request.sg_list = gather_.data();
     std::uint32_t length = 0;
     std::uint32_t ring_bytes = 0;
     if (!requests_.ring() || data.fits(inline_limit, gather_.size())) {
-      length = gather_inline(data, inline_limit);
-      data_request_.send_flags = IBV_SEND_INLINE;
+      length = gather_inline(data, inline_limit, request.num_sge);
+      request.send_flags = IBV_SEND_INLINE;
     } else {
-      length = ring_bytes = gather_from_ring(data, std::min(room, ring_piece));
-      data_request_.send_flags = 0;
+      length = ring_bytes = gather_from_ring(data, std::min(room, ring_piece), request.num_sge);
       ring_piece = std::min(2 * ring_piece, kMaxRingPieceBytes);
     }
-    address_data_request(length);
-    if (!requests_.post_data(data_request_, ring_bytes, false)) {
+    address(request, length);
+    if (!requests_.post_data(request, ring_bytes, false)) {
       note_not_posted(length);
       break;
     }
@@ -118,7 +120,7 @@ std::size_t MessageSender::send_ahead(IoCursor& data) {
   return appended->bytes;
 }
 
-inline std::uint32_t MessageSender::gather_inline(IoCursor& data, std::uint32_t limit) {
+inline std::uint32_t MessageSender::gather_inline(IoCursor& data, std::uint32_t limit, int& pieces) {
   std::uint32_t length = 0;
   std::size_t parts = 0;
   do {
@@ -127,15 +129,15 @@ inline std::uint32_t MessageSender::gather_inline(IoCursor& data, std::uint32_t 
     gather_[parts++] = {address_of(piece.data()), bytes, 0};
     length += bytes;
   } while (!data.done() && length < limit && parts < gather_.size());
-  data_request_.num_sge = static_cast<int>(parts);
+  pieces = static_cast<int>(parts);
   return length;
 }
 
-std::uint32_t MessageSender::gather_from_ring(IoCursor& data, std::uint32_t limit) {
-  const auto pieces = requests_.ring().copy_in(data, limit);
-  std::copy_n(pieces.list.begin(), pieces.count, gather_.begin());
-  data_request_.num_sge = pieces.count;
-  return pieces.length;
+std::uint32_t MessageSender::gather_from_ring(IoCursor& data, std::uint32_t limit, int& pieces) {
+  const auto copied = requests_.ring().copy_in(data, limit);
+  std::copy_n(copied.list.begin(), copied.count, gather_.begin());
+  pieces = copied.count;
+  return copied.length;
 }
 
 std::size_t MessageSender::write_direct(const std::byte* data, std::size_t size, std::uint64_t remote_address,

@@ -78,6 +78,9 @@ class MessageSender {
   /// Returns the number of bytes that were put into the peer's ring, without those that were put there after the peer's
   /// end. Threads: any.
   [[nodiscard]] std::uint64_t sent_to_ring() const { return window_.sent_bytes() - unheard_bytes(); }
+  /// Returns the bytes of the message that rang in vain if the peer has got it nevertheless, otherwise 0. They count as
+  /// sent then. Called once the peer's end is known.
+  std::size_t count_heard_after_all() noexcept;
   [[nodiscard]] std::uint64_t unheard_bytes() const { return unheard_bytes_.load(std::memory_order_relaxed); }
 
   // -- fork(2): see StateOf. With the sender's lock.
@@ -88,21 +91,20 @@ class MessageSender {
  private:
   /// Returns whether bytes may go to the ring, because none wait in the peer's overflow area.
   bool sends_on_ring();
-  void make_gather_list();
   /// Called when a message of `length` bytes was not posted.
   void note_not_posted(std::size_t length);
-  // Make the next message, at most `limit` bytes, the gather list of data_request_. They return its length.
-  std::uint32_t gather_inline(IoCursor& data, std::uint32_t limit);
-  std::uint32_t gather_from_ring(IoCursor& data, std::uint32_t limit);
-  void address_data_request(std::uint32_t length);
+  // Make the next message, at most `limit` bytes, the gather list, of which they store the length in `pieces`. They
+  // return the length of the message.
+  std::uint32_t gather_inline(IoCursor& data, std::uint32_t limit, int& pieces);
+  std::uint32_t gather_from_ring(IoCursor& data, std::uint32_t limit, int& pieces);
+  void address(ibv_send_wr& request, std::uint32_t length);
 
   ConnectionCore core_;
   SendRequests requests_;
+  std::uint32_t max_inline_ = 0;  ///< of data
   engine::SendWindow window_;
-  ibv_send_wr data_request_{};
-  std::vector<ibv_sge> gather_;  ///< of one piece until the first send() needs max_pieces_
+  std::vector<ibv_sge> gather_;  ///< of max_pieces_ from the first send() on
   std::size_t max_pieces_ = 0;
-  std::uint32_t max_inline_ = 0;    ///< of data
   std::uint16_t held_credits_ = 0;  ///< of a peer that is not known to be ready
   std::atomic<std::uint64_t> unheard_bytes_{0};
   std::atomic<std::uint32_t> direct_end_{0};  ///< SendRequests::posted() behind the last direct write

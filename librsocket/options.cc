@@ -11,13 +11,9 @@
 #include <mutex>
 
 #include "core/base/unique_fd.h"
+#include "librsocket/option_values.h"
 #include "librsocket/rsocket_process.h"
 #include "librsocket/stream_socket.h"
-
-// <rdma/rsocket.h> also defines these, but is for applications.
-namespace {
-enum RdmaOption { kRdmaSqSize, kRdmaRqSize, kRdmaInline, kRdmaIomapSize, kRdmaRoute };
-}  // namespace
 
 namespace ringsock::rs {
 
@@ -25,68 +21,13 @@ namespace {
 
 /// The size of the tcp_info of Linux 6.
 constexpr std::size_t kTcpInfoBytes = 248;
-constexpr int kMinQueue = 16;
-constexpr int kMaxQueue = 65534;
 constexpr std::uint32_t kMinBuffer = 4096;
 constexpr std::uint32_t kMaxBuffer = 1u << 30;
 constexpr socklen_t kPathDataBytes = 72;  // struct ibv_path_data
 
-/// Reads an int as setsockopt(2) does. Errors: EINVAL too short, EFAULT no value.
-Result<int> read_int(const void* value, socklen_t length) {
-  if (value == nullptr) return Error{EFAULT, "option: no value"};
-  if (length < sizeof(int)) return Error{EINVAL, "option: too short"};
-  int out = 0;
-  std::memcpy(&out, value, sizeof out);
-  return out;
-}
-
-/// Writes at most *length bytes and stores their number in *length.
-Status write_value(void* value, socklen_t* length, const void* from, std::size_t size) {
-  if (value == nullptr || length == nullptr) return Error{EFAULT, "option: no room"};
-  if (static_cast<int>(*length) < 0) return Error{EINVAL, "option: negative length"};
-  *length = static_cast<socklen_t>(std::min<std::size_t>(*length, size));
-  if (*length > 0) std::memcpy(value, from, *length);
-  return ok();
-}
-
-Status write_int(void* value, socklen_t* length, int from) { return write_value(value, length, &from, sizeof from); }
-
 /// @param told  what the socket says of its buffer, 0 where that is the size of the ring
 Status write_buffer_size(void* value, socklen_t* length, int told, std::uint32_t ring) {
   return write_int(value, length, told != 0 ? told : static_cast<int>(ring));
-}
-
-/// Returns the usual number of an option of the socket level that has two.
-int as_first_number(int name) {
-  if constexpr (sizeof(time_t) == sizeof(long)) {  // otherwise their values differ, too
-    if (name == SO_RCVTIMEO_NEW) return SO_RCVTIMEO;
-    if (name == SO_SNDTIMEO_NEW) return SO_SNDTIMEO;
-  }
-  return name;
-}
-
-/// Reads SO_RCVTIMEO and SO_SNDTIMEO, where zero means for ever. Error: EDOM, as in socket(7), for invalid
-/// microseconds.
-Result<Nanos> read_timeout(const void* value, socklen_t length) {
-  if (value == nullptr) return Error{EFAULT, "option: no value"};
-  if (length < sizeof(timeval)) return Error{EINVAL, "option: too short"};
-  timeval time{};
-  std::memcpy(&time, value, sizeof time);
-  if (time.tv_usec < 0 || time.tv_usec >= 1'000'000) return Error{EDOM, "option: microseconds"};
-  if (time.tv_sec < 0) return Nanos::zero();  // as Linux: no waiting
-  if (time.tv_sec == 0 && time.tv_usec == 0) return Nanos::max();
-  constexpr time_t kForEver = 1'000'000'000;
-  if (time.tv_sec >= kForEver) return Nanos::max();
-  return Nanos(std::chrono::seconds(time.tv_sec) + std::chrono::microseconds(time.tv_usec));
-}
-
-Status write_timeout(void* value, socklen_t* length, Nanos timeout) {
-  timeval time{};
-  if (timeout != Nanos::max()) {
-    time.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(timeout).count();
-    time.tv_usec = std::chrono::duration_cast<std::chrono::microseconds>(timeout).count() % 1'000'000;
-  }
-  return write_value(value, length, &time, sizeof time);
 }
 
 /// Returns the stored value of SO_RCVBUF and SO_SNDBUF: twice the argument, as in Linux, within our limits, and even.
@@ -142,6 +83,11 @@ void StreamOptions::inherit(const StreamOptions& listener) {
   integers_ = listener.integers_;
   for (const auto value : {runtime::DescriptionValues::linger, runtime::DescriptionValues::tells_unread})
     core_.endpoint.values.set(value, listener.core_.endpoint.values.get(value));
+}
+
+std::uint8_t StreamOptions::type_of_service() const {
+  const int by_ipv6 = core_.domain == AF_INET6 ? integers_.get(IPPROTO_IPV6, IPV6_TCLASS) : 0;
+  return static_cast<std::uint8_t>(by_ipv6 > 0 ? by_ipv6 : integers_.get(IPPROTO_IP, IP_TOS));
 }
 
 // -- set
@@ -271,7 +217,7 @@ Status StreamOptions::set_route(const void* value, socklen_t length) {
 // -- get
 
 Status StreamOptions::get(int level, int name, void* value, socklen_t* length) {
-  if (value == nullptr || length == nullptr) return Error{EFAULT, "rgetsockopt"};
+  if (length == nullptr || (value == nullptr && *length != 0)) return Error{EFAULT, "rgetsockopt"};
   if (level == kSolRdma) return get_rdma_level(name, value, length);
   bool handled = false;
   if (level == SOL_SOCKET) {

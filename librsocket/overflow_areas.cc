@@ -203,6 +203,13 @@ engine::StreamEnd OverflowAreas::end_of_peer(std::uint64_t sent_bytes, bool was_
                              {sent_bytes, words.read.load(std::memory_order_acquire), out_.is_empty(), was_asleep});
 }
 
+bool OverflowAreas::has_peer_got_next(std::uint64_t sent_bytes) const {
+  if (!out_.is_open()) return false;
+  const engine::OverflowWords& words = own_words();
+  const std::uint64_t read = words.read.load(std::memory_order_acquire);
+  return engine::has_got_next(words.reads, {sent_bytes, read, out_.is_empty(), false});
+}
+
 Status OverflowAreas::restore(const Saved& saved) {
   if (Status out = out_.restore(saved.out); !out) return out;
   appends_.store(saved.appends, std::memory_order_relaxed);

@@ -91,6 +91,8 @@ class OverflowAreas {
   /// @param sent_bytes  into the peer's ring
   /// @param was_asleep  engine::SentBytes::was_peer_asleep
   [[nodiscard]] engine::StreamEnd end_of_peer(std::uint64_t sent_bytes, bool was_asleep) const;
+  /// Returns whether a peer that was rung in vain has got the message behind `sent_bytes`, see engine::has_got_next().
+  [[nodiscard]] bool has_peer_got_next(std::uint64_t sent_bytes) const;
 
   // -- another process that has a copy by fork(2). Nobody else uses the areas. Error: EPROTO for impossible values.
   struct Saved {
@@ -124,9 +126,10 @@ class OverflowAreas {
   bool give_back_read();
   void give_back_written();
 
-  engine::OverflowWriter out_;
-  engine::OverflowReader in_;
+  // In this order what each message looks at is in one cache line.
+  alignas(64) engine::OverflowReader in_;
   engine::ReadTeller reads_;
+  engine::OverflowWriter out_;
   std::byte* words_ = nullptr;  ///< ours
   std::span<std::byte> area_;   ///< ours
   // The peer's, as it was offered

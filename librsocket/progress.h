@@ -46,9 +46,9 @@ class Progress final : public StreamPart {
   void ask_why_flushed();
   bool is_time_for_close_look();
 
+  std::atomic<std::uint32_t> posted_when_told_{0};   ///< MessageSender::posted() when room was last reported as new
   bool asked_why_flushed_ = false;                   ///< under setup_lock
   std::atomic<bool> hung_up_{false};                 ///< the peer has been told of the connection's failure
-  std::atomic<std::uint32_t> posted_when_told_{0};   ///< MessageSender::posted() when room was last reported as new
   std::atomic<std::uint64_t> looked_closely_at_{0};  ///< in ticks()
 };
 

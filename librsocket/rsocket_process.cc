@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "core/device/shm/soft_provider.h"
 #include "core/poll/spin_policy.h"
 #include "core/runtime/service_thread.h"
+#include "core/runtime/shared_page.h"
 #include "core/statistics/statistics.h"
 
 namespace ringsock::rs {
@@ -126,8 +128,20 @@ void make_instance() {
 
 Process::Process(config::RsocketConfig settings)
     : config(settings), registry(providers(settings.device), allowed(settings.device)) {
+  short_connections.survive_fork();
   soft::share_application_memory(config.iomap_share != 0);
   runtime::set_spin_policy({.polling_time = std::chrono::microseconds(config.polling_time)});
+}
+
+void Process::share_counts() noexcept {
+  if (shared_counts_) return;
+  const std::shared_ptr<void> piece = runtime::shared_piece(sizeof(ServerCounts));
+  if (!piece) return;  // each process counts for itself
+  auto* const shared = ::new (piece.get()) ServerCounts;
+  shared->accepted.store(own_counts_.accepted.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  shared->handed_over.store(own_counts_.handed_over.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  shared_counts_ = {piece, shared};
+  counts.store(shared, std::memory_order_release);
 }
 
 void share_ports_with_kernel() { shares_ports_with_kernel.store(true); }

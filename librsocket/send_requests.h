@@ -23,7 +23,7 @@ namespace ringsock::rs {
 ///
 /// Threads: what says so, by the sender only; finish() and note_failed_work() by the thread that polls; everything else
 /// by any thread.
-class SendRequests {
+class alignas(64) SendRequests {
  public:
   /// @param entries        for data and control messages
   /// @param words_by_send  the device has no immediate data (iWARP): message words travel by SEND
@@ -127,6 +127,7 @@ class SendRequests {
   /// The room that the send ring must have before a message is begun.
   static constexpr std::uint32_t kMinRingRoom = 2048;
 
+  // Each message uses the second cache line, which begins with the counts of the ring.
   ConnectionEnds& ends_;
   SendRing ring_;
   ibv_qp* qp_ = nullptr;

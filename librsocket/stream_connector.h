@@ -59,10 +59,10 @@ class Connector final : public StreamPart {
   void finish_connect(const verbs::CmEvent& event);
   void fail_connect(int error);
 
-  std::optional<Nanos> patience_;
+  std::uint32_t stamp_ = 0;
   /// connect() has returned EINPROGRESS. As in Linux, the first call after success returns 0, later ones EISCONN.
   bool owes_connect_answer_ = false;
-  std::uint32_t stamp_ = 0;
+  std::optional<Nanos> patience_;
 };
 
 }  // namespace ringsock::rs

@@ -8,7 +8,7 @@
 namespace ringsock::rs {
 
 StreamCore::StreamCore(runtime::Endpoint& its_endpoint, Process& its_process, int its_domain, int number)
-    : endpoint(its_endpoint), process(its_process), domain(its_domain), fd(number) {
+    : process(its_process), domain(its_domain), endpoint(its_endpoint), fd(number) {
   describe();
 }
 

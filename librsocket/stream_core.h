@@ -84,32 +84,33 @@ struct StreamCore {
   /// Returns the error that the next call must report, or 0.
   int take_error();
 
-  runtime::Endpoint& endpoint;
   Process& process;
   const int domain;
-  runtime::SocketStatistics statistics;
-
   Mutex setup_lock;
   std::unique_ptr<verbs::ConnectionId> id;
-  std::unique_ptr<Connection> connection;  ///< destroyed before id
-  BiasedMutex send_lock;
-  BiasedMutex receive_lock;
 
+  // Each call uses the two cache lines that begin here.
+  alignas(64) BiasedMutex send_lock;
+  BiasedMutex receive_lock;
+  std::unique_ptr<Connection> connection;  ///< destroyed before id
+  runtime::Endpoint& endpoint;
+  runtime::SocketStatistics statistics;
   std::atomic<bool> read_shut{false};
   std::atomic<bool> write_shut{false};
   std::atomic<bool> closed{false};
   std::atomic<bool> sent_into_the_void{false};  ///< something was sent after the peer's end
   std::atomic<bool> failure_taken{false};       ///< the connection's failure has been reported
-  std::atomic<int> pending_error{0};            ///< SO_ERROR
   std::atomic<bool> suspended{false};           ///< since a fork(2) (Inheritance)
-
-  std::atomic<int> fd;
   std::atomic<bool> connection_owns_fd{false};  ///< fd is the connection's own descriptor
-  /// When work must be done although no descriptor is readable, or Nanos::max().
-  std::atomic<Nanos> deadline{Nanos::max()};
 
  private:
   std::atomic<State> state_{State::initial};
+
+ public:
+  std::atomic<int> pending_error{0};  ///< SO_ERROR
+  std::atomic<int> fd;
+  /// When work must be done although no descriptor is readable, or Nanos::max().
+  std::atomic<Nanos> deadline{Nanos::max()};
 };
 
 /// A part of a stream socket. It finds its siblings by the socket.

@@ -43,10 +43,12 @@ bool StreamNumbers::end_connection() noexcept {
 /// Tells the peer. Returns end_connection()'s result.
 bool StreamNumbers::disconnect() noexcept {
   const bool is_abortive = socket_.options().lingers() && socket_.options().linger_seconds() == 0;
-  const bool abort = (is_abortive && !core_.connection->ends().both_shut_down()) || leaves_bytes_unread();
+  const bool is_unread = leaves_bytes_unread();
+  const bool abort = (is_abortive && !core_.connection->ends().both_shut_down()) || is_unread;
   const bool half_open = !core_.read_shut.exchange(true) || !core_.write_shut.load(std::memory_order_relaxed);
   core_.write_shut.store(true, std::memory_order_release);
   if (abort) {
+    if (is_unread) core_.connection->tell_end(*core_.id, false);
     [[maybe_unused]] const Status reset = core_.id->disconnect();
     return false;
   }
@@ -66,18 +68,24 @@ bool StreamNumbers::leaves_bytes_unread() noexcept {
 }
 
 void StreamNumbers::descriptor_closed(int fd) noexcept {
-  std::lock_guard guard(core_.setup_lock);
-  if (fd != core_.fd) return;
+  if (moves_to_other_number(fd)) core_.endpoint.notify_watchers();
+}
+
+/// Has the socket use another number than `fd`, which the caller closes, and which another thread may then get at once.
+/// Returns whether there is another one: a thread that is about to sleep on `fd` must look again.
+bool StreamNumbers::moves_to_other_number(int fd) noexcept {
+  const std::lock_guard guard(core_.setup_lock);
+  if (fd != core_.fd) return false;
   const int other = runtime::fd_table().number_of(core_.endpoint).value_or(-1);
   if (core_.connection_owns_fd.load(std::memory_order_relaxed)) {
-    if (other < 0) return;
+    if (other < 0) return false;
     // A duplicate has its own flag, which is lost when the connection's descriptor takes its number.
     socket_.close_on_exec.store((::fcntl(other, F_GETFD) & FD_CLOEXEC) != 0);
-    if (!core_.id->adopt_descriptor(other)) return;
+    if (!core_.id->adopt_descriptor(other)) return false;
     ::fcntl(other, F_SETFD, FD_CLOEXEC);
   }
-  // The caller closes the number, which another thread may then get at once.
   core_.fd = other;
+  return other >= 0;
 }
 
 void StreamNumbers::descriptor_vanished(int fd) noexcept {
@@ -136,8 +144,22 @@ void StreamNumbers::take_number() {
   if (holds_port_) port_holder_ = own_duplicate(core_.fd);
   std::optional<SignalOwner> owner;
   if (socket_.has_signal_owner.load()) owner = SignalOwner::of(core_.fd);
-  if (core_.id->move_to_descriptor(core_.fd)) core_.connection_owns_fd.store(true, std::memory_order_release);
+  if (core_.id->move_to_descriptor(core_.fd)) {
+    core_.connection_owns_fd.store(true, std::memory_order_release);
+    if (socket_.keeper.load() != 0) [[unlikely]]
+      give_to_duplicates();
+  }
   if (owner) owner->give_to(core_.fd);
+}
+
+/// Duplicates that were made before the connection are the kernel's socket, and would not keep the connection when the
+/// first number is closed.
+void StreamNumbers::give_to_duplicates() {
+  runtime::fd_table().for_each([&](int fd, const runtime::Endpoint& one) {
+    if (&one != &core_.endpoint || fd == core_.fd) return;
+    const int flags = ::fcntl(fd, F_GETFD);
+    if (flags >= 0) ::dup3(core_.fd, fd, (flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0);
+  });
 }
 
 void StreamNumbers::go_on_as(int kernel_socket) {

@@ -44,7 +44,9 @@ class StreamNumbers final : public runtime::DescriptorLife, public StreamPart {
   void end_unseen() noexcept;
 
  private:
+  bool moves_to_other_number(int fd) noexcept;
   void take_number();
+  void give_to_duplicates();
   bool end_connection() noexcept;
   bool disconnect() noexcept;
   [[nodiscard]] bool leaves_bytes_unread() noexcept;

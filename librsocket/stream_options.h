@@ -31,6 +31,8 @@ class StreamOptions final : public StreamPart {
   void inherit(const StreamOptions& listener);
 
   [[nodiscard]] int integer(int level, int name) const { return integers_.get(level, name); }
+  /// Returns IP_TOS, or IPV6_TCLASS of an IPv6 socket that has it.
+  [[nodiscard]] std::uint8_t type_of_service() const;
   /// Lets as many bytes wait unread as with the kernel, or as SO_SNDBUF and SO_RCVBUF say. Call it at first.
   void buffer_like_kernel() { queues_.receive_overflow = queues_.send_overflow = kOverflowBytes; }
   [[nodiscard]] const QueueSettings& queues() const { return queues_; }

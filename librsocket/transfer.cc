@@ -170,8 +170,13 @@ Result<ssize_t> StreamTransfer::discard(std::size_t length, int flags) {
     IoCursor out(scratch, wanted);
     auto got = receive_into(out, wanted, flags);
     if (!got) return discarded > 0 ? Result<ssize_t>(static_cast<ssize_t>(discarded)) : got;
+    if ((flags & MSG_PEEK) != 0) {  // it has found the first bytes, and counts all
+      const std::uint64_t all =
+          std::max<std::uint64_t>(static_cast<std::uint64_t>(*got), core_.connection->receiving().readable());
+      return static_cast<ssize_t>(std::min<std::uint64_t>(all, length));
+    }
     discarded += static_cast<std::size_t>(*got);
-    if (static_cast<std::size_t>(*got) < wanted || (flags & MSG_PEEK) != 0) break;
+    if (static_cast<std::size_t>(*got) < wanted) break;
   }
   return static_cast<ssize_t>(discarded);
 }
@@ -189,7 +194,7 @@ Result<ssize_t> StreamTransfer::receive(msghdr& message, int flags) {
   if (got) {
     // A stream has no ancillary data, and recvmsg(2) on TCP leaves the name empty.
     message.msg_controllen = 0;
-    message.msg_flags = 0;
+    message.msg_flags = flags & MSG_CMSG_CLOEXEC;
     message.msg_namelen = 0;
   }
   return got;
@@ -264,8 +269,11 @@ Result<ssize_t> StreamTransfer::send_rest(IoCursor& rest, std::size_t total, std
       if (sent > 0) break;
       return Error{EIO, "rsend: another process uses the connection"};
     }
-    if (core_.connection->requests().take_unheard()) [[unlikely]]
+    if (core_.connection->requests().take_unheard()) [[unlikely]] {
       progress_.look_for_reset();
+      if (const std::size_t heard = core_.connection->sending().count_heard_after_all())
+        return static_cast<ssize_t>(sent + heard);
+    }
     poll();
     sent += post_rest(rest);
   }

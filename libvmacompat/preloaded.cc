@@ -4,28 +4,78 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/rare_calls.h"
+#include "core/runtime/fd_table.h"
 #include "libvmacompat/extra_api/extra_api.h"
 #include "libvmacompat/process/vma_process.h"
+#include "libvmacompat/tcp/tcp_socket.h"
+#include "libvmacompat/udp/pacing_rate.h"
 #include "libvmacompat/udp/udp_socket.h"
 #include "preload/shell.h"
 
 namespace ringsock::vma {
 namespace {
 
+constexpr int kTypeFlags = SOCK_NONBLOCK | SOCK_CLOEXEC;
+
+bool may_carry(int type) {
+  return is_known_process() && are_ethernet_rings_permitted() && process().may_use_rings(type);
+}
+/// VMA_TCP=on. The first call reads the configuration.
+bool are_streams_wanted() { return is_known_process() && process().config.tcp_rings != 0; }
+
 bool may_use_rings(int domain, int type, int protocol) {
   if (domain != AF_INET && domain != AF_INET6) return false;
-  if ((type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_DGRAM) return false;
-  if (protocol != 0 && protocol != IPPROTO_UDP) return false;
-  return is_known_process() && are_ethernet_rings_permitted() && process().may_use_rings(SOCK_DGRAM);
+  switch (type & ~kTypeFlags) {
+    case SOCK_DGRAM: return (protocol == 0 || protocol == IPPROTO_UDP) && may_carry(SOCK_DGRAM);
+    case SOCK_STREAM:
+      return (protocol == 0 || protocol == IPPROTO_TCP) && are_streams_wanted() && may_carry(SOCK_STREAM);
+    default: return false;
+  }
 }
 
-runtime::Ref make_socket(int fd, int domain, int) { return runtime::Ref(new UdpSocket(domain, fd)); }
+runtime::Ref make_socket(int fd, int domain, int type) {
+  if ((type & ~kTypeFlags) == SOCK_STREAM) return runtime::Ref(new TcpSocket(fd));
+  return runtime::Ref(new UdpSocket(domain, fd));
+}
+
+/// Has a ring carry a connection that accept4(2) has made, if that is possible.
+void take_accepted(int fd, int flags) {
+  if (!are_streams_wanted() || !may_carry(SOCK_STREAM)) return;
+  try {
+    runtime::Ref socket(new TcpSocket(fd));
+    auto& stream = static_cast<TcpSocket&>(*socket);
+    stream.set_nonblocking((flags & SOCK_NONBLOCK) != 0);
+    if (!stream.take_accepted()) return;
+    if (!runtime::fd_table().insert(fd, runtime::Ref::share(stream))) stream.become_kernels();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+bool is_vmas_rate(int level, int name, socklen_t length) {
+  return level == SOL_SOCKET && name == SO_MAX_PACING_RATE && length == sizeof(vma_rate_limit_t);
+}
+
+/// The kernel would take the rate of struct vma_rate_limit_t for bytes per second, and the burst for its upper half.
+bool to_kernels_value(int level, int name, const void* value, socklen_t length, std::uint64_t& out) {
+  if (!is_vmas_rate(level, name, length)) return false;
+  const auto rate = parse_pacing_rate(value, length);
+  if (rate) out = rate->is_limit() ? rate->bytes_per_second : PacingRate::kUnlimited;
+  return static_cast<bool>(rate);
+}
+
+bool from_kernels_value(int level, int name, std::uint64_t kernels, void* value, socklen_t length) {
+  return is_vmas_rate(level, name, length) &&
+         static_cast<bool>(write_pacing_rate({.bytes_per_second = kernels}, value, &length));
+}
 
 [[gnu::constructor(101)]] void join() {
   preload::calling_shell().carry({.may_carry = &may_use_rings,
                                   .make = &make_socket,
+                                  .take_accepted = &take_accepted,
                                   .answer_option = &answer_library_option,
-                                  .send_flags = VMA_SND_FLAGS_DUMMY});
+                                  .send_flags = VMA_SND_FLAGS_DUMMY,
+                                  .to_kernels_value = &to_kernels_value,
+                                  .from_kernels_value = &from_kernels_value});
 }
 
 }  // namespace

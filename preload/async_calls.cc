@@ -31,13 +31,14 @@ void make_kernel_socket(int fd) noexcept {
   try {
     const runtime::Ref endpoint = fd_table().get(fd);
     if (auto* const chosen = endpoint ? endpoint->as_chosen_socket() : nullptr) chosen->give_up_way();
-    if (endpoint && hand_overs().is_connection(*endpoint)) {
+    const bool is_ours = endpoint && !endpoint->become_kernels();
+    if (is_ours && hand_overs().is_connection(*endpoint)) {
       if (const auto done = hand_overs().hand_over_for_good(std::span(&endpoint, 1)); !done)
         log_warn("descriptor %d cannot become the kernel's for an asynchronous request: %s", fd, done.error().where);
-    } else if (endpoint && fd_table().holds(fd)) {
+    } else if (is_ours && fd_table().holds(fd)) {
       // An epoll set. A request that waits for it in the kernel sees events of kernel sockets only.
       leave_to_kernel("an epoll set in an asynchronous request");
-      hand_overs().hand_over_everything();
+      transports::give_everything_to_kernel();
     }
   } catch (const std::bad_alloc&) {
     log_warn("descriptor %d: no memory to make it the kernel's for an asynchronous request", fd);

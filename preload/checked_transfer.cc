@@ -203,10 +203,9 @@ Result<ssize_t> receive_checked(Lookup& socket, msghdr* message, int flags) {
     message->msg_control = nullptr;
     message->msg_controllen = 0;
   }
+  if (message->msg_name != nullptr && static_cast<int>(message->msg_namelen) < 0) return Error{EINVAL, "recvmsg: name"};
   const bool has_name = message->msg_name != nullptr && socket->is_datagram();
-  if (has_name && (static_cast<int>(message->msg_namelen) < 0 ||
-                   !is_writable(message->msg_name, std::min<socklen_t>(message->msg_namelen, sizeof(sockaddr_in))))) {
-    if (static_cast<int>(message->msg_namelen) < 0) return Error{EINVAL, "recvmsg: name"};
+  if (has_name && !is_writable(message->msg_name, std::min<socklen_t>(message->msg_namelen, sizeof(sockaddr_in)))) {
     msghdr copy = *message;
     copy.msg_name = nullptr;
     auto got = receive_parts(socket, copy, flags);

@@ -50,7 +50,7 @@ void leave_everything_to_kernel(const char* why) noexcept {
   const int saved_errno = errno;
   leave_to_kernel(why);
   try {
-    hand_overs().hand_over_everything();
+    transports::give_everything_to_kernel();
   } catch (const std::bad_alloc&) {
     log_warn("no memory to make connections the kernel's");
   }

@@ -4,18 +4,21 @@
 
 #include "preload/checked_transfer.h"
 #include "preload/kernels_opinion.h"
+#include "preload/socket_ways.h"
 
 namespace ringsock::preload {
 namespace {
 
 template <class Libcs>
 int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags, Libcs libcs) {
-  return route_pinned(
+  bool is_ours = false;
+  const int out = route_pinned(
       fd,
       [&](Lookup& socket) -> Result<int> {
         if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) return Error{EINVAL, "accept4: flags"};
         SocketAddress peer;
         auto accepted = runtime::accept(socket, peer, flags);
+        is_ours = static_cast<bool>(accepted);
         if (!accepted || address == nullptr) return accepted;
         if (const Status room = check_room_for_address(address, length); !room) {
           intercepted_close(*accepted);
@@ -27,8 +30,11 @@ int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags, Libcs l
       [&] {
         const int accepted = libcs();
         drop_stale(accepted);
+        take_accepted(accepted, flags);
         return accepted;
       });
+  if (is_ours) hand_overs().has_accepted();
+  return out;
 }
 
 int name_of(int fd, sockaddr* address, socklen_t* length, Result<SocketAddress> (runtime::Endpoint::*name)(),

@@ -68,6 +68,7 @@ constexpr bool is_standard_stream(int fd) { return fd >= 0 && fd <= STDERR_FILEN
 /// Moves a connection that gets the number of a standard stream to the kernel, because libc's streams make system calls
 /// that this library does not see. Returns false when that is not possible.
 bool becomes_kernels_for_streams(Lookup& socket) {
+  if (socket->become_kernels()) return true;
   return hand_overs().is_connection(*socket) && hand_overs().become_kernels(Ref::share(*socket));
 }
 
@@ -153,9 +154,7 @@ int status_flags_of(const Lookup& socket) {
 }
 
 /// Moves a connection to the kernel, because only the kernel reports events by signals. Returns false when that fails.
-bool becomes_kernels_for_signals(Lookup& socket) {
-  return socket->way() != nullptr && hand_overs().become_kernels(Ref::share(*socket));
-}
+bool becomes_kernels_for_signals(Lookup& socket) { return transports::become_kernels(Ref::share(*socket)); }
 
 void set_status_flags(Lookup& socket, int flags) {
   if (socket->way() != nullptr)
@@ -183,6 +182,7 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
       return status_flags_of(socket);
     case F_SETFL:
       if (way == nullptr) {  // the kernel's descriptor has the flags, too
+        if ((argument & O_ASYNC) != 0 && becomes_kernels_for_signals(socket)) return kAskKernel;
         auto done = by_kernel(fd, command, argument);
         if (done) set_status_flags(socket, static_cast<int>(argument));
         return done;
@@ -256,6 +256,7 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
     if (became_kernels_elsewhere(socket)) return kAskKernel;
     return 0;
   }
+  if (way == nullptr && request == FIOASYNC && becomes_kernels_for_signals(socket)) return kAskKernel;
   if (way != nullptr && request == FIOASYNC) {
     if (!is_readable(argument, sizeof(int))) return Error{EFAULT, "FIOASYNC"};
     const bool on = *static_cast<const int*>(argument) != 0;
@@ -269,9 +270,12 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
   if (way != nullptr && (request == FIOCLEX || request == FIONCLEX)) {
     return control(socket, fd, F_SETFD, request == FIOCLEX ? FD_CLOEXEC : 0);
   }
-  if (socket->is_datagram()) {
+  if (way == nullptr && socket->as_epoll_set() == nullptr) {
     switch (request) {
       case FIONREAD: return store_int(argument, socket->unread_bytes());
+      case TIOCOUTQ:
+        if (!socket->is_datagram()) return store_int(argument, socket->unsent_bytes());
+        break;
       case FIONBIO:
         if (is_readable(argument, sizeof(int))) socket->set_nonblocking(*static_cast<const int*>(argument) != 0);
         break;

@@ -35,14 +35,16 @@ Result<std::span<std::byte>> copy_room() {
   return std::span<std::byte>(**room);
 }
 
-/// Carries out sendfile(2) to a ring. The file's offset advances by the bytes that the socket takes.
-Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
+/// Carries out sendfile(2) to a ring. The file's offset advances by the bytes that the socket takes. Where the
+/// connection becomes the kernel's meanwhile, the rest of a blocking call goes by the kernel.
+Result<ssize_t> send_file(Lookup& socket, int out, int in, off_t* offset, size_t count) {
   const auto room = copy_room();
   if (!room) return room.error();
   const std::span<std::byte> copy = *room;
   const bool seekable = offset != nullptr || ::lseek(in, 0, SEEK_CUR) >= 0;
   if (offset != nullptr && !are_writable(offset)) return Error{EFAULT, "sendfile: offset"};
   if (offset != nullptr && *offset < 0) return Error{EINVAL, "sendfile: offset"};
+  if (static_cast<ssize_t>(count) < 0) return Error{EINVAL, "sendfile: count"};
   if (!seekable) return Error{errno == EBADF ? EBADF : EINVAL, "sendfile: not a file"};
   off_t position = offset != nullptr ? *offset : ::lseek(in, 0, SEEK_CUR);
   std::size_t done = 0;
@@ -58,6 +60,12 @@ Result<ssize_t> send_file(Lookup& socket, int in, off_t* offset, size_t count) {
     if (*last < got) break;
   }
   if (done == 0 && !last) return last;
+  const bool by_kernel = done < count && (last ? *last != 0 && rest_goes_on_by_kernel(socket, 0)
+                                               : goes_on_by_kernel(socket, last.error()));
+  if (by_kernel) [[unlikely]] {
+    const OutsideLibrary waiting_in_kernel;
+    done += static_cast<std::size_t>(std::max<ssize_t>(0, real.sendfile(out, in, &position, count - done)));
+  }
   if (offset != nullptr) {
     *offset = position;
   } else {
@@ -107,17 +115,16 @@ Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned f
 }
 
 /// Carries out sendfile(2) from a ring, which works into a pipe only.
-ssize_t sendfile_to_pipe(int out, int in, const off_t* offset, size_t count) {
-  return as_library_call([&] {
-    return to_posix([&]() -> Result<ssize_t> {
-      Lookup socket = fd_table().find(in);
-      if (!socket) return Error{EBADF, "sendfile"};
-      socket.pin();
-      if (offset != nullptr) return Error{ESPIPE, "sendfile: offset"};
-      const NoCancellation hold;
-      return socket_to_pipe(socket, out, count, 0);
-    });
-  });
+ssize_t sendfile_to_pipe(int out, int in, off_t* offset, size_t count) {
+  return route(
+      in,
+      [&](Lookup& socket) -> Result<ssize_t> {
+        socket.pin();
+        if (offset != nullptr) return Error{ESPIPE, "sendfile: offset"};
+        const NoCancellation hold;
+        return socket_to_pipe(socket, out, count, 0);
+      },
+      [=] { return real.sendfile(out, in, offset, count); });
 }
 
 ssize_t sendfile_ours(int out, int in, off_t* offset, size_t count) {
@@ -125,7 +132,7 @@ ssize_t sendfile_ours(int out, int in, off_t* offset, size_t count) {
       out,
       [&](Lookup& socket) {
         const NoCancellation hold;  // sendfile(2) is no cancellation point
-        return send_file(socket, in, offset, count);
+        return send_file(socket, out, in, offset, count);
       },
       [=] {
         if (fd_table().holds(in)) [[unlikely]]
@@ -134,9 +141,25 @@ ssize_t sendfile_ours(int out, int in, off_t* offset, size_t count) {
       });
 }
 
+/// Sends bytes to a connection that has become the kernel's. Blocks. Errors: those of send(2).
+Status send_by_kernel(int out, std::span<const std::byte> bytes) {
+  const OutsideLibrary waiting_in_kernel;
+  while (!bytes.empty()) {
+    const ssize_t sent = real.send(out, bytes.data(), bytes.size(), 0);
+    if (sent < 0 && errno == EAGAIN) {  // O_NONBLOCK, but the bytes have left the pipe
+      pollfd room{out, POLLOUT, 0};
+      real.poll(&room, 1, -1);
+      continue;
+    }
+    if (sent < 0 && errno != EINTR) return Error::last("splice: send");
+    bytes = bytes.subspan(static_cast<std::size_t>(std::max<ssize_t>(0, sent)));
+  }
+  return ok();
+}
+
 /// Carries out splice(2) from a pipe into a ring. Bytes that have left the pipe must be sent, so only as many are read
 /// as fit.
-Result<ssize_t> pipe_to_socket(Lookup& socket, int in, size_t count, unsigned flags) {
+Result<ssize_t> pipe_to_socket(Lookup& socket, int out, int in, size_t count, unsigned flags) {
   if (Status pipe = require_pipe(in, O_WRONLY); !pipe) return pipe.error();
   // What the pipe says comes before what the socket says.
   pollfd pipe{in, POLLIN, 0};
@@ -169,6 +192,10 @@ Result<ssize_t> pipe_to_socket(Lookup& socket, int in, size_t count, unsigned fl
       const OutsideLibrary handlers_run;  // the bytes have left the pipe, so the call goes on
       continue;
     }
+    if (!sent && goes_on_by_kernel(socket, sent.error())) [[unlikely]] {
+      const Status rest = send_by_kernel(out, copy.subspan(done, static_cast<std::size_t>(got) - done));
+      return rest ? Result<ssize_t>(got) : Result<ssize_t>(rest.error());
+    }
     if (!sent) return sent;
     done += static_cast<std::size_t>(*sent);
   }
@@ -186,11 +213,17 @@ Status check_offsets(int pipe, const off_t* pipe_offset, const off_t* socket_off
   return ok();
 }
 
-Result<ssize_t> splice_ours(Lookup& from, Lookup& to, int in, int out, size_t count, unsigned flags) {
-  from.pin();
-  to.pin();
-  if (from && to) return Error{EINVAL, "splice: one side must be a pipe"};
-  return from ? socket_to_pipe(from, out, count, flags) : pipe_to_socket(to, in, count, flags);
+/// @param socket  under `in` if `from_socket`, otherwise under `out`
+Result<ssize_t> splice_ours(Lookup& socket, bool from_socket, int in, const off_t* in_offset, int out,
+                            const off_t* out_offset, size_t count, unsigned flags) {
+  constexpr unsigned kKnownFlags = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
+  if ((flags & ~kKnownFlags) != 0) return Error{EINVAL, "splice: flags"};
+  const Status fine =
+      from_socket ? check_offsets(out, out_offset, in_offset) : check_offsets(in, in_offset, out_offset);
+  if (!fine) return fine.error();
+  socket.pin();
+  if (fd_table().holds(from_socket ? out : in)) return Error{EINVAL, "splice: one side must be a pipe"};
+  return from_socket ? socket_to_pipe(socket, out, count, flags) : pipe_to_socket(socket, out, in, count, flags);
 }
 
 }  // namespace
@@ -207,21 +240,15 @@ RS_INTERCEPT ssize_t sendfile64(int out, int in, off_t* offset, size_t count) {
 }
 
 RS_INTERCEPT ssize_t splice(int in, off_t* in_offset, int out, off_t* out_offset, size_t count, unsigned flags) {
-  if (!fd_table().holds(in) && !fd_table().holds(out)) [[likely]] {
-    return real.splice(in, in_offset, out, out_offset, count, flags);
-  }
+  const auto by_kernel = [=] { return real.splice(in, in_offset, out, out_offset, count, flags); };
+  const bool from_socket = fd_table().holds(in);
+  if (!from_socket && !fd_table().holds(out)) [[likely]]
+    return by_kernel();
   if (count == 0) return 0;
-  return as_library_call([&] {
-    return to_posix([&]() -> Result<ssize_t> {
-      constexpr unsigned kKnownFlags = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
-      if ((flags & ~kKnownFlags) != 0) return Error{EINVAL, "splice: flags"};
-      Lookup from = fd_table().find(in);
-      Lookup to = fd_table().find(out);
-      const Status fine = from ? check_offsets(out, out_offset, in_offset) : check_offsets(in, in_offset, out_offset);
-      if (!fine) return fine.error();
-      return splice_ours(from, to, in, out, count, flags);
-    });
-  });
+  return route(
+      from_socket ? in : out,
+      [&](Lookup& socket) { return splice_ours(socket, from_socket, in, in_offset, out, out_offset, count, flags); },
+      by_kernel);
 }
 
 RS_BY_NUMBER(sendfile);

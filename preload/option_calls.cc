@@ -210,9 +210,32 @@ Status set_kernels_option(Lookup& socket, const Wish& wish) {
   return ok();
 }
 
+/// Returns how many bytes of a value of `length` bytes the option uses: a value may end before its length.
+socklen_t used_bytes(int level, int name, socklen_t length) {
+  constexpr std::size_t kCongestionNameBytes = 16;  // TCP_CA_NAME_MAX of the kernel
+  constexpr std::size_t kTcpInfoBytes = 248;        // of Linux 6; libc's is shorter
+  const auto all = [&]() -> std::size_t {
+    if (level == IPPROTO_TCP && name == TCP_INFO) return kTcpInfoBytes;
+    if (level == IPPROTO_TCP && name == TCP_CONGESTION) return kCongestionNameBytes;
+    if (level != SOL_SOCKET) return sizeof(int);
+    switch (name) {
+      case SO_RCVTIMEO:
+      case SO_SNDTIMEO:
+      case SO_RCVTIMEO_NEW:
+      case SO_SNDTIMEO_NEW: return sizeof(timeval);
+      case SO_LINGER: return sizeof(linger);
+      case SO_PEERCRED: return sizeof(ucred);
+      default: return sizeof(int);
+    }
+  };
+  return std::min(length, static_cast<socklen_t>(all()));
+}
+
 bool is_bad(const Wish& wish) {
-  return wish.value == nullptr || static_cast<int>(wish.length) < 0 ||
-         !is_readable(wish.value, std::min<socklen_t>(wish.length, sizeof(int)));
+  // A name may end before, which check_congestion() finds out.
+  const bool is_name = wish.is(IPPROTO_TCP, TCP_CONGESTION);
+  const socklen_t used = is_name ? std::min<socklen_t>(wish.length, 1) : used_bytes(wish.level, wish.name, wish.length);
+  return wish.value == nullptr || static_cast<int>(wish.length) < 0 || !is_readable(wish.value, used);
 }
 
 /// Answers as the kernel does, for which an unknown option may come before a bad pointer, and a null pointer may stand
@@ -232,9 +255,9 @@ Status set_from_bad(Lookup& socket, int fd, const Wish& wish) {
 
 Status set_stream_option(Lookup& socket, int fd, const Wish& wish) {
   if (is_bad(wish)) return set_from_bad(socket, fd, wish);
-  if (is_promise(wish)) return Error{EOPNOTSUPP, "setsockopt: not on a ring"};
+  if (is_promise(wish) && socket->way() != nullptr) return Error{EOPNOTSUPP, "setsockopt: not on a ring"};
   if (is_kernels_only(socket, wish)) {
-    const bool is_kernels = hand_overs().become_kernels(runtime::Ref::share(*socket));
+    const bool is_kernels = transports::become_kernels(runtime::Ref::share(*socket));
     return is_kernels ? kAskKernel : Error{EOPNOTSUPP, "setsockopt: not on a ring"};
   }
   const bool is_ours = is_ways_option(wish.level, wish.name) ||
@@ -248,8 +271,15 @@ Status set_stream_option(Lookup& socket, int fd, const Wish& wish) {
 
 Status set_datagram_option(Lookup& socket, const Wish& wish) {
   if (static_cast<int>(wish.length) < 0) return Error{EINVAL, "setsockopt: length"};
-  if (!is_readable(wish.value, std::min<socklen_t>(wish.length, sizeof(int)))) return Error{EFAULT, "setsockopt"};
+  if (!is_readable(wish.value, used_bytes(wish.level, wish.name, wish.length))) return Error{EFAULT, "setsockopt"};
   return socket->set_option(wish.level, wish.name, wish.value, wish.length);
+}
+
+/// Returns the wish with its value in the kernel's form, in `kernels`, if it had one that only a way has.
+Wish as_kernels(const Wish& wish, std::uint64_t& kernels) {
+  if (!wish.is(SOL_SOCKET, SO_MAX_PACING_RATE) || is_bad(wish)) return wish;
+  if (!to_kernels_value(wish.level, wish.name, wish.value, wish.length, kernels)) return wish;
+  return {wish.level, wish.name, &kernels, sizeof kernels};
 }
 
 // -- get
@@ -273,13 +303,18 @@ bool is_told_by_way(Lookup& socket, int level, int name) {
   return socket->way() != nullptr && socket->way()->has_option_level(level);
 }
 
-bool is_bad_room(const void* value, const socklen_t* length) {
-  return !are_writable(length) || static_cast<int>(*length) < 0 ||
-         !is_writable(value, std::min<socklen_t>(*length, sizeof(int)));
+/// Returns whether an option can be written there. No bytes can, wherever that is.
+bool is_room(int level, int name, const void* value, socklen_t length) {
+  const std::size_t used = used_bytes(level, name, length);
+  return used == 0 || is_writable(value, used);
+}
+
+bool is_bad_room(int level, int name, const void* value, const socklen_t* length) {
+  return !are_writable(length) || static_cast<int>(*length) < 0 || !is_room(level, name, value, *length);
 }
 
 Status get_kernels_option(Lookup& socket, int fd, int level, int name, void* value, socklen_t* length) {
-  if (!is_bad_room(value, length) && level == SOL_SOCKET && name == SO_PEERNAME)
+  if (!is_bad_room(level, name, value, length) && level == SOL_SOCKET && name == SO_PEERNAME)
     return get_peer_name(socket, value, length);
   // The number stands for the socket, as long as the connection lasts.
   if (level == SOL_SOCKET && name == SO_COOKIE)
@@ -288,7 +323,7 @@ Status get_kernels_option(Lookup& socket, int fd, int level, int name, void* val
 }
 
 Status get_stream_option(Lookup& socket, int fd, int level, int name, void* value, socklen_t* length) {
-  const bool is_bad = is_bad_room(value, length);
+  const bool is_bad = is_bad_room(level, name, value, length);
   if (!is_bad && became_kernels_elsewhere(socket)) return kAskKernel;
   const bool is_on_ring = is_kernel_unasked(*socket);
   if (is_bad && !is_on_ring)
@@ -298,19 +333,31 @@ Status get_stream_option(Lookup& socket, int fd, int level, int name, void* valu
   return get_kernels_option(socket, fd, level, name, value, length);
 }
 
+/// Gets an option in a form that only a way has, from the kernel's number of 8 bytes. Returns false where that is not
+/// what the program asks for.
+bool get_in_ways_form(int fd, int level, int name, void* value, const socklen_t* length) {
+  std::uint64_t kernels = 0;
+  socklen_t bytes = sizeof kernels;
+  if (level != SOL_SOCKET || name != SO_MAX_PACING_RATE || is_bad_room(level, name, value, length) || *length <= bytes)
+    return false;
+  return real.getsockopt(fd, level, name, &kernels, &bytes) == 0 && bytes == sizeof kernels &&
+         is_writable(value, *length) && from_kernels_value(level, name, kernels, value, *length);
+}
+
 /// getsockopt(2) of what is no socket of ours.
 int get_foreign_option(int fd, int level, int name, void* value, socklen_t* length) {
-  if (fd == -1 && !is_bad_room(value, length)) {
+  if (fd == -1 && !is_bad_room(level, name, value, length)) {
     const LibraryCall no_handlers;
     if (answer_option(level, name, value, length)) return 0;
   }
+  if (get_in_ways_form(fd, level, name, value, length)) return 0;
   return real.getsockopt(fd, level, name, value, length);
 }
 
 Status get_datagram_option(Lookup& socket, int level, int name, void* value, socklen_t* length) {
   if (!are_writable(length)) return Error{EFAULT, "getsockopt: length"};
   if (static_cast<int>(*length) < 0) return Error{EINVAL, "getsockopt: length"};
-  if (!is_writable(value, std::min<socklen_t>(*length, sizeof(int)))) return Error{EFAULT, "getsockopt"};
+  if (!is_room(level, name, value, *length)) return Error{EFAULT, "getsockopt"};
   return socket->get_option(level, name, value, length);
 }
 
@@ -321,13 +368,19 @@ using namespace ringsock;
 using namespace ringsock::preload;
 
 RS_INTERCEPT int setsockopt(int fd, int level, int name, const void* value, socklen_t length) {
+  const Wish wish{level, name, value, length};
   return route_pinned(
       fd,
       [&](Lookup& socket) {
-        const Wish wish{level, name, value, length};
-        return socket->is_datagram() ? set_datagram_option(socket, wish) : set_stream_option(socket, fd, wish);
+        if (socket->is_datagram()) return set_datagram_option(socket, wish);
+        std::uint64_t kernels = 0;
+        return set_stream_option(socket, fd, as_kernels(wish, kernels));
       },
-      [&] { return real.setsockopt(fd, level, name, value, length); });
+      [&] {
+        std::uint64_t kernels = 0;
+        const Wish as_kernel = as_kernels(wish, kernels);
+        return real.setsockopt(fd, level, name, as_kernel.value, as_kernel.length);
+      });
 }
 
 RS_INTERCEPT int getsockopt(int fd, int level, int name, void* value, socklen_t* length) {

@@ -12,7 +12,10 @@ bool goes_on_by_kernel(Lookup& socket, const Error& error, int fd) {
   // The kernel's epoll file under the number has the right error: EINVAL for read(2), ENOTSOCK for recv(2).
   if (error.code == EOPNOTSUPP) return socket->as_epoll_set() != nullptr;
   if (error.code != EIO && error.code != EBADF) return false;
-  if (socket->way() == nullptr) return false;
+  if (socket->way() == nullptr) {
+    socket.pin();
+    return socket->has_left_to_kernel() || (error.code == EIO && socket->become_kernels());
+  }
   socket.pin();
   return socket->has_left_to_kernel() ||
          (error.code == EIO && hand_overs().follow(*socket) && socket->has_left_to_kernel());

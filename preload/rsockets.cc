@@ -3,9 +3,15 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <optional>
 
 #include "core/base/at_fork.h"
+#include "core/base/log.h"
 #include "core/base/rare_calls.h"
 #include "core/runtime/rcu.h"
 #include "core/statistics/statistics.h"
@@ -15,6 +21,7 @@
 #include "librsocket/fork_mover.h"
 #include "librsocket/hand_over/door.h"
 #include "librsocket/hand_over/ring_hand_overs.h"
+#include "librsocket/option_values.h"
 #include "librsocket/rsocket_process.h"
 #include "preload/shell.h"
 
@@ -57,12 +64,53 @@ bool may_offload(int domain, int type, int protocol) {
   return !rs::process().registry.empty() && transports::permits_socket(domain, type, IPPROTO_TCP);
 }
 
+/// RS_SQ_SIZE, RS_RQ_SIZE and RS_INLINE, as rdma-core's librspreload has them: for each socket, instead of the files of
+/// rsocket.conf(5). What is no number, or out of range, has no effect.
+struct QueueSizes {
+  struct Variable {
+    const char* name;
+    int option;  ///< of SOL_RDMA
+    int most;
+    std::optional<int> value{};
+  };
+  std::array<Variable, 3> all{Variable{"RS_SQ_SIZE", rs::kRdmaSqSize, rs::kMaxQueue},
+                              Variable{"RS_RQ_SIZE", rs::kRdmaRqSize, rs::kMaxQueue},
+                              Variable{"RS_INLINE", rs::kRdmaInline, 65535}};
+
+  QueueSizes() {
+    for (Variable& one : all) {
+      const char* const text = ::secure_getenv(one.name);
+      if (text == nullptr) continue;
+      int number = 0;
+      const auto [end, error] = std::from_chars(text, text + std::strlen(text), number);
+      if (error == std::errc() && *end == '\0' && number >= 0 && number <= one.most) {
+        one.value = number;
+      } else {
+        log_warn("%s: \"%s\" is no number from 0 to %d; it has no effect", one.name, text, one.most);
+      }
+    }
+  }
+  void give_to(rs::StreamSocket& stream) const {
+    for (const Variable& one : all) {
+      if (one.value) static_cast<void>(stream.set_option(rs::kSolRdma, one.option, &*one.value, sizeof *one.value));
+    }
+  }
+};
+
+const QueueSizes& queue_sizes() {
+  static const QueueSizes sizes;
+  return sizes;
+}
+// Before there are threads, one of which might fork meanwhile.
+[[gnu::constructor]] void read_queue_sizes() { queue_sizes(); }
+
 class StreamMaker final : public transports::WayMaker {
  public:
   [[nodiscard]] std::unique_ptr<transports::Way> make_way(transports::ChosenSocket& socket, int domain,
                                                           int fd) const override {
     auto stream = std::make_unique<rs::StreamSocket>(socket, rs::process(), domain, fd);
     stream->options().buffer_like_kernel();
+    queue_sizes().give_to(*stream);
     stream->connector().have_other_way(std::chrono::milliseconds(rs::process().config.connect_patience));
     return stream;
   }
@@ -73,6 +121,10 @@ class StreamMaker final : public transports::WayMaker {
   }
   [[nodiscard]] bool permits(int domain, const SocketAddress& address) const override {
     return transports::permits_address(domain, address);
+  }
+  [[nodiscard]] transports::ShortConnections* short_connections() const override {
+    rs::Process& process = rs::process();
+    return process.config.short_by_kernel != 0 ? &process.short_connections : nullptr;
   }
 };
 

@@ -53,7 +53,7 @@ void expect(const FilterForecast& forecast) noexcept {
     log_info("a seccomp filter that is installed now forbids %s: sockets are the kernel's", missing);
     leave_to_kernel("a seccomp filter");
     try {
-      hand_overs().hand_over_everything();
+      transports::give_everything_to_kernel();
     } catch (const std::bad_alloc&) {
     }
   }

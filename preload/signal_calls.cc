@@ -7,11 +7,16 @@
 // at once, and so do those of faults (SIGSEGV and others), for which nothing stands in.
 #include "preload/signal_calls.h"
 
+#include <ucontext.h>
+
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 
+#include "core/base/handlers_wait.h"
+#include "core/base/this_thread.h"
 #include "core/base/user_memory.h"
 #include "core/runtime/library_call.h"
 #include "core/runtime/rcu.h"
@@ -29,12 +34,27 @@ struct Wanted {
 };
 constinit std::array<Wanted, _NSIG> wanted_of{};
 
+/// Shows the application's handler, in uc_sigmask, what the thread blocks by itself, as the kernel would: the call that
+/// lets the signal through (core/runtime/library_call.cc) holds all others, which come afterwards.
+void show_own_mask(void* context) {
+  HandlersWait& wait = this_thread.handlers;
+  if (wait.is_signal_due || !wait.has_due_mask) return;
+  const sigset_t all = all_but_faults();
+  const SignalBits held = bits_of(&all);
+  auto& mask = static_cast<ucontext_t*>(context)->uc_sigmask;
+  // Otherwise it has interrupted another handler before its first instruction.
+  if ((held & ~bits_of(&mask)) != 0) return;
+  wait.has_due_mask = false;
+  std::memcpy(&mask, &wait.mask_afterwards, sizeof wait.mask_afterwards);
+}
+
 /// Runs in the place of the application's handlers.
 void stand_in(int signal, siginfo_t* info, void* context) {
   const Wanted& wanted = wanted_of[static_cast<std::size_t>(signal)];
   const int flags = wanted.flags.load(std::memory_order_relaxed);
   if (runtime::is_inside_library() && runtime::hold_until_call_ends(signal, info, context, (flags & SA_RESTART) != 0))
     return;
+  show_own_mask(context);
   const Handler handler = wanted.handler.load(std::memory_order_acquire);
   if ((flags & static_cast<int>(SA_RESETHAND)) != 0) {
     const int saved_errno = errno;

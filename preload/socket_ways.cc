@@ -28,6 +28,8 @@ void take_in(int fd, int domain, int type, int protocol) {
   }
 }
 
+constinit std::atomic<bool> takes_accepted{false};
+
 }  // namespace
 
 void add_way(const SocketWay& way) {
@@ -35,6 +37,18 @@ void add_way(const SocketWay& way) {
   if (place == ways.size()) return;
   ways[place] = way;
   number_of_ways.store(place + 1, std::memory_order_release);
+  if (way.take_accepted != nullptr) takes_accepted.store(true, std::memory_order_release);
+}
+
+void take_accepted(int fd, int flags) {
+  if (fd < 0 || !takes_accepted.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  const int saved_errno = errno;
+  const LibraryCall no_handlers;
+  for (std::size_t i = 0; i < number_of_ways.load(std::memory_order_acquire); ++i) {
+    if (ways[i].take_accepted != nullptr) ways[i].take_accepted(fd, flags);
+  }
+  errno = saved_errno;
 }
 
 bool are_ways_send_flags(int flags) noexcept {
@@ -46,6 +60,22 @@ bool are_ways_send_flags(int flags) noexcept {
 bool answer_option(int level, int name, void* value, socklen_t* length) {
   for (std::size_t i = 0; i < number_of_ways.load(std::memory_order_acquire); ++i) {
     if (ways[i].answer_option != nullptr && ways[i].answer_option(level, name, value, length)) return true;
+  }
+  return false;
+}
+
+bool to_kernels_value(int level, int name, const void* value, socklen_t length, std::uint64_t& out) {
+  for (std::size_t i = 0; i < number_of_ways.load(std::memory_order_acquire); ++i) {
+    const auto translate = ways[i].to_kernels_value;
+    if (translate != nullptr && translate(level, name, value, length, out)) return true;
+  }
+  return false;
+}
+
+bool from_kernels_value(int level, int name, std::uint64_t kernels, void* value, socklen_t length) {
+  for (std::size_t i = 0; i < number_of_ways.load(std::memory_order_acquire); ++i) {
+    const auto translate = ways[i].from_kernels_value;
+    if (translate != nullptr && translate(level, name, kernels, value, length)) return true;
   }
   return false;
 }

@@ -3,6 +3,8 @@
 
 #include <sys/socket.h>
 
+#include <cstdint>
+
 #include "core/runtime/endpoint.h"
 
 namespace ringsock::preload {
@@ -12,12 +14,20 @@ struct SocketWay {
   bool (*may_carry)(int domain, int type, int protocol);
   /// Makes an endpoint that has the kernel socket `fd`. Errors: std::bad_alloc. Threads: any.
   runtime::Ref (*make)(int fd, int domain, int type);
+  /// Called with a connection that the kernel's accept4(2) has just returned, and its flags: may enter it as an
+  /// endpoint. Leaves errno as it is. Null: the way has no such connections. Threads: any.
+  void (*take_accepted)(int fd, int flags) = nullptr;
   /// Answers getsockopt(2) for the descriptor -1, by which a program asks for what a library offers beside its sockets.
   /// Returns false for options that are not the library's. `value` has room for an int at least. Null: there are none.
   bool (*answer_option)(int level, int name, void* value, socklen_t* length) = nullptr;
   /// Flags of send(2), of kWaysSendFlags, that have a meaning on datagram sockets of this way only. On other sockets a
   /// send with such a flag fails with EINVAL, because nobody else would take notice of the flag.
   int send_flags = 0;
+  /// Translates a value of setsockopt(2) in a form that only the way has into the kernel's, a number of 8 bytes, for
+  /// sockets that the way does not carry. Returns false for all other values. Null: there are none.
+  bool (*to_kernels_value)(int level, int name, const void* value, socklen_t length, std::uint64_t& out) = nullptr;
+  /// The way back, for getsockopt(2): `value` has room for `length` bytes. Returns false for all other forms.
+  bool (*from_kernels_value)(int level, int name, std::uint64_t kernels, void* value, socklen_t length) = nullptr;
 };
 
 /// Flags that a way may claim: those that the kernel ignores.
@@ -26,6 +36,13 @@ inline constexpr int kWaysSendFlags = MSG_SYN;
 bool are_ways_send_flags(int flags) noexcept;
 /// Has the way answer whose option it is. Returns false when no way has that option. Threads: any.
 bool answer_option(int level, int name, void* value, socklen_t* length);
+
+/// Call those functions of the ways. Threads: any.
+bool to_kernels_value(int level, int name, const void* value, socklen_t length, std::uint64_t& out);
+bool from_kernels_value(int level, int name, std::uint64_t kernels, void* value, socklen_t length);
+
+/// Calls SocketWay::take_accepted() of the ways. Costs two loads where no way has it. Threads: any.
+void take_accepted(int fd, int flags);
 
 /// Lets future sockets use `way`. Threads: constructors.
 void add_way(const SocketWay& way);

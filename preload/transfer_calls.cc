@@ -16,7 +16,6 @@
 #include "preload/socket_ways.h"
 
 // The functions below by names that the linker does not send to libc (RS_BY_NUMBER).
-extern "C" decltype(recvfrom) ringsock_recvfrom;
 extern "C" decltype(sendto) ringsock_sendto;
 extern "C" decltype(sendmsg) ringsock_sendmsg;
 
@@ -34,11 +33,9 @@ namespace {
 
 constexpr auto kLibcsRead = [](int fd, void* data, size_t length, int) { return real.read(fd, data, length); };
 
-template <class Libcs>
-ssize_t receive_again(int fd, void* data, size_t length, int flags, Libcs libcs);
-
-template <class Libcs>
-[[gnu::noinline]] ssize_t receive_ours(int fd, void* data, size_t length, int flags, Libcs libcs) {
+template <class Libcs, class Again>
+[[gnu::always_inline]] inline ssize_t receive_held(int fd, void* data, size_t length, int flags, Libcs libcs,
+                                                   Again again) {
   if constexpr (std::is_same_v<Libcs, std::remove_const_t<decltype(kLibcsRead)>>) {
     // read(2) of no bytes returns at once; recv(2) waits for something.
     if (length == 0) [[unlikely]]
@@ -49,11 +46,16 @@ template <class Libcs>
       [&](Lookup& socket) {
         return with_rest_received(fd, socket, data, length, flags, receive_checked(socket, data, length, flags));
       },
-      [&] { return libcs(fd, data, length, flags); }, [&] { return receive_again(fd, data, length, flags, libcs); });
+      [&] { return libcs(fd, data, length, flags); }, again);
 }
+/// A loop, because the call may be made again for each of many datagrams (core/runtime/due_calls.h).
 template <class Libcs>
 [[gnu::noinline, gnu::cold]] ssize_t receive_again(int fd, void* data, size_t length, int flags, Libcs libcs) {
-  return receive_ours(fd, data, length, flags, libcs);
+  return receive_held(fd, data, length, flags, libcs, InLoop());
+}
+template <class Libcs>
+[[gnu::noinline]] ssize_t receive_ours(int fd, void* data, size_t length, int flags, Libcs libcs) {
+  return receive_held(fd, data, length, flags, libcs, [&] { return receive_again(fd, data, length, flags, libcs); });
 }
 
 template <class Libcs>
@@ -256,13 +258,9 @@ Result<int> send_many(int fd, Lookup& socket, mmsghdr* messages, unsigned count,
   return done;
 }
 
-[[gnu::noinline, gnu::cold]] ssize_t receive_from_again(int fd, void* data, size_t length, int flags, sockaddr* address,
-                                                        socklen_t* address_length) {
-  return ringsock_recvfrom(fd, data, length, flags, address, address_length);
-}
-
-ssize_t receive_from(int fd, void* data, size_t length, int flags, sockaddr* address, socklen_t* address_length,
-                     auto libcs) {
+[[gnu::always_inline]] inline ssize_t route_receive_from(int fd, void* data, size_t length, int flags,
+                                                         sockaddr* address, socklen_t* address_length, auto libcs,
+                                                         auto again) {
   return route(
       fd,
       [&](Lookup& socket) -> Result<ssize_t> {
@@ -283,7 +281,21 @@ ssize_t receive_from(int fd, void* data, size_t length, int flags, sockaddr* add
         if (got) *address_length = message.msg_namelen;
         return got;
       },
-      libcs, [=] { return receive_from_again(fd, data, length, flags, address, address_length); });
+      libcs, again);
+}
+
+/// A loop, as receive_again().
+[[gnu::noinline, gnu::cold]] ssize_t receive_from_again(int fd, void* data, size_t length, int flags, sockaddr* address,
+                                                        socklen_t* address_length) {
+  return route_receive_from(
+      fd, data, length, flags, address, address_length,
+      [=] { return real.recvfrom(fd, data, length, flags, address, address_length); }, InLoop());
+}
+
+ssize_t receive_from(int fd, void* data, size_t length, int flags, sockaddr* address, socklen_t* address_length,
+                     auto libcs) {
+  return route_receive_from(fd, data, length, flags, address, address_length, libcs,
+                            [=] { return receive_from_again(fd, data, length, flags, address, address_length); });
 }
 
 Result<ssize_t> send_to(Lookup& socket, const void* data, std::size_t length, int flags, const sockaddr* address,

@@ -44,8 +44,8 @@ run_logged() {
     {
       progress "FAILED: $name (status $status); the end of $log:"
       # What failed may stand far above the end, where make tells only that something did.
-      { grep -E '^(FAIL|ERROR|XPASS|not ok)[: ]|: (fatal )?error: |^\[  FAILED  \]' "$log" | head -n 20; echo ...; tail -n 40 "$log"; } |
-        grep -v '^PASS: ' | sed 's/^/    /'
+      { grep -E '^(FAIL|ERROR|XPASS|not ok)[: ]|: (fatal )?error: |^\[  FAILED  \]' "$log" | head -n 20; echo ...
+        grep -vE '^(PASS: |(ok|known|late) [a-z]+/)' "$log" | tail -n 40; } | sed 's/^/    /'
     } | remember_failure
   fi
   return $status

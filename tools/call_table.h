@@ -23,6 +23,10 @@ struct SocketCalls {
   int (*close)(int fd);
   ssize_t (*recv)(int fd, void* buffer, std::size_t length, int flags);
   ssize_t (*send)(int fd, const void* buffer, std::size_t length, int flags);
+  ssize_t (*recvfrom)(int fd, void* buffer, std::size_t length, int flags, sockaddr* address,
+                      socklen_t* address_length);
+  ssize_t (*sendto)(int fd, const void* buffer, std::size_t length, int flags, const sockaddr* address,
+                    socklen_t address_length);
   int (*poll)(pollfd* fds, nfds_t count, int timeout_ms);
   int (*setsockopt)(int fd, int level, int name, const void* value, socklen_t length);
   int (*getsockopt)(int fd, int level, int name, void* value, socklen_t* length);

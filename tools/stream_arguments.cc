@@ -102,13 +102,6 @@ bool set_test(const StreamTool& tool, StreamOptions& options, std::string_view t
   return false;
 }
 
-template <class T>
-bool set_number(T& out, std::string_view text, std::uint64_t minimum, std::uint64_t maximum) {
-  const auto value = parse_number(text, minimum, maximum);
-  if (value) out = static_cast<T>(*value);
-  return value.has_value();
-}
-
 bool set_size(StreamOptions& options, std::string_view text) {
   if (text == "all") {
     options.all_sizes = true;

@@ -16,6 +16,14 @@ std::string count_text(std::uint64_t count);
 /// Parses a decimal number within the bounds; no other text may follow.
 std::optional<std::uint64_t> parse_number(std::string_view text, std::uint64_t minimum, std::uint64_t maximum);
 
+/// Parses the number into `out`. Returns whether it is one within the bounds.
+template <class T>
+bool set_number(T& out, std::string_view text, std::uint64_t minimum, std::uint64_t maximum) {
+  const auto value = parse_number(text, minimum, maximum);
+  if (value) out = static_cast<T>(*value);
+  return value.has_value();
+}
+
 /// Returns whether an argument such as "v" or "Verify" stands for `word`.
 bool means(std::string_view argument, std::string_view word);
 

@@ -87,25 +87,26 @@ void BiasedMutex::wait_until_outside(std::uint64_t owner) {
 
 void BiasedMutex::lock_out_begin() {
   mutex_.lock();
-  locked_out_ = owner_.load(std::memory_order_relaxed);
+  last_ = owner_.load(std::memory_order_relaxed);
   owner_.store(kShared, std::memory_order_relaxed);
 }
 
 void BiasedMutex::lock_out_barrier() { run_barrier(BarrierScope::this_process); }
 
 void BiasedMutex::lock_out_finish() {
-  if (locked_out_ != kShared) wait_until_outside(locked_out_);
+  if (last_ != kShared) wait_until_outside(last_);
 }
 
 void BiasedMutex::let_in(bool in_child) {
-  if (in_child && locked_out_ != kShared && locked_out_ - this_thread.lock_number >= kMaxBiases) {
+  if (in_child && last_ != kShared && last_ - this_thread.lock_number >= kMaxBiases) {
     // No thread of the child has the bias.
-    locked_out_ = kShared;
+    last_ = kShared;
     revocations_ = 0;
   }
   // The biased thread may be between its two loads of owner_. The second load tells it that it may enter, which is
   // true.
-  owner_.store(locked_out_, std::memory_order_release);
+  owner_.store(last_, std::memory_order_release);
+  last_ = 0;
   mutex_.unlock();
 }
 

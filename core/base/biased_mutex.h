@@ -16,8 +16,8 @@ namespace ringsock {
 /// a membarrier(2). A locked instruction would wait until the stores to the peer's cache lines have drained (50-100 ns
 /// a message), which is what the whole data path avoids. Satisfies Lockable. Not recursive, process-private. Where
 /// membarrier(2) is refused, the lock stays a Mutex. fork() while another thread is inside leaves the child's copy
-/// locked, as with any mutex, unless the forking thread has locked it out.
-class BiasedMutex {
+/// locked, as with any mutex, unless the forking thread has locked it out. It lies in one cache line.
+class alignas(32) BiasedMutex {
  public:
   BiasedMutex() = default;
   BiasedMutex(const BiasedMutex&) = delete;
@@ -37,8 +37,8 @@ class BiasedMutex {
   void let_in(bool in_child);
 
   void unlock() {
-    if (const int bias = by_bias_; bias != kNotByBias) [[likely]] {
-      inside_[static_cast<std::size_t>(bias)].store(false, std::memory_order_release);
+    if (const std::uint8_t bias = by_bias_; bias != kNotByBias) [[likely]] {
+      inside_[bias].store(false, std::memory_order_release);
     } else {
       mutex_.unlock();
     }
@@ -46,7 +46,7 @@ class BiasedMutex {
 
  private:
   static constexpr std::size_t kMaxBiases = 8;
-  static constexpr int kNotByBias = -1;
+  static constexpr std::uint8_t kNotByBias = 255;
   static constexpr std::uint64_t kShared = ~std::uint64_t{0};
 
   bool lock_by_bias() {
@@ -59,7 +59,7 @@ class BiasedMutex {
     // Loaded again: the revoking thread's membarrier ensures that either this load sees its store, or its load sees
     // ours.
     if (owner_.load(std::memory_order_relaxed) == owner) [[likely]] {
-      by_bias_ = static_cast<int>(bias);
+      by_bias_ = static_cast<std::uint8_t>(bias);
       return true;
     }
     inside_[bias].store(false, std::memory_order_release);
@@ -78,12 +78,12 @@ class BiasedMutex {
   /// thread that lost its bias between its two loads of owner_ still writes its flag, which must not be its
   /// successor's.
   std::array<std::atomic<bool>, kMaxBiases> inside_{};
-  int by_bias_ = kNotByBias;      ///< how the holder locked it; only the holder accesses it
-  std::uint8_t revocations_ = 0;  ///< number of the next bias; under mutex_, like those below
-  std::uint16_t streak_ = 0;      ///< how many times in a row last_ has locked
-  std::uint64_t last_ = 0;        ///< the last holder, while the lock is shared
-  std::uint64_t locked_out_ = 0;  ///< owner_ before lock_out_begin()
-  Mutex mutex_;                   ///< the lock of all threads without the bias
+  std::uint8_t by_bias_ = kNotByBias;  ///< how the holder locked it; only the holder accesses it
+  std::uint8_t revocations_ = 0;       ///< number of the next bias; under mutex_, like those below
+  std::uint16_t streak_ = 0;           ///< how many times in a row last_ has locked
+  Mutex mutex_;                        ///< the lock of all threads without the bias
+  /// While the lock is shared: the last holder. From lock_out_begin() to let_in(): owner_ before.
+  std::uint64_t last_ = 0;
 };
 
 }  // namespace ringsock

@@ -43,8 +43,8 @@ class HeldMask {
   sigset_t own_;
 };
 
-/// Ends a sleep at once when a signal is due. While it exists, the signals are held, so that none comes between the
-/// look and the sleep. Costs nothing where nobody stands in for handlers.
+/// Ends a sleep at once when a signal or a function of the application is due. While it exists, the signals are held,
+/// so that none comes between the look and the sleep. Costs nothing where nobody stands in for handlers.
 class BeforeSleep {
  public:
   /// @param mask  what the application wants the sleep to block; null: what the thread blocks by itself
@@ -52,7 +52,7 @@ class BeforeSleep {
   BeforeSleep(const BeforeSleep&) = delete;
   BeforeSleep& operator=(const BeforeSleep&) = delete;
   ~BeforeSleep() { this_thread.handlers.has_sleeping_mask = false; }
-  [[nodiscard]] bool is_interrupted() const { return this_thread.handlers.is_signal_due; }
+  [[nodiscard]] bool is_interrupted() const { return this_thread.handlers.is_signal_due || this_thread.due.count != 0; }
   /// Returns what ppoll(2) is to block.
   [[nodiscard]] const sigset_t* mask() const { return mask_; }
 

@@ -71,8 +71,10 @@ enum class ProcessPart : std::uint8_t {
   closings,             ///< librsocket: connections that end in the background. The child begins anew
   vma_process,          ///< libvmacompat/process, load, lock
   rings_of_process,     ///< libvmacompat/process
+  lent_packets,         ///< libvmacompat/process, load, lock. The child keeps what its parent has lent
   extra_api,            ///< libvmacompat/extra_api
   ring_descriptors,     ///< libvmacompat/extra_api, load, lock. The child closes those of its parent's rings
+  tcp_clock,            ///< libvmacompat/tcp, lock. The child begins anew
   port_claims,          ///< libvmacompat/udp, ForkStep::port_claims
   fork_pipe,            ///< libvmacompat/udp, ForkStep::fork_pipe
   known_epoll_sets,     ///< preload, load, lock. Several preload libraries share it, like the next two

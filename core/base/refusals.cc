@@ -30,6 +30,8 @@ const char* to_string(Refusal refusal) {
     case Refusal::patience: return "patience";
     case Refusal::port_claim: return "port claim";
     case Refusal::other_process: return "other process";
+    case Refusal::datagram: return "datagram";
+    case Refusal::receive_buffer: return "receive buffer";
   }
   return "?";
 }

@@ -10,18 +10,20 @@ namespace ringsock {
 
 /// The reasons for refusals. Each has a counter; rsstat(1) shows the counters that are not 0.
 enum class Refusal : std::uint8_t {
-  descriptor,     ///< a peer passed a descriptor that is no sealed memory, or that nobody had asked for
-  segment_size,   ///< a peer announced more shared memory, or a larger buffer, than this side's own sizes need
-  user_budget,    ///< all connections of a user together need more than one user may have, links without a request
-                  ///< included
-  request,        ///< a request that is malformed, or of another version
-  address,        ///< a client named an address that is not this host's, or a port that its user may not bind
-  port_owner,     ///< a listener does not own the kernel's port of that number
-  patience,       ///< a ring did not answer in time, and the connection used the kernel
-  port_claim,     ///< a stranger claimed a UDP port
-  other_process,  ///< a peer's memory row no longer belongs to the process at the other end
+  descriptor,      ///< a peer passed a descriptor that is no sealed memory, or that nobody had asked for
+  segment_size,    ///< a peer announced more shared memory, or a larger buffer, than this side's own sizes need
+  user_budget,     ///< all connections of a user together need more than one user may have, links without a request
+                   ///< included
+  request,         ///< a request that is malformed, or of another version
+  address,         ///< a client named an address that is not this host's, or a port that its user may not bind
+  port_owner,      ///< a listener does not own the kernel's port of that number
+  patience,        ///< a ring did not answer in time, and the connection used the kernel
+  port_claim,      ///< a stranger claimed a UDP port
+  other_process,   ///< a peer's memory row no longer belongs to the process at the other end
+  datagram,        ///< a rendezvous packet or datagram for a datagram rsocket that is malformed, or was not asked for
+  receive_buffer,  ///< a datagram for which the receive buffer of a datagram rsocket had no room
 };
-inline constexpr std::size_t kRefusals = 9;
+inline constexpr std::size_t kRefusals = 11;
 
 /// Returns the words that users see, "?" for a number that is no value of the type.
 const char* to_string(Refusal refusal);

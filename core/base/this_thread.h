@@ -32,6 +32,7 @@ using SignalBits = std::uint64_t;
 ///
 /// Used by the thread and its handlers.
 struct HandlersWait {
+  bool is_due;             ///< the end of the call has something to do: `is_signal_due`, or DueCalls has something
   bool is_signal_due;      ///< a signal is held until the call has ended, together with all other signals
   bool do_all_restart;     ///< the handlers of all signals that are due have SA_RESTART
   bool is_mask_held;       ///< HeldMask holds signals; `own_mask` is what the thread blocks by itself
@@ -42,6 +43,19 @@ struct HandlersWait {
   SignalBits sleeping_mask;
   SignalBits mask_afterwards;  ///< what the thread blocks by itself, once nothing is due any more
   SignalBits due_mask;
+};
+
+class DueCall;
+
+/// Functions of the application, other than handlers, that run where the thread's call ends
+/// (core/runtime/due_calls.h), and what the call needs that is made again after them.
+struct DueCalls {
+  static constexpr std::size_t kMost = 4;
+  std::array<DueCall*, kMost> calls;
+  std::size_t count;
+  bool has_deadline;      ///< the call that they end waits until `deadline`
+  bool is_resumed;        ///< the call is made again, and waits until `deadline`
+  std::int64_t deadline;  ///< CLOCK_MONOTONIC, ns
 };
 
 struct ThreadEnd;
@@ -56,6 +70,7 @@ struct ThisThread {
   bool batch_owes = false;    ///< whether a heavy barrier was asked for in the batch
   ForkUnderWay fork{};
   HandlersWait handlers{};
+  DueCalls due{};
   /// Replaces liburcu's record of the thread where that cannot be allocated (core/runtime/rcu.h).
   unsigned long reader_counter = 0;
   bool makes_helper = false;  ///< forks for the library (helper_process.h): the application's sockets stay the parent's

@@ -32,7 +32,7 @@ class KnownPages {
   [[nodiscard]] std::size_t find(const void* address, std::size_t length) noexcept;
 
  private:
-  static constexpr std::size_t kPlaces = 1024;
+  static constexpr std::size_t kPlaces = 8192;
 
   std::atomic<std::uintptr_t>& place(std::uintptr_t address) { return known_[address / (kPageMask + 1) % kPlaces]; }
   bool look(std::uintptr_t end) noexcept;

@@ -11,6 +11,18 @@ namespace {
 
 VmaLogText rule() { return {VmaLogLevel::info, std::string(75, '-')}; }
 
+/// What the listing adds to the value of a variable that does not act, or not everywhere.
+std::string remark_of(const VmaOptionRow& row) {
+  switch (row.effect) {
+    case VmaEffect::yes: break;
+    case VmaEffect::cards: return " (network cards)";
+    case VmaEffect::always: return std::string(" (always ") + row.always + ")";
+    case VmaEffect::tcp:
+    case VmaEffect::no: return " (without effect)";
+  }
+  return "";
+}
+
 std::string padded(std::string text, std::size_t width) {
   if (text.size() < width) text.resize(width, ' ');
   return text;
@@ -41,7 +53,7 @@ std::vector<VmaLogText> vma_parameter_lines(const VmaConfig& config, VmaLogLevel
   std::vector<VmaLogText> out;
   for (const VmaOptionRow& row : vma_option_rows()) {
     std::string value = row.value(config);
-    const bool is_active = row.effect == VmaEffect::yes;
+    const bool is_active = row.effect == VmaEffect::yes || row.effect == VmaEffect::cards;
     const bool stands_out =
         (is_active && value != row.value(defaults)) || std::strcmp(row.variable, "VMA_TRACELEVEL") == 0;
     const VmaLogLevel level = stands_out ? VmaLogLevel::info : VmaLogLevel::details;
@@ -49,8 +61,7 @@ std::vector<VmaLogText> vma_parameter_lines(const VmaConfig& config, VmaLogLevel
     // File names come from outside and may contain newlines.
     std::ranges::replace_if(
         value, [](char c) { return c >= 0 && c < ' '; }, '?');
-    out.push_back({level, padded(row.title, kTitleWidth) + " " +
-                              padded(value + (is_active ? "" : " (without effect)"), kValueWidth) + " [" +
+    out.push_back({level, padded(row.title, kTitleWidth) + " " + padded(value + remark_of(row), kValueWidth) + " [" +
                               row.variable + "]"});
   }
   out.push_back(rule());

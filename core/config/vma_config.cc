@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -38,23 +39,47 @@ std::string_view without_blanks(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
-/// Returns whether the text is a mask 0x..., -1, or a list of CPUs and ranges.
-bool names_cpus(std::string_view text) {
-  if (text == "-1") return true;
+constexpr std::int64_t kMaxCpu = 65535;
+
+/// Reads the hexadecimal digits of a mask, of which the last stands for the CPUs 0 to 3. Returns nothing for other
+/// text.
+std::optional<std::vector<unsigned>> cpus_of_mask(std::string_view digits) {
   constexpr std::string_view kHexDigits = "0123456789abcdefABCDEF";
-  if (text.starts_with("0x") || text.starts_with("0X"))
-    return text.size() > 2 && text.find_first_not_of(kHexDigits, 2) == std::string_view::npos;
-  constexpr std::int64_t kMaxCpu = 65535;
+  if (digits.empty() || digits.find_first_not_of(kHexDigits) != std::string_view::npos) return std::nullopt;
+  std::vector<unsigned> out;
+  for (unsigned first = 0; !digits.empty() && first <= kMaxCpu; first += 4, digits.remove_suffix(1)) {
+    unsigned four = 0;
+    std::from_chars(&digits.back(), &digits.back() + 1, four, 16);
+    for (unsigned cpu = 0; cpu < 4; ++cpu) {
+      if ((four >> cpu & 1) != 0) out.push_back(first + cpu);
+    }
+  }
+  return out;
+}
+
+/// Reads a list of CPUs and ranges. Returns nothing for other text.
+std::optional<std::vector<unsigned>> cpus_of_list(std::string_view text) {
+  std::vector<unsigned> out;
   for (;;) {
     const std::string_view item = text.substr(0, text.find(','));
     const std::size_t dash = item.find('-');
     const auto from = parse_number(item.substr(0, dash), 0, kMaxCpu);
     const auto to = dash == std::string_view::npos ? from : parse_number(item.substr(dash + 1), 0, kMaxCpu);
-    if (from.problem != NumberProblem::none || to.problem != NumberProblem::none || from.value > to.value) return false;
-    if (item.size() == text.size()) return true;
+    const bool is_wrong = from.problem != NumberProblem::none || to.problem != NumberProblem::none;
+    if (is_wrong || from.value > to.value || out.size() > kMaxCpu) return std::nullopt;
+    for (auto cpu = from.value; cpu <= to.value; ++cpu) out.push_back(static_cast<unsigned>(cpu));
+    if (item.size() == text.size()) return out;
     text.remove_prefix(item.size() + 1);
   }
 }
+
+std::optional<std::vector<unsigned>> parse_cpus(std::string_view text) {
+  const bool is_mask = text.starts_with("0x") || text.starts_with("0X");
+  return is_mask ? cpus_of_mask(text.substr(2)) : cpus_of_list(text);
+}
+
+/// Returns whether the text is a mask 0x..., -1, or a list of CPUs and ranges.
+bool names_cpus(std::string_view text) { return text == "-1" || parse_cpus(text).has_value(); }
 
 /// Returns whether `value` is one of the words "0=name|10=name" of a choice.
 bool has_choice(std::string_view words, std::int64_t value) {
@@ -65,6 +90,21 @@ bool has_choice(std::string_view words, std::int64_t value) {
     words.remove_prefix(bar + 1);
   }
   return true;
+}
+
+/// Returns the value of a choice's word, nothing when it is none.
+std::optional<std::int32_t> value_of_word(std::string_view words, std::string_view word) {
+  while (!words.empty()) {
+    const std::string_view one = words.substr(0, words.find('|'));
+    const std::size_t equals = one.find('=');
+    if (one.substr(equals + 1) == word) {
+      std::int32_t value = 0;
+      std::from_chars(one.data(), one.data() + equals, value);
+      return value;
+    }
+    words.remove_prefix(std::min(words.size(), one.size() + 1));
+  }
+  return std::nullopt;
 }
 
 /// Returns the values of a choice's words for a message: "0, 1 or 10".
@@ -128,6 +168,12 @@ class Reader {
     if (const auto value = number(variable, minimum, maximum, std::to_string(member))) member = static_cast<T>(*value);
   }
   void choice(const char* variable, std::int32_t& member, std::string_view words) {
+    const auto text = take(variable);
+    if (!text) return;
+    if (const auto named = value_of_word(words, without_blanks(*text))) {
+      member = *named;
+      return;
+    }
     const auto value = number(variable, INT32_MIN, INT32_MAX, std::to_string(member));
     if (!value) return;
     if (has_choice(words, *value)) {
@@ -238,6 +284,19 @@ void settle(VmaConfig& out, const Reader& reader, const Report& report) {
   out.tx_wre_is_set = reader.is_set("VMA_TX_WRE") || out.tx_wre != defaults.tx_wre;
   out.rx_poll_is_set = reader.is_set("VMA_RX_POLL") || out.rx_poll != defaults.rx_poll;
   out.select_poll_is_set = reader.is_set("VMA_SELECT_POLL") || out.select_poll != defaults.select_poll;
+  out.rx_poll_init_is_set = reader.is_set("VMA_RX_POLL_INIT");
+  out.rx_prefetch_bytes_is_set = reader.is_set("VMA_RX_PREFETCH_BYTES");
+  out.tx_max_inline_is_set = reader.is_set("VMA_TX_MAX_INLINE");
+  const auto is_any_set = [&](std::initializer_list<std::string_view> variables) {
+    return std::ranges::any_of(variables, [&](std::string_view variable) { return reader.is_set(variable); });
+  };
+  out.cq_moderation_is_set =
+      is_any_set({"VMA_CQ_MODERATION_ENABLE", "VMA_CQ_MODERATION_COUNT", "VMA_CQ_MODERATION_PERIOD_USEC"});
+  out.cq_aim_is_set = is_any_set({"VMA_CQ_AIM_MAX_COUNT", "VMA_CQ_AIM_MAX_PERIOD_USEC", "VMA_CQ_AIM_INTERVAL_MSEC",
+                                  "VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC"});
+  out.select_poll_os_ratio_is_set =
+      reader.is_set("VMA_SELECT_POLL_OS_RATIO") || out.select_poll_os_ratio != defaults.select_poll_os_ratio;
+  out.select_skip_os_is_set = reader.is_set("VMA_SELECT_SKIP_OS") || out.select_skip_os != defaults.select_skip_os;
   if (out.socketxtreme) {
     out.rx_wre = 1024;
     out.gro_streams_max = out.progress_engine_interval = 0;
@@ -277,6 +336,23 @@ VmaConfig load_vma_config(const char* const* environment, const Report& report) 
   return out;
 }
 
+namespace {
+
+/// Returns the value of a variable in an environment as the listing shows it.
+std::string value_in(const VmaOptionRow& row, const char* const* environment) {
+  return row.value(load_vma_config(environment, [](const std::string&) {}));
+}
+
+/// Returns whether a variable that is set does what it says.
+bool acts(const VmaOptionRow& row, const char* const* environment) {
+  if (row.effect != VmaEffect::always) return row.effect == VmaEffect::yes || row.effect == VmaEffect::cards;
+  const std::string holding = std::string(row.variable) + "=" + row.always;
+  const char* const only_that[] = {holding.c_str(), nullptr};
+  return value_in(row, environment) == value_in(row, only_that);
+}
+
+}  // namespace
+
 void report_without_effect(const char* const* environment, const Report& report) {
   if (environment == nullptr) return;
   const char* const* option = environment;
@@ -285,13 +361,16 @@ void report_without_effect(const char* const* environment, const Report& report)
   const Reader reader(environment, report);
   std::string never, for_tcp;
   for (const VmaOptionRow& row : vma_option_rows()) {
-    if (row.effect == VmaEffect::yes || !reader.is_set(row.variable)) continue;
+    if (!reader.is_set(row.variable) || acts(row, environment)) continue;
     std::string& names = row.effect == VmaEffect::tcp ? for_tcp : never;
     names += (names.empty() ? "" : ", ") + std::string(row.variable);
   }
-  if (!never.empty()) report("set, but without effect in this library: " + never);
-  if (!for_tcp.empty()) report("set, but without effect while TCP goes through the kernel: " + for_tcp);
+  if (!for_tcp.empty()) for_tcp.insert(0, "while TCP goes through the kernel: ");
+  if (!never.empty() && !for_tcp.empty()) never += "; ";
+  if (never += for_tcp; !never.empty()) report("no effect here: " + never);
 }
+
+std::vector<unsigned> cpus_of(std::string_view text) { return parse_cpus(text).value_or(std::vector<unsigned>()); }
 
 std::string with_process_id(std::string path, int pid) {
   const std::size_t at = path.find("%d");

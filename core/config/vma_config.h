@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/config/rsocket_config.h"
 #include "core/config/vma_log_level.h"
@@ -38,6 +40,13 @@ struct VmaConfig {
   /// The number of polls of a receive call was set, even if to the default.
   bool rx_poll_is_set = false;
   bool select_poll_is_set = false;
+  bool rx_poll_init_is_set = false;
+  bool cq_moderation_is_set = false;
+  bool cq_aim_is_set = false;
+  bool tx_max_inline_is_set = false;
+  bool rx_prefetch_bytes_is_set = false;
+  bool select_poll_os_ratio_is_set = false;
+  bool select_skip_os_is_set = false;
 };
 
 /// Reads the variables whose names begin with VMA_. The profile of VMA_SPEC is applied first, then every variable that
@@ -48,12 +57,16 @@ struct VmaConfig {
 ///                     or unknown name, and per value that others forced to change: variable, reason, what is used.
 VmaConfig load_vma_config(const char* const* environment, const Report& report);
 
-/// Reports in one line all variables that are set and have no effect here, and in another line those that only TCP over
-/// rings would use.
+/// Reports in one line all variables that are set and have no effect here, behind them those that only TCP over rings
+/// would use. A variable of which one value always holds is reported when it has another value.
 void report_without_effect(const char* const* environment, const Report& report);
 
 /// Returns the settings that a profile alone gives.
 VmaConfig vma_defaults_of(VmaProfile profile);
+
+/// Returns the CPUs of a text of VMA_INTERNAL_THREAD_AFFINITY: 0x<mask>, or a list 0,2-4. Empty for -1 and for any text
+/// that is neither.
+std::vector<unsigned> cpus_of(std::string_view text);
 
 /// Returns `path` with its first "%d" replaced by the process id.
 std::string with_process_id(std::string path, int pid);

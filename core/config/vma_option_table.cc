@@ -86,6 +86,14 @@ const char* variable_of(std::string_view member) {
   return nullptr;
 }
 
+/// An effect as vma_options.def writes it.
+struct Effect {
+  VmaEffect kind;
+  const char* always = "";
+};
+constexpr Effect yes{VmaEffect::yes}, cards{VmaEffect::cards}, tcp{VmaEffect::tcp}, no{VmaEffect::no};
+constexpr Effect always(const char* value) { return {VmaEffect::always, value}; }
+
 /// Appends `text` in lines of at most 79 characters, each indented by `indent` blanks.
 void append_wrapped(std::string& out, std::string_view text, std::size_t indent) {
   constexpr std::size_t kWidth = 79;
@@ -100,49 +108,70 @@ void append_wrapped(std::string& out, std::string_view text, std::size_t indent)
 }  // namespace
 
 std::vector<VmaOptionRow> vma_option_rows() {
-  using enum VmaEffect;
   return {
-#define VMA_LEVEL(variable, member, default_value, effect, title, help)                                         \
-  VmaOptionRow{#variable, title, help, effect, "", #default_value, [](const VmaConfig& config) -> std::string { \
-                 return name_of(config.member);                                                                 \
-               }},
+#define VMA_LEVEL(variable, member, default_value, effect, title, help) \
+  VmaOptionRow{#variable,                                               \
+               title,                                                   \
+               help,                                                    \
+               (effect).kind,                                           \
+               (effect).always,                                         \
+               "",                                                      \
+               #default_value,                                          \
+               [](const VmaConfig& config) -> std::string { \
+                 return name_of(config.member); }},
 #define VMA_SPEC(variable, member, default_value, effect, title, help) \
+  VmaOptionRow{#variable,       title, help,           (effect).kind,  \
+               (effect).always, "",    #default_value, [](const VmaConfig& config) { return title_of(config.member); }},
+#define VMA_FLAG(variable, member, default_value, effect, title, help) \
   VmaOptionRow{#variable,                                              \
                title,                                                  \
                help,                                                   \
-               effect,                                                 \
-               "",                                                     \
-               #default_value,                                         \
-               [](const VmaConfig& config) { return title_of(config.member); }},
-#define VMA_FLAG(variable, member, default_value, effect, title, help)                                               \
-  VmaOptionRow{                                                                                                      \
-      #variable, title, help, effect, "0 or 1", written(default_value), [](const VmaConfig& config) -> std::string { \
-        return config.member ? "Enabled" : "Disabled";                                                               \
-      }},
+               (effect).kind,                                          \
+               (effect).always,                                        \
+               "0 or 1",                                               \
+               written(default_value),                                 \
+               [](const VmaConfig& config) -> std::string { return config.member ? "Enabled" : "Disabled"; }},
 #define VMA_NUMBER(variable, member, type, default_value, minimum, maximum, unit, effect, title, help) \
   VmaOptionRow{#variable,                                                                              \
                title,                                                                                  \
                help,                                                                                   \
-               effect,                                                                                 \
+               (effect).kind,                                                                          \
+               (effect).always,                                                                        \
                allowed_numbers(#minimum, #maximum, unit),                                              \
                #default_value,                                                                         \
                [](const VmaConfig& config) { return std::to_string(config.member); }},
-#define VMA_CHOICE(variable, member, default_value, words, effect, title, help)                                      \
-  VmaOptionRow{#variable, title, help, effect, allowed_choices(words), #default_value, [](const VmaConfig& config) { \
-                 return choice_text(config.member, words);                                                           \
-               }},
+#define VMA_CHOICE(variable, member, default_value, words, effect, title, help) \
+  VmaOptionRow{#variable,                                                       \
+               title,                                                           \
+               help,                                                            \
+               (effect).kind,                                                   \
+               (effect).always,                                                 \
+               allowed_choices(words),                                          \
+               #default_value,                                                  \
+               [](const VmaConfig& config) { return choice_text(config.member, words); }},
 #define VMA_TEXT(variable, member, default_value, effect, title, help) \
-  VmaOptionRow{                                                        \
-      #variable, title, help, effect, "", default_value, [](const VmaConfig& config) { return config.member; }},
+  VmaOptionRow{#variable,       title, help,          (effect).kind,   \
+               (effect).always, "",    default_value, [](const VmaConfig& config) { return config.member; }},
 #define VMA_CPUS(variable, member, default_value, effect, title, help) \
-  VmaOptionRow{                                                        \
-      #variable, title, help, effect, "", default_value, [](const VmaConfig& config) { return config.member; }},
-#define VMA_POINTER(variable, member, effect, title, help)                           \
-  VmaOptionRow{#variable, title, help, effect, "", "", [](const VmaConfig& config) { \
-                 return config.member == 0 ? "" : address_text(config.member);       \
+  VmaOptionRow{#variable,       title, help,          (effect).kind,   \
+               (effect).always, "",    default_value, [](const VmaConfig& config) { return config.member; }},
+#define VMA_POINTER(variable, member, effect, title, help)                                                   \
+  VmaOptionRow{#variable, title, help, (effect).kind, (effect).always, "", "", [](const VmaConfig& config) { \
+                 return config.member == 0 ? "" : address_text(config.member);                               \
                }},
 #include "core/config/vma_options.def"
   };
+}
+
+std::string effect_text(const VmaOptionRow& row) {
+  switch (row.effect) {
+    case VmaEffect::yes: return "yes";
+    case VmaEffect::cards: return "only on rings of network cards";
+    case VmaEffect::tcp: return "none while TCP goes through the kernel";
+    case VmaEffect::always: return std::string("always ") + row.always;
+    case VmaEffect::no: break;
+  }
+  return "none";
 }
 
 std::vector<VmaOtherName> vma_other_names() {
@@ -177,8 +206,7 @@ std::string vma_help() {
     out.append("\n");
     append_wrapped(out, row.help, 4);
     if (!row.allowed.empty()) append_wrapped(out, "Allowed: " + row.allowed + ".", 4);
-    if (row.effect == VmaEffect::no) append_wrapped(out, "Accepted, without effect.", 4);
-    if (row.effect == VmaEffect::tcp) append_wrapped(out, "Without effect while TCP goes through the kernel.", 4);
+    append_wrapped(out, "Effect: " + effect_text(row) + ".", 4);
   }
   for (const VmaOtherName& name : vma_other_names()) {
     out.append(name.variable).append("\n");

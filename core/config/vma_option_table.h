@@ -11,8 +11,10 @@ namespace ringsock::config {
 /// The effect of a variable in this implementation.
 enum class VmaEffect {
   yes,
-  tcp,  ///< for TCP over rings
-  no,   ///< accepted, without effect
+  cards,   ///< on rings of network cards
+  tcp,     ///< for TCP over rings
+  always,  ///< libvma always does what one value says
+  no,      ///< accepted, without effect
 };
 
 /// One variable.
@@ -21,12 +23,16 @@ struct VmaOptionRow {
   const char* title;  ///< VMA's
   const char* help;   ///< sentences
   VmaEffect effect;
+  const char* always;                             ///< the value that holds, for VmaEffect::always
   std::string allowed;                            ///< "0..1024 sockets"; empty: any text, or the help tells
   std::string default_value;                      ///< as it is written in the environment; may be empty
   std::string (*value)(const VmaConfig& config);  ///< as the listing shows it: "0 (Ring per interface)"
 };
 /// Returns the variables in the table's order, without old and ignored names.
 std::vector<VmaOptionRow> vma_option_rows();
+
+/// Returns the effect in a few words: "yes", "always 1".
+std::string effect_text(const VmaOptionRow& row);
 
 /// A name that stands for another name, or that has no effect.
 struct VmaOtherName {

@@ -53,6 +53,14 @@ class ArrivalQueue {
     payload_bytes_ += arrival.layout.payload_bytes;
     places_[(first_ + count_++) & (capacity_ - 1)] = std::move(arrival);
   }
+  /// Puts a packet before all others.
+  void put_first(Arrival arrival) {
+    if (count_ == capacity_) grow();
+    payload_bytes_ += arrival.layout.payload_bytes;
+    first_ = (first_ - 1) & (capacity_ - 1);
+    places_[first_] = std::move(arrival);
+    ++count_;
+  }
   void pop() {
     payload_bytes_ -= front().layout.payload_bytes;
     front().buffer.reset();

@@ -125,6 +125,26 @@ void Destination::leave_to_kernel(const Ethernet& ethernet, std::uint32_t option
   is_left_to_netfilter_ = false;
 }
 
+bool Destination::shares_way_with(const Destination& other) const {
+  if (ring_ == nullptr || depends_on_port_ || protocol_ != IPPROTO_UDP || other.protocol_ != protocol_) return false;
+  SocketAddress host = other.address_;
+  host.set_port(address_.port());
+  return host == address_ && control_ == other.control_;
+}
+
+void Destination::take_way_of(const Destination& other) {
+  generation_ = other.generation_;
+  options_generation_ = other.options_generation_;
+  ring_ = other.ring_;
+  neighbour_ = other.neighbour_;
+  max_payload_ = other.max_payload_;
+  is_left_to_netfilter_ = false;
+  depends_on_port_ = false;
+  source_ = other.source_;
+  header_ = other.header_;
+  header_.set_destination_port(address_.port());
+}
+
 void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const SendOptions& options,
                            std::uint32_t options_generation, RingChoice& choice) {
   leave_to_kernel(ethernet, options_generation);
@@ -160,12 +180,14 @@ void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const
   if (!ring) return;
 
   source_ = path->source.with_port(local.port());
+  depends_on_port_ = path->depends_on_ports;
   headers.forbids_fragments = headers.forbids_fragments && !path->mtu_locked;
   header_ = HeaderTemplate(link->mac, facts.mac, source_, destination, headers,
                            headers.hop_limit >= 0 ? static_cast<std::uint8_t>(headers.hop_limit) : path->hop_limit,
                            protocol_, ethernet.identification_numbers());
   const std::size_t header_bytes = header_.bytes() - sizeof(wire::EthernetHeader);
-  max_payload_ = path->mtu > header_bytes ? path->mtu - header_bytes : 0;
+  const std::size_t longest = ethernet.longest_packet(path->mtu);
+  max_payload_ = longest > header_bytes ? longest - header_bytes : 0;
   neighbour_ = std::move(neighbour);
   ring_ = *std::move(ring);
 }

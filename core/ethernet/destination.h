@@ -20,6 +20,7 @@
 #include "core/wire/checksum.h"
 #include "core/wire/ethernet_frame.h"
 #include "core/wire/ip.h"
+#include "core/wire/udp.h"
 
 namespace ringsock::ethernet {
 
@@ -44,6 +45,12 @@ class HeaderTemplate {
   /// value of a checksum that is left to the device.
   [[nodiscard]] wire::InternetSum pseudo_sum(std::size_t bytes) const {
     return wire::InternetSum(pseudo_sum_).add(wire::Be16(static_cast<std::uint16_t>(bytes)));
+  }
+  /// Changes the destination's port, of UDP headers.
+  void set_destination_port(std::uint16_t port) {
+    const wire::Be16 value(port);
+    std::memcpy(data_.data() + bytes_ - sizeof(wire::UdpHeader) + offsetof(wire::UdpHeader, destination_port), &value,
+                sizeof value);
   }
   /// Writes the headers of a packet of `payload` bytes. The UDP checksum field gets the sum of the pseudo header, and
   /// the device adds the rest. An IPv4 packet without DF gets an identification. Returns the headers, within `out`.
@@ -107,6 +114,10 @@ class Destination {
                 std::uint32_t options_generation, RingChoice& choice);
   /// Used instead of find_way() when the kernel has to send.
   void leave_to_kernel(const Ethernet& ethernet, std::uint32_t options_generation);
+  /// Returns whether the way there leads by a ring and is also the way to `other`, which differs at most in the port.
+  [[nodiscard]] bool shares_way_with(const Destination& other) const;
+  /// Used instead of find_way(): takes the way that another destination has found and shares.
+  void take_way_of(const Destination& other);
   /// The ring to send by. Null: the kernel sends; it waits for neighbours, fragments, and reports errors.
   [[nodiscard]] const std::shared_ptr<Ring>& ring() const { return ring_; }
   /// Returns whether netfilter rules are the reason for that.
@@ -139,6 +150,7 @@ class Destination {
   std::shared_ptr<net::Neighbour> neighbour_;
   std::size_t max_payload_ = 0;
   bool is_left_to_netfilter_ = false;
+  bool depends_on_port_ = false;  ///< other ports of the host may have other ways
   SocketAddress source_;
   HeaderTemplate header_;
 };

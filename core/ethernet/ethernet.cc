@@ -154,6 +154,11 @@ void Ethernet::on_change(const net::NetworkChange& change) {
   if (!scheduled) follow_is_due_.store(false, std::memory_order_relaxed);
 }
 
+std::uint32_t Ethernet::longest_packet(std::uint32_t path_mtu) const {
+  const std::uint32_t limit = user_.options().longest_packet;
+  return limit == 0 ? path_mtu : std::min(path_mtu, limit);
+}
+
 bool Ethernet::is_left_to_netfilter(int family, int ifindex) {
   if (user_.options().ignores_netfilter) return false;
   const auto filter = network_->filter_on(family, ifindex);

@@ -40,6 +40,8 @@ class Ethernet : public std::enable_shared_from_this<Ethernet> {
   /// Returns whether netfilter rules may concern packets of that family on that interface, so that the kernel has to
   /// carry them; always false when the options ignore netfilter. Logged once.
   [[nodiscard]] bool is_left_to_netfilter(int family, int ifindex);
+  /// Returns the most bytes of an IP packet that rings send on a path with that MTU.
+  [[nodiscard]] std::uint32_t longest_packet(std::uint32_t path_mtu) const;
   /// Identifications of IPv4 packets that rings send without DF. A forked child makes a new Ethernet and so has other
   /// numbers.
   [[nodiscard]] engine::IdentificationNumbers& identification_numbers() { return numbers_; }

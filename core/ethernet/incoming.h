@@ -15,7 +15,7 @@ class PacketSink;
 /// A call that waits for a packet of a socket. The first packet that arrives is copied straight to the application,
 /// without passing through a buffer and the socket's queue. Sinks derive types of their own with the call's arguments.
 struct WaitingCall {
-  const PacketSink& sink;
+  const PacketSink* sink = nullptr;  ///< null: all sockets of the ring (RingPoll, packet_sink.h)
   bool is_served = false;
 };
 
@@ -30,7 +30,11 @@ class Incoming {
   [[nodiscard]] const Packet& packet() const { return packet_; }
   /// Returns the call of `sink` that still waits, or null.
   [[nodiscard]] WaitingCall* call_of(const PacketSink& sink) const {
-    return waiting_ != nullptr && &waiting_->sink == &sink && !waiting_->is_served ? waiting_ : nullptr;
+    return waiting_ != nullptr && waiting_->sink == &sink && !waiting_->is_served ? waiting_ : nullptr;
+  }
+  /// Returns the call for all sockets of the ring that still waits, or null.
+  [[nodiscard]] WaitingCall* call_of_all() const {
+    return waiting_ != nullptr && waiting_->sink == nullptr && !waiting_->is_served ? waiting_ : nullptr;
   }
   /// Called when the packet goes to more than one sink.
   void expect_many() { is_for_many_ = true; }

@@ -15,6 +15,8 @@ namespace {
 constexpr std::size_t kSlabBytes = std::size_t{1} << 20;
 /// A slab of nearly this size is put on huge pages if there are any (verbs/pages.h).
 constexpr std::size_t kHugeSlabBytes = std::size_t{4} << 20;
+/// Bytes of IP packet: the least that each host must take (RFC 791).
+constexpr std::size_t kShortestBuffer = 576;
 
 /// Opens the libraries of the cards once.
 struct Cards {
@@ -71,7 +73,10 @@ Status Interface::make_pool(const net::Link& link, const InterfaceOptions& optio
   auto pd = device_->alloc_pd();
   if (!pd) return pd.error();
   pd_ = *std::move(pd);
-  const std::size_t frame = link.mtu + sizeof(wire::EthernetHeader) + sizeof(wire::VlanTag);
+  // A card fills posted buffers, so they must have room for any packet. Other packets get large buffers.
+  const std::size_t wanted = options.packet_bytes == 0 ? link.mtu : std::max(options.packet_bytes, kShortestBuffer);
+  const std::size_t packet = is_embedded() ? wanted : std::max<std::size_t>(wanted, link.mtu);
+  const std::size_t frame = packet + sizeof(wire::EthernetHeader) + sizeof(wire::VlanTag);
   const std::size_t slab = std::max(options.huge_pages ? kHugeSlabBytes : kSlabBytes, 64 * frame);
   auto pool = verbs::BufferPool::create(device_.get(), pd_.get(),
                                         {.buffer_bytes = frame,

@@ -18,7 +18,7 @@ namespace ringsock::ethernet {
 
 /// One interface of one network namespace, opened as a device: the network card's own device if it supports raw packets
 /// (rdma/packet_port.h), else a soft::PacketDevice. Threads: any.
-class Interface {
+class Interface : public std::enable_shared_from_this<Interface> {
  public:
   /// Opens `link`, which is in the calling thread's namespace. Errors: those of soft::PacketDevice::open().
   static Result<std::shared_ptr<Interface>> open(const net::Link& link, const InterfaceOptions& options);

@@ -2,7 +2,9 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <limits>
+#include <span>
 
 #include "core/device/packet/packet_queue_pair.h"
 #include "core/ethernet/interface.h"
@@ -13,6 +15,13 @@ namespace ringsock::ethernet {
 namespace {
 /// TCP packets are shown at any length, as the kernel has merged them.
 constexpr std::size_t kAnyLength = std::numeric_limits<std::size_t>::max();
+
+/// Begins to load the payload; the headers are read at once anyway.
+void prefetch(const soft::ReceivedPacket& packet, std::size_t bytes) {
+  constexpr std::size_t kLine = 64;
+  const std::span payload = packet.payload.first(std::min(bytes, packet.payload.size()));
+  for (std::size_t offset = 0; offset < payload.size(); offset += kLine) __builtin_prefetch(payload.data() + offset);
+}
 }  // namespace
 
 PacketRing::~PacketRing() {
@@ -26,13 +35,15 @@ Status PacketRing::start() {
   return ok();
 }
 
-[[gnu::always_inline]] inline unsigned PacketRing::take(Told& told, WaitingCall* waiting) {
+template <bool kPrefetches>
+[[gnu::always_inline]] inline unsigned PacketRing::take_some(Told& told, WaitingCall* waiting) {
   const bool wants_times = wants_times_.load(std::memory_order_relaxed);
   unsigned count = 0;
   while (count < settings_.batch) {
     const soft::ReceivedPacket* const packet = packets_->take_packet(kAnyLength);
     if (packet == nullptr) break;
     ++count;
+    if constexpr (kPrefetches) prefetch(*packet, settings_.prefetch_bytes);
     const Packet shown{.headers = packet->headers,
                        .payload = packet->payload.first(packet->layout.payload_bytes),
                        .layout = packet->layout,
@@ -48,6 +59,9 @@ Status PacketRing::start() {
   packets_->note_poll(static_cast<int>(count));
   return count;
 }
+
+unsigned PacketRing::take(Told& told, WaitingCall* waiting) { return take_some<false>(told, waiting); }
+unsigned PrefetchingRing::take(Told& told, WaitingCall* waiting) { return take_some<true>(told, waiting); }
 
 /// Without a service thread, packets wait in the device's ring only.
 void PacketRing::watch_alarms() {
@@ -72,7 +86,10 @@ void PacketRing::drain() {
 }
 
 Ring::Look PacketRing::poll(WaitingCall* waiting) {
-  return poll_by([&](Told& told) { return take(told, waiting); });
+  return poll_by([&](Told& told) { return take_some<false>(told, waiting); });
+}
+Ring::Look PrefetchingRing::poll(WaitingCall* waiting) {
+  return poll_by([&](Told& told) { return take_some<true>(told, waiting); });
 }
 
 int PacketRing::send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) {

@@ -13,7 +13,7 @@ class PacketQueuePair;
 
 namespace ringsock::ethernet {
 
-class PacketRing final : public Ring {
+class PacketRing : public Ring {
  public:
   PacketRing(std::shared_ptr<Interface> interface, const RingSettings& settings, std::unique_ptr<RingCounters> counters)
       : Ring(std::move(interface), settings, std::move(counters)) {}
@@ -23,6 +23,11 @@ class PacketRing final : public Ring {
   int send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) override;
   int rehearse(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) override;
 
+ protected:
+  /// Implements take().
+  template <bool kPrefetches>
+  unsigned take_some(Told& told, WaitingCall* waiting);
+
  private:
   Status start() override;
   unsigned take(Told& told, WaitingCall* waiting) override;
@@ -31,6 +36,16 @@ class PacketRing final : public Ring {
 
   soft::PacketQueuePair* packets_ = nullptr;  ///< qp_ as its real type
   std::array<runtime::ServiceThread::Id, 2> alarm_watches_{};
+};
+
+/// One that loads packets into the cache; a class, so that others do not ask for each packet whether they do.
+class PrefetchingRing final : public PacketRing {
+ public:
+  using PacketRing::PacketRing;
+  Look poll(WaitingCall* waiting) override;
+
+ private:
+  unsigned take(Told& told, WaitingCall* waiting) override;
 };
 
 }  // namespace ringsock::ethernet

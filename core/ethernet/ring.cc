@@ -24,13 +24,20 @@ std::uint32_t most_pieces_of(verbs::Device& device) {
   const auto attr = device.query_device();
   return static_cast<std::uint32_t>(attr && attr->max_sge > 0 ? std::min(attr->max_sge, kMostPieces) : kMostPieces);
 }
+
+std::shared_ptr<Ring> make_packet_ring(std::shared_ptr<Interface> interface, const RingSettings& settings,
+                                       std::unique_ptr<RingCounters> counters) {
+  if (settings.prefetch_bytes == 0)
+    return std::make_shared<PacketRing>(std::move(interface), settings, std::move(counters));
+  return std::make_shared<PrefetchingRing>(std::move(interface), settings, std::move(counters));
+}
 }  // namespace
 
 Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Interface> interface, const RingSettings& settings,
                                            std::unique_ptr<RingCounters> counters) {
   std::shared_ptr<Ring> ring;
   if (interface->is_embedded()) {
-    ring = std::make_shared<PacketRing>(std::move(interface), settings, std::move(counters));
+    ring = make_packet_ring(std::move(interface), settings, std::move(counters));
   } else {
     ring = std::make_shared<CardRing>(std::move(interface), settings, std::move(counters));
   }
@@ -38,15 +45,18 @@ Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Interface> interface,
   if (Status started = ring->start(); !started) return started.error();
   if (ring->makes_trains_) bursts().enter(*ring);
   if (!settings.makes_trains) bursts().stop();
+  if (settings.moderation != Moderation{}) ring->moderate(settings.moderation);
   return ring;
 }
 
 Ring::Ring(std::shared_ptr<Interface> interface, const RingSettings& settings, std::unique_ptr<RingCounters> counters)
     : interface_(std::move(interface)),
       settings_(settings),
-      spares_(interface_->pool(), interface_->large_buffers()),
+      spares_(interface_->pool(), interface_->large_buffers(),
+              std::clamp<std::size_t>(settings.spare_buffers, 1, SpareBuffers::kMost)),
       counters_(std::move(counters)),
-      makes_trains_(settings.makes_trains && interface_->joins_datagrams()) {}
+      makes_trains_(settings.makes_trains && interface_->joins_datagrams()),
+      adaptive_(settings.adaptive) {}
 
 void Ring::stop() {
   if (makes_trains_) bursts().leave(*this);
@@ -80,6 +90,8 @@ Status Ring::make_queues() {
   attr.cap.max_send_sge = most_pieces_ = most_pieces_of(device);
   attr.cap.max_recv_sge = 1;
   attr.cap.max_inline_data = device.traits().max_inline_data;
+  if (!interface_->is_embedded())
+    attr.cap.max_inline_data = std::min(attr.cap.max_inline_data, settings_.most_inline_bytes);
   auto qp = device.create_qp(interface_->pd(), attr);
   if (!qp) return qp.error();
   qp_ = *std::move(qp);
@@ -148,20 +160,22 @@ void Ring::arm() {
   counters_->count(Count::interrupts_requested);
 }
 
-void Ring::moderate(std::uint16_t packets, std::chrono::microseconds period) {
+void Ring::moderate(Moderation moderation) {
   const std::lock_guard guard(receive_lock_);
-  counters_->set(Count::moderation_packets, packets);
-  counters_->set(Count::moderation_period_us, static_cast<std::uint64_t>(period.count()));
-  moderation_.store(period, std::memory_order_relaxed);
+  counters_->set(Count::moderation_packets, moderation.packets);
+  counters_->set(Count::moderation_period_us, static_cast<std::uint64_t>(moderation.period.count()));
+  moderation_.store(moderation.period, std::memory_order_relaxed);
 }
 
 void Ring::woken() {
+  if (settings_.adaptive.interval != Nanos::zero() && adaptive_.is_due(monotonic_now())) [[unlikely]]
+    refresh_statistics();
   if (const Nanos period = moderation_.load(std::memory_order_relaxed); period > Nanos::zero()) sleep_for(period);
   verbs::Device& device = interface_->device();
   Told told;
   {
     const std::lock_guard guard(receive_lock_);
-    while (auto cq = device.get_cq_event(*channel_)) {
+    if (auto cq = device.get_cq_event(*channel_)) {
       device.ack_cq_events(**cq, 1);
       counters_->count(Count::interrupts_received);
     }
@@ -187,8 +201,13 @@ void Ring::refresh_statistics() {
     const std::uint64_t joined = counters_->value(Count::tx_joined) - counters_->value(Count::tx_trains);
     counters_->set(Count::tx_packets, now->tx_packets + joined);
   }
-  const std::lock_guard guard(receive_lock_);
-  counters_->set(Count::buffers, posted_buffers() + spares_.count());
+  std::optional<Moderation> next;
+  {
+    const std::lock_guard guard(receive_lock_);
+    counters_->set(Count::buffers, posted_buffers() + spares_.count());
+    next = adaptive_.next(monotonic_now(), now->rx_packets, now->rx_bytes);
+  }
+  if (next) moderate(*next);
 }
 
 // -- sending ---------------------------------------------------------------------------------------

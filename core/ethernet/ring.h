@@ -16,6 +16,7 @@
 #include "core/base/biased_mutex.h"
 #include "core/base/clock.h"
 #include "core/base/result.h"
+#include "core/ethernet/adaptive_moderation.h"
 #include "core/ethernet/incoming.h"
 #include "core/ethernet/options.h"
 #include "core/ethernet/ring_counters.h"
@@ -74,10 +75,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   /// Called after fd() was readable: clears it, takes packets, and arms again for other threads that sleep on it.
   void woken();
 
-  /// Has threads that fd() wakes wait for `period`, so that more packets have come when they look; zero: they do not
-  /// wait. At most 65,535 us, as for cards. `packets` is only shown in the statistics: packets that come meanwhile wait
-  /// in the device's ring anyway.
-  void moderate(std::uint16_t packets, std::chrono::microseconds period);
+  /// Has threads that fd() wakes wait for a period, so that more packets have come when they look; zero: they do not
+  /// wait. At most 65,535 us, as for cards.
+  void moderate(Moderation moderation);
   /// Calls `use(SinkTable&)` while nothing is delivered.
   template <class Use>
   auto with_sinks(Use use) {
@@ -85,7 +85,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
     return use(sinks_);
   }
 
-  /// Updates the counters that the device keeps.
+  /// Updates the counters that the device keeps, and moderation that follows them.
   void refresh_statistics();
 
   // -- sending
@@ -196,6 +196,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   unsigned unsignalled_ = 0;
   unsigned under_way_ = 0;
   std::atomic<Nanos> moderation_{Nanos::zero()};  ///< moderate()
+  AdaptiveModeration adaptive_;                   ///< receive_lock_
 };
 
 }  // namespace ringsock::ethernet

@@ -39,7 +39,9 @@ Status SinkTable::attach(const verbs::FlowTuple& tuple, PacketSink& sink,
     if (key.source.port != 0) ++exact_;
   }
   auto& sinks = place->second.sinks;
+  const bool is_known = !listing_ || has(sink);
   if (std::find(sinks.begin(), sinks.end(), &sink) == sinks.end()) sinks.push_back(&sink);
+  if (!is_known) list_all_waiting(sink);
   place->second.find_only_sink();
   return ok();
 }
@@ -50,10 +52,75 @@ void SinkTable::detach(const verbs::FlowTuple& tuple, PacketSink& sink) {
   if (place == entries_.end()) return;
   std::erase(place->second.sinks, &sink);
   place->second.find_only_sink();
-  if (!place->second.sinks.empty()) return;
-  last_ = nullptr;
-  entries_.erase(place);
-  if (key.source.port != 0) --exact_;
+  if (place->second.sinks.empty()) {
+    last_ = nullptr;
+    entries_.erase(place);
+    if (key.source.port != 0) --exact_;
+  }
+  if (listing_ && !has(sink)) std::erase(listing_->sinks, &sink);
+}
+
+bool SinkTable::has(const PacketSink& sink) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const auto& rule) {
+    const auto& sinks = rule.second.sinks;
+    return std::find(sinks.begin(), sinks.end(), &sink) != sinks.end();
+  });
+}
+
+// -- for programs that poll the ring
+
+namespace {
+std::vector<PacketSink*> all_of(const auto& entries) {
+  std::vector<PacketSink*> out;
+  for (const auto& [key, entry] : entries) out.insert(out.end(), entry.sinks.begin(), entry.sinks.end());
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+}  // namespace
+
+void SinkTable::list_all_waiting(PacketSink& sink) const noexcept {
+  EventSource* const source = sink.event_source();
+  for (std::size_t left = source != nullptr ? source->count_waiting() : 0; left > 0; --left) list(sink);
+}
+
+/// Where there is no memory for the place, the packet stays in the socket's queue, and is read in the place of the next
+/// one.
+void SinkTable::list(PacketSink& sink) const noexcept {
+  Listing& listing = *listing_;
+  try {
+    if (listing.sinks.size() >= listing.limit) {
+      std::erase_if(listing.sinks, [](const PacketSink* one) { return !one->has_waiting(); });
+      listing.limit = std::max(Listing::kLeastLimit, 2 * listing.sinks.size());
+    }
+    listing.sinks.push_back(&sink);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+std::size_t SinkTable::take_events(std::span<SinkEvent> out) {
+  if (!listing_) {
+    listing_ = std::make_unique<Listing>();
+    for (PacketSink* const sink : all_of(entries_)) list_all_waiting(*sink);
+  }
+  std::size_t count = 0;
+  auto& sinks = listing_->sinks;
+  while (count < out.size() && !sinks.empty()) {
+    EventSource* const source = sinks.front()->event_source();
+    if (source != nullptr && source->take_packet(out[count])) ++count;
+    sinks.pop_front();
+  }
+  return count;
+}
+
+std::size_t SinkTable::look_elsewhere(std::span<SinkEvent> out) {
+  std::size_t count = 0;
+  for (PacketSink* const sink : all_of(entries_)) {
+    if (count == out.size()) break;
+    EventSource* const source = sink->event_source();
+    if (source != nullptr && source->look_elsewhere(out[count])) ++count;
+  }
+  return count;
 }
 
 void SinkTable::stop(const verbs::FlowTuple& tuple, PacketSink& sink) {

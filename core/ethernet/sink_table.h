@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <memory>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -45,7 +48,30 @@ class SinkTable {
   /// Ends that. Returns the follower, for a caller that drops the reference without a lock.
   runtime::Ref take_follower() { return std::exchange(follower_, {}); }
 
+  /// Returns the endpoint of the first socket for whose endpoint `is_it` says so, null if there is none.
+  template <class IsIt>
+  runtime::Ref find_endpoint(IsIt is_it) const {
+    for (const auto& [key, entry] : entries_) {
+      for (PacketSink* const sink : entry.sinks) {
+        if (is_it(sink->endpoint())) return runtime::Ref::share(sink->endpoint());
+      }
+    }
+    return {};
+  }
+
+  /// For programs that poll the ring: takes packets that sockets have kept and nobody has read meanwhile, in the order
+  /// in which they have come. They are listed from the first call on. Returns their number.
+  std::size_t take_events(std::span<SinkEvent> out);
+  /// Asks every socket whether something else has happened to it. Returns the number of events.
+  std::size_t look_elsewhere(std::span<SinkEvent> out);
+
  private:
+  /// The sockets of packets that wait, oldest first. A packet that was read by another way leaves its place behind.
+  struct Listing {
+    static constexpr std::size_t kLeastLimit = 4096;
+    std::deque<PacketSink*> sinks;
+    std::size_t limit = kLeastLimit;  ///< from here on places that have been left are looked for
+  };
   /// The key of a rule; `source` with port 0 stands for any source.
   struct Key {
     wire::EndName destination;
@@ -74,6 +100,9 @@ class SinkTable {
   /// Returns false when the socket refuses the packet.
   bool give(PacketSink& sink, Incoming& incoming, const wire::EndName& source, Told& told) const;
   void tell_of(PacketSink& sink, Told& told) const;
+  void list(PacketSink& sink) const noexcept;
+  void list_all_waiting(PacketSink& sink) const noexcept;
+  [[nodiscard]] bool has(const PacketSink& sink) const;
 
   std::unordered_map<Key, Entry, Hash> entries_;
   std::size_t exact_ = 0;  ///< number of entries with a source
@@ -82,12 +111,15 @@ class SinkTable {
   Key last_ends_;
   const Entry* last_ = nullptr;
   runtime::Ref follower_;
+  std::unique_ptr<Listing> listing_;  ///< null: nobody polls the ring
 };
 
 inline void SinkTable::tell_of(PacketSink& sink, Told& told) const {
   told.add(sink.endpoint());
   if (follower_) [[unlikely]]
     told.add(*follower_);
+  if (listing_) [[unlikely]]
+    list(sink);
 }
 
 /// Most packets have the same ends as the one before.

@@ -15,7 +15,11 @@ namespace ringsock::ethernet {
 /// one at a time.
 class SpareBuffers {
  public:
-  SpareBuffers(verbs::BufferPool& pool, LargeBuffers& large) : pool_(pool), large_(large) {}
+  static constexpr std::size_t kMost = 16;
+
+  /// @param batch  how many are taken at a time, 1 to kMost
+  SpareBuffers(verbs::BufferPool& pool, LargeBuffers& large, std::size_t batch)
+      : pool_(pool), large_(large), batch_(batch) {}
 
   /// Returns an empty reference when the pool has none.
   verbs::BufferRef take() {
@@ -32,13 +36,14 @@ class SpareBuffers {
 
  private:
   bool refill() {
-    count_ = pool_.take(buffers_);
+    count_ = pool_.take(std::span(buffers_).first(batch_));
     return count_ != 0;
   }
 
   verbs::BufferPool& pool_;
   LargeBuffers& large_;
-  std::array<verbs::BufferRef, 16> buffers_;
+  const std::size_t batch_;
+  std::array<verbs::BufferRef, kMost> buffers_;
   std::size_t count_ = 0;
 };
 

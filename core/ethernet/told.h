@@ -41,13 +41,17 @@ class Told {
     if (endpoint.try_add_ref()) endpoints_[count_++] = &endpoint;
   }
   void tell() const {
-    for (std::size_t i = 0; i < count_; ++i) endpoints_[i]->notify_watchers(EPOLLIN);
+    for (std::size_t i = 0; i < count_; ++i) tell(*endpoints_[i]);
     if (more_) [[unlikely]] {
-      for (runtime::Endpoint* const one : *more_) one->notify_watchers(EPOLLIN);
+      for (runtime::Endpoint* const one : *more_) tell(*one);
     }
   }
 
  private:
+  /// A packet for a stream may also be an acknowledgement, after which there is room for more to send.
+  static void tell(runtime::Endpoint& endpoint) {
+    endpoint.notify_watchers(endpoint.is_datagram() ? EPOLLIN : EPOLLIN | EPOLLOUT);
+  }
   void add_more(runtime::Endpoint& endpoint) {
     try {
       if (!more_) more_ = std::make_unique<std::vector<runtime::Endpoint*>>();

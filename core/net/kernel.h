@@ -84,6 +84,9 @@ class Kernel {
   virtual KernelEvents read_events() = 0;
 
   virtual Result<PathAnswer> path(const PathQuery& query) = 0;
+  /// Returns whether the ports of a query may matter to its answer: a rule names ports, or the flows of a multipath
+  /// route are told apart by them. A RoutingEvent reports changes of rules.
+  virtual bool ports_decide(int /*family*/) { return true; }
   /// The state is `none` when the kernel has no entry.
   virtual Result<NeighbourFacts> neighbour(int ifindex, const IpAddress& address) = 0;
   virtual Status use_neighbour(int ifindex, const IpAddress& address) = 0;  ///< RTM_NEWNEIGH with NTF_USE

@@ -33,9 +33,8 @@ std::vector<std::shared_ptr<Neighbour>> NeighbourTable::all() const {
 }
 
 void NeighbourTable::drop_unused() {
-  constexpr std::size_t kFew = 64;
   std::erase_if(entries_, [](const auto& entry) { return entry.second.use_count() == 1; });
-  drop_above_ = std::max(kFew, 2 * entries_.size());
+  drop_above_ = std::max(kAlwaysKept, 2 * entries_.size());
 }
 
 }  // namespace ringsock::net

@@ -13,10 +13,13 @@
 namespace ringsock::net {
 
 /// Holds the entries that were handed out, not the kernel's whole table, which may have many thousands. Entries that
-/// nobody else holds any more are dropped when the table has twice as many entries as were in use at the last cleaning.
+/// nobody else holds any more are dropped when the table has twice as many entries as were in use at the last cleaning,
+/// and more than kAlwaysKept: a server that answers thousands of neighbours in turn holds few of them at a time.
 /// Threads: one at a time.
 class NeighbourTable {
  public:
+  static constexpr std::size_t kAlwaysKept = 4096;
+
   /// The effect of an event.
   struct Update {
     std::shared_ptr<Neighbour> neighbour;  ///< null: no sender has asked for it
@@ -50,7 +53,7 @@ class NeighbourTable {
   void drop_unused();
 
   std::unordered_map<Key, std::shared_ptr<Neighbour>, Hash> entries_;
-  std::size_t drop_above_ = 64;
+  std::size_t drop_above_ = kAlwaysKept;
   std::uint64_t updates_ = 0;
 };
 

@@ -7,8 +7,10 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <mutex>
 #include <utility>
 
@@ -76,6 +78,7 @@ Status NetlinkKernel::open_sockets() {
   sockets_ = std::move(out);
   ipsec_.open();
   netfilter_.open();
+  multipath_.open();
   return wait_for_all();
 }
 
@@ -148,6 +151,7 @@ KernelEvents NetlinkKernel::read_events() {
   for (const IpAddress& destination : sockets_.path_mtu.read()) out.events.emplace_back(PathMtuEvent{destination});
   if (ipsec_.read()) out.events.emplace_back(RoutingEvent{AF_UNSPEC});
   if (netfilter_.read()) out.events.emplace_back(FiltersEvent{});
+  if (multipath_.has_changed()) out.events.emplace_back(RoutingEvent{AF_UNSPEC});
   std::uint64_t expirations = 0;
   [[maybe_unused]] const ssize_t got = ::read(sockets_.timer.get(), &expirations, sizeof expirations);
   return out;
@@ -157,6 +161,22 @@ Result<PathAnswer> NetlinkKernel::path(const PathQuery& query) {
   auto answer = ask_path(query, [this](nl_msg* question, const OnMessage& take) { return ask(question, take); });
   if (answer && ipsec_.any_policies()) answer->path.kernel_only = true;
   return answer;
+}
+
+bool NetlinkKernel::ports_decide(int family) {
+  if (multipath_.distributes_by_ports(family)) return true;
+  rtgenmsg any_rule{};
+  any_rule.rtgen_family = static_cast<unsigned char>(family);
+  bool any = false;
+  for (int attempt = 1; attempt <= kDumpAttempts; ++attempt) {
+    const NetlinkMessage question = make_message(RTM_GETRULE, NLM_F_DUMP, any_rule);
+    const Status status =
+        ask(question.get(), [&any](const nlmsghdr& message) { any = any || is_rule_on_ports(message); });
+    if (status) return any;
+    if (status.error().code == EOPNOTSUPP || status.error().code == EAFNOSUPPORT) return false;  // there are no rules
+    if (status.error().code != EAGAIN) break;
+  }
+  return true;
 }
 
 Result<NeighbourFacts> NetlinkKernel::neighbour(int ifindex, const IpAddress& address) {

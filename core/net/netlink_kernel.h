@@ -9,15 +9,16 @@
 #include "core/base/unique_fd.h"
 #include "core/net/ipsec_watch.h"
 #include "core/net/kernel.h"
+#include "core/net/multipath_watch.h"
 #include "core/net/netfilter_watch.h"
 #include "core/net/netlink_socket.h"
 #include "core/net/path_mtu_watch.h"
 
 namespace ringsock::net {
 
-/// Has five to fifteen descriptors: two sockets of rtnetlink (events, questions), two of XFRM, two raw ones for path
+/// Has five to seventeen descriptors: two sockets of rtnetlink (events, questions), two of XFRM, two raw ones for path
 /// MTUs, one that knows the namespace's default hop limit, a timer, the epoll descriptor over them, and those of
-/// NetfilterWatch.
+/// NetfilterWatch and MultipathWatch.
 class NetlinkKernel final : public Kernel {
  public:
   /// Opens the sockets in the network namespace `network_namespace` (networks.h), in which the calling thread must be.
@@ -30,6 +31,7 @@ class NetlinkKernel final : public Kernel {
   Result<std::vector<KernelEvent>> read_tables() override;
   KernelEvents read_events() override;
   Result<PathAnswer> path(const PathQuery& query) override;
+  bool ports_decide(int family) override;
   Result<NeighbourFacts> neighbour(int ifindex, const IpAddress& address) override;
   Status use_neighbour(int ifindex, const IpAddress& address) override;
   [[nodiscard]] std::uint8_t default_hop_limit() const override;
@@ -67,6 +69,7 @@ class NetlinkKernel final : public Kernel {
   Sockets sockets_;
   IpsecWatch ipsec_;
   NetfilterWatch netfilter_;
+  MultipathWatch multipath_;
 };
 
 }  // namespace ringsock::net

@@ -116,6 +116,18 @@ IpAddress address_of(int family, const nlattr* attribute) {
   return IpAddress::from_bytes(family, bytes).value_or(IpAddress{});
 }
 
+bool is_rule_on_ports(const nlmsghdr& message) {
+  constexpr int kFlowLabelMask = 27;  // FRA_FLOWLABEL_MASK, Linux 6.14
+  const auto* header = header_of<fib_rule_hdr>(message);
+  if (header == nullptr || message.nlmsg_type != RTM_NEWRULE) return false;
+  int left = nlmsg_attrlen(&message, sizeof *header);
+  for (const nlattr* one = nlmsg_attrdata(&message, sizeof *header); nla_ok(one, left); one = nla_next(one, &left)) {
+    const int type = nla_type(one);
+    if (type == FRA_SPORT_RANGE || type == FRA_DPORT_RANGE || type > kFlowLabelMask) return true;
+  }
+  return false;
+}
+
 std::optional<KernelEvent> parse_event(const nlmsghdr& message) {
   switch (message.nlmsg_type) {
     case RTM_NEWLINK:

@@ -15,6 +15,9 @@ namespace ringsock::net {
 /// too short.
 std::optional<KernelEvent> parse_event(const nlmsghdr& message);
 
+/// Returns whether it is a rule that names ports, or has attributes that this library does not know.
+bool is_rule_on_ports(const nlmsghdr& message);
+
 /// Returns the address in an attribute, or nothing without one or with a wrong length.
 IpAddress address_of(int family, const nlattr* attribute);
 

@@ -62,6 +62,8 @@ class NetworkState::Impl {
 
  private:
   Status ensure_link(int ifindex);
+  static PathQuery as_asked(const PathQuery& query, bool ports_decide);
+  void keep(const PathQuery& question, const PathAnswer& answer);
   NeighbourFacts ask_neighbour(int ifindex, const IpAddress& address);
   void ask_neighbour_into_table(Neighbour& neighbour);
   void resync(EventEffects& effects);
@@ -135,7 +137,7 @@ void NetworkState::Impl::resync(EventEffects& effects) {
   }
   for (const auto& neighbour : neighbours) ask_neighbour_into_table(*neighbour);
   const std::lock_guard guard(lock_);
-  tables_.paths.forget_family(AF_UNSPEC);
+  tables_.forget_routing(AF_UNSPEC);
   effects.changes.push_back({NetworkChange::What::everything, 0, {}});
   next_generation();
   arm_timer();
@@ -250,16 +252,28 @@ Status NetworkState::Impl::ensure_link(int ifindex) {
   return read_tables();
 }
 
+/// Ports are left out where they do not matter, so that the flows between two addresses share an answer.
+PathQuery NetworkState::Impl::as_asked(const PathQuery& query, bool ports_decide) {
+  PathQuery out = query;
+  if (!ports_decide) out.source_port = out.destination_port = 0;
+  return out;
+}
+
 Result<Path> NetworkState::Impl::path_to(const PathQuery& query) {
   if (const Status status = ensure_current(); !status) return status.error();
+  const int family = query.destination.family();
   for (int attempt = 1;; ++attempt) {
     std::uint64_t changes_before = 0;
+    std::optional<bool> ports_decide;
     {
       const std::lock_guard guard(lock_);
-      if (auto known = tables_.paths.find(query)) return *known;
+      ports_decide = tables_.ports_decide(family);
+      if (auto known = ports_decide ? tables_.paths.find(as_asked(query, *ports_decide)) : std::nullopt) return *known;
       changes_before = tables_.paths.changes();
     }
-    auto answer = kernel_->path(query);
+    if (!ports_decide) ports_decide = kernel_->ports_decide(family);
+    const PathQuery question = as_asked(query, *ports_decide);
+    auto answer = kernel_->path(question);
     if (!answer) return answer.error();
     if (const Status status = ensure_link(answer->path.oif); !status) return status.error();
     const std::uint8_t hop_limit = kernel_->default_hop_limit();
@@ -267,17 +281,24 @@ Result<Path> NetworkState::Impl::path_to(const PathQuery& query) {
     const std::lock_guard guard(lock_);
     const bool is_current = changes_before == tables_.paths.changes();
     if (!is_current && attempt < kAttempts) continue;
-    tables_.complete(answer->path, query.destination.family(), hop_limit);
+    tables_.complete(answer->path, family, hop_limit);
+    answer->path.depends_on_ports = *ports_decide;
     if (!is_current) {
       // Changes come faster than answers: this answer is used now and asked again soon.
       next_generation();
       return answer->path;
     }
-    const Nanos expires = answer->valid_for == Nanos{} ? Nanos{} : kernel_->now() + answer->valid_for;
-    tables_.paths.insert(query, answer->path, expires);
-    arm_timer();
+    keep(question, *answer);
     return answer->path;
   }
+}
+
+/// lock_ is held.
+void NetworkState::Impl::keep(const PathQuery& question, const PathAnswer& answer) {
+  tables_.note_ports_decide(question.destination.family(), answer.path.depends_on_ports);
+  const Nanos expires = answer.valid_for == Nanos{} ? Nanos{} : kernel_->now() + answer.valid_for;
+  tables_.paths.insert(question, answer.path, expires);
+  arm_timer();
 }
 
 void NetworkState::Impl::forget_paths_to(const IpAddress& destination) {

@@ -5,7 +5,8 @@
 // not moved 2 ns; evaluating copies of the tables would take well below one microsecond, but would repeat logic of the
 // kernel and have to follow each of its releases: rules with ports, uids, marks, VRFs, nexthop objects, seeded
 // multipath hashes, ignore_routes_with_linkdown, source address selection (RFC 6724), and path MTU exceptions, which
-// are in no table at all. A flow asks once, and again when a change may affect it.
+// are in no table at all. The kernel is asked once about each destination address, and again when a change may affect
+// it. Ports are a part of the question only while they may matter to the answer.
 //
 // Neighbours are copies of the kernel's entries, because a sender needs them at any moment and each may change by
 // itself. The kernel sends ARP and NDP, also for packets that it never sees: it is told which entries are in use

@@ -67,8 +67,15 @@ void NetworkTables::take(const RouteEvent& event, EventEffects& out) {
   note_paths(paths.forget_to(event.destinations), out);
 }
 
+bool NetworkTables::forget_routing(int family) {
+  for (const int each : {AF_INET, AF_INET6}) {
+    if (family == AF_UNSPEC || family == each) ports_decide_[index_of(each)].reset();
+  }
+  return paths.forget_family(family);
+}
+
 void NetworkTables::take(const RoutingEvent& event, EventEffects& out) {
-  note_paths(paths.forget_family(event.family), out);
+  note_paths(forget_routing(event.family), out);
 }
 
 void NetworkTables::take(const PathMtuEvent& event, EventEffects& out) {

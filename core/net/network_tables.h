@@ -1,7 +1,12 @@
 // All facts about a network namespace, and the effects of events on them.
 #pragma once
 
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -38,12 +43,20 @@ class NetworkTables {
   /// @param family  the destination's; a next hop may have the other one
   void complete(Path& path, int family, std::uint8_t default_hop_limit) const;
 
+  /// Returns whether ports matter to paths of `family`; nothing: the kernel has to be asked.
+  [[nodiscard]] std::optional<bool> ports_decide(int family) const { return ports_decide_[index_of(family)]; }
+  void note_ports_decide(int family, bool decide) { ports_decide_[index_of(family)] = decide; }
+  /// Forgets all answers about paths of `family`, and whether ports matter to them; AF_UNSPEC: of both. Returns what
+  /// PathCache::forget_family() returns.
+  bool forget_routing(int family);
+
   LinkTable links;
   NeighbourTable neighbours;
   PathCache paths{kPathsInHalf};
 
  private:
-  static constexpr std::size_t kPathsInHalf = 4096;
+  static constexpr std::size_t kPathsInHalf = 16384;
+  static constexpr std::size_t index_of(int family) { return family == AF_INET6 ? 1 : 0; }
 
   void take(const LinkEvent& event, EventEffects& out);
   void take(const Inet6LinkEvent& event, EventEffects& out);
@@ -55,7 +68,8 @@ class NetworkTables {
   static void take(const FiltersEvent& event, EventEffects& out);
   void link_changed(int ifindex, EventEffects& out);
 
-  Nanos now_{};  ///< of the events that are being applied
+  std::array<std::optional<bool>, 2> ports_decide_;  ///< of IPv4 and IPv6
+  Nanos now_{};                                      ///< of the events that are being applied
   std::vector<std::pair<Nanos, Prefix>> second_looks_;
 };
 

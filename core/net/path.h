@@ -58,7 +58,8 @@ struct Path {
   IpAddress next_hop;        ///< the destination itself when on link; may be IPv6 for an IPv4 destination (RFC 5549)
   bool has_gateway = false;  ///< next_hop is a router
   std::uint32_t mtu = 0;     ///< bytes of IP packet: link's, route's or path MTU, whichever counts
-  bool mtu_locked = false;   ///< the route forbids path MTU discovery: fragment, no DF
+  bool depends_on_ports = false;  ///< the paths of other ports between the same addresses may differ
+  bool mtu_locked = false;        ///< the route forbids path MTU discovery: fragment, no DF
   std::uint8_t hop_limit = 0;  ///< the route's, or the interface's or namespace's default; a socket's own comes first
   TcpMetrics tcp;
 

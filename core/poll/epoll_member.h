@@ -30,9 +30,9 @@ struct HotMember {
 
 /// The part of a member that EpollMembers changes when it arms the member.
 struct ArmedMember {
-  WaitFds doorbells;      ///< the last result of Endpoint::arm()
   bool is_armed = false;  ///< while hot: its doorbells are known to be armed, and still those of Endpoint::arm()
   bool is_deaf = false;   ///< the kernel refused its doorbells: it stays hot
+  WaitFds doorbells;      ///< the last result of Endpoint::arm()
 };
 
 /// The part of a member that ChangedMembers changes.
@@ -43,7 +43,7 @@ struct ChangedMember {
 
 /// One registration: an endpoint under a descriptor number in a set. It knows its event, and what of it has been
 /// reported. Guarded by the set's lock, except for the links that endpoint_changed() uses.
-class EpollMember final : public Watch, public ListNode<HotMembers> {
+class alignas(64) EpollMember final : public Watch, public ListNode<HotMembers> {
  public:
   EpollMember(EpollSet& set, int fd, Ref endpoint) : set_(set), fd_(fd), endpoint_(std::move(endpoint)) {}
 
@@ -107,13 +107,13 @@ class EpollMember final : public Watch, public ListNode<HotMembers> {
   // What the parts of the set keep. It follows what reportable() uses, so that a look needs few cache lines.
   HotMember hot;
   ArmedMember armed;
+  ListedMember listed;
   /// EPOLL_CTL_DEL has removed it for the caller. Programs often add such a descriptor again at once; it is destroyed
   /// when its endpoint is closed.
   std::atomic<bool> is_parked{false};
   bool is_used_elsewhere = false;  ///< the latest ask() found that: EpollSet::follow_users()
   bool is_set_since_fork = false;  ///< another process that had it before a fork does not know event()
   ChangedMember changed;
-  ListedMember listed;
   TurnMember turn;
 };
 

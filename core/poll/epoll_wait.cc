@@ -104,10 +104,12 @@ Result<int> EpollSet::spin(std::span<epoll_event> events, Nanos deadline, HeldSi
   const auto rounds_per_kernel_look = static_cast<unsigned>(
       std::max<std::size_t>(1, kLooksPerKernelLook / std::max<std::size_t>(1, members_.hot.count())));
   Spinner spinner(WaitFor::readiness, deadline, signals, rounds_per_kernel_look);
+  const unsigned rounds = process_waits().kernel_looks.rounds(rounds_per_kernel_look);
   unsigned round = 0;
   while (spinner.again()) {
-    Result<int> ready =
-        look(events, ++round % rounds_per_kernel_look == 0 ? Beside::doorbells : Beside::nothing, nullptr);
+    Result<int> ready = look(events, ++round % rounds == 0 ? Beside::doorbells : Beside::nothing, nullptr);
+    if (ready && *ready == 0 && has_due_calls()) [[unlikely]]
+      return kForDueCalls;
     if (ready && *ready == 0) continue;
     spinner.paid_off();
     process_statistics.count_shared_spin_paid();
@@ -202,7 +204,7 @@ void EpollSet::ask_hot_for_ends() {
 
 Result<int> EpollSet::wait_awake(std::span<epoll_event> events, Nanos timeout, const sigset_t* mask) {
   if (timeout == Nanos::zero() && members_.hot.count() > 0) ask_hot_for_ends();
-  const bool kernel_first = kernel_.is_turn();
+  const bool kernel_first = kernel_.is_turn(process_waits().kernel_looks.hits());
   const sigset_t* const mask_while_waiting = timeout == Nanos::zero() ? nullptr : mask;
   // After a sleep in vain the next one is likely: its system call asks the kernel, too. Members that are always ready
   // keep the thread from sleeping, so this holds for one call.
@@ -213,14 +215,16 @@ Result<int> EpollSet::wait_awake(std::span<epoll_event> events, Nanos timeout, c
   Result<int> ready = look(events, kernel_first && !asks_by_sleeping ? Beside::turns : Beside::nothing, nullptr);
   if (ready && *ready == 0 && !asks_by_sleeping && !(kernel_first && !mask_while_waiting))
     ready = look(events, Beside::turns, mask_while_waiting);
+  if (ready && *ready == 0 && has_due_calls()) [[unlikely]]
+    return found_due_calls(deadline_after(timeout));
   if (!ready || *ready > 0 || timeout == Nanos::zero()) return ready;
   const Nanos deadline = deadline_after(timeout);
   HeldSignals signals(mask);
   for (;;) {
     ready = spin(events, deadline, signals);
-    if (!ready || *ready > 0) return ready;
+    if (!ready || *ready > 0) return keeping(deadline, ready);
     ready = sleep(events, deadline, signals.mask());
-    if (!ready || *ready > 0) return ready;
+    if (!ready || *ready > 0) return keeping(deadline, ready);
     if (deadline != Nanos::max() && monotonic_now() >= deadline) return 0;
   }
 }

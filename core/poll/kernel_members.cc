@@ -9,6 +9,7 @@
 #include "core/base/clock.h"
 #include "core/base/poll_until.h"
 #include "core/poll/epoll_file.h"
+#include "core/poll/kernel_looks.h"
 
 namespace ringsock::runtime {
 
@@ -55,13 +56,15 @@ int KernelMembers::forget_wake_up(epoll_event* events, int count) {
   return static_cast<int>(std::remove_if(events, events + count, is_wake_up) - events);
 }
 
-bool KernelMembers::is_turn() {
+bool KernelMembers::is_turn(unsigned hits) {
   const unsigned rounds = rounds_since_look_.fetch_add(1, std::memory_order_relaxed);
+  if (hits != KernelLooks::kAutomatic) [[unlikely]]
+    return rounds >= hits;
   return rounds >= kRoundsPerLook || (rounds > 0 && had_events_.load(std::memory_order_relaxed)) ||
          order_stamp() - looked_at_.load(std::memory_order_relaxed) > kTimePerLook;
 }
 
-void KernelMembers::look_next_time() { rounds_since_look_.store(kRoundsPerLook, std::memory_order_relaxed); }
+void KernelMembers::look_next_time() { rounds_since_look_.store(KernelLooks::kRareHits, std::memory_order_relaxed); }
 
 Result<int> KernelMembers::look(std::span<epoll_event> events, const sigset_t* mask, bool& doorbells_rang) {
   rounds_since_look_.store(0, std::memory_order_relaxed);

@@ -44,7 +44,8 @@ class KernelMembers {
 
   // -- looks
   /// Counts a round, and returns whether the kernel is to be asked before the endpoints.
-  bool is_turn();
+  /// @param hits  after how many rounds that have found something; KernelLooks::kAutomatic: as the kernel had events
+  bool is_turn(unsigned hits);
   void look_next_time();
   /// Reports what the kernel has. Errors: EINTR when nothing is ready and `mask` lets a pending signal through.
   /// @param doorbells_rang  becomes false when the nested doorbells are known not to have rung

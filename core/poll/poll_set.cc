@@ -99,6 +99,7 @@ class PollCall {
   void arm_members();
   Result<int> look_at_kernel(const sigset_t* mask);
   Result<int> look(bool kernel_too, const sigset_t* mask);
+  Result<int> first_look(const sigset_t* mask);
   Result<int> spin(Nanos deadline, HeldSignals& signals);
   void count_spin_paid();
   void offer_cpu();
@@ -176,15 +177,31 @@ Result<int> PollCall::look(bool kernel_too, const sigset_t* mask) {
   return ready + *kernel_ready;
 }
 
+/// The kernel is asked by each call, unless the process has said after how many hits.
+Result<int> PollCall::first_look(const sigset_t* mask) {
+  const unsigned hits = process_waits().kernel_looks.hits();
+  if (hits != KernelLooks::kAutomatic && thread_waits.hits < hits) [[unlikely]] {
+    if (Result<int> ready = look(false, nullptr); !ready || *ready > 0) {
+      ++thread_waits.hits;
+      return ready;
+    }
+  }
+  thread_waits.hits = 0;
+  return look(true, mask);
+}
+
 Result<int> PollCall::spin(Nanos deadline, HeldSignals& signals) {
   // The kernel is asked about once a microsecond, which is a fifth of what asking costs.
   constexpr std::size_t kLooksPerKernelLook = 16;
   const auto rounds_per_kernel_look =
       static_cast<unsigned>(std::max<std::size_t>(1, kLooksPerKernelLook / members_.size()));
   Spinner spinner(WaitFor::readiness, deadline, signals, rounds_per_kernel_look);
+  const unsigned rounds = process_waits().kernel_looks.rounds(rounds_per_kernel_look);
   unsigned round = 0;
   while (spinner.again()) {
-    Result<int> ready = look(++round % rounds_per_kernel_look == 0, nullptr);
+    Result<int> ready = look(++round % rounds == 0, nullptr);
+    if (ready && *ready == 0 && has_due_calls()) [[unlikely]]
+      return kForDueCalls;
     if (ready && *ready == 0) continue;
     spinner.paid_off();
     count_spin_paid();
@@ -315,8 +332,10 @@ Result<int> PollCall::run(Nanos timeout, const sigset_t* mask) {
   if (members_.size() <= kMostLookedAtClosely) {
     for (const Member& member : members_) member.endpoint->look_for_end();
   }
-  Result<int> ready = look(true, mask);
+  Result<int> ready = first_look(mask);
   if (!ready || *ready > 0) return ready;
+  if (has_due_calls()) [[unlikely]]
+    return found_due_calls(deadline_after(timeout));
   if (timeout == Nanos::zero()) {
     ::pthread_testcancel();
     offer_cpu();
@@ -324,7 +343,11 @@ Result<int> PollCall::run(Nanos timeout, const sigset_t* mask) {
   }
   enter_members();
   ready = wait(timeout, mask);
-  if (ready) look_at_numbers();
+  if (ready) {
+    look_at_numbers();
+  } else {
+    ready = keeping(deadline_.value_or(Nanos::max()), ready);
+  }
   return ready;
 }
 

@@ -85,6 +85,7 @@ int to_milliseconds(Nanos deadline) {
 Result<int> note_duration(WaitFor what, Nanos begun, Result<int> woken) {
   if (!woken) return woken;
   const Nanos slept = monotonic_now() - begun;
+  if (what == WaitFor::readiness) thread_waits.tally.slept_for += slept;
   if (*woken > 0) {
     note_sleep(what, slept);
   } else {
@@ -157,7 +158,7 @@ Result<unsigned> sleep_in_turn(const WaitFds& fds, std::uint64_t serial, int bel
   const int set = sleeper != nullptr ? sleeper->set_for(fds, serial, bell) : -1;
   if (set < 0) return Error{EOPNOTSUPP, "sleep in turn"};
   SignalsHeld held(mask);
-  if (this_thread.handlers.is_signal_due) return Error{EINTR, "sleep in turn"};
+  if (this_thread.handlers.is_signal_due || this_thread.due.count != 0) return Error{EINTR, "sleep in turn"};
   const int signals = sleeper->tell_of(held.wanted());
   if (signals < 0) return Error{EOPNOTSUPP, "sleep in turn"};
   std::array<epoll_event, 5> ready;

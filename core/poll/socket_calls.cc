@@ -46,11 +46,18 @@ bool is_done(const Result<ssize_t>& first, std::size_t wanted) {
   return *first == 0 || static_cast<std::size_t>(*first) >= wanted;
 }
 
+/// Returns the answer of the first attempt of a receive that may block.
+Result<ssize_t> keeping_time_limit(const Endpoint& endpoint, Result<ssize_t> first) {
+  if (first || !has_due_calls()) return first;
+  const Nanos deadline = deadline_after(endpoint.receive_timeout());
+  return is_over(deadline) ? Error{EAGAIN, "receive: timed out"} : keeping(deadline, first);
+}
+
 /// Receives into a buffer or a message by `attempt(flags)`, which moves all that the call waits for. A peek for all
 /// bytes that ends early shows those that there are.
 template <class Attempt>
 Result<ssize_t> at_one_go(Endpoint& endpoint, Nanos deadline, int flags, Attempt attempt) {
-  auto received = retry_until_ready(endpoint, EPOLLIN, deadline, [&] { return attempt(flags); });
+  auto received = keeping(deadline, retry_until_ready(endpoint, EPOLLIN, deadline, [&] { return attempt(flags); }));
   const bool is_early = !received && (received.error().code == EAGAIN || received.error().code == EINTR);
   if (!is_early || (flags & MSG_WAITALL) == 0) return received;
   const auto shown = attempt(flags | MSG_DONTWAIT);
@@ -91,7 +98,7 @@ int why_only_a_part() { return thread_waits.error_after_a_part; }
 
 Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int flags, Result<ssize_t> first) {
   const std::size_t total = wanted(*socket, flags, length);
-  if (is_done(first, total)) return first;
+  if (is_done(first, total)) return keeping_time_limit(*socket, first);
   socket.pin();
   const Nanos deadline = deadline_after(socket->receive_timeout());
   if (total <= 1) {
@@ -106,7 +113,8 @@ Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int
 }
 
 Result<ssize_t> receive_more(Lookup& socket, msghdr& message, int flags, Result<ssize_t> first) {
-  if (!may_block(*socket, flags) || (!first && first.error().code != EAGAIN)) return first;
+  if (!may_block(*socket, flags)) return first;
+  if (!first && first.error().code != EAGAIN) return keeping_time_limit(*socket, first);
   const std::size_t total = wanted(*socket, flags, room_of(message));
   if (is_done(first, total)) return first;
   socket.pin();

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "core/base/clock.h"
 #include "core/poll/held_signals.h"
+#include "core/poll/kernel_looks.h"
 #include "core/poll/spin_trial.h"
 
 namespace ringsock::runtime {
@@ -17,18 +19,24 @@ namespace ringsock::runtime {
 enum class WaitFor {
   operation,  ///< recv(2), send(2), accept(2) ...: that one endpoint can do it
   readiness,  ///< poll(2), select(2), epoll_wait(2)
+  first,      ///< as operation, on an endpoint to which nothing has come yet (Readiness::awaits_first())
 };
+inline constexpr std::size_t kWaitKinds = 3;
 
 /// How calls spend their time before they sleep. Set from the configuration.
 struct SpinPolicy {
   Nanos polling_time{10'000};
   /// Spin less after spins that did not pay. Off when the polling time was set explicitly.
   bool adaptive = true;
+  /// The number of attempts after which the thread yields, whether or not others have wanted the CPU; 0: only as
+  /// SpinHistory and Contention decide.
+  unsigned attempts_per_yield = 0;
 };
 void set_spin_policy(WaitFor what, SpinPolicy policy);
 /// Sets the policy of all calls.
 void set_spin_policy(SpinPolicy policy);
 SpinPolicy spin_policy(WaitFor what);
+KernelLooks& kernel_looks();
 
 /// Remembers that yields gave the CPU to a thread that computes, so that no further ones do for some time. Shared by
 /// all threads, accessed relaxed: a hint.
@@ -263,7 +271,8 @@ class BasicSpinner {
         history_(history),
         budget_(history.budget(policy)),
         deadline_(deadline),
-        stride_(budget_ == Nanos::zero() ? 1 : stride) {}
+        attempts_per_yield_(policy.attempts_per_yield),
+        stride_(budget_ == Nanos::zero() ? 1 : stride_of(stride, policy.attempts_per_yield)) {}
 
   /// @return false when it is time to arm and sleep; the miss is then in the history, unless a signal is the reason.
   bool again() {
@@ -275,6 +284,14 @@ class BasicSpinner {
   void paid_off() { history_.hit(last_look_ - begun_); }
 
  private:
+  static unsigned stride_of(unsigned stride, unsigned attempts_per_yield) {
+    return attempts_per_yield == 0 ? stride : std::min(stride, attempts_per_yield);
+  }
+  bool is_yield_due() {
+    if (attempts_per_yield_ == 0 || calls_ - yielded_at_ < attempts_per_yield_) return false;
+    yielded_at_ = calls_;
+    return true;
+  }
   bool look_at_clock() {
     const Nanos now = machine_.now();
     last_look_ = now;
@@ -289,6 +306,10 @@ class BasicSpinner {
     }
     if (now >= deadline_ || now - begun_ >= longest()) return give_up(now);
     if (machine_.interrupts(now - begun_, now)) return false;
+    if (is_yield_due()) {
+      offer_cpu(now);
+      return true;
+    }
     if (!contended_ && now - slice_begun_ < history_.slice()) {
       history_.note_spun(now - slice_begun_);
       return true;
@@ -323,8 +344,10 @@ class BasicSpinner {
   Nanos begun_{};
   Nanos last_look_{};
   Nanos slice_begun_{};
+  const unsigned attempts_per_yield_;
   unsigned stride_;
   unsigned calls_ = 0;
+  unsigned yielded_at_ = 0;
   bool started_ = false;
   bool contended_ = false;
   bool is_of_short_connection_ = false;

@@ -21,7 +21,9 @@ struct ThreadBell {
 };
 
 struct ThreadWaits {
-  std::array<SpinHistory, 2> spins;  ///< by WaitFor
+  std::array<SpinHistory, 2> spins;  ///< of operations, and of pollers
+  unsigned hits = 0;                 ///< calls of poll(2) since the last one that asked the kernel
+  PollingShare polling;              ///< where the process measures it
   WaitTally tally;                   ///< of the current poll(2), select(2) or epoll_wait(2)
   /// The member that the thread is asking: what its endpoint reports meanwhile is no news.
   const EpollMember* being_asked = nullptr;

@@ -9,14 +9,18 @@
 #include "core/poll/held_signals.h"
 #include "core/poll/sleeper.h"
 #include "core/poll/spin_policy.h"
+#include "core/runtime/due_calls.h"
 #include "core/runtime/endpoint.h"
 #include "core/statistics/statistics.h"
 
 namespace ringsock::runtime {
 
-/// Returns the end of a call that begins now and may take `timeout`; Nanos::max() means for ever in both.
+/// Returns the end of a call that begins now and may take `timeout`; Nanos::max() means for ever in both. A call that
+/// is made again after functions of the application (due_calls.h) ends when it would have ended without them.
 inline Nanos deadline_after(Nanos timeout) {
   if (timeout == Nanos::max()) return timeout;
+  if (this_thread.due.is_resumed && this_thread.due.has_deadline) [[unlikely]]
+    return Nanos(this_thread.due.deadline);
   const Nanos now = monotonic_now();
   return timeout > Nanos::max() - now ? Nanos::max() : now + timeout;
 }
@@ -29,6 +33,25 @@ inline Nanos deadline_after(Nanos timeout) {
 /// waits for the end of the call (core/runtime/library_call.h).
 Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos deadline, const sigset_t* mask,
                 bool may_restart);
+
+/// Returns `answer`, of a call that waits until `deadline`. If it ends the call for functions of the application, the
+/// call will be made again after them, with the same deadline.
+template <class T>
+Result<T> keeping(Nanos deadline, Result<T> answer) {
+  if (!answer && has_due_calls()) [[unlikely]]
+    keep_deadline(deadline);
+  return answer;
+}
+
+/// Returns whether a call that was made again after functions of the application has waited long enough, although there
+/// is always something for them.
+inline bool is_over(Nanos deadline) {
+  return this_thread.due.is_resumed && deadline != Nanos::max() && monotonic_now() >= deadline;
+}
+/// The answer of a wait until `deadline` that has found nothing but such functions.
+inline Result<int> found_due_calls(Nanos deadline) {
+  return is_over(deadline) ? Result<int>(0) : keeping(deadline, Result<int>(kForDueCalls));
+}
 
 /// Makes a fork(2) in another thread wake the call, because the child may use the endpoint from then on.
 class SleepingCall {
@@ -68,7 +91,8 @@ auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadlin
   HeldSignals signals(nullptr);
   while (would_block(answer)) {
     if (endpoint.taken_in_turns() == 0) {
-      Spinner spinner(WaitFor::operation, deadline, signals, spinning.stride);
+      const WaitFor what = endpoint.awaits_first() ? WaitFor::first : WaitFor::operation;
+      Spinner spinner(what, deadline, signals, spinning.stride);
       while (spinning.may_go_on(endpoint) && spinner.again()) {
         answer = attempt();
         if (!would_block(answer)) {

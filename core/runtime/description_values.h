@@ -18,8 +18,8 @@ class DescriptionValues {
  public:
   enum Name : std::uint8_t {
     nonblocking,       ///< O_NONBLOCK
-    other_flags,       ///< O_APPEND and O_ASYNC
     receive_low_mark,  ///< SO_RCVLOWAT, 1 or more
+    other_flags,       ///< O_APPEND and O_ASYNC
     receive_timeout,   ///< SO_RCVTIMEO in ns; the highest number means for ever
     send_timeout,      ///< SO_SNDTIMEO, likewise
     linger,            ///< SO_LINGER, as its owner writes it
@@ -48,8 +48,8 @@ class DescriptionValues {
   struct Slot {
     std::array<std::atomic<std::int64_t>, first_option + kMostOptions> values{};
   };
+  std::atomic<Slot*> current_{&own_};  ///< beside the first values, which each call uses
   Slot own_;
-  std::atomic<Slot*> current_{&own_};
   std::shared_ptr<void> shared_;
 };
 

@@ -69,23 +69,39 @@ class Watch : public ListNode<Endpoint> {
 /// tries again. So blocking, O_NONBLOCK, MSG_DONTWAIT, SO_RCVTIMEO and the pollers share one implementation of each
 /// operation. Lifetime: intrusive reference count (Ref below); the descriptor table holds one reference, sleepers and
 /// epoll sets others.
-class Endpoint : public Transfer,
-                 public Readiness,
-                 public Setup,
-                 public DescriptorLife,
-                 public ProcessLife,
-                 public ListNode<ForkRegistry> {
+class alignas(64) Endpoint : public Transfer,
+                             public Readiness,
+                             public Setup,
+                             public DescriptorLife,
+                             public ProcessLife,
+                             public ListNode<ForkRegistry> {
  public:
   /// Whether receives keep the boundaries of sends.
-  enum class Carries { bytes, datagrams };
+  enum class Carries : bool { bytes, datagrams };
   explicit Endpoint(Carries carries = Carries::bytes);
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
   virtual ~Endpoint();
 
+  References references;
+
+ private:
+  // Each call uses the cache line that begins here, and the start of `values`.
+  friend class Calls;
+  friend class FdTable;
+  friend class ForkRegistry;
+  std::atomic<std::uint64_t> activity_{0};
+  std::atomic<std::uint32_t> descriptors_{0};
+  const Carries carries_;
+  std::atomic<bool> has_watches_{false};
+  std::atomic<bool> is_closed_{false};
+  std::atomic<bool> has_left_to_kernel_{false};
+  Mutex watches_lock_;
+  IntrusiveList<Watch, Endpoint> watches_;
+
+ public:
   /// What the open file description keeps, for all processes that have it.
   DescriptionValues values;
-  References references;
 
   // -- life
   /// Called by a C edge once the last descriptor has left the table (has_descriptors()). Calls closed(), wakes every
@@ -186,22 +202,11 @@ class Endpoint : public Transfer,
   virtual void member_left_to_kernel(Endpoint& member) noexcept;
 
  private:
-  friend class Calls;
-  friend class FdTable;
-  friend class ForkRegistry;
   Ref first_owner();
   void notify_watchers_slow(std::uint32_t changed);
 
-  std::atomic<std::uint32_t> descriptors_{0};
-  std::atomic<std::uint64_t> activity_{0};
-  const Carries carries_;
-  std::atomic<bool> has_watches_{false};
-  std::atomic<bool> is_closed_{false};
-  std::atomic<bool> has_left_to_kernel_{false};
   std::atomic<int> sleeping_calls_{0};
   bool prepared_for_fork_ = false;  ///< for ForkRegistry
-  Mutex watches_lock_;
-  IntrusiveList<Watch, Endpoint> watches_;
 };
 
 /// A counted reference to an endpoint.

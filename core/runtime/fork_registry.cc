@@ -172,6 +172,15 @@ void ForkRegistry::before_fork() {
   }
 }
 
+/// Returns whether a thread sleeps in a call on the endpoint, or in poll(2) or select(2) with it.
+bool ForkRegistry::is_slept_on(Endpoint& endpoint) {
+  if (!endpoint.is_watched()) return false;
+  const std::lock_guard guard(endpoint.watches_lock_);
+  bool found = false;
+  endpoint.watches_.for_each([&found](const Watch& watch) { found = found || watch.belongs_to_thread(); });
+  return found;
+}
+
 void ForkRegistry::after_fork_in_parent() {
   for (const Ref& endpoint : held_.endpoints) endpoint->after_fork(Endpoint::ForkSide::parent);
   lock_.unlock();
@@ -180,9 +189,9 @@ void ForkRegistry::after_fork_in_parent() {
   rcu_after_fork_in_parent();
   ForkHeld done = std::exchange(held_, {});
   forking_.unlock();
-  // The child may now compete with a sleeping call.
+  // The child may now compete with a thread that sleeps, and take the bell that would wake it.
   for (const Ref& endpoint : done.endpoints) {
-    if (endpoint->sleeping_calls() > 0) endpoint->notify_watchers();
+    if (is_slept_on(*endpoint)) endpoint->notify_watchers();
   }
   give_back(std::move(done));
 }

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <shared_mutex>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "core/base/at_fork.h"
 #include "core/base/biased_mutex.h"
 #include "core/base/intrusive_list.h"
+#include "core/base/lock_until.h"
 #include "core/base/mutex.h"
 #include "core/base/process_state.h"
 #include "core/runtime/endpoint.h"
@@ -66,14 +68,14 @@ class ForkRegistry {
 
   /// Always true in a child that was made without our handlers.
   [[nodiscard]] bool is_empty();
-  /// Visits the entered endpoints. Returns false when the list is locked, which may happen in a signal handler.
+  /// Visits the entered endpoints. Returns false when the list stays locked, which may happen in a signal handler.
   template <class Visit>
   bool try_for_each(Visit visit) {
     static_cast<void>(is_known_process());
-    if (!lock_.try_lock()) return false;
-    entered_.for_each(visit);
-    lock_.unlock();
-    return true;
+    constexpr Nanos kPatience = std::chrono::milliseconds(50);
+    const auto guard = lock_until(lock_, monotonic_now() + kPatience);
+    if (guard) entered_.for_each(visit);
+    return guard.owns_lock();
   }
 
   /// Returns all endpoints that are entered now.
@@ -91,6 +93,7 @@ class ForkRegistry {
 
  private:
   void forget_all() noexcept;
+  static bool is_slept_on(Endpoint& endpoint);
   void give_back(ForkHeld held);
   void prepare_new();
   bool has_new();

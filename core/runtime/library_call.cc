@@ -12,6 +12,7 @@
 
 #include "core/base/libc_calls.h"
 #include "core/base/rare_calls.h"
+#include "core/runtime/due_calls.h"
 #include "core/runtime/rcu.h"
 
 namespace ringsock::runtime {
@@ -61,7 +62,7 @@ bool hold_until_call_ends(int signal, siginfo_t* info, void* context, bool resta
     const SignalBits interrupted = bits_of(&context_mask);
     note_masks(interrupted, bits_of(&held));
     wait.do_all_restart = restarts && (wait.do_all_restart || !wait.is_signal_due);
-    wait.is_signal_due = true;
+    wait.is_signal_due = wait.is_due = true;
     const SignalBits afterwards = interrupted | bits_of(&held);
     std::memcpy(&context_mask, &afterwards, sizeof afterwards);  // the kernel's mask is that long
   } else {
@@ -71,9 +72,10 @@ bool hold_until_call_ends(int signal, siginfo_t* info, void* context, bool resta
   return is_sent;
 }
 
+namespace {
+
 bool let_signals_through(bool has_failed) {
   HandlersWait& wait = this_thread.handlers;
-  if (is_inside_library()) return false;
   const bool is_repeated = has_failed && errno == ERESTART && wait.do_all_restart;
   const int error = has_failed && errno == ERESTART ? EINTR : errno;
   const sigset_t mask = mask_of(wait.mask_afterwards);
@@ -83,8 +85,33 @@ bool let_signals_through(bool has_failed) {
   // All signals are held until here, so nothing of this thread changes in between.
   constexpr timespec kAtOnce{};
   if (has_due_mask) libc_calls.ppoll(nullptr, 0, &kAtOnce, &due_mask);
+  wait.has_due_mask = false;
   ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   errno = error;
+  return is_repeated;
+}
+
+}  // namespace
+
+bool run_what_is_due(bool has_failed) {
+  if (is_inside_library()) return false;
+  HandlersWait& wait = this_thread.handlers;
+  DueCalls& due = this_thread.due;
+  wait.is_due = due.is_resumed = false;
+  const bool has_early_end = has_failed && due.count != 0 && (errno == EINTR || errno == ERESTART);
+  const bool has_deadline = std::exchange(due.has_deadline, false);
+  const std::int64_t deadline = due.deadline;
+  const bool has_signals = wait.is_signal_due;
+  bool is_repeated = has_signals && let_signals_through(has_failed);
+  if (due.count != 0) {
+    run_due_calls();
+    is_repeated = is_repeated || (has_early_end && !has_signals);
+  }
+  if (is_repeated) {
+    wait.is_due = due.is_resumed = true;  // until the repeated call has ended
+    due.has_deadline = has_deadline;
+    due.deadline = deadline;
+  }
   return is_repeated;
 }
 

@@ -18,17 +18,18 @@ bool is_inside_library() noexcept;
 bool hold_until_call_ends(int signal, siginfo_t* info, void* context, bool restarts) noexcept;
 
 /// Lets the signals through that are due, so their handlers run here, and may leave by siglongjmp(3): nothing of the
-/// library may be on the stack. Does nothing while the thread is still inside of another call. errno is kept, but for
-/// ERESTART, which becomes EINTR when the call is not to be repeated.
+/// library may be on the stack. Then runs the functions that are due (due_calls.h). Does nothing while the thread is
+/// still inside of another call. errno is kept, but for ERESTART, which becomes EINTR when the call is not to be
+/// repeated.
 /// @param has_failed  whether the call has returned -1 and errno
-/// @return whether the call must be made again, as SA_RESTART asks for
-bool let_signals_through(bool has_failed);
+/// @return whether the call must be made again: SA_RESTART asks for it, or it has ended early for such functions
+bool run_what_is_due(bool has_failed);
 
 /// Called where a call of the application ends, with nothing of the library left on the stack.
 [[gnu::always_inline]] inline bool call_ends(bool has_failed) {
-  if (!this_thread.handlers.is_signal_due) [[likely]]
+  if (!this_thread.handlers.is_due) [[likely]]
     return false;
-  return let_signals_through(has_failed);
+  return run_what_is_due(has_failed);
 }
 
 /// Counts a call while it exists. The end of the call is another matter: call_ends().

@@ -63,14 +63,18 @@ void ReaderBarrier::execute_and_measure() noexcept {
   if (ended - period_began_.load(std::memory_order_relaxed) < kPeriod) {
     spent_.store(spent, std::memory_order_relaxed);
     if (spent < kTooMuch) return;
-    const std::unique_lock guard(lock_, std::try_to_lock);
-    if (guard && !are_readers_fenced()) {
-      begin_fences();
-      look_later();
-    }
+    if (try_to_begin_fences()) look_later();
   }
   period_began_.store(ended, std::memory_order_relaxed);
   spent_.store(Nanos::zero(), std::memory_order_relaxed);
+}
+
+/// Not with look_later() under the lock: a thread that forks takes the service thread's lock before this one.
+bool ReaderBarrier::try_to_begin_fences() noexcept {
+  const std::unique_lock guard(lock_, std::try_to_lock);
+  if (!guard || are_readers_fenced()) return false;
+  begin_fences();
+  return true;
 }
 
 /// Under lock_. Behind the membarrier(2) every section that began without a fence has passed one.

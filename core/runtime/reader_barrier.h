@@ -37,6 +37,7 @@ class ReaderBarrier {
   enum class Way { by_liburcu, changing, fences };
   [[nodiscard]] bool needs_membarrier() const noexcept;
   void execute_and_measure() noexcept;
+  bool try_to_begin_fences() noexcept;
   void begin_fences() noexcept;
   void end_fences() noexcept;
 

@@ -15,6 +15,10 @@
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 
+namespace ringsock::vma {
+class RingUser;
+}  // namespace ringsock::vma
+
 namespace ringsock::runtime {
 
 class ForkLocks;
@@ -94,6 +98,8 @@ class Readiness {
   /// Called when an epoll set waits for it with EPOLLEXCLUSIVE: from then on one thread or process takes what has
   /// arrived, so ready() takes nothing, and arm() fills in WaitFds::shared where the endpoint can.
   virtual void expect_turns() noexcept {}
+  /// Returns whether nothing has come yet by what the library polls: receiving then has a polling time of its own.
+  [[nodiscard]] virtual bool awaits_first() const noexcept { return false; }
   /// Returns whether the arrival of what it waits for needs a CPU of this host, so that a caller that polls without
   /// sleeping may delay it.
   [[nodiscard]] virtual bool waits_for_our_cpus() const noexcept { return false; }
@@ -117,6 +123,9 @@ class Setup {
   virtual Result<SocketAddress> peer_name();
   virtual Status set_option(int level, int name, const void* value, socklen_t length);
   virtual Status get_option(int level, int name, void* value, socklen_t* length);
+
+  /// Returns the part of it that libvma's functions use (libvmacompat/process/ring_user.h), or null.
+  virtual vma::RingUser* as_ring_user() noexcept { return nullptr; }
 
  protected:
   ~Setup() = default;
@@ -145,6 +154,9 @@ class DescriptorLife {
   /// Returns whether the kernel socket under the number is sufficient for a process without our state. In a child that
   /// was made without our fork handlers the descriptor then is that kernel socket. Called without locks, at any moment.
   [[nodiscard]] virtual bool is_kernels_too() const noexcept { return false; }
+  /// Leaves the socket to the kernel for good, under the same descriptors, for what it cannot do itself. Returns
+  /// whether the descriptors are the kernel's now. May take the endpoint's locks; not inside a read-side section.
+  virtual bool become_kernels() noexcept { return false; }
 
  protected:
   ~DescriptorLife() = default;

@@ -59,8 +59,9 @@ bool ServiceLoop::is_ours() const {
 
 bool ServiceLoop::ring() const {
   const int saved_errno = errno;
-  // A full pipe is readable already.
-  const bool ours = is_of_bell(ringer_) && (::write(ringer_.get(), "r", 1) == 1 || errno == EAGAIN);
+  // A pipe that nobody can read would raise SIGPIPE. A full one is readable already.
+  const bool ours =
+      is_of_bell(bell_) && is_of_bell(ringer_) && (::write(ringer_.get(), "r", 1) == 1 || errno == EAGAIN);
   errno = saved_errno;
   return ours;
 }

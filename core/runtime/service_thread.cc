@@ -170,8 +170,23 @@ void ServiceThread::wake_thread() {
 
 // -- the thread
 
+void ServiceThread::set_placement(ThreadPlacement placement) {
+  const std::lock_guard guard(lock_);
+  placement_ = std::move(placement);
+}
+
+void ServiceThread::place_thread() {
+  std::unique_lock lock(lock_);
+  if (placement_.is_default()) return;
+  const ThreadPlacement placement = placement_;
+  lock.unlock();
+  if (const Status placed = place_this_thread(placement); !placed)
+    log_warn("the service thread runs on any CPU: %s: %s", placed.error().where, std::strerror(placed.error().code));
+}
+
 void ServiceThread::run(unsigned generation) {
   const OwnThread counted;
+  place_thread();
   std::unique_lock lock(lock_);
   if (generation_ == generation) number_.store(::gettid(), std::memory_order_release);
   while (generation_ == generation && !last_look_.finds_nobody()) {
@@ -211,6 +226,7 @@ void ServiceThread::end_as_last(std::unique_lock<std::mutex>& lock) {
 }
 
 void ServiceThread::sleep(std::unique_lock<std::mutex>& lock, unsigned generation) {
+  if (generation_ != generation) return;  // rest() came while a callback was running
   const Nanos next_timer = timer_order_.empty() ? Nanos::max() : timer_order_.begin()->first;
   const Nanos wake_at = std::min(next_timer, last_look_.next());
   const std::shared_ptr<ServiceLoop> loop = loop_;

@@ -20,6 +20,7 @@
 #include "core/base/result.h"
 #include "core/runtime/last_look.h"
 #include "core/runtime/service_loop.h"
+#include "core/runtime/thread_placement.h"
 
 namespace ringsock::runtime {
 
@@ -79,6 +80,10 @@ class ServiceThread {
   /// others for by_system_call.
   void main_thread_ends(MainThreadEnd how);
 
+  /// Where the thread runs; counts from its next start on. What is not possible is logged, and the thread runs
+  /// elsewhere.
+  void set_placement(ThreadPlacement placement);
+
   /// Handlers for fork(2), installed for service_thread().
   void before_fork();
   void after_fork_in_parent();
@@ -107,6 +112,7 @@ class ServiceThread {
   void wake_thread();
   bool has_loop();
   void run(unsigned generation);
+  void place_thread();
   void end_as_last(std::unique_lock<std::mutex>& lock);
   /// Sleeps until a timer is due or something else has happened.
   void sleep(std::unique_lock<std::mutex>& lock, unsigned generation);
@@ -137,6 +143,7 @@ class ServiceThread {
   Status start_failure_ = ok();        ///< of the last attempt
   Nanos next_start_ = Nanos::zero();   ///< not before
   bool told_of_failure_ = false;
+  ThreadPlacement placement_;
   LastLook last_look_;
   Watches watches_;
   Timers timers_;

@@ -146,6 +146,7 @@ const char* to_string(KernelReason reason) {
     case KernelReason::handed_over: return "handed over";
     case KernelReason::filter: return "seccomp";
     case KernelReason::no_answer: return "no answer";
+    case KernelReason::short_lived: return "short-lived";
     case KernelReason::other: return "other";
   }
   return "?";

@@ -40,6 +40,9 @@ class SocketStatistics {
     add_relaxed(slot_->counters.bytes_in, bytes);
     add_relaxed(slot_->counters.messages_in, 1);
   }
+  [[nodiscard]] std::uint64_t messages_received() const {
+    return slot_->counters.messages_in.load(std::memory_order_relaxed);
+  }
   /// Count a sleep that the peer's doorbell ended, a spin that made a sleep unnecessary, and a failure that the
   /// application was told. Threads: any; of two concurrent counts one may be lost.
   void count_wakeup();

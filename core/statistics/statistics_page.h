@@ -42,9 +42,10 @@ enum class KernelReason : std::uint8_t {
   handed_over,      ///< for a descriptor that another program gets
   filter,           ///< sockets that a seccomp filter keeps from rings
   no_answer,        ///< the listener's queue stayed full, or it did not answer in time
+  short_lived,      ///< the kernel makes connections that end soon faster to that destination
   other,
 };
-inline constexpr std::size_t kKernelReasons = 10;
+inline constexpr std::size_t kKernelReasons = 11;
 
 /// Returns the words that users see, "?" for a number that is no value of the type.
 const char* to_string(SocketPath path);
@@ -111,7 +112,7 @@ struct PageHeader {
 static_assert(sizeof(PageHeader) <= 4096);
 
 inline constexpr std::array<char, 8> kStatisticsMagic{'R', 'I', 'N', 'G', 'S', 'T', 'A', 'T'};
-inline constexpr std::uint32_t kStatisticsVersion = 3;
+inline constexpr std::uint32_t kStatisticsVersion = 4;
 inline constexpr std::size_t kPageHeaderBytes = 4096;
 inline constexpr std::uint32_t kStatisticsSlots = 32768;
 inline constexpr std::size_t kStatisticsBytes = kPageHeaderBytes + kStatisticsSlots * sizeof(SocketSlot);

@@ -71,9 +71,7 @@ Status ChosenSocket::shutdown(int how) {
   switch (state()) {
     case State::on_way: {
       const Status shut = by_way_.setup.shutdown(how);
-      if (shut || !way_->has_failed_to_connect()) return shut;
-      connecting_.fall_back_if_refused();
-      if (state() != State::kernel) return shut;
+      if (shut || !connecting_.fall_back_if_refused()) return shut;
       leave();
       break;
     }
@@ -102,6 +100,7 @@ Result<SocketAddress> ChosenSocket::local_name() {
 }
 
 Result<SocketAddress> ChosenSocket::peer_name() {
+  if (is_connecting_by_way()) static_cast<void>(ready());
   return is_kernel_socket() ? name_by(::getpeername, descriptor(), "getpeername") : by_way_.setup.peer_name();
 }
 
@@ -116,6 +115,8 @@ Status ChosenSocket::set_option(int level, int name, const void* value, socklen_
 }
 
 Status ChosenSocket::get_option(int level, int name, void* value, socklen_t* length) {
+  // Asking the way for its error would end a connect that the kernel goes on with.
+  if (is_connecting_by_way()) static_cast<void>(ready());
   connecting_.fall_back_if_refused();
   if (!is_kernel_socket() || way_->has_option_level(level)) return by_way_.setup.get_option(level, name, value, length);
   const int fd = descriptor();
@@ -135,7 +136,8 @@ void ChosenSocket::set_status_flags(int flags) {
 }
 
 // -- bytes -----------------------------------------------------------------------------------------
-// Calls that still hold this object after it has been left to the kernel use the kernel socket.
+// Calls that still hold this object after it has been left to the kernel use the kernel socket. So do those that find
+// that the way has refused the connection.
 
 Result<ssize_t> ChosenSocket::receive(msghdr& message, int flags) {
   if (state() == State::moving) [[unlikely]] {
@@ -143,8 +145,11 @@ Result<ssize_t> ChosenSocket::receive(msghdr& message, int flags) {
   }
   if (was_forked_undecided()) [[unlikely]]
     return kAskKernel;
-  if (state() != State::kernel) [[likely]]
-    return by_way_.transfer.receive(message, flags);
+  if (state() != State::kernel) [[likely]] {
+    auto got = by_way_.transfer.receive(message, flags);
+    if (got || !connecting_.fall_back_if_refused()) [[likely]]
+      return got;
+  }
   const ssize_t got = ::recvmsg(descriptor(), &message, flags | MSG_DONTWAIT);
   if (got < 0) return Error::last("recvmsg");
   return got;
@@ -156,8 +161,11 @@ Result<ssize_t> ChosenSocket::send(const msghdr& message, int flags) {
   }
   if (was_forked_undecided()) [[unlikely]]
     return kAskKernel;
-  if (state() != State::kernel) [[likely]]
-    return by_way_.transfer.send(message, flags);
+  if (state() != State::kernel) [[likely]] {
+    auto sent = by_way_.transfer.send(message, flags);
+    if (sent || !connecting_.fall_back_if_refused()) [[likely]]
+      return sent;
+  }
   const ssize_t sent = ::sendmsg(descriptor(), &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0) return Error::last("sendmsg");
   return sent;
@@ -167,14 +175,20 @@ Result<ssize_t> ChosenSocket::send(const msghdr& message, int flags) {
 // send().
 
 Result<ssize_t> ChosenSocket::receive_bytes(void* data, std::size_t length, int flags) {
-  if (state() == State::on_way) [[likely]]
-    return by_way_.transfer.receive_bytes(data, length, flags);
+  if (state() == State::on_way) [[likely]] {
+    auto got = by_way_.transfer.receive_bytes(data, length, flags);
+    if (got || !connecting_.fall_back_if_refused()) [[likely]]
+      return got;
+  }
   return Transfer::receive_bytes(data, length, flags);
 }
 
 Result<ssize_t> ChosenSocket::send_bytes(const void* data, std::size_t length, int flags) {
-  if (state() == State::on_way) [[likely]]
-    return by_way_.transfer.send_bytes(data, length, flags);
+  if (state() == State::on_way) [[likely]] {
+    auto sent = by_way_.transfer.send_bytes(data, length, flags);
+    if (sent || !connecting_.fall_back_if_refused()) [[likely]]
+      return sent;
+  }
   return Transfer::send_bytes(data, length, flags);
 }
 
@@ -247,6 +261,7 @@ Nanos ChosenSocket::deadline() noexcept {
 
 void ChosenSocket::closed() noexcept {
   if (mover_) mover_->end();
+  if (state() == State::on_way) connecting_.note_end();
   by_way_.descriptors.closed();
 }
 

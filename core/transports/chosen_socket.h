@@ -8,6 +8,7 @@
 #include "core/transports/listening_beside.h"
 #include "core/transports/mover.h"
 #include "core/transports/passed_on.h"
+#include "core/transports/short_connections.h"
 #include "core/transports/way.h"
 
 namespace ringsock::transports {
@@ -23,6 +24,8 @@ class WayMaker {
   [[nodiscard]] virtual std::unique_ptr<Mover> make_mover(ChosenSocket& socket, Way& way) const = 0;
   /// Returns whether the rules permit the way for a connection to `address`, or a listener on it.
   [[nodiscard]] virtual bool permits(int domain, const SocketAddress& address) const = 0;
+  /// Returns what decides about connections that end soon, or null where the way makes these, too.
+  [[nodiscard]] virtual ShortConnections* short_connections() const { return nullptr; }
 
  protected:
   ~WayMaker() = default;

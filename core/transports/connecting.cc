@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/refusals.h"
 #include "core/transports/chosen_socket.h"
@@ -49,9 +50,21 @@ std::optional<KernelReason> Connecting::reason_for_kernel(const sockaddr* addres
   if (!socket_.maker_.permits(socket_.domain_, *destination)) return KernelReason::rule;
   if (destination->is_loopback() && is_loopback_down(socket_.descriptor())) return KernelReason::other;
   destination_ = *destination;
-  return socket_.way_->why_not_to(destination->unmapped(), socket_.mover_ != nullptr);
+  if (const auto why_not = socket_.way_->why_not_to(destination->unmapped(), socket_.mover_ != nullptr)) return why_not;
+  if (is_short_and_kernels()) return KernelReason::short_lived;
+  return std::nullopt;
 } catch (const std::bad_alloc&) {
   return KernelReason::full;
+}
+
+bool Connecting::is_short_and_kernels() noexcept {
+  ShortConnections* const known = socket_.maker_.short_connections();
+  return known != nullptr && !socket_.mover_ && known->is_kernels(destination_, socket_.descriptor(), monotonic_now());
+}
+
+void Connecting::note_end() noexcept {
+  ShortConnections* const known = socket_.maker_.short_connections();
+  if (known != nullptr && !destination_.is_unspecified()) known->ended(destination_);
 }
 
 Status Connecting::connect(const sockaddr* address, socklen_t length) {
@@ -103,9 +116,10 @@ Status Connecting::by_kernel_first(const sockaddr* address, socklen_t length) {
   return connected;
 }
 
-void Connecting::fall_back_if_refused() noexcept {
-  if (socket_.state() != State::on_way || !socket_.way_->has_failed_to_connect() || socket_.is_closed()) return;
-  if (!socket_.choice_.set_from(State::on_way, State::kernel)) return;
+bool Connecting::fall_back_if_refused() noexcept {
+  if (socket_.state() != State::on_way) return socket_.state() == State::kernel;
+  if (!socket_.way_->has_failed_to_connect() || socket_.is_closed()) return false;
+  if (!socket_.choice_.set_from(State::on_way, State::kernel)) return socket_.state() == State::kernel;
   set_kernel_nonblocking(socket_.descriptor(), true);
   count_by_kernel(reason_of(socket_.way_->connect_error()));
   // SO_ERROR and poll(2) report its outcome.
@@ -113,6 +127,7 @@ void Connecting::fall_back_if_refused() noexcept {
   set_kernel_nonblocking(socket_.descriptor(), socket_.is_nonblocking());
   // Threads sleep on the way's descriptor.
   socket_.notify_watchers();
+  return true;
 }
 
 }  // namespace ringsock::transports

@@ -22,12 +22,15 @@ class Connecting {
   /// connect(2), in each state of the socket.
   Status connect(const sockaddr* address, socklen_t length);
   /// Connects by the kernel when a connect in the background has failed on the way. The caller may hold locks, so the
-  /// descriptor stays in the table for now.
-  void fall_back_if_refused() noexcept;
+  /// descriptor stays in the table for now. Returns whether the kernel makes the connection.
+  bool fall_back_if_refused() noexcept;
+  /// Called when a connection that the way has made is closed.
+  void note_end() noexcept;
 
  private:
   /// Returns why connecting cannot use the way, or nothing when it is to be tried.
   std::optional<runtime::KernelReason> reason_for_kernel(const sockaddr* address, socklen_t length);
+  bool is_short_and_kernels() noexcept;
   Status by_way(const sockaddr* address, socklen_t length);
   Status by_kernel(const sockaddr* address, socklen_t length, runtime::KernelReason reason);
   Status by_kernel_first(const sockaddr* address, socklen_t length);

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "core/base/process_state.h"
+#include "core/runtime/fork_registry.h"
 #include "core/runtime/used_elsewhere.h"
 
 namespace ringsock::transports {
@@ -43,6 +44,15 @@ Result<std::vector<UniqueFd>> HandOvers::hand_over_for_good(std::span<const runt
 Status HandOvers::become_unconnected(runtime::Endpoint&) const { return Error{EISCONN, "connect: on a way"}; }
 
 const HandOvers& hand_overs() { return *process_hand_overs().brought.load(std::memory_order_acquire); }
+
+bool become_kernels(const runtime::Ref& endpoint) {
+  return endpoint->become_kernels() || hand_overs().become_kernels(endpoint);
+}
+
+void give_everything_to_kernel() {
+  for (const runtime::Ref& endpoint : runtime::fork_registry().endpoints()) endpoint->become_kernels();
+  hand_overs().hand_over_everything();
+}
 
 void bring_hand_overs(const HandOvers& hand_overs) {
   process_hand_overs().brought.store(&hand_overs, std::memory_order_release);

@@ -64,6 +64,9 @@ class HandOvers {
   /// any effect.
   virtual bool become_kernels(const runtime::Ref& /*endpoint*/) const { return false; }
 
+  /// Called after accept(2) has returned a connection: leaves listeners to the kernel whose connections do not stay on
+  /// their way.
+  virtual void has_accepted() const {}
   /// Called before FD_CLOEXEC of `fd` is cleared. When a forked child does that to a listener, the child's next program
   /// is to accept, and the listener must end for the way in all processes (prepare_exec()). It ends now, because a
   /// program that closes all other descriptors before exec(2), as Python does, closes the way's, too.
@@ -85,6 +88,11 @@ class HandOvers {
 
 /// Returns those of the ways that this process has. Threads: any.
 const HandOvers& hand_overs();
+/// Leaves all descriptors of a socket to the kernel, for what its way, or the endpoint itself, cannot do. Returns false
+/// when that fails, without any effect. Threads: as HandOvers.
+bool become_kernels(const runtime::Ref& endpoint);
+/// Makes all connections of this process the kernel's, as far as possible. Threads: as HandOvers.
+void give_everything_to_kernel();
 /// Threads: constructors.
 void bring_hand_overs(const HandOvers& hand_overs);
 

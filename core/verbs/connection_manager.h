@@ -124,6 +124,9 @@ class ConnectionId {
   /// Like RDMA_OPTION_ID_REUSEADDR and RDMA_OPTION_ID_AFONLY; before bind().
   virtual void set_reuse_address(bool on) = 0;
   virtual void set_v6_only(bool on) = 0;
+  /// Like RDMA_OPTION_ID_TOS; before resolve_addr() or listen(). Ignored by a device whose packets have no traffic
+  /// class.
+  virtual void set_type_of_service(std::uint8_t /*tos*/) {}
   /// For listen() of the embedded device: takes what a listener needs, but nobody can connect before a further
   /// listen(), which any process may call that has the id by fork(2). Then all of these have the listener. Error:
   /// EOPNOTSUPP.

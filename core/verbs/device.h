@@ -14,6 +14,7 @@
 #include "core/base/socket_address.h"
 #include "core/verbs/handles.h"
 #include "core/verbs/rc_extensions.h"
+#include "core/verbs/ud_extensions.h"
 
 namespace ringsock::verbs {
 
@@ -69,15 +70,17 @@ struct PacketCounters {
 /// Threads: every function may be called from any thread.
 class Device {
  public:
-  /// @param rc  what the device offers beyond libibverbs; the default offers nothing
-  explicit Device(const DeviceTraits& traits, std::unique_ptr<RcExtensions> rc = std::make_unique<RcExtensions>())
-      : traits_(traits), rc_(std::move(rc)) {}
+  /// @param rc, ud  what the device offers beyond libibverbs; the defaults offer nothing
+  explicit Device(const DeviceTraits& traits, std::unique_ptr<RcExtensions> rc = std::make_unique<RcExtensions>(),
+                  std::unique_ptr<UdExtensions> ud = std::make_unique<UdExtensions>())
+      : traits_(traits), rc_(std::move(rc)), ud_(std::move(ud)) {}
   virtual ~Device() = default;
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   [[nodiscard]] const DeviceTraits& traits() const { return traits_; }
   [[nodiscard]] RcExtensions& rc() { return *rc_; }
+  [[nodiscard]] UdExtensions& ud() { return *ud_; }
 
   virtual ibv_context& context() = 0;
   [[nodiscard]] virtual const char* name() const = 0;
@@ -144,6 +147,7 @@ class Device {
 
   const DeviceTraits traits_;
   const std::unique_ptr<RcExtensions> rc_;
+  const std::unique_ptr<UdExtensions> ud_;
 };
 
 }  // namespace ringsock::verbs

@@ -40,6 +40,7 @@ void ManyDevicesId::apply_options() const {
   for (const Member& member : members_) {
     member.id->set_reuse_address(reuse_address_);
     member.id->set_v6_only(v6_only_);
+    member.id->set_type_of_service(type_of_service_);
     if (kernel_socket_ >= 0) member.id->share_port_with(kernel_socket_);
   }
 }

@@ -26,6 +26,7 @@ class ManyDevicesId final : public ConnectionId {
   Status bind(const SocketAddress& address) override;
   void set_reuse_address(bool on) override { reuse_address_ = on; }
   void set_v6_only(bool on) override { v6_only_ = on; }
+  void set_type_of_service(std::uint8_t tos) override { type_of_service_ = tos; }
   Status listen(int backlog) override;
   void check_requests_by(bool (*check)(std::span<const std::byte>)) override {
     for (const Member& member : members_) member.id->check_requests_by(check);
@@ -80,6 +81,7 @@ class ManyDevicesId final : public ConnectionId {
   int kernel_socket_ = -1;
   bool reuse_address_ = false;
   bool v6_only_ = false;
+  std::uint8_t type_of_service_ = 0;
   std::vector<Member> members_;  ///< starts with the last device; has one member once connecting; never empty
   bool fresh_ = true;            ///< no operation has been done on the members
   std::size_t turn_ = 0;

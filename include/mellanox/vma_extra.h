@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The Extra API of VMA as libvma of ringsock has it: its functions are reached by a table of pointers. Binary
- * compatible with <mellanox/vma_extra.h> of VMA 9.3.0 to 9.8.84, on 64-bit hosts.
+ * compatible with <mellanox/vma_extra.h> of VMA 9.3.0 to 9.8.84, on 64-bit hosts. Cyclic buffers, which VMA had up to
+ * 9.2, are behind that table; VMA_EXTRA_API_LAYOUT=8.9 has the table of VMA 8.8.2 to 9.2 instead.
  *
  * Each function returns -1 and errno when it fails, unless its comment says otherwise. All of them may be called at any
  * time and with any descriptor. libvma(7) has the details.
@@ -179,7 +180,11 @@ struct vma_modify_ring_attr {
 
 /* Profiles of rings. */
 typedef int vma_ring_profile_key;
-typedef enum vma_ring_type { VMA_RING_PACKET, VMA_RING_EXTERNAL_MEM } vma_ring_type;
+typedef enum vma_ring_type {
+  VMA_RING_PACKET,
+  VMA_RING_EXTERNAL_MEM,
+  VMA_RING_CYCLIC_BUFFER /* in VMA 8.8.2 to 9.2 it is 1, and VMA_RING_EXTERNAL_MEM is 2 */
+} vma_ring_type;
 typedef enum vma_ring_type_attr_mask { VMA_RING_ATTR_LAST } vma_ring_type_attr_mask;
 
 struct vma_packet_queue_ring_attr {
@@ -190,13 +195,52 @@ struct vma_external_mem_attr {
   uint32_t comp_mask;
 };
 
+/* Fields of vma_cyclic_buffer_ring_attr that count. */
+typedef enum vma_cb_ring_attr_mask {
+  VMA_CB_HDR_BYTE = (1 << 0),    /* hdr_bytes */
+  VMA_CB_EXTERNAL_MEM = (1 << 1) /* the buffer is the memory of SO_VMA_RING_USER_MEMORY */
+} vma_cb_ring_attr_mask;
+
+/* What is at the beginning of each stride. */
+typedef enum vma_packet_receive_mode {
+  RAW_PACKET,            /* the frame, from Ethernet on */
+  STRIP_NETWORK_HDRS,    /* the payload */
+  SEPERATE_NETWORK_HDRS, /* the payload; the network headers are in the area of headers */
+  PADDED_PACKET          /* the frame, with zeros up to the next stride */
+} vma_packet_receive_mode;
+
+/* A socket with such a ring has a buffer of `num` datagrams, each in a stride of its own. */
+struct vma_cyclic_buffer_ring_attr {
+  uint32_t comp_mask;
+  uint32_t num;
+  uint16_t stride_bytes;
+  uint16_t hdr_bytes; /* the first bytes of the payload are in the area of headers, too, and not in the stride */
+  vma_packet_receive_mode packet_receive_mode;
+};
+
+/* Of types but VMA_RING_CYCLIC_BUFFER only the first 12 bytes are read. */
 struct vma_ring_type_attr {
   uint32_t comp_mask;
   vma_ring_type ring_type;
   union {
+    struct vma_cyclic_buffer_ring_attr ring_cyclicb;
     struct vma_packet_queue_ring_attr ring_pktq;
     struct vma_external_mem_attr ring_ext;
   };
+};
+
+/* Fields of vma_completion_cb_t that count. */
+typedef enum vma_cb_completion_mask { VMA_CB_MASK_TIMESTAMP = (1 << 0) } vma_cb_completion_mask;
+
+/* What vma_cyclic_buffer_read() has found: datagrams in a row. */
+struct vma_completion_cb_t {
+  uint32_t comp_mask;    /* in: what is wanted; out: what there is */
+  void* payload_ptr;     /* the first stride */
+  size_t payload_length; /* of all strides, in bytes */
+  size_t packets;
+  void* usr_hdr_ptr; /* the headers of the first one; NULL: they are not separated */
+  size_t usr_hdr_ptr_length;
+  struct timespec hw_timestamp; /* of the first one */
 };
 
 /* Queues of a card's ring in memory. */
@@ -271,9 +315,11 @@ typedef enum vma_extra_api_mask {
   VMA_EXTRA_API_GET_SOCKET_TX_RING_FD = (1 << 12),
   VMA_EXTRA_API_GET_SOCKET_NETWORK_HEADER = (1 << 13),
   VMA_EXTRA_API_GET_RING_DIRECT_DESCRIPTORS = (1 << 14),
+  VMA_EXTRA_API_CYCLIC_BUFFER_READ = (1 << 15),
   VMA_EXTRA_API_ADD_RING_PROFILE = (1 << 16),
   VMA_EXTRA_API_REGISTER_MEMORY_ON_RING = (1 << 17),
   VMA_EXTRA_API_DEREGISTER_MEMORY_ON_RING = (1 << 18),
+  VMA_EXTRA_API_GET_MEM_INFO = (1 << 19),
   VMA_EXTRA_API_MODIFY_RING = (1 << 20),
   VMA_EXTRA_API_IOCTL = (1 << 21)
 } vma_extra_api_mask;
@@ -316,6 +362,39 @@ struct vma_api_t {
   uint64_t vma_extra_supported_mask;
   /* Takes requests in the form of control data: CMSG_VMA_IOCTL_USER_ALLOC. */
   int (*ioctl)(void* cmsg_hdr, size_t cmsg_len);
+
+  /* Here VMA's table ends. What follows is there if vma_extra_supported_mask has its bit. */
+  /* Reads `min` to `max` datagrams of the cyclic buffer of a socket, or of a ring. */
+  int (*vma_cyclic_buffer_read)(int fd, struct vma_completion_cb_t* completion, size_t min, size_t max, int flags);
+  /* Fills in where that buffer is, and the key by which the ring's device may access it. */
+  int (*get_mem_info)(int fd, void** addr, size_t* length, uint32_t* lkey);
+};
+
+/* The table of VMA 8.8.2 to 9.2, for programs that were built with the header of one of them. */
+struct vma_api_8_9_t {
+  int (*register_recv_callback)(int s, vma_recv_callback_t callback, void* context);
+  int (*recvfrom_zcopy)(int s, void* buf, size_t len, int* flags, struct sockaddr* from, socklen_t* fromlen);
+  int (*free_packets)(int s, struct vma_packet_t* pkts, size_t count);
+  int (*add_conf_rule)(const char* config_line);
+  int (*thread_offload)(int offload, pthread_t tid);
+  int (*socketxtreme_poll)(int fd, struct vma_completion_t* completions, unsigned int ncompletions, int flags);
+  int (*get_socket_rings_num)(int fd);
+  int (*get_socket_rings_fds)(int fd, int* ring_fds, int ring_fds_sz);
+  int (*get_socket_tx_ring_fd)(int sock_fd, struct sockaddr* to, socklen_t tolen);
+  int (*socketxtreme_free_vma_packets)(struct vma_packet_desc_t* packets, int num);
+  int (*socketxtreme_ref_vma_buff)(struct vma_buff_t* buff);
+  int (*socketxtreme_free_vma_buff)(struct vma_buff_t* buff);
+  int (*dump_fd_stats)(int fd, int log_level);
+  int (*vma_cyclic_buffer_read)(int fd, struct vma_completion_cb_t* completion, size_t min, size_t max, int flags);
+  int (*vma_add_ring_profile)(struct vma_ring_type_attr* profile, int* key);
+  int (*get_socket_network_header)(int fd, void* ptr, uint16_t* len);
+  int (*get_ring_direct_descriptors)(int fd, struct vma_mlx_hw_device_data* data);
+  int (*register_memory_on_ring)(int fd, void* addr, size_t length, uint32_t* key);
+  int (*deregister_memory_on_ring)(int fd, void* addr, size_t length);
+  int (*get_mem_info)(int fd, void** addr, size_t* length, uint32_t* lkey);
+  int (*vma_modify_ring)(struct vma_modify_ring_attr* mr_data);
+  uint64_t vma_extra_supported_mask;
+  int (*get_dpcp_devices)(uintptr_t* devices, size_t* devices_num); /* 9.0.1 to 9.2; always fails */
 };
 #pragma pack(pop)
 

@@ -11,6 +11,8 @@
 #include "core/base/own_duplicate.h"
 #include "core/base/raised_limit.h"
 #include "core/runtime/fd_table.h"
+#include "core/runtime/fork_registry.h"
+#include "core/runtime/library_call.h"
 #include "core/statistics/statistics.h"
 #include "core/transports/kernel_calls.h"
 #include "librsocket/hand_over/door.h"
@@ -19,6 +21,7 @@
 #include "librsocket/hand_over/settle_connect.h"
 #include "librsocket/hand_over/start_relay.h"
 #include "librsocket/hand_over/waiting_clients.h"
+#include "librsocket/rsocket_process.h"
 
 namespace ringsock::rs {
 
@@ -29,6 +32,8 @@ using runtime::Ref;
 using transports::set_kernel_nonblocking;
 
 namespace {
+
+ServerCounts& counts() { return *process().counts.load(std::memory_order_acquire); }
 
 /// Reserves connections that the relay begins with at once, while the relay is made.
 class HandedOn {
@@ -105,6 +110,9 @@ Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) {
   handed_on.are_the_relays();
   for (std::size_t i = 0; i < relayed.size(); ++i)
     runtime::process_statistics.count_kernel_connected(runtime::KernelReason::handed_over);
+  // The others may be leaks, which their owner goes on using.
+  const auto given = std::count_if(relayed.begin(), relayed.end(), [](const auto& one) { return one.at_once; });
+  counts().handed_over.fetch_add(static_cast<std::uint64_t>(given), std::memory_order_relaxed);
   return theirs;
 }
 
@@ -196,8 +204,34 @@ Result<std::vector<UniqueFd>> try_to_hand_over_for_good(std::span<const Ref> con
 
 }  // namespace
 
+namespace {
+
+/// Returns whether most of what this server accepts becomes the kernel's, as in a server that passes its connections on
+/// to other processes, or runs a program for each. A connection needs a relay then, which costs far more than a ring
+/// saves.
+bool accepts_in_vain() {
+  constexpr std::uint64_t kFew = 8;
+  const std::uint64_t all = counts().handed_over.load(std::memory_order_relaxed);
+  return all >= kFew && 2 * all >= counts().accepted.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+void leave_listeners_if_in_vain() {
+  if (!accepts_in_vain()) return;
+  const runtime::LibraryCall no_handlers;
+  for (const Ref& one : runtime::fork_registry().endpoints()) {
+    auto* const chosen = one->as_chosen_socket();
+    if (chosen == nullptr || !chosen->listens_by_way()) continue;
+    log_info("a listener is the kernel's from now on: its connections become the kernel's anyway");
+    give_to_kernel(*chosen);
+  }
+}
+
 Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const Ref> connections) {
-  return unless_used_elsewhere([connections] { return try_to_hand_over_for_good(connections); });
+  auto done = unless_used_elsewhere([connections] { return try_to_hand_over_for_good(connections); });
+  if (done) leave_listeners_if_in_vain();
+  return done;
 }
 
 bool become_kernels(const Ref& endpoint) {

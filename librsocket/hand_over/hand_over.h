@@ -48,6 +48,9 @@ void give_to_kernel(ChosenSocket& socket);
 /// Leaves all descriptors of a socket to the kernel, for what a ring cannot do. Returns false when that fails, without
 /// any effect.
 bool become_kernels(const runtime::Ref& endpoint);
+/// Leaves the listeners of this server to the kernel, in all processes that have them, where most of what it accepts
+/// becomes the kernel's anyway. Not inside a read-side section.
+void leave_listeners_if_in_vain();
 /// Calls hand_over_for_good() for all connections that this process may use, for example before a seccomp filter that
 /// forbids what rings need.
 void hand_over_everything();

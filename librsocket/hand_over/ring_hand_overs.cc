@@ -42,6 +42,7 @@ class RingHandOvers final : public transports::HandOvers {
   }
   void give_to_kernel(ChosenSocket& socket) const override { rs::give_to_kernel(socket); }
   bool become_kernels(const runtime::Ref& endpoint) const override { return rs::become_kernels(endpoint); }
+  void has_accepted() const override { leave_listeners_if_in_vain(); }
   void listener_is_prepared(ChosenSocket& socket, int fd) const override { rs::listener_is_prepared(socket, fd); }
   Status prepare_exec() const override { return rs::prepare_exec(); }
   void finish_answers() const noexcept override { rs::finish_answers(); }

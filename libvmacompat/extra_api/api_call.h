@@ -31,7 +31,7 @@ Result<int> with_socket(int fd, Result<int> if_none, Body body) {
   runtime::FdTable::Lookup socket = runtime::fd_table().find(fd);
   if (!socket) return if_none;
   socket.pin();
-  auto* const user = dynamic_cast<RingUser*>(&*socket);
+  RingUser* const user = socket->as_ring_user();
   return user != nullptr ? body(user->api()) : if_none;
 }
 

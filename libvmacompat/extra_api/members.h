@@ -14,6 +14,8 @@ int add_conf_rule(const char* line);
 int thread_offload(int offload, pthread_t thread);
 int dump_fd_stats(int fd, int log_level);
 int vma_add_ring_profile(vma_ring_type_attr* profile, int* key);
+/// The same with the numbers of types that VMA 8.8.2 to 9.2 had.
+int add_older_ring_profile(vma_ring_type_attr* profile, int* key);
 int ioctl(void* control, std::size_t length);
 
 // ring_members.cc: rings of sockets
@@ -31,6 +33,10 @@ int socketxtreme_poll(int ring_fd, vma_completion_t* completions, unsigned int c
 int socketxtreme_free_vma_packets(vma_packet_desc_t* packets, int count);
 int socketxtreme_ref_vma_buff(vma_buff_t* buffer);
 int socketxtreme_free_vma_buff(vma_buff_t* buffer);
+
+// cyclic_members.cc: cyclic buffers
+int vma_cyclic_buffer_read(int fd, vma_completion_cb_t* completion, std::size_t least, std::size_t most, int flags);
+int get_mem_info(int fd, void** address, std::size_t* length, std::uint32_t* key);
 
 // direct_members.cc: queues of network cards in the program's hands, which there are not
 int get_ring_direct_descriptors(int ring_fd, vma_mlx_hw_device_data* data);

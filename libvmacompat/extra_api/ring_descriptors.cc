@@ -145,6 +145,18 @@ struct OfProcess {
 
 RingDescriptors& ring_descriptors() { return process_state<OfProcess>().all; }
 
+std::optional<std::size_t> collect_events(int fd, std::span<ethernet::SinkEvent> out,
+                                          void (*first)(ethernet::Interface& interface)) {
+  runtime::FdTable::Lookup found = runtime::fd_table().find(fd);
+  if (!found) return std::nullopt;
+  found.pin();
+  auto* const descriptor = dynamic_cast<RingDescriptor*>(&*found);
+  const auto ring = descriptor != nullptr ? descriptor->ring() : nullptr;
+  if (ring == nullptr) return std::nullopt;
+  first(ring->interface());
+  return descriptor->events().collect(*ring, out);
+}
+
 std::shared_ptr<ethernet::Ring> ring_of_descriptor(int fd) {
   runtime::FdTable::Lookup found = runtime::fd_table().find(fd);
   if (!found) return nullptr;

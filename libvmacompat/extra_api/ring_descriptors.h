@@ -3,11 +3,13 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/ethernet/ring.h"
+#include "core/ethernet/ring_events.h"
 #include "core/runtime/endpoint.h"
 
 namespace ringsock::vma {
@@ -23,6 +25,8 @@ class RingDescriptor final : public runtime::Endpoint {
   [[nodiscard]] std::shared_ptr<ethernet::Ring> ring() const;
   /// Returns whether the ring has ended, or is another process's.
   [[nodiscard]] bool is_over() const;
+  /// What a program learns that polls the ring.
+  ethernet::RingEvents& events() { return events_; }
 
   std::uint32_t ready() noexcept override;
   runtime::WaitFds arm() noexcept override;
@@ -32,6 +36,7 @@ class RingDescriptor final : public runtime::Endpoint {
  private:
   const std::weak_ptr<ethernet::Ring> ring_;
   const unsigned process_;  ///< fork_generation()
+  ethernet::RingEvents events_;
 };
 
 /// The descriptors that the program has got. A ring has one, until the program closes it. Threads: any.
@@ -60,6 +65,11 @@ class RingDescriptors {
 };
 
 RingDescriptors& ring_descriptors();
+
+/// Polls the ring of a descriptor of ring_descriptors() for events. Returns nothing when the descriptor is none.
+/// @param first  called with the ring's interface before anything is taken
+std::optional<std::size_t> collect_events(int fd, std::span<ethernet::SinkEvent> out,
+                                          void (*first)(ethernet::Interface& interface));
 
 /// Returns the ring of a descriptor of ring_descriptors(), or null when the descriptor is none.
 std::shared_ptr<ethernet::Ring> ring_of_descriptor(int fd);

@@ -39,7 +39,7 @@ Result<int> moderate(const vma_modify_ring_attr& wish) {
   if (packets > kMost || period > kMost) return Error{EINVAL, "vma_modify_ring: moderation"};
   const auto ring = ring_of_descriptor(wish.ring_fd);
   if (ring == nullptr) return Error{EBADFD, "vma_modify_ring: no ring"};
-  ring->moderate(static_cast<std::uint16_t>(packets), std::chrono::microseconds(period));
+  ring->moderate({.packets = static_cast<std::uint16_t>(packets), .period = std::chrono::microseconds(period)});
   return 0;
 }
 

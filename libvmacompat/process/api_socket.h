@@ -1,11 +1,20 @@
 // What VMA's Extra API asks a socket.
 #pragma once
 
+#include <mellanox/vma_extra.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
+#include "core/base/result.h"
 #include "core/base/socket_address.h"
+#include "core/ethernet/arrival.h"
 #include "core/ethernet/ring.h"
 
 namespace ringsock::vma {
@@ -21,6 +30,38 @@ class ApiSocket {
   /// Returns the headers of a packet without payload to the socket's peer, from Ethernet to UDP, with an UDP checksum
   /// of 0. Empty when the socket is not connected, or the kernel sends.
   virtual std::vector<std::byte> headers_to_peer() = 0;
+
+  /// Sets the function that sees packets first; null: none.
+  virtual void set_callback(vma_recv_callback_t function, void* context) = 0;
+  /// What receive_packet() has received.
+  struct Received {
+    ssize_t bytes = 0;                          ///< of payload
+    std::optional<ethernet::Arrival> packet{};  ///< nothing: the kernel has copied it into the message
+  };
+  /// Receives a packet in its buffer, without waiting. A packet that the kernel's socket has is copied into `message`,
+  /// unless `never_copies`. The message gets no control data. `flags` are those of recvmsg(2). Errors: those of
+  /// recvmsg(2); ENOBUFS there is a packet, and `message` has less than `least_room` bytes; EIO it would be copied.
+  virtual Result<Received> receive_packet(msghdr& message, std::size_t least_room, int flags, bool never_copies) = 0;
+  /// Returns whether received packets go into a cyclic buffer.
+  virtual bool has_cyclic() = 0;
+  /// Some packets of it, in a row.
+  struct CyclicBatch {
+    std::size_t packets = 0;
+    std::span<std::byte> payload{};
+    std::span<std::byte> headers{};  ///< empty: they are not separated
+    Nanos time{};                    ///< of the first one's arrival; 0: not known
+  };
+  /// Reads `least` to `most` packets without waiting, less before the linear end. What the last call has returned is
+  /// given back. There must be a buffer. Errors: EAGAIN there are fewer.
+  virtual Result<CyclicBatch> read_cyclic(std::size_t least, std::size_t most, bool wants_time) = 0;
+  struct CyclicMemory {
+    std::span<std::byte> bytes{};
+    std::uint32_t key = 0;
+  };
+  /// Errors: ENODATA the socket has no ring yet; those of ibv_reg_mr(3).
+  virtual Result<CyclicMemory> cyclic_memory() = 0;
+  /// The number under which the socket lends packets (lent_packets.h).
+  virtual std::uint32_t lender() = 0;
 
  protected:
   ApiSocket() = default;

@@ -21,6 +21,21 @@ using ethernet::RingCount;
 constexpr unsigned kXdpEntries = 1024;
 constexpr std::int32_t kHugePages = 2;  ///< VMA_MEM_ALLOC_TYPE
 
+/// Moderation is what programs that sleep pay for, so there is none unless it is asked for.
+void set_moderation(const config::VmaConfig& config, ethernet::RingSettings& out) {
+  if (!config.cq_moderation_enable) return;
+  if (config.cq_moderation_is_set) {
+    out.moderation = {.packets = static_cast<std::uint16_t>(config.cq_moderation_count),
+                      .period = std::chrono::microseconds(config.cq_moderation_period_usec)};
+  }
+  if (config.cq_aim_is_set) {
+    out.adaptive = {.interval = std::chrono::milliseconds(config.cq_aim_interval_msec),
+                    .packets = static_cast<std::uint16_t>(config.cq_aim_max_count),
+                    .period = std::chrono::microseconds(config.cq_aim_max_period_usec),
+                    .wake_ups_per_second = config.cq_aim_interrupts_rate_per_sec};
+  }
+}
+
 /// Takes over what is configured. VMA's defaults are not used: they are for network cards, and 16,000 receives would
 /// take 32 MB of the kernel's memory and 24 MB of ours for each ring, even if nothing comes.
 ethernet::RingSettings ring_settings(const config::VmaConfig& config) {
@@ -31,6 +46,11 @@ ethernet::RingSettings ring_settings(const config::VmaConfig& config) {
   out.sends_per_completion = config.tx_wre_batching;
   out.batch = std::min(config.cq_poll_batch_max, out.batch);
   out.makes_trains = config.tx_bursts;
+  constexpr std::int32_t kNoBatches = 0;
+  out.spare_buffers = config.buffer_batching_mode == kNoBatches ? 1 : std::clamp(config.qp_compensation_level, 1U, 16U);
+  if (config.rx_prefetch_bytes_is_set) out.prefetch_bytes = config.rx_prefetch_bytes;
+  if (config.tx_max_inline_is_set) out.most_inline_bytes = config.tx_max_inline;
+  set_moderation(config, out);
   out.most_drained = config.progress_engine_interval != 0 ? config.progress_engine_wce_max : 0;
   return out;
 }
@@ -40,8 +60,10 @@ ethernet::EthernetOptions options_of(const config::VmaConfig& config) {
                         .xdp = config.xdp,
                         .huge_pages = config.mem_alloc_type == kHugePages,
                         .most_buffers = config.rx_bufs,
+                        .packet_bytes = config.mtu,
                         .memory = process().memory()},
           .ring = ring_settings(config),
+          .longest_packet = config.mtu,
           .most_rings = config.ring_limit_per_interface,
           .ignores_netfilter = config.ignore_netfilter,
           .netfilter_advice = "; VMA_IGNORE_NETFILTER=1 has rings carry it"};
@@ -92,7 +114,10 @@ class RingsOfProcess final : public ethernet::EthernetUser {
   std::unique_ptr<ethernet::RingCounters> make_counters(int ifindex) override {
     return std::make_unique<PageCounters>(ifindex);
   }
-  void has_begun() override { follow_statistics_requests(); }
+  void has_begun() override {
+    follow_statistics_requests();
+    process().agent.begin();
+  }
   void addresses_have_changed() override { for_each_user(&RingUser::follow_addresses); }
   void filters_have_changed() override { for_each_user(&RingUser::follow_netfilter); }
 

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "core/base/process_state.h"
 #include "core/config/vma_config.h"
 #include "core/config/vma_log.h"
 #include "core/config/vma_rules.h"
 #include "core/ethernet/options.h"
+#include "libvmacompat/process/agent_client.h"
 #include "libvmacompat/process/ring_profiles.h"
 #include "libvmacompat/process/thread_offload.h"
 
@@ -28,6 +30,7 @@ class Process {
   config::VmaLog log;
   ThreadOffload threads;
   RingProfiles profiles;
+  AgentClient agent;
 
   /// Reads libvma.conf at the first call.
   config::VmaRules& rules();
@@ -37,6 +40,11 @@ class Process {
   bool may_use_rings(int type);
   /// Returns the number of one more choice of rings (ethernet::RingChoice).
   std::uint64_t next_choice() noexcept { return choices_.fetch_add(1, std::memory_order_relaxed); }
+  /// Called where a socket is to be left to the kernel because rings do not support `what`, before that happens. Logs
+  /// it as VMA_EXCEPTION_HANDLING wants. May end the process. Errors: EOPNOTSUPP the call is to fail instead.
+  Status leaves_rings(const std::string& what) const;
+  /// Called when rings cannot be made. Ends the process if VMA_EXCEPTION_HANDLING is -2.
+  void cannot_start(Error why) const;
   /// Has the rings' buffers come from the application's functions. Errors: EINVAL there was a socket that may use
   /// rings.
   Status use_memory(const verbs::UserMemory& memory);

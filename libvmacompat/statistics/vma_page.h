@@ -49,6 +49,8 @@ enum class VmaSocketCount : std::size_t {
   tx_dummies,
   retransmits,
   tx_migrations,
+  tx_paced,        ///< datagrams that left under a rate
+  tx_paced_waits,  ///< times that the sender had to wait for that
 };
 inline constexpr std::size_t kVmaSocketCounts = 32;
 
@@ -64,6 +66,7 @@ enum class VmaSocketLevel : std::size_t {
   tx_thread = 8,
   tx_ready_bytes,
   left_to_netfilter,  ///< 1: netfilter rules are the reason why the kernel receives or sends
+  tx_rate_kbps,       ///< SO_MAX_PACING_RATE; 0: none
 };
 inline constexpr std::size_t kVmaSocketLevels = 16;
 
@@ -146,6 +149,7 @@ struct VmaIomuxSlot {
   alignas(64) std::atomic<std::uint32_t> used;  ///< 0 or 1
   std::int32_t epoll_fd;                        ///< valid for epoll sets
   std::array<Counter, kVmaIomuxCounts> counts;
+  std::atomic<std::uint32_t> polling_percent;  ///< of the time of the thread that was here last; where it is measured
   alignas(64) std::array<Counter, kVmaIomuxCounts> zero;
 
   Counter& operator[](VmaIomuxCount which) { return counts[static_cast<std::size_t>(which)]; }
@@ -191,7 +195,7 @@ struct VmaPageHeader {
 static_assert(sizeof(VmaPageHeader) <= 4096);
 
 inline constexpr std::array<char, 8> kVmaMagic{'R', 'I', 'N', 'G', 'S', 'V', 'M', 'A'};
-inline constexpr std::uint32_t kVmaPageVersion = 2;
+inline constexpr std::uint32_t kVmaPageVersion = 3;
 inline constexpr std::size_t kVmaHeaderBytes = 4096;
 inline constexpr std::uint32_t kVmaRings = 64;
 inline constexpr std::uint32_t kVmaMostSockets = 1024;

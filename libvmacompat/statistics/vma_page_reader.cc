@@ -87,6 +87,9 @@ void take_counts(const VmaSocketSlot& slot, VmaSocketSnapshot& out) {
   out.tx = flow_of(slot, Count::tx_packets);
   out.tx_os = flow_of(slot, Count::tx_os_packets);
   out.tx_dummies = count(Count::tx_dummies);
+  out.tx_paced = count(Count::tx_paced);
+  out.tx_paced_waits = count(Count::tx_paced_waits);
+  out.tx_rate_kbps = level(Level::tx_rate_kbps);
   out.retransmits = count(Count::retransmits);
   out.poll_hits = count(Count::poll_hits);
   out.poll_misses = count(Count::poll_misses);
@@ -153,7 +156,8 @@ bool take_iomux(const VmaIomuxSlot& slot, std::size_t index, VmaSnapshot& out) {
                        .timeouts = count_of(slot, Count::timeouts),
                        .errors = count_of(slot, Count::errors),
                        .poll_hits = count_of(slot, Count::poll_hits),
-                       .poll_misses = count_of(slot, Count::poll_misses)});
+                       .poll_misses = count_of(slot, Count::poll_misses),
+                       .polling_cpu_percent = std::min(slot.polling_percent.load(std::memory_order_relaxed), 100U)});
   return true;
 }
 

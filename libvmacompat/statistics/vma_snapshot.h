@@ -38,6 +38,7 @@ struct VmaSocketSnapshot {
 
   VmaFlow rx{}, rx_os{}, tx{}, tx_os{};
   std::uint64_t tx_dummies = 0;
+  std::uint64_t tx_paced = 0, tx_paced_waits = 0;  ///< datagrams that left under a rate, and waits for that
   std::uint64_t retransmits = 0;
   std::uint64_t poll_hits = 0, poll_misses = 0;
   std::uint64_t rx_migrations = 0, tx_migrations = 0;
@@ -48,6 +49,7 @@ struct VmaSocketSnapshot {
   std::uint64_t ready_packets = 0, ready_bytes = 0, ready_byte_limit = 0;
   std::uint64_t zero_copy_packets = 0;  ///< held by the program
   std::uint64_t tx_ready_bytes = 0;
+  std::uint64_t tx_rate_kbps = 0;  ///< SO_MAX_PACING_RATE; 0: none
   std::uint64_t ready_packets_max = 0, ready_bytes_max = 0;
 };
 

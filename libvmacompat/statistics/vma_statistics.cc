@@ -185,6 +185,7 @@ void VmaStatistics::close_epoll(int slot) {
 void VmaStatistics::count(int slot, const Result<int>& ready, const WaitTally& tally) {
   VmaIomuxSlot& counts = iomux_of(header_)[slot];
   if (tally.slept) add_relaxed(counts[VmaIomuxCount::poll_misses], 1);
+  if (tally.polling_percent) counts.polling_percent.store(*tally.polling_percent, std::memory_order_relaxed);
   if (!ready) {
     add_relaxed(counts[VmaIomuxCount::errors], 1);
   } else if (*ready == 0) {

@@ -134,6 +134,9 @@ std::string ready_lines(const VmaSocketSnapshot& socket) {
 std::string activity_lines(const VmaSocketSnapshot& socket, const char* slash) {
   std::string out = flow_line("Tx Offload: ", socket.tx, slash) + flow_line("Tx OS info: ", socket.tx_os, slash);
   if (socket.tx_dummies != 0) out += "Tx Dummy messages : " + number(socket.tx_dummies) + "\n";
+  if ((socket.tx_rate_kbps | socket.tx_paced | socket.tx_paced_waits) != 0)
+    out += "Tx Paced: " + number(socket.tx_paced) + " / " + number(socket.tx_paced_waits) + " [packets/waits]" + slash +
+           ", at most " + number(socket.tx_rate_kbps) + " kbit/s\n";
   out += flow_line("Rx Offload: ", socket.rx, slash) + flow_line("Rx OS info: ", socket.rx_os, slash);
   out += ready_lines(socket);
   if ((socket.poll_hits | socket.poll_misses) != 0)

@@ -89,45 +89,72 @@ Result<ssize_t> ReceiveQueue::take(msghdr& message, int flags) {
   if (arrivals_.empty()) return Error{EAGAIN, "recvmsg"};  // another thread has taken it
   const ssize_t answer = give(arrivals_.front().packet(), message, flags);
   if ((flags & MSG_PEEK) != 0) return answer;
+  pop_first(false);
+  return answer;
+}
+
+/// Drops the oldest datagram.
+void ReceiveQueue::pop_first(bool is_received) {
+  if (is_received) count_received(arrivals_.front().layout.payload_bytes);
   arrivals_.pop();
   if (const std::size_t older = older_.load(std::memory_order_relaxed); older != 0) [[unlikely]]
     older_.store(older - 1, std::memory_order_relaxed);
   show();
   if (arrivals_.empty()) has_arrivals_.store(false, std::memory_order_relaxed);
-  return answer;
 }
 
 ethernet::Delivery ReceiveQueue::deliver(ethernet::Incoming& incoming, const wire::EndName& source) noexcept {
   if (!accepts(source)) return ethernet::Delivery::refused;
   // The ring's lock does not suffice: the socket's other rings deliver at the same time.
   const std::lock_guard guard(lock_);
-  if (!source_filters_.empty() && is_filtered(incoming.packet())) [[unlikely]]
-    return ethernet::Delivery::done;
+  if (is_special_) [[unlikely]] {
+    if (const auto done = whole_.deliver(incoming)) return *done;
+  }
   auto* const call = static_cast<WaitingReceive*>(incoming.call_of(*this));
-  if (call == nullptr || !arrivals_.empty())
-    return keep(incoming) ? ethernet::Delivery::waits : ethernet::Delivery::done;
+  if (call == nullptr || !arrivals_.empty()) return whole_.hand_out_or_keep(incoming);
   call->answer = give(incoming.packet(), call->message, call->flags);
   call->is_served = true;
   return ethernet::Delivery::done;
 }
 
-/// Puts a datagram into the queue. Returns false when there is no room.
-bool ReceiveQueue::keep(ethernet::Incoming& incoming) {
+/// Out of line, so that the path of a datagram to a waiting call is short.
+[[gnu::noinline]] ethernet::Delivery WholeDatagrams::hand_out_or_keep(ethernet::Incoming& incoming) {
+  const auto handed_out = hand_out(incoming);
+  if (!handed_out) return queue_.keep(incoming, queue_.arrivals_, queue_.has_arrivals_);
+  queue_.count_received(*handed_out);
+  return ethernet::Delivery::done;
+}
+
+[[gnu::noinline]] ethernet::Delivery WholeDatagrams::put_into_cyclic(const ethernet::Packet& packet) {
+  if (!cyclic_->put(packet)) {
+    queue_.statistics_.count(Count::ready_packets_dropped);
+    queue_.statistics_.count(Count::ready_bytes_dropped, packet.payload.size());
+    return ethernet::Delivery::done;
+  }
+  queue_.count_received(packet.payload.size());
+  cyclic_waits_.store(true, std::memory_order_relaxed);
+  queue_.endpoint_.note_activity();
+  return ethernet::Delivery::waits;
+}
+
+/// Puts a datagram into a queue, or drops it when there is no room.
+ethernet::Delivery ReceiveQueue::keep(ethernet::Incoming& incoming, ethernet::ArrivalQueue& where,
+                                      std::atomic<bool>& hint) {
   const std::size_t bytes = incoming.packet().payload.size();
-  const std::size_t waiting = arrivals_.payload_bytes() + kBytesBesidePayload * arrivals_.count();
-  auto arrival = waiting + bytes > limit_ && !arrivals_.empty() ? std::nullopt : incoming.keep();
+  const std::size_t waiting = where.payload_bytes() + kBytesBesidePayload * where.count();
+  auto arrival = waiting + bytes > limit_ && !where.empty() ? std::nullopt : incoming.keep();
   if (!arrival) {
     statistics_.count(Count::ready_packets_dropped);
     statistics_.count(Count::ready_bytes_dropped, bytes);
-    return false;
+    return ethernet::Delivery::done;
   }
-  arrivals_.push(*std::move(arrival));
+  where.push(*std::move(arrival));
   show();
   statistics_.raise(Level::ready_packets_max, arrivals_.count());
   statistics_.raise(Level::ready_bytes_max, arrivals_.payload_bytes());
-  has_arrivals_.store(true, std::memory_order_relaxed);
+  hint.store(true, std::memory_order_relaxed);
   endpoint_.note_activity();
-  return true;
+  return ethernet::Delivery::waits;
 }
 
 /// Shows in the statistics what waits.
@@ -158,6 +185,7 @@ void ReceiveQueue::put_first() {
 
 void ReceiveQueue::give_back(const std::function<bool(ethernet::Arrival&)>& take) {
   const std::lock_guard guard(lock_);
+  whole_.queue_unseen();  // the kernel's datagrams have no callback
   for (std::size_t left = arrivals_.count(); left > 0; --left) {
     ethernet::Arrival arrival = arrivals_.front();
     arrivals_.pop();
@@ -212,6 +240,7 @@ void ReceiveQueue::set_source_filters(const std::vector<Membership>& memberships
   source_filters_.clear();
   std::copy_if(memberships.begin(), memberships.end(), std::back_inserter(source_filters_),
                [](const Membership& one) { return !one.wants_all(); });
+  whole_.note_special();
 }
 
 // -- the choice of rings -------------------------------------------------------------------------------
@@ -245,6 +274,7 @@ std::uint64_t ReceiveQueue::ring_user_id() {
 void ReceiveQueue::forget_after_fork() noexcept {
   abandon(arrivals_);
   has_arrivals_.store(false, std::memory_order_relaxed);
+  whole_.forget_after_fork();
 }
 
 }  // namespace ringsock::vma

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "libvmacompat/udp/kernel_socket.h"
 #include "libvmacompat/udp/memberships.h"
 #include "libvmacompat/udp/receive_options.h"
+#include "libvmacompat/udp/whole_datagrams.h"
 
 namespace ringsock::vma {
 
@@ -30,9 +32,9 @@ struct WaitingReceive : ethernet::WaitingCall {
   ssize_t answer = 0;  ///< set when it is served
 };
 
-/// The sink of a socket's rings. Locks: lock_ guards all that is not
-/// atomic; no function is called with it held. A ring calls deliver() under the ring's receive lock, and the setup lock
-/// may be held around any function. The atomic fields are hints that are read without it. Threads: any.
+/// The sink of a socket's rings. Locks: lock_ guards all that is not atomic; no function is called with it held. A ring
+/// calls deliver() under the ring's receive lock, and the setup lock may be held around any function. The atomic fields
+/// are hints that are read without it. Threads: any.
 class ReceiveQueue final : public ethernet::PacketSink {
  public:
   /// @param limit  the most bytes of payload that may wait
@@ -46,7 +48,8 @@ class ReceiveQueue final : public ethernet::PacketSink {
   ethernet::Delivery deliver(ethernet::Incoming& incoming, const wire::EndName& source) noexcept override;
   runtime::Endpoint& endpoint() noexcept override { return endpoint_; }
   [[nodiscard]] bool shares_port() const noexcept override { return shares_port_.load(std::memory_order_relaxed); }
-  [[nodiscard]] bool has_waiting() const noexcept override { return has_arrivals(); }
+  [[nodiscard]] bool has_waiting() const noexcept override { return has_arrivals() || whole_.cyclic_waits(); }
+  ethernet::EventSource* event_source() noexcept override { return &whole_; }
   /// SO_REUSEPORT was set.
   void share_port() { shares_port_.store(true, std::memory_order_relaxed); }
   /// Sets the only sender whose datagrams are accepted; nothing: all are. Not called while a ring may deliver, unless
@@ -69,6 +72,8 @@ class ReceiveQueue final : public ethernet::PacketSink {
   void give_back(const std::function<bool(ethernet::Arrival&)>& take);
   /// A thread is about to sleep.
   void note_sleep() { has_slept_.store(true, std::memory_order_relaxed); }
+  /// Those who get datagrams in their buffers.
+  WholeDatagrams& whole() { return whole_; }
   /// Corrects SO_RXQ_OVFL in what the kernel's socket has received, if it is wanted.
   void correct_drops(msghdr& message, std::size_t room, int flags) const;
 
@@ -95,8 +100,10 @@ class ReceiveQueue final : public ethernet::PacketSink {
   void forget_after_fork() noexcept;
 
  private:
+  friend class WholeDatagrams;
   // lock_ held
-  bool keep(ethernet::Incoming& incoming);
+  ethernet::Delivery keep(ethernet::Incoming& incoming, ethernet::ArrivalQueue& where, std::atomic<bool>& hint);
+  void pop_first(bool is_received);
   ssize_t give(const ethernet::Packet& datagram, msghdr& message, int flags);
   void count_received(std::size_t bytes);
   [[nodiscard]] bool is_filtered(const ethernet::Packet& datagram) const;
@@ -114,6 +121,7 @@ class ReceiveQueue final : public ethernet::PacketSink {
   wire::EndName peer_;  ///< written before is_connected_
 
   BiasedMutex lock_;
+  bool is_special_ = false;  ///< has a callback or source filters, so that other sockets pay for one look
   ethernet::ArrivalQueue arrivals_;
   std::atomic<bool> has_arrivals_{false};
   std::atomic<std::size_t> older_{0};  ///< number of arrivals older than what the kernel socket has
@@ -124,6 +132,15 @@ class ReceiveQueue final : public ethernet::PacketSink {
   std::atomic<bool> tells_drops_{false};  ///< SO_RXQ_OVFL
   std::atomic<bool> is_move_due_{false};
   std::atomic<bool> has_slept_{false};  ///< since the last datagram
+  WholeDatagrams whole_{*this};
 };
+
+template <class Use>
+auto WholeDatagrams::with_cyclic(Use use) {
+  const std::lock_guard guard(queue_.lock_);
+  auto out = use(*cyclic_);
+  cyclic_waits_.store(cyclic_->has_unread(), std::memory_order_relaxed);
+  return out;
+}
 
 }  // namespace ringsock::vma

@@ -10,6 +10,7 @@
 #include "core/base/abandon.h"
 #include "core/base/log.h"
 #include "core/ethernet/interface.h"
+#include "libvmacompat/process/kernel_options.h"
 #include "libvmacompat/process/rings_of_process.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/udp/port_claims.h"
@@ -47,6 +48,7 @@ ethernet::Ethernet* Flows::ethernet() {
       ethernet_failed_ = true;
       log_info("UDP sockets stay with the kernel: %s: %s", ethernet.error().where,
                std::strerror(ethernet.error().code));
+      process().cannot_start(ethernet.error());
     }
   }
   return ethernet_.get();
@@ -90,11 +92,15 @@ void Flows::attach_own_addresses() {
 
 std::vector<std::shared_ptr<ethernet::Ring>> Flows::open_rings(const SocketAddress& local) {
   std::vector<std::shared_ptr<ethernet::Ring>> opened;
-  const bool is_kernels =
-      is_kernel_only() || queue_.shares_port() || net::IpAddress::of(local.unmapped()).is_loopback();
+  const bool is_kernels = is_kernel_only() || net::IpAddress::of(local.unmapped()).is_loopback();
   if (is_kernels || ethernet() == nullptr) return opened;
   for_each_place(local, true, [&](const SocketAddress& address, int ifindex) {
-    if (auto ring = ethernet_->ring_on(ifindex, queue_.key(address))) opened.push_back(*std::move(ring));
+    auto ring = ethernet_->ring_on(ifindex, queue_.key(address));
+    if (ring) {
+      opened.push_back(*std::move(ring));
+    } else {
+      process().cannot_start(ring.error());
+    }
   });
   return opened;
 }
@@ -125,7 +131,7 @@ void Flows::for_each_place(const SocketAddress& name, bool is_bound, Visit visit
 
 void Flows::attach_at(const SocketAddress& local, int ifindex) {
   auto ring = ethernet_->ring_on(ifindex, queue_.key(local));
-  if (!ring) return;
+  if (!ring) return process().cannot_start(ring.error());
   verbs::FlowTuple tuple{.protocol = IPPROTO_UDP, .destination = local};
   const SocketAddress peer = names_.peer.unmapped();
   if (peer.family() == local.family() && peer.port() != 0) tuple.source = peer;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "libvmacompat/process/kernel_options.h"
 #include "libvmacompat/udp/udp_options.h"
 
 namespace ringsock::vma {

@@ -9,6 +9,7 @@
 
 #include "core/base/user_memory.h"
 #include "libvmacompat/process/vma_process.h"
+#include "libvmacompat/udp/pacing_rate.h"
 #include "libvmacompat/udp/ring_alloc_logic.h"
 
 namespace ringsock::vma {
@@ -43,11 +44,11 @@ bool LibraryOptions::is_set_here(int level, int name, socklen_t length) {
   if (level == IPPROTO_UDP) return (name == kMapAdd || name == kMapRemove) && length == sizeof(in_port_t);
   return level == SOL_SOCKET &&
          (name == SO_VMA_USER_DATA || name == SO_VMA_RING_ALLOC_LOGIC || name == SO_VMA_RING_USER_MEMORY ||
-          name == SO_VMA_FLOW_TAG || name == SO_VMA_SHUTDOWN_RX);
+          name == SO_VMA_FLOW_TAG || name == SO_VMA_SHUTDOWN_RX || name == SO_MAX_PACING_RATE);
 }
 
 bool LibraryOptions::is_got_here(int level, int name) {
-  return level == SOL_SOCKET && (name == SO_VMA_USER_DATA || name == SO_VMA_FLOW_TAG);
+  return level == SOL_SOCKET && (name == SO_VMA_USER_DATA || name == SO_VMA_FLOW_TAG || name == SO_MAX_PACING_RATE);
 }
 
 Status LibraryOptions::set(int level, int name, const void* value, socklen_t length) {
@@ -56,17 +57,20 @@ Status LibraryOptions::set(int level, int name, const void* value, socklen_t len
     case SO_VMA_RING_ALLOC_LOGIC: return set_ring_logic(value, length);
     case SO_VMA_RING_USER_MEMORY: return set_ring_memory(value, length);
     case SO_VMA_FLOW_TAG: return set_flow_tag(value, length);
+    case SO_MAX_PACING_RATE: return set_pace(value, length);
     case SO_VMA_SHUTDOWN_RX: flows_.stop_receiving(); return ok();
     default: break;
   }
   void* data = nullptr;
   if (Status fine = read(value, length, data); !fine) return fine;
+  queue_.whole().set_user_data(reinterpret_cast<std::uintptr_t>(data));
   user_data_.store(data, std::memory_order_relaxed);
   has_user_data_.store(true, std::memory_order_release);
   return ok();
 }
 
 Status LibraryOptions::get(int name, void* value, socklen_t* length) const {
+  if (name == SO_MAX_PACING_RATE) return write_pacing_rate(sender_.pacer().rate(), value, length);
   if (name == SO_VMA_FLOW_TAG) return write(flow_tag_.load(std::memory_order_relaxed), value, length);
   if (has_user_data_.load(std::memory_order_acquire))
     return write(user_data_.load(std::memory_order_relaxed), value, length);
@@ -79,8 +83,11 @@ Status LibraryOptions::set_ring_logic(const void* value, socklen_t length) {
   if (!wish) return wish.error();
   if (wish->profile_key != 0) {
     const bool is_another = profile_key_ != 0 && profile_key_ != wish->profile_key;
-    if (is_another || !process().profiles.has(wish->profile_key))
-      return Error{EINVAL, "SO_VMA_RING_ALLOC_LOGIC: profile"};
+    const auto profile = process().profiles.find(wish->profile_key);
+    if (is_another || !profile) return Error{EINVAL, "SO_VMA_RING_ALLOC_LOGIC: profile"};
+    if (wish->for_receiving) {
+      if (Status made = make_cyclic_buffer(*profile); !made) return made;
+    }
     profile_key_ = wish->profile_key;
   }
   if (wish->for_sending) sender_.set_logic(wish->logic, wish->user_id);
@@ -91,11 +98,33 @@ Status LibraryOptions::set_ring_logic(const void* value, socklen_t length) {
   return ok();
 }
 
+/// Does nothing for profiles of other types.
+Status LibraryOptions::make_cyclic_buffer(const RingProfiles::Profile& profile) {
+  auto layout = cyclic_layout_of(profile);
+  if (!layout) return layout.error();
+  if (!*layout || queue_.whole().has_cyclic()) return ok();
+  constexpr std::size_t kV6Headers = 14 + 40 + 8;
+  if (kernel_.domain() == AF_INET6) (*layout)->network_header_bytes = kV6Headers;
+  auto buffer = CyclicBuffer::make(**layout, ring_memory_);
+  if (!buffer) return buffer.error();
+  queue_.whole().put_into(*std::move(buffer));
+  return ok();
+}
+
 Status LibraryOptions::set_flow_tag(const void* value, socklen_t length) {
   std::uint32_t tag = 0;
   if (Status fine = read(value, length, tag); !fine) return fine;
   if (tag == 0 || tag >= kNoFlowTag) return Error{EINVAL, "SO_VMA_FLOW_TAG"};
   flow_tag_.store(tag, std::memory_order_relaxed);
+  return ok();
+}
+
+/// The kernel's socket has the same rate, for when it sends.
+Status LibraryOptions::set_pace(const void* value, socklen_t length) {
+  const auto rate = parse_pacing_rate(value, length);
+  if (!rate) return rate.error();
+  if (Status set = set_kernels_pacing_rate(kernel_.fd(), *rate); !set) return set;
+  sender_.set_pace(*rate);
   return ok();
 }
 

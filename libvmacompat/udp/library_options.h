@@ -1,4 +1,4 @@
-// A UDP socket's options of the library itself, which the kernel does not know.
+// A UDP socket's options of the library itself: those that the kernel does not know, and SO_MAX_PACING_RATE.
 #pragma once
 
 #include <sys/socket.h>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "libvmacompat/process/ring_profiles.h"
 #include "libvmacompat/udp/datagram_queue.h"
 #include "libvmacompat/udp/flows.h"
 #include "libvmacompat/udp/kernel_socket.h"
@@ -37,7 +38,9 @@ class LibraryOptions {
  private:
   static constexpr std::size_t kMostMappedPorts = 1024;
   Status set_ring_logic(const void* value, socklen_t length);
+  Status make_cyclic_buffer(const RingProfiles::Profile& profile);
   Status set_flow_tag(const void* value, socklen_t length);
+  Status set_pace(const void* value, socklen_t length);
   Status set_ring_memory(const void* value, socklen_t length);
   Status map_port(bool adds, const void* value);
 

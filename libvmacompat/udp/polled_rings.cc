@@ -13,6 +13,13 @@ void PolledRings::tell() {
   endpoint_.notify_watchers();
 }
 
+void PolledRings::drain() noexcept {
+  const Nanos now = monotonic_now();
+  if (now - last_drain_.load(std::memory_order_relaxed) < drain_interval_) return;
+  last_drain_.store(now, std::memory_order_relaxed);
+  poll(nullptr);
+}
+
 void PolledRings::catch_up(ethernet::WaitingCall* waiting, const ReceiveQueue& queue) noexcept {
   const auto is_done = [&] { return queue.has_arrivals() || (waiting != nullptr && waiting->is_served); };
   for_each([&](ethernet::Ring& ring) {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 
+#include "core/base/clock.h"
 #include "core/base/unique_fd.h"
 #include "core/ethernet/ring.h"
 #include "core/runtime/endpoint.h"
@@ -24,8 +25,9 @@ namespace ringsock::vma {
 /// demand, are called with the socket's setup lock held. Threads: any.
 class PolledRings {
  public:
-  PolledRings(KernelSocket& kernel, runtime::Endpoint& endpoint, SendConditions& conditions)
-      : kernel_(kernel), endpoint_(endpoint), conditions_(conditions) {}
+  /// @param drain_interval  of drain(); zero: only calls that find no datagram waiting poll the rings
+  PolledRings(KernelSocket& kernel, runtime::Endpoint& endpoint, SendConditions& conditions, Nanos drain_interval)
+      : kernel_(kernel), endpoint_(endpoint), conditions_(conditions), drain_interval_(drain_interval) {}
 
   /// Declared before the locks of a function that may add rings. Its destructor tells threads that sleep on the socket
   /// about new rings, after the locks have been released.
@@ -55,6 +57,9 @@ class PolledRings {
     for_each([&](ethernet::Ring& ring) { found = std::max(found, ring.poll(waiting)); });
     return found;
   }
+  [[nodiscard]] bool are_drained() const { return drain_interval_ != Nanos::zero(); }
+  /// Called while datagrams wait: polls the rings, so that the device has room for more, when the interval is over.
+  void drain() noexcept;
   /// Polls on until the queue has an arrival, the call is served, or the rings are empty: a datagram for this socket
   /// may be behind datagrams for others, or another thread may be handling it.
   void catch_up(ethernet::WaitingCall* waiting, const ReceiveQueue& queue) noexcept;
@@ -92,6 +97,8 @@ class PolledRings {
   KernelSocket& kernel_;
   runtime::Endpoint& endpoint_;
   SendConditions& conditions_;
+  const Nanos drain_interval_;
+  std::atomic<Nanos> last_drain_{};
   std::array<std::shared_ptr<ethernet::Ring>, kMostRings> rings_;
   std::atomic<std::size_t> count_{0};
   std::atomic<std::uint32_t> polled_{0};  ///< a bit for each place

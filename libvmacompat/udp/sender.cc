@@ -5,15 +5,18 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <climits>
 #include <ctime>
 #include <mutex>
 
-#include "core/base/abandon.h"
+#include "core/base/clock.h"
 #include "core/base/thread_id.h"
 #include "core/device/packet/packet_queue_pair.h"
 #include "core/ethernet/bursts.h"
 #include "core/ethernet/interface.h"
+#include "libvmacompat/process/kernel_options.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/udp/udp_inheritance.h"
 #include "libvmacompat/udp/udp_options.h"
@@ -28,11 +31,15 @@ using Count = runtime::VmaSocketCount;
 
 /// Flags without effect on a datagram that leaves at once.
 constexpr int kHarmlessFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
-/// Returns the kernel's coarse clock, which takes a few nanoseconds to read, and changes every few milliseconds.
-std::int64_t tick() {
+/// Returns a number that changes every few milliseconds: of the CPU's counter, or of the kernel's coarse clock where
+/// the CPU has none.
+std::uint64_t tick() {
+  constexpr int kShift = 23;
+  if (const std::uint64_t now = ticks(); now != 0) [[likely]]
+    return now >> kShift;
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  return now.tv_nsec;
+  return static_cast<std::uint64_t>(now.tv_nsec);
 }
 
 /// All versions of Linux with UDP_SEGMENT cut into at least this many. Sends of more segments go to the kernel, which
@@ -63,11 +70,17 @@ std::size_t payload_bytes(const msghdr& message) {
 
 Result<ssize_t> Sender::send_by_kernel(const msghdr& message, int flags) {
   if ((flags & VMA_SND_FLAGS_DUMMY) != 0) return send_dummy(message, flags & ~VMA_SND_FLAGS_DUMMY);
+  if (is_paced()) return send_paced(message, flags);
+  return hand_to_kernel(message, flags);
+}
+
+Result<ssize_t> Sender::hand_to_kernel(const msghdr& message, int flags) {
   inheritance_.look();
   ethernet::bursts().send_all();
   auto sent = kernel_.send(message, flags);
   if (sent && (flags & MSG_MORE) != 0) kernel_sends_.fetch_or(kForNow, std::memory_order_relaxed);
-  if (sent && (flags & MSG_MORE) == 0) kernel_sends_.fetch_and(kAlways, std::memory_order_relaxed);
+  if (sent && (flags & MSG_MORE) == 0)
+    kernel_sends_.fetch_and(static_cast<std::uint8_t>(~kForNow), std::memory_order_relaxed);
   return sent;
 }
 
@@ -78,8 +91,8 @@ Result<ssize_t> Sender::send_by_kernel(const msghdr& message, int flags) {
                                                                              const SendControl* control) {
   const bool has_way = control != nullptr && control->family != AF_UNSPEC;
   if (!has_way && message.msg_name != nullptr && !destinations_.empty() &&
-      destinations_.front()->is_named(message.msg_name, message.msg_namelen)) [[likely]]
-    return destinations_.front().get();
+      destinations_.front().is_named(message.msg_name, message.msg_namelen)) [[likely]]
+    return &destinations_.front();
   return look_up_destination(message, has_way ? control : nullptr);
 }
 
@@ -127,7 +140,7 @@ Result<ssize_t> Sender::send_by_kernel(const msghdr& message, int flags) {
   ethernet::Destination* const destination = destination_for(message, control);
   if (destination == nullptr || !make_current(*destination) || !fits(*destination, payload, segment_bytes)) [[unlikely]]
     return std::nullopt;
-  if (const std::int64_t now = tick(); now != last_error_look_) [[unlikely]] {
+  if (const std::uint64_t now = tick(); now != last_error_look_) [[unlikely]] {
     last_error_look_ = now;
     const int error = option_of(kernel_.fd(), SOL_SOCKET, SO_ERROR, 0);
     if (error != 0) {
@@ -152,9 +165,11 @@ Result<ssize_t> Sender::send_by_kernel(const msghdr& message, int flags) {
   return control ? send_by_ring(message, payload, &*control) : std::nullopt;
 }
 
-[[gnu::always_inline]] inline bool Sender::may_send_by_ring(const msghdr& message, int flags) const {
+/// @param ignored  reasons of kernel_sends_ that do not count
+[[gnu::always_inline]] inline bool Sender::may_send_by_ring(const msghdr& message, int flags, unsigned ignored) const {
   return (flags & ~kHarmlessFlags) == 0 && message.msg_iovlen <= ethernet::DatagramPieces::kMostPayloadParts &&
-         !conditions_.kernel_only.load(std::memory_order_relaxed) && kernel_sends_.load(std::memory_order_relaxed) == 0;
+         !conditions_.kernel_only.load(std::memory_order_relaxed) &&
+         (kernel_sends_.load(std::memory_order_relaxed) & ~ignored) == 0;
 }
 
 [[gnu::always_inline]] inline Result<ssize_t> Sender::send_either_way(const msghdr& message, int flags) {
@@ -179,6 +194,58 @@ Result<ssize_t> Sender::send(const msghdr& message, int flags) {
 
 Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) { return sender_.send(message, flags); }
 
+// -- paced sends
+
+void Sender::set_pace(const PacingRate& rate) {
+  pacer_.set(rate);
+  if (rate.is_limit()) {
+    kernel_sends_.fetch_or(kPaced, std::memory_order_relaxed);
+  } else {
+    kernel_sends_.fetch_and(static_cast<std::uint8_t>(~kPaced), std::memory_order_relaxed);
+  }
+}
+
+/// A socket that is the kernel's has the kernel's pace.
+bool Sender::is_paced() const {
+  return (kernel_sends_.load(std::memory_order_relaxed) & (kPaced | kAlways)) == kPaced &&
+         !conditions_.kernel_only.load(std::memory_order_relaxed);
+}
+
+bool Sender::goes_to_v4(const msghdr& message) {
+  if (kernel_.domain() == AF_INET) return true;
+  const std::lock_guard guard(lock_);
+  if (message.msg_name == nullptr) return flows_.names().peer.is_v4_mapped();
+  const auto to = SocketAddress::from(static_cast<const sockaddr*>(message.msg_name), message.msg_namelen);
+  return to && to->is_v4_mapped();
+}
+
+/// Returns the length of the frames in which a datagram, or its segments, leave.
+std::size_t Sender::frame_bytes(const msghdr& message, std::size_t payload, std::size_t segment_bytes) {
+  constexpr std::size_t kV4Headers = 14 + 20 + 8, kV6Headers = 14 + 40 + 8;
+  const std::size_t frames = segment_bytes != 0 && payload > segment_bytes ? (payload - 1) / segment_bytes + 1 : 1;
+  return payload + frames * (goes_to_v4(message) ? kV4Headers : kV6Headers);
+}
+
+/// Each datagram leaves by itself, so that bursts are as long as configured.
+[[gnu::noinline, gnu::cold]] Result<ssize_t> Sender::send_paced(const msghdr& message, int flags) {
+  const std::size_t payload = message.msg_iovlen <= IOV_MAX ? payload_bytes(message) : 0;
+  const auto control = read_send_control(message);
+  const bool has_own = control && control->has_segment_bytes;
+  const std::size_t frames = frame_bytes(message, payload, has_own ? control->segment_bytes : segment_bytes_.load());
+  if (!pacer_.take(frames, (flags & MSG_DONTWAIT) == 0)) return Error{EAGAIN, "sendmsg: the pace"};
+  ::pthread_testcancel();
+  const auto error = may_send_by_ring(message, flags, kPaced) ? send_with_control(message, payload) : std::nullopt;
+  auto sent = !error        ? hand_to_kernel(message, flags)
+              : *error == 0 ? Result<ssize_t>(static_cast<ssize_t>(payload))
+                            : Result<ssize_t>(Error{*error, "sendmsg"});
+  if (sent) {
+    pacer_.count_sent();
+  } else {
+    pacer_.give_back(frames);
+  }
+  return sent;
+}
+
 // -- dummy sends
 
 /// Does what send_by_ring() does, but for the last step. Returns 0 or an errno value; EINVAL when the kernel would have
@@ -200,7 +267,7 @@ int Sender::rehearse(const msghdr& message, std::size_t payload, const SendContr
 /// whatever way.
 [[gnu::noinline, gnu::cold]] Result<ssize_t> Sender::send_dummy(const msghdr& message, int flags) {
   constexpr Error kNotByRing{EINVAL, "sendmsg: a dummy send that no ring takes"};
-  if (!may_send_by_ring(message, flags)) return kNotByRing;
+  if (!may_send_by_ring(message, flags, kPaced)) return kNotByRing;
   const auto control = message.msg_controllen != 0 ? read_send_control(message) : std::nullopt;
   if (message.msg_controllen != 0 && !control) return kNotByRing;
   const std::size_t payload = payload_bytes(message);
@@ -210,11 +277,21 @@ int Sender::rehearse(const msghdr& message, std::size_t payload, const SendContr
   return static_cast<ssize_t>(payload);
 }
 
+void Sender::load_caches() {
+  static const std::array<char, 264> payload{};
+  iovec part{const_cast<char*>(payload.data()), payload.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  static_cast<void>(send(message, VMA_SND_FLAGS_DUMMY));
+}
+
 // -- for the Extra API
 
 /// Returns null when the kernel sends.
 ethernet::Destination* Sender::current_destination(const SocketAddress& address) {
-  const bool is_kernels = conditions_.kernel_only.load(std::memory_order_relaxed) || kernel_sends_.load() != 0;
+  const bool is_kernels =
+      conditions_.kernel_only.load(std::memory_order_relaxed) || (kernel_sends_.load() & ~kPaced) != 0;
   if (is_kernels || address.family() != kernel_.domain() || address.port() == 0) return nullptr;
   ethernet::Destination* const destination = destination_for(address, nullptr);
   return make_current(*destination) ? destination : nullptr;
@@ -252,23 +329,31 @@ ethernet::Destination* Sender::look_up_destination(const msghdr& message, const 
   return address && address->family() == kernel_.domain() && address->port() != 0 ? fitting(*address) : nullptr;
 }
 
-/// Returns the cached destination; evicts the least recently used one when a new one is needed.
 ethernet::Destination* Sender::destination_for(const SocketAddress& address, const ethernet::WayControl* control) {
-  const auto is_it = [&](const auto& one) { return one->is(address, control); };
-  const auto found = std::find_if(destinations_.begin(), destinations_.end(), is_it);
-  if (found == destinations_.begin() && !destinations_.empty()) [[likely]]
-    return found->get();
-  if (found != destinations_.end()) {
-    std::rotate(destinations_.begin(), found, found + 1);
-  } else {
-    if (destinations_.size() == kMostDestinations) destinations_.pop_back();
-    destinations_.insert(destinations_.begin(), std::make_unique<ethernet::Destination>(address, control, IPPROTO_UDP));
-  }
-  return destinations_.front().get();
+  if (!destinations_.empty() && destinations_.front().is(address, control)) [[likely]]
+    return &destinations_.front();
+  return &destinations_.find_or_add(address, control, IPPROTO_UDP);
+}
+
+bool Sender::is_left_to_kernel_by_rule(const ethernet::Destination& destination) const {
+  const SocketAddress bound = flows_.names().local.unmapped();
+  return process().rules().decide(config::VmaRole::udp_sender, destination.address().unmapped(), &bound) ==
+         config::VmaTransport::os;
+}
+
+/// Takes the way to another port of the destination's host, if that is known. Costs no look at the network's tables.
+bool Sender::take_known_way(ethernet::Destination& destination) {
+  if (ethernet_ == nullptr) return false;
+  const std::uint32_t generation = conditions_.generation.load(std::memory_order_relaxed);
+  const auto* const known = destinations_.find_way_for(destination, ethernet_->network(), generation);
+  if (known == nullptr || is_left_to_kernel_by_rule(destination)) return false;
+  destination.take_way_of(*known);
+  return true;
 }
 
 /// Returns false when the kernel has to send.
 bool Sender::find_way(ethernet::Destination& destination) {
+  if (take_known_way(destination)) return true;
   const std::unique_lock setting_up(flows_.setup_lock(), std::try_to_lock);
   if (!setting_up) return false;
   if (flows_.names().local.port() == 0)
@@ -278,9 +363,7 @@ bool Sender::find_way(ethernet::Destination& destination) {
   if (ethernet_ == nullptr) return false;
   ethernet::bursts().send_all();  // the next datagrams may leave by another ring
   const ethernet::SendOptions& wanted = options(destination.family());
-  const SocketAddress bound = flows_.names().local.unmapped();
-  const auto by = process().rules().decide(config::VmaRole::udp_sender, destination.address().unmapped(), &bound);
-  if (by == config::VmaTransport::os) {
+  if (is_left_to_kernel_by_rule(destination)) {
     destination.leave_to_kernel(*ethernet_, options_generation_);
     return false;
   }
@@ -311,7 +394,7 @@ void Sender::set_logic(ethernet::RingLogic logic, std::uint64_t user_id) {
 }
 
 void Sender::forget_after_fork() noexcept {
-  abandon(destinations_);
+  destinations_.forget_after_fork();
   ethernet_ = nullptr;
 }
 

@@ -14,9 +14,11 @@
 
 #include "core/base/biased_mutex.h"
 #include "core/ethernet/destination.h"
+#include "core/ethernet/destination_cache.h"
 #include "core/ethernet/ring.h"
 #include "core/ethernet/ring_choice.h"
 #include "libvmacompat/udp/flows.h"
+#include "libvmacompat/udp/pacer.h"
 #include "libvmacompat/udp/send_control.h"
 
 namespace ringsock::vma {
@@ -28,7 +30,7 @@ class Inheritance;
 /// inside. Threads: any.
 class Sender {
  public:
-  Sender(KernelSocket& kernel, PolledRings& rings, Flows& flows, Inheritance& inheritance,
+  Sender(KernelSocket& kernel, PolledRings& rings, Flows& flows, Inheritance& inheritance, runtime::Endpoint& endpoint,
          runtime::VmaSocketStatistics& statistics, ethernet::RingChoice choice)
       : kernel_(kernel),
         rings_(rings),
@@ -36,7 +38,8 @@ class Sender {
         inheritance_(inheritance),
         statistics_(statistics),
         slot_(statistics.slot()),
-        choice_(choice) {}
+        choice_(choice),
+        pacer_(endpoint, statistics) {}
 
   BiasedMutex& lock() { return lock_; }
   SendConditions& conditions() { return conditions_; }
@@ -44,12 +47,20 @@ class Sender {
   /// sendmsg(2) without waiting.
   Result<ssize_t> send(const msghdr& message, int flags);
 
+  /// Runs the path of a send to the peer, for the caches. Nothing leaves; where the kernel sends, nothing happens.
+  void load_caches();
   /// From now on the kernel sends, because of an option.
   void leave_to_kernel() { kernel_sends_.fetch_or(kAlways, std::memory_order_relaxed); }
   /// UDP_SEGMENT was set; 0: no segments.
   void set_segment_bytes(std::uint16_t bytes) { segment_bytes_.store(bytes, std::memory_order_relaxed); }
   void set_logic(ethernet::RingLogic logic, std::uint64_t user_id);
   [[nodiscard]] std::uint64_t ring_user_id() const { return choice_.user_id(); }
+
+  // -- SO_MAX_PACING_RATE
+  void set_pace(const PacingRate& rate);
+  /// Returns whether it holds for what this socket sends.
+  [[nodiscard]] bool is_paced() const;
+  Pacer& pacer() { return pacer_; }
 
   // -- for the Extra API
   /// Returns the ring by which datagrams to `address` leave, or null when the kernel sends them.
@@ -63,13 +74,15 @@ class Sender {
   void forget_after_fork() noexcept;
 
  private:
-  static constexpr std::size_t kMostDestinations = 64;
-
   Result<ssize_t> send_either_way(const msghdr& message, int flags);
   Result<ssize_t> send_by_kernel(const msghdr& message, int flags);
+  Result<ssize_t> send_paced(const msghdr& message, int flags);
+  Result<ssize_t> hand_to_kernel(const msghdr& message, int flags);
   Result<ssize_t> send_dummy(const msghdr& message, int flags);
   int rehearse(const msghdr& message, std::size_t payload, const SendControl* control);
-  [[nodiscard]] bool may_send_by_ring(const msghdr& message, int flags) const;
+  [[nodiscard]] std::size_t frame_bytes(const msghdr& message, std::size_t payload, std::size_t segment_bytes);
+  [[nodiscard]] bool goes_to_v4(const msghdr& message);
+  [[nodiscard]] bool may_send_by_ring(const msghdr& message, int flags, unsigned ignored = 0) const;
   std::optional<int> send_by_ring(const msghdr& message, std::size_t payload, const SendControl* control);
   std::optional<int> send_with_control(const msghdr& message, std::size_t payload);
   static int hand_to_ring(ethernet::Destination& destination, const msghdr& message, std::size_t payload,
@@ -81,6 +94,8 @@ class Sender {
   ethernet::Destination* destination_for(const SocketAddress& address, const ethernet::WayControl* control);
   bool make_current(ethernet::Destination& destination);
   bool find_way(ethernet::Destination& destination);
+  bool take_known_way(ethernet::Destination& destination);
+  [[nodiscard]] bool is_left_to_kernel_by_rule(const ethernet::Destination& destination) const;
   const ethernet::SendOptions& options(int family);
   void count_sent(std::size_t payload);
 
@@ -95,14 +110,16 @@ class Sender {
   BiasedMutex lock_;
   ethernet::Ethernet* ethernet_ = nullptr;  ///< of flows_, once a destination has asked for it
   ethernet::RingChoice choice_;
-  std::vector<std::unique_ptr<ethernet::Destination>> destinations_;  ///< most recently used first
-  std::array<std::optional<ethernet::SendOptions>, 2> options_;       ///< for IPv4 and IPv6
-  std::uint32_t options_generation_ = 0;                              ///< flows_.generation() of options_
-  std::int64_t last_error_look_ = 0;  ///< tick() of the last look for an error on the kernel's socket (ICMP)
+  ethernet::DestinationCache destinations_;
+  std::array<std::optional<ethernet::SendOptions>, 2> options_;  ///< for IPv4 and IPv6
+  std::uint32_t options_generation_ = 0;                         ///< flows_.generation() of options_
+  std::uint64_t last_error_look_ = 0;  ///< tick() of the last look for an error on the kernel's socket (ICMP)
   std::atomic<std::uint16_t> segment_bytes_{0};
-  /// Why the kernel sends: because of an option, or because it has the first part of a datagram (MSG_MORE).
-  enum KernelSends : std::uint8_t { kAlways = 1, kForNow = 2 };
+  /// Why the kernel sends: because of an option, or because it has the first part of a datagram (MSG_MORE). Or why it
+  /// may have to, so that other sockets do not look for that: there is a pace.
+  enum KernelSends : std::uint8_t { kAlways = 1, kForNow = 2, kPaced = 4 };
   std::atomic<std::uint8_t> kernel_sends_{0};
+  Pacer pacer_;
 };
 
 }  // namespace ringsock::vma

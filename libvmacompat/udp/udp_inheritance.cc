@@ -4,7 +4,7 @@
 #include <mutex>
 
 #include "core/base/log.h"
-#include "libvmacompat/udp/kernel_return.h"
+#include "libvmacompat/process/kernel_return.h"
 #include "libvmacompat/udp/sender.h"
 
 namespace ringsock::vma {
@@ -48,7 +48,7 @@ void Inheritance::leave() {
 /// Returns unread datagrams to the kernel. Those to groups stay, because other members would receive them twice.
 void Inheritance::return_arrivals() noexcept {
   ethernet::Ethernet* const ethernet = flows_.known_ethernet();
-  if (ethernet == nullptr || !queue_.has_arrivals()) return;
+  if (ethernet == nullptr || !(queue_.has_arrivals() || queue_.whole().has_unseen())) return;
   KernelReturn kernel;
   queue_.give_back([&](ethernet::Arrival& arrival) {
     const auto to = wire::destination_of(arrival.bytes(), arrival.layout, 0);

@@ -1,15 +1,14 @@
 #include "libvmacompat/udp/udp_options.h"
 
 #include <linux/sock_diag.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 
 #include <algorithm>
 #include <array>
 
+#include "libvmacompat/process/kernel_options.h"
 #include "libvmacompat/process/vma_process.h"
 
 namespace ringsock::vma {
@@ -34,7 +33,6 @@ OptionEffect socket_level(int name) {
     case SO_DETACH_FILTER:
     case SO_ATTACH_BPF:
     case SO_LOCK_FILTER: return OptionEffect::socket_filter;
-    case SO_MAX_PACING_RATE:
     case SO_NO_CHECK:
     case SO_DONTROUTE: return OptionEffect::kernel_sends;
     case SO_MARK:
@@ -100,14 +98,6 @@ OptionEffect udp_level(int name) {
   }
 }
 
-Nanos time_out_of(int fd, int name) {
-  timeval time{};
-  socklen_t length = sizeof time;
-  if (::getsockopt(fd, SOL_SOCKET, name, &time, &length) != 0) return Nanos::max();
-  const Nanos limit = std::chrono::seconds(time.tv_sec) + std::chrono::microseconds(time.tv_usec);
-  return limit == Nanos::zero() ? Nanos::max() : limit;
-}
-
 }  // namespace
 
 OptionEffect effect_of(int level, int name) {
@@ -127,22 +117,7 @@ std::size_t receive_buffer_of(int fd) {
   return std::max<std::size_t>(static_cast<std::size_t>(bytes), process().config.rx_bytes_min);
 }
 
-int option_of(int fd, int level, int name, int if_unknown) {
-  int value = if_unknown;
-  socklen_t length = sizeof value;
-  return ::getsockopt(fd, level, name, &value, &length) == 0 ? value : if_unknown;
-}
-
 bool is_v6_only(int fd) { return option_of(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0) != 0; }
-
-int bound_interface_of(int fd) {
-  const int index = option_of(fd, SOL_SOCKET, SO_BINDTOIFINDEX, -1);
-  if (index >= 0) return index;
-  char name[IFNAMSIZ]{};  // Linux before 5.1
-  socklen_t length = sizeof name;
-  if (::getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &length) != 0 || name[0] == '\0') return 0;
-  return static_cast<int>(::if_nametoindex(name));
-}
 
 void stop_multicast_loop(int fd, int domain) {
   const int off = 0;

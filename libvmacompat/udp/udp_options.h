@@ -29,10 +29,6 @@ OptionEffect effect_of(int level, int name);
 /// Returns how many bytes of payload may wait, according to SO_RCVBUF.
 std::size_t receive_buffer_of(int fd);
 bool is_v6_only(int fd);
-/// Returns the index of the interface that SO_BINDTODEVICE has set, or 0.
-int bound_interface_of(int fd);
-/// Returns a number by getsockopt(2), or `if_unknown` when the call fails.
-int option_of(int fd, int level, int name, int if_unknown);
 /// Returns the number of datagrams that the kernel's socket has dropped so far.
 std::uint32_t kernel_drops_of(int fd);
 /// Has the socket's multicast not looped back to members on this host.

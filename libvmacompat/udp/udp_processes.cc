@@ -19,6 +19,8 @@ void UdpSocket::add_fork_locks(runtime::ForkLocks& locks) {
   locks.add_outer(flows_.setup_lock());
   locks.add_biased(0, sender_.lock());
   locks.add_biased(1, queue_.fork_lock());
+  locks.add_outer(callback_.lock());
+  locks.add_outer(sender_.pacer().lock());
   Endpoint::add_fork_locks(locks);
 }
 
@@ -30,6 +32,7 @@ void UdpSocket::after_fork(ForkSide side) noexcept {
   rings_.forget_after_fork();
   sender_.forget_after_fork();
   queue_.forget_after_fork();
+  callback_.forget_after_fork();
   if (side == ForkSide::child) inheritance_.enter_child();
 }
 

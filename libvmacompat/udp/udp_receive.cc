@@ -2,6 +2,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <mutex>
 
@@ -16,7 +17,7 @@ namespace ringsock::vma {
 [[gnu::always_inline]] inline ethernet::Ring::Look UdpSocket::poll_rings(ethernet::WaitingCall* waiting) noexcept {
   const auto found = rings_.poll(waiting);
   if (rings_.any() && flows_.are_stale()) [[unlikely]]
-    follow_addresses_at_once();
+    follow_at_once(Change::addresses);
   return found;
 }
 
@@ -24,14 +25,14 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "recvmsg: closed meanwhile"};
   ethernet::Bursts::note_receive();
   if (queue_.is_move_due()) [[unlikely]]
-    move_rings();
+    follow_at_once(Change::place);
   if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0) return receive_from_kernel(message, flags);
   if (!queue_.has_older() && (!rings_.any() || kernel_.is_due())) {
     auto from_kernel = receive_from_kernel(message, flags);
     if (!runtime::would_block(from_kernel)) return from_kernel;
   }
   if (!queue_.has_arrivals()) {
-    WaitingReceive call{{.sink = queue_}, message, flags};
+    WaitingReceive call{{.sink = &queue_}, message, flags};
     ethernet::WaitingCall* const waiting = (flags & MSG_PEEK) == 0 ? &call : nullptr;
     const ethernet::Ring::Look found = poll_rings(waiting);
     if (call.is_served) return call.answer;
@@ -40,7 +41,13 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
       if (call.is_served) return call.answer;
     }
   }
-  if (queue_.has_arrivals()) return queue_.take(message, flags);
+  if (queue_.has_arrivals()) {
+    if (rings_.are_drained()) [[unlikely]]
+      rings_.drain();
+    return queue_.take(message, flags);
+  }
+  if (callback_.comes_first(flags)) [[unlikely]]
+    return Error{ERESTART, "recvmsg: the application's callback"};
   if (is_nonblocking() || (flags & MSG_DONTWAIT) != 0) {
     statistics_.count(runtime::VmaSocketCount::rx_eagains);
   } else if (read_shut_.load(std::memory_order_relaxed)) [[unlikely]] {
@@ -67,20 +74,17 @@ bool UdpSocket::progress() noexcept {
   return queue_.has_arrivals();
 }
 
-/// Called by readers, which notice that addresses have changed before the service thread does.
-void UdpSocket::follow_addresses_at_once() {
+/// Called by readers, which notice that addresses have changed before the service thread does, and who moves to other
+/// rings after the thread or the CPU has changed.
+void UdpSocket::follow_at_once(Change what) {
   const PolledRings::News news(rings_);
   const std::unique_lock guard(flows_.setup_lock(), std::try_to_lock);
   if (!guard) return;
-  flows_.follow_addresses();
-  describe();
-}
-
-/// Moves to other rings after the thread or the CPU has changed.
-void UdpSocket::move_rings() {
-  const PolledRings::News news(rings_);
-  const std::unique_lock guard(flows_.setup_lock(), std::try_to_lock);
-  if (!guard) return;
+  if (what == Change::addresses) {
+    flows_.follow_addresses();
+    describe();
+    return;
+  }
   queue_.move_here();
   if (flows_.move()) statistics_.count(runtime::VmaSocketCount::rx_migrations);
 }
@@ -88,6 +92,7 @@ void UdpSocket::move_rings() {
 Result<int> UdpSocket::unread_bytes() {
   if (!progress()) rings_.catch_up(nullptr, queue_);
   if (const auto waiting = queue_.next_bytes()) return *waiting;
+  if (callback_.look()) return Error{ERESTART, "FIONREAD: the application's callback"};
   int bytes = 0;
   if (::ioctl(kernel_.fd(), FIONREAD, &bytes) != 0) return Error::last("FIONREAD");
   return bytes;
@@ -98,13 +103,19 @@ Result<int> UdpSocket::unread_bytes() {
 std::uint32_t UdpSocket::ready() noexcept {
   ethernet::Bursts::note_look();
   std::uint32_t events = EPOLLOUT | EPOLLWRNORM;
-  if (progress()) events |= EPOLLIN | EPOLLRDNORM;
+  if (queue_.whole().cyclic_waits() || progress() || queue_.whole().cyclic_waits()) {
+    events |= EPOLLIN | EPOLLRDNORM;
+  } else if (queue_.whole().has_unseen()) [[unlikely]] {
+    static_cast<void>(callback_.look());
+  }
   if (!rings_.any() || kernel_.is_due()) {
     const std::uint32_t kernels = kernel_.events();
     events = (events & (EPOLLIN | EPOLLRDNORM)) | kernels;
     if ((kernels & EPOLLIN) != 0) events |= EPOLLRDNORM;
     if ((kernels & EPOLLOUT) != 0) events |= EPOLLWRNORM;
   }
+  if (sender_.is_paced() && !sender_.pacer().may_send()) [[unlikely]]
+    events &= ~static_cast<std::uint32_t>(EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND);
   return events;
 }
 
@@ -120,10 +131,12 @@ runtime::WaitFds UdpSocket::arm() noexcept {
   return fds;
 }
 
-/// A sleep without a bell is short, because nothing announces datagrams of rings.
+/// A sleep without a bell is short, because nothing announces datagrams of rings. Nothing announces either that a paced
+/// sender may go on.
 Nanos UdpSocket::deadline() noexcept {
   constexpr Nanos kDeafSleep = std::chrono::milliseconds(10);
-  return rings_.is_deaf() ? monotonic_now() + kDeafSleep : Nanos::max();
+  const Nanos look = rings_.is_deaf() ? monotonic_now() + kDeafSleep : Nanos::max();
+  return std::min(look, sender_.pacer().deadline());
 }
 
 void UdpSocket::woken() noexcept {
@@ -137,5 +150,7 @@ void UdpSocket::woken() noexcept {
 }
 
 bool UdpSocket::asks_kernel() const noexcept { return !rings_.any(); }
+
+bool UdpSocket::awaits_first() const noexcept { return statistics_.value(runtime::VmaSocketCount::rx_packets) == 0; }
 
 }  // namespace ringsock::vma

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "libvmacompat/process/kernel_options.h"
 #include "libvmacompat/udp/udp_options.h"
 
 namespace ringsock::vma {

@@ -11,12 +11,13 @@
 #include <cerrno>
 #include <mutex>
 #include <shared_mutex>
+#include <string>
 #include <vector>
 
-#include "core/base/log.h"
 #include "core/ethernet/bursts.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
+#include "libvmacompat/process/kernel_options.h"
 #include "libvmacompat/process/statistics_requests.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/udp/port_claims.h"
@@ -30,21 +31,28 @@ ethernet::RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
   return {static_cast<ethernet::RingLogic>(logic), ratio, process().next_choice()};
 }
 
+/// Called where an option has the kernel carry the socket. Errors: the socket stays where it is, and the call fails.
+Status leave_rings(int fd, int level, int name) {
+  return process().leaves_rings("descriptor " + std::to_string(fd) + ": socket option " + std::to_string(name) +
+                                " of level " + std::to_string(level));
+}
+
 }  // namespace
 
 UdpSocket::UdpSocket(int domain, int fd)
     : Endpoint(Carries::datagrams),
       kernel_(domain, fd, process().config.rx_udp_poll_os_ratio, statistics_),
-      sender_(kernel_, rings_, flows_, inheritance_, statistics_,
+      sender_(kernel_, rings_, flows_, inheritance_, *this, statistics_,
               choice_of(process().config.ring_allocation_logic_tx, process().config.ring_migration_ratio_tx)),
       flows_(*this, kernel_, rings_, queue_, sender_.conditions(), statistics_),
-      rings_(kernel_, *this, sender_.conditions()),
+      rings_(kernel_, *this, sender_.conditions(), Nanos(process().config.rx_cq_drain_rate_nsec)),
       queue_(kernel_, *this, statistics_,
              choice_of(process().config.ring_allocation_logic_rx, process().config.ring_migration_ratio_rx),
              receive_buffer_of(fd)),
+      callback_(*this, kernel_, queue_),
       inheritance_(*this, kernel_, rings_, queue_, flows_, sender_),
       library_options_(kernel_, flows_, queue_, sender_),
-      api_(flows_, sender_, rings_) {
+      api_(*this, flows_, sender_, rings_, callback_) {
   if (!process().config.tx_mc_loopback) stop_multicast_loop(fd, domain);
   runtime::fork_registry().enter(*this);
   SocketFamily::install_fork_handlers();  // its handlers run after the registry's in a child, and before them in a
@@ -110,7 +118,11 @@ Status UdpSocket::shutdown(int how) {
   return ok();
 }
 
-Result<SocketAddress> UdpSocket::local_name() { return name_by(::getsockname, kernel_.fd(), "getsockname"); }
+Result<SocketAddress> UdpSocket::local_name() {
+  if (process().config.trigger_dummy_send_getsockname && queue_.is_connected()) [[unlikely]]
+    sender_.load_caches();
+  return name_by(::getsockname, kernel_.fd(), "getsockname");
+}
 Result<SocketAddress> UdpSocket::peer_name() { return name_by(::getpeername, kernel_.fd(), "getpeername"); }
 
 void UdpSocket::follow_addresses() {
@@ -139,14 +151,15 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
   }
   const OptionEffect effect = effect_of(level, name);
   if (effect == OptionEffect::socket_filter) {
+    if (const Status left = leave_rings(kernel_.fd(), level, name); !left) return left;
     const std::lock_guard guard(flows_.setup_lock());
     flows_.give_up();  // a socket has one filter, which until then may be ours
   }
   if (::setsockopt(kernel_.fd(), level, name, value, length) != 0) return Error::last("setsockopt");
   const std::lock_guard guard(flows_.setup_lock());
-  if (!note_option(level, name, value, length)) apply(effect, level, name);
+  const Status done = note_option(level, name, value, length) ? ok() : apply(effect, level, name);
   describe();
-  return ok();
+  return done;
 }
 
 /// Notes an option about control data or groups. Returns false for any other option.
@@ -169,7 +182,7 @@ bool UdpSocket::note_option(int level, int name, const void* value, socklen_t le
   return true;
 }
 
-void UdpSocket::apply(OptionEffect effect, int level, int name) {
+Status UdpSocket::apply(OptionEffect effect, int level, int name) {
   const int fd = kernel_.fd();
   switch (effect) {
     case OptionEffect::none:
@@ -188,14 +201,15 @@ void UdpSocket::apply(OptionEffect effect, int level, int name) {
       flows_.attach_all();
       break;
     case OptionEffect::kernel_sends:
-      log_info("descriptor %d: socket option %d of level %d: the kernel sends", fd, name, level);
+      if (const Status left = leave_rings(kernel_.fd(), level, name); !left) return left;
       sender_.leave_to_kernel();
       break;
     case OptionEffect::kernel_only:
-      log_info("descriptor %d: socket option %d of level %d leaves it to the kernel", fd, name, level);
+      if (const Status left = leave_rings(kernel_.fd(), level, name); !left) return left;
       flows_.give_up();
       break;
   }
+  return ok();
 }
 
 Status UdpSocket::get_option(int level, int name, void* value, socklen_t* length) {
@@ -225,11 +239,15 @@ void UdpSocket::closed() noexcept {
     claimed = flows_.end();
     inheritance_.leave();
   }
+  callback_.end();
   if (claimed != 0) port_claims().leave(claimed, *this);
 }
 
 void UdpSocket::descriptor_closed(int fd) noexcept {
-  if (fd == kernel_.fd()) kernel_.set_fd(runtime::fd_table().number_of(*this).value_or(-1));
+  if (fd != kernel_.fd()) return;
+  const auto other = runtime::fd_table().number_of(*this);
+  kernel_.set_fd(other.value_or(-1));
+  if (other) notify_watchers();  // a thread that is about to sleep on `fd` must look again
 }
 
 }  // namespace ringsock::vma

@@ -16,6 +16,7 @@
 #include "libvmacompat/udp/kernel_socket.h"
 #include "libvmacompat/udp/library_options.h"
 #include "libvmacompat/udp/polled_rings.h"
+#include "libvmacompat/udp/receive_callback.h"
 #include "libvmacompat/udp/sender.h"
 #include "libvmacompat/udp/udp_api.h"
 #include "libvmacompat/udp/udp_inheritance.h"
@@ -52,6 +53,7 @@ class UdpSocket final : public runtime::Endpoint, public RingUser {
   void woken() noexcept override;
   Nanos deadline() noexcept override;
   [[nodiscard]] bool asks_kernel() const noexcept override;
+  [[nodiscard]] bool awaits_first() const noexcept override;
 
   void closed() noexcept override;
   void descriptor_closed(int fd) noexcept override;
@@ -62,6 +64,7 @@ class UdpSocket final : public runtime::Endpoint, public RingUser {
   void passed_on() noexcept override;
   void process_ends() noexcept override;
 
+  RingUser* as_ring_user() noexcept override { return this; }
   ApiSocket& api() noexcept override { return api_; }
   void follow_addresses() override;
   void follow_netfilter() override;
@@ -72,16 +75,17 @@ class UdpSocket final : public runtime::Endpoint, public RingUser {
   void describe();
 
  private:
+  friend class UdpApi;  // receives, too
   // udp_receive.cc
   Result<ssize_t> receive_from_kernel(msghdr& message, int flags);
   ethernet::Ring::Look poll_rings(ethernet::WaitingCall* waiting) noexcept;
   bool progress() noexcept;
-  void follow_addresses_at_once();
-  void move_rings();
+  enum class Change { addresses, place };
+  void follow_at_once(Change what);
 
   // udp_socket.cc; the setup lock is held
   bool note_option(int level, int name, const void* value, socklen_t length);
-  void apply(OptionEffect effect, int level, int name);
+  Status apply(OptionEffect effect, int level, int name);
 
   runtime::VmaSocketStatistics statistics_;
   KernelSocket kernel_;
@@ -91,6 +95,7 @@ class UdpSocket final : public runtime::Endpoint, public RingUser {
   Flows flows_;
   PolledRings rings_;
   ReceiveQueue queue_;
+  ReceiveCallback callback_;
   Inheritance inheritance_;
   LibraryOptions library_options_;
   UdpApi api_;

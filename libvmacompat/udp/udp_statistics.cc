@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "libvmacompat/process/kernel_options.h"
 #include "libvmacompat/udp/udp_options.h"
 #include "libvmacompat/udp/udp_socket.h"
 

@@ -19,7 +19,7 @@
 #define IS_NUMBER(name, value) ASSERT_HERE((unsigned long long)(name) == (value))
 
 // -- the table
-IS_BYTES(vma_api_t, 168, 1);
+IS_BYTES(vma_api_t, 184, 1);  // VMA's has 168
 IS_AT(vma_api_t, register_recv_callback, 0);
 IS_AT(vma_api_t, recvfrom_zcopy, 8);
 IS_AT(vma_api_t, free_packets, 16);
@@ -41,6 +41,34 @@ IS_AT(vma_api_t, deregister_memory_on_ring, 136);
 IS_AT(vma_api_t, vma_modify_ring, 144);
 IS_AT(vma_api_t, vma_extra_supported_mask, 152);
 IS_AT(vma_api_t, ioctl, 160);
+IS_AT(vma_api_t, vma_cyclic_buffer_read, 168);
+IS_AT(vma_api_t, get_mem_info, 176);
+
+// -- the table of VMA 8.8.2 to 9.2
+IS_BYTES(vma_api_8_9_t, 184, 1);
+IS_AT(vma_api_8_9_t, register_recv_callback, 0);
+IS_AT(vma_api_8_9_t, recvfrom_zcopy, 8);
+IS_AT(vma_api_8_9_t, free_packets, 16);
+IS_AT(vma_api_8_9_t, add_conf_rule, 24);
+IS_AT(vma_api_8_9_t, thread_offload, 32);
+IS_AT(vma_api_8_9_t, socketxtreme_poll, 40);
+IS_AT(vma_api_8_9_t, get_socket_rings_num, 48);
+IS_AT(vma_api_8_9_t, get_socket_rings_fds, 56);
+IS_AT(vma_api_8_9_t, get_socket_tx_ring_fd, 64);
+IS_AT(vma_api_8_9_t, socketxtreme_free_vma_packets, 72);
+IS_AT(vma_api_8_9_t, socketxtreme_ref_vma_buff, 80);
+IS_AT(vma_api_8_9_t, socketxtreme_free_vma_buff, 88);
+IS_AT(vma_api_8_9_t, dump_fd_stats, 96);
+IS_AT(vma_api_8_9_t, vma_cyclic_buffer_read, 104);
+IS_AT(vma_api_8_9_t, vma_add_ring_profile, 112);
+IS_AT(vma_api_8_9_t, get_socket_network_header, 120);
+IS_AT(vma_api_8_9_t, get_ring_direct_descriptors, 128);
+IS_AT(vma_api_8_9_t, register_memory_on_ring, 136);
+IS_AT(vma_api_8_9_t, deregister_memory_on_ring, 144);
+IS_AT(vma_api_8_9_t, get_mem_info, 152);
+IS_AT(vma_api_8_9_t, vma_modify_ring, 160);
+IS_AT(vma_api_8_9_t, vma_extra_supported_mask, 168);
+IS_AT(vma_api_8_9_t, get_dpcp_devices, 176);
 
 // -- packets
 IS_BYTES(vma_cmsg_ioctl_user_alloc_t, 17, 1);
@@ -101,12 +129,27 @@ IS_AT(vma_modify_ring_attr, cq_moderation, 8);
 IS_AT(vma_modify_ring_attr, cq_arm, 8);
 IS_BYTES(vma_packet_queue_ring_attr, 4, 4);
 IS_BYTES(vma_external_mem_attr, 4, 4);
-IS_BYTES(vma_ring_type_attr, 12, 4);
+IS_BYTES(vma_ring_type_attr, 24, 4);  // from VMA 9.3.0 on 12, which suffice for the types that are there
 IS_AT(vma_ring_type_attr, comp_mask, 0);
 IS_AT(vma_ring_type_attr, ring_type, 4);
+IS_AT(vma_ring_type_attr, ring_cyclicb, 8);
 IS_AT(vma_ring_type_attr, ring_pktq, 8);
 IS_AT(vma_ring_type_attr, ring_ext, 8);
 ASSERT_HERE(sizeof(vma_ring_profile_key) == 4);
+IS_BYTES(vma_cyclic_buffer_ring_attr, 16, 4);
+IS_AT(vma_cyclic_buffer_ring_attr, comp_mask, 0);
+IS_AT(vma_cyclic_buffer_ring_attr, num, 4);
+IS_AT(vma_cyclic_buffer_ring_attr, stride_bytes, 8);
+IS_AT(vma_cyclic_buffer_ring_attr, hdr_bytes, 10);
+IS_AT(vma_cyclic_buffer_ring_attr, packet_receive_mode, 12);
+IS_BYTES(vma_completion_cb_t, 64, 8);
+IS_AT(vma_completion_cb_t, comp_mask, 0);
+IS_AT(vma_completion_cb_t, payload_ptr, 8);
+IS_AT(vma_completion_cb_t, payload_length, 16);
+IS_AT(vma_completion_cb_t, packets, 24);
+IS_AT(vma_completion_cb_t, usr_hdr_ptr, 32);
+IS_AT(vma_completion_cb_t, usr_hdr_ptr_length, 40);
+IS_AT(vma_completion_cb_t, hw_timestamp, 48);
 
 // -- queues of cards
 IS_BYTES(dev_data, 12, 4);
@@ -179,6 +222,14 @@ IS_NUMBER(VMA_MODIFY_RING_CQ_MODERATION, 1);
 IS_NUMBER(VMA_MODIFY_RING_CQ_ARM, 2);
 IS_NUMBER(VMA_RING_PACKET, 0);
 IS_NUMBER(VMA_RING_EXTERNAL_MEM, 1);
+IS_NUMBER(VMA_RING_CYCLIC_BUFFER, 2);
+IS_NUMBER(VMA_CB_HDR_BYTE, 1);
+IS_NUMBER(VMA_CB_EXTERNAL_MEM, 2);
+IS_NUMBER(VMA_CB_MASK_TIMESTAMP, 1);
+IS_NUMBER(RAW_PACKET, 0);
+IS_NUMBER(STRIP_NETWORK_HDRS, 1);
+IS_NUMBER(SEPERATE_NETWORK_HDRS, 2);
+IS_NUMBER(PADDED_PACKET, 3);
 IS_NUMBER(VMA_RING_ATTR_LAST, 0);
 IS_NUMBER(VMA_HW_PP_EN, 1);
 IS_NUMBER(VMA_HW_PP_BURST_EN, 8);
@@ -200,9 +251,11 @@ IS_NUMBER(VMA_EXTRA_API_GET_SOCKET_RINGS_FDS, 1 << 11);
 IS_NUMBER(VMA_EXTRA_API_GET_SOCKET_TX_RING_FD, 1 << 12);
 IS_NUMBER(VMA_EXTRA_API_GET_SOCKET_NETWORK_HEADER, 1 << 13);
 IS_NUMBER(VMA_EXTRA_API_GET_RING_DIRECT_DESCRIPTORS, 1 << 14);
+IS_NUMBER(VMA_EXTRA_API_CYCLIC_BUFFER_READ, 1 << 15);
 IS_NUMBER(VMA_EXTRA_API_ADD_RING_PROFILE, 1 << 16);
 IS_NUMBER(VMA_EXTRA_API_REGISTER_MEMORY_ON_RING, 1 << 17);
 IS_NUMBER(VMA_EXTRA_API_DEREGISTER_MEMORY_ON_RING, 1 << 18);
+IS_NUMBER(VMA_EXTRA_API_GET_MEM_INFO, 1 << 19);
 IS_NUMBER(VMA_EXTRA_API_MODIFY_RING, 1 << 20);
 IS_NUMBER(VMA_EXTRA_API_IOCTL, 1 << 21);
 ASSERT_HERE(sizeof(vma_extra_api_mask) == 4);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Debian's unmodified rstream, riostream and rcopy (rdmacm-utils) over librsocket: with each other and with our tools, in all their
-# modes but kernel sockets (-T s, and -T f which implies it).
+# Debian's unmodified rstream, riostream, rcopy and udpong (rdmacm-utils) over librsocket: with each other and with our tools, in all
+# their modes but kernel sockets (-T s, and -T f which implies it).
 # Usage: upstream_tools.sh PREFIX      where librsocket and our tools are installed
 # Prints "ok NAME", "not ok NAME" or "skip NAME: reason" for each combination; exit status 1 when one failed, 77 when upstream's
 # programs are not there.
@@ -9,7 +9,7 @@ prefix=$1
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
 export LD_LIBRARY_PATH=$prefix/lib
 
-for tool in rstream riostream rcopy; do
+for tool in rstream riostream rcopy udpong; do
   if [ ! -x /usr/bin/$tool ]; then
     echo "package rdmacm-utils is not installed"
     exit 77
@@ -115,6 +115,25 @@ stream_case() {
   report "$name" "$why"
 }
 
+# datagram_case SERVER CLIENT ADDRESS OPTION...: one run of udpong, the same options on both sides. The server serves two clients.
+datagram_case() {
+  local server=$1 client=$2 address=$3 why="" port name
+  shift 3
+  name="udpong $server<-$client $address $*"
+  port=$(free_port)
+  start_server "$server" udpong -b "$address" -p "$port" "$@"
+  for size in 16 1536; do
+    if ! run_client "$client" udpong -s "$address" -p "$port" -C 500 -S $size "$@"; then
+      why+="client failed ($size bytes); "
+    elif ! grep -qE '^custom +[0-9.k]+ +[0-9.k]+ +[0-9.km]+ +[0-9.]+s +[0-9.]+ +[0-9.]+$' "$work/client.log"; then
+      why+="no line of results ($size bytes); "
+    fi
+  done
+  kill -0 "$server_pid" 2>/dev/null || why+="the server did not live on; "
+  stop_server
+  report "$name" "$why"
+}
+
 # copy_case SERVER CLIENT: several files to one server, and a client that fails in between.
 copy_case() {
   local server=$1 client=$2 port size why="" name="rcopy $1<-$2"
@@ -156,5 +175,10 @@ for pair in "upstream upstream" "upstream ours" "ours upstream" "ours ours"; do
   stream_case riostream "$server" "$client" 127.0.0.1 -T b -T v -S 1000000 -C 10 -I 5
   stream_case riostream "$server" "$client" 127.0.0.1 -B 8192 -i 0 "${custom[@]}"
   copy_case "$server" "$client"
+  for mode in b n a; do
+    datagram_case "$server" "$client" 127.0.0.1 -T $mode
+    datagram_case "$server" "$client" 127.0.0.1 -T $mode -T e
+  done
+  datagram_case "$server" "$client" ::1 -T b -T e
 done
 [ $failures = 0 ]

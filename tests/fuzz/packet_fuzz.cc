@@ -5,6 +5,7 @@
 #include "core/wire/emit.h"
 #include "core/wire/ethernet_frame.h"
 #include "core/wire/ip.h"
+#include "core/wire/tcp.h"
 #include "core/wire/udp.h"
 
 using namespace ringsock;
@@ -35,6 +36,17 @@ void read_udp(Bytes bytes, const InternetSum& pseudo_header, UdpChecksumRule rul
   require(InternetSum(pseudo_header).add(std::as_bytes(std::span(&changed, 1))).add(datagram->payload).is_valid());
 }
 
+void read_tcp(Bytes bytes, const InternetSum& pseudo_header) {
+  const auto segment = parse_tcp(bytes);
+  if (!segment) return;
+  require_inside(segment->options, bytes);
+  require_inside(segment->payload, bytes);
+  require(segment->options.size() <= kMaxTcpOptionBytes);
+  require(sizeof(TcpHeader) + segment->options.size() + segment->payload.size() == bytes.size());
+  // What is right without a device's help is right with it.
+  require(!tcp_checksum_is_fine(*segment, pseudo_header, false) || tcp_checksum_is_fine(*segment, pseudo_header, true));
+}
+
 void read_ipv4(Bytes bytes) {
   const auto packet = parse_ipv4(bytes, false);
   const auto verified = parse_ipv4(bytes, true);
@@ -48,6 +60,7 @@ void read_ipv4(Bytes bytes) {
   const auto length = static_cast<std::uint16_t>(packet->payload.size());
   read_udp(packet->payload, pseudo_header_sum(header.source, header.destination, header.protocol, length),
            UdpChecksumRule::partial_ipv4);
+  read_tcp(packet->payload, pseudo_header_sum(header.source, header.destination, header.protocol, length));
 }
 
 void read_ipv6(Bytes bytes) {

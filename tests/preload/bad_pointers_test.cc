@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <utility>
 
 #include "tests/preload/tcp_world.h"
 #include "tests/support/bad_memory.h"
@@ -141,6 +142,22 @@ TEST_F(BadPointers, OfNamesAndOptions) {
     EXPECT_EFAULT(::accept(listener, bad<sockaddr>(place), &length));
   }
   EXPECT_EQ(::connect(undecided, name.get(), name.length), 0);
+}
+
+TEST_F(BadPointers, OfOptionsWhoseValueBeginsInGoodMemory) {
+  const std::array<std::pair<int, int>, 4> long_options{std::pair{SOL_SOCKET, SO_RCVTIMEO},
+                                                        {SOL_SOCKET, SO_LINGER},
+                                                        {IPPROTO_TCP, TCP_CONGESTION},
+                                                        {IPPROTO_TCP, TCP_INFO}};
+  for (const auto& [level, name] : long_options) {
+    SCOPED_TRACE(name);
+    socklen_t length = 256;
+    EXPECT_EFAULT(::getsockopt(alice_, level, name, hidden(memory_.last(4)), &length));
+  }
+  EXPECT_EFAULT(::setsockopt(alice_, SOL_SOCKET, SO_RCVTIMEO, hidden(memory_.last(4)), sizeof(timeval)));
+  EXPECT_EFAULT(::setsockopt(alice_, SOL_SOCKET, SO_LINGER, hidden(memory_.last(4)), sizeof(linger)));
+  socklen_t length = 64;
+  EXPECT_EQ(::getsockopt(alice_, SOL_SOCKET, SO_TYPE, hidden(memory_.last(4)), &length), 0) << "it has four bytes";
 }
 
 TEST_F(BadPointers, OfCallsThatWait) {

@@ -5,14 +5,17 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <functional>
+#include <thread>
 
 #include "tests/preload/tcp_world.h"
 #include "tests/support/passed_descriptor.h"
 #include "tests/support/signals.h"
+#include "tests/support/thread_status.h"
 
 namespace ringsock::preload_tests {
 namespace {
@@ -253,6 +256,73 @@ TEST(PreloadedSigio, ComesForAListener) {
   expect_signal();
   say(late, "late");
   expect_client(listener, "late");
+}
+
+// -- while another thread of the process is inside a call
+
+struct Change {
+  const char* name;
+  void (*make)(int fd);
+};
+void as_standard_input(int fd) {
+  const Fd before(::dup(STDIN_FILENO));
+  EXPECT_EQ(::dup2(fd, STDIN_FILENO), STDIN_FILENO);
+  EXPECT_EQ(::dup2(before, STDIN_FILENO), STDIN_FILENO);
+}
+constexpr std::array kChanges{
+    Change{"AsStandardInput", as_standard_input},
+    Change{"WithSigio", [](int fd) { EXPECT_EQ(::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_ASYNC), 0); }},
+    Change{"WithTimestamps",
+           [](int fd) {
+             const int on = 1;
+             EXPECT_EQ(::setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on), 0);
+           }},
+    Change{"SentAway", [](int fd) { const Fd there = passed(fd); }},
+};
+
+/// A connection whose bytes are awaited by a thread that sleeps in a call.
+class Awaited : public testing::TestWithParam<Change> {
+ protected:
+  void wait_in(ssize_t (*call)(int fd)) {
+    std::atomic<pid_t> id{0};
+    std::thread waiter([&] {
+      id = ::gettid();
+      for (const char* expected : {"hello", "again"}) {
+        EXPECT_EQ(call(bob_), 5) << expected << ": " << std::strerror(errno);
+      }
+    });
+    while (id == 0) std::this_thread::yield();
+    ASSERT_TRUE(support::falls_asleep(id));
+    GetParam().make(bob_);
+    say(alice_, "hello");
+    EXPECT_EQ(poll_once(alice_, POLLIN, 100), 0) << "the connection lives";
+    say(alice_, "again");
+    waiter.join();
+    EXPECT_EQ(::send(bob_, "back", 4, MSG_NOSIGNAL), 4);
+    EXPECT_EQ(read_all(alice_, 4), "back");
+  }
+
+  const Disposition ignored_{SIGIO, SIG_IGN};
+  const Pair pair_ = connected_pair();
+  const int alice_ = pair_.alice, bob_ = pair_.bob;
+};
+INSTANTIATE_TEST_SUITE_P(ThatBecomesTheKernels, Awaited, testing::ValuesIn(kChanges),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(Awaited, InRecvComes) {
+  wait_in([](int fd) {
+    std::array<char, 16> room{};
+    return ::recv(fd, room.data(), room.size(), 0);
+  });
+}
+
+TEST_P(Awaited, InSpliceComes) {
+  wait_in([](int fd) {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::pipe(ends.data()), 0);
+    const Fd from(ends[0]), to(ends[1]);
+    return ::splice(fd, nullptr, to, nullptr, 100, 0);
+  });
 }
 
 TEST(PreloadedFlags, GetflTellsWhatSetflSaid) {

@@ -22,6 +22,7 @@
 
 #include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
+#include "tests/support/rounds.h"
 #include "tests/support/sanitizers.h"
 
 namespace ringsock::preloaded {
@@ -299,7 +300,7 @@ TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsSendAndReceive) {
       ::close(listener.fd);
     });
   }
-  for (unsigned i = 0; i < 60; ++i) {
+  for (unsigned i = 0; i < support::rounds(20, 60); ++i) {
     // Only calls that are permitted in a child of a process with threads.
     const pid_t child = make([](int fd) { return ::close(fd); }, call.fd);
     EXPECT_EQ(end_of(child), 0) << "child " << i;
@@ -365,7 +366,7 @@ TEST_P(Child, ComesIntoTheWorldWhileOtherThreadsComeAndGo) {
       }
     });
   }
-  for (unsigned i = 0; i < 100; ++i) {
+  for (unsigned i = 0; i < support::rounds(30, 100); ++i) {
     const int status = end_of(make([](int fd) { return ::close(fd); }, call.fd));
     EXPECT_EQ(status, 0) << "child " << i;
     if (status != 0) break;

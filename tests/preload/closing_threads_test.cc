@@ -3,7 +3,9 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/select.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -16,6 +18,7 @@
 #include <thread>
 
 #include "tests/preload/tcp_world.h"
+#include "tests/support/raw_syscall.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/thread_status.h"
 
@@ -403,6 +406,42 @@ TEST_F(NumberOfTwoThreads, GivesNobodyAnErrorOfWhatIsBeneathAListener) {
   Address to = there;
   const Fd last(::socket(AF_INET, SOCK_STREAM, 0));
   ASSERT_EQ(::connect(last, to.get(), to.length), 0) << std::strerror(errno);
+  acceptor.join();
+  ::close(number.load());
+}
+
+/// A client whose connect(2) no library sees.
+Fd client_of_kernel(Address to) {
+  Fd client(static_cast<int>(raw_syscall(SYS_socket, AF_INET, SOCK_STREAM, 0)));
+  EXPECT_EQ(raw_syscall(SYS_connect, int(client), to.get(), to.length), 0) << std::strerror(errno);
+  return client;
+}
+
+// The number on which accept(2) is about to sleep is the client's by then.
+TEST_F(NumberOfTwoThreads, LeavesNoClientOfTheKernelWaitingForAListenerUnderAnotherNumber) {
+  Fd first = listening();
+  const Address there = name_of(first);
+  std::atomic<int> number{first.release()};
+  std::atomic<int> accepted{0};
+  std::atomic<bool> is_over{false};
+  std::thread acceptor([&] {
+    while (!is_over.load()) {
+      if (const Fd client(::accept(number.load(), nullptr, nullptr)); client >= 0) ++accepted;
+    }
+  });
+  for (int i = 0; i < 1'000; ++i) {
+    const int old = number.load();
+    const int copy = ::dup(old);
+    ::close(old);
+    number.store(copy);
+    const Fd client = client_of_kernel(there);
+    for (int waits = 0; accepted.load() <= i && waits < 20'000; ++waits) ::usleep(500);
+    if (accepted.load() > i) continue;
+    ADD_FAILURE() << "client " << i << " has waited for 10 s";
+    break;
+  }
+  is_over.store(true);
+  ::shutdown(number.load(), SHUT_RDWR);
   acceptor.join();
   ::close(number.load());
 }

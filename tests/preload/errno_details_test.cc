@@ -1,5 +1,6 @@
 // The errno of calls in rare states, and which of several errors comes first.
 #include <fcntl.h>
+#include <sys/sendfile.h>
 #include <sys/uio.h>
 
 #include <array>
@@ -9,6 +10,7 @@
 #include "tests/preload/tcp_world.h"
 #include "tests/support/bad_memory.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/signals.h"
 
 namespace ringsock::preload_tests {
 namespace {
@@ -48,6 +50,32 @@ struct Connecting {
   Address there = name_of(listener);
   Fd fd{::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)};
 };
+
+TEST(ErrnoOfCounts, NegativeOnesAreInvalid) {
+  Pair pair = connected_pair();
+  const Fd file(::open("/bin/sh", O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(error_of(::sendfile(pair.alice, file, nullptr, static_cast<std::size_t>(-1))), EINVAL);
+  ASSERT_EQ(::send(pair.alice, "x", 1, 0), 1);
+  char byte = 0;
+  iovec part{&byte, 1};
+  sockaddr_in name{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_name = &name;
+  message.msg_namelen = static_cast<socklen_t>(-1);
+  EXPECT_EQ(error_of(::recvmsg(pair.bob, &message, 0)), EINVAL);
+  EXPECT_EQ(read_all(pair.bob, 1), "x");
+}
+
+TEST(ErrnoOfCounts, AnOptionWithoutRoomIsNotWritten) {
+  Pair pair = connected_pair();
+  for (const int option : {SO_RCVBUF, SO_LINGER, SO_RCVTIMEO}) {
+    socklen_t none = 0;
+    EXPECT_EQ(::getsockopt(pair.alice, SOL_SOCKET, option, nullptr, &none), 0) << "option " << option;
+    EXPECT_EQ(none, 0U);
+  }
+}
 
 // -- sends from bad memory
 
@@ -127,6 +155,14 @@ TEST(ErrnoOfSplice, TheWrongEndOfAPipe) {
   const Pipe pipe;
   EXPECT_EQ(error_of(::splice(bob, nullptr, pipe.out, nullptr, 7, SPLICE_F_NONBLOCK)), EBADF);
   EXPECT_EQ(error_of(::splice(pipe.in, nullptr, bob, nullptr, 7, SPLICE_F_NONBLOCK)), EBADF);
+}
+
+TEST(ErrnoOfSplice, IntoAListenerIsABrokenPipe) {
+  const support::Disposition ignored(SIGPIPE, SIG_IGN);
+  const Fd listener = listening();
+  const Pipe pipe;
+  ASSERT_EQ(::write(pipe.in, "bytes", 5), 5);
+  EXPECT_EQ(error_of(::splice(pipe.out, nullptr, listener, nullptr, 5, 0)), EPIPE);
 }
 
 TEST(ErrnoOfSplice, AnEmptyPipeComesBeforeTheSocket) {

@@ -606,5 +606,72 @@ TEST(PassedOn, ACopyInAThirdProcessHoldsUpNobody) {
   EXPECT_EQ(call.end(), 0);
 }
 
+// As the primary process of node's cluster. Each connection costs a relay.
+TEST(Passing, EndsTheRingsOfAListenerWhoseConnectionsAreAllPassedOn) {
+  const Listener listener = listen_anywhere();
+  std::array<int, 2> channel{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, channel.data()), 0);
+  const pid_t worker = spawn([&] {
+    ::close(channel[0]);
+    for (int client = -1; (client = support::receive_descriptor(channel[1])) >= 0; ::close(client)) {
+      expect(receive(client, 4) == "ping", "the client's word");
+      send_all(client, "pong");
+    }
+  });
+  const pid_t server = spawn([&] {
+    ::close(channel[1]);
+    for (int served = 0; served < 30; ++served) {
+      const int client = ::accept(listener.fd, nullptr, nullptr);
+      expect(support::send_descriptor(channel[0], client), "it is passed on");
+      ::close(client);
+    }
+  });
+  ::close(channel[0]);
+  ::close(channel[1]);
+  int by_ring = 0;
+  for (int i = 0; i < 30; ++i) {
+    const int fd = connect_to(listener.port);
+    by_ring += is_on_ring(fd) ? 1 : 0;
+    send_all(fd, "ping");
+    EXPECT_EQ(receive_all(fd), "pong");
+    ::close(fd);
+  }
+  EXPECT_GE(by_ring, 1);
+  EXPECT_LE(by_ring, 10) << "the first eight, and what was under way";
+  EXPECT_EQ(wait_for(server), 0);
+  EXPECT_EQ(wait_for(worker), 0);
+}
+
+// As inetd. The hand-overs are those of its children, which have closed the listener.
+TEST(Exec, EndsTheRingsOfAListenerWhoseConnectionsAreAllGivenToPrograms) {
+  const Listener listener = listen_anywhere();
+  const pid_t server = spawn([&] {
+    for (int served = 0; served < 30; ++served) {
+      const int client = ::accept(listener.fd, nullptr, nullptr);
+      const pid_t program = spawn([&] {
+        ::close(listener.fd);
+        ::dup2(client, STDIN_FILENO);
+        ::dup2(client, STDOUT_FILENO);
+        ::close(client);
+        ::execl("/bin/cat", "cat", nullptr);
+      });
+      ::close(client);
+      expect(wait_for(program) == 0, "the program ends");
+    }
+  });
+  int by_ring = 0;
+  for (int i = 0; i < 30; ++i) {
+    const int fd = connect_to(listener.port);
+    by_ring += is_on_ring(fd) ? 1 : 0;
+    send_all(fd, "ping");
+    ::shutdown(fd, SHUT_WR);
+    EXPECT_EQ(receive_all(fd), "ping");
+    ::close(fd);
+  }
+  EXPECT_GE(by_ring, 1);
+  EXPECT_LE(by_ring, 10) << "the first eight, and what was under way";
+  EXPECT_EQ(wait_for(server), 0);
+}
+
 }  // namespace
 }  // namespace ringsock::preloaded

@@ -4,11 +4,14 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 
 #include <array>
 #include <atomic>
 #include <csetjmp>
 #include <csignal>
+#include <cstdint>
+#include <cstring>
 #include <ctime>
 #include <string>
 #include <thread>
@@ -414,6 +417,48 @@ TEST_F(AHandler, RunsInPpollWithTheMaskOfThatCall) {
   EXPECT_TRUE(support::is_blocked(SIGUSR1));
   EXPECT_FALSE(support::is_blocked(SIGUSR2));
   ::pthread_sigmask(SIG_UNBLOCK, &usr1, nullptr);
+}
+
+/// The masks that a handler saw in the context that it has interrupted.
+std::atomic<std::uint64_t> interrupted_mask{0};
+void note_mask(int, siginfo_t*, void* context) {
+  std::uint64_t mask = 0;
+  std::memcpy(&mask, &static_cast<ucontext_t*>(context)->uc_sigmask, sizeof mask);
+  interrupted_mask = mask;
+  support::count_handled(0);
+}
+
+/// Installs note_mask() for SIGUSR1.
+class NotesMasks {
+ public:
+  NotesMasks() {
+    struct sigaction action {};
+    action.sa_sigaction = note_mask;
+    action.sa_flags = SA_SIGINFO;
+    ::sigaction(SIGUSR1, &action, nullptr);
+  }
+
+ private:
+  const Disposition restored_{SIGUSR1};
+};
+
+TEST_F(AHandler, FindsInTheContextTheMaskOfTheThreadThatWaits) {
+  const NotesMasks handler;
+  sigset_t usr2;
+  sigemptyset(&usr2);
+  sigaddset(&usr2, SIGUSR2);
+  ::pthread_sigmask(SIG_BLOCK, &usr2, nullptr);
+  for (const auto& call : kBlockingCalls) {
+    interrupted_mask = ~std::uint64_t{0};
+    Quiet quiet;
+    Interrupter interrupter;
+    interrupter.ask();
+    call.call(quiet);
+    EXPECT_EQ(interrupted_mask, std::uint64_t{1} << (SIGUSR2 - 1)) << call.name;
+    EXPECT_FALSE(support::is_blocked(SIGUSR1)) << call.name;
+    EXPECT_TRUE(support::is_blocked(SIGUSR2)) << call.name;
+  }
+  ::pthread_sigmask(SIG_UNBLOCK, &usr2, nullptr);
 }
 
 TEST_F(AHandler, RunsOnceWithSaResethand) {

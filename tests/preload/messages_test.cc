@@ -126,5 +126,17 @@ TEST(PreloadedMessages, ControlDataThatTcpDoesNotKnowHasNoEffect) {
   EXPECT_EQ(errno, EINVAL);
 }
 
+TEST(PreloadedMessages, RecvmsgTellsThatCloexecWasAskedFor) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::send(alice, "x", 1, 0), 1);
+  char byte = 0;
+  iovec part{&byte, 1};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  ASSERT_EQ(::recvmsg(bob, &message, MSG_CMSG_CLOEXEC), 1);
+  EXPECT_EQ(message.msg_flags, MSG_CMSG_CLOEXEC);
+}
+
 }  // namespace
 }  // namespace ringsock::preload_tests

@@ -171,6 +171,33 @@ TEST(Patience, AStoppedServerIsConnectedToAtOnce) {
   expect_served(server, client);
 }
 
+/// The client looks at its socket for the first time when the ring's patience is over.
+TEST(Patience, WhoLooksLateAtAConnectFindsTheKernels) {
+  const auto nothing_sent = [](int fd) {
+    char byte = 0;
+    EXPECT_EQ(::recv(fd, &byte, 1, 0), -1);
+    EXPECT_EQ(errno, EAGAIN);
+  };
+  const auto no_error = [](int fd) {
+    int error = -1;
+    socklen_t length = sizeof error;
+    EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+    EXPECT_EQ(error, 0);
+  };
+  const auto sends = [](int fd) { EXPECT_EQ(::send(fd, "", 0, 0), 0) << std::strerror(errno); };
+  const auto has_peer = [](int fd) { EXPECT_NE(peer_of(fd).port(), 0); };
+  for (const std::function<void(int)>& look :
+       {std::function<void(int)>(nothing_sent), {no_error}, {sends}, {has_peer}}) {
+    Server server(8, true, serve_until_quit);
+    Fd client = connecting_to(server.address());
+    ::usleep(600'000);
+    look(client);
+    EXPECT_EQ(poll_once(client, POLLOUT, 1000), POLLOUT);
+    make_blocking(client);
+    expect_served(server, client);
+  }
+}
+
 TEST(Patience, OnlyTheFirstClientOfAStoppedServerWaits) {
   Server server(64, true, serve_until_quit);
   Address there = server.address();
@@ -252,6 +279,7 @@ TEST(Patience, SeveralThreadsConnectToAStoppedServer) {
   Address there = server.address();
   std::vector<Fd> clients(8);
   std::vector<std::thread> threads;
+  threads.reserve(clients.size());
   const auto start = Clock::now();
   for (Fd& client : clients) {
     threads.emplace_back([&client, there]() mutable {

@@ -1,5 +1,7 @@
 #include "tests/preload/preloaded.h"
 #include "tests/support/raw_syscall.h"
+#include "tests/support/sanitizers.h"
+#include "tests/support/thread_status.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -181,6 +183,7 @@ std::string pattern(std::size_t bytes, unsigned seed) {
 }
 
 pid_t spawn(const std::function<void()>& body) {
+  if constexpr (!support::kForksWhileThreadsAllocate) support::wait_until_others_sleep();
   const pid_t child = ::fork();
   if (child < 0) fail("fork");
   if (child > 0) return child;

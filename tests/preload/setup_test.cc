@@ -369,6 +369,28 @@ TEST(PreloadedSetup, DuplicatesAreTheSameConnectionUntilTheLastIsClosed) {
   EXPECT_EQ(read_all(alice, 1), "");
 }
 
+/// The number becomes the ring's while the duplicate is still the kernel's socket.
+TEST(PreloadedSetup, ADuplicateFromBeforeTheConnectionKeepsItWhenTheOriginalIsClosed) {
+  const Fd listener = listening(AF_INET, 0);
+  Address there = name_of(listener);
+  for (const bool by_fcntl : {false, true}) {
+    Fd original(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    ASSERT_EQ(::connect(original, there.get(), there.length), -1);
+    ASSERT_EQ(errno, EINPROGRESS);
+    const Fd duplicate(by_fcntl ? ::fcntl(original, F_DUPFD_CLOEXEC, 0) : ::dup(original));
+    const Fd accepted(::accept(listener, nullptr, nullptr));
+    ASSERT_EQ(poll_once(original, POLLOUT, 5000), POLLOUT);
+    EXPECT_EQ(is_on_ring(original), preloaded());
+    original.reset();
+    ASSERT_EQ(::fcntl(duplicate, F_SETFL, 0), 0);
+    EXPECT_EQ((::fcntl(duplicate, F_GETFD) & FD_CLOEXEC) != 0, by_fcntl);
+    ASSERT_EQ(::send(duplicate, "hello", 5, 0), 5);
+    EXPECT_EQ(read_all(accepted, 5), "hello");
+    ASSERT_EQ(::send(accepted, "reply", 5, 0), 5);
+    EXPECT_EQ(read_all(duplicate, 5), "reply");
+  }
+}
+
 TEST(PreloadedSetup, AClosedNumberIsFreeAtOnceThoughADuplicateLives) {
   auto [alice, bob] = connected_pair();
   const int number = bob;

@@ -280,6 +280,18 @@ TEST(PreloadedBytes, ReadsAndWritesOfNothingAskNobody) {
   EXPECT_EQ(errno, EAGAIN);
 }
 
+TEST(PreloadedBytes, APeekThatStoresNothingCountsAllThatWait) {
+  auto [alice, bob] = connected_pair();
+  const std::vector<char> all(20'000, 'x');
+  ASSERT_EQ(::write(alice, all.data(), all.size()), 20'000);
+  ASSERT_EQ(::write(alice, "yz", 2), 2);
+  std::vector<char> room(20'002);
+  ASSERT_EQ(::recv(bob, room.data(), room.size(), MSG_PEEK | MSG_WAITALL), 20'002);
+  EXPECT_EQ(::recv(bob, nullptr, 50'000, MSG_PEEK | MSG_TRUNC), 20'002);
+  EXPECT_EQ(::recv(bob, nullptr, 20'001, MSG_PEEK | MSG_TRUNC), 20'001);
+  EXPECT_EQ(read_all(bob, 20'002).substr(20'000), "yz");
+}
+
 TEST(PreloadedBytes, CountsOfBytesThatWait) {
   auto [alice, bob] = connected_pair();
   ASSERT_EQ(::write(alice, "12345", 5), 5);

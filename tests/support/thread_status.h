@@ -1,12 +1,15 @@
 // What the kernel says of a thread.
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -40,6 +43,26 @@ inline bool falls_asleep(pid_t thread) {
     ::usleep(kBetweenLooks);
   }
   return true;
+}
+
+/// Waits until the other threads of this process sleep, for a second at most.
+inline void wait_until_others_sleep() {
+  constexpr int kLooks = 1000;
+  // A process that has used all of its descriptors needs two more for the look.
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit more{std::min(limit.rlim_cur + 2, limit.rlim_max), limit.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &more);
+  for (int looks = 0; looks < kLooks; ++looks) {
+    bool all_sleep = true;
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+      const pid_t number = std::stoi(thread.path().filename());
+      all_sleep = all_sleep && (number == ::gettid() || status_of(number, "State").starts_with('S'));
+    }
+    if (all_sleep) break;
+    ::usleep(1000);
+  }
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace ringsock::support

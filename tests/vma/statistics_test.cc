@@ -236,7 +236,7 @@ TEST_F(Statistics, AProcessForksWhileItIsAsked) {
       ++answers;
     }
   });
-  ::alarm(60);  // the locks that a fork takes and those of an answer must not be waited for in a circle
+  ::alarm(300);  // the locks that a fork takes and those of an answer must not be waited for in a circle
   for (int i = 0; i < 300 || answers < 300; ++i) {
     const pid_t child = ::fork();
     if (child == 0) ::_exit(0);

@@ -26,7 +26,7 @@ CompletionChannel::CompletionChannel(UniqueFd epoll) : ibv_comp_channel{}, epoll
 }
 
 Result<std::uint64_t> CompletionChannel::watch(int watched, std::function<void()> on_readable) {
-  const auto made = std::make_shared<Watch>(Watch{watched, false, std::move(on_readable), true});
+  const auto made = std::make_shared<Watch>(Watch{watched, false, std::move(on_readable)});
   std::lock_guard guard(lock_);
   const std::uint64_t watch = ++last_watch_;
   const auto place = watches_.emplace(watch, made).first;
@@ -43,27 +43,30 @@ Result<std::uint64_t> CompletionChannel::watch(int watched, std::function<void()
 std::uint64_t CompletionChannel::watch_when_armed(int watched, std::function<void()> on_readable) {
   std::lock_guard guard(lock_);
   const std::uint64_t watch = ++last_watch_;
-  watches_.emplace(watch, std::make_shared<Watch>(Watch{watched, true, std::move(on_readable), false}));
+  watches_.emplace(watch, std::make_shared<Watch>(Watch{watched, true, std::move(on_readable), false, false}));
   return watch;
 }
 
 void CompletionChannel::rearm(std::uint64_t watch) {
   std::lock_guard guard(lock_);
   const auto found = watches_.find(watch);
-  if (found == watches_.end() || found->second->is_in_set) return;
+  if (found == watches_.end() || found->second->is_armed) return;
+  Watch& one = *found->second;
   epoll_event event{};
   event.events = EPOLLIN | EPOLLONESHOT;
   event.data.u64 = watch;
-  found->second->is_in_set = ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, found->second->watched, &event) == 0;
+  const int what = one.is_in_set ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+  one.is_armed = ::epoll_ctl(epoll_.get(), what, one.watched, &event) == 0;
+  one.is_in_set = one.is_in_set || one.is_armed;
 }
 
 void CompletionChannel::disarm(std::uint64_t watch) {
   std::lock_guard guard(lock_);
-  if (const auto found = watches_.find(watch); found != watches_.end()) take_out(*found->second);
-}
-
-void CompletionChannel::take_out(Watch& watch) {
-  if (std::exchange(watch.is_in_set, false)) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watch.watched, nullptr);
+  const auto found = watches_.find(watch);
+  if (found == watches_.end()) return;
+  Watch& one = *found->second;
+  one.is_armed = false;
+  if (std::exchange(one.is_in_set, false)) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, one.watched, nullptr);
 }
 
 void CompletionChannel::unwatch(std::uint64_t watch, int watched) {
@@ -108,9 +111,9 @@ void CompletionChannel::run_watches() {
     {
       std::lock_guard guard(lock_);
       if (auto found = watches_.find(watch); found != watches_.end()) due = found->second;
-      // Taken out before the callback runs: a thread that arms meanwhile is either noticed by the callback or puts the
-      // descriptor back.
-      if (due && due->only_when_armed) take_out(*due);
+      // Before the callback runs: a thread that arms meanwhile is either noticed by the callback or arms again. The
+      // kernel has disarmed the descriptor (EPOLLONESHOT).
+      if (due && due->only_when_armed) due->is_armed = false;
     }
     if (due) due->on_readable();
   }

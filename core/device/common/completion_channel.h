@@ -26,11 +26,12 @@ class CompletionChannel final : public ibv_comp_channel {
   /// be running in another thread when unwatch() returns, so it must own what it uses. Errors: those of epoll_ctl(2).
   Result<std::uint64_t> watch(int watched, std::function<void()> on_readable);
   void unwatch(std::uint64_t watch, int watched);
-  // The same for a descriptor that stays readable while it is not armed: `on_readable` runs once per rearm(). The
-  // descriptor is in the epoll set only while armed, because a socket notifies its epoll set of each packet (0.2 us).
+  // The same for a descriptor that stays readable while it is not armed: `on_readable` runs once per rearm(). Behind
+  // the event the descriptor stays in the epoll set, because most threads that were woken arm again at once. A caller
+  // that does not should disarm(): a socket notifies its epoll set of each packet (0.2 us).
   std::uint64_t watch_when_armed(int watched, std::function<void()> on_readable);
   void rearm(std::uint64_t watch);
-  /// Undoes rearm(), for a caller that has made the event pending by other means.
+  /// Takes the descriptor out of the set, for a caller that has made the event pending by other means.
   void disarm(std::uint64_t watch);
 
   /// Makes a completion event of `cq` pending.
@@ -47,9 +48,9 @@ class CompletionChannel final : public ibv_comp_channel {
     bool only_when_armed;
     std::function<void()> on_readable;
     bool is_in_set = true;  ///< of epoll
+    bool is_armed = true;
   };
   void run_watches();
-  void take_out(Watch& watch);  ///< under lock_
   void update_signal();
 
   UniqueFd epoll_;

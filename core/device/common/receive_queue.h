@@ -79,15 +79,16 @@ class ReceiveQueue {
   }
   bool make_slots();
 
+  // Each message uses the first four.
   std::atomic<std::uint32_t> tail_{0};
   std::atomic<std::uint32_t> head_{0};
+  std::uint64_t id_ = 0;               ///< of the receives that were only counted
+  std::atomic<Slot*> slots_{nullptr};  ///< null while receives are only counted; stored before tail_
+  bool has_id_ = false;
   std::uint32_t mask_;
   std::uint32_t capacity_;
   std::uint32_t max_sge_;
-  bool has_id_ = false;
-  std::uint64_t id_ = 0;               ///< of the receives that were only counted
-  std::atomic<Slot*> slots_{nullptr};  ///< null while receives are only counted; stored before tail_
-  ibv_sge* sges_ = nullptr;            ///< stored before slots_
+  ibv_sge* sges_ = nullptr;  ///< stored before slots_
 };
 
 class DeviceContext;

@@ -108,9 +108,9 @@ int PacketCompletionQueue::take(int count, PacketCompletion* out) {
 /// be asleep, and the sockets are not watched until the next arm().
 void PacketCompletionQueue::note_received(int count) {
   constexpr int kPollsAllTheTime = 64;
-  if (armed_.load(std::memory_order_relaxed) != kArmed) return;
   received_armed_ += count;
   if (received_armed_ < kPollsAllTheTime || channel_ == nullptr) return;
+  is_watched_ = false;
   fire();
   for (PacketQueuePair* queue_pair : receivers_) queue_pair->disarm();
 }
@@ -161,6 +161,7 @@ void PacketCompletionQueue::arm(bool solicited_only) {
   // A weaker request does not replace a stronger one.
   if (!solicited_only || armed_.load(std::memory_order_relaxed) == kNotArmed)
     armed_.store(solicited_only ? kArmedForErrors : kArmed, std::memory_order_relaxed);
+  is_watched_ = armed_.load(std::memory_order_relaxed) == kArmed;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (channel_ == nullptr) return;
   for (PacketQueuePair* queue_pair : receivers_) queue_pair->arm();

@@ -55,7 +55,7 @@ class PacketCompletionQueue final : public ibv_cq_ex {
   void note_poll(int count) {
     if (count == 0) return idle();
     empty_polls_ = 0;
-    if (armed_.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    if (is_watched_) [[unlikely]]
       note_received(count);
   }
 
@@ -90,7 +90,8 @@ class PacketCompletionQueue final : public ibv_cq_ex {
   std::vector<PacketQueuePair*> receivers_;
   std::size_t next_receiver_ = 0;
   std::uint32_t empty_polls_ = 0;
-  int received_armed_ = 0;  ///< since it was armed
+  int received_armed_ = 0;   ///< since it was armed
+  bool is_watched_ = false;  ///< the sockets may still tell the channel of packets
   Nanos next_look_{0};
   PacketCompletion current_{};
 

@@ -30,6 +30,8 @@ void IdOptions::set_once() {
   if (reuse_address_) set(RDMA_OPTION_ID_REUSEADDR, &on, sizeof on);
   int v6_only = v6_only_ ? 1 : 0;
   set(RDMA_OPTION_ID_AFONLY, &v6_only, sizeof v6_only);
+  // The kernel takes one byte, and a route of that class.
+  if (type_of_service_ != 0) set(RDMA_OPTION_ID_TOS, &type_of_service_, sizeof type_of_service_);
   shorten_ack_timeout();
 }
 

@@ -4,6 +4,7 @@
 #include <rdma/rdma_cma.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "core/device/rdma/calls.h"
 
@@ -17,6 +18,7 @@ class IdOptions {
 
   void reuse_address(bool on) { reuse_address_ = on; }
   void v6_only(bool on) { v6_only_ = on; }
+  void type_of_service(std::uint8_t tos) { type_of_service_ = tos; }
   /// Sets all of them. Does nothing when that was done before.
   void set_once();
   /// Sets the time to wait for an acknowledgement, for the id of a connect request.
@@ -29,6 +31,7 @@ class IdOptions {
   rdma_cm_id* const id_;
   bool reuse_address_ = false;
   bool v6_only_ = false;
+  std::uint8_t type_of_service_ = 0;
   bool are_set_ = false;
 };
 

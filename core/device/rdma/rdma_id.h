@@ -33,6 +33,7 @@ class RdmaId final : public verbs::ConnectionId, private QueuePairOwner {
   Status bind(const SocketAddress& address) override;
   void set_reuse_address(bool on) override { options_.reuse_address(on); }
   void set_v6_only(bool on) override { options_.v6_only(on); }
+  void set_type_of_service(std::uint8_t tos) override { options_.type_of_service(tos); }
   Status listen(int backlog) override;
   Status resolve_addr(const SocketAddress& destination, Nanos timeout) override;
   Status resolve_route(Nanos timeout) override;

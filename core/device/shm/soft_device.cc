@@ -18,6 +18,7 @@
 #include "core/device/shm/queue/queue_pair.h"
 #include "core/device/shm/queue/reliable_queue_pair.h"
 #include "core/device/shm/queue/soft_rc_extensions.h"
+#include "core/device/shm/queue/soft_ud_extensions.h"
 #include "core/device/shm/queue/ud_queue_pair.h"
 
 namespace ringsock::soft {
@@ -52,7 +53,8 @@ Result<std::unique_ptr<SoftDevice>> SoftDevice::open(SoftAbilities abilities) {
 }
 
 SoftDevice::SoftDevice(UniqueFd async_fd, SoftAbilities abilities)
-    : Device(traits_of(abilities), std::make_unique<SoftRcExtensions>(abilities.wakes_through_connection)),
+    : Device(traits_of(abilities), std::make_unique<SoftRcExtensions>(abilities.wakes_through_connection),
+             std::make_unique<SoftUdExtensions>()),
       shared_(*this, kSoftDeviceName, std::move(async_fd)) {
   enter_data_path(context());
   AsymmetricBarrier::register_process();

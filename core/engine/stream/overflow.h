@@ -120,6 +120,7 @@ class OverflowWriter {
   bool take_gate();
   void want_message_at(std::uint64_t position);
 
+  std::atomic<bool> in_use_{false};  ///< first: each message looks at it
   OverflowWords* own_ = nullptr;
   OverflowWords* peers_ = nullptr;
   std::span<std::byte> area_;
@@ -131,7 +132,6 @@ class OverflowWriter {
   std::uint64_t may_touch_ = UINT64_MAX;
   std::atomic<std::uint64_t> goes_on_at_{0};  ///< a sender that waits goes on when no more bytes are unread, or kNever
   std::atomic<std::uint64_t> written_{0};
-  std::atomic<bool> in_use_{false};
 };
 
 /// The owner's half.
@@ -224,6 +224,7 @@ class OverflowReader {
   std::uint64_t found_ = 0;  ///< by look(): the end of the bytes that release() may make readable
   std::uint64_t window_ = UINT64_MAX;
   std::uint64_t window_start_ = 0;
+  // Last: each message looks at them.
   std::atomic<std::uint64_t> known_{0};  ///< the end of the readable bytes
   std::atomic<std::uint64_t> read_{0};
 };

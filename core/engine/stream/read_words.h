@@ -57,12 +57,27 @@ struct SentBytes {
   bool was_peer_asleep;  ///< so it had read all, and what it has not read was sent after its end
 };
 
+/// Returns how the peer's end came about as it has told it itself, unknown when it has not, or has read more since.
+inline StreamEnd told_end(std::uint64_t end, std::uint64_t read_from_ring, const SentBytes& sent) {
+  if (end == 0 || end >> 1 != ((read_from_ring + sent.read_from_overflow + 1) & UINT64_MAX >> 1))
+    return StreamEnd::unknown;
+  return (end & 1) != 0 ? StreamEnd::unread : StreamEnd::in_order;
+}
+
+/// Returns whether a peer that was rung in vain has got the message behind the bytes of `sent`: it woke by itself just
+/// before the bell, and ended. A peer that ends, or closes the connection with bytes unread, tells how far it has read.
+inline bool has_got_next(const ReadWords& own, const SentBytes& sent) {
+  const std::uint64_t read = own.ring.load(std::memory_order_acquire);
+  const StreamEnd told = told_end(own.end.load(std::memory_order_acquire), read, sent);
+  if (told == StreamEnd::unknown) return false;
+  return read > sent.in_ring || (read == sent.in_ring && told == StreamEnd::unread);
+}
+
 /// Returns how the peer's end came about. The peer can write any numbers, and gets the end that it asks for.
 inline StreamEnd end_of_peer(const ReadWords& own, const SentBytes& sent) {
   const std::uint64_t read = own.ring.load(std::memory_order_acquire);
-  const std::uint64_t end = own.end.load(std::memory_order_acquire);
-  if (end != 0 && end >> 1 == ((read + sent.read_from_overflow + 1) & UINT64_MAX >> 1))
-    return (end & 1) != 0 ? StreamEnd::unread : StreamEnd::in_order;
+  const StreamEnd told = told_end(own.end.load(std::memory_order_acquire), read, sent);
+  if (told != StreamEnd::unknown) return told;
   const bool has_read_all = static_cast<std::int64_t>(sent.in_ring - read) <= 0 && sent.is_overflow_empty;
   return has_read_all || sent.was_peer_asleep ? StreamEnd::in_order : StreamEnd::unread;
 }

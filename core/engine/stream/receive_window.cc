@@ -15,14 +15,15 @@ constexpr std::uint64_t kManyMessages = 32;
 
 ReceiveWindow::ReceiveWindow(std::uint32_t ring_bytes, std::uint16_t queue_entries, std::uint32_t first_bytes,
                              std::uint32_t used_bytes)
-    : ring_bytes_(ring_bytes & ~1U),
-      queue_entries_(queue_entries),
-      messages_per_mark_(std::max(1U, queue_entries / 8U)),
-      first_bytes_(std::min(first_bytes, used_bytes & ~1U)),
+    : messages_per_mark_(std::max(1U, queue_entries / 8U)),
       credit_threshold_(std::max(1U, queue_entries / 2U)),
-      announced_bytes_(first_bytes_),
+      announced_bytes_(std::min(first_bytes, used_bytes & ~1U)),
+      queue_entries_(queue_entries),
+      ring_bytes_(ring_bytes & ~1U),
+      first_bytes_(std::min(first_bytes, used_bytes & ~1U)),
       used_bytes_(used_bytes & ~1U) {
   segments_[0] = {0, 0, first_bytes_};
+  go_on_in(0);
   plan_next();
 }
 
@@ -94,7 +95,7 @@ void ReceiveWindow::announced(const Announcement& announcement) {
     segments_[segment_count_++ % kMaxSegments] = {start, announcement.offset, announcement.length};
     used_bytes_ = std::max(used_bytes_, announcement.offset + announcement.length);
     // A reader that had read everything goes on in the new segment.
-    if (read_bytes_.load(std::memory_order_relaxed) >= segment(oldest_segment_).end()) ++oldest_segment_;
+    if (read_bytes_.load(std::memory_order_relaxed) >= oldest_.end()) go_on_in(oldest_segment_ + 1);
     messages_at_announcement_ = arrived_messages_.load(std::memory_order_acquire);
     bytes_at_announcement_ = arrived_bytes_.load(std::memory_order_acquire);
     announced_bytes_.store(start + announcement.length, std::memory_order_release);
@@ -149,7 +150,7 @@ Status ReceiveWindow::restore(const Saved& saved) {
   messages_at_announcement_ = saved.messages_at_announcement;
   messages_at_mark_ = saved.messages_at_mark;
   used_bytes_ = saved.used_bytes;
-  oldest_segment_ = saved.oldest_segment;
+  go_on_in(saved.oldest_segment);
   segment_count_ = saved.segment_count;
   marks_taken_ = saved.marks_taken;
   uses_all_ = saved.uses_all != 0;

@@ -147,27 +147,12 @@ class ReceiveWindow {
   [[nodiscard]] Segment grown() const;
   [[nodiscard]] Segment following() const;
   void plan_next();
+  void go_on_in(std::uint32_t number) {
+    oldest_segment_ = number;
+    oldest_ = segment(number);
+  }
   void set_mark(const Mark& mark);
 
-  const std::uint32_t ring_bytes_;  ///< an even number
-  const std::uint16_t queue_entries_;
-  const std::uint32_t messages_per_mark_;
-  std::uint32_t first_bytes_;
-
-  // Written by the reader
-  std::atomic<std::uint64_t> read_bytes_{0};
-  std::atomic<std::uint32_t> read_messages_{0};     ///< modulo 2^32; of those behind the last mark none or all
-  std::atomic<std::uint32_t> credit_threshold_;     ///< read_messages_ at which new credits are due
-  std::atomic<std::uint64_t> due_when_read_{0};     ///< read_bytes_ at which the next segment is free
-  std::atomic<std::uint64_t> due_when_arrived_{0};  ///< arrived_bytes_ at which the used part is full and can grow
-  std::atomic<std::uint64_t> announced_bytes_;
-  std::uint32_t used_bytes_;  ///< the used part of the ring
-  bool uses_all_ = false;
-  std::uint32_t oldest_segment_ = 0;  ///< the one with the next byte to read, or the newest if all bytes are read
-  std::uint32_t segment_count_ = 1;   ///< ever announced, modulo 2^32
-  std::uint32_t marks_taken_ = 0;
-  std::uint32_t messages_at_announcement_ = 0;  ///< arrived_messages_ when a segment was last announced
-  std::uint64_t bytes_at_announcement_ = 0;     ///< the same of arrived_bytes_
   // Written by the thread that processes completions. Bytes are published before their message, and messages before
   // their mark. So the reader, which looks the other way round, finds no mark ahead of the messages and no messages
   // ahead of the bytes.
@@ -176,6 +161,27 @@ class ReceiveWindow {
   std::atomic<std::uint32_t> marks_set_{0};
   std::uint32_t messages_at_mark_ = 0;
 
+  const std::uint32_t messages_per_mark_;
+  // Written by the reader
+  std::atomic<std::uint64_t> read_bytes_{0};
+  std::atomic<std::uint32_t> read_messages_{0};     ///< modulo 2^32; of those behind the last mark none or all
+  std::atomic<std::uint32_t> credit_threshold_;     ///< read_messages_ at which new credits are due
+  std::atomic<std::uint64_t> due_when_read_{0};     ///< read_bytes_ at which the next segment is free
+  std::atomic<std::uint64_t> due_when_arrived_{0};  ///< arrived_bytes_ at which the used part is full and can grow
+  std::atomic<std::uint64_t> announced_bytes_;
+  Segment oldest_{};                  ///< a copy of segment(oldest_segment_)
+  std::uint32_t oldest_segment_ = 0;  ///< the one with the next byte to read, or the newest if all bytes are read
+  std::uint32_t segment_count_ = 1;   ///< ever announced, modulo 2^32
+  std::uint32_t marks_taken_ = 0;
+  const std::uint16_t queue_entries_;
+
+  // Seldom used
+  bool uses_all_ = false;
+  const std::uint32_t ring_bytes_;  ///< an even number
+  std::uint32_t first_bytes_;
+  std::uint32_t used_bytes_;                    ///< the used part of the ring
+  std::uint32_t messages_at_announcement_ = 0;  ///< arrived_messages_ when a segment was last announced
+  std::uint64_t bytes_at_announcement_ = 0;     ///< the same of arrived_bytes_
   std::array<Mark, kMaxMarks> marks_;
   std::array<Segment, kMaxSegments> segments_;
 };
@@ -209,10 +215,10 @@ inline ReceiveWindow::Span ReceiveWindow::peek(std::uint64_t ahead) const {
   const std::uint64_t available = readable();
   if (ahead >= available) return {0, 0};
   const std::uint64_t position = read_bytes_.load(std::memory_order_relaxed) + ahead;
-  std::uint32_t number = oldest_segment_;
+  const Segment* found = &oldest_;
   // Bytes that have arrived were announced, so the last segment ends behind the position.
-  while (position >= segment(number).end()) ++number;
-  const Segment& place = segment(number);
+  for (std::uint32_t number = oldest_segment_; position >= found->end();) found = &segment(++number);
+  const Segment& place = *found;
   const auto inside = static_cast<std::uint32_t>(position - place.start);
   return {place.offset + inside,
           static_cast<std::uint32_t>(std::min<std::uint64_t>(available - ahead, place.length - inside))};
@@ -227,7 +233,7 @@ inline void ReceiveWindow::consume(std::uint64_t bytes) {
   }
   const std::uint32_t all_messages = arrived_messages_.load(std::memory_order_acquire);
   if (read == arrived_bytes_.load(std::memory_order_relaxed)) messages = all_messages;
-  while (read >= segment(oldest_segment_).end() && oldest_segment_ + 1 != segment_count_) ++oldest_segment_;
+  while (read >= oldest_.end() && oldest_segment_ + 1 != segment_count_) go_on_in(oldest_segment_ + 1);
   read_messages_.store(messages, std::memory_order_release);
   read_bytes_.store(read, std::memory_order_release);
 }

@@ -91,17 +91,18 @@ class SendWindow {
     return queued_head_.load(std::memory_order_relaxed) != queued_tail_.load(std::memory_order_acquire);
   }
 
-  std::uint32_t worth_waking_ = 0;  ///< a third of the peer's first two halves, written by reset()
-  // Written by the sender; can_send() of other threads reads the atomic members.
-  std::uint64_t address_ = 0;             ///< in the current buffer
-  std::uint32_t key_ = 0;                 ///< of the current buffer
-  std::atomic<std::uint32_t> length_{0};  ///< left of the current buffer
-  std::atomic<std::uint64_t> given_{0};   ///< bytes of all buffers up to the current one
+  // Each message uses these. Those without another note are written by the sender; can_send() of other threads reads
+  // the atomic ones.
+  std::uint32_t worth_waking_ = 0;             ///< a third of the peer's first two halves, written by reset()
+  std::atomic<std::uint32_t> queued_tail_{0};  ///< buffers added so far, by the thread that processes completions
+  std::atomic<std::uint16_t> limit_{0};        ///< written by that thread, too
   std::atomic<std::uint16_t> sequence_{0};
+  std::atomic<std::uint32_t> length_{0};       ///< left of the current buffer
+  std::uint64_t address_ = 0;                  ///< in the current buffer
+  std::uint32_t key_ = 0;                      ///< of the current buffer
   std::atomic<std::uint32_t> queued_head_{0};  ///< buffers taken so far
-  // Written by the thread that processes completions
-  std::atomic<std::uint16_t> limit_{0};
-  std::atomic<std::uint32_t> queued_tail_{0};  ///< buffers added so far
+
+  std::atomic<std::uint64_t> given_{0};  ///< bytes of all buffers up to the current one
   std::array<wire::PeerSge, kMaxQueued> queued_{};
 };
 

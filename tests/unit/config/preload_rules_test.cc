@@ -75,6 +75,8 @@ TEST_F(PreloadRulesTest, ConstantsHaveTheirPrefixesOrNot) {
     EXPECT_THAT(lines_, IsEmpty());
   }
   EXPECT_EQ(rules_for("p", "p INET6 DGRAM UDP").for_socket(AF_INET6, SOCK_DGRAM, 0), rdma);
+  // A file whose only rule with the action rdma is for datagrams leaves streams to the kernel.
+  EXPECT_EQ(tcp_socket("p", "p * DGRAM UDP"), tcp);
   EXPECT_EQ(rules_for("p", "p PF_IB * *").for_socket(27, SOCK_STREAM, 0), rdma);
 }
 

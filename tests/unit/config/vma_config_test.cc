@@ -110,6 +110,17 @@ TEST_F(VmaConfigTest, CpusAreAMaskOrAList) {
         << wrong;
 }
 
+TEST(VmaCpus, AreReadFromMasksAndLists) {
+  EXPECT_THAT(cpus_of("-1"), IsEmpty());
+  EXPECT_THAT(cpus_of("3"), ElementsAre(3u));
+  EXPECT_THAT(cpus_of("0,2-4"), ElementsAre(0u, 2u, 3u, 4u));
+  EXPECT_THAT(cpus_of("0x3"), ElementsAre(0u, 1u));
+  EXPECT_THAT(cpus_of("0X80000000000000000000000000000000A"), ElementsAre(1u, 3u, 131u));
+  EXPECT_THAT(cpus_of("0x0"), IsEmpty());
+  EXPECT_THAT(cpus_of("1-"), IsEmpty());
+  EXPECT_THAT(cpus_of("0x" + std::string(100'000, 'f')), testing::SizeIs(65536)) << "no more than there can be";
+}
+
 TEST_F(VmaConfigTest, UnknownLevelProfileAndAddressAreReported) {
   EXPECT_EQ(complaint("VMA_TRACELEVEL=loud"), "VMA_TRACELEVEL: \"loud\" is no log level; using INFO");
   EXPECT_EQ(complaint("VMA_SPEC=fast"), "VMA_SPEC: \"fast\" is no profile; using none");
@@ -131,9 +142,23 @@ TEST(VmaWithoutEffect, WhatIsSetAndDoesNotActIsNamedOnce) {
     return lines;
   };
   EXPECT_THAT(lines_of({"HOME=/", "VMA_RX_POLL=0", "VMA_RX_BUFS=100"}), IsEmpty());
-  EXPECT_THAT(lines_of({"VMA_THREAD_MODE=1", "VMA_BF=0", "VMA_TCP_NODELAY=1", "VMA_XDP=1"}),
-              ElementsAre("set, but without effect in this library: VMA_THREAD_MODE, VMA_BF",
-                          "set, but without effect while TCP goes through the kernel: VMA_TCP_NODELAY"));
+  EXPECT_THAT(lines_of({"VMA_NETLINK_TIMER=1", "VMA_BF=0", "VMA_TCP_NODELAY=1", "VMA_XDP=1"}),
+              ElementsAre("no effect here: VMA_BF, VMA_NETLINK_TIMER; while TCP goes through the kernel: "
+                          "VMA_TCP_NODELAY"));
+  EXPECT_THAT(lines_of({"VMA_TCP_NODELAY=1"}),
+              ElementsAre("no effect here: while TCP goes through the kernel: VMA_TCP_NODELAY"));
+}
+
+TEST(VmaWithoutEffect, AValueThatAlwaysHoldsIsNoReasonForAWord) {
+  const auto lines_of = [](std::vector<const char*> environment) {
+    environment.push_back(nullptr);
+    std::vector<std::string> lines;
+    report_without_effect(environment.data(), [&](const std::string& line) { lines.push_back(line); });
+    return lines;
+  };
+  EXPECT_THAT(lines_of({"VMA_FORK=1", "VMA_CLOSE_ON_DUP2=2", "VMA_UDP_3T_RULES=0"}), IsEmpty());
+  EXPECT_THAT(lines_of({"VMA_FORK=0", "VMA_CLOSE_ON_DUP2=1", "VMA_UDP_3T_RULES=1"}),
+              ElementsAre("no effect here: VMA_UDP_3T_RULES, VMA_FORK"));
 }
 
 TEST_F(VmaConfigTest, QueueLengthsThatAreTheDefaultCountWhenSomebodySaysSo) {
@@ -195,6 +220,19 @@ TEST_F(VmaConfigTest, WhoAsksForADefaultHasAskedForIt) {
   EXPECT_FALSE(load({}).select_poll_is_set);
   EXPECT_TRUE(load({"VMA_SELECT_POLL=100000"}).select_poll_is_set);
   EXPECT_TRUE(load({"VMA_SPEC=latency"}).select_poll_is_set);
+}
+
+TEST_F(VmaConfigTest, DefaultsThatAreNotOursCountForWhoAsksForThem) {
+  const VmaConfig none = load({"VMA_SPEC=rti"});
+  EXPECT_FALSE(none.cq_moderation_is_set || none.cq_aim_is_set || none.tx_max_inline_is_set);
+  EXPECT_FALSE(none.rx_poll_init_is_set || none.rx_prefetch_bytes_is_set || none.select_skip_os_is_set);
+  EXPECT_TRUE(load({"VMA_CQ_MODERATION_COUNT=48"}).cq_moderation_is_set);
+  EXPECT_TRUE(load({"VMA_CQ_AIM_INTERVAL_MSEC=250"}).cq_aim_is_set);
+  EXPECT_TRUE(load({"VMA_RX_POLL_INIT=0"}).rx_poll_init_is_set);
+  EXPECT_TRUE(load({"VMA_RX_PREFETCH_BYTES=256"}).rx_prefetch_bytes_is_set);
+  EXPECT_TRUE(load({"VMA_SELECT_SKIP_OS=4"}).select_skip_os_is_set);
+  EXPECT_TRUE(load({"VMA_SELECT_POLL_OS_FORCE=1"}).select_poll_os_ratio_is_set);
+  EXPECT_TRUE(load({"VMA_SPEC=latency"}).select_skip_os_is_set) << "or whose profile does";
 }
 
 TEST_F(VmaConfigTest, SocketXtremeHasItsOwnQueues) {

@@ -46,6 +46,15 @@ TEST(VmaOptionTable, EachVariableStandsThereOnce) {
   for (const VmaOtherName& name : vma_other_names()) EXPECT_TRUE(names.insert(name.variable).second) << name.variable;
 }
 
+TEST(VmaOptionTable, TheEffectHasWords) {
+  std::set<std::string> effects;
+  for (const VmaOptionRow& row : vma_option_rows()) {
+    effects.insert(effect_text(row));
+    EXPECT_EQ(row.effect == VmaEffect::always, *row.always != '\0') << row.variable;
+  }
+  EXPECT_THAT(effects, testing::IsSupersetOf({"yes", "none", "always 0", "always 1"}));
+}
+
 TEST(VmaOptionTable, DefaultsAreAllowedAndMeanWhatTheyMean) {
   // Every default, given explicitly, changes nothing and is taken without a word.
   std::vector<std::string> variables;
@@ -87,6 +96,17 @@ TEST(VmaParameterLines, HaveTitleValueAndVariableInTheirColumns) {
             "Log Colors                     Enabled                    [VMA_LOG_COLORS]");
 }
 
+TEST(VmaParameterLines, NeverShowWhatDoesNotActAsIfItDid) {
+  VmaConfig config;
+  config.blue_flame = false;
+  config.fork_support = false;
+  config.tcp_nodelay = true;
+  EXPECT_EQ(line_of("VMA_BF", config).level, VmaLogLevel::details);
+  EXPECT_THAT(line_of("VMA_BF", config).text, HasSubstr(" Disabled (without effect) "));
+  EXPECT_THAT(line_of("VMA_FORK", config).text, HasSubstr(" Disabled (always 1) "));
+  EXPECT_THAT(line_of("VMA_TCP_NODELAY", config).text, HasSubstr(" Enabled (without effect) "));
+}
+
 TEST(VmaParameterLines, StandOutWhenTheyAreNotTheDefault) {
   VmaConfig config;
   config.rx_poll = -1;
@@ -117,6 +137,7 @@ TEST(VmaBanner, TellsTheVersionBetweenRules) {
 TEST(VmaManual, ListsVariablesAndProfilesAsTheTablesDo) {
   const std::string page = contents(kSource + "/man/libvma.7");
   EXPECT_THAT(page, HasSubstr(conf::vma_environment_section())) << "conf/write_vma_manual prints the lists";
+  EXPECT_THAT(page, HasSubstr(conf::vma_effects_section()));
   EXPECT_THAT(page, HasSubstr(conf::vma_profiles_section()));
 }
 

@@ -1,9 +1,9 @@
 // A network that sends anything.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <random>
 
+#include "tests/support/rounds.h"
 #include "tests/unit/device_packet/packet_test.h"
 
 namespace ringsock::testing {
@@ -27,7 +27,7 @@ TEST_F(PacketHostile, MutatedPacketsAreCountedAndDropped) {
   const auto flow = bob.take({.protocol = IPPROTO_UDP, .destination = with_port(world->bob.v4, 4000)});
   const auto flow6 = bob.take({.protocol = IPPROTO_UDP, .destination = with_port(world->bob.v6, 4000)});
   const auto tcp = bob.take({.protocol = IPPROTO_TCP, .destination = with_port(world->bob.v4, 4000)});
-  const int packets = std::getenv("RINGSOCK_TEST_LONG") != nullptr ? 1'000'000 : 20'000;
+  const int packets = static_cast<int>(support::rounds(20'000, 1'000'000));
   std::mt19937 random(4711);
   std::uint64_t arrived = 0;
   for (int i = 0; i < packets; ++i) {

@@ -197,6 +197,19 @@ TEST_F(RdmaIdTest, OptionsOfTheAddressAreSetBeforeBinding) {
   EXPECT_EQ(id_->local_address(), kHere);
 }
 
+TEST_F(RdmaIdTest, TheTypeOfServiceIsOneByte) {
+  id_->set_type_of_service(0x10);
+  ASSERT_TRUE(id_->bind(kHere));
+  const auto& tos = raw_->options.at(RDMA_OPTION_ID_TOS);
+  ASSERT_EQ(tos.size(), 1u);
+  EXPECT_EQ(tos.front(), std::byte{0x10});
+}
+
+TEST_F(RdmaIdTest, NoTypeOfServiceIsLeftToTheKernel) {
+  ASSERT_TRUE(id_->bind(kHere));
+  EXPECT_EQ(raw_->options.count(RDMA_OPTION_ID_TOS), 0u);
+}
+
 TEST_F(RdmaIdTest, AnOptionThatTheKernelDoesNotKnowIsDoneWithout) {
   fake_.failing = {"set_option"};
   fake_.failure = ENOSYS;

@@ -74,7 +74,7 @@ TEST_F(HostilePeer, AnAssistedRequestTooShortForItsHeaderIsFatal) {
 }
 
 TEST_F(HostilePeer, AnAssistedRequestForMemoryThatIsNotRegisteredIsRefused) {
-  auto* words = reinterpret_cast<std::uint64_t*>(inbox_.payload);
+  auto* words = reinterpret_cast<std::uint64_t*>(inbox_.payload());
   words[0] = 1;                                       // write, key 0
   words[1] = reinterpret_cast<std::uint64_t>(&bob_);  // where it likes
   words[2] = 8;
@@ -86,7 +86,7 @@ TEST_F(HostilePeer, AnAssistedRequestForMemoryThatIsNotRegisteredIsRefused) {
 TEST_F(HostilePeer, AnAssistedWriteMayNotClaimMoreDataThanItBrought) {
   std::vector<char> target(1 << 20);
   auto mr = bob_.register_memory(target.data(), target.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-  auto* words = reinterpret_cast<std::uint64_t*>(inbox_.payload);
+  auto* words = reinterpret_cast<std::uint64_t*>(inbox_.payload());
   words[0] = 1 | std::uint64_t{mr->rkey} << 32;
   words[1] = reinterpret_cast<std::uint64_t>(target.data());
   words[2] = target.size();
@@ -97,7 +97,7 @@ TEST_F(HostilePeer, AnAssistedWriteMayNotClaimMoreDataThanItBrought) {
 
 TEST_F(HostilePeer, ARowThatPointsOutsideTheArenaIsDenied) {
   // A peer that claims a region of its arena beyond the arena's end.
-  MrRow& row = outbox_.rows[0];
+  MrRow& row = outbox_.rows()[0];
   row.address.store(0x10000);
   row.length.store(UINT64_MAX - 0x10000);
   row.arena_offset.store(outbox_layout_.arena_bytes - 4);
@@ -131,7 +131,7 @@ TEST_P(Scribbler, OnlyErrorsFollow) {
     }
   };
   const std::size_t hot_words = (16 * inbox_.ring_entries + kArenaOffset) / 8 + 64;
-  std::byte* bases[] = {reinterpret_cast<std::byte*>(inbox_.ring), reinterpret_cast<std::byte*>(outbox_.ring)};
+  std::byte* bases[] = {reinterpret_cast<std::byte*>(inbox_.ring()), reinterpret_cast<std::byte*>(outbox_.ring())};
   char memory[256];
   auto mr = bob_.register_memory(memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
   std::uint64_t calls = 0;
@@ -143,8 +143,8 @@ TEST_P(Scribbler, OnlyErrorsFollow) {
     wr.send_flags = random() % 2 != 0 ? IBV_SEND_SIGNALED : 0;
     wr.opcode = std::array{IBV_WR_SEND, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ,
                            IBV_WR_ATOMIC_FETCH_AND_ADD}[random() % 4];
-    wr.wr.rdma.rkey = outbox_.rows[random() % kMrRows].rkey.load();
-    wr.wr.rdma.remote_addr = outbox_.rows[0].address.load();
+    wr.wr.rdma.rkey = outbox_.rows()[random() % kMrRows].rkey.load();
+    wr.wr.rdma.remote_addr = outbox_.rows()[0].address.load();
     bob_.post(wr, {sge_of(memory, wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ? 8 : random() % 256, mr->lkey)});
     calls += End::poll_once(*bob_.cq).size();
     if (random() % 64 == 0) ibv_req_notify_cq(bob_.cq.get(), 0);

@@ -140,15 +140,15 @@ class HostileListing : public ::testing::Test {
     reply.qp_num = 99;
     // A process of her own user, whose descriptors can be opened.
     must(bobs.attach(reply, nullptr, link_, {{::getpid(), ::getuid()}, 0}, 7));
-    outbox_.consumer->receives_posted.store(64);
+    outbox_.consumer().receives_posted.store(64);
   }
   void claim(const UniqueFd& map, std::uint32_t descriptor) {
     struct stat status {};
     ASSERT_EQ(::fstat(map.get(), &status), 0);
-    outbox_.doorbell->map_descriptor.store(descriptor);
-    outbox_.doorbell->map_device.store(status.st_dev);
-    outbox_.doorbell->map_inode.store(status.st_ino);
-    outbox_.doorbell->armed.store(1U << 31 | kPlace);
+    outbox_.doorbell().map_descriptor.store(descriptor);
+    outbox_.doorbell().map_device.store(status.st_dev);
+    outbox_.doorbell().map_inode.store(status.st_ino);
+    outbox_.doorbell().armed.store(1U << 31 | kPlace);
   }
   void bob_sends() { ASSERT_EQ(bob_.post_text(IBV_WR_SEND, "", nullptr), 0); }
   /// The types of the packets that Bob has sent, in order.
@@ -157,6 +157,12 @@ class HostileListing : public ::testing::Test {
     LinkPacket type{};
     while (::recv(socket_.get(), &type, 1, MSG_DONTWAIT) == 1) types.push_back(type);
     return types;
+  }
+  /// Returns whether Bob has rung by the link since packets() was called last. He may have asked for a map again
+  /// before.
+  bool is_rung() {
+    const std::vector<LinkPacket> sent = packets();
+    return !sent.empty() && sent.back() == LinkPacket::wake;
   }
   void pass(int descriptor) {
     LinkPacket type = LinkPacket::ready_map;
@@ -192,6 +198,19 @@ constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr std::size_t kMapBytes = (sizeof(ReadyBits) + 4095) / 4096 * 4096;
 using Packets = std::vector<LinkPacket>;
 
+TEST(ReadyMapsOfPeers, OneConnectionAtATimeAsksForAMapAndTheOthersWaitForTheAnswer) {
+  PeerReadyMaps maps;
+  MemoryName one{}, other{};
+  one.inode = 1;
+  other.inode = 2;
+  constexpr Nanos kBegin{1'000'000'000}, kAnswerTime{20'000'000};
+  EXPECT_TRUE(maps.may_try(one, kBegin));
+  EXPECT_FALSE(maps.may_try(one, kBegin + kAnswerTime - Nanos(1)));
+  EXPECT_TRUE(maps.may_try(other, kBegin));
+  EXPECT_TRUE(maps.may_try(one, kBegin + kAnswerTime));
+  EXPECT_FALSE(maps.may_try(one, kBegin + kAnswerTime));
+}
+
 TEST_F(HostileListing, MemoryThatCouldShrinkIsNoMap) {
   const UniqueFd map = memory(kMapBytes, F_SEAL_GROW);
   claim(map, static_cast<std::uint32_t>(map.get()));
@@ -200,7 +219,7 @@ TEST_F(HostileListing, MemoryThatCouldShrinkIsNoMap) {
   pass(map.get());
   claim(map, static_cast<std::uint32_t>(map.get()));
   bob_sends();
-  EXPECT_EQ(packets(), Packets{LinkPacket::wake}) << "not asked for again so soon";
+  EXPECT_TRUE(is_rung());
 }
 
 TEST_F(HostileListing, MemoryOfAnotherSizeIsNoMap) {
@@ -212,7 +231,7 @@ TEST_F(HostileListing, MemoryOfAnotherSizeIsNoMap) {
     pass(map.get());
     claim(map, static_cast<std::uint32_t>(map.get()));
     bob_sends();
-    EXPECT_EQ(packets(), Packets{LinkPacket::wake});
+    EXPECT_TRUE(is_rung());
   }
 }
 
@@ -229,7 +248,7 @@ TEST_F(HostileListing, ADescriptorOfAnotherFileIsNotOpened) {
   EXPECT_FALSE(link_->peer_gone());
   claim(map, static_cast<std::uint32_t>(reader.get()));
   bob_sends();
-  EXPECT_EQ(packets(), Packets{LinkPacket::wake});
+  EXPECT_TRUE(is_rung());
 }
 
 TEST_F(HostileListing, AMapThatIsPassedServesFromThenOn) {

@@ -52,44 +52,44 @@ class RcParts : public ::testing::Test {
 
 TEST_F(RcParts, AConnectionBeginsWithFences) {
   Fences fences;
-  fences.begin(*inbox_.producer, false);
-  EXPECT_EQ(inbox_.producer->fences, 1U);
+  fences.begin(inbox_.producer(), false);
+  EXPECT_EQ(inbox_.producer().fences, 1U);
 }
 
 TEST_F(RcParts, FencesEndWhenThePeerWantsNoneAfterManyEntries) {
   Fences fences;
-  fences.begin(*inbox_.producer, false);
+  fences.begin(inbox_.producer(), false);
   fences.follow(false, kManyEntriesAwake - 1);
-  EXPECT_EQ(inbox_.producer->fences, 1U) << "a peer cannot ask for our barrier after every message";
+  EXPECT_EQ(inbox_.producer().fences, 1U) << "a peer cannot ask for our barrier after every message";
   fences.follow(false, kManyEntriesAwake);
-  EXPECT_EQ(inbox_.producer->fences, 0U);
+  EXPECT_EQ(inbox_.producer().fences, 0U);
   fences.follow(true, kManyEntriesAwake + 1);
-  EXPECT_EQ(inbox_.producer->fences, 1U) << "its wish for them is followed at once";
+  EXPECT_EQ(inbox_.producer().fences, 1U) << "its wish for them is followed at once";
 }
 
 TEST_F(RcParts, FencesStayWhereASideHasNoBarriers) {
   Fences fences;
-  fences.begin(*inbox_.producer, true);
+  fences.begin(inbox_.producer(), true);
   fences.follow(false, kManyEntriesAwake);
-  EXPECT_EQ(inbox_.producer->fences, 1U);
+  EXPECT_EQ(inbox_.producer().fences, 1U);
 }
 
 TEST_F(RcParts, AConsumerThatStaysAwakeWantsNoFences) {
-  FenceWish wish(*inbox_.doorbell);
+  FenceWish wish(inbox_.doorbell());
   wish.begin();
-  EXPECT_EQ(inbox_.doorbell->wants_fences, 1U);
+  EXPECT_EQ(inbox_.doorbell().wants_fences, 1U);
   wish.note_consumed(kManyEntriesAwake - 1);
-  EXPECT_EQ(inbox_.doorbell->wants_fences, 1U);
+  EXPECT_EQ(inbox_.doorbell().wants_fences, 1U);
   wish.note_consumed(kManyEntriesAwake);
-  EXPECT_EQ(inbox_.doorbell->wants_fences, 0U);
+  EXPECT_EQ(inbox_.doorbell().wants_fences, 0U);
 }
 
 TEST_F(RcParts, AConsumerThatSleepsBeforeEachMessageWantsFences) {
-  FenceWish wish(*inbox_.doorbell);
+  FenceWish wish(inbox_.doorbell());
   for (std::uint32_t index = 0; index < 3; ++index) wish.note_arming(index);
-  EXPECT_EQ(inbox_.doorbell->wants_fences, 0U);
+  EXPECT_EQ(inbox_.doorbell().wants_fences, 0U);
   wish.note_arming(3);
-  EXPECT_EQ(inbox_.doorbell->wants_fences, 1U);
+  EXPECT_EQ(inbox_.doorbell().wants_fences, 1U);
 }
 
 // -- attributes
@@ -141,8 +141,7 @@ TEST(ConnectionMemory, ThePeersInboxHasRoomInOurSegment) {
   EXPECT_TRUE(ours.check_peers(offer.spare, nullptr));
 
   const InboxView peers = ours.take_peers(offer.spare, nullptr);
-  EXPECT_EQ(reinterpret_cast<std::byte*>(peers.consumer) - reinterpret_cast<std::byte*>(ours.own_inbox().consumer),
-            static_cast<std::ptrdiff_t>(offer.spare.offset));
+  EXPECT_EQ(peers.lines - ours.own_inbox().lines, static_cast<std::ptrdiff_t>(offer.spare.offset));
   EXPECT_FALSE(ours.memfd()) << "the peer has a copy";
 }
 
@@ -183,15 +182,15 @@ class RcOutbox : public RcParts {
  protected:
   RcOutbox() {
     outbox_.attach(inbox_, false, {::getpid(), ::getuid()}, *link_);
-    outbox_.fences().begin(*inbox_.producer, false);
+    outbox_.fences().begin(inbox_.producer(), false);
   }
   Outbox outbox_;
 };
 
 TEST_F(RcOutbox, KnowsTheReceivesThatThePeerHasPosted) {
   EXPECT_FALSE(outbox_.has_receive());
-  inbox_.consumer->receive_bytes = 100;
-  inbox_.consumer->receives_posted = 1;
+  inbox_.consumer().receive_bytes = 100;
+  inbox_.consumer().receives_posted = 1;
   EXPECT_TRUE(outbox_.has_receive());
   EXPECT_FALSE(outbox_.wants_ack(100));
   EXPECT_TRUE(outbox_.wants_ack(101));
@@ -200,7 +199,7 @@ TEST_F(RcOutbox, KnowsTheReceivesThatThePeerHasPosted) {
 }
 
 TEST_F(RcOutbox, MoreReceivesThanThereCanBeAreNone) {
-  inbox_.consumer->receives_posted = kMaxQueueEntries + 1;
+  inbox_.consumer().receives_posted = kMaxQueueEntries + 1;
   EXPECT_FALSE(outbox_.has_receive());
 }
 
@@ -210,9 +209,9 @@ TEST_F(RcOutbox, StopsWhenTheRingIsFull) {
     outbox_.put(EntryType::write_imm, kEntryHasImm, i, 0);
   }
   EXPECT_FALSE(outbox_.has_entry());
-  inbox_.consumer->entries_consumed = kEntries + 1;
+  inbox_.consumer().entries_consumed = kEntries + 1;
   EXPECT_FALSE(outbox_.has_entry()) << "more than was put";
-  inbox_.consumer->entries_consumed = 1;
+  inbox_.consumer().entries_consumed = 1;
   EXPECT_TRUE(outbox_.has_entry());
   EXPECT_EQ(static_cast<std::uint32_t>(inbox_.entry(3).head), 3U);
 }
@@ -226,13 +225,13 @@ TEST(Outbox, ALargerRingTakesAllItsEntriesBeforeThePeerPublishes) {
   Link link(std::move(ours));
   Outbox outbox;
   outbox.attach(inbox, false, {::getpid(), ::getuid()}, link);
-  outbox.fences().begin(*inbox.producer, false);
+  outbox.fences().begin(inbox.producer(), false);
   for (std::uint32_t i = 0; i < kMany; ++i) {
     ASSERT_TRUE(outbox.has_entry());
     outbox.put(EntryType::write_imm, kEntryHasImm, i, 0);
   }
   EXPECT_FALSE(outbox.has_entry());
-  inbox.consumer->entries_consumed = inbox.first_entry() + 1;
+  inbox.consumer().entries_consumed = inbox.first_entry() + 1;
   EXPECT_TRUE(outbox.has_entry());
 }
 
@@ -242,16 +241,16 @@ TEST_F(RcOutbox, CutsPiecesOfAQuarterOfThePayloadRing) {
     const auto room = outbox_.take_piece(1 << 20);
     ASSERT_TRUE(room);
     EXPECT_EQ(room->bytes, quarter);
-    EXPECT_EQ(room->memory, inbox_.payload + std::size_t{i} * quarter);
+    EXPECT_EQ(room->memory, inbox_.payload() + std::size_t{i} * quarter);
   }
   EXPECT_FALSE(outbox_.take_piece(1));
-  inbox_.consumer->payload_consumed = quarter;
+  inbox_.consumer().payload_consumed = quarter;
   EXPECT_TRUE(outbox_.take_piece(1));
 }
 
 TEST_F(RcOutbox, ContiguousRoomSkipsTheEndOfThePayloadRing) {
   ASSERT_EQ(outbox_.take_contiguous(kPayloadBytes - 16), 0U);
-  inbox_.consumer->payload_consumed = kPayloadBytes - 16;
+  inbox_.consumer().payload_consumed = kPayloadBytes - 16;
   EXPECT_EQ(outbox_.take_contiguous(24), 0U);
   EXPECT_EQ(outbox_.take_contiguous(8), 24U);
 }
@@ -259,7 +258,7 @@ TEST_F(RcOutbox, ContiguousRoomSkipsTheEndOfThePayloadRing) {
 TEST_F(RcOutbox, RingsOnceForAnArmedPeer) {
   outbox_.put(EntryType::write_imm, 0, 0, 0);
   EXPECT_FALSE(is_rung());
-  inbox_.doorbell->armed = kArmedForAny;
+  inbox_.doorbell().armed = kArmedForAny;
   outbox_.put(EntryType::write_imm, 0, 0, 0);
   EXPECT_TRUE(is_rung());
   outbox_.put(EntryType::write_imm, 0, 0, 0);
@@ -267,7 +266,7 @@ TEST_F(RcOutbox, RingsOnceForAnArmedPeer) {
 }
 
 TEST_F(RcOutbox, RingsForSolicitedEntriesOnlyIfThatIsWanted) {
-  inbox_.doorbell->armed = kArmedForSolicited;
+  inbox_.doorbell().armed = kArmedForSolicited;
   outbox_.put(EntryType::write_imm, 0, 0, 0);
   EXPECT_FALSE(is_rung());
   outbox_.put(EntryType::write_imm, kEntrySolicited, 0, 0);
@@ -277,10 +276,10 @@ TEST_F(RcOutbox, RingsForSolicitedEntriesOnlyIfThatIsWanted) {
 TEST_F(RcOutbox, AcknowledgementsThatWereNotAskedForDoNotCount) {
   const std::uint32_t first = outbox_.want_ack();
   const std::uint32_t second = outbox_.want_ack();
-  inbox_.consumer->acked = second + 1;
+  inbox_.consumer().acked = second + 1;
   outbox_.look_for_acks();
   EXPECT_FALSE(outbox_.has_ack(first));
-  inbox_.consumer->acked = first;
+  inbox_.consumer().acked = first;
   outbox_.look_for_acks();
   EXPECT_TRUE(outbox_.has_ack(first));
   EXPECT_FALSE(outbox_.has_all_acks());
@@ -310,24 +309,24 @@ class RcRegions : public RcParts {
 };
 
 TEST_F(RcRegions, ARegionInTheArenaIsFoundWithinItsBounds) {
-  enter(inbox_.rows[0], IBV_ACCESS_REMOTE_WRITE | kRowInArena, 64);
-  EXPECT_EQ(regions_.find(kKey, kStart + 1, 99, IBV_ACCESS_REMOTE_WRITE).memory, inbox_.arena + 65);
+  enter(inbox_.rows()[0], IBV_ACCESS_REMOTE_WRITE | kRowInArena, 64);
+  EXPECT_EQ(regions_.find(kKey, kStart + 1, 99, IBV_ACCESS_REMOTE_WRITE).memory, inbox_.arena() + 65);
   EXPECT_EQ(find(kStart + 1, 100), Kind::denied);
   EXPECT_EQ(find(kStart - 1, 2), Kind::denied);
   EXPECT_EQ(regions_.find(kKey, kStart, 1, IBV_ACCESS_REMOTE_READ).kind, Kind::denied);
 }
 
 TEST_F(RcRegions, ARowThatLeavesTheArenaIsDenied) {
-  enter(inbox_.rows[0], IBV_ACCESS_REMOTE_WRITE | kRowInArena, inbox_.arena_bytes - 50);
+  enter(inbox_.rows()[0], IBV_ACCESS_REMOTE_WRITE | kRowInArena, inbox_.arena_bytes - 50);
   EXPECT_EQ(find(kStart, 51), Kind::denied);
   EXPECT_EQ(find(kStart, 50), Kind::arena);
-  enter(inbox_.rows[0], IBV_ACCESS_REMOTE_WRITE | kRowInArena, ~std::uint64_t{0});
+  enter(inbox_.rows()[0], IBV_ACCESS_REMOTE_WRITE | kRowInArena, ~std::uint64_t{0});
   EXPECT_EQ(find(kStart, 1), Kind::denied);
 }
 
 TEST_F(RcRegions, WithoutARowOrAProcessThePeerMustAssist) {
   EXPECT_EQ(find(kStart, 1), Kind::assisted);
-  enter(inbox_.rows[row_of(kKey)], IBV_ACCESS_REMOTE_WRITE, 0);
+  enter(inbox_.rows()[row_of(kKey)], IBV_ACCESS_REMOTE_WRITE, 0);
   EXPECT_EQ(find(kStart, 1), Kind::assisted);
   regions_.attach(inbox_, ::getpid());
   EXPECT_EQ(find(kStart, 1), Kind::process);
@@ -359,22 +358,22 @@ class RcOwnRegions : public RcParts {
 
 TEST_F(RcOwnRegions, ARegionIsPublishedWithTheMarkOfThisProcess) {
   regions_.publish(region_);
-  const MrRow& row = inbox_.rows[row_of(kKey)];
+  const MrRow& row = inbox_.rows()[row_of(kKey)];
   EXPECT_EQ(row.rkey, kKey);
   EXPECT_EQ(row.address, reinterpret_cast<std::uint64_t>(buffer_));
-  EXPECT_EQ(inbox_.consumer->mark_token, own_space_mark().token);
+  EXPECT_EQ(inbox_.consumer().mark_token, own_space_mark().token);
   EXPECT_FALSE(regions_.are_of_other_process());
   regions_.retract(region_);
   EXPECT_EQ(row.rkey, 0U);
 }
 
 TEST_F(RcOwnRegions, TheArenaHasARowOfItsOwnAndNeedsNoMark) {
-  region_.addr = inbox_.arena;
+  region_.addr = inbox_.arena();
   region_.only_for = &regions_;
   regions_.publish(region_);
   regions_.note_arena_registered();
-  EXPECT_EQ(inbox_.rows[0].access, static_cast<std::uint32_t>(IBV_ACCESS_REMOTE_WRITE) | kRowInArena);
-  EXPECT_EQ(inbox_.consumer->mark_token, 0U);
+  EXPECT_EQ(inbox_.rows()[0].access, static_cast<std::uint32_t>(IBV_ACCESS_REMOTE_WRITE) | kRowInArena);
+  EXPECT_EQ(inbox_.consumer().mark_token, 0U);
   EXPECT_FALSE(regions_.retract_all()) << "it stays";
   regions_.retract(region_);
   EXPECT_FALSE(regions_.is_arena_registered());
@@ -383,13 +382,13 @@ TEST_F(RcOwnRegions, TheArenaHasARowOfItsOwnAndNeedsNoMark) {
 TEST_F(RcOwnRegions, RetractingWaitsForAnAccessUnderWay) {
   regions_.publish(region_);
   owner_.its_link = std::move(link_);
-  inbox_.producer->lease = 1;
+  inbox_.producer().lease = 1;
   std::thread peer([&] {
-    while (inbox_.rows[row_of(kKey)].rkey != 0) std::this_thread::yield();
-    inbox_.producer->lease = 2;
+    while (inbox_.rows()[row_of(kKey)].rkey != 0) std::this_thread::yield();
+    inbox_.producer().lease = 2;
   });
   regions_.retract(region_);
-  EXPECT_EQ(inbox_.producer->lease, 2U);
+  EXPECT_EQ(inbox_.producer().lease, 2U);
   peer.join();
   EXPECT_EQ(owner_.failures, 0);
 }
@@ -397,7 +396,7 @@ TEST_F(RcOwnRegions, RetractingWaitsForAnAccessUnderWay) {
 TEST_F(RcOwnRegions, APeerThatDoesNotEndItsAccessIsDisconnected) {
   regions_.publish(region_);
   owner_.its_link = std::move(link_);
-  inbox_.producer->lease = 1;
+  inbox_.producer().lease = 1;
   regions_.retract(region_);
   EXPECT_EQ(owner_.failures, 1);
 }
@@ -406,10 +405,10 @@ TEST_F(RcOwnRegions, APeerThatDoesNotEndItsAccessIsDisconnected) {
 
 TEST_F(RcParts, AStalledPeerIsRungOnce) {
   Fences fences;
-  StalledPeer peer(*inbox_.producer, fences);
-  inbox_.producer->waiting = 1;
+  StalledPeer peer(inbox_.producer(), fences);
+  inbox_.producer().waiting = 1;
   peer.ring_if_waiting();
-  EXPECT_EQ(inbox_.producer->waiting, 1U) << "nobody to ring yet";
+  EXPECT_EQ(inbox_.producer().waiting, 1U) << "nobody to ring yet";
   peer.attach(*link_);
   peer.ring_if_waiting();
   EXPECT_TRUE(is_rung());
@@ -421,10 +420,10 @@ TEST_F(RcParts, AnArmingTakesABarrierOnlyBeforeAPeerWithoutFences) {
   End end;
   Arming arming(inbox_, static_cast<CompletionQueue&>(*end.cq));
   EXPECT_TRUE(arming.arm(ArmKind::solicited));
-  EXPECT_EQ(inbox_.doorbell->armed, kArmedForSolicited);
-  inbox_.producer->fences = 1;
+  EXPECT_EQ(inbox_.doorbell().armed, kArmedForSolicited);
+  inbox_.producer().fences = 1;
   EXPECT_FALSE(arming.arm(ArmKind::any));
-  EXPECT_EQ(inbox_.doorbell->armed, kArmedForAny);
+  EXPECT_EQ(inbox_.doorbell().armed, kArmedForAny);
 }
 
 TEST_F(RcParts, AnArmedConnectionCanBeListedUntilItsPeerRings) {
@@ -435,7 +434,7 @@ TEST_F(RcParts, AnArmedConnectionCanBeListedUntilItsPeerRings) {
   arming.arm(ArmKind::any);
   const Listing listing = arming.list_at(map, 7);
   EXPECT_TRUE(listing.lasts());
-  EXPECT_EQ(inbox_.doorbell->armed, kListed | 7);
+  EXPECT_EQ(inbox_.doorbell().armed, kListed | 7);
   arming.unlist();
   EXPECT_FALSE(listing.lasts());
 }

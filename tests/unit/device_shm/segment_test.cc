@@ -45,12 +45,12 @@ TEST(Segment, AConnectionOfFewSmallMessagesTouchesOnePage) {
     const InboxLayout layout = plan_inbox(0, entries, 1 << 17, 1 << 17);
     const OwnSegment segment = must(make_segment(layout.bytes));
     const InboxView inbox(*segment.mapping, layout);
-    inbox.consumer->receives_posted = 1;
-    inbox.doorbell->armed = kArmedForAny;
-    inbox.producer->fences = 1;
-    inbox.rows[kMrRows - 1].rkey = 1;
+    inbox.consumer().receives_posted = 1;
+    inbox.doorbell().armed = kArmedForAny;
+    inbox.producer().fences = 1;
+    inbox.rows()[kMrRows - 1].rkey = 1;
     for (std::uint32_t i = 0; i < 16; ++i) inbox.entry(inbox.first_entry() + i).head = 1;
-    for (std::size_t i = 0; i < 16 * kLineBytes; ++i) inbox.arena[i] = std::byte{1};
+    for (std::size_t i = 0; i < 16 * kLineBytes; ++i) inbox.arena()[i] = std::byte{1};
     EXPECT_EQ(touched_pages(segment), 1U);
   }
 }
@@ -62,7 +62,7 @@ TEST(Segment, ALapHasNumbersThatFreshMemoryHasNot) {
   const std::uint32_t first = inbox.first_entry();
   EXPECT_EQ(inbox.lap(first), 1U);
   EXPECT_EQ(inbox.lap(first + kHotEntries), 2U) << "the ring goes on at its start";
-  EXPECT_EQ(&inbox.entry(first + kHotEntries), inbox.ring);
+  EXPECT_EQ(&inbox.entry(first + kHotEntries), inbox.ring());
 }
 
 TEST(Segment, AFirstInboxThatDoesNotFitIsIgnored) {

@@ -57,5 +57,24 @@ TEST(EndOfPeer, TakesAnyNumbers) {
   EXPECT_EQ(stream.end({7, 0, true, false}), StreamEnd::unread);
 }
 
+// Bob sleeps, Alice puts a message behind the seven bytes, Bob wakes by himself and ends, and her bell finds nobody.
+TEST(MessageThatRangInVain, HasArrivedIfBobSaysSo) {
+  Stream stream;
+  const SentBytes sent{7, 0, true, false};
+  const auto has_got_next = [&] { return engine::has_got_next(stream.alices, sent); };
+  EXPECT_FALSE(has_got_next()) << "he has said nothing, as one who was killed";
+  stream.bob.tell(6);
+  stream.bob.tell_end(6, true);
+  EXPECT_FALSE(has_got_next()) << "he had left earlier bytes unread when he ended";
+  stream.bob.tell(7);
+  stream.bob.tell_end(7, false);
+  EXPECT_FALSE(has_got_next()) << "he had read the earlier bytes and seen nothing else";
+  stream.bob.tell_end(7, true);
+  EXPECT_TRUE(has_got_next()) << "what he has left unread is the message";
+  stream.bob.tell(8);
+  stream.bob.tell_end(8, true);
+  EXPECT_TRUE(has_got_next()) << "he has read a part of it";
+}
+
 }  // namespace
 }  // namespace ringsock::engine

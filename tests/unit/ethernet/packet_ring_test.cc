@@ -191,7 +191,7 @@ TEST_F(PacketRingTest, AWaitingCallEndsTheBatchOnlyWhenItIsServed) {
   send_to(alice, elsewhere, "other's");
   for (const char* text : {"1", "2", "3"}) send_to(alice, bobs(), text);
 
-  WaitingCall call{.sink = sink};
+  WaitingCall call{.sink = &sink};
   poll_while([&] { return !call.is_served; }, &call);
   EXPECT_TRUE(call.is_served);
   EXPECT_EQ(other.seen.size(), 1U);

@@ -29,7 +29,7 @@ class SinkTableTest : public testing::Test {
     auto pool = verbs::BufferPool::create(
         nullptr, nullptr, {.buffer_bytes = 2048, .slab_bytes = 1 << 16, .limit_bytes = 1 << 20, .access = 0});
     pool_ = *std::move(pool);
-    spares_ = std::make_unique<SpareBuffers>(*pool_, large_);
+    spares_ = std::make_unique<SpareBuffers>(*pool_, large_, SpareBuffers::kMost);
   }
 
   void attach(PacketSink& sink, std::uint8_t protocol, const SocketAddress& source = {}, bool is_group = false) {

@@ -22,6 +22,8 @@ struct KernelScript {
   std::function<void()> before_answer = [] {};  ///< called when a question has been asked: what happens meanwhile
   std::function<void()> while_tables_are_read = [] {};
   int questions = 0;  ///< about paths
+  bool ports_decide = false;
+  int questions_about_ports = 0;
   int table_reads = 0;
   bool tables_fail = false;
   std::vector<std::pair<int, IpAddress>> used;  ///< use_neighbour()
@@ -57,6 +59,10 @@ class FakeKernel final : public Kernel {
     if (answer.path.next_hop.is_unspecified()) answer.path.next_hop = query.destination;
     meanwhile();
     return answer;
+  }
+  bool ports_decide(int /*family*/) override {
+    ++script_.questions_about_ports;
+    return script_.ports_decide;
   }
   Result<NeighbourFacts> neighbour(int /*ifindex*/, const IpAddress& /*address*/) override {
     const NeighbourFacts answer = script_.neighbour;

@@ -117,12 +117,19 @@ class TwoHosts : public ::testing::Test {
     auto opened = here.state();
     ASSERT_TRUE(opened) << opened.error().where;
     state = *opened;
-    // IPv6 addresses that come before IPv6 has found the link up are of no use until some time after.
     ASSERT_TRUE(wait_until(*state, [&] { return has(*state, "fe80::ff:fe00:1"); }));
+    ASSERT_TRUE(wait_until_usable(there, "fe80::ff:fe00:2"));
     here.run("ip addr add 10.0.0.1/24 brd + dev v0 && ip addr add fd00::1/64 dev v0 nodad");
     there.run("ip addr add 10.0.0.2/24 dev v1 && ip addr add fd00::2/64 dev v1 nodad");
     ASSERT_TRUE(wait_until(*state, [&] { return has(*state, "10.0.0.1") && has(*state, "fd00::1"); }));
     v0 = state->link("v0")->index;
+  }
+
+  /// IPv6 addresses that come before IPv6 has found the link up are of no use until some time after: waits for the
+  /// link-local address of the link.
+  static bool wait_until_usable(const NetworkNamespace& host, const char* link_local) {
+    const auto its_state = host.state();
+    return its_state && wait_until(**its_state, [&] { return has(**its_state, link_local); });
   }
 
   static bool has(const NetworkState& state, const char* address) {

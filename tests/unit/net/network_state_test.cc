@@ -2,6 +2,7 @@
 #include "core/net/network_state.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "tests/unit/net/fake_kernel.h"
@@ -40,6 +41,9 @@ class NetworkStateTest : public ::testing::Test {
     EXPECT_TRUE(answer);
     return answer ? *answer : Path{};
   }
+  static PathQuery flow_to(std::uint16_t port) {
+    return {.destination = kDestination, .protocol = IPPROTO_UDP, .source_port = 123, .destination_port = port};
+  }
   /// The kernel tells of `events`, and they are processed.
   void tell(std::vector<KernelEvent> events) {
     script.events.push_back({std::move(events)});
@@ -56,12 +60,55 @@ class NetworkStateTest : public ::testing::Test {
 
 // -- paths
 
-TEST_F(NetworkStateTest, KernelIsAskedOncePerFlow) {
-  path();
-  path();
+TEST_F(NetworkStateTest, KernelIsAskedOncePerAddress) {
+  for (std::uint16_t port = 1; port < 100; ++port) EXPECT_FALSE(state->path_to(flow_to(port))->depends_on_ports);
   EXPECT_EQ(script.questions, 1);
-  EXPECT_TRUE(state->path_to({.destination = kDestination, .destination_port = 53}));
+  EXPECT_EQ(script.questions_about_ports, 1);
+  path(kOther);
   EXPECT_EQ(script.questions, 2);
+}
+
+TEST_F(NetworkStateTest, KernelIsAskedOncePerFlowWhilePortsDecide) {
+  script.ports_decide = true;
+  EXPECT_TRUE(state->path_to(flow_to(53))->depends_on_ports);
+  EXPECT_TRUE(state->path_to(flow_to(54))->depends_on_ports);
+  EXPECT_TRUE(state->path_to(flow_to(53))->depends_on_ports);
+  EXPECT_EQ(script.questions, 2);
+  EXPECT_EQ(script.questions_about_ports, 1);
+}
+
+TEST_F(NetworkStateTest, ANewRuleMayMakePortsDecideAndItsEndEndsThat) {
+  EXPECT_FALSE(state->path_to(flow_to(53))->depends_on_ports);
+  script.ports_decide = true;
+  const auto before = state->generation();
+  tell({RoutingEvent{AF_INET}});
+  EXPECT_GT(state->generation(), before);
+  EXPECT_TRUE(state->path_to(flow_to(53))->depends_on_ports);
+  EXPECT_TRUE(state->path_to(flow_to(54))->depends_on_ports);
+  script.ports_decide = false;
+  tell({RoutingEvent{AF_INET6}});  // concerns no IPv4 flow
+  EXPECT_TRUE(state->path_to(flow_to(54))->depends_on_ports);
+  tell({RoutingEvent{AF_INET}});
+  EXPECT_FALSE(state->path_to(flow_to(54))->depends_on_ports);
+  EXPECT_EQ(script.questions, 4);
+}
+
+TEST_F(NetworkStateTest, ARuleThatCrossesTheQuestionAboutPortsCounts) {
+  script.before_answer = [&] {
+    script.before_answer = [] {};
+    script.ports_decide = true;
+    tell({RoutingEvent{AF_INET}});
+  };
+  EXPECT_TRUE(state->path_to(flow_to(53))->depends_on_ports);
+  EXPECT_EQ(script.questions_about_ports, 2);
+}
+
+TEST_F(NetworkStateTest, TenThousandPeersAreAskedAboutOnceEach) {
+  constexpr std::uint32_t kPeers = 10'000;
+  for (int round = 0; round < 3; ++round) {
+    for (std::uint32_t i = 0; i < kPeers; ++i) path(IpAddress::v4(0x0a000000 + i));
+  }
+  EXPECT_EQ(script.questions, static_cast<int>(kPeers));
 }
 
 TEST_F(NetworkStateTest, PathIsCompletedFromItsLink) {
@@ -259,7 +306,9 @@ TEST_F(NetworkStateTest, StaleInUseIsConfirmedStaleUnusedIsNot) {
 
 TEST_F(NetworkStateTest, NeighboursNobodyHoldsAreDroppedTheOthersStay) {
   const auto held = state->neighbour(kLink, kDestination);
-  for (std::uint32_t i = 0; i < 1000; ++i) state->neighbour(kLink, IpAddress::v4(0x0a000000 + i));
+  const std::weak_ptr dropped = state->neighbour(kLink, IpAddress::v4(0x0a000000));
+  for (std::uint32_t i = 1; i < 20'000; ++i) state->neighbour(kLink, IpAddress::v4(0x0a000000 + i));
+  EXPECT_TRUE(dropped.expired());
   EXPECT_EQ(state->neighbour(kLink, kDestination), held);
   tell({neighbour_is(NeighbourState::reachable)});
   EXPECT_TRUE(held->facts().is_usable());

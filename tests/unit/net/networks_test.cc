@@ -153,9 +153,11 @@ class PathMtu : public TwoHosts {
     if (IsSkipped()) return;
     there.set("ipv4/ip_forward", "1");
     there.set("ipv6/conf/all/forwarding", "1");
-    there.run("ip link add w0 mtu 1300 type veth peer name w1 mtu 1300 netns " + far.name());
+    there.run("ip link add w0 address 02:00:00:00:00:03 mtu 1300 type veth peer name w1 mtu 1300 netns " + far.name());
     far.run("ip link set w1 up");
-    there.run("ip link set w0 up && ip addr add 192.0.2.1/24 dev w0 && ip addr add 2001:db8::1/64 dev w0 nodad");
+    there.run("ip link set w0 up");
+    ASSERT_TRUE(wait_until_usable(there, "fe80::ff:fe00:3"));
+    there.run("ip addr add 192.0.2.1/24 dev w0 && ip addr add 2001:db8::1/64 dev w0 nodad");
     far.run("ip addr add 192.0.2.2/24 dev w1 && ip addr add 2001:db8::2/64 dev w1 nodad");
     here.run("ip route add 192.0.2.0/24 via 10.0.0.2 && ip -6 route add 2001:db8::/64 via fd00::2");
   }

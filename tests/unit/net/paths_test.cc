@@ -179,6 +179,22 @@ TEST_F(Rules, ProtocolAndPorts) {
   EXPECT_FALSE(is_by_rule(other));
 }
 
+TEST_F(Rules, PortsMatterFromTheFirstRuleThatNamesThemOn) {
+  const PathQuery dns{
+      .destination = ip("192.0.2.1"), .protocol = IPPROTO_UDP, .source_port = 5001, .destination_port = 53};
+  EXPECT_FALSE(path(dns).depends_on_ports);
+  EXPECT_FALSE(is_by_rule(dns));
+  here.run("ip rule add ipproto udp dport 53 table 100");
+  EXPECT_TRUE(wait_until(*state, [&] { return is_by_rule(dns); }));
+  EXPECT_TRUE(path(dns).depends_on_ports);
+  PathQuery other = dns;
+  other.destination_port = 54;
+  EXPECT_FALSE(is_by_rule(other));
+  here.run("ip rule delete ipproto udp dport 53 table 100");
+  EXPECT_TRUE(wait_until(*state, [&] { return !is_by_rule(dns); }));
+  EXPECT_FALSE(path(dns).depends_on_ports);
+}
+
 TEST_F(Rules, OutgoingInterfaceOfABoundSocket) {
   here.run("ip rule add oif v0 table 100");
   EXPECT_TRUE(is_by_rule({.destination = ip("192.0.2.1"), .oif = v0}));
@@ -332,6 +348,18 @@ class Multipath : public TwoHosts {
 TEST_F(Multipath, EveryFlowGoesWhereTheKernelWouldSendIt) { expect_the_kernels_choice("192.0.2.1"); }
 
 TEST_F(Multipath, EveryIpv6FlowToo) { expect_the_kernels_choice("2001:db8::1"); }
+
+TEST_F(Multipath, FlowsShareAPathWhileTheKernelDistributesByAddressesAlone) {
+  EXPECT_TRUE(path(flow("192.0.2.1", 20000)).depends_on_ports);
+  const auto before = state->generation();
+  here.set("ipv4/fib_multipath_hash_policy", "0");
+  EXPECT_TRUE(wait_until(*state, [&] { return !path(flow("192.0.2.1", 20000)).depends_on_ports; }));
+  EXPECT_GT(state->generation(), before);
+  const Path shared = path(flow("192.0.2.1", 20000));
+  for (std::uint16_t port = 20001; port < 20050; ++port) EXPECT_EQ(path(flow("192.0.2.1", port)), shared);
+  EXPECT_EQ(shared.source, kernels_source(flow("192.0.2.1", 20000)));
+  EXPECT_TRUE(path(flow("2001:db8::1", 20000)).depends_on_ports);  // the other version has a policy of its own
+}
 
 TEST_F(Multipath, FlowsLeaveALinkThatGoesDown) {
   std::set<int> links;

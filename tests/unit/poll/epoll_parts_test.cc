@@ -12,6 +12,7 @@
 #include "core/poll/doorbells.h"
 #include "core/poll/epoll_set.h"
 #include "core/poll/hot_members.h"
+#include "core/poll/kernel_looks.h"
 #include "core/poll/kernel_members.h"
 #include "core/runtime/fd_table.h"
 #include "tests/fakes/fake_endpoint.h"
@@ -209,7 +210,7 @@ TEST(KernelMembers, AreLookedAtNowAndThenWhileTheyHaveNothing) {
 
   kernel.look_next_time();
 
-  EXPECT_TRUE(kernel.is_turn());
+  EXPECT_TRUE(kernel.is_turn(KernelLooks::kAutomatic));
 }
 
 TEST(KernelMembers, ReportWhatTheKernelHas) {

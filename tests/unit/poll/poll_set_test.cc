@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/poll/wait.h"
+#include "core/runtime/fork_registry.h"
 #include "tests/fakes/fake_endpoint.h"
 #include "tests/support/signals.h"
 
@@ -60,6 +61,37 @@ TEST(Poll, ReportsOursAndTheKernelsInOneCall) {
   EXPECT_EQ(entries[4].revents, POLLOUT) << "a descriptor may come twice";
 }
 
+/// While it exists calls ask the kernel after so many hits.
+struct HitsPerKernelLook {
+  explicit HitsPerKernelLook(unsigned hits) { kernel_looks().set_hits(hits); }
+  HitsPerKernelLook(const HitsPerKernelLook&) = delete;
+  HitsPerKernelLook& operator=(const HitsPerKernelLook&) = delete;
+  ~HitsPerKernelLook() { kernel_looks().set_hits(KernelLooks::kAutomatic); }
+};
+
+TEST(Poll, AsksTheKernelAfterAsManyHitsAsItWasTold) {
+  OpenFake ours;
+  const SocketPair kernel;
+  std::array<pollfd, 2> entries{{{ours.fd(), POLLIN, 0}, {kernel.mine.get(), POLLIN, 0}}};
+  EXPECT_EQ(*poll_endpoints(entries, 0ns, nullptr), 0) << "the kernel has been asked just now";
+  ours->become(EPOLLIN);
+  kernel.peer_writes();
+
+  const HitsPerKernelLook three(3);
+  for (int call = 0; call < 3; ++call) {
+    EXPECT_EQ(*poll_endpoints(entries, 0ns, nullptr), 1) << call;
+    EXPECT_EQ(entries[1].revents, 0) << call;
+  }
+  EXPECT_EQ(*poll_endpoints(entries, 0ns, nullptr), 2);
+  EXPECT_EQ(entries[1].revents, POLLIN);
+  EXPECT_EQ(*poll_endpoints(entries, 0ns, nullptr), 1);
+
+  // What endpoints do not have is looked for at the kernel at once.
+  entries[0].events = POLLPRI;
+  EXPECT_EQ(*poll_endpoints(entries, 0ns, nullptr), 1);
+  EXPECT_EQ(entries[1].revents, POLLIN);
+}
+
 TEST(Poll, MasksAreThoseOfAKernelSocket) {
   // The same conditions on both: data there, space there, the peer has shut down.
   SocketPair kernel;
@@ -104,6 +136,25 @@ TEST(Poll, WhoTurnsInALoopLeavesTheCpuToTheDevice) {
   ASSERT_TRUE(WIFEXITED(status));
   if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no right to a real-time priority";
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(Poll, AThreadThatSleepsLooksAgainAfterAForkBecauseTheChildMayTakeItsBell) {
+  OpenFake fake;
+  fork_registry().enter(*fake);
+  std::thread sleeper([&] {
+    std::array<pollfd, 1> entry{{{fake.fd(), POLLIN, 0}}};
+    EXPECT_EQ(*poll_endpoints(entry, Nanos::max(), nullptr), 1);
+  });
+  until_armed(*fake);
+  const int before = fake->arms();
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  for (int left = 10'000; left > 0 && fake->arms() == before; --left) std::this_thread::sleep_for(1ms);
+  EXPECT_GT(fake->arms(), before);
+  fake->become(EPOLLIN);
+  sleeper.join();
+  fork_registry().leave(*fake);
 }
 
 TEST(Poll, HangUpAndErrorAreReportedUnasked) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/poll/wait_tally.h"
+
 namespace ringsock::runtime {
 namespace {
 
@@ -60,6 +62,21 @@ TEST_F(SpinPolicyTest, SpinsForThePollingTimeOnAQuietMachine) {
 TEST_F(SpinPolicyTest, AQuickAnswerIsFoundWithoutGivingTheCpuAway) {
   EXPECT_LE(spin_until(1us), 1us + 60ns);
   EXPECT_EQ(cpu_.yields, 0);
+}
+
+TEST_F(SpinPolicyTest, WhoIsToldToYieldsAfterSoManyAttempts) {
+  policy_ = {.polling_time = 30us, .adaptive = false, .attempts_per_yield = 100};
+  cpu_.yield_takes = 0ns;
+  spin();
+  EXPECT_EQ(cpu_.yields, 30'000 / 30 / 100);
+
+  // Even where yielding costs a time slice, and more often than the clock is read otherwise.
+  policy_.attempts_per_yield = 1;
+  cpu_.yield_takes = 4ms;
+  policy_.polling_time = 40ms;
+  cpu_.yields = 0;
+  spin();
+  EXPECT_EQ(cpu_.yields, 10);
 }
 
 TEST_F(SpinPolicyTest, NeverSpinsPastTheDeadline) {
@@ -460,6 +477,25 @@ TEST_F(Partners, WhoWaitLongForEachAnswerSleep) {
   const Nanos took = ask_and_answer(10'000);
   EXPECT_GE(asker.sleeps, 9'900);
   EXPECT_LE(asker.spun, took / 50);
+}
+
+TEST(PollingShare, IsThatOfASecondOfCallsAndWhatIsBetween) {
+  PollingShare share;
+  const int set = 2;
+  // Calls of 200 ms, of which 150 ms are slept, with 50 ms between them: a fifth of the time is polled.
+  Nanos now = 5s;
+  for (int call = 0; call < 4; ++call, now += 250ms) EXPECT_FALSE(share.add(set, now, now + 200ms, 150ms)) << call;
+  EXPECT_EQ(share.add(set, now, now + 200ms, 150ms), 20u);
+
+  // The next window knows nothing of the last one; a thread that only polls is at 100.
+  now += 200ms;
+  EXPECT_EQ(share.add(set, now, now + 3s, 0s), 100u);
+
+  // Another set begins anew.
+  now += 3s;
+  EXPECT_FALSE(share.add(set, now, now + 900ms, 0s));
+  EXPECT_FALSE(share.add(set + 1, now + 900ms, now + 1100ms, 0s));
+  EXPECT_EQ(share.add(set + 1, now + 1100ms, now + 1900ms, 700ms), 30u);
 }
 
 }  // namespace

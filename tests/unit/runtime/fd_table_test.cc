@@ -198,6 +198,26 @@ TEST(FdTableFork, AChildUsesTheTableEvenWhenThreadsWereInsideIt) {
   EXPECT_TRUE(fd_table().find(fake.fd())) << "what a child removes stays in the parent";
 }
 
+// The threads of a server make short connections, so readers begin to use fences, while another thread forks.
+TEST(FdTableFork, AForkAndAThreadThatMakesReadersUseFencesDoNotWaitForEachOther) {
+  fakes::OpenFake fake;
+  std::atomic<bool> is_over{false};
+  std::thread busy([&] {
+    for (int round = 0; round < 400; ++round) {
+      while (!reader_barrier().are_readers_fenced()) reader_barrier().execute();
+      while (reader_barrier().look_again()) std::this_thread::yield();
+    }
+    is_over.store(true);
+  });
+  while (!is_over.load()) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) ::_exit(0);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  }
+  busy.join();
+}
+
 /// Links of /proc/self/task: its own two and one for each thread.
 int threads_of_this_process() {
   struct stat about {};

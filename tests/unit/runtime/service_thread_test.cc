@@ -12,8 +12,10 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <iterator>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -73,6 +75,48 @@ TEST(ServiceThread, HasANameAndNoSignals) {
   looked.get_future().get();
   EXPECT_STREQ(name.data(), "ringsock");
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD, SIGALRM}) EXPECT_TRUE(sigismember(&mask, signal));
+}
+
+TEST(ServiceThread, RunsOnTheCpusThatItWasGiven) {
+  cpu_set_t usable;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof usable, &usable), 0);
+  unsigned last = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(last, &usable)) --last;
+
+  const auto cpus_of_new_thread = [](const ThreadPlacement& placement) {
+    ServiceThread service;
+    service.set_placement(placement);
+    std::promise<cpu_set_t> found;
+    EXPECT_TRUE(service.schedule(Nanos::zero(), [&] {
+      cpu_set_t cpus;
+      ::sched_getaffinity(0, sizeof cpus, &cpus);
+      found.set_value(cpus);
+    }));
+    const cpu_set_t cpus = found.get_future().get();
+    service.rest();
+    return cpus;
+  };
+  const cpu_set_t one = cpus_of_new_thread({.cpus = {last}});
+  EXPECT_EQ(CPU_COUNT(&one), 1);
+  EXPECT_TRUE(CPU_ISSET(last, &one));
+
+  // CPUs that there are not, and a cpuset that there is not, do not keep it from working.
+  const cpu_set_t all = cpus_of_new_thread({.cpus = {60000}});
+  EXPECT_TRUE(CPU_EQUAL(&all, &usable));
+  const cpu_set_t all_too = cpus_of_new_thread({.cpuset_directory = "/no/such/cpuset"});
+  EXPECT_TRUE(CPU_EQUAL(&all_too, &usable));
+}
+
+TEST(ThreadPlacement, WritesTheThreadIntoItsCpuset) {
+  std::string directory = "/tmp/cpuset.XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  EXPECT_EQ(place_this_thread({.cpuset_directory = directory}).error().code, ENOENT);
+  std::ofstream(directory + "/cgroup.threads").close();
+  EXPECT_TRUE(place_this_thread({.cpuset_directory = directory}));
+  std::string written;
+  std::ifstream(directory + "/cgroup.threads") >> written;
+  EXPECT_EQ(written, std::to_string(::gettid()));
+  std::filesystem::remove_all(directory);
 }
 
 TEST(ServiceThread, UnwatchWaitsForTheCallbackThatRuns) {

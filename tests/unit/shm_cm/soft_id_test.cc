@@ -64,6 +64,66 @@ TEST(SoftId, WhoSleepsBeforeItsPeerIsConnectedNeedsNoBarrier) {
   client.close();
 }
 
+/// A listener whose port the kernel's listener has, too, as that of a preloaded program.
+struct ListenerWithKernels {
+  explicit ListenerWithKernels(SoftHost& host) : kernels(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    EXPECT_EQ(::bind(kernels.get(), kLoopback.get(), kLoopback.length()), 0);
+    EXPECT_EQ(::listen(kernels.get(), 8), 0);
+    id = host.id();
+    id->share_port_with(kernels.get());
+    EXPECT_TRUE(id->bind(*name_by(::getsockname, kernels.get(), "getsockname")));
+    EXPECT_TRUE(id->listen(8));
+  }
+  UniqueFd kernels;
+  std::unique_ptr<ConnectionId> id;
+};
+
+bool is_woken(ConnectionId& listener) {
+  pollfd entry{listener.event_fd(), POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
+// The listener of the last milliseconds need not be asked who it is before the queue pair is made, so it is not woken
+// before the request comes.
+TEST(SoftId, TheNextConnectionWakesTheListenerOnceItsRequestIsReady) {
+  SoftHost host;
+  ListenerWithKernels listener(host);
+  bool was_woken_once = false;
+  for (int attempt = 0; attempt < 100 && !was_woken_once; ++attempt) {  // what is remembered may be too old
+    End client{host.id(), {}};
+    resolve(*client.id, listener.id->local_address());
+    client.qp = host.queue_pair(*client.id);
+    const bool early = is_woken(*listener.id);
+    ASSERT_TRUE(client.id->connect({}));
+    was_woken_once = !early;
+    End server = take_request(host, *listener.id);
+    ASSERT_TRUE(server.id->accept({}));
+    EXPECT_EQ(next(*client.id).type, CmEventType::established);
+    server.close();
+    client.close();
+  }
+  EXPECT_TRUE(was_woken_once);
+}
+
+TEST(SoftId, AnotherListenerThanTheOneBeforeIsReachedToo) {
+  SoftHost host;
+  SocketAddress destination;
+  for (int listeners = 0; listeners < 20; ++listeners) {
+    ListenerWithKernels listener(host);
+    for (int clients = 0; clients < 2; ++clients) {
+      End client = start_connect(host, listener.id->local_address());
+      End server = take_request(host, *listener.id);
+      ASSERT_TRUE(server.id->accept({}));
+      EXPECT_EQ(next(*client.id).type, CmEventType::established);
+      server.close();
+      client.close();
+    }
+    destination = listener.id->local_address();
+  }
+  End nobody = start_connect(host, destination);
+  EXPECT_EQ(next(*nobody.id).status, kRefused) << "it ended after the last connection";
+}
+
 TEST(SoftId, TheMostPrivateDataArrivesAndMoreIsInvalid) {
   SoftHost host;
   auto listener = host.listener();

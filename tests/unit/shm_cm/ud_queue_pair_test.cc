@@ -309,6 +309,96 @@ TEST(UdQueuePair, GarbageOnItsSocketIsDropped) {
   EXPECT_TRUE(bob.poll());
 }
 
+/// Two queue pairs with rings to each other.
+struct RingPair {
+  explicit RingPair(SoftHost& alices, SoftHost& bobs) : alice(alices), bob(bobs) {
+    for (Station* one : {&alice, &bob}) one->host.device->ud().use_rings(*one->qp);
+    EXPECT_TRUE(alice.host.device->ud().open_ring(*alice.qp, bob.qp->qp_num));
+    EXPECT_FALSE(alice.host.device->ud().open_ring(*alice.qp, bob.qp->qp_num)) << "it is there already";
+    EXPECT_FALSE(bob.poll());  // takes the ring
+  }
+  /// What became of a datagram of Alice's: 0, or verbs::kVendorErrNobody.
+  std::uint32_t send(std::string_view what) {
+    EXPECT_EQ(alice.send(number, what, IBV_SEND_SIGNALED), 0);
+    const auto sent = alice.poll();
+    EXPECT_EQ(sent->status, IBV_WC_SUCCESS);
+    return sent->vendor_err;
+  }
+  Station alice, bob;
+  std::uint32_t number = bob.qp->qp_num;
+};
+
+TEST(UdRings, CarryDatagramsInOrder) {
+  SoftHost alices, bobs;
+  RingPair pair(alices, bobs);
+  pair.bob.receive_into(1);
+  pair.bob.receive_into(2, 4096, 4096);
+  EXPECT_EQ(pair.send("first"), 0u);
+  EXPECT_EQ(pair.send("second"), 0u);
+  const auto first = pair.bob.poll();
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->wr_id, 1u);
+  EXPECT_EQ(first->src_qp, pair.alice.qp->qp_num);
+  EXPECT_EQ(first->imm_data, 0x11223344u);
+  EXPECT_EQ(pair.bob.text_at(kGrh, 5), "first");
+  EXPECT_EQ(pair.bob.poll()->wr_id, 2u);
+  EXPECT_EQ(pair.bob.text_at(4096 + kGrh, 6), "second");
+}
+
+TEST(UdRings, WakeASleeper) {
+  SoftHost alices, bobs(true);
+  RingPair pair(alices, bobs);
+  for (const std::uint64_t round : {1u, 2u, 3u}) {
+    pair.bob.receive_into(round);
+    ASSERT_EQ(ibv_req_notify_cq(bobs.cq.get(), 0), 0);
+    ASSERT_FALSE(pair.bob.poll());
+    EXPECT_EQ(pair.send("wake up"), 0u);
+    pollfd wait{bobs.channel->fd, POLLIN, 0};
+    ASSERT_EQ(::poll(&wait, 1, 5000), 1);
+    const auto cq = bobs.device->get_cq_event(*bobs.channel);
+    ASSERT_TRUE(cq);
+    bobs.device->ack_cq_events(**cq, 1);
+    EXPECT_EQ(pair.bob.poll()->wr_id, round);
+  }
+}
+
+TEST(UdRings, EndWithTheReceiver) {
+  SoftHost alices, bobs;
+  RingPair pair(alices, bobs);
+  pair.bob.qp.reset();
+  EXPECT_EQ(pair.send("anybody?"), verbs::kVendorErrNobody);
+  EXPECT_EQ(pair.send("anybody?"), verbs::kVendorErrNobody);
+}
+
+TEST(UdRings, EndWithAReceiverThatHasNotHeardOfThem) {
+  SoftHost alices, bobs;
+  Station alice(alices);
+  std::optional<Station> bob(bobs);
+  alices.device->ud().use_rings(*alice.qp);
+  bobs.device->ud().use_rings(*bob->qp);
+  const std::uint32_t number = bob->qp->qp_num;
+  ASSERT_TRUE(alices.device->ud().open_ring(*alice.qp, number));
+  bob->qp.reset();
+  ASSERT_EQ(alice.send(number, "anybody?", IBV_SEND_SIGNALED), 0);
+  EXPECT_EQ(alice.poll()->vendor_err, verbs::kVendorErrNobody);
+}
+
+TEST(UdRings, ThatAreFullLoseWhatComes) {
+  SoftHost alices, bobs;
+  RingPair pair(alices, bobs);
+  for (int i = 0; i < 10'000; ++i) ASSERT_EQ(pair.send("again and again"), 0u);
+  pair.bob.receive_into(1);
+  EXPECT_TRUE(pair.bob.poll());
+}
+
+TEST(UdRings, AreOnlyForThoseThatAskedForThem) {
+  SoftHost host;
+  Station alice(host), bob(host);
+  EXPECT_FALSE(host.device->ud().open_ring(*alice.qp, bob.qp->qp_num));
+  host.device->ud().use_rings(*alice.qp);
+  EXPECT_FALSE(host.device->ud().open_ring(*alice.qp, 1)) << "nobody has number 1";
+}
+
 TEST(UdWire, EveryTruncationAndUnknownValueIsRefused) {
   soft::DatagramHeader header{};
   header.version = soft::kDatagramVersion;

@@ -29,6 +29,7 @@ class StubId final : public ConnectionId {
   Status bind(const SocketAddress& address) override;
   void set_reuse_address(bool on) override { reuse = on; }
   void set_v6_only(bool) override {}
+  void set_type_of_service(std::uint8_t tos) override { type_of_service = tos; }
   Status listen(int) override { return listen_error == 0 ? ok() : Status(Error{listen_error, "stub"}); }
   Status resolve_addr(const SocketAddress&, Nanos) override {
     resolving = true;
@@ -62,6 +63,7 @@ class StubId final : public ConnectionId {
   }
 
   bool reuse = false;
+  std::uint8_t type_of_service = 0;
   bool resolving = false;
   int listen_error = 0;
   std::size_t route_bytes = 0;
@@ -147,11 +149,13 @@ class ManyDevicesIdTest : public testing::Test {
 
 TEST_F(ManyDevicesIdTest, ThePortThatTheEmbeddedDeviceGetsIsTheOtherOnesToo) {
   id_->set_reuse_address(true);
+  id_->set_type_of_service(8);
   ASSERT_TRUE(id_->bind(kAnyPort));
   EXPECT_EQ(memory_->latest->bound.port(), 5000);
   EXPECT_EQ(card_->latest->bound.port(), 5000);
   EXPECT_EQ(id_->local_address().port(), 5000);
   EXPECT_TRUE(card_->latest->reuse && memory_->latest->reuse);
+  EXPECT_EQ(card_->latest->type_of_service, 8);
   EXPECT_EQ(card_->ids_made, 1);
   EXPECT_EQ(memory_->ids_made, 1);
 }

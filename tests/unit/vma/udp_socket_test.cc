@@ -5,15 +5,27 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstring>
+#include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/base/posix_edge.h"
 #include "core/base/unique_fd.h"
+#include "core/ethernet/ring_events.h"
+#include "core/runtime/due_calls.h"
+#include "core/runtime/library_call.h"
+#include "core/wire/ethernet_frame.h"
+#include "core/wire/frame_ends.h"
 #include "core/wire/frame_parse.h"
+#include "libvmacompat/process/lent_packets.h"
 #include "tests/support/packets.h"
 #include "tests/unit/vma/fake_ethernet.h"
 
@@ -186,6 +198,59 @@ TEST_F(UdpSocketTest, AnswersComeToASocketThatHasOnlySent) {
   EXPECT_EQ(receive(), "an answer");
 }
 
+TEST_F(UdpSocketTest, AllPortsOfAHostShareTheWayThere) {
+  bind(kCard);
+  for (std::uint16_t port = 5000; port < 5200; ++port) EXPECT_EQ(send(with_port(kFar, port), "answer"), 0);
+  EXPECT_EQ(world_.kernel.questions, 1);
+  ASSERT_EQ(card().line.size(), 200U);
+  std::uint16_t port = 5000;
+  for (const auto& [frame, flags] : card().line) {
+    const auto layout = wire::parse_headers(frame, frame.size());
+    EXPECT_EQ(wire::destination_of(frame, *layout, 0), with_port(kFar, port++));
+  }
+}
+
+TEST_F(UdpSocketTest, AChangeOfTheWayConcernsAllPortsOfTheHost) {
+  bind(kCard);
+  for (const std::uint16_t port : std::initializer_list<std::uint16_t>{5000, 5001})
+    EXPECT_EQ(send(with_port(kFar, port), "before"), 0);
+  constexpr net::MacAddress kOtherMac{2, 0, 0, 0, 0, 9};
+  world_.happens(net::NeighbourEvent{
+      fakes::FakeEthernet::kIndex, net::IpAddress::of(kFar), {net::NeighbourState::reachable, kOtherMac}});
+  for (const std::uint16_t port : std::initializer_list<std::uint16_t>{5001, 5000, 5002}) {
+    EXPECT_EQ(send(with_port(kFar, port), "after"), 0);
+    EXPECT_EQ(std::memcmp(card().line.back().frame.data(), kOtherMac.data(), kOtherMac.size()), 0) << port;
+  }
+  world_.kernel.path.type = net::PathType::local;
+  world_.happens(net::RouteEvent{{net::IpAddress::of(kFar), 32}});
+  const std::size_t before = on_line().size();
+  for (const std::uint16_t port : std::initializer_list<std::uint16_t>{5001, 5000, 5003})
+    send(with_port(kFar, port), "the kernel's");
+  EXPECT_EQ(on_line().size(), before);
+}
+
+TEST_F(UdpSocketTest, EachPortHasAWayOfItsOwnWhileARuleNamesPorts) {
+  world_.kernel.ports_decide = true;
+  bind(kCard);
+  for (std::uint16_t port = 5000; port < 5010; ++port) EXPECT_EQ(send(with_port(kFar, port), "answer"), 0);
+  EXPECT_EQ(world_.kernel.questions, 10);
+  EXPECT_EQ(on_line().size(), 10U);
+}
+
+TEST_F(UdpSocketTest, OptionsOfTheSocketCountForPortsThatItMeetsLater) {
+  bind(kCard);
+  const auto hops = [&] { return std::to_integer<int>(card().line.back().frame[sizeof(wire::EthernetHeader) + 8]); };
+  EXPECT_EQ(send(with_port(kFar, 5000), "far"), 0);
+  EXPECT_EQ(hops(), 64);
+  const int few = 9;
+  ASSERT_TRUE(socket_->set_option(IPPROTO_IP, IP_TTL, &few, sizeof few));
+  for (const std::uint16_t port : std::initializer_list<std::uint16_t>{5001, 5000, 5002}) {
+    EXPECT_EQ(send(with_port(kFar, port), "near"), 0);
+    EXPECT_EQ(hops(), few) << port;
+  }
+  EXPECT_EQ(world_.kernel.questions, 1);
+}
+
 TEST_F(UdpSocketTest, ADummySendLeavesByNoWay) {
   constexpr int kDummy = 0x400;
   EXPECT_EQ(send(peer_.name(), "dummy", kDummy), EINVAL) << "the socket has no port: the kernel would send";
@@ -207,7 +272,119 @@ TEST_F(UdpSocketTest, TheExtraApiLearnsItsRings) {
   EXPECT_EQ(api.sending_ring(kFar), api.receiving_rings().front());
   EXPECT_TRUE(api.headers_to_peer().empty()) << "it is not connected";
   world_.kernel.path.type = net::PathType::local;
+  world_.happens(net::RouteEvent{{net::IpAddress::of(kFar), 32}});
   EXPECT_EQ(api.sending_ring(with_port(kFar, 5001)), nullptr) << "this host";
+}
+
+// -- datagrams in their buffers
+
+/// The answer of a call of the application: 0, or an errno value.
+template <class Body>
+int call(Body body) {
+  const int answer = runtime::as_library_call([&] { return to_posix(body); });
+  return answer == -1 ? errno : 0;
+}
+
+/// A callback that does the same with every datagram.
+struct Callback {
+  static vma_recv_callback_retval_t see(int, std::size_t, iovec part[], vma_info_t* info, void* context) {
+    auto& self = *static_cast<Callback*>(context);
+    self.seen.emplace_back(static_cast<const char*>(part[0].iov_base), part[0].iov_len);
+    self.packets.push_back(info->packet_id);
+    return self.verdict;
+  }
+  vma_recv_callback_retval_t verdict;
+  std::vector<std::string> seen{};
+  std::vector<void*> packets{};
+};
+
+TEST_F(UdpSocketTest, ACallbackSeesEachDatagramWhereTheCallEnds) {
+  bind(kCard);
+  Callback callback{VMA_PACKET_DROP};
+  socket_->api().set_callback(Callback::see, &callback);
+  comes("one", port());
+  comes("two", port());
+  EXPECT_EQ(call([&]() -> Result<int> {
+              char byte = 0;
+              auto got = socket_->receive_bytes(&byte, 1, MSG_DONTWAIT);
+              if (callback.seen.empty()) {
+                EXPECT_EQ(got.error().code, ERESTART) << "first the callback";
+              }
+              return got ? Result<int>(0) : got.error();
+            }),
+            EAGAIN);
+  EXPECT_EQ(callback.seen, (Texts{"one", "two"}));
+}
+
+TEST_F(UdpSocketTest, ADatagramThatReadyFindsIsUnseenUntilTheCallEnds) {
+  bind(kCard);
+  Callback callback{VMA_PACKET_RECV};
+  socket_->api().set_callback(Callback::see, &callback);
+  comes("one", port());
+  EXPECT_EQ(call([&]() -> Result<int> {
+              EXPECT_EQ(socket_->ready() & EPOLLIN, 0U);
+              EXPECT_TRUE(runtime::has_due_calls());
+              return 0;
+            }),
+            0);
+  EXPECT_EQ(callback.seen, Texts{"one"});
+  EXPECT_NE(socket_->ready() & EPOLLIN, 0U);
+  EXPECT_EQ(receive(), "one");
+}
+
+TEST_F(UdpSocketTest, WhatACallbackHoldsReturnsWithTheSocket) {
+  bind(kCard);
+  Callback callback{VMA_PACKET_HOLD};
+  socket_->api().set_callback(Callback::see, &callback);
+  for (int i = 0; i < 3; ++i) comes("held", port());
+  call([&]() -> Result<int> { return static_cast<int>(socket_->ready() & 0U); });
+  ASSERT_EQ(callback.packets.size(), 3U);
+  EXPECT_EQ(lent_packets().count(), 3U);
+  EXPECT_TRUE(lent_packets().take_back(socket_->api().lender(), callback.packets[1]));
+  // The rest is the fixture's to count.
+}
+
+TEST_F(UdpSocketTest, AWholeDatagramLiesWhereTheCardHasPutIt) {
+  bind(kCard);
+  comes("hello", port());
+  char room[64];
+  iovec part{room, sizeof room};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  auto little = socket_->api().receive_packet(message, sizeof room + 1, MSG_DONTWAIT, false);
+  ASSERT_FALSE(little);
+  EXPECT_EQ(little.error().code, ENOBUFS);
+  auto got = socket_->api().receive_packet(message, 1, MSG_DONTWAIT, true);
+  ASSERT_TRUE(got);
+  ASSERT_TRUE(got->packet);
+  EXPECT_EQ(got->bytes, 5);
+  const auto payload = got->packet->packet().payload;
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(payload.data()), payload.size()), "hello");
+  EXPECT_NE(got->packet->buffer.lkey(), 0U) << "registered memory";
+  peer_.send_to(port(), "lost?");  // the socket is bound to the card's address only
+  EXPECT_FALSE(socket_->api().receive_packet(message, 1, MSG_DONTWAIT, true));
+}
+
+TEST_F(UdpSocketTest, APollerOfItsRingGetsItsDatagramsAndKernelEvents) {
+  bind(kAnywhere);
+  const auto ring = socket_->api().receiving_rings().front();
+  std::array<ethernet::SinkEvent, 4> events;
+  ethernet::RingEvents poller;
+  EXPECT_EQ(poller.collect(*ring, events), 0U);
+  for (const char* text : {"1", "2", "3", "4", "5"}) comes(text, port());
+  EXPECT_EQ(poller.collect(*ring, events), 4U);
+  EXPECT_EQ(poller.collect(*ring, std::span(events).last(1)), 1U);
+  EXPECT_EQ(events[0].user_data, static_cast<std::uint64_t>(fd_.get()));
+  const auto payload = events[3].packet->packet().payload;
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(payload.data()), payload.size()), "5");
+  events = {};
+  peer_.send_to(port(), "from this host");
+  std::size_t found = 0;
+  for (int looks = 0; found == 0 && looks < 1000; ++looks) found = poller.collect(*ring, events);
+  ASSERT_EQ(found, 1U);
+  EXPECT_FALSE(events[0].packet);
+  EXPECT_EQ(events[0].events, static_cast<std::uint32_t>(EPOLLIN));
 }
 
 TEST_F(UdpSocketTest, WithoutReceivingItsRingSendsOn) {

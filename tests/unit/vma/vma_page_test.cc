@@ -84,6 +84,14 @@ TEST(VmaPage, TellsWhatIsInUse) {
   EXPECT_EQ(page->iomux[0].poll_hits, 4u);
 }
 
+TEST(VmaPage, AThreadPollsAHundredPercentOfItsTimeAtMost) {
+  const Page page;
+  page.epoll_set().polling_percent = 42;
+  EXPECT_EQ(page.parse()->iomux[0].polling_cpu_percent, 42u);
+  page.epoll_set().polling_percent = 4'000'000'000;
+  EXPECT_EQ(page.parse()->iomux[0].polling_cpu_percent, 100u);
+}
+
 TEST(VmaPage, CountsFromTheMarkOnUnlessTheSlotIsAnotherSocketsByNow) {
   const Page page;
   page.sockets[0].zero[static_cast<std::size_t>(Count::rx_packets)] = 2;

@@ -130,6 +130,9 @@ TEST(VmaFullView, HasALineForEverythingElseThatASocketMayDo) {
   socket.ring_user_id_tx = 6;
   socket.tx_os = {.packets = 1, .bytes = 1024};
   socket.tx_dummies = 2;
+  socket.tx_paced = 7;
+  socket.tx_paced_waits = 5;
+  socket.tx_rate_kbps = 800;
   socket.zero_copy_packets = 3;
   socket.rx_migrations = 4;
   socket.retransmits = 8;
@@ -139,7 +142,8 @@ TEST(VmaFullView, HasALineForEverythingElseThatASocketMayDo) {
                           "- Foreign Address = [10.0.0.2:9]", "- Left to the kernel: rules of netfilter",
                           "- RX: Ring User ID = 5", "- TX: Ring User ID = 6",
                           "Tx OS info: 1 / 1 / 0 / 0 [kilobytes/packets/eagains/errors]/s", "Tx Dummy messages : 2",
-                          "Rx zero copy buffers: cur 3", "Ring migrations Rx: 4, Tx: 0", "Retransmissions: 8"));
+                          "Tx Paced: 7 / 5 [packets/waits]/s, at most 800 kbit/s", "Rx zero copy buffers: cur 3",
+                          "Ring migrations Rx: 4, Tx: 0", "Retransmissions: 8"));
 }
 
 TEST(VmaFullView, GoesOnWithQueuesRingsAndPools) {

@@ -18,6 +18,10 @@ using verbs::PortSpace;
 void ActiveSide::join_early(const SocketAddress& destination, PortReservation& port) {
   if (is_early_) return;
   search_.aim(destination, port);
+  if (const auto listener = search_.listener_lately_reached()) {
+    is_early_ = true;
+    return expected_.expect(*listener);
+  }
   const Connector::Connected* const connected = search_.join_early();
   if (connected == nullptr) return;
   is_early_ = true;

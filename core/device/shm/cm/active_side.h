@@ -33,8 +33,10 @@ class ActiveSide {
   void have_other_way(Nanos patience) { search_.have_other_way(patience); }
   /// Ends a connect that is under way, with ETIMEDOUT, unless its answer is found by the next work().
   void stop_waiting();
-  /// Joins the listener's backlog, if that works at once, so that the queue pair can use a segment kept for its
-  /// process. Failures are left to connect(). Called again, it does nothing more.
+  /// Finds out which process listens, so that the queue pair can use a segment kept for it: as remembered from the last
+  /// milliseconds, or by joining the listener's backlog, if that works at once. The backlog is better joined by
+  /// connect(): a listener that is woken then finds the request, and does not have to sleep once more. Failures are
+  /// left to connect(). Called again, it does nothing more.
   void join_early(const SocketAddress& destination, PortReservation& port);
   /// Returns the processes that the queue pair's segment is kept for.
   [[nodiscard]] std::optional<PeerProcess> segment_peer() const { return expected_.processes(); }
@@ -80,7 +82,7 @@ class ActiveSide {
   int error_ = 0;
   ListenerSearch search_;
   ExpectedAccepter expected_;
-  bool is_early_ = false;  ///< a backlog was joined early
+  bool is_early_ = false;  ///< the listener is known
   PeerIdentity peer_;
   PeerSegment segment_;
   ConnectRequest request_;

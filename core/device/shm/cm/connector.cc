@@ -26,7 +26,8 @@ bool is_nobody(int error) { return error == ECONNREFUSED || error == EPROTOTYPE 
 constexpr Nanos kFullNamesRemembered{1'000'000'000};
 constexpr Nanos kLoneNamesRemembered{5'000'000};
 
-/// Remembers for a moment to whom ports belong according to the kernel, and which were reached. Threads: any.
+/// Remembers for a moment to whom ports belong according to the kernel, and which were reached: with the process that
+/// listens, where only one does. Threads: any.
 class PortOwners {
  public:
   std::optional<uid_t> find(const PortBinding& port) {
@@ -37,18 +38,26 @@ class PortOwners {
     const auto known = known_of(port);
     return known && known->was_reached;
   }
+  std::optional<PeerIdentity> listener_of(const PortBinding& port) {
+    const auto known = known_of(port);
+    return known && known->was_reached ? known->listener : std::nullopt;
+  }
   void remember(const PortBinding& port, uid_t owner) {
     const std::unique_lock guard(lock_, std::try_to_lock);
     if (!guard) return;
     auto place = place_of(port);
     if (place == known_.end()) place = known_.begin() + static_cast<std::ptrdiff_t>(next_++ % known_.size());
-    *place = {port.space, port.address, owner, monotonic_now() + kBelieved, false};
+    *place = {port.space, port.address, owner, monotonic_now() + kBelieved, false, std::nullopt};
   }
   /// Notes whether a connection has been made to a port that is remembered.
-  void note(const PortBinding& port, bool was_reached) {
+  /// @param listener  the process that listens there, nothing: it is not the only one, or not known
+  void note(const PortBinding& port, bool was_reached, const std::optional<PeerIdentity>& listener = std::nullopt) {
     const std::unique_lock guard(lock_, std::try_to_lock);
     if (!guard) return;
-    if (const auto place = place_of(port); place != known_.end()) place->was_reached = was_reached;
+    const auto place = place_of(port);
+    if (place == known_.end()) return;
+    place->was_reached = was_reached;
+    place->listener = listener;
   }
 
  private:
@@ -60,6 +69,7 @@ class PortOwners {
     uid_t owner = 0;
     Nanos until{};
     bool was_reached = false;
+    std::optional<PeerIdentity> listener;
   };
   using Places = std::array<Known, 16>;
   Places::iterator place_of(const PortBinding& port) {
@@ -141,7 +151,8 @@ Result<Connector::Connected> Connector::attempt(Nanos now) {
   for (const PortBinding& binding : bindings_) {
     auto connected = try_binding(binding);
     if (connected) {
-      attempts().port_owners.note(destination_, true);
+      attempts().port_owners.note(destination_, true,
+                                  connected->is_lone ? std::optional(connected->peer) : std::nullopt);
       return connected;
     }
     const int error = connected.error().code;
@@ -161,17 +172,24 @@ bool Connector::has_lately_reached(verbs::PortSpace space, const SocketAddress& 
   return attempts().port_owners.was_reached({space, destination, false});
 }
 
+std::optional<PeerIdentity> Connector::listener_lately_reached() const {
+  return attempts().port_owners.listener_of(destination_);
+}
+
 /// Tries a different listener each time when several share the binding.
 Result<Connector::Connected> Connector::try_binding(const PortBinding& binding) {
   if (std::string name = listening_name(binding); attempts().lone_names.find(name)) {
     auto connected = try_name(name);
+    if (connected) connected->is_lone = true;
     if (connected || !is_nobody(connected.error().code)) return connected;
   }
   const auto names = sharing_listeners(binding);
   if (names.empty()) return Error{ECONNREFUSED, "connect: nobody listens"};
   if (names.size() > 1) return try_name(names[attempts().turn.fetch_add(1) % names.size()]);
   auto connected = try_name(names.front());
-  if (connected) attempts().lone_names.remember(names.front(), true, monotonic_now() + kLoneNamesRemembered);
+  if (!connected) return connected;
+  attempts().lone_names.remember(names.front(), true, monotonic_now() + kLoneNamesRemembered);
+  connected->is_lone = true;
   return connected;
 }
 

@@ -27,6 +27,7 @@ class Connector {
   struct Connected {
     UniqueFd socket;
     PeerIdentity peer;
+    bool is_lone = false;  ///< nobody shares the listener's binding
   };
 
   /// @param socket  carries the connecting id's own name (PortReservation::take_named_socket()).
@@ -45,6 +46,9 @@ class Connector {
   [[nodiscard]] bool met_full_impostor() const { return !impostors_.empty(); }
   /// Returns whether this process has connected to `destination` within the last milliseconds. Makes no system call.
   [[nodiscard]] static bool has_lately_reached(verbs::PortSpace space, const SocketAddress& destination);
+  /// Returns the process that listened there, alone, when this process connected within the last milliseconds. Makes no
+  /// system call. Another process may listen now.
+  [[nodiscard]] std::optional<PeerIdentity> listener_lately_reached() const;
 
  private:
   Status need_socket();

@@ -19,6 +19,10 @@ class ListenerSearch {
   void have_other_way(Nanos patience);
   /// @param port  the caller's, whose socket becomes the link
   void aim(const SocketAddress& destination, PortReservation& port);
+  /// Connector::listener_lately_reached().
+  [[nodiscard]] std::optional<PeerIdentity> listener_lately_reached() const {
+    return connector_->listener_lately_reached();
+  }
   /// Joins the listener's backlog if that works at once. Failures are left to take().
   /// @return the connection that take() will return, null: none
   const Connector::Connected* join_early();

@@ -226,15 +226,9 @@ Result<std::shared_ptr<MappedSegment>> map_peer_segment(UniqueFd memfd, const Me
 }
 
 InboxView::InboxView(const MappedSegment& segment, const InboxLayout& layout)
-    : arena_bytes(layout.arena_bytes), ring_entries(layout.ring_entries), payload_bytes(layout.payload_bytes) {
-  std::byte* const lines = segment.base() + layout.offset + lines_offset(layout);
-  consumer = reinterpret_cast<ConsumerLine*>(lines + kConsumerOffset);
-  doorbell = reinterpret_cast<DoorbellLine*>(lines + kDoorbellOffset);
-  producer = reinterpret_cast<ProducerLine*>(lines + kProducerOffset);
-  rows = reinterpret_cast<MrRow*>(lines + kTableOffset);
-  arena = lines + kArenaOffset;
-  ring = reinterpret_cast<Entry*>(lines - layout.ring_entries * sizeof(Entry));
-  payload = lines - layout.ring_entries * sizeof(Entry) - layout.payload_bytes;
-}
+    : lines(segment.base() + layout.offset + lines_offset(layout)),
+      ring_entries(layout.ring_entries),
+      payload_bytes(layout.payload_bytes),
+      arena_bytes(layout.arena_bytes) {}
 
 }  // namespace ringsock::soft

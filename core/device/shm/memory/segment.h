@@ -226,23 +226,21 @@ struct OwnSegment {
 /// Errors: those of memfd_create(2), ftruncate(2), mmap(2); EFBIG by RLIMIT_FSIZE.
 Result<OwnSegment> make_segment(std::uint64_t bytes);
 
-/// Pointers into an inbox whose layout has been checked. The object is in private memory, which the peer cannot change.
+/// An inbox whose layout has been checked. The object is in private memory, which the peer cannot change. It is small,
+/// because each message of each connection uses those of both directions.
 struct InboxView {
   InboxView() = default;
   InboxView(const MappedSegment& segment, const InboxLayout& layout);
 
-  ConsumerLine* consumer = nullptr;
-  DoorbellLine* doorbell = nullptr;
-  ProducerLine* producer = nullptr;
-  MrRow* rows = nullptr;
-  Entry* ring = nullptr;
-  std::byte* payload = nullptr;
-  std::byte* arena = nullptr;
-  std::uint64_t arena_bytes = 0;
-  std::uint32_t ring_entries = 0;
-  std::uint32_t payload_bytes = 0;
+  [[nodiscard]] ConsumerLine& consumer() const { return *reinterpret_cast<ConsumerLine*>(lines + kConsumerOffset); }
+  [[nodiscard]] DoorbellLine& doorbell() const { return *reinterpret_cast<DoorbellLine*>(lines + kDoorbellOffset); }
+  [[nodiscard]] ProducerLine& producer() const { return *reinterpret_cast<ProducerLine*>(lines + kProducerOffset); }
+  [[nodiscard]] MrRow* rows() const { return reinterpret_cast<MrRow*>(lines + kTableOffset); }
+  [[nodiscard]] Entry* ring() const { return reinterpret_cast<Entry*>(lines) - ring_entries; }
+  [[nodiscard]] std::byte* payload() const { return reinterpret_cast<std::byte*>(ring()) - payload_bytes; }
+  [[nodiscard]] std::byte* arena() const { return lines + kArenaOffset; }
 
-  [[nodiscard]] Entry& entry(std::uint32_t index) const { return ring[index & (ring_entries - 1)]; }
+  [[nodiscard]] Entry& entry(std::uint32_t index) const { return ring()[index & (ring_entries - 1)]; }
   /// Returns the running index of a connection's first entry: the last entries of the ring come first, because they are
   /// in the hot page.
   [[nodiscard]] std::uint32_t first_entry() const { return ring_entries - std::min(ring_entries, kHotEntries); }
@@ -251,6 +249,11 @@ struct InboxView {
   [[nodiscard]] std::uint64_t lap(std::uint32_t index) const {
     return ((index >> std::countr_zero(ring_entries)) + 1) & 0xffff;
   }
+
+  std::byte* lines = nullptr;  ///< behind the ring; the arena follows them
+  std::uint32_t ring_entries = 0;
+  std::uint32_t payload_bytes = 0;
+  std::uint64_t arena_bytes = 0;
 };
 
 /// Checks that the descriptor is a sealed memfd with that name. Returns its size in bytes. A file of any other kind is

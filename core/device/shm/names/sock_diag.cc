@@ -54,9 +54,10 @@ int to_errno(int nl_error) {
   }
 }
 
-/// Sends one dump request and visits each answer. Error: E2BIG when there are more than `most`.
+/// Sends one request and visits each answer. Error: E2BIG when there are more than `most`.
+/// @param flags  NLM_F_DUMP, or 0 for a request about one socket
 template <class Request>
-Status dump(Request request, const VisitOne& visit_one, std::size_t most = SIZE_MAX) {
+Status ask(int flags, Request request, const VisitOne& visit_one, std::size_t most = SIZE_MAX) {
   std::size_t seen = 0;
   const Visit visit = [&](nlmsghdr* header) {
     if (++seen <= most) visit_one(header);
@@ -64,8 +65,7 @@ Status dump(Request request, const VisitOne& visit_one, std::size_t most = SIZE_
   };
   const NoCancellation until_it_is_freed;
   const std::unique_ptr<nl_sock, FreeSocket> socket(::nl_socket_alloc());
-  const std::unique_ptr<nl_msg, FreeMessage> message(
-      ::nlmsg_alloc_simple(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP));
+  const std::unique_ptr<nl_msg, FreeMessage> message(::nlmsg_alloc_simple(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | flags));
   if (!socket || !message) return Error{ENOMEM, "sock_diag"};
   if (const int error = ::nl_connect(socket.get(), NETLINK_SOCK_DIAG); error < 0) {
     return Error{to_errno(error), "sock_diag: connect"};
@@ -91,6 +91,16 @@ SocketAddress local_address(const inet_diag_msg& entry) {
   in6_addr host{};
   std::memcpy(&host, entry.id.idiag_src, sizeof host);
   return SocketAddress::v6(host, port, entry.id.idiag_if);
+}
+
+/// Writes an address as sock_diag(7) has it.
+void put_address(const SocketAddress& address, __be32 (&host)[4], __be16& port) {
+  port = htons(address.port());
+  if (address.family() == AF_INET) {
+    std::memcpy(host, &address.in4().sin_addr, sizeof(in_addr));
+  } else {
+    std::memcpy(host, &address.in6().sin6_addr, sizeof(in6_addr));
+  }
 }
 
 std::optional<PortHolder> read_inet(nlmsghdr* header, PortSpace space) {
@@ -138,9 +148,31 @@ Result<std::vector<PortHolder>> kernel_holders(PortSpace space, std::uint16_t po
     // The kernel lists an unconnected UDP socket as closed.
     request.idiag_states = space == PortSpace::tcp ? kListenState | kBoundInactiveState : kClosedState;
     request.id.idiag_sport = htons(port);
-    if (Status done = dump(request, visit); !done) return done.error();
+    if (Status done = ask(NLM_F_DUMP, request, visit); !done) return done.error();
   }
   return out;
+}
+
+Result<uid_t> udp_port_owner(const SocketAddress& local, const SocketAddress& remote) {
+  inet_diag_req_v2 request{};
+  request.sdiag_family = static_cast<std::uint8_t>(local.family());
+  request.sdiag_protocol = IPPROTO_UDP;
+  request.idiag_states = ~0u;
+  // The source is that of the packets.
+  put_address(remote, request.id.idiag_src, request.id.idiag_sport);
+  put_address(local, request.id.idiag_dst, request.id.idiag_dport);
+  if (local.family() == AF_INET6) request.id.idiag_if = local.in6().sin6_scope_id;
+  request.id.idiag_cookie[0] = request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  std::optional<uid_t> owner;
+  const VisitOne visit = [&](nlmsghdr* header) {
+    if (!::nlmsg_valid_hdr(header, sizeof(inet_diag_msg))) return;
+    inet_diag_msg entry;
+    std::memcpy(&entry, ::nlmsg_data(header), sizeof entry);
+    owner = entry.idiag_uid;
+  };
+  if (Status done = ask(0, request, visit); !done) return done.error();
+  if (!owner) return Error{ENOENT, "sock_diag: no socket"};
+  return *owner;
 }
 
 Result<std::vector<NamedHolder>> named_holders(PortSpace space, std::uint16_t port, std::size_t most_sockets) {
@@ -155,7 +187,7 @@ Result<std::vector<NamedHolder>> named_holders(PortSpace space, std::uint16_t po
   request.sdiag_family = AF_UNIX;
   request.udiag_states = ~0u;
   request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID;
-  if (Status done = dump(request, visit, most_sockets); !done) return done.error();
+  if (Status done = ask(NLM_F_DUMP, request, visit, most_sockets); !done) return done.error();
   return out;
 }
 

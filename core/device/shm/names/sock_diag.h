@@ -33,6 +33,10 @@ struct NamedHolder {
 /// Errors: those of the netlink socket, e.g. ENOENT without inet_diag.
 Result<std::vector<PortHolder>> kernel_holders(verbs::PortSpace space, std::uint16_t port);
 
+/// Returns the user of the UDP socket that gets packets from `remote` to `local`, whether it is connected or not. Looks
+/// up one socket. Errors: ENOENT there is none; those of the netlink socket.
+Result<uid_t> udp_port_owner(const SocketAddress& local, const SocketAddress& remote);
+
 /// Returns the names of a port in use. Dumps all AF_UNIX sockets of the namespace, of which any user can make many.
 /// Error: E2BIG when there are more than `most_sockets`.
 Result<std::vector<NamedHolder>> named_holders(verbs::PortSpace space, std::uint16_t port,

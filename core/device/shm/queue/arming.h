@@ -17,7 +17,7 @@ namespace ringsock::soft {
 class Arming {
  public:
   Arming(const InboxView& inbox, CompletionQueue& receive_queue)
-      : doorbell_(*inbox.doorbell), producer_(*inbox.producer), queue_(receive_queue) {}
+      : doorbell_(inbox.doorbell()), producer_(inbox.producer()), queue_(receive_queue) {}
 
   /// Has the peer ring for the next message. @return whether that takes AsymmetricBarrier::heavy().
   bool arm(ArmKind kind);

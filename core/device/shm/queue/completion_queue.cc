@@ -64,15 +64,25 @@ int CompletionQueue::arm_again(std::unique_lock<BiasedMutex>& guard, int count, 
 
 int CompletionQueue::take_all(int count, ibv_wc* wc) {
   int got = local_count_.load(std::memory_order_acquire) != 0 ? take_local(count, wc) : 0;
+  if (sole_receiver_ != nullptr) [[likely]] {
+    if (got < count) got += sole_receiver_->poll_receives(count - got, wc + got);
+  } else {
+    got += take_from_all(count - got, wc + got);
+  }
+  if (stalled_.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    push_stalled();
+    if (got < count && local_count_.load(std::memory_order_acquire) != 0) got += take_local(count - got, wc + got);
+  }
+  return got;
+}
+
+int CompletionQueue::take_from_all(int count, ibv_wc* wc) {
+  int got = 0;
   const std::size_t receivers = receivers_.size();
   for (std::size_t i = 0; i < receivers && got < count; ++i) {
     // The next poll starts with the next queue pair, so that a busy one does not starve the others.
     if (++next_receiver_ >= receivers) next_receiver_ = 0;
     got += receivers_[next_receiver_]->poll_receives(count - got, wc + got);
-  }
-  if (stalled_.load(std::memory_order_relaxed) != 0) [[unlikely]] {
-    push_stalled();
-    if (got < count && local_count_.load(std::memory_order_acquire) != 0) got += take_local(count - got, wc + got);
   }
   return got;
 }
@@ -212,13 +222,17 @@ void CompletionQueue::raise_owed() {
 void CompletionQueue::attach(QueuePair& queue_pair, bool receives) {
   std::lock_guard guard(poll_lock_);
   (receives ? receivers_ : senders_).push_back(&queue_pair);
+  note_receivers();
 }
 
 void CompletionQueue::detach(QueuePair& queue_pair) {
   std::lock_guard guard(poll_lock_);
   std::erase(receivers_, &queue_pair);
   std::erase(senders_, &queue_pair);
+  note_receivers();
 }
+
+void CompletionQueue::note_receivers() { sole_receiver_ = receivers_.size() == 1 ? receivers_.front() : nullptr; }
 
 bool CompletionQueue::in_use() {
   std::lock_guard guard(poll_lock_);

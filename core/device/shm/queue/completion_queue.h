@@ -69,21 +69,24 @@ class CompletionQueue final : public ibv_cq {
   struct Local;
   [[nodiscard]] bool has_left_over_locked() const;
   int take_all(int count, ibv_wc* wc);
+  int take_from_all(int count, ibv_wc* wc);
   int take_local(int count, ibv_wc* wc);
   int look_closer(std::unique_lock<BiasedMutex>& guard, int count, ibv_wc* wc);
   /// Looks at some links now and then. @return whether a link has news, so that the caller must look again.
   bool idle(std::unique_lock<BiasedMutex>& guard);
   int arm_again(std::unique_lock<BiasedMutex>& guard, int count, ibv_wc* wc);
+  void note_receivers();
   bool grow_local();
   void overrun();
   void push_stalled();
 
-  // The members that every poll accesses come first.
-  BiasedMutex poll_lock_;
+  // The members that every poll accesses come first, in one cache line if there is one queue pair.
+  alignas(kLineBytes) BiasedMutex poll_lock_;
   std::atomic<std::uint32_t> local_count_{0};
   std::atomic<int> stalled_{0};
   std::atomic<std::uint32_t> armed_{0};
   std::uint32_t empty_polls_ = 0;
+  QueuePair* sole_receiver_ = nullptr;  ///< that of receivers_, if it is one
   std::vector<QueuePair*> receivers_;
   std::size_t next_receiver_ = 0;
 

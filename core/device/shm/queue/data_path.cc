@@ -6,7 +6,6 @@
 #include "core/device/common/receive_queue.h"
 #include "core/device/shm/queue/completion_queue.h"
 #include "core/device/shm/queue/queue_pair.h"
-#include "core/device/shm/queue/reliable_queue_pair.h"
 
 namespace ringsock::soft {
 
@@ -21,16 +20,12 @@ int req_notify_cq(ibv_cq* cq, int solicited_only) {
   return queue->must_be_polled_again() ? EAGAIN : 0;
 }
 
+// ibv_qp::qp_type would tell without a virtual call, but it lies in a cache line that nothing else uses.
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
-  // The usual kind avoids the virtual call.
-  if (qp->qp_type == IBV_QPT_RC) [[likely]]
-    return static_cast<ReliableQueuePair*>(qp)->post_send(wr, bad);
   return static_cast<QueuePair*>(qp)->post_send(wr, bad);
 }
 
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
-  if (qp->qp_type == IBV_QPT_RC) [[likely]]
-    return static_cast<ReliableQueuePair*>(qp)->post_receive(wr, bad);
   return static_cast<QueuePair*>(qp)->post_receive(wr, bad);
 }
 

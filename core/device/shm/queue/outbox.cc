@@ -10,27 +10,27 @@ void Outbox::attach(const InboxView& peer, bool uses_srq, PeerProcess process, L
   entries_used_ = entries_freed_ = peer.first_entry();
   uses_srq_ = uses_srq;
   link_ = &link;
-  map_.attach(*peer.doorbell, process, link);
+  map_.attach(peer.doorbell(), process, link);
 }
 
 bool Outbox::look_for_receives() {
-  const std::uint32_t posted = peer_.consumer->receives_posted.load(std::memory_order_acquire);
+  const std::uint32_t posted = peer_.consumer().receives_posted.load(std::memory_order_acquire);
   // More than a queue can hold, or fewer than before, is invalid and treated as none.
   if (posted - receives_used_ > kMaxQueueEntries) return false;
   receives_known_ = posted;
-  peer_receive_bytes_ = peer_.consumer->receive_bytes.load(std::memory_order_relaxed);
+  peer_receive_bytes_ = peer_.consumer().receive_bytes.load(std::memory_order_relaxed);
   return receives_used_ != receives_known_;
 }
 
 bool Outbox::look_for_entries() {
-  const std::uint32_t consumed = peer_.consumer->entries_consumed.load(std::memory_order_acquire);
+  const std::uint32_t consumed = peer_.consumer().entries_consumed.load(std::memory_order_acquire);
   if (entries_used_ - consumed > peer_.ring_entries) return false;
   entries_freed_ = consumed;
   return entries_used_ - entries_freed_ < peer_.ring_entries;
 }
 
 std::uint32_t Outbox::payload_room() const {
-  const std::uint32_t used = payload_used_ - peer_.consumer->payload_consumed.load(std::memory_order_acquire);
+  const std::uint32_t used = payload_used_ - peer_.consumer().payload_consumed.load(std::memory_order_acquire);
   return used <= peer_.payload_bytes ? peer_.payload_bytes - used : 0;
 }
 
@@ -40,7 +40,7 @@ std::optional<Outbox::Room> Outbox::take_piece(std::uint64_t left) {
       static_cast<std::uint32_t>(std::min<std::uint64_t>({left, peer_.payload_bytes - at, largest_piece()}));
   if (!has_entry() || payload_room() < piece) return std::nullopt;
   payload_used_ += round_up_8(piece);
-  return Room{peer_.payload + at, piece};
+  return Room{peer_.payload() + at, piece};
 }
 
 std::optional<std::uint32_t> Outbox::take_contiguous(std::uint32_t bytes) {
@@ -57,7 +57,7 @@ bool Outbox::put(EntryType type, std::uint8_t flags, std::uint32_t imm, std::uin
   Entry& entry = peer_.entry(entries_used_);
   // Loaded before the entry is stored, so that a peer that asks when its connection is new gets the stamp of the first
   // entry.
-  if (!stamps_) stamps_ = peer_.doorbell->wants_stamps.load(std::memory_order_relaxed) != 0;
+  if (!stamps_) stamps_ = peer_.doorbell().wants_stamps.load(std::memory_order_relaxed) != 0;
   const std::uint64_t stamp = stamps_ ? order_stamp() : 0;
   entry.body.store(stamp << 32 | length, std::memory_order_relaxed);  // below 2^32: the limit of a message is 2^31
   entry.head.store(peer_.lap(entries_used_) << 48 | std::uint64_t{static_cast<std::uint8_t>(type)} << 40 |
@@ -65,13 +65,13 @@ bool Outbox::put(EntryType type, std::uint8_t flags, std::uint32_t imm, std::uin
                    std::memory_order_release);
   ++entries_used_;
   fences_.behind_store();
-  const std::uint32_t armed = peer_.doorbell->armed.load(std::memory_order_relaxed);
-  fences_.follow(peer_.doorbell->wants_fences.load(std::memory_order_relaxed) != 0, entries_used_);
+  const std::uint32_t armed = peer_.doorbell().armed.load(std::memory_order_relaxed);
+  fences_.follow(peer_.doorbell().wants_fences.load(std::memory_order_relaxed) != 0, entries_used_);
   if (armed == 0) [[likely]]
     return true;
   if ((armed & kListed) != 0 && map_.note(armed)) return !map_.has_rung_in_vain();
   const bool counts = (flags & (kEntrySolicited | kEntryMore)) != 0 || type == EntryType::assist;
-  if ((armed != kArmedForSolicited || counts) && peer_.doorbell->armed.exchange(0) != 0) ring();
+  if ((armed != kArmedForSolicited || counts) && peer_.doorbell().armed.exchange(0) != 0) ring();
   return !has_rung_in_vain_;
 }
 
@@ -93,14 +93,15 @@ void Outbox::restore(const verbs::SavedQueuePair& from) {
   fences_.begin_again();
 }
 
-/// The place of the next entry holds the one of the lap before, which is 0 where there has been none.
+/// The place of the next entry holds the one of the lap before, or 0 where there was none: a connection need not begin
+/// with the first place (InboxView::first_entry()).
 bool Outbox::is_untouched_since(const verbs::SavedQueuePair& saved) const {
   const std::uint64_t there = peer_.entry(saved.entries_used).head.load(std::memory_order_acquire);
-  return there >> 48 == peer_.lap(saved.entries_used - peer_.ring_entries);
+  return there == 0 || there >> 48 == peer_.lap(saved.entries_used - peer_.ring_entries);
 }
 
 void Outbox::look_for_acks() {
-  const std::uint32_t acked = peer_.consumer->acked.load(std::memory_order_acquire);
+  const std::uint32_t acked = peer_.consumer().acked.load(std::memory_order_acquire);
   if (acks_wanted_ - acked <= acks_wanted_ - acks_seen_) acks_seen_ = acked;
 }
 

@@ -37,7 +37,7 @@ class Outbox {
     return look_for_entries();
   }
   /// Returns whether the peer's queue pair is in an error state.
-  [[nodiscard]] bool is_closed() const { return peer_.consumer->closed.load(std::memory_order_acquire) != 0; }
+  [[nodiscard]] bool is_closed() const { return peer_.consumer().closed.load(std::memory_order_acquire) != 0; }
   /// Counts a receive that a message uses.
   void use_receive() { ++receives_used_; }
   /// Returns whether the peer must acknowledge a SEND, because it may not fit into the receive that it will meet.
@@ -53,7 +53,7 @@ class Outbox {
   std::optional<Room> take_piece(std::uint64_t left);
   /// Takes `bytes` contiguous bytes, and skips the end of the ring when they do not fit there. Returns their place.
   std::optional<std::uint32_t> take_contiguous(std::uint32_t bytes);
-  [[nodiscard]] std::byte* at(std::uint32_t place) const { return peer_.payload + place; }
+  [[nodiscard]] std::byte* at(std::uint32_t place) const { return peer_.payload() + place; }
   /// Returns the most that take_contiguous() can be asked for.
   [[nodiscard]] std::uint32_t largest_piece() const { return peer_.payload_bytes / 4; }
 
@@ -68,7 +68,7 @@ class Outbox {
   [[nodiscard]] bool has_all_acks() const { return acks_seen_ == acks_wanted_; }
   void look_for_acks();
   /// Returns the peer's ibv_wc_status for the entry behind the last acknowledged one, 0: none.
-  [[nodiscard]] std::uint32_t fault() const { return peer_.consumer->fault.load(std::memory_order_acquire); }
+  [[nodiscard]] std::uint32_t fault() const { return peer_.consumer().fault.load(std::memory_order_acquire); }
 
   // verbs::RcExtensions::save() and restore(). What the peer has published is looked for again.
   void save(verbs::SavedQueuePair& to) const;
@@ -77,11 +77,11 @@ class Outbox {
   [[nodiscard]] bool is_untouched_since(const verbs::SavedQueuePair& saved) const;
 
   /// Asks the peer to ring when a stalled send may continue.
-  void wait() { peer_.producer->waiting.store(1, std::memory_order_relaxed); }
+  void wait() { peer_.producer().waiting.store(1, std::memory_order_relaxed); }
   /// Returns whether the peer was asleep when it ended, and an entry that was put since then has rung for it.
   [[nodiscard]] bool has_rung_in_vain() const { return has_rung_in_vain_ || map_.has_rung_in_vain(); }
   /// Returns whether the peer has destroyed its queue pair.
-  [[nodiscard]] bool is_destroyed() const { return peer_.consumer->destroyed.load(std::memory_order_acquire) != 0; }
+  [[nodiscard]] bool is_destroyed() const { return peer_.consumer().destroyed.load(std::memory_order_acquire) != 0; }
 
  private:
   bool look_for_receives();
@@ -89,18 +89,19 @@ class Outbox {
   void ring();
   [[nodiscard]] std::uint32_t payload_room() const;
 
-  Fences fences_;
+  std::uint32_t payload_used_ = 0;
+  std::uint32_t acks_wanted_ = 0, acks_seen_ = 0;
   Link* link_ = nullptr;
+  PeerMap map_;
+  // Each message uses these, and those that follow in SendSteps.
+  alignas(kLineBytes) Fences fences_;
   bool uses_srq_ = false;
   bool has_rung_in_vain_ = false;
   bool stamps_ = false;  ///< the peer asks for the times of entries
   std::uint32_t entries_used_ = 0, entries_freed_ = 0;
   std::uint32_t receives_used_ = 0, receives_known_ = 0;
   std::uint32_t peer_receive_bytes_ = 0;
-  std::uint32_t payload_used_ = 0;
-  std::uint32_t acks_wanted_ = 0, acks_seen_ = 0;
   InboxView peer_;
-  PeerMap map_;
 };
 
 }  // namespace ringsock::soft

@@ -22,10 +22,10 @@ void OwnRegions::publish(const MemoryRegion& region) {
   if (keys_[row] != 0) return;
   keys_[row] = region.rkey;
   const auto start = reinterpret_cast<std::uint64_t>(region.addr);
-  const auto arena = reinterpret_cast<std::uint64_t>(inbox_.arena);
+  const auto arena = reinterpret_cast<std::uint64_t>(inbox_.arena());
   const bool in_arena =
       start >= arena && start - arena <= inbox_.arena_bytes && region.length <= inbox_.arena_bytes - (start - arena);
-  MrRow& shared = inbox_.rows[row];
+  MrRow& shared = inbox_.rows()[row];
   shared.address.store(start, std::memory_order_relaxed);
   shared.length.store(region.length, std::memory_order_relaxed);
   shared.arena_offset.store(in_arena ? start - arena : 0, std::memory_order_relaxed);
@@ -42,7 +42,7 @@ void OwnRegions::publish(const MemoryRegion& region) {
 }
 
 void OwnRegions::publish_mark() {
-  ConsumerLine& line = *inbox_.consumer;
+  ConsumerLine& line = inbox_.consumer();
   const SpaceMark mark = own_space_mark();
   if (line.mark_token.load(std::memory_order_relaxed) == mark.token) return;
   line.mark_token.store(0, std::memory_order_relaxed);
@@ -53,10 +53,10 @@ void OwnRegions::publish_mark() {
 /// Clears all rows except the arena's.
 bool OwnRegions::retract_all() {
   bool found = false;
-  inbox_.consumer->mark_token.store(0, std::memory_order_release);
+  inbox_.consumer().mark_token.store(0, std::memory_order_release);
   for (std::size_t row = 1; row < kMrRows; ++row) {
     if (std::exchange(keys_[row], 0) == 0) continue;
-    inbox_.rows[row].rkey.store(0, std::memory_order_release);
+    inbox_.rows()[row].rkey.store(0, std::memory_order_release);
     found = true;
   }
   if (found) wait_for_lease();
@@ -67,7 +67,7 @@ void OwnRegions::retract(const MemoryRegion& region) {
   const std::size_t row = row_for(region);
   if (keys_[row] != region.rkey) return;
   keys_[row] = 0;
-  inbox_.rows[row].rkey.store(0, std::memory_order_release);
+  inbox_.rows()[row].rkey.store(0, std::memory_order_release);
   if (region.only_for == this) {
     arena_registered_.store(false, std::memory_order_relaxed);
   } else {
@@ -76,12 +76,12 @@ void OwnRegions::retract(const MemoryRegion& region) {
 }
 
 bool OwnRegions::are_of_other_process() const {
-  return inbox_.consumer->mark_token.load(std::memory_order_relaxed) != known_space_mark().token;
+  return inbox_.consumer().mark_token.load(std::memory_order_relaxed) != known_space_mark().token;
 }
 
 void OwnRegions::withdraw() {
   std::uint64_t own = known_space_mark().token;
-  if (own == 0 || !inbox_.consumer->mark_token.compare_exchange_strong(own, 0)) return;
+  if (own == 0 || !inbox_.consumer().mark_token.compare_exchange_strong(own, 0)) return;
   wait_for_lease();
 }
 
@@ -91,10 +91,10 @@ void OwnRegions::wait_for_lease() {
   constexpr Nanos kPatience{1'000'000'000};
   constexpr timespec kPause{0, 20'000};
   AsymmetricBarrier::heavy_now();
-  const std::uint32_t lease = inbox_.producer->lease.load(std::memory_order_acquire);
+  const std::uint32_t lease = inbox_.producer().lease.load(std::memory_order_acquire);
   if ((lease & 1) == 0) return;
   const Nanos deadline = monotonic_now() + kPatience;
-  while (inbox_.producer->lease.load(std::memory_order_acquire) == lease) {
+  while (inbox_.producer().lease.load(std::memory_order_acquire) == lease) {
     const std::shared_ptr<Link> plugged = owner_.link();
     if (!plugged || plugged->peer_gone()) return;
     if (monotonic_now() >= deadline) {

@@ -15,25 +15,21 @@ std::size_t row_of(std::uint32_t rkey) {
 }
 
 void PeerRegions::attach(const InboxView& peer, pid_t memory_of, std::uint64_t quiet_bytes) {
-  rows_ = peer.rows;
-  arena_ = peer.arena;
-  arena_bytes_ = peer.arena_bytes;
-  consumer_ = peer.consumer;
-  producer_ = peer.producer;
+  peer_ = peer;
   quiet_bytes_ = quiet_bytes;
   space_.set_process(memory_of);
 }
 
 std::byte* PeerRegions::memory(std::uint32_t rkey, std::uint64_t address, std::uint64_t length) const {
-  const Target target = find_in(arena_bytes_, rkey, address, length, IBV_ACCESS_REMOTE_WRITE);
+  const Target target = find_in(peer_.arena_bytes, rkey, address, length, IBV_ACCESS_REMOTE_WRITE);
   return target.kind == Target::Kind::arena ? target.memory : nullptr;
 }
 
 PeerRegions::Target PeerRegions::find_in(std::uint64_t arena_bytes, std::uint32_t rkey, std::uint64_t address,
                                          std::uint64_t length, unsigned access) const {
-  MrRow* row = &rows_[0];
+  MrRow* row = &peer_.rows()[0];
   if (row->rkey.load(std::memory_order_acquire) != rkey) {
-    row = &rows_[row_of(rkey)];
+    row = &peer_.rows()[row_of(rkey)];
     // A region without a row is known to its owner only.
     if (rkey == 0 || row->rkey.load(std::memory_order_acquire) != rkey) return {Target::Kind::assisted};
   }
@@ -50,11 +46,11 @@ PeerRegions::Target PeerRegions::find_in(std::uint64_t arena_bytes, std::uint32_
   if (base > arena_bytes || skip > arena_bytes - base || length > arena_bytes - base - skip) {
     return {Target::Kind::denied};
   }
-  return {Target::Kind::arena, arena_ + base + skip};
+  return {Target::Kind::arena, peer_.arena() + base + skip};
 }
 
 bool PeerRegions::copy(const ibv_send_wr& wr, MrRow& row, bool to_peer) {
-  std::atomic<std::uint32_t>& lease = producer_->lease;
+  std::atomic<std::uint32_t>& lease = peer_.producer().lease;
   const std::uint32_t before = lease.load(std::memory_order_relaxed) & ~1U;
   // Made odd before the key is loaded again: dereg_mr first clears the key and then waits for an even lease.
   lease.store(before + 1, std::memory_order_relaxed);
@@ -62,8 +58,8 @@ bool PeerRegions::copy(const ibv_send_wr& wr, MrRow& row, bool to_peer) {
   bool copied = false;
   if (row.rkey.load(std::memory_order_acquire) == wr.wr.rdma.rkey) {
     SpaceMark mark;
-    mark.token = consumer_->mark_token.load(std::memory_order_acquire);
-    mark.address = consumer_->mark_address.load(std::memory_order_relaxed);
+    mark.token = peer_.consumer().mark_token.load(std::memory_order_acquire);
+    mark.address = peer_.consumer().mark_address.load(std::memory_order_relaxed);
     copied = mark.token != 0 && (copy_shared(wr, row, mark, to_peer) || copy_of_process(wr, mark, to_peer));
   }
   lease.store(before + 2, std::memory_order_release);
@@ -78,7 +74,7 @@ bool PeerRegions::copy_shared(const ibv_send_wr& wr, const MrRow& row, const Spa
       row.shared_inode.load(std::memory_order_relaxed), row.shared_fd.load(std::memory_order_relaxed)};
   if (place.inode == 0) return false;
   if (!shared_) shared_ = std::make_unique<std::array<PeerMemory, kMrRows>>();
-  PeerMemory& known = (*shared_)[static_cast<std::size_t>(&row - rows_)];
+  PeerMemory& known = (*shared_)[static_cast<std::size_t>(&row - peer_.rows())];
   std::byte* memory = known.find(space_, mark, place, wr.wr.rdma.remote_addr, length);
   if (memory == nullptr) return false;
   if (!to_peer) {

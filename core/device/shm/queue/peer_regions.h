@@ -41,7 +41,7 @@ class PeerRegions {
   [[nodiscard]] bool has_process() const { return space_.has_process(); }
 
   [[nodiscard]] Target find(std::uint32_t rkey, std::uint64_t address, std::uint64_t length, unsigned access) const {
-    return find_in(arena_bytes_ - quiet_bytes_, rkey, address, length, access);
+    return find_in(peer_.arena_bytes - quiet_bytes_, rkey, address, length, access);
   }
   /// verbs::RcExtensions::peer_memory(): also in the quiet end of the arena.
   [[nodiscard]] std::byte* memory(std::uint32_t rkey, std::uint64_t address, std::uint64_t length) const;
@@ -55,14 +55,9 @@ class PeerRegions {
   bool copy_shared(const ibv_send_wr& wr, const MrRow& row, const SpaceMark& mark, bool to_peer);
   bool copy_of_process(const ibv_send_wr& wr, const SpaceMark& mark, bool to_peer);
 
-  const Fences& fences_;
-  // Of the peer's inbox.
-  MrRow* rows_ = nullptr;
-  std::byte* arena_ = nullptr;
-  std::uint64_t arena_bytes_ = 0;
-  ConsumerLine* consumer_ = nullptr;
-  ProducerLine* producer_ = nullptr;
+  InboxView peer_;
   std::uint64_t quiet_bytes_ = 0;
+  const Fences& fences_;
   PeerSpace space_;
   /// Behind the rows of the table, once one of them is in shared memory.
   std::unique_ptr<std::array<PeerMemory, kMrRows>> shared_;

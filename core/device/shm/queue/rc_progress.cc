@@ -7,11 +7,11 @@
 namespace ringsock::soft {
 
 SendQueue::SendQueue(const QueuePair& queue_pair, RcAttributes& attributes, ReceiveEnd& receive_end)
-    : queue_pair_(queue_pair),
+    : signal_all_(queue_pair.init_attr().sq_sig_all != 0),
+      max_sge_(queue_pair.init_attr().cap.max_send_sge),
+      queue_pair_(queue_pair),
       attributes_(attributes),
       receive_end_(receive_end),
-      signal_all_(queue_pair.init_attr().sq_sig_all != 0),
-      max_sge_(queue_pair.init_attr().cap.max_send_sge),
       steps_(attributes, queue_pair.device().keys(), *queue_pair.pd) {}
 
 void SendQueue::note_wired() {

@@ -27,16 +27,16 @@ RcReceiver::RcReceiver(QueuePair& queue_pair, RcOwner& owner, const RcAttributes
       owner_(owner),
       attributes_(attributes),
       peer_(peer),
-      end_(end),
-      srq_(static_cast<SharedReceiveQueue*>(queue_pair.init_attr().srq)),
-      qp_num_(queue_pair.qp_num),
+      fence_wish_(inbox.doorbell()),
       inbox_(inbox),
       index_(inbox.first_entry()),
       index_published_(index_),
-      fence_wish_(*inbox.doorbell),
+      qp_num_(queue_pair.qp_num),
+      srq_(static_cast<SharedReceiveQueue*>(queue_pair.init_attr().srq)),
+      end_(end),
       receives_(queue_pair.init_attr().cap.max_recv_wr, queue_pair.init_attr().cap.max_recv_sge) {
   // A producer that another process restores reads where we begin.
-  inbox_.consumer->entries_consumed.store(index_, std::memory_order_relaxed);
+  inbox_.consumer().entries_consumed.store(index_, std::memory_order_relaxed);
 }
 
 int RcReceiver::post(ibv_recv_wr* wr, ibv_recv_wr** bad) {
@@ -55,8 +55,8 @@ int RcReceiver::post(ibv_recv_wr* wr, ibv_recv_wr** bad) {
   }
   if (error != 0) *bad = wr;
   // Stored first: a peer that sees the receive also sees its possible size.
-  inbox_.consumer->receive_bytes.store(smallest_receive_, std::memory_order_relaxed);
-  inbox_.consumer->receives_posted.store(receives_.posted(), std::memory_order_release);
+  inbox_.consumer().receive_bytes.store(smallest_receive_, std::memory_order_relaxed);
+  inbox_.consumer().receives_posted.store(receives_.posted(), std::memory_order_release);
   peer_.ring_if_waiting();
   if (now == IBV_QPS_ERR) [[unlikely]]
     queue_pair_.receive_queue().fire();
@@ -163,7 +163,7 @@ bool RcReceiver::consume_send(std::uint64_t head, std::uint64_t body, ibv_wc* wc
     in_message_ = true;
     message_bytes_ = 0;
   }
-  const ibv_wc_status status = scatter_piece(inbox_.payload + at, length);
+  const ibv_wc_status status = scatter_piece(inbox_.payload() + at, length);
   payload_ += round_up_8(length);
   const bool more = (flags_of(head) & kEntryMore) != 0;
   if (status == IBV_WC_SUCCESS && more) {
@@ -217,9 +217,9 @@ bool RcReceiver::consume_assist(std::uint32_t room) {
     peer_broke_rules();
     return false;
   }
-  std::memcpy(&request, inbox_.payload + at, sizeof request);
+  std::memcpy(&request, inbox_.payload() + at, sizeof request);
   const ibv_wc_status status =
-      carry_out(request, inbox_.payload + at, room - static_cast<std::uint32_t>(sizeof request), queue_pair_.domain(),
+      carry_out(request, inbox_.payload() + at, room - static_cast<std::uint32_t>(sizeof request), queue_pair_.domain(),
                 queue_pair_.device().keys());
   payload_ += round_up_8(room);
   if (status != IBV_WC_SUCCESS) {
@@ -232,13 +232,13 @@ bool RcReceiver::consume_assist(std::uint32_t room) {
 }
 
 void RcReceiver::acknowledge() {
-  inbox_.consumer->acked.store(++acked_, std::memory_order_release);
+  inbox_.consumer().acked.store(++acked_, std::memory_order_release);
   peer_.ring_if_waiting();
 }
 
 /// Refuses the malformed message at the head of the inbox: reports the reason to its sender and ends the connection.
 void RcReceiver::refuse(ibv_wc_status status_for_peer) {
-  inbox_.consumer->fault.store(status_for_peer, std::memory_order_release);
+  inbox_.consumer().fault.store(status_for_peer, std::memory_order_release);
   broken_ = true;
   owner_.fail(IBV_WC_WR_FLUSH_ERR);
 }
@@ -281,8 +281,8 @@ int RcReceiver::flush(int count, ibv_wc* wc) {
 void RcReceiver::publish_consumed() {
   index_published_ = index_;
   payload_published_ = payload_;
-  inbox_.consumer->entries_consumed.store(index_, std::memory_order_release);
-  inbox_.consumer->payload_consumed.store(payload_, std::memory_order_release);
+  inbox_.consumer().entries_consumed.store(index_, std::memory_order_release);
+  inbox_.consumer().payload_consumed.store(payload_, std::memory_order_release);
   fence_wish_.note_consumed(index_);
   peer_.ring_if_waiting();
 }
@@ -323,9 +323,12 @@ Status RcReceiver::restore(const verbs::SavedQueuePair& from) {
 }
 
 bool RcReceiver::is_untouched_since(const verbs::SavedQueuePair& saved) const {
-  const ConsumerLine& told = *inbox_.consumer;
-  return told.entries_consumed.load(std::memory_order_acquire) == saved.index_published &&
-         told.payload_consumed.load(std::memory_order_acquire) == saved.payload_published &&
+  const ConsumerLine& told = inbox_.consumer();
+  // What was told of the entries that the saved state knows as read changes nothing for a process that goes on from it.
+  const std::uint32_t entries = told.entries_consumed.load(std::memory_order_acquire);
+  const std::uint32_t payload = told.payload_consumed.load(std::memory_order_acquire);
+  return entries - saved.index_published <= saved.index - saved.index_published &&
+         payload - saved.payload_published <= saved.payload - saved.payload_published &&
          told.receives_posted.load(std::memory_order_acquire) == saved.receives_posted &&
          told.acked.load(std::memory_order_acquire) == saved.acked &&
          (told.closed.load(std::memory_order_acquire) != 0) == (saved.failed != 0);

@@ -35,7 +35,7 @@ class RcReceiver {
   /// verbs::ConnectionId::has_waiting().
   [[nodiscard]] bool has_waiting(bool (*is_wanted)(std::uint32_t)) const;
   /// verbs::RcExtensions::ask_for_stamps().
-  void ask_for_stamps() { inbox_.doorbell->wants_stamps.store(1, std::memory_order_relaxed); }
+  void ask_for_stamps() { inbox_.doorbell().wants_stamps.store(1, std::memory_order_relaxed); }
 
   /// The connection begins.
   void attach(std::uint32_t peer_qp_num);
@@ -67,31 +67,32 @@ class RcReceiver {
   void publish_consumed();
   void publish_payload();
 
+  // Posting.
+  BiasedMutex post_lock_;
+  std::uint32_t smallest_receive_ = 0;
+
   QueuePair& queue_pair_;
   RcOwner& owner_;
   const RcAttributes& attributes_;
   StalledPeer& peer_;
-  ReceiveEnd& end_;
-  SharedReceiveQueue* const srq_;  ///< null: receives_
-  const std::uint32_t qp_num_;
-
-  const InboxView inbox_;
-  std::uint32_t index_, index_published_;
   std::uint32_t payload_ = 0, payload_published_ = 0;
-  FenceWish fence_wish_;
   std::uint32_t acked_ = 0;
-  std::atomic<std::uint32_t> peer_qp_num_{0};
-  bool in_message_ = false;  ///< part of a SEND has arrived, into receive_
-  bool left_over_ = false;   ///< the last poll stopped although there may be more
-  bool broken_ = false;      ///< the inbox is no longer read
-  PostedReceive receive_;
   std::uint32_t message_bytes_ = 0;
   std::vector<ibv_sge> srq_sges_;
+  FenceWish fence_wish_;
 
-  // Posting.
-  BiasedMutex post_lock_;
+  // What each message uses has two cache lines.
+  alignas(kLineBytes) const InboxView inbox_;
+  std::uint32_t index_, index_published_;
+  const std::uint32_t qp_num_;
+  std::atomic<std::uint32_t> peer_qp_num_{0};
+  bool in_message_ = false;        ///< part of a SEND has arrived, into receive_
+  bool left_over_ = false;         ///< the last poll stopped although there may be more
+  bool broken_ = false;            ///< the inbox is no longer read
+  SharedReceiveQueue* const srq_;  ///< null: receives_
+  ReceiveEnd& end_;
+  PostedReceive receive_;
   ReceiveQueue receives_;
-  std::uint32_t smallest_receive_ = 0;
 };
 
 }  // namespace ringsock::soft

@@ -12,17 +12,17 @@ ReliableQueuePair::ReliableQueuePair(DeviceContext& device, ibv_pd& domain, cons
                                      ConnectionMemory memory)
     : QueuePair(device, domain, attr),
       receiver_(*this, *this, attributes_, memory.own_inbox(), stalled_peer_, receive_end_),
-      receive_end_(*memory.own_inbox().consumer, stalled_peer_, receive_queue()),
+      receive_end_(memory.own_inbox().consumer(), stalled_peer_, receive_queue()),
       sends_(*this, attributes_, receive_end_),
       attributes_(*this),
-      stalled_peer_(*memory.own_inbox().producer, sends_.outbox().fences()),
+      stalled_peer_(memory.own_inbox().producer(), sends_.outbox().fences()),
       arming_(memory.own_inbox(), receive_queue()),
       memory_(std::move(memory)),
       inbox_(memory_.own_inbox()),
       own_regions_(inbox_, *this),
       watches_(receive_queue().completion_channel(), send_queue().completion_channel()) {
   // Every peer begins with fences (Fences::begin()), so a sleep before it has attached needs no barrier either.
-  inbox_.producer->fences.store(1, std::memory_order_relaxed);
+  inbox_.producer().fences.store(1, std::memory_order_relaxed);
   attach_to_queues();
 }
 
@@ -40,8 +40,8 @@ ReliableQueuePair::~ReliableQueuePair() {
   unplug();
   {
     const std::lock_guard guard(send_lock_);
-    inbox_.doorbell->armed.store(kArmedForAny);  // as in modify()
-    inbox_.consumer->destroyed.store(1, std::memory_order_release);
+    inbox_.doorbell().armed.store(kArmedForAny);  // as in modify()
+    inbox_.consumer().destroyed.store(1, std::memory_order_release);
     const bool is_dead = sends_.is_wired() && link_->peer_gone() && !sends_.outbox().is_destroyed();
     // Without a connection the expected peer may have died, too.
     if (is_dead || !sends_.is_wired()) memory_.forget_peers();
@@ -94,7 +94,7 @@ Status ReliableQueuePair::join(const QueuePairOffer& offer, std::shared_ptr<Mapp
   attributes_.store_connection(offer.qp_num, rnr_retry_count);
   Outbox& outbox = sends_.outbox();
   outbox.attach(peers, (offer.flags & kOfferUsesSrq) != 0, peer.process, *link_);
-  outbox.fences().begin(*peers.producer,
+  outbox.fences().begin(peers.producer(),
                         (offer.flags & kOfferNeedsFullFence) != 0 || !AsymmetricBarrier::register_process());
   sends_.regions().attach(peers, peer.memory_of, quiet_bytes_of(offer));
   receiver_.attach(offer.qp_num);
@@ -185,7 +185,7 @@ Status ReliableQueuePair::modify(ibv_qp_attr& attr, int mask) {
   if ((mask & IBV_QP_STATE) == 0) return ok();
   if (attr.qp_state == IBV_QPS_ERR) {
     // The peer's next message rings, so that it learns at once that nobody will see it.
-    inbox_.doorbell->armed.store(kArmedForAny);
+    inbox_.doorbell().armed.store(kArmedForAny);
     sends_.fail(IBV_WC_WR_FLUSH_ERR);
     return ok();
   }
@@ -263,7 +263,7 @@ Result<MemoryRegion*> ReliableQueuePair::start_in_init(std::size_t arena_bytes) 
   if (arena_bytes == 0) return nullptr;
   // Quiet memory is at the end of the arena, with whole pages.
   if (memory_.quiet_bytes() != 0) arena_bytes = inbox_.arena_bytes;
-  auto region = domain().add_region(device_.keys(), inbox_.arena, arena_bytes,
+  auto region = domain().add_region(device_.keys(), inbox_.arena(), arena_bytes,
                                     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &own_regions_);
   if (region) own_regions_.note_arena_registered();
   return region;

@@ -53,11 +53,11 @@ class ReceiveEnd {
   [[nodiscard]] std::uint32_t cause() const { return cause_.load(std::memory_order_relaxed); }
 
  private:
+  std::atomic<bool> has_come_{false};  ///< each poll looks at it
+  std::atomic<std::uint32_t> cause_{0};
   ConsumerLine& consumer_;
   StalledPeer& peer_;
   CompletionQueue& queue_;
-  std::atomic<bool> has_come_{false};
-  std::atomic<std::uint32_t> cause_{0};
 };
 
 }  // namespace ringsock::soft

@@ -95,7 +95,9 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, private RcOwn
   void on_wake() override;
   void on_peer_gone() override;
 
-  // What each poll accesses comes first, then what each send does.
+  // What each poll accesses comes first, then what each send does: the end of receiver_ with the start of receive_end_,
+  // and from there to the middle of sends_. With thousands of connections the number of cache lines is what a message
+  // costs.
   RcReceiver receiver_;
   ReceiveEnd receive_end_;
   BiasedMutex send_lock_;

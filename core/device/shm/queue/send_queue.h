@@ -72,14 +72,14 @@ class SendQueue {
   void fail_queued(ibv_wc_status first);
   [[nodiscard]] bool may_be_direct() const { return attributes_.state() == IBV_QPS_RTS && wired_ && is_empty(); }
 
-  const QueuePair& queue_pair_;
-  RcAttributes& attributes_;
-  ReceiveEnd& receive_end_;
   bool direct_ = false;  ///< in RTS, connected, no queued sends: a send may be carried out at once
   const bool signal_all_;
   bool wired_ = false;
   bool gone_untold_ = false;  ///< the peer has gone and no send has failed for it yet
   const std::uint32_t max_sge_;
+  const QueuePair& queue_pair_;
+  RcAttributes& attributes_;
+  ReceiveEnd& receive_end_;
   SendSteps steps_;
   std::size_t started_ = 0;  ///< number of queued_ that only wait for their acknowledgement
   /// Null until a send is queued: an empty deque has half a KiB of memory.

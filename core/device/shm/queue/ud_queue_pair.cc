@@ -38,10 +38,41 @@ UdQueuePair::UdQueuePair(DeviceContext& device, ibv_pd& domain, const ibv_qp_ini
 }
 
 UdQueuePair::~UdQueuePair() {
+  close_rings();
   detach_from_queues();
   if (watch_ != 0) receive_queue().completion_channel()->unwatch(watch_, socket_.get());
   std::lock_guard guard(gate_->lock);
   gate_->queue_pair = nullptr;
+}
+
+/// Senders may have made rings of which this end has not heard yet.
+void UdQueuePair::close_rings() {
+  constexpr int kMostPackets = 1024;
+  std::lock_guard guard(gate_->lock);
+  if (!uses_rings_ || !socket_) return;
+  is_closing_ = true;
+  receive_from_socket(kMostPackets);
+  routes_.end();
+  incoming_.close();
+}
+
+/// The completion channel's set is the parent's, too, and stays as it is.
+void UdQueuePair::leave_to_parent() {
+  watch_ = 0;
+  routes_.forget();
+  incoming_.forget();
+  socket_.reset();
+  state = IBV_QPS_ERR;
+}
+
+void UdQueuePair::use_rings() {
+  std::lock_guard guard(gate_->lock);
+  uses_rings_ = true;
+}
+
+void UdQueuePair::look_closely() {
+  std::lock_guard guard(gate_->lock);
+  looks_closely_ = true;
 }
 
 Status UdQueuePair::watch_socket() {
@@ -50,7 +81,9 @@ Status UdQueuePair::watch_socket() {
   constexpr int kPerWakeUp = 64;
   auto watch = channel->watch(socket_.get(), [gate = gate_] {
     std::lock_guard guard(gate->lock);
-    if (gate->queue_pair != nullptr) gate->queue_pair->receive_pending(kPerWakeUp);
+    if (gate->queue_pair == nullptr) return;
+    gate->queue_pair->looks_closely_ = true;
+    gate->queue_pair->receive_pending(kPerWakeUp);
   });
   if (!watch) return watch.error();
   watch_ = *watch;
@@ -84,6 +117,8 @@ bool UdQueuePair::arm(CompletionQueue& queue, ArmKind kind) {
   if (&queue != &receive_queue()) return false;
   std::lock_guard guard(gate_->lock);
   armed_for_ = kind;
+  incoming_.arm();
+  looks_closely_ = true;
   return true;
 }
 

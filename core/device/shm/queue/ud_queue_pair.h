@@ -8,10 +8,12 @@
 #include <mutex>
 #include <vector>
 
+#include "core/base/close_elsewhere.h"
 #include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
 #include "core/device/common/receive_queue.h"
 #include "core/device/shm/queue/queue_pair.h"
+#include "core/device/shm/queue/ud_routes.h"
 #include "core/device/shm/queue/ud_wire.h"
 
 namespace ringsock::soft {
@@ -36,6 +38,11 @@ class UdQueuePair final : public QueuePair {
   void push_sends() override {}
   bool arm(CompletionQueue& queue, ArmKind kind) override;
   std::shared_ptr<Link> link() override { return nullptr; }
+  // verbs::UdExtensions
+  void use_rings();
+  bool open_ring(std::uint32_t number);
+  void look_closely();
+  void leave_to_parent();
 
  private:
   /// Outlives the queue pair while a completion channel is calling it.
@@ -50,10 +57,18 @@ class UdQueuePair final : public QueuePair {
 
   // All under the gate's lock.
   int post_one(const ibv_send_wr& wr);
-  ibv_wc_status send(const ibv_send_wr& wr);
+  ibv_wc_status send(const ibv_send_wr& wr, std::uint32_t& undelivered);
+  ibv_wc_status send_by_socket(const ibv_send_wr& wr, const DatagramHeader& header, std::uint32_t& undelivered);
+  bool send_by_ring(const ibv_send_wr& wr, const DatagramHeader& header, std::uint32_t& undelivered);
+  [[nodiscard]] bool is_there(UdRoutes::Route& route, std::uint32_t number);
+  int send_note(std::uint32_t number, std::uint16_t flag, int memory);
   [[nodiscard]] bool may_read(const ibv_send_wr& wr) const;
-  void complete(const ibv_send_wr& wr, ibv_wc_status status);
+  void complete(const ibv_send_wr& wr, ibv_wc_status status, std::uint32_t undelivered);
   void receive_pending(int limit);
+  void receive_from_socket(int limit);
+  void receive_from_rings(int limit);
+  void close_rings();
+  void take_note(const DatagramHeader& header, PassedFd memory);
   void receive(const ParsedDatagram& datagram);
   bool take_receive(std::size_t bytes);
   void fill(const ParsedDatagram& datagram);
@@ -63,6 +78,12 @@ class UdQueuePair final : public QueuePair {
   void drop_everything();
   [[nodiscard]] bool hears() const;
 
+  bool uses_rings_ = false;
+  bool is_closing_ = false;     ///< datagrams are dropped
+  bool looks_closely_ = false;  ///< with rings: the next poll reads the socket, too
+  unsigned polls_ = 0;
+  UdRoutes routes_;
+  UdIncoming incoming_;
   std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   UniqueFd socket_;
   std::uint64_t watch_ = 0;  ///< of the receive queue's completion channel; 0: none

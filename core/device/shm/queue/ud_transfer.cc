@@ -7,12 +7,15 @@
 #include <cerrno>
 #include <string>
 
+#include "core/base/clock.h"
+#include "core/base/refusals.h"
 #include "core/device/common/device_context.h"
 #include "core/device/common/scatter_gather.h"
 #include "core/device/shm/names/port_name.h"
 #include "core/device/shm/names/port_owner.h"
 #include "core/device/shm/queue/queue_limits.h"
 #include "core/device/shm/queue/ud_queue_pair.h"
+#include "core/verbs/ud_extensions.h"
 
 namespace ringsock::soft {
 
@@ -33,11 +36,13 @@ std::uint32_t random_qp_num() {
 
 /// Checks the sender's user, which the kernel reports.
 bool is_trusted(msghdr& message) {
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_CREDENTIALS) return false;
-  ucred sender{};
-  std::memcpy(&sender, CMSG_DATA(header), sizeof sender);
-  return sender.uid == 0 || is_own_uid(sender.uid);
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_CREDENTIALS) continue;
+    ucred sender{};
+    std::memcpy(&sender, CMSG_DATA(header), sizeof sender);
+    return sender.uid == 0 || is_own_uid(sender.uid);
+  }
+  return false;
 }
 
 ibv_grh grh_for(const ParsedDatagram& datagram) {
@@ -87,12 +92,13 @@ int UdQueuePair::post_one(const ibv_send_wr& wr) {
   switch (state) {
     case IBV_QPS_RTS: break;
     case IBV_QPS_SQE:
-    case IBV_QPS_ERR: complete(wr, IBV_WC_WR_FLUSH_ERR); return 0;
+    case IBV_QPS_ERR: complete(wr, IBV_WC_WR_FLUSH_ERR, 0); return 0;
     default: return EINVAL;
   }
   if (wr.wr.ud.ah == nullptr) return EINVAL;
-  const ibv_wc_status status = send(wr);
-  complete(wr, status);
+  std::uint32_t undelivered = 0;
+  const ibv_wc_status status = send(wr, undelivered);
+  complete(wr, status, undelivered);
   if (status != IBV_WC_SUCCESS) state = IBV_QPS_SQE;
   return 0;
 }
@@ -105,7 +111,8 @@ bool UdQueuePair::may_read(const ibv_send_wr& wr) const {
   return true;
 }
 
-ibv_wc_status UdQueuePair::send(const ibv_send_wr& wr) {
+/// @param undelivered  becomes the reason when the datagram is lost here
+ibv_wc_status UdQueuePair::send(const ibv_send_wr& wr, std::uint32_t& undelivered) {
   constexpr std::uint32_t kUseOwnQkey = 1U << 31;  // a privileged qkey in a request stands for the queue pair's
   if (length_of(sges_of(wr)) > kMaxDatagramBytes) return IBV_WC_LOC_LEN_ERR;
   if (!may_read(wr)) return IBV_WC_LOC_PROT_ERR;
@@ -123,9 +130,92 @@ ibv_wc_status UdQueuePair::send(const ibv_send_wr& wr) {
     header.flags |= kDatagramIsGlobal;
     std::memcpy(header.destination_gid, to.grh.dgid.raw, sizeof header.destination_gid);
   }
+  if (uses_rings_ && send_by_ring(wr, header, undelivered)) return IBV_WC_SUCCESS;
+  return send_by_socket(wr, header, undelivered);
+}
+
+/// Returns false when there is no ring to the receiver, or no longer one.
+bool UdQueuePair::send_by_ring(const ibv_send_wr& wr, const DatagramHeader& header, std::uint32_t& undelivered) {
+  const std::uint32_t number = wr.wr.ud.remote_qpn;
+  UdRoutes::Route* const route = routes_.find(number);
+  if (route == nullptr) return false;
+  std::array<iovec, kMaxSendSge> parts;
+  std::size_t count = 0;
+  for (const ibv_sge& sge : sges_of(wr)) parts[count++] = {reinterpret_cast<void*>(sge.addr), sge.length};
+  const auto put = is_there(*route, number)
+                       ? route->ring.put(header, std::span(parts).first(count), length_of(sges_of(wr)))
+                       : UdRingWriter::Put::closed;
+  if (put == UdRingWriter::Put::closed) {
+    routes_.drop(number);  // the receiver may live on, with too many rings: its socket tells
+    return false;
+  }
+  // A ring that is full loses the datagram, as a full receive buffer does.
+  if (put == UdRingWriter::Put::done && route->ring.must_ring() &&
+      send_note(number, kDatagramBell, -1) == ECONNREFUSED) {
+    undelivered = verbs::kVendorErrNobody;
+    routes_.drop(number);
+  }
+  return true;
+}
+
+/// A process that was killed closes nothing. So a receiver that has taken nothing for a while is rung, in vain when it
+/// is gone.
+bool UdQueuePair::is_there(UdRoutes::Route& route, std::uint32_t number) {
+  constexpr std::uint64_t kPatience = 2'000'000;  // ticks(): about a millisecond
+  constexpr std::uint64_t kOld = 8 * kPatience;   // the receiver may have taken something then, and ended since
+  const std::uint64_t since = ticks() - route.looked_at;
+  if (since < kPatience) return true;
+  route.looked_at += since;
+  const bool has_moved = route.ring.has_moved();
+  return (has_moved && since < kOld) || send_note(number, kDatagramBell, -1) != ECONNREFUSED;
+}
+
+bool UdQueuePair::open_ring(std::uint32_t number) {
+  std::lock_guard guard(gate_->lock);
+  if (!uses_rings_ || routes_.find(number) != nullptr) return false;
+  const auto memory = routes_.add(number);
+  if (!memory) return false;
+  if (send_note(number, kDatagramRing, memory->get()) == 0) return true;
+  routes_.drop(number);
+  return false;
+}
+
+/// Sends a datagram that is not for the program. Returns 0 or an errno value.
+/// @param memory  passed with it, -1: none
+int UdQueuePair::send_note(std::uint32_t number, std::uint16_t flag, int memory) {
+  DatagramHeader header{};
+  header.version = kDatagramVersion;
+  header.flags = flag;
+  header.qkey = attr_.qkey;
+  header.source_qpn = qp_num;
+  iovec part{&header, sizeof header};
+  AbstractAddress name = name_of(number);
+  msghdr message{};
+  message.msg_name = &name.address;
+  message.msg_namelen = name.length;
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof memory)> control{};
+  if (memory >= 0) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof memory);
+    std::memcpy(CMSG_DATA(rights), &memory, sizeof memory);
+  }
+  const int saved_errno = errno;
+  const int error = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? errno : 0;
+  errno = saved_errno;
+  return error;
+}
+
+ibv_wc_status UdQueuePair::send_by_socket(const ibv_send_wr& wr, const DatagramHeader& header,
+                                          std::uint32_t& undelivered) {
   std::array<iovec, 1 + kMaxSendSge> parts;
   std::size_t count = 0;
-  parts[count++] = {&header, sizeof header};
+  parts[count++] = {const_cast<DatagramHeader*>(&header), sizeof header};
   for (const ibv_sge& sge : sges_of(wr)) parts[count++] = {reinterpret_cast<void*>(sge.addr), sge.length};
   AbstractAddress name = name_of(wr.wr.ud.remote_qpn);
   msghdr message{};
@@ -136,40 +226,84 @@ ibv_wc_status UdQueuePair::send(const ibv_send_wr& wr) {
   const int saved_errno = errno;
   const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   const bool bad_memory = sent < 0 && errno == EFAULT;
+  if (sent < 0) undelivered = errno == ECONNREFUSED ? verbs::kVendorErrNobody : verbs::kVendorErrFull;
   errno = saved_errno;
   // For any other obstacle the datagram is lost, as datagrams may be.
   return bad_memory ? IBV_WC_LOC_PROT_ERR : IBV_WC_SUCCESS;
 }
 
-void UdQueuePair::complete(const ibv_send_wr& wr, ibv_wc_status status) {
+void UdQueuePair::complete(const ibv_send_wr& wr, ibv_wc_status status, std::uint32_t undelivered) {
   const bool signaled = init_attr_.sq_sig_all != 0 || (wr.send_flags & IBV_SEND_SIGNALED) != 0;
   if (!signaled && status == IBV_WC_SUCCESS) return;
   ibv_wc wc{};
   wc.wr_id = wr.wr_id;
   wc.status = status;
+  wc.vendor_err = undelivered;
   wc.opcode = IBV_WC_SEND;
   wc.qp_num = qp_num;
   send_queue().push(wc);
 }
 
+/// With rings the socket is read when somebody may be waiting for what is in it, and now and then.
 void UdQueuePair::receive_pending(int limit) {
+  constexpr unsigned kPollsPerLook = 64;
+  const bool is_time = incoming_.empty() || looks_closely_ || ++polls_ % kPollsPerLook == 0;
+  receive_from_rings(limit);
+  if (!is_time) return;
+  looks_closely_ = false;
+  receive_from_socket(limit);
+  if (completed_.empty()) receive_from_rings(limit);
+}
+
+void UdQueuePair::receive_from_rings(int limit) {
+  if (incoming_.empty() || !hears()) return;
+  incoming_.take(limit, [this](const ParsedDatagram& datagram) {
+    if (datagram.header.qkey == attr_.qkey) receive(datagram);
+  });
+}
+
+/// The memory of a ring, from a process of our own user. A bell needs nothing: the caller looks at the rings.
+void UdQueuePair::take_note(const DatagramHeader& header, PassedFd memory) {
+  if (!uses_rings_ || (header.flags & kDatagramRing) == 0 || !memory) return;
+  incoming_.reap([this](std::uint32_t source) { return send_note(source, kDatagramBell, -1) == ECONNREFUSED; });
+  if (!incoming_.add(std::move(memory).take(), header.source_qpn)) return count_refusal(Refusal::descriptor);
+  if (receive_queue().is_armed()) incoming_.arm();
+}
+
+namespace {
+/// Returns the descriptor that came with a message.
+PassedFd memory_in(msghdr& message) {
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    return PassedFd(UniqueFd(fd));
+  }
+  return {};
+}
+}  // namespace
+
+void UdQueuePair::receive_from_socket(int limit) {
   const int saved_errno = errno;
   for (; limit > 0; --limit) {
     // One byte more than the largest datagram, to detect longer ones.
     std::array<std::byte, sizeof(DatagramHeader) + kMaxDatagramBytes + 1> bytes;
-    // There is no room for descriptors that a sender might pass: the kernel closes them.
-    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(ucred))> control;
+    // With rings there is room for one descriptor. The kernel closes others that a sender might pass.
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(sizeof(int))> control;
     iovec part{bytes.data(), bytes.size()};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     message.msg_control = control.data();
-    message.msg_controllen = control.size();
+    message.msg_controllen = uses_rings_ ? control.size() : CMSG_SPACE(sizeof(ucred));
     const ssize_t got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0) break;
+    PassedFd memory = memory_in(message);
     if (!hears() || !is_trusted(message)) continue;
     const auto datagram = parse_datagram(std::span(bytes).first(static_cast<std::size_t>(got)));
-    if (datagram && datagram->header.qkey == attr_.qkey) receive(*datagram);
+    if (!datagram || datagram->header.qkey != attr_.qkey) continue;
+    const bool is_note = (datagram->header.flags & (kDatagramRing | kDatagramBell)) != 0;
+    is_note ? take_note(datagram->header, std::move(memory)) : receive(*datagram);
   }
   errno = saved_errno;
 }
@@ -192,6 +326,7 @@ bool UdQueuePair::may_write(const PostedReceive& receive) const {
 }
 
 void UdQueuePair::receive(const ParsedDatagram& datagram) {
+  if (is_closing_) return;
   const std::size_t bytes = kGrhBytes + datagram.payload.size();
   if (!take_receive(bytes)) return;
   ibv_wc wc{};

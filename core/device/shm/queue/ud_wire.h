@@ -18,6 +18,9 @@ inline constexpr std::size_t kMaxDatagramBytes = 4096;  ///< payload: one MTU, a
 inline constexpr std::uint16_t kDatagramHasImm = 1 << 0;
 inline constexpr std::uint16_t kDatagramSolicited = 1 << 1;
 inline constexpr std::uint16_t kDatagramIsGlobal = 1 << 2;  ///< the address handle had a GID
+// Without payload, and between queue pairs that have asked for rings only:
+inline constexpr std::uint16_t kDatagramRing = 1 << 3;  ///< comes with the memory of a ring (ud_ring.h)
+inline constexpr std::uint16_t kDatagramBell = 1 << 4;  ///< a ring has datagrams
 
 /// The header in front of the payload.
 struct DatagramHeader {
@@ -35,17 +38,21 @@ struct ParsedDatagram {
   std::span<const std::byte> payload;  ///< 0..kMaxDatagramBytes
 };
 
+/// Returns whether a header's values are possible, besides its version.
+inline bool is_sane_header(const DatagramHeader& header) {
+  constexpr std::uint16_t kKnownFlags =
+      kDatagramHasImm | kDatagramSolicited | kDatagramIsGlobal | kDatagramRing | kDatagramBell;
+  return (header.flags & ~kKnownFlags) == 0 && header.source_qpn < (1U << 24);
+}
+
 /// Pure. Errors: EPROTO wrong length or a value out of range; ENOTSUP another version.
 inline Result<ParsedDatagram> parse_datagram(std::span<const std::byte> bytes) {
-  constexpr std::uint16_t kKnownFlags = kDatagramHasImm | kDatagramSolicited | kDatagramIsGlobal;
   ParsedDatagram out{};
   if (bytes.size() < sizeof out.header) return Error{EPROTO, "datagram: short"};
   std::memcpy(&out.header, bytes.data(), sizeof out.header);
   out.payload = bytes.subspan(sizeof out.header);
   if (out.header.version != kDatagramVersion) return Error{ENOTSUP, "datagram: version"};
-  const bool sane = (out.header.flags & ~kKnownFlags) == 0 && out.header.source_qpn < (1U << 24) &&
-                    out.payload.size() <= kMaxDatagramBytes;
-  if (!sane) return Error{EPROTO, "datagram: header"};
+  if (!is_sane_header(out.header) || out.payload.size() > kMaxDatagramBytes) return Error{EPROTO, "datagram: header"};
   return out;
 }
 

@@ -1,4 +1,4 @@
-// The C interface: r* calls on stream rsockets.
+// The C interface: r* calls.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <rdma/rsocket.h>
@@ -19,6 +19,7 @@
 #include "core/poll/wait.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/library_call.h"
+#include "librsocket/datagram/datagram_socket.h"
 #include "librsocket/export.h"
 #include "librsocket/rsocket_process.h"
 #include "librsocket/stream_socket.h"
@@ -69,16 +70,40 @@ Result<StreamSocket*> as_stream(Lookup& socket) {
   return Error{EOPNOTSUPP, "rsocket: not a stream"};
 }
 
+Status check_kind(int domain, int kind, int protocol) {
+  if (domain != AF_INET && domain != AF_INET6 && domain != AF_IB) return Error{EAFNOSUPPORT, "rsocket: domain"};
+  if (kind != SOCK_STREAM && kind != SOCK_DGRAM) return Error{ESOCKTNOSUPPORT, "rsocket: type"};
+  if (kind == SOCK_DGRAM && domain == AF_IB) return Error{EAFNOSUPPORT, "rsocket: datagrams by AF_IB"};
+  const int own = kind == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP;
+  return protocol == 0 || protocol == own ? ok() : Status(Error{EPROTONOSUPPORT, "rsocket: protocol"});
+}
+
+/// Returns whether this process may have rsockets at all. Error: ENODEV.
+Status check_process(Process& shared) {
+  if (!is_known_process()) return Error{ENODEV, "rsocket: a child that was made without fork(3)"};
+  if (!are_rings_permitted()) return Error{ENODEV, "rsocket: a seccomp filter"};
+  return shared.registry.empty() ? Status(Error{ENODEV, "rsocket: no device is allowed"}) : ok();
+}
+
+/// The descriptor is the kernel's UDP socket, which has the port and the rendezvous packets.
+Result<int> make_datagram_socket(Process& shared, int domain, int flags) {
+  UniqueFd fd(::socket(domain, SOCK_DGRAM | (flags & SOCK_CLOEXEC), IPPROTO_UDP));
+  if (!fd) return Error::last("rsocket: socket");
+  auto port = UdpPort::of(fd.get(), domain);
+  if (!port) return port.error();
+  runtime::Ref socket(new DatagramSocket(shared, domain, fd.get(), *std::move(port)));
+  socket->set_nonblocking((flags & SOCK_NONBLOCK) != 0);
+  if (Status entered = fd_table().insert(fd.get(), std::move(socket)); !entered) return entered.error();
+  return fd.release();
+}
+
 Result<int> make_socket(int domain, int type, int protocol) {
   const int flags = type & (SOCK_NONBLOCK | SOCK_CLOEXEC);
   const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (domain != AF_INET && domain != AF_INET6 && domain != AF_IB) return Error{EAFNOSUPPORT, "rsocket: domain"};
-  if (kind != SOCK_STREAM) return Error{ESOCKTNOSUPPORT, "rsocket: type"};
-  if (protocol != 0 && protocol != IPPROTO_TCP) return Error{EPROTONOSUPPORT, "rsocket: protocol"};
+  if (Status known = check_kind(domain, kind, protocol); !known) return known.error();
   Process& shared = process();
-  if (!is_known_process()) return Error{ENODEV, "rsocket: a child that was made without fork(3)"};
-  if (!are_rings_permitted()) return Error{ENODEV, "rsocket: a seccomp filter"};
-  if (shared.registry.empty()) return Error{ENODEV, "rsocket: no device is allowed"};
+  if (Status permitted = check_process(shared); !permitted) return permitted.error();
+  if (kind == SOCK_DGRAM) return make_datagram_socket(shared, domain, flags);
   // The descriptor is a kernel TCP socket, so its number cannot collide, and bind() reserves the kernel's port with it.
   // The kernel has no sockets with InfiniBand addresses.
   UniqueFd fd(domain == AF_IB ? ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
@@ -96,6 +121,28 @@ msghdr one_message(const iovec* parts, int count) {
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = static_cast<std::size_t>(count);
   return message;
+}
+
+/// recvfrom(2) on a datagram socket.
+Result<ssize_t> receive_datagram(Lookup& socket, void* data, std::size_t length, int flags, sockaddr* address,
+                                 socklen_t* address_length) {
+  const iovec part{data, length};
+  msghdr message = one_message(&part, 1);
+  message.msg_name = address;
+  message.msg_namelen = address_length != nullptr ? *address_length : 0;
+  auto got = runtime::receive(socket, message, flags);
+  if (got && address != nullptr && address_length != nullptr) *address_length = message.msg_namelen;
+  return got;
+}
+
+/// sendto(2) on a datagram socket.
+Result<ssize_t> send_datagram(Lookup& socket, const void* data, std::size_t length, int flags, const sockaddr* address,
+                              socklen_t address_length) {
+  const iovec part{const_cast<void*>(data), length};
+  msghdr message = one_message(&part, 1);
+  message.msg_name = const_cast<sockaddr*>(address);
+  message.msg_namelen = address_length;
+  return runtime::send(socket, message, flags);
 }
 
 Result<int> duplicate(Lookup& socket, int fd, int command, long lowest) {
@@ -204,6 +251,7 @@ RS_EXPORT ssize_t rrecv(int fd, void* data, size_t length, int flags) {
 RS_EXPORT ssize_t rrecvfrom(int fd, void* data, size_t length, int flags, sockaddr* address,
                             socklen_t* address_length) {
   return on_socket(fd, [&](Lookup& socket) {
+    if (socket->is_datagram()) return receive_datagram(socket, data, length, flags, address, address_length);
     auto got = runtime::receive(socket, data, length, flags);
     // recvfrom(2) on TCP leaves the address empty. rdma-core returns the peer's address, and programs written for it
     // use that.
@@ -225,8 +273,11 @@ RS_EXPORT ssize_t rsend(int fd, const void* data, size_t length, int flags) {
   return on_socket(fd, [=](Lookup& socket) { return runtime::send(socket, data, length, flags); });
 }
 
-RS_EXPORT ssize_t rsendto(int fd, const void* data, size_t length, int flags, const sockaddr* address, socklen_t) {
+RS_EXPORT ssize_t rsendto(int fd, const void* data, size_t length, int flags, const sockaddr* address,
+                          socklen_t address_length) {
   return on_socket(fd, [&](Lookup& socket) -> Result<ssize_t> {
+    if (address != nullptr && socket->is_datagram())
+      return send_datagram(socket, data, length, flags, address, address_length);
     if (address != nullptr) return Error{EISCONN, "rsendto"};
     return runtime::send(socket, data, length, flags);
   });
@@ -246,6 +297,7 @@ RS_EXPORT ssize_t rwrite(int fd, const void* data, size_t length) { return rsend
 RS_EXPORT ssize_t rreadv(int fd, const iovec* parts, int count) {
   return on_socket(fd, [&](Lookup& socket) -> Result<ssize_t> {
     if (count < 0 || count > IOV_MAX) return Error{EINVAL, "rreadv: count"};
+    if (count == 0) return 0;
     msghdr message = one_message(parts, count);
     return runtime::receive(socket, message, 0);
   });
@@ -254,6 +306,7 @@ RS_EXPORT ssize_t rreadv(int fd, const iovec* parts, int count) {
 RS_EXPORT ssize_t rwritev(int fd, const iovec* parts, int count) {
   return on_socket(fd, [&](Lookup& socket) -> Result<ssize_t> {
     if (count < 0 || count > IOV_MAX) return Error{EINVAL, "rwritev: count"};
+    if (count == 0) return 0;
     const msghdr message = one_message(parts, count);
     return runtime::send(socket, message, 0);
   });

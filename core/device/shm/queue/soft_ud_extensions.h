@@ -1,0 +1,19 @@
+// What the embedded device offers for the datagrams of rsockets beyond libibverbs.
+#pragma once
+
+#include "core/verbs/ud_extensions.h"
+
+namespace ringsock::soft {
+
+/// Datagrams are exchanged by processes of one user only: the kernel says whose the port is. Threads: any.
+class SoftUdExtensions final : public verbs::UdExtensions {
+ public:
+  Result<ibv_ah_attr> path_to(const SocketAddress& destination) override;
+  bool may_exchange(const SocketAddress& local, const SocketAddress& peer) override;
+  void use_rings(ibv_qp& qp) override;
+  bool open_ring(ibv_qp& qp, std::uint32_t number) override;
+  void look_closely(ibv_qp& qp) override;
+  void leave_to_parent(ibv_qp& qp) override;
+};
+
+}  // namespace ringsock::soft

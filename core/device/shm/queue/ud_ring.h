@@ -1,0 +1,84 @@
+// A ring of datagrams in shared memory, from one UD queue pair to another one of the same user.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "core/base/result.h"
+#include "core/device/shm/memory/segment.h"
+#include "core/device/shm/queue/ud_wire.h"
+
+namespace ringsock::soft {
+
+/// The first page of the segment; the bytes of the ring follow. Positions count bytes since the ring was made.
+struct UdRingLines {
+  // Written by the sender.
+  alignas(kLineBytes) std::atomic<std::uint64_t> tail;  ///< behind the last datagram
+  std::atomic<std::uint64_t> lost;                      ///< datagrams for which there was no room
+  std::atomic<std::uint32_t> ended;                     ///< not 0: the sender sends no more
+  // Written by the receiver.
+  alignas(kLineBytes) std::atomic<std::uint64_t> head;  ///< what comes before was taken
+  std::atomic<std::uint32_t> armed;                     ///< not 0: the next datagram rings; the sender clears it
+  std::atomic<std::uint32_t> closed;                    ///< not 0: the receiver takes no more
+};
+
+inline constexpr std::size_t kUdRingBytes = 256 << 10;
+inline constexpr std::size_t kUdSegmentBytes = kPageBytes + kUdRingBytes;
+
+/// The sender's end.
+class UdRingWriter {
+ public:
+  explicit UdRingWriter(std::shared_ptr<MappedSegment> segment) : segment_(std::move(segment)) {}
+
+  enum class Put { done, full, closed };
+  /// Adds a datagram: header and payload of `bytes` in `parts`.
+  Put put(const DatagramHeader& header, std::span<const iovec> parts, std::size_t bytes);
+  /// Returns whether the receiver wants to be rung for what was put last, once.
+  [[nodiscard]] bool must_ring();
+  /// Returns whether the receiver has taken something since the last call.
+  [[nodiscard]] bool has_moved();
+  void end() { lines().ended.store(1, std::memory_order_release); }
+
+ private:
+  [[nodiscard]] UdRingLines& lines() const { return *reinterpret_cast<UdRingLines*>(segment_->base()); }
+  std::byte* place(std::uint64_t position) const;
+
+  std::shared_ptr<MappedSegment> segment_;
+  std::uint64_t tail_ = 0;
+  std::uint64_t known_head_ = 0;
+  std::uint64_t head_seen_ = 0;  ///< by has_moved()
+};
+
+/// The receiver's end. All that it reads was written by another process.
+class UdRingReader {
+ public:
+  explicit UdRingReader(std::shared_ptr<MappedSegment> segment) : segment_(std::move(segment)) {}
+
+  [[nodiscard]] bool is_empty() const { return lines().tail.load(std::memory_order_acquire) == head_; }
+  /// Returns the oldest datagram, in the ring, until pop(); nothing when it is empty. Error: EPROTO the sender has
+  /// written nonsense.
+  Result<std::optional<ParsedDatagram>> front();
+  void pop();
+  void arm() { lines().armed.store(1, std::memory_order_relaxed); }
+  /// Returns how many datagrams the sender has lost since the last call.
+  std::uint64_t lost();
+  [[nodiscard]] bool has_ended() const { return lines().ended.load(std::memory_order_acquire) != 0; }
+  void close() { lines().closed.store(1, std::memory_order_release); }
+
+ private:
+  [[nodiscard]] UdRingLines& lines() const { return *reinterpret_cast<UdRingLines*>(segment_->base()); }
+
+  std::shared_ptr<MappedSegment> segment_;
+  std::uint64_t head_ = 0;
+  std::uint64_t next_ = 0;  ///< behind the datagram of front()
+  std::uint64_t lost_ = 0;
+};
+
+}  // namespace ringsock::soft

@@ -1,0 +1,42 @@
+// What a device offers for the datagrams of rsockets beyond libibverbs.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cerrno>
+#include <cstdint>
+
+#include "core/base/result.h"
+#include "core/base/socket_address.h"
+
+namespace ringsock::verbs {
+
+/// ibv_wc::vendor_err of the successful completion of a datagram that was not delivered: no queue pair has the number
+/// (any more), or its receive buffer is full. Real devices do not report it.
+inline constexpr std::uint32_t kVendorErrNobody = 0x52530003;
+inline constexpr std::uint32_t kVendorErrFull = 0x52530004;
+
+/// Where UD queue pairs find each other by IP addresses. The functions here answer for a device that carries no
+/// datagrams for rsockets. Threads: any.
+class UdExtensions {
+ public:
+  virtual ~UdExtensions() = default;
+
+  /// Returns the attributes of an address handle towards `destination`. Error: EOPNOTSUPP.
+  virtual Result<ibv_ah_attr> path_to(const SocketAddress& /*destination*/) { return Error{EOPNOTSUPP, "ud: path"}; }
+  /// Returns whether the process with the kernel's UDP port `peer` may exchange datagrams by queue pairs with this
+  /// process, which has the port `local`. Costs some 10 us.
+  virtual bool may_exchange(const SocketAddress& /*local*/, const SocketAddress& /*peer*/) { return false; }
+  // Datagrams past the kernel, between queue pairs that have both called use_rings().
+  virtual void use_rings(ibv_qp& /*qp*/) {}
+  /// Opens a ring to the queue pair `number`, of a process that may_exchange() names, unless there is one. Returns
+  /// whether it is new: then polls of the other end may not see what comes in it until that has called look_closely()
+  /// or armed its completion queue.
+  virtual bool open_ring(ibv_qp& /*qp*/, std::uint32_t /*number*/) { return false; }
+  virtual void look_closely(ibv_qp& /*qp*/) {}
+  /// Leaves a queue pair that came by fork(2) to the parent: this process can only destroy it, of which the parent and
+  /// its peers notice nothing. Threads: the only one of its process.
+  virtual void leave_to_parent(ibv_qp& /*qp*/) {}
+};
+
+}  // namespace ringsock::verbs

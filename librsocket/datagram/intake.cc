@@ -1,0 +1,224 @@
+#include "librsocket/datagram/intake.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/base/refusals.h"
+
+namespace ringsock::rs {
+
+namespace {
+
+/// One byte more than the largest rendezvous packet, to see longer ones.
+constexpr std::size_t kPacketBytes = sizeof(wire::RsUdpHeader6) + wire::kRsSlotBytes + 1;
+
+bool is_link_local(const SocketAddress& address) {
+  return address.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&address.in6().sin6_addr);
+}
+
+}  // namespace
+
+void Intake::look(Nanos now) {
+  look_once(now, Looks::closely);
+  if (!from_lane_.empty()) look_once(now, Looks::at_what_was_left);
+}
+
+void Intake::look_once(Nanos now, Looks looks) {
+  // A look at the kernel's socket costs as much as many at the queue pair that has rings.
+  constexpr int kLooksAtLane = 8;
+  for (int i = 0; i < (lane_is_used_ ? kLooksAtLane : 1) && from_lane_.empty(); ++i) take_from_lane();
+  const std::size_t before_kernel = from_lane_.size();
+  const bool has_switched = has_switched_to_lane();
+  if (has_switched || before_kernel == 0 || ++looks_ % kLooksPerKernelLook == 0)
+    take_from_kernel(has_switched ? kMostPacketsBeforeLane : kPacketsAtOnce);
+  if (from_lane_.empty() && from_kernel_.empty()) return;
+  lane_is_used_ = !from_lane_.empty();
+  // A packet may tell of a new ring.
+  if (!from_kernel_.empty() && core_.lane) core_.lane->look_closely();
+  // A packet of a peer that used the queue pair was sent after all that is there.
+  if (looks == Looks::closely && has_packets_of_lane_users()) take_from_lane();
+  serve_packets(false, now);
+  deliver_from_lane(before_kernel, now);
+  serve_packets(true, now);
+  from_kernel_.clear();
+}
+
+bool Intake::has_packets_of_lane_users() {
+  return std::any_of(from_kernel_.begin(), from_kernel_.end(), [this](const FromKernel& packet) {
+    const Peer* const peer = core_.peers.find(packet.from);
+    return peer != nullptr && peer->has_come_by_queue_pair;
+  });
+}
+
+void Intake::take_from_lane() {
+  if (!core_.lane) return;
+  std::array<Lane::Came, 16> came;
+  for (std::size_t got = came.size(); got == came.size();) {
+    got = core_.lane->poll(came);
+    for (const Lane::Came& one : std::span(came).first(got)) {
+      const auto parsed = wire::parse_rs_ud(one.bytes);
+      if (parsed && parsed->payload.size() <= wire::max_rs_datagram(parsed->source.family())) {
+        from_lane_.push_back({one, with_scope(parsed->source), parsed->payload});
+      } else {
+        count_refusal(Refusal::datagram);
+        core_.lane->give_back(one.slot);
+      }
+    }
+  }
+}
+
+/// The header has no scope; the rendezvous had.
+SocketAddress Intake::with_scope(const SocketAddress& source) {
+  if (!is_link_local(source)) return source;
+  const Peer* const known = core_.peers.find_without_scope(source);
+  return known != nullptr ? known->address : source;
+}
+
+/// Returns whether a peer that used the kernel now uses the queue pair: what it sent before by the kernel comes first.
+bool Intake::has_switched_to_lane() {
+  return std::any_of(from_lane_.begin(), from_lane_.end(), [this](const FromLane& one) {
+    const Peer* const peer = core_.peers.find(one.source);
+    return peer != nullptr && !peer->has_come_by_queue_pair;
+  });
+}
+
+void Intake::take_from_kernel(std::size_t most) {
+  std::array<std::byte, kPacketBytes> buffer;
+  for (std::size_t i = 0; i < most; ++i) {
+    const auto packet = core_.port.receive(buffer);
+    if (!packet && packet.error().code == EAGAIN) return;
+    if (!packet) {
+      if (core_.is_connected()) core_.pending_error = packet.error().code;
+      continue;
+    }
+    take_packet(std::span(buffer).first(std::min(packet->bytes, buffer.size())), *packet);
+  }
+}
+
+void Intake::take_packet(std::span<const std::byte> bytes, const UdpPort::Packet& packet) {
+  const auto parsed = wire::parse_rs_udp(bytes, packet.from);
+  const SocketAddress from = packet.from.unmapped();
+  if (!parsed || parsed->payload.size() > wire::max_rs_datagram(from.family())) return count_refusal(Refusal::datagram);
+  FromKernel out{from, packet.to, parsed->op, parsed->qp_number, nullptr, parsed->payload.size(), false};
+  out.payload = std::make_unique<std::byte[]>(parsed->payload.size() + 1);
+  if (out.bytes != 0) std::memcpy(out.payload.get(), parsed->payload.data(), out.bytes);
+  from_kernel_.push_back(std::move(out));
+}
+
+void Intake::serve_packets(bool of_lane_users, Nanos now) {
+  for (FromKernel& packet : from_kernel_) {
+    if (packet.is_done) continue;
+    const Peer* const peer = core_.peers.find(packet.from);
+    const bool is_lane_user = peer != nullptr && peer->has_come_by_queue_pair;
+    if (is_lane_user && !of_lane_users) continue;
+    packet.is_done = true;
+    serve(packet, now);
+  }
+}
+
+void Intake::serve(FromKernel& packet, Nanos now) {
+  if (packet.op == wire::RsUdpOp::control) return learn_answer(packet, now);
+  auto peer = core_.peer_at(packet.from);
+  if (peer) answer(**peer, packet, now);
+  const std::span<const std::byte> bytes(packet.payload.get(), packet.bytes);
+  if (is_wanted(packet.from)) add({packet.from, bytes, Arrival::kNoSlot, std::move(packet.payload)});
+}
+
+/// Only a peer that was asked answers. One that we know tells of a new ring.
+void Intake::learn_answer(const FromKernel& packet, Nanos now) {
+  Peer* const peer = core_.peers.find(packet.from);
+  const bool is_known = peer != nullptr && peer->is_known && peer->qp_number == packet.qp_number;
+  if (peer == nullptr || (!peer->was_asked && !is_known)) return count_refusal(Refusal::datagram);
+  if (!may_exchange(*peer, packet.qp_number, now)) return;
+  peer->was_asked = false;
+  peer->learn(packet.qp_number, now);
+  if (core_.lane->open_ring(peer->qp_number)) tell_number(*peer);
+}
+
+void Intake::tell_number(const Peer& peer) {
+  const auto header = wire::emit_rs_udp(wire::RsUdpOp::control, core_.lane->qp_number(), peer.local);
+  static_cast<void>(core_.port.send(header.view(), {}, peer.address, peer.local));
+}
+
+/// A peer that may exchange datagrams with us is told our number, in each look in which it asks.
+void Intake::answer(Peer& peer, const FromKernel& packet, Nanos now) {
+  peer.has_come_by_queue_pair = false;
+  if (!packet.to.is_unspecified() && !(packet.to.is_wildcard())) {
+    SocketAddress local = packet.to;
+    local.set_port(peer.local.port());
+    if (!(local == peer.local)) {
+      peer.local = local;
+      peer.header = wire::emit_rs_ud(local);
+    }
+  }
+  if (!may_exchange(peer, packet.qp_number, now)) return;
+  // Once for all packets of a look: a sender that does not know the number yet sends one after the other.
+  if (peer.is_known && peer.qp_number == packet.qp_number && peer.answered == now) return;
+  peer.learn(packet.qp_number, now);
+  peer.answered = now;
+  core_.lane->open_ring(peer.qp_number);
+  tell_number(peer);
+}
+
+/// Whose the port is, is asked once for each number: behind a new number may be another process.
+bool Intake::may_exchange(Peer& peer, std::uint32_t qp_number, Nanos now) {
+  if (peer.is_known && peer.qp_number == qp_number) return true;
+  peer.is_known = false;
+  if (now < peer.ask_kernel_again) return false;
+  constexpr Nanos kAfterNo = std::chrono::seconds(10);
+  constexpr Nanos kAfterTooMany = std::chrono::seconds(1);
+  if (!core_.questions.take(now)) {
+    peer.ask_kernel_again = now + kAfterTooMany;
+    return false;
+  }
+  const bool may = core_.lane->device().ud().may_exchange(peer.local, peer.address);
+  if (!may) peer.ask_kernel_again = now + kAfterNo;
+  return may;
+}
+
+/// Leaves the first ones of a peer that have come since the kernel was looked at: what it sent before may be there.
+/// @param before_kernel  how many had come before
+void Intake::deliver_from_lane(std::size_t before_kernel, Nanos now) {
+  std::size_t left = 0;
+  for (std::size_t i = 0; i < from_lane_.size(); ++i) {
+    const FromLane one = from_lane_[i];
+    const Peer* const peer = core_.peers.find(one.source);
+    if (i >= before_kernel && peer != nullptr && !peer->has_come_by_queue_pair) {
+      from_lane_[left++] = one;
+      continue;
+    }
+    note_source(one, now);
+    if (is_wanted(one.source)) {
+      add({one.source, one.payload, one.came.slot, nullptr});
+    } else {
+      core_.lane->give_back(one.came.slot);
+    }
+  }
+  from_lane_.resize(left);
+}
+
+void Intake::note_source(const FromLane& one, Nanos now) {
+  Peer* const peer = core_.peers.find(one.source);
+  if (peer == nullptr) return;
+  peer->has_come_by_queue_pair = true;
+  if (peer->is_known && peer->qp_number == one.came.from) peer->known_since = now;
+}
+
+bool Intake::is_wanted(const SocketAddress& source) const {
+  return !core_.read_shut && (!core_.is_connected() || source == core_.peer);
+}
+
+void Intake::add(Arrival arrival) {
+  if (core_.arrivals.add(std::move(arrival))) {
+    has_news_ = true;
+  } else {
+    count_refusal(Refusal::receive_buffer);
+  }
+}
+
+void Intake::drop_oldest() {
+  if (const auto slot = core_.arrivals.pop(); slot && core_.lane) core_.lane->give_back(*slot);
+}
+
+}  // namespace ringsock::rs

@@ -1,0 +1,33 @@
+// Sends the datagrams of a datagram rsocket.
+#pragma once
+
+#include <sys/socket.h>
+
+#include "core/base/clock.h"
+#include "core/base/result.h"
+#include "librsocket/datagram/datagram_core.h"
+#include "librsocket/datagram/intake.h"
+
+namespace ringsock::rs {
+
+/// By the queue pair to a peer whose number is known, otherwise by the kernel, in a rendezvous packet, which asks for
+/// the number. Threads: the lock of the core.
+class DatagramSender {
+ public:
+  DatagramSender(DatagramCore& core, Intake& intake) : core_(core), intake_(intake) {}
+
+  /// sendmsg(2). Errors: EDESTADDRREQ, EMSGSIZE, EPIPE after shutdown(2), EINVAL, EAFNOSUPPORT, EOPNOTSUPP control data
+  /// or MSG_OOB; EAGAIN; the error that an earlier packet met; those of DatagramCore::peer_at().
+  Result<ssize_t> send(const msghdr& message, int flags, Nanos now);
+
+ private:
+  [[nodiscard]] Result<SocketAddress> destination(const msghdr& message) const;
+  Result<Peer*> usable_peer(const SocketAddress& to, Nanos now);
+  Result<ssize_t> send_by_lane(Peer& peer, std::span<const iovec> parts, std::size_t bytes);
+  Result<ssize_t> send_by_kernel(Peer& peer, std::span<const iovec> parts, std::size_t bytes);
+
+  DatagramCore& core_;
+  Intake& intake_;
+};
+
+}  // namespace ringsock::rs

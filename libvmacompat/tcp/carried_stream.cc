@@ -1,0 +1,223 @@
+#include "libvmacompat/tcp/carried_stream.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <span>
+
+#include "core/wire/tcp.h"
+
+namespace ringsock::vma {
+
+namespace tcp = engine::tcp;
+
+namespace {
+
+/// Has the call go back, outside the read-side section, and start again at the kernel's socket (preload/route.cc).
+constexpr Error kLeave{EIO, "tcp: for the kernel"};
+
+constexpr int kKnownReceiveFlags = MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC | MSG_WAITALL | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC;
+constexpr int kKnownSendFlags = MSG_DONTWAIT | MSG_MORE | MSG_NOSIGNAL | MSG_EOR | MSG_DONTROUTE | MSG_CONFIRM;
+
+std::span<std::byte> span_of(const iovec& piece) { return {static_cast<std::byte*>(piece.iov_base), piece.iov_len}; }
+
+/// Moves received bytes to the application.
+std::size_t read_into(tcp::TcpConnection& engine, const msghdr& message, int flags, Nanos now) {
+  std::size_t done = 0;
+  for (const iovec& piece : std::span(message.msg_iov, message.msg_iovlen)) {
+    const auto room = span_of(piece);
+    std::size_t count = 0;
+    if ((flags & MSG_PEEK) != 0) {
+      count = (flags & MSG_TRUNC) != 0 ? std::min(room.size(), engine.readable() - std::min(done, engine.readable()))
+                                       : engine.peek(room, done);
+    } else if ((flags & MSG_TRUNC) != 0) {
+      count = std::min(room.size(), engine.readable());
+      engine.consume(count, now);
+    } else {
+      count = engine.read(room, now);
+    }
+    done += count;
+    if (count < room.size()) break;
+  }
+  return done;
+}
+
+Result<std::size_t> write_from(tcp::TcpConnection& engine, const msghdr& message, Nanos now) {
+  std::size_t done = 0;
+  for (const iovec& piece : std::span(message.msg_iov, message.msg_iovlen)) {
+    const auto taken = engine.write(span_of(piece), now);
+    if (!taken) return done != 0 ? Result<std::size_t>(done) : taken;
+    done += *taken;
+    if (*taken < piece.iov_len) break;
+  }
+  return done;
+}
+
+std::size_t total(const msghdr& message) {
+  std::size_t bytes = 0;
+  for (const iovec& piece : std::span(message.msg_iov, message.msg_iovlen)) bytes += piece.iov_len;
+  return bytes;
+}
+
+bool may_write(tcp::State state) { return state == tcp::State::established || state == tcp::State::close_wait; }
+
+Result<int> as_int(const std::optional<std::size_t>& bytes) {
+  if (!bytes) return kLeave;
+  return static_cast<int>(std::min<std::size_t>(*bytes, INT_MAX));
+}
+
+}  // namespace
+
+// -- receiving -------------------------------------------------------------------------------------
+
+/// Takes the urgent byte (MSG_OOB).
+Result<ssize_t> CarriedStream::receive_urgent(const msghdr& message, int flags) {
+  connection_.progress();
+  const auto answer = connection_.with_engine([&](tcp::TcpConnection& engine, Nanos) -> Result<ssize_t> {
+    if (total(message) == 0) return 0;
+    const auto byte = engine.read_urgent((flags & MSG_PEEK) != 0);
+    if (!byte) return byte.error();
+    for (const iovec& piece : std::span(message.msg_iov, message.msg_iovlen)) {
+      if (piece.iov_len == 0) continue;
+      *static_cast<std::byte*>(piece.iov_base) = *byte;
+      break;
+    }
+    return 1;
+  });
+  return answer ? *answer : kLeave;
+}
+
+/// One look at what the engine has. Errors: EAGAIN nothing yet; kLeave the connection moves.
+Result<ssize_t> CarriedStream::receive_once(msghdr& message, int flags) {
+  const auto answer = connection_.with_engine([&](tcp::TcpConnection& engine, Nanos now) -> Result<ssize_t> {
+    if (const std::size_t got = read_into(engine, message, flags, now)) return static_cast<ssize_t>(got);
+    if (const int error = take_error_of(engine)) return Error{error, "recv"};
+    if (engine.at_end() || total(message) == 0) return 0;
+    return Error{EAGAIN, "recv"};
+  });
+  return answer ? *answer : kLeave;
+}
+
+Result<ssize_t> CarriedStream::receive(msghdr& message, int flags) {
+  if ((flags & MSG_ERRQUEUE) != 0) return Error{EAGAIN, "recv: no error queue"};
+  if ((flags & ~(kKnownReceiveFlags | MSG_OOB)) != 0) return kLeave;
+  message.msg_namelen = 0;
+  message.msg_controllen = 0;
+  message.msg_flags = flags & MSG_OOB;
+  if ((flags & MSG_OOB) != 0) [[unlikely]]
+    return receive_urgent(message, flags);
+  auto got = receive_once(message, flags);
+  if (got || got.error().code != EAGAIN) return got;
+  connection_.progress();
+  return receive_once(message, flags);
+}
+
+Result<int> CarriedStream::unread_bytes() {
+  connection_.progress();
+  return as_int(connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.readable(); }));
+}
+
+// -- sending ---------------------------------------------------------------------------------------
+
+Result<ssize_t> CarriedStream::send_once(const msghdr& message, int flags) {
+  bool is_waiting = false;  // for acknowledgements, which may be there
+  const auto answer = connection_.with_engine([&](tcp::TcpConnection& engine, Nanos now) -> Result<ssize_t> {
+    if (const int error = take_error_of(engine)) return Error{error, "send"};
+    if (!may_write(engine.state())) return Error{EPIPE, "send"};
+    engine.more_follows((flags & MSG_MORE) != 0);
+    const auto sent = write_from(engine, message, now);
+    if (!sent) return sent.error();
+    if (*sent == 0 && total(message) != 0) return Error{EAGAIN, "send"};
+    is_waiting = engine.unsent() != 0;
+    return static_cast<ssize_t>(*sent);
+  });
+  if (is_waiting) connection_.progress();
+  return answer ? *answer : kLeave;
+}
+
+Result<ssize_t> CarriedStream::send(const msghdr& message, int flags) {
+  if ((flags & ~kKnownSendFlags) != 0 || message.msg_controllen != 0) return kLeave;
+  auto sent = send_once(message, flags);
+  if (sent || sent.error().code != EAGAIN) return sent;
+  connection_.progress();
+  return send_once(message, flags);
+}
+
+Result<int> CarriedStream::unacknowledged_bytes() {
+  connection_.progress();
+  return as_int(connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.unacked(); }));
+}
+
+// -- what the application is told ------------------------------------------------------------------
+
+std::optional<std::uint32_t> CarriedStream::events(std::size_t low_mark) noexcept {
+  connection_.progress();
+  return connection_.with_engine([&](tcp::TcpConnection& engine, Nanos) {
+    std::uint32_t out = 0;
+    const bool has_failed = engine.error() != 0 || kept_error_.load(std::memory_order_relaxed) != 0;
+    const bool is_over = engine.state() == tcp::State::closed;
+    const bool has_ended = engine.state() != tcp::State::established;
+    if (engine.readable() >= low_mark || has_ended || has_failed) out |= EPOLLIN | EPOLLRDNORM;
+    if (engine.is_writable() || is_over || has_failed) out |= EPOLLOUT | EPOLLWRNORM;
+    if (has_ended) out |= EPOLLRDHUP;
+    if (is_over) out |= EPOLLHUP;
+    if (has_failed) out |= EPOLLERR;
+    if (engine.at_mark()) out |= EPOLLPRI;
+    return out;
+  });
+}
+
+bool CarriedStream::is_over() {
+  return connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.state() == tcp::State::closed; })
+      .value_or(false);
+}
+
+int CarriedStream::take_error_of(tcp::TcpConnection& engine) {
+  const int kept = kept_error_.exchange(0, std::memory_order_relaxed);
+  return kept != 0 ? kept : engine.take_error();
+}
+
+std::optional<int> CarriedStream::take_error() {
+  connection_.progress();
+  return connection_.with_engine([&](tcp::TcpConnection& engine, Nanos) { return take_error_of(engine); });
+}
+
+std::optional<int> CarriedStream::segment_bytes() {
+  return connection_.with_engine(
+      [](tcp::TcpConnection& engine, Nanos) { return static_cast<int>(engine.info().snd_mss); });
+}
+
+Status CarriedStream::info(int fd, void* value, socklen_t* length) {
+  tcp_info all{};
+  socklen_t known = sizeof all;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &all, &known) != 0) return Error::last("getsockopt");
+  connection_.with_engine([&](tcp::TcpConnection& engine, Nanos) { return fill_tcp_info(engine.info(), all), true; });
+  *length = std::min<socklen_t>(*length, known);
+  std::memcpy(value, &all, *length);
+  return ok();
+}
+
+void CarriedStream::apply(TcpOptionEffect effect, int fd, int name) {
+  if (effect == TcpOptionEffect::quick_ack) {
+    int quick = 0;
+    socklen_t length = sizeof quick;
+    ::getsockopt(fd, IPPROTO_TCP, name, &quick, &length);
+    connection_.with_engine(
+        [&](tcp::TcpConnection& engine, Nanos now) { return engine.set_quick_ack(quick != 0, now), true; });
+  }
+  if (effect != TcpOptionEffect::settings) return;
+  connection_.with_engine([&](tcp::TcpConnection& engine, Nanos now) {
+    tcp::Settings next = tcp_settings_of(fd, engine.settings().mtu_payload + sizeof(wire::TcpHeader));
+    if (name != SO_SNDBUF && name != SO_SNDBUFFORCE) next.send_bytes = engine.settings().send_bytes;
+    if (name != SO_RCVBUF && name != SO_RCVBUFFORCE) next.receive_bytes = engine.settings().receive_bytes;
+    engine.set(next, now);
+    return true;
+  });
+}
+
+}  // namespace ringsock::vma

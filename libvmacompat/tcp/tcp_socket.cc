@@ -1,0 +1,256 @@
+// A TCP socket's life, names and options.
+#include "libvmacompat/tcp/tcp_socket.h"
+
+#include <netinet/in.h>
+
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+
+#include "core/runtime/fd_table.h"
+#include "core/runtime/fork_registry.h"
+#include "core/transports/kernel_calls.h"
+#include "libvmacompat/process/vma_process.h"
+#include "libvmacompat/tcp/tcp_clock.h"
+
+namespace ringsock::vma {
+
+namespace tcp = engine::tcp;
+
+namespace {
+
+/// Such calls start again at the kernel's socket.
+constexpr Error kKernels{EBADF, "the kernel's by now"};
+constexpr Error kOver{EOPNOTSUPP, "tcp: the connection has ended"};
+
+bool is_established(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_state == TCP_ESTABLISHED;
+}
+
+/// Returns whether an option cannot be recognised later on the socket, and only the kernel carries it out.
+bool is_kernels_protocol_option(int name) {
+  constexpr int kTcpAoAddKey = 38;
+  return name == TCP_MD5SIG || name == TCP_MD5SIG_EXT || name == kTcpAoAddKey || name == TCP_REPAIR ||
+         name == TCP_WINDOW_CLAMP || name == TCP_CONGESTION;
+}
+
+}  // namespace
+
+TcpSocket::TcpSocket(int fd) : Endpoint(Carries::bytes), fd_(fd), carried_(*this), stream_(carried_) {
+  runtime::fork_registry().enter(*this);
+}
+
+TcpSocket::~TcpSocket() {
+  const std::shared_lock teardown(runtime::fork_registry().teardown_gate());
+  runtime::fork_registry().leave(*this);
+}
+
+// -- to the ring -----------------------------------------------------------------------------------
+
+/// Returns whether rules and options permit that a ring carries the connection.
+bool TcpSocket::is_permitted(config::VmaRole role, const SocketAddress& local, const SocketAddress& peer) const {
+  if (has_kernels_option_.load(std::memory_order_relaxed)) return false;
+  const SocketAddress here = local.unmapped(), there = peer.unmapped();
+  auto& rules = process().rules();
+  const auto transport =
+      role == config::VmaRole::tcp_server ? rules.decide(role, here) : rules.decide(role, there, &here);
+  return transport != config::VmaTransport::os && !has_kernels_options(fd());
+}
+
+/// Called with the setup lock. Returns false when the kernel keeps the connection.
+bool TcpSocket::take_over(config::VmaRole role) {
+  const auto local = name_by(::getsockname, fd(), "getsockname");
+  const auto peer = name_by(::getpeername, fd(), "getpeername");
+  if (!local || !peer || !is_permitted(role, *local, *peer) || !carried_.find_way(fd(), *local, *peer)) return false;
+  if (!tcp_clock().enter(*this)) return false;
+  if (!carried_.take_over(fd())) {
+    tcp_clock().leave(*this);
+    return false;
+  }
+  learn_stream_values(*this, fd());
+  phase_.store(Phase::on_ring, std::memory_order_release);
+  return true;
+}
+
+bool TcpSocket::take_accepted() {
+  const std::lock_guard guard(setup_lock_);
+  return take_over(config::VmaRole::tcp_server);
+}
+
+/// Called where the application asks how a connect has ended. Not inside a read-side section.
+void TcpSocket::take_over_if_connected() {
+  if (phase() != Phase::connecting || (transports::kernel_events(fd()) & EPOLLOUT) == 0) return;
+  bool is_taken = false;
+  {
+    const std::lock_guard guard(setup_lock_);
+    if (phase() != Phase::connecting) return;
+    is_taken = is_established(fd()) && take_over(config::VmaRole::tcp_client);
+  }
+  if (!is_taken) return leave();
+  note_activity();
+  notify_watchers();
+}
+
+// -- to the kernel ---------------------------------------------------------------------------------
+
+/// Leaves the descriptors to the kernel. Not inside a read-side section, and without locks.
+void TcpSocket::leave() {
+  phase_.store(Phase::kernels, std::memory_order_release);
+  if (has_left_to_kernel()) return;  // the number may be another file's by now
+  runtime::fd_table().let_go(fd());
+  while (has_descriptors()) {
+    const auto duplicate = runtime::fd_table().number_of(*this);
+    if (!duplicate) break;
+    runtime::fd_table().let_go(*duplicate);
+  }
+  leave_to_kernel();
+}
+
+/// Gives the connection back if a ring has it. Returns false when it stays there, because it has ended.
+bool TcpSocket::give_back() noexcept {
+  const std::lock_guard guard(setup_lock_);
+  if (phase() != Phase::on_ring) return true;
+  const Status given = carried_.give_back(fd());
+  if (!given && given.error().code == EBUSY) return false;
+  tcp_clock().leave(*this);
+  phase_.store(Phase::kernels, std::memory_order_release);
+  return true;
+}
+
+bool TcpSocket::become_kernels() noexcept {
+  if (has_left_to_kernel()) return true;
+  if (!give_back()) return false;
+  leave();
+  return true;
+}
+
+// -- before the connection -------------------------------------------------------------------------
+
+Status TcpSocket::bind(const sockaddr* address, socklen_t length) {
+  if (::bind(fd(), address, length) != 0) return Error::last("bind");
+  return ok();
+}
+
+Status TcpSocket::listen(int backlog) {
+  if (phase() == Phase::on_ring) return Error{EINVAL, "listen: connected"};
+  leave();
+  if (::listen(fd(), backlog) != 0) return Error::last("listen");
+  return ok();
+}
+
+Result<int> TcpSocket::accept(SocketAddress&, int) {
+  if (phase() == Phase::on_ring) return Error{EINVAL, "accept: connected"};
+  return become_kernels() ? kKernels : kOver;
+}
+
+Status TcpSocket::connect(const sockaddr* address, socklen_t length) {
+  if (phase() == Phase::connecting) take_over_if_connected();
+  if (phase() == Phase::kernels) return kKernels;
+  if (phase() == Phase::on_ring) {
+    if (address->sa_family == AF_UNSPEC) return become_kernels() ? kKernels : kOver;
+    return Error{EISCONN, "connect"};
+  }
+  const Status connected = transports::connect_as_application(fd(), address, length);
+  if (!connected && connected.error().code != EINPROGRESS && connected.error().code != EINTR) return connected;
+  phase_.store(Phase::connecting, std::memory_order_release);
+  if (connected) take_over_if_connected();
+  return connected;
+}
+
+Status TcpSocket::shutdown(int how) {
+  if (how < SHUT_RD || how > SHUT_RDWR) return Error{EINVAL, "shutdown"};
+  if (phase() != Phase::on_ring) {
+    if (::shutdown(fd(), how) != 0) return Error::last("shutdown");
+    return ok();
+  }
+  return become_kernels() ? kKernels : Error{ENOTCONN, "shutdown"};
+}
+
+// -- names and options -----------------------------------------------------------------------------
+
+Result<SocketAddress> TcpSocket::local_name() { return name_by(::getsockname, fd(), "getsockname"); }
+
+Result<SocketAddress> TcpSocket::peer_name() {
+  take_over_if_connected();
+  if (phase() == Phase::on_ring && stream_.is_over()) return Error{ENOTCONN, "getpeername"};
+  return name_by(::getpeername, fd(), "getpeername");
+}
+
+Status TcpSocket::set_option(int level, int name, const void* value, socklen_t length) {
+  const TcpOptionEffect effect = effect_of_tcp_option(level, name);
+  if (phase() == Phase::on_ring && effect == TcpOptionEffect::kernel_only) {
+    if (become_kernels()) return kKernels;
+  }
+  if (::setsockopt(fd(), level, name, value, length) != 0) return Error::last("setsockopt");
+  if (level == IPPROTO_TCP && is_kernels_protocol_option(name))
+    has_kernels_option_.store(true, std::memory_order_relaxed);
+  if (effect == TcpOptionEffect::endpoint || phase() != Phase::on_ring) learn_stream_values(*this, fd());
+  if (phase() == Phase::on_ring) stream_.apply(effect, fd(), name);
+  return ok();
+}
+
+Status TcpSocket::get_option(int level, int name, void* value, socklen_t* length) {
+  take_over_if_connected();
+  if (phase() == Phase::on_ring && level == IPPROTO_TCP && name == TCP_INFO) return stream_.info(fd(), value, length);
+  if (::getsockopt(fd(), level, name, value, length) != 0) return Error::last("getsockopt");
+  if (phase() != Phase::on_ring) return ok();
+  if (level == SOL_SOCKET && name == SO_GET_FILTER) *length = 0;  // the placeholder's is not the application's
+  if (*length < sizeof(int)) return ok();
+  std::optional<int> number;
+  if (level == SOL_SOCKET && name == SO_ERROR) number = stream_.take_error();
+  if (level == IPPROTO_TCP && name == TCP_MAXSEG) number = stream_.segment_bytes();
+  if (number) std::memcpy(value, &*number, sizeof *number);
+  return ok();
+}
+
+// -- the life of the process -----------------------------------------------------------------------
+
+/// The kernel ends the connection: it sends what is left, and FIN or RST.
+void TcpSocket::closed() noexcept {
+  if (phase() != Phase::on_ring || give_back()) return;
+  tcp_clock().leave(*this);
+  carried_.with_engine([](tcp::TcpConnection& engine, Nanos now) { return engine.abort(now), true; });
+  carried_.leave_ring();
+}
+
+void TcpSocket::descriptor_closed(int fd) noexcept {
+  if (fd == this->fd()) fd_.store(runtime::fd_table().number_of(*this).value_or(-1), std::memory_order_relaxed);
+}
+
+/// This runs before the fork locks are taken.
+void TcpSocket::add_fork_locks(runtime::ForkLocks& locks) {
+  become_kernels();
+  Endpoint::add_fork_locks(locks);
+}
+
+/// What is still on a ring has ended, or was taken over during the fork: it is the parent's.
+void TcpSocket::after_fork(ForkSide side) noexcept {
+  Endpoint::after_fork(side);
+  if (side == ForkSide::parent || phase() != Phase::on_ring) return;
+  carried_.forget_after_fork();
+}
+
+void TcpSocket::process_ends() noexcept {
+  if (phase() != Phase::on_ring || !setup_lock_.try_lock()) return;
+  if (phase() == Phase::on_ring) {
+    [[maybe_unused]] const Status given = carried_.give_back(fd());
+    phase_.store(Phase::kernels, std::memory_order_release);
+  }
+  setup_lock_.unlock();
+}
+
+bool TcpSocket::look(Nanos now) {
+  if (phase() == Phase::on_ring && !carried_.look(now)) become_kernels();
+  const std::uint64_t polls = carried_.polls();
+  return seen_polls_.exchange(polls, std::memory_order_relaxed) != polls;
+}
+
+std::shared_ptr<ethernet::Ring> TcpSocket::ring() const {
+  return phase() == Phase::on_ring ? carried_.shared_ring() : nullptr;
+}
+
+}  // namespace ringsock::vma

@@ -1,0 +1,94 @@
+// A TCP socket of an unmodified program: the kernel's socket, whose established connection a ring may carry.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "core/base/mutex.h"
+#include "core/base/socket_address.h"
+#include "core/config/vma_line.h"
+#include "core/runtime/endpoint.h"
+#include "libvmacompat/tcp/carried_connection.h"
+#include "libvmacompat/tcp/carried_stream.h"
+
+namespace ringsock::vma {
+
+/// The kernel binds, listens, connects and shakes hands. Once the connection is established it is taken over: a ring
+/// carries it from then on (CarriedConnection). Whatever a ring does not do has the connection go back to the kernel,
+/// for good: the descriptors then leave the table. README.md has the rules.
+class TcpSocket final : public runtime::Endpoint {
+ public:
+  /// @param fd  the kernel socket, which the caller puts into the table
+  explicit TcpSocket(int fd);
+  ~TcpSocket() override;
+
+  /// Takes over the connection of a kernel socket that accept4(2) has made. Returns false when the kernel keeps it.
+  bool take_accepted();
+
+  Status bind(const sockaddr* address, socklen_t length) override;
+  Status listen(int backlog) override;
+  Result<int> accept(SocketAddress& peer, int flags) override;
+  Status connect(const sockaddr* address, socklen_t length) override;
+  Status shutdown(int how) override;
+  Result<SocketAddress> local_name() override;
+  Result<SocketAddress> peer_name() override;
+  Status set_option(int level, int name, const void* value, socklen_t length) override;
+  Status get_option(int level, int name, void* value, socklen_t* length) override;
+
+  Result<ssize_t> receive(msghdr& message, int flags) override;
+  Result<ssize_t> send(const msghdr& message, int flags) override;
+  void keep_error(int code) noexcept override { stream_.keep_error(code); }
+  Result<int> unread_bytes() override;
+  Result<int> unsent_bytes() override;
+
+  std::uint32_t ready() noexcept override;
+  runtime::WaitFds arm() noexcept override;
+  void woken() noexcept override;
+  [[nodiscard]] bool asks_kernel() const noexcept override { return phase() != Phase::on_ring; }
+
+  void closed() noexcept override;
+  void descriptor_closed(int fd) noexcept override;
+  [[nodiscard]] bool is_kernels_too() const noexcept override { return phase() != Phase::on_ring; }
+  bool become_kernels() noexcept override;
+  void add_fork_locks(runtime::ForkLocks& locks) override;
+  void after_fork(ForkSide side) noexcept override;
+  void before_exec() noexcept override { become_kernels(); }
+  void passed_on() noexcept override { become_kernels(); }
+  void process_ends() noexcept override;
+
+  /// Called by the clock. Returns whether the application has used the connection since the last call.
+  bool look(Nanos now);
+  /// Returns the ring that carries the connection, or null.
+  [[nodiscard]] std::shared_ptr<ethernet::Ring> ring() const;
+
+ private:
+  enum class Phase : std::uint8_t {
+    beginning,   ///< not connected
+    connecting,  ///< connect(2) is under way
+    on_ring,
+    kernels,  ///< for good
+  };
+  [[nodiscard]] Phase phase() const { return phase_.load(std::memory_order_acquire); }
+  [[nodiscard]] int fd() const { return fd_.load(std::memory_order_relaxed); }
+
+  [[nodiscard]] bool is_permitted(config::VmaRole role, const SocketAddress& local, const SocketAddress& peer) const;
+  bool take_over(config::VmaRole role);
+  void take_over_if_connected();
+  void leave();
+  bool give_back() noexcept;
+  bool is_kernels_now();
+
+  std::atomic<int> fd_;
+  std::atomic<Phase> phase_{Phase::beginning};
+  Mutex setup_lock_;  ///< held while the connection moves
+  std::atomic<bool> has_kernels_option_{false};
+  CarriedConnection carried_;
+  CarriedStream stream_;
+  std::atomic<std::uint64_t> seen_polls_{0};
+};
+
+}  // namespace ringsock::vma

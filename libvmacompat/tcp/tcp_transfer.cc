@@ -1,0 +1,105 @@
+// Bytes and readiness of a TCP socket: the ring's, or the kernel's.
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include <cerrno>
+#include <mutex>
+
+#include "core/transports/kernel_calls.h"
+#include "libvmacompat/tcp/tcp_socket.h"
+
+namespace ringsock::vma {
+
+namespace {
+
+/// Leaves the socket to the kernel (preload/route.cc): the application does not ask how the connect has ended.
+constexpr Error kUnasked{EIO, "tcp: bytes before the end of connect(2) was asked for"};
+
+Result<ssize_t> receive_from_kernel(int fd, msghdr& message, int flags) {
+  const ssize_t got = ::recvmsg(fd, &message, flags | MSG_DONTWAIT);
+  if (got < 0) return Error::last("recvmsg");
+  return got;
+}
+
+Result<ssize_t> send_by_kernel(int fd, const msghdr& message, int flags) {
+  const ssize_t sent = ::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0) return Error::last("sendmsg");
+  return sent;
+}
+
+Result<int> ask_kernel(int fd, unsigned long request) {
+  int bytes = 0;
+  if (::ioctl(fd, request, &bytes) != 0) return Error::last("ioctl");
+  return bytes;
+}
+
+}  // namespace
+
+/// Waits while another thread moves the connection. Returns whether the kernel has it afterwards.
+bool TcpSocket::is_kernels_now() {
+  const std::lock_guard guard(setup_lock_);
+  return phase() != Phase::on_ring;
+}
+
+Result<ssize_t> TcpSocket::receive(msghdr& message, int flags) {
+  if (phase() == Phase::on_ring) [[likely]] {
+    if (is_closed()) return Error{EBADF, "recv: closed meanwhile"};
+    auto got = stream_.receive(message, flags);
+    if (got || got.error().code != EIO || !is_kernels_now()) [[likely]]
+      return got;
+  }
+  if (phase() == Phase::connecting) return kUnasked;
+  return receive_from_kernel(fd(), message, flags);
+}
+
+Result<ssize_t> TcpSocket::send(const msghdr& message, int flags) {
+  if (phase() == Phase::on_ring) [[likely]] {
+    if (is_closed()) return Error{EBADF, "send: closed meanwhile"};
+    auto sent = stream_.send(message, flags);
+    if (sent || sent.error().code != EIO || !is_kernels_now()) [[likely]]
+      return sent;
+  }
+  if (phase() == Phase::connecting) return kUnasked;
+  return send_by_kernel(fd(), message, flags);
+}
+
+Result<int> TcpSocket::unread_bytes() {
+  if (phase() == Phase::on_ring) {
+    auto bytes = stream_.unread_bytes();
+    if (bytes || !is_kernels_now()) return bytes;
+  }
+  return ask_kernel(fd(), FIONREAD);
+}
+
+Result<int> TcpSocket::unsent_bytes() {
+  if (phase() == Phase::on_ring) {
+    auto bytes = stream_.unacknowledged_bytes();
+    if (bytes || !is_kernels_now()) return bytes;
+  }
+  return ask_kernel(fd(), SIOCOUTQ);
+}
+
+// -- waiting ---------------------------------------------------------------------------------------
+
+std::uint32_t TcpSocket::ready() noexcept {
+  if (phase() == Phase::on_ring) {
+    if (const auto events = stream_.events(receive_low_mark())) return *events;
+  }
+  return transports::kernel_events(fd());
+}
+
+runtime::WaitFds TcpSocket::arm() noexcept {
+  if (phase() != Phase::on_ring || !carried_.shared_ring()) return {{fd(), -1}};
+  carried_.ring().arm();
+  return {{carried_.ring().fd(), -1}};
+}
+
+void TcpSocket::woken() noexcept {
+  if (phase() == Phase::on_ring && carried_.shared_ring()) {
+    carried_.ring().woken();
+  } else {
+    note_activity();
+  }
+}
+
+}  // namespace ringsock::vma

@@ -1,0 +1,58 @@
+story after a pause longer than the time-out the window is the initial one
+0 begin
+0 write 30000
+0 > . 1:10001 ack 1
+0.010 < . 1:1 ack 10001
+0.010 > P. 10001:30001 ack 1
+0.020 < . 1:1 ack 30001
+0.020 cwnd 20000
+1 write 30000
+1 cwnd 10000
+1 > . 30001:40001 ack 1
+1.010 < . 1:1 ack 40001
+1.010 > P. 40001:60001 ack 1
+1.020 < . 1:1 ack 60001
+
+story after a short pause it is kept
+0 begin
+0 write 20000
+0 > . 1:10001 ack 1
+0.010 < . 1:1 ack 10001
+0.010 > P. 10001:20001 ack 1
+0.020 < . 1:1 ack 20001
+0.020 cwnd 20000
+0.200 write 20000
+0.200 > P. 20001:40001 ack 1
+0.210 < . 1:1 ack 40001
+
+story a window that is not used does not grow
+0 begin
+0 write 3000
+0 > P. 1:3001 ack 1
+0.010 < . 1:1 ack 3001
+0.010 write 3000
+0.010 > P. 3001:6001 ack 1
+0.020 < . 1:1 ack 6001
+0.020 cwnd 10000
+
+story slow start doubles the window in a round trip
+0 begin
+0 write 70000
+0 > . 1:10001 ack 1
+0.010 < . 1:1 ack 5001
+0.010 > . 10001:20001 ack 1
+0.010 < . 1:1 ack 10001
+0.010 > . 20001:30001 ack 1
+0.010 cwnd 20000
+0.020 < . 1:1 ack 30001
+0.020 cwnd 40000
+0.020 > P. 30001:70001 ack 1
+0.030 < . 1:1 ack 70001
+
+story a probe of an idle peer with a user time-out
+0 begin
+0 set user_timeout 30
+0 set keepalive 10
+10 > . 0:0 ack 1
+85 > R. 1:1 ack 1
+85 error 110

@@ -1,0 +1,162 @@
+// Programs that connect to one destination again and again, in virtual time.
+#include "core/transports/short_connections.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+
+namespace ringsock::transports {
+namespace {
+
+using namespace std::chrono_literals;
+
+const SocketAddress kServer = SocketAddress::v4(INADDR_LOOPBACK, 80);
+const SocketAddress kOther = SocketAddress::v4(INADDR_LOOPBACK, 81);
+
+/// A program, and how long one of its connections takes with either maker.
+class Program {
+ public:
+  Program(Nanos by_way, Nanos by_kernel) : by_way_(by_way), by_kernel_(by_kernel) {}
+
+  /// Makes connections of which `open` are open at a time.
+  /// @return how many of them the kernel has made
+  int connect(int times, std::size_t open = 0) {
+    int by_kernel = 0;
+    for (int i = 0; i < times; ++i) {
+      while (open_.size() > open) close_oldest();
+      const int descriptor = lowest_ + static_cast<int>(open_.size());
+      const bool is_kernels = known.is_kernels(destination, descriptor, now);
+      now += is_kernels ? by_kernel_ : by_way_;
+      by_kernel += is_kernels ? 1 : 0;
+      open_.push_back(is_kernels);
+    }
+    return by_kernel;
+  }
+  void pause(Nanos time) { now += time; }
+  void becomes_busy(Nanos by_way, Nanos by_kernel) {
+    by_way_ = by_way;
+    by_kernel_ = by_kernel;
+  }
+
+  ShortConnections known;
+  SocketAddress destination = kServer;
+  Nanos now = 1s;
+
+ private:
+  void close_oldest() {
+    const bool was_kernels = open_.front();
+    open_.pop_front();
+    if (!was_kernels) known.ended(destination);  // the kernel's leave the library's sight
+  }
+
+  Nanos by_way_;
+  Nanos by_kernel_;
+  int lowest_ = 5;
+  std::deque<bool> open_;
+};
+
+/// Enough connections for one comparison.
+constexpr int kComparison = 400;
+
+TEST(ShortConnections, GoByTheWayWhereThatIsFaster) {
+  Program program(50us, 80us);
+  const int measured = program.connect(kComparison);
+  EXPECT_GT(measured, 0) << "it has compared";
+  EXPECT_EQ(program.connect(600), 0) << "until the next comparison";
+  EXPECT_LT(program.connect(50'000), 50'000 / 40) << "comparisons become rare";
+}
+
+TEST(ShortConnections, AreLeftToTheKernelWhereThatIsFaster) {
+  Program program(400us, 120us);
+  program.connect(kComparison);
+  EXPECT_EQ(program.connect(600), 600);
+  EXPECT_GT(program.connect(50'000), 50'000 - 50'000 / 40);
+}
+
+TEST(ShortConnections, AreMeasuredOnceWhereOneIsFarFaster) {
+  constexpr int kOnce = 2 * (ShortConnections::kWarmUp + ShortConnections::kMeasured);
+  Program far(400us, 120us);
+  far.connect(kOnce + 1);
+  EXPECT_EQ(far.connect(100), 100);
+  Program near(150us, 120us);
+  near.connect(kOnce + 1);
+  EXPECT_EQ(near.connect(8), 0) << "the way has its second turn";
+}
+
+TEST(ShortConnections, ChangeTheirMakerWithTheMachine) {
+  Program program(50us, 80us);
+  program.connect(kComparison);
+  program.becomes_busy(400us, 120us);
+  program.connect(4'000);
+  EXPECT_GT(program.connect(600), 500);
+  program.becomes_busy(50us, 80us);
+  program.connect(40'000);
+  EXPECT_LT(program.connect(600), 200);
+}
+
+TEST(ShortConnections, StayOnTheWayWhereBothAreAboutEqual) {
+  Program program(100us, 95us);
+  program.connect(kComparison);
+  EXPECT_EQ(program.connect(600), 0);
+}
+
+TEST(ShortConnections, OfManyAtATimeAreComparedToo) {
+  Program program(400us, 120us);
+  program.connect(500, 100);
+  EXPECT_EQ(program.connect(500, 100), 500);
+}
+
+TEST(ShortConnections, AreNoneThatStayOpen) {
+  Program program(400us, 120us);
+  EXPECT_EQ(program.connect(5'000, 5'000), 0) << "a pool, or a load generator that begins";
+}
+
+TEST(ShortConnections, LeaveAPoolToTheWayThatIsOpenedAfterThem) {
+  Program program(400us, 120us);
+  program.connect(kComparison);
+  ASSERT_EQ(program.connect(100), 100);
+  EXPECT_LE(program.connect(1'000, 1'000), 2 + ShortConnections::kMoreDescriptors);
+}
+
+TEST(ShortConnections, BeginAnewAfterAPause) {
+  Program program(400us, 120us);
+  program.connect(kComparison);
+  ASSERT_EQ(program.connect(1), 1);
+  program.pause(ShortConnections::kLongestPause + 1ms);
+  EXPECT_EQ(program.connect(1), 0) << "this one may stay open";
+}
+
+TEST(ShortConnections, ThatAreRareAreNotCompared) {
+  Program program(400us, 120us);
+  for (int i = 0; i < 2'000; ++i) {
+    EXPECT_EQ(program.connect(1), 0);
+    program.pause(60ms);
+  }
+}
+
+TEST(ShortConnections, OfAnotherDestinationAreAnotherMatter) {
+  Program program(400us, 120us);
+  program.connect(kComparison);
+  ASSERT_EQ(program.connect(1), 1);
+  EXPECT_FALSE(program.known.is_kernels(kOther, 5, program.now));
+}
+
+TEST(ShortConnections, ADestinationWithoutAPlaceUsesTheWay) {
+  ShortConnections known;
+  Nanos now = 1s;
+  for (int i = 0; i < 1'000; ++i) {
+    for (std::uint16_t port = 1; port <= 64; ++port) {  // four for each place
+      EXPECT_FALSE(known.is_kernels(SocketAddress::v4(INADDR_LOOPBACK, port), 5, now));
+      now += 10us;
+    }
+  }
+}
+
+TEST(ShortConnections, ThatEndWithoutHavingBegunDoNoHarm) {
+  ShortConnections known;
+  for (int i = 0; i < 1'000; ++i) known.ended(kServer);
+  EXPECT_FALSE(known.is_kernels(kServer, 5, 1s));
+}
+
+}  // namespace
+}  // namespace ringsock::transports

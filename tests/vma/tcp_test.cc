@@ -1,0 +1,534 @@
+// TCP connections that rings carry (VMA_TCP=on), between two hosts.
+#include <gtest/gtest.h>
+#include <linux/sockios.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <csignal>
+#include <functional>
+
+#include "tests/support/sanitizers.h"
+#include "tests/vma/shell.h"
+#include "tests/vma/tcp_world.h"
+
+namespace ringsock::vma_tests {
+namespace {
+
+constexpr const char* kHere = "10.9.0.1";
+constexpr const char* kThere = "10.9.0.2";
+constexpr std::size_t kMegabyte = std::size_t{1} << 20;
+/// A sanitizer makes each byte some ten times slower.
+constexpr bool kIsSlow = support::kHasAddressSanitizer || support::kHasThreadSanitizer;
+constexpr std::size_t kMuch = (kIsSlow ? 10 : 100) * kMegabyte;
+
+/// A stream of bytes that repeats itself nowhere near.
+class Pattern {
+ public:
+  explicit Pattern(std::uint64_t seed) : state_(seed * 2 + 1) {}
+  std::string next(std::size_t bytes) {
+    std::string out(bytes, '\0');
+    for (char& one : out) one = step();
+    return out;
+  }
+
+ private:
+  char step() {
+    state_ = state_ * 6'364'136'223'846'793'005u + 1'442'695'040'888'963'407u;
+    return static_cast<char>(state_ >> 56);
+  }
+  std::uint64_t state_;
+};
+
+void send_pattern(const Stream& to, std::uint64_t seed, std::size_t bytes) {
+  Pattern pattern(seed);
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t piece = std::min<std::size_t>(bytes - done, 200'000);
+    ASSERT_EQ(to.send(pattern.next(piece)), piece) << "after " << done << ": " << std::strerror(errno);
+    done += piece;
+  }
+}
+
+void expect_pattern(const Stream& from, std::uint64_t seed, std::size_t bytes) {
+  Pattern pattern(seed);
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t piece = std::min<std::size_t>(bytes - done, 150'000);
+    const std::string got = from.receive(piece);
+    ASSERT_EQ(got.size(), piece) << "after " << done << ": " << std::strerror(errno);
+    ASSERT_TRUE(got == pattern.next(piece)) << "other bytes after " << done;
+    done += piece;
+  }
+}
+
+/// Both directions at once, checked byte by byte.
+void exchange(const Stream& one, const Stream& other, std::size_t bytes) {
+  std::thread sends([&] { send_pattern(one, 1, bytes); });
+  std::thread answers([&] { send_pattern(other, 2, bytes); });
+  std::thread reads([&] { expect_pattern(one, 2, bytes); });
+  expect_pattern(other, 1, bytes);
+  sends.join();
+  answers.join();
+  reads.join();
+}
+
+struct Way {
+  const char* name;
+  bool connects;
+  Calls theirs;
+  const char* here = kHere;
+  const char* there = kThere;
+};
+
+class TcpStory : public testing::TestWithParam<Way> {
+ protected:
+  static Pair connection() {
+    const Way& way = GetParam();
+    return way.connects ? connect_from_here(way.there, way.theirs) : accept_here(way.here, way.theirs);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, TcpStory,
+                         testing::Values(Way{"ConnectsToKernel", true, Calls::kernels},
+                                         Way{"AcceptsFromKernel", false, Calls::kernels},
+                                         Way{"ConnectsToRing", true, Calls::librarys},
+                                         Way{"AcceptsFromRing", false, Calls::librarys},
+                                         Way{"ConnectsByIpv6", true, Calls::kernels, "fd09::1", "fd09::2"},
+                                         Way{"AcceptsMapped", false, Calls::kernels, "::ffff:10.9.0.1", nullptr},
+                                         Way{"AcceptsByIpv6", false, Calls::librarys, "fd09::1", "fd09::2"}),
+                         [](const auto& way) { return std::string(way.param.name); });
+
+TEST_P(TcpStory, ARingCarriesWordsBothWays) {
+  const Pair pair = connection();
+  EXPECT_TRUE(pair.here.is_on_ring());
+  EXPECT_EQ(pair.there.is_on_ring(), GetParam().theirs == Calls::librarys);
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(pair.here.send("question"), 8U);
+    ASSERT_EQ(pair.there.receive(8), "question");
+    ASSERT_EQ(pair.there.send("answer"), 6U);
+    ASSERT_EQ(pair.here.receive(6), "answer");
+  }
+  EXPECT_TRUE(pair.here.is_on_ring());
+}
+
+TEST_P(TcpStory, AHundredMegabytesEachWayArriveAsTheyWere) {
+  const Pair pair = connection();
+  exchange(pair.here, pair.there, kMuch);
+  EXPECT_TRUE(pair.here.is_on_ring());
+}
+
+TEST_P(TcpStory, WhatIsInTheQueuesSurvivesTheWayBackToTheKernel) {
+  const Pair pair = connection();
+  Pattern to_there(3), to_here(4);
+  // Nobody reads: both queues fill.
+  ASSERT_EQ(pair.here.send(to_there.next(60'000)), 60'000U);
+  ASSERT_EQ(pair.there.send(to_here.next(60'000)), 60'000U);
+  // The kernel has an option that rings do not: the connection goes back.
+  const int clamp = 60'000;
+  ASSERT_EQ(::setsockopt(pair.here.fd(), IPPROTO_TCP, TCP_WINDOW_CLAMP, &clamp, sizeof clamp), 0)
+      << std::strerror(errno);
+  EXPECT_FALSE(pair.here.is_on_ring());
+  EXPECT_TRUE(pair.there.receive(60'000) == Pattern(3).next(60'000));
+  EXPECT_TRUE(pair.here.receive(60'000) == Pattern(4).next(60'000));
+  exchange(pair.here, pair.there, 2 * kMegabyte);
+}
+
+TEST_P(TcpStory, TheWayBackUnderLoadLosesNothing) {
+  const Pair pair = connection();
+  constexpr std::size_t kBytes = kMuch / 10 * 3;
+  std::thread goes_back([&] {
+    ::usleep(5'000);
+    const int clamp = 6'000'000;
+    EXPECT_EQ(::setsockopt(pair.here.fd(), IPPROTO_TCP, TCP_WINDOW_CLAMP, &clamp, sizeof clamp), 0);
+  });
+  exchange(pair.here, pair.there, kBytes);
+  goes_back.join();
+  EXPECT_FALSE(pair.here.is_on_ring());
+}
+
+TEST_P(TcpStory, ACloseIsTheKernels) {
+  Pair pair = connection();
+  ASSERT_EQ(pair.here.send("last words"), 10U);
+  pair.here.close();
+  EXPECT_EQ(pair.there.receive(100), "last words");
+  EXPECT_EQ(pair.there.error_of_receive(), 0);
+}
+
+TEST_P(TcpStory, AHalfCloseIsSeenByBoth) {
+  const Pair pair = connection();
+  ASSERT_EQ(pair.here.send("all"), 3U);
+  pair.here.shut_down(SHUT_WR);
+  EXPECT_EQ(pair.there.receive(10), "all");
+  ASSERT_EQ(pair.there.send("an answer"), 9U);
+  EXPECT_EQ(pair.here.receive(9), "an answer");
+  pair.there.shut_down(SHUT_WR);
+  EXPECT_EQ(pair.here.error_of_receive(), 0);
+}
+
+TEST_P(TcpStory, AnAnswerFollowsThePeersHalfClose) {
+  Pair pair = connection();
+  ASSERT_EQ(pair.there.send("all"), 3U);
+  pair.there.shut_down(SHUT_WR);
+  EXPECT_EQ(pair.here.receive(10), "all");
+  EXPECT_EQ(pair.here.error_of_receive(), 0);
+  ASSERT_EQ(pair.here.send(std::string(100'000, 'a')), 100'000U);
+  std::thread closes([&] { pair.here.close(); });
+  EXPECT_EQ(pair.there.receive(200'000).size(), 100'000U);
+  EXPECT_EQ(pair.there.error_of_receive(), 0);
+  closes.join();
+}
+
+TEST_P(TcpStory, TheEndOfThePeersStreamGoesBackToTheKernelToo) {
+  const Pair pair = connection();
+  ASSERT_EQ(pair.there.send("all"), 3U);
+  pair.there.shut_down(SHUT_WR);
+  pollfd end{pair.here.fd(), POLLRDHUP, 0};
+  ASSERT_EQ(::poll(&end, 1, 10'000), 1);
+  const int clamp = 60'000;
+  ASSERT_EQ(::setsockopt(pair.here.fd(), IPPROTO_TCP, TCP_WINDOW_CLAMP, &clamp, sizeof clamp), 0);
+  EXPECT_FALSE(pair.here.is_on_ring());
+  EXPECT_EQ(pair.here.receive(10), "all");
+  EXPECT_EQ(pair.here.error_of_receive(), 0);
+  ASSERT_EQ(pair.here.send("answer"), 6U);
+  EXPECT_EQ(pair.there.receive(6), "answer");
+}
+
+TEST_P(TcpStory, APeersResetIsAnError) {
+  Pair pair = connection();
+  const linger at_once{1, 0};
+  ASSERT_EQ(raw_syscall(SYS_setsockopt, pair.there.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+  pair.there.close();
+  pollfd reset{pair.here.fd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&reset, 1, 10'000), 1);
+  EXPECT_NE(reset.revents & POLLERR, 0);
+  EXPECT_EQ(pair.here.error_of_receive(), ECONNRESET);
+  EXPECT_EQ(pair.here.error_of_receive(), 0);
+  char one = 0;
+  EXPECT_EQ(pair.here.send_some(&one, 1), -1);
+  EXPECT_EQ(errno, EPIPE);
+}
+
+TEST_P(TcpStory, APeerThatDoesNotReadStopsTheSender) {
+  const Pair pair = connection();
+  ASSERT_EQ(::fcntl(pair.here.fd(), F_SETFL, O_NONBLOCK), 0);
+  const std::string piece = Pattern(7).next(64'000);
+  std::size_t sent = 0;
+  // Both queues fill: the peer's window closes, then our queue.
+  for (int full = 0; full < 50;) {
+    const long now = pair.here.send_some(piece.data() + sent % piece.size(), piece.size() - sent % piece.size());
+    if (now > 0) {
+      sent += static_cast<std::size_t>(now);
+    } else {
+      ASSERT_EQ(errno, EAGAIN);
+      ++full;
+      ::usleep(2'000);
+    }
+  }
+  std::string got;
+  while (got.size() < sent) {
+    got += pair.there.receive(std::min<std::size_t>(64'000, sent - got.size()));
+    ASSERT_FALSE(got.empty());
+  }
+  for (std::size_t at = 0; at < sent; at += piece.size())
+    ASSERT_TRUE(got.substr(at, piece.size()) == piece.substr(0, std::min(piece.size(), sent - at))) << at;
+  // Room again.
+  pollfd room{pair.here.fd(), POLLOUT, 0};
+  EXPECT_EQ(::poll(&room, 1, 10'000), 1);
+}
+
+TEST_P(TcpStory, PollSelectAndEpollTellOfBytesAndRoom) {
+  const Pair pair = connection();
+  const int fd = pair.here.fd();
+  pollfd entry{fd, POLLIN | POLLOUT, 0};
+  ASSERT_EQ(::poll(&entry, 1, 10'000), 1);
+  EXPECT_EQ(entry.revents, POLLOUT);
+  const int set = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{EPOLLIN, {.fd = fd}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+  EXPECT_EQ(::epoll_wait(set, &event, 1, 0), 0);
+  // Sleepers are woken.
+  std::thread sends([&] {
+    ::usleep(20'000);
+    EXPECT_EQ(pair.there.send("x"), 1U);
+  });
+  ASSERT_EQ(::epoll_wait(set, &event, 1, 10'000), 1);
+  EXPECT_EQ(event.events, static_cast<std::uint32_t>(EPOLLIN));
+  sends.join();
+  fd_set readable;
+  FD_ZERO(&readable);
+  FD_SET(fd, &readable);
+  timeval limit{10, 0};
+  EXPECT_EQ(::select(fd + 1, &readable, nullptr, nullptr, &limit), 1);
+  EXPECT_EQ(pair.here.receive(1), "x");
+  EXPECT_EQ(::epoll_wait(set, &event, 1, 0), 0);
+  // The set follows the connection to the kernel.
+  const int clamp = 60'000;
+  ASSERT_EQ(::setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &clamp, sizeof clamp), 0);
+  ASSERT_FALSE(pair.here.is_on_ring());
+  ASSERT_EQ(pair.there.send("y"), 1U);
+  ASSERT_EQ(::epoll_wait(set, &event, 1, 10'000), 1);
+  EXPECT_EQ(pair.here.receive(1), "y");
+  ::close(set);
+}
+
+TEST_P(TcpStory, AllFormsOfSendAndReceiveWork) {
+  const Pair pair = connection();
+  const int fd = pair.here.fd();
+  std::array<char, 4> first{'a', 'b', 'c', 'd'}, second{'e', 'f', 'g', 'h'};
+  const std::array<iovec, 2> parts{iovec{first.data(), 4}, iovec{second.data(), 4}};
+  EXPECT_EQ(::writev(fd, parts.data(), 2), 8);
+  EXPECT_EQ(::write(fd, "ij", 2), 2);
+  EXPECT_EQ(pair.there.receive(10), "abcdefghij");
+  ASSERT_EQ(pair.there.send("0123456789"), 10U);
+  pollfd entry{fd, POLLIN, 0};
+  ASSERT_EQ(::poll(&entry, 1, 10'000), 1);
+  std::array<char, 16> room{};
+  EXPECT_EQ(::recv(fd, room.data(), 4, MSG_PEEK), 4);
+  EXPECT_EQ(std::string(room.data(), 4), "0123");
+  int unread = 0;
+  EXPECT_EQ(::ioctl(fd, FIONREAD, &unread), 0);
+  EXPECT_EQ(unread, 10);
+  EXPECT_EQ(::readv(fd, parts.data(), 2), 8);
+  EXPECT_EQ(std::string(second.data(), 4), "4567");
+  std::thread rest([&] {
+    ::usleep(10'000);
+    EXPECT_EQ(pair.there.send("XYZ"), 3U);
+  });
+  EXPECT_EQ(::recv(fd, room.data(), 5, MSG_WAITALL), 5);
+  EXPECT_EQ(std::string(room.data(), 5), "89XYZ");
+  rest.join();
+  EXPECT_EQ(::recv(fd, room.data(), 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  int unsent = -1;
+  EXPECT_EQ(::ioctl(fd, SIOCOUTQ, &unsent), 0);
+  EXPECT_EQ(unsent, 0);
+  EXPECT_TRUE(pair.here.is_on_ring());
+}
+
+TEST_P(TcpStory, OptionsAreAnsweredAndTakeEffect) {
+  const Pair pair = connection();
+  const int fd = pair.here.fd();
+  const int on = 1;
+  EXPECT_EQ(::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on), 0);
+  EXPECT_EQ(::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on), 0);
+  EXPECT_EQ(::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on), 0);
+  ASSERT_EQ(pair.here.send("held back"), 9U);
+  const int off = 0;
+  EXPECT_EQ(::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off), 0);
+  EXPECT_EQ(pair.there.receive(9), "held back");
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  ASSERT_EQ(::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+  EXPECT_EQ(info.tcpi_state, TCP_ESTABLISHED);
+  EXPECT_GT(info.tcpi_snd_mss, 1000U);
+  int error = -1;
+  length = sizeof error;
+  ASSERT_EQ(::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+  EXPECT_EQ(error, 0);
+  EXPECT_TRUE(pair.here.is_on_ring());
+}
+
+TEST_P(TcpStory, AForkedChildGoesOnByTheKernel) {
+  Pair pair = connection();
+  ASSERT_EQ(pair.there.send("question"), 8U);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool is_right = pair.here.receive(8) == "question" && pair.here.send("from the child") == 14;
+    ::_exit(is_right ? 0 : 1);
+  }
+  EXPECT_FALSE(pair.here.is_on_ring());
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(pair.there.receive(14), "from the child");
+  ASSERT_EQ(pair.here.send("parent"), 6U);
+  EXPECT_EQ(pair.there.receive(6), "parent");
+}
+
+// -- processes, with the kernel on the other host
+
+/// Runs `body` with its end of a new connection in a child that has forked before it connected.
+pid_t in_a_process(const Listener& listener, const std::function<void(Stream&)>& body) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  Stream stream = connected_to(listener.name(), Calls::librarys);
+  if (!stream.is_on_ring()) ::_exit(9);
+  body(stream);
+  return -1;
+}
+
+TEST(TcpProcess, TheConnectionOfAKilledProcessIsReset) {
+  const Listener listener = over_there([] { return Listener(kThere, Calls::kernels); });
+  const pid_t child = in_a_process(listener, [](Stream& stream) {
+    EXPECT_EQ(stream.send("ready"), 5U);
+    for (;;) ::pause();
+  });
+  const Stream there = listener.accept();
+  ASSERT_EQ(there.receive(5), "ready");
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  // The kernel of the process's host knows no such connection.
+  ASSERT_EQ(there.send("anybody?"), 8U);
+  EXPECT_EQ(there.error_of_receive(), ECONNRESET);
+}
+
+TEST(TcpProcess, AProcessThatEndsLeavesItsBytesToTheKernel) {
+  const Listener listener = over_there([] { return Listener(kThere, Calls::kernels); });
+  static constexpr std::size_t kBytes = 300'000;
+  const pid_t child = in_a_process(listener, [](Stream& stream) {
+    const int room = 1 << 20;
+    EXPECT_EQ(::setsockopt(stream.fd(), SOL_SOCKET, SO_SNDBUF, &room, sizeof room), 0);
+    EXPECT_EQ(stream.send(Pattern(5).next(kBytes)), kBytes);
+    ::_exit(0);  // while most of it is not acknowledged, because nobody reads
+  });
+  const Stream there = listener.accept();
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(there.receive(kBytes) == Pattern(5).next(kBytes));
+  EXPECT_EQ(there.error_of_receive(), 0);
+}
+
+TEST(TcpProcess, AProgramThatIsExecutedHasTheConnection) {
+  const Listener listener = over_there([] { return Listener(kThere, Calls::kernels); });
+  const pid_t child = in_a_process(listener, [](Stream& stream) {
+    ::dup2(stream.fd(), STDOUT_FILENO);
+    ::unsetenv("LD_PRELOAD");
+    ::execl("/bin/echo", "echo", "hello", nullptr);
+  });
+  const Stream there = listener.accept();
+  EXPECT_EQ(there.receive(6), "hello\n");
+  EXPECT_EQ(there.error_of_receive(), 0);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+// -- many, and a bad way
+
+TEST(TcpTakeOver, LosesNothingOfAPeerThatSendsAsFastAsItCan) {
+  const Listener listener(kHere, Calls::librarys);
+  for (unsigned round = 0; round < 100 && !testing::Test::HasFailure(); ++round) {
+    const Stream there = over_there([&] { return connected_to(listener.name(), Calls::kernels); });
+    std::thread sends([&] { send_pattern(there, round, 300'000); });
+    const Stream here = listener.accept();
+    EXPECT_TRUE(here.is_on_ring());
+    expect_pattern(here, round, 300'000);
+    sends.join();
+  }
+}
+
+TEST(TcpTakeOver, AFilterThatThePlaceholderHasIsNotTheApplications) {
+  const Pair pair = accept_here(kHere, Calls::kernels);
+  std::array<std::uint64_t, 4> filter{};
+  socklen_t instructions = filter.size();
+  EXPECT_EQ(::getsockopt(pair.here.fd(), SOL_SOCKET, SO_GET_FILTER, filter.data(), &instructions), 0);
+  EXPECT_EQ(instructions, 0U);
+  EXPECT_TRUE(pair.here.is_on_ring());
+}
+
+TEST(TcpMany, TwoHundredConnectionsAtATimeAreServedByOneLoop) {
+  const Listener listener(kHere, Calls::librarys);
+  constexpr int kConnections = 200;
+  std::vector<Stream> here, there;
+  for (int i = 0; i < kConnections; ++i) {
+    there.push_back(over_there([&] { return connected_to(listener.name(), Calls::kernels); }));
+    here.push_back(listener.accept());
+    ASSERT_TRUE(here.back().is_on_ring()) << i;
+  }
+  const int set = ::epoll_create1(EPOLL_CLOEXEC);
+  for (int i = 0; i < kConnections; ++i) {
+    epoll_event event{EPOLLIN, {.u32 = static_cast<std::uint32_t>(i)}};
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, here[static_cast<std::size_t>(i)].fd(), &event), 0);
+  }
+  constexpr int kRounds = 20;
+  std::thread clients([&] {
+    for (int round = 0; round < kRounds; ++round) {
+      for (const Stream& one : there) EXPECT_EQ(one.send("ping"), 4U);
+      for (const Stream& one : there) EXPECT_EQ(one.receive(4), "ping");
+    }
+  });
+  for (int served = 0; served < kConnections * kRounds;) {
+    std::array<epoll_event, 64> events;
+    const int count = ::epoll_wait(set, events.data(), events.size(), 10'000);
+    ASSERT_GT(count, 0);
+    for (int i = 0; i < count; ++i) {
+      const Stream& one = here[events[static_cast<std::size_t>(i)].data.u32];
+      ASSERT_EQ(one.receive(4), "ping");
+      ASSERT_EQ(one.send("ping"), 4U);
+      ++served;
+    }
+  }
+  clients.join();
+  ::close(set);
+}
+
+TEST(TcpLoss, OnePacketInAHundredIsLostAndNothingIsMissing) {
+  const std::string there = std::getenv("TWO_HOSTS_PEER");
+  const Pair pair = connect_from_here(kThere, Calls::kernels);
+  // Behind the ring of this host, in front of the other host's stack, both ways.
+  sh("ip netns exec " + there +
+     " nft 'add table netdev loss; add chain netdev loss in { type filter hook ingress device eth0 priority 0; }; "
+     "add rule netdev loss in tcp dport 1-65535 numgen random mod 100 < 1 drop; "
+     "add chain netdev loss out { type filter hook egress device eth0 priority 0; }; "
+     "add rule netdev loss out tcp dport 1-65535 numgen random mod 100 < 1 drop'");
+  exchange(pair.here, pair.there, 5 * kMegabyte);
+  EXPECT_TRUE(pair.here.is_on_ring());
+  sh("ip netns exec " + there + " nft delete table netdev loss");
+}
+
+TEST(TcpConnect, OfANonBlockingSocketIsTakenOverWhenItsEndIsAskedFor) {
+  const Listener listener = over_there([] { return Listener(kThere, Calls::kernels); });
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  Stream here(fd, Calls::librarys);
+  const int set = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{EPOLLIN | EPOLLOUT | EPOLLET, {.fd = fd}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+  ASSERT_EQ(::connect(fd, listener.name().get(), listener.name().length()), -1);
+  ASSERT_EQ(errno, EINPROGRESS);
+  do {
+    ASSERT_EQ(::epoll_wait(set, &event, 1, 10'000), 1);
+  } while ((event.events & EPOLLHUP) != 0);
+  EXPECT_NE(event.events & EPOLLOUT, 0U);
+  int error = -1;
+  socklen_t length = sizeof error;
+  ASSERT_EQ(::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+  EXPECT_EQ(error, 0);
+  EXPECT_TRUE(here.is_on_ring());
+  const Stream there = listener.accept();
+  ASSERT_EQ(here.send("x"), 1U);
+  ASSERT_EQ(there.receive(1), "x");
+  ASSERT_EQ(there.send("y"), 1U);
+  do {
+    ASSERT_EQ(::epoll_wait(set, &event, 1, 10'000), 1);
+  } while ((event.events & EPOLLIN) == 0);
+  EXPECT_EQ(here.receive(1), "y");
+  ::close(set);
+}
+
+TEST(TcpListener, FollowsAnotherOneAtItsPortWhoseConnectionsWereOnRings) {
+  std::uint16_t port = 0;
+  {
+    const Listener listener(kHere, Calls::librarys);
+    port = listener.name().port();
+    Stream there = over_there([&] { return connected_to(listener.name(), Calls::kernels); });
+    Stream here = listener.accept();
+    ASSERT_TRUE(here.is_on_ring());
+    here.close();  // first: the connection's TIME-WAIT is on this host
+    EXPECT_EQ(there.error_of_receive(), 0);
+  }
+  const Listener next(kHere, Calls::librarys, port);
+  const Stream there = over_there([&] { return connected_to(next.name(), Calls::kernels); });
+  EXPECT_TRUE(next.accept().is_on_ring());
+}
+
+TEST(TcpConnect, ToAPortWithoutListenerIsRefused) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const Address nobody(kThere, 9);
+  EXPECT_EQ(::connect(fd, nobody.get(), nobody.length()), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+  ::close(fd);
+}
+
+}  // namespace
+}  // namespace ringsock::vma_tests
