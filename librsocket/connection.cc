@@ -338,10 +338,10 @@ bool is_data(std::uint32_t immediate) {
 }  // namespace
 
 void Connection::tell_end(const verbs::ConnectionId& id, bool is_alone) {
+  if (is_alone) device().rc().arm_for_good(*core().qp);
   constexpr Nanos kPatience = std::chrono::milliseconds(50);  // the service thread may poll at this moment
   const auto guard = lock_until(core().poll_lock, monotonic_now() + kPatience);
   if (!guard) return;
-  if (is_alone) completions_.arm();  // the peer's next message then rings, in vain
   overflow().tell_end(receiving_.read_from_ring(), receiving_.readable() > 0 || id.has_waiting(is_data));
 }
 

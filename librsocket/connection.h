@@ -87,7 +87,7 @@ class Connection {
   }
 
   /// Tells the peer whether bytes are left unread, because this process ends, or gives up its copy of the connection.
-  /// Says nothing while a thread polls. Threads: any.
+  /// Does not say which while a thread polls. Threads: any.
   /// @param id        the connection's
   /// @param is_alone  no other process has the connection: the peer's next message is to find out at once
   void tell_end(const verbs::ConnectionId& id, bool is_alone);

@@ -59,6 +59,9 @@ class RcExtensions {
     return {};
   }
   virtual void unlist(ibv_qp& /*qp*/) {}
+  /// This process ends: the peer of a connected RC queue pair finds out by its next message. Until the next arming each
+  /// message rings.
+  virtual void arm_for_good(ibv_qp& /*qp*/) {}
   /// Returns whether the peer of a connected RC queue pair is known to be this process. Threads: any.
   [[nodiscard]] virtual bool is_own_process(ibv_qp& /*qp*/) { return false; }
   /// Returns where this process has mapped a part of the memory that the peer of a connected RC queue pair received

@@ -123,6 +123,14 @@ TEST_F(RcListing, AConnectionRingsForASleepWithAnotherMapToo) {
   EXPECT_TRUE(is_rung());
 }
 
+TEST_F(RcListing, ASleeperIsWokenAlthoughItsProcessWasAboutToEnd) {
+  list();
+  pair_.bob.device->rc().arm_for_good(*pair_.bob.qp);  // and its exec(3) failed
+  send();
+  EXPECT_TRUE(is_rung());
+  EXPECT_EQ(noted(), Places{});
+}
+
 /// Alice's side by hand: she claims to have listed her end in a map.
 class HostileListing : public ::testing::Test {
  protected:
@@ -209,6 +217,19 @@ TEST(ReadyMapsOfPeers, OneConnectionAtATimeAsksForAMapAndTheOthersWaitForTheAnsw
   EXPECT_TRUE(maps.may_try(other, kBegin));
   EXPECT_TRUE(maps.may_try(one, kBegin + kAnswerTime));
   EXPECT_FALSE(maps.may_try(one, kBegin + kAnswerTime));
+}
+
+TEST_F(HostileListing, AProcessThatEndsIsRungForByEachMessage) {
+  outbox_.doorbell().armed.store(kArmedForGood);
+  for (int i = 0; i < 3; ++i) {
+    bob_sends();
+    EXPECT_EQ(packets(), Packets{LinkPacket::wake}) << i;
+  }
+  outbox_.doorbell().armed.store(kArmedForAny);  // its exec(3) has failed, and it sleeps
+  bob_sends();
+  EXPECT_EQ(packets(), Packets{LinkPacket::wake});
+  bob_sends();
+  EXPECT_EQ(packets(), Packets{});
 }
 
 TEST_F(HostileListing, MemoryThatCouldShrinkIsNoMap) {

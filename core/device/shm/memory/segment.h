@@ -59,6 +59,9 @@ struct alignas(kLineBytes) ConsumerLine {
 
 inline constexpr std::uint32_t kArmedForAny = 1;
 inline constexpr std::uint32_t kArmedForSolicited = 2;
+/// The owner's process ends, after which each message rings in vain. Unlike the others it lasts: a message whose bell
+/// came late, for an arming before, would take the only one.
+inline constexpr std::uint32_t kArmedForGood = 3;
 /// The owner has listed the connection at a place (the lower bits) of its map of ready connections (ready_map.h).
 /// Unlike an arming this lasts; a peer that cannot use the map takes it, and rings.
 inline constexpr std::uint32_t kListed = 1U << 31;

@@ -24,11 +24,17 @@ bool Arming::arm(ArmKind kind) {
   return needs_barrier;
 }
 
+void Arming::arm_for_good() {
+  const std::lock_guard guard(lock_);
+  if (doorbell_.armed.exchange(kArmedForGood) == 0 && armed_here_ && queue_.take_arming()) owed_ = true;
+}
+
 void Arming::rung() {
   const std::lock_guard guard(lock_);
   if (std::exchange(owed_, false)) queue_.raise_owed();
   // If it is still set, the packet was for an earlier arming or for the connection manager.
-  if (armed_here_ && doorbell_.armed.load(std::memory_order_relaxed) == 0) {
+  const std::uint32_t armed = doorbell_.armed.load(std::memory_order_relaxed);
+  if (armed_here_ && (armed == 0 || armed == kArmedForGood)) {
     armed_here_ = false;
     queue_.fire();
   }

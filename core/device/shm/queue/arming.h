@@ -21,6 +21,8 @@ class Arming {
 
   /// Has the peer ring for the next message. @return whether that takes AsymmetricBarrier::heavy().
   bool arm(ArmKind kind);
+  /// Has the peer ring for each message until the next arm(), because this process ends.
+  void arm_for_good();
   /// The peer has rung: raises the event of the arming that it has consumed.
   void rung();
 

@@ -71,8 +71,14 @@ bool Outbox::put(EntryType type, std::uint8_t flags, std::uint32_t imm, std::uin
     return true;
   if ((armed & kListed) != 0 && map_.note(armed)) return !map_.has_rung_in_vain();
   const bool counts = (flags & (kEntrySolicited | kEntryMore)) != 0 || type == EntryType::assist;
-  if ((armed != kArmedForSolicited || counts) && peer_.doorbell().armed.exchange(0) != 0) ring();
+  if ((armed != kArmedForSolicited || counts) && take_arming()) ring();
   return !has_rung_in_vain_;
+}
+
+bool Outbox::take_arming() {
+  const std::uint32_t taken = peer_.doorbell().armed.exchange(0);
+  if (taken == kArmedForGood) peer_.doorbell().armed.store(taken);
+  return taken != 0;
 }
 
 void Outbox::ring() { has_rung_in_vain_ = !link_->ring() || has_rung_in_vain_; }

@@ -86,6 +86,7 @@ class Outbox {
  private:
   bool look_for_receives();
   bool look_for_entries();
+  bool take_arming();
   void ring();
   [[nodiscard]] std::uint32_t payload_room() const;
 

@@ -76,4 +76,6 @@ Listing SoftRcExtensions::list_at(ibv_qp& qp, const std::shared_ptr<ReadyMap>& m
 
 void SoftRcExtensions::unlist(ibv_qp& qp) { ours(qp).arming().unlist(); }
 
+void SoftRcExtensions::arm_for_good(ibv_qp& qp) { ours(qp).arming().arm_for_good(); }
+
 }  // namespace ringsock::soft

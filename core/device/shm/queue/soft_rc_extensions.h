@@ -16,6 +16,7 @@ class SoftRcExtensions final : public verbs::RcExtensions {
   Result<std::shared_ptr<ReadyMap>> make_ready_map() override;
   Listing list_at(ibv_qp& qp, const std::shared_ptr<ReadyMap>& map, std::uint32_t place) override;
   void unlist(ibv_qp& qp) override;
+  void arm_for_good(ibv_qp& qp) override;
   [[nodiscard]] bool is_own_process(ibv_qp& qp) override;
   std::byte* peer_memory(ibv_qp& qp, std::uint32_t key, std::uint64_t address, std::size_t length) override;
   bool has_sent_all(ibv_qp& qp) override;

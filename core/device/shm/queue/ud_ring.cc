@@ -64,13 +64,6 @@ bool UdRingWriter::must_ring() {
   return lines().armed.load(std::memory_order_relaxed) != 0 && lines().armed.exchange(0) != 0;
 }
 
-bool UdRingWriter::has_moved() {
-  const std::uint64_t head = lines().head.load(std::memory_order_acquire);
-  const bool has = head != head_seen_;
-  head_seen_ = head;
-  return has;
-}
-
 Result<std::optional<ParsedDatagram>> UdRingReader::front() {
   const std::uint64_t tail = lines().tail.load(std::memory_order_acquire);
   if (tail == head_) return std::optional<ParsedDatagram>();

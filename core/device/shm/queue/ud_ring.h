@@ -42,8 +42,6 @@ class UdRingWriter {
   Put put(const DatagramHeader& header, std::span<const iovec> parts, std::size_t bytes);
   /// Returns whether the receiver wants to be rung for what was put last, once.
   [[nodiscard]] bool must_ring();
-  /// Returns whether the receiver has taken something since the last call.
-  [[nodiscard]] bool has_moved();
   void end() { lines().ended.store(1, std::memory_order_release); }
 
  private:
@@ -53,7 +51,6 @@ class UdRingWriter {
   std::shared_ptr<MappedSegment> segment_;
   std::uint64_t tail_ = 0;
   std::uint64_t known_head_ = 0;
-  std::uint64_t head_seen_ = 0;  ///< by has_moved()
 };
 
 /// The receiver's end. All that it reads was written by another process.

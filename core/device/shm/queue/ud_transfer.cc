@@ -158,16 +158,14 @@ bool UdQueuePair::send_by_ring(const ibv_send_wr& wr, const DatagramHeader& head
   return true;
 }
 
-/// A process that was killed closes nothing. So a receiver that has taken nothing for a while is rung, in vain when it
-/// is gone.
+/// A process that was killed closes nothing. So a receiver that was not rung for a while is rung, in vain when it is
+/// gone. What it has taken meanwhile proves nothing: another process may have its port a few milliseconds later.
 bool UdQueuePair::is_there(UdRoutes::Route& route, std::uint32_t number) {
-  constexpr std::uint64_t kPatience = 2'000'000;  // ticks(): about a millisecond
-  constexpr std::uint64_t kOld = 8 * kPatience;   // the receiver may have taken something then, and ended since
+  constexpr std::uint64_t kPatience = 1'000'000;  // ticks(): less than half a millisecond
   const std::uint64_t since = ticks() - route.looked_at;
   if (since < kPatience) return true;
   route.looked_at += since;
-  const bool has_moved = route.ring.has_moved();
-  return (has_moved && since < kOld) || send_note(number, kDatagramBell, -1) != ECONNREFUSED;
+  return send_note(number, kDatagramBell, -1) != ECONNREFUSED;
 }
 
 bool UdQueuePair::open_ring(std::uint32_t number) {
