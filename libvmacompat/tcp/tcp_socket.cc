@@ -2,6 +2,7 @@
 #include "libvmacompat/tcp/tcp_socket.h"
 
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 
 #include <cerrno>
 #include <cstring>
@@ -24,12 +25,6 @@ namespace {
 /// Such calls start again at the kernel's socket.
 constexpr Error kKernels{EBADF, "the kernel's by now"};
 constexpr Error kOver{EOPNOTSUPP, "tcp: the connection has ended"};
-
-bool is_established(int fd) {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_state == TCP_ESTABLISHED;
-}
 
 /// Returns whether an option cannot be recognised later on the socket, and only the kernel carries it out.
 bool is_kernels_protocol_option(int name) {
@@ -67,6 +62,7 @@ bool TcpSocket::take_over(config::VmaRole role) {
   const auto peer = name_by(::getpeername, fd(), "getpeername");
   if (!local || !peer || !is_permitted(role, *local, *peer) || !carried_.find_way(fd(), *local, *peer)) return false;
   if (!tcp_clock().enter(*this)) return false;
+  const Moving moving(moves_);
   if (!carried_.take_over(fd())) {
     tcp_clock().leave(*this);
     return false;
@@ -88,11 +84,22 @@ void TcpSocket::take_over_if_connected() {
   {
     const std::lock_guard guard(setup_lock_);
     if (phase() != Phase::connecting) return;
-    is_taken = is_established(fd()) && take_over(config::VmaRole::tcp_client);
+    is_taken = kernels_state() == TCP_ESTABLISHED && take_over(config::VmaRole::tcp_client);
   }
   if (!is_taken) return leave();
   note_activity();
   notify_watchers();
+}
+
+void TcpSocket::TakeOver::run() {
+  socket_.take_over_if_connected();
+  if (socket_.phase() == Phase::connecting) socket_.leave();  // the call that is made again would find it due for ever
+}
+
+std::uint8_t TcpSocket::kernels_state() const {
+  std::uint8_t state = TCP_CLOSE;  // the first field of tcp_info
+  socklen_t length = sizeof state;
+  return ::getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &state, &length) == 0 ? state : std::uint8_t{TCP_CLOSE};
 }
 
 // -- to the kernel ---------------------------------------------------------------------------------
@@ -114,6 +121,7 @@ void TcpSocket::leave() {
 bool TcpSocket::give_back() noexcept {
   const std::lock_guard guard(setup_lock_);
   if (phase() != Phase::on_ring) return true;
+  const Moving moving(moves_);
   const Status given = carried_.give_back(fd());
   if (!given && given.error().code == EBUSY) return false;
   tcp_clock().leave(*this);

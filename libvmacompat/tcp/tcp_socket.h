@@ -7,10 +7,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "core/base/mutex.h"
+#include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/config/vma_line.h"
+#include "core/runtime/due_calls.h"
 #include "core/runtime/endpoint.h"
 #include "libvmacompat/tcp/carried_connection.h"
 #include "libvmacompat/tcp/carried_stream.h"
@@ -66,6 +69,28 @@ class TcpSocket final : public runtime::Endpoint {
   [[nodiscard]] std::shared_ptr<ethernet::Ring> ring() const;
 
  private:
+  /// Takes the connection over where the call ends that has found it established: that call holds a read-side section.
+  class TakeOver final : public DueCall {
+   public:
+    explicit TakeOver(TcpSocket& socket) : socket_(socket) {}
+    void run() override;
+    runtime::Endpoint& endpoint() noexcept override { return socket_; }
+
+   private:
+    TcpSocket& socket_;
+  };
+  /// While it exists, the kernel's socket is in states that are not the connection's. The number of moves is odd.
+  class Moving {
+   public:
+    explicit Moving(std::atomic<unsigned>& moves) : moves_(moves) { moves_.fetch_add(1); }
+    Moving(const Moving&) = delete;
+    Moving& operator=(const Moving&) = delete;
+    ~Moving() { moves_.fetch_add(1); }
+
+   private:
+    std::atomic<unsigned>& moves_;
+  };
+
   enum class Phase : std::uint8_t {
     beginning,   ///< not connected
     connecting,  ///< connect(2) is under way
@@ -78,6 +103,8 @@ class TcpSocket final : public runtime::Endpoint {
   [[nodiscard]] bool is_permitted(config::VmaRole role, const SocketAddress& local, const SocketAddress& peer) const;
   bool take_over(config::VmaRole role);
   void take_over_if_connected();
+  [[nodiscard]] std::uint8_t kernels_state() const;
+  std::optional<Error> why_not_yet();
   void leave();
   bool give_back() noexcept;
   bool is_kernels_now();
@@ -85,6 +112,8 @@ class TcpSocket final : public runtime::Endpoint {
   std::atomic<int> fd_;
   std::atomic<Phase> phase_{Phase::beginning};
   Mutex setup_lock_;  ///< held while the connection moves
+  std::atomic<unsigned> moves_{0};
+  TakeOver take_over_{*this};
   std::atomic<bool> has_kernels_option_{false};
   CarriedConnection carried_;
   CarriedStream stream_;

@@ -1,5 +1,6 @@
 // Bytes and readiness of a TCP socket: the ring's, or the kernel's.
 #include <linux/sockios.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 
 #include <cerrno>
@@ -12,8 +13,9 @@ namespace ringsock::vma {
 
 namespace {
 
-/// Leaves the socket to the kernel (preload/route.cc): the application does not ask how the connect has ended.
-constexpr Error kUnasked{EIO, "tcp: bytes before the end of connect(2) was asked for"};
+/// Leaves the socket to the kernel (preload/route.cc).
+constexpr Error kNotConnected{EIO, "tcp: bytes behind a connect(2) that has failed"};
+constexpr Error kTakenOverFirst{EINTR, "tcp: the connection is taken over first"};
 
 Result<ssize_t> receive_from_kernel(int fd, msghdr& message, int flags) {
   const ssize_t got = ::recvmsg(fd, &message, flags | MSG_DONTWAIT);
@@ -41,6 +43,15 @@ bool TcpSocket::is_kernels_now() {
   return phase() != Phase::on_ring;
 }
 
+/// Called by calls that move bytes behind a non-blocking connect(2). Returns what they fail with, nothing where the
+/// kernel carries them out. A connection that is established is taken over, and the call is made again.
+std::optional<Error> TcpSocket::why_not_yet() {
+  if (phase() != Phase::connecting) return std::nullopt;
+  const std::uint8_t state = kernels_state();
+  if (state == TCP_SYN_SENT || state == TCP_SYN_RECV) return std::nullopt;
+  return state == TCP_ESTABLISHED && runtime::note_due(take_over_) ? kTakenOverFirst : kNotConnected;
+}
+
 Result<ssize_t> TcpSocket::receive(msghdr& message, int flags) {
   if (phase() == Phase::on_ring) [[likely]] {
     if (is_closed()) return Error{EBADF, "recv: closed meanwhile"};
@@ -48,7 +59,7 @@ Result<ssize_t> TcpSocket::receive(msghdr& message, int flags) {
     if (got || got.error().code != EIO || !is_kernels_now()) [[likely]]
       return got;
   }
-  if (phase() == Phase::connecting) return kUnasked;
+  if (const auto error = why_not_yet()) return *error;
   return receive_from_kernel(fd(), message, flags);
 }
 
@@ -59,7 +70,7 @@ Result<ssize_t> TcpSocket::send(const msghdr& message, int flags) {
     if (sent || sent.error().code != EIO || !is_kernels_now()) [[likely]]
       return sent;
   }
-  if (phase() == Phase::connecting) return kUnasked;
+  if (const auto error = why_not_yet()) return *error;
   return send_by_kernel(fd(), message, flags);
 }
 
@@ -85,7 +96,10 @@ std::uint32_t TcpSocket::ready() noexcept {
   if (phase() == Phase::on_ring) {
     if (const auto events = stream_.events(receive_low_mark())) return *events;
   }
-  return transports::kernel_events(fd());
+  const unsigned moves = moves_.load();
+  const std::uint32_t events = transports::kernel_events(fd());
+  // Those who watch look again behind a move.
+  return moves % 2 == 0 && moves_.load() == moves ? events : 0;
 }
 
 runtime::WaitFds TcpSocket::arm() noexcept {

@@ -66,10 +66,8 @@ void tune_buffer(Core& core) {
 }
 
 void tell_writable(Core& core) {
-  SendSide& snd = core.snd;
-  if (!snd.blocked || snd.buffer < snd.queue.size() || snd.buffer - snd.queue.size() < snd.buffer / 3) return;
-  if (snd.unsent() >= core.set.notsent_lowat) return;
-  snd.blocked = false;
+  if (!core.snd.blocked || !core.has_room()) return;
+  core.snd.blocked = false;
   core.events |= kWritable;
 }
 

@@ -123,7 +123,7 @@ Result<std::size_t> append(Core& core, std::span<const std::byte> bytes, Nanos n
   if (snd.queue.empty()) core.stalled_since = now;
   snd.queue.append(bytes.first(count));
   snd.end += static_cast<Seq>(count);
-  if (count < bytes.size()) snd.blocked = true;
+  if (count < bytes.size() || !core.has_room()) snd.blocked = true;
   return count;
 }
 
@@ -150,6 +150,7 @@ Status TcpConnection::begin(const Established& state, Nanos now) {
   core.window.cwnd = initial_window(core.full_mss());
   core.state = state.peer_closed ? State::close_wait : State::established;
   core.events = kConnected | kWritable;
+  core.snd.blocked = !core.has_room();
   if (!state.receive_queue.empty() || state.peer_closed) core.events |= kReadable;
   if (const std::uint32_t flight = state.snd_nxt - state.snd_una; flight != 0)
     core.board.add(state.snd_una, flight, static_cast<std::uint16_t>(core.full_mss()), now);
@@ -226,7 +227,7 @@ std::size_t TcpConnection::room() const {
 bool TcpConnection::is_writable() const {
   const bool open = core_->state == State::established || core_->state == State::close_wait;
   if (!open || core_->snd.fin_queued) return core_->state != State::syn_sent && core_->state != State::syn_received;
-  return room() >= core_->snd.buffer / 3 && core_->snd.unsent() < core_->set.notsent_lowat;
+  return core_->has_room();
 }
 
 std::size_t TcpConnection::readable() const { return readable_now(*core_).bytes; }

@@ -44,7 +44,7 @@ struct SendSide {
   bool fin_queued = false;
   bool fin_acked = false;
   bool more = false;     ///< MSG_MORE
-  bool blocked = false;  ///< write() took fewer bytes than it was given
+  bool blocked = false;  ///< the application may wait for room (Core::has_room())
   bool cwnd_limited = false;
   bool asked_ecn = false;    ///< by our SYN
   bool syn_again = false;    ///< the peer asked for our SYN again: which one it answers is not known
@@ -207,6 +207,11 @@ struct Core {
   }
   /// Payload bytes of a full packet without SACK blocks.
   [[nodiscard]] std::uint32_t full_mss() const { return path_mss() - (timestamps ? 12 : 0); }
+  /// Linux's rule for POLLOUT.
+  [[nodiscard]] bool has_room() const {
+    const std::size_t queued = snd.queue.size();
+    return queued <= snd.buffer && snd.buffer - queued >= snd.buffer / 3 && snd.unsent() < set.notsent_lowat;
+  }
   [[nodiscard]] std::uint32_t in_flight() const {
     const std::uint32_t flight = board.in_flight();
     return flight > recovery.duplicate_bytes ? flight - recovery.duplicate_bytes : 0;

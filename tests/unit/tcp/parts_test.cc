@@ -1,7 +1,10 @@
 // Parts of the TCP engine that packet stories show only from outside: HyStart++, CUBIC, rate reduction, TIME-WAIT.
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "core/engine/tcp/congestion.h"
+#include "core/engine/tcp/connection.h"
 #include "core/engine/tcp/options.h"
 #include "core/engine/tcp/prr.h"
 #include "core/engine/tcp/slow_start.h"
@@ -159,6 +162,40 @@ TEST(RateReduction, BelowTheTargetItIsCarefulUntilTheLossesEnd) {
   EXPECT_EQ(prr.window(1000, 5000, 10'000, 1000, false), 6000u);  // as much as was delivered
   prr.sent(1000);
   EXPECT_EQ(prr.window(1000, 5000, 10'000, 1000, true), 7000u);  // and a packet more
+}
+
+// -- what the application is told ---------------------------------------------------------------------
+
+/// An established connection in the middle of a stream.
+Established in_the_middle() {
+  Established state;
+  state.snd_una = state.snd_nxt = 1000;
+  state.rcv_nxt = state.rcv_wup = 5000;
+  state.snd_wnd = state.rcv_wnd = 65'536;
+  state.mss = 1460;
+  return state;
+}
+SegmentIn acknowledging(Seq ack) {
+  return {.seq = 5000, .ack = ack, .window = 65'535, .flags = kAck, .options = {}, .payload = {}};
+}
+
+TEST(Room, AWriterWhoseBytesFitIsToldWhenThereIsMoreRoom) {
+  Settings set;
+  set.send_bytes = 4096;
+  TcpConnection tcp(set);
+  Nanos now = std::chrono::seconds(1);
+  ASSERT_TRUE(tcp.begin(in_the_middle(), now));
+  static_cast<void>(tcp.take_events());
+  const std::vector<std::byte> bytes(tcp.room());
+  ASSERT_EQ(*tcp.write(bytes, now), bytes.size());
+  EXPECT_FALSE(tcp.is_writable());
+  while (tcp.next_segment(now)) {
+  }
+  EXPECT_EQ(tcp.take_events() & kWritable, 0);
+  now += std::chrono::milliseconds(1);
+  tcp.segment(acknowledging(1000 + static_cast<Seq>(bytes.size())), now);
+  EXPECT_TRUE(tcp.is_writable());
+  EXPECT_NE(tcp.take_events() & kWritable, 0);
 }
 
 }  // namespace

@@ -25,7 +25,12 @@ from harness import processes  # noqa: E402
 from two_hosts import hosts as networks  # noqa: E402
 from two_hosts.cell import MODES, try_cell  # noqa: E402
 from two_hosts.run import HostRun  # noqa: E402
-from udp_programs import all_programs  # noqa: E402
+import tcp_programs  # noqa: E402
+import udp_programs  # noqa: E402
+
+
+def all_programs():
+    return udp_programs.all_programs() + tcp_programs.all_programs()
 
 
 def arguments():

@@ -15,7 +15,7 @@ class Redis(Program):
     def start(self, run):
         self.port = free_port()
         self.server = run.serve(
-            ["redis-server", "--port", self.port, "--bind", "127.0.0.1", "::1", "--save", "", "--dir", run.folder],
+            ["redis-server", "--port", self.port, "--bind", "127.0.0.1", "::1", "--save", "", "--dir", run.folder, "--protected-mode", "no"],
             port=self.port,
         )
 

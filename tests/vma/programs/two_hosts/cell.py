@@ -17,14 +17,15 @@ MODE_TEXT = {
 FEW = 12  # packets that are nobody's: ARP
 
 
-class UdpProgram:
-    """A program nobody here wrote that talks by UDP.
+class NetworkProgram:
+    """A program nobody here wrote, between two hosts.
 
     name: as reported; needs: executables; network: one of hosts.NETWORKS; modes: those that are tried; quick: of them,
     those that a short run tries;
+    kernels: what of the kernel's is counted, a field of hosts.KERNELS;
     least: packets that an offloaded side at least receives by its rings, and sends by them;
-    kernel_few, kernel_most: how many datagrams may go by the kernel all the same, and how many more for each by rings;
-    directions: {side: what it does by UDP at all};
+    kernel_few, kernel_most: how many may go by the kernel all the same, and how many more for each by rings;
+    directions: {side: what it does on the network at all};
     kernel_because: {side: why it leaves its sockets to the kernel although it is preloaded};
     settings: environment of the sides that are preloaded, beside the usual;
     leaves_children: whether what it has forked outlives it.
@@ -33,6 +34,7 @@ class UdpProgram:
     name = ""
     needs = ()
     network = "cable"
+    kernels = "datagrams"
     modes = ("both", "client", "server", "none")
     quick = ("both", "client", "server", "killed")
     least = 20
@@ -55,9 +57,34 @@ class UdpProgram:
         """For mode "killed": starts a client that would run for a minute; returns it when datagrams are on their way."""
         raise NotImplementedError
 
+    def killed(self, run):
+        """Mode "killed": what is to hold when processes are killed in the middle."""
+        raise NotImplementedError
+
+    def make_run(self, hosts, **sides):
+        return HostRun(self.name, hosts, **sides)
+
     def missing(self):
         """Executables that are not installed."""
         return [name for name in self.needs if find_program(name) is None]
+
+
+class UdpProgram(NetworkProgram):
+    """One that talks by UDP."""
+
+    def killed(self, run):
+        """Client and server are killed, one after the other; a server that starts anew on its port finds nothing left."""
+        for victim in ("server", "client"):
+            client = self.endless(run)
+            if client.status() is not None:
+                raise Failure(f"the client ended with {client.status()} before anybody was killed")
+            if victim == "server":
+                run.kill_servers()
+                wait_until(lambda: not run.hosts.is_bound(THERE, self.port), "the kernel has the port back")
+            client.kill()
+            if victim == "server":
+                self.start(run)
+        self.exchange(run)
 
 
 @dataclasses.dataclass
@@ -75,20 +102,17 @@ def try_cell(program, mode, hosts, library):
     missing = program.missing()
     if missing:
         return Outcome(label, "skip", f"not installed: {', '.join(missing)}")
-    run = HostRun(
-        program.name,
+    run = program.make_run(
         hosts,
         server=library if mode in ("both", "server", "killed") else {},
         client=library if mode in ("both", "client", "killed") else {},
     )
     why = ""
     try:
-        before = {host: hosts.packets(host) for host in (HERE, THERE)}
+        before = {host: hosts.packets(host, program.kernels) for host in (HERE, THERE)}
         program.start(run)
-        if mode == "killed":
-            _kill_midway(program, run)
-        program.exchange(run)
-        went = {host: hosts.packets(host).since(before[host]) for host in (HERE, THERE)}
+        (program.killed if mode == "killed" else program.exchange)(run)
+        went = {host: hosts.packets(host, program.kernels).since(before[host]) for host in (HERE, THERE)}
         run.end_servers()
         _check_way(program, "client", went[HERE], mode in ("both", "client", "killed"))
         _check_way(program, "server", went[THERE], mode in ("both", "server", "killed"))
@@ -109,7 +133,7 @@ def _check_way(program, side, went, offloaded):
     """A fall-back that nobody asked for is a failure, too; and so are rings where there must be none."""
     counts = (
         f"{side}: {went.rings_in} packets in and {went.rings_out} out by rings, "
-        f"{went.kernels_in} datagrams in and {went.kernels_out} out by the kernel"
+        f"{went.kernels_in} {program.kernels} in and {went.kernels_out} out by the kernel"
     )
     if not offloaded or side in program.kernel_because:
         if max(went.rings_in, went.rings_out) > FEW:
@@ -124,16 +148,3 @@ def _check_way(program, side, went, offloaded):
         if rings < program.least or kernels > program.kernel_few + program.kernel_most * rings:
             raise Failure(f"{direction} by the kernel, not by rings: {counts}")
 
-
-def _kill_midway(program, run):
-    """Client and server are killed, one after the other; a server that starts anew on its port finds nothing left."""
-    for victim in ("server", "client"):
-        client = program.endless(run)
-        if client.status() is not None:
-            raise Failure(f"the client ended with {client.status()} before anybody was killed")
-        if victim == "server":
-            run.kill_servers()
-            wait_until(lambda: not run.hosts.is_bound(THERE, program.port), "the kernel has the port back")
-        client.kill()
-        if victim == "server":
-            program.start(run)

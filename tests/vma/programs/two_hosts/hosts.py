@@ -9,10 +9,11 @@ IPV4 = {HERE: "10.9.0.1", THERE: "10.9.0.2"}
 IPV6 = {HERE: "fd09::1", THERE: "fd09::2"}
 NETWORKS = ("cable", "bridge", "lossy")
 LOST_PER_MILLE = 50
+KERNELS = ("datagrams", "packets")  # of UDP sockets of the kernel; all between the hosts that the kernel's IP saw
 
 
 class Packets(typing.NamedTuple):
-    """What a host's interface and its kernel have counted: packets, and datagrams of UDP sockets of the kernel."""
+    """What a host's interface and its kernel have counted: packets of rings, and KERNELS."""
 
     rings_in: int
     rings_out: int
@@ -79,10 +80,12 @@ class Hosts:
         """Pids of processes of ours that are there as long as the hosts."""
         return frozenset(keeper.pid for keeper in self._keepers.values())
 
-    def inside(self, host, argv, environment=None):
-        """The command that runs argv on a host; environment: {name: value}, not for what brings it there."""
+    def inside(self, host, argv, environment=None, user=None):
+        """The command that runs argv on a host; environment: {name: value}, not for what brings it there; user: who it
+        is, a pwd.struct_passwd."""
         words = [f"{name}={value}" for name, value in (environment or {}).items()]
-        return ["nsenter", f"--net=/run/netns/{self._names[host]}", *(["env", *words] if words else []), *argv]
+        who = [] if user is None else ["--setgid", str(user.pw_gid), "--setuid", str(user.pw_uid)]
+        return ["nsenter", f"--net=/run/netns/{self._names[host]}", *who, *(["env", *words] if words else []), *argv]
 
     def is_bound(self, host, port):
         """Whether a UDP socket of the host has the port."""
@@ -99,8 +102,8 @@ class Hosts:
         rows = (row.split() for table in ("tcp", "tcp6") for row in self._read(host, table).splitlines()[1:])
         return any(row[1].endswith(suffix) and row[3] == "0A" for row in rows)
 
-    def packets(self, host):
-        """What the rings carried is what the interface counted and the kernel's IP did not; ARP is in there, too."""
+    def packets(self, host, kernels="datagrams"):
+        """kernels: one of KERNELS. What the rings carried is what the interface counted and the kernel's IP did not; ARP is in there, too."""
         links = {}
         for line in self._read(host, "dev").splitlines()[2:]:
             name, _, counters = line.partition(":")
@@ -110,12 +113,12 @@ class Hosts:
         fragments = ip["Ip", "FragCreates"] - ip["Ip", "FragOKs"] + ip6["Ip6FragCreates"] - ip6["Ip6FragOKs"]
         wire_in, wire_out = links["eth0"]
         local = links["lo"][0]
-        return Packets(
-            wire_in - (ip["Ip", "InReceives"] + ip6["Ip6InReceives"] - local),
-            wire_out - (ip["Ip", "OutRequests"] + ip6["Ip6OutRequests"] - local) - fragments,
-            ip["Udp", "InDatagrams"] + ip6["Udp6InDatagrams"],
-            ip["Udp", "OutDatagrams"] + ip6["Udp6OutDatagrams"],
-        )
+        ip_in = ip["Ip", "InReceives"] + ip6["Ip6InReceives"] - local
+        ip_out = ip["Ip", "OutRequests"] + ip6["Ip6OutRequests"] - local + fragments
+        datagrams_in = ip["Udp", "InDatagrams"] + ip6["Udp6InDatagrams"]
+        datagrams_out = ip["Udp", "OutDatagrams"] + ip6["Udp6OutDatagrams"]
+        by_kernel = (ip_in, ip_out) if kernels == "packets" else (datagrams_in, datagrams_out)
+        return Packets(wire_in - ip_in, wire_out - ip_out, *by_kernel)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

@@ -41,9 +41,9 @@ class HostRun(Run):
         wait_until(lambda: self.hosts.is_bound(HERE, port) or self._refuse_dead(client), f"{argv[0]} has a port")
         return client
 
-    def _start(self, side, argv, **options):
+    def _start(self, side, argv, *, user=None, **options):
         options.setdefault("label", os.path.basename(argv[0]))
-        words = self.hosts.inside(HOST_OF[side], [str(word) for word in argv], self._sides[side])
+        words = self.hosts.inside(HOST_OF[side], [str(word) for word in argv], self._sides[side], user)
         self._sides[side], preload = {}, self._sides[side]
         try:
             return super()._start(side, words, **options)

@@ -1,0 +1,72 @@
+"""A program of tests/apps/programs, made for one host, between two hosts: its addresses become those of the server's."""
+import pathlib
+import re
+
+from harness.processes import Failure
+
+from .cell import NetworkProgram
+from .hosts import IPV4, IPV6, THERE
+from .run import HostRun
+
+CLIENT_NOTICES_S = 15  # how long a client may take to end after its server was killed
+
+
+def translated(text):
+    """The text with the server's addresses instead of the loopback's."""
+    return re.sub(r"(?<![\w:])::1(?![\w:])", IPV6[THERE], text.replace("127.0.0.1", IPV4[THERE]))
+
+
+class TranslatedRun(HostRun):
+    """Command lines, files that are written, and scripts get the addresses of the server's host."""
+
+    def serve(self, argv, *, port=None, ready=None, **options):
+        listens = ready or (lambda _: port is None or self.hosts.is_listening(THERE, port))
+        return super().serve(argv, ready=listens, **options)
+
+    def write(self, name, content, mode=0o644):
+        return super().write(name, content if isinstance(content, bytes) else translated(content), mode)
+
+    def _start(self, side, argv, **options):
+        return super()._start(side, [self._word(word) for word in argv], **options)
+
+    def _word(self, word):
+        is_script = isinstance(word, pathlib.Path) and word.suffix in (".py", ".js", ".erl")
+        if not is_script or word.parent == self.folder:
+            return translated(str(word))
+        return self.write(word.name, word.read_text())
+
+
+class TableProgram(NetworkProgram):
+    """`inner`, a harness.program.Program, with its connections by TCP over rings."""
+
+    kernels = "packets"
+    # The kernel makes and ends the connections; a program has at least a dozen segments between.
+    least = 20
+    kernel_few = 400
+    kernel_most = 1.0
+
+    def __init__(self, inner, **differences):
+        self.inner = inner
+        self.name = f"{inner.name}-tcp"
+        self.needs = inner.needs
+        for name, value in differences.items():
+            assert hasattr(type(self), name), name
+            setattr(self, name, value)
+
+    def make_run(self, hosts, **sides):
+        return TranslatedRun(self.name, hosts, **sides)
+
+    def start(self, run):
+        self.inner.start(run)
+
+    def exchange(self, run):
+        self.inner.exchange(run)
+
+    def killed(self, run):
+        """The server is killed; its client is told, and ends."""
+        client = self.inner.endless(run)
+        if client.status() is not None:
+            raise Failure(f"the client ended with {client.status()} before its server was killed")
+        run.kill_servers()
+        finished = run.finish(client, status=None, timeout=CLIENT_NOTICES_S, signals=self.inner.may_die_of)
+        self.inner.check_lost(finished)
