@@ -70,19 +70,31 @@ bool CarriedConnection::find_way(int fd, const SocketAddress& local, const Socke
   peer_ = peer.unmapped();
   source_ = wire::EndName::of(peer_);
   options_ = tcp_send_options_of(fd, peer_.family());
-  way_ = way_now();
+  way_ = way_by(options_);
   if (!way_) return false;
   ring_ = way_->ring();
   return true;
 }
 
 /// Asks for the way there. Returns null when no ring of the embedded device leads there.
-std::shared_ptr<ethernet::Destination> CarriedConnection::way_now() {
+std::shared_ptr<ethernet::Destination> CarriedConnection::way_by(const ethernet::SendOptions& options) {
   auto way = std::make_shared<ethernet::Destination>(peer_, nullptr, std::uint8_t{IPPROTO_TCP});
-  way->find_way(*ethernet_, local_, options_, kOptionsGeneration, choice_);
+  way->find_way(*ethernet_, local_, options, kOptionsGeneration, choice_);
   const bool is_fine = way->ring() && way->ring()->interface().is_embedded() && way->source() == local_;
   return is_fine ? way : nullptr;
 }
+
+/// Returns false when the ring does not lead there with these options.
+bool CarriedConnection::go_by(const ethernet::SendOptions& options) {
+  auto next = way_by(options);
+  if (!next || next->ring() != ring_) return false;
+  const std::lock_guard guard(lock_);
+  options_ = options;
+  way_ = std::move(next);
+  return true;
+}
+
+bool CarriedConnection::follow_options(int fd) { return go_by(tcp_send_options_of(fd, peer_.family())); }
 
 /// Follows the network: routes, neighbours, netfilter.
 bool CarriedConnection::look(Nanos now) {
@@ -92,18 +104,16 @@ bool CarriedConnection::look(Nanos now) {
     if (endpoint_.activity() != before) endpoint_.notify_watchers();
   }
   std::shared_ptr<ethernet::Destination> way;
+  ethernet::SendOptions options;
   {
     const std::lock_guard guard(lock_);
     if (phase_ != Phase::running) return true;
     way = way_;
+    options = options_;
   }
   if (way->needs_refresh()) static_cast<void>(way->refresh(ethernet_->network()));
   if (way->is_current(ethernet_->network(), kOptionsGeneration)) return true;
-  auto next = way_now();
-  if (!next || next->ring() != ring_) return false;
-  const std::lock_guard guard(lock_);
-  way_ = std::move(next);
-  return true;
+  return go_by(options);
 }
 
 // -- moving ----------------------------------------------------------------------------------------

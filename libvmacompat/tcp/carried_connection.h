@@ -42,6 +42,9 @@ class CarriedConnection final : public ethernet::PacketSink {
   /// Gives the connection back to `fd`. Errors: EBUSY it has ended, and cannot go back; those of put_back(), after
   /// which the connection is lost.
   Status give_back(int fd);
+  /// Follows options of the kernel's socket that change the headers (TcpOptionEffect::header). Returns false when the
+  /// connection must go back to the kernel.
+  bool follow_options(int fd);
   /// Leaves the ring; the connection has ended, or belongs to the parent of a forked child.
   void leave_ring() noexcept;
   void forget_after_fork() noexcept;
@@ -93,12 +96,12 @@ class CarriedConnection final : public ethernet::PacketSink {
   void set_phase(Phase phase);
   void return_kept();
   void play_end_of_stream(const engine::tcp::Established& state) const;
-  std::shared_ptr<ethernet::Destination> way_now();
+  std::shared_ptr<ethernet::Destination> way_by(const ethernet::SendOptions& options);
+  bool go_by(const ethernet::SendOptions& options);
 
   runtime::Endpoint& endpoint_;
   std::shared_ptr<ethernet::Ethernet> ethernet_;
   ethernet::RingChoice choice_;
-  ethernet::SendOptions options_;
   SocketAddress kernels_local_, kernels_peer_;  ///< as the socket has them: IPv4-mapped, perhaps
   SocketAddress local_, peer_;                  ///< as packets have them
   wire::EndName source_;
@@ -109,6 +112,7 @@ class CarriedConnection final : public ethernet::PacketSink {
   Mutex lock_;  ///< guards these
   Phase phase_ = Phase::away;
   engine::tcp::TcpConnection engine_;
+  ethernet::SendOptions options_;
   std::shared_ptr<ethernet::Destination> way_;
   std::vector<ethernet::Arrival> kept_;
 

@@ -135,7 +135,9 @@ Status read_options(int fd, const tcp_info& info, Established& out) {
   out.mss = static_cast<std::uint16_t>(std::clamp(*mss, 1, 65535));
   const auto now = get<std::uint32_t>(fd, TCP_TIMESTAMP, "tcp: TCP_TIMESTAMP");
   if (!now) return now.error();
-  out.timestamp_now = *now;
+  // Since Linux 6.7 the lowest bit says whether the connection counts microseconds, so the number may be one too small.
+  // A peer drops what is older than the last segment (RFC 7323, 5.3).
+  out.timestamp_now = *now | 1;
   return ok();
 }
 
@@ -243,7 +245,9 @@ Status set_options(int fd, const Established& state) {
   const auto bytes = static_cast<socklen_t>(count * sizeof options[0]);
   if (::setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, options.data(), bytes) != 0)
     return Error::last("tcp: TCP_REPAIR_OPTIONS");
-  return state.timestamps ? set(fd, TCP_TIMESTAMP, state.timestamp_now, "tcp: TCP_TIMESTAMP") : ok();
+  // Even: the connection goes on in milliseconds.
+  const std::uint32_t even = (state.timestamp_now + 1) & ~1U;
+  return state.timestamps ? set(fd, TCP_TIMESTAMP, even, "tcp: TCP_TIMESTAMP") : ok();
 }
 
 Status set_windows(int fd, const Established& state) {

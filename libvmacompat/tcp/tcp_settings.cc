@@ -113,8 +113,11 @@ TcpOptionEffect effect_of_tcp_option(int level, int name) {
       default: return kernel_only;
     }
   }
+  if (level == IPPROTO_IP) return name == IP_TOS || name == IP_TTL ? header : kernel_only;
+  if (level == IPPROTO_IPV6) return name == IPV6_TCLASS || name == IPV6_UNICAST_HOPS ? header : kernel_only;
   if (level != SOL_SOCKET) return kernel_only;
   switch (name) {
+    case SO_MARK: return header;
     case SO_KEEPALIVE:
     case SO_OOBINLINE:
     case SO_SNDBUF:

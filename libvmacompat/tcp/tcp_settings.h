@@ -27,6 +27,7 @@ enum class TcpOptionEffect {
   settings,  ///< changes the engine's settings
   endpoint,  ///< SO_RCVTIMEO, SO_SNDTIMEO, SO_RCVLOWAT
   quick_ack,
+  header,       ///< changes the packets' IP headers
   kernel_only,  ///< the connection goes back to the kernel
 };
 TcpOptionEffect effect_of_tcp_option(int level, int name);

@@ -197,7 +197,9 @@ Status TcpSocket::set_option(int level, int name, const void* value, socklen_t l
   if (level == IPPROTO_TCP && is_kernels_protocol_option(name))
     has_kernels_option_.store(true, std::memory_order_relaxed);
   if (effect == TcpOptionEffect::endpoint || phase() != Phase::on_ring) learn_stream_values(*this, fd());
-  if (phase() == Phase::on_ring) stream_.apply(effect, fd(), name);
+  if (phase() != Phase::on_ring) return ok();
+  if (effect == TcpOptionEffect::header && !carried_.follow_options(fd())) become_kernels();
+  stream_.apply(effect, fd(), name);
   return ok();
 }
 

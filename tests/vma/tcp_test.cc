@@ -330,6 +330,24 @@ TEST_P(TcpStory, OptionsAreAnsweredAndTakeEffect) {
   EXPECT_TRUE(pair.here.is_on_ring());
 }
 
+TEST_P(TcpStory, OptionsOfTheIpHeaderAct) {
+  const Pair pair = connection();
+  const bool is_ipv6 = std::string_view(GetParam().here) == "fd09::1";
+  const int most = 255, least = 200;
+  ASSERT_EQ(is_ipv6 ? ::setsockopt(pair.here.fd(), IPPROTO_IPV6, IPV6_UNICAST_HOPS, &most, sizeof most)
+                    : ::setsockopt(pair.here.fd(), IPPROTO_IP, IP_TTL, &most, sizeof most),
+            0);
+  EXPECT_TRUE(pair.here.is_on_ring());
+  // The peer's kernel drops what comes from further away, as the usual 64 looks.
+  ASSERT_EQ(is_ipv6 ? ::setsockopt(pair.there.fd(), IPPROTO_IPV6, IPV6_MINHOPCOUNT, &least, sizeof least)
+                    : ::setsockopt(pair.there.fd(), IPPROTO_IP, IP_MINTTL, &least, sizeof least),
+            0);
+  ASSERT_EQ(pair.here.send("from afar"), 9U);
+  EXPECT_EQ(pair.there.receive(9), "from afar");
+  ASSERT_EQ(pair.there.send("back"), 4U);
+  EXPECT_EQ(pair.here.receive(4), "back");
+}
+
 TEST_P(TcpStory, AForkedChildGoesOnByTheKernel) {
   Pair pair = connection();
   ASSERT_EQ(pair.there.send("question"), 8U);
@@ -504,6 +522,65 @@ TEST(TcpConnect, OfANonBlockingSocketIsTakenOverWhenItsEndIsAskedFor) {
   } while ((event.events & EPOLLIN) == 0);
   EXPECT_EQ(here.receive(1), "y");
   ::close(set);
+}
+
+TEST(TcpConnect, OfANonBlockingSocketIsTakenOverWhenBytesMove) {
+  const Listener listener = over_there([] { return Listener(kThere, Calls::kernels); });
+  for (const bool is_sending : {true, false}) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    Stream here(fd, Calls::librarys);
+    ASSERT_EQ(::connect(fd, listener.name().get(), listener.name().length()), -1);
+    ASSERT_EQ(errno, EINPROGRESS);
+    pollfd entry{fd, POLLOUT, 0};
+    ASSERT_EQ(::poll(&entry, 1, 10'000), 1);
+    const Stream there = listener.accept();
+    char byte = 'x';
+    if (is_sending) {
+      ASSERT_EQ(::send(fd, &byte, 1, 0), 1);
+      ASSERT_EQ(there.receive(1), "x");
+    } else {
+      ASSERT_EQ(::recv(fd, &byte, 1, 0), -1);
+      ASSERT_EQ(errno, EAGAIN);
+    }
+    EXPECT_TRUE(here.is_on_ring());
+    ASSERT_EQ(there.send("answer"), 6U);
+    entry.events = POLLIN;
+    ASSERT_EQ(::poll(&entry, 1, 10'000), 1);
+    EXPECT_EQ(here.receive(6), "answer");
+  }
+}
+
+TEST(TcpConnect, ToAListenerThatWaitsForBytesIsServed) {
+  const Listener listener = over_there([] { return Listener(kThere, Calls::kernels); });
+  // Such a listener forgets the handshake's last segment, and is strict about timestamps (RFC 7323, 5.3).
+  const int patience = 30;
+  ASSERT_EQ(raw_syscall(SYS_setsockopt, listener.fd(), IPPROTO_TCP, TCP_DEFER_ACCEPT, &patience, sizeof patience), 0);
+  const timeval limit{10, 0};
+  ASSERT_EQ(raw_syscall(SYS_setsockopt, listener.fd(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  for (int i = 0; i < 40; ++i) {
+    const Stream here = connected_to(listener.name(), Calls::librarys);
+    ASSERT_TRUE(here.is_on_ring());
+    ASSERT_EQ(here.send("request"), 7U);
+    ASSERT_EQ(listener.accept().receive(7), "request") << "connection " << i;
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    ASSERT_EQ(::getsockopt(here.fd(), IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+    EXPECT_EQ(info.tcpi_total_retrans, 0U);
+  }
+}
+
+TEST(TcpConnect, BytesBeforeItsEndWait) {
+  // Nobody answers there: the kernel's socket is still connecting.
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  const Address nobody("10.9.0.77", 9);
+  ASSERT_EQ(::connect(fd, nobody.get(), nobody.length()), -1);
+  ASSERT_EQ(errno, EINPROGRESS);
+  char byte = 'x';
+  EXPECT_EQ(::send(fd, &byte, 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(::recv(fd, &byte, 1, 0), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  ::close(fd);
 }
 
 TEST(TcpListener, FollowsAnotherOneAtItsPortWhoseConnectionsWereOnRings) {

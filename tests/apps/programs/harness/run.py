@@ -128,6 +128,10 @@ class Run:
     def path(self, name):
         return self.folder / name
 
+    def translated(self, text):
+        """The text with the addresses under which this run's servers are found."""
+        return text
+
     def write(self, name, content, mode=0o644):
         path = self.path(name)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())

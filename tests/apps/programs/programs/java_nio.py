@@ -24,6 +24,7 @@ class JavaNio(Program):
             "-Xshare:auto",
             "-XX:TieredStopAtLevel=1",
             "-Xmx128m",
+            "-Decho.host=127.0.0.1",
             "-cp",
             self.classes,
             "NioEcho",

@@ -43,7 +43,9 @@ class PostgreSql(Program):
             user=user,
         )
         with open(data / "postgresql.conf", "a", encoding="ascii") as settings:
-            settings.write(SETTINGS + f"port = {self.port}\n")
+            settings.write(run.translated(SETTINGS) + f"port = {self.port}\n")
+        with open(data / "pg_hba.conf", "a", encoding="ascii") as who:
+            who.write("host all tester samenet trust\n")
         run.at_end(lambda: remove_interlock(data))
         run.serve(
             [self.commands["postgres"], "-D", data],

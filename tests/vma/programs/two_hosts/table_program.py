@@ -4,27 +4,27 @@ import re
 
 from harness.processes import Failure
 
-from .cell import NetworkProgram
+from .cell import MODES, NetworkProgram
 from .hosts import IPV4, IPV6, THERE
 from .run import HostRun
 
 CLIENT_NOTICES_S = 15  # how long a client may take to end after its server was killed
 
 
-def translated(text):
-    """The text with the server's addresses instead of the loopback's."""
-    return re.sub(r"(?<![\w:])::1(?![\w:])", IPV6[THERE], text.replace("127.0.0.1", IPV4[THERE]))
-
-
 class TranslatedRun(HostRun):
     """Command lines, files that are written, and scripts get the addresses of the server's host."""
+
+    def translated(self, text):
+        """Servers stay root, too: without CAP_NET_ADMIN a process leaves its connections to the kernel."""
+        text = text.replace("127.0.0.1", IPV4[THERE]).replace("user nobody nogroup;", "user root root;")
+        return re.sub(r"(?<![\w:])::1(?![\w:])", IPV6[THERE], "root" if text == "nobody" else text)
 
     def serve(self, argv, *, port=None, ready=None, **options):
         listens = ready or (lambda _: port is None or self.hosts.is_listening(THERE, port))
         return super().serve(argv, ready=listens, **options)
 
     def write(self, name, content, mode=0o644):
-        return super().write(name, content if isinstance(content, bytes) else translated(content), mode)
+        return super().write(name, content if isinstance(content, bytes) else self.translated(content), mode)
 
     def _start(self, side, argv, **options):
         return super()._start(side, [self._word(word) for word in argv], **options)
@@ -32,16 +32,17 @@ class TranslatedRun(HostRun):
     def _word(self, word):
         is_script = isinstance(word, pathlib.Path) and word.suffix in (".py", ".js", ".erl")
         if not is_script or word.parent == self.folder:
-            return translated(str(word))
+            return self.translated(str(word))
         return self.write(word.name, word.read_text())
 
 
 class TableProgram(NetworkProgram):
     """`inner`, a harness.program.Program, with its connections by TCP over rings."""
 
+    modes = MODES
     kernels = "packets"
     # The kernel makes and ends the connections; a program has at least a dozen segments between.
-    least = 20
+    least = 10
     kernel_few = 400
     kernel_most = 1.0
 

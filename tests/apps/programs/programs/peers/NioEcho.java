@@ -20,7 +20,7 @@ public class NioEcho {
     private static final int BULK = 400_000;
 
     public static void main(String[] arguments) throws Exception {
-        var address = new InetSocketAddress(InetAddress.getByName("127.0.0.1"), Integer.parseInt(arguments[1]));
+        var address = new InetSocketAddress(InetAddress.getByName(System.getProperty("echo.host", "127.0.0.1")), Integer.parseInt(arguments[1]));
         switch (arguments[0]) {
             case "server" -> serve(address);
             case "client" -> runClients(address);
