@@ -219,6 +219,7 @@ TEST_P(KernelConnectionOf, MoreThanThePeersWindowIsUnsentAndLeavesLater) {
 }
 
 TEST_P(KernelConnectionOf, ItMovesAgainAndAgainUnderLoad) {
+  constexpr int kMoves = 40;
   const auto bytes = noise(20'000'000, 4);
   auto reader = std::async(std::launch::async, [&] { return read_all(theirs.get(), bytes.size()); });
   auto writer = std::async(std::launch::async, [&] { return write_all(theirs.get(), bytes); });
@@ -228,14 +229,14 @@ TEST_P(KernelConnectionOf, ItMovesAgainAndAgainUnderLoad) {
   while (!HasFailure() && (sent < bytes.size() || received.size() < bytes.size())) {
     sent += send_some(std::span(bytes).subspan(sent));
     receive_some(received);
-    // Ten moves, spread over the stream.
-    if (moves == 10 || received.size() < static_cast<std::size_t>(moves) * (bytes.size() / 10)) continue;
+    // Spread over the stream.
+    if (moves == kMoves || received.size() < static_cast<std::size_t>(moves) * (bytes.size() / kMoves)) continue;
     ++moves;
     move();
   }
   if (HasFailure()) ::shutdown(theirs.get(), SHUT_RDWR);
   EXPECT_TRUE(writer.get());
-  EXPECT_EQ(moves, 10);
+  EXPECT_EQ(moves, kMoves);
   EXPECT_TRUE(received == bytes);
   EXPECT_TRUE(reader.get() == bytes);
 }
