@@ -93,6 +93,21 @@ void AgentClient::receive_answer() {
   runtime::service_thread().unwatch(watch_.exchange(0));
 }
 
+void AgentClient::tell(const agent::State& connection) noexcept {
+  // What has ended is told only if that needs no waiting: a process that ends may have the lock for ever.
+  std::unique_lock guard(lock_, std::defer_lock);
+  if (connection.state != agent::State::kClosed) {
+    guard.lock();
+  } else if (!guard.try_lock()) {
+    return;
+  }
+  if (pid_ != ::getpid() || !socket_) return;
+  const int saved_errno = errno;
+  const auto message = agent::encode({.pid = pid_, .body = connection});
+  ::send(socket_.get(), message.bytes.data(), message.size, MSG_DONTWAIT | MSG_NOSIGNAL);
+  errno = saved_errno;
+}
+
 void AgentClient::end() noexcept {
   // No lock: another thread may have it and never give it back.
   if (pid_ != ::getpid() || !socket_) return;

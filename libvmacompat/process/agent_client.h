@@ -4,12 +4,14 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <cstdint>
 #include <string>
 
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "core/runtime/service_thread.h"
+#include "libvmacompat/agent/messages.h"
 
 namespace ringsock::vma {
 
@@ -24,6 +26,11 @@ class AgentClient {
   /// The process has begun to use rings. Does not wait for the service. May be called again; a forked child, which is
   /// another process to the service, calls it when it begins.
   void begin();
+  /// A ring begins to carry a TCP connection, or no longer does: the service resets the connections of a process that
+  /// is killed, whose peers would wait otherwise. The messages have no room for IPv6.
+  void tell(const agent::State& connection) noexcept;
+  /// Returns an id for a connection, which is not 0.
+  std::uint32_t next_id() noexcept { return last_id_.fetch_add(1, std::memory_order_relaxed) + 1; }
   /// The process ends by itself: takes leave, and removes the files.
   void end() noexcept;
   /// A leaf lock, which is held across fork(2).
@@ -41,6 +48,7 @@ class AgentClient {
   UniqueFd socket_;
   UniqueFd pid_file_;  ///< stays open as long as the process lives: VMA's service watches it
   std::atomic<runtime::ServiceThread::Id> watch_{0};
+  std::atomic<std::uint32_t> last_id_{0};
 };
 
 }  // namespace ringsock::vma

@@ -137,7 +137,10 @@ Status CarriedConnection::take_over(int fd) {
   reuses_address_ = reuses_address(fd);
   const auto state = take_out(fd);
   const Status begun = state ? (engine_ = tcp::TcpConnection(settings), begin(*state)) : Status(state.error());
-  if (begun) return ok();
+  if (begun) {
+    tell_agent(agent::State::kEstablished);
+    return ok();
+  }
   reuse_address(fd, reuses_address_);
   leave_ring();
   return_kept();
@@ -186,7 +189,21 @@ Status CarriedConnection::give_back(int fd) {
   return ok();
 }
 
+/// Tells vmad(8) of the connection, or that it has ended.
+void CarriedConnection::tell_agent(std::uint8_t state) noexcept {
+  if (peer_.family() != AF_INET || (state == agent::State::kClosed && agents_id_ == 0)) return;
+  if (agents_id_ == 0) agents_id_ = process().agent.next_id();
+  process().agent.tell({.id = agents_id_,
+                        .source = local_.in4().sin_addr,
+                        .destination = peer_.in4().sin_addr,
+                        .source_port = local_.in4().sin_port,
+                        .destination_port = peer_.in4().sin_port,
+                        .type = SOCK_STREAM,
+                        .state = state});
+}
+
 void CarriedConnection::leave_ring() noexcept {
+  if (is_attached_) tell_agent(agent::State::kClosed);
   if (std::exchange(is_attached_, false))
     ring_->detach({.protocol = IPPROTO_TCP, .destination = local_, .source = peer_}, *this);
   const std::lock_guard guard(lock_);

@@ -95,6 +95,7 @@ class CarriedConnection final : public ethernet::PacketSink {
   Status begin(const engine::tcp::Established& state);
   void set_phase(Phase phase);
   void return_kept();
+  void tell_agent(std::uint8_t state) noexcept;
   void play_end_of_stream(const engine::tcp::Established& state) const;
   std::shared_ptr<ethernet::Destination> way_by(const ethernet::SendOptions& options);
   bool go_by(const ethernet::SendOptions& options);
@@ -107,6 +108,7 @@ class CarriedConnection final : public ethernet::PacketSink {
   wire::EndName source_;
   std::shared_ptr<ethernet::Ring> ring_;  ///< does not change once the connection is on it
   bool is_attached_ = false;
+  std::uint32_t agents_id_ = 0;  ///< by which vmad(8) knows the connection; 0: it does not
   bool reuses_address_ = false;  ///< SO_REUSEADDR, which TCP_REPAIR changes
 
   Mutex lock_;  ///< guards these

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Debian's own UDP programs, unmodified, between two hosts (network namespaces), with and without libvma.
+"""Debian's own UDP and TCP programs, unmodified, between two hosts (network namespaces), with and without libvma.
 
 Usage: run_programs.py --library PATH [--only NAME,...] [--modes MODE,...] [--setting NAME=VALUE]... [--long]
        run_programs.py --list
@@ -7,7 +7,7 @@ Usage: run_programs.py --library PATH [--only NAME,...] [--modes MODE,...] [--se
 Each program with both ends preloaded, with the client alone, with the server alone; some with either end killed by
 signal 9 in the middle; with --long all of them so, and on the kernel alone, too,
 which shows that the test is right. Checked: what the
-programs say and what arrived, and by the hosts' counters that its datagrams went by rings where they must, and by the
+programs say and what arrived, and by the hosts' counters that its packets went by rings where they must, and by the
 kernel where they must.
 Prints TAP. Exit status 1 when something failed, 77 where no namespaces can be made.
 """

@@ -7,7 +7,7 @@ from harness.run import Run
 
 from .hosts import HERE, THERE
 
-HOST_OF = {"server": THERE, "client": HERE, "tool": HERE}
+HOST_OF = {"server": THERE, "service": THERE, "client": HERE, "tool": HERE}
 
 
 class HostRun(Run):

@@ -2,17 +2,24 @@
 import pathlib
 import re
 
-from harness.processes import Failure
+from harness.processes import Failure, wait_until
 
 from .cell import MODES, NetworkProgram
 from .hosts import IPV4, IPV6, THERE
 from .run import HostRun
 
+SERVICE = pathlib.Path("/var/run/vma_agent.sock")
 CLIENT_NOTICES_S = 15  # how long a client may take to end after its server was killed
 
 
 class TranslatedRun(HostRun):
     """Command lines, files that are written, and scripts get the addresses of the server's host."""
+
+    def __init__(self, name, hosts, **sides):
+        super().__init__(name, hosts, **sides)
+        for side in ("server", "client"):
+            self._sides[side].setdefault("VMA_VMAD_NOTIFY_DIR", str(self.path("notify")))
+        self._sides["service"], self._started["service"], self._more_errors["service"] = {}, [], []
 
     def translated(self, text):
         """Servers stay root, too: without CAP_NET_ADMIN a process leaves its connections to the kernel."""
@@ -25,6 +32,16 @@ class TranslatedRun(HostRun):
 
     def write(self, name, content, mode=0o644):
         return super().write(name, content if isinstance(content, bytes) else self.translated(content), mode)
+
+    def serve_resets(self):
+        """Starts the vmad that is installed beside the library, on the server's host."""
+        vmad = pathlib.Path(self._sides["server"]["LD_PRELOAD"]).resolve().parent.parent / "sbin" / "vmad"
+        if not vmad.exists() or SERVICE.exists():
+            raise Failure(f"{SERVICE} is another vmad's" if SERVICE.exists() else f"{vmad} is missing")
+        self.at_end(lambda: SERVICE.unlink(missing_ok=True))
+        lock, notify = self.path("vmad.lock"), self._sides["server"]["VMA_VMAD_NOTIFY_DIR"]
+        self._start("service", [vmad, "--console", "-n", notify, "--lock-file", lock, "-r", 100])
+        wait_until(SERVICE.exists, "vmad serves")
 
     def _start(self, side, argv, **options):
         return super()._start(side, [self._word(word) for word in argv], **options)
@@ -40,6 +57,7 @@ class TableProgram(NetworkProgram):
     """`inner`, a harness.program.Program, with its connections by TCP over rings."""
 
     modes = MODES
+    quick = ("both", "killed")
     kernels = "packets"
     # The kernel makes and ends the connections; a program has at least a dozen segments between.
     least = 10
@@ -64,7 +82,8 @@ class TableProgram(NetworkProgram):
         self.inner.exchange(run)
 
     def killed(self, run):
-        """The server is killed; its client is told, and ends."""
+        """The server is killed; its client is told, and ends, even if it only waits: vmad resets its connections."""
+        run.serve_resets()
         client = self.inner.endless(run)
         if client.status() is not None:
             raise Failure(f"the client ended with {client.status()} before its server was killed")
