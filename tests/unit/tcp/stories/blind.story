@@ -7,6 +7,13 @@ story a reset with the last number of the window is challenged
 0 > . 1:1 ack 1
 0 state 3
 
+# RFC 5961, 3.2, item 1
+story a reset with the first number behind the window is ignored
+0 begin
+0 < R 65536:65536
+0 > nothing
+0 state 3
+
 # RFC 5961, 7
 story resets within the window are challenged twice a second
 0 begin
@@ -18,6 +25,26 @@ story resets within the window are challenged twice a second
 0.499 > nothing
 0.499 challenges 1
 0.500 < R 900:900
+0.500 > . 1:1 ack 1
+
+# RFC 5961, 4.2: irrespective of the sequence number
+story a SYN outside the window is challenged
+0 begin
+0 < S 900000:900000
+0 > . 1:1 ack 1
+0 state 3
+0 challenges 1
+
+# RFC 5961, 4.2 and 7
+story a flood of SYNs outside the window is answered twice a second
+0 begin
+0 < S 900000:900000
+0 > . 1:1 ack 1
+0.100 < S 900001:900001
+0.200 < S 900002:900002
+0.300 < S 900003:900003
+0.300 > nothing
+0.500 < S 900004:900004
 0.500 > . 1:1 ack 1
 
 # RFC 5961, 4: the last ACK of the handshake was lost
@@ -42,6 +69,13 @@ story data with the oldest ACK that the largest window allows is taken
 0 < P. 1:101 ack 96001
 0 > . 100001:100001 ack 101
 0 readable 100
+
+# RFC 5961, 5.2
+story data with an ACK one older is challenged and dropped
+0 begin at 100001 1 window 4000
+0 < P. 1:101 ack 96000
+0 > . 100001:100001 ack 1
+0 readable 0
 
 # RFC 5961, 5.2: MAX.SND.WND is the largest window so far
 story a window that grew allows older ACKs

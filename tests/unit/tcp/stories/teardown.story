@@ -162,6 +162,17 @@ story a repeated FIN with its data is acknowledged in TIME-WAIT
 60.290 state 9
 60.301 state 0
 
+# RFC 5961, 4.2: a SYN in a synchronized state is answered by an ACK, whatever its number
+story a SYN in TIME-WAIT is challenged
+0 begin
+0 shutdown
+0 > F. 1:1 ack 1
+0 < F. 1:1 ack 2
+0 > . 2:2 ack 2
+1 < S 50:50
+1 > . 2:2 ack 2
+1 state 9
+
 # RFC 9293, 3.10.7.4, fourth check
 story a SYN in CLOSE-WAIT is challenged
 0 begin
