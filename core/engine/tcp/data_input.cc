@@ -98,7 +98,7 @@ void process_data(Core& core, const SegmentIn& in, const Options& options, Nanos
   }
   if (core.app_gone && before(rcv.nxt, end)) {
     core.error = ECONNRESET;
-    return reset_peer(core);
+    return reset_peer(core, now);
   }
   take_urgent(core, in);
   if (!in.payload.empty()) take_bytes(core, in, options, now);

@@ -79,7 +79,7 @@ void probe_idle(Core& core, Nanos now) {
                         : core.keepalive_probes >= core.set.keepalive_probes;
   if (late) {
     core.error = ETIMEDOUT;
-    return reset_peer(core);
+    return reset_peer(core, now);
   }
   ++core.keepalive_probes;
   core.probe_due = true;

@@ -201,6 +201,28 @@ story abort in CLOSE-WAIT sends a reset
 0 > R. 1:1 ack 2
 0 state 0
 
+# RFC 9293, 3.10.5: CLOSING and LAST-ACK end without a segment
+story abort in CLOSING sends nothing
+0 begin
+0 shutdown
+0 > F. 1:1 ack 1
+0 < F. 1:1 ack 1
+0 > . 2:2 ack 2
+0 abort
+0 > nothing
+0 state 0
+
+# RFC 9293, 3.10.5
+story abort in LAST-ACK sends nothing
+0 begin
+0 < F. 1:1 ack 1
+0 > . 1:1 ack 2
+0 shutdown
+0 > F. 1:1 ack 2
+0 abort
+0 > nothing
+0 state 0
+
 # RFC 9293, 3.10.3 and 3.10.4: after CLOSE there is no SEND, and no second FIN
 story after shutdown nothing can be written and a second one sends nothing
 0 begin

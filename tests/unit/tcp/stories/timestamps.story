@@ -113,6 +113,12 @@ story a FIN and a window probe carry time stamps
 1.010 > F. 101:101 ack 1 ts 1110 160
 1.020 < . 1:1 ack 102 ts 170 1110
 
+# RFC 7323, 3.2: a reset should carry it
+story a reset carries time stamps
+0 begin ts
+0.050 abort
+0.050 > R. 1:1 ack 1 ts 150 100
+
 # RFC 7323, 3.2 and appendix A; RFC 6691, 2: the data is shorter by the option
 story time stamps make a full packet twelve bytes shorter
 0 begin ts
