@@ -40,6 +40,27 @@ story the delayed first copy is told when it comes behind a larger one
 0 < . 501:1001 ack 1
 0 > . 1:1 ack 1501 sack 501-1001
 
+# RFC 2883, 4.2.1, example 5: of two parts that are duplicates the first is told
+story of two duplicate parts of a segment the first one is told
+0 begin
+0 < . 1:501 ack 1
+0 > . 1:1 ack 501
+0 < . 1001:1501 ack 1
+0 > . 1:1 ack 501 sack 1001-1501
+0 < . 2001:2501 ack 1
+0 > . 1:1 ack 501 sack 2001-2501 sack 1001-1501
+0 < . 501:2501 ack 1
+0 > . 1:1 ack 2501 sack 1001-1501
+0 readable 2500
+
+# RFC 2883, 4.2.2, example 6: the part is within a range that waits
+story a duplicate part of a segment behind a gap is told
+0 begin
+0 < . 1001:1501 ack 1
+0 > . 1:1 ack 1 sack 1001-1501
+0 < . 501:2001 ack 1
+0 > . 1:1 ack 1 sack 1001-1501 sack 501-2001
+
 # RFC 2883, 4.2: the first duplicate part is the one before RCV.NXT
 story a part that was acknowledged is told before a part that waits
 0 begin
