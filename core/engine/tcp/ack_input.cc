@@ -97,8 +97,7 @@ void process_ack(Core& core, const SegmentIn& in, const Options& options, Nanos 
   if (core.timestamps && options.timestamps) ack.echo = options.ts_echo;
   if (before(in.ack, snd.una)) return;
   const bool window_changed = update_window(core, in);
-  ack.duplicate =
-      in.ack == snd.una && in.payload.empty() && (in.flags & kFin) == 0 && !window_changed && !core.board.empty();
+  ack.duplicate = in.ack == snd.una && in.payload.empty() && (in.flags & kFin) == 0 && !window_changed;
   core.retries = core.board.empty() ? std::uint8_t{0} : core.retries;  // an answer to a probe
   const bool was_limited = snd.cwnd_limited;
   if (in.ack != snd.una) {
@@ -110,7 +109,7 @@ void process_ack(Core& core, const SegmentIn& in, const Options& options, Nanos 
   sample_rtt(core, ack, now);
   heed_echo(core, in);
   snd.cwnd_limited = was_limited;
-  if (!core.board.empty() || ack.delivered.acked_bytes != 0) recover(core, ack, now);
+  if (!core.board.empty() || ack.delivered.acked_bytes != 0 || core.recovery.probe_out) recover(core, ack, now);
   if (ack.delivered.acked_bytes != 0) {
     tune_buffer(core);
     if (core.board.empty()) arm_retransmission(core, now);

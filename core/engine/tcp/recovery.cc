@@ -24,6 +24,7 @@ void enter_recovery(Core& core) {
   save_prior(core);
   reduce(core);
   Recovery& recovery = core.recovery;
+  recovery.probe_out = recovery.probe_repeats = false;
   const std::uint32_t flight = core.board.total_bytes() - core.board.sacked_bytes() + recovery.delivered_now;
   recovery.reduction.begin(flight - std::min(recovery.duplicate_bytes, flight));
   core.window.cwnd = core.in_flight() + core.full_mss();
@@ -84,13 +85,16 @@ void widen_reordering(Core& core, const AckSummary& ack) {
   recovery.reordering_persists = 16;
 }
 
-/// RFC 8985, 7.4.
+/// RFC 8985, 7.4: the ACK of a repeated tail may be that of its first copy. A second answer says so, new data that is
+/// acknowledged without one says that the probe has repaired a loss.
 void judge_probe(Core& core, const AckSummary& ack) {
   Recovery& recovery = core.recovery;
   if (!recovery.probe_out || before(core.snd.una, recovery.probe_end)) return;
+  const bool old_echo = ack.echo.value_or(0) != 0 && before(*ack.echo, recovery.probe_stamp);
+  const bool needless = ack.duplicate_sack || ack.duplicate || old_echo;
+  if (recovery.probe_repeats && !needless && core.snd.una == recovery.probe_end) return;
   recovery.probe_out = false;
-  if (!std::exchange(recovery.probe_repeats, false) || ack.duplicate_sack || recovery.phase != Phase::open) return;
-  if (ack.echo.value_or(0) != 0 && before(*ack.echo, recovery.probe_stamp)) return;  // the first copy arrived
+  if (!std::exchange(recovery.probe_repeats, false) || needless || recovery.phase != Phase::open) return;
   save_prior(core);  // the probe has repaired a loss that nothing else has shown
   reduce(core);
   core.window.cwnd = core.window.ssthresh;
@@ -198,7 +202,7 @@ void arm_retransmission(Core& core, Nanos now) {
   if (!core.sack || recovery.phase != Phase::open || recovery.probe_out || core.board.sacked_bytes() != 0) return;
   Nanos wait = core.rtt.measured() ? 2 * core.rtt.smoothed() : std::chrono::seconds(1);
   wait += core.board.total_bytes() <= core.full_mss() ? RttEstimator::kLeastRto : std::chrono::milliseconds(2);
-  if (now + wait < deadlines.at[Deadlines::rto]) deadlines.at[Deadlines::tail_probe] = now + wait;
+  deadlines.at[Deadlines::tail_probe] = std::min(now + wait, deadlines.at[Deadlines::rto]);
 }
 
 }  // namespace ringsock::engine::tcp

@@ -50,6 +50,32 @@ story two gaps are repeated at once
 0.200 < . 1:1 ack 10001
 0.200 repeats 2
 
+# RFC 8985, 7.2: two round trips, with one segment in flight the longest delayed ACK is added, at most until the RTO
+story a single segment is probed when the time-out is due, and the window stays
+0 begin
+0 write 1000
+0 > P. 1:1001 ack 1
+0.100 < . 1:1 ack 1001
+0.100 rto 300
+0.100 write 1000
+0.100 > P. 1001:2001 ack 1
+0.399 > nothing
+0.400 > P. 1001:2001 ack 1
+0.400 probes 1
+0.400 timeouts 0
+0.400 cwnd 10000
+0.500 < . 1:1 ack 2001
+
+# RFC 8985, 7.2: without a measurement PTO is a second, the same as the RTO
+story the first flight is probed after a second
+0 begin
+0 write 3000
+0 > P. 1:3001 ack 1
+1 > P. 2001:3001 ack 1
+1 timeouts 0
+1 cwnd 10000
+1.100 < . 1:1 ack 3001
+
 # RFC 8985, 7.3: after the probe the RTO runs anew, and no second probe leaves
 story the time-out comes after the probe
 0 begin
@@ -109,6 +135,55 @@ story the SACK of a probe begins the recovery
 0.502 < . 1:1 ack 2001 sack 3001-4001
 0.502 > . 2001:3001 ack 1
 0.602 < . 1:1 ack 4001
+
+# RFC 8985, 7.4.2: the probe has repaired a loss, which is a congestion
+story a probe that repairs a loss reduces the window
+0 begin
+0 write 1000
+0 > P. 1:1001 ack 1
+0.100 < . 1:1 ack 1001
+0.100 write 3000
+0.100 > P. 1001:4001 ack 1
+0.302 > P. 3001:4001 ack 1
+0.402 < . 1:1 ack 4001
+0.402 cwnd 10000
+0.402 write 1000
+0.402 > P. 4001:5001 ack 1
+0.502 < . 1:1 ack 5001
+0.502 cwnd 7000
+0.502 ssthresh 7000
+
+# RFC 8985, 7.4.2, case 1: the ACK of the first copy was late, the second copy is told as a duplicate
+story a probe that came twice reduces nothing
+0 begin
+0 write 1000
+0 > P. 1:1001 ack 1
+0.100 < . 1:1 ack 1001
+0.100 write 3000
+0.100 > P. 1001:4001 ack 1
+0.302 > P. 3001:4001 ack 1
+0.310 < . 1:1 ack 4001
+0.402 < . 1:1 ack 4001 sack 3001-4001
+0.402 write 1000
+0.402 > P. 4001:5001 ack 1
+0.502 < . 1:1 ack 5001
+0.502 cwnd 10000
+
+# RFC 8985, 7.4.2, case 2: a peer that does not tell duplicates
+story a second ACK of a probe reduces nothing
+0 begin
+0 write 1000
+0 > P. 1:1001 ack 1
+0.100 < . 1:1 ack 1001
+0.100 write 3000
+0.100 > P. 1001:4001 ack 1
+0.302 > P. 3001:4001 ack 1
+0.310 < . 1:1 ack 4001
+0.402 < . 1:1 ack 4001
+0.402 write 1000
+0.402 > P. 4001:5001 ack 1
+0.502 < . 1:1 ack 5001
+0.502 cwnd 10000
 
 # RFC 8985, 7.1: only one probe for a tail; the ACK of new data allows the next
 story a new flight is probed anew
