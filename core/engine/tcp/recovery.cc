@@ -15,6 +15,7 @@ void save_prior(Core& core) {
 }
 
 void reduce(Core& core) {
+  core.cwr_due = core.ecn;  // RFC 3168, 6.1.2: whatever the cause is
   core.window.ssthresh = core.congestion->reduced(core.window, core.board.total_bytes(), core.full_mss());
 }
 
@@ -22,7 +23,7 @@ namespace {
 
 void enter_recovery(Core& core) {
   save_prior(core);
-  reduce(core);
+  if (!core.reduced) reduce(core);  // once for a window of data
   Recovery& recovery = core.recovery;
   recovery.probe_out = recovery.probe_repeats = false;
   const std::uint32_t flight = core.board.total_bytes() - core.board.sacked_bytes() + recovery.delivered_now;
@@ -103,7 +104,8 @@ void judge_probe(Core& core, const AckSummary& ack) {
 
 void grow_window(Core& core, const AckSummary& ack, Nanos now) {
   std::uint32_t acked = ack.delivered.acked_bytes;
-  if (acked == 0 || core.reduced || !core.snd.cwnd_limited) return;
+  if (acked == 0 || !core.snd.cwnd_limited) return;
+  if (core.reduced && core.recovery.phase == Phase::open) return;
   CongestionWindow& window = core.window;
   if (window.ssthresh == UINT32_MAX) {
     window.cwnd += core.slow_start.grow(acked, ack.delivered.rtt, core.snd.una, core.snd.nxt);
@@ -178,7 +180,7 @@ void enter_loss(Core& core, Nanos now) {
   if (!core.board.empty() && core.board.front().sacked) core.board.forget_sacks();
   if (recovery.phase == Phase::open) {  // a recovery has saved and reduced the window already
     save_prior(core);
-    reduce(core);
+    if (!core.reduced) reduce(core);
   }
   recovery.high = core.snd.nxt;
   recovery.spurious = recovery.phase == Phase::open ? Recovery::Spurious::first_ack : Recovery::Spurious::no;

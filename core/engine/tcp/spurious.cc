@@ -9,6 +9,7 @@ void undo(Core& core) {
   core.window.cwnd = std::max(core.window.cwnd, recovery.prior.cwnd);
   core.window.ssthresh = std::max(core.window.ssthresh, recovery.prior.ssthresh);
   core.congestion->undo();
+  if (!core.reduced) core.cwr_due = false;
   core.board.unmark_lost();
   recovery.phase = Phase::open;
   recovery.spurious = Recovery::Spurious::no;

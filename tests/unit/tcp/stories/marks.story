@@ -8,6 +8,63 @@ story CE of a segment outside the window is not echoed
 0 < . 1:101 ack 1
 0 > . 1:1 ack 101
 
+# RFC 3168, 6.1.2: CWR after a reduction of any cause
+story the first new data after a fast retransmit has CWR
+0 begin ecn
+0 write 20000
+0 > . 1:10001 ack 1 ect
+0.100 < . 1:1 ack 1 sack 1001-10001
+0.100 > . 1:1001 ack 1
+0.100 > .W 10001:11001 ack 1 ect
+0.100 > . 11001:16001 ack 1 ect
+0.200 < . 1:1 ack 16001
+0.200 > P. 16001:20001 ack 1 ect
+0.300 < . 1:1 ack 20001
+
+# RFC 3168, 6.1.2: after a time-out as well
+story the first new data after a time-out has CWR
+0 begin ecn nosack
+0 write 1000
+0 > P. 1:1001 ack 1 ect
+1 > P. 1:1001 ack 1
+1.100 < . 1:1 ack 1001
+1.100 write 500
+1.100 > P.W 1001:1501 ack 1 ect
+1.200 < . 1:1 ack 1501
+
+# RFC 3168, 6.1.2: once in a window of data, whatever it was
+story an echo during a recovery reduces no second time
+0 begin ecn
+0 write 20000
+0 > . 1:10001 ack 1 ect
+0.100 < .E 1:1 ack 1 sack 1001-4001
+0.100 > . 1:1001 ack 1
+0.100 ssthresh 7000
+0.110 < .E 1:1 ack 1 sack 1001-5001
+0.110 > .W 10001:11001 ack 1 ect
+0.110 ssthresh 7000
+0.200 < . 1:1 ack 10001
+0.200 > . 11001:17001 ack 1 ect
+0.200 ssthresh 7000
+0.300 < . 1:1 ack 17001
+0.300 > P. 17001:20001 ack 1 ect
+0.400 < . 1:1 ack 20001
+
+# RFC 3168, 6.1.2 with RFC 5681, 3.1: slow start after the time-out, the threshold is reduced once
+story an echo before a time-out does not hold slow start back
+0 begin ecn nosack
+0 write 10000
+0 > P. 1:10001 ack 1 ect
+0.100 < .E 1:1 ack 1001
+0.100 ssthresh 7000
+0.400 > . 1001:2001 ack 1
+0.400 ssthresh 7000
+0.400 cwnd 1000
+0.500 < . 1:1 ack 2001
+0.500 cwnd 2000
+0.500 > . 2001:4001 ack 1
+0.600 < . 1:1 ack 10001
+
 # RFC 3168, 6.1.6: window probes are not ECN-capable
 story a probe of a closed window is not ECN-capable
 0 begin ecn closedwindow
