@@ -50,6 +50,7 @@ void count_duplicates(Core& core, const AckSummary& ack) {
   Recovery& recovery = core.recovery;
   const std::uint32_t mss = core.full_mss();
   if (ack.duplicate) {
+    if (recovery.phase == Phase::loss) return;  // they tell of what left before the time-out
     ++recovery.duplicate_acks;
     recovery.duplicate_bytes = std::min(recovery.duplicate_bytes + mss, core.board.total_bytes());
     if (recovery.phase == Phase::open && recovery.duplicate_acks == 3 && !recovery.guarded) {

@@ -116,6 +116,20 @@ story ACKs that repeat when nothing is in flight are no duplicates
 0.200 < . 1:1 ack 5001
 0.200 repeats 0
 
+# RFC 6582, 3.2, step 1 and 4.1: duplicates below `recover` after a time-out
+story duplicates after a time-out start no fast retransmit
+0 begin nosack
+0 write 10000
+0 > P. 1:10001 ack 1
+1 > . 1:1001 ack 1
+1.010 < . 1:1 ack 1
+1.010 < . 1:1 ack 1
+1.010 < . 1:1 ack 1
+1.010 < . 1:1 ack 1
+1.010 > nothing
+1.100 < . 1:1 ack 10001
+1.100 repeats 1
+
 # RFC 3042, 2: the peer's window must allow it
 story limited transmit stays within the peer's window
 0 begin nosack
