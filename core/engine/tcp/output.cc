@@ -153,7 +153,7 @@ void repeat(Core& core, SegmentOut& out, const Sent& piece, std::uint32_t most, 
   fill(core, out, data, fin);
   bytes = out.payload_bytes + ((out.flags & kFin) != 0 ? 1 : 0);
   note_repeat(core, out.payload_bytes, now, probe);
-  core.board.repeat(seq, bytes, now);
+  core.board.repeat(seq, bytes, out.segment_bytes, now);
   count_sent(core, bytes, now);
   core.recovery.repeat_at_once = false;
   arm_retransmission(core, now);

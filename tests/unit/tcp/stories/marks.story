@@ -212,6 +212,18 @@ story what is SACKed is not sent again after a message
 0.010 segment 600
 0.020 < . 1:1 ack 3001
 
+# RFC 2018, 3: the peer's blocks have the borders of the packets that it got
+story after a message SACKs of the shorter packets are understood
+0 begin
+0 write 3000
+0 > P. 1:3001 ack 1
+0.010 set mtu 600
+0.010 > P. 1:3001 ack 1
+0.100 < . 1:1 ack 1 sack 601-3001
+0.100 sacked 2400
+0.100 > . 1:601 ack 1
+0.200 < . 1:1 ack 3001
+
 # RFC 1191, 3: a second message lowers it again, and later data obeys
 story the path becomes narrower twice
 0 begin
