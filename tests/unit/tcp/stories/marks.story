@@ -300,6 +300,17 @@ story data in flight is repeated and nothing else is probed
 9.100 > . 100:100 ack 1
 9.110 < . 1:1 ack 101
 
+# RFC 9293, 3.8.4 in FIN-WAIT-2
+story a half-closed connection is probed
+0 begin
+0 set keepalive 10
+0 shutdown
+0 > F. 1:1 ack 1
+0.010 < . 1:1 ack 2
+10.010 > . 1:1 ack 1
+10.020 < . 1:1 ack 2
+10.020 state 5
+
 # RFC 5482, 2 with RFC 1122, 4.2.3.5: progress starts it again
 story progress starts a user time-out again
 0 begin nosack
