@@ -290,6 +290,16 @@ bool next_probe(Core& core, SegmentOut& out, Nanos now) {
   return true;
 }
 
+/// An old number, which the peer must answer. It uses nothing of such a segment: an acknowledgement that is due, or a
+/// window that has opened, leaves in another one.
+void make_probe(Core& core, SegmentOut& out, Nanos now) {
+  core.probe_due = false;
+  const bool owed = core.ack.now || core.deadlines.runs(Deadlines::ack);
+  const Seq edge = core.rcv.wup + core.rcv.wnd;
+  header(core, out, core.snd.una - 1, now);
+  core.ack.now = owed || core.rcv.wup + core.rcv.wnd != edge;
+}
+
 bool next_data_segment(Core& core, SegmentOut& out, Nanos now) {
   if (!core.may_send_data() || waits_for_pace(core, now)) return false;
   if (core.recovery.spurious == Recovery::Spurious::second_ack) {  // new data shows whether the time-out was needless
@@ -333,9 +343,8 @@ bool produce_segment(Core& core, SegmentOut& out, Nanos now) {
     return true;
   }
   if (next_data_segment(core, out, now)) return true;
-  if (core.probe_due) {  // a number that the peer has: it must answer
-    core.probe_due = false;
-    header(core, out, core.snd.una - 1, now);
+  if (core.probe_due) {
+    make_probe(core, out, now);
     return true;
   }
   if (core.ack.now) header(core, out, core.snd.nxt, now);

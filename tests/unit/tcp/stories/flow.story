@@ -201,3 +201,29 @@ story a lower limit of the application makes packets shorter
 0 > P. 1:2001 ack 1
 0 segment 500
 0.010 < . 1:1 ack 2001
+
+# RFC 9293, 3.10.7.4: the peer uses no ACK of a segment outside its window; RFC 1122, 4.2.3.2
+story a window probe does not take the place of an acknowledgement
+0 begin closedwindow
+0 set quick 0
+0 write 100
+0.980 < P. 1:101 ack 1 win 0
+1 > . 0:0 ack 101
+1 > . 1:1 ack 101
+1.010 < . 101:101 ack 1 win 1000
+1.010 > P. 1:101 ack 101
+1.020 < . 101:101 ack 101
+
+# RFC 9293, 3.10.7.4 with 3.8.6.2.2
+story a window probe does not take the place of a window update
+0 begin closedwindow small
+0 write 100
+0 < . 1:4001 ack 1 win 0
+0 > . 1:1 ack 4001 win 0
+0.500 read 1000
+0.500 > nothing
+1 > . 0:0 ack 4001 win 1000
+1 > . 1:1 ack 4001 win 1000
+1.010 < . 4001:4001 ack 1 win 1000
+1.010 > P. 1:101 ack 4001
+1.020 < . 4001:4001 ack 101
