@@ -65,14 +65,6 @@ void tune_buffer(Core& core) {
   core.snd.buffer = std::max(core.snd.buffer, wanted);
 }
 
-void tell_writable(Core& core) {
-  SendSide& snd = core.snd;
-  if (!snd.blocked || snd.buffer < snd.queue.size() || snd.buffer - snd.queue.size() < snd.buffer / 3) return;
-  if (snd.unsent() >= core.set.notsent_lowat) return;
-  snd.blocked = false;
-  core.events |= kWritable;
-}
-
 void sample_rtt(Core& core, const AckSummary& ack, Nanos now) {
   if (ack.delivered.rtt >= Nanos(0)) {
     core.rtt.sample(ack.delivered.rtt);
@@ -114,7 +106,7 @@ void process_ack(Core& core, const SegmentIn& in, const Options& options, Nanos 
     tune_buffer(core);
     if (core.board.empty()) arm_retransmission(core, now);
   }
-  tell_writable(core);
+  if (snd.blocked) tell_writable(core);
   if (snd.fin_acked) after_fin(core, now);
 }
 

@@ -238,6 +238,7 @@ void sent_new(Core& core, const SegmentOut& out, Nanos now) {
   core.counters.bytes_sent += out.payload_bytes;
   core.deadlines.stop(Deadlines::persist);
   if (snd.unsent() == 0) core.deadlines.stop(Deadlines::cork);
+  if (snd.blocked) tell_writable(core);  // TCP_NOTSENT_LOWAT counts what has not left
   if (core.recovery.probe_due) {
     core.recovery.probe_due = false;
     core.recovery.probe_out = true;

@@ -80,6 +80,14 @@ void schedule_ack(Core& core, Nanos now, bool at_once) {
   }
 }
 
+void tell_writable(Core& core) {
+  SendSide& snd = core.snd;
+  if (snd.buffer < snd.queue.size() || snd.buffer - snd.queue.size() < snd.buffer / 3) return;
+  if (snd.unsent() >= core.set.notsent_lowat) return;
+  snd.blocked = false;
+  core.events |= kWritable;
+}
+
 void challenge(Core& core, Nanos now) {
   if (core.ack.challenged && now - core.ack.last_challenge < kChallengePause) return;
   core.ack.challenged = true;
