@@ -220,7 +220,7 @@ void fail(Core& core, int error);        ///< ends the connection without a segm
 void reset_peer(Core& core, Nanos now);  ///< lets a RST leave and ends the connection
 void enter_established(Core& core, Nanos now);
 void schedule_ack(Core& core, Nanos now, bool at_once);
-void tell_writable(Core& core);  ///< when there is room again; for a sender that write() has told of none
+void tell_writable(Core& core);         ///< when there is room again; for a sender that write() has told of none
 void challenge(Core& core, Nanos now);  ///< RFC 5961: acknowledges, at most twice a second
 // input.cc, ack_input.cc, data_input.cc
 void process_segment(Core& core, const SegmentIn& in, Nanos now);
