@@ -65,12 +65,6 @@ void tune_buffer(Core& core) {
   core.snd.buffer = std::max(core.snd.buffer, wanted);
 }
 
-void tell_writable(Core& core) {
-  if (!core.snd.blocked || !core.has_room()) return;
-  core.snd.blocked = false;
-  core.events |= kWritable;
-}
-
 void sample_rtt(Core& core, const AckSummary& ack, Nanos now) {
   if (ack.delivered.rtt >= Nanos(0)) {
     core.rtt.sample(ack.delivered.rtt);
@@ -95,8 +89,7 @@ void process_ack(Core& core, const SegmentIn& in, const Options& options, Nanos 
   if (core.timestamps && options.timestamps) ack.echo = options.ts_echo;
   if (before(in.ack, snd.una)) return;
   const bool window_changed = update_window(core, in);
-  ack.duplicate =
-      in.ack == snd.una && in.payload.empty() && (in.flags & kFin) == 0 && !window_changed && !core.board.empty();
+  ack.duplicate = in.ack == snd.una && in.payload.empty() && (in.flags & kFin) == 0 && !window_changed;
   core.retries = core.board.empty() ? std::uint8_t{0} : core.retries;  // an answer to a probe
   const bool was_limited = snd.cwnd_limited;
   if (in.ack != snd.una) {
@@ -108,12 +101,12 @@ void process_ack(Core& core, const SegmentIn& in, const Options& options, Nanos 
   sample_rtt(core, ack, now);
   heed_echo(core, in);
   snd.cwnd_limited = was_limited;
-  if (!core.board.empty() || ack.delivered.acked_bytes != 0) recover(core, ack, now);
+  if (!core.board.empty() || ack.delivered.acked_bytes != 0 || core.recovery.probe_out) recover(core, ack, now);
   if (ack.delivered.acked_bytes != 0) {
     tune_buffer(core);
     if (core.board.empty()) arm_retransmission(core, now);
   }
-  tell_writable(core);
+  if (snd.blocked) tell_writable(core);
   if (snd.fin_acked) after_fin(core, now);
 }
 

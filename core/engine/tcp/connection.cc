@@ -273,14 +273,17 @@ void TcpConnection::shutdown_send(Nanos now) {
 void TcpConnection::close(Nanos now) {
   Core& core = *core_;
   core.app_gone = true;
-  if (!core.rcv.queue.in_order.empty()) return abort(now);
+  if (!core.rcv.queue.in_order.empty() && core.state != State::closed) return reset_peer(core, now);
   shutdown_send(now);
   if (core.state == State::fin_wait_2) enter(core, State::fin_wait_2, now);
 }
 
-void TcpConnection::abort(Nanos) {
-  if (core_->state == State::closed) return;
-  reset_peer(*core_);
+void TcpConnection::abort(Nanos now) {
+  const State state = core_->state;
+  if (state == State::closed) return;
+  reset_peer(*core_, now);
+  // RFC 9293, 3.10.5: both FINs are out, and the peer has nothing left to lose.
+  if (state == State::closing || state == State::last_ack) core_->reset_due.reset();
 }
 
 void TcpConnection::set_quick_ack(bool quick, Nanos) {

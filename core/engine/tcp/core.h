@@ -221,10 +221,11 @@ struct Core {
 // state.cc
 void start_connection(Core& core, Nanos now);  ///< the first windows and the congestion control
 void enter(Core& core, State state, Nanos now);
-void fail(Core& core, int error);  ///< ends the connection without a segment
-void reset_peer(Core& core);       ///< lets a RST leave and ends the connection
+void fail(Core& core, int error);        ///< ends the connection without a segment
+void reset_peer(Core& core, Nanos now);  ///< lets a RST leave and ends the connection
 void enter_established(Core& core, Nanos now);
 void schedule_ack(Core& core, Nanos now, bool at_once);
+void tell_writable(Core& core);         ///< when there is room again; for a sender that may wait for it
 void challenge(Core& core, Nanos now);  ///< RFC 5961: acknowledges, at most twice a second
 // input.cc, ack_input.cc, data_input.cc
 void process_segment(Core& core, const SegmentIn& in, Nanos now);

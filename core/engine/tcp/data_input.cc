@@ -66,8 +66,9 @@ void take_bytes(Core& core, const SegmentIn& in, const Options& options, Nanos n
   ReceiveSide& rcv = core.rcv;
   const Piece piece = trim(core, in);
   if (piece.bytes.empty()) return schedule_ack(core, now, true);
-  if (rcv.queue.holds(piece.seq, piece.end())) rcv.duplicate = SackBlock{piece.seq, piece.end()};
   const bool had_gap = rcv.queue.has_gap();
+  if (had_gap && !before(in.seq, rcv.nxt))  // otherwise trim() has found the first duplicate part
+    if (const auto part = rcv.queue.first_overlap(piece.seq, piece.end())) rcv.duplicate = part;
   const std::uint32_t grown = rcv.queue.add(piece.seq, rcv.nxt, piece.bytes);
   if (piece.seq != rcv.nxt) ++core.counters.out_of_order_segments;
   rcv.nxt += grown;
@@ -98,7 +99,7 @@ void process_data(Core& core, const SegmentIn& in, const Options& options, Nanos
   }
   if (core.app_gone && before(rcv.nxt, end)) {
     core.error = ECONNRESET;
-    return reset_peer(core);
+    return reset_peer(core, now);
   }
   take_urgent(core, in);
   if (!in.payload.empty()) take_bytes(core, in, options, now);

@@ -100,7 +100,11 @@ void process_syn_sent(Core& core, const SegmentIn& in, const Options& options, N
 
 /// RFC 5961, 3.2: only the exact number resets; a number in the window asks the peer to repeat it.
 void process_reset(Core& core, const SegmentIn& in, Nanos now) {
-  if (in.seq != core.rcv.nxt) return challenge(core, now);
+  if (in.seq != core.rcv.nxt) {
+    if (in.seq != core.rcv.nxt + core.rcv.left())
+      challenge(core, now);  // the right edge is in the window for ACKs only
+    return;
+  }
   if (core.state == State::time_wait) return enter(core, State::closed, now);
   fail(core, core.state == State::syn_received ? ECONNREFUSED : core.state == State::close_wait ? EPIPE : ECONNRESET);
 }
@@ -138,7 +142,7 @@ bool passes(Core& core, const SegmentIn& in, const Options& options, Nanos now) 
   if ((old && !reset) || !acceptable(core, in)) {
     ++core.counters.dropped_segments;
     if (reset) return false;
-    if (length_of(in) == 0 || old) {
+    if (length_of(in) == 0 || old || (in.flags & kSyn) != 0) {
       challenge(core, now);
     } else {
       if (at_or_before(in.seq + length_of(in), core.rcv.nxt) && !in.payload.empty())
@@ -166,7 +170,7 @@ void process_time_wait(Core& core, const SegmentIn& in, Nanos now) {
   if ((in.flags & kFin) != 0 && at_or_before(in.seq + length_of(in), core.rcv.nxt)) {
     enter(core, State::time_wait, now);
     core.ack.now = true;
-  } else if (!acceptable(core, in)) {
+  } else if ((in.flags & kSyn) != 0 || !acceptable(core, in)) {
     challenge(core, now);
   }
 }
@@ -177,8 +181,7 @@ bool check_ack(Core& core, const SegmentIn& in, Nanos now) {
     challenge(core, now);
     return false;
   }
-  if (distance(in.ack, core.snd.una) >
-      static_cast<std::int64_t>(std::max<std::uint32_t>(core.snd.max_window, 65'535))) {
+  if (distance(in.ack, core.snd.una) > static_cast<std::int64_t>(core.snd.max_window)) {
     challenge(core, now);
     return false;
   }

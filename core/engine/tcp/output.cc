@@ -153,7 +153,7 @@ void repeat(Core& core, SegmentOut& out, const Sent& piece, std::uint32_t most, 
   fill(core, out, data, fin);
   bytes = out.payload_bytes + ((out.flags & kFin) != 0 ? 1 : 0);
   note_repeat(core, out.payload_bytes, now, probe);
-  core.board.repeat(seq, bytes, now);
+  core.board.repeat(seq, bytes, out.segment_bytes, now);
   count_sent(core, bytes, now);
   core.recovery.repeat_at_once = false;
   arm_retransmission(core, now);
@@ -238,6 +238,7 @@ void sent_new(Core& core, const SegmentOut& out, Nanos now) {
   core.counters.bytes_sent += out.payload_bytes;
   core.deadlines.stop(Deadlines::persist);
   if (snd.unsent() == 0) core.deadlines.stop(Deadlines::cork);
+  if (snd.blocked) tell_writable(core);  // TCP_NOTSENT_LOWAT counts what has not left
   if (core.recovery.probe_due) {
     core.recovery.probe_due = false;
     core.recovery.probe_out = true;
@@ -290,6 +291,16 @@ bool next_probe(Core& core, SegmentOut& out, Nanos now) {
   return true;
 }
 
+/// An old number, which the peer must answer. It uses nothing of such a segment: an acknowledgement that is due, or a
+/// window that has opened, leaves in another one.
+void make_probe(Core& core, SegmentOut& out, Nanos now) {
+  core.probe_due = false;
+  const bool owed = core.ack.now || core.deadlines.runs(Deadlines::ack);
+  const Seq edge = core.rcv.wup + core.rcv.wnd;
+  header(core, out, core.snd.una - 1, now);
+  core.ack.now = owed || core.rcv.wup + core.rcv.wnd != edge;
+}
+
 bool next_data_segment(Core& core, SegmentOut& out, Nanos now) {
   if (!core.may_send_data() || waits_for_pace(core, now)) return false;
   if (core.recovery.spurious == Recovery::Spurious::second_ack) {  // new data shows whether the time-out was needless
@@ -333,9 +344,8 @@ bool produce_segment(Core& core, SegmentOut& out, Nanos now) {
     return true;
   }
   if (next_data_segment(core, out, now)) return true;
-  if (core.probe_due) {  // a number that the peer has: it must answer
-    core.probe_due = false;
-    header(core, out, core.snd.una - 1, now);
+  if (core.probe_due) {
+    make_probe(core, out, now);
     return true;
   }
   if (core.ack.now) header(core, out, core.snd.nxt, now);

@@ -94,10 +94,12 @@ void ReceiveQueue::report(Options& options) const {
   }
 }
 
-bool ReceiveQueue::holds(Seq seq, Seq end) const {
-  return std::any_of(ranges_.begin(), ranges_.end(), [=](const Range& range) {
-    return at_or_before(range.begin, seq) && at_or_before(end, range.end);
+std::optional<SackBlock> ReceiveQueue::first_overlap(Seq seq, Seq end) const {
+  const auto found = std::find_if(ranges_.begin(), ranges_.end(), [=](const Range& range) {
+    return before(seq, range.end) && before(range.begin, end);
   });
+  if (found == ranges_.end()) return std::nullopt;
+  return SackBlock{later_of(seq, found->begin), before(end, found->end) ? end : found->end};
 }
 
 std::size_t ReceiveQueue::waiting_bytes() const {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,8 +23,8 @@ class ReceiveQueue {
   std::uint32_t add(Seq seq, Seq next, std::span<const std::byte> bytes);
   /// Describes the waiting ranges, the one that grew last first (RFC 2018, 4). Fills from options.sack_count on.
   void report(Options& options) const;
-  /// Returns whether bytes from `seq` to `end` wait already.
-  [[nodiscard]] bool holds(Seq seq, Seq end) const;
+  /// Returns the first part of the bytes from `seq` to `end` that waits already.
+  [[nodiscard]] std::optional<SackBlock> first_overlap(Seq seq, Seq end) const;
   void drop_ranges() { ranges_.clear(); }
   [[nodiscard]] bool reaches_beyond(Seq end) const { return has_gap() && before(end, ranges_.back().end); }
   [[nodiscard]] bool has_gap() const { return !ranges_.empty(); }

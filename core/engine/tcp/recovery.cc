@@ -15,6 +15,7 @@ void save_prior(Core& core) {
 }
 
 void reduce(Core& core) {
+  core.cwr_due = core.ecn;  // RFC 3168, 6.1.2: whatever the cause is
   core.window.ssthresh = core.congestion->reduced(core.window, core.board.total_bytes(), core.full_mss());
 }
 
@@ -22,8 +23,9 @@ namespace {
 
 void enter_recovery(Core& core) {
   save_prior(core);
-  reduce(core);
+  if (!core.reduced) reduce(core);  // once for a window of data
   Recovery& recovery = core.recovery;
+  recovery.probe_out = recovery.probe_repeats = false;
   const std::uint32_t flight = core.board.total_bytes() - core.board.sacked_bytes() + recovery.delivered_now;
   recovery.reduction.begin(flight - std::min(recovery.duplicate_bytes, flight));
   core.window.cwnd = core.in_flight() + core.full_mss();
@@ -48,6 +50,7 @@ void count_duplicates(Core& core, const AckSummary& ack) {
   Recovery& recovery = core.recovery;
   const std::uint32_t mss = core.full_mss();
   if (ack.duplicate) {
+    if (recovery.phase == Phase::loss) return;  // they tell of what left before the time-out
     ++recovery.duplicate_acks;
     recovery.duplicate_bytes = std::min(recovery.duplicate_bytes + mss, core.board.total_bytes());
     if (recovery.phase == Phase::open && recovery.duplicate_acks == 3 && !recovery.guarded) {
@@ -84,13 +87,16 @@ void widen_reordering(Core& core, const AckSummary& ack) {
   recovery.reordering_persists = 16;
 }
 
-/// RFC 8985, 7.4.
+/// RFC 8985, 7.4: the ACK of a repeated tail may be that of its first copy. A second answer says so, new data that is
+/// acknowledged without one says that the probe has repaired a loss.
 void judge_probe(Core& core, const AckSummary& ack) {
   Recovery& recovery = core.recovery;
   if (!recovery.probe_out || before(core.snd.una, recovery.probe_end)) return;
+  const bool old_echo = ack.echo.value_or(0) != 0 && before(*ack.echo, recovery.probe_stamp);
+  const bool needless = ack.duplicate_sack || ack.duplicate || old_echo;
+  if (recovery.probe_repeats && !needless && core.snd.una == recovery.probe_end) return;
   recovery.probe_out = false;
-  if (!std::exchange(recovery.probe_repeats, false) || ack.duplicate_sack || recovery.phase != Phase::open) return;
-  if (ack.echo.value_or(0) != 0 && before(*ack.echo, recovery.probe_stamp)) return;  // the first copy arrived
+  if (!std::exchange(recovery.probe_repeats, false) || needless || recovery.phase != Phase::open) return;
   save_prior(core);  // the probe has repaired a loss that nothing else has shown
   reduce(core);
   core.window.cwnd = core.window.ssthresh;
@@ -99,7 +105,8 @@ void judge_probe(Core& core, const AckSummary& ack) {
 
 void grow_window(Core& core, const AckSummary& ack, Nanos now) {
   std::uint32_t acked = ack.delivered.acked_bytes;
-  if (acked == 0 || core.reduced || !core.snd.cwnd_limited) return;
+  if (acked == 0 || !core.snd.cwnd_limited) return;
+  if (core.reduced && core.recovery.phase == Phase::open) return;
   CongestionWindow& window = core.window;
   if (window.ssthresh == UINT32_MAX) {
     window.cwnd += core.slow_start.grow(acked, ack.delivered.rtt, core.snd.una, core.snd.nxt);
@@ -174,7 +181,7 @@ void enter_loss(Core& core, Nanos now) {
   if (!core.board.empty() && core.board.front().sacked) core.board.forget_sacks();
   if (recovery.phase == Phase::open) {  // a recovery has saved and reduced the window already
     save_prior(core);
-    reduce(core);
+    if (!core.reduced) reduce(core);
   }
   recovery.high = core.snd.nxt;
   recovery.spurious = recovery.phase == Phase::open ? Recovery::Spurious::first_ack : Recovery::Spurious::no;
@@ -198,7 +205,7 @@ void arm_retransmission(Core& core, Nanos now) {
   if (!core.sack || recovery.phase != Phase::open || recovery.probe_out || core.board.sacked_bytes() != 0) return;
   Nanos wait = core.rtt.measured() ? 2 * core.rtt.smoothed() : std::chrono::seconds(1);
   wait += core.board.total_bytes() <= core.full_mss() ? RttEstimator::kLeastRto : std::chrono::milliseconds(2);
-  if (now + wait < deadlines.at[Deadlines::rto]) deadlines.at[Deadlines::tail_probe] = now + wait;
+  deadlines.at[Deadlines::tail_probe] = std::min(now + wait, deadlines.at[Deadlines::rto]);
 }
 
 }  // namespace ringsock::engine::tcp

@@ -159,17 +159,18 @@ const Sent* Scoreboard::last_unsacked() const {
   return nullptr;
 }
 
-void Scoreboard::repeat(Seq seq, std::uint32_t most, Nanos now) {
+void Scoreboard::repeat(Seq seq, std::uint32_t most, std::uint16_t unit, Nanos now) {
   const auto found = std::partition_point(pieces_.begin() + static_cast<std::ptrdiff_t>(head_), pieces_.end(),
                                           [=](const Sent& piece) { return at_or_before(piece.end(), seq); });
   if (found == pieces_.end()) return;
   const auto at = static_cast<std::size_t>(found - pieces_.begin());
   if (before(pieces_[at].seq, seq)) {
     cut(at, seq - pieces_[at].seq);
-    return repeat(seq, most, now);
+    return repeat(seq, most, unit, now);
   }
   if (pieces_[at].bytes > most) cut(at, most);
   set_lost(pieces_[at], false);
+  pieces_[at].unit = std::max<std::uint16_t>(unit, 1);
   pieces_[at].repeated = true;
   pieces_[at].sent_at = now;
 }

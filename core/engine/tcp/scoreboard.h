@@ -59,8 +59,9 @@ class Scoreboard {
   [[nodiscard]] const Sent* first_lost() const;
   /// Returns the last piece that was not sacked, or null.
   [[nodiscard]] const Sent* last_unsacked() const;
-  /// Counts up to `most` bytes from the start of the piece at `seq` as sent again. Splits the piece when it is longer.
-  void repeat(Seq seq, std::uint32_t most, Nanos now);
+  /// Counts up to `most` bytes from the start of the piece at `seq` as sent again, in packets of `unit` bytes. Splits
+  /// the piece when it is longer.
+  void repeat(Seq seq, std::uint32_t most, std::uint16_t unit, Nanos now);
 
   [[nodiscard]] bool empty() const { return total_ == 0; }
   [[nodiscard]] bool full() const { return pieces_.size() - head_ >= kMostPieces; }

@@ -9,6 +9,7 @@ void undo(Core& core) {
   core.window.cwnd = std::max(core.window.cwnd, recovery.prior.cwnd);
   core.window.ssthresh = std::max(core.window.ssthresh, recovery.prior.ssthresh);
   core.congestion->undo();
+  if (!core.reduced) core.cwr_due = false;
   core.board.unmark_lost();
   recovery.phase = Phase::open;
   recovery.spurious = Recovery::Spurious::no;
@@ -39,7 +40,10 @@ bool time_out_was_needless(Core& core, const AckSummary& ack) {
   const bool proves = core.sack || !ack.delivered.repeated;  // without SACK the repeat may have filled a gap
   if (proves && ack.delivered.fresh_end && at_or_before(*ack.delivered.fresh_end, recovery.high)) return true;
   if (recovery.spurious == Recovery::Spurious::second_ack) {
-    if (ack.delivered.sacked || ack.duplicate) recovery.spurious = Recovery::Spurious::no;
+    if (ack.delivered.sacked || ack.duplicate) {
+      recovery.spurious = Recovery::Spurious::no;
+      recovery.repeat_at_once = true;
+    }
   } else if (ack.delivered.acked_bytes != 0 && before(core.snd.una, recovery.high)) {
     const bool may_send = core.snd.unsent() != 0 && before(core.snd.nxt, core.snd.una + core.snd.wnd);
     recovery.spurious = may_send ? Recovery::Spurious::second_ack : Recovery::Spurious::no;

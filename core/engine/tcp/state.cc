@@ -39,11 +39,18 @@ void fail(Core& core, int error) {
   enter(core, State::closed, Nanos{});
 }
 
-void reset_peer(Core& core) {
+void reset_peer(Core& core, Nanos now) {
   SegmentOut out;
   out.seq = core.snd.nxt;
   out.ack = core.rcv.nxt;
   out.flags = kRst | kAck;
+  if (core.timestamps) {  // RFC 7323, 3.2
+    Options options;
+    options.timestamps = true;
+    options.ts_value = core.stamp(now);
+    options.ts_echo = core.rcv.ts_recent;
+    out.option_bytes = emit_options(options, out.options);
+  }
   const bool told = core.state != State::closed && core.state != State::syn_sent && core.state != State::time_wait;
   const int error = core.error;
   fail(core, 0);
@@ -71,6 +78,12 @@ void schedule_ack(Core& core, Nanos now, bool at_once) {
   } else if (!core.deadlines.runs(Deadlines::ack)) {
     core.deadlines.at[Deadlines::ack] = now + AckPolicy::kDelay;
   }
+}
+
+void tell_writable(Core& core) {
+  if (!core.has_room()) return;
+  core.snd.blocked = false;
+  core.events |= kWritable;
 }
 
 void challenge(Core& core, Nanos now) {

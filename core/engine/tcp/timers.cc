@@ -71,7 +71,7 @@ void probe_idle(Core& core, Nanos now) {
   if (!core.set.keepalive || !core.synchronized() || core.state == State::time_wait) return;
   const Nanos due = core.last_received + core.set.keepalive_idle;
   if (!core.board.empty() || core.snd.unsent() != 0 || now < due) {
-    core.deadlines.at[Deadlines::keepalive] = std::max(due, now + std::chrono::seconds(1));
+    core.deadlines.at[Deadlines::keepalive] = due > now ? due : now + std::chrono::seconds(1);
     return;
   }
   const bool late = core.set.user_timeout != Nanos{}
@@ -79,7 +79,7 @@ void probe_idle(Core& core, Nanos now) {
                         : core.keepalive_probes >= core.set.keepalive_probes;
   if (late) {
     core.error = ETIMEDOUT;
-    return reset_peer(core);
+    return reset_peer(core, now);
   }
   ++core.keepalive_probes;
   core.probe_due = true;

@@ -1,6 +1,7 @@
 // Reads and plays packet stories; stories/README.md describes the format.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <fstream>
 #include <optional>
@@ -33,7 +34,22 @@ inline std::vector<Story> read_stories(const std::string& path) {
   return stories;
 }
 
-/// Plays the lines of a story against one connection. Both sides' first byte has the number 1.
+/// A segment that has left: what each story tells of it, and what a story tells when it wants to, in this order.
+struct Left {
+  Nanos when;
+  std::string told;
+  std::vector<std::pair<std::string, std::string>> more;  ///< word and text
+  /// Returns the segment in the words that `wanted` uses.
+  [[nodiscard]] std::string as(const std::string& wanted) const {
+    std::string text = told;
+    for (const auto& [word, value] : more)
+      if ((wanted + " ").find(" " + word + " ") != std::string::npos) text += " " + value;
+    return text;
+  }
+};
+
+/// Plays the lines of a story against one connection. Both sides' first byte has the number 1, unless it says
+/// otherwise.
 class Stage {
  public:
   /// Plays a line. Returns what went wrong, or nothing.
@@ -49,7 +65,7 @@ class Stage {
   /// Returns what was sent and not expected.
   std::string rest() {
     std::string all;
-    for (const auto& [when, text] : sent_) all += " [" + text + "]";
+    for (const Left& left : sent_) all += " [" + left.told + "]";
     return all;
   }
 
@@ -79,8 +95,11 @@ class Stage {
       if (out->ecn_capable) text << " ect";
       if ((out->flags & kUrg) != 0) text << " urg " << out->urgent;
       if (options.mss != 0) text << " mss " << options.mss;
-      text << " win " << out->window;
-      sent_.emplace_back(now_, text.str());
+      Left left{now_, text.str(), {}};
+      if (options.timestamps)
+        left.more.emplace_back("ts", "ts " + std::to_string(options.ts_value) + " " + std::to_string(options.ts_echo));
+      left.more.emplace_back("win", "win " + std::to_string(out->window));
+      sent_.push_back(std::move(left));
       segment_bytes_ = out->segment_bytes;
     }
   }
@@ -89,12 +108,11 @@ class Stage {
     std::getline(words >> std::ws, wanted);
     if (wanted == "nothing") return sent_.empty() ? "" : "sent:" + rest();
     if (sent_.empty()) return "nothing was sent";
-    auto [when, text] = sent_.front();
+    const Left left = sent_.front();
     sent_.pop_front();
-    if (wanted.find(" win ") == std::string::npos) text.resize(text.find(" win "));
-    if (text != wanted) return "sent [" + text + "]";
-    if (now_ - when > std::chrono::milliseconds(1))
-      return "sent " + std::to_string((now_ - when).count() / 1'000'000) + " ms earlier";
+    if (const std::string text = left.as(wanted); text != wanted) return "sent [" + text + "]";
+    if (now_ - left.when > std::chrono::milliseconds(1))
+      return "sent " + std::to_string((now_ - left.when).count() / 1'000'000) + " ms earlier";
     return "";
   }
   std::string act(const std::string& verb, std::istringstream& words) {
@@ -105,6 +123,7 @@ class Stage {
     if (verb == "close") tcp_.close(now_);
     if (verb == "abort") tcp_.abort(now_);
     if (verb == "shutdown" || verb == "close" || verb == "abort") return "";
+    if (verb == "see") return see(words);
     std::uint64_t number = 0;
     words >> number;
     return verb == "write" || verb == "urgent" || verb == "read" ? transfer(verb, number) : check(verb, number);
@@ -114,6 +133,19 @@ class Stage {
     if (verb == "read") return tcp_.read(bytes, now_) == number ? "" : "fewer bytes";
     const auto count = verb == "write" ? tcp_.write(bytes, now_) : tcp_.write_urgent(bytes, now_);
     return count && *count == number ? "" : "not taken";
+  }
+  /// Reads bytes and compares them: `see 100y 20a`.
+  std::string see(std::istringstream& words) {
+    std::string wanted;
+    for (std::size_t count = 0; words >> count;) {
+      char letter = 0;
+      words >> letter;
+      wanted.append(count, letter);
+    }
+    std::string seen(wanted.size(), '?');
+    seen.resize(tcp_.read(std::as_writable_bytes(std::span(seen)), now_));
+    const auto [a, b] = std::mismatch(seen.begin(), seen.end(), wanted.begin(), wanted.end());
+    return a == seen.end() && b == wanted.end() ? "" : "differs at byte " + std::to_string(a - seen.begin());
   }
   std::string check(const std::string& verb, std::uint64_t number) {
     std::uint64_t is = ~0ull;
@@ -126,9 +158,16 @@ class Stage {
     if (verb == "unacked") is = tcp_.unacked();
     if (verb == "cwnd") is = info.cwnd_bytes;
     if (verb == "segment") is = segment_bytes_;
+    if (verb == "refused") is = refusal(tcp_.write(std::array{std::byte{'x'}}, now_));
+    if (verb == "oob") is = refusal(tcp_.read_urgent());
     if (verb == "writable") is = tcp_.is_writable() ? 1 : 0;
     figure(verb, info, is);
     return is == number ? "" : verb + " is " + std::to_string(static_cast<std::int64_t>(is));
+  }
+  /// Returns the error of a call, or 0.
+  template <class T>
+  static std::uint64_t refusal(const Result<T>& result) {
+    return result ? 0 : static_cast<std::uint64_t>(result.error().code);
   }
   /// Figures of TCP_INFO by name.
   static void figure(const std::string& name, const Info& info, std::uint64_t& is) {
@@ -150,6 +189,13 @@ class Stage {
                                                          {"reorderings", info.reorderings},
                                                          {"ecn", info.ecn},
                                                          {"rcv_mss", info.rcv_mss},
+                                                         {"snd_wnd", info.snd_wnd},
+                                                         {"rttvar", ms(info.rttvar)},
+                                                         {"sacked", info.sacked_bytes},
+                                                         {"probes", info.loss_probes},
+                                                         {"in_loss", info.in_loss},
+                                                         {"black_holes", info.black_holes},
+                                                         {"echoes", info.congestion_echoes},
                                                          {"backoff", info.backoff}};
     for (const auto& [known, value] : all)
       if (name == known) is = value;
@@ -167,7 +213,17 @@ class Stage {
     if (name == "receive") settings.receive_bytes = static_cast<std::uint32_t>(value);
     if (name == "pace") settings.most_pacing_rate = static_cast<std::uint64_t>(value);
     if (name == "keepalive") settings.keepalive_idle = time, settings.keepalive = true;
-    if (name == "mtu") tcp_.packet_too_big(static_cast<std::uint16_t>(value), 1, now_);
+    if (name == "interval") settings.keepalive_interval = time;
+    if (name == "keepcnt") settings.keepalive_probes = static_cast<std::uint8_t>(value);
+    if (name == "retries") settings.retries = static_cast<std::uint8_t>(value);
+    if (name == "linger2") settings.fin_wait_2 = time;
+    if (name == "maxseg") settings.most_mss = static_cast<std::uint16_t>(value);
+    if (name == "send") settings.send_bytes = static_cast<std::uint32_t>(value);
+    if (name == "mtu") {
+      Seq quoted = 1;
+      words >> quoted;
+      tcp_.packet_too_big(static_cast<std::uint16_t>(value), words ? quoted : 1, now_);
+    }
     if (name == "quick") tcp_.set_quick_ack(value != 0, now_);
     if (name != "mtu" && name != "quick") tcp_.set(settings, now_);
     return "";
@@ -199,6 +255,13 @@ class Stage {
       if (word == "askecn") settings.ask_ecn = true;
       if (word == "small") settings.receive_bytes = settings.most_receive_bytes = state.rcv_wnd = 4000;
       if (word == "closedwindow") state.snd_wnd = 0;
+      if (word == "window") words >> state.snd_wnd, state.max_window = state.snd_wnd;
+      if (word == "stamp") words >> state.timestamp_now, state.ts_recent = state.timestamp_now;
+      if (word == "at") {
+        words >> state.snd_una >> state.rcv_nxt;
+        state.snd_nxt = state.snd_una;
+        state.snd_wl1 = state.rcv_wup = state.rcv_nxt;
+      }
     }
     tcp_ = TcpConnection(settings);
     if (verb == "connect") tcp_.connect(0, now_);
@@ -212,8 +275,8 @@ class Stage {
   }
   std::string arrive(std::istringstream& words) {
     SegmentIn in;
-    std::string flags, word;
-    char colon = 0;
+    std::string flags, word, raw_options;
+    char colon = 0, letter = 'y';
     Seq end = 0;
     words >> flags >> in.seq >> colon >> end;
     for (const auto& [bit, letter] : kLetters)
@@ -226,6 +289,9 @@ class Stage {
       if (word == "urg") words >> in.urgent;
       if (word == "mss") words >> options.mss;
       if (word == "ce") in.congestion_experienced = true;
+      if (word == "fill") words >> letter;
+      if (word == "merged") words >> in.merged;
+      if (word == "raw") words >> raw_options;
       if (word == "sackok") options.sack_permitted = true;
       if (word == "ts") words >> options.ts_value >> options.ts_echo, options.timestamps = true;
       if (word != "sack" || options.sack_count == 4) continue;
@@ -234,10 +300,18 @@ class Stage {
     }
     std::array<std::byte, kMostOptionBytes> raw;
     in.options = std::span(raw).first(emit_options(options, raw));
-    const std::vector<std::byte> payload(end - in.seq, std::byte{'y'});
+    if (!raw_options.empty()) in.options = std::span(raw).first(from_hex(raw_options, raw));
+    const std::vector<std::byte> payload(end - in.seq, static_cast<std::byte>(letter));
     in.payload = payload;
     tcp_.segment(in, now_);
     return "";
+  }
+
+  static std::size_t from_hex(const std::string& text, std::array<std::byte, kMostOptionBytes>& out) {
+    const std::size_t count = std::min(text.size() / 2, out.size());
+    for (std::size_t i = 0; i < count; ++i)
+      out[i] = static_cast<std::byte>(std::stoul(text.substr(2 * i, 2), nullptr, 16));
+    return count;
   }
 
   static constexpr std::array<std::pair<std::uint8_t, char>, 8> kLetters{
@@ -246,7 +320,7 @@ class Stage {
   Nanos now_ = start_;
   TcpConnection tcp_;
   std::uint16_t segment_bytes_ = 0;  ///< of the last segment sent
-  std::deque<std::pair<Nanos, std::string>> sent_;
+  std::deque<Left> sent_;
 };
 
 }  // namespace ringsock::engine::tcp

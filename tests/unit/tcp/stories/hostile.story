@@ -126,9 +126,9 @@ story overlapping bytes with other contents: what came first counts, each byte o
 0 < . 101:201 ack 1
 0 > . 1:1 ack 1 sack 101-201
 0 < . 51:251 ack 1
-0 > . 1:1 ack 1 sack 51-251
+0 > . 1:1 ack 1 sack 101-201 sack 51-251
 0 < . 1:301 ack 1
-0 > . 1:1 ack 301
+0 > . 1:1 ack 301 sack 51-251
 0 readable 300
 
 story numbers wrap: SACK blocks that end before they begin are ignored

@@ -84,7 +84,7 @@ story many ranges: the latest ones are reported first
 0 < . 901:1001 ack 1
 0 > . 1:1 ack 1 sack 901-1001 sack 701-801 sack 501-601 sack 301-401
 0 < . 151:251 ack 1
-0 > . 1:1 ack 1 sack 101-251 sack 901-1001 sack 701-801 sack 501-601
+0 > . 1:1 ack 1 sack 151-201 sack 101-251 sack 901-1001 sack 701-801
 
 story with timestamps three ranges fit
 0 begin ts

@@ -2,42 +2,42 @@ story F-RTO: an ACK of data that was not repeated shows that the time-out was ne
 0 begin
 0 write 20000
 0 > . 1:10001 ack 1
-1 > . 1:1001 ack 1
-1 cwnd 1000
-1.100 < . 1:1 ack 1001
-1.100 > . 10001:12001 ack 1
-1.110 < . 1:1 ack 2001
-1.110 undone 1
-1.110 > . 12001:13001 ack 1
-1.200 < . 1:1 ack 13001
-1.200 > P. 13001:20001 ack 1
-1.300 < . 1:1 ack 20001
-1.300 repeats 1
+1 > . 10001:11001 ack 1
+2 > . 1:1001 ack 1
+2 cwnd 1000
+2.100 < . 1:1 ack 1001
+2.100 > . 11001:13001 ack 1
+2.110 < . 1:1 ack 2001
+2.110 undone 1
+2.200 < . 1:1 ack 13001
+2.200 > P. 13001:20001 ack 1
+2.300 < . 1:1 ack 20001
+2.300 repeats 1
 
 story F-RTO: a duplicate after the first ACK shows that data was lost
 0 begin
 0 write 20000
 0 > . 1:10001 ack 1
-1 > . 1:1001 ack 1
-1.100 < . 1:1 ack 1001
-1.100 > . 10001:12001 ack 1
-1.200 < . 1:1 ack 1001 sack 10001-11001
-1.200 > . 1001:2001 ack 1
-1.200 undone 0
-1.300 < . 1:1 ack 12001
-1.300 > . 12001:19001 ack 1
-1.400 < . 1:1 ack 19001
-1.400 > P. 19001:20001 ack 1
-1.500 < . 1:1 ack 20001
+1 > . 10001:11001 ack 1
+2 > . 1:1001 ack 1
+2.100 < . 1:1 ack 1001
+2.100 > . 11001:13001 ack 1
+2.200 < . 1:1 ack 1001 sack 11001-12001
+2.200 > . 1001:2001 ack 1
+2.200 undone 0
+2.300 < . 1:1 ack 13001
+2.300 > P. 13001:20001 ack 1
+2.400 < . 1:1 ack 20001
 
 story F-RTO: without new data the rest is repeated
 0 begin
 0 write 5000
 0 > P. 1:5001 ack 1
-1 > . 1:1001 ack 1
-1.100 < . 1:1 ack 1001
-1.100 > . 1001:3001 ack 1
-1.200 < . 1:1 ack 5001
+1 > P. 4001:5001 ack 1
+2 > . 1:1001 ack 1
+2.100 < . 1:1 ack 1001
+2.100 > . 1001:3001 ack 1
+2.200 < . 1:1 ack 5001
 
 story F-RTO without SACK: two ACKs that advance
 0 begin nosack
@@ -72,16 +72,17 @@ story a second time-out is a real one
 0 begin
 0 write 20000
 0 > . 1:10001 ack 1
-1 > . 1:1001 ack 1
-3 > . 1:1001 ack 1
-3.100 < . 1:1 ack 1001
-3.100 > . 1001:3001 ack 1
-3.200 < . 1:1 ack 10001
-3.200 undone 0
-3.200 > . 10001:17001 ack 1
-3.300 < . 1:1 ack 17001
-3.300 > P. 17001:20001 ack 1
-3.400 < . 1:1 ack 20001
+1 > . 10001:11001 ack 1
+2 > . 1:1001 ack 1
+4 > . 1:1001 ack 1
+4.100 < . 1:1 ack 1001
+4.100 > . 1001:3001 ack 1
+4.200 < . 1:1 ack 11001
+4.200 undone 0
+4.200 > . 11001:18001 ack 1
+4.300 < . 1:1 ack 18001
+4.300 > P. 18001:20001 ack 1
+4.400 < . 1:1 ack 20001
 
 story a timestamp shows that the first copy was acknowledged
 0 begin ts nosack
