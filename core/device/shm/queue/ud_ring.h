@@ -26,8 +26,11 @@ struct UdRingLines {
   // Written by the receiver.
   alignas(kLineBytes) std::atomic<std::uint64_t> head;  ///< what comes before was taken
   std::atomic<std::uint32_t> armed;                     ///< not 0: the next datagram rings; the sender clears it
-  std::atomic<std::uint32_t> closed;                    ///< not 0: the receiver takes no more
+  std::atomic<std::uint32_t> closed;                    ///< not 0: the receiver takes no more; kUdRingFinished
 };
+
+/// UdRingLines::closed: the receiver has also taken all that it will take.
+inline constexpr std::uint32_t kUdRingFinished = 2;
 
 inline constexpr std::size_t kUdRingBytes = 256 << 10;
 inline constexpr std::size_t kUdSegmentBytes = kPageBytes + kUdRingBytes;
@@ -44,11 +47,18 @@ class UdRingWriter {
   [[nodiscard]] bool must_ring();
   /// Returns whether the receiver has taken something since the last call.
   [[nodiscard]] bool has_moved();
+  /// Returns whether the receiver closed the ring during the last put(), and has not taken that datagram. Call it after
+  /// must_ring(). Waits for the receiver's finish(), 2 ms at most; a receiver that takes longer counts as one that has
+  /// taken the datagram.
+  [[nodiscard]] bool was_missed() const {
+    return lines().closed.load(std::memory_order_acquire) != 0 && has_finished_without_it();
+  }
   void end() { lines().ended.store(1, std::memory_order_release); }
 
  private:
   [[nodiscard]] UdRingLines& lines() const { return *reinterpret_cast<UdRingLines*>(segment_->base()); }
   std::byte* place(std::uint64_t position) const;
+  [[nodiscard]] bool has_finished_without_it() const;
 
   std::shared_ptr<MappedSegment> segment_;
   std::uint64_t tail_ = 0;
@@ -70,7 +80,10 @@ class UdRingReader {
   /// Returns how many datagrams the sender has lost since the last call.
   std::uint64_t lost();
   [[nodiscard]] bool has_ended() const { return lines().ended.load(std::memory_order_acquire) != 0; }
-  void close() { lines().closed.store(1, std::memory_order_release); }
+  /// Makes the sender's put() fail. What the sender has put before, or is just putting, can still be read.
+  void close() { lines().closed.store(1, std::memory_order_seq_cst); }
+  /// Called after close(), and after the last pop(): the sender finds out which of its datagrams were taken.
+  void finish() { lines().closed.store(kUdRingFinished, std::memory_order_release); }
 
  private:
   [[nodiscard]] UdRingLines& lines() const { return *reinterpret_cast<UdRingLines*>(segment_->base()); }
