@@ -15,7 +15,7 @@ UdpOptionEffect effect_of_socket_option(int name) {
     case SO_RCVTIMEO_NEW:
     case SO_SNDTIMEO_OLD:
     case SO_SNDTIMEO_NEW: return UdpOptionEffect::time_outs;
-    case SO_REUSEADDR:
+    case SO_REUSEADDR: return UdpOptionEffect::shared_address;
     case SO_REUSEPORT: return UdpOptionEffect::shared_port;
     case SO_RCVBUF:
     case SO_SNDBUF:

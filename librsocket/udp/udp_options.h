@@ -8,10 +8,11 @@
 namespace ringsock::rs {
 
 enum class UdpOptionEffect {
-  none,         ///< the kernel's socket has it, and rings need not know
-  time_outs,    ///< SO_RCVTIMEO, SO_SNDTIMEO
-  shared_port,  ///< another socket may get the port, so that the kernel has to choose for each datagram
-  kernel_only,  ///< changes what a datagram is, where it goes or what is told with it
+  none,            ///< the kernel's socket has it, and rings need not know
+  time_outs,       ///< SO_RCVTIMEO, SO_SNDTIMEO
+  shared_address,  ///< SO_REUSEADDR: another socket may get the port later
+  shared_port,     ///< SO_REUSEPORT: the kernel chooses one of several sockets for each datagram
+  kernel_only,     ///< changes what a datagram is, where it goes or what is told with it
 };
 /// Returns the effect of setsockopt(2). Options that are not known here are kernel_only. Pure.
 UdpOptionEffect effect_of_udp_option(int level, int name);

@@ -138,8 +138,7 @@ bool UdpOutlets::put(int fd, Outlets::value_type& to, const msghdr& message, std
     const auto receiver = soft::find_receiver(outlet.source, to.first, fd);
     const bool is_right = receiver && *receiver == outlet.ring->receiver();
     outlet.look_at = now + kSecond;
-    if (!is_right) outlet.ring.reset();
-    if (!is_right) return false;
+    if (!is_right) return end_ring(outlet);
   }
   const std::span<const iovec> parts(message.msg_iov, message.msg_iovlen);
   switch (outlet.ring->put(outlet.by_kernel, parts, bytes)) {
@@ -147,8 +146,13 @@ bool UdpOutlets::put(int fd, Outlets::value_type& to, const msghdr& message, std
     case soft::OutgoingRing::Put::full: return false;
     case soft::OutgoingRing::Put::gone: break;
   }
+  return end_ring(outlet);
+}
+
+/// Ends the ring; the next datagram looks for another one. Returns false.
+bool UdpOutlets::end_ring(Outlet& outlet) {
   outlet.ring.reset();
-  outlet.patience = 0;
+  outlet.patience = outlet.look_at = 0;
   return false;
 }
 

@@ -54,6 +54,7 @@ class UdpOutlets {
   Outlets::value_type* find(const msghdr& message);
   Outlets::value_type* outlet_to(const SocketAddress& to);
   bool put(int fd, Outlets::value_type& to, const msghdr& message, std::size_t bytes);
+  static bool end_ring(Outlet& outlet);
   void sent_by_kernel(int fd, Outlets::value_type& to);
   void open_ring(int fd, Outlets::value_type& to);
   [[nodiscard]] Result<SocketAddress> source_towards(int fd, const SocketAddress& to) const;

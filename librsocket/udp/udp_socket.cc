@@ -44,7 +44,7 @@ void UdpSocket::describe() {
     out.state = peer ? SocketState::connected : SocketState::bound;
     out.local = *name;
     if (peer) out.peer = *peer;
-    out.path = has_left_rings() ? SocketPath::kernel : SocketPath::embedded;
+    out.path = has_rings_.load(std::memory_order_relaxed) ? SocketPath::embedded : SocketPath::kernel;
   }
   statistics_.describe(out);
 }
@@ -57,6 +57,7 @@ void UdpSocket::unlock_and_tell(std::unique_lock<Mutex>& guard) {
     has_rings_.store(intake_.has_rings(), std::memory_order_relaxed);
   guard.unlock();
   if (!has_news) return;
+  describe();
   note_activity(EPOLLIN);
   notify_watchers(EPOLLIN | EPOLLRDNORM);
 }
@@ -144,6 +145,7 @@ Nanos UdpSocket::deadline() noexcept {
 
 Status UdpSocket::bind(const sockaddr* address, socklen_t length) {
   if (::bind(fd(), address, length) != 0) return Error::last("bind");
+  if (shares_address_.load(std::memory_order_relaxed)) end_rings_to_port();
   describe();
   return ok();
 }
@@ -183,11 +185,8 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
   const UdpOptionEffect effect = effect_of_udp_option(level, name);
   // Before the kernel has it: nothing that comes afterwards may come by a ring.
   if (effect == UdpOptionEffect::kernel_only) leave_rings();
-  if (effect == UdpOptionEffect::shared_port) {
-    const std::lock_guard guard(receive_lock_);
-    intake_.leave_rings(fd());
-    has_rings_.store(false, std::memory_order_relaxed);
-  }
+  if (effect == UdpOptionEffect::shared_port) leave_incoming_rings();
+  if (effect == UdpOptionEffect::shared_address) shares_address_.store(true, std::memory_order_relaxed);
   if (::setsockopt(fd(), level, name, value, length) != 0) return Error::last("setsockopt");
   if (effect == UdpOptionEffect::time_outs) {
     set_receive_timeout(time_out_of(fd(), SO_RCVTIMEO));
@@ -210,6 +209,27 @@ void UdpSocket::leave_rings() noexcept try {
   has_rings_.store(false, std::memory_order_relaxed);
   if (!has_left_rings_.exchange(true)) describe();
 } catch (const std::bad_alloc&) {
+}
+
+/// Receives by the kernel from now on; what waits in rings is read first.
+void UdpSocket::leave_incoming_rings() noexcept try {
+  const std::lock_guard guard(receive_lock_);
+  intake_.leave_rings(fd());
+  has_rings_.store(false, std::memory_order_relaxed);
+} catch (const std::bad_alloc&) {
+}
+
+/// Called when this socket has got a port that others of this process may have: from now on only the kernel knows which
+/// of them gets a datagram. Sockets of other processes are noticed by the senders (UdpOutlets).
+void UdpSocket::end_rings_to_port() {
+  const auto name = local_name();
+  if (!name) return;
+  for (const runtime::Ref& endpoint : runtime::fork_registry().endpoints()) {
+    auto* const other = dynamic_cast<UdpSocket*>(endpoint.get());
+    if (other == nullptr || other == this || !other->shares_address_.load(std::memory_order_relaxed)) continue;
+    const auto others = other->local_name();
+    if (others && others->port() == name->port()) other->leave_incoming_rings();
+  }
 }
 
 /// Leaves the descriptors to the kernel. Not inside a read-side section, and without locks.

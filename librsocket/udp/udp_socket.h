@@ -65,6 +65,8 @@ class UdpSocket final : public runtime::Endpoint {
   [[nodiscard]] int fd() const { return fd_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool has_left_rings() const { return has_left_rings_.load(std::memory_order_acquire); }
   void leave_rings() noexcept;
+  void leave_incoming_rings() noexcept;
+  void end_rings_to_port();
   void leave();
   void unlock_and_tell(std::unique_lock<Mutex>& guard);
   void describe();
@@ -73,6 +75,7 @@ class UdpSocket final : public runtime::Endpoint {
   std::atomic<int> fd_;
   std::atomic<bool> has_left_rings_{false};
   std::atomic<bool> has_rings_{false};          ///< to receive from
+  std::atomic<bool> shares_address_{false};     ///< SO_REUSEADDR
   std::atomic<bool> must_wait_to_send_{false};  ///< the kernel's send buffer was full
   Mutex send_lock_;
   UdpOutlets outlets_;
