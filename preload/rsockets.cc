@@ -69,7 +69,8 @@ bool may_carry_datagrams(int domain, int type, int protocol) {
   if (domain != AF_INET && domain != AF_INET6) return false;
   if ((type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_DGRAM) return false;
   if (protocol != 0 && protocol != IPPROTO_UDP) return false;
-  if (!transports::is_offloading() || !may_use_rings()) return false;
+  if (!transports::is_offloading() || !is_known_process() || !are_rings_permitted()) return false;
+  ensure_begun();
   const config::RsocketConfig& config = rs::process().config;
   const bool has_embedded_device =
       config.device == config::DeviceChoice::automatic || config.device == config::DeviceChoice::soft;

@@ -95,7 +95,7 @@ Result<ssize_t> UdpIntake::take_of_ring(const Next& next, msghdr& message, int f
 /// The kernel's socket was found empty after the rings had been looked at: those that wait for it wait no longer.
 void UdpIntake::kernel_is_empty() {
   for (Ring& ring : rings_->rings()) {
-    if (ring.awaited != 0) ring.from_kernel = ring.awaited;
+    if (ring.awaited != 0 && is_behind(ring.awaited, ring.from_kernel)) ring.from_kernel = ring.awaited;
     ring.awaited = 0;
   }
 }
@@ -213,12 +213,14 @@ Result<int> UdpIntake::unread_bytes(int fd) {
   if (!backlog_.empty()) return static_cast<int>(backlog_.front().bytes.size());
   if (rings_) look_at_door(true);
   for (int look = 0; has_rings() && promised_ != Promised::kernels && look < 2; ++look) {
-    if (const auto next = next_of_rings()) {
+    auto next = next_of_rings();
+    const auto source = next ? Result<SocketAddress>(SocketAddress()) : peek_source(fd);
+    if (!next && source) next = next_before(*source);
+    if (next) {
       next_ring_ = next->ring;
       promised_ = Promised::rings;
       return static_cast<int>(next->datagram.payload.size());
     }
-    const auto source = peek_source(fd);
     if (source) break;
     kernel_is_empty();
     if (!waits_for_kernel_) break;

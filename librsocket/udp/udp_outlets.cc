@@ -143,7 +143,7 @@ bool UdpOutlets::put(int fd, Outlets::value_type& to, const msghdr& message, std
   const std::span<const iovec> parts(message.msg_iov, message.msg_iovlen);
   switch (outlet.ring->put(outlet.by_kernel, parts, bytes)) {
     case soft::OutgoingRing::Put::done: return true;
-    case soft::OutgoingRing::Put::full: return false;
+    case soft::OutgoingRing::Put::not_now: return false;
     case soft::OutgoingRing::Put::gone: break;
   }
   return end_ring(outlet);

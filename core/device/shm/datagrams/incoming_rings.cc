@@ -107,11 +107,8 @@ void IncomingRings::accept_links() {
 }
 
 void IncomingRings::enter(Ring ring) {
-  if (rings_.size() >= kMost) {
-    ring.reader.close();
-    ring.is_over = true;
-  }
-  if (rings_.size() >= 2 * kMost) return ring.reader.finish();
+  if (rings_.size() >= kMost) return ring.reader.finish();
+  ring.reader.tell_known();
   rings_.push_back(std::move(ring));
 }
 

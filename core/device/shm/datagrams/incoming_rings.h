@@ -17,7 +17,7 @@ namespace ringsock::soft {
 /// that processes of the same user have passed there. Locks: none. Threads: the caller's lock.
 class IncomingRings {
  public:
-  /// Senders beyond these are told that the ring is closed, and what they have put into it by then is still read.
+  /// Senders beyond these are told that the ring is closed.
   static constexpr std::size_t kMost = 512;
 
   struct Ring {
@@ -27,7 +27,7 @@ class IncomingRings {
     // For the caller (OutgoingRing::put(), `after_kernel`):
     std::uint32_t from_kernel = 0;  ///< datagrams of the source that have come by the kernel
     std::uint32_t awaited = 0;      ///< how many must have come before the ring's oldest, 0: it does not wait
-    bool is_over = false;           ///< the sender has ended, or was told to: the ring goes once it is empty
+    bool is_over = false;           ///< the sender has ended: the ring goes once it is empty
   };
 
   /// Opens the door of the socket with that SO_COOKIE. Errors: EADDRINUSE it has one; those of socket(2), epoll(7).

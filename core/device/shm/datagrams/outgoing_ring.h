@@ -44,11 +44,11 @@ class OutgoingRing {
 
   enum class Put {
     done,
-    full,
-    gone,  ///< the receiver takes no more, or has ended: the ring is of no use any more
+    not_now,  ///< there is no room, or the receiver has not looked at its door yet
+    gone,     ///< the receiver takes no more, or has ended: the ring is of no use any more
   };
-  /// Adds a datagram of `bytes` in `parts`, at most kMaxRingDatagram. After `full` and `gone` the receiver does not get
-  /// it by the ring.
+  /// Adds a datagram of `bytes` in `parts`, at most kMaxRingDatagram. After `not_now` and `gone` the receiver does not
+  /// get it by the ring.
   /// @param after_kernel  how many datagrams the kernel has taken from us for the receiver before this one
   Put put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes);
 
@@ -61,6 +61,7 @@ class OutgoingRing {
   KernelSocket receiver_;
   UniqueFd link_;
   UdRingWriter ring_;
+  bool is_known_ = false;        ///< the receiver reads the ring
   std::uint64_t looked_at_ = 0;  ///< ticks(): when the receiver's life was last proven
 };
 

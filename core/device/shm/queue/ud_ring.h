@@ -27,6 +27,7 @@ struct UdRingLines {
   alignas(kLineBytes) std::atomic<std::uint64_t> head;  ///< what comes before was taken
   std::atomic<std::uint32_t> armed;                     ///< not 0: the next datagram rings; the sender clears it
   std::atomic<std::uint32_t> closed;                    ///< not 0: the receiver takes no more; kUdRingFinished
+  std::atomic<std::uint32_t> known;  ///< not 0: the receiver reads it (of rings of core/device/shm/datagrams)
 };
 
 /// UdRingLines::closed: the receiver has also taken all that it will take.
@@ -47,6 +48,8 @@ class UdRingWriter {
   [[nodiscard]] bool must_ring();
   /// Returns whether the receiver has taken something since the last call.
   [[nodiscard]] bool has_moved();
+  /// Returns whether the receiver has called tell_known().
+  [[nodiscard]] bool is_known() const { return lines().known.load(std::memory_order_acquire) != 0; }
   /// Returns whether the receiver closed the ring during the last put(), and has not taken that datagram. Call it after
   /// must_ring(). Waits for the receiver's finish(), 2 ms at most; a receiver that takes longer counts as one that has
   /// taken the datagram.
@@ -76,6 +79,7 @@ class UdRingReader {
   /// written nonsense.
   Result<std::optional<ParsedDatagram>> front();
   void pop();
+  void tell_known() { lines().known.store(1, std::memory_order_release); }
   void arm() { lines().armed.store(1, std::memory_order_relaxed); }
   /// Returns how many datagrams the sender has lost since the last call.
   std::uint64_t lost();
