@@ -231,6 +231,25 @@ TEST(UdpLeaving, AServerMayMakeASocketForEachClient) {
   EXPECT_EQ(child.receive(MSG_DONTWAIT), "to the child");
 }
 
+/// A socket with SO_REUSEADDR, bound to `name`.
+Udp shared_port(const sockaddr_in& name) {
+  Udp out(::socket(AF_INET, SOCK_DGRAM, 0));
+  EXPECT_EQ(::setsockopt(out, SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof kOn), 0);
+  EXPECT_EQ(::bind(out, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+  return out;
+}
+
+TEST(UdpLeaving, ForAnotherSocketWithThePort) {
+  const Udp bob = shared_port(loopback(0)), alice;
+  warm_up(alice, bob);
+  alice.send_to(bob, "by ring");
+  EXPECT_EQ(bob.kernel_has_one(), !has_rings());
+  const Udp other = shared_port(bob.name());
+  alice.send_to(bob, "to either");
+  EXPECT_NE(bob.kernel_has_one() && !other.kernel_has_one(), other.kernel_has_one());
+  EXPECT_EQ(bob.receive(), "by ring");
+}
+
 // -- several processes -----------------------------------------------------------------------------
 
 TEST(UdpProcesses, ExchangeDatagrams) {

@@ -143,8 +143,9 @@ struct Watched : UdpPair {
   [[nodiscard]] std::uint32_t wait(int milliseconds) const {
     epoll_event event{};
     const int count = ::epoll_wait(set, &event, 1, milliseconds);
-    if (count == 1) EXPECT_EQ(event.data.u64, 7U);
-    return count == 1 ? event.events : 0;
+    if (count != 1) return 0;
+    EXPECT_EQ(event.data.u64, 7U);
+    return event.events;
   }
   Udp set;
 };

@@ -38,8 +38,8 @@ class Udp {
   explicit Udp(Bound bound = Bound::yes, int type = 0, std::uint16_t port = 0)
       : fd_(::socket(AF_INET, SOCK_DGRAM | type, 0)) {
     const sockaddr_in address = loopback(port);
-    if (bound == Bound::yes)
-      EXPECT_EQ(::bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0) << errno;
+    if (bound == Bound::no) return;
+    EXPECT_EQ(::bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0) << errno;
   }
   explicit Udp(int fd) : fd_(fd) {}
   Udp(Udp&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
