@@ -1,5 +1,5 @@
-// What the preload libraries bring of rsockets: streams, for sockets that preload_config(5) leaves to them, and the
-// hand-overs of their connections. The calls know ways by their interface only.
+// What the preload libraries bring of rsockets: streams, for sockets that preload_config(5) leaves to them, the
+// hand-overs of their connections, and UDP sockets with rings beside the kernel's. The calls know ways by their interface only.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -23,6 +23,7 @@
 #include "librsocket/hand_over/ring_hand_overs.h"
 #include "librsocket/option_values.h"
 #include "librsocket/rsocket_process.h"
+#include "librsocket/udp/udp_socket.h"
 #include "preload/shell.h"
 
 namespace ringsock::preload {
@@ -63,6 +64,21 @@ bool may_offload(int domain, int type, int protocol) {
   if (!transports::is_offloading() || !may_use_rings()) return false;
   return !rs::process().registry.empty() && transports::permits_socket(domain, type, IPPROTO_TCP);
 }
+
+bool may_carry_datagrams(int domain, int type, int protocol) {
+  if (domain != AF_INET && domain != AF_INET6) return false;
+  if ((type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_DGRAM) return false;
+  if (protocol != 0 && protocol != IPPROTO_UDP) return false;
+  if (!transports::is_offloading() || !is_known_process() || !are_rings_permitted()) return false;
+  ensure_begun();
+  const config::RsocketConfig& config = rs::process().config;
+  const bool has_embedded_device =
+      config.device == config::DeviceChoice::automatic || config.device == config::DeviceChoice::soft;
+  return config.datagrams_by_ring != 0 && has_embedded_device &&
+         transports::permits_socket(domain, SOCK_DGRAM, IPPROTO_UDP);
+}
+
+runtime::Ref make_datagrams(int fd, int domain, int /*type*/) { return runtime::Ref(new rs::UdpSocket(domain, fd)); }
 
 /// RS_SQ_SIZE, RS_RQ_SIZE and RS_INLINE, as rdma-core's librspreload has them: for each socket, instead of the files of
 /// rsocket.conf(5). What is no number, or out of range, has no effect.
@@ -149,6 +165,7 @@ runtime::Ref make_stream(int fd, int domain, int type) {
 void add_rsockets() {
   transports::bring_hand_overs(rs::ring_hand_overs());
   add_way({.may_carry = &may_offload, .make = &make_stream});
+  add_way({.may_carry = &may_carry_datagrams, .make = &make_datagrams});
 }
 
 }  // namespace ringsock::preload

@@ -11,7 +11,7 @@
 namespace ringsock::preload {
 namespace {
 
-constinit std::array<SocketWay, 2> ways{};
+constinit std::array<SocketWay, 3> ways{};
 constinit std::atomic<std::size_t> number_of_ways{0};
 
 /// Enters the socket as an endpoint of the first way that carries its kind. Without one it stays the kernel's.

@@ -46,7 +46,7 @@ void take_accepted(int fd, int flags);
 
 /// Lets future sockets use `way`. Threads: constructors.
 void add_way(const SocketWay& way);
-/// Calls add_way() for streams by rsockets. Threads: constructors.
+/// Calls add_way() for what rsockets carry: streams, and datagrams within the host. Threads: constructors.
 void add_rsockets();
 
 }  // namespace ringsock::preload

@@ -44,6 +44,11 @@ bool permits_address(int domain, const SocketAddress& address) {
   return is_offloading() && rules().for_address(domain, address) == config::PreloadAction::rdma;
 }
 
+bool permits_datagrams(int domain, const SocketAddress& address) {
+  return is_offloading() &&
+         rules().for_address(domain, address, SOCK_DGRAM, IPPROTO_UDP) == config::PreloadAction::rdma;
+}
+
 void stop_offloading(const char* why) {
   if (!offloading().has_ended.exchange(true)) log_info("new sockets stay with the kernel: %s", why);
 }

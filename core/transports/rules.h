@@ -10,6 +10,8 @@ namespace ringsock::transports {
 bool permits_socket(int domain, int type, int protocol);
 /// Returns whether the rules permit a way for a connection to `address`, or for a listener on it. Threads: any.
 bool permits_address(int domain, const SocketAddress& address);
+/// The same for datagrams to `address`, or for a UDP socket bound to it.
+bool permits_datagrams(int domain, const SocketAddress& address);
 /// Returns whether stop_offloading() has not been called.
 bool is_offloading();
 /// Leaves all future sockets to the kernel, because the library does not see all operations on this process's

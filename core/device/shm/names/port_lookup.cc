@@ -103,7 +103,9 @@ std::optional<std::uint32_t> interface_of(const SocketAddress& destination) {
   return outgoing_interface(reinterpret_cast<nlmsghdr*>(answer.data()), static_cast<std::size_t>(got));
 }
 
-Question question_about(PortSpace space, const SocketAddress& where, std::uint32_t interface) {
+/// @param from  where the datagram comes from; unspecified: a connection, or any datagram
+Question question_about(PortSpace space, const SocketAddress& where, std::uint32_t interface,
+                        const SocketAddress& from = {}) {
   Question out;
   out.header.nlmsg_len = sizeof out;
   out.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
@@ -116,6 +118,11 @@ Question question_about(PortSpace space, const SocketAddress& where, std::uint32
   (is_tcp ? id.idiag_sport : id.idiag_dport) = htons(where.port());
   const auto host = host_bytes(where);
   std::memcpy(is_tcp ? id.idiag_src : id.idiag_dst, host.data(), host.size());
+  if (!from.is_unspecified()) {
+    (is_tcp ? id.idiag_dport : id.idiag_sport) = htons(from.port());
+    const auto source = host_bytes(from);
+    std::memcpy(is_tcp ? id.idiag_dst : id.idiag_src, source.data(), source.size());
+  }
   id.idiag_if = interface;
   id.idiag_cookie[0] = id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
   return out;
@@ -140,8 +147,9 @@ class DiagSocket {
   [[nodiscard]] bool serves(int network_of) const {
     return made_at_ == fork_generation() && is_intact() && network_ == cookie_of(network_of, SO_NETNS_COOKIE);
   }
-  Result<uid_t> ask(PortSpace space, const SocketAddress& destination, std::uint32_t interface) {
-    const auto answer = exchange(question_about(space, destination, interface), destination.family());
+  Result<KernelSocket> ask(PortSpace space, const SocketAddress& destination, std::uint32_t interface,
+                           const SocketAddress& source = {}) {
+    const auto answer = exchange(question_about(space, destination, interface, source), destination.family());
     bool& tells = tells_[static_cast<std::size_t>(space)];
     if (answer) tells = true;
     if (answer || answer.error().code != ENOENT) return answer;
@@ -165,7 +173,7 @@ class DiagSocket {
     if (got < static_cast<ssize_t>(sizeof(nlmsghdr))) return Error{EOPNOTSUPP, "sock_diag: receive"};
     return std::span<const std::byte>(answer_).first(static_cast<std::size_t>(got));
   }
-  Result<uid_t> exchange(Question question, int family);
+  Result<KernelSocket> exchange(Question question, int family);
   bool can_list(PortSpace space);
 
   UniqueFd fd_;
@@ -177,7 +185,7 @@ class DiagSocket {
   alignas(nlmsghdr) std::array<std::byte, 1024> answer_{};
 };
 
-Result<uid_t> DiagSocket::exchange(Question question, int family) {
+Result<KernelSocket> DiagSocket::exchange(Question question, int family) {
   question.header.nlmsg_seq = ++sequence_;
   const auto answer = talk(question);
   if (!answer) return answer.error();
@@ -197,7 +205,8 @@ Result<uid_t> DiagSocket::exchange(Question question, int family) {
   std::memcpy(&found, rest.data(), sizeof found);
   // A dual-stack socket appears as AF_INET6 in answers for IPv4.
   if (found.idiag_family != family && found.idiag_family != AF_INET6) return Error{EOPNOTSUPP, "sock_diag: family"};
-  return found.idiag_uid;
+  const std::uint64_t high = found.id.idiag_cookie[1];
+  return KernelSocket{found.idiag_uid, high << 32 | found.id.idiag_cookie[0]};
 }
 
 /// Asks for sockets in no state: the answer is an empty list, or an error.
@@ -241,15 +250,30 @@ bool share_network(int socket, int other) {
   return network ? network == cookie_of(other, SO_NETNS_COOKIE) : errno == ENOPROTOOPT;
 }
 
-Result<uid_t> owner_by_kernel(PortSpace space, const SocketAddress& destination, int network_of) {
+namespace {
+Result<KernelSocket> ask_kernel(PortSpace space, const SocketAddress& destination, const SocketAddress& source,
+                                int network_of) {
   auto socket = process_state<SpareSocket>().take(network_of);
   if (!socket) return Error{EOPNOTSUPP, "sock_diag: socket"};
   const auto interface = interface_of(destination);
   if (!interface) return Error{EOPNOTSUPP, "sock_diag: interface"};
-  auto owner = socket->ask(space, destination, *interface);
-  const bool usable = owner || owner.error().code == ENOENT;
+  auto found = socket->ask(space, destination, *interface, source);
+  const bool usable = found || found.error().code == ENOENT;
   if (usable) process_state<SpareSocket>().put_back(std::move(socket));
-  return owner;
+  return found;
 }
+}  // namespace
+
+Result<uid_t> owner_by_kernel(PortSpace space, const SocketAddress& destination, int network_of) {
+  const auto found = ask_kernel(space, destination, {}, network_of);
+  return found ? Result<uid_t>(found->uid) : found.error();
+}
+
+Result<KernelSocket> udp_socket_by_kernel(const SocketAddress& source, const SocketAddress& destination,
+                                          int network_of) {
+  return ask_kernel(PortSpace::udp, destination, source, network_of);
+}
+
+std::optional<std::uint64_t> socket_cookie(int socket) { return cookie_of(socket, SO_COOKIE); }
 
 }  // namespace ringsock::soft

@@ -3,6 +3,9 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <optional>
+
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/verbs/device.h"
@@ -22,5 +25,21 @@ bool share_network(int socket, int other);
 /// sockets, another network namespace than the calling thread's.
 /// Threads: any; none waits for another.
 Result<uid_t> owner_by_kernel(verbs::PortSpace space, const SocketAddress& destination, int network_of);
+
+/// A kernel socket, as sock_diag(7) names it.
+struct KernelSocket {
+  uid_t uid;             ///< of the process that made it
+  std::uint64_t cookie;  ///< SO_COOKIE: no other socket has it until the next boot
+  bool operator==(const KernelSocket&) const = default;
+};
+/// Returns the UDP socket that would get a datagram from `source` to `destination` on this host, whether it is
+/// connected or not. Takes a few microseconds.
+/// @param source, destination  canonical_address(), of one family
+/// @param network_of  a socket of the network namespace in question
+/// Errors and threads: as for owner_by_kernel().
+Result<KernelSocket> udp_socket_by_kernel(const SocketAddress& source, const SocketAddress& destination,
+                                          int network_of);
+/// Returns SO_COOKIE of a socket, nothing where the kernel has none.
+std::optional<std::uint64_t> socket_cookie(int socket);
 
 }  // namespace ringsock::soft

@@ -1,7 +1,12 @@
 #include "core/device/shm/queue/ud_ring.h"
 
+#include <sched.h>
+
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+
+#include "core/base/clock.h"
 
 namespace ringsock::soft {
 
@@ -62,6 +67,16 @@ bool UdRingWriter::must_ring() {
   // The receiver stores `armed` and looks at the tail again; we have stored the tail and look at `armed`.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return lines().armed.load(std::memory_order_relaxed) != 0 && lines().armed.exchange(0) != 0;
+}
+
+bool UdRingWriter::has_finished_without_it() const {
+  constexpr Nanos kPatience = std::chrono::milliseconds(2);
+  const Nanos deadline = monotonic_now() + kPatience;
+  while (lines().closed.load(std::memory_order_acquire) != kUdRingFinished) {
+    if (monotonic_now() >= deadline) return false;
+    ::sched_yield();
+  }
+  return lines().head.load(std::memory_order_acquire) < tail_;
 }
 
 Result<std::optional<ParsedDatagram>> UdRingReader::front() {

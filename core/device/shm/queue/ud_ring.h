@@ -26,8 +26,12 @@ struct UdRingLines {
   // Written by the receiver.
   alignas(kLineBytes) std::atomic<std::uint64_t> head;  ///< what comes before was taken
   std::atomic<std::uint32_t> armed;                     ///< not 0: the next datagram rings; the sender clears it
-  std::atomic<std::uint32_t> closed;                    ///< not 0: the receiver takes no more
+  std::atomic<std::uint32_t> closed;                    ///< not 0: the receiver takes no more; kUdRingFinished
+  std::atomic<std::uint32_t> known;  ///< not 0: the receiver reads it (of rings of core/device/shm/datagrams)
 };
+
+/// UdRingLines::closed: the receiver has also taken all that it will take.
+inline constexpr std::uint32_t kUdRingFinished = 2;
 
 inline constexpr std::size_t kUdRingBytes = 256 << 10;
 inline constexpr std::size_t kUdSegmentBytes = kPageBytes + kUdRingBytes;
@@ -42,11 +46,20 @@ class UdRingWriter {
   Put put(const DatagramHeader& header, std::span<const iovec> parts, std::size_t bytes);
   /// Returns whether the receiver wants to be rung for what was put last, once.
   [[nodiscard]] bool must_ring();
+  /// Returns whether the receiver has called tell_known().
+  [[nodiscard]] bool is_known() const { return lines().known.load(std::memory_order_acquire) != 0; }
+  /// Returns whether the receiver closed the ring during the last put(), and has not taken that datagram. Call it after
+  /// must_ring(). Waits for the receiver's finish(), 2 ms at most; a receiver that takes longer counts as one that has
+  /// taken the datagram.
+  [[nodiscard]] bool was_missed() const {
+    return lines().closed.load(std::memory_order_acquire) != 0 && has_finished_without_it();
+  }
   void end() { lines().ended.store(1, std::memory_order_release); }
 
  private:
   [[nodiscard]] UdRingLines& lines() const { return *reinterpret_cast<UdRingLines*>(segment_->base()); }
   std::byte* place(std::uint64_t position) const;
+  [[nodiscard]] bool has_finished_without_it() const;
 
   std::shared_ptr<MappedSegment> segment_;
   std::uint64_t tail_ = 0;
@@ -63,11 +76,15 @@ class UdRingReader {
   /// written nonsense.
   Result<std::optional<ParsedDatagram>> front();
   void pop();
+  void tell_known() { lines().known.store(1, std::memory_order_release); }
   void arm() { lines().armed.store(1, std::memory_order_relaxed); }
   /// Returns how many datagrams the sender has lost since the last call.
   std::uint64_t lost();
   [[nodiscard]] bool has_ended() const { return lines().ended.load(std::memory_order_acquire) != 0; }
-  void close() { lines().closed.store(1, std::memory_order_release); }
+  /// Makes the sender's put() fail. What the sender has put before, or is just putting, can still be read.
+  void close() { lines().closed.store(1, std::memory_order_seq_cst); }
+  /// Called after close(), and after the last pop(): the sender finds out which of its datagrams were taken.
+  void finish() { lines().closed.store(kUdRingFinished, std::memory_order_release); }
 
  private:
   [[nodiscard]] UdRingLines& lines() const { return *reinterpret_cast<UdRingLines*>(segment_->base()); }

@@ -1,0 +1,111 @@
+#include "core/device/shm/datagrams/outgoing_ring.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "core/base/clock.h"
+#include "core/device/shm/datagrams/knock.h"
+#include "core/device/shm/names/pid_namespace.h"
+#include "core/device/shm/names/port_owner.h"
+
+namespace ringsock::soft {
+
+namespace {
+
+/// Connects to the door. Errors: as for OutgoingRing::open().
+Result<UniqueFd> reach_door(const KernelSocket& receiver) {
+  UniqueFd link = out_of_the_way(UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)));
+  if (!link) return Error::last("datagrams: socket");
+  const AbstractAddress door(door_name(receiver.cookie));
+  if (::connect(link.get(), door.get(), door.length) != 0) return Error::last("datagrams: door");
+  const auto owner = identify_peer(link.get());
+  if (!owner) return owner.error();
+  // Anybody may have bound the name.
+  const bool is_trusted = owner->same_user && owner->pid != 0 && is_of_our_pid_namespace(owner->pid, monotonic_now());
+  if (!is_trusted) return Error{EACCES, "datagrams: the door is another user's"};
+  return link;
+}
+
+/// Presents the sender, and passes the memory.
+Status knock(int link, const SocketAddress& source, int memory) {
+  Knock knock = make_knock(source);
+  iovec part{&knock, sizeof knock};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof memory)> control{};
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof memory);
+  std::memcpy(CMSG_DATA(rights), &memory, sizeof memory);
+  if (::sendmsg(link, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return Error::last("datagrams: knock");
+  return ok();
+}
+
+}  // namespace
+
+Result<KernelSocket> find_receiver(const SocketAddress& source, const SocketAddress& destination, int network_of) {
+  const auto receiver = udp_socket_by_kernel(source, destination, network_of);
+  if (receiver && !is_own_uid(receiver->uid)) return Error{EACCES, "datagrams: another user's socket"};
+  return receiver;
+}
+
+Result<std::unique_ptr<OutgoingRing>> OutgoingRing::open(const KernelSocket& receiver, const SocketAddress& source) {
+  auto link = reach_door(receiver);
+  if (!link) return link.error();
+  auto segment = make_segment(kUdSegmentBytes);
+  if (!segment) return segment.error();
+  if (Status known = knock(link->get(), source, segment->memfd.get()); !known) return known.error();
+  return std::unique_ptr<OutgoingRing>(new OutgoingRing(receiver, *std::move(link), std::move(segment->mapping)));
+}
+
+OutgoingRing::~OutgoingRing() { ring_.end(); }
+
+/// A process that was killed closes nothing in the ring. So the receiver's link is looked at now and then. What it has
+/// taken meanwhile proves nothing: another process may have its port a few milliseconds later.
+bool OutgoingRing::is_there() {
+  constexpr std::uint64_t kPatience = 1'000'000;  // ticks(): less than half a millisecond
+  const std::uint64_t now = ticks();
+  if (now - looked_at_ < kPatience && looked_at_ != 0) return true;
+  looked_at_ = now;
+  const int saved_errno = errno;
+  char byte = 0;
+  const ssize_t got = ::recv(link_.get(), &byte, sizeof byte, MSG_DONTWAIT | MSG_PEEK);
+  const bool is = got < 0 && (errno == EAGAIN || errno == EINTR);  // the receiver never sends
+  errno = saved_errno;
+  return is;
+}
+
+/// Returns false when the receiver has gone.
+bool OutgoingRing::ring_bell() const {
+  const int saved_errno = errno;
+  const char bell = 0;
+  const bool is_there = ::send(link_.get(), &bell, sizeof bell, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 || errno == EAGAIN;
+  errno = saved_errno;
+  return is_there;
+}
+
+OutgoingRing::Put OutgoingRing::put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes) {
+  if (!is_there()) return Put::gone;
+  // Until then all go by the kernel: the receiver could not know which of both ways came first.
+  if (!is_known_) is_known_ = ring_.is_known();
+  if (!is_known_) return Put::not_now;
+  DatagramHeader header{};
+  header.version = kDatagramVersion;
+  header.imm_data = after_kernel;
+  switch (ring_.put(header, parts, bytes)) {
+    case UdRingWriter::Put::closed: return Put::gone;
+    case UdRingWriter::Put::full: return Put::not_now;
+    case UdRingWriter::Put::done: break;
+  }
+  if (ring_.must_ring() && !ring_bell()) return Put::gone;
+  return ring_.was_missed() ? Put::gone : Put::done;
+}
+
+}  // namespace ringsock::soft

@@ -1,0 +1,68 @@
+// The sender's end of a ring to a UDP socket of this host.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/base/result.h"
+#include "core/base/socket_address.h"
+#include "core/base/unique_fd.h"
+#include "core/device/shm/names/port_lookup.h"
+#include "core/device/shm/queue/ud_ring.h"
+
+namespace ringsock::soft {
+
+/// The largest datagram that a ring takes, in bytes of payload.
+inline constexpr std::size_t kMaxRingDatagram = kMaxDatagramBytes;
+
+/// Returns the UDP socket on this host that gets datagrams from `source` to `destination`, if it belongs to this
+/// process's own user. Takes a few microseconds.
+/// @param source, destination  canonical_address(), of one family
+/// @param network_of  a socket of the network namespace in question
+/// Errors: EACCES it is another user's; those of udp_socket_by_kernel(). Threads: any.
+Result<KernelSocket> find_receiver(const SocketAddress& source, const SocketAddress& destination, int network_of);
+
+/// Threads: the caller's lock.
+class OutgoingRing {
+ public:
+  /// Knocks at the receiver's door, and need not wait for an answer: what is put into the ring is read once the
+  /// receiver looks. Errors: ECONNREFUSED the socket has no door, EAGAIN too many knock, EACCES the door belongs to
+  /// another user or PID namespace; those of make_segment() and sendmsg(2).
+  /// @param receiver  of find_receiver()
+  /// @param source    ours, as the receiver is to see it
+  static Result<std::unique_ptr<OutgoingRing>> open(const KernelSocket& receiver, const SocketAddress& source);
+  OutgoingRing(const OutgoingRing&) = delete;
+  OutgoingRing& operator=(const OutgoingRing&) = delete;
+  /// What was put can still be read.
+  ~OutgoingRing();
+
+  [[nodiscard]] const KernelSocket& receiver() const { return receiver_; }
+
+  enum class Put {
+    done,
+    not_now,  ///< there is no room, or the receiver has not looked at its door yet
+    gone,     ///< the receiver takes no more, or has ended: the ring is of no use any more
+  };
+  /// Adds a datagram of `bytes` in `parts`, at most kMaxRingDatagram. After `not_now` and `gone` the receiver does not
+  /// get it by the ring.
+  /// @param after_kernel  how many datagrams the kernel has taken from us for the receiver before this one
+  Put put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes);
+
+ private:
+  OutgoingRing(const KernelSocket& receiver, UniqueFd link, std::shared_ptr<MappedSegment> segment)
+      : receiver_(receiver), link_(std::move(link)), ring_(std::move(segment)) {}
+  [[nodiscard]] bool is_there();
+  [[nodiscard]] bool ring_bell() const;
+
+  KernelSocket receiver_;
+  UniqueFd link_;
+  UdRingWriter ring_;
+  bool is_known_ = false;        ///< the receiver reads the ring
+  std::uint64_t looked_at_ = 0;  ///< ticks(): when the receiver's life was last proven
+};
+
+}  // namespace ringsock::soft

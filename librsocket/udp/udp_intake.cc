@@ -1,0 +1,337 @@
+#include "librsocket/udp/udp_intake.h"
+
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/device/shm/names/port_lookup.h"
+#include "core/device/shm/names/port_name.h"
+#include "core/transports/kernel_calls.h"
+#include "core/transports/rules.h"
+
+namespace ringsock::rs {
+
+namespace {
+
+constexpr unsigned kDatagramsBeforeDoor = 4;
+constexpr unsigned kLooksPerKernelLook = 16;      ///< at empty rings, by a call that comes again soon
+constexpr unsigned kDatagramsPerKernelLook = 64;  ///< while rings have datagrams
+
+/// Returns whether a datagram comes behind kernel datagrams that have not come yet. The numbers wrap.
+bool is_behind(std::uint32_t after_kernel, std::uint32_t from_kernel) {
+  return static_cast<std::int32_t>(after_kernel - from_kernel) > 0;
+}
+
+/// recvmsg(2) without waiting.
+Result<ssize_t> receive_by_kernel(int fd, msghdr& message, int flags) {
+  const ssize_t got = ::recvmsg(fd, &message, flags | MSG_DONTWAIT);
+  if (got < 0) return Error::last("recvmsg");
+  return got;
+}
+
+SocketAddress source_of(const sockaddr_storage& name, socklen_t length) {
+  const auto source = SocketAddress::from(reinterpret_cast<const sockaddr*>(&name), length);
+  return source ? soft::canonical_address(*source) : SocketAddress();
+}
+
+/// Looks at the source of the kernel's next datagram. Errors: EAGAIN, the kernel's.
+Result<SocketAddress> peek_source(int fd) {
+  sockaddr_storage name{};
+  msghdr message{};
+  message.msg_name = &name;
+  message.msg_namelen = sizeof name;
+  if (const auto seen = receive_by_kernel(fd, message, MSG_PEEK); !seen) return seen.error();
+  return source_of(name, message.msg_namelen);
+}
+
+}  // namespace
+
+// -- the rings -------------------------------------------------------------------------------------
+
+/// Returns the oldest datagram of a ring that does not wait for the kernel, from one ring after the other.
+std::optional<UdpIntake::Next> UdpIntake::next_of_rings() {
+  waits_for_kernel_ = false;
+  auto& rings = rings_->rings();
+  for (std::size_t seen = 0; seen < rings.size();) {
+    if (next_ring_ >= rings.size()) next_ring_ = 0;
+    Ring& ring = rings[next_ring_];
+    const auto front = ring.reader.front();
+    const bool is_over = !front || (!*front && (ring.is_over || ring.reader.has_ended()) && ring.reader.is_empty());
+    if (is_over) {
+      rings_->remove(next_ring_);
+      continue;
+    }
+    if (*front) {
+      if (!is_behind((*front)->header.imm_data, ring.from_kernel)) return Next{next_ring_, **front};
+      ring.awaited = (*front)->header.imm_data;
+      waits_for_kernel_ = true;
+    }
+    ++seen;
+    ++next_ring_;
+  }
+  return std::nullopt;
+}
+
+Result<ssize_t> UdpIntake::take_of_ring(const Next& next, msghdr& message, int flags) {
+  Ring& ring = rings_->rings()[next.ring];
+  const Arrival arrival{ring.source, next.datagram.payload, Arrival::kNoSlot, nullptr};
+  auto copied = copy_out(arrival, message, flags, domain_);
+  next_ring_ = next.ring;
+  promised_ = (flags & MSG_PEEK) != 0 ? Promised::rings : Promised::nothing;
+  if (!copied || (flags & MSG_PEEK) != 0) return copied;
+  ring.reader.pop();
+  ++next_ring_;
+  ++taken_of_rings_;
+  return copied;
+}
+
+/// The kernel's socket was found empty after the rings had been looked at: those that wait for it wait no longer.
+void UdpIntake::kernel_is_empty() {
+  for (Ring& ring : rings_->rings()) {
+    if (ring.awaited != 0 && is_behind(ring.awaited, ring.from_kernel)) ring.from_kernel = ring.awaited;
+    ring.awaited = 0;
+  }
+}
+
+/// Returns the datagram of that source's ring that comes before the one that the kernel has now.
+std::optional<UdpIntake::Next> UdpIntake::next_before(const SocketAddress& source) {
+  auto& rings = rings_->rings();
+  for (std::size_t i = 0; i < rings.size(); ++i) {
+    if (!(rings[i].source == source)) continue;
+    const auto front = rings[i].reader.front();
+    if (front && *front && !is_behind((*front)->header.imm_data, rings[i].from_kernel)) return Next{i, **front};
+  }
+  return std::nullopt;
+}
+
+bool UdpIntake::look_at_door(bool at_once) {
+  constexpr std::uint64_t kPause = 40'000;  // ticks(): some 20 us
+  const std::uint64_t now = ticks();
+  if (!at_once && now != 0 && now - looked_at_door_ < kPause) return false;
+  looked_at_door_ = now;
+  if (!rings_->look()) return false;
+  // The kernel gives a connected socket its peer's datagrams only.
+  auto& rings = rings_->rings();
+  for (std::size_t i = rings.size(); i-- > 0 && !peer_.is_unspecified();) {
+    if (rings[i].source == peer_) continue;
+    rings[i].reader.close();
+    rings_->remove(i);
+  }
+  has_news_ = true;
+  return true;
+}
+
+/// Opens the door of a socket that is used for more than a question.
+void UdpIntake::open_door(int fd) {
+  if (!may_have_rings_ || ++datagrams_ < kDatagramsBeforeDoor) return;
+  const int saved_errno = errno;
+  const auto name = name_by(::getsockname, fd, "datagrams: getsockname");
+  const auto cookie = soft::socket_cookie(fd);
+  may_have_rings_ = name && cookie && transports::permits_datagrams(domain_, *name);
+  if (may_have_rings_) {
+    auto opened = soft::IncomingRings::open(*cookie);
+    may_have_rings_ = static_cast<bool>(opened);
+    if (opened) rings_ = *std::move(opened);
+    has_news_ = true;  // sleepers do not know the door
+  }
+  errno = saved_errno;
+}
+
+// -- receiving -------------------------------------------------------------------------------------
+
+Result<ssize_t> UdpIntake::take_of_backlog(msghdr& message, int flags) {
+  auto got = copy_out(backlog_.front(), message, flags, domain_);
+  if (got && (flags & MSG_PEEK) == 0) backlog_.pop();
+  return got;
+}
+
+Result<ssize_t> UdpIntake::take_of_kernel_alone(int fd, msghdr& message, int flags) {
+  auto got = receive_by_kernel(fd, message, flags);
+  if (got && (flags & MSG_PEEK) == 0) open_door(fd);
+  return got;
+}
+
+/// Takes the kernel's next datagram, or one of a ring that comes before it.
+Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
+  taken_of_rings_ = 0;
+  SocketAddress source;
+  if (!rings_->empty()) {
+    const auto seen = peek_source(fd);
+    if (!seen) {
+      if (seen.error().code == EAGAIN) kernel_is_empty();
+      promised_ = Promised::nothing;
+      return seen.error();
+    }
+    source = *seen;
+    const auto before = promised_ == Promised::kernels ? std::nullopt : next_before(source);
+    if (before) return take_of_ring(*before, message, flags);
+  }
+  promised_ = Promised::nothing;
+  auto got = receive_by_kernel(fd, message, flags);
+  if (!got) return got;
+  if ((flags & MSG_PEEK) != 0) {
+    promised_ = Promised::kernels;
+    return got;
+  }
+  for (Ring& ring : rings_->rings()) {
+    if (ring.source == source) ++ring.from_kernel;
+  }
+  return got;
+}
+
+Result<ssize_t> UdpIntake::receive(int fd, msghdr& message, int flags, bool is_last_look) {
+  if (!backlog_.empty()) return take_of_backlog(message, flags);
+  if (!rings_) return take_of_kernel_alone(fd, message, flags);
+  if (promised_ == Promised::kernels) {
+    auto got = take_of_kernel(fd, message, flags);
+    if (got || got.error().code != EAGAIN) return got;
+  }
+  const bool is_asked = std::exchange(must_look_, false);
+  const bool is_due = is_last_look || is_asked || ++looks_ % kLooksPerKernelLook == 0;
+  for (bool is_first = true;; is_first = false) {
+    const auto next = next_of_rings();
+    const bool is_kernels_turn =
+        is_first && taken_of_rings_ >= kDatagramsPerKernelLook && promised_ == Promised::nothing;
+    if (next && !is_kernels_turn) return take_of_ring(*next, message, flags);
+    if (!next && !is_due && !waits_for_kernel_) return Error{EAGAIN, "receive: rings"};
+    const bool has_new = look_at_door(is_asked && is_first);
+    auto got = take_of_kernel(fd, message, flags);
+    const bool is_empty = !got && got.error().code == EAGAIN;
+    // What waited for the kernel's socket waits no longer.
+    if (!is_empty || (!next && !has_new && !waits_for_kernel_)) return got;
+  }
+}
+
+Result<int> UdpIntake::unread_bytes(int fd) {
+  if (!backlog_.empty()) return static_cast<int>(backlog_.front().bytes.size());
+  if (rings_) look_at_door(true);
+  for (int look = 0; has_rings() && promised_ != Promised::kernels && look < 2; ++look) {
+    auto next = next_of_rings();
+    const auto source = next ? Result<SocketAddress>(SocketAddress()) : peek_source(fd);
+    if (!next && source) next = next_before(*source);
+    if (next) {
+      next_ring_ = next->ring;
+      promised_ = Promised::rings;
+      return static_cast<int>(next->datagram.payload.size());
+    }
+    if (source) break;
+    kernel_is_empty();
+    if (!waits_for_kernel_) break;
+  }
+  int bytes = 0;
+  if (::ioctl(fd, FIONREAD, &bytes) != 0) return Error::last("FIONREAD");
+  if (rings_ && bytes > 0) promised_ = Promised::kernels;
+  return bytes;
+}
+
+// -- waiting ---------------------------------------------------------------------------------------
+
+std::uint32_t UdpIntake::events(int fd) {
+  constexpr std::uint32_t kReadable = EPOLLIN | EPOLLRDNORM;
+  std::uint32_t found = backlog_.empty() ? 0 : kReadable;
+  if (rings_ && found == 0) {
+    look_at_door(std::exchange(must_look_, false));
+    // A ring that waits for the kernel is readable, too.
+    if (next_of_rings() || waits_for_kernel_) found = kReadable;
+    if (found != 0 && ++looks_ % kLooksPerKernelLook != 0) return found | EPOLLOUT | EPOLLWRNORM;
+  }
+  const std::uint32_t kernels = transports::kernel_events(fd);
+  if ((kernels & EPOLLIN) != 0) found |= EPOLLRDNORM;
+  if ((kernels & EPOLLOUT) != 0) found |= EPOLLWRNORM;
+  return found | kernels;
+}
+
+int UdpIntake::arm() {
+  if (!rings_) return -1;
+  rings_->arm();
+  must_look_ = true;
+  return rings_->fd();
+}
+
+void UdpIntake::woken() {
+  must_look_ = true;
+  if (rings_) look_at_door(true);
+}
+
+// -- the end ---------------------------------------------------------------------------------------
+
+void UdpIntake::keep(const SocketAddress& source, std::span<const std::byte> bytes) {
+  auto own = std::make_unique<std::byte[]>(bytes.size() + 1);
+  if (!bytes.empty()) std::memcpy(own.get(), bytes.data(), bytes.size());
+  const std::span<const std::byte> kept(own.get(), bytes.size());
+  backlog_.add({source, kept, Arrival::kNoSlot, std::move(own)});
+}
+
+/// Returns false when the kernel's socket is empty.
+bool UdpIntake::keep_one_of_kernel(int fd, std::span<std::byte> room) {
+  sockaddr_storage name{};
+  iovec part{room.data(), room.size()};
+  msghdr message{};
+  message.msg_name = &name;
+  message.msg_namelen = sizeof name;
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  const auto got = receive_by_kernel(fd, message, 0);
+  if (!got) return false;
+  const SocketAddress source = source_of(name, message.msg_namelen);
+  keep(source, room.first(static_cast<std::size_t>(*got)));
+  for (Ring& ring : rings_->rings()) {
+    if (ring.source == source) ++ring.from_kernel;
+  }
+  return true;
+}
+
+/// Ends the rings. What is in them goes to the backlog, with the kernel's datagrams that come before. After that the
+/// backlog comes before all that the kernel has.
+void UdpIntake::close_rings(int fd) {
+  constexpr std::size_t kMostBytes = 65536;
+  constexpr int kMostOfKernel = 4096;
+  if (!rings_) return;
+  const int saved_errno = errno;
+  rings_->shut_door();
+  for (Ring& ring : rings_->rings()) ring.reader.close();
+  std::vector<std::byte> room;
+  int of_kernel = 0;
+  for (;;) {
+    if (const auto next = next_of_rings()) {
+      keep(rings_->rings()[next->ring].source, next->datagram.payload);
+      rings_->rings()[next->ring].reader.pop();
+      continue;
+    }
+    if (!waits_for_kernel_) break;
+    room.resize(kMostBytes);
+    if (++of_kernel > kMostOfKernel || !keep_one_of_kernel(fd, room)) kernel_is_empty();
+  }
+  rings_.reset();
+  promised_ = Promised::nothing;
+  errno = saved_errno;
+}
+
+void UdpIntake::set_peer(int fd, const SocketAddress& peer) {
+  close_rings(fd);
+  peer_ = peer;
+  datagrams_ = 0;
+}
+
+void UdpIntake::leave_rings(int fd) {
+  may_have_rings_ = false;
+  close_rings(fd);
+}
+
+void UdpIntake::close() {
+  may_have_rings_ = false;
+  if (rings_) {
+    for (Ring& ring : rings_->rings()) ring.reader.close();
+  }
+  rings_.reset();
+  backlog_.clear();
+}
+
+}  // namespace ringsock::rs

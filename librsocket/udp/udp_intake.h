@@ -1,0 +1,97 @@
+// What a UDP socket receives: datagrams of rings and of the kernel's socket.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "core/base/result.h"
+#include "core/base/socket_address.h"
+#include "core/device/shm/datagrams/incoming_rings.h"
+#include "librsocket/datagram/arrivals.h"
+
+namespace ringsock::rs {
+
+/// Order: the datagrams of one sender come in the order in which they were sent. Each datagram of a ring tells how many
+/// of the sender's went by the kernel before it. A ring waits until the kernel's socket has given so many of them, or
+/// is empty: the kernel may have lost some. And where the kernel's next datagram is of a sender that has a ring, what
+/// was put into the ring before it comes first, so the source is looked at before the datagram is taken.
+///
+/// A program that looks at a datagram (MSG_PEEK, FIONREAD) gets the same one afterwards.
+///
+/// Threads: the caller's lock. `fd` is the kernel's socket.
+class UdpIntake {
+ public:
+  explicit UdpIntake(int domain) : domain_(domain), backlog_(SIZE_MAX) {}
+
+  /// recvmsg(2), without waiting. Errors: EAGAIN; the kernel's.
+  /// @param is_last_look  the caller does not come again soon: all places are looked at
+  Result<ssize_t> receive(int fd, msghdr& message, int flags, bool is_last_look);
+  /// FIONREAD: the bytes of the datagram that comes next.
+  Result<int> unread_bytes(int fd);
+  /// Returns the EPOLL* bits that hold.
+  std::uint32_t events(int fd);
+  /// Returns a descriptor that becomes readable when a ring has something, -1 without a door.
+  int arm();
+  void woken();
+  /// Returns whether rings were added since the last call: threads that sleep must arm them.
+  [[nodiscard]] bool take_news() { return std::exchange(has_news_, false); }
+
+  [[nodiscard]] bool has_rings() const { return rings_ && !rings_->empty(); }
+  /// Returns whether datagrams of rings wait that the kernel's socket does not have.
+  [[nodiscard]] bool has_backlog() const { return !backlog_.empty(); }
+  [[nodiscard]] bool may_have_rings() const { return may_have_rings_; }
+
+  /// Called when connect(2) has given the socket a peer, or (unspecified) none. Others' datagrams that wait stay.
+  void set_peer(int fd, const SocketAddress& peer);
+  /// Ends all rings: what is in them waits here, and their senders use the kernel. The socket opens no door any more.
+  void leave_rings(int fd);
+  /// Drops all that waits, as close(2) does. Senders use the kernel.
+  void close();
+  /// In a forked child: what waits is the parent's.
+  void forget() { backlog_.clear(); }
+
+ private:
+  using Ring = soft::IncomingRings::Ring;
+  struct Next {
+    std::size_t ring;
+    soft::ParsedDatagram datagram;
+  };
+  /// What a look has promised to be the next datagram.
+  enum class Promised : std::uint8_t { nothing, rings, kernels };
+
+  std::optional<Next> next_of_rings();
+  Result<ssize_t> take_of_kernel(int fd, msghdr& message, int flags);
+  Result<ssize_t> take_of_kernel_alone(int fd, msghdr& message, int flags);
+  Result<ssize_t> take_of_ring(const Next& next, msghdr& message, int flags);
+  Result<ssize_t> take_of_backlog(msghdr& message, int flags);
+  std::optional<Next> next_before(const SocketAddress& source);
+  void kernel_is_empty();
+  void open_door(int fd);
+  bool look_at_door(bool at_once);
+  void close_rings(int fd);
+  void keep(const SocketAddress& source, std::span<const std::byte> bytes);
+  bool keep_one_of_kernel(int fd, std::span<std::byte> room);
+
+  const int domain_;
+  bool may_have_rings_ = true;
+  bool has_news_ = false;
+  bool must_look_ = false;         ///< a thread is about to sleep
+  bool waits_for_kernel_ = false;  ///< a ring has a datagram that comes behind some of the kernel's
+  Promised promised_ = Promised::nothing;
+  unsigned datagrams_ = 0;       ///< received before the door was opened
+  unsigned looks_ = 0;           ///< at empty rings
+  unsigned taken_of_rings_ = 0;  ///< since the last look at the kernel's socket
+  std::size_t next_ring_ = 0;
+  std::uint64_t looked_at_door_ = 0;  ///< ticks()
+  SocketAddress peer_;                ///< of connect(2), canonical
+  std::unique_ptr<soft::IncomingRings> rings_;
+  Arrivals backlog_;
+};
+
+}  // namespace ringsock::rs

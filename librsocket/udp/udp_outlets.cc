@@ -1,0 +1,206 @@
+#include "librsocket/udp/udp_outlets.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "core/base/clock.h"
+#include "core/device/shm/names/connect_target.h"
+#include "core/device/shm/names/port_name.h"
+#include "core/transports/rules.h"
+#include "librsocket/io_vector.h"
+
+namespace ringsock::rs {
+
+namespace {
+
+/// How many datagrams the receiver may assume to have come by the kernel before the first one of a ring: more than a
+/// receive buffer holds, so that it reads all of them first.
+constexpr std::uint32_t kUnknownNumber = 1U << 20;
+constexpr std::uint32_t kDatagramsBeforeRing = 4;
+
+// stamp()s, some 0.3 to 1 ns each.
+constexpr std::uint64_t kSecond = std::uint64_t{1} << 31;
+constexpr std::uint64_t kShortest = kSecond >> 10;
+constexpr std::uint64_t kForeign = 16 * kSecond;
+
+std::uint64_t stamp() {
+  const std::uint64_t now = ticks();
+  return now != 0 ? now : 2 * static_cast<std::uint64_t>(monotonic_now().count());
+}
+
+/// Returns whether a ring can do what the call asks for.
+bool is_plain(const msghdr& message, int flags) {
+  constexpr int kHarmless = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
+  return (flags & ~kHarmless) == 0 && message.msg_controllen == 0;
+}
+
+bool is_link_local(const SocketAddress& address) {
+  return address.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&address.in6().sin6_addr);
+}
+
+/// Returns whether datagrams to the address go to all sockets with the port: 127.255.255.255, and its like. The kernel
+/// calls other broadcast addresses foreign.
+bool is_loopback_broadcast(const SocketAddress& address) {
+  constexpr in_addr_t kHosts = 0xffffff;
+  return address.family() == AF_INET && address.is_loopback() &&
+         (ntohl(address.in4().sin_addr.s_addr) & kHosts) == kHosts;
+}
+
+bool may_have_ring(const SocketAddress& to) {
+  return to.port() != 0 && !to.is_wildcard() && !is_link_local(to) && !is_loopback_broadcast(to) &&
+         soft::check_unicast(to);
+}
+
+}  // namespace
+
+std::size_t UdpOutlets::Hash::operator()(const SocketAddress& address) const noexcept {
+  const std::string_view host = address.family() == AF_INET
+                                    ? std::string_view(reinterpret_cast<const char*>(&address.in4().sin_addr), 4)
+                                    : std::string_view(reinterpret_cast<const char*>(&address.in6().sin6_addr), 16);
+  return std::hash<std::string_view>{}(host) ^ (std::size_t{address.port()} * 0x9e3779b97f4a7c15U);
+}
+
+std::size_t UdpOutlets::rings() const {
+  return static_cast<std::size_t>(
+      std::count_if(outlets_.begin(), outlets_.end(), [](const auto& one) { return one.second.ring != nullptr; }));
+}
+
+void UdpOutlets::forget_names() {
+  peers_ = last_ = nullptr;
+  last_length_ = 0;
+}
+
+void UdpOutlets::set_peer(const SocketAddress& peer) {
+  outlets_.clear();
+  forget_names();
+  peer_ = peer;
+}
+
+void UdpOutlets::leave_rings() {
+  has_left_ = true;
+  outlets_.clear();
+  forget_names();
+}
+
+/// Returns the destination's outlet, or null: then it is the kernel's.
+UdpOutlets::Outlets::value_type* UdpOutlets::outlet_to(const SocketAddress& to) {
+  if (!may_have_ring(to)) return nullptr;
+  const auto known = outlets_.find(to);
+  if (known != outlets_.end()) return &*known;
+  if (outlets_.size() >= kMost + kMostRings) return nullptr;
+  if (outlets_.size() >= kMost) {
+    std::erase_if(outlets_, [](const auto& one) { return one.second.ring == nullptr; });
+    forget_names();
+  }
+  return &*outlets_.try_emplace(to).first;
+}
+
+UdpOutlets::Outlets::value_type* UdpOutlets::find(const msghdr& message) {
+  if (has_left_) return nullptr;
+  if (message.msg_name == nullptr || message.msg_namelen == 0) {
+    if (peers_ == nullptr && !peer_.is_unspecified()) peers_ = outlet_to(peer_);
+    return peers_;
+  }
+  const bool is_last = last_ != nullptr && message.msg_namelen == last_length_ &&
+                       std::memcmp(message.msg_name, last_name_.data(), last_length_) == 0;
+  if (is_last) return last_;
+  const auto to = SocketAddress::from(static_cast<const sockaddr*>(message.msg_name), message.msg_namelen);
+  if (!to || (to->family() != domain_ && domain_ == AF_INET)) return nullptr;
+  auto* const found = outlet_to(soft::canonical_address(*to));
+  if (found == nullptr || message.msg_namelen > last_name_.size()) return found;
+  std::memcpy(last_name_.data(), message.msg_name, message.msg_namelen);
+  last_length_ = message.msg_namelen;
+  last_ = found;
+  return found;
+}
+
+Result<ssize_t> UdpOutlets::send(int fd, const msghdr& message, int flags) {
+  auto* const to = find(message);
+  if (to != nullptr && to->second.ring && is_plain(message, flags)) {
+    const auto bytes = total_bytes(message.msg_iov, message.msg_iovlen);
+    if (bytes && *bytes <= soft::kMaxRingDatagram && put(fd, *to, message, *bytes)) return static_cast<ssize_t>(*bytes);
+  }
+  const ssize_t sent = ::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0) return Error::last("sendmsg");
+  if (to != nullptr) sent_by_kernel(fd, *to);
+  return sent;
+}
+
+/// Returns false where the kernel is to send the datagram.
+bool UdpOutlets::put(int fd, Outlets::value_type& to, const msghdr& message, std::size_t bytes) {
+  Outlet& outlet = to.second;
+  if (const std::uint64_t now = stamp(); now >= outlet.look_at) [[unlikely]] {
+    // Another socket may have got the port meanwhile.
+    const auto receiver = soft::find_receiver(outlet.source, to.first, fd);
+    const bool is_right = receiver && *receiver == outlet.ring->receiver();
+    outlet.look_at = now + kSecond;
+    if (!is_right) return end_ring(outlet);
+  }
+  const std::span<const iovec> parts(message.msg_iov, message.msg_iovlen);
+  switch (outlet.ring->put(outlet.by_kernel, parts, bytes)) {
+    case soft::OutgoingRing::Put::done: return true;
+    case soft::OutgoingRing::Put::not_now: return false;
+    case soft::OutgoingRing::Put::gone: break;
+  }
+  return end_ring(outlet);
+}
+
+/// Ends the ring; the next datagram looks for another one. Returns false.
+bool UdpOutlets::end_ring(Outlet& outlet) {
+  outlet.ring.reset();
+  outlet.patience = outlet.look_at = 0;
+  return false;
+}
+
+void UdpOutlets::sent_by_kernel(int fd, Outlets::value_type& to) {
+  Outlet& outlet = to.second;
+  ++outlet.by_kernel;
+  if (outlet.ring || ++outlet.datagrams < kDatagramsBeforeRing) return;
+  const std::uint64_t now = stamp();
+  if (now < outlet.look_at) return;
+  outlet.patience = std::clamp(2 * outlet.patience, kShortest, kSecond);
+  outlet.look_at = now + outlet.patience;
+  const int saved_errno = errno;
+  open_ring(fd, to);
+  errno = saved_errno;
+}
+
+/// Opens a ring if the destination takes part.
+void UdpOutlets::open_ring(int fd, Outlets::value_type& to) {
+  Outlet& outlet = to.second;
+  if (!transports::permits_datagrams(domain_, to.first) || !soft::check_local(to.first, fd)) {
+    outlet.look_at += kForeign;
+    return;
+  }
+  const auto source = source_towards(fd, to.first);
+  if (!source || rings() >= kMostRings) return;
+  const auto receiver = soft::find_receiver(*source, to.first, fd);
+  if (!receiver) return;
+  auto ring = soft::OutgoingRing::open(*receiver, *source);
+  if (!ring) return;
+  outlet.ring = *std::move(ring);
+  outlet.source = *source;
+  outlet.by_kernel = kUnknownNumber;
+  outlet.look_at = stamp() + kSecond;
+}
+
+/// Returns the name that the kernel gives our datagrams to an address of this host.
+Result<SocketAddress> UdpOutlets::source_towards(int fd, const SocketAddress& to) const {
+  const auto name = name_by(::getsockname, fd, "datagrams: getsockname");
+  if (!name) return name.error();
+  const SocketAddress bound = soft::canonical_address(*name);
+  if (bound.port() == 0) return Error{EINVAL, "datagrams: not bound"};
+  if (!bound.is_wildcard()) {
+    const bool is_source = bound.family() == to.family() && may_have_ring(bound);
+    return is_source ? Result<SocketAddress>(bound) : Error{EINVAL, "datagrams: source"};
+  }
+  SocketAddress source = soft::source_towards(to);
+  source.set_port(bound.port());
+  return source;
+}
+
+}  // namespace ringsock::rs

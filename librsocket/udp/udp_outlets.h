@@ -1,0 +1,74 @@
+// Where a UDP socket sends: the destinations of late, and the rings to those that take part.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+
+#include "core/base/result.h"
+#include "core/base/socket_address.h"
+#include "core/device/shm/datagrams/outgoing_ring.h"
+
+namespace ringsock::rs {
+
+/// Chooses the ring or the kernel for each datagram. Nothing is ever sent to find a partner: the kernel tells which
+/// socket has the port (soft::find_receiver()), and that socket has a door or not. A destination's first datagrams go
+/// by the kernel, so that a socket for one question costs no more than without the library.
+///
+/// Order: each datagram of a ring tells how many went by the kernel before it, and the receiver keeps to that
+/// (UdpIntake). Threads: the caller's lock.
+class UdpOutlets {
+ public:
+  explicit UdpOutlets(int domain) : domain_(domain) {}
+
+  /// sendmsg(2), without waiting. Errors: the kernel's.
+  Result<ssize_t> send(int fd, const msghdr& message, int flags);
+  /// Called when the socket has got a peer, or (unspecified) none, or may have got another name: all rings end.
+  void set_peer(const SocketAddress& peer);
+  /// All rings end, and no more are opened.
+  void leave_rings();
+  [[nodiscard]] bool has_left_rings() const { return has_left_; }
+  [[nodiscard]] std::size_t rings() const;
+
+ private:
+  static constexpr std::size_t kMost = 256;  ///< destinations without a ring that are remembered
+  static constexpr std::size_t kMostRings = 512;
+
+  struct Outlet {
+    std::unique_ptr<soft::OutgoingRing> ring;
+    SocketAddress source;         ///< with the ring: ours
+    std::uint32_t by_kernel = 0;  ///< OutgoingRing::put()
+    std::uint32_t datagrams = 0;  ///< sent by the kernel, as long as that matters
+    std::uint64_t look_at = 0;    ///< stamp(): when to look for a door, or whether the ring is the right one
+    std::uint64_t patience = 0;   ///< stamps until the next look for a door
+  };
+  struct Hash {
+    std::size_t operator()(const SocketAddress& address) const noexcept;
+  };
+  using Outlets = std::unordered_map<SocketAddress, Outlet, Hash>;
+
+  Outlets::value_type* find(const msghdr& message);
+  Outlets::value_type* outlet_to(const SocketAddress& to);
+  bool put(int fd, Outlets::value_type& to, const msghdr& message, std::size_t bytes);
+  static bool end_ring(Outlet& outlet);
+  void sent_by_kernel(int fd, Outlets::value_type& to);
+  void open_ring(int fd, Outlets::value_type& to);
+  [[nodiscard]] Result<SocketAddress> source_towards(int fd, const SocketAddress& to) const;
+  void forget_names();
+
+  const int domain_;
+  bool has_left_ = false;
+  SocketAddress peer_;  ///< of connect(2), canonical
+  Outlets outlets_;
+  Outlets::value_type* peers_ = nullptr;  ///< that of peer_
+  // The last name that was given, byte by byte.
+  std::array<std::byte, sizeof(sockaddr_in6)> last_name_{};
+  socklen_t last_length_ = 0;
+  Outlets::value_type* last_ = nullptr;
+};
+
+}  // namespace ringsock::rs

@@ -1,0 +1,300 @@
+#include "librsocket/udp/udp_socket.h"
+
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+
+#include <cerrno>
+#include <mutex>
+#include <new>
+#include <shared_mutex>
+
+#include "core/device/shm/names/port_name.h"
+#include "core/runtime/fd_table.h"
+#include "core/runtime/fork_registry.h"
+#include "core/transports/kernel_calls.h"
+#include "core/transports/way.h"
+#include "librsocket/udp/udp_options.h"
+
+namespace ringsock::rs {
+
+using transports::kAskKernel;
+
+UdpSocket::UdpSocket(int domain, int fd)
+    : Endpoint(Carries::datagrams), domain_(domain), fd_(fd), outlets_(domain), intake_(domain) {
+  describe();
+  runtime::fork_registry().enter(*this);
+}
+
+UdpSocket::~UdpSocket() {
+  const std::shared_lock teardown(runtime::fork_registry().teardown_gate());
+  runtime::fork_registry().leave(*this);
+}
+
+void UdpSocket::describe() {
+  using runtime::SocketPath;
+  using runtime::SocketState;
+  runtime::SocketDescription out{.descriptor = fd()};
+  if (is_closed()) {
+    out.state = SocketState::closed;
+    out.descriptor = -1;
+  } else if (const auto name = name_by(::getsockname, fd(), "getsockname"); name && name->port() != 0) {
+    const auto peer = name_by(::getpeername, fd(), "getpeername");
+    out.state = peer ? SocketState::connected : SocketState::bound;
+    out.local = *name;
+    if (peer) out.peer = *peer;
+    out.path = has_rings_.load(std::memory_order_relaxed) ? SocketPath::embedded : SocketPath::kernel;
+  }
+  statistics_.describe(out);
+}
+
+// -- bytes -----------------------------------------------------------------------------------------
+
+void UdpSocket::unlock_and_tell(std::unique_lock<Mutex>& guard) {
+  const bool has_news = intake_.take_news();
+  if (has_news || has_rings_.load(std::memory_order_relaxed) != intake_.has_rings())
+    has_rings_.store(intake_.has_rings(), std::memory_order_relaxed);
+  guard.unlock();
+  if (!has_news) return;
+  describe();
+  note_activity(EPOLLIN);
+  notify_watchers(EPOLLIN | EPOLLRDNORM);
+}
+
+Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
+  if (is_closed()) return Error{EBADF, "recvmsg: closed"};
+  if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0) {
+    const ssize_t got = ::recvmsg(fd(), &message, flags | MSG_DONTWAIT);
+    return got >= 0 ? Result<ssize_t>(got) : Error::last("recvmsg");
+  }
+  std::unique_lock guard(receive_lock_);
+  if (has_left_rings() && !intake_.has_backlog()) return kAskKernel;
+  auto got = intake_.receive(fd(), message, flags, is_nonblocking() || (flags & MSG_DONTWAIT) != 0);
+  if (got && (flags & MSG_PEEK) == 0) statistics_.count_received(static_cast<std::size_t>(*got));
+  unlock_and_tell(guard);
+  return got;
+}
+
+Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
+  if (is_closed()) return Error{EBADF, "sendmsg: closed"};
+  // What is sent after MSG_MORE belongs to the same datagram.
+  if ((flags & MSG_MORE) != 0 && !has_left_rings()) leave_rings();
+  if (has_left_rings()) [[unlikely]] {
+    const std::lock_guard guard(receive_lock_);
+    if (!intake_.has_backlog()) return kAskKernel;
+  }
+  const std::lock_guard guard(send_lock_);
+  auto sent = outlets_.send(fd(), message, flags);
+  if (sent) {
+    statistics_.count_sent(static_cast<std::size_t>(*sent));
+  } else if (sent.error().code == EAGAIN) {
+    must_wait_to_send_.store(true, std::memory_order_relaxed);
+  }
+  return sent;
+}
+
+Result<int> UdpSocket::unread_bytes() {
+  std::unique_lock guard(receive_lock_);
+  auto bytes = intake_.unread_bytes(fd());
+  unlock_and_tell(guard);
+  return bytes;
+}
+
+Result<int> UdpSocket::unsent_bytes() {
+  int bytes = 0;
+  if (::ioctl(fd(), SIOCOUTQ, &bytes) != 0) return Error::last("SIOCOUTQ");
+  return bytes;
+}
+
+// -- readiness -------------------------------------------------------------------------------------
+
+std::uint32_t UdpSocket::ready() noexcept try {
+  if (is_closed()) return EPOLLERR | EPOLLHUP;
+  std::unique_lock guard(receive_lock_);
+  const std::uint32_t events = intake_.events(fd());
+  if ((events & EPOLLOUT) != 0) must_wait_to_send_.store(false, std::memory_order_relaxed);
+  unlock_and_tell(guard);
+  return events;
+} catch (const std::bad_alloc&) {
+  return EPOLLERR;
+}
+
+runtime::WaitFds UdpSocket::arm() noexcept {
+  const std::lock_guard guard(receive_lock_);
+  return {{fd(), intake_.arm()}};
+}
+
+void UdpSocket::woken() noexcept try {
+  statistics_.count_wakeup();
+  std::unique_lock guard(receive_lock_);
+  intake_.woken();
+  unlock_and_tell(guard);
+  note_activity();
+} catch (const std::bad_alloc&) {
+}
+
+/// No descriptor of arm() tells of room in the kernel's send buffer.
+Nanos UdpSocket::deadline() noexcept {
+  constexpr Nanos kUntilRoom = std::chrono::milliseconds(1);
+  const bool must_wait = must_wait_to_send_.load(std::memory_order_relaxed);
+  return must_wait ? monotonic_now() + kUntilRoom : Nanos::max();
+}
+
+// -- names and options -----------------------------------------------------------------------------
+
+Status UdpSocket::bind(const sockaddr* address, socklen_t length) {
+  if (::bind(fd(), address, length) != 0) return Error::last("bind");
+  if (shares_address_.load(std::memory_order_relaxed)) end_rings_to_port();
+  describe();
+  return ok();
+}
+
+Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
+  const std::scoped_lock guard(send_lock_, receive_lock_);
+  if (::connect(fd(), address, length) != 0) return Error::last("connect");
+  const auto peer = name_by(::getpeername, fd(), "getpeername");
+  const SocketAddress name = peer ? soft::canonical_address(*peer) : SocketAddress();
+  if (!has_left_rings()) {
+    outlets_.set_peer(name);
+    intake_.set_peer(fd(), name);
+  }
+  has_rings_.store(false, std::memory_order_relaxed);
+  describe();
+  return ok();
+}
+
+Status UdpSocket::shutdown(int how) {
+  leave_rings();
+  const int done = ::shutdown(fd(), how);
+  const Error why = Error::last("shutdown");
+  // Shutting down a socket that is not connected fails, but nevertheless wakes its readers.
+  note_activity();
+  notify_watchers();
+  return done == 0 ? ok() : Status(why);
+}
+
+Status UdpSocket::listen(int backlog) { return ::listen(fd(), backlog) == 0 ? ok() : Status(Error::last("listen")); }
+
+Result<int> UdpSocket::accept(SocketAddress&, int) { return Error{EOPNOTSUPP, "accept: datagrams"}; }
+
+Result<SocketAddress> UdpSocket::local_name() { return name_by(::getsockname, fd(), "getsockname"); }
+Result<SocketAddress> UdpSocket::peer_name() { return name_by(::getpeername, fd(), "getpeername"); }
+
+Status UdpSocket::set_option(int level, int name, const void* value, socklen_t length) {
+  const UdpOptionEffect effect = effect_of_udp_option(level, name);
+  // Before the kernel has it: nothing that comes afterwards may come by a ring.
+  if (effect == UdpOptionEffect::kernel_only) leave_rings();
+  if (effect == UdpOptionEffect::shared_port) leave_incoming_rings();
+  if (effect == UdpOptionEffect::shared_address) shares_address_.store(true, std::memory_order_relaxed);
+  if (::setsockopt(fd(), level, name, value, length) != 0) return Error::last("setsockopt");
+  if (effect == UdpOptionEffect::time_outs) {
+    set_receive_timeout(time_out_of(fd(), SO_RCVTIMEO));
+    set_send_timeout(time_out_of(fd(), SO_SNDTIMEO));
+  }
+  return ok();
+}
+
+Status UdpSocket::get_option(int level, int name, void* value, socklen_t* length) {
+  return ::getsockopt(fd(), level, name, value, length) == 0 ? ok() : Status(Error::last("getsockopt"));
+}
+
+// -- the end ---------------------------------------------------------------------------------------
+
+/// Sends and receives by the kernel from now on; what waits in rings is read first. Not with the locks held.
+void UdpSocket::leave_rings() noexcept try {
+  const std::scoped_lock guard(send_lock_, receive_lock_);
+  outlets_.leave_rings();
+  intake_.leave_rings(fd());
+  has_rings_.store(false, std::memory_order_relaxed);
+  if (!has_left_rings_.exchange(true)) describe();
+} catch (const std::bad_alloc&) {
+}
+
+/// Receives by the kernel from now on; what waits in rings is read first.
+void UdpSocket::leave_incoming_rings() noexcept try {
+  const std::lock_guard guard(receive_lock_);
+  intake_.leave_rings(fd());
+  has_rings_.store(false, std::memory_order_relaxed);
+} catch (const std::bad_alloc&) {
+}
+
+/// Called when this socket has got a port that others of this process may have: from now on only the kernel knows which
+/// of them gets a datagram. Sockets of other processes are noticed by the senders (UdpOutlets).
+void UdpSocket::end_rings_to_port() {
+  const auto name = local_name();
+  if (!name) return;
+  for (const runtime::Ref& endpoint : runtime::fork_registry().endpoints()) {
+    auto* const other = dynamic_cast<UdpSocket*>(endpoint.get());
+    if (other == nullptr || other == this || !other->shares_address_.load(std::memory_order_relaxed)) continue;
+    const auto others = other->local_name();
+    if (others && others->port() == name->port()) other->leave_incoming_rings();
+  }
+}
+
+/// Leaves the descriptors to the kernel. Not inside a read-side section, and without locks.
+void UdpSocket::leave() {
+  if (has_left_to_kernel()) return;  // the number may be another file's by now
+  runtime::fd_table().let_go(fd());
+  while (has_descriptors()) {
+    const auto duplicate = runtime::fd_table().number_of(*this);
+    if (!duplicate) break;
+    runtime::fd_table().let_go(*duplicate);
+  }
+  leave_to_kernel();
+}
+
+bool UdpSocket::become_kernels() noexcept {
+  if (has_left_to_kernel()) return true;
+  leave_rings();
+  {
+    const std::lock_guard guard(receive_lock_);
+    if (intake_.has_backlog()) return false;
+  }
+  leave();
+  return true;
+}
+
+void UdpSocket::closed() noexcept {
+  const std::scoped_lock guard(send_lock_, receive_lock_);
+  outlets_.leave_rings();
+  intake_.close();
+  describe();
+}
+
+void UdpSocket::descriptor_closed(int closed_fd) noexcept {
+  if (closed_fd != fd()) return;
+  const auto other = runtime::fd_table().number_of(*this);
+  fd_.store(other.value_or(-1), std::memory_order_relaxed);
+  if (other) notify_watchers();  // a thread that is about to sleep on the number must look again
+}
+
+/// This runs before the fork locks are taken. Both processes have the kernel's socket, and which of them is to read a
+/// datagram only the kernel decides.
+void UdpSocket::add_fork_locks(runtime::ForkLocks& locks) {
+  become_kernels();
+  locks.add_outer(send_lock_);
+  locks.add_outer(receive_lock_);
+  Endpoint::add_fork_locks(locks);
+}
+
+void UdpSocket::after_fork(ForkSide side) noexcept {
+  Endpoint::after_fork(side);
+  if (side == ForkSide::parent) return;
+  has_left_rings_.store(true);
+  if (side == ForkSide::child) return intake_.forget();
+  // Another thread of the parent may have been changing these.
+  new (&send_lock_) Mutex;
+  new (&receive_lock_) Mutex;
+  [[maybe_unused]] auto* const lost = new (&intake_) UdpIntake(domain_);
+  new (&outlets_) UdpOutlets(domain_);
+  outlets_.leave_rings();
+}
+
+/// Another program that gets the descriptor reads from the kernel only.
+void UdpSocket::before_exec() noexcept {
+  const int flags = ::fcntl(fd(), F_GETFD);
+  if (flags >= 0 && (flags & FD_CLOEXEC) == 0) leave_rings();
+}
+
+}  // namespace ringsock::rs

@@ -1,0 +1,207 @@
+// Calls that wait for datagrams of rings and of the kernel's socket.
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/time.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "tests/preload/udp_world.h"
+#include "tests/support/thread_status.h"
+
+namespace ringsock::preload_tests {
+namespace {
+
+/// Runs `wait` in a thread, and `act` once that sleeps.
+template <class Wait, class Act>
+void while_asleep(Wait wait, Act act) {
+  std::atomic<pid_t> thread{0};
+  std::thread waiting([&] {
+    thread = static_cast<pid_t>(::syscall(SYS_gettid));
+    wait();
+  });
+  while (thread == 0) std::this_thread::yield();
+  ASSERT_TRUE(support::falls_asleep(thread));
+  act();
+  waiting.join();
+}
+
+TEST(UdpWaiting, ADatagramOfARingWakesAReceiver) {
+  const UdpPair pair;
+  while_asleep([&] { EXPECT_EQ(pair.bob.receive(), "wake up"); }, [&] { pair.alice.send_to(pair.bob, "wake up"); });
+}
+
+TEST(UdpWaiting, ADatagramOfTheKernelWakesAReceiver) {
+  const UdpPair pair;
+  const Udp carol;
+  while_asleep([&] { EXPECT_EQ(pair.bob.receive(), "wake up"); }, [&] { carol.send_to(pair.bob, "wake up"); });
+}
+
+TEST(UdpWaiting, ANewSenderWakesAReceiver) {
+  const UdpPair pair;
+  const Udp carol;
+  warm_up(carol, pair.alice);  // carol knows rings, but has none to bob
+  for (int i = 0; i < 30; ++i) {
+    while_asleep([&] { EXPECT_EQ(pair.bob.receive(), "wake up"); }, [&] { carol.send_to(pair.bob, "wake up"); });
+  }
+}
+
+TEST(UdpWaiting, TwoReceiversGetOneDatagramEach) {
+  const UdpPair pair;
+  while_asleep([&] { EXPECT_EQ(pair.bob.receive(), "wake up"); },
+               [&] {
+                 while_asleep([&] { EXPECT_EQ(pair.bob.receive(), "wake up"); },
+                              [&] {
+                                pair.alice.send_to(pair.bob, "wake up");
+                                pair.alice.send_to(pair.bob, "wake up");
+                              });
+               });
+}
+
+TEST(UdpWaiting, EndsWithTheTimeLimit) {
+  const UdpPair pair;
+  const timeval limit{0, 20'000};
+  ASSERT_EQ(::setsockopt(pair.bob, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  EXPECT_EQ(pair.bob.receive(), kAgain);
+  pair.alice.send_to(pair.bob, "in time");
+  EXPECT_EQ(pair.bob.kernel_has_one(), !has_rings());
+  EXPECT_EQ(pair.bob.receive(), "in time");
+}
+
+TEST(UdpWaiting, DoesNotHappenOnANonblockingSocket) {
+  const UdpPair pair;
+  EXPECT_EQ(pair.bob.receive(MSG_DONTWAIT), kAgain);
+  pair.alice.send_to(pair.bob, "there");
+  EXPECT_EQ(pair.bob.receive(MSG_DONTWAIT), "there");
+  const Udp carol(Udp::Bound::yes, SOCK_NONBLOCK);
+  EXPECT_EQ(carol.receive(), kAgain);
+}
+
+TEST(UdpWaiting, ANonblockingReceiverThatNeverSleepsGetsRings) {
+  const Udp alice;
+  const Udp bob(Udp::Bound::yes, SOCK_NONBLOCK);
+  for (int i = 0; i < 200; ++i) {
+    alice.send_to(bob, std::to_string(i));
+    std::string got = kAgain;
+    while (got == kAgain) got = bob.receive();
+    ASSERT_EQ(got, std::to_string(i));
+    if (i < 20) ::usleep(1000);
+  }
+  alice.send_to(bob, "the last");
+  EXPECT_EQ(bob.kernel_has_one(), !has_rings());
+}
+
+TEST(UdpWaiting, PollTellsOfBothWays) {
+  const UdpPair pair;
+  const Udp carol;
+  EXPECT_FALSE(pair.bob.is_readable());
+  pair.alice.send_to(pair.bob, "ring");
+  EXPECT_TRUE(pair.bob.is_readable());
+  EXPECT_EQ(pair.bob.receive(), "ring");
+  EXPECT_FALSE(pair.bob.is_readable());
+  carol.send_to(pair.bob, "kernel");
+  EXPECT_TRUE(pair.bob.is_readable());
+  EXPECT_EQ(pair.bob.receive(), "kernel");
+  EXPECT_FALSE(pair.bob.is_readable(10));
+  pollfd entry{pair.bob, POLLIN | POLLOUT, 0};
+  EXPECT_EQ(::poll(&entry, 1, 0), 1);
+  EXPECT_EQ(entry.revents, POLLOUT);
+}
+
+TEST(UdpWaiting, PollWakesForBothWays) {
+  const UdpPair pair;
+  const Udp carol;
+  while_asleep([&] { EXPECT_TRUE(pair.bob.is_readable(10'000)); }, [&] { pair.alice.send_to(pair.bob, "ring"); });
+  EXPECT_EQ(pair.bob.receive(), "ring");
+  while_asleep([&] { EXPECT_TRUE(pair.bob.is_readable(10'000)); }, [&] { carol.send_to(pair.bob, "kernel"); });
+  EXPECT_EQ(pair.bob.receive(), "kernel");
+}
+
+TEST(UdpWaiting, SelectWakesForARing) {
+  const UdpPair pair;
+  while_asleep(
+      [&] {
+        fd_set readable;
+        FD_ZERO(&readable);
+        FD_SET(pair.bob, &readable);
+        timeval limit{10, 0};
+        EXPECT_EQ(::select(pair.bob + 1, &readable, nullptr, nullptr, &limit), 1);
+        EXPECT_TRUE(FD_ISSET(pair.bob, &readable));
+      },
+      [&] { pair.alice.send_to(pair.bob, "ring"); });
+}
+
+/// Bob in an epoll set.
+struct Watched : UdpPair {
+  explicit Watched(std::uint32_t events) : set(::epoll_create1(0)) {
+    epoll_event event{events, {.u64 = 7}};
+    EXPECT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, bob, &event), 0);
+  }
+  /// The events of bob, 0 when there are none.
+  [[nodiscard]] std::uint32_t wait(int milliseconds) const {
+    epoll_event event{};
+    const int count = ::epoll_wait(set, &event, 1, milliseconds);
+    if (count != 1) return 0;
+    EXPECT_EQ(event.data.u64, 7U);
+    return event.events;
+  }
+  Udp set;
+};
+
+TEST(UdpWaiting, EpollTellsOfBothWays) {
+  const Watched pair(EPOLLIN);
+  const Udp carol;
+  EXPECT_EQ(pair.wait(0), 0U);
+  pair.alice.send_to(pair.bob, "ring");
+  EXPECT_EQ(pair.wait(0), EPOLLIN);
+  EXPECT_EQ(pair.wait(0), EPOLLIN);
+  EXPECT_EQ(pair.bob.receive(), "ring");
+  EXPECT_EQ(pair.wait(0), 0U);
+  carol.send_to(pair.bob, "kernel");
+  EXPECT_EQ(pair.wait(1000), EPOLLIN);
+  EXPECT_EQ(pair.bob.receive(), "kernel");
+  EXPECT_EQ(pair.wait(10), 0U);
+}
+
+TEST(UdpWaiting, EpollWakesForBothWays) {
+  const Watched pair(EPOLLIN);
+  const Udp carol;
+  for (int i = 0; i < 10; ++i) {
+    while_asleep([&] { EXPECT_EQ(pair.wait(10'000), EPOLLIN); }, [&] { pair.alice.send_to(pair.bob, "ring"); });
+    EXPECT_EQ(pair.bob.receive(), "ring");
+    while_asleep([&] { EXPECT_EQ(pair.wait(10'000), EPOLLIN); }, [&] { carol.send_to(pair.bob, "kernel"); });
+    EXPECT_EQ(pair.bob.receive(), "kernel");
+  }
+}
+
+TEST(UdpWaiting, AnEdgeComesWithNewDatagramsOnly) {
+  const Watched pair(EPOLLIN | EPOLLET);
+  pair.alice.send_to(pair.bob, "one");
+  EXPECT_EQ(pair.wait(1000), EPOLLIN);
+  EXPECT_EQ(pair.wait(0), 0U);
+  EXPECT_EQ(pair.bob.receive(), "one");
+  EXPECT_EQ(pair.wait(0), 0U);
+  pair.alice.send_to(pair.bob, "two");
+  EXPECT_EQ(pair.wait(1000), EPOLLIN);
+  EXPECT_EQ(pair.bob.receive(), "two");
+}
+
+TEST(UdpWaiting, ASocketInASetGetsARingLater) {
+  const Udp alice, bob;
+  const Udp set(::epoll_create1(0));
+  epoll_event event{EPOLLIN, {.u64 = 7}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, bob, &event), 0);
+  for (int i = 0; i < 100; ++i) {
+    alice.send_to(bob, std::to_string(i));
+    ASSERT_EQ(::epoll_wait(set, &event, 1, 10'000), 1);
+    ASSERT_EQ(bob.receive(MSG_DONTWAIT), std::to_string(i));
+    if (i < 20) ::usleep(1000);
+  }
+  alice.send_to(bob, "the last");
+  EXPECT_EQ(bob.kernel_has_one(), !has_rings());
+}
+
+}  // namespace
+}  // namespace ringsock::preload_tests
