@@ -29,14 +29,16 @@ std::uint32_t kernel_events(int fd) noexcept {
   return ready > 0 ? static_cast<std::uint16_t>(entry.revents) : 0;
 }
 
-bool is_in_use(int fd) noexcept {
-  std::uint8_t tcp_state = TCP_CLOSE;  // the first field of tcp_info
-  socklen_t length = sizeof tcp_state;
+std::uint8_t tcp_state(int fd) noexcept {
+  std::uint8_t state = TCP_CLOSE;  // the first field of tcp_info
+  socklen_t length = sizeof state;
   const int saved_errno = errno;
-  const bool is_told = ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &tcp_state, &length) == 0;
+  const bool is_told = ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &state, &length) == 0;
   errno = saved_errno;
-  return is_told && tcp_state != TCP_CLOSE;
+  return is_told ? state : std::uint8_t{TCP_CLOSE};
 }
+
+bool is_in_use(int fd) noexcept { return tcp_state(fd) != TCP_CLOSE; }
 
 Status connect_as_application(int fd, const sockaddr* address, socklen_t length) {
   const runtime::OutsideLibrary waiting_in_kernel;

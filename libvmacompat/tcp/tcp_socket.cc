@@ -84,7 +84,7 @@ void TcpSocket::take_over_if_connected() {
   {
     const std::lock_guard guard(setup_lock_);
     if (phase() != Phase::connecting) return;
-    is_taken = kernels_state() == TCP_ESTABLISHED && take_over(config::VmaRole::tcp_client);
+    is_taken = transports::tcp_state(fd()) == TCP_ESTABLISHED && take_over(config::VmaRole::tcp_client);
   }
   if (!is_taken) return leave();
   note_activity();
@@ -94,12 +94,6 @@ void TcpSocket::take_over_if_connected() {
 void TcpSocket::TakeOver::run() {
   socket_.take_over_if_connected();
   if (socket_.phase() == Phase::connecting) socket_.leave();  // the call that is made again would find it due for ever
-}
-
-std::uint8_t TcpSocket::kernels_state() const {
-  std::uint8_t state = TCP_CLOSE;  // the first field of tcp_info
-  socklen_t length = sizeof state;
-  return ::getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &state, &length) == 0 ? state : std::uint8_t{TCP_CLOSE};
 }
 
 // -- to the kernel ---------------------------------------------------------------------------------

@@ -17,6 +17,7 @@
 #include "core/runtime/endpoint.h"
 #include "libvmacompat/tcp/carried_connection.h"
 #include "libvmacompat/tcp/carried_stream.h"
+#include "libvmacompat/tcp/moves.h"
 
 namespace ringsock::vma {
 
@@ -79,18 +80,6 @@ class TcpSocket final : public runtime::Endpoint {
    private:
     TcpSocket& socket_;
   };
-  /// While it exists, the kernel's socket is in states that are not the connection's. The number of moves is odd.
-  class Moving {
-   public:
-    explicit Moving(std::atomic<unsigned>& moves) : moves_(moves) { moves_.fetch_add(1); }
-    Moving(const Moving&) = delete;
-    Moving& operator=(const Moving&) = delete;
-    ~Moving() { moves_.fetch_add(1); }
-
-   private:
-    std::atomic<unsigned>& moves_;
-  };
-
   enum class Phase : std::uint8_t {
     beginning,   ///< not connected
     connecting,  ///< connect(2) is under way
@@ -103,7 +92,6 @@ class TcpSocket final : public runtime::Endpoint {
   [[nodiscard]] bool is_permitted(config::VmaRole role, const SocketAddress& local, const SocketAddress& peer) const;
   bool take_over(config::VmaRole role);
   void take_over_if_connected();
-  [[nodiscard]] std::uint8_t kernels_state() const;
   std::optional<Error> why_not_yet();
   void leave();
   bool give_back() noexcept;
@@ -112,7 +100,7 @@ class TcpSocket final : public runtime::Endpoint {
   std::atomic<int> fd_;
   std::atomic<Phase> phase_{Phase::beginning};
   Mutex setup_lock_;  ///< held while the connection moves
-  std::atomic<unsigned> moves_{0};
+  Moves moves_;
   TakeOver take_over_{*this};
   std::atomic<bool> has_kernels_option_{false};
   CarriedConnection carried_;

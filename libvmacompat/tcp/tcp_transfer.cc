@@ -47,7 +47,7 @@ bool TcpSocket::is_kernels_now() {
 /// kernel carries them out. A connection that is established is taken over, and the call is made again.
 std::optional<Error> TcpSocket::why_not_yet() {
   if (phase() != Phase::connecting) return std::nullopt;
-  const std::uint8_t state = kernels_state();
+  const std::uint8_t state = transports::tcp_state(fd());
   if (state == TCP_SYN_SENT || state == TCP_SYN_RECV) return std::nullopt;
   return state == TCP_ESTABLISHED && runtime::note_due(take_over_) ? kTakenOverFirst : kNotConnected;
 }
@@ -96,10 +96,7 @@ std::uint32_t TcpSocket::ready() noexcept {
   if (phase() == Phase::on_ring) {
     if (const auto events = stream_.events(receive_low_mark())) return *events;
   }
-  const unsigned moves = moves_.load();
-  const std::uint32_t events = transports::kernel_events(fd());
-  // Those who watch look again behind a move.
-  return moves % 2 == 0 && moves_.load() == moves ? events : 0;
+  return moves_.unless_moving([this] { return transports::kernel_events(fd()); });
 }
 
 runtime::WaitFds TcpSocket::arm() noexcept {

@@ -39,6 +39,7 @@ EXPLAINED = {
     ("core/device/shm/link/open_memory.cc", "open"): "callers map it and close it",
     ("core/device/shm/link/link.cc", "SCM_RIGHTS"): "memory, which is mapped at once",
     ("core/device/shm/queue/ud_transfer.cc", "SCM_RIGHTS"): "memory, which is mapped at once",
+    ("core/device/shm/datagrams/incoming_rings.cc", "SCM_RIGHTS"): "memory, which is mapped at once",
     ("core/device/shm/cm/acceptor.cc", "accept4"): APPLICATIONS,
     ("core/device/shm/names/port_reservation.cc", "socket"): "a link, whose number becomes the application's, or held until listen(2) only",
     ("core/device/shm/memory/page_swap.cc", "USERFAULTFD_IOC_NEW"): "moved some lines below",
