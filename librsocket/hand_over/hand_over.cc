@@ -1,6 +1,7 @@
 #include "librsocket/hand_over/hand_over.h"
 
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -165,8 +166,23 @@ Status become_unconnected(StreamSocket& connection) {
   return ok();
 }
 
+namespace {
+/// Clients that the ring's listener turns away come to the kernel's all at once, and those for which its queue has no
+/// room come again a second later.
+void make_room_for_clients(int listener) {
+  constexpr int kRoom = 512;
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  // tcpi_sacked of a listener is its backlog.
+  if (::getsockopt(listener, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_state == TCP_LISTEN &&
+      info.tcpi_sacked < kRoom)
+    ::listen(listener, kRoom);
+}
+}  // namespace
+
 void give_to_kernel(ChosenSocket& socket) {
   if (socket.listens_by_way()) {
+    if (const auto listener = runtime::fd_table().number_of(socket)) make_room_for_clients(*listener);
     StreamSocket& stream = stream_of(socket);
     stream.listener().end_for_all();
     // A client's confirmation arrives on the service thread.

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -625,6 +626,11 @@ TEST(Passing, EndsTheRingsOfAListenerWhoseConnectionsAreAllPassedOn) {
       expect(support::send_descriptor(channel[0], client), "it is passed on");
       ::close(client);
     }
+    // Those that come over from the ring do so all at once; without room they would come a second later.
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    ::getsockopt(listener.fd, IPPROTO_TCP, TCP_INFO, &info, &length);
+    expect(info.tcpi_sacked >= 500, "the kernel's listener has room for them");
   });
   ::close(channel[0]);
   ::close(channel[1]);
