@@ -96,6 +96,7 @@ Result<ssize_t> CarriedStream::receive_urgent(const msghdr& message, int flags) 
 Result<ssize_t> CarriedStream::receive_once(msghdr& message, int flags) {
   const auto answer = connection_.with_engine([&](tcp::TcpConnection& engine, Nanos now) -> Result<ssize_t> {
     if (const std::size_t got = read_into(engine, message, flags, now)) return static_cast<ssize_t>(got);
+    if (engine.has_peers_end()) return 0;  // Linux: a reset that follows is told to the next send
     if (const int error = take_error_of(engine)) return Error{error, "recv"};
     if (engine.at_end() || total(message) == 0) return 0;
     return Error{EAGAIN, "recv"};

@@ -260,6 +260,8 @@ bool TcpConnection::at_end() const {
   return ended && readable_now(*core_).bytes == 0;
 }
 
+bool TcpConnection::has_peers_end() const { return core_->rcv.fin && readable_now(*core_).bytes == 0; }
+
 void TcpConnection::shutdown_send(Nanos now) {
   Core& core = *core_;
   if (core.snd.fin_queued) return;

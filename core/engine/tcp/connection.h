@@ -79,6 +79,8 @@ class TcpConnection {
   void consume(std::size_t bytes, Nanos now);
   /// Returns whether the peer has ended its stream and everything before was read.
   [[nodiscard]] bool at_end() const;
+  /// Returns whether the peer's FIN has come and everything before was read: error() concerns only sending then.
+  [[nodiscard]] bool has_peers_end() const;
   /// Ends our stream behind the queued bytes (FIN).
   void shutdown_send(Nanos now);
   /// The application has gone: unread bytes lead to RST, otherwise the queued bytes and FIN are sent. Bytes that arrive
