@@ -168,7 +168,7 @@ std::optional<std::uint32_t> CarriedStream::events(std::size_t low_mark) noexcep
     if (has_ended) out |= EPOLLRDHUP;
     if (is_over) out |= EPOLLHUP;
     if (has_failed) out |= EPOLLERR;
-    if (engine.at_mark()) out |= EPOLLPRI;
+    if (engine.has_urgent_byte()) out |= EPOLLPRI;
     return out;
   });
 }

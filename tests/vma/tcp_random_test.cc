@@ -79,7 +79,7 @@ class Story {
       case 10: return receive_there();
       case 11: return look();
       case 12: return ask();
-      case 13: return set();
+      case 13: return below(3) == 0 ? urgent() : set();
       case 14: return below(6) == 0 ? end_there() : look();
       default: return below(6) == 0 ? end_here() : ask();
     }
@@ -110,6 +110,27 @@ class Story {
     if (there_.fd() < 0) return wait_until("a reset", [&] { return (events() & (POLLERR | POLLHUP)) != 0; });
     to_there_ += static_cast<std::size_t>(answer);
     if (!there_reads_not_) wait_until("all that was sent", [&] { return waiting(there_.fd()) == to_there_; });
+  }
+  /// An urgent byte comes between others. Only when nothing waits: how many bytes there are is not what FIONREAD tells.
+  void urgent() {
+    if (there_.fd() < 0 || there_has_ended_ || has_ended_reading_ || to_here_ != 0) return;
+    if (there_.send("abc") != 3 || there_.send_some("d", 1, MSG_OOB | MSG_NOSIGNAL) != 1) return;
+    wait_until("an urgent byte", [&] { return (events() & POLLPRI) != 0 && unread() == 3; });
+    look();
+    read_some(MSG_DONTWAIT);
+    read_some(MSG_OOB);
+    read_some(MSG_OOB);
+    look();
+    if (there_.send("ef") != 2) return;
+    wait_until("what follows it", [&] {
+      char one = 0;
+      return here_.receive_some(&one, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+    });
+    read_some(MSG_DONTWAIT);
+  }
+  void read_some(int flags) {
+    char room[10]{};
+    tell("recv", here_.receive_some(room, sizeof room, flags)) << room << '\n';
   }
   void send_there() {
     const std::string data = letters(1 + below(below(2) == 0 ? 100 : 5000));
@@ -183,8 +204,15 @@ class Story {
   }
   void set() {
     const int value = static_cast<int>(below(2));
-    constexpr std::pair<int, int> kSet[] = {{SOL_SOCKET, SO_KEEPALIVE}, {IPPROTO_TCP, TCP_NODELAY}};
-    const auto [level, name] = kSet[below(2)];
+    constexpr std::pair<int, int> kSet[] = {
+        {SOL_SOCKET, SO_KEEPALIVE}, {IPPROTO_TCP, TCP_NODELAY}, {IPPROTO_TCP, TCP_QUICKACK}};
+    const auto [level, name] = kSet[below(3)];
+    if (below(10) == 0) {  // rings do not have it: the connection goes back with what is in its queues
+      const int clamp = 60'000;
+      tell("setsockopt", call(::setsockopt, SYS_setsockopt, here_.fd(), IPPROTO_TCP, TCP_WINDOW_CLAMP,
+                              static_cast<const void*>(&clamp), static_cast<socklen_t>(sizeof clamp)));
+      return;
+    }
     tell("setsockopt", call(::setsockopt, SYS_setsockopt, here_.fd(), level, name, static_cast<const void*>(&value),
                             static_cast<socklen_t>(sizeof value)));
   }

@@ -296,6 +296,11 @@ void TcpConnection::set_quick_ack(bool quick, Nanos) {
 
 bool TcpConnection::at_mark() const { return core_->rcv.urgent && core_->rcv.urgent_seq == core_->rcv.read_seq(); }
 
+bool TcpConnection::has_urgent_byte() const {
+  const ReceiveSide& rcv = core_->rcv;
+  return rcv.urgent && !rcv.urgent_taken && rcv.urgent_seq - rcv.read_seq() < rcv.queue.in_order.size();
+}
+
 Result<std::byte> TcpConnection::read_urgent(bool peek) {
   ReceiveSide& rcv = core_->rcv;
   if (!rcv.urgent || rcv.urgent_taken || core_->set.urgent_inline) return Error{EINVAL, "tcp: urgent"};

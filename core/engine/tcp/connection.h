@@ -92,7 +92,8 @@ class TcpConnection {
   void set_quick_ack(bool quick, Nanos now);
 
   // Urgent data (RFC 6093).
-  [[nodiscard]] bool at_mark() const;  ///< SIOCATMARK
+  [[nodiscard]] bool at_mark() const;          ///< SIOCATMARK
+  [[nodiscard]] bool has_urgent_byte() const;  ///< it has arrived and was neither taken nor passed (POLLPRI)
   /// Takes the urgent byte (MSG_OOB). Errors: EINVAL without one, or inline; EAGAIN when it has not arrived.
   Result<std::byte> read_urgent(bool peek = false);
 
