@@ -123,6 +123,12 @@ Result<int> CarriedStream::unread_bytes() {
   return as_int(connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.readable(); }));
 }
 
+Result<int> CarriedStream::is_at_mark() {
+  connection_.progress();
+  return as_int(
+      connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return std::size_t{engine.at_mark()}; }));
+}
+
 // -- sending ---------------------------------------------------------------------------------------
 
 Result<ssize_t> CarriedStream::send_once(const msghdr& message, int flags) {
@@ -152,6 +158,11 @@ Result<ssize_t> CarriedStream::send(const msghdr& message, int flags) {
 Result<int> CarriedStream::unacknowledged_bytes() {
   connection_.progress();
   return as_int(connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.unacked(); }));
+}
+
+Result<int> CarriedStream::bytes_not_sent() {
+  connection_.progress();
+  return as_int(connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.unsent(); }));
 }
 
 // -- what the application is told ------------------------------------------------------------------

@@ -117,7 +117,9 @@ class Story {
     if (there_.send("abc") != 3 || there_.send_some("d", 1, MSG_OOB | MSG_NOSIGNAL) != 1) return;
     wait_until("an urgent byte", [&] { return (events() & POLLPRI) != 0 && unread() == 3; });
     look();
+    at_mark();
     read_some(MSG_DONTWAIT);
+    at_mark();
     read_some(MSG_OOB);
     read_some(MSG_OOB);
     look();
@@ -127,6 +129,13 @@ class Story {
       return here_.receive_some(&one, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
     });
     read_some(MSG_DONTWAIT);
+    at_mark();
+  }
+  void at_mark() {
+    int is_at = 0;
+    tell("SIOCATMARK", calls_ == Calls::librarys ? ::ioctl(here_.fd(), SIOCATMARK, &is_at)
+                                                 : raw_syscall(SYS_ioctl, here_.fd(), SIOCATMARK, &is_at))
+        << is_at << '\n';
   }
   void read_some(int flags) {
     char room[10]{};
@@ -196,6 +205,13 @@ class Story {
     }
     if (below(4) == 0) {
       told_ << "FIONREAD " << unread() << '\n';
+      return;
+    }
+    if (below(4) == 0) {
+      if (there_.fd() < 0) return;  // after a reset the kernel counts bytes that never leave
+      tell("SIOCOUTQNSD", calls_ == Calls::librarys ? ::ioctl(here_.fd(), SIOCOUTQNSD, &value)
+                                                    : raw_syscall(SYS_ioctl, here_.fd(), SIOCOUTQNSD, &value))
+          << value << '\n';
       return;
     }
     const long answer =
