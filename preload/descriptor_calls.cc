@@ -244,6 +244,9 @@ Result<int> store_int(void* argument, const Result<int>& value) {
   return 0;
 }
 
+/// Returns whether an endpoint has answered; otherwise the kernel's socket does.
+bool knows(const Result<int>& answer) { return answer || answer.error().code != EOPNOTSUPP; }
+
 Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argument) {
   transports::Way* const way = socket->way();
   const auto* const chosen = socket->as_chosen_socket();
@@ -275,6 +278,12 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
       case FIONREAD: return store_int(argument, socket->unread_bytes());
       case TIOCOUTQ:
         if (!socket->is_datagram()) return store_int(argument, socket->unsent_bytes());
+        break;
+      case SIOCATMARK:
+        if (const auto is_at = socket->is_at_mark(); knows(is_at)) return store_int(argument, is_at);
+        break;
+      case SIOCOUTQNSD:
+        if (const auto bytes = socket->bytes_not_sent(); knows(bytes)) return store_int(argument, bytes);
         break;
       case FIONBIO:
         if (is_readable(argument, sizeof(int))) socket->set_nonblocking(*static_cast<const int*>(argument) != 0);

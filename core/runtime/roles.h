@@ -55,6 +55,9 @@ class Transfer {
   /// unread_bytes() answers FIONREAD, unsent_bytes() SIOCOUTQ.
   virtual Result<int> unread_bytes();
   virtual Result<int> unsent_bytes();
+  /// is_at_mark() answers SIOCATMARK, bytes_not_sent() SIOCOUTQNSD. EOPNOTSUPP, the default: the kernel's socket knows.
+  virtual Result<int> is_at_mark();
+  virtual Result<int> bytes_not_sent();
 
  protected:
   ~Transfer() = default;

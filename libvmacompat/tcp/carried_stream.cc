@@ -96,6 +96,7 @@ Result<ssize_t> CarriedStream::receive_urgent(const msghdr& message, int flags) 
 Result<ssize_t> CarriedStream::receive_once(msghdr& message, int flags) {
   const auto answer = connection_.with_engine([&](tcp::TcpConnection& engine, Nanos now) -> Result<ssize_t> {
     if (const std::size_t got = read_into(engine, message, flags, now)) return static_cast<ssize_t>(got);
+    if (engine.has_peers_end()) return 0;  // Linux: a reset that follows is told to the next send
     if (const int error = take_error_of(engine)) return Error{error, "recv"};
     if (engine.at_end() || total(message) == 0) return 0;
     return Error{EAGAIN, "recv"};
@@ -120,6 +121,12 @@ Result<ssize_t> CarriedStream::receive(msghdr& message, int flags) {
 Result<int> CarriedStream::unread_bytes() {
   connection_.progress();
   return as_int(connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.readable(); }));
+}
+
+Result<int> CarriedStream::is_at_mark() {
+  connection_.progress();
+  return as_int(
+      connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return std::size_t{engine.at_mark()}; }));
 }
 
 // -- sending ---------------------------------------------------------------------------------------
@@ -153,6 +160,11 @@ Result<int> CarriedStream::unacknowledged_bytes() {
   return as_int(connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.unacked(); }));
 }
 
+Result<int> CarriedStream::bytes_not_sent() {
+  connection_.progress();
+  return as_int(connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.unsent(); }));
+}
+
 // -- what the application is told ------------------------------------------------------------------
 
 std::optional<std::uint32_t> CarriedStream::events(std::size_t low_mark) noexcept {
@@ -167,7 +179,7 @@ std::optional<std::uint32_t> CarriedStream::events(std::size_t low_mark) noexcep
     if (has_ended) out |= EPOLLRDHUP;
     if (is_over) out |= EPOLLHUP;
     if (has_failed) out |= EPOLLERR;
-    if (engine.at_mark()) out |= EPOLLPRI;
+    if (engine.has_urgent_byte()) out |= EPOLLPRI;
     return out;
   });
 }

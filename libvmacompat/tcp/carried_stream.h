@@ -25,6 +25,10 @@ class CarriedStream {
   /// sendmsg(2). Errors: EAGAIN the queue is full; EPIPE; the connection's.
   Result<ssize_t> send(const msghdr& message, int flags);
   [[nodiscard]] Result<int> unread_bytes();
+  /// SIOCATMARK: 1 when the next byte to read is the urgent one.
+  [[nodiscard]] Result<int> is_at_mark();
+  /// SIOCOUTQNSD: bytes that have not left.
+  [[nodiscard]] Result<int> bytes_not_sent();
   /// SIOCOUTQ: bytes that the peer has not acknowledged.
   [[nodiscard]] Result<int> unacknowledged_bytes();
   /// Returns the EPOLL* conditions that hold now, nothing when the ring does not carry the connection any more.

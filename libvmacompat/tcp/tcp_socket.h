@@ -48,6 +48,8 @@ class TcpSocket final : public runtime::Endpoint {
   void keep_error(int code) noexcept override { stream_.keep_error(code); }
   Result<int> unread_bytes() override;
   Result<int> unsent_bytes() override;
+  Result<int> is_at_mark() override;
+  Result<int> bytes_not_sent() override;
 
   std::uint32_t ready() noexcept override;
   runtime::WaitFds arm() noexcept override;

@@ -90,6 +90,22 @@ Result<int> TcpSocket::unsent_bytes() {
   return ask_kernel(fd(), SIOCOUTQ);
 }
 
+Result<int> TcpSocket::is_at_mark() {
+  if (phase() == Phase::on_ring) {
+    auto is_at = stream_.is_at_mark();
+    if (is_at || !is_kernels_now()) return is_at;
+  }
+  return ask_kernel(fd(), SIOCATMARK);
+}
+
+Result<int> TcpSocket::bytes_not_sent() {
+  if (phase() == Phase::on_ring) {
+    auto bytes = stream_.bytes_not_sent();
+    if (bytes || !is_kernels_now()) return bytes;
+  }
+  return ask_kernel(fd(), SIOCOUTQNSD);
+}
+
 // -- waiting ---------------------------------------------------------------------------------------
 
 std::uint32_t TcpSocket::ready() noexcept {

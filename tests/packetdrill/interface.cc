@@ -105,7 +105,7 @@ short poll_bits(Socket& s) {
   if (s.tcp.readable() != 0) bits |= POLLIN | POLLRDNORM;
   if (s.tcp.error() != 0) bits |= POLLERR;
   if (over || s.write_closed || (!s.connecting && s.connected && s.tcp.is_writable())) bits |= POLLOUT | POLLWRNORM;
-  if (s.connected && s.tcp.read_urgent(true)) bits |= POLLPRI;
+  if (s.connected && s.tcp.has_urgent_byte()) bits |= POLLPRI;
   return static_cast<short>(bits);
 }
 

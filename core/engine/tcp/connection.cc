@@ -261,6 +261,8 @@ bool TcpConnection::at_end() const {
   return ended && readable_now(*core_).bytes == 0;
 }
 
+bool TcpConnection::has_peers_end() const { return core_->rcv.fin && readable_now(*core_).bytes == 0; }
+
 void TcpConnection::shutdown_send(Nanos now) {
   Core& core = *core_;
   if (core.snd.fin_queued) return;
@@ -294,6 +296,11 @@ void TcpConnection::set_quick_ack(bool quick, Nanos) {
 }
 
 bool TcpConnection::at_mark() const { return core_->rcv.urgent && core_->rcv.urgent_seq == core_->rcv.read_seq(); }
+
+bool TcpConnection::has_urgent_byte() const {
+  const ReceiveSide& rcv = core_->rcv;
+  return rcv.urgent && !rcv.urgent_taken && rcv.urgent_seq - rcv.read_seq() < rcv.queue.in_order.size();
+}
 
 Result<std::byte> TcpConnection::read_urgent(bool peek) {
   ReceiveSide& rcv = core_->rcv;

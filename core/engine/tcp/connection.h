@@ -79,6 +79,8 @@ class TcpConnection {
   void consume(std::size_t bytes, Nanos now);
   /// Returns whether the peer has ended its stream and everything before was read.
   [[nodiscard]] bool at_end() const;
+  /// Returns whether the peer's FIN has come and everything before was read: error() concerns only sending then.
+  [[nodiscard]] bool has_peers_end() const;
   /// Ends our stream behind the queued bytes (FIN).
   void shutdown_send(Nanos now);
   /// The application has gone: unread bytes lead to RST, otherwise the queued bytes and FIN are sent. Bytes that arrive
@@ -90,7 +92,8 @@ class TcpConnection {
   void set_quick_ack(bool quick, Nanos now);
 
   // Urgent data (RFC 6093).
-  [[nodiscard]] bool at_mark() const;  ///< SIOCATMARK
+  [[nodiscard]] bool at_mark() const;          ///< SIOCATMARK
+  [[nodiscard]] bool has_urgent_byte() const;  ///< it has arrived and was neither taken nor passed (POLLPRI)
   /// Takes the urgent byte (MSG_OOB). Errors: EINVAL without one, or inline; EAGAIN when it has not arrived.
   Result<std::byte> read_urgent(bool peek = false);
 

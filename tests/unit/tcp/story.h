@@ -154,6 +154,8 @@ class Stage {
     if (verb == "error") is = static_cast<std::uint64_t>(tcp_.error());
     if (verb == "readable") is = tcp_.readable();
     if (verb == "mark") is = tcp_.at_mark() ? 1 : 0;
+    if (verb == "fin") is = tcp_.has_peers_end() ? 1 : 0;
+    if (verb == "pri") is = tcp_.has_urgent_byte() ? 1 : 0;
     if (verb == "end") is = tcp_.at_end() ? 1 : 0;
     if (verb == "unacked") is = tcp_.unacked();
     if (verb == "cwnd") is = info.cwnd_bytes;

@@ -326,3 +326,31 @@ story progress starts a user time-out again
 3.500 > P. 501:1001 ack 1
 3.600 < . 1:1 ack 1001
 3.600 state 3
+
+# poll(2), POLLPRI: from the arrival of the urgent byte until it is taken
+story the urgent byte is reported until it is taken
+0 begin
+0 < P.U 1:4 ack 1 urg 4
+0 > . 1:1 ack 4
+0 pri 0
+0 < P.U 4:5 ack 1 urg 1
+0 > . 1:1 ack 5
+0 pri 1
+0 mark 0
+0 read 3
+0 mark 1
+0 pri 1
+0 oob 0
+0 pri 0
+0 mark 1
+
+# poll(2), POLLPRI: reading over it passes it
+story the urgent byte is reported until it is passed
+0 begin
+0 < P.U 1:11 ack 1 urg 5
+0 > . 1:1 ack 11
+0 pri 1
+0 read 4
+0 pri 1
+0 read 5
+0 pri 0

@@ -291,3 +291,23 @@ story both sides close while data is on the way
 0.020 < . 502:502 ack 1002
 0.020 state 9
 0.020 see 500y
+
+# RFC 9293, 3.10.7.4, second check; recv(2) on Linux goes on to return 0
+story a reset behind the peer's FIN is an error of sending only
+0 begin
+0 < FP. 1:101 ack 1
+0 > . 1:1 ack 102
+0 write 10
+0 > P. 1:11 ack 102
+0.010 < R 102:102
+0.010 error 32
+0.010 fin 0
+0.010 see 100y
+0.010 fin 1
+
+# RFC 9293, 3.10.7.4, second check
+story a reset without a FIN is no end of the stream
+0 begin
+0 < R 1:1
+0 error 104
+0 fin 0
