@@ -1,5 +1,6 @@
 #include "librsocket/udp/udp_intake.h"
 
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -86,18 +87,58 @@ Result<ssize_t> UdpIntake::take_of_ring(const Next& next, msghdr& message, int f
   next_ring_ = next.ring;
   promised_ = (flags & MSG_PEEK) != 0 ? Promised::rings : Promised::nothing;
   if (!copied || (flags & MSG_PEEK) != 0) return copied;
+  ring.from_kernel = next.datagram.header.imm_data;
+  ring.awaited = 0;
   ring.reader.pop();
   ++next_ring_;
   ++taken_of_rings_;
   return copied;
 }
 
-/// The kernel's socket was found empty after the rings had been looked at: those that wait for it wait no longer.
-void UdpIntake::kernel_is_empty() {
+void UdpIntake::release_rings() {
   for (Ring& ring : rings_->rings()) {
     if (ring.awaited != 0 && is_behind(ring.awaited, ring.from_kernel)) ring.from_kernel = ring.awaited;
     ring.awaited = 0;
   }
+  wait_until_ = Nanos::max();
+}
+
+/// Returns how many datagrams the kernel's socket has lost since the last call. Whose they were it does not tell.
+std::uint32_t UdpIntake::new_losses(int fd) {
+  std::array<std::uint32_t, SK_MEMINFO_VARS> counts{};
+  socklen_t length = sizeof counts;
+  if (::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, counts.data(), &length) != 0) return 0;
+  return counts[SK_MEMINFO_DROPS] - std::exchange(losses_, counts[SK_MEMINFO_DROPS]);
+}
+
+/// Called when the kernel's socket was found empty after the rings had been looked at. A datagram that a ring waits for
+/// may be lost, or still be on its way: a busy kernel delivers later than sendmsg(2) returns. Returns whether a ring
+/// waits no longer.
+bool UdpIntake::kernel_is_empty(int fd) {
+  constexpr Nanos kPatience = std::chrono::milliseconds(20);
+  constexpr Nanos kPatienceWithNewRing = std::chrono::milliseconds(1);
+  constexpr std::uint32_t kAnyNumber = 1U << 19;
+  if (!waits_for_kernel_) return false;
+  const std::uint32_t lost = new_losses(fd);
+  bool still_waits = false, is_new = false, has_released = false;
+  for (Ring& ring : rings_->rings()) {
+    ring.from_kernel += lost;
+    if (ring.awaited == 0) continue;
+    const bool waits = is_behind(ring.awaited, ring.from_kernel);
+    still_waits |= waits;
+    has_released |= !waits;
+    is_new |= waits && is_behind(ring.awaited, ring.from_kernel + kAnyNumber);
+    if (!waits) ring.awaited = 0;
+  }
+  if (!still_waits) {
+    wait_until_ = Nanos::max();
+    return has_released;
+  }
+  const Nanos now = monotonic_now();
+  if (wait_until_ == Nanos::max()) wait_until_ = now + (is_new ? kPatienceWithNewRing : kPatience);
+  if (now < wait_until_) return has_released;
+  release_rings();
+  return true;
 }
 
 /// Returns the datagram of that source's ring that comes before the one that the kernel has now.
@@ -139,6 +180,7 @@ void UdpIntake::open_door(int fd) {
     auto opened = soft::IncomingRings::open(*cookie);
     may_have_rings_ = static_cast<bool>(opened);
     if (opened) rings_ = *std::move(opened);
+    static_cast<void>(new_losses(fd));
     has_news_ = true;  // sleepers do not know the door
   }
   errno = saved_errno;
@@ -165,7 +207,7 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
   if (!rings_->empty()) {
     const auto seen = peek_source(fd);
     if (!seen) {
-      if (seen.error().code == EAGAIN) kernel_is_empty();
+      has_released_ = seen.error().code == EAGAIN && kernel_is_empty(fd);
       promised_ = Promised::nothing;
       return seen.error();
     }
@@ -204,8 +246,7 @@ Result<ssize_t> UdpIntake::receive(int fd, msghdr& message, int flags, bool is_l
     const bool has_new = look_at_door(is_asked && is_first);
     auto got = take_of_kernel(fd, message, flags);
     const bool is_empty = !got && got.error().code == EAGAIN;
-    // What waited for the kernel's socket waits no longer.
-    if (!is_empty || (!next && !has_new && !waits_for_kernel_)) return got;
+    if (!is_empty || (!next && !has_new && !std::exchange(has_released_, false))) return got;
   }
 }
 
@@ -221,9 +262,7 @@ Result<int> UdpIntake::unread_bytes(int fd) {
       promised_ = Promised::rings;
       return static_cast<int>(next->datagram.payload.size());
     }
-    if (source) break;
-    kernel_is_empty();
-    if (!waits_for_kernel_) break;
+    if (source || !kernel_is_empty(fd)) break;
   }
   int bytes = 0;
   if (::ioctl(fd, FIONREAD, &bytes) != 0) return Error::last("FIONREAD");
@@ -238,11 +277,11 @@ std::uint32_t UdpIntake::events(int fd) {
   std::uint32_t found = backlog_.empty() ? 0 : kReadable;
   if (rings_ && found == 0) {
     look_at_door(std::exchange(must_look_, false));
-    // A ring that waits for the kernel is readable, too.
-    if (next_of_rings() || waits_for_kernel_) found = kReadable;
+    if (next_of_rings()) found = kReadable;
     if (found != 0 && ++looks_ % kLooksPerKernelLook != 0) return found | EPOLLOUT | EPOLLWRNORM;
   }
   const std::uint32_t kernels = transports::kernel_events(fd);
+  if (rings_ && found == 0 && (kernels & EPOLLIN) == 0 && kernel_is_empty(fd)) found = kReadable;
   if ((kernels & EPOLLIN) != 0) found |= EPOLLRDNORM;
   if ((kernels & EPOLLOUT) != 0) found |= EPOLLWRNORM;
   return found | kernels;
@@ -302,15 +341,17 @@ void UdpIntake::close_rings(int fd) {
   for (;;) {
     if (const auto next = next_of_rings()) {
       keep(rings_->rings()[next->ring].source, next->datagram.payload);
+      rings_->rings()[next->ring].from_kernel = next->datagram.header.imm_data;
       rings_->rings()[next->ring].reader.pop();
       continue;
     }
     if (!waits_for_kernel_) break;
     room.resize(kMostBytes);
-    if (++of_kernel > kMostOfKernel || !keep_one_of_kernel(fd, room)) kernel_is_empty();
+    if (++of_kernel > kMostOfKernel || !keep_one_of_kernel(fd, room)) release_rings();
   }
   rings_.reset();
   promised_ = Promised::nothing;
+  wait_until_ = Nanos::max();
   errno = saved_errno;
 }
 

@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <mutex>
 #include <new>
@@ -134,11 +135,13 @@ void UdpSocket::woken() noexcept try {
 } catch (const std::bad_alloc&) {
 }
 
-/// No descriptor of arm() tells of room in the kernel's send buffer.
+/// No descriptor of arm() tells of room in the kernel's send buffer, nor that the kernel has lost a datagram.
 Nanos UdpSocket::deadline() noexcept {
   constexpr Nanos kUntilRoom = std::chrono::milliseconds(1);
   const bool must_wait = must_wait_to_send_.load(std::memory_order_relaxed);
-  return must_wait ? monotonic_now() + kUntilRoom : Nanos::max();
+  const Nanos room = must_wait ? monotonic_now() + kUntilRoom : Nanos::max();
+  const std::lock_guard guard(receive_lock_);
+  return std::min(room, intake_.wait_until());
 }
 
 // -- names and options -----------------------------------------------------------------------------
