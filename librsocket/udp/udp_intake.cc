@@ -30,6 +30,13 @@ bool is_behind(std::uint32_t after_kernel, std::uint32_t from_kernel) {
   return static_cast<std::int32_t>(after_kernel - from_kernel) > 0;
 }
 
+/// Returns whether a ring's oldest datagram waits for the kernel's. Of a sender's datagrams no more than it tells can
+/// have come by the kernel before.
+bool waits_for_kernels(soft::IncomingRings::Ring& ring, std::uint32_t after_kernel) {
+  if (is_behind(ring.from_kernel, after_kernel)) ring.from_kernel = after_kernel;
+  return is_behind(after_kernel, ring.from_kernel);
+}
+
 /// recvmsg(2) without waiting.
 Result<ssize_t> receive_by_kernel(int fd, msghdr& message, int flags) {
   const ssize_t got = ::recvmsg(fd, &message, flags | MSG_DONTWAIT);
@@ -70,7 +77,7 @@ std::optional<UdpIntake::Next> UdpIntake::next_of_rings() {
       continue;
     }
     if (*front) {
-      if (!is_behind((*front)->header.imm_data, ring.from_kernel)) return Next{next_ring_, **front};
+      if (!waits_for_kernels(ring, (*front)->header.imm_data)) return Next{next_ring_, **front};
       ring.awaited = (*front)->header.imm_data;
       waits_for_kernel_ = true;
     }
@@ -116,7 +123,7 @@ std::uint32_t UdpIntake::new_losses(int fd) {
 /// waits no longer.
 bool UdpIntake::kernel_is_empty(int fd) {
   constexpr Nanos kPatience = std::chrono::milliseconds(20);
-  constexpr Nanos kPatienceWithNewRing = std::chrono::milliseconds(1);
+  constexpr Nanos kPatienceWithNewRing = std::chrono::microseconds(250);
   constexpr std::uint32_t kAnyNumber = 1U << 19;
   if (!waits_for_kernel_) return false;
   const std::uint32_t lost = new_losses(fd);
@@ -147,7 +154,7 @@ std::optional<UdpIntake::Next> UdpIntake::next_before(const SocketAddress& sourc
   for (std::size_t i = 0; i < rings.size(); ++i) {
     if (!(rings[i].source == source)) continue;
     const auto front = rings[i].reader.front();
-    if (front && *front && !is_behind((*front)->header.imm_data, rings[i].from_kernel)) return Next{i, **front};
+    if (front && *front && !waits_for_kernels(rings[i], (*front)->header.imm_data)) return Next{i, **front};
   }
   return std::nullopt;
 }

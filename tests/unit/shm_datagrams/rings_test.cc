@@ -83,7 +83,7 @@ TEST(DatagramRings, AreReadOnceTheReceiverLooks) {
   Bob bob;
   const auto ring = OutgoingRing::open(bob.socket(), alice.name);
   ASSERT_TRUE(ring);
-  EXPECT_EQ(put(**ring, "early"), OutgoingRing::Put::not_now);
+  EXPECT_EQ(put(**ring, "early"), OutgoingRing::Put::early);
   EXPECT_TRUE(bob.is_woken());
   EXPECT_TRUE(bob.rings->look());
   ASSERT_EQ(bob.rings->rings().size(), 1U);
@@ -169,7 +169,7 @@ TEST(DatagramRings, AreFullOneDatagramAfterTheOther) {
   std::size_t taken = 0;
   while (put(**ring, large) == OutgoingRing::Put::done) ++taken;
   EXPECT_GE(taken, kUdRingBytes / kMaxRingDatagram / 2);
-  EXPECT_EQ(put(**ring, large), OutgoingRing::Put::not_now);
+  EXPECT_EQ(put(**ring, large), OutgoingRing::Put::full);
   EXPECT_EQ(bob.take(), large);
   EXPECT_EQ(bob.take(), large);
   EXPECT_EQ(put(**ring, large), OutgoingRing::Put::done);
