@@ -30,13 +30,6 @@ bool is_behind(std::uint32_t after_kernel, std::uint32_t from_kernel) {
   return static_cast<std::int32_t>(after_kernel - from_kernel) > 0;
 }
 
-/// Returns whether a ring's oldest datagram waits for the kernel's. Of a sender's datagrams no more than it tells can
-/// have come by the kernel before.
-bool waits_for_kernels(soft::IncomingRings::Ring& ring, std::uint32_t after_kernel) {
-  if (is_behind(ring.from_kernel, after_kernel)) ring.from_kernel = after_kernel;
-  return is_behind(after_kernel, ring.from_kernel);
-}
-
 /// recvmsg(2) without waiting.
 Result<ssize_t> receive_by_kernel(int fd, msghdr& message, int flags) {
   const ssize_t got = ::recvmsg(fd, &message, flags | MSG_DONTWAIT);
@@ -49,14 +42,38 @@ SocketAddress source_of(const sockaddr_storage& name, socklen_t length) {
   return source ? soft::canonical_address(*source) : SocketAddress();
 }
 
-/// Looks at the source of the kernel's next datagram. Errors: EAGAIN, the kernel's.
-Result<SocketAddress> peek_source(int fd) {
+/// recvmsg(2) without waiting, from a socket with SO_RXQ_OVFL that the application has not asked for. There is no other
+/// control data.
+Result<ssize_t> receive_without_control(int fd, msghdr& message, int flags) {
+  message.msg_control = nullptr;
+  message.msg_controllen = 0;
+  auto got = receive_by_kernel(fd, message, flags);
+  if (got) message.msg_flags &= ~MSG_CTRUNC;
+  return got;
+}
+
+void count_losses(int fd, int on) { ::setsockopt(fd, SOL_SOCKET, SO_RXQ_OVFL, &on, sizeof on); }
+
+struct KernelsNext {
+  SocketAddress source;
+  std::uint32_t losses;  ///< how many the socket had lost when it came, 0: none, or unknown
+};
+
+/// Looks at the kernel's next datagram. Errors: EAGAIN, the kernel's.
+Result<KernelsNext> peek(int fd) {
   sockaddr_storage name{};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(std::uint32_t))> control{};
   msghdr message{};
   message.msg_name = &name;
   message.msg_namelen = sizeof name;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
   if (const auto seen = receive_by_kernel(fd, message, MSG_PEEK); !seen) return seen.error();
-  return source_of(name, message.msg_namelen);
+  KernelsNext out{source_of(name, message.msg_namelen), 0};
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  const bool is_told = header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SO_RXQ_OVFL;
+  if (is_told) std::memcpy(&out.losses, CMSG_DATA(header), sizeof out.losses);
+  return out;
 }
 
 }  // namespace
@@ -77,7 +94,7 @@ std::optional<UdpIntake::Next> UdpIntake::next_of_rings() {
       continue;
     }
     if (*front) {
-      if (!waits_for_kernels(ring, (*front)->header.imm_data)) return Next{next_ring_, **front};
+      if (!is_behind((*front)->header.imm_data, ring.from_kernel)) return Next{next_ring_, **front};
       ring.awaited = (*front)->header.imm_data;
       waits_for_kernel_ = true;
     }
@@ -94,7 +111,6 @@ Result<ssize_t> UdpIntake::take_of_ring(const Next& next, msghdr& message, int f
   next_ring_ = next.ring;
   promised_ = (flags & MSG_PEEK) != 0 ? Promised::rings : Promised::nothing;
   if (!copied || (flags & MSG_PEEK) != 0) return copied;
-  ring.from_kernel = next.datagram.header.imm_data;
   ring.awaited = 0;
   ring.reader.pop();
   ++next_ring_;
@@ -116,6 +132,18 @@ std::uint32_t UdpIntake::new_losses(int fd) {
   socklen_t length = sizeof counts;
   if (::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, counts.data(), &length) != 0) return 0;
   return counts[SK_MEMINFO_DROPS] - std::exchange(losses_, counts[SK_MEMINFO_DROPS]);
+}
+
+/// Looks at the source of the kernel's next datagram, and takes note of those that the kernel had lost before it.
+/// Errors: EAGAIN, the kernel's.
+Result<SocketAddress> UdpIntake::source_of_kernels_next(int fd) {
+  const auto seen = peek(fd);
+  if (!seen) return seen.error();
+  if (seen->losses != 0 && is_behind(seen->losses, losses_)) {
+    for (Ring& ring : rings_->rings()) ring.from_kernel += seen->losses - losses_;
+    losses_ = seen->losses;
+  }
+  return seen->source;
 }
 
 /// Called when the kernel's socket was found empty after the rings had been looked at. A datagram that a ring waits for
@@ -154,12 +182,12 @@ std::optional<UdpIntake::Next> UdpIntake::next_before(const SocketAddress& sourc
   for (std::size_t i = 0; i < rings.size(); ++i) {
     if (!(rings[i].source == source)) continue;
     const auto front = rings[i].reader.front();
-    if (front && *front && !waits_for_kernels(rings[i], (*front)->header.imm_data)) return Next{i, **front};
+    if (front && *front && !is_behind((*front)->header.imm_data, rings[i].from_kernel)) return Next{i, **front};
   }
   return std::nullopt;
 }
 
-bool UdpIntake::look_at_door(bool at_once) {
+bool UdpIntake::look_at_door(int fd, bool at_once) {
   constexpr std::uint64_t kPause = 40'000;  // ticks(): some 20 us
   const std::uint64_t now = ticks();
   if (!at_once && now != 0 && now - looked_at_door_ < kPause) return false;
@@ -173,6 +201,7 @@ bool UdpIntake::look_at_door(bool at_once) {
     rings_->remove(i);
   }
   has_news_ = true;
+  if (!std::exchange(counts_losses_, true)) count_losses(fd, 1);
   return true;
 }
 
@@ -212,7 +241,7 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
   taken_of_rings_ = 0;
   SocketAddress source;
   if (!rings_->empty()) {
-    const auto seen = peek_source(fd);
+    const auto seen = source_of_kernels_next(fd);
     if (!seen) {
       has_released_ = seen.error().code == EAGAIN && kernel_is_empty(fd);
       promised_ = Promised::nothing;
@@ -223,7 +252,7 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
     if (before) return take_of_ring(*before, message, flags);
   }
   promised_ = Promised::nothing;
-  auto got = receive_by_kernel(fd, message, flags);
+  auto got = counts_losses_ ? receive_without_control(fd, message, flags) : receive_by_kernel(fd, message, flags);
   if (!got) return got;
   if ((flags & MSG_PEEK) != 0) {
     promised_ = Promised::kernels;
@@ -250,7 +279,7 @@ Result<ssize_t> UdpIntake::receive(int fd, msghdr& message, int flags, bool is_l
         is_first && taken_of_rings_ >= kDatagramsPerKernelLook && promised_ == Promised::nothing;
     if (next && !is_kernels_turn) return take_of_ring(*next, message, flags);
     if (!next && !is_due && !waits_for_kernel_) return Error{EAGAIN, "receive: rings"};
-    const bool has_new = look_at_door(is_asked && is_first);
+    const bool has_new = look_at_door(fd, is_asked && is_first);
     auto got = take_of_kernel(fd, message, flags);
     const bool is_empty = !got && got.error().code == EAGAIN;
     if (!is_empty || (!next && !has_new && !std::exchange(has_released_, false))) return got;
@@ -259,10 +288,10 @@ Result<ssize_t> UdpIntake::receive(int fd, msghdr& message, int flags, bool is_l
 
 Result<int> UdpIntake::unread_bytes(int fd) {
   if (!backlog_.empty()) return static_cast<int>(backlog_.front().bytes.size());
-  if (rings_) look_at_door(true);
+  if (rings_) look_at_door(fd, true);
   for (int look = 0; has_rings() && promised_ != Promised::kernels && look < 2; ++look) {
     auto next = next_of_rings();
-    const auto source = next ? Result<SocketAddress>(SocketAddress()) : peek_source(fd);
+    const auto source = next ? Result<SocketAddress>(SocketAddress()) : source_of_kernels_next(fd);
     if (!next && source) next = next_before(*source);
     if (next) {
       next_ring_ = next->ring;
@@ -283,7 +312,7 @@ std::uint32_t UdpIntake::events(int fd) {
   constexpr std::uint32_t kReadable = EPOLLIN | EPOLLRDNORM;
   std::uint32_t found = backlog_.empty() ? 0 : kReadable;
   if (rings_ && found == 0) {
-    look_at_door(std::exchange(must_look_, false));
+    look_at_door(fd, std::exchange(must_look_, false));
     if (next_of_rings()) found = kReadable;
     if (found != 0 && ++looks_ % kLooksPerKernelLook != 0) return found | EPOLLOUT | EPOLLWRNORM;
   }
@@ -301,9 +330,9 @@ int UdpIntake::arm() {
   return rings_->fd();
 }
 
-void UdpIntake::woken() {
+void UdpIntake::woken(int fd) {
   must_look_ = true;
-  if (rings_) look_at_door(true);
+  if (rings_) look_at_door(fd, true);
 }
 
 // -- the end ---------------------------------------------------------------------------------------
@@ -315,18 +344,18 @@ void UdpIntake::keep(const SocketAddress& source, std::span<const std::byte> byt
   backlog_.add({source, kept, Arrival::kNoSlot, std::move(own)});
 }
 
-/// Returns false when the kernel's socket is empty.
+/// Keeps the kernel's next datagram, unless a ring's comes before. Returns false when the kernel's socket is empty.
 bool UdpIntake::keep_one_of_kernel(int fd, std::span<std::byte> room) {
-  sockaddr_storage name{};
+  const auto seen = source_of_kernels_next(fd);
+  if (!seen) return false;
+  const SocketAddress source = *seen;
+  if (next_before(source)) return true;
   iovec part{room.data(), room.size()};
   msghdr message{};
-  message.msg_name = &name;
-  message.msg_namelen = sizeof name;
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  const auto got = receive_by_kernel(fd, message, 0);
+  const auto got = receive_without_control(fd, message, 0);
   if (!got) return false;
-  const SocketAddress source = source_of(name, message.msg_namelen);
   keep(source, room.first(static_cast<std::size_t>(*got)));
   for (Ring& ring : rings_->rings()) {
     if (ring.source == source) ++ring.from_kernel;
@@ -348,7 +377,6 @@ void UdpIntake::close_rings(int fd) {
   for (;;) {
     if (const auto next = next_of_rings()) {
       keep(rings_->rings()[next->ring].source, next->datagram.payload);
-      rings_->rings()[next->ring].from_kernel = next->datagram.header.imm_data;
       rings_->rings()[next->ring].reader.pop();
       continue;
     }
@@ -357,6 +385,7 @@ void UdpIntake::close_rings(int fd) {
     if (++of_kernel > kMostOfKernel || !keep_one_of_kernel(fd, room)) release_rings();
   }
   rings_.reset();
+  if (std::exchange(counts_losses_, false)) count_losses(fd, 0);
   promised_ = Promised::nothing;
   wait_until_ = Nanos::max();
   errno = saved_errno;

@@ -39,7 +39,7 @@ class UdpIntake {
   std::uint32_t events(int fd);
   /// Returns a descriptor that becomes readable when a ring has something, -1 without a door.
   int arm();
-  void woken();
+  void woken(int fd);
   /// Returns whether rings were added since the last call: threads that sleep must arm them.
   [[nodiscard]] bool take_news() { return std::exchange(has_news_, false); }
 
@@ -78,7 +78,8 @@ class UdpIntake {
   void release_rings();
   std::uint32_t new_losses(int fd);
   void open_door(int fd);
-  bool look_at_door(bool at_once);
+  bool look_at_door(int fd, bool at_once);
+  Result<SocketAddress> source_of_kernels_next(int fd);
   void close_rings(int fd);
   void keep(const SocketAddress& source, std::span<const std::byte> bytes);
   bool keep_one_of_kernel(int fd, std::span<std::byte> room);
@@ -89,7 +90,8 @@ class UdpIntake {
   bool must_look_ = false;         ///< a thread is about to sleep
   bool waits_for_kernel_ = false;  ///< a ring has a datagram that comes behind some of the kernel's
   bool has_released_ = false;      ///< the last look at the kernel's socket has ended such a wait
-  std::uint32_t losses_ = 0;       ///< of the kernel's socket, when that was last asked
+  bool counts_losses_ = false;     ///< the kernel's socket has SO_RXQ_OVFL, which the application did not ask for
+  std::uint32_t losses_ = 0;       ///< of the kernel's socket, as far as they have been taken note of
   Nanos wait_until_ = Nanos::max();
   Promised promised_ = Promised::nothing;
   unsigned datagrams_ = 0;       ///< received before the door was opened

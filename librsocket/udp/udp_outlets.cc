@@ -143,7 +143,6 @@ bool UdpOutlets::put(int fd, Outlets::value_type& to, const msghdr& message, std
   if (outlet.overflows) {
     if (!outlet.ring->is_drained()) return false;
     outlet.overflows = false;
-    outlet.by_kernel += kUnknownNumber;  // of those that the kernel got it has lost some
   }
   const std::span<const iovec> parts(message.msg_iov, message.msg_iovlen);
   switch (outlet.ring->put(outlet.by_kernel, parts, bytes)) {

@@ -129,7 +129,7 @@ runtime::WaitFds UdpSocket::arm() noexcept {
 void UdpSocket::woken() noexcept try {
   statistics_.count_wakeup();
   std::unique_lock guard(receive_lock_);
-  intake_.woken();
+  intake_.woken(fd());
   unlock_and_tell(guard);
   note_activity();
 } catch (const std::bad_alloc&) {
@@ -199,6 +199,7 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
 }
 
 Status UdpSocket::get_option(int level, int name, void* value, socklen_t* length) {
+  if (level == SOL_SOCKET && name == SO_RXQ_OVFL) leave_rings();  // UdpIntake may have set it
   return ::getsockopt(fd(), level, name, value, length) == 0 ? ok() : Status(Error::last("getsockopt"));
 }
 
