@@ -192,7 +192,11 @@ bool UdpIntake::look_at_door(int fd, bool at_once) {
   const std::uint64_t now = ticks();
   if (!at_once && now != 0 && now - looked_at_door_ < kPause) return false;
   looked_at_door_ = now;
-  if (!rings_->look()) return false;
+  using Found = soft::IncomingRings::Found;
+  const Found found = rings_->look();
+  if (found == Found::nothing) return false;
+  has_news_ = true;  // those who sleep have lost their bell
+  if (found == Found::bells) return true;
   // The kernel gives a connected socket its peer's datagrams only.
   auto& rings = rings_->rings();
   for (std::size_t i = rings.size(); i-- > 0 && !peer_.is_unspecified();) {
@@ -200,7 +204,6 @@ bool UdpIntake::look_at_door(int fd, bool at_once) {
     rings[i].reader.close();
     rings_->remove(i);
   }
-  has_news_ = true;
   if (!std::exchange(counts_losses_, true)) count_losses(fd, 1);
   return true;
 }
@@ -274,12 +277,13 @@ Result<ssize_t> UdpIntake::receive(int fd, msghdr& message, int flags, bool is_l
   const bool is_asked = std::exchange(must_look_, false);
   const bool is_due = is_last_look || is_asked || ++looks_ % kLooksPerKernelLook == 0;
   for (bool is_first = true;; is_first = false) {
+    // Before the rings: their bells are read here.
+    const bool has_new = (is_due || waits_for_kernel_) && look_at_door(fd, is_asked && is_first);
     const auto next = next_of_rings();
     const bool is_kernels_turn =
         is_first && taken_of_rings_ >= kDatagramsPerKernelLook && promised_ == Promised::nothing;
     if (next && !is_kernels_turn) return take_of_ring(*next, message, flags);
     if (!next && !is_due && !waits_for_kernel_) return Error{EAGAIN, "receive: rings"};
-    const bool has_new = look_at_door(fd, is_asked && is_first);
     auto got = take_of_kernel(fd, message, flags);
     const bool is_empty = !got && got.error().code == EAGAIN;
     if (!is_empty || (!next && !has_new && !std::exchange(has_released_, false))) return got;
