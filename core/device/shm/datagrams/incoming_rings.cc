@@ -154,7 +154,8 @@ IncomingRings::Found IncomingRings::look() {
     errno = saved_errno;
     return Found::nothing;
   }
-  accept_links();
+  const auto is_door = [this](const epoll_event& event) { return event.data.fd == door_.get(); };
+  if (std::any_of(events.begin(), events.begin() + count, is_door)) accept_links();
   bool has_new = false, has_bells = false;
   for (std::size_t i = silent_.size(); i-- > 0;) has_new = read_first_packet(silent_[i].get()) || has_new;
   for (int i = 0; i < count; ++i) {
