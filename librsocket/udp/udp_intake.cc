@@ -1,5 +1,6 @@
 #include "librsocket/udp/udp_intake.h"
 
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -41,14 +42,38 @@ SocketAddress source_of(const sockaddr_storage& name, socklen_t length) {
   return source ? soft::canonical_address(*source) : SocketAddress();
 }
 
-/// Looks at the source of the kernel's next datagram. Errors: EAGAIN, the kernel's.
-Result<SocketAddress> peek_source(int fd) {
+/// recvmsg(2) without waiting, from a socket with SO_RXQ_OVFL that the application has not asked for. There is no other
+/// control data.
+Result<ssize_t> receive_without_control(int fd, msghdr& message, int flags) {
+  message.msg_control = nullptr;
+  message.msg_controllen = 0;
+  auto got = receive_by_kernel(fd, message, flags);
+  if (got) message.msg_flags &= ~MSG_CTRUNC;
+  return got;
+}
+
+void count_losses(int fd, int on) { ::setsockopt(fd, SOL_SOCKET, SO_RXQ_OVFL, &on, sizeof on); }
+
+struct KernelsNext {
+  SocketAddress source;
+  std::uint32_t losses;  ///< how many the socket had lost when it came, 0: none, or unknown
+};
+
+/// Looks at the kernel's next datagram. Errors: EAGAIN, the kernel's.
+Result<KernelsNext> peek(int fd) {
   sockaddr_storage name{};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(std::uint32_t))> control{};
   msghdr message{};
   message.msg_name = &name;
   message.msg_namelen = sizeof name;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
   if (const auto seen = receive_by_kernel(fd, message, MSG_PEEK); !seen) return seen.error();
-  return source_of(name, message.msg_namelen);
+  KernelsNext out{source_of(name, message.msg_namelen), 0};
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  const bool is_told = header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SO_RXQ_OVFL;
+  if (is_told) std::memcpy(&out.losses, CMSG_DATA(header), sizeof out.losses);
+  return out;
 }
 
 }  // namespace
@@ -86,18 +111,69 @@ Result<ssize_t> UdpIntake::take_of_ring(const Next& next, msghdr& message, int f
   next_ring_ = next.ring;
   promised_ = (flags & MSG_PEEK) != 0 ? Promised::rings : Promised::nothing;
   if (!copied || (flags & MSG_PEEK) != 0) return copied;
+  ring.awaited = 0;
   ring.reader.pop();
   ++next_ring_;
   ++taken_of_rings_;
   return copied;
 }
 
-/// The kernel's socket was found empty after the rings had been looked at: those that wait for it wait no longer.
-void UdpIntake::kernel_is_empty() {
+void UdpIntake::release_rings() {
   for (Ring& ring : rings_->rings()) {
     if (ring.awaited != 0 && is_behind(ring.awaited, ring.from_kernel)) ring.from_kernel = ring.awaited;
     ring.awaited = 0;
   }
+  wait_until_ = Nanos::max();
+}
+
+/// Returns how many datagrams the kernel's socket has lost since the last call. Whose they were it does not tell.
+std::uint32_t UdpIntake::new_losses(int fd) {
+  std::array<std::uint32_t, SK_MEMINFO_VARS> counts{};
+  socklen_t length = sizeof counts;
+  if (::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, counts.data(), &length) != 0) return 0;
+  return counts[SK_MEMINFO_DROPS] - std::exchange(losses_, counts[SK_MEMINFO_DROPS]);
+}
+
+/// Looks at the source of the kernel's next datagram, and takes note of those that the kernel had lost before it.
+/// Errors: EAGAIN, the kernel's.
+Result<SocketAddress> UdpIntake::source_of_kernels_next(int fd) {
+  const auto seen = peek(fd);
+  if (!seen) return seen.error();
+  if (seen->losses != 0 && is_behind(seen->losses, losses_)) {
+    for (Ring& ring : rings_->rings()) ring.from_kernel += seen->losses - losses_;
+    losses_ = seen->losses;
+  }
+  return seen->source;
+}
+
+/// Called when the kernel's socket was found empty after the rings had been looked at. A datagram that a ring waits for
+/// may be lost, or still be on its way: a busy kernel delivers later than sendmsg(2) returns. Returns whether a ring
+/// waits no longer.
+bool UdpIntake::kernel_is_empty(int fd) {
+  constexpr Nanos kPatience = std::chrono::milliseconds(20);
+  constexpr Nanos kPatienceWithNewRing = std::chrono::microseconds(250);
+  constexpr std::uint32_t kAnyNumber = 1U << 19;
+  if (!waits_for_kernel_) return false;
+  const std::uint32_t lost = new_losses(fd);
+  bool still_waits = false, is_new = false, has_released = false;
+  for (Ring& ring : rings_->rings()) {
+    ring.from_kernel += lost;
+    if (ring.awaited == 0) continue;
+    const bool waits = is_behind(ring.awaited, ring.from_kernel);
+    still_waits |= waits;
+    has_released |= !waits;
+    is_new |= waits && is_behind(ring.awaited, ring.from_kernel + kAnyNumber);
+    if (!waits) ring.awaited = 0;
+  }
+  if (!still_waits) {
+    wait_until_ = Nanos::max();
+    return has_released;
+  }
+  const Nanos now = monotonic_now();
+  if (wait_until_ == Nanos::max()) wait_until_ = now + (is_new ? kPatienceWithNewRing : kPatience);
+  if (now < wait_until_) return has_released;
+  release_rings();
+  return true;
 }
 
 /// Returns the datagram of that source's ring that comes before the one that the kernel has now.
@@ -111,12 +187,16 @@ std::optional<UdpIntake::Next> UdpIntake::next_before(const SocketAddress& sourc
   return std::nullopt;
 }
 
-bool UdpIntake::look_at_door(bool at_once) {
+bool UdpIntake::look_at_door(int fd, bool at_once) {
   constexpr std::uint64_t kPause = 40'000;  // ticks(): some 20 us
   const std::uint64_t now = ticks();
   if (!at_once && now != 0 && now - looked_at_door_ < kPause) return false;
   looked_at_door_ = now;
-  if (!rings_->look()) return false;
+  using Found = soft::IncomingRings::Found;
+  const Found found = rings_->look();
+  if (found == Found::nothing) return false;
+  has_news_ = true;  // those who sleep have lost their bell
+  if (found == Found::bells) return true;
   // The kernel gives a connected socket its peer's datagrams only.
   auto& rings = rings_->rings();
   for (std::size_t i = rings.size(); i-- > 0 && !peer_.is_unspecified();) {
@@ -124,7 +204,7 @@ bool UdpIntake::look_at_door(bool at_once) {
     rings[i].reader.close();
     rings_->remove(i);
   }
-  has_news_ = true;
+  if (!std::exchange(counts_losses_, true)) count_losses(fd, 1);
   return true;
 }
 
@@ -139,6 +219,7 @@ void UdpIntake::open_door(int fd) {
     auto opened = soft::IncomingRings::open(*cookie);
     may_have_rings_ = static_cast<bool>(opened);
     if (opened) rings_ = *std::move(opened);
+    static_cast<void>(new_losses(fd));
     has_news_ = true;  // sleepers do not know the door
   }
   errno = saved_errno;
@@ -163,9 +244,9 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
   taken_of_rings_ = 0;
   SocketAddress source;
   if (!rings_->empty()) {
-    const auto seen = peek_source(fd);
+    const auto seen = source_of_kernels_next(fd);
     if (!seen) {
-      if (seen.error().code == EAGAIN) kernel_is_empty();
+      has_released_ = seen.error().code == EAGAIN && kernel_is_empty(fd);
       promised_ = Promised::nothing;
       return seen.error();
     }
@@ -174,7 +255,7 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
     if (before) return take_of_ring(*before, message, flags);
   }
   promised_ = Promised::nothing;
-  auto got = receive_by_kernel(fd, message, flags);
+  auto got = counts_losses_ ? receive_without_control(fd, message, flags) : receive_by_kernel(fd, message, flags);
   if (!got) return got;
   if ((flags & MSG_PEEK) != 0) {
     promised_ = Promised::kernels;
@@ -196,34 +277,32 @@ Result<ssize_t> UdpIntake::receive(int fd, msghdr& message, int flags, bool is_l
   const bool is_asked = std::exchange(must_look_, false);
   const bool is_due = is_last_look || is_asked || ++looks_ % kLooksPerKernelLook == 0;
   for (bool is_first = true;; is_first = false) {
+    // Before the rings: their bells are read here.
+    const bool has_new = (is_due || waits_for_kernel_) && look_at_door(fd, is_asked && is_first);
     const auto next = next_of_rings();
     const bool is_kernels_turn =
         is_first && taken_of_rings_ >= kDatagramsPerKernelLook && promised_ == Promised::nothing;
     if (next && !is_kernels_turn) return take_of_ring(*next, message, flags);
     if (!next && !is_due && !waits_for_kernel_) return Error{EAGAIN, "receive: rings"};
-    const bool has_new = look_at_door(is_asked && is_first);
     auto got = take_of_kernel(fd, message, flags);
     const bool is_empty = !got && got.error().code == EAGAIN;
-    // What waited for the kernel's socket waits no longer.
-    if (!is_empty || (!next && !has_new && !waits_for_kernel_)) return got;
+    if (!is_empty || (!next && !has_new && !std::exchange(has_released_, false))) return got;
   }
 }
 
 Result<int> UdpIntake::unread_bytes(int fd) {
   if (!backlog_.empty()) return static_cast<int>(backlog_.front().bytes.size());
-  if (rings_) look_at_door(true);
+  if (rings_) look_at_door(fd, true);
   for (int look = 0; has_rings() && promised_ != Promised::kernels && look < 2; ++look) {
     auto next = next_of_rings();
-    const auto source = next ? Result<SocketAddress>(SocketAddress()) : peek_source(fd);
+    const auto source = next ? Result<SocketAddress>(SocketAddress()) : source_of_kernels_next(fd);
     if (!next && source) next = next_before(*source);
     if (next) {
       next_ring_ = next->ring;
       promised_ = Promised::rings;
       return static_cast<int>(next->datagram.payload.size());
     }
-    if (source) break;
-    kernel_is_empty();
-    if (!waits_for_kernel_) break;
+    if (source || !kernel_is_empty(fd)) break;
   }
   int bytes = 0;
   if (::ioctl(fd, FIONREAD, &bytes) != 0) return Error::last("FIONREAD");
@@ -237,12 +316,12 @@ std::uint32_t UdpIntake::events(int fd) {
   constexpr std::uint32_t kReadable = EPOLLIN | EPOLLRDNORM;
   std::uint32_t found = backlog_.empty() ? 0 : kReadable;
   if (rings_ && found == 0) {
-    look_at_door(std::exchange(must_look_, false));
-    // A ring that waits for the kernel is readable, too.
-    if (next_of_rings() || waits_for_kernel_) found = kReadable;
+    look_at_door(fd, std::exchange(must_look_, false));
+    if (next_of_rings()) found = kReadable;
     if (found != 0 && ++looks_ % kLooksPerKernelLook != 0) return found | EPOLLOUT | EPOLLWRNORM;
   }
   const std::uint32_t kernels = transports::kernel_events(fd);
+  if (rings_ && found == 0 && (kernels & EPOLLIN) == 0 && kernel_is_empty(fd)) found = kReadable;
   if ((kernels & EPOLLIN) != 0) found |= EPOLLRDNORM;
   if ((kernels & EPOLLOUT) != 0) found |= EPOLLWRNORM;
   return found | kernels;
@@ -255,9 +334,9 @@ int UdpIntake::arm() {
   return rings_->fd();
 }
 
-void UdpIntake::woken() {
+void UdpIntake::woken(int fd) {
   must_look_ = true;
-  if (rings_) look_at_door(true);
+  if (rings_) look_at_door(fd, true);
 }
 
 // -- the end ---------------------------------------------------------------------------------------
@@ -269,18 +348,18 @@ void UdpIntake::keep(const SocketAddress& source, std::span<const std::byte> byt
   backlog_.add({source, kept, Arrival::kNoSlot, std::move(own)});
 }
 
-/// Returns false when the kernel's socket is empty.
+/// Keeps the kernel's next datagram, unless a ring's comes before. Returns false when the kernel's socket is empty.
 bool UdpIntake::keep_one_of_kernel(int fd, std::span<std::byte> room) {
-  sockaddr_storage name{};
+  const auto seen = source_of_kernels_next(fd);
+  if (!seen) return false;
+  const SocketAddress source = *seen;
+  if (next_before(source)) return true;
   iovec part{room.data(), room.size()};
   msghdr message{};
-  message.msg_name = &name;
-  message.msg_namelen = sizeof name;
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  const auto got = receive_by_kernel(fd, message, 0);
+  const auto got = receive_without_control(fd, message, 0);
   if (!got) return false;
-  const SocketAddress source = source_of(name, message.msg_namelen);
   keep(source, room.first(static_cast<std::size_t>(*got)));
   for (Ring& ring : rings_->rings()) {
     if (ring.source == source) ++ring.from_kernel;
@@ -307,10 +386,12 @@ void UdpIntake::close_rings(int fd) {
     }
     if (!waits_for_kernel_) break;
     room.resize(kMostBytes);
-    if (++of_kernel > kMostOfKernel || !keep_one_of_kernel(fd, room)) kernel_is_empty();
+    if (++of_kernel > kMostOfKernel || !keep_one_of_kernel(fd, room)) release_rings();
   }
   rings_.reset();
+  if (std::exchange(counts_losses_, false)) count_losses(fd, 0);
   promised_ = Promised::nothing;
+  wait_until_ = Nanos::max();
   errno = saved_errno;
 }
 

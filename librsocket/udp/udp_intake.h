@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/device/shm/datagrams/incoming_rings.h"
@@ -38,11 +39,13 @@ class UdpIntake {
   std::uint32_t events(int fd);
   /// Returns a descriptor that becomes readable when a ring has something, -1 without a door.
   int arm();
-  void woken();
+  void woken(int fd);
   /// Returns whether rings were added since the last call: threads that sleep must arm them.
   [[nodiscard]] bool take_news() { return std::exchange(has_news_, false); }
 
   [[nodiscard]] bool has_rings() const { return rings_ && !rings_->empty(); }
+  /// Returns when a ring stops to wait for the kernel, Nanos::max() if none waits.
+  [[nodiscard]] Nanos wait_until() const { return wait_until_; }
   /// Returns whether datagrams of rings wait that the kernel's socket does not have.
   [[nodiscard]] bool has_backlog() const { return !backlog_.empty(); }
   [[nodiscard]] bool may_have_rings() const { return may_have_rings_; }
@@ -71,9 +74,12 @@ class UdpIntake {
   Result<ssize_t> take_of_ring(const Next& next, msghdr& message, int flags);
   Result<ssize_t> take_of_backlog(msghdr& message, int flags);
   std::optional<Next> next_before(const SocketAddress& source);
-  void kernel_is_empty();
+  bool kernel_is_empty(int fd);
+  void release_rings();
+  std::uint32_t new_losses(int fd);
   void open_door(int fd);
-  bool look_at_door(bool at_once);
+  bool look_at_door(int fd, bool at_once);
+  Result<SocketAddress> source_of_kernels_next(int fd);
   void close_rings(int fd);
   void keep(const SocketAddress& source, std::span<const std::byte> bytes);
   bool keep_one_of_kernel(int fd, std::span<std::byte> room);
@@ -83,6 +89,10 @@ class UdpIntake {
   bool has_news_ = false;
   bool must_look_ = false;         ///< a thread is about to sleep
   bool waits_for_kernel_ = false;  ///< a ring has a datagram that comes behind some of the kernel's
+  bool has_released_ = false;      ///< the last look at the kernel's socket has ended such a wait
+  bool counts_losses_ = false;     ///< the kernel's socket has SO_RXQ_OVFL, which the application did not ask for
+  std::uint32_t losses_ = 0;       ///< of the kernel's socket, as far as they have been taken note of
+  Nanos wait_until_ = Nanos::max();
   Promised promised_ = Promised::nothing;
   unsigned datagrams_ = 0;       ///< received before the door was opened
   unsigned looks_ = 0;           ///< at empty rings

@@ -140,10 +140,15 @@ bool UdpOutlets::put(int fd, Outlets::value_type& to, const msghdr& message, std
     outlet.look_at = now + kSecond;
     if (!is_right) return end_ring(outlet);
   }
+  if (outlet.overflows) {
+    if (!outlet.ring->is_drained()) return false;
+    outlet.overflows = false;
+  }
   const std::span<const iovec> parts(message.msg_iov, message.msg_iovlen);
   switch (outlet.ring->put(outlet.by_kernel, parts, bytes)) {
     case soft::OutgoingRing::Put::done: return true;
-    case soft::OutgoingRing::Put::not_now: return false;
+    case soft::OutgoingRing::Put::early: return false;
+    case soft::OutgoingRing::Put::full: outlet.overflows = true; return false;
     case soft::OutgoingRing::Put::gone: break;
   }
   return end_ring(outlet);
@@ -185,6 +190,7 @@ void UdpOutlets::open_ring(int fd, Outlets::value_type& to) {
   outlet.ring = *std::move(ring);
   outlet.source = *source;
   outlet.by_kernel = kUnknownNumber;
+  outlet.overflows = false;
   outlet.look_at = stamp() + kSecond;
 }
 

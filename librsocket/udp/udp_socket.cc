@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <mutex>
 #include <new>
@@ -128,17 +129,19 @@ runtime::WaitFds UdpSocket::arm() noexcept {
 void UdpSocket::woken() noexcept try {
   statistics_.count_wakeup();
   std::unique_lock guard(receive_lock_);
-  intake_.woken();
+  intake_.woken(fd());
   unlock_and_tell(guard);
   note_activity();
 } catch (const std::bad_alloc&) {
 }
 
-/// No descriptor of arm() tells of room in the kernel's send buffer.
+/// No descriptor of arm() tells of room in the kernel's send buffer, nor that the kernel has lost a datagram.
 Nanos UdpSocket::deadline() noexcept {
   constexpr Nanos kUntilRoom = std::chrono::milliseconds(1);
   const bool must_wait = must_wait_to_send_.load(std::memory_order_relaxed);
-  return must_wait ? monotonic_now() + kUntilRoom : Nanos::max();
+  const Nanos room = must_wait ? monotonic_now() + kUntilRoom : Nanos::max();
+  const std::lock_guard guard(receive_lock_);
+  return std::min(room, intake_.wait_until());
 }
 
 // -- names and options -----------------------------------------------------------------------------
@@ -196,6 +199,7 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
 }
 
 Status UdpSocket::get_option(int level, int name, void* value, socklen_t* length) {
+  if (level == SOL_SOCKET && name == SO_RXQ_OVFL) leave_rings();  // UdpIntake may have set it
   return ::getsockopt(fd(), level, name, value, length) == 0 ? ok() : Status(Error::last("getsockopt"));
 }
 

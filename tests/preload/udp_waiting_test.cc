@@ -33,6 +33,25 @@ TEST(UdpWaiting, ADatagramOfARingWakesAReceiver) {
   while_asleep([&] { EXPECT_EQ(pair.bob.receive(), "wake up"); }, [&] { pair.alice.send_to(pair.bob, "wake up"); });
 }
 
+// A receiver that was about to sleep took the bell of a datagram, and slept beside it.
+TEST(UdpWaiting, ManyRoundsOfBlockingReceiversGoOn) {
+  constexpr int kRounds = 20'000;
+  const UdpPair pair;
+  const timeval limit{5, 0};
+  for (const Udp* end : {&pair.alice, &pair.bob})
+    ASSERT_EQ(::setsockopt(*end, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  std::thread echo([&] {
+    for (int i = 0; i < kRounds && pair.bob.receive() == "ping"; ++i) pair.bob.send_to(pair.alice, "pong");
+  });
+  int done = 0;
+  for (; done < kRounds; ++done) {
+    pair.alice.send_to(pair.bob, "ping");
+    if (pair.alice.receive() != "pong") break;
+  }
+  echo.join();
+  EXPECT_EQ(done, kRounds);
+}
+
 TEST(UdpWaiting, ADatagramOfTheKernelWakesAReceiver) {
   const UdpPair pair;
   const Udp carol;

@@ -43,6 +43,10 @@ class Udp {
   }
   explicit Udp(int fd) : fd_(fd) {}
   Udp(Udp&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Udp& operator=(Udp&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
   Udp(const Udp&) = delete;
   Udp& operator=(const Udp&) = delete;
   ~Udp() { close(); }

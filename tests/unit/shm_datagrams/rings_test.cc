@@ -83,9 +83,9 @@ TEST(DatagramRings, AreReadOnceTheReceiverLooks) {
   Bob bob;
   const auto ring = OutgoingRing::open(bob.socket(), alice.name);
   ASSERT_TRUE(ring);
-  EXPECT_EQ(put(**ring, "early"), OutgoingRing::Put::not_now);
+  EXPECT_EQ(put(**ring, "early"), OutgoingRing::Put::early);
   EXPECT_TRUE(bob.is_woken());
-  EXPECT_TRUE(bob.rings->look());
+  EXPECT_EQ(bob.rings->look(), IncomingRings::Found::new_rings);
   ASSERT_EQ(bob.rings->rings().size(), 1U);
   EXPECT_EQ(bob.rings->rings()[0].source, alice.name);
   EXPECT_EQ(put(**ring, "one"), OutgoingRing::Put::done);
@@ -105,7 +105,7 @@ TEST(DatagramRings, RingForASleeper) {
   bob.rings->arm();
   put(**ring, "one");
   EXPECT_TRUE(bob.is_woken());
-  bob.rings->look();
+  EXPECT_EQ(bob.rings->look(), IncomingRings::Found::bells);
   EXPECT_FALSE(bob.is_woken());
   put(**ring, "two");  // nobody is asleep
   EXPECT_FALSE(bob.is_woken());
@@ -169,7 +169,7 @@ TEST(DatagramRings, AreFullOneDatagramAfterTheOther) {
   std::size_t taken = 0;
   while (put(**ring, large) == OutgoingRing::Put::done) ++taken;
   EXPECT_GE(taken, kUdRingBytes / kMaxRingDatagram / 2);
-  EXPECT_EQ(put(**ring, large), OutgoingRing::Put::not_now);
+  EXPECT_EQ(put(**ring, large), OutgoingRing::Put::full);
   EXPECT_EQ(bob.take(), large);
   EXPECT_EQ(bob.take(), large);
   EXPECT_EQ(put(**ring, large), OutgoingRing::Put::done);
@@ -275,7 +275,7 @@ TEST(DatagramStrangers, AnotherUserDoesNotGetIn) {
   });
   ASSERT_TRUE(stranger.channel().hear());
   const auto refused = refusals_counted(Refusal::port_claim);
-  EXPECT_FALSE(bob.rings->look());
+  EXPECT_EQ(bob.rings->look(), IncomingRings::Found::nothing);
   EXPECT_TRUE(bob.rings->empty());
   EXPECT_EQ(refusals_counted(Refusal::port_claim), refused + 1);
 }
@@ -297,7 +297,7 @@ TEST(DatagramStrangers, NonsenseEndsOneLinkOnly) {
   const auto say = [&](const void* bytes, std::size_t length, int descriptor) {
     links.push_back(reach(bob));
     send_packet(links.back(), bytes, length, descriptor);
-    EXPECT_FALSE(bob.rings->look());
+    EXPECT_EQ(bob.rings->look(), IncomingRings::Found::nothing);
   };
   say("x", 1, -1);
   say("x", 1, memory->memfd.get());
@@ -316,11 +316,11 @@ TEST(DatagramStrangers, ASilentLinkWaitsForItsFirstPacket) {
   Bob bob;
   const UdpEnd alice;
   const UniqueFd link = reach(bob);
-  EXPECT_FALSE(bob.rings->look());
+  EXPECT_EQ(bob.rings->look(), IncomingRings::Found::nothing);
   const Knock knock = make_knock(alice.name);
   const auto memory = make_segment(kUdSegmentBytes);
   send_packet(link, &knock, sizeof knock, memory->memfd.get());
-  EXPECT_TRUE(bob.rings->look());
+  EXPECT_EQ(bob.rings->look(), IncomingRings::Found::new_rings);
   EXPECT_EQ(bob.rings->rings().size(), 1U);
 }
 
@@ -348,12 +348,12 @@ TEST(DatagramStrangers, ASenderThatWritesNonsenseIsRemoved) {
   const Knock knock = make_knock(alice.name);
   const auto memory = make_segment(kUdSegmentBytes);
   send_packet(link, &knock, sizeof knock, memory->memfd.get());
-  ASSERT_TRUE(bob.rings->look());
+  ASSERT_EQ(bob.rings->look(), IncomingRings::Found::new_rings);
   reinterpret_cast<UdRingLines*>(memory->mapping->base())->tail.store(UINT64_MAX);
   EXPECT_FALSE(bob.rings->rings()[0].reader.front());
   bob.rings->remove(0);
   EXPECT_TRUE(bob.rings->empty());
-  EXPECT_FALSE(bob.rings->look());
+  EXPECT_EQ(bob.rings->look(), IncomingRings::Found::nothing);
 }
 
 }  // namespace

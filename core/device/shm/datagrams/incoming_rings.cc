@@ -128,38 +128,43 @@ bool IncomingRings::read_first_packet(int fd) {
   return static_cast<bool>(ring);
 }
 
-/// Reads the bells of a link, or its end.
-void IncomingRings::read_bells(int fd) {
+/// Reads the bells of a link, or its end. Returns whether there was something.
+bool IncomingRings::read_bells(int fd) {
   constexpr int kMostBells = 64;  // the rest keeps fd() readable
   const auto ring = std::find_if(rings_.begin(), rings_.end(), [fd](const Ring& one) { return one.link.get() == fd; });
-  if (ring == rings_.end()) return;
+  if (ring == rings_.end()) return false;
   for (int i = 0; i < kMostBells; ++i) {
     char byte = 0;
     const ssize_t got = ::recv(fd, &byte, sizeof byte, MSG_DONTWAIT);
     if (got > 0) continue;
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return i > 0;
     // The end. Nothing more comes, also where the sender was killed.
     ring->is_over = true;
     ::epoll_ctl(events_.get(), EPOLL_CTL_DEL, fd, nullptr);
-    return;
+    return true;
   }
+  return true;
 }
 
-bool IncomingRings::look() {
+IncomingRings::Found IncomingRings::look() {
   const int saved_errno = errno;
   std::array<epoll_event, 32> events;
   const int count = ::epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), 0);
   if (count <= 0) {
     errno = saved_errno;
-    return false;
+    return Found::nothing;
   }
-  accept_links();
-  bool has_new = false;
+  const auto is_door = [this](const epoll_event& event) { return event.data.fd == door_.get(); };
+  if (std::any_of(events.begin(), events.begin() + count, is_door)) accept_links();
+  bool has_new = false, has_bells = false;
   for (std::size_t i = silent_.size(); i-- > 0;) has_new = read_first_packet(silent_[i].get()) || has_new;
-  for (int i = 0; i < count; ++i) read_bells(events[static_cast<std::size_t>(i)].data.fd);
+  for (int i = 0; i < count; ++i) {
+    if (read_bells(events[static_cast<std::size_t>(i)].data.fd)) has_bells = true;
+  }
   if (has_new) arm();  // others may be asleep already
   errno = saved_errno;
-  return has_new;
+  if (has_new) return Found::new_rings;
+  return has_bells ? Found::bells : Found::nothing;
 }
 
 void IncomingRings::arm() {

@@ -39,8 +39,13 @@ class IncomingRings {
 
   /// Returns the descriptor that is readable when somebody knocks, rings (after arm()) or ends.
   [[nodiscard]] int fd() const { return events_.get(); }
-  /// Takes in who has knocked, and what was rung. Returns whether there are new rings, which are armed.
-  bool look();
+  enum class Found {
+    nothing,
+    bells,  ///< rings may have datagrams, and nothing rings for these again: the caller looks at the rings afterwards
+    new_rings,  ///< which are armed
+  };
+  /// Takes in who has knocked, and what was rung.
+  Found look();
   /// Makes the next datagram of each ring make fd() readable. The caller looks at the rings once more.
   void arm();
   /// Takes in those who have knocked; nobody can knock any more.
@@ -59,7 +64,7 @@ class IncomingRings {
   Status watch(int fd);
   bool read_first_packet(int fd);
   void enter(Ring ring);
-  void read_bells(int fd);
+  bool read_bells(int fd);
 
   UniqueFd events_;  ///< an epoll file: the door, and the links
   UniqueFd door_;

@@ -91,17 +91,29 @@ bool OutgoingRing::ring_bell() const {
   return is_there;
 }
 
+/// Gives a receiver that is at work the time to make room.
+UdRingWriter::Put OutgoingRing::put_patiently(const DatagramHeader& header, std::span<const iovec> parts,
+                                              std::size_t bytes) {
+  constexpr int kRounds = 256;
+  auto answer = ring_.put(header, parts, bytes);
+  for (int round = 0; answer == UdRingWriter::Put::full && round < kRounds; ++round) {
+    cpu_relax();
+    answer = ring_.put(header, parts, bytes);
+  }
+  return answer;
+}
+
 OutgoingRing::Put OutgoingRing::put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes) {
   if (!is_there()) return Put::gone;
   // Until then all go by the kernel: the receiver could not know which of both ways came first.
   if (!is_known_) is_known_ = ring_.is_known();
-  if (!is_known_) return Put::not_now;
+  if (!is_known_) return Put::early;
   DatagramHeader header{};
   header.version = kDatagramVersion;
   header.imm_data = after_kernel;
-  switch (ring_.put(header, parts, bytes)) {
+  switch (put_patiently(header, parts, bytes)) {
     case UdRingWriter::Put::closed: return Put::gone;
-    case UdRingWriter::Put::full: return Put::not_now;
+    case UdRingWriter::Put::full: return Put::full;
     case UdRingWriter::Put::done: break;
   }
   if (ring_.must_ring() && !ring_bell()) return Put::gone;

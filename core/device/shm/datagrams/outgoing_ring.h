@@ -44,18 +44,23 @@ class OutgoingRing {
 
   enum class Put {
     done,
-    not_now,  ///< there is no room, or the receiver has not looked at its door yet
-    gone,     ///< the receiver takes no more, or has ended: the ring is of no use any more
+    early,  ///< the receiver has not looked at its door yet
+    full,   ///< there is no room, although the receiver was given some 20 us to make some
+    gone,   ///< the receiver takes no more, or has ended: the ring is of no use any more
   };
-  /// Adds a datagram of `bytes` in `parts`, at most kMaxRingDatagram. After `not_now` and `gone` the receiver does not
+  /// Adds a datagram of `bytes` in `parts`, at most kMaxRingDatagram. After all but `done` the receiver does not
   /// get it by the ring.
   /// @param after_kernel  how many datagrams the kernel has taken from us for the receiver before this one
   Put put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes);
+
+  /// Returns whether the receiver has taken all that was put.
+  [[nodiscard]] bool is_drained() const { return ring_.is_drained(); }
 
  private:
   OutgoingRing(const KernelSocket& receiver, UniqueFd link, std::shared_ptr<MappedSegment> segment)
       : receiver_(receiver), link_(std::move(link)), ring_(std::move(segment)) {}
   [[nodiscard]] bool is_there();
+  UdRingWriter::Put put_patiently(const DatagramHeader& header, std::span<const iovec> parts, std::size_t bytes);
   [[nodiscard]] bool ring_bell() const;
 
   KernelSocket receiver_;

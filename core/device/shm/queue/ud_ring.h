@@ -46,6 +46,8 @@ class UdRingWriter {
   Put put(const DatagramHeader& header, std::span<const iovec> parts, std::size_t bytes);
   /// Returns whether the receiver wants to be rung for what was put last, once.
   [[nodiscard]] bool must_ring();
+  /// Returns whether the receiver has taken all that was put.
+  [[nodiscard]] bool is_drained() const { return lines().head.load(std::memory_order_acquire) == tail_; }
   /// Returns whether the receiver has called tell_known().
   [[nodiscard]] bool is_known() const { return lines().known.load(std::memory_order_acquire) != 0; }
   /// Returns whether the receiver closed the ring during the last put(), and has not taken that datagram. Call it after
