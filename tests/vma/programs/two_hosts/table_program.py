@@ -59,8 +59,8 @@ class TableProgram(NetworkProgram):
     modes = MODES
     quick = ("both", "killed")
     kernels = "packets"
-    # The kernel makes and ends the connections; a program has at least a dozen segments between.
-    least = 10
+    # The kernel makes and ends the connections. One that is killed early has few segments between.
+    least = 4
     kernel_few = 400
     kernel_most = 1.0
 
