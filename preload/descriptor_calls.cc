@@ -280,10 +280,8 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
         if (!socket->is_datagram()) return store_int(argument, socket->unsent_bytes());
         break;
       case SIOCATMARK:
-        if (const auto is_at = socket->is_at_mark(); knows(is_at)) return store_int(argument, is_at);
-        break;
       case SIOCOUTQNSD:
-        if (const auto bytes = socket->bytes_not_sent(); knows(bytes)) return store_int(argument, bytes);
+        if (const auto answer = socket->ask(request); knows(answer)) return store_int(argument, answer);
         break;
       case FIONBIO:
         if (is_readable(argument, sizeof(int))) socket->set_nonblocking(*static_cast<const int*>(argument) != 0);

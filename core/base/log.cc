@@ -1,5 +1,6 @@
 #include "core/base/log.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstdio>
 
 #include "core/base/process_state.h"
+#include "core/base/rare_calls.h"
 
 namespace ringsock {
 
@@ -35,7 +37,20 @@ const char* name_of(LogLevel level) {
   return "";
 }
 
+bool is_connection(int fd) {
+  if (is_known_forbidden(RareCall::getsockopt)) return false;
+  int domain = AF_UNSPEC;
+  socklen_t length = sizeof domain;
+  if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0) return false;
+  return domain == AF_INET || domain == AF_INET6;
+}
+
 }  // namespace
+
+void write_to_stderr(std::string_view line) {
+  if (is_connection(STDERR_FILENO)) return;
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
 
 void set_log_level(LogLevel level) { own_log().level.store(static_cast<int>(level), std::memory_order_relaxed); }
 
@@ -62,7 +77,7 @@ void log_line(LogLevel level, const char* format, ...) {
   // A line that is too long is cut; every line ends in a newline.
   std::size_t length = std::min(sizeof line - 1, static_cast<std::size_t>(head + std::max(text, 0)));
   line[length++] = '\n';
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line, length);
+  write_to_stderr({line, length});
   errno = saved_errno;
 }
 

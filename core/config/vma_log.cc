@@ -67,12 +67,12 @@ VmaLog::VmaLog(const VmaConfig& config, Nanos start)
   if (file_) ::fstat(file_.get(), &file_status_);
 }
 
-int VmaLog::descriptor() const {
+int VmaLog::file_descriptor() const {
   // A program that closes every descriptor closes this one, too, and the next file that it opens gets the number.
   struct stat now {};
   const bool still_ours = file_ && ::fstat(file_.get(), &now) == 0 && now.st_ino == file_status_.st_ino &&
                           now.st_dev == file_status_.st_dev;
-  return still_ours ? file_.get() : STDERR_FILENO;
+  return still_ours ? file_.get() : -1;
 }
 
 void VmaLog::write(VmaLogLevel level, std::string_view text) const {
@@ -82,8 +82,10 @@ void VmaLog::write(VmaLogLevel level, std::string_view text) const {
   const std::string line = vma_log_line(level, text, details_.load(std::memory_order_relaxed), stamp, with_colors_);
   if (callback_ != nullptr) {
     callback_(static_cast<int>(level), line.c_str());
+  } else if (const int file = file_descriptor(); file >= 0) {
+    [[maybe_unused]] const ssize_t written = ::write(file, line.data(), line.size());
   } else {
-    [[maybe_unused]] const ssize_t written = ::write(descriptor(), line.data(), line.size());
+    write_to_stderr(line);
   }
   errno = saved_errno;
 }

@@ -45,8 +45,8 @@ class VmaLog {
  private:
   using Callback = void (*)(int level, const char* line);
 
-  /// Returns the descriptor of the log's file, or standard error.
-  [[nodiscard]] int descriptor() const;
+  /// Returns the descriptor of the log's file, -1 for standard error.
+  [[nodiscard]] int file_descriptor() const;
 
   Nanos start_;
   std::atomic<int> level_;

@@ -30,8 +30,7 @@ Result<ssize_t> Transfer::receive(msghdr&, int) { return unsupported(); }
 Result<ssize_t> Transfer::send(const msghdr&, int) { return unsupported(); }
 Result<int> Transfer::unread_bytes() { return unsupported(); }
 Result<int> Transfer::unsent_bytes() { return unsupported(); }
-Result<int> Transfer::is_at_mark() { return unsupported(); }
-Result<int> Transfer::bytes_not_sent() { return unsupported(); }
+Result<int> Transfer::ask(unsigned long /*request*/) { return unsupported(); }
 
 Result<ssize_t> Transfer::receive_bytes(void* data, std::size_t length, int flags) {
   iovec piece{data, length};

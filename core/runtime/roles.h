@@ -55,9 +55,8 @@ class Transfer {
   /// unread_bytes() answers FIONREAD, unsent_bytes() SIOCOUTQ.
   virtual Result<int> unread_bytes();
   virtual Result<int> unsent_bytes();
-  /// is_at_mark() answers SIOCATMARK, bytes_not_sent() SIOCOUTQNSD. EOPNOTSUPP, the default: the kernel's socket knows.
-  virtual Result<int> is_at_mark();
-  virtual Result<int> bytes_not_sent();
+  /// Answers ioctl(2) with SIOCATMARK or SIOCOUTQNSD. EOPNOTSUPP, the default: the kernel's socket knows.
+  virtual Result<int> ask(unsigned long request);
 
  protected:
   ~Transfer() = default;

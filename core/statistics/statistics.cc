@@ -1,4 +1,5 @@
 #include "core/statistics/statistics.h"
+#include "core/base/log.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -363,7 +364,7 @@ void ProcessStatistics::at_exit() noexcept {
   if (print_at_exit_.load(std::memory_order_relaxed)) {
     if (std::string line = line_locked(); !line.empty()) {
       line += '\n';
-      [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+      write_to_stderr(line);
     }
   }
   if (path_[0] != '\0' && is_permitted(RareCall::unlink)) ::unlink(path_.data());

@@ -94,6 +94,21 @@ bool CarriedConnection::go_by(const ethernet::SendOptions& options) {
   return true;
 }
 
+/// Returns whether the kernel could carry the connection now: it has the address, and a way to the peer.
+bool CarriedConnection::can_go_back() const {
+  net::NetworkState& network = ethernet_->network();
+  net::PathQuery query;
+  query.destination = net::IpAddress::of(peer_);
+  query.source = net::IpAddress::of(local_);
+  query.protocol = IPPROTO_TCP;
+  query.source_port = local_.port();
+  query.destination_port = peer_.port();
+  if (peer_.family() == AF_INET6) query.oif = static_cast<int>(peer_.in6().sin6_scope_id);
+  if (!network.find_address(query.source)) return false;
+  const auto path = network.path_to(query);
+  return !path || path->type != net::PathType::unreachable;
+}
+
 bool CarriedConnection::follow_options(int fd) { return go_by(tcp_send_options_of(fd, peer_.family())); }
 
 /// Follows the network: routes, neighbours, netfilter.
@@ -113,7 +128,8 @@ bool CarriedConnection::look(Nanos now) {
   }
   if (way->needs_refresh()) static_cast<void>(way->refresh(ethernet_->network()));
   if (way->is_current(ethernet_->network(), kOptionsGeneration)) return true;
-  return go_by(options);
+  // While nothing leads to the peer, neither for the kernel, the connection waits: the engine repeats what is lost.
+  return go_by(options) || !can_go_back();
 }
 
 // -- moving ----------------------------------------------------------------------------------------
@@ -159,6 +175,7 @@ Status CarriedConnection::begin(const tcp::Established& state) {
 }
 
 Status CarriedConnection::give_back(int fd) {
+  if (!can_go_back()) return Error{EBUSY, "tcp: no way to the peer"};
   tcp::Established state;
   bool peer_closed = false;
   {

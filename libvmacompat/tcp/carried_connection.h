@@ -39,8 +39,8 @@ class CarriedConnection final : public ethernet::PacketSink {
   bool find_way(int fd, const SocketAddress& local, const SocketAddress& peer);
   /// Takes the connection over. Errors: those of take_out(), of attaching to the ring; the kernel goes on.
   Status take_over(int fd);
-  /// Gives the connection back to `fd`. Errors: EBUSY it has ended, and cannot go back; those of put_back(), after
-  /// which the connection is lost.
+  /// Gives the connection back to `fd`. Errors: EBUSY it has ended, or the kernel has no way to the peer now: it stays;
+  /// those of put_back(), after which the connection is lost.
   Status give_back(int fd);
   /// Follows options of the kernel's socket that change the headers (TcpOptionEffect::header). Returns false when the
   /// connection must go back to the kernel.
@@ -99,6 +99,7 @@ class CarriedConnection final : public ethernet::PacketSink {
   void play_end_of_stream(const engine::tcp::Established& state) const;
   std::shared_ptr<ethernet::Destination> way_by(const ethernet::SendOptions& options);
   bool go_by(const ethernet::SendOptions& options);
+  [[nodiscard]] bool can_go_back() const;
 
   runtime::Endpoint& endpoint_;
   std::shared_ptr<ethernet::Ethernet> ethernet_;

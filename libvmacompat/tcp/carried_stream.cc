@@ -189,6 +189,14 @@ bool CarriedStream::is_over() {
       .value_or(false);
 }
 
+/// What ended the wait or the call is no error of the connection.
+void CarriedStream::keep_error(int code) noexcept {
+  for (const int passing : {EAGAIN, EINTR, ERESTART, EBADF, EFAULT, EIO}) {
+    if (code == passing) return;
+  }
+  kept_error_.store(code, std::memory_order_relaxed);
+}
+
 int CarriedStream::take_error_of(tcp::TcpConnection& engine) {
   const int kept = kept_error_.exchange(0, std::memory_order_relaxed);
   return kept != 0 ? kept : engine.take_error();

@@ -36,7 +36,7 @@ class CarriedStream {
   [[nodiscard]] bool is_over();
 
   /// Keeps an error for the next call.
-  void keep_error(int code) noexcept { kept_error_.store(code, std::memory_order_relaxed); }
+  void keep_error(int code) noexcept;
   /// SO_ERROR. Returns nothing when the ring does not carry the connection any more.
   std::optional<int> take_error();
   /// TCP_MAXSEG

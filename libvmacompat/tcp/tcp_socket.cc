@@ -33,6 +33,15 @@ bool is_kernels_protocol_option(int name) {
          name == TCP_WINDOW_CLAMP || name == TCP_CONGESTION;
 }
 
+/// Returns whether rules and options permit that a ring carries the connection of `fd`.
+bool is_permitted(config::VmaRole role, int fd, const SocketAddress& local, const SocketAddress& peer) {
+  const SocketAddress here = local.unmapped(), there = peer.unmapped();
+  auto& rules = process().rules();
+  const auto transport =
+      role == config::VmaRole::tcp_server ? rules.decide(role, here) : rules.decide(role, there, &here);
+  return transport != config::VmaTransport::os && !has_kernels_options(fd);
+}
+
 }  // namespace
 
 TcpSocket::TcpSocket(int fd) : Endpoint(Carries::bytes), fd_(fd), carried_(*this), stream_(carried_) {
@@ -46,21 +55,13 @@ TcpSocket::~TcpSocket() {
 
 // -- to the ring -----------------------------------------------------------------------------------
 
-/// Returns whether rules and options permit that a ring carries the connection.
-bool TcpSocket::is_permitted(config::VmaRole role, const SocketAddress& local, const SocketAddress& peer) const {
-  if (has_kernels_option_.load(std::memory_order_relaxed)) return false;
-  const SocketAddress here = local.unmapped(), there = peer.unmapped();
-  auto& rules = process().rules();
-  const auto transport =
-      role == config::VmaRole::tcp_server ? rules.decide(role, here) : rules.decide(role, there, &here);
-  return transport != config::VmaTransport::os && !has_kernels_options(fd());
-}
-
 /// Called with the setup lock. Returns false when the kernel keeps the connection.
 bool TcpSocket::take_over(config::VmaRole role) {
+  if (has_kernels_option_.load(std::memory_order_relaxed)) return false;
   const auto local = name_by(::getsockname, fd(), "getsockname");
   const auto peer = name_by(::getpeername, fd(), "getpeername");
-  if (!local || !peer || !is_permitted(role, *local, *peer) || !carried_.find_way(fd(), *local, *peer)) return false;
+  if (!local || !peer || !is_permitted(role, fd(), *local, *peer) || !carried_.find_way(fd(), *local, *peer))
+    return false;
   if (!tcp_clock().enter(*this)) return false;
   const Moving moving(moves_);
   if (!carried_.take_over(fd())) {
@@ -91,9 +92,12 @@ void TcpSocket::take_over_if_connected() {
   notify_watchers();
 }
 
-void TcpSocket::TakeOver::run() {
+runtime::Endpoint& TakeOver::endpoint() noexcept { return socket_; }
+
+void TakeOver::run() {
   socket_.take_over_if_connected();
-  if (socket_.phase() == Phase::connecting) socket_.leave();  // the call that is made again would find it due for ever
+  // Otherwise the call that is made again would find it due for ever.
+  if (socket_.phase() == TcpSocket::Phase::connecting) socket_.leave();
 }
 
 // -- to the kernel ---------------------------------------------------------------------------------
@@ -154,10 +158,12 @@ Status TcpSocket::connect(const sockaddr* address, socklen_t length) {
   if (phase() == Phase::kernels) return kKernels;
   if (phase() == Phase::on_ring) {
     if (address->sa_family == AF_UNSPEC) return become_kernels() ? kKernels : kOver;
-    return Error{EISCONN, "connect"};
+    // As on Linux, the call that finds the connection made succeeds, even if SO_ERROR has told before.
+    return connect_is_open_.exchange(false) ? ok() : Status(Error{EISCONN, "connect"});
   }
   const Status connected = transports::connect_as_application(fd(), address, length);
   if (!connected && connected.error().code != EINPROGRESS && connected.error().code != EINTR) return connected;
+  connect_is_open_.store(!connected);
   phase_.store(Phase::connecting, std::memory_order_release);
   if (connected) take_over_if_connected();
   return connected;

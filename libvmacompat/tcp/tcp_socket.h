@@ -7,10 +7,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 #include "core/base/mutex.h"
-#include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/config/vma_line.h"
 #include "core/runtime/due_calls.h"
@@ -20,6 +18,19 @@
 #include "libvmacompat/tcp/moves.h"
 
 namespace ringsock::vma {
+
+class TcpSocket;
+
+/// Takes a connection over where the call ends that has found it established: that call holds a read-side section.
+class TakeOver final : public DueCall {
+ public:
+  explicit TakeOver(TcpSocket& socket) : socket_(socket) {}
+  void run() override;
+  runtime::Endpoint& endpoint() noexcept override;
+
+ private:
+  TcpSocket& socket_;
+};
 
 /// The kernel binds, listens, connects and shakes hands. Once the connection is established it is taken over: a ring
 /// carries it from then on (CarriedConnection). Whatever a ring does not do has the connection go back to the kernel,
@@ -48,8 +59,7 @@ class TcpSocket final : public runtime::Endpoint {
   void keep_error(int code) noexcept override { stream_.keep_error(code); }
   Result<int> unread_bytes() override;
   Result<int> unsent_bytes() override;
-  Result<int> is_at_mark() override;
-  Result<int> bytes_not_sent() override;
+  Result<int> ask(unsigned long request) override;
 
   std::uint32_t ready() noexcept override;
   runtime::WaitFds arm() noexcept override;
@@ -72,16 +82,7 @@ class TcpSocket final : public runtime::Endpoint {
   [[nodiscard]] std::shared_ptr<ethernet::Ring> ring() const;
 
  private:
-  /// Takes the connection over where the call ends that has found it established: that call holds a read-side section.
-  class TakeOver final : public DueCall {
-   public:
-    explicit TakeOver(TcpSocket& socket) : socket_(socket) {}
-    void run() override;
-    runtime::Endpoint& endpoint() noexcept override { return socket_; }
-
-   private:
-    TcpSocket& socket_;
-  };
+  friend class TakeOver;
   enum class Phase : std::uint8_t {
     beginning,   ///< not connected
     connecting,  ///< connect(2) is under way
@@ -91,10 +92,8 @@ class TcpSocket final : public runtime::Endpoint {
   [[nodiscard]] Phase phase() const { return phase_.load(std::memory_order_acquire); }
   [[nodiscard]] int fd() const { return fd_.load(std::memory_order_relaxed); }
 
-  [[nodiscard]] bool is_permitted(config::VmaRole role, const SocketAddress& local, const SocketAddress& peer) const;
   bool take_over(config::VmaRole role);
   void take_over_if_connected();
-  std::optional<Error> why_not_yet();
   void leave();
   bool give_back() noexcept;
   bool is_kernels_now();
@@ -105,6 +104,7 @@ class TcpSocket final : public runtime::Endpoint {
   Moves moves_;
   TakeOver take_over_{*this};
   std::atomic<bool> has_kernels_option_{false};
+  std::atomic<bool> connect_is_open_{false};  ///< connect(2) has not told yet that it has succeeded
   CarriedConnection carried_;
   CarriedStream stream_;
   std::atomic<std::uint64_t> seen_polls_{0};

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <mutex>
+#include <optional>
 
 #include "core/transports/kernel_calls.h"
 #include "libvmacompat/tcp/tcp_socket.h"
@@ -35,21 +36,20 @@ Result<int> ask_kernel(int fd, unsigned long request) {
   return bytes;
 }
 
+/// Called by calls that move bytes behind a non-blocking connect(2) of `fd`. Returns what they fail with, nothing where
+/// the kernel carries them out. A connection that is established is taken over, and the call is made again.
+std::optional<Error> why_not_yet(int fd, TakeOver& take_over) {
+  const std::uint8_t state = transports::tcp_state(fd);
+  if (state == TCP_SYN_SENT || state == TCP_SYN_RECV) return std::nullopt;
+  return state == TCP_ESTABLISHED && runtime::note_due(take_over) ? kTakenOverFirst : kNotConnected;
+}
+
 }  // namespace
 
 /// Waits while another thread moves the connection. Returns whether the kernel has it afterwards.
 bool TcpSocket::is_kernels_now() {
   const std::lock_guard guard(setup_lock_);
   return phase() != Phase::on_ring;
-}
-
-/// Called by calls that move bytes behind a non-blocking connect(2). Returns what they fail with, nothing where the
-/// kernel carries them out. A connection that is established is taken over, and the call is made again.
-std::optional<Error> TcpSocket::why_not_yet() {
-  if (phase() != Phase::connecting) return std::nullopt;
-  const std::uint8_t state = transports::tcp_state(fd());
-  if (state == TCP_SYN_SENT || state == TCP_SYN_RECV) return std::nullopt;
-  return state == TCP_ESTABLISHED && runtime::note_due(take_over_) ? kTakenOverFirst : kNotConnected;
 }
 
 Result<ssize_t> TcpSocket::receive(msghdr& message, int flags) {
@@ -59,7 +59,8 @@ Result<ssize_t> TcpSocket::receive(msghdr& message, int flags) {
     if (got || got.error().code != EIO || !is_kernels_now()) [[likely]]
       return got;
   }
-  if (const auto error = why_not_yet()) return *error;
+  if (phase() == Phase::connecting)
+    if (const auto error = why_not_yet(fd(), take_over_)) return *error;
   return receive_from_kernel(fd(), message, flags);
 }
 
@@ -70,7 +71,8 @@ Result<ssize_t> TcpSocket::send(const msghdr& message, int flags) {
     if (sent || sent.error().code != EIO || !is_kernels_now()) [[likely]]
       return sent;
   }
-  if (const auto error = why_not_yet()) return *error;
+  if (phase() == Phase::connecting)
+    if (const auto error = why_not_yet(fd(), take_over_)) return *error;
   return send_by_kernel(fd(), message, flags);
 }
 
@@ -90,20 +92,12 @@ Result<int> TcpSocket::unsent_bytes() {
   return ask_kernel(fd(), SIOCOUTQ);
 }
 
-Result<int> TcpSocket::is_at_mark() {
+Result<int> TcpSocket::ask(unsigned long request) {
   if (phase() == Phase::on_ring) {
-    auto is_at = stream_.is_at_mark();
-    if (is_at || !is_kernels_now()) return is_at;
+    auto answer = request == SIOCATMARK ? stream_.is_at_mark() : stream_.bytes_not_sent();
+    if (answer || !is_kernels_now()) return answer;
   }
-  return ask_kernel(fd(), SIOCATMARK);
-}
-
-Result<int> TcpSocket::bytes_not_sent() {
-  if (phase() == Phase::on_ring) {
-    auto bytes = stream_.bytes_not_sent();
-    if (bytes || !is_kernels_now()) return bytes;
-  }
-  return ask_kernel(fd(), SIOCOUTQNSD);
+  return ask_kernel(fd(), request);
 }
 
 // -- waiting ---------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ struct Watched : UdpPair {
     epoll_event event{};
     const int count = ::epoll_wait(set, &event, 1, milliseconds);
     if (count != 1) return 0;
-    EXPECT_EQ(event.data.u64, 7U);
+    EXPECT_EQ(std::uint64_t{event.data.u64}, 7U);  // it is not aligned
     return event.events;
   }
   Udp set;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/unique_fd.h"
 #include "tests/stories/rsocket_pair.h"
 
 namespace ringsock::stories {
@@ -136,12 +137,16 @@ TEST(RsocketSetup, ADualStackListenerSeesIpv4ClientsAsMapped) {
 }
 
 TEST(RsocketSetup, AV6OnlyListenerIsNotThereForIpv4) {
+  // Keeps listeners of other programs away from the port, and does not listen.
+  const UniqueFd keeper(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Address to = address_of("127.0.0.1");
+  ASSERT_EQ(::bind(keeper.get(), to.get(), to.length), 0);
+  ASSERT_EQ(::getsockname(keeper.get(), to.get(), &to.length), 0);
   Rsocket listener(rsocket(AF_INET6, SOCK_STREAM, 0));
   set_int(listener, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-  Address any = address_of("::");
-  ASSERT_EQ(rbind(listener, any.get(), any.length), 0);
+  Address any = address_of("::", to.port());
+  ASSERT_EQ(rbind(listener, any.get(), any.length), 0) << strerror(errno);
   ASSERT_EQ(rlisten(listener, 4), 0);
-  Address to = address_of("127.0.0.1", local_name(listener).port());
   Rsocket client(rsocket(AF_INET, SOCK_STREAM, 0));
   EXPECT_ERRNO(rconnect(client, to.get(), to.length), ECONNREFUSED);
 }

@@ -129,7 +129,6 @@ Result<std::size_t> append(Core& core, std::span<const std::byte> bytes, Nanos n
 
 }  // namespace
 
-TcpConnection::TcpConnection() : TcpConnection(Settings{}) {}
 TcpConnection::TcpConnection(const Settings& settings) : core_(std::make_unique<Core>(settings)) { limit(core_->set); }
 TcpConnection::~TcpConnection() = default;
 TcpConnection::TcpConnection(TcpConnection&&) noexcept = default;
@@ -244,11 +243,6 @@ std::size_t TcpConnection::peek(std::span<std::byte> out, std::size_t offset) co
   if (offset >= now.bytes) return 0;
   out = out.first(std::min(out.size(), now.bytes - offset));
   return core_->rcv.queue.in_order.copy(now.skip + offset, out);
-}
-
-std::span<const std::byte> TcpConnection::front() const {
-  const Readable now = readable_now(*core_);
-  return core_->rcv.queue.in_order.view(now.skip, now.bytes)[0];
 }
 
 void TcpConnection::consume(std::size_t bytes, Nanos now) {

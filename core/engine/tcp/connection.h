@@ -26,8 +26,7 @@ struct Core;
 /// `now` is any clock that does not go back, the same in all calls; it starts above 0. Threads: one at a time.
 class TcpConnection {
  public:
-  TcpConnection();
-  explicit TcpConnection(const Settings& settings);
+  explicit TcpConnection(const Settings& settings = {});
   ~TcpConnection();
   TcpConnection(TcpConnection&&) noexcept;
   TcpConnection& operator=(TcpConnection&&) noexcept;
@@ -73,8 +72,6 @@ class TcpConnection {
   std::size_t read(std::span<std::byte> out, Nanos now);
   /// Copies received bytes from `offset` on without taking them.
   [[nodiscard]] std::size_t peek(std::span<std::byte> out, std::size_t offset = 0) const;
-  /// Returns the first piece of the received bytes, for zero copy; take it by consume().
-  [[nodiscard]] std::span<const std::byte> front() const;
   /// Takes bytes from the queue without copying them, at most readable(). The window opens as by read().
   void consume(std::size_t bytes, Nanos now);
   /// Returns whether the peer has ended its stream and everything before was read.

@@ -48,7 +48,8 @@ bool acks_at_once(Core& core, const SegmentIn& in, Nanos now) {
   if (now - ack.last_data > core.rtt.base_rto()) ack.quick_left = std::max(ack.quick_left, AckPolicy::kQuickAcks);
   ack.last_data = now;
   const std::uint32_t waiting = core.rcv.nxt - ack.last_sent;
-  if (in.merged > 1 || in.payload.size() > core.rcv.mss || waiting >= 2u * core.rcv.mss) return true;
+  // More than a full packet, as on Linux: a sender may hold back its last, short one until then (Nagle).
+  if (in.merged > 1 || in.payload.size() > core.rcv.mss || waiting > core.rcv.mss) return true;
   return ack.quick_left > 0 && !ack.interactive;
 }
 
