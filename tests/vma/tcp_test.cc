@@ -495,6 +495,41 @@ TEST(TcpLoss, OnePacketInAHundredIsLostAndNothingIsMissing) {
   sh("ip netns exec " + there + " nft delete table netdev loss");
 }
 
+TEST(TcpNetwork, AConnectionOutlivesALinkThatIsDown) {
+  const Pair pair = connect_from_here(kThere, Calls::kernels);
+  std::thread sends([&] { send_pattern(pair.here, 5, 2'000'000); });
+  sh("ip link set eth0 down; sleep 0.3; ip link set eth0 up; ip address replace fd09::1/64 dev eth0 nodad");
+  expect_pattern(pair.there, 5, 2'000'000);
+  sends.join();
+  ASSERT_EQ(pair.there.send("and back"), 8U);
+  EXPECT_EQ(pair.here.receive(8), "and back");
+}
+
+TEST(TcpNetwork, AConnectionOutlivesAnAddressThatIsAway) {
+  const Pair pair = connect_from_here(kThere, Calls::kernels);
+  std::thread sends([&] { send_pattern(pair.here, 6, 2'000'000); });
+  sh("ip address del 10.9.0.1/24 dev eth0; sleep 0.3; ip address add 10.9.0.1/24 dev eth0");
+  expect_pattern(pair.there, 6, 2'000'000);
+  sends.join();
+  ASSERT_EQ(pair.there.send("and back"), 8U);
+  EXPECT_EQ(pair.here.receive(8), "and back");
+}
+
+TEST_P(TcpStory, AWaitThatEndsIsNoErrorOfTheConnection) {
+  const Pair pair = connection();
+  ASSERT_EQ(pair.there.send("part"), 4U);
+  const timeval soon{0, 50'000};
+  ASSERT_EQ(::setsockopt(pair.here.fd(), SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon), 0);
+  std::array<char, 100> room;
+  EXPECT_EQ(::recv(pair.here.fd(), room.data(), room.size(), MSG_WAITALL), 4);
+  pollfd entry{pair.here.fd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&entry, 1, 0), 0) << entry.revents;
+  int error = -1;
+  socklen_t length = sizeof error;
+  ASSERT_EQ(::getsockopt(pair.here.fd(), SOL_SOCKET, SO_ERROR, &error, &length), 0);
+  EXPECT_EQ(error, 0);
+}
+
 TEST(TcpConnect, OfANonBlockingSocketIsTakenOverWhenItsEndIsAskedFor) {
   const Listener listener = over_there([] { return Listener(kThere, Calls::kernels); });
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -513,6 +548,9 @@ TEST(TcpConnect, OfANonBlockingSocketIsTakenOverWhenItsEndIsAskedFor) {
   ASSERT_EQ(::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length), 0);
   EXPECT_EQ(error, 0);
   EXPECT_TRUE(here.is_on_ring());
+  EXPECT_EQ(::connect(fd, listener.name().get(), listener.name().length()), 0) << "it tells once that it is done";
+  EXPECT_EQ(::connect(fd, listener.name().get(), listener.name().length()), -1);
+  EXPECT_EQ(errno, EISCONN);
   const Stream there = listener.accept();
   ASSERT_EQ(here.send("x"), 1U);
   ASSERT_EQ(there.receive(1), "x");
