@@ -1,5 +1,6 @@
 // What the preload libraries bring of rsockets: streams, for sockets that preload_config(5) leaves to them, the
-// hand-overs of their connections, and UDP sockets with rings beside the kernel's. The calls know ways by their interface only.
+// hand-overs of their connections, and UDP sockets with rings beside the kernel's. The calls know ways by their
+// interface only.
 #include <netinet/in.h>
 #include <sys/socket.h>
 

@@ -6,6 +6,7 @@
 
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
+#include "core/runtime/leaving.h"
 #include "core/runtime/used_elsewhere.h"
 #include "core/transports/kernel_calls.h"
 
@@ -33,14 +34,7 @@ void ChosenSocket::leave() {
     set_kernel_nonblocking(descriptor(), is_nonblocking());
   }
   choice_.set(State::kernel);
-  if (has_left_to_kernel()) return;  // the number may be another file's by now
-  runtime::fd_table().let_go(descriptor());
-  while (has_descriptors()) {
-    const auto duplicate = runtime::fd_table().number_of(*this);
-    if (!duplicate) break;
-    runtime::fd_table().let_go(*duplicate);
-  }
-  leave_to_kernel();
+  runtime::leave_descriptors(*this, descriptor());
 }
 
 void ChosenSocket::give_up_way() {

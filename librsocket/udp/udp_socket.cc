@@ -14,6 +14,7 @@
 #include "core/device/shm/names/port_name.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
+#include "core/runtime/leaving.h"
 #include "core/transports/kernel_calls.h"
 #include "core/transports/way.h"
 #include "librsocket/udp/udp_options.h"
@@ -236,18 +237,6 @@ void UdpSocket::end_rings_to_port() {
   }
 }
 
-/// Leaves the descriptors to the kernel. Not inside a read-side section, and without locks.
-void UdpSocket::leave() {
-  if (has_left_to_kernel()) return;  // the number may be another file's by now
-  runtime::fd_table().let_go(fd());
-  while (has_descriptors()) {
-    const auto duplicate = runtime::fd_table().number_of(*this);
-    if (!duplicate) break;
-    runtime::fd_table().let_go(*duplicate);
-  }
-  leave_to_kernel();
-}
-
 bool UdpSocket::become_kernels() noexcept {
   if (has_left_to_kernel()) return true;
   leave_rings();
@@ -255,7 +244,7 @@ bool UdpSocket::become_kernels() noexcept {
     const std::lock_guard guard(receive_lock_);
     if (intake_.has_backlog()) return false;
   }
-  leave();
+  runtime::leave_descriptors(*this, fd());
   return true;
 }
 

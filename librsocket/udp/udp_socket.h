@@ -67,7 +67,6 @@ class UdpSocket final : public runtime::Endpoint {
   void leave_rings() noexcept;
   void leave_incoming_rings() noexcept;
   void end_rings_to_port();
-  void leave();
   void unlock_and_tell(std::unique_lock<Mutex>& guard);
   void describe();
 

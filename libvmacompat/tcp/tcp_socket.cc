@@ -12,6 +12,7 @@
 
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
+#include "core/runtime/leaving.h"
 #include "core/transports/kernel_calls.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/tcp/tcp_clock.h"
@@ -105,14 +106,7 @@ void TakeOver::run() {
 /// Leaves the descriptors to the kernel. Not inside a read-side section, and without locks.
 void TcpSocket::leave() {
   phase_.store(Phase::kernels, std::memory_order_release);
-  if (has_left_to_kernel()) return;  // the number may be another file's by now
-  runtime::fd_table().let_go(fd());
-  while (has_descriptors()) {
-    const auto duplicate = runtime::fd_table().number_of(*this);
-    if (!duplicate) break;
-    runtime::fd_table().let_go(*duplicate);
-  }
-  leave_to_kernel();
+  runtime::leave_descriptors(*this, fd());
 }
 
 /// Gives the connection back if a ring has it. Returns false when it stays there, because it has ended.

@@ -12,6 +12,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/close_elsewhere.h"
+#include "core/base/passing.h"
 #include "core/base/refusals.h"
 #include "core/device/shm/datagrams/knock.h"
 #include "core/device/shm/names/pid_namespace.h"
@@ -21,18 +22,6 @@
 namespace ringsock::soft {
 
 namespace {
-
-/// Returns the descriptor that came with a message. The kernel has closed further ones.
-PassedFd memory_in(msghdr& message) {
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    if (header->cmsg_len < CMSG_LEN(sizeof(int))) continue;
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    return PassedFd(UniqueFd(fd));
-  }
-  return {};
-}
 
 /// Reads the first packet of a link, and maps the memory that came with it. The caller adds the link.
 /// Errors: EAGAIN there is no packet yet; EPROTO it is no knock, or its memory no ring; ENOMEM.
@@ -47,7 +36,7 @@ Result<IncomingRings::Ring> read_knock(int link) {
   message.msg_controllen = control.size();
   const ssize_t got = ::recvmsg(link, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0) return Error::last("datagrams: knock");
-  PassedFd memory = memory_in(message);
+  PassedFd memory = passed_with(message);
   const auto source = parse_knock(std::span(bytes).first(static_cast<std::size_t>(got)));
   if (!source) return source.error();
   struct stat status {};

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/base/clock.h"
+#include "core/base/passing.h"
 #include "core/device/shm/datagrams/knock.h"
 #include "core/device/shm/names/pid_namespace.h"
 #include "core/device/shm/names/port_owner.h"
@@ -36,14 +37,8 @@ Status knock(int link, const SocketAddress& source, int memory) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof memory)> control{};
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof memory);
-  std::memcpy(CMSG_DATA(rights), &memory, sizeof memory);
+  PassingRoom room;
+  pass_with(message, room, memory);
   if (::sendmsg(link, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return Error::last("datagrams: knock");
   return ok();
 }

@@ -11,6 +11,7 @@
 
 #include "core/base/close_elsewhere.h"
 #include "core/base/log.h"
+#include "core/base/passing.h"
 #include "core/base/refusals.h"
 #include "core/device/shm/link/rights_gate.h"
 #include "core/device/shm/link/strangers.h"
@@ -87,19 +88,11 @@ Status Link::send(LinkPacket type, std::span<const std::byte> bytes, int descrip
   if (is_abandoned()) return Error{EPIPE, "link: another process's"};
   if (bytes.size() + 1 > kMaxLinkPacket) return Error{EMSGSIZE, "link: packet"};
   iovec parts[2] = {{&type, 1}, {const_cast<std::byte*>(bytes.data()), bytes.size()}};
-  alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof descriptor)]{};
+  PassingRoom room;
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
-  if (descriptor >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof descriptor);
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-  }
+  if (descriptor >= 0) pass_with(message, room, descriptor);
   const std::lock_guard guard(number_lock_);
   if (::sendmsg(fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return Error::last("link: sendmsg");
   return ok();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/base/clock.h"
+#include "core/base/passing.h"
 #include "core/base/refusals.h"
 #include "core/device/common/device_context.h"
 #include "core/device/common/scatter_gather.h"
@@ -193,16 +194,8 @@ int UdQueuePair::send_note(std::uint32_t number, std::uint16_t flag, int memory)
   message.msg_namelen = name.length;
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof memory)> control{};
-  if (memory >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof memory);
-    std::memcpy(CMSG_DATA(rights), &memory, sizeof memory);
-  }
+  PassingRoom room;
+  if (memory >= 0) pass_with(message, room, memory);
   const int saved_errno = errno;
   const int error = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? errno : 0;
   errno = saved_errno;
@@ -268,19 +261,6 @@ void UdQueuePair::take_note(const DatagramHeader& header, PassedFd memory) {
   if (receive_queue().is_armed()) incoming_.arm();
 }
 
-namespace {
-/// Returns the descriptor that came with a message.
-PassedFd memory_in(msghdr& message) {
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    return PassedFd(UniqueFd(fd));
-  }
-  return {};
-}
-}  // namespace
-
 void UdQueuePair::receive_from_socket(int limit) {
   const int saved_errno = errno;
   for (; limit > 0; --limit) {
@@ -296,7 +276,7 @@ void UdQueuePair::receive_from_socket(int limit) {
     message.msg_controllen = uses_rings_ ? control.size() : CMSG_SPACE(sizeof(ucred));
     const ssize_t got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0) break;
-    PassedFd memory = memory_in(message);
+    PassedFd memory = passed_with(message);
     if (!hears() || !is_trusted(message)) continue;
     const auto datagram = parse_datagram(std::span(bytes).first(static_cast<std::size_t>(got)));
     if (!datagram || datagram->header.qkey != attr_.qkey) continue;
