@@ -12,8 +12,9 @@ void ByteQueue::add_chunk(std::size_t wanted) {
   const std::size_t hint = std::clamp<std::size_t>(std::max(wanted, size_), least, kMostChunkBytes);
   const auto capacity = static_cast<std::uint32_t>(std::bit_ceil(hint));
   const bool is_spare = spare_ != nullptr && capacity == kMostChunkBytes;
-  auto memory = is_spare ? spare_->take() : std::make_unique_for_overwrite<std::byte[]>(capacity);
-  chunks_.push_back({ChunkMemory(memory.release(), ReturnChunk{is_spare ? spare_ : nullptr}), capacity, 0, 0});
+  ChunkMemory memory(is_spare ? spare_->take().release() : new std::byte[capacity],
+                     ReturnChunk{is_spare ? spare_ : nullptr});
+  chunks_.push_back({std::move(memory), capacity, 0, 0});
 }
 
 void ByteQueue::append(std::span<const std::byte> bytes) {

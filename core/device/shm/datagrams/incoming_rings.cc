@@ -107,14 +107,15 @@ bool IncomingRings::read_first_packet(int fd) {
   if (link == silent_.end()) return false;
   auto ring = read_knock(fd);
   if (!ring && (ring.error().code == EAGAIN || ring.error().code == EINTR)) return false;
-  if (ring) {
+  const bool is_ring = static_cast<bool>(ring);
+  if (is_ring) {
     ring->link = std::move(*link);
     enter(*std::move(ring));
   } else {
     count_refusal(Refusal::descriptor);
   }
   silent_.erase(link);
-  return static_cast<bool>(ring);
+  return is_ring;
 }
 
 /// Reads the bells of a link, or its end. Returns whether there was something.

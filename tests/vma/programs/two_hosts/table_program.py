@@ -5,7 +5,7 @@ import re
 from harness.processes import Failure, wait_until
 
 from .cell import MODES, NetworkProgram
-from .hosts import IPV4, IPV6, THERE
+from .hosts import HERE, IPV4, IPV6, THERE
 from .run import HostRun
 
 SERVICE = pathlib.Path("/var/run/vma_agent.sock")
@@ -59,7 +59,7 @@ class TableProgram(NetworkProgram):
     modes = MODES
     quick = ("both", "killed")
     kernels = "packets"
-    # The kernel makes and ends the connections. One that is killed early has few segments between.
+    # The kernel makes and ends the connections.
     least = 4
     kernel_few = 400
     kernel_most = 1.0
@@ -84,9 +84,16 @@ class TableProgram(NetworkProgram):
     def killed(self, run):
         """The server is killed; its client is told, and ends, even if it only waits: vmad resets its connections."""
         run.serve_resets()
+        before = {host: run.hosts.packets(host, self.kernels) for host in (HERE, THERE)}
         client = self.inner.endless(run)
+        wait_until(lambda: self._is_on_rings(run, before), "both sides' rings carry the connection")
         if client.status() is not None:
             raise Failure(f"the client ended with {client.status()} before its server was killed")
         run.kill_servers()
         finished = run.finish(client, status=None, timeout=CLIENT_NOTICES_S, signals=self.inner.may_die_of)
         self.inner.check_lost(finished)
+
+    def _is_on_rings(self, run, before):
+        sides = {side: host for side, host in (("client", HERE), ("server", THERE)) if side not in self.kernel_because}
+        went = [run.hosts.packets(host, self.kernels).since(before[host]) for host in sides.values()]
+        return all(min(packets.rings_in, packets.rings_out) >= self.least for packets in went)
