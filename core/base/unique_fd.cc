@@ -41,8 +41,19 @@ struct HighNumbers {
   own_numbers();
 }
 
+/// @return  -1, with errno
+int duplicate(int fd, int lowest) { return ::fcntl(fd, F_DUPFD_CLOEXEC, lowest); }
+
+/// Makes the kernel's table of descriptors long once. Each time it grows, a process of several threads waits until all
+/// CPUs have taken notice: 8-17 ms in the middle of a connect(2). fork(2) copies no more than the numbers in use.
+void lengthen_table(int any_fd, rlim_t soft) {
+  const int last = duplicate(any_fd, static_cast<int>(std::min(kShortTable, soft)) - 1);
+  if (last >= 0) ::close(last);
+}
+
 /// The limit is read once. If it is changed later, descriptors only lose their places.
-const HighNumbers& high_numbers() {
+/// @param any_fd  is open
+const HighNumbers& high_numbers(int any_fd) {
   HighNumbers& numbers = process_state<HighNumbers>();
   if (numbers.first.load(std::memory_order_acquire) >= 0) return numbers;
   rlimit limit{};
@@ -50,17 +61,15 @@ const HighNumbers& high_numbers() {
   const rlim_t soft = has_limit ? limit.rlim_cur : 0;
   const int below = std::max(kBehindStreams, static_cast<int>(std::min(kHighNumber, soft / 4 * 3)));
   const bool is_above = soft >= kBehindStreams && soft <= kShortTable && soft < limit.rlim_max;
+  if (!is_above) lengthen_table(any_fd, soft);
   numbers.first_below_limit.store(below, std::memory_order_relaxed);
   numbers.first.store(is_above ? static_cast<int>(soft) : below, std::memory_order_release);
   return numbers;
 }
 
 /// @return  -1, with errno
-int duplicate(int fd, int lowest) { return ::fcntl(fd, F_DUPFD_CLOEXEC, lowest); }
-
-/// @return  -1, with errno
 int duplicate_high(int fd) {
-  const HighNumbers& numbers = high_numbers();
+  const HighNumbers& numbers = high_numbers(fd);
   int copy = duplicate(fd, numbers.first);
   if (copy < 0 && errno == EINVAL) {
     if (const RaisedLimit raised; raised) copy = duplicate(fd, numbers.first);
