@@ -147,6 +147,7 @@ Result<ssize_t> StreamTransfer::why_nothing(int flags) {
   }
   // The stream had ended before the reset: the error is reported to sends only.
   if (core_.sent_into_the_void.load(std::memory_order_acquire) || core_.connection->ends().has_peer_ended()) return 0;
+  if (core_.read_shut.load(std::memory_order_acquire)) progress_.look_for_reset();
   if (const int error = core_.take_error()) return Error{error, "rrecv"};
   return 0;
 }
@@ -296,6 +297,7 @@ std::size_t StreamTransfer::post_rest(IoCursor& rest) {
 /// Returns why nothing was posted of `total` bytes, or `total` when Linux would take them nevertheless.
 Result<ssize_t> StreamTransfer::why_not_sent(std::size_t total) {
   if (core_.closed.load(std::memory_order_acquire)) return Error{EBADF, "rsend: closed meanwhile"};
+  if (core_.write_shut.load(std::memory_order_acquire)) progress_.look_for_reset();
   if (const int error = core_.take_error()) return Error{error, "rsend"};
   if (send_into_the_void()) {
     // As many bytes as a socket would have buffered.

@@ -17,9 +17,14 @@ void let_kernel_know(int fd) {
   if (!preloaded()) poll_once(fd, POLLIN | POLLRDHUP, 5000);
 }
 
+constexpr int kNoShutdown = -1;
 /// Alice, whom Bob has reset, which nobody has looked for.
-Fd reset_end(const std::string& sent_before = {}) {
+/// @param shut  the direction that Alice had ended before
+Fd reset_end(const std::string& sent_before = {}, int shut = kNoShutdown) {
   Pair pair = connected_pair();
+  if (shut != kNoShutdown) {
+    EXPECT_EQ(::shutdown(pair.alice, shut), 0);
+  }
   EXPECT_EQ(::send(pair.bob, sent_before.data(), sent_before.size(), 0), static_cast<ssize_t>(sent_before.size()));
   const linger at_once{1, 0};
   EXPECT_EQ(::setsockopt(pair.bob, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
@@ -119,6 +124,16 @@ TEST(RareCalls, UrgentDataAfterShutdownAndAfterAReset) {
   const Fd carol = reset_end();
   EXPECT_EQ(error_of(::send(carol, "x", 1, MSG_OOB | MSG_NOSIGNAL)), ECONNRESET);
   EXPECT_EQ(error_of(::send(carol, "x", 1, MSG_OOB | MSG_NOSIGNAL)), EPIPE);
+}
+
+TEST(RareCalls, AResetIsToldInADirectionThatOneHasEndedOneself) {
+  char byte = 0;
+  const Fd alice = reset_end({}, SHUT_WR);
+  EXPECT_EQ(error_of(::send(alice, "x", 1, MSG_NOSIGNAL)), ECONNRESET);
+  EXPECT_EQ(error_of(::send(alice, "x", 1, MSG_NOSIGNAL)), EPIPE);
+  const Fd carol = reset_end({}, SHUT_RD);
+  EXPECT_EQ(error_of(::recv(carol, &byte, 1, 0)), ECONNRESET);
+  EXPECT_EQ(::recv(carol, &byte, 1, 0), 0);
 }
 
 TEST(RareCalls, BindOfAnAcceptedSocketToNoFamily) {
