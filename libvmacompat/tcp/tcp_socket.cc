@@ -59,12 +59,13 @@ TcpSocket::~TcpSocket() {
 /// Called with the setup lock when the connection is established. Returns false when the kernel keeps it.
 bool TcpSocket::begin(config::VmaRole role) {
   const bool is_server = role == config::VmaRole::tcp_server;
-  const auto name =
-      is_server ? name_by(::getsockname, fd(), "getsockname") : name_by(::getpeername, fd(), "getpeername");
-  if (!name) return false;
+  if (is_server) {
+    const auto name = name_by(::getsockname, fd(), "getsockname");
+    if (!name) return false;
+    place_ = ShortLives::place_of(name->unmapped());
+  }
   const Nanos now = monotonic_now();
   role_ = role;
-  place_ = ShortLives::place_of(name->unmapped());
   exchange_.begin(now);
   if (!short_lives().are_expected(place_, now)) return take_over();
   if (is_server) learn_stream_values(*this, fd());  // of the listener; set_option() has learnt those of a client
@@ -97,12 +98,14 @@ bool TcpSocket::take_accepted() {
 
 /// Called where the application asks how a connect has ended. Not inside a read-side section.
 void TcpSocket::take_over_if_connected() {
-  if (phase() != Phase::connecting || (transports::kernel_events(fd()) & EPOLLOUT) == 0) return;
+  if (phase() != Phase::connecting) return;
+  const std::uint8_t state = transports::tcp_state(fd());
+  if (state == TCP_SYN_SENT || state == TCP_SYN_RECV) return;
   bool is_taken = false;
   {
     const std::lock_guard guard(setup_lock_);
     if (phase() != Phase::connecting) return;
-    is_taken = transports::tcp_state(fd()) == TCP_ESTABLISHED && begin(config::VmaRole::tcp_client);
+    is_taken = state == TCP_ESTABLISHED && begin(config::VmaRole::tcp_client);
   }
   if (!is_taken) return leave();
   note_activity();
@@ -204,9 +207,13 @@ Status TcpSocket::connect(const sockaddr* address, socklen_t length) {
   }
   if (phase() == Phase::on_trial && address->sa_family == AF_UNSPEC) return become_kernels() ? kKernels : kOver;
   const Status connected = transports::connect_as_application(fd(), address, length);
-  if (phase() == Phase::on_trial) return connected;  // it tells whether it is the first to succeed
+  if (phase() == Phase::on_trial) {
+    connect_is_open_.store(false);  // the kernel has told
+    return connected;
+  }
   if (!connected && connected.error().code != EINPROGRESS && connected.error().code != EINTR) return connected;
   connect_is_open_.store(!connected);
+  if (const auto peer = SocketAddress::from(address, length)) place_ = ShortLives::place_of(peer->unmapped());
   phase_.store(Phase::connecting, std::memory_order_release);
   if (connected) take_over_if_connected();
   return connected;
