@@ -166,6 +166,10 @@ Result<int> CarriedStream::bytes_not_sent() {
   return as_int(connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.unsent(); }));
 }
 
+std::size_t CarriedStream::room() noexcept {
+  return connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.room(); }).value_or(0);
+}
+
 // -- what the application is told ------------------------------------------------------------------
 
 std::optional<std::uint32_t> CarriedStream::events(std::size_t low_mark) noexcept {

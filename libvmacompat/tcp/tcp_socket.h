@@ -62,6 +62,7 @@ class TcpSocket final : public runtime::Endpoint {
   void keep_error(int code) noexcept override { stream_.keep_error(code); }
   Result<int> unread_bytes() override;
   Result<int> unsent_bytes() override;
+  std::size_t room_to_send() noexcept override { return phase() == Phase::on_ring ? stream_.room() : 0; }
   Result<int> ask(unsigned long request) override;
 
   std::uint32_t ready() noexcept override;

@@ -523,6 +523,64 @@ TEST(TcpNetwork, AConnectionOutlivesAnAddressThatIsAway) {
   expect_to_outlive("ip address del 10.9.0.1/24 dev eth0; sleep 0.3; ip address add 10.9.0.1/24 dev eth0");
 }
 
+TEST(TcpNetwork, PacketsAreAsLongAsTheInterfacePermits) {
+  const std::string peer = std::getenv("TWO_HOSTS_PEER");
+  const auto set_mtu = [&](const std::string& mtu) {
+    sh("ip link set eth0 mtu " + mtu + "; ip -n " + peer + " link set eth0 mtu " + mtu);
+  };
+  const Pair pair = connect_from_here(kThere, Calls::kernels);
+  const auto segment_bytes = [&] {
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    EXPECT_EQ(::getsockopt(pair.here.fd(), IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+    return info.tcpi_snd_mss;
+  };
+  const auto segments_become = [&](auto are_right) {
+    for (int i = 0; i < 1'000 && !are_right(segment_bytes()); ++i) ::usleep(10'000);
+    EXPECT_TRUE(are_right(segment_bytes())) << segment_bytes();
+  };
+  const auto exchange_some = [&] { exchange(pair.here, pair.there, 100'000); };
+  exchange_some();
+  set_mtu("600");
+  segments_become([](std::uint32_t bytes) { return bytes <= 560; });
+  exchange_some();
+  set_mtu("1500");
+  segments_become([](std::uint32_t bytes) { return bytes > 1'400; });
+  exchange_some();
+  EXPECT_TRUE(pair.here.is_on_ring());
+  sh("ip address replace fd09::1/64 dev eth0 nodad; ip address replace fd09::3/64 dev eth0 nodad preferred_lft 0; ip "
+     "-n " +
+     peer + " address replace fd09::2/64 dev eth0 nodad");  // IPv6 ends below 1280
+  until_rings_carry();
+}
+
+TEST_P(TcpStory, AReceiveWithoutRoomWaitsForBytesAndLeavesThem) {
+  const Pair pair = connection();
+  const auto without_room = [&] { return pair.here.receive_some(nullptr, 0, MSG_DONTWAIT); };
+  EXPECT_EQ(without_room(), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  ASSERT_EQ(pair.there.send("bytes"), 5U);
+  EXPECT_EQ(pair.here.receive_some(nullptr, 0), 0);
+  EXPECT_EQ(without_room(), 0);
+  EXPECT_EQ(pair.here.receive(5), "bytes");
+  EXPECT_EQ(without_room(), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_TRUE(pair.here.is_on_ring());
+}
+
+TEST_P(TcpStory, ASpliceOfANonBlockingConnectionMovesAllThatThePipeHas) {
+  const Pair pair = connection();
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
+  const std::string bytes = Pattern(6).next(40'000);
+  ASSERT_EQ(::write(pipe[1], bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  ASSERT_EQ(::fcntl(pair.here.fd(), F_SETFL, O_NONBLOCK), 0);
+  EXPECT_EQ(::splice(pipe[0], nullptr, pair.here.fd(), nullptr, bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  EXPECT_TRUE(pair.there.receive(bytes.size()) == bytes);
+  EXPECT_TRUE(pair.here.is_on_ring());
+  for (const int end : pipe) ::close(end);
+}
+
 TEST_P(TcpStory, AWaitThatEndsIsNoErrorOfTheConnection) {
   const Pair pair = connection();
   ASSERT_EQ(pair.there.send("part"), 4U);
