@@ -47,7 +47,7 @@ story packets that are too big for another way leave again, smaller; a wider way
 0.030 set way 900
 0.030 mss 900
 0.040 set way 100
-0.040 mss 536
+0.040 mss 100
 
 story a path is not taken for narrower than 512 bytes
 0 begin
