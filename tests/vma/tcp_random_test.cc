@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <random>
+#include <set>
 #include <sstream>
 
 #include "tests/support/sanitizers.h"
@@ -27,8 +28,7 @@ class Story {
     const bool connects = below(2) == 0;
     // Where connections have been short, the kernel has the next one until it proves to last.
     const bool is_on_trial = below(2) == 0;
-    const Listener listener =
-        connects ? over_there([] { return Listener(kThere, Calls::kernels); }) : Listener(kHere, calls);
+    const Listener listener = new_listener(connects, calls);
     for (int i = 0; is_on_trial && i < 3; ++i) begin(listener, connects);
     begin(listener, connects);
     EXPECT_EQ(here_.is_on_ring(), calls == Calls::librarys && !is_on_trial);
@@ -39,6 +39,14 @@ class Story {
   }
 
  private:
+  /// Returns a listener at a port of which nothing is remembered: another story may have had short connections there.
+  static Listener new_listener(bool connects, Calls calls) {
+    static std::set<std::pair<bool, std::uint16_t>> used;
+    for (;;) {
+      Listener out = connects ? over_there([] { return Listener(kThere, Calls::kernels); }) : Listener(kHere, calls);
+      if (used.emplace(connects, out.name().port()).second) return out;
+    }
+  }
   /// A new connection takes the place of the last one.
   void begin(const Listener& listener, bool connects) {
     here_.close();
