@@ -177,7 +177,7 @@ Result<ssize_t> pipe_to_socket(Lookup& socket, int out, int in, size_t count, un
   // tee(2) would copy the bytes without taking them, but only to another pipe. A small piece always fits a ring that is
   // ready, and a blocking socket waits.
   constexpr std::size_t kSurelyFits = 2048;
-  const std::size_t most = may_block ? copy.size() : kSurelyFits;
+  const std::size_t most = may_block ? copy.size() : std::clamp(socket->room_to_send(), kSurelyFits, copy.size());
   const ssize_t got = [&] {
     const OutsideLibrary waiting_in_kernel;
     return real.read(in, copy.data(), std::min(most, count));

@@ -55,6 +55,8 @@ class Transfer {
   /// unread_bytes() answers FIONREAD, unsent_bytes() SIOCOUTQ.
   virtual Result<int> unread_bytes();
   virtual Result<int> unsent_bytes();
+  /// Returns how many bytes a send would take now, 0: the implementation does not know.
+  virtual std::size_t room_to_send() noexcept { return 0; }
   /// Answers ioctl(2) with SIOCATMARK or SIOCOUTQNSD. EOPNOTSUPP, the default: the kernel's socket knows.
   virtual Result<int> ask(unsigned long request);
 

@@ -91,6 +91,9 @@ bool CarriedConnection::go_by(const ethernet::SendOptions& options) {
   const std::lock_guard guard(lock_);
   options_ = options;
   way_ = std::move(next);
+  if (phase_ != Phase::running) return true;
+  engine_.path_changed(tcp_payload_of(way_->max_payload()));
+  flush(monotonic_now());
   return true;
 }
 

@@ -98,7 +98,8 @@ Result<ssize_t> CarriedStream::receive_once(msghdr& message, int flags) {
     if (const std::size_t got = read_into(engine, message, flags, now)) return static_cast<ssize_t>(got);
     if (engine.has_peers_end()) return 0;  // Linux: a reset that follows is told to the next send
     if (const int error = take_error_of(engine)) return Error{error, "recv"};
-    if (engine.at_end() || total(message) == 0) return 0;
+    const bool has_no_room = total(message) == 0;  // as in the kernel, such a call waits for bytes, and leaves them
+    if (engine.at_end() || (has_no_room && engine.readable() != 0)) return 0;
     return Error{EAGAIN, "recv"};
   });
   return answer ? *answer : kLeave;
@@ -163,6 +164,10 @@ Result<int> CarriedStream::unacknowledged_bytes() {
 Result<int> CarriedStream::bytes_not_sent() {
   connection_.progress();
   return as_int(connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.unsent(); }));
+}
+
+std::size_t CarriedStream::room() noexcept {
+  return connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.room(); }).value_or(0);
 }
 
 // -- what the application is told ------------------------------------------------------------------

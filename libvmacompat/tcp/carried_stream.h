@@ -31,6 +31,8 @@ class CarriedStream {
   [[nodiscard]] Result<int> bytes_not_sent();
   /// SIOCOUTQ: bytes that the peer has not acknowledged.
   [[nodiscard]] Result<int> unacknowledged_bytes();
+  /// Returns how many bytes send() takes now.
+  [[nodiscard]] std::size_t room() noexcept;
   /// Returns the EPOLL* conditions that hold now, nothing when the ring does not carry the connection any more.
   std::optional<std::uint32_t> events(std::size_t low_mark) noexcept;
   [[nodiscard]] bool is_over();

@@ -46,11 +46,15 @@ ethernet::SendOptions tcp_send_options_of(int fd, int family) {
   return out;
 }
 
-tcp::Settings tcp_settings_of(int fd, std::size_t packet_payload) {
-  tcp::Settings out;
+std::uint16_t tcp_payload_of(std::size_t packet_payload) {
   const std::size_t payload =
       std::max<std::size_t>(packet_payload, sizeof(wire::TcpHeader) + 536) - sizeof(wire::TcpHeader);
-  out.mtu_payload = static_cast<std::uint16_t>(std::min<std::size_t>(payload, 65535 - 40));
+  return static_cast<std::uint16_t>(std::min<std::size_t>(payload, 65535 - 40));
+}
+
+tcp::Settings tcp_settings_of(int fd, std::size_t packet_payload) {
+  tcp::Settings out;
+  out.mtu_payload = tcp_payload_of(packet_payload);
   out.nodelay = option_of(fd, IPPROTO_TCP, TCP_NODELAY, 0) != 0;
   out.cork = option_of(fd, IPPROTO_TCP, TCP_CORK, 0) != 0;
   out.urgent_inline = option_of(fd, SOL_SOCKET, SO_OOBINLINE, 0) != 0;

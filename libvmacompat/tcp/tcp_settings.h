@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "core/engine/tcp/settings.h"
 #include "core/ethernet/send_options.h"
@@ -13,6 +14,8 @@ namespace ringsock::vma {
 
 /// Returns the options for the IP headers of a connection over `family`.
 ethernet::SendOptions tcp_send_options_of(int fd, int family);
+/// Returns Settings::mtu_payload for packets of so many bytes behind the IP header.
+std::uint16_t tcp_payload_of(std::size_t packet_payload);
 /// @param packet_payload  the most bytes that a packet has behind the IP header
 engine::tcp::Settings tcp_settings_of(int fd, std::size_t packet_payload);
 /// SO_REUSEADDR: whether a listener may be bound to the connection's port, also while it is in TIME-WAIT.

@@ -56,12 +56,29 @@ TcpSocket::~TcpSocket() {
 
 // -- to the ring -----------------------------------------------------------------------------------
 
+/// Called with the setup lock when the connection is established. Returns false when the kernel keeps it.
+bool TcpSocket::begin(config::VmaRole role) {
+  const bool is_server = role == config::VmaRole::tcp_server;
+  if (is_server) {
+    const auto name = name_by(::getsockname, fd(), "getsockname");
+    if (!name) return false;
+    place_ = ShortLives::place_of(name->unmapped());
+  }
+  const Nanos now = monotonic_now();
+  role_ = role;
+  exchange_.begin(now);
+  if (!short_lives().are_expected(place_, now)) return take_over();
+  if (is_server) learn_stream_values(*this, fd());  // of the listener; set_option() has learnt those of a client
+  phase_.store(Phase::on_trial, std::memory_order_release);
+  return true;
+}
+
 /// Called with the setup lock. Returns false when the kernel keeps the connection.
-bool TcpSocket::take_over(config::VmaRole role) {
+bool TcpSocket::take_over() {
   if (has_kernels_option_.load(std::memory_order_relaxed)) return false;
   const auto local = name_by(::getsockname, fd(), "getsockname");
   const auto peer = name_by(::getpeername, fd(), "getpeername");
-  if (!local || !peer || !is_permitted(role, fd(), *local, *peer) || !carried_.find_way(fd(), *local, *peer))
+  if (!local || !peer || !is_permitted(role_, fd(), *local, *peer) || !carried_.find_way(fd(), *local, *peer))
     return false;
   if (!tcp_clock().enter(*this)) return false;
   const Moving moving(moves_);
@@ -76,21 +93,51 @@ bool TcpSocket::take_over(config::VmaRole role) {
 
 bool TcpSocket::take_accepted() {
   const std::lock_guard guard(setup_lock_);
-  return take_over(config::VmaRole::tcp_server);
+  return begin(config::VmaRole::tcp_server);
 }
 
 /// Called where the application asks how a connect has ended. Not inside a read-side section.
 void TcpSocket::take_over_if_connected() {
-  if (phase() != Phase::connecting || (transports::kernel_events(fd()) & EPOLLOUT) == 0) return;
+  if (phase() != Phase::connecting) return;
+  const std::uint8_t state = transports::tcp_state(fd());
+  if (state == TCP_SYN_SENT || state == TCP_SYN_RECV) return;
   bool is_taken = false;
   {
     const std::lock_guard guard(setup_lock_);
     if (phase() != Phase::connecting) return;
-    is_taken = transports::tcp_state(fd()) == TCP_ESTABLISHED && take_over(config::VmaRole::tcp_client);
+    is_taken = state == TCP_ESTABLISHED && begin(config::VmaRole::tcp_client);
   }
   if (!is_taken) return leave();
   note_activity();
   notify_watchers();
+}
+
+/// Takes over a connection on trial. Not inside a read-side section, and without locks.
+void TcpSocket::end_trial() {
+  {
+    const std::lock_guard guard(setup_lock_);
+    if (phase() != Phase::on_trial) return;
+    if (!take_over()) phase_.store(Phase::kernels, std::memory_order_release);
+  }
+  if (phase() != Phase::on_ring) return leave();
+  note_activity();
+  notify_watchers();
+}
+
+/// A call has moved `bytes`. Returns whether the connection has proved to last.
+bool TcpSocket::count(Exchange::Direction direction, ssize_t bytes) {
+  if (has_lasted_.load(std::memory_order_relaxed)) [[likely]]
+    return true;
+  exchange_.count(direction, bytes);
+  const Nanos now = monotonic_now();
+  if (!exchange_.lasts(now)) return false;
+  if (!has_lasted_.exchange(true, std::memory_order_relaxed)) short_lives().note_long(place_, now);
+  return true;
+}
+
+/// The connection ends, or goes back to the kernel.
+void TcpSocket::note_end_of_life() {
+  if (!count(Exchange::Direction::none, 0)) short_lives().note_short(place_, monotonic_now());
 }
 
 runtime::Endpoint& TakeOver::endpoint() noexcept { return socket_; }
@@ -99,6 +146,7 @@ void TakeOver::run() {
   socket_.take_over_if_connected();
   // Otherwise the call that is made again would find it due for ever.
   if (socket_.phase() == TcpSocket::Phase::connecting) socket_.leave();
+  if (socket_.has_lasted_.load(std::memory_order_relaxed)) socket_.end_trial();
 }
 
 // -- to the kernel ---------------------------------------------------------------------------------
@@ -116,6 +164,7 @@ bool TcpSocket::give_back() noexcept {
   const Moving moving(moves_);
   const Status given = carried_.give_back(fd());
   if (!given && given.error().code == EBUSY) return false;
+  note_end_of_life();
   tcp_clock().leave(*this);
   phase_.store(Phase::kernels, std::memory_order_release);
   return true;
@@ -123,6 +172,7 @@ bool TcpSocket::give_back() noexcept {
 
 bool TcpSocket::become_kernels() noexcept {
   if (has_left_to_kernel()) return true;
+  if (phase() == Phase::on_trial) note_end_of_life();
   if (!give_back()) return false;
   leave();
   return true;
@@ -155,9 +205,15 @@ Status TcpSocket::connect(const sockaddr* address, socklen_t length) {
     // As on Linux, the call that finds the connection made succeeds, even if SO_ERROR has told before.
     return connect_is_open_.exchange(false) ? ok() : Status(Error{EISCONN, "connect"});
   }
+  if (phase() == Phase::on_trial && address->sa_family == AF_UNSPEC) return become_kernels() ? kKernels : kOver;
   const Status connected = transports::connect_as_application(fd(), address, length);
+  if (phase() == Phase::on_trial) {
+    connect_is_open_.store(false);  // the kernel has told
+    return connected;
+  }
   if (!connected && connected.error().code != EINPROGRESS && connected.error().code != EINTR) return connected;
   connect_is_open_.store(!connected);
+  if (const auto peer = SocketAddress::from(address, length)) place_ = ShortLives::place_of(peer->unmapped());
   phase_.store(Phase::connecting, std::memory_order_release);
   if (connected) take_over_if_connected();
   return connected;
@@ -215,6 +271,7 @@ Status TcpSocket::get_option(int level, int name, void* value, socklen_t* length
 
 /// The kernel ends the connection: it sends what is left, and FIN or RST.
 void TcpSocket::closed() noexcept {
+  if (phase() == Phase::on_trial) return note_end_of_life();
   if (phase() != Phase::on_ring || give_back()) return;
   tcp_clock().leave(*this);
   carried_.with_engine([](tcp::TcpConnection& engine, Nanos now) { return engine.abort(now), true; });

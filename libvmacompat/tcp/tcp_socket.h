@@ -16,6 +16,7 @@
 #include "libvmacompat/tcp/carried_connection.h"
 #include "libvmacompat/tcp/carried_stream.h"
 #include "libvmacompat/tcp/moves.h"
+#include "libvmacompat/tcp/short_lives.h"
 
 namespace ringsock::vma {
 
@@ -33,15 +34,17 @@ class TakeOver final : public DueCall {
 };
 
 /// The kernel binds, listens, connects and shakes hands. Once the connection is established it is taken over: a ring
-/// carries it from then on (CarriedConnection). Whatever a ring does not do has the connection go back to the kernel,
-/// for good: the descriptors then leave the table. README.md has the rules.
+/// carries it from then on (CarriedConnection). Where connections have been short lately (ShortLives), the connection
+/// stays with the kernel on trial, and is taken over once it has proved to last (Exchange). Whatever a ring does not do
+/// has the connection go back to the kernel, for good: the descriptors then leave the table. README.md has the rules.
 class TcpSocket final : public runtime::Endpoint {
  public:
   /// @param fd  the kernel socket, which the caller puts into the table
   explicit TcpSocket(int fd);
   ~TcpSocket() override;
 
-  /// Takes over the connection of a kernel socket that accept4(2) has made. Returns false when the kernel keeps it.
+  /// Takes over the connection of a kernel socket that accept4(2) has made, or has it on trial. Returns false when the
+  /// kernel keeps it.
   bool take_accepted();
 
   Status bind(const sockaddr* address, socklen_t length) override;
@@ -59,6 +62,7 @@ class TcpSocket final : public runtime::Endpoint {
   void keep_error(int code) noexcept override { stream_.keep_error(code); }
   Result<int> unread_bytes() override;
   Result<int> unsent_bytes() override;
+  std::size_t room_to_send() noexcept override { return phase() == Phase::on_ring ? stream_.room() : 0; }
   Result<int> ask(unsigned long request) override;
 
   std::uint32_t ready() noexcept override;
@@ -86,23 +90,34 @@ class TcpSocket final : public runtime::Endpoint {
   enum class Phase : std::uint8_t {
     beginning,   ///< not connected
     connecting,  ///< connect(2) is under way
+    on_trial,    ///< established; the kernel carries it until it has proved to last
     on_ring,
     kernels,  ///< for good
   };
   [[nodiscard]] Phase phase() const { return phase_.load(std::memory_order_acquire); }
   [[nodiscard]] int fd() const { return fd_.load(std::memory_order_relaxed); }
 
-  bool take_over(config::VmaRole role);
+  bool begin(config::VmaRole role);
+  bool take_over();
   void take_over_if_connected();
+  void end_trial();
+  bool count(Exchange::Direction direction, ssize_t bytes);
+  void note_end_of_life();
+  Result<ssize_t> receive_on_trial(msghdr& message, int flags);
+  Result<ssize_t> send_on_trial(const msghdr& message, int flags);
   void leave();
   bool give_back() noexcept;
   bool is_kernels_now();
 
   std::atomic<int> fd_;
   std::atomic<Phase> phase_{Phase::beginning};
-  Mutex setup_lock_;  ///< held while the connection moves
+  Mutex setup_lock_;  ///< held while the connection moves, and around calls that move bytes on trial
   Moves moves_;
   TakeOver take_over_{*this};
+  config::VmaRole role_{};       ///< since the connection is established
+  ShortLives::Place place_ = 0;  ///< the same
+  Exchange exchange_;
+  std::atomic<bool> has_lasted_{false};  ///< the exchange is not counted any more
   std::atomic<bool> has_kernels_option_{false};
   std::atomic<bool> connect_is_open_{false};  ///< connect(2) has not told yet that it has succeeded
   CarriedConnection carried_;

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <mutex>
 #include <optional>
+#include <span>
 
 #include "core/transports/kernel_calls.h"
 #include "libvmacompat/tcp/tcp_socket.h"
@@ -28,6 +29,12 @@ Result<ssize_t> send_by_kernel(int fd, const msghdr& message, int flags) {
   const ssize_t sent = ::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0) return Error::last("sendmsg");
   return sent;
+}
+
+std::size_t total(const msghdr& message) {
+  std::size_t bytes = 0;
+  for (const iovec& piece : std::span(message.msg_iov, message.msg_iovlen)) bytes += piece.iov_len;
+  return bytes;
 }
 
 Result<int> ask_kernel(int fd, unsigned long request) {
@@ -56,11 +63,14 @@ Result<ssize_t> TcpSocket::receive(msghdr& message, int flags) {
   if (phase() == Phase::on_ring) [[likely]] {
     if (is_closed()) return Error{EBADF, "recv: closed meanwhile"};
     auto got = stream_.receive(message, flags);
+    if (got) [[likely]]
+      count(Exchange::Direction::received, *got);
     if (got || got.error().code != EIO || !is_kernels_now()) [[likely]]
       return got;
   }
   if (phase() == Phase::connecting)
     if (const auto error = why_not_yet(fd(), take_over_)) return *error;
+  if (phase() == Phase::on_trial) return receive_on_trial(message, flags);
   return receive_from_kernel(fd(), message, flags);
 }
 
@@ -68,12 +78,44 @@ Result<ssize_t> TcpSocket::send(const msghdr& message, int flags) {
   if (phase() == Phase::on_ring) [[likely]] {
     if (is_closed()) return Error{EBADF, "send: closed meanwhile"};
     auto sent = stream_.send(message, flags);
+    if (sent) [[likely]]
+      count(Exchange::Direction::sent, *sent);
     if (sent || sent.error().code != EIO || !is_kernels_now()) [[likely]]
       return sent;
   }
   if (phase() == Phase::connecting)
     if (const auto error = why_not_yet(fd(), take_over_)) return *error;
+  if (phase() == Phase::on_trial) return send_on_trial(message, flags);
   return send_by_kernel(fd(), message, flags);
+}
+
+// A connection that has proved to last is taken over where this call ends. A call that waits for more than one look
+// brings must not end early for that: it would return a part of the bytes.
+
+/// Once the connection has moved, the call is as on the ring.
+Result<ssize_t> TcpSocket::receive_on_trial(msghdr& message, int flags) {
+  std::unique_lock guard(setup_lock_);
+  if (phase() == Phase::on_ring) return guard.unlock(), receive(message, flags);
+  auto got = receive_from_kernel(fd(), message, flags);
+  guard.unlock();
+  if (!got && got.error().code != EAGAIN) return got;
+  const bool is_peek = (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0;
+  const bool lasts = count(Exchange::Direction::received, got && !is_peek ? *got : 0);
+  if (!lasts || is_peek || (flags & MSG_WAITALL) != 0 || receive_low_mark() > 1) return got;
+  // Rather while nothing waits for this call than while the peer waits for an answer.
+  if (!got) return runtime::note_due(take_over_) ? Result<ssize_t>(kTakenOverFirst) : got;
+  if (exchange_.only_receives()) runtime::note_due(take_over_);
+  return got;
+}
+
+Result<ssize_t> TcpSocket::send_on_trial(const msghdr& message, int flags) {
+  std::unique_lock guard(setup_lock_);
+  if (phase() == Phase::on_ring) return guard.unlock(), send(message, flags);
+  auto sent = send_by_kernel(fd(), message, flags);
+  guard.unlock();
+  if (!sent || !count(Exchange::Direction::sent, *sent)) return sent;
+  if (static_cast<std::size_t>(*sent) == total(message)) runtime::note_due(take_over_);
+  return sent;
 }
 
 Result<int> TcpSocket::unread_bytes() {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <random>
+#include <set>
 #include <sstream>
 
 #include "tests/support/sanitizers.h"
@@ -25,16 +26,12 @@ class Story {
  public:
   Story(std::uint32_t seed, Calls calls) : random_(seed), calls_(calls) {
     const bool connects = below(2) == 0;
-    if (connects) {
-      const Listener listener = over_there([] { return Listener(kThere, Calls::kernels); });
-      here_ = connected_to(listener.name(), calls);
-      there_ = over_there([&] { return listener.accept(); });
-    } else {
-      const Listener listener(kHere, calls);
-      there_ = over_there([&] { return connected_to(listener.name(), Calls::kernels); });
-      here_ = listener.accept();
-    }
-    EXPECT_EQ(here_.is_on_ring(), calls == Calls::librarys);
+    // Where connections have been short, the kernel has the next one until it proves to last.
+    const bool is_on_trial = below(2) == 0;
+    const Listener listener = new_listener(connects, calls);
+    for (int i = 0; is_on_trial && i < 3; ++i) begin(listener, connects);
+    begin(listener, connects);
+    EXPECT_EQ(here_.is_on_ring(), calls == Calls::librarys && !is_on_trial);
   }
   std::string play() {
     for (int calls = 5 + static_cast<int>(below(60)); calls > 0; --calls) step();
@@ -42,6 +39,26 @@ class Story {
   }
 
  private:
+  /// Returns a listener at a port of which nothing is remembered: another story may have had short connections there.
+  static Listener new_listener(bool connects, Calls calls) {
+    static std::set<std::pair<bool, std::uint16_t>> used;
+    for (;;) {
+      Listener out = connects ? over_there([] { return Listener(kThere, Calls::kernels); }) : Listener(kHere, calls);
+      if (used.emplace(connects, out.name().port()).second) return out;
+    }
+  }
+  /// A new connection takes the place of the last one.
+  void begin(const Listener& listener, bool connects) {
+    here_.close();
+    there_.close();
+    if (connects) {
+      here_ = connected_to(listener.name(), calls_);
+      there_ = over_there([&] { return listener.accept(); });
+    } else {
+      there_ = over_there([&] { return connected_to(listener.name(), Calls::kernels); });
+      here_ = listener.accept();
+    }
+  }
   std::uint32_t below(std::uint32_t limit) { return static_cast<std::uint32_t>(random_() % limit); }
   template <class Libcs, class... Words>
   long call(Libcs libcs, long number, Words... words) const {

@@ -523,6 +523,64 @@ TEST(TcpNetwork, AConnectionOutlivesAnAddressThatIsAway) {
   expect_to_outlive("ip address del 10.9.0.1/24 dev eth0; sleep 0.3; ip address add 10.9.0.1/24 dev eth0");
 }
 
+TEST(TcpNetwork, PacketsAreAsLongAsTheInterfacePermits) {
+  const std::string peer = std::getenv("TWO_HOSTS_PEER");
+  const auto set_mtu = [&](const std::string& mtu) {
+    sh("ip link set eth0 mtu " + mtu + "; ip -n " + peer + " link set eth0 mtu " + mtu);
+  };
+  const Pair pair = connect_from_here(kThere, Calls::kernels);
+  const auto segment_bytes = [&] {
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    EXPECT_EQ(::getsockopt(pair.here.fd(), IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+    return info.tcpi_snd_mss;
+  };
+  const auto segments_become = [&](auto are_right) {
+    for (int i = 0; i < 1'000 && !are_right(segment_bytes()); ++i) ::usleep(10'000);
+    EXPECT_TRUE(are_right(segment_bytes())) << segment_bytes();
+  };
+  const auto exchange_some = [&] { exchange(pair.here, pair.there, 100'000); };
+  exchange_some();
+  set_mtu("600");
+  segments_become([](std::uint32_t bytes) { return bytes <= 560; });
+  exchange_some();
+  set_mtu("1500");
+  segments_become([](std::uint32_t bytes) { return bytes > 1'400; });
+  exchange_some();
+  EXPECT_TRUE(pair.here.is_on_ring());
+  sh("ip address replace fd09::1/64 dev eth0 nodad; ip address replace fd09::3/64 dev eth0 nodad preferred_lft 0; ip "
+     "-n " +
+     peer + " address replace fd09::2/64 dev eth0 nodad");  // IPv6 ends below 1280
+  until_rings_carry();
+}
+
+TEST_P(TcpStory, AReceiveWithoutRoomWaitsForBytesAndLeavesThem) {
+  const Pair pair = connection();
+  const auto without_room = [&] { return pair.here.receive_some(nullptr, 0, MSG_DONTWAIT); };
+  EXPECT_EQ(without_room(), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  ASSERT_EQ(pair.there.send("bytes"), 5U);
+  EXPECT_EQ(pair.here.receive_some(nullptr, 0), 0);
+  EXPECT_EQ(without_room(), 0);
+  EXPECT_EQ(pair.here.receive(5), "bytes");
+  EXPECT_EQ(without_room(), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_TRUE(pair.here.is_on_ring());
+}
+
+TEST_P(TcpStory, ASpliceOfANonBlockingConnectionMovesAllThatThePipeHas) {
+  const Pair pair = connection();
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
+  const std::string bytes = Pattern(6).next(40'000);
+  ASSERT_EQ(::write(pipe[1], bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  ASSERT_EQ(::fcntl(pair.here.fd(), F_SETFL, O_NONBLOCK), 0);
+  EXPECT_EQ(::splice(pipe[0], nullptr, pair.here.fd(), nullptr, bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  EXPECT_TRUE(pair.there.receive(bytes.size()) == bytes);
+  EXPECT_TRUE(pair.here.is_on_ring());
+  for (const int end : pipe) ::close(end);
+}
+
 TEST_P(TcpStory, AWaitThatEndsIsNoErrorOfTheConnection) {
   const Pair pair = connection();
   ASSERT_EQ(pair.there.send("part"), 4U);
@@ -597,13 +655,14 @@ TEST(TcpConnect, OfANonBlockingSocketIsTakenOverWhenBytesMove) {
 }
 
 TEST(TcpConnect, ToAListenerThatWaitsForBytesIsServed) {
-  const Listener listener = over_there([] { return Listener(kThere, Calls::kernels); });
-  // Such a listener forgets the handshake's last segment, and is strict about timestamps (RFC 7323, 5.3).
-  const int patience = 30;
-  ASSERT_EQ(raw_syscall(SYS_setsockopt, listener.fd(), IPPROTO_TCP, TCP_DEFER_ACCEPT, &patience, sizeof patience), 0);
-  const timeval limit{10, 0};
-  ASSERT_EQ(raw_syscall(SYS_setsockopt, listener.fd(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
   for (int i = 0; i < 40; ++i) {
+    // A new one each time: where connections have been short, the kernel would keep the next one.
+    const Listener listener = over_there([] { return Listener(kThere, Calls::kernels); });
+    // Such a listener forgets the handshake's last segment, and is strict about timestamps (RFC 7323, 5.3).
+    const int patience = 30;
+    ASSERT_EQ(raw_syscall(SYS_setsockopt, listener.fd(), IPPROTO_TCP, TCP_DEFER_ACCEPT, &patience, sizeof patience), 0);
+    const timeval limit{10, 0};
+    ASSERT_EQ(raw_syscall(SYS_setsockopt, listener.fd(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
     const Stream here = connected_to(listener.name(), Calls::librarys);
     ASSERT_TRUE(here.is_on_ring());
     ASSERT_EQ(here.send("request"), 7U);
@@ -643,6 +702,149 @@ TEST(TcpListener, FollowsAnotherOneAtItsPortWhoseConnectionsWereOnRings) {
   const Listener next(kHere, Calls::librarys, port);
   const Stream there = over_there([&] { return connected_to(next.name(), Calls::kernels); });
   EXPECT_TRUE(next.accept().is_on_ring());
+}
+
+// -- where connections have been short, they stay with the kernel until they prove to last
+
+/// Connections of one place, whose listener is on either host.
+class TcpShortLives : public testing::TestWithParam<bool> {
+ protected:
+  Pair connection() const {
+    const auto end_here = [&] {
+      return GetParam() ? connected_to(listener_.name(), Calls::librarys) : listener_.accept();
+    };
+    const auto end_there = [&] {
+      return over_there(
+          [&] { return GetParam() ? listener_.accept() : connected_to(listener_.name(), Calls::kernels); });
+    };
+    Pair out;
+    if (GetParam()) out.here = end_here();
+    out.there = end_there();
+    if (!GetParam()) out.here = end_here();
+    return out;
+  }
+  /// A question, an answer and the end.
+  void live_shortly(int times) const {
+    for (int i = 0; i < times; ++i) {
+      Pair pair = connection();
+      ASSERT_EQ(pair.here.send("question"), 8U);
+      ASSERT_EQ(pair.there.receive(8), "question");
+      ASSERT_EQ(pair.there.send("answer"), 6U);
+      ASSERT_EQ(pair.here.receive(6), "answer");
+      pair.here.close();
+      ASSERT_EQ(pair.there.error_of_receive(), 0);
+    }
+  }
+  static void talk(const Pair& pair, int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      const std::string word = "word " + std::to_string(i);
+      ASSERT_EQ(pair.here.send(word), word.size());
+      ASSERT_EQ(pair.there.receive(word.size()), word);
+      ASSERT_EQ(pair.there.send(word), word.size());
+      ASSERT_EQ(pair.here.receive(word.size()), word);
+    }
+  }
+
+ private:
+  const Listener listener_ =
+      GetParam() ? over_there([] { return Listener(kThere, Calls::kernels); }) : Listener(kHere, Calls::librarys);
+};
+
+INSTANTIATE_TEST_SUITE_P(All, TcpShortLives, testing::Bool(),
+                         [](const auto& connects) { return connects.param ? "Connects" : "Accepts"; });
+
+TEST_P(TcpShortLives, HaveTheNextConnectionStayWithTheKernelUntilItProvesToLast) {
+  EXPECT_TRUE(connection().here.is_on_ring());
+  live_shortly(5);
+  const Pair pair = connection();
+  EXPECT_FALSE(pair.here.is_on_ring());
+  talk(pair, 2);
+  EXPECT_FALSE(pair.here.is_on_ring());
+  talk(pair, 20);
+  EXPECT_TRUE(pair.here.is_on_ring());
+}
+
+TEST_P(TcpShortLives, AreForgottenWhereConnectionsLast) {
+  live_shortly(20);
+  for (int i = 0; i < 3; ++i) {
+    const Pair pair = connection();
+    EXPECT_FALSE(pair.here.is_on_ring() && i == 0);
+    talk(pair, 20);
+    EXPECT_TRUE(pair.here.is_on_ring());
+  }
+  EXPECT_TRUE(connection().here.is_on_ring());
+}
+
+TEST_P(TcpShortLives, AMoveUnderLoadLosesNothing) {
+  live_shortly(5);
+  for (int i = 0; i < 10 && !HasFailure(); ++i) {
+    const Pair pair = connection();
+    exchange(pair.here, pair.there, 2 * kMegabyte);
+    EXPECT_TRUE(pair.here.is_on_ring());
+    pair.here.shut_down(SHUT_WR);
+    EXPECT_EQ(pair.there.error_of_receive(), 0);
+    live_shortly(5);
+  }
+}
+
+TEST_P(TcpShortLives, AReceiverIsMovedToo) {
+  live_shortly(5);
+  const Pair pair = connection();
+  EXPECT_FALSE(pair.here.is_on_ring());
+  std::thread sends([&] { send_pattern(pair.there, 9, kMegabyte); });
+  expect_pattern(pair.here, 9, kMegabyte);
+  sends.join();
+  EXPECT_TRUE(pair.here.is_on_ring());
+}
+
+TEST_P(TcpShortLives, AWaitForAllBytesGetsAllOfThem) {
+  live_shortly(5);
+  const Pair pair = connection();
+  std::thread sends([&] { send_pattern(pair.there, 9, kMegabyte); });
+  std::string all(kMegabyte, '\0');
+  EXPECT_EQ(pair.here.receive_some(all.data(), all.size(), MSG_WAITALL), static_cast<long>(all.size()));
+  sends.join();
+  EXPECT_TRUE(all == Pattern(9).next(all.size()));
+  talk(pair, 2);
+  EXPECT_TRUE(pair.here.is_on_ring());
+}
+
+TEST_P(TcpShortLives, AnEpollSetFollowsTheConnectionToTheRing) {
+  live_shortly(5);
+  const Pair pair = connection();
+  ASSERT_EQ(::fcntl(pair.here.fd(), F_SETFL, O_NONBLOCK), 0);
+  const int set = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{EPOLLIN | EPOLLET, {.fd = pair.here.fd()}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, pair.here.fd(), &event), 0);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(pair.there.send("question"), 8U);
+    for (std::string got; got.size() < 8;) {
+      ASSERT_EQ(::epoll_wait(set, &event, 1, 10'000), 1) << i;
+      got += pair.here.receive(8 - got.size());
+    }
+    ASSERT_EQ(pair.here.error_of_receive(), EAGAIN);
+    ASSERT_EQ(pair.here.send("answer"), 6U);
+    ASSERT_EQ(pair.there.receive(6), "answer");
+  }
+  EXPECT_TRUE(pair.here.is_on_ring());
+  ::close(set);
+}
+
+TEST_P(TcpShortLives, APeersHalfCloseAndAForkStayWithTheKernel) {
+  live_shortly(5);
+  Pair pair = connection();
+  ASSERT_EQ(pair.there.send("all"), 3U);
+  pair.there.shut_down(SHUT_WR);
+  EXPECT_EQ(pair.here.receive(10), "all");
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(pair.here.send("from the child") == 14 ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(pair.there.receive(14), "from the child");
+  EXPECT_FALSE(pair.here.is_on_ring());
+  pair.here.close();
+  EXPECT_EQ(pair.there.error_of_receive(), 0);
 }
 
 TEST(TcpConnect, ToAPortWithoutListenerIsRefused) {

@@ -112,6 +112,13 @@ void limit(Settings& set) {
   set.send_bytes = std::clamp<std::uint32_t>(set.send_bytes, 2048, 1u << 30);
 }
 
+void shorten_packets(Core& core, std::uint16_t mtu_payload) {
+  core.set.mtu_payload = mtu_payload;
+  if (!core.synchronized() || core.board.empty()) return;
+  core.board.mark_longer_lost(core.full_mss());  // too long for the path: not a sign of congestion
+  core.recovery.repeat_at_once = true;
+}
+
 Result<std::size_t> append(Core& core, std::span<const std::byte> bytes, Nanos now) {
   SendSide& snd = core.snd;
   const bool open = core.state == State::syn_sent || core.state == State::syn_received ||
@@ -195,10 +202,16 @@ void TcpConnection::packet_too_big(std::uint16_t mtu_payload, Seq seq, Nanos) {
   Core& core = *core_;
   if (!core.synchronized() || before(seq, core.snd.una) || !before(seq, core.snd.nxt)) return;
   mtu_payload = std::max<std::uint16_t>(mtu_payload, 512);
-  if (mtu_payload >= core.set.mtu_payload) return;
-  core.set.mtu_payload = mtu_payload;
-  core.board.mark_longer_lost(core.full_mss());  // too long for the path: not a sign of congestion
-  core.recovery.repeat_at_once = true;
+  if (mtu_payload < core.set.mtu_payload) shorten_packets(core, mtu_payload);
+}
+
+void TcpConnection::path_changed(std::uint16_t mtu_payload) {
+  Core& core = *core_;
+  mtu_payload = std::max(mtu_payload, kLeastMss);
+  if (mtu_payload < core.set.mtu_payload)
+    shorten_packets(core, mtu_payload);
+  else
+    core.set.mtu_payload = mtu_payload;
 }
 
 Result<std::size_t> TcpConnection::write(std::span<const std::byte> bytes, Nanos now) {

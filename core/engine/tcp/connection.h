@@ -52,6 +52,9 @@ class TcpConnection {
   /// An ICMP "packet too big" told a smaller path MTU: the value for Settings::mtu_payload. `seq` is the quoted one; a
   /// number that is not in flight is ignored (RFC 5927).
   void packet_too_big(std::uint16_t mtu_payload, Seq seq, Nanos now);
+  /// Packets leave by another way, or its MTU has changed: the new Settings::mtu_payload. What is in flight and longer
+  /// counts as lost.
+  void path_changed(std::uint16_t mtu_payload);
 
   // Application.
   /// Appends bytes to the send queue. Returns how many were taken, 0 when the queue is full. Errors: EPIPE after

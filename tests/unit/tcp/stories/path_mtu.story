@@ -35,6 +35,20 @@ story a message with a larger MTU is ignored
 0.010 mss 1000
 0.020 < . 1:1 ack 3001
 
+story packets that are too big for another way leave again, smaller; a wider way makes them longer
+0 begin
+0 write 3000
+0 > P. 1:3001 ack 1
+0.010 set way 600
+0.010 > P. 1:3001 ack 1
+0.010 mss 600
+0.010 cwnd 10000
+0.020 < . 1:1 ack 3001
+0.030 set way 900
+0.030 mss 900
+0.040 set way 100
+0.040 mss 100
+
 story a path is not taken for narrower than 512 bytes
 0 begin
 0 write 1000
