@@ -45,7 +45,8 @@ bool is_permitted(config::VmaRole role, int fd, const SocketAddress& local, cons
 
 }  // namespace
 
-TcpSocket::TcpSocket(int fd) : Endpoint(Carries::bytes), fd_(fd), carried_(*this), stream_(carried_) {
+TcpSocket::TcpSocket(int fd)
+    : Endpoint(Carries::bytes), fd_(fd), carried_(*this), stream_(carried_), api_(*this, carried_, stream_) {
   runtime::fork_registry().enter(*this);
 }
 
@@ -106,6 +107,7 @@ void TakeOver::run() {
 /// Leaves the descriptors to the kernel. Not inside a read-side section, and without locks.
 void TcpSocket::leave() {
   phase_.store(Phase::kernels, std::memory_order_release);
+  api_.leave_to_kernel();
   runtime::leave_descriptors(*this, fd());
 }
 
@@ -215,6 +217,7 @@ Status TcpSocket::get_option(int level, int name, void* value, socklen_t* length
 
 /// The kernel ends the connection: it sends what is left, and FIN or RST.
 void TcpSocket::closed() noexcept {
+  api_.end();
   if (phase() != Phase::on_ring || give_back()) return;
   tcp_clock().leave(*this);
   carried_.with_engine([](tcp::TcpConnection& engine, Nanos now) { return engine.abort(now), true; });
@@ -251,10 +254,6 @@ bool TcpSocket::look(Nanos now) {
   if (phase() == Phase::on_ring && !carried_.look(now)) become_kernels();
   const std::uint64_t polls = carried_.polls();
   return seen_polls_.exchange(polls, std::memory_order_relaxed) != polls;
-}
-
-std::shared_ptr<ethernet::Ring> TcpSocket::ring() const {
-  return phase() == Phase::on_ring ? carried_.shared_ring() : nullptr;
 }
 
 }  // namespace ringsock::vma

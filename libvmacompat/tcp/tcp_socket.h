@@ -16,6 +16,7 @@
 #include "libvmacompat/tcp/carried_connection.h"
 #include "libvmacompat/tcp/carried_stream.h"
 #include "libvmacompat/tcp/moves.h"
+#include "libvmacompat/tcp/tcp_api.h"
 
 namespace ringsock::vma {
 
@@ -54,6 +55,8 @@ class TcpSocket final : public runtime::Endpoint {
   Status set_option(int level, int name, const void* value, socklen_t length) override;
   Status get_option(int level, int name, void* value, socklen_t* length) override;
 
+  RingUser* as_ring_user() noexcept override { return phase() == Phase::on_ring ? &api_ : nullptr; }
+
   Result<ssize_t> receive(msghdr& message, int flags) override;
   Result<ssize_t> send(const msghdr& message, int flags) override;
   void keep_error(int code) noexcept override { stream_.keep_error(code); }
@@ -78,8 +81,8 @@ class TcpSocket final : public runtime::Endpoint {
 
   /// Called by the clock. Returns whether the application has used the connection since the last call.
   bool look(Nanos now);
-  /// Returns the ring that carries the connection, or null.
-  [[nodiscard]] std::shared_ptr<ethernet::Ring> ring() const;
+  /// Waits while another thread moves the connection. Returns whether the kernel has it afterwards.
+  bool is_kernels_now();
 
  private:
   friend class TakeOver;
@@ -96,7 +99,6 @@ class TcpSocket final : public runtime::Endpoint {
   void take_over_if_connected();
   void leave();
   bool give_back() noexcept;
-  bool is_kernels_now();
 
   std::atomic<int> fd_;
   std::atomic<Phase> phase_{Phase::beginning};
@@ -107,6 +109,7 @@ class TcpSocket final : public runtime::Endpoint {
   std::atomic<bool> connect_is_open_{false};  ///< connect(2) has not told yet that it has succeeded
   CarriedConnection carried_;
   CarriedStream stream_;
+  TcpApi api_;
   std::atomic<std::uint64_t> seen_polls_{0};
 };
 

@@ -46,7 +46,6 @@ std::optional<Error> why_not_yet(int fd, TakeOver& take_over) {
 
 }  // namespace
 
-/// Waits while another thread moves the connection. Returns whether the kernel has it afterwards.
 bool TcpSocket::is_kernels_now() {
   const std::lock_guard guard(setup_lock_);
   return phase() != Phase::on_ring;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/engine/tcp/core.h"
+#include "core/engine/tcp/lending.h"
 
 namespace ringsock::engine::tcp {
 namespace {
@@ -97,11 +98,16 @@ void tune_receive(Core& core, std::size_t bytes, Nanos now) {
   rcv.tuned_at = now;
 }
 
-void take_bytes(Core& core, std::size_t bytes, Nanos now) {
+/// `bytes` have left the queue.
+void note_taken(Core& core, std::size_t bytes, Nanos now) {
   ReceiveSide& rcv = core.rcv;
-  rcv.queue.in_order.drop_front(bytes);
   if (rcv.urgent && before(rcv.urgent_seq, rcv.read_seq())) rcv.urgent = false;
   tune_receive(core, bytes, now);
+}
+
+void take_bytes(Core& core, std::size_t bytes, Nanos now) {
+  core.rcv.queue.in_order.drop_front(bytes);
+  note_taken(core, bytes, now);
   tell_window(core, now);
 }
 
@@ -248,6 +254,21 @@ std::size_t TcpConnection::peek(std::span<std::byte> out, std::size_t offset) co
 void TcpConnection::consume(std::size_t bytes, Nanos now) {
   const Readable limits = readable_now(*core_);
   if (bytes != 0) take_bytes(*core_, limits.skip + std::min(bytes, limits.bytes), now);
+}
+
+ByteQueue::Piece Lending::lend(std::size_t most, Nanos now) {
+  const Readable limits = readable_now(core_);
+  if (limits.bytes == 0 || most == 0) return {};
+  if (limits.skip != 0) take_bytes(core_, limits.skip, now);
+  auto piece = core_.rcv.queue.in_order.take_front(std::min(most, limits.bytes));
+  core_.rcv.lent += piece.bytes.size();
+  note_taken(core_, piece.bytes.size(), now);
+  return piece;
+}
+
+void Lending::take_back(std::size_t bytes, Nanos now) {
+  core_.rcv.lent -= std::min(bytes, core_.rcv.lent);
+  tell_window(core_, now);
 }
 
 bool TcpConnection::at_end() const {

@@ -110,6 +110,7 @@ class TcpConnection {
   Result<Established> save(Nanos now);
 
  private:
+  friend class Lending;
   std::unique_ptr<Core> core_;
 };
 
