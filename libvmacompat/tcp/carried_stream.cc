@@ -142,6 +142,22 @@ Result<ssize_t> CarriedStream::send(const msghdr& message, int flags) {
   return send_once(message, flags);
 }
 
+Result<ssize_t> CarriedStream::rehearse(const msghdr& message, int flags) {
+  constexpr Error kNotByRing{EINVAL, "send: a dummy send that no ring takes"};
+  if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0 || message.msg_controllen != 0) return kNotByRing;
+  const std::size_t bytes = total(message);
+  const auto answer = connection_.with_engine([&](tcp::TcpConnection& engine, Nanos) -> Result<ssize_t> {
+    if (!may_write(engine.state())) return Error{EPIPE, "send"};
+    const tcp::Info info = engine.info();
+    const std::size_t window = info.snd_wnd > info.unacked_bytes ? info.snd_wnd - info.unacked_bytes : 0;
+    if (engine.unsent() != 0 || bytes > info.snd_mss || bytes > window) return Error{EAGAIN, "send: a dummy send"};
+    const int error = connection_.rehearse(std::span(message.msg_iov, message.msg_iovlen), bytes);
+    if (error != 0) return Error{error, "send: a dummy send"};
+    return static_cast<ssize_t>(bytes);
+  });
+  return answer ? *answer : kNotByRing;
+}
+
 Result<int> CarriedStream::unacknowledged_bytes() {
   connection_.progress();
   return as_int(connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.unacked(); }));

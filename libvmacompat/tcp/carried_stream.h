@@ -34,6 +34,10 @@ class CarriedStream {
   }
   /// sendmsg(2). Errors: EAGAIN the queue is full; EPIPE; the connection's.
   Result<ssize_t> send(const msghdr& message, int flags);
+  /// VMA_SND_FLAGS_DUMMY, with the other flags: runs the path of a send, and nothing leaves. Returns the message's
+  /// bytes. Errors: EAGAIN bytes wait, or it does not fit into one segment and the window; EPIPE; EINVAL other flags,
+  /// control data, or the ring does not carry the connection any more.
+  Result<ssize_t> rehearse(const msghdr& message, int flags);
   [[nodiscard]] Result<int> unread_bytes();
   /// SIOCATMARK: 1 when the next byte to read is the urgent one.
   [[nodiscard]] Result<int> is_at_mark();

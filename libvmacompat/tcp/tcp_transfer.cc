@@ -1,5 +1,6 @@
 // Bytes and readiness of a TCP socket: the ring's, or the kernel's.
 #include <linux/sockios.h>
+#include <mellanox/vma_extra.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
 
@@ -64,6 +65,10 @@ Result<ssize_t> TcpSocket::receive(msghdr& message, int flags) {
 }
 
 Result<ssize_t> TcpSocket::send(const msghdr& message, int flags) {
+  if ((flags & VMA_SND_FLAGS_DUMMY) != 0) [[unlikely]] {
+    if (phase() != Phase::on_ring) return Error{EINVAL, "send: a dummy send by the kernel"};
+    return stream_.rehearse(message, flags & ~VMA_SND_FLAGS_DUMMY);
+  }
   if (phase() == Phase::on_ring) [[likely]] {
     if (is_closed()) return Error{EBADF, "send: closed meanwhile"};
     auto sent = stream_.send(message, flags);

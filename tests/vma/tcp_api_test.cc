@@ -18,6 +18,9 @@ constexpr const char* kHere = "10.9.0.1";
 constexpr const char* kThere = "10.9.0.2";
 constexpr int kZeroCopy = MSG_VMA_ZCOPY, kForce = MSG_VMA_ZCOPY_FORCE, kForced = kForce | MSG_DONTWAIT;
 
+constexpr int kDummy = VMA_SND_FLAGS_DUMMY;
+constexpr std::size_t kMuchUnread = 1'000'000;
+
 vma_api_t& api() { return *vma_get_api(); }
 
 template <class Call>
@@ -337,6 +340,54 @@ TEST_F(TcpZeroCopy, ARingBringsTheConnection) {
   EXPECT_GE(ring, 0);
   go_to_kernel();
   EXPECT_EQ(api().get_socket_rings_num(here()), 0);
+}
+
+// -- dummy sends
+
+class TcpDummy : public TcpZeroCopy {};
+
+TEST_F(TcpDummy, NothingLeavesAndTheStreamGoesOn) {
+  std::string dummy = "dummy";
+  iovec parts[2]{{dummy.data(), 2}, {dummy.data() + 2, 3}};
+  mmsghdr message{};
+  message.msg_hdr.msg_iov = parts;
+  message.msg_hdr.msg_iovlen = 2;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(::send(here(), dummy.data(), 5, kDummy), 5) << std::strerror(errno);
+    ASSERT_EQ(::sendto(here(), dummy.data(), 5, kDummy, nullptr, 0), 5) << std::strerror(errno);
+    ASSERT_EQ(::sendmsg(here(), &message.msg_hdr, kDummy), 5) << std::strerror(errno);
+    ASSERT_EQ(::sendmmsg(here(), &message, 1, kDummy), 1) << std::strerror(errno);
+    ASSERT_EQ(pair_.here.send("real"), 4U);
+    ASSERT_EQ(pair_.there.receive(4), "real");
+    ASSERT_EQ(pair_.there.send("answer"), 6U);
+    ASSERT_EQ(pair_.here.receive(6), "answer");
+  }
+  char more = 0;
+  EXPECT_EQ(error_of([&] { return pair_.there.receive_some(&more, 1, MSG_DONTWAIT); }), EAGAIN);
+  EXPECT_TRUE(pair_.here.is_on_ring());
+}
+
+TEST_F(TcpDummy, WhatDoesNotFitIsEagainAlsoOnABlockingSocket) {
+  const std::string more_than_a_segment(20'000, 'd');
+  const auto dummy = [&](std::size_t bytes) {
+    return error_of([&] { return ::send(here(), more_than_a_segment.data(), bytes, kDummy); });
+  };
+  EXPECT_EQ(dummy(more_than_a_segment.size()), EAGAIN);
+  const std::string much(kMuchUnread, 'x');
+  while (::send(here(), much.data(), much.size(), MSG_DONTWAIT) > 0) {
+  }
+  EXPECT_EQ(dummy(5), EAGAIN) << "bytes wait";
+}
+
+TEST_F(TcpDummy, WhereTheKernelSendsItFails) {
+  EXPECT_EQ(error_of([&] { return ::send(here(), "dummy", 5, kDummy | MSG_MORE); }), EINVAL);
+  go_to_kernel();
+  EXPECT_EQ(error_of([&] { return ::send(here(), "dummy", 5, kDummy); }), EINVAL);
+  const int fresh = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(error_of([&] { return ::send(fresh, "dummy", 5, kDummy | MSG_NOSIGNAL); }), EINVAL);
+  ::close(fresh);
+  ASSERT_EQ(pair_.here.send("real"), 4U);
+  EXPECT_EQ(pair_.there.receive(4), "real");
 }
 
 }  // namespace
