@@ -71,6 +71,15 @@ constexpr Error kWaysFlag{EINVAL, "send: a flag for other sockets"};
 /// Flags that need a closer look on streams, which no way claims its flags for.
 constexpr int kStreamsUnusual = MSG_FASTOPEN | kWaysSendFlags;
 
+/// Looks at a send of a stream with flags of a way. Returns whether it is refused: only streams that a way's rings
+/// carry know the flags. A send with such flags does not wait.
+bool refuses_ways_flags(Lookup& stream, int& flags) {
+  if (!are_ways_send_flags(flags)) return false;
+  if (stream->as_ring_user() == nullptr) return true;
+  flags |= MSG_DONTWAIT;
+  return false;
+}
+
 template <class Libcs>
 ssize_t send_again(int fd, const void* data, size_t length, int flags, Libcs libcs);
 
@@ -80,7 +89,7 @@ template <class Libcs>
       fd,
       [&](Lookup& socket) -> Result<ssize_t> {
         if constexpr (!std::is_same_v<Libcs, std::remove_const_t<decltype(kLibcsWrite)>>) {
-          if ((flags & kWaysSendFlags) != 0 && !socket->is_datagram() && are_ways_send_flags(flags)) [[unlikely]]
+          if ((flags & kWaysSendFlags) != 0 && !socket->is_datagram() && refuses_ways_flags(socket, flags)) [[unlikely]]
             return kWaysFlag;
         }
         return with_rest_sent(fd, socket, data, length, flags, send_checked(socket, data, length, flags));
@@ -146,7 +155,7 @@ Result<ssize_t> connect_and_send(Lookup& socket, const sockaddr* address, sockle
 
 Result<ssize_t> send_all(int fd, Lookup& socket, const msghdr* message, int flags) {
   if ((flags & kStreamsUnusual) != 0 && !socket->is_datagram()) [[unlikely]] {
-    if (are_ways_send_flags(flags)) return kWaysFlag;
+    if (refuses_ways_flags(socket, flags)) return kWaysFlag;
     if (!are_readable(message)) return Error{EFAULT, "sendmsg: message"};
     if ((flags & MSG_FASTOPEN) != 0 && message->msg_name != nullptr)
       return connect_and_send(socket, static_cast<const sockaddr*>(message->msg_name), message->msg_namelen,
@@ -397,7 +406,7 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
       fd,
       [&](Lookup& socket) -> Result<ssize_t> {
         if ((flags & kStreamsUnusual) != 0 && !socket->is_datagram()) [[unlikely]] {
-          if (are_ways_send_flags(flags)) return kWaysFlag;
+          if (refuses_ways_flags(socket, flags)) return kWaysFlag;
           if (address != nullptr && (flags & MSG_FASTOPEN) != 0)
             return connect_and_send(socket, address, address_length,
                                     [&] { return intercepted_send(fd, data, length, flags & ~MSG_FASTOPEN); });

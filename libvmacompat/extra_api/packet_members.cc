@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "core/base/user_memory.h"
 #include "core/poll/wait.h"
 #include "libvmacompat/extra_api/api_call.h"
 #include "libvmacompat/extra_api/members.h"
 #include "libvmacompat/process/lent_packets.h"
+#include "libvmacompat/process/vma_process.h"
 
 // recvfrom(2) of the preload library, by the name that the linker does not send to libc (preload/route.h).
 extern "C" decltype(recvfrom) ringsock_recvfrom;
@@ -56,6 +58,24 @@ void describe(const LentPacket& lent, const ZeroCopy& call) {
   *call.flags = MSG_VMA_ZCOPY | (is_whole ? 0 : MSG_TRUNC);
 }
 
+/// Writes the list of the pieces of a stream, one part each.
+void describe(std::span<const ApiSocket::Received::Piece> pieces, const ZeroCopy& call) {
+  auto* at = static_cast<std::byte*>(call.room);
+  const std::size_t count = pieces.size();
+  std::memcpy(at, &count, sizeof count);
+  at += sizeof count;
+  for (const auto& [packet, bytes] : pieces) {
+    vma_packet_t head{};
+    head.packet_id = const_cast<LentPacket*>(packet);
+    head.sz_iov = 1;
+    const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    std::memcpy(at, &head, sizeof head);
+    std::memcpy(at + sizeof head, &part, sizeof part);
+    at += sizeof head + sizeof part;
+  }
+  *call.flags = MSG_VMA_ZCOPY;
+}
+
 void tell_source(const ethernet::Arrival& packet, const ZeroCopy& call) {
   if (call.from == nullptr) return;
   const SocketAddress source = wire::source_of(packet.bytes(), packet.layout, packet.ifindex);
@@ -71,11 +91,12 @@ Result<ApiSocket::Received> attempt(ApiSocket& socket, const ZeroCopy& call, int
   message.msg_name = call.from;
   message.msg_namelen = call.from != nullptr ? *call.from_length : 0;
   auto got = socket.receive_packet(message, kLeastRoom, flags & ~kOurFlags, (flags & MSG_VMA_ZCOPY_FORCE) != 0);
-  if (got && !got->packet && call.from != nullptr) *call.from_length = message.msg_namelen;
+  if (got && !got->packet && !got->is_kernels && call.from != nullptr) *call.from_length = message.msg_namelen;
   return got;
 }
 
-Result<int> receive(runtime::Endpoint& endpoint, ApiSocket& socket, const ZeroCopy& call) {
+/// @param is_ours  becomes false when nothing was received because the kernel has the socket now
+Result<int> receive(runtime::Endpoint& endpoint, ApiSocket& socket, const ZeroCopy& call, bool& is_ours) {
   if (Status fine = check(call); !fine) return fine.error();
   const int flags = *call.flags;
   auto got = attempt(socket, call, flags);
@@ -86,6 +107,12 @@ Result<int> receive(runtime::Endpoint& endpoint, ApiSocket& socket, const ZeroCo
     got = runtime::keeping(deadline, std::move(got));
   }
   if (!got) return got.error();
+  is_ours = !got->is_kernels;
+  if (!is_ours) return 0;
+  if (!got->pieces.empty()) {
+    describe(got->pieces, call);
+    return static_cast<int>(got->bytes);
+  }
   if (!got->packet) {
     *call.flags &= ~kOurFlags;
     return static_cast<int>(got->bytes);
@@ -105,16 +132,26 @@ const vma_packet_t* next_of(const vma_packet_t* one) {
                                                parts * sizeof(iovec));
 }
 
-/// Frees packets up to the first one that the socket has not lent.
-Result<int> free_list(std::uint32_t lender, const vma_packet_t* packets, std::size_t count) {
+/// Frees packets up to the first one that `take_back(id)` refuses.
+template <class TakeBack>
+Result<int> free_list(const vma_packet_t* packets, std::size_t count, TakeBack take_back) {
   const vma_packet_t* one = packets;
   for (std::size_t left = count; left > 0; --left) {
     if (!are_readable(one)) return Error{EFAULT, "free_packets"};
     const vma_packet_t* const next = left > 1 ? next_of(one) : nullptr;
-    if (!lent_packets().take_back(lender, one->packet_id)) return Error{ENOENT, "free_packets"};
+    if (!take_back(one->packet_id)) return Error{ENOENT, "free_packets"};
     one = next;
   }
   return 0;
+}
+
+bool take_left_back(const void* id) { return lent_packets().take_back(LentPackets::kLeft, id); }
+
+/// Frees packets on a descriptor that the library does not carry: those of a connection that the kernel has now.
+Result<int> free_left(const vma_packet_t* packets, std::size_t count) {
+  const bool is_ours = count != 0 && packets != nullptr && are_readable(packets);
+  if (!is_ours || !lent_packets().is_lent(LentPackets::kLeft, packets->packet_id)) return kNoSocket;
+  return free_list(packets, count, take_left_back);
 }
 
 }  // namespace
@@ -122,8 +159,8 @@ Result<int> free_list(std::uint32_t lender, const vma_packet_t* packets, std::si
 int register_recv_callback(int fd, vma_recv_callback_t callback, void* context) {
   return api_call([&] {
     return with_socket(fd, kNoSocket, [&](ApiSocket& socket) -> Result<int> {
-      socket.set_callback(callback, context);
-      return 0;
+      const Status set = socket.set_callback(callback, context);
+      return set ? Result<int>(0) : set.error();
     });
   });
 }
@@ -140,20 +177,32 @@ int recvfrom_zcopy(int fd, void* room, std::size_t bytes, int* flags, sockaddr* 
     is_ours = user != nullptr;
     if (!is_ours) return 0;
     endpoint.pin();
-    return receive(*endpoint, user->api(), {room, bytes, flags, from, from_length});
+    return receive(*endpoint, user->api(), {room, bytes, flags, from, from_length}, is_ours);
   });
   if (is_ours) [[likely]]
     return got;
-  // No call of the library is under way here: this one may wait.
-  return static_cast<int>(ringsock_recvfrom(fd, room, bytes, *flags & ~kOurFlags, from, from_length));
+  // No call of the library is under way here: this one may wait. A connection may have left its ring between two calls.
+  const int kernels_flags = *flags & ~kOurFlags;
+  if (process().config.tcp_rings) *flags = kernels_flags;
+  return static_cast<int>(ringsock_recvfrom(fd, room, bytes, kernels_flags, from, from_length));
 }
 
 int free_packets(int fd, vma_packet_t* packets, std::size_t count) {
-  return api_call([&] {
-    return with_socket(fd, kNoSocket, [&](ApiSocket& socket) -> Result<int> {
-      if (count == 0) return 0;
-      return packets != nullptr ? free_list(socket.lender(), packets, count) : Error{EINVAL, "free_packets"};
+  return api_call([&]() -> Result<int> {
+    runtime::FdTable::Lookup endpoint = runtime::fd_table().find(fd);
+    RingUser* const user = endpoint ? endpoint->as_ring_user() : nullptr;
+    if (user == nullptr) return free_left(packets, count);
+    endpoint.pin();
+    if (count == 0) return 0;
+    if (packets == nullptr) return Error{EINVAL, "free_packets"};
+    ApiSocket& socket = user->api();
+    const auto freed = free_list(packets, count, [&](const void* id) {
+      // Another thread may give the connection to the kernel meanwhile.
+      return lent_packets().take_back(socket.lender(), id) ||
+             (endpoint->as_ring_user() == nullptr && take_left_back(id));
     });
+    socket.packets_freed();
+    return freed;
   });
 }
 

@@ -95,12 +95,29 @@ bool LentPackets::grow() {
 
 // -- packets
 
-LentPacket* LentPackets::lend(std::uint32_t lender, verbs::BufferRef memory, std::span<const std::byte> payload) {
+/// Returns null when there is no memory.
+LentPacket* LentPackets::take_place() {
   LentPacket* out = pop();
   while (out == nullptr) {
     if (!grow()) return nullptr;
     out = pop();
   }
+  return out;
+}
+
+LentPacket* LentPackets::lend(std::uint32_t lender, std::unique_ptr<LentMemory> memory) {
+  LentPacket* const out = take_place();
+  if (out == nullptr) return nullptr;
+  out->buffer = {};
+  out->other = std::move(memory);
+  out->process = fork_generation();
+  out->state.store(std::uint64_t{lender} << kLenderShift | 1, std::memory_order_release);
+  return out;
+}
+
+LentPacket* LentPackets::lend(std::uint32_t lender, verbs::BufferRef memory, std::span<const std::byte> payload) {
+  LentPacket* const out = take_place();
+  if (out == nullptr) return nullptr;
   out->buffer = {.next = nullptr,
                  .payload = const_cast<std::byte*>(payload.data()),
                  .len = static_cast<std::uint16_t>(payload.size())};
@@ -115,6 +132,7 @@ void LentPackets::release(LentPacket& packet) {
   // The buffers of a parent process are its own.
   if (packet.process != fork_generation()) static_cast<void>(packet.memory.release());
   packet.memory.reset();
+  packet.other.reset();
   push(packet, packet);
 }
 
@@ -129,9 +147,23 @@ bool LentPackets::take_back(std::uint32_t lender, const void* packet) {
   return true;
 }
 
+bool LentPackets::is_lent(std::uint32_t lender, const void* packet) const {
+  const LentPacket* const known = find(packet);
+  return known != nullptr && lender_of(known->state.load(std::memory_order_acquire)) == lender;
+}
+
 void LentPackets::take_all_back(std::uint32_t lender) {
   for_each([&](LentPacket& one) {
     if (lender_of(one.state.load(std::memory_order_relaxed)) == lender) take_back(lender, &one);
+  });
+}
+
+void LentPackets::leave_to_kernel(std::uint32_t lender) {
+  for_each([&](LentPacket& one) {
+    std::uint64_t state = one.state.load(std::memory_order_acquire);
+    if (lender_of(state) != lender) return;
+    const std::uint64_t next = std::uint64_t{kLeft} << kLenderShift | (state & kReferences);
+    one.state.compare_exchange_strong(state, next, std::memory_order_acq_rel);  // fails when it is given back meanwhile
   });
 }
 
@@ -168,6 +200,25 @@ std::size_t LentPackets::count() const {
   std::size_t out = 0;
   for_each([&](const LentPacket& one) { out += one.state.load(std::memory_order_relaxed) != 0 ? 1 : 0; });
   return out;
+}
+
+// -- a lender
+
+std::uint32_t Lender::number() noexcept {
+  std::uint32_t known = number_.load(std::memory_order_relaxed);
+  if (known != 0) return known;
+  const std::uint32_t made = lent_packets().next_lender();
+  return number_.compare_exchange_strong(known, made, std::memory_order_relaxed) ? made : known;
+}
+
+void Lender::end() noexcept {
+  if (const std::uint32_t known = number_.load(std::memory_order_relaxed); known != 0)
+    lent_packets().take_all_back(known);
+}
+
+void Lender::leave_to_kernel() noexcept {
+  if (const std::uint32_t known = number_.load(std::memory_order_relaxed); known != 0)
+    lent_packets().leave_to_kernel(known);
 }
 
 }  // namespace ringsock::vma

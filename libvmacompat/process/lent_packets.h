@@ -19,6 +19,15 @@
 
 namespace ringsock::vma {
 
+/// Memory that is lent and is no buffer of a pool. Destroyed when the packet has come back.
+class LentMemory {
+ public:
+  LentMemory() = default;
+  LentMemory(const LentMemory&) = delete;
+  LentMemory& operator=(const LentMemory&) = delete;
+  virtual ~LentMemory() = default;
+};
+
 /// One of them. The address of the first member is what the program gets, as `packet_id` or as `vma_buff_t`. The
 /// program may write to that member, so the library only reads the others.
 struct alignas(64) LentPacket {
@@ -28,9 +37,11 @@ struct alignas(64) LentPacket {
   std::atomic<std::uint32_t> next_free{0};  ///< index + 1, 0 at the end; while free
   std::uint32_t index = 0;
   verbs::BufferRef memory;
-  unsigned process = 0;  ///< fork_generation() of the process that the memory belongs to
+  unsigned process = 0;  ///< fork_generation() of the process that the buffer belongs to
+  std::unique_ptr<LentMemory> other;
 };
 static_assert(offsetof(LentPacket, buffer) == 0);
+static_assert(sizeof(LentPacket) == 64);
 
 /// All of the process. What the program gives back is looked up by its address and its lender, so wrong pointers are
 /// noticed, and so is a packet that is given back twice, unless the lender has lent the place again meanwhile.
@@ -43,13 +54,20 @@ class LentPackets {
   std::uint32_t next_lender() noexcept { return lenders_.fetch_add(1, std::memory_order_relaxed); }
   /// The lender of packets that are given back without naming one.
   static constexpr std::uint32_t kNobody = 1;
+  /// The lender of packets whose socket the kernel has now.
+  static constexpr std::uint32_t kLeft = 2;
 
   /// Lends `payload`, which lies in `memory`, with one reference. Returns null when there is no memory for the place.
   LentPacket* lend(std::uint32_t lender, verbs::BufferRef memory, std::span<const std::byte> payload);
+  /// The same with memory of another kind. The caller may fill it in until the program gets the packet.
+  LentPacket* lend(std::uint32_t lender, std::unique_ptr<LentMemory> memory);
   /// Takes a packet back, however many references it has. Returns false when the lender has not lent it.
   bool take_back(std::uint32_t lender, const void* packet);
+  [[nodiscard]] bool is_lent(std::uint32_t lender, const void* packet) const;
   /// Takes back all that the lender has lent.
   void take_all_back(std::uint32_t lender);
+  /// The kernel has the lender's socket now: kLeft is the lender of its packets.
+  void leave_to_kernel(std::uint32_t lender);
 
   /// Adds a reference to a packet of kNobody. Returns their number, nothing when it is not lent.
   std::optional<int> add_reference(const void* packet);
@@ -82,6 +100,7 @@ class LentPackets {
   [[nodiscard]] LentPacket& at(std::uint32_t position) const;
   [[nodiscard]] LentPacket* find(const void* packet) const;
   LentPacket* pop();
+  LentPacket* take_place();
   void push(LentPacket& first, LentPacket& last);
   bool grow();
   void release(LentPacket& packet);
@@ -91,12 +110,25 @@ class LentPackets {
 
   std::array<std::atomic<LentPacket*>, kMostChunks> chunks_{};
   alignas(64) std::atomic<FreeTop> free_top_{FreeTop{0, 0}};
-  std::atomic<std::uint32_t> lenders_{kNobody + 1};
+  std::atomic<std::uint32_t> lenders_{kLeft + 1};
   Mutex grow_lock_;
   std::vector<std::shared_ptr<void>> kept_;
   std::atomic<const void*> last_kept_{nullptr};
 };
 
 LentPackets& lent_packets();
+
+/// A socket as a lender, which gets a number when it lends for the first time. Threads: any.
+class Lender {
+ public:
+  std::uint32_t number() noexcept;
+  /// The socket is closed: takes back all that the program has.
+  void end() noexcept;
+  /// The kernel has the socket now. What is lent while this runs is left by another call.
+  void leave_to_kernel() noexcept;
+
+ private:
+  std::atomic<std::uint32_t> number_{0};
+};
 
 }  // namespace ringsock::vma

@@ -12,6 +12,7 @@
 
 #include "core/base/abandon.h"
 #include "core/base/log.h"
+#include "core/device/packet/packet_sender.h"
 #include "core/ethernet/interface.h"
 #include "core/wire/tcp.h"
 #include "libvmacompat/process/kernel_return.h"
@@ -92,8 +93,11 @@ bool CarriedConnection::go_by(const ethernet::SendOptions& options) {
   options_ = options;
   way_ = std::move(next);
   if (phase_ != Phase::running) return true;
-  engine_.path_changed(tcp_payload_of(way_->max_payload()));
-  flush(monotonic_now());
+  tcp::Settings settings = engine_.settings();
+  settings.mtu_payload = tcp_payload_of(way_->max_payload());
+  const Nanos now = monotonic_now();
+  engine_.set(settings, now);
+  flush(now);
   return true;
 }
 
@@ -359,6 +363,19 @@ void CarriedConnection::emit(const tcp::SegmentOut& segment) {
   const std::uint16_t cut = std::max<std::uint16_t>(segment.segment_bytes, 1);
   static_cast<void>(
       ring_->send_segments(std::span(room).first(headers.size() + tcp_bytes), std::span(payload).first(parts), cut));
+}
+
+int CarriedConnection::rehearse(std::span<const iovec> payload, std::size_t bytes) {
+  soft::DatagramRoom room;
+  const auto headers = way_->header().write(room.headers().first<ethernet::HeaderTemplate::kMaxBytes>(),
+                                            sizeof(wire::TcpHeader) + bytes);
+  wire::TcpHeader header{};
+  header.source_port = wire::Be16(local_.port());
+  header.destination_port = wire::Be16(peer_.port());
+  header.words = sizeof header / 4 << 4;
+  header.flags = tcp::kPsh | tcp::kAck;
+  std::memcpy(room.headers().data() + headers.size(), &header, sizeof header);
+  return ring_->rehearse(room, headers.size() + sizeof header, payload);
 }
 
 }  // namespace ringsock::vma

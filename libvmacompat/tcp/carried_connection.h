@@ -61,6 +61,9 @@ class CarriedConnection final : public ethernet::PacketSink {
     flush(now);
     return answer;
   }
+  /// Prepares a segment with that payload up to the point at which the device would get it. Only inside with_engine().
+  /// Returns 0 or an errno value.
+  int rehearse(std::span<const iovec> payload, std::size_t bytes);
   /// Takes what the ring has, and runs timers that are due. Not inside with_engine().
   void progress() noexcept;
   [[nodiscard]] ethernet::Ring& ring() const { return *ring_; }

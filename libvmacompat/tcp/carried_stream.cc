@@ -18,9 +18,6 @@ namespace tcp = engine::tcp;
 
 namespace {
 
-/// Has the call go back, outside the read-side section, and start again at the kernel's socket (preload/route.cc).
-constexpr Error kLeave{EIO, "tcp: for the kernel"};
-
 constexpr int kKnownReceiveFlags = MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC | MSG_WAITALL | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC;
 constexpr int kKnownSendFlags = MSG_DONTWAIT | MSG_MORE | MSG_NOSIGNAL | MSG_EOR | MSG_DONTROUTE | MSG_CONFIRM;
 
@@ -67,7 +64,7 @@ std::size_t total(const msghdr& message) {
 bool may_write(tcp::State state) { return state == tcp::State::established || state == tcp::State::close_wait; }
 
 Result<int> as_int(const std::optional<std::size_t>& bytes) {
-  if (!bytes) return kLeave;
+  if (!bytes) return Error{EIO, "tcp: for the kernel"};
   return static_cast<int>(std::min<std::size_t>(*bytes, INT_MAX));
 }
 
@@ -92,19 +89,6 @@ Result<ssize_t> CarriedStream::receive_urgent(const msghdr& message, int flags) 
   return answer ? *answer : kLeave;
 }
 
-/// One look at what the engine has. Errors: EAGAIN nothing yet; kLeave the connection moves.
-Result<ssize_t> CarriedStream::receive_once(msghdr& message, int flags) {
-  const auto answer = connection_.with_engine([&](tcp::TcpConnection& engine, Nanos now) -> Result<ssize_t> {
-    if (const std::size_t got = read_into(engine, message, flags, now)) return static_cast<ssize_t>(got);
-    if (engine.has_peers_end()) return 0;  // Linux: a reset that follows is told to the next send
-    if (const int error = take_error_of(engine)) return Error{error, "recv"};
-    const bool has_no_room = total(message) == 0;  // as in the kernel, such a call waits for bytes, and leaves them
-    if (engine.at_end() || (has_no_room && engine.readable() != 0)) return 0;
-    return Error{EAGAIN, "recv"};
-  });
-  return answer ? *answer : kLeave;
-}
-
 Result<ssize_t> CarriedStream::receive(msghdr& message, int flags) {
   if ((flags & MSG_ERRQUEUE) != 0) return Error{EAGAIN, "recv: no error queue"};
   if ((flags & ~(kKnownReceiveFlags | MSG_OOB)) != 0) return kLeave;
@@ -113,10 +97,12 @@ Result<ssize_t> CarriedStream::receive(msghdr& message, int flags) {
   message.msg_flags = flags & MSG_OOB;
   if ((flags & MSG_OOB) != 0) [[unlikely]]
     return receive_urgent(message, flags);
-  auto got = receive_once(message, flags);
+  const bool has_room = total(message) != 0;
+  auto take = [&](tcp::TcpConnection& engine, Nanos now) { return read_into(engine, message, flags, now); };
+  auto got = receive_once(has_room, take);
   if (got || got.error().code != EAGAIN) return got;
   connection_.progress();
-  return receive_once(message, flags);
+  return receive_once(has_room, take);
 }
 
 Result<int> CarriedStream::unread_bytes() {
@@ -154,6 +140,22 @@ Result<ssize_t> CarriedStream::send(const msghdr& message, int flags) {
   if (sent || sent.error().code != EAGAIN) return sent;
   connection_.progress();
   return send_once(message, flags);
+}
+
+Result<ssize_t> CarriedStream::rehearse(const msghdr& message, int flags) {
+  constexpr Error kNotByRing{EINVAL, "send: a dummy send that no ring takes"};
+  if ((flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0 || message.msg_controllen != 0) return kNotByRing;
+  const std::size_t bytes = total(message);
+  const auto answer = connection_.with_engine([&](tcp::TcpConnection& engine, Nanos) -> Result<ssize_t> {
+    if (!may_write(engine.state())) return Error{EPIPE, "send"};
+    const tcp::Info info = engine.info();
+    const std::size_t window = info.snd_wnd > info.unacked_bytes ? info.snd_wnd - info.unacked_bytes : 0;
+    if (engine.unsent() != 0 || bytes > info.snd_mss || bytes > window) return Error{EAGAIN, "send: a dummy send"};
+    const int error = connection_.rehearse(std::span(message.msg_iov, message.msg_iovlen), bytes);
+    if (error != 0) return Error{error, "send: a dummy send"};
+    return static_cast<ssize_t>(bytes);
+  });
+  return answer ? *answer : kNotByRing;
 }
 
 Result<int> CarriedStream::unacknowledged_bytes() {

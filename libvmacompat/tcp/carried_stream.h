@@ -5,6 +5,8 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -22,8 +24,20 @@ class CarriedStream {
 
   /// recvmsg(2). Errors: EAGAIN; the connection's; EINVAL no urgent byte (MSG_OOB).
   Result<ssize_t> receive(msghdr& message, int flags);
+  /// Receives by `take(engine, now)`, which returns how many bytes it has taken. Errors: those of receive().
+  template <class Take>
+  Result<ssize_t> receive_by(Take take) {
+    auto got = receive_once(true, take);
+    if (got || got.error().code != EAGAIN) return got;
+    connection_.progress();
+    return receive_once(true, take);
+  }
   /// sendmsg(2). Errors: EAGAIN the queue is full; EPIPE; the connection's.
   Result<ssize_t> send(const msghdr& message, int flags);
+  /// VMA_SND_FLAGS_DUMMY, with the other flags: runs the path of a send, and nothing leaves. Returns the message's
+  /// bytes. Errors: EAGAIN bytes wait, or it does not fit into one segment and the window; EPIPE; EINVAL other flags,
+  /// control data, or the ring does not carry the connection any more.
+  Result<ssize_t> rehearse(const msghdr& message, int flags);
   [[nodiscard]] Result<int> unread_bytes();
   /// SIOCATMARK: 1 when the next byte to read is the urgent one.
   [[nodiscard]] Result<int> is_at_mark();
@@ -49,7 +63,23 @@ class CarriedStream {
   void apply(TcpOptionEffect effect, int fd, int name);
 
  private:
-  Result<ssize_t> receive_once(msghdr& message, int flags);
+  /// Has the call go back, outside the read-side section, and start again at the kernel's socket (preload/route.cc).
+  static constexpr Error kLeave{EIO, "tcp: for the kernel"};
+
+  /// One look at what the engine has. Errors: EAGAIN nothing yet; kLeave the connection moves.
+  template <class Take>
+  Result<ssize_t> receive_once(bool has_room, Take& take) {
+    const auto answer = connection_.with_engine([&](engine::tcp::TcpConnection& engine, Nanos now) -> Result<ssize_t> {
+      if (const std::size_t got = take(engine, now)) return static_cast<ssize_t>(got);
+      if (engine.has_peers_end()) return 0;  // Linux: a reset that follows is told to the next send
+      if (const int error = take_error_of(engine)) return Error{error, "recv"};
+      if (engine.at_end()) return 0;
+      if (!has_room && engine.readable() != 0)
+        return 0;  // as in the kernel, such a call waits for bytes, and leaves them
+      return Error{EAGAIN, "recv"};
+    });
+    return answer ? *answer : kLeave;
+  }
   Result<ssize_t> receive_urgent(const msghdr& message, int flags);
   Result<ssize_t> send_once(const msghdr& message, int flags);
   int take_error_of(engine::tcp::TcpConnection& engine);

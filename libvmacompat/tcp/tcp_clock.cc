@@ -74,7 +74,8 @@ void TcpClock::tick() {
   for (const runtime::Ref& one : present) {
     auto& socket = static_cast<TcpSocket&>(*one);
     const bool was_used = socket.look(now);
-    if (auto ring = socket.ring()) rings[std::move(ring)] |= was_used;
+    if (RingUser* const user = socket.as_ring_user())
+      for (auto& ring : user->api().receiving_rings()) rings[std::move(ring)] |= was_used;
     is_quiet &= !was_used;
   }
   for (const auto& [ring, is_used] : rings) {

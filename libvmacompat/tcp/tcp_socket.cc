@@ -34,18 +34,10 @@ bool is_kernels_protocol_option(int name) {
          name == TCP_WINDOW_CLAMP || name == TCP_CONGESTION;
 }
 
-/// Returns whether rules and options permit that a ring carries the connection of `fd`.
-bool is_permitted(config::VmaRole role, int fd, const SocketAddress& local, const SocketAddress& peer) {
-  const SocketAddress here = local.unmapped(), there = peer.unmapped();
-  auto& rules = process().rules();
-  const auto transport =
-      role == config::VmaRole::tcp_server ? rules.decide(role, here) : rules.decide(role, there, &here);
-  return transport != config::VmaTransport::os && !has_kernels_options(fd);
-}
-
 }  // namespace
 
-TcpSocket::TcpSocket(int fd) : Endpoint(Carries::bytes), fd_(fd), carried_(*this), stream_(carried_) {
+TcpSocket::TcpSocket(int fd)
+    : Endpoint(Carries::bytes), fd_(fd), carried_(*this), stream_(carried_), api_(*this, carried_, stream_) {
   runtime::fork_registry().enter(*this);
 }
 
@@ -54,106 +46,14 @@ TcpSocket::~TcpSocket() {
   runtime::fork_registry().leave(*this);
 }
 
-// -- to the ring -----------------------------------------------------------------------------------
-
-/// Called with the setup lock when the connection is established. Returns false when the kernel keeps it.
-bool TcpSocket::begin(config::VmaRole role) {
-  const bool is_server = role == config::VmaRole::tcp_server;
-  if (is_server) {
-    const auto name = name_by(::getsockname, fd(), "getsockname");
-    if (!name) return false;
-    place_ = ShortLives::place_of(name->unmapped());
-  }
-  const Nanos now = monotonic_now();
-  role_ = role;
-  exchange_.begin(now);
-  if (!short_lives().are_expected(place_, now)) return take_over();
-  if (is_server) learn_stream_values(*this, fd());  // of the listener; set_option() has learnt those of a client
-  phase_.store(Phase::on_trial, std::memory_order_release);
-  return true;
-}
-
-/// Called with the setup lock. Returns false when the kernel keeps the connection.
-bool TcpSocket::take_over() {
-  if (has_kernels_option_.load(std::memory_order_relaxed)) return false;
-  const auto local = name_by(::getsockname, fd(), "getsockname");
-  const auto peer = name_by(::getpeername, fd(), "getpeername");
-  if (!local || !peer || !is_permitted(role_, fd(), *local, *peer) || !carried_.find_way(fd(), *local, *peer))
-    return false;
-  if (!tcp_clock().enter(*this)) return false;
-  const Moving moving(moves_);
-  if (!carried_.take_over(fd())) {
-    tcp_clock().leave(*this);
-    return false;
-  }
-  learn_stream_values(*this, fd());
-  phase_.store(Phase::on_ring, std::memory_order_release);
-  return true;
-}
-
-bool TcpSocket::take_accepted() {
-  const std::lock_guard guard(setup_lock_);
-  return begin(config::VmaRole::tcp_server);
-}
-
-/// Called where the application asks how a connect has ended. Not inside a read-side section.
-void TcpSocket::take_over_if_connected() {
-  if (phase() != Phase::connecting) return;
-  const std::uint8_t state = transports::tcp_state(fd());
-  if (state == TCP_SYN_SENT || state == TCP_SYN_RECV) return;
-  bool is_taken = false;
-  {
-    const std::lock_guard guard(setup_lock_);
-    if (phase() != Phase::connecting) return;
-    is_taken = state == TCP_ESTABLISHED && begin(config::VmaRole::tcp_client);
-  }
-  if (!is_taken) return leave();
-  note_activity();
-  notify_watchers();
-}
-
-/// Takes over a connection on trial. Not inside a read-side section, and without locks.
-void TcpSocket::end_trial() {
-  {
-    const std::lock_guard guard(setup_lock_);
-    if (phase() != Phase::on_trial) return;
-    if (!take_over()) phase_.store(Phase::kernels, std::memory_order_release);
-  }
-  if (phase() != Phase::on_ring) return leave();
-  note_activity();
-  notify_watchers();
-}
-
-/// A call has moved `bytes`. Returns whether the connection has proved to last.
-bool TcpSocket::count(Exchange::Direction direction, ssize_t bytes) {
-  if (has_lasted_.load(std::memory_order_relaxed)) [[likely]]
-    return true;
-  exchange_.count(direction, bytes);
-  const Nanos now = monotonic_now();
-  if (!exchange_.lasts(now)) return false;
-  if (!has_lasted_.exchange(true, std::memory_order_relaxed)) short_lives().note_long(place_, now);
-  return true;
-}
-
-/// The connection ends, or goes back to the kernel.
-void TcpSocket::note_end_of_life() {
-  if (!count(Exchange::Direction::none, 0)) short_lives().note_short(place_, monotonic_now());
-}
-
-runtime::Endpoint& TakeOver::endpoint() noexcept { return socket_; }
-
-void TakeOver::run() {
-  socket_.take_over_if_connected();
-  // Otherwise the call that is made again would find it due for ever.
-  if (socket_.phase() == TcpSocket::Phase::connecting) socket_.leave();
-  if (socket_.has_lasted_.load(std::memory_order_relaxed)) socket_.end_trial();
-}
+bool TcpSocket::take_accepted() { return take_over_.accepted(); }
 
 // -- to the kernel ---------------------------------------------------------------------------------
 
 /// Leaves the descriptors to the kernel. Not inside a read-side section, and without locks.
 void TcpSocket::leave() {
   phase_.store(Phase::kernels, std::memory_order_release);
+  api_.leave_to_kernel();
   runtime::leave_descriptors(*this, fd());
 }
 
@@ -164,7 +64,7 @@ bool TcpSocket::give_back() noexcept {
   const Moving moving(moves_);
   const Status given = carried_.give_back(fd());
   if (!given && given.error().code == EBUSY) return false;
-  note_end_of_life();
+  take_over_.note_end_of_life();
   tcp_clock().leave(*this);
   phase_.store(Phase::kernels, std::memory_order_release);
   return true;
@@ -172,7 +72,7 @@ bool TcpSocket::give_back() noexcept {
 
 bool TcpSocket::become_kernels() noexcept {
   if (has_left_to_kernel()) return true;
-  if (phase() == Phase::on_trial) note_end_of_life();
+  if (phase() == Phase::on_trial) take_over_.note_end_of_life();
   if (!give_back()) return false;
   leave();
   return true;
@@ -198,7 +98,7 @@ Result<int> TcpSocket::accept(SocketAddress&, int) {
 }
 
 Status TcpSocket::connect(const sockaddr* address, socklen_t length) {
-  if (phase() == Phase::connecting) take_over_if_connected();
+  if (phase() == Phase::connecting) take_over_.if_connected();
   if (phase() == Phase::kernels) return kKernels;
   if (phase() == Phase::on_ring) {
     if (address->sa_family == AF_UNSPEC) return become_kernels() ? kKernels : kOver;
@@ -213,9 +113,9 @@ Status TcpSocket::connect(const sockaddr* address, socklen_t length) {
   }
   if (!connected && connected.error().code != EINPROGRESS && connected.error().code != EINTR) return connected;
   connect_is_open_.store(!connected);
-  if (const auto peer = SocketAddress::from(address, length)) place_ = ShortLives::place_of(peer->unmapped());
+  if (const auto peer = SocketAddress::from(address, length)) take_over_.expect(*peer);
   phase_.store(Phase::connecting, std::memory_order_release);
-  if (connected) take_over_if_connected();
+  if (connected) take_over_.if_connected();
   return connected;
 }
 
@@ -233,7 +133,7 @@ Status TcpSocket::shutdown(int how) {
 Result<SocketAddress> TcpSocket::local_name() { return name_by(::getsockname, fd(), "getsockname"); }
 
 Result<SocketAddress> TcpSocket::peer_name() {
-  take_over_if_connected();
+  take_over_.if_connected();
   if (phase() == Phase::on_ring && stream_.is_over()) return Error{ENOTCONN, "getpeername"};
   return name_by(::getpeername, fd(), "getpeername");
 }
@@ -254,7 +154,7 @@ Status TcpSocket::set_option(int level, int name, const void* value, socklen_t l
 }
 
 Status TcpSocket::get_option(int level, int name, void* value, socklen_t* length) {
-  take_over_if_connected();
+  take_over_.if_connected();
   if (phase() == Phase::on_ring && level == IPPROTO_TCP && name == TCP_INFO) return stream_.info(fd(), value, length);
   if (::getsockopt(fd(), level, name, value, length) != 0) return Error::last("getsockopt");
   if (phase() != Phase::on_ring) return ok();
@@ -271,7 +171,8 @@ Status TcpSocket::get_option(int level, int name, void* value, socklen_t* length
 
 /// The kernel ends the connection: it sends what is left, and FIN or RST.
 void TcpSocket::closed() noexcept {
-  if (phase() == Phase::on_trial) return note_end_of_life();
+  api_.end();
+  if (phase() == Phase::on_trial) return take_over_.note_end_of_life();
   if (phase() != Phase::on_ring || give_back()) return;
   tcp_clock().leave(*this);
   carried_.with_engine([](tcp::TcpConnection& engine, Nanos now) { return engine.abort(now), true; });
@@ -308,10 +209,6 @@ bool TcpSocket::look(Nanos now) {
   if (phase() == Phase::on_ring && !carried_.look(now)) become_kernels();
   const std::uint64_t polls = carried_.polls();
   return seen_polls_.exchange(polls, std::memory_order_relaxed) != polls;
-}
-
-std::shared_ptr<ethernet::Ring> TcpSocket::ring() const {
-  return phase() == Phase::on_ring ? carried_.shared_ring() : nullptr;
 }
 
 }  // namespace ringsock::vma

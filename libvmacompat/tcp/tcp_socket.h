@@ -10,32 +10,18 @@
 
 #include "core/base/mutex.h"
 #include "core/base/socket_address.h"
-#include "core/config/vma_line.h"
-#include "core/runtime/due_calls.h"
 #include "core/runtime/endpoint.h"
 #include "libvmacompat/tcp/carried_connection.h"
 #include "libvmacompat/tcp/carried_stream.h"
 #include "libvmacompat/tcp/moves.h"
-#include "libvmacompat/tcp/short_lives.h"
+#include "libvmacompat/tcp/take_over.h"
+#include "libvmacompat/tcp/tcp_api.h"
 
 namespace ringsock::vma {
 
-class TcpSocket;
-
-/// Takes a connection over where the call ends that has found it established: that call holds a read-side section.
-class TakeOver final : public DueCall {
- public:
-  explicit TakeOver(TcpSocket& socket) : socket_(socket) {}
-  void run() override;
-  runtime::Endpoint& endpoint() noexcept override;
-
- private:
-  TcpSocket& socket_;
-};
-
 /// The kernel binds, listens, connects and shakes hands. Once the connection is established it is taken over: a ring
 /// carries it from then on (CarriedConnection). Where connections have been short lately (ShortLives), the connection
-/// stays with the kernel on trial, and is taken over once it has proved to last (Exchange). Whatever a ring does not do
+/// stays with the kernel on trial, and is taken over once it has proved to last (TakeOver). Whatever a ring does not do
 /// has the connection go back to the kernel, for good: the descriptors then leave the table. README.md has the rules.
 class TcpSocket final : public runtime::Endpoint {
  public:
@@ -56,6 +42,8 @@ class TcpSocket final : public runtime::Endpoint {
   Result<SocketAddress> peer_name() override;
   Status set_option(int level, int name, const void* value, socklen_t length) override;
   Status get_option(int level, int name, void* value, socklen_t* length) override;
+
+  RingUser* as_ring_user() noexcept override { return phase() == Phase::on_ring ? &api_ : nullptr; }
 
   Result<ssize_t> receive(msghdr& message, int flags) override;
   Result<ssize_t> send(const msghdr& message, int flags) override;
@@ -82,8 +70,8 @@ class TcpSocket final : public runtime::Endpoint {
 
   /// Called by the clock. Returns whether the application has used the connection since the last call.
   bool look(Nanos now);
-  /// Returns the ring that carries the connection, or null.
-  [[nodiscard]] std::shared_ptr<ethernet::Ring> ring() const;
+  /// Waits while another thread moves the connection. Returns whether the kernel has it afterwards.
+  bool is_kernels_now();
 
  private:
   friend class TakeOver;
@@ -97,31 +85,19 @@ class TcpSocket final : public runtime::Endpoint {
   [[nodiscard]] Phase phase() const { return phase_.load(std::memory_order_acquire); }
   [[nodiscard]] int fd() const { return fd_.load(std::memory_order_relaxed); }
 
-  bool begin(config::VmaRole role);
-  bool take_over();
-  void take_over_if_connected();
-  void end_trial();
-  bool count(Exchange::Direction direction, ssize_t bytes);
-  void note_end_of_life();
-  Result<ssize_t> receive_on_trial(msghdr& message, int flags);
-  Result<ssize_t> send_on_trial(const msghdr& message, int flags);
   void leave();
   bool give_back() noexcept;
-  bool is_kernels_now();
 
   std::atomic<int> fd_;
   std::atomic<Phase> phase_{Phase::beginning};
   Mutex setup_lock_;  ///< held while the connection moves, and around calls that move bytes on trial
   Moves moves_;
   TakeOver take_over_{*this};
-  config::VmaRole role_{};       ///< since the connection is established
-  ShortLives::Place place_ = 0;  ///< the same
-  Exchange exchange_;
-  std::atomic<bool> has_lasted_{false};  ///< the exchange is not counted any more
   std::atomic<bool> has_kernels_option_{false};
   std::atomic<bool> connect_is_open_{false};  ///< connect(2) has not told yet that it has succeeded
   CarriedConnection carried_;
   CarriedStream stream_;
+  TcpApi api_;
   std::atomic<std::uint64_t> seen_polls_{0};
 };
 

@@ -1,12 +1,10 @@
 // Bytes and readiness of a TCP socket: the ring's, or the kernel's.
 #include <linux/sockios.h>
-#include <netinet/tcp.h>
+#include <mellanox/vma_extra.h>
 #include <sys/ioctl.h>
 
 #include <cerrno>
 #include <mutex>
-#include <optional>
-#include <span>
 
 #include "core/transports/kernel_calls.h"
 #include "libvmacompat/tcp/tcp_socket.h"
@@ -15,45 +13,14 @@ namespace ringsock::vma {
 
 namespace {
 
-/// Leaves the socket to the kernel (preload/route.cc).
-constexpr Error kNotConnected{EIO, "tcp: bytes behind a connect(2) that has failed"};
-constexpr Error kTakenOverFirst{EINTR, "tcp: the connection is taken over first"};
-
-Result<ssize_t> receive_from_kernel(int fd, msghdr& message, int flags) {
-  const ssize_t got = ::recvmsg(fd, &message, flags | MSG_DONTWAIT);
-  if (got < 0) return Error::last("recvmsg");
-  return got;
-}
-
-Result<ssize_t> send_by_kernel(int fd, const msghdr& message, int flags) {
-  const ssize_t sent = ::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent < 0) return Error::last("sendmsg");
-  return sent;
-}
-
-std::size_t total(const msghdr& message) {
-  std::size_t bytes = 0;
-  for (const iovec& piece : std::span(message.msg_iov, message.msg_iovlen)) bytes += piece.iov_len;
-  return bytes;
-}
-
 Result<int> ask_kernel(int fd, unsigned long request) {
   int bytes = 0;
   if (::ioctl(fd, request, &bytes) != 0) return Error::last("ioctl");
   return bytes;
 }
 
-/// Called by calls that move bytes behind a non-blocking connect(2) of `fd`. Returns what they fail with, nothing where
-/// the kernel carries them out. A connection that is established is taken over, and the call is made again.
-std::optional<Error> why_not_yet(int fd, TakeOver& take_over) {
-  const std::uint8_t state = transports::tcp_state(fd);
-  if (state == TCP_SYN_SENT || state == TCP_SYN_RECV) return std::nullopt;
-  return state == TCP_ESTABLISHED && runtime::note_due(take_over) ? kTakenOverFirst : kNotConnected;
-}
-
 }  // namespace
 
-/// Waits while another thread moves the connection. Returns whether the kernel has it afterwards.
 bool TcpSocket::is_kernels_now() {
   const std::lock_guard guard(setup_lock_);
   return phase() != Phase::on_ring;
@@ -64,58 +31,27 @@ Result<ssize_t> TcpSocket::receive(msghdr& message, int flags) {
     if (is_closed()) return Error{EBADF, "recv: closed meanwhile"};
     auto got = stream_.receive(message, flags);
     if (got) [[likely]]
-      count(Exchange::Direction::received, *got);
+      take_over_.count(Exchange::Direction::received, *got);
     if (got || got.error().code != EIO || !is_kernels_now()) [[likely]]
       return got;
   }
-  if (phase() == Phase::connecting)
-    if (const auto error = why_not_yet(fd(), take_over_)) return *error;
-  if (phase() == Phase::on_trial) return receive_on_trial(message, flags);
-  return receive_from_kernel(fd(), message, flags);
+  return take_over_.receive(message, flags);
 }
 
 Result<ssize_t> TcpSocket::send(const msghdr& message, int flags) {
+  if ((flags & VMA_SND_FLAGS_DUMMY) != 0) [[unlikely]] {
+    if (phase() != Phase::on_ring) return Error{EINVAL, "send: a dummy send by the kernel"};
+    return stream_.rehearse(message, flags & ~VMA_SND_FLAGS_DUMMY);
+  }
   if (phase() == Phase::on_ring) [[likely]] {
     if (is_closed()) return Error{EBADF, "send: closed meanwhile"};
     auto sent = stream_.send(message, flags);
     if (sent) [[likely]]
-      count(Exchange::Direction::sent, *sent);
+      take_over_.count(Exchange::Direction::sent, *sent);
     if (sent || sent.error().code != EIO || !is_kernels_now()) [[likely]]
       return sent;
   }
-  if (phase() == Phase::connecting)
-    if (const auto error = why_not_yet(fd(), take_over_)) return *error;
-  if (phase() == Phase::on_trial) return send_on_trial(message, flags);
-  return send_by_kernel(fd(), message, flags);
-}
-
-// A connection that has proved to last is taken over where this call ends. A call that waits for more than one look
-// brings must not end early for that: it would return a part of the bytes.
-
-/// Once the connection has moved, the call is as on the ring.
-Result<ssize_t> TcpSocket::receive_on_trial(msghdr& message, int flags) {
-  std::unique_lock guard(setup_lock_);
-  if (phase() == Phase::on_ring) return guard.unlock(), receive(message, flags);
-  auto got = receive_from_kernel(fd(), message, flags);
-  guard.unlock();
-  if (!got && got.error().code != EAGAIN) return got;
-  const bool is_peek = (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0;
-  const bool lasts = count(Exchange::Direction::received, got && !is_peek ? *got : 0);
-  if (!lasts || is_peek || (flags & MSG_WAITALL) != 0 || receive_low_mark() > 1) return got;
-  // Rather while nothing waits for this call than while the peer waits for an answer.
-  if (!got) return runtime::note_due(take_over_) ? Result<ssize_t>(kTakenOverFirst) : got;
-  if (exchange_.only_receives()) runtime::note_due(take_over_);
-  return got;
-}
-
-Result<ssize_t> TcpSocket::send_on_trial(const msghdr& message, int flags) {
-  std::unique_lock guard(setup_lock_);
-  if (phase() == Phase::on_ring) return guard.unlock(), send(message, flags);
-  auto sent = send_by_kernel(fd(), message, flags);
-  guard.unlock();
-  if (!sent || !count(Exchange::Direction::sent, *sent)) return sent;
-  if (static_cast<std::size_t>(*sent) == total(message)) runtime::note_due(take_over_);
-  return sent;
+  return take_over_.send(message, flags);
 }
 
 Result<int> TcpSocket::unread_bytes() {

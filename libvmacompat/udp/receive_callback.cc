@@ -60,18 +60,6 @@ class ReceiveCallback::Running {
   bool may_run_;
 };
 
-std::uint32_t ReceiveCallback::lender() noexcept {
-  std::uint32_t known = lender_.load(std::memory_order_relaxed);
-  if (known != 0) return known;
-  const std::uint32_t made = lent_packets().next_lender();
-  return lender_.compare_exchange_strong(known, made, std::memory_order_relaxed) ? made : known;
-}
-
-void ReceiveCallback::end() noexcept {
-  if (const std::uint32_t known = lender_.load(std::memory_order_relaxed); known != 0)
-    lent_packets().take_all_back(known);
-}
-
 void ReceiveCallback::set(vma_recv_callback_t function, void* context) {
   {
     const std::lock_guard guard(lock_);
@@ -112,7 +100,7 @@ void ReceiveCallback::run() {
 /// Calls the function. A datagram is dropped when it throws.
 void ReceiveCallback::show(ethernet::Arrival arrival) {
   const Function function = this->function();
-  LentForCall lent(lender(), arrival);
+  LentForCall lent(lender_.number(), arrival);
   if (function.call == nullptr || lent.get() == nullptr) return queue_.whole().accept(std::move(arrival));
   const auto packet = arrival.packet();
   SocketAddress source = wire::source_of(packet.headers, packet.layout, packet.ifindex);

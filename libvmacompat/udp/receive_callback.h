@@ -10,6 +10,7 @@
 #include "core/ethernet/arrival.h"
 #include "core/runtime/due_calls.h"
 #include "core/runtime/endpoint.h"
+#include "libvmacompat/process/lent_packets.h"
 #include "libvmacompat/udp/datagram_queue.h"
 #include "libvmacompat/udp/kernel_socket.h"
 
@@ -35,9 +36,9 @@ class ReceiveCallback final : public DueCall {
   /// The same for a receive with these flags. Returns whether it has to be made again after the function.
   [[nodiscard]] bool comes_first(int flags) noexcept { return queue_.whole().has_unseen() && note_for_receive(flags); }
   /// The number under which the socket lends packets.
-  std::uint32_t lender() noexcept;
+  std::uint32_t lender() noexcept { return lender_.number(); }
   /// The socket is closed: takes back all packets that the application holds.
-  void end() noexcept;
+  void end() noexcept { lender_.end(); }
   /// Called in a forked child.
   void forget_after_fork() noexcept { runner_.store(0, std::memory_order_relaxed); }
 
@@ -64,7 +65,7 @@ class ReceiveCallback final : public DueCall {
   Mutex lock_;
   Function function_;
   std::atomic<std::uint64_t> runner_{0};  ///< the thread that runs the function; 0: none
-  std::atomic<std::uint32_t> lender_{0};
+  Lender lender_;
 };
 
 }  // namespace ringsock::vma

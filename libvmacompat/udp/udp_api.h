@@ -18,7 +18,10 @@ class UdpApi final : public ApiSocket {
   std::vector<std::shared_ptr<ethernet::Ring>> receiving_rings() override;
   std::shared_ptr<ethernet::Ring> sending_ring(const SocketAddress& destination) override;
   std::vector<std::byte> headers_to_peer() override;
-  void set_callback(vma_recv_callback_t function, void* context) override { callback_.set(function, context); }
+  Status set_callback(vma_recv_callback_t function, void* context) override {
+    callback_.set(function, context);
+    return ok();
+  }
   Result<Received> receive_packet(msghdr& message, std::size_t least_room, int flags, bool never_copies) override;
   bool has_cyclic() override;
   Result<CyclicBatch> read_cyclic(std::size_t least, std::size_t most, bool wants_time) override;

@@ -52,6 +52,24 @@ void ByteQueue::drop_front(std::size_t bytes) {
   chunks_.erase(chunks_.begin(), at);
 }
 
+ByteQueue::Piece ByteQueue::take_front(std::size_t most) {
+  if (size_ == 0 || most == 0) return {};
+  Chunk& first = chunks_.front();
+  const auto used = first.used();
+  if (used.size() <= most && used.size() >= first.capacity / 4) {
+    Piece out{std::move(first.bytes), used};
+    size_ -= used.size();
+    chunks_.erase(chunks_.begin());
+    return out;
+  }
+  const auto copied = used.first(std::min(most, used.size()));
+  ChunkMemory memory(new std::byte[copied.size()], ReturnChunk{});
+  std::memcpy(memory.get(), copied.data(), copied.size());
+  const std::span<const std::byte> bytes(memory.get(), copied.size());
+  drop_front(copied.size());
+  return {std::move(memory), bytes};
+}
+
 void ByteQueue::empty_out() {
   if (chunks_.empty()) return;
   if (&chunks_.front() != &chunks_.back() || chunks_[0].capacity > kKeptChunkBytes) return clear();

@@ -29,6 +29,15 @@ class ByteQueue {
   /// Appends another queue. Copies the bytes of chunks that are mostly empty: memory stays a small multiple of size().
   void append(ByteQueue&& other);
   void drop_front(std::size_t bytes);
+  /// Bytes that have left the queue, with the memory in which they lie.
+  struct Piece {
+    ChunkMemory memory{};
+    std::span<const std::byte> bytes{};
+  };
+  /// Takes the first 1 to `most` bytes out, which lie in a row: those of the first chunk, without copying them. They
+  /// are copied when the chunk is mostly empty or has more than `most`, so a piece keeps at most four times its bytes.
+  /// Empty when the queue is. Errors: std::bad_alloc; the queue is as before.
+  Piece take_front(std::size_t most);
   void clear();
   /// Returns up to `bytes` from `offset` on, in at most two spans.
   [[nodiscard]] std::array<std::span<const std::byte>, 2> view(std::size_t offset, std::size_t bytes) const;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/engine/tcp/core.h"
+#include "core/engine/tcp/lending.h"
 
 namespace ringsock::engine::tcp {
 namespace {
@@ -97,11 +98,16 @@ void tune_receive(Core& core, std::size_t bytes, Nanos now) {
   rcv.tuned_at = now;
 }
 
-void take_bytes(Core& core, std::size_t bytes, Nanos now) {
+/// `bytes` have left the queue.
+void note_taken(Core& core, std::size_t bytes, Nanos now) {
   ReceiveSide& rcv = core.rcv;
-  rcv.queue.in_order.drop_front(bytes);
   if (rcv.urgent && before(rcv.urgent_seq, rcv.read_seq())) rcv.urgent = false;
   tune_receive(core, bytes, now);
+}
+
+void take_bytes(Core& core, std::size_t bytes, Nanos now) {
+  core.rcv.queue.in_order.drop_front(bytes);
+  note_taken(core, bytes, now);
   tell_window(core, now);
 }
 
@@ -112,8 +118,8 @@ void limit(Settings& set) {
   set.send_bytes = std::clamp<std::uint32_t>(set.send_bytes, 2048, 1u << 30);
 }
 
-void shorten_packets(Core& core, std::uint16_t mtu_payload) {
-  core.set.mtu_payload = mtu_payload;
+/// The way has become too short for what is in flight.
+void shorten_packets(Core& core) {
   if (!core.synchronized() || core.board.empty()) return;
   core.board.mark_longer_lost(core.full_mss());  // too long for the path: not a sign of congestion
   core.recovery.repeat_at_once = true;
@@ -202,16 +208,9 @@ void TcpConnection::packet_too_big(std::uint16_t mtu_payload, Seq seq, Nanos) {
   Core& core = *core_;
   if (!core.synchronized() || before(seq, core.snd.una) || !before(seq, core.snd.nxt)) return;
   mtu_payload = std::max<std::uint16_t>(mtu_payload, 512);
-  if (mtu_payload < core.set.mtu_payload) shorten_packets(core, mtu_payload);
-}
-
-void TcpConnection::path_changed(std::uint16_t mtu_payload) {
-  Core& core = *core_;
-  mtu_payload = std::max(mtu_payload, kLeastMss);
-  if (mtu_payload < core.set.mtu_payload)
-    shorten_packets(core, mtu_payload);
-  else
-    core.set.mtu_payload = mtu_payload;
+  if (mtu_payload >= core.set.mtu_payload) return;
+  core.set.mtu_payload = mtu_payload;
+  shorten_packets(core);
 }
 
 Result<std::size_t> TcpConnection::write(std::span<const std::byte> bytes, Nanos now) {
@@ -261,6 +260,21 @@ std::size_t TcpConnection::peek(std::span<std::byte> out, std::size_t offset) co
 void TcpConnection::consume(std::size_t bytes, Nanos now) {
   const Readable limits = readable_now(*core_);
   if (bytes != 0) take_bytes(*core_, limits.skip + std::min(bytes, limits.bytes), now);
+}
+
+ByteQueue::Piece Lending::lend(std::size_t most, Nanos now) {
+  const Readable limits = readable_now(core_);
+  if (limits.bytes == 0 || most == 0) return {};
+  if (limits.skip != 0) take_bytes(core_, limits.skip, now);
+  auto piece = core_.rcv.queue.in_order.take_front(std::min(most, limits.bytes));
+  core_.rcv.lent += piece.bytes.size();
+  note_taken(core_, piece.bytes.size(), now);
+  return piece;
+}
+
+void Lending::take_back(std::size_t bytes, Nanos now) {
+  core_.rcv.lent -= std::min(bytes, core_.rcv.lent);
+  tell_window(core_, now);
 }
 
 bool TcpConnection::at_end() const {
@@ -342,6 +356,7 @@ void TcpConnection::set(const Settings& settings, Nanos now) {
     core.deadlines.stop(Deadlines::cork);
     core.snd.send_small = core.snd.unsent() != 0 && !core.set.cork;
   }
+  if (core.set.mtu_payload < old.mtu_payload) shorten_packets(core);
   if (core.synchronized()) touch_keepalive(core, now);
 }
 

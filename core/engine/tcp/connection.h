@@ -52,9 +52,6 @@ class TcpConnection {
   /// An ICMP "packet too big" told a smaller path MTU: the value for Settings::mtu_payload. `seq` is the quoted one; a
   /// number that is not in flight is ignored (RFC 5927).
   void packet_too_big(std::uint16_t mtu_payload, Seq seq, Nanos now);
-  /// Packets leave by another way, or its MTU has changed: the new Settings::mtu_payload. What is in flight and longer
-  /// counts as lost.
-  void path_changed(std::uint16_t mtu_payload);
 
   // Application.
   /// Appends bytes to the send queue. Returns how many were taken, 0 when the queue is full. Errors: EPIPE after
@@ -105,6 +102,7 @@ class TcpConnection {
   [[nodiscard]] std::size_t unacked() const;  ///< bytes in the send queue, sent or not (SIOCOUTQ)
   [[nodiscard]] std::size_t unsent() const;   ///< SIOCOUTQNSD
   [[nodiscard]] const Settings& settings() const;
+  /// A smaller mtu_payload, because the way or its MTU has changed: what is in flight and longer counts as lost.
   void set(const Settings& settings, Nanos now);
   [[nodiscard]] Info info() const;
   /// Returns the state for TCP_REPAIR. The connection must not be used afterwards, except to be destroyed. Bytes that
@@ -113,6 +111,7 @@ class TcpConnection {
   Result<Established> save(Nanos now);
 
  private:
+  friend class Lending;
   std::unique_ptr<Core> core_;
 };
 

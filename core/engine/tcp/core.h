@@ -86,6 +86,7 @@ struct ReceiveSide {
   Nanos rtt{};  ///< as seen by the timestamps of data; 0 unknown
   Nanos tuned_at{};
   std::uint64_t read_since = 0;
+  std::size_t lent = 0;  ///< bytes that the application has read, and that still take room of the buffer
 
   [[nodiscard]] Seq read_seq() const { return nxt - (fin ? 1 : 0) - static_cast<Seq>(queue.in_order.size()); }
   /// Bytes of the window as told that are left.

@@ -315,7 +315,7 @@ bool next_data_segment(Core& core, SegmentOut& out, Nanos now) {
 }  // namespace
 
 std::uint32_t free_window(const Core& core) {
-  const std::size_t used = core.rcv.queue.in_order.size();
+  const std::size_t used = core.rcv.queue.in_order.size() + core.rcv.lent;
   return core.rcv.buffer > used ? core.rcv.buffer - static_cast<std::uint32_t>(used) : 0;
 }
 

@@ -226,9 +226,9 @@ class Stage {
       words >> quoted;
       tcp_.packet_too_big(static_cast<std::uint16_t>(value), words ? quoted : 1, now_);
     }
-    if (name == "way") tcp_.path_changed(static_cast<std::uint16_t>(value));
+    if (name == "way") settings.mtu_payload = static_cast<std::uint16_t>(value);
     if (name == "quick") tcp_.set_quick_ack(value != 0, now_);
-    if (name != "mtu" && name != "way" && name != "quick") tcp_.set(settings, now_);
+    if (name != "mtu" && name != "quick") tcp_.set(settings, now_);
     return "";
   }
   std::string open(const std::string& verb, std::istringstream& words) {

@@ -7,9 +7,11 @@
 #include <cstdio>
 #include <map>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "core/engine/tcp/connection.h"
+#include "core/engine/tcp/lending.h"
 #include "tests/support/sanitizers.h"
 
 namespace ringsock::engine::tcp {
@@ -48,6 +50,10 @@ struct Side {
   std::uint64_t to_send = 0, sent = 0, received = 0;
   std::size_t most_read = 1 << 20;  ///< bytes of a turn of the application
   bool shut = false;
+  bool lends = false;  ///< the application reads bytes where they lie
+  std::vector<ByteQueue::Piece> held;
+  std::size_t held_bytes = 0, most_held = 0;
+  Nanos grown_at{};
 
   explicit Side(const Settings& set) : tcp(set) {}
 
@@ -61,7 +67,25 @@ struct Side {
       tcp.shutdown_send(now);
     }
   }
+  /// Holds pieces until nothing more has come for a second, and then gives all of them back.
+  void hold_more(Nanos now) {
+    const std::size_t before = held.size();
+    while (true) {
+      auto piece = Lending(tcp).lend(50'000, now);
+      if (piece.bytes.empty()) break;
+      held_bytes += piece.bytes.size();
+      held.push_back(std::move(piece));
+    }
+    most_held = std::max(most_held, held_bytes);
+    if (held.size() != before) grown_at = now;
+    if (now < grown_at + seconds(1)) return;
+    for (const auto& piece : held)
+      for (const std::byte byte : piece.bytes) ASSERT_EQ(byte, letter(received++)) << "byte " << received;
+    Lending(tcp).take_back(std::exchange(held_bytes, 0), now);
+    held.clear();
+  }
   void read_more(Nanos now) {
+    if (lends) return hold_more(now);
     std::vector<std::byte> bytes(std::min(most_read, tcp.readable()));
     const std::size_t count = tcp.read(bytes, now);
     for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(bytes[i], letter(received + i)) << "byte " << received + i;
@@ -69,7 +93,7 @@ struct Side {
   }
   [[nodiscard]] bool done() const {
     const State state = tcp.state();
-    return (state == State::closed || state == State::time_wait) && tcp.at_end();
+    return (state == State::closed || state == State::time_wait) && tcp.at_end() && held.empty();
   }
 };
 
@@ -267,6 +291,19 @@ TEST(TwoEngines, AReaderThatIsSlowAndASmallBufferLoseNothing) {
     EXPECT_LT(world.b.tcp.info().memory_bytes, 100'000u);
     if (HasFailure()) return;
   }
+}
+
+TEST(TwoEngines, AReaderThatReadsBytesWhereTheyLieGetsAllAndShutsTheWindowMeanwhile) {
+  Settings set;
+  set.receive_bytes = set.most_receive_bytes = 100'000;
+  World world(5, {.loss = 0.01}, set);
+  world.a.to_send = 2'000'000;
+  world.b.lends = true;
+  world.open();
+  world.run(seconds(4000));
+  expect_both_ends(world);
+  EXPECT_LE(world.b.most_held, 100'000u) << "what is held counts as unread";
+  EXPECT_GT(world.b.most_held, 20'000u);
 }
 
 TEST(TwoEngines, MovingToTheKernelAndBackAtAnyMomentLosesNothing) {

@@ -1,0 +1,195 @@
+#include "libvmacompat/tcp/take_over.h"
+
+#include <netinet/tcp.h>
+
+#include <cerrno>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "core/transports/kernel_calls.h"
+#include "libvmacompat/process/vma_process.h"
+#include "libvmacompat/tcp/tcp_clock.h"
+#include "libvmacompat/tcp/tcp_socket.h"
+
+namespace ringsock::vma {
+
+namespace {
+
+constexpr Error kNotConnected{EIO, "tcp: bytes behind a connect(2) that has failed"};
+constexpr Error kTakenOverFirst{EINTR, "tcp: the connection is taken over first"};
+
+/// Returns whether rules and options permit that a ring carries the connection of `fd`.
+bool is_permitted(config::VmaRole role, int fd, const SocketAddress& local, const SocketAddress& peer) {
+  const SocketAddress here = local.unmapped(), there = peer.unmapped();
+  auto& rules = process().rules();
+  const auto transport =
+      role == config::VmaRole::tcp_server ? rules.decide(role, here) : rules.decide(role, there, &here);
+  return transport != config::VmaTransport::os && !has_kernels_options(fd);
+}
+
+Result<ssize_t> receive_from_kernel(int fd, msghdr& message, int flags) {
+  const ssize_t got = ::recvmsg(fd, &message, flags | MSG_DONTWAIT);
+  if (got < 0) return Error::last("recvmsg");
+  return got;
+}
+
+Result<ssize_t> send_by_kernel(int fd, const msghdr& message, int flags) {
+  const ssize_t sent = ::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0) return Error::last("sendmsg");
+  return sent;
+}
+
+std::size_t total(const msghdr& message) {
+  std::size_t bytes = 0;
+  for (const iovec& piece : std::span(message.msg_iov, message.msg_iovlen)) bytes += piece.iov_len;
+  return bytes;
+}
+
+}  // namespace
+
+/// Called with the setup lock when the connection is established. Returns false when the kernel keeps it.
+bool TakeOver::begin(config::VmaRole role) {
+  const bool is_server = role == config::VmaRole::tcp_server;
+  if (is_server) {
+    const auto name = name_by(::getsockname, socket_.fd(), "getsockname");
+    if (!name) return false;
+    place_ = ShortLives::place_of(name->unmapped());
+  }
+  const Nanos now = monotonic_now();
+  role_ = role;
+  exchange_.begin(now);
+  if (!short_lives().are_expected(place_, now)) return move();
+  if (is_server)
+    learn_stream_values(socket_, socket_.fd());  // of the listener; set_option() has learnt those of a client
+  socket_.phase_.store(TcpSocket::Phase::on_trial, std::memory_order_release);
+  return true;
+}
+
+/// Called with the setup lock. Returns false when the kernel keeps the connection.
+bool TakeOver::move() {
+  if (socket_.has_kernels_option_.load(std::memory_order_relaxed)) return false;
+  const auto local = name_by(::getsockname, socket_.fd(), "getsockname");
+  const auto peer = name_by(::getpeername, socket_.fd(), "getpeername");
+  if (!local || !peer || !is_permitted(role_, socket_.fd(), *local, *peer) ||
+      !socket_.carried_.find_way(socket_.fd(), *local, *peer))
+    return false;
+  if (!tcp_clock().enter(socket_)) return false;
+  const Moving moving(socket_.moves_);
+  if (!socket_.carried_.take_over(socket_.fd())) {
+    tcp_clock().leave(socket_);
+    return false;
+  }
+  learn_stream_values(socket_, socket_.fd());
+  socket_.phase_.store(TcpSocket::Phase::on_ring, std::memory_order_release);
+  return true;
+}
+
+bool TakeOver::accepted() {
+  const std::lock_guard guard(socket_.setup_lock_);
+  return begin(config::VmaRole::tcp_server);
+}
+
+void TakeOver::if_connected() {
+  if (socket_.phase() != TcpSocket::Phase::connecting) return;
+  const std::uint8_t state = transports::tcp_state(socket_.fd());
+  if (state == TCP_SYN_SENT || state == TCP_SYN_RECV) return;
+  bool is_taken = false;
+  {
+    const std::lock_guard guard(socket_.setup_lock_);
+    if (socket_.phase() != TcpSocket::Phase::connecting) return;
+    is_taken = state == TCP_ESTABLISHED && begin(config::VmaRole::tcp_client);
+  }
+  if (!is_taken) return socket_.leave();
+  socket_.note_activity();
+  socket_.notify_watchers();
+}
+
+/// Takes over a connection on trial. Not inside a read-side section, and without locks.
+void TakeOver::end_trial() {
+  {
+    const std::lock_guard guard(socket_.setup_lock_);
+    if (socket_.phase() != TcpSocket::Phase::on_trial) return;
+    if (!move()) socket_.phase_.store(TcpSocket::Phase::kernels, std::memory_order_release);
+  }
+  if (socket_.phase() != TcpSocket::Phase::on_ring) return socket_.leave();
+  socket_.note_activity();
+  socket_.notify_watchers();
+}
+
+bool TakeOver::count(Exchange::Direction direction, ssize_t bytes) {
+  if (has_lasted_.load(std::memory_order_relaxed)) [[likely]]
+    return true;
+  exchange_.count(direction, bytes);
+  const Nanos now = monotonic_now();
+  if (!exchange_.lasts(now)) return false;
+  if (!has_lasted_.exchange(true, std::memory_order_relaxed)) short_lives().note_long(place_, now);
+  return true;
+}
+
+void TakeOver::note_end_of_life() {
+  if (!count(Exchange::Direction::none, 0)) short_lives().note_short(place_, monotonic_now());
+}
+
+runtime::Endpoint& TakeOver::endpoint() noexcept { return socket_; }
+
+void TakeOver::run() {
+  if_connected();
+  // Otherwise the call that is made again would find it due for ever.
+  if (socket_.phase() == TcpSocket::Phase::connecting) socket_.leave();
+  if (has_lasted_.load(std::memory_order_relaxed)) end_trial();
+}
+
+// -- bytes -----------------------------------------------------------------------------------------
+
+/// Returns what a call that moves bytes behind a non-blocking connect(2) fails with, nothing where the kernel carries
+/// it out. A connection that is established is taken over, and the call is made again.
+std::optional<Error> TakeOver::why_not_yet() {
+  const std::uint8_t state = transports::tcp_state(socket_.fd());
+  if (state == TCP_SYN_SENT || state == TCP_SYN_RECV) return std::nullopt;
+  return state == TCP_ESTABLISHED && runtime::note_due(*this) ? kTakenOverFirst : kNotConnected;
+}
+
+Result<ssize_t> TakeOver::receive(msghdr& message, int flags) {
+  if (socket_.phase() == TcpSocket::Phase::connecting)
+    if (const auto error = why_not_yet()) return *error;
+  if (socket_.phase() == TcpSocket::Phase::on_trial) return receive_on_trial(message, flags);
+  return receive_from_kernel(socket_.fd(), message, flags);
+}
+
+Result<ssize_t> TakeOver::send(const msghdr& message, int flags) {
+  if (socket_.phase() == TcpSocket::Phase::connecting)
+    if (const auto error = why_not_yet()) return *error;
+  if (socket_.phase() == TcpSocket::Phase::on_trial) return send_on_trial(message, flags);
+  return send_by_kernel(socket_.fd(), message, flags);
+}
+
+// A connection that has proved to last is taken over where this call ends. A call that waits for more than one look
+// brings must not end early for that: it would return a part of the bytes.
+
+Result<ssize_t> TakeOver::receive_on_trial(msghdr& message, int flags) {
+  std::unique_lock guard(socket_.setup_lock_);
+  if (socket_.phase() == TcpSocket::Phase::on_ring) return guard.unlock(), socket_.receive(message, flags);
+  auto got = receive_from_kernel(socket_.fd(), message, flags);
+  guard.unlock();
+  if (!got && got.error().code != EAGAIN) return got;
+  const bool is_peek = (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0;
+  const bool lasts = count(Exchange::Direction::received, got && !is_peek ? *got : 0);
+  if (!lasts || is_peek || (flags & MSG_WAITALL) != 0 || socket_.receive_low_mark() > 1) return got;
+  // Rather while nothing waits for this call than while the peer waits for an answer.
+  if (!got) return runtime::note_due(*this) ? Result<ssize_t>(kTakenOverFirst) : got;
+  if (exchange_.only_receives()) runtime::note_due(*this);
+  return got;
+}
+
+Result<ssize_t> TakeOver::send_on_trial(const msghdr& message, int flags) {
+  std::unique_lock guard(socket_.setup_lock_);
+  if (socket_.phase() == TcpSocket::Phase::on_ring) return guard.unlock(), socket_.send(message, flags);
+  auto sent = send_by_kernel(socket_.fd(), message, flags);
+  guard.unlock();
+  if (!sent || !count(Exchange::Direction::sent, *sent)) return sent;
+  if (static_cast<std::size_t>(*sent) == total(message)) runtime::note_due(*this);
+  return sent;
+}
+
+}  // namespace ringsock::vma
