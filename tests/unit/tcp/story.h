@@ -226,6 +226,7 @@ class Stage {
       words >> quoted;
       tcp_.packet_too_big(static_cast<std::uint16_t>(value), words ? quoted : 1, now_);
     }
+    if (name == "quickack") settings.quick_ack = value != 0;
     if (name == "quick") tcp_.set_quick_ack(value != 0, now_);
     if (name != "mtu" && name != "quick") tcp_.set(settings, now_);
     return "";
