@@ -7,6 +7,7 @@
 #include "core/runtime/fd_table.h"
 #include "libvmacompat/extra_api/extra_api.h"
 #include "libvmacompat/process/vma_process.h"
+#include "libvmacompat/tcp/tcp_settings.h"
 #include "libvmacompat/tcp/tcp_socket.h"
 #include "libvmacompat/udp/pacing_rate.h"
 #include "libvmacompat/udp/udp_socket.h"
@@ -34,7 +35,10 @@ bool may_use_rings(int domain, int type, int protocol) {
 }
 
 runtime::Ref make_socket(int fd, int domain, int type) {
-  if ((type & ~kTypeFlags) == SOCK_STREAM) return runtime::Ref(new TcpSocket(fd));
+  if ((type & ~kTypeFlags) == SOCK_STREAM) {
+    set_first_options(fd);
+    return runtime::Ref(new TcpSocket(fd));
+  }
   return runtime::Ref(new UdpSocket(domain, fd));
 }
 

@@ -12,12 +12,14 @@ namespace {
 VmaLogText rule() { return {VmaLogLevel::info, std::string(75, '-')}; }
 
 /// What the listing adds to the value of a variable that does not act, or not everywhere.
-std::string remark_of(const VmaOptionRow& row) {
+std::string remark_of(const VmaOptionRow& row, bool has_tcp) {
   switch (row.effect) {
     case VmaEffect::yes: break;
     case VmaEffect::cards: return " (network cards)";
     case VmaEffect::always: return std::string(" (always ") + row.always + ")";
     case VmaEffect::tcp:
+      if (has_tcp) break;
+      [[fallthrough]];
     case VmaEffect::no: return " (without effect)";
   }
   return "";
@@ -50,10 +52,12 @@ std::vector<VmaLogText> vma_banner(const VmaBannerFacts& facts) {
 std::vector<VmaLogText> vma_parameter_lines(const VmaConfig& config, VmaLogLevel shown) {
   constexpr std::size_t kTitleWidth = 30, kValueWidth = 26;
   const VmaConfig defaults;
+  const bool has_tcp = config.tcp_rings != 0;
   std::vector<VmaLogText> out;
   for (const VmaOptionRow& row : vma_option_rows()) {
     std::string value = row.value(config);
-    const bool is_active = row.effect == VmaEffect::yes || row.effect == VmaEffect::cards;
+    const bool is_active =
+        row.effect == VmaEffect::yes || row.effect == VmaEffect::cards || (row.effect == VmaEffect::tcp && has_tcp);
     const bool stands_out =
         (is_active && value != row.value(defaults)) || std::strcmp(row.variable, "VMA_TRACELEVEL") == 0;
     const VmaLogLevel level = stands_out ? VmaLogLevel::info : VmaLogLevel::details;
@@ -61,8 +65,8 @@ std::vector<VmaLogText> vma_parameter_lines(const VmaConfig& config, VmaLogLevel
     // File names come from outside and may contain newlines.
     std::ranges::replace_if(
         value, [](char c) { return c >= 0 && c < ' '; }, '?');
-    out.push_back({level, padded(row.title, kTitleWidth) + " " + padded(value + remark_of(row), kValueWidth) + " [" +
-                              row.variable + "]"});
+    out.push_back({level, padded(row.title, kTitleWidth) + " " + padded(value + remark_of(row, has_tcp), kValueWidth) +
+                              " [" + row.variable + "]"});
   }
   out.push_back(rule());
   return out;

@@ -275,6 +275,19 @@ void read_variables(Reader& reader, VmaConfig& out) {
 #include "core/config/vma_options.def"
 }
 
+/// Replaces values that neither the engine nor the kernel's TCP_MAXSEG has.
+void settle_tcp(VmaConfig& out, const Report& report) {
+  if (out.tcp_cc_algo == 2) {
+    report("VMA_TCP_CC_ALGO: rings never send without congestion control; using 1");
+    out.tcp_cc_algo = 1;
+  }
+  constexpr std::uint32_t kLeastMss = 88, kMostMss = 32767;
+  const std::uint32_t mss = std::clamp(out.mss, kLeastMss, kMostMss);
+  if (out.mss == 0 || out.mss == mss) return;
+  report("VMA_MSS: " + std::to_string(out.mss) + " is not within 88..32767; using " + std::to_string(mss));
+  out.mss = mss;
+}
+
 /// Applies what some settings imply for others.
 void settle(VmaConfig& out, const Reader& reader, const Report& report) {
   if (!reader.is_set("VMA_LOG_DETAILS") && out.log_level >= VmaLogLevel::debug) out.log_details = 2;
@@ -312,6 +325,7 @@ void settle(VmaConfig& out, const Reader& reader, const Report& report) {
   raise("VMA_TX_WRE", out.tx_wre, 2 * out.tx_wre_batching, "twice VMA_TX_WRE_BATCHING");
   raise("VMA_TCP_TIMER_RESOLUTION_MSEC", out.tcp_timer_resolution_msec, out.timer_resolution_msec,
         "VMA_TIMER_RESOLUTION_MSEC");
+  settle_tcp(out, report);
 }
 
 }  // namespace
@@ -344,7 +358,8 @@ std::string value_in(const VmaOptionRow& row, const char* const* environment) {
 }
 
 /// Returns whether a variable that is set does what it says.
-bool acts(const VmaOptionRow& row, const char* const* environment) {
+bool acts(const VmaOptionRow& row, const char* const* environment, bool has_tcp) {
+  if (row.effect == VmaEffect::tcp) return has_tcp;
   if (row.effect != VmaEffect::always) return row.effect == VmaEffect::yes || row.effect == VmaEffect::cards;
   const std::string holding = std::string(row.variable) + "=" + row.always;
   const char* const only_that[] = {holding.c_str(), nullptr};
@@ -359,9 +374,10 @@ void report_without_effect(const char* const* environment, const Report& report)
   while (*option != nullptr && !std::string_view(*option).starts_with("VMA_")) ++option;
   if (*option == nullptr) return;
   const Reader reader(environment, report);
+  const bool has_tcp = load_vma_config(environment, [](const std::string&) {}).tcp_rings != 0;
   std::string never, for_tcp;
   for (const VmaOptionRow& row : vma_option_rows()) {
-    if (!reader.is_set(row.variable) || acts(row, environment)) continue;
+    if (!reader.is_set(row.variable) || acts(row, environment, has_tcp)) continue;
     std::string& names = row.effect == VmaEffect::tcp ? for_tcp : never;
     names += (names.empty() ? "" : ", ") + std::string(row.variable);
   }

@@ -167,7 +167,7 @@ std::string effect_text(const VmaOptionRow& row) {
   switch (row.effect) {
     case VmaEffect::yes: return "yes";
     case VmaEffect::cards: return "only on rings of network cards";
-    case VmaEffect::tcp: return "none while TCP goes through the kernel";
+    case VmaEffect::tcp: return "only with VMA_TCP=on";
     case VmaEffect::always: return std::string("always ") + row.always;
     case VmaEffect::no: break;
   }

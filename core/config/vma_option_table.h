@@ -12,7 +12,7 @@ namespace ringsock::config {
 enum class VmaEffect {
   yes,
   cards,   ///< on rings of network cards
-  tcp,     ///< for TCP over rings
+  tcp,     ///< for TCP over rings (VMA_TCP=on)
   always,  ///< libvma always does what one value says
   no,      ///< accepted, without effect
 };

@@ -157,6 +157,8 @@ Status CarriedConnection::take_over(int fd) {
   is_attached_ = true;
   auto settings = tcp_settings_of(fd, way_->max_payload());
   settings.spare_chunks = &tcp_clock().spare_chunks();
+  settings.algorithm = process().config.tcp_cc_algo == 0 ? tcp::Algorithm::new_reno : tcp::Algorithm::cubic;
+  settings.quick_ack = process().config.tcp_quickack;
   reuses_address_ = reuses_address(fd);
   const auto state = take_out(fd);
   const Status begun = state ? (engine_ = tcp::TcpConnection(settings), begin(*state)) : Status(state.error());

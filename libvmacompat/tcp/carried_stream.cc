@@ -63,6 +63,14 @@ std::size_t total(const msghdr& message) {
 
 bool may_write(tcp::State state) { return state == tcp::State::established || state == tcp::State::close_wait; }
 
+/// TCP_QUICKACK. 0 also ends what VMA_TCP_QUICKACK says.
+void set_quick_ack(tcp::TcpConnection& engine, bool quick, Nanos now) {
+  tcp::Settings next = engine.settings();
+  next.quick_ack = next.quick_ack && quick;
+  engine.set(next, now);
+  engine.set_quick_ack(quick, now);
+}
+
 Result<int> as_int(const std::optional<std::size_t>& bytes) {
   if (!bytes) return Error{EIO, "tcp: for the kernel"};
   return static_cast<int>(std::min<std::size_t>(*bytes, INT_MAX));
@@ -220,7 +228,7 @@ std::optional<int> CarriedStream::segment_bytes() {
 }
 
 Status CarriedStream::info(int fd, void* value, socklen_t* length) {
-  tcp_info all{};
+  KernelTcpInfo all{};
   socklen_t known = sizeof all;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &all, &known) != 0) return Error::last("getsockopt");
   connection_.with_engine([&](tcp::TcpConnection& engine, Nanos) { return fill_tcp_info(engine.info(), all), true; });
@@ -235,13 +243,14 @@ void CarriedStream::apply(TcpOptionEffect effect, int fd, int name) {
     socklen_t length = sizeof quick;
     ::getsockopt(fd, IPPROTO_TCP, name, &quick, &length);
     connection_.with_engine(
-        [&](tcp::TcpConnection& engine, Nanos now) { return engine.set_quick_ack(quick != 0, now), true; });
+        [&](tcp::TcpConnection& engine, Nanos now) { return set_quick_ack(engine, quick != 0, now), true; });
   }
   if (effect != TcpOptionEffect::settings) return;
   connection_.with_engine([&](tcp::TcpConnection& engine, Nanos now) {
     tcp::Settings next = tcp_settings_of(fd, engine.settings().mtu_payload + sizeof(wire::TcpHeader));
     if (name != SO_SNDBUF && name != SO_SNDBUFFORCE) next.send_bytes = engine.settings().send_bytes;
     if (name != SO_RCVBUF && name != SO_RCVBUFFORCE) next.receive_bytes = engine.settings().receive_bytes;
+    next.quick_ack = engine.settings().quick_ack;
     engine.set(next, now);
     return true;
   });

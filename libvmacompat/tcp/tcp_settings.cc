@@ -10,6 +10,7 @@
 
 #include "core/wire/tcp.h"
 #include "libvmacompat/process/kernel_options.h"
+#include "libvmacompat/process/vma_process.h"
 
 namespace ringsock::vma {
 
@@ -74,6 +75,14 @@ tcp::Settings tcp_settings_of(int fd, std::size_t packet_payload) {
     out.receive_bytes = out.most_receive_bytes =
         static_cast<std::uint32_t>(option_of(fd, SOL_SOCKET, SO_RCVBUF, 0)) / 2;
   return out;
+}
+
+void set_first_options(int fd) {
+  const config::VmaConfig& config = process().config;
+  const int on = 1, mss = static_cast<int>(config.mss);
+  if (config.tcp_nodelay) ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (config.tcp_cc_algo == 0) ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+  if (mss != 0) ::setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, sizeof mss);
 }
 
 bool reuses_address(int fd) { return option_of(fd, SOL_SOCKET, SO_REUSEADDR, 0) != 0; }
@@ -146,7 +155,29 @@ void learn_stream_values(runtime::Endpoint& endpoint, int fd) {
   endpoint.set_receive_low_mark(static_cast<std::uint32_t>(std::max(1, option_of(fd, SOL_SOCKET, SO_RCVLOWAT, 1))));
 }
 
-void fill_tcp_info(const tcp::Info& from, tcp_info& out) {
+namespace {
+
+/// What <netinet/tcp.h> does not know.
+void fill_later_part(const tcp::Info& from, KernelTcpInfo& out) {
+  out.pacing_rate = from.pacing_rate != 0 ? from.pacing_rate : ~std::uint64_t{0};
+  out.bytes_acked = from.bytes_acked;
+  out.bytes_received = from.bytes_received;
+  out.segs_out = static_cast<std::uint32_t>(from.segments_out);
+  out.segs_in = static_cast<std::uint32_t>(from.segments_in);
+  out.notsent_bytes = from.unsent_bytes;
+  out.min_rtt = micros(from.min_rtt);
+  out.bytes_sent = from.bytes_sent;
+  out.bytes_retrans = from.bytes_retransmitted;
+  out.dsack_dups = from.duplicate_sacks;
+  out.reord_seen = from.reorderings;
+  out.rcv_ooopack = from.out_of_order_segments;
+  out.snd_wnd = from.snd_wnd;
+}
+
+}  // namespace
+
+void fill_tcp_info(const tcp::Info& from, KernelTcpInfo& all) {
+  tcp_info& out = all.first;
   const std::uint32_t mss = std::max<std::uint32_t>(from.snd_mss, 1);
   constexpr std::array kStates{TCP_CLOSE,     TCP_SYN_SENT,   TCP_SYN_RECV, TCP_ESTABLISHED, TCP_FIN_WAIT1,
                                TCP_FIN_WAIT2, TCP_CLOSE_WAIT, TCP_CLOSING,  TCP_LAST_ACK,    TCP_TIME_WAIT};
@@ -164,6 +195,7 @@ void fill_tcp_info(const tcp::Info& from, tcp_info& out) {
   out.tcpi_snd_cwnd = from.cwnd_bytes / mss;
   out.tcpi_snd_ssthresh = from.ssthresh_bytes / mss;
   out.tcpi_total_retrans = from.total_retransmits;
+  fill_later_part(from, all);
 }
 
 }  // namespace ringsock::vma

@@ -16,6 +16,8 @@ namespace ringsock::vma {
 ethernet::SendOptions tcp_send_options_of(int fd, int family);
 /// Returns Settings::mtu_payload for packets of so many bytes behind the IP header.
 std::uint16_t tcp_payload_of(std::size_t packet_payload);
+/// Gives a new socket the options of VMA_TCP_NODELAY, VMA_MSS and VMA_TCP_CC_ALGO. What listeners have, their connections inherit.
+void set_first_options(int fd);
 /// @param packet_payload  the most bytes that a packet has behind the IP header
 engine::tcp::Settings tcp_settings_of(int fd, std::size_t packet_payload);
 /// SO_REUSEADDR: whether a listener may be bound to the connection's port, also while it is in TIME-WAIT.
@@ -36,7 +38,23 @@ enum class TcpOptionEffect {
 TcpOptionEffect effect_of_tcp_option(int level, int name);
 /// Copies time limits and SO_RCVLOWAT of the kernel's socket to the endpoint.
 void learn_stream_values(runtime::Endpoint& endpoint, int fd);
+/// TCP_INFO as Linux 5.4 and later fill it; <netinet/tcp.h> ends before `pacing_rate`. Times are in microseconds.
+struct KernelTcpInfo {
+  tcp_info first;
+  std::uint64_t pacing_rate, max_pacing_rate;  ///< bytes/s
+  std::uint64_t bytes_acked, bytes_received;
+  std::uint32_t segs_out, segs_in;
+  std::uint32_t notsent_bytes, min_rtt;
+  std::uint32_t data_segs_in, data_segs_out;
+  std::uint64_t delivery_rate, busy_time, rwnd_limited, sndbuf_limited;
+  std::uint32_t delivered, delivered_ce;
+  std::uint64_t bytes_sent, bytes_retrans;
+  std::uint32_t dsack_dups, reord_seen;
+  std::uint32_t rcv_ooopack, snd_wnd;
+};
+static_assert(sizeof(KernelTcpInfo) == 232);
+
 /// Replaces in the kernel's description of an idle socket what the engine knows.
-void fill_tcp_info(const engine::tcp::Info& from, tcp_info& out);
+void fill_tcp_info(const engine::tcp::Info& from, KernelTcpInfo& all);
 
 }  // namespace ringsock::vma

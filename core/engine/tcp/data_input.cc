@@ -50,7 +50,7 @@ bool acks_at_once(Core& core, const SegmentIn& in, Nanos now) {
   const std::uint32_t waiting = core.rcv.nxt - ack.last_sent;
   // More than a full packet, as on Linux: a sender may hold back its last, short one until then (Nagle).
   if (in.merged > 1 || in.payload.size() > core.rcv.mss || waiting > core.rcv.mss) return true;
-  return ack.quick_left > 0 && !ack.interactive;
+  return core.set.quick_ack || (ack.quick_left > 0 && !ack.interactive);
 }
 
 void measure(Core& core, const SegmentIn& in, const Options& options, Nanos now) {

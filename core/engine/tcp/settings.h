@@ -38,6 +38,7 @@ struct Settings {
   bool ask_ecn = false;                                 ///< start: our SYN asks, its repeats do not (tcp_ecn=1)
   bool nodelay = false;                                 ///< TCP_NODELAY
   bool cork = false;                                    ///< TCP_CORK: full segments only, for at most 200 ms
+  bool quick_ack = false;                               ///< acknowledges each segment at once
   bool urgent_inline = false;                           ///< SO_OOBINLINE
   bool keepalive = false;                               ///< SO_KEEPALIVE
   std::uint8_t keepalive_probes = 9;                    ///< TCP_KEEPCNT, 1..127

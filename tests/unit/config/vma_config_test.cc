@@ -128,6 +128,12 @@ TEST_F(VmaConfigTest, UnknownLevelProfileAndAddressAreReported) {
   EXPECT_EQ(complaint("VMA_LOG_CB_FUNC_PTR=0x"), "VMA_LOG_CB_FUNC_PTR: \"0x\" is no address; using none");
 }
 
+TEST_F(VmaConfigTest, TcpHasNoSegmentsThatTheKernelDoesNotTakeAndAlwaysCongestionControl) {
+  EXPECT_EQ(complaint("VMA_MSS=40"), "VMA_MSS: 40 is not within 88..32767; using 88");
+  EXPECT_EQ(complaint("VMA_MSS=65000"), "VMA_MSS: 65000 is not within 88..32767; using 32767");
+  EXPECT_EQ(complaint("VMA_TCP_CC_ALGO=2"), "VMA_TCP_CC_ALGO: rings never send without congestion control; using 1");
+}
+
 TEST_F(VmaConfigTest, MisspeltAndGoneVariablesAreReported) {
   EXPECT_EQ(complaint("VMA_RX_POL=1"), "\"VMA_RX_POL\" is no variable of this library");
   EXPECT_THAT(complaint("VMA_HUGETBL=1"),
@@ -147,6 +153,8 @@ TEST(VmaWithoutEffect, WhatIsSetAndDoesNotActIsNamedOnce) {
                           "VMA_TCP_NODELAY"));
   EXPECT_THAT(lines_of({"VMA_TCP_NODELAY=1"}),
               ElementsAre("no effect here: while TCP goes through the kernel: VMA_TCP_NODELAY"));
+  EXPECT_THAT(lines_of({"VMA_TCP=on", "VMA_TCP_NODELAY=1", "VMA_TCP_CTL_THREAD=1"}),
+              ElementsAre("no effect here: VMA_TCP_CTL_THREAD"));
 }
 
 TEST(VmaWithoutEffect, AValueThatAlwaysHoldsIsNoReasonForAWord) {

@@ -105,6 +105,9 @@ TEST(VmaParameterLines, NeverShowWhatDoesNotActAsIfItDid) {
   EXPECT_THAT(line_of("VMA_BF", config).text, HasSubstr(" Disabled (without effect) "));
   EXPECT_THAT(line_of("VMA_FORK", config).text, HasSubstr(" Disabled (always 1) "));
   EXPECT_THAT(line_of("VMA_TCP_NODELAY", config).text, HasSubstr(" Enabled (without effect) "));
+  config.tcp_rings = 1;
+  EXPECT_EQ(line_of("VMA_TCP_NODELAY", config).level, VmaLogLevel::info);
+  EXPECT_THAT(line_of("VMA_TCP_NODELAY", config).text, Not(HasSubstr("without effect")));
 }
 
 TEST(VmaParameterLines, StandOutWhenTheyAreNotTheDefault) {

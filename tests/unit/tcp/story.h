@@ -227,6 +227,7 @@ class Stage {
       tcp_.packet_too_big(static_cast<std::uint16_t>(value), words ? quoted : 1, now_);
     }
     if (name == "way") settings.mtu_payload = static_cast<std::uint16_t>(value);
+    if (name == "quickack") settings.quick_ack = value != 0;
     if (name == "quick") tcp_.set_quick_ack(value != 0, now_);
     if (name != "mtu" && name != "quick") tcp_.set(settings, now_);
     return "";

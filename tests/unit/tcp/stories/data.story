@@ -86,3 +86,16 @@ story after a pause in which nobody answered acknowledgements are quick again
 0.040 > . 1:1 ack 101
 5 < P. 101:201 ack 1
 5 > . 1:1 ack 201
+
+# VMA_TCP_QUICKACK; without it, RFC 9293, 3.8.6.3
+story with quickack each segment is acknowledged at once, also while the application answers
+0 begin
+0 set quick 0
+0 set quickack 1
+0 < . 1:11 ack 1
+0 > . 1:1 ack 11
+0 < . 11:21 ack 1
+0 > . 1:1 ack 21
+0 set quickack 0
+0 < . 21:31 ack 1
+0 > nothing
