@@ -251,6 +251,8 @@ void CarriedStream::apply(TcpOptionEffect effect, int fd, int name) {
     if (name != SO_SNDBUF && name != SO_SNDBUFFORCE) next.send_bytes = engine.settings().send_bytes;
     if (name != SO_RCVBUF && name != SO_RCVBUFFORCE) next.receive_bytes = engine.settings().receive_bytes;
     next.quick_ack = engine.settings().quick_ack;
+    next.algorithm = engine.settings().algorithm;
+    next.spare_chunks = engine.settings().spare_chunks;
     engine.set(next, now);
     return true;
   });

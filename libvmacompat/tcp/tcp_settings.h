@@ -16,7 +16,8 @@ namespace ringsock::vma {
 ethernet::SendOptions tcp_send_options_of(int fd, int family);
 /// Returns Settings::mtu_payload for packets of so many bytes behind the IP header.
 std::uint16_t tcp_payload_of(std::size_t packet_payload);
-/// Gives a new socket the options of VMA_TCP_NODELAY, VMA_MSS and VMA_TCP_CC_ALGO. What listeners have, their connections inherit.
+/// Gives a new socket the options of VMA_TCP_NODELAY, VMA_MSS and VMA_TCP_CC_ALGO. What listeners have, their
+/// connections inherit.
 void set_first_options(int fd);
 /// @param packet_payload  the most bytes that a packet has behind the IP header
 engine::tcp::Settings tcp_settings_of(int fd, std::size_t packet_payload);

@@ -301,7 +301,7 @@ struct Callback {
 TEST_F(UdpSocketTest, ACallbackSeesEachDatagramWhereTheCallEnds) {
   bind(kCard);
   Callback callback{VMA_PACKET_DROP};
-  socket_->api().set_callback(Callback::see, &callback);
+  EXPECT_TRUE(socket_->api().set_callback(Callback::see, &callback));
   comes("one", port());
   comes("two", port());
   EXPECT_EQ(call([&]() -> Result<int> {
@@ -319,7 +319,7 @@ TEST_F(UdpSocketTest, ACallbackSeesEachDatagramWhereTheCallEnds) {
 TEST_F(UdpSocketTest, ADatagramThatReadyFindsIsUnseenUntilTheCallEnds) {
   bind(kCard);
   Callback callback{VMA_PACKET_RECV};
-  socket_->api().set_callback(Callback::see, &callback);
+  EXPECT_TRUE(socket_->api().set_callback(Callback::see, &callback));
   comes("one", port());
   EXPECT_EQ(call([&]() -> Result<int> {
               EXPECT_EQ(socket_->ready() & EPOLLIN, 0U);
@@ -335,7 +335,7 @@ TEST_F(UdpSocketTest, ADatagramThatReadyFindsIsUnseenUntilTheCallEnds) {
 TEST_F(UdpSocketTest, WhatACallbackHoldsReturnsWithTheSocket) {
   bind(kCard);
   Callback callback{VMA_PACKET_HOLD};
-  socket_->api().set_callback(Callback::see, &callback);
+  EXPECT_TRUE(socket_->api().set_callback(Callback::see, &callback));
   for (int i = 0; i < 3; ++i) comes("held", port());
   call([&]() -> Result<int> { return static_cast<int>(socket_->ready() & 0U); });
   ASSERT_EQ(callback.packets.size(), 3U);
