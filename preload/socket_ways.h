@@ -20,8 +20,9 @@ struct SocketWay {
   /// Answers getsockopt(2) for the descriptor -1, by which a program asks for what a library offers beside its sockets.
   /// Returns false for options that are not the library's. `value` has room for an int at least. Null: there are none.
   bool (*answer_option)(int level, int name, void* value, socklen_t* length) = nullptr;
-  /// Flags of send(2), of kWaysSendFlags, that have a meaning on datagram sockets of this way only. On other sockets a
-  /// send with such a flag fails with EINVAL, because nobody else would take notice of the flag.
+  /// Flags of send(2), of kWaysSendFlags, that have a meaning only on datagram sockets of this way and on streams that
+  /// its rings carry. On other sockets a send with such a flag fails with EINVAL, because nobody else would take notice
+  /// of the flag.
   int send_flags = 0;
   /// Translates a value of setsockopt(2) in a form that only the way has into the kernel's, a number of 8 bytes, for
   /// sockets that the way does not carry. Returns false for all other values. Null: there are none.
