@@ -41,19 +41,11 @@ struct HighNumbers {
   own_numbers();
 }
 
-/// @return  -1, with errno
-int duplicate(int fd, int lowest) { return ::fcntl(fd, F_DUPFD_CLOEXEC, lowest); }
-
-/// Makes the kernel's table of descriptors long once. Each time it grows, a process of several threads waits until all
-/// CPUs have taken notice: 8-17 ms in the middle of a connect(2). fork(2) copies no more than the numbers in use.
-void lengthen_table(int any_fd, rlim_t soft) {
-  const int last = duplicate(any_fd, static_cast<int>(std::min(kShortTable, soft)) - 1);
-  if (last >= 0) ::close(last);
-}
-
 /// The limit is read once. If it is changed later, descriptors only lose their places.
-/// @param any_fd  is open
-const HighNumbers& high_numbers(int any_fd) {
+/// The kernel's table ends at 1024 as long as the numbers from kHighNumber on suffice. A process of threads waits for
+/// 8-17 ms when it grows (RCU), but it cannot be made longer beforehand: select(2) reads and writes as many bits as the
+/// table has, and programs pass getdtablesize() with an fd_set of 1024.
+const HighNumbers& high_numbers() {
   HighNumbers& numbers = process_state<HighNumbers>();
   if (numbers.first.load(std::memory_order_acquire) >= 0) return numbers;
   rlimit limit{};
@@ -61,15 +53,17 @@ const HighNumbers& high_numbers(int any_fd) {
   const rlim_t soft = has_limit ? limit.rlim_cur : 0;
   const int below = std::max(kBehindStreams, static_cast<int>(std::min(kHighNumber, soft / 4 * 3)));
   const bool is_above = soft >= kBehindStreams && soft <= kShortTable && soft < limit.rlim_max;
-  if (!is_above) lengthen_table(any_fd, soft);
   numbers.first_below_limit.store(below, std::memory_order_relaxed);
   numbers.first.store(is_above ? static_cast<int>(soft) : below, std::memory_order_release);
   return numbers;
 }
 
 /// @return  -1, with errno
+int duplicate(int fd, int lowest) { return ::fcntl(fd, F_DUPFD_CLOEXEC, lowest); }
+
+/// @return  -1, with errno
 int duplicate_high(int fd) {
-  const HighNumbers& numbers = high_numbers(fd);
+  const HighNumbers& numbers = high_numbers();
   int copy = duplicate(fd, numbers.first);
   if (copy < 0 && errno == EINVAL) {
     if (const RaisedLimit raised; raised) copy = duplicate(fd, numbers.first);

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "tests/preload/preloaded.h"
-#include "tests/support/thread_status.h"
 
 namespace ringsock::preloaded {
 namespace {
@@ -175,23 +174,6 @@ TEST(Numbers, BelowTheLimitAreAllTheProgramsOwn) {
               expect(::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == kLimit, "the limit is as it was");
               send_all(server, "text");
               expect(receive(client, 4) == "text", "the connection");
-            }),
-            0);
-}
-
-/// A table that grows under a process of several threads stops it for milliseconds.
-TEST(Numbers, HaveRoomInTheKernelsTableFromTheFirstConnectionOn) {
-  constexpr rlim_t kLarge = 8192;
-  rlimit limit{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
-  if (limit.rlim_max < kLarge) GTEST_SKIP() << "the limit of descriptors is " << limit.rlim_max;
-  EXPECT_EQ(in_child([] {
-              constexpr int kOfThousandConnections = 4096;
-              set_limit(kLarge);
-              const Listener listener = listen_anywhere();
-              const int client = connect_to(listener.port);
-              expect(is_on_ring(client), "a ring");
-              expect(std::stoi(support::status_of(::getpid(), "FDSize")) >= kOfThousandConnections, "a long table");
             }),
             0);
 }

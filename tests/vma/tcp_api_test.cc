@@ -15,7 +15,6 @@ namespace ringsock::vma_tests {
 namespace {
 
 constexpr const char* kHere = "10.9.0.1";
-constexpr const char* kThere = "10.9.0.2";
 constexpr int kZeroCopy = MSG_VMA_ZCOPY, kForce = MSG_VMA_ZCOPY_FORCE, kForced = kForce | MSG_DONTWAIT;
 
 constexpr int kDummy = VMA_SND_FLAGS_DUMMY;
