@@ -68,7 +68,7 @@ int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_
 int select_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
   if (timeout != nullptr && !are_writable(timeout)) return bad_address();
   if (!any_ours(nfds, readable, writable, exceptional)) {
-    return real.select(nfds, readable, writable, exceptional, timeout);
+    return real.select(runtime::select_bits(nfds), readable, writable, exceptional, timeout);
   }
   return as_library_call([&] {
     return to_posix([&] { return runtime::select_endpoints(nfds, readable, writable, exceptional, timeout); });
@@ -147,7 +147,7 @@ RS_INTERCEPT int pselect(int nfds, fd_set* readable, fd_set* writable, fd_set* e
   if ((timeout != nullptr && !are_readable(timeout)) || (mask != nullptr && !is_readable(mask, kKernelSetBytes)))
     return bad_address();
   if (!any_ours(nfds, readable, writable, exceptional)) {
-    return real.pselect(nfds, readable, writable, exceptional, timeout, mask);
+    return real.pselect(runtime::select_bits(nfds), readable, writable, exceptional, timeout, mask);
   }
   return as_library_call([&] {
     return to_posix([&]() -> Result<int> {

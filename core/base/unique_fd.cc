@@ -43,8 +43,8 @@ struct HighNumbers {
 
 /// The limit is read once. If it is changed later, descriptors only lose their places.
 /// The kernel's table ends at 1024 as long as the numbers from kHighNumber on suffice. A process of threads waits for
-/// 8-17 ms when it grows (RCU), but it cannot be made longer beforehand: select(2) reads and writes as many bits as the
-/// table has, and programs pass getdtablesize() with an fd_set of 1024.
+/// 8-17 ms when it grows (RCU), but it is not made longer beforehand: select(2) reads and writes as many bits as the
+/// table has, programs pass getdtablesize() with an fd_set of 1024, and not every call comes by the library.
 const HighNumbers& high_numbers() {
   HighNumbers& numbers = process_state<HighNumbers>();
   if (numbers.first.load(std::memory_order_acquire) >= 0) return numbers;

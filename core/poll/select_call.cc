@@ -1,10 +1,15 @@
 // select(2) in terms of poll(2).
+#include <dirent.h>
+
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
+#include "core/base/own_numbers.h"
 #include "core/poll/poll_set.h"
 #include "core/poll/process_waits.h"
 #include "core/poll/sleeper.h"
@@ -32,9 +37,8 @@ class DescriptorBits {
   fd_mask* words_;
 };
 
-/// Returns the size of the process's descriptor table: the kernel looks at no more bits than that, and programs rely on
-/// it (select(getdtablesize(), ...) with ordinary sets).
-int descriptor_limit() {
+/// Returns the size of the process's descriptor table.
+int table_size() {
   const std::unique_ptr<FILE, int (*)(FILE*)> status(std::fopen("/proc/self/status", "rce"), &std::fclose);
   std::array<char, 256> line;
   int size = FD_SETSIZE;
@@ -42,6 +46,25 @@ int descriptor_limit() {
     if (std::sscanf(line.data(), "FDSize: %d", &size) == 1) break;
   }
   return size;
+}
+
+/// Returns one more than the highest number that the application uses, at least FD_SETSIZE.
+int end_of_applications_numbers() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc/self/fd"), &::closedir);
+  int end = FD_SETSIZE;
+  while (const dirent* const entry = directory ? ::readdir(directory.get()) : nullptr) {
+    const int fd = std::atoi(entry->d_name);
+    if (!own_numbers().holds(fd)) end = std::max(end, fd + 1);
+  }
+  return end;
+}
+
+/// Returns the size that the process's descriptor table would have without the library's own numbers: the kernel looks
+/// at no more bits than the table has, and programs rely on it (select(getdtablesize(), ...) with ordinary sets).
+int descriptor_limit() {
+  const int size = table_size();
+  if (size <= FD_SETSIZE) return size;
+  return std::min(size, static_cast<int>(std::bit_ceil(static_cast<unsigned>(end_of_applications_numbers()))));
 }
 
 class SelectCall {
@@ -133,7 +156,7 @@ Result<int> select_uncounted(int nfds, fd_set* readable, fd_set* writable, fd_se
   SelectCall call(looked_at, readable, writable, exceptional);
   Result<int> answer = 0;
   if (!call.has_ours()) {
-    answer = select_by_kernel(nfds, readable, writable, exceptional, timeout, mask);
+    answer = select_by_kernel(looked_at, readable, writable, exceptional, timeout, mask);
   } else {
     bool has_waited = false;
     do {
@@ -146,6 +169,11 @@ Result<int> select_uncounted(int nfds, fd_set* readable, fd_set* writable, fd_se
 }
 
 }  // namespace
+
+int select_bits(int nfds) {
+  const bool may_be_longer = nfds > FD_SETSIZE && own_numbers().next(0) != OwnNumbers::kEnd;
+  return may_be_longer ? std::min(nfds, descriptor_limit()) : nfds;
+}
 
 Result<int> select_endpoints(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, Nanos& timeout,
                              const sigset_t* mask) {

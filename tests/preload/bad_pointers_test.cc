@@ -217,6 +217,20 @@ TEST_F(BadPointers, MoreBitsThanTheSetHasAreOnlyReadAsFarAsThereAreDescriptors) 
   EXPECT_EQ(::select(1 << 20, set, nullptr, nullptr, &no_time), 0);
 }
 
+/// The library has descriptors of its own for each connection, whose numbers may lie behind those of an fd_set.
+TEST_F(BadPointers, TheBitsOfTheLibrarysDescriptorsAreNotReadInASetThatEndsBefore) {
+  constexpr int kMoreThanFitBelow = 40;
+  std::vector<Pair> others;
+  for (int i = 0; i < kMoreThanFitBelow; ++i) others.push_back(connected_pair());
+  auto* const set = at<fd_set>(memory_.last(sizeof(fd_set)));
+  FD_ZERO(set);
+  FD_SET(bob_, set);
+  timeval no_time{};
+  EXPECT_EQ(::select(1 << 20, set, nullptr, nullptr, &no_time), 1);
+  FD_CLR(bob_, set);
+  EXPECT_EQ(::select(1 << 20, set, nullptr, nullptr, &no_time), 0);
+}
+
 TEST_F(BadPointers, TheOffsetOfSendfile) {
   const Fd file(::memfd_create("file", 0));
   ASSERT_EQ(::ftruncate(file, 100), 0);
