@@ -34,8 +34,8 @@ Result<int> poll_endpoints(std::span<pollfd> entries, Nanos timeout, const sigse
 /// @param has_waited  becomes true when the first look found nothing: POLLNVAL then tells of a number that was open.
 Result<int> poll_uncounted(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask, bool& has_waited);
 
-/// Returns `nfds` of select(2), or less: the kernel looks at no more bits than the process's descriptor table has, which
-/// the library's own numbers have made longer. Threads: any; costs some ten microseconds beyond FD_SETSIZE.
+/// Returns `nfds` of select(2), or less: the kernel looks at no more bits than the process's descriptor table has,
+/// which the library's own numbers have made longer. Threads: any; costs some ten microseconds beyond FD_SETSIZE.
 int select_bits(int nfds);
 
 /// pselect(2): leaves the ready descriptors in the sets and returns their number in all three together. The sets may be
