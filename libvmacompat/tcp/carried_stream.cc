@@ -55,12 +55,6 @@ Result<std::size_t> write_from(tcp::TcpConnection& engine, const msghdr& message
   return done;
 }
 
-std::size_t total(const msghdr& message) {
-  std::size_t bytes = 0;
-  for (const iovec& piece : std::span(message.msg_iov, message.msg_iovlen)) bytes += piece.iov_len;
-  return bytes;
-}
-
 bool may_write(tcp::State state) { return state == tcp::State::established || state == tcp::State::close_wait; }
 
 /// TCP_QUICKACK. 0 also ends what VMA_TCP_QUICKACK says.

@@ -9,12 +9,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "core/base/result.h"
 #include "libvmacompat/tcp/carried_connection.h"
 #include "libvmacompat/tcp/tcp_settings.h"
 
 namespace ringsock::vma {
+
+/// Returns the bytes of all pieces.
+inline std::size_t total(const msghdr& message) {
+  std::size_t bytes = 0;
+  for (const iovec& piece : std::span(message.msg_iov, message.msg_iovlen)) bytes += piece.iov_len;
+  return bytes;
+}
 
 /// Never sleeps. Threads: any. Functions that return a Result fail with EIO when the ring does not carry the connection
 /// any more, or cannot do what is asked for: the call then begins anew at the kernel's socket (preload/route.cc).

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <mutex>
 #include <optional>
-#include <span>
 
 #include "core/transports/kernel_calls.h"
 #include "libvmacompat/process/vma_process.h"
@@ -38,12 +37,6 @@ Result<ssize_t> send_by_kernel(int fd, const msghdr& message, int flags) {
   const ssize_t sent = ::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0) return Error::last("sendmsg");
   return sent;
-}
-
-std::size_t total(const msghdr& message) {
-  std::size_t bytes = 0;
-  for (const iovec& piece : std::span(message.msg_iov, message.msg_iovlen)) bytes += piece.iov_len;
-  return bytes;
 }
 
 }  // namespace
