@@ -1,6 +1,7 @@
 #include "libvmacompat/tcp/take_over.h"
 
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 
 #include <cerrno>
 #include <mutex>
@@ -92,6 +93,7 @@ void TakeOver::if_connected() {
     const std::lock_guard guard(socket_.setup_lock_);
     if (socket_.phase() != TcpSocket::Phase::connecting) return;
     is_taken = state == TCP_ESTABLISHED && begin(config::VmaRole::tcp_client);
+    if (!is_taken) socket_.phase_.store(TcpSocket::Phase::kernels, std::memory_order_release);
   }
   if (!is_taken) return socket_.leave();
   socket_.note_activity();
@@ -129,42 +131,58 @@ runtime::Endpoint& TakeOver::endpoint() noexcept { return socket_; }
 void TakeOver::run() {
   if_connected();
   // Otherwise the call that is made again would find it due for ever.
-  if (socket_.phase() == TcpSocket::Phase::connecting) socket_.leave();
+  if (socket_.phase() == TcpSocket::Phase::connecting) socket_.become_kernels();
   if (has_lasted_.load(std::memory_order_relaxed)) end_trial();
 }
 
 // -- bytes -----------------------------------------------------------------------------------------
 
 /// Returns what a call that moves bytes behind a non-blocking connect(2) fails with, nothing where the kernel carries
-/// it out. A connection that is established is taken over, and the call is made again.
+/// it out. Called with the setup lock. A connection that is established is taken over, and the call is made again.
 std::optional<Error> TakeOver::why_not_yet() {
   const std::uint8_t state = transports::tcp_state(socket_.fd());
   if (state == TCP_SYN_SENT || state == TCP_SYN_RECV) return std::nullopt;
   return state == TCP_ESTABLISHED && runtime::note_due(*this) ? kTakenOverFirst : kNotConnected;
 }
 
+std::optional<Result<int>> TakeOver::ask_kernel(unsigned long request) {
+  const std::lock_guard guard(socket_.setup_lock_);
+  if (socket_.phase() == TcpSocket::Phase::on_ring) return std::nullopt;
+  int bytes = 0;
+  if (::ioctl(socket_.fd(), request, &bytes) != 0) return Error::last("ioctl");
+  return bytes;
+}
+
+// The lock keeps the socket the kernel's until the call has ended: the placeholder of a connection that moves meanwhile
+// would swallow the bytes.
+
 Result<ssize_t> TakeOver::receive(msghdr& message, int flags) {
-  if (socket_.phase() == TcpSocket::Phase::connecting)
+  std::unique_lock guard(socket_.setup_lock_);
+  const TcpSocket::Phase phase = socket_.phase();
+  if (phase == TcpSocket::Phase::on_ring) return guard.unlock(), socket_.receive(message, flags);
+  if (phase == TcpSocket::Phase::connecting)
     if (const auto error = why_not_yet()) return *error;
-  if (socket_.phase() == TcpSocket::Phase::on_trial) return receive_on_trial(message, flags);
-  return receive_from_kernel(socket_.fd(), message, flags);
+  auto got = receive_from_kernel(socket_.fd(), message, flags);
+  guard.unlock();
+  return phase == TcpSocket::Phase::on_trial ? after_receive(got, flags) : got;
 }
 
 Result<ssize_t> TakeOver::send(const msghdr& message, int flags) {
-  if (socket_.phase() == TcpSocket::Phase::connecting)
+  std::unique_lock guard(socket_.setup_lock_);
+  const TcpSocket::Phase phase = socket_.phase();
+  if (phase == TcpSocket::Phase::on_ring) return guard.unlock(), socket_.send(message, flags);
+  if (phase == TcpSocket::Phase::connecting)
     if (const auto error = why_not_yet()) return *error;
-  if (socket_.phase() == TcpSocket::Phase::on_trial) return send_on_trial(message, flags);
-  return send_by_kernel(socket_.fd(), message, flags);
+  auto sent = send_by_kernel(socket_.fd(), message, flags);
+  guard.unlock();
+  if (phase == TcpSocket::Phase::on_trial) after_send(sent, total(message));
+  return sent;
 }
 
 // A connection that has proved to last is taken over where this call ends. A call that waits for more than one look
 // brings must not end early for that: it would return a part of the bytes.
 
-Result<ssize_t> TakeOver::receive_on_trial(msghdr& message, int flags) {
-  std::unique_lock guard(socket_.setup_lock_);
-  if (socket_.phase() == TcpSocket::Phase::on_ring) return guard.unlock(), socket_.receive(message, flags);
-  auto got = receive_from_kernel(socket_.fd(), message, flags);
-  guard.unlock();
+Result<ssize_t> TakeOver::after_receive(Result<ssize_t> got, int flags) {
   if (!got && got.error().code != EAGAIN) return got;
   const bool is_peek = (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0;
   const bool lasts = count(Exchange::Direction::received, got && !is_peek ? *got : 0);
@@ -175,14 +193,9 @@ Result<ssize_t> TakeOver::receive_on_trial(msghdr& message, int flags) {
   return got;
 }
 
-Result<ssize_t> TakeOver::send_on_trial(const msghdr& message, int flags) {
-  std::unique_lock guard(socket_.setup_lock_);
-  if (socket_.phase() == TcpSocket::Phase::on_ring) return guard.unlock(), socket_.send(message, flags);
-  auto sent = send_by_kernel(socket_.fd(), message, flags);
-  guard.unlock();
-  if (!sent || !count(Exchange::Direction::sent, *sent)) return sent;
-  if (static_cast<std::size_t>(*sent) == total(message)) runtime::note_due(*this);
-  return sent;
+void TakeOver::after_send(const Result<ssize_t>& sent, std::size_t wanted) {
+  if (!sent || !count(Exchange::Direction::sent, *sent)) return;
+  if (static_cast<std::size_t>(*sent) == wanted) runtime::note_due(*this);
 }
 
 }  // namespace ringsock::vma

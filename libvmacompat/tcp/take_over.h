@@ -36,6 +36,9 @@ class TakeOver final : public DueCall {
   Result<ssize_t> receive(msghdr& message, int flags);
   Result<ssize_t> send(const msghdr& message, int flags);
 
+  /// Returns what ioctl(2) says of the bytes of the kernel's socket, nothing when a ring has the connection by now.
+  std::optional<Result<int>> ask_kernel(unsigned long request);
+
   /// A call has moved `bytes`. Returns whether the connection has proved to last.
   bool count(Exchange::Direction direction, ssize_t bytes);
   /// The connection ends, or goes back to the kernel.
@@ -50,8 +53,8 @@ class TakeOver final : public DueCall {
   bool move();
   void end_trial();
   std::optional<Error> why_not_yet();
-  Result<ssize_t> receive_on_trial(msghdr& message, int flags);
-  Result<ssize_t> send_on_trial(const msghdr& message, int flags);
+  Result<ssize_t> after_receive(Result<ssize_t> got, int flags);
+  void after_send(const Result<ssize_t>& sent, std::size_t wanted);
 
   TcpSocket& socket_;
   config::VmaRole role_{};       ///< since the connection is established

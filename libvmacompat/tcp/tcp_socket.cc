@@ -50,22 +50,23 @@ bool TcpSocket::take_accepted() { return take_over_.accepted(); }
 
 // -- to the kernel ---------------------------------------------------------------------------------
 
-/// Leaves the descriptors to the kernel. Not inside a read-side section, and without locks.
+/// Leaves the descriptors to the kernel, which has the socket. Not inside a read-side section, and without locks.
 void TcpSocket::leave() {
-  phase_.store(Phase::kernels, std::memory_order_release);
   api_.leave_to_kernel();
   runtime::leave_descriptors(*this, fd());
 }
 
-/// Gives the connection back if a ring has it. Returns false when it stays there, because it has ended.
+/// The kernel has the socket for good. Gives the connection back if a ring has it. Returns false when it stays there,
+/// because it has ended.
 bool TcpSocket::give_back() noexcept {
   const std::lock_guard guard(setup_lock_);
-  if (phase() != Phase::on_ring) return true;
-  const Moving moving(moves_);
-  const Status given = carried_.give_back(fd());
-  if (!given && given.error().code == EBUSY) return false;
-  take_over_.note_end_of_life();
-  tcp_clock().leave(*this);
+  if (phase() == Phase::on_ring) {
+    const Moving moving(moves_);
+    const Status given = carried_.give_back(fd());
+    if (!given && given.error().code == EBUSY) return false;
+    take_over_.note_end_of_life();
+    tcp_clock().leave(*this);
+  }
   phase_.store(Phase::kernels, std::memory_order_release);
   return true;
 }
@@ -87,7 +88,7 @@ Status TcpSocket::bind(const sockaddr* address, socklen_t length) {
 
 Status TcpSocket::listen(int backlog) {
   if (phase() == Phase::on_ring) return Error{EINVAL, "listen: connected"};
-  leave();
+  if (!become_kernels()) return kOver;
   if (::listen(fd(), backlog) != 0) return Error::last("listen");
   return ok();
 }
@@ -112,16 +113,20 @@ Status TcpSocket::connect(const sockaddr* address, socklen_t length) {
     return connected;
   }
   if (!connected && connected.error().code != EINPROGRESS && connected.error().code != EINTR) return connected;
-  connect_is_open_.store(!connected);
-  if (const auto peer = SocketAddress::from(address, length)) take_over_.expect(*peer);
-  phase_.store(Phase::connecting, std::memory_order_release);
+  {
+    const std::lock_guard guard(setup_lock_);
+    if (phase() == Phase::kernels) return connected;  // a fork meanwhile
+    connect_is_open_.store(!connected);
+    if (const auto peer = SocketAddress::from(address, length)) take_over_.expect(*peer);
+    phase_.store(Phase::connecting, std::memory_order_release);
+  }
   if (connected) take_over_.if_connected();
   return connected;
 }
 
 Status TcpSocket::shutdown(int how) {
   if (how < SHUT_RD || how > SHUT_RDWR) return Error{EINVAL, "shutdown"};
-  if (phase() != Phase::on_ring) {
+  if (const std::lock_guard guard(setup_lock_); phase() != Phase::on_ring) {
     if (::shutdown(fd(), how) != 0) return Error::last("shutdown");
     return ok();
   }
@@ -130,11 +135,17 @@ Status TcpSocket::shutdown(int how) {
 
 // -- names and options -----------------------------------------------------------------------------
 
-Result<SocketAddress> TcpSocket::local_name() { return name_by(::getsockname, fd(), "getsockname"); }
+// A socket that is being moved has other names and errors for a moment: the lock keeps that from the application.
+
+Result<SocketAddress> TcpSocket::local_name() {
+  const std::lock_guard guard(setup_lock_);
+  return name_by(::getsockname, fd(), "getsockname");
+}
 
 Result<SocketAddress> TcpSocket::peer_name() {
   take_over_.if_connected();
   if (phase() == Phase::on_ring && stream_.is_over()) return Error{ENOTCONN, "getpeername"};
+  const std::lock_guard guard(setup_lock_);
   return name_by(::getpeername, fd(), "getpeername");
 }
 
@@ -143,7 +154,10 @@ Status TcpSocket::set_option(int level, int name, const void* value, socklen_t l
   if (phase() == Phase::on_ring && effect == TcpOptionEffect::kernel_only) {
     if (become_kernels()) return kKernels;
   }
-  if (::setsockopt(fd(), level, name, value, length) != 0) return Error::last("setsockopt");
+  {
+    const std::lock_guard guard(setup_lock_);
+    if (::setsockopt(fd(), level, name, value, length) != 0) return Error::last("setsockopt");
+  }
   if (level == IPPROTO_TCP && is_kernels_protocol_option(name))
     has_kernels_option_.store(true, std::memory_order_relaxed);
   if (effect == TcpOptionEffect::endpoint || phase() != Phase::on_ring) learn_stream_values(*this, fd());
@@ -156,8 +170,11 @@ Status TcpSocket::set_option(int level, int name, const void* value, socklen_t l
 Status TcpSocket::get_option(int level, int name, void* value, socklen_t* length) {
   take_over_.if_connected();
   if (phase() == Phase::on_ring && level == IPPROTO_TCP && name == TCP_INFO) return stream_.info(fd(), value, length);
-  if (::getsockopt(fd(), level, name, value, length) != 0) return Error::last("getsockopt");
-  if (phase() != Phase::on_ring) return ok();
+  {
+    const std::lock_guard guard(setup_lock_);
+    if (::getsockopt(fd(), level, name, value, length) != 0) return Error::last("getsockopt");
+    if (phase() != Phase::on_ring) return ok();
+  }
   if (level == SOL_SOCKET && name == SO_GET_FILTER) *length = 0;  // the placeholder's is not the application's
   if (*length < sizeof(int)) return ok();
   std::optional<int> number;
@@ -172,8 +189,8 @@ Status TcpSocket::get_option(int level, int name, void* value, socklen_t* length
 /// The kernel ends the connection: it sends what is left, and FIN or RST.
 void TcpSocket::closed() noexcept {
   api_.end();
-  if (phase() == Phase::on_trial) return take_over_.note_end_of_life();
-  if (phase() != Phase::on_ring || give_back()) return;
+  if (phase() == Phase::on_trial) take_over_.note_end_of_life();
+  if (give_back()) return;
   tcp_clock().leave(*this);
   carried_.with_engine([](tcp::TcpConnection& engine, Nanos now) { return engine.abort(now), true; });
   carried_.leave_ring();
@@ -186,11 +203,13 @@ void TcpSocket::descriptor_closed(int fd) noexcept {
 /// This runs before the fork locks are taken.
 void TcpSocket::add_fork_locks(runtime::ForkLocks& locks) {
   become_kernels();
+  locks.add_outer(setup_lock_);
   Endpoint::add_fork_locks(locks);
 }
 
 /// What is still on a ring has ended, or was taken over during the fork: it is the parent's.
 void TcpSocket::after_fork(ForkSide side) noexcept {
+  if (side == ForkSide::unprepared_child) new (&setup_lock_) Mutex;
   Endpoint::after_fork(side);
   if (side == ForkSide::parent || phase() != Phase::on_ring) return;
   carried_.forget_after_fork();

@@ -11,16 +11,6 @@
 
 namespace ringsock::vma {
 
-namespace {
-
-Result<int> ask_kernel(int fd, unsigned long request) {
-  int bytes = 0;
-  if (::ioctl(fd, request, &bytes) != 0) return Error::last("ioctl");
-  return bytes;
-}
-
-}  // namespace
-
 bool TcpSocket::is_kernels_now() {
   const std::lock_guard guard(setup_lock_);
   return phase() != Phase::on_ring;
@@ -59,7 +49,8 @@ Result<int> TcpSocket::unread_bytes() {
     auto bytes = stream_.unread_bytes();
     if (bytes || !is_kernels_now()) return bytes;
   }
-  return ask_kernel(fd(), FIONREAD);
+  const auto answer = take_over_.ask_kernel(FIONREAD);
+  return answer ? *answer : unread_bytes();
 }
 
 Result<int> TcpSocket::unsent_bytes() {
@@ -67,7 +58,8 @@ Result<int> TcpSocket::unsent_bytes() {
     auto bytes = stream_.unacknowledged_bytes();
     if (bytes || !is_kernels_now()) return bytes;
   }
-  return ask_kernel(fd(), SIOCOUTQ);
+  const auto answer = take_over_.ask_kernel(SIOCOUTQ);
+  return answer ? *answer : unsent_bytes();
 }
 
 Result<int> TcpSocket::ask(unsigned long request) {
@@ -75,7 +67,8 @@ Result<int> TcpSocket::ask(unsigned long request) {
     auto answer = request == SIOCATMARK ? stream_.is_at_mark() : stream_.bytes_not_sent();
     if (answer || !is_kernels_now()) return answer;
   }
-  return ask_kernel(fd(), request);
+  const auto answer = take_over_.ask_kernel(request);
+  return answer ? *answer : ask(request);
 }
 
 // -- waiting ---------------------------------------------------------------------------------------

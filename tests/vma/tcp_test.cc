@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <functional>
@@ -783,6 +784,28 @@ TEST_P(TcpShortLives, AMoveUnderLoadLosesNothing) {
     EXPECT_TRUE(pair.here.is_on_ring());
     pair.here.shut_down(SHUT_WR);
     EXPECT_EQ(pair.there.error_of_receive(), 0);
+    live_shortly(5);
+  }
+}
+
+/// A send that is under way when another thread's has the connection move must not end at what is left behind.
+TEST_P(TcpShortLives, AMoveWhileSeveralThreadsSendLosesNothing) {
+  constexpr std::size_t kThreads = 4, kPieces = 300, kPieceBytes = 1000;
+  live_shortly(5);
+  for (int i = 0; i < 10 && !HasFailure(); ++i) {
+    const Pair pair = connection();
+    std::vector<std::thread> senders;
+    for (std::size_t one = 0; one < kThreads; ++one) {
+      senders.emplace_back([&, one] {
+        const std::string piece(kPieceBytes, static_cast<char>('a' + one));
+        for (std::size_t sent = 0; sent < kPieces; ++sent) ASSERT_EQ(pair.here.send(piece), kPieceBytes);
+      });
+    }
+    const std::string all = pair.there.receive(kThreads * kPieces * kPieceBytes);
+    for (std::thread& sender : senders) sender.join();
+    for (std::size_t one = 0; one < kThreads; ++one)
+      EXPECT_EQ(std::ranges::count(all, static_cast<char>('a' + one)), kPieces * kPieceBytes);
+    EXPECT_TRUE(pair.here.is_on_ring());
     live_shortly(5);
   }
 }
