@@ -13,7 +13,7 @@
 #include <functional>
 
 #include "tests/support/sanitizers.h"
-#include "tests/vma/shell.h"
+#include "tests/vma/tcp_bytes.h"
 #include "tests/vma/tcp_world.h"
 
 namespace ringsock::vma_tests {
@@ -21,59 +21,9 @@ namespace {
 
 constexpr const char* kHere = "10.9.0.1";
 constexpr const char* kThere = "10.9.0.2";
-constexpr std::size_t kMegabyte = std::size_t{1} << 20;
 /// A sanitizer makes each byte some ten times slower.
 constexpr bool kIsSlow = support::kHasAddressSanitizer || support::kHasThreadSanitizer;
 constexpr std::size_t kMuch = (kIsSlow ? 10 : 100) * kMegabyte;
-
-/// A stream of bytes that repeats itself nowhere near.
-class Pattern {
- public:
-  explicit Pattern(std::uint64_t seed) : state_(seed * 2 + 1) {}
-  std::string next(std::size_t bytes) {
-    std::string out(bytes, '\0');
-    for (char& one : out) one = step();
-    return out;
-  }
-
- private:
-  char step() {
-    state_ = state_ * 6'364'136'223'846'793'005u + 1'442'695'040'888'963'407u;
-    return static_cast<char>(state_ >> 56);
-  }
-  std::uint64_t state_;
-};
-
-void send_pattern(const Stream& to, std::uint64_t seed, std::size_t bytes) {
-  Pattern pattern(seed);
-  for (std::size_t done = 0; done < bytes;) {
-    const std::size_t piece = std::min<std::size_t>(bytes - done, 200'000);
-    ASSERT_EQ(to.send(pattern.next(piece)), piece) << "after " << done << ": " << std::strerror(errno);
-    done += piece;
-  }
-}
-
-void expect_pattern(const Stream& from, std::uint64_t seed, std::size_t bytes) {
-  Pattern pattern(seed);
-  for (std::size_t done = 0; done < bytes;) {
-    const std::size_t piece = std::min<std::size_t>(bytes - done, 150'000);
-    const std::string got = from.receive(piece);
-    ASSERT_EQ(got.size(), piece) << "after " << done << ": " << std::strerror(errno);
-    ASSERT_TRUE(got == pattern.next(piece)) << "other bytes after " << done;
-    done += piece;
-  }
-}
-
-/// Both directions at once, checked byte by byte.
-void exchange(const Stream& one, const Stream& other, std::size_t bytes) {
-  std::thread sends([&] { send_pattern(one, 1, bytes); });
-  std::thread answers([&] { send_pattern(other, 2, bytes); });
-  std::thread reads([&] { expect_pattern(one, 2, bytes); });
-  expect_pattern(other, 1, bytes);
-  sends.join();
-  answers.join();
-  reads.join();
-}
 
 struct Way {
   const char* name;
@@ -423,7 +373,7 @@ TEST(TcpProcess, AProgramThatIsExecutedHasTheConnection) {
   EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
-// -- many, and a bad way
+// -- many
 
 TEST(TcpTakeOver, LosesNothingOfAPeerThatSendsAsFastAsItCan) {
   const Listener listener(kHere, Calls::librarys);
@@ -480,79 +430,6 @@ TEST(TcpMany, TwoHundredConnectionsAtATimeAreServedByOneLoop) {
   }
   clients.join();
   ::close(set);
-}
-
-TEST(TcpLoss, OnePacketInAHundredIsLostAndNothingIsMissing) {
-  const std::string there = std::getenv("TWO_HOSTS_PEER");
-  const Pair pair = connect_from_here(kThere, Calls::kernels);
-  // Behind the ring of this host, in front of the other host's stack, both ways.
-  sh("ip netns exec " + there +
-     " nft 'add table netdev loss; add chain netdev loss in { type filter hook ingress device eth0 priority 0; }; "
-     "add rule netdev loss in tcp dport 1-65535 numgen random mod 100 < 1 drop; "
-     "add chain netdev loss out { type filter hook egress device eth0 priority 0; }; "
-     "add rule netdev loss out tcp dport 1-65535 numgen random mod 100 < 1 drop'");
-  exchange(pair.here, pair.there, 5 * kMegabyte);
-  EXPECT_TRUE(pair.here.is_on_ring());
-  sh("ip netns exec " + there + " nft delete table netdev loss");
-}
-
-/// Waits until the network is as it was: neighbours have been found again, so that rings carry new connections.
-void until_rings_carry() {
-  for (const char* const there : {kThere, "fd09::2"}) {
-    for (int i = 0; i < 500 && !connect_from_here(there, Calls::kernels).here.is_on_ring(); ++i) ::usleep(10'000);
-  }
-}
-
-/// Bytes that are sent while `command` takes the network away and gives it back arrive, and so do those behind them.
-void expect_to_outlive(const std::string& command) {
-  const Pair pair = connect_from_here(kThere, Calls::kernels);
-  std::thread sends([&] { send_pattern(pair.here, 5, 2'000'000); });
-  sh(command);
-  expect_pattern(pair.there, 5, 2'000'000);
-  sends.join();
-  ASSERT_EQ(pair.there.send("and back"), 8U);
-  EXPECT_EQ(pair.here.receive(8), "and back");
-  until_rings_carry();
-}
-
-TEST(TcpNetwork, AConnectionOutlivesALinkThatIsDown) {
-  expect_to_outlive(
-      "ip link set eth0 down; sleep 0.3; ip link set eth0 up; ip address replace fd09::1/64 dev eth0 nodad");
-}
-
-TEST(TcpNetwork, AConnectionOutlivesAnAddressThatIsAway) {
-  expect_to_outlive("ip address del 10.9.0.1/24 dev eth0; sleep 0.3; ip address add 10.9.0.1/24 dev eth0");
-}
-
-TEST(TcpNetwork, PacketsAreAsLongAsTheInterfacePermits) {
-  const std::string peer = std::getenv("TWO_HOSTS_PEER");
-  const auto set_mtu = [&](const std::string& mtu) {
-    sh("ip link set eth0 mtu " + mtu + "; ip -n " + peer + " link set eth0 mtu " + mtu);
-  };
-  const Pair pair = connect_from_here(kThere, Calls::kernels);
-  const auto segment_bytes = [&] {
-    tcp_info info{};
-    socklen_t length = sizeof info;
-    EXPECT_EQ(::getsockopt(pair.here.fd(), IPPROTO_TCP, TCP_INFO, &info, &length), 0);
-    return info.tcpi_snd_mss;
-  };
-  const auto segments_become = [&](auto are_right) {
-    for (int i = 0; i < 1'000 && !are_right(segment_bytes()); ++i) ::usleep(10'000);
-    EXPECT_TRUE(are_right(segment_bytes())) << segment_bytes();
-  };
-  const auto exchange_some = [&] { exchange(pair.here, pair.there, 100'000); };
-  exchange_some();
-  set_mtu("600");
-  segments_become([](std::uint32_t bytes) { return bytes <= 560; });
-  exchange_some();
-  set_mtu("1500");
-  segments_become([](std::uint32_t bytes) { return bytes > 1'400; });
-  exchange_some();
-  EXPECT_TRUE(pair.here.is_on_ring());
-  sh("ip address replace fd09::1/64 dev eth0 nodad; ip address replace fd09::3/64 dev eth0 nodad preferred_lft 0; ip "
-     "-n " +
-     peer + " address replace fd09::2/64 dev eth0 nodad");  // IPv6 ends below 1280
-  until_rings_carry();
 }
 
 TEST_P(TcpStory, AReceiveWithoutRoomWaitsForBytesAndLeavesThem) {
