@@ -687,6 +687,30 @@ TEST_P(TcpShortLives, AMoveWhileSeveralThreadsSendLosesNothing) {
   }
 }
 
+TEST_P(TcpShortLives, AForkDuringTheMoveLeavesBothProcessesTheConnection) {
+  constexpr std::size_t kPieces = 100, kPieceBytes = 1000;
+  live_shortly(5);
+  for (int i = 0; i < 30 && !HasFailure(); ++i) {
+    const Pair pair = connection();
+    std::thread sends([&] {
+      const std::string piece(kPieceBytes, 'p');
+      for (std::size_t sent = 0; sent < kPieces; ++sent) ASSERT_EQ(pair.here.send(piece), kPieceBytes);
+    });
+    EXPECT_EQ(pair.there.receive((62 + static_cast<std::size_t>(i) % 4) * kPieceBytes).front(), 'p');
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(pair.here.send(std::string(kPieceBytes, 'c')) == kPieceBytes ? 0 : 1);
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    sends.join();
+    const std::string rest = pair.there.receive((kPieces + 1 - 62 - static_cast<std::size_t>(i) % 4) * kPieceBytes);
+    EXPECT_EQ(std::ranges::count(rest, 'c'), kPieceBytes);
+    EXPECT_EQ(pair.here.send("parent"), 6U);
+    EXPECT_EQ(pair.there.receive(6), "parent");
+    live_shortly(5);
+  }
+}
+
 TEST_P(TcpShortLives, AReceiverIsMovedToo) {
   live_shortly(5);
   const Pair pair = connection();
