@@ -368,16 +368,15 @@ bool acts(const VmaOptionRow& row, const char* const* environment, bool has_tcp)
 
 }  // namespace
 
-void report_without_effect(const char* const* environment, const Report& report) {
+void report_without_effect(const char* const* environment, const VmaConfig& config, const Report& report) {
   if (environment == nullptr) return;
   const char* const* option = environment;
   while (*option != nullptr && !std::string_view(*option).starts_with("VMA_")) ++option;
   if (*option == nullptr) return;
   const Reader reader(environment, report);
-  const bool has_tcp = load_vma_config(environment, [](const std::string&) {}).tcp_rings != 0;
   std::string never, for_tcp;
   for (const VmaOptionRow& row : vma_option_rows()) {
-    if (!reader.is_set(row.variable) || acts(row, environment, has_tcp)) continue;
+    if (!reader.is_set(row.variable) || acts(row, environment, config.tcp_rings != 0)) continue;
     std::string& names = row.effect == VmaEffect::tcp ? for_tcp : never;
     names += (names.empty() ? "" : ", ") + std::string(row.variable);
   }

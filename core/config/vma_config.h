@@ -59,7 +59,8 @@ VmaConfig load_vma_config(const char* const* environment, const Report& report);
 
 /// Reports in one line all variables that are set and have no effect here, behind them those that only TCP over rings
 /// would use. A variable of which one value always holds is reported when it has another value.
-void report_without_effect(const char* const* environment, const Report& report);
+/// @param config  what load_vma_config() has made of the environment
+void report_without_effect(const char* const* environment, const VmaConfig& config, const Report& report);
 
 /// Returns the settings that a profile alone gives.
 VmaConfig vma_defaults_of(VmaProfile profile);

@@ -105,7 +105,7 @@ Process::Process()
     : config(config::load_vma_config(trusted_environment(), report_early)),
       log(config, monotonic_now()),
       agent(config.vmad_notify_dir) {
-  config::report_without_effect(trusted_environment(),
+  config::report_without_effect(trusted_environment(), config,
                                 [this](const std::string& line) { log.write(VmaLogLevel::warning, line); });
   set_spin_policies(config);
   runtime::service_thread().set_placement(

@@ -140,32 +140,28 @@ TEST_F(VmaConfigTest, MisspeltAndGoneVariablesAreReported) {
               AllOf(StartsWith("VMA_HUGETBL has no effect"), HasSubstr("VMA_MEM_ALLOC_TYPE")));
 }
 
+std::vector<std::string> lines_without_effect(std::vector<const char*> environment) {
+  environment.push_back(nullptr);
+  std::vector<std::string> lines;
+  const VmaConfig config = load_vma_config(environment.data(), [](const std::string&) {});
+  report_without_effect(environment.data(), config, [&](const std::string& line) { lines.push_back(line); });
+  return lines;
+}
+
 TEST(VmaWithoutEffect, WhatIsSetAndDoesNotActIsNamedOnce) {
-  const auto lines_of = [](std::vector<const char*> environment) {
-    environment.push_back(nullptr);
-    std::vector<std::string> lines;
-    report_without_effect(environment.data(), [&](const std::string& line) { lines.push_back(line); });
-    return lines;
-  };
-  EXPECT_THAT(lines_of({"HOME=/", "VMA_RX_POLL=0", "VMA_RX_BUFS=100"}), IsEmpty());
-  EXPECT_THAT(lines_of({"VMA_NETLINK_TIMER=1", "VMA_BF=0", "VMA_TCP_NODELAY=1", "VMA_XDP=1"}),
+  EXPECT_THAT(lines_without_effect({"HOME=/", "VMA_RX_POLL=0", "VMA_RX_BUFS=100"}), IsEmpty());
+  EXPECT_THAT(lines_without_effect({"VMA_NETLINK_TIMER=1", "VMA_BF=0", "VMA_TCP_NODELAY=1", "VMA_XDP=1"}),
               ElementsAre("no effect here: VMA_BF, VMA_NETLINK_TIMER; while TCP goes through the kernel: "
                           "VMA_TCP_NODELAY"));
-  EXPECT_THAT(lines_of({"VMA_TCP_NODELAY=1"}),
+  EXPECT_THAT(lines_without_effect({"VMA_TCP_NODELAY=1"}),
               ElementsAre("no effect here: while TCP goes through the kernel: VMA_TCP_NODELAY"));
-  EXPECT_THAT(lines_of({"VMA_TCP=on", "VMA_TCP_NODELAY=1", "VMA_TCP_CTL_THREAD=1"}),
+  EXPECT_THAT(lines_without_effect({"VMA_TCP=on", "VMA_TCP_NODELAY=1", "VMA_TCP_CTL_THREAD=1"}),
               ElementsAre("no effect here: VMA_TCP_CTL_THREAD"));
 }
 
 TEST(VmaWithoutEffect, AValueThatAlwaysHoldsIsNoReasonForAWord) {
-  const auto lines_of = [](std::vector<const char*> environment) {
-    environment.push_back(nullptr);
-    std::vector<std::string> lines;
-    report_without_effect(environment.data(), [&](const std::string& line) { lines.push_back(line); });
-    return lines;
-  };
-  EXPECT_THAT(lines_of({"VMA_FORK=1", "VMA_CLOSE_ON_DUP2=2", "VMA_UDP_3T_RULES=0"}), IsEmpty());
-  EXPECT_THAT(lines_of({"VMA_FORK=0", "VMA_CLOSE_ON_DUP2=1", "VMA_UDP_3T_RULES=1"}),
+  EXPECT_THAT(lines_without_effect({"VMA_FORK=1", "VMA_CLOSE_ON_DUP2=2", "VMA_UDP_3T_RULES=0"}), IsEmpty());
+  EXPECT_THAT(lines_without_effect({"VMA_FORK=0", "VMA_CLOSE_ON_DUP2=1", "VMA_UDP_3T_RULES=1"}),
               ElementsAre("no effect here: VMA_UDP_3T_RULES, VMA_FORK"));
 }
 
