@@ -293,7 +293,7 @@ Status StreamOptions::write_route(void* value, socklen_t* length) const {
 }
 
 void StreamOptions::describe_connection(tcp_info& info) {
-  socket_.progress().look_if_alone();
+  socket_.progress().look_for_reset();
   const bool peer_done = core_.connection->ends().peer_shut_down() || core_.connection->ends().peer_disconnected();
   const bool we_done = core_.write_shut.load(std::memory_order_acquire);
   info.tcpi_state = TCP_ESTABLISHED;

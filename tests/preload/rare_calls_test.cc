@@ -1,5 +1,6 @@
 // What rare calls on sockets in rare states answer.
 #include <linux/sockios.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/uio.h>
@@ -134,6 +135,15 @@ TEST(RareCalls, AResetIsToldInADirectionThatOneHasEndedOneself) {
   const Fd carol = reset_end({}, SHUT_RD);
   EXPECT_EQ(error_of(::recv(carol, &byte, 1, 0)), ECONNRESET);
   EXPECT_EQ(::recv(carol, &byte, 1, 0), 0);
+}
+
+/// A server that asks so whether a client is still there sends no answer to one that has gone.
+TEST(RareCalls, TcpInfoTellsOfAResetAtOnce) {
+  const Fd alice = reset_end();
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  ASSERT_EQ(::getsockopt(alice, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+  EXPECT_EQ(info.tcpi_state, TCP_CLOSE);
 }
 
 TEST(RareCalls, BindOfAnAcceptedSocketToNoFamily) {
