@@ -77,10 +77,14 @@ inline std::size_t StreamTransfer::attempt(std::size_t total, Get get) {
   // More bytes are wanted than were counted: looks for new ones. Not where those that are there may be a whole request
   // of which an epoll set or a sleeper has just told: a look costs more than half of the receive then.
   const std::uint64_t counted = connection.receiving().in_ring();
-  if (counted < total && (counted - 1 >= kFewBytes || !core_.endpoint.is_watched())) poll();
+  const bool had_rest = has_rest_.load(std::memory_order_relaxed);
+  if (counted < total && (counted - 1 >= kFewBytes || !core_.endpoint.is_watched() || had_rest)) poll();
   const bool has_work = connection.receiving().in_ring() > 0 || connection.receiving().is_announcement_due() ||
                         connection.receiving().readable() > 0;
-  return has_work ? get(connection) : 0;
+  const std::size_t copied = has_work ? get(connection) : 0;
+  if (const bool has_rest = connection.receiving().in_ring() > 0; has_rest != had_rest) [[unlikely]]
+    has_rest_.store(has_rest, std::memory_order_relaxed);
+  return copied;
 }
 
 /// Returns the bytes that `receive` has copied out of the ring. Tells the peer of the room.

@@ -51,6 +51,19 @@ TEST(RareCalls, AReceiveOfNoBytesSucceedsWhenItsTimeIsOver) {
   EXPECT_EQ(error_of(::recv(alice, &byte, 0, MSG_DONTWAIT)), EAGAIN);
 }
 
+TEST(RareCalls, AReceiveBehindOneThatLeftBytesTakesWhatHasComeMeanwhile) {
+  auto [alice, bob] = connected_pair();
+  const Fd set(::epoll_create1(0));
+  epoll_event event{EPOLLIN, {}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, bob, &event), 0);
+  std::string bytes(4000, 'x');
+  ASSERT_EQ(::send(alice, bytes.data(), 100, 0), 100);
+  ASSERT_EQ(::epoll_wait(set, &event, 1, 5000), 1);
+  ASSERT_EQ(::recv(bob, bytes.data(), 7, 0), 7);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(::send(alice, bytes.data(), 1000, 0), 1000);
+  EXPECT_EQ(::recv(bob, bytes.data(), bytes.size(), 0), 3093);
+}
+
 // -- recvmmsg(2)
 
 struct Messages {
