@@ -83,7 +83,7 @@ class StreamTransfer final : public runtime::Transfer {
   Progress& progress_;
   /// Counts sends: a sender that never reads would notice the peer's end only once the queue is full. Under send_lock.
   unsigned sends_ = 0;
-  std::atomic<bool> has_rest_{false};  ///< the last receive has left bytes
+  std::atomic<bool> has_rest_{false};      ///< the last receive has left bytes
   std::uint64_t received_when_asked_ = 0;  ///< the messages received when is_time_to_look() last asked; under send_lock
 };
 
