@@ -78,8 +78,9 @@ class RcExtensions {
   /// it. Nothing when requests are under way, or where a device cannot tell. Threads: no other one uses the queue pair,
   /// or its completion queue, which has been polled until it was empty.
   virtual std::optional<SavedQueuePair> save(ibv_qp& /*qp*/) { return std::nullopt; }
-  /// Goes on where another process has saved. Threads: as save(). Errors: EPROTO for impossible values; EOPNOTSUPP;
-  /// EINVAL for a queue pair that is not connected.
+  /// Goes on where another process has saved; completions of sends that this process has not polled are dropped.
+  /// Threads: as save(). Errors: EPROTO for impossible values; EOPNOTSUPP; EINVAL for a queue pair that is not
+  /// connected.
   virtual Status restore(ibv_qp& /*qp*/, const SavedQueuePair& /*saved*/) { return Error{EOPNOTSUPP, "restore"}; }
   /// Returns whether no process has gone further than `saved`, as far as the peer can see: it has sent nothing, and has
   /// not told what it received. A process that was killed in the middle of its work leaves that question. Threads: as

@@ -155,6 +155,24 @@ TEST(Turns, OneChildComesAfterTheOther) {
   EXPECT_EQ(echo.end(), 0);
 }
 
+/// The parent has not seen that its messages are finished; what its children see of that is no news for it, nor for the
+/// next child.
+TEST(Turns, OneChildComesAfterTheOtherBehindTheParentsShutdown) {
+  const std::string text = pattern(300, 1);
+  Call call([&](int client) {
+    send_all(client, text);
+    receive_all(client);
+  });
+  ASSERT_EQ(receive(call.fd, 1), text.substr(0, 1));
+  ASSERT_EQ(::shutdown(call.fd, SHUT_WR), 0);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const pid_t child = spawn([&] { EXPECT_EQ(receive(call.fd, 100), text.substr(1 + 100 * i, 100)); });
+    EXPECT_EQ(wait_for(child), 0);
+  }
+  EXPECT_EQ(receive(call.fd, 99), text.substr(201));
+  EXPECT_EQ(call.end(), 0);
+}
+
 /// A child sends "child" and ends by _exit(2), if `enters` returns true.
 template <class Enters>
 void have_child_send_and_exit(int fd, Enters enters) {

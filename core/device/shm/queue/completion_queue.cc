@@ -133,6 +133,17 @@ void CompletionQueue::push(const ibv_wc& wc) {
   if (armed == kArmedForAny || wc.status != IBV_WC_SUCCESS) fire();
 }
 
+void CompletionQueue::forget_completions(std::uint32_t qp_num) {
+  const std::lock_guard guard(local_lock_);
+  const std::uint32_t count = local_count_.load(std::memory_order_relaxed);
+  const auto at = [this](std::uint32_t i) -> Local& { return local_[(local_head_ + i) % local_capacity_]; };
+  std::uint32_t kept = 0;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (at(i).qp_num != qp_num) at(kept++) = at(i);
+  }
+  local_count_.store(kept, std::memory_order_relaxed);
+}
+
 /// Makes the ring of this side's completions larger, when it is full. Returns false when the queue may not hold more.
 bool CompletionQueue::grow_local() {
   constexpr std::uint32_t kFirstCapacity = 2;

@@ -38,6 +38,8 @@ class CompletionQueue final : public ibv_cq {
   /// Adds a completion of this side. Only wr_id, status, opcode, byte_len, vendor_err and qp_num are kept. Threads:
   /// any; its lock is a leaf. On overflow the completion is lost and the queue goes to error (IBV_EVENT_CQ_ERR).
   void push(const ibv_wc& wc);
+  /// Drops the completions of this side that nobody has polled, of one queue pair. Threads: any; its lock is a leaf.
+  void forget_completions(std::uint32_t qp_num);
   // ibv_req_notify_cq(3) in two steps, so that many queues share one barrier: call arm() on each, then the heavy
   // barrier if one of them asks for it, then after_barrier() on each.
   bool arm(ArmKind kind);

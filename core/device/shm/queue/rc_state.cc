@@ -163,6 +163,7 @@ Status ReliableQueuePair::restore(const verbs::SavedQueuePair& saved) {
   const std::lock_guard guard(send_lock_);
   if (!sends_.is_wired() || !sends_.is_empty()) return Error{EINVAL, "restore: state"};
   if (Status restored = receiver_.restore(saved); !restored) return restored;
+  send_queue().forget_completions(qp_num);  // the other process has polled its copies of them
   sends_.outbox().restore(saved);
   if (saved.failed != 0) sends_.fail(IBV_WC_WR_FLUSH_ERR);
   return ok();
