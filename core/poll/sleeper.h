@@ -35,7 +35,11 @@ class SleeperWatch final : public Watch {
   /// @param bell      thread_bell()
   /// @param is_taker  for a call; a poller takes nothing
   SleeperWatch(Endpoint& endpoint, std::uint32_t interest, int bell, bool is_taker = false)
-      : Watch(interest), endpoint_(endpoint), bell_(bell), is_taker_(is_taker) {
+      : Watch(interest),
+        endpoint_(endpoint),
+        bell_(bell),
+        is_taker_(is_taker),
+        waits_for_room_((interest & EPOLLOUT) != 0) {
     entered_ = endpoint_.add_watch(*this);
   }
   SleeperWatch(const SleeperWatch&) = delete;
@@ -43,6 +47,7 @@ class SleeperWatch final : public Watch {
   ~SleeperWatch() { leave(); }
   /// Returns false when the endpoint was closed already; the caller must not sleep then.
   [[nodiscard]] bool entered() const { return entered_; }
+  [[nodiscard]] bool waits_for_room() const { return waits_for_room_; }
   /// Stops watching; the bell is not rung for this endpoint after return.
   void leave() {
     if (entered_) endpoint_.remove_watch(*this);
@@ -55,6 +60,7 @@ class SleeperWatch final : public Watch {
   Endpoint& endpoint_;
   int bell_;
   const bool is_taker_;
+  const bool waits_for_room_;
   bool entered_;
 };
 

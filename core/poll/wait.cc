@@ -20,7 +20,8 @@ Status sleep_on(Endpoint& endpoint, SleeperWatch& watch, WaitFds fds, Nanos dead
     return ok();
   }
   const int bell = thread_bell();
-  std::array<pollfd, 3> entries{{{fds.fd[0], POLLIN, 0}, {fds.fd[1], POLLIN, 0}, {bell, POLLIN, 0}}};
+  const short first = fds.tells_of_room && watch.waits_for_room() ? POLLOUT : POLLIN;
+  std::array<pollfd, 3> entries{{{fds.fd[0], first, 0}, {fds.fd[1], POLLIN, 0}, {bell, POLLIN, 0}}};
   Nanos wake_at = std::min(deadline, endpoint.deadline());
   if (bell < 0) wake_at = std::min(wake_at, monotonic_now() + kBlindSleep);
 

@@ -24,9 +24,11 @@ namespace ringsock::runtime {
 class ForkLocks;
 class Listable;
 
-/// The kernel descriptors to sleep on for one endpoint, at most two, all for input.
+/// The kernel descriptors to sleep on for one endpoint, at most two, for input unless it says otherwise.
 struct WaitFds {
   std::array<int, 2> fd{-1, -1};
+  /// The first one is the kernel's socket that carries the endpoint: a call that waits for room waits for POLLOUT.
+  bool tells_of_room = false;
   /// For an endpoint on which other threads or processes wait, too (a listener): the same descriptors for a call that
   /// sleeps, those that all processes have in `shared`, that of this process only in `own` (sleep_in_turn()). An event
   /// of `own` wakes all threads that sleep on it, so one thread at a time does (`sleeps_on_own`).

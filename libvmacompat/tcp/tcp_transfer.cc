@@ -81,7 +81,7 @@ std::uint32_t TcpSocket::ready() noexcept {
 }
 
 runtime::WaitFds TcpSocket::arm() noexcept {
-  if (phase() != Phase::on_ring || !carried_.shared_ring()) return {{fd(), -1}};
+  if (phase() != Phase::on_ring || !carried_.shared_ring()) return {.fd = {fd(), -1}, .tells_of_room = true};
   carried_.ring().arm();
   return {{carried_.ring().fd(), -1}};
 }

@@ -316,6 +316,21 @@ TEST_P(TcpStory, AForkedChildGoesOnByTheKernel) {
   EXPECT_EQ(pair.there.receive(6), "parent");
 }
 
+/// The sender's call is the kernel's from then on, and goes on there.
+TEST_P(TcpStory, AForkWhileASendWaitsForRoomDoesNotStopIt) {
+  const Pair pair = connection();
+  Pattern pattern(3);
+  const std::string all = pattern.next(20 * kMegabyte);
+  std::thread sends([&] { EXPECT_EQ(pair.here.send_some(all.data(), all.size()), static_cast<long>(all.size())); });
+  ::usleep(100'000);  // the window is shut by then
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  expect_pattern(pair.there, 3, all.size());
+  sends.join();
+}
+
 // -- processes, with the kernel on the other host
 
 /// Runs `body` with its end of a new connection in a child that has forked before it connected.
@@ -685,6 +700,20 @@ TEST_P(TcpShortLives, AMoveWhileSeveralThreadsSendLosesNothing) {
     EXPECT_TRUE(pair.here.is_on_ring());
     live_shortly(5);
   }
+}
+
+/// It waits for room at the kernel's socket.
+TEST_P(TcpShortLives, OneLongSendEndsOnceThePeerReads) {
+  live_shortly(5);
+  const Pair pair = connection();
+  std::thread reads([&] {
+    ::usleep(100'000);  // the kernel's buffers are full by then
+    expect_pattern(pair.there, 3, 20 * kMegabyte);
+  });
+  Pattern pattern(3);
+  const std::string all = pattern.next(20 * kMegabyte);
+  EXPECT_EQ(pair.here.send_some(all.data(), all.size()), static_cast<long>(all.size()));
+  reads.join();
 }
 
 TEST_P(TcpShortLives, AForkDuringTheMoveLeavesBothProcessesTheConnection) {
