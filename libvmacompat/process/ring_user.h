@@ -17,11 +17,17 @@ class RingUser {
   /// Netfilter rules have changed.
   virtual void follow_netfilter() = 0;
 
+  /// Brings the entry in the statistics page up to date, as far as it is not always. Threads: any.
+  virtual void refresh_statistics() {}
+
  protected:
   RingUser() = default;
   RingUser(const RingUser&) = default;
   RingUser& operator=(const RingUser&) = default;
   ~RingUser() = default;
 };
+
+/// Calls `visit` of all sockets of the process that may use rings. Holds no lock of the table or of a socket meanwhile.
+void for_each_ring_user(void (RingUser::*visit)());
 
 }  // namespace ringsock::vma

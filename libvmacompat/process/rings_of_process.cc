@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <memory>
-#include <vector>
 
 #include "core/base/process_state.h"
-#include "core/runtime/fd_table.h"
 #include "libvmacompat/process/ring_user.h"
 #include "libvmacompat/process/statistics_requests.h"
 #include "libvmacompat/process/vma_process.h"
@@ -97,16 +95,6 @@ class PageCounters final : public ethernet::RingCounters {
   runtime::VmaRingStatistics slot_;
 };
 
-/// Visits all sockets of the process that may use rings. Holds no lock of the table or of a socket meanwhile.
-void for_each_user(void (RingUser::*follow)()) {
-  std::vector<runtime::Ref> endpoints;
-  runtime::fd_table().for_each(
-      [&](int, runtime::Endpoint& endpoint) { endpoints.push_back(runtime::Ref::share(endpoint)); });
-  for (const runtime::Ref& one : endpoints) {
-    if (auto* const user = dynamic_cast<RingUser*>(&*one)) (user->*follow)();
-  }
-}
-
 class RingsOfProcess final : public ethernet::EthernetUser {
  public:
   static constexpr ProcessPart kPart = ProcessPart::rings_of_process;
@@ -118,8 +106,8 @@ class RingsOfProcess final : public ethernet::EthernetUser {
     follow_statistics_requests();
     process().agent.begin();
   }
-  void addresses_have_changed() override { for_each_user(&RingUser::follow_addresses); }
-  void filters_have_changed() override { for_each_user(&RingUser::follow_netfilter); }
+  void addresses_have_changed() override { for_each_ring_user(&RingUser::follow_addresses); }
+  void filters_have_changed() override { for_each_ring_user(&RingUser::follow_netfilter); }
 
  private:
   const ethernet::EthernetOptions options_ = options_of(process().config);

@@ -13,6 +13,7 @@
 #include "core/base/unique_fd.h"
 #include "core/ethernet/ethernet.h"
 #include "core/runtime/service_thread.h"
+#include "libvmacompat/process/ring_user.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/statistics/vma_page_reader.h"
 #include "libvmacompat/statistics/vma_views.h"
@@ -35,6 +36,7 @@ void do_what_is_asked() {
   if (asked.log_level != runtime::kVmaUnchanged)
     process().log.set_level(static_cast<config::VmaLogLevel>(asked.log_level));
   if (asked.log_details != runtime::kVmaUnchanged) process().log.set_details(asked.log_details);
+  for_each_ring_user(&RingUser::refresh_statistics);
   const auto pools = ethernet::Ethernet::refresh_statistics();
   for (std::size_t i = 0; i < pools.size(); ++i)
     runtime::vma_statistics.show_pool(i, true, pools[i].buffers, pools[i].refusals);
@@ -50,6 +52,7 @@ void do_what_is_asked() {
 }  // namespace
 
 bool dump_sockets(int fd, config::VmaLogLevel level) {
+  for_each_ring_user(&RingUser::refresh_statistics);
   const auto all = runtime::vma_statistics.snapshot();
   if (!all) return false;
   for (const auto& socket : all->sockets) {

@@ -220,6 +220,7 @@ void VmaStatistics::show_pools(std::size_t count) {
 Result<int> VmaStatistics::asked_fd() {
   const std::lock_guard guard(lock_);
   if (asked_fd_ >= 0) return asked_fd_;
+  if (header_locked() != nullptr && forked_) show_locked();
   if (path_[0] == '\0') return Error{ENOENT, "statistics"};
   UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   if (!watch) return Error::last("inotify_init1");

@@ -1,5 +1,7 @@
 #include "libvmacompat/tcp/tcp_api.h"
 
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <cstdint>
 #include <new>
@@ -18,6 +20,8 @@ namespace {
 constexpr int kByCopy = MSG_PEEK | MSG_OOB | MSG_ERRQUEUE | MSG_TRUNC;
 /// What one more packet takes in a list.
 constexpr std::size_t kRoomOfPiece = sizeof(vma_packet_t) + sizeof(iovec);
+
+SocketAddress name_or_none(const Result<SocketAddress>& name) { return name ? *name : SocketAddress(); }
 
 }  // namespace
 
@@ -104,6 +108,21 @@ void TcpApi::packets_freed() {
   if (bytes == 0) return;
   connection_.with_engine(
       [=](tcp::TcpConnection& engine, Nanos now) { return tcp::Lending(engine).take_back(bytes, now), true; });
+}
+
+void TcpApi::refresh_statistics() {
+  const auto info = connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.info(); });
+  const int fd = socket_.fd();
+  if (!info || fd < 0) return;
+  struct stat status {};
+  static_cast<void>(::fstat(fd, &status));
+  statistics_.show(*info, {.fd = fd,
+                           .inode = status.st_ino,
+                           .is_tcp = true,
+                           .is_offloaded = true,
+                           .is_blocking = !socket_.is_nonblocking(),
+                           .local = name_or_none(name_by(::getsockname, fd, "getsockname")),
+                           .peer = name_or_none(name_by(::getpeername, fd, "getpeername"))});
 }
 
 }  // namespace ringsock::vma

@@ -12,6 +12,7 @@
 #include "libvmacompat/process/ring_user.h"
 #include "libvmacompat/tcp/carried_connection.h"
 #include "libvmacompat/tcp/carried_stream.h"
+#include "libvmacompat/tcp/tcp_statistics.h"
 
 namespace ringsock::vma {
 
@@ -22,8 +23,8 @@ class TcpSocket;
 /// Threads: any.
 class TcpApi final : public ApiSocket, public RingUser {
  public:
-  TcpApi(TcpSocket& socket, CarriedConnection& connection, CarriedStream& stream)
-      : socket_(socket), connection_(connection), stream_(stream) {}
+  TcpApi(TcpSocket& socket, CarriedConnection& connection, CarriedStream& stream, TcpStatistics& statistics)
+      : socket_(socket), connection_(connection), stream_(stream), statistics_(statistics) {}
 
   std::vector<std::shared_ptr<ethernet::Ring>> receiving_rings() override;
   std::shared_ptr<ethernet::Ring> sending_ring(const SocketAddress&) override { return nullptr; }
@@ -42,6 +43,7 @@ class TcpApi final : public ApiSocket, public RingUser {
   ApiSocket& api() noexcept override { return *this; }
   void follow_addresses() override {}
   void follow_netfilter() override {}
+  void refresh_statistics() override;
 
  private:
   class Memory;
@@ -54,6 +56,7 @@ class TcpApi final : public ApiSocket, public RingUser {
   TcpSocket& socket_;
   CarriedConnection& connection_;
   CarriedStream& stream_;
+  TcpStatistics& statistics_;
   Lender lender_;
   /// Bytes that have come back and that the engine does not know of yet.
   const std::shared_ptr<std::atomic<std::size_t>> returned_ = std::make_shared<std::atomic<std::size_t>>(0);

@@ -37,7 +37,11 @@ bool is_kernels_protocol_option(int name) {
 }  // namespace
 
 TcpSocket::TcpSocket(int fd)
-    : Endpoint(Carries::bytes), fd_(fd), carried_(*this), stream_(carried_), api_(*this, carried_, stream_) {
+    : Endpoint(Carries::bytes),
+      fd_(fd),
+      carried_(*this),
+      stream_(carried_),
+      api_(*this, carried_, stream_, statistics_) {
   runtime::fork_registry().enter(*this);
 }
 
@@ -67,6 +71,7 @@ bool TcpSocket::give_back() noexcept {
   take_over_.note_end_of_life();
   tcp_clock().leave(*this);
   phase_.store(Phase::kernels, std::memory_order_release);
+  statistics_.forget();
   return true;
 }
 
@@ -173,7 +178,13 @@ Status TcpSocket::get_option(int level, int name, void* value, socklen_t* length
 void TcpSocket::closed() noexcept {
   api_.end();
   if (phase() == Phase::on_trial) return take_over_.note_end_of_life();
-  if (phase() != Phase::on_ring || give_back()) return;
+  if (phase() != Phase::on_ring) return;
+  if (!process().config.stats_file.empty()) {
+    api_.refresh_statistics();
+    statistics_.write_file();
+  }
+  if (give_back()) return;
+  statistics_.forget();
   tcp_clock().leave(*this);
   carried_.with_engine([](tcp::TcpConnection& engine, Nanos now) { return engine.abort(now), true; });
   carried_.leave_ring();
@@ -186,6 +197,7 @@ void TcpSocket::descriptor_closed(int fd) noexcept {
 /// This runs before the fork locks are taken.
 void TcpSocket::add_fork_locks(runtime::ForkLocks& locks) {
   become_kernels();
+  locks.add_outer(statistics_.lock());
   Endpoint::add_fork_locks(locks);
 }
 

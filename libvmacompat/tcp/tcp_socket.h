@@ -16,6 +16,7 @@
 #include "libvmacompat/tcp/moves.h"
 #include "libvmacompat/tcp/take_over.h"
 #include "libvmacompat/tcp/tcp_api.h"
+#include "libvmacompat/tcp/tcp_statistics.h"
 
 namespace ringsock::vma {
 
@@ -72,6 +73,8 @@ class TcpSocket final : public runtime::Endpoint {
   bool look(Nanos now);
   /// Waits while another thread moves the connection. Returns whether the kernel has it afterwards.
   bool is_kernels_now();
+  /// The kernel's socket; -1: closed.
+  [[nodiscard]] int fd() const { return fd_.load(std::memory_order_relaxed); }
 
  private:
   friend class TakeOver;
@@ -83,7 +86,6 @@ class TcpSocket final : public runtime::Endpoint {
     kernels,  ///< for good
   };
   [[nodiscard]] Phase phase() const { return phase_.load(std::memory_order_acquire); }
-  [[nodiscard]] int fd() const { return fd_.load(std::memory_order_relaxed); }
 
   void leave();
   bool give_back() noexcept;
@@ -97,6 +99,7 @@ class TcpSocket final : public runtime::Endpoint {
   std::atomic<bool> connect_is_open_{false};  ///< connect(2) has not told yet that it has succeeded
   CarriedConnection carried_;
   CarriedStream stream_;
+  TcpStatistics statistics_;
   TcpApi api_;
   std::atomic<std::uint64_t> seen_polls_{0};
 };

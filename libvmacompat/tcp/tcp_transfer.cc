@@ -32,6 +32,8 @@ Result<ssize_t> TcpSocket::receive(msghdr& message, int flags) {
     auto got = stream_.receive(message, flags);
     if (got) [[likely]]
       take_over_.count(Exchange::Direction::received, *got);
+    else if (got.error().code == EAGAIN)
+      statistics_.count_receive_eagain();
     if (got || got.error().code != EIO || !is_kernels_now()) [[likely]]
       return got;
   }
@@ -41,13 +43,17 @@ Result<ssize_t> TcpSocket::receive(msghdr& message, int flags) {
 Result<ssize_t> TcpSocket::send(const msghdr& message, int flags) {
   if ((flags & VMA_SND_FLAGS_DUMMY) != 0) [[unlikely]] {
     if (phase() != Phase::on_ring) return Error{EINVAL, "send: a dummy send by the kernel"};
-    return stream_.rehearse(message, flags & ~VMA_SND_FLAGS_DUMMY);
+    auto sent = stream_.rehearse(message, flags & ~VMA_SND_FLAGS_DUMMY);
+    if (sent) statistics_.count_dummy();
+    return sent;
   }
   if (phase() == Phase::on_ring) [[likely]] {
     if (is_closed()) return Error{EBADF, "send: closed meanwhile"};
     auto sent = stream_.send(message, flags);
     if (sent) [[likely]]
       take_over_.count(Exchange::Direction::sent, *sent);
+    else if (sent.error().code == EAGAIN)
+      statistics_.count_send_eagain();
     if (sent || sent.error().code != EIO || !is_kernels_now()) [[likely]]
       return sent;
   }
