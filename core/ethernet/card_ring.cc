@@ -108,6 +108,8 @@ bool CardRing::take_one(const ibv_wc& completion, verbs::BufferRef& buffer, Nano
                       .layout = layout,
                       .ifindex = interface_->ifindex(),
                       .time = time};
+  if (capture_ != nullptr) [[unlikely]]
+    capture_->note_received(packet);
   Incoming incoming(packet, std::move(buffer), waiting, spares_);
   if (!sinks_.deliver(incoming, told)) counters_->count(Count::rx_dropped);
   replace(std::move(next));

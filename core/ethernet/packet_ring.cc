@@ -49,6 +49,8 @@ template <bool kPrefetches>
                        .layout = packet->layout,
                        .ifindex = interface_->ifindex(),
                        .time = wants_times ? Nanos(packet->wallclock_ns) : Nanos::zero()};
+    if (capture_ != nullptr) [[unlikely]]
+      capture_->note_received(shown);
     Incoming incoming(shown, waiting, spares_);
     const bool is_ours = sinks_.deliver(incoming, told);
     packets_->release_packet();
@@ -95,6 +97,8 @@ Ring::Look PrefetchingRing::poll(WaitingCall* waiting) {
 int PacketRing::send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) {
   if (has_train()) [[unlikely]]
     send_train();  // the train was first
+  if (capture_ != nullptr) [[unlikely]]
+    capture_->note(room.headers().first(header_bytes), payload);
   return packets_->send_datagram(room, header_bytes, payload);
 }
 

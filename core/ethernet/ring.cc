@@ -34,13 +34,15 @@ std::shared_ptr<Ring> make_packet_ring(std::shared_ptr<Interface> interface, con
 }  // namespace
 
 Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Interface> interface, const RingSettings& settings,
-                                           std::unique_ptr<RingCounters> counters) {
+                                           std::unique_ptr<RingCounters> counters,
+                                           std::unique_ptr<PacketCapture> capture) {
   std::shared_ptr<Ring> ring;
   if (interface->is_embedded()) {
     ring = make_packet_ring(std::move(interface), settings, std::move(counters));
   } else {
     ring = std::make_shared<CardRing>(std::move(interface), settings, std::move(counters));
   }
+  ring->capture_ = std::move(capture);
   if (Status made = ring->make_queues(); !made) return made.error();
   if (Status started = ring->start(); !started) return started.error();
   if (ring->makes_trains_) bursts().enter(*ring);
@@ -230,6 +232,8 @@ int Ring::post_locked(ibv_send_wr& request) {
     --unsignalled_;
     return error;
   }
+  if (capture_ != nullptr) [[unlikely]]
+    capture_->note_request(request);
   ++under_way_;
   if (request.wr_id != 0) {
     unsignalled_ = 0;

@@ -1,6 +1,8 @@
 // What a socket that uses rings is told about the network, and where the Extra API finds it.
 #pragma once
 
+#include <cstdint>
+
 namespace ringsock::vma {
 
 class ApiSocket;
@@ -19,6 +21,8 @@ class RingUser {
 
   /// Brings the entry in the statistics page up to date, as far as it is not always. Threads: any.
   virtual void refresh_statistics() {}
+  /// Writes the next segments to VMA's log, at the level info. Returns false when it is no TCP connection on a ring.
+  virtual bool trace(std::uint32_t /*segments*/) { return false; }
 
  protected:
   RingUser() = default;

@@ -1,7 +1,11 @@
 #include "libvmacompat/process/rings_of_process.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <string>
 
 #include "core/base/process_state.h"
 #include "libvmacompat/process/ring_user.h"
@@ -102,6 +106,13 @@ class RingsOfProcess final : public ethernet::EthernetUser {
   std::unique_ptr<ethernet::RingCounters> make_counters(int ifindex) override {
     return std::make_unique<PageCounters>(ifindex);
   }
+  std::unique_ptr<ethernet::PacketCapture> make_capture() override {
+    const std::string& place = process().config.pcap_file;
+    if (place.empty()) return nullptr;
+    const unsigned number = captures_.fetch_add(1, std::memory_order_relaxed);
+    return ethernet::PacketCapture::create(
+        place + "." + std::to_string(::getpid()) + "." + std::to_string(number) + ".pcap", capture_bytes_);
+  }
   void has_begun() override {
     follow_statistics_requests();
     process().agent.begin();
@@ -111,6 +122,8 @@ class RingsOfProcess final : public ethernet::EthernetUser {
 
  private:
   const ethernet::EthernetOptions options_ = options_of(process().config);
+  std::atomic<unsigned> captures_{0};
+  std::atomic<std::uint64_t> capture_bytes_{process().config.pcap_bytes};
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "core/base/log.h"
 #include "core/base/unique_fd.h"
 #include "core/ethernet/ethernet.h"
+#include "core/runtime/fd_table.h"
 #include "core/runtime/service_thread.h"
 #include "libvmacompat/process/ring_user.h"
 #include "libvmacompat/process/vma_process.h"
@@ -27,6 +28,16 @@ void log_lines(config::VmaLogLevel level, std::string_view text) {
     end = std::min(text.find('\n'), text.size());
     process().log.write(level, text.substr(0, end));
   }
+}
+
+void trace_socket(int fd, int segments) {
+  runtime::FdTable::Lookup socket = runtime::fd_table().find(fd);
+  if (socket) socket.pin();
+  RingUser* const user = socket ? socket->as_ring_user() : nullptr;
+  const auto count = static_cast<std::uint32_t>(segments != runtime::kVmaUnchanged ? segments : runtime::kVmaTraced);
+  if (user != nullptr && user->trace(count)) return;
+  process().log.write(config::VmaLogLevel::warning,
+                      "descriptor " + std::to_string(fd) + " is no TCP connection on a ring: it is not traced");
 }
 
 void do_what_is_asked() {
@@ -46,6 +57,7 @@ void do_what_is_asked() {
     dump_sockets(asked.dump_fd,
                  has_level ? static_cast<config::VmaLogLevel>(asked.dump_level) : config::VmaLogLevel::info);
   }
+  if (asked.trace_fd != runtime::kVmaUnchanged) trace_socket(asked.trace_fd, asked.trace_segments);
   runtime::vma_statistics.answer(asked.number);
 }
 

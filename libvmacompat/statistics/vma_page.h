@@ -181,8 +181,11 @@ struct VmaControls {
   std::atomic<std::int32_t> log_details;  ///< 0..3, or kVmaUnchanged
   std::atomic<std::int32_t> dump_fd;      ///< descriptor whose counters to log; 0: all; kVmaUnchanged: none
   std::atomic<std::int32_t> dump_level;   ///< VmaLogLevel
+  std::atomic<std::int32_t> trace_fd;     ///< descriptor whose segments to log; kVmaUnchanged: none
+  std::atomic<std::int32_t> trace_segments;
 };
 inline constexpr std::int32_t kVmaUnchanged = -100;
+inline constexpr std::int32_t kVmaTraced = 1000, kVmaMostTraced = 100'000;  ///< segments of a trace
 
 inline constexpr std::size_t kVmaPools = 16;
 

@@ -310,6 +310,10 @@ Status VmaPage::ask(const VmaRequest& request, std::chrono::milliseconds wait) c
     written = write(offsetof(VmaControls, dump_level), level(request.dump_level));
     if (written) written = write(offsetof(VmaControls, dump_fd), *request.dump_fd);
   }
+  if (written && request.trace_fd) {
+    written = write(offsetof(VmaControls, trace_segments), request.trace_segments);
+    if (written) written = write(offsetof(VmaControls, trace_fd), *request.trace_fd);
+  }
   if (written) written = write(offsetof(VmaControls, asked), static_cast<std::int32_t>(number));
   if (!written) return written;
   const Nanos end = monotonic_now() + wait;

@@ -47,7 +47,8 @@ void clear(Slot& slot) {
 }
 
 void be_unchanged(VmaControls& controls) {
-  for (auto* const one : {&controls.log_level, &controls.log_details, &controls.dump_fd, &controls.dump_level})
+  for (auto* const one : {&controls.log_level, &controls.log_details, &controls.dump_fd, &controls.dump_level,
+                          &controls.trace_fd, &controls.trace_segments})
     one->store(kVmaUnchanged, std::memory_order_relaxed);
 }
 
@@ -245,6 +246,8 @@ std::optional<VmaAsked> VmaStatistics::take_asked() {
   out.log_details = take(controls.log_details, 0, kMostDetails);
   out.dump_fd = take(controls.dump_fd, 0, INT32_MAX);
   out.dump_level = take(controls.dump_level, kLeastLevel, kMostLevel);
+  out.trace_fd = take(controls.trace_fd, 0, INT32_MAX);
+  out.trace_segments = take(controls.trace_segments, 1, kVmaMostTraced);
   return out;
 }
 

@@ -91,6 +91,8 @@ struct VmaAsked {
   int log_details = kVmaUnchanged;
   int dump_fd = kVmaUnchanged;
   int dump_level = kVmaUnchanged;
+  int trace_fd = kVmaUnchanged;
+  int trace_segments = kVmaUnchanged;
 };
 
 /// The statistics page of the process. It is private memory when /dev/shm is missing or full. A forked child begins

@@ -110,6 +110,11 @@ void TcpApi::packets_freed() {
       [=](tcp::TcpConnection& engine, Nanos now) { return tcp::Lending(engine).take_back(bytes, now), true; });
 }
 
+bool TcpApi::trace(std::uint32_t segments) {
+  connection_.trace(segments);
+  return true;
+}
+
 void TcpApi::refresh_statistics() {
   const auto info = connection_.with_engine([](tcp::TcpConnection& engine, Nanos) { return engine.info(); });
   const int fd = socket_.fd();

@@ -44,6 +44,7 @@ class TcpApi final : public ApiSocket, public RingUser {
   void follow_addresses() override {}
   void follow_netfilter() override {}
   void refresh_statistics() override;
+  bool trace(std::uint32_t segments) override;
 
  private:
   class Memory;

@@ -4,6 +4,7 @@
 #include <mellanox/vma_extra.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <string>
 
 #include "tests/vma/shell.h"
@@ -123,6 +124,42 @@ TEST_F(TcpStatistics, RsstatCountsConnectionsApart) {
   ASSERT_THAT(block(), HasSubstr(fd_line()));
   EXPECT_THAT(output_of("tools/rsstat -p " + std::to_string(::getpid())),
               HasSubstr("libvma, 0 UDP sockets (0 by Ethernet rings), 1 TCP connections by Ethernet rings"));
+}
+
+// -- the trace of a connection
+
+using TcpTrace = TcpStatistics;
+
+TEST_F(TcpTrace, IsWrittenToTheLogUntilItHasItsSegments) {
+  ASSERT_THAT(vma_stats("-T " + std::to_string(pair_.here.fd()) + " 4"), "");
+  const std::size_t before = contents_of("VMA_LOG_FILE").size();
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_EQ(pair_.here.send("question"), 8U);
+    ASSERT_EQ(pair_.there.receive(8), "question");
+    ASSERT_EQ(pair_.there.send("the answer"), 10U);
+    ASSERT_EQ(pair_.here.receive(10), "the answer");
+  }
+  std::string trace;
+  while (trace.find("that was the last one\n") == std::string::npos) {
+    ::usleep(10'000);
+    trace = contents_of("VMA_LOG_FILE").substr(before);
+  }
+  EXPECT_THAT(trace, ContainsRegex("TCP 10.9.0.1:[0-9]+ - 10.9.0.2:[0-9]+: \\+0.[0-9]+ sent .P.. 0:8 ack 0 window "));
+  EXPECT_THAT(trace, ContainsRegex("received .P.. 0:10 ack 8 window [0-9]+; cwnd [0-9]+, in flight "));
+  EXPECT_EQ(number_in(trace, "cwnd (\\d+)") > 0, true);
+  EXPECT_EQ(std::count(trace.begin(), trace.end(), '\n'), 5);
+}
+
+TEST_F(TcpTrace, OfAConnectionThatClosesIsWrittenToItsEnd) {
+  ASSERT_THAT(vma_stats("-T " + std::to_string(pair_.here.fd())), "");
+  ASSERT_EQ(pair_.here.send("the last words"), 14U);
+  pair_.here.close();
+  EXPECT_THAT(contents_of("VMA_LOG_FILE"), ContainsRegex("sent .P.. 0:14 ack 0 window "));
+}
+
+TEST_F(TcpTrace, OfWhatIsNoConnectionIsRefused) {
+  ASSERT_THAT(vma_stats("-T 0"), "");
+  EXPECT_THAT(contents_of("VMA_LOG_FILE"), HasSubstr("descriptor 0 is no TCP connection on a ring: it is not traced"));
 }
 
 }  // namespace
