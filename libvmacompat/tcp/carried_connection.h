@@ -67,6 +67,9 @@ class CarriedConnection final : public ethernet::PacketSink {
   int rehearse(std::span<const iovec> payload, std::size_t bytes);
   /// Takes what the ring has, and runs timers that are due. Not inside with_engine().
   void progress() noexcept;
+  /// Both ends as packets have them. They do not change once the connection is on the ring.
+  [[nodiscard]] const SocketAddress& local() const { return local_; }
+  [[nodiscard]] const SocketAddress& peer() const { return peer_; }
   [[nodiscard]] ethernet::Ring& ring() const { return *ring_; }
   [[nodiscard]] const std::shared_ptr<ethernet::Ring>& shared_ring() const { return ring_; }
 

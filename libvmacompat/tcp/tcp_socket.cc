@@ -41,7 +41,9 @@ TcpSocket::TcpSocket(int fd)
       fd_(fd),
       carried_(*this),
       stream_(carried_),
-      api_(*this, carried_, stream_, statistics_) {
+      lender_(carried_),
+      callback_(*this, fd_, carried_, lender_),
+      api_(*this, carried_, stream_, statistics_, lender_, callback_) {
   runtime::fork_registry().enter(*this);
 }
 
@@ -57,7 +59,7 @@ bool TcpSocket::take_accepted() { return take_over_.accepted(); }
 /// Leaves the descriptors to the kernel. Not inside a read-side section, and without locks.
 void TcpSocket::leave() {
   phase_.store(Phase::kernels, std::memory_order_release);
-  api_.leave_to_kernel();
+  lender_.leave_to_kernel();
   runtime::leave_descriptors(*this, fd());
 }
 
@@ -78,7 +80,11 @@ bool TcpSocket::give_back() noexcept {
 bool TcpSocket::become_kernels() noexcept {
   if (has_left_to_kernel()) return true;
   if (phase() == Phase::on_trial) take_over_.note_end_of_life();
-  if (!give_back()) return false;
+  callback_.begin_leaving();
+  if (!give_back()) {
+    callback_.stay();
+    return false;
+  }
   leave();
   return true;
 }
@@ -176,7 +182,7 @@ Status TcpSocket::get_option(int level, int name, void* value, socklen_t* length
 
 /// The kernel ends the connection: it sends what is left, and FIN or RST.
 void TcpSocket::closed() noexcept {
-  api_.end();
+  lender_.end();
   if (phase() == Phase::on_trial) return take_over_.note_end_of_life();
   if (phase() != Phase::on_ring) return;
   if (!process().config.stats_file.empty()) {
@@ -198,13 +204,16 @@ void TcpSocket::descriptor_closed(int fd) noexcept {
 void TcpSocket::add_fork_locks(runtime::ForkLocks& locks) {
   become_kernels();
   locks.add_outer(statistics_.lock());
+  locks.add_outer(callback_.lock());
   Endpoint::add_fork_locks(locks);
 }
 
 /// What is still on a ring has ended, or was taken over during the fork: it is the parent's.
 void TcpSocket::after_fork(ForkSide side) noexcept {
   Endpoint::after_fork(side);
-  if (side == ForkSide::parent || phase() != Phase::on_ring) return;
+  if (side == ForkSide::parent) return;
+  callback_.forget_after_fork();
+  if (phase() != Phase::on_ring) return;
   carried_.forget_after_fork();
 }
 

@@ -16,6 +16,8 @@
 #include "libvmacompat/tcp/moves.h"
 #include "libvmacompat/tcp/take_over.h"
 #include "libvmacompat/tcp/tcp_api.h"
+#include "libvmacompat/tcp/tcp_callback.h"
+#include "libvmacompat/tcp/tcp_lender.h"
 #include "libvmacompat/tcp/tcp_statistics.h"
 
 namespace ringsock::vma {
@@ -44,7 +46,7 @@ class TcpSocket final : public runtime::Endpoint {
   Status set_option(int level, int name, const void* value, socklen_t length) override;
   Status get_option(int level, int name, void* value, socklen_t* length) override;
 
-  RingUser* as_ring_user() noexcept override { return phase() == Phase::on_ring ? &api_ : nullptr; }
+  RingUser* as_ring_user() noexcept override { return phase() != Phase::kernels ? &api_ : nullptr; }
 
   Result<ssize_t> receive(msghdr& message, int flags) override;
   Result<ssize_t> send(const msghdr& message, int flags) override;
@@ -73,6 +75,7 @@ class TcpSocket final : public runtime::Endpoint {
   bool look(Nanos now);
   /// Waits while another thread moves the connection. Returns whether the kernel has it afterwards.
   bool is_kernels_now();
+  [[nodiscard]] bool is_on_ring() const { return phase() == Phase::on_ring; }
   /// The kernel's socket; -1: closed.
   [[nodiscard]] int fd() const { return fd_.load(std::memory_order_relaxed); }
 
@@ -100,6 +103,8 @@ class TcpSocket final : public runtime::Endpoint {
   CarriedConnection carried_;
   CarriedStream stream_;
   TcpStatistics statistics_;
+  TcpLender lender_;
+  TcpCallback callback_;
   TcpApi api_;
   std::atomic<std::uint64_t> seen_polls_{0};
 };

@@ -29,7 +29,10 @@ bool TcpSocket::is_kernels_now() {
 Result<ssize_t> TcpSocket::receive(msghdr& message, int flags) {
   if (phase() == Phase::on_ring) [[likely]] {
     if (is_closed()) return Error{EBADF, "recv: closed meanwhile"};
-    auto got = stream_.receive(message, flags);
+    if (callback_.is_set()) [[unlikely]] {
+      if (const int error = callback_.comes_first(flags)) return Error{error, "recv: the application's callback"};
+    }
+    auto got = callback_.is_set() ? stream_.receive_shown(message, flags, callback_) : stream_.receive(message, flags);
     if (got) [[likely]]
       take_over_.count(Exchange::Direction::received, *got);
     else if (got.error().code == EAGAIN)
@@ -63,6 +66,8 @@ Result<ssize_t> TcpSocket::send(const msghdr& message, int flags) {
 Result<int> TcpSocket::unread_bytes() {
   if (phase() == Phase::on_ring) {
     auto bytes = stream_.unread_bytes();
+    if (callback_.is_set() && callback_.look()) [[unlikely]]
+      return Error{ERESTART, "FIONREAD: the application's callback"};
     if (bytes || !is_kernels_now()) return bytes;
   }
   return ask_kernel(fd(), FIONREAD);
@@ -88,7 +93,8 @@ Result<int> TcpSocket::ask(unsigned long request) {
 
 std::uint32_t TcpSocket::ready() noexcept {
   if (phase() == Phase::on_ring) {
-    if (const auto events = stream_.events(receive_low_mark())) return *events;
+    if (const auto events = stream_.events(receive_low_mark()))
+      return callback_.is_set() ? callback_.without_hidden(*events) : *events;
   }
   return moves_.unless_moving([this] { return transports::kernel_events(fd()); });
 }
