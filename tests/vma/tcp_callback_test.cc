@@ -291,6 +291,40 @@ TEST_F(TcpCallback, WhatItDropsIsNotReadAlsoWhenTheConnectionHasGoneToTheKernelM
   EXPECT_EQ(pair_.here.receive(4), "read");
 }
 
+/// The connection goes to the kernel by another thread, at any point of the stream.
+class TcpCallbackMoves : public TcpCallback, public testing::WithParamInterface<int> {
+ protected:
+  /// Reads `sent`, or what the callback leaves of it. Returns what was read.
+  std::string read_while_it_moves(const std::string& sent) {
+    std::thread sends([&] {
+      EXPECT_EQ(pair_.there.send(sent), sent.size());
+      pair_.there.shut_down(SHUT_WR);
+    });
+    std::thread moves([&] {
+      ::usleep(static_cast<useconds_t>(GetParam()) * 300);
+      go_to_kernel();
+    });
+    std::string read = pair_.here.receive(sent.size());
+    sends.join();
+    moves.join();
+    return read;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, TcpCallbackMoves, testing::Range(0, 10));
+
+TEST_P(TcpCallbackMoves, WhatItLetsThroughIsReadWhole) {
+  const std::string sent = pattern(10'000'000);
+  watch([](const std::string&, vma_info_t&) { return VMA_PACKET_RECV; });
+  EXPECT_TRUE(read_while_it_moves(sent) == sent);
+}
+
+TEST_P(TcpCallbackMoves, WhatItDropsIsNotReadAndTheRestIs) {
+  const std::string sent = pattern(10'000'000);
+  watch([](const std::string&, vma_info_t&) { return VMA_PACKET_DROP; });
+  const std::string read = read_while_it_moves(sent);
+  EXPECT_TRUE(seen_ + read == sent) << seen_.size() << " + " << read.size();
+}
+
 TEST_F(TcpCallback, AShutdownInsideItIsSeenByThePeer) {
   watch([&](const std::string&, vma_info_t&) {
     EXPECT_EQ(::shutdown(here(), SHUT_WR), 0);
