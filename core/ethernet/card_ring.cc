@@ -181,6 +181,8 @@ int CardRing::post_to_device(ibv_send_wr& request) {
   ibv_sge whole;
   if (const int error = adapt(request, copy, whole); error != 0) return error;
   if (const int error = Ring::post_to_device(request); error != 0) return error;
+  if (capture_ != nullptr) [[unlikely]]
+    capture_->note_request(request);
   copies_.push_back(std::move(copy));
   return 0;
 }

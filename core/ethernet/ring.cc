@@ -26,7 +26,8 @@ std::uint32_t most_pieces_of(verbs::Device& device) {
 }
 
 std::shared_ptr<Ring> make_packet_ring(std::shared_ptr<Interface> interface, const RingSettings& settings,
-                                       std::unique_ptr<RingCounters> counters) {
+                                       std::unique_ptr<RingCounters> counters, bool captures) {
+  if (captures) return std::make_shared<CapturingRing>(std::move(interface), settings, std::move(counters));
   if (settings.prefetch_bytes == 0)
     return std::make_shared<PacketRing>(std::move(interface), settings, std::move(counters));
   return std::make_shared<PrefetchingRing>(std::move(interface), settings, std::move(counters));
@@ -38,7 +39,7 @@ Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Interface> interface,
                                            std::unique_ptr<PacketCapture> capture) {
   std::shared_ptr<Ring> ring;
   if (interface->is_embedded()) {
-    ring = make_packet_ring(std::move(interface), settings, std::move(counters));
+    ring = make_packet_ring(std::move(interface), settings, std::move(counters), capture != nullptr);
   } else {
     ring = std::make_shared<CardRing>(std::move(interface), settings, std::move(counters));
   }
@@ -232,8 +233,6 @@ int Ring::post_locked(ibv_send_wr& request) {
     --unsignalled_;
     return error;
   }
-  if (capture_ != nullptr) [[unlikely]]
-    capture_->note_request(request);
   ++under_way_;
   if (request.wr_id != 0) {
     unsignalled_ = 0;
