@@ -19,8 +19,8 @@ using ::testing::ContainsRegex;
 
 /// What tcpdump reads in the files of all rings so far: a ring ends with its last user.
 std::string as_tcpdump_reads(const std::string& filter) {
-  const std::string files = std::string(std::getenv("VMA_PCAP_FILE")) + "." + std::to_string(::getpid()) + ".*.pcap";
-  return output_of("for file in " + files + "; do tcpdump -nn -r $file '" + filter + "'; done");
+  return output_of("for file in $VMA_PCAP_FILE." + std::to_string(::getpid()) + ".*.pcap; do tcpdump -nn -r $file '" +
+                   filter + "'; done");
 }
 
 class Pcap : public testing::Test {
