@@ -154,9 +154,12 @@ Line line_of(const runtime::VmaSocketSnapshot& socket) {
 std::string head_of(const runtime::VmaSnapshot& process) {
   const auto by_rings = std::count_if(process.sockets.begin(), process.sockets.end(),
                                       [](const auto& socket) { return socket.is_offloaded; });
-  return process.program + " [" + std::to_string(process.pid) + "]: libvma, " + std::to_string(process.sockets.size()) +
-         " UDP sockets (" + std::to_string(by_rings) + " by Ethernet rings), " + std::to_string(process.rings.size()) +
-         " rings\n";
+  const auto connections = std::ranges::count_if(process.sockets, &runtime::VmaSocketSnapshot::is_tcp);
+  const auto datagrams = static_cast<std::ptrdiff_t>(process.sockets.size()) - connections;
+  return process.program + " [" + std::to_string(process.pid) + "]: libvma, " + std::to_string(datagrams) +
+         " UDP sockets (" + std::to_string(by_rings - connections) + " by Ethernet rings), " +
+         (connections != 0 ? std::to_string(connections) + " TCP connections by Ethernet rings, " : "") +
+         std::to_string(process.rings.size()) + " rings\n";
 }
 
 // -- rates

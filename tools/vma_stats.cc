@@ -128,7 +128,7 @@ int change(const VmaPage& page, const VmaStatsOptions& options) {
     if (Status zeroed = page.zero(); !zeroed) return refuse(text_of(zeroed.error()));
   }
   const auto& request = options.request;
-  if (!request.log_level && !request.log_details && !request.dump_fd) return EXIT_SUCCESS;
+  if (!request.log_level && !request.log_details && !request.dump_fd && !request.trace_fd) return EXIT_SUCCESS;
   if (Status done = page.ask(request, kAnswerToChange); !done) {
     if (done.error().code != ETIMEDOUT) return refuse(text_of(done.error()));
     return refuse("process " + std::to_string(page.pid()) +

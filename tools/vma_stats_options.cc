@@ -61,6 +61,7 @@ bool take_value(int letter, const char* value, VmaStatsOptions& out) {
     case 'l': return (out.request.log_level = config::parse_vma_log_level(value)).has_value();
     case 'D': return (out.request.log_details = number(value, 0, 3)).has_value();
     case 'S': return (out.request.dump_fd = number(value, 0, kMostDescriptors)).has_value();
+    case 'T': return (out.request.trace_fd = number(value, 0, kMostDescriptors)).has_value();
     case 's': return (out.sockets = parse_descriptors(value)).has_value();
     default: return false;
   }
@@ -79,6 +80,7 @@ constexpr std::array kOptions{
     option{"zero", no_argument, nullptr, 'z'},
     option{"log_level", required_argument, nullptr, 'l'},
     option{"fd_dump", required_argument, nullptr, 'S'},
+    option{"trace", required_argument, nullptr, 'T'},
     option{"details_level", required_argument, nullptr, 'D'},
     option{"sockets", required_argument, nullptr, 's'},
     option{"version", no_argument, nullptr, 'V'},
@@ -92,6 +94,16 @@ bool take_dump_level(int argc, char** argv, VmaStatsOptions& out) {
   const auto level = config::parse_vma_log_level(argv[::optind]);
   if (!level) return false;
   out.request.dump_level = *level;
+  ++::optind;
+  return true;
+}
+
+/// Takes the number behind the option's value: "-T 5 100".
+bool take_trace_segments(int argc, char** argv, VmaStatsOptions& out) {
+  if (::optind >= argc || argv[::optind][0] == '-') return true;
+  const auto segments = number(argv[::optind], 1, runtime::kVmaMostTraced);
+  if (!segments) return false;
+  out.request.trace_segments = *segments;
   ++::optind;
   return true;
 }
@@ -114,7 +126,7 @@ VmaStatsParsed parse_vma_stats_options(int argc, char** argv, const std::string&
   VmaStatsOptions out;
   out.directory = default_directory;
   for (int letter;
-       (letter = ::getopt_long(argc, argv, "p:k:n:fFi:c:v:d:zl:S:D:s:Vh", kOptions.data(), nullptr)) != -1;) {
+       (letter = ::getopt_long(argc, argv, "p:k:n:fFi:c:v:d:zl:S:T:D:s:Vh", kOptions.data(), nullptr)) != -1;) {
     switch (letter) {
       case 'f': break;  // the default
       case 'F': out.clean = false; break;
@@ -128,6 +140,8 @@ VmaStatsParsed parse_vma_stats_options(int argc, char** argv, const std::string&
     }
     if (letter == 'S' && !take_dump_level(argc, argv, out))
       return {.problem = std::string("-S: no log level: ") + argv[::optind]};
+    if (letter == 'T' && !take_trace_segments(argc, argv, out))
+      return {.problem = std::string("-T: no number of segments: ") + argv[::optind]};
   }
   if (::optind < argc) return {.problem = std::string("what is ") + argv[::optind] + "?"};
   return {.options = out};
@@ -151,6 +165,7 @@ void print_vma_stats_usage(std::FILE* out) {
                "  -l, --log_level L      set the log level, by a name of VMA_TRACELEVEL\n"
                "  -D, --details_level N  set VMA_LOG_DETAILS, 0 to 3\n"
                "  -S, --fd_dump FD [L]   log a socket's counters at level L (default: info); 0: all\n"
+               "  -T, --trace FD [N]     log the next N segments of a TCP connection on a ring (default: 1000)\n"
                "  -V, --version          show the version\n"
                "  -h, --help             show this help\n");
 }

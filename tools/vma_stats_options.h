@@ -31,7 +31,7 @@ struct VmaStatsOptions {
 
   /// Returns whether there is a request to the process, after which nothing is shown.
   [[nodiscard]] bool changes_process() const {
-    return zero || request.log_level || request.log_details || request.dump_fd;
+    return zero || request.log_level || request.log_details || request.dump_fd || request.trace_fd;
   }
 };
 

@@ -108,6 +108,8 @@ bool CardRing::take_one(const ibv_wc& completion, verbs::BufferRef& buffer, Nano
                       .layout = layout,
                       .ifindex = interface_->ifindex(),
                       .time = time};
+  if (capture_ != nullptr) [[unlikely]]
+    capture_->note_received(packet);
   Incoming incoming(packet, std::move(buffer), waiting, spares_);
   if (!sinks_.deliver(incoming, told)) counters_->count(Count::rx_dropped);
   replace(std::move(next));
@@ -179,6 +181,8 @@ int CardRing::post_to_device(ibv_send_wr& request) {
   ibv_sge whole;
   if (const int error = adapt(request, copy, whole); error != 0) return error;
   if (const int error = Ring::post_to_device(request); error != 0) return error;
+  if (capture_ != nullptr) [[unlikely]]
+    capture_->note_request(request);
   copies_.push_back(std::move(copy));
   return 0;
 }

@@ -214,7 +214,8 @@ Result<std::shared_ptr<Ring>> Ethernet::make_ring(Slot& slot, const RingKey& key
   const std::size_t limit = user_.options().most_rings;
   const auto present = slot.present();
   if (limit != 0 && present.size() >= limit) return present.front();
-  auto ring = Ring::create(slot.interface, user_.options().ring, user_.make_counters(slot.interface->ifindex()));
+  auto ring = Ring::create(slot.interface, user_.options().ring, user_.make_counters(slot.interface->ifindex()),
+                           user_.make_capture());
   if (!ring) return present.empty() ? ring : present.front();
   if (key.is_lasting()) slot.lasting.push_back(*ring);
   return ring;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "core/ethernet/options.h"
+#include "core/ethernet/packet_capture.h"
 #include "core/ethernet/ring_counters.h"
 
 namespace ringsock::ethernet {
@@ -17,6 +18,8 @@ class EthernetUser {
   [[nodiscard]] virtual const EthernetOptions& options() const = 0;
   /// Makes the counters for a new ring. Called under locks of Ethernet.
   virtual std::unique_ptr<RingCounters> make_counters(int ifindex) = 0;
+  /// Makes what gets copies of all packets of a new ring; null: nothing. Called as make_counters().
+  virtual std::unique_ptr<PacketCapture> make_capture() { return nullptr; }
   /// Called for each namespace that begins to have rings, under locks of Ethernet.
   virtual void has_begun() = 0;
 

@@ -35,7 +35,7 @@ Status PacketRing::start() {
   return ok();
 }
 
-template <bool kPrefetches>
+template <bool kPrefetches, bool kCaptures>
 [[gnu::always_inline]] inline unsigned PacketRing::take_some(Told& told, WaitingCall* waiting) {
   const bool wants_times = wants_times_.load(std::memory_order_relaxed);
   unsigned count = 0;
@@ -49,6 +49,7 @@ template <bool kPrefetches>
                        .layout = packet->layout,
                        .ifindex = interface_->ifindex(),
                        .time = wants_times ? Nanos(packet->wallclock_ns) : Nanos::zero()};
+    if constexpr (kCaptures) capture_->note_received(shown);
     Incoming incoming(shown, waiting, spares_);
     const bool is_ours = sinks_.deliver(incoming, told);
     packets_->release_packet();
@@ -62,6 +63,7 @@ template <bool kPrefetches>
 
 unsigned PacketRing::take(Told& told, WaitingCall* waiting) { return take_some<false>(told, waiting); }
 unsigned PrefetchingRing::take(Told& told, WaitingCall* waiting) { return take_some<true>(told, waiting); }
+unsigned CapturingRing::take(Told& told, WaitingCall* waiting) { return take_some<false, true>(told, waiting); }
 
 /// Without a service thread, packets wait in the device's ring only.
 void PacketRing::watch_alarms() {
@@ -96,6 +98,22 @@ int PacketRing::send(soft::DatagramRoom& room, std::size_t header_bytes, std::sp
   if (has_train()) [[unlikely]]
     send_train();  // the train was first
   return packets_->send_datagram(room, header_bytes, payload);
+}
+
+Ring::Look CapturingRing::poll(WaitingCall* waiting) {
+  return poll_by([&](Told& told) { return take_some<false, true>(told, waiting); });
+}
+
+int CapturingRing::send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) {
+  const int error = PacketRing::send(room, header_bytes, payload);
+  if (error == 0) capture_->note(room.headers().first(header_bytes), payload);
+  return error;
+}
+
+int CapturingRing::post_to_device(ibv_send_wr& request) {
+  const int error = Ring::post_to_device(request);
+  if (error == 0) capture_->note_request(request);
+  return error;
 }
 
 int PacketRing::rehearse(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) {

@@ -25,7 +25,7 @@ class PacketRing : public Ring {
 
  protected:
   /// Implements take().
-  template <bool kPrefetches>
+  template <bool kPrefetches, bool kCaptures = false>
   unsigned take_some(Told& told, WaitingCall* waiting);
 
  private:
@@ -46,6 +46,18 @@ class PrefetchingRing final : public PacketRing {
 
  private:
   unsigned take(Told& told, WaitingCall* waiting) override;
+};
+
+/// One that writes copies of its packets to a file, for the same reason.
+class CapturingRing final : public PacketRing {
+ public:
+  using PacketRing::PacketRing;
+  Look poll(WaitingCall* waiting) override;
+  int send(soft::DatagramRoom& room, std::size_t header_bytes, std::span<const iovec> payload) override;
+
+ private:
+  unsigned take(Told& told, WaitingCall* waiting) override;
+  int post_to_device(ibv_send_wr& request) override;
 };
 
 }  // namespace ringsock::ethernet

@@ -26,7 +26,8 @@ std::uint32_t most_pieces_of(verbs::Device& device) {
 }
 
 std::shared_ptr<Ring> make_packet_ring(std::shared_ptr<Interface> interface, const RingSettings& settings,
-                                       std::unique_ptr<RingCounters> counters) {
+                                       std::unique_ptr<RingCounters> counters, bool captures) {
+  if (captures) return std::make_shared<CapturingRing>(std::move(interface), settings, std::move(counters));
   if (settings.prefetch_bytes == 0)
     return std::make_shared<PacketRing>(std::move(interface), settings, std::move(counters));
   return std::make_shared<PrefetchingRing>(std::move(interface), settings, std::move(counters));
@@ -34,13 +35,15 @@ std::shared_ptr<Ring> make_packet_ring(std::shared_ptr<Interface> interface, con
 }  // namespace
 
 Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Interface> interface, const RingSettings& settings,
-                                           std::unique_ptr<RingCounters> counters) {
+                                           std::unique_ptr<RingCounters> counters,
+                                           std::unique_ptr<PacketCapture> capture) {
   std::shared_ptr<Ring> ring;
   if (interface->is_embedded()) {
-    ring = make_packet_ring(std::move(interface), settings, std::move(counters));
+    ring = make_packet_ring(std::move(interface), settings, std::move(counters), capture != nullptr);
   } else {
     ring = std::make_shared<CardRing>(std::move(interface), settings, std::move(counters));
   }
+  ring->capture_ = std::move(capture);
   if (Status made = ring->make_queues(); !made) return made.error();
   if (Status started = ring->start(); !started) return started.error();
   if (ring->makes_trains_) bursts().enter(*ring);

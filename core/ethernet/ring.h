@@ -19,6 +19,7 @@
 #include "core/ethernet/adaptive_moderation.h"
 #include "core/ethernet/incoming.h"
 #include "core/ethernet/options.h"
+#include "core/ethernet/packet_capture.h"
 #include "core/ethernet/ring_counters.h"
 #include "core/ethernet/sink_table.h"
 #include "core/ethernet/spare_buffers.h"
@@ -40,8 +41,10 @@ class Interface;
 class Ring : public std::enable_shared_from_this<Ring> {
  public:
   /// Makes a ring of the kind that the interface supports. Errors: those of the device.
+  /// @param capture  gets copies of all packets; null: none
   static Result<std::shared_ptr<Ring>> create(std::shared_ptr<Interface> interface, const RingSettings& settings,
-                                              std::unique_ptr<RingCounters> counters);
+                                              std::unique_ptr<RingCounters> counters,
+                                              std::unique_ptr<PacketCapture> capture = nullptr);
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
   virtual ~Ring() = default;
@@ -165,6 +168,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   SinkTable sinks_;
   SpareBuffers spares_;
   const std::unique_ptr<RingCounters> counters_;
+  std::unique_ptr<PacketCapture> capture_;  ///< set before the ring is used
 
   /// Returns whether a train waits, or is about to leave.
   [[nodiscard]] bool has_train() const { return train_began_.load(std::memory_order_relaxed) != Nanos::zero(); }

@@ -1,6 +1,8 @@
 // What a socket that uses rings is told about the network, and where the Extra API finds it.
 #pragma once
 
+#include <cstdint>
+
 namespace ringsock::vma {
 
 class ApiSocket;
@@ -17,11 +19,19 @@ class RingUser {
   /// Netfilter rules have changed.
   virtual void follow_netfilter() = 0;
 
+  /// Brings the entry in the statistics page up to date, as far as it is not always. Threads: any.
+  virtual void refresh_statistics() {}
+  /// Writes the next segments to VMA's log, at the level info. Returns false when it is no TCP connection on a ring.
+  virtual bool trace(std::uint32_t /*segments*/) { return false; }
+
  protected:
   RingUser() = default;
   RingUser(const RingUser&) = default;
   RingUser& operator=(const RingUser&) = default;
   ~RingUser() = default;
 };
+
+/// Calls `visit` of all sockets of the process that may use rings. Holds no lock of the table or of a socket meanwhile.
+void for_each_ring_user(void (RingUser::*visit)());
 
 }  // namespace ringsock::vma

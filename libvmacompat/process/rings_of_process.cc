@@ -1,11 +1,13 @@
 #include "libvmacompat/process/rings_of_process.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <memory>
-#include <vector>
+#include <string>
 
 #include "core/base/process_state.h"
-#include "core/runtime/fd_table.h"
 #include "libvmacompat/process/ring_user.h"
 #include "libvmacompat/process/statistics_requests.h"
 #include "libvmacompat/process/vma_process.h"
@@ -97,16 +99,6 @@ class PageCounters final : public ethernet::RingCounters {
   runtime::VmaRingStatistics slot_;
 };
 
-/// Visits all sockets of the process that may use rings. Holds no lock of the table or of a socket meanwhile.
-void for_each_user(void (RingUser::*follow)()) {
-  std::vector<runtime::Ref> endpoints;
-  runtime::fd_table().for_each(
-      [&](int, runtime::Endpoint& endpoint) { endpoints.push_back(runtime::Ref::share(endpoint)); });
-  for (const runtime::Ref& one : endpoints) {
-    if (auto* const user = dynamic_cast<RingUser*>(&*one)) (user->*follow)();
-  }
-}
-
 class RingsOfProcess final : public ethernet::EthernetUser {
  public:
   static constexpr ProcessPart kPart = ProcessPart::rings_of_process;
@@ -114,15 +106,24 @@ class RingsOfProcess final : public ethernet::EthernetUser {
   std::unique_ptr<ethernet::RingCounters> make_counters(int ifindex) override {
     return std::make_unique<PageCounters>(ifindex);
   }
+  std::unique_ptr<ethernet::PacketCapture> make_capture() override {
+    const std::string& place = process().config.pcap_file;
+    if (place.empty()) return nullptr;
+    const unsigned number = captures_.fetch_add(1, std::memory_order_relaxed);
+    return ethernet::PacketCapture::create(
+        place + "." + std::to_string(::getpid()) + "." + std::to_string(number) + ".pcap", capture_bytes_);
+  }
   void has_begun() override {
     follow_statistics_requests();
     process().agent.begin();
   }
-  void addresses_have_changed() override { for_each_user(&RingUser::follow_addresses); }
-  void filters_have_changed() override { for_each_user(&RingUser::follow_netfilter); }
+  void addresses_have_changed() override { for_each_ring_user(&RingUser::follow_addresses); }
+  void filters_have_changed() override { for_each_ring_user(&RingUser::follow_netfilter); }
 
  private:
   const ethernet::EthernetOptions options_ = options_of(process().config);
+  std::atomic<unsigned> captures_{0};
+  std::atomic<std::uint64_t> capture_bytes_{process().config.pcap_bytes};
 };
 
 }  // namespace

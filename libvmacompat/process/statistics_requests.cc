@@ -12,7 +12,9 @@
 #include "core/base/log.h"
 #include "core/base/unique_fd.h"
 #include "core/ethernet/ethernet.h"
+#include "core/runtime/fd_table.h"
 #include "core/runtime/service_thread.h"
+#include "libvmacompat/process/ring_user.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/statistics/vma_page_reader.h"
 #include "libvmacompat/statistics/vma_views.h"
@@ -28,6 +30,16 @@ void log_lines(config::VmaLogLevel level, std::string_view text) {
   }
 }
 
+void trace_socket(int fd, int segments) {
+  runtime::FdTable::Lookup socket = runtime::fd_table().find(fd);
+  if (socket) socket.pin();
+  RingUser* const user = socket ? socket->as_ring_user() : nullptr;
+  const auto count = static_cast<std::uint32_t>(segments != runtime::kVmaUnchanged ? segments : runtime::kVmaTraced);
+  if (user != nullptr && user->trace(count)) return;
+  process().log.write(config::VmaLogLevel::warning,
+                      "descriptor " + std::to_string(fd) + " is no TCP connection on a ring: it is not traced");
+}
+
 void do_what_is_asked() {
   const auto question = runtime::vma_statistics.take_asked();
   if (!question) return;
@@ -35,6 +47,7 @@ void do_what_is_asked() {
   if (asked.log_level != runtime::kVmaUnchanged)
     process().log.set_level(static_cast<config::VmaLogLevel>(asked.log_level));
   if (asked.log_details != runtime::kVmaUnchanged) process().log.set_details(asked.log_details);
+  for_each_ring_user(&RingUser::refresh_statistics);
   const auto pools = ethernet::Ethernet::refresh_statistics();
   for (std::size_t i = 0; i < pools.size(); ++i)
     runtime::vma_statistics.show_pool(i, true, pools[i].buffers, pools[i].refusals);
@@ -44,12 +57,14 @@ void do_what_is_asked() {
     dump_sockets(asked.dump_fd,
                  has_level ? static_cast<config::VmaLogLevel>(asked.dump_level) : config::VmaLogLevel::info);
   }
+  if (asked.trace_fd != runtime::kVmaUnchanged) trace_socket(asked.trace_fd, asked.trace_segments);
   runtime::vma_statistics.answer(asked.number);
 }
 
 }  // namespace
 
 bool dump_sockets(int fd, config::VmaLogLevel level) {
+  for_each_ring_user(&RingUser::refresh_statistics);
   const auto all = runtime::vma_statistics.snapshot();
   if (!all) return false;
   for (const auto& socket : all->sockets) {

@@ -38,6 +38,7 @@ enum class VmaSocketCount : std::size_t {
   rx_migrations,
   ready_packets_dropped,
   ready_bytes_dropped,
+  rx_out_of_order,  ///< TCP segments that arrived ahead of others
   tx_packets = 16,
   tx_bytes,
   tx_eagains,
@@ -51,6 +52,8 @@ enum class VmaSocketCount : std::size_t {
   tx_migrations,
   tx_paced,        ///< datagrams that left under a rate
   tx_paced_waits,  ///< times that the sender had to wait for that
+  tx_time_outs,    ///< of TCP's retransmission timer
+  tx_reorderings,  ///< times that TCP took segments for lost that had been overtaken
 };
 inline constexpr std::size_t kVmaSocketCounts = 32;
 
@@ -63,10 +66,15 @@ enum class VmaSocketLevel : std::size_t {
   ready_packets_max,
   ready_bytes_max,
   rx_thread,
+  tcp_rttvar_us,
   tx_thread = 8,
   tx_ready_bytes,
   left_to_netfilter,  ///< 1: netfilter rules are the reason why the kernel receives or sends
   tx_rate_kbps,       ///< SO_MAX_PACING_RATE; 0: none
+  tcp_state,          ///< TCP_ESTABLISHED and so on; 0: not TCP on a ring
+  tcp_rtt_us,
+  tcp_cwnd,       ///< bytes
+  tcp_in_flight,  ///< bytes
 };
 inline constexpr std::size_t kVmaSocketLevels = 16;
 
@@ -173,8 +181,11 @@ struct VmaControls {
   std::atomic<std::int32_t> log_details;  ///< 0..3, or kVmaUnchanged
   std::atomic<std::int32_t> dump_fd;      ///< descriptor whose counters to log; 0: all; kVmaUnchanged: none
   std::atomic<std::int32_t> dump_level;   ///< VmaLogLevel
+  std::atomic<std::int32_t> trace_fd;     ///< descriptor whose segments to log; kVmaUnchanged: none
+  std::atomic<std::int32_t> trace_segments;
 };
 inline constexpr std::int32_t kVmaUnchanged = -100;
+inline constexpr std::int32_t kVmaTraced = 1000, kVmaMostTraced = 100'000;  ///< segments of a trace
 
 inline constexpr std::size_t kVmaPools = 16;
 
@@ -195,7 +206,7 @@ struct VmaPageHeader {
 static_assert(sizeof(VmaPageHeader) <= 4096);
 
 inline constexpr std::array<char, 8> kVmaMagic{'R', 'I', 'N', 'G', 'S', 'V', 'M', 'A'};
-inline constexpr std::uint32_t kVmaPageVersion = 3;
+inline constexpr std::uint32_t kVmaPageVersion = 4;
 inline constexpr std::size_t kVmaHeaderBytes = 4096;
 inline constexpr std::uint32_t kVmaRings = 64;
 inline constexpr std::uint32_t kVmaMostSockets = 1024;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
@@ -75,6 +76,24 @@ bool take_identity(const VmaSocketIdentity& identity, VmaSocketSnapshot& out) {
   return true;
 }
 
+/// Returns the name of a state of the kernel's numbering; empty for none.
+const char* state_name(std::uint64_t state) {
+  constexpr std::array kNames{"",          "ESTABLISHED", "SYN_SENT",   "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2",
+                              "TIME_WAIT", "CLOSE",       "CLOSE_WAIT", "LAST_ACK", "LISTEN",    "CLOSING"};
+  return state < kNames.size() ? kNames[state] : "";
+}
+
+void take_tcp(const VmaSocketSlot& slot, VmaSocketSnapshot& out) {
+  out.tcp_state = state_name(level_of(slot, VmaSocketLevel::tcp_state));
+  out.tcp_rtt_us = level_of(slot, VmaSocketLevel::tcp_rtt_us);
+  out.tcp_rttvar_us = level_of(slot, VmaSocketLevel::tcp_rttvar_us);
+  out.tcp_cwnd = level_of(slot, VmaSocketLevel::tcp_cwnd);
+  out.tcp_in_flight = level_of(slot, VmaSocketLevel::tcp_in_flight);
+  out.tx_time_outs = count_of(slot, VmaSocketCount::tx_time_outs);
+  out.tx_reorderings = count_of(slot, VmaSocketCount::tx_reorderings);
+  out.rx_out_of_order = count_of(slot, VmaSocketCount::rx_out_of_order);
+}
+
 void take_counts(const VmaSocketSlot& slot, VmaSocketSnapshot& out) {
   using Count = VmaSocketCount;
   using Level = VmaSocketLevel;
@@ -105,6 +124,7 @@ void take_counts(const VmaSocketSlot& slot, VmaSocketSnapshot& out) {
   out.tx_ready_bytes = level(Level::tx_ready_bytes);
   out.ready_packets_max = level(Level::ready_packets_max);
   out.ready_bytes_max = level(Level::ready_bytes_max);
+  take_tcp(slot, out);
 }
 
 /// Returns false when the slot holds invalid values.
@@ -289,6 +309,10 @@ Status VmaPage::ask(const VmaRequest& request, std::chrono::milliseconds wait) c
   if (written && request.dump_fd) {
     written = write(offsetof(VmaControls, dump_level), level(request.dump_level));
     if (written) written = write(offsetof(VmaControls, dump_fd), *request.dump_fd);
+  }
+  if (written && request.trace_fd) {
+    written = write(offsetof(VmaControls, trace_segments), request.trace_segments);
+    if (written) written = write(offsetof(VmaControls, trace_fd), *request.trace_fd);
   }
   if (written) written = write(offsetof(VmaControls, asked), static_cast<std::int32_t>(number));
   if (!written) return written;

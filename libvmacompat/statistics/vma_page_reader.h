@@ -30,6 +30,8 @@ struct VmaRequest {
   std::optional<int> log_details{};
   std::optional<int> dump_fd{};  ///< 0: all sockets
   config::VmaLogLevel dump_level = config::VmaLogLevel::info;
+  std::optional<int> trace_fd{};
+  int trace_segments = kVmaTraced;  ///< 1..kVmaMostTraced
 };
 
 /// The page of one process, open.

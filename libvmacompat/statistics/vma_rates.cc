@@ -35,8 +35,8 @@ class Rates {
 void make_rates(const Rates& rates, VmaSocketSnapshot& now, const VmaSocketSnapshot& before) {
   using S = VmaSocketSnapshot;
   rates.all(now, before, &S::rx, &S::rx_os, &S::tx, &S::tx_os, &S::tx_dummies, &S::tx_paced, &S::tx_paced_waits,
-            &S::retransmits, &S::poll_hits, &S::poll_misses, &S::rx_migrations, &S::tx_migrations,
-            &S::ready_packets_dropped, &S::ready_bytes_dropped);
+            &S::retransmits, &S::tx_time_outs, &S::tx_reorderings, &S::rx_out_of_order, &S::poll_hits, &S::poll_misses,
+            &S::rx_migrations, &S::tx_migrations, &S::ready_packets_dropped, &S::ready_bytes_dropped);
 }
 void make_rates(const Rates& rates, VmaIomuxSnapshot& now, const VmaIomuxSnapshot& before) {
   using S = VmaIomuxSnapshot;

@@ -40,10 +40,15 @@ struct VmaSocketSnapshot {
   std::uint64_t tx_dummies = 0;
   std::uint64_t tx_paced = 0, tx_paced_waits = 0;  ///< datagrams that left under a rate, and waits for that
   std::uint64_t retransmits = 0;
+  std::uint64_t tx_time_outs = 0, tx_reorderings = 0, rx_out_of_order = 0;  ///< of TCP
   std::uint64_t poll_hits = 0, poll_misses = 0;
   std::uint64_t rx_migrations = 0, tx_migrations = 0;
 
   std::uint64_t ready_packets_dropped = 0, ready_bytes_dropped = 0;
+
+  // TCP on a ring: present values, never rates.
+  std::uint64_t tcp_rtt_us = 0, tcp_rttvar_us = 0;
+  std::uint64_t tcp_cwnd = 0, tcp_in_flight = 0;  ///< bytes
 
   // Waiting to be read or sent: present values, never rates.
   std::uint64_t ready_packets = 0, ready_bytes = 0, ready_byte_limit = 0;

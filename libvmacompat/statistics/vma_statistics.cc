@@ -47,7 +47,8 @@ void clear(Slot& slot) {
 }
 
 void be_unchanged(VmaControls& controls) {
-  for (auto* const one : {&controls.log_level, &controls.log_details, &controls.dump_fd, &controls.dump_level})
+  for (auto* const one : {&controls.log_level, &controls.log_details, &controls.dump_fd, &controls.dump_level,
+                          &controls.trace_fd, &controls.trace_segments})
     one->store(kVmaUnchanged, std::memory_order_relaxed);
 }
 
@@ -220,6 +221,7 @@ void VmaStatistics::show_pools(std::size_t count) {
 Result<int> VmaStatistics::asked_fd() {
   const std::lock_guard guard(lock_);
   if (asked_fd_ >= 0) return asked_fd_;
+  if (header_locked() != nullptr && forked_) show_locked();
   if (path_[0] == '\0') return Error{ENOENT, "statistics"};
   UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   if (!watch) return Error::last("inotify_init1");
@@ -244,6 +246,8 @@ std::optional<VmaAsked> VmaStatistics::take_asked() {
   out.log_details = take(controls.log_details, 0, kMostDetails);
   out.dump_fd = take(controls.dump_fd, 0, INT32_MAX);
   out.dump_level = take(controls.dump_level, kLeastLevel, kMostLevel);
+  out.trace_fd = take(controls.trace_fd, 0, INT32_MAX);
+  out.trace_segments = take(controls.trace_segments, 1, kVmaMostTraced);
   return out;
 }
 

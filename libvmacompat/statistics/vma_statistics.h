@@ -91,6 +91,8 @@ struct VmaAsked {
   int log_details = kVmaUnchanged;
   int dump_fd = kVmaUnchanged;
   int dump_level = kVmaUnchanged;
+  int trace_fd = kVmaUnchanged;
+  int trace_segments = kVmaUnchanged;
 };
 
 /// The statistics page of the process. It is private memory when /dev/shm is missing or full. A forked child begins
@@ -108,7 +110,8 @@ class VmaStatistics final : public WaitCounters {
   void configure(const std::string& directory, std::uint32_t sockets);
 
   /// Returns a descriptor that becomes readable on a request. The service thread watches it and then calls
-  /// take_asked(). It stays open. Errors: ENOENT there is no page; those of inotify_init1(2), inotify_add_watch(2).
+  /// take_asked(). It stays open. Makes the page unless it is there. Errors: ENOENT there is no page; those of
+  /// inotify_init1(2), inotify_add_watch(2).
   Result<int> asked_fd();
   /// Takes the request made since the last call, or nothing when no request is complete. The descriptor is not readable
   /// afterwards.

@@ -131,6 +131,19 @@ std::string ready_lines(const VmaSocketSnapshot& socket) {
   return out;
 }
 
+/// What the engine knows of a TCP connection that a ring carries.
+std::string tcp_lines(const VmaSocketSnapshot& socket) {
+  if (socket.tcp_state.empty() || !socket.is_offloaded) return "";
+  std::string out = "- State = [" + socket.tcp_state + "]\n";
+  out += "- Round trip: " + number(socket.tcp_rtt_us) + " / " + number(socket.tcp_rttvar_us) + " [usec/deviation]\n";
+  out +=
+      "- Congestion window: " + number(socket.tcp_cwnd) + ", in flight " + number(socket.tcp_in_flight) + " [bytes]\n";
+  if ((socket.tx_time_outs | socket.tx_reorderings | socket.rx_out_of_order) != 0)
+    out += "- Time-outs: " + number(socket.tx_time_outs) + ", reorderings: " + number(socket.tx_reorderings) +
+           ", received out of order: " + number(socket.rx_out_of_order) + "\n";
+  return out;
+}
+
 std::string activity_lines(const VmaSocketSnapshot& socket, const char* slash) {
   std::string out = flow_line("Tx Offload: ", socket.tx, slash) + flow_line("Tx OS info: ", socket.tx_os, slash);
   if (socket.tx_dummies != 0) out += "Tx Dummy messages : " + number(socket.tx_dummies) + "\n";
@@ -230,6 +243,7 @@ std::string vma_socket_block(const VmaSocketSnapshot& socket, VmaCounting counti
   if (socket.is_left_to_netfilter) out += "- Left to the kernel: rules of netfilter\n";
   if (socket.ring_user_id_rx != 0) out += "- RX: Ring User ID = " + number(socket.ring_user_id_rx) + "\n";
   if (socket.ring_user_id_tx != 0) out += "- TX: Ring User ID = " + number(socket.ring_user_id_tx) + "\n";
+  out += tcp_lines(socket);
   return out + activity_lines(socket, counting == VmaCounting::per_second ? "/s" : "");
 }
 

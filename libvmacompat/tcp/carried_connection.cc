@@ -120,6 +120,7 @@ bool CarriedConnection::follow_options(int fd) { return go_by(tcp_send_options_o
 
 /// Follows the network: routes, neighbours, netfilter.
 bool CarriedConnection::look(Nanos now) {
+  write_trace();
   if (next_timer_.load(std::memory_order_relaxed) <= now) {
     const auto before = endpoint_.activity();
     with_engine([](tcp::TcpConnection& engine, Nanos at) { return engine.timers(at), true; });
@@ -137,6 +138,39 @@ bool CarriedConnection::look(Nanos now) {
   if (way->is_current(ethernet_->network(), kOptionsGeneration)) return true;
   // While nothing leads to the peer, neither for the kernel, the connection waits: the engine repeats what is lost.
   return go_by(options) || !can_go_back();
+}
+
+// -- the trace -------------------------------------------------------------------------------------
+
+void CarriedConnection::trace(std::uint32_t segments) {
+  const std::lock_guard guard(lock_);
+  if (trace_ != nullptr) return trace_->go_on(segments);
+  trace_ = std::make_unique<TcpTrace>(segments, monotonic_now());
+  is_traced_.store(true, std::memory_order_relaxed);
+}
+
+/// Takes what has been traced, and ends the trace when it is complete, or the connection leaves the ring.
+std::vector<std::string> CarriedConnection::take_trace() {
+  const std::lock_guard guard(lock_);
+  if (trace_ == nullptr) return {};
+  std::vector<std::string> lines = trace_->take_lines();
+  if (trace_->is_over() || phase_ != Phase::running) {
+    trace_.reset();
+    is_traced_.store(false, std::memory_order_relaxed);
+  }
+  return lines;
+}
+
+/// Writes what has been traced.
+void CarriedConnection::write_trace() noexcept {
+  if (!is_traced_.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  try {
+    const std::vector<std::string> lines = take_trace();  // without the lock they may go to the application's function
+    const std::string ends = "TCP " + local_.to_string() + " - " + peer_.to_string() + ": ";
+    for (const std::string& line : lines) process().log.write(config::VmaLogLevel::info, ends + line);
+  } catch (const std::bad_alloc&) {  // these lines are lost
+  }
 }
 
 // -- moving ----------------------------------------------------------------------------------------
@@ -232,9 +266,12 @@ void CarriedConnection::leave_ring() noexcept {
   if (is_attached_) tell_agent(agent::State::kClosed);
   if (std::exchange(is_attached_, false))
     ring_->detach({.protocol = IPPROTO_TCP, .destination = local_, .source = peer_}, *this);
-  const std::lock_guard guard(lock_);
-  phase_ = Phase::away;
-  next_timer_.store(Nanos::max(), std::memory_order_relaxed);
+  {
+    const std::lock_guard guard(lock_);
+    phase_ = Phase::away;
+    next_timer_.store(Nanos::max(), std::memory_order_relaxed);
+  }
+  write_trace();
 }
 
 /// Hands segments that the ring had to the kernel. Those that it refuses are lost: the peer repeats them.
@@ -323,6 +360,8 @@ void CarriedConnection::feed(const ethernet::Packet& packet, Nanos now) {
                     .payload = packet.payload};
   const std::size_t mss = std::max<std::size_t>(engine_.settings().mtu_payload, 536);
   in.merged = static_cast<std::uint16_t>(std::max<std::size_t>(1, (packet.payload.size() + mss - 1) / mss));
+  if (trace_ != nullptr) [[unlikely]]
+    trace_->received(in, engine_.info(), now);
   engine_.segment(in, now);
 }
 
@@ -334,7 +373,11 @@ bool CarriedConnection::note_events() noexcept {
 }
 
 void CarriedConnection::flush(Nanos now) {
-  while (const auto segment = engine_.next_segment(now)) emit(*segment);
+  while (const auto segment = engine_.next_segment(now)) {
+    if (trace_ != nullptr) [[unlikely]]
+      trace_->sent(*segment, engine_.info(), now);
+    emit(*segment);
+  }
   note_events();
   next_timer_.store(engine_.next_timer(), std::memory_order_relaxed);
 }

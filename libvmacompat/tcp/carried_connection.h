@@ -19,6 +19,7 @@
 #include "core/ethernet/ring.h"
 #include "core/ethernet/ring_choice.h"
 #include "core/runtime/endpoint.h"
+#include "libvmacompat/tcp/tcp_trace.h"
 
 namespace ringsock::vma {
 
@@ -66,12 +67,17 @@ class CarriedConnection final : public ethernet::PacketSink {
   int rehearse(std::span<const iovec> payload, std::size_t bytes);
   /// Takes what the ring has, and runs timers that are due. Not inside with_engine().
   void progress() noexcept;
+  /// Both ends as packets have them. They do not change once the connection is on the ring.
+  [[nodiscard]] const SocketAddress& local() const { return local_; }
+  [[nodiscard]] const SocketAddress& peer() const { return peer_; }
   [[nodiscard]] ethernet::Ring& ring() const { return *ring_; }
   [[nodiscard]] const std::shared_ptr<ethernet::Ring>& shared_ring() const { return ring_; }
 
   // -- the service thread's
   /// Runs due timers and follows changes of the network. Returns false when the connection must go back to the kernel.
   bool look(Nanos now);
+  /// Writes the next segments to VMA's log, at the level info.
+  void trace(std::uint32_t segments);
   /// Returns the number of looks at the ring by the application's threads.
   [[nodiscard]] std::uint64_t polls() const { return polls_.load(std::memory_order_relaxed); }
 
@@ -98,6 +104,8 @@ class CarriedConnection final : public ethernet::PacketSink {
   Status begin(const engine::tcp::Established& state);
   void set_phase(Phase phase);
   void return_kept();
+  std::vector<std::string> take_trace();
+  void write_trace() noexcept;
   void tell_agent(std::uint8_t state) noexcept;
   void play_end_of_stream(const engine::tcp::Established& state) const;
   std::shared_ptr<ethernet::Destination> way_by(const ethernet::SendOptions& options);
@@ -121,7 +129,9 @@ class CarriedConnection final : public ethernet::PacketSink {
   ethernet::SendOptions options_;
   std::shared_ptr<ethernet::Destination> way_;
   std::vector<ethernet::Arrival> kept_;
+  std::unique_ptr<TcpTrace> trace_;  ///< null: no segments are traced
 
+  std::atomic<bool> is_traced_{false};
   std::atomic<Nanos> next_timer_{Nanos::max()};
   std::atomic<std::uint64_t> polls_{0};
 };

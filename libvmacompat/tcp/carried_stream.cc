@@ -11,6 +11,7 @@
 #include <span>
 
 #include "core/wire/tcp.h"
+#include "libvmacompat/tcp/tcp_callback.h"
 
 namespace ringsock::vma {
 
@@ -91,7 +92,9 @@ Result<ssize_t> CarriedStream::receive_urgent(const msghdr& message, int flags) 
   return answer ? *answer : kLeave;
 }
 
-Result<ssize_t> CarriedStream::receive(msghdr& message, int flags) {
+/// Receives by `read(engine, now)`, which returns how many bytes it has read into the message.
+template <class Read>
+[[gnu::always_inline]] inline Result<ssize_t> CarriedStream::receive_as(msghdr& message, int flags, Read read) {
   if ((flags & MSG_ERRQUEUE) != 0) return Error{EAGAIN, "recv: no error queue"};
   if ((flags & ~(kKnownReceiveFlags | MSG_OOB)) != 0) return kLeave;
   message.msg_namelen = 0;
@@ -100,11 +103,24 @@ Result<ssize_t> CarriedStream::receive(msghdr& message, int flags) {
   if ((flags & MSG_OOB) != 0) [[unlikely]]
     return receive_urgent(message, flags);
   const bool has_room = total(message) != 0;
-  auto take = [&](tcp::TcpConnection& engine, Nanos now) { return read_into(engine, message, flags, now); };
-  auto got = receive_once(has_room, take);
+  auto got = receive_once(has_room, read);
   if (got || got.error().code != EAGAIN) return got;
   connection_.progress();
-  return receive_once(has_room, take);
+  return receive_once(has_room, read);
+}
+
+Result<ssize_t> CarriedStream::receive(msghdr& message, int flags) {
+  return receive_as(message, flags,
+                    [&](tcp::TcpConnection& engine, Nanos now) { return read_into(engine, message, flags, now); });
+}
+
+Result<ssize_t> CarriedStream::receive_shown(msghdr& message, int flags, TcpCallback& callback) {
+  return receive_as(message, flags, [&](tcp::TcpConnection& engine, Nanos now) -> std::size_t {
+    if (callback.hides(engine)) return 0;
+    const std::size_t bytes = read_into(engine, message, flags, now);
+    callback.note_read(engine);
+    return bytes;
+  });
 }
 
 Result<int> CarriedStream::unread_bytes() {

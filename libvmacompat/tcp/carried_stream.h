@@ -24,6 +24,8 @@ inline std::size_t total(const msghdr& message) {
   return bytes;
 }
 
+class TcpCallback;
+
 /// Never sleeps. Threads: any. Functions that return a Result fail with EIO when the ring does not carry the connection
 /// any more, or cannot do what is asked for: the call then begins anew at the kernel's socket (preload/route.cc).
 class CarriedStream {
@@ -32,6 +34,8 @@ class CarriedStream {
 
   /// recvmsg(2). Errors: EAGAIN; the connection's; EINVAL no urgent byte (MSG_OOB).
   Result<ssize_t> receive(msghdr& message, int flags);
+  /// The same for a connection whose program sees bytes first.
+  Result<ssize_t> receive_shown(msghdr& message, int flags, TcpCallback& callback);
   /// Receives by `take(engine, now)`, which returns how many bytes it has taken. Errors: those of receive().
   template <class Take>
   Result<ssize_t> receive_by(Take take) {
@@ -88,6 +92,8 @@ class CarriedStream {
     });
     return answer ? *answer : kLeave;
   }
+  template <class Read>
+  Result<ssize_t> receive_as(msghdr& message, int flags, Read read);
   Result<ssize_t> receive_urgent(const msghdr& message, int flags);
   Result<ssize_t> send_once(const msghdr& message, int flags);
   int take_error_of(engine::tcp::TcpConnection& engine);

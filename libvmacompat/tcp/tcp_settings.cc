@@ -176,12 +176,16 @@ void fill_later_part(const tcp::Info& from, KernelTcpInfo& out) {
 
 }  // namespace
 
+int kernels_state_of(tcp::State state) {
+  constexpr std::array kStates{TCP_CLOSE,     TCP_SYN_SENT,   TCP_SYN_RECV, TCP_ESTABLISHED, TCP_FIN_WAIT1,
+                               TCP_FIN_WAIT2, TCP_CLOSE_WAIT, TCP_CLOSING,  TCP_LAST_ACK,    TCP_TIME_WAIT};
+  return kStates.at(static_cast<std::size_t>(state));
+}
+
 void fill_tcp_info(const tcp::Info& from, KernelTcpInfo& all) {
   tcp_info& out = all.first;
   const std::uint32_t mss = std::max<std::uint32_t>(from.snd_mss, 1);
-  constexpr std::array kStates{TCP_CLOSE,     TCP_SYN_SENT,   TCP_SYN_RECV, TCP_ESTABLISHED, TCP_FIN_WAIT1,
-                               TCP_FIN_WAIT2, TCP_CLOSE_WAIT, TCP_CLOSING,  TCP_LAST_ACK,    TCP_TIME_WAIT};
-  out.tcpi_state = static_cast<std::uint8_t>(kStates.at(static_cast<std::size_t>(from.state)));
+  out.tcpi_state = static_cast<std::uint8_t>(kernels_state_of(from.state));
   out.tcpi_retransmits = from.retransmits;
   out.tcpi_backoff = from.backoff;
   out.tcpi_rto = micros(from.rto);

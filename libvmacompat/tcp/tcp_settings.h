@@ -39,6 +39,8 @@ enum class TcpOptionEffect {
 TcpOptionEffect effect_of_tcp_option(int level, int name);
 /// Copies time limits and SO_RCVLOWAT of the kernel's socket to the endpoint.
 void learn_stream_values(runtime::Endpoint& endpoint, int fd);
+/// Returns TCP_ESTABLISHED and so on.
+int kernels_state_of(engine::tcp::State state);
 /// TCP_INFO as Linux 5.4 and later fill it; <netinet/tcp.h> ends before `pacing_rate`. Times are in microseconds.
 struct KernelTcpInfo {
   tcp_info first;

@@ -37,7 +37,13 @@ bool is_kernels_protocol_option(int name) {
 }  // namespace
 
 TcpSocket::TcpSocket(int fd)
-    : Endpoint(Carries::bytes), fd_(fd), carried_(*this), stream_(carried_), api_(*this, carried_, stream_) {
+    : Endpoint(Carries::bytes),
+      fd_(fd),
+      carried_(*this),
+      stream_(carried_),
+      lender_(carried_),
+      callback_(*this, fd_, carried_, lender_),
+      api_(*this, carried_, stream_, statistics_, lender_, callback_) {
   runtime::fork_registry().enter(*this);
 }
 
@@ -52,7 +58,7 @@ bool TcpSocket::take_accepted() { return take_over_.accepted(); }
 
 /// Leaves the descriptors to the kernel, which has the socket. Not inside a read-side section, and without locks.
 void TcpSocket::leave() {
-  api_.leave_to_kernel();
+  lender_.leave_to_kernel();
   runtime::leave_descriptors(*this, fd());
 }
 
@@ -68,13 +74,18 @@ bool TcpSocket::give_back() noexcept {
     tcp_clock().leave(*this);
   }
   phase_.store(Phase::kernels, std::memory_order_release);
+  statistics_.forget();
   return true;
 }
 
 bool TcpSocket::become_kernels() noexcept {
   if (has_left_to_kernel()) return true;
   if (phase() == Phase::on_trial) take_over_.note_end_of_life();
-  if (!give_back()) return false;
+  callback_.begin_leaving();
+  if (!give_back()) {
+    callback_.stay();
+    return false;
+  }
   leave();
   return true;
 }
@@ -188,9 +199,14 @@ Status TcpSocket::get_option(int level, int name, void* value, socklen_t* length
 
 /// The kernel ends the connection: it sends what is left, and FIN or RST.
 void TcpSocket::closed() noexcept {
-  api_.end();
+  lender_.end();
   if (phase() == Phase::on_trial) take_over_.note_end_of_life();
+  if (phase() == Phase::on_ring && !process().config.stats_file.empty()) {
+    api_.refresh_statistics();
+    statistics_.write_file();
+  }
   if (give_back()) return;
+  statistics_.forget();
   tcp_clock().leave(*this);
   carried_.with_engine([](tcp::TcpConnection& engine, Nanos now) { return engine.abort(now), true; });
   carried_.leave_ring();
@@ -204,6 +220,8 @@ void TcpSocket::descriptor_closed(int fd) noexcept {
 void TcpSocket::add_fork_locks(runtime::ForkLocks& locks) {
   become_kernels();
   locks.add_outer(setup_lock_);
+  locks.add_outer(statistics_.lock());
+  locks.add_outer(callback_.lock());
   Endpoint::add_fork_locks(locks);
 }
 
@@ -211,7 +229,9 @@ void TcpSocket::add_fork_locks(runtime::ForkLocks& locks) {
 void TcpSocket::after_fork(ForkSide side) noexcept {
   if (side == ForkSide::unprepared_child) new (&setup_lock_) Mutex;
   Endpoint::after_fork(side);
-  if (side == ForkSide::parent || phase() != Phase::on_ring) return;
+  if (side == ForkSide::parent) return;
+  callback_.forget_after_fork();
+  if (phase() != Phase::on_ring) return;
   carried_.forget_after_fork();
 }
 

@@ -16,6 +16,9 @@
 #include "libvmacompat/tcp/moves.h"
 #include "libvmacompat/tcp/take_over.h"
 #include "libvmacompat/tcp/tcp_api.h"
+#include "libvmacompat/tcp/tcp_callback.h"
+#include "libvmacompat/tcp/tcp_lender.h"
+#include "libvmacompat/tcp/tcp_statistics.h"
 
 namespace ringsock::vma {
 
@@ -43,7 +46,7 @@ class TcpSocket final : public runtime::Endpoint {
   Status set_option(int level, int name, const void* value, socklen_t length) override;
   Status get_option(int level, int name, void* value, socklen_t* length) override;
 
-  RingUser* as_ring_user() noexcept override { return phase() == Phase::on_ring ? &api_ : nullptr; }
+  RingUser* as_ring_user() noexcept override { return phase() != Phase::kernels ? &api_ : nullptr; }
 
   Result<ssize_t> receive(msghdr& message, int flags) override;
   Result<ssize_t> send(const msghdr& message, int flags) override;
@@ -72,6 +75,9 @@ class TcpSocket final : public runtime::Endpoint {
   bool look(Nanos now);
   /// Waits while another thread moves the connection. Returns whether the kernel has it afterwards.
   bool is_kernels_now();
+  [[nodiscard]] bool is_on_ring() const { return phase() == Phase::on_ring; }
+  /// The kernel's socket; -1: closed.
+  [[nodiscard]] int fd() const { return fd_.load(std::memory_order_relaxed); }
 
  private:
   friend class TakeOver;
@@ -83,7 +89,6 @@ class TcpSocket final : public runtime::Endpoint {
     kernels,  ///< for good
   };
   [[nodiscard]] Phase phase() const { return phase_.load(std::memory_order_acquire); }
-  [[nodiscard]] int fd() const { return fd_.load(std::memory_order_relaxed); }
 
   void leave();
   bool give_back() noexcept;
@@ -97,6 +102,9 @@ class TcpSocket final : public runtime::Endpoint {
   std::atomic<bool> connect_is_open_{false};  ///< connect(2) has not told yet that it has succeeded
   CarriedConnection carried_;
   CarriedStream stream_;
+  TcpStatistics statistics_;
+  TcpLender lender_;
+  TcpCallback callback_;
   TcpApi api_;
   std::atomic<std::uint64_t> seen_polls_{0};
 };

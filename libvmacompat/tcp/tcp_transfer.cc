@@ -19,9 +19,14 @@ bool TcpSocket::is_kernels_now() {
 Result<ssize_t> TcpSocket::receive(msghdr& message, int flags) {
   if (phase() == Phase::on_ring) [[likely]] {
     if (is_closed()) return Error{EBADF, "recv: closed meanwhile"};
-    auto got = stream_.receive(message, flags);
+    if (callback_.is_set()) [[unlikely]] {
+      if (const int error = callback_.comes_first(flags)) return Error{error, "recv: the application's callback"};
+    }
+    auto got = callback_.is_set() ? stream_.receive_shown(message, flags, callback_) : stream_.receive(message, flags);
     if (got) [[likely]]
       take_over_.count(Exchange::Direction::received, *got);
+    else if (got.error().code == EAGAIN)
+      statistics_.count_receive_eagain();
     if (got || got.error().code != EIO || !is_kernels_now()) [[likely]]
       return got;
   }
@@ -31,13 +36,17 @@ Result<ssize_t> TcpSocket::receive(msghdr& message, int flags) {
 Result<ssize_t> TcpSocket::send(const msghdr& message, int flags) {
   if ((flags & VMA_SND_FLAGS_DUMMY) != 0) [[unlikely]] {
     if (phase() != Phase::on_ring) return Error{EINVAL, "send: a dummy send by the kernel"};
-    return stream_.rehearse(message, flags & ~VMA_SND_FLAGS_DUMMY);
+    auto sent = stream_.rehearse(message, flags & ~VMA_SND_FLAGS_DUMMY);
+    if (sent) statistics_.count_dummy();
+    return sent;
   }
   if (phase() == Phase::on_ring) [[likely]] {
     if (is_closed()) return Error{EBADF, "send: closed meanwhile"};
     auto sent = stream_.send(message, flags);
     if (sent) [[likely]]
       take_over_.count(Exchange::Direction::sent, *sent);
+    else if (sent.error().code == EAGAIN)
+      statistics_.count_send_eagain();
     if (sent || sent.error().code != EIO || !is_kernels_now()) [[likely]]
       return sent;
   }
@@ -47,6 +56,8 @@ Result<ssize_t> TcpSocket::send(const msghdr& message, int flags) {
 Result<int> TcpSocket::unread_bytes() {
   if (phase() == Phase::on_ring) {
     auto bytes = stream_.unread_bytes();
+    if (callback_.is_set() && callback_.look()) [[unlikely]]
+      return Error{ERESTART, "FIONREAD: the application's callback"};
     if (bytes || !is_kernels_now()) return bytes;
   }
   const auto answer = take_over_.ask_kernel(FIONREAD);
@@ -75,7 +86,8 @@ Result<int> TcpSocket::ask(unsigned long request) {
 
 std::uint32_t TcpSocket::ready() noexcept {
   if (phase() == Phase::on_ring) {
-    if (const auto events = stream_.events(receive_low_mark())) return *events;
+    if (const auto events = stream_.events(receive_low_mark()))
+      return callback_.is_set() ? callback_.without_hidden(*events) : *events;
   }
   return moves_.unless_moving([this] { return transports::kernel_events(fd()); });
 }

@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "core/base/thread_id.h"
 #include "libvmacompat/process/lent_packets.h"
 
 namespace ringsock::vma {
@@ -39,27 +38,6 @@ class LentForCall {
 
 }  // namespace
 
-/// The thread is the one that runs the function while this exists. Inner ones are parts of the outermost.
-class ReceiveCallback::Running {
- public:
-  explicit Running(std::atomic<std::uint64_t>& runner) : runner_(runner) {
-    std::uint64_t nobody = 0;
-    is_outermost_ = runner_.compare_exchange_strong(nobody, this_thread_id(), std::memory_order_acq_rel);
-    may_run_ = is_outermost_ || nobody == this_thread_id();
-  }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-  ~Running() {
-    if (is_outermost_) runner_.store(0, std::memory_order_release);
-  }
-  explicit operator bool() const { return may_run_; }
-
- private:
-  std::atomic<std::uint64_t>& runner_;
-  bool is_outermost_;
-  bool may_run_;
-};
-
 void ReceiveCallback::set(vma_recv_callback_t function, void* context) {
   {
     const std::lock_guard guard(lock_);
@@ -74,10 +52,7 @@ ReceiveCallback::Function ReceiveCallback::function() {
   return function_;
 }
 
-bool ReceiveCallback::note() noexcept {
-  const std::uint64_t runner = runner_.load(std::memory_order_acquire);
-  return (runner == 0 || runner == this_thread_id()) && runtime::note_due(*this);
-}
+bool ReceiveCallback::note() noexcept { return runner_.may_run() && runtime::note_due(*this); }
 
 bool ReceiveCallback::note_for_receive(int flags) noexcept {
   const bool may_wait = !endpoint_.is_nonblocking() && (flags & MSG_DONTWAIT) == 0;
@@ -87,7 +62,7 @@ bool ReceiveCallback::note_for_receive(int flags) noexcept {
 void ReceiveCallback::run() {
   // A datagram that comes after the last look, while the thread still counts as the runner, is found by the next look.
   while (queue_.whole().has_unseen() && !endpoint_.is_closed()) {
-    const Running running(runner_);
+    const CallbackRunner::Running running(runner_);
     if (!running) return;
     while (auto arrival = queue_.whole().take_unseen()) {
       show(*std::move(arrival));

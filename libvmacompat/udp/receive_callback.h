@@ -3,13 +3,13 @@
 
 #include <mellanox/vma_extra.h>
 
-#include <atomic>
 #include <cstdint>
 
 #include "core/base/mutex.h"
 #include "core/ethernet/arrival.h"
 #include "core/runtime/due_calls.h"
 #include "core/runtime/endpoint.h"
+#include "libvmacompat/process/callback_runner.h"
 #include "libvmacompat/process/lent_packets.h"
 #include "libvmacompat/udp/datagram_queue.h"
 #include "libvmacompat/udp/kernel_socket.h"
@@ -40,7 +40,7 @@ class ReceiveCallback final : public DueCall {
   /// The socket is closed: takes back all packets that the application holds.
   void end() noexcept { lender_.end(); }
   /// Called in a forked child.
-  void forget_after_fork() noexcept { runner_.store(0, std::memory_order_relaxed); }
+  void forget_after_fork() noexcept { runner_.forget(); }
 
   void run() override;
   runtime::Endpoint& endpoint() noexcept override { return endpoint_; }
@@ -52,7 +52,6 @@ class ReceiveCallback final : public DueCall {
     vma_recv_callback_t call = nullptr;
     void* context = nullptr;
   };
-  class Running;
 
   bool note() noexcept;
   bool note_for_receive(int flags) noexcept;
@@ -64,7 +63,7 @@ class ReceiveCallback final : public DueCall {
   ReceiveQueue& queue_;
   Mutex lock_;
   Function function_;
-  std::atomic<std::uint64_t> runner_{0};  ///< the thread that runs the function; 0: none
+  CallbackRunner runner_;
   Lender lender_;
 };
 

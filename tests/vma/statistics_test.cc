@@ -27,6 +27,7 @@
 #include "tests/support/sanitizers.h"
 #include "tests/vma/far_socket.h"
 #include "tests/vma/shell.h"
+#include "tests/vma/statistics_world.h"
 #include "tests/vma/udp_world.h"
 
 namespace ringsock::vma_tests {
@@ -35,27 +36,6 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-std::string output_of(const std::string& command) {
-  ::unsetenv("LD_PRELOAD");  // tools and shells are to run as they are
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen((command + " 2>&1").c_str(), "r"), ::pclose);
-  std::string out;
-  std::array<char, 4096> part;
-  while (const std::size_t got = std::fread(part.data(), 1, part.size(), pipe.get())) out.append(part.data(), got);
-  return out;
-}
-std::string vma_stats(const std::string& options) {
-  return output_of("tools/vma_stats -p " + std::to_string(::getpid()) + " " + options);
-}
-std::string contents_of(const char* variable) {
-  std::ifstream file(std::getenv(variable));
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-/// The first number that the pattern's group finds; -1: none.
-long number_in(const std::string& text, const std::string& pattern) {
-  std::smatch found;
-  return std::regex_search(text, found, std::regex(pattern)) ? std::stol(found[1]) : -1;
-}
 
 class VmaTest : public ::testing::Test {
  protected:

@@ -43,6 +43,15 @@ void ByteQueue::append(ByteQueue&& other) {
   other.clear();
 }
 
+void ByteQueue::put_front(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  const auto count = static_cast<std::uint32_t>(bytes.size());
+  ChunkMemory memory(new std::byte[count], ReturnChunk{});
+  std::memcpy(memory.get(), bytes.data(), count);
+  chunks_.insert(chunks_.begin(), Chunk{std::move(memory), count, 0, count});
+  size_ += count;
+}
+
 void ByteQueue::drop_front(std::size_t bytes) {
   size_ -= std::min(bytes, size_);
   if (size_ == 0) return empty_out();

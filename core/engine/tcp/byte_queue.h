@@ -28,6 +28,8 @@ class ByteQueue {
   void append(std::span<const std::byte> bytes);
   /// Appends another queue. Copies the bytes of chunks that are mostly empty: memory stays a small multiple of size().
   void append(ByteQueue&& other);
+  /// Puts a copy in front of all others. Errors: std::bad_alloc; the queue is as before.
+  void put_front(std::span<const std::byte> bytes);
   void drop_front(std::size_t bytes);
   /// Bytes that have left the queue, with the memory in which they lie.
   struct Piece {

@@ -272,6 +272,8 @@ ByteQueue::Piece Lending::lend(std::size_t most, Nanos now) {
   return piece;
 }
 
+void Lending::put_front(std::span<const std::byte> bytes) { core_.rcv.queue.in_order.put_front(bytes); }
+
 void Lending::take_back(std::size_t bytes, Nanos now) {
   core_.rcv.lent -= std::min(bytes, core_.rcv.lent);
   tell_window(core_, now);

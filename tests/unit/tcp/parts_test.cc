@@ -1,8 +1,11 @@
 // Parts of the TCP engine that packet stories show only from outside: HyStart++, CUBIC, rate reduction, TIME-WAIT.
 #include <gtest/gtest.h>
 
+#include <span>
+#include <string>
 #include <vector>
 
+#include "core/engine/tcp/byte_queue.h"
 #include "core/engine/tcp/congestion.h"
 #include "core/engine/tcp/connection.h"
 #include "core/engine/tcp/options.h"
@@ -196,6 +199,38 @@ TEST(Room, AWriterWhoseBytesFitIsToldWhenThereIsMoreRoom) {
   tcp.segment(acknowledging(1000 + static_cast<Seq>(bytes.size())), now);
   EXPECT_TRUE(tcp.is_writable());
   EXPECT_NE(tcp.take_events() & kWritable, 0);
+}
+
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+std::string text_of(const ByteQueue& queue) {
+  std::string out(queue.size(), '\0');
+  queue.copy(0, std::as_writable_bytes(std::span(out)));
+  return out;
+}
+
+TEST(ByteQueue, WhatIsPutInFrontIsReadFirst) {
+  ByteQueue queue;
+  queue.put_front(bytes_of("b"));
+  queue.append(bytes_of("cd"));
+  queue.put_front(bytes_of("aa"));
+  queue.put_front({});
+  EXPECT_EQ(text_of(queue), "aabcd");
+  queue.drop_front(3);
+  EXPECT_EQ(text_of(queue), "cd");
+  queue.drop_front(2);
+  EXPECT_TRUE(queue.empty());
+  queue.append(bytes_of("again"));
+  EXPECT_EQ(text_of(queue), "again");
+}
+
+TEST(ByteQueue, APieceThatWasTakenOutCanBePutBack) {
+  ByteQueue queue;
+  queue.append(bytes_of("first second"));
+  const auto piece = queue.take_front(6);
+  queue.append(bytes_of(" third"));
+  queue.put_front(piece.bytes);
+  EXPECT_EQ(text_of(queue), "first second third");
 }
 
 }  // namespace

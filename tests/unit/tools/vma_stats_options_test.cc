@@ -65,6 +65,17 @@ TEST(VmaStatsOptions, WhatTheProcessIsToDo) {
   EXPECT_EQ(parse({"-S", "0"}).options->request.dump_level, config::VmaLogLevel::info);
 }
 
+TEST(VmaStatsOptions, AConnectionToTrace) {
+  const auto options = parse({"-T", "5", "200"}).options;
+  ASSERT_TRUE(options);
+  EXPECT_TRUE(options->changes_process());
+  EXPECT_EQ(options->request.trace_fd, 5);
+  EXPECT_EQ(options->request.trace_segments, 200);
+  EXPECT_EQ(parse({"--trace", "0"}).options->request.trace_segments, 1000);
+  EXPECT_EQ(parse({"-T", "5", "0"}).problem, "-T: no number of segments: 0");
+  EXPECT_EQ(parse({"-T", "5", "100001"}).problem, "-T: no number of segments: 100001");
+}
+
 TEST(VmaStatsOptions, MistakesAreNamed) {
   for (const auto& words : std::vector<std::vector<std::string>>{{"-p", "0"},
                                                                  {"-p", "x"},

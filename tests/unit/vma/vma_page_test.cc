@@ -100,6 +100,23 @@ TEST(VmaPage, CountsFromTheMarkOnUnlessTheSlotIsAnotherSocketsByNow) {
   EXPECT_EQ(page.parse()->sockets[0].rx.packets, 5u);
 }
 
+TEST(VmaPage, TellsOfATcpConnectionWhatTheEngineKnows) {
+  const Page page;
+  VmaSocketSlot& slot = page.sockets[0];
+  slot.identity.is_tcp = 1;
+  slot[Level::tcp_state] = 8;
+  slot[Level::tcp_rtt_us] = 250;
+  slot[Level::tcp_cwnd] = 14'600;
+  slot[Count::tx_time_outs] = 2;
+  auto parsed = page.parse();
+  EXPECT_EQ(parsed->sockets[0].tcp_state, "CLOSE_WAIT");
+  EXPECT_EQ(parsed->sockets[0].tcp_rtt_us, 250u);
+  EXPECT_EQ(parsed->sockets[0].tcp_cwnd, 14'600u);
+  EXPECT_EQ(parsed->sockets[0].tx_time_outs, 2u);
+  slot[Level::tcp_state] = ~std::uint64_t{};
+  EXPECT_EQ(page.parse()->sockets[0].tcp_state, "") << "no state that there is";
+}
+
 TEST(VmaPage, SocketThatIsBeingChangedIsLeftOut) {
   const Page page;
   page.sockets[0].identity.begun = 1;

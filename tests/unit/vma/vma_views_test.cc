@@ -146,6 +146,31 @@ TEST(VmaFullView, HasALineForEverythingElseThatASocketMayDo) {
                           "Ring migrations Rx: 4, Tx: 0", "Retransmissions: 8"));
 }
 
+TEST(VmaFullView, TellsWhatTcpKnowsOfAConnectionOnARing) {
+  const VmaSocketSnapshot connection{.fd = 6,
+                                     .is_tcp = true,
+                                     .is_offloaded = true,
+                                     .tcp_state = "CLOSE_WAIT",
+                                     .local = SocketAddress::v4(0x0a000001, 80),
+                                     .peer = SocketAddress::v4(0x0a000002, 4000),
+                                     .rx = {.packets = 3, .bytes = 3072},
+                                     .retransmits = 4,
+                                     .tx_time_outs = 2,
+                                     .tx_reorderings = 1,
+                                     .rx_out_of_order = 5,
+                                     .tcp_rtt_us = 250,
+                                     .tcp_rttvar_us = 30,
+                                     .tcp_cwnd = 14'600,
+                                     .tcp_in_flight = 1'460};
+  EXPECT_THAT(
+      lines_of(vma_socket_block(connection, VmaCounting::totals)),
+      ElementsAre("======================================================", "\tFd=[6]", "- TCP, Blocked",
+                  "- Local Address   = [10.0.0.1:80]", "- Foreign Address = [10.0.0.2:4000]", "- State = [CLOSE_WAIT]",
+                  "- Round trip: 250 / 30 [usec/deviation]", "- Congestion window: 14600, in flight 1460 [bytes]",
+                  "- Time-outs: 2, reorderings: 1, received out of order: 5",
+                  "Rx Offload: 3 / 3 / 0 / 0 [kilobytes/packets/eagains/errors]", "Retransmissions: 4"));
+}
+
 TEST(VmaFullView, GoesOnWithQueuesRingsAndPools) {
   VmaSnapshot snapshot = process();
   snapshot.sockets.clear();
