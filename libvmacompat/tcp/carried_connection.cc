@@ -218,6 +218,10 @@ Status CarriedConnection::begin(const tcp::Established& state) {
 }
 
 Status CarriedConnection::give_back(int fd) {
+  {
+    const std::lock_guard guard(lock_);
+    if (phase_ != Phase::running) return Error{EBUSY, "tcp: give back"};
+  }
   if (!can_go_back()) return Error{EBUSY, "tcp: no way to the peer"};
   tcp::Established state;
   bool peer_closed = false;

@@ -331,6 +331,24 @@ TEST_P(TcpStory, AForkWhileASendWaitsForRoomDoesNotStopIt) {
   sends.join();
 }
 
+/// Nothing tells the kernel of the mark: it is lost, but the stream is whole.
+TEST_P(TcpStory, AnUrgentByteThatNobodyReadsKeepsTheConnectionFromNothing) {
+  const Pair pair = connection();
+  ASSERT_EQ(pair.there.send("before"), 6U);
+  ASSERT_EQ(pair.there.send_some("!", 1, MSG_OOB), 1);
+  pollfd urgent{pair.here.fd(), POLLPRI, 0};
+  ASSERT_EQ(::poll(&urgent, 1, 10'000), 1);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(pair.here.receive(6) == "before" ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_EQ(pair.there.send("behind"), 6U);
+  EXPECT_EQ(pair.here.receive(6), "behind");
+  pair.here.shut_down(SHUT_WR);
+  EXPECT_EQ(pair.there.error_of_receive(), 0);
+}
+
 // -- processes, with the kernel on the other host
 
 /// Runs `body` with its end of a new connection in a child that has forked before it connected.

@@ -401,7 +401,7 @@ Info TcpConnection::info() const {
 Result<Established> TcpConnection::save(Nanos now) {
   Core& core = *core_;
   const bool open = core.state == State::established || core.state == State::close_wait;
-  if (!open || core.snd.fin_queued || core.rcv.urgent || core.snd.urgent) return Error{EBUSY, "tcp: save"};
+  if (!open || core.snd.fin_queued || core.snd.urgent) return Error{EBUSY, "tcp: save"};
   Established state;
   state.snd_una = core.snd.una;
   state.snd_nxt = core.snd.nxt;
@@ -425,6 +425,10 @@ Result<Established> TcpConnection::save(Nanos now) {
   core.snd.queue.copy(0, state.send_queue);
   state.receive_queue.resize(core.rcv.queue.in_order.size());
   core.rcv.queue.in_order.copy(0, state.receive_queue);
+  // The mark is lost, and the byte with it: it is not part of the stream.
+  const std::size_t mark = core.rcv.urgent_seq - core.rcv.read_seq();
+  if (core.rcv.urgent && !core.set.urgent_inline && mark < state.receive_queue.size())
+    state.receive_queue.erase(state.receive_queue.begin() + static_cast<std::ptrdiff_t>(mark));
   return state;
 }
 

@@ -106,8 +106,9 @@ class TcpConnection {
   void set(const Settings& settings, Nanos now);
   [[nodiscard]] Info info() const;
   /// Returns the state for TCP_REPAIR. The connection must not be used afterwards, except to be destroyed. Bytes that
-  /// arrived out of order are dropped: the peer repeats them. Errors: EBUSY in a state other than ESTABLISHED and
-  /// CLOSE_WAIT, after shutdown_send(), or with an unread urgent byte.
+  /// arrived out of order are dropped: the peer repeats them. An unread urgent byte is lost, with its mark. Errors:
+  /// EBUSY in a state other than ESTABLISHED and CLOSE_WAIT, after shutdown_send(), or while urgent bytes are to be
+  /// sent.
   Result<Established> save(Nanos now);
 
  private:
