@@ -68,7 +68,7 @@ Connection::Connection(verbs::Device& device, const QueueSettings& settings)
       receives_(settings.receive_queue, !device.traits().has_write_with_immediate),
       tables_(core(), requests()),
       receiving_(core(), requests(), receives_, tables_),
-      listing_(core(), receiving_) {}
+      listing_(*this, core(), receiving_) {}
 
 Connection::~Connection() {
   if (!overflow().are_open()) return;
@@ -163,6 +163,14 @@ void Connection::established() {
   if (requests().has_words_by_send()) return;
   const std::lock_guard guard(core().poll_lock);
   sending_.let_go_of_hold();
+}
+
+void Connection::add_hot_lines(HotLines& lines) const {
+  lines.add(this, &core().overflow);
+  sending_.add_hot_lines(lines);
+  receives_.add_hot_lines(lines);
+  receiving_.add_hot_lines(lines);
+  core().device.rc().add_hot_lines(*core().qp, lines);
 }
 
 // -- completions

@@ -68,6 +68,9 @@ class Connection {
   [[nodiscard]] verbs::Device& device() { return core().device; }
   [[nodiscard]] const QueueSettings& settings() { return core().settings; }
 
+  /// Adds the cache lines that each message uses.
+  void add_hot_lines(HotLines& lines) const;
+
   // -- completions
   /// Processes completions. Returns true when something changed: bytes or space arrived, the peer shut down, the
   /// connection failed.

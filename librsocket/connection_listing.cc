@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include "librsocket/connection.h"
+
 namespace ringsock::rs {
 
 Listing ConnectionListing::list_at(const std::shared_ptr<ReadyMap>& map, std::uint32_t place) noexcept {
@@ -18,5 +20,7 @@ void ConnectionListing::unlist() noexcept {
   const std::lock_guard guard(core_.poll_lock);
   if (!core_.is_suspended()) core_.device.rc().unlist(*core_.qp);
 }
+
+void ConnectionListing::add_hot_lines(HotLines& lines) const noexcept { connection_.add_hot_lines(lines); }
 
 }  // namespace ringsock::rs

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/base/hot_lines.h"
 #include "core/base/result.h"
 #include "core/engine/stream/receive_window.h"
 #include "librsocket/buffer_tables.h"
@@ -46,6 +47,9 @@ class MessageReceiver {
   [[nodiscard]] bool is_announcement_due() const { return window_.is_due(); }
   /// Gives the memory of overflow areas that are not used back to the kernel. Under the locks of sender and reader.
   void give_back();
+
+  /// Adds what each message uses.
+  void add_hot_lines(HotLines& lines) const { lines.add(&ring_, reinterpret_cast<const std::byte*>(&ring_) + 127); }
 
   // -- by the thread that polls, with poll_lock
   /// Counts a data message of `length` bytes. Error: EPROTO.

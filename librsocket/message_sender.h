@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/base/hot_lines.h"
 #include "core/base/result.h"
 #include "core/engine/stream/send_window.h"
 #include "core/wire/rs_message.h"
@@ -63,6 +64,9 @@ class MessageSender {
   }
   /// Returns the number of data work requests, and of appends to the overflow area, so far, which wraps. Threads: any.
   [[nodiscard]] std::uint32_t posted() const { return requests_.posted() + core_.overflow.appends(); }
+
+  /// Adds what each message uses, but for the core().
+  void add_hot_lines(HotLines& lines) const { lines.add(&requests_, &gather_); }
 
   // -- by the thread that polls
   /// Sends what was held back: the peer is ready.

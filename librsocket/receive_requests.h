@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "core/base/hot_lines.h"
 #include "core/base/result.h"
 
 namespace ringsock::rs {
@@ -45,6 +46,9 @@ class ReceiveRequests {
   bool post_owed();
   /// Returns the word that came with the receive of this wr_id, if words travel by SEND.
   [[nodiscard]] std::uint32_t word(std::uint64_t id) const;
+
+  /// Adds what each message uses.
+  void add_hot_lines(HotLines& lines) const { lines.add(this, &owed_); }
 
   // -- fork(2): see StateOf
   void save(SavedConnection& saved) const;

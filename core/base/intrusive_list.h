@@ -77,10 +77,11 @@ class IntrusiveList {
       node = next;
     }
   }
-  /// Calls `visit(T&)` for the first `count` elements. The list must have that many; `visit` must not unlink any.
+  /// Calls `visit(T&)` for the first `count` elements, until one call returns false. The list must have that many;
+  /// `visit` must not unlink any.
   template <class Visit>
   void for_first(std::size_t count, Visit visit) {
-    for (Node* node = head_.next_; count > 0; --count, node = node->next_) visit(*static_cast<T*>(node));
+    for (Node* node = head_.next_; count > 0 && visit(*static_cast<T*>(node)); --count) node = node->next_;
   }
 
  private:

@@ -163,22 +163,27 @@ bool EpollMembers::forget_arming() {
   return all_armed;
 }
 
-void EpollMembers::cool_down() {
+void EpollMembers::cool_down(std::span<EpollMember* const> seen) {
   hot.end_round();
   // A share of all members, so that ten thousand new ones are neither armed at once nor asked for long.
   std::size_t budget = std::max<std::size_t>(4, hot.count() / 16);
-  hot.for_each([&](EpollMember& member) {
-    if (budget == 0 || !is_to_get_cold(member)) return;
-    --budget;
-    member.hot.was_told_all = false;  // what came before it is listed is in no map
-    member.armed.is_armed = arm_or_list(member);
-    // The last look may change its doorbells.
-    if (member.armed.is_armed && member.reportable() == 0 && member.armed.is_armed) {
-      hot.cool(member);
-    } else {
-      hot.keep_for_idle_rounds(member);
-    }
-  });
+  for (EpollMember* const member : seen) {
+    if (!member->is_hot() || !is_to_get_cold(*member)) continue;
+    make_cold(*member);
+    if (--budget == 0) return;
+  }
+}
+
+/// Makes a hot member cold if it can be listed or armed, and the last look finds nothing.
+void EpollMembers::make_cold(EpollMember& member) {
+  member.hot.was_told_all = false;  // what came before it is listed is in no map
+  member.armed.is_armed = arm_or_list(member);
+  // The last look may change its doorbells.
+  if (member.armed.is_armed && member.reportable() == 0 && member.armed.is_armed) {
+    hot.cool(member);
+  } else {
+    hot.keep_for_idle_rounds(member);
+  }
 }
 
 /// Returns whether the hot member was idle for long, or would cost less if it were listed.

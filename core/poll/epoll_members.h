@@ -77,8 +77,9 @@ class EpollMembers {
   /// Returns whether all hot members are still armed, but for those that cannot be, and lets the next sleep arm them
   /// anew.
   bool forget_arming();
-  /// Arms some members that have been idle for long, after a round in which others were busy.
-  void cool_down();
+  /// Lists or arms some of the members that a look has asked: those that have been idle for long, and those that would
+  /// cost less if they were listed. Call it after a look that has found others busy.
+  void cool_down(std::span<EpollMember* const> seen);
 
  private:
   void heat_changed();
@@ -89,6 +90,7 @@ class EpollMembers {
   bool arm_or_list(EpollMember& member);
   [[nodiscard]] bool should_list(EpollMember& member);
   [[nodiscard]] bool is_to_get_cold(EpollMember& member);
+  void make_cold(EpollMember& member);
   void leave_doorbell(int fd, Endpoint& endpoint);
   void leave_doorbells(EpollMember& member);
   void leave_doorbells_if_parked(Endpoint& endpoint);

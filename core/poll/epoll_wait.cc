@@ -73,7 +73,7 @@ Result<int> EpollSet::look(std::span<epoll_event> events, Beside beside, const s
     if (beside == Beside::turns) members_.take_turns();
     const auto room = events.subspan(static_cast<std::size_t>(*from_kernel));
     from_endpoints = static_cast<int>(collector_.collect(members_, room, After::stay_hot));
-    if (from_endpoints > 0) members_.cool_down();
+    if (from_endpoints > 0) members_.cool_down(collector_.seen());
   }
   const int found = *from_kernel + from_endpoints;
   if (!must_follow_.load(std::memory_order_relaxed)) [[likely]]

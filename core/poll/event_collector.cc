@@ -1,8 +1,10 @@
 #include "core/poll/event_collector.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/base/clock.h"
+#include "core/base/hot_lines.h"
 #include "core/poll/thread_waits.h"
 #include "core/runtime/listable.h"
 
@@ -20,6 +22,9 @@ constexpr std::uint32_t kUnknownAge = ~0U;
 /// In units of order_stamp(), about 0.4 us: within this time after its stamp was taken a peer's message is visible
 /// here.
 constexpr std::uint32_t kShownWithin = 32;
+
+/// What so many connections need stays in the caches of a CPU: some 6 KiB each, with the application's part.
+constexpr std::size_t kInCaches = 128;
 
 /// A scan of more members is not repeated for events that came meanwhile: finding their order would cost more than half
 /// of the scan.
@@ -64,16 +69,44 @@ void get_cold_if_possible(EpollMembers& members, EpollMember& member, EventColle
   }
 }
 
+/// Calls ask(EpollMember&) for the first `count` hot members, until it returns false. Loads a member, and then its
+/// HotLines, while it asks those before.
+template <class Ask>
+void for_first_loaded(HotMembers& hot, std::size_t count, Ask ask) {
+  constexpr std::size_t kAhead = 4;
+  std::array<EpollMember*, 2 * kAhead> coming{};
+  std::size_t seen = 0, asked = 0;
+  const auto load_lines = [&](std::size_t number) {
+    const EpollMember& member = *coming[number % coming.size()];
+    if (!member.hot.was_told_all) member.listed.lines.load();
+  };
+  bool goes_on = true;
+  hot.for_first(count, [&](EpollMember& member) {
+    if (seen >= coming.size()) goes_on = ask(*coming[asked++ % coming.size()]);
+    HotLines::load(&member, sizeof member);
+    coming[seen++ % coming.size()] = &member;
+    if (seen > kAhead) load_lines(seen - kAhead - 1);
+    return goes_on;
+  });
+  for (std::size_t loaded = seen - std::min(seen, kAhead); goes_on && asked < seen;) {
+    if (loaded < seen) load_lines(loaded++);
+    goes_on = ask(*coming[asked++ % coming.size()]);
+  }
+}
+
 }  // namespace
 
 void EventCollector::reserve_for(std::size_t members) {
-  if (members <= found_.capacity() && members <= asked_.capacity()) return;
+  if (members <= found_.capacity() && members <= asked_.capacity() && members <= seen_.capacity()) return;
   found_.reserve(2 * members);
   asked_.reserve(2 * members);
+  seen_.reserve(2 * members);
 }
 
 std::size_t EventCollector::collect(EpollMembers& members, std::span<epoll_event> events, After after) {
+  seen_.clear();
   members.heat_all_due();
+  events = events.first(std::min(events.size(), kMostReported));
   const std::size_t unasked = members.hot.count() - members.hot.waiting();
   std::size_t count = members.hot.waiting() > 0 ? report_waiting(members, events) : 0;
   if (unasked == 1 && count < events.size()) {
@@ -108,19 +141,28 @@ std::size_t EventCollector::ask_only_one(EpollMembers& members, epoll_event& eve
   return 1;
 }
 
-/// Asks the first `count` hot members.
+/// Notes whether the member is ready. Returns whether to go on.
+bool EventCollector::ask(EpollMember& member) {
+  seen_.push_back(&member);
+  if (is_ready(member)) {
+    // Asked for now, while the endpoint is in the caches.
+    found_.push_back({&member, member.has_news() ? member.endpoint().arrival_stamp() : 0, 0, found_.size()});
+  } else {
+    asked_.push_back(&member);
+  }
+  return found_.size() < kMostReported;
+}
+
+/// Asks the first `count` hot members, until enough are ready.
 void EventCollector::scan(EpollMembers& members, std::size_t count, After after) {
   found_.clear();
   asked_.clear();
   scan_began_ = order_stamp();
-  members.hot.for_first(count, [this](EpollMember& member) {
-    if (is_ready(member)) {
-      // Asked for now, while the endpoint is in the caches.
-      found_.push_back({&member, member.has_news() ? member.endpoint().arrival_stamp() : 0, 0, found_.size()});
-    } else {
-      asked_.push_back(&member);
-    }
-  });
+  if (count <= HotMembers::kFew || members.table.size() <= kInCaches) {
+    members.hot.for_first(count, [this](EpollMember& member) { return ask(member); });
+  } else {
+    for_first_loaded(members.hot, count, [this](EpollMember& member) { return ask(member); });
+  }
   for (EpollMember* const member : asked_) get_cold_if_possible(members, *member, after);
 }
 

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "core/poll/epoll_member.h"
 #include "core/runtime/listable.h"
 
 namespace ringsock::runtime {
@@ -56,9 +57,29 @@ bool ReadyLists::take_place(ReadyGroup& group, EpollMember& member, ListedMember
   return true;
 }
 
+namespace {
+
+/// Each call uses the start of an endpoint, what the implementation adds to it, and the start of its way.
+HotLines lines_of(Endpoint& endpoint, const Listable& listable) {
+  constexpr std::ptrdiff_t kOfEndpoint = 100, kOfImplementation = 96, kOfWay = 500;
+  HotLines lines;
+  const auto add_start = [&lines](const void* object, std::ptrdiff_t bytes) {
+    lines.add(object, static_cast<const std::byte*>(object) + bytes);
+  };
+  add_start(&endpoint, kOfEndpoint);
+  add_start(&endpoint + 1, kOfImplementation);
+  if (const void* const way = endpoint.way()) add_start(way, kOfWay);
+  listable.add_hot_lines(lines);
+  return lines;
+}
+
+}  // namespace
+
 void ReadyLists::list(EpollMember& member, ListedMember& part, Listable& endpoint) try {
   if (!wants(part, endpoint) || !make_map(*part.group, endpoint)) return;
-  if (take_place(*part.group, member, part)) part.listing = endpoint.list_at(part.group->map, part.place);
+  if (!take_place(*part.group, member, part)) return;
+  part.listing = endpoint.list_at(part.group->map, part.place);
+  part.lines = lines_of(member.endpoint(), endpoint);
 } catch (const std::bad_alloc&) {  // it goes on ringing
 }
 

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/hot_lines.h"
 #include "core/base/ready_map.h"
 
 namespace ringsock::runtime {
@@ -31,6 +32,7 @@ struct ListedMember {
   ReadyGroup* group = nullptr;
   std::uint32_t place = kNowhere;
   Listing listing;
+  HotLines lines;  ///< of the endpoint, while it is listed
 };
 
 /// The maps of one epoll set: one for each process that has the other ends of many members. Guarded by the set's lock,
@@ -55,6 +57,7 @@ class ReadyLists {
   void take(Visit visit) {
     for (const ReadyGroup* const group : mapped_) {
       group->map->bits().take(places_of(*group), [&](std::uint32_t place) {
+        if (place + kAhead < group->places.size()) HotLines::load(group->places[place + kAhead], kHeatedBytes);
         // A peer may set any place.
         if (place < group->places.size() && group->places[place] != nullptr) visit(*group->places[place]);
       });
@@ -68,6 +71,8 @@ class ReadyLists {
   [[nodiscard]] bool peers_ring() const { return peers_ring_.load(std::memory_order_relaxed); }
 
  private:
+  static constexpr std::size_t kAhead = 4;          ///< neighbours often have news together
+  static constexpr std::size_t kHeatedBytes = 192;  ///< of a member, that change when it gets hot
   static std::uint32_t places_of(const ReadyGroup& group) { return static_cast<std::uint32_t>(group.places.size()); }
   void enter(ListedMember& member, std::uint64_t peers);
   static bool take_place(ReadyGroup& group, EpollMember& member, ListedMember& part);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/base/hot_lines.h"
 #include "core/base/ready_map.h"
 #include "core/base/result.h"
 
@@ -27,6 +28,8 @@ class Listable {
   [[nodiscard]] virtual bool has_unread() const noexcept = 0;
   /// Ends the listing: the peer stays silent until the next arm().
   virtual void unlist() noexcept = 0;
+  /// Adds the cache lines that a message of the connection needs, but for its own.
+  virtual void add_hot_lines(HotLines& lines) const noexcept = 0;
 
  protected:
   ~Listable() = default;

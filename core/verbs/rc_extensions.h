@@ -11,6 +11,7 @@
 #include <span>
 
 #include "core/base/clock.h"
+#include "core/base/hot_lines.h"
 #include "core/base/ready_map.h"
 #include "core/base/result.h"
 #include "core/verbs/saved_queue_pair.h"
@@ -103,6 +104,9 @@ class RcExtensions {
   /// Gives sparse memory to the kernel that was kept and not used for a second. Returns whether there is more. Threads:
   /// any.
   virtual bool give_back_sparse(Nanos /*now*/) { return false; }
+
+  /// Adds the cache lines of a connected RC queue pair, and of its receive queue, that a message needs.
+  virtual void add_hot_lines(ibv_qp& /*qp*/, HotLines& /*lines*/) {}
 };
 
 }  // namespace ringsock::verbs

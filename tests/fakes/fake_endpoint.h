@@ -136,6 +136,7 @@ class FakeEndpoint final : public runtime::Endpoint, public runtime::Listable {
   }
   [[nodiscard]] bool has_unread() const noexcept override { return (events_.load() & EPOLLIN) != 0; }
   void unlist() noexcept override { armed_.store(0); }
+  void add_hot_lines(HotLines& lines) const noexcept override { lines.add(this, this); }
 
  private:
   static constexpr std::uint32_t kArmed = 1;

@@ -71,6 +71,31 @@ TEST_F(EpollSetTest, ThousandsOfIdleMembersCostNothing) {
   EXPECT_TRUE(heard) << "also while another keeps the set busy";
 }
 
+TEST_F(EpollSetTest, ManyReadyMembersAreReportedInPartsAndEachInItsTurn) {
+  constexpr std::size_t kMembers = 1'000;
+  std::vector<std::unique_ptr<OpenFake>> ready;
+  for (std::size_t i = 0; i < kMembers; ++i) {
+    ready.push_back(std::make_unique<OpenFake>());
+    ASSERT_EQ(world_.add(set_, ready.back()->fd(), EPOLLIN, i), 0);
+    (*ready.back())->become(EPOLLIN);
+  }
+  for (int round = 0; round < 3; ++round) {
+    std::vector<int> reports(kMembers, 0);
+    for (std::size_t reported = 0; reported < kMembers;) {
+      const Report part = world_.wait(set_, Nanos::zero(), static_cast<int>(kMembers));
+      ASSERT_GE(part.size(), 1U);
+      EXPECT_LE(part.size(), EventCollector::kMostReported) << "the others wait, so that these stay in the caches";
+      for (const auto& [events, data] : part) ++reports[data];
+      reported += part.size();
+    }
+    for (std::size_t i = 0; i < kMembers; ++i) {
+      // A part may go beyond the end of a round.
+      EXPECT_GE(reports[i], 1) << "member " << i << " in round " << round;
+      EXPECT_LE(reports[i], 2) << "member " << i << " in round " << round;
+    }
+  }
+}
+
 /// The data of a report.
 std::vector<std::uint64_t> members_of(const Report& report) {
   std::vector<std::uint64_t> out;

@@ -13,6 +13,7 @@
 
 #include "core/base/biased_mutex.h"
 #include "core/base/clock.h"
+#include "core/base/hot_lines.h"
 #include "core/device/common/completion_channel.h"
 #include "core/device/shm/memory/segment.h"
 
@@ -61,6 +62,9 @@ class CompletionQueue final : public ibv_cq {
   void detach(QueuePair& queue_pair);
   /// Counts queue pairs with queued sends that poll() must push: +1 when one has such sends, -1 when it no longer has.
   void add_stalled(int change) { stalled_.fetch_add(change, std::memory_order_relaxed); }
+
+  /// Adds what each poll uses.
+  void add_hot_lines(HotLines& lines) const { lines.add(static_cast<const ibv_cq*>(this), &next_receiver_); }
 
   [[nodiscard]] CompletionChannel* completion_channel() const { return channel_; }
   [[nodiscard]] bool in_use();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/base/hot_lines.h"
 #include "core/device/shm/link/link.h"
 #include "core/device/shm/memory/segment.h"
 #include "core/device/shm/queue/fences.h"
@@ -80,6 +81,8 @@ class Outbox {
   void wait() { peer_.producer().waiting.store(1, std::memory_order_relaxed); }
   /// Returns whether the peer was asleep when it ended, and an entry that was put since then has rung for it.
   [[nodiscard]] bool has_rung_in_vain() const { return has_rung_in_vain_ || map_.has_rung_in_vain(); }
+  /// Adds what each message uses of the peer's control lines: the doorbell and the first row of the table.
+  void add_hot_lines(HotLines& lines) const { lines.add(&peer_.doorbell(), peer_.rows()); }
   /// Returns whether the peer has destroyed its queue pair.
   [[nodiscard]] bool is_destroyed() const { return peer_.consumer().destroyed.load(std::memory_order_acquire) != 0; }
 

@@ -45,6 +45,8 @@ class RcReceiver {
   /// Errors: EINVAL part of a message has arrived; EPROTO impossible counts.
   Status restore(const verbs::SavedQueuePair& from);
   [[nodiscard]] bool is_untouched_since(const verbs::SavedQueuePair& saved) const;
+  /// Returns the first of the members that each poll uses.
+  [[nodiscard]] const void* hot_members() const { return &inbox_; }
   /// A thread is about to sleep.
   void note_arming() { fence_wish_.note_arming(index_); }
   /// Drops posted receives without completions and reads the inbox no more. No thread may poll meanwhile.

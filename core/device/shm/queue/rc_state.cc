@@ -283,4 +283,12 @@ Result<RcQueuePair> create_rc_queue_pair(DeviceContext& device, ibv_pd& pd, ibv_
   return out;
 }
 
+void ReliableQueuePair::add_hot_lines(HotLines& lines) {
+  lines.add(static_cast<const ibv_qp*>(this), &recv_cq);
+  lines.add(receiver_.hot_members(), &attributes_);
+  lines.add(&inbox_.doorbell(), &inbox_.doorbell());
+  const std::lock_guard guard(send_lock_);
+  if (sends_.is_wired()) sends_.outbox().add_hot_lines(lines);
+}
+
 }  // namespace ringsock::soft

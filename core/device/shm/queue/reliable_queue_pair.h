@@ -70,6 +70,8 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, private RcOwn
   std::byte* peer_memory(std::uint32_t rkey, std::uint64_t address, std::uint64_t length);
   [[nodiscard]] bool has_sent_all();
   [[nodiscard]] ConnectionMemory& memory() { return memory_; }
+  /// verbs::RcExtensions::add_hot_lines(), without those of the receive queue.
+  void add_hot_lines(HotLines& lines);
   std::optional<verbs::SavedQueuePair> save();
   Status restore(const verbs::SavedQueuePair& saved);
   /// verbs::RcExtensions::is_untouched_since().

@@ -68,6 +68,12 @@ std::optional<std::size_t> SoftRcExtensions::keep_sparse(ibv_qp& qp, const verbs
 
 bool SoftRcExtensions::give_back_sparse(Nanos now) { return segment_cache().give_back(now); }
 
+void SoftRcExtensions::add_hot_lines(ibv_qp& qp, HotLines& lines) {
+  if (qp.qp_type != IBV_QPT_RC) return;
+  ours(qp).add_hot_lines(lines);
+  ours(qp).receive_queue().add_hot_lines(lines);
+}
+
 Result<std::shared_ptr<ReadyMap>> SoftRcExtensions::make_ready_map() { return OwnReadyMap::make(); }
 
 Listing SoftRcExtensions::list_at(ibv_qp& qp, const std::shared_ptr<ReadyMap>& map, std::uint32_t place) {

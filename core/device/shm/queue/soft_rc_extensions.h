@@ -28,6 +28,7 @@ class SoftRcExtensions final : public verbs::RcExtensions {
   std::optional<std::size_t> keep_sparse(ibv_qp& qp, const verbs::SparseMemory& own, const verbs::SparseMemory& peers,
                                          bool is_read) override;
   bool give_back_sparse(Nanos now) override;
+  void add_hot_lines(ibv_qp& qp, HotLines& lines) override;
 
  private:
   const bool wakes_through_connection_;
