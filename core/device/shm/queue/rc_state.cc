@@ -177,7 +177,13 @@ bool ReliableQueuePair::is_untouched_since(const verbs::SavedQueuePair& saved) {
 Status ReliableQueuePair::modify(ibv_qp_attr& attr, int mask) {
   if ((mask & IBV_QP_STATE) != 0 && attr.qp_state == IBV_QPS_RESET) {
     unplug();
-    reset();
+    // No thread polls a detached queue pair, so this thread owns the receive side.
+    detach_from_queues();
+    receiver_.reset();
+    attach_to_queues();
+    const std::lock_guard guard(send_lock_);
+    sends_.reset();
+    receive_end_.forget();
     return ok();
   }
   const std::lock_guard guard(send_lock_);
@@ -193,16 +199,6 @@ Status ReliableQueuePair::modify(ibv_qp_attr& attr, int mask) {
   attributes_.set_state(attr.qp_state);
   sends_.follow_state();
   return ok();
-}
-
-void ReliableQueuePair::reset() {
-  // No thread polls a detached queue pair, so this thread owns the receive side.
-  detach_from_queues();
-  receiver_.reset();
-  attach_to_queues();
-  const std::lock_guard guard(send_lock_);
-  sends_.reset();
-  receive_end_.forget();
 }
 
 void ReliableQueuePair::query(ibv_qp_attr& attr) {

@@ -86,7 +86,6 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, private RcOwn
   Status join(const QueuePairOffer& offer, std::shared_ptr<MappedSegment> peer_segment, std::shared_ptr<Link> link,
               Peer peer, std::uint8_t rnr_retry_count);
   void unplug();
-  void reset();
 
   // RcOwner
   [[nodiscard]] bool may_peer_map() override;
