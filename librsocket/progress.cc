@@ -52,15 +52,29 @@ void Progress::note_changes() {
     hang_up();
   // An epoll set that is added later looks by itself.
   if (!core_.endpoint.is_watched()) return;
-  // As in TCP, room is a new event only if something was sent since room was last reported.
+  // As in TCP, room is a new event only if something was sent, or refused, since room was last reported.
   const std::uint32_t posted = core_.connection->sending().posted();
-  if (posted == posted_when_told_.load(std::memory_order_relaxed)) {
+  const bool was_refused =
+      wants_room_.load(std::memory_order_relaxed) && wants_room_.exchange(false, std::memory_order_relaxed);
+  if (posted == posted_when_told_.load(std::memory_order_relaxed) && !was_refused) {
     core_.endpoint.note_activity(EPOLLIN);
   } else {
     posted_when_told_.store(posted, std::memory_order_relaxed);
     core_.endpoint.note_activity();
   }
   core_.endpoint.notify_watchers();
+}
+
+/// A thread that polls before the poll in here finds out makes room that is seen here; one that polls later sees the
+/// wish. Both have the connection's poll_lock in between. While the peer gives the empty overflow area's pages back a
+/// send is refused although there is room.
+void Progress::note_short_send() {
+  if (!core_.endpoint.is_watched()) return;
+  wants_room_.store(true, std::memory_order_relaxed);
+  poll();
+  if (!core_.connection->sending().is_writable() || !wants_room_.exchange(false, std::memory_order_relaxed)) return;
+  core_.endpoint.note_activity(EPOLLOUT);
+  core_.endpoint.notify_watchers(EPOLLOUT);
 }
 
 /// Disconnects a connection that is dead here, so that the peer does not wait for ever.

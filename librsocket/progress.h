@@ -22,6 +22,9 @@ class Progress final : public StreamPart {
   }
   /// The second half of poll(), after Connection::poll() has returned true.
   void note_changes();
+  /// Called when a send has left bytes: the next room is an event for edge-triggered waiters, whether or not anything
+  /// was posted since room was last reported.
+  void note_short_send();
   /// Asks the connection manager, which knows of a reset before polls find it.
   void look_for_reset();
   /// Returns the error that the next read or write would report, and consumes it, for SO_ERROR.
@@ -47,6 +50,7 @@ class Progress final : public StreamPart {
   bool is_time_for_close_look();
 
   std::atomic<std::uint32_t> posted_when_told_{0};   ///< MessageSender::posted() when room was last reported as new
+  std::atomic<bool> wants_room_{false};              ///< a send has left bytes, and no room was reported since
   bool asked_why_flushed_ = false;                   ///< under setup_lock
   std::atomic<bool> hung_up_{false};                 ///< the peer has been told of the connection's failure
   std::atomic<std::uint64_t> looked_closely_at_{0};  ///< in ticks()

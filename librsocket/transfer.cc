@@ -282,6 +282,7 @@ Result<ssize_t> StreamTransfer::send_rest(IoCursor& rest, std::size_t total, std
     poll();
     sent += post_rest(rest);
   }
+  if (sent < total) progress_.note_short_send();
   if (sent == 0) return why_not_sent(total);
   // The peer's end came before the rest was sent.
   if (sent < total && core_.is_half_open()) send_into_the_void();

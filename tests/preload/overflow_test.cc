@@ -8,10 +8,12 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <fstream>
@@ -27,6 +29,10 @@ namespace ringsock::preloaded {
 namespace {
 
 constexpr std::size_t kMuch = 2u << 20;
+
+/// While `holds_pages` is set, a thread that gives pages back waits in the call of this program's own madvise(2).
+std::atomic<bool> holds_pages{false};
+std::atomic<bool> gives_pages{false};
 
 /// Millions of calls take minutes under AddressSanitizer.
 constexpr std::size_t kSmallest = support::kHasAddressSanitizer ? 16 : 1;
@@ -169,6 +175,44 @@ TEST(Overflow, ASenderIsWritableAgainWhenThereIsRoom) {
   EXPECT_EQ(::poll(&entry, 1, 0), 1);
   EXPECT_GT(send_until_full(ends.ours, 1000), taken / 4);
   reader.join();
+  ::close(epoll);
+}
+
+class PagesAreGivenBack : public testing::TestWithParam<unsigned> {};
+INSTANTIATE_TEST_SUITE_P(Overflow, PagesAreGivenBack, testing::Range(0u, 4u));
+
+/// The peer gives the area's pages back at this moment, so the sender may not write to them although they are free.
+/// The message that comes before makes the sender poll once it has filled the ring: nothing but the refusal asks for an
+/// event then. Now and then a sender polls before it sends, hence the sends that come first.
+TEST_P(PagesAreGivenBack, ASenderThatIsRefusedMeanwhileIsToldWhenItMayGoOn) {
+  const Ends ends;
+  ::fcntl(ends.ours, F_SETFL, O_NONBLOCK);
+  const int epoll = ::epoll_create1(0);
+  epoll_event event{EPOLLIN | EPOLLOUT | EPOLLET, {}};
+  ::epoll_ctl(epoll, EPOLL_CTL_ADD, ends.ours, &event);
+  receive(ends.peers, send_until_full(ends.ours, 65536));
+  for (unsigned i = 0; i < GetParam(); ++i) send_all(ends.ours, "1");
+  receive(ends.peers, GetParam());
+  EXPECT_EQ(::epoll_wait(epoll, &event, 1, 60'000), 1);
+  send_all(ends.peers, "a message");
+  gives_pages.store(false);
+  holds_pages.store(true);
+  std::thread peer([&] {
+    pollfd entry{ends.peers, POLLIN, 0};
+    ::poll(&entry, 1, 60'000);
+    EXPECT_NE(receive(ends.peers, 1000), "");
+  });
+  while (!gives_pages.load()) ::usleep(1000);
+
+  const std::string text = pattern(kMuch, 5);
+  EXPECT_LT(::send(ends.ours, text.data(), text.size(), 0), static_cast<ssize_t>(kMuch / 2)) << "the ring";
+  EXPECT_EQ(::epoll_wait(epoll, &event, 1, 60'000), 1);
+  EXPECT_EQ(receive(ends.ours, 9), "a message");
+  EXPECT_EQ(error_of(::send(ends.ours, text.data(), text.size(), 0)), EAGAIN);
+  holds_pages.store(false);
+  peer.join();
+  EXPECT_EQ(::epoll_wait(epoll, &event, 1, 60'000), 1);
+  EXPECT_GT(::send(ends.ours, text.data(), text.size(), 0), 0);
   ::close(epoll);
 }
 
@@ -527,3 +571,15 @@ TEST(Overflow, AnIdleConnectionAfterATransferHasNoMoreMemoryThanAnother) {
 
 }  // namespace
 }  // namespace ringsock::preloaded
+
+/// The library calls it, too.
+extern "C" [[gnu::visibility("default")]] int madvise(void* address, std::size_t length, int advice) noexcept {
+  using namespace ringsock::preloaded;
+  if (advice == MADV_REMOVE) {
+    while (holds_pages.load()) {
+      gives_pages.store(true);
+      ::usleep(1000);
+    }
+  }
+  return static_cast<int>(::syscall(SYS_madvise, address, length, advice));
+}
