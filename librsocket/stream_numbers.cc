@@ -178,7 +178,7 @@ void StreamNumbers::go_on_as(int kernel_socket) {
     ::dup3(kernel_socket, number.fd, number.flags);
     runtime::fd_table().let_go(number.fd);
   }
-  core_.endpoint.leave_to_kernel();
+  core_.endpoint.leave_to_kernel(numbers.empty() ? -1 : numbers.front().fd);
   core_.endpoint.retire();
 }
 

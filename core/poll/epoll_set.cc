@@ -222,7 +222,7 @@ void EpollSet::member_closed(Endpoint& endpoint) noexcept {
   while (place != members_.table.end() && place->first.first == &endpoint) members_.remove(place++, departed);
 }
 
-void EpollSet::member_left_to_kernel(Endpoint& endpoint) noexcept {
+void EpollSet::member_left_to_kernel(Endpoint& endpoint, int fd) noexcept {
   Departed departed;
   const std::lock_guard guard(lock_);
   auto place = members_.table.lower_bound({&endpoint, INT_MIN});
@@ -234,7 +234,7 @@ void EpollSet::member_left_to_kernel(Endpoint& endpoint) noexcept {
       members_.remove(place++, departed);
       continue;
     }
-    Status moved = kernel_.control(EPOLL_CTL_ADD, member.fd(), &event);
+    Status moved = kernel_.add_left(member.fd(), fd, event);
     if (!moved && moved.error().code == EEXIST) {
       // Another process that shares the kernel's set has added it, as it was before the fork or is since.
       moved = member.is_set_since_fork ? kernel_.control(EPOLL_CTL_MOD, member.fd(), &event) : ok();

@@ -78,7 +78,7 @@ class EpollSet final : public Endpoint {
 
  protected:
   void member_closed(Endpoint& endpoint) noexcept override;
-  void member_left_to_kernel(Endpoint& endpoint) noexcept override;
+  void member_left_to_kernel(Endpoint& endpoint, int fd) noexcept override;
 
  private:
   friend class EpollMember;

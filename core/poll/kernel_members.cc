@@ -1,12 +1,14 @@
 #include "core/poll/kernel_members.h"
 
 #include <poll.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
 
 #include "core/base/clock.h"
+#include "core/base/own_duplicate.h"
 #include "core/base/poll_until.h"
 #include "core/poll/epoll_file.h"
 #include "core/poll/kernel_looks.h"
@@ -35,6 +37,21 @@ Status KernelMembers::control(int op, int fd, const epoll_event* event) {
   Status done = control_epoll_file(file(), op, fd, event);
   if (done && op == EPOLL_CTL_ADD) may_have_some();
   return done;
+}
+
+namespace {
+bool is_same_file(int fd, int other) {
+  struct stat one {
+  }, two{};
+  return ::fstat(fd, &one) == 0 && ::fstat(other, &two) == 0 && one.st_dev == two.st_dev && one.st_ino == two.st_ino;
+}
+}  // namespace
+
+Status KernelMembers::add_left(int fd, int open_fd, const epoll_event& event) {
+  if (fd == open_fd || open_fd < 0 || is_same_file(fd, open_fd)) return control(EPOLL_CTL_ADD, fd, &event);
+  const UniqueFd again = own_duplicate(open_fd);
+  if (!again) return Error::last("dup");
+  return control(EPOLL_CTL_ADD, again.get(), &event);
 }
 
 Status KernelMembers::nest(const Doorbells& doorbells) {

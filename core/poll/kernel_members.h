@@ -26,6 +26,10 @@ class KernelMembers {
   [[nodiscard]] int file() const { return file_.get(); }
   /// epoll_ctl(2).
   Status control(int op, int fd, const epoll_event* event);
+  /// Adds a file that was a member under the number `fd`. As in the kernel it stays one when the number is closed, or
+  /// gets another file, while a duplicate is open: it is added under a number that no call uses then.
+  /// @param open_fd  a number that the file has
+  Status add_left(int fd, int open_fd, const epoll_event& event);
 
   // -- adoption, before others know the set
   /// The file may have members that we have not added.

@@ -95,7 +95,7 @@ void Endpoint::notify_a_taker() {
 }
 
 void Endpoint::member_closed(Endpoint&) noexcept {}
-void Endpoint::member_left_to_kernel(Endpoint&) noexcept {}
+void Endpoint::member_left_to_kernel(Endpoint&, int) noexcept {}
 
 void Endpoint::retire() noexcept {
   {
@@ -143,9 +143,9 @@ void Endpoint::after_fork(ForkSide side) noexcept {
   has_watches_.store(!watches_.empty(), std::memory_order_relaxed);
 }
 
-void Endpoint::leave_to_kernel() noexcept {
+void Endpoint::leave_to_kernel(int fd) noexcept {
   has_left_to_kernel_.store(true, std::memory_order_release);
-  while (const Ref set = first_owner()) set->member_left_to_kernel(*this);
+  while (const Ref set = first_owner()) set->member_left_to_kernel(*this, fd);
   notify_watchers_slow(~0U);
 }
 

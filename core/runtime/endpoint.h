@@ -193,13 +193,15 @@ class alignas(64) Endpoint : public Transfer,
   }
   /// Hands the descriptors over to the kernel in epoll sets, and makes sleepers look again. An implementation whose
   /// descriptors become kernel sockets calls it, without holding its own locks.
-  void leave_to_kernel() noexcept;
+  /// @param fd  one of the descriptors, -1 if none is left
+  void leave_to_kernel(int fd) noexcept;
 
  protected:
   /// Called, without locks, when a member of this epoll set was closed.
   virtual void member_closed(Endpoint& member) noexcept;
   /// Called, without locks, when a member's descriptors have become kernel sockets.
-  virtual void member_left_to_kernel(Endpoint& member) noexcept;
+  /// @param fd  one of these descriptors, -1 if none is left
+  virtual void member_left_to_kernel(Endpoint& member, int fd) noexcept;
 
  private:
   Ref first_owner();

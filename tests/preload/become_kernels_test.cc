@@ -1,5 +1,7 @@
 // Sockets that only the kernel can serve from some moment on: listeners that are sent to others, standard streams,
 // SIGIO.
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -22,6 +24,39 @@ namespace {
 
 using support::Disposition;
 
+void say(int fd, const std::string& text) {
+  ASSERT_EQ(::write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+}
+
+// -- sockets that are connected by the kernel
+
+/// As epoll(7) says of duplicates: a registration lasts as long as the open file description. The number has another
+/// file now.
+TEST(PreloadedDuplicate, IsWatchedUnderTheNumberThatWasClosedBeforeTheKernelConnectedIt) {
+  const Fd listener(static_cast<int>(raw_syscall(SYS_socket, AF_INET, SOCK_STREAM, 0)));
+  ASSERT_EQ(raw_syscall(SYS_listen, int(listener), 16), 0);
+  Address there = name_of(listener);
+  there = Address::loopback(AF_INET, there.port());
+
+  const Fd set(::epoll_create1(0));
+  Fd first(::socket(AF_INET, SOCK_STREAM, 0));
+  epoll_event event{EPOLLIN, {.u64 = 12345}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, first, &event), 0);
+  const Fd duplicate(::dup(first));
+  const int number = first;
+  first.reset();
+  const Fd other(::eventfd(1, 0));
+  ASSERT_EQ(int(other), number) << "is ready to be read, and no member";
+
+  ASSERT_EQ(::connect(duplicate, there.get(), there.length), 0) << std::strerror(errno);
+  EXPECT_EQ(::epoll_wait(set, &event, 1, 0), 0);
+  const Fd accepted(static_cast<int>(raw_syscall(SYS_accept4, int(listener), nullptr, nullptr, 0)));
+  say(accepted, "hello");
+  ASSERT_EQ(::epoll_wait(set, &event, 1, 60'000), 1);
+  EXPECT_EQ(event.data.u64, 12345u);
+  EXPECT_EQ(read_all(duplicate, 5), "hello");
+}
+
 // -- listeners by SCM_RIGHTS
 
 /// `fd` as another process gets it.
@@ -42,10 +77,6 @@ void expect_client(int listener, const std::string& expected) {
   ASSERT_GE(client, 0) << std::strerror(errno);
   EXPECT_EQ(read_all(client, expected.size()), expected);
   EXPECT_EQ(::write(client, "answer", 6), 6);
-}
-
-void say(int fd, const std::string& text) {
-  ASSERT_EQ(::write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
 }
 
 TEST(PreloadedListener, WhoIsSentOneAcceptsTheClientThatWasWaitingAndThoseThatCome) {
