@@ -1,5 +1,6 @@
 #include "core/base/at_fork.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -8,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
 
 #include "core/base/log.h"
 #include "core/base/own_threads.h"
@@ -76,9 +78,26 @@ void become_strange() noexcept {
   process_parts.mark.value.store(ProcessMark::kStranger, std::memory_order_release);
 }
 
-void ask_libc() {
+void register_with_libc() {
   [[maybe_unused]] static const int registered =
       ::pthread_atfork(run_before_fork, run_after_fork_in_parent, run_after_fork_in_child);
+}
+
+/// Returns whether malloc(3) is another object's than fork(2): an allocator that the process has loaded.
+bool has_foreign_malloc() {
+  Dl_info allocator{}, libc{};
+  const bool are_known = ::dladdr(reinterpret_cast<void*>(&::malloc), &allocator) != 0 &&
+                         ::dladdr(reinterpret_cast<void*>(&::sched_yield), &libc) != 0;
+  return are_known && allocator.dli_fbase != libc.dli_fbase;
+}
+
+/// Our handlers allocate memory. Those of an allocator hold its locks, so ours must be registered behind them, to run
+/// before and after them. An allocator registers its own in a constructor, which may come behind ours: then ours are
+/// registered at the first use of the library. libc runs its allocator's handlers inside all others. Registered early
+/// ours are inside the application's, which may use sockets.
+void ask_libc() {
+  static const bool is_late = has_foreign_malloc();
+  if (!is_late) register_with_libc();
 }
 
 /// @param which  the handlers for the parent, or those for the child
@@ -157,6 +176,7 @@ void at_strange_child(ForkHandler handler) { forks().stranger_handlers.add(handl
 void watch_for_strange_children() {
   if (forks().watched.load(std::memory_order_acquire)) return;
   const int saved_errno = errno;
+  register_with_libc();
   if (!is_permitted(RareCall::madvise_wipe) ||
       ::madvise(&process_parts.mark, sizeof process_parts.mark, MADV_WIPEONFORK) != 0) {
     log_info("children that are made without fork(3) cannot be told apart");

@@ -40,7 +40,7 @@ unsigned fork_generation() noexcept;
 /// allocate memory, or change anything that is shared with the parent. Threads: one.
 void at_strange_child(ForkHandler handler);
 
-/// Starts to detect such children. The first call costs one system call.
+/// Starts to detect such children: called at the first use of the library. The first call costs one system call.
 void watch_for_strange_children();
 
 /// The slow path of is_known_process(), for a process whose mark is cleared.
