@@ -11,6 +11,7 @@ namespace {
 
 template <class Libcs>
 int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags, Libcs libcs) {
+  const CancellationPoint point;
   bool is_ours = false;
   const int out = route_pinned(
       fd,
@@ -85,6 +86,7 @@ bool is_reset(const Status& connected) {
 }
 
 int connect_ours(int fd, const sockaddr* address, socklen_t length) {
+  const CancellationPoint point;
   bool is_repeated = false;  // after a handler with SA_RESTART; the connection may stand by then
   return route_pinned(
       fd,

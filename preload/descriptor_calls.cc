@@ -49,7 +49,7 @@ using runtime::Ref;
 
 int intercepted_close(int fd) {
   if (fd_table().holds(fd)) [[unlikely]]
-    return close_ours(fd);
+    return at_cancellation_point<&close_ours>(fd);
   if (OwnNumbers::may_hold(fd)) [[unlikely]]
     return close_high(fd);
   return real.close(fd);

@@ -3,6 +3,7 @@
 
 #include <linux/capability.h>
 #include <poll.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>

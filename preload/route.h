@@ -11,6 +11,7 @@
 #include "core/runtime/library_call.h"
 #include "core/transports/hand_overs.h"
 #include "core/transports/rules.h"
+#include "preload/cancellation.h"
 #include "preload/real_calls.h"
 
 #define RS_INTERCEPT extern "C" __attribute__((visibility("default")))
@@ -119,6 +120,7 @@ inline void drop_stale(int fd) {
 /// route() for calls that set up or tear down: the endpoint is pinned, and no section is held.
 template <class Ours, class Libcs>
 inline auto route_pinned(int fd, Ours ours, Libcs libcs) {
+  const DeferredCancellation deferred;
   return route(
       fd,
       [&](Lookup& socket) {

@@ -62,7 +62,7 @@ template <class Libcs>
 [[gnu::always_inline]] inline ssize_t receive(int fd, void* data, size_t length, int flags, Libcs libcs) {
   if (!fd_table().holds(fd)) [[likely]]
     return libcs(fd, data, length, flags);
-  return receive_ours(fd, data, length, flags, libcs);
+  return at_cancellation_point<&receive_ours<Libcs>>(fd, data, length, flags, libcs);
 }
 
 constexpr auto kLibcsWrite = [](int fd, const void* data, size_t length, int) { return real.write(fd, data, length); };
@@ -105,7 +105,7 @@ template <class Libcs>
 [[gnu::always_inline]] inline ssize_t send(int fd, const void* data, size_t length, int flags, Libcs libcs) {
   if (!fd_table().holds(fd)) [[likely]]
     return libcs(fd, data, length, flags);
-  return send_ours(fd, data, length, flags, libcs);
+  return at_cancellation_point<&send_ours<Libcs>>(fd, data, length, flags, libcs);
 }
 
 /// Returns whether a send by the kernel is refused: the flags are a way's own (SocketWay::send_flags). Sets errno.
@@ -303,6 +303,7 @@ Result<int> send_many(int fd, Lookup& socket, mmsghdr* messages, unsigned count,
 
 ssize_t receive_from(int fd, void* data, size_t length, int flags, sockaddr* address, socklen_t* address_length,
                      auto libcs) {
+  const CancellationPoint point;
   return route_receive_from(fd, data, length, flags, address, address_length, libcs,
                             [=] { return receive_from_again(fd, data, length, flags, address, address_length); });
 }
@@ -363,28 +364,33 @@ RS_INTERCEPT ssize_t __recvfrom_chk(int fd, void* data, size_t length, size_t ro
 }
 
 RS_INTERCEPT ssize_t recvmsg(int fd, msghdr* message, int flags) {
+  const CancellationPoint point;
   return route(
       fd, [&](Lookup& socket) { return receive_all(fd, socket, message, flags); },
       [=] { return real.recvmsg(fd, message, flags); });
 }
 
 RS_INTERCEPT int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+  const CancellationPoint point;
   return route_pinned(
       fd, [&](Lookup& socket) { return receive_many(fd, socket, messages, count, flags, timeout); },
       [=] { return real.recvmmsg(fd, messages, count, flags, timeout); });
 }
 
 RS_INTERCEPT ssize_t readv(int fd, const iovec* parts, int count) {
+  const CancellationPoint point;
   return route(
       fd, [&](Lookup& socket) { return receive_parts(socket, parts, count); },
       [=] { return real.readv(fd, parts, count); });
 }
 RS_INTERCEPT ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+  const CancellationPoint point;
   return route(
       fd, [&](Lookup& socket) { return receive_v2(socket, parts, count, offset, flags); },
       [=] { return real.preadv2(fd, parts, count, offset, flags); });
 }
 RS_INTERCEPT ssize_t preadv64v2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+  const CancellationPoint point;
   return route(
       fd, [&](Lookup& socket) { return receive_v2(socket, parts, count, offset, flags); },
       [=] { return real.preadv64v2(fd, parts, count, offset, flags); });
@@ -402,6 +408,7 @@ RS_INTERCEPT ssize_t __send(int fd, const void* data, size_t length, int flags) 
 
 RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, const sockaddr* address,
                             socklen_t address_length) {
+  const CancellationPoint point;
   return route(
       fd,
       [&](Lookup& socket) -> Result<ssize_t> {
@@ -428,6 +435,7 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
 }
 
 RS_INTERCEPT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  const CancellationPoint point;
   return route(
       fd, [&](Lookup& socket) { return send_all(fd, socket, message, flags); },
       [=] {
@@ -443,6 +451,7 @@ RS_INTERCEPT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 }
 
 RS_INTERCEPT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
+  const CancellationPoint point;
   return route_pinned(
       fd, [&](Lookup& socket) { return send_many(fd, socket, messages, count, flags); },
       [=] {
@@ -457,16 +466,19 @@ RS_INTERCEPT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) 
 }
 
 RS_INTERCEPT ssize_t writev(int fd, const iovec* parts, int count) {
+  const CancellationPoint point;
   return route(
       fd, [&](Lookup& socket) { return send_parts(fd, socket, parts, count); },
       [=] { return real.writev(fd, parts, count); });
 }
 RS_INTERCEPT ssize_t pwritev2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+  const CancellationPoint point;
   return route(
       fd, [&](Lookup& socket) { return send_v2(fd, socket, parts, count, offset, flags); },
       [=] { return real.pwritev2(fd, parts, count, offset, flags); });
 }
 RS_INTERCEPT ssize_t pwritev64v2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+  const CancellationPoint point;
   return route(
       fd, [&](Lookup& socket) { return send_v2(fd, socket, parts, count, offset, flags); },
       [=] { return real.pwritev64v2(fd, parts, count, offset, flags); });

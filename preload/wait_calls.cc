@@ -48,7 +48,8 @@ Result<int> poll_endpoints(pollfd* fds, nfds_t count, Nanos timeout, const sigse
 [[gnu::always_inline]] inline int poll_ours(pollfd* fds, nfds_t count, int timeout) {
   asm("" : "+r"(fds));  // libc's header declares that poll() only writes there, and the compiler relies on that
   const bool one_of_libcs = count == 1 && is_near_on_stack(fds) && !fd_table().holds(fds->fd);
-  return one_of_libcs ? real.poll(fds, count, timeout) : poll_any(fds, count, timeout);
+  if (one_of_libcs) return real.poll(fds, count, timeout);
+  return at_cancellation_point<&poll_any>(fds, count, timeout);
 }
 
 int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
@@ -56,6 +57,7 @@ int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_
   if ((timeout != nullptr && !are_readable(timeout)) || (mask != nullptr && !is_readable(mask, kKernelSetBytes)))
     return bad_address();
   if (!any_ours(fds, count)) return real.ppoll(fds, count, timeout, mask);
+  const CancellationPoint point;
   return as_library_call([&] {
     return to_posix([&]() -> Result<int> {
       const auto left = from_timespec(timeout);
@@ -65,7 +67,7 @@ int ppoll_ours(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_
   });
 }
 
-int select_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
+[[gnu::noinline]] int select_ours(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
   if (timeout != nullptr && !are_writable(timeout)) return bad_address();
   if (!any_ours(nfds, readable, writable, exceptional)) {
     return real.select(runtime::select_bits(nfds), readable, writable, exceptional, timeout);
@@ -93,6 +95,7 @@ Status check_room(const epoll_event* events, int count) {
 }
 [[gnu::noinline]] int wait_in_set_masked(int epoll_fd, epoll_event* events, int count, const Result<Nanos>& timeout,
                                          const sigset_t* mask) {
+  const CancellationPoint point;
   return as_library_call([&] {
     return to_posix([&]() -> Result<int> {
       if (!timeout) return timeout.error();
@@ -136,10 +139,10 @@ RS_INTERCEPT int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout,
 }
 
 RS_INTERCEPT int select(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
-  return select_ours(nfds, readable, writable, exceptional, timeout);
+  return at_cancellation_point<&select_ours>(nfds, readable, writable, exceptional, timeout);
 }
 RS_INTERCEPT int __select(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
-  return select_ours(nfds, readable, writable, exceptional, timeout);
+  return at_cancellation_point<&select_ours>(nfds, readable, writable, exceptional, timeout);
 }
 
 RS_INTERCEPT int pselect(int nfds, fd_set* readable, fd_set* writable, fd_set* exceptional, const timespec* timeout,
@@ -149,6 +152,7 @@ RS_INTERCEPT int pselect(int nfds, fd_set* readable, fd_set* writable, fd_set* e
   if (!any_ours(nfds, readable, writable, exceptional)) {
     return real.pselect(runtime::select_bits(nfds), readable, writable, exceptional, timeout, mask);
   }
+  const CancellationPoint point;
   return as_library_call([&] {
     return to_posix([&]() -> Result<int> {
       auto left = from_timespec(timeout);
@@ -189,6 +193,7 @@ RS_INTERCEPT int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event) {
   if (!fd_table().holds(fd) && !fd_table().holds(epoll_fd)) [[likely]] {
     return real.epoll_ctl(epoll_fd, op, fd, event);
   }
+  const DeferredCancellation deferred;
   return as_library_call([&] {
     return to_posix([&]() -> Status {
       if (op != EPOLL_CTL_DEL && !are_readable(event)) return Error{EFAULT, "epoll_ctl"};
@@ -211,7 +216,7 @@ RS_INTERCEPT int epoll_wait(int epoll_fd, epoll_event* events, int count, int ti
     epoll_event* events;
     int epoll_fd, count, timeout;
   } kept{events, epoll_fd, count, timeout};
-  if (fd_table().holds(epoll_fd)) return wait_in_set(epoll_fd, events, count, timeout);
+  if (fd_table().holds(epoll_fd)) return at_cancellation_point<&wait_in_set>(epoll_fd, events, count, timeout);
   const int ready = real.epoll_wait(epoll_fd, events, count, timeout);
   if (ready <= 0 || !fd_table().holds(kept.epoll_fd)) [[likely]]
     return ready;

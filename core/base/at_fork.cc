@@ -51,12 +51,21 @@ class HandlerList {
   std::atomic<std::size_t> ready_{0};
 };
 
+/// Returns whether malloc(3) is another object's than fork(2): an allocator that the process has loaded.
+bool has_foreign_malloc() {
+  Dl_info allocator{}, libc{};
+  const bool are_known = ::dladdr(reinterpret_cast<void*>(&::malloc), &allocator) != 0 &&
+                         ::dladdr(reinterpret_cast<void*>(&::sched_yield), &libc) != 0;
+  return are_known && allocator.dli_fbase != libc.dli_fbase;
+}
+
 constexpr std::size_t kMostOfStep = 2;  // each preload library registers the handlers of preload/
 struct Forks {
   static constexpr ProcessPart kPart = ProcessPart::fork_handlers;
   std::array<HandlerList<Handlers, kMostOfStep>, kForkSteps> handlers;
   HandlerList<ForkHandler, 8> stranger_handlers;
   HandlerList<Mutex*, 16> leaf_locks;
+  const bool are_late = has_foreign_malloc();  ///< ask_libc()
   std::atomic<bool> watched{false};
   std::atomic<unsigned> number{0};
   std::atomic<pid_t> taken_by{0};  ///< the strange child whose copy is being put out of use; its children inherit it
@@ -83,21 +92,12 @@ void register_with_libc() {
       ::pthread_atfork(run_before_fork, run_after_fork_in_parent, run_after_fork_in_child);
 }
 
-/// Returns whether malloc(3) is another object's than fork(2): an allocator that the process has loaded.
-bool has_foreign_malloc() {
-  Dl_info allocator{}, libc{};
-  const bool are_known = ::dladdr(reinterpret_cast<void*>(&::malloc), &allocator) != 0 &&
-                         ::dladdr(reinterpret_cast<void*>(&::sched_yield), &libc) != 0;
-  return are_known && allocator.dli_fbase != libc.dli_fbase;
-}
-
 /// Our handlers allocate memory. Those of an allocator hold its locks, so ours must be registered behind them, to run
 /// before and after them. An allocator registers its own in a constructor, which may come behind ours: then ours are
 /// registered at the first use of the library. libc runs its allocator's handlers inside all others. Registered early
 /// ours are inside the application's, which may use sockets.
 void ask_libc() {
-  static const bool is_late = has_foreign_malloc();
-  if (!is_late) register_with_libc();
+  if (!forks().are_late) register_with_libc();
 }
 
 /// @param which  the handlers for the parent, or those for the child

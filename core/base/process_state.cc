@@ -6,7 +6,8 @@ constinit ProcessParts process_parts{};
 
 void* room_for_part(std::size_t bytes) {
   constexpr std::size_t kMask = ProcessParts::kAlignment - 1;
-  auto& [mark, own_numbers_reach, places, used, room] = process_parts;
+  auto& used = process_parts.used;
+  auto& room = process_parts.room;
   const std::size_t wanted = (bytes + kMask) & ~kMask;
   const std::size_t begin = used.fetch_add(wanted, std::memory_order_relaxed);
   if (begin + wanted <= room.size()) return &room[begin];

@@ -97,6 +97,9 @@ struct ProcessParts {
   ProcessMark mark;  ///< tells a child that was made without our fork handlers (at_fork.h)
   /// INT_MAX minus the library's lowest own number, 0: it has none. Each close(2) looks at it (own_numbers.h).
   std::atomic<unsigned> own_numbers_reach;
+  /// Whether the application has called pthread_cancel(3), or made a thread's cancellation asynchronous. Each call looks
+  /// at it (preload/cancellation.h).
+  std::atomic<bool> cancels_threads;
   std::array<std::atomic<void*>, kProcessParts> places;  ///< null before the part is made
   std::atomic<std::size_t> used;                         ///< bytes of the room
   alignas(kAlignment) std::array<std::byte, 32768> room;

@@ -1,7 +1,10 @@
 // pthread_cancel(3) of a thread in a call that waits: it ends there, and others go on.
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -31,11 +34,28 @@ void receive_message(World& world) {
   ::recvmsg(world.pair.bob, &message, 0);
 }
 void send_for_ever(World& world) {
-  static const std::string data(70'000, 'x');
+  static const std::array<char, 70'000> data{};
   while (::send(world.pair.alice, data.data(), data.size(), 0) > 0) continue;
 }
 void write_for_ever(World& world) {
-  while (::write(world.pair.alice, "x", 1) > 0) ::pthread_testcancel();
+  while (::write(world.pair.alice, "x", 1) > 0) continue;
+}
+void receive_without_waiting(World& world) {
+  char byte = 0;
+  while (::recv(world.pair.bob, &byte, 1, MSG_DONTWAIT) < 0) continue;
+}
+void read_without_waiting(World& world) {
+  char byte = 0;
+  ::fcntl(world.pair.bob, F_SETFL, O_NONBLOCK);
+  while (::read(world.pair.bob, &byte, 1) < 0) continue;
+}
+void poll_without_waiting(World& world) {
+  pollfd entry{world.pair.bob, POLLIN, 0};
+  while (::poll(&entry, 1, 0) == 0) continue;
+}
+void talk_for_ever(World& world) {
+  char byte = 0;
+  while (::send(world.pair.alice, "x", 1, 0) == 1 && ::recv(world.pair.bob, &byte, 1, 0) == 1) continue;
 }
 void accept_one(World& world) { ::accept(world.listener, nullptr, nullptr); }
 /// Without destructors, in which close(2) must not be where the cancellation acts.
@@ -68,6 +88,10 @@ constexpr Call kCalls[] = {
     {"epoll_wait", [](World& world) { support::wait_in_epoll(world.pair.bob); }},
     {"send", send_for_ever, false},
     {"write", write_for_ever, false},
+    {"recv_without_waiting", receive_without_waiting},
+    {"read_without_waiting", read_without_waiting},
+    {"poll_without_waiting", poll_without_waiting},
+    {"talk", talk_for_ever, false},
     {"accept", accept_one},
     {"connect", connect_for_ever},
 };
@@ -85,18 +109,21 @@ struct Begun {
   World& world;
   const Call& call;
   bool is_cancelled;
+  int type;
 };
 void* begin(void* argument) {
   const auto& begun = *static_cast<const Begun*>(argument);
+  ::pthread_setcanceltype(begun.type, nullptr);
   if (begun.is_cancelled) ::pthread_cancel(::pthread_self());
   begun.call.wait(begun.world);
   return nullptr;
 }
 
 /// The result of a thread that is cancelled so long after it was started, with no delay before its call.
-void* cancelled_after(std::chrono::microseconds delay, World& world, const Call& call) {
+void* cancelled_after(std::chrono::microseconds delay, World& world, const Call& call,
+                      int type = PTHREAD_CANCEL_DEFERRED) {
   const bool at_once = delay == delay.zero();
-  Begun begun{world, call, at_once};
+  Begun begun{world, call, at_once, type};
   pthread_t thread{};
   ::pthread_create(&thread, nullptr, begin, &begun);
   if (!at_once) {
@@ -134,6 +161,32 @@ TEST_P(Cancellation, OfAThreadThatHasWaitedForLong) {
   EXPECT_EQ(cancelled_after(std::chrono::milliseconds(50), world, GetParam()), PTHREAD_CANCELED);
   expect_talk(world.pair.bob, world.pair.alice);
   EXPECT_GE(connected_to(world.listener), 0);
+}
+
+/// A program that makes a thread's cancellation asynchronous (iperf3's workers) may have it act at any instruction of
+/// its own, but not where the library is at work.
+class AsynchronousCancellation : public Cancellation {};
+constexpr Call kCallsAlone[] = {
+    {"recv", [](World& world) { support::wait_in_recv(world.pair.bob); }},
+    {"read", read_one},
+    {"send", send_for_ever, false},
+    {"write", write_for_ever, false},
+    {"recv_without_waiting", receive_without_waiting},
+    {"read_without_waiting", read_without_waiting},
+    {"poll_without_waiting", poll_without_waiting},
+    {"talk", talk_for_ever, false},
+};
+INSTANTIATE_TEST_SUITE_P(Calls, AsynchronousCancellation, testing::ValuesIn(kCallsAlone),
+                         [](const auto& made) { return made.param.name; });
+
+TEST_P(AsynchronousCancellation, EndsTheThreadAndOthersGoOn) {
+  for (int round = 0; round < 20; ++round) {
+    World world;
+    const std::chrono::microseconds delay((round + 1) * 50);
+    EXPECT_EQ(cancelled_after(delay, world, GetParam(), PTHREAD_CANCEL_ASYNCHRONOUS), PTHREAD_CANCELED);
+    expect_talk(world.pair.bob, world.pair.alice);
+    EXPECT_GE(connected_to(world.listener), 0);
+  }
 }
 
 /// syscall(2) is no cancellation point.
