@@ -167,7 +167,8 @@ constexpr const char* kSetUp =
     "set -e; ip link set lo up; ip link set pd0 up mtu 1500 txqueuelen 1000; ip addr add 192.168.0.1/16 dev pd0;"
     "ip route add 192.0.2.0/24 dev pd0; ip -6 addr add fd3d:fa7b:d17d::1/48 dev pd0 nodad;"
     "ip -6 route add 2001:db8::/32 dev pd0; sysctl -qw 'net.ipv4.tcp_rmem=4096 131072 6291456' "
-    "'net.ipv4.tcp_wmem=4096 16384 4194304' net.ipv4.tcp_no_metrics_save=1 net.ipv4.tcp_ecn=2";
+    "'net.ipv4.tcp_wmem=4096 16384 4194304' net.ipv4.tcp_no_metrics_save=1 net.ipv4.tcp_ecn=2;"
+    "sysctl -qw net.ipv4.tcp_syn_linear_timeouts=0 || true";
 
 }  // namespace
 

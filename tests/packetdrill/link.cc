@@ -213,7 +213,10 @@ std::string Link::compare_options(const PacketSpec& spec, const Arrival& live) {
 std::string Link::compare(const PacketSpec& spec, const Arrival& live) {
   const auto& segment = live.segment;
   if (!initial && (segment.flags & engine::tcp::kSyn) != 0) initial = segment.seq - spec.seq;
-  std::string out = differs("tcp_flags", flags_text(spec.flags), flags_text(segment.flags));
+  const auto counted = [this](std::uint8_t flags) {
+    return flags_text(any_push ? static_cast<std::uint8_t>(flags & ~engine::tcp::kPsh) : flags);
+  };
+  std::string out = differs("tcp_flags", counted(spec.flags), counted(segment.flags));
   out += differs("tcp_seq", spec.seq, segment.seq - offset());
   out += differs("tcp_payload_bytes", spec.bytes, static_cast<std::uint32_t>(segment.payload.size()));
   if (spec.ack) out += differs("tcp_ack_seq", *spec.ack, segment.ack);

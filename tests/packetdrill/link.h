@@ -17,6 +17,7 @@ struct Link {
   /// Our time stamps by those of the script, in the order of the script.
   std::map<std::uint32_t, std::uint32_t> stamps;
   std::uint32_t tick_us = 0;  ///< of our time stamps; 0: they are not compared
+  bool any_push = false;      ///< PSH does not count
 
   [[nodiscard]] std::uint32_t offset() const { return initial.value_or(0); }
   /// Makes the packet that the script has arrive.

@@ -60,9 +60,9 @@ std::string play_file(const std::string& path, const Wanted& wanted) {
     if (wanted.dry) return {};
     packetdrill_interface table{};
     if (const std::string wrong = fill_table(wanted, table); !wrong.empty()) return wrong;
-    const std::string wrong = play(script, table, wanted.player);
-    table.free(table.userdata);
-    return wrong;
+    const Played played = play(script, table, wanted.player);
+    if (!played.in_use) table.free(table.userdata);
+    return played.wrong;
   } catch (const ScriptError& error) {
     return error.what();
   }

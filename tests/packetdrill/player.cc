@@ -83,6 +83,7 @@ class Player {
     if (const std::string wrong = code_.run(); !wrong.empty()) throw ScriptError(wrong);
   }
   [[nodiscard]] int line() const { return line_; }
+  [[nodiscard]] bool has_lasting_call() const { return lasting_ != nullptr; }
 
  private:
   [[nodiscard]] std::string option(const std::string& name, const std::string& otherwise) const {
@@ -143,6 +144,7 @@ class Player {
     if (connects_) out.local.port = 0;
     out.remote = remote_;
     out.remote.port = port;
+    out.any_push = options_.kernel;  // without segmentation offload it depends on the sizes of the kernel's buffers
     out.tick_us = static_cast<std::uint32_t>(std::atoi(option("tcp_ts_tick_usecs", "0").c_str()));
     return out;
   }
@@ -246,13 +248,11 @@ class Player {
   /// A call that lasts has ended before the next call begins.
   void finish_lasting() {
     if (!lasting_) return;
+    line_ = lasting_->line;
+    wait_until(lasting_->ends_us);
+    if (lasting_->done.wait_for(std::chrono::seconds(5)) != std::future_status::ready)
+      throw ScriptError("the system call has not returned at " + seconds_text(lasting_->ends_us) + " sec");
     const auto call = std::move(lasting_);
-    line_ = call->line;
-    wait_until(call->ends_us);
-    if (call->done.wait_for(std::chrono::seconds(5)) != std::future_status::ready) {
-      std::fprintf(stderr, "%s:%d: a call does not return\n", script_.path.c_str(), line_);
-      std::_Exit(1);
-    }
     if (const std::string wrong = call->done.get(); !wrong.empty()) throw ScriptError(wrong);
     if (std::abs(call->ended_us - call->ends_us) > tolerance_us_)
       throw ScriptError("timing error: expected system call return at " + seconds_text(call->ends_us) +
@@ -292,17 +292,19 @@ class Player {
 
 }  // namespace
 
-std::string play(const Script& script, packetdrill_interface& table, const PlayerOptions& options) {
+Played play(const Script& script, packetdrill_interface& table, const PlayerOptions& options) {
   std::unique_ptr<Player> player;
+  Played out;
   try {
     player = std::make_unique<Player>(script, table, options);
     player->run();
   } catch (const ScriptError& error) {
     const int line = player ? player->line() : 0;
-    return line == 0 ? script.path + ": " + error.what()
-                     : script.path + ":" + std::to_string(line) + ": " + error.what();
+    out.wrong = script.path + (line == 0 ? "" : ":" + std::to_string(line)) + ": " + error.what();
   }
-  return {};
+  out.in_use = player && player->has_lasting_call();
+  if (out.in_use) (void)player.release();  // its thread cannot be ended
+  return out;
 }
 
 }  // namespace ringsock::packetdrill

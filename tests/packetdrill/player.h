@@ -14,7 +14,11 @@ struct PlayerOptions {
   bool verbose = false;  ///< prints each packet and call
 };
 
-/// Returns the first thing that went otherwise, as "script.pkt:LINE: ..."; empty: all went as the script says.
-std::string play(const Script& script, packetdrill_interface& table, const PlayerOptions& options);
+struct Played {
+  std::string wrong;    ///< the first thing that went otherwise, as "script.pkt:LINE: ..."; empty: nothing
+  bool in_use = false;  ///< a call of the script has not returned: the table must not be freed
+};
+
+Played play(const Script& script, packetdrill_interface& table, const PlayerOptions& options);
 
 }  // namespace ringsock::packetdrill

@@ -376,6 +376,7 @@ Info TcpConnection::info() const {
   info.ecn = core.ecn;
   info.in_recovery = core.recovery.phase == Phase::recovery;
   info.in_loss = core.recovery.phase == Phase::loss;
+  info.reduced = core.reduced;
   info.rto = core.rtt.rto();
   info.srtt = core.rtt.smoothed();
   info.rttvar = core.rtt.variation();
@@ -389,6 +390,8 @@ Info TcpConnection::info() const {
   info.sacked_bytes = core.board.sacked_bytes();
   info.lost_bytes = core.board.lost_bytes();
   info.unacked_bytes = core.board.total_bytes();
+  info.repeated_bytes = core.board.repeated_bytes();
+  info.missing_bytes = info.lost_bytes + (core.recovery.phase == Phase::open ? 0 : info.repeated_bytes);
   info.unsent_bytes = core.snd.unsent();
   info.unread_bytes = static_cast<std::uint32_t>(core.rcv.queue.in_order.size());
   info.snd_wnd = core.snd.wnd;

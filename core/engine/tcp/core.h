@@ -208,6 +208,11 @@ struct Core {
   }
   /// Payload bytes of a full packet without SACK blocks.
   [[nodiscard]] std::uint32_t full_mss() const { return path_mss() - (timestamps ? 12 : 0); }
+  /// When the next repeat is due after one that left now: not later than TCP_USER_TIMEOUT ends the connection.
+  [[nodiscard]] Nanos repeat_due(Nanos now) const {
+    const Nanos due = now + rtt.rto(), last = stalled_since + set.user_timeout;
+    return set.user_timeout == Nanos{} || retries == 0 || due < last ? due : std::max(last, now + kTimestampUnit);
+  }
   /// Linux's rule for POLLOUT.
   [[nodiscard]] bool has_room() const {
     const std::size_t queued = snd.queue.size();

@@ -99,8 +99,12 @@ void process_data(Core& core, const SegmentIn& in, const Options& options, Nanos
     return;
   }
   if (core.app_gone && before(rcv.nxt, end)) {
-    core.error = ECONNRESET;
-    return reset_peer(core, now);
+    fail(core, ECONNRESET);
+    SegmentOut out;  // 3.10.7.1: as if there were no connection
+    out.seq = in.ack;
+    out.flags = kRst;
+    core.reset_due = out;
+    return;
   }
   take_urgent(core, in);
   if (!in.payload.empty()) take_bytes(core, in, options, now);

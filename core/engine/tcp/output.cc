@@ -93,7 +93,8 @@ void fill(Core& core, SegmentOut& out, std::uint32_t most, bool fin) {
     out.payload = snd.queue.view(out.seq - snd.data_start(), out.payload_bytes);
   }
   const bool last = out.seq + out.payload_bytes == snd.data_end();
-  if (last && out.payload_bytes != 0) out.flags |= kPsh;
+  // A train has PSH as on Linux: receive offload of the peer hands its packets on at once.
+  if (out.payload_bytes > out.segment_bytes || (last && out.payload_bytes != 0)) out.flags |= kPsh;
   if (last && fin) out.flags |= kFin;
   mark_urgent(core, out);
 }
@@ -118,7 +119,10 @@ void make_syn(Core& core, SegmentOut& out, Nanos now) {
   options.ts_echo = answer ? core.rcv.ts_recent : 0;
   if (answer ? core.window_scaling : core.set.window_scaling) options.window_scale = core.rcv.scale;
   out.option_bytes = emit_options(options, out.options);
-  const std::uint32_t window = std::min<std::uint32_t>(core.rcv.buffer, 65'535);
+  // As on Linux: whole packets.
+  const std::uint32_t packet = options.mss - (options.timestamps && answer ? 12u : 0u);
+  std::uint32_t window = std::min<std::uint32_t>(core.rcv.buffer, 65'535);
+  if (window > packet) window -= window % packet;
   out.window = static_cast<std::uint16_t>(window);
   core.rcv.wnd = window;
   core.rcv.wup = core.rcv.nxt;
@@ -126,7 +130,7 @@ void make_syn(Core& core, SegmentOut& out, Nanos now) {
   core.ack.now = false;
   core.snd.nxt = core.snd.iss + 1;
   core.snd.last_sent = now;
-  if (!core.deadlines.runs(Deadlines::rto)) core.deadlines.at[Deadlines::rto] = now + core.rtt.rto();
+  if (!core.deadlines.runs(Deadlines::rto)) core.deadlines.at[Deadlines::rto] = core.repeat_due(now);
   ++core.counters.segments_out;
 }
 
@@ -265,6 +269,7 @@ bool next_new(Core& core, SegmentOut& out, Nanos now) {
   }
   header(core, out, snd.next_data(), now);
   fill(core, out, bytes, fin);
+  if (snd.send_small && bytes != 0) out.flags |= kPsh;
   out.ecn_capable = core.ecn && out.payload_bytes != 0;
   if (core.ecn && std::exchange(core.cwr_due, false)) out.flags |= kCwr;
   note_small(core, out);

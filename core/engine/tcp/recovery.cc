@@ -192,7 +192,7 @@ void enter_loss(Core& core, Nanos now) {
   core.board.mark_timed_out(now);
   core.snd.cwnd_limited = true;
   core.deadlines.stop(Deadlines::reordering);
-  core.deadlines.at[Deadlines::rto] = now + core.rtt.rto();
+  core.deadlines.at[Deadlines::rto] = core.repeat_due(now);
 }
 
 /// Starts the time-out when data is in flight, and the tail loss probe before it (RFC 8985, 7.2).
@@ -200,7 +200,7 @@ void arm_retransmission(Core& core, Nanos now) {
   Deadlines& deadlines = core.deadlines;
   deadlines.stop(Deadlines::tail_probe);
   if (core.board.empty()) return deadlines.stop(Deadlines::rto);
-  if (!deadlines.runs(Deadlines::rto)) deadlines.at[Deadlines::rto] = now + core.rtt.rto();
+  if (!deadlines.runs(Deadlines::rto)) deadlines.at[Deadlines::rto] = core.repeat_due(now);
   const Recovery& recovery = core.recovery;
   if (!core.sack || recovery.phase != Phase::open || recovery.probe_out || core.board.sacked_bytes() != 0) return;
   Nanos wait = core.rtt.measured() ? 2 * core.rtt.smoothed() : std::chrono::seconds(1);

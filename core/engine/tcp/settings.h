@@ -76,13 +76,17 @@ struct Info {
   std::uint8_t snd_scale, rcv_scale;
   bool sack, timestamps, window_scaling, ecn;
   bool in_recovery, in_loss;  ///< fast recovery; recovery after a time-out
+  bool reduced;               ///< for congestion that the peer has echoed, for this round trip
   Nanos rto, srtt, rttvar, min_rtt;
   std::uint32_t snd_mss, rcv_mss;
   std::uint32_t cwnd_bytes, ssthresh_bytes;
   std::uint32_t in_flight_bytes, sacked_bytes, lost_bytes;
+  std::uint32_t repeated_bytes;  ///< have left again and are not acknowledged
+  std::uint32_t missing_bytes;   ///< lost, whether they have left again or not
   std::uint32_t unacked_bytes, unsent_bytes, unread_bytes;
   std::uint32_t snd_wnd, rcv_wnd;
   std::uint32_t total_retransmits;  ///< packets
+  std::uint32_t delivered;          ///< packets that the peer has acknowledged, also by SACK, each once; with the SYN
   std::uint32_t duplicate_sacks, reorderings, undone_recoveries, time_outs, loss_probes;
   std::uint32_t congestion_echoes;  ///< reductions that the peer's ECE has caused
   std::uint32_t black_holes;        ///< how often packets became smaller without an ICMP message
