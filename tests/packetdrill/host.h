@@ -25,6 +25,7 @@ struct SocketOptions {
   bool corrected_receive = false;             ///< SO_RCVBUF was set
   bool hears_of_icmp = false;                 ///< IP_RECVERR
   bool tells_unread = false;                  ///< TCP_INQ
+  int syn_retries = 6;                        ///< TCP_SYNCNT
   std::size_t receive_low = 1;                ///< SO_RCVLOWAT, bytes
   std::map<std::pair<int, int>, int> others;  ///< by level and name: kept, without effect
 };

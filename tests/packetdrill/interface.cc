@@ -250,7 +250,7 @@ ssize_t receive(void* data, int fd, const iovec* pieces, std::size_t count, int 
 
 /// Returns the error with which a socket refuses data, or 0.
 int refusal(Socket& s) {
-  if (!s.started) return s.listening ? EPIPE : ENOTCONN;
+  if (!s.started) return EPIPE;
   if (s.error() != 0) return s.take_error();
   return s.write_closed || is_over(s) ? EPIPE : 0;
 }
@@ -350,7 +350,23 @@ ssize_t call_send(void* data, int fd, const void* from, size_t size, int flags) 
   const iovec piece{const_cast<void*>(from), size};
   return transmit(data, fd, &piece, 1, flags);
 }
-ssize_t call_sendto(void* data, int fd, const void* from, size_t size, int flags, const sockaddr*, socklen_t) {
+/// Without TCP Fast Open the data of MSG_FASTOPEN waits for the handshake.
+ssize_t send_first(void* data, int fd, const void* from, size_t size, int flags, const sockaddr* to, socklen_t length) {
+  Call call(data);
+  const SocketPtr s = call.socket(fd);
+  Endpoint remote;
+  if (!s) return fail(EBADF);
+  if (!read_address(*s, to, length, remote)) return fail(EINVAL);
+  if (s->listening || s->started) return fail(s->connecting ? EALREADY : EISCONN);
+  call.all.host.connect(s, remote);
+  if (s->nonblocking || (flags & MSG_DONTWAIT) != 0) return fail(EINPROGRESS);
+  const auto* bytes = static_cast<const std::byte*>(from);
+  return transmit(call, s, {bytes, size}, flags & ~MSG_FASTOPEN);
+}
+
+ssize_t call_sendto(void* data, int fd, const void* from, size_t size, int flags, const sockaddr* to,
+                    socklen_t length) {
+  if ((flags & MSG_FASTOPEN) != 0 && to != nullptr) return send_first(data, fd, from, size, flags, to, length);
   return call_send(data, fd, from, size, flags);
 }
 ssize_t call_sendmsg(void* data, int fd, const msghdr* message, int flags) {
@@ -446,7 +462,9 @@ int read_tcp_option(const Socket& s, int name) {
   if (name == TCP_KEEPIDLE) return seconds(set.keepalive_idle);
   if (name == TCP_KEEPINTVL) return seconds(set.keepalive_interval);
   if (name == TCP_KEEPCNT) return set.keepalive_probes;
-  if (name == TCP_SYNCNT) return set.syn_retries;
+  if (name == TCP_SYNCNT) return s.options.syn_retries;
+  if (name == TCP_INQ) return s.options.tells_unread;
+  if (name == TCP_QUICKACK) return 1;
   if (name == TCP_LINGER2) return seconds(set.fin_wait_2);
   if (name == TCP_DEFER_ACCEPT) return s.options.defer_accept_seconds;
   if (name == TCP_USER_TIMEOUT) return static_cast<int>(set.user_timeout / std::chrono::milliseconds(1));
@@ -470,6 +488,9 @@ int read_socket_option(Socket& s, int name) {
   return found == s.options.others.end() ? 0 : found->second;
 }
 
+/// What there is of options: others are told to be unknown.
+bool is_known(int level, int name) { return level != IPPROTO_TCP || (name >= TCP_NODELAY && name <= TCP_TX_DELAY); }
+
 int give(const void* value, socklen_t size, void* to, socklen_t* length) {
   *length = std::min(*length, size);
   std::memcpy(to, value, *length);
@@ -484,6 +505,12 @@ int call_getsockopt(void* data, int fd, int level, int name, void* to, socklen_t
   if (level == IPPROTO_TCP && name == TCP_INFO) {
     const engine::tcp::KernelTcpInfo info = make_info(*s);
     return give(&info, sizeof info, to, length);
+  }
+  if (!is_known(level, name)) return fail(ENOPROTOOPT);
+  if (level == IPPROTO_TCP && name == TCP_CONGESTION) {
+    std::array<char, 16> text{};
+    std::strcpy(text.data(), s->settings.algorithm == engine::tcp::Algorithm::cubic ? "cubic" : "reno");
+    return give(text.data(), text.size(), to, length);
   }
   if (level == SOL_SOCKET && name == SO_LINGER) {
     const linger value{s->options.linger, s->options.linger_seconds};
@@ -505,7 +532,8 @@ bool set_tcp_option(Socket& s, int name, int value, Nanos now) {
   if (name == TCP_KEEPIDLE) return set.keepalive_idle = std::chrono::seconds(value), time;
   if (name == TCP_KEEPINTVL) return set.keepalive_interval = std::chrono::seconds(value), time;
   if (name == TCP_KEEPCNT) return set.keepalive_probes = static_cast<std::uint8_t>(value), one_to_127;
-  if (name == TCP_SYNCNT) return set.syn_retries = static_cast<std::uint8_t>(value), one_to_127;
+  if (name == TCP_SYNCNT) return s.options.syn_retries = set.syn_retries = static_cast<std::uint8_t>(value), one_to_127;
+  if (name == TCP_INQ) return s.options.tells_unread = value != 0, value == 0 || value == 1;
   if (name == TCP_LINGER2) return set.fin_wait_2 = std::chrono::seconds(std::max(value, 0)), true;
   if (name == TCP_DEFER_ACCEPT) return s.options.defer_accept_seconds = std::max(value, 0), true;
   if (name == TCP_USER_TIMEOUT) return set.user_timeout = std::chrono::milliseconds(value), value >= 0;
@@ -545,11 +573,23 @@ bool set_wide_option(Socket& s, int name, const void* from, socklen_t length) {
   return true;
 }
 
+/// tcp(7), TCP_CONGESTION.
+int set_congestion(Socket& s, std::string_view name, Nanos now) {
+  name = name.substr(0, name.find('\0'));
+  if (name != "cubic" && name != "reno") return fail(ENOENT);
+  s.settings.algorithm = name == "cubic" ? engine::tcp::Algorithm::cubic : engine::tcp::Algorithm::new_reno;
+  if (s.started) s.tcp.set(s.settings, now);
+  return 0;
+}
+
 int call_setsockopt(void* data, int fd, int level, int name, const void* from, socklen_t length) {
   Call call(data);
   const SocketPtr s = call.socket(fd);
   if (!s) return fail(EBADF);
   if (from == nullptr) return fail(EFAULT);
+  if (!is_known(level, name)) return fail(ENOPROTOOPT);
+  if (level == IPPROTO_TCP && name == TCP_CONGESTION)
+    return set_congestion(*s, {static_cast<const char*>(from), length}, call.all.host.now());
   if (level == SOL_SOCKET && set_wide_option(*s, name, from, length)) return 0;
   if (length < sizeof(int)) return fail(EINVAL);
   int value = 0;

@@ -359,6 +359,8 @@ void TcpConnection::set(const Settings& settings, Nanos now) {
     core.snd.send_small = core.snd.unsent() != 0 && !core.set.cork;
   }
   if (core.set.mtu_payload < old.mtu_payload) shorten_packets(core);
+  if (core.set.algorithm != old.algorithm && core.congestion)
+    core.congestion = make_congestion_control(core.set.algorithm);
   if (core.synchronized()) touch_keepalive(core, now);
 }
 

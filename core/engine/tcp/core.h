@@ -46,6 +46,8 @@ struct SendSide {
   bool more = false;     ///< MSG_MORE
   bool blocked = false;  ///< the application may wait for room (Core::has_room())
   bool cwnd_limited = false;
+  std::uint32_t most_flight = 0;  ///< bytes that were unacknowledged at once, in the round that ends at most_flight_end
+  Seq most_flight_end = 0;
   bool asked_ecn = false;    ///< by our SYN
   bool syn_again = false;    ///< the peer asked for our SYN again: which one it answers is not known
   bool send_small = false;   ///< the next piece leaves whatever its length

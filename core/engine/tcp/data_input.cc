@@ -65,6 +65,7 @@ void measure(Core& core, const SegmentIn& in, const Options& options, Nanos now)
 
 void take_bytes(Core& core, const SegmentIn& in, const Options& options, Nanos now) {
   ReceiveSide& rcv = core.rcv;
+  core.counters.data_packets_in += in.merged;
   const Piece piece = trim(core, in);
   if (piece.bytes.empty()) return schedule_ack(core, now, true);
   const bool had_gap = rcv.queue.has_gap();

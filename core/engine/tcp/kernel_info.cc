@@ -34,6 +34,8 @@ void fill_later_part(const Info& from, KernelTcpInfo& out) {
   out.segs_in = static_cast<std::uint32_t>(from.segments_in);
   out.notsent_bytes = from.unsent_bytes;
   out.min_rtt = micros(from.min_rtt);
+  out.data_segs_in = from.data_packets_in;
+  out.data_segs_out = from.data_packets_out;
   out.delivered = from.delivered;
   out.bytes_sent = from.bytes_sent;
   out.bytes_retrans = from.bytes_retransmitted;

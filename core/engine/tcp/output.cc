@@ -40,6 +40,17 @@ std::uint32_t option_length(const Core& core) {
   return fixed + 4 + 8 * static_cast<std::uint32_t>(std::min(blocks, fit));
 }
 
+/// A FIN that waits behind a gap is part of the last range.
+void report_fin(const Core& core, Options& options) {
+  if (!core.rcv.fin_known || core.rcv.fin) return;
+  for (std::size_t i = 0; i < options.sack_count; ++i) {
+    if (options.sack[i].end != core.rcv.fin_seq) continue;
+    ++options.sack[i].end;
+    return;
+  }
+  if (options.sack_count == 0) options.sack[options.sack_count++] = {core.rcv.fin_seq, core.rcv.fin_seq + 1};
+}
+
 Options current_options(Core& core, Nanos now) {
   Options options;
   if (core.timestamps) {
@@ -51,6 +62,7 @@ Options current_options(Core& core, Nanos now) {
   if (core.rcv.duplicate) options.sack[options.sack_count++] = *core.rcv.duplicate;
   core.rcv.duplicate.reset();
   core.rcv.queue.report(options);
+  report_fin(core, options);
   return options;
 }
 
@@ -68,7 +80,7 @@ void header(Core& core, SegmentOut& out, Seq seq, Nanos now) {
   out.ack = core.rcv.nxt;
   out.flags = kAck;
   if (core.rcv.echo_ce) out.flags |= kEce;
-  if (core.timestamps || core.rcv.duplicate || core.rcv.queue.has_gap())
+  if (core.timestamps || core.rcv.duplicate || core.rcv.queue.has_gap() || core.rcv.fin_known)
     out.option_bytes = emit_options(current_options(core, now), out.options);
   out.window = take_window(core);
   out.segment_bytes = static_cast<std::uint16_t>(core.path_mss() - out.option_bytes);
@@ -157,9 +169,12 @@ void repeat(Core& core, SegmentOut& out, const Sent& piece, std::uint32_t most, 
   fill(core, out, data, fin);
   bytes = out.payload_bytes + ((out.flags & kFin) != 0 ? 1 : 0);
   note_repeat(core, out.payload_bytes, now, probe);
+  core.counters.data_packets_out += (out.payload_bytes + out.segment_bytes - 1) / out.segment_bytes;
   core.board.repeat(seq, bytes, out.segment_bytes, now);
   count_sent(core, bytes, now);
   core.recovery.repeat_at_once = false;
+  // As on Linux: the time-out is that of the first packet, which has just left.
+  if (!probe && seq == core.snd.una) core.deadlines.stop(Deadlines::rto);
   arm_retransmission(core, now);
 }
 
@@ -237,9 +252,16 @@ void sent_new(Core& core, const SegmentOut& out, Nanos now) {
   core.board.add(out.seq, bytes, out.segment_bytes, now);
   snd.nxt = out.seq + bytes;
   snd.send_small = false;
+  const std::uint32_t flight = core.board.total_bytes();
+  if (flight > snd.most_flight || at_or_before(snd.most_flight_end, snd.una)) {
+    snd.most_flight = flight;
+    snd.most_flight_end = snd.nxt;
+  }
+  if (core.in_flight() + core.full_mss() > core.window.cwnd) snd.cwnd_limited = true;  // no other packet fits
   count_sent(core, bytes, now);
   if (now - core.ack.last_data < AckPolicy::kDelay) core.ack.interactive = true;
   core.counters.bytes_sent += out.payload_bytes;
+  core.counters.data_packets_out += (out.payload_bytes + out.segment_bytes - 1) / out.segment_bytes;
   core.deadlines.stop(Deadlines::persist);
   if (snd.unsent() == 0) core.deadlines.stop(Deadlines::cork);
   if (snd.blocked) tell_writable(core);  // TCP_NOTSENT_LOWAT counts what has not left
@@ -303,7 +325,7 @@ void make_probe(Core& core, SegmentOut& out, Nanos now) {
   const bool owed = core.ack.now || core.deadlines.runs(Deadlines::ack);
   const Seq edge = core.rcv.wup + core.rcv.wnd;
   header(core, out, core.snd.una - 1, now);
-  core.ack.now = owed || core.rcv.wup + core.rcv.wnd != edge;
+  core.ack.now = owed || distance(edge, core.rcv.wup + core.rcv.wnd) >= core.rcv.mss;
 }
 
 bool next_data_segment(Core& core, SegmentOut& out, Nanos now) {

@@ -103,9 +103,15 @@ void judge_probe(Core& core, const AckSummary& ack) {
   recovery.may_undo = false;
 }
 
+/// RFC 7661, 4.2, as Linux reads it: in slow start half of the window is enough.
+bool fills_window(const Core& core) {
+  if (core.snd.cwnd_limited) return true;
+  return core.window.in_slow_start() && core.window.cwnd < 2ull * core.snd.most_flight;
+}
+
 void grow_window(Core& core, const AckSummary& ack, Nanos now) {
   std::uint32_t acked = ack.delivered.acked_bytes;
-  if (acked == 0 || !core.snd.cwnd_limited) return;
+  if (acked == 0 || !fills_window(core)) return;
   if (core.reduced && core.recovery.phase == Phase::open) return;
   CongestionWindow& window = core.window;
   if (window.ssthresh == UINT32_MAX) {
@@ -163,8 +169,8 @@ void recover(Core& core, const AckSummary& ack, Nanos now) {
   recovery.guarded = recovery.guarded && core.snd.una == recovery.high;
   judge_probe(core, ack);
   undo_needless(core, ack);
-  if (recovery.phase != Phase::recovery) grow_window(core, ack, now);
   if (recovery.phase != Phase::open && at_or_before(recovery.high, core.snd.una)) leave_recovery(core);
+  if (recovery.phase != Phase::recovery) grow_window(core, ack, now);
   if (!core.sack) count_duplicates(core, ack);
   if (ack.delivered.bytes != 0) detect_losses(core, now);  // the timer sees to the rest
   if (recovery.phase == Phase::recovery && recovery.delivered_now != 0)

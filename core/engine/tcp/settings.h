@@ -30,7 +30,7 @@ class SpareChunks;
 struct Settings {
   std::uint16_t mtu_payload = 1460;  ///< path MTU minus the IP and the fixed TCP header: 1460 for IPv4 over Ethernet
   std::uint16_t most_mss = 0;        ///< TCP_MAXSEG; 0 is no limit
-  Algorithm algorithm = Algorithm::cubic;               ///< start
+  Algorithm algorithm = Algorithm::cubic;
   bool sack = true;                                     ///< start: offered in our SYN
   bool timestamps = true;                               ///< start
   bool window_scaling = true;                           ///< start
@@ -94,7 +94,8 @@ struct Info {
   std::uint32_t challenge_acks, dropped_segments, out_of_order_segments;
   std::uint64_t bytes_sent, bytes_acked, bytes_received, bytes_retransmitted;
   std::uint64_t segments_out, segments_in;  ///< descriptors, not packets
-  std::uint32_t memory_bytes;               ///< of both queues and the bookkeeping
+  std::uint32_t data_packets_out, data_packets_in;
+  std::uint32_t memory_bytes;  ///< of both queues and the bookkeeping
 };
 
 }  // namespace ringsock::engine::tcp
