@@ -180,6 +180,7 @@ int call_connect(void* data, int fd, const sockaddr* address, socklen_t length) 
   }
   if (socket->listening || socket->connected) return fail(EISCONN);
   if (socket->started && socket->nonblocking && socket->connecting) return fail(EALREADY);
+  if (socket->started && !socket->connecting && is_over(*socket)) socket->started = false;  // it may try again
   if (!socket->started) {
     call.all.host.connect(socket, remote);
     if (socket->nonblocking) return fail(EINPROGRESS);

@@ -43,12 +43,11 @@ std::uint32_t option_length(const Core& core) {
 /// A FIN that waits behind a gap is part of the last range.
 void report_fin(const Core& core, Options& options) {
   if (!core.rcv.fin_known || core.rcv.fin) return;
-  for (std::size_t i = 0; i < options.sack_count; ++i) {
-    if (options.sack[i].end != core.rcv.fin_seq) continue;
-    ++options.sack[i].end;
-    return;
-  }
-  if (options.sack_count == 0) options.sack[options.sack_count++] = {core.rcv.fin_seq, core.rcv.fin_seq + 1};
+  for (std::size_t i = 0; i < options.sack_count; ++i)
+    if (options.sack[i].end == core.rcv.fin_seq) ++options.sack[i].end;
+  const bool in_window = at_or_before(core.rcv.fin_seq, core.rcv.nxt + core.rcv.left());
+  if (options.sack_count == 0 && in_window)
+    options.sack[options.sack_count++] = {core.rcv.fin_seq, core.rcv.fin_seq + 1};
 }
 
 Options current_options(Core& core, Nanos now) {
