@@ -165,6 +165,8 @@ bool Host::is_held_back(Socket& socket, const Arrival& in) const {
 void Host::take(const SocketPtr& socket, const Arrival& in) {
   if (is_held_back(*socket, in)) return;
   socket->last_end = in.segment.seq + length_of(in.segment);
+  if (!in.segment.payload.empty()) socket->last_data_received = now_;
+  if ((in.segment.flags & engine::tcp::kAck) != 0) socket->last_ack_received = now_;
   socket->tcp.segment(in.segment, now_);
 }
 
@@ -220,9 +222,11 @@ void Host::hear(const IcmpError& error) {
 }
 
 void Host::pump_one(const SocketPtr& socket) {
-  while (const auto out = socket->tcp.next_segment(now_))
+  while (const auto out = socket->tcp.next_segment(now_)) {
     for (auto& packet : make_packets(socket->local, socket->remote, *out, whole_))
       out_.push_back({now_, std::move(packet)});
+    if (out->payload_bytes != 0 || (out->flags & engine::tcp::kFin) != 0) socket->last_data_sent = now_;
+  }
   socket->notices.progress(socket->tcp.unsent(), socket->tcp.unacked(), now_);
   const std::uint8_t events = socket->tcp.take_events();
   if (events != 0) ++socket->arrivals;
@@ -230,6 +234,7 @@ void Host::pump_one(const SocketPtr& socket) {
   if ((events & engine::tcp::kConnected) == 0) return;
   socket->connecting = false;
   socket->connected = true;
+  socket->last_data_sent = socket->last_data_received = now_;
   if (const SocketPtr listener = socket->listener.lock()) {
     listener->accepts.push_back(socket);
     ++listener->arrivals;

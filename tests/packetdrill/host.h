@@ -49,6 +49,7 @@ struct Socket {
   std::deque<std::shared_ptr<Socket>> accepts;
   engine::tcp::Seq last_end = 0;  ///< behind the last segment that came
   Nanos deferred_until{};
+  Nanos last_data_sent{}, last_data_received{}, last_ack_received{};
   std::uint64_t arrivals = 0;   ///< for EPOLLET
   int icmp_error = 0;           ///< has ended the connection
   int soft_error = 0;           ///< what ICMP messages have told: the reason of a time-out

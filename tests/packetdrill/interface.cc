@@ -441,12 +441,18 @@ int call_shutdown(void* data, int fd, int how) {
   return 0;
 }
 
-engine::tcp::KernelTcpInfo make_info(const Socket& s) {
+engine::tcp::KernelTcpInfo make_info(const Socket& s, Nanos now) {
   engine::tcp::KernelTcpInfo out{};
   out.first.tcpi_state = s.listening ? TCP_LISTEN : TCP_CLOSE;
   out.first.tcpi_reordering = 3;
   if (!s.started) return out;
   engine::tcp::fill_tcp_info(s.tcp.info(), out);
+  const auto age_ms = [now](Nanos then) {
+    return static_cast<std::uint32_t>((now - then) / std::chrono::milliseconds(1));
+  };
+  out.first.tcpi_last_data_sent = age_ms(s.last_data_sent);
+  out.first.tcpi_last_data_recv = age_ms(s.last_data_received);
+  out.first.tcpi_last_ack_recv = age_ms(s.last_ack_received);
   out.first.tcpi_advmss = s.settings.mtu_payload;
   out.first.tcpi_pmtu = s.tcp.settings().mtu_payload + (s.remote.is_v4() ? 40u : 60u);
   return out;
@@ -504,7 +510,7 @@ int call_getsockopt(void* data, int fd, int level, int name, void* to, socklen_t
   if (!s) return fail(EBADF);
   if (to == nullptr || length == nullptr) return fail(EFAULT);
   if (level == IPPROTO_TCP && name == TCP_INFO) {
-    const engine::tcp::KernelTcpInfo info = make_info(*s);
+    const engine::tcp::KernelTcpInfo info = make_info(*s, call.all.host.now());
     return give(&info, sizeof info, to, length);
   }
   if (!is_known(level, name)) return fail(ENOPROTOOPT);
