@@ -10,6 +10,7 @@
 #include <cstring>
 #include <span>
 
+#include "core/engine/tcp/kernel_info.h"
 #include "core/wire/tcp.h"
 #include "libvmacompat/tcp/tcp_callback.h"
 
@@ -238,7 +239,7 @@ std::optional<int> CarriedStream::segment_bytes() {
 }
 
 Status CarriedStream::info(int fd, void* value, socklen_t* length) {
-  KernelTcpInfo all{};
+  tcp::KernelTcpInfo all{};
   socklen_t known = sizeof all;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &all, &known) != 0) return Error::last("getsockopt");
   connection_.with_engine([&](tcp::TcpConnection& engine, Nanos) { return fill_tcp_info(engine.info(), all), true; });

@@ -18,10 +18,6 @@ namespace tcp = engine::tcp;
 
 namespace {
 
-std::uint32_t micros(Nanos time) {
-  return static_cast<std::uint32_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
-}
-
 /// A ring keeps 8 MiB of packets that are longer than its places (core/device/packet/ring), counted with the kernel's
 /// bookkeeping: a window of this size fits, even if the application reads nothing for a while.
 constexpr std::uint32_t kMostReceiveBytes = 2U << 20;
@@ -153,53 +149,6 @@ void learn_stream_values(runtime::Endpoint& endpoint, int fd) {
   endpoint.set_receive_timeout(time_out_of(fd, SO_RCVTIMEO));
   endpoint.set_send_timeout(time_out_of(fd, SO_SNDTIMEO));
   endpoint.set_receive_low_mark(static_cast<std::uint32_t>(std::max(1, option_of(fd, SOL_SOCKET, SO_RCVLOWAT, 1))));
-}
-
-namespace {
-
-/// What <netinet/tcp.h> does not know.
-void fill_later_part(const tcp::Info& from, KernelTcpInfo& out) {
-  out.pacing_rate = from.pacing_rate != 0 ? from.pacing_rate : ~std::uint64_t{0};
-  out.bytes_acked = from.bytes_acked;
-  out.bytes_received = from.bytes_received;
-  out.segs_out = static_cast<std::uint32_t>(from.segments_out);
-  out.segs_in = static_cast<std::uint32_t>(from.segments_in);
-  out.notsent_bytes = from.unsent_bytes;
-  out.min_rtt = micros(from.min_rtt);
-  out.bytes_sent = from.bytes_sent;
-  out.bytes_retrans = from.bytes_retransmitted;
-  out.dsack_dups = from.duplicate_sacks;
-  out.reord_seen = from.reorderings;
-  out.rcv_ooopack = from.out_of_order_segments;
-  out.snd_wnd = from.snd_wnd;
-}
-
-}  // namespace
-
-int kernels_state_of(tcp::State state) {
-  constexpr std::array kStates{TCP_CLOSE,     TCP_SYN_SENT,   TCP_SYN_RECV, TCP_ESTABLISHED, TCP_FIN_WAIT1,
-                               TCP_FIN_WAIT2, TCP_CLOSE_WAIT, TCP_CLOSING,  TCP_LAST_ACK,    TCP_TIME_WAIT};
-  return kStates.at(static_cast<std::size_t>(state));
-}
-
-void fill_tcp_info(const tcp::Info& from, KernelTcpInfo& all) {
-  tcp_info& out = all.first;
-  const std::uint32_t mss = std::max<std::uint32_t>(from.snd_mss, 1);
-  out.tcpi_state = static_cast<std::uint8_t>(kernels_state_of(from.state));
-  out.tcpi_retransmits = from.retransmits;
-  out.tcpi_backoff = from.backoff;
-  out.tcpi_rto = micros(from.rto);
-  out.tcpi_snd_mss = from.snd_mss;
-  out.tcpi_rcv_mss = from.rcv_mss;
-  out.tcpi_unacked = (from.in_flight_bytes + mss - 1) / mss;
-  out.tcpi_sacked = from.sacked_bytes / mss;
-  out.tcpi_lost = from.lost_bytes / mss;
-  out.tcpi_rtt = micros(from.srtt);
-  out.tcpi_rttvar = micros(from.rttvar);
-  out.tcpi_snd_cwnd = from.cwnd_bytes / mss;
-  out.tcpi_snd_ssthresh = from.ssthresh_bytes / mss;
-  out.tcpi_total_retrans = from.total_retransmits;
-  fill_later_part(from, all);
 }
 
 }  // namespace ringsock::vma

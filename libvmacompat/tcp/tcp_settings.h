@@ -39,25 +39,4 @@ enum class TcpOptionEffect {
 TcpOptionEffect effect_of_tcp_option(int level, int name);
 /// Copies time limits and SO_RCVLOWAT of the kernel's socket to the endpoint.
 void learn_stream_values(runtime::Endpoint& endpoint, int fd);
-/// Returns TCP_ESTABLISHED and so on.
-int kernels_state_of(engine::tcp::State state);
-/// TCP_INFO as Linux 5.4 and later fill it; <netinet/tcp.h> ends before `pacing_rate`. Times are in microseconds.
-struct KernelTcpInfo {
-  tcp_info first;
-  std::uint64_t pacing_rate, max_pacing_rate;  ///< bytes/s
-  std::uint64_t bytes_acked, bytes_received;
-  std::uint32_t segs_out, segs_in;
-  std::uint32_t notsent_bytes, min_rtt;
-  std::uint32_t data_segs_in, data_segs_out;
-  std::uint64_t delivery_rate, busy_time, rwnd_limited, sndbuf_limited;
-  std::uint32_t delivered, delivered_ce;
-  std::uint64_t bytes_sent, bytes_retrans;
-  std::uint32_t dsack_dups, reord_seen;
-  std::uint32_t rcv_ooopack, snd_wnd;
-};
-static_assert(sizeof(KernelTcpInfo) == 232);
-
-/// Replaces in the kernel's description of an idle socket what the engine knows.
-void fill_tcp_info(const engine::tcp::Info& from, KernelTcpInfo& all);
-
 }  // namespace ringsock::vma

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <mutex>
 
+#include "core/engine/tcp/kernel_info.h"
 #include "libvmacompat/process/statistics_requests.h"
 #include "libvmacompat/tcp/tcp_settings.h"
 
@@ -37,7 +38,7 @@ void copy_levels(const engine::tcp::Info& info, runtime::VmaSocketStatistics& ou
   out.raise(Level::ready_bytes_max, info.unread_bytes);
   out.set(Level::ready_byte_limit, std::uint64_t{info.unread_bytes} + info.rcv_wnd);
   out.set(Level::tx_ready_bytes, std::uint64_t{info.unacked_bytes} + info.unsent_bytes);
-  out.set(Level::tcp_state, static_cast<std::uint64_t>(kernels_state_of(info.state)));
+  out.set(Level::tcp_state, static_cast<std::uint64_t>(engine::tcp::kernels_state_of(info.state)));
   out.set(Level::tcp_rtt_us, micros(info.srtt));
   out.set(Level::tcp_rttvar_us, micros(info.rttvar));
   out.set(Level::tcp_cwnd, info.cwnd_bytes);

@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "core/engine/tcp/options.h"
+#include "tests/packetdrill/icmp_errors.h"
 
 namespace ringsock::packetdrill {
 namespace {
@@ -18,11 +19,12 @@ engine::tcp::Seq length_of(const SegmentIn& in) {
          ((in.flags & engine::tcp::kFin) != 0 ? 1 : 0);
 }
 
-/// Linux offers at first what half of 128 KiB holds of full segments.
+/// Linux offers at first what half of 128 KiB holds of full segments; scaled, the window is rounded up.
 void choose_window(Socket& socket, bool timestamps) {
   if (socket.options.corrected_receive) return;
   const std::uint32_t mss = socket.settings.mtu_payload - (timestamps ? 12u : 0u);
-  socket.settings.receive_bytes = 65'536 / mss * mss;
+  constexpr std::uint32_t kScaled = 1u << 7;
+  socket.settings.receive_bytes = (65'536 / mss * mss + kScaled - 1) / kScaled * kScaled;
 }
 
 Endpoint default_local(bool v4) {
@@ -35,6 +37,14 @@ Endpoint default_local(bool v4) {
 }
 
 }  // namespace
+
+int Socket::error() const { return icmp_error != 0 || !started ? icmp_error : tcp.error(); }
+
+int Socket::take_error() {
+  if (const int error = std::exchange(icmp_error, 0); error != 0 || !started) return error;
+  const int error = tcp.take_error();
+  return error == ETIMEDOUT && soft_error != 0 ? soft_error : error;
+}
 
 SocketPtr Host::create(bool v6) {
   auto socket = std::make_shared<Socket>();
@@ -155,11 +165,13 @@ bool Host::is_held_back(Socket& socket, const Arrival& in) const {
 void Host::take(const SocketPtr& socket, const Arrival& in) {
   if (is_held_back(*socket, in)) return;
   socket->last_end = in.segment.seq + length_of(in.segment);
-  ++socket->arrivals;
+  if (!in.segment.payload.empty()) socket->last_data_received = now_;
+  if ((in.segment.flags & engine::tcp::kAck) != 0) socket->last_ack_received = now_;
   socket->tcp.segment(in.segment, now_);
 }
 
 void Host::arrive(std::span<const std::byte> packet) {
+  if (const auto error = parse_icmp_packet(packet)) return hear(*error);
   const auto in = parse_packet(packet);
   if (!in) return;
   SocketPtr socket = find(*in);
@@ -181,16 +193,48 @@ void Host::arrive(std::span<const std::byte> packet) {
   pump();
 }
 
+/// RFC 5461 and RFC 1191. A router tells of a segment that this side has sent.
+void Host::hear(const IcmpError& error) {
+  Arrival about;
+  about.source = error.destination;
+  about.destination = error.source;
+  const SocketPtr socket = find(about);
+  if (!socket) return;
+  const IcmpMeaning meaning = meaning_of(error);
+  const State state = socket->tcp.state();
+  if (meaning.too_big) {
+    const std::uint32_t headers = error.source.is_v4() ? 40 : 60;
+    if (error.mtu > headers)
+      socket->tcp.packet_too_big(static_cast<std::uint16_t>(std::min<std::uint32_t>(error.mtu - headers, 65'000)),
+                                 error.seq, now_);
+  } else if (state == State::syn_received) {
+    socket->started = false;
+    socket->orphan = true;
+  } else if (meaning.error != 0 && (state == State::syn_sent || socket->options.hears_of_icmp)) {
+    socket->icmp_error = meaning.error;
+    socket->connecting = false;
+    if (state == State::syn_sent) socket->tcp.abort(now_);
+    ++socket->arrivals;
+  } else {
+    socket->soft_error = meaning.error;
+  }
+  pump();
+}
+
 void Host::pump_one(const SocketPtr& socket) {
-  while (const auto out = socket->tcp.next_segment(now_))
+  while (const auto out = socket->tcp.next_segment(now_)) {
     for (auto& packet : make_packets(socket->local, socket->remote, *out, whole_))
       out_.push_back({now_, std::move(packet)});
+    if (out->payload_bytes != 0 || (out->flags & engine::tcp::kFin) != 0) socket->last_data_sent = now_;
+  }
+  socket->notices.progress(socket->tcp.unsent(), socket->tcp.unacked(), now_);
   const std::uint8_t events = socket->tcp.take_events();
   if (events != 0) ++socket->arrivals;
   if ((events & engine::tcp::kFailed) != 0) socket->connecting = false;
   if ((events & engine::tcp::kConnected) == 0) return;
   socket->connecting = false;
   socket->connected = true;
+  socket->last_data_sent = socket->last_data_received = now_;
   if (const SocketPtr listener = socket->listener.lock()) {
     listener->accepts.push_back(socket);
     ++listener->arrivals;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "core/engine/tcp/connection.h"
+#include "tests/packetdrill/notices.h"
 #include "tests/packetdrill/packet.h"
 
 namespace ringsock::packetdrill {
@@ -22,6 +23,10 @@ struct SocketOptions {
   int defer_accept_seconds = 0;
   Nanos receive_timeout{}, send_timeout{};    ///< 0: for ever
   bool corrected_receive = false;             ///< SO_RCVBUF was set
+  bool hears_of_icmp = false;                 ///< IP_RECVERR
+  bool tells_unread = false;                  ///< TCP_INQ
+  int syn_retries = 6;                        ///< TCP_SYNCNT
+  std::size_t receive_low = 1;                ///< SO_RCVLOWAT, bytes
   std::map<std::pair<int, int>, int> others;  ///< by level and name: kept, without effect
 };
 
@@ -44,7 +49,16 @@ struct Socket {
   std::deque<std::shared_ptr<Socket>> accepts;
   engine::tcp::Seq last_end = 0;  ///< behind the last segment that came
   Nanos deferred_until{};
-  std::uint64_t arrivals = 0;  ///< for EPOLLET
+  Nanos last_data_sent{}, last_data_received{}, last_ack_received{};
+  std::uint64_t arrivals = 0;   ///< for EPOLLET
+  int icmp_error = 0;           ///< has ended the connection
+  int soft_error = 0;           ///< what ICMP messages have told: the reason of a time-out
+  bool told_connected = false;  ///< to connect()
+  Notices notices;
+
+  [[nodiscard]] int error() const;
+  /// Returns the error and forgets it.
+  int take_error();
 };
 using SocketPtr = std::shared_ptr<Socket>;
 
@@ -81,6 +95,9 @@ class Host {
   bool wait(Lock& lock, const std::function<bool()>& done, Nanos deadline);
   /// A thread that has returned from wait() tells that it has seen the time.
   void note_return();
+  /// Lets threads return whose call can. On the thread of the script only.
+  void settle(Lock& lock);
+  [[nodiscard]] bool is_script() const { return std::this_thread::get_id() == script_; }
   /// Ends all waiting.
   void end(Lock& lock);
 
@@ -90,13 +107,13 @@ class Host {
     Nanos deadline;
     bool ready = false;
   };
-  void settle(Lock& lock);
   [[nodiscard]] Nanos next_event() const;
   void run_timers();
   void pump_one(const SocketPtr& socket);
   void accept_syn(const SocketPtr& listener, const Arrival& in);
   bool is_held_back(Socket& socket, const Arrival& in) const;
   void take(const SocketPtr& socket, const Arrival& in);
+  void hear(const IcmpError& error);
   void refuse(const Arrival& in);
   [[nodiscard]] SocketPtr find(const Arrival& in) const;
   [[nodiscard]] SocketPtr find_listener(const Arrival& in) const;

@@ -1,10 +1,10 @@
-// The calls of packetdrill's table over the sockets of host.h. Not there yet: pipe() and splice().
+// The calls of packetdrill's table over the sockets of host.h and the pipes of pipes.h.
 #include "tests/packetdrill/interface.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
-#include <linux/tcp.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 
 #include <algorithm>
@@ -13,7 +13,9 @@
 #include <cstring>
 #include <string_view>
 
+#include "core/engine/tcp/kernel_info.h"
 #include "tests/packetdrill/host.h"
+#include "tests/packetdrill/pipes.h"
 
 namespace ringsock::packetdrill {
 namespace {
@@ -30,6 +32,7 @@ struct Adapter {
   Host host;
   std::map<int, SocketPtr> sockets;
   std::map<int, EpollSet> epolls;
+  Pipes pipes;
   int next = 100;
 };
 
@@ -41,6 +44,14 @@ int fail(int code) {
 /// What every call begins with.
 struct Call {
   explicit Call(void* userdata) : all(*static_cast<Adapter*>(userdata)), lock(all.host.mutex()) {}
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  /// What the call has changed may let another thread go on.
+  ~Call() {
+    const int saved = errno;
+    if (all.host.is_script()) all.host.settle(lock);
+    errno = saved;
+  }
   SocketPtr socket(int fd) const {
     const auto found = all.sockets.find(fd);
     return found == all.sockets.end() ? nullptr : found->second;
@@ -89,21 +100,21 @@ void write_address(const Socket& socket, const Endpoint& from, sockaddr* to, soc
 
 bool is_over(Socket& s) { return s.tcp.state() == State::closed; }
 bool can_read(Socket& s) {
-  return s.tcp.readable() != 0 || s.tcp.at_end() || s.tcp.error() != 0 || s.read_closed || is_over(s);
+  return s.tcp.readable() >= s.options.receive_low || s.tcp.at_end() || s.error() != 0 || s.read_closed || is_over(s);
 }
 
 short poll_bits(Socket& s) {
   if (s.listening) return s.accepts.empty() ? 0 : POLLIN | POLLRDNORM;
   if (!s.started) return POLLOUT | POLLWRNORM | POLLHUP;
-  int bits = 0;
+  int bits = s.notices.empty() ? 0 : POLLERR;
   const State state = s.tcp.state();
   const bool over = is_over(s);
   const bool peer_done = over || s.read_closed || state == State::close_wait || state == State::last_ack ||
                          state == State::closing || state == State::time_wait;
   if (over || (s.write_closed && peer_done)) bits |= POLLHUP;
   if (peer_done) bits |= POLLIN | POLLRDNORM | POLLRDHUP;
-  if (s.tcp.readable() != 0) bits |= POLLIN | POLLRDNORM;
-  if (s.tcp.error() != 0) bits |= POLLERR;
+  if (s.tcp.readable() >= s.options.receive_low) bits |= POLLIN | POLLRDNORM;
+  if (s.error() != 0) bits |= POLLERR;
   if (over || s.write_closed || (!s.connecting && s.connected && s.tcp.is_writable())) bits |= POLLOUT | POLLWRNORM;
   if (s.connected && s.tcp.has_urgent_byte()) bits |= POLLPRI;
   return static_cast<short>(bits);
@@ -151,6 +162,7 @@ int call_accept(void* data, int fd, sockaddr* address, socklen_t* length) {
   socket->accepts.pop_front();
   child->listener.reset();
   child->nonblocking = false;
+  child->told_connected = true;
   write_address(*child, child->remote, address, length);
   call.all.sockets[call.all.next] = child;
   return call.all.next++;
@@ -162,16 +174,24 @@ int call_connect(void* data, int fd, const sockaddr* address, socklen_t length) 
   if (!socket) return fail(EBADF);
   Endpoint remote;
   if (!read_address(*socket, address, length, remote)) return fail(EINVAL);
+  if (socket->connected && socket->nonblocking && !socket->told_connected) {
+    socket->told_connected = true;  // to the one who was told EINPROGRESS
+    return 0;
+  }
   if (socket->listening || socket->connected) return fail(EISCONN);
   if (socket->started && socket->nonblocking && socket->connecting) return fail(EALREADY);
+  if (socket->started && !socket->connecting && is_over(*socket)) socket->started = false;  // it may try again
   if (!socket->started) {
     call.all.host.connect(socket, remote);
     if (socket->nonblocking) return fail(EINPROGRESS);
   }
   const auto ready = [&] { return !socket->connecting; };
   if (!call.all.host.wait(call.lock, ready, call.deadline(socket->options.send_timeout))) return fail(EINPROGRESS);
-  if (socket->connected) return 0;
-  const int error = socket->tcp.take_error();
+  if (socket->connected) {
+    socket->told_connected = true;
+    return 0;
+  }
+  const int error = socket->take_error();
   return fail(error != 0 ? error : ECONNABORTED);
 }
 
@@ -200,10 +220,7 @@ ssize_t read_urgent(Socket& s, const iovec* pieces, std::size_t count, int flags
   return 1;
 }
 
-ssize_t receive(void* data, int fd, const iovec* pieces, std::size_t count, int flags) {
-  Call call(data);
-  const SocketPtr s = call.socket(fd);
-  if (!s) return fail(EBADF);
+ssize_t receive(Call& call, const SocketPtr& s, const iovec* pieces, std::size_t count, int flags) {
   if ((flags & MSG_OOB) != 0) return read_urgent(*s, pieces, count, flags);
   if (!s->started || s->listening) return fail(ENOTCONN);
   std::size_t wanted = 0, total = 0;
@@ -217,21 +234,25 @@ ssize_t receive(void* data, int fd, const iovec* pieces, std::size_t count, int 
     call.all.host.pump();
     const bool enough = total == wanted || (total != 0 && ((flags & MSG_WAITALL) == 0 || (flags & MSG_PEEK) != 0));
     if (enough) return static_cast<ssize_t>(total);
-    if (s->tcp.at_end() || s->read_closed || (is_over(*s) && s->tcp.error() == 0)) return static_cast<ssize_t>(total);
-    if (total != 0 && (s->tcp.error() != 0 || !waits)) return static_cast<ssize_t>(total);
-    if (s->tcp.error() != 0) {
-      const int error = s->tcp.take_error();
-      return fail(error == EPIPE ? ECONNRESET : error);
-    }
+    if (total != 0 && (s->error() != 0 || !waits)) return static_cast<ssize_t>(total);
+    if (s->tcp.has_peers_end()) return static_cast<ssize_t>(total);
+    if (s->error() != 0) return fail(s->take_error());
+    if (s->tcp.at_end() || s->read_closed || is_over(*s)) return static_cast<ssize_t>(total);
     if (!waits || !call.all.host.wait(call.lock, ready, deadline))
       return total != 0 ? static_cast<ssize_t>(total) : fail(EAGAIN);
   }
 }
 
+ssize_t receive(void* data, int fd, const iovec* pieces, std::size_t count, int flags) {
+  Call call(data);
+  const SocketPtr s = call.socket(fd);
+  return s ? receive(call, s, pieces, count, flags) : fail(EBADF);
+}
+
 /// Returns the error with which a socket refuses data, or 0.
 int refusal(Socket& s) {
-  if (!s.started) return s.listening ? EPIPE : ENOTCONN;
-  if (s.tcp.error() != 0) return s.tcp.take_error();
+  if (!s.started) return EPIPE;
+  if (s.error() != 0) return s.take_error();
   return s.write_closed || is_over(s) ? EPIPE : 0;
 }
 
@@ -244,11 +265,7 @@ std::vector<std::byte> gather(const iovec* pieces, std::size_t count) {
   return bytes;
 }
 
-ssize_t transmit(void* data, int fd, const iovec* pieces, std::size_t count, int flags) {
-  Call call(data);
-  const SocketPtr s = call.socket(fd);
-  if (!s) return fail(EBADF);
-  const auto bytes = gather(pieces, count);
+ssize_t transmit(Call& call, const SocketPtr& s, std::span<const std::byte> bytes, int flags) {
   const bool waits = !s->nonblocking && (flags & MSG_DONTWAIT) == 0;
   const Nanos deadline = call.deadline(s->options.send_timeout);
   const std::function<bool()> ready = [&] { return !s->connecting && (s->tcp.room() != 0 || is_over(*s)); };
@@ -257,16 +274,22 @@ ssize_t transmit(void* data, int fd, const iovec* pieces, std::size_t count, int
     if (const int error = refusal(*s); error != 0) return total != 0 ? static_cast<ssize_t>(total) : fail(error);
     if (!s->connecting) {
       s->tcp.more_follows((flags & MSG_MORE) != 0);
-      const auto rest = std::span(bytes).subspan(total);
+      const auto rest = bytes.subspan(total);
       const Nanos now = call.all.host.now();
       const auto taken = (flags & MSG_OOB) != 0 ? s->tcp.write_urgent(rest, now) : s->tcp.write(rest, now);
-      if (taken) total += *taken;
+      if (taken) s->notices.written(*taken, flags), total += *taken;
       call.all.host.pump();
     }
     if (total == bytes.size() && !s->connecting) return static_cast<ssize_t>(total);
     if (!waits || !call.all.host.wait(call.lock, ready, deadline))
       return total != 0 ? static_cast<ssize_t>(total) : fail(EAGAIN);
   }
+}
+
+ssize_t transmit(void* data, int fd, const iovec* pieces, std::size_t count, int flags) {
+  Call call(data);
+  const SocketPtr s = call.socket(fd);
+  return s ? transmit(call, s, gather(pieces, count), flags) : fail(EBADF);
 }
 
 ssize_t call_read(void* data, int fd, void* to, size_t size) {
@@ -284,11 +307,38 @@ ssize_t call_recvfrom(void* data, int fd, void* to, size_t size, int flags, sock
   if (length != nullptr) *length = 0;  // tcp(7): a stream names no sender
   return call_recv(data, fd, to, size, flags);
 }
+/// tcp(7), TCP_INQ: how much is left to be read; the end counts as one byte.
+void tell_unread(Socket& s, msghdr& message) {
+  cmsghdr* control = message.msg_controllen >= CMSG_SPACE(sizeof(int)) ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (control == nullptr) {
+    message.msg_controllen = 0;
+    message.msg_flags |= MSG_CTRUNC;
+    return;
+  }
+  int left = static_cast<int>(s.tcp.readable());
+  if (left == 0 && s.tcp.has_peers_end()) left = 1;
+  control->cmsg_level = IPPROTO_TCP;
+  control->cmsg_type = TCP_CM_INQ;
+  control->cmsg_len = CMSG_LEN(sizeof left);
+  std::memcpy(CMSG_DATA(control), &left, sizeof left);
+  message.msg_controllen = CMSG_SPACE(sizeof left);
+}
+
 ssize_t call_recvmsg(void* data, int fd, msghdr* message, int flags) {
+  Call call(data);
+  const SocketPtr s = call.socket(fd);
+  if (!s) return fail(EBADF);
   message->msg_namelen = 0;
-  message->msg_controllen = 0;
   message->msg_flags = 0;
-  return receive(data, fd, message->msg_iov, message->msg_iovlen, flags);
+  if ((flags & MSG_ERRQUEUE) != 0) {
+    if (s->notices.empty()) return fail(EAGAIN);
+    s->notices.take(*message, s->v6);
+    return 0;
+  }
+  const ssize_t got = receive(call, s, message->msg_iov, message->msg_iovlen, flags);
+  if (got < 0 || !s->options.tells_unread) return message->msg_controllen = 0, got;
+  tell_unread(*s, *message);
+  return got;
 }
 ssize_t call_write(void* data, int fd, const void* from, size_t size) {
   const iovec piece{const_cast<void*>(from), size};
@@ -301,7 +351,23 @@ ssize_t call_send(void* data, int fd, const void* from, size_t size, int flags) 
   const iovec piece{const_cast<void*>(from), size};
   return transmit(data, fd, &piece, 1, flags);
 }
-ssize_t call_sendto(void* data, int fd, const void* from, size_t size, int flags, const sockaddr*, socklen_t) {
+/// Without TCP Fast Open the data of MSG_FASTOPEN waits for the handshake.
+ssize_t send_first(void* data, int fd, const void* from, size_t size, int flags, const sockaddr* to, socklen_t length) {
+  Call call(data);
+  const SocketPtr s = call.socket(fd);
+  Endpoint remote;
+  if (!s) return fail(EBADF);
+  if (!read_address(*s, to, length, remote)) return fail(EINVAL);
+  if (s->listening || s->started) return fail(s->connecting ? EALREADY : EISCONN);
+  call.all.host.connect(s, remote);
+  if (s->nonblocking || (flags & MSG_DONTWAIT) != 0) return fail(EINPROGRESS);
+  const auto* bytes = static_cast<const std::byte*>(from);
+  return transmit(call, s, {bytes, size}, flags & ~MSG_FASTOPEN);
+}
+
+ssize_t call_sendto(void* data, int fd, const void* from, size_t size, int flags, const sockaddr* to,
+                    socklen_t length) {
+  if ((flags & MSG_FASTOPEN) != 0 && to != nullptr) return send_first(data, fd, from, size, flags, to, length);
   return call_send(data, fd, from, size, flags);
 }
 ssize_t call_sendmsg(void* data, int fd, const msghdr* message, int flags) {
@@ -342,6 +408,7 @@ int call_ioctl(void* data, int fd, unsigned long request, ...) {
 int call_close(void* data, int fd) {
   Call call(data);
   if (call.all.epolls.erase(fd) != 0) return 0;
+  if (call.all.pipes.holds(fd)) return call.all.pipes.close(fd), 0;
   const SocketPtr s = call.socket(fd);
   if (!s) return fail(EBADF);
   call.all.sockets.erase(fd);
@@ -364,7 +431,7 @@ int call_shutdown(void* data, int fd, int how) {
     s->listening = false;
     return 0;
   }
-  if (!s->started || is_over(*s)) return fail(ENOTCONN);
+  if (!s->started || is_over(*s) || s->tcp.state() == State::time_wait) return fail(ENOTCONN);
   if (how != SHUT_WR) s->read_closed = true;
   if (how != SHUT_RD) {
     s->write_closed = true;
@@ -374,45 +441,20 @@ int call_shutdown(void* data, int fd, int how) {
   return 0;
 }
 
-int linux_state(const Socket& s) {
-  static constexpr int kStates[] = {7, 2, 3, 1, 4, 5, 8, 11, 9, 6};  // TCP_CLOSE, SYN_SENT, SYN_RECV, ESTABLISHED ...
-  return s.listening ? 10 : !s.started ? 7 : kStates[static_cast<std::size_t>(s.tcp.state())];
-}
-
-tcp_info make_info(const Socket& s) {
-  tcp_info out{};
-  out.tcpi_state = static_cast<__u8>(linux_state(s));
+engine::tcp::KernelTcpInfo make_info(const Socket& s, Nanos now) {
+  engine::tcp::KernelTcpInfo out{};
+  out.first.tcpi_state = s.listening ? TCP_LISTEN : TCP_CLOSE;
+  out.first.tcpi_reordering = 3;
   if (!s.started) return out;
-  const engine::tcp::Info info = s.tcp.info();
-  const auto us = [](Nanos time) { return static_cast<__u32>(time.count() / 1000); };
-  const std::uint32_t mss = std::max(info.snd_mss, 1u);
-  const auto packets = [mss](std::uint32_t bytes) { return (bytes + mss - 1) / mss; };
-  out.tcpi_ca_state = info.in_loss ? 4 : info.in_recovery ? 3 : 0;
-  out.tcpi_retransmits = info.retransmits;
-  out.tcpi_backoff = info.backoff;
-  out.tcpi_options = static_cast<__u8>((info.timestamps ? TCPI_OPT_TIMESTAMPS : 0) | (info.sack ? TCPI_OPT_SACK : 0) |
-                                       (info.window_scaling ? TCPI_OPT_WSCALE : 0) | (info.ecn ? TCPI_OPT_ECN : 0));
-  out.tcpi_snd_wscale = info.snd_scale & 15;
-  out.tcpi_rcv_wscale = info.rcv_scale & 15;
-  out.tcpi_rto = us(info.rto);
-  out.tcpi_rtt = us(info.srtt);
-  out.tcpi_rttvar = us(info.rttvar);
-  out.tcpi_min_rtt = us(info.min_rtt);
-  out.tcpi_snd_mss = info.snd_mss;
-  out.tcpi_rcv_mss = info.rcv_mss;
-  out.tcpi_advmss = s.settings.mtu_payload;
-  out.tcpi_pmtu = s.settings.mtu_payload + (s.remote.is_v4() ? 40u : 60u);
-  out.tcpi_snd_cwnd = packets(info.cwnd_bytes);
-  out.tcpi_snd_ssthresh = info.ssthresh_bytes >= 0x7fffffff ? 0x7fffffff : packets(info.ssthresh_bytes);
-  out.tcpi_unacked = packets(info.in_flight_bytes + info.sacked_bytes + info.lost_bytes);
-  out.tcpi_sacked = packets(info.sacked_bytes);
-  out.tcpi_lost = packets(info.lost_bytes);
-  out.tcpi_total_retrans = info.total_retransmits;
-  out.tcpi_notsent_bytes = info.unsent_bytes;
-  out.tcpi_bytes_acked = info.bytes_acked;
-  out.tcpi_bytes_received = info.bytes_received;
-  out.tcpi_bytes_sent = info.bytes_sent;
-  out.tcpi_bytes_retrans = info.bytes_retransmitted;
+  engine::tcp::fill_tcp_info(s.tcp.info(), out);
+  const auto age_ms = [now](Nanos then) {
+    return static_cast<std::uint32_t>((now - then) / std::chrono::milliseconds(1));
+  };
+  out.first.tcpi_last_data_sent = age_ms(s.last_data_sent);
+  out.first.tcpi_last_data_recv = age_ms(s.last_data_received);
+  out.first.tcpi_last_ack_recv = age_ms(s.last_ack_received);
+  out.first.tcpi_advmss = s.settings.mtu_payload;
+  out.first.tcpi_pmtu = s.tcp.settings().mtu_payload + (s.remote.is_v4() ? 40u : 60u);
   return out;
 }
 
@@ -427,7 +469,9 @@ int read_tcp_option(const Socket& s, int name) {
   if (name == TCP_KEEPIDLE) return seconds(set.keepalive_idle);
   if (name == TCP_KEEPINTVL) return seconds(set.keepalive_interval);
   if (name == TCP_KEEPCNT) return set.keepalive_probes;
-  if (name == TCP_SYNCNT) return set.syn_retries;
+  if (name == TCP_SYNCNT) return s.options.syn_retries;
+  if (name == TCP_INQ) return s.options.tells_unread;
+  if (name == TCP_QUICKACK) return 1;
   if (name == TCP_LINGER2) return seconds(set.fin_wait_2);
   if (name == TCP_DEFER_ACCEPT) return s.options.defer_accept_seconds;
   if (name == TCP_USER_TIMEOUT) return static_cast<int>(set.user_timeout / std::chrono::milliseconds(1));
@@ -436,7 +480,9 @@ int read_tcp_option(const Socket& s, int name) {
 }
 
 int read_socket_option(Socket& s, int name) {
-  if (name == SO_ERROR) return s.started ? s.tcp.take_error() : 0;
+  if (name == SO_ERROR) return s.take_error();
+  if (name == SO_ZEROCOPY) return s.notices.zero_copy;
+  if (name == SO_RCVLOWAT) return static_cast<int>(s.options.receive_low);
   if (name == SO_TYPE) return SOCK_STREAM;
   if (name == SO_DOMAIN) return s.v6 ? AF_INET6 : AF_INET;
   if (name == SO_PROTOCOL) return IPPROTO_TCP;
@@ -448,6 +494,9 @@ int read_socket_option(Socket& s, int name) {
   const auto found = s.options.others.find({SOL_SOCKET, name});
   return found == s.options.others.end() ? 0 : found->second;
 }
+
+/// What there is of options: others are told to be unknown.
+bool is_known(int level, int name) { return level != IPPROTO_TCP || (name >= TCP_NODELAY && name <= TCP_TX_DELAY); }
 
 int give(const void* value, socklen_t size, void* to, socklen_t* length) {
   *length = std::min(*length, size);
@@ -461,8 +510,14 @@ int call_getsockopt(void* data, int fd, int level, int name, void* to, socklen_t
   if (!s) return fail(EBADF);
   if (to == nullptr || length == nullptr) return fail(EFAULT);
   if (level == IPPROTO_TCP && name == TCP_INFO) {
-    const tcp_info info = make_info(*s);
+    const engine::tcp::KernelTcpInfo info = make_info(*s, call.all.host.now());
     return give(&info, sizeof info, to, length);
+  }
+  if (!is_known(level, name)) return fail(ENOPROTOOPT);
+  if (level == IPPROTO_TCP && name == TCP_CONGESTION) {
+    std::array<char, 16> text{};
+    std::strcpy(text.data(), s->settings.algorithm == engine::tcp::Algorithm::cubic ? "cubic" : "reno");
+    return give(text.data(), text.size(), to, length);
   }
   if (level == SOL_SOCKET && name == SO_LINGER) {
     const linger value{s->options.linger, s->options.linger_seconds};
@@ -484,7 +539,8 @@ bool set_tcp_option(Socket& s, int name, int value, Nanos now) {
   if (name == TCP_KEEPIDLE) return set.keepalive_idle = std::chrono::seconds(value), time;
   if (name == TCP_KEEPINTVL) return set.keepalive_interval = std::chrono::seconds(value), time;
   if (name == TCP_KEEPCNT) return set.keepalive_probes = static_cast<std::uint8_t>(value), one_to_127;
-  if (name == TCP_SYNCNT) return set.syn_retries = static_cast<std::uint8_t>(value), one_to_127;
+  if (name == TCP_SYNCNT) return s.options.syn_retries = set.syn_retries = static_cast<std::uint8_t>(value), one_to_127;
+  if (name == TCP_INQ) return s.options.tells_unread = value != 0, value == 0 || value == 1;
   if (name == TCP_LINGER2) return set.fin_wait_2 = std::chrono::seconds(std::max(value, 0)), true;
   if (name == TCP_DEFER_ACCEPT) return s.options.defer_accept_seconds = std::max(value, 0), true;
   if (name == TCP_USER_TIMEOUT) return set.user_timeout = std::chrono::milliseconds(value), value >= 0;
@@ -494,7 +550,10 @@ bool set_tcp_option(Socket& s, int name, int value, Nanos now) {
 }
 
 void set_socket_option(Socket& s, int name, int value) {
-  const auto bytes = static_cast<std::uint32_t>(std::clamp(value, 1024, 1 << 20));
+  const auto bytes = static_cast<std::uint32_t>(std::clamp(value, name == SO_SNDBUF ? 2304 : 1152, 212'992));
+  if (name == SO_ZEROCOPY) s.notices.zero_copy = value != 0;
+  if (name == SO_TIMESTAMPING) s.notices.set_time_stamping(static_cast<std::uint32_t>(value));
+  if (name == SO_RCVLOWAT) s.options.receive_low = static_cast<std::size_t>(std::max(value, 1));
   if (name == SO_KEEPALIVE) s.settings.keepalive = value != 0;
   if (name == SO_OOBINLINE) s.settings.urgent_inline = value != 0;
   if (name == SO_SNDBUF) s.settings.send_bytes = s.settings.most_send_bytes = 2 * bytes;
@@ -521,11 +580,23 @@ bool set_wide_option(Socket& s, int name, const void* from, socklen_t length) {
   return true;
 }
 
+/// tcp(7), TCP_CONGESTION.
+int set_congestion(Socket& s, std::string_view name, Nanos now) {
+  name = name.substr(0, name.find('\0'));
+  if (name != "cubic" && name != "reno") return fail(ENOENT);
+  s.settings.algorithm = name == "cubic" ? engine::tcp::Algorithm::cubic : engine::tcp::Algorithm::new_reno;
+  if (s.started) s.tcp.set(s.settings, now);
+  return 0;
+}
+
 int call_setsockopt(void* data, int fd, int level, int name, const void* from, socklen_t length) {
   Call call(data);
   const SocketPtr s = call.socket(fd);
   if (!s) return fail(EBADF);
   if (from == nullptr) return fail(EFAULT);
+  if (!is_known(level, name)) return fail(ENOPROTOOPT);
+  if (level == IPPROTO_TCP && name == TCP_CONGESTION)
+    return set_congestion(*s, {static_cast<const char*>(from), length}, call.all.host.now());
   if (level == SOL_SOCKET && set_wide_option(*s, name, from, length)) return 0;
   if (length < sizeof(int)) return fail(EINVAL);
   int value = 0;
@@ -536,6 +607,8 @@ int call_setsockopt(void* data, int fd, int level, int name, const void* from, s
     return fail(EINVAL);
   }
   if (level == SOL_SOCKET) set_socket_option(*s, name, value);
+  if ((level == IPPROTO_IP && name == IP_RECVERR) || (level == IPPROTO_IPV6 && name == IPV6_RECVERR))
+    s->options.hears_of_icmp = value != 0;
   if (s->started) s->tcp.set(s->settings, call.all.host.now());
   call.all.host.pump();
   return 0;
@@ -650,8 +723,50 @@ int call_gettimeofday(void* data, timeval* time, struct timezone*) {
   return 0;
 }
 
-int call_pipe(void*, int*) { return fail(ENOSYS); }
-int call_splice(void*, int, loff_t*, int, loff_t*, size_t, unsigned) { return fail(ENOSYS); }
+int call_pipe(void* data, int* ends) {
+  Call call(data);
+  ends[0] = call.all.next++;
+  ends[1] = call.all.next++;
+  call.all.pipes.add(ends[0], ends[1]);
+  return 0;
+}
+
+/// From a socket into a pipe.
+ssize_t splice_in(Call& call, const SocketPtr& from, int to, std::size_t most, int flags) {
+  const auto room = call.all.pipes.room(to);
+  if (!room) return fail(room.error().code);
+  if (*room == 0) return fail(EAGAIN);
+  std::vector<std::byte> bytes(std::min(most, *room));
+  const iovec piece{bytes.data(), bytes.size()};
+  const ssize_t got = receive(call, from, &piece, 1, flags);
+  if (got > 0) call.all.pipes.append(to, bytes.data(), static_cast<std::size_t>(got));
+  return got;
+}
+
+/// From a pipe into a socket.
+ssize_t splice_out(Call& call, int from, const SocketPtr& to, std::size_t most, int flags) {
+  const auto taken = call.all.pipes.take(from, most);
+  if (!taken) return fail(taken.error().code);
+  const std::vector<std::byte> bytes((*taken).begin(), (*taken).end());
+  if (bytes.empty()) return 0;
+  const ssize_t sent = transmit(call, to, bytes, flags);
+  const auto kept = static_cast<std::ptrdiff_t>(std::max<ssize_t>(sent, 0));
+  call.all.pipes.put_back(from, {bytes.begin() + kept, bytes.end()});
+  return sent;
+}
+
+int call_splice(void* data, int in, loff_t* in_at, int out, loff_t* out_at, size_t most, unsigned flags) {
+  Call call(data);
+  const bool in_pipe = call.all.pipes.holds(in), out_pipe = call.all.pipes.holds(out);
+  const SocketPtr from = call.socket(in), to = call.socket(out);
+  if ((!from && !in_pipe) || (!to && !out_pipe)) return fail(EBADF);
+  if (in_at != nullptr || out_at != nullptr) return fail(ESPIPE);
+  if (in_pipe == out_pipe) return fail(EINVAL);
+  if (most == 0) return 0;
+  int how = (flags & SPLICE_F_NONBLOCK) != 0 && from ? MSG_DONTWAIT : 0;
+  if ((flags & SPLICE_F_MORE) != 0) how |= MSG_MORE;
+  return static_cast<int>(from ? splice_in(call, from, out, most, how) : splice_out(call, in, to, most, how));
+}
 
 void call_free(void* data) {
   {

@@ -3,120 +3,125 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/wire/emit.h"
+#include "core/wire/ip.h"
+#include "core/wire/tcp.h"
+
 namespace ringsock::packetdrill {
 namespace {
 
 using engine::tcp::Seq;
+using View = std::span<const std::byte>;
 constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-using Bytes = std::span<const std::byte>;
+constexpr std::uint8_t kIcmp = 1, kIcmpv6 = 58;
 
-std::uint32_t get(Bytes bytes, std::size_t at, std::size_t count) {
-  std::uint32_t value = 0;
-  for (std::size_t i = 0; i < count; ++i) value = value << 8 | std::to_integer<std::uint32_t>(bytes[at + i]);
-  return value;
+/// Both headers of ICMP errors: RFC 792 and RFC 4443 have the MTU at different places.
+struct IcmpHeader {
+  std::uint8_t type, code;
+  wire::Be16 checksum;
+  wire::Be32 rest;
+};
+static_assert(sizeof(IcmpHeader) == 8);
+
+/// What lies behind the IP header, and the ends without ports.
+struct IpPacket {
+  Endpoint source, destination;
+  std::uint8_t protocol = 0, ecn = 0;
+  View payload;
+};
+
+Endpoint endpoint_of(wire::Be32 v4) {
+  Endpoint out;
+  std::copy(kMapped.begin(), kMapped.end(), out.address.begin());
+  std::memcpy(out.address.data() + 12, &v4, 4);
+  return out;
 }
 
-void put(std::vector<std::byte>& to, std::uint32_t value, int count) {
-  for (int shift = 8 * (count - 1); shift >= 0; shift -= 8) to.push_back(static_cast<std::byte>(value >> shift));
+wire::Be32 v4_of(const Endpoint& end) {
+  wire::Be32 out;
+  std::memcpy(&out, end.address.data() + 12, 4);
+  return out;
 }
 
-std::uint32_t add(std::uint32_t sum, Bytes bytes) {
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    const auto value = std::to_integer<std::uint32_t>(bytes[i]);
-    sum += i % 2 == 0 ? value << 8 : value;
-    sum = (sum & 0xffff) + (sum >> 16);
-  }
-  return sum;
-}
-
-/// RFC 9293, 3.1, and RFC 8200, 8.1: the sum with the pseudo header.
-std::uint32_t tcp_sum(const Endpoint& a, const Endpoint& b, Bytes segment) {
-  const std::size_t skip = a.is_v4() ? 12 : 0;
-  std::uint32_t sum = 6 + static_cast<std::uint32_t>(segment.size());
-  sum = add(sum, std::as_bytes(std::span(a.address)).subspan(skip));
-  sum = add(sum, std::as_bytes(std::span(b.address)).subspan(skip));
-  return add(sum, segment);
-}
-
-std::uint16_t fold(std::uint32_t sum) {
-  while (sum >> 16 != 0) sum = (sum & 0xffff) + (sum >> 16);
-  return static_cast<std::uint16_t>(sum);
-}
-
-void set_address(Endpoint& out, Bytes bytes) {
-  if (bytes.size() == 4) std::copy(kMapped.begin(), kMapped.end(), out.address.begin());
-  std::memcpy(out.address.data() + (16 - bytes.size()), bytes.data(), bytes.size());
-}
-
-/// Fills in the addresses. Returns the payload of the IP packet, or nothing.
-Bytes parse_ip(Bytes packet, Arrival& out) {
+/// An error quotes only the start of a packet: its length tells more than is there.
+std::optional<IpPacket> parse_ip(View packet, bool quoted) {
   if (packet.empty()) return {};
-  const std::uint32_t version = get(packet, 0, 1) >> 4;
-  if (version == 4 && packet.size() >= 20) {
-    const std::size_t header = 4 * (get(packet, 0, 1) & 15), length = get(packet, 2, 2);
-    const bool fragment = (get(packet, 6, 2) & 0x3fff) != 0;
-    if (header < 20 || length < header || length > packet.size() || get(packet, 9, 1) != 6 || fragment) return {};
-    out.segment.congestion_experienced = (get(packet, 1, 1) & 3) == 3;
-    set_address(out.source, packet.subspan(12, 4));
-    set_address(out.destination, packet.subspan(16, 4));
-    return packet.subspan(header, length - header);
+  if (std::to_integer<int>(packet[0]) >> 4 == 4) {
+    wire::Ipv4Header header;
+    if (packet.size() < sizeof header) return {};
+    std::memcpy(&header, packet.data(), sizeof header);
+    const auto parsed = wire::parse_ipv4(packet);
+    if (!parsed && !quoted) return {};
+    if (header.is_fragment() || header.header_bytes() < sizeof header || header.header_bytes() > packet.size())
+      return {};
+    return IpPacket{endpoint_of(header.source), endpoint_of(header.destination), header.protocol,
+                    static_cast<std::uint8_t>(header.tos & 3),
+                    quoted ? packet.subspan(header.header_bytes()) : (*parsed).payload};
   }
-  if (version != 6 || packet.size() < 40 || get(packet, 6, 1) != 6) return {};
-  const std::size_t length = get(packet, 4, 2);
-  if (40 + length > packet.size()) return {};
-  out.segment.congestion_experienced = (get(packet, 0, 2) >> 4 & 3) == 3;
-  set_address(out.source, packet.subspan(8, 16));
-  set_address(out.destination, packet.subspan(24, 16));
-  return packet.subspan(40, length);
+  wire::Ipv6Header header;
+  if (packet.size() < sizeof header) return {};
+  std::memcpy(&header, packet.data(), sizeof header);
+  const auto parsed = wire::parse_ipv6(packet);
+  if (!parsed && !quoted) return {};
+  return IpPacket{{header.source, 0},
+                  {header.destination, 0},
+                  header.next_header,
+                  static_cast<std::uint8_t>(header.traffic_class() & 3),
+                  quoted ? packet.subspan(sizeof header) : (*parsed).payload};
 }
 
-void put_ip(std::vector<std::byte>& to, const Endpoint& a, const Endpoint& b, std::size_t length, bool ecn) {
-  const std::uint32_t tos = ecn ? 2 : 0;
-  const auto from = std::as_bytes(std::span(a.address)), dest = std::as_bytes(std::span(b.address));
-  if (!a.is_v4()) {
-    put(to, 6u << 28 | tos << 20, 4);
-    put(to, static_cast<std::uint32_t>(length), 2);
-    put(to, 6 << 8 | 64, 2);
-    to.insert(to.end(), from.begin(), from.end());
-    to.insert(to.end(), dest.begin(), dest.end());
-    return;
-  }
-  put(to, 0x4500 | tos, 2);
-  put(to, static_cast<std::uint32_t>(20 + length), 2);
-  put(to, 0x00004000, 4);  // may not be cut
-  put(to, 64 << 8 | 6, 2);
-  put(to, 0, 2);
-  to.insert(to.end(), from.begin() + 12, from.end());
-  to.insert(to.end(), dest.begin() + 12, dest.end());
-  const std::uint16_t sum = static_cast<std::uint16_t>(~fold(add(0, to)));
-  to[10] = static_cast<std::byte>(sum >> 8);
-  to[11] = static_cast<std::byte>(sum & 0xff);
+wire::InternetSum pseudo_sum(const Endpoint& from, const Endpoint& to, std::uint8_t protocol, std::size_t bytes) {
+  const auto length = static_cast<std::uint16_t>(bytes);
+  return from.is_v4() ? wire::pseudo_header_sum(v4_of(from), v4_of(to), protocol, length)
+                      : wire::pseudo_header_sum(from.address, to.address, protocol, length);
 }
 
-std::vector<std::byte> payload_of(const engine::tcp::SegmentOut& out) {
-  std::vector<std::byte> all;
+/// Makes room for a packet and writes its IP header. Returns the packet and the start of the rest.
+std::pair<Bytes, std::size_t> start_packet(const Endpoint& from, const Endpoint& to, std::uint8_t protocol,
+                                           std::uint8_t ecn, std::size_t bytes) {
+  const std::size_t header = from.is_v4() ? sizeof(wire::Ipv4Header) : sizeof(wire::Ipv6Header);
+  Bytes packet(header + bytes);
+  if (from.is_v4())
+    wire::emit(packet, wire::make_ipv4_header({.tos = ecn,
+                                               .payload_bytes = static_cast<std::uint16_t>(bytes),
+                                               .fragment = wire::kIpv4DontFragment,
+                                               .protocol = protocol,
+                                               .source = v4_of(from),
+                                               .destination = v4_of(to)}));
+  else
+    wire::emit(packet, wire::make_ipv6_header({.traffic_class = ecn,
+                                               .payload_bytes = static_cast<std::uint16_t>(bytes),
+                                               .next_header = protocol,
+                                               .source = from.address,
+                                               .destination = to.address}));
+  return {std::move(packet), header};
+}
+
+Bytes payload_of(const engine::tcp::SegmentOut& out) {
+  Bytes all;
   for (const auto& piece : out.payload) all.insert(all.end(), piece.begin(), piece.end());
   return all;
 }
 
-std::vector<std::byte> make_packet(const Endpoint& from, const Endpoint& to, const engine::tcp::SegmentOut& out,
-                                   Seq seq, std::uint8_t flags, Bytes payload) {
-  std::vector<std::byte> packet;
-  const std::size_t header = 20u + out.option_bytes;
-  put_ip(packet, from, to, header + payload.size(), out.ecn_capable);
-  const std::size_t start = packet.size();
-  put(packet, static_cast<std::uint32_t>(from.port) << 16 | to.port, 4);
-  put(packet, seq, 4);
-  put(packet, (flags & engine::tcp::kAck) != 0 ? out.ack : 0, 4);
-  put(packet, static_cast<std::uint32_t>(header / 4 << 12) | flags, 2);
-  put(packet, out.window, 2);
-  put(packet, 0, 2);
-  put(packet, out.urgent, 2);
-  packet.insert(packet.end(), out.options.begin(), out.options.begin() + out.option_bytes);
-  packet.insert(packet.end(), payload.begin(), payload.end());
-  const auto sum = static_cast<std::uint16_t>(~fold(tcp_sum(from, to, Bytes(packet).subspan(start))));
-  packet[start + 16] = static_cast<std::byte>(sum >> 8);
-  packet[start + 17] = static_cast<std::byte>(sum & 0xff);
+Bytes make_piece(const Endpoint& from, const Endpoint& to, const engine::tcp::SegmentOut& out, Seq seq,
+                 std::uint8_t flags, View payload, std::uint8_t ecn) {
+  const std::size_t length = sizeof(wire::TcpHeader) + out.option_bytes + payload.size();
+  auto [packet, start] = start_packet(from, to, wire::kIpProtocolTcp, ecn, length);
+  const auto pseudo = pseudo_sum(from, to, wire::kIpProtocolTcp, length);
+  wire::TcpHeader header = wire::make_tcp_header(out.option_bytes, pseudo);
+  header.source_port = wire::Be16(from.port);
+  header.destination_port = wire::Be16(to.port);
+  header.sequence = wire::Be32(seq);
+  header.acknowledgement = wire::Be32((flags & engine::tcp::kAck) != 0 ? out.ack : 0);
+  header.flags = flags;
+  header.window = wire::Be16(out.window);
+  header.urgent = wire::Be16(out.urgent);
+  const auto rest = std::span(packet).subspan(start);
+  auto behind = wire::emit(rest, header);
+  std::copy_n(out.options.begin(), out.option_bytes, behind.begin());
+  std::copy(payload.begin(), payload.end(), behind.begin() + out.option_bytes);
+  header.checksum = wire::InternetSum().add(rest).checksum();  // the field has the sum of the pseudo header
+  wire::emit(rest, header);
   return packet;
 }
 
@@ -127,39 +132,88 @@ bool Endpoint::is_any() const {
   return std::all_of(address.begin() + (is_v4() ? 12 : 0), address.end(), [](std::uint8_t byte) { return byte == 0; });
 }
 
-std::optional<Arrival> parse_packet(Bytes packet) {
-  Arrival out;
-  const Bytes tcp = parse_ip(packet, out);
-  if (tcp.size() < 20) return {};
-  const std::size_t header = 4 * (get(tcp, 12, 1) >> 4);
-  if (header < 20 || header > tcp.size() || fold(tcp_sum(out.source, out.destination, tcp)) != 0xffff) return {};
-  out.source.port = static_cast<std::uint16_t>(get(tcp, 0, 2));
-  out.destination.port = static_cast<std::uint16_t>(get(tcp, 2, 2));
-  out.segment.seq = get(tcp, 4, 4);
-  out.segment.ack = get(tcp, 8, 4);
-  out.segment.flags = static_cast<std::uint8_t>(get(tcp, 13, 1));
-  out.segment.window = static_cast<std::uint16_t>(get(tcp, 14, 2));
-  out.segment.urgent = static_cast<std::uint16_t>(get(tcp, 18, 2));
-  out.segment.options = tcp.subspan(20, header - 20);
-  out.segment.payload = tcp.subspan(header);
+std::optional<Arrival> parse_packet(View packet) {
+  const auto ip = parse_ip(packet, false);
+  if (!ip || ip->protocol != wire::kIpProtocolTcp) return {};
+  const auto tcp = wire::parse_tcp(ip->payload);
+  if (!tcp) return {};
+  const auto& segment = *tcp;
+  const auto pseudo = pseudo_sum(ip->source, ip->destination, wire::kIpProtocolTcp, ip->payload.size());
+  if (!wire::tcp_checksum_is_fine(segment, pseudo, false)) return {};
+  Arrival out{.source = ip->source, .destination = ip->destination, .ecn = ip->ecn, .segment = {}};
+  out.source.port = segment.header.source_port.host();
+  out.destination.port = segment.header.destination_port.host();
+  out.segment.seq = segment.header.sequence.host();
+  out.segment.ack = segment.header.acknowledgement.host();
+  out.segment.flags = segment.header.flags;
+  out.segment.window = segment.header.window.host();
+  out.segment.urgent = segment.header.urgent.host();
+  out.segment.congestion_experienced = ip->ecn == 3;
+  out.segment.options = segment.options;
+  out.segment.payload = segment.payload;
   return out;
 }
 
-std::vector<std::vector<std::byte>> make_packets(const Endpoint& from, const Endpoint& to,
-                                                 const engine::tcp::SegmentOut& out, bool whole) {
+std::vector<Bytes> make_packets(const Endpoint& from, const Endpoint& to, const engine::tcp::SegmentOut& out,
+                                bool whole) {
   const auto payload = payload_of(out);
   const std::size_t step =
       whole || out.segment_bytes == 0 ? std::max<std::size_t>(payload.size(), 1) : out.segment_bytes;
-  std::vector<std::vector<std::byte>> packets;
+  std::vector<Bytes> packets;
   for (std::size_t at = 0; at == 0 || at < payload.size(); at += step) {
-    const auto piece = Bytes(payload).subspan(at, std::min(step, payload.size() - at));
+    const auto piece = View(payload).subspan(at, std::min(step, payload.size() - at));
     std::uint8_t flags = out.flags;
     if (at + piece.size() < payload.size())
       flags &= static_cast<std::uint8_t>(~(engine::tcp::kFin | engine::tcp::kPsh));
     if (at != 0) flags &= static_cast<std::uint8_t>(~engine::tcp::kCwr);
-    packets.push_back(make_packet(from, to, out, out.seq + static_cast<Seq>(at), flags, piece));
+    packets.push_back(make_piece(from, to, out, out.seq + static_cast<Seq>(at), flags, piece, out.ecn_capable ? 2 : 0));
   }
   return packets;
+}
+
+Bytes make_packet(const Endpoint& from, const Endpoint& to, const engine::tcp::SegmentOut& out, std::uint8_t ecn) {
+  return make_piece(from, to, out, out.seq, out.flags, payload_of(out), ecn);
+}
+
+std::optional<IcmpError> parse_icmp_packet(View packet) {
+  const auto ip = parse_ip(packet, false);
+  IcmpHeader header;
+  if (!ip || (ip->protocol != kIcmp && ip->protocol != kIcmpv6) || ip->payload.size() < sizeof header) return {};
+  const bool v4 = ip->protocol == kIcmp;
+  const auto sum = v4 ? wire::InternetSum() : pseudo_sum(ip->source, ip->destination, kIcmpv6, ip->payload.size());
+  if (!wire::InternetSum(sum).add(ip->payload).is_valid()) return {};
+  std::memcpy(&header, ip->payload.data(), sizeof header);
+  const auto quoted = parse_ip(ip->payload.subspan(sizeof header), true);
+  if (!quoted || quoted->protocol != wire::kIpProtocolTcp || quoted->payload.size() < 8) return {};
+  std::array<wire::Be16, 2> ports;
+  wire::Be32 seq;
+  std::memcpy(&ports, quoted->payload.data(), sizeof ports);
+  std::memcpy(&seq, quoted->payload.data() + sizeof ports, sizeof seq);
+  IcmpError out{quoted->source, quoted->destination, seq.host(), header.type, header.code, 0};
+  out.source.port = ports[0].host();
+  out.destination.port = ports[1].host();
+  out.mtu = v4 ? header.rest.host() & 0xffff : header.rest.host();
+  return out;
+}
+
+Bytes make_icmp_packet(const Endpoint& router, const IcmpError& error, std::uint32_t tcp_bytes) {
+  engine::tcp::SegmentOut segment;
+  segment.seq = error.seq;
+  segment.flags = engine::tcp::kAck;
+  const Bytes payload(tcp_bytes);
+  segment.payload[0] = payload;
+  Bytes quoted = make_packet(error.source, error.destination, segment, 0);
+  const bool v4 = error.source.is_v4();
+  const std::uint8_t protocol = v4 ? kIcmp : kIcmpv6;
+  quoted.resize(std::min<std::size_t>(quoted.size(), v4 ? 28 : 60));
+  auto [packet, start] = start_packet(router, error.source, protocol, 0, sizeof(IcmpHeader) + quoted.size());
+  const auto rest = std::span(packet).subspan(start);
+  IcmpHeader header{error.type, error.code, {}, wire::Be32(error.mtu)};
+  std::copy(quoted.begin(), quoted.end(), wire::emit(rest, header).begin());
+  const auto sum = v4 ? wire::InternetSum() : pseudo_sum(router, error.source, kIcmpv6, rest.size());
+  header.checksum = wire::InternetSum(sum).add(rest).checksum();
+  wire::emit(rest, header);
+  return std::move(packet);
 }
 
 }  // namespace ringsock::packetdrill

@@ -98,10 +98,12 @@ void process_ack(Core& core, const SegmentIn& in, const Options& options, Nanos 
     if (ack.delivered.acked_bytes != 0) core.deadlines.stop(Deadlines::rto);  // recover() starts it again
   }
   take_sacks(core, in, options, ack, now);
+  core.counters.delivered += ack.delivered.packets;
   sample_rtt(core, ack, now);
   heed_echo(core, in);
   snd.cwnd_limited = was_limited;
-  if (!core.board.empty() || ack.delivered.acked_bytes != 0 || core.recovery.probe_out) recover(core, ack, now);
+  if (!core.board.empty() || ack.delivered.acked_bytes != 0 || core.recovery.probe_out || ack.duplicate_sack)
+    recover(core, ack, now);
   if (ack.delivered.acked_bytes != 0) {
     tune_buffer(core);
     if (core.board.empty()) arm_retransmission(core, now);

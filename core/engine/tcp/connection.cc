@@ -359,6 +359,8 @@ void TcpConnection::set(const Settings& settings, Nanos now) {
     core.snd.send_small = core.snd.unsent() != 0 && !core.set.cork;
   }
   if (core.set.mtu_payload < old.mtu_payload) shorten_packets(core);
+  if (core.set.algorithm != old.algorithm && core.congestion)
+    core.congestion = make_congestion_control(core.set.algorithm);
   if (core.synchronized()) touch_keepalive(core, now);
 }
 
@@ -376,6 +378,7 @@ Info TcpConnection::info() const {
   info.ecn = core.ecn;
   info.in_recovery = core.recovery.phase == Phase::recovery;
   info.in_loss = core.recovery.phase == Phase::loss;
+  info.reduced = core.reduced;
   info.rto = core.rtt.rto();
   info.srtt = core.rtt.smoothed();
   info.rttvar = core.rtt.variation();
@@ -389,6 +392,8 @@ Info TcpConnection::info() const {
   info.sacked_bytes = core.board.sacked_bytes();
   info.lost_bytes = core.board.lost_bytes();
   info.unacked_bytes = core.board.total_bytes();
+  info.repeated_bytes = core.board.repeated_bytes();
+  info.missing_bytes = info.lost_bytes + (core.recovery.phase == Phase::open ? 0 : info.repeated_bytes);
   info.unsent_bytes = core.snd.unsent();
   info.unread_bytes = static_cast<std::uint32_t>(core.rcv.queue.in_order.size());
   info.snd_wnd = core.snd.wnd;

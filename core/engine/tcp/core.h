@@ -46,6 +46,8 @@ struct SendSide {
   bool more = false;     ///< MSG_MORE
   bool blocked = false;  ///< the application may wait for room (Core::has_room())
   bool cwnd_limited = false;
+  std::uint32_t most_flight = 0;  ///< bytes that were unacknowledged at once, in the round that ends at most_flight_end
+  Seq most_flight_end = 0;
   bool asked_ecn = false;    ///< by our SYN
   bool syn_again = false;    ///< the peer asked for our SYN again: which one it answers is not known
   bool send_small = false;   ///< the next piece leaves whatever its length
@@ -208,6 +210,11 @@ struct Core {
   }
   /// Payload bytes of a full packet without SACK blocks.
   [[nodiscard]] std::uint32_t full_mss() const { return path_mss() - (timestamps ? 12 : 0); }
+  /// When the next repeat is due after one that left now: not later than TCP_USER_TIMEOUT ends the connection.
+  [[nodiscard]] Nanos repeat_due(Nanos now) const {
+    const Nanos due = now + rtt.rto(), last = stalled_since + set.user_timeout;
+    return set.user_timeout == Nanos{} || retries == 0 || due < last ? due : std::max(last, now + kTimestampUnit);
+  }
   /// Linux's rule for POLLOUT.
   [[nodiscard]] bool has_room() const {
     const std::size_t queued = snd.queue.size();

@@ -65,6 +65,7 @@ void measure(Core& core, const SegmentIn& in, const Options& options, Nanos now)
 
 void take_bytes(Core& core, const SegmentIn& in, const Options& options, Nanos now) {
   ReceiveSide& rcv = core.rcv;
+  core.counters.data_packets_in += in.merged;
   const Piece piece = trim(core, in);
   if (piece.bytes.empty()) return schedule_ack(core, now, true);
   const bool had_gap = rcv.queue.has_gap();
@@ -99,8 +100,12 @@ void process_data(Core& core, const SegmentIn& in, const Options& options, Nanos
     return;
   }
   if (core.app_gone && before(rcv.nxt, end)) {
-    core.error = ECONNRESET;
-    return reset_peer(core, now);
+    fail(core, ECONNRESET);
+    SegmentOut out;  // 3.10.7.1: as if there were no connection
+    out.seq = in.ack;
+    out.flags = kRst;
+    core.reset_due = out;
+    return;
   }
   take_urgent(core, in);
   if (!in.payload.empty()) take_bytes(core, in, options, now);

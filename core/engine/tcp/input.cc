@@ -77,7 +77,10 @@ void sample_handshake(Core& core, const Options& options, Nanos now) {
 void process_syn_sent(Core& core, const SegmentIn& in, const Options& options, Nanos now) {
   const bool has_ack = (in.flags & kAck) != 0;
   if (has_ack && in.ack != core.snd.nxt) {
-    if ((in.flags & kRst) == 0) answer_with_reset(core, in);
+    if ((in.flags & kRst) != 0) return;
+    answer_with_reset(core, in);
+    if (core.retries == 0)  // Linux: the RST has ended what the peer took us for, so that the SYN can be repeated
+      core.deadlines.at[Deadlines::rto] = std::min(core.deadlines.at[Deadlines::rto], now + kTimestampUnit * 2);
     return;
   }
   if ((in.flags & kRst) != 0) {
@@ -211,7 +214,11 @@ void process_segment(Core& core, const SegmentIn& in, Nanos now) {
     SegmentIn crossed = in;  // both sides open: the SYN is known, the ACK is what counts
     crossed.flags &= static_cast<std::uint8_t>(~kSyn);
     ++crossed.seq;
-    return process_segment(core, crossed, now);
+    process_segment(core, crossed, now);
+    if (core.state == State::closed) return;
+    core.ack.now = true;  // the peer may wait for it
+    if (core.sack) core.rcv.duplicate = SackBlock{in.seq, in.seq + 1};
+    return;
   }
   if (!passes(core, in, options, now)) return;
   if (core.state == State::syn_received && !complete_handshake(core, in, options, now)) return;

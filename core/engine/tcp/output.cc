@@ -40,6 +40,16 @@ std::uint32_t option_length(const Core& core) {
   return fixed + 4 + 8 * static_cast<std::uint32_t>(std::min(blocks, fit));
 }
 
+/// A FIN that waits behind a gap is part of the last range.
+void report_fin(const Core& core, Options& options) {
+  if (!core.rcv.fin_known || core.rcv.fin) return;
+  for (std::size_t i = 0; i < options.sack_count; ++i)
+    if (options.sack[i].end == core.rcv.fin_seq) ++options.sack[i].end;
+  const bool in_window = at_or_before(core.rcv.fin_seq, core.rcv.nxt + core.rcv.left());
+  if (options.sack_count == 0 && in_window)
+    options.sack[options.sack_count++] = {core.rcv.fin_seq, core.rcv.fin_seq + 1};
+}
+
 Options current_options(Core& core, Nanos now) {
   Options options;
   if (core.timestamps) {
@@ -51,6 +61,7 @@ Options current_options(Core& core, Nanos now) {
   if (core.rcv.duplicate) options.sack[options.sack_count++] = *core.rcv.duplicate;
   core.rcv.duplicate.reset();
   core.rcv.queue.report(options);
+  report_fin(core, options);
   return options;
 }
 
@@ -68,7 +79,7 @@ void header(Core& core, SegmentOut& out, Seq seq, Nanos now) {
   out.ack = core.rcv.nxt;
   out.flags = kAck;
   if (core.rcv.echo_ce) out.flags |= kEce;
-  if (core.timestamps || core.rcv.duplicate || core.rcv.queue.has_gap())
+  if (core.timestamps || core.rcv.duplicate || core.rcv.queue.has_gap() || core.rcv.fin_known)
     out.option_bytes = emit_options(current_options(core, now), out.options);
   out.window = take_window(core);
   out.segment_bytes = static_cast<std::uint16_t>(core.path_mss() - out.option_bytes);
@@ -93,7 +104,8 @@ void fill(Core& core, SegmentOut& out, std::uint32_t most, bool fin) {
     out.payload = snd.queue.view(out.seq - snd.data_start(), out.payload_bytes);
   }
   const bool last = out.seq + out.payload_bytes == snd.data_end();
-  if (last && out.payload_bytes != 0) out.flags |= kPsh;
+  // A train has PSH as on Linux: receive offload of the peer hands its packets on at once.
+  if (out.payload_bytes > out.segment_bytes || (last && out.payload_bytes != 0)) out.flags |= kPsh;
   if (last && fin) out.flags |= kFin;
   mark_urgent(core, out);
 }
@@ -118,7 +130,10 @@ void make_syn(Core& core, SegmentOut& out, Nanos now) {
   options.ts_echo = answer ? core.rcv.ts_recent : 0;
   if (answer ? core.window_scaling : core.set.window_scaling) options.window_scale = core.rcv.scale;
   out.option_bytes = emit_options(options, out.options);
-  const std::uint32_t window = std::min<std::uint32_t>(core.rcv.buffer, 65'535);
+  // As on Linux: whole packets.
+  const std::uint32_t packet = options.mss - (options.timestamps && answer ? 12u : 0u);
+  std::uint32_t window = std::min<std::uint32_t>(core.rcv.buffer, 65'535);
+  if (window > packet) window -= window % packet;
   out.window = static_cast<std::uint16_t>(window);
   core.rcv.wnd = window;
   core.rcv.wup = core.rcv.nxt;
@@ -126,7 +141,7 @@ void make_syn(Core& core, SegmentOut& out, Nanos now) {
   core.ack.now = false;
   core.snd.nxt = core.snd.iss + 1;
   core.snd.last_sent = now;
-  if (!core.deadlines.runs(Deadlines::rto)) core.deadlines.at[Deadlines::rto] = now + core.rtt.rto();
+  if (!core.deadlines.runs(Deadlines::rto)) core.deadlines.at[Deadlines::rto] = core.repeat_due(now);
   ++core.counters.segments_out;
 }
 
@@ -153,9 +168,12 @@ void repeat(Core& core, SegmentOut& out, const Sent& piece, std::uint32_t most, 
   fill(core, out, data, fin);
   bytes = out.payload_bytes + ((out.flags & kFin) != 0 ? 1 : 0);
   note_repeat(core, out.payload_bytes, now, probe);
+  core.counters.data_packets_out += (out.payload_bytes + out.segment_bytes - 1) / out.segment_bytes;
   core.board.repeat(seq, bytes, out.segment_bytes, now);
   count_sent(core, bytes, now);
   core.recovery.repeat_at_once = false;
+  // As on Linux: the time-out is that of the first packet, which has just left.
+  if (!probe && seq == core.snd.una) core.deadlines.stop(Deadlines::rto);
   arm_retransmission(core, now);
 }
 
@@ -233,9 +251,16 @@ void sent_new(Core& core, const SegmentOut& out, Nanos now) {
   core.board.add(out.seq, bytes, out.segment_bytes, now);
   snd.nxt = out.seq + bytes;
   snd.send_small = false;
+  const std::uint32_t flight = core.board.total_bytes();
+  if (flight > snd.most_flight || at_or_before(snd.most_flight_end, snd.una)) {
+    snd.most_flight = flight;
+    snd.most_flight_end = snd.nxt;
+  }
+  if (core.in_flight() + core.full_mss() > core.window.cwnd) snd.cwnd_limited = true;  // no other packet fits
   count_sent(core, bytes, now);
   if (now - core.ack.last_data < AckPolicy::kDelay) core.ack.interactive = true;
   core.counters.bytes_sent += out.payload_bytes;
+  core.counters.data_packets_out += (out.payload_bytes + out.segment_bytes - 1) / out.segment_bytes;
   core.deadlines.stop(Deadlines::persist);
   if (snd.unsent() == 0) core.deadlines.stop(Deadlines::cork);
   if (snd.blocked) tell_writable(core);  // TCP_NOTSENT_LOWAT counts what has not left
@@ -265,6 +290,7 @@ bool next_new(Core& core, SegmentOut& out, Nanos now) {
   }
   header(core, out, snd.next_data(), now);
   fill(core, out, bytes, fin);
+  if (snd.send_small && bytes != 0) out.flags |= kPsh;
   out.ecn_capable = core.ecn && out.payload_bytes != 0;
   if (core.ecn && std::exchange(core.cwr_due, false)) out.flags |= kCwr;
   note_small(core, out);
@@ -298,7 +324,7 @@ void make_probe(Core& core, SegmentOut& out, Nanos now) {
   const bool owed = core.ack.now || core.deadlines.runs(Deadlines::ack);
   const Seq edge = core.rcv.wup + core.rcv.wnd;
   header(core, out, core.snd.una - 1, now);
-  core.ack.now = owed || core.rcv.wup + core.rcv.wnd != edge;
+  core.ack.now = owed || distance(edge, core.rcv.wup + core.rcv.wnd) >= core.rcv.mss;
 }
 
 bool next_data_segment(Core& core, SegmentOut& out, Nanos now) {

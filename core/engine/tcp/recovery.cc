@@ -103,9 +103,15 @@ void judge_probe(Core& core, const AckSummary& ack) {
   recovery.may_undo = false;
 }
 
+/// RFC 7661, 4.2, as Linux reads it: in slow start half of the window is enough.
+bool fills_window(const Core& core) {
+  if (core.snd.cwnd_limited) return true;
+  return core.window.in_slow_start() && core.window.cwnd < 2ull * core.snd.most_flight;
+}
+
 void grow_window(Core& core, const AckSummary& ack, Nanos now) {
   std::uint32_t acked = ack.delivered.acked_bytes;
-  if (acked == 0 || !core.snd.cwnd_limited) return;
+  if (acked == 0 || !fills_window(core)) return;
   if (core.reduced && core.recovery.phase == Phase::open) return;
   CongestionWindow& window = core.window;
   if (window.ssthresh == UINT32_MAX) {
@@ -163,8 +169,8 @@ void recover(Core& core, const AckSummary& ack, Nanos now) {
   recovery.guarded = recovery.guarded && core.snd.una == recovery.high;
   judge_probe(core, ack);
   undo_needless(core, ack);
-  if (recovery.phase != Phase::recovery) grow_window(core, ack, now);
   if (recovery.phase != Phase::open && at_or_before(recovery.high, core.snd.una)) leave_recovery(core);
+  if (recovery.phase != Phase::recovery) grow_window(core, ack, now);
   if (!core.sack) count_duplicates(core, ack);
   if (ack.delivered.bytes != 0) detect_losses(core, now);  // the timer sees to the rest
   if (recovery.phase == Phase::recovery && recovery.delivered_now != 0)
@@ -192,7 +198,7 @@ void enter_loss(Core& core, Nanos now) {
   core.board.mark_timed_out(now);
   core.snd.cwnd_limited = true;
   core.deadlines.stop(Deadlines::reordering);
-  core.deadlines.at[Deadlines::rto] = now + core.rtt.rto();
+  core.deadlines.at[Deadlines::rto] = core.repeat_due(now);
 }
 
 /// Starts the time-out when data is in flight, and the tail loss probe before it (RFC 8985, 7.2).
@@ -200,7 +206,7 @@ void arm_retransmission(Core& core, Nanos now) {
   Deadlines& deadlines = core.deadlines;
   deadlines.stop(Deadlines::tail_probe);
   if (core.board.empty()) return deadlines.stop(Deadlines::rto);
-  if (!deadlines.runs(Deadlines::rto)) deadlines.at[Deadlines::rto] = now + core.rtt.rto();
+  if (!deadlines.runs(Deadlines::rto)) deadlines.at[Deadlines::rto] = core.repeat_due(now);
   const Recovery& recovery = core.recovery;
   if (!core.sack || recovery.phase != Phase::open || recovery.probe_out || core.board.sacked_bytes() != 0) return;
   Nanos wait = core.rtt.measured() ? 2 * core.rtt.smoothed() : std::chrono::seconds(1);

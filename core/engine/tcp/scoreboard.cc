@@ -12,6 +12,7 @@ void Scoreboard::add(Seq seq, std::uint32_t bytes, std::uint16_t unit, Nanos now
 /// RFC 8985, 6.2, steps 1 to 3. An answer to a repeated piece that comes too early belongs to its first copy.
 void Scoreboard::delivered(const Sent& piece, Nanos now, Nanos min_rtt, Delivered& out) {
   const Nanos rtt = now - piece.sent_at;
+  out.packets += (piece.bytes + piece.unit - 1) / piece.unit;
   if (!piece.repeated) {
     if (!out.fresh_end || before(piece.end(), *out.fresh_end)) out.fresh_end = piece.end();
     if (out.rtt < Nanos(0) || rtt < out.rtt) out.rtt = rtt;
@@ -144,6 +145,13 @@ void Scoreboard::unmark_lost() {
 void Scoreboard::forget_sacks() {
   for (std::size_t at = head_; at < pieces_.size(); ++at) pieces_[at].sacked = false;
   sacked_ = 0;
+}
+
+std::uint32_t Scoreboard::repeated_bytes() const {
+  std::uint32_t bytes = 0;
+  for (std::size_t at = head_; at < pieces_.size(); ++at)
+    if (pieces_[at].repeated && !pieces_[at].sacked && !pieces_[at].lost) bytes += pieces_[at].bytes;
+  return bytes;
 }
 
 const Sent* Scoreboard::first_lost() const {

@@ -27,6 +27,7 @@ struct Sent {
 struct Delivered {
   std::uint32_t bytes = 0;        ///< newly acknowledged or newly sacked
   std::uint32_t acked_bytes = 0;  ///< newly acknowledged cumulatively
+  std::uint32_t packets = 0;      ///< as `bytes`
   bool repeated = false;          ///< a repeated piece was acknowledged cumulatively
   bool sacked = false;            ///< something was newly sacked
   std::optional<Seq> fresh_end;   ///< of the first piece delivered that was never repeated
@@ -70,6 +71,8 @@ class Scoreboard {
   [[nodiscard]] std::uint32_t sacked_bytes() const { return sacked_; }
   [[nodiscard]] std::uint32_t lost_bytes() const { return lost_; }
   [[nodiscard]] std::uint32_t total_bytes() const { return total_; }
+  /// Counts what has left again and is neither acknowledged nor lost once more.
+  [[nodiscard]] std::uint32_t repeated_bytes() const;
   [[nodiscard]] std::size_t memory_bytes() const { return pieces_.capacity() * sizeof(Sent); }
   /// Returns how often a piece was marked as lost.
   [[nodiscard]] std::uint32_t losses() const { return losses_; }

@@ -30,7 +30,7 @@ class SpareChunks;
 struct Settings {
   std::uint16_t mtu_payload = 1460;  ///< path MTU minus the IP and the fixed TCP header: 1460 for IPv4 over Ethernet
   std::uint16_t most_mss = 0;        ///< TCP_MAXSEG; 0 is no limit
-  Algorithm algorithm = Algorithm::cubic;               ///< start
+  Algorithm algorithm = Algorithm::cubic;
   bool sack = true;                                     ///< start: offered in our SYN
   bool timestamps = true;                               ///< start
   bool window_scaling = true;                           ///< start
@@ -76,13 +76,17 @@ struct Info {
   std::uint8_t snd_scale, rcv_scale;
   bool sack, timestamps, window_scaling, ecn;
   bool in_recovery, in_loss;  ///< fast recovery; recovery after a time-out
+  bool reduced;               ///< for congestion that the peer has echoed, for this round trip
   Nanos rto, srtt, rttvar, min_rtt;
   std::uint32_t snd_mss, rcv_mss;
   std::uint32_t cwnd_bytes, ssthresh_bytes;
   std::uint32_t in_flight_bytes, sacked_bytes, lost_bytes;
+  std::uint32_t repeated_bytes;  ///< have left again and are not acknowledged
+  std::uint32_t missing_bytes;   ///< lost, whether they have left again or not
   std::uint32_t unacked_bytes, unsent_bytes, unread_bytes;
   std::uint32_t snd_wnd, rcv_wnd;
   std::uint32_t total_retransmits;  ///< packets
+  std::uint32_t delivered;          ///< packets that the peer has acknowledged, also by SACK, each once; with the SYN
   std::uint32_t duplicate_sacks, reorderings, undone_recoveries, time_outs, loss_probes;
   std::uint32_t congestion_echoes;  ///< reductions that the peer's ECE has caused
   std::uint32_t black_holes;        ///< how often packets became smaller without an ICMP message
@@ -90,7 +94,8 @@ struct Info {
   std::uint32_t challenge_acks, dropped_segments, out_of_order_segments;
   std::uint64_t bytes_sent, bytes_acked, bytes_received, bytes_retransmitted;
   std::uint64_t segments_out, segments_in;  ///< descriptors, not packets
-  std::uint32_t memory_bytes;               ///< of both queues and the bookkeeping
+  std::uint32_t data_packets_out, data_packets_in;
+  std::uint32_t memory_bytes;  ///< of both queues and the bookkeeping
 };
 
 }  // namespace ringsock::engine::tcp

@@ -61,6 +61,7 @@ void reset_peer(Core& core, Nanos now) {
 
 void enter_established(Core& core, Nanos now) {
   core.snd.syn_acked = true;
+  ++core.counters.delivered;
   // RFC 6928, 2, and RFC 6298, 5.7: the network has shown that it is slow or full.
   core.window.cwnd = core.retries > 1 ? core.full_mss() : initial_window(core.full_mss());
   if (core.retries != 0) core.rtt.distrust();

@@ -63,7 +63,7 @@ void probe_window(Core& core, Nanos now) {
   else
     core.probe_due = true;
   core.rtt.back_off();
-  core.deadlines.at[Deadlines::persist] = now + core.rtt.rto();
+  core.deadlines.at[Deadlines::persist] = core.repeat_due(now);
 }
 
 /// RFC 9293, 3.8.4.

@@ -438,7 +438,7 @@ TEST(TwoEngines, ABottleneckIsFilledAndFewPacketsAreLost) {
                 20'000'000 / 1448, info.time_outs);
     EXPECT_GT(share, 0.85);
     EXPECT_EQ(info.time_outs, 0u);
-    EXPECT_LT(info.total_retransmits, 20'000'000u / 1448 / 50);
+    EXPECT_LT(info.total_retransmits, 20'000'000u / 1448 / 30);  // what the first slow start overshoots by
   }
 }
 

@@ -56,7 +56,7 @@ story data after close is answered by a reset
 0 > F. 1:1 ack 1
 0.010 < . 1:1 ack 2
 0.010 < P. 1:101 ack 2
-0.010 > R. 2:2 ack 1
+0.010 > R 2:2
 0.010 state 0
 
 story a FIN in TIME-WAIT is acknowledged again

@@ -1,7 +1,7 @@
 story a FIN that overtakes data waits for it
 0 begin
 0 < F. 101:101 ack 1
-0 > . 1:1 ack 1
+0 > . 1:1 ack 1 sack 101-102
 0 state 3
 0 < . 1:101 ack 1
 0 > . 1:1 ack 102
@@ -19,9 +19,9 @@ story data behind the peer's FIN is dropped
 story data out of order behind a FIN that comes late is dropped
 0 begin
 0 < F. 101:101 ack 1
-0 > . 1:1 ack 1
+0 > . 1:1 ack 1 sack 101-102
 0 < . 51:151 ack 1
-0 > . 1:1 ack 1 sack 51-101
+0 > . 1:1 ack 1 sack 51-102
 0 < . 1:51 ack 1
 0 > . 1:1 ack 102
 0 readable 100

@@ -31,7 +31,7 @@ story an acknowledgement rides on data
 story ten full segments leave in one descriptor
 0 begin
 0 write 20000
-0 > . 1:10001 ack 1
+0 > P. 1:10001 ack 1
 0.010 < . 1:1 ack 10001
 0.010 > P. 10001:20001 ack 1
 0.020 < . 1:1 ack 20001
@@ -41,7 +41,7 @@ story the peer's window limits what leaves
 0 begin
 0 < . 1:1 ack 1 win 3000
 0 write 5000
-0 > . 1:3001 ack 1
+0 > P. 1:3001 ack 1
 0.010 < . 1:1 ack 3001 win 2000
 0.010 > P. 3001:5001 ack 1
 0.020 < . 1:1 ack 5001

@@ -87,9 +87,9 @@ story with time stamps a duplicate leaves room for two ranges
 story a duplicate FIN behind a gap changes nothing
 0 begin
 0 < F. 101:201 ack 1
-0 > . 1:1 ack 1 sack 101-201
+0 > . 1:1 ack 1 sack 101-202
 0 < F. 101:201 ack 1
-0 > . 1:1 ack 1 sack 101-201 sack 101-201
+0 > . 1:1 ack 1 sack 101-202 sack 101-202
 0 < . 1:101 ack 1
 0 > . 1:1 ack 202
 0 state 6

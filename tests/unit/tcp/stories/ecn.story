@@ -85,7 +85,7 @@ story CE without an agreement is ignored
 story an echo reduces the window once for a round trip and is answered by CWR
 0 begin ecn
 0 write 20000
-0 > . 1:10001 ack 1 ect
+0 > P. 1:10001 ack 1 ect
 0.010 < .E 1:1 ack 1001
 0.010 cwnd 7000
 0.010 < .E 1:1 ack 2001
@@ -94,7 +94,7 @@ story an echo reduces the window once for a round trip and is answered by CWR
 0.010 > .W 10001:11001 ack 1 ect
 0.010 cwnd 7000
 0.020 < . 1:1 ack 11001
-0.020 > . 11001:18001 ack 1 ect
+0.020 > P. 11001:18001 ack 1 ect
 0.030 < .E 1:1 ack 18001
 0.030 cwnd 5270
 0.030 > .W 18001:19001 ack 1 ect

@@ -34,7 +34,7 @@ story a scaled window limits what leaves
 0 < . 1:1 ack 1 win 40
 0 snd_wnd 5120
 0 write 10000
-0 > . 1:5001 ack 1
+0 > P. 1:5001 ack 1
 0.010 < . 1:1 ack 5001 win 400
 0.010 > P. 5001:10001 ack 1
 0.020 < . 1:1 ack 10001 win 400
@@ -56,7 +56,7 @@ story less than half of a small window waits
 0.010 < . 1:1 ack 801 win 300
 0.010 > nothing
 0.219 > nothing
-0.220 > . 801:1101 ack 1
+0.220 > P. 801:1101 ack 1
 0.230 < . 1:1 ack 1101 win 800
 0.230 > . 1101:1901 ack 1
 0.240 < . 1:1 ack 1901 win 800

@@ -51,6 +51,7 @@ story both open at once
 0.010 > S. 0:0 ack 1 mss 1000
 0.010 state 2
 0.020 < S. 0:0 ack 1 mss 1000
+0.020 > . 1:1 ack 1
 0.020 state 3
 
 story the peer repeats its SYN when our answer was lost
@@ -76,3 +77,15 @@ story data written before the handshake leaves after it
 0.010 > P. 1:101 ack 1
 0.020 < . 1:1 ack 101
 0.020 unacked 0
+
+# RFC 9293, 3.10.7.3, first check; Linux: the RST has ended what the peer took us for
+story a SYN-ACK of something else is reset and the SYN repeated soon
+0 connect
+0 > S 0:0 mss 1000
+0.100 < S. 0:0 ack 77 mss 1000
+0.100 > R 77:77
+0.101 > nothing
+0.102 > S 0:0 mss 1000
+0.200 < S. 0:0 ack 1 mss 1000
+0.200 > . 1:1 ack 1
+0.200 state 3

@@ -160,5 +160,5 @@ story acknowledgements of single bytes grow the window by single bytes
 0.010 < . 1:1 ack 2
 0.010 < . 1:1 ack 3
 0.010 < . 1:1 ack 4
-0.010 cwnd 10000
+0.010 cwnd 10003
 0.020 < . 1:1 ack 10001

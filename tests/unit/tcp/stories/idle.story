@@ -1,14 +1,14 @@
 story after a pause longer than the time-out the window is the initial one
 0 begin
 0 write 30000
-0 > . 1:10001 ack 1
+0 > P. 1:10001 ack 1
 0.010 < . 1:1 ack 10001
 0.010 > P. 10001:30001 ack 1
 0.020 < . 1:1 ack 30001
-0.020 cwnd 20000
+0.020 cwnd 40000
 1 write 30000
 1 cwnd 10000
-1 > . 30001:40001 ack 1
+1 > P. 30001:40001 ack 1
 1.010 < . 1:1 ack 40001
 1.010 > P. 40001:60001 ack 1
 1.020 < . 1:1 ack 60001
@@ -16,7 +16,7 @@ story after a pause longer than the time-out the window is the initial one
 story after a short pause it is kept
 0 begin
 0 write 20000
-0 > . 1:10001 ack 1
+0 > P. 1:10001 ack 1
 0.010 < . 1:1 ack 10001
 0.010 > P. 10001:20001 ack 1
 0.020 < . 1:1 ack 20001
@@ -38,11 +38,11 @@ story a window that is not used does not grow
 story slow start doubles the window in a round trip
 0 begin
 0 write 70000
-0 > . 1:10001 ack 1
+0 > P. 1:10001 ack 1
 0.010 < . 1:1 ack 5001
-0.010 > . 10001:20001 ack 1
+0.010 > P. 10001:20001 ack 1
 0.010 < . 1:1 ack 10001
-0.010 > . 20001:30001 ack 1
+0.010 > P. 20001:30001 ack 1
 0.010 cwnd 20000
 0.020 < . 1:1 ack 30001
 0.020 cwnd 40000
@@ -56,3 +56,18 @@ story a probe of an idle peer with a user time-out
 10 > . 0:0 ack 1
 85 > R. 1:1 ack 1
 85 error 110
+
+# RFC 7661, 4.2; Linux: in slow start a window of which half is used grows
+story nine packets of ten are enough for the window to grow
+0 begin
+0 write 9000
+0 > P. 1:9001 ack 1
+0.100 < . 1:1 ack 9001
+0.100 cwnd 19000
+
+story four packets of ten are not
+0 begin
+0 write 4000
+0 > P. 1:4001 ack 1
+0.100 < . 1:1 ack 4001
+0.100 cwnd 10000

@@ -38,7 +38,7 @@ story without SACK a partial ACK repeats the next hole
 story limited transmit sends new data on the first two duplicate ACKs
 0 begin nosack
 0 write 20000
-0 > . 1:10001 ack 1
+0 > P. 1:10001 ack 1
 0.100 < . 1:1 ack 1
 0.100 > . 10001:11001 ack 1
 0.100 < . 1:1 ack 1
@@ -77,3 +77,12 @@ story a user time-out ends the connection
 3 > P. 1:11 ack 1
 7 error 110
 7 state 0
+
+# tcp(7), TCP_USER_TIMEOUT; Linux: the last repeat is not waited for
+story a user time-out ends a handshake between two repeats
+0 connect
+0 > S 0:0 mss 1000
+0 set user_timeout 2
+1 > S 0:0 mss 1000
+1.999 state 1
+2 error 110

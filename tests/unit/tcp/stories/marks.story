@@ -12,11 +12,11 @@ story CE of a segment outside the window is not echoed
 story the first new data after a fast retransmit has CWR
 0 begin ecn
 0 write 20000
-0 > . 1:10001 ack 1 ect
+0 > P. 1:10001 ack 1 ect
 0.100 < . 1:1 ack 1 sack 1001-10001
 0.100 > . 1:1001 ack 1
 0.100 > .W 10001:11001 ack 1 ect
-0.100 > . 11001:16001 ack 1 ect
+0.100 > P. 11001:16001 ack 1 ect
 0.200 < . 1:1 ack 16001
 0.200 > P. 16001:20001 ack 1 ect
 0.300 < . 1:1 ack 20001
@@ -36,7 +36,7 @@ story the first new data after a time-out has CWR
 story an echo during a recovery reduces no second time
 0 begin ecn
 0 write 20000
-0 > . 1:10001 ack 1 ect
+0 > P. 1:10001 ack 1 ect
 0.100 < .E 1:1 ack 1 sack 1001-4001
 0.100 > . 1:1001 ack 1
 0.100 ssthresh 7000
@@ -44,7 +44,7 @@ story an echo during a recovery reduces no second time
 0.110 > .W 10001:11001 ack 1 ect
 0.110 ssthresh 7000
 0.200 < . 1:1 ack 10001
-0.200 > . 11001:17001 ack 1 ect
+0.200 > P. 11001:17001 ack 1 ect
 0.200 ssthresh 7000
 0.300 < . 1:1 ack 17001
 0.300 > P. 17001:20001 ack 1 ect
@@ -62,7 +62,7 @@ story an echo before a time-out does not hold slow start back
 0.400 cwnd 1000
 0.500 < . 1:1 ack 2001
 0.500 cwnd 2000
-0.500 > . 2001:4001 ack 1
+0.500 > P. 2001:4001 ack 1
 0.600 < . 1:1 ack 10001
 
 # RFC 3168, 6.1.6: window probes are not ECN-capable
@@ -170,7 +170,7 @@ story an urgent byte that is further than the pointer reaches is told as far as 
 0 begin
 0 < . 1:1 ack 1 win 2000
 0 write 80000
-0 > . 1:2001 ack 1
+0 > P. 1:2001 ack 1
 0 urgent 1
 0.010 < . 1:1 ack 2001 win 2000
 0.010 > .U 2001:3001 ack 1 urg 65535
@@ -208,7 +208,7 @@ story what is SACKed is not sent again after a message
 0 > P. 1:3001 ack 1
 0.010 < . 1:1 ack 1 sack 2001-3001
 0.010 set mtu 600
-0.010 > . 1:2001 ack 1
+0.010 > P. 1:2001 ack 1
 0.010 segment 600
 0.020 < . 1:1 ack 3001
 

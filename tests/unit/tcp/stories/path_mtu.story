@@ -16,7 +16,7 @@ story packets that fit do not leave again
 0 write 300
 0 > P. 3001:3301 ack 1
 0.010 set mtu 600
-0.010 > . 1:3001 ack 1
+0.010 > P. 1:3001 ack 1
 0.020 < . 1:1 ack 3301
 
 story a message that quotes a number not in flight is ignored

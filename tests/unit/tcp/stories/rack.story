@@ -98,7 +98,7 @@ story new data is the probe when there is some
 0 > P. 1:1001 ack 1
 0.100 < . 1:1 ack 1001
 0.100 write 20000
-0.100 > . 1001:11001 ack 1
+0.100 > P. 1001:11001 ack 1
 0.302 > . 11001:12001 ack 1
 0.302 repeats 0
 0.400 < . 1:1 ack 12001
@@ -112,7 +112,7 @@ story a closed window has the last packet probed
 0 > P. 1:1001 ack 1
 0.100 < . 1:1 ack 1001 win 3000
 0.100 write 5000
-0.100 > . 1001:4001 ack 1
+0.100 > P. 1001:4001 ack 1
 0.302 > . 3001:4001 ack 1
 0.400 < . 1:1 ack 4001 win 65535
 0.400 > P. 4001:6001 ack 1
@@ -225,11 +225,11 @@ story after a time-out SACKed packets are not repeated
 0 > P. 1:4001 ack 1
 0.100 < . 1:1 ack 1 sack 2001-3001
 0.125 > . 1:1001 ack 1
-0.999 > nothing
-1 in_loss 1
-1 sacked 1000
-1 > . 1:1001 ack 1
-1.100 < . 1:1 ack 1001 sack 2001-3001
-1.100 > . 1001:2001 ack 1
-1.100 > P. 3001:4001 ack 1
-1.200 < . 1:1 ack 4001
+0.424 > nothing
+0.425 in_loss 1
+0.425 sacked 1000
+0.425 > . 1:1001 ack 1
+0.525 < . 1:1 ack 1001 sack 2001-3001
+0.525 > . 1001:2001 ack 1
+0.525 > P. 3001:4001 ack 1
+0.625 < . 1:1 ack 4001

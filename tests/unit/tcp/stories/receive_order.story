@@ -30,7 +30,7 @@ story a range that came twice is told by DSACK
 story a FIN that comes early waits for the gap
 0 begin
 0 < F. 101:201 ack 1
-0 > . 1:1 ack 1 sack 101-201
+0 > . 1:1 ack 1 sack 101-202
 0 state 3
 0 < . 1:101 ack 1
 0 > . 1:1 ack 202

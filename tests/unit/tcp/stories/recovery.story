@@ -25,10 +25,11 @@ story a time-out in recovery reduces no second time
 0.100 < . 1:1 ack 1
 0.100 > . 1:1001 ack 1
 0.100 ssthresh 7000
-1 > . 1:1001 ack 1
-1 ssthresh 7000
-1 cwnd 1000
-1.100 < . 1:1 ack 10001
+1.099 > nothing
+1.100 > . 1:1001 ack 1
+1.100 ssthresh 7000
+1.100 cwnd 1000
+1.200 < . 1:1 ack 10001
 
 story NewReno halves
 0 begin reno
@@ -38,12 +39,12 @@ story NewReno halves
 0.100 > . 1:1001 ack 1
 0.100 ssthresh 5000
 0.200 < . 1:1 ack 10001
-0.200 cwnd 5000
+0.200 cwnd 6000
 
 story a recovery sends in proportion to what arrives
 0 begin
 0 write 20000
-0 > . 1:10001 ack 1
+0 > P. 1:10001 ack 1
 0.100 < . 1:1 ack 1 sack 1001-2001
 0.100 > . 10001:11001 ack 1
 0.100 < . 1:1 ack 1 sack 1001-3001
@@ -59,23 +60,23 @@ story a recovery sends in proportion to what arrives
 0.100 < . 1:1 ack 1 sack 1001-8001
 0.100 > . 13001:14001 ack 1
 0.200 < . 1:1 ack 14001
-0.200 cwnd 7000
+0.200 cwnd 8058
 0.200 > P. 14001:20001 ack 1
 0.300 < . 1:1 ack 20001
 
 story many losses do not stop the recovery
 0 begin
 0 write 20000
-0 > . 1:10001 ack 1
+0 > P. 1:10001 ack 1
 0.100 < . 1:1 ack 1 sack 7001-10001
-0.100 > . 1:3001 ack 1
+0.100 > P. 1:3001 ack 1
 0.110 lost 4000
 0.200 < . 1:1 ack 1001 sack 7001-10001
-0.200 > . 3001:5001 ack 1
+0.200 > P. 3001:5001 ack 1
 0.210 < . 1:1 ack 2001 sack 7001-10001
-0.210 > . 5001:7001 ack 1
+0.210 > P. 5001:7001 ack 1
 0.300 < . 1:1 ack 5001 sack 7001-10001
-0.300 > . 10001:14001 ack 1
+0.300 > P. 10001:14001 ack 1
 0.400 < . 1:1 ack 14001
 0.400 > P. 14001:20001 ack 1
 0.500 < . 1:1 ack 20001
@@ -83,14 +84,14 @@ story many losses do not stop the recovery
 story a repeat that is lost as well is found by what left after it
 0 begin
 0 write 20000
-0 > . 1:10001 ack 1
+0 > P. 1:10001 ack 1
 0.100 < . 1:1 ack 1 sack 1001-4001
 0.100 > . 1:1001 ack 1
 0.101 < . 1:1 ack 1 sack 1001-10001
-0.101 > . 10001:16001 ack 1
+0.101 > P. 10001:16001 ack 1
 0.201 < . 1:1 ack 1 sack 1001-12001
 0.201 > . 1:1001 ack 1
-0.201 > . 16001:18001 ack 1
+0.201 > P. 16001:18001 ack 1
 0.300 < . 1:1 ack 18001
 0.300 > P. 18001:20001 ack 1
 0.400 < . 1:1 ack 20001
@@ -131,3 +132,15 @@ story after reordering was seen three packets beyond a gap are no proof
 0.103 > nothing
 0.110 < . 1:1 ack 10001
 0.110 repeats 0
+
+# RFC 6298, 5.1, as Linux reads it: the time-out is that of the first packet, which was sent again
+story the repeat of the first packet starts the time-out anew
+0 begin
+0 write 10000
+0 > P. 1:10001 ack 1
+0.100 < . 1:1 ack 1 sack 1001-4001
+0.100 > . 1:1001 ack 1
+0.399 timeouts 0
+0.400 > . 1:1001 ack 1
+0.400 timeouts 1
+0.500 < . 1:1 ack 10001

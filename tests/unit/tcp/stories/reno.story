@@ -11,7 +11,7 @@ story NewReno halves the flight for a fast retransmit
 0.100 > . 1:1001 ack 1
 0.100 ssthresh 5000
 0.200 < . 1:1 ack 10001
-0.200 cwnd 5000
+0.200 cwnd 6000
 
 # RFC 5681, 3.1, (4): at least two segments
 story the threshold is two segments at least
@@ -64,13 +64,13 @@ story after a time-out the window grows by a segment for each ACK
 1 > . 1:1001 ack 1
 1.100 < . 1:1 ack 1001
 1.100 cwnd 2000
-1.100 > . 1001:3001 ack 1
+1.100 > P. 1001:3001 ack 1
 1.200 < . 1:1 ack 2001
 1.200 cwnd 3000
-1.200 > . 3001:5001 ack 1
+1.200 > P. 3001:5001 ack 1
 1.200 < . 1:1 ack 3001
 1.200 cwnd 4000
-1.200 > . 5001:7001 ack 1
+1.200 > P. 5001:7001 ack 1
 1.300 < . 1:1 ack 10001
 
 # RFC 5681, 2, (e): the window has changed
@@ -135,14 +135,14 @@ story limited transmit stays within the peer's window
 0 begin nosack
 0 < . 1:1 ack 1 win 10000
 0 write 20000
-0 > . 1:10001 ack 1
+0 > P. 1:10001 ack 1
 0.100 < . 1:1 ack 1 win 10000
 0.100 < . 1:1 ack 1 win 10000
 0.100 > nothing
 0.100 < . 1:1 ack 1 win 10000
 0.100 > . 1:1001 ack 1
 0.200 < . 1:1 ack 10001 win 65535
-0.200 > . 10001:17001 ack 1
+0.200 > P. 10001:17001 ack 1
 0.300 < . 1:1 ack 17001
 0.300 > P. 17001:20001 ack 1
 0.400 < . 1:1 ack 20001
@@ -156,7 +156,7 @@ story without new data duplicates send nothing before the third
 0.100 < . 1:1 ack 1
 0.100 > nothing
 0.200 < . 1:1 ack 10001
-0.200 cwnd 10000
+0.200 cwnd 20000
 
 # RFC 6298, (2.2) and (2.3): RTTVAR 62.5 ms, SRTT 112.5 ms
 story the second measurement is weighed as the RFC says

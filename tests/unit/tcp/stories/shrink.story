@@ -159,7 +159,7 @@ story the override timer of a small window does not starve when the peer sends
 0.600 > . 1:1 ack 21
 0.900 < P. 21:31 ack 1 win 400
 0.900 > . 1:1 ack 31
-1 > . 1:401 ack 31
+1 > P. 1:401 ack 31
 1.010 < . 31:31 ack 401
 1.010 > P. 401:1001 ack 31
 1.020 < . 31:31 ack 1001

@@ -263,7 +263,7 @@ story bytes that arrive with the FIN after close are answered by a reset
 0 close
 0 > F. 1:1 ack 1
 0.010 < FP. 1:101 ack 2
-0.010 > R. 2:2 ack 1
+0.010 > R 2:2
 0.010 state 0
 
 # RFC 9293, 3.10.7.4, seventh check: text behind a FIN

@@ -14,7 +14,7 @@ story a window of half a segment waits and is then used
 0 < . 1:1 ack 1 win 400
 0 write 1000
 0 > nothing
-1 > . 1:401 ack 1
+1 > P. 1:401 ack 1
 1.010 < . 1:1 ack 401 win 65535
 1.010 > P. 401:1001 ack 1
 1.020 < . 1:1 ack 1001
