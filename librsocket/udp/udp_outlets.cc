@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "core/base/clock.h"
 #include "core/device/shm/names/connect_target.h"
@@ -125,7 +126,11 @@ Result<ssize_t> UdpOutlets::send(int fd, const msghdr& message, int flags) {
     if (bytes && *bytes <= soft::kMaxRingDatagram && put(fd, *to, message, *bytes)) return static_cast<ssize_t>(*bytes);
   }
   const ssize_t sent = ::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent < 0) return Error::last("sendmsg");
+  if (sent < 0) {
+    const Error why = Error::last("sendmsg");
+    if (to != nullptr && std::exchange(to->second.wakes, false)) to->second.ring->has_not_woken();
+    return why;
+  }
   if (to != nullptr) sent_by_kernel(fd, *to);
   return sent;
 }
@@ -148,6 +153,7 @@ bool UdpOutlets::put(int fd, Outlets::value_type& to, const msghdr& message, std
   switch (outlet.ring->put(outlet.by_kernel, parts, bytes)) {
     case soft::OutgoingRing::Put::done: return true;
     case soft::OutgoingRing::Put::early: return false;
+    case soft::OutgoingRing::Put::asleep: outlet.wakes = true; return false;
     case soft::OutgoingRing::Put::full: outlet.overflows = true; return false;
     case soft::OutgoingRing::Put::gone: break;
   }
@@ -157,6 +163,7 @@ bool UdpOutlets::put(int fd, Outlets::value_type& to, const msghdr& message, std
 /// Ends the ring; the next datagram looks for another one. Returns false.
 bool UdpOutlets::end_ring(Outlet& outlet) {
   outlet.ring.reset();
+  outlet.wakes = false;
   outlet.patience = outlet.look_at = 0;
   return false;
 }
@@ -164,6 +171,7 @@ bool UdpOutlets::end_ring(Outlet& outlet) {
 void UdpOutlets::sent_by_kernel(int fd, Outlets::value_type& to) {
   Outlet& outlet = to.second;
   ++outlet.by_kernel;
+  outlet.wakes = false;
   if (outlet.ring || ++outlet.datagrams < kDatagramsBeforeRing) return;
   const std::uint64_t now = stamp();
   if (now < outlet.look_at) return;

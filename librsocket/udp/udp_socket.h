@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 #include "core/base/mutex.h"
 #include "core/base/socket_address.h"
@@ -29,6 +30,7 @@ class UdpSocket final : public runtime::Endpoint {
 
   Result<ssize_t> receive(msghdr& message, int flags) override;
   Result<ssize_t> send(const msghdr& message, int flags) override;
+  std::optional<Result<ssize_t>> receive_waiting(msghdr& message, int flags) override;
   Result<int> unread_bytes() override;
   Result<int> unsent_bytes() override;
 
