@@ -352,20 +352,18 @@ Result<int> UdpIntake::unread_bytes(int fd) {
 
 // -- waiting ---------------------------------------------------------------------------------------
 
-std::uint32_t UdpIntake::events(int fd) {
-  constexpr std::uint32_t kReadable = EPOLLIN | EPOLLRDNORM;
-  std::uint32_t found = backlog_.empty() ? 0 : kReadable;
-  if (rings_ && found == 0) {
-    must_look_ = false;
-    look_at_door(fd, std::exchange(was_woken_, false));
-    if (next_of_rings()) found = kReadable;
-    if (found != 0 && ++looks_ % kLooksPerKernelLook != 0) return found | EPOLLOUT | EPOLLWRNORM;
-  }
-  const std::uint32_t kernels = transports::kernel_events(fd);
-  if (rings_ && found == 0 && (kernels & EPOLLIN) == 0 && kernel_is_empty(fd)) found = kReadable;
-  if ((kernels & EPOLLIN) != 0) found |= EPOLLRDNORM;
-  if ((kernels & EPOLLOUT) != 0) found |= EPOLLWRNORM;
-  return found | kernels;
+bool UdpIntake::is_known_readable() {
+  must_look_ = false;
+  if (!backlog_.empty()) return true;
+  return has_rings() && next_of_rings().has_value();
+}
+
+bool UdpIntake::is_due_for_kernel() { return ++looks_ % kLooksPerKernelLook == 0; }
+
+bool UdpIntake::becomes_readable(int fd) {
+  if (!rings_) return false;
+  look_at_door(fd, std::exchange(was_woken_, false));
+  return next_of_rings().has_value() || kernel_is_empty(fd);
 }
 
 int UdpIntake::arm() {

@@ -48,8 +48,15 @@ class UdpIntake {
   void received_by_waiting(int fd);
   /// FIONREAD: the bytes of the datagram that comes next.
   Result<int> unread_bytes(int fd);
-  /// Returns the EPOLL* bits that hold.
-  std::uint32_t events(int fd);
+  // Whether there is something to read is asked in three steps, so that no thread keeps the lock during a system call
+  // for the kernel's part.
+  /// Returns whether something waits that the kernel's socket does not have.
+  bool is_known_readable();
+  /// Returns whether to ask the kernel, too, although something is known to be readable.
+  bool is_due_for_kernel();
+  /// Called when the kernel's socket was found empty: looks at the door, and at what waits for the kernel. Returns
+  /// whether there is something to read now.
+  bool becomes_readable(int fd);
   /// Returns a descriptor that becomes readable when a ring has something, -1 without a door.
   int arm();
   void woken();
@@ -59,6 +66,7 @@ class UdpIntake {
   /// Returns whether rings were added since the last call.
   [[nodiscard]] bool take_new_rings() { return std::exchange(has_new_rings_, false); }
 
+  [[nodiscard]] bool has_door() const { return rings_ != nullptr; }
   [[nodiscard]] bool has_rings() const { return rings_ && !rings_->empty(); }
   /// Returns when a ring stops to wait for the kernel, Nanos::max() if none waits.
   [[nodiscard]] Nanos wait_until() const { return wait_until_; }

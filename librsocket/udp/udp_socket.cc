@@ -161,12 +161,26 @@ Result<int> UdpSocket::unsent_bytes() {
 // -- readiness -------------------------------------------------------------------------------------
 
 std::uint32_t UdpSocket::ready() noexcept try {
+  constexpr std::uint32_t kReadable = EPOLLIN | EPOLLRDNORM;
   if (is_closed()) return EPOLLERR | EPOLLHUP;
+  std::uint32_t found = 0;
+  {
+    const std::lock_guard guard(receive_lock_);
+    if (intake_.is_known_readable()) found = kReadable;
+    if (found != 0 && !intake_.is_due_for_kernel()) return found | EPOLLOUT | EPOLLWRNORM;
+  }
+  const std::uint32_t kernels = transports::kernel_events(fd());
+  if ((kernels & EPOLLIN) != 0) found |= EPOLLRDNORM;
+  if ((kernels & EPOLLOUT) != 0) {
+    found |= EPOLLWRNORM;
+    must_wait_to_send_.store(false, std::memory_order_relaxed);
+  }
+  found |= kernels;
+  if ((found & EPOLLIN) != 0) return found;
   std::unique_lock guard(receive_lock_);
-  const std::uint32_t events = intake_.events(fd());
-  if ((events & EPOLLOUT) != 0) must_wait_to_send_.store(false, std::memory_order_relaxed);
+  if (intake_.becomes_readable(fd())) found |= kReadable;
   unlock_and_tell(guard);
-  return events;
+  return found;
 } catch (const std::bad_alloc&) {
   return EPOLLERR;
 }
@@ -209,6 +223,7 @@ Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
   const auto peer = name_by(::getpeername, fd(), "getpeername");
   const SocketAddress name = peer ? soft::canonical_address(*peer) : SocketAddress();
   if (!has_left_rings()) {
+    if (intake_.has_door()) has_shut_a_door_.store(true, std::memory_order_relaxed);
     outlets_.set_peer(name);
     intake_.set_peer(fd(), name);
   }
