@@ -24,7 +24,7 @@ namespace ringsock::rs {
 namespace {
 
 constexpr unsigned kDatagramsBeforeDoor = 4;
-constexpr unsigned kLooksPerKernelLook = 16;      ///< at empty rings, by a call that comes again soon
+constexpr unsigned kLooksPerKernelLook = 64;      ///< at empty rings, by a call that comes again soon
 constexpr unsigned kDatagramsPerKernelLook = 64;  ///< while rings have datagrams
 
 /// Returns whether a datagram comes behind kernel datagrams that have not come yet. The numbers wrap.
@@ -192,8 +192,8 @@ std::optional<UdpIntake::Next> UdpIntake::next_before(const SocketAddress& sourc
 /// Without a thread that is about to sleep it looks rarely: until a sender knows that its ring was found it uses the
 /// kernel.
 bool UdpIntake::look_at_door(int fd, bool at_once) {
-  constexpr std::uint64_t kShortestPause = 40'000;    // ticks(): some 20 us
-  constexpr std::uint64_t kLongestPause = 2'000'000;  // a millisecond
+  constexpr std::uint64_t kShortestPause = 40'000;     // ticks(): some 20 us
+  constexpr std::uint64_t kLongestPause = 32'000'000;  // some 10 ms
   if (waiting_in_kernel_ != 0) return false;
   const std::uint64_t now = ticks();
   if (!at_once && now != 0 && now - looked_at_door_ < pause_at_door_) return false;

@@ -56,6 +56,14 @@ bool may_have_ring(const SocketAddress& to) {
          soft::check_unicast(to);
 }
 
+/// sendmsg(2) without waiting, or send(2), which costs less, where that can do the same.
+ssize_t send_by_kernel(int fd, const msghdr& message, int flags) {
+  const int all_flags = flags | MSG_DONTWAIT | MSG_NOSIGNAL;
+  const bool is_simple = message.msg_iovlen == 1 && message.msg_controllen == 0 && message.msg_name == nullptr;
+  if (!is_simple) return ::sendmsg(fd, &message, all_flags);
+  return ::send(fd, message.msg_iov[0].iov_base, message.msg_iov[0].iov_len, all_flags);
+}
+
 }  // namespace
 
 std::size_t UdpOutlets::Hash::operator()(const SocketAddress& address) const noexcept {
@@ -125,7 +133,7 @@ Result<ssize_t> UdpOutlets::send(int fd, const msghdr& message, int flags) {
     const auto bytes = total_bytes(message.msg_iov, message.msg_iovlen);
     if (bytes && *bytes <= soft::kMaxRingDatagram && put(fd, *to, message, *bytes)) return static_cast<ssize_t>(*bytes);
   }
-  const ssize_t sent = ::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+  const ssize_t sent = send_by_kernel(fd, message, flags);
   if (sent < 0) {
     const Error why = Error::last("sendmsg");
     if (to != nullptr && std::exchange(to->second.wakes, false)) to->second.ring->has_not_woken();

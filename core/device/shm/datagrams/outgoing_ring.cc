@@ -99,6 +99,8 @@ void OutgoingRing::wait_for_room(std::size_t bytes) {
 }
 
 OutgoingRing::Put OutgoingRing::put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes) {
+  // The kernel tells by itself that a receiver has gone.
+  if (is_known_ && ring_.take_arming()) return Put::asleep;
   if (!is_there()) return Put::gone;
   // Until then all go by the kernel: the receiver could not know which of both ways came first.
   if (!is_known_) is_known_ = ring_.is_known();
