@@ -191,6 +191,8 @@ Result<int> PollCall::first_look(const sigset_t* mask) {
 }
 
 Result<int> PollCall::spin(Nanos deadline, HeldSignals& signals) {
+  const auto asks_kernel = [](const Member& member) { return member.endpoint->asks_kernel(); };
+  if (std::all_of(members_.begin(), members_.end(), asks_kernel)) return 0;
   // The kernel is asked about once a microsecond, which is a fifth of what asking costs.
   constexpr std::size_t kLooksPerKernelLook = 16;
   const auto rounds_per_kernel_look =

@@ -100,6 +100,13 @@ Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int
   const std::size_t total = wanted(*socket, flags, length);
   if (is_done(first, total)) return keeping_time_limit(*socket, first);
   socket.pin();
+  if (socket->is_datagram()) {
+    iovec part{data, length};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (const auto got = socket->receive_waiting(message, flags)) return *got;
+  }
   const Nanos deadline = deadline_after(socket->receive_timeout());
   if (total <= 1) {
     const auto got =
@@ -118,6 +125,9 @@ Result<ssize_t> receive_more(Lookup& socket, msghdr& message, int flags, Result<
   const std::size_t total = wanted(*socket, flags, room_of(message));
   if (is_done(first, total)) return first;
   socket.pin();
+  if (socket->is_datagram()) {
+    if (const auto got = socket->receive_waiting(message, flags)) return *got;
+  }
   const Nanos deadline = deadline_after(socket->receive_timeout());
   if (total <= 1) {
     const auto got = at_one_go(*socket, deadline, flags, [&](int how) { return socket->receive(message, how); });

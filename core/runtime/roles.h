@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "core/base/clock.h"
 #include "core/base/result.h"
@@ -48,7 +49,12 @@ class Transfer {
   /// does.
   virtual Result<ssize_t> receive(msghdr& message, int flags);
   virtual Result<ssize_t> send(const msghdr& message, int flags);
-  /// The same for one buffer; the hot path. Default: receive()/send() with a one-element msghdr.
+  /// Receives by a call of the kernel's that waits, with its time-out. The endpoint is pinned. Returns nothing where
+  /// something else than the kernel's socket may bring what the call waits for; the caller then calls receive() until
+  /// that has something.
+  virtual std::optional<Result<ssize_t>> receive_waiting(msghdr& /*message*/, int /*flags*/) { return std::nullopt; }
+  /// The same as receive() and send() for one buffer; the hot path. Default: receive()/send() with a one-element
+  /// msghdr.
   virtual Result<ssize_t> receive_bytes(void* data, std::size_t length, int flags);
   virtual Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags);
   /// Keeps the error of an attempt for the next call. The caller does not report it, because earlier attempts of the

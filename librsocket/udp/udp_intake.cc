@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/libc_calls.h"
 #include "core/device/shm/names/port_lookup.h"
 #include "core/device/shm/names/port_name.h"
 #include "core/transports/kernel_calls.h"
@@ -22,7 +24,7 @@ namespace ringsock::rs {
 namespace {
 
 constexpr unsigned kDatagramsBeforeDoor = 4;
-constexpr unsigned kLooksPerKernelLook = 16;      ///< at empty rings, by a call that comes again soon
+constexpr unsigned kLooksPerKernelLook = 64;      ///< at empty rings, by a call that comes again soon
 constexpr unsigned kDatagramsPerKernelLook = 64;  ///< while rings have datagrams
 
 /// Returns whether a datagram comes behind kernel datagrams that have not come yet. The numbers wrap.
@@ -187,16 +189,23 @@ std::optional<UdpIntake::Next> UdpIntake::next_before(const SocketAddress& sourc
   return std::nullopt;
 }
 
+/// Without a thread that is about to sleep it looks rarely: until a sender knows that its ring was found it uses the
+/// kernel.
 bool UdpIntake::look_at_door(int fd, bool at_once) {
-  constexpr std::uint64_t kPause = 40'000;  // ticks(): some 20 us
+  constexpr std::uint64_t kShortestPause = 40'000;     // ticks(): some 20 us
+  constexpr std::uint64_t kLongestPause = 32'000'000;  // some 10 ms
+  if (waiting_in_kernel_ != 0) return false;
   const std::uint64_t now = ticks();
-  if (!at_once && now != 0 && now - looked_at_door_ < kPause) return false;
+  if (!at_once && now != 0 && now - looked_at_door_ < pause_at_door_) return false;
   looked_at_door_ = now;
+  pause_at_door_ = std::clamp(2 * pause_at_door_, kShortestPause, kLongestPause);
   using Found = soft::IncomingRings::Found;
   const Found found = rings_->look();
   if (found == Found::nothing) return false;
   has_news_ = true;  // those who sleep have lost their bell
   if (found == Found::bells) return true;
+  has_new_rings_ = true;
+  pause_at_door_ = kShortestPause;
   // The kernel gives a connected socket its peer's datagrams only.
   auto& rings = rings_->rings();
   for (std::size_t i = rings.size(); i-- > 0 && !peer_.is_unspecified();) {
@@ -239,6 +248,25 @@ Result<ssize_t> UdpIntake::take_of_kernel_alone(int fd, msghdr& message, int fla
   return got;
 }
 
+bool UdpIntake::begin_waiting_in_kernel() {
+  if (!leaves_waiting_to_kernel()) return false;
+  ++waiting_in_kernel_;
+  return true;
+}
+
+/// By a call that pthread_cancel(3) may end, as it does that of any other program.
+ssize_t UdpIntake::wait_for_kernel(int fd, msghdr& message, int flags) {
+  return libc_calls.recvmsg(fd, &message, flags);
+}
+
+void UdpIntake::received_by_waiting(int fd) {
+  if (rings_) {
+    look_at_door(fd, false);
+  } else {
+    open_door(fd);
+  }
+}
+
 /// Takes the kernel's next datagram, or one of a ring that comes before it.
 Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
   taken_of_rings_ = 0;
@@ -261,6 +289,8 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
     promised_ = Promised::kernels;
     return got;
   }
+  // Threads that sleep may have been meant to wake by it.
+  if (std::exchange(is_armed_, false)) has_news_ = true;
   for (Ring& ring : rings_->rings()) {
     if (ring.source == source) ++ring.from_kernel;
   }
@@ -269,16 +299,26 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
 
 Result<ssize_t> UdpIntake::receive(int fd, msghdr& message, int flags, bool is_last_look) {
   if (!backlog_.empty()) return take_of_backlog(message, flags);
-  if (!rings_) return take_of_kernel_alone(fd, message, flags);
+  if (!rings_) {
+    must_look_ = false;
+    return take_of_kernel_alone(fd, message, flags);
+  }
   if (promised_ == Promised::kernels) {
     auto got = take_of_kernel(fd, message, flags);
     if (got || got.error().code != EAGAIN) return got;
   }
-  const bool is_asked = std::exchange(must_look_, false);
-  const bool is_due = is_last_look || is_asked || ++looks_ % kLooksPerKernelLook == 0;
+  const bool was_woken = std::exchange(was_woken_, false);
+  must_look_ = false;
+  // Usually the kernel's socket has woken the thread.
+  if (was_woken && promised_ == Promised::nothing) {
+    auto got = take_of_kernel(fd, message, flags);
+    if (got || got.error().code != EAGAIN) return got;
+  }
+  // A thread that is about to sleep need not ask the kernel: the descriptors of arm() wake it at once.
+  const bool is_due = is_last_look || was_woken || ++looks_ % kLooksPerKernelLook == 0;
   for (bool is_first = true;; is_first = false) {
     // Before the rings: their bells are read here.
-    const bool has_new = (is_due || waits_for_kernel_) && look_at_door(fd, is_asked && is_first);
+    const bool has_new = (is_due || waits_for_kernel_) && look_at_door(fd, was_woken && is_first);
     const auto next = next_of_rings();
     const bool is_kernels_turn =
         is_first && taken_of_rings_ >= kDatagramsPerKernelLook && promised_ == Promised::nothing;
@@ -312,31 +352,31 @@ Result<int> UdpIntake::unread_bytes(int fd) {
 
 // -- waiting ---------------------------------------------------------------------------------------
 
-std::uint32_t UdpIntake::events(int fd) {
-  constexpr std::uint32_t kReadable = EPOLLIN | EPOLLRDNORM;
-  std::uint32_t found = backlog_.empty() ? 0 : kReadable;
-  if (rings_ && found == 0) {
-    look_at_door(fd, std::exchange(must_look_, false));
-    if (next_of_rings()) found = kReadable;
-    if (found != 0 && ++looks_ % kLooksPerKernelLook != 0) return found | EPOLLOUT | EPOLLWRNORM;
-  }
-  const std::uint32_t kernels = transports::kernel_events(fd);
-  if (rings_ && found == 0 && (kernels & EPOLLIN) == 0 && kernel_is_empty(fd)) found = kReadable;
-  if ((kernels & EPOLLIN) != 0) found |= EPOLLRDNORM;
-  if ((kernels & EPOLLOUT) != 0) found |= EPOLLWRNORM;
-  return found | kernels;
+bool UdpIntake::is_known_readable() {
+  must_look_ = false;
+  if (!backlog_.empty()) return true;
+  return has_rings() && next_of_rings().has_value();
+}
+
+bool UdpIntake::is_due_for_kernel() { return ++looks_ % kLooksPerKernelLook == 0; }
+
+bool UdpIntake::becomes_readable(int fd) {
+  if (!rings_) return false;
+  look_at_door(fd, std::exchange(was_woken_, false));
+  return next_of_rings().has_value() || kernel_is_empty(fd);
 }
 
 int UdpIntake::arm() {
+  must_look_ = true;
   if (!rings_) return -1;
   rings_->arm();
-  must_look_ = true;
-  return rings_->fd();
+  is_armed_ = !rings_->empty();
+  return waiting_in_kernel_ == 0 ? rings_->fd() : -1;
 }
 
-void UdpIntake::woken(int fd) {
-  must_look_ = true;
-  if (rings_) look_at_door(fd, true);
+void UdpIntake::woken() {
+  must_look_ = was_woken_ = true;
+  is_armed_ = false;  // the caller tells the others
 }
 
 // -- the end ---------------------------------------------------------------------------------------

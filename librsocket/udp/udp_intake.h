@@ -33,16 +33,40 @@ class UdpIntake {
   /// recvmsg(2), without waiting. Errors: EAGAIN; the kernel's.
   /// @param is_last_look  the caller does not come again soon: all places are looked at
   Result<ssize_t> receive(int fd, msghdr& message, int flags, bool is_last_look);
+  /// Returns whether a call that waits is to do so by receive_waiting() instead of receive(): there are no rings, and
+  /// no thread has been told that it may sleep on the descriptors of arm().
+  [[nodiscard]] bool leaves_waiting_to_kernel() const {
+    return !has_rings() && backlog_.empty() && !must_look_ && !counts_losses_;
+  }
+  /// Counts a call that waits in the kernel's recvmsg(2), as wait_for_kernel() does, without the lock. Nothing wakes it
+  /// but the kernel's socket, so no ring is taken in meanwhile. Returns false where rings have or may have datagrams.
+  [[nodiscard]] bool begin_waiting_in_kernel();
+  void end_waiting_in_kernel() { --waiting_in_kernel_; }
+  /// recvmsg(2), which waits. Threads: any.
+  static ssize_t wait_for_kernel(int fd, msghdr& message, int flags);
+  /// Called when such a call has taken a datagram.
+  void received_by_waiting(int fd);
   /// FIONREAD: the bytes of the datagram that comes next.
   Result<int> unread_bytes(int fd);
-  /// Returns the EPOLL* bits that hold.
-  std::uint32_t events(int fd);
+  // Whether there is something to read is asked in three steps, so that no thread keeps the lock during a system call
+  // for the kernel's part.
+  /// Returns whether something waits that the kernel's socket does not have.
+  bool is_known_readable();
+  /// Returns whether to ask the kernel, too, although something is known to be readable.
+  bool is_due_for_kernel();
+  /// Called when the kernel's socket was found empty: looks at the door, and at what waits for the kernel. Returns
+  /// whether there is something to read now.
+  bool becomes_readable(int fd);
   /// Returns a descriptor that becomes readable when a ring has something, -1 without a door.
   int arm();
-  void woken(int fd);
-  /// Returns whether rings were added since the last call: threads that sleep must arm them.
+  void woken();
+  /// Returns whether threads that sleep must arm the rings: some were added since the last call, or their bell was
+  /// taken.
   [[nodiscard]] bool take_news() { return std::exchange(has_news_, false); }
+  /// Returns whether rings were added since the last call.
+  [[nodiscard]] bool take_new_rings() { return std::exchange(has_new_rings_, false); }
 
+  [[nodiscard]] bool has_door() const { return rings_ != nullptr; }
   [[nodiscard]] bool has_rings() const { return rings_ && !rings_->empty(); }
   /// Returns when a ring stops to wait for the kernel, Nanos::max() if none waits.
   [[nodiscard]] Nanos wait_until() const { return wait_until_; }
@@ -87,7 +111,10 @@ class UdpIntake {
   const int domain_;
   bool may_have_rings_ = true;
   bool has_news_ = false;
-  bool must_look_ = false;         ///< a thread is about to sleep
+  bool has_new_rings_ = false;
+  bool is_armed_ = false;          ///< the kernel's next datagram is a bell
+  bool must_look_ = false;         ///< a thread is about to sleep, or has slept
+  bool was_woken_ = false;         ///< a descriptor of arm() was readable, and has not been looked at since
   bool waits_for_kernel_ = false;  ///< a ring has a datagram that comes behind some of the kernel's
   bool has_released_ = false;      ///< the last look at the kernel's socket has ended such a wait
   bool counts_losses_ = false;     ///< the kernel's socket has SO_RXQ_OVFL, which the application did not ask for
@@ -98,7 +125,9 @@ class UdpIntake {
   unsigned looks_ = 0;           ///< at empty rings
   unsigned taken_of_rings_ = 0;  ///< since the last look at the kernel's socket
   std::size_t next_ring_ = 0;
+  unsigned waiting_in_kernel_ = 0;    ///< begin_waiting_in_kernel()
   std::uint64_t looked_at_door_ = 0;  ///< ticks()
+  std::uint64_t pause_at_door_ = 0;   ///< ticks()
   SocketAddress peer_;                ///< of connect(2), canonical
   std::unique_ptr<soft::IncomingRings> rings_;
   Arrivals backlog_;

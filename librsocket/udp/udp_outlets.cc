@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "core/base/clock.h"
 #include "core/device/shm/names/connect_target.h"
@@ -53,6 +54,14 @@ bool is_loopback_broadcast(const SocketAddress& address) {
 bool may_have_ring(const SocketAddress& to) {
   return to.port() != 0 && !to.is_wildcard() && !is_link_local(to) && !is_loopback_broadcast(to) &&
          soft::check_unicast(to);
+}
+
+/// sendmsg(2) without waiting, or send(2), which costs less, where that can do the same.
+ssize_t send_by_kernel(int fd, const msghdr& message, int flags) {
+  const int all_flags = flags | MSG_DONTWAIT | MSG_NOSIGNAL;
+  const bool is_simple = message.msg_iovlen == 1 && message.msg_controllen == 0 && message.msg_name == nullptr;
+  if (!is_simple) return ::sendmsg(fd, &message, all_flags);
+  return ::send(fd, message.msg_iov[0].iov_base, message.msg_iov[0].iov_len, all_flags);
 }
 
 }  // namespace
@@ -124,8 +133,12 @@ Result<ssize_t> UdpOutlets::send(int fd, const msghdr& message, int flags) {
     const auto bytes = total_bytes(message.msg_iov, message.msg_iovlen);
     if (bytes && *bytes <= soft::kMaxRingDatagram && put(fd, *to, message, *bytes)) return static_cast<ssize_t>(*bytes);
   }
-  const ssize_t sent = ::sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent < 0) return Error::last("sendmsg");
+  const ssize_t sent = send_by_kernel(fd, message, flags);
+  if (sent < 0) {
+    const Error why = Error::last("sendmsg");
+    if (to != nullptr && std::exchange(to->second.wakes, false)) to->second.ring->has_not_woken();
+    return why;
+  }
   if (to != nullptr) sent_by_kernel(fd, *to);
   return sent;
 }
@@ -148,6 +161,7 @@ bool UdpOutlets::put(int fd, Outlets::value_type& to, const msghdr& message, std
   switch (outlet.ring->put(outlet.by_kernel, parts, bytes)) {
     case soft::OutgoingRing::Put::done: return true;
     case soft::OutgoingRing::Put::early: return false;
+    case soft::OutgoingRing::Put::asleep: outlet.wakes = true; return false;
     case soft::OutgoingRing::Put::full: outlet.overflows = true; return false;
     case soft::OutgoingRing::Put::gone: break;
   }
@@ -157,6 +171,7 @@ bool UdpOutlets::put(int fd, Outlets::value_type& to, const msghdr& message, std
 /// Ends the ring; the next datagram looks for another one. Returns false.
 bool UdpOutlets::end_ring(Outlet& outlet) {
   outlet.ring.reset();
+  outlet.wakes = false;
   outlet.patience = outlet.look_at = 0;
   return false;
 }
@@ -164,6 +179,7 @@ bool UdpOutlets::end_ring(Outlet& outlet) {
 void UdpOutlets::sent_by_kernel(int fd, Outlets::value_type& to) {
   Outlet& outlet = to.second;
   ++outlet.by_kernel;
+  outlet.wakes = false;
   if (outlet.ring || ++outlet.datagrams < kDatagramsBeforeRing) return;
   const std::uint64_t now = stamp();
   if (now < outlet.look_at) return;

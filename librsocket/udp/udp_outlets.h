@@ -42,6 +42,7 @@ class UdpOutlets {
     std::unique_ptr<soft::OutgoingRing> ring;
     SocketAddress source;         ///< with the ring: ours
     bool overflows = false;       ///< the ring was full: the kernel gets all until it is empty
+    bool wakes = false;           ///< the receiver sleeps until the kernel has the datagram that is being sent
     std::uint32_t by_kernel = 0;  ///< OutgoingRing::put()
     std::uint32_t datagrams = 0;  ///< sent by the kernel, as long as that matters
     std::uint64_t look_at = 0;    ///< stamp(): when to look for a door, or whether the ring is the right one

@@ -15,6 +15,7 @@
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
 #include "core/runtime/leaving.h"
+#include "core/runtime/library_call.h"
 #include "core/transports/kernel_calls.h"
 #include "core/transports/way.h"
 #include "librsocket/udp/udp_options.h"
@@ -57,9 +58,10 @@ void UdpSocket::unlock_and_tell(std::unique_lock<Mutex>& guard) {
   const bool has_news = intake_.take_news();
   if (has_news || has_rings_.load(std::memory_order_relaxed) != intake_.has_rings())
     has_rings_.store(intake_.has_rings(), std::memory_order_relaxed);
+  const bool has_new_rings = intake_.take_new_rings();
   guard.unlock();
   if (!has_news) return;
-  describe();
+  if (has_new_rings) describe();
   note_activity(EPOLLIN);
   notify_watchers(EPOLLIN | EPOLLRDNORM);
 }
@@ -72,8 +74,55 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   }
   std::unique_lock guard(receive_lock_);
   if (has_left_rings() && !intake_.has_backlog()) return kAskKernel;
-  auto got = intake_.receive(fd(), message, flags, is_nonblocking() || (flags & MSG_DONTWAIT) != 0);
+  const bool may_wait = !is_nonblocking() && (flags & MSG_DONTWAIT) == 0;
+  if (may_wait && intake_.leaves_waiting_to_kernel()) return Error{EAGAIN, "recvmsg: receive_waiting()"};
+  auto got = intake_.receive(fd(), message, flags, !may_wait);
   if (got && (flags & MSG_PEEK) == 0) statistics_.count_received(static_cast<std::size_t>(*got));
+  unlock_and_tell(guard);
+  return got;
+}
+
+namespace {
+
+/// One wait in the kernel's socket, also where the thread is cancelled in it.
+class WaitInKernel {
+ public:
+  WaitInKernel(Mutex& lock, UdpIntake& intake) : lock_(lock), intake_(intake) {
+    const std::lock_guard guard(lock_);
+    has_begun_ = intake_.begin_waiting_in_kernel();
+  }
+  WaitInKernel(const WaitInKernel&) = delete;
+  WaitInKernel& operator=(const WaitInKernel&) = delete;
+  ~WaitInKernel() {
+    if (!has_begun_) return;
+    const std::lock_guard guard(lock_);
+    intake_.end_waiting_in_kernel();
+  }
+  [[nodiscard]] bool has_begun() const { return has_begun_; }
+
+ private:
+  Mutex& lock_;
+  UdpIntake& intake_;
+  bool has_begun_;
+};
+
+}  // namespace
+
+/// As long as no ring exists a call waits as any other program's does. No ring is taken in meanwhile.
+std::optional<Result<ssize_t>> UdpSocket::receive_waiting(msghdr& message, int flags) {
+  if (has_left_rings()) return std::nullopt;
+  ssize_t got = 0;
+  {
+    const WaitInKernel wait(receive_lock_, intake_);
+    if (!wait.has_begun()) return std::nullopt;
+    const runtime::OutsideLibrary handlers_run_at_once;
+    got = UdpIntake::wait_for_kernel(fd(), message, flags);
+  }
+  if (got < 0) return Error::last("recvmsg");
+  if ((flags & MSG_PEEK) != 0) return got;
+  statistics_.count_received(static_cast<std::size_t>(got));
+  std::unique_lock guard(receive_lock_);
+  intake_.received_by_waiting(fd());
   unlock_and_tell(guard);
   return got;
 }
@@ -112,12 +161,26 @@ Result<int> UdpSocket::unsent_bytes() {
 // -- readiness -------------------------------------------------------------------------------------
 
 std::uint32_t UdpSocket::ready() noexcept try {
+  constexpr std::uint32_t kReadable = EPOLLIN | EPOLLRDNORM;
   if (is_closed()) return EPOLLERR | EPOLLHUP;
+  std::uint32_t found = 0;
+  {
+    const std::lock_guard guard(receive_lock_);
+    if (intake_.is_known_readable()) found = kReadable;
+    if (found != 0 && !intake_.is_due_for_kernel()) return found | EPOLLOUT | EPOLLWRNORM;
+  }
+  const std::uint32_t kernels = transports::kernel_events(fd());
+  if ((kernels & EPOLLIN) != 0) found |= EPOLLRDNORM;
+  if ((kernels & EPOLLOUT) != 0) {
+    found |= EPOLLWRNORM;
+    must_wait_to_send_.store(false, std::memory_order_relaxed);
+  }
+  found |= kernels;
+  if ((found & EPOLLIN) != 0) return found;
   std::unique_lock guard(receive_lock_);
-  const std::uint32_t events = intake_.events(fd());
-  if ((events & EPOLLOUT) != 0) must_wait_to_send_.store(false, std::memory_order_relaxed);
+  if (intake_.becomes_readable(fd())) found |= kReadable;
   unlock_and_tell(guard);
-  return events;
+  return found;
 } catch (const std::bad_alloc&) {
   return EPOLLERR;
 }
@@ -130,7 +193,7 @@ runtime::WaitFds UdpSocket::arm() noexcept {
 void UdpSocket::woken() noexcept try {
   statistics_.count_wakeup();
   std::unique_lock guard(receive_lock_);
-  intake_.woken(fd());
+  intake_.woken();
   unlock_and_tell(guard);
   note_activity();
 } catch (const std::bad_alloc&) {
@@ -160,6 +223,7 @@ Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
   const auto peer = name_by(::getpeername, fd(), "getpeername");
   const SocketAddress name = peer ? soft::canonical_address(*peer) : SocketAddress();
   if (!has_left_rings()) {
+    if (intake_.has_door()) has_shut_a_door_.store(true, std::memory_order_relaxed);
     outlets_.set_peer(name);
     intake_.set_peer(fd(), name);
   }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 #include "core/base/mutex.h"
 #include "core/base/socket_address.h"
@@ -29,6 +30,7 @@ class UdpSocket final : public runtime::Endpoint {
 
   Result<ssize_t> receive(msghdr& message, int flags) override;
   Result<ssize_t> send(const msghdr& message, int flags) override;
+  std::optional<Result<ssize_t>> receive_waiting(msghdr& message, int flags) override;
   Result<int> unread_bytes() override;
   Result<int> unsent_bytes() override;
 
@@ -36,6 +38,10 @@ class UdpSocket final : public runtime::Endpoint {
   runtime::WaitFds arm() noexcept override;
   void woken() noexcept override;
   Nanos deadline() noexcept override;
+  /// Unless another door may have got the descriptor of one that was shut.
+  [[nodiscard]] bool rings_for_each_arrival() const noexcept override {
+    return !has_shut_a_door_.load(std::memory_order_relaxed);
+  }
   [[nodiscard]] bool asks_kernel() const noexcept override { return !has_rings_.load(std::memory_order_relaxed); }
 
   Status bind(const sockaddr* address, socklen_t length) override;
@@ -74,6 +80,7 @@ class UdpSocket final : public runtime::Endpoint {
   std::atomic<int> fd_;
   std::atomic<bool> has_left_rings_{false};
   std::atomic<bool> has_rings_{false};          ///< to receive from
+  std::atomic<bool> has_shut_a_door_{false};    ///< and may open another one
   std::atomic<bool> shares_address_{false};     ///< SO_REUSEADDR
   std::atomic<bool> must_wait_to_send_{false};  ///< the kernel's send buffer was full
   Mutex send_lock_;

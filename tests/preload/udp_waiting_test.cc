@@ -85,8 +85,72 @@ TEST(UdpWaiting, EndsWithTheTimeLimit) {
   ASSERT_EQ(::setsockopt(pair.bob, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
   EXPECT_EQ(pair.bob.receive(), kAgain);
   pair.alice.send_to(pair.bob, "in time");
-  EXPECT_EQ(pair.bob.kernel_has_one(), !has_rings());
+  EXPECT_TRUE(pair.bob.kernel_has_one());  // as it carries what wakes a sleeper
+  pair.alice.send_to(pair.bob, "by ring");
   EXPECT_EQ(pair.bob.receive(), "in time");
+  EXPECT_EQ(pair.bob.kernel_has_one(), !has_rings());
+  EXPECT_EQ(pair.bob.receive(), "by ring");
+}
+
+/// A socket whose peers are not served by rings waits in the kernel, as it does without the library.
+TEST(UdpWaiting, WithoutRingsEndsAsTheKernelsDoes) {
+  const Udp bob, alice;
+  const timeval limit{0, 20'000};
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  EXPECT_EQ(bob.receive(), kAgain);
+  alice.send_to(bob, "in time");
+  EXPECT_EQ(bob.receive(MSG_PEEK), "in time");
+  EXPECT_EQ(bob.receive(), "in time");
+  EXPECT_EQ(bob.receive(MSG_DONTWAIT), kAgain);
+}
+
+TEST(UdpWaiting, WithoutRingsIsInterruptedByASignalsHandler) {
+  const Udp bob;
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  struct sigaction before {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+  const pthread_t waiter = ::pthread_self();
+  std::atomic<bool> is_over = false;
+  std::thread caller([&] {
+    while (!is_over) {
+      ::pthread_kill(waiter, SIGUSR1);
+      ::usleep(1000);
+    }
+  });
+  EXPECT_EQ(bob.receive(), "<errno " + std::to_string(EINTR) + ">");
+  is_over = true;
+  caller.join();
+  ASSERT_EQ(::sigaction(SIGUSR1, &before, nullptr), 0);
+}
+
+TEST(UdpWaiting, WithoutRingsACancelledThreadLeavesTheSocketUsable) {
+  const Udp bob, alice;
+  std::thread waiter([&] { static_cast<void>(bob.receive()); });
+  ::usleep(20'000);
+  ::pthread_cancel(waiter.native_handle());
+  waiter.join();
+  warm_up(alice, bob);
+}
+
+/// A thread that waits in the kernel keeps the socket's rings away until it has got something.
+TEST(UdpWaiting, ThreadsThatShareASocketGetAllDatagrams) {
+  constexpr int kDatagrams = 3000, kThreads = 3;
+  const Udp bob, alice;
+  std::atomic<int> came = 0;
+  std::vector<std::thread> readers;
+  for (int i = 0; i < kThreads; ++i) {
+    readers.emplace_back([&] {
+      while (bob.receive() != "end") ++came;
+    });
+  }
+  for (int i = 0; i < kDatagrams; ++i) {
+    alice.send_to(bob, "one");
+    while (came <= i) ::sched_yield();
+  }
+  for (int i = 0; i < kThreads; ++i) alice.send_to(bob, "end");
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(came, kDatagrams);
 }
 
 TEST(UdpWaiting, DoesNotHappenOnANonblockingSocket) {

@@ -54,6 +54,12 @@ OutgoingRing::Put put(OutgoingRing& ring, std::string_view text) {
   return ring.put(0, {&part, 1}, text.size());
 }
 
+/// Bob takes in who has knocked. A new ring may be one of a sleeper's, whom the kernel wakes by the first datagram.
+void take_in(Bob& bob, OutgoingRing& ring) {
+  EXPECT_EQ(bob.rings->look(), IncomingRings::Found::new_rings);
+  EXPECT_EQ(put(ring, "by the kernel"), OutgoingRing::Put::asleep);
+}
+
 /// A raw link to Bob's door, for those who do not behave.
 UniqueFd reach(const Bob& bob) {
   UniqueFd link(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -85,7 +91,7 @@ TEST(DatagramRings, AreReadOnceTheReceiverLooks) {
   ASSERT_TRUE(ring);
   EXPECT_EQ(put(**ring, "early"), OutgoingRing::Put::early);
   EXPECT_TRUE(bob.is_woken());
-  EXPECT_EQ(bob.rings->look(), IncomingRings::Found::new_rings);
+  take_in(bob, **ring);
   ASSERT_EQ(bob.rings->rings().size(), 1U);
   EXPECT_EQ(bob.rings->rings()[0].source, alice.name);
   EXPECT_EQ(put(**ring, "one"), OutgoingRing::Put::done);
@@ -95,20 +101,44 @@ TEST(DatagramRings, AreReadOnceTheReceiverLooks) {
   EXPECT_EQ(bob.take(), "<nothing>");
 }
 
-TEST(DatagramRings, RingForASleeper) {
+TEST(DatagramRings, LeaveItToTheKernelToWakeASleeper) {
   const UdpEnd alice;
   Bob bob;
   const auto ring = OutgoingRing::open(bob.socket(), alice.name);
   ASSERT_TRUE(ring);
-  bob.rings->look();
-  EXPECT_FALSE(bob.is_woken());
+  take_in(bob, **ring);
   bob.rings->arm();
-  put(**ring, "one");
-  EXPECT_TRUE(bob.is_woken());
-  EXPECT_EQ(bob.rings->look(), IncomingRings::Found::bells);
+  EXPECT_EQ(put(**ring, "by the kernel"), OutgoingRing::Put::asleep);
+  EXPECT_EQ(put(**ring, "one"), OutgoingRing::Put::done);  // Bob is woken by the one before
+  EXPECT_EQ(bob.take(), "one");
   EXPECT_FALSE(bob.is_woken());
-  put(**ring, "two");  // nobody is asleep
-  EXPECT_FALSE(bob.is_woken());
+}
+
+TEST(DatagramRings, TryAgainToWakeASleeperWhereTheKernelDidNot) {
+  const UdpEnd alice;
+  Bob bob;
+  const auto ring = OutgoingRing::open(bob.socket(), alice.name);
+  ASSERT_TRUE(ring);
+  take_in(bob, **ring);
+  bob.rings->arm();
+  EXPECT_EQ(put(**ring, "refused"), OutgoingRing::Put::asleep);
+  (*ring)->has_not_woken();
+  EXPECT_EQ(put(**ring, "by the kernel"), OutgoingRing::Put::asleep);
+  EXPECT_EQ(put(**ring, "one"), OutgoingRing::Put::done);
+}
+
+TEST(DatagramRings, RingForAReceiverThatFallsAsleepMeanwhile) {
+  auto made = make_segment(kUdSegmentBytes);
+  ASSERT_TRUE(made);
+  UdRingWriter writer(made->mapping);
+  UdRingReader reader(made->mapping);
+  DatagramHeader header{};
+  header.version = kDatagramVersion;
+  EXPECT_FALSE(writer.take_arming());
+  ASSERT_EQ(writer.put(header, {}, 0), UdRingWriter::Put::done);
+  reader.arm();
+  EXPECT_TRUE(writer.must_ring());
+  EXPECT_FALSE(writer.must_ring());
 }
 
 TEST(DatagramRings, KeepWhatASenderLeavesBehind) {
@@ -117,7 +147,7 @@ TEST(DatagramRings, KeepWhatASenderLeavesBehind) {
     const UdpEnd alice;
     const auto ring = OutgoingRing::open(bob.socket(), alice.name);
     ASSERT_TRUE(ring);
-    bob.rings->look();
+    take_in(bob, **ring);
     EXPECT_EQ(put(**ring, "the last"), OutgoingRing::Put::done);
   }
   EXPECT_EQ(bob.take(), "the last");
@@ -130,7 +160,9 @@ TEST(DatagramRings, AreOverWhenTheirSenderIsKilled) {
     const UdpEnd end;
     const auto ring = OutgoingRing::open(bob.socket(), end.name);
     channel.tell(1);
-    if (!ring || !channel.hear() || put(**ring, "the last") != OutgoingRing::Put::done) return 1;
+    if (!ring || !channel.hear()) return 1;
+    static_cast<void>(put(**ring, "by the kernel"));
+    if (put(**ring, "the last") != OutgoingRing::Put::done) return 1;
     channel.tell(2);
     static_cast<void>(channel.hear());
     return 0;
@@ -152,7 +184,7 @@ TEST(DatagramRings, TellTheSenderThatTheReceiverHasGone) {
   auto bob = std::make_unique<Bob>();
   const auto ring = OutgoingRing::open(bob->socket(), alice.name);
   ASSERT_TRUE(ring);
-  bob->rings->look();
+  take_in(*bob, **ring);
   EXPECT_EQ(put(**ring, "one"), OutgoingRing::Put::done);
   for (auto& one : bob->rings->rings()) one.reader.close();
   bob.reset();
@@ -164,7 +196,7 @@ TEST(DatagramRings, AreFullOneDatagramAfterTheOther) {
   Bob bob;
   const auto ring = OutgoingRing::open(bob.socket(), alice.name);
   ASSERT_TRUE(ring);
-  bob.rings->look();
+  take_in(bob, **ring);
   const std::string large(kMaxRingDatagram, 'x');
   std::size_t taken = 0;
   while (put(**ring, large) == OutgoingRing::Put::done) ++taken;
@@ -243,6 +275,7 @@ TEST(DatagramRings, WithManySendersTheLastOnesAreTurnedAway) {
   ASSERT_TRUE(late);
   bob.rings->look();
   EXPECT_EQ(put(**late, "late"), OutgoingRing::Put::gone);
+  EXPECT_EQ(put(*rings.front(), "by the kernel"), OutgoingRing::Put::asleep);
   EXPECT_EQ(put(*rings.front(), "early"), OutgoingRing::Put::done);
 }
 
@@ -285,7 +318,7 @@ TEST(DatagramStrangers, NonsenseEndsOneLinkOnly) {
   Bob bob;
   const auto ring = OutgoingRing::open(bob.socket(), alice.name);
   ASSERT_TRUE(ring);
-  bob.rings->look();
+  take_in(bob, **ring);
   const Knock knock = make_knock(alice.name);
   const auto memory = make_segment(kUdSegmentBytes);
   const auto small = make_segment(kPageBytes);
@@ -336,7 +369,7 @@ TEST(DatagramStrangers, ManySilentLinksKeepNobodyOut) {
   bob.rings->look();
   const auto ring = OutgoingRing::open(bob.socket(), alice.name);
   ASSERT_TRUE(ring);
-  bob.rings->look();
+  take_in(bob, **ring);
   EXPECT_EQ(put(**ring, "one"), OutgoingRing::Put::done);
   EXPECT_EQ(bob.take(), "one");
 }

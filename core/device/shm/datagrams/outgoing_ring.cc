@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "core/base/clock.h"
 #include "core/base/passing.h"
@@ -86,27 +87,30 @@ bool OutgoingRing::ring_bell() const {
   return is_there;
 }
 
-/// Gives a receiver that is at work the time to make room.
-UdRingWriter::Put OutgoingRing::put_patiently(const DatagramHeader& header, std::span<const iovec> parts,
-                                              std::size_t bytes) {
+/// Gives a receiver that is at work the time to make room: it is at work as long as it takes something every 20 us.
+void OutgoingRing::wait_for_room(std::size_t bytes) {
   constexpr int kRounds = 256;
-  auto answer = ring_.put(header, parts, bytes);
-  for (int round = 0; answer == UdRingWriter::Put::full && round < kRounds; ++round) {
+  std::uint64_t taken = ring_.taken();
+  for (int round = 0; !ring_.has_room(bytes) && round < kRounds; ++round) {
     cpu_relax();
-    answer = ring_.put(header, parts, bytes);
+    const std::uint64_t now = ring_.taken();
+    if (std::exchange(taken, now) != now) round = 0;
   }
-  return answer;
 }
 
 OutgoingRing::Put OutgoingRing::put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes) {
+  // The kernel tells by itself that a receiver has gone.
+  if (is_known_ && ring_.take_arming()) return Put::asleep;
   if (!is_there()) return Put::gone;
   // Until then all go by the kernel: the receiver could not know which of both ways came first.
   if (!is_known_) is_known_ = ring_.is_known();
   if (!is_known_) return Put::early;
+  if (ring_.take_arming()) return Put::asleep;
+  wait_for_room(bytes);
   DatagramHeader header{};
   header.version = kDatagramVersion;
   header.imm_data = after_kernel;
-  switch (put_patiently(header, parts, bytes)) {
+  switch (ring_.put(header, parts, bytes)) {
     case UdRingWriter::Put::closed: return Put::gone;
     case UdRingWriter::Put::full: return Put::full;
     case UdRingWriter::Put::done: break;

@@ -44,14 +44,18 @@ class OutgoingRing {
 
   enum class Put {
     done,
-    early,  ///< the receiver has not looked at its door yet
-    full,   ///< there is no room, although the receiver was given some 20 us to make some
-    gone,   ///< the receiver takes no more, or has ended: the ring is of no use any more
+    early,   ///< the receiver has not looked at its door yet
+    asleep,  ///< the receiver sleeps: a datagram of the kernel's wakes it; has_not_woken() where that cannot be sent
+    full,    ///< there is no room, and the receiver has made none for some 20 us
+    gone,    ///< the receiver takes no more, or has ended: the ring is of no use any more
   };
   /// Adds a datagram of `bytes` in `parts`, at most kMaxRingDatagram. After all but `done` the receiver does not
   /// get it by the ring.
   /// @param after_kernel  how many datagrams the kernel has taken from us for the receiver before this one
   Put put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes);
+
+  /// Called when no datagram has followed a put() that was answered by `asleep`.
+  void has_not_woken() { ring_.give_arming_back(); }
 
   /// Returns whether the receiver has taken all that was put.
   [[nodiscard]] bool is_drained() const { return ring_.is_drained(); }
@@ -60,7 +64,7 @@ class OutgoingRing {
   OutgoingRing(const KernelSocket& receiver, UniqueFd link, std::shared_ptr<MappedSegment> segment)
       : receiver_(receiver), link_(std::move(link)), ring_(std::move(segment)) {}
   [[nodiscard]] bool is_there();
-  UdRingWriter::Put put_patiently(const DatagramHeader& header, std::span<const iovec> parts, std::size_t bytes);
+  void wait_for_room(std::size_t bytes);
   [[nodiscard]] bool ring_bell() const;
 
   KernelSocket receiver_;

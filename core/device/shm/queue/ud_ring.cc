@@ -34,19 +34,28 @@ std::byte* UdRingWriter::place(std::uint64_t position) const {
   return segment_->base() + kPageBytes + offset_of(position);
 }
 
+/// Returns how many bytes at the end of the ring's memory an entry of `needed` bytes leaves unused.
+std::size_t UdRingWriter::skipped_before(std::size_t needed) const {
+  const std::size_t to_end = kUdRingBytes - offset_of(tail_);
+  return needed <= to_end ? 0 : to_end;
+}
+
+bool UdRingWriter::has_room(std::size_t bytes) {
+  const std::size_t needed = room_for(bytes);
+  const std::uint64_t end = tail_ + skipped_before(needed) + needed;
+  if (end - known_head_ <= kUdRingBytes) return true;
+  known_head_ = lines().head.load(std::memory_order_acquire);
+  return end - known_head_ <= kUdRingBytes;
+}
+
 UdRingWriter::Put UdRingWriter::put(const DatagramHeader& header, std::span<const iovec> parts, std::size_t bytes) {
   if (lines().closed.load(std::memory_order_acquire) != 0) return Put::closed;
-  const std::size_t needed = room_for(bytes);
-  const std::size_t to_end = kUdRingBytes - offset_of(tail_);
-  const std::size_t skipped = needed <= to_end ? 0 : to_end;
-  if (tail_ + skipped + needed - known_head_ > kUdRingBytes) {
-    known_head_ = lines().head.load(std::memory_order_acquire);
-    if (tail_ + skipped + needed - known_head_ > kUdRingBytes) {
-      lines().lost.fetch_add(1, std::memory_order_relaxed);
-      return Put::full;
-    }
+  if (!has_room(bytes)) {
+    lines().lost.fetch_add(1, std::memory_order_relaxed);
+    return Put::full;
   }
-  if (skipped != 0) {
+  const std::size_t needed = room_for(bytes);
+  if (const std::size_t skipped = skipped_before(needed); skipped != 0) {
     std::memcpy(place(tail_), &kSkip, sizeof kSkip);
     tail_ += skipped;
   }

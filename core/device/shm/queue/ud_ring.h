@@ -44,8 +44,19 @@ class UdRingWriter {
   enum class Put { done, full, closed };
   /// Adds a datagram: header and payload of `bytes` in `parts`.
   Put put(const DatagramHeader& header, std::span<const iovec> parts, std::size_t bytes);
+  /// Returns whether there is room for a datagram of `bytes`.
+  [[nodiscard]] bool has_room(std::size_t bytes);
   /// Returns whether the receiver wants to be rung for what was put last, once.
   [[nodiscard]] bool must_ring();
+  /// Returns whether the receiver wants to be rung for the next datagram, once. It sleeps, then, unless it has just
+  /// found something else.
+  [[nodiscard]] bool take_arming() {
+    return lines().armed.load(std::memory_order_relaxed) != 0 && lines().armed.exchange(0) != 0;
+  }
+  /// Undoes take_arming(), where the receiver was not woken.
+  void give_arming_back() { lines().armed.store(1, std::memory_order_seq_cst); }
+  /// Returns how many bytes of the ring the receiver has taken since the ring was made.
+  [[nodiscard]] std::uint64_t taken() const { return lines().head.load(std::memory_order_relaxed); }
   /// Returns whether the receiver has taken all that was put.
   [[nodiscard]] bool is_drained() const { return lines().head.load(std::memory_order_acquire) == tail_; }
   /// Returns whether the receiver has called tell_known().
@@ -61,6 +72,7 @@ class UdRingWriter {
  private:
   [[nodiscard]] UdRingLines& lines() const { return *reinterpret_cast<UdRingLines*>(segment_->base()); }
   std::byte* place(std::uint64_t position) const;
+  [[nodiscard]] std::size_t skipped_before(std::size_t needed) const;
   [[nodiscard]] bool has_finished_without_it() const;
 
   std::shared_ptr<MappedSegment> segment_;

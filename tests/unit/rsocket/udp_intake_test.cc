@@ -1,0 +1,291 @@
+// What a UDP socket receives from a ring and from the kernel: in the order in which each sender has sent it, whichever
+// of both ways is looked at first.
+#include "librsocket/udp/udp_intake.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/device/shm/datagrams/outgoing_ring.h"
+#include "tests/unit/shm_datagrams/udp_world.h"
+
+namespace ringsock::rs {
+namespace {
+
+using soft::OutgoingRing;
+using tests::UdpEnd;
+
+/// Someone who sends to Bob, by the kernel and by a ring, and says himself how many went by the kernel before.
+struct Sender : UdpEnd {
+  void send(const UdpEnd& to, std::string_view text) const {
+    EXPECT_EQ(::sendto(fd.get(), text.data(), text.size(), 0, to.name.get(), to.name.length()),
+              static_cast<ssize_t>(text.size()));
+  }
+  void knock_at(const UdpEnd& to) {
+    auto opened = OutgoingRing::open({::geteuid(), to.cookie}, name);
+    ASSERT_TRUE(opened);
+    ring = *std::move(opened);
+  }
+  /// @param after  how many of the kernel's come before it, since the ring was opened
+  OutgoingRing::Put put(std::uint32_t after, std::string_view text) const {
+    const iovec part{const_cast<char*>(text.data()), text.size()};
+    return ring->put(after, {&part, 1}, text.size());
+  }
+  std::unique_ptr<OutgoingRing> ring;
+};
+
+/// Bob has a socket, and reads it by what is tested.
+struct Bob : UdpEnd {
+  /// The next datagram; "" when there is none.
+  std::string take(int flags = 0, std::size_t room = 1000) {
+    std::string text(room, '\0');
+    iovec part{text.data(), text.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_name = &from;
+    message.msg_namelen = sizeof from;
+    const auto got = intake.receive(fd.get(), message, flags, true);
+    if (!got) {
+      EXPECT_EQ(got.error().code, EAGAIN);
+      return "";
+    }
+    EXPECT_EQ((message.msg_flags & MSG_TRUNC) != 0, static_cast<std::size_t>(*got) > room);
+    text.resize(std::min(room, static_cast<std::size_t>(*got)));
+    return text;
+  }
+  [[nodiscard]] std::uint16_t port_of_last() const { return ntohs(from.sin_port); }
+  [[nodiscard]] bool is_readable() { return intake.is_known_readable() || intake.becomes_readable(fd.get()); }
+
+  sockaddr_in from{};
+  UdpIntake intake{AF_INET};
+};
+
+/// Alice's ring is open, and Bob knows it. He is not asleep.
+struct UdpIntakeWithARing : testing::Test {
+  UdpIntakeWithARing() {
+    for (int i = 0; i < 4; ++i) {
+      alice.send(bob, "before");
+      EXPECT_EQ(bob.take(), "before");
+    }
+    let_in(alice);
+  }
+  void let_in(Sender& sender) {
+    sender.knock_at(bob);
+    EXPECT_EQ(bob.take(), "");
+    bob.intake.arm();
+    bob.intake.woken();
+    EXPECT_EQ(bob.take(), "");
+    EXPECT_EQ(sender.put(0, "to a sleeper"), OutgoingRing::Put::asleep);
+    static_cast<void>(bob.intake.take_news());
+  }
+
+  Sender alice;
+  Bob bob;
+};
+
+TEST(UdpIntake, HasNoDoorForASingleQuestion) {
+  const Sender alice;
+  Bob bob;
+  alice.send(bob, "a question");
+  EXPECT_EQ(bob.take(), "a question");
+  EXPECT_EQ(OutgoingRing::open({::geteuid(), bob.cookie}, alice.name).error().code, ECONNREFUSED);
+}
+
+TEST_F(UdpIntakeWithARing, TakesWhatIsInTheRing) {
+  EXPECT_EQ(alice.put(0, "one"), OutgoingRing::Put::done);
+  EXPECT_EQ(alice.put(0, "two"), OutgoingRing::Put::done);
+  EXPECT_TRUE(bob.is_readable());
+  EXPECT_EQ(bob.take(), "one");
+  EXPECT_EQ(bob.port_of_last(), alice.name.port());
+  EXPECT_EQ(bob.take(), "two");
+  EXPECT_FALSE(bob.is_readable());
+  EXPECT_EQ(bob.take(), "");
+}
+
+TEST_F(UdpIntakeWithARing, TakesTheKernelsFirstThatWereSentBefore) {
+  alice.send(bob, "one");
+  EXPECT_EQ(alice.put(1, "two"), OutgoingRing::Put::done);
+  EXPECT_EQ(bob.take(), "one");
+  EXPECT_EQ(bob.take(), "two");
+}
+
+TEST_F(UdpIntakeWithARing, WaitsForTheKernelsThatHaveNotComeYet) {
+  EXPECT_EQ(alice.put(1, "two"), OutgoingRing::Put::done);
+  EXPECT_EQ(bob.take(), "");
+  EXPECT_NE(bob.intake.wait_until(), Nanos::max());
+  alice.send(bob, "one");
+  EXPECT_EQ(bob.take(), "one");
+  EXPECT_EQ(bob.take(), "two");
+}
+
+TEST_F(UdpIntakeWithARing, GoesOnWithoutTheKernelsThatNeverCome) {
+  EXPECT_EQ(alice.put(1, "two"), OutgoingRing::Put::done);
+  std::string got;
+  while (got.empty()) got = bob.take();
+  EXPECT_EQ(got, "two");
+  EXPECT_EQ(bob.intake.wait_until(), Nanos::max());
+}
+
+TEST_F(UdpIntakeWithARing, TakesTheRingsFirstThatWerePutBefore) {
+  EXPECT_EQ(alice.put(0, "one"), OutgoingRing::Put::done);
+  alice.send(bob, "two");
+  bob.intake.woken();  // by the kernel's
+  EXPECT_EQ(bob.take(), "one");
+  EXPECT_EQ(bob.take(), "two");
+}
+
+TEST_F(UdpIntakeWithARing, KeepsTheOrderOfManyThatChangeTheirWayAllTheTime) {
+  std::uint32_t by_kernel = 0;
+  for (int round = 0; round < 100; ++round) {
+    const auto text = [round](int i) { return std::to_string(round) + "." + std::to_string(i); };
+    for (int i = 0; i < 10; ++i) {
+      if ((round * 7 + i * 3) % 5 < 2) {
+        alice.send(bob, text(i));
+        ++by_kernel;
+      } else {
+        ASSERT_EQ(alice.put(by_kernel, text(i)), OutgoingRing::Put::done);
+      }
+    }
+    for (int i = 0; i < 10; ++i) {
+      if (round % 3 == 0) bob.intake.woken();
+      ASSERT_EQ(bob.take(), text(i));
+    }
+  }
+}
+
+TEST_F(UdpIntakeWithARing, KnowsHowManyTheKernelHasLost) {
+  const int smallest = 0;
+  ASSERT_EQ(::setsockopt(bob.fd.get(), SOL_SOCKET, SO_RCVBUF, &smallest, sizeof smallest), 0);
+  constexpr std::uint32_t kSent = 100;
+  for (std::uint32_t i = 0; i < kSent; ++i) alice.send(bob, "many");
+  EXPECT_EQ(alice.put(kSent, "the last"), OutgoingRing::Put::done);
+  std::uint32_t came = 0;
+  std::string got = bob.take();
+  for (; got == "many"; got = bob.take()) ++came;
+  EXPECT_LT(came, kSent);
+  EXPECT_EQ(got, "the last");  // without a wait for those that are lost
+}
+
+TEST_F(UdpIntakeWithARing, ShowsTheSameDatagramThatItGivesAfterwards) {
+  alice.send(bob, "one");
+  EXPECT_EQ(bob.take(MSG_PEEK), "one");
+  EXPECT_EQ(alice.put(1, "two"), OutgoingRing::Put::done);
+  EXPECT_EQ(bob.take(), "one");
+  EXPECT_EQ(bob.take(MSG_PEEK), "two");
+  EXPECT_EQ(*bob.intake.unread_bytes(bob.fd.get()), 3);
+  alice.send(bob, "three");
+  bob.intake.woken();
+  EXPECT_EQ(bob.take(), "two");
+  EXPECT_EQ(*bob.intake.unread_bytes(bob.fd.get()), 5);
+  EXPECT_EQ(bob.take(), "three");
+}
+
+TEST_F(UdpIntakeWithARing, CutsWhatIsTooLong) {
+  EXPECT_EQ(alice.put(0, "a long one"), OutgoingRing::Put::done);
+  EXPECT_EQ(alice.put(0, "the next"), OutgoingRing::Put::done);
+  EXPECT_EQ(bob.take(MSG_TRUNC, 6), "a long");
+  EXPECT_EQ(bob.take(), "the next");
+}
+
+TEST_F(UdpIntakeWithARing, ServesManySendersInTurn) {
+  Sender carol;
+  let_in(carol);
+  EXPECT_EQ(alice.put(0, "to a sleeper"), OutgoingRing::Put::asleep);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(alice.put(0, "from Alice"), OutgoingRing::Put::done);
+    EXPECT_EQ(carol.put(0, "from Carol"), OutgoingRing::Put::done);
+  }
+  std::string first = bob.take();
+  for (int i = 0; i < 5; ++i) {
+    const std::string next = bob.take();
+    EXPECT_NE(next, first);
+    first = next;
+  }
+}
+
+TEST_F(UdpIntakeWithARing, RemovesTheRingOfASenderThatHasEnded) {
+  EXPECT_EQ(alice.put(0, "the last"), OutgoingRing::Put::done);
+  alice.ring.reset();
+  EXPECT_EQ(bob.take(), "the last");
+  EXPECT_EQ(bob.take(), "");
+  EXPECT_FALSE(bob.intake.has_rings());
+}
+
+TEST_F(UdpIntakeWithARing, TellsOtherSleepersWhenTheKernelsDatagramIsTakenThatShouldWakeThem) {
+  bob.intake.arm();
+  EXPECT_EQ(alice.put(0, "one"), OutgoingRing::Put::asleep);
+  alice.send(bob, "one");
+  EXPECT_EQ(bob.take(), "one");
+  EXPECT_TRUE(bob.intake.take_news());
+  alice.send(bob, "two");
+  EXPECT_EQ(bob.take(), "two");
+  EXPECT_FALSE(bob.intake.take_news());
+}
+
+// -- leaving the rings -----------------------------------------------------------------------------
+
+TEST_F(UdpIntakeWithARing, GivesWhatIsInRingsWhenItLeavesThem) {
+  EXPECT_EQ(alice.put(0, "one"), OutgoingRing::Put::done);
+  alice.send(bob, "two");
+  EXPECT_EQ(alice.put(1, "three"), OutgoingRing::Put::done);
+  alice.send(bob, "four");
+  bob.intake.leave_rings(bob.fd.get());
+  EXPECT_EQ(alice.put(2, "five"), OutgoingRing::Put::gone);
+  EXPECT_TRUE(bob.intake.has_backlog());
+  for (const char* const text : {"one", "two", "three", "four"}) EXPECT_EQ(bob.take(), text);
+  EXPECT_FALSE(bob.intake.has_backlog());
+}
+
+TEST_F(UdpIntakeWithARing, RefusesTheRingsOfStrangersOnceItHasAPeer) {
+  Sender carol;
+  bob.connect(carol.name);
+  bob.intake.set_peer(bob.fd.get(), carol.name);
+  EXPECT_EQ(alice.put(0, "from a stranger"), OutgoingRing::Put::gone);
+  for (int i = 0; i < 4; ++i) {
+    carol.send(bob, "before");
+    EXPECT_EQ(bob.take(), "before");
+  }
+  alice.knock_at(bob);
+  let_in(carol);
+  EXPECT_EQ(alice.put(0, "from a stranger"), OutgoingRing::Put::gone);
+  EXPECT_EQ(carol.put(0, "from the peer"), OutgoingRing::Put::done);
+  EXPECT_EQ(bob.take(), "from the peer");
+}
+
+TEST_F(UdpIntakeWithARing, TellsTheSenderWhenItIsClosed) {
+  bob.intake.close();
+  EXPECT_EQ(alice.put(0, "one"), OutgoingRing::Put::gone);
+}
+
+// -- calls that wait in the kernel -----------------------------------------------------------------
+
+TEST(UdpIntake, TakesInNoRingWhileACallWaitsInTheKernel) {
+  Sender alice;
+  Bob bob;
+  for (int i = 0; i < 4; ++i) {
+    alice.send(bob, "before");
+    EXPECT_EQ(bob.take(), "before");
+  }
+  ASSERT_TRUE(bob.intake.begin_waiting_in_kernel());
+  alice.knock_at(bob);
+  EXPECT_EQ(bob.intake.arm(), -1);  // nobody is to be woken for what stays
+  bob.intake.woken();
+  EXPECT_EQ(bob.take(), "");
+  EXPECT_FALSE(bob.intake.has_rings());
+  EXPECT_EQ(alice.put(0, "one"), OutgoingRing::Put::early);
+  bob.intake.end_waiting_in_kernel();
+  bob.intake.woken();
+  EXPECT_EQ(bob.take(), "");
+  EXPECT_TRUE(bob.intake.has_rings());
+}
+
+TEST_F(UdpIntakeWithARing, LetsNoCallWaitInTheKernelWhileThereIsARing) {
+  EXPECT_FALSE(bob.intake.leaves_waiting_to_kernel());
+  EXPECT_FALSE(bob.intake.begin_waiting_in_kernel());
+}
+
+}  // namespace
+}  // namespace ringsock::rs
