@@ -1,6 +1,7 @@
 #include "libvmacompat/process/polled_streams.h"
 
 #include <sys/epoll.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -19,7 +20,17 @@ namespace {
 constexpr unsigned kPollsPerLook = 32;
 /// So many completions of one stream, then it is the next one's turn.
 constexpr int kInOneTurn = 16;
+
+/// Returns the number of the file, 0 for none.
+ino_t inode_of(int fd) noexcept {
+  struct stat file {};
+  return ::fstat(fd, &file) == 0 ? file.st_ino : 0;
+}
 }  // namespace
+
+void PolledStream::unlist() noexcept {
+  if (PolledStreams* const streams = listed_in_.load(std::memory_order_relaxed)) streams->forget(*this, -1);
+}
 
 // -- for streams
 
@@ -69,10 +80,11 @@ void PolledStreams::forget(PolledStream& stream, int kernel_fd) noexcept {
   is_watching_.store(!watched_.empty(), std::memory_order_relaxed);
 }
 
-void PolledStreams::tell_of_kernels(std::uint64_t user_data, std::uint32_t events) noexcept {
+void PolledStreams::tell_of_kernels(int fd, std::uint64_t user_data, std::uint32_t events) noexcept {
+  const ino_t inode = inode_of(fd);
   const std::lock_guard guard(lock_);
   try {
-    left_.push_back({user_data, events});
+    left_.push_back({fd, inode, user_data, events});
     has_ready_.store(true, std::memory_order_relaxed);
   } catch (const std::bad_alloc&) {
   }
@@ -117,13 +129,16 @@ PolledStreams::First PolledStreams::take_first() {
 
 std::size_t PolledStreams::tell_left(std::span<vma_completion_t> out) {
   const std::lock_guard guard(lock_);
-  const std::size_t count = std::min(out.size(), left_.size());
-  for (std::size_t i = 0; i < count; ++i) {
-    out[i] = {};
-    out[i].events = left_[i].events;
-    out[i].user_data = left_[i].user_data;
+  std::size_t count = 0;
+  auto next = left_.begin();
+  for (; next != left_.end() && count < out.size(); ++next) {
+    if (inode_of(next->fd) != next->inode) continue;
+    out[count] = {};
+    out[count].events = next->events;
+    out[count].user_data = next->user_data;
+    ++count;
   }
-  left_.erase(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(count));
+  left_.erase(left_.begin(), next);
   return count;
 }
 

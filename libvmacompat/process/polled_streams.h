@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mellanox/vma_extra.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <cstddef>
@@ -34,6 +35,8 @@ class PolledStream {
   PolledStream(const PolledStream&) = delete;
   PolledStream& operator=(const PolledStream&) = delete;
   ~PolledStream() = default;
+  /// Takes the stream from whichever list it is in. Called last, when nobody has a reference to the socket any more.
+  void unlist() noexcept;
 
  private:
   friend class PolledStreams;
@@ -58,8 +61,9 @@ class PolledStreams {
   Status watch(PolledStream& stream, int kernel_fd, std::uint32_t events);
   /// Ends that, and takes the stream from the list.
   void forget(PolledStream& stream, int kernel_fd) noexcept;
-  /// The program is told once, by these EPOLL* bits, of a socket that is the kernel's now. Lost without memory.
-  void tell_of_kernels(std::uint64_t user_data, std::uint32_t events) noexcept;
+  /// The program is told once, by these EPOLL* bits, of a socket that is the kernel's now, unless it has closed `fd` by
+  /// then. Lost without memory.
+  void tell_of_kernels(int fd, std::uint64_t user_data, std::uint32_t events) noexcept;
   /// Has threads that sleep on the ring's descriptor look. Called without locks.
   static void wake(ethernet::Ring& ring);
 
@@ -82,6 +86,8 @@ class PolledStreams {
     int fd;
   };
   struct Left {
+    int fd;
+    ino_t inode;  ///< the number may be another socket's by now
     std::uint64_t user_data;
     std::uint32_t events;
   };

@@ -16,6 +16,7 @@
 #include "core/ethernet/interface.h"
 #include "core/runtime/fd_table.h"
 #include "core/transports/kernel_calls.h"
+#include "libvmacompat/process/ring_alloc_logic.h"
 #include "libvmacompat/process/rings_of_process.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/tcp/tcp_socket.h"
@@ -158,7 +159,7 @@ void TcpEvents::end_and_tell(std::uint32_t events) noexcept {
   }
   end();
   if (streams == nullptr) return;
-  streams->tell_of_kernels(user_data(), events);
+  streams->tell_of_kernels(socket_.fd(), user_data(), events);
   if (ring) PolledStreams::wake(*ring);
 }
 
@@ -281,7 +282,7 @@ std::uint32_t TcpEvents::news(const tcp::TcpConnection& engine) {
     tells_of_room_ = false;
     out |= EPOLLOUT;
   }
-  std::uint32_t lasting = engine.has_urgent_byte() ? EPOLLPRI : 0;
+  std::uint32_t lasting = engine.has_urgent_byte() ? std::uint32_t{EPOLLPRI} : 0U;
   if (engine.readable() == 0) {
     if (engine.state() != tcp::State::established) lasting |= EPOLLIN | EPOLLRDHUP;
     if (engine.state() == tcp::State::closed) lasting |= EPOLLHUP;
@@ -292,14 +293,27 @@ std::uint32_t TcpEvents::news(const tcp::TcpConnection& engine) {
   return out;
 }
 
-// -- SO_VMA_USER_DATA ------------------------------------------------------------------------------
+// -- options ---------------------------------------------------------------------------------------
 
 std::uint64_t TcpEvents::user_data() const noexcept {
   return has_user_data_.load(std::memory_order_acquire) ? user_data_.load(std::memory_order_relaxed)
                                                         : static_cast<std::uint64_t>(socket_.fd());
 }
 
-Status TcpEvents::set_user_data(const void* value, socklen_t length) {
+/// A connection has one ring, for both directions. One that is on its ring stays there.
+Status TcpEvents::set_ring_logic(const void* value, socklen_t length) {
+  if (value != nullptr && !is_readable(value, length)) return Error{EFAULT, "SO_VMA_RING_ALLOC_LOGIC"};
+  const auto wish = parse_ring_alloc_logic(value, length);
+  if (!wish) return wish.error();
+  if (wish->profile_key != 0 && !process().profiles.find(wish->profile_key))
+    return Error{EINVAL, "SO_VMA_RING_ALLOC_LOGIC: profile"};
+  const std::lock_guard guard(socket_.setup_lock_);
+  if (wish->for_receiving) socket_.carried_.choice().set(wish->logic, wish->user_id);
+  return ok();
+}
+
+Status TcpEvents::set_option(int name, const void* value, socklen_t length) {
+  if (name == SO_VMA_RING_ALLOC_LOGIC) return set_ring_logic(value, length);
   std::uint64_t data = 0;
   static_assert(sizeof data == sizeof(void*));
   if (length != sizeof data || value == nullptr) return Error{EINVAL, "SO_VMA_USER_DATA: length"};
@@ -310,7 +324,7 @@ Status TcpEvents::set_user_data(const void* value, socklen_t length) {
   return ok();
 }
 
-Status TcpEvents::get_user_data(void* value, socklen_t* length) const {
+Status TcpEvents::get_option(void* value, socklen_t* length) const {
   const std::uint64_t data = user_data();
   if (*length < sizeof data) return Error{EINVAL, "SO_VMA_USER_DATA: length"};
   if (!is_writable(value, sizeof data)) return Error{EFAULT, "SO_VMA_USER_DATA"};

@@ -28,7 +28,7 @@ class TcpSocket;
 class TcpEvents final : public PolledStream {
  public:
   explicit TcpEvents(TcpSocket& socket) : socket_(socket) {}
-  ~TcpEvents() { forget(-1); }
+  ~TcpEvents() { forget(-1), unlist(); }
   TcpEvents(const TcpEvents&) = delete;
   TcpEvents& operator=(const TcpEvents&) = delete;
 
@@ -64,11 +64,14 @@ class TcpEvents final : public PolledStream {
   /// Returns the number of polls by the ring's program.
   [[nodiscard]] std::uint64_t polls() const noexcept;
 
-  // -- SO_VMA_USER_DATA
-  static bool is_option(int level, int name) noexcept { return level == SOL_SOCKET && name == SO_VMA_USER_DATA; }
-  /// Errors: EINVAL the length is not that of a pointer.
-  Status set_user_data(const void* value, socklen_t length);
-  Status get_user_data(void* value, socklen_t* length) const;
+  // -- VMA's options, which work without VMA_SOCKETXTREME, too
+  static bool is_set_here(int level, int name) noexcept {
+    return level == SOL_SOCKET && (name == SO_VMA_USER_DATA || name == SO_VMA_RING_ALLOC_LOGIC);
+  }
+  static bool is_got_here(int level, int name) noexcept { return level == SOL_SOCKET && name == SO_VMA_USER_DATA; }
+  /// Errors: EINVAL wrong length or value; EFAULT.
+  Status set_option(int name, const void* value, socklen_t length);
+  Status get_option(void* value, socklen_t* length) const;
 
   // -- PolledStream
   bool take_event(vma_completion_t& out) override;
@@ -81,6 +84,7 @@ class TcpEvents final : public PolledStream {
   bool accept_one(vma_completion_t& out);
   bool take_from_engine(engine::tcp::TcpConnection& engine, Nanos now, vma_completion_t& out);
   bool lend(engine::tcp::TcpConnection& engine, Nanos now, vma_packet_desc_t& out);
+  Status set_ring_logic(const void* value, socklen_t length);
   std::uint32_t news(const engine::tcp::TcpConnection& engine);
 
   TcpSocket& socket_;

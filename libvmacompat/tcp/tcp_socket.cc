@@ -172,7 +172,7 @@ Result<SocketAddress> TcpSocket::peer_name() {
 }
 
 Status TcpSocket::set_option(int level, int name, const void* value, socklen_t length) {
-  if (TcpEvents::is_option(level, name)) return events_.set_user_data(value, length);
+  if (TcpEvents::is_set_here(level, name)) return events_.set_option(name, value, length);
   const TcpOptionEffect effect = effect_of_tcp_option(level, name);
   if (phase() == Phase::on_ring && effect == TcpOptionEffect::kernel_only) {
     if (become_kernels()) return kKernels;
@@ -191,7 +191,7 @@ Status TcpSocket::set_option(int level, int name, const void* value, socklen_t l
 }
 
 Status TcpSocket::get_option(int level, int name, void* value, socklen_t* length) {
-  if (TcpEvents::is_option(level, name)) return events_.get_user_data(value, length);
+  if (TcpEvents::is_got_here(level, name)) return events_.get_option(value, length);
   take_over_.if_connected();
   if (phase() == Phase::on_ring && level == IPPROTO_TCP && name == TCP_INFO) return stream_.info(fd(), value, length);
   {
