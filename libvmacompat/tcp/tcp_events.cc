@@ -235,7 +235,10 @@ bool TcpEvents::accept_one(vma_completion_t& out) {
   out.user_data = static_cast<std::uint64_t>(fd.get());
   tell_source(peer, out.src);
   runtime::fd_table().drop_stale(fd.get());
-  if (!take_accepted(fd.get(), 0, &socket_.carried_)) out.events |= EPOLLIN;  // the kernel carries it
+  if (!take_accepted(fd.get(), 0, &socket_.carried_)) {  // the kernel carries it; perhaps it has ended already
+    constexpr std::uint32_t kEnd = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+    out.events |= EPOLLIN | (transports::kernel_events(fd.get()) & kEnd);
+  }
   static_cast<void>(fd.release());
   return true;
 }

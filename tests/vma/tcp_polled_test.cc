@@ -186,6 +186,16 @@ TEST_F(TcpPolled, AConnectionThatNoRingLeadsToIsToldToBeTheKernels) {
   EXPECT_EQ(accepted.receive(13), "by the kernel");
 }
 
+TEST_F(TcpPolled, AConnectionThatEndedBeforeItWasAcceptedIsToldToHaveEnded) {
+  Stream client = connect_there();
+  ASSERT_EQ(client.send("last words"), 10U);
+  client.close();
+  ::usleep(50'000);
+  const Stream accepted(program_.accept().fd, Calls::librarys);
+  EXPECT_EQ(program_[accepted.fd()].all(), kNew | EPOLLIN | EPOLLRDHUP);
+  EXPECT_EQ(accepted.receive(100), "last words") << "by the kernel";
+}
+
 TEST_F(TcpPolled, AListenerAtAllAddressesHasARing) {
   const Listener all("0.0.0.0", Calls::librarys);
   ASSERT_EQ(ring_of(all.fd()), ring_of(listener_.fd()));
@@ -576,6 +586,123 @@ TEST_F(TcpPolled, ASocketsOwnLogicGivesItsConnectionsAnotherRing) {
   ASSERT_EQ(there_.send("two"), 3U);
   EXPECT_TRUE(other.until([&] { return other[server.fd()].bytes == "one"; }));
   EXPECT_TRUE(program_.until([&] { return told().bytes == "two"; }));
+}
+
+TEST_F(TcpPolled, BothEndsMayBePolled) {
+  const Listener far = over_there([] { return Listener(kThere, Calls::librarys); });
+  RingProgram theirs(ring_of(far.fd()));
+  const Stream here = connected_to(far.name(), Calls::librarys);
+  const Stream there(theirs.accept().fd, Calls::librarys);
+  ASSERT_NE(ring_of(here.fd()), ring_of(there.fd()));
+  for (int round = 0; round < 100; ++round) {
+    const std::string text = pattern(3000, static_cast<std::uint32_t>(round));
+    theirs[there.fd()].bytes.clear();
+    program_[here.fd()].bytes.clear();
+    ASSERT_EQ(here.send(text), text.size());
+    ASSERT_TRUE(theirs.until([&] { return theirs[there.fd()].bytes.size() >= text.size(); }));
+    ASSERT_TRUE(theirs[there.fd()].bytes == text);
+    ASSERT_EQ(there.send(text), text.size());
+    ASSERT_TRUE(program_.until([&] { return program_[here.fd()].bytes.size() >= text.size(); }));
+    ASSERT_TRUE(program_[here.fd()].bytes == text);
+  }
+}
+
+TEST_F(TcpPolled, AConnectionByIPv6HasNoSource) {
+  const Listener listener("fd09::1", Calls::librarys);
+  const Stream client = over_there([&] { return connected_to(listener.name(), Calls::kernels); });
+  const auto accepted = program_.accept();
+  const Stream server(accepted.fd, Calls::librarys);
+  EXPECT_EQ(accepted.listener, listener.fd());
+  EXPECT_EQ(accepted.from.sin_family, 0);
+  EXPECT_TRUE(server.is_on_ring());
+  ASSERT_EQ(client.send("six"), 3U);
+  EXPECT_TRUE(program_.until([&] { return program_[server.fd()].bytes == "six"; }));
+}
+
+// -- several threads
+
+TEST_F(TcpPolled, ManyShortConnectionsComeAndGo) {
+  constexpr int kThreads = 4, kEach = 60;
+  std::vector<std::thread> clients;
+  for (int t = 0; t < kThreads; ++t) {
+    clients.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) {
+        const Stream client = connect_there();
+        ASSERT_EQ(client.send("question"), 8U);
+        if (t == 0) continue;  // does not wait for the answer
+        EXPECT_EQ(client.receive(6), "answer");
+        client.shut_down(SHUT_WR);
+        EXPECT_EQ(client.receive(1), "") << "the server has closed, too";
+      }
+    });
+  }
+  int ended = 0;
+  std::size_t known = program_.accepted.size();
+  std::vector<int> open;
+  EXPECT_TRUE(program_.until([&] {
+    for (; known < program_.accepted.size(); ++known) open.push_back(program_.accepted[known].fd);
+    std::erase_if(open, [&](int fd) {
+      auto& told = program_[fd];
+      if (told.bytes == "question") ::send(fd, "answer", 6, MSG_NOSIGNAL), told.bytes.clear();
+      if ((told.all() & (EPOLLRDHUP | EPOLLHUP)) == 0) return false;
+      told = {};
+      ::close(fd);
+      ++ended;
+      return true;
+    });
+    return ended == kThreads * kEach;
+  })) << ended;
+  for (std::thread& one : clients) one.join();
+}
+
+TEST_F(TcpPolled, SocketsMayBeClosedWhileAnotherThreadPolls) {
+  std::atomic<bool> is_over{false};
+  std::thread polls([&] {
+    std::array<vma_completion_t, 4> some;
+    while (!is_over) {
+      const int count = api().socketxtreme_poll(ring_of(here()), some.data(), some.size(), 0);
+      for (int i = 0; i < count; ++i) {
+        auto& one = some[static_cast<std::size_t>(i)];
+        if ((one.events & VMA_SOCKETXTREME_PACKET) != 0) api().socketxtreme_free_vma_packets(&one.packet, 1);
+      }
+    }
+  });
+  const Listener far = over_there([] { return Listener(kThere, Calls::kernels); });
+  const std::string text = pattern(20'000);
+  for (int i = 0; i < 200; ++i) {
+    Stream mine = connected_to(far.name(), Calls::librarys);
+    const Stream theirs = over_there([&] { return far.accept(); });
+    ASSERT_EQ(theirs.send(text), text.size());
+    if (i % 3 == 0) {
+      ASSERT_EQ(mine.send("x"), 1U);
+    }
+    mine.close();
+  }
+  is_over = true;
+  polls.join();
+}
+
+TEST_F(TcpPolled, TwoThreadsMayPollOneRing) {
+  const std::string sent = pattern(10'000'000);
+  std::atomic<std::size_t> bytes{0};
+  const int ring = ring_of(here());
+  const auto poll = [&] {
+    std::array<vma_completion_t, 4> some;
+    while (bytes < sent.size()) {
+      const int count = api().socketxtreme_poll(ring, some.data(), some.size(), 0);
+      ASSERT_GE(count, 0);
+      for (int i = 0; i < count; ++i) {
+        auto& one = some[static_cast<std::size_t>(i)];
+        bytes += one.packet.total_len;
+        EXPECT_EQ(api().socketxtreme_free_vma_packets(&one.packet, 1), 0);
+      }
+    }
+  };
+  std::thread first(poll), second(poll);
+  EXPECT_EQ(there_.send(sent), sent.size());
+  first.join();
+  second.join();
+  EXPECT_EQ(bytes, sent.size());
 }
 
 // -- a ring for each thread (VMA_RING_ALLOCATION_LOGIC_RX=20)
