@@ -200,7 +200,7 @@ void LentPackets::chain(LentPacket& last, LentPacket& next) noexcept {
 /// The program may have written to the list that it sees. It may also have freed some of the buffers before.
 bool LentPackets::drop_list(const void* first) {
   const void* one = first;
-  bool are_all_lent = true;
+  bool are_all_lent = first != nullptr;
   for (int left = kMostInList; left > 0 && one != nullptr; --left) {
     const LentPacket* const known = find(one);
     const std::uint32_t next = known != nullptr ? known->next_in_list.load(std::memory_order_relaxed) : 0;

@@ -54,6 +54,7 @@ TEST_F(LentPacketsTest, WhatIsNoPacketIsRefused) {
     EXPECT_FALSE(lent_packets().take_back(lender_, bad));
     EXPECT_FALSE(lent_packets().add_reference(bad));
     EXPECT_FALSE(lent_packets().drop_reference(bad));
+    EXPECT_FALSE(lent_packets().drop_list(bad));
   }
   EXPECT_FALSE(lent_packets().add_reference(packet)) << "a socket's";
   EXPECT_TRUE(lent_packets().take_back(lender_, packet));
