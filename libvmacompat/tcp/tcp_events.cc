@@ -16,6 +16,7 @@
 #include "core/ethernet/interface.h"
 #include "core/runtime/fd_table.h"
 #include "core/transports/kernel_calls.h"
+#include "libvmacompat/process/kernel_options.h"
 #include "libvmacompat/process/ring_alloc_logic.h"
 #include "libvmacompat/process/rings_of_process.h"
 #include "libvmacompat/process/vma_process.h"
@@ -41,10 +42,10 @@ void tell_source(const SocketAddress& peer, sockaddr_in& out) {
 
 using Rings = std::vector<std::shared_ptr<ethernet::Ring>>;
 
-/// Collects the rings of the embedded device, each once.
-void add_ring(ethernet::Ethernet& ethernet, const net::InterfaceAddress& place, ethernet::RingChoice& choice,
+/// Collects the rings of the embedded device, each once. `bound`: the only interface of the socket; 0: any.
+void add_ring(ethernet::Ethernet& ethernet, const net::InterfaceAddress& place, int bound, ethernet::RingChoice& choice,
               Rings& out) {
-  if (place.address.is_loopback() || place.is_tentative()) return;
+  if (place.address.is_loopback() || place.is_tentative() || (bound != 0 && bound != place.ifindex)) return;
   if (ethernet.is_left_to_netfilter(place.address.family(), place.ifindex)) return;
   auto ring = ethernet.ring_on(place.ifindex, choice.key(place.address.with_port(0)));
   if (!ring || !(*ring)->interface().is_embedded()) return;
@@ -58,14 +59,15 @@ Rings rings_at(int fd, const SocketAddress& name, ethernet::RingChoice& choice) 
   Rings out;
   net::NetworkState& network = (*ethernet)->network();
   const SocketAddress local = name.unmapped();
+  const int bound = bound_interface_of(fd);
   if (!local.is_wildcard()) {
     const int scope = local.family() == AF_INET6 ? static_cast<int>(local.in6().sin6_scope_id) : 0;
     if (const auto place = network.find_address(net::IpAddress::of(local), scope))
-      add_ring(**ethernet, *place, choice, out);
+      add_ring(**ethernet, *place, bound, choice, out);
     return out;
   }
   for (const net::InterfaceAddress& one : network.addresses()) {
-    if (one.address.is_v4() || local.family() == AF_INET6) add_ring(**ethernet, one, choice, out);
+    if (one.address.is_v4() || local.family() == AF_INET6) add_ring(**ethernet, one, bound, choice, out);
   }
   return out;
 }
@@ -170,6 +172,11 @@ void TcpEvents::forget_after_fork() noexcept {
 
 std::vector<std::shared_ptr<ethernet::Ring>> TcpEvents::rings() {
   const std::lock_guard guard(socket_.setup_lock_);
+  const bool is_new = rings_.empty() && socket_.phase() == TcpSocket::Phase::beginning;
+  if (is_new && is_wanted() && bound_interface_of(socket_.fd()) != 0) {
+    const auto local = name_by(::getsockname, socket_.fd(), "getsockname");
+    if (local) rings_ = rings_at(socket_.fd(), *local, socket_.carried_.choice());
+  }
   return rings_;
 }
 

@@ -49,7 +49,8 @@ class TcpEvents final : public PolledStream {
   void end_and_tell(std::uint32_t events) noexcept;
   /// Called in a forked child: the rings are the parent's.
   void forget_after_fork() noexcept;
-  /// Returns the rings of a listener, or of a connection that is being made.
+  /// Returns the rings of a listener, of a connection that is being made, or of a new socket that is bound to an
+  /// interface.
   std::vector<std::shared_ptr<ethernet::Ring>> rings();
 
   // -- of a connection on a ring

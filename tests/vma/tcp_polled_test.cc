@@ -220,6 +220,31 @@ TEST_F(TcpPolled, ABoundSocketHasNoRingBeforeItListens) {
   EXPECT_EQ(::close(fd), 0);
 }
 
+TEST_F(TcpPolled, ASocketThatIsBoundToAnInterfaceHasItsRingAtOnceAndKeepsIt) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  const Stream listener(fd, Calls::librarys);
+  ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "eth0", 4), 0) << std::strerror(errno);
+  const int ring = ring_of(fd);
+  ASSERT_EQ(ring, ring_of(here()));
+  Address name("0.0.0.0", 0);
+  ASSERT_EQ(::bind(fd, name.get(), name.length()), 0);
+  ASSERT_EQ(::listen(fd, 5), 0);
+  ASSERT_EQ(ring_of(fd), ring);
+  ASSERT_EQ(::getsockname(fd, name.get(), &name.length()), 0);
+  const Stream client = over_there([&] { return connected_to(Address(kHere, name.port()), Calls::kernels); });
+  const Stream server(program_.accept().fd, Calls::librarys);
+  EXPECT_TRUE(server.is_on_ring());
+  ASSERT_EQ(client.send("here"), 4U);
+  EXPECT_TRUE(program_.until([&] { return program_[server.fd()].bytes == "here"; }));
+  ASSERT_EQ(server.send("there"), 5U);
+  EXPECT_EQ(client.receive(5), "there");
+  const int clamp = 60'000;
+  ASSERT_EQ(::setsockopt(server.fd(), IPPROTO_TCP, TCP_WINDOW_CLAMP, &clamp, sizeof clamp), 0);
+  ASSERT_FALSE(server.is_on_ring());
+  ASSERT_EQ(client.send("back"), 4U);
+  EXPECT_EQ(server.receive(4), "back") << "by the kernel";
+}
+
 TEST_F(TcpPolled, AClosedListenerAcceptsNothing) {
   { const Listener other(kHere, Calls::librarys); }
   ASSERT_EQ(there_.send("on"), 2U);
