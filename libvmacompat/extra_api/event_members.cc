@@ -76,8 +76,8 @@ Result<int> collect_datagrams(int ring_fd, vma_completion_t* out, unsigned room)
 
 /// The same with events of TCP sockets, too. Taking packets from the ring also feeds connections.
 Result<int> collect(int ring_fd, std::span<vma_completion_t> out) {
-  PolledStreams* const streams = streams_of_descriptor(ring_fd);
-  if (streams == nullptr) return Error{EBADFD, "socketxtreme_poll: no ring"};
+  const auto [ring, streams] = polled_ring_of_descriptor(ring_fd);
+  if (ring == nullptr) return Error{EBADFD, "socketxtreme_poll: no ring"};
   std::size_t filled = streams->come_first() ? streams->collect(out) : 0;
   if (filled < out.size()) {
     const auto datagrams =

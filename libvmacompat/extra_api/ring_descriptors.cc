@@ -166,12 +166,12 @@ std::shared_ptr<ethernet::Ring> ring_of_descriptor(int fd) {
   return descriptor != nullptr ? descriptor->ring() : nullptr;
 }
 
-PolledStreams* streams_of_descriptor(int fd) {
+PolledRing polled_ring_of_descriptor(int fd) {
   runtime::FdTable::Lookup found = runtime::fd_table().find(fd);
-  if (!found) return nullptr;
+  if (!found) return {};
   found.pin();
   const auto* const descriptor = dynamic_cast<const RingDescriptor*>(&*found);
-  return descriptor != nullptr && !descriptor->is_over() ? &descriptor->streams() : nullptr;
+  return descriptor != nullptr ? PolledRing{descriptor->ring(), &descriptor->streams()} : PolledRing();
 }
 
 }  // namespace ringsock::vma

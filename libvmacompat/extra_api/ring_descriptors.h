@@ -75,9 +75,12 @@ RingDescriptors& ring_descriptors();
 std::optional<std::size_t> collect_events(int fd, std::span<ethernet::SinkEvent> out,
                                           void (*first)(ethernet::Interface& interface));
 
-/// Returns what programs that poll the ring of a descriptor learn of its TCP sockets, or null when the descriptor is
-/// none.
-PolledStreams* streams_of_descriptor(int fd);
+/// The ring of a descriptor of ring_descriptors(), and what programs that poll it learn of its TCP sockets.
+struct PolledRing {
+  std::shared_ptr<ethernet::Ring> ring{};  ///< null: the descriptor is none; while it is kept, the streams are its own
+  PolledStreams* streams = nullptr;
+};
+PolledRing polled_ring_of_descriptor(int fd);
 
 /// Returns the ring of a descriptor of ring_descriptors(), or null when the descriptor is none.
 std::shared_ptr<ethernet::Ring> ring_of_descriptor(int fd);

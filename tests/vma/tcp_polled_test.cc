@@ -380,6 +380,19 @@ TEST_F(TcpPolled, EveryByteThatWasHeldOpensTheWindowAgain) {
   }
 }
 
+TEST_F(TcpPolled, TheWindowOpensAlsoWhenTheNumberOfTheSocketIsAnotherOne) {
+  const int bytes = 100'000;
+  ASSERT_EQ(::setsockopt(here(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes), 0);
+  program_.hold();
+  const std::size_t sent = fill();
+  const std::size_t held = told().bytes.size();
+  ASSERT_LT(held, sent);
+  const Stream copy(::dup(here()), Calls::librarys);
+  here_.close();
+  program_.free_held();
+  EXPECT_TRUE(program_.until([&] { return program_[copy.fd()].bytes.size() >= sent - held; }));
+}
+
 TEST_F(TcpPolled, ABufferIsFreeWithItsLastReference) {
   program_.hold();
   ASSERT_EQ(there_.send("shared"), 6U);
