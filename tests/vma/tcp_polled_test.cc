@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -175,6 +176,24 @@ TEST_F(TcpPolled, AProgramThatCallsAcceptHasTheListenerToItself) {
   EXPECT_EQ(accepted.receive(4), "mine");
   program_.poll_for(std::chrono::milliseconds(50));
   EXPECT_EQ(program_.accepted.size(), 1U) << "only the first one";
+}
+
+TEST_F(TcpPolled, AServerThatWaitsForItsListenerByEpollWorksAsEver) {
+  const Listener own(kHere, Calls::librarys);
+  const int set = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event wish{.events = EPOLLIN, .data = {}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, own.fd(), &wish), 0);
+  for (int i = 0; i < 3; ++i) {
+    const Stream client = over_there([&] { return connected_to(own.name(), Calls::kernels); });
+    epoll_event news{};
+    ASSERT_EQ(::epoll_wait(set, &news, 1, 10'000), 1);
+    EXPECT_EQ(news.events, std::uint32_t{EPOLLIN});
+    const Stream server = own.accept();
+    ASSERT_EQ(client.send("as ever"), 7U);
+    EXPECT_EQ(server.receive(7), "as ever");
+    EXPECT_EQ(::epoll_wait(set, &news, 1, 0), 0);
+  }
+  ::close(set);
 }
 
 TEST_F(TcpPolled, AConnectionThatNoRingLeadsToIsToldToBeTheKernels) {
@@ -748,12 +767,14 @@ TEST_F(TcpPolled, TwoThreadsMayPollOneRing) {
 TEST(TcpPolledRings, EachThreadHasItsListenerItsRingAndItsConnections) {
   constexpr int kThreads = 3, kConnections = 4;
   std::array<std::atomic<int>, kThreads> rings{};
+  std::latch have_rings(kThreads);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       const Listener listener(kHere, Calls::librarys);
       const int ring = ring_of(listener.fd());
       rings[static_cast<std::size_t>(t)] = ring;
+      have_rings.arrive_and_wait();  // the number of a ring that has ended is used again
       RingProgram program(ring);
       std::vector<Stream> clients, servers;
       for (int i = 0; i < kConnections; ++i) {
