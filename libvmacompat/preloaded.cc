@@ -44,15 +44,7 @@ runtime::Ref make_socket(int fd, int domain, int type) {
 
 /// Has a ring carry a connection that accept4(2) has made, if that is possible.
 void take_accepted(int fd, int flags) {
-  if (!are_streams_wanted() || !may_carry(SOCK_STREAM)) return;
-  try {
-    runtime::Ref socket(new TcpSocket(fd));
-    auto& stream = static_cast<TcpSocket&>(*socket);
-    stream.set_nonblocking((flags & SOCK_NONBLOCK) != 0);
-    if (!stream.take_accepted()) return;
-    if (!runtime::fd_table().insert(fd, runtime::Ref::share(stream))) stream.become_kernels();
-  } catch (const std::bad_alloc&) {
-  }
+  if (are_streams_wanted() && may_carry(SOCK_STREAM)) vma::take_accepted(fd, flags, nullptr);
 }
 
 bool is_vmas_rate(int level, int name, socklen_t length) {

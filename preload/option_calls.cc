@@ -137,9 +137,11 @@ bool is_kernels_socket_option(const Wish& wish) {
 /// packets from the socket, and what chooses its listener or interface. A connection has chosen these already.
 bool is_kernels_only(Lookup& socket, const Wish& wish) {
   constexpr int kTcpAoAddKey = 38;
+  // Ethernet rings follow the interface of a socket.
+  const bool has_no_interface = socket->as_chosen_socket() != nullptr && !is_kernel_unasked(*socket);
   if (wish.is(SOL_SOCKET, SO_BINDTODEVICE))
-    return !is_kernel_unasked(*socket) && wish.length != 0 && *static_cast<const char*>(wish.value) != 0;
-  if (wish.is(SOL_SOCKET, SO_BINDTOIFINDEX)) return !is_kernel_unasked(*socket) && wish.number().value_or(0) != 0;
+    return has_no_interface && wish.length != 0 && *static_cast<const char*>(wish.value) != 0;
+  if (wish.is(SOL_SOCKET, SO_BINDTOIFINDEX)) return has_no_interface && wish.number().value_or(0) != 0;
   if (wish.level == SOL_SOCKET) return is_kernels_socket_option(wish);
   return wish.is(IPPROTO_TCP, TCP_MD5SIG) || wish.is(IPPROTO_TCP, TCP_MD5SIG_EXT) || wish.is(IPPROTO_TCP, TCP_REPAIR) ||
          wish.is(IPPROTO_TCP, kTcpAoAddKey);

@@ -72,6 +72,7 @@ enum class ProcessPart : std::uint8_t {
   vma_process,          ///< libvmacompat/process, load, lock
   rings_of_process,     ///< libvmacompat/process
   lent_packets,         ///< libvmacompat/process, load, lock. The child keeps what its parent has lent
+  polled_rings,         ///< libvmacompat/process, lock. The child begins anew
   extra_api,            ///< libvmacompat/extra_api
   ring_descriptors,     ///< libvmacompat/extra_api, load, lock. The child closes those of its parent's rings
   tcp_clock,            ///< libvmacompat/tcp, lock. The child begins anew

@@ -44,6 +44,10 @@ class SinkTable {
   void set_follower(runtime::Endpoint& follower) {
     if (follower_.get() != &follower) follower_ = runtime::Ref::share(follower);
   }
+  /// Returns the follower; empty: there is none.
+  [[nodiscard]] runtime::Ref share_follower() const {
+    return follower_ ? runtime::Ref::share(*follower_) : runtime::Ref();
+  }
   [[nodiscard]] bool is_followed_by(const runtime::Endpoint& other) const { return follower_.get() == &other; }
   /// Ends that. Returns the follower, for a caller that drops the reference without a lock.
   runtime::Ref take_follower() { return std::exchange(follower_, {}); }

@@ -56,8 +56,8 @@ bool describe(ethernet::SinkEvent& event, vma_completion_t& out) {
 /// The packets may outlive the ring's sockets.
 void keep_buffers(ethernet::Interface& interface) { lent_packets().keep(interface); }
 
-/// Fills in completions until the ring has nothing more, or there is no room.
-Result<int> collect(int ring_fd, vma_completion_t* out, unsigned room) {
+/// Fills in completions with datagrams until the ring has no more, or there is no room.
+Result<int> collect_datagrams(int ring_fd, vma_completion_t* out, unsigned room) {
   constexpr unsigned kAtATime = 16;
   std::array<ethernet::SinkEvent, kAtATime> events;
   unsigned filled = 0;
@@ -74,10 +74,25 @@ Result<int> collect(int ring_fd, vma_completion_t* out, unsigned room) {
   return static_cast<int>(filled);
 }
 
-/// Drops one reference of the packet's buffers. There is one for each packet.
+/// The same with events of TCP sockets, too. Taking packets from the ring also feeds connections.
+Result<int> collect(int ring_fd, std::span<vma_completion_t> out) {
+  const auto [ring, streams] = polled_ring_of_descriptor(ring_fd);
+  if (ring == nullptr) return Error{EBADFD, "socketxtreme_poll: no ring"};
+  std::size_t filled = streams->come_first() ? streams->collect(out) : 0;
+  if (filled < out.size()) {
+    const auto datagrams =
+        collect_datagrams(ring_fd, out.subspan(filled).data(), static_cast<unsigned>(out.size() - filled));
+    if (!datagrams) return filled > 0 ? Result<int>(static_cast<int>(filled)) : datagrams;
+    filled += static_cast<std::size_t>(*datagrams);
+  }
+  if (filled < out.size()) filled += streams->collect(out.subspan(filled));
+  return static_cast<int>(filled);
+}
+
+/// Drops one reference of each of the packet's buffers.
 Result<int> free_one(const vma_packet_desc_t& packet) {
   if (packet.num_bufs == 0) return 0;
-  if (!lent_packets().drop_reference(packet.buff_lst)) return Error{EINVAL, "socketxtreme_free_vma_packets"};
+  if (!lent_packets().drop_list(packet.buff_lst)) return Error{EINVAL, "socketxtreme_free_vma_packets"};
   return 0;
 }
 
@@ -88,7 +103,9 @@ int socketxtreme_poll(int ring_fd, vma_completion_t* completions, unsigned int c
     if (completions == nullptr || count == 0) return Error{EINVAL, "socketxtreme_poll"};
     // Only as many as fit are written, so a count beyond the array does no harm until there are as many packets.
     if (!are_writable(completions)) return Error{EFAULT, "socketxtreme_poll"};
-    return collect(ring_fd, completions, std::min(count, static_cast<unsigned>(INT32_MAX)));
+    const unsigned room = std::min(count, static_cast<unsigned>(INT32_MAX));
+    if (process().config.tcp_rings == 0) return collect_datagrams(ring_fd, completions, room);
+    return collect(ring_fd, std::span(completions, room));
   });
 }
 

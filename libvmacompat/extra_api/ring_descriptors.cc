@@ -22,7 +22,8 @@ namespace ringsock::vma {
 
 // -- the endpoint
 
-RingDescriptor::RingDescriptor(const std::shared_ptr<ethernet::Ring>& ring) : ring_(ring), process_(fork_generation()) {
+RingDescriptor::RingDescriptor(const std::shared_ptr<ethernet::Ring>& ring)
+    : ring_(ring), process_(fork_generation()), streams_(polled_streams(ring)) {
   runtime::fork_registry().enter(*this);
 }
 
@@ -43,7 +44,7 @@ std::uint32_t RingDescriptor::ready() noexcept {
   const auto has_waiting = [](const ethernet::SinkTable& sinks) { return sinks.has_waiting(); };
   for (unsigned left = ring->most_batches(); left > 0; --left) {
     const bool is_empty = ring->poll(nullptr) == ethernet::Ring::Look::nothing;
-    if (ring->with_sinks(has_waiting)) return EPOLLIN;
+    if (ring->with_sinks(has_waiting) || streams_.has_news()) return EPOLLIN;
     if (is_empty) return 0;
   }
   return 0;
@@ -55,7 +56,7 @@ runtime::WaitFds RingDescriptor::arm() noexcept {
   if (ring == nullptr) return {};
   ring->with_sinks([this](ethernet::SinkTable& sinks) { sinks.set_follower(*this); });
   ring->arm();
-  return {{ring->fd(), -1}};
+  return {{ring->fd(), streams_.fd()}};
 }
 
 void RingDescriptor::woken() noexcept {
@@ -163,6 +164,14 @@ std::shared_ptr<ethernet::Ring> ring_of_descriptor(int fd) {
   found.pin();
   const auto* const descriptor = dynamic_cast<const RingDescriptor*>(&*found);
   return descriptor != nullptr ? descriptor->ring() : nullptr;
+}
+
+PolledRing polled_ring_of_descriptor(int fd) {
+  runtime::FdTable::Lookup found = runtime::fd_table().find(fd);
+  if (!found) return {};
+  found.pin();
+  const auto* const descriptor = dynamic_cast<const RingDescriptor*>(&*found);
+  return descriptor != nullptr ? PolledRing{descriptor->ring(), &descriptor->streams()} : PolledRing();
 }
 
 }  // namespace ringsock::vma

@@ -11,6 +11,7 @@
 #include "core/ethernet/ring.h"
 #include "core/ethernet/ring_events.h"
 #include "core/runtime/endpoint.h"
+#include "libvmacompat/process/polled_streams.h"
 
 namespace ringsock::vma {
 
@@ -27,6 +28,8 @@ class RingDescriptor final : public runtime::Endpoint {
   [[nodiscard]] bool is_over() const;
   /// What a program learns that polls the ring.
   ethernet::RingEvents& events() { return events_; }
+  /// The same of its TCP sockets. Of another ring once is_over().
+  [[nodiscard]] PolledStreams& streams() const { return streams_; }
 
   std::uint32_t ready() noexcept override;
   runtime::WaitFds arm() noexcept override;
@@ -37,6 +40,7 @@ class RingDescriptor final : public runtime::Endpoint {
   const std::weak_ptr<ethernet::Ring> ring_;
   const unsigned process_;  ///< fork_generation()
   ethernet::RingEvents events_;
+  PolledStreams& streams_;
 };
 
 /// The descriptors that the program has got. A ring has one, until the program closes it. Threads: any.
@@ -70,6 +74,13 @@ RingDescriptors& ring_descriptors();
 /// @param first  called with the ring's interface before anything is taken
 std::optional<std::size_t> collect_events(int fd, std::span<ethernet::SinkEvent> out,
                                           void (*first)(ethernet::Interface& interface));
+
+/// The ring of a descriptor of ring_descriptors(), and what programs that poll it learn of its TCP sockets.
+struct PolledRing {
+  std::shared_ptr<ethernet::Ring> ring{};  ///< null: the descriptor is none; while it is kept, the streams are its own
+  PolledStreams* streams = nullptr;
+};
+PolledRing polled_ring_of_descriptor(int fd);
 
 /// Returns the ring of a descriptor of ring_descriptors(), or null when the descriptor is none.
 std::shared_ptr<ethernet::Ring> ring_of_descriptor(int fd);

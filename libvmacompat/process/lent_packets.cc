@@ -109,6 +109,7 @@ LentPacket* LentPackets::lend(std::uint32_t lender, std::unique_ptr<LentMemory> 
   LentPacket* const out = take_place();
   if (out == nullptr) return nullptr;
   out->buffer = {};
+  out->next_in_list.store(0, std::memory_order_relaxed);
   out->other = std::move(memory);
   out->process = fork_generation();
   out->state.store(std::uint64_t{lender} << kLenderShift | 1, std::memory_order_release);
@@ -121,6 +122,7 @@ LentPacket* LentPackets::lend(std::uint32_t lender, verbs::BufferRef memory, std
   out->buffer = {.next = nullptr,
                  .payload = const_cast<std::byte*>(payload.data()),
                  .len = static_cast<std::uint16_t>(payload.size())};
+  out->next_in_list.store(0, std::memory_order_relaxed);
   out->memory = std::move(memory);
   out->process = fork_generation();
   out->state.store(std::uint64_t{lender} << kLenderShift | 1, std::memory_order_release);
@@ -132,7 +134,7 @@ void LentPackets::release(LentPacket& packet) {
   // The buffers of a parent process are its own.
   if (packet.process != fork_generation()) static_cast<void>(packet.memory.release());
   packet.memory.reset();
-  packet.other.reset();
+  const std::unique_ptr<LentMemory> last = std::move(packet.other);  // its end may take time
   push(packet, packet);
 }
 
@@ -188,6 +190,26 @@ std::optional<int> LentPackets::drop_reference(const void* packet) {
   } while (!known->state.compare_exchange_weak(state, next, std::memory_order_acq_rel, std::memory_order_acquire));
   if (next == 0) release(*known);
   return static_cast<int>(next & kReferences);
+}
+
+void LentPackets::chain(LentPacket& last, LentPacket& next) noexcept {
+  last.buffer.next = &next.buffer;
+  last.next_in_list.store(next.index + 1, std::memory_order_relaxed);
+}
+
+/// The program may have written to the list that it sees. It may also have freed some of the buffers before.
+bool LentPackets::drop_list(const void* first) {
+  const void* one = first;
+  bool are_all_lent = first != nullptr;
+  for (int left = kMostInList; left > 0 && one != nullptr; --left) {
+    const LentPacket* const known = find(one);
+    const std::uint32_t next = known != nullptr ? known->next_in_list.load(std::memory_order_relaxed) : 0;
+    const bool is_lent = drop_reference(one).has_value();
+    if (!is_lent && one == first) return false;  // wrong, or the whole packet a second time
+    are_all_lent = are_all_lent && is_lent;
+    one = next != 0 ? &at(next) : nullptr;
+  }
+  return are_all_lent;
 }
 
 void LentPackets::keep_always(const std::shared_ptr<void>& owner) {

@@ -19,7 +19,8 @@
 
 namespace ringsock::vma {
 
-/// Memory that is lent and is no buffer of a pool. Destroyed when the packet has come back.
+/// Memory that is lent and is no buffer of a pool. Destroyed when the packet has come back: that of kNobody by a call
+/// of the program, without locks.
 class LentMemory {
  public:
   LentMemory() = default;
@@ -37,7 +38,8 @@ struct alignas(64) LentPacket {
   std::atomic<std::uint32_t> next_free{0};  ///< index + 1, 0 at the end; while free
   std::uint32_t index = 0;
   verbs::BufferRef memory;
-  unsigned process = 0;  ///< fork_generation() of the process that the buffer belongs to
+  unsigned process = 0;                        ///< fork_generation() of the process that the buffer belongs to
+  std::atomic<std::uint32_t> next_in_list{0};  ///< index + 1 of the next buffer of the packet, 0 at the end
   std::unique_ptr<LentMemory> other;
 };
 static_assert(offsetof(LentPacket, buffer) == 0);
@@ -73,6 +75,14 @@ class LentPackets {
   std::optional<int> add_reference(const void* packet);
   /// Drops one. Returns the number of those that are left; the packet is free when there are none.
   std::optional<int> drop_reference(const void* packet);
+
+  /// Most buffers of one packet.
+  static constexpr int kMostInList = 16;
+  /// Appends a buffer to the list of a packet of kNobody that the program does not have yet.
+  static void chain(LentPacket& last, LentPacket& next) noexcept;
+  /// Drops one reference of each buffer in a packet's list. Returns false when one of them is not lent; the others are
+  /// dropped all the same.
+  bool drop_list(const void* first);
 
   /// Keeps what packets of kNobody need as long as the process lives: the program may have them when their socket is
   /// closed.

@@ -20,6 +20,7 @@
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/tcp/kernel_connection.h"
 #include "libvmacompat/tcp/tcp_clock.h"
+#include "libvmacompat/tcp/tcp_events.h"
 #include "libvmacompat/tcp/tcp_settings.h"
 
 namespace ringsock::vma {
@@ -55,7 +56,8 @@ std::uint32_t events_of(std::uint8_t engine_events) {
 
 }  // namespace
 
-CarriedConnection::CarriedConnection(runtime::Endpoint& endpoint) : endpoint_(endpoint), choice_(choice_of_process()) {}
+CarriedConnection::CarriedConnection(runtime::Endpoint& endpoint, TcpEvents& events)
+    : endpoint_(endpoint), events_(events), choice_(choice_of_process()) {}
 
 CarriedConnection::~CarriedConnection() = default;
 
@@ -80,7 +82,7 @@ bool CarriedConnection::find_way(int fd, const SocketAddress& local, const Socke
 /// Asks for the way there. Returns null when no ring of the embedded device leads there.
 std::shared_ptr<ethernet::Destination> CarriedConnection::way_by(const ethernet::SendOptions& options) {
   auto way = std::make_shared<ethernet::Destination>(peer_, nullptr, std::uint8_t{IPPROTO_TCP});
-  way->find_way(*ethernet_, local_, options, kOptionsGeneration, choice_);
+  way->find_way(*ethernet_, local_, options, kOptionsGeneration, *choice_);
   const bool is_fine = way->ring() && way->ring()->interface().is_embedded() && way->source() == local_;
   return is_fine ? way : nullptr;
 }
@@ -124,7 +126,10 @@ bool CarriedConnection::look(Nanos now) {
   if (next_timer_.load(std::memory_order_relaxed) <= now) {
     const auto before = endpoint_.activity();
     with_engine([](tcp::TcpConnection& engine, Nanos at) { return engine.timers(at), true; });
-    if (endpoint_.activity() != before) endpoint_.notify_watchers();
+    if (endpoint_.activity() != before) {
+      endpoint_.notify_watchers();
+      events_.wake();
+    }
   }
   std::shared_ptr<ethernet::Destination> way;
   ethernet::SendOptions options;
@@ -372,7 +377,10 @@ void CarriedConnection::feed(const ethernet::Packet& packet, Nanos now) {
 /// Tells the endpoint what the engine has to say. Returns whether there is something.
 bool CarriedConnection::note_events() noexcept {
   const std::uint32_t events = events_of(engine_.take_events());
-  if (events != 0) endpoint_.note_activity(events);
+  if (events != 0) {
+    endpoint_.note_activity(events);
+    events_.note_news(events);
+  }
   return events != 0;
 }
 

@@ -23,18 +23,24 @@
 
 namespace ringsock::vma {
 
+class TcpEvents;
+
 /// Takes a connection out of the kernel, carries it, and puts it back (README.md).
 ///
 /// Threads: any, unless stated otherwise. Lock order: the ring's receive lock, this object's lock, the ring's send
 /// lock. So no function that polls or leaves a ring may be called with the lock held.
 class CarriedConnection final : public ethernet::PacketSink {
  public:
-  explicit CarriedConnection(runtime::Endpoint& endpoint);
+  /// @param events  tells programs that poll the ring
+  CarriedConnection(runtime::Endpoint& endpoint, TcpEvents& events);
   CarriedConnection(const CarriedConnection&) = delete;
   CarriedConnection& operator=(const CarriedConnection&) = delete;
   ~CarriedConnection();
 
   // -- moving; the caller lets one thread at a time in
+  /// The choice of the ring. An accepted connection has that of its listener.
+  [[nodiscard]] ethernet::RingChoice& choice() { return *choice_; }
+  void share_choice(const CarriedConnection& listener) { choice_.emplace(*listener.choice_); }
   /// Finds a ring for the connection from `local` to `peer` of the kernel socket `fd`. Returns false when the kernel
   /// has to carry it.
   bool find_way(int fd, const SocketAddress& local, const SocketAddress& peer);
@@ -113,8 +119,9 @@ class CarriedConnection final : public ethernet::PacketSink {
   [[nodiscard]] bool can_go_back() const;
 
   runtime::Endpoint& endpoint_;
+  TcpEvents& events_;
   std::shared_ptr<ethernet::Ethernet> ethernet_;
-  ethernet::RingChoice choice_;
+  std::optional<ethernet::RingChoice> choice_;
   SocketAddress kernels_local_, kernels_peer_;  ///< as the socket has them: IPv4-mapped, perhaps
   SocketAddress local_, peer_;                  ///< as packets have them
   wire::EndName source_;

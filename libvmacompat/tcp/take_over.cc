@@ -1,12 +1,14 @@
 #include "libvmacompat/tcp/take_over.h"
 
 #include <netinet/tcp.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 
 #include <cerrno>
 #include <mutex>
 #include <optional>
 
+#include "core/runtime/fd_table.h"
 #include "core/transports/kernel_calls.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/tcp/tcp_clock.h"
@@ -42,6 +44,19 @@ Result<ssize_t> send_by_kernel(int fd, const msghdr& message, int flags) {
 
 }  // namespace
 
+bool take_accepted(int fd, int flags, const CarriedConnection* listener) {
+  try {
+    runtime::Ref socket(new TcpSocket(fd));
+    auto& stream = static_cast<TcpSocket&>(*socket);
+    stream.set_nonblocking((flags & SOCK_NONBLOCK) != 0);
+    if (!stream.take_accepted(listener)) return false;
+    if (runtime::fd_table().insert(fd, runtime::Ref::share(stream))) return true;
+    stream.become_kernels();
+  } catch (const std::bad_alloc&) {
+  }
+  return false;
+}
+
 /// Called with the setup lock when the connection is established. Returns false when the kernel keeps it.
 bool TakeOver::begin(config::VmaRole role) {
   const bool is_server = role == config::VmaRole::tcp_server;
@@ -53,7 +68,8 @@ bool TakeOver::begin(config::VmaRole role) {
   const Nanos now = monotonic_now();
   role_ = role;
   exchange_.begin(now);
-  if (!short_lives().are_expected(place_, now)) return move();
+  // A program that polls the ring makes no calls that a trial counts.
+  if (process().config.socketxtreme || !short_lives().are_expected(place_, now)) return move();
   if (is_server)
     learn_stream_values(socket_, socket_.fd());  // of the listener; set_option() has learnt those of a client
   socket_.phase_.store(TcpSocket::Phase::on_trial, std::memory_order_release);
@@ -69,6 +85,7 @@ bool TakeOver::move() {
       !socket_.carried_.find_way(socket_.fd(), *local, *peer))
     return false;
   if (!tcp_clock().enter(socket_)) return false;
+  socket_.events_.move();
   const Moving moving(socket_.moves_);
   if (!socket_.carried_.take_over(socket_.fd())) {
     tcp_clock().leave(socket_);
@@ -76,11 +93,13 @@ bool TakeOver::move() {
   }
   learn_stream_values(socket_, socket_.fd());
   socket_.phase_.store(TcpSocket::Phase::on_ring, std::memory_order_release);
+  socket_.events_.moved(role_ == config::VmaRole::tcp_client);
   return true;
 }
 
-bool TakeOver::accepted() {
+bool TakeOver::accepted(const CarriedConnection* listener) {
   const std::lock_guard guard(socket_.setup_lock_);
+  if (listener != nullptr) socket_.carried_.share_choice(*listener);
   return begin(config::VmaRole::tcp_server);
 }
 
@@ -95,7 +114,11 @@ void TakeOver::if_connected() {
     is_taken = state == TCP_ESTABLISHED && begin(config::VmaRole::tcp_client);
     if (!is_taken) socket_.phase_.store(TcpSocket::Phase::kernels, std::memory_order_release);
   }
-  if (!is_taken) return socket_.leave();
+  if (!is_taken) {
+    const std::uint32_t failed = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+    socket_.events_.end_and_tell(state == TCP_ESTABLISHED ? EPOLLIN | EPOLLOUT : failed);
+    return socket_.leave();
+  }
   socket_.note_activity();
   socket_.notify_watchers();
 }

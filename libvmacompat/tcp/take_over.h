@@ -15,7 +15,13 @@
 
 namespace ringsock::vma {
 
+class CarriedConnection;
 class TcpSocket;
+
+/// Has a ring carry the connection of the kernel socket `fd` that accept4(2) with `flags` has made, and enters it into
+/// the table. Returns false when the kernel keeps it.
+/// @param listener  whose choice of rings it has; null: one of its own
+bool take_accepted(int fd, int flags, const CarriedConnection* listener);
 
 /// Until a connection is on the ring, and what is learnt of its life. A call that finds it established, or that it has
 /// proved to last, holds a read-side section: the connection is taken over where that call ends. Threads: any.
@@ -26,7 +32,7 @@ class TakeOver final : public DueCall {
   /// connect(2) to `peer` is under way.
   void expect(const SocketAddress& peer) { place_ = ShortLives::place_of(peer.unmapped()); }
   /// accept4(2) has made the kernel socket. Returns false when the kernel keeps the connection.
-  bool accepted();
+  bool accepted(const CarriedConnection* listener);
   /// Called where the application asks how a connect has ended. Not inside a read-side section.
   void if_connected();
 

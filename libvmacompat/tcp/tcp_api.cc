@@ -25,7 +25,7 @@ SocketAddress name_or_none(const Result<SocketAddress>& name) { return name ? *n
 }  // namespace
 
 std::vector<std::shared_ptr<ethernet::Ring>> TcpApi::receiving_rings() {
-  if (!socket_.is_on_ring()) return {};
+  if (!socket_.is_on_ring()) return events_.rings();
   return {connection_.shared_ring()};
 }
 

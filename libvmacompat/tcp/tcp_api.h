@@ -11,6 +11,7 @@
 #include "libvmacompat/tcp/carried_connection.h"
 #include "libvmacompat/tcp/carried_stream.h"
 #include "libvmacompat/tcp/tcp_callback.h"
+#include "libvmacompat/tcp/tcp_events.h"
 #include "libvmacompat/tcp/tcp_lender.h"
 #include "libvmacompat/tcp/tcp_statistics.h"
 
@@ -22,13 +23,14 @@ class TcpSocket;
 class TcpApi final : public ApiSocket, public RingUser {
  public:
   TcpApi(TcpSocket& socket, CarriedConnection& connection, CarriedStream& stream, TcpStatistics& statistics,
-         TcpLender& lender, TcpCallback& callback)
+         TcpLender& lender, TcpCallback& callback, TcpEvents& events)
       : socket_(socket),
         connection_(connection),
         stream_(stream),
         statistics_(statistics),
         lender_(lender),
-        callback_(callback) {}
+        callback_(callback),
+        events_(events) {}
 
   std::vector<std::shared_ptr<ethernet::Ring>> receiving_rings() override;
   std::shared_ptr<ethernet::Ring> sending_ring(const SocketAddress&) override { return nullptr; }
@@ -57,6 +59,7 @@ class TcpApi final : public ApiSocket, public RingUser {
   TcpStatistics& statistics_;
   TcpLender& lender_;
   TcpCallback& callback_;
+  TcpEvents& events_;
 };
 
 }  // namespace ringsock::vma

@@ -1,7 +1,13 @@
 #include "libvmacompat/tcp/tcp_lender.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <new>
 #include <utility>
+
+#include "core/runtime/fd_table.h"
+#include "libvmacompat/process/api_socket.h"
+#include "libvmacompat/process/ring_user.h"
 
 namespace ringsock::vma {
 
@@ -18,6 +24,52 @@ class TcpLender::Memory final : public LentMemory {
  private:
   std::shared_ptr<std::atomic<std::size_t>> returned_;
 };
+
+/// A piece that a program that polls the ring has. It comes back by itself.
+class TcpLender::PolledMemory final : public LentMemory {
+ public:
+  PolledMemory(std::shared_ptr<std::atomic<std::size_t>> returned, int fd) : returned_(std::move(returned)), fd_(fd) {}
+  ~PolledMemory() override {
+    if (piece.bytes.empty()) return;
+    returned_->fetch_add(piece.bytes.size(), std::memory_order_relaxed);
+    returned_.reset();
+    tell();
+  }
+  Piece piece;
+
+ private:
+  /// Whatever socket has the number now: packets of its own may have come back.
+  void tell() const noexcept {
+    try {
+      runtime::FdTable::Lookup found = runtime::fd_table().find(fd_);
+      RingUser* const user = found ? found->as_ring_user() : nullptr;
+      if (user == nullptr) return;
+      found.pin();
+      user->api().packets_freed();
+    } catch (const std::bad_alloc&) {  // the clock does it
+    }
+  }
+  std::shared_ptr<std::atomic<std::size_t>> returned_;
+  const int fd_;
+};
+
+LentPacket* TcpLender::lend_to_poll(tcp::TcpConnection& engine, Nanos now, std::size_t most, int fd) noexcept {
+  LentPacket* out = nullptr;
+  try {
+    auto made = std::make_unique<PolledMemory>(returned_, fd);
+    PolledMemory& memory = *made;
+    out = lent_packets().lend(LentPackets::kNobody, std::move(made));
+    if (out == nullptr) return nullptr;
+    memory.piece = tcp::Lending(engine).lend(std::min<std::size_t>(most, UINT16_MAX), now);
+    const auto bytes = memory.piece.bytes;
+    out->buffer.payload = const_cast<std::byte*>(bytes.data());
+    out->buffer.len = static_cast<std::uint16_t>(bytes.size());
+    if (!bytes.empty()) return out;
+  } catch (const std::bad_alloc&) {
+  }
+  if (out != nullptr) lent_packets().take_back(LentPackets::kNobody, out);
+  return nullptr;
+}
 
 TcpLender::Lent TcpLender::lend(tcp::TcpConnection& engine, Nanos now) noexcept {
   Lent out;

@@ -28,6 +28,11 @@ class TcpLender {
   /// Lends the next piece. Its place is taken before its bytes, so nothing is lost without memory. Only inside
   /// with_engine().
   Lent lend(engine::tcp::TcpConnection& engine, Nanos now) noexcept;
+  /// Lends the next piece, at most `most` bytes, up to 65,535, to a program that polls the ring: by
+  /// LentPackets::kNobody. Returns null when there is none, or no memory. Only inside with_engine().
+  /// @param fd  a descriptor of the socket, whose window opens at once when the packet comes back; otherwise that of
+  ///            what is there then, and the clock opens it
+  LentPacket* lend_to_poll(engine::tcp::TcpConnection& engine, Nanos now, std::size_t most, int fd) noexcept;
   /// Takes a packet back. Not inside with_engine().
   void take_back(const LentPacket* packet);
   /// The number under which pieces are lent.
@@ -42,6 +47,7 @@ class TcpLender {
 
  private:
   class Memory;
+  class PolledMemory;
 
   CarriedConnection& connection_;
   Lender lender_;

@@ -3,6 +3,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/epoll.h>
 
 #include <cerrno>
 #include <cstring>
@@ -39,11 +40,12 @@ bool is_kernels_protocol_option(int name) {
 TcpSocket::TcpSocket(int fd)
     : Endpoint(Carries::bytes),
       fd_(fd),
-      carried_(*this),
+      events_(*this),
+      carried_(*this, events_),
       stream_(carried_),
       lender_(carried_),
       callback_(*this, fd_, carried_, lender_),
-      api_(*this, carried_, stream_, statistics_, lender_, callback_) {
+      api_(*this, carried_, stream_, statistics_, lender_, callback_, events_) {
   runtime::fork_registry().enter(*this);
 }
 
@@ -52,12 +54,13 @@ TcpSocket::~TcpSocket() {
   runtime::fork_registry().leave(*this);
 }
 
-bool TcpSocket::take_accepted() { return take_over_.accepted(); }
+bool TcpSocket::take_accepted(const CarriedConnection* listener) { return take_over_.accepted(listener); }
 
 // -- to the kernel ---------------------------------------------------------------------------------
 
 /// Leaves the descriptors to the kernel, which has the socket. Not inside a read-side section, and without locks.
 void TcpSocket::leave() {
+  events_.end();
   lender_.leave_to_kernel();
   runtime::leave_descriptors(*this, fd());
 }
@@ -81,11 +84,13 @@ bool TcpSocket::give_back() noexcept {
 bool TcpSocket::become_kernels() noexcept {
   if (has_left_to_kernel()) return true;
   if (phase() == Phase::on_trial) take_over_.note_end_of_life();
+  const bool is_told = phase() == Phase::on_ring || phase() == Phase::connecting;
   callback_.begin_leaving();
   if (!give_back()) {
     callback_.stay();
     return false;
   }
+  if (is_told) events_.end_and_tell(EPOLLIN);
   leave();
   return true;
 }
@@ -99,6 +104,11 @@ Status TcpSocket::bind(const sockaddr* address, socklen_t length) {
 
 Status TcpSocket::listen(int backlog) {
   if (phase() == Phase::on_ring) return Error{EINVAL, "listen: connected"};
+  {
+    const std::lock_guard guard(setup_lock_);
+    if (phase() == Phase::beginning && events_.listen()) phase_.store(Phase::listening, std::memory_order_release);
+    if (phase() == Phase::listening && ::listen(fd(), backlog) == 0) return ok();
+  }
   if (!become_kernels()) return kOver;
   if (::listen(fd(), backlog) != 0) return Error::last("listen");
   return ok();
@@ -130,6 +140,7 @@ Status TcpSocket::connect(const sockaddr* address, socklen_t length) {
     connect_is_open_.store(!connected);
     if (const auto peer = SocketAddress::from(address, length)) take_over_.expect(*peer);
     phase_.store(Phase::connecting, std::memory_order_release);
+    if (!connected) events_.expect_connection();
   }
   if (connected) take_over_.if_connected();
   return connected;
@@ -161,6 +172,7 @@ Result<SocketAddress> TcpSocket::peer_name() {
 }
 
 Status TcpSocket::set_option(int level, int name, const void* value, socklen_t length) {
+  if (TcpEvents::is_set_here(level, name)) return events_.set_option(name, value, length);
   const TcpOptionEffect effect = effect_of_tcp_option(level, name);
   if (phase() == Phase::on_ring && effect == TcpOptionEffect::kernel_only) {
     if (become_kernels()) return kKernels;
@@ -179,6 +191,7 @@ Status TcpSocket::set_option(int level, int name, const void* value, socklen_t l
 }
 
 Status TcpSocket::get_option(int level, int name, void* value, socklen_t* length) {
+  if (TcpEvents::is_got_here(level, name)) return events_.get_option(value, length);
   take_over_.if_connected();
   if (phase() == Phase::on_ring && level == IPPROTO_TCP && name == TCP_INFO) return stream_.info(fd(), value, length);
   {
@@ -205,7 +218,9 @@ void TcpSocket::closed() noexcept {
     api_.refresh_statistics();
     statistics_.write_file();
   }
-  if (give_back()) return;
+  const bool is_kernels = give_back();
+  events_.end();
+  if (is_kernels) return;
   statistics_.forget();
   tcp_clock().leave(*this);
   carried_.with_engine([](tcp::TcpConnection& engine, Nanos now) { return engine.abort(now), true; });
@@ -218,7 +233,7 @@ void TcpSocket::descriptor_closed(int fd) noexcept {
 
 /// This runs before the fork locks are taken.
 void TcpSocket::add_fork_locks(runtime::ForkLocks& locks) {
-  become_kernels();
+  if (phase() != Phase::listening) become_kernels();
   locks.add_outer(setup_lock_);
   locks.add_outer(statistics_.lock());
   locks.add_outer(callback_.lock());
@@ -231,6 +246,7 @@ void TcpSocket::after_fork(ForkSide side) noexcept {
   Endpoint::after_fork(side);
   if (side == ForkSide::parent) return;
   callback_.forget_after_fork();
+  events_.forget_after_fork();
   if (phase() != Phase::on_ring) return;
   carried_.forget_after_fork();
 }
@@ -245,8 +261,9 @@ void TcpSocket::process_ends() noexcept {
 }
 
 bool TcpSocket::look(Nanos now) {
+  if (phase() == Phase::on_ring) lender_.packets_freed();  // those of PolledMemory that have not found the socket
   if (phase() == Phase::on_ring && !carried_.look(now)) become_kernels();
-  const std::uint64_t polls = carried_.polls();
+  const std::uint64_t polls = carried_.polls() + events_.polls();
   return seen_polls_.exchange(polls, std::memory_order_relaxed) != polls;
 }
 

@@ -17,6 +17,7 @@
 #include "libvmacompat/tcp/take_over.h"
 #include "libvmacompat/tcp/tcp_api.h"
 #include "libvmacompat/tcp/tcp_callback.h"
+#include "libvmacompat/tcp/tcp_events.h"
 #include "libvmacompat/tcp/tcp_lender.h"
 #include "libvmacompat/tcp/tcp_statistics.h"
 
@@ -34,7 +35,8 @@ class TcpSocket final : public runtime::Endpoint {
 
   /// Takes over the connection of a kernel socket that accept4(2) has made, or has it on trial. Returns false when the
   /// kernel keeps it.
-  bool take_accepted();
+  /// @param listener  whose choice of rings it has; null: one of its own
+  bool take_accepted(const CarriedConnection* listener);
 
   Status bind(const sockaddr* address, socklen_t length) override;
   Status listen(int backlog) override;
@@ -81,9 +83,11 @@ class TcpSocket final : public runtime::Endpoint {
 
  private:
   friend class TakeOver;
+  friend class TcpEvents;
   enum class Phase : std::uint8_t {
     beginning,   ///< not connected
     connecting,  ///< connect(2) is under way
+    listening,   ///< by the kernel, and the ring's program is told of connections (VMA_SOCKETXTREME)
     on_trial,    ///< established; the kernel carries it until it has proved to last
     on_ring,
     kernels,  ///< for good
@@ -100,6 +104,7 @@ class TcpSocket final : public runtime::Endpoint {
   TakeOver take_over_{*this};
   std::atomic<bool> has_kernels_option_{false};
   std::atomic<bool> connect_is_open_{false};  ///< connect(2) has not told yet that it has succeeded
+  TcpEvents events_;
   CarriedConnection carried_;
   CarriedStream stream_;
   TcpStatistics statistics_;

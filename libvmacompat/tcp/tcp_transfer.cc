@@ -47,6 +47,8 @@ Result<ssize_t> TcpSocket::send(const msghdr& message, int flags) {
       take_over_.count(Exchange::Direction::sent, *sent);
     else if (sent.error().code == EAGAIN)
       statistics_.count_send_eagain();
+    if (events_.is_polled()) [[unlikely]]
+      events_.note_sent(sent, total(message));
     if (sent || sent.error().code != EIO || !is_kernels_now()) [[likely]]
       return sent;
   }

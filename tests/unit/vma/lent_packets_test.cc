@@ -54,6 +54,7 @@ TEST_F(LentPacketsTest, WhatIsNoPacketIsRefused) {
     EXPECT_FALSE(lent_packets().take_back(lender_, bad));
     EXPECT_FALSE(lent_packets().add_reference(bad));
     EXPECT_FALSE(lent_packets().drop_reference(bad));
+    EXPECT_FALSE(lent_packets().drop_list(bad));
   }
   EXPECT_FALSE(lent_packets().add_reference(packet)) << "a socket's";
   EXPECT_TRUE(lent_packets().take_back(lender_, packet));
@@ -80,6 +81,57 @@ TEST_F(LentPacketsTest, ALenderGetsAllOfItsOwnBackAndThePoolIsWhole) {
   EXPECT_EQ(lent_packets().count(), 1U);
   EXPECT_FALSE(lent_packets().take_back(lender_, *packets.begin()));
   EXPECT_TRUE(lent_packets().take_back(static_cast<std::uint32_t>(others->state.load() >> 32), others));
+}
+
+class LentLists : public LentPacketsTest {
+ protected:
+  /// A packet of several buffers, as the program gets it.
+  std::vector<LentPacket*> lend_list(std::size_t buffers) {
+    std::vector<LentPacket*> out;
+    for (std::size_t i = 0; i < buffers; ++i) {
+      out.push_back(lend(LentPackets::kNobody));
+      if (i > 0) LentPackets::chain(*out[i - 1], *out[i]);
+    }
+    return out;
+  }
+};
+
+TEST_F(LentLists, AListIsFreedAsAWhole) {
+  const auto list = lend_list(LentPackets::kMostInList);
+  EXPECT_EQ(list[0]->buffer.next, &list[1]->buffer);
+  EXPECT_TRUE(lent_packets().drop_list(list[0]));
+  EXPECT_FALSE(lent_packets().drop_list(list[0])) << "twice";
+}
+
+TEST_F(LentLists, WhatTheProgramWritesToAListDoesNotMatter) {
+  const auto list = lend_list(3);
+  list[0]->buffer.next = reinterpret_cast<vma_buff_t*>(8);
+  list[1]->buffer.next = &list[0]->buffer;
+  EXPECT_TRUE(lent_packets().drop_list(list[0]));
+}
+
+TEST_F(LentLists, ABufferWithAnotherReferenceStays) {
+  const auto list = lend_list(3);
+  EXPECT_EQ(lent_packets().add_reference(list[1]), 2);
+  EXPECT_TRUE(lent_packets().drop_list(list[0]));
+  EXPECT_EQ(lent_packets().count(), 1U);
+  EXPECT_EQ(lent_packets().drop_reference(list[1]), 0);
+}
+
+TEST_F(LentLists, ABufferThatWasFreedBeforeLeavesNoOtherBehind) {
+  const auto list = lend_list(4);
+  EXPECT_EQ(lent_packets().drop_reference(list[1]), 0);
+  EXPECT_FALSE(lent_packets().drop_list(list[0])) << "one too many";
+}
+
+TEST_F(LentLists, APlaceThatWasInAListIsAloneWhenItIsLentAgain) {
+  const auto list = lend_list(2);
+  EXPECT_TRUE(lent_packets().drop_list(list[0]));
+  LentPacket* const first = lend(LentPackets::kNobody);
+  LentPacket* const second = lend(LentPackets::kNobody);
+  EXPECT_TRUE(lent_packets().drop_list(first));
+  EXPECT_EQ(lent_packets().count(), 1U);
+  EXPECT_TRUE(lent_packets().drop_list(second));
 }
 
 TEST_F(LentPacketsTest, ThreadsLendAndGiveBackAtTheSameTime) {

@@ -1,4 +1,4 @@
-#include "libvmacompat/udp/ring_alloc_logic.h"
+#include "libvmacompat/process/ring_alloc_logic.h"
 
 #include <array>
 #include <cerrno>
