@@ -359,7 +359,7 @@ void Connection::add_fork_locks(runtime::ForkLocks& locks) { locks.add_biased(2,
 
 void Connection::resume() {
   const std::lock_guard guard(core().poll_lock);
-  core().suspended.store(false, std::memory_order_release);
+  core().set(ConnectionCore::kSuspended, false, std::memory_order_release);
   completions_.resume();
 }
 

@@ -100,7 +100,7 @@ class Connection {
   /// suspend() makes all functions do nothing until resume(), because another process may be using the connection. All
   /// locks must be held, or StateOf::save_and_suspend() does it. Any thread may call resume(), which arms if arm() was
   /// called meanwhile; call poll() afterwards.
-  void suspend() { core().suspended.store(true, std::memory_order_relaxed); }
+  void suspend() { core().set(ConnectionCore::kSuspended, true, std::memory_order_relaxed); }
   void resume();
 
  private:

@@ -4,6 +4,7 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
+#include <cstdint>
 
 #include "core/base/biased_mutex.h"
 #include "core/verbs/device.h"
@@ -21,12 +22,21 @@ struct ConnectionCore {
   ConnectionCore(verbs::Device& its_device, const QueueSettings& its_settings)
       : device(its_device), settings(its_settings) {}
 
-  [[nodiscard]] bool is_suspended() const { return suspended.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool is_suspended() const { return (state.load(std::memory_order_relaxed) & kSuspended) != 0; }
+  /// Returns whether the application's function sees received bytes first (StreamCallback).
+  [[nodiscard]] bool shows_first() const { return (state.load(std::memory_order_relaxed) & kShowsFirst) != 0; }
+  /// Returns whether a receive gets nothing, whatever has come: one of the two above.
+  [[nodiscard]] bool holds_back() const { return state.load(std::memory_order_relaxed) != 0; }
+  static constexpr std::uint8_t kSuspended = 1;
+  static constexpr std::uint8_t kShowsFirst = 2;
+  void set(std::uint8_t flag, bool on, std::memory_order order) {
+    on ? state.fetch_or(flag, order) : state.fetch_and(static_cast<std::uint8_t>(~flag), order);
+  }
 
   // One cache line, which each message uses.
   alignas(64) BiasedMutex poll_lock;
   ConnectionEnds ends;
-  std::atomic<bool> suspended{false};  ///< Connection::suspend()
+  std::atomic<std::uint8_t> state{0};  ///< kSuspended: Connection::suspend()
   verbs::Device& device;
   ibv_qp* qp = nullptr;  ///< QueuePairMemory's
 

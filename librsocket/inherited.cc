@@ -19,6 +19,7 @@
 #include "core/wire/rs_message.h"
 #include "librsocket/rsocket_process.h"
 #include "librsocket/saved_connection.h"
+#include "librsocket/stream_api.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
@@ -129,6 +130,7 @@ void forget_threads(StreamSocket& socket, bool is_listening) {
   socket.cm_events().forget_watch();
   socket.direct().forget_pushes();
   socket.numbers().forget_left_number();
+  if (StreamApi* const api = socket.core().api()) api->callback().forget_threads();
 }
 
 }  // namespace
@@ -385,7 +387,10 @@ void Inheritance::give_back() noexcept {
   const std::lock_guard reading(core_.receive_lock);
   FamilyRecord* const family = this->family();
   // Another thread may be handing the connection on, or closing it.
-  if (family != nullptr && gives_back_.load()) put_down(*family);
+  if (family == nullptr || !gives_back_.load()) return;
+  // What the program has of the ring stays as it is as long as this process is the user.
+  if (core_.connection->receiving().window().is_holding()) return family->unsaved_for.store(epoch_.load());
+  put_down(*family);
 }
 
 /// Saves the state and suspends the connection, if this process is the user and no work is under way. All locks of the
@@ -478,6 +483,7 @@ bool Inheritance::claim_handed_on() noexcept {
   FamilyRecord* const family = this->family();
   const bool handed_on = family != nullptr && family->user.load() == FamilyRecord::kHandedOver;
   keeps_ = true;
+  if (core_.is_connected()) core_.connection->receiving().take_all_back();
   return claim_locked(handed_on ? FamilyRecord::kHandedOver : 0);
 }
 

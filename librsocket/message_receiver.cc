@@ -37,8 +37,12 @@ void MessageReceiver::begin(std::byte* ring, std::uint32_t key) {
 }
 
 std::size_t MessageReceiver::receive(IoCursor& out, bool peek) {
-  if (core_.is_suspended()) [[unlikely]]
+  if (core_.holds_back()) [[unlikely]]
     return 0;
+  return receive_anyway(out, peek);
+}
+
+std::size_t MessageReceiver::receive_anyway(IoCursor& out, bool peek) {
   std::size_t copied = receive_from_ring(out, peek, 0);
   if (!out.done() && core_.overflow.readable() != 0) [[unlikely]]
     copied += receive_overflow(out, peek, copied);
@@ -102,7 +106,7 @@ bool MessageReceiver::look_into_overflow() {
 
 std::size_t MessageReceiver::receive(void* data, std::size_t length) {
   std::size_t copied = 0;
-  if (core_.is_suspended()) [[unlikely]]
+  if (core_.holds_back()) [[unlikely]]
     return 0;
   do {
     const auto span = window_.peek();
@@ -118,6 +122,13 @@ std::size_t MessageReceiver::receive(void* data, std::size_t length) {
     copied += receive_overflow(rest, false, 0);
   }
   return copied;
+}
+
+MessageReceiver::Piece MessageReceiver::lend() {
+  if (core_.is_suspended()) return {};
+  const auto held = window_.hold();
+  core_.overflow.tell_read(window_.read_bytes());
+  return {{ring_ + held.span.offset, held.span.length}, held.segment};
 }
 
 void MessageReceiver::begin_announcing() {

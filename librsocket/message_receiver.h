@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "core/base/hot_lines.h"
 #include "core/base/result.h"
@@ -33,11 +34,30 @@ class MessageReceiver {
   /// Returns the number of bytes that have been read from the ring.
   [[nodiscard]] std::uint64_t read_from_ring() const { return window_.read_bytes(); }
   /// Returns whether the peer may have to wait for a reader. Threads: any; the answer may be outdated.
-  [[nodiscard]] bool should_be_read() const { return window_.is_half_full() || core_.overflow.readable() != 0; }
+  [[nodiscard]] bool should_be_read() const {
+    return window_.is_half_full() || core_.overflow.readable() != 0 || window_.is_holding();
+  }
   /// Copies received bytes to `out` and advances it; with `peek` they also stay. Returns the bytes copied.
   std::size_t receive(IoCursor& out, bool peek);
   /// The same into one buffer.
   std::size_t receive(void* data, std::size_t length);
+  /// From now on received bytes are seen by the application's function first, and are hidden from receive().
+  void show_first(bool on) { core_.set(ConnectionCore::kShowsFirst, on, std::memory_order_release); }
+  [[nodiscard]] bool shows_first() const { return core_.shows_first(); }
+  /// receive() although the bytes are to be seen by the application's function first.
+  std::size_t receive_anyway(IoCursor& out, bool peek);
+  /// Bytes that the application reads where they lie.
+  struct Piece {
+    std::span<const std::byte> bytes{};
+    std::uint32_t segment = 0;
+  };
+  /// Takes the next ones of the ring, as far as they lie in one segment.
+  Piece lend();
+  /// Takes pieces of a segment back. Announce what is free then.
+  void take_back(std::uint32_t segment, std::uint32_t pieces) { window_.give_back(segment, pieces); }
+  [[nodiscard]] const engine::ReceiveWindow& window() const { return window_; }
+  /// This process goes on without those who have pieces.
+  void take_all_back() { window_.give_all_back(); }
   /// Announces what the peer must know of a new connection beside its connect data: before any other announcement.
   void begin_announcing();
   /// Announces free buffer and credits to the peer once there is enough. Returns false when no control slot is free:

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "core/runtime/used_elsewhere.h"
+#include "librsocket/stream_api.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
@@ -46,6 +47,10 @@ std::uint32_t StreamReadiness::connecting_events() noexcept {
 
 /// Returns whether the readable bytes reach SO_RCVLOWAT, or no more can arrive before they are read.
 bool StreamReadiness::has_enough() const noexcept {
+  if (core_.connection->receiving().shows_first()) [[unlikely]] {
+    StreamCallback& callback = core_.api()->callback();
+    return !callback.look() && callback.accepted_bytes() > 0;
+  }
   const std::uint64_t readable = core_.connection->receiving().readable();
   return readable >= core_.endpoint.receive_low_mark() ||
          (readable > 0 && core_.connection->receiving().should_be_read());

@@ -18,6 +18,7 @@
 namespace ringsock::rs {
 
 struct Process;
+class StreamApi;
 class StreamSocket;
 
 /// The state of a stream socket, its locks, its connection, and which of the connection's ends have come.
@@ -41,9 +42,18 @@ struct StreamCore {
   [[nodiscard]] bool is_connected() const { return state() == State::connected; }
   /// Publishes the new state, in which the socket is complete. setup_lock must be held.
   void set_state(State next) {
+    if (next == State::connected && shows_first) connection->receiving().show_first(true);
     state_.store(next, std::memory_order_release);
     describe();
   }
+  /// Has received bytes of the connection, of this one or of one to come, be seen by the application's function first.
+  /// setup_lock must be held.
+  void show_first(bool on) {
+    shows_first = on;
+    if (is_connected()) connection->receiving().show_first(on);
+  }
+  /// Returns what VMA's Extra API has asked for, null: nothing yet. Threads: any.
+  [[nodiscard]] StreamApi* api() const noexcept { return asked.load(std::memory_order_acquire); }
   /// Updates the description for rsstat. setup_lock must be held.
   void describe();
   [[nodiscard]] runtime::SocketPath path() const;
@@ -88,6 +98,8 @@ struct StreamCore {
   const int domain;
   Mutex setup_lock;
   std::unique_ptr<verbs::ConnectionId> id;
+  bool shows_first = false;                ///< under setup_lock
+  std::atomic<StreamApi*> asked{nullptr};  ///< api(), which the socket makes and destroys
 
   // Each call uses the two cache lines that begin here.
   alignas(64) BiasedMutex send_lock;

@@ -12,12 +12,14 @@
 #include "core/runtime/fd_table.h"
 #include "librsocket/closing.h"
 #include "librsocket/signal_owner.h"
+#include "librsocket/stream_api.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
 
 void StreamNumbers::closed() noexcept {
   core_.closed.store(true, std::memory_order_release);
+  if (StreamApi* const api = core_.api()) api->end();
   socket_.stop_background();  // takes setup_lock: no thread begins to hand it on any more
   socket_.inheritance().handing_on.wait();
   if (end_connection()) finish_in_background(core_.endpoint);

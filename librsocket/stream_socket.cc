@@ -9,6 +9,7 @@
 #include "core/runtime/fork_registry.h"
 #include "librsocket/listener_watch.h"
 #include "librsocket/rsocket_process.h"
+#include "librsocket/stream_api.h"
 
 namespace ringsock::rs {
 
@@ -18,6 +19,8 @@ StreamSocket::StreamSocket(runtime::Endpoint& endpoint, Process& process, int do
       options_(*this, core_, process.config) {}
 
 StreamSocket::~StreamSocket() {
+  const std::unique_ptr<StreamApi> api(core_.asked.exchange(nullptr));
+  if (api) api->end();
   stop_background();
   cm_events_.stop_serving();
   const std::shared_lock teardown(runtime::fork_registry().teardown_gate());

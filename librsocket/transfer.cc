@@ -1,12 +1,16 @@
 #include "librsocket/transfer.h"
 
+#include <mellanox/vma_extra.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <mutex>
+#include <new>
 
 #include "librsocket/saved_connection.h"
+#include "librsocket/stream_api.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
@@ -20,9 +24,19 @@ void StreamTransfer::keep_error(int code) noexcept {
   }
 }
 
+vma::ApiSocket* StreamTransfer::as_api_socket() noexcept {
+  if (StreamApi* const known = core_.api()) return known;
+  std::unique_ptr<StreamApi> made(new (std::nothrow) StreamApi(socket_, core_));
+  StreamApi* known = nullptr;
+  if (!made || !core_.asked.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) return known;
+  return made.release();
+}
+
 // -- receiving
 
 namespace {
+/// Flags with which a send is not the usual one.
+constexpr int kUnusualSend = MSG_OOB | MSG_FASTOPEN | VMA_SND_FLAGS_DUMMY;
 /// Flags with which a receive is not the usual one.
 constexpr int kUnusualReceive = MSG_OOB | MSG_PEEK | MSG_TRUNC | MSG_ERRQUEUE;
 /// Answers FIONREAD and SIOCOUTQ of a socket that is not connected here. Another process may have connected it by the
@@ -40,7 +54,7 @@ Result<ssize_t> StreamTransfer::receive_bytes(void* data, std::size_t length, in
       return take([&] { return connection.receiving().receive(data, length); });
     });
     if (copied > 0) return static_cast<ssize_t>(copied);
-    if (!core_.is_suspended()) return why_nothing(flags);
+    if (!core_.is_suspended() && !core_.connection->receiving().shows_first()) return why_nothing(flags);
   }
   if ((flags & MSG_TRUNC) != 0) return discard(length, flags);
   IoCursor out(data, length);
@@ -55,6 +69,8 @@ Result<ssize_t> StreamTransfer::receive_into(IoCursor& out, std::size_t total, i
     if (Status connected = progress_.require_connected(ENOTCONN); !connected) return connected.error();
   }
   if (total == 0) return receive_nothing();
+  if (core_.connection->receiving().shows_first()) [[unlikely]]
+    return receive_shown(out, flags);
   const auto get = [&](Connection& connection) {
     if ((flags & MSG_PEEK) != 0) return peek(out, total, flags);
     return take([&] { return connection.receiving().receive(out, false); });
@@ -64,6 +80,16 @@ Result<ssize_t> StreamTransfer::receive_into(IoCursor& out, std::size_t total, i
     if (!core_.is_suspended()) return why_nothing(flags);
   } while (socket_.inheritance().claim());
   return Error{EIO, "rrecv: another process uses the connection"};
+}
+
+/// receive_into() of a connection whose bytes the application's function sees first.
+Result<ssize_t> StreamTransfer::receive_shown(IoCursor& out, int flags) {
+  if (!socket_.inheritance().claim()) return Error{EIO, "rrecv: another process uses the connection"};
+  poll();
+  StreamCallback& callback = core_.api()->callback();
+  if (const std::size_t copied = callback.read(out, (flags & MSG_PEEK) != 0)) return static_cast<ssize_t>(copied);
+  if (const int error = callback.comes_first(flags)) return Error{error, "rrecv: the application's callback"};
+  return why_nothing(flags);
 }
 
 /// An epoll set, or a sleeper, polls a connection before it reports bytes.
@@ -136,7 +162,6 @@ bool StreamTransfer::waits_for_all(int flags) const {
          !core_.read_shut.load(std::memory_order_acquire);
 }
 
-/// Returns the end of the stream, its error, or EAGAIN, when no bytes were there.
 Result<ssize_t> StreamTransfer::why_nothing(int flags) {
   if (core_.closed.load(std::memory_order_acquire)) return Error{EBADF, "rrecv: closed meanwhile"};
   if (!core_.at_end_of_stream()) {
@@ -211,14 +236,19 @@ Result<int> StreamTransfer::unread_bytes() {
   if (!core_.is_connected()) return bytes_unconnected(core_);
   if (!socket_.inheritance().claim()) return Error{EIO, "FIONREAD"};
   poll();
+  if (core_.connection->receiving().shows_first()) [[unlikely]] {
+    StreamCallback& callback = core_.api()->callback();
+    if (callback.look()) return Error{ERESTART, "FIONREAD: the application's callback"};
+    return static_cast<int>(callback.accepted_bytes());
+  }
   return static_cast<int>(std::min<std::uint64_t>(core_.connection->receiving().readable(), INT32_MAX));
 }
 
 // -- sending
 
 Result<ssize_t> StreamTransfer::send_bytes(const void* data, std::size_t length, int flags) {
-  if ((flags & (MSG_OOB | MSG_FASTOPEN)) != 0) [[unlikely]] {
-    if (const auto error = why_not(flags)) return *error;
+  if ((flags & kUnusualSend) != 0) [[unlikely]] {
+    if (const auto answer = unusual_send(length, flags)) return *answer;
   }
   auto* const bytes = static_cast<std::byte*>(const_cast<void*>(data));
   if (!core_.is_connected() || length == 0) [[unlikely]] {
@@ -337,6 +367,17 @@ bool StreamTransfer::send_into_the_void() {
   return true;
 }
 
+/// Returns the answer of a send with such flags. Nothing: it is sent as any other. A dummy send of VMA's Extra API has
+/// no effect otherwise.
+std::optional<Result<ssize_t>> StreamTransfer::unusual_send(std::size_t total, int flags) {
+  if ((flags & (MSG_OOB | MSG_FASTOPEN)) != 0) {
+    if (const auto error = why_not(flags)) return *error;
+  }
+  StreamApi* const api = (flags & VMA_SND_FLAGS_DUMMY) != 0 ? core_.api() : nullptr;
+  if (api == nullptr) return std::nullopt;
+  return api->rehearse(total);
+}
+
 /// Returns the error of a send with MSG_FASTOPEN, which names no address here, or with MSG_OOB. Returns nothing where
 /// the socket's own error, or its connect that is under way, comes first.
 std::optional<Error> StreamTransfer::why_not(int flags) const {
@@ -380,8 +421,10 @@ Status check_control(msghdr message) {
 }  // namespace
 
 Result<ssize_t> StreamTransfer::send(const msghdr& message, int flags) {
-  if ((flags & (MSG_OOB | MSG_FASTOPEN)) != 0) [[unlikely]] {
-    if (const auto error = why_not(flags)) return *error;
+  if ((flags & kUnusualSend) != 0) [[unlikely]] {
+    const auto wanted = total_bytes(message.msg_iov, message.msg_iovlen);
+    if (!wanted) return wanted.error();
+    if (const auto answer = unusual_send(*wanted, flags)) return *answer;
   }
   if (message.msg_controllen != 0 && message.msg_control != nullptr) [[unlikely]] {
     if (Status ignored = check_control(message); !ignored) return ignored.error();

@@ -35,6 +35,9 @@ class StreamTransfer final : public runtime::Transfer {
   void keep_error(int code) noexcept override;
   Result<int> unread_bytes() override;
   Result<int> unsent_bytes() override;
+  vma::ApiSocket* as_api_socket() noexcept override;
+  /// Returns the end of the stream, its error, or EAGAIN, where no bytes were there for a receive with these flags.
+  Result<ssize_t> why_nothing(int flags);
 
  private:
   template <class Get>
@@ -48,7 +51,7 @@ class StreamTransfer final : public runtime::Transfer {
   std::size_t peek(IoCursor& out, std::size_t total, int flags);
   [[nodiscard]] bool waits_for_all(int flags) const;
   void tell_of_further_window();
-  Result<ssize_t> why_nothing(int flags);
+  Result<ssize_t> receive_shown(IoCursor& out, int flags);
 
   template <class Post>
   std::size_t post_first(Post post);
@@ -60,6 +63,7 @@ class StreamTransfer final : public runtime::Transfer {
   bool send_into_the_void();
   Result<ssize_t> why_not_sent(std::size_t total);
   [[nodiscard]] std::optional<Error> why_not(int flags) const;
+  std::optional<Result<ssize_t>> unusual_send(std::size_t total, int flags);
 
   void poll() {
     if (core_.connection->poll()) progress_.note_changes();

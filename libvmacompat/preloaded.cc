@@ -4,8 +4,9 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/rare_calls.h"
+#include "core/extra_api/extra_api.h"
 #include "core/runtime/fd_table.h"
-#include "libvmacompat/extra_api/extra_api.h"
+#include "libvmacompat/extra_api/vma_library.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/tcp/tcp_settings.h"
 #include "libvmacompat/tcp/tcp_socket.h"
@@ -64,11 +65,16 @@ bool from_kernels_value(int level, int name, std::uint64_t kernels, void* value,
          static_cast<bool>(write_pacing_rate({.bytes_per_second = kernels}, value, &length));
 }
 
+bool answer_option(int level, int name, void* value, socklen_t* length) {
+  return answer_library_option(vma_library(), level, name, value, length);
+}
+
 [[gnu::constructor(101)]] void join() {
+  prefer_for_extra_api(vma_library());
   preload::calling_shell().carry({.may_carry = &may_use_rings,
                                   .make = &make_socket,
                                   .take_accepted = &take_accepted,
-                                  .answer_option = &answer_library_option,
+                                  .answer_option = &answer_option,
                                   .send_flags = VMA_SND_FLAGS_DUMMY,
                                   .to_kernels_value = &to_kernels_value,
                                   .from_kernels_value = &from_kernels_value});

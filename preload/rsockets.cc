@@ -1,6 +1,7 @@
 // What the preload libraries bring of rsockets: streams, for sockets that preload_config(5) leaves to them, the
 // hand-overs of their connections, and UDP sockets with rings beside the kernel's. The calls know ways by their
 // interface only.
+#include <mellanox/vma_extra.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -14,6 +15,7 @@
 #include "core/base/at_fork.h"
 #include "core/base/log.h"
 #include "core/base/rare_calls.h"
+#include "core/extra_api/extra_api.h"
 #include "core/runtime/rcu.h"
 #include "core/statistics/statistics.h"
 #include "core/transports/chosen_socket.h"
@@ -23,9 +25,13 @@
 #include "librsocket/hand_over/door.h"
 #include "librsocket/hand_over/ring_hand_overs.h"
 #include "librsocket/option_values.h"
+#include "librsocket/rsocket_library.h"
 #include "librsocket/rsocket_process.h"
 #include "librsocket/udp/udp_socket.h"
 #include "preload/shell.h"
+
+// recvfrom(2) of this library, by the name that the linker does not send to libc (preload/route.h).
+extern "C" decltype(recvfrom) ringsock_recvfrom;
 
 namespace ringsock::preload {
 
@@ -136,8 +142,8 @@ class StreamMaker final : public transports::WayMaker {
     if (!rs::is_fork_mode()) return nullptr;
     return std::make_unique<rs::ForkMover>(socket, static_cast<rs::StreamSocket&>(way));
   }
-  [[nodiscard]] bool permits(int domain, const SocketAddress& address) const override {
-    return transports::permits_address(domain, address);
+  [[nodiscard]] bool permits(int domain, const SocketAddress& address, config::VmaRole role) const override {
+    return transports::permits_address(domain, address, role);
   }
   [[nodiscard]] transports::ShortConnections* short_connections() const override {
     rs::Process& process = rs::process();
@@ -163,9 +169,22 @@ runtime::Ref make_stream(int fd, int domain, int type) {
 
 }  // namespace
 
+namespace {
+
+/// vma_get_api(): what rsockets do of VMA's Extra API.
+bool answer_extra_api(int level, int name, void* value, socklen_t* length) {
+  static constexpr rs::RsocketLibrary kLibrary(&ringsock_recvfrom);
+  return vma::answer_library_option(kLibrary, level, name, value, length);
+}
+
+}  // namespace
+
 void add_rsockets() {
   transports::bring_hand_overs(rs::ring_hand_overs());
-  add_way({.may_carry = &may_offload, .make = &make_stream});
+  add_way({.may_carry = &may_offload,
+           .make = &make_stream,
+           .answer_option = &answer_extra_api,
+           .send_flags = VMA_SND_FLAGS_DUMMY});
   add_way({.may_carry = &may_carry_datagrams, .make = &make_datagrams});
 }
 

@@ -75,7 +75,7 @@ constexpr int kStreamsUnusual = MSG_FASTOPEN | kWaysSendFlags;
 /// carry know the flags. A send with such flags does not wait.
 bool refuses_ways_flags(Lookup& stream, int& flags) {
   if (!are_ways_send_flags(flags)) return false;
-  if (stream->as_ring_user() == nullptr) return true;
+  if (stream->as_api_socket() == nullptr) return true;
   flags |= MSG_DONTWAIT;
   return false;
 }

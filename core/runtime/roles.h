@@ -17,7 +17,7 @@
 #include "core/base/socket_address.h"
 
 namespace ringsock::vma {
-class RingUser;
+class ApiSocket;
 }  // namespace ringsock::vma
 
 namespace ringsock::runtime {
@@ -67,6 +67,9 @@ class Transfer {
   virtual std::size_t room_to_send() noexcept { return 0; }
   /// Answers ioctl(2) with SIOCATMARK or SIOCOUTQNSD. EOPNOTSUPP, the default: the kernel's socket knows.
   virtual Result<int> ask(unsigned long request);
+  /// Returns the part of it that answers VMA's Extra API (core/extra_api/api_socket.h), or null: the kernel has the
+  /// socket.
+  virtual vma::ApiSocket* as_api_socket() noexcept { return nullptr; }
 
  protected:
   ~Transfer() = default;
@@ -135,9 +138,6 @@ class Setup {
   virtual Result<SocketAddress> peer_name();
   virtual Status set_option(int level, int name, const void* value, socklen_t length);
   virtual Status get_option(int level, int name, void* value, socklen_t* length);
-
-  /// Returns the part of it that libvma's functions use (libvmacompat/process/ring_user.h), or null.
-  virtual vma::RingUser* as_ring_user() noexcept { return nullptr; }
 
  protected:
   ~Setup() = default;

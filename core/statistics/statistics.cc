@@ -153,6 +153,12 @@ const char* to_string(KernelReason reason) {
   return "?";
 }
 
+CounterSums SocketStatistics::sums() const {
+  CounterSums out;
+  out.add(slot_->counters);
+  return out;
+}
+
 void CounterSums::add(const SlotCounters& counters) {
   bytes_out += counters.bytes_out.load(std::memory_order_relaxed);
   messages_out += counters.messages_out.load(std::memory_order_relaxed);

@@ -19,6 +19,15 @@ struct SocketDescription {
   SocketAddress peer{};
 };
 
+/// The sums of counters: of one socket, or of a process's sockets, past and present.
+struct CounterSums {
+  std::uint64_t bytes_out = 0, messages_out = 0;
+  std::uint64_t bytes_in = 0, messages_in = 0;
+  std::uint64_t wakeups = 0, spins_paid = 0, errors = 0;
+
+  void add(const SlotCounters& counters);
+};
+
 /// One socket's slot. Counting costs two relaxed loads and stores on a line of its own: no lock, no system call, no
 /// locked instruction. The first slot of a process makes the process's page.
 class SocketStatistics {
@@ -48,18 +57,11 @@ class SocketStatistics {
   void count_wakeup();
   void count_spin_paid() { add_relaxed(slot_->counters.spins_paid, 1); }
   void count_error() { add_relaxed(slot_->counters.errors, 1); }
+  /// Returns what has been counted. Threads: any; the sums may be outdated.
+  [[nodiscard]] CounterSums sums() const;
 
  private:
   SocketSlot* slot_;
-};
-
-/// The sums over a process's sockets, past and present.
-struct CounterSums {
-  std::uint64_t bytes_out = 0, messages_out = 0;
-  std::uint64_t bytes_in = 0, messages_in = 0;
-  std::uint64_t wakeups = 0, spins_paid = 0, errors = 0;
-
-  void add(const SlotCounters& counters);
 };
 
 /// The process's page. Threads: any. Without /dev/shm, or room in it, the page is private memory: counting works, but

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "core/config/vma_line.h"
 #include "core/transports/choice.h"
 #include "core/transports/connecting.h"
 #include "core/transports/listening_beside.h"
@@ -23,7 +24,8 @@ class WayMaker {
   /// Returns what moves connections of this socket, or null where they are made by the way from the start.
   [[nodiscard]] virtual std::unique_ptr<Mover> make_mover(ChosenSocket& socket, Way& way) const = 0;
   /// Returns whether the rules permit the way for a connection to `address`, or a listener on it.
-  [[nodiscard]] virtual bool permits(int domain, const SocketAddress& address) const = 0;
+  /// @param role  tcp_client or tcp_server
+  [[nodiscard]] virtual bool permits(int domain, const SocketAddress& address, config::VmaRole role) const = 0;
   /// Returns what decides about connections that end soon, or null where the way makes these, too.
   [[nodiscard]] virtual ShortConnections* short_connections() const { return nullptr; }
 
@@ -54,7 +56,6 @@ class ChosenSocket final : public PassedOn<ChosenSocket> {
   Result<SocketAddress> peer_name() override;
   Status set_option(int level, int name, const void* value, socklen_t length) override;
   Status get_option(int level, int name, void* value, socklen_t* length) override;
-
   Result<ssize_t> receive(msghdr& message, int flags) override;
   Result<ssize_t> send(const msghdr& message, int flags) override;
   Result<ssize_t> receive_bytes(void* data, std::size_t length, int flags) override;

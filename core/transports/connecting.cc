@@ -47,7 +47,7 @@ void count_by_kernel(KernelReason reason) {
 std::optional<KernelReason> Connecting::reason_for_kernel(const sockaddr* address, socklen_t length) try {
   const auto destination = SocketAddress::from(address, length);
   if (!destination || destination->family() != socket_.domain_ || destination->port() == 0) return KernelReason::other;
-  if (!socket_.maker_.permits(socket_.domain_, *destination)) return KernelReason::rule;
+  if (!socket_.maker_.permits(socket_.domain_, *destination, config::VmaRole::tcp_client)) return KernelReason::rule;
   if (destination->is_loopback() && is_loopback_down(socket_.descriptor())) return KernelReason::other;
   destination_ = *destination;
   if (const auto why_not = socket_.way_->why_not_to(destination->unmapped(), socket_.mover_ != nullptr)) return why_not;

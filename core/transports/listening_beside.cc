@@ -95,7 +95,8 @@ Status ListeningBeside::listen_in_family_by_way(int backlog) {
     return Error{EOPNOTSUPP, "the way does not listen"};
   const auto local = name_by(::getsockname, socket_.descriptor(), "getsockname");
   if (!local) return local.error();
-  if (!socket_.maker_.permits(socket_.domain_, local->unmapped())) return Error{EPERM, "a rule"};
+  if (!socket_.maker_.permits(socket_.domain_, local->unmapped(), config::VmaRole::tcp_server))
+    return Error{EPERM, "a rule"};
   return socket_.way_->listening()->listen_in_family(backlog);
 }
 
@@ -104,7 +105,8 @@ Status ListeningBeside::listen_by_way(int backlog) {
   const auto local = name_by(::getsockname, socket_.descriptor(), "getsockname");
   if (!local) return local.error();
   if (local->port() == 0) return Error{EDESTADDRREQ, "no port yet"};
-  if (!socket_.maker_.permits(socket_.domain_, local->unmapped())) return Error{EPERM, "a rule"};
+  if (!socket_.maker_.permits(socket_.domain_, local->unmapped(), config::VmaRole::tcp_server))
+    return Error{EPERM, "a rule"};
   // What was prepared for a family that has ended since: the name may still be taken by a process that is ending.
   if (!socket_.mover_) {
     const Status prepared = socket_.way_->listening()->listen_in_family(backlog);
@@ -167,7 +169,8 @@ Result<int> ListeningBeside::accept_from_kernel(SocketAddress& peer, int flags) 
   if (auto name = SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length)) peer = *name;
   if (socket_.mover_ && socket_.state() != State::kernel) {
     const auto local = name_by(::getsockname, fd, "getsockname");
-    if (local && socket_.maker_.permits(socket_.domain_, local->unmapped()) && socket_.mover_->concerns(*local)) {
+    if (local && socket_.maker_.permits(socket_.domain_, local->unmapped(), config::VmaRole::tcp_server) &&
+        socket_.mover_->concerns(*local)) {
       return take_in_accepted(UniqueFd(fd), *local, flags);
     }
   }

@@ -14,6 +14,9 @@ class PassedOn : public runtime::Endpoint {
   void keep_error(int code) noexcept final { by_way().transfer.keep_error(code); }
   Result<int> unread_bytes() final { return by_way().transfer.unread_bytes(); }
   Result<int> unsent_bytes() final { return by_way().transfer.unsent_bytes(); }
+  vma::ApiSocket* as_api_socket() noexcept final {
+    return this->has_left_to_kernel() ? nullptr : by_way().transfer.as_api_socket();
+  }
 
   void look_for_end() noexcept final { by_way().readiness.look_for_end(); }
   runtime::Listable* listable() noexcept final { return by_way().readiness.listable(); }

@@ -1,7 +1,14 @@
-// Which sockets may use a way, by the rules of preload_config(5) and by what this process does.
+// Which sockets may use a way, by the rules of preload_config(5), by those that the program adds, and by what this
+// process does.
 #pragma once
 
+#include <pthread.h>
+
+#include <string>
+
+#include "core/base/result.h"
 #include "core/base/socket_address.h"
+#include "core/config/vma_line.h"
 
 namespace ringsock::transports {
 
@@ -9,9 +16,16 @@ namespace ringsock::transports {
 /// Threads: any.
 bool permits_socket(int domain, int type, int protocol);
 /// Returns whether the rules permit a way for a connection to `address`, or for a listener on it. Threads: any.
-bool permits_address(int domain, const SocketAddress& address);
+/// @param role  tcp_client or tcp_server
+bool permits_address(int domain, const SocketAddress& address, config::VmaRole role);
 /// The same for datagrams to `address`, or for a UDP socket bound to it.
-bool permits_datagrams(int domain, const SocketAddress& address);
+/// @param role  udp_sender or udp_receiver
+bool permits_datagrams(int domain, const SocketAddress& address, config::VmaRole role);
+/// Adds a rule of libvma.conf(5) before all others, vma_api_t::add_conf_rule(): what it leaves to "os" uses no way.
+/// Errors: EINVAL, logged. Threads: any.
+Status add_rule(const std::string& line);
+/// Decides for sockets that `thread` makes from now on, vma_api_t::thread_offload(). Errors: ENOMEM. Threads: any.
+Status offload_thread(pthread_t thread, bool on);
 /// Returns whether stop_offloading() has not been called.
 bool is_offloading();
 /// Leaves all future sockets to the kernel, because the library does not see all operations on this process's

@@ -15,12 +15,14 @@
 #include "core/base/posix_edge.h"
 #include "core/base/rare_calls.h"
 #include "core/base/unique_fd.h"
+#include "core/extra_api/extra_api.h"
 #include "core/poll/socket_calls.h"
 #include "core/poll/wait.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/library_call.h"
 #include "librsocket/datagram/datagram_socket.h"
 #include "librsocket/export.h"
+#include "librsocket/rsocket_library.h"
 #include "librsocket/rsocket_process.h"
 #include "librsocket/stream_socket.h"
 
@@ -337,6 +339,10 @@ RS_EXPORT int rsetsockopt(int fd, int level, int name, const void* value, sockle
 }
 
 RS_EXPORT int rgetsockopt(int fd, int level, int name, void* value, socklen_t* length) {
+  if (fd == -1 && value != nullptr && length != nullptr) {
+    static constexpr RsocketLibrary kLibrary(&::recvfrom);
+    if (vma::answer_library_option(kLibrary, level, name, value, length)) return 0;
+  }
   return on_pinned_socket(fd, [&](Lookup& socket) { return socket->get_option(level, name, value, length); });
 }
 

@@ -1,4 +1,5 @@
 #include "librsocket/hand_over/door.h"
+#include "librsocket/stream_api.h"
 
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -315,7 +316,9 @@ Mutex& moving() {
 
 void move_to_kernel(StreamSocket& connection, int kernel_socket) {
   const std::lock_guard guard(moving());
-  if (!connection.endpoint().has_left_to_kernel()) connection.numbers().go_on_as(kernel_socket);
+  if (connection.endpoint().has_left_to_kernel()) return;
+  if (StreamApi* const api = connection.core().api()) api->leave_to_kernel();
+  connection.numbers().go_on_as(kernel_socket);
 }
 
 namespace {

@@ -23,6 +23,7 @@
 #include "librsocket/hand_over/start_relay.h"
 #include "librsocket/hand_over/waiting_clients.h"
 #include "librsocket/rsocket_process.h"
+#include "librsocket/stream_api.h"
 
 namespace ringsock::rs {
 
@@ -204,6 +205,8 @@ Result<std::vector<UniqueFd>> try_to_hand_over_for_good(std::span<const Ref> con
     auto& socket = stream_of(*one);
     if (Status followed = follow(socket); !followed) return followed.error();
     if (one->has_left_to_kernel()) continue;
+    if (StreamApi* const api = socket.core().api(); api != nullptr && api->keeps_connection())
+      return Error{EOPNOTSUPP, "hand-over: the program has packets of the ring"};
     wanted.push_back({socket.descriptor(), true});
     handed_over.push_back(&one);
   }

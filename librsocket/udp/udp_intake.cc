@@ -223,7 +223,7 @@ void UdpIntake::open_door(int fd) {
   const int saved_errno = errno;
   const auto name = name_by(::getsockname, fd, "datagrams: getsockname");
   const auto cookie = soft::socket_cookie(fd);
-  may_have_rings_ = name && cookie && transports::permits_datagrams(domain_, *name);
+  may_have_rings_ = name && cookie && transports::permits_datagrams(domain_, *name, config::VmaRole::udp_receiver);
   if (may_have_rings_) {
     auto opened = soft::IncomingRings::open(*cookie);
     may_have_rings_ = static_cast<bool>(opened);

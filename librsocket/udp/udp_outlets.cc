@@ -193,7 +193,8 @@ void UdpOutlets::sent_by_kernel(int fd, Outlets::value_type& to) {
 /// Opens a ring if the destination takes part.
 void UdpOutlets::open_ring(int fd, Outlets::value_type& to) {
   Outlet& outlet = to.second;
-  if (!transports::permits_datagrams(domain_, to.first) || !soft::check_local(to.first, fd)) {
+  if (!transports::permits_datagrams(domain_, to.first, config::VmaRole::udp_sender) ||
+      !soft::check_local(to.first, fd)) {
     outlet.look_at += kForeign;
     return;
   }

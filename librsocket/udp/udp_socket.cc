@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <mellanox/vma_extra.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 
@@ -129,6 +130,8 @@ std::optional<Result<ssize_t>> UdpSocket::receive_waiting(msghdr& message, int f
 
 Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "sendmsg: closed"};
+  if ((flags & VMA_SND_FLAGS_DUMMY) != 0) [[unlikely]]
+    return Error{EINVAL, "sendmsg: a dummy send"};
   // What is sent after MSG_MORE belongs to the same datagram.
   if ((flags & MSG_MORE) != 0 && !has_left_rings()) leave_rings();
   if (has_left_rings()) [[unlikely]] {

@@ -4,17 +4,20 @@
 #include <algorithm>
 
 #include "core/base/user_memory.h"
+#include "core/extra_api/api_call.h"
 #include "core/poll/wait.h"
-#include "libvmacompat/extra_api/api_call.h"
+#include "core/runtime/fd_table.h"
 #include "libvmacompat/extra_api/members.h"
 #include "libvmacompat/extra_api/ring_descriptors.h"
+#include "libvmacompat/process/ring_socket.h"
+#include "libvmacompat/process/ring_user.h"
 
-namespace ringsock::vma::extra {
+namespace ringsock::vma::rings {
 
 namespace {
 
 bool has_cyclic(runtime::Endpoint& endpoint) {
-  RingUser* const user = endpoint.as_ring_user();
+  RingUser* const user = ring_user_of(endpoint);
   return user != nullptr && user->api().has_cyclic();
 }
 
@@ -22,7 +25,7 @@ bool has_cyclic(runtime::Endpoint& endpoint) {
 /// Errors: EINVAL neither a socket of the library nor a ring; EOPNOTSUPP it has no cyclic buffer.
 Result<runtime::Ref> cyclic_socket(int fd) {
   runtime::FdTable::Lookup found = runtime::fd_table().find(fd);
-  if (found && found->as_ring_user() != nullptr) {
+  if (found && ring_user_of(*found) != nullptr) {
     if (has_cyclic(*found)) return runtime::Ref::share(*found);
     return Error{EOPNOTSUPP, "the socket has no cyclic buffer"};
   }
@@ -38,19 +41,19 @@ struct Read {
   bool may_wait, wants_time;
 };
 
-Result<ApiSocket::CyclicBatch> read(runtime::Endpoint& endpoint, const Read& call) {
-  ApiSocket& socket = endpoint.as_ring_user()->api();
+Result<RingSocket::CyclicBatch> read(runtime::Endpoint& endpoint, const Read& call) {
+  RingSocket& socket = ring_user_of(endpoint)->api();
   const auto attempt = [&] { return socket.read_cyclic(call.least, call.most, call.wants_time); };
   auto got = attempt();
   if (runtime::would_block(got) && call.may_wait) {
     const Nanos deadline = runtime::deadline_after(endpoint.receive_timeout());
     return runtime::retry_until_ready(endpoint, EPOLLIN, deadline, attempt);
   }
-  if (runtime::would_block(got)) return ApiSocket::CyclicBatch{};
+  if (runtime::would_block(got)) return RingSocket::CyclicBatch{};
   return got;
 }
 
-void tell(const ApiSocket::CyclicBatch& batch, vma_completion_cb_t& out) {
+void tell(const RingSocket::CyclicBatch& batch, vma_completion_cb_t& out) {
   constexpr std::int64_t kSecond = 1'000'000'000;
   out = {};
   out.packets = batch.packets;
@@ -69,7 +72,7 @@ void tell(const ApiSocket::CyclicBatch& batch, vma_completion_cb_t& out) {
 }  // namespace
 
 int vma_cyclic_buffer_read(int fd, vma_completion_cb_t* completion, std::size_t least, std::size_t most, int flags) {
-  return api_call([&]() -> Result<int> {
+  return extra::api_call([&]() -> Result<int> {
     if (completion == nullptr || most == 0 || least > most) return Error{EINVAL, "vma_cyclic_buffer_read"};
     if (!are_writable(completion)) return Error{EFAULT, "vma_cyclic_buffer_read"};
     if ((flags & ~MSG_DONTWAIT) != 0) return Error{EOPNOTSUPP, "vma_cyclic_buffer_read: flags"};
@@ -87,12 +90,12 @@ int vma_cyclic_buffer_read(int fd, vma_completion_cb_t* completion, std::size_t 
 }
 
 int get_mem_info(int fd, void** address, std::size_t* length, std::uint32_t* key) {
-  return api_call([&]() -> Result<int> {
+  return extra::api_call([&]() -> Result<int> {
     if (address == nullptr || length == nullptr || key == nullptr) return Error{EINVAL, "get_mem_info"};
     if (!are_writable(address) || !are_writable(length) || !are_writable(key)) return Error{EFAULT, "get_mem_info"};
     const auto socket = cyclic_socket(fd);
     if (!socket) return socket.error();
-    const auto memory = (*socket)->as_ring_user()->api().cyclic_memory();
+    const auto memory = ring_user_of(**socket)->api().cyclic_memory();
     if (!memory) return memory.error();
     *address = memory->bytes.data();
     *length = memory->bytes.size();
@@ -101,4 +104,4 @@ int get_mem_info(int fd, void** address, std::size_t* length, std::uint32_t* key
   });
 }
 
-}  // namespace ringsock::vma::extra
+}  // namespace ringsock::vma::rings

@@ -6,20 +6,20 @@
 #include "core/base/notice.h"
 #include "core/base/user_memory.h"
 #include "core/ethernet/interface.h"
-#include "libvmacompat/extra_api/api_call.h"
+#include "core/extra_api/api_call.h"
+#include "core/extra_api/lent_packets.h"
 #include "libvmacompat/extra_api/members.h"
 #include "libvmacompat/extra_api/ring_descriptors.h"
-#include "libvmacompat/process/lent_packets.h"
 #include "libvmacompat/process/vma_process.h"
 
-namespace ringsock::vma::extra {
+namespace ringsock::vma::rings {
 
 namespace {
 
 /// Carries out `body()` if VMA_SOCKETXTREME is set.
 template <class Body>
 int event_call(Body body) {
-  return api_call([&]() -> Result<int> {
+  return extra::api_call([&]() -> Result<int> {
     if (process().config.socketxtreme) [[likely]]
       return body();
     if (is_first(Notice::no_socketxtreme))
@@ -134,4 +134,4 @@ int socketxtreme_free_vma_buff(vma_buff_t* buffer) {
   });
 }
 
-}  // namespace ringsock::vma::extra
+}  // namespace ringsock::vma::rings

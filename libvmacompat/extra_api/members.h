@@ -1,5 +1,5 @@
-// The functions of VMA's Extra API (<mellanox/vma_extra.h>), each of which may be called at any time, with any
-// arguments.
+// The functions of VMA's Extra API (<mellanox/vma_extra.h>) that concern Ethernet rings. Each may be called at any
+// time, with any arguments.
 #pragma once
 
 #include <mellanox/vma_extra.h>
@@ -7,16 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace ringsock::vma::extra {
+namespace ringsock::vma::rings {
 
-// process_members.cc: what concerns the process
-int add_conf_rule(const char* line);
-int thread_offload(int offload, pthread_t thread);
-int dump_fd_stats(int fd, int log_level);
+// profile_members.cc
 int vma_add_ring_profile(vma_ring_type_attr* profile, int* key);
 /// The same with the numbers of types that VMA 8.8.2 to 9.2 had.
 int add_older_ring_profile(vma_ring_type_attr* profile, int* key);
-int ioctl(void* control, std::size_t length);
 
 // ring_members.cc: rings of sockets
 int get_socket_rings_num(int fd);
@@ -25,10 +21,7 @@ int get_socket_tx_ring_fd(int fd, sockaddr* to, socklen_t length);
 int get_socket_network_header(int fd, void* room, std::uint16_t* length);
 int vma_modify_ring(vma_modify_ring_attr* wish);
 
-// packet_members.cc: packets in buffers of the rings
-int register_recv_callback(int fd, vma_recv_callback_t callback, void* context);
-int recvfrom_zcopy(int fd, void* room, std::size_t bytes, int* flags, sockaddr* from, socklen_t* from_length);
-int free_packets(int fd, vma_packet_t* packets, std::size_t count);
+// event_members.cc: SocketXtreme
 int socketxtreme_poll(int ring_fd, vma_completion_t* completions, unsigned int count, int flags);
 int socketxtreme_free_vma_packets(vma_packet_desc_t* packets, int count);
 int socketxtreme_ref_vma_buff(vma_buff_t* buffer);
@@ -38,9 +31,4 @@ int socketxtreme_free_vma_buff(vma_buff_t* buffer);
 int vma_cyclic_buffer_read(int fd, vma_completion_cb_t* completion, std::size_t least, std::size_t most, int flags);
 int get_mem_info(int fd, void** address, std::size_t* length, std::uint32_t* key);
 
-// direct_members.cc: queues of network cards in the program's hands, which there are not
-int get_ring_direct_descriptors(int ring_fd, vma_mlx_hw_device_data* data);
-int register_memory_on_ring(int ring_fd, void* address, std::size_t length, std::uint32_t* key);
-int deregister_memory_on_ring(int ring_fd, void* address, std::size_t length);
-
-}  // namespace ringsock::vma::extra
+}  // namespace ringsock::vma::rings

@@ -7,11 +7,12 @@
 #include <span>
 
 #include "core/base/user_memory.h"
-#include "libvmacompat/extra_api/api_call.h"
+#include "core/extra_api/api_call.h"
 #include "libvmacompat/extra_api/members.h"
 #include "libvmacompat/extra_api/ring_descriptors.h"
+#include "libvmacompat/extra_api/with_socket.h"
 
-namespace ringsock::vma::extra {
+namespace ringsock::vma::rings {
 
 namespace {
 
@@ -46,16 +47,16 @@ Result<int> moderate(const vma_modify_ring_attr& wish) {
 }  // namespace
 
 int get_socket_rings_num(int fd) {
-  return api_call([&] {
+  return extra::api_call([&] {
     return with_socket(
-        fd, 0, [](ApiSocket& socket) -> Result<int> { return static_cast<int>(socket.receiving_rings().size()); });
+        fd, 0, [](RingSocket& socket) -> Result<int> { return static_cast<int>(socket.receiving_rings().size()); });
   });
 }
 
 int get_socket_rings_fds(int fd, int* ring_fds, int room) {
-  return api_call([&]() -> Result<int> {
+  return extra::api_call([&]() -> Result<int> {
     if (ring_fds == nullptr || room <= 0) return Error{EINVAL, "get_socket_rings_fds"};
-    return with_socket(fd, 0, [&](ApiSocket& socket) -> Result<int> {
+    return with_socket(fd, 0, [&](RingSocket& socket) -> Result<int> {
       const auto rings = socket.receiving_rings();
       const std::size_t count = std::min(rings.size(), static_cast<std::size_t>(room));
       if (!are_writable(ring_fds, count)) return Error{EFAULT, "get_socket_rings_fds"};
@@ -65,11 +66,11 @@ int get_socket_rings_fds(int fd, int* ring_fds, int room) {
 }
 
 int get_socket_tx_ring_fd(int fd, sockaddr* to, socklen_t length) {
-  return api_call([&]() -> Result<int> {
+  return extra::api_call([&]() -> Result<int> {
     constexpr Error kBad{EINVAL, "get_socket_tx_ring_fd"};
     if (is_stream(fd)) return Error{ENOSYS, "get_socket_tx_ring_fd: a stream"};
     if (to == nullptr || !is_readable(to, std::min<std::size_t>(length, sizeof(sockaddr_storage)))) return kBad;
-    return with_socket(fd, kBad, [&](ApiSocket& socket) -> Result<int> {
+    return with_socket(fd, kBad, [&](RingSocket& socket) -> Result<int> {
       const auto address = SocketAddress::from(to, length);
       if (!address) return kBad;
       const auto ring = socket.sending_ring(*address);
@@ -79,10 +80,10 @@ int get_socket_tx_ring_fd(int fd, sockaddr* to, socklen_t length) {
 }
 
 int get_socket_network_header(int fd, void* room, std::uint16_t* length) {
-  return api_call([&]() -> Result<int> {
+  return extra::api_call([&]() -> Result<int> {
     constexpr Error kNotConnected{ENOTCONN, "get_socket_network_header"};
     if (length == nullptr || !are_writable(length) || !is_open(fd)) return Error{EINVAL, "get_socket_network_header"};
-    return with_socket(fd, kNotConnected, [&](ApiSocket& socket) -> Result<int> {
+    return with_socket(fd, kNotConnected, [&](RingSocket& socket) -> Result<int> {
       const auto headers = socket.headers_to_peer();
       if (headers.empty()) return kNotConnected;
       if (room != nullptr) {
@@ -97,7 +98,7 @@ int get_socket_network_header(int fd, void* room, std::uint16_t* length) {
 }
 
 int vma_modify_ring(vma_modify_ring_attr* wish) {
-  return api_call([&]() -> Result<int> {
+  return extra::api_call([&]() -> Result<int> {
     constexpr std::uint32_t kKnown = VMA_MODIFY_RING_CQ_MODERATION | VMA_MODIFY_RING_CQ_ARM;
     if (wish == nullptr) return Error{EINVAL, "vma_modify_ring"};
     if (!are_readable(wish)) return Error{EFAULT, "vma_modify_ring"};
@@ -108,4 +109,4 @@ int vma_modify_ring(vma_modify_ring_attr* wish) {
   });
 }
 
-}  // namespace ringsock::vma::extra
+}  // namespace ringsock::vma::rings

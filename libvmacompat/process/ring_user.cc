@@ -11,7 +11,7 @@ void for_each_ring_user(void (RingUser::*visit)()) {
   runtime::fd_table().for_each(
       [&](int, runtime::Endpoint& endpoint) { endpoints.push_back(runtime::Ref::share(endpoint)); });
   for (const runtime::Ref& one : endpoints) {
-    if (RingUser* const user = one->as_ring_user()) (user->*visit)();
+    if (RingUser* const user = ring_user_of(*one)) (user->*visit)();
   }
 }
 

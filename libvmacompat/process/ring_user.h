@@ -3,15 +3,18 @@
 
 #include <cstdint>
 
+#include "core/extra_api/api_socket.h"
+#include "core/runtime/endpoint.h"
+
 namespace ringsock::vma {
 
-class ApiSocket;
+class RingSocket;
 
 /// Played by endpoints in the table of descriptors. Called without locks.
 class RingUser {
  public:
-  /// Returns the part that answers the Extra API (api_socket.h). Threads: any.
-  virtual ApiSocket& api() noexcept = 0;
+  /// Returns the part that answers the Extra API about rings (ring_socket.h). Threads: any.
+  virtual RingSocket& api() noexcept = 0;
 
   // Called by the service thread:
   /// Addresses of this host have changed.
@@ -30,6 +33,12 @@ class RingUser {
   RingUser& operator=(const RingUser&) = default;
   ~RingUser() = default;
 };
+
+/// Returns an endpoint as one, or null.
+inline RingUser* ring_user_of(runtime::Endpoint& endpoint) {
+  ApiSocket* const socket = endpoint.as_api_socket();
+  return socket != nullptr ? socket->as_ring_user() : nullptr;
+}
 
 /// Calls `visit` of all sockets of the process that may use rings. Holds no lock of the table or of a socket meanwhile.
 void for_each_ring_user(void (RingUser::*visit)());

@@ -33,7 +33,7 @@ void log_lines(config::VmaLogLevel level, std::string_view text) {
 void trace_socket(int fd, int segments) {
   runtime::FdTable::Lookup socket = runtime::fd_table().find(fd);
   if (socket) socket.pin();
-  RingUser* const user = socket ? socket->as_ring_user() : nullptr;
+  RingUser* const user = socket ? ring_user_of(*socket) : nullptr;
   const auto count = static_cast<std::uint32_t>(segments != runtime::kVmaUnchanged ? segments : runtime::kVmaTraced);
   if (user != nullptr && user->trace(count)) return;
   process().log.write(config::VmaLogLevel::warning,

@@ -12,9 +12,9 @@
 #include "core/config/vma_log.h"
 #include "core/config/vma_rules.h"
 #include "core/ethernet/options.h"
+#include "core/extra_api/thread_offload.h"
 #include "libvmacompat/process/agent_client.h"
 #include "libvmacompat/process/ring_profiles.h"
-#include "libvmacompat/process/thread_offload.h"
 
 namespace ringsock::vma {
 

@@ -4,9 +4,8 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <new>
-#include <utility>
 
+#include "core/extra_api/packet_list.h"
 #include "libvmacompat/tcp/tcp_socket.h"
 
 namespace ringsock::vma {
@@ -17,8 +16,6 @@ namespace {
 
 /// What only a copy can do.
 constexpr int kByCopy = MSG_PEEK | MSG_OOB | MSG_ERRQUEUE | MSG_TRUNC;
-/// What one more packet takes in a list.
-constexpr std::size_t kRoomOfPiece = sizeof(vma_packet_t) + sizeof(iovec);
 
 SocketAddress name_or_none(const Result<SocketAddress>& name) { return name ? *name : SocketAddress(); }
 
@@ -34,32 +31,20 @@ Status TcpApi::set_callback(vma_recv_callback_t function, void* context) {
   return ok();
 }
 
-/// Lends the next piece. Returns false when there is none, or no memory.
-bool TcpApi::lend_piece(tcp::TcpConnection& engine, Nanos now, Received& out) noexcept {
-  try {
-    out.pieces.emplace_back();
-  } catch (const std::bad_alloc&) {
-    return false;
+/// Lends what the engine has, while the list has room. Returns how many bytes; less without memory.
+std::size_t TcpApi::lend_pieces(tcp::TcpConnection& engine, Nanos now, PacketList& list) noexcept {
+  std::size_t bytes = 0;
+  while (list.has_room() && engine.readable() != 0) {
+    const TcpLender::Lent lent = lender_.lend(engine, now);
+    if (lent.packet == nullptr) break;
+    list.add(*lent.packet, lent.piece->bytes);
+    bytes += lent.piece->bytes.size();
   }
-  const TcpLender::Lent lent = lender_.lend(engine, now);
-  if (lent.packet == nullptr) {
-    out.pieces.pop_back();
-    return false;
-  }
-  out.pieces.back() = {lent.packet, lent.piece->bytes};
-  out.bytes += static_cast<ssize_t>(lent.piece->bytes.size());
-  return true;
-}
-
-/// Lends what the engine has, up to `most` pieces. Returns how many bytes.
-std::size_t TcpApi::lend_pieces(tcp::TcpConnection& engine, Nanos now, std::size_t most, Received& out) {
-  while (out.pieces.size() < most && engine.readable() != 0 && lend_piece(engine, now, out)) {
-  }
-  return static_cast<std::size_t>(out.bytes);
+  return bytes;
 }
 
 Result<ApiSocket::Received> TcpApi::failed(Error error) {
-  if (error.code == EIO && socket_.is_kernels_now()) return Received{.is_kernels = true};
+  if (error.code == EIO && socket_.is_kernels_now()) return Received{.as = Received::As::nothing};
   return error;
 }
 
@@ -69,30 +54,28 @@ Result<ApiSocket::Received> TcpApi::receive_copy(msghdr& message, int flags, boo
   return copied ? Result<Received>(Received{.bytes = *copied}) : failed(copied.error());
 }
 
-Result<ApiSocket::Received> TcpApi::receive_packet(msghdr& message, std::size_t, int flags, bool never_copies) {
+Result<ApiSocket::Received> TcpApi::receive_packets(PacketList& list, msghdr& message, int flags, bool never_copies) {
   if (socket_.is_closed()) return Error{EBADF, "recvfrom_zcopy: closed meanwhile"};
   if ((flags & kByCopy) != 0) return receive_copy(message, flags, never_copies);
-  const std::size_t room = message.msg_iov->iov_len;
-  const std::size_t most = room < sizeof(vma_packets_t) ? 0 : (room - sizeof(vma_packets_t)) / kRoomOfPiece;
   message.msg_namelen = 0;  // as recvfrom(2)
   if (callback_.is_set()) [[unlikely]] {
     if (const int error = callback_.comes_first(flags))
       return Error{error, "recvfrom_zcopy: the application's callback"};
   }
-  Received out;
   bool is_short = false;
   const auto got = stream_.receive_by([&](tcp::TcpConnection& engine, Nanos now) {
     if (callback_.hides(engine)) return std::size_t{0};
-    const std::size_t bytes = lend_pieces(engine, now, most, out);
+    const std::size_t bytes = lend_pieces(engine, now, list);
     callback_.note_read(engine);
     is_short = bytes == 0 && engine.readable() != 0;
     return bytes;
   });
   // Another thread may have given the connection to the kernel since.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!out.pieces.empty() && !socket_.is_on_ring()) lender_.leave_to_kernel();
+  if (!list.is_empty() && !socket_.is_on_ring()) lender_.leave_to_kernel();
   if (is_short) return Error{ENOBUFS, "recvfrom_zcopy"};
-  return got ? Result<Received>(std::move(out)) : failed(got.error());
+  if (!got) return failed(got.error());
+  return Received{.bytes = *got, .as = list.is_empty() ? Received::As::bytes : Received::As::packets};
 }
 
 bool TcpApi::trace(std::uint32_t segments) {

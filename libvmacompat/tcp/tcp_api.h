@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "libvmacompat/process/api_socket.h"
+#include "libvmacompat/process/ring_socket.h"
 #include "libvmacompat/process/ring_user.h"
 #include "libvmacompat/tcp/carried_connection.h"
 #include "libvmacompat/tcp/carried_stream.h"
@@ -20,7 +20,7 @@ namespace ringsock::vma {
 class TcpSocket;
 
 /// Threads: any.
-class TcpApi final : public ApiSocket, public RingUser {
+class TcpApi final : public RingSocket, public RingUser {
  public:
   TcpApi(TcpSocket& socket, CarriedConnection& connection, CarriedStream& stream, TcpStatistics& statistics,
          TcpLender& lender, TcpCallback& callback, TcpEvents& events)
@@ -36,20 +36,20 @@ class TcpApi final : public ApiSocket, public RingUser {
   std::shared_ptr<ethernet::Ring> sending_ring(const SocketAddress&) override { return nullptr; }
   std::vector<std::byte> headers_to_peer() override { return {}; }
   Status set_callback(vma_recv_callback_t function, void* context) override;
-  Result<Received> receive_packet(msghdr& message, std::size_t least_room, int flags, bool never_copies) override;
+  Result<Received> receive_packets(PacketList& list, msghdr& message, int flags, bool never_copies) override;
   std::uint32_t lender() override { return lender_.number(); }
   void packets_freed() override { lender_.packets_freed(); }
 
   // -- RingUser: the connection follows the network itself (TcpClock)
-  ApiSocket& api() noexcept override { return *this; }
+  RingUser* as_ring_user() noexcept override { return this; }
+  RingSocket& api() noexcept override { return *this; }
   void follow_addresses() override {}
   void follow_netfilter() override {}
   void refresh_statistics() override;
   bool trace(std::uint32_t segments) override;
 
  private:
-  bool lend_piece(engine::tcp::TcpConnection& engine, Nanos now, Received& out) noexcept;
-  std::size_t lend_pieces(engine::tcp::TcpConnection& engine, Nanos now, std::size_t most, Received& out);
+  std::size_t lend_pieces(engine::tcp::TcpConnection& engine, Nanos now, PacketList& list) noexcept;
   Result<Received> receive_copy(msghdr& message, int flags, bool never_copies);
   Result<Received> failed(Error error);
 

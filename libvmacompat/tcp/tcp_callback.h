@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "core/base/mutex.h"
+#include "core/extra_api/callback_runner.h"
 #include "core/runtime/due_calls.h"
 #include "core/runtime/endpoint.h"
-#include "libvmacompat/process/callback_runner.h"
 #include "libvmacompat/tcp/carried_connection.h"
 #include "libvmacompat/tcp/tcp_lender.h"
 

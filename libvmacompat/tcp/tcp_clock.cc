@@ -74,7 +74,7 @@ void TcpClock::tick() {
   for (const runtime::Ref& one : present) {
     auto& socket = static_cast<TcpSocket&>(*one);
     const bool was_used = socket.look(now);
-    if (RingUser* const user = socket.as_ring_user())
+    if (RingUser* const user = ring_user_of(socket))
       for (auto& ring : user->api().receiving_rings()) rings[std::move(ring)] |= was_used;
     is_quiet &= !was_used;
   }

@@ -5,9 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "core/extra_api/api_socket.h"
 #include "core/runtime/fd_table.h"
-#include "libvmacompat/process/api_socket.h"
-#include "libvmacompat/process/ring_user.h"
 
 namespace ringsock::vma {
 
@@ -42,10 +41,10 @@ class TcpLender::PolledMemory final : public LentMemory {
   void tell() const noexcept {
     try {
       runtime::FdTable::Lookup found = runtime::fd_table().find(fd_);
-      RingUser* const user = found ? found->as_ring_user() : nullptr;
-      if (user == nullptr) return;
+      ApiSocket* const socket = found ? found->as_api_socket() : nullptr;
+      if (socket == nullptr) return;
       found.pin();
-      user->api().packets_freed();
+      socket->packets_freed();
     } catch (const std::bad_alloc&) {  // the clock does it
     }
   }

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "core/engine/tcp/lending.h"
-#include "libvmacompat/process/lent_packets.h"
+#include "core/extra_api/lent_packets.h"
 #include "libvmacompat/tcp/carried_connection.h"
 
 namespace ringsock::vma {

@@ -48,7 +48,7 @@ class TcpSocket final : public runtime::Endpoint {
   Status set_option(int level, int name, const void* value, socklen_t length) override;
   Status get_option(int level, int name, void* value, socklen_t* length) override;
 
-  RingUser* as_ring_user() noexcept override { return phase() != Phase::kernels ? &api_ : nullptr; }
+  ApiSocket* as_api_socket() noexcept override { return phase() != Phase::kernels ? &api_ : nullptr; }
 
   Result<ssize_t> receive(msghdr& message, int flags) override;
   Result<ssize_t> send(const msghdr& message, int flags) override;

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "libvmacompat/process/lent_packets.h"
+#include "core/extra_api/lent_packets.h"
 
 namespace ringsock::vma {
 

@@ -7,10 +7,10 @@
 
 #include "core/base/mutex.h"
 #include "core/ethernet/arrival.h"
+#include "core/extra_api/callback_runner.h"
+#include "core/extra_api/lent_packets.h"
 #include "core/runtime/due_calls.h"
 #include "core/runtime/endpoint.h"
-#include "libvmacompat/process/callback_runner.h"
-#include "libvmacompat/process/lent_packets.h"
 #include "libvmacompat/udp/datagram_queue.h"
 #include "libvmacompat/udp/kernel_socket.h"
 

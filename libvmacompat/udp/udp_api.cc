@@ -2,11 +2,14 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <mutex>
 
 #include "core/ethernet/bursts.h"
 #include "core/ethernet/interface.h"
+#include "core/extra_api/packet_list.h"
 #include "libvmacompat/udp/udp_socket.h"
 
 namespace ringsock::vma {
@@ -20,6 +23,8 @@ std::vector<std::shared_ptr<ethernet::Ring>> UdpApi::receiving_rings() {
   return flows_.attached().rings();
 }
 
+RingUser* UdpApi::as_ring_user() noexcept { return &socket_; }
+
 /// A destination that is new may bring answers by a new ring.
 std::shared_ptr<ethernet::Ring> UdpApi::sending_ring(const SocketAddress& destination) {
   const PolledRings::News news(rings_);
@@ -32,8 +37,7 @@ std::vector<std::byte> UdpApi::headers_to_peer() {
 }
 
 /// As UdpSocket::receive(), but datagrams of rings stay in their buffers.
-Result<ApiSocket::Received> UdpApi::receive_packet(msghdr& message, std::size_t least_room, int flags,
-                                                   bool never_copies) {
+Result<ApiSocket::Received> UdpApi::receive_packets(PacketList& list, msghdr& message, int flags, bool never_copies) {
   if (socket_.is_closed()) return Error{EBADF, "recvfrom_zcopy: closed meanwhile"};
   ethernet::Bursts::note_receive();
   if (!socket_.queue_.has_older() && (!rings_.any() || socket_.kernel_.is_due() || (flags & kErrorsToo) != 0)) {
@@ -41,16 +45,31 @@ Result<ApiSocket::Received> UdpApi::receive_packet(msghdr& message, std::size_t 
     if (copied || copied.error().code != EAGAIN || (flags & kErrorsToo) != 0) return copied;
   }
   if (socket_.progress()) {
-    if (message.msg_iov->iov_len < least_room) return Error{ENOBUFS, "recvfrom_zcopy"};
-    if (auto packet = socket_.queue_.whole().take(flags)) {
-      const auto bytes = static_cast<ssize_t>(packet->layout.payload_bytes);
-      return Received{.bytes = bytes, .packet = *std::move(packet)};
-    }
+    if (!list.has_room_for_head()) return Error{ENOBUFS, "recvfrom_zcopy"};
+    if (auto packet = socket_.queue_.whole().take(flags)) return lend(*packet, list, message);
   }
   if (callback_.comes_first(flags)) return Error{ERESTART, "recvfrom_zcopy: the application's callback"};
   const bool may_wait = !socket_.is_nonblocking() && (flags & MSG_DONTWAIT) == 0;
   if (may_wait && socket_.read_shut_.load(std::memory_order_relaxed)) return Received{};
   return Error{EAGAIN, "recvfrom_zcopy"};
+}
+
+/// Lends a datagram. The program sees only how long it is where the list has no room for its part.
+Result<ApiSocket::Received> UdpApi::lend(const ethernet::Arrival& packet, PacketList& list, msghdr& message) {
+  const std::span<const std::byte> payload = packet.packet().payload;
+  const LentPacket* const lent = lent_packets().lend(lender(), packet.buffer, payload);
+  if (lent == nullptr) return Error{ENOBUFS, "recvfrom_zcopy: memory"};
+  if (message.msg_name != nullptr) {
+    const SocketAddress source = wire::source_of(packet.bytes(), packet.layout, packet.ifindex);
+    std::memcpy(message.msg_name, source.get(), std::min(message.msg_namelen, source.length()));
+    message.msg_namelen = source.length();
+  }
+  if (list.has_room()) {
+    list.add(*lent, payload);
+  } else {
+    list.add_cut(*lent);
+  }
+  return Received{.bytes = static_cast<ssize_t>(packet.layout.payload_bytes), .as = Received::As::packets};
 }
 
 // -- cyclic buffers
@@ -71,7 +90,7 @@ void UdpApi::fill_cyclic(std::size_t least, std::size_t most) {
   }
 }
 
-Result<ApiSocket::CyclicBatch> UdpApi::read_cyclic(std::size_t least, std::size_t most, bool wants_time) {
+Result<RingSocket::CyclicBatch> UdpApi::read_cyclic(std::size_t least, std::size_t most, bool wants_time) {
   if (socket_.is_closed()) return Error{EBADF, "vma_cyclic_buffer_read: closed meanwhile"};
   ethernet::Bursts::note_receive();
   WholeDatagrams& whole = socket_.queue_.whole();
@@ -88,7 +107,7 @@ Result<ApiSocket::CyclicBatch> UdpApi::read_cyclic(std::size_t least, std::size_
   });
 }
 
-Result<ApiSocket::CyclicMemory> UdpApi::cyclic_memory() {
+Result<RingSocket::CyclicMemory> UdpApi::cyclic_memory() {
   const std::lock_guard guard(flows_.setup_lock());
   const auto rings = flows_.attached().rings();
   if (rings.empty()) return Error{ENODATA, "get_mem_info: no ring"};

@@ -64,8 +64,8 @@ class UdpSocket final : public runtime::Endpoint, public RingUser {
   void passed_on() noexcept override;
   void process_ends() noexcept override;
 
-  RingUser* as_ring_user() noexcept override { return this; }
-  ApiSocket& api() noexcept override { return api_; }
+  ApiSocket* as_api_socket() noexcept override { return &api_; }
+  RingSocket& api() noexcept override { return api_; }
   void follow_addresses() override;
   void follow_netfilter() override;
   /// Called by the service thread when another process has a socket on this port, too.

@@ -11,6 +11,7 @@ enum class Waiting { blocking, spinning };
 Figure ping_pong_us(const Calls& calls, Waiting waiting);                 ///< 64 B, one way
 Figure messages_per_second(const Calls& calls);                           ///< 64 B, one direction
 Figure stream_gb_per_second(const Calls& calls);                          ///< 64 KiB messages, one direction
+Figure zero_copy_gb_per_second();                                         ///< 64 KiB messages, recvfrom_zcopy()
 Figure riowrite_gb_per_second(bool shared);                               ///< 64 KiB, into one mapped buffer
 Figure connections_per_second(const Calls& calls);                        ///< connect, 1 B each way, close
 Figure idle_memory_kib();                                                 ///< both ends of a connection together

@@ -107,6 +107,9 @@ void measure_one_connection(Bench& bench) {
       {"64 KiB messages, one direction", "GB/s", false, {}, {}, {}, times(2.5, "2.5 ×"), "9 GB/s"},
       [] { return stream_gb_per_second(kKernel); }, [] { return stream_gb_per_second(kRing); });
   const Figure rsend = bench.ring_of_last();
+  bench.compare(
+      {"64 KiB, received without a copy (ratio: over rrecv)", "GB/s", false, {}, {}, rsend, times(1.3, "1.3 ×"), ""},
+      {}, zero_copy_gb_per_second);
   bench.compare({"64 KiB riowrite (ratio: over rsend)", "GB/s", false, {}, {}, rsend, times(0.3, "0.3 ×"), ""}, {},
                 [] { return riowrite_gb_per_second(false); });
   bench.compare({"the same into shared memory (iomap_share)", "GB/s", false, {}, {}, rsend, times(1, "1 ×"), "memcpy"},

@@ -107,7 +107,7 @@ class FakeWayMaker final : public transports::WayMaker {
                                                               transports::Way&) const override {
     return nullptr;
   }
-  [[nodiscard]] bool permits(int, const SocketAddress&) const override { return network_.permits; }
+  [[nodiscard]] bool permits(int, const SocketAddress&, config::VmaRole) const override { return network_.permits; }
 
  private:
   FakeNetwork& network_;

@@ -64,8 +64,48 @@ void ReceiveWindow::plan_next() {
     free_at = std::max(free_at, used.start + (shared_end - used.offset));
   }
   const std::uint64_t full_at = uses_all_ ? newest.start : newest.end();
-  due_when_arrived_.store(can_grow() ? full_at : UINT64_MAX, std::memory_order_relaxed);
+  const bool has_place = held_of_[segment_count_ % kMaxSegments] == 0;
+  if (!has_place || is_held(next)) free_at = UINT64_MAX;
+  due_when_arrived_.store(can_grow() && has_place ? full_at : UINT64_MAX, std::memory_order_relaxed);
   due_when_read_.store(free_at, std::memory_order_relaxed);
+}
+
+/// Returns whether a part of the ring overlaps with a held segment.
+bool ReceiveWindow::is_held(const Segment& part) const {
+  if (held_ == 0) return false;
+  for (std::uint32_t i = 0; i < kMaxSegments; ++i) {
+    if (held_of_[i] == 0) continue;
+    const Segment& one = segments_[i];
+    if (one.offset < part.offset + part.length && part.offset < one.offset + one.length) return true;
+  }
+  return false;
+}
+
+ReceiveWindow::Held ReceiveWindow::hold() {
+  Held out{.span = peek(), .segment = oldest_segment_};
+  if (out.span.length == 0) return out;
+  while (read_bytes_.load(std::memory_order_relaxed) >= segment(out.segment).end()) ++out.segment;
+  ++held_;
+  // Before the bytes count as read, or another thread might find the segment free.
+  if (++held_of_[out.segment % kMaxSegments] == 1) plan_next();
+  consume(out.span.length);
+  return out;
+}
+
+void ReceiveWindow::give_back(std::uint32_t segment, std::uint32_t count) {
+  std::uint32_t& pieces = held_of_[segment % kMaxSegments];
+  const std::uint32_t known = std::min(pieces, count);
+  if (known == 0) return;
+  pieces -= known;
+  held_ -= known;
+  if (pieces == 0) plan_next();
+}
+
+void ReceiveWindow::give_all_back() {
+  ++holding_;
+  held_ = 0;
+  held_of_.fill(0);
+  plan_next();
 }
 
 /// Returns whether few of the messages that came since the last announcement would fill a segment.
@@ -161,7 +201,7 @@ Status ReceiveWindow::restore(const Saved& saved) {
   arrived_messages_.store(saved.arrived_messages, std::memory_order_relaxed);
   read_bytes_.store(saved.read_bytes, std::memory_order_relaxed);
   arrived_bytes_.store(saved.arrived_bytes, std::memory_order_release);
-  plan_next();
+  give_all_back();
   return ok();
 }
 

@@ -71,6 +71,25 @@ class ReceiveWindow {
   /// Frees `bytes` <= readable() that have been copied out.
   void consume(std::uint64_t bytes);
 
+  // -- bytes that the application reads where they lie
+  /// Some readable bytes of one segment, which the reader has taken and not copied. The segment stays held.
+  struct Held {
+    Span span{0, 0};
+    std::uint32_t segment = 0;
+  };
+  /// Takes the next bytes, as far as they lie in one segment. No part of the ring that overlaps with a held segment is
+  /// announced before all that was taken from the segment has been given back. Credits are not held: the messages have
+  /// been read. The length is 0 when there are none.
+  Held hold();
+  /// Gives back `count` pieces of a segment, of which only the number modulo kMaxSegments counts. More than are held do
+  /// no harm.
+  void give_back(std::uint32_t segment, std::uint32_t count);
+  [[nodiscard]] bool is_holding() const { return held_ != 0; }
+  /// Gives all back, in a process that goes on without those who read them.
+  void give_all_back();
+  /// Returns a number that changes with restore() and give_all_back(): pieces from before are held no more.
+  [[nodiscard]] std::uint32_t holding() const { return holding_; }
+
   /// A message to the peer about a buffer or credits.
   struct Announcement {
     bool has_buffer;  ///< announce [offset, offset + length) of the ring
@@ -146,6 +165,7 @@ class ReceiveWindow {
   [[nodiscard]] bool has_large_messages() const;
   [[nodiscard]] Segment grown() const;
   [[nodiscard]] Segment following() const;
+  [[nodiscard]] bool is_held(const Segment& part) const;
   void plan_next();
   void go_on_in(std::uint32_t number) {
     oldest_segment_ = number;
@@ -176,6 +196,9 @@ class ReceiveWindow {
   const std::uint16_t queue_entries_;
 
   // Seldom used
+  std::uint32_t held_ = 0;  ///< pieces that the application has, in all segments
+  std::uint32_t holding_ = 0;
+  std::array<std::uint32_t, kMaxSegments> held_of_{};  ///< the same of each segment, by its number modulo kMaxSegments
   bool uses_all_ = false;
   const std::uint32_t ring_bytes_;  ///< an even number
   std::uint32_t first_bytes_;

@@ -53,6 +53,111 @@ TEST(ReceiveWindow, HandsOutBytesInOrderAndWrapsAtTheEndOfTheRing) {
   EXPECT_EQ(window.peek(100).length, 30u);
 }
 
+// -- bytes that the application reads where they lie
+
+TEST(ReceiveWindow, AHeldSegmentIsAnnouncedOnceItIsGivenBack) {
+  OpenWindow window;
+  ASSERT_TRUE(window.arrived(500));
+  const auto held = window.hold();
+  EXPECT_EQ(held.span, (ReceiveWindow::Span{0, 500}));
+  EXPECT_EQ(window.readable(), 0u);
+  ASSERT_TRUE(window.arrived(400));
+  window.consume(400);
+  ASSERT_TRUE(window.due()) << "credits";
+  EXPECT_FALSE(window.due()->has_buffer) << "the first half is read, but the application has it";
+  window.give_back(held.segment, 1);
+  const auto again = window.due();
+  ASSERT_TRUE(again && again->has_buffer);
+  EXPECT_EQ(again->offset, 0u);
+  EXPECT_FALSE(window.is_holding());
+}
+
+TEST(ReceiveWindow, ASegmentIsFreeWithTheLastOfItsPieces) {
+  OpenWindow window;
+  std::vector<ReceiveWindow::Held> held;
+  for (const std::uint32_t bytes : {200u, 300u, 1u}) {
+    ASSERT_TRUE(window.arrived(bytes));
+    held.push_back(window.hold());
+  }
+  EXPECT_EQ(held[0].segment, held[1].segment);
+  EXPECT_NE(held[1].segment, held[2].segment);
+  window.give_back(held[1].segment, 1);
+  EXPECT_FALSE(window.due() && window.due()->has_buffer);
+  window.give_back(held[0].segment, 1);
+  const auto again = window.due();
+  ASSERT_TRUE(again && again->has_buffer);
+  EXPECT_EQ(again->offset, 0u);
+}
+
+TEST(ReceiveWindow, SegmentsThatComeBackOutOfOrderAreAnnouncedInOrder) {
+  OpenWindow window;
+  ASSERT_TRUE(window.arrived(500));
+  const auto first = window.hold();
+  ASSERT_TRUE(window.arrived(500));
+  const auto second = window.hold();
+  window.give_back(second.segment, 1);
+  EXPECT_FALSE(window.due() && window.due()->has_buffer) << "the first half comes first";
+  window.give_back(first.segment, 1);
+  for (const std::uint32_t offset : {0u, 500u}) {
+    const auto next = window.due();
+    ASSERT_TRUE(next && next->has_buffer);
+    EXPECT_EQ(next->offset, offset);
+    window.announced(*next);
+  }
+}
+
+TEST(ReceiveWindow, CreditsAreGrantedForMessagesThatAreHeld) {
+  OpenWindow window;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(window.arrived(10));
+    window.hold();
+  }
+  const auto credits = window.due();
+  ASSERT_TRUE(credits);
+  EXPECT_FALSE(credits->has_buffer);
+  EXPECT_EQ(credits->limit, 2u + kQueue);
+}
+
+TEST(ReceiveWindow, GivingBackTooMuchDoesNoHarm) {
+  OpenWindow window;
+  window.give_back(0, 7);
+  ASSERT_TRUE(window.arrived(500));
+  const auto held = window.hold();
+  window.give_back(held.segment + 1, 1);
+  EXPECT_TRUE(window.is_holding());
+  window.give_back(held.segment, 9);
+  EXPECT_FALSE(window.is_holding());
+}
+
+TEST(ReceiveWindow, AWindowThatIsFullOfHeldBytesGrowsAndNoFurther) {
+  ReceiveWindow window(64'000, 1000, 1000);
+  std::vector<ReceiveWindow::Held> held;
+  std::uint64_t announced = window.first_bytes();
+  for (;;) {
+    ASSERT_TRUE(window.arrived(static_cast<std::uint32_t>(announced - window.read_bytes())));
+    while (window.readable() > 0) held.push_back(window.hold());
+    const auto next = window.due();
+    if (!next || !next->has_buffer) break;
+    window.announced(*next);
+    announced += next->length;
+  }
+  EXPECT_EQ(announced, 64'000u) << "nothing that is held is announced again";
+  for (const auto& one : held) window.give_back(one.segment, 1);
+  EXPECT_TRUE(window.is_due());
+}
+
+TEST(ReceiveWindow, AProcessThatGoesOnFromSavedStateHoldsNothing) {
+  OpenWindow window, copy;
+  ASSERT_TRUE(window.arrived(500));
+  const auto held = window.hold();
+  const std::uint32_t before = copy.holding();
+  ASSERT_TRUE(copy.restore(window.save()));
+  EXPECT_FALSE(copy.is_holding());
+  EXPECT_NE(copy.holding(), before);
+  EXPECT_TRUE(copy.is_due());
+  window.give_back(held.segment, 1);
+}
+
 TEST(ReceiveWindow, ACopyGoesOnFromWhatWasSaved) {
   OpenWindow window;
   OpenWindow copy;

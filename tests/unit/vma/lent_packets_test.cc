@@ -1,5 +1,5 @@
 // What the program has of the rings' buffers is counted, and what it gives back is looked up.
-#include "libvmacompat/process/lent_packets.h"
+#include "core/extra_api/lent_packets.h"
 
 #include <gtest/gtest.h>
 

@@ -20,12 +20,13 @@
 #include "core/base/posix_edge.h"
 #include "core/base/unique_fd.h"
 #include "core/ethernet/ring_events.h"
+#include "core/extra_api/lent_packets.h"
+#include "core/extra_api/packet_list.h"
 #include "core/runtime/due_calls.h"
 #include "core/runtime/library_call.h"
 #include "core/wire/ethernet_frame.h"
 #include "core/wire/frame_ends.h"
 #include "core/wire/frame_parse.h"
-#include "libvmacompat/process/lent_packets.h"
 #include "tests/support/packets.h"
 #include "tests/unit/vma/fake_ethernet.h"
 
@@ -264,7 +265,7 @@ TEST_F(UdpSocketTest, ADummySendLeavesByNoWay) {
 }
 
 TEST_F(UdpSocketTest, TheExtraApiLearnsItsRings) {
-  ApiSocket& api = socket_->api();
+  RingSocket& api = socket_->api();
   EXPECT_TRUE(api.receiving_rings().empty());
   EXPECT_EQ(api.sending_ring(kFar), nullptr) << "it has no port";
   bind(kCard);
@@ -352,18 +353,23 @@ TEST_F(UdpSocketTest, AWholeDatagramLiesWhereTheCardHasPutIt) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  auto little = socket_->api().receive_packet(message, sizeof room + 1, MSG_DONTWAIT, false);
-  ASSERT_FALSE(little);
-  EXPECT_EQ(little.error().code, ENOBUFS);
-  auto got = socket_->api().receive_packet(message, 1, MSG_DONTWAIT, true);
+  PacketList little(room, 23), list(room, sizeof room);
+  auto nothing = socket_->api().receive_packets(little, message, MSG_DONTWAIT, false);
+  ASSERT_FALSE(nothing);
+  EXPECT_EQ(nothing.error().code, ENOBUFS);
+  auto got = socket_->api().receive_packets(list, message, MSG_DONTWAIT, true);
   ASSERT_TRUE(got);
-  ASSERT_TRUE(got->packet);
+  ASSERT_EQ(got->as, ApiSocket::Received::As::packets);
   EXPECT_EQ(got->bytes, 5);
-  const auto payload = got->packet->packet().payload;
-  EXPECT_EQ(std::string(reinterpret_cast<const char*>(payload.data()), payload.size()), "hello");
-  EXPECT_NE(got->packet->buffer.lkey(), 0U) << "registered memory";
+  const auto& packets = *reinterpret_cast<const vma_packets_t*>(room);
+  ASSERT_EQ(packets.n_packet_num, 1U);
+  const auto& lent = *static_cast<const LentPacket*>(packets.pkts[0].packet_id);
+  EXPECT_EQ(std::string(static_cast<const char*>(lent.buffer.payload), lent.buffer.len), "hello");
+  EXPECT_NE(lent.memory.lkey(), 0U) << "registered memory";
+  EXPECT_TRUE(lent_packets().take_back(socket_->api().lender(), &lent));
   peer_.send_to(port(), "lost?");  // the socket is bound to the card's address only
-  EXPECT_FALSE(socket_->api().receive_packet(message, 1, MSG_DONTWAIT, true));
+  PacketList none(room, sizeof room);
+  EXPECT_FALSE(socket_->api().receive_packets(none, message, MSG_DONTWAIT, true));
 }
 
 TEST_F(UdpSocketTest, APollerOfItsRingGetsItsDatagramsAndKernelEvents) {

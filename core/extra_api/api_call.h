@@ -6,10 +6,7 @@
 #include "core/base/at_fork.h"
 #include "core/base/posix_edge.h"
 #include "core/base/result.h"
-#include "core/runtime/fd_table.h"
 #include "core/runtime/library_call.h"
-#include "libvmacompat/process/api_socket.h"
-#include "libvmacompat/process/ring_user.h"
 
 namespace ringsock::vma::extra {
 
@@ -23,16 +20,6 @@ int api_call(Body body) {
       return body();
     });
   });
-}
-
-/// Returns `body(ApiSocket&)` for a socket that may use rings, otherwise `if_none`.
-template <class Body>
-Result<int> with_socket(int fd, Result<int> if_none, Body body) {
-  runtime::FdTable::Lookup socket = runtime::fd_table().find(fd);
-  if (!socket) return if_none;
-  socket.pin();
-  RingUser* const user = socket->as_ring_user();
-  return user != nullptr ? body(user->api()) : if_none;
 }
 
 }  // namespace ringsock::vma::extra

@@ -3,18 +3,17 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
-#include <cstring>
-#include <span>
+#include <utility>
 
 #include "core/base/user_memory.h"
+#include "core/extra_api/api_call.h"
+#include "core/extra_api/api_socket.h"
+#include "core/extra_api/extra_api.h"
+#include "core/extra_api/lent_packets.h"
+#include "core/extra_api/members.h"
+#include "core/extra_api/packet_list.h"
 #include "core/poll/wait.h"
-#include "libvmacompat/extra_api/api_call.h"
-#include "libvmacompat/extra_api/members.h"
-#include "libvmacompat/process/lent_packets.h"
-#include "libvmacompat/process/vma_process.h"
-
-// recvfrom(2) of the preload library, by the name that the linker does not send to libc (preload/route.h).
-extern "C" decltype(recvfrom) ringsock_recvfrom;
+#include "core/runtime/fd_table.h"
 
 namespace ringsock::vma::extra {
 
@@ -22,9 +21,7 @@ namespace {
 
 constexpr Error kNoSocket{EINVAL, "the Extra API: the library does not carry the descriptor"};
 constexpr int kOurFlags = MSG_VMA_ZCOPY | MSG_VMA_ZCOPY_FORCE;
-/// What a list of one packet takes, without and with its one part.
-constexpr std::size_t kLeastRoom = sizeof(vma_packets_t) + sizeof(vma_packet_t);
-constexpr std::size_t kWholeRoom = kLeastRoom + sizeof(iovec);
+ApiSocket* socket_of(runtime::FdTable::Lookup& endpoint) { return endpoint ? endpoint->as_api_socket() : nullptr; }
 
 // -- receiving
 
@@ -46,82 +43,40 @@ Status check(const ZeroCopy& call) {
   return is_writable(call.from, std::min<socklen_t>(*call.from_length, sizeof(sockaddr_storage))) ? ok() : Status(kBad);
 }
 
-/// Writes the list of one packet. There may be no room for its part: then the program sees only how long it is.
-void describe(const LentPacket& lent, const ZeroCopy& call) {
-  auto* const list = static_cast<vma_packets_t*>(call.room);
-  const bool is_whole = call.bytes >= kWholeRoom;
-  const iovec part{lent.buffer.payload, lent.buffer.len};
-  list->n_packet_num = 1;
-  list->pkts[0].packet_id = const_cast<LentPacket*>(&lent);
-  list->pkts[0].sz_iov = is_whole ? 1 : 0;
-  if (is_whole) std::memcpy(static_cast<std::byte*>(call.room) + kLeastRoom, &part, sizeof part);
-  *call.flags = MSG_VMA_ZCOPY | (is_whole ? 0 : MSG_TRUNC);
-}
-
-/// Writes the list of the pieces of a stream, one part each.
-void describe(std::span<const ApiSocket::Received::Piece> pieces, const ZeroCopy& call) {
-  auto* at = static_cast<std::byte*>(call.room);
-  const std::size_t count = pieces.size();
-  std::memcpy(at, &count, sizeof count);
-  at += sizeof count;
-  for (const auto& [packet, bytes] : pieces) {
-    vma_packet_t head{};
-    head.packet_id = const_cast<LentPacket*>(packet);
-    head.sz_iov = 1;
-    const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    std::memcpy(at, &head, sizeof head);
-    std::memcpy(at + sizeof head, &part, sizeof part);
-    at += sizeof head + sizeof part;
-  }
-  *call.flags = MSG_VMA_ZCOPY;
-}
-
-void tell_source(const ethernet::Arrival& packet, const ZeroCopy& call) {
-  if (call.from == nullptr) return;
-  const SocketAddress source = wire::source_of(packet.bytes(), packet.layout, packet.ifindex);
-  std::memcpy(call.from, source.get(), std::min(*call.from_length, source.length()));
-  *call.from_length = source.length();
-}
-
-Result<ApiSocket::Received> attempt(ApiSocket& socket, const ZeroCopy& call, int flags) {
+Result<ApiSocket::Received> attempt(ApiSocket& socket, const ZeroCopy& call, PacketList& list, int flags) {
   iovec part{call.room, call.bytes};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_name = call.from;
   message.msg_namelen = call.from != nullptr ? *call.from_length : 0;
-  auto got = socket.receive_packet(message, kLeastRoom, flags & ~kOurFlags, (flags & MSG_VMA_ZCOPY_FORCE) != 0);
-  if (got && !got->packet && !got->is_kernels && call.from != nullptr) *call.from_length = message.msg_namelen;
+  auto got = socket.receive_packets(list, message, flags & ~kOurFlags, (flags & MSG_VMA_ZCOPY_FORCE) != 0);
+  const bool has_name = got && got->as != ApiSocket::Received::As::nothing && call.from != nullptr;
+  if (has_name) *call.from_length = message.msg_namelen;
   return got;
 }
 
 /// @param is_ours  becomes false when nothing was received because the kernel has the socket now
 Result<int> receive(runtime::Endpoint& endpoint, ApiSocket& socket, const ZeroCopy& call, bool& is_ours) {
+  using As = ApiSocket::Received::As;
   if (Status fine = check(call); !fine) return fine.error();
   const int flags = *call.flags;
-  auto got = attempt(socket, call, flags);
+  PacketList list(call.room, call.bytes);
+  auto got = attempt(socket, call, list, flags);
   if (!got && !endpoint.is_nonblocking() && (flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) == 0) {
     const Nanos deadline = runtime::deadline_after(endpoint.receive_timeout());
     if (runtime::would_block(got))
-      got = runtime::retry_until_ready(endpoint, EPOLLIN, deadline, [&] { return attempt(socket, call, flags); });
+      got = runtime::retry_until_ready(endpoint, EPOLLIN, deadline, [&] { return attempt(socket, call, list, flags); });
     got = runtime::keeping(deadline, std::move(got));
   }
   if (!got) return got.error();
-  is_ours = !got->is_kernels;
+  is_ours = got->as != As::nothing;
   if (!is_ours) return 0;
-  if (!got->pieces.empty()) {
-    describe(got->pieces, call);
-    return static_cast<int>(got->bytes);
-  }
-  if (!got->packet) {
+  if (got->as == As::packets) {
+    *call.flags = MSG_VMA_ZCOPY | (list.is_cut() ? MSG_TRUNC : 0);
+  } else {
     *call.flags &= ~kOurFlags;
-    return static_cast<int>(got->bytes);
   }
-  const ethernet::Arrival& packet = *got->packet;
-  const LentPacket* const lent = lent_packets().lend(socket.lender(), packet.buffer, packet.packet().payload);
-  if (lent == nullptr) return Error{ENOBUFS, "recvfrom_zcopy: memory"};
-  tell_source(packet, call);
-  describe(*lent, call);
   return static_cast<int>(got->bytes);
 }
 
@@ -157,11 +112,13 @@ Result<int> free_left(const vma_packet_t* packets, std::size_t count) {
 }  // namespace
 
 int register_recv_callback(int fd, vma_recv_callback_t callback, void* context) {
-  return api_call([&] {
-    return with_socket(fd, kNoSocket, [&](ApiSocket& socket) -> Result<int> {
-      const Status set = socket.set_callback(callback, context);
-      return set ? Result<int>(0) : set.error();
-    });
+  return api_call([&]() -> Result<int> {
+    runtime::FdTable::Lookup endpoint = runtime::fd_table().find(fd);
+    ApiSocket* const socket = socket_of(endpoint);
+    if (socket == nullptr) return kNoSocket;
+    endpoint.pin();
+    const Status set = socket->set_callback(callback, context);
+    return set ? Result<int>(0) : set.error();
   });
 }
 
@@ -173,35 +130,35 @@ int recvfrom_zcopy(int fd, void* room, std::size_t bytes, int* flags, sockaddr* 
   bool is_ours = true;
   const int got = api_call([&]() -> Result<int> {
     runtime::FdTable::Lookup endpoint = runtime::fd_table().find(fd);
-    RingUser* const user = endpoint ? endpoint->as_ring_user() : nullptr;
-    is_ours = user != nullptr;
+    ApiSocket* const socket = socket_of(endpoint);
+    is_ours = socket != nullptr;
     if (!is_ours) return 0;
     endpoint.pin();
-    return receive(*endpoint, user->api(), {room, bytes, flags, from, from_length}, is_ours);
+    return receive(*endpoint, *socket, {room, bytes, flags, from, from_length}, is_ours);
   });
   if (is_ours) [[likely]]
     return got;
   // No call of the library is under way here: this one may wait. A connection may have left its ring between two calls.
   const int kernels_flags = *flags & ~kOurFlags;
-  if (process().config.tcp_rings) *flags = kernels_flags;
-  return static_cast<int>(ringsock_recvfrom(fd, room, bytes, kernels_flags, from, from_length));
+  const ApiLibrary& library = library_of_extra_api();
+  if (library.has_moving_connections()) *flags = kernels_flags;
+  return static_cast<int>(library.receive_by_kernel(fd, room, bytes, kernels_flags, from, from_length));
 }
 
 int free_packets(int fd, vma_packet_t* packets, std::size_t count) {
   return api_call([&]() -> Result<int> {
     runtime::FdTable::Lookup endpoint = runtime::fd_table().find(fd);
-    RingUser* const user = endpoint ? endpoint->as_ring_user() : nullptr;
-    if (user == nullptr) return free_left(packets, count);
+    ApiSocket* const socket = socket_of(endpoint);
+    if (socket == nullptr) return free_left(packets, count);
     endpoint.pin();
     if (count == 0) return 0;
     if (packets == nullptr) return Error{EINVAL, "free_packets"};
-    ApiSocket& socket = user->api();
     const auto freed = free_list(packets, count, [&](const void* id) {
       // Another thread may give the connection to the kernel meanwhile.
-      return lent_packets().take_back(socket.lender(), id) ||
-             (endpoint->as_ring_user() == nullptr && take_left_back(id));
+      return lent_packets().take_back(socket->lender(), id) ||
+             (endpoint->as_api_socket() == nullptr && take_left_back(id));
     });
-    socket.packets_freed();
+    socket->packets_freed();
     return freed;
   });
 }

@@ -1,4 +1,4 @@
-#include "libvmacompat/process/thread_offload.h"
+#include "core/extra_api/thread_offload.h"
 
 #include <cerrno>
 #include <mutex>

@@ -1,4 +1,4 @@
-#include "libvmacompat/process/lent_packets.h"
+#include "core/extra_api/lent_packets.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,0 +1,71 @@
+#include "librsocket/rsocket_library.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+
+#include "core/base/log.h"
+#include "core/config/vma_log_level.h"
+#include "core/runtime/fd_table.h"
+#include "core/statistics/statistics.h"
+#include "core/transports/rules.h"
+#include "librsocket/stream_api.h"
+#include "librsocket/stream_socket.h"
+
+namespace ringsock::rs {
+
+namespace {
+
+LogLevel level_of(int vmas) {
+  using config::VmaLogLevel;
+  if (vmas <= static_cast<int>(VmaLogLevel::error)) return LogLevel::error;
+  if (vmas <= static_cast<int>(VmaLogLevel::warning)) return LogLevel::warn;
+  return vmas < static_cast<int>(VmaLogLevel::debug) ? LogLevel::info : LogLevel::debug;
+}
+
+std::string name_of(const Result<SocketAddress>& name) { return name ? name->to_string() : std::string("-"); }
+
+/// One line without a newline.
+std::string line_of(int fd, runtime::Endpoint& endpoint, const runtime::SocketStatistics& statistics) {
+  const runtime::CounterSums sums = statistics.sums();
+  const auto number = [](std::uint64_t value) { return std::to_string(value); };
+  std::string out = "descriptor " + std::to_string(fd) + ": " + (endpoint.is_datagram() ? "udp " : "tcp ") +
+                    name_of(endpoint.local_name()) + " to " + name_of(endpoint.peer_name()) + ": received " +
+                    number(sums.bytes_in) + " bytes in " + number(sums.messages_in) + " calls, sent " +
+                    number(sums.bytes_out) + " bytes in " + number(sums.messages_out) + " calls, " +
+                    number(sums.wakeups) + " wakeups, " + number(sums.errors) + " errors";
+  StreamSocket* const stream = find_stream(endpoint);
+  if (stream != nullptr && stream->core().api() != nullptr)
+    out += ", " + number(stream->core().api()->rehearsals()) + " dummy messages";
+  return out;
+}
+
+}  // namespace
+
+Status RsocketLibrary::add_rule(const std::string& line) const { return transports::add_rule(line); }
+
+Status RsocketLibrary::offload_thread(pthread_t thread, bool on) const {
+  return transports::offload_thread(thread, on);
+}
+
+Status RsocketLibrary::dump_sockets(int fd, int level) const {
+  struct Socket {
+    int fd;
+    runtime::Ref endpoint;
+  };
+  std::vector<Socket> sockets;
+  bool is_any = false;
+  runtime::fd_table().for_each([&](int number, runtime::Endpoint& endpoint) {
+    if (endpoint.statistics() == nullptr) return;
+    is_any = true;
+    if (fd == 0 || fd == number) sockets.push_back({number, runtime::Ref::share(endpoint)});
+  });
+  if (!is_any) return Error{EINVAL, "dump_fd_stats: there are no sockets yet"};
+  for (const Socket& one : sockets) {
+    const std::string line = line_of(one.fd, *one.endpoint, *one.endpoint->statistics());
+    log_line(level_of(level), "%s", line.c_str());
+  }
+  return ok();
+}
+
+}  // namespace ringsock::rs
