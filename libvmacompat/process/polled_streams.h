@@ -37,6 +37,8 @@ class PolledStream {
   ~PolledStream() = default;
   /// Takes the stream from whichever list it is in. Called last, when nobody has a reference to the socket any more.
   void unlist() noexcept;
+  /// Called in a forked child: the list is the parent's.
+  void forget_list() noexcept { listed_in_.store(nullptr, std::memory_order_relaxed); }
 
  private:
   friend class PolledStreams;

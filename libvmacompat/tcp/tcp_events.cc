@@ -167,6 +167,7 @@ void TcpEvents::end_and_tell(std::uint32_t events) noexcept {
 
 void TcpEvents::forget_after_fork() noexcept {
   streams_.store(nullptr, std::memory_order_relaxed);
+  forget_list();
   abandon(rings_);
 }
 

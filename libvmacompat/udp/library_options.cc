@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "core/base/user_memory.h"
+#include "libvmacompat/process/ring_alloc_logic.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/udp/pacing_rate.h"
-#include "libvmacompat/process/ring_alloc_logic.h"
 
 namespace ringsock::vma {
 
