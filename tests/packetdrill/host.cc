@@ -311,6 +311,7 @@ std::optional<Host::Packet> Host::next_packet(Lock& lock) {
 
 bool Host::wait(Lock& lock, const std::function<bool()>& done, Nanos deadline) {
   if (std::this_thread::get_id() != script_) {
+    note_return();  // of a wait before, in the same call
     if (done()) return true;
     Waiter waiter{done, deadline};
     waiters_.push_back(&waiter);
