@@ -267,7 +267,7 @@ void Host::run_timers() {
 }
 
 /// Threads whose call can return do so before the time goes on. A thread that does not ask for the time afterwards
-/// holds it up for 20 ms.
+/// holds it up for a second: on a busy machine a thread needs many milliseconds to wake up.
 void Host::settle(Lock& lock) {
   for (Waiter* waiter : waiters_) {
     if (waiter->ready || (!waiter->done() && now_ < waiter->deadline)) continue;
@@ -276,7 +276,7 @@ void Host::settle(Lock& lock) {
   }
   if (returning_ == 0) return;
   changed_.notify_all();
-  changed_.wait_for(lock, 20ms, [this] { return returning_ == 0; });
+  changed_.wait_for(lock, 1s, [this] { return returning_ == 0; });
   returning_ = 0;
 }
 
@@ -311,6 +311,7 @@ std::optional<Host::Packet> Host::next_packet(Lock& lock) {
 
 bool Host::wait(Lock& lock, const std::function<bool()>& done, Nanos deadline) {
   if (std::this_thread::get_id() != script_) {
+    note_return();  // of a wait before, in the same call
     if (done()) return true;
     Waiter waiter{done, deadline};
     waiters_.push_back(&waiter);

@@ -203,7 +203,12 @@ TEST_P(Interface, ASegmentToAClosedPortIsReset) {
 
 TEST_P(Interface, ABlockingReadOnASecondThreadEndsWithTheData) {
   const int fd = established();
-  auto got = std::async(std::launch::async, [&] { return read(fd, 1000); });
+  auto got = std::async(std::launch::async, [&] {
+    const ssize_t bytes = read(fd, 1000);
+    timeval now;
+    t_.gettimeofday(t_.userdata, &now, nullptr);  // as packetdrill does: the time may go on
+    return bytes;
+  });
   t_.usleep(t_.userdata, 100'000);
   in(P | A, 1, 300, 1);
   EXPECT_EQ(out(), ". 1:1 ack 301");

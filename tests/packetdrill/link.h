@@ -28,6 +28,7 @@ struct Link {
   [[nodiscard]] std::string describe(const Arrival& live) const;
 
  private:
+  [[nodiscard]] OptionSpec live_option(OptionSpec one) const;
   [[nodiscard]] std::uint32_t live_stamp(std::uint32_t script) const;
   [[nodiscard]] std::string compare_stamp(std::uint32_t script, std::uint32_t live);
   [[nodiscard]] std::string compare_options(const PacketSpec& spec, const Arrival& live);

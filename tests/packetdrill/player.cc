@@ -242,7 +242,8 @@ class Player {
     const auto is_done = [this] {
       return lasting_->done.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
     };
-    while (!is_done() && (lasting_->thread == 0 || !is_asleep(lasting_->thread))) ::usleep(50);
+    for (int asleep = 0; asleep < 5 && !is_done(); ::usleep(50))  // once may be the start of the thread
+      asleep = lasting_->thread != 0 && is_asleep(lasting_->thread) ? asleep + 1 : 0;
   }
 
   /// A call that lasts has ended before the next call begins.
