@@ -58,7 +58,7 @@ void count_losses(int fd, int on) { ::setsockopt(fd, SOL_SOCKET, SO_RXQ_OVFL, &o
 
 struct KernelsNext {
   SocketAddress source;
-  std::uint32_t losses;  ///< how many the socket had lost when it came, 0: none, or unknown
+  std::uint32_t drops;  ///< how many the socket had lost when it came, 0: none, or unknown
 };
 
 /// Looks at the kernel's next datagram. Errors: EAGAIN, the kernel's.
@@ -74,7 +74,7 @@ Result<KernelsNext> peek(int fd) {
   KernelsNext out{source_of(name, message.msg_namelen), 0};
   const cmsghdr* const header = CMSG_FIRSTHDR(&message);
   const bool is_told = header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SO_RXQ_OVFL;
-  if (is_told) std::memcpy(&out.losses, CMSG_DATA(header), sizeof out.losses);
+  if (is_told) std::memcpy(&out.drops, CMSG_DATA(header), sizeof out.drops);
   return out;
 }
 
@@ -97,7 +97,7 @@ std::optional<UdpIntake::Next> UdpIntake::next_of_rings() {
     }
     if (*front) {
       if (!is_behind((*front)->header.imm_data, ring.from_kernel)) return Next{next_ring_, **front};
-      ring.awaited = (*front)->header.imm_data;
+      if (std::exchange(ring.awaited, (*front)->header.imm_data) == 0) ring.waits_until = Nanos::zero();
       waits_for_kernel_ = true;
     }
     ++seen;
@@ -120,6 +120,7 @@ Result<ssize_t> UdpIntake::take_of_ring(const Next& next, msghdr& message, int f
   return copied;
 }
 
+/// Lets all rings go on that wait for the kernel.
 void UdpIntake::release_rings() {
   for (Ring& ring : rings_->rings()) {
     if (ring.awaited != 0 && is_behind(ring.awaited, ring.from_kernel)) ring.from_kernel = ring.awaited;
@@ -128,54 +129,86 @@ void UdpIntake::release_rings() {
   wait_until_ = Nanos::max();
 }
 
-/// Returns how many datagrams the kernel's socket has lost since the last call. Whose they were it does not tell.
-std::uint32_t UdpIntake::new_losses(int fd) {
+/// Takes note of the datagrams that the kernel's socket has lost since the last call. Whose they were it does not tell.
+void UdpIntake::note_losses(int fd) {
   std::array<std::uint32_t, SK_MEMINFO_VARS> counts{};
   socklen_t length = sizeof counts;
-  if (::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, counts.data(), &length) != 0) return 0;
-  return counts[SK_MEMINFO_DROPS] - std::exchange(losses_, counts[SK_MEMINFO_DROPS]);
+  if (::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, counts.data(), &length) != 0) return;
+  lost_ += counts[SK_MEMINFO_DROPS] - std::exchange(drops_, counts[SK_MEMINFO_DROPS]);
 }
 
-/// Looks at the source of the kernel's next datagram, and takes note of those that the kernel had lost before it.
-/// Errors: EAGAIN, the kernel's.
+/// Returns the source of the kernel's next datagram. If that source's ring waits for no more datagrams than the kernel
+/// had lost before this one, it waits no longer. Errors: EAGAIN, the kernel's.
 Result<SocketAddress> UdpIntake::source_of_kernels_next(int fd) {
   const auto seen = peek(fd);
   if (!seen) return seen.error();
-  if (seen->losses != 0 && is_behind(seen->losses, losses_)) {
-    for (Ring& ring : rings_->rings()) ring.from_kernel += seen->losses - losses_;
-    losses_ = seen->losses;
+  if (is_behind(seen->drops, drops_)) lost_ += seen->drops - std::exchange(drops_, seen->drops);
+  for (Ring& ring : rings_->rings()) {
+    if (lost_ == 0) break;
+    const bool waits = ring.awaited != 0 && is_behind(ring.awaited, ring.from_kernel);
+    if (!waits || ring.awaited - ring.from_kernel > lost_ || !(ring.source == seen->source)) continue;
+    lost_ -= ring.awaited - ring.from_kernel;
+    ring.from_kernel = std::exchange(ring.awaited, 0);
   }
   return seen->source;
+}
+
+/// Returns whether a ring that waits goes on: those that it waits for are among the lost ones, or its time is over.
+/// What has been lost before lets one ring go on only: the others' datagrams may still be on their way.
+bool UdpIntake::goes_on(Ring& ring, Nanos now) {
+  constexpr Nanos kPatience = std::chrono::milliseconds(20);
+  const std::uint32_t missing = ring.awaited - ring.from_kernel;
+  if (ring.waits_until == Nanos::zero()) ring.waits_until = now + kPatience;
+  const bool are_lost = missing <= lost_;
+  if (!are_lost && now < ring.waits_until) return false;
+  if (are_lost) lost_ -= missing;
+  ring.from_kernel = ring.awaited;
+  return true;
+}
+
+/// Reads how many datagrams the senders of new rings had sent by the kernel. Those have been taken if the kernel's
+/// socket is found empty afterwards. One more may have been taken: then the ring waits for it in vain, once.
+void UdpIntake::count_for_new_rings() {
+  for (Ring& ring : rings_->rings()) {
+    if (!ring.is_known) ring.from_kernel = ring.reader.by_kernel();
+  }
+}
+
+/// Lets the senders of new rings use them if the kernel's socket is empty.
+void UdpIntake::look_for_new_rings(int fd) {
+  count_for_new_rings();
+  const auto seen = source_of_kernels_next(fd);
+  if (!seen && seen.error().code == EAGAIN) tell_new_rings();
+}
+
+/// Lets the senders of new rings use them: from now on it is known how many of theirs the kernel has brought.
+void UdpIntake::tell_new_rings() {
+  if (!has_unknown_rings_) return;
+  has_unknown_rings_ = false;
+  for (Ring& ring : rings_->rings()) {
+    if (!std::exchange(ring.is_known, true)) ring.reader.tell_known();
+  }
 }
 
 /// Called when the kernel's socket was found empty after the rings had been looked at. A datagram that a ring waits for
 /// may be lost, or still be on its way: a busy kernel delivers later than sendmsg(2) returns. Returns whether a ring
 /// waits no longer.
 bool UdpIntake::kernel_is_empty(int fd) {
-  constexpr Nanos kPatience = std::chrono::milliseconds(20);
-  constexpr Nanos kPatienceWithNewRing = std::chrono::microseconds(250);
-  constexpr std::uint32_t kAnyNumber = 1U << 19;
   if (!waits_for_kernel_) return false;
-  const std::uint32_t lost = new_losses(fd);
-  bool still_waits = false, is_new = false, has_released = false;
-  for (Ring& ring : rings_->rings()) {
-    ring.from_kernel += lost;
-    if (ring.awaited == 0) continue;
-    const bool waits = is_behind(ring.awaited, ring.from_kernel);
-    still_waits |= waits;
-    has_released |= !waits;
-    is_new |= waits && is_behind(ring.awaited, ring.from_kernel + kAnyNumber);
-    if (!waits) ring.awaited = 0;
-  }
-  if (!still_waits) {
-    wait_until_ = Nanos::max();
-    return has_released;
-  }
+  note_losses(fd);
   const Nanos now = monotonic_now();
-  if (wait_until_ == Nanos::max()) wait_until_ = now + (is_new ? kPatienceWithNewRing : kPatience);
-  if (now < wait_until_) return has_released;
-  release_rings();
-  return true;
+  bool has_released = false;
+  wait_until_ = Nanos::max();
+  for (Ring& ring : rings_->rings()) {
+    if (ring.awaited == 0) continue;
+    if (!is_behind(ring.awaited, ring.from_kernel) || goes_on(ring, now)) {
+      ring.awaited = 0;
+      has_released = true;
+    } else {
+      wait_until_ = std::min(wait_until_, ring.waits_until);
+    }
+  }
+  return has_released;
 }
 
 /// Returns the datagram of that source's ring that comes before the one that the kernel has now.
@@ -204,8 +237,9 @@ bool UdpIntake::look_at_door(int fd, bool at_once) {
   if (found == Found::nothing) return false;
   has_news_ = true;  // those who sleep have lost their bell
   if (found == Found::bells) return true;
-  has_new_rings_ = true;
+  has_new_rings_ = has_unknown_rings_ = true;
   pause_at_door_ = kShortestPause;
+  if (!std::exchange(counts_losses_, true)) count_losses(fd, 1);
   // The kernel gives a connected socket its peer's datagrams only.
   auto& rings = rings_->rings();
   for (std::size_t i = rings.size(); i-- > 0 && !peer_.is_unspecified();) {
@@ -213,7 +247,6 @@ bool UdpIntake::look_at_door(int fd, bool at_once) {
     rings[i].reader.close();
     rings_->remove(i);
   }
-  if (!std::exchange(counts_losses_, true)) count_losses(fd, 1);
   return true;
 }
 
@@ -228,7 +261,8 @@ void UdpIntake::open_door(int fd) {
     auto opened = soft::IncomingRings::open(*cookie);
     may_have_rings_ = static_cast<bool>(opened);
     if (opened) rings_ = *std::move(opened);
-    static_cast<void>(new_losses(fd));
+    note_losses(fd);
+    lost_ = 0;
     has_news_ = true;  // sleepers do not know the door
   }
   errno = saved_errno;
@@ -272,8 +306,10 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
   taken_of_rings_ = 0;
   SocketAddress source;
   if (!rings_->empty()) {
+    if (has_unknown_rings_) count_for_new_rings();
     const auto seen = source_of_kernels_next(fd);
     if (!seen) {
+      if (seen.error().code == EAGAIN) tell_new_rings();
       has_released_ = seen.error().code == EAGAIN && kernel_is_empty(fd);
       promised_ = Promised::nothing;
       return seen.error();
@@ -294,6 +330,7 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
   for (Ring& ring : rings_->rings()) {
     if (ring.source == source) ++ring.from_kernel;
   }
+  if (has_unknown_rings_) look_for_new_rings(fd);
   return got;
 }
 
@@ -315,7 +352,7 @@ Result<ssize_t> UdpIntake::receive(int fd, msghdr& message, int flags, bool is_l
     if (got || got.error().code != EAGAIN) return got;
   }
   // A thread that is about to sleep need not ask the kernel: the descriptors of arm() wake it at once.
-  const bool is_due = is_last_look || was_woken || ++looks_ % kLooksPerKernelLook == 0;
+  const bool is_due = is_last_look || was_woken || has_unknown_rings_ || ++looks_ % kLooksPerKernelLook == 0;
   for (bool is_first = true;; is_first = false) {
     // Before the rings: their bells are read here.
     const bool has_new = (is_due || waits_for_kernel_) && look_at_door(fd, was_woken && is_first);
@@ -363,6 +400,7 @@ bool UdpIntake::is_due_for_kernel() { return ++looks_ % kLooksPerKernelLook == 0
 bool UdpIntake::becomes_readable(int fd) {
   if (!rings_) return false;
   look_at_door(fd, std::exchange(was_woken_, false));
+  if (has_unknown_rings_) look_for_new_rings(fd);
   return next_of_rings().has_value() || kernel_is_empty(fd);
 }
 

@@ -100,7 +100,11 @@ class UdpIntake {
   std::optional<Next> next_before(const SocketAddress& source);
   bool kernel_is_empty(int fd);
   void release_rings();
-  std::uint32_t new_losses(int fd);
+  void count_for_new_rings();
+  void tell_new_rings();
+  void look_for_new_rings(int fd);
+  void note_losses(int fd);
+  bool goes_on(Ring& ring, Nanos now);
   void open_door(int fd);
   bool look_at_door(int fd, bool at_once);
   Result<SocketAddress> source_of_kernels_next(int fd);
@@ -112,13 +116,15 @@ class UdpIntake {
   bool may_have_rings_ = true;
   bool has_news_ = false;
   bool has_new_rings_ = false;
-  bool is_armed_ = false;          ///< the kernel's next datagram is a bell
-  bool must_look_ = false;         ///< a thread is about to sleep, or has slept
-  bool was_woken_ = false;         ///< a descriptor of arm() was readable, and has not been looked at since
-  bool waits_for_kernel_ = false;  ///< a ring has a datagram that comes behind some of the kernel's
-  bool has_released_ = false;      ///< the last look at the kernel's socket has ended such a wait
-  bool counts_losses_ = false;     ///< the kernel's socket has SO_RXQ_OVFL, which the application did not ask for
-  std::uint32_t losses_ = 0;       ///< of the kernel's socket, as far as they have been taken note of
+  bool has_unknown_rings_ = false;  ///< whose senders do not use them yet
+  bool is_armed_ = false;           ///< the kernel's next datagram is a bell
+  bool must_look_ = false;          ///< a thread is about to sleep, or has slept
+  bool was_woken_ = false;          ///< a descriptor of arm() was readable, and has not been looked at since
+  bool waits_for_kernel_ = false;   ///< a ring has a datagram that comes behind some of the kernel's
+  bool has_released_ = false;       ///< the last look at the kernel's socket has ended such a wait
+  bool counts_losses_ = false;      ///< the kernel's socket has SO_RXQ_OVFL, which the application did not ask for
+  std::uint32_t drops_ = 0;         ///< of the kernel's socket, as far as they have been taken note of
+  std::uint32_t lost_ = 0;          ///< those for which no ring has gone on yet
   Nanos wait_until_ = Nanos::max();
   Promised promised_ = Promised::nothing;
   unsigned datagrams_ = 0;       ///< received before the door was opened

@@ -18,9 +18,6 @@ namespace ringsock::rs {
 
 namespace {
 
-/// How many datagrams the receiver may assume to have come by the kernel before the first one of a ring: more than a
-/// receive buffer holds, so that it reads all of them first.
-constexpr std::uint32_t kUnknownNumber = 1U << 20;
 constexpr std::uint32_t kDatagramsBeforeRing = 4;
 
 // stamp()s, some 0.3 to 1 ns each.
@@ -180,7 +177,8 @@ void UdpOutlets::sent_by_kernel(int fd, Outlets::value_type& to) {
   Outlet& outlet = to.second;
   ++outlet.by_kernel;
   outlet.wakes = false;
-  if (outlet.ring || ++outlet.datagrams < kDatagramsBeforeRing) return;
+  if (outlet.ring) return outlet.ring->sent_by_kernel(outlet.by_kernel);
+  if (++outlet.datagrams < kDatagramsBeforeRing) return;
   const std::uint64_t now = stamp();
   if (now < outlet.look_at) return;
   outlet.patience = std::clamp(2 * outlet.patience, kShortest, kSecond);
@@ -206,7 +204,7 @@ void UdpOutlets::open_ring(int fd, Outlets::value_type& to) {
   if (!ring) return;
   outlet.ring = *std::move(ring);
   outlet.source = *source;
-  outlet.by_kernel = kUnknownNumber;
+  outlet.by_kernel = 0;
   outlet.overflows = false;
   outlet.look_at = stamp() + kSecond;
 }

@@ -5,8 +5,10 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <random>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "tests/preload/udp_world.h"
@@ -295,6 +297,42 @@ TEST(UdpTransfer, ManySendersReachOneReceiver) {
     ASSERT_EQ(text, std::to_string(next[port]++));
   }
   EXPECT_EQ(bob.receive(MSG_DONTWAIT), kAgain);
+}
+
+/// Each sender begins while the others' datagrams fill the kernel's socket, and some of its own are too large for
+/// rings.
+TEST(UdpTransfer, ManyNewSendersKeepTheirOrderBesideEachOther) {
+  constexpr int kSenders = 5;
+  constexpr std::uint32_t kDatagrams = 4000;
+  const Udp bob;
+  const int bytes = 8 << 20;
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes), 0);
+  const timeval limit{1, 0};
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  std::vector<std::thread> senders;
+  for (int i = 0; i < kSenders; ++i) {
+    senders.emplace_back([&bob] {
+      const Udp self;
+      for (std::uint32_t number = 0; number < kDatagrams; ++number) {
+        std::string text(number % 29 == 7 ? 5000 : 8 + number % 300, 'x');
+        std::memcpy(text.data(), &number, sizeof number);
+        self.send_to(bob, text);
+        if (number % 16 == 0) ::usleep(100);
+      }
+    });
+  }
+  std::map<std::uint16_t, std::uint32_t> next;
+  int out_of_order = 0;
+  for (auto [text, port] = bob.receive_from(); text != kAgain; std::tie(text, port) = bob.receive_from()) {
+    std::uint32_t number = 0;
+    std::memcpy(&number, text.data(), sizeof number);
+    if (number < next[port]) ++out_of_order;
+    next[port] = number + 1;
+    if (number % 256 == 0) ::usleep(300);
+  }
+  for (std::thread& sender : senders) sender.join();
+  EXPECT_EQ(out_of_order, 0);
+  EXPECT_EQ(next.size(), std::size_t{kSenders});
 }
 
 TEST(UdpTransfer, Ipv6SocketsSeeMappedAddresses) {

@@ -97,7 +97,6 @@ void IncomingRings::accept_links() {
 
 void IncomingRings::enter(Ring ring) {
   if (rings_.size() >= kMost) return ring.reader.finish();
-  ring.reader.tell_known();
   rings_.push_back(std::move(ring));
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/base/clock.h"
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/base/unique_fd.h"
@@ -25,8 +26,10 @@ class IncomingRings {
     UdRingReader reader;
     SocketAddress source;  ///< canonical
     // For the caller (OutgoingRing::put(), `after_kernel`):
+    bool is_known = false;          ///< the sender may use the ring: the caller has called tell_known()
     std::uint32_t from_kernel = 0;  ///< datagrams of the source that have come by the kernel
     std::uint32_t awaited = 0;      ///< how many must have come before the ring's oldest, 0: it does not wait
+    Nanos waits_until{};            ///< when the ring stops to wait
     bool is_over = false;           ///< the sender has ended: the ring goes once it is empty
   };
 

@@ -10,7 +10,7 @@
 
 namespace ringsock::soft {
 
-inline constexpr std::uint32_t kKnockVersion = 1;
+inline constexpr std::uint32_t kKnockVersion = 2;
 
 /// The one packet of a sender that is more than a byte. It comes with the memory of a ring (core/device/shm/queue/
 /// ud_ring.h). Both ends run on one host, so numbers are in host byte order.

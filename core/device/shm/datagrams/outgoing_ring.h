@@ -54,6 +54,11 @@ class OutgoingRing {
   /// @param after_kernel  how many datagrams the kernel has taken from us for the receiver before this one
   Put put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes);
 
+  /// Called after each datagram that the kernel has taken for the receiver.
+  /// @param count  how many there were since the ring was opened
+  void sent_by_kernel(std::uint32_t count) {
+    if (!is_known_) ring_.tell_by_kernel(count);
+  }
   /// Called when no datagram has followed a put() that was answered by `asleep`.
   void has_not_woken() { ring_.give_arming_back(); }
 

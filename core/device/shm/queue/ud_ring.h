@@ -23,6 +23,7 @@ struct UdRingLines {
   alignas(kLineBytes) std::atomic<std::uint64_t> tail;  ///< behind the last datagram
   std::atomic<std::uint64_t> lost;                      ///< datagrams for which there was no room
   std::atomic<std::uint32_t> ended;                     ///< not 0: the sender sends no more
+  std::atomic<std::uint32_t> by_kernel;  ///< datagrams that the sender's kernel has taken (core/device/shm/datagrams)
   // Written by the receiver.
   alignas(kLineBytes) std::atomic<std::uint64_t> head;  ///< what comes before was taken
   std::atomic<std::uint32_t> armed;                     ///< not 0: the next datagram rings; the sender clears it
@@ -55,6 +56,8 @@ class UdRingWriter {
   }
   /// Undoes take_arming(), where the receiver was not woken.
   void give_arming_back() { lines().armed.store(1, std::memory_order_seq_cst); }
+  /// Tells how many datagrams the kernel has taken for the receiver. Called after each of them.
+  void tell_by_kernel(std::uint32_t count) { lines().by_kernel.store(count, std::memory_order_release); }
   /// Returns how many bytes of the ring the receiver has taken since the ring was made.
   [[nodiscard]] std::uint64_t taken() const { return lines().head.load(std::memory_order_relaxed); }
   /// Returns whether the receiver has taken all that was put.
@@ -91,6 +94,7 @@ class UdRingReader {
   Result<std::optional<ParsedDatagram>> front();
   void pop();
   void tell_known() { lines().known.store(1, std::memory_order_release); }
+  [[nodiscard]] std::uint32_t by_kernel() const { return lines().by_kernel.load(std::memory_order_acquire); }
   void arm() { lines().armed.store(1, std::memory_order_relaxed); }
   /// Returns how many datagrams the sender has lost since the last call.
   std::uint64_t lost();
