@@ -38,7 +38,7 @@ TEST(Knock, IsRefusedWithAnotherLength) {
 TEST(Knock, IsRefusedWithValuesOutOfRange) {
   const Knock good = make_knock(SocketAddress::v4(1, 1));
   Knock other = good;
-  other.version = 2;
+  other.version = kKnockVersion + 1;
   EXPECT_EQ(parse_knock(bytes_of(other)).error().code, ENOTSUP);
   other = good;
   other.family = AF_UNIX;
