@@ -54,7 +54,7 @@ struct Forks {
   static constexpr ProcessPart kPart = ProcessPart::fork_handlers;
   std::array<HandlerList<Handlers, kMostOfStep>, kForkSteps> handlers;
   HandlerList<ForkHandler, 8> stranger_handlers;
-  HandlerList<Mutex*, 16> leaf_locks;
+  HandlerList<Mutex*, 24> leaf_locks;
   std::atomic<bool> watched{false};
   std::atomic<unsigned> number{0};
   std::atomic<pid_t> taken_by{0};  ///< the strange child whose copy is being put out of use; its children inherit it
