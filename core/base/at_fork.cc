@@ -64,7 +64,7 @@ struct Forks {
   static constexpr ProcessPart kPart = ProcessPart::fork_handlers;
   std::array<HandlerList<Handlers, kMostOfStep>, kForkSteps> handlers;
   HandlerList<ForkHandler, 8> stranger_handlers;
-  HandlerList<Mutex*, 20> leaf_locks;
+  HandlerList<Mutex*, 24> leaf_locks;
   const bool are_late = has_foreign_malloc();  ///< ask_libc()
   std::atomic<bool> watched{false};
   std::atomic<unsigned> number{0};
