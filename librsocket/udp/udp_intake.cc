@@ -78,6 +78,22 @@ Result<KernelsNext> peek(int fd) {
   return out;
 }
 
+/// Lets all rings go on that wait for the kernel.
+void release(soft::IncomingRings& rings) {
+  for (soft::IncomingRings::Ring& ring : rings.rings()) {
+    if (ring.awaited != 0 && is_behind(ring.awaited, ring.from_kernel)) ring.from_kernel = ring.awaited;
+    ring.awaited = 0;
+  }
+}
+
+/// Reads how many datagrams the senders of new rings had sent by the kernel. Those have been taken if the kernel's
+/// socket is found empty afterwards. One more may have been taken: then the ring waits for it in vain, once.
+void count_for_new(soft::IncomingRings& rings) {
+  for (soft::IncomingRings::Ring& ring : rings.rings()) {
+    if (!ring.is_known) ring.from_kernel = ring.reader.by_kernel();
+  }
+}
+
 }  // namespace
 
 // -- the rings -------------------------------------------------------------------------------------
@@ -120,15 +136,6 @@ Result<ssize_t> UdpIntake::take_of_ring(const Next& next, msghdr& message, int f
   return copied;
 }
 
-/// Lets all rings go on that wait for the kernel.
-void UdpIntake::release_rings() {
-  for (Ring& ring : rings_->rings()) {
-    if (ring.awaited != 0 && is_behind(ring.awaited, ring.from_kernel)) ring.from_kernel = ring.awaited;
-    ring.awaited = 0;
-  }
-  wait_until_ = Nanos::max();
-}
-
 /// Takes note of the datagrams that the kernel's socket has lost since the last call. Whose they were it does not tell.
 void UdpIntake::note_losses(int fd) {
   std::array<std::uint32_t, SK_MEMINFO_VARS> counts{};
@@ -166,17 +173,9 @@ bool UdpIntake::goes_on(Ring& ring, Nanos now) {
   return true;
 }
 
-/// Reads how many datagrams the senders of new rings had sent by the kernel. Those have been taken if the kernel's
-/// socket is found empty afterwards. One more may have been taken: then the ring waits for it in vain, once.
-void UdpIntake::count_for_new_rings() {
-  for (Ring& ring : rings_->rings()) {
-    if (!ring.is_known) ring.from_kernel = ring.reader.by_kernel();
-  }
-}
-
 /// Lets the senders of new rings use them if the kernel's socket is empty.
 void UdpIntake::look_for_new_rings(int fd) {
-  count_for_new_rings();
+  count_for_new(*rings_);
   const auto seen = source_of_kernels_next(fd);
   if (!seen && seen.error().code == EAGAIN) tell_new_rings();
 }
@@ -288,11 +287,6 @@ bool UdpIntake::begin_waiting_in_kernel() {
   return true;
 }
 
-/// By a call that pthread_cancel(3) may end, as it does that of any other program.
-ssize_t UdpIntake::wait_for_kernel(int fd, msghdr& message, int flags) {
-  return libc_calls.recvmsg(fd, &message, flags);
-}
-
 void UdpIntake::received_by_waiting(int fd) {
   if (rings_) {
     look_at_door(fd, false);
@@ -306,7 +300,7 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
   taken_of_rings_ = 0;
   SocketAddress source;
   if (!rings_->empty()) {
-    if (has_unknown_rings_) count_for_new_rings();
+    if (has_unknown_rings_) count_for_new(*rings_);
     const auto seen = source_of_kernels_next(fd);
     if (!seen) {
       if (seen.error().code == EAGAIN) tell_new_rings();
@@ -464,7 +458,9 @@ void UdpIntake::close_rings(int fd) {
     }
     if (!waits_for_kernel_) break;
     room.resize(kMostBytes);
-    if (++of_kernel > kMostOfKernel || !keep_one_of_kernel(fd, room)) release_rings();
+    if (++of_kernel <= kMostOfKernel && keep_one_of_kernel(fd, room)) continue;
+    release(*rings_);
+    wait_until_ = Nanos::max();
   }
   rings_.reset();
   if (std::exchange(counts_losses_, false)) count_losses(fd, 0);
@@ -492,5 +488,7 @@ void UdpIntake::close() {
   rings_.reset();
   backlog_.clear();
 }
+
+ssize_t wait_for_kernel(int fd, msghdr& message, int flags) { return libc_calls.recvmsg(fd, &message, flags); }
 
 }  // namespace ringsock::rs

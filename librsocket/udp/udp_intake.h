@@ -42,8 +42,6 @@ class UdpIntake {
   /// but the kernel's socket, so no ring is taken in meanwhile. Returns false where rings have or may have datagrams.
   [[nodiscard]] bool begin_waiting_in_kernel();
   void end_waiting_in_kernel() { --waiting_in_kernel_; }
-  /// recvmsg(2), which waits. Threads: any.
-  static ssize_t wait_for_kernel(int fd, msghdr& message, int flags);
   /// Called when such a call has taken a datagram.
   void received_by_waiting(int fd);
   /// FIONREAD: the bytes of the datagram that comes next.
@@ -99,8 +97,6 @@ class UdpIntake {
   Result<ssize_t> take_of_backlog(msghdr& message, int flags);
   std::optional<Next> next_before(const SocketAddress& source);
   bool kernel_is_empty(int fd);
-  void release_rings();
-  void count_for_new_rings();
   void tell_new_rings();
   void look_for_new_rings(int fd);
   void note_losses(int fd);
@@ -138,5 +134,9 @@ class UdpIntake {
   std::unique_ptr<soft::IncomingRings> rings_;
   Arrivals backlog_;
 };
+
+/// recvmsg(2), which waits, between begin_waiting_in_kernel() and the end of that: by a call that pthread_cancel(3) may
+/// end, as it does that of any other program. Threads: any.
+ssize_t wait_for_kernel(int fd, msghdr& message, int flags);
 
 }  // namespace ringsock::rs

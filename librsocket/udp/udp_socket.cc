@@ -117,7 +117,7 @@ std::optional<Result<ssize_t>> UdpSocket::receive_waiting(msghdr& message, int f
     const WaitInKernel wait(receive_lock_, intake_);
     if (!wait.has_begun()) return std::nullopt;
     const runtime::OutsideLibrary handlers_run_at_once;
-    got = UdpIntake::wait_for_kernel(fd(), message, flags);
+    got = wait_for_kernel(fd(), message, flags);
   }
   if (got < 0) return Error::last("recvmsg");
   if ((flags & MSG_PEEK) != 0) return got;
