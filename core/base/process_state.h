@@ -57,6 +57,8 @@ enum class ProcessPart : std::uint8_t {
   shared_page,          ///< core/runtime. The child takes pieces of a page of its own
   user_follower,        ///< core/runtime, load: how to follow a connection to the process that uses it
   waits,                ///< core/poll, load. The child's locks are free
+  lent_packets,         ///< core/extra_api, load, lock. The child keeps what its parent has lent
+  extra_api,            ///< core/extra_api
   hand_overs,           ///< core/transports, load: those of the library that brings a way
   offloading,           ///< core/transports, load
   rules,                ///< core/transports
@@ -71,9 +73,7 @@ enum class ProcessPart : std::uint8_t {
   closings,             ///< librsocket: connections that end in the background. The child begins anew
   vma_process,          ///< libvmacompat/process, load, lock
   rings_of_process,     ///< libvmacompat/process
-  lent_packets,         ///< libvmacompat/process, load, lock. The child keeps what its parent has lent
   polled_rings,         ///< libvmacompat/process, lock. The child begins anew
-  extra_api,            ///< libvmacompat/extra_api
   ring_descriptors,     ///< libvmacompat/extra_api, load, lock. The child closes those of its parent's rings
   tcp_clock,            ///< libvmacompat/tcp, lock. The child begins anew
   short_lives,          ///< libvmacompat/tcp
@@ -98,8 +98,8 @@ struct ProcessParts {
   ProcessMark mark;  ///< tells a child that was made without our fork handlers (at_fork.h)
   /// INT_MAX minus the library's lowest own number, 0: it has none. Each close(2) looks at it (own_numbers.h).
   std::atomic<unsigned> own_numbers_reach;
-  /// Whether the application has called pthread_cancel(3), or made a thread's cancellation asynchronous. Each call looks
-  /// at it (preload/cancellation.h).
+  /// Whether the application has called pthread_cancel(3), or made a thread's cancellation asynchronous. Each call
+  /// looks at it (preload/cancellation.h).
   std::atomic<bool> cancels_threads;
   std::array<std::atomic<void*>, kProcessParts> places;  ///< null before the part is made
   std::atomic<std::size_t> used;                         ///< bytes of the room

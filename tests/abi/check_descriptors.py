@@ -57,6 +57,7 @@ EXPLAINED = {
     ("libvmacompat/statistics/vma_page_reader.cc", "*"): "of programs that read statistics",
     ("preload/epoll_nesting.cc", "fopen"): ENDS,
     ("preload/connection_calls.cc", "accept"): APPLICATIONS,
+    ("libvmacompat/tcp/tcp_events.cc", "accept4"): APPLICATIONS,
     ("preload/connection_calls.cc", "accept4"): APPLICATIONS,
     ("preload/pass_descriptors.cc", "SCM_RIGHTS"): "of messages that the application sends",
     ("preload/pass_descriptors.cc", "dup3"): APPLICATIONS,
