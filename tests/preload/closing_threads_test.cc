@@ -395,7 +395,8 @@ TEST_F(NumberOfTwoThreads, GivesNobodyAnErrorOfWhatIsBeneathAListener) {
   });
   for (int i = 0; i < 100; ++i) {
     const int old = number.load();
-    const int copy = ::dup(old);
+    // Never a number that was closed: the acceptor may be about to use it.
+    const int copy = ::fcntl(old, F_DUPFD, old + 1);
     ::close(old);
     number.store(copy);
     Address to = there;
