@@ -120,10 +120,10 @@ TEST(BufferTables, APlaceBehindTheTablesIsImpossible) {
 
 TEST(BufferTables, ASuspendedConnectionProvesNoLife) {
   Tables ours;
-  ours.core.suspended.store(true);
+  ours.core.state.store(ConnectionCore::kSuspended);
   EXPECT_TRUE(ours.tables.send_keepalive());
   EXPECT_TRUE(ours.pair.sent.empty());
-  ours.core.suspended.store(false);
+  ours.core.state.store(0);
   EXPECT_TRUE(ours.tables.send_keepalive());
   ASSERT_EQ(ours.pair.sent.size(), 1u);
   EXPECT_EQ(ours.pair.sent[0].opcode, IBV_WR_RDMA_WRITE);
