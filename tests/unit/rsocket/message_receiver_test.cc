@@ -109,12 +109,12 @@ TEST(MessageReceiver, UsedReceivesAreThereBeforeThePeerHasACreditForThem) {
 TEST(MessageReceiver, ASuspendedConnectionIsAnEmptyOne) {
   Receiver bob;
   bob.arrive("abc");
-  bob.core.suspended.store(true);
+  bob.core.state.store(ConnectionCore::kSuspended);
   EXPECT_EQ(bob.receive(3), "");
   EXPECT_EQ(bob.peek(3), "");
   EXPECT_TRUE(bob.receiver.announce_if_due());
   EXPECT_TRUE(bob.pair.sent.empty());
-  bob.core.suspended.store(false);
+  bob.core.state.store(0);
   EXPECT_EQ(bob.receive(3), "abc");
 }
 

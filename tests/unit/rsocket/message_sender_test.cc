@@ -91,7 +91,7 @@ TEST(MessageSender, HoldsEverythingBackUntilThePeerIsReady) {
 
 TEST(MessageSender, SendsNothingWhileSuspended) {
   Sender alice;
-  alice.sender.core().suspended.store(true);
+  alice.sender.core().state.store(ConnectionCore::kSuspended);
   EXPECT_FALSE(alice.send_at_once("a"));
   EXPECT_EQ(alice.send("a"), 0u);
   EXPECT_TRUE(alice.pair.sent.empty());
