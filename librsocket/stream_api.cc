@@ -64,6 +64,7 @@ Result<vma::ApiSocket::Received> StreamApi::lend(vma::PacketList& list, int flag
   Result<std::size_t> bytes = std::size_t{0};
   if (core_.connection->receiving().shows_first()) [[unlikely]] {
     bytes = lend_accepted(list);
+    if (*bytes == 0 && callback_.accepted_bytes() > 0) return Error{ENOBUFS, "recvfrom_zcopy"};
     const int error = *bytes == 0 ? callback_.comes_first(flags) : 0;
     if (error != 0) return Error{error, "recvfrom_zcopy: the application's callback"};
   } else {

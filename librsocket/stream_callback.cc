@@ -49,7 +49,9 @@ void StreamCallback::set(vma_recv_callback_t function, void* context) {
   core_.endpoint.notify_watchers(EPOLLIN);
 }
 
-bool StreamCallback::is_unused() const noexcept { return function_.call == nullptr && accepted_.empty(); }
+bool StreamCallback::is_unused() const noexcept {
+  return function_.call == nullptr && accepted_.empty() && shown_ == 0;
+}
 
 /// Nothing is shown any more once the function is gone and what it has let through has been read.
 void StreamCallback::stop_if_unused() noexcept {
@@ -132,6 +134,11 @@ void StreamCallback::end() noexcept {
 // -- running
 
 void StreamCallback::run() {
+  show_hidden();
+  stop_if_unused();  // the function may have taken itself away
+}
+
+void StreamCallback::show_hidden() {
   // Bytes that come after the last look, while the thread still counts as the runner, are found by the next look.
   while (has_hidden() && !core_.endpoint.is_closed()) {
     const vma::CallbackRunner::Running running(runner_);

@@ -65,6 +65,7 @@ class StreamCallback final : public DueCall {
   bool note() noexcept;
   Function function();
   StreamLender::Piece take_hidden() noexcept;
+  void show_hidden();
   void show(const StreamLender::Piece& piece);
   vma_recv_callback_retval_t call(const Function& function, const StreamLender::Piece& piece);
   [[nodiscard]] bool is_unused() const noexcept;

@@ -65,7 +65,7 @@ struct Forks {
   std::array<HandlerList<Handlers, kMostOfStep>, kForkSteps> handlers;
   HandlerList<ForkHandler, 8> stranger_handlers;
   HandlerList<Mutex*, 24> leaf_locks;
-  const bool are_late = has_foreign_malloc();  ///< ask_libc()
+  std::atomic<pthread_t> late_thread{0};  ///< whose fork the late handlers have prepared
   std::atomic<bool> watched{false};
   std::atomic<unsigned> number{0};
   std::atomic<pid_t> taken_by{0};  ///< the strange child whose copy is being put out of use; its children inherit it
@@ -87,17 +87,34 @@ void become_strange() noexcept {
   process_parts.mark.value.store(ProcessMark::kStranger, std::memory_order_release);
 }
 
-void register_with_libc() {
-  [[maybe_unused]] static const int registered =
-      ::pthread_atfork(run_before_fork, run_after_fork_in_parent, run_after_fork_in_child);
-}
-
 /// Our handlers allocate memory. Those of an allocator hold its locks, so ours must be registered behind them, to run
 /// before and after them. An allocator registers its own in a constructor, which may come behind ours: then ours are
-/// registered at the first use of the library. libc runs its allocator's handlers inside all others. Registered early
-/// ours are inside the application's, which may use sockets.
-void ask_libc() {
-  if (!forks().are_late) register_with_libc();
+/// registered once more at the first use of the library, and the early ones leave forks of the threads that these have
+/// prepared to them. libc runs its allocator's handlers inside all others. Those of the application are outside of the
+/// early ones, and may use sockets.
+bool is_prepared_late() { return forks().late_thread.load(std::memory_order_relaxed) == ::pthread_self(); }
+
+void register_early() {
+  [[maybe_unused]] static const int registered =
+      ::pthread_atfork([] { is_prepared_late() ? void() : run_before_fork(); },
+                       [] { is_prepared_late() ? void() : run_after_fork_in_parent(); },
+                       [] { is_prepared_late() ? void() : run_after_fork_in_child(); });
+}
+
+/// One fork at a time is prepared (ForkRegistry), so one thread at a time is named.
+void before_fork_late() {
+  run_before_fork();
+  forks().late_thread.store(::pthread_self(), std::memory_order_relaxed);
+}
+void after_fork_late(void (*run_after)()) {
+  if (!is_prepared_late()) return;  // registered meanwhile
+  forks().late_thread.store(0, std::memory_order_relaxed);
+  run_after();
+}
+void register_late() {
+  [[maybe_unused]] static const int registered = ::pthread_atfork(
+      before_fork_late, [] { after_fork_late(run_after_fork_in_parent); },
+      [] { after_fork_late(run_after_fork_in_child); });
 }
 
 /// @param which  the handlers for the parent, or those for the child
@@ -121,7 +138,7 @@ unsigned fork_generation() noexcept { return forks().number.load(std::memory_ord
 
 void at_fork(ForkStep step, ForkHandler before, ForkHandler in_parent, ForkHandler in_child) {
   forks().handlers[static_cast<std::size_t>(step)].add({before, in_parent, in_child});
-  ask_libc();
+  register_early();
 }
 
 void hold_across_fork(Mutex& leaf) {
@@ -130,7 +147,7 @@ void hold_across_fork(Mutex& leaf) {
     if (locks[i] == &leaf) return;
   }
   locks.add(&leaf);
-  ask_libc();
+  register_early();
 }
 
 void run_before_fork() {
@@ -176,7 +193,7 @@ void at_strange_child(ForkHandler handler) { forks().stranger_handlers.add(handl
 void watch_for_strange_children() {
   if (forks().watched.load(std::memory_order_acquire)) return;
   const int saved_errno = errno;
-  register_with_libc();
+  if (has_foreign_malloc()) register_late();
   if (!is_permitted(RareCall::madvise_wipe) ||
       ::madvise(&process_parts.mark, sizeof process_parts.mark, MADV_WIPEONFORK) != 0) {
     log_info("children that are made without fork(3) cannot be told apart");

@@ -12,6 +12,7 @@
 #include <cstdarg>
 
 #include "core/base/at_fork.h"
+#include "core/base/libc_calls.h"
 #include "core/base/posix_edge.h"
 #include "core/base/rare_calls.h"
 #include "core/base/unique_fd.h"
@@ -338,9 +339,24 @@ RS_EXPORT int rsetsockopt(int fd, int level, int name, const void* value, sockle
   return on_pinned_socket(fd, [&](Lookup& socket) { return socket->set_option(level, name, value, length); });
 }
 
+namespace {
+/// recvfrom(2)
+ssize_t receive_by_kernel(int fd, void* room, std::size_t bytes, int flags, sockaddr* from, socklen_t* from_length) {
+  iovec part{room, bytes};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_name = from;
+  message.msg_namelen = from != nullptr && from_length != nullptr ? *from_length : 0;
+  const ssize_t got = libc_calls.recvmsg(fd, &message, flags);
+  if (got >= 0 && from != nullptr && from_length != nullptr) *from_length = message.msg_namelen;
+  return got;
+}
+}  // namespace
+
 RS_EXPORT int rgetsockopt(int fd, int level, int name, void* value, socklen_t* length) {
   if (fd == -1 && value != nullptr && length != nullptr) {
-    static constexpr RsocketLibrary kLibrary(&::recvfrom);
+    static constexpr RsocketLibrary kLibrary(&receive_by_kernel);
     if (vma::answer_library_option(kLibrary, level, name, value, length)) return 0;
   }
   return on_pinned_socket(fd, [&](Lookup& socket) { return socket->get_option(level, name, value, length); });

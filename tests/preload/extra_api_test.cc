@@ -450,6 +450,27 @@ TEST(RecvCallback, APeekAndAShortReadLeaveTheRest) {
   EXPECT_EQ(ends.seen.calls, 1);
 }
 
+TEST(RecvCallback, WhatItLetsThroughIsReadAlthoughItTakesItselfAway) {
+  const Ends ends;
+  const auto once = [](int fd, std::size_t, iovec*, vma_info_t*, void*) {
+    api().register_recv_callback(fd, nullptr, nullptr);
+    return VMA_PACKET_RECV;
+  };
+  ASSERT_EQ(api().register_recv_callback(ends.ours, once, nullptr), 0);
+  send_all(ends.peers, "seen first");
+  EXPECT_EQ(receive(ends.ours, 10), "seen first");
+  send_all(ends.peers, "not seen");
+  EXPECT_EQ(receive(ends.ours, 8), "not seen");
+}
+
+TEST(RecvCallback, AListWithoutRoomForWhatItLetsThroughIsAnError) {
+  Shown ends(always(VMA_PACKET_RECV));
+  send_all(ends.peers, "seen");
+  Packets small(sizeof(vma_packets_t));
+  EXPECT_EQ(error_of(small.receive(ends.ours)), ENOBUFS);
+  EXPECT_EQ(receive(ends.ours, 4), "seen");
+}
+
 TEST(RecvCallback, WhatItLetsThroughCanBeReceivedWithoutACopy) {
   Shown ends(always(VMA_PACKET_RECV));
   send_all(ends.peers, "seen");
