@@ -185,9 +185,11 @@ void TcpCallback::stay() noexcept {
 
 /// The function has dropped or held bytes that have gone to the kernel, or stayed in the queue.
 void TcpCallback::discard(std::size_t bytes) {
-  const auto is_here =
-      connection_.with_engine([&](tcp::TcpConnection& engine, Nanos now) { return engine.consume(bytes, now), true; });
-  if (is_here || endpoint_.is_closed()) return;
+  const auto consume = [&](tcp::TcpConnection& engine, Nanos now) { return engine.consume(bytes, now), true; };
+  if (connection_.with_engine(consume) || endpoint_.is_closed()) return;
+  // The kernel's socket does not have them before the move has ended, and the engine has them again if it has failed.
+  const std::lock_guard settled(moving_);
+  if (connection_.with_engine(consume)) return;
   while (bytes > 0) {
     const ssize_t dropped = ::recv(fd_.load(std::memory_order_relaxed), nullptr, bytes, MSG_TRUNC | MSG_DONTWAIT);
     if (dropped <= 0) return;

@@ -26,9 +26,11 @@ namespace ringsock::vma {
 /// keeps its order. Bytes that the kernel brings are not shown. Threads: any.
 class TcpCallback final : public DueCall {
  public:
-  /// @param fd  the kernel's socket
-  TcpCallback(runtime::Endpoint& endpoint, const std::atomic<int>& fd, CarriedConnection& connection, TcpLender& lender)
-      : endpoint_(endpoint), fd_(fd), connection_(connection), lender_(lender) {}
+  /// @param fd       the kernel's socket
+  /// @param moving   held while the connection moves
+  TcpCallback(runtime::Endpoint& endpoint, const std::atomic<int>& fd, Mutex& moving, CarriedConnection& connection,
+              TcpLender& lender)
+      : endpoint_(endpoint), fd_(fd), moving_(moving), connection_(connection), lender_(lender) {}
   TcpCallback(const TcpCallback&) = delete;
   TcpCallback& operator=(const TcpCallback&) = delete;
 
@@ -99,6 +101,7 @@ class TcpCallback final : public DueCall {
 
   runtime::Endpoint& endpoint_;
   const std::atomic<int>& fd_;
+  Mutex& moving_;
   CarriedConnection& connection_;
   TcpLender& lender_;
   std::atomic<bool> is_set_{false};

@@ -44,7 +44,7 @@ TcpSocket::TcpSocket(int fd)
       carried_(*this, events_),
       stream_(carried_),
       lender_(carried_),
-      callback_(*this, fd_, carried_, lender_),
+      callback_(*this, fd_, setup_lock_, carried_, lender_),
       api_(*this, carried_, stream_, statistics_, lender_, callback_, events_) {
   runtime::fork_registry().enter(*this);
 }
