@@ -121,13 +121,16 @@ inline void drop_stale(int fd) {
 template <class Ours, class Libcs>
 inline auto route_pinned(int fd, Ours ours, Libcs libcs) {
   const DeferredCancellation deferred;
-  return route(
+  const int errno_before = errno;
+  const auto answer = route(
       fd,
       [&](Lookup& socket) {
         socket.pin();
         return ours(socket);
       },
       libcs);
+  if (answer != -1) errno = errno_before;  // as a system call; programs look at it after calls that have succeeded
+  return answer;
 }
 
 // These do what the application's calls read(), send() and close() do. They have names of their own, because the linker

@@ -80,13 +80,15 @@ Result<int> poll_until(std::span<pollfd> fds, Nanos deadline, const sigset_t* ma
   const timespec* const limit = for_ever ? nullptr : &left;
   const BeforeSleep sleep(mask);
   if (sleep.is_interrupted()) return Error{EINTR, "ppoll"};
+  const int errno_before = errno;  // a call that goes on after a signal, and succeeds, leaves it as the kernel's does
   // ::ppoll() would be no cancellation point here (libc_wraps.cc).
   int ready = libc_calls.ppoll(fds.data(), fds.size(), limit, sleep.mask());
   // There are more entries than the process may have descriptors (RLIMIT_NOFILE).
   if (ready < 0 && errno == EINVAL) [[unlikely]]
     ready = poll_by_select(fds, limit, sleep.mask());
-  if (ready < 0) return Error::last("ppoll");
-  return ready;
+  const Result<int> answer = ready < 0 ? Result<int>(Error::last("ppoll")) : ready;
+  errno = errno_before;
+  return answer;
 }
 
 }  // namespace ringsock

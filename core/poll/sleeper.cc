@@ -112,9 +112,12 @@ Result<int> sleep_on_epoll_file(int epoll_fd, std::span<epoll_event> events, Nan
   const Nanos begun = monotonic_now();
   const BeforeSleep sleep(mask);
   if (sleep.is_interrupted()) return Error{EINTR, "epoll_pwait"};
+  const int errno_before = errno;
   const int woken = libc_calls.epoll_pwait(epoll_fd, events.data(), static_cast<int>(events.size()),
                                            to_milliseconds(deadline), sleep.mask());
-  return note_duration(WaitFor::readiness, begun, woken < 0 ? Result<int>(Error::last("epoll_pwait")) : woken);
+  const Result<int> answer = woken < 0 ? Result<int>(Error::last("epoll_pwait")) : woken;
+  errno = errno_before;
+  return note_duration(WaitFor::readiness, begun, answer);
 }
 
 namespace {

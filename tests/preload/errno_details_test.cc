@@ -51,6 +51,46 @@ struct Connecting {
   Fd fd{::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)};
 };
 
+// -- after calls that have succeeded
+
+/// Guile takes EINTR for a call that has to be made again, whatever it has returned.
+template <class Call, class Finish>
+void expect_no_errno_after_a_signal(Call call, Finish finish) {
+  const support::Disposition counted(SIGUSR1, support::count_handled, SA_RESTART);
+  long result = -1;
+  int error = -1;
+  std::thread waits([&] {
+    errno = 0;
+    result = call();
+    error = errno;
+  });
+  for (int turn = 1; turn <= 3; ++turn) {
+    ::usleep(10'000);
+    ::pthread_kill(waits.native_handle(), SIGUSR1);
+    while (support::handled < turn) ::usleep(1000);
+  }
+  ::usleep(10'000);
+  finish();
+  waits.join();
+  EXPECT_GE(result, 0);
+  EXPECT_EQ(error, 0);
+  if (result > 2) ::close(static_cast<int>(result));
+}
+
+TEST(ErrnoOfSuccess, AReceiveThatASignalHasInterruptedLeavesNone) {
+  const Pair pair = connected_pair();
+  char byte = 0;
+  expect_no_errno_after_a_signal([&] { return ::recv(pair.bob, &byte, 1, 0); },
+                                 [&] { EXPECT_EQ(::send(pair.alice, "x", 1, 0), 1); });
+}
+
+TEST(ErrnoOfSuccess, AnAcceptThatASignalHasInterruptedLeavesNone) {
+  const Fd listener = listening();
+  Fd client;
+  expect_no_errno_after_a_signal([&] { return ::accept(listener, nullptr, nullptr); },
+                                 [&] { client = connected_to(listener); });
+}
+
 TEST(ErrnoOfCounts, NegativeOnesAreInvalid) {
   Pair pair = connected_pair();
   const Fd file(::open("/bin/sh", O_RDONLY | O_CLOEXEC));
