@@ -108,7 +108,7 @@ bool run_what_is_due(bool has_failed) {
     is_repeated = is_repeated || (has_early_end && !has_signals);
   }
   if (is_repeated) {
-    errno = 0;  // programs look at it after calls that have succeeded
+    errno = 0;                            // programs look at it after calls that have succeeded
     wait.is_due = due.is_resumed = true;  // until the repeated call has ended
     due.has_deadline = has_deadline;
     due.deadline = deadline;
