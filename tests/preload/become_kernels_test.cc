@@ -53,7 +53,7 @@ TEST(PreloadedDuplicate, IsWatchedUnderTheNumberThatWasClosedBeforeTheKernelConn
   const Fd accepted(static_cast<int>(raw_syscall(SYS_accept4, int(listener), nullptr, nullptr, 0)));
   say(accepted, "hello");
   ASSERT_EQ(::epoll_wait(set, &event, 1, 60'000), 1);
-  EXPECT_EQ(event.data.u64, 12345u);
+  EXPECT_EQ(std::uint64_t{event.data.u64}, 12345u);
   EXPECT_EQ(read_all(duplicate, 5), "hello");
 }
 
