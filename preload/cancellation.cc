@@ -6,9 +6,10 @@
 
 namespace ringsock::preload {
 
-bool defer_cancellation() {
+bool defer_cancellation(bool is_point) {
   int before = PTHREAD_CANCEL_DEFERRED;
   real.pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &before);
+  if (is_point) ::pthread_testcancel();
   return before == PTHREAD_CANCEL_ASYNCHRONOUS;
 }
 

@@ -303,7 +303,6 @@ Result<int> send_many(int fd, Lookup& socket, mmsghdr* messages, unsigned count,
 
 ssize_t receive_from(int fd, void* data, size_t length, int flags, sockaddr* address, socklen_t* address_length,
                      auto libcs) {
-  const CancellationPoint point;
   return route_receive_from(fd, data, length, flags, address, address_length, libcs,
                             [=] { return receive_from_again(fd, data, length, flags, address, address_length); });
 }
@@ -351,16 +350,22 @@ RS_INTERCEPT ssize_t __recv_chk(int fd, void* data, size_t length, size_t room, 
   return receive(fd, data, length, flags, kLibcsRecv);
 }
 
-RS_INTERCEPT ssize_t recvfrom(int fd, void* data, size_t length, int flags, sockaddr* address,
-                              socklen_t* address_length) {
+namespace {
+[[gnu::noinline]] ssize_t receive_from_any(int fd, void* data, size_t length, int flags, sockaddr* address,
+                                           socklen_t* address_length) {
   return receive_from(fd, data, length, flags, address, address_length,
                       [=] { return real.recvfrom(fd, data, length, flags, address, address_length); });
+}
+}  // namespace
+
+RS_INTERCEPT ssize_t recvfrom(int fd, void* data, size_t length, int flags, sockaddr* address,
+                              socklen_t* address_length) {
+  return at_cancellation_point<&receive_from_any>(fd, data, length, flags, address, address_length);
 }
 RS_INTERCEPT ssize_t __recvfrom_chk(int fd, void* data, size_t length, size_t room, int flags, sockaddr* address,
                                     socklen_t* address_length) {
   if (length > room) buffer_overflow(fd);
-  return receive_from(fd, data, length, flags, address, address_length,
-                      [=] { return real.recvfrom(fd, data, length, flags, address, address_length); });
+  return at_cancellation_point<&receive_from_any>(fd, data, length, flags, address, address_length);
 }
 
 RS_INTERCEPT ssize_t recvmsg(int fd, msghdr* message, int flags) {
@@ -406,9 +411,9 @@ RS_INTERCEPT ssize_t __send(int fd, const void* data, size_t length, int flags) 
   return ringsock::preload::send(fd, data, length, flags, kLibcsSend);
 }
 
-RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, const sockaddr* address,
-                            socklen_t address_length) {
-  const CancellationPoint point;
+namespace {
+[[gnu::noinline]] ssize_t send_to_any(int fd, const void* data, size_t length, int flags, const sockaddr* address,
+                                      socklen_t address_length) {
   return route(
       fd,
       [&](Lookup& socket) -> Result<ssize_t> {
@@ -432,6 +437,12 @@ RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, 
         return real.sendto(fd, data, length, flags, address, address_length);
       },
       [=] { return send_to_again(fd, data, length, flags, address, address_length); });
+}
+}  // namespace
+
+RS_INTERCEPT ssize_t sendto(int fd, const void* data, size_t length, int flags, const sockaddr* address,
+                            socklen_t address_length) {
+  return at_cancellation_point<&send_to_any>(fd, data, length, flags, address, address_length);
 }
 
 RS_INTERCEPT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
