@@ -86,11 +86,14 @@ void release(soft::IncomingRings& rings) {
   }
 }
 
-/// Reads how many datagrams the senders of new rings had sent by the kernel. Those have been taken if the kernel's
-/// socket is found empty afterwards. One more may have been taken: then the ring waits for it in vain, once.
+/// Reads how many datagrams the senders of new rings had sent by the kernel, but for those that are sending one. They
+/// have all been taken if the kernel's socket is found empty afterwards.
 void count_for_new(soft::IncomingRings& rings) {
   for (soft::IncomingRings::Ring& ring : rings.rings()) {
-    if (!ring.is_known) ring.from_kernel = ring.reader.by_kernel();
+    if (ring.is_known) continue;
+    const auto count = ring.reader.by_kernel();
+    ring.is_counted = count.has_value();
+    ring.from_kernel = count.value_or(0);
   }
 }
 
@@ -180,12 +183,16 @@ void UdpIntake::look_for_new_rings(int fd) {
   if (!seen && seen.error().code == EAGAIN) tell_new_rings();
 }
 
-/// Lets the senders of new rings use them: from now on it is known how many of theirs the kernel has brought.
+/// Lets the senders of new rings use them whose number of datagrams is known: all of them have been brought by the
+/// kernel.
 void UdpIntake::tell_new_rings() {
   if (!has_unknown_rings_) return;
   has_unknown_rings_ = false;
   for (Ring& ring : rings_->rings()) {
-    if (!std::exchange(ring.is_known, true)) ring.reader.tell_known();
+    if (ring.is_known) continue;
+    ring.is_known = ring.is_counted;
+    if (ring.is_known) ring.reader.tell_known();
+    has_unknown_rings_ = has_unknown_rings_ || !ring.is_known;
   }
 }
 

@@ -130,9 +130,11 @@ Result<ssize_t> UdpOutlets::send(int fd, const msghdr& message, int flags) {
     const auto bytes = total_bytes(message.msg_iov, message.msg_iovlen);
     if (bytes && *bytes <= soft::kMaxRingDatagram && put(fd, *to, message, *bytes)) return static_cast<ssize_t>(*bytes);
   }
+  if (to != nullptr && to->second.ring) to->second.ring->sends_by_kernel(to->second.by_kernel);
   const ssize_t sent = send_by_kernel(fd, message, flags);
   if (sent < 0) {
     const Error why = Error::last("sendmsg");
+    if (to != nullptr && to->second.ring) to->second.ring->sent_by_kernel(to->second.by_kernel);
     if (to != nullptr && std::exchange(to->second.wakes, false)) to->second.ring->has_not_woken();
     return why;
   }

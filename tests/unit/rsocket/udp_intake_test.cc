@@ -94,6 +94,24 @@ TEST(UdpIntake, HasNoDoorForASingleQuestion) {
   EXPECT_EQ(OutgoingRing::open({::geteuid(), bob.cookie}, alice.name).error().code, ECONNREFUSED);
 }
 
+/// Bob may have taken the datagram that Carol is sending before she has counted it: he would wait for it in vain.
+TEST_F(UdpIntakeWithARing, LetsASenderInOnceItHasCountedWhatTheKernelHasTaken) {
+  Sender carol;
+  carol.knock_at(bob);
+  carol.ring->sends_by_kernel(0);
+  carol.send(bob, "by the kernel");
+  EXPECT_EQ(bob.take(), "by the kernel");
+  bob.intake.woken();
+  EXPECT_EQ(bob.take(), "");
+  EXPECT_EQ(carol.put(1, "too early"), OutgoingRing::Put::early);
+  carol.ring->sent_by_kernel(1);
+  bob.intake.woken();
+  EXPECT_EQ(bob.take(), "");
+  EXPECT_EQ(carol.put(1, "to a sleeper"), OutgoingRing::Put::asleep);
+  EXPECT_EQ(carol.put(1, "by the ring"), OutgoingRing::Put::done);
+  EXPECT_EQ(bob.take(), "by the ring") << "nothing is waited for";
+}
+
 TEST_F(UdpIntakeWithARing, TakesWhatIsInTheRing) {
   EXPECT_EQ(alice.put(0, "one"), OutgoingRing::Put::done);
   EXPECT_EQ(alice.put(0, "two"), OutgoingRing::Put::done);

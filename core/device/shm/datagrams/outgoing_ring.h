@@ -54,6 +54,12 @@ class OutgoingRing {
   /// @param after_kernel  how many datagrams the kernel has taken from us for the receiver before this one
   Put put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes);
 
+  /// Called before each datagram that the kernel is to take for the receiver; sent_by_kernel() follows, also with the
+  /// same count where it was not taken.
+  /// @param count  how many there were since the ring was opened
+  void sends_by_kernel(std::uint32_t count) {
+    if (!is_known_) ring_.tell_sending(count);
+  }
   /// Called after each datagram that the kernel has taken for the receiver.
   /// @param count  how many there were since the ring was opened
   void sent_by_kernel(std::uint32_t count) {

@@ -23,13 +23,17 @@ struct UdRingLines {
   alignas(kLineBytes) std::atomic<std::uint64_t> tail;  ///< behind the last datagram
   std::atomic<std::uint64_t> lost;                      ///< datagrams for which there was no room
   std::atomic<std::uint32_t> ended;                     ///< not 0: the sender sends no more
-  std::atomic<std::uint32_t> by_kernel;  ///< datagrams that the sender's kernel has taken (core/device/shm/datagrams)
+  /// Datagrams that the sender's kernel has taken (core/device/shm/datagrams), and kUdRingSending.
+  std::atomic<std::uint32_t> by_kernel;
   // Written by the receiver.
   alignas(kLineBytes) std::atomic<std::uint64_t> head;  ///< what comes before was taken
   std::atomic<std::uint32_t> armed;                     ///< not 0: the next datagram rings; the sender clears it
   std::atomic<std::uint32_t> closed;                    ///< not 0: the receiver takes no more; kUdRingFinished
   std::atomic<std::uint32_t> known;  ///< not 0: the receiver reads it (of rings of core/device/shm/datagrams)
 };
+
+/// UdRingLines::by_kernel: the kernel may have taken one more.
+inline constexpr std::uint32_t kUdRingSending = 1U << 31;
 
 /// UdRingLines::closed: the receiver has also taken all that it will take.
 inline constexpr std::uint32_t kUdRingFinished = 2;
@@ -57,7 +61,11 @@ class UdRingWriter {
   /// Undoes take_arming(), where the receiver was not woken.
   void give_arming_back() { lines().armed.store(1, std::memory_order_seq_cst); }
   /// Tells how many datagrams the kernel has taken for the receiver. Called after each of them.
-  void tell_by_kernel(std::uint32_t count) { lines().by_kernel.store(count, std::memory_order_release); }
+  void tell_by_kernel(std::uint32_t count) {
+    lines().by_kernel.store(count & ~kUdRingSending, std::memory_order_release);
+  }
+  /// Tells, before the next one, that it may be taken. `count` is without it.
+  void tell_sending(std::uint32_t count) { lines().by_kernel.store(count | kUdRingSending, std::memory_order_release); }
   /// Returns how many bytes of the ring the receiver has taken since the ring was made.
   [[nodiscard]] std::uint64_t taken() const { return lines().head.load(std::memory_order_relaxed); }
   /// Returns whether the receiver has taken all that was put.
@@ -94,7 +102,11 @@ class UdRingReader {
   Result<std::optional<ParsedDatagram>> front();
   void pop();
   void tell_known() { lines().known.store(1, std::memory_order_release); }
-  [[nodiscard]] std::uint32_t by_kernel() const { return lines().by_kernel.load(std::memory_order_acquire); }
+  /// Returns how many datagrams the sender's kernel has taken; nothing while it may be taking one.
+  [[nodiscard]] std::optional<std::uint32_t> by_kernel() const {
+    const std::uint32_t count = lines().by_kernel.load(std::memory_order_acquire);
+    return (count & kUdRingSending) == 0 ? std::optional(count) : std::nullopt;
+  }
   void arm() { lines().armed.store(1, std::memory_order_relaxed); }
   /// Returns how many datagrams the sender has lost since the last call.
   std::uint64_t lost();
