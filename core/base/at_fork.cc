@@ -87,11 +87,7 @@ void become_strange() noexcept {
   process_parts.mark.value.store(ProcessMark::kStranger, std::memory_order_release);
 }
 
-/// Our handlers allocate memory. Those of an allocator hold its locks, so ours must be registered behind them, to run
-/// before and after them. An allocator registers its own in a constructor, which may come behind ours: then ours are
-/// registered once more at the first use of the library, and the early ones leave forks of the threads that these have
-/// prepared to them. libc runs its allocator's handlers inside all others. Those of the application are outside of the
-/// early ones, and may use sockets.
+/// Returns whether the late handlers have prepared the fork of the calling thread.
 bool is_prepared_late() { return forks().late_thread.load(std::memory_order_relaxed) == ::pthread_self(); }
 
 void register_early() {
@@ -111,6 +107,11 @@ void after_fork_late(void (*run_after)()) {
   forks().late_thread.store(0, std::memory_order_relaxed);
   run_after();
 }
+/// Our handlers allocate memory. Those of an allocator hold its locks, so ours must be registered behind them, to run
+/// before and after them. An allocator registers its own in a constructor, which may come behind ours: then ours are
+/// registered once more at the first use of the library, and the early ones leave forks of the threads that these have
+/// prepared to them. libc runs its allocator's handlers inside all others. Those of the application are outside of the
+/// early ones, and may use sockets.
 void register_late() {
   [[maybe_unused]] static const int registered = ::pthread_atfork(
       before_fork_late, [] { after_fork_late(run_after_fork_in_parent); },

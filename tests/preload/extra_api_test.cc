@@ -21,62 +21,16 @@
 #include <vector>
 
 #include "tests/preload/preloaded.h"
+#include "tests/support/extra_api.h"
 
 namespace ringsock::preloaded {
 namespace {
 
 constexpr int kForce = MSG_VMA_ZCOPY_FORCE, kForced = kForce | MSG_DONTWAIT;
 
-vma_api_t& api() {
-  vma_api_t* const table = vma_get_api();
-  if (table == nullptr) throw std::runtime_error("there is no table");
-  return *table;
-}
-
-/// A list of packets that the program has.
-class Packets {
- public:
-  explicit Packets(std::size_t room = 4096) : room_(room) {}
-
-  /// Returns what recvfrom_zcopy() does.
-  int receive(int fd, int flags = 0) {
-    flags_ = flags;
-    return result_ = api().recvfrom_zcopy(fd, room_.data(), room_.size(), &flags_, nullptr, nullptr);
-  }
-  [[nodiscard]] bool are_lent() const { return result_ > 0 && (flags_ & MSG_VMA_ZCOPY) != 0; }
-  /// The bytes, of packets or copied.
-  [[nodiscard]] std::string text() const {
-    if (!are_lent()) return {room_.data(), static_cast<std::size_t>(std::max(result_, 0))};
-    std::string out;
-    for_each(
-        [&](const vma_packet_t&, const iovec& part) { out.append(static_cast<char*>(part.iov_base), part.iov_len); });
-    return out;
-  }
-  [[nodiscard]] std::size_t count() const { return are_lent() ? list()->n_packet_num : 0; }
-  [[nodiscard]] void* id() const { return list()->pkts[0].packet_id; }
-  int free(int fd) { return api().free_packets(fd, const_cast<vma_packet_t*>(list()->pkts), count()); }
-
- private:
-  [[nodiscard]] const vma_packets_t* list() const { return reinterpret_cast<const vma_packets_t*>(room_.data()); }
-  template <class Visit>
-  void for_each(Visit visit) const {
-    const char* at = room_.data() + sizeof(vma_packets_t);
-    for (std::size_t i = 0; i < count(); ++i) {
-      const auto& packet = *reinterpret_cast<const vma_packet_t*>(at);
-      visit(packet, packet.iov[0]);
-      at += sizeof packet + packet.sz_iov * sizeof(iovec);
-    }
-  }
-  std::vector<char> room_;
-  int flags_ = 0;
-  int result_ = 0;
-};
-
-int free_one(int fd, void* id) {
-  vma_packet_t packet{};
-  packet.packet_id = id;
-  return api().free_packets(fd, &packet, 1);
-}
+using support::api;
+using support::free_one;
+using Packets = support::StreamPackets;
 
 /// Sends until there is no room any more. Returns the bytes sent, which are pattern(…, 1).
 std::size_t fill(int fd, const std::string& bytes) {
@@ -264,14 +218,14 @@ TEST(ZeroCopy, WhatIsNotLentCannotBeFreed) {
   send_all(ends.peers, "mine");
   Packets packets;
   ASSERT_EQ(packets.receive(ends.ours), 4);
-  EXPECT_EQ(error_of(free_one(others.ours, packets.id())), ENOENT) << "another socket's";
+  EXPECT_EQ(error_of(free_one(others.ours, packets.ids().at(0))), ENOENT) << "another socket's";
   EXPECT_EQ(error_of(free_one(ends.ours, &packets)), ENOENT) << "no packet at all";
   EXPECT_EQ(error_of(free_one(ends.ours, nullptr)), ENOENT);
-  EXPECT_EQ(error_of(free_one(ends.ours, static_cast<char*>(packets.id()) + 8)), ENOENT);
+  EXPECT_EQ(error_of(free_one(ends.ours, static_cast<char*>(packets.ids().at(0)) + 8)), ENOENT);
   EXPECT_EQ(error_of(api().free_packets(ends.ours, nullptr, 1)), EINVAL);
   EXPECT_EQ(error_of(api().free_packets(ends.ours, reinterpret_cast<vma_packet_t*>(8), 1)), EFAULT);
   EXPECT_EQ(api().free_packets(ends.ours, nullptr, 0), 0);
-  EXPECT_EQ(error_of(free_one(0, packets.id())), EINVAL) << "not carried";
+  EXPECT_EQ(error_of(free_one(0, packets.ids().at(0))), EINVAL) << "not carried";
   EXPECT_EQ(packets.free(ends.ours), 0);
   EXPECT_EQ(error_of(packets.free(ends.ours)), ENOENT) << "freed twice";
 }

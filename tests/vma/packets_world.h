@@ -11,26 +11,15 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/extra_api.h"
 #include "tests/vma/far_socket.h"
 #include "tests/vma/udp_world.h"
 
 namespace ringsock::vma_tests {
 
-inline vma_api_t& api() { return *vma_get_api(); }
-
-/// Returns errno of a call that fails, 0 of one that does not.
-template <class Call>
-int error_of(Call call) {
-  errno = 0;
-  return call() == -1 ? errno : 0;
-}
-
-/// Frees the packet with this id. Returns what free_packets() does.
-inline int free_one(int fd, void* id) {
-  vma_packet_t packet{};
-  packet.packet_id = id;
-  return api().free_packets(fd, &packet, 1);
-}
+using support::api;
+using support::error_of;
+using support::free_one;
 
 /// A socket of this host on a ring, and a sender on the other host.
 class Packets : public ::testing::Test {

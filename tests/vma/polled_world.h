@@ -15,18 +15,13 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/extra_api.h"
 #include "tests/vma/tcp_world.h"
 
 namespace ringsock::vma_tests {
 
-inline vma_api_t& api() { return *vma_get_api(); }
-
-/// Returns errno of a call that fails, 0 of one that does not.
-template <class Call>
-int error_of(Call call) {
-  errno = 0;
-  return call() == -1 ? errno : 0;
-}
+using support::api;
+using support::error_of;
 
 /// Returns the ring's descriptor of a socket, -1 if it has none.
 inline int ring_of(int fd) {

@@ -17,26 +17,17 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/extra_api.h"
 #include "tests/vma/tcp_world.h"
 
 namespace ringsock::vma_tests {
 namespace {
 
+using support::api;
+using support::error_of;
+using support::free_one;
+
 using Decision = vma_recv_callback_retval_t;
-
-vma_api_t& api() { return *vma_get_api(); }
-
-template <class Call>
-int error_of(Call call) {
-  errno = 0;
-  return call() == -1 ? errno : 0;
-}
-
-int free_one(int fd, void* id) {
-  vma_packet_t packet{};
-  packet.packet_id = id;
-  return api().free_packets(fd, &packet, 1);
-}
 
 std::string pattern(std::size_t bytes) {
   std::string out(bytes, '\0');
