@@ -84,10 +84,11 @@ Result<std::unique_ptr<VmadLoop>> VmadLoop::open(const VmadOptions& options) {
   if (!files) return files.error();
   std::unique_ptr<VmadLoop> out(new VmadLoop(options, *std::move(files)));
   if (!out->events_ || !out->signals_) return Error::last("epoll_create1 or signalfd");
-  if (const Status opened = out->open_socket(); !opened) return opened.error();
   out->open_raw_sockets();
   if (const Status entered = out->enter(out->signals_.get(), kSignals); !entered) return entered.error();
   out->remove_stale_files();
+  // The last: whoever sees the socket sees a service that is ready.
+  if (const Status opened = out->open_socket(); !opened) return opened.error();
   return out;
 }
 

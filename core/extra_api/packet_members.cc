@@ -67,7 +67,7 @@ Result<int> receive(runtime::Endpoint& endpoint, ApiSocket& socket, const ZeroCo
     const Nanos deadline = runtime::deadline_after(endpoint.receive_timeout());
     if (runtime::would_block(got))
       got = runtime::retry_until_ready(endpoint, EPOLLIN, deadline, [&] { return attempt(socket, call, list, flags); });
-    got = runtime::keeping(deadline, std::move(got));
+    got = runtime::keeping(deadline, got);
   }
   if (!got) return got.error();
   is_ours = got->as != As::nothing;
