@@ -15,6 +15,7 @@ Status DatagramCore::open_lane(const SocketAddress& address) {
     auto opened = Lane::open(*device, slots);
     if (opened) {
       lane = std::move(*opened);
+      if (has_heirs) lane->note_heirs();
       return ok();
     }
     why = opened.error();
@@ -58,6 +59,11 @@ void DatagramCore::describe(int descriptor) {
   out.path = lane ? runtime::SocketPath::embedded : runtime::SocketPath::none;
   out.peer = peer;
   statistics.describe(out);
+}
+
+void DatagramCore::note_heirs() {
+  has_heirs = true;
+  if (lane) lane->note_heirs();
 }
 
 void DatagramCore::leave_to_parent() {

@@ -35,6 +35,8 @@ class DatagramCore {
   [[nodiscard]] bool is_connected() const { return !peer.is_unspecified(); }
   /// Describes the socket for rsstat(1).
   void describe(int descriptor);
+  /// Tells that another process has the port, too.
+  void note_heirs();
   /// Drops all that belongs to the parent, in a child of fork(2).
   void leave_to_parent();
 
@@ -44,6 +46,7 @@ class DatagramCore {
   bool is_closed = false;
   bool read_shut = false;
   bool write_shut = false;
+  bool has_heirs = false;
   bool must_wait_to_send = false;  ///< the kernel's send buffer was full
   int pending_error = 0;
   std::uint32_t slots = 0;  ///< of the lane

@@ -200,12 +200,13 @@ void DatagramSocket::add_fork_locks(runtime::ForkLocks& locks) {
 void DatagramSocket::after_fork(ForkSide side) noexcept {
   Endpoint::after_fork(side);
   if (side == ForkSide::child) core_.leave_to_parent();
-  if (side != ForkSide::unprepared_child) return;
+  if (side != ForkSide::unprepared_child) return core_.note_heirs();
   // Another thread of the parent may have been changing these.
   new (&core_.lock) Mutex;
   new (&core_.peers) Peers;
   new (&core_.arrivals) Arrivals(core_.process.config.mem_default);
   [[maybe_unused]] const void* const lost = core_.lane.release();
+  core_.note_heirs();
 }
 
 }  // namespace ringsock::rs

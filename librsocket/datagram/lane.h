@@ -56,6 +56,8 @@ class Lane {
   /// Opens the way past the kernel to a queue pair. Returns whether it is new: its owner must be told to look closely.
   bool open_ring(std::uint32_t qp_number) { return device_.ud().open_ring(*qp_, qp_number); }
   void look_closely() { device_.ud().look_closely(*qp_); }
+  /// After a fork: another process has the port, too.
+  void note_heirs() { device_.ud().note_heirs(*qp_); }
   /// In a forked child: leaves the queue pair to the parent. Then it can only be destroyed.
   void leave_to_parent() { device_.ud().leave_to_parent(*qp_); }
 

@@ -251,5 +251,40 @@ TEST(AForkedChild, GoesOnWhenItsParentHasEnded) {
   alice.send("end", bob);
 }
 
+TEST(AForkedChild, GetsWhatIsSentRightAfterItsParentsEnd) {
+  const Post alice;
+  for (int i = 0; i < 20; ++i) {
+    Child parent = Child::start([&](Channel& channel) {
+      const Post bob;
+      int parents_life[2];
+      if (pipe(parents_life) != 0) return 1;
+      if (fork() == 0) {
+        close(parents_life[1]);
+        char none;
+        if (read(parents_life[0], &none, 1) != 0) _exit(2);
+        Address from;
+        while (bob.hear(&from) == "next") bob.send("child", from);
+        _exit(0);
+      }
+      channel.send(bob.name.port());
+      Address from;
+      while (bob.hear(&from) == "first") bob.send("parent", from);
+      _exit(0);
+    });
+    const auto port = parent.channel().receive<std::uint16_t>();
+    ASSERT_TRUE(port);
+    const Address bob = address_of("127.0.0.1", *port);
+    for (int k = 0; k < 3; ++k) {
+      alice.send("first", bob);
+      ASSERT_EQ(alice.hear(), "parent");
+    }
+    alice.send("end", bob);
+    ASSERT_EQ(parent.wait(), 0);
+    alice.send("next", bob);
+    ASSERT_EQ(alice.hear(), "child");
+    alice.send("end", bob);
+  }
+}
+
 }  // namespace
 }  // namespace ringsock::stories

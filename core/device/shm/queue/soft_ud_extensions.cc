@@ -36,6 +36,10 @@ void SoftUdExtensions::look_closely(ibv_qp& qp) {
   if (UdQueuePair* const ud = find_ud(qp)) ud->look_closely();
 }
 
+void SoftUdExtensions::note_heirs(ibv_qp& qp) {
+  if (UdQueuePair* const ud = find_ud(qp)) ud->note_heirs();
+}
+
 void SoftUdExtensions::leave_to_parent(ibv_qp& qp) {
   if (UdQueuePair* const ud = find_ud(qp)) ud->leave_to_parent();
 }

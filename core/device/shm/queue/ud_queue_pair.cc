@@ -56,12 +56,18 @@ void UdQueuePair::close_rings() {
   incoming_.close();
 }
 
+void UdQueuePair::note_heirs() {
+  std::lock_guard guard(gate_->lock);
+  incoming_.tell_heirs();
+}
+
 /// The completion channel's set is the parent's, too, and stays as it is.
 void UdQueuePair::leave_to_parent() {
   watch_ = 0;
   routes_.forget();
   incoming_.forget();
   socket_.reset();
+  probe_.reset();
   state = IBV_QPS_ERR;
 }
 

@@ -42,6 +42,7 @@ class UdQueuePair final : public QueuePair {
   void use_rings();
   bool open_ring(std::uint32_t number);
   void look_closely();
+  void note_heirs();
   void leave_to_parent();
 
  private:
@@ -61,6 +62,7 @@ class UdQueuePair final : public QueuePair {
   ibv_wc_status send_by_socket(const ibv_send_wr& wr, const DatagramHeader& header, std::uint32_t& undelivered);
   bool send_by_ring(const ibv_send_wr& wr, const DatagramHeader& header, std::uint32_t& undelivered);
   [[nodiscard]] bool is_there(UdRoutes::Route& route, std::uint32_t number);
+  [[nodiscard]] bool is_gone(std::uint32_t number);
   int send_note(std::uint32_t number, std::uint16_t flag, int memory);
   [[nodiscard]] bool may_read(const ibv_send_wr& wr) const;
   void complete(const ibv_send_wr& wr, ibv_wc_status status, std::uint32_t undelivered);
@@ -86,6 +88,7 @@ class UdQueuePair final : public QueuePair {
   UdIncoming incoming_;
   std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   UniqueFd socket_;
+  UniqueFd probe_;           ///< of is_gone()
   std::uint64_t watch_ = 0;  ///< of the receive queue's completion channel; 0: none
   ibv_qp_attr attr_{};
   ArmKind armed_for_ = ArmKind::any;

@@ -29,7 +29,8 @@ struct UdRingLines {
   alignas(kLineBytes) std::atomic<std::uint64_t> head;  ///< what comes before was taken
   std::atomic<std::uint32_t> armed;                     ///< not 0: the next datagram rings; the sender clears it
   std::atomic<std::uint32_t> closed;                    ///< not 0: the receiver takes no more; kUdRingFinished
-  std::atomic<std::uint32_t> known;  ///< not 0: the receiver reads it (of rings of core/device/shm/datagrams)
+  std::atomic<std::uint32_t> known;    ///< not 0: the receiver reads it (of rings of core/device/shm/datagrams)
+  std::atomic<std::uint32_t> is_sole;  ///< not 0: nobody goes on with the receiver's port once that has ended
 };
 
 /// UdRingLines::by_kernel: the kernel may have taken one more.
@@ -70,6 +71,8 @@ class UdRingWriter {
   [[nodiscard]] std::uint64_t taken() const { return lines().head.load(std::memory_order_relaxed); }
   /// Returns whether the receiver has taken all that was put.
   [[nodiscard]] bool is_drained() const { return lines().head.load(std::memory_order_acquire) == tail_; }
+  /// Returns what the receiver has told by tell_sole().
+  [[nodiscard]] bool is_sole() const { return lines().is_sole.load(std::memory_order_acquire) != 0; }
   /// Returns whether the receiver has called tell_known().
   [[nodiscard]] bool is_known() const { return lines().known.load(std::memory_order_acquire) != 0; }
   /// Returns whether the receiver closed the ring during the last put(), and has not taken that datagram. Call it after
@@ -102,6 +105,8 @@ class UdRingReader {
   Result<std::optional<ParsedDatagram>> front();
   void pop();
   void tell_known() { lines().known.store(1, std::memory_order_release); }
+  /// Tells whether other processes have the receiver's port, too: what is put once it has ended is for them, then.
+  void tell_sole(bool is) { lines().is_sole.store(is ? 1 : 0, std::memory_order_release); }
   /// Returns how many datagrams the sender's kernel has taken; nothing while it may be taking one.
   [[nodiscard]] std::optional<std::uint32_t> by_kernel() const {
     const std::uint32_t count = lines().by_kernel.load(std::memory_order_acquire);

@@ -50,6 +50,7 @@ Status UdIncoming::add(UniqueFd memory, std::uint32_t source) {
   if ((*segment)->bytes() != kUdSegmentBytes) return Error{EPROTO, "ud ring: size"};
   Ring ring{UdRingReader(*std::move(segment)), source, rings_.size() >= kMost};
   if (ring.is_surplus) ring.reader.close();
+  ring.reader.tell_sole(!has_heirs_);
   if (rings_.size() >= kMost + kMostSurplus) return Error{ENOSPC, "ud rings"};
   rings_.push_back(std::move(ring));
   return ok();
@@ -67,6 +68,11 @@ void UdIncoming::arm() {
     if (ring.reader.lost() != 0) count_refusal(Refusal::receive_buffer);
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void UdIncoming::tell_heirs() {
+  has_heirs_ = true;
+  for (Ring& ring : rings_) ring.reader.tell_sole(false);
 }
 
 void UdIncoming::close() {

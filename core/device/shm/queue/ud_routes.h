@@ -55,6 +55,8 @@ class UdIncoming {
   void take(int limit, Take take);
   /// Makes the next datagram of each ring ring.
   void arm();
+  /// Tells the senders, also those to come, that other processes have the receiver's port, too.
+  void tell_heirs();
   /// Tells the senders that nothing is taken any more.
   void close();
   void forget() { rings_.clear(); }
@@ -70,6 +72,7 @@ class UdIncoming {
   static constexpr std::size_t kMostSurplus = 256;
   static constexpr std::size_t kFew = 32;
   std::vector<Ring> rings_;
+  bool has_heirs_ = false;
   std::size_t next_ = 0;
   std::size_t reap_at_ = kFew;
 };

@@ -159,14 +159,24 @@ bool UdQueuePair::send_by_ring(const ibv_send_wr& wr, const DatagramHeader& head
   return true;
 }
 
-/// A process that was killed closes nothing. So a receiver that was not rung for a while is rung, in vain when it is
-/// gone. What it has taken meanwhile proves nothing: another process may have its port a few milliseconds later.
+/// A process that was killed closes nothing, so its number is looked for now and then. What it has taken meanwhile
+/// proves nothing: another process may have its port a few milliseconds later, and a forked child has it at once.
 bool UdQueuePair::is_there(UdRoutes::Route& route, std::uint32_t number) {
   constexpr std::uint64_t kPatience = 1'000'000;  // ticks(): less than half a millisecond
   const std::uint64_t since = ticks() - route.looked_at;
-  if (since < kPatience) return true;
+  if (since < kPatience && route.ring.is_sole()) return true;
   route.looked_at += since;
-  return send_note(number, kDatagramBell, -1) != ECONNREFUSED;
+  return !is_gone(number);
+}
+
+/// Returns whether no queue pair has the number. Connecting tells it, and sends nothing.
+bool UdQueuePair::is_gone(std::uint32_t number) {
+  const int saved_errno = errno;
+  if (!probe_) probe_ = out_of_the_way(UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)));
+  const AbstractAddress name = name_of(number);
+  const bool is = probe_ && ::connect(probe_.get(), name.get(), name.length) != 0 && errno == ECONNREFUSED;
+  errno = saved_errno;
+  return is;
 }
 
 bool UdQueuePair::open_ring(std::uint32_t number) {
@@ -256,7 +266,7 @@ void UdQueuePair::receive_from_rings(int limit) {
 /// The memory of a ring, from a process of our own user. A bell needs nothing: the caller looks at the rings.
 void UdQueuePair::take_note(const DatagramHeader& header, PassedFd memory) {
   if (!uses_rings_ || (header.flags & kDatagramRing) == 0 || !memory) return;
-  incoming_.reap([this](std::uint32_t source) { return send_note(source, kDatagramBell, -1) == ECONNREFUSED; });
+  incoming_.reap([this](std::uint32_t source) { return is_gone(source); });
   if (!incoming_.add(std::move(memory).take(), header.source_qpn)) return count_refusal(Refusal::descriptor);
   if (receive_queue().is_armed()) incoming_.arm();
 }
