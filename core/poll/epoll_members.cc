@@ -13,25 +13,34 @@ namespace ringsock::runtime {
 
 Status EpollMembers::add(EpollSet& set, int fd, Ref endpoint, const epoll_event& event) {
   const Key key{endpoint.get(), fd};
-  const auto place = table.lower_bound(key);
-  if (place != table.end() && place->first == key) {
-    if (!place->second->is_parked) return Error{EEXIST, "epoll_ctl"};
-    unpark(*place->second, event);
+  if (EpollMember* const known = find(key)) {
+    if (!known->is_parked) return Error{EEXIST, "epoll_ctl"};
+    unpark(*known, event);
     return ok();
   }
+  const auto number = static_cast<std::size_t>(fd);
+  if (number >= by_number_.size()) by_number_.resize(std::max(number + 1, 2 * by_number_.size()));
   auto created = std::make_unique<EpollMember>(set, fd, std::move(endpoint));
   EpollMember& member = *created;
   member.set_event(event);
-  const auto entered = table.emplace_hint(place, key, std::move(created));
+  const auto entered = table.emplace(key, std::move(created)).first;
   if (!member.endpoint().add_watch(member)) {
     // This is not the last reference: the closing thread holds one.
     table.erase(entered);
     return Error{EBADF, "epoll_ctl: closed"};
   }
+  by_number_[number] = &member;
   count_again();
   hot.heat(member, HotMembers::kGraceRounds);
   ask_for_stamps(member);
   return ok();
+}
+
+/// Members under one number are of several endpoints when the number was closed and used again, while other numbers
+/// kept its endpoint open.
+EpollMember* EpollMembers::find_older(const Key& key) const {
+  const auto found = table.find(key);
+  return found != table.end() ? found->second.get() : nullptr;
 }
 
 /// Order does not matter in a set with one member.
@@ -45,7 +54,17 @@ void EpollMembers::ask_for_stamps(EpollMember& newest) {
 
 void EpollMembers::modify(EpollMember& member, const epoll_event& event) {
   member.set_event(event);
-  hot.heat(member, HotMembers::kGraceRounds);
+  if (!gets_cold_at_once(member)) hot.heat(member, HotMembers::kGraceRounds);
+}
+
+/// Asks a listed member of many that was just registered. A program registers a connection when it has just used it,
+/// so that it is in the caches; by the next look it would have left them.
+bool EpollMembers::gets_cold_at_once(EpollMember& member) {
+  if (hot.count() <= HotMembers::kFew || !member.is_listed()) return false;
+  member.hot.was_told_all = false;
+  if (member.reportable() != 0 || !member.is_listed()) return false;
+  hot.cool(member);
+  return !member.is_hot();
 }
 
 bool EpollMembers::park(EpollMember& member) {
@@ -74,6 +93,8 @@ void EpollMembers::remove(Place place, Departed& departed) {
   hot.leave(member);
   lists.leave(member.listed);
   if (member.is_parked) --parked_count_;
+  EpollMember*& newest = by_number_[static_cast<std::size_t>(member.fd())];
+  if (newest == &member) newest = nullptr;
   departed.insert(table.extract(place));
   turns.leave(member);
   leave_doorbells(member);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "core/base/result.h"
 #include "core/poll/changed_members.h"
@@ -38,6 +39,13 @@ class EpollMembers {
   Doorbells doorbells;
   TurnDoorbells turns;
   Table table;  ///< changed only here
+  /// Returns the member that is in under that key, also a parked one, or null.
+  [[nodiscard]] EpollMember* find(const Key& key) const {
+    const auto number = static_cast<std::size_t>(key.second);
+    if (number >= by_number_.size()) return nullptr;
+    EpollMember* const newest = by_number_[number];
+    return newest != nullptr && &newest->endpoint() == key.first ? newest : find_older(key);
+  }
   ReadyLists lists;
   HotMembers hot;
   ChangedMembers changed;
@@ -82,6 +90,8 @@ class EpollMembers {
   void cool_down(std::span<EpollMember* const> seen);
 
  private:
+  [[nodiscard]] EpollMember* find_older(const Key& key) const;
+  bool gets_cold_at_once(EpollMember& member);
   void heat_changed();
   void unpark(EpollMember& member, const epoll_event& event);
   void count_again() { count_.store(table.size() - parked_count_, std::memory_order_relaxed); }
@@ -97,6 +107,9 @@ class EpollMembers {
   EpollMember* other_with(int doorbell, Endpoint& endpoint);
 
   const int kernel_file_;
+  /// The newest member under each descriptor number: programs that change their registrations with each message need
+  /// no search.
+  std::vector<EpollMember*> by_number_;
   std::size_t parked_count_ = 0;
   std::atomic<std::size_t> count_{0};
 };

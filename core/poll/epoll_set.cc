@@ -153,16 +153,15 @@ Status EpollSet::control_endpoint(int op, int fd, Ref endpoint, const epoll_even
 
   Departed departed;
   const std::lock_guard guard(lock_);
-  const auto found = members_.table.find({endpoint.get(), fd});
+  EpollMember* const member = members_.find({endpoint.get(), fd});
   if (op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) return Error{EINVAL, "epoll_ctl: operation"};
-  if (found == members_.table.end() || found->second->is_parked) return Error{ENOENT, "epoll_ctl"};
-  EpollMember& member = *found->second;
+  if (member == nullptr || member->is_parked) return Error{ENOENT, "epoll_ctl"};
   if (op == EPOLL_CTL_MOD) {
-    if (member.event().events & EPOLLEXCLUSIVE) return Error{EINVAL, "epoll_ctl: EPOLLEXCLUSIVE"};
-    members_.modify(member, *event);
+    if (member->event().events & EPOLLEXCLUSIVE) return Error{EINVAL, "epoll_ctl: EPOLLEXCLUSIVE"};
+    members_.modify(*member, *event);
     tell_waiters();
-  } else if (!members_.park(member)) {
-    members_.remove(found, departed);
+  } else if (!members_.park(*member)) {
+    members_.remove(members_.table.find({endpoint.get(), fd}), departed);
   }
   return ok();
 }

@@ -294,6 +294,28 @@ TEST_F(EpollSetTest, AnEndpointUnderTwoNumbers) {
   ::close(copy);
 }
 
+TEST_F(EpollSetTest, ANumberThatIsUsedAgainAndGivenBack) {
+  OpenFake first, second;
+  const int number = first.fd();
+  ASSERT_EQ(world_.add(set_, number, EPOLLIN, 1), 0);
+  // The number becomes the other endpoint's, while the first one is open elsewhere.
+  const auto use_number_for = [number](FakeEndpoint& endpoint) {
+    static_cast<void>(fd_table().remove(number));
+    ASSERT_TRUE(fd_table().insert(number, Ref::share(endpoint)));
+  };
+  use_number_for(*second);
+  EXPECT_EQ(world_.modify(set_, number, EPOLLIN, 2), ENOENT);
+  ASSERT_EQ(world_.add(set_, number, EPOLLIN, 2), 0);
+  first->become(EPOLLIN);
+  second->become(EPOLLIN);
+  EXPECT_EQ(world_.wait(set_).size(), 2U) << "both are members";
+  ASSERT_EQ(world_.remove(set_, number), 0);
+  use_number_for(*first);
+  EXPECT_EQ(world_.add(set_, number, EPOLLIN, 1), EEXIST);
+  ASSERT_EQ(world_.modify(set_, number, EPOLLIN, 3), 0);
+  EXPECT_EQ(world_.wait(set_), (Report{{EPOLLIN, 3}}));
+}
+
 TEST_F(EpollSetTest, OtherCallersWorkWakesTheSleeper) {
   OpenFake fake;
   ASSERT_EQ(world_.add(set_, fake.fd(), EPOLLIN, 1), 0);

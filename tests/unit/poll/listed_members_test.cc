@@ -313,6 +313,39 @@ TEST_F(ListedMembersTest, APeerThatClearsBitsDelaysItsOwnNewsOnly) {
   EXPECT_EQ(take(1s), Found{90});
 }
 
+TEST_F(ListedMembersTest, AMemberThatIsRegisteredAnewIsAskedAtOnceAndLeftAloneUntilItHasNews) {
+  make_busy();
+  for (std::size_t i = 0; i < 2 * kBusy; ++i) member(i)->become(EPOLLIN);
+  EXPECT_EQ(report().size(), 2 * kBusy) << "many are hot";
+  forget_counts();
+  ASSERT_EQ(world_.modify(set_, member(100).fd(), EPOLLIN, 100), 0);
+  ASSERT_EQ(world_.remove(set_, member(101).fd()), 0);
+  ASSERT_EQ(world_.add(set_, member(101).fd(), EPOLLIN, 101), 0);
+  for (int call = 0; call < 2; ++call) {
+    EXPECT_EQ(member(100)->looks(), 1);
+    EXPECT_EQ(member(101)->looks(), 1);
+    report();
+  }
+  EXPECT_EQ(take().size(), 2 * kBusy);
+  member(100)->become(EPOLLIN);
+  member(101)->become(EPOLLIN | EPOLLHUP);
+  EXPECT_EQ(take(), (Found{100, 101}));
+  EXPECT_EQ(report(), (Report{{EPOLLHUP, 101}}));
+}
+
+TEST_F(ListedMembersTest, AMemberThatIsReadyWhenItIsRegisteredAnewIsReported) {
+  make_busy();
+  for (std::size_t i = 0; i < 2 * kBusy; ++i) member(i)->become(EPOLLIN);
+  EXPECT_EQ(report().size(), 2 * kBusy) << "many are hot";
+  ASSERT_EQ(world_.remove(set_, member(101).fd()), 0);
+  member(100)->become(EPOLLOUT);
+  member(101)->become(EPOLLIN);
+  ASSERT_EQ(world_.modify(set_, member(100).fd(), EPOLLIN | EPOLLOUT | EPOLLET, 100), 0);
+  ASSERT_EQ(world_.add(set_, member(101).fd(), EPOLLIN, 101), 0);
+  const Found found = take();
+  EXPECT_TRUE(found.count(100) == 1 && found.count(101) == 1);
+}
+
 TEST_F(ListedMembersTest, AMemberThatIsRemovedAndAddedAgainIsReported) {
   make_busy();
   take();
