@@ -343,7 +343,19 @@ bool is_data(std::uint32_t immediate) {
   const wire::RsMessage message = wire::rs_message_of(immediate);
   return message.opcode == wire::RsOpcode::data && message.value != 0;
 }
+
+bool is_end(std::uint32_t immediate) {
+  const wire::RsMessage message = wire::rs_message_of(immediate);
+  return message.opcode == wire::RsOpcode::ctrl &&
+         (message.value == static_cast<std::uint32_t>(wire::RsControl::shutdown) ||
+          message.value == static_cast<std::uint32_t>(wire::RsControl::disconnect));
+}
 }  // namespace
+
+bool Connection::has_end_waiting(const verbs::ConnectionId& id) {
+  const std::lock_guard guard(core().poll_lock);
+  return id.has_waiting(is_end);
+}
 
 void Connection::tell_end(const verbs::ConnectionId& id, bool is_alone) {
   if (is_alone) device().rc().arm_for_good(*core().qp);

@@ -95,6 +95,9 @@ class Connection {
   /// @param is_alone  no other process has the connection: the peer's next message is to find out at once
   void tell_end(const verbs::ConnectionId& id, bool is_alone);
 
+  /// Returns whether the peer's SHUTDOWN or DISCONNECT has come to a suspended connection. Takes nothing. Threads: any.
+  [[nodiscard]] bool has_end_waiting(const verbs::ConnectionId& id);
+
   // -- fork(2)
   void add_fork_locks(runtime::ForkLocks& locks);
   /// suspend() makes all functions do nothing until resume(), because another process may be using the connection. All

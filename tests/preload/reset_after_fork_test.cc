@@ -96,6 +96,18 @@ int by_read(int fd) {
   return error_of(::recv(fd, &byte, 1, MSG_DONTWAIT));
 }
 
+int by_peer_name(int fd) {
+  Address peer;
+  peer.length = sizeof peer.storage;
+  return error_of(::getpeername(fd, peer.get(), &peer.length));
+}
+int tcp_state(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  EXPECT_EQ(::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+  return info.tcpi_state;
+}
+
 /// A first call, and what it tells of a reset.
 struct FirstCall {
   const char* name;
@@ -106,7 +118,10 @@ constexpr FirstCall kFirstCalls[] = {{"poll", by_poll, kReset},
                                      {"epoll_wait", by_epoll, kReset},
                                      {"select", by_select, 1},
                                      {"send", by_send, ECONNRESET},
-                                     {"recv", by_read, ECONNRESET}};
+                                     {"recv", by_read, ECONNRESET},
+                                     {"SO_ERROR", socket_error, ECONNRESET},
+                                     {"getpeername", by_peer_name, ENOTCONN},
+                                     {"TCP_INFO", tcp_state, TCP_CLOSE}};
 
 /// Bob leaves a byte unread, so his close is a reset.
 Pair pair_before_reset() {
@@ -142,6 +157,30 @@ TEST(ResetAfterFork, IsToldByTheFirstCallWhileTheChildHasTheConnectionToo) {
     bob.reset();
     EXPECT_EQ(call.make(alice), call.answer) << call.name;
   }
+}
+
+TEST(EndAfterFork, IsSeenByTcpInfoWhichLeavesTheConnectionToTheChild) {
+  auto [alice, bob] = connected_pair();
+  int asked[2];
+  EXPECT_EQ(::pipe(asked), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    bob.reset();
+    char byte = 0;
+    const bool parent_has_asked = ::read(asked[0], &byte, 1) == 1;
+    const bool got_all = read_all(alice, 10) == "last";
+    ::_exit(parent_has_asked && got_all && is_on_ring(alice) == preloaded() ? 0 : 1);
+  }
+  EXPECT_EQ(::send(bob, "last", 4, 0), 4);
+  EXPECT_EQ(tcp_state(alice), TCP_ESTABLISHED);
+  EXPECT_EQ(::shutdown(bob, SHUT_WR), 0);
+  EXPECT_EQ(tcp_state(alice), TCP_CLOSE_WAIT);
+  EXPECT_EQ(::write(asked[1], "!", 1), 1);
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ::close(asked[0]);
+  ::close(asked[1]);
 }
 
 }  // namespace
