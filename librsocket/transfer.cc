@@ -351,7 +351,7 @@ Result<ssize_t> StreamTransfer::why_not_sent(std::size_t total) {
 Result<ssize_t> StreamTransfer::send_nothing() {
   const Inheritance::Turn turn(socket_.inheritance());
   if (!socket_.inheritance().claim()) return Error{EIO, "rsend: another process uses the connection"};
-  poll();
+  progress_.look_for_reset();
   if (core_.closed.load(std::memory_order_acquire)) return Error{EBADF, "rsend: closed meanwhile"};
   if (const int error = core_.take_error()) return Error{error, "rsend"};
   const bool is_over = core_.sent_into_the_void.load(std::memory_order_acquire);
