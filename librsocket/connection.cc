@@ -217,16 +217,13 @@ bool Connection::handle_failed(const ibv_wc& completion) {
   // A failed completion only has a valid wr_id and status.
   if ((completion.wr_id & (kControlId | kEndId)) != 0) requests().finish(completion.wr_id);
   if (ends().expects_flush()) {
-    note_end_of_link();
+    note_end_of_link(completion.vendor_err);
     return true;
   }
-  const bool has_rung_in_vain = completion.vendor_err == verbs::kVendorErrPeerEndedAsleep;
-  if (completion.vendor_err == verbs::kVendorErrPeerEnded || has_rung_in_vain) {
-    // What came too late is not counted where it is known.
-    const bool was_asleep = has_rung_in_vain && sending_.unheard_bytes() == 0;
-    // As TCP: the kernel ends a process's connections in order, or by a reset if they have unread bytes. A connection
-    // whose both sides have ended is not reset any more.
-    if (!ends().both_shut_down() && has_peer_left_bytes_unread(was_asleep)) {
+  if (completion.vendor_err == verbs::kVendorErrPeerEnded ||
+      completion.vendor_err == verbs::kVendorErrPeerEndedAsleep) {
+    // A connection whose both sides have ended is not reset any more.
+    if (!ends().both_shut_down() && is_reset(completion.vendor_err)) {
       ends().fail(ECONNRESET);
     } else {
       ends().peer_left();
@@ -256,13 +253,27 @@ bool Connection::handle_failed(const ibv_wc& completion) {
 
 /// As in TCP, what reaches a peer that has closed the connection, or that it has left unread, comes back as a reset.
 /// The link of a connection that this side has ended first tells of the peer's end.
-void Connection::note_end_of_link() {
+/// @param cause  ibv_wc::vendor_err of the flush
+void Connection::note_end_of_link(std::uint32_t cause) {
   if (device().traits().works_in_background) return;
   if (ends().is_half_open()) {
     const engine::StreamEnd end = core().overflow.end_of_peer(sending_.sent_to_ring(), false);
     if (end == engine::StreamEnd::unread) ends().fail(ECONNRESET);
   } else if (ends().failure() == 0) {
+    if (!ends().has_peer_ended() && is_reset(cause)) ends().fail(ECONNRESET);
     ends().peer_left();
+  }
+}
+
+/// Returns whether the peer ended the connection by a reset, or as a process that has left bytes unread: the kernel
+/// resets the connections of such a process, and ends the others in order.
+/// @param cause  ibv_wc::vendor_err of a flush: why the link has ended
+bool Connection::is_reset(std::uint32_t cause) const {
+  // What came too late is not counted where it is known.
+  switch (cause) {
+    case verbs::kVendorErrPeerEnded: return has_peer_left_bytes_unread(false);
+    case verbs::kVendorErrPeerEndedAsleep: return has_peer_left_bytes_unread(sending_.unheard_bytes() == 0);
+    default: return true;
   }
 }
 
@@ -343,7 +354,19 @@ bool is_data(std::uint32_t immediate) {
   const wire::RsMessage message = wire::rs_message_of(immediate);
   return message.opcode == wire::RsOpcode::data && message.value != 0;
 }
+
+bool is_end(std::uint32_t immediate) {
+  const wire::RsMessage message = wire::rs_message_of(immediate);
+  return message.opcode == wire::RsOpcode::ctrl &&
+         (message.value == static_cast<std::uint32_t>(wire::RsControl::shutdown) ||
+          message.value == static_cast<std::uint32_t>(wire::RsControl::disconnect));
+}
 }  // namespace
+
+bool Connection::has_end_waiting(const verbs::ConnectionId& id) {
+  const std::lock_guard guard(core().poll_lock);
+  return id.has_waiting(is_end);
+}
 
 void Connection::tell_end(const verbs::ConnectionId& id, bool is_alone) {
   if (is_alone) device().rc().arm_for_good(*core().qp);

@@ -95,6 +95,9 @@ class Connection {
   /// @param is_alone  no other process has the connection: the peer's next message is to find out at once
   void tell_end(const verbs::ConnectionId& id, bool is_alone);
 
+  /// Returns whether the peer's SHUTDOWN or DISCONNECT has come to a suspended connection. Takes nothing. Threads: any.
+  [[nodiscard]] bool has_end_waiting(const verbs::ConnectionId& id);
+
   // -- fork(2)
   void add_fork_locks(runtime::ForkLocks& locks);
   /// suspend() makes all functions do nothing until resume(), because another process may be using the connection. All
@@ -112,7 +115,8 @@ class Connection {
 
   bool handle(const ibv_wc& completion);
   bool handle_failed(const ibv_wc& completion);
-  void note_end_of_link();
+  void note_end_of_link(std::uint32_t cause);
+  [[nodiscard]] bool is_reset(std::uint32_t cause) const;
   [[nodiscard]] bool has_peer_left_bytes_unread(bool was_asleep) const;
   bool handle_received(const ibv_wc& completion);
   bool handle_message(std::uint32_t word);

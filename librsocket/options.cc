@@ -294,7 +294,7 @@ Status StreamOptions::write_route(void* value, socklen_t* length) const {
 
 void StreamOptions::describe_connection(tcp_info& info) {
   socket_.progress().look_for_reset();
-  const bool peer_done = core_.connection->ends().peer_shut_down() || core_.connection->ends().peer_disconnected();
+  const bool peer_done = core_.connection->ends().has_peer_ended() || socket_.inheritance().is_end_waiting();
   const bool we_done = core_.write_shut.load(std::memory_order_acquire);
   info.tcpi_state = TCP_ESTABLISHED;
   if (peer_done) info.tcpi_state = TCP_CLOSE_WAIT;

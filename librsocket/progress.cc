@@ -122,7 +122,9 @@ bool Progress::is_time_for_close_look() {
 void Progress::look_if_alone() noexcept {
   if (!core_.is_connected()) return;
   const Inheritance::Turn turn(socket_.inheritance());
-  if (socket_.inheritance().is_ours() || (!socket_.inheritance().is_shared() && socket_.inheritance().claim())) poll();
+  Inheritance& inheritance = socket_.inheritance();
+  const bool takes_from_nobody = !inheritance.is_shared() || inheritance.has_peer_left();
+  if (inheritance.is_ours() || (takes_from_nobody && inheritance.claim())) poll();
 }
 
 void Progress::look_for_sender() {

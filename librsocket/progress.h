@@ -29,7 +29,8 @@ class Progress final : public StreamPart {
   void look_for_reset();
   /// Returns the error that the next read or write would report, and consumes it, for SO_ERROR.
   int look_for_error();
-  /// For questions about the connection, which must not take it from another process that may want it.
+  /// For questions about the connection, which must not take it from another process that may want it, unless the peer
+  /// has left.
   void look_if_alone() noexcept;
   /// Makes the device check its peers when this has not been done of late. Returns whether it did.
   bool look_closely_if_read_seldom();

@@ -111,7 +111,8 @@ bool StreamReadiness::has_peer_ended() const noexcept {
 void StreamReadiness::look_for_end() noexcept {
   if (!core_.is_connected()) return;
   const Inheritance::Turn turn(socket_.inheritance());
-  if (socket_.inheritance().is_ours()) socket_.progress().look_closely_if_read_seldom();
+  // ready(), which the caller calls next, would claim it, too.
+  if (socket_.inheritance().claim()) socket_.progress().look_closely_if_read_seldom();
 }
 
 runtime::WaitFds StreamReadiness::arm() noexcept {

@@ -46,7 +46,10 @@ bool StreamNumbers::end_connection() noexcept {
 bool StreamNumbers::disconnect() noexcept {
   const bool is_abortive = socket_.options().lingers() && socket_.options().linger_seconds() == 0;
   const bool is_unread = leaves_bytes_unread();
-  const bool abort = (is_abortive && !core_.connection->ends().both_shut_down()) || is_unread;
+  const ConnectionEnds& ends = core_.connection->ends();
+  const bool is_over =
+      ends.both_shut_down() || (ends.has_peer_ended() && core_.write_shut.load(std::memory_order_relaxed));
+  const bool abort = (is_abortive && !is_over) || is_unread;
   const bool half_open = !core_.read_shut.exchange(true) || !core_.write_shut.load(std::memory_order_relaxed);
   core_.write_shut.store(true, std::memory_order_release);
   if (abort) {

@@ -298,8 +298,10 @@ std::size_t StreamTransfer::send_in_pieces(std::byte* data, std::size_t length) 
 /// Goes on after a first attempt that has posted `sent` of `total` bytes, and less than all: `rest` is left.
 Result<ssize_t> StreamTransfer::send_rest(IoCursor& rest, std::size_t total, std::size_t sent) {
   const Inheritance::Turn turn(socket_.inheritance());
-  // Repeated only if another thread forks meanwhile: the suspended connection has room nevertheless.
-  for (bool again = true; again; again = sent == 0 && core_.is_suspended()) {
+  // Repeated only if another thread forks meanwhile, as the suspended connection has room nevertheless, or if this
+  // attempt is the one that finds that the peer has gone: the look that follows ends the connection.
+  for (bool again = true; again;
+       again = sent == 0 && (core_.is_suspended() || core_.connection->requests().is_unheard())) {
     if (!socket_.inheritance().claim()) {
       if (sent > 0) break;
       return Error{EIO, "rsend: another process uses the connection"};
@@ -349,7 +351,7 @@ Result<ssize_t> StreamTransfer::why_not_sent(std::size_t total) {
 Result<ssize_t> StreamTransfer::send_nothing() {
   const Inheritance::Turn turn(socket_.inheritance());
   if (!socket_.inheritance().claim()) return Error{EIO, "rsend: another process uses the connection"};
-  poll();
+  progress_.look_for_reset();
   if (core_.closed.load(std::memory_order_acquire)) return Error{EBADF, "rsend: closed meanwhile"};
   if (const int error = core_.take_error()) return Error{error, "rsend"};
   const bool is_over = core_.sent_into_the_void.load(std::memory_order_acquire);

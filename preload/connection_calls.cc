@@ -1,7 +1,10 @@
 // Connecting sockets, and their names.
+#include <netinet/tcp.h>
+
 #include <cerrno>
 #include <optional>
 
+#include "core/transports/kernel_calls.h"
 #include "preload/checked_transfer.h"
 #include "preload/kernels_opinion.h"
 #include "preload/socket_ways.h"
@@ -85,6 +88,24 @@ bool is_reset(const Status& connected) {
   return code == ECONNRESET || code == ECONNABORTED || code == EPIPE;
 }
 
+/// Returns what has become of a connect(2) that the kernel makes now, and that must not wait. EINTR: it is under way.
+Status answer_of_kernel(int fd, const sockaddr* address, socklen_t length) {
+  if (transports::tcp_state(fd) == TCP_SYN_SENT) return Error{EINTR, "connect"};
+  return real.connect(fd, address, length) != 0 && errno != EISCONN ? Status(Error::last("connect")) : ok();
+}
+
+/// Carries out a blocking connect(2), which no signal interrupts where the kernel's would not wait.
+Status connect_uninterrupted(Lookup& socket, int fd, const sockaddr* address, socklen_t length) {
+  Status connected = runtime::connect(socket, address, length);
+  auto* const chosen = socket->as_chosen_socket();
+  if (connected || connected.error().code != EINTR || chosen == nullptr) return connected;
+  hand_overs().finish_connect(*chosen);
+  if (chosen->is_kernel_socket()) return answer_of_kernel(fd, address, length);
+  const Status finished = socket->connect(address, length);
+  if (!finished && finished.error().code == EISCONN) return ok();
+  return !finished && finished.error().code == EALREADY ? connected : finished;
+}
+
 int connect_ours(int fd, const sockaddr* address, socklen_t length) {
   const CancellationPoint point;
   bool is_repeated = false;  // after a handler with SA_RESTART; the connection may stand by then
@@ -96,7 +117,7 @@ int connect_ours(int fd, const sockaddr* address, socklen_t length) {
         if (address->sa_family == AF_UNSPEC) [[unlikely]] {
           if (const auto done = disconnect_ours(*socket)) return *done;
         }
-        const Status connected = runtime::connect(socket, address, length);
+        const Status connected = connect_uninterrupted(socket, fd, address, length);
         if (is_reset(connected) && hand_overs().is_connection(*socket)) {
           // As in the kernel, the socket may connect again once the reset has been told.
           [[maybe_unused]] const Status may_connect = hand_overs().become_unconnected(*socket);

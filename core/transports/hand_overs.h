@@ -55,6 +55,10 @@ class HandOvers {
   /// an unconnected kernel socket with the same options under its numbers. Errors: EISCONN another process has the
   /// connection, too; those of socket(2).
   virtual Status become_unconnected(runtime::Endpoint& connection) const;
+  /// Ends a blocking connect(2) that a signal has interrupted, where the kernel's connect would not have waited,
+  /// because the peer is on this host: the kernel connects, if the way does not within milliseconds. Does nothing
+  /// otherwise.
+  virtual void finish_connect(ChosenSocket& /*socket*/) const {}
   /// Returns whether a connection that a way carried has ended, so that the kernel would bind its socket anew.
   virtual bool may_bind_again(runtime::Endpoint& /*endpoint*/) const { return false; }
   /// Leaves a socket that is on no way yet to the kernel, with O_NONBLOCK as the application set it. A listener ends

@@ -3,6 +3,7 @@
 #include "librsocket/hand_over/door.h"
 #include "librsocket/hand_over/exec.h"
 #include "librsocket/hand_over/hand_over.h"
+#include "librsocket/hand_over/settle_connect.h"
 #include "librsocket/rsocket_process.h"
 
 namespace ringsock::rs {
@@ -35,6 +36,9 @@ class RingHandOvers final : public transports::HandOvers {
   }
   Status become_unconnected(runtime::Endpoint& connection) const override {
     return rs::become_unconnected(stream_of(connection));
+  }
+  void finish_connect(ChosenSocket& socket) const override {
+    if (connects_to_this_host(socket)) settle_connect(socket, monotonic_now() + kAnswerPatience);
   }
   bool may_bind_again(runtime::Endpoint& endpoint) const override {
     StreamSocket* const connection = ring_connection(endpoint);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <mutex>
 #include <new>
 
 #include "core/runtime/fork_registry.h"
@@ -13,6 +14,13 @@ namespace ringsock::rs {
 
 using runtime::Ref;
 using transports::ChosenSocket;
+
+bool connects_to_this_host(ChosenSocket& socket) {
+  if (!socket.is_connecting_by_way()) return false;
+  StreamCore& core = stream_of(socket).core();
+  const std::lock_guard guard(core.setup_lock);
+  return core.id && core.id->device().traits().is_embedded;
+}
 
 void settle_connect(ChosenSocket& socket, Nanos end) {
   while (socket.is_connecting_by_way() && monotonic_now() < end) {

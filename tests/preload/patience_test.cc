@@ -293,31 +293,45 @@ TEST(Patience, SeveralThreadsConnectToAStoppedServer) {
   expect_all_served(server, clients);
 }
 
-TEST(Patience, AConnectThatASignalInterruptsGoesOn) {
-  Server server(8, true, serve_until_quit);
-  Address there = server.address();
-  const support::Disposition handled(SIGUSR1);
-  Fd client(::socket(AF_INET, SOCK_STREAM, 0));
-  std::atomic<bool> over{false};
-  std::thread pest([&over, self = ::pthread_self()] {
-    while (!over) {
-      ::pthread_kill(self, SIGUSR1);
-      std::this_thread::sleep_for(milliseconds(3));
-    }
-  });
-  const auto start = Clock::now();
-  int connected = ::connect(client, there.get(), there.length) == 0 ? 0 : errno;
-  if (connected == EINTR) {
-    pollfd entry{client, POLLOUT, 0};
-    while (::poll(&entry, 1, static_cast<int>(kSoon.count())) < 0 && errno == EINTR) {
-    }
-    connected = socket_error(client);
+/// Has a handler run every few milliseconds in the thread that made it.
+class Pest {
+ public:
+  Pest()
+      : thread_([this, victim = ::pthread_self()] {
+          while (!over_) {
+            ::pthread_kill(victim, SIGUSR1);
+            std::this_thread::sleep_for(milliseconds(3));
+          }
+        }) {}
+  Pest(const Pest&) = delete;
+  Pest& operator=(const Pest&) = delete;
+  ~Pest() {
+    over_ = true;
+    thread_.join();
   }
-  over = true;
-  pest.join();
-  EXPECT_EQ(connected, 0) << std::strerror(connected);
-  EXPECT_LT(Clock::now() - start, kSoon);
-  expect_served(server, client);
+
+ private:
+  const support::Disposition handled_{SIGUSR1};
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
+TEST(Patience, NoSignalInterruptsAConnect) {
+  for (const bool has_timeout : {false, true}) {
+    Server server(8, true, serve_until_quit);
+    Address there = server.address();
+    Fd client(::socket(AF_INET, SOCK_STREAM, 0));
+    const timeval timeout{has_timeout ? 10 : 0, 0};
+    EXPECT_EQ(::setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout), 0);
+    const auto start = Clock::now();
+    {
+      const Pest pest;
+      EXPECT_EQ(error_of(::connect(client, there.get(), there.length)), 0);
+    }
+    EXPECT_LT(Clock::now() - start, kSoon);
+    EXPECT_EQ(socket_error(client), 0);
+    expect_served(server, client);
+  }
 }
 
 TEST(Patience, ANegativeBacklogIsTheLargest) {

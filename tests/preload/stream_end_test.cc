@@ -198,6 +198,46 @@ TEST(PreloadedEnds, AResetIsTakenByWhoeverReadsOrWrites) {
   }
 }
 
+TEST(PreloadedEnds, AResetIsTakenByASendOfNothing) {
+  for (const ResetBy how : kResets) {
+    auto [alice, bob] = connected_pair();
+    reset_connection(alice, bob, how);
+    EXPECT_EQ(::write(alice, "", 0), -1);
+    EXPECT_EQ(errno, ECONNRESET);
+    EXPECT_EQ(::send(alice, "", 0, MSG_NOSIGNAL), -1);
+    EXPECT_EQ(errno, EPIPE);
+  }
+}
+
+TEST(PreloadedEnds, AResetIsToldThoughBothDirectionsWereShutDownHere) {
+  for (const ResetBy how : kResets) {
+    auto [alice, bob] = connected_pair();
+    if (how == ResetBy::unread_bytes) {
+      ASSERT_EQ(::send(alice, "unread", 6, 0), 6);
+    }
+    EXPECT_EQ(::shutdown(alice, SHUT_RDWR), 0);
+    const linger at_once{how == ResetBy::linger_of_nothing, 0};
+    EXPECT_EQ(::setsockopt(bob, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+    bob.reset();
+    EXPECT_EQ(poll_once(alice, POLLIN | POLLOUT | POLLRDHUP), kAfterReset | POLLERR);
+    EXPECT_EQ(socket_error(alice), ECONNRESET);
+    EXPECT_EQ(socket_error(alice), 0);
+  }
+}
+
+TEST(PreloadedEnds, NothingIsAResetOnceBothSidesHaveEnded) {
+  for (const int bobs_end : {SHUT_WR, SHUT_RDWR}) {
+    auto [alice, bob] = connected_pair();
+    EXPECT_EQ(::shutdown(alice, SHUT_RDWR), 0);
+    EXPECT_EQ(::shutdown(bob, bobs_end), 0);
+    const linger at_once{1, 0};
+    EXPECT_EQ(::setsockopt(bob, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+    bob.reset();
+    EXPECT_EQ(poll_once(alice, POLLIN | POLLOUT | POLLRDHUP), kAfterReset);
+    EXPECT_EQ(socket_error(alice), 0);
+  }
+}
+
 TEST(PreloadedEnds, AShutdownHidesNoResetThatHasCome) {
   for (const ResetBy how : kResets) {
     for (const int direction : {SHUT_WR, SHUT_RDWR}) {
