@@ -415,7 +415,8 @@ int UdpIntake::arm() {
 
 void UdpIntake::woken() {
   must_look_ = was_woken_ = true;
-  is_armed_ = false;  // the caller tells the others
+  // The caller tells the others, which arm the rings again. Until then the senders need not wake anybody.
+  if (std::exchange(is_armed_, false) && rings_) rings_->disarm();
 }
 
 // -- the end ---------------------------------------------------------------------------------------

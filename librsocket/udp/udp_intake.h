@@ -65,6 +65,7 @@ class UdpIntake {
   [[nodiscard]] bool take_new_rings() { return std::exchange(has_new_rings_, false); }
 
   [[nodiscard]] bool has_door() const { return rings_ != nullptr; }
+  [[nodiscard]] std::size_t rings() const { return rings_ ? rings_->rings().size() : 0; }
   [[nodiscard]] bool has_rings() const { return rings_ && !rings_->empty(); }
   /// Returns when a ring stops to wait for the kernel, Nanos::max() if none waits.
   [[nodiscard]] Nanos wait_until() const { return wait_until_; }

@@ -67,8 +67,22 @@ void UdpSocket::unlock_and_tell(std::unique_lock<Mutex>& guard) {
   notify_watchers(EPOLLIN | EPOLLRDNORM);
 }
 
+/// Gives the CPU to the peers, whose last questions have been answered by now.
+void UdpSocket::take_turn() {
+  const bool to_others = runtime::offer_cpu();
+  const std::lock_guard guard(receive_lock_);
+  turns_.taken(to_others);
+}
+
+void UdpSocket::count_turn(bool has_received) {
+  if (!has_received) return turns_.waited();
+  if (turns_.served(intake_.rings())) is_turn_due_.store(true, std::memory_order_relaxed);
+}
+
 Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "recvmsg: closed"};
+  if (is_turn_due_.load(std::memory_order_relaxed) && is_turn_due_.exchange(false)) [[unlikely]]
+    take_turn();
   if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0) {
     const ssize_t got = ::recvmsg(fd(), &message, flags | MSG_DONTWAIT);
     return got >= 0 ? Result<ssize_t>(got) : Error::last("recvmsg");
@@ -79,6 +93,7 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (may_wait && intake_.leaves_waiting_to_kernel()) return Error{EAGAIN, "recvmsg: receive_waiting()"};
   auto got = intake_.receive(fd(), message, flags, !may_wait);
   if (got && (flags & MSG_PEEK) == 0) statistics_.count_received(static_cast<std::size_t>(*got));
+  count_turn(static_cast<bool>(got));
   unlock_and_tell(guard);
   return got;
 }

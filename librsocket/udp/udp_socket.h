@@ -11,6 +11,7 @@
 
 #include "core/base/mutex.h"
 #include "core/base/socket_address.h"
+#include "core/poll/busy_turns.h"
 #include "core/runtime/endpoint.h"
 #include "core/statistics/statistics.h"
 #include "librsocket/udp/udp_intake.h"
@@ -75,6 +76,8 @@ class UdpSocket final : public runtime::Endpoint {
   void end_rings_to_port();
   void unlock_and_tell(std::unique_lock<Mutex>& guard);
   void describe();
+  void take_turn();
+  void count_turn(bool has_received);
 
   const int domain_;
   std::atomic<int> fd_;
@@ -87,6 +90,8 @@ class UdpSocket final : public runtime::Endpoint {
   UdpOutlets outlets_;
   Mutex receive_lock_;
   UdpIntake intake_;
+  runtime::BusyTurns turns_;              ///< of the thread that receives, with receive_lock_
+  std::atomic<bool> is_turn_due_{false};  ///< before the next datagram is received
   runtime::SocketStatistics statistics_;
 };
 

@@ -161,6 +161,10 @@ void IncomingRings::arm() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
+void IncomingRings::disarm() {
+  for (Ring& ring : rings_) ring.reader.disarm();
+}
+
 void IncomingRings::shut_door() {
   const int saved_errno = errno;
   accept_links();
