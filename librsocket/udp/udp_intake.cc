@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/calls_at_once.h"
 #include "core/base/clock.h"
 #include "core/base/libc_calls.h"
 #include "core/device/shm/names/port_lookup.h"
@@ -34,7 +35,7 @@ bool is_behind(std::uint32_t after_kernel, std::uint32_t from_kernel) {
 
 /// recvmsg(2) without waiting.
 Result<ssize_t> receive_by_kernel(int fd, msghdr& message, int flags) {
-  const ssize_t got = ::recvmsg(fd, &message, flags | MSG_DONTWAIT);
+  const ssize_t got = recvmsg_at_once(fd, message, flags);
   if (got < 0) return Error::last("recvmsg");
   return got;
 }

@@ -27,6 +27,11 @@ class UdpOutlets {
 
   /// sendmsg(2), without waiting. Errors: the kernel's.
   Result<ssize_t> send(int fd, const msghdr& message, int flags);
+  /// Returns whether the peer of connect(2) has got datagrams by the kernel before, and has no ring: send_to_peer() may
+  /// be called.
+  [[nodiscard]] bool leaves_peer_to_kernel() const { return peers_ != nullptr && !peers_->second.ring; }
+  /// send() to such a peer, in fewer steps. Errors: the kernel's.
+  Result<ssize_t> send_to_peer(int fd, const void* data, std::size_t bytes, int flags);
   /// Called when the socket has got a peer, or (unspecified) none, or may have got another name: all rings end.
   void set_peer(const SocketAddress& peer);
   /// All rings end, and no more are opened.
@@ -58,6 +63,7 @@ class UdpOutlets {
   bool put(int fd, Outlets::value_type& to, const msghdr& message, std::size_t bytes);
   static bool end_ring(Outlet& outlet);
   void sent_by_kernel(int fd, Outlets::value_type& to);
+  void look_for_door(int fd, Outlets::value_type& to, std::uint64_t now);
   void open_ring(int fd, Outlets::value_type& to);
   [[nodiscard]] Result<SocketAddress> source_towards(int fd, const SocketAddress& to) const;
   void forget_names();

@@ -55,7 +55,7 @@ void UdpSocket::describe() {
 
 // -- bytes -----------------------------------------------------------------------------------------
 
-void UdpSocket::unlock_and_tell(std::unique_lock<Mutex>& guard) {
+void UdpSocket::unlock_and_tell(std::unique_lock<BiasedMutex>& guard) {
   const bool has_news = intake_.take_news();
   if (has_news || has_rings_.load(std::memory_order_relaxed) != intake_.has_rings())
     has_rings_.store(intake_.has_rings(), std::memory_order_relaxed);
@@ -103,7 +103,7 @@ namespace {
 /// One wait in the kernel's socket, also where the thread is cancelled in it.
 class WaitInKernel {
  public:
-  WaitInKernel(Mutex& lock, UdpIntake& intake) : lock_(lock), intake_(intake) {
+  WaitInKernel(BiasedMutex& lock, UdpIntake& intake) : lock_(lock), intake_(intake) {
     const std::lock_guard guard(lock_);
     has_begun_ = intake_.begin_waiting_in_kernel();
   }
@@ -117,7 +117,7 @@ class WaitInKernel {
   [[nodiscard]] bool has_begun() const { return has_begun_; }
 
  private:
-  Mutex& lock_;
+  BiasedMutex& lock_;
   UdpIntake& intake_;
   bool has_begun_;
 };
@@ -143,6 +143,14 @@ std::optional<Result<ssize_t>> UdpSocket::receive_waiting(msghdr& message, int f
   return got;
 }
 
+inline void UdpSocket::note_sent(const Result<ssize_t>& sent) {
+  if (sent) [[likely]] {
+    statistics_.count_sent(static_cast<std::size_t>(*sent));
+  } else if (sent.error().code == EAGAIN) {
+    must_wait_to_send_.store(true, std::memory_order_relaxed);
+  }
+}
+
 Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "sendmsg: closed"};
   if ((flags & VMA_SND_FLAGS_DUMMY) != 0) [[unlikely]]
@@ -155,11 +163,28 @@ Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   }
   const std::lock_guard guard(send_lock_);
   auto sent = outlets_.send(fd(), message, flags);
-  if (sent) {
-    statistics_.count_sent(static_cast<std::size_t>(*sent));
-  } else if (sent.error().code == EAGAIN) {
-    must_wait_to_send_.store(true, std::memory_order_relaxed);
+  note_sent(sent);
+  return sent;
+}
+
+/// A socket whose peer takes no part goes a short way: each step counts against what the call costs without the
+/// library.
+Result<ssize_t> UdpSocket::send_bytes(const void* data, std::size_t length, int flags) {
+  constexpr int kForAll = VMA_SND_FLAGS_DUMMY | MSG_MORE;
+  if ((flags & kForAll) != 0 || is_closed() || has_left_rings()) [[unlikely]]
+    return Endpoint::send_bytes(data, length, flags);
+  const std::lock_guard guard(send_lock_);
+  Result<ssize_t> sent = 0;
+  if (outlets_.leaves_peer_to_kernel()) {
+    sent = outlets_.send_to_peer(fd(), data, length, flags);
+  } else {
+    iovec part{const_cast<void*>(data), length};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    sent = outlets_.send(fd(), message, flags);
   }
+  note_sent(sent);
   return sent;
 }
 
@@ -348,8 +373,8 @@ void UdpSocket::descriptor_closed(int closed_fd) noexcept {
 /// datagram only the kernel decides.
 void UdpSocket::add_fork_locks(runtime::ForkLocks& locks) {
   become_kernels();
-  locks.add_outer(send_lock_);
-  locks.add_outer(receive_lock_);
+  locks.add_biased(0, send_lock_);
+  locks.add_biased(1, receive_lock_);
   Endpoint::add_fork_locks(locks);
 }
 
@@ -359,8 +384,8 @@ void UdpSocket::after_fork(ForkSide side) noexcept {
   has_left_rings_.store(true);
   if (side == ForkSide::child) return intake_.forget();
   // Another thread of the parent may have been changing these.
-  new (&send_lock_) Mutex;
-  new (&receive_lock_) Mutex;
+  new (&send_lock_) BiasedMutex;
+  new (&receive_lock_) BiasedMutex;
   [[maybe_unused]] auto* const lost = new (&intake_) UdpIntake(domain_);
   new (&outlets_) UdpOutlets(domain_);
   outlets_.leave_rings();
