@@ -295,6 +295,13 @@ bool UdpIntake::begin_waiting_in_kernel() {
   return true;
 }
 
+bool UdpIntake::found_nothing_in_kernel(int fd) {
+  must_look_ = false;
+  if (!rings_ || waiting_in_kernel_ != 0) return false;
+  look_at_door(fd, std::exchange(was_woken_, false));
+  return has_rings();
+}
+
 void UdpIntake::received_by_waiting(int fd) {
   if (rings_) {
     look_at_door(fd, false);

@@ -42,6 +42,13 @@ class UdpIntake {
   /// but the kernel's socket, so no ring is taken in meanwhile. Returns false where rings have or may have datagrams.
   [[nodiscard]] bool begin_waiting_in_kernel();
   void end_waiting_in_kernel() { --waiting_in_kernel_; }
+  /// Returns whether the kernel alone is asked for the next datagram, without the lock: between begin_in_kernel() and
+  /// end_waiting_in_kernel(), by a call that does not wait. So threads that share the socket do not wait for each
+  /// other.
+  [[nodiscard]] bool leaves_next_to_kernel() const { return !has_rings() && backlog_.empty() && !counts_losses_; }
+  void begin_in_kernel() { ++waiting_in_kernel_; }
+  /// Called when such a call has found nothing. Returns whether receive() is to be asked: there are rings now.
+  bool found_nothing_in_kernel(int fd);
   /// Called when such a call has taken a datagram.
   void received_by_waiting(int fd);
   /// FIONREAD: the bytes of the datagram that comes next.

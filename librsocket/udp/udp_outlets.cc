@@ -135,8 +135,23 @@ inline void UdpOutlets::sent_by_kernel(int fd, Outlets::value_type& to) {
     look_for_door(fd, to, now);
 }
 
-Result<ssize_t> UdpOutlets::send(int fd, const msghdr& message, int flags) {
+Result<ssize_t> UdpOutlets::send_without_lock(int fd, const msghdr& message, int flags,
+                                              std::unique_lock<BiasedMutex>& lock) {
+  ++sending_;
+  lock.unlock();
+  const ssize_t sent = send_by_kernel(fd, message, flags);
+  const Error why = Error::last("sendmsg");
+  lock.lock();
+  --sending_;
+  if (sent < 0) return why;
+  // Another thread may have changed the outlets.
+  if (auto* const to = find(message); to != nullptr && !to->second.ring) sent_by_kernel(fd, *to);
+  return sent;
+}
+
+Result<ssize_t> UdpOutlets::send(int fd, const msghdr& message, int flags, std::unique_lock<BiasedMutex>& lock) {
   auto* const to = find(message);
+  if (!keeps_lock_ && (to == nullptr || !to->second.ring)) return send_without_lock(fd, message, flags, lock);
   if (to != nullptr && to->second.ring && is_plain(message, flags)) {
     const auto bytes = total_bytes(message.msg_iov, message.msg_iovlen);
     if (bytes && *bytes <= soft::kMaxRingDatagram && put(fd, *to, message, *bytes)) return static_cast<ssize_t>(*bytes);
@@ -195,6 +210,8 @@ bool UdpOutlets::end_ring(Outlet& outlet) {
 
 /// Called when it is time to look whether the destination takes part.
 void UdpOutlets::look_for_door(int fd, Outlets::value_type& to, std::uint64_t now) {
+  keeps_lock_ = sending_ != 0;
+  if (keeps_lock_) return;
   Outlet& outlet = to.second;
   outlet.patience = std::clamp(2 * outlet.patience, kShortest, kSecond);
   outlet.look_at = now + outlet.patience;

@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 
+#include "core/base/biased_mutex.h"
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/device/shm/datagrams/outgoing_ring.h"
@@ -26,7 +28,10 @@ class UdpOutlets {
   explicit UdpOutlets(int domain) : domain_(domain) {}
 
   /// sendmsg(2), without waiting. Errors: the kernel's.
-  Result<ssize_t> send(int fd, const msghdr& message, int flags);
+  /// @param lock  the caller's, which is free while the kernel sends to a destination without a ring: threads that
+  /// share
+  ///              the socket do not wait for each other
+  Result<ssize_t> send(int fd, const msghdr& message, int flags, std::unique_lock<BiasedMutex>& lock);
   /// Returns whether the peer of connect(2) has got datagrams by the kernel before, and has no ring: send_to_peer() may
   /// be called.
   [[nodiscard]] bool leaves_peer_to_kernel() const { return peers_ != nullptr && !peers_->second.ring; }
@@ -60,6 +65,7 @@ class UdpOutlets {
 
   Outlets::value_type* find(const msghdr& message);
   Outlets::value_type* outlet_to(const SocketAddress& to);
+  Result<ssize_t> send_without_lock(int fd, const msghdr& message, int flags, std::unique_lock<BiasedMutex>& lock);
   bool put(int fd, Outlets::value_type& to, const msghdr& message, std::size_t bytes);
   static bool end_ring(Outlet& outlet);
   void sent_by_kernel(int fd, Outlets::value_type& to);
@@ -70,7 +76,9 @@ class UdpOutlets {
 
   const int domain_;
   bool has_left_ = false;
-  SocketAddress peer_;  ///< of connect(2), canonical
+  unsigned sending_ = 0;     ///< send_without_lock() in other threads, of which a new ring would not know
+  bool keeps_lock_ = false;  ///< until a ring has been opened: otherwise some thread might always be sending
+  SocketAddress peer_;       ///< of connect(2), canonical
   Outlets outlets_;
   Outlets::value_type* peers_ = nullptr;  ///< that of peer_
   // The last name that was given, byte by byte.

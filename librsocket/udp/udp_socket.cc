@@ -12,6 +12,7 @@
 #include <new>
 #include <shared_mutex>
 
+#include "core/base/calls_at_once.h"
 #include "core/device/shm/names/port_name.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
@@ -79,6 +80,24 @@ void UdpSocket::count_turn(bool has_received) {
   if (turns_.served(intake_.rings())) is_turn_due_.store(true, std::memory_order_relaxed);
 }
 
+/// Receives from the kernel's socket, without the lock meanwhile. Returns nothing where rings have come.
+std::optional<Result<ssize_t>> UdpSocket::receive_by_kernel(std::unique_lock<BiasedMutex>& guard, msghdr& message,
+                                                            int flags) {
+  intake_.begin_in_kernel();
+  guard.unlock();
+  const ssize_t got = recvmsg_at_once(fd(), message, flags);
+  const Error why = Error::last("recvmsg");
+  guard.lock();
+  intake_.end_waiting_in_kernel();
+  if (got < 0 && why.code == EAGAIN && intake_.found_nothing_in_kernel(fd())) return std::nullopt;
+  if (got >= 0 && (flags & MSG_PEEK) == 0) {
+    statistics_.count_received(static_cast<std::size_t>(got));
+    intake_.received_by_waiting(fd());
+  }
+  unlock_and_tell(guard);
+  return got >= 0 ? Result<ssize_t>(got) : Result<ssize_t>(why);
+}
+
 Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "recvmsg: closed"};
   if (is_turn_due_.load(std::memory_order_relaxed) && is_turn_due_.exchange(false)) [[unlikely]]
@@ -91,6 +110,9 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (has_left_rings() && !intake_.has_backlog()) return kAskKernel;
   const bool may_wait = !is_nonblocking() && (flags & MSG_DONTWAIT) == 0;
   if (may_wait && intake_.leaves_waiting_to_kernel()) return Error{EAGAIN, "recvmsg: receive_waiting()"};
+  if (!may_wait && intake_.leaves_next_to_kernel()) {
+    if (const auto got = receive_by_kernel(guard, message, flags)) return *got;
+  }
   auto got = intake_.receive(fd(), message, flags, !may_wait);
   if (got && (flags & MSG_PEEK) == 0) statistics_.count_received(static_cast<std::size_t>(*got));
   count_turn(static_cast<bool>(got));
@@ -161,8 +183,8 @@ Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
     const std::lock_guard guard(receive_lock_);
     if (!intake_.has_backlog()) return kAskKernel;
   }
-  const std::lock_guard guard(send_lock_);
-  auto sent = outlets_.send(fd(), message, flags);
+  std::unique_lock guard(send_lock_);
+  auto sent = outlets_.send(fd(), message, flags, guard);
   note_sent(sent);
   return sent;
 }
@@ -173,7 +195,7 @@ Result<ssize_t> UdpSocket::send_bytes(const void* data, std::size_t length, int 
   constexpr int kForAll = VMA_SND_FLAGS_DUMMY | MSG_MORE;
   if ((flags & kForAll) != 0 || is_closed() || has_left_rings()) [[unlikely]]
     return Endpoint::send_bytes(data, length, flags);
-  const std::lock_guard guard(send_lock_);
+  std::unique_lock guard(send_lock_);
   Result<ssize_t> sent = 0;
   if (outlets_.leaves_peer_to_kernel()) {
     sent = outlets_.send_to_peer(fd(), data, length, flags);
@@ -182,7 +204,7 @@ Result<ssize_t> UdpSocket::send_bytes(const void* data, std::size_t length, int 
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    sent = outlets_.send(fd(), message, flags);
+    sent = outlets_.send(fd(), message, flags, guard);
   }
   note_sent(sent);
   return sent;

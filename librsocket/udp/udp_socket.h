@@ -77,6 +77,7 @@ class UdpSocket final : public runtime::Endpoint {
   void end_rings_to_port();
   void unlock_and_tell(std::unique_lock<BiasedMutex>& guard);
   void describe();
+  std::optional<Result<ssize_t>> receive_by_kernel(std::unique_lock<BiasedMutex>& guard, msghdr& message, int flags);
   void note_sent(const Result<ssize_t>& sent);
   void take_turn();
   void count_turn(bool has_received);

@@ -301,6 +301,29 @@ TEST(UdpTransfer, ManySendersReachOneReceiver) {
 
 /// Each sender begins while the others' datagrams wait in the kernel's socket, and some of its own are too large for
 /// rings. No more wait than that socket has room for, so none is lost.
+TEST(UdpTransfer, ThreadsThatShareASenderKeepTheirOrderWhileTheRingBegins) {
+  constexpr int kThreads = 4, kDatagrams = 2000, kOnTheirWay = 16;
+  const Udp alice, bob;
+  std::array<std::atomic<int>, kThreads> came{};
+  std::vector<std::thread> senders;
+  for (int number = 0; number < kThreads; ++number) {
+    senders.emplace_back([&, number] {
+      for (int i = 0; i < kDatagrams; ++i) {
+        alice.send_to(bob, std::string{static_cast<char>('0' + number)} + std::to_string(i));
+        while (came[static_cast<std::size_t>(number)] + kOnTheirWay <= i) ::sched_yield();
+      }
+    });
+  }
+  for (int i = 0; i < kThreads * kDatagrams; ++i) {
+    const std::string text = bob.receive();
+    auto& next = came[static_cast<std::size_t>(text.at(0) - '0')];
+    EXPECT_EQ(text.substr(1), std::to_string(next));
+    ++next;
+  }
+  for (std::thread& sender : senders) sender.join();
+  warm_up(alice, bob);
+}
+
 TEST(UdpTransfer, ManyNewSendersKeepTheirOrderBesideEachOther) {
   constexpr int kSenders = 5;
   constexpr std::uint32_t kDatagrams = 4000;
