@@ -68,7 +68,8 @@ void UdpSocket::unlock_and_tell(std::unique_lock<BiasedMutex>& guard) {
   notify_watchers(EPOLLIN | EPOLLRDNORM);
 }
 
-/// Gives the CPU to the peers, whose last questions have been answered by now.
+/// Gives the CPU to the peers, whose last questions have been answered by now. The caller may be in a read-side section:
+/// threads that close descriptors meanwhile leave the rest to the service thread (FdTable::put_back()).
 void UdpSocket::take_turn() {
   const bool to_others = runtime::offer_cpu();
   const std::lock_guard guard(receive_lock_);
