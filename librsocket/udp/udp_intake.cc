@@ -35,7 +35,7 @@ bool is_behind(std::uint32_t after_kernel, std::uint32_t from_kernel) {
 
 /// recvmsg(2) without waiting.
 Result<ssize_t> receive_by_kernel(int fd, msghdr& message, int flags) {
-  const ssize_t got = recvmsg_at_once(fd, message, flags);
+  const ssize_t got = ask_kernel(fd, message, flags);
   if (got < 0) return Error::last("recvmsg");
   return got;
 }
@@ -505,6 +505,33 @@ void UdpIntake::close() {
   backlog_.clear();
 }
 
-ssize_t wait_for_kernel(int fd, msghdr& message, int flags) { return libc_calls.recvmsg(fd, &message, flags); }
+namespace {
+
+bool is_for_one_buffer(const msghdr& message) {
+  return message.msg_iovlen == 1 && message.msg_name == nullptr && message.msg_controllen == 0;
+}
+
+/// Makes the answer of recv(2) with MSG_TRUNC that of recvmsg(2) with `flags`.
+ssize_t as_recvmsg(msghdr& message, int flags, ssize_t got) {
+  if (got < 0) return got;
+  const std::size_t room = message.msg_iov[0].iov_len;
+  const bool is_cut = static_cast<std::size_t>(got) > room;
+  message.msg_flags = is_cut ? MSG_TRUNC : 0;
+  return is_cut && (flags & MSG_TRUNC) == 0 ? static_cast<ssize_t>(room) : got;
+}
+
+}  // namespace
+
+ssize_t wait_for_kernel(int fd, msghdr& message, int flags) {
+  if (!is_for_one_buffer(message)) return libc_calls.recvmsg(fd, &message, flags);
+  const iovec& part = message.msg_iov[0];
+  return as_recvmsg(message, flags, libc_calls.recv(fd, part.iov_base, part.iov_len, flags | MSG_TRUNC));
+}
+
+ssize_t ask_kernel(int fd, msghdr& message, int flags) {
+  if (!is_for_one_buffer(message)) return recvmsg_at_once(fd, message, flags);
+  const iovec& part = message.msg_iov[0];
+  return as_recvmsg(message, flags, recv_at_once(fd, part.iov_base, part.iov_len, flags | MSG_TRUNC));
+}
 
 }  // namespace ringsock::rs

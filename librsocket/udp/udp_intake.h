@@ -143,8 +143,13 @@ class UdpIntake {
   Arrivals backlog_;
 };
 
-/// recvmsg(2), which waits, between begin_waiting_in_kernel() and the end of that: by a call that pthread_cancel(3) may
-/// end, as it does that of any other program. Threads: any.
+// recvmsg(2) for the kernel's socket, by recv(2) where that can do the same: it costs a tenth of a microsecond less.
+// They return -1 and set errno as those do. Threads: any.
+
+/// Waits, between begin_waiting_in_kernel() and the end of that: by a call that pthread_cancel(3) may end, as it does
+/// that of any other program.
 ssize_t wait_for_kernel(int fd, msghdr& message, int flags);
+/// Does not wait.
+ssize_t ask_kernel(int fd, msghdr& message, int flags);
 
 }  // namespace ringsock::rs

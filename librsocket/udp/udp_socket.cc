@@ -12,7 +12,6 @@
 #include <new>
 #include <shared_mutex>
 
-#include "core/base/calls_at_once.h"
 #include "core/device/shm/names/port_name.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
@@ -68,8 +67,8 @@ void UdpSocket::unlock_and_tell(std::unique_lock<BiasedMutex>& guard) {
   notify_watchers(EPOLLIN | EPOLLRDNORM);
 }
 
-/// Gives the CPU to the peers, whose last questions have been answered by now. The caller may be in a read-side section:
-/// threads that close descriptors meanwhile leave the rest to the service thread (FdTable::put_back()).
+/// Gives the CPU to the peers, whose last questions have been answered by now. The caller may be in a read-side
+/// section: threads that close descriptors meanwhile leave the rest to the service thread (FdTable::put_back()).
 void UdpSocket::take_turn() {
   const bool to_others = runtime::offer_cpu();
   const std::lock_guard guard(receive_lock_);
@@ -86,7 +85,7 @@ std::optional<Result<ssize_t>> UdpSocket::receive_by_kernel(std::unique_lock<Bia
                                                             int flags) {
   intake_.begin_in_kernel();
   guard.unlock();
-  const ssize_t got = recvmsg_at_once(fd(), message, flags);
+  const ssize_t got = ask_kernel(fd(), message, flags);
   const Error why = Error::last("recvmsg");
   guard.lock();
   intake_.end_waiting_in_kernel();

@@ -126,6 +126,27 @@ TEST(UdpTransfer, CutsADatagramThatIsTooLongForTheBuffer) {
   EXPECT_EQ(pair.bob.receive(), "next");
 }
 
+TEST(UdpTransfer, CutsADatagramOfTheKernel) {
+  for (const int flags : {0, int{MSG_DONTWAIT}}) {
+    const Udp alice, bob;
+    std::array<char, 4> room{};
+    iovec part{room.data(), room.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alice.send_to(bob, "a long one");
+    EXPECT_EQ(::recvmsg(bob, &message, flags), 4);
+    EXPECT_EQ(message.msg_flags, MSG_TRUNC);
+    alice.send_to(bob, "all");
+    EXPECT_EQ(::recvmsg(bob, &message, flags), 3);
+    EXPECT_EQ(message.msg_flags, 0);
+    alice.send_to(bob, "a long one");
+    EXPECT_EQ(::recv(bob, room.data(), room.size(), flags | MSG_TRUNC), 10);
+    alice.send_to(bob, "a long one");
+    EXPECT_EQ(::recv(bob, room.data(), 0, flags), 0);
+  }
+}
+
 TEST(UdpTransfer, WhatWasPeekedAtIsReceived) {
   const UdpPair pair;
   const Udp carol;  // by the kernel
