@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "core/poll/busy_turns.h"
 #include "core/poll/process_waits.h"
 #include "core/poll/thread_waits.h"
 
@@ -45,6 +46,16 @@ void note_connection() {
 void note_sleep(WaitFor what, Nanos duration) { history_of(what).slept(duration, spin_policy(what)); }
 
 void note_vain_sleep(WaitFor what, Nanos duration) { history_of(what).slept_in_vain(duration); }
+
+bool offer_cpu() {
+  Contention& contention = process_waits().contention;
+  const Nanos begun = monotonic_now();
+  if (contention.is_hogged(begun)) return false;
+  ::sched_yield();
+  const Nanos ended = monotonic_now();
+  contention.note_yield(begun, ended);
+  return contention.is_contended(ended);
+}
 
 Spinner::Spinner(WaitFor what, Nanos deadline, HeldSignals& signals, unsigned stride)
     : BasicSpinner(spin_policy(what), process_waits().contention, history_of(what), deadline, stride, {&signals}) {}

@@ -205,6 +205,14 @@ class SpinHistory {
     slice_ = kSlice;
   }
 
+  /// Returns whether the first attempts of a spin are likely to be in vain, as they were lately. Every 16th spin finds
+  /// out.
+  [[nodiscard]] bool answers_come_late() {
+    return late_answers_ == kLateAnswers && ++late_probe_ % kProbeInterval != 0;
+  }
+  /// Records whether what a spin has waited for came after the thread had yielded, or with the first attempts.
+  void note_answer(bool is_late) { late_answers_ = is_late ? std::min(late_answers_ + 1, kLateAnswers) : 0; }
+
   /// Records that the thread has made or taken a connection, which may be a short one.
   void note_connection() { waits_after_connection_ = kWaitsOfShort; }
   /// Counts a wait. Returns whether it may be one of a short connection.
@@ -227,6 +235,9 @@ class SpinHistory {
   static constexpr unsigned kMaxShift = 3;
   static constexpr unsigned kProbeInterval = 16;
   static constexpr unsigned kWaitsOfShort = 16;
+  static constexpr unsigned kLateAnswers = 8;
+  unsigned late_answers_ = 0;
+  unsigned late_probe_ = 0;
   unsigned waits_after_connection_ = 0;
   unsigned misses_ = 0;
   unsigned probe_ = 0;
@@ -272,7 +283,8 @@ class BasicSpinner {
         budget_(history.budget(policy)),
         deadline_(deadline),
         attempts_per_yield_(policy.attempts_per_yield),
-        stride_(budget_ == Nanos::zero() ? 1 : stride_of(stride, policy.attempts_per_yield)) {}
+        stride_(budget_ == Nanos::zero() ? 1 : stride_of(stride, policy.attempts_per_yield)),
+        contended_(history.answers_come_late()) {}
 
   /// @return false when it is time to arm and sleep; the miss is then in the history, unless a signal is the reason.
   bool again() {
@@ -281,7 +293,10 @@ class BasicSpinner {
     return look_at_clock();
   }
   /// Records that the attempt succeeded.
-  void paid_off() { history_.hit(last_look_ - begun_); }
+  void paid_off() {
+    history_.hit(last_look_ - begun_);
+    if (has_yielded_ || !started_) history_.note_answer(has_yielded_);
+  }
 
  private:
   static unsigned stride_of(unsigned stride, unsigned attempts_per_yield) {
@@ -326,6 +341,7 @@ class BasicSpinner {
   }
   void offer_cpu(Nanos now) {
     machine_.yield();
+    has_yielded_ = true;
     slice_begun_ = machine_.now();
     contention_.note_yield(now, slice_begun_);
     contended_ = contention_.is_contended(slice_begun_);
@@ -349,7 +365,8 @@ class BasicSpinner {
   unsigned calls_ = 0;
   unsigned yielded_at_ = 0;
   bool started_ = false;
-  bool contended_ = false;
+  bool has_yielded_ = false;
+  bool contended_;  ///< before the first look at the clock: as usual lately
   bool is_of_short_connection_ = false;
 };
 

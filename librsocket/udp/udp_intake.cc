@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/calls_at_once.h"
 #include "core/base/clock.h"
 #include "core/base/libc_calls.h"
 #include "core/device/shm/names/port_lookup.h"
@@ -34,7 +35,7 @@ bool is_behind(std::uint32_t after_kernel, std::uint32_t from_kernel) {
 
 /// recvmsg(2) without waiting.
 Result<ssize_t> receive_by_kernel(int fd, msghdr& message, int flags) {
-  const ssize_t got = ::recvmsg(fd, &message, flags | MSG_DONTWAIT);
+  const ssize_t got = ask_kernel(fd, message, flags);
   if (got < 0) return Error::last("recvmsg");
   return got;
 }
@@ -294,6 +295,13 @@ bool UdpIntake::begin_waiting_in_kernel() {
   return true;
 }
 
+bool UdpIntake::found_nothing_in_kernel(int fd) {
+  must_look_ = false;
+  if (!rings_ || waiting_in_kernel_ != 0) return false;
+  look_at_door(fd, std::exchange(was_woken_, false));
+  return has_rings();
+}
+
 void UdpIntake::received_by_waiting(int fd) {
   if (rings_) {
     look_at_door(fd, false);
@@ -415,7 +423,8 @@ int UdpIntake::arm() {
 
 void UdpIntake::woken() {
   must_look_ = was_woken_ = true;
-  is_armed_ = false;  // the caller tells the others
+  // The caller tells the others, which arm the rings again. Until then the senders need not wake anybody.
+  if (std::exchange(is_armed_, false) && rings_) rings_->disarm();
 }
 
 // -- the end ---------------------------------------------------------------------------------------
@@ -496,6 +505,33 @@ void UdpIntake::close() {
   backlog_.clear();
 }
 
-ssize_t wait_for_kernel(int fd, msghdr& message, int flags) { return libc_calls.recvmsg(fd, &message, flags); }
+namespace {
+
+bool is_for_one_buffer(const msghdr& message) {
+  return message.msg_iovlen == 1 && message.msg_name == nullptr && message.msg_controllen == 0;
+}
+
+/// Makes the answer of recv(2) with MSG_TRUNC that of recvmsg(2) with `flags`.
+ssize_t as_recvmsg(msghdr& message, int flags, ssize_t got) {
+  if (got < 0) return got;
+  const std::size_t room = message.msg_iov[0].iov_len;
+  const bool is_cut = static_cast<std::size_t>(got) > room;
+  message.msg_flags = is_cut ? MSG_TRUNC : 0;
+  return is_cut && (flags & MSG_TRUNC) == 0 ? static_cast<ssize_t>(room) : got;
+}
+
+}  // namespace
+
+ssize_t wait_for_kernel(int fd, msghdr& message, int flags) {
+  if (!is_for_one_buffer(message)) return libc_calls.recvmsg(fd, &message, flags);
+  const iovec& part = message.msg_iov[0];
+  return as_recvmsg(message, flags, libc_calls.recv(fd, part.iov_base, part.iov_len, flags | MSG_TRUNC));
+}
+
+ssize_t ask_kernel(int fd, msghdr& message, int flags) {
+  if (!is_for_one_buffer(message)) return recvmsg_at_once(fd, message, flags);
+  const iovec& part = message.msg_iov[0];
+  return as_recvmsg(message, flags, recv_at_once(fd, part.iov_base, part.iov_len, flags | MSG_TRUNC));
+}
 
 }  // namespace ringsock::rs

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/calls_at_once.h"
 #include "core/base/clock.h"
 #include "core/device/shm/names/connect_target.h"
 #include "core/device/shm/names/port_name.h"
@@ -55,10 +56,9 @@ bool may_have_ring(const SocketAddress& to) {
 
 /// sendmsg(2) without waiting, or send(2), which costs less, where that can do the same.
 ssize_t send_by_kernel(int fd, const msghdr& message, int flags) {
-  const int all_flags = flags | MSG_DONTWAIT | MSG_NOSIGNAL;
   const bool is_simple = message.msg_iovlen == 1 && message.msg_controllen == 0 && message.msg_name == nullptr;
-  if (!is_simple) return ::sendmsg(fd, &message, all_flags);
-  return ::send(fd, message.msg_iov[0].iov_base, message.msg_iov[0].iov_len, all_flags);
+  if (!is_simple) return sendmsg_at_once(fd, message, flags);
+  return send_at_once(fd, message.msg_iov[0].iov_base, message.msg_iov[0].iov_len, flags);
 }
 
 }  // namespace
@@ -124,8 +124,34 @@ UdpOutlets::Outlets::value_type* UdpOutlets::find(const msghdr& message) {
   return found;
 }
 
-Result<ssize_t> UdpOutlets::send(int fd, const msghdr& message, int flags) {
+inline void UdpOutlets::sent_by_kernel(int fd, Outlets::value_type& to) {
+  Outlet& outlet = to.second;
+  ++outlet.by_kernel;
+  outlet.wakes = false;
+  if (outlet.ring) return outlet.ring->sent_by_kernel(outlet.by_kernel);
+  if (++outlet.datagrams < kDatagramsBeforeRing) return;
+  const std::uint64_t now = stamp();
+  if (now >= outlet.look_at) [[unlikely]]
+    look_for_door(fd, to, now);
+}
+
+Result<ssize_t> UdpOutlets::send_without_lock(int fd, const msghdr& message, int flags,
+                                              std::unique_lock<BiasedMutex>& lock) {
+  ++sending_;
+  lock.unlock();
+  const ssize_t sent = send_by_kernel(fd, message, flags);
+  const Error why = Error::last("sendmsg");
+  lock.lock();
+  --sending_;
+  if (sent < 0) return why;
+  // Another thread may have changed the outlets.
+  if (auto* const to = find(message); to != nullptr && !to->second.ring) sent_by_kernel(fd, *to);
+  return sent;
+}
+
+Result<ssize_t> UdpOutlets::send(int fd, const msghdr& message, int flags, std::unique_lock<BiasedMutex>& lock) {
   auto* const to = find(message);
+  if (!keeps_lock_ && (to == nullptr || !to->second.ring)) return send_without_lock(fd, message, flags, lock);
   if (to != nullptr && to->second.ring && is_plain(message, flags)) {
     const auto bytes = total_bytes(message.msg_iov, message.msg_iovlen);
     if (bytes && *bytes <= soft::kMaxRingDatagram && put(fd, *to, message, *bytes)) return static_cast<ssize_t>(*bytes);
@@ -139,6 +165,13 @@ Result<ssize_t> UdpOutlets::send(int fd, const msghdr& message, int flags) {
     return why;
   }
   if (to != nullptr) sent_by_kernel(fd, *to);
+  return sent;
+}
+
+Result<ssize_t> UdpOutlets::send_to_peer(int fd, const void* data, std::size_t bytes, int flags) {
+  const ssize_t sent = send_at_once(fd, data, bytes, flags);
+  if (sent < 0) return Error::last("send");
+  sent_by_kernel(fd, *peers_);
   return sent;
 }
 
@@ -175,14 +208,11 @@ bool UdpOutlets::end_ring(Outlet& outlet) {
   return false;
 }
 
-void UdpOutlets::sent_by_kernel(int fd, Outlets::value_type& to) {
+/// Called when it is time to look whether the destination takes part.
+void UdpOutlets::look_for_door(int fd, Outlets::value_type& to, std::uint64_t now) {
+  keeps_lock_ = sending_ != 0;
+  if (keeps_lock_) return;
   Outlet& outlet = to.second;
-  ++outlet.by_kernel;
-  outlet.wakes = false;
-  if (outlet.ring) return outlet.ring->sent_by_kernel(outlet.by_kernel);
-  if (++outlet.datagrams < kDatagramsBeforeRing) return;
-  const std::uint64_t now = stamp();
-  if (now < outlet.look_at) return;
   outlet.patience = std::clamp(2 * outlet.patience, kShortest, kSecond);
   outlet.look_at = now + outlet.patience;
   const int saved_errno = errno;

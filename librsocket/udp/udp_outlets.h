@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 
+#include "core/base/biased_mutex.h"
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/device/shm/datagrams/outgoing_ring.h"
@@ -26,7 +28,15 @@ class UdpOutlets {
   explicit UdpOutlets(int domain) : domain_(domain) {}
 
   /// sendmsg(2), without waiting. Errors: the kernel's.
-  Result<ssize_t> send(int fd, const msghdr& message, int flags);
+  /// @param lock  the caller's, which is free while the kernel sends to a destination without a ring: threads that
+  /// share
+  ///              the socket do not wait for each other
+  Result<ssize_t> send(int fd, const msghdr& message, int flags, std::unique_lock<BiasedMutex>& lock);
+  /// Returns whether the peer of connect(2) has got datagrams by the kernel before, and has no ring: send_to_peer() may
+  /// be called.
+  [[nodiscard]] bool leaves_peer_to_kernel() const { return peers_ != nullptr && !peers_->second.ring; }
+  /// send() to such a peer, in fewer steps. Errors: the kernel's.
+  Result<ssize_t> send_to_peer(int fd, const void* data, std::size_t bytes, int flags);
   /// Called when the socket has got a peer, or (unspecified) none, or may have got another name: all rings end.
   void set_peer(const SocketAddress& peer);
   /// All rings end, and no more are opened.
@@ -55,16 +65,20 @@ class UdpOutlets {
 
   Outlets::value_type* find(const msghdr& message);
   Outlets::value_type* outlet_to(const SocketAddress& to);
+  Result<ssize_t> send_without_lock(int fd, const msghdr& message, int flags, std::unique_lock<BiasedMutex>& lock);
   bool put(int fd, Outlets::value_type& to, const msghdr& message, std::size_t bytes);
   static bool end_ring(Outlet& outlet);
   void sent_by_kernel(int fd, Outlets::value_type& to);
+  void look_for_door(int fd, Outlets::value_type& to, std::uint64_t now);
   void open_ring(int fd, Outlets::value_type& to);
   [[nodiscard]] Result<SocketAddress> source_towards(int fd, const SocketAddress& to) const;
   void forget_names();
 
   const int domain_;
   bool has_left_ = false;
-  SocketAddress peer_;  ///< of connect(2), canonical
+  unsigned sending_ = 0;     ///< send_without_lock() in other threads, of which a new ring would not know
+  bool keeps_lock_ = false;  ///< until a ring has been opened: otherwise some thread might always be sending
+  SocketAddress peer_;       ///< of connect(2), canonical
   Outlets outlets_;
   Outlets::value_type* peers_ = nullptr;  ///< that of peer_
   // The last name that was given, byte by byte.

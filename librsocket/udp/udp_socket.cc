@@ -55,7 +55,7 @@ void UdpSocket::describe() {
 
 // -- bytes -----------------------------------------------------------------------------------------
 
-void UdpSocket::unlock_and_tell(std::unique_lock<Mutex>& guard) {
+void UdpSocket::unlock_and_tell(std::unique_lock<BiasedMutex>& guard) {
   const bool has_news = intake_.take_news();
   if (has_news || has_rings_.load(std::memory_order_relaxed) != intake_.has_rings())
     has_rings_.store(intake_.has_rings(), std::memory_order_relaxed);
@@ -67,8 +67,41 @@ void UdpSocket::unlock_and_tell(std::unique_lock<Mutex>& guard) {
   notify_watchers(EPOLLIN | EPOLLRDNORM);
 }
 
+/// Gives the CPU to the peers, whose last questions have been answered by now. The caller may be in a read-side
+/// section: threads that close descriptors meanwhile leave the rest to the service thread (FdTable::put_back()).
+void UdpSocket::take_turn() {
+  const bool to_others = runtime::offer_cpu();
+  const std::lock_guard guard(receive_lock_);
+  turns_.taken(to_others);
+}
+
+void UdpSocket::count_turn(bool has_received) {
+  if (!has_received) return turns_.waited();
+  if (turns_.served(intake_.rings())) is_turn_due_.store(true, std::memory_order_relaxed);
+}
+
+/// Receives from the kernel's socket, without the lock meanwhile. Returns nothing where rings have come.
+std::optional<Result<ssize_t>> UdpSocket::receive_by_kernel(std::unique_lock<BiasedMutex>& guard, msghdr& message,
+                                                            int flags) {
+  intake_.begin_in_kernel();
+  guard.unlock();
+  const ssize_t got = ask_kernel(fd(), message, flags);
+  const Error why = Error::last("recvmsg");
+  guard.lock();
+  intake_.end_waiting_in_kernel();
+  if (got < 0 && why.code == EAGAIN && intake_.found_nothing_in_kernel(fd())) return std::nullopt;
+  if (got >= 0 && (flags & MSG_PEEK) == 0) {
+    statistics_.count_received(static_cast<std::size_t>(got));
+    intake_.received_by_waiting(fd());
+  }
+  unlock_and_tell(guard);
+  return got >= 0 ? Result<ssize_t>(got) : Result<ssize_t>(why);
+}
+
 Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "recvmsg: closed"};
+  if (is_turn_due_.load(std::memory_order_relaxed) && is_turn_due_.exchange(false)) [[unlikely]]
+    take_turn();
   if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0) {
     const ssize_t got = ::recvmsg(fd(), &message, flags | MSG_DONTWAIT);
     return got >= 0 ? Result<ssize_t>(got) : Error::last("recvmsg");
@@ -77,8 +110,12 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (has_left_rings() && !intake_.has_backlog()) return kAskKernel;
   const bool may_wait = !is_nonblocking() && (flags & MSG_DONTWAIT) == 0;
   if (may_wait && intake_.leaves_waiting_to_kernel()) return Error{EAGAIN, "recvmsg: receive_waiting()"};
+  if (!may_wait && intake_.leaves_next_to_kernel()) {
+    if (const auto got = receive_by_kernel(guard, message, flags)) return *got;
+  }
   auto got = intake_.receive(fd(), message, flags, !may_wait);
   if (got && (flags & MSG_PEEK) == 0) statistics_.count_received(static_cast<std::size_t>(*got));
+  count_turn(static_cast<bool>(got));
   unlock_and_tell(guard);
   return got;
 }
@@ -88,7 +125,7 @@ namespace {
 /// One wait in the kernel's socket, also where the thread is cancelled in it.
 class WaitInKernel {
  public:
-  WaitInKernel(Mutex& lock, UdpIntake& intake) : lock_(lock), intake_(intake) {
+  WaitInKernel(BiasedMutex& lock, UdpIntake& intake) : lock_(lock), intake_(intake) {
     const std::lock_guard guard(lock_);
     has_begun_ = intake_.begin_waiting_in_kernel();
   }
@@ -102,7 +139,7 @@ class WaitInKernel {
   [[nodiscard]] bool has_begun() const { return has_begun_; }
 
  private:
-  Mutex& lock_;
+  BiasedMutex& lock_;
   UdpIntake& intake_;
   bool has_begun_;
 };
@@ -128,6 +165,14 @@ std::optional<Result<ssize_t>> UdpSocket::receive_waiting(msghdr& message, int f
   return got;
 }
 
+inline void UdpSocket::note_sent(const Result<ssize_t>& sent) {
+  if (sent) [[likely]] {
+    statistics_.count_sent(static_cast<std::size_t>(*sent));
+  } else if (sent.error().code == EAGAIN) {
+    must_wait_to_send_.store(true, std::memory_order_relaxed);
+  }
+}
+
 Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "sendmsg: closed"};
   if ((flags & VMA_SND_FLAGS_DUMMY) != 0) [[unlikely]]
@@ -138,13 +183,30 @@ Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
     const std::lock_guard guard(receive_lock_);
     if (!intake_.has_backlog()) return kAskKernel;
   }
-  const std::lock_guard guard(send_lock_);
-  auto sent = outlets_.send(fd(), message, flags);
-  if (sent) {
-    statistics_.count_sent(static_cast<std::size_t>(*sent));
-  } else if (sent.error().code == EAGAIN) {
-    must_wait_to_send_.store(true, std::memory_order_relaxed);
+  std::unique_lock guard(send_lock_);
+  auto sent = outlets_.send(fd(), message, flags, guard);
+  note_sent(sent);
+  return sent;
+}
+
+/// A socket whose peer takes no part goes a short way: each step counts against what the call costs without the
+/// library.
+Result<ssize_t> UdpSocket::send_bytes(const void* data, std::size_t length, int flags) {
+  constexpr int kForAll = VMA_SND_FLAGS_DUMMY | MSG_MORE;
+  if ((flags & kForAll) != 0 || is_closed() || has_left_rings()) [[unlikely]]
+    return Endpoint::send_bytes(data, length, flags);
+  std::unique_lock guard(send_lock_);
+  Result<ssize_t> sent = 0;
+  if (outlets_.leaves_peer_to_kernel()) {
+    sent = outlets_.send_to_peer(fd(), data, length, flags);
+  } else {
+    iovec part{const_cast<void*>(data), length};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    sent = outlets_.send(fd(), message, flags, guard);
   }
+  note_sent(sent);
   return sent;
 }
 
@@ -333,8 +395,8 @@ void UdpSocket::descriptor_closed(int closed_fd) noexcept {
 /// datagram only the kernel decides.
 void UdpSocket::add_fork_locks(runtime::ForkLocks& locks) {
   become_kernels();
-  locks.add_outer(send_lock_);
-  locks.add_outer(receive_lock_);
+  locks.add_biased(0, send_lock_);
+  locks.add_biased(1, receive_lock_);
   Endpoint::add_fork_locks(locks);
 }
 
@@ -344,8 +406,8 @@ void UdpSocket::after_fork(ForkSide side) noexcept {
   has_left_rings_.store(true);
   if (side == ForkSide::child) return intake_.forget();
   // Another thread of the parent may have been changing these.
-  new (&send_lock_) Mutex;
-  new (&receive_lock_) Mutex;
+  new (&send_lock_) BiasedMutex;
+  new (&receive_lock_) BiasedMutex;
   [[maybe_unused]] auto* const lost = new (&intake_) UdpIntake(domain_);
   new (&outlets_) UdpOutlets(domain_);
   outlets_.leave_rings();

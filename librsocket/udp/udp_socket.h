@@ -9,8 +9,9 @@
 #include <mutex>
 #include <optional>
 
-#include "core/base/mutex.h"
+#include "core/base/biased_mutex.h"
 #include "core/base/socket_address.h"
+#include "core/poll/busy_turns.h"
 #include "core/runtime/endpoint.h"
 #include "core/statistics/statistics.h"
 #include "librsocket/udp/udp_intake.h"
@@ -30,6 +31,7 @@ class UdpSocket final : public runtime::Endpoint {
 
   Result<ssize_t> receive(msghdr& message, int flags) override;
   Result<ssize_t> send(const msghdr& message, int flags) override;
+  Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags) override;
   std::optional<Result<ssize_t>> receive_waiting(msghdr& message, int flags) override;
   Result<int> unread_bytes() override;
   Result<int> unsent_bytes() override;
@@ -73,8 +75,12 @@ class UdpSocket final : public runtime::Endpoint {
   void leave_rings() noexcept;
   void leave_incoming_rings() noexcept;
   void end_rings_to_port();
-  void unlock_and_tell(std::unique_lock<Mutex>& guard);
+  void unlock_and_tell(std::unique_lock<BiasedMutex>& guard);
   void describe();
+  std::optional<Result<ssize_t>> receive_by_kernel(std::unique_lock<BiasedMutex>& guard, msghdr& message, int flags);
+  void note_sent(const Result<ssize_t>& sent);
+  void take_turn();
+  void count_turn(bool has_received);
 
   const int domain_;
   std::atomic<int> fd_;
@@ -83,10 +89,12 @@ class UdpSocket final : public runtime::Endpoint {
   std::atomic<bool> has_shut_a_door_{false};    ///< and may open another one
   std::atomic<bool> shares_address_{false};     ///< SO_REUSEADDR
   std::atomic<bool> must_wait_to_send_{false};  ///< the kernel's send buffer was full
-  Mutex send_lock_;
+  BiasedMutex send_lock_;
   UdpOutlets outlets_;
-  Mutex receive_lock_;
+  BiasedMutex receive_lock_;
   UdpIntake intake_;
+  runtime::BusyTurns turns_;              ///< of the thread that receives, with receive_lock_
+  std::atomic<bool> is_turn_due_{false};  ///< before the next datagram is received
   runtime::SocketStatistics statistics_;
 };
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Datagrams of unmodified programs on one host, over the kernel's UDP and with librspreload and datagrams_by_ring at both
 # ends, in turns: medians of 5 and their ratio, above 1 where ours is the faster one. Programs of other people that are
-# not installed have a line that says so.
+# not installed have a line that says so, and so has a row that fails. Exit status: 0 no row has failed.
 # Usage: datagrams.sh [LIBRARY [ROW...]], in the build directory. ROW is a pattern of the shell for the first word of a
 # row: ping received sockperf memcached dnsperf clients alone. RUNS changes how many runs there are.
 set -euo pipefail
@@ -9,8 +9,8 @@ library=${1:-$PWD/stage/lib/rsocket/librspreload.so} program=$PWD/tests/bench/da
 [ -e "$library" ] && [ -x "$program" ] || { echo "make install and tests/bench/datagrams first"; exit 1; }
 shift || true
 wanted=("${@:-*}")
-dir=$(mktemp -d) started=
-trap '[ -z "$started" ] || kill $started 2>/dev/null; rm -rf "$dir"' EXIT
+dir=$(mktemp -d) started='' measuring='' failed=0
+trap '[ -z "$measuring" ] || { kill $measuring && wait $measuring; } 2>/dev/null; rm -rf "$dir"' EXIT
 mkdir "$dir/options"
 echo 1 >"$dir/options/datagrams_by_ring"
 chmod -R 755 "$dir"
@@ -42,6 +42,7 @@ serve_and_get_port() {
 }
 
 end_server() {
+  [ -n "$started" ] || return 0
   kill $started 2>/dev/null || true
   wait $started 2>/dev/null || true
   started=
@@ -91,23 +92,26 @@ by_many() {
   end_server
 }
 
-# by_memcached WAY CLIENTS: gets per second
+# by_memcached WAY CLIENTS: gets per second. Rings are for processes of one user, so memcached stays ours.
 by_memcached() {
   a_port
-  serve "$1" memcached -u nobody -l 127.0.0.1 -p "$port" -U "$port"
+  serve "$1" memcached -u "$(id -un)" -l 127.0.0.1 -p "$port" -U "$port"
   await_port "$port"
   printf 'set key 0 0 32\r\n%032d\r\nquit\r\n' 7 | (exec 3<>"/dev/tcp/127.0.0.1/$port" && cat >&3 && cat <&3) >/dev/null
   (over "$1" "$program" memcached "$port" "$2" 2)
   end_server
 }
 
-# by_sockperf WAY: microseconds of one way
+# by_sockperf WAY: microseconds of one way. sockperf has room for 600,000 messages per second, and ends where they are
+# more, so it sends no more than 500,000.
 by_sockperf() {
   a_port
   serve "$1" sockperf server -i 127.0.0.1 -p "$port"
   await_port "$port"
-  (over "$1" sockperf ping-pong -i 127.0.0.1 -p "$port" -m 64 -t 2 2>/dev/null) |
+  (over "$1" sockperf ping-pong -i 127.0.0.1 -p "$port" -m 64 -t 2 --mps 500000) 2>&1 |
+    tee "$dir/output" |
     sed -n 's/.*Latency is \([0-9.]*\) usec.*/\1/p'
+  grep ERROR "$dir/output" >&2 || true
   end_server
 }
 
@@ -144,9 +148,23 @@ CONF
   end_server
 }
 
+# measure COMMAND...: a number into $dir/result. In a shell of its own, which ends the server, and where a command that
+# fails ends the measure.
+measure() {
+  (
+    trap end_server EXIT
+    "$@"
+  ) >"$dir/result" 2>"$dir/failure" &
+  measuring=$!
+  local status=0
+  wait $measuring || status=$?
+  measuring=
+  [ $status = 0 ] && [[ $(cat "$dir/result") =~ ^[0-9.]+$ ]]
+}
+
 # row WORD TEXT UNIT BETTER MEASURE...: MEASURE WAY for both ways in turns; BETTER is more or less
 row() {
-  local word=$1 text=$2 unit=$3 better=$4 kernel=() ring=() i is_wanted=
+  local word=$1 text=$2 unit=$3 better=$4 kernel=() ring=() i way is_wanted=
   shift 4
   for i in "${wanted[@]}"; do
     # shellcheck disable=SC2053  # a pattern
@@ -154,10 +172,15 @@ row() {
   done
   [ -n "$is_wanted" ] || return 0
   for ((i = 0; i < runs; ++i)); do
-    "$1" kernel "${@:2}" >"$dir/result"
-    kernel+=("$(cat "$dir/result")")
-    "$1" ring "${@:2}" >"$dir/result"
-    ring+=("$(cat "$dir/result")")
+    for way in kernel ring; do
+      if ! measure "$1" $way "${@:2}"; then
+        echo "$text: failed, $way: $(tail -qn 1 "$dir/failure" "$dir/errors" | tr '\n' ' ')"
+        failed=1
+        return
+      fi
+      local -n results=$way
+      results+=("$(cat "$dir/result")")
+    done
   done
   mapfile -t kernel < <(printf '%s\n' "${kernel[@]}" | sort -g)
   mapfile -t ring < <(printf '%s\n' "${ring[@]}" | sort -g)
@@ -189,3 +212,4 @@ row_of sockperf sockperf "sockperf, ping-pong, 64 B, one way" us less by_sockper
 row clients "64 clients of one server, 64 B" /s more by_many 64 64
 row alone "the library and no partner: ping-pong, 64 B" ns less by_ping 64 kernel
 row alone "the library and no partner: sent, 64 B" /s more by_sent 64 kernel
+[ $failed = 0 ]

@@ -126,6 +126,27 @@ TEST(UdpTransfer, CutsADatagramThatIsTooLongForTheBuffer) {
   EXPECT_EQ(pair.bob.receive(), "next");
 }
 
+TEST(UdpTransfer, CutsADatagramOfTheKernel) {
+  for (const int flags : {0, int{MSG_DONTWAIT}}) {
+    const Udp alice, bob;
+    std::array<char, 4> room{};
+    iovec part{room.data(), room.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alice.send_to(bob, "a long one");
+    EXPECT_EQ(::recvmsg(bob, &message, flags), 4);
+    EXPECT_EQ(message.msg_flags, MSG_TRUNC);
+    alice.send_to(bob, "all");
+    EXPECT_EQ(::recvmsg(bob, &message, flags), 3);
+    EXPECT_EQ(message.msg_flags, 0);
+    alice.send_to(bob, "a long one");
+    EXPECT_EQ(::recv(bob, room.data(), room.size(), flags | MSG_TRUNC), 10);
+    alice.send_to(bob, "a long one");
+    EXPECT_EQ(::recv(bob, room.data(), 0, flags), 0);
+  }
+}
+
 TEST(UdpTransfer, WhatWasPeekedAtIsReceived) {
   const UdpPair pair;
   const Udp carol;  // by the kernel
@@ -301,6 +322,29 @@ TEST(UdpTransfer, ManySendersReachOneReceiver) {
 
 /// Each sender begins while the others' datagrams wait in the kernel's socket, and some of its own are too large for
 /// rings. No more wait than that socket has room for, so none is lost.
+TEST(UdpTransfer, ThreadsThatShareASenderKeepTheirOrderWhileTheRingBegins) {
+  constexpr int kThreads = 4, kDatagrams = 2000, kOnTheirWay = 16;
+  const Udp alice, bob;
+  std::array<std::atomic<int>, kThreads> came{};
+  std::vector<std::thread> senders;
+  for (int number = 0; number < kThreads; ++number) {
+    senders.emplace_back([&, number] {
+      for (int i = 0; i < kDatagrams; ++i) {
+        alice.send_to(bob, std::string{static_cast<char>('0' + number)} + std::to_string(i));
+        while (came[static_cast<std::size_t>(number)] + kOnTheirWay <= i) ::sched_yield();
+      }
+    });
+  }
+  for (int i = 0; i < kThreads * kDatagrams; ++i) {
+    const std::string text = bob.receive();
+    auto& next = came[static_cast<std::size_t>(text.at(0) - '0')];
+    EXPECT_EQ(text.substr(1), std::to_string(next));
+    ++next;
+  }
+  for (std::thread& sender : senders) sender.join();
+  warm_up(alice, bob);
+}
+
 TEST(UdpTransfer, ManyNewSendersKeepTheirOrderBesideEachOther) {
   constexpr int kSenders = 5;
   constexpr std::uint32_t kDatagrams = 4000;

@@ -79,6 +79,17 @@ TEST(UdpWaiting, TwoReceiversGetOneDatagramEach) {
                });
 }
 
+// Each sender of a receiver that slept once used the kernel for its next datagram, long after that receiver was awake.
+TEST(UdpWaiting, AReceiverIsWokenByOneOfItsSenders) {
+  const UdpPair pair;
+  const Udp carol;
+  warm_up(carol, pair.bob);
+  while_asleep([&] { EXPECT_EQ(pair.bob.receive(), "wake up"); }, [&] { pair.alice.send_to(pair.bob, "wake up"); });
+  carol.send_to(pair.bob, "by the ring");
+  EXPECT_EQ(pair.bob.kernel_has_one(), !has_rings());
+  EXPECT_EQ(pair.bob.receive(), "by the ring");
+}
+
 TEST(UdpWaiting, EndsWithTheTimeLimit) {
   const UdpPair pair;
   const timeval limit{0, 20'000};

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/poll/busy_turns.h"
 #include "core/poll/wait_tally.h"
 
 namespace ringsock::runtime {
@@ -109,6 +110,20 @@ TEST_F(SpinPolicyTest, OnlyYieldsWhileOthersWantTheCpu) {
   const Nanos spent = spin();
   EXPECT_GE(cpu_.yields, 2);
   EXPECT_LE(spent - cpu_.yields * 15us, cpu_.yields * 100ns);
+}
+
+TEST_F(SpinPolicyTest, YieldsAtOnceWhereTheFirstAttemptsAreInVainAnyway) {
+  // Thirty others run for 2 us each, and the answer comes with the next turn.
+  cpu_.yield_takes = 60us;
+  for (int i = 0; i < 10; ++i) EXPECT_LE(spin_until(50us), 70us);
+  EXPECT_LE(spin_until(50us), 60us + 100ns) << "without sixteen attempts before";
+
+  // Answers that come at once, as from a peer that has the other CPU, are noticed by one of the next spins.
+  cpu_.yields = 0;
+  for (int i = 0; i < 16; ++i) spin_until(100ns);
+  const int before = cpu_.yields;
+  for (int i = 0; i < 100; ++i) EXPECT_LE(spin_until(100ns), 200ns);
+  EXPECT_EQ(cpu_.yields, before);
 }
 
 TEST_F(SpinPolicyTest, SystemCallsThatTakeLongAreNotTakenForContention) {
@@ -477,6 +492,40 @@ TEST_F(Partners, WhoWaitLongForEachAnswerSleep) {
   const Nanos took = ask_and_answer(10'000);
   EXPECT_GE(asker.sleeps, 9'900);
   EXPECT_LE(asker.spun, took / 50);
+}
+
+/// Returns how many messages a thread serves before it yields.
+std::size_t served_before_turn(BusyTurns& turns, std::size_t peers) {
+  std::size_t served = 1;
+  while (!turns.served(peers)) ++served;
+  return served;
+}
+
+TEST(BusyTurns, ComeWhenEachPeerHasHadTwoMessages) {
+  BusyTurns turns;
+  EXPECT_EQ(served_before_turn(turns, 64), 128u);
+  turns.taken(true);
+  EXPECT_EQ(served_before_turn(turns, 64), 128u);
+}
+
+TEST(BusyTurns, BecomeRareWhereNobodyTakesThem) {
+  BusyTurns turns;
+  for (const std::size_t expected : {32U, 64U, 128U, 256U, 512U, 1024U, 1024U}) {
+    EXPECT_EQ(served_before_turn(turns, 4), expected);
+    turns.taken(false);
+  }
+  EXPECT_EQ(served_before_turn(turns, 4), 1024u);
+  turns.taken(true);
+  EXPECT_EQ(served_before_turn(turns, 4), 32u);
+}
+
+TEST(BusyTurns, AreNotForAThreadThatWaitsAnyway) {
+  BusyTurns turns;
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_FALSE(turns.served(64));
+    if (i % 100 == 99) turns.waited();
+  }
+  for (int i = 0; i < 1000; ++i) EXPECT_FALSE(turns.served(3)) << "few peers";
 }
 
 TEST(PollingShare, IsThatOfASecondOfCallsAndWhatIsBetween) {

@@ -120,6 +120,23 @@ TEST(DatagramRings, LeaveItToTheKernelToWakeASleeper) {
   EXPECT_FALSE(bob.is_woken());
 }
 
+TEST(DatagramRings, AreUsedByAllSendersOnceOneHasWokenTheSleeper) {
+  const UdpEnd alice, carol;
+  Bob bob;
+  const auto ring = OutgoingRing::open(bob.socket(), alice.name);
+  ASSERT_TRUE(ring);
+  take_in(bob, **ring);
+  const auto carols = OutgoingRing::open(bob.socket(), carol.name);
+  ASSERT_TRUE(carols);
+  take_in(bob, **carols);
+  bob.rings->arm();
+  EXPECT_EQ(put(**ring, "by the kernel"), OutgoingRing::Put::asleep);
+  bob.rings->disarm();
+  EXPECT_EQ(put(**carols, "one"), OutgoingRing::Put::done);
+  EXPECT_EQ(bob.take(), "one");
+  EXPECT_FALSE(bob.is_woken());
+}
+
 TEST(DatagramRings, TryAgainToWakeASleeperWhereTheKernelDidNot) {
   const UdpEnd alice;
   Bob bob;

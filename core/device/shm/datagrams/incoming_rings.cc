@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/base/calls_at_once.h"
 #include "core/base/clock.h"
 #include "core/base/close_elsewhere.h"
 #include "core/base/passing.h"
@@ -124,7 +125,7 @@ bool IncomingRings::read_bells(int fd) {
   if (ring == rings_.end()) return false;
   for (int i = 0; i < kMostBells; ++i) {
     char byte = 0;
-    const ssize_t got = ::recv(fd, &byte, sizeof byte, MSG_DONTWAIT);
+    const ssize_t got = recv_at_once(fd, &byte, sizeof byte, 0);
     if (got > 0) continue;
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return i > 0;
     // The end. Nothing more comes, also where the sender was killed.
@@ -159,6 +160,10 @@ IncomingRings::Found IncomingRings::look() {
 void IncomingRings::arm() {
   for (Ring& ring : rings_) ring.reader.arm();
   std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void IncomingRings::disarm() {
+  for (Ring& ring : rings_) ring.reader.disarm();
 }
 
 void IncomingRings::shut_door() {

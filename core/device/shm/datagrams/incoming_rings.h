@@ -52,6 +52,8 @@ class IncomingRings {
   Found look();
   /// Makes the next datagram of each ring make fd() readable. The caller looks at the rings once more.
   void arm();
+  /// Undoes arm(), unless a sender was quicker: nobody sleeps, so nobody need be woken.
+  void disarm();
   /// Takes in those who have knocked; nobody can knock any more.
   void shut_door();
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/calls_at_once.h"
 #include "core/base/clock.h"
 #include "core/base/passing.h"
 #include "core/device/shm/datagrams/knock.h"
@@ -72,7 +73,7 @@ bool OutgoingRing::is_there() {
   looked_at_ = now;
   const int saved_errno = errno;
   char byte = 0;
-  const ssize_t got = ::recv(link_.get(), &byte, sizeof byte, MSG_DONTWAIT | MSG_PEEK);
+  const ssize_t got = recv_at_once(link_.get(), &byte, sizeof byte, MSG_PEEK);
   const bool is = got < 0 && (errno == EAGAIN || errno == EINTR);  // the receiver never sends
   errno = saved_errno;
   return is;
@@ -82,7 +83,7 @@ bool OutgoingRing::is_there() {
 bool OutgoingRing::ring_bell() const {
   const int saved_errno = errno;
   const char bell = 0;
-  const bool is_there = ::send(link_.get(), &bell, sizeof bell, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 || errno == EAGAIN;
+  const bool is_there = send_at_once(link_.get(), &bell, sizeof bell, 0) >= 0 || errno == EAGAIN;
   errno = saved_errno;
   return is_there;
 }

@@ -113,6 +113,7 @@ class UdRingReader {
     return (count & kUdRingSending) == 0 ? std::optional(count) : std::nullopt;
   }
   void arm() { lines().armed.store(1, std::memory_order_relaxed); }
+  void disarm() { lines().armed.store(0, std::memory_order_relaxed); }
   /// Returns how many datagrams the sender has lost since the last call.
   std::uint64_t lost();
   [[nodiscard]] bool has_ended() const { return lines().ended.load(std::memory_order_acquire) != 0; }
