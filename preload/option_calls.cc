@@ -263,7 +263,7 @@ Status set_stream_option(Lookup& socket, int fd, const Wish& wish) {
     return is_kernels ? kAskKernel : Error{EOPNOTSUPP, "setsockopt: not on a ring"};
   }
   const bool is_ours = is_ways_option(wish.level, wish.name) ||
-                       (socket->way() != nullptr && socket->way()->has_option_level(wish.level));
+                       (socket->way() != nullptr && socket->way()->has_own_option(wish.level, wish.name));
   Status done = !is_kernel_unasked(*socket) ? socket->set_option(wish.level, wish.name, wish.value, wish.length)
                 : is_ours                   ? set_ways_option(socket, wish)
                                             : set_kernels_option(socket, wish);
@@ -302,7 +302,7 @@ bool is_told_by_way(Lookup& socket, int level, int name) {
     return name == SO_ERROR || name == SO_TYPE || name == SO_DOMAIN || name == SO_PROTOCOL || name == SO_ACCEPTCONN;
   if (level == IPPROTO_TCP) return name == TCP_INFO || name == TCP_MAXSEG;
   if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY) return domain_of(socket) == AF_INET6;
-  return socket->way() != nullptr && socket->way()->has_option_level(level);
+  return socket->way() != nullptr && socket->way()->has_own_option(level, name);
 }
 
 /// Returns whether an option can be written there. No bytes can, wherever that is.
