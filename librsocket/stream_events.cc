@@ -27,12 +27,12 @@ std::uint32_t StreamEvents::wished_events() const noexcept {
 void StreamEvents::joined(bool has_called_connect) noexcept {
   const bool is_under_way = core_.state() == StreamCore::State::connecting;
   awaits_connect_.store(has_called_connect || is_under_way, std::memory_order_relaxed);
-  was_member_.store(true, std::memory_order_relaxed);
   is_member_.store(true, std::memory_order_release);
 }
 
 void StreamEvents::leave() noexcept {
   if (!is_member_.exchange(false, std::memory_order_acq_rel)) return;
+  left_fd_.store(core_.fd.load(std::memory_order_relaxed), std::memory_order_relaxed);
   if (vma::SharedRing* const ring = vma::shared_ring()) ring->leave(*this);
 }
 
@@ -43,14 +43,14 @@ void StreamEvents::forget() noexcept {
 }
 
 void StreamEvents::has_left_to_kernel() noexcept {
-  if (!was_member_.exchange(false, std::memory_order_relaxed)) return;
-  const int fd = core_.fd.load(std::memory_order_relaxed);
+  const int fd = left_fd_.exchange(-1, std::memory_order_relaxed);
+  if (fd < 0) return;
   if (vma::SharedRing* const ring = vma::shared_ring()) ring->tell_and_wake(fd, user_data.of(fd), EPOLLIN);
 }
 
 void StreamEvents::forget_after_fork() noexcept {
   is_member_.store(false, std::memory_order_relaxed);
-  was_member_.store(false, std::memory_order_relaxed);
+  left_fd_.store(-1, std::memory_order_relaxed);
   forget_list();
 }
 

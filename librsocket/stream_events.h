@@ -62,7 +62,7 @@ class StreamEvents final : public vma::PolledStream {
   StreamCore& core_;
   StreamLender& lender_;
   std::atomic<bool> is_member_{false};
-  std::atomic<bool> was_member_{false};      ///< until has_left_to_kernel()
+  std::atomic<int> left_fd_{-1};             ///< the number under which the kernel is about to have it
   std::atomic<bool> awaits_connect_{false};  ///< EPOLLOUT once the connection is made
   std::atomic<bool> awaits_room_{false};     ///< EPOLLOUT once there is room
   std::atomic<bool> must_wait_{false};       ///< for packets that the program has

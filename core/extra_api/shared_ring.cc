@@ -5,8 +5,10 @@
 
 #include <array>
 #include <cerrno>
+#include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <shared_mutex>
 #include <utility>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "core/extra_api/api_socket.h"
 #include "core/extra_api/polled_ring.h"
 #include "core/poll/epoll_set.h"
+#include "core/poll/socket_calls.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
 
@@ -181,6 +184,7 @@ bool SharedRing::has_news() {
 
 namespace {
 
+/// The lock is a leaf. So what it guards is made, and destroyed, without it.
 class RingOfProcess {
  public:
   static constexpr ProcessPart kPart = ProcessPart::shared_ring;
@@ -193,36 +197,41 @@ class RingOfProcess {
   Result<int> descriptor();
 
  private:
-  [[nodiscard]] bool is_descriptor_open(const SharedRing& ring) const;
-  Result<SharedRing*> make();
-  static Result<int> make_descriptor(SharedRing& ring);
+  struct Descriptor {
+    int fd = -1;
+    runtime::Ref endpoint{};
+  };
+  Result<SharedRing*> made();
+  std::optional<int> known_descriptor(const SharedRing& ring);
+  [[nodiscard]] std::optional<int> known_locked(const SharedRing& ring) const;
+  static Result<Descriptor> make_descriptor(SharedRing& ring);
 
-  Mutex lock_;
   std::atomic<SharedRing*> ring_{nullptr};
-  int fd_ = -1;  ///< with lock_
+  Mutex lock_;
+  Descriptor descriptor_;
 };
 
-bool RingOfProcess::is_descriptor_open(const SharedRing& ring) const {
-  const runtime::Ref found = runtime::fd_table().get(fd_);
-  const auto* const descriptor = dynamic_cast<const SharedRingDescriptor*>(found.get());
-  return descriptor != nullptr && descriptor->is_of(ring);
+/// Returns the number of the descriptor, unless the program has closed it.
+std::optional<int> RingOfProcess::known_descriptor(const SharedRing& ring) {
+  const std::lock_guard guard(lock_);
+  return known_locked(ring);
 }
 
-Result<SharedRing*> RingOfProcess::make() {
-  auto set = runtime::EpollSet::create_unnamed();
-  if (!set) return set.error();
-  auto* const made = new SharedRing(*std::move(set));
-  ring_.store(made, std::memory_order_release);
-  return made;
+std::optional<int> RingOfProcess::known_locked(const SharedRing& ring) const {
+  const auto& [fd, endpoint] = descriptor_;
+  if (!endpoint || !runtime::fd_table().refers_to(fd, *endpoint)) return std::nullopt;
+  return static_cast<const SharedRingDescriptor&>(*endpoint).is_of(ring) ? std::optional(fd) : std::nullopt;
 }
 
 /// The number is a low one: programs pass it to select(2).
-Result<int> RingOfProcess::make_descriptor(SharedRing& ring) {
+Result<RingOfProcess::Descriptor> RingOfProcess::make_descriptor(SharedRing& ring) {
   UniqueFd number(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!number) return Error::last("eventfd");
-  if (Status entered = runtime::fd_table().insert(number.get(), runtime::Ref(new SharedRingDescriptor(ring))); !entered)
+  Descriptor out{number.get(), runtime::Ref(new SharedRingDescriptor(ring))};
+  if (Status entered = runtime::fd_table().insert(number.get(), runtime::Ref::share(*out.endpoint)); !entered)
     return entered.error();
-  return number.release();
+  static_cast<void>(number.release());
+  return out;
 }
 
 /// Brings the sockets in that there are.
@@ -239,24 +248,36 @@ void join_all() {
   for (const Socket& one : all) join_shared_ring(one.fd, false);
 }
 
+/// Returns the ring; makes it if there is none.
+Result<SharedRing*> RingOfProcess::made() {
+  SharedRing* before = ring_.load(std::memory_order_acquire);  // perhaps the parent's
+  if (SharedRing* const known = get()) return known;
+  auto set = runtime::EpollSet::create_unnamed();
+  if (!set) return set.error();
+  auto mine = std::make_unique<SharedRing>(*std::move(set));
+  if (!ring_.compare_exchange_strong(before, mine.get(), std::memory_order_acq_rel)) return before;
+  SharedRing* const ring = mine.release();
+  join_all();
+  return ring;
+}
+
 Result<int> RingOfProcess::descriptor() {
-  bool is_new = false;
-  int fd = -1;
+  const auto ring = made();
+  if (!ring) return ring.error();
+  if (const auto known = known_descriptor(**ring)) return *known;
+  auto mine = make_descriptor(**ring);
+  if (!mine) return mine.error();
+  const int fd = mine->fd;
   {
     const std::lock_guard guard(lock_);
-    SharedRing* ring = get();
-    if (ring != nullptr && is_descriptor_open(*ring)) return fd_;
-    if (is_new = ring == nullptr; is_new) {
-      const auto made = make();
-      if (!made) return made.error();
-      ring = *made;
+    const auto meanwhile = known_locked(**ring);  // by another thread
+    if (!meanwhile) {
+      std::swap(descriptor_, *mine);
+      return fd;
     }
-    const auto descriptor = make_descriptor(*ring);
-    if (!descriptor) return descriptor;
-    fd = fd_ = *descriptor;
   }
-  if (is_new) join_all();
-  return fd;
+  static_cast<void>(runtime::close_descriptor(fd, runtime::WaitingCalls::end));
+  return descriptor();
 }
 
 }  // namespace
