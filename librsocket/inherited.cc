@@ -131,7 +131,10 @@ void forget_threads(StreamSocket& socket, bool is_listening) {
   socket.cm_events().forget_watch();
   socket.direct().forget_pushes();
   socket.numbers().forget_left_number();
-  if (StreamApi* const api = socket.core().api()) api->callback().forget_threads();
+  if (StreamApi* const api = socket.core().api()) {
+    api->callback().forget_threads();
+    api->events().forget_after_fork();
+  }
 }
 
 }  // namespace

@@ -124,9 +124,9 @@ std::size_t MessageReceiver::receive(void* data, std::size_t length) {
   return copied;
 }
 
-MessageReceiver::Piece MessageReceiver::lend() {
+MessageReceiver::Piece MessageReceiver::lend(std::uint32_t most) {
   if (core_.is_suspended()) return {};
-  const auto held = window_.hold();
+  const auto held = window_.hold(most);
   core_.overflow.tell_read(window_.read_bytes());
   return {{ring_ + held.span.offset, held.span.length}, held.segment};
 }

@@ -51,8 +51,8 @@ class MessageReceiver {
     std::span<const std::byte> bytes{};
     std::uint32_t segment = 0;
   };
-  /// Takes the next ones of the ring, as far as they lie in one segment.
-  Piece lend();
+  /// Takes the next ones of the ring, at most `most`, as far as they lie in one segment.
+  Piece lend(std::uint32_t most);
   /// Takes pieces of a segment back. Announce what is free then.
   void take_back(std::uint32_t segment, std::uint32_t pieces) { window_.give_back(segment, pieces); }
   [[nodiscard]] const engine::ReceiveWindow& window() const { return window_; }

@@ -13,6 +13,7 @@
 #include "core/base/unique_fd.h"
 #include "librsocket/option_values.h"
 #include "librsocket/rsocket_process.h"
+#include "librsocket/stream_api.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
@@ -145,6 +146,10 @@ Status StreamOptions::set_socket_level(int name, const void* value, socklen_t le
       return ok();
     }
     case SO_LINGER: return set_linger(value, length);
+    case SO_VMA_USER_DATA: {
+      StreamApi* const api = socket_.transfer().make_api();
+      return api != nullptr ? api->events().user_data.set_option(value, length) : Error{ENOMEM, "SO_VMA_USER_DATA"};
+    }
     case SO_SNDBUF:
     case SO_SNDBUFFORCE:
     case SO_RCVBUF:
@@ -248,6 +253,11 @@ Status StreamOptions::get_socket_level(int name, void* value, socklen_t* length,
     case SO_LINGER: {
       const struct linger setting { lingers(), linger_seconds() };
       return write_value(value, length, &setting, sizeof setting);
+    }
+    case SO_VMA_USER_DATA: {
+      StreamApi* const api = core_.api();
+      const vma::UserData none;
+      return (api != nullptr ? api->events().user_data : none).get_option(value, length, core_.fd);
     }
     default: handled = false; return ok();
   }

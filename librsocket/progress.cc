@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/runtime/service_thread.h"
+#include "librsocket/stream_api.h"
 #include "librsocket/stream_socket.h"
 
 namespace ringsock::rs {
@@ -70,6 +71,8 @@ void Progress::note_changes() {
 /// send is refused although there is room.
 void Progress::note_short_send() {
   if (!core_.endpoint.is_watched()) return;
+  if (StreamApi* const api = core_.api()) [[unlikely]]
+    api->events().expect_room();
   wants_room_.store(true, std::memory_order_relaxed);
   poll();
   if (!core_.connection->sending().is_writable() || !wants_room_.exchange(false, std::memory_order_relaxed)) return;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "core/base/log.h"
@@ -40,7 +43,25 @@ std::string line_of(int fd, runtime::Endpoint& endpoint, const runtime::SocketSt
   return out;
 }
 
+/// Returns whether a variable has a number other than 0. What is no number is reported.
+bool is_set_in_environment(const char* variable) {
+  const char* const text = ::secure_getenv(variable);
+  if (text == nullptr) return false;
+  int number = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [rest, error] = std::from_chars(text, end, number);
+  if (error != std::errc() || rest != end) log_warn("%s: \"%s\" is no number; it has no effect", variable, text);
+  return error == std::errc() && rest == end && number != 0;
+}
+
 }  // namespace
+
+bool RsocketLibrary::has_events() const {
+  static const bool are_wanted = is_set_in_environment("VMA_SOCKETXTREME");
+  return are_wanted;
+}
+
+void RsocketLibrary::warn(const char* text) const { log_warn("%s", text); }
 
 Status RsocketLibrary::add_rule(const std::string& line) const { return transports::add_rule(line); }
 

@@ -15,6 +15,8 @@ class RsocketLibrary final : public vma::ApiLibrary {
   /// @param by_kernel  the application's, for descriptors that are not the library's
   explicit constexpr RsocketLibrary(Receive by_kernel) : by_kernel_(by_kernel) {}
 
+  bool has_events() const override;
+  void warn(const char* text) const override;
   Status add_rule(const std::string& line) const override;
   Status offload_thread(pthread_t thread, bool on) const override;
   Status dump_sockets(int fd, int level) const override;

@@ -16,7 +16,11 @@ constexpr int kByCopy = MSG_PEEK | MSG_OOB | MSG_ERRQUEUE | MSG_TRUNC;
 }  // namespace
 
 StreamApi::StreamApi(StreamSocket& socket, StreamCore& core)
-    : socket_(socket), core_(core), lender_(core, socket.progress()), callback_(socket, core, lender_) {}
+    : socket_(socket),
+      core_(core),
+      lender_(core, socket.progress()),
+      callback_(socket, core, lender_),
+      events_(socket, core, lender_) {}
 
 Status StreamApi::set_callback(vma_recv_callback_t function, void* context) {
   callback_.set(function, context);
@@ -111,6 +115,23 @@ void StreamApi::packets_freed() {
   lender_.packets_freed();
 }
 
+vma::PolledStream* StreamApi::polled_stream() noexcept {
+  using State = StreamCore::State;
+  const State state = core_.state();
+  const bool has_begun = state == State::listening || state == State::connecting || state == State::connected;
+  return has_begun ? &events_ : nullptr;
+}
+
+void StreamApi::polled_packets_freed() {
+  packets_freed();
+  events_.packets_freed();
+}
+
+void StreamApi::leave_to_kernel() noexcept {
+  events_.leave();
+  lender_.leave_to_kernel();
+}
+
 bool StreamApi::keeps_connection() noexcept {
   lender_.packets_freed();
   if (callback_.accepted_bytes() > 0) return true;
@@ -119,6 +140,7 @@ bool StreamApi::keeps_connection() noexcept {
 }
 
 void StreamApi::end() noexcept {
+  events_.leave();
   callback_.end();
   lender_.end();
 }

@@ -8,6 +8,7 @@
 #include "core/extra_api/api_socket.h"
 #include "librsocket/stream_callback.h"
 #include "librsocket/stream_core.h"
+#include "librsocket/stream_events.h"
 #include "librsocket/stream_lender.h"
 
 namespace ringsock::rs {
@@ -23,8 +24,12 @@ class StreamApi final : public vma::ApiSocket {
   Result<Received> receive_packets(vma::PacketList& list, msghdr& message, int flags, bool never_copies) override;
   std::uint32_t lender() override { return lender_.number(); }
   void packets_freed() override;
+  vma::PolledStream* polled_stream() noexcept override;
 
   StreamCallback& callback() { return callback_; }
+  StreamEvents& events() { return events_; }
+  /// The same as packets_freed(), and the program's next poll looks for what had to wait.
+  void polled_packets_freed();
   /// Runs the path of a send of `total` bytes, and sends nothing. Errors: as send(2); EAGAIN it would have to wait.
   Result<ssize_t> rehearse(std::size_t total);
   [[nodiscard]] std::uint64_t rehearsals() const { return rehearsals_.load(std::memory_order_relaxed); }
@@ -32,8 +37,10 @@ class StreamApi final : public vma::ApiSocket {
   /// Returns whether the program has pieces of the ring, or has not read what its function has let through: the
   /// connection cannot go to the kernel then.
   [[nodiscard]] bool keeps_connection() noexcept;
-  /// The kernel has the connection now.
-  void leave_to_kernel() noexcept { lender_.leave_to_kernel(); }
+  /// The kernel is about to have the connection.
+  void leave_to_kernel() noexcept;
+  /// The kernel has it.
+  void has_left_to_kernel() noexcept { events_.has_left_to_kernel(); }
   /// The socket is closed: what is lent is lent no more.
   void end() noexcept;
 
@@ -47,6 +54,7 @@ class StreamApi final : public vma::ApiSocket {
   StreamCore& core_;
   StreamLender lender_;
   StreamCallback callback_;
+  StreamEvents events_;
   std::atomic<std::uint64_t> rehearsals_{0};
 };
 

@@ -29,6 +29,10 @@ class StreamLender {
   /// Lends the next piece. The place for it is taken before its bytes, so nothing is lost without memory. With
   /// receive_lock.
   Piece lend() noexcept;
+  /// Lends the next piece, at most `most` bytes, to a program that polls the shared ring: by LentPackets::kNobody. It
+  /// comes back by itself, and the socket's StreamApi is told. Returns null when there is nothing, or no memory. With
+  /// receive_lock.
+  vma::LentPacket* lend_to_poll(std::size_t most) noexcept;
   /// Returns whether the next piece would be a copy while the program has many: the sender is to wait. With
   /// receive_lock.
   [[nodiscard]] bool must_wait() const noexcept;
@@ -51,6 +55,8 @@ class StreamLender {
     std::array<std::atomic<std::uint32_t>, engine::ReceiveWindow::kMaxSegments> pieces{};
   };
 
+  /// What fill() has put into the memory of a piece.
+  std::span<const std::byte> fill(Memory& memory, std::size_t most);
   [[nodiscard]] std::shared_ptr<Returned> returned();
   bool announce_freed();
 

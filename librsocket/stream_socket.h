@@ -1,6 +1,7 @@
 // A stream rsocket, as made by rsocket(…, SOCK_STREAM, …).
 #pragma once
 
+#include <mellanox/vma_extra.h>
 #include <sys/socket.h>
 
 #include <optional>
@@ -56,7 +57,9 @@ class StreamSocket final : public transports::Way, public runtime::Setup {
   [[nodiscard]] int descriptor() const override { return core_.fd.load(std::memory_order_relaxed); }
   runtime::SocketStatistics* statistics() noexcept override { return &core_.statistics; }
   std::optional<runtime::KernelReason> why_not_to(const SocketAddress& destination, bool by_kernel_first) override;
-  [[nodiscard]] bool has_option_level(int level) const override { return level == kSolRdma; }
+  [[nodiscard]] bool has_own_option(int level, int name) const override {
+    return level == kSolRdma || (level == SOL_SOCKET && name == SO_VMA_USER_DATA);
+  }
   void hold_port() override { numbers_.hold_port(); }
   [[nodiscard]] bool is_connecting() const override { return core_.state() == StreamCore::State::connecting; }
   [[nodiscard]] bool has_failed_to_connect() const override { return core_.state() == StreamCore::State::failed; }

@@ -24,7 +24,9 @@ void StreamTransfer::keep_error(int code) noexcept {
   }
 }
 
-vma::ApiSocket* StreamTransfer::as_api_socket() noexcept {
+vma::ApiSocket* StreamTransfer::as_api_socket() noexcept { return make_api(); }
+
+StreamApi* StreamTransfer::make_api() noexcept {
   if (StreamApi* const known = core_.api()) return known;
   std::unique_ptr<StreamApi> made(new (std::nothrow) StreamApi(socket_, core_));
   StreamApi* known = nullptr;

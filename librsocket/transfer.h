@@ -36,6 +36,8 @@ class StreamTransfer final : public runtime::Transfer {
   Result<int> unread_bytes() override;
   Result<int> unsent_bytes() override;
   vma::ApiSocket* as_api_socket() noexcept override;
+  /// Returns the same as its type; null: no memory.
+  StreamApi* make_api() noexcept;
   /// Returns the end of the stream, its error, or EAGAIN, where no bytes were there for a receive with these flags.
   Result<ssize_t> why_nothing(int flags);
 

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "core/extra_api/shared_ring.h"
 #include "core/transports/kernel_calls.h"
 #include "preload/checked_transfer.h"
 #include "preload/kernels_opinion.h"
@@ -23,6 +24,7 @@ int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags, Libcs l
         SocketAddress peer;
         auto accepted = runtime::accept(socket, peer, flags);
         is_ours = static_cast<bool>(accepted);
+        if (accepted) vma::join_shared_ring(*accepted, false);
         if (!accepted || address == nullptr) return accepted;
         if (const Status room = check_room_for_address(address, length); !room) {
           intercepted_close(*accepted);
@@ -124,6 +126,7 @@ int connect_ours(int fd, const sockaddr* address, socklen_t length) {
         }
         const bool stands = !connected && connected.error().code == EISCONN && is_repeated;
         is_repeated = true;
+        if (connected || connected.error().code == EINPROGRESS) vma::join_shared_ring(fd, true);
         return stands ? ok() : connected;
       },
       [&] { return real.connect(fd, address, length); });
@@ -149,7 +152,13 @@ RS_INTERCEPT int bind(int fd, const sockaddr* address, socklen_t length) {
 
 RS_INTERCEPT int listen(int fd, int backlog) {
   return route_pinned(
-      fd, [&](Lookup& socket) { return socket->listen(backlog); }, [&] { return real.listen(fd, backlog); });
+      fd,
+      [&](Lookup& socket) {
+        const Status listening = socket->listen(backlog);
+        if (listening) vma::join_shared_ring(fd, false);
+        return listening;
+      },
+      [&] { return real.listen(fd, backlog); });
 }
 
 RS_INTERCEPT int accept(int fd, sockaddr* address, socklen_t* length) {

@@ -263,7 +263,7 @@ Status set_stream_option(Lookup& socket, int fd, const Wish& wish) {
     return is_kernels ? kAskKernel : Error{EOPNOTSUPP, "setsockopt: not on a ring"};
   }
   const bool is_ours = is_ways_option(wish.level, wish.name) ||
-                       (socket->way() != nullptr && socket->way()->has_option_level(wish.level));
+                       (socket->way() != nullptr && socket->way()->has_own_option(wish.level, wish.name));
   Status done = !is_kernel_unasked(*socket) ? socket->set_option(wish.level, wish.name, wish.value, wish.length)
                 : is_ours                   ? set_ways_option(socket, wish)
                                             : set_kernels_option(socket, wish);
@@ -298,11 +298,11 @@ Status get_peer_name(Lookup& socket, void* value, const socklen_t* length) {
 /// Returns whether the way of a connection knows what the kernel is to say of the socket.
 bool is_told_by_way(Lookup& socket, int level, int name) {
   if (is_ways_option(level, name)) return true;
+  if (socket->way() != nullptr && socket->way()->has_own_option(level, name)) return true;
   if (level == SOL_SOCKET)
     return name == SO_ERROR || name == SO_TYPE || name == SO_DOMAIN || name == SO_PROTOCOL || name == SO_ACCEPTCONN;
   if (level == IPPROTO_TCP) return name == TCP_INFO || name == TCP_MAXSEG;
-  if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY) return domain_of(socket) == AF_INET6;
-  return socket->way() != nullptr && socket->way()->has_option_level(level);
+  return level == IPPROTO_IPV6 && name == IPV6_V6ONLY && domain_of(socket) == AF_INET6;
 }
 
 /// Returns whether an option can be written there. No bytes can, wherever that is.

@@ -59,6 +59,7 @@ enum class ProcessPart : std::uint8_t {
   waits,                ///< core/poll, load. The child's locks are free
   lent_packets,         ///< core/extra_api, load, lock. The child keeps what its parent has lent
   extra_api,            ///< core/extra_api
+  shared_ring,          ///< core/extra_api, lock. The child makes its own
   hand_overs,           ///< core/transports, load: those of the library that brings a way
   offloading,           ///< core/transports, load
   rules,                ///< core/transports

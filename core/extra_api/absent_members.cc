@@ -24,17 +24,6 @@ int fails_if(bool is_bad, int code) { return fails(is_bad ? EINVAL : code); }
 
 }  // namespace
 
-int get_socket_rings_num(int) {
-  return api_call([]() -> Result<int> { return 0; });
-}
-
-int get_socket_rings_fds(int, int* ring_fds, int room) {
-  return api_call([&]() -> Result<int> {
-    if (ring_fds == nullptr || room <= 0) return Error{EINVAL, "get_socket_rings_fds"};
-    return 0;
-  });
-}
-
 int get_socket_tx_ring_fd(int fd, sockaddr*, socklen_t) {
   return api_call([&]() -> Result<int> { return Error{is_stream(fd) ? ENOSYS : EINVAL, "get_socket_tx_ring_fd"}; });
 }
@@ -50,11 +39,6 @@ int vma_modify_ring(vma_modify_ring_attr* wish) { return fails_if(wish == nullpt
 int vma_add_ring_profile(vma_ring_type_attr* profile, int* key) {
   return fails_if(profile == nullptr || key == nullptr, EOPNOTSUPP);
 }
-
-int socketxtreme_poll(int, vma_completion_t*, unsigned int, int) { return fails(EOPNOTSUPP); }
-int socketxtreme_free_vma_packets(vma_packet_desc_t*, int) { return fails(EOPNOTSUPP); }
-int socketxtreme_ref_vma_buff(vma_buff_t*) { return fails(EOPNOTSUPP); }
-int socketxtreme_free_vma_buff(vma_buff_t*) { return fails(EOPNOTSUPP); }
 
 int vma_cyclic_buffer_read(int, vma_completion_cb_t* completion, std::size_t least, std::size_t most, int) {
   return fails_if(completion == nullptr || most == 0 || least > most, EOPNOTSUPP);

@@ -20,6 +20,10 @@ class ApiLibrary {
   /// Puts functions of its own into the table, which has those that all libraries have, and answers like VMA's without
   /// anything to return. Called once, before the program has the table.
   virtual void add_members(vma_api_t& /*table*/) const {}
+  /// Returns whether VMA_SOCKETXTREME is set: programs may poll rings.
+  [[nodiscard]] virtual bool has_events() const = 0;
+  /// Writes a line to the library's log.
+  virtual void warn(const char* text) const = 0;
   /// Returns whether the program gets the layout of VMA 8.8.2 to 9.2.
   [[nodiscard]] virtual bool has_older_layout() const { return false; }
   /// vma_add_ring_profile() of that layout.

@@ -12,6 +12,7 @@
 namespace ringsock::vma {
 
 class PacketList;
+class PolledStream;
 class RingUser;
 
 /// Played by a part of a socket that something of the library may carry, of any protocol (Setup::as_api_socket()).
@@ -40,6 +41,10 @@ class ApiSocket {
   virtual std::uint32_t lender() = 0;
   /// Called after packets of lender() have come back.
   virtual void packets_freed() {}
+
+  /// Returns what a program that polls the process's SharedRing learns of the socket; null: it has rings of its own,
+  /// or none yet.
+  virtual PolledStream* polled_stream() noexcept { return nullptr; }
 
   /// Returns the socket as libvma's own functions use it (libvmacompat/process/ring_user.h), or null.
   virtual RingUser* as_ring_user() noexcept { return nullptr; }

@@ -20,6 +20,11 @@ constexpr std::uint64_t kWorking = VMA_EXTRA_API_REGISTER_RECV_CALLBACK | VMA_EX
                                    VMA_EXTRA_API_FREE_PACKETS | VMA_EXTRA_API_ADD_CONF_RULE |
                                    VMA_EXTRA_API_THREAD_OFFLOAD | VMA_EXTRA_API_DUMP_FD_STATS;
 
+/// Those that need VMA_SOCKETXTREME. Without it a library may have rings of its own.
+constexpr std::uint64_t kEvents = VMA_EXTRA_API_SOCKETXTREME_POLL | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_PACKETS |
+                                  VMA_EXTRA_API_SOCKETXTREME_REF_VMA_BUFF | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF |
+                                  VMA_EXTRA_API_GET_SOCKET_RINGS_NUM | VMA_EXTRA_API_GET_SOCKET_RINGS_FDS;
+
 constexpr vma_api_t kOfAllLibraries{.register_recv_callback = extra::register_recv_callback,
                                     .recvfrom_zcopy = extra::recvfrom_zcopy,
                                     .free_packets = extra::free_packets,
@@ -82,6 +87,7 @@ vma_api_8_9_t older_of(const vma_api_t& now) {
 
 vma_api_t completed_table() {
   vma_api_t out = kOfAllLibraries;
+  if (library_of_extra_api().has_events()) out.vma_extra_supported_mask |= kEvents;
   library_of_extra_api().add_members(out);
   return out;
 }

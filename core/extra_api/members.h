@@ -20,17 +20,21 @@ int register_recv_callback(int fd, vma_recv_callback_t callback, void* context);
 int recvfrom_zcopy(int fd, void* room, std::size_t bytes, int* flags, sockaddr* from, socklen_t* from_length);
 int free_packets(int fd, vma_packet_t* packets, std::size_t count);
 
-// absent_members.cc: what a library may bring, as it answers without
+// ring_members.cc: the ring of a socket
 int get_socket_rings_num(int fd);
 int get_socket_rings_fds(int fd, int* ring_fds, int room);
-int get_socket_tx_ring_fd(int fd, sockaddr* to, socklen_t length);
-int get_socket_network_header(int fd, void* room, std::uint16_t* length);
-int vma_modify_ring(vma_modify_ring_attr* wish);
-int vma_add_ring_profile(vma_ring_type_attr* profile, int* key);
+
+// event_members.cc: SocketXtreme
 int socketxtreme_poll(int ring_fd, vma_completion_t* completions, unsigned int count, int flags);
 int socketxtreme_free_vma_packets(vma_packet_desc_t* packets, int count);
 int socketxtreme_ref_vma_buff(vma_buff_t* buffer);
 int socketxtreme_free_vma_buff(vma_buff_t* buffer);
+
+// absent_members.cc: what a library may bring, as it answers without
+int get_socket_tx_ring_fd(int fd, sockaddr* to, socklen_t length);
+int get_socket_network_header(int fd, void* room, std::uint16_t* length);
+int vma_modify_ring(vma_modify_ring_attr* wish);
+int vma_add_ring_profile(vma_ring_type_attr* profile, int* key);
 int vma_cyclic_buffer_read(int fd, vma_completion_cb_t* completion, std::size_t least, std::size_t most, int flags);
 int get_mem_info(int fd, void** address, std::size_t* length, std::uint32_t* key);
 // No ring of ours puts queues of a network card into the program's hands.

@@ -116,6 +116,12 @@ Result<int> EpollSet::create(int flags) {
   return descriptor.release();
 }
 
+Result<Ref> EpollSet::create_unnamed() {
+  const UniqueFd descriptor(::epoll_create1(EPOLL_CLOEXEC));
+  if (!descriptor) return Error::last("epoll_create1");
+  return wrap(descriptor.get());
+}
+
 Status EpollSet::adopt(int epoll_fd, std::span<const int> copies, bool is_shared) {
   const std::lock_guard guard(process_waits().adopting);
   if (fd_table().holds(epoll_fd)) return ok();

@@ -46,6 +46,9 @@ class EpollSet final : public Endpoint {
  public:
   /// epoll_create1(2). Returns the new descriptor, which is in fd_table().
   static Result<int> create(int flags);
+  /// Makes a set that the application does not know: it is in no table, and has endpoints as its members only. Errors:
+  /// as create().
+  static Result<Ref> create_unnamed();
   /// Makes the kernel's epoll set `epoll_fd` one of ours, with the members it has, so that it can hold endpoints.
   /// Threads that sleep in epoll_wait(2) on it are woken; see KernelMembers::forget_wake_up(). Errors: EBADF, EINVAL no
   /// epoll set, EMFILE, ENOMEM. Harmless when it is adopted already.
@@ -58,6 +61,15 @@ class EpollSet final : public Endpoint {
   /// epoll_ctl(2), `event` not null unless `op` is EPOLL_CTL_DEL. Errors: EBADF, EEXIST, EINVAL, ELOOP, ENOENT, ENOMEM,
   /// ENOSPC, EPERM.
   Status control(int op, int fd, const epoll_event* event);
+  /// The same for an endpoint, under a number that it need not have any more.
+  Status control_member(int op, int fd, Endpoint& endpoint, const epoll_event* event) {
+    return control_endpoint(op, fd, Ref::share(endpoint), event);
+  }
+  /// The member under this number has become the kernel's, and its events are not wanted any more.
+  void forget_left(int fd) noexcept { static_cast<void>(kernel_.control(EPOLL_CTL_DEL, fd, nullptr)); }
+  /// Looks as wait() without time does, for calls that are made again and again: the doorbells of cold members are
+  /// looked at in some of them while there are hot members. No cancellation point.
+  Result<int> look_once(std::span<epoll_event> events);
   /// epoll_pwait2(2). @param timeout 0 looks once, Nanos::max() waits for ever. Errors: EINTR, EINVAL `events` is
   /// empty, EBADF the set was closed meanwhile.
   Result<int> wait(std::span<epoll_event> events, Nanos timeout, const sigset_t* mask);
@@ -120,6 +132,7 @@ class EpollSet final : public Endpoint {
   std::atomic<bool> was_ready_{false};
   std::atomic<bool> must_follow_{false};  ///< there are members with EpollMember::is_used_elsewhere
   std::atomic<bool> last_sleep_timed_out_{false};
+  std::atomic<unsigned> looks_{0};  ///< calls of look_once()
   std::atomic<int> sleepers_{0};
   Mutex lock_;
   EpollMembers members_;

@@ -242,6 +242,20 @@ Result<int> EpollSet::wait(std::span<epoll_event> events, Nanos timeout, const s
   return wait_awake(events, timeout, mask);
 }
 
+Result<int> EpollSet::look_once(std::span<epoll_event> events) {
+  constexpr unsigned kLooksAtMembers = 64;  // for each that asks whether their peers have gone
+  struct Leaving {
+    EpollSet& set;
+    ~Leaving() { set.leave_hot_members(); }
+  } const leaving{*this};
+  if (members_.lists.peers_ring()) stay_awake();
+  const unsigned looks = looks_.fetch_add(1, std::memory_order_relaxed);
+  const bool has_hot = members_.hot.count() > 0;
+  if (has_hot && looks % kLooksAtMembers == 0) ask_hot_for_ends();
+  const bool is_turn = !has_hot || looks % kLooksPerKernelLook == 0;
+  return look(events, is_turn ? Beside::doorbells : Beside::nothing, nullptr);
+}
+
 /// Peers need not ring while this thread looks at the maps.
 void EpollSet::stay_awake() {
   const std::lock_guard guard(lock_);

@@ -99,7 +99,8 @@ Result<SocketAddress> ChosenSocket::peer_name() {
 }
 
 Status ChosenSocket::set_option(int level, int name, const void* value, socklen_t length) {
-  if (!is_kernel_socket() || way_->has_option_level(level)) return by_way_.setup.set_option(level, name, value, length);
+  if (!is_kernel_socket() || way_->has_own_option(level, name))
+    return by_way_.setup.set_option(level, name, value, length);
   if (::setsockopt(descriptor(), level, name, value, length) != 0) return Error::last("setsockopt");
   if (!is_ways_option(level, name))
     way_->kept_options.keep(level, name, value, length, KeptOptions::Time::before_connection);
@@ -112,7 +113,8 @@ Status ChosenSocket::get_option(int level, int name, void* value, socklen_t* len
   // Asking the way for its error would end a connect that the kernel goes on with.
   if (is_connecting_by_way()) static_cast<void>(ready());
   connecting_.fall_back_if_refused();
-  if (!is_kernel_socket() || way_->has_option_level(level)) return by_way_.setup.get_option(level, name, value, length);
+  if (!is_kernel_socket() || way_->has_own_option(level, name))
+    return by_way_.setup.get_option(level, name, value, length);
   const int fd = descriptor();
   if (state() == State::kernel) leave();
   if (::getsockopt(fd, level, name, value, length) != 0) return Error::last("getsockopt");

@@ -72,8 +72,8 @@ class Way {
   /// Returns why a connection to `destination` cannot use this way, or nothing when it is to be tried.
   /// @param by_kernel_first  the kernel's connection may move to this way later (Mover)
   virtual std::optional<runtime::KernelReason> why_not_to(const SocketAddress& destination, bool by_kernel_first) = 0;
-  /// Returns whether only the way knows options of this level.
-  [[nodiscard]] virtual bool has_option_level(int /*level*/) const { return false; }
+  /// Returns whether only the way knows this option.
+  [[nodiscard]] virtual bool has_own_option(int /*level*/, int /*name*/) const { return false; }
   /// Called when bind(2) has given the kernel socket a port: no other socket gets it while this one is connected.
   virtual void hold_port() {}
   [[nodiscard]] virtual bool is_connecting() const = 0;

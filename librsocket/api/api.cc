@@ -17,6 +17,7 @@
 #include "core/base/rare_calls.h"
 #include "core/base/unique_fd.h"
 #include "core/extra_api/extra_api.h"
+#include "core/extra_api/shared_ring.h"
 #include "core/poll/socket_calls.h"
 #include "core/poll/wait.h"
 #include "core/runtime/fd_table.h"
@@ -222,20 +223,30 @@ RS_EXPORT int rbind(int fd, const sockaddr* address, socklen_t length) {
 }
 
 RS_EXPORT int rlisten(int fd, int backlog) {
-  return on_pinned_socket(fd, [&](Lookup& socket) { return socket->listen(backlog); });
+  return on_pinned_socket(fd, [&](Lookup& socket) {
+    const Status listening = socket->listen(backlog);
+    if (listening) vma::join_shared_ring(fd, false);
+    return listening;
+  });
 }
 
 RS_EXPORT int raccept(int fd, sockaddr* address, socklen_t* length) {
   return on_pinned_socket(fd, [&](Lookup& socket) {
     SocketAddress peer;
     auto accepted = runtime::accept(socket, peer, 0);
-    if (accepted) peer.copy_to(address, length);
+    if (!accepted) return accepted;
+    peer.copy_to(address, length);
+    vma::join_shared_ring(*accepted, false);
     return accepted;
   });
 }
 
 RS_EXPORT int rconnect(int fd, const sockaddr* address, socklen_t length) {
-  return on_pinned_socket(fd, [&](Lookup& socket) { return runtime::connect(socket, address, length); });
+  return on_pinned_socket(fd, [&](Lookup& socket) {
+    const Status connected = runtime::connect(socket, address, length);
+    if (connected || connected.error().code == EINPROGRESS) vma::join_shared_ring(fd, true);
+    return connected;
+  });
 }
 
 RS_EXPORT int rshutdown(int fd, int how) {

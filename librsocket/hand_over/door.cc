@@ -317,8 +317,10 @@ Mutex& moving() {
 void move_to_kernel(StreamSocket& connection, int kernel_socket) {
   const std::lock_guard guard(moving());
   if (connection.endpoint().has_left_to_kernel()) return;
-  if (StreamApi* const api = connection.core().api()) api->leave_to_kernel();
+  StreamApi* const api = connection.core().api();
+  if (api != nullptr) api->leave_to_kernel();
   connection.numbers().go_on_as(kernel_socket);
+  if (api != nullptr) api->has_left_to_kernel();
 }
 
 namespace {

@@ -21,12 +21,6 @@ int get_socket_tx_ring_fd(int fd, sockaddr* to, socklen_t length);
 int get_socket_network_header(int fd, void* room, std::uint16_t* length);
 int vma_modify_ring(vma_modify_ring_attr* wish);
 
-// event_members.cc: SocketXtreme
-int socketxtreme_poll(int ring_fd, vma_completion_t* completions, unsigned int count, int flags);
-int socketxtreme_free_vma_packets(vma_packet_desc_t* packets, int count);
-int socketxtreme_ref_vma_buff(vma_buff_t* buffer);
-int socketxtreme_free_vma_buff(vma_buff_t* buffer);
-
 // cyclic_members.cc: cyclic buffers
 int vma_cyclic_buffer_read(int fd, vma_completion_cb_t* completion, std::size_t least, std::size_t most, int flags);
 int get_mem_info(int fd, void** address, std::size_t* length, std::uint32_t* key);

@@ -23,7 +23,7 @@ namespace ringsock::vma {
 // -- the endpoint
 
 RingDescriptor::RingDescriptor(const std::shared_ptr<ethernet::Ring>& ring)
-    : ring_(ring), process_(fork_generation()), streams_(polled_streams(ring)) {
+    : ring_(ring), process_(fork_generation()), streams_(streams_of(ring)) {
   runtime::fork_registry().enter(*this);
 }
 
@@ -146,32 +146,12 @@ struct OfProcess {
 
 RingDescriptors& ring_descriptors() { return process_state<OfProcess>().all; }
 
-std::optional<std::size_t> collect_events(int fd, std::span<ethernet::SinkEvent> out,
-                                          void (*first)(ethernet::Interface& interface)) {
-  runtime::FdTable::Lookup found = runtime::fd_table().find(fd);
-  if (!found) return std::nullopt;
-  found.pin();
-  auto* const descriptor = dynamic_cast<RingDescriptor*>(&*found);
-  const auto ring = descriptor != nullptr ? descriptor->ring() : nullptr;
-  if (ring == nullptr) return std::nullopt;
-  first(ring->interface());
-  return descriptor->events().collect(*ring, out);
-}
-
 std::shared_ptr<ethernet::Ring> ring_of_descriptor(int fd) {
   runtime::FdTable::Lookup found = runtime::fd_table().find(fd);
   if (!found) return nullptr;
   found.pin();
   const auto* const descriptor = dynamic_cast<const RingDescriptor*>(&*found);
   return descriptor != nullptr ? descriptor->ring() : nullptr;
-}
-
-PolledRing polled_ring_of_descriptor(int fd) {
-  runtime::FdTable::Lookup found = runtime::fd_table().find(fd);
-  if (!found) return {};
-  found.pin();
-  const auto* const descriptor = dynamic_cast<const RingDescriptor*>(&*found);
-  return descriptor != nullptr ? PolledRing{descriptor->ring(), &descriptor->streams()} : PolledRing();
 }
 
 }  // namespace ringsock::vma

@@ -10,14 +10,15 @@
 #include "core/base/result.h"
 #include "core/ethernet/ring.h"
 #include "core/ethernet/ring_events.h"
+#include "core/extra_api/polled_ring.h"
 #include "core/runtime/endpoint.h"
-#include "libvmacompat/process/polled_streams.h"
+#include "libvmacompat/process/watched_streams.h"
 
 namespace ringsock::vma {
 
 /// The endpoint under such a descriptor. It is readable while any socket of the ring has packets that nobody has read,
 /// and does not keep the ring. In a forked child, and once the ring has ended, poll(2) reports POLLHUP. Threads: any.
-class RingDescriptor final : public runtime::Endpoint {
+class RingDescriptor final : public runtime::Endpoint, public PolledRing {
  public:
   explicit RingDescriptor(const std::shared_ptr<ethernet::Ring>& ring);
   ~RingDescriptor() override;
@@ -26,21 +27,23 @@ class RingDescriptor final : public runtime::Endpoint {
   [[nodiscard]] std::shared_ptr<ethernet::Ring> ring() const;
   /// Returns whether the ring has ended, or is another process's.
   [[nodiscard]] bool is_over() const;
-  /// What a program learns that polls the ring.
-  ethernet::RingEvents& events() { return events_; }
-  /// The same of its TCP sockets. Of another ring once is_over().
-  [[nodiscard]] PolledStreams& streams() const { return streams_; }
 
   std::uint32_t ready() noexcept override;
   runtime::WaitFds arm() noexcept override;
   void woken() noexcept override;
   void closed() noexcept override;
+  PolledRing* as_polled_ring() noexcept override { return this; }
+
+  // -- PolledRing (ring_completions.cc)
+  Result<std::size_t> collect(std::span<vma_completion_t> out) override;
 
  private:
+  std::size_t collect_datagrams(ethernet::Ring& ring, std::span<vma_completion_t> out);
+
   const std::weak_ptr<ethernet::Ring> ring_;
   const unsigned process_;  ///< fork_generation()
   ethernet::RingEvents events_;
-  PolledStreams& streams_;
+  WatchedStreams& streams_;  ///< of another ring once is_over()
 };
 
 /// The descriptors that the program has got. A ring has one, until the program closes it. Threads: any.
@@ -69,18 +72,6 @@ class RingDescriptors {
 };
 
 RingDescriptors& ring_descriptors();
-
-/// Polls the ring of a descriptor of ring_descriptors() for events. Returns nothing when the descriptor is none.
-/// @param first  called with the ring's interface before anything is taken
-std::optional<std::size_t> collect_events(int fd, std::span<ethernet::SinkEvent> out,
-                                          void (*first)(ethernet::Interface& interface));
-
-/// The ring of a descriptor of ring_descriptors(), and what programs that poll it learn of its TCP sockets.
-struct PolledRing {
-  std::shared_ptr<ethernet::Ring> ring{};  ///< null: the descriptor is none; while it is kept, the streams are its own
-  PolledStreams* streams = nullptr;
-};
-PolledRing polled_ring_of_descriptor(int fd);
 
 /// Returns the ring of a descriptor of ring_descriptors(), or null when the descriptor is none.
 std::shared_ptr<ethernet::Ring> ring_of_descriptor(int fd);

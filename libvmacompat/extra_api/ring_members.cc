@@ -8,6 +8,7 @@
 
 #include "core/base/user_memory.h"
 #include "core/extra_api/api_call.h"
+#include "core/extra_api/members.h"
 #include "libvmacompat/extra_api/members.h"
 #include "libvmacompat/extra_api/ring_descriptors.h"
 #include "libvmacompat/extra_api/with_socket.h"
@@ -23,6 +24,14 @@ bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
 bool is_stream(int fd) {
   const runtime::FdTable::Lookup socket = runtime::fd_table().find(fd);
   return socket && !socket->is_datagram() && socket->as_epoll_set() == nullptr;
+}
+
+/// Returns whether the descriptor's socket is one on Ethernet rings.
+bool may_use_rings(int fd) {
+  return extra::api_call([&]() -> Result<int> {
+           const runtime::FdTable::Lookup socket = runtime::fd_table().find(fd);
+           return socket && ring_user_of(*socket) != nullptr ? 1 : 0;
+         }) == 1;
 }
 
 Result<int> fill_in(std::span<const std::shared_ptr<ethernet::Ring>> rings, int* out) {
@@ -47,6 +56,7 @@ Result<int> moderate(const vma_modify_ring_attr& wish) {
 }  // namespace
 
 int get_socket_rings_num(int fd) {
+  if (!may_use_rings(fd)) return extra::get_socket_rings_num(fd);
   return extra::api_call([&] {
     return with_socket(
         fd, 0, [](RingSocket& socket) -> Result<int> { return static_cast<int>(socket.receiving_rings().size()); });
@@ -54,6 +64,7 @@ int get_socket_rings_num(int fd) {
 }
 
 int get_socket_rings_fds(int fd, int* ring_fds, int room) {
+  if (!may_use_rings(fd)) return extra::get_socket_rings_fds(fd, ring_fds, room);
   return extra::api_call([&]() -> Result<int> {
     if (ring_fds == nullptr || room <= 0) return Error{EINVAL, "get_socket_rings_fds"};
     return with_socket(fd, 0, [&](RingSocket& socket) -> Result<int> {

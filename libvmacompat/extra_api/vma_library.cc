@@ -22,27 +22,21 @@ constexpr std::uint64_t kWorking = VMA_EXTRA_API_GET_SOCKET_RINGS_NUM | VMA_EXTR
                                    VMA_EXTRA_API_CYCLIC_BUFFER_READ | VMA_EXTRA_API_ADD_RING_PROFILE |
                                    VMA_EXTRA_API_GET_MEM_INFO | VMA_EXTRA_API_MODIFY_RING | VMA_EXTRA_API_IOCTL;
 
-/// Those that need VMA_SOCKETXTREME.
-constexpr std::uint64_t kEvents = VMA_EXTRA_API_SOCKETXTREME_POLL | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_PACKETS |
-                                  VMA_EXTRA_API_SOCKETXTREME_REF_VMA_BUFF | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF;
-
 class VmaLibrary final : public ApiLibrary {
  public:
   void add_members(vma_api_t& table) const override {
-    table.socketxtreme_poll = rings::socketxtreme_poll;
     table.get_socket_rings_num = rings::get_socket_rings_num;
     table.get_socket_rings_fds = rings::get_socket_rings_fds;
     table.get_socket_tx_ring_fd = rings::get_socket_tx_ring_fd;
-    table.socketxtreme_free_vma_packets = rings::socketxtreme_free_vma_packets;
-    table.socketxtreme_ref_vma_buff = rings::socketxtreme_ref_vma_buff;
-    table.socketxtreme_free_vma_buff = rings::socketxtreme_free_vma_buff;
     table.vma_add_ring_profile = rings::vma_add_ring_profile;
     table.get_socket_network_header = rings::get_socket_network_header;
     table.vma_modify_ring = rings::vma_modify_ring;
     table.vma_cyclic_buffer_read = rings::vma_cyclic_buffer_read;
     table.get_mem_info = rings::get_mem_info;
-    table.vma_extra_supported_mask |= kWorking | (process().config.socketxtreme ? kEvents : 0);
+    table.vma_extra_supported_mask |= kWorking;
   }
+  bool has_events() const override { return process().config.socketxtreme; }
+  void warn(const char* text) const override { process().log.write(config::VmaLogLevel::warning, text); }
   bool has_older_layout() const override { return process().config.extra_api_layout == "8.9"; }
   int add_older_ring_profile(vma_ring_type_attr* profile, int* key) const override {
     return rings::add_older_ring_profile(profile, key);

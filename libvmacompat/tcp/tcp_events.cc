@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -28,17 +27,7 @@ namespace tcp = engine::tcp;
 
 namespace {
 
-/// The longest packet: vma_packet_desc_t::total_len has 16 bits.
-constexpr std::size_t kMostBytes = UINT16_MAX;
-/// A packet of so many bytes gets no further buffer.
-constexpr std::size_t kEnough = 32'768;
-
 bool is_wanted() { return process().config.socketxtreme; }
-
-void tell_source(const SocketAddress& peer, sockaddr_in& out) {
-  const SocketAddress name = peer.unmapped();
-  if (name.family() == AF_INET) out = name.in4();  // there is no room for another one
-}
 
 using Rings = std::vector<std::shared_ptr<ethernet::Ring>>;
 
@@ -117,28 +106,28 @@ void TcpEvents::expect_connection() noexcept {
 bool TcpEvents::watch(std::uint32_t events) {
   bool is_any = false;
   for (const auto& ring : rings_) {
-    PolledStreams& streams = polled_streams(ring);
+    WatchedStreams& streams = streams_of(ring);
     if (!streams.watch(*this, socket_.fd(), events)) continue;
     streams_.store(&streams, std::memory_order_relaxed);
     is_any = true;
-    PolledStreams::wake(*ring);
+    WatchedStreams::wake(*ring);
   }
   return is_any;
 }
 
 void TcpEvents::forget(int fd) noexcept {
-  for (const auto& ring : std::exchange(rings_, {})) polled_streams(ring).forget(*this, fd);
-  if (PolledStreams* const streams = streams_.exchange(nullptr, std::memory_order_relaxed)) streams->forget(*this, fd);
+  for (const auto& ring : std::exchange(rings_, {})) streams_of(ring).forget(*this, fd);
+  if (WatchedStreams* const streams = streams_.exchange(nullptr, std::memory_order_relaxed)) streams->forget(*this, fd);
 }
 
 void TcpEvents::move() {
   if (!is_wanted()) return;
   forget(socket_.fd());
-  streams_.store(&polled_streams(socket_.carried_.shared_ring()), std::memory_order_relaxed);
+  streams_.store(&streams_of(socket_.carried_.shared_ring()), std::memory_order_relaxed);
 }
 
 void TcpEvents::moved(bool has_connected) noexcept {
-  PolledStreams* const streams = streams_.load(std::memory_order_relaxed);
+  WatchedStreams* const streams = streams_.load(std::memory_order_relaxed);
   if (streams == nullptr) return;
   socket_.carried_.with_engine([&](tcp::TcpConnection&, Nanos) { return is_connect_new_ = has_connected, true; });
   streams->list(*this);
@@ -152,7 +141,7 @@ void TcpEvents::end() noexcept {
 }
 
 void TcpEvents::end_and_tell(std::uint32_t events) noexcept {
-  PolledStreams* streams = nullptr;
+  WatchedStreams* streams = nullptr;
   std::shared_ptr<ethernet::Ring> ring;
   {
     const std::lock_guard guard(socket_.setup_lock_);
@@ -162,7 +151,7 @@ void TcpEvents::end_and_tell(std::uint32_t events) noexcept {
   end();
   if (streams == nullptr) return;
   streams->tell_of_kernels(socket_.fd(), user_data(), events);
-  if (ring) PolledStreams::wake(*ring);
+  if (ring) WatchedStreams::wake(*ring);
 }
 
 void TcpEvents::forget_after_fork() noexcept {
@@ -184,14 +173,14 @@ std::vector<std::shared_ptr<ethernet::Ring>> TcpEvents::rings() {
 // -- news ------------------------------------------------------------------------------------------
 
 void TcpEvents::note_news(std::uint32_t events) noexcept {
-  PolledStreams* const streams = streams_.load(std::memory_order_relaxed);
+  WatchedStreams* const streams = streams_.load(std::memory_order_relaxed);
   if (streams == nullptr) [[likely]]
     return;
   if ((events & EPOLLIN) != 0 || tells_of_room_) streams->list(*this);
 }
 
 void TcpEvents::wake() noexcept {
-  if (is_polled()) PolledStreams::wake(socket_.carried_.ring());
+  if (is_polled()) WatchedStreams::wake(socket_.carried_.ring());
 }
 
 void TcpEvents::note_sent(const Result<ssize_t>& sent, std::size_t wanted) noexcept {
@@ -205,7 +194,7 @@ void TcpEvents::note_sent(const Result<ssize_t>& sent, std::size_t wanted) noexc
 }
 
 std::uint64_t TcpEvents::polls() const noexcept {
-  const PolledStreams* const streams = streams_.load(std::memory_order_relaxed);
+  const WatchedStreams* const streams = streams_.load(std::memory_order_relaxed);
   return streams != nullptr ? streams->polls() : 0;
 }
 
@@ -268,7 +257,7 @@ bool TcpEvents::take_from_engine(tcp::TcpConnection& engine, Nanos now, vma_comp
 bool TcpEvents::lend(tcp::TcpConnection& engine, Nanos now, vma_packet_desc_t& out) {
   LentPacket* last = nullptr;
   std::size_t bytes = 0;
-  while (out.num_bufs < LentPackets::kMostInList && bytes < kEnough && engine.readable() != 0) {
+  while (out.num_bufs < LentPackets::kMostInList && bytes < kEnoughBytes && engine.readable() != 0) {
     LentPacket* const next = socket_.lender_.lend_to_poll(engine, now, kMostBytes - bytes, socket_.fd());
     if (next == nullptr) break;
     if (last != nullptr) {
@@ -306,10 +295,7 @@ std::uint32_t TcpEvents::news(const tcp::TcpConnection& engine) {
 
 // -- options ---------------------------------------------------------------------------------------
 
-std::uint64_t TcpEvents::user_data() const noexcept {
-  return has_user_data_.load(std::memory_order_acquire) ? user_data_.load(std::memory_order_relaxed)
-                                                        : static_cast<std::uint64_t>(socket_.fd());
-}
+std::uint64_t TcpEvents::user_data() const noexcept { return user_data_.of(socket_.fd()); }
 
 /// A connection has one ring, for both directions. One that is on its ring stays there.
 Status TcpEvents::set_ring_logic(const void* value, socklen_t length) {
@@ -325,23 +311,11 @@ Status TcpEvents::set_ring_logic(const void* value, socklen_t length) {
 
 Status TcpEvents::set_option(int name, const void* value, socklen_t length) {
   if (name == SO_VMA_RING_ALLOC_LOGIC) return set_ring_logic(value, length);
-  std::uint64_t data = 0;
-  static_assert(sizeof data == sizeof(void*));
-  if (length != sizeof data || value == nullptr) return Error{EINVAL, "SO_VMA_USER_DATA: length"};
-  if (!is_readable(value, sizeof data)) return Error{EFAULT, "SO_VMA_USER_DATA"};
-  std::memcpy(&data, value, sizeof data);
-  user_data_.store(data, std::memory_order_relaxed);
-  has_user_data_.store(true, std::memory_order_release);
-  return ok();
+  return user_data_.set_option(value, length);
 }
 
 Status TcpEvents::get_option(void* value, socklen_t* length) const {
-  const std::uint64_t data = user_data();
-  if (*length < sizeof data) return Error{EINVAL, "SO_VMA_USER_DATA: length"};
-  if (!is_writable(value, sizeof data)) return Error{EFAULT, "SO_VMA_USER_DATA"};
-  std::memcpy(value, &data, sizeof data);
-  *length = sizeof data;
-  return ok();
+  return user_data_.get_option(value, length, socket_.fd());
 }
 
 }  // namespace ringsock::vma

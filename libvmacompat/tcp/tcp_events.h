@@ -16,7 +16,8 @@
 #include "core/base/socket_address.h"
 #include "core/engine/tcp/connection.h"
 #include "core/ethernet/ring.h"
-#include "libvmacompat/process/polled_streams.h"
+#include "core/extra_api/user_data.h"
+#include "libvmacompat/process/watched_streams.h"
 
 namespace ringsock::vma {
 
@@ -91,9 +92,8 @@ class TcpEvents final : public PolledStream {
   TcpSocket& socket_;
   std::vector<std::shared_ptr<ethernet::Ring>> rings_;  ///< setup lock; empty once the connection is on its ring
   /// Of the ring by which the socket's events come; null: none. Those of rings_ for a listener.
-  std::atomic<PolledStreams*> streams_{nullptr};
-  std::atomic<bool> has_user_data_{false};
-  std::atomic<std::uint64_t> user_data_{0};
+  std::atomic<WatchedStreams*> streams_{nullptr};
+  UserData user_data_;
 
   // Only inside with_engine():
   std::uint32_t told_ = 0;       ///< of the conditions that do not end

@@ -15,8 +15,11 @@
 
 namespace ringsock::support {
 
+/// The table of a program that does not get it by getsockopt(2).
+inline vma_api_t* own_table = nullptr;
+
 inline vma_api_t& api() {
-  vma_api_t* const table = vma_get_api();
+  vma_api_t* const table = own_table != nullptr ? own_table : vma_get_api();
   if (table == nullptr) throw std::runtime_error("there is no table");
   return *table;
 }

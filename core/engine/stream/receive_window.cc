@@ -81,8 +81,9 @@ bool ReceiveWindow::is_held(const Segment& part) const {
   return false;
 }
 
-ReceiveWindow::Held ReceiveWindow::hold() {
+ReceiveWindow::Held ReceiveWindow::hold(std::uint32_t most) {
   Held out{.span = peek(), .segment = oldest_segment_};
+  out.span.length = std::min(out.span.length, most);
   if (out.span.length == 0) return out;
   while (read_bytes_.load(std::memory_order_relaxed) >= segment(out.segment).end()) ++out.segment;
   ++held_;

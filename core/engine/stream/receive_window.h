@@ -77,10 +77,10 @@ class ReceiveWindow {
     Span span{0, 0};
     std::uint32_t segment = 0;
   };
-  /// Takes the next bytes, as far as they lie in one segment. No part of the ring that overlaps with a held segment is
-  /// announced before all that was taken from the segment has been given back. Credits are not held: the messages have
-  /// been read. The length is 0 when there are none.
-  Held hold();
+  /// Takes the next bytes, at most `most`, as far as they lie in one segment. No part of the ring that overlaps with a
+  /// held segment is announced before all that was taken from the segment has been given back. Credits are not held:
+  /// the messages have been read. The length is 0 when there are none.
+  Held hold(std::uint32_t most = UINT32_MAX);
   /// Gives back `count` pieces of a segment, of which only the number modulo kMaxSegments counts. More than are held do
   /// no harm.
   void give_back(std::uint32_t segment, std::uint32_t count);

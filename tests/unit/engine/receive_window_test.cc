@@ -106,6 +106,17 @@ TEST(ReceiveWindow, SegmentsThatComeBackOutOfOrderAreAnnouncedInOrder) {
   }
 }
 
+TEST(ReceiveWindow, APieceIsAsLongAsTheApplicationCanTake) {
+  OpenWindow window;
+  ASSERT_TRUE(window.arrived(500));
+  const auto first = window.hold(200);
+  EXPECT_EQ(first.span, (ReceiveWindow::Span{0, 200}));
+  EXPECT_EQ(window.readable(), 300u);
+  const auto rest = window.hold(1000);
+  EXPECT_EQ(rest.span, (ReceiveWindow::Span{200, 300}));
+  EXPECT_EQ(rest.segment, first.segment);
+}
+
 TEST(ReceiveWindow, CreditsAreGrantedForMessagesThatAreHeld) {
   OpenWindow window;
   for (int i = 0; i < 2; ++i) {

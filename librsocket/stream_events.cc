@@ -1,0 +1,185 @@
+#include "librsocket/stream_events.h"
+
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <mutex>
+
+#include "core/runtime/fd_table.h"
+#include "core/runtime/used_elsewhere.h"
+#include "core/transports/kernel_calls.h"
+#include "librsocket/stream_socket.h"
+
+namespace ringsock::rs {
+
+namespace {
+constexpr std::uint32_t kEnds = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+}  // namespace
+
+// -- the ring ------------------------------------------------------------------------------------------
+
+std::uint32_t StreamEvents::wished_events() const noexcept {
+  const bool wants_room =
+      awaits_connect_.load(std::memory_order_relaxed) || awaits_room_.load(std::memory_order_relaxed);
+  return EPOLLIN | EPOLLRDHUP | (wants_room ? std::uint32_t{EPOLLOUT} : 0U);
+}
+
+void StreamEvents::joined(bool has_called_connect) noexcept {
+  const bool is_under_way = core_.state() == StreamCore::State::connecting;
+  awaits_connect_.store(has_called_connect || is_under_way, std::memory_order_relaxed);
+  is_member_.store(true, std::memory_order_release);
+}
+
+void StreamEvents::leave() noexcept {
+  if (!is_member_.exchange(false, std::memory_order_acq_rel)) return;
+  left_fd_.store(core_.fd.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  if (vma::SharedRing* const ring = vma::shared_ring()) ring->leave(*this);
+}
+
+/// The last reference has gone.
+void StreamEvents::forget() noexcept {
+  if (!is_member_.load(std::memory_order_relaxed)) return;
+  if (vma::SharedRing* const ring = vma::shared_ring()) ring->forget(*this);
+}
+
+void StreamEvents::has_left_to_kernel() noexcept {
+  const int fd = left_fd_.exchange(-1, std::memory_order_relaxed);
+  if (fd < 0) return;
+  if (vma::SharedRing* const ring = vma::shared_ring()) ring->tell_and_wake(fd, user_data.of(fd), EPOLLIN);
+}
+
+void StreamEvents::forget_after_fork() noexcept {
+  is_member_.store(false, std::memory_order_relaxed);
+  left_fd_.store(-1, std::memory_order_relaxed);
+  forget_list();
+}
+
+void StreamEvents::tell_wishes() noexcept {
+  if (vma::SharedRing* const ring = vma::shared_ring()) ring->wishes_changed(*this);
+}
+
+// -- news ----------------------------------------------------------------------------------------------
+
+void StreamEvents::expect_room() noexcept {
+  if (!is_member_.load(std::memory_order_acquire) || awaits_room_.exchange(true, std::memory_order_relaxed)) return;
+  tell_wishes();
+}
+
+void StreamEvents::packets_freed() noexcept {
+  if (!must_wait_.load(std::memory_order_relaxed) || !must_wait_.exchange(false)) return;
+  if (vma::SharedRing* const ring = vma::shared_ring()) ring->list_and_wake(*this);
+}
+
+// -- what the program is told --------------------------------------------------------------------------
+
+bool StreamEvents::take_event(vma_completion_t& out) {
+  if (!is_member_.load(std::memory_order_acquire) || core_.endpoint.is_closed()) return false;
+  out = {};
+  bool is_any = false;
+  switch (core_.state()) {
+    case StreamCore::State::listening: return accept_one(out);
+    case StreamCore::State::connected: is_any = take_from_connection(out); break;
+    default: is_any = take_connect(out); break;
+  }
+  if (is_any) out.user_data = user_data.of(core_.fd.load(std::memory_order_relaxed));
+  return is_any;
+}
+
+/// Accepts from the listener of the rings or, beside it, the kernel's.
+bool StreamEvents::accept_one(vma_completion_t& out) {
+  SocketAddress peer;
+  const auto accepted = core_.endpoint.accept(peer, 0);
+  if (!accepted) return false;
+  out.events = VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED;
+  out.listen_fd = core_.fd.load(std::memory_order_relaxed);
+  out.user_data = static_cast<std::uint64_t>(*accepted);
+  vma::tell_source(peer, out.src);
+  vma::join_shared_ring(*accepted, false);
+  if (!runtime::fd_table().holds(*accepted))  // the kernel carries it; perhaps it has ended already
+    out.events |= EPOLLIN | (transports::kernel_events(*accepted) & kEnds);
+  return true;
+}
+
+/// The end of a connect(2) is told once. The kernel may have made the connection after a refusal.
+bool StreamEvents::take_connect(vma_completion_t& out) {
+  const std::uint32_t ready = core_.endpoint.ready();
+  if (core_.state() == StreamCore::State::connected) return take_from_connection(out);
+  if ((ready & (EPOLLOUT | kEnds)) == 0 || !awaits_connect_.exchange(false, std::memory_order_relaxed)) return false;
+  out.events = ready & (EPOLLIN | EPOLLOUT | kEnds);
+  if ((ready & kEnds) == 0) out.events |= EPOLLIN;  // the kernel brings it
+  leave();
+  return true;
+}
+
+bool StreamEvents::take_from_connection(vma_completion_t& out) {
+  if (awaits_connect_.load(std::memory_order_relaxed) && awaits_connect_.exchange(false, std::memory_order_relaxed)) {
+    out.events = EPOLLOUT;
+    tell_wishes();
+    return true;
+  }
+  const Inheritance::Turn turn(socket_.inheritance());
+  const std::uint32_t ready = socket_.readiness().ready();
+  if ((ready & runtime::kUsedElsewhere) != 0) return false;
+  const bool awaited_room = awaits_room_.load(std::memory_order_relaxed);
+  bool is_short = false;
+  {
+    const std::lock_guard reading(core_.receive_lock);
+    const MessageReceiver& receiving = core_.connection->receiving();
+    if (receiving.shows_first() || receiving.readable() == 0) {
+      out.events = news(ready);
+    } else if (lend(out.packet)) {
+      out.events = VMA_SOCKETXTREME_PACKET;
+      vma::tell_source(core_.id->peer_address(), out.src);
+    } else {
+      is_short = true;
+    }
+  }
+  if (core_.connection->receiving().is_announcement_due()) lender_.packets_freed();
+  if (awaited_room && !awaits_room_.load(std::memory_order_relaxed)) tell_wishes();
+  // Without memory the next poll tries again.
+  vma::SharedRing* const ring = is_short && !must_wait_.load(std::memory_order_relaxed) ? vma::shared_ring() : nullptr;
+  if (ring != nullptr) ring->list(*this);
+  return out.events != 0;
+}
+
+/// Returns false when nothing can be lent now. With receive_lock.
+bool StreamEvents::lend(vma_packet_desc_t& out) {
+  const MessageReceiver& receiving = core_.connection->receiving();
+  vma::LentPacket* last = nullptr;
+  std::size_t bytes = 0;
+  must_wait_.store(lender_.must_wait(), std::memory_order_relaxed);
+  while (out.num_bufs < vma::LentPackets::kMostInList && bytes < kEnoughBytes && receiving.readable() != 0 &&
+         !lender_.must_wait()) {
+    vma::LentPacket* const next = lender_.lend_to_poll(kMostBytes - bytes);
+    if (next == nullptr) break;
+    if (last != nullptr) {
+      vma::LentPackets::chain(*last, *next);
+    } else {
+      out.buff_lst = &next->buffer;
+    }
+    last = next;
+    bytes += next->buffer.len;
+    ++out.num_bufs;
+  }
+  out.total_len = static_cast<std::uint16_t>(bytes);
+  if (bytes > 0) core_.statistics.count_received(bytes);
+  return last != nullptr;
+}
+
+/// Returns what has become true since the last call. The end of the stream, and of the connection, is told behind its
+/// bytes, once. With receive_lock.
+std::uint32_t StreamEvents::news(std::uint32_t ready) noexcept {
+  std::uint32_t out = 0;
+  if ((ready & EPOLLOUT) != 0 && awaits_room_.load(std::memory_order_relaxed)) {
+    awaits_room_.store(false, std::memory_order_relaxed);
+    out = EPOLLOUT;
+  }
+  if (core_.connection->receiving().readable() != 0) return out;
+  std::uint32_t lasting = ready & kEnds;
+  if ((lasting & EPOLLRDHUP) != 0) lasting |= EPOLLIN;
+  out |= lasting & ~told_;
+  told_ = lasting;
+  return out;
+}
+
+}  // namespace ringsock::rs
