@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "core/base/handlers_wait.h"
+#include "core/base/signal_actions.h"
 #include "core/base/this_thread.h"
 #include "core/base/user_memory.h"
 #include "core/runtime/library_call.h"
@@ -75,9 +76,6 @@ constexpr bool kMayStandIn = false;
 constexpr bool kMayStandIn = true;
 #endif
 
-bool is_handler(const struct sigaction& action) {
-  return (action.sa_flags & SA_SIGINFO) != 0 || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
-}
 bool is_stand_in(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == &stand_in;
 }

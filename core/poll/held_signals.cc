@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "core/base/signal_actions.h"
+
 namespace ringsock::runtime {
 
 namespace {
@@ -13,11 +15,10 @@ namespace {
 bool is_ignored(int signal) {
   struct sigaction action {};
   if (::sigaction(signal, nullptr, &action) != 0) return true;
-  if ((action.sa_flags & SA_SIGINFO) != 0) return false;
+  if (is_handler(action)) return false;
   if (action.sa_handler == SIG_IGN) return true;
   constexpr std::array kIgnoredByDefault{SIGCHLD, SIGCONT, SIGURG, SIGWINCH};
-  return action.sa_handler == SIG_DFL &&
-         std::find(kIgnoredByDefault.begin(), kIgnoredByDefault.end(), signal) != kIgnoredByDefault.end();
+  return std::find(kIgnoredByDefault.begin(), kIgnoredByDefault.end(), signal) != kIgnoredByDefault.end();
 }
 
 }  // namespace

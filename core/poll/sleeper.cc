@@ -21,6 +21,7 @@
 #include "core/base/of_thread.h"
 #include "core/base/poll_until.h"
 #include "core/base/rare_calls.h"
+#include "core/base/signal_actions.h"
 #include "core/base/unique_fd.h"
 #include "core/poll/held_signals.h"
 #include "core/poll/thread_waits.h"
@@ -190,9 +191,7 @@ bool handlers_restart_calls() {
     if (is_fault(signal)) continue;
     struct sigaction action {};
     if (::sigaction(signal, nullptr, &action) != 0) continue;
-    const bool has_handler =
-        (action.sa_flags & SA_SIGINFO) != 0 || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
-    if (has_handler && (action.sa_flags & SA_RESTART) == 0) return false;
+    if (is_handler(action) && (action.sa_flags & SA_RESTART) == 0) return false;
   }
   return true;
 }

@@ -531,6 +531,31 @@ TEST_F(AHandler, HearsWhoHasSentTheSignalAndWhatComesWithIt) {
 
 // -- what the program sees of its handlers ---------------------------------------------------------
 
+TEST(Handlers, TheDefaultAndIgnoringAreNoneWithSaSiginfoEither) {
+  static std::atomic<int> last;
+  const Disposition restored(SIGUSR1);
+  for (const sighandler_t wanted : {SIG_IGN, SIG_DFL}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      struct sigaction action {};
+      action.sa_flags = SA_SIGINFO;
+      action.sa_sigaction = [](int signal, siginfo_t*, void*) { last = signal; };
+      ::sigaction(SIGUSR1, &action, nullptr);
+      action.sa_handler = wanted;  // as PHP's engine does: the flags stay
+      ::sigaction(SIGUSR1, &action, nullptr);
+      ::raise(SIGUSR1);
+      ::_exit(last == 0 ? 7 : 8);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    if (wanted == SIG_IGN) {
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+    } else {
+      EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1) << status;
+    }
+  }
+}
+
 TEST(Handlers, AreShownAsTheyWereSet) {
   if (support::kDelaysHandlers) GTEST_SKIP() << "ThreadSanitizer shows flags of its own";
   const Disposition restored(SIGUSR1);

@@ -178,6 +178,27 @@ TEST(Numbers, BelowTheLimitAreAllTheProgramsOwn) {
             0);
 }
 
+TEST(Numbers, AConnectThatIsUnderWayTakesNoneOfTheProgram) {
+  EXPECT_EQ(in_child([] {
+              constexpr int kLimit = 64;
+              set_limit(kLimit);
+              const Listener listener = listen_anywhere();
+              // Nobody accepts them.
+              std::vector<int> clients;
+              for (int i = 0; i < 20; ++i) clients.push_back(start_connecting(listener.port));
+              expect(clients.back() == clients.front() + 19, "one number each, and each is the lowest");
+              const int file = open_nothing();
+              expect(file == clients.back() + 1, "the next is the program's");
+              for (const int client : clients) {
+                const int server = ::accept(listener.fd, nullptr, nullptr);
+                expect(server >= 0, "accept");
+                expect_connected(client);
+                ::close(server);
+              }
+            }),
+            0);
+}
+
 TEST(Numbers, OfTheLibraryAreClosedToTheProgram) {
   EXPECT_EQ(in_child([] {
               constexpr int kLimit = 64;

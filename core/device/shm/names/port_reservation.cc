@@ -120,7 +120,7 @@ bool held_by_own_user(const PortBinding& where) { return owns_port(::geteuid(), 
 }  // namespace
 
 Result<UniqueFd> make_link_socket() {
-  UniqueFd out(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  UniqueFd out = out_of_the_way(UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)));
   if (!out) return Error::last("socket AF_UNIX");
   shut_rights_gate(out.get());
   return out;
