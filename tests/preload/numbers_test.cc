@@ -179,22 +179,28 @@ TEST(Numbers, BelowTheLimitAreAllTheProgramsOwn) {
 }
 
 TEST(Numbers, AConnectThatIsUnderWayTakesNoneOfTheProgram) {
+  constexpr int kLimit = 64, kClients = 20;
   EXPECT_EQ(in_child([] {
-              constexpr int kLimit = 64;
-              set_limit(kLimit);
               const Listener listener = listen_anywhere();
-              // Nobody accepts them.
+              const pid_t server = spawn([&] {
+                limit_life();
+                tell_parent();  // it goes on when all clients wait
+                for (int i = 0; i < kClients; ++i) expect(::accept(listener.fd, nullptr, nullptr) >= 0, "accept");
+                ::pause();
+              });
+              int status = 0;
+              expect(::waitpid(server, &status, WUNTRACED) == server && WIFSTOPPED(status), "the server has begun");
+              ::close(listener.fd);
+              set_limit(kLimit);
               std::vector<int> clients;
-              for (int i = 0; i < 20; ++i) clients.push_back(start_connecting(listener.port));
-              expect(clients.back() == clients.front() + 19, "one number each, and each is the lowest");
-              const int file = open_nothing();
-              expect(file == clients.back() + 1, "the next is the program's");
-              for (const int client : clients) {
-                const int server = ::accept(listener.fd, nullptr, nullptr);
-                expect(server >= 0, "accept");
-                expect_connected(client);
-                ::close(server);
-              }
+              for (int i = 0; i < kClients; ++i) clients.push_back(start_connecting(listener.port));
+              constexpr int kFreeBefore = 2;  // below others
+              expect(clients.back() < clients.front() + kClients + kFreeBefore, "one number each");
+              expect(open_nothing() == clients.back() + 1, "the next number is the program's");
+              ::kill(server, SIGCONT);
+              for (const int client : clients) expect_connected(client);
+              ::kill(server, SIGKILL);
+              ::waitpid(server, &status, 0);
             }),
             0);
 }
