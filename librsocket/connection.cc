@@ -211,6 +211,29 @@ bool Connection::handle(const ibv_wc& completion) {
   return handle_received(completion);
 }
 
+namespace {
+/// Of a peer that has ended.
+bool has_peer_left_bytes_unread(const MessageSender& sending, const OverflowAreas& overflow, bool was_asleep) {
+  const engine::StreamEnd end = overflow.end_of_peer(sending.sent_to_ring(), was_asleep);
+  if (end != engine::StreamEnd::unknown) return end == engine::StreamEnd::unread;
+  // It is certain when the peer has left no room for more.
+  return !sending.can_send() || !overflow.is_empty();
+}
+
+/// Returns whether the peer ended the connection by a reset, or as a process that has left bytes unread: the kernel
+/// resets the connections of such a process, and ends the others in order.
+/// @param cause  ibv_wc::vendor_err of a flush: why the link has ended
+bool is_reset(const MessageSender& sending, const OverflowAreas& overflow, std::uint32_t cause) {
+  // What came too late is not counted where it is known.
+  switch (cause) {
+    case verbs::kVendorErrPeerEnded: return has_peer_left_bytes_unread(sending, overflow, false);
+    case verbs::kVendorErrPeerEndedAsleep:
+      return has_peer_left_bytes_unread(sending, overflow, sending.unheard_bytes() == 0);
+    default: return true;
+  }
+}
+}  // namespace
+
 bool Connection::handle_failed(const ibv_wc& completion) {
   requests().note_failed_work();
   receiving_.look_into_overflow();  // what the peer wrote before its end
@@ -223,7 +246,7 @@ bool Connection::handle_failed(const ibv_wc& completion) {
   if (completion.vendor_err == verbs::kVendorErrPeerEnded ||
       completion.vendor_err == verbs::kVendorErrPeerEndedAsleep) {
     // A connection whose both sides have ended is not reset any more.
-    if (!ends().both_shut_down() && is_reset(completion.vendor_err)) {
+    if (!ends().both_shut_down() && is_reset(sending_, core().overflow, completion.vendor_err)) {
       ends().fail(ECONNRESET);
     } else {
       ends().peer_left();
@@ -260,29 +283,9 @@ void Connection::note_end_of_link(std::uint32_t cause) {
     const engine::StreamEnd end = core().overflow.end_of_peer(sending_.sent_to_ring(), false);
     if (end == engine::StreamEnd::unread) ends().fail(ECONNRESET);
   } else if (ends().failure() == 0) {
-    if (!ends().has_peer_ended() && is_reset(cause)) ends().fail(ECONNRESET);
+    if (!ends().has_peer_ended() && is_reset(sending_, core().overflow, cause)) ends().fail(ECONNRESET);
     ends().peer_left();
   }
-}
-
-/// Returns whether the peer ended the connection by a reset, or as a process that has left bytes unread: the kernel
-/// resets the connections of such a process, and ends the others in order.
-/// @param cause  ibv_wc::vendor_err of a flush: why the link has ended
-bool Connection::is_reset(std::uint32_t cause) const {
-  // What came too late is not counted where it is known.
-  switch (cause) {
-    case verbs::kVendorErrPeerEnded: return has_peer_left_bytes_unread(false);
-    case verbs::kVendorErrPeerEndedAsleep: return has_peer_left_bytes_unread(sending_.unheard_bytes() == 0);
-    default: return true;
-  }
-}
-
-/// Of a peer that has ended.
-bool Connection::has_peer_left_bytes_unread(bool was_asleep) const {
-  const engine::StreamEnd end = core().overflow.end_of_peer(sending_.sent_to_ring(), was_asleep);
-  if (end != engine::StreamEnd::unknown) return end == engine::StreamEnd::unread;
-  // It is certain when the peer has left no room for more.
-  return !sending_.can_send() || !core().overflow.is_empty();
 }
 
 bool Connection::handle_received(const ibv_wc& completion) {

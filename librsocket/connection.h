@@ -116,8 +116,6 @@ class Connection {
   bool handle(const ibv_wc& completion);
   bool handle_failed(const ibv_wc& completion);
   void note_end_of_link(std::uint32_t cause);
-  [[nodiscard]] bool is_reset(std::uint32_t cause) const;
-  [[nodiscard]] bool has_peer_left_bytes_unread(bool was_asleep) const;
   bool handle_received(const ibv_wc& completion);
   bool handle_message(std::uint32_t word);
   bool handle_control(const wire::RsMessage& message);

@@ -47,13 +47,6 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   /// Returns whether bytes or the end have come, and no process has used the connection since the fork. Threads: the
   /// only one of its process.
   [[nodiscard]] bool is_left_unread() const noexcept;
-  /// Returns whether no process has used the connection since the fork, and none uses it now.
-  [[nodiscard]] bool is_idle() const noexcept;
-  /// Returns whether the peer's end of the stream has come to an idle connection. Takes nothing. Threads: any.
-  [[nodiscard]] bool is_end_waiting() const noexcept;
-  /// Returns whether the peer has left an idle connection, so that nobody loses anything by a claim. Costs a system
-  /// call.
-  [[nodiscard]] bool has_peer_left() const noexcept;
 
   /// Returns whether the state is saved, and no process is the user now.
   [[nodiscard]] bool is_saved() const noexcept;

@@ -1,6 +1,5 @@
 #include "librsocket/inheritance.h"
 
-#include <poll.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -499,18 +498,6 @@ bool Inheritance::is_used_elsewhere() const noexcept {
 bool Inheritance::is_left_unread() const noexcept {
   if (!core_.is_connected() || !core_.is_suspended() || is_used_elsewhere()) return false;
   return core_.connection->receiving().readable() > 0 || core_.id->has_waiting(concerns_reader);
-}
-
-bool Inheritance::is_idle() const noexcept {
-  return core_.is_connected() && core_.is_suspended() && !is_used_elsewhere();
-}
-
-bool Inheritance::is_end_waiting() const noexcept { return is_idle() && core_.connection->has_end_waiting(*core_.id); }
-
-bool Inheritance::has_peer_left() const noexcept {
-  if (!is_idle() || !core_.connection_owns_fd.load(std::memory_order_acquire)) return false;
-  pollfd link{core_.fd.load(), POLLRDHUP, 0};
-  return ::poll(&link, 1, 0) > 0 && (link.revents & (POLLRDHUP | POLLHUP)) != 0;
 }
 
 bool Inheritance::is_shared() const noexcept {

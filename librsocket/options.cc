@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "core/base/unique_fd.h"
+#include "librsocket/idle_connection.h"
 #include "librsocket/option_values.h"
 #include "librsocket/rsocket_process.h"
 #include "librsocket/stream_api.h"
@@ -304,7 +305,7 @@ Status StreamOptions::write_route(void* value, socklen_t* length) const {
 
 void StreamOptions::describe_connection(tcp_info& info) {
   socket_.progress().look_for_reset();
-  const bool peer_done = core_.connection->ends().has_peer_ended() || socket_.inheritance().is_end_waiting();
+  const bool peer_done = core_.connection->ends().has_peer_ended() || is_end_waiting(core_, socket_.inheritance());
   const bool we_done = core_.write_shut.load(std::memory_order_acquire);
   info.tcpi_state = TCP_ESTABLISHED;
   if (peer_done) info.tcpi_state = TCP_CLOSE_WAIT;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/runtime/service_thread.h"
+#include "librsocket/idle_connection.h"
 #include "librsocket/stream_api.h"
 #include "librsocket/stream_socket.h"
 
@@ -126,7 +127,7 @@ void Progress::look_if_alone() noexcept {
   if (!core_.is_connected()) return;
   const Inheritance::Turn turn(socket_.inheritance());
   Inheritance& inheritance = socket_.inheritance();
-  const bool takes_from_nobody = !inheritance.is_shared() || inheritance.has_peer_left();
+  const bool takes_from_nobody = !inheritance.is_shared() || has_peer_left(core_, inheritance);
   if (inheritance.is_ours() || (takes_from_nobody && inheritance.claim())) poll();
 }
 

@@ -10,7 +10,7 @@
 
 namespace ringsock::vma {
 
-/// Played by the endpoint of a descriptor that stands for a ring (Endpoint::as_polled_ring()). Threads: any.
+/// Played by the endpoint of a descriptor that stands for a ring (Transfer::as_polled_ring()). Threads: any.
 class PolledRing {
  public:
   /// Fills in completions, at most as many as there is room, and returns how many. Does not wait. Called without locks.

@@ -26,10 +26,6 @@ class ChosenSocket;
 class Way;
 }  // namespace ringsock::transports
 
-namespace ringsock::vma {
-class PolledRing;
-}  // namespace ringsock::vma
-
 namespace ringsock::runtime {
 
 class Endpoint;
@@ -153,8 +149,6 @@ class alignas(64) Endpoint : public Transfer,
   virtual transports::ChosenSocket* as_chosen_socket() noexcept { return nullptr; }
   /// Returns this endpoint as an epoll set (epoll_set.h), or null.
   virtual EpollSet* as_epoll_set() noexcept { return nullptr; }
-  /// Returns this endpoint as a ring of VMA's Extra API (core/extra_api/polled_ring.h), or null.
-  virtual vma::PolledRing* as_polled_ring() noexcept { return nullptr; }
 
   // -- the endpoint's own part of fork(2), which overriders call, too
   void add_fork_locks(ForkLocks& locks) override;

@@ -18,6 +18,7 @@
 
 namespace ringsock::vma {
 class ApiSocket;
+class PolledRing;
 }  // namespace ringsock::vma
 
 namespace ringsock::runtime {
@@ -70,6 +71,8 @@ class Transfer {
   /// Returns the part of it that answers VMA's Extra API (core/extra_api/api_socket.h), or null: the kernel has the
   /// socket.
   virtual vma::ApiSocket* as_api_socket() noexcept { return nullptr; }
+  /// Returns it as a ring that programs poll by that API (core/extra_api/polled_ring.h), or null.
+  virtual vma::PolledRing* as_polled_ring() noexcept { return nullptr; }
 
  protected:
   ~Transfer() = default;

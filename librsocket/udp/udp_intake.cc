@@ -234,7 +234,7 @@ std::optional<UdpIntake::Next> UdpIntake::next_before(const SocketAddress& sourc
 bool UdpIntake::look_at_door(int fd, bool at_once) {
   constexpr std::uint64_t kShortestPause = 40'000;     // ticks(): some 20 us
   constexpr std::uint64_t kLongestPause = 32'000'000;  // some 10 ms
-  if (waiting_in_kernel_ != 0) return false;
+  if (calls_in_kernel != 0) return false;
   const std::uint64_t now = ticks();
   if (!at_once && now != 0 && now - looked_at_door_ < pause_at_door_) return false;
   looked_at_door_ = now;
@@ -291,13 +291,13 @@ Result<ssize_t> UdpIntake::take_of_kernel_alone(int fd, msghdr& message, int fla
 
 bool UdpIntake::begin_waiting_in_kernel() {
   if (!leaves_waiting_to_kernel()) return false;
-  ++waiting_in_kernel_;
+  ++calls_in_kernel;
   return true;
 }
 
 bool UdpIntake::found_nothing_in_kernel(int fd) {
   must_look_ = false;
-  if (!rings_ || waiting_in_kernel_ != 0) return false;
+  if (!rings_ || calls_in_kernel != 0) return false;
   look_at_door(fd, std::exchange(was_woken_, false));
   return has_rings();
 }
@@ -418,7 +418,7 @@ int UdpIntake::arm() {
   if (!rings_) return -1;
   rings_->arm();
   is_armed_ = !rings_->empty();
-  return waiting_in_kernel_ == 0 ? rings_->fd() : -1;
+  return calls_in_kernel == 0 ? rings_->fd() : -1;
 }
 
 void UdpIntake::woken() {

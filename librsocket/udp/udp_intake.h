@@ -41,12 +41,9 @@ class UdpIntake {
   /// Counts a call that waits in the kernel's recvmsg(2), as wait_for_kernel() does, without the lock. Nothing wakes it
   /// but the kernel's socket, so no ring is taken in meanwhile. Returns false where rings have or may have datagrams.
   [[nodiscard]] bool begin_waiting_in_kernel();
-  void end_waiting_in_kernel() { --waiting_in_kernel_; }
-  /// Returns whether the kernel alone is asked for the next datagram, without the lock: between begin_in_kernel() and
-  /// end_waiting_in_kernel(), by a call that does not wait. So threads that share the socket do not wait for each
-  /// other.
+  /// Returns whether the kernel alone is asked for the next datagram, without the lock, by a call that does not wait.
+  /// So threads that share the socket do not wait for each other. The call is counted in `calls_in_kernel`.
   [[nodiscard]] bool leaves_next_to_kernel() const { return !has_rings() && backlog_.empty() && !counts_losses_; }
-  void begin_in_kernel() { ++waiting_in_kernel_; }
   /// Called when such a call has found nothing. Returns whether receive() is to be asked: there are rings now.
   bool found_nothing_in_kernel(int fd);
   /// Called when such a call has taken a datagram.
@@ -65,14 +62,15 @@ class UdpIntake {
   /// Returns a descriptor that becomes readable when a ring has something, -1 without a door.
   int arm();
   void woken();
-  /// Returns whether threads that sleep must arm the rings: some were added since the last call, or their bell was
-  /// taken.
-  [[nodiscard]] bool take_news() { return std::exchange(has_news_, false); }
-  /// Returns whether rings were added since the last call.
-  [[nodiscard]] bool take_new_rings() { return std::exchange(has_new_rings_, false); }
+  struct News {
+    bool must_arm = false;   ///< threads that sleep must arm the rings: there are new ones, or their bell was taken
+    bool new_rings = false;  ///< rings were added
+  };
+  /// Returns what has happened since the last call.
+  [[nodiscard]] News take_news() { return {std::exchange(has_news_, false), std::exchange(has_new_rings_, false)}; }
 
-  [[nodiscard]] bool has_door() const { return rings_ != nullptr; }
-  [[nodiscard]] std::size_t rings() const { return rings_ ? rings_->rings().size() : 0; }
+  /// Returns the door and the rings, null before there is a door.
+  [[nodiscard]] soft::IncomingRings* door() const { return rings_.get(); }
   [[nodiscard]] bool has_rings() const { return rings_ && !rings_->empty(); }
   /// Returns when a ring stops to wait for the kernel, Nanos::max() if none waits.
   [[nodiscard]] Nanos wait_until() const { return wait_until_; }
@@ -88,6 +86,8 @@ class UdpIntake {
   void close();
   /// In a forked child: what waits is the parent's.
   void forget() { backlog_.clear(); }
+
+  unsigned calls_in_kernel = 0;  ///< that are on their way in the kernel's socket; the caller counts their ends
 
  private:
   using Ring = soft::IncomingRings::Ring;
@@ -135,7 +135,6 @@ class UdpIntake {
   unsigned looks_ = 0;           ///< at empty rings
   unsigned taken_of_rings_ = 0;  ///< since the last look at the kernel's socket
   std::size_t next_ring_ = 0;
-  unsigned waiting_in_kernel_ = 0;    ///< begin_waiting_in_kernel()
   std::uint64_t looked_at_door_ = 0;  ///< ticks()
   std::uint64_t pause_at_door_ = 0;   ///< ticks()
   SocketAddress peer_;                ///< of connect(2), canonical

@@ -56,39 +56,25 @@ void UdpSocket::describe() {
 // -- bytes -----------------------------------------------------------------------------------------
 
 void UdpSocket::unlock_and_tell(std::unique_lock<BiasedMutex>& guard) {
-  const bool has_news = intake_.take_news();
-  if (has_news || has_rings_.load(std::memory_order_relaxed) != intake_.has_rings())
+  const UdpIntake::News news = intake_.take_news();
+  if (news.must_arm || has_rings_.load(std::memory_order_relaxed) != intake_.has_rings())
     has_rings_.store(intake_.has_rings(), std::memory_order_relaxed);
-  const bool has_new_rings = intake_.take_new_rings();
   guard.unlock();
-  if (!has_news) return;
-  if (has_new_rings) describe();
+  if (!news.must_arm) return;
+  if (news.new_rings) describe();
   note_activity(EPOLLIN);
   notify_watchers(EPOLLIN | EPOLLRDNORM);
-}
-
-/// Gives the CPU to the peers, whose last questions have been answered by now. The caller may be in a read-side
-/// section: threads that close descriptors meanwhile leave the rest to the service thread (FdTable::put_back()).
-void UdpSocket::take_turn() {
-  const bool to_others = runtime::offer_cpu();
-  const std::lock_guard guard(receive_lock_);
-  turns_.taken(to_others);
-}
-
-void UdpSocket::count_turn(bool has_received) {
-  if (!has_received) return turns_.waited();
-  if (turns_.served(intake_.rings())) is_turn_due_.store(true, std::memory_order_relaxed);
 }
 
 /// Receives from the kernel's socket, without the lock meanwhile. Returns nothing where rings have come.
 std::optional<Result<ssize_t>> UdpSocket::receive_by_kernel(std::unique_lock<BiasedMutex>& guard, msghdr& message,
                                                             int flags) {
-  intake_.begin_in_kernel();
+  ++intake_.calls_in_kernel;
   guard.unlock();
   const ssize_t got = ask_kernel(fd(), message, flags);
   const Error why = Error::last("recvmsg");
   guard.lock();
-  intake_.end_waiting_in_kernel();
+  --intake_.calls_in_kernel;
   if (got < 0 && why.code == EAGAIN && intake_.found_nothing_in_kernel(fd())) return std::nullopt;
   if (got >= 0 && (flags & MSG_PEEK) == 0) {
     statistics_.count_received(static_cast<std::size_t>(got));
@@ -100,8 +86,7 @@ std::optional<Result<ssize_t>> UdpSocket::receive_by_kernel(std::unique_lock<Bia
 
 Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "recvmsg: closed"};
-  if (is_turn_due_.load(std::memory_order_relaxed) && is_turn_due_.exchange(false)) [[unlikely]]
-    take_turn();
+  turns_.take_if_due();
   if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0) {
     const ssize_t got = ::recvmsg(fd(), &message, flags | MSG_DONTWAIT);
     return got >= 0 ? Result<ssize_t>(got) : Error::last("recvmsg");
@@ -115,7 +100,7 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   }
   auto got = intake_.receive(fd(), message, flags, !may_wait);
   if (got && (flags & MSG_PEEK) == 0) statistics_.count_received(static_cast<std::size_t>(*got));
-  count_turn(static_cast<bool>(got));
+  turns_.count(static_cast<bool>(got), intake_.door() != nullptr ? intake_.door()->rings().size() : 0);
   unlock_and_tell(guard);
   return got;
 }
@@ -134,7 +119,7 @@ class WaitInKernel {
   ~WaitInKernel() {
     if (!has_begun_) return;
     const std::lock_guard guard(lock_);
-    intake_.end_waiting_in_kernel();
+    --intake_.calls_in_kernel;
   }
   [[nodiscard]] bool has_begun() const { return has_begun_; }
 
@@ -165,13 +150,16 @@ std::optional<Result<ssize_t>> UdpSocket::receive_waiting(msghdr& message, int f
   return got;
 }
 
-inline void UdpSocket::note_sent(const Result<ssize_t>& sent) {
+namespace {
+inline void note_sent(const Result<ssize_t>& sent, runtime::SocketStatistics& statistics,
+                      std::atomic<bool>& must_wait) {
   if (sent) [[likely]] {
-    statistics_.count_sent(static_cast<std::size_t>(*sent));
+    statistics.count_sent(static_cast<std::size_t>(*sent));
   } else if (sent.error().code == EAGAIN) {
-    must_wait_to_send_.store(true, std::memory_order_relaxed);
+    must_wait.store(true, std::memory_order_relaxed);
   }
 }
+}  // namespace
 
 Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "sendmsg: closed"};
@@ -185,7 +173,7 @@ Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   }
   std::unique_lock guard(send_lock_);
   auto sent = outlets_.send(fd(), message, flags, guard);
-  note_sent(sent);
+  note_sent(sent, statistics_, must_wait_to_send_);
   return sent;
 }
 
@@ -206,7 +194,7 @@ Result<ssize_t> UdpSocket::send_bytes(const void* data, std::size_t length, int 
     message.msg_iovlen = 1;
     sent = outlets_.send(fd(), message, flags, guard);
   }
-  note_sent(sent);
+  note_sent(sent, statistics_, must_wait_to_send_);
   return sent;
 }
 
@@ -288,7 +276,7 @@ Status UdpSocket::connect(const sockaddr* address, socklen_t length) {
   const auto peer = name_by(::getpeername, fd(), "getpeername");
   const SocketAddress name = peer ? soft::canonical_address(*peer) : SocketAddress();
   if (!has_left_rings()) {
-    if (intake_.has_door()) has_shut_a_door_.store(true, std::memory_order_relaxed);
+    if (intake_.door() != nullptr) has_shut_a_door_.store(true, std::memory_order_relaxed);
     outlets_.set_peer(name);
     intake_.set_peer(fd(), name);
   }

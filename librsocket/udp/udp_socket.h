@@ -11,9 +11,9 @@
 
 #include "core/base/biased_mutex.h"
 #include "core/base/socket_address.h"
-#include "core/poll/busy_turns.h"
 #include "core/runtime/endpoint.h"
 #include "core/statistics/statistics.h"
+#include "librsocket/udp/receive_turns.h"
 #include "librsocket/udp/udp_intake.h"
 #include "librsocket/udp/udp_outlets.h"
 
@@ -78,9 +78,6 @@ class UdpSocket final : public runtime::Endpoint {
   void unlock_and_tell(std::unique_lock<BiasedMutex>& guard);
   void describe();
   std::optional<Result<ssize_t>> receive_by_kernel(std::unique_lock<BiasedMutex>& guard, msghdr& message, int flags);
-  void note_sent(const Result<ssize_t>& sent);
-  void take_turn();
-  void count_turn(bool has_received);
 
   const int domain_;
   std::atomic<int> fd_;
@@ -93,8 +90,7 @@ class UdpSocket final : public runtime::Endpoint {
   UdpOutlets outlets_;
   BiasedMutex receive_lock_;
   UdpIntake intake_;
-  runtime::BusyTurns turns_;              ///< of the thread that receives, with receive_lock_
-  std::atomic<bool> is_turn_due_{false};  ///< before the next datagram is received
+  ReceiveTurns turns_{receive_lock_};
   runtime::SocketStatistics statistics_;
 };
 

@@ -237,10 +237,10 @@ TEST_F(UdpIntakeWithARing, TellsOtherSleepersWhenTheKernelsDatagramIsTakenThatSh
   EXPECT_EQ(alice.put(0, "one"), OutgoingRing::Put::asleep);
   alice.send(bob, "one");
   EXPECT_EQ(bob.take(), "one");
-  EXPECT_TRUE(bob.intake.take_news());
+  EXPECT_TRUE(bob.intake.take_news().must_arm);
   alice.send(bob, "two");
   EXPECT_EQ(bob.take(), "two");
-  EXPECT_FALSE(bob.intake.take_news());
+  EXPECT_FALSE(bob.intake.take_news().must_arm);
 }
 
 // -- leaving the rings -----------------------------------------------------------------------------
@@ -294,7 +294,7 @@ TEST(UdpIntake, TakesInNoRingWhileACallWaitsInTheKernel) {
   EXPECT_EQ(bob.take(), "");
   EXPECT_FALSE(bob.intake.has_rings());
   EXPECT_EQ(alice.put(0, "one"), OutgoingRing::Put::early);
-  bob.intake.end_waiting_in_kernel();
+  --bob.intake.calls_in_kernel;
   bob.intake.woken();
   EXPECT_EQ(bob.take(), "");
   EXPECT_TRUE(bob.intake.has_rings());
