@@ -35,6 +35,7 @@ bool Neighbour::begin_use() noexcept {
 
 bool Neighbour::update(const NeighbourFacts& facts) noexcept {
   const NeighbourFacts before = unpack(packed_.exchange(pack(facts), std::memory_order_seq_cst));
+  is_known_.store(true, std::memory_order_release);
   if (before.is_usable() != facts.is_usable()) return true;
   if (facts.is_usable()) return before.mac != facts.mac;
   return (before.state == NeighbourState::failed) != (facts.state == NeighbourState::failed);

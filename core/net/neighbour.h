@@ -46,6 +46,9 @@ class Neighbour {
   /// Costs one relaxed load, so the state and the MAC address belong together.
   [[nodiscard]] NeighbourFacts facts() const noexcept;
 
+  /// Returns whether the kernel has told of it; facts() means nothing before.
+  [[nodiscard]] bool is_known() const noexcept { return is_known_.load(std::memory_order_acquire); }
+
   /// Notes that the neighbour is in use; a sender calls it with each packet or burst. Returns true once each time that
   /// the kernel's entry went stale while nobody used it. The sender then calls NetworkState::request_resolution() to
   /// have the kernel confirm the entry, because packets that bypass the kernel do not confirm it. (NetworkState itself
@@ -65,6 +68,7 @@ class Neighbour {
   const IpAddress address_;
   std::atomic<std::uint64_t> packed_;  ///< MAC in the low 48 bits, state above
   std::atomic<bool> in_use_{false};
+  std::atomic<bool> is_known_{false};
 };
 
 }  // namespace ringsock::net

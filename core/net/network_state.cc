@@ -336,9 +336,10 @@ std::shared_ptr<Neighbour> NetworkState::Impl::neighbour(int ifindex, const IpAd
   {
     const std::lock_guard guard(lock_);
     entry = tables_.neighbours.find(ifindex, next_hop);
-    if (entry) return entry;
-    // Added to the table before the kernel is asked, so that events find it meanwhile.
-    entry = tables_.neighbours.add(ifindex, next_hop);
+    if (entry && entry->is_known()) return entry;
+    // Added to the table before the kernel is asked, so that events find it meanwhile. Another thread that finds it
+    // before the answer asks, too.
+    if (!entry) entry = tables_.neighbours.add(ifindex, next_hop);
   }
   ask_neighbour_into_table(*entry);
   return entry;

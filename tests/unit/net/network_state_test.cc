@@ -274,6 +274,17 @@ TEST_F(NetworkStateTest, NeighbourEventOvertakesTheAnswer) {
   EXPECT_EQ(state->neighbour(kLink, kDestination)->facts().mac, kOtherMac);
 }
 
+TEST_F(NetworkStateTest, WhoFindsANeighbourBeforeTheAnswerToAnotherThreadAsksToo) {
+  script.neighbour = {NeighbourState::reachable, kMac};
+  NeighbourFacts of_the_other;
+  script.before_answer = [&] {
+    script.before_answer = [] {};
+    of_the_other = state->neighbour(kLink, kDestination)->facts();
+  };
+  EXPECT_TRUE(state->neighbour(kLink, kDestination)->facts().is_usable());
+  EXPECT_EQ(of_the_other, (NeighbourFacts{NeighbourState::reachable, kMac}));
+}
+
 TEST_F(NetworkStateTest, OnlyWhatASenderNeedsMovesTheGeneration) {
   script.neighbour = {NeighbourState::reachable, kMac};
   const auto neighbour = state->neighbour(kLink, kDestination);
