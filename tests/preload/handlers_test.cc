@@ -532,6 +532,7 @@ TEST_F(AHandler, HearsWhoHasSentTheSignalAndWhatComesWithIt) {
 // -- what the program sees of its handlers ---------------------------------------------------------
 
 TEST(Handlers, TheDefaultAndIgnoringAreNoneWithSaSiginfoEither) {
+  if (support::kDelaysHandlers) GTEST_SKIP() << "ThreadSanitizer has handlers of its own";
   static std::atomic<int> last;
   const Disposition restored(SIGUSR1);
   for (const sighandler_t wanted : {SIG_IGN, SIG_DFL}) {
