@@ -144,26 +144,12 @@ bool StreamEvents::take_from_connection(vma_completion_t& out) {
 
 /// Returns false when nothing can be lent now. With receive_lock.
 bool StreamEvents::lend(vma_packet_desc_t& out) {
-  const MessageReceiver& receiving = core_.connection->receiving();
-  vma::LentPacket* last = nullptr;
-  std::size_t bytes = 0;
   must_wait_.store(lender_.must_wait(), std::memory_order_relaxed);
-  while (out.num_bufs < vma::LentPackets::kMostInList && bytes < kEnoughBytes && receiving.readable() != 0 &&
-         !lender_.must_wait()) {
-    vma::LentPacket* const next = lender_.lend_to_poll(kMostBytes - bytes);
-    if (next == nullptr) break;
-    if (last != nullptr) {
-      vma::LentPackets::chain(*last, *next);
-    } else {
-      out.buff_lst = &next->buffer;
-    }
-    last = next;
-    bytes += next->buffer.len;
-    ++out.num_bufs;
-  }
-  out.total_len = static_cast<std::uint16_t>(bytes);
+  const std::size_t bytes = vma::lend_packet(out, [&](std::size_t most) -> vma::LentPacket* {
+    return lender_.must_wait() ? nullptr : lender_.lend_to_poll(most);
+  });
   if (bytes > 0) core_.statistics.count_received(bytes);
-  return last != nullptr;
+  return bytes > 0;
 }
 
 /// Returns what has become true since the last call. The end of the stream, and of the connection, is told behind its

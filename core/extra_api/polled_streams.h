@@ -14,6 +14,7 @@
 
 #include "core/base/mutex.h"
 #include "core/base/socket_address.h"
+#include "core/extra_api/lent_packets.h"
 #include "core/runtime/endpoint.h"
 
 namespace ringsock::vma {
@@ -58,6 +59,28 @@ class PolledStream {
 inline void tell_source(const SocketAddress& peer, sockaddr_in& out) noexcept {
   const SocketAddress name = peer.unmapped();
   if (name.family() == AF_INET) out = name.in4();
+}
+
+/// Makes a packet of what a stream lends. Returns its bytes, 0 when nothing can be lent now.
+/// @param lend_next  lends at most so many bytes, as a LentPacket; null: no more now
+template <class LendNext>
+std::size_t lend_packet(vma_packet_desc_t& out, LendNext lend_next) {
+  LentPacket* last = nullptr;
+  std::size_t bytes = 0;
+  while (out.num_bufs < LentPackets::kMostInList && bytes < PolledStream::kEnoughBytes) {
+    LentPacket* const next = lend_next(PolledStream::kMostBytes - bytes);
+    if (next == nullptr) break;
+    if (last != nullptr) {
+      LentPackets::chain(*last, *next);
+    } else {
+      out.buff_lst = &next->buffer;
+    }
+    last = next;
+    bytes += next->buffer.len;
+    ++out.num_bufs;
+  }
+  out.total_len = static_cast<std::uint16_t>(bytes);
+  return bytes;
 }
 
 /// The streams of one ring that have news. Threads: any; meant for one that polls.

@@ -13,7 +13,10 @@ namespace ringsock::runtime {
 
 Status EpollMembers::add(EpollSet& set, int fd, Ref endpoint, const epoll_event& event) {
   const Key key{endpoint.get(), fd};
-  if (EpollMember* const known = find(key)) {
+  EpollMember* known = newest(key);
+  const auto place = known == nullptr ? table.lower_bound(key) : table.end();
+  if (place != table.end() && place->first == key) known = place->second.get();
+  if (known != nullptr) {
     if (!known->is_parked) return Error{EEXIST, "epoll_ctl"};
     unpark(*known, event);
     return ok();
@@ -23,7 +26,7 @@ Status EpollMembers::add(EpollSet& set, int fd, Ref endpoint, const epoll_event&
   auto created = std::make_unique<EpollMember>(set, fd, std::move(endpoint));
   EpollMember& member = *created;
   member.set_event(event);
-  const auto entered = table.emplace(key, std::move(created)).first;
+  const auto entered = table.emplace_hint(place, key, std::move(created));
   if (!member.endpoint().add_watch(member)) {
     // This is not the last reference: the closing thread holds one.
     table.erase(entered);

@@ -41,10 +41,9 @@ class EpollMembers {
   Table table;  ///< changed only here
   /// Returns the member that is in under that key, also a parked one, or null.
   [[nodiscard]] EpollMember* find(const Key& key) const {
-    const auto number = static_cast<std::size_t>(key.second);
-    if (number >= by_number_.size()) return nullptr;
-    EpollMember* const newest = by_number_[number];
-    return newest != nullptr && &newest->endpoint() == key.first ? newest : find_older(key);
+    if (static_cast<std::size_t>(key.second) >= by_number_.size()) return nullptr;
+    EpollMember* const known = newest(key);
+    return known != nullptr ? known : find_older(key);
   }
   ReadyLists lists;
   HotMembers hot;
@@ -90,6 +89,12 @@ class EpollMembers {
   void cool_down(std::span<EpollMember* const> seen);
 
  private:
+  /// Returns the newest member under the number if it is in under that key, or null.
+  [[nodiscard]] EpollMember* newest(const Key& key) const {
+    const auto number = static_cast<std::size_t>(key.second);
+    EpollMember* const member = number < by_number_.size() ? by_number_[number] : nullptr;
+    return member != nullptr && &member->endpoint() == key.first ? member : nullptr;
+  }
   [[nodiscard]] EpollMember* find_older(const Key& key) const;
   bool gets_cold_at_once(EpollMember& member);
   void heat_changed();

@@ -255,22 +255,9 @@ bool TcpEvents::take_from_engine(tcp::TcpConnection& engine, Nanos now, vma_comp
 }
 
 bool TcpEvents::lend(tcp::TcpConnection& engine, Nanos now, vma_packet_desc_t& out) {
-  LentPacket* last = nullptr;
-  std::size_t bytes = 0;
-  while (out.num_bufs < LentPackets::kMostInList && bytes < kEnoughBytes && engine.readable() != 0) {
-    LentPacket* const next = socket_.lender_.lend_to_poll(engine, now, kMostBytes - bytes, socket_.fd());
-    if (next == nullptr) break;
-    if (last != nullptr) {
-      LentPackets::chain(*last, *next);
-    } else {
-      out.buff_lst = &next->buffer;
-    }
-    last = next;
-    bytes += next->buffer.len;
-    ++out.num_bufs;
-  }
-  out.total_len = static_cast<std::uint16_t>(bytes);
-  return last != nullptr;
+  return lend_packet(out, [&](std::size_t most) -> LentPacket* {
+           return engine.readable() != 0 ? socket_.lender_.lend_to_poll(engine, now, most, socket_.fd()) : nullptr;
+         }) > 0;
 }
 
 /// Returns what has become true since the last call. The end of the stream, and of the connection, is told behind its
