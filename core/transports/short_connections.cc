@@ -18,6 +18,13 @@ constexpr std::size_t kMostOpen = 1'024;
 bool is_clearly_shorter(Nanos kernel, Nanos way) { return kernel * 10 < way * 9; }
 /// Returns whether measuring again is not worth its cost.
 bool are_far_apart(Nanos one, Nanos other) { return one / 2 > other || other / 2 > one; }
+/// Returns the connections that the faster one must make so that what a measurement of the slower one has cost is a
+/// small part of their time.
+unsigned worth_of(Nanos faster, Nanos slower) {
+  constexpr unsigned kPerTime = ShortConnections::kWorth * ShortConnections::kMeasured;
+  const std::int64_t worth = (slower - faster) * kPerTime / std::max(faster, Nanos(1));
+  return static_cast<unsigned>(std::min<std::int64_t>(worth, ShortConnections::kLongestStretch));
+}
 
 }  // namespace
 
@@ -115,7 +122,7 @@ void ShortConnections::Course::settle() {
   const Maker faster = is_clearly_shorter(kernel, way) ? Maker::kernel : Maker::way;
   stretch_ = faster == faster_ && stretch_ != 0 ? std::min(2 * stretch_, kLongestStretch) : kFirstStretch;
   faster_ = faster;
-  left_ = stretch_;
+  left_ = std::max(stretch_, worth_of(std::min(way, kernel), std::max(way, kernel)));
 }
 
 void ShortConnections::Course::stay_with_way() {

@@ -28,9 +28,12 @@ class ShortConnections {
   static constexpr unsigned kWarmUp = 8;
   /// The longest time between two connections of a program that is limited by their cost.
   static constexpr Nanos kLongestPause = std::chrono::milliseconds(50);
-  /// Connections until the next comparison: the more, the more often comparisons had the same result.
+  /// Connections until the next comparison: the more, the more often comparisons had the same result, and the more time
+  /// the slower one has taken.
   static constexpr unsigned kFirstStretch = 1'024;
   static constexpr unsigned kLongestStretch = 16'384;
+  /// The stretch takes so many times what the slower one has cost, if the longest stretch is long enough.
+  static constexpr unsigned kWorth = 20;
   /// How many descriptors more than before tell of connections that stay open.
   static constexpr int kMoreDescriptors = 4;
 

@@ -83,6 +83,14 @@ TEST(ShortConnections, AreMeasuredOnceWhereOneIsFarFaster) {
   EXPECT_EQ(near.connect(8), 0) << "the way has its second turn";
 }
 
+TEST(ShortConnections, AreComparedRarelyWhereTheSlowerOneTakesLong) {
+  Program program(1'300us, 150us);
+  program.connect(kComparison);
+  const Nanos before = program.now;
+  program.connect(20'000);
+  EXPECT_LT(program.now - before, 20'000 * 150us * 106 / 100) << "six in a hundred more than over the kernel alone";
+}
+
 TEST(ShortConnections, ChangeTheirMakerWithTheMachine) {
   Program program(50us, 80us);
   program.connect(kComparison);
