@@ -66,11 +66,14 @@ void tune_buffer(Core& core) {
 }
 
 void sample_rtt(Core& core, const AckSummary& ack, Nanos now) {
-  if (ack.delivered.rtt >= Nanos(0)) {
-    core.rtt.sample(ack.delivered.rtt);
+  // What arrived long before its ACK, which a gap held back, comes with a repeated piece.
+  const Nanos acked = ack.delivered.repeated ? Nanos(-1) : ack.delivered.acked_rtt;
+  if (const Nanos rtt = acked >= Nanos(0) ? acked : ack.delivered.sacked_rtt; rtt >= Nanos(0)) {
+    core.rtt.sample(rtt, core.snd.una, core.snd.nxt);
+    core.rtt.note_least(ack.delivered.rtt);
   } else if (ack.delivered.acked_bytes != 0 && ack.echo.value_or(0) != 0) {
     const std::int32_t units = distance(*ack.echo, core.stamp(now));
-    if (units >= 0) core.rtt.sample(kTimestampUnit * std::max(units, 1));
+    if (units >= 0) core.rtt.sample(kTimestampUnit * std::max(units, 1), core.snd.una, core.snd.nxt);
   }
 }
 
@@ -106,7 +109,7 @@ void process_ack(Core& core, const SegmentIn& in, const Options& options, Nanos 
     recover(core, ack, now);
   if (ack.delivered.acked_bytes != 0) {
     tune_buffer(core);
-    if (core.board.empty()) arm_retransmission(core, now);
+    if (core.board.empty()) arm_retransmission(core, Arming::ack_came, now);
   }
   if (snd.blocked) tell_writable(core);
   if (snd.fin_acked) after_fin(core, now);

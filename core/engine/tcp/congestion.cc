@@ -14,9 +14,9 @@ class NewReno : public CongestionControl {
     bytes_ -= window.cwnd;
     window.cwnd += mss;
   }
-  std::uint32_t reduced(const CongestionWindow& window, std::uint32_t in_flight, std::uint32_t mss) override {
+  std::uint32_t reduced(const CongestionWindow& window, std::uint32_t mss) override {
     bytes_ = 0;
-    return std::max(std::min(window.cwnd, std::max(in_flight, mss)) / 2, 2 * mss);
+    return std::max(window.cwnd / mss / 2, 2U) * mss;
   }
   void undo() override { bytes_ = 0; }
 
@@ -42,7 +42,7 @@ class Cubic : public CongestionControl {
     fraction_ -= whole;
     window.cwnd += static_cast<std::uint32_t>(std::clamp(whole, 0.0, 1e9));
   }
-  std::uint32_t reduced(const CongestionWindow& window, std::uint32_t, std::uint32_t mss) override {
+  std::uint32_t reduced(const CongestionWindow& window, std::uint32_t mss) override {
     const double cwnd = static_cast<double>(window.cwnd) / mss;
     saved_ = most_;
     most_ = cwnd < most_ ? cwnd * (1 + kBeta) / 2 : cwnd;  // 4.7, fast convergence

@@ -21,8 +21,9 @@ class CongestionControl {
   virtual ~CongestionControl() = default;
   /// Grows the window in congestion avoidance for `acked` bytes that were acknowledged.
   virtual void avoid(CongestionWindow& window, std::uint32_t acked, std::uint32_t mss, Nanos srtt, Nanos now) = 0;
-  /// Returns the new ssthresh after a congestion event with `in_flight` bytes.
-  virtual std::uint32_t reduced(const CongestionWindow& window, std::uint32_t in_flight, std::uint32_t mss) = 0;
+  /// Returns the new ssthresh after a congestion event. Of the window and not of what is in flight (RFC 5681, 3.2,
+  /// equation 4), as Linux: a window grows only as far as it is used (RFC 7661).
+  virtual std::uint32_t reduced(const CongestionWindow& window, std::uint32_t mss) = 0;
   /// The event was none: the window was restored.
   virtual void undo() = 0;
 };

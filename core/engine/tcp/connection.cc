@@ -166,7 +166,7 @@ Status TcpConnection::begin(const Established& state, Nanos now) {
   if (!state.receive_queue.empty() || state.peer_closed) core.events |= kReadable;
   if (const std::uint32_t flight = state.snd_nxt - state.snd_una; flight != 0)
     core.board.add(state.snd_una, flight, static_cast<std::uint16_t>(core.full_mss()), now);
-  arm_retransmission(core, now);
+  arm_retransmission(core, Arming::ack_came, now);
   touch_keepalive(core, now);
   core.ack.now = core.ack.last_sent != core.rcv.nxt;
   return {};

@@ -254,7 +254,9 @@ void heed_echo(Core& core, const SegmentIn& in);  ///< RFC 3168, 6.1.2
 void undo_needless(Core& core, const AckSummary& ack);
 void detect_losses(Core& core, Nanos now);
 void enter_loss(Core& core, Nanos now);
-void arm_retransmission(Core& core, Nanos now);
+/// Why the timers of data in flight are set.
+enum class Arming { ack_came, data_left };
+void arm_retransmission(Core& core, Arming why, Nanos now);
 // output.cc
 bool has_nothing_to_send(const Core& core);
 bool produce_segment(Core& core, SegmentOut& out, Nanos now);  ///< `out` must be fresh

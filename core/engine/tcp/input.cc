@@ -67,9 +67,10 @@ void answer_with_reset(Core& core, const SegmentIn& in) {
 
 void sample_handshake(Core& core, const Options& options, Nanos now) {
   if (core.retries == 0 && !core.snd.syn_again) {
-    core.rtt.sample(now - core.snd.last_sent);
+    core.rtt.sample(now - core.snd.last_sent, core.snd.una, core.snd.nxt);
   } else if (core.timestamps && options.ts_echo != 0) {
-    core.rtt.sample(kTimestampUnit * std::max<std::int32_t>(distance(options.ts_echo, core.stamp(now)), 1));
+    const std::int32_t units = std::max<std::int32_t>(distance(options.ts_echo, core.stamp(now)), 1);
+    core.rtt.sample(kTimestampUnit * units, core.snd.una, core.snd.nxt);
   }
 }
 

@@ -174,7 +174,7 @@ void repeat(Core& core, SegmentOut& out, const Sent& piece, std::uint32_t most, 
   core.recovery.repeat_at_once = false;
   // As on Linux: the time-out is that of the first packet, which has just left.
   if (!probe && seq == core.snd.una) core.deadlines.stop(Deadlines::rto);
-  arm_retransmission(core, now);
+  arm_retransmission(core, Arming::data_left, now);
 }
 
 bool next_repeat(Core& core, SegmentOut& out, Nanos now) {
@@ -208,7 +208,7 @@ std::uint32_t usable(Core& core) {
 /// Nagle in Minshall's variant, TCP_CORK and MSG_MORE: whether the end of the queue, shorter than a packet, leaves.
 bool may_send_tail(Core& core, Nanos now) {
   SendSide& snd = core.snd;
-  if (snd.fin_queued || snd.send_small) return true;
+  if (snd.fin_queued || snd.send_small || core.recovery.probe_due) return true;
   if (snd.urgent && before(snd.next_data(), snd.urgent_end)) return true;
   if (core.set.cork || snd.more) {
     if (!core.deadlines.runs(Deadlines::cork))
@@ -231,10 +231,18 @@ std::uint32_t piece_length(Core& core, std::uint32_t packet, std::uint32_t room,
   return bytes != 0 && bytes >= snd.max_window / 2 ? bytes : 0;
 }
 
-/// A window that was not used for a time-out tells nothing about the path (RFC 5681, 4.1).
+/// A window that was not used tells less about the path with each time-out (RFC 2861, 3.2, as Linux): it is halved,
+/// down to the initial window (RFC 5681, 4.1). The threshold keeps three quarters.
 void restart_after_idle(Core& core, Nanos now) {
-  if (!core.board.empty() || core.snd.last_sent == Nanos{} || now - core.snd.last_sent <= core.rtt.base_rto()) return;
-  core.window.cwnd = std::min(core.window.cwnd, initial_window(core.full_mss()));
+  if (!core.board.empty() || core.snd.last_sent == Nanos{}) return;
+  const Nanos rto = core.rtt.rto();
+  Nanos idle = now - core.snd.last_sent;
+  if (idle <= rto) return;
+  CongestionWindow& window = core.window;
+  const std::uint32_t least = std::min(window.cwnd, initial_window(core.full_mss()));
+  window.ssthresh = std::max(window.ssthresh, window.cwnd / 4 * 3);
+  while ((idle -= rto) > Nanos{} && window.cwnd > least) window.cwnd /= 2;
+  window.cwnd = std::max(window.cwnd, least);
 }
 
 /// Data waits, nothing is in flight, and the peer's window is the reason.
@@ -270,7 +278,7 @@ void sent_new(Core& core, const SegmentOut& out, Nanos now) {
     core.recovery.probe_repeats = false;
     core.recovery.probe_end = snd.nxt;
   }
-  arm_retransmission(core, now);
+  arm_retransmission(core, Arming::data_left, now);
 }
 
 bool next_new(Core& core, SegmentOut& out, Nanos now) {

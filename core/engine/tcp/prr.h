@@ -22,7 +22,8 @@ class RateReduction {
     delivered_ += delivered;
     std::uint64_t count = 0;
     if (in_flight > ssthresh) {
-      const std::uint64_t share = (delivered_ * ssthresh + flight_ - 1) / flight_;
+      // Rounded up to a whole packet: the rest of one cannot leave.
+      const std::uint64_t share = (delivered_ * ssthresh + flight_ * mss - 1) / (flight_ * mss) * mss;
       count = share > sent_ ? share - sent_ : 0;
     } else {
       count = std::max<std::uint64_t>(delivered_ > sent_ ? delivered_ - sent_ : 0, delivered) + (safe ? mss : 0);

@@ -16,7 +16,7 @@ void save_prior(Core& core) {
 
 void reduce(Core& core) {
   core.cwr_due = core.ecn;  // RFC 3168, 6.1.2: whatever the cause is
-  core.window.ssthresh = core.congestion->reduced(core.window, core.board.total_bytes(), core.full_mss());
+  core.window.ssthresh = core.congestion->reduced(core.window, core.full_mss());
 }
 
 namespace {
@@ -69,9 +69,9 @@ void count_duplicates(Core& core, const AckSummary& ack) {
   }
 }
 
-/// What an ACK has delivered; a duplicate without SACK stands for a packet, once.
+/// What an ACK has delivered, in whole packets; a duplicate without SACK stands for a packet, once.
 std::uint32_t delivered_bytes(const Core& core, const AckSummary& ack) {
-  if (core.sack) return ack.delivered.bytes;
+  if (core.sack) return ack.delivered.packets * core.full_mss();
   if (ack.duplicate) return core.full_mss();
   return ack.delivered.acked_bytes - std::min(ack.delivered.acked_bytes, core.recovery.duplicate_bytes);
 }
@@ -109,10 +109,11 @@ bool fills_window(const Core& core) {
   return core.window.in_slow_start() && core.window.cwnd < 2ull * core.snd.most_flight;
 }
 
+/// Grows by what has arrived: what was SACKed before has had its turn.
 void grow_window(Core& core, const AckSummary& ack, Nanos now) {
-  std::uint32_t acked = ack.delivered.acked_bytes;
-  if (acked == 0 || !fills_window(core)) return;
+  if (ack.delivered.acked_bytes == 0 || !fills_window(core)) return;
   if (core.reduced && core.recovery.phase == Phase::open) return;
+  std::uint32_t acked = core.sack ? ack.delivered.bytes : core.recovery.delivered_now;
   CongestionWindow& window = core.window;
   if (window.ssthresh == UINT32_MAX) {
     window.cwnd += core.slow_start.grow(acked, ack.delivered.rtt, core.snd.una, core.snd.nxt);
@@ -130,7 +131,7 @@ void grow_window(Core& core, const AckSummary& ack, Nanos now) {
 /// 6.2, step 4: until reordering was seen, three packets beyond a gap are proof enough.
 Nanos reordering_window(const Core& core) {
   const Recovery& recovery = core.recovery;
-  const bool proof = recovery.phase != Phase::open || core.board.sacked_bytes() >= 3 * core.full_mss();
+  const bool proof = recovery.phase != Phase::open || core.board.has_sacked(3);
   if (!recovery.reordering_seen && proof) return Nanos{};
   return std::min(core.rtt.least() / 4 * recovery.reordering_factor, core.rtt.smoothed());
 }
@@ -169,8 +170,11 @@ void recover(Core& core, const AckSummary& ack, Nanos now) {
   recovery.guarded = recovery.guarded && core.snd.una == recovery.high;
   judge_probe(core, ack);
   undo_needless(core, ack);
-  if (recovery.phase != Phase::open && at_or_before(recovery.high, core.snd.una)) leave_recovery(core);
+  const bool is_over = recovery.phase != Phase::open && at_or_before(recovery.high, core.snd.una);
+  if (is_over) leave_recovery(core);
   if (recovery.phase != Phase::recovery) grow_window(core, ack, now);
+  // RFC 5681, 4.3: a loss of what left after the first one is a second sign of congestion, though its repeat is out.
+  if (is_over && core.sack && core.board.has_missing()) enter_recovery(core);
   if (!core.sack) count_duplicates(core, ack);
   if (ack.delivered.bytes != 0) detect_losses(core, now);  // the timer sees to the rest
   if (recovery.phase == Phase::recovery && recovery.delivered_now != 0)
@@ -179,7 +183,7 @@ void recover(Core& core, const AckSummary& ack, Nanos now) {
                                   ack.delivered.acked_bytes != 0 && losses == core.board.losses());
   recovery.delivered_now = 0;
   if (!core.board.empty() && (ack.delivered.bytes != 0 || ack.delivered.acked_bytes != 0))
-    arm_retransmission(core, now);
+    arm_retransmission(core, Arming::ack_came, now);
 }
 
 void enter_loss(Core& core, Nanos now) {
@@ -202,7 +206,7 @@ void enter_loss(Core& core, Nanos now) {
 }
 
 /// Starts the time-out when data is in flight, and the tail loss probe before it (RFC 8985, 7.2).
-void arm_retransmission(Core& core, Nanos now) {
+void arm_retransmission(Core& core, Arming why, Nanos now) {
   Deadlines& deadlines = core.deadlines;
   deadlines.stop(Deadlines::tail_probe);
   if (core.board.empty()) return deadlines.stop(Deadlines::rto);
@@ -211,7 +215,12 @@ void arm_retransmission(Core& core, Nanos now) {
   if (!core.sack || recovery.phase != Phase::open || recovery.probe_out || core.board.sacked_bytes() != 0) return;
   Nanos wait = core.rtt.measured() ? 2 * core.rtt.smoothed() : std::chrono::seconds(1);
   wait += core.board.total_bytes() <= core.full_mss() ? RttEstimator::kLeastRto : std::chrono::milliseconds(2);
-  deadlines.at[Deadlines::tail_probe] = std::min(now + wait, deadlines.at[Deadlines::rto]);
+  Nanos latest = deadlines.at[Deadlines::rto];
+  if (why == Arming::data_left) {  // as on Linux the time-out counts from when the first packet has left
+    const Nanos time_out = core.board.front().sent_at + core.rtt.rto();
+    if (time_out > now) latest = std::min(latest, time_out);
+  }
+  deadlines.at[Deadlines::tail_probe] = std::min(now + wait, latest);
 }
 
 }  // namespace ringsock::engine::tcp

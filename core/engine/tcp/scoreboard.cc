@@ -12,7 +12,7 @@ void Scoreboard::add(Seq seq, std::uint32_t bytes, std::uint16_t unit, Nanos now
 /// RFC 8985, 6.2, steps 1 to 3. An answer to a repeated piece that comes too early belongs to its first copy.
 void Scoreboard::delivered(const Sent& piece, Nanos now, Nanos min_rtt, Delivered& out) {
   const Nanos rtt = now - piece.sent_at;
-  out.packets += (piece.bytes + piece.unit - 1) / piece.unit;
+  out.packets += piece.packets();
   if (!piece.repeated) {
     if (!out.fresh_end || before(piece.end(), *out.fresh_end)) out.fresh_end = piece.end();
     if (out.rtt < Nanos(0) || rtt < out.rtt) out.rtt = rtt;
@@ -34,6 +34,7 @@ void Scoreboard::acknowledge_piece(Sent& piece, std::uint32_t bytes, Nanos now, 
   if (!piece.sacked) {
     delivered(part, now, min_rtt, out);
     out.bytes += bytes;
+    if (!piece.repeated) out.acked_rtt = std::max(out.acked_rtt, now - piece.sent_at);
   }
   out.repeated |= piece.repeated;
   out.acked_bytes += bytes;
@@ -88,6 +89,7 @@ void Scoreboard::sack(Seq begin, Seq end, Nanos now, Nanos min_rtt, Delivered& o
       cut(at, covered);
     }
     delivered(pieces_[at], now, min_rtt, out);
+    if (!pieces_[at].repeated) out.sacked_rtt = std::max(out.sacked_rtt, now - pieces_[at].sent_at);
     set_lost(pieces_[at], false);
     pieces_[at].sacked = out.sacked = true;
     sacked_ += pieces_[at].bytes;
@@ -153,6 +155,15 @@ std::uint32_t Scoreboard::repeated_bytes() const {
     if (pieces_[at].repeated && !pieces_[at].sacked && !pieces_[at].lost) bytes += pieces_[at].bytes;
   return bytes;
 }
+
+bool Scoreboard::has_sacked(std::uint32_t packets) const {
+  std::uint32_t found = 0;
+  for (std::size_t at = head_; at < pieces_.size() && found < packets && sacked_ != 0; ++at)
+    if (pieces_[at].sacked) found += pieces_[at].packets();
+  return found >= packets;
+}
+
+bool Scoreboard::has_missing() const { return lost_ != 0 || repeated_bytes() != 0; }
 
 const Sent* Scoreboard::first_lost() const {
   if (lost_ == 0) return nullptr;

@@ -21,6 +21,7 @@ struct Sent {
   bool lost = false;  ///< and not repeated since
   bool repeated = false;
   [[nodiscard]] Seq end() const { return seq + bytes; }
+  [[nodiscard]] std::uint32_t packets() const { return (bytes + unit - 1) / unit; }
 };
 
 /// What one acknowledgement has delivered.
@@ -32,7 +33,10 @@ struct Delivered {
   bool sacked = false;            ///< something was newly sacked
   std::optional<Seq> fresh_end;   ///< of the first piece delivered that was never repeated
   bool reordered = false;         ///< a piece that was never repeated arrived after a later one
-  Nanos rtt{-1};                  ///< of a piece that was never repeated; under 0: none
+  // Of pieces that were never repeated; under 0: there is none.
+  Nanos rtt{-1};         ///< the shortest
+  Nanos acked_rtt{-1};   ///< the longest of those acknowledged cumulatively: with what a delayed ACK takes
+  Nanos sacked_rtt{-1};  ///< the longest of those newly sacked
 };
 
 /// The record of pieces in flight, at most kMostPieces, and RACK's view of it. Threads: one at a time.
@@ -73,6 +77,10 @@ class Scoreboard {
   [[nodiscard]] std::uint32_t total_bytes() const { return total_; }
   /// Counts what has left again and is neither acknowledged nor lost once more.
   [[nodiscard]] std::uint32_t repeated_bytes() const;
+  /// Returns whether so many packets are sacked. Looks at pieces until there are.
+  [[nodiscard]] bool has_sacked(std::uint32_t packets) const;
+  /// Returns whether something is lost, or its repeat is under way.
+  [[nodiscard]] bool has_missing() const;
   [[nodiscard]] std::size_t memory_bytes() const { return pieces_.capacity() * sizeof(Sent); }
   /// Returns how often a piece was marked as lost.
   [[nodiscard]] std::uint32_t losses() const { return losses_; }

@@ -23,7 +23,10 @@ bool was_needless(Core& core, const AckSummary& ack) {
   Recovery& recovery = core.recovery;
   if (!recovery.may_undo || recovery.repeats == 0) return false;
   const bool old_echo = ack.echo.value_or(0) != 0 && before(*ack.echo, recovery.first_repeat_stamp);
-  if (ack.delivered.repeated && old_echo) return true;  // RFC 3522: the first copy was acknowledged
+  if (ack.delivered.repeated && old_echo) {  // RFC 3522: the first copy was acknowledged
+    recovery.reordering_seen |= recovery.phase == Phase::recovery;
+    return true;
+  }
   if (!ack.duplicate_sack || before(ack.duplicate_sack->begin, recovery.start) ||
       before(recovery.high, ack.duplicate_sack->end))
     return false;

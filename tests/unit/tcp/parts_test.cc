@@ -83,7 +83,7 @@ void run(CongestionControl& control, CongestionWindow& window, Nanos& now, Nanos
 TEST(Cubic, ComesBackToItsLastWindowAfterK) {
   auto cubic = make_congestion_control(Algorithm::cubic);
   CongestionWindow window{.cwnd = 100'000};
-  window.cwnd = window.ssthresh = cubic->reduced(window, 100'000, 1000);
+  window.cwnd = window.ssthresh = cubic->reduced(window, 1000);
   EXPECT_EQ(window.cwnd, 70'000u);
   Nanos now = seconds(1);
   run(*cubic, window, now, now + milliseconds(4200), milliseconds(100));  // K is 4.217 s
@@ -95,7 +95,7 @@ TEST(Cubic, ComesBackToItsLastWindowAfterK) {
 TEST(Cubic, IsNoSlowerThanRenoOnAShortPath) {
   auto cubic = make_congestion_control(Algorithm::cubic);
   CongestionWindow window{.cwnd = 100'000};
-  window.cwnd = window.ssthresh = cubic->reduced(window, 100'000, 1000);
+  window.cwnd = window.ssthresh = cubic->reduced(window, 1000);
   Nanos now = seconds(1);
   run(*cubic, window, now, now + seconds(1), milliseconds(10));
   EXPECT_GT(window.cwnd, 110'000u);
@@ -104,7 +104,7 @@ TEST(Cubic, IsNoSlowerThanRenoOnAShortPath) {
 TEST(Cubic, APauseOfTheApplicationIsNoGrowth) {
   auto cubic = make_congestion_control(Algorithm::cubic);
   CongestionWindow window{.cwnd = 100'000};
-  window.cwnd = window.ssthresh = cubic->reduced(window, 100'000, 1000);
+  window.cwnd = window.ssthresh = cubic->reduced(window, 1000);
   Nanos now = seconds(1);
   run(*cubic, window, now, now + seconds(2), milliseconds(100));
   const std::uint32_t before = window.cwnd;
@@ -116,8 +116,8 @@ TEST(Cubic, APauseOfTheApplicationIsNoGrowth) {
 TEST(Cubic, GivesWayFasterWhenItsWindowShrinks) {
   auto cubic = make_congestion_control(Algorithm::cubic);
   CongestionWindow window{.cwnd = 100'000};
-  window.cwnd = cubic->reduced(window, 100'000, 1000);
-  window.cwnd = cubic->reduced(window, 70'000, 1000);
+  window.cwnd = cubic->reduced(window, 1000);
+  window.cwnd = cubic->reduced(window, 1000);
   EXPECT_EQ(window.cwnd, 49'000u);
   Nanos now = seconds(1);
   run(*cubic, window, now, now + seconds(3), milliseconds(400));
@@ -127,7 +127,7 @@ TEST(Cubic, GivesWayFasterWhenItsWindowShrinks) {
 TEST(Cubic, AnUndoneEventIsForgotten) {
   auto cubic = make_congestion_control(Algorithm::cubic);
   CongestionWindow window{.cwnd = 100'000};
-  (void)cubic->reduced(window, 100'000, 1000);
+  (void)cubic->reduced(window, 1000);
   cubic->undo();
   window.cwnd = window.ssthresh = 100'000;
   Nanos now = seconds(1);

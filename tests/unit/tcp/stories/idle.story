@@ -1,4 +1,4 @@
-story after a pause longer than the time-out the window is the initial one
+story after a pause of many time-outs the window is the initial one
 0 begin
 0 write 30000
 0 > P. 1:10001 ack 1
@@ -12,6 +12,23 @@ story after a pause longer than the time-out the window is the initial one
 1.010 < . 1:1 ack 40001
 1.010 > P. 40001:60001 ack 1
 1.020 < . 1:1 ack 60001
+
+# RFC 2861, 3.2; RFC 6298: the time-out is 210 ms
+story each time-out of a pause halves the window
+0 begin
+0 write 51000
+0 > P. 1:10001 ack 1
+0.010 < . 1:1 ack 10001
+0.010 > P. 10001:30001 ack 1
+0.020 < . 1:1 ack 30001
+0.020 > P. 30001:51001 ack 1
+0.030 < . 1:1 ack 51001
+0.030 cwnd 61000
+0.300 write 20000
+0.300 cwnd 30500
+0.300 > P. 51001:71001 ack 1
+0.300 ssthresh 4294967295
+0.310 < . 1:1 ack 71001
 
 story after a short pause it is kept
 0 begin

@@ -198,9 +198,9 @@ story a new flight is probed anew
 0.310 write 3000
 0.310 > P. 4001:7001 ack 1
 0.310 probes 1
-0.539 > nothing
-0.540 > P. 6001:7001 ack 1
-0.540 probes 2
+0.511 > nothing
+0.512 > P. 6001:7001 ack 1
+0.512 probes 2
 0.640 < . 1:1 ack 7001
 
 # RFC 8985, 6.2, step 4: the least RTT is 50 ms now

@@ -53,16 +53,35 @@ story a recovery sends in proportion to what arrives
 0.100 > . 1:1001 ack 1
 0.100 ssthresh 7000
 0.100 < . 1:1 ack 1 sack 1001-5001
-0.100 < . 1:1 ack 1 sack 1001-6001
-0.100 > nothing
-0.100 < . 1:1 ack 1 sack 1001-7001
 0.100 > . 12001:13001 ack 1
-0.100 < . 1:1 ack 1 sack 1001-8001
+0.100 < . 1:1 ack 1 sack 1001-6001
 0.100 > . 13001:14001 ack 1
+0.100 < . 1:1 ack 1 sack 1001-7001
+0.100 > nothing
+0.100 < . 1:1 ack 1 sack 1001-8001
+0.100 > nothing
 0.200 < . 1:1 ack 14001
-0.200 cwnd 8058
+0.200 cwnd 7529
 0.200 > P. 14001:20001 ack 1
 0.300 < . 1:1 ack 20001
+
+# RFC 5681, 4.3
+story a loss of what left during a recovery reduces the window again
+0 begin reno
+0 write 14000
+0 > P. 1:10001 ack 1
+0.100 < . 1:1 ack 1 sack 1001-4001
+0.100 > . 1:1001 ack 1
+0.100 > . 10001:11001 ack 1
+0.100 ssthresh 5000
+0.101 < . 1:1 ack 1 sack 1001-10001
+0.101 > P. 11001:14001 ack 1
+0.202 < . 1:1 ack 1 sack 1001-10001 sack 11001-14001
+0.202 > . 1:1001 ack 1
+0.202 > . 10001:11001 ack 1
+0.302 < . 1:1 ack 10001 sack 11001-14001
+0.302 ssthresh 2000
+0.400 < . 1:1 ack 14001
 
 story many losses do not stop the recovery
 0 begin

@@ -14,7 +14,7 @@ story NewReno halves the flight for a fast retransmit
 0.200 cwnd 6000
 
 # RFC 5681, 3.1, (4): at least two segments
-story the threshold is two segments at least
+story the threshold is half of the window, however little is in flight
 0 begin reno nosack
 0 write 3500
 0 > P. 1:3501 ack 1
@@ -22,8 +22,21 @@ story the threshold is two segments at least
 0.100 < . 1:1 ack 1
 0.100 < . 1:1 ack 1
 0.100 > . 1:1001 ack 1
-0.100 ssthresh 2000
+0.100 ssthresh 5000
 0.200 < . 1:1 ack 3501
+
+story the threshold is two segments at least
+0 begin reno nosack
+0 write 1000
+0 > P. 1:1001 ack 1
+1 > P. 1:1001 ack 1
+1.100 < . 1:1 ack 1001
+1.100 cwnd 2000
+1.100 write 2000
+1.100 > P. 1001:3001 ack 1
+3.100 > . 1001:2001 ack 1
+3.100 ssthresh 2000
+3.200 < . 1:1 ack 3001
 
 # RFC 5681, 3.1, (4) after a time-out
 story a time-out halves the flight and leaves one segment
@@ -156,7 +169,7 @@ story without new data duplicates send nothing before the third
 0.100 < . 1:1 ack 1
 0.100 > nothing
 0.200 < . 1:1 ack 10001
-0.200 cwnd 20000
+0.200 cwnd 18000
 
 # RFC 6298, (2.2) and (2.3): RTTVAR 62.5 ms, SRTT 112.5 ms
 story the second measurement is weighed as the RFC says

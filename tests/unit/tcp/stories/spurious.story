@@ -111,7 +111,7 @@ story a DSACK of all repeats undoes the recovery
 0.100 < . 1:1 ack 1 sack 1001-4001
 0.100 > . 1:1001 ack 1
 0.101 < . 1:1 ack 10001
-0.101 cwnd 7756
+0.101 cwnd 7529
 0.200 < . 1:1 ack 10001 sack 1-1001
 0.200 dsacks 1
 0.200 undone 1
@@ -124,10 +124,10 @@ story a DSACK of a tail probe is no loss and undoes no earlier reduction
 0.100 < . 1:1 ack 1 sack 1001-10001
 0.100 > . 1:1001 ack 1
 0.200 < . 1:1 ack 10001
-0.200 cwnd 7756
+0.200 cwnd 7075
 0.200 write 3000
 0.200 > P. 10001:13001 ack 1
 0.402 > P. 12001:13001 ack 1
 0.500 < . 1:1 ack 13001 sack 12001-13001
 0.500 undone 0
-0.500 cwnd 7756
+0.500 cwnd 7075
