@@ -74,14 +74,14 @@ Readable readable_now(const Core& core) {
   return core.set.urgent_inline ? Readable{0, size} : Readable{1, size - 1};
 }
 
-/// RFC 9293, 3.8.6.2.2: tells the peer of a window that has opened by much.
+/// RFC 9293, 3.8.6.2.2: tells the peer of a window that has opened by much. As on Linux: of one that was less than half
+/// of the buffer and is twice as large now; data that comes is acknowledged with the window anyway.
 void tell_window(Core& core, Nanos now) {
   if (!core.synchronized() || core.rcv.fin || core.state == State::time_wait) return;
   const std::uint32_t free = free_window(core);
   const std::uint32_t left = core.rcv.left();
   const std::uint32_t step = std::min<std::uint32_t>(2u * core.rcv.mss, core.rcv.buffer / 2);
-  if (free < left + step) return;
-  if (left < step || free - left >= core.rcv.buffer / 4) schedule_ack(core, now, true);
+  if (free >= left + step && free >= 2 * left && 2 * left <= core.rcv.buffer) schedule_ack(core, now, true);
 }
 
 /// The buffer follows what the application reads in a round trip, twice over for a sender in slow start.

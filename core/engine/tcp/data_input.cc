@@ -50,6 +50,7 @@ bool acks_at_once(Core& core, const SegmentIn& in, Nanos now) {
   const std::uint32_t waiting = core.rcv.nxt - ack.last_sent;
   // More than a full packet, as on Linux: a sender may hold back its last, short one until then (Nagle).
   if (in.merged > 1 || in.payload.size() > core.rcv.mss || waiting > core.rcv.mss) return true;
+  if ((in.flags & kFin) != 0) return false;  // take_fin() decides
   return core.set.quick_ack || (ack.quick_left > 0 && !ack.interactive);
 }
 
@@ -80,11 +81,15 @@ void take_bytes(Core& core, const SegmentIn& in, const Options& options, Nanos n
   schedule_ack(core, now, acks_at_once(core, in, now) || had_gap || rcv.queue.has_gap() || rcv.duplicate.has_value());
 }
 
+/// As on Linux, the ACK of a FIN waits for our own FIN or data to ride on, unless we have closed before or no data
+/// came.
 void take_fin(Core& core, Nanos now) {
   core.rcv.fin = true;
   ++core.rcv.nxt;
   core.events |= kPeerClosed | kReadable;
-  core.ack.now = true;
+  core.ack.interactive = true;
+  const bool answers_data = core.state == State::established && core.counters.bytes_received != 0;
+  schedule_ack(core, now, !answers_data || core.rcv.nxt - core.ack.last_sent > core.rcv.mss);
   if (core.state == State::established) enter(core, State::close_wait, now);
   if (core.state == State::fin_wait_1) enter(core, State::closing, now);
   if (core.state == State::fin_wait_2) enter(core, State::time_wait, now);
@@ -109,7 +114,7 @@ void process_data(Core& core, const SegmentIn& in, const Options& options, Nanos
   }
   take_urgent(core, in);
   if (!in.payload.empty()) take_bytes(core, in, options, now);
-  if ((in.flags & kFin) != 0) core.ack.now = true;
+  if ((in.flags & kFin) != 0 && (before(rcv.nxt, end) || rcv.queue.reaches_beyond(end))) core.ack.now = true;
   if ((in.flags & kFin) != 0 && !rcv.fin_known && at_or_before(rcv.nxt, end) && !rcv.queue.reaches_beyond(end)) {
     rcv.fin_known = true;
     rcv.fin_seq = end;

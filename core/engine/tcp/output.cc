@@ -68,7 +68,8 @@ Options current_options(Core& core, Nanos now) {
 /// An acknowledgement leaves with this segment.
 void count_ack(Core& core) {
   AckPolicy& ack = core.ack;
-  if (ack.quick_left > 0 && ack.last_sent != core.rcv.nxt) --ack.quick_left;
+  const bool was_due = ack.now || core.deadlines.runs(Deadlines::ack) || ack.last_sent != core.rcv.nxt;
+  if (ack.quick_left > 0 && was_due) --ack.quick_left;
   ack.now = false;
   ack.last_sent = core.rcv.nxt;
   core.deadlines.stop(Deadlines::ack);

@@ -69,8 +69,8 @@ story a FIN behind the window waits until the bytes before it were taken
 0 read 4000
 0 > . 1:1 ack 4001 win 4000
 0 < F. 4001:4501 ack 1
-0 > . 1:1 ack 4502
 0 state 6
+0.040 > . 1:1 ack 4502
 
 # RFC 9293, 3.10.7.4: an old segment with a new tail
 story the new part of a segment that overlaps the left edge is taken

@@ -11,7 +11,7 @@ story a FIN that overtakes data waits for it
 story data behind the peer's FIN is dropped
 0 begin
 0 < FP. 1:101 ack 1
-0 > . 1:1 ack 102
+0 > nothing
 0 < P. 102:202 ack 1
 0 > . 1:1 ack 102
 0 readable 100

@@ -67,8 +67,8 @@ story a FIN within bytes that have arrived is not believed
 0 > . 1:1 ack 801
 0 readable 800
 0 < F. 801:801 ack 1
-0 > . 1:1 ack 802
 0 state 6
+0.040 > . 1:1 ack 802
 
 story a DSACK of unsent bytes undoes nothing
 0 begin

@@ -296,7 +296,6 @@ story both sides close while data is on the way
 story a reset behind the peer's FIN is an error of sending only
 0 begin
 0 < FP. 1:101 ack 1
-0 > . 1:1 ack 102
 0 write 10
 0 > P. 1:11 ack 102
 0.010 < R 102:102
