@@ -1,10 +1,11 @@
-// The round trip of 64 bytes by each way of VMA's Extra API to receive, for extra_ways.sh: extra_ways WAY PEER. WAY is
-// recvfrom, callback, zerocopy or socketxtreme; PEER is kernel (a process of the other host that spins on a socket of
-// the kernel) or same (both ends receive by WAY). Prints the median in nanoseconds.
+// The round trip of 64 bytes by each way of VMA's Extra API to receive, for extra_ways.sh: extra_ways WAY PEER [tcp].
+// WAY is recvfrom, callback, zerocopy or socketxtreme; PEER is kernel (a process of the other host that spins on a
+// socket of the kernel) or same (both ends receive by WAY). Prints the median in nanoseconds.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <mellanox/vma_extra.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -47,15 +48,40 @@ void run_on_cpu(unsigned cpu) {
   ::sched_setaffinity(0, sizeof set, &set);
 }
 
-/// One end, bound and connected. Each try_ function receives a datagram if there is one.
+constexpr const char* kClient = "10.9.0.1";
+constexpr const char* kServer = "10.9.0.2";
+
+const sockaddr* bare(const sockaddr_in& name) { return reinterpret_cast<const sockaddr*>(&name); }
+
+/// A UDP socket of `own`, connected to the other host.
+int open_udp(const char* own) {
+  const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
+  const sockaddr_in here = address(own), there = address(own == kClient ? kServer : kClient);
+  if (::bind(fd, bare(here), sizeof here) != 0 || ::connect(fd, bare(there), sizeof there) != 0) std::exit(3);
+  return fd;
+}
+
+/// A TCP connection between both hosts.
+int open_tcp(const char* own) {
+  const int on = 1;
+  int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  const sockaddr_in server = address(kServer);
+  if (own == kServer) {
+    const int listener = fd;
+    if (::bind(listener, bare(server), sizeof server) != 0 || ::listen(listener, 1) != 0) std::exit(3);
+    fd = ::accept(listener, nullptr, nullptr);
+    ::close(listener);
+  } else if (::connect(fd, bare(server), sizeof server) != 0) {
+    std::exit(3);
+  }
+  if (::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) std::exit(3);
+  return fd;
+}
+
+/// One end, connected. Each try_ function receives a message if there is one.
 class End {
  public:
-  End(std::string_view way, const char* own, const char* peer) : way_(way) {
-    fd_ = ::socket(AF_INET, SOCK_DGRAM, 0);
-    const sockaddr_in here = address(own), there = address(peer);
-    if (::bind(fd_, reinterpret_cast<const sockaddr*>(&here), sizeof here) != 0 ||
-        ::connect(fd_, reinterpret_cast<const sockaddr*>(&there), sizeof there) != 0)
-      std::exit(3);
+  End(std::string_view way, const char* own, bool tcp) : way_(way), fd_(tcp ? open_tcp(own) : open_udp(own)) {
     if (way_ == "callback" && api().register_recv_callback(fd_, count_and_drop, this) != 0) std::exit(3);
     if (way_ == "socketxtreme" && api().get_socket_rings_fds(fd_, &ring_, 1) != 1) std::exit(3);
   }
@@ -76,8 +102,8 @@ class End {
     if (way_ == "recvfrom") return ::recv(fd_, room_.data(), room_.size(), MSG_DONTWAIT) == kBytes;
     if (way_ == "callback") {
       seen_ = 0;
-      ::recv(fd_, room_.data(), room_.size(), MSG_DONTWAIT);
-      return seen_ != 0;
+      const ssize_t got = ::recv(fd_, room_.data(), room_.size(), MSG_DONTWAIT);
+      return seen_ != 0 || got == kBytes;  // what came before the callback was registered
     }
     return way_ == "zerocopy" ? try_zero_copy() : try_socketxtreme();
   }
@@ -91,23 +117,39 @@ class End {
   bool try_socketxtreme() {
     vma_completion_t completion{};
     if (api().socketxtreme_poll(ring_, &completion, 1, 0) != 1) return false;
+    if ((completion.events & VMA_SOCKETXTREME_PACKET) == 0) return false;
     api().socketxtreme_free_vma_packets(&completion.packet, 1);
     return true;
   }
 
   const std::string_view way_;
-  int fd_ = -1;
+  const int fd_;
   int ring_ = -1;
   int seen_ = 0;
   alignas(16) std::array<char, 2048> room_{};
 };
 
-/// Answers for ever by system calls, which no library sees.
-[[noreturn]] void echo_by_kernel() {
-  const int fd = static_cast<int>(::syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0));
-  const sockaddr_in here = address("10.9.0.2"), there = address("10.9.0.1");
-  if (::syscall(SYS_bind, fd, &here, sizeof here) != 0 || ::syscall(SYS_connect, fd, &there, sizeof there) != 0)
-    std::_Exit(3);
+int by_kernel(long result) {
+  if (result < 0) std::_Exit(3);
+  return static_cast<int>(result);
+}
+
+/// A socket of the server that no library sees, connected to the client.
+int open_by_kernel(bool tcp) {
+  const int fd = by_kernel(::syscall(SYS_socket, AF_INET, tcp ? SOCK_STREAM : SOCK_DGRAM, 0));
+  const sockaddr_in here = address(kServer), there = address(kClient);
+  by_kernel(::syscall(SYS_bind, fd, &here, sizeof here));
+  if (!tcp) return by_kernel(::syscall(SYS_connect, fd, &there, sizeof there)), fd;
+  const int on = 1;
+  by_kernel(::syscall(SYS_listen, fd, 1));
+  const int accepted = by_kernel(::syscall(SYS_accept4, fd, nullptr, nullptr, 0));
+  by_kernel(::syscall(SYS_setsockopt, accepted, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
+  return accepted;
+}
+
+/// Answers for ever by system calls.
+[[noreturn]] void echo_by_kernel(bool tcp) {
+  const int fd = open_by_kernel(tcp);
   std::array<char, 2048> room;
   for (;;) {
     const long got = ::syscall(SYS_recvfrom, fd, room.data(), room.size(), MSG_DONTWAIT, nullptr, nullptr);
@@ -115,13 +157,13 @@ class End {
   }
 }
 
-[[noreturn]] void be_the_other_host(std::string_view way, std::string_view peer) {
+[[noreturn]] void be_the_other_host(std::string_view way, std::string_view peer, bool tcp) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   run_on_cpu(1);
   const int there = ::open((std::string("/run/netns/") + std::getenv("TWO_HOSTS_PEER")).c_str(), O_RDONLY);
   if (there < 0 || ::setns(there, CLONE_NEWNET) != 0) std::_Exit(3);
-  if (peer == "kernel") echo_by_kernel();
-  End end(way, "10.9.0.2", "10.9.0.1");
+  if (peer == "kernel") echo_by_kernel(tcp);
+  End end(way, kServer, tcp);
   for (;;) {
     end.receive();
     end.send();
@@ -131,16 +173,17 @@ class End {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3 || std::getenv("TWO_HOSTS_PEER") == nullptr) {
-    std::fprintf(stderr, "usage: two_hosts.sh extra_ways recvfrom|callback|zerocopy|socketxtreme kernel|same\n");
+  const bool tcp = argc == 4 && std::string_view(argv[3]) == "tcp";
+  if ((argc != 3 && !tcp) || std::getenv("TWO_HOSTS_PEER") == nullptr) {
+    std::fprintf(stderr, "usage: two_hosts.sh extra_ways recvfrom|callback|zerocopy|socketxtreme kernel|same [tcp]\n");
     return 2;
   }
   const pid_t other = ::fork();
-  if (other == 0) be_the_other_host(argv[1], argv[2]);
+  if (other == 0) be_the_other_host(argv[1], argv[2], tcp);
   run_on_cpu(0);
   ::usleep(300'000);  // until the other host listens
   ::alarm(60);
-  End end(argv[1], "10.9.0.1", "10.9.0.2");
+  End end(argv[1], kClient, tcp);
   std::vector<std::chrono::nanoseconds> trips;
   for (int i = 0; i < kWarmUp + kRounds; ++i) {
     const auto begin = std::chrono::steady_clock::now();

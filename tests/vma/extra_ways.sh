@@ -1,6 +1,6 @@
 #!/bin/bash
 # How fast the ways of VMA's Extra API to receive are, over libvma between two hosts of this machine: round trips of 64
-# bytes, and datagrams of 1,400 bytes that are there already. Usage, in the build directory: extra_ways.sh [RUNS] (3;
+# bytes by UDP and TCP, and datagrams of 1,400 bytes that are there already. Usage, in the build directory: extra_ways.sh [RUNS] (3;
 # medians). Prints a line for each measure: its name, and the figures of recvfrom, callback, zero copy and SocketXtreme.
 set -uo pipefail
 runs=${1:-3} here=$(dirname "$0")
@@ -8,7 +8,7 @@ runs=${1:-3} here=$(dirname "$0")
 export VMA_TRACELEVEL=error TWO_HOSTS_PRELOAD=${EXTRA_WAYS_LIBRARY:-$PWD/.libs/libvma.so}
 ways=(recvfrom callback zerocopy socketxtreme)
 
-# measure NAME FIELD PROGRAM [PEER]: in turns, so that all ways meet the same machine.
+# measure NAME FIELD PROGRAM [WORD...]: in turns, so that all ways meet the same machine.
 measure() {
   local name=$1 field=$2 program=$3 run way
   shift 3
@@ -27,4 +27,6 @@ measure() {
 }
 measure round_trip_kernel_peer_ns 1 extra_ways kernel
 measure round_trip_both_ns 1 extra_ways same
+VMA_TCP=on measure tcp_round_trip_kernel_peer_ns 1 extra_ways kernel tcp
+VMA_TCP=on measure tcp_round_trip_both_ns 1 extra_ways same tcp
 measure datagram_1400_ns 2 packets_cost
