@@ -68,7 +68,11 @@ void take_bytes(Core& core, const SegmentIn& in, const Options& options, Nanos n
   ReceiveSide& rcv = core.rcv;
   core.counters.data_packets_in += in.merged;
   const Piece piece = trim(core, in);
-  if (piece.bytes.empty()) return schedule_ack(core, now, true);
+  if (piece.bytes.empty()) {  // the peer repeats, and is in slow start again
+    core.ack.quick_left = AckPolicy::kQuickAcks;
+    core.ack.interactive = false;
+    return schedule_ack(core, now, true);
+  }
   const bool had_gap = rcv.queue.has_gap();
   if (had_gap && !before(in.seq, rcv.nxt))  // otherwise trim() has found the first duplicate part
     if (const auto part = rcv.queue.first_overlap(piece.seq, piece.end())) rcv.duplicate = part;
