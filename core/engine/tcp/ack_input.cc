@@ -70,7 +70,7 @@ void sample_rtt(Core& core, const AckSummary& ack, Nanos now) {
   const Nanos acked = ack.delivered.repeated ? Nanos(-1) : ack.delivered.acked_rtt;
   if (const Nanos rtt = acked >= Nanos(0) ? acked : ack.delivered.sacked_rtt; rtt >= Nanos(0)) {
     core.rtt.sample(rtt, core.snd.una, core.snd.nxt);
-    core.rtt.note_least(ack.delivered.rtt);
+    if (ack.delivered.rtt != rtt) core.rtt.note_least(ack.delivered.rtt);
   } else if (ack.delivered.acked_bytes != 0 && ack.echo.value_or(0) != 0) {
     const std::int32_t units = distance(*ack.echo, core.stamp(now));
     if (units >= 0) core.rtt.sample(kTimestampUnit * std::max(units, 1), core.snd.una, core.snd.nxt);

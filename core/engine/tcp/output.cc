@@ -235,9 +235,9 @@ std::uint32_t piece_length(Core& core, std::uint32_t packet, std::uint32_t room,
 /// A window that was not used tells less about the path with each time-out (RFC 2861, 3.2, as Linux): it is halved,
 /// down to the initial window (RFC 5681, 4.1). The threshold keeps three quarters.
 void restart_after_idle(Core& core, Nanos now) {
-  if (!core.board.empty() || core.snd.last_sent == Nanos{}) return;
-  const Nanos rto = core.rtt.rto();
   Nanos idle = now - core.snd.last_sent;
+  if (idle <= RttEstimator::kLeastRto || !core.board.empty() || core.snd.last_sent == Nanos{}) return;
+  const Nanos rto = core.rtt.rto();
   if (idle <= rto) return;
   CongestionWindow& window = core.window;
   const std::uint32_t least = std::min(window.cwnd, initial_window(core.full_mss()));

@@ -166,7 +166,9 @@ void recover(Core& core, const AckSummary& ack, Nanos now) {
   }
   widen_reordering(core, ack);
   const std::uint32_t losses = core.board.losses();
-  recovery.delivered_now = delivered_bytes(core, ack);
+  // Without a gap nobody asks.
+  const bool is_plain = core.sack && recovery.phase == Phase::open && core.board.sacked_bytes() == 0;
+  recovery.delivered_now = is_plain ? 0 : delivered_bytes(core, ack);
   recovery.guarded = recovery.guarded && core.snd.una == recovery.high;
   judge_probe(core, ack);
   undo_needless(core, ack);
@@ -216,8 +218,9 @@ void arm_retransmission(Core& core, Arming why, Nanos now) {
   Nanos wait = core.rtt.measured() ? 2 * core.rtt.smoothed() : std::chrono::seconds(1);
   wait += core.board.total_bytes() <= core.full_mss() ? RttEstimator::kLeastRto : std::chrono::milliseconds(2);
   Nanos latest = deadlines.at[Deadlines::rto];
-  if (why == Arming::data_left) {  // as on Linux the time-out counts from when the first packet has left
-    const Nanos time_out = core.board.front().sent_at + core.rtt.rto();
+  // As on Linux the time-out counts from when the first packet has left.
+  if (const Nanos left = core.board.front().sent_at; why == Arming::data_left && left != now) {
+    const Nanos time_out = left + core.rtt.rto();
     if (time_out > now) latest = std::min(latest, time_out);
   }
   deadlines.at[Deadlines::tail_probe] = std::min(now + wait, latest);
