@@ -51,13 +51,14 @@ void EpollMember::ask() {
 std::uint32_t EpollMember::reportable() {
   if (!enabled_) return 0;
   ask();
-  // A member that is reported again and again without news never gets cold, so no doorbell tells of its peer's end.
-  if (found_ != 0 && !has_news()) {
+  constexpr std::uint32_t kRoom = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+  // A member that is reported again and again without news never gets cold, so no doorbell tells of its peer's end. And
+  // one that has nothing but room may have it because the peer has gone, which a look at messages does not show.
+  if (found_ != 0 && (!has_news() || (found_ & ~kRoom) == 0)) {
     endpoint_->look_for_end();
     if (endpoint_->activity() != found_activity_) ask();
   }
   if ((event_.events & EPOLLET) == 0) return found_;
-  constexpr std::uint32_t kRoom = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
   const std::uint64_t news = found_activity_ - seen_activity_;
   const bool has_arrived = news % Endpoint::kOpening != 0;
   const bool has_opened = news / Endpoint::kOpening != 0;

@@ -2,6 +2,7 @@
 // otherwise.
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -329,6 +330,20 @@ TEST_P(ProcessThatEnds, ResetsNothingAfterBothSidesHaveEndedTheirStreams) {
   socklen_t length = sizeof error;
   EXPECT_EQ(::getsockopt(server.client, SOL_SOCKET, SO_ERROR, &error, &length), 0);
   EXPECT_EQ(error, 0);
+}
+
+TEST_P(ProcessThatEnds, ShowsTheResetInTheFirstReportOfAnEpollSetThatWaitsForRoom) {
+  for (const std::uint32_t how : {std::uint32_t{0}, std::uint32_t{EPOLLET}, std::uint32_t{EPOLLONESHOT}}) {
+    Server server(GetParam(), [](int fd) { wait_for(fd, 7); });
+    ASSERT_EQ(::send(server.client, "request", 7, 0), 7);
+    server.await();
+    const Fd set(::epoll_create1(0));
+    epoll_event event{};
+    event.events = EPOLLOUT | how;
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, server.client, &event), 0);
+    ASSERT_EQ(::epoll_wait(set, &event, 1, 5000), 1);
+    EXPECT_EQ(event.events, std::uint32_t{EPOLLOUT | EPOLLERR | EPOLLHUP}) << how;
+  }
 }
 
 TEST_P(ProcessThatEnds, ResetsAfterTheEndOfItsStream) {

@@ -446,6 +446,25 @@ TEST(Select, SetsMayBeLargerThanFdSetsize) {
   ::close(kFar);
 }
 
+TEST(Select, FindsNumbersAboveFdSetsizeWhereOtherNumbersAreBeyond) {
+  constexpr int kFar = 1'500, kBits = 8'192;
+  const OpenFake near;
+  ASSERT_EQ(::fcntl(near.fd(), F_DUPFD_CLOEXEC, kFar), kFar) << "needs RLIMIT_NOFILE above " << kFar;
+  Ref endpoint = fd_table().get(near.fd());
+  static_cast<FakeEndpoint&>(*endpoint).become(EPOLLIN);
+  ASSERT_TRUE(fd_table().insert(kFar, std::move(endpoint)));
+  // As a process without /proc finds its numbers, and as others do.
+  for (const int nfds : {kFar + 1, kFar + 200, 4'096, kBits}) {
+    std::array<fd_set, kBits / FD_SETSIZE> large{};
+    auto* words = reinterpret_cast<fd_mask*>(large.data());
+    words[kFar / NFDBITS] = fd_mask{1} << (kFar % NFDBITS);
+    Nanos timeout = Nanos::zero();
+    EXPECT_EQ(*select_endpoints(nfds, large.data(), nullptr, nullptr, timeout, nullptr), 1) << nfds;
+  }
+  EXPECT_TRUE(fd_table().remove(kFar));
+  ::close(kFar);
+}
+
 TEST(Select, HugeNfdsReadsNoFurtherThanTheKernelWould) {
   // Programs pass getdtablesize() with ordinary sets: what lies behind them must not be taken for descriptors.
   struct {
