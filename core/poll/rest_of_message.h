@@ -33,6 +33,12 @@ class RestOfMessage {
     return total;
   }
   msghdr& get() { return message_; }
+  /// Gives what a receive has said beside bytes to the message of the caller.
+  void copy_answers_to(msghdr& message) const {
+    message.msg_namelen = message_.msg_namelen;
+    message.msg_controllen = message_.msg_controllen;
+    message.msg_flags = message_.msg_flags;
+  }
 
  private:
   void update() { message_.msg_iov = parts_.data(); }

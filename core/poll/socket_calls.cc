@@ -136,11 +136,13 @@ Result<ssize_t> receive_more(Lookup& socket, msghdr& message, int flags, Result<
   RestOfMessage rest(message);
   const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;
   rest.advance(done);
-  return until_complete(*socket, EPOLLIN, deadline, total, done, [&](std::size_t) {
+  const auto got = until_complete(*socket, EPOLLIN, deadline, total, done, [&](std::size_t) {
     auto moved = socket->receive(rest.get(), flags);
     if (moved) rest.advance(static_cast<std::size_t>(*moved));
     return moved;
   });
+  if (got) rest.copy_answers_to(message);
+  return got;
 }
 
 Result<ssize_t> send_more(Lookup& socket, const void* data, std::size_t length, int flags, Result<ssize_t> first) {

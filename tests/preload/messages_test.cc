@@ -3,8 +3,10 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <thread>
 
 #include "tests/preload/tcp_world.h"
+#include "tests/support/thread_status.h"
 
 namespace ringsock::preload_tests {
 namespace {
@@ -124,6 +126,24 @@ TEST(PreloadedMessages, ControlDataThatTcpDoesNotKnowHasNoEffect) {
   header->cmsg_len = control.size() + 1;
   EXPECT_EQ(::sendmsg(alice, &message, 0), -1);
   EXPECT_EQ(errno, EINVAL);
+}
+
+TEST(PreloadedMessages, RecvmsgThatWaitsForAllBytesLeavesTheNameEmpty) {
+  auto [alice, bob] = connected_pair();
+  const pid_t receiver = ::gettid();
+  std::thread sender([receiver, &alice = alice] {
+    EXPECT_TRUE(support::falls_asleep(receiver));
+    ::send(alice, "xyz", 3, 0);
+  });
+  std::array<char, 3> bytes{};
+  sockaddr_in name{};
+  iovec part{bytes.data(), bytes.size()};
+  msghdr message = message_of(part);
+  message.msg_name = &name;
+  message.msg_namelen = sizeof name;
+  EXPECT_EQ(::recvmsg(bob, &message, MSG_WAITALL), 3);
+  EXPECT_EQ(message.msg_namelen, 0U);
+  sender.join();
 }
 
 TEST(PreloadedMessages, RecvmsgTellsThatCloexecWasAskedFor) {
