@@ -1,6 +1,7 @@
 // Segments that share a memfd: which connection has which, and what becomes of their pages.
 #include "core/device/shm/memory/segment_batch.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -146,12 +147,13 @@ TEST_F(SegmentBatchStory, WhatNobodyHasTakenIsUnmapped) {
   EXPECT_NE(share().made.name.inode, first.made.name.inode);
 }
 
-TEST_F(SegmentBatchStory, ADescriptorThatTheProgramHasReplacedIsNotUsed) {
-  const Shared first = share();
+TEST_F(SegmentBatchStory, ADescriptorThatTheProgramHasReplacedIsNotClosed) {
+  Shared first = share();
   const int number = first.made.memfd->get();
-  ASSERT_EQ(::dup2(STDERR_FILENO, number), number);
-  const Shared second = share();
-  EXPECT_NE(second.made.name.inode, first.made.name.inode);
+  ASSERT_EQ(::dup3(STDERR_FILENO, number, O_CLOEXEC), number);
+  first.made = {};
+  own_ = {};
+  EXPECT_EQ(::fcntl(number, F_GETFD), FD_CLOEXEC) << "it is the program's now";
   ::close(number);
 }
 
@@ -228,8 +230,10 @@ TEST_F(FullCache, AcceptersThatOpenMemoryAreRemembered) {
   makers_.learn_opening(listener, {kAnyProcess, ::geteuid()}, true);
   EXPECT_TRUE(makers_.do_open(listener));
   EXPECT_EQ(makers_.accepters_of(listener, std::nullopt), (PeerProcess{kAnyProcess, ::geteuid()}));
+  const auto before = must(makers_.make(kBytes, kOpeners));
   makers_.learn_opening(listener, {kAnyProcess, ::geteuid()}, false);
   EXPECT_FALSE(makers_.do_open(listener));
+  EXPECT_NE(must(makers_.make(kBytes, kOpeners)).name.inode, before.name.inode) << "perhaps it cannot be opened";
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ Status OwnBatch::make(std::uint64_t bytes) {
 }
 
 Result<OwnBatch::Taken> OwnBatch::take(std::uint64_t bytes) {
-  const bool has_some = parts_.next() != parts_.parts() && parts_.part_bytes() == bytes && memfd_->is_still_ours();
+  const bool has_some = parts_.next() != parts_.parts() && parts_.part_bytes() == bytes;
   if (!has_some) {
     if (Status made = make(bytes); !made) return made.error();
   }

@@ -59,8 +59,9 @@ class OwnBatch {
     std::uint32_t part;
     std::uint32_t parts;
   };
-  /// Takes a part of `bytes`, of a new memfd if none is left. Errors: EFBIG larger than half of kMostBatchBytes; those
-  /// of make_segment().
+  /// Takes a part of `bytes`, of a new memfd if none is left. The peer compares the file that it opens with the name,
+  /// so a number that the program has closed or used for another file is not noticed here. Errors: EFBIG larger than
+  /// half of kMostBatchBytes; those of make_segment().
   Result<Taken> take(std::uint64_t bytes);
 
  private:

@@ -367,6 +367,8 @@ void SegmentCache::learn_opening(PeerProcess listener, PeerProcess accepters, bo
   Accepters& known = accepters_at(listener);
   if (is_new) known.who = accepters;
   known.do_open = opens;
+  // The program may have closed the descriptor of the memfd that could not be opened.
+  if (!opens) own_batch_ = {};
 }
 
 bool SegmentCache::do_open(PeerProcess listener) {
