@@ -24,6 +24,7 @@ constexpr int kBacklog = 128;
 struct Used {
   double cpu_us;
   double faults;
+  double switches;
 };
 
 Used used() {
@@ -32,12 +33,12 @@ Used used() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return {static_cast<double>(cpu.tv_sec) * 1e6 + static_cast<double>(cpu.tv_nsec) / 1e3,
-          static_cast<double>(usage.ru_minflt)};
+          static_cast<double>(usage.ru_minflt), static_cast<double>(usage.ru_nvcsw)};
 }
 
 Used since(const Used& before) {
   const Used now = used();
-  return {now.cpu_us - before.cpu_us, now.faults - before.faults};
+  return {now.cpu_us - before.cpu_us, now.faults - before.faults, now.switches - before.switches};
 }
 
 /// What one end has used: to make the connections, and to close them.
@@ -92,9 +93,10 @@ End connect_and_keep(const sockaddr_in& address, int connections) {
 }
 
 void tell(const char* what, const Used& client, const Used& server, int connections) {
-  std::printf("%-8s %8.1f %8.1f %8.1f us CPU, %6.1f %6.1f faults\n", what, client.cpu_us / connections,
-              server.cpu_us / connections, (client.cpu_us + server.cpu_us) / connections, client.faults / connections,
-              server.faults / connections);
+  std::printf("%-8s %8.1f %8.1f %8.1f us CPU, %6.1f %6.1f faults, %6.1f %6.1f sleeps\n", what,
+              client.cpu_us / connections, server.cpu_us / connections, (client.cpu_us + server.cpu_us) / connections,
+              client.faults / connections, server.faults / connections, client.switches / connections,
+              server.switches / connections);
 }
 
 int run(int connections) {
