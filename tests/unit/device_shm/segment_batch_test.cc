@@ -230,9 +230,19 @@ TEST_F(FullCache, AcceptersThatOpenMemoryAreRemembered) {
   makers_.learn_opening(listener, {kAnyProcess, ::geteuid()}, true);
   EXPECT_TRUE(makers_.do_open(listener));
   EXPECT_EQ(makers_.accepters_of(listener, std::nullopt), (PeerProcess{kAnyProcess, ::geteuid()}));
-  const auto before = must(makers_.make(kBytes, kOpeners));
   makers_.learn_opening(listener, {kAnyProcess, ::geteuid()}, false);
   EXPECT_FALSE(makers_.do_open(listener));
+}
+
+TEST_F(FullCache, AcceptersOfWhichOneRefusedAPartGetNoneAnyMore) {
+  const PeerProcess listener{::getpid(), ::geteuid()};
+  const PeerProcess accepters{kAnyProcess, ::geteuid()};
+  makers_.learn_opening(listener, accepters, true);
+  const auto before = must(makers_.make(kBytes, kOpeners));
+  makers_.part_refused(listener, accepters);
+  EXPECT_FALSE(makers_.do_open(listener));
+  makers_.learn_opening(listener, accepters, true);
+  EXPECT_FALSE(makers_.do_open(listener)) << "another accepter opens memory, and that one does not";
   EXPECT_NE(must(makers_.make(kBytes, kOpeners)).name.inode, before.name.inode) << "perhaps it cannot be opened";
 }
 

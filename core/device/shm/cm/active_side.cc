@@ -220,7 +220,8 @@ void ActiveSide::on_reject(const LinkInbox::Packet& packet) {
 void ActiveSide::fail(int error) {
   search_.end(error);
   if (stage_ == Stage::awaiting_reply && (request_.offer.flags & kOfferKeptSegment) != 0) expected_.refused();
-  if (stage_ == Stage::awaiting_reply && parts_of(request_.offer) > 1) expected_.opens_memory(false);
+  const bool had_part = stage_ == Stage::awaiting_reply && parts_of(request_.offer) > 1;
+  if (had_part && (error == ECONNREFUSED || link_.was_asked_for_memory())) expected_.refused_part();
   link_.drop(nullptr);
   stage_ = Stage::failed;
   error_ = error;

@@ -15,6 +15,10 @@ std::optional<SegmentPeer> ExpectedAccepter::segment_peer() const {
   return accepters_ ? std::optional(SegmentPeer(*accepters_, opens_memory_)) : std::nullopt;
 }
 
+void ExpectedAccepter::refused_part() {
+  if (listener_ && accepters_) segment_cache().part_refused(*listener_, *accepters_);
+}
+
 void ExpectedAccepter::opens_memory(bool does) {
   if (listener_ && accepters_ && does != opens_memory_) segment_cache().learn_opening(*listener_, *accepters_, does);
 }

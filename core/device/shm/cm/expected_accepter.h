@@ -30,9 +30,10 @@ class ExpectedAccepter {
   bool meets(const PeerIdentity& listener, const std::optional<ucred>& sender, bool from_listening_process);
   /// A kept segment was refused: another program runs under that process number, or another process accepts.
   void refused();
-  /// The accepter, for whom the segment was made, has answered without having asked for the memory, or has refused a
-  /// part of a memfd, which it must open itself.
+  /// The accepter, for whom the segment was made, has answered, and has not asked for the memory, or has.
   void opens_memory(bool does);
+  /// The accepter has refused a part of a memfd, which it must open itself.
+  void refused_part();
 
  private:
   std::optional<PeerProcess> listener_;

@@ -363,12 +363,17 @@ void SegmentCache::learn_accepters(PeerProcess listener, std::optional<PeerProce
 
 void SegmentCache::learn_opening(PeerProcess listener, PeerProcess accepters, bool opens) {
   const std::lock_guard guard(lock_);
-  const bool is_new = std::ranges::find(accepters_, listener, &Accepters::listener) == accepters_.end();
-  Accepters& known = accepters_at(listener);
-  if (is_new) known.who = accepters;
-  known.do_open = opens;
-  // The program may have closed the descriptor of the memfd that could not be opened.
-  if (!opens) own_batch_ = {};
+  Accepters& known = accepters_at(listener, accepters);
+  known.do_open = opens && !known.has_refused_part;
+}
+
+void SegmentCache::part_refused(PeerProcess listener, PeerProcess accepters) {
+  const std::lock_guard guard(lock_);
+  Accepters& known = accepters_at(listener, accepters);
+  known.do_open = false;
+  known.has_refused_part = true;
+  // The program may have closed the descriptor of the memfd.
+  own_batch_ = {};
 }
 
 bool SegmentCache::do_open(PeerProcess listener) {
@@ -389,9 +394,17 @@ void SegmentCache::accepters_refused(PeerProcess listener, Nanos now) {
 SegmentCache::Accepters& SegmentCache::accepters_at(PeerProcess listener) {
   const auto known = std::ranges::find(accepters_, listener, &Accepters::listener);
   if (known != accepters_.end()) return *known;
-  accepters_.push_front({listener, std::nullopt, Nanos::zero(), false});
+  accepters_.push_front({listener, std::nullopt, Nanos::zero()});
   if (accepters_.size() > kMaxKept) accepters_.pop_back();
   return accepters_.front();
+}
+
+/// @param who  the accepters, if nothing is known of them; lock_ must be held
+SegmentCache::Accepters& SegmentCache::accepters_at(PeerProcess listener, PeerProcess who) {
+  const bool is_new = std::ranges::find(accepters_, listener, &Accepters::listener) == accepters_.end();
+  Accepters& known = accepters_at(listener);
+  if (is_new) known.who = who;
+  return known;
 }
 
 /// Drops one segment at each return, so that segments of dead processes disappear with the traffic of others.

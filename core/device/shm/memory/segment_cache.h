@@ -99,6 +99,9 @@ class SegmentCache {
   /// for them may be parts of one memfd.
   void learn_opening(PeerProcess listener, PeerProcess accepters, bool opens);
   [[nodiscard]] bool do_open(PeerProcess listener);
+  /// Records that an accepter could not open such a memfd: none is offered to that listener's accepters any more, or
+  /// each of them that can open memory would have the next connection of the others refused.
+  void part_refused(PeerProcess listener, PeerProcess accepters);
   /// Records that the accepters refused a kept segment: none is offered to them for a second.
   void accepters_refused(PeerProcess listener, Nanos now);
 
@@ -167,8 +170,10 @@ class SegmentCache {
     std::optional<PeerProcess> who;
     Nanos refusing_until;
     bool do_open = false;
+    bool has_refused_part = false;
   };
   Accepters& accepters_at(PeerProcess listener);
+  Accepters& accepters_at(PeerProcess listener, PeerProcess who);
   std::list<Accepters> accepters_;  ///< the most recently learnt in front
 };
 
