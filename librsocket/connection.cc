@@ -95,8 +95,8 @@ Status Connection::make_resources(verbs::ConnectionId& id) {
   tables_.begin(memory_.tables());
   receiving_.begin(memory_.ring(), memory_.key());
   const SendRing& local = requests().ring();
-  if (receives_.word_bytes() == 0) return receives_.begin(memory_.qp(), {}, 0);
-  return receives_.begin(memory_.qp(), local.extra().subspan(SendRequests::kScratchBytes), local.key());
+  if (receives_.word_bytes() == 0) return receives_.begin(device().rc(), memory_.qp(), {}, 0);
+  return receives_.begin(device().rc(), memory_.qp(), local.extra().subspan(SendRequests::kScratchBytes), local.key());
 }
 
 /// @param capacity  becomes what is granted

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -32,14 +33,21 @@ constinit BareReceives bare_receives;
 
 }  // namespace
 
-Status ReceiveRequests::begin(ibv_qp& qp, std::span<std::byte> words, std::uint32_t key) {
+Status ReceiveRequests::begin(verbs::RcExtensions& rc, ibv_qp& qp, std::span<std::byte> words, std::uint32_t key) {
   qp_ = &qp;
   words_ = words;
   key_ = key;
-  if (words_by_send_) make_word_requests();
-  return post_first();
+  if (words_by_send_) {
+    make_word_requests();
+    return post_first();
+  }
+  const int error = rc.post_counted(qp, kReceiveId, receives_);
+  if (error == EOPNOTSUPP) return post_first();
+  if (error != 0) return Error{error, "post_counted"};
+  return ok();
 }
 
+/// Posts all receives by lists.
 Status ReceiveRequests::post_first() {
   for (unsigned posted = 0; posted < receives_;) {
     const unsigned batch = std::min(receives_ - posted, kBatch);

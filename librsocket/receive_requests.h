@@ -10,6 +10,7 @@
 
 #include "core/base/hot_lines.h"
 #include "core/base/result.h"
+#include "core/verbs/rc_extensions.h"
 
 namespace ringsock::rs {
 
@@ -27,7 +28,7 @@ class ReceiveRequests {
       : receives_(data_entries + kControlReceives), words_by_send_(words_by_send) {}
   /// Posts all receives.
   /// @param words  receives() buffers for words, if they travel by SEND; in the memory region `key`
-  Status begin(ibv_qp& qp, std::span<std::byte> words, std::uint32_t key);
+  Status begin(verbs::RcExtensions& rc, ibv_qp& qp, std::span<std::byte> words, std::uint32_t key);
 
   [[nodiscard]] unsigned receives() const { return receives_; }
   /// Returns the bytes that begin() needs.

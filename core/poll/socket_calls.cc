@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <climits>
 #include <csignal>
+#include <utility>
 #include <vector>
 
 #include "core/base/no_cancellation.h"
@@ -237,9 +238,9 @@ Result<int> accept(Lookup& socket, SocketAddress& peer, int flags) {
   if (first || first.error().code != EAGAIN || socket->is_nonblocking()) return first;
   if (const Status free = check_free_number(); !free) return free.error();
   socket.pin();
-  auto accepted = retry_until_ready(
-      *socket, EPOLLIN, deadline_after(socket->receive_timeout()), [&] { return socket->accept(peer, flags); }, true,
-      kForClients);
+  auto accepted = wait_until_ready(
+      std::move(first), *socket, EPOLLIN, deadline_after(socket->receive_timeout()),
+      [&] { return socket->accept(peer, flags); }, true, kForClients);
   note_connection();
   // Closed meanwhile: all who wait hear the same, at whichever step of the close they are woken.
   if (!accepted && accepted.error().code == EBADF) return Error{EINVAL, "accept: closed meanwhile"};

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <utility>
 
 #include "core/base/clock.h"
 #include "core/base/result.h"
@@ -77,17 +78,11 @@ struct Spinning {
   [[nodiscard]] bool may_go_on(Endpoint& endpoint) const { return is_useless == nullptr || !is_useless(endpoint); }
 };
 
-/// Calls `attempt`, a Result<T>(), spinning and then sleeping, until it returns something other than EAGAIN. The
-/// endpoint must be pinned.
-/// @param interest  EPOLL* bits that `attempt` waits for.
-/// @param deadline  CLOCK_MONOTONIC, Nanos::max() for ever.
-/// @param may_restart  false when the call has moved bytes already
-/// @return the attempt's answer; EAGAIN once the deadline has passed; EINTR when a signal handler ran, unless
-///         `may_restart`, there is no deadline and all handlers of the process ask for SA_RESTART, as in signal(7).
-template <class Attempt>
-auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadline, Attempt attempt,
-                       bool may_restart = true, Spinning spinning = {}) -> decltype(attempt()) {
-  auto answer = attempt();
+/// retry_until_ready() for a caller that has made the first attempt, just now.
+/// @param answer  of that attempt
+template <class Answer, class Attempt>
+Answer wait_until_ready(Answer answer, Endpoint& endpoint, std::uint32_t interest, Nanos deadline, Attempt&& attempt,
+                        bool may_restart, Spinning spinning) {
   HeldSignals signals(nullptr);
   while (would_block(answer)) {
     if (endpoint.taken_in_turns() == 0) {
@@ -115,6 +110,21 @@ auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadlin
     if (!slept && would_block(answer)) return slept.error();
   }
   return answer;
+}
+
+/// Calls `attempt`, a Result<T>(), spinning and then sleeping, until it returns something other than EAGAIN. The
+/// endpoint must be pinned.
+/// @param interest  EPOLL* bits that `attempt` waits for.
+/// @param deadline  CLOCK_MONOTONIC, Nanos::max() for ever.
+/// @param may_restart  false when the call has moved bytes already
+/// @return the attempt's answer; EAGAIN once the deadline has passed; EINTR when a signal handler ran, unless
+///         `may_restart`, there is no deadline and all handlers of the process ask for SA_RESTART, as in signal(7).
+template <class Attempt>
+auto retry_until_ready(Endpoint& endpoint, std::uint32_t interest, Nanos deadline, Attempt attempt,
+                       bool may_restart = true, Spinning spinning = {}) -> decltype(attempt()) {
+  auto answer = attempt();
+  if (!would_block(answer)) return answer;
+  return wait_until_ready(std::move(answer), endpoint, interest, deadline, attempt, may_restart, spinning);
 }
 
 }  // namespace ringsock::runtime

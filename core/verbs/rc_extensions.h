@@ -43,6 +43,10 @@ class RcExtensions {
  public:
   virtual ~RcExtensions() = default;
 
+  /// Posts `count` receives without elements, all with this wr_id, as ibv_post_recv(3) does with a list of them, but at
+  /// the cost of one. Returns ibv_post_recv(3)'s error, with as many posted as find room; EOPNOTSUPP, and none was
+  /// posted, where the device knows lists only.
+  virtual int post_counted(ibv_qp& /*qp*/, std::uint64_t /*wr_id*/, std::uint32_t /*count*/) { return EOPNOTSUPP; }
   /// Makes ibv_wc::vendor_err of successful receives on this RC queue pair the peer's order_stamp() (clock.h) at the
   /// time of sending, or 0. It is a hint, because a peer may send any value. Returns false where the device has no
   /// stamps.

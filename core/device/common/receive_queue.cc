@@ -54,6 +54,21 @@ int ReceiveQueue::post(const ibv_recv_wr& wr) {
   return 0;
 }
 
+int ReceiveQueue::post_counted(std::uint64_t wr_id, std::uint32_t count) {
+  if (slots_.load(std::memory_order_relaxed) == nullptr && !has_id_) set_id(wr_id);
+  if (slots_.load(std::memory_order_relaxed) == nullptr && wr_id == id_) {
+    const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+    const std::uint32_t room = head_.load(std::memory_order_acquire) + capacity_ - tail;
+    tail_.store(tail + std::min(count, room), std::memory_order_release);
+    return count <= room ? 0 : ENOMEM;
+  }
+  ibv_recv_wr one{};
+  one.wr_id = wr_id;
+  int error = 0;
+  for (; count != 0 && error == 0; --count) error = post(one);
+  return error;
+}
+
 SharedReceiveQueue::SharedReceiveQueue(DeviceContext& device, ibv_pd& domain, const ibv_srq_attr& attr, void* srq_user)
     : ibv_srq{}, device_(device), receives_(attr.max_wr, attr.max_sge), attr_(attr) {
   ibv_srq::context = &device.context();

@@ -33,6 +33,9 @@ class ReceiveQueue {
 
   /// Errors: EINVAL too many elements; ENOMEM full, or no memory.
   int post(const ibv_recv_wr& wr);
+  /// Posts `count` receives without elements, all with this wr_id. While receives are only counted, the count does not
+  /// matter. Errors: ENOMEM, with as many posted as find room.
+  int post_counted(std::uint64_t wr_id, std::uint32_t count);
   /// Posts receives from the start of the list, up to one that has elements or another wr_id, or finds no room.
   /// @return the rest of the list
   ibv_recv_wr* post_counted(ibv_recv_wr* wr) {

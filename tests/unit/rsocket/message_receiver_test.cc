@@ -19,7 +19,8 @@ constexpr std::uint32_t kRingKey = 9;
 /// A receiver with a ring of two halves, whose peer has been told of the first one.
 struct Receiver : ConnectionParts {
   Receiver() : ConnectionParts(settings(), terms_of_peer()) {
-    EXPECT_TRUE(receives.begin(pair.qp(), {}, 0));
+    verbs::RcExtensions rc;
+    EXPECT_TRUE(receives.begin(rc, pair.qp(), {}, 0));
     receiver.begin(ring.data(), kRingKey);
     EXPECT_EQ(receiver.first_bytes(), kRingBytes / 2);
   }

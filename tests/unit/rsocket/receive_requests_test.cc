@@ -19,18 +19,53 @@ constexpr std::uint32_t kKey = 7;
 
 TEST(ReceiveRequests, PostsAReceiveForEachCreditAndSomeForControlMessages) {
   fakes::FakeQueuePair pair;
+  verbs::RcExtensions rc;
   ReceiveRequests receives(kForData, false);
-  ASSERT_TRUE(receives.begin(pair.qp(), {}, 0));
+  ASSERT_TRUE(receives.begin(rc, pair.qp(), {}, 0));
   ASSERT_EQ(pair.received.size(), kAll);
   EXPECT_EQ(receives.receives(), kAll);
   EXPECT_EQ(receives.word_bytes(), 0u);
   for (const auto& one : pair.received) EXPECT_EQ(one.bytes, 0u);
 }
 
+/// A device that takes receives by their number.
+class Counting : public verbs::RcExtensions {
+ public:
+  int post_counted(ibv_qp& /*qp*/, std::uint64_t wr_id, std::uint32_t count) override {
+    id = wr_id;
+    posted += count;
+    return refuses;
+  }
+  std::uint64_t id = 0;
+  std::uint32_t posted = 0;
+  int refuses = 0;
+};
+
+TEST(ReceiveRequests, PostsAllByTheirNumberWhereTheDeviceTakesThat) {
+  fakes::FakeQueuePair pair;
+  Counting rc;
+  ReceiveRequests receives(kForData, false);
+  ASSERT_TRUE(receives.begin(rc, pair.qp(), {}, 0));
+  EXPECT_EQ(rc.posted, kAll);
+  EXPECT_EQ(rc.id, kReceiveId);
+  EXPECT_TRUE(pair.received.empty());
+  receives.note_used(kReceiveId);
+  EXPECT_TRUE(receives.post_owed());
+  EXPECT_EQ(pair.received.size(), 1u);
+}
+
+TEST(ReceiveRequests, ADeviceThatRefusesThemIsNoConnection) {
+  fakes::FakeQueuePair pair;
+  Counting rc;
+  rc.refuses = ENOMEM;
+  EXPECT_EQ(ReceiveRequests(kForData, false).begin(rc, pair.qp(), {}, 0).error().code, ENOMEM);
+}
+
 TEST(ReceiveRequests, PostsUsedReceivesAgainAllAtOnce) {
   fakes::FakeQueuePair pair;
+  verbs::RcExtensions rc;
   ReceiveRequests receives(kForData, false);
-  ASSERT_TRUE(receives.begin(pair.qp(), {}, 0));
+  ASSERT_TRUE(receives.begin(rc, pair.qp(), {}, 0));
   pair.received.clear();
 
   for (unsigned used = 0; used < ReceiveRequests::kBatch; ++used) {
@@ -49,8 +84,9 @@ TEST(ReceiveRequests, PostsUsedReceivesAgainAllAtOnce) {
 
 TEST(ReceiveRequests, AControlMessageIsForgottenWhenItsReceiveIsPostedAgain) {
   fakes::FakeQueuePair pair;
+  verbs::RcExtensions rc;
   ReceiveRequests receives(kForData, false);
-  ASSERT_TRUE(receives.begin(pair.qp(), {}, 0));
+  ASSERT_TRUE(receives.begin(rc, pair.qp(), {}, 0));
   receives.note_used(kReceiveId);
   receives.note_control();
   EXPECT_TRUE(receives.has_control());
@@ -60,8 +96,9 @@ TEST(ReceiveRequests, AControlMessageIsForgottenWhenItsReceiveIsPostedAgain) {
 
 TEST(ReceiveRequests, SaysThatTheQueuePairTakesNoMore) {
   fakes::FakeQueuePair pair;
+  verbs::RcExtensions rc;
   ReceiveRequests receives(kForData, false);
-  ASSERT_TRUE(receives.begin(pair.qp(), {}, 0));
+  ASSERT_TRUE(receives.begin(rc, pair.qp(), {}, 0));
   receives.note_used(kReceiveId);
   pair.refuses = EINVAL;
   EXPECT_FALSE(receives.post_owed());
@@ -69,10 +106,11 @@ TEST(ReceiveRequests, SaysThatTheQueuePairTakesNoMore) {
 
 TEST(ReceiveRequests, WordsThatTravelBySendComeIntoBuffersOfTheirOwn) {
   fakes::FakeQueuePair pair;
+  verbs::RcExtensions rc;
   ReceiveRequests receives(kForData, true);
   std::vector<std::byte> words(receives.word_bytes());
   ASSERT_EQ(words.size(), kAll * sizeof(std::uint32_t));
-  ASSERT_TRUE(receives.begin(pair.qp(), words, kKey));
+  ASSERT_TRUE(receives.begin(rc, pair.qp(), words, kKey));
   ASSERT_EQ(pair.received.size(), kAll);
   const auto fifth = pair.received[5];
   EXPECT_EQ(fifth.bytes, sizeof(std::uint32_t));

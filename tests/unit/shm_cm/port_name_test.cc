@@ -3,6 +3,11 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+
 namespace ringsock::soft {
 namespace {
 
@@ -52,6 +57,32 @@ TEST(PortName, TheLongestNameFits) {
   const auto longest = v6("fe80:1111:2222:3333:4444:5555:6666:7777", 65535, 0xffffffff);
   const std::string name = bound_name(tcp(longest, true), true, 0xffffffff);
   EXPECT_EQ(AbstractAddress(name).length, offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+/// The sum of a name's bytes, in twos, by which the kernel finds it (csum_fold).
+std::uint32_t sum_of(const std::string& name) {
+  std::uint32_t sum = 0;
+  for (std::size_t i = 0; i < name.size(); ++i)
+    sum += std::uint32_t{static_cast<unsigned char>(name[i])} << (i % 2 == 0 ? 0 : 8);
+  while (sum > 0xffff) sum = (sum & 0xffff) + (sum >> 16);
+  return sum;
+}
+
+TEST(PortName, TheKernelFindsOneAmongThousandsByAShortList) {
+  constexpr std::size_t kLists = 256;
+  constexpr std::uint16_t kPorts = 5120;
+  std::array<unsigned, kLists> lists{};
+  for (std::uint16_t i = 0; i < kPorts; ++i) {
+    const SocketAddress here = SocketAddress::v4(INADDR_LOOPBACK, static_cast<std::uint16_t>(32768 + i));
+    const std::uint32_t sum = sum_of(bound_name({PortSpace::tcp, here, false}, false, 0));
+    ++lists[(sum ^ sum >> 8) % kLists];
+  }
+  EXPECT_LT(*std::ranges::max_element(lists), 4 * kPorts / kLists);
+}
+
+TEST(PortName, HoldersOfOnePortHaveDifferentNames) {
+  EXPECT_NE(bound_name(tcp(kAny4), false, 0), bound_name(tcp(kAny4), false, 1));
+  EXPECT_EQ(bound_name(tcp(kAny4), false, 0), bound_name(tcp(kAny4), false, 0)) << "so that only one has it";
 }
 
 TEST(PortName, NamesOfOthersAreNotOurs) {

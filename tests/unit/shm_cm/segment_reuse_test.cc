@@ -3,13 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <ranges>
 #include <string>
 
 #include "core/device/shm/memory/segment_cache.h"
+#include "tests/unit/shm_cm/memory_inode.h"
 #include "tests/unit/shm_cm/other_process.h"
 #include "tests/unit/shm_cm/soft_host.h"
 
@@ -17,20 +16,6 @@ namespace ringsock::tests {
 namespace {
 
 using soft::segment_cache;
-
-/// The inode of the memfd in which this queue pair's memory lies: the numbers of living ones differ.
-ino_t inode_of(const verbs::ConnectionQp& qp) {
-  const auto wanted = reinterpret_cast<std::uintptr_t>(qp.receive_memory.data());
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    std::uintptr_t begin = 0, end = 0;
-    ino_t inode = 0;
-    if (std::sscanf(line.c_str(), "%lx-%lx %*s %*s %*s %lu", &begin, &end, &inode) != 3) continue;
-    if (wanted >= begin && wanted < end) return inode;
-  }
-  ADD_FAILURE() << "no mapping";
-  return 0;
-}
 
 bool is_zero(const verbs::ConnectionQp& qp) {
   return std::ranges::all_of(qp.receive_memory, [](std::byte value) { return value == std::byte{0}; });

@@ -338,6 +338,11 @@ Acceptor::Outcome Acceptor::find_memory(HalfOpen& from) const {
     if (incoming.segment) return Outcome::ready;
   }
   if (!is_for_us) return Outcome::refused;
+  if (parts_of(offer) > 1) {
+    if (!peer.same_user || peer.pid <= 0 || was_kept) return Outcome::refused;
+    incoming.segment = segment_cache().find_part(offer.memory, {peer.pid, peer.uid}, part_of(offer));
+    if (incoming.segment) return Outcome::ready;
+  }
   if (peer.same_user && peer.pid > 0) {
     auto memfd = open_memory_of(peer.pid, offer.memory.descriptor, offer.memory.inode);
     if (memfd && check_peer_memfd(memfd->get(), offer.memory)) {
@@ -345,6 +350,7 @@ Acceptor::Outcome Acceptor::find_memory(HalfOpen& from) const {
       return Outcome::ready;
     }
   }
+  if (parts_of(offer) > 1) return Outcome::refused;  // the client passes it to nobody
   // So many closes are stuck that no more descriptors of strangers are let in.
   if (!peer.same_user && closers_are_busy()) {
     count_refusal(Refusal::descriptor);

@@ -78,7 +78,8 @@ Status ActiveSide::send_request(Connector::Connected connected) {
   if (space_ == PortSpace::tcp) {
     RcWiring& wiring = wiring_of(*qp_);
     request_.offer = wiring.offer();
-    link_.offer_memory(wiring.offer_memfd());
+    // The other parts of a memfd are for processes only that can open it (segment_batch.h).
+    if (parts_of(request_.offer) == 1) link_.offer_memory(wiring.offer_memfd());
     wiring.own_segment().open_request();
   }
   link_->ask_for_sender();
@@ -140,6 +141,7 @@ void ActiveSide::on_reply(LinkInbox::Packet packet) {
   link_.withdraw_memory();
   reply_ = *reply;
   if (!meets_expected_accepter()) return fail(ECONNREFUSED);
+  if ((request_.offer.flags & kOfferKeptSegment) == 0) expected_.opens_memory(!link_.was_asked_for_memory());
   if ((reply_.offer.flags & kOfferHasMemfd) == 0) return finish({});
   const MemoryName& name = reply_.offer.memory;
   if (peer_.same_user && peer_.pid > 0 && reply_.from_listening_process) {
@@ -218,6 +220,8 @@ void ActiveSide::on_reject(const LinkInbox::Packet& packet) {
 void ActiveSide::fail(int error) {
   search_.end(error);
   if (stage_ == Stage::awaiting_reply && (request_.offer.flags & kOfferKeptSegment) != 0) expected_.refused();
+  const bool had_part = stage_ == Stage::awaiting_reply && parts_of(request_.offer) > 1;
+  if (had_part && (error == ECONNREFUSED || link_.was_asked_for_memory())) expected_.refused_part();
   link_.drop(nullptr);
   stage_ = Stage::failed;
   error_ = error;

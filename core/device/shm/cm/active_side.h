@@ -39,7 +39,7 @@ class ActiveSide {
   /// left to connect(). Called again, it does nothing more.
   void join_early(const SocketAddress& destination, PortReservation& port);
   /// Returns the processes that the queue pair's segment is kept for.
-  [[nodiscard]] std::optional<PeerProcess> segment_peer() const { return expected_.processes(); }
+  [[nodiscard]] std::optional<SegmentPeer> segment_peer() const { return expected_.segment_peer(); }
 
   /// Begins to connect. @param qp  null with PortSpace::udp
   void connect(const ConnectRequest& request, ibv_qp* qp, PortReservation& port);

@@ -16,7 +16,7 @@
 namespace ringsock::soft {
 
 /// Changes with every change of a layout below or of the shared memory. Both sides must have the same version.
-inline constexpr std::uint16_t kCmVersion = 7;
+inline constexpr std::uint16_t kCmVersion = 8;
 
 /// The private data of a packet, by value.
 struct PrivateData {

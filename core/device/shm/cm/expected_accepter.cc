@@ -6,7 +6,21 @@ namespace ringsock::soft {
 
 void ExpectedAccepter::expect(const PeerIdentity& listener) {
   listener_ = kept_for(listener);
-  if (listener_) accepters_ = segment_cache().accepters_of(*listener_, offered_to(listener));
+  if (!listener_) return;
+  accepters_ = segment_cache().accepters_of(*listener_, offered_to(listener));
+  opens_memory_ = segment_cache().do_open(*listener_);
+}
+
+std::optional<SegmentPeer> ExpectedAccepter::segment_peer() const {
+  return accepters_ ? std::optional(SegmentPeer(*accepters_, opens_memory_)) : std::nullopt;
+}
+
+void ExpectedAccepter::refused_part() {
+  if (listener_ && accepters_) segment_cache().part_refused(*listener_, *accepters_);
+}
+
+void ExpectedAccepter::opens_memory(bool does) {
+  if (listener_ && accepters_ && does != opens_memory_) segment_cache().learn_opening(*listener_, *accepters_, does);
 }
 
 bool ExpectedAccepter::is_other(const PeerIdentity& listener) const {

@@ -20,6 +20,7 @@ class ExpectedAccepter {
   void expect(const PeerIdentity& listener);
   /// Returns the processes that the queue pair's segment is kept for.
   [[nodiscard]] std::optional<PeerProcess> processes() const { return accepters_; }
+  [[nodiscard]] std::optional<SegmentPeer> segment_peer() const;
   /// Returns whether the listener is another process than the one that was expected.
   [[nodiscard]] bool is_other(const PeerIdentity& listener) const;
 
@@ -29,10 +30,15 @@ class ExpectedAccepter {
   bool meets(const PeerIdentity& listener, const std::optional<ucred>& sender, bool from_listening_process);
   /// A kept segment was refused: another program runs under that process number, or another process accepts.
   void refused();
+  /// The accepter, for whom the segment was made, has answered, and has not asked for the memory, or has.
+  void opens_memory(bool does);
+  /// The accepter has refused a part of a memfd, which it must open itself.
+  void refused_part();
 
  private:
   std::optional<PeerProcess> listener_;
   std::optional<PeerProcess> accepters_;
+  bool opens_memory_ = false;
 };
 
 }  // namespace ringsock::soft

@@ -37,6 +37,7 @@ class IdLink {
   /// Passes the memory to the peer when it asks (LinkInbox::offer_memory()).
   void offer_memory(std::shared_ptr<const UniqueFd> memfd) { inbox_->offer_memory(std::move(memfd), *link_); }
   void withdraw_memory() { inbox_->withdraw_memory(); }
+  [[nodiscard]] bool was_asked_for_memory() { return inbox_->was_asked_for_memory(); }
   std::optional<LinkInbox::Packet> pop() { return inbox_->pop(); }
   /// Returns whether all packets are popped and the peer is gone.
   [[nodiscard]] bool is_finished() { return inbox_->is_finished(); }

@@ -9,6 +9,7 @@ void LinkInbox::on_packet(LinkPacket type, std::span<const std::byte> bytes, Pas
   constexpr std::size_t kMaxPackets = 4;
   std::lock_guard guard(lock_);
   if (type == LinkPacket::want_memory || type == LinkPacket::memory_taken) {
+    was_asked_ = was_asked_ || type == LinkPacket::want_memory;
     const auto memfd = std::exchange(memory_, nullptr);
     // A peer that does not get the memory gives up.
     if (memfd && type == LinkPacket::want_memory) static_cast<void>(link_->send(LinkPacket::memory, {}, memfd->get()));
@@ -27,6 +28,11 @@ void LinkInbox::offer_memory(std::shared_ptr<const UniqueFd> memfd, Link& link) 
 void LinkInbox::withdraw_memory() {
   std::lock_guard guard(lock_);
   memory_.reset();
+}
+
+bool LinkInbox::was_asked_for_memory() {
+  std::lock_guard guard(lock_);
+  return was_asked_;
 }
 
 void LinkInbox::on_peer_gone() {

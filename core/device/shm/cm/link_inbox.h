@@ -30,6 +30,7 @@ class LinkInbox final : public Link::Sink {
   /// (memory_taken), or until withdraw_memory(). `link` is the link of this inbox.
   void offer_memory(std::shared_ptr<const UniqueFd> memfd, Link& link);
   void withdraw_memory();
+  [[nodiscard]] bool was_asked_for_memory();
 
   /// Removes and returns the oldest packet.
   std::optional<Packet> pop();
@@ -42,6 +43,7 @@ class LinkInbox final : public Link::Sink {
   std::shared_ptr<const UniqueFd> memory_;
   Link* link_ = nullptr;
   bool gone_ = false;
+  bool was_asked_ = false;  ///< by want_memory
 };
 
 }  // namespace ringsock::soft

@@ -44,7 +44,10 @@ Status PeerSegment::map(UniqueFd memfd, const PeerIdentity& peer, const QueuePai
   const auto bytes = check_peer_memfd(memfd.get(), offer.memory);
   if (!bytes) return bytes.error();
   if (Status charged = charge(peer, reachable_bytes(*bytes, offer, own), own.bytes); !charged) return charged;
-  auto mapped = segment_cache().map(std::move(memfd), offer.memory, *bytes, maker);
+  const std::uint32_t parts = parts_of(offer);
+  if (parts > 1 && (!peer.same_user || !maker)) return Error{EPROTO, "peer's memfd: parts"};
+  auto mapped = parts > 1 ? segment_cache().map_part(std::move(memfd), offer.memory, *maker, part_of(offer), parts)
+                          : segment_cache().map(std::move(memfd), offer.memory, *bytes, maker);
   if (!mapped) return mapped.error();
   segment_ = *std::move(mapped);
   segment_->tell_first_inbox(offer.inbox);

@@ -14,4 +14,11 @@ struct PeerProcess {
   bool operator==(const PeerProcess&) const = default;
 };
 
+/// The processes for which a segment is made.
+struct SegmentPeer {
+  SegmentPeer(PeerProcess which, bool opens = false) : process(which), opens_memory(opens) {}
+  PeerProcess process;
+  bool opens_memory;  ///< they have got memory of this process by opening it (open_memory.h)
+};
+
 }  // namespace ringsock::soft

@@ -37,6 +37,7 @@ struct MemoryFiles {
   std::atomic<unsigned> extra_flags{kNoExecSeal};
   /// The program has called mlockall(2) with MCL_FUTURE, or may have.
   std::atomic<bool> may_lock_all{false};
+  std::atomic<unsigned> forks{0};
 };
 
 [[gnu::constructor]] void start() { process_state<MemoryFiles>(); }
@@ -99,15 +100,27 @@ Result<std::shared_ptr<MappedSegment>> map_whole(int fd, std::uint64_t bytes) {
 
 }  // namespace
 
-MappedSegment::~MappedSegment() { ::munmap(base_, bytes_); }
-
-std::atomic<std::uint32_t>& MappedSegment::let_go() const {
-  return reinterpret_cast<ProducerLine*>(base_ + first_lines_ + kProducerOffset)->let_go;
+MappedSegment::~MappedSegment() {
+  if (bytes_ == 0) return;
+  if (is_part_) leave_part();
+  ::munmap(base_, bytes_);
 }
 
-std::atomic<RequestState>& MappedSegment::request() const {
-  return reinterpret_cast<ProducerLine*>(base_ + first_lines_ + kProducerOffset)->request;
+void MappedSegment::become_part() {
+  is_part_ = true;
+  forks_ = process_state<MemoryFiles>().forks.load(std::memory_order_relaxed);
 }
+
+void MappedSegment::note_fork() { process_state<MemoryFiles>().forks.fetch_add(1, std::memory_order_relaxed); }
+
+/// A segment that no connection has had has no pages.
+void MappedSegment::leave_part() {
+  const bool has_forked = forks_ != process_state<MemoryFiles>().forks.load(std::memory_order_relaxed);
+  if (first_lines_ == 0 || has_forked || !is_permitted(RareCall::madvise_remove)) return;
+  if (first_producer().left.fetch_add(1, std::memory_order_acq_rel) != 0) ::madvise(base_, bytes_, MADV_REMOVE);
+}
+
+std::atomic<std::uint32_t>& MappedSegment::let_go() const { return first_producer().let_go; }
 
 /// The state of a segment whose first inbox is not known is that of nobody.
 bool MappedSegment::settle_request(RequestState as) const {

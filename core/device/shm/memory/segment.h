@@ -88,6 +88,7 @@ struct alignas(kLineBytes) ProducerLine {
   std::atomic<std::uint32_t> fences;  ///< the peer looks at `armed` behind a full fence: arming needs no barrier
   std::atomic<std::uint32_t> let_go;  ///< of the segment's first inbox: MappedSegment::let_go()
   std::atomic<RequestState> request;  ///< the same: MappedSegment::settle_request()
+  std::atomic<std::uint32_t> left;    ///< the same: how many ends have given it up (MappedSegment::become_part())
 };
 
 /// A memory region that the peer may access. `rkey` is written last and cleared first.
@@ -183,6 +184,16 @@ class MappedSegment {
   /// Tells the layout of the inbox at the start. One that does not fit is ignored. Call it before the segment is given
   /// to another thread.
   void tell_first_inbox(const InboxLayout& layout);
+  /// The segment is one of several in a memfd. So its pages go to the kernel when the second of the two ends gives it
+  /// up, and not with the memfd. A process that has forked meanwhile leaves that: a child may still use the segment.
+  void become_part();
+  /// Called before each fork(2).
+  static void note_fork();
+  /// Leaves the mapping to the caller. The object must not be used any more.
+  [[nodiscard]] std::byte* release() {
+    bytes_ = 0;
+    return base_;
+  }
   /// Replaces the mapping by private zeroed memory, when a forked child, or its parent, goes on with the real segment.
   void abandon();
   /// Records that the process at the other end has died, so that the segment is not kept for it. Call it before the
@@ -210,11 +221,17 @@ class MappedSegment {
   void empty_sparse(bool has_let_go);
 
  private:
-  [[nodiscard]] std::atomic<RequestState>& request() const;
+  [[nodiscard]] std::atomic<RequestState>& request() const { return first_producer().request; }
+  [[nodiscard]] ProducerLine& first_producer() const {
+    return *reinterpret_cast<ProducerLine*>(base_ + first_lines_ + kProducerOffset);
+  }
+  void leave_part();
   std::byte* base_;
   std::size_t bytes_;
   std::size_t first_lines_ = 0;  ///< offset of the first inbox's lines
   std::atomic<bool> has_no_peer_{false};
+  bool is_part_ = false;
+  unsigned forks_ = 0;  ///< note_fork() was called so often when it became a part
   bool is_lent_ = false;
   bool has_told_ = false;
   bool is_read_ = false;

@@ -65,12 +65,6 @@ std::shared_ptr<MappedSegment> SegmentCache::lend_given(const std::shared_ptr<Gi
   return {loan, loan->kept.front().mapping.get()};
 }
 
-SegmentCache::Inode SegmentCache::inode_of(const UniqueFd& fd) {
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) return {};
-  return {status.st_dev, status.st_ino};
-}
-
 namespace {
 
 /// Calls `use` with the pieces of [at, end) that are outside of the memory of the sparse parts.
@@ -156,22 +150,34 @@ std::shared_ptr<SegmentCache::MadeLoan> SegmentCache::begin_loan(PeerProcess pee
   return loan->has_place ? loan : nullptr;
 }
 
-Result<SegmentCache::Made> SegmentCache::make(std::uint64_t bytes, std::optional<PeerProcess> peer) {
-  const auto loan = peer && bytes <= kMaxKeptBytes ? begin_loan(*peer, bytes) : nullptr;
+Result<SegmentCache::Made> SegmentCache::make(std::uint64_t bytes, std::optional<SegmentPeer> peer) {
+  const auto loan = peer && bytes <= kMaxKeptBytes ? begin_loan(peer->process, bytes) : nullptr;
   // If that fails, a new segment takes its place.
   if (loan && !loan->kept.empty() && restore(loan->kept.front())) return lend_made(loan, true);
+  if (!loan) return make_new(bytes, peer);
   auto fresh = make_segment(bytes);
   if (!fresh) return fresh.error();
-  const Inode inode = inode_of(fresh->memfd);
-  if (!loan) {
-    const MemoryName name{inode.device, inode.number, static_cast<std::uint32_t>(fresh->memfd.get()), 0};
-    return Made{std::move(fresh->mapping), std::make_shared<const UniqueFd>(std::move(fresh->memfd)), name, false};
-  }
+  const Inode inode = Inode::of(fresh->memfd);
   empty_sparse(loan->kept);
   loan->kept.clear();
   KeptDescriptor memfd(std::move(fresh->memfd), inode);
-  loan->kept.push_back({std::move(fresh->mapping), std::move(memfd), *peer, inode, loan->forks});
+  loan->kept.push_back({std::move(fresh->mapping), std::move(memfd), peer->process, inode, loan->forks});
   return lend_made(loan, false);
+}
+
+/// Makes a segment that is not kept.
+Result<SegmentCache::Made> SegmentCache::make_new(std::uint64_t bytes, std::optional<SegmentPeer> peer) {
+  const bool may_share = peer && peer->opens_memory && peer->process == PeerProcess{kAnyProcess, ::geteuid()};
+  if (may_share && is_permitted(RareCall::madvise_remove)) {
+    const std::lock_guard guard(lock_);
+    if (auto taken = own_batch_.take(bytes))
+      return Made{std::move(taken->mapping), std::move(taken->memfd), taken->name, false, taken->part, taken->parts};
+  }
+  auto fresh = make_segment(bytes);
+  if (!fresh) return fresh.error();
+  const Inode inode = Inode::of(fresh->memfd);
+  const MemoryName name{inode.device, inode.number, static_cast<std::uint32_t>(fresh->memfd.get()), 0};
+  return Made{std::move(fresh->mapping), std::make_shared<const UniqueFd>(std::move(fresh->memfd)), name, false};
 }
 
 /// Makes room for one more descriptor, if necessary by dropping the segment that was idle longest. lock_ must be held.
@@ -291,6 +297,21 @@ Result<std::shared_ptr<MappedSegment>> SegmentCache::map(UniqueFd memfd, const M
   return lend_given(loan);
 }
 
+std::shared_ptr<MappedSegment> SegmentCache::find_part(const MemoryName& name, PeerProcess maker, std::uint32_t part) {
+  const std::lock_guard guard(lock_);
+  return given_batches_.take({static_cast<dev_t>(name.device), static_cast<ino_t>(name.inode)}, maker, part);
+}
+
+Result<std::shared_ptr<MappedSegment>> SegmentCache::map_part(UniqueFd memfd, const MemoryName& name, PeerProcess maker,
+                                                              std::uint32_t part, std::uint32_t parts) {
+  const std::lock_guard guard(lock_);  // fork(2) waits, so that a child has no part that is not known
+  auto whole = map_peer_segment(std::move(memfd), name, kMostBatchBytes);
+  if (!whole) return whole;
+  if (part >= parts || (*whole)->bytes() % (parts * kPageBytes) != 0) return Error{EPROTO, "peer's memfd: parts"};
+  return given_batches_.add({static_cast<dev_t>(name.device), static_cast<ino_t>(name.inode)}, maker,
+                            MappedParts(**whole, parts), part);
+}
+
 bool SegmentCache::is_of_own_user(const Kept& kept) { return kept.peer.uid == ::geteuid(); }
 
 /// `kept` has one segment. What does not stay in the cache is in `kept` afterwards.
@@ -340,6 +361,27 @@ void SegmentCache::learn_accepters(PeerProcess listener, std::optional<PeerProce
   if (now >= known.refusing_until) known.who = accepters;
 }
 
+void SegmentCache::learn_opening(PeerProcess listener, PeerProcess accepters, bool opens) {
+  const std::lock_guard guard(lock_);
+  Accepters& known = accepters_at(listener, accepters);
+  known.do_open = opens && !known.has_refused_part;
+}
+
+void SegmentCache::part_refused(PeerProcess listener, PeerProcess accepters) {
+  const std::lock_guard guard(lock_);
+  Accepters& known = accepters_at(listener, accepters);
+  known.do_open = false;
+  known.has_refused_part = true;
+  // The program may have closed the descriptor of the memfd.
+  own_batch_ = {};
+}
+
+bool SegmentCache::do_open(PeerProcess listener) {
+  const std::lock_guard guard(lock_);
+  const auto known = std::ranges::find(accepters_, listener, &Accepters::listener);
+  return known != accepters_.end() && known->do_open;
+}
+
 void SegmentCache::accepters_refused(PeerProcess listener, Nanos now) {
   constexpr Nanos kRefusing{1'000'000'000};
   const std::lock_guard guard(lock_);
@@ -355,6 +397,14 @@ SegmentCache::Accepters& SegmentCache::accepters_at(PeerProcess listener) {
   accepters_.push_front({listener, std::nullopt, Nanos::zero()});
   if (accepters_.size() > kMaxKept) accepters_.pop_back();
   return accepters_.front();
+}
+
+/// @param who  the accepters, if nothing is known of them; lock_ must be held
+SegmentCache::Accepters& SegmentCache::accepters_at(PeerProcess listener, PeerProcess who) {
+  const bool is_new = std::ranges::find(accepters_, listener, &Accepters::listener) == accepters_.end();
+  Accepters& known = accepters_at(listener);
+  if (is_new) known.who = who;
+  return known;
 }
 
 /// Drops one segment at each return, so that segments of dead processes disappear with the traffic of others.
@@ -382,6 +432,8 @@ void SegmentCache::clear() {
 }
 
 void SegmentCache::clear_locked(List& made, List& given) {
+  own_batch_ = {};
+  given_batches_ = {};
   for (const Kept& kept : given_) withdraw_let_go(kept);
   made_places_ -= made_.size();
   sparse_memory_.store(0, std::memory_order_relaxed);
@@ -391,6 +443,7 @@ void SegmentCache::clear_locked(List& made, List& given) {
 
 void SegmentCache::before_fork() {
   lock_.lock();
+  MappedSegment::note_fork();
   List made;
   List given;
   clear_locked(made, given);

@@ -18,7 +18,9 @@
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "core/device/shm/link/peer_process.h"
+#include "core/device/shm/memory/kept_descriptor.h"
 #include "core/device/shm/memory/segment.h"
+#include "core/device/shm/memory/segment_batch.h"
 
 namespace ringsock::soft {
 
@@ -42,6 +44,9 @@ namespace ringsock::soft {
 /// latest connection may have written are zeroed. Idle segments together keep at most kMaxSparseMemory, and none of it
 /// longer than a second, if give_back() is called.
 ///
+/// A process that has so many connections that no place for a kept segment is free makes its segments in batches
+/// (segment_batch.h), if the accepters are of its own user and open memory themselves.
+///
 /// Limits: kMaxKept own segments, in use or not, have a descriptor here (fewer where RLIMIT_NOFILE is below 4096);
 /// kMaxKept mappings of peers' segments are kept; no kept segment is larger than kMaxKeptBytes, and none with more than
 /// kMaxKeptMemory outside of its sparse parts is offered again.
@@ -59,6 +64,9 @@ class SegmentCache {
     std::shared_ptr<const UniqueFd> memfd;  ///< may be dropped once the peer has it
     MemoryName name{};                      ///< of memfd
     bool reused = false;
+    // The segment is one of several in memfd (OwnBatch).
+    std::uint32_t part = 0;
+    std::uint32_t parts = 1;
   };
 
   SegmentCache() = default;
@@ -67,13 +75,18 @@ class SegmentCache {
 
   /// Returns a zeroed segment of that size for a connection with `peer`. Uses kept segments only if `peer` is given.
   /// Errors: those of make_segment().
-  Result<Made> make(std::uint64_t bytes, std::optional<PeerProcess> peer);
+  Result<Made> make(std::uint64_t bytes, std::optional<SegmentPeer> peer);
   /// Returns the kept mapping of a segment that `maker` names, nullptr when there is none.
   std::shared_ptr<MappedSegment> find(const MemoryName& name, PeerProcess maker);
   /// Maps a memfd of `maker` (map_peer_segment()). The segment is let go of in the end if `maker` is given.
   /// Errors: those of map_peer_segment().
   Result<std::shared_ptr<MappedSegment>> map(UniqueFd memfd, const MemoryName& name, std::uint64_t limit,
                                              std::optional<PeerProcess> maker);
+  /// The same for a memfd of several segments of `maker`, which must be of our own user, and for its parts: find_part()
+  /// returns one that was mapped with another, map_part() maps all. Errors: EPROTO such a part cannot be.
+  std::shared_ptr<MappedSegment> find_part(const MemoryName& name, PeerProcess maker, std::uint32_t part);
+  Result<std::shared_ptr<MappedSegment>> map_part(UniqueFd memfd, const MemoryName& name, PeerProcess maker,
+                                                  std::uint32_t part, std::uint32_t parts);
   /// Gives up the idle segments of that process, which does not know them any more.
   void forget(PeerProcess peer);
 
@@ -82,6 +95,13 @@ class SegmentCache {
   std::optional<PeerProcess> accepters_of(PeerProcess listener, std::optional<PeerProcess> at_first);
   /// Records the accepters of a listener. At most kMaxKept are remembered.
   void learn_accepters(PeerProcess listener, std::optional<PeerProcess> accepters, Nanos now);
+  /// Records whether the accepters of a listener, which are of our own user, open memory themselves. If so, segments
+  /// for them may be parts of one memfd.
+  void learn_opening(PeerProcess listener, PeerProcess accepters, bool opens);
+  [[nodiscard]] bool do_open(PeerProcess listener);
+  /// Records that an accepter could not open such a memfd: none is offered to that listener's accepters any more, or
+  /// each of them that can open memory would have the next connection of the others refused.
+  void part_refused(PeerProcess listener, PeerProcess accepters);
   /// Records that the accepters refused a kept segment: none is offered to them for a second.
   void accepters_refused(PeerProcess listener, Nanos now);
 
@@ -99,26 +119,6 @@ class SegmentCache {
   void after_fork();
 
  private:
-  struct Inode {
-    dev_t device = 0;
-    ino_t number = 0;
-    bool operator==(const Inode&) const = default;
-  };
-  static Inode inode_of(const UniqueFd& fd);
-  /// A descriptor of which it is checked whether it is still ours. A program may close every descriptor that it does
-  /// not know, and open others under their numbers: such a number is neither passed on nor closed.
-  struct KeptDescriptor {
-    UniqueFd fd;
-    Inode inode;
-    KeptDescriptor() = default;
-    KeptDescriptor(UniqueFd kept, Inode known) : fd(std::move(kept)), inode(known) {}
-    KeptDescriptor(KeptDescriptor&&) = default;
-    KeptDescriptor& operator=(KeptDescriptor&&) = delete;
-    ~KeptDescriptor() {
-      if (fd && !is_still_ours()) (void)fd.release();
-    }
-    [[nodiscard]] bool is_still_ours() const { return inode_of(fd) == inode; }
-  };
   struct Stretch {
     std::size_t at;
     std::size_t bytes;
@@ -138,6 +138,7 @@ class SegmentCache {
   struct MadeLoan;
   struct GivenLoan;
 
+  Result<Made> make_new(std::uint64_t bytes, std::optional<SegmentPeer> peer);
   static bool is_of_own_user(const Kept& kept);
   static void withdraw_let_go(const Kept& kept);
   static bool restore(Kept& kept);
@@ -157,8 +158,10 @@ class SegmentCache {
   void clear_locked(List& made, List& given);
 
   Mutex lock_;
-  List made_;                                  ///< idle, the most recently used in front
-  List given_;                                 ///< idle, the last used in front
+  List made_;   ///< idle, the most recently used in front
+  List given_;  ///< idle, the last used in front
+  OwnBatch own_batch_;
+  GivenBatches given_batches_;
   std::atomic<std::size_t> sparse_memory_{0};  ///< of made_ and given_; changed with lock_
   std::size_t made_places_ = 0;                ///< own segments that hold a descriptor for the cache: lent or in made_
   unsigned forks_ = 0;
@@ -166,8 +169,11 @@ class SegmentCache {
     PeerProcess listener;
     std::optional<PeerProcess> who;
     Nanos refusing_until;
+    bool do_open = false;
+    bool has_refused_part = false;
   };
   Accepters& accepters_at(PeerProcess listener);
+  Accepters& accepters_at(PeerProcess listener, PeerProcess who);
   std::list<Accepters> accepters_;  ///< the most recently learnt in front
 };
 

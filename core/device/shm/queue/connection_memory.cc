@@ -25,7 +25,7 @@ std::uint32_t ring_entries_for(const ibv_qp_init_attr& attr) {
 }  // namespace
 
 Result<ConnectionMemory> ConnectionMemory::make(const ibv_qp_init_attr& attr, ArenaBytes arena, const SpareRoom* room,
-                                                std::optional<PeerProcess> peer) {
+                                                std::optional<SegmentPeer> peer) {
   if (arena.all > kMaxArenaBytes || arena.quiet > std::min<std::uint64_t>(arena.all, kMaxOfferedQuiet)) {
     return Error{ENOMEM, "create_qp: receive memory"};
   }
@@ -48,7 +48,8 @@ Result<ConnectionMemory> ConnectionMemory::make(const ibv_qp_init_attr& attr, Ar
   memory.own_->tell_first_inbox(memory.layout_);
   memory.memfd_ = std::move(own->memfd);
   memory.name_ = own->name;
-  if (own->reused) memory.kept_for_ = peer;
+  memory.part_flags_ = own->part << kOfferPartShift | (own->parts - 1) << kOfferPartsShift;
+  if (own->reused) memory.kept_for_ = peer->process;
   return memory;
 }
 
@@ -57,7 +58,7 @@ void ConnectionMemory::describe(QueuePairOffer& out) const {
   out.spare = spare_;
   out.flags |= static_cast<std::uint32_t>(quiet_bytes_ / kPageBytes) << kOfferQuietShift;
   if (memfd_) {
-    out.flags |= kOfferHasMemfd;
+    out.flags |= kOfferHasMemfd | part_flags_;
     out.memory = name_;
   }
   if (kept_for_) {

@@ -24,7 +24,7 @@ class ConnectionMemory {
   /// Makes an inbox in `room` if it fits there, otherwise in a memfd of its own. With no `room` there is room for the
   /// peer's inbox in it. Errors: ENOMEM; those of SegmentCache::make().
   static Result<ConnectionMemory> make(const ibv_qp_init_attr& attr, ArenaBytes arena, const SpareRoom* room,
-                                       std::optional<PeerProcess> peer);
+                                       std::optional<SegmentPeer> peer);
 
   [[nodiscard]] InboxView own_inbox() const { return {*own_, layout_}; }
   /// Returns the bytes at the end of our arena that are quiet memory (ArenaBytes).
@@ -58,7 +58,8 @@ class ConnectionMemory {
   std::shared_ptr<MappedSegment> own_;
   std::shared_ptr<MappedSegment> peers_;  ///< null: in ours, or not known
   std::shared_ptr<const UniqueFd> memfd_;
-  MemoryName name_{};  ///< of memfd_
+  MemoryName name_{};             ///< of memfd_
+  std::uint32_t part_flags_ = 0;  ///< of the offer: kOfferPartShift, kOfferPartsShift
   std::optional<PeerProcess> kept_for_;
   InboxLayout layout_{};
   InboxLayout spare_{};

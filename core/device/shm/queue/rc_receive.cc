@@ -42,7 +42,7 @@ RcReceiver::RcReceiver(QueuePair& queue_pair, RcOwner& owner, const RcAttributes
 int RcReceiver::post(ibv_recv_wr* wr, ibv_recv_wr** bad) {
   const std::lock_guard guard(post_lock_);
   const ibv_qp_state now = attributes_.state_now();
-  int error = now == IBV_QPS_RESET || srq_ != nullptr ? EINVAL : 0;
+  int error = may_post(now);
   if (error == 0 && wr != nullptr && wr->num_sge == 0) [[likely]] {
     wr = receives_.post_counted(wr);
     smallest_receive_ = 0;
@@ -54,13 +54,30 @@ int RcReceiver::post(ibv_recv_wr* wr, ibv_recv_wr** bad) {
     smallest_receive_ = receives_.posted() == 1 ? bytes : std::min(smallest_receive_, bytes);
   }
   if (error != 0) *bad = wr;
+  tell_posted(now);
+  return error;
+}
+
+int RcReceiver::post_counted(std::uint64_t wr_id, std::uint32_t count) {
+  const std::lock_guard guard(post_lock_);
+  const ibv_qp_state now = attributes_.state_now();
+  int error = may_post(now);
+  if (error == 0 && count != 0) {
+    error = receives_.post_counted(wr_id, count);
+    smallest_receive_ = 0;
+  }
+  tell_posted(now);
+  return error;
+}
+
+/// @param before  the state in which the receives were posted
+void RcReceiver::tell_posted(ibv_qp_state before) {
   // Stored first: a peer that sees the receive also sees its possible size.
   inbox_.consumer().receive_bytes.store(smallest_receive_, std::memory_order_relaxed);
   inbox_.consumer().receives_posted.store(receives_.posted(), std::memory_order_release);
   peer_.ring_if_waiting();
-  if (now == IBV_QPS_ERR) [[unlikely]]
+  if (before == IBV_QPS_ERR) [[unlikely]]
     queue_pair_.receive_queue().fire();
-  return error;
 }
 
 int RcReceiver::poll(int count, ibv_wc* wc) {

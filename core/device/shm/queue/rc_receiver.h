@@ -4,6 +4,7 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -29,6 +30,8 @@ class RcReceiver {
 
   /// ibv_post_recv(3). Returns 0 or an errno value.
   int post(ibv_recv_wr* wr, ibv_recv_wr** bad);
+  /// verbs::RcExtensions::post_counted().
+  int post_counted(std::uint64_t wr_id, std::uint32_t count);
   /// QueuePair::poll_receives() and has_left_over().
   int poll(int count, ibv_wc* wc);
   [[nodiscard]] bool has_left_over() const { return left_over_; }
@@ -53,6 +56,8 @@ class RcReceiver {
   void reset();
 
  private:
+  [[nodiscard]] int may_post(ibv_qp_state now) const { return now == IBV_QPS_RESET || srq_ != nullptr ? EINVAL : 0; }
+  void tell_posted(ibv_qp_state before);
   bool consume(std::uint64_t head, std::uint64_t body, ibv_wc* wc, int& got);
   bool consume_send(std::uint64_t head, std::uint64_t body, ibv_wc* wc, int& got);
   bool complete_send(std::uint64_t head, std::uint64_t body, ibv_wc_status status, ibv_wc& wc);

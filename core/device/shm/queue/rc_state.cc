@@ -29,7 +29,7 @@ ReliableQueuePair::ReliableQueuePair(DeviceContext& device, ibv_pd& domain, cons
 Result<std::unique_ptr<ReliableQueuePair>> ReliableQueuePair::create(DeviceContext& device, ibv_pd& pd,
                                                                      ibv_qp_init_attr& attr, ArenaBytes arena,
                                                                      const SpareRoom* room,
-                                                                     std::optional<PeerProcess> peer) {
+                                                                     std::optional<SegmentPeer> peer) {
   if (Status granted = grant_capacities(attr); !granted) return granted.error();
   auto memory = ConnectionMemory::make(attr, arena, room, peer);
   if (!memory) return memory.error();
@@ -269,7 +269,7 @@ Result<MemoryRegion*> ReliableQueuePair::start_in_init(std::size_t arena_bytes) 
 RcWiring& wiring_of(ibv_qp& qp) { return static_cast<ReliableQueuePair&>(static_cast<QueuePair&>(qp)); }
 
 Result<RcQueuePair> create_rc_queue_pair(DeviceContext& device, ibv_pd& pd, ibv_qp_init_attr& attr, ArenaBytes arena,
-                                         const SpareRoom* from_peer, std::optional<PeerProcess> peer) {
+                                         const SpareRoom* from_peer, std::optional<SegmentPeer> peer) {
   auto made = ReliableQueuePair::create(device, pd, attr, arena, from_peer, peer);
   if (!made) return made.error();
   auto region = (*made)->start_in_init(arena.all);

@@ -14,6 +14,7 @@
 #include "core/device/shm/link/link.h"
 #include "core/device/shm/link/peer_process.h"
 #include "core/device/shm/memory/segment.h"
+#include "core/device/shm/memory/segment_batch.h"
 
 namespace ringsock::soft {
 
@@ -31,6 +32,17 @@ inline constexpr std::uint32_t kOfferHasMemfd = 1
 inline constexpr std::uint32_t kOfferNeedsFullFence = 1 << 1;  ///< the sender could not register for membarrier(2)
 inline constexpr std::uint32_t kOfferUsesSrq = 1 << 2;         ///< receives come from a shared receive queue
 inline constexpr std::uint32_t kOfferKeptSegment = 1 << 3;  ///< the memfd served an earlier connection (SegmentCache)
+/// Eight bits of the flags: the memfd has several segments of one size (segment_batch.h), and the sender's inbox and
+/// the spare room are in one of these. All offsets are from the start of that segment. Only between processes of one
+/// user.
+inline constexpr unsigned kOfferPartShift = 4;
+inline constexpr unsigned kOfferPartsShift = 8;
+inline constexpr std::uint32_t kOfferPartMask = 15;
+constexpr std::uint32_t part_of(const QueuePairOffer& offer) { return offer.flags >> kOfferPartShift & kOfferPartMask; }
+constexpr std::uint32_t parts_of(const QueuePairOffer& offer) {
+  return (offer.flags >> kOfferPartsShift & kOfferPartMask) + 1;
+}
+static_assert(kMostParts == kOfferPartMask + 1);
 /// The upper half of the flags: pages of quiet memory (ArenaBytes) at the end of `inbox`. Untrusted.
 inline constexpr unsigned kOfferQuietShift = 16;
 inline constexpr std::uint64_t kMaxOfferedQuiet = 0xffff * kPageBytes;
@@ -97,6 +109,6 @@ struct RcQueuePair {
 /// memory.
 std::uint64_t own_segment_bytes(const ibv_qp_init_attr& attr, ArenaBytes arena);
 Result<RcQueuePair> create_rc_queue_pair(DeviceContext& device, ibv_pd& pd, ibv_qp_init_attr& attr, ArenaBytes arena,
-                                         const SpareRoom* from_peer, std::optional<PeerProcess> peer = std::nullopt);
+                                         const SpareRoom* from_peer, std::optional<SegmentPeer> peer = std::nullopt);
 
 }  // namespace ringsock::soft

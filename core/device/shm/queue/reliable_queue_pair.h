@@ -34,7 +34,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, private RcOwn
   /// Makes one in state INIT, with its inbox in `room` if it fits there, otherwise in a memfd of its own.
   static Result<std::unique_ptr<ReliableQueuePair>> create(DeviceContext& device, ibv_pd& pd, ibv_qp_init_attr& attr,
                                                            ArenaBytes arena, const SpareRoom* room,
-                                                           std::optional<PeerProcess> peer = std::nullopt);
+                                                           std::optional<SegmentPeer> peer = std::nullopt);
   ~ReliableQueuePair() override;
 
   // QueuePair
@@ -63,7 +63,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, private RcOwn
   [[nodiscard]] MappedSegment& own_segment() override { return memory_.own_segment(); }
 
   // What verbs::Device offers under the same names.
-  void ask_for_stamps() { receiver_.ask_for_stamps(); }
+  [[nodiscard]] RcReceiver& receiver() { return receiver_; }
   [[nodiscard]] std::uint64_t peer_group() const { return peer_group_.load(std::memory_order_relaxed); }
   [[nodiscard]] PeerProcess peer_process();
   [[nodiscard]] Arming& arming() { return arming_; }

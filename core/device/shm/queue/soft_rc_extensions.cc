@@ -16,9 +16,13 @@ ReliableQueuePair& ours(ibv_qp& qp) { return static_cast<ReliableQueuePair&>(sta
 
 }  // namespace
 
+int SoftRcExtensions::post_counted(ibv_qp& qp, std::uint64_t wr_id, std::uint32_t count) {
+  return qp.qp_type == IBV_QPT_RC ? ours(qp).receiver().post_counted(wr_id, count) : EOPNOTSUPP;
+}
+
 bool SoftRcExtensions::ask_for_stamps(ibv_qp& qp) {
   if (qp.qp_type != IBV_QPT_RC) return false;
-  ours(qp).ask_for_stamps();
+  ours(qp).receiver().ask_for_stamps();
   return true;
 }
 
