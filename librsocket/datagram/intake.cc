@@ -27,7 +27,7 @@ void Intake::look(Nanos now) {
 void Intake::look_once(Nanos now, Looks looks) {
   // A look at the kernel's socket costs as much as many at the queue pair that has rings.
   constexpr int kLooksAtLane = 8;
-  for (int i = 0; i < (lane_is_used_ ? kLooksAtLane : 1) && from_lane_.empty(); ++i) take_from_lane();
+  for (int i = 0; i < (lane_is_used_ ? kLooksAtLane : 1) && from_lane_.empty(); ++i) take_from_lanes();
   const std::size_t before_kernel = from_lane_.size();
   const bool has_switched = has_switched_to_lane();
   if (has_switched || before_kernel == 0 || ++looks_ % kLooksPerKernelLook == 0)
@@ -35,9 +35,11 @@ void Intake::look_once(Nanos now, Looks looks) {
   if (from_lane_.empty() && from_kernel_.empty()) return;
   lane_is_used_ = !from_lane_.empty();
   // A packet may tell of a new ring.
-  if (!from_kernel_.empty() && core_.lane) core_.lane->look_closely();
+  if (!from_kernel_.empty()) {
+    for (const auto& lane : core_.lanes) lane->look_closely();
+  }
   // A packet of a peer that used the queue pair was sent after all that is there.
-  if (looks == Looks::closely && has_packets_of_lane_users()) take_from_lane();
+  if (looks == Looks::closely && has_packets_of_lane_users()) take_from_lanes();
   serve_packets(false, now);
   deliver_from_lane(before_kernel, now);
   serve_packets(true, now);
@@ -51,18 +53,21 @@ bool Intake::has_packets_of_lane_users() {
   });
 }
 
-void Intake::take_from_lane() {
-  if (!core_.lane) return;
+void Intake::take_from_lanes() {
+  for (const auto& lane : core_.lanes) take_from(*lane);
+}
+
+void Intake::take_from(Lane& lane) {
   std::array<Lane::Came, 16> came;
   for (std::size_t got = came.size(); got == came.size();) {
-    got = core_.lane->poll(came);
+    got = lane.poll(came);
     for (const Lane::Came& one : std::span(came).first(got)) {
       const auto parsed = wire::parse_rs_ud(one.bytes);
-      if (parsed && parsed->payload.size() <= wire::max_rs_datagram(parsed->source.family())) {
-        from_lane_.push_back({one, with_scope(parsed->source), parsed->payload});
+      if (parsed && one.bytes.size() <= lane.most_bytes()) {
+        from_lane_.push_back({&lane, one, with_scope(parsed->source), parsed->payload});
       } else {
         count_refusal(Refusal::datagram);
-        core_.lane->give_back(one.slot);
+        lane.give_back(one.slot);
       }
     }
   }
@@ -100,7 +105,7 @@ void Intake::take_packet(std::span<const std::byte> bytes, const UdpPort::Packet
   const auto parsed = wire::parse_rs_udp(bytes, packet.from);
   const SocketAddress from = packet.from.unmapped();
   if (!parsed || parsed->payload.size() > wire::max_rs_datagram(from.family())) return count_refusal(Refusal::datagram);
-  FromKernel out{from, packet.to, parsed->op, parsed->qp_number, nullptr, parsed->payload.size(), false};
+  FromKernel out{from, packet.to, parsed->op, parsed->note, parsed->qp_number, nullptr, parsed->payload.size(), false};
   out.payload = std::make_unique<std::byte[]>(parsed->payload.size() + 1);
   if (out.bytes != 0) std::memcpy(out.payload.get(), parsed->payload.data(), out.bytes);
   from_kernel_.push_back(std::move(out));
@@ -118,47 +123,58 @@ void Intake::serve_packets(bool of_lane_users, Nanos now) {
 }
 
 void Intake::serve(FromKernel& packet, Nanos now) {
-  if (packet.op == wire::RsUdpOp::control) return learn_answer(packet, now);
-  auto peer = core_.peer_at(packet.from);
-  if (peer) answer(**peer, packet, now);
+  if (packet.op == wire::RsUdpOp::control) return serve_control(packet, now);
+  auto peer = core_.peer_at(packet.from, asked_address(packet));
+  if (peer) {
+    (*peer)->has_come_by_queue_pair = false;
+    answer(**peer, packet, now);
+  }
   const std::span<const std::byte> bytes(packet.payload.get(), packet.bytes);
-  if (is_wanted(packet.from)) add({packet.from, bytes, Arrival::kNoSlot, std::move(packet.payload)});
+  if (is_wanted(packet.from)) add({packet.from, bytes, {}, std::move(packet.payload)});
+}
+
+/// A ringsock on a real device asks, now and then, whether this socket still has its number.
+void Intake::serve_control(const FromKernel& packet, Nanos now) {
+  if (!packet.note.asks) return learn_answer(core_.peers.find(packet.from), packet, now);
+  auto peer = core_.peer_at(packet.from, asked_address(packet));
+  if (peer) answer(**peer, packet, now);
 }
 
 /// Only a peer that was asked answers. One that we know tells of a new ring.
-void Intake::learn_answer(const FromKernel& packet, Nanos now) {
-  Peer* const peer = core_.peers.find(packet.from);
+void Intake::learn_answer(Peer* peer, const FromKernel& packet, Nanos now) {
   const bool is_known = peer != nullptr && peer->is_known && peer->qp_number == packet.qp_number;
   if (peer == nullptr || (!peer->was_asked && !is_known)) return count_refusal(Refusal::datagram);
-  if (!may_exchange(*peer, packet.qp_number, now)) return;
+  if (!peer->lane->understands(packet.note) || !may_exchange(*peer, packet.qp_number, now)) return;
   peer->was_asked = false;
-  peer->learn(packet.qp_number, now);
-  if (core_.lane->open_ring(peer->qp_number)) tell_number(*peer);
+  peer->learn(packet.qp_number, now, packet.note);
+  if (peer->lane->open_ring(peer->qp_number)) core_.tell_number(*peer, {});
 }
 
-void Intake::tell_number(const Peer& peer) {
-  const auto header = wire::emit_rs_udp(wire::RsUdpOp::control, core_.lane->qp_number(), peer.local);
-  static_cast<void>(core_.port.send(header.view(), {}, peer.address, peer.local));
+/// Returns our address that the packet was sent to, with our port, unless that is not known.
+SocketAddress Intake::asked_address(const FromKernel& packet) {
+  if (packet.to.is_unspecified() || packet.to.is_wildcard()) return {};
+  const auto name = core_.port.name();
+  if (!name) return {};
+  SocketAddress local = packet.to;
+  local.set_port(name->port());
+  return local;
 }
 
 /// A peer that may exchange datagrams with us is told our number, in each look in which it asks.
 void Intake::answer(Peer& peer, const FromKernel& packet, Nanos now) {
-  peer.has_come_by_queue_pair = false;
   if (!packet.to.is_unspecified() && !(packet.to.is_wildcard())) {
     SocketAddress local = packet.to;
     local.set_port(peer.local.port());
-    if (!(local == peer.local)) {
-      peer.local = local;
-      peer.header = wire::emit_rs_ud(local);
-    }
+    if (!(local == peer.local)) core_.set_local(peer, local);
   }
-  if (!may_exchange(peer, packet.qp_number, now)) return;
+  if (!peer.lane->understands(packet.note) || !may_exchange(peer, packet.qp_number, now)) return;
   // Once for all packets of a look: a sender that does not know the number yet sends one after the other.
   if (peer.is_known && peer.qp_number == packet.qp_number && peer.answered == now) return;
-  peer.learn(packet.qp_number, now);
+  peer.learn(packet.qp_number, now, packet.note);
+  if (packet.note.knows) return;
   peer.answered = now;
-  core_.lane->open_ring(peer.qp_number);
-  tell_number(peer);
+  peer.lane->open_ring(peer.qp_number);
+  core_.tell_number(peer, {});
 }
 
 /// Whose the port is, is asked once for each number: behind a new number may be another process.
@@ -166,13 +182,14 @@ bool Intake::may_exchange(Peer& peer, std::uint32_t qp_number, Nanos now) {
   if (peer.is_known && peer.qp_number == qp_number) return true;
   peer.is_known = false;
   if (now < peer.ask_kernel_again) return false;
+  if (!peer.lane->is_embedded()) return true;
   constexpr Nanos kAfterNo = std::chrono::seconds(10);
   constexpr Nanos kAfterTooMany = std::chrono::seconds(1);
   if (!core_.questions.take(now)) {
     peer.ask_kernel_again = now + kAfterTooMany;
     return false;
   }
-  const bool may = core_.lane->device().ud().may_exchange(peer.local, peer.address);
+  const bool may = peer.lane->device().ud().may_exchange(peer.local, peer.address);
   if (!may) peer.ask_kernel_again = now + kAfterNo;
   return may;
 }
@@ -189,10 +206,13 @@ void Intake::deliver_from_lane(std::size_t before_kernel, Nanos now) {
       continue;
     }
     note_source(one, now);
-    if (is_wanted(one.source)) {
-      add({one.source, one.payload, one.came.slot, nullptr});
+    if (!is_wanted(one.source)) {
+      one.lane->give_back(one.came.slot);
+    } else if (has_room_for(one)) {
+      add({one.source, one.payload, {one.lane, one.came.slot}, nullptr});
     } else {
-      core_.lane->give_back(one.came.slot);
+      count_refusal(Refusal::receive_buffer);
+      one.lane->give_back(one.came.slot);
     }
   }
   from_lane_.resize(left);
@@ -209,6 +229,11 @@ bool Intake::is_wanted(const SocketAddress& source) const {
   return !core_.read_shut && (!core_.is_connected() || source == core_.peer);
 }
 
+/// A real device keeps some slots beside those that the receive buffer has room for, so that losses can be counted.
+bool Intake::has_room_for(const FromLane& one) const {
+  return one.lane->is_embedded() || core_.arrivals.slots() < core_.sizes.receives;
+}
+
 void Intake::add(Arrival arrival) {
   if (core_.arrivals.add(std::move(arrival))) {
     has_news_ = true;
@@ -218,7 +243,7 @@ void Intake::add(Arrival arrival) {
 }
 
 void Intake::drop_oldest() {
-  if (const auto slot = core_.arrivals.pop(); slot && core_.lane) core_.lane->give_back(*slot);
+  if (const auto slot = core_.arrivals.pop(); slot && slot->lane != nullptr) slot->lane->give_back(slot->number);
 }
 
 }  // namespace ringsock::rs

@@ -32,6 +32,7 @@ class Intake {
     SocketAddress from;
     SocketAddress to;
     wire::RsUdpOp op{};
+    wire::RsUdpNote note;
     std::uint32_t qp_number = 0;
     std::unique_ptr<std::byte[]> payload;
     std::size_t bytes = 0;
@@ -39,6 +40,7 @@ class Intake {
   };
   /// A datagram of the queue pair.
   struct FromLane {
+    Lane* lane;
     Lane::Came came;
     SocketAddress source;
     std::span<const std::byte> payload;
@@ -47,20 +49,23 @@ class Intake {
   enum class Looks { closely, at_what_was_left };
   void look_once(Nanos now, Looks looks);
   [[nodiscard]] bool has_packets_of_lane_users();
-  void take_from_lane();
+  void take_from_lanes();
+  void take_from(Lane& lane);
   void take_from_kernel(std::size_t most);
   void take_packet(std::span<const std::byte> bytes, const UdpPort::Packet& packet);
   [[nodiscard]] bool has_switched_to_lane();
   void serve_packets(bool of_lane_users, Nanos now);
   void serve(FromKernel& packet, Nanos now);
-  void learn_answer(const FromKernel& packet, Nanos now);
-  void tell_number(const Peer& peer);
+  void serve_control(const FromKernel& packet, Nanos now);
+  void learn_answer(Peer* peer, const FromKernel& packet, Nanos now);
   void answer(Peer& peer, const FromKernel& packet, Nanos now);
+  [[nodiscard]] SocketAddress asked_address(const FromKernel& packet);
   [[nodiscard]] bool may_exchange(Peer& peer, std::uint32_t qp_number, Nanos now);
   void deliver_from_lane(std::size_t before_kernel, Nanos now);
   void note_source(const FromLane& one, Nanos now);
   [[nodiscard]] SocketAddress with_scope(const SocketAddress& source);
   [[nodiscard]] bool is_wanted(const SocketAddress& source) const;
+  [[nodiscard]] bool has_room_for(const FromLane& one) const;
   void add(Arrival arrival);
 
   static constexpr unsigned kLooksPerKernelLook = 64;  ///< while the queue pair is busy

@@ -23,6 +23,9 @@ class DatagramSender {
  private:
   [[nodiscard]] Result<SocketAddress> destination(const msghdr& message) const;
   Result<Peer*> usable_peer(const SocketAddress& to, Nanos now);
+  Result<ssize_t> send_to(Peer& peer, std::span<const iovec> parts, std::size_t bytes, Nanos now);
+  [[nodiscard]] bool may_use_lane(Peer& peer, std::size_t bytes, Nanos now);
+  void ask(Peer& peer, Nanos now);
   Result<ssize_t> send_by_lane(Peer& peer, std::span<const iovec> parts, std::size_t bytes);
   Result<ssize_t> send_by_kernel(Peer& peer, std::span<const iovec> parts, std::size_t bytes);
 

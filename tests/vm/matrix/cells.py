@@ -1,6 +1,7 @@
 """The cells of the matrix: which sides, devices, addresses and settings meet."""
 import itertools
 
+import datagrams
 import fork_scenarios
 from captured import SESSIONS
 from hostile import BEHAVIOURS, FEW_BEHAVIOURS
@@ -127,6 +128,24 @@ def hostile_cells(sides, full):
                 yield dict(common, scenario="slow_client", behaviour="no-rtu"), f"raw -> {victim} {device}: no-rtu"
 
 
+def datagram_cells(full):
+    """Upstream has none on these devices."""
+    common = dict(device_kind="rxe", device="rxe0", flavor="library", client="ours", server="ours")
+    for family in FAMILIES:
+        for mode in ("blocking", "nonblocking", "async") if full or family == "IPv4" else ("async",):
+            settings = dict(sizes=datagrams.SIZES, least_by_device=2 * datagrams.BY_DEVICE, connected=mode == "async")
+            yield dict(common, scenario="digests", family=family, mode=mode, **settings), f"sizes, {mode}, {family}"
+        yield dict(common, scenario="many_senders", family=family), f"many senders, {family}"
+        yield dict(common, scenario="waits", family=family, turns=7), f"waits, {family}"
+    yield dict(common, scenario="full", family="IPv4"), "a receiver that does not read"
+    yield dict(common, scenario="restarted", family="IPv4", lives=4), "a receiver that is restarted"
+    yield dict(common, scenario="storm", family="IPv4", survival_seconds=80), "10,000 strangers"
+    for options in (["-S", "100", "-C", "100"], ["-T", "e", "-T", "b", "-S", "1000", "-C", "100"]):
+        yield dict(common, tool="udpong", family="IPv4", options=options), f"udpong {' '.join(options)}"
+    iwarp = dict(common, device_kind="siw", device="siw0")
+    yield dict(iwarp, scenario="no_datagrams", family="IPv4"), "iWARP has no datagrams"
+
+
 def cells(sides, full):
     """All of them. Upstream with itself proves the lab, so the short matrix has little of it when there is more to see."""
     for client, server in sides:
@@ -138,6 +157,8 @@ def cells(sides, full):
     if ("ours", "ours") in sides:
         addresses = {address(device, family) for device in DEVICES for family in FAMILIES}
         common = dict(device_kind="rxe", device="rxe0", family="IPv4", flavor="library", client="ours", server="ours")
+        for cell, name in datagram_cells(full):
+            yield cell, f"ours {cell['device_kind']} datagrams: {name}"
         yield dict(common, tool="rsdevices", addresses=addresses), "ours: rsdevices"
 
 

@@ -18,7 +18,7 @@ class Meeting:
 
     def __init__(self, cell, installation, deadline):
         self.cell = cell
-        self._installation, self._deadline = installation, deadline
+        self._installation, self.deadline = installation, deadline
         self._processes = []
 
     def start(self, end, scenario=None):
@@ -31,8 +31,8 @@ class Meeting:
 
     def start_server(self, scenario=None):
         server = self.start("server", scenario)
-        if not server.wait_for("listening", self._deadline):
-            raise Failed(server.result(self._deadline) or "the server does not listen")
+        if not server.wait_for("listening", self.deadline):
+            raise Failed(server.result(self.deadline) or "the server does not listen")
         return server
 
     def attack(self, verb):
@@ -42,11 +42,11 @@ class Meeting:
         return self._processes[-1]
 
     def must_say(self, process, event):
-        if not process.wait_for(event, self._deadline):
+        if not process.wait_for(event, self.deadline):
             raise Failed(f"{process.role} does not say {event!r}; it said {process.events}")
 
     def must_end_well(self, *peers):
-        whys, deadline = [], self._deadline
+        whys, deadline = [], self.deadline
         for peer in peers:
             why = peer.result(deadline)
             if why:
@@ -57,8 +57,8 @@ class Meeting:
 
     def must_survive(self, peer):
         """Its call must come back soon after its peer has gone."""
-        if not peer.wait_for("survived", self._deadline.sooner(self.cell.get("survival_seconds", SURVIVAL_SECONDS))):
-            raise Failed(peer.result(self._deadline.sooner(0)) or f"{peer.role}: {peer.events}")
+        if not peer.wait_for("survived", self.deadline.sooner(self.cell.get("survival_seconds", SURVIVAL_SECONDS))):
+            raise Failed(peer.result(self.deadline.sooner(0)) or f"{peer.role}: {peer.events}")
 
     def close(self):
         """What the processes wrote: (role, text)."""
@@ -149,6 +149,19 @@ def link_cut(meeting):
     meeting.must_end_well(client, server)
 
 
+def restarted(meeting):
+    """The server of datagrams is killed, and another one takes its port."""
+    server = meeting.start_server()
+    client = meeting.start("client")
+    for life in range(meeting.cell["lives"]):
+        meeting.must_say(client, f"life {life}")
+        if life + 1 < meeting.cell["lives"]:
+            server.kill()
+            server.wait_for("never", meeting.deadline)
+            server = meeting.start_server()
+    meeting.must_end_well(client)
+
+
 def captured(meeting):
     """What goes over the wire must be what upstream says."""
     capture = Capture(meeting.cell["device_kind"])
@@ -164,6 +177,8 @@ MEETINGS = {
     "fork_mode": fork_mode,
     "link_cut": link_cut,
     "refused": refused,
+    "no_datagrams": refused,
+    "restarted": restarted,
     "killed_client": killed_client,
     "killed_server": killed_server,
     "killed_server_reader": killed_server,

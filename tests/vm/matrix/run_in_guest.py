@@ -65,6 +65,8 @@ def run_tool(cell, installation, deadline):
         return tools.list_devices(client, cell["addresses"], deadline)
     if cell["tool"] == "rcopy":
         return tools.copy_tool(server, client, cell, deadline)
+    if cell["tool"] == "udpong":
+        return tools.datagram_tool(server, client, cell["options"], cell, deadline)
     return tools.stream_tool(cell["tool"], server, client, cell["options"], cell, deadline)
 
 
