@@ -116,7 +116,7 @@ constexpr std::size_t max_rs_datagram(int family) { return kRsSlotBytes - rs_ud_
 
 /// A header as bytes.
 struct RsHeaderBytes {
-  std::array<std::byte, sizeof(RsUdpHeader6)> room{};
+  std::array<std::byte, 36> room{};
   std::size_t length = 0;
   [[nodiscard]] std::span<const std::byte> view() const { return std::span(room).first(length); }
 };
@@ -219,6 +219,73 @@ inline Result<ParsedRsUd> parse_rs_ud(std::span<const std::byte> bytes) {
     return ParsedRsUd{SocketAddress::v4(ntohl(host), header.port.host()), payload};
   }
   return ParsedRsUd{SocketAddress::v6(std::bit_cast<in6_addr>(header.v6_address), header.port.host()), payload};
+}
+
+/// A part of a datagram that is longer than the path's MTU. Only ringsock sends it, and only to a peer that takes large
+/// datagrams; rdma-core drops the version. It lies behind the header of a datagram, whose version and length it
+/// changes.
+struct RsFragment {
+  Be32 datagram;     ///< a number of the sender's, another one for each datagram
+  Be32 total_bytes;  ///< of the user's datagram: 1..kMaxRsLarge
+  Be16 index;        ///< of the piece
+  Be16 piece_bytes;  ///< of each piece but the last, which has the rest
+};
+static_assert(sizeof(RsFragment) == 12 && alignof(RsFragment) == 1);
+
+inline constexpr std::uint8_t kRsFragmentVersion = 0x40;  ///< added to the version
+inline constexpr std::size_t kFewestPieceBytes = 128;     ///< pieces of an honest sender fill the smallest MTU
+inline constexpr std::size_t kMostPieceBytes = 4096;
+
+/// Writes the header of a piece: that of emit_rs_ud(), and the fragment's.
+inline RsHeaderBytes emit_rs_fragment(const RsHeaderBytes& datagram_header, const RsFragment& fragment) {
+  static_assert(sizeof(RsUdHeader) + sizeof(RsFragment) <= sizeof(RsHeaderBytes::room));
+  RsHeaderBytes out = datagram_header;
+  std::memcpy(out.room.data() + out.length, &fragment, sizeof fragment);
+  out.length += sizeof fragment;
+  out.room[0] |= std::byte{kRsFragmentVersion};
+  out.room[1] = static_cast<std::byte>(out.length);
+  return out;
+}
+
+struct ParsedRsFragment {
+  SocketAddress source;  ///< as in ParsedRsUd
+  std::uint32_t datagram;
+  std::size_t total_bytes;
+  std::size_t piece_bytes;
+  std::size_t index;
+  std::span<const std::byte> payload;  ///< the bytes from index * piece_bytes on
+};
+
+/// Returns whether this may be a piece: parse_rs_fragment() tells.
+inline bool is_rs_fragment(std::span<const std::byte> bytes) {
+  return !bytes.empty() && (bytes[0] & std::byte{kRsFragmentVersion}) != std::byte{0};
+}
+
+/// Reads a piece of a datagram, without the GRH. Pure. Errors: EPROTO a piece that is shorter or longer than its place
+/// in the datagram, or outside, of another version, or of a datagram that nobody sends.
+inline Result<ParsedRsFragment> parse_rs_fragment(std::span<const std::byte> bytes) {
+  std::array<std::byte, sizeof(RsUdHeader) + sizeof(RsFragment)> room{};
+  const std::size_t header = bytes.size() < 2 ? 0 : std::to_integer<std::size_t>(bytes[1]);
+  if (header <= sizeof(RsFragment) || header > room.size() || bytes.size() < header)
+    return Error{EPROTO, "rs_fragment: short"};
+  std::memcpy(room.data(), bytes.data(), header);
+  RsFragment fragment;
+  std::memcpy(&fragment, room.data() + header - sizeof fragment, sizeof fragment);
+  room[0] ^= std::byte{kRsFragmentVersion};
+  room[1] = static_cast<std::byte>(header - sizeof fragment);
+  const auto datagram = parse_rs_ud(std::span(room).first(header - sizeof fragment));
+  if (!datagram || !datagram->payload.empty()) return Error{EPROTO, "rs_fragment: version"};
+  ParsedRsFragment out{
+      datagram->source,      fragment.datagram.host(), fragment.total_bytes.host(), fragment.piece_bytes.host(),
+      fragment.index.host(), bytes.subspan(header)};
+  if (out.total_bytes == 0 || out.total_bytes > kMaxRsLarge) return Error{EPROTO, "rs_fragment: total"};
+  if (out.piece_bytes < kFewestPieceBytes || out.piece_bytes > kMostPieceBytes)
+    return Error{EPROTO, "rs_fragment: piece"};
+  const std::size_t offset = out.index * out.piece_bytes;
+  if (offset >= out.total_bytes) return Error{EPROTO, "rs_fragment: place"};
+  if (out.payload.size() != std::min(out.piece_bytes, out.total_bytes - offset))
+    return Error{EPROTO, "rs_fragment: length"};
+  return out;
 }
 
 }  // namespace ringsock::wire

@@ -64,7 +64,7 @@ void DatagramCore::close_lanes() {
 }
 
 bool DatagramCore::has_room() {
-  if (full_lane != nullptr && !full_lane->has_room() && !full_lane->has_failed()) return false;
+  if (full_lane != nullptr && !full_lane->has_room(slots_wanted) && !full_lane->has_failed()) return false;
   full_lane = nullptr;
   return true;
 }
@@ -158,6 +158,7 @@ void DatagramCore::note_heirs() {
 void DatagramCore::leave_to_parent() {
   peers.clear();
   arrivals.clear();
+  pieces.clear();
   for (const auto& lane : lanes) lane->leave_to_parent();
   close_lanes();
 }

@@ -16,6 +16,7 @@
 #include "librsocket/datagram/arrivals.h"
 #include "librsocket/datagram/lane.h"
 #include "librsocket/datagram/peers.h"
+#include "librsocket/datagram/pieces.h"
 #include "librsocket/datagram/udp_port.h"
 
 namespace ringsock::rs {
@@ -26,7 +27,7 @@ struct Process;
 class DatagramCore {
  public:
   DatagramCore(Process& of, int family, UdpPort udp, std::uint32_t receive_bytes)
-      : process(of), domain(family), port(std::move(udp)), arrivals(receive_bytes) {}
+      : process(of), domain(family), port(std::move(udp)), arrivals(receive_bytes), pieces(receive_bytes) {}
 
   /// Returns the peer, whose way is prepared as far as this process can do it alone. Binds the socket if need be.
   /// @param local  our address towards it, with our port; unspecified: what the route says
@@ -62,6 +63,7 @@ class DatagramCore {
   bool has_heirs = false;
   bool must_wait_to_send = false;  ///< the kernel's send buffer was full, or:
   Lane* full_lane = nullptr;       ///< too many datagrams were under way
+  std::size_t slots_wanted = 1;    ///< of full_lane
   int pending_error = 0;
   std::atomic<bool> works_on_our_cpus{false};  ///< a lane's device does; also read without the lock
   LaneSizes sizes;
@@ -70,6 +72,7 @@ class DatagramCore {
   std::vector<std::unique_ptr<Lane>> lanes;
   Peers peers;
   Arrivals arrivals;
+  Pieces pieces;
   QuestionBudget questions;
   runtime::SocketStatistics statistics;
 

@@ -74,6 +74,7 @@ void DatagramOptions::update_room() {
   };
   core_.sizes = {slots(receive_bytes_, receive_queue_), slots(send_bytes_, send_queue_)};
   core_.arrivals.set_limit(receive_bytes_);
+  core_.pieces.set_limit(receive_bytes_);
 }
 
 Status DatagramOptions::set(int level, int name, const void* value, socklen_t length) {

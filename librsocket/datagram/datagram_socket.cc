@@ -191,6 +191,7 @@ void DatagramSocket::closed() noexcept {
   core_.describe(-1);
   core_.peers.clear();
   core_.arrivals.clear();
+  core_.pieces.clear();
   for (const auto& lane : core_.lanes) lane->finish_sends();
   core_.close_lanes();
   core_.port.close();
@@ -210,6 +211,7 @@ void DatagramSocket::after_fork(ForkSide side) noexcept {
   new (&core_.lock) Mutex;
   new (&core_.peers) Peers;
   new (&core_.arrivals) Arrivals(core_.process.config.mem_default);
+  new (&core_.pieces) Pieces(core_.process.config.mem_default);
   new (&core_.lanes) decltype(core_.lanes);
   core_.note_heirs();
 }

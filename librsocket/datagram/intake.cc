@@ -11,7 +11,7 @@ namespace ringsock::rs {
 namespace {
 
 /// One byte more than the largest rendezvous packet, to see longer ones.
-constexpr std::size_t kPacketBytes = sizeof(wire::RsUdpHeader6) + wire::kRsSlotBytes + 1;
+constexpr std::size_t kPacketBytes = sizeof(wire::RsUdpHeader6) + wire::kMaxRsLarge + 1;
 
 bool is_link_local(const SocketAddress& address) {
   return address.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&address.in6().sin6_addr);
@@ -27,7 +27,7 @@ void Intake::look(Nanos now) {
 void Intake::look_once(Nanos now, Looks looks) {
   // A look at the kernel's socket costs as much as many at the queue pair that has rings.
   constexpr int kLooksAtLane = 8;
-  for (int i = 0; i < (lane_is_used_ ? kLooksAtLane : 1) && from_lane_.empty(); ++i) take_from_lanes();
+  for (int i = 0; i < (lane_is_used_ ? kLooksAtLane : 1) && from_lane_.empty(); ++i) take_from_lanes(now);
   const std::size_t before_kernel = from_lane_.size();
   const bool has_switched = has_switched_to_lane();
   if (has_switched || before_kernel == 0 || ++looks_ % kLooksPerKernelLook == 0)
@@ -39,7 +39,7 @@ void Intake::look_once(Nanos now, Looks looks) {
     for (const auto& lane : core_.lanes) lane->look_closely();
   }
   // A packet of a peer that used the queue pair was sent after all that is there.
-  if (looks == Looks::closely && has_packets_of_lane_users()) take_from_lanes();
+  if (looks == Looks::closely && has_packets_of_lane_users()) take_from_lanes(now);
   serve_packets(false, now);
   deliver_from_lane(before_kernel, now);
   serve_packets(true, now);
@@ -53,24 +53,43 @@ bool Intake::has_packets_of_lane_users() {
   });
 }
 
-void Intake::take_from_lanes() {
-  for (const auto& lane : core_.lanes) take_from(*lane);
+void Intake::take_from_lanes(Nanos now) {
+  for (const auto& lane : core_.lanes) take_from(*lane, now);
 }
 
-void Intake::take_from(Lane& lane) {
+void Intake::take_from(Lane& lane, Nanos now) {
   std::array<Lane::Came, 16> came;
   for (std::size_t got = came.size(); got == came.size();) {
     got = lane.poll(came);
     for (const Lane::Came& one : std::span(came).first(got)) {
-      const auto parsed = wire::parse_rs_ud(one.bytes);
-      if (parsed && one.bytes.size() <= lane.most_bytes()) {
-        from_lane_.push_back({&lane, one, with_scope(parsed->source), parsed->payload});
-      } else {
-        count_refusal(Refusal::datagram);
-        lane.give_back(one.slot);
-      }
+      const bool is_piece = !lane.is_embedded() && wire::is_rs_fragment(one.bytes);
+      if (is_piece ? take_piece(lane, one, now) : take_datagram(lane, one)) continue;
+      count_refusal(Refusal::datagram);
+      lane.give_back(one.slot);
     }
   }
+}
+
+bool Intake::take_datagram(Lane& lane, const Lane::Came& came) {
+  const auto parsed = wire::parse_rs_ud(came.bytes);
+  if (!parsed || came.bytes.size() > lane.most_bytes()) return false;
+  from_lane_.push_back({&lane, came.slot, came.from, with_scope(parsed->source), parsed->payload, nullptr});
+  return true;
+}
+
+/// Only a peer whose number is known has been told that it may send pieces.
+bool Intake::take_piece(Lane& lane, const Lane::Came& came, Nanos now) {
+  auto parsed = wire::parse_rs_fragment(came.bytes);
+  if (!parsed) return false;
+  parsed->source = with_scope(parsed->source);
+  const Peer* const peer = core_.peers.find(parsed->source);
+  if (peer == nullptr || peer->lane != &lane || !peer->is_known || peer->qp_number != came.from) return false;
+  auto whole = core_.pieces.add(*parsed, came.from, now);
+  lane.give_back(came.slot);
+  if (!whole) return true;
+  const std::span<const std::byte> bytes(whole->memory.get(), whole->bytes);
+  from_lane_.push_back({&lane, 0, came.from, parsed->source, bytes, std::move(whole->memory)});
+  return true;
 }
 
 /// The header has no scope; the rendezvous had.
@@ -89,7 +108,9 @@ bool Intake::has_switched_to_lane() {
 }
 
 void Intake::take_from_kernel(std::size_t most) {
-  std::array<std::byte, kPacketBytes> buffer;
+  // Only as much of it becomes memory as packets are long.
+  if (!packet_room_) packet_room_.reset(new std::byte[kPacketBytes]);
+  const std::span<std::byte> buffer(packet_room_.get(), kPacketBytes);
   for (std::size_t i = 0; i < most; ++i) {
     const auto packet = core_.port.receive(buffer);
     if (!packet && packet.error().code == EAGAIN) return;
@@ -97,14 +118,16 @@ void Intake::take_from_kernel(std::size_t most) {
       if (core_.is_connected()) core_.pending_error = packet.error().code;
       continue;
     }
-    take_packet(std::span(buffer).first(std::min(packet->bytes, buffer.size())), *packet);
+    take_packet(buffer.first(std::min(packet->bytes, buffer.size())), *packet);
   }
 }
 
 void Intake::take_packet(std::span<const std::byte> bytes, const UdpPort::Packet& packet) {
   const auto parsed = wire::parse_rs_udp(bytes, packet.from);
   const SocketAddress from = packet.from.unmapped();
-  if (!parsed || parsed->payload.size() > wire::max_rs_datagram(from.family())) return count_refusal(Refusal::datagram);
+  const std::size_t most =
+      parsed && parsed->note.takes_large ? wire::kMaxRsLarge : wire::max_rs_datagram(from.family());
+  if (!parsed || parsed->payload.size() > most) return count_refusal(Refusal::datagram);
   FromKernel out{from, packet.to, parsed->op, parsed->note, parsed->qp_number, nullptr, parsed->payload.size(), false};
   out.payload = std::make_unique<std::byte[]>(parsed->payload.size() + 1);
   if (out.bytes != 0) std::memcpy(out.payload.get(), parsed->payload.data(), out.bytes);
@@ -199,39 +222,42 @@ bool Intake::may_exchange(Peer& peer, std::uint32_t qp_number, Nanos now) {
 void Intake::deliver_from_lane(std::size_t before_kernel, Nanos now) {
   std::size_t left = 0;
   for (std::size_t i = 0; i < from_lane_.size(); ++i) {
-    const FromLane one = from_lane_[i];
+    FromLane& one = from_lane_[i];
     const Peer* const peer = core_.peers.find(one.source);
     if (i >= before_kernel && peer != nullptr && !peer->has_come_by_queue_pair) {
-      from_lane_[left++] = one;
+      if (left != i) from_lane_[left] = std::move(one);
+      ++left;
       continue;
     }
     note_source(one, now);
-    if (!is_wanted(one.source)) {
-      one.lane->give_back(one.came.slot);
-    } else if (has_room_for(one)) {
-      add({one.source, one.payload, {one.lane, one.came.slot}, nullptr});
-    } else {
-      count_refusal(Refusal::receive_buffer);
-      one.lane->give_back(one.came.slot);
-    }
+    deliver(one);
   }
   from_lane_.resize(left);
+}
+
+/// A real device has some slots beside those that the receive buffer has room for, so that losses can be counted.
+void Intake::deliver(FromLane& one) {
+  if (!is_wanted(one.source)) {
+    if (!one.own) one.lane->give_back(one.slot);
+  } else if (one.own) {
+    add({one.source, one.payload, {}, std::move(one.own)});
+  } else if (one.lane->is_embedded() || core_.arrivals.slots() < core_.sizes.receives) {
+    add({one.source, one.payload, {one.lane, one.slot}, nullptr});
+  } else {
+    count_refusal(Refusal::receive_buffer);
+    one.lane->give_back(one.slot);
+  }
 }
 
 void Intake::note_source(const FromLane& one, Nanos now) {
   Peer* const peer = core_.peers.find(one.source);
   if (peer == nullptr) return;
   peer->has_come_by_queue_pair = true;
-  if (peer->is_known && peer->qp_number == one.came.from) peer->known_since = now;
+  if (peer->is_known && peer->qp_number == one.from) peer->known_since = now;
 }
 
 bool Intake::is_wanted(const SocketAddress& source) const {
   return !core_.read_shut && (!core_.is_connected() || source == core_.peer);
-}
-
-/// A real device keeps some slots beside those that the receive buffer has room for, so that losses can be counted.
-bool Intake::has_room_for(const FromLane& one) const {
-  return one.lane->is_embedded() || core_.arrivals.slots() < core_.sizes.receives;
 }
 
 void Intake::add(Arrival arrival) {

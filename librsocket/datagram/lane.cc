@@ -113,6 +113,7 @@ Status Lane::go_to(ibv_qp_state state, int mask) {
 wire::RsUdpNote Lane::note() const {
   if (is_embedded()) return {};
   wire::RsUdpNote out;
+  out.takes_large = true;
   out.is_on_ethernet = port_.is_ethernet;
   out.mtu = static_cast<std::uint8_t>(port_.mtu);
   return out;

@@ -3,6 +3,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -75,6 +76,10 @@ class Lane {
 
   /// Returns whether so many datagrams can be sent now, or more than the lane has slots for.
   bool has_room(std::size_t count = 1) { return !slot_sends_ || slot_sends_->has_room(count); }
+  /// Returns the pieces, at most `most`, in which a datagram may leave; 1 on the embedded device.
+  [[nodiscard]] std::size_t most_pieces(std::size_t most) const {
+    return slot_sends_ ? std::min(most, slot_sends_->slots()) : 1;
+  }
   /// The sends of a lane on a real device, otherwise null.
   [[nodiscard]] SlotSends* slot_sends() { return slot_sends_ ? &*slot_sends_ : nullptr; }
   /// Waits until what was sent has left, for at most some milliseconds.

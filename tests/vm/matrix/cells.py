@@ -133,8 +133,13 @@ def datagram_cells(full):
     common = dict(device_kind="rxe", device="rxe0", flavor="library", client="ours", server="ours")
     for family in FAMILIES:
         for mode in ("blocking", "nonblocking", "async") if full or family == "IPv4" else ("async",):
-            settings = dict(sizes=datagrams.SIZES, least_by_device=2 * datagrams.BY_DEVICE, connected=mode == "async")
+            # Some of the first go by the kernel, and those beyond the MTU may.
+            rounds = datagrams.ROUNDS
+            settings = dict(sizes=datagrams.SIZES, rounds=rounds, least_packets=8 * rounds, connected=mode == "async")
             yield dict(common, scenario="digests", family=family, mode=mode, **settings), f"sizes, {mode}, {family}"
+        large = dict(sizes=datagrams.LARGE_SIZES, rounds=datagrams.LARGE_ROUNDS, mode="blocking", least_packets=250)
+        yield dict(common, scenario="digests", family=family, **large), f"large, {family}"
+        yield dict(common, scenario="mixed", family=family), f"many sizes without answers, {family}"
         yield dict(common, scenario="many_senders", family=family), f"many senders, {family}"
         yield dict(common, scenario="waits", family=family, turns=7), f"waits, {family}"
     yield dict(common, scenario="full", family="IPv4"), "a receiver that does not read"
