@@ -69,12 +69,13 @@ bool DatagramCore::has_room() {
   return true;
 }
 
-Result<SocketAddress> DatagramCore::local_towards(const SocketAddress& address) {
+Result<SocketAddress> DatagramCore::local_towards(const SocketAddress& address, const SocketAddress& asked) {
   if (Status bound = port.ensure_bound(); !bound) return bound.error();
   const auto name = port.name();
   if (!name) return name.error();
   if (!name->is_wildcard()) return name->unmapped();
-  auto source = net::source_address(address);
+  const bool is_asked = !asked.is_unspecified() && !asked.is_wildcard();
+  auto source = is_asked ? Result<SocketAddress>(asked) : net::source_address(address);
   if (source) source->set_port(name->port());
   return source;
 }
@@ -82,7 +83,7 @@ Result<SocketAddress> DatagramCore::local_towards(const SocketAddress& address) 
 Result<Peer*> DatagramCore::peer_at(const SocketAddress& address, const SocketAddress& local) {
   Peer* const known = peers.find(address);
   if (known != nullptr && !known->lane->has_failed()) return known;
-  const auto ours = local.is_unspecified() ? local_towards(address) : Result<SocketAddress>(local);
+  const auto ours = local_towards(address, local);
   if (!ours) return ours.error();
   const auto lane = lane_between(*ours, address);
   if (!lane) return lane.error();

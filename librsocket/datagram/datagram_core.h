@@ -30,7 +30,7 @@ class DatagramCore {
       : process(of), domain(family), port(std::move(udp)), arrivals(receive_bytes), pieces(receive_bytes) {}
 
   /// Returns the peer, whose way is prepared as far as this process can do it alone. Binds the socket if need be.
-  /// @param local  our address towards it, with our port; unspecified: what the route says
+  /// @param local  our address towards it, if the peer is new; unspecified or the wildcard: what the route says
   /// Errors: ENODEV no device carries datagrams to the address; those of bind(2) and of making a queue pair.
   Result<Peer*> peer_at(const SocketAddress& address, const SocketAddress& local = {});
   /// Notes that datagrams to the peer leave from another address.
@@ -78,7 +78,7 @@ class DatagramCore {
 
  private:
   static constexpr std::size_t kMostLanes = 8;
-  Result<SocketAddress> local_towards(const SocketAddress& address);
+  Result<SocketAddress> local_towards(const SocketAddress& address, const SocketAddress& asked);
   Result<Lane*> lane_between(const SocketAddress& local, const SocketAddress& address);
   Result<Lane*> lane_on(verbs::Device& device, const verbs::UdPort& port);
   void watch_lanes_together();

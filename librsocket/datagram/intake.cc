@@ -147,7 +147,7 @@ void Intake::serve_packets(bool of_lane_users, Nanos now) {
 
 void Intake::serve(FromKernel& packet, Nanos now) {
   if (packet.op == wire::RsUdpOp::control) return serve_control(packet, now);
-  auto peer = core_.peer_at(packet.from, asked_address(packet));
+  auto peer = core_.peer_at(packet.from, packet.to);
   if (peer) {
     (*peer)->has_come_by_queue_pair = false;
     answer(**peer, packet, now);
@@ -159,7 +159,7 @@ void Intake::serve(FromKernel& packet, Nanos now) {
 /// A ringsock on a real device asks, now and then, whether this socket still has its number.
 void Intake::serve_control(const FromKernel& packet, Nanos now) {
   if (!packet.note.asks) return learn_answer(core_.peers.find(packet.from), packet, now);
-  auto peer = core_.peer_at(packet.from, asked_address(packet));
+  auto peer = core_.peer_at(packet.from, packet.to);
   if (peer) answer(**peer, packet, now);
 }
 
@@ -171,16 +171,6 @@ void Intake::learn_answer(Peer* peer, const FromKernel& packet, Nanos now) {
   peer->was_asked = false;
   peer->learn(packet.qp_number, now, packet.note);
   if (peer->lane->open_ring(peer->qp_number)) core_.tell_number(*peer, {});
-}
-
-/// Returns our address that the packet was sent to, with our port, unless that is not known.
-SocketAddress Intake::asked_address(const FromKernel& packet) {
-  if (packet.to.is_unspecified() || packet.to.is_wildcard()) return {};
-  const auto name = core_.port.name();
-  if (!name) return {};
-  SocketAddress local = packet.to;
-  local.set_port(name->port());
-  return local;
 }
 
 /// A peer that may exchange datagrams with us is told our number, in each look in which it asks.

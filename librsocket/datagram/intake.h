@@ -63,7 +63,6 @@ class Intake {
   void serve_control(const FromKernel& packet, Nanos now);
   void learn_answer(Peer* peer, const FromKernel& packet, Nanos now);
   void answer(Peer& peer, const FromKernel& packet, Nanos now);
-  [[nodiscard]] SocketAddress asked_address(const FromKernel& packet);
   [[nodiscard]] bool may_exchange(Peer& peer, std::uint32_t qp_number, Nanos now);
   void deliver_from_lane(std::size_t before_kernel, Nanos now);
   void note_source(const FromLane& one, Nanos now);

@@ -143,6 +143,9 @@ def datagram_cells(full):
         yield dict(common, scenario="many_senders", family=family), f"many senders, {family}"
         yield dict(common, scenario="waits", family=family, turns=7), f"waits, {family}"
     yield dict(common, scenario="full", family="IPv4"), "a receiver that does not read"
+    few = dict(sizes=(100, 1000, 3000), rounds=5, least_packets=20)
+    yield dict(common, scenario="hostile_datagrams", family="IPv4", **few), "a peer that keeps no rule"
+    yield dict(common, scenario="forked", family="IPv4"), "a server that forks"
     yield dict(common, scenario="restarted", family="IPv4", lives=4), "a receiver that is restarted"
     yield dict(common, scenario="storm", family="IPv4", survival_seconds=80), "10,000 strangers"
     for options in (["-S", "100", "-C", "100"], ["-T", "e", "-T", "b", "-S", "1000", "-C", "100"]):
@@ -167,6 +170,13 @@ def cells(sides, full):
         yield dict(common, tool="rsdevices", addresses=addresses), "ours: rsdevices"
 
 
+def datagrams_on_wire():
+    common = dict(scenario="digests", mode="blocking", least_packets=60)
+    for family in FAMILIES:
+        yield dict(common, family=family, sizes=(10, 900), rounds=50), f"datagrams {family}"
+        yield dict(common, family=family, sizes=(3000, 20_000, 60_000), rounds=5), f"large datagrams {family}"
+
+
 def wire_cells(sides, full):
     """What must cross a wire: the server is in another guest."""
     for client, server in sides:
@@ -177,6 +187,7 @@ def wire_cells(sides, full):
                 (dict(transfer, family="IPv6", mode="async", send="sendmsg"), "async sendmsg IPv6"),
                 (dict(transfer, family="IPv4", mode="nonblocking", send="riowrite"), "nonblocking riowrite IPv4"),
                 *ends(FAMILIES if full else ["IPv4"]),
+                *(datagrams_on_wire() if (client, server, device) == ("ours", "ours", "rxe") else ()),
                 *((dict(scenario="captured", session=name, family="IPv4"), f"captured {name}") for name in SESSIONS),
             ]
             for cell, name in listed:

@@ -240,6 +240,42 @@ def restarted_client(cell, say):
     post.close()
 
 
+def forked_server(cell, say):
+    """Answers with its process's number; then its child does, while the parent goes on living, and then when it has ended."""
+    post = server_of(cell, say)
+
+    def answer():
+        data, source = post.hear()
+        if data != b"end":
+            post.send(str(os.getpid()).encode(), source)
+        return data != b"end"
+
+    for _ in range(5):
+        answer()
+    child = os.fork()
+    if child == 0:
+        while answer():
+            pass
+        os._exit(0)
+    # The parent's queue pair is known to the client until the parent has closed the socket.
+    for _ in range(3):
+        answer()
+    post.close()
+    os.waitpid(child, 0)
+
+
+def forked_client(cell, say):
+    post, to, heard = client_of(cell), socket_address(cell["address"], cell["port"]), []
+    while len(set(heard)) < 2 or heard[-5:] != heard[-1:] * 5:
+        heard.append(ask(post, b"who?", to))
+        if len(heard) > 100:
+            raise Wrong(f"no child: {heard}")
+    for _ in range(3):
+        post.send(b"end", to)
+        time.sleep(0.1)
+    post.close()
+
+
 def waits_server(cell, say):
     """Sends nothing for a while, then one datagram for each that came."""
     post = server_of(cell, say)

@@ -41,6 +41,13 @@ class Meeting:
         self._processes.append(Program([self._installation.raw_peer, *words]))
         return self._processes[-1]
 
+    @property
+    def raw_datagrams(self):
+        return self._installation.raw_datagrams
+
+    def add(self, process):
+        self._processes.append(process)
+
     def must_say(self, process, event):
         if not process.wait_for(event, self.deadline):
             raise Failed(f"{process.role} does not say {event!r}; it said {process.events}")
@@ -107,6 +114,15 @@ def hostile_server(meeting):
     client = meeting.start("client")
     meeting.must_survive(client)
     meeting.must_end_well(client)
+
+
+def hostile_datagrams(meeting):
+    """The server has an honest client when the attack is over."""
+    server = meeting.start_server("digests")
+    attacker = Program([meeting.raw_datagrams, meeting.cell["address"], str(meeting.cell["port"])])
+    meeting.add(attacker)
+    meeting.must_say(attacker, "sent")
+    meeting.must_end_well(meeting.start("client", "digests"), server)
 
 
 def slow_client(meeting):
@@ -184,6 +200,7 @@ MEETINGS = {
     "killed_server_reader": killed_server,
     "hostile_client": hostile_client,
     "hostile_server": hostile_server,
+    "hostile_datagrams": hostile_datagrams,
     "slow_client": slow_client,
 }
 
