@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 
 #include "core/net/source_address.h"
 #include "librsocket/rsocket_process.h"
@@ -36,19 +37,28 @@ Result<Lane*> DatagramCore::lane_on(verbs::Device& device, const verbs::UdPort& 
   if (has_heirs) (*opened)->note_heirs();
   if (device.traits().works_on_our_cpus) works_on_our_cpus = true;
   lanes.push_back(std::move(*opened));
-  watch_lanes_together();
+  if (Status watched = watch_lanes_together(); !watched) {
+    lanes.pop_back();
+    return watched.error();
+  }
   return lanes.back().get();
 }
 
 /// A sleeper has one descriptor for all lanes.
-void DatagramCore::watch_lanes_together() {
-  if (lanes.size() < 2) return;
-  together_ = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
-  for (const auto& lane : lanes) {
+Status DatagramCore::watch_lanes_together() {
+  if (lanes.size() < 2) return ok();
+  const bool is_first = !together_;
+  if (is_first) together_ = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
+  if (!together_) return Error::last("datagrams: epoll_create1");
+  const auto watch = [this](Lane& lane) {
     epoll_event event{};
     event.events = EPOLLIN;
-    ::epoll_ctl(together_.get(), EPOLL_CTL_ADD, lane->arm(false), &event);
-  }
+    return ::epoll_ctl(together_.get(), EPOLL_CTL_ADD, lane.arm(false), &event) == 0;
+  };
+  if ((!is_first || watch(*lanes.front())) && watch(*lanes.back())) return ok();
+  const Error why = Error::last("datagrams: epoll_ctl");
+  if (is_first) together_.reset();
+  return why;
 }
 
 int DatagramCore::arm_lanes() {
@@ -61,6 +71,12 @@ void DatagramCore::close_lanes() {
   full_lane = nullptr;
   together_.reset();
   lanes.clear();
+}
+
+void DatagramCore::abandon_lanes() {
+  full_lane = nullptr;
+  together_.reset();
+  new (&lanes) decltype(lanes);
 }
 
 bool DatagramCore::has_room() {

@@ -44,6 +44,8 @@ class DatagramCore {
   /// Returns the descriptor that is readable when a datagram comes by a lane, or -1.
   int arm_lanes();
   void close_lanes();
+  /// The same in a child in which they may be half changed: they stay in memory.
+  void abandon_lanes();
   /// Returns the error that an earlier packet met, once.
   [[nodiscard]] int take_error() { return std::exchange(pending_error, 0); }
   [[nodiscard]] bool is_connected() const { return !peer.is_unspecified(); }
@@ -81,7 +83,7 @@ class DatagramCore {
   Result<SocketAddress> local_towards(const SocketAddress& address, const SocketAddress& asked);
   Result<Lane*> lane_between(const SocketAddress& local, const SocketAddress& address);
   Result<Lane*> lane_on(verbs::Device& device, const verbs::UdPort& port);
-  void watch_lanes_together();
+  Status watch_lanes_together();
 
   UniqueFd together_;  ///< an epoll set with the descriptors of several lanes
 };

@@ -212,7 +212,7 @@ void DatagramSocket::after_fork(ForkSide side) noexcept {
   new (&core_.peers) Peers;
   new (&core_.arrivals) Arrivals(core_.process.config.mem_default);
   new (&core_.pieces) Pieces(core_.process.config.mem_default);
-  new (&core_.lanes) decltype(core_.lanes);
+  core_.abandon_lanes();
   core_.note_heirs();
 }
 

@@ -92,7 +92,10 @@ Result<ssize_t> DatagramSender::send_to(Peer& peer, std::span<const iovec> parts
 
 /// After a silence the next datagram itself is the question: nothing is lost when the peer has a new number.
 bool DatagramSender::may_use_lane(Peer& peer, std::size_t bytes, Nanos now) {
-  if (!peer.is_usable(now)) return false;
+  if (!peer.is_usable(now)) {
+    peer.forget_path();  // it may be another one by the time of an answer
+    return false;
+  }
   const bool is_flowing = peer.sent_by_lane != Nanos::min() && now - peer.sent_by_lane < Peer::kSilence;
   if (peer.is_question_due(now) && !is_flowing) return false;
   const std::size_t pieces = pieces_to(peer, bytes);

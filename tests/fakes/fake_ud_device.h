@@ -227,19 +227,23 @@ class FakeUdDevice final : public FakeDevice {
   ibv_cq nobody_{};
 };
 
-/// The device reaches all addresses.
+/// The device reaches the addresses of a network of 256, or all.
 class FakeUdProvider final : public verbs::DeviceProvider {
  public:
-  explicit FakeUdProvider(UdLink& link) : link_(link) {}
+  static constexpr std::uint32_t kAll = 0;
+  explicit FakeUdProvider(UdLink& link, std::uint32_t network = kAll) : link_(link), network_(network) {}
   [[nodiscard]] const char* name() const override { return "fake_ud"; }
   [[nodiscard]] verbs::DeviceKind kind() const override { return verbs::DeviceKind::rdma; }
-  bool reaches(const SocketAddress& /*address*/) override { return true; }
+  bool reaches(const SocketAddress& address) override {
+    return network_ == kAll || (ntohl(address.in4().sin_addr.s_addr) & 0xffffff00) == network_;
+  }
   Result<std::unique_ptr<verbs::Device>> open() override {
     return std::unique_ptr<verbs::Device>(std::make_unique<FakeUdDevice>(link_));
   }
 
  private:
   UdLink& link_;
+  const std::uint32_t network_;
 };
 
 }  // namespace ringsock::fakes

@@ -1,6 +1,7 @@
 // Datagram rsockets over a device that the test plays: on an InfiniBand link with rdma-core's, whose bytes the test
 // writes, and two of ours.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -72,6 +73,13 @@ class Post {
     return text;
   }
   std::uint32_t ready() { return socket_->ready(); }
+  /// Returns whether a sleeper would wake up.
+  bool would_wake() {
+    const auto fds = socket_->arm().fd;
+    pollfd lanes{fds[1], POLLIN, 0};
+    return ::poll(&lanes, 1, 0) == 1;
+  }
+  void wake() { socket_->woken(); }
 
   SocketAddress name;
 
@@ -369,6 +377,42 @@ TEST_F(EthernetLane, HasAHandleOnlyForAPeerThatWasSentTo) {
   EXPECT_EQ(link_.live_handles, 0);
   ASSERT_EQ(bob.send("you", strangers[7]->name), "sent");
   EXPECT_EQ(link_.live_handles, 1);
+}
+
+TEST(LanesOfTwoDevices, ServeOneSocket) {
+  constexpr std::uint32_t kNear = 0x7f000000, kFar = 0x7f000100;
+  fakes::UdLink near, far;
+  near.is_ethernet = far.is_ethernet = true;
+  far.next_number = 0x900;
+  std::vector<std::unique_ptr<verbs::DeviceProvider>> devices;
+  devices.push_back(std::make_unique<fakes::FakeUdProvider>(near, kNear));
+  devices.push_back(std::make_unique<fakes::FakeUdProvider>(far, kFar));
+  Process process(small_buffers(), std::move(devices));
+  Post server(process, INADDR_ANY), bob(process, kNear + 1), carol(process, kFar + 1);
+  const auto introduce = [&](Post& client, std::uint32_t host) {
+    ASSERT_EQ(client.send("hello", SocketAddress::v4(host, server.name.port())), "sent");
+    SocketAddress from;
+    ASSERT_EQ(server.hear(&from), "hello");
+    EXPECT_EQ(from, client.name);
+    ASSERT_EQ(server.send("welcome", client.name), "sent");
+    ASSERT_EQ(client.hear(&from), "welcome");
+    EXPECT_EQ(from, SocketAddress::v4(host, server.name.port())) << "from the address that was asked";
+  };
+  introduce(bob, kNear + 7);
+  introduce(carol, kFar + 7);
+  EXPECT_EQ(near.queue_pairs.size(), 2u);
+  EXPECT_EQ(far.queue_pairs.size(), 2u);
+  for (int round = 0; round < 2; ++round) {
+    for (const auto& [client, host] : {std::pair{&bob, kNear + 7}, {&carol, kFar + 7}}) {
+      EXPECT_FALSE(server.would_wake());
+      const std::size_t before = near.sent.size() + far.sent.size();
+      ASSERT_EQ(client->send("by the queue pair", SocketAddress::v4(host, server.name.port())), "sent");
+      EXPECT_EQ(near.sent.size() + far.sent.size() - before, 1u);
+      EXPECT_TRUE(server.would_wake());
+      server.wake();
+      EXPECT_EQ(server.hear(), "by the queue pair");
+    }
+  }
 }
 
 }  // namespace
