@@ -127,19 +127,32 @@ void DatagramCore::set_local(Peer& peer, const SocketAddress& local) {
 
 bool DatagramCore::has_path(Peer& peer, Nanos now) {
   if (peer.ah) return true;
-  if (now < peer.search_again) return false;
+  if (now < peer.search_again || now < handles_again_) return false;
   constexpr Nanos kAfterFailure = std::chrono::seconds(1);
   Lane& lane = *peer.lane;
   auto path = lane.device().ud().path_to(lane.port(), peer.local, peer.address, peer.search);
   if (!path && path.error().code == EAGAIN) return false;
   peer.search.reset();
-  auto handle = path ? lane.make_handle(*path) : Result<verbs::Ah>(path.error());
+  auto handle = path ? make_handle(lane, *path) : Result<verbs::Ah>(path.error());
   if (handle) {
     peer.ah = std::move(*handle);
   } else {
     peer.search_again = now + kAfterFailure;
   }
   return static_cast<bool>(peer.ah);
+}
+
+/// A device may look for the neighbour, for a second. So that peers that do not exist cannot keep the socket busy, this
+/// is done in a tenth of the time at most; other peers are sent to by the kernel meanwhile.
+Result<verbs::Ah> DatagramCore::make_handle(Lane& lane, ibv_ah_attr& path) {
+  if (lane.is_embedded()) return lane.make_handle(path);
+  constexpr Nanos kQuick = std::chrono::milliseconds(5);
+  constexpr int kShare = 10;
+  const Nanos begin = monotonic_now();
+  auto made = lane.make_handle(path);
+  const Nanos took = monotonic_now() - begin;
+  if (took > kQuick) handles_again_ = begin + kShare * took;
+  return made;
 }
 
 void DatagramCore::tell_number(const Peer& peer, const wire::RsUdpNote& what) {

@@ -85,7 +85,10 @@ class DatagramCore {
   Result<Lane*> lane_on(verbs::Device& device, const verbs::UdPort& port);
   Status watch_lanes_together();
 
-  UniqueFd together_;  ///< an epoll set with the descriptors of several lanes
+  [[nodiscard]] Result<verbs::Ah> make_handle(Lane& lane, ibv_ah_attr& path);
+
+  Nanos handles_again_ = Nanos::min();  ///< not before
+  UniqueFd together_;                   ///< an epoll set with the descriptors of several lanes
 };
 
 }  // namespace ringsock::rs

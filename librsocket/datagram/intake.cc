@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "core/base/refusals.h"
 
@@ -168,8 +169,9 @@ void Intake::learn_answer(Peer* peer, const FromKernel& packet, Nanos now) {
   const bool is_known = peer != nullptr && peer->is_known && peer->qp_number == packet.qp_number;
   if (peer == nullptr || (!peer->was_asked && !is_known)) return count_refusal(Refusal::datagram);
   if (!peer->lane->understands(packet.note) || !may_exchange(*peer, packet.qp_number, now)) return;
-  peer->was_asked = false;
+  const bool was_asked = std::exchange(peer->was_asked, false);
   peer->learn(packet.qp_number, now, packet.note);
+  peer->has_answered = peer->has_answered || was_asked;
   if (peer->lane->open_ring(peer->qp_number)) core_.tell_number(*peer, {});
 }
 

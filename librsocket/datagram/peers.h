@@ -34,6 +34,7 @@ struct Peer {
   wire::RsUdpNote note;                   ///< of the packet that told the number
   bool is_known = false;                  ///< qp_number is of a process that may exchange datagrams with us
   bool was_asked = false;                 ///< we have sent it a datagram by the kernel, so it may tell its number
+  bool has_answered = false;              ///< it has told qp_number when asked, so it receives what goes to its address
   bool has_come_by_queue_pair = false;    ///< its last datagram came that way
   Nanos known_since{};                    ///< when it was last told or confirmed
   Nanos answered = Nanos::min();          ///< when it was last told our number
@@ -58,6 +59,7 @@ struct Peer {
     return answers_questions() && now - known_since >= kSilence && (asked == Nanos::min() || now - asked >= kSilence);
   }
   void learn(std::uint32_t number, Nanos now, const wire::RsUdpNote& told = {}) {
+    has_answered = has_answered && number == qp_number;
     qp_number = number;
     note = told;
     is_known = true;

@@ -16,6 +16,10 @@ SocketAddress reachable(const SocketAddress& to) {
                                 : SocketAddress::v6(in6addr_loopback, to.port());
 }
 
+/// The source of a packet may be forged, and making a handle may wait for the network: only a peer that has answered is
+/// surely there.
+bool is_surely_there(const Peer& peer) { return peer.has_answered || peer.lane->is_embedded(); }
+
 /// Returns the longest datagram that the lane and the peer take, header included.
 std::size_t most_bytes_to(const Peer& peer) {
   const std::size_t ours = peer.lane->most_bytes();
@@ -73,14 +77,15 @@ Result<ssize_t> DatagramSender::send(const msghdr& message, int flags, Nanos now
 Result<Peer*> DatagramSender::usable_peer(const SocketAddress& to, Nanos now) {
   auto peer = core_.peer_at(to);
   if (!peer || !(*peer)->was_asked) return peer;
-  if ((*peer)->is_usable(now) && !(*peer)->answers_questions()) return peer;
+  if ((*peer)->is_usable(now) && is_surely_there(**peer) && !(*peer)->answers_questions()) return peer;
   intake_.look(now);
   return core_.peer_at(to);
 }
 
 Result<ssize_t> DatagramSender::send_to(Peer& peer, std::span<const iovec> parts, std::size_t bytes, Nanos now) {
   if (!may_use_lane(peer, bytes, now)) {
-    const bool knows = peer.is_usable(now) && peer.answers_questions() && !peer.is_question_due(now);
+    const bool knows =
+        peer.is_usable(now) && peer.answers_questions() && peer.has_answered && !peer.is_question_due(now);
     if (!knows) peer.asked = now;
     return send_by_kernel(peer, parts, bytes, knows);
   }
@@ -96,6 +101,7 @@ bool DatagramSender::may_use_lane(Peer& peer, std::size_t bytes, Nanos now) {
     peer.forget_path();  // it may be another one by the time of an answer
     return false;
   }
+  if (!is_surely_there(peer)) return false;
   const bool is_flowing = peer.sent_by_lane != Nanos::min() && now - peer.sent_by_lane < Peer::kSilence;
   if (peer.is_question_due(now) && !is_flowing) return false;
   const std::size_t pieces = pieces_to(peer, bytes);

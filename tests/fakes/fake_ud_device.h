@@ -11,9 +11,11 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "core/base/clock.h"
 #include "core/verbs/registry.h"
 #include "tests/fakes/fake_device.h"
 
@@ -37,6 +39,7 @@ struct UdLink {
   };
   std::vector<Packet> sent;
   int live_handles = 0;
+  Nanos handles_take{};  ///< to be made
 
   struct CompletionQueue {
     ibv_cq cq{};
@@ -173,6 +176,7 @@ class FakeUdDevice final : public FakeDevice {
   }
   Result<verbs::Ah> create_ah(ibv_pd&, ibv_ah_attr& attr) override {
     ++link_.live_handles;
+    std::this_thread::sleep_for(link_.handles_take);
     auto* made = new Handle;
     made->path = attr;
     return verbs::Ah(*this, &made->ah);

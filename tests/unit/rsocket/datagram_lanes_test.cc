@@ -178,6 +178,10 @@ TEST_F(InfiniBandLane, SendsToTheOriginalWhatItReads) {
   original.rendezvous(kData, "first", alice.name);
   EXPECT_EQ(alice.hear(), "first");
   EXPECT_EQ(original.hear_packet().substr(0, 7), std::string("UUUU\4\7\20", 7)) << "the answer";
+  // The source of a packet may be forged: the first datagram to it is a question, too.
+  ASSERT_EQ(alice.send("by the kernel", original.name), "sent");
+  EXPECT_EQ(original.hear_packet().substr(16), "by the kernel");
+  original.rendezvous(kControl, "", alice.name);
   ASSERT_EQ(alice.send("by the queue pair", original.name), "sent");
   ASSERT_EQ(link_.sent.size(), 1u);
   const fakes::UdLink::Packet& sent = link_.sent[0];
@@ -210,8 +214,8 @@ TEST_F(InfiniBandLane, GivesTheOriginalNeitherPiecesNorLargePackets) {
   Original original(link_);
   Post alice(*process_);
   EXPECT_EQ(alice.send(std::string(2041, 'x'), original.name), "<EMSGSIZE>") << "unknown";
-  original.rendezvous(kData, "first", alice.name);
-  EXPECT_EQ(alice.hear(), "first");
+  ASSERT_EQ(alice.send("hello", original.name), "sent");
+  original.rendezvous(kControl, "", alice.name);
   EXPECT_EQ(alice.send(std::string(2041, 'x'), original.name), "<EMSGSIZE>");
   EXPECT_EQ(alice.send(std::string(2040, 'x'), original.name), "sent");
   EXPECT_EQ(link_.sent.back().bytes.size(), 2048u);
@@ -366,17 +370,48 @@ TEST_F(EthernetLane, IsReplacedWhenItsQueuePairHasFailed) {
   EXPECT_EQ(link_.sent.size(), before + 1);
 }
 
-TEST_F(EthernetLane, HasAHandleOnlyForAPeerThatWasSentTo) {
+TEST_F(EthernetLane, HasAHandleOnlyForAPeerThatHasAnswered) {
   Post bob(*process_);
   std::vector<std::unique_ptr<Original>> strangers;
   for (int i = 0; i < 50; ++i) {
     strangers.push_back(std::make_unique<Original>(link_));
     strangers.back()->rendezvous(kData, "storm", bob.name, 0x33);
     ASSERT_EQ(bob.hear(), "storm");
+    ASSERT_EQ(bob.send("you", strangers.back()->name), "sent");
   }
   EXPECT_EQ(link_.live_handles, 0);
+  strangers[7]->rendezvous(kControl, "", bob.name, 0x33);
   ASSERT_EQ(bob.send("you", strangers[7]->name), "sent");
   EXPECT_EQ(link_.live_handles, 1);
+  EXPECT_EQ(link_.sent.back().to, Original::kNumber);
+}
+
+TEST_F(EthernetLane, ThatLooksLongForAPeerLeavesTheOthersToTheKernelMeanwhile) {
+  Post bob(*process_), alice(*process_), carol(*process_);
+  introduce(alice, bob);
+  introduce(carol, bob);
+  const std::size_t before = link_.sent.size();
+  link_.handles_take = std::chrono::milliseconds(300);
+  ASSERT_EQ(bob.send("by the queue pair", alice.name), "sent");
+  EXPECT_EQ(link_.sent.size(), before + 1);
+  ASSERT_EQ(bob.send("by the kernel", carol.name), "sent");
+  EXPECT_EQ(link_.sent.size(), before + 1);
+  EXPECT_EQ(carol.hear(), "by the kernel");
+  ASSERT_EQ(bob.send("with the handle that there is", alice.name), "sent");
+  EXPECT_EQ(link_.sent.size(), before + 2);
+}
+
+TEST_F(EthernetLane, DoesNotFollowANumberThatNobodyWasAskedFor) {
+  Post alice(*process_), bob(*process_);
+  introduce(alice, bob);
+  ASSERT_EQ(alice.send("one", bob.name), "sent");
+  EXPECT_EQ(bob.hear(), "one");
+  const std::size_t before = link_.sent.size();
+  Original mallory(link_);
+  mallory.rendezvous(kControl, "", alice.name, 0x33);
+  ASSERT_EQ(alice.send("two", bob.name), "sent");
+  EXPECT_EQ(bob.hear(), "two");
+  EXPECT_EQ(link_.sent.size(), before + 1);
 }
 
 TEST(LanesOfTwoDevices, ServeOneSocket) {

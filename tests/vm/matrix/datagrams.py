@@ -408,7 +408,7 @@ def storm_client(cell, say):
                 stranger.sendto(rendezvous(0, 0x17, 0x31, b"storm"), (cell["address"], cell["port"]))
             if number % 50 == 0:
                 ask(honest, f"honest {number}".encode(), to)
-        must_have_used_device(cell, before, STRANGERS // 2)
+        must_have_used_device(cell, before, STRANGERS // 50)
         ask(honest, b"end", to)
     finally:
         os.system(f"/usr/bin/ip route del {network}")
