@@ -23,7 +23,7 @@ struct ServerCounts {
 /// destroyed.
 struct Process {
   explicit Process(config::RsocketConfig settings);
-  /// Uses these devices.
+  /// Uses these devices, and leaves alone what the whole program shares: a test may make and destroy several.
   Process(config::RsocketConfig settings, std::vector<std::unique_ptr<verbs::DeviceProvider>> devices);
 
   config::RsocketConfig config;
