@@ -126,12 +126,14 @@ void make_instance() {
 
 }  // namespace
 
-Process::Process(config::RsocketConfig settings)
-    : config(settings), registry(providers(settings.device), allowed(settings.device)) {
+Process::Process(config::RsocketConfig settings) : Process(settings, providers(settings.device)) {
   short_connections.survive_fork();
   soft::share_application_memory(config.iomap_share != 0);
   runtime::set_spin_policy({.polling_time = std::chrono::microseconds(config.polling_time)});
 }
+
+Process::Process(config::RsocketConfig settings, std::vector<std::unique_ptr<verbs::DeviceProvider>> devices)
+    : config(settings), registry(std::move(devices), allowed(settings.device)) {}
 
 void Process::share_counts() noexcept {
   if (shared_counts_) return;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "core/config/rsocket_config.h"
 #include "core/transports/short_connections.h"
@@ -22,6 +23,8 @@ struct ServerCounts {
 /// destroyed.
 struct Process {
   explicit Process(config::RsocketConfig settings);
+  /// Uses these devices, and leaves alone what the whole program shares: a test may make and destroy several.
+  Process(config::RsocketConfig settings, std::vector<std::unique_ptr<verbs::DeviceProvider>> devices);
 
   config::RsocketConfig config;
   verbs::DeviceRegistry registry;

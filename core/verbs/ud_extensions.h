@@ -5,16 +5,37 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <memory>
 
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 
 namespace ringsock::verbs {
 
+class Device;
+
 /// ibv_wc::vendor_err of the successful completion of a datagram that was not delivered: no queue pair has the number
 /// (any more), or its receive buffer is full. Real devices do not report it.
 inline constexpr std::uint32_t kVendorErrNobody = 0x52530003;
 inline constexpr std::uint32_t kVendorErrFull = 0x52530004;
+
+/// The port of a device by which datagrams from a local address leave.
+struct UdPort {
+  Device* device = nullptr;  ///< null: the device that was asked
+  std::uint8_t number = 1;
+  std::uint16_t pkey_index = 0;
+  ibv_mtu mtu = IBV_MTU_4096;  ///< the longest datagram, without the GRH
+  bool is_ethernet = false;    ///< peers are reached by their GIDs
+};
+
+/// A search for a path that is under way. Its destructor ends it.
+class UdPathSearch {
+ public:
+  UdPathSearch() = default;
+  virtual ~UdPathSearch() = default;
+  UdPathSearch(const UdPathSearch&) = delete;
+  UdPathSearch& operator=(const UdPathSearch&) = delete;
+};
 
 /// Where UD queue pairs find each other by IP addresses. The functions here answer for a device that carries no
 /// datagrams for rsockets. Threads: any.
@@ -22,8 +43,17 @@ class UdExtensions {
  public:
   virtual ~UdExtensions() = default;
 
-  /// Returns the attributes of an address handle towards `destination`. Error: EOPNOTSUPP.
-  virtual Result<ibv_ah_attr> path_to(const SocketAddress& /*destination*/) { return Error{EOPNOTSUPP, "ud: path"}; }
+  /// Returns the port that has `local`, an address of this host. Errors: ENODEV, EOPNOTSUPP the device, or the link
+  /// layer, has no datagrams.
+  virtual Result<UdPort> port_of(const SocketAddress& /*local*/) { return Error{EOPNOTSUPP, "ud: port"}; }
+  /// Returns the attributes of an address handle from `local`, on `port`, to `destination`. Never waits for the
+  /// network.
+  /// @param search  an empty pointer, which the call may fill; then the caller calls again with it, from time to time
+  /// Errors: EAGAIN the search goes on; EADDRNOTAVAIL, EHOSTUNREACH, ETIMEDOUT there is no path now.
+  virtual Result<ibv_ah_attr> path_to(const UdPort& /*port*/, const SocketAddress& /*local*/,
+                                      const SocketAddress& /*destination*/, std::unique_ptr<UdPathSearch>& /*search*/) {
+    return Error{EOPNOTSUPP, "ud: path"};
+  }
   /// Returns whether the process with the kernel's UDP port `peer` may exchange datagrams by queue pairs with this
   /// process, which has the port `local`. Costs some 10 us.
   virtual bool may_exchange(const SocketAddress& /*local*/, const SocketAddress& /*peer*/) { return false; }

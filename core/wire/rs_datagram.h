@@ -30,13 +30,48 @@ enum class RsUdpOp : std::uint8_t {
   control = 7,  ///< only tells the sender's queue pair
 };
 
+/// What ringsock tells another ringsock in a rendezvous header, in the byte that rdma-core sends as 0 and does not
+/// read. All is false and 0 in packets of rdma-core, and of the embedded device.
+struct RsUdpNote {
+  bool is_on_ethernet = false;  ///< the number is of a queue pair on an Ethernet port, which is reached by its GID
+  bool takes_large = false;     ///< takes fragments, and rendezvous packets with datagrams of up to kMaxRsLarge
+  bool asks = false;            ///< an answer is wanted, also to a control packet
+  bool knows = false;           ///< no answer is wanted
+  std::uint8_t mtu = 0;         ///< of the queue pair's port, enum ibv_mtu; 0: not told
+  bool operator==(const RsUdpNote&) const = default;
+};
+
+namespace detail {
+inline constexpr std::uint8_t kNoteEthernet = 0x01, kNoteLarge = 0x02, kNoteAsks = 0x04, kNoteKnows = 0x08;
+inline constexpr unsigned kNoteMtuShift = 4;
+inline constexpr std::uint8_t kNoteMtuMask = 7;
+}  // namespace detail
+
+constexpr std::uint8_t emit_rs_note(const RsUdpNote& note) {
+  unsigned out = static_cast<unsigned>(note.mtu & detail::kNoteMtuMask) << detail::kNoteMtuShift;
+  if (note.is_on_ethernet) out |= detail::kNoteEthernet;
+  if (note.takes_large) out |= detail::kNoteLarge;
+  if (note.asks) out |= detail::kNoteAsks;
+  if (note.knows) out |= detail::kNoteKnows;
+  return static_cast<std::uint8_t>(out);
+}
+/// Bits without a meaning are not read.
+constexpr RsUdpNote parse_rs_note(std::uint8_t byte) {
+  return {(byte & detail::kNoteEthernet) != 0, (byte & detail::kNoteLarge) != 0, (byte & detail::kNoteAsks) != 0,
+          (byte & detail::kNoteKnows) != 0,
+          static_cast<std::uint8_t>(byte >> detail::kNoteMtuShift & detail::kNoteMtuMask)};
+}
+
+/// Returns the bytes of an enum ibv_mtu: 256 to 4096.
+constexpr std::size_t mtu_bytes(unsigned mtu) { return std::size_t{128} << std::clamp(mtu, 1U, 5U); }
+
 /// The rendezvous header from an IPv4 address.
 struct RsUdpHeader4 {
   Be32 tag;                             ///< kRsUdpTag
   std::uint8_t version;                 ///< 4
   std::uint8_t op;                      ///< RsUdpOp
   std::uint8_t length;                  ///< of the header, bytes
-  std::uint8_t reserved;                ///< 0
+  std::uint8_t note;                    ///< RsUdpNote; 0 in rdma-core
   Be32 qp_number;                       ///< in the low 24 bits
   std::array<std::uint8_t, 4> address;  ///< the sender's; not read
 };
@@ -49,7 +84,7 @@ struct RsUdpHeader6 {
   std::uint8_t version;  ///< 6
   std::uint8_t op;
   std::uint8_t length;
-  std::uint8_t reserved;
+  std::uint8_t note;
   Be32 qp_number;
   std::array<std::uint8_t, 16> address;
 };
@@ -73,12 +108,15 @@ constexpr std::size_t rs_udp_header_bytes(int family) {
 constexpr std::size_t rs_ud_header_bytes(int family) {
   return family == AF_INET ? kRsUdHeader4Bytes : sizeof(RsUdHeader);
 }
+/// The largest datagram of a user that a rendezvous packet carries between two of ringsock: what UDP over IPv4 carries
+/// behind the longer header.
+inline constexpr std::size_t kMaxRsLarge = 65507 - sizeof(RsUdpHeader6);
 /// Returns the largest datagram of a user: 2040 bytes over IPv4, 2024 over IPv6.
 constexpr std::size_t max_rs_datagram(int family) { return kRsSlotBytes - rs_ud_header_bytes(family); }
 
 /// A header as bytes.
 struct RsHeaderBytes {
-  std::array<std::byte, sizeof(RsUdpHeader6)> room{};
+  std::array<std::byte, 36> room{};
   std::size_t length = 0;
   [[nodiscard]] std::span<const std::byte> view() const { return std::span(room).first(length); }
 };
@@ -94,12 +132,14 @@ RsHeaderBytes bytes_of(const Header& header, std::size_t length = sizeof(Header)
 }  // namespace detail
 
 /// Writes a rendezvous header. `source` is AF_INET or AF_INET6, not mapped.
-inline RsHeaderBytes emit_rs_udp(RsUdpOp op, std::uint32_t qp_number, const SocketAddress& source) {
+inline RsHeaderBytes emit_rs_udp(RsUdpOp op, std::uint32_t qp_number, const SocketAddress& source,
+                                 const RsUdpNote& note = {}) {
   const auto fill = [&](auto header, std::uint8_t version) {
     header.tag = Be32(kRsUdpTag);
     header.version = version;
     header.op = static_cast<std::uint8_t>(op);
     header.length = sizeof header;
+    header.note = emit_rs_note(note);
     header.qp_number = Be32(qp_number & kMaxQpNumber);
     return header;
   };
@@ -116,6 +156,7 @@ inline RsHeaderBytes emit_rs_udp(RsUdpOp op, std::uint32_t qp_number, const Sock
 
 struct ParsedRsUdp {
   RsUdpOp op;
+  RsUdpNote note;
   std::uint32_t qp_number;             ///< claimed by the sender
   std::span<const std::byte> payload;  ///< empty for control packets
 };
@@ -136,7 +177,8 @@ inline Result<ParsedRsUdp> parse_rs_udp(std::span<const std::byte> bytes, const 
   const auto op = static_cast<RsUdpOp>(header.op);
   if (op != RsUdpOp::data && op != RsUdpOp::control) return Error{EPROTO, "rs_udp: operation"};
   const auto payload = bytes.subspan(header.length);
-  return ParsedRsUdp{op, header.qp_number.host() & kMaxQpNumber, op == RsUdpOp::data ? payload : payload.first(0)};
+  return ParsedRsUdp{op, parse_rs_note(header.note), header.qp_number.host() & kMaxQpNumber,
+                     op == RsUdpOp::data ? payload : payload.first(0)};
 }
 
 /// Writes the header of a datagram on a UD queue pair. `source` is AF_INET or AF_INET6, not mapped, with its port.
@@ -177,6 +219,73 @@ inline Result<ParsedRsUd> parse_rs_ud(std::span<const std::byte> bytes) {
     return ParsedRsUd{SocketAddress::v4(ntohl(host), header.port.host()), payload};
   }
   return ParsedRsUd{SocketAddress::v6(std::bit_cast<in6_addr>(header.v6_address), header.port.host()), payload};
+}
+
+/// A part of a datagram that is longer than the path's MTU. Only ringsock sends it, and only to a peer that takes large
+/// datagrams; rdma-core drops the version. It lies behind the header of a datagram, whose version and length it
+/// changes.
+struct RsFragment {
+  Be32 datagram;     ///< a number of the sender's, another one for each datagram
+  Be32 total_bytes;  ///< of the user's datagram: 1..kMaxRsLarge
+  Be16 index;        ///< of the piece
+  Be16 piece_bytes;  ///< of each piece but the last, which has the rest
+};
+static_assert(sizeof(RsFragment) == 12 && alignof(RsFragment) == 1);
+
+inline constexpr std::uint8_t kRsFragmentVersion = 0x40;  ///< added to the version
+inline constexpr std::size_t kFewestPieceBytes = 128;     ///< pieces of an honest sender fill the smallest MTU
+inline constexpr std::size_t kMostPieceBytes = 4096;
+
+/// Writes the header of a piece: that of emit_rs_ud(), and the fragment's.
+inline RsHeaderBytes emit_rs_fragment(const RsHeaderBytes& datagram_header, const RsFragment& fragment) {
+  static_assert(sizeof(RsUdHeader) + sizeof(RsFragment) <= sizeof(RsHeaderBytes::room));
+  RsHeaderBytes out = datagram_header;
+  std::memcpy(out.room.data() + out.length, &fragment, sizeof fragment);
+  out.length += sizeof fragment;
+  out.room[0] |= std::byte{kRsFragmentVersion};
+  out.room[1] = static_cast<std::byte>(out.length);
+  return out;
+}
+
+struct ParsedRsFragment {
+  SocketAddress source;  ///< as in ParsedRsUd
+  std::uint32_t datagram;
+  std::size_t total_bytes;
+  std::size_t piece_bytes;
+  std::size_t index;
+  std::span<const std::byte> payload;  ///< the bytes from index * piece_bytes on
+};
+
+/// Returns whether this may be a piece: parse_rs_fragment() tells.
+inline bool is_rs_fragment(std::span<const std::byte> bytes) {
+  return !bytes.empty() && (bytes[0] & std::byte{kRsFragmentVersion}) != std::byte{0};
+}
+
+/// Reads a piece of a datagram, without the GRH. Pure. Errors: EPROTO a piece that is shorter or longer than its place
+/// in the datagram, or outside, of another version, or of a datagram that nobody sends.
+inline Result<ParsedRsFragment> parse_rs_fragment(std::span<const std::byte> bytes) {
+  std::array<std::byte, sizeof(RsUdHeader) + sizeof(RsFragment)> room{};
+  const std::size_t header = bytes.size() < 2 ? 0 : std::to_integer<std::size_t>(bytes[1]);
+  if (header <= sizeof(RsFragment) || header > room.size() || bytes.size() < header)
+    return Error{EPROTO, "rs_fragment: short"};
+  std::memcpy(room.data(), bytes.data(), header);
+  RsFragment fragment;
+  std::memcpy(&fragment, room.data() + header - sizeof fragment, sizeof fragment);
+  room[0] ^= std::byte{kRsFragmentVersion};
+  room[1] = static_cast<std::byte>(header - sizeof fragment);
+  const auto datagram = parse_rs_ud(std::span(room).first(header - sizeof fragment));
+  if (!datagram || !datagram->payload.empty()) return Error{EPROTO, "rs_fragment: version"};
+  ParsedRsFragment out{
+      datagram->source,      fragment.datagram.host(), fragment.total_bytes.host(), fragment.piece_bytes.host(),
+      fragment.index.host(), bytes.subspan(header)};
+  if (out.total_bytes == 0 || out.total_bytes > kMaxRsLarge) return Error{EPROTO, "rs_fragment: total"};
+  if (out.piece_bytes < kFewestPieceBytes || out.piece_bytes > kMostPieceBytes)
+    return Error{EPROTO, "rs_fragment: piece"};
+  const std::size_t offset = out.index * out.piece_bytes;
+  if (offset >= out.total_bytes) return Error{EPROTO, "rs_fragment: place"};
+  if (out.payload.size() != std::min(out.piece_bytes, out.total_bytes - offset))
+    return Error{EPROTO, "rs_fragment: length"};
+  return out;
 }
 
 }  // namespace ringsock::wire

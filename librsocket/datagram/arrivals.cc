@@ -11,22 +11,30 @@ bool Arrivals::add(Arrival arrival) {
     const std::size_t bytes = arrival.bytes.size() + kOverhead;
     if (own_bytes_ + bytes > most_own_bytes_) return false;
     own_bytes_ += bytes;
+  } else {
+    ++slots_;
   }
   queue_.push_back(std::move(arrival));
   return true;
 }
 
-std::optional<std::uint32_t> Arrivals::pop() {
+std::optional<Slot> Arrivals::pop() {
   const Arrival& oldest = queue_.front();
-  const std::uint32_t slot = oldest.slot;
-  if (oldest.own) own_bytes_ -= oldest.bytes.size() + kOverhead;
+  const bool is_own = oldest.own != nullptr;
+  const Slot slot = oldest.slot;
+  if (is_own) {
+    own_bytes_ -= oldest.bytes.size() + kOverhead;
+  } else {
+    --slots_;
+  }
   queue_.pop_front();
-  return slot == Arrival::kNoSlot ? std::nullopt : std::optional(slot);
+  return is_own ? std::nullopt : std::optional(slot);
 }
 
 void Arrivals::clear() {
   queue_.clear();
   own_bytes_ = 0;
+  slots_ = 0;
 }
 
 Result<ssize_t> copy_out(const Arrival& arrival, msghdr& message, int flags, int family) {

@@ -16,12 +16,20 @@
 
 namespace ringsock::rs {
 
-/// A datagram in a slot of the lane, or in memory of its own.
+class Lane;
+
+/// A slot of a lane.
+struct Slot {
+  Lane* lane = nullptr;
+  std::uint32_t number = 0;
+  bool operator==(const Slot&) const = default;
+};
+
+/// A datagram in a slot, or in memory of its own.
 struct Arrival {
-  static constexpr std::uint32_t kNoSlot = UINT32_MAX;
   SocketAddress source;  ///< not mapped
   std::span<const std::byte> bytes;
-  std::uint32_t slot = kNoSlot;
+  Slot slot;
   std::unique_ptr<std::byte[]> own;
 };
 
@@ -38,13 +46,16 @@ class Arrivals {
   [[nodiscard]] bool empty() const { return queue_.empty(); }
   [[nodiscard]] const Arrival& front() const { return queue_.front(); }
   /// Removes the oldest. Returns its slot, if it has one, which the caller gives back.
-  std::optional<std::uint32_t> pop();
+  std::optional<Slot> pop();
   void clear();
+  /// Returns how many are in slots.
+  [[nodiscard]] std::size_t slots() const { return slots_; }
 
  private:
   std::deque<Arrival> queue_;
   std::size_t most_own_bytes_;
   std::size_t own_bytes_ = 0;
+  std::size_t slots_ = 0;
 };
 
 /// Copies a datagram to the caller, as recvmsg(2) does. Returns the bytes copied, or with MSG_TRUNC those there were.

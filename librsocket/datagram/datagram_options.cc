@@ -61,15 +61,20 @@ DatagramOptions::DatagramOptions(DatagramCore& core, runtime::Endpoint& endpoint
       send_queue_(config.sqsize_default),
       receive_queue_(config.rqsize_default),
       inline_bytes_(config.inline_default),
-      receive_bytes_(config.mem_default) {
+      receive_bytes_(config.mem_default),
+      send_bytes_(config.wmem_default) {
   update_room();
 }
 
-/// The receive buffer holds slots of 2048 bytes, no more than the receive queue.
+/// The receive buffer holds slots of 2048 bytes, no more than the receive queue; the send buffer likewise.
 void DatagramOptions::update_room() {
-  core_.slots = std::clamp(receive_bytes_ / static_cast<std::uint32_t>(wire::kRsSlotBytes), kFewestSlots,
-                           static_cast<std::uint32_t>(receive_queue_));
+  const auto slots = [](std::uint32_t bytes, int queue) {
+    return std::clamp(bytes / static_cast<std::uint32_t>(wire::kRsSlotBytes), kFewestSlots,
+                      static_cast<std::uint32_t>(queue));
+  };
+  core_.sizes = {slots(receive_bytes_, receive_queue_), slots(send_bytes_, send_queue_)};
   core_.arrivals.set_limit(receive_bytes_);
+  core_.pieces.set_limit(receive_bytes_);
 }
 
 Status DatagramOptions::set(int level, int name, const void* value, socklen_t length) {
@@ -104,10 +109,10 @@ Status DatagramOptions::set_rdma(int name, const void* value, socklen_t length) 
   if (!number) return number.error();
   if (*number < 0) return Error{EINVAL, "rsetsockopt: negative"};
   const std::lock_guard guard(core_.lock);
-  if (core_.lane) return Error{EINVAL, "rsetsockopt: in use"};
+  if (!core_.lanes.empty()) return Error{EINVAL, "rsetsockopt: in use"};
   const int queue = std::clamp(*number, kMinQueue, kMaxQueue);
   switch (name) {
-    case kRdmaSqSize: send_queue_ = queue; return ok();
+    case kRdmaSqSize: send_queue_ = queue; break;
     case kRdmaRqSize: receive_queue_ = queue; break;
     case kRdmaInline: inline_bytes_ = *number; return ok();
     default: return Error{ENOPROTOOPT, "rsetsockopt"};
@@ -133,10 +138,11 @@ Status DatagramOptions::get_rdma(int name, void* value, socklen_t* length) {
   switch (name) {
     case kRdmaSqSize: return write_int(value, length, send_queue_);
     case kRdmaRqSize:
-      return write_int(value, length,
-                       static_cast<int>(core_.lane ? core_.slots : static_cast<std::uint32_t>(receive_queue_)));
+      return write_int(
+          value, length,
+          static_cast<int>(core_.lanes.empty() ? static_cast<std::uint32_t>(receive_queue_) : core_.sizes.receives));
     case kRdmaInline:
-      return write_int(value, length, core_.lane ? static_cast<int>(wire::kRsSlotBytes) : inline_bytes_);
+      return write_int(value, length, core_.lanes.empty() ? inline_bytes_ : static_cast<int>(wire::kRsSlotBytes));
     default: return Error{ENOPROTOOPT, "rgetsockopt"};
   }
 }

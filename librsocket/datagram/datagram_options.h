@@ -34,6 +34,7 @@ class DatagramOptions {
   int receive_queue_;
   int inline_bytes_;
   std::uint32_t receive_bytes_;
+  const std::uint32_t send_bytes_;
 };
 
 }  // namespace ringsock::rs

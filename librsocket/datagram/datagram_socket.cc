@@ -89,7 +89,7 @@ std::uint32_t DatagramSocket::events() {
 std::uint32_t DatagramSocket::ready() noexcept try {
   std::unique_lock guard(core_.lock);
   if (core_.is_closed) return EPOLLERR | EPOLLHUP;
-  core_.must_wait_to_send = false;
+  core_.must_wait_to_send = !core_.has_room();
   intake_.look(monotonic_now());
   const std::uint32_t now = events();
   unlock_and_tell(guard);
@@ -103,14 +103,14 @@ runtime::WaitFds DatagramSocket::arm() noexcept {
   runtime::WaitFds fds;
   if (core_.is_closed) return fds;
   fds.fd[0] = core_.port.fd();
-  if (core_.lane) fds.fd[1] = core_.lane->arm();
+  fds.fd[1] = core_.arm_lanes();
   return fds;
 }
 
 void DatagramSocket::woken() noexcept {
   const std::lock_guard guard(core_.lock);
   core_.statistics.count_wakeup();
-  if (core_.lane) core_.lane->woken();
+  for (const auto& lane : core_.lanes) lane->woken();
 }
 
 /// No descriptor of arm() tells of room in the kernel's send buffer.
@@ -118,6 +118,10 @@ Nanos DatagramSocket::deadline() noexcept {
   constexpr Nanos kUntilRoom = std::chrono::milliseconds(1);
   const std::lock_guard guard(core_.lock);
   return core_.must_wait_to_send ? monotonic_now() + kUntilRoom : Nanos::max();
+}
+
+bool DatagramSocket::waits_for_our_cpus() const noexcept {
+  return core_.works_on_our_cpus.load(std::memory_order_relaxed);
 }
 
 Status DatagramSocket::bind(const sockaddr* address, socklen_t length) {
@@ -187,7 +191,9 @@ void DatagramSocket::closed() noexcept {
   core_.describe(-1);
   core_.peers.clear();
   core_.arrivals.clear();
-  core_.lane.reset();
+  core_.pieces.clear();
+  for (const auto& lane : core_.lanes) lane->finish_sends();
+  core_.close_lanes();
   core_.port.close();
 }
 
@@ -205,7 +211,8 @@ void DatagramSocket::after_fork(ForkSide side) noexcept {
   new (&core_.lock) Mutex;
   new (&core_.peers) Peers;
   new (&core_.arrivals) Arrivals(core_.process.config.mem_default);
-  [[maybe_unused]] const void* const lost = core_.lane.release();
+  new (&core_.pieces) Pieces(core_.process.config.mem_default);
+  core_.abandon_lanes();
   core_.note_heirs();
 }
 

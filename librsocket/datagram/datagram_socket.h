@@ -32,6 +32,7 @@ class DatagramSocket final : public runtime::Endpoint {
   runtime::WaitFds arm() noexcept override;
   void woken() noexcept override;
   Nanos deadline() noexcept override;
+  [[nodiscard]] bool waits_for_our_cpus() const noexcept override;
 
   // -- Setup
   Status bind(const sockaddr* address, socklen_t length) override;

@@ -32,35 +32,43 @@ class Intake {
     SocketAddress from;
     SocketAddress to;
     wire::RsUdpOp op{};
+    wire::RsUdpNote note;
     std::uint32_t qp_number = 0;
     std::unique_ptr<std::byte[]> payload;
     std::size_t bytes = 0;
     bool is_done = false;
   };
-  /// A datagram of the queue pair.
+  /// A datagram of a queue pair, in its slot or, if it has come in pieces, in memory of its own.
   struct FromLane {
-    Lane::Came came;
+    Lane* lane = nullptr;
+    std::uint32_t slot = 0;
+    std::uint32_t from = 0;  ///< the sender's queue pair
     SocketAddress source;
     std::span<const std::byte> payload;
+    std::unique_ptr<std::byte[]> own;
   };
 
   enum class Looks { closely, at_what_was_left };
   void look_once(Nanos now, Looks looks);
   [[nodiscard]] bool has_packets_of_lane_users();
-  void take_from_lane();
+  void take_from_lanes(Nanos now);
+  void take_from(Lane& lane, Nanos now);
+  [[nodiscard]] bool take_datagram(Lane& lane, const Lane::Came& came);
+  [[nodiscard]] bool take_piece(Lane& lane, const Lane::Came& came, Nanos now);
   void take_from_kernel(std::size_t most);
   void take_packet(std::span<const std::byte> bytes, const UdpPort::Packet& packet);
   [[nodiscard]] bool has_switched_to_lane();
   void serve_packets(bool of_lane_users, Nanos now);
   void serve(FromKernel& packet, Nanos now);
-  void learn_answer(const FromKernel& packet, Nanos now);
-  void tell_number(const Peer& peer);
+  void serve_control(const FromKernel& packet, Nanos now);
+  void learn_answer(Peer* peer, const FromKernel& packet, Nanos now);
   void answer(Peer& peer, const FromKernel& packet, Nanos now);
   [[nodiscard]] bool may_exchange(Peer& peer, std::uint32_t qp_number, Nanos now);
   void deliver_from_lane(std::size_t before_kernel, Nanos now);
   void note_source(const FromLane& one, Nanos now);
   [[nodiscard]] SocketAddress with_scope(const SocketAddress& source);
   [[nodiscard]] bool is_wanted(const SocketAddress& source) const;
+  void deliver(FromLane& one);
   void add(Arrival arrival);
 
   static constexpr unsigned kLooksPerKernelLook = 64;  ///< while the queue pair is busy
@@ -70,7 +78,8 @@ class Intake {
   DatagramCore& core_;
   unsigned looks_ = 0;
   bool has_news_ = false;
-  bool lane_is_used_ = false;  ///< the last datagrams have come by the queue pair
+  bool lane_is_used_ = false;                 ///< the last datagrams have come by the queue pair
+  std::unique_ptr<std::byte[]> packet_room_;  ///< for one packet of the kernel; made with the first look
   std::vector<FromLane> from_lane_;
   std::vector<FromKernel> from_kernel_;
 };

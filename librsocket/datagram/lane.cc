@@ -1,5 +1,7 @@
 #include "librsocket/datagram/lane.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -8,50 +10,92 @@
 
 namespace ringsock::rs {
 
-Result<std::unique_ptr<Lane>> Lane::open(verbs::Device& device, std::uint32_t slots) {
-  if (device.traits().max_inline_data < wire::kRsSlotBytes) return Error{EOPNOTSUPP, "datagrams: inline data"};
-  std::unique_ptr<Lane> lane(new Lane(device, slots));
-  if (Status made = lane->make_queues(slots); !made) return made.error();
-  if (Status made = lane->make_queue_pair(slots); !made) return made.error();
+namespace {
+
+/// The embedded device has the original's slots. On a real device nothing longer than the port's MTU arrives.
+std::size_t most_bytes_of(const verbs::Device& device, const verbs::UdPort& port) {
+  return device.traits().is_embedded ? wire::kRsSlotBytes : wire::mtu_bytes(port.mtu);
+}
+
+std::size_t whole_lines(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+Lane::Lane(verbs::Device& device, const verbs::UdPort& port)
+    : device_(device),
+      port_(port),
+      most_bytes_(most_bytes_of(device, port)),
+      slot_bytes_(whole_lines(kGrhBytes + most_bytes_)) {}
+
+Result<std::unique_ptr<Lane>> Lane::open(verbs::Device& device, const verbs::UdPort& port, const LaneSizes& sizes) {
+  if (device.traits().is_embedded && device.traits().max_inline_data < wire::kRsSlotBytes)
+    return Error{EOPNOTSUPP, "datagrams: inline data"};
+  std::unique_ptr<Lane> lane(new Lane(device, port));
+  if (Status made = lane->make_memory(sizes); !made) return made.error();
+  if (Status made = lane->make_queues(sizes); !made) return made.error();
+  if (Status made = lane->make_queue_pair(sizes); !made) return made.error();
+  if (Status started = lane->start(lane->receives_of(sizes)); !started) return started.error();
   return lane;
 }
 
-Status Lane::make_queues(std::uint32_t slots) {
+std::uint32_t Lane::receives_of(const LaneSizes& sizes) const {
+  return sizes.receives + (is_embedded() ? 0 : kSpareReceives);
+}
+
+Status Lane::make_memory(const LaneSizes& sizes) {
+  const std::size_t slots = receives_of(sizes) + (is_embedded() ? 0 : sizes.sends);
+  auto memory = verbs::Pages::allocate(slots * slot_bytes_);
+  if (!memory) return memory.error();
+  memory_ = std::move(*memory);
   auto pd = device_.alloc_pd();
   if (!pd) return pd.error();
   pd_ = std::move(*pd);
-  auto channel = device_.create_comp_channel();
-  if (!channel) return channel.error();
-  channel_ = std::move(*channel);
-  auto receive_cq = device_.create_cq(static_cast<int>(slots), nullptr, channel_.get(), 0);
-  if (!receive_cq) return receive_cq.error();
-  receive_cq_ = std::move(*receive_cq);
-  auto send_cq = device_.create_cq(1, nullptr, nullptr, 0);
-  if (!send_cq) return send_cq.error();
-  send_cq_ = std::move(*send_cq);
-  auto mr = device_.reg_mr(*pd_, memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE);
+  auto mr = device_.reg_mr(*pd_, memory_.bytes().data(), slots * slot_bytes_, IBV_ACCESS_LOCAL_WRITE);
   if (!mr) return mr.error();
   mr_ = std::move(*mr);
   return ok();
 }
 
-Status Lane::make_queue_pair(std::uint32_t slots) {
+Status Lane::make_queues(const LaneSizes& sizes) {
+  auto channel = device_.create_comp_channel();
+  if (!channel) return channel.error();
+  channel_ = std::move(*channel);
+  auto receive_cq = device_.create_cq(static_cast<int>(receives_of(sizes)), nullptr, channel_.get(), 0);
+  if (!receive_cq) return receive_cq.error();
+  receive_cq_ = std::move(*receive_cq);
+  auto send_cq = is_embedded() ? device_.create_cq(1, nullptr, nullptr, 0)
+                               : device_.create_cq(static_cast<int>(sizes.sends), nullptr, channel_.get(), 0);
+  if (!send_cq) return send_cq.error();
+  send_cq_ = std::move(*send_cq);
+  return ok();
+}
+
+Status Lane::make_queue_pair(const LaneSizes& sizes) {
+  const std::uint32_t receives = receives_of(sizes);
   ibv_qp_init_attr attr{};
   attr.send_cq = send_cq_.get();
   attr.recv_cq = receive_cq_.get();
   attr.qp_type = IBV_QPT_UD;
-  attr.cap = {.max_send_wr = 1,
-              .max_recv_wr = slots,
-              .max_send_sge = 4,
+  attr.cap = {.max_send_wr = is_embedded() ? 1 : sizes.sends,
+              .max_recv_wr = receives,
+              .max_send_sge = is_embedded() ? 4U : 1U,
               .max_recv_sge = 1,
-              .max_inline_data = wire::kRsSlotBytes};
+              .max_inline_data = is_embedded() ? std::uint32_t{wire::kRsSlotBytes} : kInlineBytes};
   auto qp = device_.create_qp(*pd_, attr);
   if (!qp) return qp.error();
   qp_ = std::move(*qp);
   device_.ud().use_rings(*qp_);
   most_parts_ = std::min<std::uint32_t>(attr.cap.max_send_sge, kMostParts);
+  if (is_embedded()) return ok();
+  const SlotSends::Memory memory{memory_.bytes().subspan(receives * slot_bytes_, sizes.sends * slot_bytes_),
+                                 slot_bytes_, mr_->lkey};
+  slot_sends_.emplace(*qp_, *send_cq_, memory, attr.cap.max_inline_data);
+  return ok();
+}
+
+Status Lane::start(std::uint32_t receives) {
   Status made = go_to(IBV_QPS_INIT, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
-  for (std::uint32_t slot = 0; made && slot < slots; ++slot) made = post(slot);
+  for (std::uint32_t slot = 0; made && slot < receives; ++slot) made = post(slot);
   if (made) made = go_to(IBV_QPS_RTR, IBV_QP_STATE);
   if (made) made = go_to(IBV_QPS_RTS, IBV_QP_STATE | IBV_QP_SQ_PSN);
   return made;
@@ -60,19 +104,41 @@ Status Lane::make_queue_pair(std::uint32_t slots) {
 Status Lane::go_to(ibv_qp_state state, int mask) {
   ibv_qp_attr attr{};
   attr.qp_state = state;
-  attr.port_num = 1;
+  attr.port_num = port_.number;
+  attr.pkey_index = port_.pkey_index;
   attr.qkey = wire::kRsUdQkey;
   return device_.modify_qp(*qp_, attr, mask);
 }
 
-Result<verbs::Ah> Lane::make_handle(const SocketAddress& destination) {
-  auto path = device_.ud().path_to(destination);
-  if (!path) return path.error();
-  return device_.create_ah(*pd_, *path);
+wire::RsUdpNote Lane::note() const {
+  if (is_embedded()) return {};
+  wire::RsUdpNote out;
+  out.takes_large = true;
+  out.is_on_ethernet = port_.is_ethernet;
+  out.mtu = static_cast<std::uint8_t>(port_.mtu);
+  return out;
+}
+
+void Lane::retire(verbs::Ah handle) {
+  if (slot_sends_) slot_sends_->retire(std::move(handle));
+}
+
+void Lane::finish_sends() {
+  constexpr int kLooks = 20;
+  for (int i = 0; i < kLooks && slot_sends_ && !slot_sends_->has_failed(); ++i) {
+    slot_sends_->reap();
+    if (slot_sends_->is_idle()) return;
+    pollfd one{arm(true), POLLIN, 0};
+    slot_sends_->reap();
+    if (slot_sends_->is_idle()) return;
+    ::poll(&one, 1, 1);
+    woken();
+  }
 }
 
 Status Lane::post(std::uint32_t slot) {
-  ibv_sge sge{reinterpret_cast<std::uint64_t>(memory_.data() + slot * kSlotBytes), kSlotBytes, mr_->lkey};
+  ibv_sge sge{reinterpret_cast<std::uint64_t>(memory_.bytes().data() + slot * slot_bytes_),
+              static_cast<std::uint32_t>(slot_bytes_), mr_->lkey};
   ibv_recv_wr request{slot, nullptr, &sge, 1};
   ibv_recv_wr* bad = nullptr;
   if (const int error = ibv_post_recv(qp_.get(), &request, &bad); error != 0) return Error{error, "ibv_post_recv"};
@@ -80,8 +146,10 @@ Status Lane::post(std::uint32_t slot) {
   return ok();
 }
 
-/// A slot that cannot be posted is lost, which only happens when the queue pair has failed.
-void Lane::give_back(std::uint32_t slot) { static_cast<void>(post(slot)); }
+/// A slot that cannot be posted is lost.
+void Lane::give_back(std::uint32_t slot) {
+  if (!post(slot)) has_failed_ = true;
+}
 
 namespace {
 ibv_sge sge_of(const void* data, std::size_t bytes) {
@@ -91,6 +159,15 @@ ibv_sge sge_of(const void* data, std::size_t bytes) {
 
 Result<Lane::Outcome> Lane::send(ibv_ah& handle, std::uint32_t qp_number, std::span<const std::byte> header,
                                  std::span<const iovec> parts) {
+  if (!slot_sends_) return send_inline(handle, qp_number, header, parts);
+  IoCursor data(parts);
+  Status sent = slot_sends_->send(handle, qp_number, header, data, most_bytes_ - header.size());
+  if (!sent) return sent.error();
+  return Outcome::sent;
+}
+
+Result<Lane::Outcome> Lane::send_inline(ibv_ah& handle, std::uint32_t qp_number, std::span<const std::byte> header,
+                                        std::span<const iovec> parts) {
   int count = 0;
   sges_[static_cast<std::size_t>(count++)] = sge_of(header.data(), header.size());
   if (parts.size() < most_parts_) {
@@ -136,18 +213,23 @@ std::size_t Lane::poll(std::span<Came> out) {
     const ibv_wc& one = done[static_cast<std::size_t>(i)];
     const auto slot = static_cast<std::uint32_t>(one.wr_id);
     --posted_;
-    if (one.status != IBV_WC_SUCCESS || one.byte_len < kGrhBytes || one.byte_len > kSlotBytes) {
+    if (one.status == IBV_WC_WR_FLUSH_ERR) {
+      has_failed_ = true;
+      continue;
+    }
+    if (one.status != IBV_WC_SUCCESS || one.byte_len < kGrhBytes || one.byte_len > slot_bytes_) {
       give_back(slot);
       continue;
     }
-    const std::byte* const start = memory_.data() + slot * kSlotBytes + kGrhBytes;
+    const std::byte* const start = memory_.bytes().data() + slot * slot_bytes_ + kGrhBytes;
     out[filled++] = {slot, one.src_qp, {start, one.byte_len - kGrhBytes}};
   }
   return filled;
 }
 
-int Lane::arm() {
+int Lane::arm(bool for_room) {
   ibv_req_notify_cq(receive_cq_.get(), 0);
+  if (for_room && slot_sends_) ibv_req_notify_cq(send_cq_.get(), 0);
   return channel_->fd;
 }
 

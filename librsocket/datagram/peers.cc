@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <string_view>
+#include <utility>
+
+#include "librsocket/datagram/lane.h"
 
 namespace ringsock::rs {
 
@@ -12,6 +15,11 @@ std::size_t hash_of(const T& bytes) {
   return std::hash<std::string_view>{}({reinterpret_cast<const char*>(&bytes), sizeof bytes});
 }
 }  // namespace
+
+void Peer::forget_path() {
+  search.reset();
+  if (ah && lane != nullptr) lane->retire(std::exchange(ah, {}));
+}
 
 std::size_t Peers::Hash::operator()(const SocketAddress& address) const noexcept {
   const std::size_t host =

@@ -23,11 +23,19 @@ class DatagramSender {
  private:
   [[nodiscard]] Result<SocketAddress> destination(const msghdr& message) const;
   Result<Peer*> usable_peer(const SocketAddress& to, Nanos now);
+  Result<ssize_t> send_to(Peer& peer, std::span<const iovec> parts, std::size_t bytes, Nanos now);
+  [[nodiscard]] bool may_use_lane(Peer& peer, std::size_t bytes, Nanos now);
+  void ask(Peer& peer, Nanos now);
   Result<ssize_t> send_by_lane(Peer& peer, std::span<const iovec> parts, std::size_t bytes);
-  Result<ssize_t> send_by_kernel(Peer& peer, std::span<const iovec> parts, std::size_t bytes);
+  Result<Lane::Outcome> send_pieces(Peer& peer, std::span<const iovec> parts, std::size_t bytes);
+  Result<ssize_t> send_by_kernel(Peer& peer, std::span<const iovec> parts, std::size_t bytes, bool knows);
+
+  /// Pieces of a datagram: a receiver has room for twice as many. Longer ones go by the kernel.
+  static constexpr std::size_t kMostPieces = 32;
 
   DatagramCore& core_;
   Intake& intake_;
+  std::uint32_t datagrams_in_pieces_ = 0;
 };
 
 }  // namespace ringsock::rs

@@ -128,7 +128,7 @@ std::optional<UdpIntake::Next> UdpIntake::next_of_rings() {
 
 Result<ssize_t> UdpIntake::take_of_ring(const Next& next, msghdr& message, int flags) {
   Ring& ring = rings_->rings()[next.ring];
-  const Arrival arrival{ring.source, next.datagram.payload, Arrival::kNoSlot, nullptr};
+  const Arrival arrival{ring.source, next.datagram.payload, {}, nullptr};
   auto copied = copy_out(arrival, message, flags, domain_);
   next_ring_ = next.ring;
   promised_ = (flags & MSG_PEEK) != 0 ? Promised::rings : Promised::nothing;
@@ -433,7 +433,7 @@ void UdpIntake::keep(const SocketAddress& source, std::span<const std::byte> byt
   auto own = std::make_unique<std::byte[]>(bytes.size() + 1);
   if (!bytes.empty()) std::memcpy(own.get(), bytes.data(), bytes.size());
   const std::span<const std::byte> kept(own.get(), bytes.size());
-  backlog_.add({source, kept, Arrival::kNoSlot, std::move(own)});
+  backlog_.add({source, kept, {}, std::move(own)});
 }
 
 /// Keeps the kernel's next datagram, unless a ring's comes before. Returns false when the kernel's socket is empty.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "core/verbs/connection_manager.h"
 #include "core/verbs/device.h"
@@ -15,8 +16,9 @@ namespace ringsock::fakes {
 /// Registration works and is counted; everything that needs a queue answers EOPNOTSUPP. Thread-safe.
 class FakeDevice : public verbs::Device {
  public:
-  explicit FakeDevice(const char* name = "fake", const verbs::DeviceTraits& traits = {})
-      : Device(traits), name_(name) {}
+  explicit FakeDevice(const char* name = "fake", const verbs::DeviceTraits& traits = {},
+                      std::unique_ptr<verbs::UdExtensions> ud = std::make_unique<verbs::UdExtensions>())
+      : Device(traits, std::make_unique<verbs::RcExtensions>(), std::move(ud)), name_(name) {}
 
   /// Registrations alive, their bytes, and how many were ever made.
   [[nodiscard]] int live_registrations() const { return live_registrations_; }

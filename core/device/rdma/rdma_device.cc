@@ -12,6 +12,7 @@
 #include "core/device/rdma/packet_port.h"
 #include "core/device/rdma/rdma_devices.h"
 #include "core/device/rdma/rdma_id.h"
+#include "core/device/rdma/rdma_ud_extensions.h"
 
 namespace ringsock::rdma {
 
@@ -67,7 +68,8 @@ Result<std::unique_ptr<RdmaDevice>> RdmaDevice::create(std::shared_ptr<RdmaDevic
 
 RdmaDevice::RdmaDevice(std::shared_ptr<RdmaDevices> devices, std::shared_ptr<OpenContext> context,
                        const ibv_device_attr& attr)
-    : Device(traits_of(*context->get().device, attr)),
+    : Device(traits_of(*context->get().device, attr), std::make_unique<verbs::RcExtensions>(),
+             std::make_unique<RdmaUdExtensions>(devices)),
       devices_(std::move(devices)),
       context_(std::move(context)),
       attr_(attr),

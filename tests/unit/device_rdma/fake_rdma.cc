@@ -253,6 +253,7 @@ int FakeRdma::drop_id(rdma_cm_id* id) {
   EXPECT_EQ(of(id).unacknowledged, 0) << "destroyed with an event that was not acknowledged";
   std::erase_if(channels_.at(id->channel)->waiting, [&](const auto& event) { return event->event.id == id; });
   ids_.erase(id);
+  std::erase(id_order_, id);  // the next one may be made at the same place
   return destroyed();
 }
 
@@ -270,7 +271,9 @@ int FakeRdma::bind(rdma_cm_id* id, const sockaddr* address) {
   ::inet_ntop(AF_INET, &in4.sin_addr, text, sizeof text);
   copy_address(&id->route.addr.src_storage, address);
   for (DeviceEntry& entry : devices_) {
-    if (entry.address == text) id->verbs = &entry.context;
+    if (entry.address != text) continue;
+    id->verbs = &entry.context;
+    id->port_num = 1;
   }
   return 0;
 }
@@ -366,6 +369,8 @@ const Calls& FakeRdma::calls() {
       .query_port =
           [](ibv_context*, std::uint8_t port, ibv_port_attr* attr) {
             attr->link_layer = static_cast<std::uint8_t>(current->link_layers[port]);
+            attr->active_mtu = current->active_mtu;
+            attr->lmc = current->path_bits;
             return 0;
           },
       .alloc_pd =
@@ -480,6 +485,10 @@ const Calls& FakeRdma::calls() {
           [](rdma_cm_id* id, ibv_qp_attr* attr, int* mask) {
             *mask = IBV_QP_STATE | (attr->qp_state == IBV_QPS_RTR ? IBV_QP_MAX_DEST_RD_ATOMIC : 0);
             if (attr->qp_state == IBV_QPS_RTS) attr->retry_cnt = 7;
+            if (attr->qp_state == IBV_QPS_INIT) {
+              *mask |= IBV_QP_PKEY_INDEX;
+              attr->pkey_index = current->pkey_index;
+            }
             return current->note(id, "init_qp_attr");
           },
       .connect = [](rdma_cm_id* id, rdma_conn_param* p) { return note_parameters(id, p, "connect"); },

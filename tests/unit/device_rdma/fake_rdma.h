@@ -89,6 +89,9 @@ class FakeRdma {
   ibv_device_attr_ex extended{};        ///< of each device
   std::vector<ibv_gid_entry> gids;      ///< the same
   std::map<unsigned, int> link_layers;  ///< of ports; others: unspecified
+  ibv_mtu active_mtu = IBV_MTU_4096;    ///< of each port
+  std::uint8_t path_bits = 0;           ///< of each port (LMC)
+  std::uint16_t pkey_index = 0;         ///< of each id
   bool has_flow_rules = true;
   // What it sees
   int files_tried = 0;

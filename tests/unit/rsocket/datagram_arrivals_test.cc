@@ -33,10 +33,12 @@ TEST(Arrivals, OfTheKernelHaveRoomForSoManyBytes) {
 TEST(Arrivals, OfTheQueuePairGiveTheirSlotBack) {
   Arrivals arrivals(0);
   const std::byte bytes[4]{};
-  EXPECT_TRUE(arrivals.add({kAlice, bytes, 3, nullptr}));
-  EXPECT_TRUE(arrivals.add({kAlice, bytes, 9, nullptr}));
-  EXPECT_EQ(arrivals.pop(), 3u);
-  EXPECT_EQ(arrivals.pop(), 9u);
+  EXPECT_TRUE(arrivals.add({kAlice, bytes, Slot{nullptr, 3}, nullptr}));
+  EXPECT_TRUE(arrivals.add({kAlice, bytes, Slot{nullptr, 9}, nullptr}));
+  EXPECT_EQ(arrivals.slots(), 2u);
+  EXPECT_EQ(arrivals.pop(), (Slot{nullptr, 3}));
+  EXPECT_EQ(arrivals.pop(), (Slot{nullptr, 9}));
+  EXPECT_EQ(arrivals.slots(), 0u);
   EXPECT_TRUE(arrivals.empty());
 }
 

@@ -66,6 +66,27 @@ TEST(Peer, IsUsableForThirtySecondsAfterItsNumberWasConfirmed) {
   EXPECT_TRUE(peer.is_usable(seconds(130)));
 }
 
+TEST(Peer, OfARealDeviceIsAskedWhenItIsSilent) {
+  Peer peer;
+  peer.learn(7, seconds(100), {.mtu = 3});
+  EXPECT_FALSE(peer.is_question_due(seconds(100) + milliseconds(999)));
+  EXPECT_TRUE(peer.is_question_due(seconds(101)));
+  peer.asked = seconds(101);
+  EXPECT_FALSE(peer.is_question_due(seconds(101)));
+  EXPECT_TRUE(peer.is_question_due(seconds(102)));
+  EXPECT_TRUE(peer.is_usable(seconds(104)));
+  EXPECT_FALSE(peer.is_usable(seconds(105))) << "it does not answer";
+  peer.learn(8, seconds(105), {.mtu = 3});
+  EXPECT_FALSE(peer.is_question_due(seconds(105)));
+  EXPECT_TRUE(peer.is_usable(seconds(105)));
+}
+
+TEST(Peer, OfTheOriginalIsNotAsked) {
+  Peer peer;
+  peer.learn(7, seconds(100));
+  EXPECT_FALSE(peer.is_question_due(seconds(120)));
+}
+
 TEST(QuestionBudget, IsFullAgainEachSecond) {
   QuestionBudget budget;
   for (unsigned i = 0; i < QuestionBudget::kPerSecond; ++i) EXPECT_TRUE(budget.take(seconds(5)));

@@ -126,6 +126,106 @@ TEST(RsUdHeader, RefusesOtherVersionsAndLengths) {
   }
 }
 
+// -- what ringsock adds
+
+TEST(RsUdpNote, IsTheByteThatTheOriginalSendsAsZero) {
+  const RsUdpNote all{.is_on_ethernet = true, .takes_large = true, .asks = true, .knows = true, .mtu = 5};
+  EXPECT_EQ(emit_rs_note({}), 0);
+  EXPECT_EQ(emit_rs_note(all), 0x5f);
+  EXPECT_EQ(parse_rs_note(0x5f), all);
+  EXPECT_EQ(parse_rs_note(0x80), RsUdpNote{}) << "a bit without a meaning";
+  auto packet = kData4;
+  packet[7] = 0x32;
+  EXPECT_EQ(bytes_of(emit_rs_udp(RsUdpOp::data, 0xabcdef, kAlice4, {.takes_large = true, .mtu = 3})), packet);
+  EXPECT_EQ(parse_rs_udp(view(packet), kAlice4)->note, (RsUdpNote{.takes_large = true, .mtu = 3}));
+  EXPECT_EQ(parse_rs_udp(view(kData4), kAlice4)->note, RsUdpNote{});
+}
+
+TEST(RsUdpNote, TellsOfEveryMtu) {
+  EXPECT_EQ(mtu_bytes(1), 256u);
+  EXPECT_EQ(mtu_bytes(3), 1024u);
+  EXPECT_EQ(mtu_bytes(5), 4096u);
+  EXPECT_EQ(mtu_bytes(0), 256u);
+  EXPECT_EQ(mtu_bytes(7), 4096u);
+}
+
+RsFragment fragment(std::uint32_t total, std::uint16_t index, std::uint16_t piece) {
+  return {Be32(0x01020304), Be32(total), Be16(index), Be16(piece)};
+}
+
+std::vector<std::uint8_t> piece_of(const SocketAddress& source, const RsFragment& what, std::size_t bytes) {
+  auto out = bytes_of(emit_rs_fragment(emit_rs_ud(source), what));
+  out.resize(out.size() + bytes, 'x');
+  return out;
+}
+
+TEST(RsFragment, LiesBehindTheHeaderOfADatagram) {
+  const std::vector<std::uint8_t> four = {0x44, 20, 0x1c, 0x06, 10, 1, 2, 3,  // the header
+                                          1,    2,  3,    4,                  // the datagram's number
+                                          0,    0,  0x07, 0xd0,               // 2000 bytes
+                                          0,    1,  0x03, 0xe8};              // the second piece of 1000
+  EXPECT_EQ(bytes_of(emit_rs_fragment(emit_rs_ud(kAlice4), fragment(2000, 1, 1000))), four);
+  const auto parsed = parse_rs_fragment(view(piece_of(kAlice4, fragment(2000, 1, 1000), 1000)));
+  ASSERT_TRUE(parsed);
+  EXPECT_EQ(parsed->source, kAlice4);
+  EXPECT_EQ(parsed->datagram, 0x01020304u);
+  EXPECT_EQ(parsed->total_bytes, 2000u);
+  EXPECT_EQ(parsed->piece_bytes, 1000u);
+  EXPECT_EQ(parsed->index, 1u);
+  EXPECT_EQ(parsed->payload.size(), 1000u);
+  const SocketAddress six = v6("2001:db8::77", 9);
+  EXPECT_EQ(parse_rs_fragment(view(piece_of(six, fragment(300, 2, 128), 44)))->source, six);
+}
+
+TEST(RsFragment, IsNoDatagramForTheOriginal) {
+  const auto bytes = piece_of(kAlice4, fragment(2000, 1, 1000), 1000);
+  EXPECT_FALSE(parse_rs_ud(view(bytes)));
+  EXPECT_TRUE(is_rs_fragment(view(bytes)));
+  EXPECT_FALSE(is_rs_fragment(view(kUd4)));
+  EXPECT_FALSE(is_rs_fragment({}));
+  EXPECT_FALSE(parse_rs_fragment(view(kUd4)));
+  EXPECT_FALSE(parse_rs_fragment(view(kUd6)));
+}
+
+TEST(RsFragment, ThatIsCutOrOfAnotherVersionIsRefused) {
+  const auto whole = piece_of(kAlice4, fragment(300, 2, 128), 44);
+  ASSERT_TRUE(parse_rs_fragment(view(whole)));
+  for (std::size_t length = 0; length < whole.size(); ++length)
+    EXPECT_FALSE(parse_rs_fragment(view(whole).first(length))) << length;
+  for (const int version : {0x04, 0x45, 0x46, 0x40, 0xc4, 0xff}) {
+    auto wrong = whole;
+    wrong[0] = static_cast<std::uint8_t>(version);
+    EXPECT_FALSE(parse_rs_fragment(view(wrong))) << version;
+  }
+  for (int length = 0; length < 256; ++length) {
+    auto wrong = whole;
+    wrong[1] = static_cast<std::uint8_t>(length);
+    EXPECT_EQ(static_cast<bool>(parse_rs_fragment(view(wrong))), length == 20) << length;
+  }
+}
+
+TEST(RsFragment, ThatDoesNotFitItsPlaceIsRefused) {
+  struct Case {
+    RsFragment what;
+    std::size_t bytes;
+    const char* why;
+  };
+  for (const Case& one :
+       {Case{fragment(2000, 1, 1000), 999, "shorter than its place"}, Case{fragment(2000, 1, 1000), 1001, "longer"},
+        Case{fragment(2000, 2, 1000), 1000, "behind the end"},
+        Case{fragment(2000, 65535, 1000), 1000, "far behind the end"},
+        Case{fragment(1500, 1, 1000), 1000, "beyond the end"}, Case{fragment(0, 0, 1000), 0, "nothing"},
+        Case{fragment(2000, 0, 0), 0, "pieces of nothing"},
+        Case{fragment(200, 0, 127), 127, "pieces of fewer bytes than anybody sends"},
+        Case{fragment(60000, 0, 4097), 4097, "larger than a packet"},
+        Case{fragment(kMaxRsLarge + 1, 0, 1000), 1000, "larger than a datagram"},
+        Case{fragment(0xffffffff, 0, 1000), 1000, "larger than memory"}}) {
+    const auto parsed = parse_rs_fragment(view(piece_of(kAlice4, one.what, one.bytes)));
+    ASSERT_FALSE(parsed) << one.why;
+    EXPECT_EQ(parsed.error().code, EPROTO) << one.why;
+  }
+}
+
 TEST(RsDatagram, FitsIntoASlotOf2048Bytes) {
   EXPECT_EQ(max_rs_datagram(AF_INET), 2040u);
   EXPECT_EQ(max_rs_datagram(AF_INET6), 2024u);

@@ -1,6 +1,7 @@
 """The cells of the matrix: which sides, devices, addresses and settings meet."""
 import itertools
 
+import datagrams
 import fork_scenarios
 from captured import SESSIONS
 from hostile import BEHAVIOURS, FEW_BEHAVIOURS
@@ -127,6 +128,32 @@ def hostile_cells(sides, full):
                 yield dict(common, scenario="slow_client", behaviour="no-rtu"), f"raw -> {victim} {device}: no-rtu"
 
 
+def datagram_cells(full):
+    """Upstream has none on these devices."""
+    common = dict(device_kind="rxe", device="rxe0", flavor="library", client="ours", server="ours")
+    for family in FAMILIES:
+        for mode in ("blocking", "nonblocking", "async") if full or family == "IPv4" else ("async",):
+            # Some of the first go by the kernel, and those beyond the MTU may.
+            rounds = datagrams.ROUNDS
+            settings = dict(sizes=datagrams.SIZES, rounds=rounds, least_packets=8 * rounds, connected=mode == "async")
+            yield dict(common, scenario="digests", family=family, mode=mode, **settings), f"sizes, {mode}, {family}"
+        large = dict(sizes=datagrams.LARGE_SIZES, rounds=datagrams.LARGE_ROUNDS, mode="blocking", least_packets=250)
+        yield dict(common, scenario="digests", family=family, **large), f"large, {family}"
+        yield dict(common, scenario="mixed", family=family), f"many sizes without answers, {family}"
+        yield dict(common, scenario="many_senders", family=family), f"many senders, {family}"
+        yield dict(common, scenario="waits", family=family, turns=7), f"waits, {family}"
+    yield dict(common, scenario="full", family="IPv4"), "a receiver that does not read"
+    few = dict(sizes=(100, 1000, 3000), rounds=5, least_packets=20)
+    yield dict(common, scenario="hostile_datagrams", family="IPv4", **few), "a peer that keeps no rule"
+    yield dict(common, scenario="forked", family="IPv4"), "a server that forks"
+    yield dict(common, scenario="restarted", family="IPv4", lives=4), "a receiver that is restarted"
+    yield dict(common, scenario="storm", family="IPv4", survival_seconds=80), "10,000 strangers"
+    for options in (["-S", "100", "-C", "100"], ["-T", "e", "-T", "b", "-S", "1000", "-C", "100"]):
+        yield dict(common, tool="udpong", family="IPv4", options=options), f"udpong {' '.join(options)}"
+    iwarp = dict(common, device_kind="siw", device="siw0")
+    yield dict(iwarp, scenario="no_datagrams", family="IPv4"), "iWARP has no datagrams"
+
+
 def cells(sides, full):
     """All of them. Upstream with itself proves the lab, so the short matrix has little of it when there is more to see."""
     for client, server in sides:
@@ -138,7 +165,16 @@ def cells(sides, full):
     if ("ours", "ours") in sides:
         addresses = {address(device, family) for device in DEVICES for family in FAMILIES}
         common = dict(device_kind="rxe", device="rxe0", family="IPv4", flavor="library", client="ours", server="ours")
+        for cell, name in datagram_cells(full):
+            yield cell, f"ours {cell['device_kind']} datagrams: {name}"
         yield dict(common, tool="rsdevices", addresses=addresses), "ours: rsdevices"
+
+
+def datagrams_on_wire():
+    common = dict(scenario="digests", mode="blocking", least_packets=60)
+    for family in FAMILIES:
+        yield dict(common, family=family, sizes=(10, 900), rounds=50), f"datagrams {family}"
+        yield dict(common, family=family, sizes=(3000, 20_000, 60_000), rounds=5), f"large datagrams {family}"
 
 
 def wire_cells(sides, full):
@@ -151,6 +187,7 @@ def wire_cells(sides, full):
                 (dict(transfer, family="IPv6", mode="async", send="sendmsg"), "async sendmsg IPv6"),
                 (dict(transfer, family="IPv4", mode="nonblocking", send="riowrite"), "nonblocking riowrite IPv4"),
                 *ends(FAMILIES if full else ["IPv4"]),
+                *(datagrams_on_wire() if (client, server, device) == ("ours", "ours", "rxe") else ()),
                 *((dict(scenario="captured", session=name, family="IPv4"), f"captured {name}") for name in SESSIONS),
             ]
             for cell, name in listed:

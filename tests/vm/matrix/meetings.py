@@ -18,7 +18,7 @@ class Meeting:
 
     def __init__(self, cell, installation, deadline):
         self.cell = cell
-        self._installation, self._deadline = installation, deadline
+        self._installation, self.deadline = installation, deadline
         self._processes = []
 
     def start(self, end, scenario=None):
@@ -31,8 +31,8 @@ class Meeting:
 
     def start_server(self, scenario=None):
         server = self.start("server", scenario)
-        if not server.wait_for("listening", self._deadline):
-            raise Failed(server.result(self._deadline) or "the server does not listen")
+        if not server.wait_for("listening", self.deadline):
+            raise Failed(server.result(self.deadline) or "the server does not listen")
         return server
 
     def attack(self, verb):
@@ -41,12 +41,19 @@ class Meeting:
         self._processes.append(Program([self._installation.raw_peer, *words]))
         return self._processes[-1]
 
+    @property
+    def raw_datagrams(self):
+        return self._installation.raw_datagrams
+
+    def add(self, process):
+        self._processes.append(process)
+
     def must_say(self, process, event):
-        if not process.wait_for(event, self._deadline):
+        if not process.wait_for(event, self.deadline):
             raise Failed(f"{process.role} does not say {event!r}; it said {process.events}")
 
     def must_end_well(self, *peers):
-        whys, deadline = [], self._deadline
+        whys, deadline = [], self.deadline
         for peer in peers:
             why = peer.result(deadline)
             if why:
@@ -57,8 +64,8 @@ class Meeting:
 
     def must_survive(self, peer):
         """Its call must come back soon after its peer has gone."""
-        if not peer.wait_for("survived", self._deadline.sooner(self.cell.get("survival_seconds", SURVIVAL_SECONDS))):
-            raise Failed(peer.result(self._deadline.sooner(0)) or f"{peer.role}: {peer.events}")
+        if not peer.wait_for("survived", self.deadline.sooner(self.cell.get("survival_seconds", SURVIVAL_SECONDS))):
+            raise Failed(peer.result(self.deadline.sooner(0)) or f"{peer.role}: {peer.events}")
 
     def close(self):
         """What the processes wrote: (role, text)."""
@@ -109,6 +116,15 @@ def hostile_server(meeting):
     meeting.must_end_well(client)
 
 
+def hostile_datagrams(meeting):
+    """The server has an honest client when the attack is over."""
+    server = meeting.start_server("digests")
+    attacker = Program([meeting.raw_datagrams, meeting.cell["address"], str(meeting.cell["port"])])
+    meeting.add(attacker)
+    meeting.must_say(attacker, "sent")
+    meeting.must_end_well(meeting.start("client", "digests"), server)
+
+
 def slow_client(meeting):
     server = meeting.start_server()
     attacker = meeting.attack("connect")
@@ -149,6 +165,19 @@ def link_cut(meeting):
     meeting.must_end_well(client, server)
 
 
+def restarted(meeting):
+    """The server of datagrams is killed, and another one takes its port."""
+    server = meeting.start_server()
+    client = meeting.start("client")
+    for life in range(meeting.cell["lives"]):
+        meeting.must_say(client, f"life {life}")
+        if life + 1 < meeting.cell["lives"]:
+            server.kill()
+            server.wait_for("never", meeting.deadline)
+            server = meeting.start_server()
+    meeting.must_end_well(client)
+
+
 def captured(meeting):
     """What goes over the wire must be what upstream says."""
     capture = Capture(meeting.cell["device_kind"])
@@ -164,11 +193,14 @@ MEETINGS = {
     "fork_mode": fork_mode,
     "link_cut": link_cut,
     "refused": refused,
+    "no_datagrams": refused,
+    "restarted": restarted,
     "killed_client": killed_client,
     "killed_server": killed_server,
     "killed_server_reader": killed_server,
     "hostile_client": hostile_client,
     "hostile_server": hostile_server,
+    "hostile_datagrams": hostile_datagrams,
     "slow_client": slow_client,
 }
 

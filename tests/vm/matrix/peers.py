@@ -12,11 +12,12 @@ import time
 import traceback
 
 import captured
+import datagrams
 import fork_scenarios
 import hostile
 import scenarios
 
-STAGES = (scenarios, hostile, fork_scenarios, captured)
+STAGES = (scenarios, hostile, fork_scenarios, captured, datagrams)
 HERE = pathlib.Path(__file__).resolve().parent
 
 

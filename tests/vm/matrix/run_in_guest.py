@@ -22,6 +22,7 @@ def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--stage", help="where our build is installed; without it upstream's side alone runs")
     parser.add_argument("--raw-peer", help="the program")
+    parser.add_argument("--raw-datagrams", help="the program")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--wire", action="store_true", help="the server is in another guest, node 1, which runs remote.py")
     parser.add_argument("--only", default="", help="regular expression: the cells whose name has it")
@@ -34,8 +35,8 @@ def arguments():
 class Installation:
     """Where the programs and libraries of a side are."""
 
-    def __init__(self, stage, raw_peer):
-        self._stage, self.raw_peer = stage, raw_peer
+    def __init__(self, stage, raw_peer, raw_datagrams):
+        self._stage, self.raw_peer, self.raw_datagrams = stage, raw_peer, raw_datagrams
 
     def tools(self, whose):
         if whose == "upstream":
@@ -65,6 +66,8 @@ def run_tool(cell, installation, deadline):
         return tools.list_devices(client, cell["addresses"], deadline)
     if cell["tool"] == "rcopy":
         return tools.copy_tool(server, client, cell, deadline)
+    if cell["tool"] == "udpong":
+        return tools.datagram_tool(server, client, cell["options"], cell, deadline)
     return tools.stream_tool(cell["tool"], server, client, cell["options"], cell, deadline)
 
 
@@ -157,7 +160,7 @@ def main():
     if options.list:
         print("\n".join(name for _, name in chosen))
         return 0
-    installation = Installation(options.stage, options.raw_peer)
+    installation = Installation(options.stage, options.raw_peer, options.raw_datagrams)
     print(f"1..{len(chosen)}", flush=True)
     log = KernelLog(["siw_cm_llp_data_ready", "siw_cm_llp_error_report"])
     failed = repeated = 0

@@ -66,6 +66,11 @@ def listens(device, port):
     return any(one["ifname"] == device and one["src-addr"].endswith(f":{port}") for one in ids)
 
 
+def has_udp_port(port):
+    """Whether a socket of the kernel has the UDP port."""
+    return any(f":{port:04X} " in pathlib.Path(f"/proc/net/{table}").read_text() for table in ("udp", "udp6"))
+
+
 def wait_until(process, deadline):
     while deadline.left():
         try:
@@ -92,6 +97,25 @@ def stream_tool(tool, server, client, options, place, deadline):
     if why is None and COMPLAINT.search(text + server_text):
         why = "an error was printed"
     return why and f"{why}\nserver: {server_text}\nclient: {text}"
+
+
+def datagram_tool(server, client, options, place, deadline):
+    """udpong, whose server goes on. None, or why it failed."""
+    port = ["-p", str(place["port"])]
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as server_log:
+        serving = server.start(["udpong", "-b", place["address"], *options, *port], server_log)
+        try:
+            while serving.poll() is None and not has_udp_port(place["port"]) and deadline.left():
+                pass
+            status = wait_until(client.start(["udpong", "-s", place["address"], *options, *port], log), deadline)
+        finally:
+            os.killpg(serving.pid, signal.SIGKILL)
+            serving.wait()
+        log.seek(0)
+        text = log.read().decode(errors="replace")
+    if status == 0 and len(text.splitlines()) > 1 and not COMPLAINT.search(text):
+        return None
+    return f"the client ended with {status}: {text}"
 
 
 def list_devices(side, addresses, deadline):

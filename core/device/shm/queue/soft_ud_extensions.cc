@@ -7,7 +7,8 @@
 namespace ringsock::soft {
 
 /// The device is one host, so any valid handle will do.
-Result<ibv_ah_attr> SoftUdExtensions::path_to(const SocketAddress&) {
+Result<ibv_ah_attr> SoftUdExtensions::path_to(const verbs::UdPort&, const SocketAddress&, const SocketAddress&,
+                                              std::unique_ptr<verbs::UdPathSearch>&) {
   ibv_ah_attr attr{};
   attr.port_num = 1;
   attr.dlid = 1;
