@@ -114,9 +114,9 @@ Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int
     return unless_waited_for_nothing(*socket, length, got);
   }
   const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;
-  return until_complete(*socket, EPOLLIN, deadline, total, done, [&](std::size_t so_far) {
-    return socket->receive_bytes(static_cast<std::byte*>(data) + so_far, length - so_far, flags);
-  });
+  return keeping(deadline, until_complete(*socket, EPOLLIN, deadline, total, done, [&](std::size_t so_far) {
+                   return socket->receive_bytes(static_cast<std::byte*>(data) + so_far, length - so_far, flags);
+                 }));
 }
 
 Result<ssize_t> receive_more(Lookup& socket, msghdr& message, int flags, Result<ssize_t> first) {
@@ -136,11 +136,11 @@ Result<ssize_t> receive_more(Lookup& socket, msghdr& message, int flags, Result<
   RestOfMessage rest(message);
   const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;
   rest.advance(done);
-  return until_complete(*socket, EPOLLIN, deadline, total, done, [&](std::size_t) {
-    auto moved = socket->receive(rest.get(), flags);
-    if (moved) rest.advance(static_cast<std::size_t>(*moved));
-    return moved;
-  });
+  return keeping(deadline, until_complete(*socket, EPOLLIN, deadline, total, done, [&](std::size_t) {
+                   auto moved = socket->receive(rest.get(), flags);
+                   if (moved) rest.advance(static_cast<std::size_t>(*moved));
+                   return moved;
+                 }));
 }
 
 Result<ssize_t> send_more(Lookup& socket, const void* data, std::size_t length, int flags, Result<ssize_t> first) {
