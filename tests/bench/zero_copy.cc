@@ -3,6 +3,7 @@
 // (9; medians). Prints for each: GB/s by both ways, their ratio, and the CPU time of the receiver.
 #include <mellanox/vma_extra.h>
 #include <rdma/rsocket.h>
+#include <sched.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -50,6 +51,20 @@ double cpu_seconds() {
   timespec now{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// Each process has a CPU to itself, if there are two: the first or the last one that it may use.
+void stay_on(bool first) {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  int chosen = -1;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed) && (chosen < 0 || !first)) chosen = cpu;
+  }
+  cpu_set_t only;
+  CPU_ZERO(&only);
+  CPU_SET(chosen, &only);
+  ::sched_setaffinity(0, sizeof only, &only);
 }
 
 class Receiver {
@@ -123,6 +138,7 @@ void print(const std::array<std::vector<Run>, kWays.size()>& runs) {
 
 int compare(int rounds) {
   const auto receive = [&](const Party& party, int socket) {
+    stay_on(true);
     Receiver receiver(party, socket);
     std::array<std::vector<Run>, kWays.size()> runs;
     for (int round = -1; round < rounds; ++round) {
@@ -136,6 +152,7 @@ int compare(int rounds) {
     std::fflush(stdout);
   };
   const auto send = [&](const Party& party, int socket) {
+    stay_on(false);
     const std::vector<char> message(kMessage, 'x');
     char go = 0;
     for (int run = 0; run < (rounds + 1) * static_cast<int>(kWays.size()); ++run) {
