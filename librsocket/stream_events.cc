@@ -25,10 +25,13 @@ std::uint32_t StreamEvents::wished_events() const noexcept {
   return EPOLLIN | EPOLLRDHUP | (wants_room ? std::uint32_t{EPOLLOUT} : 0U);
 }
 
-/// A number of its own stands for the socket: that by which it lends packets.
+/// A number of its own stands for the socket: that by which it lends packets. Its name is asked only where it matters:
+/// in a forked child the socket may be another process's.
 runtime::RingKey StreamEvents::ring_key(runtime::RingLogic by_default) {
+  const runtime::RingKey key = ring_wish.key(by_default, lender_.number(), SocketAddress());
+  if (key.logic != runtime::RingLogic::per_ip) return key;
   const auto local = core_.endpoint.local_name();
-  return ring_wish.key(by_default, lender_.number(), local ? *local : SocketAddress());
+  return local ? ring_wish.key(by_default, lender_.number(), *local) : key;
 }
 
 vma::SharedRing* StreamEvents::shared_ring() noexcept {

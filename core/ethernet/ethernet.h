@@ -13,8 +13,8 @@
 #include "core/ethernet/ethernet_user.h"
 #include "core/ethernet/interface.h"
 #include "core/ethernet/ring.h"
-#include "core/runtime/ring_choice.h"
 #include "core/net/network_state.h"
+#include "core/runtime/ring_choice.h"
 #include "core/runtime/service_thread.h"
 
 namespace ringsock::ethernet {

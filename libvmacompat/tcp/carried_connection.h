@@ -17,8 +17,8 @@
 #include "core/ethernet/destination.h"
 #include "core/ethernet/packet_sink.h"
 #include "core/ethernet/ring.h"
-#include "core/runtime/ring_choice.h"
 #include "core/runtime/endpoint.h"
+#include "core/runtime/ring_choice.h"
 #include "libvmacompat/tcp/tcp_trace.h"
 
 namespace ringsock::vma {
