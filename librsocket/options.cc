@@ -151,6 +151,11 @@ Status StreamOptions::set_socket_level(int name, const void* value, socklen_t le
       StreamApi* const api = socket_.transfer().make_api();
       return api != nullptr ? api->events().user_data.set_option(value, length) : Error{ENOMEM, "SO_VMA_USER_DATA"};
     }
+    case SO_VMA_RING_ALLOC_LOGIC: {
+      StreamApi* const api = socket_.transfer().make_api();
+      if (api == nullptr) return Error{ENOMEM, "SO_VMA_RING_ALLOC_LOGIC"};
+      return api->events().ring_wish.set_option(value, length);
+    }
     case SO_SNDBUF:
     case SO_SNDBUFFORCE:
     case SO_RCVBUF:

@@ -43,22 +43,39 @@ std::string line_of(int fd, runtime::Endpoint& endpoint, const runtime::SocketSt
   return out;
 }
 
-/// Returns whether a variable has a number other than 0. What is no number is reported.
-bool is_set_in_environment(const char* variable) {
+/// Returns the number that a variable has, 0 without one. What is no number is reported.
+int number_in_environment(const char* variable) {
   const char* const text = ::secure_getenv(variable);
-  if (text == nullptr) return false;
+  if (text == nullptr) return 0;
   int number = 0;
   const char* const end = text + std::strlen(text);
   const auto [rest, error] = std::from_chars(text, end, number);
   if (error != std::errc() || rest != end) log_warn("%s: \"%s\" is no number; it has no effect", variable, text);
-  return error == std::errc() && rest == end && number != 0;
+  return error == std::errc() && rest == end ? number : 0;
+}
+
+vma::ApiLibrary::RingSettings ring_settings_in_environment() {
+  constexpr const char* kLogic = "VMA_RING_ALLOCATION_LOGIC_RX";
+  const int logic = number_in_environment(kLogic), most = number_in_environment("VMA_RING_LIMIT_PER_INTERFACE");
+  const auto known = static_cast<runtime::RingLogic>(logic);
+  // The number of a ring comes by the option only.
+  const bool is_known =
+      runtime::is_ring_logic(static_cast<std::uint32_t>(logic)) && known != runtime::RingLogic::per_user_id;
+  if (!is_known) log_warn("%s: %d is no logic; it has no effect", kLogic, logic);
+  return {.logic = is_known ? known : runtime::RingLogic::per_interface,
+          .most_rings = static_cast<std::uint32_t>(std::max(most, 0))};
 }
 
 }  // namespace
 
 bool RsocketLibrary::has_events() const {
-  static const bool are_wanted = is_set_in_environment("VMA_SOCKETXTREME");
+  static const bool are_wanted = number_in_environment("VMA_SOCKETXTREME") != 0;
   return are_wanted;
+}
+
+vma::ApiLibrary::RingSettings RsocketLibrary::ring_settings() const {
+  static const RingSettings settings = ring_settings_in_environment();
+  return settings;
 }
 
 void RsocketLibrary::warn(const char* text) const { log_warn("%s", text); }

@@ -16,6 +16,7 @@ class RsocketLibrary final : public vma::ApiLibrary {
   explicit constexpr RsocketLibrary(Receive by_kernel) : by_kernel_(by_kernel) {}
 
   bool has_events() const override;
+  RingSettings ring_settings() const override;
   void warn(const char* text) const override;
   Status add_rule(const std::string& line) const override;
   Status offload_thread(pthread_t thread, bool on) const override;

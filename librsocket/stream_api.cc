@@ -128,7 +128,7 @@ void StreamApi::polled_packets_freed() {
 }
 
 void StreamApi::leave_to_kernel() noexcept {
-  events_.leave();
+  events_.leave_to_kernel();
   lender_.leave_to_kernel();
 }
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <mutex>
 
+#include "core/extra_api/shared_rings.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/used_elsewhere.h"
 #include "core/transports/kernel_calls.h"
@@ -24,56 +25,88 @@ std::uint32_t StreamEvents::wished_events() const noexcept {
   return EPOLLIN | EPOLLRDHUP | (wants_room ? std::uint32_t{EPOLLOUT} : 0U);
 }
 
-void StreamEvents::joined(bool has_called_connect) noexcept {
+/// A number of its own stands for the socket: that by which it lends packets. Its name is asked only where it matters:
+/// in a forked child the socket may be another process's.
+runtime::RingKey StreamEvents::ring_key(runtime::RingLogic by_default) {
+  const runtime::RingKey key = ring_wish.key(by_default, lender_.number(), SocketAddress());
+  if (key.logic != runtime::RingLogic::per_ip) return key;
+  const auto local = core_.endpoint.local_name();
+  return local ? ring_wish.key(by_default, lender_.number(), *local) : key;
+}
+
+vma::SharedRing* StreamEvents::shared_ring() noexcept {
+  vma::SharedRing* const ring = ring_.load(std::memory_order_acquire);
+  return ring != nullptr && ring->is_ours() ? ring : nullptr;
+}
+
+bool StreamEvents::join(vma::SharedRing& ring, bool has_called_connect) noexcept {
   const bool is_under_way = core_.state() == StreamCore::State::connecting;
-  awaits_connect_.store(has_called_connect || is_under_way, std::memory_order_relaxed);
-  is_member_.store(true, std::memory_order_release);
+  vma::SharedRing* none = nullptr;
+  if (!ring_.compare_exchange_strong(none, &ring, std::memory_order_acq_rel)) return false;
+  if (has_called_connect || is_under_way) awaits_connect_.store(true, std::memory_order_relaxed);
+  return true;
 }
 
 void StreamEvents::leave() noexcept {
-  if (!is_member_.exchange(false, std::memory_order_acq_rel)) return;
+  vma::SharedRing* const ring = ring_.exchange(nullptr, std::memory_order_acq_rel);
+  if (ring == nullptr || !ring->is_ours()) return;
+  ring->leave(*this);
+  vma::shared_rings().leave(*ring);
+}
+
+/// The ring must not end before the program is told.
+void StreamEvents::leave_to_kernel() noexcept {
+  vma::SharedRing* const ring = ring_.exchange(nullptr, std::memory_order_acq_rel);
+  if (ring == nullptr || !ring->is_ours()) return;
   left_fd_.store(core_.fd.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  if (vma::SharedRing* const ring = vma::shared_ring()) ring->leave(*this);
+  left_ring_.store(ring, std::memory_order_release);
+  ring->leave(*this);
+}
+
+void StreamEvents::has_left_to_kernel() noexcept {
+  vma::SharedRing* const ring = left_ring_.exchange(nullptr, std::memory_order_acq_rel);
+  if (ring == nullptr || !ring->is_ours()) return;
+  const int fd = left_fd_.load(std::memory_order_relaxed);
+  ring->tell_and_wake(fd, user_data.of(fd), EPOLLIN);
+  vma::shared_rings().leave(*ring);
 }
 
 /// The last reference has gone.
 void StreamEvents::forget() noexcept {
-  if (!is_member_.load(std::memory_order_relaxed)) return;
-  if (vma::SharedRing* const ring = vma::shared_ring()) ring->forget(*this);
-}
-
-void StreamEvents::has_left_to_kernel() noexcept {
-  const int fd = left_fd_.exchange(-1, std::memory_order_relaxed);
-  if (fd < 0) return;
-  if (vma::SharedRing* const ring = vma::shared_ring()) ring->tell_and_wake(fd, user_data.of(fd), EPOLLIN);
+  for (auto* const place : {&ring_, &left_ring_}) {
+    vma::SharedRing* const ring = place->load(std::memory_order_relaxed);
+    if (ring == nullptr || !ring->is_ours()) continue;
+    ring->forget(*this);
+    vma::shared_rings().leave(*ring);
+  }
 }
 
 void StreamEvents::forget_after_fork() noexcept {
-  is_member_.store(false, std::memory_order_relaxed);
-  left_fd_.store(-1, std::memory_order_relaxed);
+  ring_.store(nullptr, std::memory_order_relaxed);
+  left_ring_.store(nullptr, std::memory_order_relaxed);
   forget_list();
 }
 
 void StreamEvents::tell_wishes() noexcept {
-  if (vma::SharedRing* const ring = vma::shared_ring()) ring->wishes_changed(*this);
+  if (vma::SharedRing* const ring = shared_ring()) ring->wishes_changed(*this);
 }
 
 // -- news ----------------------------------------------------------------------------------------------
 
 void StreamEvents::expect_room() noexcept {
-  if (!is_member_.load(std::memory_order_acquire) || awaits_room_.exchange(true, std::memory_order_relaxed)) return;
+  if (shared_ring() == nullptr || awaits_room_.exchange(true, std::memory_order_relaxed)) return;
   tell_wishes();
 }
 
 void StreamEvents::packets_freed() noexcept {
   if (!must_wait_.load(std::memory_order_relaxed) || !must_wait_.exchange(false)) return;
-  if (vma::SharedRing* const ring = vma::shared_ring()) ring->list_and_wake(*this);
+  if (vma::SharedRing* const ring = shared_ring()) ring->list_and_wake(*this);
 }
 
 // -- what the program is told --------------------------------------------------------------------------
 
 bool StreamEvents::take_event(vma_completion_t& out) {
-  if (!is_member_.load(std::memory_order_acquire) || core_.endpoint.is_closed()) return false;
+  if (shared_ring() == nullptr || core_.endpoint.is_closed()) return false;
   out = {};
   bool is_any = false;
   switch (core_.state()) {
@@ -94,7 +127,7 @@ bool StreamEvents::accept_one(vma_completion_t& out) {
   out.listen_fd = core_.fd.load(std::memory_order_relaxed);
   out.user_data = static_cast<std::uint64_t>(*accepted);
   vma::tell_source(peer, out.src);
-  vma::join_shared_ring(*accepted, false);
+  if (vma::SharedRing* const ring = shared_ring()) vma::join_listeners_ring(*ring, *accepted);
   if (!runtime::fd_table().holds(*accepted))  // the kernel carries it; perhaps it has ended already
     out.events |= EPOLLIN | (transports::kernel_events(*accepted) & kEnds);
   return true;
@@ -137,7 +170,7 @@ bool StreamEvents::take_from_connection(vma_completion_t& out) {
   if (core_.connection->receiving().is_announcement_due()) lender_.packets_freed();
   if (awaited_room && !awaits_room_.load(std::memory_order_relaxed)) tell_wishes();
   // Without memory the next poll tries again.
-  vma::SharedRing* const ring = is_short && !must_wait_.load(std::memory_order_relaxed) ? vma::shared_ring() : nullptr;
+  vma::SharedRing* const ring = is_short && !must_wait_.load(std::memory_order_relaxed) ? shared_ring() : nullptr;
   if (ring != nullptr) ring->list(*this);
   return out.events != 0;
 }

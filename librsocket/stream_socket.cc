@@ -77,6 +77,9 @@ void StreamSocket::inherit_options(const Way& other) {
   endpoint().set_receive_low_mark(from.receive_low_mark());
   endpoint().set_receive_timeout(from.receive_timeout());
   endpoint().set_send_timeout(from.send_timeout());
+  StreamApi* const asked = listener.core_.api();
+  if (asked == nullptr || !asked->events().ring_wish.is_set()) return;
+  if (StreamApi* const own = transfer_.make_api()) own->events().ring_wish.inherit(asked->events().ring_wish);
 }
 
 void StreamSocket::stop_background() {

@@ -58,7 +58,7 @@ class StreamSocket final : public transports::Way, public runtime::Setup {
   runtime::SocketStatistics* statistics() noexcept override { return &core_.statistics; }
   std::optional<runtime::KernelReason> why_not_to(const SocketAddress& destination, bool by_kernel_first) override;
   [[nodiscard]] bool has_own_option(int level, int name) const override {
-    return level == kSolRdma || (level == SOL_SOCKET && name == SO_VMA_USER_DATA);
+    return level == kSolRdma || (level == SOL_SOCKET && (name == SO_VMA_USER_DATA || name == SO_VMA_RING_ALLOC_LOGIC));
   }
   void hold_port() override { numbers_.hold_port(); }
   [[nodiscard]] bool is_connecting() const override { return core_.state() == StreamCore::State::connecting; }

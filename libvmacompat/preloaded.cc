@@ -48,6 +48,12 @@ void take_accepted(int fd, int flags) {
   if (are_streams_wanted() && may_carry(SOCK_STREAM)) vma::take_accepted(fd, flags, nullptr);
 }
 
+/// The same for a connection that connect(2) has made, or is about to make.
+void take_connecting(int fd, const sockaddr* address, socklen_t length, bool stands,
+                     const transports::KeptOptions& options) {
+  if (are_streams_wanted() && may_carry(SOCK_STREAM)) vma::take_connecting(fd, address, length, stands, options);
+}
+
 bool is_vmas_rate(int level, int name, socklen_t length) {
   return level == SOL_SOCKET && name == SO_MAX_PACING_RATE && length == sizeof(vma_rate_limit_t);
 }
@@ -71,9 +77,11 @@ bool answer_option(int level, int name, void* value, socklen_t* length) {
 
 [[gnu::constructor(101)]] void join() {
   prefer_for_extra_api(vma_library());
-  preload::calling_shell().carry({.may_carry = &may_use_rings,
+  preload::calling_shell().carry({.reach = preload::SocketWay::Reach::other_hosts,
+                                  .may_carry = &may_use_rings,
                                   .make = &make_socket,
                                   .take_accepted = &take_accepted,
+                                  .take_connecting = &take_connecting,
                                   .answer_option = &answer_option,
                                   .send_flags = VMA_SND_FLAGS_DUMMY,
                                   .to_kernels_value = &to_kernels_value,

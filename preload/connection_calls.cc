@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <optional>
 
-#include "core/extra_api/shared_ring.h"
+#include "core/extra_api/shared_rings.h"
 #include "core/transports/kernel_calls.h"
 #include "preload/checked_transfer.h"
 #include "preload/kernels_opinion.h"
@@ -12,6 +12,24 @@
 
 namespace ringsock::preload {
 namespace {
+
+/// A listener of a way also accepts connections that the kernel makes, which another way may carry.
+void has_accepted(int fd, int flags) {
+  if (fd_table().holds(fd)) return vma::join_shared_ring(fd, false);
+  take_accepted(fd, flags);
+}
+
+/// The same for connect(2).
+void has_connected(Lookup& socket, int fd, const sockaddr* address, socklen_t length, const Status& connected) {
+  const bool is_under_way = !connected && (connected.error().code == EINPROGRESS || connected.error().code == EINTR);
+  if (!connected && !is_under_way) return;
+  if (!fd_table().holds(fd)) {
+    auto* const way = socket->way();
+    if (way != nullptr) take_connecting(fd, address, length, static_cast<bool>(connected), way->kept_options);
+    return;
+  }
+  if (connected || connected.error().code == EINPROGRESS) vma::join_shared_ring(fd, true);
+}
 
 template <class Libcs>
 int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags, Libcs libcs) {
@@ -24,7 +42,7 @@ int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags, Libcs l
         SocketAddress peer;
         auto accepted = runtime::accept(socket, peer, flags);
         is_ours = static_cast<bool>(accepted);
-        if (accepted) vma::join_shared_ring(*accepted, false);
+        if (accepted) has_accepted(*accepted, flags);
         if (!accepted || address == nullptr) return accepted;
         if (const Status room = check_room_for_address(address, length); !room) {
           intercepted_close(*accepted);
@@ -126,7 +144,7 @@ int connect_ours(int fd, const sockaddr* address, socklen_t length) {
         }
         const bool stands = !connected && connected.error().code == EISCONN && is_repeated;
         is_repeated = true;
-        if (connected || connected.error().code == EINPROGRESS) vma::join_shared_ring(fd, true);
+        has_connected(socket, fd, address, length, connected);
         return stands ? ok() : connected;
       },
       [&] { return real.connect(fd, address, length); });

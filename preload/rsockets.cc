@@ -171,9 +171,10 @@ runtime::Ref make_stream(int fd, int domain, int type) {
 
 namespace {
 
+constexpr rs::RsocketLibrary kLibrary(&ringsock_recvfrom);
+
 /// vma_get_api(): what rsockets do of VMA's Extra API.
 bool answer_extra_api(int level, int name, void* value, socklen_t* length) {
-  static constexpr rs::RsocketLibrary kLibrary(&ringsock_recvfrom);
   return vma::answer_library_option(kLibrary, level, name, value, length);
 }
 
@@ -181,11 +182,13 @@ bool answer_extra_api(int level, int name, void* value, socklen_t* length) {
 
 void add_rsockets() {
   transports::bring_hand_overs(rs::ring_hand_overs());
-  add_way({.may_carry = &may_offload,
+  vma::offer_for_extra_api(kLibrary);
+  add_way({.reach = SocketWay::Reach::this_host,
+           .may_carry = &may_offload,
            .make = &make_stream,
            .answer_option = &answer_extra_api,
            .send_flags = VMA_SND_FLAGS_DUMMY});
-  add_way({.may_carry = &may_carry_datagrams, .make = &make_datagrams});
+  add_way({.reach = SocketWay::Reach::this_host, .may_carry = &may_carry_datagrams, .make = &make_datagrams});
 }
 
 }  // namespace ringsock::preload

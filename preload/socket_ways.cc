@@ -1,9 +1,11 @@
 #include "preload/socket_ways.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include "preload/route.h"
@@ -11,6 +13,7 @@
 namespace ringsock::preload {
 namespace {
 
+/// Sorted by their reach.
 constinit std::array<SocketWay, 3> ways{};
 constinit std::atomic<std::size_t> number_of_ways{0};
 
@@ -28,27 +31,40 @@ void take_in(int fd, int domain, int type, int protocol) {
   }
 }
 
-constinit std::atomic<bool> takes_accepted{false};
+constinit std::atomic<bool> takes_kernels{false};
+
+/// Gives a socket that the kernel has connected to those ways that have the function `take`.
+template <class... Arguments>
+void give_kernels(void (*SocketWay::*take)(int fd, Arguments...), int fd,
+                  std::type_identity_t<Arguments>... arguments) {
+  if (fd < 0 || !takes_kernels.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  const int saved_errno = errno;
+  const LibraryCall no_handlers;
+  for (std::size_t i = 0; i < number_of_ways.load(std::memory_order_acquire) && !fd_table().holds(fd); ++i) {
+    if (ways[i].*take != nullptr) (ways[i].*take)(fd, arguments...);
+  }
+  errno = saved_errno;
+}
 
 }  // namespace
 
 void add_way(const SocketWay& way) {
-  const std::size_t place = number_of_ways.load(std::memory_order_relaxed);
-  if (place == ways.size()) return;
-  ways[place] = way;
-  number_of_ways.store(place + 1, std::memory_order_release);
-  if (way.take_accepted != nullptr) takes_accepted.store(true, std::memory_order_release);
+  const std::size_t count = number_of_ways.load(std::memory_order_relaxed);
+  if (count == ways.size()) return;
+  const auto end = ways.begin() + static_cast<std::ptrdiff_t>(count);
+  const auto reaches_less = [](const SocketWay& a, const SocketWay& b) { return a.reach < b.reach; };
+  const auto place = std::upper_bound(ways.begin(), end, way, reaches_less);
+  std::move_backward(place, end, end + 1);
+  *place = way;
+  number_of_ways.store(count + 1, std::memory_order_release);
+  if (way.take_accepted != nullptr) takes_kernels.store(true, std::memory_order_release);
 }
 
-void take_accepted(int fd, int flags) {
-  if (fd < 0 || !takes_accepted.load(std::memory_order_relaxed)) [[likely]]
-    return;
-  const int saved_errno = errno;
-  const LibraryCall no_handlers;
-  for (std::size_t i = 0; i < number_of_ways.load(std::memory_order_acquire); ++i) {
-    if (ways[i].take_accepted != nullptr) ways[i].take_accepted(fd, flags);
-  }
-  errno = saved_errno;
+void take_accepted(int fd, int flags) { give_kernels(&SocketWay::take_accepted, fd, flags); }
+void take_connecting(int fd, const sockaddr* address, socklen_t length, bool stands,
+                     const transports::KeptOptions& options) {
+  give_kernels(&SocketWay::take_connecting, fd, address, length, stands, options);
 }
 
 bool are_ways_send_flags(int flags) noexcept {

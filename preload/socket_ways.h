@@ -7,9 +7,18 @@
 
 #include "core/runtime/endpoint.h"
 
+namespace ringsock::transports {
+class KeptOptions;
+}  // namespace ringsock::transports
+
 namespace ringsock::preload {
 
 struct SocketWay {
+  /// Where it carries bytes to. Ways are asked in this order, whatever the order of the libraries in LD_PRELOAD is: a
+  /// stream that finds its peer on this host needs no other way, and one that does not is the kernel's, which
+  /// take_accepted() and take_connecting() may take from it.
+  enum class Reach : std::uint8_t { this_host, other_hosts };
+  Reach reach;
   /// Returns whether sockets of this kind may use it. The first call reads the configuration. Threads: any.
   bool (*may_carry)(int domain, int type, int protocol);
   /// Makes an endpoint that has the kernel socket `fd`. Errors: std::bad_alloc. Threads: any.
@@ -17,6 +26,11 @@ struct SocketWay {
   /// Called with a connection that the kernel's accept4(2) has just returned, and its flags: may enter it as an
   /// endpoint. Leaves errno as it is. Null: the way has no such connections. Threads: any.
   void (*take_accepted)(int fd, int flags) = nullptr;
+  /// Called with a stream that another way has left to the kernel, whose connect(2) to this address stands, or is under
+  /// way: may enter it as an endpoint. `options` were set before. Leaves errno as it is. Null: the way has no such
+  /// connections. Threads: any.
+  void (*take_connecting)(int fd, const sockaddr* address, socklen_t length, bool stands,
+                          const transports::KeptOptions& options) = nullptr;
   /// Answers getsockopt(2) for the descriptor -1, by which a program asks for what a library offers beside its sockets.
   /// Returns false for options that are not the library's. `value` has room for an int at least. Null: there are none.
   bool (*answer_option)(int level, int name, void* value, socklen_t* length) = nullptr;
@@ -42,8 +56,10 @@ bool answer_option(int level, int name, void* value, socklen_t* length);
 bool to_kernels_value(int level, int name, const void* value, socklen_t length, std::uint64_t& out);
 bool from_kernels_value(int level, int name, std::uint64_t kernels, void* value, socklen_t length);
 
-/// Calls SocketWay::take_accepted() of the ways. Costs two loads where no way has it. Threads: any.
+/// Call those functions of the ways, for what is not in the table. Cost two loads where no way has them. Threads: any.
 void take_accepted(int fd, int flags);
+void take_connecting(int fd, const sockaddr* address, socklen_t length, bool stands,
+                     const transports::KeptOptions& options);
 
 /// Lets future sockets use `way`. Threads: constructors.
 void add_way(const SocketWay& way);

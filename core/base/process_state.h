@@ -55,18 +55,18 @@ enum class ProcessPart : std::uint8_t {
   fork_registry,        ///< core/runtime, load, ForkStep::endpoints
   service_thread,       ///< core/runtime, load, ForkStep::service_thread. It may run until the process ends
   shared_page,          ///< core/runtime. The child takes pieces of a page of its own
+  attached_threads,     ///< core/runtime: the number of threads that are bound to each CPU
   user_follower,        ///< core/runtime, load: how to follow a connection to the process that uses it
   waits,                ///< core/poll, load. The child's locks are free
   lent_packets,         ///< core/extra_api, load, lock. The child keeps what its parent has lent
-  extra_api,            ///< core/extra_api
-  shared_ring,          ///< core/extra_api, lock. The child makes its own
+  extra_api,            ///< core/extra_api, load
+  shared_rings,         ///< core/extra_api, lock. The child makes its own
   hand_overs,           ///< core/transports, load: those of the library that brings a way
   offloading,           ///< core/transports, load
   rules,                ///< core/transports
   ethernets,            ///< core/ethernet, load, ForkStep::interfaces
   bursts,               ///< core/ethernet, load, ForkStep::bursts: the trains of all rings
   cards,                ///< core/ethernet
-  attached_threads,     ///< core/ethernet: the number of threads that are bound to each CPU
   overflow_budgets,     ///< librsocket, load, lock
   kept_memory_timer,    ///< librsocket. The child sets its own
   pid_namespace_mark,   ///< librsocket, load. The child finds out whether it is in another PID namespace

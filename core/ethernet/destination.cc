@@ -146,7 +146,7 @@ void Destination::take_way_of(const Destination& other) {
 }
 
 void Destination::find_way(Ethernet& ethernet, const SocketAddress& local, const SendOptions& options,
-                           std::uint32_t options_generation, RingChoice& choice) {
+                           std::uint32_t options_generation, runtime::RingChoice& choice) {
   leave_to_kernel(ethernet, options_generation);
   net::NetworkState& network = ethernet.network();
   const SocketAddress destination = address_.unmapped();

@@ -111,7 +111,7 @@ class Destination {
   /// Asks the routing and neighbour tables. `local` is the address that the socket is bound to; `choice` selects among
   /// the rings of an interface.
   void find_way(Ethernet& ethernet, const SocketAddress& local, const SendOptions& options,
-                std::uint32_t options_generation, RingChoice& choice);
+                std::uint32_t options_generation, runtime::RingChoice& choice);
   /// Used instead of find_way() when the kernel has to send.
   void leave_to_kernel(const Ethernet& ethernet, std::uint32_t options_generation);
   /// Returns whether the way there leads by a ring and is also the way to `other`, which differs at most in the port.

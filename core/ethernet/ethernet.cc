@@ -171,7 +171,7 @@ bool Ethernet::is_left_to_netfilter(int family, int ifindex) {
   return filter.has_value();
 }
 
-Result<std::shared_ptr<Ring>> Ethernet::ring_on(int ifindex, const RingKey& key) {
+Result<std::shared_ptr<Ring>> Ethernet::ring_on(int ifindex, const runtime::RingKey& key) {
   const std::lock_guard guard(lock_);
   Slot& slot = slots_[ifindex];
   if (slot.error.code != 0) return slot.error;
@@ -210,7 +210,7 @@ std::vector<std::shared_ptr<Ring>> Ethernet::Slot::present() {
   return out;
 }
 
-Result<std::shared_ptr<Ring>> Ethernet::make_ring(Slot& slot, const RingKey& key) {
+Result<std::shared_ptr<Ring>> Ethernet::make_ring(Slot& slot, const runtime::RingKey& key) {
   const std::size_t limit = user_.options().most_rings;
   const auto present = slot.present();
   if (limit != 0 && present.size() >= limit) return present.front();

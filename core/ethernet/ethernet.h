@@ -13,8 +13,8 @@
 #include "core/ethernet/ethernet_user.h"
 #include "core/ethernet/interface.h"
 #include "core/ethernet/ring.h"
-#include "core/ethernet/ring_choice.h"
 #include "core/net/network_state.h"
+#include "core/runtime/ring_choice.h"
 #include "core/runtime/service_thread.h"
 
 namespace ringsock::ethernet {
@@ -36,7 +36,7 @@ class Ethernet : public std::enable_shared_from_this<Ethernet> {
   /// or cannot have more rings, returns the one with the fewest users. A ring whose key is not lasting ends with its
   /// last user. Errors are logged once, and remembered until the interface changes: those of Interface::open() and
   /// Ring::create().
-  Result<std::shared_ptr<Ring>> ring_on(int ifindex, const RingKey& key);
+  Result<std::shared_ptr<Ring>> ring_on(int ifindex, const runtime::RingKey& key);
   /// Returns whether netfilter rules may concern packets of that family on that interface, so that the kernel has to
   /// carry them; always false when the options ignore netfilter. Logged once.
   [[nodiscard]] bool is_left_to_netfilter(int family, int ifindex);
@@ -55,7 +55,7 @@ class Ethernet : public std::enable_shared_from_this<Ethernet> {
   /// One interface.
   struct Slot {
     std::shared_ptr<Interface> interface;
-    std::map<RingKey, std::weak_ptr<Ring>> rings;
+    std::map<runtime::RingKey, std::weak_ptr<Ring>> rings;
     std::vector<std::shared_ptr<Ring>> lasting;
     Error error{0, ""};  ///< set when it could not be opened
 
@@ -66,7 +66,7 @@ class Ethernet : public std::enable_shared_from_this<Ethernet> {
   Status watch();
   void on_change(const net::NetworkChange& change);
   Status open(int ifindex, Slot& slot);
-  Result<std::shared_ptr<Ring>> make_ring(Slot& slot, const RingKey& key);
+  Result<std::shared_ptr<Ring>> make_ring(Slot& slot, const runtime::RingKey& key);
 
   const std::shared_ptr<net::NetworkState> network_;
   EthernetUser& user_;

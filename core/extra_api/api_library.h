@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/base/result.h"
+#include "core/runtime/ring_choice.h"
 #include "core/verbs/pages.h"
 
 namespace ringsock::vma {
@@ -22,6 +23,15 @@ class ApiLibrary {
   virtual void add_members(vma_api_t& /*table*/) const {}
   /// Returns whether VMA_SOCKETXTREME is set: programs may poll rings.
   [[nodiscard]] virtual bool has_events() const = 0;
+  /// Which sockets share a ring that is polled, where a ring carries no more than a socket's own memory
+  /// (shared_ring.h).
+  struct RingSettings {
+    runtime::RingLogic logic = runtime::RingLogic::per_interface;  ///< of VMA_RING_ALLOCATION_LOGIC_RX
+    std::uint32_t most_rings = 0;                                  ///< VMA_RING_LIMIT_PER_INTERFACE, 0: no limit
+  };
+  [[nodiscard]] virtual RingSettings ring_settings() const = 0;
+  /// Returns whether vma_add_ring_profile() has given this key.
+  [[nodiscard]] virtual bool has_ring_profile(std::uint32_t /*key*/) const { return false; }
   /// Writes a line to the library's log.
   virtual void warn(const char* text) const = 0;
   /// Returns whether the program gets the layout of VMA 8.8.2 to 9.2.

@@ -42,7 +42,7 @@ class ApiSocket {
   /// Called after packets of lender() have come back.
   virtual void packets_freed() {}
 
-  /// Returns what a program that polls the process's SharedRing learns of the socket; null: it has rings of its own,
+  /// Returns what a program that polls its SharedRing learns of the socket; null: it has rings of its own,
   /// or none yet.
   virtual PolledStream* polled_stream() noexcept { return nullptr; }
 

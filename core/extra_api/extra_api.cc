@@ -119,12 +119,17 @@ Tables& tables() {
 
 void prefer_for_extra_api(const ApiLibrary& library) { extra_api().library.store(&library, std::memory_order_release); }
 
-const ApiLibrary& library_of_extra_api() { return *extra_api().library.load(std::memory_order_acquire); }
+void offer_for_extra_api(const ApiLibrary& library) {
+  const ApiLibrary* nobody = nullptr;
+  extra_api().library.compare_exchange_strong(nobody, &library, std::memory_order_acq_rel);
+}
+
+const ApiLibrary* known_library_of_extra_api() { return extra_api().library.load(std::memory_order_acquire); }
+const ApiLibrary& library_of_extra_api() { return *known_library_of_extra_api(); }
 
 bool answer_library_option(const ApiLibrary& library, int level, int name, void* value, socklen_t* length) try {
   if (level != SOL_SOCKET || name != SO_VMA_GET_API || *length < sizeof(void*)) return false;
-  const ApiLibrary* nobody = nullptr;
-  extra_api().library.compare_exchange_strong(nobody, &library, std::memory_order_acq_rel);
+  offer_for_extra_api(library);
   Tables& all = tables();
   const bool is_older = library_of_extra_api().has_older_layout();
   void* const table = is_older ? static_cast<void*>(&all.older) : &all.functions;

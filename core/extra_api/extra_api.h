@@ -7,6 +7,8 @@
 
 namespace ringsock::vma {
 
+/// Has `library` complete the table unless another one does. Threads: constructors.
+void offer_for_extra_api(const ApiLibrary& library);
 /// Has `library` complete the table instead of the libraries that answer the option. Threads: constructors.
 void prefer_for_extra_api(const ApiLibrary& library);
 
@@ -18,5 +20,7 @@ bool answer_library_option(const ApiLibrary& library, int level, int name, void*
 
 /// Returns the library that has completed the table. There must be a table.
 const ApiLibrary& library_of_extra_api();
+/// Returns the library that has completed the table, or will; null: none is known yet.
+const ApiLibrary* known_library_of_extra_api();
 
 }  // namespace ringsock::vma

@@ -179,17 +179,20 @@ std::optional<int> LentPackets::add_reference(const void* packet) {
   return static_cast<int>((state + 1) & kReferences);
 }
 
-std::optional<int> LentPackets::drop_reference(const void* packet) {
-  LentPacket* const known = find(packet);
-  if (known == nullptr) return std::nullopt;
-  std::uint64_t state = known->state.load(std::memory_order_acquire);
+inline std::optional<int> LentPackets::drop_reference(LentPacket& packet) {
+  std::uint64_t state = packet.state.load(std::memory_order_acquire);
   std::uint64_t next = 0;
   do {
     if (lender_of(state) != kNobody) return std::nullopt;
     next = (state & kReferences) > 1 ? state - 1 : 0;
-  } while (!known->state.compare_exchange_weak(state, next, std::memory_order_acq_rel, std::memory_order_acquire));
-  if (next == 0) release(*known);
+  } while (!packet.state.compare_exchange_weak(state, next, std::memory_order_acq_rel, std::memory_order_acquire));
+  if (next == 0) release(packet);
   return static_cast<int>(next & kReferences);
+}
+
+std::optional<int> LentPackets::drop_reference(const void* packet) {
+  LentPacket* const known = find(packet);
+  return known != nullptr ? drop_reference(*known) : std::nullopt;
 }
 
 void LentPackets::chain(LentPacket& last, LentPacket& next) noexcept {
@@ -199,15 +202,15 @@ void LentPackets::chain(LentPacket& last, LentPacket& next) noexcept {
 
 /// The program may have written to the list that it sees. It may also have freed some of the buffers before.
 bool LentPackets::drop_list(const void* first) {
-  const void* one = first;
-  bool are_all_lent = first != nullptr;
-  for (int left = kMostInList; left > 0 && one != nullptr; --left) {
-    const LentPacket* const known = find(one);
-    const std::uint32_t next = known != nullptr ? known->next_in_list.load(std::memory_order_relaxed) : 0;
-    const bool is_lent = drop_reference(one).has_value();
-    if (!is_lent && one == first) return false;  // wrong, or the whole packet a second time
-    are_all_lent = are_all_lent && is_lent;
-    one = next != 0 ? &at(next) : nullptr;
+  LentPacket* one = find(first);
+  if (one == nullptr) return false;
+  std::uint32_t next = one->next_in_list.load(std::memory_order_relaxed);
+  if (!drop_reference(*one)) return false;  // wrong, or the whole packet a second time
+  bool are_all_lent = true;
+  for (int left = kMostInList - 1; left > 0 && next != 0; --left) {
+    one = &at(next);
+    next = one->next_in_list.load(std::memory_order_relaxed);
+    if (!drop_reference(*one)) are_all_lent = false;
   }
   return are_all_lent;
 }

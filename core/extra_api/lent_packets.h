@@ -114,6 +114,7 @@ class LentPackets {
   void push(LentPacket& first, LentPacket& last);
   bool grow();
   void release(LentPacket& packet);
+  std::optional<int> drop_reference(LentPacket& packet);
   void keep_always(const std::shared_ptr<void>& owner);
   template <class Visit>
   void for_each(Visit visit) const;

@@ -16,10 +16,12 @@
 #include "core/base/socket_address.h"
 #include "core/extra_api/lent_packets.h"
 #include "core/runtime/endpoint.h"
+#include "core/runtime/ring_choice.h"
 
 namespace ringsock::vma {
 
 class PolledStreams;
+class SharedRing;
 
 /// Played by a part of such a socket. Threads: any.
 class PolledStream {
@@ -37,8 +39,13 @@ class PolledStream {
   // -- in a SharedRing
   /// The EPOLL* conditions whose changes are news.
   [[nodiscard]] virtual std::uint32_t wished_events() const noexcept { return 0; }
-  /// Called when the socket has become one of the ring's. `has_called_connect`: by connect(2), which may be under way.
-  virtual void joined(bool /*has_called_connect*/) noexcept {}
+  /// Returns the ring that it is to have. `by_default`: unless it has a logic of its own.
+  [[nodiscard]] virtual runtime::RingKey ring_key(runtime::RingLogic /*by_default*/) { return {}; }
+  /// Returns the ring that it has; null: none.
+  [[nodiscard]] virtual SharedRing* shared_ring() noexcept { return nullptr; }
+  /// The ring has it from now on. `has_called_connect`: by connect(2), which may be under way. Returns false when it
+  /// has a ring already.
+  virtual bool join(SharedRing& /*ring*/, bool /*has_called_connect*/) noexcept { return false; }
 
  protected:
   PolledStream() = default;
@@ -113,6 +120,8 @@ class PolledStreams {
   void unlist_locked(PolledStream& stream) noexcept;
   [[nodiscard]] bool is_list_empty() const { return ready_.empty(); }
   void forget_kernels() { left_.clear(); }
+  /// Returns whether the program has not been told of all that the kernel has got. With lock_.
+  [[nodiscard]] bool has_kernels_to_tell() const { return !left_.empty(); }
 
   Mutex lock_;
 

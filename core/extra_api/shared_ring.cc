@@ -1,94 +1,17 @@
 #include "core/extra_api/shared_ring.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include <array>
-#include <cerrno>
-#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
-#include <shared_mutex>
 #include <utility>
-#include <vector>
 
 #include "core/base/at_fork.h"
-#include "core/base/process_state.h"
-#include "core/base/unique_fd.h"
-#include "core/extra_api/api_socket.h"
-#include "core/extra_api/polled_ring.h"
 #include "core/poll/epoll_set.h"
-#include "core/poll/socket_calls.h"
-#include "core/runtime/fd_table.h"
-#include "core/runtime/fork_registry.h"
 
 namespace ringsock::vma {
-
-namespace {
-
-/// The endpoint under the ring's descriptor: readable while the program would find something. In a forked child poll(2)
-/// reports POLLHUP.
-class SharedRingDescriptor final : public runtime::Endpoint, public PolledRing {
- public:
-  explicit SharedRingDescriptor(SharedRing& ring) : ring_(ring), follower_(*this) {
-    runtime::fork_registry().enter(*this);
-  }
-  ~SharedRingDescriptor() override {
-    const std::shared_lock teardown(runtime::fork_registry().teardown_gate());
-    runtime::fork_registry().leave(*this);
-    ring_.set().remove_watch(follower_);
-  }
-
-  std::uint32_t ready() noexcept override {
-    if (!ring_.is_ours()) return EPOLLERR | EPOLLHUP;
-    try {
-      return ring_.has_news() ? std::uint32_t{EPOLLIN} : 0;
-    } catch (const std::bad_alloc&) {
-      return EPOLLIN;
-    }
-  }
-  /// A sleeper must also hear of what other threads find meanwhile.
-  runtime::WaitFds arm() noexcept override {
-    if (!ring_.is_ours()) return {};
-    if (!follows_.exchange(true)) ring_.set().add_watch(follower_);
-    return ring_.set().arm();
-  }
-  void woken() noexcept override {
-    if (ring_.is_ours()) ring_.set().woken();
-  }
-  Nanos deadline() noexcept override { return ring_.is_ours() ? ring_.set().deadline() : Nanos::max(); }
-  [[nodiscard]] bool rings_for_each_arrival() const noexcept override { return true; }
-  void closed() noexcept override {}
-  PolledRing* as_polled_ring() noexcept override { return this; }
-
-  Result<std::size_t> collect(std::span<vma_completion_t> out) override {
-    if (!ring_.is_ours()) return Error{EBADFD, "socketxtreme_poll: the ring of another process"};
-    return ring_.collect(out);
-  }
-  [[nodiscard]] bool is_of(const SharedRing& ring) const { return &ring_ == &ring; }
-
- private:
-  /// Passes on what the epoll set tells.
-  class Follower final : public runtime::Watch {
-   public:
-    explicit Follower(SharedRingDescriptor& descriptor) : descriptor_(descriptor) {}
-    void endpoint_changed() noexcept override {
-      descriptor_.note_activity(EPOLLIN);
-      descriptor_.notify_watchers(EPOLLIN);
-    }
-    [[nodiscard]] bool belongs_to_thread() const noexcept override { return false; }
-
-   private:
-    SharedRingDescriptor& descriptor_;
-  };
-
-  SharedRing& ring_;
-  Follower follower_;
-  std::atomic<bool> follows_{false};
-};
-
-}  // namespace
 
 // -- sockets
 
@@ -103,15 +26,19 @@ void SharedRing::control(int op, PolledStream& stream, int fd) noexcept try {
 } catch (const std::bad_alloc&) {
 }
 
-void SharedRing::join(PolledStream& stream, int fd, bool has_called_connect) noexcept {
+bool SharedRing::take_in(PolledStream& stream, int fd, bool has_called_connect) noexcept {
   try {
     const std::lock_guard guard(lock_);
-    if (!members_.emplace(&stream, fd).second) return;
+    if (!members_.emplace(&stream, fd).second) return false;
   } catch (const std::bad_alloc&) {
-    return;
+    return false;
   }
-  stream.joined(has_called_connect);
+  if (!stream.join(*this, has_called_connect)) {
+    static_cast<void>(take_out(stream));
+    return false;
+  }
   control(EPOLL_CTL_ADD, stream, fd);
+  return true;
 }
 
 void SharedRing::wishes_changed(PolledStream& stream) noexcept {
@@ -180,120 +107,18 @@ bool SharedRing::has_news() {
   return are_any_listed();
 }
 
-// -- that of the process
-
-namespace {
-
-/// The lock is a leaf. So what it guards is made, and destroyed, without it.
-class RingOfProcess {
- public:
-  static constexpr ProcessPart kPart = ProcessPart::shared_ring;
-  RingOfProcess() { hold_across_fork(lock_); }
-
-  [[nodiscard]] SharedRing* get() const noexcept {
-    SharedRing* const known = ring_.load(std::memory_order_acquire);
-    return known != nullptr && known->is_ours() ? known : nullptr;
-  }
-  Result<int> descriptor();
-
- private:
-  struct Descriptor {
-    int fd = -1;
-    runtime::Ref endpoint{};
-  };
-  Result<SharedRing*> made();
-  std::optional<int> known_descriptor(const SharedRing& ring);
-  [[nodiscard]] std::optional<int> known_locked(const SharedRing& ring) const;
-  static Result<Descriptor> make_descriptor(SharedRing& ring);
-
-  std::atomic<SharedRing*> ring_{nullptr};
-  Mutex lock_;
-  Descriptor descriptor_;
-};
-
-/// Returns the number of the descriptor, unless the program has closed it.
-std::optional<int> RingOfProcess::known_descriptor(const SharedRing& ring) {
+bool SharedRing::has_to_tell() noexcept {
   const std::lock_guard guard(lock_);
-  return known_locked(ring);
+  return has_kernels_to_tell();
 }
 
-std::optional<int> RingOfProcess::known_locked(const SharedRing& ring) const {
-  const auto& [fd, endpoint] = descriptor_;
-  if (!endpoint || !runtime::fd_table().refers_to(fd, *endpoint)) return std::nullopt;
-  return static_cast<const SharedRingDescriptor&>(*endpoint).is_of(ring) ? std::optional(fd) : std::nullopt;
-}
-
-/// The number is a low one: programs pass it to select(2).
-Result<RingOfProcess::Descriptor> RingOfProcess::make_descriptor(SharedRing& ring) {
-  UniqueFd number(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!number) return Error::last("eventfd");
-  Descriptor out{number.get(), runtime::Ref(new SharedRingDescriptor(ring))};
-  if (Status entered = runtime::fd_table().insert(number.get(), runtime::Ref::share(*out.endpoint)); !entered)
-    return entered.error();
-  static_cast<void>(number.release());
-  return out;
-}
-
-/// Brings the sockets in that there are.
-void join_all() {
-  struct Socket {
-    int fd;
-    runtime::Ref endpoint;
-  };
-  std::vector<Socket> all;
-  runtime::fd_table().for_each([&](int fd, runtime::Endpoint& endpoint) {
-    if (!endpoint.is_datagram() && endpoint.as_epoll_set() == nullptr && endpoint.as_polled_ring() == nullptr)
-      all.push_back({fd, runtime::Ref::share(endpoint)});
-  });
-  for (const Socket& one : all) join_shared_ring(one.fd, false);
-}
-
-/// Returns the ring; makes it if there is none.
-Result<SharedRing*> RingOfProcess::made() {
-  SharedRing* before = ring_.load(std::memory_order_acquire);  // perhaps the parent's
-  if (SharedRing* const known = get()) return known;
-  auto set = runtime::EpollSet::create_unnamed();
-  if (!set) return set.error();
-  auto mine = std::make_unique<SharedRing>(*std::move(set));
-  if (!ring_.compare_exchange_strong(before, mine.get(), std::memory_order_acq_rel)) return before;
-  SharedRing* const ring = mine.release();
-  join_all();
-  return ring;
-}
-
-Result<int> RingOfProcess::descriptor() {
-  const auto ring = made();
-  if (!ring) return ring.error();
-  if (const auto known = known_descriptor(**ring)) return *known;
-  auto mine = make_descriptor(**ring);
-  if (!mine) return mine.error();
-  const int fd = mine->fd;
+/// Those who wait on the descriptor learn of the end.
+void SharedRing::end() noexcept {
   {
     const std::lock_guard guard(lock_);
-    const auto meanwhile = known_locked(**ring);  // by another thread
-    if (!meanwhile) {
-      std::swap(descriptor_, *mine);
-      return fd;
-    }
+    forget_kernels();
   }
-  static_cast<void>(runtime::close_descriptor(fd, runtime::WaitingCalls::end));
-  return descriptor();
-}
-
-}  // namespace
-
-SharedRing* shared_ring() noexcept { return process_state<RingOfProcess>().get(); }
-
-Result<int> shared_ring_descriptor() { return process_state<RingOfProcess>().descriptor(); }
-
-void join_shared_ring(int fd, bool has_called_connect) noexcept {
-  SharedRing* const ring = shared_ring();
-  if (ring == nullptr) [[likely]]
-    return;
-  const runtime::Ref endpoint = runtime::fd_table().get(fd);
-  ApiSocket* const socket = endpoint ? endpoint->as_api_socket() : nullptr;
-  PolledStream* const stream = socket != nullptr ? socket->polled_stream() : nullptr;
-  if (stream != nullptr) ring->join(*stream, fd, has_called_connect);
+  number_.fetch_add(1, std::memory_order_acq_rel);
 }
 
 }  // namespace ringsock::vma

@@ -1,5 +1,5 @@
-// The ring of sockets that have memory of their own instead of a ring that they share: a program polls all of them by
-// one descriptor.
+// A ring of sockets that have memory of their own instead of a ring that they share: a program polls all of them by one
+// descriptor.
 #pragma once
 
 #include <mellanox/vma_extra.h>
@@ -14,20 +14,21 @@
 #include "core/base/result.h"
 #include "core/extra_api/polled_streams.h"
 #include "core/runtime/endpoint.h"
+#include "core/runtime/ring_choice.h"
 
 namespace ringsock::vma {
 
-/// An epoll set finds the sockets that have news, and lists them. The ring of a process is made when the program first
-/// asks for it, and never destroyed: sockets cost nothing until then. A forked child has one of its own. Threads: any.
+/// An epoll set finds the sockets that have news, and lists them. SharedRings (shared_rings.h) has the rings of a
+/// process. The object is never destroyed: once a ring has ended, another ring may have it. Threads: any.
 class SharedRing final : public PolledStreams {
  public:
   /// @param set  an epoll set that the ring has to itself
   explicit SharedRing(runtime::Ref set);
 
   // -- for sockets
-  /// Makes the socket one of the ring's. `fd` is its descriptor. Harmless when called twice. Not with locks of the
-  /// socket.
-  void join(PolledStream& stream, int fd, bool has_called_connect) noexcept;
+  /// Makes the socket one of the ring's. `fd` is its descriptor. Returns false when it has a ring already. Not with
+  /// locks of the socket.
+  bool take_in(PolledStream& stream, int fd, bool has_called_connect) noexcept;
   /// PolledStream::wished_events() are others from now on. Not with locks of the socket.
   void wishes_changed(PolledStream& stream) noexcept;
   /// The socket is none of the ring's any more. Not with locks of the socket.
@@ -49,24 +50,34 @@ class SharedRing final : public PolledStreams {
   /// Returns whether it is this process's: the ring of a parent process must not be used.
   [[nodiscard]] bool is_ours() const noexcept;
 
+  /// A number that no other ring has, among those that this object has been.
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_.load(std::memory_order_acquire); }
+  /// Endpoints that stand for it: another ring may have the object once there are none.
+  void descriptor_made() noexcept { descriptors_.fetch_add(1, std::memory_order_relaxed); }
+  void descriptor_gone() noexcept { descriptors_.fetch_sub(1, std::memory_order_release); }
+
  private:
+  friend class SharedRings;
+  /// What the process knows of it. Guarded by the lock of SharedRings.
+  struct Place {
+    runtime::RingKey key{};
+    std::size_t users = 0;  ///< sockets that it has, or will have
+    int fd = -1;            ///< the descriptor that the program has got
+    runtime::Ref descriptor{};
+  };
+
   void look();
   void control(int op, PolledStream& stream, int fd) noexcept;
   std::optional<int> take_out(PolledStream& stream) noexcept;
+  [[nodiscard]] bool has_to_tell() noexcept;
+  void end() noexcept;
 
   const runtime::Ref set_;
   const unsigned process_;                ///< fork_generation()
   std::map<PolledStream*, int> members_;  ///< with lock_: the number by which the set knows each
+  std::atomic<std::uint64_t> number_{0};
+  std::atomic<unsigned> descriptors_{0};
+  Place place_;
 };
-
-/// The ring of the process, null: nobody has asked for it.
-SharedRing* shared_ring() noexcept;
-/// Returns a descriptor that stands for the ring of the process, and makes both at the first call. Not inside a
-/// read-side section. Errors: EMFILE, ENFILE, ENOMEM.
-Result<int> shared_ring_descriptor();
-
-/// Called after listen(2), connect(2) or accept(2) on a descriptor: its socket becomes one of the ring's, if there is
-/// one. Not inside a read-side section, and without locks.
-void join_shared_ring(int fd, bool has_called_connect) noexcept;
 
 }  // namespace ringsock::vma

@@ -115,9 +115,9 @@ Result<ssize_t> receive_more(Lookup& socket, void* data, std::size_t length, int
     return unless_waited_for_nothing(*socket, length, got);
   }
   const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;
-  return until_complete(*socket, EPOLLIN, deadline, total, done, [&](std::size_t so_far) {
-    return socket->receive_bytes(static_cast<std::byte*>(data) + so_far, length - so_far, flags);
-  });
+  return keeping(deadline, until_complete(*socket, EPOLLIN, deadline, total, done, [&](std::size_t so_far) {
+                   return socket->receive_bytes(static_cast<std::byte*>(data) + so_far, length - so_far, flags);
+                 }));
 }
 
 Result<ssize_t> receive_more(Lookup& socket, msghdr& message, int flags, Result<ssize_t> first) {
@@ -143,7 +143,7 @@ Result<ssize_t> receive_more(Lookup& socket, msghdr& message, int flags, Result<
     return moved;
   });
   if (got) rest.copy_answers_to(message);
-  return got;
+  return keeping(deadline, got);
 }
 
 Result<ssize_t> send_more(Lookup& socket, const void* data, std::size_t length, int flags, Result<ssize_t> first) {

@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
@@ -99,6 +100,13 @@ void KeptOptions::give_to(int fd, Time time) const noexcept {
     ::setsockopt(fd, one.level, one.name, one.value.empty() ? nullptr : one.value.data(), one.length);
   }
   errno = saved_errno;
+}
+
+bool KeptOptions::has_any(int level, bool (*is_one)(int name)) const noexcept {
+  const std::lock_guard guard(lock_);
+  if (!options_) return false;
+  return std::any_of(options_->begin(), options_->end(),
+                     [&](const Option& one) { return one.level == level && is_one(one.name); });
 }
 
 }  // namespace ringsock::transports

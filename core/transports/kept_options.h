@@ -39,6 +39,8 @@ class KeptOptions {
     give_to(fd, Time::before_connection);
     give_to(fd, Time::in_connection);
   }
+  /// Returns whether one of these options of a level was set.
+  [[nodiscard]] bool has_any(int level, bool (*is_one)(int name)) const noexcept;
   /// Returns the lock, for fork(2).
   [[nodiscard]] Mutex& lock() const { return lock_; }
 

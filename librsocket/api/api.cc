@@ -17,7 +17,7 @@
 #include "core/base/rare_calls.h"
 #include "core/base/unique_fd.h"
 #include "core/extra_api/extra_api.h"
-#include "core/extra_api/shared_ring.h"
+#include "core/extra_api/shared_rings.h"
 #include "core/poll/socket_calls.h"
 #include "core/poll/wait.h"
 #include "core/runtime/fd_table.h"
@@ -363,11 +363,13 @@ ssize_t receive_by_kernel(int fd, void* room, std::size_t bytes, int flags, sock
   if (got >= 0 && from != nullptr && from_length != nullptr) *from_length = message.msg_namelen;
   return got;
 }
+
+constexpr RsocketLibrary kLibrary(&receive_by_kernel);
+[[gnu::constructor]] void offer_extra_api() { vma::offer_for_extra_api(kLibrary); }
 }  // namespace
 
 RS_EXPORT int rgetsockopt(int fd, int level, int name, void* value, socklen_t* length) {
   if (fd == -1 && value != nullptr && length != nullptr) {
-    static constexpr RsocketLibrary kLibrary(&receive_by_kernel);
     if (vma::answer_library_option(kLibrary, level, name, value, length)) return 0;
   }
   return on_pinned_socket(fd, [&](Lookup& socket) { return socket->get_option(level, name, value, length); });

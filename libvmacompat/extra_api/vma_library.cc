@@ -36,6 +36,11 @@ class VmaLibrary final : public ApiLibrary {
     table.vma_extra_supported_mask |= kWorking;
   }
   bool has_events() const override { return process().config.socketxtreme; }
+  RingSettings ring_settings() const override {
+    return {.logic = static_cast<runtime::RingLogic>(process().config.ring_allocation_logic_rx),
+            .most_rings = process().config.ring_limit_per_interface};
+  }
+  bool has_ring_profile(std::uint32_t key) const override { return process().profiles.find(key).has_value(); }
   void warn(const char* text) const override { process().log.write(config::VmaLogLevel::warning, text); }
   bool has_older_layout() const override { return process().config.extra_api_layout == "8.9"; }
   int add_older_ring_profile(vma_ring_type_attr* profile, int* key) const override {

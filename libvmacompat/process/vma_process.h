@@ -38,7 +38,7 @@ class Process {
   void write_banner() const;
   /// Returns whether new sockets of this type may use rings.
   bool may_use_rings(int type);
-  /// Returns the number of one more choice of rings (ethernet::RingChoice).
+  /// Returns the number of one more choice of rings (runtime::RingChoice).
   std::uint64_t next_choice() noexcept { return choices_.fetch_add(1, std::memory_order_relaxed); }
   /// Called where a socket is to be left to the kernel because rings do not support `what`, before that happens. Logs
   /// it as VMA_EXCEPTION_HANDLING wants. May end the process. Errors: EOPNOTSUPP the call is to fail instead.

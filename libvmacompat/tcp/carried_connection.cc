@@ -32,8 +32,8 @@ namespace {
 /// Options belong to the socket's first look: a changed option has the connection looked at anew.
 constexpr std::uint32_t kOptionsGeneration = 1;
 
-ethernet::RingChoice choice_of_process() {
-  return {static_cast<ethernet::RingLogic>(process().config.ring_allocation_logic_rx),
+runtime::RingChoice choice_of_process() {
+  return {static_cast<runtime::RingLogic>(process().config.ring_allocation_logic_rx),
           process().config.ring_migration_ratio_rx, process().next_choice()};
 }
 

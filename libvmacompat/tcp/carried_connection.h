@@ -17,8 +17,8 @@
 #include "core/ethernet/destination.h"
 #include "core/ethernet/packet_sink.h"
 #include "core/ethernet/ring.h"
-#include "core/ethernet/ring_choice.h"
 #include "core/runtime/endpoint.h"
+#include "core/runtime/ring_choice.h"
 #include "libvmacompat/tcp/tcp_trace.h"
 
 namespace ringsock::vma {
@@ -39,7 +39,7 @@ class CarriedConnection final : public ethernet::PacketSink {
 
   // -- moving; the caller lets one thread at a time in
   /// The choice of the ring. An accepted connection has that of its listener.
-  [[nodiscard]] ethernet::RingChoice& choice() { return *choice_; }
+  [[nodiscard]] runtime::RingChoice& choice() { return *choice_; }
   void share_choice(const CarriedConnection& listener) { choice_.emplace(*listener.choice_); }
   /// Finds a ring for the connection from `local` to `peer` of the kernel socket `fd`. Returns false when the kernel
   /// has to carry it.
@@ -121,7 +121,7 @@ class CarriedConnection final : public ethernet::PacketSink {
   runtime::Endpoint& endpoint_;
   TcpEvents& events_;
   std::shared_ptr<ethernet::Ethernet> ethernet_;
-  std::optional<ethernet::RingChoice> choice_;
+  std::optional<runtime::RingChoice> choice_;
   SocketAddress kernels_local_, kernels_peer_;  ///< as the socket has them: IPv4-mapped, perhaps
   SocketAddress local_, peer_;                  ///< as packets have them
   wire::EndName source_;

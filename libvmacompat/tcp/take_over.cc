@@ -1,14 +1,18 @@
 #include "libvmacompat/tcp/take_over.h"
 
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 
 #include <cerrno>
 #include <mutex>
+#include <new>
 #include <optional>
 
 #include "core/runtime/fd_table.h"
+#include "core/transports/kept_options.h"
 #include "core/transports/kernel_calls.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/tcp/tcp_clock.h"
@@ -49,12 +53,46 @@ bool take_accepted(int fd, int flags, const CarriedConnection* listener) {
     runtime::Ref socket(new TcpSocket(fd));
     auto& stream = static_cast<TcpSocket&>(*socket);
     stream.set_nonblocking((flags & SOCK_NONBLOCK) != 0);
-    if (!stream.take_accepted(listener)) return false;
+    if (!stream.take_over().accepted(listener)) return false;
     if (runtime::fd_table().insert(fd, runtime::Ref::share(stream))) return true;
     stream.become_kernels();
   } catch (const std::bad_alloc&) {
   }
   return false;
+}
+
+void take_connecting(int fd, const sockaddr* address, socklen_t length, bool stands,
+                     const transports::KeptOptions& options) {
+  const auto peer = SocketAddress::from(address, length);
+  if (!peer) return;
+  try {
+    runtime::Ref socket(new TcpSocket(fd));
+    auto& stream = static_cast<TcpSocket&>(*socket);
+    const int flags = ::fcntl(fd, F_GETFL);
+    stream.set_nonblocking(flags >= 0 && (flags & O_NONBLOCK) != 0);
+    if (runtime::fd_table().insert(fd, runtime::Ref::share(stream)))
+      stream.take_over().take_connecting(*peer, stands, options);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+void TakeOver::begin_connecting(const SocketAddress& peer, bool stands) {
+  {
+    const std::lock_guard guard(socket_.setup_lock_);
+    if (socket_.phase() == TcpSocket::Phase::kernels) return;  // a fork meanwhile
+    socket_.connect_is_open_.store(!stands);
+    if (!peer.is_unspecified()) place_ = ShortLives::place_of(peer.unmapped());
+    socket_.phase_.store(TcpSocket::Phase::connecting, std::memory_order_release);
+    if (!stands) socket_.events_.expect_connection();
+  }
+  if (stands) if_connected();
+}
+
+void TakeOver::take_connecting(const SocketAddress& peer, bool stands, const transports::KeptOptions& options) {
+  if (options.has_any(IPPROTO_TCP, is_kernels_protocol_option))
+    socket_.has_kernels_option_.store(true, std::memory_order_relaxed);
+  learn_stream_values(socket_, socket_.fd());
+  begin_connecting(peer, stands);
 }
 
 /// Called with the setup lock when the connection is established. Returns false when the kernel keeps it.

@@ -13,6 +13,10 @@
 #include "core/runtime/endpoint.h"
 #include "libvmacompat/tcp/short_lives.h"
 
+namespace ringsock::transports {
+class KeptOptions;
+}  // namespace ringsock::transports
+
 namespace ringsock::vma {
 
 class CarriedConnection;
@@ -23,14 +27,21 @@ class TcpSocket;
 /// @param listener  whose choice of rings it has; null: one of its own
 bool take_accepted(int fd, int flags, const CarriedConnection* listener);
 
+/// The same for a kernel socket that another way has left to the kernel, and whose connect(2) to this address stands,
+/// or is under way. `options` were set before. The kernel keeps it where that is not possible.
+void take_connecting(int fd, const sockaddr* address, socklen_t length, bool stands,
+                     const transports::KeptOptions& options);
+
 /// Until a connection is on the ring, and what is learnt of its life. A call that finds it established, or that it has
 /// proved to last, holds a read-side section: the connection is taken over where that call ends. Threads: any.
 class TakeOver final : public DueCall {
  public:
   explicit TakeOver(TcpSocket& socket) : socket_(socket) {}
 
-  /// connect(2) to `peer` is under way.
-  void expect(const SocketAddress& peer) { place_ = ShortLives::place_of(peer.unmapped()); }
+  /// The kernel's connect(2) to `peer` stands, or is under way.
+  void begin_connecting(const SocketAddress& peer, bool stands);
+  /// The same where another way has called it, on a socket on which `options` were set.
+  void take_connecting(const SocketAddress& peer, bool stands, const transports::KeptOptions& options);
   /// accept4(2) has made the kernel socket. Returns false when the kernel keeps the connection.
   bool accepted(const CarriedConnection* listener);
   /// Called where the application asks how a connect has ended. Not inside a read-side section.

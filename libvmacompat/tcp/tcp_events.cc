@@ -13,10 +13,10 @@
 #include "core/base/user_memory.h"
 #include "core/ethernet/ethernet.h"
 #include "core/ethernet/interface.h"
+#include "core/extra_api/ring_alloc_logic.h"
 #include "core/runtime/fd_table.h"
 #include "core/transports/kernel_calls.h"
 #include "libvmacompat/process/kernel_options.h"
-#include "libvmacompat/process/ring_alloc_logic.h"
 #include "libvmacompat/process/rings_of_process.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/tcp/tcp_socket.h"
@@ -32,7 +32,7 @@ bool is_wanted() { return process().config.socketxtreme; }
 using Rings = std::vector<std::shared_ptr<ethernet::Ring>>;
 
 /// Collects the rings of the embedded device, each once. `bound`: the only interface of the socket; 0: any.
-void add_ring(ethernet::Ethernet& ethernet, const net::InterfaceAddress& place, int bound, ethernet::RingChoice& choice,
+void add_ring(ethernet::Ethernet& ethernet, const net::InterfaceAddress& place, int bound, runtime::RingChoice& choice,
               Rings& out) {
   if (place.address.is_loopback() || place.is_tentative() || (bound != 0 && bound != place.ifindex)) return;
   if (ethernet.is_left_to_netfilter(place.address.family(), place.ifindex)) return;
@@ -42,7 +42,7 @@ void add_ring(ethernet::Ethernet& ethernet, const net::InterfaceAddress& place, 
 }
 
 /// Returns the rings of the interfaces that have this host's address `name`: all interfaces for the wildcard.
-Rings rings_at(int fd, const SocketAddress& name, ethernet::RingChoice& choice) {
+Rings rings_at(int fd, const SocketAddress& name, runtime::RingChoice& choice) {
   const auto ethernet = ethernet::Ethernet::of_socket(fd, rings_of_process());
   if (!ethernet) return {};
   Rings out;

@@ -104,6 +104,12 @@ bool has_kernels_options(int fd) {
   return ::getsockopt(fd, IPPROTO_TCP, TCP_ULP, protocol.data(), &protocol_length) == 0 && protocol_length != 0;
 }
 
+bool is_kernels_protocol_option(int name) {
+  constexpr int kTcpAoAddKey = 38;
+  return name == TCP_MD5SIG || name == TCP_MD5SIG_EXT || name == kTcpAoAddKey || name == TCP_REPAIR ||
+         name == TCP_WINDOW_CLAMP || name == TCP_CONGESTION;
+}
+
 TcpOptionEffect effect_of_tcp_option(int level, int name) {
   using enum TcpOptionEffect;
   if (level == IPPROTO_TCP) {

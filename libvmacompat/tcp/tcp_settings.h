@@ -37,6 +37,9 @@ enum class TcpOptionEffect {
   kernel_only,  ///< the connection goes back to the kernel
 };
 TcpOptionEffect effect_of_tcp_option(int level, int name);
+/// Returns whether an option of level IPPROTO_TCP cannot be recognised later on the socket, and only the kernel carries
+/// it out.
+bool is_kernels_protocol_option(int name);
 /// Copies time limits and SO_RCVLOWAT of the kernel's socket to the endpoint.
 void learn_stream_values(runtime::Endpoint& endpoint, int fd);
 }  // namespace ringsock::vma

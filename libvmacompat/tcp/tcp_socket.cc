@@ -17,6 +17,7 @@
 #include "core/transports/kernel_calls.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/tcp/tcp_clock.h"
+#include "libvmacompat/tcp/tcp_settings.h"
 
 namespace ringsock::vma {
 
@@ -27,13 +28,6 @@ namespace {
 /// Such calls start again at the kernel's socket.
 constexpr Error kKernels{EBADF, "the kernel's by now"};
 constexpr Error kOver{EOPNOTSUPP, "tcp: the connection has ended"};
-
-/// Returns whether an option cannot be recognised later on the socket, and only the kernel carries it out.
-bool is_kernels_protocol_option(int name) {
-  constexpr int kTcpAoAddKey = 38;
-  return name == TCP_MD5SIG || name == TCP_MD5SIG_EXT || name == kTcpAoAddKey || name == TCP_REPAIR ||
-         name == TCP_WINDOW_CLAMP || name == TCP_CONGESTION;
-}
 
 }  // namespace
 
@@ -53,8 +47,6 @@ TcpSocket::~TcpSocket() {
   const std::shared_lock teardown(runtime::fork_registry().teardown_gate());
   runtime::fork_registry().leave(*this);
 }
-
-bool TcpSocket::take_accepted(const CarriedConnection* listener) { return take_over_.accepted(listener); }
 
 // -- to the kernel ---------------------------------------------------------------------------------
 
@@ -134,15 +126,8 @@ Status TcpSocket::connect(const sockaddr* address, socklen_t length) {
     return connected;
   }
   if (!connected && connected.error().code != EINPROGRESS && connected.error().code != EINTR) return connected;
-  {
-    const std::lock_guard guard(setup_lock_);
-    if (phase() == Phase::kernels) return connected;  // a fork meanwhile
-    connect_is_open_.store(!connected);
-    if (const auto peer = SocketAddress::from(address, length)) take_over_.expect(*peer);
-    phase_.store(Phase::connecting, std::memory_order_release);
-    if (!connected) events_.expect_connection();
-  }
-  if (connected) take_over_.if_connected();
+  const auto peer = SocketAddress::from(address, length);
+  take_over_.begin_connecting(peer ? *peer : SocketAddress(), static_cast<bool>(connected));
   return connected;
 }
 

@@ -33,10 +33,8 @@ class TcpSocket final : public runtime::Endpoint {
   explicit TcpSocket(int fd);
   ~TcpSocket() override;
 
-  /// Takes over the connection of a kernel socket that accept4(2) has made, or has it on trial. Returns false when the
-  /// kernel keeps it.
-  /// @param listener  whose choice of rings it has; null: one of its own
-  bool take_accepted(const CarriedConnection* listener);
+  /// How its connection gets to a ring.
+  TakeOver& take_over() { return take_over_; }
 
   Status bind(const sockaddr* address, socklen_t length) override;
   Status listen(int backlog) override;

@@ -38,7 +38,7 @@ constexpr std::size_t kBytesBesidePayload = 64;
 }  // namespace
 
 ReceiveQueue::ReceiveQueue(KernelSocket& kernel, runtime::Endpoint& endpoint, runtime::VmaSocketStatistics& statistics,
-                           ethernet::RingChoice choice, std::size_t limit)
+                           runtime::RingChoice choice, std::size_t limit)
     : kernel_(kernel),
       endpoint_(endpoint),
       statistics_(statistics),
@@ -256,12 +256,12 @@ void ReceiveQueue::forget_place() {
   choice_.forget_place();
 }
 
-void ReceiveQueue::set_logic(ethernet::RingLogic logic, std::uint64_t user_id) {
+void ReceiveQueue::set_logic(runtime::RingLogic logic, std::uint64_t user_id) {
   const std::lock_guard guard(lock_);
   choice_.set(logic, user_id);
 }
 
-ethernet::RingKey ReceiveQueue::key(const SocketAddress& local) {
+runtime::RingKey ReceiveQueue::key(const SocketAddress& local) {
   const std::lock_guard guard(lock_);
   return choice_.key(local);
 }

@@ -16,8 +16,8 @@
 #include "core/base/result.h"
 #include "core/ethernet/arrival.h"
 #include "core/ethernet/packet_sink.h"
-#include "core/ethernet/ring_choice.h"
 #include "core/runtime/endpoint.h"
+#include "core/runtime/ring_choice.h"
 #include "libvmacompat/udp/kernel_socket.h"
 #include "libvmacompat/udp/memberships.h"
 #include "libvmacompat/udp/receive_options.h"
@@ -39,7 +39,7 @@ class ReceiveQueue final : public ethernet::PacketSink {
  public:
   /// @param limit  the most bytes of payload that may wait
   ReceiveQueue(KernelSocket& kernel, runtime::Endpoint& endpoint, runtime::VmaSocketStatistics& statistics,
-               ethernet::RingChoice choice, std::size_t limit);
+               runtime::RingChoice choice, std::size_t limit);
 
   // -- as a sink of rings
   [[nodiscard]] bool accepts(const wire::EndName& source) const noexcept override {
@@ -91,8 +91,8 @@ class ReceiveQueue final : public ethernet::PacketSink {
   [[nodiscard]] bool is_move_due() const { return is_move_due_.load(std::memory_order_relaxed); }
   void move_here();
   void forget_place();
-  void set_logic(ethernet::RingLogic logic, std::uint64_t user_id);
-  ethernet::RingKey key(const SocketAddress& local);
+  void set_logic(runtime::RingLogic logic, std::uint64_t user_id);
+  runtime::RingKey key(const SocketAddress& local);
   [[nodiscard]] std::uint64_t ring_user_id();
 
   // -- fork(2)
@@ -125,7 +125,7 @@ class ReceiveQueue final : public ethernet::PacketSink {
   ethernet::ArrivalQueue arrivals_;
   std::atomic<bool> has_arrivals_{false};
   std::atomic<std::size_t> older_{0};  ///< number of arrivals older than what the kernel socket has
-  ethernet::RingChoice choice_;
+  runtime::RingChoice choice_;
   ReceiveOptions options_;
   std::vector<Membership> source_filters_;
   std::size_t limit_;

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "core/base/user_memory.h"
-#include "libvmacompat/process/ring_alloc_logic.h"
+#include "core/extra_api/ring_alloc_logic.h"
 #include "libvmacompat/process/vma_process.h"
 #include "libvmacompat/udp/pacing_rate.h"
 

@@ -387,7 +387,7 @@ const ethernet::SendOptions& Sender::options(int family) {
   return *options;
 }
 
-void Sender::set_logic(ethernet::RingLogic logic, std::uint64_t user_id) {
+void Sender::set_logic(runtime::RingLogic logic, std::uint64_t user_id) {
   const std::lock_guard guard(lock_);
   choice_.set(logic, user_id);
   flows_.note_change();

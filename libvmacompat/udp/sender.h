@@ -16,7 +16,7 @@
 #include "core/ethernet/destination.h"
 #include "core/ethernet/destination_cache.h"
 #include "core/ethernet/ring.h"
-#include "core/ethernet/ring_choice.h"
+#include "core/runtime/ring_choice.h"
 #include "libvmacompat/udp/flows.h"
 #include "libvmacompat/udp/pacer.h"
 #include "libvmacompat/udp/send_control.h"
@@ -31,7 +31,7 @@ class Inheritance;
 class Sender {
  public:
   Sender(KernelSocket& kernel, PolledRings& rings, Flows& flows, Inheritance& inheritance, runtime::Endpoint& endpoint,
-         runtime::VmaSocketStatistics& statistics, ethernet::RingChoice choice)
+         runtime::VmaSocketStatistics& statistics, runtime::RingChoice choice)
       : kernel_(kernel),
         rings_(rings),
         flows_(flows),
@@ -53,7 +53,7 @@ class Sender {
   void leave_to_kernel() { kernel_sends_.fetch_or(kAlways, std::memory_order_relaxed); }
   /// UDP_SEGMENT was set; 0: no segments.
   void set_segment_bytes(std::uint16_t bytes) { segment_bytes_.store(bytes, std::memory_order_relaxed); }
-  void set_logic(ethernet::RingLogic logic, std::uint64_t user_id);
+  void set_logic(runtime::RingLogic logic, std::uint64_t user_id);
   [[nodiscard]] std::uint64_t ring_user_id() const { return choice_.user_id(); }
 
   // -- SO_MAX_PACING_RATE
@@ -109,7 +109,7 @@ class Sender {
   SendConditions conditions_;
   BiasedMutex lock_;
   ethernet::Ethernet* ethernet_ = nullptr;  ///< of flows_, once a destination has asked for it
-  ethernet::RingChoice choice_;
+  runtime::RingChoice choice_;
   ethernet::DestinationCache destinations_;
   std::array<std::optional<ethernet::SendOptions>, 2> options_;  ///< for IPv4 and IPv6
   std::uint32_t options_generation_ = 0;                         ///< flows_.generation() of options_

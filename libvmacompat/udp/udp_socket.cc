@@ -27,8 +27,8 @@ namespace ringsock::vma {
 namespace {
 
 /// Makes the choice of rings for a socket; each socket has a number of its own.
-ethernet::RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
-  return {static_cast<ethernet::RingLogic>(logic), ratio, process().next_choice()};
+runtime::RingChoice choice_of(std::int32_t logic, std::int32_t ratio) {
+  return {static_cast<runtime::RingLogic>(logic), ratio, process().next_choice()};
 }
 
 /// Called where an option has the kernel carry the socket. Errors: the socket stays where it is, and the call fails.

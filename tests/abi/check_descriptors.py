@@ -54,7 +54,7 @@ EXPLAINED = {
     ("librsocket/hand_over/relay.cc", "signalfd"): "a process of its own",
     ("librsocket/hand_over/exec.cc", "dup3"): APPLICATIONS,
     ("libvmacompat/extra_api/ring_descriptors.cc", "eventfd"): APPLICATIONS,
-    ("core/extra_api/shared_ring.cc", "eventfd"): APPLICATIONS,
+    ("core/extra_api/shared_rings.cc", "eventfd"): APPLICATIONS,
     ("libvmacompat/statistics/vma_page_reader.cc", "*"): "of programs that read statistics",
     ("preload/epoll_nesting.cc", "fopen"): ENDS,
     ("preload/connection_calls.cc", "accept"): APPLICATIONS,

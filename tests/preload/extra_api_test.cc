@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <functional>
@@ -515,6 +516,46 @@ TEST(RecvCallback, TheEndOfTheStreamIsReadAfterTheLastBytes) {
   ::shutdown(ends.peers, SHUT_WR);
   EXPECT_EQ(receive_all(ends.ours), "last");
   EXPECT_EQ(ends.seen.text, "last");
+}
+
+/// Receives by `call` with SO_RCVTIMEO while the function drops what comes, more often than that. Returns whether the
+/// call fails with EAGAIN although there is always something new.
+bool ends_while_all_is_dropped(const std::function<ssize_t(int fd, char* room)>& call) {
+  Shown ends(always(VMA_PACKET_DROP));
+  const timeval limit{0, 100'000};
+  expect(::setsockopt(ends.ours, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0, "SO_RCVTIMEO");
+  std::atomic<bool> has_returned{false};
+  std::thread peer([&] {
+    for (int left = 500; left > 0 && !has_returned; --left) {
+      send_all(ends.peers, "x");
+      ::usleep(20'000);
+    }
+    ::shutdown(ends.peers, SHUT_WR);  // the end for a call that is still waiting
+  });
+  char room[16];
+  const int error = error_of(call(ends.ours, room));
+  has_returned = true;
+  peer.join();
+  return error == EAGAIN;
+}
+
+TEST(RecvCallback, ATimeLimitIsThatOfTheCallHoweverOftenItDropsSomething) {
+  const auto all_by_message = [](int fd, char* room) {
+    iovec part{room, 16};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    return ::recvmsg(fd, &message, MSG_WAITALL);
+  };
+  const auto as_many_as_wished = [](int fd, char* room) {
+    const int bytes = 8;
+    expect(::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0, "SO_RCVLOWAT");
+    return ::recv(fd, room, 16, 0);
+  };
+  EXPECT_TRUE(ends_while_all_is_dropped([](int fd, char* room) { return ::recv(fd, room, 16, 0); }));
+  EXPECT_TRUE(ends_while_all_is_dropped([](int fd, char* room) { return ::recv(fd, room, 16, MSG_WAITALL); }));
+  EXPECT_TRUE(ends_while_all_is_dropped(all_by_message));
+  EXPECT_TRUE(ends_while_all_is_dropped(as_many_as_wished));
 }
 
 TEST(RecvCallback, AForkedChildShowsWhatItReceives) {

@@ -102,6 +102,27 @@ TEST_F(PolledRsockets, UserDataNamesASocket) {
   EXPECT_TRUE(program.until([&] { return program.told[0xABC00000003].bytes == "named"; }));
 }
 
+TEST_F(PolledRsockets, ASocketMayHaveARingOfItsOwn) {
+  Listener listener;
+  RingProgram program(ring_of(listener.socket));
+  const Rsocket client(rsocket(AF_INET, SOCK_STREAM, 0));
+  vma_ring_alloc_logic_attr wish{};
+  wish.comp_mask = VMA_RING_ALLOC_MASK_RING_INGRESS;
+  wish.ring_alloc_logic = RING_LOGIC_PER_SOCKET;
+  wish.ingress = 1;
+  ASSERT_EQ(rsetsockopt(client, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &wish, sizeof wish), 0);
+  ASSERT_EQ(rconnect(client, listener.name.get(), listener.name.length), 0);
+  RingProgram own(ring_of(client));
+  EXPECT_NE(ring_of(client), ring_of(listener.socket));
+  const Rsocket server(program.accept().fd);
+  EXPECT_EQ(ring_of(server), ring_of(listener.socket));
+  server.say("to its own ring");
+  ASSERT_TRUE(own.until([&] { return own[client].bytes == "to its own ring"; }));
+  client.say("to the process's");
+  ASSERT_TRUE(program.until([&] { return program[server].bytes == "to the process's"; }));
+  EXPECT_EQ(own.told.size(), 1U);
+}
+
 TEST_F(PolledRsockets, ClosedSocketsLeaveTheRing) {
   Listener listener;
   RingProgram program(ring_of(listener.socket));

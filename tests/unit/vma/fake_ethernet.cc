@@ -69,7 +69,7 @@ void Ethernet::on_change(const net::NetworkChange& change) {
   if (change.what == What::link || change.what == What::address) ++address_generation_;
 }
 
-Result<std::shared_ptr<Ring>> Ethernet::ring_on(int ifindex, const RingKey& key) {
+Result<std::shared_ptr<Ring>> Ethernet::ring_on(int ifindex, const runtime::RingKey& key) {
   if (ifindex != fakes::FakeEthernet::kIndex || !network_->link(ifindex)) return Error{ENODEV, "ring_on"};
   std::weak_ptr<Ring>& known = slots_[ifindex].rings[key];
   if (auto ring = known.lock()) return ring;

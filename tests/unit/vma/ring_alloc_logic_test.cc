@@ -1,4 +1,4 @@
-#include "libvmacompat/process/ring_alloc_logic.h"
+#include "core/extra_api/ring_alloc_logic.h"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ TEST(RingAllocLogicOption, ChoosesDirectionsByTheirBits) {
   const auto both = parse({4 | 8, 10, 0, 0, 1 | 2});
   ASSERT_TRUE(both);
   EXPECT_TRUE(both->for_receiving && both->for_sending);
-  EXPECT_EQ(both->logic, ethernet::RingLogic::per_socket);
+  EXPECT_EQ(both->logic, runtime::RingLogic::per_socket);
 
   const auto receiving = parse({4 | 8, 20, 0, 0, 1});
   EXPECT_TRUE(receiving->for_receiving);

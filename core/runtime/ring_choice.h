@@ -7,7 +7,7 @@
 
 #include "core/base/socket_address.h"
 
-namespace ringsock::ethernet {
+namespace ringsock::runtime {
 
 /// VMA's logics, set by VMA_RING_ALLOCATION_LOGIC_TX and _RX or SO_VMA_RING_ALLOC_LOGIC.
 enum class RingLogic : std::uint32_t {
@@ -77,4 +77,4 @@ class RingChoice {
   int operations_ = 0;
 };
 
-}  // namespace ringsock::ethernet
+}  // namespace ringsock::runtime

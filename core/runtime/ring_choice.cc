@@ -1,19 +1,19 @@
-#include "core/ethernet/ring_choice.h"
+#include "core/runtime/ring_choice.h"
 
 #include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <mutex>
 
 #include "core/base/mutex.h"
+#include "core/base/of_thread.h"
 #include "core/base/process_state.h"
 #include "core/base/thread_id.h"
-#include "core/ethernet/thread_rings.h"
-#include "core/wire/frame_ends.h"
 
-namespace ringsock::ethernet {
+namespace ringsock::runtime {
 
 namespace {
 
@@ -55,24 +55,43 @@ class AttachedThreads {
 
 AttachedThreads& attached_threads() { return process_state<AttachedThreads>(); }
 
+/// Binds its thread to a CPU for as long as the thread lives.
+class AttachedThread {
+ public:
+  AttachedThread() : cpu_(attached_threads().attach()) {}
+  AttachedThread(const AttachedThread&) = delete;
+  AttachedThread& operator=(const AttachedThread&) = delete;
+  ~AttachedThread() {
+    if (cpu_ >= 0) attached_threads().leave(cpu_);
+  }
+  [[nodiscard]] int cpu() const { return cpu_; }  ///< -1: it could not be bound
+
+ private:
+  int cpu_;
+};
+constinit thread_local OfThread<AttachedThread> attached_thread __attribute__((tls_model("initial-exec")));
+
 std::uint64_t current_cpu() { return static_cast<std::uint64_t>(std::max(::sched_getcpu(), 0)); }
 
 /// Returns the thread or CPU of the caller.
 std::uint64_t place_of(RingLogic logic) {
   if (logic == RingLogic::per_thread) return this_thread_id();
   if (logic == RingLogic::per_core_attach_threads) {
-    const AttachedThread* const attached = thread_rings.attached.get();
+    const AttachedThread* const attached = attached_thread.get();
     if (attached != nullptr && attached->cpu() >= 0) return static_cast<std::uint64_t>(attached->cpu());
   }
   return current_cpu();
 }
 
-}  // namespace
-
-AttachedThread::AttachedThread() : cpu_(attached_threads().attach()) {}
-AttachedThread::~AttachedThread() {
-  if (cpu_ >= 0) attached_threads().leave(cpu_);
+/// Returns the 16 bytes of an address, IPv4's in mapped form.
+std::array<std::uint64_t, 2> bytes_of(const SocketAddress& address) {
+  std::array<std::uint64_t, 2> out{};
+  const SocketAddress mapped = address.mapped();
+  std::memcpy(out.data(), &mapped.in6().sin6_addr, sizeof out);
+  return out;
 }
+
+}  // namespace
 
 bool is_ring_logic(std::uint32_t number) {
   switch (static_cast<RingLogic>(number)) {
@@ -106,7 +125,7 @@ void RingChoice::move_here() {
 RingKey RingChoice::key(const SocketAddress& local) {
   switch (logic_) {
     case RingLogic::per_interface: return {};
-    case RingLogic::per_ip: return {logic_, wire::EndName::of(local).address};
+    case RingLogic::per_ip: return {logic_, bytes_of(local)};
     case RingLogic::per_socket: return {logic_, {socket_id_, 0}};
     case RingLogic::per_user_id: return {logic_, {user_id_, 0}};
     case RingLogic::per_thread:
@@ -130,4 +149,4 @@ bool RingChoice::look() {
   return true;
 }
 
-}  // namespace ringsock::ethernet
+}  // namespace ringsock::runtime

@@ -1,4 +1,4 @@
-#include "core/ethernet/ring_choice.h"
+#include "core/runtime/ring_choice.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -7,7 +7,7 @@
 #include <set>
 #include <thread>
 
-namespace ringsock::ethernet {
+namespace ringsock::runtime {
 namespace {
 
 const SocketAddress kHere = SocketAddress::v4(0x0a000001, 0);
@@ -146,4 +146,4 @@ TEST(RingChoice, AttachedThreadsStayOnDifferentCpus) {
 }
 
 }  // namespace
-}  // namespace ringsock::ethernet
+}  // namespace ringsock::runtime
