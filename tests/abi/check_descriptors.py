@@ -31,7 +31,6 @@ EXPLAINED = {
     ("core/statistics/statistics_file.cc", "opendir"): ENDS,
     ("core/statistics/statistics_file.cc", "mkostemp"): ENDS,
     ("core/statistics/statistics_reader.cc", "opendir"): "of programs that read statistics",
-    ("core/poll/select_call.cc", "fopen"): ENDS,
     ("core/poll/select_call.cc", "opendir"): ENDS,
     ("core/poll/turn_sleeper.h", "signalfd"): "changes one that there is",
     ("core/poll/epoll_set.cc", "epoll_create1"): APPLICATIONS,
