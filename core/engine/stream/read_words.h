@@ -65,12 +65,13 @@ inline StreamEnd told_end(std::uint64_t end, std::uint64_t read_from_ring, const
 }
 
 /// Returns whether a peer that was rung in vain has got the message behind the bytes of `sent`: it woke by itself just
-/// before the bell, and ended. A peer that ends, or closes the connection with bytes unread, tells how far it has read.
+/// before the bell, and ended, or answered and closed the connection. A peer that ends, or closes the connection with
+/// bytes unread, tells how far it has read.
 inline bool has_got_next(const ReadWords& own, const SentBytes& sent) {
   const std::uint64_t read = own.ring.load(std::memory_order_acquire);
+  if (read > sent.in_ring) return true;
   const StreamEnd told = told_end(own.end.load(std::memory_order_acquire), read, sent);
-  if (told == StreamEnd::unknown) return false;
-  return read > sent.in_ring || (read == sent.in_ring && told == StreamEnd::unread);
+  return read == sent.in_ring && told == StreamEnd::unread;
 }
 
 /// Returns how the peer's end came about. The peer can write any numbers, and gets the end that it asks for.

@@ -76,5 +76,11 @@ TEST(MessageThatRangInVain, HasArrivedIfBobSaysSo) {
   EXPECT_TRUE(has_got_next()) << "he has read a part of it";
 }
 
+TEST(MessageThatRangInVain, HasArrivedIfBobHasReadItAndClosesInOrder) {
+  Stream stream;
+  stream.bob.tell(7 + 88);
+  EXPECT_TRUE(engine::has_got_next(stream.alices, {7, 0, true, false})) << "a request, which he has answered";
+}
+
 }  // namespace
 }  // namespace ringsock::engine
