@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/base/fork_order.h"
+#include "core/base/of_thread.h"
 
 namespace ringsock {
 
@@ -58,7 +59,14 @@ struct DueCalls {
   std::int64_t deadline;  ///< CLOCK_MONOTONIC, ns
 };
 
-struct ThreadEnd;
+/// The CPU that the thread was bound to (core/runtime/ring_choice.h).
+struct BoundCpu {
+  int cpu = -1;                          ///< -1: it could not be bound
+  void (*give_back)(int cpu) = nullptr;  ///< null: nobody has tried to bind it
+  ~BoundCpu() {
+    if (give_back != nullptr && cpu >= 0) give_back(cpu);
+  }
+};
 
 struct ThisThread {
   static constexpr std::uint64_t kUnnumbered = std::uint64_t{1} << 63;
@@ -75,6 +83,7 @@ struct ThisThread {
   unsigned long reader_counter = 0;
   bool makes_helper = false;  ///< forks for the library (helper_process.h): the application's sockets stay the parent's
   ThreadEnd* last_end = nullptr;  ///< the last registered one (of_thread.h)
+  OfThread<BoundCpu> bound_cpu{};
 };
 
 /// A plain variable of a library that is loaded with the program, so no function has to find its address, and a signal

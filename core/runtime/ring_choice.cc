@@ -9,8 +9,8 @@
 #include <mutex>
 
 #include "core/base/mutex.h"
-#include "core/base/of_thread.h"
 #include "core/base/process_state.h"
+#include "core/base/this_thread.h"
 #include "core/base/thread_id.h"
 
 namespace ringsock::runtime {
@@ -55,21 +55,16 @@ class AttachedThreads {
 
 AttachedThreads& attached_threads() { return process_state<AttachedThreads>(); }
 
-/// Binds its thread to a CPU for as long as the thread lives.
-class AttachedThread {
- public:
-  AttachedThread() : cpu_(attached_threads().attach()) {}
-  AttachedThread(const AttachedThread&) = delete;
-  AttachedThread& operator=(const AttachedThread&) = delete;
-  ~AttachedThread() {
-    if (cpu_ >= 0) attached_threads().leave(cpu_);
+/// Returns the CPU that the calling thread is bound to, now if it was not before; -1: it cannot be bound.
+int bound_cpu() {
+  BoundCpu* const bound = this_thread.bound_cpu.get();
+  if (bound == nullptr) return -1;
+  if (bound->give_back == nullptr) {
+    bound->cpu = attached_threads().attach();
+    bound->give_back = [](int cpu) { attached_threads().leave(cpu); };
   }
-  [[nodiscard]] int cpu() const { return cpu_; }  ///< -1: it could not be bound
-
- private:
-  int cpu_;
-};
-constinit thread_local OfThread<AttachedThread> attached_thread __attribute__((tls_model("initial-exec")));
+  return bound->cpu;
+}
 
 std::uint64_t current_cpu() { return static_cast<std::uint64_t>(std::max(::sched_getcpu(), 0)); }
 
@@ -77,8 +72,7 @@ std::uint64_t current_cpu() { return static_cast<std::uint64_t>(std::max(::sched
 std::uint64_t place_of(RingLogic logic) {
   if (logic == RingLogic::per_thread) return this_thread_id();
   if (logic == RingLogic::per_core_attach_threads) {
-    const AttachedThread* const attached = attached_thread.get();
-    if (attached != nullptr && attached->cpu() >= 0) return static_cast<std::uint64_t>(attached->cpu());
+    if (const int cpu = bound_cpu(); cpu >= 0) return static_cast<std::uint64_t>(cpu);
   }
   return current_cpu();
 }
