@@ -90,7 +90,8 @@ ShortConnections::Maker ShortConnections::Course::next(int descriptor, Nanos now
 void ShortConnections::Course::compare_again() {
   measurement_ = 0;
   warms_up_ = true;
-  left_ = kWarmUp;
+  ended_before_ = ended_;
+  left_ = kWarmUp + at_a_time_;
   best_ = {Nanos::max(), Nanos::max()};
   highest_descriptor_ = -1;
 }
@@ -99,6 +100,11 @@ void ShortConnections::Course::compare_again() {
 void ShortConnections::Course::step_on(Nanos now) {
   if (is_settled() || (!warms_up_ && maker() == Maker::way && have_stayed_open())) return compare_again();
   if (!warms_up_) return measured(now - began_);
+  if (maker() == Maker::way && ended_ - ended_before_ < kWarmUp / 2) {
+    ended_before_ = ended_;
+    left_ = kWarmUp;
+    return;
+  }
   warms_up_ = false;
   began_ = now;
   ended_before_ = ended_;
@@ -108,13 +114,14 @@ void ShortConnections::Course::step_on(Nanos now) {
 void ShortConnections::Course::measured(Nanos took) {
   Nanos& best = best_[static_cast<std::size_t>(maker())];
   best = std::min(best, took);
+  if (maker() == Maker::way)
+    at_a_time_ = static_cast<unsigned>(std::min<std::uint64_t>(made_ - std::min(made_, ended_), kMostOpen));
   ++measurement_;
   if (measurement_ == kMeasurements / 2 && are_far_apart(best_[0], best_[1])) measurement_ = kMeasurements;
   if (is_settled()) return settle();
   warms_up_ = true;
-  // Connections of the other maker that are still open.
-  const std::uint64_t open = made_ - std::min(made_, ended_);
-  left_ = kWarmUp + static_cast<unsigned>(std::min<std::uint64_t>(open, kMostOpen));
+  ended_before_ = ended_;
+  left_ = kWarmUp + at_a_time_;
 }
 
 void ShortConnections::Course::settle() {

@@ -49,7 +49,9 @@ class ShortConnections {
  private:
   enum class Maker : std::size_t { way, kernel };
 
-  /// What is known of one destination. Each comparison measures the way, the kernel and, unless the one is
+  /// What is known of one destination. With many connections at a time the first ones after a change of the maker end
+  /// those of the other maker, and the first ones at all end none: a measurement begins behind these. Each comparison
+  /// measures the way, the kernel and, unless the one is
   /// far faster, both once more; the better one of the two times of each counts, because other work only adds to them.
   class Course {
    public:
@@ -82,7 +84,8 @@ class ShortConnections {
     unsigned stretch_ = 0;            ///< length of the stretch after the last comparison; 0: there was none
     std::uint64_t made_ = 0;          ///< by the way
     std::uint64_t ended_ = 0;         ///< of these
-    std::uint64_t ended_before_ = 0;  ///< when the measurement began
+    std::uint64_t ended_before_ = 0;  ///< when the measurement, or its warm-up, began
+    unsigned at_a_time_ = 0;          ///< connections that were open when the way was measured last
     int highest_descriptor_ = -1;     ///< of connections by the way since the comparison began
   };
 

@@ -18,7 +18,8 @@ class Program {
  public:
   Program(Nanos by_way, Nanos by_kernel) : by_way_(by_way), by_kernel_(by_kernel) {}
 
-  /// Makes connections of which `open` are open at a time.
+  /// Makes connections of which `open` are open at a time. The machine works for the oldest one, so time passes where
+  /// one ends.
   /// @return how many of them the kernel has made
   int connect(int times, std::size_t open = 0) {
     int by_kernel = 0;
@@ -26,7 +27,6 @@ class Program {
       while (open_.size() > open) close_oldest();
       const int descriptor = lowest_ + static_cast<int>(open_.size());
       const bool is_kernels = known.is_kernels(destination, descriptor, now);
-      now += is_kernels ? by_kernel_ : by_way_;
       by_kernel += is_kernels ? 1 : 0;
       open_.push_back(is_kernels);
     }
@@ -46,6 +46,7 @@ class Program {
   void close_oldest() {
     const bool was_kernels = open_.front();
     open_.pop_front();
+    now += was_kernels ? by_kernel_ : by_way_;
     if (!was_kernels) known.ended(destination);  // the kernel's leave the library's sight
   }
 
@@ -112,6 +113,16 @@ TEST(ShortConnections, OfManyAtATimeAreComparedToo) {
   Program program(400us, 120us);
   program.connect(500, 100);
   EXPECT_EQ(program.connect(500, 100), 500);
+}
+
+TEST(ShortConnections, OfManyAtATimeAreNotMeasuredByThoseOfTheOtherMaker) {
+  Program slow(400us, 120us);
+  slow.connect(2'000, 200);
+  EXPECT_EQ(slow.connect(500, 200), 500);
+  EXPECT_GT(slow.connect(20'000, 200), 18'000) << "comparisons later";
+  Program fast(50us, 120us);
+  fast.connect(2'000, 200);
+  EXPECT_EQ(fast.connect(500, 200), 0);
 }
 
 TEST(ShortConnections, AreNoneThatStayOpen) {
