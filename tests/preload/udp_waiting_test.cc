@@ -282,6 +282,17 @@ TEST(UdpWaiting, AnEdgeComesWithNewDatagramsOnly) {
   EXPECT_EQ(pair.bob.receive(), "two");
 }
 
+TEST(UdpWaiting, AnEdgeComesForADatagramThatArrivesBetweenTheLastReceiveAndTheNextWait) {
+  const Watched pair(EPOLLIN | EPOLLET);
+  for (int i = 0; i < 10; ++i) {
+    pair.alice.send_to(pair.bob, "ring");
+    ASSERT_EQ(pair.wait(1000), EPOLLIN) << i;
+    EXPECT_EQ(pair.bob.receive(), "ring");
+    char none = 0;
+    EXPECT_EQ(::recv(pair.bob, &none, 1, MSG_DONTWAIT), -1);
+  }
+}
+
 TEST(UdpWaiting, ASocketInASetGetsARingLater) {
   const Udp alice, bob;
   const Udp set(::epoll_create1(0));
