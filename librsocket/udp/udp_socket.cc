@@ -77,7 +77,8 @@ std::optional<Result<ssize_t>> UdpSocket::receive_by_kernel(std::unique_lock<Bia
   --intake_.calls_in_kernel;
   if (got < 0 && why.code == EAGAIN && intake_.found_nothing_in_kernel(fd())) return std::nullopt;
   if (got >= 0 && (flags & MSG_PEEK) == 0) {
-    count_taken(static_cast<std::size_t>(got));
+    statistics_.count_received(static_cast<std::size_t>(got));
+    news_.taken();
     intake_.received_by_waiting(fd());
   }
   unlock_and_tell(guard);
@@ -99,7 +100,10 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
     if (const auto got = receive_by_kernel(guard, message, flags)) return *got;
   }
   auto got = intake_.receive(fd(), message, flags, !may_wait);
-  if (got && (flags & MSG_PEEK) == 0) count_taken(static_cast<std::size_t>(*got));
+  if (got && (flags & MSG_PEEK) == 0) {
+    statistics_.count_received(static_cast<std::size_t>(*got));
+    news_.taken();
+  }
   turns_.count(static_cast<bool>(got), intake_.door() != nullptr ? intake_.door()->rings().size() : 0);
   unlock_and_tell(guard);
   return got;
@@ -143,7 +147,8 @@ std::optional<Result<ssize_t>> UdpSocket::receive_waiting(msghdr& message, int f
   }
   if (got < 0) return Error::last("recvmsg");
   if ((flags & MSG_PEEK) != 0) return got;
-  count_taken(static_cast<std::size_t>(got));
+  statistics_.count_received(static_cast<std::size_t>(got));
+  news_.taken();
   std::unique_lock guard(receive_lock_);
   intake_.received_by_waiting(fd());
   unlock_and_tell(guard);
@@ -213,23 +218,12 @@ Result<int> UdpSocket::unsent_bytes() {
 
 // -- readiness -------------------------------------------------------------------------------------
 
-void UdpSocket::count_taken(std::size_t bytes) noexcept {
-  statistics_.count_received(bytes);
-  taken_.fetch_add(1, std::memory_order_relaxed);
-}
-
-/// Nobody tells of an arrival in a ring while nobody sleeps. So the one that is next is news when it is first found:
-/// an edge for EPOLLET, also where it has come since the last call found nothing.
-std::uint32_t UdpSocket::with_news(std::uint32_t found) noexcept {
-  const std::uint32_t next = taken_.load(std::memory_order_relaxed) + 1;
-  if ((found & EPOLLIN) == 0 || told_.load(std::memory_order_relaxed) == next) return found;
-  told_.store(next, std::memory_order_relaxed);
-  note_activity(EPOLLIN);
-  return found;
-}
-
 std::uint32_t UdpSocket::ready() noexcept try {
   constexpr std::uint32_t kReadable = EPOLLIN | EPOLLRDNORM;
+  const auto with_news = [this](std::uint32_t found) {
+    if ((found & EPOLLIN) != 0 && news_.is_first_found()) note_activity(EPOLLIN);
+    return found;
+  };
   if (is_closed()) return EPOLLERR | EPOLLHUP;
   std::uint32_t found = 0;
   {

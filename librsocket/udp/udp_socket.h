@@ -13,6 +13,7 @@
 #include "core/base/socket_address.h"
 #include "core/runtime/endpoint.h"
 #include "core/statistics/statistics.h"
+#include "librsocket/udp/next_news.h"
 #include "librsocket/udp/receive_turns.h"
 #include "librsocket/udp/udp_intake.h"
 #include "librsocket/udp/udp_outlets.h"
@@ -77,8 +78,6 @@ class UdpSocket final : public runtime::Endpoint {
   void end_rings_to_port();
   void unlock_and_tell(std::unique_lock<BiasedMutex>& guard);
   void describe();
-  void count_taken(std::size_t bytes) noexcept;
-  std::uint32_t with_news(std::uint32_t found) noexcept;
   std::optional<Result<ssize_t>> receive_by_kernel(std::unique_lock<BiasedMutex>& guard, msghdr& message, int flags);
 
   const int domain_;
@@ -94,8 +93,7 @@ class UdpSocket final : public runtime::Endpoint {
   UdpIntake intake_;
   ReceiveTurns turns_{receive_lock_};
   runtime::SocketStatistics statistics_;
-  std::atomic<std::uint32_t> taken_{0};  ///< datagrams, which wraps
-  std::atomic<std::uint32_t> told_{0};   ///< the number of the last one of which with_news() has told
+  NextNews news_;
 };
 
 }  // namespace ringsock::rs
