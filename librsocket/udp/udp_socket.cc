@@ -88,10 +88,11 @@ std::optional<Result<ssize_t>> UdpSocket::receive_by_kernel(std::unique_lock<Bia
 Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   if (is_closed()) return Error{EBADF, "recvmsg: closed"};
   turns_.take_if_due();
-  if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0) {
+  if ((flags & MSG_ERRQUEUE) != 0) {
     const ssize_t got = ::recvmsg(fd(), &message, flags | MSG_DONTWAIT);
     return got >= 0 ? Result<ssize_t>(got) : Error::last("recvmsg");
   }
+  flags &= ~MSG_OOB;  // as in the kernel
   std::unique_lock guard(receive_lock_);
   if (has_left_rings() && !intake_.has_backlog()) return kAskKernel;
   const bool may_wait = !is_nonblocking() && (flags & MSG_DONTWAIT) == 0;

@@ -450,5 +450,11 @@ TEST(UdpTransfer, BroadcastsReachAllSockets) {
   }
 }
 
+TEST(UdpTransfer, ThereAreNoUrgentDatagrams) {
+  const UdpPair pair;
+  pair.alice.send_to(pair.bob, "ring");
+  EXPECT_EQ(pair.bob.receive(MSG_OOB | MSG_DONTWAIT), "ring");
+}
+
 }  // namespace
 }  // namespace ringsock::preload_tests
