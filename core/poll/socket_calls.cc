@@ -239,8 +239,8 @@ Result<int> accept(Lookup& socket, SocketAddress& peer, int flags) {
   if (const Status free = check_free_number(); !free) return free.error();
   socket.pin();
   auto accepted = wait_until_ready(
-      std::move(first), *socket, EPOLLIN, deadline_after(socket->receive_timeout()),
-      [&] { return socket->accept(peer, flags); }, true, kForClients);
+      first, *socket, EPOLLIN, deadline_after(socket->receive_timeout()), [&] { return socket->accept(peer, flags); },
+      true, kForClients);
   note_connection();
   // Closed meanwhile: all who wait hear the same, at whichever step of the close they are woken.
   if (!accepted && accepted.error().code == EBADF) return Error{EINVAL, "accept: closed meanwhile"};
