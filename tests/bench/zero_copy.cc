@@ -70,7 +70,7 @@ void stay_on(bool first) {
 class Receiver {
  public:
   Receiver(const Party& party, int socket) : party_(party), socket_(socket) {
-    socklen_t length = sizeof api_;
+    socklen_t length = sizeof(void*);
     if (rgetsockopt(-1, SOL_SOCKET, SO_VMA_GET_API, &api_, &length) != 0) party.fail("SO_VMA_GET_API");
   }
 

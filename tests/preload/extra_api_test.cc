@@ -159,7 +159,7 @@ TEST(ZeroCopy, CopiesAndPacketsTakeTurns) {
       got += receive(ends.ours, std::min<std::size_t>(777, sent.size() - got.size()));
       continue;
     }
-    Packets packets(sizeof(vma_packets_t) + 2 * 32);
+    Packets packets(sizeof(vma_packets_t) + std::size_t{2} * 32);
     ASSERT_GT(packets.receive(ends.ours), 0);
     ASSERT_LE(packets.count(), 2U) << "the list has room for two";
     got += packets.text();

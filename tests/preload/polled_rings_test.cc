@@ -91,6 +91,7 @@ TEST(RingOfThread, EachThreadHasItsListenerItsRingAndItsConnections) {
   std::array<std::atomic<int>, kThreads> rings{};
   std::latch have_rings(kThreads);
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       const Listener listener = listen_anywhere();
@@ -145,6 +146,7 @@ TEST(RingOfThread, AConnectionIsOnTheRingOfTheThreadThatConnects) {
   }
   have_rings.wait();
   std::vector<int> servers;
+  servers.reserve(2);
   for (int i = 0; i < 2; ++i) servers.push_back(here.accept().fd);
   for (const int server : servers) {
     sockaddr_in peer{};
@@ -370,6 +372,7 @@ TEST(Rings, RingsMayComeAndGoInSeveralThreads) {
     }
   });
   std::vector<std::thread> threads;
+  threads.reserve(3);
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 100; ++i) {

@@ -327,6 +327,7 @@ TEST(UdpTransfer, ThreadsThatShareASenderKeepTheirOrderWhileTheRingBegins) {
   const Udp alice, bob;
   std::array<std::atomic<int>, kThreads> came{};
   std::vector<std::thread> senders;
+  senders.reserve(kThreads);
   for (int number = 0; number < kThreads; ++number) {
     senders.emplace_back([&, number] {
       for (int i = 0; i < kDatagrams; ++i) {
@@ -354,6 +355,7 @@ TEST(UdpTransfer, ManyNewSendersKeepTheirOrderBesideEachOther) {
   constexpr int kMostWaiting = 15;
   std::atomic<int> waiting = 0;
   std::vector<std::thread> senders;
+  senders.reserve(kSenders);
   for (int i = 0; i < kSenders; ++i) {
     senders.emplace_back([&] {
       const Udp self;

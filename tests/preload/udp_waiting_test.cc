@@ -150,6 +150,7 @@ TEST(UdpWaiting, ThreadsThatShareASocketGetAllDatagrams) {
   const Udp bob, alice;
   std::atomic<int> came = 0;
   std::vector<std::thread> readers;
+  readers.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) {
     readers.emplace_back([&] {
       while (bob.receive() != "end") ++came;

@@ -25,7 +25,7 @@ class PolledRsockets : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     ::setenv("VMA_SOCKETXTREME", "1", 1);
-    socklen_t length = sizeof support::own_table;
+    socklen_t length = sizeof(void*);
     ASSERT_EQ(rgetsockopt(-1, SOL_SOCKET, SO_VMA_GET_API, &support::own_table, &length), 0);
   }
 };
