@@ -241,6 +241,7 @@ TEST(Poll, ThreadsThatPollTheSameDescriptorAllSeeTheEvent) {
     OpenFake fake;
     const int fd = fake.fd();
     std::vector<std::thread> pollers;
+    pollers.reserve(kThreads);
     for (int i = 0; i < kThreads; ++i) {
       pollers.emplace_back([fd] {
         std::array<pollfd, 1> entry{{{fd, POLLIN, 0}}};

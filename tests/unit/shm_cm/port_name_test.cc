@@ -77,7 +77,7 @@ TEST(PortName, TheKernelFindsOneAmongThousandsByAShortList) {
     const std::uint32_t sum = sum_of(bound_name({PortSpace::tcp, here, false}, false, 0));
     ++lists[(sum ^ sum >> 8) % kLists];
   }
-  EXPECT_LT(*std::ranges::max_element(lists), 4 * kPorts / kLists);
+  EXPECT_LT(*std::ranges::max_element(lists), std::size_t{4} * kPorts / kLists);
 }
 
 TEST(PortName, HoldersOfOnePortHaveDifferentNames) {

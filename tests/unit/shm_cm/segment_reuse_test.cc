@@ -307,7 +307,7 @@ TEST_F(SegmentReuse, AListenerThatGaveUpWaitingForTheRequestIsAskedAgain) {
   ASSERT_TRUE(server.id);
   ASSERT_TRUE(server.id->accept({}));
   EXPECT_EQ(next(*client.id).type, CmEventType::established);
-}
+}  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): End owns it
 
 TEST_F(SegmentReuse, AnotherUserOnThePortBeforeTheRequestIsARefusal) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
@@ -324,7 +324,7 @@ TEST_F(SegmentReuse, AnotherUserOnThePortBeforeTheRequestIsARefusal) {
   ASSERT_TRUE(listener->listen(8));
   ASSERT_TRUE(client.id->connect({}));
   EXPECT_EQ(next(*client.id).type, CmEventType::rejected);
-}
+}  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): End owns it
 
 }  // namespace
 }  // namespace ringsock::tests

@@ -75,6 +75,7 @@ TEST_F(SharedMemfd, OnceAnAccepterHasOpenedOneTheNextConnectionsShareTheirs) {
 TEST_F(SharedMemfd, EachConnectionHasItsOwnBytes) {
   know_as_opening(::getpid());
   std::vector<Connection> all;
+  all.reserve(5);
   for (int i = 0; i < 5; ++i) all.push_back(connect(host_, *listener_));
   for (int i = 0; i < 5; ++i) {
     auto& one = all[static_cast<std::size_t>(i)];
